@@ -1,0 +1,76 @@
+/* The thread-local message buffer behind FAIL, and the table expanded from status.def. */
+#include "base/status.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static _Thread_local char message[STATUS_MESSAGE_BYTES];
+
+static const struct {
+    const char *name;
+    int         exit_code;
+} table[] = {
+#define STATUS(code, name, exit_code) { name, exit_code },
+#include "base/status.def"
+#undef STATUS
+};
+
+const char *status_name(Status status)
+{
+    return status < STATUS_COUNT ? table[status].name : "unknown";
+}
+
+int status_exit_code(Status status)
+{
+    return status < STATUS_COUNT ? table[status].exit_code : 1;
+}
+
+const char *status_message(void)
+{
+    return message;
+}
+
+void status_clear(void)
+{
+    message[0] = 0;
+}
+
+Status status_fail(Status status, const char *fmt, ...)
+{
+    /* An argument may be the old message itself: format aside, then copy. */
+    char    text[STATUS_MESSAGE_BYTES];
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(text, sizeof text, fmt, args);
+    va_end(args);
+    memcpy(message, text, sizeof text);
+    return status;
+}
+
+Status status_prefix(Status status, const char *fmt, ...)
+{
+    char    text[STATUS_MESSAGE_BYTES];
+    va_list args;
+    va_start(args, fmt);
+    int n = vsnprintf(text, sizeof text, fmt, args);
+    va_end(args);
+    if (n > 0 && (size_t)n < sizeof text) snprintf(text + n, sizeof text - (size_t)n, ": %s", message);
+    memcpy(message, text, sizeof text);
+    return status;
+}
+
+void check_failed(const char *expr, const char *file, int line)
+{
+    fprintf(stderr, "surogate: internal error: %s:%d: CHECK(%s) failed%s%s\nThis is a bug in Surogate.\n", file, line, expr,
+            message[0] ? "; last message: " : "", message);
+    fflush(stderr);
+    abort();
+}
+
+void fatal_out_of_memory(size_t bytes)
+{
+    fprintf(stderr, "surogate: out of host memory (%zu bytes asked for)\n", bytes);
+    _Exit(status_exit_code(ERR_NO_FIT));
+}

@@ -1,0 +1,115 @@
+/* Capacity grows by half again. */
+#include "base/strbuf.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+void strbuf_deinit(StrBuf *buf)
+{
+    free(buf->data);
+    *buf = (StrBuf){ 0 };
+}
+
+void strbuf_clear(StrBuf *buf)
+{
+    buf->len = 0;
+    if (buf->data) buf->data[0] = 0;
+}
+
+void strbuf_reserve(StrBuf *buf, size_t extra)
+{
+    if (extra > SIZE_MAX / 4 - buf->len) fatal_out_of_memory(extra);
+    size_t need = buf->len + extra + 1;
+    if (need <= buf->capacity) return;
+    size_t capacity = buf->capacity + buf->capacity / 2;
+    if (capacity < need) capacity = need;
+    if (capacity < 64) capacity = 64;
+    char *data = realloc(buf->data, capacity);
+    if (!data) fatal_out_of_memory(capacity);
+    buf->data = data;
+    buf->capacity = capacity;
+}
+
+void strbuf_append(StrBuf *buf, const void *data, size_t len)
+{
+    strbuf_reserve(buf, len);
+    if (len) memcpy(buf->data + buf->len, data, len);
+    buf->len += len;
+    buf->data[buf->len] = 0;
+}
+
+void strbuf_puts(StrBuf *buf, const char *text)
+{
+    strbuf_append(buf, text, strlen(text));
+}
+
+void strbuf_putc(StrBuf *buf, char c)
+{
+    strbuf_append(buf, &c, 1);
+}
+
+void strbuf_printf(StrBuf *buf, const char *fmt, ...)
+{
+    va_list args, again;
+    va_start(args, fmt);
+    va_copy(again, args);
+    int n = vsnprintf(NULL, 0, fmt, args);
+    va_end(args);
+    CHECK(n >= 0);
+    strbuf_reserve(buf, (size_t)n);
+    vsnprintf(buf->data + buf->len, (size_t)n + 1, fmt, again);
+    va_end(again);
+    buf->len += (size_t)n;
+}
+
+const char *strbuf_cstr(const StrBuf *buf)
+{
+    return buf->data ? buf->data : "";
+}
+
+bool str_equal(Str a, const char *b)
+{
+    return a.len == strlen(b) && (a.len == 0 || memcmp(a.data, b, a.len) == 0);
+}
+
+/* Damerau-Levenshtein (adjacent swaps count one), texts cut at 63 bytes. */
+static int edit_distance(const char *a, const char *b)
+{
+    enum { MOST = 64 };
+    int    row[3][MOST];
+    size_t m = strnlen(a, MOST - 1), n = strnlen(b, MOST - 1);
+    int   *before = row[0], *last = row[1], *now = row[2];
+    for (size_t j = 0; j <= n; j++) before[j] = last[j] = (int)j;
+    for (size_t i = 1; i <= m; i++) {
+        now[0] = (int)i;
+        for (size_t j = 1; j <= n; j++) {
+            int best = last[j - 1] + (a[i - 1] != b[j - 1]);
+            if (last[j] + 1 < best) best = last[j] + 1;
+            if (now[j - 1] + 1 < best) best = now[j - 1] + 1;
+            if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] && before[j - 2] + 1 < best)
+                best = before[j - 2] + 1;
+            now[j] = best;
+        }
+        int *spare = before;
+        before = last;
+        last = now;
+        now = spare;
+    }
+    return last[n];
+}
+
+const char *nearest_name(const char *text, const char *const *names, size_t count)
+{
+    const char *best = NULL;
+    int         least = (int)(strlen(text) / 3) + 2;
+    for (size_t i = 0; i < count; i++) {
+        int distance = edit_distance(text, names[i]);
+        if (distance < least) {
+            least = distance;
+            best = names[i];
+        }
+    }
+    return best;
+}

@@ -1,0 +1,36 @@
+/* StrBuf: a growing byte buffer on the heap, always NUL-terminated past `len`. Growth never fails
+ * (fatal_out_of_memory). Str: a borrowed slice. */
+#pragma once
+
+#include "base/status.h"
+
+#include <stdint.h>
+
+typedef struct Str {
+    const char *data; /* not NUL-terminated; may hold NUL bytes */
+    size_t      len;  /* bytes */
+} Str;
+
+typedef struct StrBuf {
+    char  *data; /* NULL while empty; use strbuf_cstr */
+    size_t len, capacity;
+} StrBuf;
+
+/* Zero-initialised is ready to use. */
+void strbuf_deinit(StrBuf *buf);
+void strbuf_clear(StrBuf *buf); /* keeps the memory */
+void strbuf_reserve(StrBuf *buf, size_t extra);
+void strbuf_append(StrBuf *buf, const void *data, size_t len);
+void strbuf_puts(StrBuf *buf, const char *text);
+void strbuf_putc(StrBuf *buf, char c);
+void strbuf_printf(StrBuf *buf, const char *fmt, ...) PRINTF_LIKE(2, 3);
+const char *strbuf_cstr(const StrBuf *buf); /* "" while empty */
+
+static inline Str str_of(const char *text)
+{
+    return (Str){ text, __builtin_strlen(text) };
+}
+bool str_equal(Str a, const char *b);
+
+/* The entry of `names` (count) nearest to `text` by edit distance, or NULL when none is near enough to suggest. */
+const char *nearest_name(const char *text, const char *const *names, size_t count);

@@ -1,0 +1,47 @@
+/* Whole files in and out. Reading maps or reads; writing never leaves a half-written file behind. */
+#pragma once
+
+#include "base/arena.h"
+#include "base/strbuf.h"
+
+#include <stdint.h>
+
+/* A read-only memory map. An empty file has data "" and size 0. A file that shrinks while mapped is the one thing this
+ * can't survive; files we wrote are only replaced by rename. */
+typedef struct FileMap {
+    const char *data;
+    size_t      size; /* bytes */
+} FileMap;
+
+NODISCARD Status file_map(const char *path, FileMap *out);
+void             file_unmap(FileMap *map);
+
+/* Reads at most max_bytes (an error beyond it); NUL follows the text. Works for pipes too. */
+NODISCARD Status file_read(Arena *arena, const char *path, size_t max_bytes, Str *out);
+
+bool    file_exists(const char *path);
+bool    file_is_dir(const char *path);
+int64_t file_size(const char *path); /* -1: absent */
+
+/* path's folder and all above it. */
+NODISCARD Status file_make_dirs(const char *path);
+
+/* Writes a temporary file beside `path`, fsyncs it, renames it over `path`, fsyncs the folder. On any error the old file
+ * stays as it was and the temporary one is removed. */
+NODISCARD Status file_write_atomic(const char *path, const void *data, size_t size);
+
+/* fsync of a folder, so that renames in it last. */
+NODISCARD Status file_sync_dir(const char *path);
+
+/* Removes a file or a whole folder tree; absent is fine. */
+NODISCARD Status file_remove_tree(const char *path);
+
+/* Copies bytes, fsyncs. */
+NODISCARD Status file_copy(const char *from, const char *to);
+
+/* Free bytes of the file system that holds `path` (or its nearest existing parent). */
+NODISCARD Status file_free_bytes(const char *path, int64_t *out_bytes);
+
+/* XXH3 64 of bytes, and of a file. */
+uint64_t         hash_bytes(const void *data, size_t size, uint64_t seed);
+NODISCARD Status file_hash(const char *path, uint64_t *out_hash);
