@@ -1,0 +1,43 @@
+/* Chat templates: Jinja as Hugging Face's models use it, rendered in a sandbox (bounded steps, depth and output).
+ * A parsed Template is immutable and may be rendered from many threads. */
+#pragma once
+
+#include "base/json.h"
+
+typedef struct Template Template;
+
+/* `name` starts errors: "name:line: what". ERR_UNSUPPORTED for a construct we don't have. Rendering follows
+ * transformers' settings: trim_blocks and lstrip_blocks on, loop controls, {% generation %}. */
+NODISCARD Status template_parse(const char *name, const char *source, size_t len, Template **out_template);
+void             template_destroy(Template *tmpl);
+
+/* The model folder's own: chat_template.jinja, else chat_template in tokenizer_config.json (a text, or a list of named
+ * ones: `which`, NULL for "default"; with tools and a "tool_use" entry that one). *out_template is NULL when the folder has none.
+ * bos_token, eos_token, ... of tokenizer_config.json are kept as the template's variables. */
+NODISCARD Status template_load(const char *dir, const char *which, bool has_tools, Template **out_template);
+
+/* A byte range of the output that {% generation %} marked. */
+typedef struct TemplateSpan {
+    size_t begin, end;
+} TemplateSpan;
+
+typedef struct TemplateOutput {
+    StrBuf        text;
+    TemplateSpan *spans; /* heap; NULL when none */
+    size_t        num_spans;
+} TemplateOutput;
+void template_output_deinit(TemplateOutput *out);
+
+typedef struct TemplateInput {
+    const JsonValue *messages;   /* array */
+    const JsonValue *tools;      /* array or NULL */
+    const JsonValue *documents;  /* array or NULL */
+    const JsonValue *variables;  /* object of further variables, or NULL; they win over the folder's */
+    bool             add_generation_prompt;
+    int64_t          now_unix;   /* for strftime_now, seconds; 0: the clock */
+} TemplateInput;
+
+/* raise_exception and limits fail with ERR_INVALID, "name:line: message". */
+NODISCARD Status template_render(const Template *tmpl, const TemplateInput *input, TemplateOutput *out);
+
+uint64_t template_hash(const Template *tmpl); /* of its source: for caches */

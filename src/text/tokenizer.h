@@ -1,0 +1,61 @@
+/* Tokenizer: a Hugging Face tokenizer.json of model type BPE, byte-level or SentencePiece-style, text to ids and back.
+ * Immutable after loading: encode and decode may run in many threads, each with a TokenizerScratch of its own. */
+#pragma once
+
+#include "base/arena.h"
+#include "base/strbuf.h"
+
+#include <stdint.h>
+
+typedef struct Tokenizer        Tokenizer;
+typedef struct TokenizerScratch TokenizerScratch; /* word cache and buffers of one thread */
+
+/* Ids grow here; zero-initialised is ready to use. */
+typedef struct TokenIds {
+    int32_t *data;
+    size_t   len, capacity;
+} TokenIds;
+void token_ids_deinit(TokenIds *ids);
+void token_ids_push(TokenIds *ids, int32_t id);
+
+/* Loads DIR/tokenizer.json, and bos/eos/pad and add_bos_token from DIR/tokenizer_config.json and generation_config.json
+ * where present. ERR_UNSUPPORTED names a component that isn't supported, ERR_INVALID says file:line:column. */
+NODISCARD Status tokenizer_load(const char *dir, Tokenizer **out_tokenizer);
+/* The same from the text of a tokenizer.json; `name` starts its errors. */
+NODISCARD Status tokenizer_parse(const char *name, const char *json, size_t len, Tokenizer **out_tokenizer);
+void             tokenizer_destroy(Tokenizer *tokenizer);
+
+TokenizerScratch *tokenizer_scratch_create(const Tokenizer *tokenizer);
+void              tokenizer_scratch_destroy(TokenizerScratch *scratch);
+
+typedef struct EncodeOptions {
+    bool add_special;   /* what the file's post-processor adds (BOS, EOS) */
+    bool plain_special; /* true: special tokens written in the text are ordinary text (untrusted input) */
+} EncodeOptions;
+
+/* Appends the ids of text[0..len). Bytes that aren't UTF-8 are encoded as U+FFFD is. */
+NODISCARD Status tokenizer_encode(const Tokenizer *tokenizer, TokenizerScratch *scratch, const char *text, size_t len,
+                                  EncodeOptions options, TokenIds *out_ids);
+
+/* Appends the text of ids; skip_special leaves out special tokens. ERR_INVALID for an id out of range. */
+NODISCARD Status tokenizer_decode(const Tokenizer *tokenizer, const int32_t *ids, size_t count, bool skip_special,
+                                  StrBuf *out_text);
+
+/* Streaming decode: bytes are handed out only when they complete characters. Zero-initialised is ready to use. */
+typedef struct TokenStream {
+    StrBuf pending; /* bytes of an unfinished character */
+    bool   started; /* a token came already: a leading space is kept */
+} TokenStream;
+NODISCARD Status token_stream_push(const Tokenizer *tokenizer, TokenStream *stream, int32_t id, bool skip_special,
+                                   StrBuf *out_text);
+void             token_stream_finish(TokenStream *stream, StrBuf *out_text); /* hands out what is left; frees */
+
+int32_t     tokenizer_vocab_size(const Tokenizer *tokenizer);                    /* largest id + 1, added tokens included */
+const char *tokenizer_id_to_token(const Tokenizer *tokenizer, int32_t id);       /* as in the file; NULL: unused id */
+int32_t     tokenizer_token_to_id(const Tokenizer *tokenizer, const char *token); /* -1: absent */
+bool        tokenizer_is_special(const Tokenizer *tokenizer, int32_t id);
+int32_t     tokenizer_bos_id(const Tokenizer *tokenizer); /* -1: none */
+int32_t     tokenizer_eos_id(const Tokenizer *tokenizer); /* -1: none */
+int32_t     tokenizer_pad_id(const Tokenizer *tokenizer); /* -1: none */
+bool        tokenizer_adds_bos(const Tokenizer *tokenizer); /* add_special puts BOS first */
+uint64_t    tokenizer_hash(const Tokenizer *tokenizer);     /* of tokenizer.json's bytes: for caches */
