@@ -1,0 +1,64 @@
+/* Device: memory, launches and copies of one machine or GPU. cpu is always there, null plans and schedules anything and runs
+ * nothing, cuda is a plugin opened at run time. A device error is sticky: every later call returns it. */
+#pragma once
+
+#include "ir/op.h"
+
+typedef struct Device Device;
+
+/* What planning needs to know; known for named GPUs without having one. */
+typedef struct DeviceFacts {
+    char    name[64];
+    int64_t memory_bytes;                 /* what programs may take; 0: unknown */
+    double  gemm_flops[DT_COUNT];         /* per second, by operand dtype; 0: unknown */
+    double  vector_flops;                 /* per second, fp32 */
+    double  bandwidth;                    /* bytes per second, read plus written */
+    double  launch_seconds;               /* fixed cost of a step in a replayed program */
+    int     num_workers;                  /* CPU: threads */
+} DeviceFacts;
+
+/* A step's kernel with everything bound, owned by the program that asked for it. */
+typedef struct BoundKernel {
+    KernelFn    run;
+    const char *name; /* variant: "reference", "warp", ... */
+    size_t      workspace_bytes;
+} BoundKernel;
+
+typedef struct Launch {
+    BoundKernel kernel;
+    KernelArgs  args;
+    const Node *node;
+} Launch;
+
+typedef struct DeviceApi {
+    const char *name;
+    Status (*facts)(Device *device, DeviceFacts *out);
+    /* Chooses a kernel for the node: dtypes and shapes are final. ERR_UNSUPPORTED names op and dtypes. Planning time: also
+     * says how much workspace it needs. */
+    Status (*bind)(Device *device, const Node *node, BoundKernel *out);
+    Status (*alloc)(Device *device, size_t bytes, void **out); /* 256-byte aligned, zeroed; ERR_NO_FIT */
+    void   (*free)(Device *device, void *memory);
+    Status (*alloc_host)(Device *device, size_t bytes, void **out); /* memory the device copies from fast */
+    void   (*free_host)(Device *device, void *memory);
+    Status (*upload)(Device *device, void *dst, const void *src, size_t bytes);   /* ordered with launches; src may be reused on return unless from alloc_host: then after sync or the next run */
+    Status (*download)(Device *device, void *dst, const void *src, size_t bytes); /* waits for launches before it */
+    Status (*clear)(Device *device, void *dst, size_t bytes);                      /* to zero, ordered */
+    /* Turns a list of launches into something replayable; `out_replay` NULL allowed (CPU: the list itself). */
+    Status (*prepare)(Device *device, const Launch *launches, int count, void **out_replay);
+    Status (*run)(Device *device, const Launch *launches, int count, void *replay); /* asynchronous; errors may come later */
+    void   (*release)(Device *device, void *replay);
+    Status (*sync)(Device *device); /* waits; returns the sticky error */
+    void   (*destroy)(Device *device);
+} DeviceApi;
+
+struct Device {
+    const DeviceApi *api;
+};
+
+NODISCARD Status device_cpu_create(int num_threads, Device **out); /* 0: all cores */
+/* Facts of a known GPU by name ("h200", "h100", "rtx4090", ...) or of this machine (NULL). */
+NODISCARD Status device_null_create(const char *gpu, Device **out);
+const char     *device_null_names(void); /* the known names, for messages */
+ThreadPool     *device_cpu_pool(Device *device);
+/* The plugin; message says exactly what is missing (driver, library, GPU). */
+NODISCARD Status device_cuda_create(int index, Device **out);

@@ -1,0 +1,179 @@
+/* Graph: an SSA program over tensors. A Value is produced once, by a Node or from outside (input, parameter, state);
+ * a Node applies one op. Everything lives in the graph's arena and is freed with it; pointers stay valid till then.
+ *
+ * State changes only through an alias: a Node's output that aliases one of its inputs is the new version of the same
+ * memory, and nobody may read the old version later (graph_verify checks). Names are for people, files and look-up
+ * by identity: meaning (kind, layer, part, parameter) is in fields and no code parses a name. */
+#pragma once
+
+#include "base/arena.h"
+#include "base/dtype.h"
+#include "base/strbuf.h"
+
+typedef struct Graph Graph;
+typedef struct Node  Node;
+typedef struct Value Value;
+typedef struct Param Param;
+typedef struct OpDef OpDef;
+
+enum { TENSOR_MAX_DIMS = 4, NODE_MAX_IN = 16, NODE_MAX_OUT = 6 };
+
+typedef struct TensorType {
+    DType   dtype;
+    uint8_t ndim; /* 0: absent (an optional input that isn't there) */
+    int64_t dim[TENSOR_MAX_DIMS];
+} TensorType;
+
+TensorType type_make(DType dtype, int ndim, ...); /* dims as int64_t */
+int64_t    type_numel(const TensorType *type);
+int64_t    type_bytes(const TensorType *type);
+int64_t    type_cols(const TensorType *type); /* last dim */
+int64_t    type_rows(const TensorType *type); /* product of the others */
+bool       type_equal(const TensorType *a, const TensorType *b);
+bool       type_same_dims(const TensorType *a, const TensorType *b);
+const char *type_text(const TensorType *type, char buf[64]); /* "f32[2,24,96]" */
+
+typedef enum ValueKind {
+    VALUE_INPUT,      /* written from outside before each run */
+    VALUE_PARAM,      /* a weight */
+    VALUE_ACTIVATION, /* lives within one run */
+    VALUE_GRAD,       /* a trained parameter's gradient: lives from run to run of a train step */
+    VALUE_STATE,      /* optimizer moments, master weights, KV cache, loss sums */
+    VALUE_CONST,      /* fixed after start: tables computed once, or const_data uploaded once */
+    VALUE_KIND_COUNT
+} ValueKind;
+
+/* What recomputation flags speak of. */
+typedef enum Part { PART_NONE, PART_NORM, PART_QKV, PART_ATT, PART_FFN, PART_SWIGLU, PART_BLOCK, PART_COUNT } Part;
+const char *part_name(Part part);
+bool        part_parse(const char *text, Part *out);
+
+typedef enum InitKind { INIT_NORMAL, INIT_ZEROS, INIT_ONES } InitKind;
+typedef enum HfKind { HF_WHOLE, HF_CONCAT, HF_SLICE, HF_TRANSPOSE } HfKind;
+
+/* How a parameter is found in (and written to) a Hugging Face folder. */
+typedef struct HfSource {
+    HfKind       kind;
+    int          num_names;
+    const char **names;      /* HF_CONCAT: the pieces in order along dim 0; else one */
+    int64_t      begin, rows; /* HF_SLICE: rows [begin, begin+rows) of a tensor with total_rows */
+    int64_t      total_rows;
+} HfSource;
+
+/* What a weight is, apart from its place in a graph. */
+struct Param {
+    const char *name;        /* blocks.3.attn.q.weight */
+    TensorType  type;        /* storage dtype */
+    HfSource    hf;
+    const char *module;      /* path of the module it is the weight of: model.layers.3.self_attn.q_proj; NULL: none */
+    bool        is_linear;   /* weight of a linear layer: LoRA may wrap it */
+    bool        is_head;     /* the output head: `all-linear` leaves it alone */
+    bool        decay;       /* weight decay applies */
+    bool        trained;
+    bool        is_adapter;  /* belongs to a LoRA pair, saved apart */
+    int         layer;       /* -1: none */
+    InitKind    init;
+    float       init_std;
+};
+
+struct Value {
+    int32_t     id;         /* index in graph->values */
+    int32_t     layer;      /* -1: none */
+    const char *name;       /* unique in the graph */
+    TensorType  type;
+    ValueKind   kind;
+    Node       *producer;   /* NULL: from outside */
+    int         out_index;  /* which output of producer */
+    Param      *param;      /* of a PARAM, its GRAD, its optimizer state and master weight; else NULL */
+    Value      *base;       /* contiguous view: this is base's elements [base_offset, base_offset + numel); else NULL */
+    int64_t     base_offset; /* elements */
+    const void *const_data; /* VALUE_CONST with contents known now: type_bytes bytes; else NULL */
+};
+
+enum {
+    NODE_BACKWARD = 1 << 0, /* made by autodiff */
+    NODE_CLONE = 1 << 1,    /* made by recompute */
+    NODE_ONCE = 1 << 2,     /* depends on nothing that changes: runs once after start */
+};
+
+struct Node {
+    int32_t      id;
+    int32_t      layer;
+    const OpDef *op;
+    Value      **in;   /* num_in entries, NULL where an optional input is absent */
+    Value      **out;  /* num_out entries; NULL: not wanted, the kernel skips it */
+    int          num_in, num_out;
+    void        *attrs; /* op->attrs_size bytes */
+    Part         part;
+    uint32_t     flags;
+    int          stream; /* 0: compute */
+    const char  *source; /* file:line of the IR or DSL statement; NULL: made by a pass */
+    Node        *prev, *next;
+};
+
+typedef struct NamedValue {
+    const char *name;
+    Value      *value;
+} NamedValue;
+
+struct Graph {
+    Arena              *arena;
+    const char         *name;
+    const OpDef *const *ops;     /* table of num_ops descriptors, by id */
+    int                 num_ops;
+    Value             **values;
+    int                 num_values, cap_values;
+    int                 num_nodes, next_node_id;
+    Node               *first, *last; /* execution order */
+    Node               *cursor;       /* new nodes go before it; NULL: at the end */
+    NamedValue         *outputs;
+    int                 num_outputs, cap_outputs;
+    Param             **params; /* every parameter of the model, in the order of the IR */
+    int                 num_params, cap_params;
+    int                 layer;  /* given to new nodes and values */
+    Part                part;
+    const char         *source;
+    struct NameTable   *names;
+};
+
+/* Takes `arena` by reference: the graph dies with it. */
+Graph *graph_create(Arena *arena, const char *name, const OpDef *const *ops, int num_ops);
+
+/* The name is made unique by a suffix where taken. */
+Value *graph_add_value(Graph *graph, ValueKind kind, const char *name, const TensorType *type);
+Value *graph_add_param(Graph *graph, Param *param); /* the VALUE_PARAM of it; also lists it in params */
+Value *graph_find(const Graph *graph, const char *name); /* NULL: none */
+
+/* Applies `op` at the cursor: copies attrs (NULL: the op's defaults), runs op->infer, makes output values named `name` (further
+ * ones name.1, ...). `in` has num_in entries and is padded with NULL to the op's inputs. want: bit k = output k is made
+ * (~0u: all). Fails with infer's message, prefixed by node and source. */
+NODISCARD Status graph_add_node(Graph *graph, const OpDef *op, const void *attrs, const char *name, Value *const *in,
+                                int num_in, uint32_t want, Node **out_node);
+
+void graph_add_output(Graph *graph, const char *name, Value *value);
+Value *graph_output(const Graph *graph, const char *name); /* NULL: none */
+
+void graph_remove_node(Graph *graph, Node *node);              /* its outputs must have no readers left */
+void graph_move_before(Graph *graph, Node *node, Node *before); /* NULL: to the end */
+/* All readers of `from` at and after `start` (NULL: the first node), and graph outputs, read `to`. */
+void graph_replace_uses(Graph *graph, Value *from, Value *to, Node *start);
+/* Number of readers (graph outputs count) per value id; arena array of num_values. */
+int *graph_count_uses(const Graph *graph);
+
+/* The memory a value lives in: follows contiguous views, OP_VIEW nodes and aliases back to where it is placed.
+ * *out_offset: elements into it (NULL: not wanted). */
+Value *value_root(Value *value, int64_t *out_offset);
+
+/* Bit k set: output k of node adds to what its aliased input holds. */
+uint32_t node_accumulate_mask(const Node *node);
+/* Input whose memory output `k` takes over (alias present and connected), or NULL. */
+Value *node_alias_of(const Node *node, int k);
+
+/* Checks SSA order, types (infer again), aliases, names, parameters. ERR_INTERNAL with the node's text. */
+NODISCARD Status graph_verify(const Graph *graph);
+
+/* The text form, docs/ir.md: print -> parse -> print is the identity. */
+void graph_print(const Graph *graph, StrBuf *out);
+void node_print(const Node *node, StrBuf *out);
+NODISCARD Status graph_parse(Arena *arena, const char *file, const char *text, size_t len, const OpDef *const *ops,
+                             int num_ops, Graph **out_graph);

@@ -1,0 +1,46 @@
+/* IrModule: a family of models as JSON IR (docs/ir.md): a template with repeat, if and symbolic dims that `bind` instantiates
+ * for one config.json. */
+#pragma once
+
+#include "base/json.h"
+#include "ir/graph.h"
+
+typedef struct IrModule {
+    const char      *file;         /* for errors */
+    const char      *text;         /* the JSON, for positions */
+    size_t           len;
+    const char      *architecture; /* Qwen3ForCausalLM */
+    JsonValue        root;
+} IrModule;
+
+/* Parses and checks version and layout; statements are checked when bound. text must outlive the module. */
+NODISCARD Status ir_module_parse(Arena *arena, const char *file, const char *text, size_t len, IrModule **out_module);
+
+/* A shipped module by architecture name, or NULL. The shipped ones are compiled into the program from models/ *.json. */
+const char *ir_shipped_module(const char *architecture, size_t *out_len);
+/* Names of the shipped architectures, NULL-terminated. */
+const char *const *ir_shipped_architectures(void);
+
+/* Symbols of one bound model: name -> number. */
+typedef struct IrDims {
+    int          num;
+    const char **names;
+    double      *values;
+} IrDims;
+bool ir_dims_get(const IrDims *dims, const char *name, double *out);
+
+/* Evaluates the module's `config` section against a config.json: every symbol, every requirement. Errors name the key. */
+NODISCARD Status ir_module_dims(Arena *arena, const IrModule *module, const JsonValue *config, const char *config_name, IrDims *out);
+
+typedef struct BindOptions {
+    const char   *graph_name;
+    int64_t       batch, seq;   /* symbols B and T */
+    int64_t       max_len;      /* symbol P: positions the rotary table covers */
+    DType         dtype;        /* of parameters and activations */
+    const OpDef *const *ops;
+    int           num_ops;
+} BindOptions;
+
+/* Instantiates the template: a Graph with inputs, parameters, nodes and outputs, every shape checked. */
+NODISCARD Status ir_module_bind(Arena *arena, const IrModule *module, const JsonValue *config, const char *config_name,
+                                const BindOptions *options, Graph **out_graph);

@@ -1,0 +1,59 @@
+/* The attributes of the ops that have any: what passes write and kernels read. Shared by CPU and CUDA. */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+typedef struct EmbeddingDwAttrs {
+    int64_t vocab; /* rows of dw */
+} EmbeddingDwAttrs;
+
+typedef struct LinearAttrs { /* linear_add, linear_dx, linear_dw */
+    double  alpha; /* 1 */
+    int64_t col;   /* first column of y or dy that w's rows stand for: 0 */
+    int64_t rows;  /* linear_dw: M, rows of w */
+} LinearAttrs;
+
+typedef struct ReshapeAttrs {
+    int64_t ndim, d0, d1, d2, d3;
+} ReshapeAttrs;
+
+typedef struct RmsNormAttrs {
+    double eps;
+} RmsNormAttrs;
+
+/* Angles p * f_i, f_i = theta^(-2i/D). factor > 0: Llama 3's stretch: wavelengths over original_len / low_freq are divided by
+ * factor, those under original_len / high_freq kept, between them blended linearly. */
+typedef struct RopeTableAttrs {
+    int64_t len, head_dim;
+    double  theta, factor, low_freq, high_freq, original_len;
+} RopeTableAttrs;
+
+typedef struct RopeAttrs { /* half-split pairs (i, i + D/2), as Hugging Face */
+    bool inverse;
+} RopeAttrs;
+
+typedef struct QkvAttrs { /* layout of a packed row: H query heads, G keys, G values, D each */
+    int64_t num_heads, num_kv_heads, head_dim;
+    double  eps; /* qkv_norm_rope */
+} QkvAttrs;
+
+typedef struct AttentionAttrs {
+    int64_t num_heads, num_kv_heads, head_dim; /* needed when packed; always set */
+    double  scale;                             /* of q k^T; 0: 1/sqrt(head_dim) */
+} AttentionAttrs;
+
+typedef struct DropoutAttrs {
+    double  p;    /* chance of a zero */
+    int64_t site; /* names this dropout among all: part of the key */
+} DropoutAttrs;
+
+typedef struct AdamwAttrs {
+    double  beta1, beta2, eps, weight_decay, max_grad_norm; /* max_grad_norm 0: no clipping */
+    bool    stochastic; /* bf16 weights without master: stochastic rounding */
+} AdamwAttrs;
+
+/* segments (S,4) i64 of adamw: one trained parameter a row, sorted by offset; what lies between segments is padding. */
+enum { SEGMENT_OFFSET, SEGMENT_NUMEL, SEGMENT_DECAY /* 0 or 1 */, SEGMENT_KEY /* names it for random numbers */ };
+
+enum { IGNORE_INDEX = -100 };

@@ -1,0 +1,19 @@
+/* The table of ops, expanded from ops.def. */
+#pragma once
+
+#include "ir/op.h"
+
+typedef enum OpId {
+#define OP(id, name) OP_##id,
+#include "ops/ops.def"
+#undef OP
+    OP_COUNT
+} OpId;
+
+#define OP(id, name) extern const OpDef op_##name;
+#include "ops/ops.def"
+#undef OP
+
+/* By OpId; OP_COUNT entries. */
+extern const OpDef *const op_table[OP_COUNT];
+const OpDef *op_by_name(const char *name); /* NULL: none */

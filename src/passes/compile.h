@@ -1,0 +1,52 @@
+/* Compiling: an IR module, a model's config and options go in; a Plan with every buffer placed comes out. */
+#pragma once
+
+#include "ir/module.h"
+#include "run/program.h"
+
+typedef enum Fusion {
+#define FUSION(id, name, help) FUSE_##id,
+#include "passes/fusions.def"
+#undef FUSION
+    FUSION_COUNT
+} Fusion;
+const char *fusion_name(Fusion fusion);
+
+typedef struct LoraOptions {
+    bool               enabled;
+    int64_t            r;
+    double             alpha, dropout;
+    bool               use_rslora;
+    int                num_targets;
+    const char *const *targets; /* module names or path suffixes; "all-linear" alone: all but the head */
+    DType              dtype;   /* of the adapters' master weights */
+} LoraOptions;
+
+typedef struct CompileOptions {
+    /* which programs to make: bit per ProgramKind */
+    uint32_t    programs;
+    int64_t     batch, seq;          /* of a training micro-step */
+    int64_t     eval_batch, eval_seq;
+    int64_t     cache_batch, cache_len, prefill_chunk;
+    DType       model_dtype;         /* parameters and activations */
+    DType       grad_dtype;
+    DType       master_dtype;        /* where wider than the parameter's: a master copy; else stochastic rounding for bf16 */
+    DType       moment_dtype;
+    bool        master_weights;
+    uint32_t    recompute;           /* bit per Part */
+    uint32_t    no_fuse;             /* bit per Fusion: switched off */
+    LoraOptions lora;
+    double      beta1, beta2, adam_eps, weight_decay, max_grad_norm;
+    bool        train_base;          /* false with LoRA */
+    int         num_workers;
+    bool        verify;              /* graph_verify after every pass */
+    /* called after each pass of each program; NULL: nobody */
+    void      (*after_pass)(void *context, const char *pass, const Graph *graph);
+    void       *after_pass_context;
+} CompileOptions;
+
+CompileOptions compile_defaults(void);
+
+/* `config`: the model folder's config.json. Everything is allocated in `arena`. Errors name file, key, node or parameter. */
+NODISCARD Status compile_plan(Arena *arena, const IrModule *module, const JsonValue *config, const char *config_name,
+                              const CompileOptions *options, Device *device, Plan **out_plan);

@@ -1,0 +1,68 @@
+/* Program: what compiling produces. A flat list of launches over planned memory, in a few regions shared by the programs of
+ * a session. Compiling needs no weights and, on the null device, no machine. */
+#pragma once
+
+#include "device/device.h"
+
+typedef enum Region {
+    REGION_WEIGHTS,     /* trained parameters in one flat run first, then frozen ones */
+    REGION_GRADS,       /* flat, laid out as the trained parameters */
+    REGION_OPTIMIZER,   /* moments and master weights, flat; loss and norm scalars */
+    REGION_CONSTS,
+    REGION_INPUTS,
+    REGION_CACHE,       /* KV cache */
+    REGION_ACTIVATIONS, /* reused: the largest need of any program */
+    REGION_WORKSPACE,   /* the largest any launch asks for */
+    REGION_COUNT
+} Region;
+const char *region_name(Region region);
+
+typedef struct Placement {
+    Region  region;
+    int64_t offset, bytes;
+} Placement;
+
+/* The programs of a session; all share regions, so a weight is one memory in all of them. */
+typedef enum ProgramKind {
+    PROGRAM_MICRO_FIRST, /* forward and backward; gradients and loss written */
+    PROGRAM_MICRO_NEXT,  /* the same, gradients and loss added to */
+    PROGRAM_OPTIMIZER,
+    PROGRAM_EVAL,        /* per-token losses */
+    PROGRAM_PREFILL,     /* a chunk of a prompt into the KV cache, logits of one row */
+    PROGRAM_DECODE,      /* one token */
+    PROGRAM_KIND_COUNT
+} ProgramKind;
+const char *program_kind_name(ProgramKind kind);
+
+typedef struct Program {
+    ProgramKind kind;
+    Graph      *graph;        /* NULL: this session has no such program */
+    Placement  *placement;    /* by value id: where it is placed */
+    int         num_launches, num_once;
+    Launch     *once;         /* launches of NODE_ONCE nodes, run after allocation */
+    Launch     *launches;
+    int64_t     live_bytes;   /* largest sum of activations alive at one time: the bound a perfect placement would meet */
+    int64_t     activation_bytes;
+    OpCost      cost;         /* sums over launches */
+    double      roofline_seconds;
+    void       *replay;
+} Program;
+
+typedef struct Plan {
+    Arena      *arena;
+    Program     program[PROGRAM_KIND_COUNT];
+    int64_t     region_bytes[REGION_COUNT];
+    Param     **params;
+    int         num_params;
+    int64_t     trained_numel;      /* without padding */
+    int64_t     total_numel;
+    DeviceFacts facts;
+    /* flat layout of trained parameters, elements, in order; segments[i] for trained_params[i] */
+    Param     **trained_params;
+    int         num_trained;
+    int64_t   (*segments)[4];
+    int64_t     flat_numel;
+} Plan;
+
+/* Where a persistent value (parameter, gradient, state, input) of any program lies; false: none of that name. */
+bool plan_find(const Plan *plan, const char *name, Placement *out, TensorType *out_type);

@@ -1,0 +1,29 @@
+/* Session: a Plan on a device. Allocates every region once and replays programs; nothing is allocated after create. */
+#pragma once
+
+#include "run/program.h"
+
+typedef struct Session Session;
+
+/* ERR_NO_FIT with the plan's regions when memory is too small. The plan must outlive the session. */
+NODISCARD Status session_create(Plan *plan, Device *device, Session **out_session);
+void             session_destroy(Session *session);
+
+/* Values by name ("tokens", a parameter's, "adam.m"); data is dense host memory of exactly the value's bytes. */
+NODISCARD Status session_write(Session *session, const char *name, const void *data, size_t bytes);
+NODISCARD Status session_read(Session *session, const char *name, void *data, size_t bytes);
+/* A range of a value, bytes. */
+NODISCARD Status session_write_range(Session *session, const char *name, size_t offset, const void *data, size_t bytes);
+NODISCARD Status session_read_range(Session *session, const char *name, size_t offset, void *data, size_t bytes);
+
+/* Asynchronous on CUDA; session_read and session_sync wait. */
+NODISCARD Status session_run(Session *session, ProgramKind kind);
+NODISCARD Status session_sync(Session *session);
+/* A graph output of a program ("loss", "losses", "logits"): valid until the next run of any program. */
+NODISCARD Status session_output(Session *session, ProgramKind kind, const char *name, void *data, size_t bytes);
+/* Direct pointer on devices whose memory the host sees (cpu), else NULL. */
+void *session_pointer(Session *session, const char *name);
+
+const Plan *session_plan(const Session *session);
+Device     *session_device(Session *session);
+int64_t     session_allocated_bytes(const Session *session); /* sum of what was allocated: equals the plan */
