@@ -1,0 +1,199 @@
+/* Rows of floats on the CPU: load and store as f32 or bf16, exp, sums and dot products. All arithmetic is fp32.
+ * Sums add in an order that depends on `count` alone (4 groups of 8 lanes), so that they never differ from run to run. */
+#pragma once
+
+#include "base/dtype.h"
+
+#include <math.h>
+
+typedef float   Vec8 __attribute__((vector_size(32)));
+typedef int32_t Int8 __attribute__((vector_size(32)));
+
+static inline Vec8 vec8_load(const float *p)
+{
+    Vec8 v;
+    memcpy(&v, p, sizeof v);
+    return v;
+}
+
+static inline void vec8_store(float *p, Vec8 v) { memcpy(p, &v, sizeof v); }
+static inline Vec8 vec8_all(float x) { return (Vec8){ x, x, x, x, x, x, x, x }; }
+static inline float vec8_sum(Vec8 v) { return ((v[0] + v[4]) + (v[2] + v[6])) + ((v[1] + v[5]) + (v[3] + v[7])); }
+
+/* The element at `index` of a tensor. */
+static inline const void *vec_at(const void *data, DType dtype, int64_t index)
+{
+    return (const char *)data + index * (dtype == DT_F32 ? 4 : 2);
+}
+
+static inline void *vec_at_mut(void *data, DType dtype, int64_t index)
+{
+    return (char *)data + index * (dtype == DT_F32 ? 4 : 2);
+}
+
+static inline float vec_get(const void *data, DType dtype, int64_t index)
+{
+    return dtype == DT_F32 ? ((const float *)data)[index] : bf16_to_f32(((const uint16_t *)data)[index]);
+}
+
+static inline void vec_set(void *data, DType dtype, int64_t index, float value)
+{
+    if (dtype == DT_F32)
+        ((float *)data)[index] = value;
+    else
+        ((uint16_t *)data)[index] = bf16_from_f32(value);
+}
+
+/* dst[i] = src[i] of a row in f32 or bf16. */
+static inline void vec_copy_in(float *dst, const void *row, DType dtype, int64_t count)
+{
+    if (dtype == DT_F32) {
+        memcpy(dst, row, (size_t)count * sizeof(float));
+        return;
+    }
+    const uint16_t *src = row;
+    for (int64_t i = 0; i < count; i++) dst[i] = bf16_to_f32(src[i]);
+}
+
+/* The row as f32: itself, or converted into `scratch` (count floats). */
+static inline const float *vec_load_row(const void *row, DType dtype, int64_t count, float *scratch)
+{
+    if (dtype == DT_F32) return row;
+    vec_copy_in(scratch, row, dtype, count);
+    return scratch;
+}
+
+/* Where to compute a result row: the row itself when f32, else `scratch`; vec_store_row then finishes it. */
+static inline float *vec_result_row(void *row, DType dtype, float *scratch) { return dtype == DT_F32 ? row : scratch; }
+
+/* row = src; nothing to do where src is the row. */
+static inline void vec_store_row(void *row, DType dtype, const float *src, int64_t count)
+{
+    if (row == (const void *)src) return;
+    if (dtype == DT_F32) {
+        memcpy(row, src, (size_t)count * sizeof(float));
+        return;
+    }
+    uint16_t *dst = row;
+    for (int64_t i = 0; i < count; i++) dst[i] = bf16_from_f32(src[i]);
+}
+
+/* row += src, added in fp32. */
+static inline void vec_add_row(void *row, DType dtype, const float *src, int64_t count)
+{
+    if (dtype == DT_F32) {
+        float *dst = row;
+        for (int64_t i = 0; i < count; i++) dst[i] += src[i];
+        return;
+    }
+    uint16_t *dst = row;
+    for (int64_t i = 0; i < count; i++) dst[i] = bf16_from_f32(bf16_to_f32(dst[i]) + src[i]);
+}
+
+/* e^x within 2 ulp: x = n ln2 + r, |r| <= ln2/2, e^r by its series to r^7, 2^n in two factors, so that what overflows
+ * becomes inf and what underflows a denormal or 0. NaN stays NaN. No branches: loops over it vectorise. */
+static inline float vec_expf(float x)
+{
+    const float magic = 12582912.0f; /* 1.5 * 2^23: adding it rounds to a whole number, held in the low bits */
+    float       clamped = x > 89.0f ? 89.0f : x;
+    clamped = clamped < -104.0f ? -104.0f : clamped;
+    float    shifted = clamped * 1.44269504088896341f + magic;
+    float    n = shifted - magic;
+    float    r = (clamped - n * 0.693359375f) + n * 2.12194440e-4f;
+    float    p = 1.0f / 5040;
+    uint32_t bits;
+    memcpy(&bits, &shifted, 4);
+    p = p * r + 1.0f / 720;
+    p = p * r + 1.0f / 120;
+    p = p * r + 1.0f / 24;
+    p = p * r + 1.0f / 6;
+    p = p * r + 0.5f;
+    p = (p * r) * r + r + 1.0f;
+    int32_t  whole = (int32_t)(bits - 0x4B400000u); /* n */
+    int32_t  half = whole >> 1;
+    uint32_t bits1 = (uint32_t)(half + 127) << 23, bits2 = (uint32_t)(whole - half + 127) << 23;
+    float    scale1, scale2;
+    memcpy(&scale1, &bits1, 4);
+    memcpy(&scale2, &bits2, 4);
+    return p * scale1 * scale2;
+}
+
+static inline float vec_sigmoid(float x) { return 1.0f / (1.0f + vec_expf(-x)); }
+
+static inline float vec_sum(const float *x, int64_t count)
+{
+    Vec8    s0 = { 0 }, s1 = { 0 }, s2 = { 0 }, s3 = { 0 };
+    int64_t i = 0;
+    for (; i + 32 <= count; i += 32) {
+        s0 += vec8_load(x + i);
+        s1 += vec8_load(x + i + 8);
+        s2 += vec8_load(x + i + 16);
+        s3 += vec8_load(x + i + 24);
+    }
+    for (; i + 8 <= count; i += 8) s0 += vec8_load(x + i);
+    float tail = 0;
+    for (; i < count; i++) tail += x[i];
+    return vec8_sum((s0 + s1) + (s2 + s3)) + tail;
+}
+
+static inline float vec_dot(const float *x, const float *y, int64_t count)
+{
+    Vec8    s0 = { 0 }, s1 = { 0 }, s2 = { 0 }, s3 = { 0 };
+    int64_t i = 0;
+    for (; i + 32 <= count; i += 32) {
+        s0 += vec8_load(x + i) * vec8_load(y + i);
+        s1 += vec8_load(x + i + 8) * vec8_load(y + i + 8);
+        s2 += vec8_load(x + i + 16) * vec8_load(y + i + 16);
+        s3 += vec8_load(x + i + 24) * vec8_load(y + i + 24);
+    }
+    for (; i + 8 <= count; i += 8) s0 += vec8_load(x + i) * vec8_load(y + i);
+    float tail = 0;
+    for (; i < count; i++) tail += x[i] * y[i];
+    return vec8_sum((s0 + s1) + (s2 + s3)) + tail;
+}
+
+/* sum of x y z: what norms need going backward. */
+static inline float vec_dot3(const float *x, const float *y, const float *z, int64_t count)
+{
+    Vec8    s0 = { 0 }, s1 = { 0 };
+    int64_t i = 0;
+    for (; i + 16 <= count; i += 16) {
+        s0 += vec8_load(x + i) * vec8_load(y + i) * vec8_load(z + i);
+        s1 += vec8_load(x + i + 8) * vec8_load(y + i + 8) * vec8_load(z + i + 8);
+    }
+    float tail = 0;
+    for (; i < count; i++) tail += x[i] * y[i] * z[i];
+    return vec8_sum(s0 + s1) + tail;
+}
+
+/* The largest; -inf for none. NaN is left out: sums after it bring it back. */
+static inline float vec_max(const float *x, int64_t count)
+{
+    float   lanes[16];
+    int64_t i = 0;
+    for (int k = 0; k < 16; k++) lanes[k] = -INFINITY;
+    for (; i + 16 <= count; i += 16)
+        for (int k = 0; k < 16; k++) lanes[k] = x[i + k] > lanes[k] ? x[i + k] : lanes[k];
+    float most = -INFINITY;
+    for (; i < count; i++) most = x[i] > most ? x[i] : most;
+    for (int k = 0; k < 16; k++) most = lanes[k] > most ? lanes[k] : most;
+    return most;
+}
+
+/* y[i] = e^(x[i] - shift); returns their sum. x may be y. */
+static inline float vec_exp_sum(float *y, const float *x, float shift, int64_t count)
+{
+    for (int64_t i = 0; i < count; i++) y[i] = vec_expf(x[i] - shift);
+    return vec_sum(y, count);
+}
+
+/* y += a x */
+static inline void vec_axpy(float *y, float a, const float *x, int64_t count)
+{
+    for (int64_t i = 0; i < count; i++) y[i] += a * x[i];
+}
+
+static inline void vec_scale(float *y, float a, int64_t count)
+{
+    for (int64_t i = 0; i < count; i++) y[i] *= a;
+}
