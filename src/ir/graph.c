@@ -1,0 +1,387 @@
+/* Building and editing graphs: arrays of values, a linked list of nodes, a hash table of names, all in one arena. */
+#include "ir/graph_internal.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+typedef struct NameTable {
+    Value  **slots;
+    uint32_t capacity, used; /* capacity: power of two */
+} NameTable;
+
+/* ---- types ---- */
+
+TensorType type_make(DType dtype, int ndim, ...)
+{
+    TensorType type = { .dtype = dtype, .ndim = (uint8_t)ndim };
+    va_list    args;
+    va_start(args, ndim);
+    for (int i = 0; i < ndim; i++) type.dim[i] = va_arg(args, int64_t);
+    va_end(args);
+    return type;
+}
+
+int64_t type_numel(const TensorType *type)
+{
+    int64_t n = type->ndim > 0;
+    for (int i = 0; i < type->ndim; i++) n *= type->dim[i];
+    return n;
+}
+
+int64_t type_bytes(const TensorType *type)
+{
+    return type_numel(type) * dtype_bytes(type->dtype);
+}
+
+int64_t type_cols(const TensorType *type)
+{
+    return type->ndim ? type->dim[type->ndim - 1] : 0;
+}
+
+int64_t type_rows(const TensorType *type)
+{
+    int64_t n = type->ndim > 0;
+    for (int i = 0; i + 1 < type->ndim; i++) n *= type->dim[i];
+    return n;
+}
+
+bool type_same_dims(const TensorType *a, const TensorType *b)
+{
+    return a->ndim == b->ndim && memcmp(a->dim, b->dim, sizeof(int64_t) * a->ndim) == 0;
+}
+
+bool type_equal(const TensorType *a, const TensorType *b)
+{
+    return a->dtype == b->dtype && type_same_dims(a, b);
+}
+
+const char *type_text(const TensorType *type, char buf[64])
+{
+    int n = snprintf(buf, 64, "%s[", dtype_info(type->dtype)->name);
+    for (int i = 0; i < type->ndim && n < 60; i++)
+        n += snprintf(buf + n, (size_t)(64 - n), "%s%lld", i ? "," : "", (long long)type->dim[i]);
+    if (n < 63) snprintf(buf + n, (size_t)(64 - n), "]");
+    return buf;
+}
+
+static const char *const part_names[PART_COUNT] = { "none", "norm", "qkv", "att", "ffn", "swiglu", "block" };
+
+const char *part_name(Part part)
+{
+    return part_names[part];
+}
+
+bool part_parse(const char *text, Part *out)
+{
+    for (int i = 0; i < PART_COUNT; i++) {
+        if (strcmp(text, part_names[i]) != 0) continue;
+        *out = (Part)i;
+        return true;
+    }
+    return false;
+}
+
+/* ---- names ---- */
+
+static uint64_t name_hash(const char *name)
+{
+    uint64_t h = 0xcbf29ce484222325u; /* FNV-1a */
+    for (; *name; name++) h = (h ^ (unsigned char)*name) * 0x100000001b3u;
+    return h ^ (h >> 29);
+}
+
+static Value **name_slot(const NameTable *table, const char *name)
+{
+    uint32_t i = (uint32_t)name_hash(name) & (table->capacity - 1);
+    while (table->slots[i] && strcmp(table->slots[i]->name, name) != 0) i = (i + 1) & (table->capacity - 1);
+    return &table->slots[i];
+}
+
+static void name_insert(Graph *graph, Value *value)
+{
+    NameTable *table = graph->names;
+    if (2 * (table->used + 1) > table->capacity) {
+        NameTable bigger = { .capacity = table->capacity ? 2 * table->capacity : 256, .used = table->used };
+        bigger.slots = arena_array(graph->arena, Value *, bigger.capacity);
+        for (uint32_t i = 0; i < table->capacity; i++)
+            if (table->slots[i]) *name_slot(&bigger, table->slots[i]->name) = table->slots[i];
+        *table = bigger;
+    }
+    *name_slot(table, value->name) = value;
+    table->used++;
+}
+
+Value *graph_find(const Graph *graph, const char *name)
+{
+    return graph->names->capacity ? *name_slot(graph->names, name) : NULL;
+}
+
+static const char *unique_name(Graph *graph, const char *name)
+{
+    if (!graph_find(graph, name)) return arena_strdup(graph->arena, name);
+    for (int i = 2;; i++) {
+        char buf[512];
+        snprintf(buf, sizeof buf, "%s~%d", name, i);
+        if (!graph_find(graph, buf)) return arena_strdup(graph->arena, buf);
+    }
+}
+
+/* ---- building ---- */
+
+static void *array_grow(Arena *arena, void *items, int count, int *capacity, size_t size)
+{
+    if (count < *capacity) return items;
+    int   bigger = *capacity ? 2 * *capacity : 64;
+    void *out = arena_alloc(arena, arena_array_bytes((size_t)bigger, size));
+    if (count) memcpy(out, items, (size_t)count * size);
+    *capacity = bigger;
+    return out;
+}
+
+Graph *graph_create(Arena *arena, const char *name, const OpDef *const *ops, int num_ops)
+{
+    Graph *graph = arena_new(arena, Graph);
+    graph->arena = arena;
+    graph->name = arena_strdup(arena, name);
+    graph->ops = ops;
+    graph->num_ops = num_ops;
+    graph->layer = -1;
+    graph->names = arena_new(arena, NameTable);
+    return graph;
+}
+
+Value *graph_add_value(Graph *graph, ValueKind kind, const char *name, const TensorType *type)
+{
+    Value *value = arena_new(graph->arena, Value);
+    value->id = graph->num_values;
+    value->layer = graph->layer;
+    value->name = unique_name(graph, name);
+    value->type = *type;
+    value->kind = kind;
+    graph->values = array_grow(graph->arena, graph->values, graph->num_values, &graph->cap_values, sizeof(Value *));
+    graph->values[graph->num_values++] = value;
+    name_insert(graph, value);
+    return value;
+}
+
+Value *graph_add_param(Graph *graph, Param *param)
+{
+    Value *value = graph_add_value(graph, VALUE_PARAM, param->name, &param->type);
+    value->param = param;
+    value->layer = param->layer;
+    graph->params = array_grow(graph->arena, graph->params, graph->num_params, &graph->cap_params, sizeof(Param *));
+    graph->params[graph->num_params++] = param;
+    return value;
+}
+
+static void node_link(Graph *graph, Node *node, Node *before)
+{
+    node->next = before;
+    node->prev = before ? before->prev : graph->last;
+    *(node->prev ? &node->prev->next : &graph->first) = node;
+    *(before ? &before->prev : &graph->last) = node;
+    graph->num_nodes++;
+}
+
+static void node_unlink(Graph *graph, Node *node)
+{
+    *(node->prev ? &node->prev->next : &graph->first) = node->next;
+    *(node->next ? &node->next->prev : &graph->last) = node->prev;
+    graph->num_nodes--;
+}
+
+void *attrs_defaults(Arena *arena, const OpDef *op)
+{
+    if (!op->attrs_size) return NULL;
+    char *attrs = arena_alloc(arena, op->attrs_size);
+    for (const AttrDef *a = op->attrs; a && a->type != ATTR_TYPE_END; a++) {
+        if (a->type == ATTR_TYPE_INT) *(int64_t *)(void *)(attrs + a->offset) = (int64_t)a->default_value;
+        if (a->type == ATTR_TYPE_FLOAT) *(double *)(void *)(attrs + a->offset) = a->default_value;
+        if (a->type == ATTR_TYPE_BOOL) *(bool *)(attrs + a->offset) = a->default_value != 0;
+    }
+    return attrs;
+}
+
+static Status check_inputs(const Node *node)
+{
+    const OpDef *op = node->op;
+    for (int i = 0; i < op->num_in; i++) {
+        bool optional = i >= op->min_in || (op->optional_in >> i & 1);
+        FAIL_IF(!node->in[i] && !optional, ERR_INVALID, "input %d of %s is missing; it is %s", i, op->name,
+                op->synopsis ? op->synopsis : "");
+    }
+    return OK;
+}
+
+/* Runs infer with a place for every output, wanted or not. */
+Status node_infer(const Node *node, TensorType out_types[NODE_MAX_OUT])
+{
+    Value  scratch[NODE_MAX_OUT] = { 0 };
+    Value *out[NODE_MAX_OUT];
+    for (int k = 0; k < NODE_MAX_OUT; k++) out[k] = &scratch[k];
+    Node copy = *node;
+    copy.out = out;
+    TRY(check_inputs(node));
+    TRY(node->op->infer(&copy));
+    for (int k = 0; k < node->num_out; k++) {
+        out_types[k] = scratch[k].type;
+        for (int d = 0; d < scratch[k].type.ndim; d++)
+            FAIL_IF(scratch[k].type.dim[d] <= 0, ERR_INVALID, "output %d would have dim %d = %lld", k, d,
+                    (long long)scratch[k].type.dim[d]);
+    }
+    return OK;
+}
+
+static Status infer_failed(Status status, const Node *node, const char *name)
+{
+    StrBuf text = { 0 };
+    for (int i = 0; i < node->num_in; i++) {
+        char buf[64];
+        if (i) strbuf_puts(&text, ", ");
+        if (node->in[i])
+            strbuf_printf(&text, "%s: %s", node->in[i]->name, type_text(&node->in[i]->type, buf));
+        else
+            strbuf_puts(&text, "_");
+    }
+    status_prefix(status, "%s%s%s = %s(%s)", node->source ? node->source : "", node->source ? ": " : "", name,
+                  node->op->name, strbuf_cstr(&text));
+    strbuf_deinit(&text);
+    return status;
+}
+
+Status graph_add_node(Graph *graph, const OpDef *op, const void *attrs, const char *name, Value *const *in, int num_in,
+                      uint32_t want, Node **out_node)
+{
+    CHECK(num_in <= op->num_in && op->num_in <= NODE_MAX_IN && op->num_out <= NODE_MAX_OUT);
+    Node *node = arena_new(graph->arena, Node);
+    node->op = op;
+    node->id = graph->next_node_id++;
+    node->layer = graph->layer;
+    node->part = graph->part;
+    node->source = graph->source;
+    node->num_in = op->num_in;
+    node->num_out = op->num_out;
+    node->in = arena_array(graph->arena, Value *, op->num_in + 1);
+    node->out = arena_array(graph->arena, Value *, op->num_out + 1);
+    for (int i = 0; i < num_in; i++) node->in[i] = in[i];
+    node->attrs = attrs_defaults(graph->arena, op);
+    if (attrs && op->attrs_size) memcpy(node->attrs, attrs, op->attrs_size);
+    TensorType types[NODE_MAX_OUT];
+    Status     status = node_infer(node, types);
+    if (status != OK) return infer_failed(status, node, name);
+    for (int k = 0; k < op->num_out; k++) {
+        if (!(want >> k & 1) || !types[k].ndim) continue;
+        const char *out_name = k ? arena_printf(graph->arena, "%s.%d", name, k) : name;
+        Value      *value = graph_add_value(graph, VALUE_ACTIVATION, out_name, &types[k]);
+        value->producer = node;
+        value->out_index = k;
+        node->out[k] = value;
+        Value *alias = node_alias_of(node, k);
+        if (alias) {
+            value->kind = alias->kind;
+            value->param = alias->param;
+        }
+    }
+    node_link(graph, node, graph->cursor);
+    if (out_node) *out_node = node;
+    return OK;
+}
+
+void graph_add_output(Graph *graph, const char *name, Value *value)
+{
+    graph->outputs = array_grow(graph->arena, graph->outputs, graph->num_outputs, &graph->cap_outputs, sizeof(NamedValue));
+    graph->outputs[graph->num_outputs++] = (NamedValue){ arena_strdup(graph->arena, name), value };
+}
+
+Value *graph_output(const Graph *graph, const char *name)
+{
+    for (int i = 0; i < graph->num_outputs; i++)
+        if (strcmp(graph->outputs[i].name, name) == 0) return graph->outputs[i].value;
+    return NULL;
+}
+
+/* ---- editing ---- */
+
+void graph_remove_node(Graph *graph, Node *node)
+{
+    if (graph->cursor == node) graph->cursor = node->next;
+    node_unlink(graph, node);
+    node->prev = node->next = NULL;
+    for (int k = 0; k < node->num_out; k++) {
+        if (!node->out[k]) continue;
+        node->out[k]->producer = NULL;
+        node->out[k]->kind = VALUE_ACTIVATION; /* no version of anything any more */
+    }
+}
+
+void graph_move_before(Graph *graph, Node *node, Node *before)
+{
+    if (node == before) return;
+    node_unlink(graph, node);
+    node_link(graph, node, before);
+}
+
+void graph_replace_uses(Graph *graph, Value *from, Value *to, Node *start)
+{
+    for (Node *node = start ? start : graph->first; node; node = node->next)
+        for (int i = 0; i < node->num_in; i++)
+            if (node->in[i] == from) node->in[i] = to;
+    for (int i = 0; i < graph->num_outputs; i++)
+        if (graph->outputs[i].value == from) graph->outputs[i].value = to;
+}
+
+int *graph_count_uses(const Graph *graph)
+{
+    int *uses = arena_array(graph->arena, int, graph->num_values + 1);
+    for (const Node *node = graph->first; node; node = node->next)
+        for (int i = 0; i < node->num_in; i++)
+            if (node->in[i]) uses[node->in[i]->id]++;
+    for (int i = 0; i < graph->num_outputs; i++) uses[graph->outputs[i].value->id]++;
+    return uses;
+}
+
+/* ---- memory identity ---- */
+
+static const OpAlias *find_alias(const Node *node, int k)
+{
+    for (int i = 0; i < node->op->num_alias; i++)
+        if (node->op->alias[i].out == k && node->in[node->op->alias[i].in]) return &node->op->alias[i];
+    return NULL;
+}
+
+Value *node_alias_of(const Node *node, int k)
+{
+    const OpAlias *alias = find_alias(node, k);
+    return alias ? node->in[alias->in] : NULL;
+}
+
+uint32_t node_accumulate_mask(const Node *node)
+{
+    uint32_t mask = 0;
+    for (int k = 0; k < node->num_out; k++) {
+        const OpAlias *alias = find_alias(node, k);
+        if (alias && alias->accumulate) mask |= 1u << k;
+    }
+    return mask;
+}
+
+Value *value_root(Value *value, int64_t *out_offset)
+{
+    int64_t offset = 0;
+    for (;;) {
+        Value *next = NULL;
+        if (value->base) {
+            offset += value->base_offset;
+            next = value->base;
+        } else if (value->producer && value->out_index == 0 && (value->producer->op->flags & OP_VIEW)) {
+            next = value->producer->in[0];
+        } else if (value->producer) {
+            next = node_alias_of(value->producer, value->out_index);
+        }
+        if (!next) break;
+        value = next;
+    }
+    if (out_offset) *out_offset = offset;
+    return value;
+}

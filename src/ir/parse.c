@@ -1,0 +1,406 @@
+/* Reads the text form of a graph back. A hand-written scanner over one line at a time; every error says file:line. */
+#include "ir/graph_internal.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct Parser {
+    Arena      *arena;
+    Graph      *graph;
+    const char *file;
+    const char *p, *end;
+    int         line;
+    struct {
+        Value      *value;
+        const char *base;
+    }  *views; /* bases may stand further down */
+    int num_views, cap_views;
+} Parser;
+
+#define SYNTAX(parser, ...) return syntax_error(parser, __VA_ARGS__)
+
+PRINTF_LIKE(2, 3) static Status syntax_error(Parser *parser, const char *fmt, ...)
+{
+    char              text[512];
+    __builtin_va_list args;
+    __builtin_va_start(args, fmt);
+    vsnprintf(text, sizeof text, fmt, args);
+    __builtin_va_end(args);
+    FAIL(ERR_INVALID, "%s:%d: %s", parser->file, parser->line, text);
+}
+
+static void skip_blanks(Parser *parser)
+{
+    while (parser->p < parser->end && (*parser->p == ' ' || *parser->p == ',')) parser->p++;
+}
+
+static bool at_line_end(Parser *parser)
+{
+    skip_blanks(parser);
+    return parser->p >= parser->end || *parser->p == '\n';
+}
+
+static bool take(Parser *parser, char c)
+{
+    skip_blanks(parser);
+    if (parser->p >= parser->end || *parser->p != c) return false;
+    parser->p++;
+    return true;
+}
+
+/* A run of characters that end no word, or a quoted text; NULL where neither stands here. */
+static char *word(Parser *parser)
+{
+    skip_blanks(parser);
+    StrBuf text = { 0 };
+    bool   quoted = parser->p < parser->end && *parser->p == '"';
+    if (quoted) {
+        for (parser->p++; parser->p < parser->end && *parser->p != '"' && *parser->p != '\n'; parser->p++) {
+            if (*parser->p == '\\' && parser->p + 1 < parser->end) parser->p++;
+            strbuf_putc(&text, *parser->p);
+        }
+        if (parser->p < parser->end && *parser->p == '"') parser->p++;
+    } else {
+        while (parser->p < parser->end && !strchr(" ,\n()[]{}=\"@", *parser->p)) {
+            if (*parser->p == ':' && parser->p + 1 < parser->end && parser->p[1] == ' ') break;
+            strbuf_putc(&text, *parser->p++);
+        }
+    }
+    char *out = text.len || quoted ? arena_strndup(parser->arena, strbuf_cstr(&text), text.len) : NULL;
+    strbuf_deinit(&text);
+    return out;
+}
+
+static bool take_word(Parser *parser, const char *want)
+{
+    const char *before = parser->p;
+    const char *got = word(parser);
+    if (got && strcmp(got, want) == 0) return true;
+    parser->p = before;
+    return false;
+}
+
+static Status parse_int(Parser *parser, int64_t *out)
+{
+    const char *text = word(parser);
+    char       *end = NULL;
+    if (text) *out = strtoll(text, &end, 10);
+    if (!text || end == text || *end) SYNTAX(parser, "expected an integer");
+    return OK;
+}
+
+static Status parse_type(Parser *parser, TensorType *out)
+{
+    *out = (TensorType){ 0 };
+    const char *name = word(parser);
+    if (!name || !dtype_parse(name, &out->dtype)) SYNTAX(parser, "expected a dtype, found %s", name ? name : "nothing");
+    if (!take(parser, '[')) SYNTAX(parser, "expected [ after the dtype");
+    while (!take(parser, ']')) {
+        if (out->ndim == TENSOR_MAX_DIMS) SYNTAX(parser, "at most %d dims", TENSOR_MAX_DIMS);
+        TRY(parse_int(parser, &out->dim[out->ndim++]));
+    }
+    return OK;
+}
+
+static Status parse_hf(Parser *parser, HfSource *hf)
+{
+    char *kind = word(parser);
+    char *colon = kind ? strchr(kind, ':') : NULL;
+    if (!kind) SYNTAX(parser, "expected a kind after hf=");
+    if (colon) {
+        *colon = 0;
+        long long a, b, c;
+        if (sscanf(colon + 1, "%lld:%lld:%lld", &a, &b, &c) != 3) SYNTAX(parser, "expected slice:begin:rows:total");
+        hf->begin = a;
+        hf->rows = b;
+        hf->total_rows = c;
+    }
+    static const char *const names[] = { "whole", "concat", "slice", "transpose" };
+    int                      k = 0;
+    while (k < 4 && strcmp(kind, names[k]) != 0) k++;
+    if (k == 4) SYNTAX(parser, "unknown hf kind %s", kind);
+    hf->kind = (HfKind)k;
+    const char *pieces[64];
+    for (skip_blanks(parser); parser->p < parser->end && *parser->p == '"'; skip_blanks(parser)) {
+        if (hf->num_names == 64) SYNTAX(parser, "too many pieces");
+        pieces[hf->num_names++] = word(parser);
+    }
+    hf->names = arena_array(parser->arena, const char *, hf->num_names + 1);
+    memcpy(hf->names, pieces, sizeof(char *) * (size_t)hf->num_names);
+    return OK;
+}
+
+static Status parse_init(Parser *parser, Param *param)
+{
+    char *text = word(parser);
+    if (!text) SYNTAX(parser, "expected a kind after init=");
+    if (strcmp(text, "zeros") == 0)
+        param->init = INIT_ZEROS;
+    else if (strcmp(text, "ones") == 0)
+        param->init = INIT_ONES;
+    else if (strncmp(text, "normal:", 7) == 0)
+        param->init_std = strtof(text + 7, NULL);
+    else
+        SYNTAX(parser, "unknown init %s", text);
+    return OK;
+}
+
+static Status parse_param(Parser *parser, Param *param)
+{
+    while (!take(parser, '}')) {
+        if (at_line_end(parser)) SYNTAX(parser, "expected }");
+        if (take_word(parser, "trained"))
+            param->trained = true;
+        else if (take_word(parser, "decay"))
+            param->decay = true;
+        else if (take_word(parser, "linear"))
+            param->is_linear = true;
+        else if (take_word(parser, "head"))
+            param->is_head = true;
+        else if (take_word(parser, "adapter"))
+            param->is_adapter = true;
+        else if (take_word(parser, "init") && take(parser, '='))
+            TRY(parse_init(parser, param));
+        else if (take_word(parser, "module") && take(parser, '='))
+            param->module = word(parser);
+        else if (take_word(parser, "hf") && take(parser, '='))
+            TRY(parse_hf(parser, &param->hf));
+        else
+            SYNTAX(parser, "unknown property of a parameter");
+    }
+    return OK;
+}
+
+static Param *find_param(const Graph *graph, const char *name)
+{
+    for (int i = 0; i < graph->num_params; i++)
+        if (strcmp(graph->params[i]->name, name) == 0) return graph->params[i];
+    return NULL;
+}
+
+static Status parse_data(Parser *parser, Value *value)
+{
+    int64_t *data = arena_array(parser->arena, int64_t, type_numel(&value->type));
+    if (value->type.dtype != DT_I64 || !take(parser, '[')) SYNTAX(parser, "expected data=[integers] of an i64 value");
+    for (int64_t i = 0; i < type_numel(&value->type); i++) TRY(parse_int(parser, &data[i]));
+    if (!take(parser, ']')) SYNTAX(parser, "expected ] after %lld integers", (long long)type_numel(&value->type));
+    value->const_data = data;
+    return OK;
+}
+
+static Status parse_value_tail(Parser *parser, Value *value)
+{
+    Graph *graph = parser->graph;
+    while (!at_line_end(parser)) {
+        int64_t n;
+        if (take_word(parser, "layer") && take(parser, '=')) {
+            TRY(parse_int(parser, &n));
+            value->layer = (int)n;
+            if (value->param && value->kind == VALUE_PARAM) value->param->layer = (int)n;
+        } else if (take_word(parser, "base") && take(parser, '=')) {
+            const char *base = word(parser);
+            if (!base || !take(parser, '@')) SYNTAX(parser, "expected base=NAME@offset");
+            TRY(parse_int(parser, &value->base_offset));
+            if (parser->num_views == parser->cap_views) {
+                int   bigger = parser->cap_views ? 2 * parser->cap_views : 64;
+                void *views = arena_array(parser->arena, *parser->views, bigger);
+                if (parser->num_views) memcpy(views, parser->views, sizeof *parser->views * (size_t)parser->num_views);
+                parser->views = views;
+                parser->cap_views = bigger;
+            }
+            parser->views[parser->num_views].value = value;
+            parser->views[parser->num_views++].base = base;
+        } else if (take_word(parser, "of") && take(parser, '=')) {
+            const char *of = word(parser);
+            value->param = of ? find_param(graph, of) : NULL;
+            if (!value->param) SYNTAX(parser, "no parameter %s above", of ? of : "");
+        } else if (take_word(parser, "data") && take(parser, '=')) {
+            TRY(parse_data(parser, value));
+        } else {
+            SYNTAX(parser, "unknown property of value %s", value->name);
+        }
+    }
+    return OK;
+}
+
+static Status parse_value(Parser *parser, ValueKind kind)
+{
+    const char *name = word(parser);
+    TensorType  type;
+    if (!name || !take(parser, ':')) SYNTAX(parser, "expected NAME: type");
+    TRY(parse_type(parser, &type));
+    if (graph_find(parser->graph, name)) SYNTAX(parser, "second value named %s", name);
+    /* A parameter has a {…} part somewhere on its line; one without is the packed base of others. */
+    const char *eol = memchr(parser->p, '\n', (size_t)(parser->end - parser->p));
+    size_t      rest = (size_t)((eol ? eol : parser->end) - parser->p);
+    const char *brace = memchr(parser->p, '{', rest);
+    Value      *value;
+    if (kind == VALUE_PARAM && brace) {
+        Param *param = arena_new(parser->arena, Param);
+        param->name = name;
+        param->type = type;
+        param->layer = -1;
+        const char *tail = parser->p;
+        parser->p = brace + 1;
+        TRY(parse_param(parser, param));
+        if (!at_line_end(parser)) SYNTAX(parser, "unexpected text after }");
+        value = graph_add_param(parser->graph, param);
+        const char *end = parser->end, *after = parser->p;
+        parser->p = tail;
+        parser->end = brace;
+        Status status = parse_value_tail(parser, value);
+        parser->end = end;
+        parser->p = after;
+        return status;
+    }
+    value = graph_add_value(parser->graph, kind, name, &type);
+    return parse_value_tail(parser, value);
+}
+
+static Status parse_attrs(Parser *parser, const OpDef *op, char *attrs)
+{
+    while (!take(parser, '}')) {
+        const char    *name = word(parser);
+        const AttrDef *a = op->attrs;
+        if (!name || !take(parser, '=')) SYNTAX(parser, "expected attribute=value");
+        while (a && a->type != ATTR_TYPE_END && strcmp(a->name, name) != 0) a++;
+        if (!a || a->type == ATTR_TYPE_END) SYNTAX(parser, "%s has no attribute %s", op->name, name);
+        const char *text = word(parser);
+        if (!text) SYNTAX(parser, "attribute %s has no value", name);
+        if (a->type == ATTR_TYPE_INT) *(int64_t *)(void *)(attrs + a->offset) = strtoll(text, NULL, 10);
+        if (a->type == ATTR_TYPE_FLOAT) *(double *)(void *)(attrs + a->offset) = strtod(text, NULL);
+        if (a->type == ATTR_TYPE_BOOL) *(bool *)(attrs + a->offset) = strcmp(text, "true") == 0;
+    }
+    return OK;
+}
+
+static Status parse_node_tail(Parser *parser, Node *node)
+{
+    while (!at_line_end(parser)) {
+        int64_t n;
+        if (take_word(parser, "layer") && take(parser, '=')) {
+            TRY(parse_int(parser, &n));
+            node->layer = (int)n;
+        } else if (take_word(parser, "part") && take(parser, '=')) {
+            const char *part = word(parser);
+            if (!part || !part_parse(part, &node->part)) SYNTAX(parser, "unknown part %s", part ? part : "");
+        } else if (take_word(parser, "stream") && take(parser, '=')) {
+            TRY(parse_int(parser, &n));
+            node->stream = (int)n;
+        } else if (take_word(parser, "source") && take(parser, '=')) {
+            node->source = word(parser);
+        } else if (take_word(parser, "backward")) {
+            node->flags |= NODE_BACKWARD;
+        } else if (take_word(parser, "clone")) {
+            node->flags |= NODE_CLONE;
+        } else if (take_word(parser, "once")) {
+            node->flags |= NODE_ONCE;
+        } else {
+            SYNTAX(parser, "unknown property of a node");
+        }
+    }
+    for (int k = 0; k < node->num_out; k++)
+        if (node->out[k] && node->out[k]->kind == VALUE_ACTIVATION) node->out[k]->layer = node->layer;
+    return OK;
+}
+
+/* name: type, _, name: type = op(a, _, b) {attr=value} layer=0 ... */
+static Status parse_node(Parser *parser)
+{
+    Graph      *graph = parser->graph;
+    const char *names[NODE_MAX_OUT];
+    TensorType  types[NODE_MAX_OUT];
+    int         num_out = 0, num_in = 0;
+    uint32_t    want = 0;
+    for (; !take(parser, '='); num_out++) {
+        if (num_out == NODE_MAX_OUT || at_line_end(parser)) SYNTAX(parser, "expected NAME: type, ... = op(...)");
+        names[num_out] = word(parser);
+        if (!names[num_out]) SYNTAX(parser, "expected an output's name");
+        if (strcmp(names[num_out], "_") == 0) continue;
+        if (graph_find(graph, names[num_out])) SYNTAX(parser, "second value named %s", names[num_out]);
+        if (!take(parser, ':')) SYNTAX(parser, "expected : after %s", names[num_out]);
+        TRY(parse_type(parser, &types[num_out]));
+        want |= 1u << num_out;
+    }
+    const char  *op_name = word(parser);
+    const OpDef *op = NULL;
+    for (int i = 0; op_name && i < graph->num_ops; i++)
+        if (strcmp(graph->ops[i]->name, op_name) == 0) op = graph->ops[i];
+    if (!op || !take(parser, '(')) SYNTAX(parser, "unknown op %s", op_name ? op_name : "");
+    if (num_out > op->num_out) SYNTAX(parser, "%s has %d outputs", op->name, op->num_out);
+    Value *in[NODE_MAX_IN] = { 0 };
+    while (!take(parser, ')')) {
+        const char *name = word(parser);
+        if (!name || num_in == op->num_in) SYNTAX(parser, "%s takes at most %d inputs", op->name, op->num_in);
+        in[num_in++] = strcmp(name, "_") == 0 ? NULL : graph_find(graph, name);
+        if (!in[num_in - 1] && strcmp(name, "_") != 0) SYNTAX(parser, "unknown value %s", name);
+    }
+    char *attrs = attrs_defaults(parser->arena, op);
+    if (take(parser, '{')) TRY(parse_attrs(parser, op, attrs));
+    Node *node;
+    TRY(graph_add_node(graph, op, attrs, "parsing", in, num_in, 0, &node));
+    for (int k = 0; k < num_out; k++) {
+        if (!(want >> k & 1)) continue;
+        Value *value = graph_add_value(graph, VALUE_ACTIVATION, names[k], &types[k]);
+        value->producer = node;
+        value->out_index = k;
+        node->out[k] = value;
+        Value *alias = node_alias_of(node, k);
+        if (alias) {
+            value->kind = alias->kind;
+            value->param = alias->param;
+            value->layer = alias->layer;
+        }
+    }
+    return parse_node_tail(parser, node);
+}
+
+static Status parse_line(Parser *parser)
+{
+    static const char *const kinds[] = { "input", "param", NULL, "grad", "state", "const" };
+    if (take_word(parser, "output")) {
+        const char *name = word(parser);
+        const char *value = take(parser, '=') ? word(parser) : NULL;
+        if (!value || !graph_find(parser->graph, value)) SYNTAX(parser, "expected output NAME = VALUE");
+        graph_add_output(parser->graph, name, graph_find(parser->graph, value));
+        return OK;
+    }
+    for (int k = 0; k < VALUE_KIND_COUNT; k++) {
+        const char *before = parser->p;
+        /* "input: f32[1] = op()" would be a node with an output of that name. */
+        if (kinds[k] && take_word(parser, kinds[k]) && parser->p < parser->end && *parser->p == ' ')
+            return parse_value(parser, (ValueKind)k);
+        parser->p = before;
+    }
+    return parse_node(parser);
+}
+
+Status graph_parse(Arena *arena, const char *file, const char *text, size_t len, const OpDef *const *ops, int num_ops,
+                   Graph **out_graph)
+{
+    Parser parser = { .arena = arena, .file = file, .p = text, .end = text + len, .line = 1 };
+    while (parser.p < parser.end) {
+        if (!at_line_end(&parser) && *parser.p != '#') {
+            if (!parser.graph) {
+                const char *name = take_word(&parser, "graph") ? word(&parser) : NULL;
+                if (!name) SYNTAX(&parser, "expected graph \"NAME\" first");
+                parser.graph = graph_create(arena, name, ops, num_ops);
+            } else {
+                TRY(parse_line(&parser));
+            }
+            if (!at_line_end(&parser)) SYNTAX(&parser, "unexpected text at the end of the line");
+        }
+        while (parser.p < parser.end && *parser.p != '\n') parser.p++;
+        parser.p++;
+        parser.line++;
+    }
+    if (!parser.graph) FAIL(ERR_INVALID, "%s: no graph in it", file);
+    for (int i = 0; i < parser.num_views; i++) {
+        Value *base = graph_find(parser.graph, parser.views[i].base);
+        FAIL_IF(!base, ERR_INVALID, "%s: view %s of unknown %s", file, parser.views[i].value->name, parser.views[i].base);
+        parser.views[i].value->base = base;
+    }
+    *out_graph = parser.graph;
+    return OK;
+}

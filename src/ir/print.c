@@ -1,0 +1,135 @@
+/* The text form of a graph (docs/ir.md): values from outside one a line, then nodes in order, then outputs. */
+#include "ir/graph_internal.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+static const char *const kind_names[VALUE_KIND_COUNT] = { "input", "param", "act", "grad", "state", "const" };
+static const char *const init_names[] = { "normal", "zeros", "ones" };
+static const char *const hf_names[] = { "whole", "concat", "slice", "transpose" };
+
+static void print_number(StrBuf *out, double value)
+{
+    char buf[40];
+    for (int digits = 6; digits <= 17; digits++) {
+        snprintf(buf, sizeof buf, "%.*g", digits, value);
+        double back;
+        if (sscanf(buf, "%lf", &back) == 1 && back == value) break;
+    }
+    strbuf_puts(out, buf);
+}
+
+static void print_quoted(StrBuf *out, const char *text)
+{
+    strbuf_putc(out, '"');
+    for (; *text; text++) {
+        if (*text == '"' || *text == '\\') strbuf_putc(out, '\\');
+        strbuf_putc(out, *text);
+    }
+    strbuf_putc(out, '"');
+}
+
+static void print_param(StrBuf *out, const Param *p)
+{
+    strbuf_puts(out, " {");
+    if (p->trained) strbuf_puts(out, "trained ");
+    if (p->decay) strbuf_puts(out, "decay ");
+    if (p->is_linear) strbuf_puts(out, "linear ");
+    if (p->is_head) strbuf_puts(out, "head ");
+    if (p->is_adapter) strbuf_puts(out, "adapter ");
+    strbuf_printf(out, "init=%s", init_names[p->init]);
+    if (p->init == INIT_NORMAL) {
+        strbuf_putc(out, ':');
+        print_number(out, (double)p->init_std);
+    }
+    if (p->module) {
+        strbuf_puts(out, " module=");
+        print_quoted(out, p->module);
+    }
+    if (p->hf.num_names) {
+        strbuf_printf(out, " hf=%s", hf_names[p->hf.kind]);
+        if (p->hf.kind == HF_SLICE)
+            strbuf_printf(out, ":%lld:%lld:%lld", (long long)p->hf.begin, (long long)p->hf.rows, (long long)p->hf.total_rows);
+        for (int i = 0; i < p->hf.num_names; i++) {
+            strbuf_putc(out, ' ');
+            print_quoted(out, p->hf.names[i]);
+        }
+    }
+    strbuf_putc(out, '}');
+}
+
+static void print_value(StrBuf *out, const Value *value)
+{
+    char buf[64];
+    strbuf_printf(out, "%s %s: %s", kind_names[value->kind], value->name, type_text(&value->type, buf));
+    if (value->layer >= 0) strbuf_printf(out, " layer=%d", value->layer);
+    if (value->base) strbuf_printf(out, " base=%s@%lld", value->base->name, (long long)value->base_offset);
+    if (value->kind == VALUE_PARAM && value->param)
+        print_param(out, value->param);
+    else if (value->param)
+        strbuf_printf(out, " of=%s", value->param->name);
+    if (value->const_data) {
+        CHECK(value->type.dtype == DT_I64);
+        strbuf_puts(out, " data=[");
+        for (int64_t i = 0; i < type_numel(&value->type); i++)
+            strbuf_printf(out, "%s%lld", i ? "," : "", (long long)((const int64_t *)value->const_data)[i]);
+        strbuf_putc(out, ']');
+    }
+    strbuf_putc(out, '\n');
+}
+
+static void print_attrs(StrBuf *out, const Node *node)
+{
+    const char *attrs = node->attrs;
+    const char *separator = " {";
+    for (const AttrDef *a = node->op->attrs; a && a->type != ATTR_TYPE_END; a++) {
+        strbuf_printf(out, "%s%s=", separator, a->name);
+        separator = ", ";
+        if (a->type == ATTR_TYPE_INT) strbuf_printf(out, "%lld", (long long)*(const int64_t *)(const void *)(attrs + a->offset));
+        if (a->type == ATTR_TYPE_FLOAT) print_number(out, *(const double *)(const void *)(attrs + a->offset));
+        if (a->type == ATTR_TYPE_BOOL) strbuf_puts(out, *(const bool *)(attrs + a->offset) ? "true" : "false");
+    }
+    if (separator[0] == ',') strbuf_putc(out, '}');
+}
+
+void node_print(const Node *node, StrBuf *out)
+{
+    char buf[64];
+    for (int k = 0; k < node->num_out; k++) {
+        if (k) strbuf_puts(out, ", ");
+        if (node->out[k])
+            strbuf_printf(out, "%s: %s", node->out[k]->name, type_text(&node->out[k]->type, buf));
+        else
+            strbuf_putc(out, '_');
+    }
+    strbuf_printf(out, " = %s(", node->op->name);
+    int num_in = node->num_in;
+    while (num_in && !node->in[num_in - 1]) num_in--;
+    for (int i = 0; i < num_in; i++) strbuf_printf(out, "%s%s", i ? ", " : "", node->in[i] ? node->in[i]->name : "_");
+    strbuf_putc(out, ')');
+    print_attrs(out, node);
+    if (node->layer >= 0) strbuf_printf(out, " layer=%d", node->layer);
+    if (node->part) strbuf_printf(out, " part=%s", part_name(node->part));
+    if (node->flags & NODE_BACKWARD) strbuf_puts(out, " backward");
+    if (node->flags & NODE_CLONE) strbuf_puts(out, " clone");
+    if (node->flags & NODE_ONCE) strbuf_puts(out, " once");
+    if (node->stream) strbuf_printf(out, " stream=%d", node->stream);
+    if (node->source) {
+        strbuf_puts(out, " source=");
+        print_quoted(out, node->source);
+    }
+    strbuf_putc(out, '\n');
+}
+
+void graph_print(const Graph *graph, StrBuf *out)
+{
+    strbuf_puts(out, "graph ");
+    print_quoted(out, graph->name);
+    strbuf_putc(out, '\n');
+    for (int i = 0; i < graph->num_values; i++)
+        if (!graph->values[i]->producer && graph->values[i]->kind != VALUE_ACTIVATION) print_value(out, graph->values[i]);
+    for (const Node *node = graph->first; node; node = node->next) node_print(node, out);
+    for (int i = 0; i < graph->num_outputs; i++)
+        strbuf_printf(out, "output %s = %s\n", graph->outputs[i].name, graph->outputs[i].value->name);
+}

@@ -1,0 +1,99 @@
+/* graph_verify: what must hold of any graph between two passes. A failure is a bug of the pass before, so the error is
+ * ERR_INTERNAL and quotes the node. */
+#include "ir/graph_internal.h"
+
+#include <string.h>
+
+typedef struct Verify {
+    const Graph *graph;
+    char        *defined; /* by value id */
+    char        *dead;    /* an alias took over its memory */
+} Verify;
+
+static Status node_failed(const Node *node, const char *what, const Value *value)
+{
+    StrBuf text = { 0 };
+    node_print(node, &text);
+    status_fail(ERR_INTERNAL, "graph: %s%s%s: %s", what, value ? " " : "", value ? value->name : "", strbuf_cstr(&text));
+    strbuf_deinit(&text);
+    return ERR_INTERNAL;
+}
+
+/* Whether the value, or what it is a view of, was overwritten by a later version. */
+static bool is_dead(const Verify *v, const Value *value)
+{
+    for (;;) {
+        if (v->dead[value->id]) return true;
+        if (value->base)
+            value = value->base;
+        else if (value->producer && (value->producer->op->flags & OP_VIEW) && value->out_index == 0)
+            value = value->producer->in[0];
+        else
+            return false;
+    }
+}
+
+static Status verify_node(Verify *v, const Node *node)
+{
+    for (int i = 0; i < node->num_in; i++) {
+        const Value *in = node->in[i];
+        if (!in) continue;
+        if (in->id >= v->graph->num_values || v->graph->values[in->id] != in) return node_failed(node, "foreign value", in);
+        if (!v->defined[in->id]) return node_failed(node, "read before it is produced:", in);
+        if (is_dead(v, in)) return node_failed(node, "read of memory that a later version took over:", in);
+    }
+    TensorType types[NODE_MAX_OUT];
+    if (node_infer(node, types) != OK) {
+        char message[512];
+        strncpy(message, status_message(), sizeof message - 1);
+        message[sizeof message - 1] = 0;
+        return node_failed(node, message, NULL);
+    }
+    for (int k = 0; k < node->num_out; k++) {
+        Value *out = node->out[k];
+        if (!out) continue;
+        if (out->producer != node || out->out_index != k) return node_failed(node, "output not its own:", out);
+        if (v->defined[out->id]) return node_failed(node, "produced twice:", out);
+        if (!type_equal(&out->type, &types[k])) return node_failed(node, "type differs from what the op infers:", out);
+        Value *alias = node_alias_of(node, k);
+        if (alias && type_bytes(&alias->type) != type_bytes(&out->type))
+            return node_failed(node, "alias of another size:", alias);
+        if (alias) v->dead[alias->id] = 1;
+        v->defined[out->id] = 1;
+    }
+    return OK;
+}
+
+static Status verify_value(const Graph *graph, const Value *value, int index)
+{
+    FAIL_IF(value->id != index, ERR_INTERNAL, "graph: value %s has id %d at index %d", value->name, value->id, index);
+    FAIL_IF(graph_find(graph, value->name) != value, ERR_INTERNAL, "graph: two values named %s", value->name);
+    if (value->base) {
+        int64_t end = value->base_offset + type_numel(&value->type);
+        FAIL_IF(value->base_offset < 0 || end > type_numel(&value->base->type) ||
+                    value->type.dtype != value->base->type.dtype,
+                ERR_INTERNAL, "graph: view %s leaves its base %s", value->name, value->base->name);
+    }
+    return OK;
+}
+
+Status graph_verify(const Graph *graph)
+{
+    Verify v = { .graph = graph };
+    v.defined = arena_array(graph->arena, char, graph->num_values + 1);
+    v.dead = arena_array(graph->arena, char, graph->num_values + 1);
+    for (int i = 0; i < graph->num_values; i++) {
+        TRY(verify_value(graph, graph->values[i], i));
+        v.defined[i] = graph->values[i]->kind != VALUE_ACTIVATION && !graph->values[i]->producer;
+    }
+    int count = 0;
+    for (const Node *node = graph->first; node; node = node->next, count++) {
+        FAIL_IF(node->next && node->next->prev != node, ERR_INTERNAL, "graph: node list broken");
+        TRY(verify_node(&v, node));
+    }
+    FAIL_IF(count != graph->num_nodes, ERR_INTERNAL, "graph: %d nodes listed, %d counted", count, graph->num_nodes);
+    for (int i = 0; i < graph->num_outputs; i++)
+        FAIL_IF(!v.defined[graph->outputs[i].value->id], ERR_INTERNAL, "graph: output %s is never produced",
+                graph->outputs[i].name);
+    return OK;
+}
