@@ -56,7 +56,12 @@ Status status_prefix(Status status, const char *fmt, ...)
     va_start(args, fmt);
     int n = vsnprintf(text, sizeof text, fmt, args);
     va_end(args);
-    if (n > 0 && (size_t)n < sizeof text) snprintf(text + n, sizeof text - (size_t)n, ": %s", message);
+    if (n >= 0 && (size_t)n < sizeof text - 3) {
+        size_t room = sizeof text - (size_t)n - 3, len = strnlen(message, room);
+        memcpy(text + n, ": ", 2);
+        memcpy(text + n + 2, message, len);
+        text[(size_t)n + 2 + len] = 0;
+    }
     memcpy(message, text, sizeof text);
     return status;
 }

@@ -42,10 +42,11 @@ _Noreturn void check_failed(const char *expr, const char *file, int line);
  * Big buffers (device regions, shards) are allocated through calls that return Status instead. */
 _Noreturn void fatal_out_of_memory(size_t bytes);
 
-#define FAIL(code, ...) return status_fail((code), __VA_ARGS__)
-#define FAIL_IF(cond, code, ...)                        \
-    do {                                                \
-        if (cond) return status_fail((code), __VA_ARGS__); \
+/* `code` is returned as such (and evaluated twice): so the compiler sees that a failed call isn't OK. */
+#define FAIL(code, ...) return status_fail((code), __VA_ARGS__), (code)
+#define FAIL_IF(cond, code, ...)                                   \
+    do {                                                           \
+        if (cond) return status_fail((code), __VA_ARGS__), (code); \
     } while (0)
 #define TRY(expr)                          \
     do {                                   \

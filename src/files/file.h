@@ -26,9 +26,17 @@ int64_t file_size(const char *path); /* -1: absent */
 /* path's folder and all above it. */
 NODISCARD Status file_make_dirs(const char *path);
 
-/* Writes a temporary file beside `path`, fsyncs it, renames it over `path`, fsyncs the folder. On any error the old file
+/* Writes a temporary file `path`.partial, fsyncs it, renames it over `path`, fsyncs the folder. On any error the old file
  * stays as it was and the temporary one is removed. */
 NODISCARD Status file_write_atomic(const char *path, const void *data, size_t size);
+
+/* The same in pieces, through a buffer: append as often as wanted, then commit or abort, either of which frees the writer.
+ * A failed append leaves only abort. */
+typedef struct FileWriter FileWriter;
+NODISCARD Status file_writer_open(const char *path, FileWriter **out);
+NODISCARD Status file_writer_append(FileWriter *writer, const void *data, size_t size);
+NODISCARD Status file_writer_commit(FileWriter *writer);
+void             file_writer_abort(FileWriter *writer); /* NULL is fine */
 
 /* fsync of a folder, so that renames in it last. */
 NODISCARD Status file_sync_dir(const char *path);

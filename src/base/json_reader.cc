@@ -1,0 +1,67 @@
+/* RapidJSON's iterative reader (no recursion, so nesting can't overflow the stack) behind one C callback. Numbers are
+ * passed on as text: json.c tells integers from doubles. */
+#include "base/json_reader.h"
+
+#include <rapidjson/error/en.h>
+#include <rapidjson/reader.h>
+
+namespace {
+
+/* A text of known length; NUL stands for its end, as RapidJSON wants it. */
+struct BoundedStream {
+    typedef char Ch;
+    const char *begin, *at, *end;
+
+    Ch     Peek() const { return at < end ? *at : '\0'; }
+    Ch     Take() { return at < end ? *at++ : '\0'; }
+    size_t Tell() const { return static_cast<size_t>(at - begin); }
+    Ch    *PutBegin() { return nullptr; }
+    void   Put(Ch) {}
+    void   Flush() {}
+    size_t PutEnd(Ch *) { return 0; }
+};
+
+struct Forward {
+    JsonHandler          handler;
+    void                *context;
+    const BoundedStream *stream;
+
+    bool send(JsonEvent event, const char *text = "", size_t len = 0)
+    {
+        return handler(context, event, text, len, stream->Tell() - 1);
+    }
+    /* The iterative reader reports brackets before it consumes them. */
+    bool bracket(JsonEvent event) { return handler(context, event, "", 0, stream->Tell()); }
+    bool Null() { return send(JSON_EVENT_NULL); }
+    bool Bool(bool value) { return send(value ? JSON_EVENT_TRUE : JSON_EVENT_FALSE); }
+    bool RawNumber(const char *text, rapidjson::SizeType len, bool) { return send(JSON_EVENT_NUMBER, text, len); }
+    bool String(const char *text, rapidjson::SizeType len, bool) { return send(JSON_EVENT_STRING, text, len); }
+    bool Key(const char *text, rapidjson::SizeType len, bool) { return send(JSON_EVENT_KEY, text, len); }
+    bool StartObject() { return bracket(JSON_EVENT_OPEN_OBJECT); }
+    bool EndObject(rapidjson::SizeType) { return bracket(JSON_EVENT_CLOSE_OBJECT); }
+    bool StartArray() { return bracket(JSON_EVENT_OPEN_ARRAY); }
+    bool EndArray(rapidjson::SizeType) { return bracket(JSON_EVENT_CLOSE_ARRAY); }
+    /* Numbers come as text; the reader still asks for these to exist. */
+    bool Int(int) { return false; }
+    bool Uint(unsigned) { return false; }
+    bool Int64(int64_t) { return false; }
+    bool Uint64(uint64_t) { return false; }
+    bool Double(double) { return false; }
+};
+
+} // namespace
+
+const char *json_read_events(const char *text, size_t len, JsonHandler handler, void *context, size_t *out_offset)
+{
+    enum : unsigned {
+        FLAGS = rapidjson::kParseIterativeFlag | rapidjson::kParseValidateEncodingFlag |
+                rapidjson::kParseNumbersAsStringsFlag
+    };
+    BoundedStream     stream = { text, text, text + len };
+    Forward           forward = { handler, context, &stream };
+    rapidjson::Reader reader;
+    rapidjson::ParseResult result = reader.Parse<FLAGS>(stream, forward);
+    *out_offset = result.IsError() ? result.Offset() : stream.Tell();
+    if (result.IsError()) return rapidjson::GetParseError_En(result.Code());
+    return stream.at < stream.end ? "a NUL byte outside of strings" : nullptr;
+}

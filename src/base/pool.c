@@ -1,0 +1,163 @@
+/* Workers claim tasks from one atomic counter. A job is announced by bumping a generation number; idle workers spin on it
+ * for a few microseconds, since the next job mostly follows at once, then sleep on it as a futex. The caller never waits
+ * for a worker that is still waking up: a job is closed when its tasks are claimed, and whoever comes later stays out. */
+#define _GNU_SOURCE
+#include "base/pool.h"
+
+#include <immintrin.h>
+#include <limits.h>
+#include <linux/futex.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+enum {
+    SPINS = 4000,      /* about 40 us at 10 ns a pause: longer than the serial code between two jobs of a step */
+    MOST_WORKERS = 1024,
+};
+
+typedef struct Worker {
+    ThreadPool *pool;
+    pthread_t   thread;
+    int         index;
+} Worker;
+
+struct ThreadPool {
+    int      num_workers;
+    int      spins; /* 0 where there are more workers than cores: spinning would take the core from one at work */
+    PoolTask task;
+    void    *context;
+    int64_t  num_tasks;
+    bool     stopping;
+    _Alignas(64) int64_t  next_task;
+    _Alignas(64) uint32_t generation; /* of the job; futex */
+    uint32_t              sleepers;
+    _Alignas(64) uint32_t active;     /* workers inside the job, the caller aside; futex */
+    uint32_t              caller_sleeps;
+    bool                  open;       /* a job may be entered; who is inside (active) before looking may read its fields */
+    Worker   workers[];
+};
+
+static void futex_wait(uint32_t *word, uint32_t value)
+{
+    syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, value, NULL, NULL, 0);
+}
+
+static void futex_wake(uint32_t *word)
+{
+    syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
+}
+
+/* Waits while *word is `value`; *sleepers counts those for whom a change needs a system call. Sequential consistency
+ * orders "counted as sleeper, then look at the word" against the waker's "change the word, then look for sleepers". */
+static void wait_change(uint32_t *word, uint32_t value, uint32_t *sleepers, int spins)
+{
+    for (int i = 0; i < spins; i++) {
+        if (__atomic_load_n(word, __ATOMIC_ACQUIRE) != value) return;
+        _mm_pause();
+    }
+    __atomic_fetch_add(sleepers, 1, __ATOMIC_SEQ_CST);
+    while (__atomic_load_n(word, __ATOMIC_SEQ_CST) == value) futex_wait(word, value);
+    __atomic_fetch_sub(sleepers, 1, __ATOMIC_SEQ_CST);
+}
+
+static void work(ThreadPool *pool, int worker)
+{
+    for (;;) {
+        int64_t task = __atomic_fetch_add(&pool->next_task, 1, __ATOMIC_RELAXED);
+        if (task >= pool->num_tasks) return;
+        pool->task(pool->context, task, worker);
+    }
+}
+
+static void *worker_main(void *argument)
+{
+    Worker     *worker = argument;
+    ThreadPool *pool = worker->pool;
+    for (uint32_t seen = 0;;) {
+        wait_change(&pool->generation, seen, &pool->sleepers, pool->spins);
+        seen = __atomic_load_n(&pool->generation, __ATOMIC_ACQUIRE);
+        if (__atomic_load_n(&pool->stopping, __ATOMIC_ACQUIRE)) return NULL;
+        __atomic_fetch_add(&pool->active, 1, __ATOMIC_SEQ_CST);
+        if (__atomic_load_n(&pool->open, __ATOMIC_SEQ_CST)) work(pool, worker->index);
+        if (__atomic_sub_fetch(&pool->active, 1, __ATOMIC_SEQ_CST) == 0 &&
+            __atomic_load_n(&pool->caller_sleeps, __ATOMIC_SEQ_CST))
+            futex_wake(&pool->active);
+    }
+}
+
+static void announce(ThreadPool *pool)
+{
+    __atomic_fetch_add(&pool->generation, 1, __ATOMIC_SEQ_CST);
+    if (__atomic_load_n(&pool->sleepers, __ATOMIC_SEQ_CST)) futex_wake(&pool->generation);
+}
+
+static int usable_cores(void)
+{
+    cpu_set_t set;
+    if (sched_getaffinity(0, sizeof set, &set) == 0) return CPU_COUNT(&set);
+    long online = sysconf(_SC_NPROCESSORS_ONLN);
+    return online > 0 ? (int)online : 1;
+}
+
+Status pool_create(int num_workers, ThreadPool **out_pool)
+{
+    int cores = usable_cores();
+    if (num_workers == 0) num_workers = cores < MOST_WORKERS ? cores : MOST_WORKERS;
+    FAIL_IF(num_workers < 0 || num_workers > MOST_WORKERS, ERR_INVALID, "%d threads asked for, expected 1 to %d", num_workers,
+            MOST_WORKERS);
+    size_t      bytes = sizeof(ThreadPool) + (size_t)num_workers * sizeof(Worker);
+    ThreadPool *pool = aligned_alloc(64, (bytes + 63) & ~(size_t)63);
+    if (!pool) fatal_out_of_memory(bytes);
+    memset(pool, 0, bytes);
+    pool->num_workers = 1;
+    pool->spins = num_workers <= cores ? SPINS : 0;
+    for (int i = 1; i < num_workers; i++) {
+        Worker *worker = &pool->workers[i];
+        *worker = (Worker){ .pool = pool, .index = i };
+        int error = pthread_create(&worker->thread, NULL, worker_main, worker);
+        if (error) {
+            pool_destroy(pool);
+            FAIL(ERR_IO, "cannot start thread %d of %d: %s; ask for fewer with threads=N", i + 1, num_workers, strerror(error));
+        }
+        pool->num_workers = i + 1;
+    }
+    *out_pool = pool;
+    return OK;
+}
+
+void pool_destroy(ThreadPool *pool)
+{
+    if (!pool) return;
+    __atomic_store_n(&pool->stopping, true, __ATOMIC_RELEASE);
+    announce(pool);
+    for (int i = 1; i < pool->num_workers; i++) pthread_join(pool->workers[i].thread, NULL);
+    free(pool);
+}
+
+int pool_num_workers(const ThreadPool *pool)
+{
+    return pool ? pool->num_workers : 1;
+}
+
+void pool_run(ThreadPool *pool, int64_t num_tasks, PoolTask task, void *context)
+{
+    if (!pool || pool->num_workers == 1 || num_tasks <= 1) {
+        for (int64_t i = 0; i < num_tasks; i++) task(context, i, 0);
+        return;
+    }
+    pool->task = task;
+    pool->context = context;
+    pool->num_tasks = num_tasks;
+    __atomic_store_n(&pool->next_task, 0, __ATOMIC_RELAXED);
+    __atomic_store_n(&pool->open, true, __ATOMIC_SEQ_CST);
+    announce(pool);
+    work(pool, 0);
+    __atomic_store_n(&pool->open, false, __ATOMIC_SEQ_CST);
+    uint32_t left;
+    while ((left = __atomic_load_n(&pool->active, __ATOMIC_SEQ_CST)) != 0)
+        wait_change(&pool->active, left, &pool->caller_sleeps, pool->spins);
+}

@@ -1,0 +1,315 @@
+/* What the kernel offers, with messages that name the file, and writes that are whole or not at all. */
+#include "files/file.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <libgen.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+enum { COPY_BYTES = 1 << 20, PATH_MOST = PATH_MAX };
+
+static Status fail_errno(const char *what, const char *path)
+{
+    int    error = errno;
+    Status status = error == ENOENT || error == ENOTDIR ? ERR_NOT_FOUND : ERR_IO;
+    FAIL(status, "cannot %s %s: %s", what, path, strerror(error));
+}
+
+static Status open_regular(const char *path, int *out_fd, int64_t *out_size)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return fail_errno("open", path);
+    struct stat info;
+    if (fstat(fd, &info) != 0) {
+        Status status = fail_errno("read", path);
+        close(fd);
+        return status;
+    }
+    if (!S_ISREG(info.st_mode)) {
+        close(fd);
+        FAIL(ERR_INVALID, "%s is %s, expected a file", path, S_ISDIR(info.st_mode) ? "a folder" : "no regular file");
+    }
+    *out_fd = fd;
+    *out_size = info.st_size;
+    return OK;
+}
+
+Status file_map(const char *path, FileMap *out)
+{
+    int     fd;
+    int64_t size;
+    TRY(open_regular(path, &fd, &size));
+    *out = (FileMap){ "", 0 };
+    Status status = OK;
+    if (size > 0) {
+        void *data = mmap(NULL, (size_t)size, PROT_READ, MAP_PRIVATE, fd, 0);
+        if (data == MAP_FAILED) status = fail_errno("map", path);
+        else *out = (FileMap){ data, (size_t)size };
+    }
+    close(fd);
+    return status;
+}
+
+void file_unmap(FileMap *map)
+{
+    if (map->size > 0) munmap((void *)map->data, map->size);
+    *map = (FileMap){ "", 0 };
+}
+
+Status file_read(Arena *arena, const char *path, size_t max_bytes, Str *out)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return fail_errno("open", path);
+    StrBuf text = { 0 };
+    Status status = OK;
+    for (;;) {
+        if (text.len > max_bytes) {
+            status = status_fail(ERR_INVALID, "%s is larger than %zu bytes, the most that is read of such a file", path,
+                                 max_bytes);
+            break;
+        }
+        strbuf_reserve(&text, 1 << 16);
+        ssize_t n = read(fd, text.data + text.len, text.capacity - text.len - 1);
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0) status = fail_errno("read", path);
+        if (n <= 0) break;
+        text.len += (size_t)n;
+    }
+    close(fd);
+    if (status == OK) *out = (Str){ arena_strndup(arena, strbuf_cstr(&text), text.len), text.len };
+    strbuf_deinit(&text);
+    return status;
+}
+
+bool file_exists(const char *path)
+{
+    struct stat info;
+    return stat(path, &info) == 0;
+}
+
+bool file_is_dir(const char *path)
+{
+    struct stat info;
+    return stat(path, &info) == 0 && S_ISDIR(info.st_mode);
+}
+
+int64_t file_size(const char *path)
+{
+    struct stat info;
+    return stat(path, &info) == 0 ? (int64_t)info.st_size : -1;
+}
+
+static Status copy_path(char dst[PATH_MOST], const char *path)
+{
+    size_t len = strlen(path);
+    FAIL_IF(len == 0 || len >= PATH_MOST, ERR_INVALID, "a path of %zu bytes, expected 1 to %d", len, PATH_MOST - 1);
+    memcpy(dst, path, len + 1);
+    return OK;
+}
+
+Status file_make_dirs(const char *path)
+{
+    char part[PATH_MOST];
+    TRY(copy_path(part, path));
+    for (char *at = part + 1;; at++) {
+        if (*at != '/' && *at != 0) continue;
+        char was = *at;
+        *at = 0;
+        if (mkdir(part, 0777) != 0 && errno != EEXIST) return fail_errno("make the folder", part);
+        if (was == 0) break;
+        *at = was;
+    }
+    FAIL_IF(!file_is_dir(path), ERR_IO, "cannot make the folder %s: a file of that name is there", path);
+    return OK;
+}
+
+Status file_sync_dir(const char *path)
+{
+    int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0) return fail_errno("open the folder", path);
+    /* Some network file systems can't fsync a folder (EINVAL): there is nothing to make durable then. */
+    Status status = fsync(fd) != 0 && errno != EINVAL ? fail_errno("fsync", path) : OK;
+    close(fd);
+    return status;
+}
+
+static Status write_all(int fd, const char *path, const char *data, size_t size)
+{
+    while (size > 0) {
+        ssize_t n = write(fd, data, size < (1u << 30) ? size : (1u << 30));
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0) return fail_errno("write", path);
+        data += n;
+        size -= (size_t)n;
+    }
+    return OK;
+}
+
+struct FileWriter {
+    int    fd;
+    char  *path, *partial; /* final and temporary name */
+    size_t used;
+    char   buffer[COPY_BYTES];
+};
+
+Status file_writer_open(const char *path, FileWriter **out)
+{
+    char copy[PATH_MOST];
+    TRY(copy_path(copy, path));
+    FileWriter *writer = malloc(sizeof *writer);
+    if (!writer) fatal_out_of_memory(sizeof *writer);
+    StrBuf name = { 0 };
+    strbuf_printf(&name, "%s.partial", path); /* one fixed name: a killed run's rest is written over by the next */
+    writer->partial = name.data;
+    writer->path = strdup(path);
+    if (!writer->path) fatal_out_of_memory(strlen(path));
+    writer->used = 0;
+    writer->fd = open(writer->partial, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    if (writer->fd < 0) {
+        Status status = fail_errno("create", writer->partial);
+        file_writer_abort(writer);
+        return status;
+    }
+    *out = writer;
+    return OK;
+}
+
+static Status writer_flush(FileWriter *writer)
+{
+    size_t used = writer->used;
+    writer->used = 0;
+    return write_all(writer->fd, writer->path, writer->buffer, used);
+}
+
+Status file_writer_append(FileWriter *writer, const void *data, size_t size)
+{
+    if (size > sizeof writer->buffer - writer->used) TRY(writer_flush(writer));
+    if (size >= sizeof writer->buffer) return write_all(writer->fd, writer->path, data, size);
+    if (size) memcpy(writer->buffer + writer->used, data, size);
+    writer->used += size;
+    return OK;
+}
+
+static void writer_free(FileWriter *writer)
+{
+    free(writer->path);
+    free(writer->partial);
+    free(writer);
+}
+
+void file_writer_abort(FileWriter *writer)
+{
+    if (!writer) return;
+    if (writer->fd >= 0) {
+        close(writer->fd);
+        unlink(writer->partial);
+    }
+    writer_free(writer);
+}
+
+Status file_writer_commit(FileWriter *writer)
+{
+    Status status = writer_flush(writer);
+    if (status == OK && fsync(writer->fd) != 0) status = fail_errno("fsync", writer->path);
+    if (status == OK) {
+        int fd = writer->fd;
+        writer->fd = -1;
+        /* A network file system may report a failed write only here. */
+        if (close(fd) != 0) status = fail_errno("close", writer->path);
+        if (status == OK && rename(writer->partial, writer->path) != 0) status = fail_errno("rename to", writer->path);
+        if (status != OK) unlink(writer->partial);
+    }
+    if (status == OK) status = file_sync_dir(dirname(writer->path));
+    file_writer_abort(writer);
+    return status;
+}
+
+Status file_write_atomic(const char *path, const void *data, size_t size)
+{
+    FileWriter *writer;
+    TRY(file_writer_open(path, &writer));
+    Status status = file_writer_append(writer, data, size);
+    if (status == OK) return file_writer_commit(writer);
+    file_writer_abort(writer);
+    return status;
+}
+
+static Status remove_below(char path[PATH_MOST], size_t len)
+{
+    struct stat info;
+    if (lstat(path, &info) != 0) return errno == ENOENT ? OK : fail_errno("remove", path);
+    if (!S_ISDIR(info.st_mode)) return unlink(path) != 0 && errno != ENOENT ? fail_errno("remove", path) : OK;
+    DIR *dir = opendir(path);
+    if (!dir) return fail_errno("open the folder", path);
+    Status         status = OK;
+    struct dirent *entry;
+    while (status == OK && (entry = readdir(dir))) {
+        if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0) continue;
+        size_t more = strlen(entry->d_name) + 1;
+        if (len + more >= PATH_MOST) {
+            status = status_fail(ERR_IO, "cannot remove %s: a path in it is too long", path);
+            break;
+        }
+        snprintf(path + len, PATH_MOST - len, "/%s", entry->d_name);
+        status = remove_below(path, len + more);
+        path[len] = 0;
+    }
+    closedir(dir);
+    if (status == OK && rmdir(path) != 0 && errno != ENOENT) status = fail_errno("remove", path);
+    return status;
+}
+
+Status file_remove_tree(const char *path)
+{
+    char copy[PATH_MOST];
+    TRY(copy_path(copy, path));
+    return remove_below(copy, strlen(copy));
+}
+
+Status file_copy(const char *from, const char *to)
+{
+    FileMap map;
+    TRY(file_map(from, &map));
+    Status status = file_write_atomic(to, map.data, map.size);
+    file_unmap(&map);
+    return status;
+}
+
+Status file_free_bytes(const char *path, int64_t *out_bytes)
+{
+    char part[PATH_MOST];
+    TRY(copy_path(part, path));
+    struct statvfs info;
+    while (statvfs(part, &info) != 0) {
+        if (errno != ENOENT) return fail_errno("look at the file system of", path);
+        char *slash = strrchr(part, '/');
+        if (!slash) strcpy(part, ".");
+        else if (slash == part) part[1] = 0;
+        else *slash = 0;
+    }
+    *out_bytes = (int64_t)info.f_bavail * (int64_t)info.f_frsize;
+    return OK;
+}
+
+uint64_t hash_bytes(const void *data, size_t size, uint64_t seed)
+{
+    return XXH3_64bits_withSeed(data, size, seed);
+}
+
+Status file_hash(const char *path, uint64_t *out_hash)
+{
+    FileMap map;
+    TRY(file_map(path, &map));
+    *out_hash = hash_bytes(map.data, map.size, 0);
+    file_unmap(&map);
+    return OK;
+}

@@ -1,0 +1,211 @@
+/* The JSON reader and writer. */
+#include "base/json.h"
+#include "test.h"
+
+static Arena arena;
+
+static Status parse(const char *text, JsonValue *out)
+{
+    return json_parse(&arena, "t.json", text, strlen(text), out);
+}
+
+static void values_of_every_type(void)
+{
+    JsonValue   v;
+    const char *text;
+    int64_t     integer;
+    double      number;
+    bool        boolean;
+    EXPECT_OK(parse(" {\"s\":\"a\\u0041\\n\",\"i\":-42,\"d\":2.5e-3,\"t\":true,\"f\":false,\"n\":null,\"a\":[1,[],{}]} ", &v));
+    EXPECT_INT(v.type, JSON_OBJECT);
+    EXPECT_INT(v.count, 7);
+    EXPECT(json_get_str(&v, "s", &text) && strcmp(text, "aA\n") == 0);
+    EXPECT(json_get_int(&v, "i", &integer) && integer == -42);
+    EXPECT(json_get_double(&v, "i", &number) && number == -42);
+    EXPECT(json_get_double(&v, "d", &number) && number == 2.5e-3);
+    EXPECT(json_get_bool(&v, "t", &boolean) && boolean);
+    EXPECT(json_get_bool(&v, "f", &boolean) && !boolean);
+    EXPECT_INT(json_get(&v, "n")->type, JSON_NULL);
+    EXPECT_INT(json_get(&v, "a")->count, 3);
+    EXPECT_INT(json_get(&v, "a")->items[2].type, JSON_OBJECT);
+    EXPECT(!json_get(&v, "absent"));
+    EXPECT(!json_get(NULL, "absent"));
+    EXPECT(!json_get_int(&v, "d", &integer));
+    EXPECT(!json_get_str(&v, "i", &text));
+    EXPECT(!json_get_bool(&v, "i", &boolean));
+    EXPECT(!json_get_double(&v, "s", &number));
+}
+
+static void numbers_beyond_int64_become_doubles(void)
+{
+    JsonValue v;
+    EXPECT_OK(parse("[9223372036854775807,-9223372036854775808,9223372036854775808,-0,1.0,0.1,123456789012345678901234]", &v));
+    EXPECT_INT(v.items[0].type, JSON_INT);
+    EXPECT_INT(v.items[0].integer, INT64_MAX);
+    EXPECT_INT(v.items[1].integer, INT64_MIN);
+    EXPECT_INT(v.items[2].type, JSON_DOUBLE);
+    EXPECT(v.items[2].number == 9223372036854775808.0);
+    EXPECT(v.items[3].type == JSON_DOUBLE && signbit(v.items[3].number));
+    EXPECT_INT(v.items[4].type, JSON_DOUBLE);
+    EXPECT(v.items[5].number == 0.1);
+    EXPECT(v.items[6].number == 123456789012345678901234.0);
+}
+
+static void positions_are_those_of_last_bytes(void)
+{
+    const char *text = "{\n \"a\": 123,\n \"b\": [true]\n}";
+    JsonValue   v;
+    EXPECT_OK(parse(text, &v));
+    EXPECT_INT(text[v.members[0].value.offset], '3');
+    EXPECT_INT(text[v.members[1].value.offset], ']');
+    EXPECT_INT(text[v.members[1].value.items[0].offset], 'e');
+    EXPECT_INT(text[v.offset], '}');
+    EXPECT_INT(v.offset, strlen(text) - 1);
+    int line, column;
+    json_position(text, strlen(text), v.members[1].value.offset, &line, &column);
+    EXPECT_INT(line, 3);
+    EXPECT_INT(column, 12);
+    json_position(text, strlen(text), 1000, &line, &column);
+    EXPECT_INT(line, 4);
+}
+
+static void malformed_texts_are_named_with_their_place(void)
+{
+    JsonValue v;
+    EXPECT_FAILS(parse("", &v), ERR_INVALID, "t.json:1:1: ");
+    EXPECT_FAILS(parse("{\n  \"a\": 1,\n  \"a\": 2\n}", &v), ERR_INVALID, "t.json:3:8: the key \"a\" occurs twice");
+    const char *bad[] = { "[1,]", "{\"a\":1,}", "[1] 2", "NaN", "[Infinity]", "// c\n1", "{a:1}", "[01]", "[1.]", "[.5]", "[+1]",
+                          "\"a", "\"\\x\"", "\"\n\"", "\"\xff\"", "\"\xc0\xaf\"", "\"\xed\xa0\x80\"", "[1 2]", "{\"a\" 1}", "[",
+                          "{", "]", "tru", "\"\\u12g4\"", "1e999", "{\"a\":}", "'a'", "\xef\xbb\xbf[]", "{\"a\":1,\"a\":1}" };
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        if (parse(bad[i], &v) != ERR_INVALID) test_fail(__FILE__, __LINE__, "accepted: %s", bad[i]);
+        EXPECT_CONTAINS(status_message(), "t.json:1:");
+    }
+    EXPECT(json_parse(&arena, "t", "[1]\0", 4, &v) == ERR_INVALID);
+    EXPECT(json_parse(&arena, "t", "[1\0]", 4, &v) == ERR_INVALID);
+    EXPECT(json_parse(&arena, "t", NULL, 0, &v) == ERR_INVALID);
+}
+
+static void nul_escapes_are_kept(void)
+{
+    JsonValue   v;
+    const char *text;
+    EXPECT_OK(parse("{\"k\":\"a\\u0000b\"}", &v));
+    EXPECT_INT(v.members[0].value.string.len, 3);
+    EXPECT(!json_get_str(&v, "k", &text));
+}
+
+static void lone_surrogates_become_replacement_characters(void)
+{
+    JsonValue v;
+    EXPECT_OK(parse("[\"\\ud800\",\"\\udc00x\",\"\\ud83d\\ude00\",\"\\ud800\\ud83d\\ude00\",\"\\\\ud800\",\"\\ud800\\n\"]", &v));
+    EXPECT_STR(v.items[0].string.data, "\xEF\xBF\xBD");
+    EXPECT_STR(v.items[1].string.data, "\xEF\xBF\xBDx");
+    EXPECT_STR(v.items[2].string.data, "\xF0\x9F\x98\x80");
+    EXPECT_STR(v.items[3].string.data, "\xEF\xBF\xBD\xF0\x9F\x98\x80");
+    EXPECT_STR(v.items[4].string.data, "\\ud800");
+    EXPECT_STR(v.items[5].string.data, "\xEF\xBF\xBD\n");
+    EXPECT_FAILS(parse("[\"\\ud800\"", &v), ERR_INVALID, "t.json:1:10");
+    EXPECT_FAILS(parse("\"\\ud8", &v), ERR_INVALID, "t.json:1:");
+}
+
+static void nesting_is_bounded(void)
+{
+    StrBuf    text = { 0 };
+    JsonValue v;
+    for (int i = 0; i < JSON_MAX_DEPTH; i++) strbuf_putc(&text, '[');
+    for (int i = 0; i < JSON_MAX_DEPTH; i++) strbuf_putc(&text, ']');
+    EXPECT_OK(json_parse(&arena, "t", text.data, text.len, &v));
+    StrBuf again = { 0 };
+    json_write(&again, &v, -1);
+    EXPECT_STR(again.data, text.data);
+    strbuf_clear(&text);
+    for (int i = 0; i < 1000000; i++) strbuf_putc(&text, '[');
+    EXPECT_FAILS(json_parse(&arena, "t", text.data, text.len, &v), ERR_INVALID, "t:1:257: nested deeper than 256");
+    strbuf_deinit(&text);
+    strbuf_deinit(&again);
+}
+
+static void many_members_keep_order_and_find_duplicates(void)
+{
+    enum { COUNT = 150000 };
+    StrBuf    text = { 0 };
+    JsonValue v;
+    strbuf_putc(&text, '{');
+    for (int i = 0; i < COUNT; i++) strbuf_printf(&text, "%s\"token%d\":%d", i ? "," : "", i * 7, i);
+    size_t len = text.len;
+    strbuf_putc(&text, '}');
+    EXPECT_OK(json_parse(&arena, "vocab", text.data, text.len, &v));
+    EXPECT_INT(v.count, COUNT);
+    EXPECT_STR(v.members[COUNT - 1].key.data, "token1049993");
+    EXPECT_INT(v.members[COUNT - 1].value.integer, COUNT - 1);
+    text.len = len;
+    strbuf_puts(&text, ",\"token70\":1}");
+    EXPECT_FAILS(json_parse(&arena, "vocab", text.data, text.len, &v), ERR_INVALID, "\"token70\" occurs twice");
+    strbuf_deinit(&text);
+}
+
+static void writing_then_reading_is_identity(void)
+{
+    const char *text = "{\"a\": [1, 2.5, -3, 1e+300, 5e-324, 0.1, 1.0, 1e-06], \"s\": \"q\\\"\\\\\\n\\r\\t\\u0001\xC3\xA9/\", "
+                       "\"e\": {}, \"l\": [], \"n\": null, \"b\": [true, false]}";
+    JsonValue v;
+    StrBuf    out = { 0 };
+    EXPECT_OK(parse(text, &v));
+    json_write(&out, &v, -1);
+    EXPECT_STR(strbuf_cstr(&out), text);
+    strbuf_clear(&out);
+    json_write(&out, &v, 2);
+    EXPECT_CONTAINS(strbuf_cstr(&out), "{\n  \"a\": [\n    1,\n    2.5,");
+    EXPECT_CONTAINS(strbuf_cstr(&out), "\"e\": {},\n");
+    JsonValue again;
+    EXPECT_OK(parse(strbuf_cstr(&out), &again));
+    strbuf_clear(&out);
+    json_write(&out, &again, -1);
+    EXPECT_STR(strbuf_cstr(&out), text);
+    strbuf_deinit(&out);
+}
+
+static void odd_bytes_are_written_as_valid_utf8(void)
+{
+    StrBuf out = { 0 };
+    json_write_string(&out, "a\xff\xe2\x82z\xed\xa0\x80\xf4\x90\x80\x80\xf0\x9f\x98\x80\xc3", 19);
+    EXPECT_CONTAINS(out.data, "\"a\xEF\xBF\xBD\xEF\xBF\xBD\xEF\xBF\xBDz");
+    JsonValue v;
+    EXPECT_OK(parse(out.data, &v));
+    EXPECT_CONTAINS(v.string.data, "\xF0\x9F\x98\x80\xEF\xBF\xBD");
+    strbuf_clear(&out);
+    json_write_double(&out, NAN);
+    json_write_double(&out, INFINITY);
+    EXPECT_STR(out.data, "nullnull");
+    strbuf_clear(&out);
+    json_write_string(&out, NULL, 0);
+    EXPECT_STR(out.data, "\"\"");
+    strbuf_deinit(&out);
+}
+
+static void doubles_survive_a_round_trip(void)
+{
+    StrBuf   out = { 0 };
+    uint64_t state = 1;
+    for (int i = 0; i < 20000; i++) {
+        state = state * 6364136223846793005u + 1442695040888963407u;
+        double value, back;
+        memcpy(&value, &state, 8);
+        if (!isfinite(value)) continue;
+        strbuf_clear(&out);
+        json_write_double(&out, value);
+        JsonValue v;
+        EXPECT_OK(parse(out.data, &v));
+        EXPECT_INT(v.type, JSON_DOUBLE);
+        back = v.number;
+        EXPECT(memcmp(&back, &value, 8) == 0);
+    }
+    strbuf_deinit(&out);
+}
+
+TEST_MAIN(TEST(values_of_every_type), TEST(numbers_beyond_int64_become_doubles), TEST(positions_are_those_of_last_bytes),
+          TEST(malformed_texts_are_named_with_their_place), TEST(nul_escapes_are_kept),
+          TEST(lone_surrogates_become_replacement_characters), TEST(nesting_is_bounded),
+          TEST(many_members_keep_order_and_find_duplicates), TEST(writing_then_reading_is_identity),
+          TEST(odd_bytes_are_written_as_valid_utf8), TEST(doubles_survive_a_round_trip))
