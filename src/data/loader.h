@@ -1,0 +1,103 @@
+/* Loader: micro-batches for training and evaluation, out of token shards.
+ *
+ * A dataset becomes rows of seq_len tokens once, at creation. Which row comes when is a pure function of (seed, epoch),
+ * so that the cursor is one number, the train step, and resuming at it is exact. Documents in a row stay apart. A thread
+ * fills a small ring of buffers ahead; nothing is allocated after creation. */
+#pragma once
+
+#include "data/shard.h"
+
+enum { LABEL_IGNORE = -100 };
+
+typedef enum LoaderMode {
+    LOADER_STREAM, /* documents one after the other, cut every seq_len tokens: every token is used (pre-training) */
+    LOADER_PACKED, /* whole samples, best fit */
+    LOADER_PADDED, /* one sample a row */
+} LoaderMode;
+
+/* A sample longer than seq_len (LOADER_PACKED and LOADER_PADDED). */
+typedef enum LongSamples { LONG_TRUNCATE, LONG_SPLIT, LONG_DROP } LongSamples;
+
+/* Which documents: all, or one side of the validation split. */
+typedef enum LoaderPart { PART_ALL, PART_TRAIN, PART_VALIDATION } LoaderPart;
+
+typedef struct LoaderSource {
+    const ShardSet *shards; /* borrowed until loader_destroy */
+    double          weight; /* an epoch takes round(weight * rows) of its rows; 0 means 1 */
+    const char     *name;   /* for messages */
+} LoaderSource;
+
+typedef struct LoaderOptions {
+    LoaderMode  mode;
+    LongSamples long_samples;
+    LoaderPart  part;
+    double      validation_ratio; /* share of documents that are validation, in [0, 1) */
+    int32_t     seq_len;          /* T */
+    int32_t     batch_size;       /* B: rows of a micro-batch on one rank */
+    int32_t     grad_accum_steps; /* micro-batches of a train step; 0 means 1 */
+    int32_t     rank, world_size; /* world_size 0 means 1 */
+    int64_t     num_epochs;       /* 0: without end */
+    uint64_t    seed;
+    bool        shuffle;          /* false: rows in order, the same each epoch */
+    int32_t     pad_id;           /* what padding holds in `tokens`; never trained */
+    int32_t     vocab_size;       /* of the model: ids beyond it are an error; 0: not checked */
+    int         prefetch;         /* micro-batches ahead; 0: none, no thread */
+} LoaderOptions;
+
+/* One micro-batch; every array is (B, T). */
+typedef struct Batch {
+    int32_t *tokens;
+    int32_t *labels;    /* the next token, LABEL_IGNORE where it isn't trained, is another document's or is padding */
+    int32_t *positions; /* from 0 in each document (or its part in this row); 0 in padding */
+    int32_t *doc_start; /* index in the row of the first token of this token's document: attention sees doc_start..t */
+    int32_t *doc_id;    /* >= 0: identity of the sample, the same however rows and batches are laid out; -1: padding */
+    int64_t  step;      /* train step, from 0 */
+    int32_t  micro;     /* in 0..grad_accum_steps-1 */
+    int64_t  num_tokens;  /* not padding */
+    int64_t  num_trained; /* labels that aren't LABEL_IGNORE */
+} Batch;
+
+/* What was made of the data: for reports. */
+typedef struct LoaderStats {
+    int64_t num_documents;  /* of this part */
+    int64_t num_tokens;     /* in rows of one epoch at weight 1 */
+    int64_t num_trained;    /* of those, labels */
+    int64_t num_rows;       /* at weight 1 */
+    int64_t rows_per_epoch; /* with weights */
+    int64_t num_truncated, num_split, num_dropped_long; /* documents */
+    int64_t tokens_cut;        /* by truncation and dropping */
+    int64_t num_dropped_empty; /* samples left without a trained token */
+    double  efficiency;        /* num_tokens / (num_rows * T) */
+} LoaderStats;
+
+typedef struct Loader Loader;
+
+/* ERR_INVALID when no trained token is left (it says why), or the vocabularies don't fit. */
+NODISCARD Status loader_create(const LoaderOptions *options, const LoaderSource *sources, int num_sources,
+                               Loader **out_loader);
+void             loader_destroy(Loader *loader); /* NULL is fine */
+const LoaderStats *loader_stats(const Loader *loader);
+
+/* Train steps in num_epochs; -1 when without end. The last one is filled up with padding. Steps run over the border of
+ * epochs, so that no row is left out. */
+int64_t loader_num_steps(const Loader *loader);
+int64_t loader_rows_per_step(const Loader *loader); /* B * grad_accum_steps * world_size */
+
+/* The epoch a step starts in, as a fraction: 1.5 is in the middle of the second. */
+double loader_epoch(const Loader *loader, int64_t step);
+
+/* The next micro-batch is the first of `step`. This is resuming. */
+void loader_seek(Loader *loader, int64_t step);
+
+/* *out is NULL at the end; else valid until the next call of loader_next, loader_seek or loader_destroy. */
+NODISCARD Status loader_next(Loader *loader, const Batch **out_batch);
+
+/* Trained tokens of a whole train step, over all micro-batches and ranks: the loss's divisor, known before the first
+ * forward. Reads masks only. */
+NODISCARD Status loader_step_tokens(const Loader *loader, int64_t step, int64_t *out_count);
+
+/* Row `index` in 0..num_rows-1, in file order (for inspect and for tests); each array of `row` is (T), the caller's. */
+NODISCARD Status loader_read_row(const Loader *loader, int64_t index, Batch *row);
+
+/* A permutation of 0..count-1, one entry in O(1): what shuffles an epoch. */
+int64_t permute_index(int64_t index, int64_t count, uint64_t seed, uint64_t epoch);
