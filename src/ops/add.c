@@ -1,0 +1,67 @@
+/* add: a + b, element by element. */
+#include "ops/infer.h"
+
+/* a, b of the same dims -> a's type. */
+static Status add_infer(Node *node)
+{
+    TRY(infer_float(node, 0, "a", 1));
+    TRY(infer_like(node, 1, "b", DT_SET_FLOAT, &node->in[0]->type));
+    node->out[0]->type = node->in[0]->type;
+    return OK;
+}
+
+static Status add_backward(GradBuilder *grad, const Node *node)
+{
+    Value *dy = grad_of(grad, node->out[0]);
+    TRY(grad_add(grad, node->in[0], dy));
+    return grad_add(grad, node->in[1], dy);
+}
+
+static OpCost add_cost(const Node *node)
+{
+    return cost_streaming(node, (double)type_numel(&node->in[0]->type));
+}
+
+enum { ADD_PER_TASK = 16 * TILE };
+
+static void add_task(void *context, int64_t task, int worker)
+{
+    const KernelArgs *args = context;
+    int64_t           end = min_i64(type_numel(&args->out[0].type), (task + 1) * ADD_PER_TASK);
+    float             scratch_a[TILE], scratch_b[TILE], scratch_y[TILE];
+    (void)worker;
+    for (int64_t at = task * ADD_PER_TASK; at < end; at += TILE) {
+        int64_t      n = min_i64(TILE, end - at);
+        const float *a = tile_load(&args->in[0], at, n, scratch_a), *b = tile_load(&args->in[1], at, n, scratch_b);
+        float       *y = tile_result(&args->out[0], at, scratch_y);
+        for (int64_t i = 0; i < n; i++) y[i] = a[i] + b[i];
+        tile_store(&args->out[0], at, y, n);
+    }
+}
+
+static Status add_cpu(const KernelArgs *args)
+{
+    pool_run(args->pool, div_up(type_numel(&args->out[0].type), ADD_PER_TASK), add_task, (void *)args);
+    return OK;
+}
+
+static const OpSample add_samples[] = {
+    { .in = { { DT_F32, 1, { 9 } }, { DT_F32, 1, { 9 } } } },
+    { .in = { { DT_F32, 3, { 3, 35, 333 } }, { DT_F32, 3, { 3, 35, 333 } } } },
+};
+
+const OpDef op_add = {
+    .id = OP_ADD,
+    .name = "add",
+    .synopsis = "y = a + b",
+    .num_in = 2,
+    .num_out = 1,
+    .min_in = 2,
+    .flags = OP_INPLACE | OP_COMMUTES,
+    .infer = add_infer,
+    .backward = add_backward,
+    .cost = add_cost,
+    .cpu = { { DT_SET_FLOAT, add_cpu, "reference" } },
+    .samples = add_samples,
+    .num_samples = sizeof add_samples / sizeof add_samples[0],
+};

@@ -1,0 +1,125 @@
+/* add_rms_norm: s = a + b, y = rms_norm(s) w: a residual sum and the norm that reads it, in one pass over memory.
+ *
+ * y is the norm of s as stored, so that rms_norm(s, w) gives the same bits again. */
+#include "ops/rms_row.h"
+
+static const AttrDef add_rms_norm_attrs[] = { ATTR_FLOAT(RmsNormAttrs, eps, 1e-6), { 0 } };
+
+/* a, b (..., C), w (C) -> s, y (..., C) of a's dtype, rstd (...) f32. */
+static Status add_rms_norm_infer(Node *node)
+{
+    TRY(infer_float(node, 0, "a", 2));
+    const TensorType *a = &node->in[0]->type;
+    TRY(infer_like(node, 1, "b", DT_SET_FLOAT, a));
+    TRY(infer_input(node, 2, "w", DT_SET_FLOAT, DIMS(type_cols(a))));
+    node->out[0]->type = node->out[1]->type = *a;
+    node->out[2]->type = type_without_last(a, DT_F32);
+    return OK;
+}
+
+/* d/da = d/db = ds + what comes through the norm. */
+static Status add_rms_norm_backward(GradBuilder *grad, const Node *node)
+{
+    Value *a = node->in[0], *b = node->in[1], *w = node->in[2];
+    Value *ds = grad_of(grad, node->out[0]), *dy = grad_of(grad, node->out[1]);
+    bool   dx_wanted = grad_wanted(grad, a) || grad_wanted(grad, b), dw_wanted = dy && grad_wanted(grad, w);
+    if (dx_wanted) {
+        TRY(grad_add(grad, a, ds));
+        TRY(grad_add(grad, b, ds));
+    }
+    uint32_t want = want_bit(dx_wanted, 0) | want_bit(dw_wanted, 1);
+    if (!dy || !want) return OK;
+    Value *in[] = { dy, node->out[0], w, node->out[2], NULL, dw_wanted ? grad_accumulator(grad, w) : NULL }, *out[2];
+    TRY(grad_emit(grad, OP_RMS_NORM_BWD, node->attrs, in, 6, want, out));
+    if (dw_wanted) grad_set(grad, w, out[1]);
+    if (!dx_wanted) return OK;
+    TRY(grad_add(grad, a, out[0]));
+    return grad_add(grad, b, out[0]);
+}
+
+/* y again from s. */
+static Status add_rms_norm_rebuild(Graph *graph, const Node *node, int k, Value **out_value)
+{
+    *out_value = NULL;
+    if (k != 1 || !node->out[0]) return OK;
+    Value *in[] = { node->out[0], node->in[2] };
+    Node  *norm;
+    TRY(graph_add_node(graph, &op_rms_norm, node->attrs, node->out[1]->name, in, 2, 1, &norm));
+    *out_value = norm->out[0];
+    return OK;
+}
+
+static OpCost add_rms_norm_cost(const Node *node)
+{
+    return cost_streaming(node, 5.0 * (double)type_numel(&node->in[0]->type));
+}
+
+/* A row of s for each worker, for when s isn't wanted. */
+static size_t add_rms_norm_workspace(const Node *node, int num_workers)
+{
+    return (size_t)num_workers * (size_t)type_cols(&node->in[0]->type) * sizeof(float);
+}
+
+static void add_row(const TensorView *s, int64_t s_at, const TensorView *a, const TensorView *b, int64_t at, int64_t cols)
+{
+    float scratch_a[TILE], scratch_b[TILE], scratch_s[TILE];
+    for (int64_t c = 0; c < cols; c += TILE) {
+        int64_t      n = min_i64(TILE, cols - c);
+        const float *a_row = tile_load(a, at + c, n, scratch_a), *b_row = tile_load(b, at + c, n, scratch_b);
+        float       *result = tile_result(s, s_at + c, scratch_s);
+        for (int64_t i = 0; i < n; i++) result[i] = a_row[i] + b_row[i];
+        tile_store(s, s_at + c, result, n);
+    }
+}
+
+static void add_rms_norm_task(void *context, int64_t task, int worker)
+{
+    const KernelArgs   *args = context;
+    const RmsNormAttrs *attrs = args->attrs;
+    const TensorView   *a = &args->in[0];
+    float              *rstd = args->out[2].data;
+    int64_t             cols = type_cols(&a->type), step = rows_per_task(cols);
+    int64_t             end = min_i64(type_rows(&a->type), (task + 1) * step);
+    bool                keep = args->out[0].data != NULL;
+    TensorView          s = { (float *)args->workspace + worker * cols, a->type };
+    if (keep) s = args->out[0];
+    for (int64_t row = task * step; row < end; row++) {
+        int64_t at = row * cols, s_at = keep ? at : 0;
+        add_row(&s, s_at, a, &args->in[1], at, cols);
+        if (!args->out[1].data && !rstd) continue;
+        float r = rms_norm_row(&args->out[1], &s, &args->in[2], attrs->eps, at, s_at, cols);
+        if (rstd) rstd[row] = r;
+    }
+}
+
+static Status add_rms_norm_cpu(const KernelArgs *args)
+{
+    const TensorType *a = &args->in[0].type;
+    pool_run(args->pool, div_up(type_rows(a), rows_per_task(type_cols(a))), add_rms_norm_task, (void *)args);
+    return OK;
+}
+
+static const OpSample add_rms_norm_samples[] = {
+    { .in = { { DT_F32, 3, { 2, 3, 16 } }, { DT_F32, 3, { 2, 3, 16 } }, { DT_F32, 1, { 16 } } } },
+    { .in = { { DT_F32, 2, { 70, 1037 } }, { DT_F32, 2, { 70, 1037 } }, { DT_F32, 1, { 1037 } } } },
+};
+
+const OpDef op_add_rms_norm = {
+    .id = OP_ADD_RMS_NORM,
+    .name = "add_rms_norm",
+    .synopsis = "s = a + b, y = s rstd w, rstd = 1 / sqrt(mean(s^2) + eps)",
+    .num_in = 3,
+    .num_out = 3,
+    .min_in = 3,
+    .flags = OP_INPLACE,
+    .attrs_size = sizeof(RmsNormAttrs),
+    .attrs = add_rms_norm_attrs,
+    .infer = add_rms_norm_infer,
+    .backward = add_rms_norm_backward,
+    .rebuild = add_rms_norm_rebuild,
+    .cost = add_rms_norm_cost,
+    .workspace = add_rms_norm_workspace,
+    .cpu = { { DT_SET_FLOAT, add_rms_norm_cpu, "reference" } },
+    .samples = add_rms_norm_samples,
+    .num_samples = sizeof add_rms_norm_samples / sizeof add_rms_norm_samples[0],
+};

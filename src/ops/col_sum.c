@@ -1,0 +1,74 @@
+/* col_sum: the sum of rows, dy (N,M) -> (M): gradient of a bias. */
+#include "ops/infer.h"
+
+/* dy (...,M), [acc (M)] -> (M) of acc's dtype, else dy's. */
+static Status col_sum_infer(Node *node)
+{
+    TRY(infer_float(node, 0, "dy", 2));
+    TensorType sum = type_make(node->in[0]->type.dtype, 1, type_cols(&node->in[0]->type));
+    if (node->in[1]) {
+        TRY(infer_like(node, 1, "acc", DT_SET_FLOAT, &sum));
+        sum.dtype = node->in[1]->type.dtype;
+    }
+    node->out[0]->type = sum;
+    return OK;
+}
+
+static OpCost col_sum_cost(const Node *node)
+{
+    return cost_streaming(node, (double)type_numel(&node->in[0]->type));
+}
+
+static size_t col_sum_workspace(const Node *node, int num_workers)
+{
+    const TensorType *dy = &node->in[0]->type;
+    (void)num_workers;
+    return (size_t)(num_chunks(type_rows(dy)) * type_cols(dy)) * sizeof(float);
+}
+
+static void col_sum_task(void *context, int64_t task, int worker)
+{
+    const KernelArgs *args = context;
+    const TensorView *dy = &args->in[0];
+    int64_t           rows = type_rows(&dy->type), cols = type_cols(&dy->type), step = chunk_rows(rows);
+    int64_t           end = min_i64(rows, (task + 1) * step);
+    float            *sum = (float *)args->workspace + task * cols, scratch[TILE];
+    (void)worker;
+    memset(sum, 0, (size_t)cols * sizeof(float));
+    for (int64_t row = task * step; row < end; row++)
+        for (int64_t c = 0; c < cols; c += TILE) {
+            int64_t      n = min_i64(TILE, cols - c);
+            const float *x = tile_load(dy, row * cols + c, n, scratch);
+            for (int64_t i = 0; i < n; i++) sum[c + i] += x[i];
+        }
+}
+
+static Status col_sum_cpu(const KernelArgs *args)
+{
+    int64_t chunks = num_chunks(type_rows(&args->in[0].type)), cols = type_cols(&args->in[0].type);
+    pool_run(args->pool, chunks, col_sum_task, (void *)args);
+    chunks_combine(&args->out[0], args->accumulate & 1, args->workspace, chunks, cols, cols);
+    return OK;
+}
+
+static const OpSample col_sum_samples[] = {
+    { .in = { { DT_F32, 2, { 5, 7 } }, { DT_F32, 1, { 7 } } } },
+    { .in = { { DT_F32, 2, { 300, 1100 } } } },
+};
+
+const OpDef op_col_sum = {
+    .id = OP_COL_SUM,
+    .name = "col_sum",
+    .synopsis = "sum over rows of dy",
+    .num_in = 2,
+    .num_out = 1,
+    .min_in = 1,
+    .alias = { { .out = 0, .in = 1, .accumulate = true } },
+    .num_alias = 1,
+    .infer = col_sum_infer,
+    .cost = col_sum_cost,
+    .workspace = col_sum_workspace,
+    .cpu = { { DT_SET_FLOAT, col_sum_cpu, "reference" } },
+    .samples = col_sum_samples,
+    .num_samples = sizeof col_sum_samples / sizeof col_sum_samples[0],
+};

@@ -1,0 +1,78 @@
+/* embedding: x[b,t] = w[tokens[b,t]]: a copy of rows. */
+#include "ops/infer.h"
+
+/* tokens i32 (B,T), w (V,C) -> x (B,T,C) of w's dtype. */
+static Status embedding_infer(Node *node)
+{
+    TRY(infer_input(node, 0, "tokens", DT_SET(DT_I32), DIMS(-1, -1)));
+    TRY(infer_input(node, 1, "w", DT_SET_FLOAT, DIMS(-1, -1)));
+    const TensorType *tokens = &node->in[0]->type, *w = &node->in[1]->type;
+    node->out[0]->type = type_make(w->dtype, 3, tokens->dim[0], tokens->dim[1], w->dim[1]);
+    return OK;
+}
+
+static Status embedding_backward(GradBuilder *grad, const Node *node)
+{
+    Value *w = node->in[1];
+    if (!grad_wanted(grad, w)) return OK;
+    EmbeddingDwAttrs attrs = { .vocab = w->type.dim[0] };
+    Value           *in[] = { node->in[0], grad_of(grad, node->out[0]), grad_accumulator(grad, w) };
+    Value           *out[1];
+    TRY(grad_emit(grad, OP_EMBEDDING_DW, &attrs, in, 3, 1, out));
+    grad_set(grad, w, out[0]);
+    return OK;
+}
+
+/* Of the table only the rows looked up are read. */
+static OpCost embedding_cost(const Node *node)
+{
+    double rows = (double)type_numel(&node->in[0]->type), row_bytes = (double)(type_bytes(&node->in[1]->type) / node->in[1]->type.dim[0]);
+    return (OpCost){ .bytes = rows * (4 + 2 * row_bytes) };
+}
+
+static void embedding_task(void *context, int64_t task, int worker)
+{
+    const KernelArgs *args = context;
+    const TensorView *w = &args->in[1], *x = &args->out[0];
+    const int32_t    *tokens = args->in[0].data;
+    int64_t           cols = w->type.dim[1], step = rows_per_task(cols), end = min_i64(type_rows(&x->type), (task + 1) * step);
+    float             scratch[TILE];
+    (void)worker;
+    for (int64_t row = task * step; row < end; row++)
+        for (int64_t c = 0; c < cols; c += TILE) {
+            int64_t n = min_i64(TILE, cols - c);
+            tile_store(x, row * cols + c, tile_load(w, tokens[row] * cols + c, n, scratch), n);
+        }
+}
+
+static Status embedding_cpu(const KernelArgs *args)
+{
+    const int32_t *tokens = args->in[0].data;
+    int64_t        rows = type_numel(&args->in[0].type), vocab = args->in[1].type.dim[0];
+    for (int64_t i = 0; i < rows; i++)
+        FAIL_IF(tokens[i] < 0 || tokens[i] >= vocab, ERR_INVALID,
+                "token %d at position %lld of the batch is outside the vocabulary of %lld; was the data tokenized for another model?",
+                tokens[i], (long long)i, (long long)vocab);
+    pool_run(args->pool, div_up(rows, rows_per_task(args->in[1].type.dim[1])), embedding_task, (void *)args);
+    return OK;
+}
+
+static const OpSample embedding_samples[] = {
+    { .in = { { DT_I32, 2, { 2, 5 } }, { DT_F32, 2, { 7, 12 } } }, .int_range = { 7 } },
+    { .in = { { DT_I32, 2, { 3, 40 } }, { DT_F32, 2, { 300, 1030 } } }, .int_range = { 300 } },
+};
+
+const OpDef op_embedding = {
+    .id = OP_EMBEDDING,
+    .name = "embedding",
+    .synopsis = "x[b,t] = w[tokens[b,t]]",
+    .num_in = 2,
+    .num_out = 1,
+    .min_in = 2,
+    .infer = embedding_infer,
+    .backward = embedding_backward,
+    .cost = embedding_cost,
+    .cpu = { { DT_SET_FLOAT, embedding_cpu, "reference" } },
+    .samples = embedding_samples,
+    .num_samples = sizeof embedding_samples / sizeof embedding_samples[0],
+};

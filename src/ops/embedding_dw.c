@@ -1,0 +1,115 @@
+/* embedding_dw: dw[v] = sum of dx[b,t] over the places where tokens[b,t] = v, in order of place.
+ *
+ * Places are sorted by token (stable counting sort in workspace), so that each row of dw is summed in fp32 and written once,
+ * whatever its dtype, and rows may be shared out among threads without changing a bit. */
+#include "ops/infer.h"
+
+static const AttrDef embedding_dw_attrs[] = { ATTR_INT(EmbeddingDwAttrs, vocab, 0), { 0 } };
+
+enum { VOCAB_PER_TASK = 256 };
+
+/* tokens i32 (B,T), dx (B,T,C), [acc (V,C)] -> dw (V,C) of acc's dtype, else dx's. */
+static Status embedding_dw_infer(Node *node)
+{
+    const EmbeddingDwAttrs *attrs = node->attrs;
+    TRY(infer_input(node, 0, "tokens", DT_SET(DT_I32), DIMS(-1, -1)));
+    const TensorType *tokens = &node->in[0]->type;
+    TRY(infer_input(node, 1, "dx", DT_SET_FLOAT, DIMS(tokens->dim[0], tokens->dim[1], -1)));
+    FAIL_IF(attrs->vocab < 1, ERR_INVALID, "attribute vocab is %lld, expected the number of rows of dw", (long long)attrs->vocab);
+    TensorType dw = type_make(node->in[1]->type.dtype, 2, attrs->vocab, node->in[1]->type.dim[2]);
+    if (node->in[2]) {
+        TRY(infer_like(node, 2, "acc", DT_SET_FLOAT, &dw));
+        dw.dtype = node->in[2]->type.dtype;
+    }
+    node->out[0]->type = dw;
+    return OK;
+}
+
+static OpCost embedding_dw_cost(const Node *node)
+{
+    return cost_streaming(node, (double)type_numel(&node->in[1]->type));
+}
+
+/* first i32 (V+1): where the places of a token start in order; order i32 (N). */
+static size_t embedding_dw_workspace(const Node *node, int num_workers)
+{
+    const EmbeddingDwAttrs *attrs = node->attrs;
+    (void)num_workers;
+    return (size_t)(attrs->vocab + 1 + type_numel(&node->in[0]->type)) * sizeof(int32_t);
+}
+
+static void embedding_dw_row(const KernelArgs *args, int64_t v, const int32_t *places, int64_t count)
+{
+    const TensorView *dx = &args->in[1], *dw = &args->out[0];
+    int64_t           cols = dw->type.dim[1];
+    float             sum[TILE], scratch[TILE];
+    for (int64_t c = 0; c < cols; c += TILE) {
+        int64_t n = min_i64(TILE, cols - c);
+        memset(sum, 0, (size_t)n * sizeof(float));
+        for (int64_t k = 0; k < count; k++) {
+            const float *row = tile_load(dx, places[k] * cols + c, n, scratch);
+            for (int64_t i = 0; i < n; i++) sum[i] += row[i];
+        }
+        if (args->accumulate & 1)
+            tile_add(dw, v * cols + c, sum, n);
+        else
+            tile_store(dw, v * cols + c, sum, n);
+    }
+}
+
+static void embedding_dw_task(void *context, int64_t task, int worker)
+{
+    const KernelArgs *args = context;
+    int64_t           vocab = args->out[0].type.dim[0], end = min_i64(vocab, (task + 1) * VOCAB_PER_TASK);
+    const int32_t    *first = args->workspace, *order = first + vocab + 1;
+    (void)worker;
+    for (int64_t v = task * VOCAB_PER_TASK; v < end; v++) {
+        int64_t count = first[v + 1] - first[v];
+        if (count || !(args->accumulate & 1)) embedding_dw_row(args, v, order + first[v], count);
+    }
+}
+
+static Status embedding_dw_cpu(const KernelArgs *args)
+{
+    const int32_t *tokens = args->in[0].data;
+    int64_t        rows = type_numel(&args->in[0].type), vocab = args->out[0].type.dim[0];
+    int32_t       *first = args->workspace, *order = first + vocab + 1;
+    memset(first, 0, (size_t)(vocab + 1) * sizeof(int32_t));
+    for (int64_t i = 0; i < rows; i++) {
+        FAIL_IF(tokens[i] < 0 || tokens[i] >= vocab, ERR_INVALID, "token %d at position %lld of the batch is outside the vocabulary of %lld",
+                tokens[i], (long long)i, (long long)vocab);
+        first[tokens[i]]++;
+    }
+    int32_t end = 0; /* first[v] becomes the end of v's places; filling from the back makes it their start */
+    for (int64_t v = 0; v < vocab; v++) first[v] = end += first[v];
+    first[vocab] = end;
+    for (int64_t i = rows - 1; i >= 0; i--) order[--first[tokens[i]]] = (int32_t)i;
+    pool_run(args->pool, div_up(vocab, VOCAB_PER_TASK), embedding_dw_task, (void *)args);
+    return OK;
+}
+
+static const EmbeddingDwAttrs embedding_dw_small = { .vocab = 7 }, embedding_dw_large = { .vocab = 600 };
+
+static const OpSample embedding_dw_samples[] = {
+    { .in = { { DT_I32, 2, { 2, 5 } }, { DT_F32, 3, { 2, 5, 12 } }, { DT_F32, 2, { 7, 12 } } }, .attrs = &embedding_dw_small, .int_range = { 7 } },
+    { .in = { { DT_I32, 2, { 3, 40 } }, { DT_F32, 3, { 3, 40, 1030 } } }, .attrs = &embedding_dw_large, .int_range = { 600 } },
+};
+
+const OpDef op_embedding_dw = {
+    .id = OP_EMBEDDING_DW,
+    .name = "embedding_dw",
+    .synopsis = "dw[v] = sum of dx[b,t] where tokens[b,t] = v",
+    .num_in = 3,
+    .num_out = 1,
+    .min_in = 2,
+    .alias = { { .out = 0, .in = 2, .accumulate = true } },
+    .num_alias = 1,
+    .attrs_size = sizeof(EmbeddingDwAttrs),
+    .attrs = embedding_dw_attrs,
+    .infer = embedding_dw_infer,
+    .cost = embedding_dw_cost,
+    .workspace = embedding_dw_workspace,
+    .cpu = { { DT_SET_FLOAT, embedding_dw_cpu, "reference" } },
+    .samples = embedding_dw_samples,
+    .num_samples = sizeof embedding_dw_samples / sizeof embedding_dw_samples[0],
+};

@@ -1,0 +1,53 @@
+/* gather_row: one row of each sequence, y[b,0] = x[b, index[b]]: the last of a prompt, whose logits are wanted. */
+#include "ops/infer.h"
+
+/* x (B,T,C), index i32 (B) -> y (B,1,C). */
+static Status gather_row_infer(Node *node)
+{
+    TRY(infer_input(node, 0, "x", DT_SET_FLOAT, DIMS(-1, -1, -1)));
+    const TensorType *x = &node->in[0]->type;
+    TRY(infer_input(node, 1, "index", DT_SET(DT_I32), DIMS(x->dim[0])));
+    node->out[0]->type = type_make(x->dtype, 3, x->dim[0], INT64_C(1), x->dim[2]);
+    return OK;
+}
+
+static OpCost gather_row_cost(const Node *node)
+{
+    return (OpCost){ .bytes = 2.0 * (double)type_bytes(&node->in[0]->type) / (double)node->in[0]->type.dim[1] };
+}
+
+static Status gather_row_cpu(const KernelArgs *args)
+{
+    const TensorView *x = &args->in[0], *y = &args->out[0];
+    const int32_t    *index = args->in[1].data;
+    int64_t           len = x->type.dim[1], cols = x->type.dim[2];
+    float             scratch[TILE];
+    for (int64_t b = 0; b < x->type.dim[0]; b++) {
+        FAIL_IF(index[b] < 0 || index[b] >= len, ERR_INVALID, "index %d of sequence %lld is outside its %lld rows", index[b],
+                (long long)b, (long long)len);
+        for (int64_t c = 0; c < cols; c += TILE) {
+            int64_t n = min_i64(TILE, cols - c);
+            tile_store(y, b * cols + c, tile_load(x, (b * len + index[b]) * cols + c, n, scratch), n);
+        }
+    }
+    return OK;
+}
+
+static const OpSample gather_row_samples[] = {
+    { .in = { { DT_F32, 3, { 2, 5, 12 } }, { DT_I32, 1, { 2 } } }, .int_range = { 0, 5 } },
+    { .in = { { DT_F32, 3, { 3, 9, 1030 } }, { DT_I32, 1, { 3 } } }, .int_range = { 0, 9 } },
+};
+
+const OpDef op_gather_row = {
+    .id = OP_GATHER_ROW,
+    .name = "gather_row",
+    .synopsis = "y[b,0] = x[b, index[b]]",
+    .num_in = 2,
+    .num_out = 1,
+    .min_in = 2,
+    .infer = gather_row_infer,
+    .cost = gather_row_cost,
+    .cpu = { { DT_SET_FLOAT, gather_row_cpu, "reference" } },
+    .samples = gather_row_samples,
+    .num_samples = sizeof gather_row_samples / sizeof gather_row_samples[0],
+};

@@ -1,0 +1,79 @@
+/* Checks of an op's inputs, and sums of partial sums. */
+#include "ops/infer.h"
+
+#include <stdio.h>
+
+static void dims_text(char *buf, size_t size, int ndim, const int64_t *dims)
+{
+    size_t used = (size_t)snprintf(buf, size, "(");
+    for (int i = 0; i < ndim && used < size; i++) {
+        const char *comma = i ? ", " : "";
+        if (dims[i] < 0)
+            used += (size_t)snprintf(buf + used, size - used, "%sany", comma);
+        else
+            used += (size_t)snprintf(buf + used, size - used, "%s%lld", comma, (long long)dims[i]);
+    }
+    if (used < size) snprintf(buf + used, size - used, ")");
+}
+
+static Status check_dtype(const Node *node, int k, const char *name, DTypeSet dtypes)
+{
+    DType dtype = node->in[k]->type.dtype;
+    if (DT_SET(dtype) & dtypes) return OK;
+    FAIL_IF(dtypes == DT_SET_FLOAT, ERR_INVALID, "%s is %s, expected a float tensor (f32 or bf16)", name, dtype_info(dtype)->name);
+    DType want = (DType)__builtin_ctz(dtypes);
+    FAIL(ERR_INVALID, "%s is %s, expected %s", name, dtype_info(dtype)->name, dtype_info(want)->name);
+}
+
+Status infer_input(const Node *node, int k, const char *name, DTypeSet dtypes, int ndim, const int64_t *dims)
+{
+    CHECK(node->in[k]);
+    TRY(check_dtype(node, k, name, dtypes));
+    const TensorType *type = &node->in[k]->type;
+    bool              same = type->ndim == ndim;
+    for (int i = 0; same && i < ndim; i++) same = dims[i] < 0 || dims[i] == type->dim[i];
+    if (same) return OK;
+    char got[64], want[128];
+    dims_text(want, sizeof want, ndim, dims);
+    FAIL(ERR_INVALID, "%s is %s, expected dims %s", name, type_text(type, got), want);
+}
+
+Status infer_like(const Node *node, int k, const char *name, DTypeSet dtypes, const TensorType *like)
+{
+    return infer_input(node, k, name, dtypes, like->ndim, like->dim);
+}
+
+Status infer_float(const Node *node, int k, const char *name, int min_ndim)
+{
+    CHECK(node->in[k]);
+    TRY(check_dtype(node, k, name, DT_SET_FLOAT));
+    char got[64];
+    FAIL_IF(node->in[k]->type.ndim < min_ndim, ERR_INVALID, "%s is %s, expected at least %d dims", name,
+            type_text(&node->in[k]->type, got), min_ndim);
+    return OK;
+}
+
+OpCost cost_streaming(const Node *node, double flops)
+{
+    OpCost cost = { .flops = flops };
+    for (int i = 0; i < node->num_in; i++)
+        if (node->in[i]) cost.bytes += (double)type_bytes(&node->in[i]->type);
+    for (int k = 0; k < node->num_out; k++)
+        if (node->out[k]) cost.bytes += (double)type_bytes(&node->out[k]->type);
+    return cost;
+}
+
+void chunks_combine(const TensorView *out, bool accumulate, const float *partial, int64_t count, int64_t stride, int64_t cols)
+{
+    float sum[TILE];
+    for (int64_t c = 0; c < cols; c += TILE) {
+        int64_t n = min_i64(TILE, cols - c);
+        memcpy(sum, partial + c, (size_t)n * sizeof(float));
+        for (int64_t k = 1; k < count; k++)
+            for (int64_t i = 0; i < n; i++) sum[i] += partial[k * stride + c + i];
+        if (accumulate)
+            tile_add(out, c, sum, n);
+        else
+            tile_store(out, c, sum, n);
+    }
+}

@@ -1,0 +1,83 @@
+/* What every op's infer, cost and kernels share: checks of inputs that say what was expected, sums of bytes, blocks of rows. */
+#pragma once
+
+#include "base/pool.h"
+#include "ops/attrs.h"
+#include "ops/ops.h"
+#include "ops/vec.h"
+
+/* Dims for infer_input; -1: any. */
+#define DIMS(...) (int)(sizeof((int64_t[]){ __VA_ARGS__ }) / sizeof(int64_t)), (const int64_t[]){ __VA_ARGS__ }
+
+/* Input k has one of these dtypes and these dims. `name` is its name in ops.def, for the message. The input must be present. */
+NODISCARD Status infer_input(const Node *node, int k, const char *name, DTypeSet dtypes, int ndim, const int64_t *dims);
+
+/* Input k has one of these dtypes and the dims of `like`. */
+NODISCARD Status infer_like(const Node *node, int k, const char *name, DTypeSet dtypes, const TensorType *like);
+
+/* Input k is a float tensor of at least min_ndim dims. */
+NODISCARD Status infer_float(const Node *node, int k, const char *name, int min_ndim);
+
+/* dims of `like`, of another dtype. */
+static inline TensorType type_as(const TensorType *like, DType dtype)
+{
+    TensorType type = *like;
+    type.dtype = dtype;
+    return type;
+}
+
+/* dims of `like` without the last. */
+static inline TensorType type_without_last(const TensorType *like, DType dtype)
+{
+    TensorType type = type_as(like, dtype);
+    type.dim[--type.ndim] = 0;
+    return type;
+}
+
+/* Cost of an op that reads each input and writes each wanted output once and does `flops` arithmetic operations. What it adds
+ * to (an accumulate input) counts as read. */
+OpCost cost_streaming(const Node *node, double flops);
+
+/* Bit k of a want mask for grad_emit. */
+static inline uint32_t want_bit(bool wanted, int k) { return wanted ? 1u << k : 0; }
+
+/* Scratch on the stack for one piece of a row, where a tensor is bf16. */
+enum { TILE = 1024 };
+
+/* Elements [at, at + count) of a tensor as f32: in place, or converted into scratch. */
+static inline const float *tile_load(const TensorView *t, int64_t at, int64_t count, float *scratch)
+{
+    return vec_load_row(vec_at(t->data, t->type.dtype, at), t->type.dtype, count, scratch);
+}
+
+/* Where to compute elements [at, at + count): in place or in scratch; tile_store finishes it. */
+static inline float *tile_result(const TensorView *t, int64_t at, float *scratch)
+{
+    return vec_result_row(vec_at_mut(t->data, t->type.dtype, at), t->type.dtype, scratch);
+}
+
+static inline void tile_store(const TensorView *t, int64_t at, const float *src, int64_t count)
+{
+    vec_store_row(vec_at_mut(t->data, t->type.dtype, at), t->type.dtype, src, count);
+}
+
+static inline void tile_add(const TensorView *t, int64_t at, const float *src, int64_t count)
+{
+    vec_add_row(vec_at_mut(t->data, t->type.dtype, at), t->type.dtype, src, count);
+}
+
+static inline int64_t min_i64(int64_t a, int64_t b) { return a < b ? a : b; }
+static inline int64_t max_i64(int64_t a, int64_t b) { return a > b ? a : b; }
+static inline int64_t div_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+/* Rows a task, so that a task is worth its start: about 16 Ki elements. Depends on shapes alone. */
+static inline int64_t rows_per_task(int64_t cols) { return max_i64(1, 16384 / max_i64(cols, 1)); }
+
+/* Sums over rows: rows go in at most MAX_CHUNKS fixed chunks, one task and one partial sum (cols f32 in workspace) each;
+ * partial sums are added in order. */
+enum { MAX_CHUNKS = 64, MIN_CHUNK_ROWS = 32 };
+static inline int64_t chunk_rows(int64_t rows) { return max_i64(MIN_CHUNK_ROWS, div_up(rows, MAX_CHUNKS)); }
+static inline int64_t num_chunks(int64_t rows) { return div_up(rows, chunk_rows(rows)); }
+
+/* out[0, cols) (+)= the sum of `count` rows of partial sums, `stride` floats apart, in order of rows. */
+void chunks_combine(const TensorView *out, bool accumulate, const float *partial, int64_t count, int64_t stride, int64_t cols);

@@ -1,0 +1,81 @@
+/* rms_norm: y = x * rstd * w,  rstd = 1 / sqrt(mean(x^2) + eps), over the last dim.
+ *
+ * rstd is a second output so that backward reads it instead of recomputing it. */
+#include "ops/rms_row.h"
+
+static const AttrDef rms_norm_attrs[] = { ATTR_FLOAT(RmsNormAttrs, eps, 1e-6), { 0 } };
+
+/* x (..., C), w (C) -> y (..., C) of x's dtype, rstd (...) f32. */
+static Status rms_norm_infer(Node *node)
+{
+    TRY(infer_float(node, 0, "x", 2));
+    const TensorType *x = &node->in[0]->type;
+    TRY(infer_input(node, 1, "w", DT_SET_FLOAT, DIMS(type_cols(x))));
+    node->out[0]->type = *x;
+    node->out[1]->type = type_without_last(x, DT_F32);
+    return OK;
+}
+
+static Status rms_norm_backward(GradBuilder *grad, const Node *node)
+{
+    Value   *x = node->in[0], *w = node->in[1], *dy = grad_of(grad, node->out[0]);
+    bool     dx_wanted = grad_wanted(grad, x), dw_wanted = grad_wanted(grad, w);
+    uint32_t want = want_bit(dx_wanted, 0) | want_bit(dw_wanted, 1);
+    if (!dy || !want) return OK;
+    Value *in[] = { dy, x, w, node->out[1], NULL, dw_wanted ? grad_accumulator(grad, w) : NULL }, *out[2];
+    TRY(grad_emit(grad, OP_RMS_NORM_BWD, node->attrs, in, 6, want, out));
+    if (dw_wanted) grad_set(grad, w, out[1]);
+    return dx_wanted ? grad_add(grad, x, out[0]) : OK;
+}
+
+static OpCost rms_norm_cost(const Node *node)
+{
+    return cost_streaming(node, 4.0 * (double)type_numel(&node->in[0]->type));
+}
+
+static void rms_norm_task(void *context, int64_t task, int worker)
+{
+    const KernelArgs   *args = context;
+    const RmsNormAttrs *attrs = args->attrs;
+    const TensorView   *x = &args->in[0];
+    float              *rstd = args->out[1].data;
+    int64_t             cols = type_cols(&x->type), step = rows_per_task(cols);
+    int64_t             end = min_i64(type_rows(&x->type), (task + 1) * step);
+    (void)worker;
+    for (int64_t row = task * step; row < end; row++) {
+        float r = rms_norm_row(&args->out[0], x, &args->in[1], attrs->eps, row * cols, row * cols, cols);
+        if (rstd) rstd[row] = r;
+    }
+}
+
+static Status rms_norm_cpu(const KernelArgs *args)
+{
+    const TensorType *x = &args->in[0].type;
+    pool_run(args->pool, div_up(type_rows(x), rows_per_task(type_cols(x))), rms_norm_task, (void *)args);
+    return OK;
+}
+
+static const RmsNormAttrs rms_norm_large_eps = { .eps = 0.1 };
+
+static const OpSample rms_norm_samples[] = {
+    { .in = { { DT_F32, 3, { 2, 3, 16 } }, { DT_F32, 1, { 16 } } }, .attrs = &rms_norm_large_eps },
+    { .in = { { DT_F32, 2, { 70, 1037 } }, { DT_F32, 1, { 1037 } } } },
+};
+
+const OpDef op_rms_norm = {
+    .id = OP_RMS_NORM,
+    .name = "rms_norm",
+    .synopsis = "y = x rstd w, rstd = 1 / sqrt(mean(x^2) + eps)",
+    .num_in = 2,
+    .num_out = 2,
+    .min_in = 2,
+    .flags = OP_INPLACE,
+    .attrs_size = sizeof(RmsNormAttrs),
+    .attrs = rms_norm_attrs,
+    .infer = rms_norm_infer,
+    .backward = rms_norm_backward,
+    .cost = rms_norm_cost,
+    .cpu = { { DT_SET_FLOAT, rms_norm_cpu, "reference" } },
+    .samples = rms_norm_samples,
+    .num_samples = sizeof rms_norm_samples / sizeof rms_norm_samples[0],
+};

@@ -1,0 +1,113 @@
+/* rms_norm_bwd: with g = dy w:  dx = rstd g - x rstd^3 mean(g x),  dw = sum over rows of dy x rstd. */
+#include "ops/rms_row.h"
+
+static const AttrDef rms_norm_bwd_attrs[] = { ATTR_FLOAT(RmsNormAttrs, eps, 1e-6), { 0 } };
+
+enum { IN_DY, IN_X, IN_W, IN_RSTD, IN_ACC_DX, IN_ACC_DW };
+
+/* dy, x (..., C), w (C), rstd (...) f32, [acc (..., C)], [acc (C)] -> dx (..., C), dw (C), of acc's dtype, else x's and w's. */
+static Status rms_norm_bwd_infer(Node *node)
+{
+    TRY(infer_float(node, IN_X, "x", 2));
+    const TensorType *x = &node->in[IN_X]->type;
+    TensorType        dx = *x, dw, rstd = type_without_last(x, DT_F32);
+    TRY(infer_like(node, IN_DY, "dy", DT_SET_FLOAT, x));
+    TRY(infer_input(node, IN_W, "w", DT_SET_FLOAT, DIMS(type_cols(x))));
+    TRY(infer_like(node, IN_RSTD, "rstd", DT_SET_F32, &rstd));
+    dw = node->in[IN_W]->type;
+    if (node->in[IN_ACC_DX]) {
+        TRY(infer_like(node, IN_ACC_DX, "acc dx", DT_SET_FLOAT, &dx));
+        dx = node->in[IN_ACC_DX]->type;
+    }
+    if (node->in[IN_ACC_DW]) {
+        TRY(infer_like(node, IN_ACC_DW, "acc dw", DT_SET_FLOAT, &dw));
+        dw = node->in[IN_ACC_DW]->type;
+    }
+    node->out[0]->type = dx;
+    node->out[1]->type = dw;
+    return OK;
+}
+
+static OpCost rms_norm_bwd_cost(const Node *node)
+{
+    return cost_streaming(node, 10.0 * (double)type_numel(&node->in[IN_X]->type));
+}
+
+/* Partial sums of dw. */
+static size_t rms_norm_bwd_workspace(const Node *node, int num_workers)
+{
+    const TensorType *x = &node->in[IN_X]->type;
+    (void)num_workers;
+    return node->out[1] ? (size_t)(num_chunks(type_rows(x)) * type_cols(x)) * sizeof(float) : 0;
+}
+
+/* Row [at, at + cols) of dx and its part of dw (NULL: not wanted). dx may share dy's memory. */
+static void rms_norm_bwd_row(const KernelArgs *args, float *dw, float rstd, int64_t at, int64_t cols)
+{
+    const TensorView *dy = &args->in[IN_DY], *x = &args->in[IN_X], *w = &args->in[IN_W], *dx = &args->out[0];
+    float             scratch_dy[TILE], scratch_x[TILE], scratch_w[TILE], scratch_dx[TILE], dot = 0;
+    for (int64_t c = 0; dx->data && c < cols; c += TILE) {
+        int64_t n = min_i64(TILE, cols - c);
+        dot += vec_dot3(tile_load(dy, at + c, n, scratch_dy), tile_load(w, c, n, scratch_w), tile_load(x, at + c, n, scratch_x), n);
+    }
+    float pull = rms_pull(rstd, dot, cols);
+    for (int64_t c = 0; c < cols; c += TILE) {
+        int64_t      n = min_i64(TILE, cols - c);
+        const float *dy_row = tile_load(dy, at + c, n, scratch_dy), *x_row = tile_load(x, at + c, n, scratch_x);
+        if (dw) rms_dw(dw + c, dy_row, x_row, rstd, n);
+        if (!dx->data) continue;
+        float *result = args->accumulate & 1 ? scratch_dx : tile_result(dx, at + c, scratch_dx);
+        rms_dx(result, dy_row, x_row, tile_load(w, c, n, scratch_w), rstd, pull, n);
+        if (args->accumulate & 1)
+            tile_add(dx, at + c, result, n);
+        else
+            tile_store(dx, at + c, result, n);
+    }
+}
+
+static void rms_norm_bwd_task(void *context, int64_t task, int worker)
+{
+    const KernelArgs *args = context;
+    const TensorType *x = &args->in[IN_X].type;
+    const float      *rstd = args->in[IN_RSTD].data;
+    int64_t           rows = type_rows(x), cols = type_cols(x), step = chunk_rows(rows), end = min_i64(rows, (task + 1) * step);
+    float            *dw = args->out[1].data ? (float *)args->workspace + task * cols : NULL;
+    (void)worker;
+    if (dw) memset(dw, 0, (size_t)cols * sizeof(float));
+    for (int64_t row = task * step; row < end; row++) rms_norm_bwd_row(args, dw, rstd[row], row * cols, cols);
+}
+
+static Status rms_norm_bwd_cpu(const KernelArgs *args)
+{
+    const TensorType *x = &args->in[IN_X].type;
+    int64_t           chunks = num_chunks(type_rows(x)), cols = type_cols(x);
+    pool_run(args->pool, chunks, rms_norm_bwd_task, (void *)args);
+    if (args->out[1].data) chunks_combine(&args->out[1], args->accumulate >> 1 & 1, args->workspace, chunks, cols, cols);
+    return OK;
+}
+
+static const OpSample rms_norm_bwd_samples[] = {
+    { .in = { { DT_F32, 3, { 2, 3, 16 } }, { DT_F32, 3, { 2, 3, 16 } }, { DT_F32, 1, { 16 } }, { DT_F32, 2, { 2, 3 } } } },
+    { .in = { { DT_F32, 2, { 70, 1037 } }, { DT_F32, 2, { 70, 1037 } }, { DT_F32, 1, { 1037 } }, { DT_F32, 1, { 70 } },
+              { DT_F32, 2, { 70, 1037 } }, { DT_F32, 1, { 1037 } } } },
+};
+
+const OpDef op_rms_norm_bwd = {
+    .id = OP_RMS_NORM_BWD,
+    .name = "rms_norm_bwd",
+    .synopsis = "dx = rstd dy w - x rstd^3 mean(dy w x), dw = sum of dy x rstd",
+    .num_in = 6,
+    .num_out = 2,
+    .min_in = 4,
+    .flags = OP_INPLACE,
+    .alias = { { .out = 0, .in = IN_ACC_DX, .accumulate = true }, { .out = 1, .in = IN_ACC_DW, .accumulate = true } },
+    .num_alias = 2,
+    .attrs_size = sizeof(RmsNormAttrs),
+    .attrs = rms_norm_bwd_attrs,
+    .infer = rms_norm_bwd_infer,
+    .cost = rms_norm_bwd_cost,
+    .workspace = rms_norm_bwd_workspace,
+    .cpu = { { DT_SET_FLOAT, rms_norm_bwd_cpu, "reference" } },
+    .samples = rms_norm_bwd_samples,
+    .num_samples = sizeof rms_norm_bwd_samples / sizeof rms_norm_bwd_samples[0],
+};
