@@ -65,6 +65,18 @@ const char *type_text(const TensorType *type, char buf[64])
     return buf;
 }
 
+Status type_check(const TensorType *type)
+{
+    double numel = 1;
+    for (int d = 0; d < type->ndim; d++) {
+        FAIL_IF(type->dim[d] <= 0, ERR_INVALID, "a dim would be %lld; dims are at least 1", (long long)type->dim[d]);
+        numel *= (double)type->dim[d];
+    }
+    FAIL_IF(numel > (double)TYPE_MAX_NUMEL, ERR_INVALID, "a tensor of %.3g elements; at most %.3g are possible", numel,
+            (double)TYPE_MAX_NUMEL);
+    return OK;
+}
+
 static const char *const part_names[PART_COUNT] = { "none", "norm", "qkv", "att", "ffn", "swiglu", "block" };
 
 const char *part_name(Part part)
@@ -226,9 +238,7 @@ Status node_infer(const Node *node, TensorType out_types[NODE_MAX_OUT])
     TRY(node->op->infer(&copy));
     for (int k = 0; k < node->num_out; k++) {
         out_types[k] = scratch[k].type;
-        for (int d = 0; d < scratch[k].type.ndim; d++)
-            FAIL_IF(scratch[k].type.dim[d] <= 0, ERR_INVALID, "output %d would have dim %d = %lld", k, d,
-                    (long long)scratch[k].type.dim[d]);
+        TRY(type_check(&scratch[k].type));
     }
     return OK;
 }

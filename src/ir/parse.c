@@ -5,17 +5,19 @@
 #include <stdlib.h>
 #include <string.h>
 
+typedef struct PendingView {
+    Value      *value;
+    const char *base;
+} PendingView;
+
 typedef struct Parser {
     Arena      *arena;
     Graph      *graph;
     const char *file;
     const char *p, *end;
     int         line;
-    struct {
-        Value      *value;
-        const char *base;
-    }  *views; /* bases may stand further down */
-    int num_views, cap_views;
+    PendingView *views; /* bases may stand further down */
+    int          num_views, cap_views;
 } Parser;
 
 #define SYNTAX(parser, ...) return syntax_error(parser, __VA_ARGS__)
@@ -203,14 +205,13 @@ static Status parse_value_tail(Parser *parser, Value *value)
             if (!base || !take(parser, '@')) SYNTAX(parser, "expected base=NAME@offset");
             TRY(parse_int(parser, &value->base_offset));
             if (parser->num_views == parser->cap_views) {
-                int   bigger = parser->cap_views ? 2 * parser->cap_views : 64;
-                void *views = arena_array(parser->arena, *parser->views, bigger);
-                if (parser->num_views) memcpy(views, parser->views, sizeof *parser->views * (size_t)parser->num_views);
+                int          bigger = parser->cap_views ? 2 * parser->cap_views : 64;
+                PendingView *views = arena_array(parser->arena, PendingView, bigger);
+                if (parser->num_views) memcpy(views, parser->views, sizeof(PendingView) * (size_t)parser->num_views);
                 parser->views = views;
                 parser->cap_views = bigger;
             }
-            parser->views[parser->num_views].value = value;
-            parser->views[parser->num_views++].base = base;
+            parser->views[parser->num_views++] = (PendingView){ value, base };
         } else if (take_word(parser, "of") && take(parser, '=')) {
             const char *of = word(parser);
             value->param = of ? find_param(graph, of) : NULL;

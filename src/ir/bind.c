@@ -1,0 +1,393 @@
+/* Instantiates a module's statements for one config: repeat is unrolled, if decided, dims and attributes evaluated, and each
+ * statement becomes parameters and nodes of a Graph. Errors say file:line of the statement. */
+#include "ir/expr.h"
+#include "ir/graph_internal.h"
+#include "ir/module.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { BIND_MAX_DEPTH = 16, BIND_MAX_NODES = 1 << 20, BIND_MAX_NAMES = 64 };
+
+/* A name that stands for a value for a while: what a repeat carries, a let. */
+typedef struct Scope {
+    const char *name;
+    Value      *value;
+} Scope;
+
+typedef struct Binder {
+    Arena             *arena;
+    const IrModule    *module;
+    const BindOptions *options;
+    Graph             *graph;
+    IrDims             dims;
+    const char        *index_name[BIND_MAX_DEPTH];
+    double             index[BIND_MAX_DEPTH];
+    int                depth;
+    Scope              scope[BIND_MAX_NAMES];
+    int                num_scope;
+    int               *line_starts; /* byte offsets */
+    int                num_lines;
+} Binder;
+
+static Status bind_list(Binder *b, const JsonValue *list);
+
+static int line_of(const Binder *b, size_t offset)
+{
+    int low = 0, high = b->num_lines;
+    while (high - low > 1) {
+        int middle = (low + high) / 2;
+        *((size_t)b->line_starts[middle] <= offset ? &low : &high) = middle;
+    }
+    return low + 1;
+}
+
+#define BIND_FAIL(b, at, ...)                                                                            \
+    do {                                                                                                 \
+        status_fail(ERR_INVALID, __VA_ARGS__);                                                           \
+        return status_prefix(ERR_INVALID, "%s:%d", (b)->module->file, line_of((b), (at)->offset));       \
+    } while (0)
+
+static bool lookup(const void *context, const char *name, double *out)
+{
+    const Binder *b = context;
+    for (int i = b->depth - 1; i >= 0; i--) {
+        if (strcmp(b->index_name[i], name) != 0) continue;
+        *out = b->index[i];
+        return true;
+    }
+    if (strcmp(name, "B") == 0) return *out = (double)b->options->batch, true;
+    if (strcmp(name, "T") == 0) return *out = (double)b->options->seq, true;
+    if (strcmp(name, "P") == 0) return *out = (double)b->options->max_len, true;
+    return ir_dims_get(&b->dims, name, out);
+}
+
+/* A number, a boolean, or a text that is an expression. */
+static Status eval(Binder *b, const JsonValue *value, double *out)
+{
+    Status status = OK;
+    if (value->type == JSON_INT)
+        *out = (double)value->integer;
+    else if (value->type == JSON_DOUBLE)
+        *out = value->number;
+    else if (value->type == JSON_BOOL)
+        *out = value->boolean;
+    else if (value->type == JSON_STRING)
+        status = expr_eval(value->string.data, lookup, b, out);
+    else
+        status = status_fail(ERR_INVALID, "expected a number or an expression, found %s", json_type_name(value->type));
+    if (status != OK) return status_prefix(status, "%s:%d", b->module->file, line_of(b, value->offset));
+    return OK;
+}
+
+static Status eval_int(Binder *b, const JsonValue *value, int64_t *out)
+{
+    double number;
+    TRY(eval(b, value, &number));
+    if (!(number == floor(number) && fabs(number) < 9e15)) BIND_FAIL(b, value, "%g isn't a whole number", number);
+    *out = (int64_t)number;
+    return OK;
+}
+
+/* Replaces each {expression} by its whole value: "blocks.{i}.q". */
+static Status expand(Binder *b, const JsonValue *value, const char **out)
+{
+    if (value->type != JSON_STRING) BIND_FAIL(b, value, "expected a name, found %s", json_type_name(value->type));
+    StrBuf      text = { 0 };
+    const char *p = value->string.data;
+    Status      status = OK;
+    while (*p && status == OK) {
+        if (*p != '{') {
+            strbuf_putc(&text, *p++);
+            continue;
+        }
+        const char *close = strchr(p, '}');
+        JsonValue   inner = { .type = JSON_STRING, .offset = value->offset };
+        if (!close) {
+            status = status_fail(ERR_INVALID, "%s:%d: { without } in \"%s\"", b->module->file, line_of(b, value->offset),
+                                 value->string.data);
+            break;
+        }
+        inner.string.data = arena_strndup(b->arena, p + 1, (size_t)(close - p - 1));
+        int64_t number = 0;
+        status = eval_int(b, &inner, &number);
+        strbuf_printf(&text, "%lld", (long long)number);
+        p = close + 1;
+    }
+    if (status == OK && text.len == 0) status = status_fail(ERR_INVALID, "%s:%d: empty name", b->module->file, line_of(b, value->offset));
+    *out = arena_strdup(b->arena, strbuf_cstr(&text));
+    strbuf_deinit(&text);
+    return status;
+}
+
+static Value *find_value(const Binder *b, const char *name)
+{
+    for (int i = b->num_scope - 1; i >= 0; i--)
+        if (strcmp(b->scope[i].name, name) == 0) return b->scope[i].value;
+    return graph_find(b->graph, name);
+}
+
+static Status bind_value(Binder *b, const JsonValue *name_json, Value **out)
+{
+    const char *name;
+    TRY(expand(b, name_json, &name));
+    *out = find_value(b, name);
+    if (!*out) BIND_FAIL(b, name_json, "no value is named %s here", name);
+    return OK;
+}
+
+static Status push_scope(Binder *b, const JsonValue *at, const char *name, Value *value)
+{
+    if (b->num_scope == BIND_MAX_NAMES) BIND_FAIL(b, at, "more than %d names carried", BIND_MAX_NAMES);
+    b->scope[b->num_scope++] = (Scope){ name, value };
+    return OK;
+}
+
+/* ---- parameters ---- */
+
+static Status bind_names(Binder *b, const JsonValue *list, HfSource *hf)
+{
+    bool many = list->type == JSON_ARRAY;
+    hf->num_names = many ? (int)list->count : 1;
+    hf->names = arena_array(b->arena, const char *, hf->num_names + 1);
+    for (int i = 0; i < hf->num_names; i++) TRY(expand(b, many ? &list->items[i] : list, &hf->names[i]));
+    return OK;
+}
+
+/* "name", {"concat": [names]}, {"transpose": name} or {"slice": name, "begin": e, "rows": e, "total": e}. */
+static Status bind_hf(Binder *b, const JsonValue *json, const TensorType *type, HfSource *hf)
+{
+    if (json->type == JSON_STRING) return bind_names(b, json, hf);
+    const JsonValue *names;
+    if ((names = json_get(json, "concat")) && names->type == JSON_ARRAY && names->count) {
+        hf->kind = HF_CONCAT;
+        if (type->dim[0] % names->count) BIND_FAIL(b, json, "concat: %u pieces don't divide %lld rows", names->count, (long long)type->dim[0]);
+    } else if ((names = json_get(json, "transpose"))) {
+        hf->kind = HF_TRANSPOSE;
+        if (type->ndim != 2) BIND_FAIL(b, json, "transpose: only for two dims");
+    } else if ((names = json_get(json, "slice"))) {
+        const JsonValue *begin = json_get(json, "begin"), *total = json_get(json, "total");
+        if (!begin || !total) BIND_FAIL(b, json, "slice: expected begin and total");
+        hf->kind = HF_SLICE;
+        hf->rows = type->dim[0];
+        TRY(eval_int(b, begin, &hf->begin));
+        TRY(eval_int(b, total, &hf->total_rows));
+        if (hf->begin < 0 || hf->rows > hf->total_rows || hf->begin > hf->total_rows - hf->rows)
+            BIND_FAIL(b, json, "slice: rows %lld to %lld of %lld", (long long)hf->begin, (long long)(hf->begin + hf->rows), (long long)hf->total_rows);
+    } else {
+        BIND_FAIL(b, json, "hf: expected a name, concat, transpose or slice");
+    }
+    return bind_names(b, names, hf);
+}
+
+static Status bind_init(Binder *b, const JsonValue *json, Param *param)
+{
+    param->init = INIT_NORMAL;
+    param->init_std = 0.02f;
+    if (!json) return OK;
+    if (json->type == JSON_STRING && str_equal(json->string, "zeros")) {
+        param->init = INIT_ZEROS;
+    } else if (json->type == JSON_STRING && str_equal(json->string, "ones")) {
+        param->init = INIT_ONES;
+    } else {
+        const JsonValue *std = json_get(json, "normal");
+        double           number;
+        if (!std) BIND_FAIL(b, json, "init: expected \"zeros\", \"ones\" or {\"normal\": std}");
+        TRY(eval(b, std, &number));
+        param->init_std = (float)number;
+    }
+    return OK;
+}
+
+static Status bind_shape(Binder *b, const JsonValue *shape, TensorType *type)
+{
+    if (!shape || shape->type != JSON_ARRAY || shape->count < 1 || shape->count > TENSOR_MAX_DIMS)
+        BIND_FAIL(b, shape ? shape : &b->module->root, "expected a shape of 1 to %d dims", TENSOR_MAX_DIMS);
+    type->ndim = (uint8_t)shape->count;
+    for (uint32_t i = 0; i < shape->count; i++) TRY(eval_int(b, &shape->items[i], &type->dim[i]));
+    Status status = type_check(type);
+    if (status != OK) return status_prefix(status, "%s:%d", b->module->file, line_of(b, shape->offset));
+    return OK;
+}
+
+static Status bind_param(Binder *b, const JsonValue *s)
+{
+    Param *param = arena_new(b->arena, Param);
+    param->type.dtype = b->options->dtype;
+    param->layer = b->graph->layer;
+    param->trained = true;
+    const JsonValue *hf = json_get(s, "hf"), *module = json_get(s, "module");
+    TRY(expand(b, json_get(s, "param"), &param->name));
+    TRY(bind_shape(b, json_get(s, "shape"), &param->type));
+    if (!hf) BIND_FAIL(b, s, "parameter %s: expected \"hf\", where it is in a model folder", param->name);
+    TRY(bind_hf(b, hf, &param->type, &param->hf));
+    if (module) TRY(expand(b, module, &param->module));
+    TRY(bind_init(b, json_get(s, "init"), param));
+    param->decay = param->type.ndim > 1;
+    (void)json_get_bool(s, "decay", &param->decay);
+    (void)json_get_bool(s, "linear", &param->is_linear);
+    (void)json_get_bool(s, "head", &param->is_head);
+    if (find_value(b, param->name)) BIND_FAIL(b, s, "second value named %s", param->name);
+    graph_add_param(b->graph, param);
+    return OK;
+}
+
+/* ---- nodes ---- */
+
+static Status bind_attrs(Binder *b, const JsonValue *json, const OpDef *op, char *attrs)
+{
+    for (uint32_t i = 0; json && json->type == JSON_OBJECT && i < json->count; i++) {
+        const AttrDef *a = op->attrs;
+        const char    *name = json->members[i].key.data;
+        while (a && a->type != ATTR_TYPE_END && strcmp(a->name, name) != 0) a++;
+        if (!a || a->type == ATTR_TYPE_END) BIND_FAIL(b, &json->members[i].value, "%s has no attribute %s", op->name, name);
+        double  number;
+        int64_t whole;
+        if (a->type == ATTR_TYPE_INT) {
+            TRY(eval_int(b, &json->members[i].value, &whole));
+            *(int64_t *)(void *)(attrs + a->offset) = whole;
+            continue;
+        }
+        TRY(eval(b, &json->members[i].value, &number));
+        if (a->type == ATTR_TYPE_FLOAT) *(double *)(void *)(attrs + a->offset) = number;
+        if (a->type == ATTR_TYPE_BOOL) *(bool *)(attrs + a->offset) = number != 0;
+    }
+    return OK;
+}
+
+static const OpDef *find_op(const Binder *b, const JsonValue *name)
+{
+    for (int i = 0; name->type == JSON_STRING && i < b->options->num_ops; i++)
+        if (str_equal(name->string, b->options->ops[i]->name)) return b->options->ops[i];
+    return NULL;
+}
+
+static Status bind_op(Binder *b, const JsonValue *s)
+{
+    const JsonValue *op_name = json_get(s, "op"), *in = json_get(s, "in"), *out = json_get(s, "out");
+    const OpDef     *op = find_op(b, op_name);
+    if (!op) BIND_FAIL(b, op_name, "unknown op %s", op_name->type == JSON_STRING ? op_name->string.data : "");
+    if (!in || in->type != JSON_ARRAY || in->count > op->num_in) BIND_FAIL(b, s, "%s: expected \"in\" with at most %d names", op->name, op->num_in);
+    if (!out || out->type != JSON_STRING) BIND_FAIL(b, s, "%s: expected \"out\", a name", op->name);
+    Value *values[NODE_MAX_IN] = { 0 };
+    for (uint32_t i = 0; i < in->count; i++)
+        if (in->items[i].type != JSON_NULL) TRY(bind_value(b, &in->items[i], &values[i]));
+    const char *name, *part = NULL, *source = NULL;
+    TRY(expand(b, out, &name));
+    if (find_value(b, name)) BIND_FAIL(b, out, "second value named %s", name);
+    char *attrs = attrs_defaults(b->arena, op);
+    TRY(bind_attrs(b, json_get(s, "attrs"), op, attrs));
+    b->graph->part = b->depth ? PART_BLOCK : PART_NONE;
+    if (json_get_str(s, "part", &part) && !part_parse(part, &b->graph->part)) BIND_FAIL(b, s, "unknown part %s", part);
+    /* The DSL's own line where it gave one, else the line of the JSON. */
+    b->graph->source = json_get_str(s, "source", &source)
+                           ? source
+                           : arena_printf(b->arena, "%s:%d", b->module->file, line_of(b, s->offset));
+    if (b->graph->num_nodes >= BIND_MAX_NODES) BIND_FAIL(b, s, "more than %d nodes", BIND_MAX_NODES);
+    return graph_add_node(b->graph, op, attrs, name, values, (int)in->count, ~0u, NULL);
+}
+
+/* ---- control ---- */
+
+static Status bind_repeat(Binder *b, const JsonValue *s)
+{
+    const JsonValue *body = json_get(s, "body"), *carry = json_get(s, "carry"), *yield = json_get(s, "yield");
+    const char      *index;
+    int64_t          count;
+    TRY(eval_int(b, json_get(s, "repeat"), &count));
+    if (!json_get_str(s, "index", &index) || !body || body->type != JSON_ARRAY) BIND_FAIL(b, s, "repeat: expected \"index\" and \"body\"");
+    if (count < 0 || count > BIND_MAX_NODES) BIND_FAIL(b, s, "repeat: %lld times", (long long)count);
+    if (b->depth == BIND_MAX_DEPTH) BIND_FAIL(b, s, "repeat nested deeper than %d", BIND_MAX_DEPTH);
+    int first = b->num_scope;
+    for (uint32_t i = 0; carry && carry->type == JSON_OBJECT && i < carry->count; i++) {
+        Value *value;
+        TRY(bind_value(b, &carry->members[i].value, &value));
+        TRY(push_scope(b, s, carry->members[i].key.data, value));
+    }
+    int outer_layer = b->graph->layer, carried = b->num_scope;
+    b->index_name[b->depth++] = index;
+    for (int64_t i = 0; i < count; i++) {
+        b->index[b->depth - 1] = (double)i;
+        if (b->depth == 1) b->graph->layer = (int)i;
+        TRY(bind_list(b, body));
+        Value *next[BIND_MAX_NAMES];
+        for (int k = first; k < carried; k++) {
+            const JsonValue *name = yield ? json_get(yield, b->scope[k].name) : NULL;
+            if (!name) BIND_FAIL(b, s, "repeat: \"yield\" has no %s", b->scope[k].name);
+            TRY(bind_value(b, name, &next[k]));
+        }
+        b->num_scope = carried;
+        for (int k = first; k < carried; k++) b->scope[k].value = next[k];
+    }
+    b->depth--;
+    b->graph->layer = outer_layer;
+    return OK; /* the carried names stay, with their last values */
+}
+
+static Status bind_statement(Binder *b, const JsonValue *s)
+{
+    const JsonValue *what;
+    if (s->type != JSON_OBJECT) BIND_FAIL(b, s, "expected a statement, found %s", json_type_name(s->type));
+    if (json_get(s, "param")) return bind_param(b, s);
+    if (json_get(s, "op")) return bind_op(b, s);
+    if (json_get(s, "repeat")) return bind_repeat(b, s);
+    if ((what = json_get(s, "if"))) {
+        double           holds;
+        const JsonValue *then = json_get(s, "then"), *otherwise = json_get(s, "else");
+        TRY(eval(b, what, &holds));
+        const JsonValue *chosen = holds != 0 ? then : otherwise;
+        return chosen ? bind_list(b, chosen) : OK;
+    }
+    if ((what = json_get(s, "let")) && what->type == JSON_STRING) {
+        Value           *value;
+        const JsonValue *is = json_get(s, "is");
+        if (!is) BIND_FAIL(b, s, "let: expected \"is\"");
+        TRY(bind_value(b, is, &value));
+        return push_scope(b, s, what->string.data, value);
+    }
+    if ((what = json_get(s, "output")) && what->type == JSON_STRING) {
+        Value           *value;
+        const JsonValue *is = json_get(s, "is");
+        if (!is) BIND_FAIL(b, s, "output: expected \"is\"");
+        TRY(bind_value(b, is, &value));
+        graph_add_output(b->graph, what->string.data, value);
+        return OK;
+    }
+    BIND_FAIL(b, s, "unknown statement; expected param, op, repeat, if, let or output");
+}
+
+static Status bind_list(Binder *b, const JsonValue *list)
+{
+    if (list->type != JSON_ARRAY) BIND_FAIL(b, list, "expected an array of statements");
+    for (uint32_t i = 0; i < list->count; i++) TRY(bind_statement(b, &list->items[i]));
+    return OK;
+}
+
+static void add_inputs(Binder *b)
+{
+    static const char *const rows[] = { "tokens", "labels", "positions", "doc_start", "doc_id" };
+    TensorType               type = type_make(DT_I32, 2, b->options->batch, b->options->seq);
+    for (int i = 0; i < 5; i++) graph_add_value(b->graph, VALUE_INPUT, rows[i], &type);
+    TensorType step = type_make(DT_I64, 1, (int64_t)STEP_COUNT), hyper = type_make(DT_F32, 1, (int64_t)HYPER_COUNT);
+    graph_add_value(b->graph, VALUE_INPUT, "step", &step);
+    graph_add_value(b->graph, VALUE_INPUT, "hyper", &hyper);
+}
+
+Status ir_module_bind(Arena *arena, const IrModule *module, const JsonValue *config, const char *config_name,
+                      const BindOptions *options, Graph **out_graph)
+{
+    Binder b = { .arena = arena, .module = module, .options = options };
+    b.line_starts = arena_array(arena, int, module->len + 2);
+    b.num_lines = 1;
+    for (size_t i = 0; i < module->len; i++)
+        if (module->text[i] == '\n') b.line_starts[b.num_lines++] = (int)i + 1;
+    TRY(ir_module_dims(arena, module, config, config_name, &b.dims));
+    b.graph = graph_create(arena, options->graph_name, options->ops, options->num_ops);
+    add_inputs(&b);
+    TRY(bind_list(&b, json_get(&module->root, "graph")));
+    b.graph->part = PART_NONE;
+    b.graph->source = NULL;
+    *out_graph = b.graph;
+    return OK;
+}

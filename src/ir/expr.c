@@ -1,0 +1,136 @@
+/* Precedence climbing; depth is bounded so that no input overflows the stack. */
+#include "ir/expr.h"
+
+#include <ctype.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct Expr {
+    const char *text, *p;
+    ExprLookup  lookup;
+    const void *context;
+    int         depth;
+} Expr;
+
+enum { EXPR_MAX_DEPTH = 64, EXPR_MAX_NAME = 128 };
+
+static Status ternary(Expr *e, double *out);
+
+static void blanks(Expr *e)
+{
+    while (*e->p == ' ') e->p++;
+}
+
+static bool accept(Expr *e, const char *token)
+{
+    blanks(e);
+    size_t n = strlen(token);
+    if (strncmp(e->p, token, n) != 0) return false;
+    e->p += n;
+    return true;
+}
+
+static Status primary(Expr *e, double *out)
+{
+    blanks(e);
+    if (accept(e, "(")) {
+        TRY(ternary(e, out));
+        FAIL_IF(!accept(e, ")"), ERR_INVALID, "expression \"%s\": expected ) at \"%s\"", e->text, e->p);
+        return OK;
+    }
+    if (isdigit((unsigned char)*e->p) || *e->p == '.') {
+        char *end;
+        *out = strtod(e->p, &end);
+        FAIL_IF(end == e->p, ERR_INVALID, "expression \"%s\": bad number at \"%s\"", e->text, e->p);
+        e->p = end;
+        return OK;
+    }
+    char   name[EXPR_MAX_NAME];
+    size_t n = 0;
+    while ((isalnum((unsigned char)*e->p) || *e->p == '_') && n + 1 < sizeof name) name[n++] = *e->p++;
+    name[n] = 0;
+    FAIL_IF(!n, ERR_INVALID, "expression \"%s\": expected a number, name or ( at \"%s\"", e->text, e->p);
+    FAIL_IF(!e->lookup(e->context, name, out), ERR_INVALID, "expression \"%s\": unknown symbol %s", e->text, name);
+    return OK;
+}
+
+static Status unary(Expr *e, double *out)
+{
+    FAIL_IF(++e->depth > EXPR_MAX_DEPTH, ERR_INVALID, "expression \"%.40s…\" is nested too deeply", e->text);
+    blanks(e);
+    bool not = *e->p == '!' && e->p[1] != '=', minus = *e->p == '-';
+    if (not|| minus) {
+        e->p++;
+        TRY(unary(e, out));
+        *out = not? *out == 0 : -*out;
+    } else {
+        TRY(primary(e, out));
+    }
+    e->depth--;
+    return OK;
+}
+
+/* Binary operators, loosest first. Two-character ones stand before their prefixes. */
+static const struct {
+    const char *token;
+    int         level;
+} operators[] = { { "||", 0 }, { "&&", 1 }, { "==", 2 }, { "!=", 2 }, { "<=", 3 }, { ">=", 3 }, { "<", 3 },
+                  { ">", 3 },  { "+", 4 },  { "-", 4 },  { "*", 5 },  { "/", 5 },  { "%", 5 } };
+enum { EXPR_LEVELS = 6 };
+
+static double apply(const char *token, double a, double b)
+{
+    switch (token[0]) {
+    case '|': return a != 0 || b != 0;
+    case '&': return a != 0 && b != 0;
+    case '=': return a == b;
+    case '!': return a != b;
+    case '<': return token[1] ? a <= b : a < b;
+    case '>': return token[1] ? a >= b : a > b;
+    case '+': return a + b;
+    case '-': return a - b;
+    case '*': return a * b;
+    case '/': return a / b;
+    default: return fmod(a, b);
+    }
+}
+
+static Status binary(Expr *e, int level, double *out)
+{
+    if (level == EXPR_LEVELS) return unary(e, out);
+    TRY(binary(e, level + 1, out));
+    for (;;) {
+        const char *token = NULL;
+        for (size_t i = 0; i < sizeof operators / sizeof operators[0] && !token; i++)
+            if (operators[i].level == level && accept(e, operators[i].token)) token = operators[i].token;
+        if (!token) return OK;
+        double right;
+        TRY(binary(e, level + 1, &right));
+        *out = apply(token, *out, right);
+    }
+}
+
+static Status ternary(Expr *e, double *out)
+{
+    FAIL_IF(++e->depth > EXPR_MAX_DEPTH, ERR_INVALID, "expression \"%.40s…\" is nested too deeply", e->text);
+    TRY(binary(e, 0, out));
+    if (accept(e, "?")) {
+        double yes, no;
+        TRY(ternary(e, &yes));
+        FAIL_IF(!accept(e, ":"), ERR_INVALID, "expression \"%s\": expected : at \"%s\"", e->text, e->p);
+        TRY(ternary(e, &no));
+        *out = *out != 0 ? yes : no;
+    }
+    e->depth--;
+    return OK;
+}
+
+Status expr_eval(const char *text, ExprLookup lookup, const void *context, double *out)
+{
+    Expr e = { .text = text, .p = text, .lookup = lookup, .context = context };
+    TRY(ternary(&e, out));
+    blanks(&e);
+    FAIL_IF(*e.p, ERR_INVALID, "expression \"%s\": unexpected \"%s\"", text, e.p);
+    return OK;
+}

@@ -1,0 +1,222 @@
+/* Reading a module and evaluating its `config` section: which symbols there are, from which keys of config.json they come,
+ * and which settings the family doesn't have. What isn't known is an error or, where harmless, listed as ignored. */
+#include "ir/module.h"
+
+#include "ir/expr.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { IR_VERSION = 1, IR_MAX_SYMBOLS = 64 };
+
+Status ir_module_parse(Arena *arena, const char *file, const char *text, size_t len, IrModule **out_module)
+{
+    IrModule *module = arena_new(arena, IrModule);
+    module->file = arena_strdup(arena, file);
+    module->text = text;
+    module->len = len;
+    TRY(json_parse(arena, file, text, len, &module->root));
+    int64_t version = 0;
+    FAIL_IF(!json_get_int(&module->root, "surogate_ir", &version) || version != IR_VERSION, ERR_INVALID,
+            "%s: expected \"surogate_ir\": %d, found %lld; write it again with this version's tools", file, IR_VERSION,
+            (long long)version);
+    FAIL_IF(!json_get_str(&module->root, "architecture", &module->architecture), ERR_INVALID,
+            "%s: expected a text under \"architecture\"", file);
+    static const char *const sections[] = { "config", "graph" };
+    for (int i = 0; i < 2; i++) {
+        const JsonValue *section = json_get(&module->root, sections[i]);
+        FAIL_IF(!section || section->type != JSON_ARRAY, ERR_INVALID, "%s: expected an array under \"%s\"", file, sections[i]);
+    }
+    *out_module = module;
+    return OK;
+}
+
+bool ir_dims_get(const IrDims *dims, const char *name, double *out)
+{
+    for (int i = 0; i < dims->num; i++) {
+        if (strcmp(dims->names[i], name) != 0) continue;
+        *out = dims->values[i];
+        return true;
+    }
+    return false;
+}
+
+static bool lookup_dims(const void *context, const char *name, double *out)
+{
+    return ir_dims_get(context, name, out);
+}
+
+/* "a.b" reads config["a"]["b"]; null counts as absent. */
+static const JsonValue *config_get(const JsonValue *config, const char *path)
+{
+    const char *dot = strchr(path, '.');
+    char        head[128];
+    if (dot && (size_t)(dot - path) < sizeof head) {
+        memcpy(head, path, (size_t)(dot - path));
+        head[dot - path] = 0;
+        const JsonValue *inner = json_get(config, head);
+        return inner ? config_get(inner, dot + 1) : NULL;
+    }
+    const JsonValue *value = json_get(config, path);
+    return value && value->type != JSON_NULL ? value : NULL;
+}
+
+typedef struct Setting {
+    const IrModule  *module;
+    const JsonValue *entry;
+    const char      *config_name;
+    const char      *key; /* the spelling found */
+} Setting;
+
+static Status setting_from_choice(const Setting *s, const JsonValue *value, double *out)
+{
+    const JsonValue *choices = json_get(s->entry, "choices");
+    const JsonValue *choice = choices ? json_get(choices, value->string.data) : NULL;
+    if (choice && choice->type == JSON_INT) {
+        *out = (double)choice->integer;
+        return OK;
+    }
+    StrBuf known = { 0 };
+    for (uint32_t i = 0; choices && choices->type == JSON_OBJECT && i < choices->count; i++)
+        strbuf_printf(&known, "%s%s", i ? ", " : "", choices->members[i].key.data);
+    Status status = status_fail(ERR_UNSUPPORTED, "%s: %s: \"%.100s\" isn't supported for %s; supported: %s", s->config_name,
+                                s->key, value->string.data, s->module->architecture,
+                                known.len ? strbuf_cstr(&known) : "a number");
+    strbuf_deinit(&known);
+    return status;
+}
+
+static Status setting_value(const Setting *s, const JsonValue *value, double *out)
+{
+    switch (value->type) {
+    case JSON_INT: *out = (double)value->integer; return OK;
+    case JSON_DOUBLE: *out = value->number; return OK;
+    case JSON_BOOL: *out = value->boolean; return OK;
+    case JSON_STRING: return setting_from_choice(s, value, out);
+    case JSON_ARRAY: /* one value a layer: all must be the same */
+        *out = 0;
+        for (uint32_t i = 0; i < value->count; i++) {
+            double one = 0;
+            TRY(setting_value(s, &value->items[i], &one));
+            FAIL_IF(i && one != *out, ERR_UNSUPPORTED, "%s: %s: entries differ from layer to layer; %s has one kind of layer",
+                    s->config_name, s->key, s->module->architecture);
+            *out = one;
+        }
+        return OK;
+    default: FAIL(ERR_INVALID, "%s: %s: expected a number, found %s", s->config_name, s->key, json_type_name(value->type));
+    }
+}
+
+static Status check_range(const Setting *s, double value)
+{
+    double least = 0, most = 0;
+    FAIL_IF(json_get_double(s->entry, "min", &least) && value < least, ERR_INVALID, "%s: %s: %g; expected at least %g",
+            s->config_name, s->key, value, least);
+    FAIL_IF(json_get_double(s->entry, "max", &most) && value > most, ERR_INVALID, "%s: %s: %g; expected at most %g",
+            s->config_name, s->key, value, most);
+    bool integer = false;
+    FAIL_IF(json_get_bool(s->entry, "integer", &integer) && integer && value != floor(value), ERR_INVALID,
+            "%s: %s: %g; expected a whole number", s->config_name, s->key, value);
+    return OK;
+}
+
+/* Finds the first spelling present in config; `entry.key` is a text or an array of texts. */
+static const JsonValue *setting_find(Setting *s, const JsonValue *config)
+{
+    const JsonValue *key = json_get(s->entry, "key");
+    const JsonValue *found = NULL;
+    s->key = "";
+    if (key && key->type == JSON_STRING) {
+        s->key = key->string.data;
+        return config_get(config, s->key);
+    }
+    for (uint32_t i = 0; key && key->type == JSON_ARRAY && i < key->count && !found; i++) {
+        if (key->items[i].type != JSON_STRING) continue;
+        s->key = key->items[i].string.data;
+        found = config_get(config, s->key);
+    }
+    return found;
+}
+
+static Status read_setting(const IrModule *module, const JsonValue *entry, const JsonValue *config, const char *config_name,
+                           IrDims *dims)
+{
+    Setting     s = { .module = module, .entry = entry, .config_name = config_name };
+    const char *symbol, *fallback = NULL;
+    FAIL_IF(!json_get_str(entry, "symbol", &symbol), ERR_INVALID, "%s: a config entry has no \"symbol\"", module->file);
+    FAIL_IF(dims->num == IR_MAX_SYMBOLS, ERR_INVALID, "%s: more than %d config entries", module->file, IR_MAX_SYMBOLS);
+    const JsonValue *value = setting_find(&s, config);
+    double           number = 0;
+    if (value) {
+        TRY(setting_value(&s, value, &number));
+    } else if (json_get_str(entry, "default", &fallback)) {
+        TRY(expr_eval(fallback, lookup_dims, dims, &number));
+    } else {
+        FAIL(ERR_INVALID, "%s: %s: missing; %s needs it", config_name, s.key, module->architecture);
+    }
+    TRY(check_range(&s, number));
+    dims->names[dims->num] = symbol;
+    dims->values[dims->num++] = number;
+    return OK;
+}
+
+/* Whether some entry of `list` (texts, or objects with "key") is this key or lies under it. */
+static bool is_listed(const JsonValue *list, const char *key)
+{
+    size_t n = strlen(key);
+    for (uint32_t i = 0; list && list->type == JSON_ARRAY && i < list->count; i++) {
+        const JsonValue *item = &list->items[i];
+        if (item->type == JSON_OBJECT) item = json_get(item, "key");
+        if (!item) continue;
+        if (item->type == JSON_ARRAY && is_listed(item, key)) return true;
+        if (item->type != JSON_STRING || strncmp(item->string.data, key, n) != 0) continue;
+        if (item->string.data[n] == 0 || item->string.data[n] == '.') return true;
+    }
+    return false;
+}
+
+static bool is_off(const JsonValue *value)
+{
+    return value->type == JSON_NULL || (value->type == JSON_BOOL && !value->boolean) ||
+           (value->type == JSON_INT && value->integer == 0) || (value->type == JSON_DOUBLE && value->number == 0);
+}
+
+/* A key nobody here knows, that sounds as if it changed the computation, is an error: ignoring it would train another model. */
+static Status check_unknown_keys(const IrModule *module, const JsonValue *config, const char *config_name)
+{
+    const JsonValue *settings = json_get(&module->root, "config");
+    const JsonValue *ignored = json_get(&module->root, "ignored");
+    const JsonValue *refused = json_get(&module->root, "refused");
+    for (uint32_t i = 0; config->type == JSON_OBJECT && i < config->count; i++) {
+        const char *key = config->members[i].key.data;
+        if (is_off(&config->members[i].value) || is_listed(settings, key) || is_listed(ignored, key)) continue;
+        for (uint32_t k = 0; refused && refused->type == JSON_ARRAY && k < refused->count; k++) {
+            const JsonValue *part = &refused->items[k];
+            FAIL_IF(part->type == JSON_STRING && strstr(key, part->string.data), ERR_UNSUPPORTED,
+                    "%s: %s: this setting isn't supported for %s; remove it only if the model doesn't use it", config_name,
+                    key, module->architecture);
+        }
+    }
+    return OK;
+}
+
+Status ir_module_dims(Arena *arena, const IrModule *module, const JsonValue *config, const char *config_name, IrDims *out)
+{
+    *out = (IrDims){ 0 };
+    out->names = arena_array(arena, const char *, IR_MAX_SYMBOLS);
+    out->values = arena_array(arena, double, IR_MAX_SYMBOLS);
+    FAIL_IF(config->type != JSON_OBJECT, ERR_INVALID, "%s: expected an object", config_name);
+    const JsonValue *settings = json_get(&module->root, "config");
+    for (uint32_t i = 0; i < settings->count; i++) TRY(read_setting(module, &settings->items[i], config, config_name, out));
+    const JsonValue *rules = json_get(&module->root, "require");
+    for (uint32_t i = 0; rules && rules->type == JSON_ARRAY && i < rules->count; i++) {
+        const char *that, *message;
+        double      holds = 0;
+        FAIL_IF(!json_get_str(&rules->items[i], "that", &that) || !json_get_str(&rules->items[i], "message", &message),
+                ERR_INVALID, "%s: a rule needs \"that\" and \"message\"", module->file);
+        TRY(expr_eval(that, lookup_dims, out, &holds));
+        FAIL_IF(holds == 0, ERR_UNSUPPORTED, "%s: %s (%s: %s)", config_name, message, module->architecture, that);
+    }
+    return check_unknown_keys(module, config, config_name);
+}
