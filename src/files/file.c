@@ -155,10 +155,11 @@ static Status write_all(int fd, const char *path, const char *data, size_t size)
 }
 
 struct FileWriter {
-    int    fd;
-    char  *path, *partial; /* final and temporary name */
-    size_t used;
-    char   buffer[COPY_BYTES];
+    int      fd;
+    char    *path, *partial; /* final and temporary name */
+    uint64_t size;           /* appended in all */
+    size_t   used;           /* of buffer */
+    char     buffer[COPY_BYTES];
 };
 
 Status file_writer_open(const char *path, FileWriter **out)
@@ -173,6 +174,7 @@ Status file_writer_open(const char *path, FileWriter **out)
     writer->path = strdup(path);
     if (!writer->path) fatal_out_of_memory(strlen(path));
     writer->used = 0;
+    writer->size = 0;
     writer->fd = open(writer->partial, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
     if (writer->fd < 0) {
         Status status = fail_errno("create", writer->partial);
@@ -192,11 +194,17 @@ static Status writer_flush(FileWriter *writer)
 
 Status file_writer_append(FileWriter *writer, const void *data, size_t size)
 {
+    writer->size += size;
     if (size > sizeof writer->buffer - writer->used) TRY(writer_flush(writer));
     if (size >= sizeof writer->buffer) return write_all(writer->fd, writer->path, data, size);
     if (size) memcpy(writer->buffer + writer->used, data, size);
     writer->used += size;
     return OK;
+}
+
+uint64_t file_writer_size(const FileWriter *writer)
+{
+    return writer->size;
 }
 
 static void writer_free(FileWriter *writer)

@@ -35,6 +35,7 @@ NODISCARD Status file_write_atomic(const char *path, const void *data, size_t si
 typedef struct FileWriter FileWriter;
 NODISCARD Status file_writer_open(const char *path, FileWriter **out);
 NODISCARD Status file_writer_append(FileWriter *writer, const void *data, size_t size);
+uint64_t         file_writer_size(const FileWriter *writer); /* bytes appended */
 NODISCARD Status file_writer_commit(FileWriter *writer);
 void             file_writer_abort(FileWriter *writer); /* NULL is fine */
 

@@ -1,0 +1,406 @@
+/* The reader. Rules are those of huggingface/safetensors: the tensors tile the data exactly, in some order; anything else
+ * is an error that names the tensor. */
+#include "files/safetensors.h"
+
+#include "base/json.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct Shard {
+    FileMap     map;
+    const char *path;
+} Shard;
+
+struct StFile {
+    Arena        arena;
+    const char  *path;
+    Shard       *shards;
+    size_t       num_shards;
+    StTensor    *tensors;
+    size_t       count, capacity;
+    uint32_t    *table; /* 1 + index by name; open addressing */
+    size_t       table_size;
+    const char **metadata; /* key, value, ... */
+    size_t       num_metadata;
+};
+
+static const struct {
+    const char *name;
+    int         bits, dtype;
+} dtypes[ST_DTYPE_COUNT] = {
+#define ST_DTYPE(name, bits, dtype) { #name, bits, dtype },
+#include "files/safetensors.def"
+#undef ST_DTYPE
+};
+
+const char *st_dtype_name(StDType dtype)
+{
+    CHECK(dtype < ST_DTYPE_COUNT);
+    return dtypes[dtype].name;
+}
+
+int st_dtype_bits(StDType dtype)
+{
+    CHECK(dtype < ST_DTYPE_COUNT);
+    return dtypes[dtype].bits;
+}
+
+bool st_dtype_to(StDType dtype, DType *out)
+{
+    if (dtypes[dtype].dtype < 0) return false;
+    *out = (DType)dtypes[dtype].dtype;
+    return true;
+}
+
+StDType st_dtype_from(DType dtype)
+{
+    int i = 0;
+    while (dtypes[i].dtype != (int)dtype) CHECK(++i < ST_DTYPE_COUNT);
+    return (StDType)i;
+}
+
+bool st_dtype_is_float(StDType dtype)
+{
+    return dtype == ST_F32 || dtype == ST_BF16 || dtype == ST_F16 || dtype == ST_F64;
+}
+
+/* ---- one file ---- */
+
+/* Where messages point to. */
+typedef struct Place {
+    const char *path, *tensor;
+} Place;
+
+#define FAIL_TENSOR(place, fmt, ...) \
+    FAIL(ERR_INVALID, "%s: tensor \"%.200s\": " fmt, (place)->path, (place)->tensor, __VA_ARGS__)
+
+static Status read_dtype(const Place *place, const JsonValue *info, StDType *out)
+{
+    const char *name;
+    if (!json_get_str(info, "dtype", &name)) FAIL_TENSOR(place, "%s", "no \"dtype\" string in the header");
+    for (int i = 0; i < ST_DTYPE_COUNT; i++) {
+        if (strcmp(name, dtypes[i].name) != 0) continue;
+        *out = (StDType)i;
+        return OK;
+    }
+    FAIL_TENSOR(place, "unknown dtype \"%.40s\"; expected one like F32, BF16, F16", name);
+}
+
+/* Fills dims, numel and bytes. */
+static Status read_shape(const Place *place, const JsonValue *info, StTensor *tensor)
+{
+    const JsonValue *shape = json_get(info, "shape");
+    if (!shape || shape->type != JSON_ARRAY) FAIL_TENSOR(place, "%s", "no \"shape\" array in the header");
+    if (shape->count > ST_MAX_NDIM) FAIL_TENSOR(place, "%u dimensions, at most %d are read", shape->count, ST_MAX_NDIM);
+    tensor->ndim = (int)shape->count;
+    tensor->numel = 1;
+    for (int i = 0; i < tensor->ndim; i++) {
+        const JsonValue *dim = &shape->items[i];
+        if (dim->type != JSON_INT || dim->integer < 0)
+            FAIL_TENSOR(place, "dimension %d of its shape is no integer >= 0", i);
+        tensor->dim[i] = dim->integer;
+        if (__builtin_mul_overflow(tensor->numel, dim->integer, &tensor->numel))
+            FAIL_TENSOR(place, "%s", "its shape overflows 64 bits");
+    }
+    int64_t bits;
+    if (__builtin_mul_overflow(tensor->numel, st_dtype_bits(tensor->dtype), &bits))
+        FAIL_TENSOR(place, "%s", "its size overflows 64 bits");
+    if (bits % 8) FAIL_TENSOR(place, "%lld %s elements don't fill whole bytes", (long long)tensor->numel,
+                              st_dtype_name(tensor->dtype));
+    tensor->bytes = (size_t)(bits / 8);
+    return OK;
+}
+
+/* data: of the file, after the header. */
+static Status read_offsets(const Place *place, const JsonValue *info, const FileMap *data, StTensor *tensor)
+{
+    const JsonValue *offsets = json_get(info, "data_offsets");
+    if (!offsets || offsets->type != JSON_ARRAY || offsets->count != 2 || offsets->items[0].type != JSON_INT ||
+        offsets->items[1].type != JSON_INT)
+        FAIL_TENSOR(place, "%s", "no \"data_offsets\" of two integers in the header");
+    int64_t begin = offsets->items[0].integer, end = offsets->items[1].integer;
+    if (begin < 0 || end < begin)
+        FAIL_TENSOR(place, "data_offsets [%lld, %lld] are no range", (long long)begin, (long long)end);
+    if ((uint64_t)end > data->size)
+        FAIL_TENSOR(place, "its data ends at byte %lld but the file holds only %zu bytes of data: the file is cut short",
+                    (long long)end, data->size);
+    if ((uint64_t)(end - begin) != tensor->bytes)
+        FAIL_TENSOR(place, "data_offsets span %lld bytes, but its dtype %s and shape need %zu", (long long)(end - begin),
+                    st_dtype_name(tensor->dtype), tensor->bytes);
+    tensor->data = data->data + begin;
+    int align = st_dtype_bits(tensor->dtype) / 8;
+    if (align > 1 && (uintptr_t)tensor->data % (unsigned)align)
+        FAIL_TENSOR(place, "its data isn't aligned to %d bytes; save the file again with a current safetensors", align);
+    return OK;
+}
+
+static Status read_metadata(StFile *file, const char *path, const JsonValue *metadata, bool keep)
+{
+    FAIL_IF(metadata->type != JSON_OBJECT, ERR_INVALID, "%s: __metadata__ is no object", path);
+    for (uint32_t i = 0; i < metadata->count; i++)
+        FAIL_IF(metadata->members[i].value.type != JSON_STRING, ERR_INVALID, "%s: __metadata__ \"%.200s\" is no string", path,
+                metadata->members[i].key.data);
+    if (!keep) return OK;
+    file->num_metadata = metadata->count;
+    file->metadata = arena_array(&file->arena, const char *, 2 * (size_t)metadata->count);
+    for (uint32_t i = 0; i < metadata->count; i++) {
+        const JsonMember *member = &metadata->members[i];
+        file->metadata[2 * i] = arena_strndup(&file->arena, member->key.data, member->key.len);
+        file->metadata[2 * i + 1] = arena_strndup(&file->arena, member->value.string.data, member->value.string.len);
+    }
+    return OK;
+}
+
+static StTensor *tensor_push(StFile *file)
+{
+    if (file->count == file->capacity) {
+        file->capacity = file->capacity ? file->capacity * 2 : 32;
+        file->tensors = realloc(file->tensors, file->capacity * sizeof *file->tensors);
+        if (!file->tensors) fatal_out_of_memory(file->capacity * sizeof *file->tensors);
+    }
+    return memset(&file->tensors[file->count++], 0, sizeof *file->tensors);
+}
+
+static int by_data(const void *a, const void *b)
+{
+    const StTensor *x = *(const StTensor *const *)a, *y = *(const StTensor *const *)b;
+    if (x->data != y->data) return (const char *)x->data < (const char *)y->data ? -1 : 1;
+    return x->bytes < y->bytes ? -1 : x->bytes > y->bytes;
+}
+
+/* The tensors from `first` on tile `data`: no overlap, no hole, nothing after the last. */
+static Status check_tiling(const StFile *file, size_t first, const char *path, const FileMap *data, Arena *scratch)
+{
+    size_t           count = file->count - first;
+    const StTensor **order = arena_array(scratch, const StTensor *, count);
+    for (size_t i = 0; i < count; i++) order[i] = &file->tensors[first + i];
+    qsort(order, count, sizeof *order, by_data);
+    const char *at = data->data;
+    for (size_t i = 0; i < count; i++) {
+        const char *begin = order[i]->data;
+        Place       place = { path, order[i]->name };
+        if (begin < at) FAIL_TENSOR(&place, "its data overlaps that of \"%.200s\"", order[i - 1]->name);
+        if (begin > at) FAIL_TENSOR(&place, "%td bytes before its data belong to no tensor", begin - at);
+        at = begin + order[i]->bytes;
+    }
+    ptrdiff_t rest = data->data + data->size - at;
+    FAIL_IF(rest != 0, ERR_INVALID, "%s: the last %td bytes belong to no tensor", path, rest);
+    return OK;
+}
+
+static Status read_header(StFile *file, const char *path, const JsonValue *header, const FileMap *data, Arena *scratch)
+{
+    size_t first = file->count;
+    FAIL_IF(header->type != JSON_OBJECT, ERR_INVALID, "%s: the header is no JSON object", path);
+    for (uint32_t i = 0; i < header->count; i++) {
+        const JsonMember *member = &header->members[i];
+        if (str_equal(member->key, "__metadata__")) {
+            TRY(read_metadata(file, path, &member->value, first == 0));
+            continue;
+        }
+        Place place = { path, member->key.data };
+        if (strlen(member->key.data) != member->key.len) FAIL_TENSOR(&place, "%s", "its name holds a NUL character");
+        if (member->value.type != JSON_OBJECT) FAIL_TENSOR(&place, "%s", "its header entry is no object");
+        StTensor *tensor = tensor_push(file);
+        tensor->name = arena_strndup(&file->arena, member->key.data, member->key.len);
+        tensor->path = path;
+        TRY(read_dtype(&place, &member->value, &tensor->dtype));
+        TRY(read_shape(&place, &member->value, tensor));
+        TRY(read_offsets(&place, &member->value, data, tensor));
+    }
+    return check_tiling(file, first, path, data, scratch);
+}
+
+static Status read_file(StFile *file, const char *path, const FileMap *map)
+{
+    FAIL_IF(map->size < 8, ERR_INVALID, "%s: %zu bytes, too short for a safetensors file", path, map->size);
+    uint64_t header_bytes;
+    memcpy(&header_bytes, map->data, 8);
+    FAIL_IF(header_bytes > ST_MAX_HEADER_BYTES, ERR_INVALID,
+            "%s: not a safetensors file: its first 8 bytes ask for a header of %llu bytes (at most %d are allowed)", path,
+            (unsigned long long)header_bytes, ST_MAX_HEADER_BYTES);
+    FAIL_IF(header_bytes > map->size - 8, ERR_INVALID, "%s: the header of %llu bytes is cut short: the file has %zu bytes",
+            path, (unsigned long long)header_bytes, map->size);
+    const char *text = map->data + 8;
+    FAIL_IF(header_bytes == 0 || text[0] != '{', ERR_INVALID, "%s: the header doesn't start with '{'", path);
+    FileMap   data = { text + header_bytes, map->size - 8 - header_bytes };
+    Arena     scratch = { 0 };
+    JsonValue header;
+    Status    status = json_parse(&scratch, "header", text, header_bytes, &header);
+    if (status != OK) status = status_prefix(status, "%s", path);
+    else status = read_header(file, path, &header, &data, &scratch);
+    arena_deinit(&scratch);
+    return status;
+}
+
+/* ---- the whole ---- */
+
+static uint32_t *slot_of(const StFile *file, const char *name)
+{
+    size_t at = hash_bytes(name, strlen(name), 0) & (file->table_size - 1);
+    while (file->table[at] && strcmp(file->tensors[file->table[at] - 1].name, name) != 0)
+        at = (at + 1) & (file->table_size - 1);
+    return &file->table[at];
+}
+
+static Status build_table(StFile *file)
+{
+    file->table_size = 8;
+    while (file->table_size < file->count * 2) file->table_size *= 2;
+    file->table = arena_array(&file->arena, uint32_t, file->table_size);
+    for (size_t i = 0; i < file->count; i++) {
+        uint32_t *slot = slot_of(file, file->tensors[i].name);
+        FAIL_IF(*slot, ERR_INVALID, "tensor \"%.200s\" is in both %s and %s", file->tensors[i].name,
+                file->tensors[*slot - 1].path, file->tensors[i].path);
+        *slot = (uint32_t)i + 1;
+    }
+    return OK;
+}
+
+static Status add_shard(StFile *file, const char *name)
+{
+    Shard *shard = &file->shards[file->num_shards];
+    shard->path = arena_strdup(&file->arena, name);
+    TRY(file_map(name, &shard->map));
+    file->num_shards++;
+    return read_file(file, shard->path, &shard->map);
+}
+
+/* Opens each file that the index names, once, in order of first mention. */
+static Status open_shards(StFile *file, const char *folder, const char *index_path, const JsonValue *map)
+{
+    file->shards = arena_array(&file->arena, Shard, map->count);
+    for (uint32_t i = 0; i < map->count; i++) {
+        const JsonMember *member = &map->members[i];
+        FAIL_IF(member->value.type != JSON_STRING, ERR_INVALID, "%s: weight_map \"%.200s\" is no file name", index_path,
+                member->key.data);
+        const char *name = member->value.string.data;
+        FAIL_IF(strchr(name, '/') || !*name, ERR_INVALID, "%s: weight_map \"%.200s\": \"%.200s\" is no plain file name",
+                index_path, member->key.data, name);
+        const char *path = arena_printf(&file->arena, "%s/%s", folder, name);
+        bool        known = false;
+        for (size_t j = file->num_shards; j > 0 && !known; j--) known = strcmp(file->shards[j - 1].path, path) == 0;
+        if (known) continue;
+        FAIL_IF(!file_exists(path), ERR_NOT_FOUND, "the shard %s is missing; %s names it for tensor \"%.200s\"", path,
+                index_path, member->key.data);
+        TRY(add_shard(file, path));
+    }
+    TRY(build_table(file));
+    for (uint32_t i = 0; i < map->count; i++) {
+        const JsonMember *member = &map->members[i];
+        const StTensor   *tensor = st_find(file, member->key.data);
+        const char       *name = member->value.string.data;
+        FAIL_IF(!tensor || strcmp(strrchr(tensor->path, '/') + 1, name) != 0, ERR_INVALID,
+                "%s: tensor \"%.200s\" isn't in %s, where the index puts it", index_path, member->key.data, name);
+    }
+    return OK;
+}
+
+static Status open_index(StFile *file, const char *folder, const char *index_path)
+{
+    Arena  scratch = { 0 };
+    Str    text;
+    Status status = file_read(&scratch, index_path, ST_MAX_HEADER_BYTES, &text);
+    JsonValue index;
+    if (status == OK) status = json_parse(&scratch, index_path, text.data, text.len, &index);
+    if (status == OK) {
+        const JsonValue *map = json_get(&index, "weight_map");
+        if (!map || map->type != JSON_OBJECT)
+            status = status_fail(ERR_INVALID, "%s: no \"weight_map\" object", index_path);
+        else status = open_shards(file, folder, index_path, map);
+    }
+    arena_deinit(&scratch);
+    return status;
+}
+
+static Status open_path(StFile *file, const char *path)
+{
+    const char *single = path;
+    if (file_is_dir(path)) {
+        single = arena_printf(&file->arena, "%s/model.safetensors", path);
+        const char *index = arena_printf(&file->arena, "%s/model.safetensors.index.json", path);
+        if (!file_exists(single) && file_exists(index)) return open_index(file, path, index);
+        const char *adapter = arena_printf(&file->arena, "%s/adapter_model.safetensors", path);
+        if (!file_exists(single) && file_exists(adapter)) single = adapter;
+        FAIL_IF(!file_exists(single), ERR_NOT_FOUND,
+                "%s holds no model.safetensors, model.safetensors.index.json or adapter_model.safetensors", path);
+    }
+    file->shards = arena_array(&file->arena, Shard, 1);
+    TRY(add_shard(file, single));
+    return build_table(file);
+}
+
+static StFile *file_new(const char *path)
+{
+    StFile *file = calloc(1, sizeof *file);
+    if (!file) fatal_out_of_memory(sizeof *file);
+    file->path = arena_strdup(&file->arena, path);
+    return file;
+}
+
+Status st_open(const char *path, StFile **out)
+{
+    StFile *file = file_new(path);
+    Status  status = open_path(file, path);
+    if (status == OK) *out = file;
+    else st_close(file);
+    return status;
+}
+
+Status st_open_memory(const char *name, const void *data, size_t size, StFile **out)
+{
+    StFile *file = file_new(name);
+    FileMap map = { data, size };
+    Status  status = read_file(file, file->path, &map);
+    if (status == OK) status = build_table(file);
+    if (status == OK) *out = file;
+    else st_close(file);
+    return status;
+}
+
+void st_close(StFile *file)
+{
+    if (!file) return;
+    for (size_t i = 0; i < file->num_shards; i++) file_unmap(&file->shards[i].map);
+    free(file->tensors);
+    arena_deinit(&file->arena);
+    free(file);
+}
+
+size_t st_count(const StFile *file)
+{
+    return file->count;
+}
+
+const StTensor *st_at(const StFile *file, size_t index)
+{
+    CHECK(index < file->count);
+    return &file->tensors[index];
+}
+
+const StTensor *st_find(const StFile *file, const char *name)
+{
+    uint32_t slot = *slot_of(file, name);
+    return slot ? &file->tensors[slot - 1] : NULL;
+}
+
+const char *st_metadata(const StFile *file, const char *key)
+{
+    for (size_t i = 0; i < file->num_metadata; i++)
+        if (strcmp(file->metadata[2 * i], key) == 0) return file->metadata[2 * i + 1];
+    return NULL;
+}
+
+Status st_require(const StFile *file, const char *name, const StTensor **out)
+{
+    *out = st_find(file, name);
+    if (*out) return OK;
+    const char **names = malloc((file->count + 1) * sizeof *names);
+    if (!names) fatal_out_of_memory(file->count * sizeof *names);
+    for (size_t i = 0; i < file->count; i++) names[i] = file->tensors[i].name;
+    const char *near = nearest_name(name, names, file->count);
+    free(names);
+    FAIL(ERR_NOT_FOUND, "%s: no tensor \"%s\" among its %zu%s%s%s", file->path, name, file->count, near ? "; the nearest is \"" : "",
+         near ? near : "", near ? "\"" : "");
+}

@@ -1,0 +1,82 @@
+/* safetensors: a file is 8 bytes of header size, a JSON header {name: {dtype, shape, data_offsets}}, then the tensors'
+ * bytes, row-major, little-endian, gapless. Reading maps the file and trusts nothing in it; writing streams. */
+#pragma once
+
+#include "base/dtype.h"
+#include "files/file.h"
+
+enum { ST_MAX_NDIM = 8, ST_MAX_HEADER_BYTES = 100000000 };
+
+typedef enum StDType {
+#define ST_DTYPE(name, bits, dtype) ST_##name,
+#include "files/safetensors.def"
+#undef ST_DTYPE
+    ST_DTYPE_COUNT
+} StDType;
+
+const char *st_dtype_name(StDType dtype);
+int         st_dtype_bits(StDType dtype);
+bool        st_dtype_to(StDType dtype, DType *out);     /* false: not one we compute with */
+StDType     st_dtype_from(DType dtype);
+bool        st_dtype_is_float(StDType dtype);            /* one st_to_f32 converts: F32, BF16, F16, F64 */
+
+/* One tensor of an open file; all pointers live until st_close. */
+typedef struct StTensor {
+    const char *name;
+    StDType     dtype;
+    int         ndim; /* 0: a scalar */
+    int64_t     dim[ST_MAX_NDIM];
+    int64_t     numel;
+    const void *data; /* aligned to its element size */
+    size_t      bytes;
+    const char *path; /* of the file that holds it */
+} StTensor;
+
+typedef struct StFile StFile; /* an open file, or folder of shards; immutable, so any thread may read it */
+
+/* path: a file, or a folder with model.safetensors, model.safetensors.index.json or adapter_model.safetensors (the first
+ * there is). Errors name file and tensor. The folder's index and its shards must agree. */
+NODISCARD Status st_open(const char *path, StFile **out);
+void             st_close(StFile *file); /* NULL is fine */
+
+/* The same over bytes of the caller's, which must outlive it and start at a multiple of 8. */
+NODISCARD Status st_open_memory(const char *name, const void *data, size_t size, StFile **out);
+
+size_t          st_count(const StFile *file);
+const StTensor *st_at(const StFile *file, size_t index);            /* in order of the files, then of the header */
+const StTensor *st_find(const StFile *file, const char *name);      /* NULL: absent. O(1) */
+const char     *st_metadata(const StFile *file, const char *key);   /* of the (first) file; NULL: absent */
+
+/* The tensor, or ERR_NOT_FOUND with the file and the nearest name in the message. */
+NODISCARD Status st_require(const StFile *file, const char *name, const StTensor **out);
+
+/* Elements [first, first + count) as floats; ERR_UNSUPPORTED unless st_dtype_is_float. */
+NODISCARD Status st_to_f32(const StTensor *tensor, int64_t first, int64_t count, float *dst);
+
+/* ERR_INVALID naming tensor and index when an element is NaN or infinite, or too large for a float. Other dtypes pass. */
+NODISCARD Status st_check_finite(const StTensor *tensor);
+
+/* ---- writing ---- */
+
+typedef struct StDecl {
+    const char *name;
+    StDType     dtype;
+    int         ndim;
+    int64_t     dim[ST_MAX_NDIM];
+    const void *data; /* or NULL: `source` is asked */
+} StDecl;
+
+size_t st_decl_bytes(const StDecl *decl);
+
+/* Appends exactly st_decl_bytes of tensor `index` to `out`, in pieces as it likes. */
+typedef Status (*StSource)(void *context, size_t index, FileWriter *out);
+
+/* metadata: {key, value, key, value, ..., NULL}, or NULL for {"format": "pt"}. Tensors are laid out by descending element
+ * size, else in the given order. source may be NULL when every decl has data. The file appears whole or not at all. */
+NODISCARD Status st_write(const char *path, const StDecl *decls, size_t count, const char *const *metadata, StSource source,
+                          void *context);
+
+/* `folder`/`stem`.safetensors, or, when the tensors take more than max_shard_bytes, stem-00001-of-0000N.safetensors and
+ * stem.safetensors.index.json. Removes what an earlier save of the other kind left under those names. */
+NODISCARD Status st_write_folder(const char *folder, const char *stem, const StDecl *decls, size_t count,
+                                 size_t max_shard_bytes, StSource source, void *context);

@@ -1,0 +1,171 @@
+/* The writer: header first, then each tensor as its source delivers it, through a FileWriter. */
+#include "base/json.h"
+#include "files/safetensors.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+size_t st_decl_bytes(const StDecl *decl)
+{
+    size_t bits = (size_t)st_dtype_bits(decl->dtype);
+    for (int i = 0; i < decl->ndim; i++) CHECK(!__builtin_mul_overflow(bits, (size_t)decl->dim[i], &bits));
+    CHECK(bits % 8 == 0);
+    return bits / 8;
+}
+
+/* Indices of decls[picked[0..count)], wide elements first, so that each tensor starts at a multiple of its element size. */
+static void sort_by_width(const StDecl *decls, size_t *picked, size_t count, Arena *scratch)
+{
+    size_t *sorted = arena_array(scratch, size_t, count), n = 0;
+    for (int bits = 64; bits > 0; bits--)
+        for (size_t i = 0; i < count; i++)
+            if (st_dtype_bits(decls[picked[i]].dtype) == bits) sorted[n++] = picked[i];
+    CHECK(n == count);
+    if (count) memcpy(picked, sorted, count * sizeof *picked);
+}
+
+static void write_header(StrBuf *out, const StDecl *decls, const size_t *picked, size_t count, const char *const *metadata)
+{
+    static const char *const standard[] = { "format", "pt", NULL };
+    if (!metadata) metadata = standard;
+    strbuf_append(out, "\0\0\0\0\0\0\0\0{\"__metadata__\":{", 8 + 17);
+    for (size_t i = 0; metadata[i]; i += 2) {
+        if (i) strbuf_putc(out, ',');
+        json_write_string(out, metadata[i], strlen(metadata[i]));
+        strbuf_putc(out, ':');
+        json_write_string(out, metadata[i + 1], strlen(metadata[i + 1]));
+    }
+    strbuf_putc(out, '}');
+    size_t at = 0;
+    for (size_t i = 0; i < count; i++) {
+        const StDecl *decl = &decls[picked[i]];
+        strbuf_putc(out, ',');
+        json_write_string(out, decl->name, strlen(decl->name));
+        strbuf_printf(out, ":{\"dtype\":\"%s\",\"shape\":[", st_dtype_name(decl->dtype));
+        for (int d = 0; d < decl->ndim; d++) strbuf_printf(out, "%s%lld", d ? "," : "", (long long)decl->dim[d]);
+        size_t end = at + st_decl_bytes(decl);
+        strbuf_printf(out, "],\"data_offsets\":[%zu,%zu]}", at, end);
+        at = end;
+    }
+    strbuf_putc(out, '}');
+    while (out->len % 8) strbuf_putc(out, ' ');
+    uint64_t header_bytes = out->len - 8;
+    memcpy(out->data, &header_bytes, 8);
+}
+
+static Status write_tensors(FileWriter *writer, const StDecl *decls, const size_t *picked, size_t count, StSource source,
+                            void *context)
+{
+    for (size_t i = 0; i < count; i++) {
+        const StDecl *decl = &decls[picked[i]];
+        size_t        before = file_writer_size(writer), bytes = st_decl_bytes(decl);
+        if (decl->data) TRY(file_writer_append(writer, decl->data, bytes));
+        else TRY(source(context, picked[i], writer));
+        CHECK(file_writer_size(writer) - before == bytes);
+    }
+    return OK;
+}
+
+static Status write_picked(const char *path, const StDecl *decls, size_t *picked, size_t count, const char *const *metadata,
+                           StSource source, void *context, Arena *scratch)
+{
+    sort_by_width(decls, picked, count, scratch);
+    StrBuf header = { 0 };
+    write_header(&header, decls, picked, count, metadata);
+    FileWriter *writer;
+    Status      status = header.len - 8 > ST_MAX_HEADER_BYTES
+                             ? status_fail(ERR_UNSUPPORTED, "%s: a header of %zu bytes is above the format's limit", path, header.len)
+                             : file_writer_open(path, &writer);
+    if (status == OK) {
+        status = file_writer_append(writer, header.data, header.len);
+        if (status == OK) status = write_tensors(writer, decls, picked, count, source, context);
+        if (status == OK) status = file_writer_commit(writer);
+        else file_writer_abort(writer);
+    }
+    strbuf_deinit(&header);
+    return status;
+}
+
+static size_t *pick_all(Arena *scratch, size_t count)
+{
+    size_t *picked = arena_array(scratch, size_t, count);
+    for (size_t i = 0; i < count; i++) picked[i] = i;
+    return picked;
+}
+
+Status st_write(const char *path, const StDecl *decls, size_t count, const char *const *metadata, StSource source, void *context)
+{
+    Arena  scratch = { 0 };
+    Status status = write_picked(path, decls, pick_all(&scratch, count), count, metadata, source, context, &scratch);
+    arena_deinit(&scratch);
+    return status;
+}
+
+typedef struct IndexEntry {
+    const char *name;
+    size_t      shard;
+} IndexEntry;
+
+static int by_name(const void *a, const void *b)
+{
+    return strcmp(((const IndexEntry *)a)->name, ((const IndexEntry *)b)->name);
+}
+
+static Status write_index(const char *folder, const char *stem, IndexEntry *entries, size_t count, size_t num_shards,
+                          size_t total_bytes, Arena *scratch)
+{
+    StrBuf text = { 0 };
+    qsort(entries, count, sizeof *entries, by_name);
+    strbuf_printf(&text, "{\n  \"metadata\": {\n    \"total_size\": %zu\n  },\n  \"weight_map\": {", total_bytes);
+    for (size_t i = 0; i < count; i++) {
+        strbuf_puts(&text, i ? ",\n    " : "\n    ");
+        json_write_string(&text, entries[i].name, strlen(entries[i].name));
+        strbuf_printf(&text, ": \"%s-%05zu-of-%05zu.safetensors\"", stem, entries[i].shard + 1, num_shards);
+    }
+    strbuf_puts(&text, "\n  }\n}\n");
+    Status status = file_write_atomic(arena_printf(scratch, "%s/%s.safetensors.index.json", folder, stem), text.data, text.len);
+    strbuf_deinit(&text);
+    return status;
+}
+
+static Status write_shards(const char *folder, const char *stem, const StDecl *decls, IndexEntry *entries, size_t count,
+                           size_t num_shards, StSource source, void *context, Arena *scratch)
+{
+    size_t *all = pick_all(scratch, count), total = 0;
+    for (size_t first = 0, end; first < count; first = end) {
+        for (end = first; end < count && entries[end].shard == entries[first].shard; end++) total += st_decl_bytes(&decls[end]);
+        const char *path = arena_printf(scratch, "%s/%s-%05zu-of-%05zu.safetensors", folder, stem, entries[first].shard + 1,
+                                        num_shards);
+        TRY(write_picked(path, decls, all + first, end - first, NULL, source, context, scratch));
+    }
+    TRY(write_index(folder, stem, entries, count, num_shards, total, scratch));
+    return file_remove_tree(arena_printf(scratch, "%s/%s.safetensors", folder, stem));
+}
+
+Status st_write_folder(const char *folder, const char *stem, const StDecl *decls, size_t count, size_t max_shard_bytes,
+                       StSource source, void *context)
+{
+    Arena       scratch = { 0 };
+    IndexEntry *entries = arena_array(&scratch, IndexEntry, count);
+    size_t      shard = 0, used = 0;
+    for (size_t i = 0; i < count; i++) {
+        size_t bytes = st_decl_bytes(&decls[i]);
+        if (used > 0 && bytes > max_shard_bytes - (used < max_shard_bytes ? used : max_shard_bytes)) {
+            shard++;
+            used = 0;
+        }
+        used += bytes;
+        entries[i] = (IndexEntry){ decls[i].name, shard };
+    }
+    Status status = file_make_dirs(folder);
+    if (status == OK && shard > 0) {
+        status = write_shards(folder, stem, decls, entries, count, shard + 1, source, context, &scratch);
+    } else if (status == OK) {
+        const char *path = arena_printf(&scratch, "%s/%s.safetensors", folder, stem);
+        status = write_picked(path, decls, pick_all(&scratch, count), count, NULL, source, context, &scratch);
+        if (status == OK) status = file_remove_tree(arena_printf(&scratch, "%s.index.json", path));
+    }
+    arena_deinit(&scratch);
+    return status;
+}
