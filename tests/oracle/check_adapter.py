@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Does an adapter folder that Surogate saved mean the same to PEFT? Loads the base model BASE and the adapter DIR, computes
-logits in fp64 and compares them with those Surogate printed, as check_saved.py does (LOGITS is described there).
+"""Does an adapter folder that Surogate saved mean the same to PEFT? Loads the base model BASE and the adapter DIR,
+computes logits in fp64 and compares them with those Surogate printed, as check_saved.py does (LOGITS: see there).
 
   python3 tests/oracle/check_adapter.py --base BASE DIR LOGITS.json
 """
