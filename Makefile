@@ -1,0 +1,56 @@
+# The front door; CMake and Ninja do the work behind it.
+#
+#   make quickstart    install what is needed, build, train a small model on the manual pages, evaluate it, generate
+#   make test          install, build, run every test that needs no GPU; the last line counts them
+#   make build         leaves build/surogate
+#   make train         just the native program
+#   make rebuild clean bench fuzz
+#
+# BUILD_TYPE=Debug   SAN=address,undefined or SAN=thread   CUDA=0: no CUDA plugin   CC=clang CXX=clang++   BUILD=folder
+BUILD_TYPE ?= Release
+SAN        ?=
+CUDA       ?= 1
+BUILD      ?= build
+JOBS       ?= $(shell nproc)
+FUZZ_SECONDS ?= 60
+
+CMAKE_ARGS = -G Ninja -DCMAKE_BUILD_TYPE=$(BUILD_TYPE) -DSAN=$(SAN) -DCUDA=$(CUDA) --no-warn-unused-cli
+
+.PHONY: build train test quickstart rebuild clean bench fuzz deps configure
+
+build: configure
+	@cmake --build $(BUILD) -j $(JOBS)
+	@echo "built $(BUILD)/surogate"
+
+train: configure
+	@cmake --build $(BUILD) -j $(JOBS) --target surogate
+	@echo "built $(BUILD)/surogate"
+
+configure: deps
+	@cmake -S . -B $(BUILD) $(CMAKE_ARGS) $(if $(filter command,$(origin CC) ),-DCMAKE_C_COMPILER=$(CC)) \
+	  $(if $(filter command,$(origin CXX)),-DCMAKE_CXX_COMPILER=$(CXX)) > /dev/null
+
+deps:
+	@tools/install-deps build
+
+test: build
+	@tools/run-tests $(BUILD)
+
+quickstart:
+	@tools/install-deps quickstart
+	@$(MAKE) --no-print-directory train
+	@tools/quickstart $(BUILD)
+
+rebuild: clean
+	@$(MAKE) --no-print-directory build
+
+clean:
+	rm -rf $(BUILD)
+
+bench: build
+	@bench/run $(BUILD)
+
+# Each target of tests/fuzz runs FUZZ_SECONDS from its seed corpus, two at once.
+fuzz:
+	@tools/install-deps ci
+	@tools/fuzz $(BUILD)-fuzz $(FUZZ_SECONDS)
