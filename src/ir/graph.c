@@ -288,10 +288,7 @@ Status graph_add_node(Graph *graph, const OpDef *op, const void *attrs, const ch
         value->out_index = k;
         node->out[k] = value;
         Value *alias = node_alias_of(node, k);
-        if (alias) {
-            value->kind = alias->kind;
-            value->param = alias->param;
-        }
+        if (alias) value->kind = alias->kind;
     }
     node_link(graph, node, graph->cursor);
     if (out_node) *out_node = node;
@@ -386,6 +383,8 @@ Value *value_root(Value *value, int64_t *out_offset)
             next = value->base;
         } else if (value->producer && value->out_index == 0 && (value->producer->op->flags & OP_VIEW)) {
             next = value->producer->in[0];
+        } else if (value->home) {
+            next = value->home;
         } else if (value->producer) {
             next = node_alias_of(value->producer, value->out_index);
         }

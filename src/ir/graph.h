@@ -41,7 +41,8 @@ typedef enum ValueKind {
     VALUE_PARAM,      /* a weight */
     VALUE_ACTIVATION, /* lives within one run */
     VALUE_GRAD,       /* a trained parameter's gradient: lives from run to run of a train step */
-    VALUE_STATE,      /* optimizer moments, master weights, KV cache, loss sums */
+    VALUE_STATE,      /* optimizer moments, master weights, loss sums */
+    VALUE_CACHE,      /* keys and values of earlier positions */
     VALUE_CONST,      /* fixed after start: tables computed once, or const_data uploaded once */
     VALUE_KIND_COUNT
 } ValueKind;
@@ -51,7 +52,8 @@ typedef enum Part { PART_NONE, PART_NORM, PART_QKV, PART_ATT, PART_FFN, PART_SWI
 const char *part_name(Part part);
 bool        part_parse(const char *text, Part *out);
 
-typedef enum InitKind { INIT_NORMAL, INIT_ZEROS, INIT_ONES } InitKind;
+/* INIT_NORMAL: mean 0, deviation init_std. INIT_UNIFORM: in [-init_std, init_std). */
+typedef enum InitKind { INIT_NORMAL, INIT_ZEROS, INIT_ONES, INIT_UNIFORM } InitKind;
 typedef enum HfKind { HF_WHOLE, HF_CONCAT, HF_SLICE, HF_TRANSPOSE } HfKind;
 
 /* How a parameter is found in (and written to) a Hugging Face folder. */
@@ -87,9 +89,10 @@ struct Value {
     ValueKind   kind;
     Node       *producer;   /* NULL: from outside */
     int         out_index;  /* which output of producer */
-    Param      *param;      /* of a PARAM, its GRAD, its optimizer state and master weight; else NULL */
+    Param      *param;      /* of a PARAM; NULL for the packed base of several */
     Value      *base;       /* contiguous view: this is base's elements [base_offset, base_offset + numel); else NULL */
     int64_t     base_offset; /* elements */
+    Value      *home;       /* produced straight into the memory of this outside value (a gradient, a sum); else NULL */
     const void *const_data; /* VALUE_CONST with contents known now: type_bytes bytes; else NULL */
 };
 
@@ -163,7 +166,7 @@ void graph_replace_uses(Graph *graph, Value *from, Value *to, Node *start);
 /* Number of readers (graph outputs count) per value id; arena array of num_values. */
 int *graph_count_uses(const Graph *graph);
 
-/* The memory a value lives in: follows contiguous views, OP_VIEW nodes and aliases back to where it is placed.
+/* The memory a value lives in: follows contiguous views, OP_VIEW nodes, aliases and homes back to where it is placed.
  * *out_offset: elements into it (NULL: not wanted). */
 Value *value_root(Value *value, int64_t *out_offset);
 

@@ -143,7 +143,10 @@ static Status parse_init(Parser *parser, Param *param)
         param->init = INIT_ONES;
     else if (strncmp(text, "normal:", 7) == 0)
         param->init_std = strtof(text + 7, NULL);
-    else
+    else if (strncmp(text, "uniform:", 8) == 0) {
+        param->init = INIT_UNIFORM;
+        param->init_std = strtof(text + 8, NULL);
+    } else
         SYNTAX(parser, "unknown init %s", text);
     return OK;
 }
@@ -174,13 +177,6 @@ static Status parse_param(Parser *parser, Param *param)
     return OK;
 }
 
-static Param *find_param(const Graph *graph, const char *name)
-{
-    for (int i = 0; i < graph->num_params; i++)
-        if (strcmp(graph->params[i]->name, name) == 0) return graph->params[i];
-    return NULL;
-}
-
 static Status parse_data(Parser *parser, Value *value)
 {
     int64_t *data = arena_array(parser->arena, int64_t, type_numel(&value->type));
@@ -193,7 +189,6 @@ static Status parse_data(Parser *parser, Value *value)
 
 static Status parse_value_tail(Parser *parser, Value *value)
 {
-    Graph *graph = parser->graph;
     while (!at_line_end(parser)) {
         int64_t n;
         if (take_word(parser, "layer") && take(parser, '=')) {
@@ -212,10 +207,6 @@ static Status parse_value_tail(Parser *parser, Value *value)
                 parser->cap_views = bigger;
             }
             parser->views[parser->num_views++] = (PendingView){ value, base };
-        } else if (take_word(parser, "of") && take(parser, '=')) {
-            const char *of = word(parser);
-            value->param = of ? find_param(graph, of) : NULL;
-            if (!value->param) SYNTAX(parser, "no parameter %s above", of ? of : "");
         } else if (take_word(parser, "data") && take(parser, '=')) {
             TRY(parse_data(parser, value));
         } else {
@@ -302,7 +293,7 @@ static Status parse_node_tail(Parser *parser, Node *node)
         }
     }
     for (int k = 0; k < node->num_out; k++)
-        if (node->out[k] && node->out[k]->kind == VALUE_ACTIVATION) node->out[k]->layer = node->layer;
+        if (node->out[k]) node->out[k]->layer = node->layer;
     return OK;
 }
 
@@ -312,6 +303,7 @@ static Status parse_node(Parser *parser)
     Graph      *graph = parser->graph;
     const char *names[NODE_MAX_OUT];
     TensorType  types[NODE_MAX_OUT];
+    Value      *homes[NODE_MAX_OUT] = { 0 };
     int         num_out = 0, num_in = 0;
     uint32_t    want = 0;
     for (; !take(parser, '='); num_out++) {
@@ -322,6 +314,11 @@ static Status parse_node(Parser *parser)
         if (graph_find(graph, names[num_out])) SYNTAX(parser, "second value named %s", names[num_out]);
         if (!take(parser, ':')) SYNTAX(parser, "expected : after %s", names[num_out]);
         TRY(parse_type(parser, &types[num_out]));
+        if (take_word(parser, "home") && take(parser, '=')) {
+            const char *home = word(parser);
+            homes[num_out] = home ? graph_find(graph, home) : NULL;
+            if (!homes[num_out]) SYNTAX(parser, "unknown home %s", home ? home : "");
+        }
         want |= 1u << num_out;
     }
     const char  *op_name = word(parser);
@@ -347,19 +344,16 @@ static Status parse_node(Parser *parser)
         value->producer = node;
         value->out_index = k;
         node->out[k] = value;
-        Value *alias = node_alias_of(node, k);
-        if (alias) {
-            value->kind = alias->kind;
-            value->param = alias->param;
-            value->layer = alias->layer;
-        }
+        value->home = homes[k];
+        Value *memory = value->home ? value->home : node_alias_of(node, k);
+        if (memory) value->kind = memory->kind;
     }
     return parse_node_tail(parser, node);
 }
 
 static Status parse_line(Parser *parser)
 {
-    static const char *const kinds[] = { "input", "param", NULL, "grad", "state", "const" };
+    static const char *const kinds[] = { "input", "param", NULL, "grad", "state", "cache", "const" };
     if (take_word(parser, "output")) {
         const char *name = word(parser);
         const char *value = take(parser, '=') ? word(parser) : NULL;

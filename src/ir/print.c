@@ -5,8 +5,8 @@
 #include <stdio.h>
 #include <string.h>
 
-static const char *const kind_names[VALUE_KIND_COUNT] = { "input", "param", "act", "grad", "state", "const" };
-static const char *const init_names[] = { "normal", "zeros", "ones" };
+static const char *const kind_names[VALUE_KIND_COUNT] = { "input", "param", "act", "grad", "state", "cache", "const" };
+static const char *const init_names[] = { "normal", "zeros", "ones", "uniform" };
 static const char *const hf_names[] = { "whole", "concat", "slice", "transpose" };
 
 static void print_number(StrBuf *out, double value)
@@ -39,7 +39,7 @@ static void print_param(StrBuf *out, const Param *p)
     if (p->is_head) strbuf_puts(out, "head ");
     if (p->is_adapter) strbuf_puts(out, "adapter ");
     strbuf_printf(out, "init=%s", init_names[p->init]);
-    if (p->init == INIT_NORMAL) {
+    if (p->init == INIT_NORMAL || p->init == INIT_UNIFORM) {
         strbuf_putc(out, ':');
         print_number(out, (double)p->init_std);
     }
@@ -65,10 +65,7 @@ static void print_value(StrBuf *out, const Value *value)
     strbuf_printf(out, "%s %s: %s", kind_names[value->kind], value->name, type_text(&value->type, buf));
     if (value->layer >= 0) strbuf_printf(out, " layer=%d", value->layer);
     if (value->base) strbuf_printf(out, " base=%s@%lld", value->base->name, (long long)value->base_offset);
-    if (value->kind == VALUE_PARAM && value->param)
-        print_param(out, value->param);
-    else if (value->param)
-        strbuf_printf(out, " of=%s", value->param->name);
+    if (value->param) print_param(out, value->param);
     if (value->const_data) {
         CHECK(value->type.dtype == DT_I64);
         strbuf_puts(out, " data=[");
@@ -102,6 +99,7 @@ void node_print(const Node *node, StrBuf *out)
             strbuf_printf(out, "%s: %s", node->out[k]->name, type_text(&node->out[k]->type, buf));
         else
             strbuf_putc(out, '_');
+        if (node->out[k] && node->out[k]->home) strbuf_printf(out, " home=%s", node->out[k]->home->name);
     }
     strbuf_printf(out, " = %s(", node->op->name);
     int num_in = node->num_in;

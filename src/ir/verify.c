@@ -55,7 +55,7 @@ static Status verify_node(Verify *v, const Node *node)
         if (out->producer != node || out->out_index != k) return node_failed(node, "output not its own:", out);
         if (v->defined[out->id]) return node_failed(node, "produced twice:", out);
         if (!type_equal(&out->type, &types[k])) return node_failed(node, "type differs from what the op infers:", out);
-        Value *alias = node_alias_of(node, k);
+        Value *alias = out->home ? out->home : node_alias_of(node, k);
         if (alias && type_bytes(&alias->type) != type_bytes(&out->type))
             return node_failed(node, "alias of another size:", alias);
         if (alias) v->dead[alias->id] = 1;

@@ -1,0 +1,120 @@
+/* adapt: LoRA (Hu et al. 2021). Each target linear y = x W^T becomes y + (alpha / r) dropout(x) A^T B^T, with rsLoRA
+ * (Kalajdzievski 2023) alpha / sqrt(r). The base is frozen: the passes after this one see parameters that aren't trained,
+ * and nothing else. */
+#include "ops/attrs.h"
+#include "ops/ops.h"
+#include "passes/pass.h"
+
+#include <math.h>
+#include <string.h>
+
+/* As PEFT: a target is the module's own name, a suffix of its path, or the whole path. */
+static bool target_matches(const char *target, const char *module)
+{
+    size_t path = strlen(module), name = strlen(target);
+    if (name > path || strcmp(module + path - name, target) != 0) return false;
+    return name == path || module[path - name - 1] == '.';
+}
+
+static bool is_target(const LoraOptions *lora, const Param *param, char *matched)
+{
+    if (!param->is_linear || !param->module) return false;
+    bool found = false;
+    for (int i = 0; i < lora->num_targets; i++) {
+        bool all = strcmp(lora->targets[i], "all-linear") == 0;
+        if (all ? param->is_head : !target_matches(lora->targets[i], param->module)) continue;
+        matched[i] = 1;
+        found = true;
+    }
+    return found;
+}
+
+/* Names a dropout among all, for its random numbers: from the parameter's name, so that no other pass changes it. */
+static int64_t site_of(const char *name)
+{
+    uint64_t h = 0xcbf29ce484222325u;
+    for (; *name; name++) h = (h ^ (unsigned char)*name) * 0x100000001b3u;
+    return (int64_t)(h >> 16);
+}
+
+static Value *add_adapter(Graph *graph, const Param *base, const char *suffix, int64_t rows, int64_t cols, InitKind init)
+{
+    Param *param = arena_new(graph->arena, Param);
+    param->name = arena_printf(graph->arena, "%s.%s", base->name, suffix);
+    param->type = type_make(base->type.dtype, 2, rows, cols);
+    param->hf.num_names = 1;
+    param->hf.names = arena_array(graph->arena, const char *, 1);
+    param->hf.names[0] = arena_printf(graph->arena, "%s.%s.weight", base->module, suffix);
+    param->module = base->module;
+    param->decay = param->trained = param->is_adapter = true;
+    param->layer = base->layer;
+    param->init = init;
+    param->init_std = 1.0f / sqrtf((float)cols); /* Kaiming uniform with a = sqrt(5), as PEFT starts A */
+    return graph_add_param(graph, param);
+}
+
+static Status wrap(Graph *graph, Node *linear, const LoraOptions *lora, bool training)
+{
+    Value       *x = linear->in[0], *w = linear->in[1], *y = linear->out[0];
+    const Param *base = w->param;
+    Value       *a = add_adapter(graph, base, "lora_A", lora->r, type_cols(&w->type), INIT_UNIFORM);
+    Value       *b = add_adapter(graph, base, "lora_B", w->type.dim[0], lora->r, INIT_ZEROS);
+    Node        *after = linear->next, *node;
+    graph->cursor = after;
+    graph->layer = linear->layer;
+    graph->part = linear->part;
+    if (training && lora->dropout > 0) {
+        DropoutAttrs attrs = { .p = lora->dropout, .site = site_of(base->name) };
+        Value       *in[] = { x, graph_find(graph, "doc_id"), graph_find(graph, "positions"), graph_find(graph, "step") };
+        TRY(graph_add_node(graph, &op_dropout, &attrs, arena_printf(graph->arena, "%s.lora_dropout", y->name), in, 4, ~0u, &node));
+        x = node->out[0];
+    }
+    Value *down_in[] = { x, a };
+    TRY(graph_add_node(graph, &op_linear, NULL, arena_printf(graph->arena, "%s.lora_down", y->name), down_in, 2, ~0u, &node));
+    LinearAttrs attrs = { .alpha = lora->alpha / (lora->use_rslora ? sqrt((double)lora->r) : (double)lora->r) };
+    Value      *up_in[] = { y, node->out[0], b };
+    TRY(graph_add_node(graph, &op_linear_add, &attrs, arena_printf(graph->arena, "%s.lora", y->name), up_in, 3, ~0u, &node));
+    graph->cursor = NULL;
+    graph_replace_uses(graph, y, node->out[0], after);
+    node->in[0] = y; /* the wrap itself still reads the plain result */
+    return OK;
+}
+
+static Status unmatched(const Graph *graph, const char *target)
+{
+    StrBuf      known = { 0 };
+    const char *names[64];
+    int         num = 0;
+    for (int i = 0; i < graph->num_params; i++) {
+        const Param *p = graph->params[i];
+        if (!p->is_linear || !p->module || num == 64) continue;
+        const char *dot = strrchr(p->module, '.');
+        const char *name = dot ? dot + 1 : p->module;
+        int         k = 0;
+        while (k < num && strcmp(names[k], name) != 0) k++;
+        if (k == num) names[num++] = name;
+    }
+    for (int i = 0; i < num; i++) strbuf_printf(&known, "%s%s", i ? ", " : "", names[i]);
+    Status status = status_fail(ERR_INVALID, "lora_target_modules: \"%s\" matches no linear layer of this model; it has %s "
+                                "(or all-linear)", target, strbuf_cstr(&known));
+    strbuf_deinit(&known);
+    return status;
+}
+
+Status pass_adapt(PassContext *context, Graph **graph)
+{
+    const LoraOptions *lora = &context->options->lora;
+    if (!lora->enabled) return OK;
+    FAIL_IF(lora->r < 1, ERR_INVALID, "lora_rank: %lld; expected at least 1", (long long)lora->r);
+    FAIL_IF(!(lora->dropout >= 0 && lora->dropout < 1), ERR_INVALID, "lora_dropout: %g; expected 0 <= p < 1", lora->dropout);
+    bool  training = context->kind == PROGRAM_MICRO_FIRST || context->kind == PROGRAM_MICRO_NEXT;
+    char *matched = arena_alloc(context->arena, (size_t)lora->num_targets + 1);
+    for (Node *node = (*graph)->first, *next; node; node = next) {
+        next = node->next;
+        if (node->op == &op_linear && node->in[1]->param && is_target(lora, node->in[1]->param, matched))
+            TRY(wrap(*graph, node, lora, training));
+    }
+    for (int i = 0; i < lora->num_targets; i++)
+        if (!matched[i]) return unmatched(*graph, lora->targets[i]);
+    return OK;
+}

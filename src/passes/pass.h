@@ -1,0 +1,38 @@
+/* What a pass sees. A pass is graph in, graph out; no state between passes except the graph and the plan's layout. */
+#pragma once
+
+#include "passes/compile.h"
+
+typedef struct PassContext {
+    Arena                *arena;
+    const IrModule       *module;
+    const JsonValue      *config;
+    const char           *config_name;
+    const CompileOptions *options;
+    Device               *device;
+    ProgramKind           kind;
+    Plan                 *plan;    /* layout of what earlier programs placed */
+    Program              *program; /* what place and emit fill */
+} PassContext;
+
+#define PASS(name, programs, help) NODISCARD Status pass_##name(PassContext *context, Graph **graph);
+#include "passes/passes.def"
+#undef PASS
+
+/* Number of passes and the name of each, in order. */
+int         pass_count(void);
+const char *pass_name(int index);
+
+/* ---- the layout that programs share (passes/place.c) ---- */
+
+/* Fixes where parameters, gradients and the like of this graph lie, so far as no earlier program did. */
+NODISCARD Status layout_add(Plan *plan, const CompileOptions *options, const Graph *graph);
+
+/* How often each fusion fired in the graph being compiled: for tests (counts[FUSION_COUNT]). */
+NODISCARD Status fuse_graph(Graph *graph, uint32_t no_fuse, int counts[FUSION_COUNT]);
+
+/* Reverse-mode differentiation of the output "loss". accumulate: gradients and loss are added to what their memory holds. */
+NODISCARD Status autodiff_graph(Graph *graph, bool accumulate);
+
+/* Removes nodes that nothing reads and that write no lasting memory. */
+void remove_dead_nodes(Graph *graph);
