@@ -17,24 +17,26 @@ static Status add_rms_norm_infer(Node *node)
     return OK;
 }
 
-/* d/da = d/db = ds + what comes through the norm. */
+/* d/da = d/db = ds + what comes through the norm, summed once for both. */
 static Status add_rms_norm_backward(GradBuilder *grad, const Node *node)
 {
     Value *a = node->in[0], *b = node->in[1], *w = node->in[2];
     Value *ds = grad_of(grad, node->out[0]), *dy = grad_of(grad, node->out[1]);
-    bool   dx_wanted = grad_wanted(grad, a) || grad_wanted(grad, b), dw_wanted = dy && grad_wanted(grad, w);
-    if (dx_wanted) {
-        TRY(grad_add(grad, a, ds));
-        TRY(grad_add(grad, b, ds));
+    bool   ds_wanted = grad_wanted(grad, a) || grad_wanted(grad, b), dw_wanted = grad_wanted(grad, w);
+    if (dy && (ds_wanted || dw_wanted)) {
+        Value   *in[] = { dy, node->out[0], w, node->out[2], NULL, dw_wanted ? grad_accumulator(grad, w) : NULL }, *out[2];
+        uint32_t want = want_bit(ds_wanted, 0) | want_bit(dw_wanted, 1);
+        TRY(grad_emit(grad, OP_RMS_NORM_BWD, node->attrs, in, 6, want, out));
+        if (dw_wanted) grad_set(grad, w, out[1]);
+        if (ds && ds_wanted) {
+            Value *sum[] = { ds, out[0] };
+            TRY(grad_emit(grad, OP_ADD, NULL, sum, 2, 1, out));
+        }
+        ds = out[0];
     }
-    uint32_t want = want_bit(dx_wanted, 0) | want_bit(dw_wanted, 1);
-    if (!dy || !want) return OK;
-    Value *in[] = { dy, node->out[0], w, node->out[2], NULL, dw_wanted ? grad_accumulator(grad, w) : NULL }, *out[2];
-    TRY(grad_emit(grad, OP_RMS_NORM_BWD, node->attrs, in, 6, want, out));
-    if (dw_wanted) grad_set(grad, w, out[1]);
-    if (!dx_wanted) return OK;
-    TRY(grad_add(grad, a, out[0]));
-    return grad_add(grad, b, out[0]);
+    if (!ds_wanted) return OK;
+    TRY(grad_add(grad, a, ds));
+    return grad_add(grad, b, ds);
 }
 
 /* y again from s. */

@@ -1,0 +1,103 @@
+/* dropout: zero with chance p, else x / (1 - p). Backward is the same op on dy: the draws are the same.
+ *
+ * A draw is keyed by (seed, step, site) and counted by (document, position, element), so that it doesn't depend on which row
+ * of which micro-batch holds a token. */
+#include "ops/infer.h"
+#include "ops/random.h"
+
+static const AttrDef dropout_attrs[] = { ATTR_FLOAT(DropoutAttrs, p, 0), ATTR_INT(DropoutAttrs, site, 0), { 0 } };
+
+enum { IN_X, IN_DOC_ID, IN_POSITIONS, IN_STEP };
+
+/* x (B,T,C), doc_id i32 (B,T), positions i32 (B,T), step i64 (STEP_COUNT) -> y of x's type. */
+static Status dropout_infer(Node *node)
+{
+    const DropoutAttrs *attrs = node->attrs;
+    TRY(infer_input(node, IN_X, "x", DT_SET_FLOAT, DIMS(-1, -1, -1)));
+    const TensorType *x = &node->in[IN_X]->type;
+    TRY(infer_input(node, IN_DOC_ID, "doc_id", DT_SET(DT_I32), DIMS(x->dim[0], x->dim[1])));
+    TRY(infer_input(node, IN_POSITIONS, "positions", DT_SET(DT_I32), DIMS(x->dim[0], x->dim[1])));
+    TRY(infer_input(node, IN_STEP, "step", DT_SET(DT_I64), DIMS(STEP_COUNT)));
+    FAIL_IF(!(attrs->p >= 0 && attrs->p < 1), ERR_INVALID, "attribute p is %g, expected a chance in [0, 1)", attrs->p);
+    node->out[0]->type = *x;
+    return OK;
+}
+
+static Status dropout_backward(GradBuilder *grad, const Node *node)
+{
+    Value *in[] = { grad_of(grad, node->out[0]), node->in[IN_DOC_ID], node->in[IN_POSITIONS], node->in[IN_STEP] }, *out[1];
+    TRY(grad_emit(grad, OP_DROPOUT, node->attrs, in, 4, 1, out));
+    return grad_add(grad, node->in[IN_X], out[0]);
+}
+
+/* A Philox draw of four takes about 100 integer operations. */
+static OpCost dropout_cost(const Node *node)
+{
+    return cost_streaming(node, 26.0 * (double)type_numel(&node->in[IN_X]->type));
+}
+
+/* scale[i] = 1 / (1 - p) where element c + i is kept, else 0; c % 4 = 0. Has room for the last quad. */
+static void dropout_scales(float *scale, uint64_t key, int32_t doc_id, int32_t position, int64_t c, int64_t count, double p)
+{
+    float kept = (float)(1 / (1 - p)), chance = (float)p;
+    for (int64_t i = 0; i < count; i += 4) {
+        Philox4 draw = random_dropout_quad(key, doc_id, position, (uint32_t)((c + i) / 4));
+        for (int k = 0; k < 4; k++) scale[i + k] = philox_uniform(draw.v[k]) >= chance ? kept : 0.0f;
+    }
+}
+
+static void dropout_task(void *context, int64_t task, int worker)
+{
+    const KernelArgs   *args = context;
+    const DropoutAttrs *attrs = args->attrs;
+    const TensorView   *x = &args->in[IN_X], *y = &args->out[0];
+    const int32_t      *doc_id = args->in[IN_DOC_ID].data, *position = args->in[IN_POSITIONS].data;
+    const int64_t      *now = args->in[IN_STEP].data;
+    uint64_t            key = random_key(now[STEP_SEED], now[STEP_INDEX], RANDOM_DROPOUT, attrs->site);
+    int64_t             cols = type_cols(&x->type), step = rows_per_task(cols), end = min_i64(type_rows(&x->type), (task + 1) * step);
+    float               scratch_x[TILE], scratch_y[TILE], scale[TILE];
+    (void)worker;
+    for (int64_t row = task * step; row < end; row++)
+        for (int64_t c = 0; c < cols; c += TILE) {
+            int64_t      n = min_i64(TILE, cols - c);
+            const float *in = tile_load(x, row * cols + c, n, scratch_x);
+            float       *out = tile_result(y, row * cols + c, scratch_y);
+            dropout_scales(scale, key, doc_id[row], position[row], c, n, attrs->p);
+            for (int64_t i = 0; i < n; i++) out[i] = scale[i] != 0 ? in[i] * scale[i] : 0.0f;
+            tile_store(y, row * cols + c, out, n);
+        }
+}
+
+static Status dropout_cpu(const KernelArgs *args)
+{
+    const TensorType *x = &args->in[IN_X].type;
+    pool_run(args->pool, div_up(type_rows(x), rows_per_task(type_cols(x))), dropout_task, (void *)args);
+    return OK;
+}
+
+static const DropoutAttrs dropout_tenth = { .p = 0.1, .site = 3 }, dropout_half = { .p = 0.5, .site = 1000 };
+
+static const OpSample dropout_samples[] = {
+    { .in = { { DT_F32, 3, { 2, 3, 7 } }, { DT_I32, 2, { 2, 3 } }, { DT_I32, 2, { 2, 3 } }, { DT_I64, 1, { STEP_COUNT } } },
+      .attrs = &dropout_half, .int_range = { 0, 9, 9, 99 } },
+    { .in = { { DT_F32, 3, { 2, 35, 1030 } }, { DT_I32, 2, { 2, 35 } }, { DT_I32, 2, { 2, 35 } }, { DT_I64, 1, { STEP_COUNT } } },
+      .attrs = &dropout_tenth, .int_range = { 0, 9, 99, 99 } },
+};
+
+const OpDef op_dropout = {
+    .id = OP_DROPOUT,
+    .name = "dropout",
+    .synopsis = "y = 0 with chance p, else x / (1 - p); drawn by (seed, step, site, document, position, element)",
+    .num_in = 4,
+    .num_out = 1,
+    .min_in = 4,
+    .flags = OP_INPLACE | OP_RANDOM,
+    .attrs_size = sizeof(DropoutAttrs),
+    .attrs = dropout_attrs,
+    .infer = dropout_infer,
+    .backward = dropout_backward,
+    .cost = dropout_cost,
+    .cpu = { { DT_SET_FLOAT, dropout_cpu, "reference" } },
+    .samples = dropout_samples,
+    .num_samples = sizeof dropout_samples / sizeof dropout_samples[0],
+};

@@ -1,0 +1,165 @@
+/* qkv_norm_rope_bwd: dq and dk turned back, then through the norm of each head (where there are norms); dv passes.
+ * dwq and dwk sum over rows and heads, in fixed chunks of rows. */
+#include "ops/rms_row.h"
+#include "ops/rope_row.h"
+
+static const AttrDef qkv_bwd_attrs[] = {
+    ATTR_INT(QkvAttrs, num_heads, 0), ATTR_INT(QkvAttrs, num_kv_heads, 0), ATTR_INT(QkvAttrs, head_dim, 0),
+    ATTR_FLOAT(QkvAttrs, eps, 1e-6),  { 0 },
+};
+
+enum { IN_DY, IN_QKV, IN_WQ, IN_WK, IN_TABLE, IN_POSITIONS, IN_RSTD, IN_ACC_DWQ, IN_ACC_DWK };
+
+static Status infer_dw(Node *node, int out, int w, int acc, const char *name)
+{
+    if (!node->in[w]) return OK;
+    node->out[out]->type = node->in[w]->type;
+    if (!node->in[acc]) return OK;
+    TRY(infer_like(node, acc, name, DT_SET_FLOAT, &node->in[w]->type));
+    node->out[out]->type = node->in[acc]->type;
+    return OK;
+}
+
+/* dqkv' (B,T,(H+2G)D), and with norms: qkv, wq (D), wk (D), rstd (B,T,H+G) f32, [acc (D)] twice; table (P,D) f32, positions
+ * i32 (B,T) -> dqkv of dqkv''s type, with norms dwq, dwk (D) of acc's dtype, else wq's and wk's. */
+static Status qkv_norm_rope_bwd_infer(Node *node)
+{
+    const QkvAttrs *attrs = node->attrs;
+    int64_t         turned = attrs->num_heads + attrs->num_kv_heads, head_dim = attrs->head_dim;
+    FAIL_IF(attrs->num_heads < 1 || attrs->num_kv_heads < 1 || head_dim < 2 || head_dim % 2 || head_dim > ROPE_MAX_HEAD_DIM, ERR_INVALID,
+            "attributes num_heads %lld, num_kv_heads %lld, head_dim %lld: expected heads, and an even head_dim up to %d",
+            (long long)attrs->num_heads, (long long)attrs->num_kv_heads, (long long)head_dim, ROPE_MAX_HEAD_DIM);
+    TRY(infer_input(node, IN_DY, "dqkv", DT_SET_FLOAT, DIMS(-1, -1, (turned + attrs->num_kv_heads) * head_dim)));
+    const TensorType *dy = &node->in[IN_DY]->type;
+    bool              norms = node->in[IN_WQ] != NULL;
+    FAIL_IF(norms != (node->in[IN_WK] != NULL) || (norms && (!node->in[IN_QKV] || !node->in[IN_RSTD])), ERR_INVALID,
+            "wq, wk, qkv and rstd come together or not at all");
+    TRY(infer_input(node, IN_TABLE, "table", DT_SET_F32, DIMS(-1, head_dim)));
+    TRY(infer_input(node, IN_POSITIONS, "positions", DT_SET(DT_I32), DIMS(dy->dim[0], dy->dim[1])));
+    node->out[0]->type = *dy;
+    node->out[1]->type = node->out[2]->type = (TensorType){ 0 };
+    if (!norms) return OK;
+    TRY(infer_like(node, IN_QKV, "qkv", DT_SET_FLOAT, dy));
+    TRY(infer_input(node, IN_WQ, "wq", DT_SET_FLOAT, DIMS(head_dim)));
+    TRY(infer_input(node, IN_WK, "wk", DT_SET_FLOAT, DIMS(head_dim)));
+    TRY(infer_input(node, IN_RSTD, "rstd", DT_SET_F32, DIMS(dy->dim[0], dy->dim[1], turned)));
+    TRY(infer_dw(node, 1, IN_WQ, IN_ACC_DWQ, "acc dwq"));
+    return infer_dw(node, 2, IN_WK, IN_ACC_DWK, "acc dwk");
+}
+
+static OpCost qkv_norm_rope_bwd_cost(const Node *node)
+{
+    return cost_streaming(node, (node->in[IN_WQ] ? 13.0 : 3.0) * (double)type_numel(&node->in[IN_DY]->type));
+}
+
+/* Partial sums of dwq and dwk beside each other. */
+static size_t qkv_norm_rope_bwd_workspace(const Node *node, int num_workers)
+{
+    const QkvAttrs *attrs = node->attrs;
+    (void)num_workers;
+    if (!node->out[1] && !node->out[2]) return 0;
+    return (size_t)(num_chunks(type_rows(&node->in[IN_DY]->type)) * 2 * attrs->head_dim) * sizeof(float);
+}
+
+/* One query or key head: dx may share dy's memory. dw NULL: not wanted. */
+static void head_bwd(const KernelArgs *args, int64_t at, const float *cosines, const float *w, float rstd, float *dw)
+{
+    const QkvAttrs   *attrs = args->attrs;
+    const TensorView *dx = &args->out[0];
+    int64_t           head_dim = attrs->head_dim;
+    float             scratch_dy[ROPE_MAX_HEAD_DIM], scratch_x[ROPE_MAX_HEAD_DIM], scratch_dx[ROPE_MAX_HEAD_DIM];
+    const float      *dy = tile_load(&args->in[IN_DY], at, head_dim, scratch_dy);
+    float            *result = dx->data ? tile_result(dx, at, scratch_dx) : scratch_dx;
+    if (!w) {
+        rope_turn(result, dy, cosines, head_dim / 2, true);
+    } else {
+        float        turned[ROPE_MAX_HEAD_DIM] = { 0 };
+        const float *x = tile_load(&args->in[IN_QKV], at, head_dim, scratch_x);
+        rope_turn(turned, dy, cosines, head_dim / 2, true);
+        if (dw) rms_dw(dw, turned, x, rstd, head_dim);
+        rms_dx(result, turned, x, w, rstd, rms_pull(rstd, vec_dot3(turned, w, x, head_dim), head_dim), head_dim);
+    }
+    if (dx->data) tile_store(dx, at, result, head_dim);
+}
+
+static void qkv_norm_rope_bwd_task(void *context, int64_t task, int worker)
+{
+    const KernelArgs *args = context;
+    const QkvAttrs   *attrs = args->attrs;
+    const TensorView *dy = &args->in[IN_DY], *dx = &args->out[0];
+    const float      *table = args->in[IN_TABLE].data, *rstd = args->in[IN_RSTD].data;
+    const int32_t    *positions = args->in[IN_POSITIONS].data;
+    int64_t           head_dim = attrs->head_dim, num_q = attrs->num_heads, turned = num_q + attrs->num_kv_heads;
+    int64_t           heads = turned + attrs->num_kv_heads, rows = type_rows(&dy->type), step = chunk_rows(rows);
+    float             scratch_q[ROPE_MAX_HEAD_DIM], scratch_k[ROPE_MAX_HEAD_DIM];
+    const float      *wq = NULL, *wk = NULL;
+    float            *dwq = NULL, *dwk = NULL;
+    (void)worker;
+    if (args->in[IN_WQ].data) {
+        wq = tile_load(&args->in[IN_WQ], 0, head_dim, scratch_q);
+        wk = tile_load(&args->in[IN_WK], 0, head_dim, scratch_k);
+        if (args->out[1].data) dwq = (float *)args->workspace + task * 2 * head_dim;
+        if (args->out[2].data) dwk = (float *)args->workspace + task * 2 * head_dim + head_dim;
+        if (dwq) memset(dwq, 0, (size_t)head_dim * sizeof(float));
+        if (dwk) memset(dwk, 0, (size_t)head_dim * sizeof(float));
+    }
+    for (int64_t row = task * step; row < min_i64(rows, (task + 1) * step); row++) {
+        for (int64_t h = 0; h < turned; h++)
+            head_bwd(args, (row * heads + h) * head_dim, table + positions[row] * head_dim, h < num_q ? wq : wk,
+                     wq ? rstd[row * turned + h] : 1, h < num_q ? dwq : dwk);
+        for (int64_t h = turned; dx->data && h < heads; h++) {
+            int64_t at = (row * heads + h) * head_dim;
+            float   scratch[ROPE_MAX_HEAD_DIM];
+            tile_store(dx, at, tile_load(dy, at, head_dim, scratch), head_dim);
+        }
+    }
+}
+
+static Status qkv_norm_rope_bwd_cpu(const KernelArgs *args)
+{
+    const QkvAttrs *attrs = args->attrs;
+    int64_t         chunks = num_chunks(type_rows(&args->in[IN_DY].type)), head_dim = attrs->head_dim;
+    TRY(rope_check_positions(&args->in[IN_POSITIONS], &args->in[IN_TABLE]));
+    pool_run(args->pool, chunks, qkv_norm_rope_bwd_task, (void *)args);
+    for (int k = 1; k <= 2; k++) {
+        if (!args->out[k].data) continue;
+        const float *partial = (const float *)args->workspace + (k - 1) * head_dim;
+        chunks_combine(&args->out[k], args->accumulate >> k & 1, partial, chunks, 2 * head_dim, head_dim);
+    }
+    return OK;
+}
+
+static const QkvAttrs qkv_small = { .num_heads = 4, .num_kv_heads = 2, .head_dim = 8, .eps = 1e-6 };
+static const QkvAttrs qkv_large = { .num_heads = 3, .num_kv_heads = 1, .head_dim = 64, .eps = 1e-6 };
+
+static const OpSample qkv_norm_rope_bwd_samples[] = {
+    { .in = { { DT_F32, 3, { 2, 3, 64 } }, { DT_F32, 3, { 2, 3, 64 } }, { DT_F32, 1, { 8 } }, { DT_F32, 1, { 8 } }, { DT_F32, 2, { 5, 8 } },
+              { DT_I32, 2, { 2, 3 } }, { DT_F32, 3, { 2, 3, 6 } }, { DT_F32, 1, { 8 } }, { DT_F32, 1, { 8 } } },
+      .attrs = &qkv_small, .int_range = { 0, 0, 0, 0, 0, 5 } },
+    { .in = { { DT_F32, 3, { 2, 3, 64 } }, { 0 }, { 0 }, { 0 }, { DT_F32, 2, { 5, 8 } }, { DT_I32, 2, { 2, 3 } } },
+      .attrs = &qkv_small, .int_range = { 0, 0, 0, 0, 0, 5 } },
+    { .in = { { DT_F32, 3, { 2, 90, 320 } }, { DT_F32, 3, { 2, 90, 320 } }, { DT_F32, 1, { 64 } }, { DT_F32, 1, { 64 } },
+              { DT_F32, 2, { 50, 64 } }, { DT_I32, 2, { 2, 90 } }, { DT_F32, 3, { 2, 90, 4 } } },
+      .attrs = &qkv_large, .int_range = { 0, 0, 0, 0, 0, 50 } },
+};
+
+const OpDef op_qkv_norm_rope_bwd = {
+    .id = OP_QKV_NORM_ROPE_BWD,
+    .name = "qkv_norm_rope_bwd",
+    .synopsis = "gradients of qkv_norm_rope: heads turned back, then through their norms",
+    .num_in = 9,
+    .num_out = 3,
+    .min_in = 6,
+    .optional_in = 1u << IN_QKV | 1u << IN_WQ | 1u << IN_WK,
+    .flags = OP_INPLACE,
+    .alias = { { .out = 1, .in = IN_ACC_DWQ, .accumulate = true }, { .out = 2, .in = IN_ACC_DWK, .accumulate = true } },
+    .num_alias = 2,
+    .attrs_size = sizeof(QkvAttrs),
+    .attrs = qkv_bwd_attrs,
+    .infer = qkv_norm_rope_bwd_infer,
+    .cost = qkv_norm_rope_bwd_cost,
+    .workspace = qkv_norm_rope_bwd_workspace,
+    .cpu = { { DT_SET_FLOAT, qkv_norm_rope_bwd_cpu, "reference" } },
+    .samples = qkv_norm_rope_bwd_samples,
+    .num_samples = sizeof qkv_norm_rope_bwd_samples / sizeof qkv_norm_rope_bwd_samples[0],
+};

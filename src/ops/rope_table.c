@@ -1,0 +1,89 @@
+/* rope_table: the rotary embedding's cosines and sines of every position. Angles are computed in fp64: in fp32 they would be
+ * off by 1e-3 at position 10^4. */
+#include "ops/infer.h"
+
+static const AttrDef rope_table_attrs[] = {
+    ATTR_INT(RopeTableAttrs, len, 0),
+    ATTR_INT(RopeTableAttrs, head_dim, 0),
+    ATTR_FLOAT(RopeTableAttrs, theta, 10000),
+    ATTR_FLOAT(RopeTableAttrs, factor, 0),
+    ATTR_FLOAT(RopeTableAttrs, low_freq, 1),
+    ATTR_FLOAT(RopeTableAttrs, high_freq, 4),
+    ATTR_FLOAT(RopeTableAttrs, original_len, 8192),
+    { 0 },
+};
+
+/* -> table (len, head_dim) f32. */
+static Status rope_table_infer(Node *node)
+{
+    const RopeTableAttrs *attrs = node->attrs;
+    FAIL_IF(attrs->len < 1, ERR_INVALID, "attribute len is %lld, expected the number of positions", (long long)attrs->len);
+    FAIL_IF(attrs->head_dim < 2 || attrs->head_dim % 2, ERR_INVALID, "attribute head_dim is %lld, expected an even number",
+            (long long)attrs->head_dim);
+    FAIL_IF(!(attrs->theta > 0), ERR_INVALID, "attribute theta is %g, expected a positive number", attrs->theta);
+    FAIL_IF(attrs->factor > 0 && !(attrs->low_freq > 0 && attrs->high_freq > attrs->low_freq && attrs->original_len > 0), ERR_INVALID,
+            "attributes low_freq %g, high_freq %g, original_len %g: expected 0 < low_freq < high_freq and a length", attrs->low_freq,
+            attrs->high_freq, attrs->original_len);
+    node->out[0]->type = type_make(DT_F32, 2, attrs->len, attrs->head_dim);
+    return OK;
+}
+
+static OpCost rope_table_cost(const Node *node)
+{
+    return cost_streaming(node, 40.0 * (double)type_numel(&node->out[0]->type));
+}
+
+/* Radians a position of pair i. */
+static double rope_frequency(const RopeTableAttrs *attrs, int64_t i)
+{
+    double frequency = pow(attrs->theta, -2.0 * (double)i / (double)attrs->head_dim);
+    if (!(attrs->factor > 0)) return frequency;
+    double turns = attrs->original_len * frequency / 6.283185307179586; /* within the original length */
+    if (turns < attrs->low_freq) return frequency / attrs->factor;
+    if (turns > attrs->high_freq) return frequency;
+    double keep = (turns - attrs->low_freq) / (attrs->high_freq - attrs->low_freq);
+    return (1 - keep) * frequency / attrs->factor + keep * frequency;
+}
+
+static void rope_table_task(void *context, int64_t task, int worker)
+{
+    const KernelArgs     *args = context;
+    const RopeTableAttrs *attrs = args->attrs;
+    float                *table = args->out[0].data;
+    int64_t               half = attrs->head_dim / 2, step = rows_per_task(attrs->head_dim), end = min_i64(attrs->len, (task + 1) * step);
+    (void)worker;
+    for (int64_t i = 0; i < half; i++) {
+        double frequency = rope_frequency(attrs, i);
+        for (int64_t p = task * step; p < end; p++) {
+            table[p * 2 * half + i] = (float)cos((double)p * frequency);
+            table[p * 2 * half + half + i] = (float)sin((double)p * frequency);
+        }
+    }
+}
+
+static Status rope_table_cpu(const KernelArgs *args)
+{
+    const RopeTableAttrs *attrs = args->attrs;
+    pool_run(args->pool, div_up(attrs->len, rows_per_task(attrs->head_dim)), rope_table_task, (void *)args);
+    return OK;
+}
+
+static const RopeTableAttrs rope_table_plain = { .len = 40, .head_dim = 16, .theta = 10000 };
+static const RopeTableAttrs rope_table_llama3 = { .len = 300, .head_dim = 64, .theta = 500000, .factor = 8, .low_freq = 1,
+                                                  .high_freq = 4, .original_len = 8192 };
+
+static const OpSample rope_table_samples[] = { { .attrs = &rope_table_plain }, { .attrs = &rope_table_llama3 } };
+
+const OpDef op_rope_table = {
+    .id = OP_ROPE_TABLE,
+    .name = "rope_table",
+    .synopsis = "row p: cos(p f_i) for i < D/2, then sin(p f_i); f_i = theta^(-2i/D), stretched as Llama 3 where factor > 0",
+    .num_out = 1,
+    .attrs_size = sizeof(RopeTableAttrs),
+    .attrs = rope_table_attrs,
+    .infer = rope_table_infer,
+    .cost = rope_table_cost,
+    .cpu = { { DT_SET_FLOAT, rope_table_cpu, "reference" } },
+    .samples = rope_table_samples,
+    .num_samples = sizeof rope_table_samples / sizeof rope_table_samples[0],
+};

@@ -1,0 +1,69 @@
+/* sum_squares: the sum of x^2 of a flat tensor: the square of a gradient's norm. Sums of TILE elements in fp32, all above in fp64. */
+#include "ops/infer.h"
+
+enum { SQUARES_PER_TASK = 64 * TILE };
+
+/* x (E) -> (1) f32. */
+static Status sum_squares_infer(Node *node)
+{
+    TRY(infer_input(node, 0, "x", DT_SET_FLOAT, DIMS(-1)));
+    node->out[0]->type = type_make(DT_F32, 1, INT64_C(1));
+    return OK;
+}
+
+static OpCost sum_squares_cost(const Node *node)
+{
+    return cost_streaming(node, 2.0 * (double)type_numel(&node->in[0]->type));
+}
+
+/* A partial sum in fp64 for each task. */
+static size_t sum_squares_workspace(const Node *node, int num_workers)
+{
+    (void)num_workers;
+    return (size_t)div_up(type_numel(&node->in[0]->type), SQUARES_PER_TASK) * sizeof(double);
+}
+
+static void sum_squares_task(void *context, int64_t task, int worker)
+{
+    const KernelArgs *args = context;
+    int64_t           end = min_i64(type_numel(&args->in[0].type), (task + 1) * SQUARES_PER_TASK);
+    double            sum = 0;
+    float             scratch[TILE];
+    (void)worker;
+    for (int64_t at = task * SQUARES_PER_TASK; at < end; at += TILE) {
+        int64_t      n = min_i64(TILE, end - at);
+        const float *x = tile_load(&args->in[0], at, n, scratch);
+        sum += (double)vec_dot(x, x, n);
+    }
+    ((double *)args->workspace)[task] = sum;
+}
+
+static Status sum_squares_cpu(const KernelArgs *args)
+{
+    int64_t tasks = div_up(type_numel(&args->in[0].type), SQUARES_PER_TASK);
+    pool_run(args->pool, tasks, sum_squares_task, (void *)args);
+    double sum = 0;
+    for (int64_t i = 0; i < tasks; i++) sum += ((const double *)args->workspace)[i];
+    *(float *)args->out[0].data = (float)sum;
+    return OK;
+}
+
+static const OpSample sum_squares_samples[] = {
+    { .in = { { DT_F32, 1, { 37 } } } },
+    { .in = { { DT_F32, 1, { 200003 } } } },
+};
+
+const OpDef op_sum_squares = {
+    .id = OP_SUM_SQUARES,
+    .name = "sum_squares",
+    .synopsis = "sum of x^2",
+    .num_in = 1,
+    .num_out = 1,
+    .min_in = 1,
+    .infer = sum_squares_infer,
+    .cost = sum_squares_cost,
+    .workspace = sum_squares_workspace,
+    .cpu = { { DT_SET_FLOAT, sum_squares_cpu, "reference" } },
+    .samples = sum_squares_samples,
+    .num_samples = sizeof sum_squares_samples / sizeof sum_squares_samples[0],
+};

@@ -1,0 +1,79 @@
+/* swiglu: silu(gate) * up, silu(x) = x / (1 + e^-x). */
+#include "ops/infer.h"
+
+/* gate, up (...,F), or packed rows (gate F, then up F) (...,2F) alone -> (...,F) of gate's dtype. */
+static Status swiglu_infer(Node *node)
+{
+    TRY(infer_float(node, 0, "gate", 2));
+    TensorType y = node->in[0]->type;
+    if (node->in[1]) {
+        TRY(infer_like(node, 1, "up", DT_SET_FLOAT, &y));
+    } else {
+        char got[64];
+        FAIL_IF(type_cols(&y) % 2, ERR_INVALID, "packed gate and up is %s, expected an even last dim", type_text(&y, got));
+        y.dim[y.ndim - 1] /= 2;
+    }
+    node->out[0]->type = y;
+    return OK;
+}
+
+static Status swiglu_backward(GradBuilder *grad, const Node *node)
+{
+    Value   *gate = node->in[0], *up = node->in[1], *in[] = { grad_of(grad, node->out[0]), gate, up }, *out[2];
+    uint32_t want = want_bit(grad_wanted(grad, gate), 0) | want_bit(up && grad_wanted(grad, up), 1);
+    if (!want) return OK;
+    TRY(grad_emit(grad, OP_SWIGLU_BWD, NULL, in, 3, want, out));
+    if (want & 1) TRY(grad_add(grad, gate, out[0]));
+    return want & 2 ? grad_add(grad, up, out[1]) : OK;
+}
+
+static OpCost swiglu_cost(const Node *node)
+{
+    return cost_streaming(node, 12.0 * (double)type_numel(&node->out[0]->type));
+}
+
+static void swiglu_task(void *context, int64_t task, int worker)
+{
+    const KernelArgs *args = context;
+    const TensorView *gate = &args->in[0], *h = &args->out[0], *up = args->in[1].data ? &args->in[1] : gate;
+    int64_t           cols = type_cols(&h->type), stride = type_cols(&gate->type), up_at = up == gate ? cols : 0;
+    int64_t           step = rows_per_task(cols), end = min_i64(type_rows(&h->type), (task + 1) * step);
+    float             scratch_g[TILE], scratch_u[TILE], scratch_h[TILE];
+    (void)worker;
+    for (int64_t row = task * step; row < end; row++)
+        for (int64_t c = 0; c < cols; c += TILE) {
+            int64_t      n = min_i64(TILE, cols - c);
+            const float *g = tile_load(gate, row * stride + c, n, scratch_g), *u = tile_load(up, row * stride + up_at + c, n, scratch_u);
+            float       *result = tile_result(h, row * cols + c, scratch_h);
+            for (int64_t i = 0; i < n; i++) result[i] = g[i] * vec_sigmoid(g[i]) * u[i];
+            tile_store(h, row * cols + c, result, n);
+        }
+}
+
+static Status swiglu_cpu(const KernelArgs *args)
+{
+    const TensorType *h = &args->out[0].type;
+    pool_run(args->pool, div_up(type_rows(h), rows_per_task(type_cols(h))), swiglu_task, (void *)args);
+    return OK;
+}
+
+static const OpSample swiglu_samples[] = {
+    { .in = { { DT_F32, 3, { 2, 3, 14 } } } },
+    { .in = { { DT_F32, 3, { 2, 3, 7 } }, { DT_F32, 3, { 2, 3, 7 } } } },
+    { .in = { { DT_F32, 2, { 70, 2070 } } } },
+};
+
+const OpDef op_swiglu = {
+    .id = OP_SWIGLU,
+    .name = "swiglu",
+    .synopsis = "h = gate sigmoid(gate) up",
+    .num_in = 2,
+    .num_out = 1,
+    .min_in = 1,
+    .infer = swiglu_infer,
+    .backward = swiglu_backward,
+    .cost = swiglu_cost,
+    .cpu = { { DT_SET_FLOAT, swiglu_cpu, "reference" } },
+    .samples = swiglu_samples,
+    .num_samples = sizeof swiglu_samples / sizeof swiglu_samples[0],
+};

@@ -1,0 +1,77 @@
+/* swiglu_bwd: with s = sigmoid(gate):  dgate = dh up s (1 + gate (1 - s)),  dup = dh gate s. */
+#include "ops/infer.h"
+
+/* dh (...,F), gate, up (...,F) or packed (...,2F) alone -> dgate of gate's type and dup of up's, or dpacked of packed's. */
+static Status swiglu_bwd_infer(Node *node)
+{
+    TRY(infer_float(node, 0, "dh", 2));
+    TRY(infer_float(node, 1, "gate", 2));
+    TensorType gate = node->in[0]->type;
+    if (!node->in[2]) gate.dim[gate.ndim - 1] *= 2;
+    TRY(infer_like(node, 1, node->in[2] ? "gate" : "packed gate and up", DT_SET_FLOAT, &gate));
+    if (node->in[2]) TRY(infer_like(node, 2, "up", DT_SET_FLOAT, &gate));
+    node->out[0]->type = node->in[1]->type;
+    node->out[1]->type = node->in[2] ? node->in[2]->type : (TensorType){ 0 };
+    return OK;
+}
+
+static OpCost swiglu_bwd_cost(const Node *node)
+{
+    return cost_streaming(node, 18.0 * (double)type_numel(&node->in[0]->type));
+}
+
+static void swiglu_bwd_tile(float *dgate, float *dup, const float *dh, const float *gate, const float *up, int64_t count)
+{
+    for (int64_t i = 0; i < count; i++) {
+        float s = vec_sigmoid(gate[i]), silu = gate[i] * s;
+        dgate[i] = dh[i] * up[i] * (s + silu * (1.0f - s));
+        dup[i] = dh[i] * silu;
+    }
+}
+
+static void swiglu_bwd_task(void *context, int64_t task, int worker)
+{
+    const KernelArgs *args = context;
+    const TensorView *dh = &args->in[0], *gate = &args->in[1];
+    bool              packed = !args->in[2].data;
+    const TensorView *up = packed ? gate : &args->in[2], *dgate = &args->out[0], *dup = packed ? dgate : &args->out[1];
+    int64_t           cols = type_cols(&dh->type), stride = packed ? 2 * cols : cols, up_at = packed ? cols : 0;
+    int64_t           step = rows_per_task(cols), end = min_i64(type_rows(&dh->type), (task + 1) * step);
+    float             scratch_dh[TILE], scratch_g[TILE], scratch_u[TILE], result_g[TILE], result_u[TILE];
+    (void)worker;
+    for (int64_t row = task * step; row < end; row++)
+        for (int64_t c = 0; c < cols; c += TILE) {
+            int64_t      n = min_i64(TILE, cols - c), at = row * stride + c;
+            const float *g = tile_load(gate, at, n, scratch_g), *u = tile_load(up, at + up_at, n, scratch_u);
+            swiglu_bwd_tile(result_g, result_u, tile_load(dh, row * cols + c, n, scratch_dh), g, u, n);
+            if (dgate->data) tile_store(dgate, at, result_g, n);
+            if (dup->data) tile_store(dup, at + up_at, result_u, n);
+        }
+}
+
+static Status swiglu_bwd_cpu(const KernelArgs *args)
+{
+    const TensorType *dh = &args->in[0].type;
+    pool_run(args->pool, div_up(type_rows(dh), rows_per_task(type_cols(dh))), swiglu_bwd_task, (void *)args);
+    return OK;
+}
+
+static const OpSample swiglu_bwd_samples[] = {
+    { .in = { { DT_F32, 3, { 2, 3, 7 } }, { DT_F32, 3, { 2, 3, 14 } } } },
+    { .in = { { DT_F32, 3, { 2, 3, 7 } }, { DT_F32, 3, { 2, 3, 7 } }, { DT_F32, 3, { 2, 3, 7 } } } },
+    { .in = { { DT_F32, 2, { 70, 1035 } }, { DT_F32, 2, { 70, 2070 } } } },
+};
+
+const OpDef op_swiglu_bwd = {
+    .id = OP_SWIGLU_BWD,
+    .name = "swiglu_bwd",
+    .synopsis = "s = sigmoid(gate): dgate = dh up s (1 + gate (1 - s)), dup = dh gate s",
+    .num_in = 3,
+    .num_out = 2,
+    .min_in = 2,
+    .infer = swiglu_bwd_infer,
+    .cost = swiglu_bwd_cost,
+    .cpu = { { DT_SET_FLOAT, swiglu_bwd_cpu, "reference" } },
+    .samples = swiglu_bwd_samples,
+    .num_samples = sizeof swiglu_bwd_samples / sizeof swiglu_bwd_samples[0],
+};
