@@ -1,0 +1,246 @@
+/* The ring: one thread fills micro-batches in order, the caller takes them in order. What is in a micro-batch depends on
+ * its number alone, so that seeking is setting a number. */
+#include "data/loader.h"
+
+#include "data/loader_rows.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct Slot {
+    Batch  batch;
+    Status status;
+    char   message[STATUS_MESSAGE_BYTES];
+} Slot;
+
+struct Loader {
+    Rows     rows;
+    int32_t *memory; /* of all slots */
+    Slot    *slots;  /* one more than prefetch: the caller holds one */
+    int      num_slots;
+    int64_t  next_micro; /* number of the micro-batch that loader_next hands out next */
+
+    /* Below: shared with the thread, under `lock`. */
+    pthread_t       thread;
+    pthread_mutex_t lock;
+    pthread_cond_t  changed;
+    bool            has_thread, stop, busy;
+    int             first, ready;  /* slots first .. first + ready - 1 are filled */
+    int64_t         fill_micro;    /* number the thread fills next */
+    int64_t         generation;    /* counts seeks: what was begun before one is thrown away */
+};
+
+int64_t loader_rows_per_step(const Loader *loader)
+{
+    const LoaderOptions *o = &loader->rows.options;
+    return (int64_t)o->batch_size * o->grad_accum_steps * o->world_size;
+}
+
+int64_t loader_num_steps(const Loader *loader)
+{
+    int64_t epochs = loader->rows.options.num_epochs, per_step = loader_rows_per_step(loader);
+    return epochs == 0 ? -1 : (epochs * loader->rows.stats.rows_per_epoch + per_step - 1) / per_step;
+}
+
+double loader_epoch(const Loader *loader, int64_t step)
+{
+    return (double)step * (double)loader_rows_per_step(loader) / (double)loader->rows.stats.rows_per_epoch;
+}
+
+const LoaderStats *loader_stats(const Loader *loader)
+{
+    return &loader->rows.stats;
+}
+
+/* The row that comes at place `place` of the whole run; false beyond its end. */
+static bool locate(const Loader *loader, int64_t place, int *out_source, int64_t *out_row)
+{
+    const Rows *rows = &loader->rows;
+    int64_t     epoch = place / rows->stats.rows_per_epoch, index = place % rows->stats.rows_per_epoch;
+    if (rows->options.num_epochs > 0 && epoch >= rows->options.num_epochs) return false;
+    rows_locate(rows, epoch, index, out_source, out_row);
+    return true;
+}
+
+static Status fill_batch(const Loader *loader, int64_t number, Batch *batch)
+{
+    const LoaderOptions *o = &loader->rows.options;
+    batch->step = number / o->grad_accum_steps;
+    batch->micro = (int32_t)(number % o->grad_accum_steps);
+    batch->num_tokens = batch->num_trained = 0;
+    int64_t place = (number * o->world_size + o->rank) * o->batch_size;
+    for (int64_t b = 0; b < o->batch_size; b++) {
+        int     source;
+        int64_t row;
+        if (locate(loader, place + b, &source, &row))
+            TRY(rows_fill(&loader->rows, source, row, batch, b));
+        else
+            rows_fill_padding(&loader->rows, batch, b, 0);
+    }
+    return OK;
+}
+
+Status loader_step_tokens(const Loader *loader, int64_t step, int64_t *out_count)
+{
+    CHECK(step >= 0);
+    int64_t per_step = loader_rows_per_step(loader), sum = 0;
+    for (int64_t i = 0; i < per_step; i++) {
+        int     source;
+        int64_t row;
+        if (locate(loader, step * per_step + i, &source, &row)) sum += rows_count_trained(&loader->rows, source, row);
+    }
+    *out_count = sum;
+    return OK;
+}
+
+Status loader_read_row(const Loader *loader, int64_t index, Batch *row)
+{
+    const Rows *rows = &loader->rows;
+    FAIL_IF(index < 0 || index >= rows->stats.num_rows, ERR_INVALID, "row %lld of %lld", (long long)index,
+            (long long)rows->stats.num_rows);
+    int source = 0;
+    while (index >= rows->sources[source].num_rows) index -= rows->sources[source++].num_rows;
+    row->num_tokens = row->num_trained = 0;
+    return rows_fill(rows, source, index, row, 0);
+}
+
+/* ---- the ring ---- */
+
+static int64_t end_micro(const Loader *loader)
+{
+    int64_t steps = loader_num_steps(loader);
+    return steps < 0 ? INT64_MAX : steps * loader->rows.options.grad_accum_steps;
+}
+
+static void slot_fill(const Loader *loader, Slot *slot, int64_t number)
+{
+    slot->status = fill_batch(loader, number, &slot->batch);
+    if (slot->status != OK) snprintf(slot->message, sizeof slot->message, "%s", status_message());
+}
+
+static void *prefetch_main(void *context)
+{
+    Loader *loader = context;
+    int64_t end = end_micro(loader);
+    pthread_mutex_lock(&loader->lock);
+    while (!loader->stop) {
+        if (loader->ready == loader->num_slots - 1 || loader->fill_micro >= end) {
+            pthread_cond_wait(&loader->changed, &loader->lock);
+            continue;
+        }
+        Slot   *slot = &loader->slots[(loader->first + loader->ready) % loader->num_slots];
+        int64_t number = loader->fill_micro, generation = loader->generation;
+        loader->busy = true;
+        pthread_mutex_unlock(&loader->lock);
+        slot_fill(loader, slot, number);
+        pthread_mutex_lock(&loader->lock);
+        loader->busy = false;
+        if (generation == loader->generation) {
+            loader->ready++;
+            loader->fill_micro++;
+        }
+        pthread_cond_broadcast(&loader->changed);
+    }
+    pthread_mutex_unlock(&loader->lock);
+    return NULL;
+}
+
+void loader_seek(Loader *loader, int64_t step)
+{
+    CHECK(step >= 0);
+    loader->next_micro = step * loader->rows.options.grad_accum_steps;
+    if (!loader->has_thread) return;
+    pthread_mutex_lock(&loader->lock);
+    loader->generation++;
+    while (loader->busy) pthread_cond_wait(&loader->changed, &loader->lock);
+    loader->first = loader->ready = 0;
+    loader->fill_micro = loader->next_micro;
+    pthread_cond_broadcast(&loader->changed);
+    pthread_mutex_unlock(&loader->lock);
+}
+
+static Slot *take_slot(Loader *loader)
+{
+    pthread_mutex_lock(&loader->lock);
+    while (loader->ready == 0) pthread_cond_wait(&loader->changed, &loader->lock);
+    Slot *slot = &loader->slots[loader->first];
+    loader->first = (loader->first + 1) % loader->num_slots;
+    loader->ready--;
+    pthread_cond_broadcast(&loader->changed);
+    pthread_mutex_unlock(&loader->lock);
+    return slot;
+}
+
+Status loader_next(Loader *loader, const Batch **out_batch)
+{
+    *out_batch = NULL;
+    if (loader->next_micro >= end_micro(loader)) return OK;
+    Slot *slot = &loader->slots[0];
+    if (loader->has_thread)
+        slot = take_slot(loader);
+    else
+        slot_fill(loader, slot, loader->next_micro);
+    loader->next_micro++;
+    FAIL_IF(slot->status != OK, slot->status, "%s", slot->message);
+    *out_batch = &slot->batch;
+    return OK;
+}
+
+static void slots_init(Loader *loader)
+{
+    const LoaderOptions *o = &loader->rows.options;
+    size_t               numel = (size_t)o->batch_size * (size_t)o->seq_len;
+    loader->num_slots = (o->prefetch > 0 ? o->prefetch : 0) + 1;
+    loader->slots = calloc((size_t)loader->num_slots, sizeof *loader->slots);
+    loader->memory = calloc((size_t)loader->num_slots * 5 * numel, sizeof *loader->memory);
+    if (!loader->slots || !loader->memory) fatal_out_of_memory((size_t)loader->num_slots * 5 * numel * sizeof(int32_t));
+    for (int i = 0; i < loader->num_slots; i++) {
+        int32_t *at = loader->memory + (size_t)i * 5 * numel;
+        loader->slots[i].batch = (Batch){ .tokens = at, .labels = at + numel, .positions = at + 2 * numel,
+                                          .doc_start = at + 3 * numel, .doc_id = at + 4 * numel };
+    }
+}
+
+Status loader_create(const LoaderOptions *options, const LoaderSource *sources, int num_sources, Loader **out_loader)
+{
+    *out_loader = NULL;
+    Loader *loader = calloc(1, sizeof *loader);
+    if (!loader) fatal_out_of_memory(sizeof *loader);
+    pthread_mutex_init(&loader->lock, NULL);
+    pthread_cond_init(&loader->changed, NULL);
+    Status status = rows_init(&loader->rows, options, sources, num_sources);
+    if (status != OK) {
+        loader_destroy(loader);
+        return status;
+    }
+    slots_init(loader);
+    if (loader->num_slots > 1) {
+        loader->has_thread = pthread_create(&loader->thread, NULL, prefetch_main, loader) == 0;
+        if (!loader->has_thread) {
+            loader_destroy(loader);
+            FAIL(ERR_INTERNAL, "cannot start the loader's thread");
+        }
+    }
+    *out_loader = loader;
+    return OK;
+}
+
+void loader_destroy(Loader *loader)
+{
+    if (!loader) return;
+    if (loader->has_thread) {
+        pthread_mutex_lock(&loader->lock);
+        loader->stop = true;
+        pthread_cond_broadcast(&loader->changed);
+        pthread_mutex_unlock(&loader->lock);
+        pthread_join(loader->thread, NULL);
+    }
+    pthread_mutex_destroy(&loader->lock);
+    pthread_cond_destroy(&loader->changed);
+    rows_deinit(&loader->rows);
+    free(loader->slots);
+    free(loader->memory);
+    free(loader);
+}

@@ -1,0 +1,405 @@
+/* From documents to rows. A row is a list of spans; everything else (filling, counting) walks that list. */
+#include "data/loader_rows.h"
+
+#include "base/philox.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+int64_t permute_index(int64_t index, int64_t count, uint64_t seed, uint64_t epoch)
+{
+    CHECK(index >= 0 && index < count);
+    /* A Feistel network on the least even number of bits that hold count; what falls outside walks on. */
+    int half = 1;
+    while (half < 31 && ((int64_t)1 << (2 * half)) < count) half++;
+    uint32_t mask = (uint32_t)(((uint64_t)1 << half) - 1);
+    uint64_t at = (uint64_t)index;
+    do {
+        uint32_t left = (uint32_t)(at >> half), right = (uint32_t)at & mask;
+        for (uint32_t round = 0; round < 6; round++) {
+            Philox4  draw = philox4x32(right, round, (uint32_t)epoch, (uint32_t)(epoch >> 32), seed);
+            uint32_t next = left ^ (draw.v[0] & mask);
+            left = right;
+            right = next;
+        }
+        at = (uint64_t)left << half | right;
+    } while (at >= (uint64_t)count);
+    return (int64_t)at;
+}
+
+static void spans_push(SpanList *list, Span span)
+{
+    if (list->len == list->capacity) {
+        list->capacity = list->capacity ? list->capacity * 2 : 256;
+        Span *grown = realloc(list->data, sizeof *grown * (size_t)list->capacity);
+        if (!grown) fatal_out_of_memory(sizeof *grown * (size_t)list->capacity);
+        list->data = grown;
+    }
+    list->data[list->len++] = span;
+}
+
+/* Set bits of [begin, end). */
+static int64_t count_bits(const uint64_t *words, int64_t begin, int64_t end)
+{
+    if (begin >= end) return 0;
+    int64_t  first = begin >> 6, last = (end - 1) >> 6;
+    uint64_t head = ~(uint64_t)0 << (begin & 63), tail = ~(uint64_t)0 >> (63 - ((end - 1) & 63));
+    if (first == last) return __builtin_popcountll(words[first] & head & tail);
+    int64_t sum = __builtin_popcountll(words[first] & head) + __builtin_popcountll(words[last] & tail);
+    for (int64_t i = first + 1; i < last; i++) sum += __builtin_popcountll(words[i]);
+    return sum;
+}
+
+/* Labels that count in a span: its tokens but the first, and the one after it when there is more. */
+static int64_t span_trained(const ShardSet *set, const Span *span)
+{
+    const uint64_t *mask = shard_mask(set->shards[span->shard]);
+    int64_t         begin = span->begin + 1, end = span->begin + span->count + span->more;
+    return mask ? count_bits(mask, begin, end) : end - begin;
+}
+
+/* ---- the validation split ---- */
+
+static double split_draw(uint64_t seed, int source, int64_t document)
+{
+    Philox4 draw = philox4x32((uint32_t)document, (uint32_t)((uint64_t)document >> 32), (uint32_t)source, 0x53504c54u, seed);
+    return (double)(((uint64_t)draw.v[0] << 21) ^ (draw.v[1] >> 11)) * 0x1p-53;
+}
+
+/* The draws below which a document is validation: the ratio, moved when needed so that neither side is empty. */
+static double split_threshold(const LoaderOptions *options, int source, int64_t num_documents)
+{
+    double least = 1, most = 0, ratio = options->validation_ratio;
+    for (int64_t i = 0; i < num_documents; i++) {
+        double draw = split_draw(options->seed, source, i);
+        least = draw < least ? draw : least;
+        most = draw > most ? draw : most;
+    }
+    if (least >= ratio) return nextafter(least, 2);
+    return most < ratio ? most : ratio;
+}
+
+/* ---- spans ---- */
+
+typedef struct Cutter {
+    const LoaderOptions *options;
+    LoaderStats         *stats;
+    SourceRows          *source;
+    int64_t              next_id; /* counts the samples of both sides of the split, so that the split changes no id */
+} Cutter;
+
+static void keep_sample(Cutter *cutter, Span span, bool keep)
+{
+    span.id = (int32_t)(cutter->next_id++ & INT32_MAX);
+    if (!keep) return;
+    if (span_trained(cutter->source->shards, &span) == 0)
+        cutter->stats->num_dropped_empty++;
+    else
+        spans_push(&cutter->source->spans, span);
+}
+
+/* A document as samples of at most seq_len tokens. */
+static void cut_document(Cutter *cutter, Span whole, bool keep)
+{
+    int32_t      most = cutter->options->seq_len;
+    LoaderStats *stats = cutter->stats;
+    if (whole.count <= most) {
+        keep_sample(cutter, whole, keep);
+        return;
+    }
+    switch (cutter->options->long_samples) {
+    case LONG_TRUNCATE:
+        stats->num_truncated += keep;
+        stats->tokens_cut += keep ? whole.count - most : 0;
+        whole.count = most;
+        keep_sample(cutter, whole, keep);
+        return;
+    case LONG_DROP:
+        stats->num_dropped_long += keep;
+        stats->tokens_cut += keep ? whole.count : 0;
+        cutter->next_id++;
+        return;
+    case LONG_SPLIT:
+        stats->num_split += keep;
+        for (int64_t done = 0; done < whole.count; done += most) {
+            Span part = whole;
+            part.begin += done;
+            part.count = whole.count - done < most ? whole.count - done : most;
+            part.more = done + part.count < whole.count;
+            keep_sample(cutter, part, keep);
+        }
+        return;
+    }
+}
+
+/* One document alone can't be split by documents: its last share of tokens is validation (LOADER_STREAM). */
+static Span split_single(const LoaderOptions *options, Span whole)
+{
+    int64_t held_out = (int64_t)ceil((double)whole.count * options->validation_ratio);
+    if (held_out >= whole.count) held_out = whole.count - 1;
+    if (options->part == PART_VALIDATION) whole.begin += whole.count - held_out;
+    whole.count = options->part == PART_VALIDATION ? held_out : whole.count - held_out;
+    return whole;
+}
+
+static void cut_source(Cutter *cutter, int source)
+{
+    const LoaderOptions *options = cutter->options;
+    const ShardSet      *set = cutter->source->shards;
+    bool   is_split = options->part != PART_ALL && options->validation_ratio > 0;
+    bool   is_single = is_split && options->mode == LOADER_STREAM && set->num_documents == 1;
+    double threshold = is_split && set->num_documents > 1 ? split_threshold(options, source, set->num_documents) : 0;
+    int64_t document = 0;
+    for (int s = 0; s < set->num_shards; s++) {
+        int64_t count = shard_info(set->shards[s])->num_documents;
+        for (int64_t i = 0; i < count; i++, document++) {
+            Span whole = { .shard = s };
+            shard_document(set->shards[s], i, &whole.begin, &whole.count);
+            bool is_validation = is_split && !is_single && split_draw(options->seed, source, document) < threshold;
+            bool keep = options->part == PART_ALL || is_single || is_validation == (options->part == PART_VALIDATION);
+            cutter->stats->num_documents += keep;
+            if (options->mode != LOADER_STREAM) {
+                cut_document(cutter, whole, keep);
+            } else if (keep) {
+                if (is_single) whole = split_single(options, whole);
+                spans_push(&cutter->source->spans, whole);
+            }
+        }
+    }
+}
+
+/* ---- rows ---- */
+
+static void stream_rows(SourceRows *source, int32_t seq_len)
+{
+    int64_t n = source->spans.len;
+    source->offset = calloc((size_t)n + 1, sizeof *source->offset);
+    if (!source->offset) fatal_out_of_memory((size_t)n * sizeof *source->offset);
+    for (int64_t i = 0; i < n; i++) source->offset[i + 1] = source->offset[i] + source->spans.data[i].count;
+    source->num_rows = (source->offset[n] + seq_len - 1) / seq_len;
+}
+
+static void packed_rows(SourceRows *source, int32_t seq_len)
+{
+    int64_t  n = source->spans.len;
+    int32_t *lengths = malloc(sizeof *lengths * (size_t)(n + 1));
+    if (!lengths) fatal_out_of_memory(sizeof *lengths * (size_t)n);
+    for (int64_t i = 0; i < n; i++) lengths[i] = (int32_t)source->spans.data[i].count;
+    pack_best_fit(lengths, n, seq_len, &source->packing);
+    free(lengths);
+    source->num_rows = source->packing.num_rows;
+}
+
+/* Walks the spans of a row in order: zero-initialise `at`, false at the end. */
+typedef struct RowWalk {
+    int64_t next, end; /* positions in packing.items or spans */
+    int64_t begin, stop; /* LOADER_STREAM: token offsets of the row */
+} RowWalk;
+
+static RowWalk walk_begin(const Rows *rows, const SourceRows *source, int64_t row)
+{
+    if (rows->options.mode == LOADER_PADDED) return (RowWalk){ .next = row, .end = row + 1 };
+    if (rows->options.mode == LOADER_PACKED)
+        return (RowWalk){ .next = source->packing.begin[row], .end = source->packing.begin[row + 1] };
+    int64_t begin = row * rows->options.seq_len, low = 0, high = source->spans.len;
+    while (high - low > 1) { /* the last span whose offset is <= begin */
+        int64_t middle = low + (high - low) / 2;
+        if (source->offset[middle] <= begin)
+            low = middle;
+        else
+            high = middle;
+    }
+    return (RowWalk){ .next = low, .end = source->spans.len, .begin = begin, .stop = begin + rows->options.seq_len };
+}
+
+static bool walk_next(const Rows *rows, const SourceRows *source, RowWalk *walk, Span *out)
+{
+    if (walk->next >= walk->end) return false;
+    if (rows->options.mode != LOADER_STREAM) {
+        int64_t at = walk->next++;
+        *out = source->spans.data[rows->options.mode == LOADER_PACKED ? source->packing.items[at] : at];
+        return true;
+    }
+    int64_t at = walk->next++;
+    if (source->offset[at] >= walk->stop) return false;
+    int64_t begin = source->offset[at] > walk->begin ? source->offset[at] : walk->begin;
+    int64_t stop = source->offset[at + 1] < walk->stop ? source->offset[at + 1] : walk->stop;
+    *out = source->spans.data[at];
+    out->begin += begin - source->offset[at];
+    out->count = stop - begin;
+    out->more = stop < source->offset[at + 1];
+    out->id = (int32_t)((source->id_base + begin) & INT32_MAX);
+    return true;
+}
+
+int64_t rows_count_trained(const Rows *rows, int source, int64_t row)
+{
+    const SourceRows *from = &rows->sources[source];
+    RowWalk           walk = walk_begin(rows, from, row);
+    int64_t           sum = 0;
+    for (Span span; walk_next(rows, from, &walk, &span);) sum += span_trained(from->shards, &span);
+    return sum;
+}
+
+void rows_fill_padding(const Rows *rows, Batch *batch, int64_t b, int64_t from)
+{
+    int64_t T = rows->options.seq_len;
+    for (int64_t t = from; t < T; t++) {
+        int64_t i = b * T + t;
+        batch->tokens[i] = rows->options.pad_id;
+        batch->labels[i] = LABEL_IGNORE;
+        batch->positions[i] = 0;
+        batch->doc_start[i] = (int32_t)t;
+        batch->doc_id[i] = -1;
+    }
+}
+
+static Status fill_span(const Rows *rows, const SourceRows *source, const Span *span, Batch *batch, int64_t b, int64_t t)
+{
+    const Shard    *shard = source->shards->shards[span->shard];
+    const uint64_t *mask = shard_mask(shard);
+    int64_t         i = b * rows->options.seq_len + t, n = span->count;
+    int32_t         after = 0;
+    TRY(shard_read(shard, span->begin, n, batch->tokens + i));
+    if (span->more) TRY(shard_read(shard, span->begin + n, 1, &after));
+    for (int64_t k = 0; k < n; k++) {
+        batch->positions[i + k] = (int32_t)k;
+        batch->doc_start[i + k] = (int32_t)t;
+        batch->doc_id[i + k] = span->id;
+    }
+    memcpy(batch->labels + i, batch->tokens + i + 1, sizeof *batch->labels * (size_t)(n - 1));
+    batch->labels[i + n - 1] = span->more ? after : LABEL_IGNORE;
+    int64_t num_labels = n - 1 + span->more, trained = num_labels;
+    if (mask) {
+        trained = 0;
+        for (int64_t k = 0; k < num_labels; k++) {
+            bool is_trained = mask_bit(mask, span->begin + 1 + k);
+            trained += is_trained;
+            batch->labels[i + k] = is_trained ? batch->labels[i + k] : LABEL_IGNORE;
+        }
+    }
+    batch->num_tokens += n;
+    batch->num_trained += trained;
+    return OK;
+}
+
+Status rows_fill(const Rows *rows, int source, int64_t row, Batch *batch, int64_t b)
+{
+    const SourceRows *from = &rows->sources[source];
+    RowWalk           walk = walk_begin(rows, from, row);
+    int64_t           t = 0;
+    for (Span span; walk_next(rows, from, &walk, &span); t += span.count)
+        TRY(fill_span(rows, from, &span, batch, b, t));
+    rows_fill_padding(rows, batch, b, t);
+    return OK;
+}
+
+void rows_locate(const Rows *rows, int64_t epoch, int64_t index, int *out_source, int64_t *out_row)
+{
+    const LoaderOptions *options = &rows->options;
+    uint64_t             seed = options->seed;
+    if (options->shuffle) index = permute_index(index, rows->stats.rows_per_epoch, seed, (uint64_t)epoch);
+    int s = 0;
+    while (index >= rows->sources[s].epoch_rows) index -= rows->sources[s++].epoch_rows;
+    const SourceRows *source = &rows->sources[s];
+    int64_t           pass = index / source->num_rows, row = index % source->num_rows;
+    /* A part of the source: which one changes from epoch to epoch. */
+    if (options->shuffle && source->epoch_rows % source->num_rows != 0) {
+        uint64_t key = seed ^ (0x9E3779B97F4A7C15u * (uint64_t)(s + 1));
+        row = permute_index(row, source->num_rows, key, (uint64_t)epoch << 16 ^ (uint64_t)pass);
+    }
+    *out_source = s;
+    *out_row = row;
+}
+
+/* ---- building ---- */
+
+static Status source_init(Rows *rows, int s, const LoaderSource *from, int64_t *next_id, int64_t *id_base)
+{
+    const LoaderOptions *options = &rows->options;
+    const char          *name = from->name ? from->name : "data";
+    SourceRows          *source = &rows->sources[s];
+    source->shards = from->shards;
+    source->id_base = *id_base;
+    *id_base += from->shards->num_tokens;
+    FAIL_IF(options->vocab_size > 0 && from->shards->vocab_size > options->vocab_size, ERR_INVALID,
+            "%s: tokenized with a vocabulary of %d, the model's embedding has %d rows", name, from->shards->vocab_size,
+            options->vocab_size);
+    FAIL_IF(from->shards->tokenizer_hash != rows->sources[0].shards->tokenizer_hash, ERR_INVALID,
+            "%s: tokenized with another tokenizer than the data before it", name);
+    FAIL_IF(!(from->weight >= 0) || from->weight > 1e6, ERR_INVALID, "%s: weight %g, want 0..1e6", name, from->weight);
+    Cutter cutter = { options, &rows->stats, source, *next_id };
+    cut_source(&cutter, s);
+    *next_id = cutter.next_id;
+    if (options->mode == LOADER_STREAM)
+        stream_rows(source, options->seq_len);
+    else if (options->mode == LOADER_PACKED)
+        packed_rows(source, options->seq_len);
+    else
+        source->num_rows = source->spans.len;
+    double weight = from->weight > 0 ? from->weight : 1;
+    source->epoch_rows = llround(weight * (double)source->num_rows);
+    return OK;
+}
+
+static void count_rows(Rows *rows)
+{
+    LoaderStats *stats = &rows->stats;
+    for (int s = 0; s < rows->num_sources; s++) {
+        const SourceRows *source = &rows->sources[s];
+        stats->num_rows += source->num_rows;
+        stats->rows_per_epoch += source->epoch_rows;
+        for (int64_t i = 0; i < source->spans.len; i++) stats->num_tokens += source->spans.data[i].count;
+        for (int64_t row = 0; row < source->num_rows; row++) stats->num_trained += rows_count_trained(rows, s, row);
+    }
+    double room = (double)stats->num_rows * rows->options.seq_len;
+    stats->efficiency = room > 0 ? (double)stats->num_tokens / room : 1;
+}
+
+static Status check_options(const LoaderOptions *o)
+{
+    FAIL_IF(o->seq_len < 1, ERR_INVALID, "sequence_len is %d, want at least 1", o->seq_len);
+    FAIL_IF(o->batch_size < 1, ERR_INVALID, "batch size is %d, want at least 1", o->batch_size);
+    FAIL_IF(!(o->validation_ratio >= 0 && o->validation_ratio < 1), ERR_INVALID,
+            "validation_split_ratio is %g, want 0 <= ratio < 1", o->validation_ratio);
+    FAIL_IF(o->part == PART_VALIDATION && o->validation_ratio == 0, ERR_INVALID,
+            "no validation data: validation_split_ratio is 0");
+    CHECK(o->rank >= 0 && o->rank < o->world_size && o->num_epochs >= 0);
+    return OK;
+}
+
+Status rows_init(Rows *rows, const LoaderOptions *options, const LoaderSource *sources, int num_sources)
+{
+    rows->options = *options;
+    if (rows->options.world_size == 0) rows->options.world_size = 1;
+    if (rows->options.grad_accum_steps == 0) rows->options.grad_accum_steps = 1;
+    TRY(check_options(&rows->options));
+    CHECK(num_sources > 0);
+    rows->sources = calloc((size_t)num_sources, sizeof *rows->sources);
+    if (!rows->sources) fatal_out_of_memory(sizeof *rows->sources);
+    rows->num_sources = num_sources;
+    int64_t next_id = 0, id_base = 0;
+    for (int s = 0; s < num_sources; s++) TRY(source_init(rows, s, &sources[s], &next_id, &id_base));
+    count_rows(rows);
+    const LoaderStats *stats = &rows->stats;
+    const char        *part = options->part == PART_VALIDATION ? "validation" : "training";
+    FAIL_IF(stats->rows_per_epoch == 0 || stats->num_trained == 0, ERR_INVALID,
+            "no %s data left: %" PRId64 " documents, %" PRId64 " without a trained token, %" PRId64
+            " longer than sequence_len %d; nothing to learn from",
+            part, stats->num_documents, stats->num_dropped_empty, stats->num_dropped_long, options->seq_len);
+    return OK;
+}
+
+void rows_deinit(Rows *rows)
+{
+    for (int s = 0; s < rows->num_sources; s++) {
+        free(rows->sources[s].spans.data);
+        free(rows->sources[s].offset);
+        packing_deinit(&rows->sources[s].packing);
+    }
+    free(rows->sources);
+    *rows = (Rows){ 0 };
+}

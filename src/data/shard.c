@@ -1,0 +1,219 @@
+/* Reading shards. Everything the header says is checked against the file's size before any of it is used, and the index
+ * is checked once at opening, so that look-ups need no checks of their own. */
+#include "data/shard.h"
+
+#include "data/shard_format.h"
+#include "files/file.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct Shard {
+    char            *path;
+    FileMap          map;
+    ShardHeader      header;
+    ShardInfo        info;
+    const uint64_t  *mask;  /* NULL: all trained */
+    const uint64_t  *index; /* (num_documents + 1) */
+};
+
+uint64_t shard_fold(uint64_t hash, const void *data, size_t size)
+{
+    return hash_bytes(data, size, hash);
+}
+
+uint64_t shard_header_checksum(const ShardHeader *header)
+{
+    return hash_bytes(header, offsetof(ShardHeader, header_checksum), SHARD_VERSION);
+}
+
+static Status check_header(const char *path, const ShardHeader *h, size_t size)
+{
+    FAIL_IF(memcmp(h->magic, SHARD_MAGIC, sizeof h->magic) != 0, ERR_INVALID, "%s: not a token shard", path);
+    FAIL_IF(h->version != SHARD_VERSION, ERR_INVALID,
+            "%s: shard format %u, this program reads %d; tokenize the data again", path, h->version, SHARD_VERSION);
+    FAIL_IF(h->header_checksum != shard_header_checksum(h), ERR_INVALID, "%s: the header is damaged", path);
+    FAIL_IF((h->token_bytes != 2 && h->token_bytes != 4) || h->vocab_size < 1 || h->vocab_size > INT32_MAX ||
+                (h->flags & ~(uint32_t)SHARD_HAS_MASK),
+            ERR_INVALID, "%s: impossible header (token bytes %u, vocabulary %u, flags %u)", path, h->token_bytes,
+            h->vocab_size, h->flags);
+    FAIL_IF(h->file_size != size, ERR_INVALID, "%s: %zu bytes, the header says %" PRIu64 "; the file was cut", path, size,
+            h->file_size);
+    uint64_t room = size - SHARD_HEADER_BYTES;
+    FAIL_IF(h->num_tokens > room / h->token_bytes || h->num_documents > room / 8 || h->num_trained > h->num_tokens,
+            ERR_INVALID, "%s: impossible counts (%" PRIu64 " tokens, %" PRIu64 " documents)", path, h->num_tokens,
+            h->num_documents);
+    ShardLayout layout = shard_layout(h);
+    FAIL_IF(layout.end != size, ERR_INVALID, "%s: %zu bytes, its counts need %" PRIu64, path, size, layout.end);
+    return OK;
+}
+
+static Status check_index(const Shard *shard)
+{
+    const uint64_t *index = shard->index;
+    uint64_t        last = (uint64_t)shard->info.num_documents;
+    bool            rising = index[0] == 0 && index[last] == (uint64_t)shard->info.num_tokens;
+    for (uint64_t i = 0; i < last; i++) rising &= index[i] < index[i + 1];
+    FAIL_IF(!rising, ERR_INVALID, "%s: the document index is damaged", shard->path);
+    return OK;
+}
+
+static Status shard_load(Shard *shard)
+{
+    TRY(file_map(shard->path, &shard->map));
+    FAIL_IF(shard->map.size < SHARD_HEADER_BYTES, ERR_INVALID, "%s: %zu bytes are too few for a token shard", shard->path,
+            shard->map.size);
+    ShardHeader *h = &shard->header;
+    memcpy(h, shard->map.data, sizeof *h);
+    TRY(check_header(shard->path, h, shard->map.size));
+    ShardLayout layout = shard_layout(h);
+    shard->info = (ShardInfo){
+        .tokenizer_hash = h->tokenizer_hash,
+        .num_tokens = (int64_t)h->num_tokens,
+        .num_documents = (int64_t)h->num_documents,
+        .num_trained = (int64_t)h->num_trained,
+        .vocab_size = (int32_t)h->vocab_size,
+        .token_bytes = (int)h->token_bytes,
+        .has_mask = h->flags & SHARD_HAS_MASK,
+    };
+    if (shard->info.has_mask) shard->mask = (const uint64_t *)(shard->map.data + layout.mask);
+    shard->index = (const uint64_t *)(shard->map.data + layout.index);
+    return check_index(shard);
+}
+
+Status shard_open(const char *path, Shard **out_shard)
+{
+    *out_shard = NULL;
+    Shard *shard = calloc(1, sizeof *shard);
+    if (!shard) fatal_out_of_memory(sizeof *shard);
+    shard->path = strdup(path);
+    if (!shard->path) fatal_out_of_memory(strlen(path));
+    Status status = shard_load(shard);
+    if (status != OK) {
+        shard_close(shard);
+        return status;
+    }
+    *out_shard = shard;
+    return OK;
+}
+
+void shard_close(Shard *shard)
+{
+    if (!shard) return;
+    if (shard->map.data) file_unmap(&shard->map);
+    free(shard->path);
+    free(shard);
+}
+
+const ShardInfo *shard_info(const Shard *shard)
+{
+    return &shard->info;
+}
+
+const uint64_t *shard_mask(const Shard *shard)
+{
+    return shard->mask;
+}
+
+Status shard_verify(const Shard *shard)
+{
+    const char *data = shard->map.data + SHARD_HEADER_BYTES;
+    size_t      left = shard->map.size - SHARD_HEADER_BYTES;
+    uint64_t    hash = 0;
+    while (left > 0) {
+        size_t n = left < SHARD_BLOCK_BYTES ? left : SHARD_BLOCK_BYTES;
+        hash = shard_fold(hash, data, n);
+        data += n;
+        left -= n;
+    }
+    FAIL_IF(hash != shard->header.data_checksum, ERR_INVALID, "%s: checksum differs, the file is damaged; delete its folder",
+            shard->path);
+    return OK;
+}
+
+void shard_document(const Shard *shard, int64_t document, int64_t *out_begin, int64_t *out_count)
+{
+    CHECK(document >= 0 && document < shard->info.num_documents);
+    *out_begin = (int64_t)shard->index[document];
+    *out_count = (int64_t)(shard->index[document + 1] - shard->index[document]);
+}
+
+Status shard_read(const Shard *shard, int64_t begin, int64_t count, int32_t *out_ids)
+{
+    CHECK(begin >= 0 && count >= 0 && count <= shard->info.num_tokens - begin);
+    const char *data = shard->map.data + SHARD_HEADER_BYTES;
+    uint32_t    most = 0;
+    if (shard->info.token_bytes == 2) {
+        const uint16_t *ids = (const uint16_t *)data + begin;
+        for (int64_t i = 0; i < count; i++) {
+            uint32_t id = ids[i];
+            most = id > most ? id : most;
+            out_ids[i] = (int32_t)id;
+        }
+    } else {
+        const uint32_t *ids = (const uint32_t *)data + begin;
+        for (int64_t i = 0; i < count; i++) {
+            uint32_t id = ids[i];
+            most = id > most ? id : most;
+            out_ids[i] = (int32_t)id;
+        }
+    }
+    FAIL_IF(most >= (uint32_t)shard->info.vocab_size, ERR_INVALID,
+            "%s: token id %u in tokens %" PRId64 "..%" PRId64 " is beyond the vocabulary of %d; the file is damaged",
+            shard->path, most, begin, begin + count - 1, shard->info.vocab_size);
+    return OK;
+}
+
+static Status set_add(ShardSet *set, const char *path)
+{
+    Shard *shard;
+    TRY(shard_open(path, &shard));
+    Shard **grown = realloc(set->shards, sizeof *grown * (size_t)(set->num_shards + 1));
+    if (!grown) fatal_out_of_memory(sizeof *grown);
+    set->shards = grown;
+    set->shards[set->num_shards++] = shard;
+    if (set->num_shards == 1) {
+        set->tokenizer_hash = shard->info.tokenizer_hash;
+        set->vocab_size = shard->info.vocab_size;
+    }
+    FAIL_IF(set->tokenizer_hash != shard->info.tokenizer_hash || set->vocab_size != shard->info.vocab_size, ERR_INVALID,
+            "%s: written with another tokenizer than the shards before it", path);
+    set->num_tokens += shard->info.num_tokens;
+    set->num_documents += shard->info.num_documents;
+    set->num_trained += shard->info.num_trained;
+    set->has_mask |= shard->info.has_mask;
+    return OK;
+}
+
+static Status set_load(ShardSet *set, const char *dir)
+{
+    if (!file_is_dir(dir)) return set_add(set, dir);
+    Arena  names = { 0 };
+    Status status = OK;
+    for (int i = 0; status == OK; i++) {
+        const char *path = arena_printf(&names, "%s/" SHARD_NAME, dir, i);
+        if (!file_exists(path)) break;
+        status = set_add(set, path);
+    }
+    arena_deinit(&names);
+    if (status == OK && set->num_shards == 0)
+        status = status_fail(ERR_NOT_FOUND, "%s: no token shards here (shard-00000.tokens)", dir);
+    return status;
+}
+
+Status shard_set_open(const char *dir, ShardSet *out_set)
+{
+    *out_set = (ShardSet){ 0 };
+    Status status = set_load(out_set, dir);
+    if (status != OK) shard_set_close(out_set);
+    return status;
+}
+
+void shard_set_close(ShardSet *set)
+{
+    for (int i = 0; i < set->num_shards; i++) shard_close(set->shards[i]);
+    free(set->shards);
+    *set = (ShardSet){ 0 };
+}

@@ -1,0 +1,236 @@
+/* Writing shards: tokens go through one block buffer to PATH.tmp, the header is put in front when all is known, then
+ * fsync and rename: PATH is either absent or whole. */
+#include "data/shard_format.h"
+#include "files/file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+struct ShardWriter {
+    char       *path, *temporary;
+    int         fd;
+    ShardHeader header;
+    char       *block; /* SHARD_BLOCK_BYTES */
+    size_t      block_used;
+    uint64_t   *mask;  /* heap, grows */
+    size_t      mask_words;
+    uint64_t   *index; /* heap, grows: first token of each ended document */
+    size_t      index_capacity;
+    uint64_t    document_begin;
+};
+
+static void *grow(void *data, size_t *capacity, size_t need, size_t size)
+{
+    if (need <= *capacity) return data;
+    size_t more = *capacity + *capacity / 2;
+    if (more < need) more = need;
+    if (more < 1024) more = 1024;
+    void *out = realloc(data, more * size);
+    if (!out) fatal_out_of_memory(more * size);
+    memset((char *)out + *capacity * size, 0, (more - *capacity) * size);
+    *capacity = more;
+    return out;
+}
+
+static Status write_all(ShardWriter *writer, const void *data, size_t size)
+{
+    const char *from = data;
+    while (size > 0) {
+        ssize_t n = write(writer->fd, from, size);
+        if (n < 0 && errno == EINTR) continue;
+        FAIL_IF(n <= 0, ERR_IO, "%s: cannot write: %s", writer->temporary, n < 0 ? strerror(errno) : "nothing written");
+        from += n;
+        size -= (size_t)n;
+    }
+    return OK;
+}
+
+static Status flush_block(ShardWriter *writer)
+{
+    writer->header.data_checksum = shard_fold(writer->header.data_checksum, writer->block, writer->block_used);
+    size_t used = writer->block_used;
+    writer->block_used = 0;
+    return write_all(writer, writer->block, used);
+}
+
+static Status put(ShardWriter *writer, const void *data, size_t size)
+{
+    const char *from = data;
+    while (size > 0) {
+        size_t room = SHARD_BLOCK_BYTES - writer->block_used;
+        size_t n = size < room ? size : room;
+        memcpy(writer->block + writer->block_used, from, n);
+        writer->block_used += n;
+        from += n;
+        size -= n;
+        if (writer->block_used == SHARD_BLOCK_BYTES) TRY(flush_block(writer));
+    }
+    return OK;
+}
+
+static void writer_free(ShardWriter *writer)
+{
+    if (writer->fd >= 0) close(writer->fd);
+    free(writer->path);
+    free(writer->temporary);
+    free(writer->block);
+    free(writer->mask);
+    free(writer->index);
+    free(writer);
+}
+
+Status shard_writer_open(const char *path, uint64_t tokenizer_hash, int32_t vocab_size, bool has_mask, ShardWriter **out_writer)
+{
+    *out_writer = NULL;
+    FAIL_IF(vocab_size < 1, ERR_INVALID, "%s: a vocabulary of %d tokens", path, vocab_size);
+    ShardWriter *writer = calloc(1, sizeof *writer);
+    if (!writer) fatal_out_of_memory(sizeof *writer);
+    size_t len = strlen(path);
+    writer->path = strdup(path);
+    writer->temporary = malloc(len + 5);
+    writer->block = malloc(SHARD_BLOCK_BYTES);
+    if (!writer->path || !writer->temporary || !writer->block) fatal_out_of_memory(SHARD_BLOCK_BYTES);
+    memcpy(writer->temporary, path, len);
+    memcpy(writer->temporary + len, ".tmp", 5);
+    ShardHeader *h = &writer->header;
+    memcpy(h->magic, SHARD_MAGIC, sizeof h->magic);
+    h->version = SHARD_VERSION;
+    h->token_bytes = vocab_size <= 65536 ? 2 : 4;
+    h->vocab_size = (uint32_t)vocab_size;
+    h->flags = has_mask ? SHARD_HAS_MASK : 0;
+    h->tokenizer_hash = tokenizer_hash;
+    writer->fd = open(writer->temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    if (writer->fd < 0) {
+        Status status = status_fail(ERR_IO, "%s: cannot create: %s", writer->temporary, strerror(errno));
+        writer_free(writer);
+        return status;
+    }
+    char   zeros[SHARD_HEADER_BYTES] = { 0 };
+    Status status = write_all(writer, zeros, sizeof zeros);
+    if (status != OK) {
+        shard_writer_abort(writer);
+        return status;
+    }
+    *out_writer = writer;
+    return OK;
+}
+
+static void append_mask(ShardWriter *writer, const uint8_t *mask, int64_t count)
+{
+    uint64_t at = writer->header.num_tokens;
+    writer->mask = grow(writer->mask, &writer->mask_words, (size_t)(at + (uint64_t)count + 63) / 64, sizeof(uint64_t));
+    for (int64_t i = 0; i < count; i++, at++)
+        if (!mask || mask[i]) writer->mask[at >> 6] |= (uint64_t)1 << (at & 63);
+}
+
+Status shard_writer_append(ShardWriter *writer, const int32_t *ids, const uint8_t *mask, int64_t count)
+{
+    ShardHeader *h = &writer->header;
+    for (int64_t i = 0; i < count; i++) {
+        CHECK((uint32_t)ids[i] < h->vocab_size);
+        bool first = h->num_tokens + (uint64_t)i == writer->document_begin;
+        h->num_trained += !first && (!mask || mask[i] || !(h->flags & SHARD_HAS_MASK));
+    }
+    if (h->flags & SHARD_HAS_MASK) append_mask(writer, mask, count);
+    if (h->token_bytes == 4) {
+        TRY(put(writer, ids, (size_t)count * 4));
+    } else {
+        uint16_t part[2048];
+        for (int64_t done = 0; done < count;) {
+            int64_t n = count - done < 2048 ? count - done : 2048;
+            for (int64_t i = 0; i < n; i++) part[i] = (uint16_t)ids[done + i];
+            TRY(put(writer, part, (size_t)n * 2));
+            done += n;
+        }
+    }
+    h->num_tokens += (uint64_t)count;
+    return OK;
+}
+
+Status shard_writer_end_document(ShardWriter *writer)
+{
+    ShardHeader *h = &writer->header;
+    if (h->num_tokens == writer->document_begin) return OK; /* an empty document leaves no trace */
+    writer->index = grow(writer->index, &writer->index_capacity, h->num_documents + 2, sizeof(uint64_t));
+    writer->index[h->num_documents++] = writer->document_begin;
+    writer->document_begin = h->num_tokens;
+    return OK;
+}
+
+int64_t shard_writer_tokens(const ShardWriter *writer)
+{
+    return (int64_t)writer->header.num_tokens;
+}
+
+int64_t shard_writer_documents(const ShardWriter *writer)
+{
+    return (int64_t)writer->header.num_documents;
+}
+
+static Status write_tail(ShardWriter *writer)
+{
+    static const char zeros[8];
+    ShardHeader      *h = &writer->header;
+    uint64_t          token_bytes = h->num_tokens * h->token_bytes;
+    TRY(put(writer, zeros, (size_t)(-token_bytes & 7)));
+    if (h->flags & SHARD_HAS_MASK) TRY(put(writer, writer->mask, (size_t)((h->num_tokens + 63) / 64 * 8)));
+    writer->index = grow(writer->index, &writer->index_capacity, h->num_documents + 1, sizeof(uint64_t));
+    writer->index[h->num_documents] = h->num_tokens;
+    TRY(put(writer, writer->index, (size_t)(h->num_documents + 1) * 8));
+    return writer->block_used > 0 ? flush_block(writer) : OK;
+}
+
+static Status write_whole(ShardWriter *writer)
+{
+    ShardHeader *h = &writer->header;
+    TRY(shard_writer_end_document(writer));
+    TRY(write_tail(writer));
+    h->file_size = shard_layout(h).end;
+    h->header_checksum = shard_header_checksum(h);
+    FAIL_IF(pwrite(writer->fd, h, sizeof *h, 0) != (ssize_t)sizeof *h, ERR_IO, "%s: cannot write the header: %s",
+            writer->temporary, strerror(errno));
+    FAIL_IF(fsync(writer->fd) != 0, ERR_IO, "%s: cannot fsync: %s", writer->temporary, strerror(errno));
+    FAIL_IF(rename(writer->temporary, writer->path) != 0, ERR_IO, "%s: cannot rename: %s", writer->temporary, strerror(errno));
+    return OK;
+}
+
+static Status sync_folder_of(const char *path)
+{
+    Arena       names = { 0 };
+    const char *slash = strrchr(path, '/');
+    Status      status = file_sync_dir(slash ? arena_strndup(&names, path, (size_t)(slash - path) + (slash == path)) : ".");
+    arena_deinit(&names);
+    return status;
+}
+
+Status shard_writer_commit(ShardWriter *writer, ShardInfo *out_info)
+{
+    Status status = write_whole(writer);
+    if (status != OK) {
+        shard_writer_abort(writer);
+        return status;
+    }
+    const ShardHeader *h = &writer->header;
+    if (out_info)
+        *out_info = (ShardInfo){ .tokenizer_hash = h->tokenizer_hash,
+                                 .num_tokens = (int64_t)h->num_tokens,
+                                 .num_documents = (int64_t)h->num_documents,
+                                 .num_trained = (int64_t)h->num_trained,
+                                 .vocab_size = (int32_t)h->vocab_size,
+                                 .token_bytes = (int)h->token_bytes,
+                                 .has_mask = h->flags & SHARD_HAS_MASK };
+    status = sync_folder_of(writer->path);
+    writer_free(writer);
+    return status;
+}
+
+void shard_writer_abort(ShardWriter *writer)
+{
+    if (!writer) return;
+    unlink(writer->temporary);
+    writer_free(writer);
+}

@@ -1,0 +1,296 @@
+/* The loader: every label once, documents apart, order a pure function of the seed, resume exact, step counts ahead. */
+#include "data/loader.h"
+
+#include "data_util.h"
+
+static ShardSet open_set(const char *dir, bool has_mask)
+{
+    static const int first[] = { 5, 17, 3, 40, 8, 1, 22, 9 }, second[] = { 13, 2, 31, 6 };
+    ShardSet         set;
+    write_shard(path_in(dir, "shard-00000.tokens"), first, 8, 500, has_mask);
+    write_shard(path_in(dir, "shard-00001.tokens"), second, 4, 500, has_mask);
+    EXPECT_OK(shard_set_open(dir, &set));
+    return set;
+}
+
+static Loader *open_loader(const ShardSet *set, LoaderOptions options)
+{
+    LoaderSource source = { .shards = set };
+    Loader      *loader = NULL;
+    EXPECT_OK(loader_create(&options, &source, 1, &loader));
+    return loader;
+}
+
+/* What must hold in every row. */
+static void check_row(const Batch *batch, int64_t b, int64_t T)
+{
+    int64_t at = b * T;
+    for (int64_t t = 0; t < T; t++) {
+        int64_t i = at + t;
+        if (batch->doc_id[i] < 0) {
+            EXPECT_INT(batch->labels[i], LABEL_IGNORE);
+            EXPECT_INT(batch->doc_start[i], t);
+            EXPECT_INT(batch->positions[i], 0);
+            continue;
+        }
+        EXPECT_INT(batch->positions[i], t - batch->doc_start[i]);
+        EXPECT_INT(batch->doc_id[i], batch->doc_id[at + batch->doc_start[i]]);
+        bool is_next_same = t + 1 < T && batch->doc_start[i + 1] == batch->doc_start[i] && batch->doc_id[i + 1] >= 0;
+        if (is_next_same && batch->labels[i] != LABEL_IGNORE) EXPECT_INT(batch->labels[i], batch->tokens[i + 1]);
+        if (t + 1 < T && !is_next_same) EXPECT_INT(batch->labels[i], LABEL_IGNORE);
+    }
+}
+
+static void stream_uses_every_token_and_label_once(void)
+{
+    const char *dir = scratch_dir();
+    ShardSet    set = open_set(dir, false);
+    Loader     *loader = open_loader(&set, (LoaderOptions){ .mode = LOADER_STREAM, .seq_len = 16, .batch_size = 3,
+                                                            .grad_accum_steps = 2, .num_epochs = 1, .shuffle = true,
+                                                            .seed = 4, .prefetch = 3 });
+    EXPECT_INT(loader_stats(loader)->num_rows, 10); /* 157 tokens */
+    EXPECT_INT(loader_num_steps(loader), 2);
+    int64_t tokens = 0, labels = 0, ahead = 0;
+    for (const Batch *batch;;) {
+        EXPECT_OK(loader_next(loader, &batch));
+        if (!batch) break;
+        for (int b = 0; b < 3; b++) check_row(batch, b, 16);
+        tokens += batch->num_tokens;
+        labels += batch->num_trained;
+    }
+    for (int64_t step = 0; step < 2; step++) {
+        int64_t count;
+        EXPECT_OK(loader_step_tokens(loader, step, &count));
+        ahead += count;
+    }
+    EXPECT_INT(tokens, 157);
+    EXPECT_INT(labels, 157 - 12);
+    EXPECT_INT(ahead, labels);
+    loader_destroy(loader);
+    shard_set_close(&set);
+    EXPECT_OK(file_remove_tree(dir));
+}
+
+/* A digest of (document, position, token, label) that no order of rows changes. */
+static uint64_t batch_digest(const Batch *batch, int64_t numel)
+{
+    uint64_t sum = 0;
+    for (int64_t i = 0; i < numel; i++) {
+        int32_t part[4] = { batch->doc_id[i], batch->positions[i], batch->tokens[i], batch->labels[i] };
+        if (part[0] >= 0) sum += hash_bytes(part, sizeof part, 1);
+    }
+    return sum;
+}
+
+static void layouts_of_a_batch_hold_the_same_rows(void)
+{
+    const char *dir = scratch_dir();
+    ShardSet    set = open_set(dir, true);
+    for (int mode = 0; mode < 3; mode++) {
+        uint64_t want[3] = { 0 };
+        for (int batch_size = 1; batch_size <= 4; batch_size *= 2)
+            for (int world = 1; world <= 2; world++) {
+                uint64_t digest[3] = { 0 };
+                for (int rank = 0; rank < world; rank++) {
+                    if (batch_size * world > 4) continue;
+                    Loader *loader = open_loader(&set, (LoaderOptions){ .mode = (LoaderMode)mode, .seq_len = 24,
+                                                                        .batch_size = batch_size, .shuffle = true,
+                                                                        .rank = rank, .world_size = world, .seed = 9,
+                                                                        .grad_accum_steps = 4 / (batch_size * world) });
+                    const Batch *batch;
+                    int64_t      count = 0, sum = 0;
+                    for (int i = 0; i < 3 * 4 / (batch_size * world); i++) {
+                        EXPECT_OK(loader_next(loader, &batch));
+                        digest[batch->step] += batch_digest(batch, batch_size * 24);
+                        if (batch->step == 1) sum += batch->num_trained;
+                    }
+                    EXPECT_OK(loader_step_tokens(loader, 1, &count));
+                    if (world == 1) EXPECT_INT(sum, count);
+                    loader_destroy(loader);
+                }
+                if (batch_size * world > 4) continue;
+                for (int s = 0; s < 3; s++) {
+                    if (!want[s]) want[s] = digest[s];
+                    EXPECT(want[s] == digest[s]);
+                }
+            }
+    }
+    shard_set_close(&set);
+    EXPECT_OK(file_remove_tree(dir));
+}
+
+static void packed_and_padded_hold_the_same_samples(void)
+{
+    const char *dir = scratch_dir();
+    ShardSet    set = open_set(dir, true);
+    uint64_t    digests[2];
+    for (int k = 0; k < 2; k++) {
+        Loader *loader = open_loader(&set, (LoaderOptions){ .mode = k ? LOADER_PACKED : LOADER_PADDED, .seq_len = 24,
+                                                            .batch_size = 20, .num_epochs = 1, .shuffle = true });
+        const Batch *batch;
+        EXPECT_OK(loader_next(loader, &batch));
+        for (int b = 0; b < 20; b++) check_row(batch, b, 24);
+        digests[k] = batch_digest(batch, 20 * 24);
+        const LoaderStats *stats = loader_stats(loader);
+        EXPECT_INT(stats->num_truncated, 2);
+        EXPECT_INT(stats->tokens_cut, 40 - 24 + 31 - 24);
+        EXPECT_INT(stats->num_dropped_empty, 1); /* the document of one token */
+        EXPECT_INT(batch->num_trained, stats->num_trained);
+        if (k) EXPECT(stats->efficiency > 0.8);
+        loader_destroy(loader);
+    }
+    EXPECT(digests[0] == digests[1]);
+    shard_set_close(&set);
+    EXPECT_OK(file_remove_tree(dir));
+}
+
+static void splitting_loses_no_label(void)
+{
+    const char *dir = scratch_dir();
+    ShardSet    set = open_set(dir, true);
+    Loader     *split = open_loader(&set, (LoaderOptions){ .mode = LOADER_PACKED, .long_samples = LONG_SPLIT, .seq_len = 7,
+                                                           .batch_size = 1 });
+    EXPECT_INT(loader_stats(split)->num_trained, set.num_trained);
+    EXPECT_INT(loader_stats(split)->tokens_cut, 0);
+    Loader *drop = open_loader(&set, (LoaderOptions){ .mode = LOADER_PACKED, .long_samples = LONG_DROP, .seq_len = 7,
+                                                      .batch_size = 1 });
+    EXPECT_INT(loader_stats(drop)->num_dropped_long, 7);
+    EXPECT_INT(loader_stats(drop)->num_tokens, 5 + 3 + 2 + 6);
+    loader_destroy(split);
+    loader_destroy(drop);
+    shard_set_close(&set);
+    EXPECT_OK(file_remove_tree(dir));
+}
+
+static void seeking_is_exact_over_epochs(void)
+{
+    const char *dir = scratch_dir();
+    ShardSet    set = open_set(dir, false);
+    uint64_t    digests[40];
+    LoaderOptions options = { .mode = LOADER_STREAM, .seq_len = 8, .batch_size = 3, .shuffle = true, .seed = 1, .prefetch = 2 };
+    Loader       *loader = open_loader(&set, options);
+    const Batch  *batch;
+    for (int i = 0; i < 40; i++) {
+        EXPECT_OK(loader_next(loader, &batch));
+        digests[i] = hash_bytes(batch->tokens, sizeof(int32_t) * 24, 0);
+    }
+    for (int i = 39; i >= 0; i -= 3) {
+        loader_seek(loader, i);
+        for (int k = i; k < 40 && k < i + 4; k++) {
+            EXPECT_OK(loader_next(loader, &batch));
+            EXPECT_INT(batch->step, k);
+            EXPECT(hash_bytes(batch->tokens, sizeof(int32_t) * 24, 0) == digests[k]);
+        }
+    }
+    EXPECT_NEAR(loader_epoch(loader, 20), 60.0 / 20.0, 1e-12);
+    loader_destroy(loader);
+    shard_set_close(&set);
+    EXPECT_OK(file_remove_tree(dir));
+}
+
+static void validation_and_training_share_no_document(void)
+{
+    const char *dir = scratch_dir();
+    ShardSet    set;
+    int         lengths[200];
+    for (int i = 0; i < 200; i++) lengths[i] = 2 + i % 7;
+    write_shard(path_in(dir, "shard-00000.tokens"), lengths, 200, 500, false);
+    EXPECT_OK(shard_set_open(dir, &set));
+    uint8_t seen[200] = { 0 };
+    for (int part = PART_TRAIN; part <= PART_VALIDATION; part++) {
+        LoaderOptions options = { .mode = LOADER_PADDED, .part = (LoaderPart)part, .validation_ratio = 0.2, .seq_len = 8,
+                                  .batch_size = 1, .num_epochs = 1, .seed = 3, .shuffle = true };
+        Loader       *loader = open_loader(&set, options);
+        for (const Batch *batch;;) {
+            EXPECT_OK(loader_next(loader, &batch));
+            if (!batch) break;
+            EXPECT(!seen[batch->doc_id[0]]++);
+        }
+        int64_t rows = loader_stats(loader)->num_rows;
+        EXPECT(part == PART_TRAIN ? rows > 140 && rows < 180 : rows > 20 && rows < 60);
+        loader_destroy(loader);
+    }
+    for (int i = 0; i < 200; i++) EXPECT_INT(seen[i], 1);
+    shard_set_close(&set);
+    EXPECT_OK(file_remove_tree(dir));
+}
+
+static void one_document_is_split_by_tokens(void)
+{
+    const char *dir = scratch_dir();
+    ShardSet    set;
+    int         length = 1000;
+    write_shard(path_in(dir, "shard-00000.tokens"), &length, 1, 500, false);
+    EXPECT_OK(shard_set_open(dir, &set));
+    for (int part = PART_TRAIN; part <= PART_VALIDATION; part++) {
+        Loader *loader = open_loader(&set, (LoaderOptions){ .part = (LoaderPart)part, .validation_ratio = 0.1, .seq_len = 10,
+                                                            .batch_size = 1 });
+        EXPECT_INT(loader_stats(loader)->num_tokens, part == PART_TRAIN ? 900 : 100);
+        loader_destroy(loader);
+    }
+    shard_set_close(&set);
+    EXPECT_OK(file_remove_tree(dir));
+}
+
+static void weights_repeat_and_thin_out(void)
+{
+    const char *dir = scratch_dir();
+    ShardSet    set = open_set(dir, false);
+    LoaderSource sources[] = { { .shards = &set, .weight = 2 }, { .shards = &set, .weight = 0.5 } };
+    LoaderOptions options = { .mode = LOADER_PADDED, .seq_len = 64, .batch_size = 1, .shuffle = true, .num_epochs = 2 };
+    Loader       *loader;
+    EXPECT_OK(loader_create(&options, sources, 2, &loader));
+    EXPECT_INT(loader_stats(loader)->num_rows, 22);
+    EXPECT_INT(loader_stats(loader)->rows_per_epoch, 22 + 6);
+    int counts[24] = { 0 };
+    for (int i = 0; i < 28; i++) {
+        const Batch *batch;
+        EXPECT_OK(loader_next(loader, &batch));
+        counts[batch->doc_id[0]]++;
+    }
+    for (int d = 0; d < 12; d++) {
+        EXPECT_INT(counts[d], d == 5 ? 0 : 2); /* document 5 has one token: nothing to learn */
+        EXPECT(counts[12 + d] <= 1);
+    }
+    loader_destroy(loader);
+    shard_set_close(&set);
+    EXPECT_OK(file_remove_tree(dir));
+}
+
+static void permutations_are_permutations(void)
+{
+    for (int64_t n = 1; n < 200; n += 13) {
+        uint8_t seen[200] = { 0 };
+        int     moved = 0;
+        for (int64_t i = 0; i < n; i++) {
+            int64_t at = permute_index(i, n, 5, 2);
+            EXPECT(at >= 0 && at < n && !seen[at]++);
+            moved += at != permute_index(i, n, 5, 3);
+        }
+        if (n > 20) EXPECT(moved > n / 2);
+    }
+    int64_t big = permute_index(12345678901, 1000000000000, 1, 1);
+    EXPECT(big >= 0 && big < 1000000000000);
+}
+
+static void empty_data_is_an_error(void)
+{
+    const char *dir = scratch_dir();
+    ShardSet    set;
+    int         lengths[] = { 1, 1 };
+    write_shard(path_in(dir, "shard-00000.tokens"), lengths, 2, 500, false);
+    EXPECT_OK(shard_set_open(dir, &set));
+    LoaderSource  source = { .shards = &set };
+    LoaderOptions options = { .mode = LOADER_PACKED, .seq_len = 8, .batch_size = 1 };
+    Loader       *loader;
+    EXPECT_FAILS(loader_create(&options, &source, 1, &loader), ERR_INVALID, "without a trained token");
+    options.vocab_size = 100;
+    EXPECT_FAILS(loader_create(&options, &source, 1, &loader), ERR_INVALID, "vocabulary of 500");
+    shard_set_close(&set);
+    EXPECT_OK(file_remove_tree(dir));
+}
+
+TEST_MAIN(TEST(stream_uses_every_token_and_label_once), TEST(layouts_of_a_batch_hold_the_same_rows),
+          TEST(packed_and_padded_hold_the_same_samples), TEST(splitting_loses_no_label), TEST(seeking_is_exact_over_epochs),
+          TEST(validation_and_training_share_no_document), TEST(one_document_is_split_by_tokens),
+          TEST(weights_repeat_and_thin_out), TEST(permutations_are_permutations), TEST(empty_data_is_an_error))

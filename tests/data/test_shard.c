@@ -1,0 +1,109 @@
+/* Shards: what is written is read back; what is damaged is refused. */
+#include "data_util.h"
+
+static void tokens_documents_and_mask_come_back(void)
+{
+    const char *dir = scratch_dir(), *path = path_in(dir, "shard-00000.tokens");
+    for (int vocab = 1000; vocab <= 100000; vocab *= 100) {
+        int lengths[] = { 5, 1, 700, 64, 3 };
+        write_shard(path, lengths, 5, vocab, true);
+        Shard *shard;
+        EXPECT_OK(shard_open(path, &shard));
+        EXPECT_OK(shard_verify(shard));
+        EXPECT_INT(shard_info(shard)->num_documents, 5);
+        EXPECT_INT(shard_info(shard)->num_tokens, 773);
+        EXPECT_INT(shard_info(shard)->num_trained, 2 + 0 + 350 + 32 + 1);
+        EXPECT_INT(shard_info(shard)->token_bytes, vocab <= 65536 ? 2 : 4);
+        for (int d = 0; d < 5; d++) {
+            int64_t begin, count;
+            int32_t ids[700];
+            shard_document(shard, d, &begin, &count);
+            EXPECT_INT(count, lengths[d]);
+            EXPECT_OK(shard_read(shard, begin, count, ids));
+            for (int i = 0; i < count; i++) {
+                EXPECT_INT(ids[i], 1 + (97 * d + i) % (vocab - 1));
+                EXPECT_INT(mask_bit(shard_mask(shard), begin + i), i % 2);
+            }
+        }
+        shard_close(shard);
+    }
+    EXPECT_OK(file_remove_tree(dir));
+}
+
+static void equal_content_gives_equal_bytes(void)
+{
+    const char *dir = scratch_dir();
+    int         lengths[] = { 9, 8 };
+    uint64_t    a, b;
+    write_shard(path_in(dir, "a"), lengths, 2, 500, true);
+    write_shard(path_in(dir, "b"), lengths, 2, 500, true);
+    EXPECT_OK(file_hash(path_in(dir, "a"), &a));
+    EXPECT_OK(file_hash(path_in(dir, "b"), &b));
+    EXPECT(a == b);
+    EXPECT_OK(file_remove_tree(dir));
+}
+
+/* Any byte of the header or index changed, and any cut, must be an error at opening; data by verify. */
+static void damage_is_found(void)
+{
+    const char *dir = scratch_dir(), *path = path_in(dir, "good"), *bad = path_in(dir, "bad");
+    int         lengths[] = { 30, 20 };
+    write_shard(path, lengths, 2, 500, true);
+    Arena arena = { 0 };
+    Str   text;
+    EXPECT_OK(file_read(&arena, path, 1 << 20, &text));
+    char *copy = arena_strndup(&arena, text.data, text.len);
+    for (size_t i = 0; i < text.len; i++) {
+        copy[i] ^= 0x41;
+        EXPECT_OK(file_write_atomic(bad, copy, text.len));
+        copy[i] ^= 0x41;
+        Shard *shard = NULL;
+        Status status = shard_open(bad, &shard);
+        if (status == OK) status = shard_verify(shard);
+        if (status != ERR_INVALID) test_fail(__FILE__, __LINE__, "byte %zu changed: not noticed", i);
+        shard_close(shard);
+    }
+    for (size_t len = 0; len < text.len; len++) {
+        EXPECT_OK(file_write_atomic(bad, copy, len));
+        Shard *shard;
+        EXPECT_FAILS(shard_open(bad, &shard), ERR_INVALID, "bad");
+    }
+    arena_deinit(&arena);
+    EXPECT_OK(file_remove_tree(dir));
+}
+
+static void an_aborted_shard_leaves_nothing(void)
+{
+    const char  *dir = scratch_dir(), *path = path_in(dir, "x");
+    ShardWriter *writer;
+    int32_t      id = 3;
+    EXPECT_OK(shard_writer_open(path, 7, 10, false, &writer));
+    EXPECT_OK(shard_writer_append(writer, &id, NULL, 1));
+    shard_writer_abort(writer);
+    EXPECT(!file_exists(path));
+    EXPECT(!file_exists(path_in(dir, "x.tmp")));
+    ShardSet set;
+    EXPECT_FAILS(shard_set_open(dir, &set), ERR_NOT_FOUND, "no token shards");
+    EXPECT_OK(file_remove_tree(dir));
+}
+
+static void a_set_adds_up_its_shards(void)
+{
+    const char *dir = scratch_dir();
+    int         lengths[] = { 4, 6, 5 };
+    write_shard(path_in(dir, "shard-00000.tokens"), lengths, 2, 500, false);
+    write_shard(path_in(dir, "shard-00001.tokens"), lengths, 3, 500, false);
+    ShardSet set;
+    EXPECT_OK(shard_set_open(dir, &set));
+    EXPECT_INT(set.num_shards, 2);
+    EXPECT_INT(set.num_tokens, 25);
+    EXPECT_INT(set.num_documents, 5);
+    EXPECT_INT(set.num_trained, 20);
+    shard_set_close(&set);
+    write_shard(path_in(dir, "shard-00002.tokens"), lengths, 3, 501, false);
+    EXPECT_FAILS(shard_set_open(dir, &set), ERR_INVALID, "another tokenizer");
+    EXPECT_OK(file_remove_tree(dir));
+}
+
+TEST_MAIN(TEST(tokens_documents_and_mask_come_back), TEST(equal_content_gives_equal_bytes), TEST(damage_is_found),
+          TEST(an_aborted_shard_leaves_nothing), TEST(a_set_adds_up_its_shards))
