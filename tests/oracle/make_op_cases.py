@@ -1,0 +1,368 @@
+#!/usr/bin/env python3
+"""Writes tests/fixtures/ops.safetensors: inputs and results of single ops, from PyTorch in double precision.
+
+Tensors are named OP.CASE.inK and OP.CASE.outK, K as in src/ops/ops.def: an absent optional input has no tensor, an
+output that has none isn't compared. Integers are I32 (step, segments: I64), the rest F32. The metadata key `cases` is
+JSON: {"OP.CASE": {attribute: value, ...}, ...}. Backward results come from autograd through the forward formula, never
+from a backward formula. Inputs are rounded to F32 first; results are computed in fp64 and rounded last.
+
+  python3 tests/oracle/make_op_cases.py
+"""
+import json
+import math
+import os
+
+import torch
+import torch.nn.functional as F
+from safetensors.torch import save_file
+
+PATH = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "fixtures", "ops.safetensors")
+IGNORE = -100
+rng = torch.Generator().manual_seed(5)
+tensors, cases = {}, {}
+
+
+def rand(*dims, std=1.0, mean=0.0):
+    """Normal numbers that F32 holds, as fp64."""
+    return (mean + std * torch.randn(*dims, generator=rng)).float().double()
+
+
+def ints(low, high, *dims):
+    return torch.randint(low, high, dims, generator=rng)
+
+
+def add(op, case, ins, outs, **attrs):
+    def put(kind, k, t, wide=False):
+        if t is None:
+            return
+        t = t.detach()
+        dtype = torch.float32 if t.is_floating_point() else torch.int64 if wide else torch.int32
+        tensors["%s.%s.%s%d" % (op, case, kind, k)] = t.to(dtype).clone(memory_format=torch.contiguous_format)
+    wide = {"adamw": (7, 8), "attention_cached": (5,)}.get(op, ())
+    for k, t in enumerate(ins):
+        put("in", k, t, k in wide)
+    for k, t in enumerate(outs):
+        put("out", k, t)
+    assert "%s.%s" % (op, case) not in cases
+    cases["%s.%s" % (op, case)] = attrs
+
+
+def grads(fn, inputs, upstream):
+    """d<fn(inputs), upstream> / dinputs."""
+    leaves = [x.clone().requires_grad_() for x in inputs]
+    return torch.autograd.grad(fn(*leaves), leaves, upstream)
+
+
+def f32(x):
+    """What a forward op would have stored."""
+    return x.detach().float().double()
+
+
+# ---- formulas ----
+
+def rms_norm(x, w, eps):
+    return x / torch.sqrt(x.pow(2).mean(-1, keepdim=True) + eps) * w
+
+
+def rms_rstd(x, eps):
+    return 1 / torch.sqrt(x.pow(2).mean(-1) + eps)
+
+
+def frequencies(dim, theta, factor=0.0, low=1.0, high=4.0, original=8192.0):
+    out = []
+    for i in range(dim // 2):
+        f = theta ** (-2 * i / dim)
+        if factor > 0:
+            wavelength = 2 * math.pi / f
+            if wavelength > original / low:
+                f /= factor
+            elif wavelength > original / high:
+                s = (original / wavelength - low) / (high - low)
+                f = (1 - s) * f / factor + s * f
+        out.append(f)
+    return out
+
+
+def rope_table(length, dim, theta, **scaling):
+    angle = torch.outer(torch.arange(length, dtype=torch.float64),
+                        torch.tensor(frequencies(dim, theta, **scaling), dtype=torch.float64))
+    return torch.cat((angle.cos(), angle.sin()), -1)
+
+
+def rope(x, table, positions):
+    """x (B,T,H,D): pairs (i, i + D/2) turn."""
+    half = x.shape[-1] // 2
+    cos, sin = table[positions][:, :, None, :half], table[positions][:, :, None, half:]
+    a, b = x[..., :half], x[..., half:]
+    return torch.cat((a * cos - b * sin, b * cos + a * sin), -1)
+
+
+def scores(q, k, doc_start):
+    """q (B,T,H,D), k (B,T,G,D) -> (B,H,T,T), -inf where t must not see."""
+    b, t, h, d = q.shape
+    k = k.repeat_interleave(h // k.shape[2], dim=2)
+    s = torch.einsum("bthd,bshd->bhts", q, k) / math.sqrt(d)
+    at = torch.arange(t)
+    seen = (at[None, None, :] <= at[None, :, None]) & (at[None, None, :] >= doc_start[:, :, None])
+    return s.masked_fill(~seen[:, None], -torch.inf)
+
+
+def attention(q, k, v, doc_start):
+    p = scores(q, k, doc_start).softmax(-1)
+    return torch.einsum("bhts,bshd->bthd", p, v.repeat_interleave(q.shape[2] // v.shape[2], dim=2))
+
+
+def split_qkv(packed, h, g):
+    b, t, c = packed.shape
+    d = c // (h + 2 * g)
+    return [y.view(b, t, -1, d) for y in packed.split([h * d, g * d, g * d], -1)]
+
+
+def join_qkv(q, k, v):
+    return torch.cat([y.flatten(2) for y in (q, k, v)], -1)
+
+
+def qkv_norm_rope(packed, wq, wk, table, positions, h, g, eps):
+    q, k, v = split_qkv(packed, h, g)
+    if wq is not None:
+        q, k = rms_norm(q, wq, eps), rms_norm(k, wk, eps)
+    return join_qkv(rope(q, table, positions), rope(k, table, positions), v)
+
+
+def swiglu(gate, up):
+    return gate * torch.sigmoid(gate) * up
+
+
+def token_losses(logits, labels):
+    flat = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=IGNORE, reduction="none")
+    return flat.view(labels.shape)
+
+
+def doc_starts(rows):
+    return torch.stack([torch.cat([torch.full((n,), sum(row[:i])) for i, n in enumerate(row)]) for row in rows])
+
+
+def positions_of(rows):
+    return torch.stack([torch.cat([torch.arange(n) for n in row]) for row in rows])
+
+
+# ---- cases ----
+
+def make_embedding():
+    tokens, w = ints(0, 11, 2, 7), rand(11, 9)
+    add("embedding", "small", [tokens, w], [w[tokens]])
+    dx, acc = rand(2, 7, 9), rand(11, 9)
+    dw, = grads(lambda w: w[tokens], [w], dx)
+    add("embedding_dw", "repeats", [tokens, dx], [dw], vocab=11)
+    add("embedding_dw", "acc", [tokens, dx, acc], [dw + acc], vocab=11)
+
+
+def make_linear():
+    for case, n, k, m in (("odd", 5, 7, 3), ("wide", 9, 33, 20)):
+        x, w, b, dy = rand(n, k), rand(m, k), rand(m), rand(n, m)
+        add("linear", case, [x, w], [x @ w.T])
+        add("linear", case + "_bias", [x, w, b], [x @ w.T + b])
+        dx, dw, db = grads(lambda x, w, b: F.linear(x, w, b), [x, w, b], dy)
+        add("linear_dx", case, [dy, w], [dx], alpha=1.0, col=0)
+        add("linear_dw", case, [dy, x], [dw], alpha=1.0, col=0, rows=m)
+        add("col_sum", case, [dy], [db])
+        acc = rand(m)
+        add("col_sum", case + "_acc", [dy, acc], [db + acc])
+    n, k, m, wide, col, alpha = 6, 10, 4, 13, 5, 0.75      # LoRA's B in columns 5..8 of a wider y
+    x, w, y, dy = rand(n, k), rand(m, k), rand(n, wide), rand(n, wide)
+
+    def slice_add(y, x, w):
+        return torch.cat((y[:, :col], y[:, col:col + m] + alpha * x @ w.T, y[:, col + m:]), 1)
+    add("linear_add", "slice", [y, x, w], [slice_add(y, x, w)], alpha=alpha, col=col)
+    _, dx, dw = grads(slice_add, [y, x, w], dy)
+    accx, accw = rand(n, k), rand(m, k)
+    add("linear_dx", "slice", [dy, w], [dx], alpha=alpha, col=col)
+    add("linear_dx", "slice_acc", [dy, w, accx], [dx + accx], alpha=alpha, col=col)
+    add("linear_dw", "slice", [dy, x], [dw], alpha=alpha, col=col, rows=m)
+    add("linear_dw", "slice_acc", [dy, x, accw], [dw + accw], alpha=alpha, col=col, rows=m)
+    a, b = rand(3, 5, 7), rand(3, 5, 7)
+    add("add", "small", [a, b], [a + b])
+
+
+def make_norms():
+    for case, dims, eps, std in (("odd", (2, 3, 19), 1e-6, 1.0), ("tiny", (4, 40), 1e-5, 3e-3)):
+        x, w, dy = rand(*dims, std=std), rand(dims[-1], std=0.3, mean=1.0), rand(*dims)
+        add("rms_norm", case, [x, w], [rms_norm(x, w, eps), rms_rstd(x, eps)], eps=eps)
+        dx, dw = grads(lambda x, w: rms_norm(x, w, eps), [x, w], dy)
+        rstd = f32(rms_rstd(x, eps))
+        add("rms_norm_bwd", case, [dy, x, w, rstd], [dx, dw], eps=eps)
+        accx, accw = rand(*dims), rand(dims[-1])
+        add("rms_norm_bwd", case + "_acc", [dy, x, w, rstd, accx, accw], [dx + accx, dw + accw], eps=eps)
+        b = rand(*dims, std=std)
+        s = f32(x + b)
+        add("add_rms_norm", case, [x, b, w], [x + b, rms_norm(s, w, eps), rms_rstd(s, eps)], eps=eps)
+
+
+def make_rope():
+    scaling = dict(factor=8.0, low=1.0, high=4.0, original=128.0)
+    written = dict(factor=8.0, low_freq=1.0, high_freq=4.0, original_len=128.0)
+    add("rope_table", "plain", [], [rope_table(40, 16, 1e6)], len=40, head_dim=16, theta=1e6)
+    add("rope_table", "llama3", [], [rope_table(40, 16, 1e4, **scaling)], len=40, head_dim=16, theta=1e4, **written)
+    rows = [[5, 1, 3], [9]]
+    positions = positions_of(rows)
+    table = f32(rope_table(12, 6, 1e4))
+    x, dy = rand(2, 9, 3, 6), rand(2, 9, 3, 6)
+    add("rope", "documents", [x, table, positions], [rope(x, table, positions)], inverse=False)
+    dx, = grads(lambda x: rope(x, table, positions), [x], dy)
+    add("rope", "gradient", [dy, table, positions], [dx], inverse=True)
+
+    h, g, d, eps = 4, 2, 6, 1e-6
+    qkv, dy = rand(2, 9, (h + 2 * g) * d), rand(2, 9, (h + 2 * g) * d)
+    wq, wk, accq, acck = rand(d, std=0.3, mean=1.0), rand(d, std=0.3, mean=1.0), rand(d), rand(d)
+    attrs = dict(num_heads=h, num_kv_heads=g, head_dim=d, eps=eps)
+    q, k, _ = split_qkv(qkv, h, g)
+    rstd = rms_rstd(torch.cat((q, k), 2), eps)
+
+    def normed(qkv, wq, wk):
+        return qkv_norm_rope(qkv, wq, wk, table, positions, h, g, eps)
+
+    def bare(qkv):
+        return qkv_norm_rope(qkv, None, None, table, positions, h, g, eps)
+    add("qkv_norm_rope", "norm", [qkv, wq, wk, table, positions], [normed(qkv, wq, wk), rstd], **attrs)
+    add("qkv_norm_rope", "bare", [qkv, None, None, table, positions], [bare(qkv)], **attrs)
+    dqkv, dwq, dwk = grads(normed, [qkv, wq, wk], dy)
+    add("qkv_norm_rope_bwd", "norm", [dy, qkv, wq, wk, table, positions, f32(rstd)], [dqkv, dwq, dwk], **attrs)
+    add("qkv_norm_rope_bwd", "norm_acc", [dy, qkv, wq, wk, table, positions, f32(rstd), accq, acck],
+        [dqkv, dwq + accq, dwk + acck], **attrs)
+    add("qkv_norm_rope_bwd", "bare", [dy, qkv, None, None, table, positions], grads(bare, [qkv], dy), **attrs)
+
+
+def make_attention():
+    for case, rows, h, g, d, std in (("documents", [[4, 1, 6], [11]], 4, 2, 4, 1.0),
+                                     ("one_kv", [[3, 10]], 3, 1, 6, 1.0), ("heads", [[9]], 2, 2, 5, 4.0),
+                                     ("long", [[20, 1, 45]], 2, 1, 8, 2.0)):
+        b, t = len(rows), sum(rows[0])
+        doc_start = doc_starts(rows)
+        q, k, v = rand(b, t, h, d, std=std), rand(b, t, g, d, std=std), rand(b, t, g, d)
+        do = rand(b, t, h, d)
+        o, lse = attention(q, k, v, doc_start), scores(q, k, doc_start).logsumexp(-1)
+        attrs = dict(num_heads=h, num_kv_heads=g, head_dim=d, scale=0.0)
+        dq, dk, dv = grads(lambda q, k, v: attention(q, k, v, doc_start), [q, k, v], do)
+        packed = join_qkv(q, k, v)
+        if case in ("documents", "heads"):
+            add("attention", case, [q, k, v, doc_start], [o, lse], **attrs)
+            add("attention_bwd", case, [do, q, k, v, f32(o), f32(lse), doc_start], [dq, dk, dv], **attrs)
+        if case == "heads":
+            continue
+        add("attention", case + "_packed", [packed, None, None, doc_start], [o, lse], **attrs)
+        add("attention_bwd", case + "_packed", [do, packed, None, None, f32(o), f32(lse), doc_start],
+            [join_qkv(dq, dk, dv)], **attrs)
+    make_cached_attention()
+
+
+def make_cached_attention():
+    """The cache holds noise from the position on, which must not be read."""
+    b, length, h, g, d = 2, 9, 4, 2, 4
+    for case, position, t in (("prefill", 0, 5), ("decode", 7, 1), ("append", 4, 3), ("last", 8, 1)):
+        total = position + t
+        q, k, v = rand(b, total, h, d), rand(b, total, g, d), rand(b, total, g, d)
+        kc, vc = 9 * rand(b, length, g, d), 9 * rand(b, length, g, d)
+        kc[:, :position], vc[:, :position] = k[:, :position], v[:, :position]
+        kc, vc = f32(kc), f32(vc)
+        o = attention(q, k, v, torch.zeros(b, total, dtype=torch.int64))[:, position:]
+        kc_after, vc_after = kc.clone(), vc.clone()
+        kc_after[:, position:total], vc_after[:, position:total] = k[:, position:], v[:, position:]
+        step = torch.tensor([0, 0, position, 0])
+        attrs = dict(num_heads=h, num_kv_heads=g, head_dim=d, scale=0.0)
+        q, k, v = q[:, position:], k[:, position:], v[:, position:]
+        add("attention_cached", case, [q, k, v, kc, vc, step], [o, kc_after, vc_after], **attrs)
+        add("attention_cached", case + "_packed", [join_qkv(q, k, v), None, None, kc, vc, step],
+            [o, kc_after, vc_after], **attrs)
+
+
+def make_swiglu():
+    gate, up, dh = rand(3, 5, 13, std=3.0), rand(3, 5, 13), rand(3, 5, 13)
+    gate[0, 0, :4] = torch.tensor([90.0, -90.0, 0.0, -20.0])
+    packed = torch.cat((gate, up), -1)
+    dgate, dup = grads(swiglu, [gate, up], dh)
+    add("swiglu", "two", [gate, up], [swiglu(gate, up)])
+    add("swiglu", "packed", [packed], [swiglu(gate, up)])
+    add("swiglu_bwd", "two", [dh, gate, up], [dgate, dup])
+    add("swiglu_bwd", "packed", [dh, packed], [torch.cat((dgate, dup), -1)])
+
+
+def make_losses():
+    b, t, c, v = 2, 6, 10, 37
+    labels = ints(0, v, b, t)
+    labels[0, 2] = labels[1, :3] = IGNORE
+    labels[1, 5] = v - 1
+    dlosses = rand(b, t)
+    for case, std in (("small", 1.0), ("large", 60.0)):
+        logits = rand(b, t, v, std=std)
+        lse = logits.logsumexp(-1)
+        dlogits, = grads(lambda x: token_losses(x, labels), [logits], dlosses)
+        add("cross_entropy", case, [logits, labels], [token_losses(logits, labels), lse])
+        add("cross_entropy_bwd", case, [dlosses, logits, labels, f32(lse)], [dlogits])
+    x, w, acc = rand(b, t, c), rand(v, c), rand(v, c)
+    losses = token_losses(x @ w.T, labels)
+    dx, dw = grads(lambda x, w: token_losses(x @ w.T, labels), [x, w], dlosses)
+    add("lm_head_loss", "small", [x, w, labels], [losses])
+    add("lm_head_loss_bwd", "small", [dlosses, x, w, labels], [losses, dx, dw])
+    add("lm_head_loss_bwd", "acc", [dlosses, x, w, labels, acc], [losses, dx, dw + acc])
+    hyper = f32(torch.tensor([1e-3, 1 / 7, 0, 0, 0, 0, 0, 0], dtype=torch.float64))
+    sum_acc = rand(1)
+    add("loss_sum", "first", [f32(losses), hyper], [(f32(losses).sum() * hyper[1]).reshape(1)])
+    add("loss_sum", "acc", [f32(losses), hyper, sum_acc], [f32(losses).sum() * hyper[1] + sum_acc])
+    add("loss_sum_bwd", "small", [losses, hyper], [hyper[1].expand(b, t)])
+    index = torch.tensor([4, 0])
+    add("gather_row", "small", [x, index], [x[torch.arange(b), index][:, None]])
+
+
+def make_optimizer():
+    """Segments: a matrix of 24, a gap of 8, a norm of 10 (no decay), a gap of 6. Gaps keep what they hold."""
+    e, a = 48, dict(beta1=0.9, beta2=0.95, eps=1e-8, weight_decay=0.1)
+    segments = torch.tensor([[0, 24, 1, 0], [32, 10, 0, 1]])
+    inside = torch.zeros(e, dtype=torch.bool)
+    inside[0:24] = inside[32:42] = True
+    for case, t, size, limit, loss in (("first", 1, 0.1, 1.0, 2.5), ("clipped", 4, 3.0, 1.0, 2.5),
+                                       ("free", 4, 3.0, 0.0, 2.5), ("bad_loss", 4, 0.1, 1.0, math.nan),
+                                       ("bad_norm", 4, 0.1, 1.0, 2.5)):
+        w, g = rand(e), rand(e, std=size).masked_fill(~inside, 0)
+        m, v = rand(e, std=size), rand(e, std=size).pow(2)
+        if t == 1:
+            m, v = torch.zeros_like(m), torch.zeros_like(v)
+        v = f32(v).masked_fill(~inside, 0)
+        m = m.masked_fill(~inside, 0)
+        g[3] = 0.0
+        norm2 = f32(g.pow(2).sum().reshape(1)) if case != "bad_norm" else torch.tensor([math.inf], dtype=torch.float64)
+        hyper = f32(torch.tensor([1e-2, 0, 1 - a["beta1"] ** t, 1 - a["beta2"] ** t, 0, 0, 0, 0], dtype=torch.float64))
+        bad = case.startswith("bad")
+        clip = 1.0 if limit == 0 or bad else min(1.0, limit / math.sqrt(float(norm2)))
+        results = {}     # torch's own AdamW, once with and once without decay
+        for decay in (0.0, a["weight_decay"]):
+            p = torch.nn.Parameter(w.clone())
+            opt = torch.optim.AdamW([p], lr=float(hyper[0]), betas=(a["beta1"], a["beta2"]), eps=a["eps"],
+                                    weight_decay=decay)
+            opt.state[p] = dict(step=torch.tensor(float(t - 1)), exp_avg=m.clone(), exp_avg_sq=v.clone())
+            p.grad = clip * g
+            opt.step()
+            results[decay] = (p.detach(), opt.state[p]["exp_avg"], opt.state[p]["exp_avg_sq"])
+        w2, m2, v2 = w.clone(), m.clone(), v.clone()
+        if not bad:
+            for out, k in ((w2, 0), (m2, 1), (v2, 2)):
+                out[0:24] = results[a["weight_decay"]][k][0:24]
+                out[32:42] = results[0.0][k][32:42]
+        loss = torch.tensor([loss], dtype=torch.float64)
+        step = torch.tensor([7, t - 1, 0, 0])
+        add("adamw", case, [w, g, m, v, norm2, loss, hyper, step, segments],
+            [w2, m2, v2, torch.tensor([0.0 if bad else 1.0])], **a, max_grad_norm=limit, stochastic=False)
+    x = rand(1003, std=5.0)
+    add("sum_squares", "odd", [x], [x.pow(2).sum().reshape(1)])
+
+
+def main():
+    torch.set_num_threads(1)
+    for make in (make_embedding, make_linear, make_norms, make_rope, make_attention, make_swiglu, make_losses,
+                 make_optimizer):
+        make()
+    save_file(dict(sorted(tensors.items())), PATH, metadata=dict(cases=json.dumps(cases, sort_keys=True)))
+    print("%d cases of %d ops, %d bytes" % (len(cases), len({c.split(".")[0] for c in cases}), os.path.getsize(PATH)))
+
+
+if __name__ == "__main__":
+    main()
