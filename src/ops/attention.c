@@ -1,0 +1,321 @@
+/* attention: o = softmax(scale q k^T) v per head; a query attends the keys of its own document up to itself.
+ *
+ * Scores are never whole: a task takes a block of queries of all heads that share a key/value head, and goes over blocks of
+ * keys with the largest score and the sum of exponentials so far (Milakov and Gimelshein 2018; Dao et al. 2022), in fp32.
+ * Blocks of keys before the document or after the queries are not looked at. lse = log(sum(exp(scores))) is kept for backward. */
+#include "ops/attention.h"
+
+#include "device/cpu/blas.h"
+
+static const AttrDef attention_attrs[] = { ATTR_INT(AttentionAttrs, num_heads, 0), ATTR_INT(AttentionAttrs, num_kv_heads, 0),
+                                           ATTR_INT(AttentionAttrs, head_dim, 0), ATTR_FLOAT(AttentionAttrs, scale, 0), { 0 } };
+
+Status attention_infer_qkv(const Node *node, int at)
+{
+    const AttentionAttrs *attrs = node->attrs;
+    int64_t               heads = attrs->num_heads, kv_heads = attrs->num_kv_heads, dim = attrs->head_dim;
+    FAIL_IF(heads < 1 || kv_heads < 1 || dim < 1 || heads % kv_heads, ERR_INVALID,
+            "attributes num_heads %lld, num_kv_heads %lld, head_dim %lld: expected at least 1 and a multiple of num_kv_heads heads",
+            (long long)heads, (long long)kv_heads, (long long)dim);
+    TRY(infer_float(node, at, "q", 3));
+    if (node->in[at]->type.ndim == 3) {
+        FAIL_IF(node->in[at + 1] || node->in[at + 2], ERR_INVALID, "packed q comes with k or v, expected it alone");
+        return infer_input(node, at, "packed q", DT_SET_FLOAT, DIMS(-1, -1, (heads + 2 * kv_heads) * dim));
+    }
+    TRY(infer_input(node, at, "q", DT_SET_FLOAT, DIMS(-1, -1, heads, dim)));
+    FAIL_IF(!node->in[at + 1] || !node->in[at + 2], ERR_INVALID, "q (B,T,H,D) without k or v, expected both");
+    const TensorType *q = &node->in[at]->type;
+    TRY(infer_input(node, at + 1, "k", DT_SET_FLOAT, DIMS(q->dim[0], q->dim[1], kv_heads, dim)));
+    return infer_input(node, at + 2, "v", DT_SET_FLOAT, DIMS(q->dim[0], q->dim[1], kv_heads, dim));
+}
+
+/* q | packed, [k], [v], doc_start i32 (B,T) -> o (B,T,H,D) of q's dtype, lse (B,H,T) f32. */
+static Status attention_infer(Node *node)
+{
+    const AttentionAttrs *attrs = node->attrs;
+    TRY(attention_infer_qkv(node, 0));
+    const TensorType *q = &node->in[0]->type;
+    TRY(infer_input(node, 3, "doc_start", DT_SET(DT_I32), DIMS(q->dim[0], q->dim[1])));
+    node->out[0]->type = type_make(q->dtype, 4, q->dim[0], q->dim[1], attrs->num_heads, attrs->head_dim);
+    node->out[1]->type = type_make(DT_F32, 3, q->dim[0], attrs->num_heads, q->dim[1]);
+    return OK;
+}
+
+static Status attention_backward(GradBuilder *grad, const Node *node)
+{
+    Value *do_ = grad_of(grad, node->out[0]), *out[3] = { NULL };
+    if (!do_) return OK;
+    Value   *in[] = { do_, node->in[0], node->in[1], node->in[2], node->out[0], node->out[1], node->in[3] };
+    uint32_t want = 0;
+    for (int k = 0; k < 3; k++) want |= want_bit(node->in[k] && grad_wanted(grad, node->in[k]), k);
+    if (!want) return OK;
+    TRY(grad_emit(grad, OP_ATTENTION_BWD, node->attrs, in, 7, want, out));
+    for (int k = 0; k < 3; k++)
+        if (want & (1u << k)) TRY(grad_add(grad, node->in[k], out[k]));
+    return OK;
+}
+
+Attention attention_dims(const AttentionAttrs *attrs, const TensorType *q)
+{
+    Attention a = { .batch = q->dim[0], .len = q->dim[1], .num_heads = attrs->num_heads, .num_kv_heads = attrs->num_kv_heads,
+                    .dim = attrs->head_dim, .group = attrs->num_heads / attrs->num_kv_heads };
+    a.scale = attrs->scale != 0 ? (float)attrs->scale : 1.0f / sqrtf((float)a.dim);
+    a.q.dtype = q->dtype;
+    return a;
+}
+
+Heads heads_of_view(const TensorView *view, int64_t dim)
+{
+    int64_t row = view->type.dim[2] * dim;
+    return (Heads){ view->data, view->type.dtype, view->type.dim[1] * row, row, dim };
+}
+
+void attention_bind_qkv(Attention *a, const TensorView *views, Heads *out_q, Heads *out_k, Heads *out_v)
+{
+    if (views[0].type.ndim == 4) {
+        *out_q = heads_of_view(&views[0], a->dim);
+        *out_k = heads_of_view(&views[1], a->dim);
+        *out_v = heads_of_view(&views[2], a->dim);
+        return;
+    }
+    int64_t row = (a->num_heads + 2 * a->num_kv_heads) * a->dim;
+    *out_q = *out_k = *out_v = (Heads){ views[0].data, views[0].type.dtype, a->len * row, row, a->dim };
+    out_k->data = vec_at_mut(views[0].data, out_q->dtype, a->num_heads * a->dim);
+    out_v->data = vec_at_mut(views[0].data, out_q->dtype, (a->num_heads + a->num_kv_heads) * a->dim);
+}
+
+double attention_macs(const Attention *a)
+{
+    double pairs = (double)a->len * (double)a->first + (double)a->len * (double)(a->len + 1) / 2;
+    return (double)(a->batch * a->num_heads * a->dim) * pairs;
+}
+
+static OpCost attention_cost(const Node *node)
+{
+    Attention a = attention_dims(node->attrs, &node->in[0]->type);
+    OpCost    cost = cost_streaming(node, 4 * attention_macs(&a));
+    cost.matrix_unit = true;
+    return cost;
+}
+
+int64_t attention_block_q(const Attention *a)
+{
+    int64_t block = max_i64(16, min_i64(64, 128 / a->group));
+    return min_i64(block, a->len);
+}
+
+/* A worker's scratch: queries (R,D), sums (R,D), scores (R,K), largest and total (R); keys and values (K,D) where bf16. */
+static int64_t forward_floats(const Attention *a)
+{
+    int64_t rows = a->group * attention_block_q(a);
+    return rows * (2 * a->dim + ATTENTION_BLOCK_K + 2) + 2 * ATTENTION_BLOCK_K * a->dim;
+}
+
+size_t attention_forward_workspace(const Attention *a, int num_workers)
+{
+    return (size_t)(num_workers * forward_floats(a)) * sizeof(float);
+}
+
+static size_t attention_workspace(const Node *node, int num_workers)
+{
+    Attention a = attention_dims(node->attrs, &node->in[0]->type);
+    return attention_forward_workspace(&a, num_workers);
+}
+
+typedef struct ForwardJob {
+    const Attention *a;
+    float           *scratch;
+    int64_t          scratch_floats, block_q, blocks;
+} ForwardJob;
+
+/* A block of queries of one batch row and key/value head; R = group * rows, row h * rows + i is query `row + i` of head h. */
+typedef struct QueryBlock {
+    int64_t b, g, row, rows;
+    float  *q, *sum, *score, *most, *total;
+} QueryBlock;
+
+static int64_t first_key(const Attention *a, int64_t b, int64_t t)
+{
+    return a->doc_start ? max_i64(0, a->doc_start[b * a->len + t]) : 0;
+}
+
+/* Scores of keys [key, key + keys) become exponentials, 0 outside the query's document; sums so far are scaled to the new largest. */
+static void block_softmax(const Attention *a, const QueryBlock *block, int64_t key, int64_t keys, bool is_first)
+{
+    for (int64_t r = 0; r < a->group * block->rows; r++) {
+        int64_t t = block->row + r % block->rows;
+        int64_t begin = max_i64(first_key(a, block->b, t) - key, 0), end = min_i64(a->first + t + 1 - key, keys);
+        float  *p = block->score + r * keys;
+        if (begin >= end) {
+            memset(p, 0, (size_t)keys * sizeof(float));
+            continue;
+        }
+        float most = vec_max(p + begin, end - begin), before = block->most[r];
+        if (most > before) {
+            float shrink = vec_expf(before - most);
+            block->most[r] = most;
+            block->total[r] *= shrink;
+            if (!is_first) vec_scale(block->sum + r * a->dim, shrink, a->dim);
+        }
+        memset(p, 0, (size_t)begin * sizeof(float));
+        memset(p + end, 0, (size_t)(keys - end) * sizeof(float));
+        block->total[r] += vec_exp_sum(p + begin, p + begin, block->most[r], end - begin);
+    }
+}
+
+/* Rows [t, t + rows) of one head as f32, converted into scratch where bf16. */
+static const float *load_rows(const Heads *heads, int64_t b, int64_t t, int64_t rows, int64_t h, float *scratch, int64_t *out_stride)
+{
+    if (heads->dtype == DT_F32) {
+        *out_stride = heads->token_stride;
+        return heads_at(heads, b, t, h);
+    }
+    *out_stride = heads->dim;
+    for (int64_t i = 0; i < rows; i++) vec_copy_in(scratch + i * heads->dim, heads_at(heads, b, t + i, h), heads->dtype, heads->dim);
+    return scratch;
+}
+
+static void block_start(const Attention *a, const QueryBlock *block)
+{
+    for (int64_t h = 0; h < a->group; h++)
+        for (int64_t i = 0; i < block->rows; i++) {
+            float *q = block->q + (h * block->rows + i) * a->dim;
+            vec_copy_in(q, heads_at(&a->q, block->b, block->row + i, block->g * a->group + h), a->q.dtype, a->dim);
+            vec_scale(q, a->scale, a->dim);
+        }
+    for (int64_t r = 0; r < a->group * block->rows; r++) {
+        block->most[r] = -INFINITY;
+        block->total[r] = 0;
+    }
+}
+
+static void block_finish(const Attention *a, const QueryBlock *block)
+{
+    for (int64_t h = 0; h < a->group; h++)
+        for (int64_t i = 0; i < block->rows; i++) {
+            int64_t r = h * block->rows + i, head = block->g * a->group + h, t = block->row + i;
+            float  *sum = block->sum + r * a->dim;
+            vec_scale(sum, 1.0f / block->total[r], a->dim);
+            vec_store_row(heads_at_mut(&a->o, block->b, t, head), a->o.dtype, sum, a->dim);
+            if (a->lse) a->lse[(block->b * a->num_heads + head) * a->len + t] = block->most[r] + logf(block->total[r]);
+        }
+}
+
+static void forward_task(void *context, int64_t task, int worker)
+{
+    const ForwardJob *job = context;
+    const Attention  *a = job->a;
+    float            *scratch = job->scratch + worker * job->scratch_floats;
+    int64_t           most_rows = a->group * job->block_q, k_stride, v_stride;
+    /* the last blocks are the longest: they go first */
+    int64_t    row = (job->blocks - 1 - task / (a->batch * a->num_kv_heads)) * job->block_q;
+    QueryBlock block = { .b = task / a->num_kv_heads % a->batch, .g = task % a->num_kv_heads, .row = row,
+                         .rows = min_i64(job->block_q, a->len - row), .q = scratch, .sum = scratch + most_rows * a->dim };
+    block.score = block.sum + most_rows * a->dim;
+    block.most = block.score + most_rows * ATTENTION_BLOCK_K;
+    block.total = block.most + most_rows;
+    float  *k_scratch = block.total + most_rows, *v_scratch = k_scratch + ATTENTION_BLOCK_K * a->dim;
+    int64_t rows = a->group * block.rows, begin = first_key(a, block.b, row), end = a->first + row + block.rows;
+    block_start(a, &block);
+    for (int64_t key = begin; key < end; key += ATTENTION_BLOCK_K) {
+        int64_t      keys = min_i64(ATTENTION_BLOCK_K, end - key);
+        const float *k = load_rows(&a->k, block.b, key, keys, block.g, k_scratch, &k_stride);
+        const float *v = load_rows(&a->v, block.b, key, keys, block.g, v_scratch, &v_stride);
+        blas_sgemm(false, true, rows, keys, a->dim, 1, block.q, a->dim, k, k_stride, 0, block.score, keys);
+        block_softmax(a, &block, key, keys, key == begin);
+        blas_sgemm(false, false, rows, a->dim, keys, 1, block.score, keys, v, v_stride, key > begin, block.sum, a->dim);
+    }
+    block_finish(a, &block);
+}
+
+void attention_forward(const Attention *a, ThreadPool *pool, void *workspace)
+{
+    ForwardJob job = { .a = a, .scratch = workspace, .scratch_floats = forward_floats(a), .block_q = attention_block_q(a) };
+    if (!a->batch || !a->len) return;
+    job.blocks = div_up(a->len, job.block_q);
+    pool_run(pool, a->batch * a->num_kv_heads * job.blocks, forward_task, &job);
+}
+
+static double reference_score(const Attention *a, int64_t b, int64_t t, int64_t h, int64_t key)
+{
+    const void *q = heads_at(&a->q, b, t, h), *k = heads_at(&a->k, b, key, h / a->group);
+    double      dot = 0;
+    for (int64_t d = 0; d < a->dim; d++) dot += (double)vec_get(q, a->q.dtype, d) * vec_get(k, a->k.dtype, d);
+    return dot * a->scale;
+}
+
+/* One query of one head, in fp64. */
+static void reference_row(const Attention *a, int64_t b, int64_t t, int64_t h)
+{
+    int64_t begin = first_key(a, b, t), end = a->first + t + 1;
+    double  most = -INFINITY, total = 0;
+    for (int64_t key = begin; key < end; key++) most = fmax(most, reference_score(a, b, t, h, key));
+    for (int64_t key = begin; key < end; key++) total += exp(reference_score(a, b, t, h, key) - most);
+    for (int64_t d = 0; d < a->dim; d++) {
+        double sum = 0;
+        for (int64_t key = begin; key < end; key++)
+            sum += exp(reference_score(a, b, t, h, key) - most) / total * vec_get(heads_at(&a->v, b, key, h / a->group), a->v.dtype, d);
+        vec_set(heads_at_mut(&a->o, b, t, h), a->o.dtype, d, (float)sum);
+    }
+    if (a->lse) a->lse[(b * a->num_heads + h) * a->len + t] = (float)(most + log(total));
+}
+
+void attention_forward_reference(const Attention *a)
+{
+    for (int64_t b = 0; b < a->batch; b++)
+        for (int64_t t = 0; t < a->len; t++)
+            for (int64_t h = 0; h < a->num_heads; h++) reference_row(a, b, t, h);
+}
+
+static Attention attention_bound(const KernelArgs *args)
+{
+    Attention a = attention_dims(args->attrs, &args->in[0].type);
+    attention_bind_qkv(&a, args->in, &a.q, &a.k, &a.v);
+    a.o = heads_of_view(&args->out[0], a.dim);
+    a.doc_start = args->in[3].data;
+    a.lse = args->out[1].data;
+    return a;
+}
+
+static Status attention_blocks(const KernelArgs *args)
+{
+    Attention a = attention_bound(args);
+    attention_forward(&a, args->pool, args->workspace);
+    return OK;
+}
+
+static Status attention_reference(const KernelArgs *args)
+{
+    Attention a = attention_bound(args);
+    attention_forward_reference(&a);
+    return OK;
+}
+
+static const AttentionAttrs attention_small = { .num_heads = 4, .num_kv_heads = 2, .head_dim = 6 };
+static const AttentionAttrs attention_packed = { .num_heads = 3, .num_kv_heads = 1, .head_dim = 16, .scale = 0.3 };
+
+static const OpSample attention_samples[] = {
+    { .in = { { DT_F32, 4, { 2, 5, 4, 6 } }, { DT_F32, 4, { 2, 5, 2, 6 } }, { DT_F32, 4, { 2, 5, 2, 6 } }, { DT_I32, 2, { 2, 5 } } },
+      .attrs = &attention_small, .int_range = { 0, 0, 0, 1 } },
+    { .in = { { DT_F32, 3, { 1, 150, 80 } }, { 0 }, { 0 }, { DT_I32, 2, { 1, 150 } } },
+      .attrs = &attention_packed, .int_range = { 0, 0, 0, 1 } },
+};
+
+const OpDef op_attention = {
+    .id = OP_ATTENTION,
+    .name = "attention",
+    .synopsis = "o = softmax(scale q k^T) v over keys doc_start..t; lse = log sum exp",
+    .num_in = 4,
+    .num_out = 2,
+    .min_in = 4,
+    .optional_in = 1u << 1 | 1u << 2,
+    .attrs_size = sizeof(AttentionAttrs),
+    .attrs = attention_attrs,
+    .infer = attention_infer,
+    .backward = attention_backward,
+    .cost = attention_cost,
+    .workspace = attention_workspace,
+    .cpu = { { DT_SET_FLOAT, attention_blocks, "blocks" }, { DT_SET_FLOAT, attention_reference, "reference" } },
+    .samples = attention_samples,
+    .num_samples = sizeof attention_samples / sizeof attention_samples[0],
+};

@@ -1,0 +1,54 @@
+/* What the attention ops share: where heads lie in memory, and the forward pass over blocks of keys. */
+#pragma once
+
+#include "ops/infer.h"
+
+/* Vectors of D elements: head h of token t of batch row b begins at element b * batch_stride + t * token_stride + h * D. */
+typedef struct Heads {
+    void   *data;
+    DType   dtype;
+    int64_t batch_stride, token_stride, dim;
+} Heads;
+
+static inline const void *heads_at(const Heads *heads, int64_t b, int64_t t, int64_t h)
+{
+    return vec_at(heads->data, heads->dtype, b * heads->batch_stride + t * heads->token_stride + h * heads->dim);
+}
+
+static inline void *heads_at_mut(const Heads *heads, int64_t b, int64_t t, int64_t h)
+{
+    return vec_at_mut(heads->data, heads->dtype, b * heads->batch_stride + t * heads->token_stride + h * heads->dim);
+}
+
+typedef struct Attention {
+    int64_t        batch, len;                /* of queries */
+    int64_t        num_heads, num_kv_heads, dim, group; /* group: query heads of one key/value head */
+    int64_t        first;                     /* query t is key number first + t: attends keys up to it */
+    float          scale;
+    Heads          q, k, v, o;
+    const int32_t *doc_start;                 /* (batch, len) first key of each query; NULL: 0 */
+    float         *lse;                       /* (batch, num_heads, len); NULL: not wanted */
+} Attention;
+
+/* Inputs at, at+1, at+2 of a node: q (B,T,H,D), k, v (B,T,G,D), or packed (B,T,(H+2G)D) alone. */
+NODISCARD Status attention_infer_qkv(const Node *node, int at);
+
+/* Dims and scale from the type of q or packed. */
+Attention attention_dims(const AttentionAttrs *attrs, const TensorType *q);
+
+/* q, k, v of three views: the first packed, or each its own. */
+void attention_bind_qkv(Attention *a, const TensorView *q, Heads *out_q, Heads *out_k, Heads *out_v);
+
+/* A dense tensor (B,T,heads,D). */
+Heads heads_of_view(const TensorView *view, int64_t dim);
+
+/* Multiplications of q k^T where every query attends from key 0. */
+double attention_macs(const Attention *a);
+
+/* Queries of a block: blocks of all heads of a group are stacked to about 128 rows, for the BLAS. */
+int64_t attention_block_q(const Attention *a);
+enum { ATTENTION_BLOCK_K = 128 };
+
+size_t attention_forward_workspace(const Attention *a, int num_workers);
+void   attention_forward(const Attention *a, ThreadPool *pool, void *workspace);
+void   attention_forward_reference(const Attention *a);

@@ -1,0 +1,280 @@
+/* attention_bwd: gradients of attention from o and lse, which forward kept: p = exp(scale q k^T - lse),
+ * delta = sum over D of do o, ds = p (do v^T - delta), dv = p^T do, dk = scale ds^T q, dq = scale ds k.
+ *
+ * A task is a key/value head of a batch row with all its query heads: no two tasks write the same place, and a task adds up in one
+ * order. It holds its queries, do and dq in fp32 (T, group, D), and scores in tiles: block of queries x block of keys. */
+#include "ops/attention.h"
+
+#include "device/cpu/blas.h"
+
+static const AttrDef attention_bwd_attrs[] = { ATTR_INT(AttentionAttrs, num_heads, 0), ATTR_INT(AttentionAttrs, num_kv_heads, 0),
+                                               ATTR_INT(AttentionAttrs, head_dim, 0), ATTR_FLOAT(AttentionAttrs, scale, 0), { 0 } };
+
+enum { IN_DO, IN_Q, IN_K, IN_V, IN_O, IN_LSE, IN_DOC_START };
+
+/* do (B,T,H,D), q | packed, [k], [v], o, lse, doc_start -> dq | dpacked, dk, dv of the types of q, k, v. */
+static Status attention_bwd_infer(Node *node)
+{
+    const AttentionAttrs *attrs = node->attrs;
+    TRY(attention_infer_qkv(node, IN_Q));
+    const TensorType *q = &node->in[IN_Q]->type;
+    int64_t           batch = q->dim[0], len = q->dim[1];
+    TRY(infer_input(node, IN_DO, "do", DT_SET_FLOAT, DIMS(batch, len, attrs->num_heads, attrs->head_dim)));
+    TRY(infer_input(node, IN_O, "o", DT_SET_FLOAT, DIMS(batch, len, attrs->num_heads, attrs->head_dim)));
+    TRY(infer_input(node, IN_LSE, "lse", DT_SET_F32, DIMS(batch, attrs->num_heads, len)));
+    TRY(infer_input(node, IN_DOC_START, "doc_start", DT_SET(DT_I32), DIMS(batch, len)));
+    node->out[0]->type = *q;
+    /* packed: dk and dv are never wanted; their type only has to be one */
+    for (int k = 1; k < 3; k++) node->out[k]->type = node->in[IN_Q + k] ? node->in[IN_Q + k]->type : *q;
+    return OK;
+}
+
+static OpCost attention_bwd_cost(const Node *node)
+{
+    Attention a = attention_dims(node->attrs, &node->in[IN_Q]->type);
+    OpCost    cost = cost_streaming(node, 10 * attention_macs(&a));
+    cost.matrix_unit = true;
+    return cost;
+}
+
+/* A worker's scratch. Queries lie in blocks: block i holds [head of the group][query of the block][D] from i * group * block_q. */
+typedef struct Scratch {
+    float *q, *grad_o, *dq; /* (T, group, D); q times scale */
+    float *lse, *delta;     /* (T, group) */
+    float *k, *v;           /* (T, D), where they are bf16 */
+    float *dk, *dv;         /* (K, D) */
+    float *p, *ds;          /* (R, K) */
+} Scratch;
+
+static int64_t carve(const Attention *a, float *memory, Scratch *out)
+{
+    int64_t queries = a->len * a->group, rows = attention_block_q(a) * a->group, at = 0;
+    struct {
+        float **field;
+        int64_t count;
+    } parts[] = {
+        { &out->q, queries * a->dim },    { &out->grad_o, queries * a->dim },          { &out->dq, queries * a->dim },
+        { &out->lse, queries },           { &out->delta, queries },                    { &out->k, a->len * a->dim },
+        { &out->v, a->len * a->dim },     { &out->dk, ATTENTION_BLOCK_K * a->dim },    { &out->dv, ATTENTION_BLOCK_K * a->dim },
+        { &out->p, rows * ATTENTION_BLOCK_K }, { &out->ds, rows * ATTENTION_BLOCK_K },
+    };
+    for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
+        *parts[i].field = memory ? memory + at : NULL;
+        at += (parts[i].count + 15) & ~(int64_t)15;
+    }
+    return at;
+}
+
+static size_t attention_bwd_workspace(const Node *node, int num_workers)
+{
+    Attention a = attention_dims(node->attrs, &node->in[IN_Q]->type);
+    Scratch   scratch;
+    return (size_t)(num_workers * carve(&a, NULL, &scratch)) * sizeof(float);
+}
+
+typedef struct BackwardJob {
+    Attention a; /* lse is read */
+    Heads     grad_o, dq, dk, dv;
+    float    *scratch;
+    int64_t   scratch_floats, block_q;
+} BackwardJob;
+
+/* Fills q, grad_o, lse, delta, k, v of the scratch and clears dq. */
+static void load_inputs(const BackwardJob *job, const Scratch *s, int64_t b, int64_t g)
+{
+    const Attention *a = &job->a;
+    int64_t          dim = a->dim;
+    for (int64_t row = 0; row < a->len; row += job->block_q) {
+        int64_t rows = min_i64(job->block_q, a->len - row);
+        for (int64_t h = 0; h < a->group; h++)
+            for (int64_t i = 0; i < rows; i++) {
+                int64_t r = row * a->group + h * rows + i, head = g * a->group + h, t = row + i;
+                vec_copy_in(s->dq + r * dim, heads_at(&a->o, b, t, head), a->o.dtype, dim);
+                vec_copy_in(s->grad_o + r * dim, heads_at(&job->grad_o, b, t, head), job->grad_o.dtype, dim);
+                vec_copy_in(s->q + r * dim, heads_at(&a->q, b, t, head), a->q.dtype, dim);
+                vec_scale(s->q + r * dim, a->scale, dim);
+                s->delta[r] = vec_dot(s->dq + r * dim, s->grad_o + r * dim, dim); /* dq lent for o */
+                s->lse[r] = a->lse[(b * a->num_heads + head) * a->len + t];
+            }
+    }
+    memset(s->dq, 0, (size_t)(a->len * a->group * dim) * sizeof(float));
+    for (int64_t t = 0; t < a->len; t++) {
+        if (a->k.dtype != DT_F32) vec_copy_in(s->k + t * dim, heads_at(&a->k, b, t, g), a->k.dtype, dim);
+        if (a->v.dtype != DT_F32) vec_copy_in(s->v + t * dim, heads_at(&a->v, b, t, g), a->v.dtype, dim);
+    }
+}
+
+/* p and ds of queries [row, row + rows) x keys [key, key + keys), from scores in p and do v^T in ds. */
+static void block_gradients(const Attention *a, const Scratch *s, int64_t b, int64_t row, int64_t rows, int64_t key, int64_t keys)
+{
+    for (int64_t r = 0; r < a->group * rows; r++) {
+        int64_t t = row + r % rows, begin = max_i64((int64_t)a->doc_start[b * a->len + t] - key, 0), end = min_i64(t + 1 - key, keys);
+        float  *p = s->p + r * keys, *ds = s->ds + r * keys, lse = s->lse[row * a->group + r], delta = s->delta[row * a->group + r];
+        begin = min_i64(begin, keys);
+        end = max_i64(end, begin);
+        for (int64_t j = 0; j < begin; j++) p[j] = ds[j] = 0;
+        for (int64_t j = begin; j < end; j++) {
+            p[j] = vec_expf(p[j] - lse);
+            ds[j] = p[j] * (ds[j] - delta);
+        }
+        for (int64_t j = end; j < keys; j++) p[j] = ds[j] = 0;
+    }
+}
+
+/* dk and dv of one block of keys, and what it adds to dq. */
+static void key_block(const BackwardJob *job, const Scratch *s, int64_t b, int64_t g, int64_t key, int64_t block_keys)
+{
+    const Attention *a = &job->a;
+    int64_t          dim = a->dim, k_stride = dim, v_stride = dim;
+    const float     *k = s->k + key * dim, *v = s->v + key * dim;
+    if (a->k.dtype == DT_F32) k = heads_at(&a->k, b, key, g), k_stride = a->k.token_stride;
+    if (a->v.dtype == DT_F32) v = heads_at(&a->v, b, key, g), v_stride = a->v.token_stride;
+    memset(s->dk, 0, (size_t)(block_keys * dim) * sizeof(float));
+    memset(s->dv, 0, (size_t)(block_keys * dim) * sizeof(float));
+    for (int64_t row = key / job->block_q * job->block_q; row < a->len; row += job->block_q) {
+        if (a->doc_start[b * a->len + row] >= key + block_keys) break;
+        int64_t rows = min_i64(job->block_q, a->len - row), all = rows * a->group, keys = min_i64(block_keys, row + rows - key);
+        float  *q = s->q + row * a->group * dim, *grad_o = s->grad_o + row * a->group * dim, *dq = s->dq + row * a->group * dim;
+        blas_sgemm(false, true, all, keys, dim, 1, q, dim, k, k_stride, 0, s->p, keys);
+        blas_sgemm(false, true, all, keys, dim, 1, grad_o, dim, v, v_stride, 0, s->ds, keys);
+        block_gradients(a, s, b, row, rows, key, keys);
+        blas_sgemm(true, false, keys, dim, all, 1, s->p, keys, grad_o, dim, 1, s->dv, dim);
+        blas_sgemm(true, false, keys, dim, all, 1, s->ds, keys, q, dim, 1, s->dk, dim);
+        blas_sgemm(false, false, all, dim, keys, a->scale, s->ds, keys, k, k_stride, 1, dq, dim);
+    }
+    for (int64_t i = 0; i < block_keys; i++) {
+        if (job->dk.data) vec_store_row(heads_at_mut(&job->dk, b, key + i, g), job->dk.dtype, s->dk + i * dim, dim);
+        if (job->dv.data) vec_store_row(heads_at_mut(&job->dv, b, key + i, g), job->dv.dtype, s->dv + i * dim, dim);
+    }
+}
+
+static void backward_task(void *context, int64_t task, int worker)
+{
+    const BackwardJob *job = context;
+    const Attention   *a = &job->a;
+    int64_t            b = task / a->num_kv_heads, g = task % a->num_kv_heads;
+    Scratch            s;
+    carve(a, job->scratch + worker * job->scratch_floats, &s);
+    load_inputs(job, &s, b, g);
+    for (int64_t key = 0; key < a->len; key += ATTENTION_BLOCK_K)
+        key_block(job, &s, b, g, key, min_i64(ATTENTION_BLOCK_K, a->len - key));
+    if (!job->dq.data) return;
+    for (int64_t row = 0; row < a->len; row += job->block_q) {
+        int64_t rows = min_i64(job->block_q, a->len - row);
+        for (int64_t r = 0; r < a->group * rows; r++)
+            vec_store_row(heads_at_mut(&job->dq, b, row + r % rows, g * a->group + r / rows), job->dq.dtype,
+                          s.dq + (row * a->group + r) * a->dim, a->dim);
+    }
+}
+
+static BackwardJob attention_bwd_bound(const KernelArgs *args)
+{
+    BackwardJob job = { .a = attention_dims(args->attrs, &args->in[IN_Q].type) };
+    Attention  *a = &job.a;
+    attention_bind_qkv(a, args->in + IN_Q, &a->q, &a->k, &a->v);
+    a->o = heads_of_view(&args->in[IN_O], a->dim);
+    a->lse = args->in[IN_LSE].data;
+    a->doc_start = args->in[IN_DOC_START].data;
+    job.grad_o = heads_of_view(&args->in[IN_DO], a->dim);
+    job.block_q = attention_block_q(a);
+    if (args->in[IN_Q].type.ndim == 3) {
+        attention_bind_qkv(a, args->out, &job.dq, &job.dk, &job.dv);
+    } else {
+        Heads *heads[] = { &job.dq, &job.dk, &job.dv };
+        for (int k = 0; k < 3; k++)
+            if (args->out[k].data) *heads[k] = heads_of_view(&args->out[k], a->dim);
+    }
+    return job;
+}
+
+static Status attention_bwd_blocks(const KernelArgs *args)
+{
+    BackwardJob job = attention_bwd_bound(args);
+    Scratch     scratch;
+    job.scratch = args->workspace;
+    job.scratch_floats = carve(&job.a, NULL, &scratch);
+    if (job.a.len) pool_run(args->pool, job.a.batch * job.a.num_kv_heads, backward_task, &job);
+    return OK;
+}
+
+/* One pair of query and key of one head: what it adds to dq[t], dk[key], dv[key], in fp32 sums (T,D) of a batch row and head. */
+static void reference_pair(const BackwardJob *job, int64_t b, int64_t h, int64_t t, int64_t key, double delta, const Scratch *sums)
+{
+    const Attention *a = &job->a;
+    const void      *q = heads_at(&a->q, b, t, h), *k = heads_at(&a->k, b, key, h / a->group), *v = heads_at(&a->v, b, key, h / a->group);
+    const void      *grad_o = heads_at(&job->grad_o, b, t, h);
+    double           score = 0, grad_p = 0;
+    for (int64_t d = 0; d < a->dim; d++) {
+        score += (double)vec_get(q, a->q.dtype, d) * vec_get(k, a->k.dtype, d);
+        grad_p += (double)vec_get(grad_o, job->grad_o.dtype, d) * vec_get(v, a->v.dtype, d);
+    }
+    double p = exp(score * a->scale - a->lse[(b * a->num_heads + h) * a->len + t]), ds = p * (grad_p - delta) * a->scale;
+    for (int64_t d = 0; d < a->dim; d++) {
+        sums->dq[t * a->dim + d] += (float)(ds * vec_get(k, a->k.dtype, d));
+        sums->k[key * a->dim + d] += (float)(ds * vec_get(q, a->q.dtype, d));
+        sums->v[key * a->dim + d] += (float)(p * vec_get(grad_o, job->grad_o.dtype, d));
+    }
+}
+
+static void reference_store(const Heads *to, int64_t b, int64_t h, int64_t len, const float *rows)
+{
+    for (int64_t t = 0; to->data && t < len; t++) vec_store_row(heads_at_mut(to, b, t, h), to->dtype, rows + t * to->dim, to->dim);
+}
+
+/* Pair by pair, over the heads of a group. */
+static Status attention_bwd_reference(const KernelArgs *args)
+{
+    BackwardJob job = attention_bwd_bound(args);
+    Attention  *a = &job.a;
+    Scratch     sums;
+    size_t      bytes = (size_t)(a->len * a->dim) * sizeof(float);
+    carve(a, args->workspace, &sums);
+    for (int64_t b = 0; b < a->batch; b++)
+        for (int64_t h = 0; h < a->num_heads; h++) {
+            if (h % a->group == 0) memset(sums.k, 0, bytes), memset(sums.v, 0, bytes);
+            memset(sums.dq, 0, bytes);
+            for (int64_t t = 0; t < a->len; t++) {
+                double delta = 0;
+                for (int64_t d = 0; d < a->dim; d++)
+                    delta += (double)vec_get(heads_at(&a->o, b, t, h), a->o.dtype, d) *
+                             vec_get(heads_at(&job.grad_o, b, t, h), job.grad_o.dtype, d);
+                for (int64_t key = max_i64(0, a->doc_start[b * a->len + t]); key <= t; key++)
+                    reference_pair(&job, b, h, t, key, delta, &sums);
+            }
+            reference_store(&job.dq, b, h, a->len, sums.dq);
+            if (h % a->group < a->group - 1) continue;
+            reference_store(&job.dk, b, h / a->group, a->len, sums.k);
+            reference_store(&job.dv, b, h / a->group, a->len, sums.v);
+        }
+    return OK;
+}
+
+static const AttentionAttrs attention_bwd_small = { .num_heads = 4, .num_kv_heads = 2, .head_dim = 6 };
+static const AttentionAttrs attention_bwd_packed = { .num_heads = 3, .num_kv_heads = 1, .head_dim = 16, .scale = 0.3 };
+
+static const OpSample attention_bwd_samples[] = {
+    { .in = { { DT_F32, 4, { 2, 5, 4, 6 } }, { DT_F32, 4, { 2, 5, 4, 6 } }, { DT_F32, 4, { 2, 5, 2, 6 } }, { DT_F32, 4, { 2, 5, 2, 6 } },
+              { DT_F32, 4, { 2, 5, 4, 6 } }, { DT_F32, 3, { 2, 4, 5 } }, { DT_I32, 2, { 2, 5 } } },
+      .attrs = &attention_bwd_small, .int_range = { 0, 0, 0, 0, 0, 0, 1 } },
+    { .in = { { DT_F32, 4, { 1, 150, 3, 16 } }, { DT_F32, 3, { 1, 150, 80 } }, { 0 }, { 0 }, { DT_F32, 4, { 1, 150, 3, 16 } },
+              { DT_F32, 3, { 1, 3, 150 } }, { DT_I32, 2, { 1, 150 } } },
+      .attrs = &attention_bwd_packed, .int_range = { 0, 0, 0, 0, 0, 0, 1 } },
+};
+
+const OpDef op_attention_bwd = {
+    .id = OP_ATTENTION_BWD,
+    .name = "attention_bwd",
+    .synopsis = "dq, dk, dv of attention; p = exp(scale q k^T - lse), ds = p (do v^T - sum(do o))",
+    .num_in = 7,
+    .num_out = 3,
+    .min_in = 7,
+    .optional_in = 1u << IN_K | 1u << IN_V,
+    .attrs_size = sizeof(AttentionAttrs),
+    .attrs = attention_bwd_attrs,
+    .infer = attention_bwd_infer,
+    .cost = attention_bwd_cost,
+    .workspace = attention_bwd_workspace,
+    .cpu = { { DT_SET_FLOAT, attention_bwd_blocks, "blocks" }, { DT_SET_FLOAT, attention_bwd_reference, "reference" } },
+    .samples = attention_bwd_samples,
+    .num_samples = sizeof attention_bwd_samples / sizeof attention_bwd_samples[0],
+};

@@ -1,0 +1,111 @@
+/* cross_entropy: losses = log(sum(exp(logits))) - logits[label] per token, 0 where the label is IGNORE_INDEX. */
+#include "ops/cross_entropy.h"
+
+RowLoss row_loss(const void *logits, DType dtype, int64_t vocab, int32_t label, float *exps)
+{
+    RowLoss row = { .shift = -INFINITY };
+    float   scratch[TILE], tile[TILE];
+    for (int64_t c = 0; c < vocab; c += TILE) {
+        int64_t n = min_i64(TILE, vocab - c);
+        float   most = vec_max(vec_load_row(vec_at(logits, dtype, c), dtype, n, scratch), n);
+        row.shift = most > row.shift ? most : row.shift;
+    }
+    float target = label >= 0 && label < vocab ? vec_get(logits, dtype, label) : NAN;
+    for (int64_t c = 0; c < vocab; c += TILE) {
+        int64_t n = min_i64(TILE, vocab - c);
+        row.total += vec_exp_sum(exps ? exps + c : tile, vec_load_row(vec_at(logits, dtype, c), dtype, n, scratch), row.shift, n);
+    }
+    row.lse = row.shift + logf(row.total);
+    row.loss = label == IGNORE_INDEX ? 0 : row.lse - target;
+    return row;
+}
+
+Status infer_labels(const Node *node, int k, const TensorType *x)
+{
+    TensorType labels = type_without_last(x, DT_I32);
+    return infer_like(node, k, "labels", DT_SET(DT_I32), &labels);
+}
+
+/* logits (...,V), labels i32 (...) -> losses (...) f32, lse (...) f32. */
+static Status cross_entropy_infer(Node *node)
+{
+    TRY(infer_float(node, 0, "logits", 2));
+    TRY(infer_labels(node, 1, &node->in[0]->type));
+    for (int k = 0; k < 2; k++) node->out[k]->type = type_without_last(&node->in[0]->type, DT_F32);
+    return OK;
+}
+
+static Status cross_entropy_backward(GradBuilder *grad, const Node *node)
+{
+    Value *logits = node->in[0], *dlosses = grad_of(grad, node->out[0]), *dlogits;
+    if (!dlosses || !grad_wanted(grad, logits)) return OK;
+    Value *in[] = { dlosses, logits, node->in[1], node->out[1] };
+    TRY(grad_emit(grad, OP_CROSS_ENTROPY_BWD, NULL, in, 4, ~0u, &dlogits));
+    return grad_add(grad, logits, dlogits);
+}
+
+static OpCost cross_entropy_cost(const Node *node)
+{
+    return cost_streaming(node, 16.0 * (double)type_numel(&node->in[0]->type)); /* about 16 an exponential */
+}
+
+static void cross_entropy_task(void *context, int64_t task, int worker)
+{
+    const KernelArgs *args = context;
+    const TensorView *logits = &args->in[0];
+    int64_t           rows = type_rows(&logits->type), vocab = type_cols(&logits->type), step = rows_per_task(vocab);
+    int64_t           end = min_i64(rows, (task + 1) * step);
+    float            *losses = args->out[0].data, *lse = args->out[1].data;
+    (void)worker;
+    for (int64_t row = task * step; row < end; row++) {
+        RowLoss result = row_loss(vec_at(logits->data, logits->type.dtype, row * vocab), logits->type.dtype, vocab,
+                                  ((const int32_t *)args->in[1].data)[row], NULL);
+        if (losses) losses[row] = result.loss;
+        if (lse) lse[row] = result.lse;
+    }
+}
+
+static Status cross_entropy_rows(const KernelArgs *args)
+{
+    int64_t rows = type_rows(&args->in[0].type), vocab = type_cols(&args->in[0].type);
+    pool_run(args->pool, div_up(rows, rows_per_task(vocab)), cross_entropy_task, (void *)args);
+    return OK;
+}
+
+static Status cross_entropy_reference(const KernelArgs *args)
+{
+    const TensorView *logits = &args->in[0];
+    int64_t           rows = type_rows(&logits->type), vocab = type_cols(&logits->type);
+    const int32_t    *labels = args->in[1].data;
+    for (int64_t row = 0; row < rows; row++) {
+        double most = -INFINITY, sum = 0;
+        for (int64_t j = 0; j < vocab; j++) most = fmax(most, vec_get(logits->data, logits->type.dtype, row * vocab + j));
+        for (int64_t j = 0; j < vocab; j++) sum += exp(vec_get(logits->data, logits->type.dtype, row * vocab + j) - most);
+        double  lse = most + log(sum);
+        int32_t label = labels[row];
+        double  target = label >= 0 && label < vocab ? vec_get(logits->data, logits->type.dtype, row * vocab + label) : NAN;
+        if (args->out[0].data) ((float *)args->out[0].data)[row] = label == IGNORE_INDEX ? 0 : (float)(lse - target);
+        if (args->out[1].data) ((float *)args->out[1].data)[row] = (float)lse;
+    }
+    return OK;
+}
+
+static const OpSample cross_entropy_samples[] = {
+    { .in = { { DT_F32, 2, { 5, 7 } }, { DT_I32, 1, { 5 } } }, .int_range = { 0, 7 } },
+    { .in = { { DT_F32, 3, { 2, 3, 2100 } }, { DT_I32, 2, { 2, 3 } } }, .int_range = { 0, 2100 } },
+};
+
+const OpDef op_cross_entropy = {
+    .id = OP_CROSS_ENTROPY,
+    .name = "cross_entropy",
+    .synopsis = "losses = lse - logits[label], lse = log sum exp(logits); 0 where label = -100",
+    .num_in = 2,
+    .num_out = 2,
+    .min_in = 2,
+    .infer = cross_entropy_infer,
+    .backward = cross_entropy_backward,
+    .cost = cross_entropy_cost,
+    .cpu = { { DT_SET_FLOAT, cross_entropy_rows, "rows" }, { DT_SET_FLOAT, cross_entropy_reference, "reference" } },
+    .samples = cross_entropy_samples,
+    .num_samples = sizeof cross_entropy_samples / sizeof cross_entropy_samples[0],
+};

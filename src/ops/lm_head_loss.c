@@ -1,0 +1,299 @@
+/* lm_head_loss: losses of logits = x w^T against labels, logits held for a chunk of rows only.
+ *
+ * A chunk: logits by tiles; each row becomes exponentials, its loss, and for backward dlogits, in place; then dx of the chunk's rows
+ * and what it adds to dw, which takes the chunks in order. Chunks without a trained label cost nothing. */
+#include "ops/lm_head.h"
+
+enum {
+    CHUNK_FLOATS = 1 << 22, /* logits of a chunk, 16 MiB: in the caches of a server */
+    LEAST_ROWS = 64,
+    MOST_ROWS = 1024,
+    ROWS_PER_TASK = 4,
+};
+
+/* x (...,C), w (V,C), labels i32 (...) -> losses (...) f32. */
+static Status lm_head_loss_infer(Node *node)
+{
+    TRY(infer_float(node, 0, "x", 2));
+    const TensorType *x = &node->in[0]->type;
+    TRY(infer_input(node, 1, "w", DT_SET_FLOAT, DIMS(-1, type_cols(x))));
+    TRY(infer_labels(node, 2, x));
+    node->out[0]->type = type_without_last(x, DT_F32);
+    return OK;
+}
+
+/* The backward op yields the losses as well: forward's are read from it and logits are computed once. */
+static Status lm_head_loss_backward(GradBuilder *grad, const Node *node)
+{
+    Value   *x = node->in[0], *w = node->in[1], *dlosses = grad_of(grad, node->out[0]), *out[3];
+    bool     want_x = grad_wanted(grad, x), want_w = grad_wanted(grad, w);
+    uint32_t want = 1u | want_bit(want_x, 1) | want_bit(want_w, 2);
+    if (!dlosses || (!want_x && !want_w)) return OK;
+    Value *in[] = { dlosses, x, w, node->in[2], want_w ? grad_accumulator(grad, w) : NULL };
+    TRY(grad_emit(grad, OP_LM_HEAD_LOSS_BWD, NULL, in, 5, want, out));
+    grad_replace_forward(grad, node->out[0], out[0]);
+    if (want_w) grad_set(grad, w, out[2]);
+    return want_x ? grad_add(grad, x, out[1]) : OK;
+}
+
+static OpCost lm_head_loss_cost(const Node *node)
+{
+    OpCost cost = cost_streaming(node, 2.0 * (double)type_numel(&node->in[0]->type) * (double)node->in[1]->type.dim[0]);
+    cost.matrix_unit = true;
+    return cost;
+}
+
+static int64_t rows_of_chunk(const LmHead *head)
+{
+    int64_t rows = CHUNK_FLOATS / head->vocab / 64 * 64;
+    return min_i64(head->rows, max_i64(LEAST_ROWS, min_i64(MOST_ROWS, rows)));
+}
+
+/* The three products of a chunk of `rows` rows, data aside; logits (rows, V) are fp32, and so is dw or its sum. */
+static Gemm logits_gemm(const LmHead *h, int64_t rows)
+{
+    return (Gemm){ .m = rows, .n = h->vocab, .k = h->channels, .trans_b = true, .alpha = 1, .a_dtype = h->x.type.dtype,
+                   .b_dtype = h->w.type.dtype, .c_dtype = DT_F32, .b = h->w.data, .a_stride = h->channels,
+                   .b_stride = h->channels, .c_stride = h->vocab };
+}
+
+static Gemm dx_gemm(const LmHead *h, int64_t rows)
+{
+    return (Gemm){ .m = rows, .n = h->channels, .k = h->vocab, .alpha = 1, .a_dtype = DT_F32, .b_dtype = h->w.type.dtype,
+                   .c_dtype = h->dx.type.dtype, .b = h->w.data, .a_stride = h->vocab, .b_stride = h->channels,
+                   .c_stride = h->channels };
+}
+
+static Gemm dw_gemm(const LmHead *h, int64_t rows)
+{
+    return (Gemm){ .m = h->vocab, .n = h->channels, .k = rows, .trans_a = true, .alpha = 1, .a_dtype = DT_F32,
+                   .b_dtype = h->x.type.dtype, .c_dtype = DT_F32, .a_stride = h->vocab, .b_stride = h->channels,
+                   .c_stride = h->channels };
+}
+
+static const void *x_row(const LmHead *h, int64_t row)
+{
+    return vec_at(h->x.data, h->x.type.dtype, row * h->channels);
+}
+
+static void *dx_row(const LmHead *h, int64_t row)
+{
+    return vec_at_mut(h->dx.data, h->dx.type.dtype, row * h->channels);
+}
+
+static bool sums_apart(const LmHead *h)
+{
+    return h->dw.data && h->dw.type.dtype != DT_F32;
+}
+
+static int64_t logits_floats(const LmHead *h)
+{
+    return (rows_of_chunk(h) * h->vocab + 63) & ~(int64_t)63;
+}
+
+static int64_t sum_floats(const LmHead *h)
+{
+    return sums_apart(h) ? (h->vocab * h->channels + 63) & ~(int64_t)63 : 0;
+}
+
+/* Logits of a chunk, then the sum of a bf16 dw, then what the products need. */
+size_t lm_head_workspace(const LmHead *h, int num_workers)
+{
+    if (!h->rows) return 0;
+    int64_t rows = rows_of_chunk(h), last = h->rows % rows ? h->rows % rows : rows; /* fewer may fall into another grid */
+    Gemm    gemms[] = { logits_gemm(h, rows), logits_gemm(h, last), dw_gemm(h, rows), dw_gemm(h, last), dx_gemm(h, rows), dx_gemm(h, last) };
+    size_t  most = 0;
+    for (int i = 0; i < (h->dx.data ? 6 : 4); i++) {
+        size_t bytes = gemm_workspace(&gemms[i], num_workers);
+        most = most > bytes ? most : bytes;
+    }
+    return (size_t)(logits_floats(h) + sum_floats(h)) * sizeof(float) + most;
+}
+
+typedef struct ChunkJob {
+    const LmHead *head;
+    int64_t       row, rows;
+    float        *logits;
+} ChunkJob;
+
+/* Losses of a few rows; logits become dlogits where they are wanted. */
+static void rows_task(void *context, int64_t task, int worker)
+{
+    const ChunkJob *job = context;
+    const LmHead   *h = job->head;
+    int64_t         end = min_i64(job->rows, (task + 1) * ROWS_PER_TASK);
+    (void)worker;
+    for (int64_t i = task * ROWS_PER_TASK; i < end; i++) {
+        float  *logits = job->logits + i * h->vocab;
+        int32_t label = h->labels[job->row + i];
+        RowLoss row = row_loss(logits, DT_F32, h->vocab, label, logits);
+        if (h->losses) h->losses[job->row + i] = row.loss;
+        if (!h->dlosses) continue;
+        if (label == IGNORE_INDEX) {
+            memset(logits, 0, (size_t)h->vocab * sizeof(float));
+            continue;
+        }
+        float dloss = label >= 0 && label < h->vocab ? h->dlosses[job->row + i] : NAN;
+        vec_scale(logits, dloss / row.total, h->vocab);
+        if (label >= 0 && label < h->vocab) logits[label] -= dloss;
+    }
+}
+
+static bool chunk_ignored(const LmHead *h, int64_t row, int64_t rows)
+{
+    for (int64_t i = 0; i < rows; i++)
+        if (h->labels[row + i] != IGNORE_INDEX) return false;
+    return true;
+}
+
+typedef struct StoreJob {
+    const LmHead *head;
+    const float  *sum;
+} StoreJob;
+
+static void store_task(void *context, int64_t task, int worker)
+{
+    const StoreJob *job = context;
+    const LmHead   *h = job->head;
+    const float    *sum = job->sum + task * h->channels;
+    void           *row = vec_at_mut(h->dw.data, h->dw.type.dtype, task * h->channels);
+    (void)worker;
+    if (h->accumulate)
+        vec_add_row(row, h->dw.type.dtype, sum, h->channels);
+    else
+        vec_store_row(row, h->dw.type.dtype, sum, h->channels);
+}
+
+void lm_head_run(const LmHead *h, ThreadPool *pool, void *workspace)
+{
+    int64_t step = h->rows ? rows_of_chunk(h) : 1;
+    float  *logits = workspace, *sum = sums_apart(h) ? logits + logits_floats(h) : h->dw.data;
+    void   *scratch = logits + (h->rows ? logits_floats(h) + sum_floats(h) : 0);
+    bool    holds = h->accumulate && !sums_apart(h); /* sum has something to add to */
+    for (int64_t row = 0; row < h->rows; row += step) {
+        ChunkJob job = { .head = h, .row = row, .rows = min_i64(step, h->rows - row), .logits = logits };
+        if (chunk_ignored(h, row, job.rows)) {
+            if (h->losses) memset(h->losses + row, 0, (size_t)job.rows * sizeof(float));
+            if (h->dx.data)
+                memset(dx_row(h, row), 0, (size_t)(job.rows * h->channels * dtype_bytes(h->dx.type.dtype)));
+            continue;
+        }
+        Gemm gemm = logits_gemm(h, job.rows);
+        gemm.a = x_row(h, row);
+        gemm.c = logits;
+        gemm_run(&gemm, pool, scratch);
+        pool_run(pool, div_up(job.rows, ROWS_PER_TASK), rows_task, &job);
+        if (h->dx.data) {
+            gemm = dx_gemm(h, job.rows);
+            gemm.a = logits;
+            gemm.c = dx_row(h, row);
+            gemm_run(&gemm, pool, scratch);
+        }
+        if (!h->dw.data) continue;
+        gemm = dw_gemm(h, job.rows);
+        gemm.a = logits;
+        gemm.b = x_row(h, row);
+        gemm.c = sum;
+        gemm.accumulate = holds;
+        gemm_run(&gemm, pool, scratch);
+        holds = true;
+    }
+    if (!h->dw.data) return;
+    if (!holds) memset(sum, 0, (size_t)(h->vocab * h->channels) * sizeof(float));
+    StoreJob store = { h, sum };
+    if (sums_apart(h)) pool_run(pool, h->vocab, store_task, &store);
+}
+
+/* Row by row, sums in the order of rows. */
+void lm_head_reference(const LmHead *h, float *row_scratch)
+{
+    int64_t dw_numel = h->vocab * h->channels;
+    for (int64_t i = 0; h->dw.data && !h->accumulate && i < dw_numel; i++) vec_set(h->dw.data, h->dw.type.dtype, i, 0);
+    for (int64_t row = 0; row < h->rows; row++) {
+        Gemm    logits = logits_gemm(h, 1);
+        int32_t label = h->labels[row];
+        double  most = -INFINITY, total = 0;
+        logits.a = x_row(h, row);
+        logits.c = row_scratch;
+        gemm_reference(&logits);
+        for (int64_t j = 0; j < h->vocab; j++) most = fmax(most, row_scratch[j]);
+        for (int64_t j = 0; j < h->vocab; j++) total += exp(row_scratch[j] - most);
+        bool   valid = label >= 0 && label < h->vocab;
+        double loss = label == IGNORE_INDEX ? 0 : valid ? most + log(total) - row_scratch[label] : NAN;
+        if (h->losses) h->losses[row] = (float)loss;
+        if (!h->dlosses) continue;
+        double dloss = label == IGNORE_INDEX ? 0 : valid ? h->dlosses[row] : NAN;
+        for (int64_t j = 0; j < h->vocab; j++)
+            row_scratch[j] = dloss == 0 ? 0 : (float)(dloss * (exp(row_scratch[j] - most) / total - (j == label)));
+        if (h->dx.data) {
+            Gemm dx = dx_gemm(h, 1);
+            dx.a = row_scratch;
+            dx.c = dx_row(h, row);
+            gemm_reference(&dx);
+        }
+        if (!h->dw.data) continue;
+        Gemm dw = dw_gemm(h, 1);
+        dw.a = row_scratch;
+        dw.b = x_row(h, row);
+        dw.c = h->dw.data;
+        dw.c_dtype = h->dw.type.dtype;
+        dw.accumulate = true;
+        gemm_reference(&dw);
+    }
+}
+
+static LmHead lm_head_loss_of_types(const TensorType *x, const TensorType *w)
+{
+    return (LmHead){ .rows = type_rows(x), .channels = type_cols(x), .vocab = w->dim[0], .x.type = *x, .w.type = *w };
+}
+
+static size_t lm_head_loss_workspace(const Node *node, int num_workers)
+{
+    LmHead head = lm_head_loss_of_types(&node->in[0]->type, &node->in[1]->type);
+    return lm_head_workspace(&head, num_workers);
+}
+
+static LmHead lm_head_loss_bound(const KernelArgs *args)
+{
+    LmHead head = lm_head_loss_of_types(&args->in[0].type, &args->in[1].type);
+    head.x = args->in[0];
+    head.w = args->in[1];
+    head.labels = args->in[2].data;
+    head.losses = args->out[0].data;
+    return head;
+}
+
+static Status lm_head_loss_chunks(const KernelArgs *args)
+{
+    LmHead head = lm_head_loss_bound(args);
+    lm_head_run(&head, args->pool, args->workspace);
+    return OK;
+}
+
+static Status lm_head_loss_reference(const KernelArgs *args)
+{
+    LmHead head = lm_head_loss_bound(args);
+    lm_head_reference(&head, args->workspace);
+    return OK;
+}
+
+static const OpSample lm_head_loss_samples[] = {
+    { .in = { { DT_F32, 3, { 2, 3, 5 } }, { DT_F32, 2, { 7, 5 } }, { DT_I32, 2, { 2, 3 } } }, .int_range = { 0, 0, 7 } },
+    { .in = { { DT_F32, 3, { 2, 40, 12 } }, { DT_F32, 2, { 1100, 12 } }, { DT_I32, 2, { 2, 40 } } }, .int_range = { 0, 0, 1100 } },
+};
+
+const OpDef op_lm_head_loss = {
+    .id = OP_LM_HEAD_LOSS,
+    .name = "lm_head_loss",
+    .synopsis = "losses = lse(x w^T) - (x w^T)[label]; 0 where label = -100",
+    .num_in = 3,
+    .num_out = 1,
+    .min_in = 3,
+    .infer = lm_head_loss_infer,
+    .backward = lm_head_loss_backward,
+    .cost = lm_head_loss_cost,
+    .workspace = lm_head_loss_workspace,
+    .cpu = { { DT_SET_FLOAT, lm_head_loss_chunks, "chunks" }, { DT_SET_FLOAT, lm_head_loss_reference, "reference" } },
+    .samples = lm_head_loss_samples,
+    .num_samples = sizeof lm_head_loss_samples / sizeof lm_head_loss_samples[0],
+};

@@ -1,0 +1,90 @@
+/* lm_head_loss_bwd: losses again, with dx and dw, in one pass over chunks of rows (lm_head_loss.c has them). */
+#include "ops/lm_head.h"
+
+enum { IN_DLOSSES, IN_X, IN_W, IN_LABELS, IN_ACC };
+enum { OUT_LOSSES, OUT_DX, OUT_DW };
+
+/* dlosses (...) f32, x (...,C), w (V,C), labels i32 (...), [acc dw] -> losses (...) f32, dx of x's type, dw of acc's dtype, else x's. */
+static Status lm_head_loss_bwd_infer(Node *node)
+{
+    TRY(infer_float(node, IN_X, "x", 2));
+    const TensorType *x = &node->in[IN_X]->type;
+    TensorType        losses = type_without_last(x, DT_F32);
+    TRY(infer_like(node, IN_DLOSSES, "dlosses", DT_SET_F32, &losses));
+    TRY(infer_input(node, IN_W, "w", DT_SET_FLOAT, DIMS(-1, type_cols(x))));
+    TRY(infer_labels(node, IN_LABELS, x));
+    TensorType dw = type_as(&node->in[IN_W]->type, x->dtype);
+    if (node->in[IN_ACC]) {
+        TRY(infer_like(node, IN_ACC, "acc", DT_SET_FLOAT, &dw));
+        dw.dtype = node->in[IN_ACC]->type.dtype;
+    }
+    node->out[OUT_LOSSES]->type = losses;
+    node->out[OUT_DX]->type = *x;
+    node->out[OUT_DW]->type = dw;
+    return OK;
+}
+
+static OpCost lm_head_loss_bwd_cost(const Node *node)
+{
+    int    products = 1 + (node->out[OUT_DX] != NULL) + (node->out[OUT_DW] != NULL);
+    OpCost cost = cost_streaming(node, 2.0 * products * (double)type_numel(&node->in[IN_X]->type) * (double)node->in[IN_W]->type.dim[0]);
+    cost.matrix_unit = true;
+    return cost;
+}
+
+static size_t lm_head_loss_bwd_workspace(const Node *node, int num_workers)
+{
+    const TensorType *x = &node->in[IN_X]->type, *w = &node->in[IN_W]->type;
+    LmHead            head = { .rows = type_rows(x), .channels = type_cols(x), .vocab = w->dim[0], .x.type = *x, .w.type = *w };
+    /* data is only compared with NULL */
+    if (node->out[OUT_DX]) head.dx = (TensorView){ &head, node->out[OUT_DX]->type };
+    if (node->out[OUT_DW]) head.dw = (TensorView){ &head, node->out[OUT_DW]->type };
+    return lm_head_workspace(&head, num_workers);
+}
+
+static LmHead lm_head_loss_bwd_bound(const KernelArgs *args)
+{
+    const TensorType *x = &args->in[IN_X].type;
+    return (LmHead){ .rows = type_rows(x), .channels = type_cols(x), .vocab = args->in[IN_W].type.dim[0], .x = args->in[IN_X],
+                     .w = args->in[IN_W], .labels = args->in[IN_LABELS].data, .dlosses = args->in[IN_DLOSSES].data,
+                     .losses = args->out[OUT_LOSSES].data, .dx = args->out[OUT_DX], .dw = args->out[OUT_DW],
+                     .accumulate = args->accumulate >> OUT_DW & 1 };
+}
+
+static Status lm_head_loss_bwd_chunks(const KernelArgs *args)
+{
+    LmHead head = lm_head_loss_bwd_bound(args);
+    lm_head_run(&head, args->pool, args->workspace);
+    return OK;
+}
+
+static Status lm_head_loss_bwd_reference(const KernelArgs *args)
+{
+    LmHead head = lm_head_loss_bwd_bound(args);
+    lm_head_reference(&head, args->workspace);
+    return OK;
+}
+
+static const OpSample lm_head_loss_bwd_samples[] = {
+    { .in = { { DT_F32, 2, { 2, 3 } }, { DT_F32, 3, { 2, 3, 5 } }, { DT_F32, 2, { 7, 5 } }, { DT_I32, 2, { 2, 3 } }, { DT_F32, 2, { 7, 5 } } },
+      .int_range = { 0, 0, 0, 7 } },
+    { .in = { { DT_F32, 2, { 2, 40 } }, { DT_F32, 3, { 2, 40, 12 } }, { DT_F32, 2, { 1100, 12 } }, { DT_I32, 2, { 2, 40 } } },
+      .int_range = { 0, 0, 0, 1100 } },
+};
+
+const OpDef op_lm_head_loss_bwd = {
+    .id = OP_LM_HEAD_LOSS_BWD,
+    .name = "lm_head_loss_bwd",
+    .synopsis = "losses, dx = dlogits w, dw = dlogits^T x; dlogits = dloss (softmax(x w^T) - one_hot(label))",
+    .num_in = 5,
+    .num_out = 3,
+    .min_in = 4,
+    .alias = { { .out = OUT_DW, .in = IN_ACC, .accumulate = true } },
+    .num_alias = 1,
+    .infer = lm_head_loss_bwd_infer,
+    .cost = lm_head_loss_bwd_cost,
+    .workspace = lm_head_loss_bwd_workspace,
+    .cpu = { { DT_SET_FLOAT, lm_head_loss_bwd_chunks, "chunks" }, { DT_SET_FLOAT, lm_head_loss_bwd_reference, "reference" } },
+    .samples = lm_head_loss_bwd_samples,
+    .num_samples = sizeof lm_head_loss_bwd_samples / sizeof lm_head_loss_bwd_samples[0],
+};
