@@ -34,6 +34,13 @@ typedef enum ProgramKind {
 } ProgramKind;
 const char *program_kind_name(ProgramKind kind);
 
+/* A lasting value of the session, by name. */
+typedef struct PlanEntry {
+    const char *name;
+    TensorType  type;
+    Placement   place;
+} PlanEntry;
+
 typedef struct Program {
     ProgramKind kind;
     Graph      *graph;        /* NULL: this session has no such program */
@@ -52,6 +59,10 @@ typedef struct Plan {
     Arena      *arena;
     Program     program[PROGRAM_KIND_COUNT];
     int64_t     region_bytes[REGION_COUNT];
+    PlanEntry  *entries;
+    int         num_entries, cap_entries;
+    int        *entry_table; /* hash of names: index + 1, 0 empty */
+    int         entry_table_size;
     Param     **params;
     int         num_params;
     int64_t     trained_numel;      /* without padding */
@@ -64,5 +75,13 @@ typedef struct Plan {
     int64_t     flat_numel;
 } Plan;
 
-/* Where a persistent value (parameter, gradient, state, input) of any program lies; false: none of that name. */
-bool plan_find(const Plan *plan, const char *name, Placement *out, TensorType *out_type);
+/* Where a lasting value (parameter, gradient, state, input) of any program lies; NULL: none of that name. Beside each
+ * program's own names there are "weights", "grads", "adam.m", "adam.v" and "master", the flat buffers, and "loss.sum". */
+const PlanEntry *plan_find(const Plan *plan, const char *name);
+/* Adds an entry; the name must be new. */
+PlanEntry *plan_add(Plan *plan, const char *name, const TensorType *type, Region region, int64_t offset);
+
+int64_t plan_total_bytes(const Plan *plan);
+
+/* {"regions": {...}, "total_bytes", "programs": {...}, ...}: what `surogate plan --json` prints. */
+void plan_write_json(const Plan *plan, StrBuf *out);

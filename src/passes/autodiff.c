@@ -1,0 +1,229 @@
+/* autodiff: reverse-mode differentiation of the output "loss", ahead of time. Each op's own rule builds the backward nodes;
+ * what the forward pass must save follows from what they read. A parameter's gradient is produced straight into its lasting
+ * memory, and added to there by a parameter's second use or a later micro-step. */
+#include "ops/ops.h"
+#include "passes/pass.h"
+
+#include <string.h>
+
+enum { LOSS_ACCUMULATOR = 2 }; /* input of loss_sum */
+
+struct GradBuilder {
+    Graph  *graph;
+    int     num_forward;  /* values that existed before */
+    char   *wanted;       /* by value id: leads to a trained parameter */
+    Value **grads;        /* by value id: d loss / d value so far */
+    Value **homes;        /* by value id of trained parameters: their gradient's lasting memory */
+    bool    accumulate;
+    Node   *last_forward;
+};
+
+Graph *grad_graph(GradBuilder *grad)
+{
+    return grad->graph;
+}
+
+Value *grad_of(GradBuilder *grad, Value *value)
+{
+    return value && value->id < grad->num_forward ? grad->grads[value->id] : NULL;
+}
+
+bool grad_wanted(GradBuilder *grad, const Value *value)
+{
+    return value && value->id < grad->num_forward && grad->wanted[value->id];
+}
+
+Status grad_emit(GradBuilder *grad, int op_id, const void *attrs, Value *const *in, int num_in, uint32_t want, Value **out)
+{
+    const OpDef *op = grad->graph->ops[op_id];
+    Node        *node;
+    TRY(graph_add_node(grad->graph, op, attrs, arena_printf(grad->graph->arena, "d.%s", op->name), in, num_in, want, &node));
+    node->flags |= NODE_BACKWARD;
+    for (int k = 0; k < op->num_out; k++) out[k] = node->out[k];
+    return OK;
+}
+
+Status grad_add(GradBuilder *grad, Value *value, Value *contribution)
+{
+    if (!contribution || !grad_wanted(grad, value)) return OK;
+    CHECK(value->kind != VALUE_PARAM); /* parameters go through grad_accumulator and grad_set */
+    Value **slot = &grad->grads[value->id];
+    if (!*slot) {
+        *slot = contribution;
+        return OK;
+    }
+    Value *in[] = { *slot, contribution };
+    return grad_emit(grad, OP_ADD, NULL, in, 2, ~0u, slot);
+}
+
+static Value *home_of(GradBuilder *grad, Value *param)
+{
+    Value **home = &grad->homes[param->id];
+    if (!*home) {
+        *home = graph_add_value(grad->graph, VALUE_GRAD, arena_printf(grad->graph->arena, "grad.%s", param->name), &param->type);
+        (*home)->layer = param->layer;
+    }
+    return *home;
+}
+
+Value *grad_accumulator(GradBuilder *grad, Value *param)
+{
+    CHECK(param->kind == VALUE_PARAM && param->id < grad->num_forward);
+    if (grad->grads[param->id]) return grad->grads[param->id];
+    return grad->accumulate ? home_of(grad, param) : NULL;
+}
+
+void grad_set(GradBuilder *grad, Value *param, Value *value)
+{
+    CHECK(param->kind == VALUE_PARAM && value->producer);
+    if (!node_alias_of(value->producer, value->out_index)) {
+        CHECK(!grad->grads[param->id]);
+        value->home = home_of(grad, param);
+        value->kind = VALUE_GRAD;
+    }
+    grad->grads[param->id] = value;
+}
+
+void grad_replace_forward(GradBuilder *grad, Value *from, Value *to)
+{
+    Graph *graph = grad->graph;
+    /* Forward readers move behind the backward node that yields `to`. */
+    for (Node *node = graph->first, *next; node; node = next) {
+        next = node == grad->last_forward ? NULL : node->next;
+        for (int i = 0; i < node->num_in; i++) {
+            if (node->in[i] != from) continue;
+            if (node == grad->last_forward) grad->last_forward = node->prev;
+            graph_move_before(graph, node, NULL);
+            break;
+        }
+    }
+    graph_replace_uses(graph, from, to, NULL);
+}
+
+/* Forward order: wanted is what a trained parameter flows into. */
+static void find_wanted(GradBuilder *grad)
+{
+    for (int i = 0; i < grad->num_forward; i++) {
+        const Value *value = grad->graph->values[i];
+        if (value->kind == VALUE_PARAM && value->param) grad->wanted[i] = value->param->trained;
+    }
+    for (int i = 0; i < grad->num_forward; i++) { /* a packed base is trained when its members are */
+        const Value *value = grad->graph->values[i];
+        if (value->kind == VALUE_PARAM && value->base && grad->wanted[i]) grad->wanted[value->base->id] = 1;
+    }
+    for (const Node *node = grad->graph->first; node; node = node->next) {
+        bool any = false;
+        for (int i = 0; i < node->num_in; i++) any = any || grad_wanted(grad, node->in[i]);
+        for (int k = 0; k < node->num_out; k++)
+            if (node->out[k] && any) grad->wanted[node->out[k]->id] = (DT_SET(node->out[k]->type.dtype) & DT_SET_FLOAT) != 0;
+    }
+}
+
+static Status node_backward(GradBuilder *grad, const Node *node, const Value *loss)
+{
+    bool needed = false, leads = false;
+    for (int k = 0; k < node->num_out; k++)
+        needed = needed || (node->out[k] && (node->out[k] == loss || grad_of(grad, node->out[k])));
+    for (int i = 0; i < node->num_in; i++) leads = leads || grad_wanted(grad, node->in[i]);
+    if (!needed || !leads) return OK;
+    FAIL_IF(!node->op->backward, ERR_UNSUPPORTED, "%s: op %s has no gradient, and %s needs one",
+            node->source ? node->source : "graph", node->op->name, node->out[0] ? node->out[0]->name : "its output");
+    grad->graph->layer = node->layer;
+    grad->graph->part = node->part;
+    grad->graph->source = node->source;
+    Status status = node->op->backward(grad, node);
+    if (status != OK) return status_prefix(status, "gradient of %s", node->out[0] ? node->out[0]->name : node->op->name);
+    return OK;
+}
+
+/* The loss of all micro-steps adds up in one place. */
+static Status settle_loss(GradBuilder *grad)
+{
+    Value *loss = graph_output(grad->graph, "loss");
+    Node  *node = loss->producer;
+    Value *sum = graph_add_value(grad->graph, VALUE_STATE, "loss.sum", &loss->type);
+    FAIL_IF(node->op->id != OP_LOSS_SUM, ERR_INVALID, "output \"loss\": expected the result of loss_sum, found %s", node->op->name);
+    loss->kind = VALUE_STATE;
+    if (grad->accumulate)
+        node->in[LOSS_ACCUMULATOR] = sum;
+    else
+        loss->home = sum;
+    return OK;
+}
+
+/* ---- add(sum, fresh) -> the node that makes `fresh` adds into sum's memory ---- */
+
+/* The free accumulate input of `value`'s producer, or -1. */
+static int free_accumulator(const Value *value)
+{
+    const Node *node = value->producer;
+    if (!node || !(node->flags & NODE_BACKWARD)) return -1;
+    for (int i = 0; i < node->op->num_alias; i++) {
+        const OpAlias *alias = &node->op->alias[i];
+        if (alias->accumulate && alias->out == value->out_index) return node->in[alias->in] ? -1 : alias->in;
+    }
+    return -1;
+}
+
+/* Defined before `node`, and nobody but `reader` reads its memory from `node` on. */
+static bool dies_at(Value *value, const Node *node, const Node *reader)
+{
+    Value *root = value_root(value, NULL);
+    if (root->kind != VALUE_ACTIVATION || !root->producer) return false;
+    bool defined = true;
+    for (const Node *n = node; n; n = n->next) {
+        if (n == value->producer) defined = false;
+        if (n == reader) continue;
+        for (int i = 0; i < n->num_in; i++)
+            if (n->in[i] && value_root(n->in[i], NULL) == root) return false;
+    }
+    return defined;
+}
+
+static void merge_adds(Graph *graph)
+{
+    int *uses = graph_count_uses(graph);
+    for (Node *add = graph->first, *next; add; add = next) {
+        next = add->next;
+        if (add->op->id != OP_ADD || !(add->flags & NODE_BACKWARD)) continue;
+        for (int side = 1; side >= 0; side--) {
+            Value *fresh = add->in[side], *sum = add->in[1 - side];
+            int    slot = free_accumulator(fresh);
+            if (slot < 0 || uses[fresh->id] != 1 || !type_equal(&fresh->type, &sum->type)) continue;
+            if (!dies_at(sum, fresh->producer, add)) continue;
+            fresh->producer->in[slot] = sum;
+            graph_replace_uses(graph, add->out[0], fresh, add);
+            uses[fresh->id] = uses[add->out[0]->id];
+            graph_remove_node(graph, add);
+            break;
+        }
+    }
+}
+
+Status autodiff_graph(Graph *graph, bool accumulate)
+{
+    GradBuilder grad = { .graph = graph, .num_forward = graph->num_values, .accumulate = accumulate, .last_forward = graph->last };
+    grad.wanted = arena_array(graph->arena, char, graph->num_values);
+    grad.grads = arena_array(graph->arena, Value *, graph->num_values);
+    grad.homes = arena_array(graph->arena, Value *, graph->num_values);
+    find_wanted(&grad);
+    const Value *loss = graph_output(graph, "loss");
+    FAIL_IF(!loss || !loss->producer, ERR_INVALID, "the graph computes no output \"loss\"");
+    FAIL_IF(!grad.wanted[loss->id], ERR_INVALID, "nothing to train: the loss depends on no trained parameter");
+    int          count = graph->num_nodes, i = 0;
+    const Node **forward = arena_array(graph->arena, const Node *, count);
+    for (const Node *node = graph->first; node; node = node->next) forward[i++] = node;
+    while (i--) TRY(node_backward(&grad, forward[i], loss));
+    TRY(settle_loss(&grad));
+    graph->layer = -1;
+    graph->part = PART_NONE;
+    graph->source = NULL;
+    remove_dead_nodes(graph);
+    merge_adds(graph);
+    return OK;
+}
+
+Status pass_autodiff(PassContext *context, Graph **graph)
+{
+    return autodiff_graph(*graph, context->kind == PROGRAM_MICRO_NEXT);
+}

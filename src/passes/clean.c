@@ -1,0 +1,101 @@
+/* clean: one node for equal computations, none for unread ones. */
+#include "ops/ops.h"
+#include "passes/pass.h"
+
+#include <string.h>
+
+/* Writes memory that outlives the run. */
+static bool has_effect(const Node *node)
+{
+    for (int k = 0; k < node->num_out; k++) {
+        if (!node->out[k]) continue;
+        ValueKind kind = value_root(node->out[k], NULL)->kind;
+        if (kind != VALUE_ACTIVATION && !(node->op->flags & OP_VIEW)) return true;
+    }
+    return false;
+}
+
+void remove_dead_nodes(Graph *graph)
+{
+    int *uses = graph_count_uses(graph);
+    for (Node *node = graph->last, *prev; node; node = prev) {
+        prev = node->prev;
+        bool read = has_effect(node);
+        for (int k = 0; k < node->num_out; k++) read = read || (node->out[k] && uses[node->out[k]->id]);
+        if (read) continue;
+        for (int i = 0; i < node->num_in; i++)
+            if (node->in[i]) uses[node->in[i]->id]--;
+        graph_remove_node(graph, node);
+    }
+}
+
+/* Kernels skip what nobody wants; an output that is always written may be needed by the kernel itself, which then sees NULL. */
+static void drop_unread_outputs(Graph *graph)
+{
+    int *uses = graph_count_uses(graph);
+    for (Node *node = graph->first; node; node = node->next) {
+        for (int k = 0; k < node->num_out; k++) {
+            Value *out = node->out[k];
+            if (!out || uses[out->id] || value_root(out, NULL)->kind != VALUE_ACTIVATION) continue;
+            out->producer = NULL;
+            node->out[k] = NULL;
+        }
+    }
+}
+
+static uint64_t node_hash(const Node *node)
+{
+    uint64_t h = (uint64_t)(node->op->id + 1) * 0x9E3779B97F4A7C15u;
+    for (int i = 0; i < node->num_in; i++) h = (h ^ (uint64_t)(node->in[i] ? node->in[i]->id + 1 : 0)) * 0x100000001b3u;
+    return h ^ h >> 31;
+}
+
+static bool same_computation(const Node *a, const Node *b)
+{
+    if (a->op != b->op || memcmp(a->in, b->in, sizeof(Value *) * (size_t)a->num_in) != 0) return false;
+    return !a->op->attrs_size || memcmp(a->attrs, b->attrs, a->op->attrs_size) == 0;
+}
+
+/* By value id: some node takes over the value's memory, so that its life may not be made longer. */
+static char *find_taken(const Graph *graph)
+{
+    char *taken = arena_array(graph->arena, char, graph->num_values + 1);
+    for (const Node *node = graph->first; node; node = node->next)
+        for (int k = 0; k < node->num_out; k++)
+            if (node_alias_of(node, k)) taken[node_alias_of(node, k)->id] = 1;
+    return taken;
+}
+
+/* Keeps the first of equal nodes. What updates memory in place, is updated, or lives in lasting memory, stays. */
+static void merge_equal_nodes(Graph *graph)
+{
+    const char *taken = find_taken(graph);
+    uint32_t capacity = 64;
+    while (capacity < 2u * (uint32_t)graph->num_nodes) capacity *= 2;
+    Node **table = arena_array(graph->arena, Node *, capacity);
+    for (Node *node = graph->first, *next; node; node = next) {
+        next = node->next;
+        bool pure = !has_effect(node);
+        for (int k = 0; k < node->num_out; k++)
+            pure = pure && !node_alias_of(node, k) && !(node->out[k] && taken[node->out[k]->id]);
+        if (!pure) continue;
+        uint32_t i = (uint32_t)node_hash(node) & (capacity - 1);
+        while (table[i] && !same_computation(table[i], node)) i = (i + 1) & (capacity - 1);
+        bool covered = table[i] != NULL;
+        for (int k = 0; covered && k < node->num_out; k++) covered = !node->out[k] || table[i]->out[k];
+        if (!table[i]) table[i] = node;
+        if (!covered) continue;
+        for (int k = 0; k < node->num_out; k++)
+            if (node->out[k]) graph_replace_uses(graph, node->out[k], table[i]->out[k], node);
+        graph_remove_node(graph, node);
+    }
+}
+
+Status pass_clean(PassContext *context, Graph **graph)
+{
+    (void)context;
+    merge_equal_nodes(*graph);
+    remove_dead_nodes(*graph);
+    drop_unread_outputs(*graph);
+    return OK;
+}

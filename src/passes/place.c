@@ -1,0 +1,347 @@
+/* place: one static offset for every buffer. Lasting values are laid out once for all programs of a session (layout_add);
+ * activations by liveness, the memory of one reused by others that are never alive with it. */
+#include "ops/ops.h"
+#include "passes/pass.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    PLACE_ALIGN = 256,  /* bytes: what vector loads, cuBLASLt and cuDNN ask for at most */
+    FLAT_ALIGN = 128,   /* elements between parameters of the flat run: PLACE_ALIGN for two-byte elements */
+};
+
+static int64_t align_up(int64_t n, int64_t to)
+{
+    return (n + to - 1) / to * to;
+}
+
+/* ---- lasting values ---- */
+
+static Status add_entry(Plan *plan, const char *name, const TensorType *type, Region region, int64_t offset)
+{
+    FAIL_IF(plan_find(plan, name), ERR_INTERNAL, "plan: second value named %s", name);
+    plan_add(plan, name, type, region, offset);
+    return OK;
+}
+
+static Status append_entry(Plan *plan, const char *name, const TensorType *type, Region region)
+{
+    int64_t offset = plan->region_bytes[region];
+    plan->region_bytes[region] = align_up(offset + type_bytes(type), PLACE_ALIGN);
+    return add_entry(plan, name, type, region, offset);
+}
+
+/* The members of a packed parameter in order, or the parameter itself. */
+static int members_of(const Graph *graph, Value *base, Value **out, int most)
+{
+    int n = 0;
+    if (base->param) {
+        out[n++] = base;
+        return n;
+    }
+    for (int i = 0; i < graph->num_values && n < most; i++)
+        if (graph->values[i]->base == base && graph->values[i]->param) out[n++] = graph->values[i];
+    return n;
+}
+
+static Status add_trained(Plan *plan, const Value *value, int64_t offset)
+{
+    int64_t    size = dtype_bytes(value->type.dtype);
+    const char *grad = arena_printf(plan->arena, "grad.%s", value->name);
+    TRY(add_entry(plan, value->name, &value->type, REGION_WEIGHTS, offset * size));
+    TRY(add_entry(plan, grad, &value->type, REGION_GRADS, offset * size));
+    if (!value->param) return OK;
+    int64_t *segment = plan->segments[plan->num_trained];
+    segment[SEGMENT_OFFSET] = offset;
+    segment[SEGMENT_NUMEL] = type_numel(&value->type);
+    segment[SEGMENT_DECAY] = value->param->decay;
+    uint64_t h = 0xcbf29ce484222325u; /* random numbers follow the name, not the place */
+    for (const char *p = value->param->name; *p; p++) h = (h ^ (unsigned char)*p) * 0x100000001b3u;
+    segment[SEGMENT_KEY] = (int64_t)(h >> 16);
+    plan->trained_params[plan->num_trained++] = value->param;
+    plan->trained_numel += segment[SEGMENT_NUMEL];
+    return OK;
+}
+
+/* Trained parameters first, in one flat run with the members of a packed one adjoining; then the frozen ones. */
+static Status layout_params(Plan *plan, const Graph *graph)
+{
+    Arena *arena = plan->arena;
+    plan->params = graph->params;
+    plan->num_params = graph->num_params;
+    plan->segments = arena_alloc(arena, sizeof(int64_t[4]) * (size_t)(graph->num_params + 1));
+    plan->trained_params = arena_array(arena, Param *, graph->num_params + 1);
+    Value **members = arena_array(arena, Value *, graph->num_params + 1);
+    Value **frozen = arena_array(arena, Value *, graph->num_values + 1);
+    int     num_frozen = 0;
+    DType   dtype = DT_F32;
+    for (int i = 0; i < graph->num_values; i++) {
+        Value *value = graph->values[i];
+        if (value->kind != VALUE_PARAM || value->producer || value->base) continue;
+        int num = members_of(graph, value, members, graph->num_params);
+        if (!num || !members[0]->param->trained) {
+            frozen[num_frozen++] = value;
+            continue;
+        }
+        int64_t at = plan->flat_numel;
+        FAIL_IF(at && dtype != value->type.dtype, ERR_UNSUPPORTED, "trained parameters of several dtypes (%s)", value->name);
+        dtype = value->type.dtype;
+        if (!value->param) TRY(add_trained(plan, value, at));
+        for (int k = 0; k < num; k++) TRY(add_trained(plan, members[k], at + (value->param ? 0 : members[k]->base_offset)));
+        plan->flat_numel = align_up(at + type_numel(&value->type), FLAT_ALIGN);
+    }
+    TensorType flat = type_make(dtype, 1, plan->flat_numel);
+    if (plan->flat_numel) {
+        TRY(add_entry(plan, "weights", &flat, REGION_WEIGHTS, 0));
+        TRY(add_entry(plan, "grads", &flat, REGION_GRADS, 0));
+        plan->region_bytes[REGION_GRADS] = type_bytes(&flat);
+    }
+    plan->region_bytes[REGION_WEIGHTS] = align_up(plan->flat_numel * dtype_bytes(dtype), PLACE_ALIGN);
+    for (int i = 0; i < num_frozen; i++) {
+        TRY(append_entry(plan, frozen[i]->name, &frozen[i]->type, REGION_WEIGHTS));
+        if (frozen[i]->param) continue;
+        const Placement base = plan_find(plan, frozen[i]->name)->place;
+        int             num = members_of(graph, frozen[i], members, graph->num_params);
+        for (int k = 0; k < num; k++)
+            TRY(add_entry(plan, members[k]->name, &members[k]->type, REGION_WEIGHTS,
+                          base.offset + members[k]->base_offset * dtype_bytes(members[k]->type.dtype)));
+    }
+    for (int i = 0; i < graph->num_params; i++) plan->total_numel += type_numel(&graph->params[i]->type);
+    return OK;
+}
+
+static Region region_of(const Value *value)
+{
+    switch (value->kind) {
+    case VALUE_INPUT: return REGION_INPUTS;
+    case VALUE_CACHE: return REGION_CACHE;
+    case VALUE_CONST: return REGION_CONSTS;
+    default: return REGION_OPTIMIZER;
+    }
+}
+
+Status layout_add(Plan *plan, const CompileOptions *options, const Graph *graph)
+{
+    (void)options;
+    if (!plan->params && graph->num_params) TRY(layout_params(plan, graph));
+    for (int i = 0; i < graph->num_values; i++) {
+        const Value     *value = graph->values[i];
+        bool             once = value->producer && (value->producer->flags & NODE_ONCE);
+        const PlanEntry *entry = plan_find(plan, value->name);
+        if (value->kind == VALUE_ACTIVATION || value->base || (value->producer && !once)) continue;
+        if (!entry) {
+            TRY(append_entry(plan, value->name, &value->type, region_of(value)));
+        } else if (value->kind == VALUE_INPUT && type_bytes(&value->type) > entry->place.bytes) {
+            /* Programs read the same input with other shapes: the largest decides. The smaller place is left unused. */
+            PlanEntry *wider = &plan->entries[entry - plan->entries];
+            wider->type = value->type;
+            wider->place.bytes = type_bytes(&value->type);
+            wider->place.offset = plan->region_bytes[REGION_INPUTS];
+            plan->region_bytes[REGION_INPUTS] = align_up(wider->place.offset + wider->place.bytes, PLACE_ALIGN);
+        } else if (value->kind != VALUE_INPUT) {
+            FAIL_IF(type_bytes(&value->type) != entry->place.bytes, ERR_INTERNAL, "plan: %s differs in size between programs",
+                    value->name);
+        }
+    }
+    return OK;
+}
+
+/* ---- activations ---- */
+
+typedef struct Interval {
+    int     id;          /* of the root value */
+    int     start, end;  /* node indexes, inclusive */
+    int64_t bytes, offset;
+} Interval;
+
+typedef struct Placer {
+    const Graph *graph;
+    Program     *program;
+    int         *interval_of; /* by value id of roots: index into intervals, -1 */
+    Interval    *intervals;
+    int          num, num_nodes;
+} Placer;
+
+static Interval *find_interval(Placer *p, Value *value)
+{
+    Value *root = value_root(value, NULL);
+    int    index = p->interval_of[root->id];
+    return index < 0 ? NULL : &p->intervals[index];
+}
+
+static void extend(Placer *p, Value *value, int index)
+{
+    Interval *interval = value ? find_interval(p, value) : NULL;
+    if (interval && interval->end < index) interval->end = index;
+}
+
+static void find_lives(Placer *p)
+{
+    int index = 0;
+    for (Node *node = p->graph->first; node; node = node->next) {
+        if (node->flags & NODE_ONCE) continue;
+        for (int k = 0; k < node->num_out; k++) {
+            Value *out = node->out[k];
+            if (!out || value_root(out, NULL) != out || out->kind != VALUE_ACTIVATION) continue;
+            p->interval_of[out->id] = p->num;
+            p->intervals[p->num++] = (Interval){ out->id, index, index, align_up(type_bytes(&out->type), PLACE_ALIGN), 0 };
+        }
+        for (int i = 0; i < node->num_in; i++) extend(p, node->in[i], index);
+        for (int k = 0; k < node->num_out; k++) extend(p, node->out[k], index);
+        index++;
+    }
+    for (int i = 0; i < p->graph->num_outputs; i++) extend(p, p->graph->outputs[i].value, index);
+    p->num_nodes = index + 1;
+}
+
+/* An element-wise result takes the memory of an input that dies there. */
+static void share_in_place(Placer *p)
+{
+    int index = -1;
+    for (Node *node = p->graph->first; node; node = node->next) {
+        if (node->flags & NODE_ONCE) continue;
+        index++;
+        Value *out = node->out[0];
+        if (!(node->op->flags & OP_INPLACE) || !out || p->interval_of[out->id] < 0) continue;
+        int sides = node->op->flags & OP_COMMUTES ? 2 : 1;
+        for (int i = 0; i < sides; i++) {
+            Value    *in = node->in[i];
+            Interval *from = in ? find_interval(p, in) : NULL, *to = &p->intervals[p->interval_of[out->id]];
+            if (!from || from == to || from->end != index || from->bytes != to->bytes || to->start != index) continue;
+            from->end = to->end;
+            to->bytes = 0; /* nothing of its own any more */
+            p->interval_of[out->id] = (int)(from - p->intervals);
+            break;
+        }
+    }
+}
+
+static int by_size(const void *a, const void *b)
+{
+    const Interval *x = *(Interval *const *)a, *y = *(Interval *const *)b;
+    if (x->bytes != y->bytes) return x->bytes < y->bytes ? 1 : -1;
+    if (x->end - x->start != y->end - y->start) return x->end - x->start < y->end - y->start ? 1 : -1;
+    return x->id - y->id;
+}
+
+static int by_start(const void *a, const void *b)
+{
+    const Interval *x = *(Interval *const *)a, *y = *(Interval *const *)b;
+    if (x->start != y->start) return x->start - y->start;
+    if (x->bytes != y->bytes) return x->bytes < y->bytes ? 1 : -1;
+    return x->id - y->id;
+}
+
+static int by_area(const void *a, const void *b)
+{
+    const Interval *x = *(Interval *const *)a, *y = *(Interval *const *)b;
+    double          ax = (double)x->bytes * (x->end - x->start + 1), ay = (double)y->bytes * (y->end - y->start + 1);
+    if (ax != ay) return ax < ay ? 1 : -1;
+    return x->id - y->id;
+}
+
+/* Places items in the given order, each at the smallest gap that fits between those alive with it. `placed` stays sorted by
+ * offset. Returns the height. */
+static int64_t place_in_order(Interval **items, int num, Interval **placed)
+{
+    int64_t height = 0;
+    for (int n = 0; n < num; n++) {
+        Interval *item = items[n];
+        int64_t   best = -1, best_gap = INT64_MAX, end = 0;
+        for (int k = 0; k < n; k++) {
+            const Interval *other = placed[k];
+            if (other->start > item->end || other->end < item->start) continue;
+            int64_t gap = other->offset - end;
+            if (gap >= item->bytes && gap < best_gap) {
+                best = end;
+                best_gap = gap;
+            }
+            if (other->offset + other->bytes > end) end = other->offset + other->bytes;
+        }
+        item->offset = best >= 0 ? best : end;
+        if (item->offset + item->bytes > height) height = item->offset + item->bytes;
+        int at = n;
+        while (at > 0 && placed[at - 1]->offset > item->offset) {
+            placed[at] = placed[at - 1];
+            at--;
+        }
+        placed[at] = item;
+    }
+    return height;
+}
+
+static int64_t largest_live(const Placer *p, Arena *arena)
+{
+    int64_t *delta = arena_array(arena, int64_t, p->num_nodes + 2), live = 0, most = 0;
+    for (int i = 0; i < p->num; i++) {
+        delta[p->intervals[i].start] += p->intervals[i].bytes;
+        delta[p->intervals[i].end + 1] -= p->intervals[i].bytes;
+    }
+    for (int i = 0; i <= p->num_nodes; i++) {
+        live += delta[i];
+        if (live > most) most = live;
+    }
+    return most;
+}
+
+static void place_activations(Placer *p, Arena *arena)
+{
+    int (*const orders[])(const void *, const void *) = { by_size, by_area, by_start };
+    Interval **items = arena_array(arena, Interval *, p->num + 1), **placed = arena_array(arena, Interval *, p->num + 1);
+    int64_t   *best = arena_array(arena, int64_t, p->num + 1), height = INT64_MAX;
+    int        num = 0;
+    p->program->live_bytes = largest_live(p, arena);
+    for (int i = 0; i < p->num; i++)
+        if (p->intervals[i].bytes) items[num++] = &p->intervals[i];
+    for (size_t order = 0; order < sizeof orders / sizeof orders[0] && height > p->program->live_bytes; order++) {
+        qsort(items, (size_t)num, sizeof(Interval *), orders[order]);
+        int64_t h = place_in_order(items, num, placed);
+        if (h >= height) continue;
+        height = h;
+        for (int i = 0; i < p->num; i++) best[i] = p->intervals[i].offset;
+    }
+    for (int i = 0; i < p->num; i++) p->intervals[i].offset = best[i];
+    p->program->activation_bytes = num ? height : 0;
+}
+
+static Status placement_of(Placer *p, const Plan *plan, Value *value, Placement *out)
+{
+    int64_t offset;
+    Value  *root = value_root(value, &offset);
+    *out = (Placement){ .bytes = type_bytes(&value->type) };
+    if (p->interval_of[root->id] >= 0) {
+        out->region = REGION_ACTIVATIONS;
+        out->offset = p->intervals[p->interval_of[root->id]].offset;
+    } else {
+        const PlanEntry *entry = plan_find(plan, root->name);
+        FAIL_IF(!entry, ERR_INTERNAL, "plan: %s has no place", root->name);
+        out->region = entry->place.region;
+        out->offset = entry->place.offset;
+    }
+    out->offset += offset * dtype_bytes(value->type.dtype);
+    return OK;
+}
+
+Status pass_place(PassContext *context, Graph **graph)
+{
+    Arena  *arena = context->arena;
+    Plan   *plan = context->plan;
+    Program *program = context->program;
+    Placer  p = { .graph = *graph, .program = program };
+    p.interval_of = arena_array(arena, int, (*graph)->num_values + 1);
+    p.intervals = arena_array(arena, Interval, (*graph)->num_values + 1);
+    for (int i = 0; i < (*graph)->num_values; i++) p.interval_of[i] = -1;
+    find_lives(&p);
+    share_in_place(&p);
+    place_activations(&p, arena);
+    if (program->activation_bytes > plan->region_bytes[REGION_ACTIVATIONS])
+        plan->region_bytes[REGION_ACTIVATIONS] = program->activation_bytes;
+    program->placement = arena_array(arena, Placement, (*graph)->num_values + 1);
+    for (int i = 0; i < (*graph)->num_values; i++) {
+        Value *value = (*graph)->values[i];
+        bool   removed = value->kind == VALUE_ACTIVATION && !value->producer;
+        if (!removed) TRY(placement_of(&p, plan, value, &program->placement[i]));
+    }
+    return OK;
+}

@@ -1,0 +1,93 @@
+/* The names of a plan's parts, its table of lasting values, its JSON. */
+#include "run/program.h"
+
+#include "base/json.h"
+
+#include <string.h>
+
+const char *region_name(Region region)
+{
+    static const char *const names[REGION_COUNT] = { "weights", "grads", "optimizer", "consts", "inputs", "cache", "activations", "workspace" };
+    return names[region];
+}
+
+const char *program_kind_name(ProgramKind kind)
+{
+    static const char *const names[PROGRAM_KIND_COUNT] = { "micro_first", "micro_next", "optimizer", "eval", "prefill", "decode" };
+    return names[kind];
+}
+
+static uint32_t entry_hash(const char *name)
+{
+    uint32_t h = 2166136261u;
+    for (; *name; name++) h = (h ^ (unsigned char)*name) * 16777619u;
+    return h ^ h >> 15;
+}
+
+static int *entry_slot(const Plan *plan, const char *name)
+{
+    uint32_t mask = (uint32_t)plan->entry_table_size - 1, i = entry_hash(name) & mask;
+    while (plan->entry_table[i] && strcmp(plan->entries[plan->entry_table[i] - 1].name, name) != 0) i = (i + 1) & mask;
+    return &plan->entry_table[i];
+}
+
+const PlanEntry *plan_find(const Plan *plan, const char *name)
+{
+    if (!plan->entry_table_size) return NULL;
+    int index = *entry_slot(plan, name);
+    return index ? &plan->entries[index - 1] : NULL;
+}
+
+static void grow(Plan *plan)
+{
+    int        bigger = plan->cap_entries ? 2 * plan->cap_entries : 256;
+    PlanEntry *entries = arena_array(plan->arena, PlanEntry, bigger);
+    if (plan->num_entries) memcpy(entries, plan->entries, sizeof(PlanEntry) * (size_t)plan->num_entries);
+    plan->entries = entries;
+    plan->cap_entries = bigger;
+    plan->entry_table_size = 2 * bigger;
+    plan->entry_table = arena_array(plan->arena, int, plan->entry_table_size);
+    for (int i = 0; i < plan->num_entries; i++) *entry_slot(plan, entries[i].name) = i + 1;
+}
+
+PlanEntry *plan_add(Plan *plan, const char *name, const TensorType *type, Region region, int64_t offset)
+{
+    if (plan->num_entries == plan->cap_entries) grow(plan);
+    PlanEntry *entry = &plan->entries[plan->num_entries++];
+    *entry = (PlanEntry){ name, *type, { region, offset, type_bytes(type) } };
+    *entry_slot(plan, name) = plan->num_entries;
+    return entry;
+}
+
+int64_t plan_total_bytes(const Plan *plan)
+{
+    int64_t total = 0;
+    for (int i = 0; i < REGION_COUNT; i++) total += plan->region_bytes[i];
+    return total;
+}
+
+void plan_write_json(const Plan *plan, StrBuf *out)
+{
+    strbuf_puts(out, "{\"device\": ");
+    json_write_string(out, plan->facts.name, strlen(plan->facts.name));
+    strbuf_printf(out, ", \"parameters\": %lld, \"trained_parameters\": %lld, \"total_bytes\": %lld, \"regions\": {",
+                  (long long)plan->total_numel, (long long)plan->trained_numel, (long long)plan_total_bytes(plan));
+    for (int i = 0; i < REGION_COUNT; i++)
+        strbuf_printf(out, "%s\"%s\": %lld", i ? ", " : "", region_name((Region)i), (long long)plan->region_bytes[i]);
+    strbuf_puts(out, "}, \"programs\": {");
+    const char *separator = "";
+    for (int kind = 0; kind < PROGRAM_KIND_COUNT; kind++) {
+        const Program *p = &plan->program[kind];
+        if (!p->graph) continue;
+        strbuf_printf(out, "%s\"%s\": {\"launches\": %d, \"activation_bytes\": %lld, \"live_bytes\": %lld, \"flops\": ", separator,
+                      program_kind_name((ProgramKind)kind), p->num_launches, (long long)p->activation_bytes, (long long)p->live_bytes);
+        json_write_double(out, p->cost.flops);
+        strbuf_puts(out, ", \"bytes\": ");
+        json_write_double(out, p->cost.bytes);
+        strbuf_puts(out, ", \"roofline_seconds\": ");
+        json_write_double(out, p->roofline_seconds);
+        strbuf_putc(out, '}');
+        separator = ", ";
+    }
+    strbuf_puts(out, "}}");
+}
