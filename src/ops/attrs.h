@@ -43,6 +43,10 @@ typedef struct AttentionAttrs {
     double  scale;                             /* of q k^T; 0: 1/sqrt(head_dim) */
 } AttentionAttrs;
 
+typedef struct LossSumBwdAttrs { /* dims of dlosses */
+    int64_t rows, cols;
+} LossSumBwdAttrs;
+
 typedef struct DropoutAttrs {
     double  p;    /* chance of a zero */
     int64_t site; /* names this dropout among all: part of the key */

@@ -14,8 +14,10 @@ static Status loss_sum_infer(Node *node)
 
 static Status loss_sum_backward(GradBuilder *grad, const Node *node)
 {
-    Value *in[] = { node->in[0], node->in[1] }, *out[1];
-    TRY(grad_emit(grad, OP_LOSS_SUM_BWD, NULL, in, 2, 1, out));
+    const TensorType *losses = &node->in[0]->type;
+    LossSumBwdAttrs   attrs = { .rows = losses->dim[0], .cols = losses->dim[1] };
+    Value            *in[] = { node->in[1] }, *out[1];
+    TRY(grad_emit(grad, OP_LOSS_SUM_BWD, &attrs, in, 1, 1, out));
     return grad_add(grad, node->in[0], out[0]);
 }
 
