@@ -43,8 +43,11 @@ NODISCARD Status tokenizer_decode(const Tokenizer *tokenizer, const int32_t *ids
 
 /* Streaming decode: bytes are handed out only when they complete characters. Zero-initialised is ready to use. */
 typedef struct TokenStream {
-    StrBuf pending; /* bytes of an unfinished character */
-    bool   started; /* a token came already: a leading space is kept */
+    StrBuf pending;  /* bytes of an unfinished character */
+    bool   started;  /* a token came already */
+    bool   spoke;    /* text came already: a leading space is kept */
+    bool   space;    /* a word ended: a space comes before the next token */
+    int    stripped; /* characters taken off the start */
 } TokenStream;
 NODISCARD Status token_stream_push(const Tokenizer *tokenizer, TokenStream *stream, int32_t id, bool skip_special,
                                    StrBuf *out_text);

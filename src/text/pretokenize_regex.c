@@ -1,0 +1,353 @@
+/* Oniguruma's expressions on PCRE2. The translator copies the expression item by item; an item whose meaning differs is
+ * replaced by an equal one in PCRE2's terms. */
+#include "text/pretokenize_regex.h"
+
+#define PCRE2_CODE_UNIT_WIDTH 8
+#include <pcre2.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    MAX_GROUP_DEPTH = 100,
+    JIT_STACK_BYTES = 8 << 20,
+    MATCH_LIMIT = 20 * 1000 * 1000, /* steps of one search before we give up */
+    HEAP_LIMIT_KIB = 64 << 10
+};
+
+struct Regex {
+    pcre2_code *code;
+};
+
+struct RegexScratch {
+    pcre2_match_data    *match;
+    pcre2_match_context *context; /* limits, and the JIT's stack */
+    pcre2_jit_stack     *jit_stack;
+};
+
+typedef struct Translator {
+    const char *pattern;
+    size_t      len, at;
+    StrBuf     *out;
+    size_t      atom;                         /* where in `out` the last item starts */
+    size_t      group_start[MAX_GROUP_DEPTH]; /* of groups still open */
+    int         depth;
+} Translator;
+
+#define SPACE_SET "\\t-\\r \\x{85}\\x{A0}\\x{1680}\\x{2000}-\\x{200A}\\x{2028}\\x{2029}\\x{202F}\\x{205F}\\x{3000}"
+#define NOT_SPACE_SET                                                                                       \
+    "\\x00-\\x08\\x0E-\\x1F!-\\x{84}\\x{86}-\\x{9F}\\x{A1}-\\x{167F}\\x{1681}-\\x{1FFF}\\x{200B}-\\x{2027}" \
+    "\\x{202A}-\\x{202E}\\x{2030}-\\x{205E}\\x{2060}-\\x{2FFF}\\x{3001}-\\x{10FFFF}"
+#define WORD_SET "\\p{Alphabetic}\\p{Nd}\\p{Pc}\\xB2\\xB3\\xB9\\xBC-\\xBE"
+
+/* Appends \p{class} and what newer Unicode versions put into it, for the inside of []. */
+static void put_class(StrBuf *out, char class)
+{
+    static const struct {
+        char     class;
+        uint32_t first, last;
+    } newer[] = {
+#define RANGE(class, first, last) { (#class)[0], first, last },
+#include "text/tokenizer_unicode_ranges.def"
+#undef RANGE
+    };
+    strbuf_printf(out, "\\p{%c}", class);
+    for (size_t i = 0; i < sizeof newer / sizeof newer[0]; i++)
+        if (newer[i].class == class) strbuf_printf(out, "\\x{%X}-\\x{%X}", newer[i].first, newer[i].last);
+}
+
+static void put_word(StrBuf *out)
+{
+    strbuf_puts(out, WORD_SET);
+    put_class(out, 'L');
+    put_class(out, 'M');
+}
+
+/* The members of an escape like \s, for the inside of []; false for an escape that keeps its meaning. */
+static bool put_escape_set(StrBuf *out, char letter)
+{
+    switch (letter) {
+    case 's': strbuf_puts(out, SPACE_SET); return true;
+    case 'S': strbuf_puts(out, NOT_SPACE_SET); return true;
+    case 'd': strbuf_puts(out, "\\p{Nd}"); return true;
+    case 'D': strbuf_puts(out, "\\P{Nd}"); return true;
+    case 'h': strbuf_puts(out, "0-9A-Fa-f"); return true;
+    case 'H': strbuf_puts(out, "\\x00-/:-@G-`g-\\x{10FFFF}"); return true;
+    case 'w': put_word(out); return true;
+    default: return false;
+    }
+}
+
+/* \p{L} and its kind, at `\`: length of the escape when it is one whose members grew since PCRE2's Unicode, else 0. */
+static size_t grown_property(const Translator *t, char *out_class, bool *out_negated)
+{
+    const char *p = t->pattern + t->at;
+    size_t      left = t->len - t->at, open = 3;
+    if (left < 5 || (p[1] != 'p' && p[1] != 'P') || p[2] != '{') return 0;
+    *out_negated = p[1] == 'P';
+    if (p[3] == '^') {
+        *out_negated = !*out_negated;
+        open++;
+    }
+    if (left < open + 2 || p[open + 1] != '}' || !strchr("LNMP", p[open]) || !p[open]) return 0;
+    *out_class = p[open];
+    return open + 2;
+}
+
+static Status translate_escape(Translator *t, bool in_set)
+{
+    StrBuf     *out = t->out;
+    const char *p = t->pattern + t->at;
+    FAIL_IF(t->at + 1 == t->len, ERR_INVALID, "the expression ends with a backslash");
+    char   class;
+    bool   negated;
+    size_t size = grown_property(t, &class, &negated);
+    if (size) {
+        FAIL_IF(in_set && negated, ERR_UNSUPPORTED, "%.*s inside [] isn't supported", (int)size, p);
+        if (!in_set) strbuf_puts(out, negated ? "[^" : "[");
+        put_class(out, class);
+        if (!in_set) strbuf_putc(out, ']');
+        t->at += size;
+        return OK;
+    }
+    FAIL_IF(in_set && p[1] == 'W', ERR_UNSUPPORTED, "\\W inside [] isn't supported");
+    t->at += 2;
+    if (p[1] == 'W') {
+        strbuf_puts(out, "[^");
+        put_word(out);
+        strbuf_putc(out, ']');
+    } else if (p[1] == 'u' && t->len - t->at >= 4) {
+        strbuf_printf(out, "\\x{%.4s}", t->pattern + t->at);
+        t->at += 4;
+    } else {
+        size_t before = out->len;
+        if (!in_set) strbuf_putc(out, '[');
+        if (put_escape_set(out, p[1])) {
+            if (!in_set) strbuf_putc(out, ']');
+            return OK;
+        }
+        out->len = before;
+        strbuf_append(out, p, 2);
+        if (p[1] == 'x' || p[1] == 'p' || p[1] == 'P' || p[1] == 'k' || p[1] == 'g') {
+            if (t->at < t->len && p[2] == '{')
+                while (t->at < t->len && t->pattern[t->at - 1] != '}') strbuf_putc(out, t->pattern[t->at++]);
+        }
+    }
+    return OK;
+}
+
+/* [:name:] at t->at inside a set. */
+static Status translate_posix(Translator *t)
+{
+    static const struct {
+        const char *name, *members; /* NULL: \w or \p{P}\p{S}, which are built */
+    } classes[] = {
+        { "[:alpha:]", "\\p{Alphabetic}" }, { "[:digit:]", "\\p{Nd}" },    { "[:alnum:]", "\\p{Alphabetic}\\p{Nd}" },
+        { "[:space:]", SPACE_SET },         { "[:upper:]", "\\p{Uppercase}" }, { "[:lower:]", "\\p{Lowercase}" },
+        { "[:cntrl:]", "\\p{Cc}" },         { "[:blank:]", "\\p{Zs}\\t" }, { "[:xdigit:]", "0-9A-Fa-f" },
+        { "[:ascii:]", "\\x00-\\x7F" },     { "[:word:]", NULL },          { "[:punct:]", NULL },
+    };
+    const char *p = t->pattern + t->at;
+    for (size_t i = 0; i < sizeof classes / sizeof classes[0]; i++) {
+        size_t size = strlen(classes[i].name);
+        if (t->len - t->at < size || memcmp(p, classes[i].name, size) != 0) continue;
+        t->at += size;
+        if (classes[i].members) {
+            strbuf_puts(t->out, classes[i].members);
+        } else if (classes[i].name[2] == 'w') {
+            put_word(t->out);
+        } else {
+            put_class(t->out, 'P');
+            strbuf_puts(t->out, "\\p{S}");
+        }
+        return OK;
+    }
+    FAIL(ERR_UNSUPPORTED, "a set inside a set (\"%.*s\") isn't supported", (int)(t->len - t->at < 12 ? t->len - t->at : 12),
+         p);
+}
+
+static Status translate_set(Translator *t)
+{
+    StrBuf *out = t->out;
+    strbuf_putc(out, t->pattern[t->at++]);
+    if (t->at < t->len && t->pattern[t->at] == '^') strbuf_putc(out, t->pattern[t->at++]);
+    if (t->at < t->len && t->pattern[t->at] == ']') {
+        strbuf_puts(out, "\\]");
+        t->at++;
+    }
+    while (t->at < t->len && t->pattern[t->at] != ']') {
+        char c = t->pattern[t->at];
+        if (c == '\\') {
+            TRY(translate_escape(t, true));
+        } else if (c == '[') {
+            TRY(translate_posix(t));
+        } else {
+            FAIL_IF(c == '&' && t->at + 1 < t->len && t->pattern[t->at + 1] == '&', ERR_UNSUPPORTED,
+                    "the set operation && isn't supported");
+            strbuf_putc(out, c);
+            t->at++;
+        }
+    }
+    FAIL_IF(t->at == t->len, ERR_INVALID, "a [ has no ]");
+    strbuf_putc(out, ']');
+    t->at++;
+    return OK;
+}
+
+static void strbuf_insert(StrBuf *buf, size_t at, const char *text)
+{
+    size_t len = strlen(text);
+    strbuf_reserve(buf, len);
+    memmove(buf->data + at + len, buf->data + at, buf->len - at + 1);
+    memcpy(buf->data + at, text, len);
+    buf->len += len;
+}
+
+/* "{n,m}": "{,m}" starts at 0; a + after it repeats, where PCRE2 would read "possessive". */
+static void translate_interval(Translator *t)
+{
+    size_t end = t->at + 1;
+    while (end < t->len && (t->pattern[end] == ',' || (t->pattern[end] >= '0' && t->pattern[end] <= '9'))) end++;
+    if (end == t->len || t->pattern[end] != '}' || end == t->at + 1) {
+        strbuf_puts(t->out, "\\{");
+        t->at++;
+        return;
+    }
+    strbuf_putc(t->out, '{');
+    if (t->pattern[t->at + 1] == ',') strbuf_putc(t->out, '0');
+    strbuf_append(t->out, t->pattern + t->at + 1, end - t->at);
+    t->at = end + 1;
+    if (t->at < t->len && t->pattern[t->at] == '+') {
+        strbuf_insert(t->out, t->atom, "(?:");
+        strbuf_putc(t->out, ')');
+    }
+}
+
+/* "(" and what follows a "(?": Ruby's option m is PCRE2's s. */
+static Status translate_group(Translator *t)
+{
+    FAIL_IF(t->depth == MAX_GROUP_DEPTH, ERR_UNSUPPORTED, "more than %d groups inside each other", MAX_GROUP_DEPTH);
+    t->group_start[t->depth++] = t->out->len;
+    strbuf_putc(t->out, '(');
+    t->at++;
+    if (t->at + 1 >= t->len || t->pattern[t->at] != '?') return OK;
+    size_t end = t->at + 1;
+    while (end < t->len && strchr("imx-", t->pattern[end]) && t->pattern[end]) end++;
+    if (end < t->len && (t->pattern[end] == ':' || t->pattern[end] == ')')) {
+        for (; t->at < end; t->at++) strbuf_putc(t->out, t->pattern[t->at] == 'm' ? 's' : t->pattern[t->at]);
+    }
+    return OK;
+}
+
+Status regex_translate(const char *pattern, size_t len, StrBuf *out)
+{
+    Translator t = { .pattern = pattern, .len = len, .out = out };
+    while (t.at < t.len) {
+        size_t start = out->len;
+        char   c = pattern[t.at];
+        if (c == '{') {
+            translate_interval(&t);
+            continue;
+        }
+        if (c == '\\') {
+            TRY(translate_escape(&t, false));
+        } else if (c == '[') {
+            TRY(translate_set(&t));
+        } else if (c == '(') {
+            TRY(translate_group(&t));
+        } else {
+            strbuf_putc(out, c);
+            t.at++;
+            while (t.at < len && ((uint8_t)pattern[t.at] & 0xC0) == 0x80) strbuf_putc(out, pattern[t.at++]);
+            if (c == ')') start = t.depth > 0 ? t.group_start[--t.depth] : start;
+            if (strchr("*+?", c)) start = t.atom;
+        }
+        t.atom = start;
+    }
+    return OK;
+}
+
+Status regex_compile(const char *pattern, size_t len, Regex **out_regex)
+{
+    *out_regex = NULL;
+    StrBuf translated = { 0 };
+    Status status = regex_translate(pattern, len, &translated);
+    if (status != OK) {
+        strbuf_deinit(&translated);
+        return status;
+    }
+    int                    error;
+    size_t                 offset;
+    pcre2_compile_context *context = pcre2_compile_context_create(NULL);
+    if (!context) fatal_out_of_memory(0);
+    pcre2_set_newline(context, PCRE2_NEWLINE_LF);
+    pcre2_code *code = pcre2_compile((PCRE2_SPTR)strbuf_cstr(&translated), translated.len,
+                                     PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C, &error, &offset,
+                                     context);
+    pcre2_compile_context_free(context);
+    strbuf_deinit(&translated);
+    if (!code) {
+        PCRE2_UCHAR message[200];
+        pcre2_get_error_message(error, message, sizeof message);
+        FAIL(ERR_UNSUPPORTED, "%s", (const char *)message);
+    }
+    pcre2_jit_compile(code, PCRE2_JIT_COMPLETE); /* when it can't, matching interprets */
+    Regex *regex = calloc(1, sizeof *regex);
+    if (!regex) fatal_out_of_memory(sizeof *regex);
+    regex->code = code;
+    *out_regex = regex;
+    return OK;
+}
+
+void regex_destroy(Regex *regex)
+{
+    if (!regex) return;
+    pcre2_code_free(regex->code);
+    free(regex);
+}
+
+RegexScratch *regex_scratch_create(void)
+{
+    RegexScratch *scratch = calloc(1, sizeof *scratch);
+    if (!scratch) fatal_out_of_memory(sizeof *scratch);
+    scratch->match = pcre2_match_data_create(1, NULL);
+    scratch->context = pcre2_match_context_create(NULL);
+    if (!scratch->match || !scratch->context) fatal_out_of_memory(0);
+    pcre2_set_match_limit(scratch->context, MATCH_LIMIT);
+    pcre2_set_heap_limit(scratch->context, HEAP_LIMIT_KIB);
+    scratch->jit_stack = pcre2_jit_stack_create(32 << 10, JIT_STACK_BYTES, NULL); /* NULL without JIT: fine */
+    pcre2_jit_stack_assign(scratch->context, NULL, scratch->jit_stack);
+    return scratch;
+}
+
+void regex_scratch_destroy(RegexScratch *scratch)
+{
+    if (!scratch) return;
+    pcre2_match_data_free(scratch->match);
+    pcre2_match_context_free(scratch->context);
+    pcre2_jit_stack_free(scratch->jit_stack);
+    free(scratch);
+}
+
+Status regex_find(const Regex *regex, RegexScratch *scratch, Str text, size_t from, bool *out_found, size_t *out_start,
+                  size_t *out_end)
+{
+    *out_found = false;
+    int rc = pcre2_match(regex->code, (PCRE2_SPTR)text.data, text.len, from, PCRE2_NO_UTF_CHECK, scratch->match,
+                         scratch->context);
+    if (rc == PCRE2_ERROR_JIT_STACKLIMIT)
+        rc = pcre2_match(regex->code, (PCRE2_SPTR)text.data, text.len, from, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT,
+                         scratch->match, scratch->context);
+    if (rc == PCRE2_ERROR_NOMATCH) return OK;
+    if (rc < 0) {
+        PCRE2_UCHAR message[200];
+        pcre2_get_error_message(rc, message, sizeof message);
+        FAIL(ERR_INVALID, "the tokenizer's expression failed at byte %zu of a text: %s", from, (const char *)message);
+    }
+    const size_t *range = pcre2_get_ovector_pointer(scratch->match);
+    FAIL_IF(range[0] > range[1] || range[0] < from, ERR_UNSUPPORTED,
+            "the tokenizer's expression moves its match's start (\\K)");
+    *out_found = true;
+    *out_start = range[0];
+    *out_end = range[1];
+    return OK;
+}

@@ -1,0 +1,117 @@
+/* Text to ids: repair UTF-8, take added tokens out, normalize, take normalized added tokens out, cut into words, merge. */
+#include "text/tokenizer_internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+void token_ids_deinit(TokenIds *ids)
+{
+    free(ids->data);
+    *ids = (TokenIds){ 0 };
+}
+
+void token_ids_push(TokenIds *ids, int32_t id)
+{
+    if (ids->len == ids->capacity) {
+        ids->capacity = ids->capacity + ids->capacity / 2 + 64;
+        ids->data = realloc(ids->data, ids->capacity * sizeof *ids->data);
+        if (!ids->data) fatal_out_of_memory(ids->capacity * sizeof *ids->data);
+    }
+    ids->data[ids->len++] = id;
+}
+
+TokenizerScratch *tokenizer_scratch_create(const Tokenizer *tokenizer)
+{
+    TokenizerScratch *scratch = calloc(1, sizeof *scratch);
+    (void)tokenizer;
+    if (!scratch) fatal_out_of_memory(sizeof *scratch);
+    scratch->bpe = bpe_scratch_create();
+    scratch->regex = regex_scratch_create();
+    scratch->pre.regex = scratch->regex;
+    return scratch;
+}
+
+void tokenizer_scratch_destroy(TokenizerScratch *scratch)
+{
+    if (!scratch) return;
+    bpe_scratch_destroy(scratch->bpe);
+    pre_scratch_deinit(&scratch->pre);
+    regex_scratch_destroy(scratch->regex);
+    strbuf_deinit(&scratch->repaired);
+    strbuf_deinit(&scratch->normal[0]);
+    strbuf_deinit(&scratch->normal[1]);
+    free(scratch->splits[0].data);
+    free(scratch->splits[1].data);
+    free(scratch);
+}
+
+/* Ids of text without added tokens. */
+static Status encode_plain(const Tokenizer *t, TokenizerScratch *scratch, Str text, bool at_start, TokenIds *out)
+{
+    const Scanner *scanner = t->raw_bytes ? pretokenizer_scanner(t->pre) : NULL;
+    if (scanner) {
+        for (size_t at = 0; at < text.len;) {
+            size_t end = scanner_next(scanner, &t->table, text.data, at, text.len);
+            bpe_encode_word(&t->bpe, scratch->bpe, text.data + at, end - at, text.len - at, true, out);
+            at = end;
+        }
+        return OK;
+    }
+    if (!t->has_pre) {
+        bpe_encode_text(&t->bpe, scratch->bpe, text.data, text.len, out);
+        return OK;
+    }
+    TRY(pretokenize(t->pre, &t->table, &scratch->pre, text, at_start, t->raw_bytes, &text));
+    for (size_t i = 0; i < scratch->pre.pieces.len; i++) {
+        Piece piece = scratch->pre.pieces.data[i];
+        bpe_encode_word(&t->bpe, scratch->bpe, text.data + piece.start, piece.end - piece.start, text.len - piece.start,
+                        t->raw_bytes, out);
+    }
+    return OK;
+}
+
+/* Ids of text that holds no token of added[0]. */
+static Status encode_segment(const Tokenizer *t, TokenizerScratch *scratch, Str text, bool at_start, bool plain_special,
+                             TokenIds *out)
+{
+    TRY(normalize(t->normalizer, &t->table, scratch->regex, scratch->normal, text, &text));
+    if (t->added[1].num_tokens == 0) return text.len ? encode_plain(t, scratch, text, at_start, out) : OK;
+    AddedSplits *splits = &scratch->splits[1];
+    added_split(&t->added[1], &t->table, text, plain_special, splits);
+    for (size_t i = 0; i < splits->len; i++) {
+        AddedSplit split = splits->data[i];
+        if (split.id >= 0) {
+            token_ids_push(out, split.id);
+        } else {
+            Str part = { text.data + split.start, split.end - split.start };
+            TRY(encode_plain(t, scratch, part, at_start && split.start == 0, out));
+        }
+    }
+    return OK;
+}
+
+Status tokenizer_encode(const Tokenizer *t, TokenizerScratch *scratch, const char *text, size_t len,
+                        EncodeOptions options, TokenIds *out)
+{
+    FAIL_IF(len > INT32_MAX, ERR_INVALID, "a text of %zu bytes is too long to encode at once: cut it below 2 GB", len);
+    Str all = { text, len };
+    if (utf8_valid_prefix(text, len) < len) {
+        strbuf_clear(&scratch->repaired);
+        utf8_append_repaired(&scratch->repaired, text, len);
+        all = (Str){ scratch->repaired.data, scratch->repaired.len };
+    }
+    for (size_t i = 0; options.add_special && i < t->prefix.len; i++) token_ids_push(out, t->prefix.data[i]);
+    AddedSplits *splits = &scratch->splits[0];
+    added_split(&t->added[0], &t->table, all, options.plain_special, splits);
+    for (size_t i = 0; i < splits->len; i++) {
+        AddedSplit split = splits->data[i];
+        if (split.id >= 0) {
+            token_ids_push(out, split.id);
+        } else {
+            Str part = { all.data + split.start, split.end - split.start };
+            TRY(encode_segment(t, scratch, part, split.start == 0, options.plain_special, out));
+        }
+    }
+    for (size_t i = 0; options.add_special && i < t->suffix.len; i++) token_ids_push(out, t->suffix.data[i]);
+    return OK;
+}

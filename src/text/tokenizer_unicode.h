@@ -1,0 +1,84 @@
+/* What a tokenizer asks of Unicode: UTF-8 checking and stepping, and a table of character classes. */
+#pragma once
+
+#include "base/arena.h"
+#include "base/strbuf.h"
+
+#include <stdint.h>
+
+/* Classes of a character, as bits. */
+enum {
+    CHAR_LETTER = 1,    /* general category L* */
+    CHAR_NUMBER = 2,    /* N* */
+    CHAR_SPACE = 4,     /* property White_Space */
+    CHAR_MARK = 8,      /* M* */
+    CHAR_PUNCT = 16,    /* P*, and the ASCII symbols */
+    CHAR_WORD = 32,     /* \w of a Unicode regex: Alphabetic, M*, Nd, Pc, joiners */
+    CHAR_NFC_OPEN = 64, /* NFC may change it, or join it to what stands before */
+    CHAR_NEWLINE = 128  /* CR or LF */
+};
+
+/* Two levels: blocks of 256 code points, equal blocks shared (about 60 KB, so that it stays in cache). */
+typedef struct CharTable {
+    uint16_t *block; /* of code point >> 8 */
+    uint8_t  *flags; /* block * 256 + low byte */
+} CharTable;
+
+/* Built from utf8proc's Unicode 14 and a list of what Unicode 15 to 16 added; takes about 2 ms. */
+void char_table_build(Arena *arena, CharTable *out_table);
+
+static inline uint8_t char_flags(const CharTable *table, uint32_t code)
+{
+    return table->flags[(size_t)table->block[code >> 8] * 256 + (code & 255)];
+}
+
+/* Bytes of the character that starts with `lead`, in valid UTF-8. */
+static inline size_t utf8_size(uint8_t lead)
+{
+    return lead < 0x80 ? 1 : lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : 4;
+}
+
+/* The character at p, in valid UTF-8; *out_size is its bytes. */
+static inline uint32_t utf8_decode(const char *p, size_t *out_size)
+{
+    const uint8_t *b = (const uint8_t *)p;
+    if (b[0] < 0x80) {
+        *out_size = 1;
+        return b[0];
+    }
+    if (b[0] < 0xE0) {
+        *out_size = 2;
+        return (uint32_t)(b[0] & 31) << 6 | (b[1] & 63);
+    }
+    if (b[0] < 0xF0) {
+        *out_size = 3;
+        return (uint32_t)(b[0] & 15) << 12 | (uint32_t)(b[1] & 63) << 6 | (b[2] & 63);
+    }
+    *out_size = 4;
+    return (uint32_t)(b[0] & 7) << 18 | (uint32_t)(b[1] & 63) << 12 | (uint32_t)(b[2] & 63) << 6 | (b[3] & 63);
+}
+
+/* Start of the character that ends before `end`, in valid UTF-8; end > text. */
+static inline size_t utf8_back(const char *text, size_t end)
+{
+    end--;
+    while (end > 0 && ((uint8_t)text[end] & 0xC0) == 0x80) end--;
+    return end;
+}
+
+/* Writes 1 to 4 bytes and returns how many; `code` is a scalar value. */
+size_t utf8_encode(uint32_t code, char *out);
+
+/* Length of the longest prefix of text[0..len) that is valid UTF-8 (no surrogates, no overlong forms). */
+size_t utf8_valid_prefix(const char *text, size_t len);
+
+/* Bytes of the ill-formed sequence at text[0], len > 0: the longest start of a character, at least 1. What a decoder
+ * replaces by one U+FFFD. *out_cut_short: the text ends where that character could go on. */
+size_t utf8_bad_size(const char *text, size_t len, bool *out_cut_short);
+
+/* Appends text with every ill-formed sequence replaced by U+FFFD. */
+void utf8_append_repaired(StrBuf *out, const char *text, size_t len);
+
+/* GPT-2's printable stand-in of a byte, a code point below 324; and back, -1 for other characters. */
+uint32_t byte_to_char(uint8_t byte);
+int      char_to_byte(uint32_t code);
