@@ -190,7 +190,7 @@ static Status parse_data(Parser *parser, Value *value)
 static Status parse_value_tail(Parser *parser, Value *value)
 {
     while (!at_line_end(parser)) {
-        int64_t n;
+        int64_t n = 0;
         if (take_word(parser, "layer") && take(parser, '=')) {
             TRY(parse_int(parser, &n));
             value->layer = (int)n;
@@ -270,7 +270,7 @@ static Status parse_attrs(Parser *parser, const OpDef *op, char *attrs)
 static Status parse_node_tail(Parser *parser, Node *node)
 {
     while (!at_line_end(parser)) {
-        int64_t n;
+        int64_t n = 0;
         if (take_word(parser, "layer") && take(parser, '=')) {
             TRY(parse_int(parser, &n));
             node->layer = (int)n;
