@@ -60,5 +60,8 @@ NODISCARD Status device_cpu_create(int num_threads, Device **out); /* 0: all cor
 NODISCARD Status device_null_create(const char *gpu, Device **out);
 const char     *device_null_names(void); /* the known names, for messages */
 ThreadPool     *device_cpu_pool(Device *device);
+/* What all threads of a CPU device reach together: fp32 GEMM flops and memory traffic (read plus written) per second. Takes at
+ * most about 100 ms. */
+NODISCARD Status device_cpu_measure_peak(Device *device, double *out_flops, double *out_bytes);
 /* The plugin; message says exactly what is missing (driver, library, GPU). */
 NODISCARD Status device_cuda_create(int index, Device **out);

@@ -1,0 +1,186 @@
+/* The CPU as a device: memory is the process's own, launches run one after another at once, each spread over the thread pool. */
+#define _GNU_SOURCE
+#include "device/device.h"
+
+#include "base/pool.h"
+#include "base/strbuf.h"
+#include "device/cpu/blas.h"
+#include "device/cpu/facts.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+enum {
+    ALIGNMENT = 256,
+    HUGE_PAGE = 2 * 1024 * 1024, /* big blocks begin at one and ask for them: fewer misses of the address cache */
+};
+
+typedef struct CpuDevice {
+    Device      base;
+    ThreadPool *pool;
+    Status      error; /* sticky, with its message */
+    char        message[512];
+} CpuDevice;
+
+static CpuDevice *cpu_of(Device *device)
+{
+    return (CpuDevice *)device;
+}
+
+static Status sticky(const CpuDevice *cpu)
+{
+    if (cpu->error == OK) return OK;
+    FAIL(cpu->error, "%s", cpu->message);
+}
+
+static Status cpu_device_facts(Device *device, DeviceFacts *out)
+{
+    cpu_facts(pool_num_workers(cpu_of(device)->pool), out);
+    return OK;
+}
+
+static void append_dtypes(StrBuf *buf, Value *const *values, int count)
+{
+    for (int i = 0; i < count; i++)
+        strbuf_printf(buf, "%s%s", i ? ", " : "", values[i] ? dtype_info(values[i]->type.dtype)->name : "none");
+}
+
+static Status no_kernel(const Node *node)
+{
+    StrBuf text = { 0 };
+    append_dtypes(&text, node->in, node->num_in);
+    strbuf_printf(&text, " -> ");
+    append_dtypes(&text, node->out, node->num_out);
+    status_fail(ERR_UNSUPPORTED, "op %s has no CPU kernel for %s", node->op->name, text.data);
+    strbuf_deinit(&text);
+    return ERR_UNSUPPORTED;
+}
+
+static Status cpu_bind(Device *device, const Node *node, BoundKernel *out)
+{
+    const CpuKernel *kernel = op_cpu_kernel(node);
+    if (!kernel) return no_kernel(node);
+    *out = (BoundKernel){ .run = kernel->run, .name = kernel->name };
+    if (node->op->workspace) out->workspace_bytes = node->op->workspace(node, pool_num_workers(cpu_of(device)->pool));
+    return OK;
+}
+
+static Status cpu_alloc(Device *device, size_t bytes, void **out)
+{
+    TRY(sticky(cpu_of(device)));
+    size_t alignment = bytes >= 2 * (size_t)HUGE_PAGE ? HUGE_PAGE : ALIGNMENT;
+    size_t rounded = (bytes + alignment - 1) / alignment * alignment;
+    FAIL_IF(rounded < bytes, ERR_NO_FIT, "cannot allocate %zu bytes", bytes);
+    void *memory = aligned_alloc(alignment, rounded ? rounded : ALIGNMENT);
+    FAIL_IF(!memory, ERR_NO_FIT, "cannot allocate %.1f MiB of memory: a smaller batch, sequence or model needs less",
+            (double)bytes / 1048576.0);
+    if (alignment == HUGE_PAGE) madvise(memory, rounded, MADV_HUGEPAGE);
+    memset(memory, 0, rounded);
+    *out = memory;
+    return OK;
+}
+
+static void cpu_free(Device *device, void *memory)
+{
+    (void)device;
+    free(memory);
+}
+
+static Status cpu_copy(Device *device, void *dst, const void *src, size_t bytes)
+{
+    TRY(sticky(cpu_of(device)));
+    if (bytes) memcpy(dst, src, bytes);
+    return OK;
+}
+
+static Status cpu_clear(Device *device, void *dst, size_t bytes)
+{
+    TRY(sticky(cpu_of(device)));
+    if (bytes) memset(dst, 0, bytes);
+    return OK;
+}
+
+static Status cpu_prepare(Device *device, const Launch *launches, int count, void **out_replay)
+{
+    (void)launches;
+    (void)count;
+    *out_replay = NULL;
+    return sticky(cpu_of(device));
+}
+
+static Status cpu_run(Device *device, const Launch *launches, int count, void *replay)
+{
+    CpuDevice *cpu = cpu_of(device);
+    (void)replay;
+    TRY(sticky(cpu));
+    for (int i = 0; i < count; i++) {
+        KernelArgs args = launches[i].args;
+        args.pool = cpu->pool;
+        args.device = device;
+        Status status = launches[i].kernel.run(&args);
+        if (status == OK) continue;
+        cpu->error = status;
+        snprintf(cpu->message, sizeof cpu->message, "%s: %s", launches[i].node ? launches[i].node->op->name : launches[i].kernel.name,
+                 status_message());
+        return sticky(cpu);
+    }
+    return OK;
+}
+
+static void cpu_release(Device *device, void *replay)
+{
+    (void)device;
+    (void)replay;
+}
+
+static Status cpu_sync(Device *device)
+{
+    return sticky(cpu_of(device));
+}
+
+static void cpu_destroy(Device *device)
+{
+    pool_destroy(cpu_of(device)->pool);
+    free(device);
+}
+
+static const DeviceApi cpu_api = {
+    .name = "cpu",
+    .facts = cpu_device_facts,
+    .bind = cpu_bind,
+    .alloc = cpu_alloc,
+    .free = cpu_free,
+    .alloc_host = cpu_alloc,
+    .free_host = cpu_free,
+    .upload = cpu_copy,
+    .download = cpu_copy,
+    .clear = cpu_clear,
+    .prepare = cpu_prepare,
+    .run = cpu_run,
+    .release = cpu_release,
+    .sync = cpu_sync,
+    .destroy = cpu_destroy,
+};
+
+Status device_cpu_create(int num_threads, Device **out)
+{
+    blas_init();
+    CpuDevice *cpu = calloc(1, sizeof *cpu);
+    if (!cpu) fatal_out_of_memory(sizeof *cpu);
+    cpu->base.api = &cpu_api;
+    Status status = pool_create(num_threads, &cpu->pool);
+    if (status != OK) {
+        free(cpu);
+        return status;
+    }
+    *out = &cpu->base;
+    return OK;
+}
+
+ThreadPool *device_cpu_pool(Device *device)
+{
+    CHECK(device->api == &cpu_api);
+    return cpu_of(device)->pool;
+}

@@ -1,0 +1,110 @@
+/* Name, memory and cores of this machine, and a short measurement of what it can do at most. */
+#define _GNU_SOURCE
+#include "device/cpu/facts.h"
+
+#include "base/pool.h"
+#include "device/cpu/blas.h"
+
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+static void cpu_name(char *buf, size_t size)
+{
+    char  line[256];
+    FILE *file = fopen("/proc/cpuinfo", "r");
+    snprintf(buf, size, "cpu");
+    while (file && fgets(line, sizeof line, file)) {
+        char *colon = strchr(line, ':');
+        if (strncmp(line, "model name", 10) != 0 || !colon) continue;
+        snprintf(buf, size, "%.*s", (int)strcspn(colon + 1, "\n") - 1, colon + 2);
+        break;
+    }
+    if (file) fclose(file);
+}
+
+/* The limit of the control group we are in, as containers see it; 0: none. */
+static int64_t memory_limit(void)
+{
+    static const char *const paths[] = { "/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes" };
+    long long                limit = 0;
+    for (int i = 0; i < 2; i++) {
+        FILE *file = fopen(paths[i], "r");
+        if (!file) continue;
+        if (fscanf(file, "%lld", &limit) != 1) limit = 0;
+        fclose(file);
+        break;
+    }
+    return limit;
+}
+
+void cpu_facts(int num_threads, DeviceFacts *out)
+{
+    cpu_set_t set;
+    *out = (DeviceFacts){ .num_workers = num_threads };
+    cpu_name(out->name, sizeof out->name);
+    out->memory_bytes = (int64_t)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE);
+    int64_t limit = memory_limit();
+    if (limit > 0 && limit < out->memory_bytes) out->memory_bytes = limit;
+    if (!num_threads) out->num_workers = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
+}
+
+enum {
+    PEAK_SIZE = 768,                   /* of a square product: three of them fit in a core's second-level cache */
+    PEAK_PASSES = 3,
+    STREAM_FLOATS = 16 * 1024 * 1024, /* 64 MiB: past the caches */
+};
+
+typedef struct Peak {
+    float  *memory;
+    int64_t floats; /* a task */
+} Peak;
+
+static void peak_gemm(void *context, int64_t task, int worker)
+{
+    const Peak *peak = context;
+    float      *a = peak->memory + task * peak->floats, *b = a + PEAK_SIZE * PEAK_SIZE, *c = b + PEAK_SIZE * PEAK_SIZE;
+    (void)worker;
+    blas_sgemm(false, true, PEAK_SIZE, PEAK_SIZE, PEAK_SIZE, 1, a, PEAK_SIZE, b, PEAK_SIZE, 0, c, PEAK_SIZE);
+}
+
+static void peak_stream(void *context, int64_t task, int worker)
+{
+    const Peak *peak = context;
+    float      *x = peak->memory + task * peak->floats;
+    (void)worker;
+    for (int64_t i = 0; i < peak->floats; i++) x[i] = x[i] * 0.5f + 1.0f;
+}
+
+/* Seconds of the fastest pass; the first warms up. */
+static double fastest(ThreadPool *pool, PoolTask task, Peak *peak)
+{
+    double best = 1e9;
+    for (int pass = 0; pass <= PEAK_PASSES; pass++) {
+        struct timespec begin, end;
+        clock_gettime(CLOCK_MONOTONIC, &begin);
+        pool_run(pool, pool_num_workers(pool), task, peak);
+        clock_gettime(CLOCK_MONOTONIC, &end);
+        double seconds = (double)(end.tv_sec - begin.tv_sec) + 1e-9 * (double)(end.tv_nsec - begin.tv_nsec);
+        if (pass && seconds < best) best = seconds;
+    }
+    return best;
+}
+
+Status device_cpu_measure_peak(Device *device, double *out_flops, double *out_bytes)
+{
+    ThreadPool *pool = device_cpu_pool(device);
+    int64_t     workers = pool_num_workers(pool);
+    Peak        gemm = { .floats = 3 * PEAK_SIZE * PEAK_SIZE }, stream = { .floats = STREAM_FLOATS / workers };
+    int64_t     floats = workers * gemm.floats > STREAM_FLOATS ? workers * gemm.floats : STREAM_FLOATS;
+    void       *memory;
+    TRY(device->api->alloc(device, (size_t)floats * sizeof(float), &memory));
+    gemm.memory = stream.memory = memory;
+    *out_flops = 2.0 * PEAK_SIZE * PEAK_SIZE * PEAK_SIZE * (double)workers / fastest(pool, peak_gemm, &gemm);
+    *out_bytes = 2.0 * (double)(stream.floats * workers) * sizeof(float) / fastest(pool, peak_stream, &stream);
+    device->api->free(device, memory);
+    return OK;
+}

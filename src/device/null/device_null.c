@@ -1,0 +1,163 @@
+/* A device that only plans: facts of a named GPU or of this machine, a kernel for every node, and no memory. */
+#include "device/device.h"
+
+#include "device/cpu/facts.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct GpuFacts {
+    const char *id, *name;
+    int         memory_mib;
+    double      bf16_tflops, fp32_tflops, gbytes_per_second;
+} GpuFacts;
+
+static const GpuFacts gpus[] = {
+#define GPU(id, name, memory, bf16, fp32, bandwidth) { id, name, memory, bf16, fp32, bandwidth },
+#include "device/null/gpus.def"
+#undef GPU
+};
+
+enum { NUM_GPUS = sizeof gpus / sizeof gpus[0], DRIVER_MIB = 1024 /* for its context and library handles */ };
+
+typedef struct NullDevice {
+    Device      base;
+    DeviceFacts facts;
+} NullDevice;
+
+static Status null_facts(Device *device, DeviceFacts *out)
+{
+    *out = ((NullDevice *)device)->facts;
+    return OK;
+}
+
+static Status refuse(Device *device)
+{
+    FAIL(ERR_UNSUPPORTED, "device null plans for %s and runs nothing: use device cpu or cuda", ((NullDevice *)device)->facts.name);
+}
+
+static Status null_kernel(const KernelArgs *args)
+{
+    return refuse(args->device);
+}
+
+static Status null_bind(Device *device, const Node *node, BoundKernel *out)
+{
+    (void)device;
+    (void)node;
+    *out = (BoundKernel){ .run = null_kernel, .name = "null" };
+    return OK;
+}
+
+static Status null_alloc(Device *device, size_t bytes, void **out)
+{
+    (void)bytes;
+    *out = NULL;
+    return refuse(device);
+}
+
+static void null_free(Device *device, void *memory)
+{
+    (void)device;
+    (void)memory;
+}
+
+static Status null_copy(Device *device, void *dst, const void *src, size_t bytes)
+{
+    (void)dst;
+    (void)src;
+    (void)bytes;
+    return refuse(device);
+}
+
+static Status null_clear(Device *device, void *dst, size_t bytes)
+{
+    (void)dst;
+    (void)bytes;
+    return refuse(device);
+}
+
+static Status null_prepare(Device *device, const Launch *launches, int count, void **out_replay)
+{
+    (void)launches;
+    (void)count;
+    *out_replay = NULL;
+    return refuse(device);
+}
+
+static Status null_run(Device *device, const Launch *launches, int count, void *replay)
+{
+    (void)launches;
+    (void)count;
+    (void)replay;
+    return refuse(device);
+}
+
+static Status null_sync(Device *device)
+{
+    (void)device;
+    return OK;
+}
+
+static void null_destroy(Device *device)
+{
+    free(device);
+}
+
+static const DeviceApi null_api = {
+    .name = "null",
+    .facts = null_facts,
+    .bind = null_bind,
+    .alloc = null_alloc,
+    .free = null_free,
+    .alloc_host = null_alloc,
+    .free_host = null_free,
+    .upload = null_copy,
+    .download = null_copy,
+    .clear = null_clear,
+    .prepare = null_prepare,
+    .run = null_run,
+    .release = null_free,
+    .sync = null_sync,
+    .destroy = null_destroy,
+};
+
+const char *device_null_names(void)
+{
+    static const char names[] =
+#define GPU(id, name, memory, bf16, fp32, bandwidth) ", " id
+#include "device/null/gpus.def"
+#undef GPU
+        ;
+    return names + 2;
+}
+
+static void gpu_facts(const GpuFacts *gpu, DeviceFacts *out)
+{
+    *out = (DeviceFacts){ .memory_bytes = (int64_t)(gpu->memory_mib - DRIVER_MIB) * 1048576, .vector_flops = gpu->fp32_tflops * 1e12,
+                          .bandwidth = gpu->gbytes_per_second * 1e9, .launch_seconds = 2e-6, .num_workers = 1 };
+    out->gemm_flops[DT_F32] = gpu->fp32_tflops * 1e12;
+    out->gemm_flops[DT_BF16] = gpu->bf16_tflops * 1e12;
+    snprintf(out->name, sizeof out->name, "%s", gpu->name);
+}
+
+Status device_null_create(const char *gpu, Device **out)
+{
+    NullDevice *null = calloc(1, sizeof *null);
+    if (!null) fatal_out_of_memory(sizeof *null);
+    null->base.api = &null_api;
+    int found = -1;
+    for (int i = 0; gpu && i < NUM_GPUS; i++)
+        if (strcmp(gpus[i].id, gpu) == 0) found = i;
+    if (gpu && found < 0) {
+        free(null);
+        FAIL(ERR_INVALID, "GPU \"%s\" is not known; known are %s", gpu, device_null_names());
+    }
+    if (gpu)
+        gpu_facts(&gpus[found], &null->facts);
+    else
+        cpu_facts(0, &null->facts);
+    *out = &null->base;
+    return OK;
+}
