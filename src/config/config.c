@@ -1,0 +1,328 @@
+/* Reading a run file: each key is found in the table, or under another tool's name, or its nearest neighbour is suggested. */
+#include "config/config.h"
+
+#include "config/value.h"
+#include "files/file.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* What a mapping is read into: the Config, or one Dataset. */
+typedef struct Target {
+    OptionScope  scope;
+    void        *base;
+    const char **origin;
+    const char  *prefix; /* of keys in messages: "" or "datasets[0]." */
+} Target;
+
+static void *field_of(const Target *target, const OptionInfo *option)
+{
+    return (char *)target->base + option->offset;
+}
+
+static void target_reset(Arena *arena, const Target *target)
+{
+    for (int i = 0; i < CONFIG_KEY_COUNT; i++)
+        if (options[i].scope == target->scope) option_reset(arena, &options[i], field_of(target, &options[i]));
+}
+
+static const char *origin_of(Arena *arena, const YamlNode *node)
+{
+    if (!node->line) return node->source;
+    return arena_printf(arena, "%s:%d:%d", node->source, node->line, node->column);
+}
+
+static void unknown_key(ConfigReader *reader, const Target *target, const YamlNode *key)
+{
+    enum { MOST_NAMES = 512 };
+    const char *names[MOST_NAMES];
+    size_t      count = 0;
+    for (int i = 0; i < CONFIG_KEY_COUNT; i++)
+        if (options[i].scope == target->scope) names[count++] = options[i].name;
+    for (size_t i = 0; i < num_option_aliases; i++)
+        if (option_aliases[i].scope == target->scope) names[count++] = option_aliases[i].name;
+    CHECK(count <= MOST_NAMES);
+    const char *near = nearest_name(key->text.data, names, count);
+    if (near) reader_problem(reader, key, "unknown key %s%.100s; did you mean %s?", target->prefix, key->text.data, near);
+    else reader_problem(reader, key, "unknown key %s%.100s; `surogate help keys` lists all", target->prefix, key->text.data);
+}
+
+/* The value that alias row's own value stands for: its meaning as a node in *out, or false with a problem. */
+static bool translate_value(ConfigReader *reader, OptionScope scope, const char *name, const YamlNode *value, YamlNode *out,
+                            ConfigKey *key)
+{
+    StrBuf expected = { 0 };
+    bool   found = false, given = false, wanted = false;
+    bool   is_bool = value->type == YAML_SCALAR && bool_read(value->text.data, &given);
+    for (size_t i = 0; i < num_option_aliases && !found; i++) {
+        const OptionAlias *alias = &option_aliases[i];
+        if (alias->scope != scope || strcmp(alias->name, name) != 0) continue;
+        strbuf_printf(&expected, "%s%s", expected.len ? " or " : "", alias->value);
+        found = value->type == YAML_SCALAR &&
+                (is_bool && bool_read(alias->value, &wanted) ? given == wanted : strcmp(alias->value, value->text.data) == 0);
+        if (!found) continue;
+        *key = alias->key;
+        *out = *value;
+        out->text = str_of(alias->means);
+    }
+    if (!found)
+        reader_problem(reader, value, "%s: expected %s, found %s%.100s%s", name, strbuf_cstr(&expected),
+                       value->type == YAML_SCALAR ? "\"" : "", value->type == YAML_SCALAR ? value->text.data : yaml_type_name(value),
+                       value->type == YAML_SCALAR ? "\"" : "");
+    strbuf_deinit(&expected);
+    return found;
+}
+
+static void read_datasets(ConfigReader *reader, const char *label, const YamlNode *node, DatasetList *out);
+
+/* One key and its value. overriding: a second value replaces the first instead of being a problem. */
+static void read_pair(ConfigReader *reader, const Target *target, const YamlNode *key, const YamlNode *value, bool overriding)
+{
+    if (key->type != YAML_SCALAR) {
+        reader_problem(reader, key, "expected a key, found %s", yaml_type_name(key));
+        return;
+    }
+    const OptionInfo  *option = option_find(target->scope, key->text.data);
+    const OptionAlias *alias = NULL;
+    for (size_t i = 0; i < num_option_aliases && !option && !alias; i++)
+        if (option_aliases[i].scope == target->scope && strcmp(option_aliases[i].name, key->text.data) == 0)
+            alias = &option_aliases[i];
+    if (!option && !alias) {
+        unknown_key(reader, target, key);
+        return;
+    }
+    bool     is_null = yaml_is_null(value);
+    YamlNode translated;
+    if (alias && is_null) return;
+    if (alias) {
+        ConfigKey to = alias->key;
+        if (alias->value && !translate_value(reader, target->scope, alias->name, value, &translated, &to)) return;
+        if (alias->value) value = &translated;
+        option = &options[to];
+        strbuf_printf(reader->notes, "%s: %s%s is read as %s%s%s\n", origin_of(reader->arena, key), target->prefix, alias->name,
+                      option->name, alias->value ? ": " : "", alias->value ? translated.text.data : "");
+    }
+    const char **origin = &target->origin[option - options];
+    if (*origin && !overriding) {
+        reader_problem(reader, key, "%s%s is given twice; first at %s", target->prefix, option->name, *origin);
+        return;
+    }
+    char label[160];
+    snprintf(label, sizeof label, "%s%s", target->prefix, option->name);
+    if (is_null) {
+        option_reset(reader->arena, option, field_of(target, option));
+        *origin = NULL;
+        return;
+    }
+    *origin = origin_of(reader->arena, value);
+    if (option->kind == KIND_DATASETS) read_datasets(reader, label, value, field_of(target, option));
+    else option_read(reader, option, label, value, field_of(target, option));
+}
+
+static void read_mapping(ConfigReader *reader, const Target *target, const YamlNode *map)
+{
+    for (size_t i = 0; i < map->count; i++) read_pair(reader, target, map->keys[i], map->items[i], false);
+}
+
+static Target dataset_target(Arena *arena, const char *label, Dataset *dataset, size_t index)
+{
+    return (Target){ SCOPE_dataset, dataset, dataset->origin, arena_printf(arena, "%s[%zu].", label, index) };
+}
+
+static void read_dataset(ConfigReader *reader, const char *label, const YamlNode *node, Dataset *out, size_t index)
+{
+    Target target = dataset_target(reader->arena, label, out, index);
+    target_reset(reader->arena, &target);
+    if (node->type == YAML_MAPPING) {
+        read_mapping(reader, &target, node);
+    } else if (node->type == YAML_SCALAR && !yaml_is_null(node)) {
+        YamlNode key = { .type = YAML_SCALAR, .source = node->source, .text = str_of("path") };
+        read_pair(reader, &target, &key, node, false);
+    } else {
+        reader_problem(reader, node, "%s[%zu]: expected a mapping or a path, found %s", label, index, yaml_type_name(node));
+        return;
+    }
+    if (!out->path) reader_problem(reader, node, "%s[%zu]: the key path is missing", label, index);
+}
+
+static void read_datasets(ConfigReader *reader, const char *label, const YamlNode *node, DatasetList *out)
+{
+    enum { MOST_DATASETS = 10000 };
+    bool                   is_list = node->type == YAML_SEQUENCE;
+    size_t                 count = is_list ? node->count : 1;
+    const YamlNode *const *items = is_list ? (const YamlNode *const *)node->items : &node;
+    if (count > MOST_DATASETS) {
+        reader_problem(reader, node, "%s: %zu datasets, at most %d are read", label, count, MOST_DATASETS);
+        return;
+    }
+    *out = (DatasetList){ arena_array(reader->arena, Dataset, count), count };
+    for (size_t i = 0; i < count; i++) read_dataset(reader, label, items[i], &out->items[i], i);
+}
+
+/* ---- overrides ---- */
+
+/* "datasets.2.path": the list's option, and in *index and *rest what follows; NULL when the name has no such form. */
+static const OptionInfo *split_nested(const char *name, size_t *index, const char **rest)
+{
+    for (int i = 0; i < CONFIG_KEY_COUNT; i++) {
+        size_t len = strlen(options[i].name);
+        if (options[i].kind != KIND_DATASETS || strncmp(name, options[i].name, len) != 0 || name[len] != '.') continue;
+        const char *digits = name + len + 1;
+        size_t      num_digits = strspn(digits, "0123456789");
+        if (num_digits == 0 || num_digits > 6 || digits[num_digits] != '.') return NULL;
+        *index = 0;
+        for (size_t d = 0; d < num_digits; d++) *index = *index * 10 + (size_t)(digits[d] - '0');
+        *rest = digits + num_digits + 1;
+        return &options[i];
+    }
+    return NULL;
+}
+
+/* The item to change; one past the last makes a new one. */
+static Dataset *dataset_at(ConfigReader *reader, DatasetList *list, const YamlNode *key, const char *label, size_t index)
+{
+    if (index > list->count) {
+        reader_problem(reader, key, "%s has %zu items; the next would be %s.%zu", label, list->count, label, list->count);
+        return NULL;
+    }
+    if (index == list->count) {
+        Dataset *items = arena_array(reader->arena, Dataset, list->count + 1);
+        if (list->count) memcpy(items, list->items, list->count * sizeof *items);
+        list->items = items;
+        list->count++;
+        Target target = dataset_target(reader->arena, label, &items[index], index);
+        target_reset(reader->arena, &target);
+    }
+    return &list->items[index];
+}
+
+static void read_override(ConfigReader *reader, const Target *run, const char *text)
+{
+    const char *equals = strchr(text, '=');
+    const char *source = arena_printf(reader->arena, "argument %.200s", text);
+    YamlNode    key = { .type = YAML_SCALAR, .is_plain = true, .source = source };
+    if (!equals || equals == text) {
+        reader_problem(reader, &key, "expected key=value");
+        return;
+    }
+    key.text.len = (size_t)(equals - text);
+    key.text.data = arena_strndup(reader->arena, text, key.text.len);
+    YamlNode  plain = { .type = YAML_SCALAR, .is_plain = true, .source = source };
+    YamlNode *value = &plain;
+    plain.text = (Str){ arena_strdup(reader->arena, equals + 1), strlen(equals + 1) };
+    if ((equals[1] == '[' || equals[1] == '{') && yaml_parse(reader->arena, source, equals + 1, plain.text.len, &value) != OK) {
+        reader_problem(reader, NULL, "%s", status_message());
+        return;
+    }
+    size_t            index = 0;
+    const char       *rest = NULL;
+    const OptionInfo *list = split_nested(key.text.data, &index, &rest);
+    if (!list) {
+        read_pair(reader, run, &key, value, true);
+        return;
+    }
+    Dataset *dataset = dataset_at(reader, field_of(run, list), &key, list->name, index);
+    if (!dataset) return;
+    Target target = dataset_target(reader->arena, list->name, dataset, index);
+    key.text = str_of(rest);
+    read_pair(reader, &target, &key, value, true);
+    if (!run->origin[list - options]) run->origin[list - options] = source;
+    if (!dataset->path) reader_problem(reader, &key, "%s[%zu]: the key path is missing; set %s.%zu.path first", list->name, index,
+                                       list->name, index);
+}
+
+/* ---- the whole ---- */
+
+static Status give_problems(const ConfigReader *reader, StrBuf *problems)
+{
+    const char *text = strbuf_cstr(reader->problems);
+    if (problems) strbuf_puts(problems, text);
+    size_t len = reader->problems->len; /* without the last line end */
+    FAIL_IF(reader->num_problems == 1, ERR_INVALID, "%.*s", (int)len - 1, text);
+    FAIL(ERR_INVALID, "%zu problems:\n%.*s", reader->num_problems, (int)len - 1, text);
+}
+
+Status config_parse(const char *name, const char *text, size_t len, const char *const *overrides, size_t num_overrides,
+                    Config *out, StrBuf *problems)
+{
+    memset(out, 0, sizeof *out);
+    StrBuf       lines = { 0 }, notes = { 0 };
+    ConfigReader reader = { .arena = &out->arena, .problems = &lines, .notes = &notes };
+    Target       run = { SCOPE_run, out, out->origin, "" };
+    YamlNode    *root = NULL;
+    target_reset(&out->arena, &run);
+    if (yaml_parse(&out->arena, name, text, len, &root) != OK) reader_problem(&reader, NULL, "%s", status_message());
+    else if (root->type != YAML_MAPPING)
+        reader_problem(&reader, root, "expected lines of \"key: value\", found %s", yaml_type_name(root));
+    else read_mapping(&reader, &run, root);
+    for (size_t i = 0; i < num_overrides; i++) read_override(&reader, &run, overrides[i]);
+    Status status = reader.num_problems ? give_problems(&reader, problems) : OK;
+    out->notes = arena_strdup(&out->arena, strbuf_cstr(&notes));
+    if (status != OK) config_deinit(out);
+    strbuf_deinit(&lines);
+    strbuf_deinit(&notes);
+    return status;
+}
+
+Status config_load(const char *path, const char *const *overrides, size_t num_overrides, Config *out, StrBuf *problems)
+{
+    Arena  scratch = { 0 };
+    Str    text = { "", 0 };
+    Status status = path ? file_read(&scratch, path, YAML_MAX_BYTES, &text) : OK;
+    if (status == OK)
+        status = config_parse(path ? path : "arguments", text.data, text.len, overrides, num_overrides, out, problems);
+    else if (problems) strbuf_printf(problems, "%s\n", status_message());
+    arena_deinit(&scratch);
+    return status;
+}
+
+static bool is_yaml_name(const char *text)
+{
+    size_t len = strlen(text);
+    return (len > 5 && strcmp(text + len - 5, ".yaml") == 0) || (len > 4 && strcmp(text + len - 4, ".yml") == 0) ||
+           (len > 5 && strcmp(text + len - 5, ".json") == 0);
+}
+
+Status config_load_args(const char *const *args, size_t count, Config *out, StrBuf *problems)
+{
+    Arena        scratch = { 0 };
+    const char  *path = NULL, **overrides = arena_array(&scratch, const char *, count);
+    size_t       num_overrides = 0;
+    Status       status = OK;
+    for (size_t i = 0; i < count && status == OK; i++) {
+        const char *arg = args[i], *file = NULL;
+        if (strcmp(arg, "--config") == 0) {
+            if (i + 1 < count) file = args[++i];
+            else status = status_fail(ERR_INVALID, "--config: a file name must follow");
+        } else if (strncmp(arg, "--config=", 9) == 0) {
+            file = arg + 9;
+        } else if (strchr(arg, '=')) {
+            overrides[num_overrides++] = arg + (strncmp(arg, "--", 2) == 0 ? 2 : 0);
+        } else if (is_yaml_name(arg)) {
+            file = arg;
+        } else {
+            status = status_fail(ERR_INVALID, "argument \"%.200s\": expected a run file (.yaml), --config FILE or key=value", arg);
+        }
+        if (file && path) status = status_fail(ERR_INVALID, "two run files, %s and %s; give one", path, file);
+        if (file) path = file;
+    }
+    if (status == OK) status = config_load(path, overrides, num_overrides, out, problems);
+    else if (problems) strbuf_printf(problems, "%s\n", status_message());
+    arena_deinit(&scratch);
+    return status;
+}
+
+void config_deinit(Config *config)
+{
+    Arena arena = config->arena;
+    memset(config, 0, sizeof *config);
+    arena_deinit(&arena);
+}
+
+Status config_require(const Config *config, ConfigKey key, const char *what_for)
+{
+    CHECK(options[key].scope == SCOPE_run);
+    FAIL_IF(!config->origin[key], ERR_INVALID, "%s needs the key %s: put \"%s: ...\" into the run file or %s=... on the command line",
+            what_for, options[key].name, options[key].name, options[key].name);
+    return OK;
+}

@@ -1,0 +1,115 @@
+/* Config: a run file and command line overrides, read, checked and typed. Its fields are the rows of options.def.
+ *
+ * A problem never stops reading: all of them are reported at once, each as "file:line:column: what, expected, hint".
+ * Values: numbers as in YAML, and 2e-4; integers have neither fraction nor exponent; booleans are true/false, and
+ * yes/no/on/off, in any case. Quotes around a number or boolean don't matter: a key has one type. Null means the default.
+ * Sizes take KB MB GB TB (powers of 1000) and KiB MiB GiB TiB. A list of one may be written without brackets. */
+#pragma once
+
+#include "base/arena.h"
+#include "base/strbuf.h"
+
+#include <stdint.h>
+
+typedef enum Choice {
+    OPT_UNSET,
+#define CHOICE(set, enumerator, text) enumerator,
+#define SPELLING(set, enumerator, text)
+#include "config/choices.def"
+#undef CHOICE
+#undef SPELLING
+} Choice;
+
+typedef struct StrList {
+    const char **items;
+    size_t       count;
+} StrList;
+
+typedef struct StrMap {
+    const char **keys, **values;
+    size_t       count;
+} StrMap;
+
+typedef enum ConfigKey { /* KEY_run_model, ..., KEY_dataset_path, ... */
+#define SECTION(title, text)
+#define OPTION(scope, kind, name, fallback, limits, help) KEY_##scope##_##name,
+#define ALIAS(scope, other, name)
+#define ALIAS_VALUE(scope, other, other_value, name, value)
+#include "config/options.def"
+#undef OPTION
+    CONFIG_KEY_COUNT
+} ConfigKey;
+
+typedef struct Dataset     Dataset;
+typedef struct DatasetList {
+    Dataset *items;
+    size_t   count;
+} DatasetList;
+
+#define CONFIG_TYPE_BOOL     bool
+#define CONFIG_TYPE_INT      int64_t
+#define CONFIG_TYPE_FLOAT    double
+#define CONFIG_TYPE_SIZE     int64_t      /* bytes */
+#define CONFIG_TYPE_STRING   const char * /* NULL: not set */
+#define CONFIG_TYPE_CHOICE   Choice       /* OPT_UNSET: not set */
+#define CONFIG_TYPE_LIST     StrList
+#define CONFIG_TYPE_MAP      StrMap
+#define CONFIG_TYPE_DATASETS DatasetList
+#define CONFIG_NO_FIELD(kind, name)
+#define CONFIG_FIELD(kind, name) CONFIG_TYPE_##kind name;
+
+#define OPTION(scope, kind, name, fallback, limits, help) CONFIG_FIELD_##scope(kind, name)
+
+struct Dataset {
+#define CONFIG_FIELD_run     CONFIG_NO_FIELD
+#define CONFIG_FIELD_dataset CONFIG_FIELD
+#include "config/options.def"
+#undef CONFIG_FIELD_run
+#undef CONFIG_FIELD_dataset
+    const char *origin[CONFIG_KEY_COUNT]; /* "run.yaml:3:8" of the value; NULL: the default */
+};
+
+typedef struct Config {
+#define CONFIG_FIELD_run     CONFIG_FIELD
+#define CONFIG_FIELD_dataset CONFIG_NO_FIELD
+#include "config/options.def"
+#undef CONFIG_FIELD_run
+#undef CONFIG_FIELD_dataset
+    const char *origin[CONFIG_KEY_COUNT];
+    const char *notes; /* a line for each key that was read under another tool's name; "" when none */
+    Arena       arena; /* of everything above */
+} Config;
+
+#undef OPTION
+#undef SECTION
+#undef ALIAS
+#undef ALIAS_VALUE
+
+/* path: the run file, or NULL for defaults and overrides alone. overrides: "key=value", "datasets.0.path=value"; a value
+ * that starts with [ or { is read as YAML, any other as it is. On ERR_INVALID `problems` (may be NULL) gets all lines,
+ * status_message() as many as fit; *out then holds nothing. Else *out needs config_deinit. */
+NODISCARD Status config_load(const char *path, const char *const *overrides, size_t num_overrides, Config *out,
+                             StrBuf *problems);
+
+/* The same with the file's text in memory. */
+NODISCARD Status config_parse(const char *name, const char *text, size_t len, const char *const *overrides,
+                              size_t num_overrides, Config *out, StrBuf *problems);
+
+/* The same from command line arguments: run.yaml, --config run.yaml, --config=run.yaml, key=value, --key=value. */
+NODISCARD Status config_load_args(const char *const *args, size_t count, Config *out, StrBuf *problems);
+void             config_deinit(Config *config);
+
+/* ERR_INVALID that tells how to set the key, unless a file or override sets it. */
+NODISCARD Status config_require(const Config *config, ConfigKey key, const char *what_for);
+
+/* How the choice is written. */
+const char *choice_text(Choice choice);
+
+/* The resolved run file as YAML: reads back to an equal Config. */
+void config_print(const Config *config, StrBuf *out);
+
+/* From the table alone: docs/reference/config.md; a JSON Schema for editors; help for one key (canonical or alias; false
+ * when unknown) or, with NULL, a line for every key. */
+void config_markdown(StrBuf *out);
+void config_schema(StrBuf *out);
+bool config_help(StrBuf *out, const char *key);
