@@ -1,0 +1,151 @@
+/* Opening a Hugging Face folder, and what of it is copied when we save one. */
+#include "model/hf_model.h"
+
+#include "ops/ops.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { MAX_CONFIG_BYTES = 16 << 20 };
+
+static Status find_module(Arena *arena, HfModel *model)
+{
+    const JsonValue *list = json_get(&model->config, "architectures");
+    FAIL_IF(!list || list->type != JSON_ARRAY || list->count != 1 || list->items[0].type != JSON_STRING, ERR_INVALID,
+            "%s: expected one name under \"architectures\"; without it the model's layers aren't known", model->config_name);
+    const char *architecture = list->items[0].string.data;
+    size_t      len;
+    const char *text = ir_shipped_module(architecture, &len);
+    if (!text) {
+        StrBuf known = { 0 };
+        for (const char *const *name = ir_shipped_architectures(); *name; name++)
+            strbuf_printf(&known, "%s%s", known.len ? ", " : "", *name);
+        Status status = status_fail(ERR_UNSUPPORTED, "%s: architecture %s isn't supported; this version has %s",
+                                    model->config_name, architecture, strbuf_cstr(&known));
+        strbuf_deinit(&known);
+        return status;
+    }
+    return ir_module_parse(arena, arena_printf(arena, "the shipped IR of %s", architecture), text, len, &model->module);
+}
+
+static Status read_facts(Arena *arena, HfModel *model)
+{
+    TRY(ir_module_dims(arena, model->module, &model->config, model->config_name, &model->dims));
+    double value = 0;
+    if (ir_dims_get(&model->dims, "V", &value)) model->vocab_size = (int64_t)value;
+    if (ir_dims_get(&model->dims, "max_positions", &value)) model->max_positions = (int64_t)value;
+    model->tied_head = ir_dims_get(&model->dims, "tied", &value) && value != 0;
+    model->dtype = DT_F32;
+    const char *dtype = NULL;
+    if (json_get_str(&model->config, "dtype", &dtype) || json_get_str(&model->config, "torch_dtype", &dtype)) {
+        if (!dtype_parse(dtype, &model->dtype)) model->dtype = DT_BF16; /* float16: read exactly, stored as bf16 or fp32 */
+    }
+    return OK;
+}
+
+Status hf_model_open(Arena *arena, const char *dir, HfModel **out_model)
+{
+    HfModel *model = arena_new(arena, HfModel);
+    model->dir = arena_strdup(arena, dir);
+    model->config_name = arena_printf(arena, "%s/config.json", dir);
+    FAIL_IF(!file_is_dir(dir), ERR_NOT_FOUND,
+            "%s: no such folder; model must be a folder that holds a Hugging Face model (config.json, safetensors). Models "
+            "aren't downloaded: get it first, then name the folder", dir);
+    FAIL_IF(!file_exists(model->config_name), ERR_NOT_FOUND,
+            "%s: no config.json in this folder; expected a Hugging Face model", dir);
+    TRY(file_read(arena, model->config_name, MAX_CONFIG_BYTES, &model->config_text));
+    TRY(json_parse(arena, model->config_name, model->config_text.data, model->config_text.len, &model->config));
+    TRY(find_module(arena, model));
+    TRY(read_facts(arena, model));
+    *out_model = model;
+    return OK;
+}
+
+bool hf_model_has_weights(const HfModel *model)
+{
+    char path[4096];
+    static const char *const names[] = { "model.safetensors", "model.safetensors.index.json" };
+    for (int i = 0; i < 2; i++) {
+        snprintf(path, sizeof path, "%s/%s", model->dir, names[i]);
+        if (file_exists(path)) return true;
+    }
+    return false;
+}
+
+Status hf_model_open_weights(HfModel *model)
+{
+    if (model->weights) return OK;
+    FAIL_IF(!hf_model_has_weights(model), ERR_NOT_FOUND,
+            "%s: no model.safetensors (or model.safetensors.index.json); set from_scratch: true to start from random weights",
+            model->dir);
+    return st_open(model->dir, &model->weights);
+}
+
+void hf_model_close(HfModel *model)
+{
+    if (!model) return;
+    st_close(model->weights);
+    model->weights = NULL;
+}
+
+Status hf_model_bind(Arena *arena, const HfModel *model, DType dtype, Graph **out_graph)
+{
+    BindOptions options = { .graph_name = "params", .batch = 1, .seq = 1, .max_len = 1, .dtype = dtype, .ops = op_table,
+                            .num_ops = OP_COUNT };
+    return ir_module_bind(arena, model->module, &model->config, model->config_name, &options, out_graph);
+}
+
+void hf_model_config_text(Arena *arena, const HfModel *model, DType dtype, StrBuf *out)
+{
+    const char *want = dtype_info(dtype)->hf_name;
+    JsonValue   copy = model->config;
+    copy.members = arena_array(arena, JsonMember, copy.count + 1);
+    memcpy(copy.members, model->config.members, copy.count * sizeof *copy.members);
+    bool found = false, changed = false;
+    for (uint32_t i = 0; i < copy.count; i++) {
+        JsonMember *member = &copy.members[i];
+        if (!str_equal(member->key, "dtype") && !str_equal(member->key, "torch_dtype")) continue;
+        found = true;
+        if (member->value.type == JSON_STRING && str_equal(member->value.string, want)) continue;
+        changed = true;
+        member->value.type = JSON_STRING;
+        member->value.string = str_of(want);
+    }
+    if (found && !changed) {
+        strbuf_append(out, model->config_text.data, model->config_text.len);
+        return;
+    }
+    if (!found) {
+        JsonMember *member = &copy.members[copy.count++];
+        member->key = str_of("torch_dtype");
+        member->value.type = JSON_STRING;
+        member->value.string = str_of(want);
+    }
+    json_write(out, &copy, 2);
+    strbuf_putc(out, '\n');
+}
+
+Status hf_model_write_config(const HfModel *model, DType dtype, const char *folder)
+{
+    Arena  arena = { 0 };
+    StrBuf text = { 0 };
+    hf_model_config_text(&arena, model, dtype, &text);
+    Status status = file_write_atomic(arena_printf(&arena, "%s/config.json", folder), text.data, text.len);
+    strbuf_deinit(&text);
+    arena_deinit(&arena);
+    return status;
+}
+
+Status hf_copy_tokenizer_files(const char *from, const char *folder)
+{
+    static const char *const names[] = { "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
+                                         "added_tokens.json", "vocab.json", "merges.txt", "tokenizer.model", "vocab.txt",
+                                         "chat_template.jinja", "chat_template.json", "generation_config.json" };
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        char source[4096], target[4096];
+        snprintf(source, sizeof source, "%s/%s", from, names[i]);
+        snprintf(target, sizeof target, "%s/%s", folder, names[i]);
+        if (file_exists(source) && strcmp(source, target) != 0) TRY(file_copy(source, target));
+    }
+    return OK;
+}

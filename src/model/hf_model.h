@@ -1,0 +1,38 @@
+/* HfModel: a Hugging Face model folder, opened. config.json is read at once; weights are mapped when asked for. */
+#pragma once
+
+#include "files/safetensors.h"
+#include "ir/module.h"
+
+typedef struct HfModel {
+    const char *dir;
+    const char *config_name;  /* DIR/config.json, for errors */
+    Str         config_text;  /* as in the file */
+    JsonValue   config;
+    IrModule   *module;       /* the shipped IR of its architecture */
+    IrDims      dims;
+    int64_t     vocab_size;
+    int64_t     max_positions; /* longest sequence it was made for */
+    DType       dtype;        /* what config.json says; F32 when it says nothing */
+    bool        tied_head;
+    StFile     *weights;      /* NULL until hf_model_open_weights */
+} HfModel;
+
+/* Reads DIR/config.json and checks it against the IR of its architecture. ERR_NOT_FOUND, ERR_UNSUPPORTED (an architecture or
+ * setting we don't have) and ERR_INVALID say where and what to do. Lives in `arena`; hf_model_close drops the maps. */
+NODISCARD Status hf_model_open(Arena *arena, const char *dir, HfModel **out_model);
+NODISCARD Status hf_model_open_weights(HfModel *model); /* idempotent */
+bool             hf_model_has_weights(const HfModel *model); /* there are safetensors in the folder */
+void             hf_model_close(HfModel *model);
+
+/* An instantiation of the model just to see its parameters: batch 1, one token. */
+NODISCARD Status hf_model_bind(Arena *arena, const HfModel *model, DType dtype, Graph **out_graph);
+
+/* config.json for weights stored as `dtype`: the file's own bytes where that is already true, else only that key changes. */
+void hf_model_config_text(Arena *arena, const HfModel *model, DType dtype, StrBuf *out);
+
+/* Writes config.json for weights of `dtype` into `folder`. */
+NODISCARD Status hf_model_write_config(const HfModel *model, DType dtype, const char *folder);
+
+/* Copies tokenizer, template and generation files that are in `from`, byte for byte. */
+NODISCARD Status hf_copy_tokenizer_files(const char *from, const char *folder);

@@ -1,0 +1,144 @@
+/* Merging works file to file: each tensor of the base streams through, and those with a pair in the adapter get the product
+ * added on the way. A matrix is held whole, one at a time. */
+#include "model/merge.h"
+
+#include "model/weights_internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct Merger {
+    const StFile    *base, *adapter;
+    const StTensor **sources; /* by index of the declaration */
+    double           scale;
+    ThreadPool      *pool;
+    Arena            arena;
+} Merger;
+
+/* One matrix: w (rows, cols) += scale b (rows, r) a (r, cols). */
+typedef struct Product {
+    float       *w;
+    const float *a, *b;
+    int64_t      rows, cols, r;
+    float        scale;
+} Product;
+
+static void product_row(void *context, int64_t row, int worker)
+{
+    (void)worker;
+    Product *p = context;
+    float   *w = p->w + row * p->cols;
+    for (int64_t k = 0; k < p->r; k++) {
+        float        factor = p->scale * p->b[row * p->r + k];
+        const float *a = p->a + k * p->cols;
+        for (int64_t c = 0; c < p->cols; c++) w[c] += factor * a[c];
+    }
+}
+
+/* "x.weight" has its pair under "base_model.model.x.lora_A.weight". */
+static const StTensor *find_half(Merger *merger, const char *name, const char *half)
+{
+    size_t len = strlen(name), tail = strlen(".weight");
+    if (len <= tail || strcmp(name + len - tail, ".weight") != 0) return NULL;
+    return st_find(merger->adapter, arena_printf(&merger->arena, ADAPTER_PREFIX "%.*s.%s.weight", (int)(len - tail), name, half));
+}
+
+static Status append_floats(const StTensor *like, const float *values, FileWriter *out)
+{
+    DType dtype;
+    if (!st_dtype_to(like->dtype, &dtype)) dtype = DT_F32;
+    if (dtype == DT_F32) return file_writer_append(out, values, (size_t)like->numel * sizeof *values);
+    void *converted = malloc((size_t)(like->numel * dtype_bytes(dtype)));
+    FAIL_IF(!converted, ERR_NO_FIT, "no memory for tensor %s", like->name);
+    dtype_convert(converted, dtype, values, DT_F32, like->numel);
+    Status status = file_writer_append(out, converted, (size_t)(like->numel * dtype_bytes(dtype)));
+    free(converted);
+    return status;
+}
+
+static Status append_merged(Merger *merger, const StTensor *w, const StTensor *a, const StTensor *b, FileWriter *out)
+{
+    bool fits = a->ndim == 2 && b->ndim == 2 && w->ndim == 2 && a->dim[0] == b->dim[1] && b->dim[0] == w->dim[0] &&
+                a->dim[1] == w->dim[1];
+    FAIL_IF(!fits, ERR_INVALID, "%s: the shapes of %s and its pair don't fit tensor %s of the base", a->path, a->name, w->name);
+    TRY(st_check_finite(a));
+    TRY(st_check_finite(b));
+    float *values = malloc((size_t)(w->numel + a->numel + b->numel) * sizeof *values);
+    FAIL_IF(!values, ERR_NO_FIT, "no memory for tensor %s", w->name);
+    Product product = { values, values + w->numel, values + w->numel + a->numel, w->dim[0], w->dim[1], a->dim[0],
+                        (float)merger->scale };
+    Status  status = st_to_f32(w, 0, w->numel, values);
+    if (status == OK) status = st_to_f32(a, 0, a->numel, values + w->numel);
+    if (status == OK) status = st_to_f32(b, 0, b->numel, values + w->numel + a->numel);
+    if (status == OK) {
+        pool_run(merger->pool, product.rows, product_row, &product);
+        status = append_floats(w, values, out);
+    }
+    free(values);
+    return status;
+}
+
+static Status append_tensor(void *context, size_t index, FileWriter *out)
+{
+    Merger         *merger = context;
+    const StTensor *w = merger->sources[index];
+    const StTensor *a = find_half(merger, w->name, "lora_A"), *b = find_half(merger, w->name, "lora_B");
+    if (a && b) return append_merged(merger, w, a, b, out);
+    return file_writer_append(out, w->data, w->bytes);
+}
+
+/* Tensors as the base has them; a merged one of a dtype we can't write becomes F32. */
+static Status declare(Merger *merger, StDecl *decls)
+{
+    size_t pairs = 0;
+    for (size_t i = 0; i < st_count(merger->base); i++) {
+        const StTensor *w = st_at(merger->base, i);
+        StDecl         *decl = &decls[i];
+        DType           dtype;
+        merger->sources[i] = w;
+        *decl = (StDecl){ .name = w->name, .dtype = w->dtype, .ndim = w->ndim };
+        memcpy(decl->dim, w->dim, sizeof decl->dim);
+        const StTensor *a = find_half(merger, w->name, "lora_A"), *b = find_half(merger, w->name, "lora_B");
+        FAIL_IF(!a != !b, ERR_INVALID, "%s: %s has no other half", (a ? a : b)->path, (a ? a : b)->name);
+        if (!a) continue;
+        pairs++;
+        if (!st_dtype_to(w->dtype, &dtype)) decl->dtype = ST_F32;
+    }
+    if (2 * pairs == st_count(merger->adapter)) return OK;
+    for (size_t i = 0; i < st_count(merger->adapter); i++) {
+        const char *name = st_at(merger->adapter, i)->name;
+        const char *end = strstr(name, ".lora_");
+        size_t      skip = strlen(ADAPTER_PREFIX);
+        bool        known = end && strncmp(name, ADAPTER_PREFIX, skip) == 0 &&
+                     st_find(merger->base, arena_printf(&merger->arena, "%.*s.weight", (int)(end - name - (long)skip), name + skip));
+        FAIL_IF(!known, ERR_INVALID, "%s: %s belongs to no tensor of the base; is this the model that was adapted?",
+                st_at(merger->adapter, i)->path, name);
+    }
+    return OK;
+}
+
+static Status write_merged(Merger *merger, const char *folder, int64_t max_shard_bytes)
+{
+    size_t count = st_count(merger->base);
+    merger->sources = arena_array(&merger->arena, const StTensor *, count);
+    StDecl *decls = arena_array(&merger->arena, StDecl, count);
+    TRY(declare(merger, decls));
+    TRY(file_make_dirs(folder));
+    return st_write_folder(folder, "model", decls, count, (size_t)max_shard_bytes, append_tensor, merger);
+}
+
+Status merge_adapter(HfModel *base, const PeftAdapter *adapter, const char *folder, int64_t max_shard_bytes, ThreadPool *pool)
+{
+    TRY(hf_model_open_weights(base));
+    StFile *file;
+    TRY(st_open(adapter->dir, &file));
+    Merger merger = { .base = base->weights, .adapter = file, .pool = pool };
+    Status status = peft_scale(&adapter->lora, &merger.scale);
+    if (status == OK) status = write_merged(&merger, folder, max_shard_bytes);
+    if (status == OK) status = hf_copy_tokenizer_files(base->dir, folder);
+    if (status == OK) status = file_write_atomic(arena_printf(&merger.arena, "%s/config.json", folder), base->config_text.data,
+                                                 base->config_text.len);
+    st_close(file);
+    arena_deinit(&merger.arena);
+    return status;
+}

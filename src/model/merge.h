@@ -1,0 +1,10 @@
+/* Merging an adapter into its base: W + scale B A, computed in fp32, stored in the dtype the base has. */
+#pragma once
+
+#include "base/pool.h"
+#include "model/peft.h"
+
+/* Writes the merged model as a whole HF folder. base's weights must be open. ERR_INVALID names a tensor of the adapter that
+ * the base has no place for. pool may be NULL. */
+NODISCARD Status merge_adapter(HfModel *base, const PeftAdapter *adapter, const char *folder, int64_t max_shard_bytes,
+                               ThreadPool *pool);

@@ -1,0 +1,21 @@
+/* PEFT adapter folders: adapter_config.json and adapter_model.safetensors, key for key. */
+#pragma once
+
+#include "model/hf_model.h"
+#include "passes/compile.h"
+
+typedef struct PeftAdapter {
+    const char *dir;
+    LoraOptions lora;      /* of LoRA's kind; targets live in the arena */
+    const char *base_model; /* base_model_name_or_path; NULL: not said */
+} PeftAdapter;
+
+bool peft_is_adapter_dir(const char *dir); /* it holds an adapter_config.json */
+
+/* Reads DIR/adapter_config.json. ERR_UNSUPPORTED names a setting that would change the result and that we don't have. */
+NODISCARD Status peft_open(Arena *arena, const char *dir, PeftAdapter *out);
+
+/* Writes adapter_config.json as PEFT does. base_model: path or name of what it adapts. */
+NODISCARD Status peft_write_config(const LoraOptions *lora, const char *base_model, const char *folder);
+
+NODISCARD Status peft_scale(const LoraOptions *lora, double *out_scale); /* alpha / r, with rsLoRA alpha / sqrt(r) */

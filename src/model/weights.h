@@ -1,0 +1,24 @@
+/* Weights between a Hugging Face folder and a Session, by the mapping that each Param carries. */
+#pragma once
+
+#include "model/hf_model.h"
+#include "run/session.h"
+
+/* Writes elements [first, first + count) of a parameter, given as floats: rounded to its storage dtype, and exact into its
+ * master copy where the plan has one. */
+NODISCARD Status param_write(Session *session, const Param *param, int64_t first, const float *values, int64_t count);
+
+/* Fills every parameter that isn't an adapter's from the model's safetensors, converting dtypes. Errors name the tensor:
+ * missing, unexpected, of another shape, not finite. */
+NODISCARD Status weights_load(Session *session, HfModel *model);
+
+/* Bytes of the safetensors that weights_save writes. */
+int64_t weights_bytes(const Plan *plan, bool adapters);
+
+/* Writes the parameters (adapters: only theirs, under PEFT's names; else all others) as `folder`/`stem`.safetensors or
+ * shards with an index. */
+NODISCARD Status weights_save(Session *session, const HfModel *model, bool adapters, const char *folder, const char *stem,
+                              int64_t max_shard_bytes);
+
+/* Loads adapter parameters from a PEFT folder's safetensors. */
+NODISCARD Status weights_load_adapter(Session *session, const char *folder);

@@ -1,0 +1,177 @@
+/* Writing weights: the mapping of each Param backwards. A tensor of the file is a list of row ranges of parameters; they are
+ * read from the session in chunks while the file streams. */
+#include "model/weights.h"
+
+#include "model/weights_internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { CHUNK_BYTES = 1 << 20 };
+
+/* Rows [row, row + rows) of `param` are rows [at, at + rows) of the tensor. */
+typedef struct Piece {
+    const Param *param;
+    int64_t      row, rows, at;
+} Piece;
+
+typedef struct SavedTensor {
+    Piece *pieces;
+    int    num_pieces;
+    bool   transposed;
+} SavedTensor;
+
+typedef struct Saver {
+    Session       *session;
+    const HfModel *model;
+    Arena          arena;
+    StDecl        *decls;
+    SavedTensor   *tensors;
+    size_t         count;
+} Saver;
+
+static SavedTensor *add_tensor(Saver *saver, const char *name, const Param *param, int64_t rows, bool transposed)
+{
+    StDecl *decl = &saver->decls[saver->count];
+    decl->name = name;
+    decl->dtype = st_dtype_from(param->type.dtype);
+    decl->ndim = param->type.ndim;
+    for (int i = 0; i < decl->ndim; i++) decl->dim[i] = param->type.dim[i];
+    decl->dim[0] = rows;
+    if (transposed) {
+        decl->dim[0] = param->type.dim[1];
+        decl->dim[1] = param->type.dim[0];
+    }
+    SavedTensor *tensor = &saver->tensors[saver->count++];
+    tensor->transposed = transposed;
+    return tensor;
+}
+
+static void add_piece(Saver *saver, SavedTensor *tensor, Piece piece, int max_pieces)
+{
+    if (!tensor->pieces) tensor->pieces = arena_array(&saver->arena, Piece, max_pieces);
+    tensor->pieces[tensor->num_pieces++] = piece;
+}
+
+/* The pieces of a concatenation: as many rows as the loaded file has, else equal shares. */
+static Status add_concat(Saver *saver, const Param *param)
+{
+    const HfSource *hf = &param->hf;
+    int64_t         row = 0;
+    for (int i = 0; i < hf->num_names; i++) {
+        const StTensor *loaded = saver->model->weights ? st_find(saver->model->weights, hf->names[i]) : NULL;
+        int64_t         rows = loaded && loaded->ndim ? loaded->dim[0] : param->type.dim[0] / hf->num_names;
+        add_piece(saver, add_tensor(saver, hf->names[i], param, rows, false), (Piece){ param, row, rows, 0 }, 1);
+        row += rows;
+    }
+    FAIL_IF(row != param->type.dim[0], ERR_UNSUPPORTED, "%s: how its rows divide among %d tensors isn't known", param->name,
+            hf->num_names);
+    return OK;
+}
+
+/* Parameters that are slices of one tensor are gathered at the first of them. */
+static Status add_slices(Saver *saver, const Plan *plan, int first)
+{
+    const Param *param = plan->params[first];
+    const char  *name = param->hf.names[0];
+    for (size_t i = 0; i < saver->count; i++)
+        if (strcmp(saver->decls[i].name, name) == 0) return OK;
+    SavedTensor *tensor = add_tensor(saver, name, param, param->hf.total_rows, false);
+    int64_t      at = 0;
+    while (at < param->hf.total_rows) {
+        const Param *next = NULL;
+        for (int i = first; i < plan->num_params && !next; i++) {
+            const HfSource *hf = &plan->params[i]->hf;
+            if (hf->kind == HF_SLICE && strcmp(hf->names[0], name) == 0 && hf->begin == at) next = plan->params[i];
+        }
+        FAIL_IF(!next, ERR_UNSUPPORTED, "tensor %s: no parameter holds its rows from %lld on", name, (long long)at);
+        add_piece(saver, tensor, (Piece){ next, 0, next->hf.rows, at }, plan->num_params - first);
+        at += next->hf.rows;
+    }
+    return OK;
+}
+
+static Status collect(Saver *saver, const Plan *plan, bool adapters)
+{
+    size_t capacity = 0;
+    for (int i = 0; i < plan->num_params; i++) capacity += (size_t)plan->params[i]->hf.num_names;
+    saver->decls = arena_array(&saver->arena, StDecl, capacity + 1);
+    saver->tensors = arena_array(&saver->arena, SavedTensor, capacity + 1);
+    for (int i = 0; i < plan->num_params; i++) {
+        const Param *param = plan->params[i];
+        if (param->is_adapter != adapters) continue;
+        const char *name = param->hf.names[0];
+        if (adapters) name = arena_printf(&saver->arena, ADAPTER_PREFIX "%s", name);
+        switch (param->hf.kind) {
+        case HF_CONCAT: TRY(add_concat(saver, param)); break;
+        case HF_SLICE: TRY(add_slices(saver, plan, i)); break;
+        case HF_WHOLE:
+        case HF_TRANSPOSE:
+            add_piece(saver, add_tensor(saver, name, param, param->type.dim[0], param->hf.kind == HF_TRANSPOSE),
+                      (Piece){ param, 0, param->type.dim[0], 0 }, 1);
+        }
+    }
+    return OK;
+}
+
+static Status append_transposed(Saver *saver, const Param *param, FileWriter *out)
+{
+    size_t bytes = (size_t)type_bytes(&param->type), size = (size_t)dtype_bytes(param->type.dtype);
+    size_t rows = (size_t)param->type.dim[0], cols = (size_t)param->type.dim[1];
+    char  *all = malloc(bytes), *turned = malloc(bytes);
+    FAIL_IF(!all || !turned, ERR_NO_FIT, "no memory to transpose %s", param->name);
+    Status status = session_read(saver->session, param->name, all, bytes);
+    for (size_t r = 0; r < rows && status == OK; r++)
+        for (size_t c = 0; c < cols; c++) memcpy(turned + (c * rows + r) * size, all + (r * cols + c) * size, size);
+    if (status == OK) status = file_writer_append(out, turned, bytes);
+    free(all);
+    free(turned);
+    return status;
+}
+
+static Status append_piece(Saver *saver, const Piece *piece, FileWriter *out)
+{
+    int64_t row_bytes = type_bytes(&piece->param->type) / piece->param->type.dim[0];
+    size_t  begin = (size_t)(piece->row * row_bytes), bytes = (size_t)(piece->rows * row_bytes);
+    const char *direct = session_pointer(saver->session, piece->param->name);
+    if (direct) return file_writer_append(out, direct + begin, bytes);
+    char *chunk = malloc(CHUNK_BYTES);
+    CHECK(chunk);
+    Status status = OK;
+    for (size_t i = 0; i < bytes && status == OK; i += CHUNK_BYTES) {
+        size_t n = bytes - i < CHUNK_BYTES ? bytes - i : CHUNK_BYTES;
+        status = session_read_range(saver->session, piece->param->name, begin + i, chunk, n);
+        if (status == OK) status = file_writer_append(out, chunk, n);
+    }
+    free(chunk);
+    return status;
+}
+
+static Status append_tensor(void *context, size_t index, FileWriter *out)
+{
+    Saver       *saver = context;
+    SavedTensor *tensor = &saver->tensors[index];
+    if (tensor->transposed) return append_transposed(saver, tensor->pieces[0].param, out);
+    for (int i = 0; i < tensor->num_pieces; i++) TRY(append_piece(saver, &tensor->pieces[i], out));
+    return OK;
+}
+
+Status weights_save(Session *session, const HfModel *model, bool adapters, const char *folder, const char *stem,
+                    int64_t max_shard_bytes)
+{
+    Saver saver = { .session = session, .model = model };
+    TRY(session_sync(session));
+    Status status = collect(&saver, session_plan(session), adapters);
+    if (status == OK)
+        status = st_write_folder(folder, stem, saver.decls, saver.count, (size_t)max_shard_bytes, append_tensor, &saver);
+    arena_deinit(&saver.arena);
+    return status;
+}
+
+int64_t weights_bytes(const Plan *plan, bool adapters)
+{
+    int64_t bytes = 0;
+    for (int i = 0; i < plan->num_params; i++)
+        if (plan->params[i]->is_adapter == adapters) bytes += type_bytes(&plan->params[i]->type) + 256; /* and its header entry */
+    return bytes;
+}
