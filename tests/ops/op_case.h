@@ -1,0 +1,220 @@
+/* One node with memory of its own, for tests of ops: random inputs, guard bytes around every buffer, any subset of outputs,
+ * any kernel. */
+#pragma once
+
+#include "base/philox.h"
+#include "ops/infer.h"
+#include "test.h"
+
+enum { GUARD_BYTES = 256, GUARD_FILL = 0xA5 };
+
+/* `bytes` bytes at data, 256-byte aligned, GUARD_BYTES known bytes before and after. */
+typedef struct Buffer {
+    unsigned char *base, *data;
+    size_t         bytes;
+} Buffer;
+
+static Buffer buffer_make(size_t bytes)
+{
+    Buffer b = { .bytes = bytes };
+    b.base = aligned_alloc(256, (2 * GUARD_BYTES + bytes + 255) / 256 * 256);
+    b.data = b.base + GUARD_BYTES;
+    memset(b.base, GUARD_FILL, GUARD_BYTES + bytes + GUARD_BYTES);
+    return b;
+}
+
+static bool buffer_intact(const Buffer *b)
+{
+    for (int i = 0; i < GUARD_BYTES && b->base; i++)
+        if (b->base[i] != GUARD_FILL || b->data[b->bytes + (size_t)i] != GUARD_FILL) return false;
+    return true;
+}
+
+static void buffer_free(Buffer *b)
+{
+    free(b->base);
+    *b = (Buffer){ 0 };
+}
+
+typedef struct OpCase {
+    Arena    arena;
+    Graph   *graph;
+    Node    *node;
+    Value   *all_out[NODE_MAX_OUT]; /* every output the op has here, wanted or not */
+    uint32_t all;                   /* bit per output of those */
+    Buffer   in[NODE_MAX_IN];       /* as filled; runs work on copies where an output takes over an input */
+    Buffer   out[NODE_MAX_OUT];     /* of the last run */
+} OpCase;
+
+/* A graph of inputs and the node. The failure is infer's. */
+__attribute__((unused)) static Status op_case_make(OpCase *c, const OpDef *op, const void *attrs, const TensorType *in)
+{
+    *c = (OpCase){ 0 };
+    c->graph = graph_create(&c->arena, "case", op_table, OP_COUNT);
+    Value *values[NODE_MAX_IN] = { 0 };
+    for (int i = 0; i < op->num_in; i++) {
+        char name[16];
+        snprintf(name, sizeof name, "in%d", i);
+        if (in[i].ndim) values[i] = graph_add_value(c->graph, VALUE_INPUT, name, &in[i]);
+    }
+    TRY(graph_add_node(c->graph, op, attrs, "out", values, op->num_in, ~0u, &c->node));
+    for (int i = 0; i < op->num_in; i++)
+        if (values[i]) c->in[i] = buffer_make((size_t)type_bytes(&values[i]->type));
+    for (int k = 0; k < op->num_out; k++) {
+        c->all_out[k] = c->node->out[k];
+        if (!c->node->out[k]) continue;
+        c->all |= 1u << k;
+        c->out[k] = buffer_make((size_t)type_bytes(&c->node->out[k]->type));
+    }
+    return OK;
+}
+
+__attribute__((unused)) static void op_case_free(OpCase *c)
+{
+    for (int i = 0; i < NODE_MAX_IN; i++) buffer_free(&c->in[i]);
+    for (int k = 0; k < NODE_MAX_OUT; k++) buffer_free(&c->out[k]);
+    arena_deinit(&c->arena);
+}
+
+/* ---- inputs ---- */
+
+static double draw_normal(uint64_t key, uint32_t index)
+{
+    Philox4 draw = philox4x32(index, 0, 0, 0, key);
+    double  u = ((double)draw.v[0] + 0.5) / 4294967296.0, phase = (double)draw.v[1] / 4294967296.0;
+    return sqrt(-2 * log(u)) * cos(6.283185307179586 * phase);
+}
+
+/* Inputs whose elements must agree with each other or keep to a range. */
+static void draw_constrained(const OpDef *op, int k, const TensorType *type, void *data)
+{
+    int64_t  numel = type_numel(type);
+    float   *floats = data;
+    int32_t *ints = data;
+    if (type->dtype == DT_F32 && type->ndim == 1 && type->dim[0] == HYPER_COUNT && numel == HYPER_COUNT &&
+        (op->id == OP_ADAMW || op->id == OP_LOSS_SUM || op->id == OP_LOSS_SUM_BWD)) {
+        const float hyper[HYPER_COUNT] = { 1e-2f, 0.25f, 0.271f, 0.142625f };
+        memcpy(data, hyper, sizeof hyper);
+    }
+    if (op->id == OP_ADAMW && k == 3)
+        for (int64_t i = 0; i < numel; i++) vec_set(data, type->dtype, i, fabsf(vec_get(data, type->dtype, i)));
+    if (op->id == OP_ADAMW && k == 4) floats[0] = 30.0f;
+    if (op->id == OP_ADAMW && k == 8)
+        for (int64_t s = 0, n = type->dim[0]; s < n; s++) {
+            int64_t row[4] = { s * 20, s + 1 < n ? 17 : 18 + s, s & 1, 100 + s };
+            memcpy((int64_t *)data + s * 4, row, sizeof row);
+        }
+    /* documents of 1, 2, 3, ... tokens */
+    if ((op->id == OP_ATTENTION && k == 3) || (op->id == OP_ATTENTION_BWD && k == 6))
+        for (int64_t b = 0; b < type->dim[0]; b++)
+            for (int32_t t = 0, start = 0, len = (int32_t)b + 3; t < type->dim[1]; t++) {
+                if (t - start == len) start = t, len += 5;
+                ints[b * type->dim[1] + t] = start;
+            }
+    bool labels = (op->id == OP_CROSS_ENTROPY && k == 1) || (op->id == OP_CROSS_ENTROPY_BWD && k == 2) ||
+                  (op->id == OP_LM_HEAD_LOSS && k == 2) || (op->id == OP_LM_HEAD_LOSS_BWD && k == 3);
+    for (int64_t i = 1; labels && i < numel; i += 4) ints[i] = IGNORE_INDEX;
+}
+
+/* Floats normal, integers in [0, int_range[k]). */
+__attribute__((unused)) static void op_case_fill(OpCase *c, uint64_t seed, const int *int_range)
+{
+    for (int k = 0; k < c->node->num_in; k++) {
+        if (!c->node->in[k]) continue;
+        const TensorType *type = &c->node->in[k]->type;
+        void             *data = c->in[k].data;
+        for (int64_t i = 0, n = type_numel(type); i < n; i++) {
+            uint64_t key = seed * 64 + (uint64_t)k;
+            int64_t  whole = int_range[k] > 0 ? philox4x32((uint32_t)i, 1, 0, 0, key).v[0] % (uint32_t)int_range[k] : 0;
+            if (type->dtype == DT_I64)
+                ((int64_t *)data)[i] = whole;
+            else if (type->dtype == DT_I32)
+                ((int32_t *)data)[i] = (int32_t)whole;
+            else
+                vec_set(data, type->dtype, i, (float)draw_normal(key, (uint32_t)i));
+        }
+        draw_constrained(c->node->op, k, type, data);
+    }
+}
+
+/* ---- running ---- */
+
+typedef struct RunOptions {
+    uint32_t    want;       /* outputs to make */
+    bool        inplace;    /* out[0] in in[0]'s memory */
+    bool        plain;      /* accumulate inputs connected but not added to */
+    int         poison;     /* byte that fills outputs and workspace before */
+    ThreadPool *pool;
+} RunOptions;
+
+/* Copies the inputs, runs, leaves outputs in c->out. Checks guards and that inputs no output took over stay as they were. */
+__attribute__((unused)) static Status op_case_run(OpCase *c, const CpuKernel *kernel, const RunOptions *options, const char *what)
+{
+    const OpDef *op = c->node->op;
+    TensorView   in[NODE_MAX_IN] = { 0 }, out[NODE_MAX_OUT] = { 0 };
+    uint32_t     want = options->want & c->all, written = 0;
+    for (int k = 0; k < op->num_out; k++) c->node->out[k] = want >> k & 1 ? c->all_out[k] : NULL;
+    for (int i = 0; i < op->num_in; i++)
+        if (c->node->in[i]) in[i] = (TensorView){ c->in[i].data, c->node->in[i]->type };
+    for (int k = 0; k < op->num_out; k++) {
+        if (!(want >> k & 1)) continue;
+        memset(c->out[k].data, options->poison, c->out[k].bytes);
+        out[k] = (TensorView){ c->out[k].data, c->all_out[k]->type };
+        for (int i = 0; i < op->num_in; i++) {
+            if (node_alias_of(c->node, k) != c->node->in[i] && !(options->inplace && k == 0 && i == 0)) continue;
+            if (!c->node->in[i]) continue;
+            if (!(options->plain && node_accumulate_mask(c->node) >> k & 1)) memcpy(c->out[k].data, c->in[i].data, c->out[k].bytes);
+            in[i].data = c->out[k].data;
+            written |= 1u << i;
+        }
+    }
+    int        workers = pool_num_workers(options->pool);
+    Buffer     workspace = buffer_make(op->workspace ? op->workspace(c->node, workers) : 0), before[NODE_MAX_IN] = { 0 };
+    KernelArgs args = { .in = in, .out = out, .num_in = op->num_in, .num_out = op->num_out, .attrs = c->node->attrs,
+                        .accumulate = options->plain ? 0 : node_accumulate_mask(c->node) & want, .workspace = workspace.data,
+                        .workspace_bytes = workspace.bytes, .pool = options->pool };
+    memset(workspace.data, options->poison, workspace.bytes);
+    for (int i = 0; i < op->num_in; i++) {
+        before[i] = buffer_make(c->in[i].bytes);
+        memcpy(before[i].data, c->in[i].data, c->in[i].bytes);
+    }
+    Status status = kernel->run(&args);
+    if (!buffer_intact(&workspace)) test_fail(__FILE__, __LINE__, "%s: wrote outside its workspace of %zu bytes", what, workspace.bytes);
+    for (int i = 0; i < op->num_in; i++) {
+        if (!buffer_intact(&c->in[i])) test_fail(__FILE__, __LINE__, "%s: wrote outside input %d", what, i);
+        if (memcmp(before[i].data, c->in[i].data, c->in[i].bytes) != 0) test_fail(__FILE__, __LINE__, "%s: changed input %d", what, i);
+        buffer_free(&before[i]);
+    }
+    for (int k = 0; k < op->num_out; k++)
+        if (!buffer_intact(&c->out[k])) test_fail(__FILE__, __LINE__, "%s: wrote outside output %d", what, k);
+    buffer_free(&workspace);
+    for (int k = 0; k < op->num_out; k++) c->node->out[k] = c->all_out[k];
+    return status;
+}
+
+/* ---- comparing ---- */
+
+/* Element i of any tensor. */
+static double element(const TensorType *type, const void *data, int64_t i)
+{
+    if (type->dtype == DT_I64) return (double)((const int64_t *)data)[i];
+    if (type->dtype == DT_I32) return (double)((const int32_t *)data)[i];
+    return (double)vec_get(data, type->dtype, i);
+}
+
+/* max|a - b| / max(max|b|, floor); infinite where one is NaN and the other isn't. Equal elements count 0, infinities too. */
+__attribute__((unused)) static double tensor_error(const TensorType *ta, const void *a, const TensorType *tb, const void *b, double floor)
+{
+    double worst = 0, largest = floor;
+    for (int64_t i = 0, n = type_numel(ta); i < n; i++) {
+        double x = element(ta, a, i), y = element(tb, b, i);
+        if (x == y || (isnan(x) && isnan(y))) continue;
+        double d = fabs(x - y);
+        if (!(d <= worst)) worst = isnan(d) ? INFINITY : d;
+    }
+    for (int64_t i = 0, n = type_numel(tb); i < n; i++) {
+        double y = fabs(element(tb, b, i));
+        if (isfinite(y) && y > largest) largest = y;
+    }
+    return worst == 0 ? 0 : worst / largest;
+}

@@ -1,0 +1,329 @@
+/* Every op by its descriptor: what infer accepts and rejects, the text form, each kernel against the reference, and that results
+ * depend neither on threads, nor on what memory held, nor on which outputs are wanted, nor on sharing memory where that's allowed.
+ *
+ *   test_ops [op]
+ */
+#include "ops/op_case.h"
+
+static ThreadPool *pools[2]; /* 2 and 4 threads */
+
+static bool is_float(const TensorType *type) { return type->ndim && (DT_SET(type->dtype) & DT_SET_FLOAT); }
+
+static bool infers(const OpDef *op, const void *attrs, const TensorType *in)
+{
+    OpCase c;
+    Status status = op_case_make(&c, op, attrs, in);
+    op_case_free(&c);
+    return status == OK;
+}
+
+static bool kernel_fits(const OpCase *c, const CpuKernel *kernel)
+{
+    bool all = true;
+    for (int i = 0; i < c->node->num_in; i++)
+        if (c->node->in[i] && is_float(&c->node->in[i]->type)) all = all && (DT_SET(c->node->in[i]->type.dtype) & kernel->dtypes);
+    for (int k = 0; k < c->node->num_out; k++)
+        if (c->all_out[k] && is_float(&c->all_out[k]->type)) all = all && (DT_SET(c->all_out[k]->type.dtype) & kernel->dtypes);
+    return all;
+}
+
+static const CpuKernel *reference_of(const OpDef *op)
+{
+    int k = 0;
+    while (k + 1 < OP_MAX_KERNELS && op->cpu[k + 1].run) k++;
+    return &op->cpu[k];
+}
+
+/* ---- infer and text ---- */
+
+/* A wrong dtype is always refused. Wrong dims are refused, or harmless: then they run within bounds. */
+static void check_corrupted(const OpDef *op, const OpSample *sample)
+{
+    TensorType in[NODE_MAX_IN];
+    memcpy(in, sample->in, sizeof in);
+    for (int i = 0; i < op->num_in; i++) {
+        if (!sample->in[i].ndim) continue;
+        in[i].dtype = is_float(&in[i]) ? DT_I32 : DT_F32;
+        if (!(op->flags & OP_VIEW) && infers(op, sample->attrs, in))
+            test_fail(__FILE__, __LINE__, "%s: infer takes %s for input %d", op->name, dtype_info(in[i].dtype)->name, i);
+        in[i] = sample->in[i];
+        for (int change = 0; change <= 2 * in[i].ndim + 1; change++) {
+            if (change < in[i].ndim) in[i].dim[change]++;
+            else if (change < 2 * in[i].ndim) in[i].dim[change - in[i].ndim]--;
+            else if (change == 2 * in[i].ndim) in[i].ndim--;
+            else if (in[i].ndim < TENSOR_MAX_DIMS) in[i].dim[in[i].ndim++] = 1;
+            OpCase c;
+            bool   empty = in[i].ndim == 0;
+            for (int d = 0; d < in[i].ndim; d++) empty = empty || in[i].dim[d] < 1;
+            if (!empty && op_case_make(&c, op, sample->attrs, in) == OK) {
+                op_case_fill(&c, 1, sample->int_range);
+                RunOptions run = { .want = ~0u, .poison = 0 };
+                if (op->cpu[0].run && op_case_run(&c, &op->cpu[0], &run, op->name) != OK) status_clear();
+                op_case_free(&c);
+            }
+            in[i] = sample->in[i];
+        }
+        in[i] = sample->in[i];
+        bool optional = i >= op->min_in || (op->optional_in >> i & 1);
+        in[i].ndim = 0;
+        if (!optional && infers(op, sample->attrs, in)) test_fail(__FILE__, __LINE__, "%s: works without input %d", op->name, i);
+        in[i] = sample->in[i];
+    }
+}
+
+static void check_text(OpCase *c)
+{
+    StrBuf first = { 0 }, second = { 0 };
+    Graph *parsed;
+    for (int k = 0; k < c->node->num_out; k++)
+        if (c->all_out[k]) graph_add_output(c->graph, c->all_out[k]->name, c->all_out[k]);
+    EXPECT_OK(graph_verify(c->graph));
+    graph_print(c->graph, &first);
+    Status status = graph_parse(&c->arena, "case", first.data, first.len, op_table, OP_COUNT, &parsed);
+    if (status != OK) {
+        test_fail(__FILE__, __LINE__, "%s\n%s", status_message(), strbuf_cstr(&first));
+    } else {
+        graph_print(parsed, &second);
+        EXPECT_STR(strbuf_cstr(&second), strbuf_cstr(&first));
+        size_t size = c->node->op->attrs_size;
+        EXPECT(!size || memcmp(parsed->first->attrs, c->node->attrs, size) == 0);
+    }
+    strbuf_deinit(&first);
+    strbuf_deinit(&second);
+}
+
+/* ---- kernels ---- */
+
+typedef struct Outputs {
+    void *data[NODE_MAX_OUT];
+} Outputs;
+
+static Outputs outputs_keep(const OpCase *c)
+{
+    Outputs o = { { 0 } };
+    for (int k = 0; k < NODE_MAX_OUT; k++) {
+        if (!c->out[k].base) continue;
+        o.data[k] = malloc(c->out[k].bytes + 1);
+        memcpy(o.data[k], c->out[k].data, c->out[k].bytes);
+    }
+    return o;
+}
+
+static void outputs_free(Outputs *o)
+{
+    for (int k = 0; k < NODE_MAX_OUT; k++) free(o->data[k]);
+}
+
+/* Runs again with these options; wanted outputs have the same bits as in `expected`. */
+static void check_same_bits(OpCase *c, const CpuKernel *kernel, const Outputs *expected, const RunOptions *run, const char *what)
+{
+    if (op_case_run(c, kernel, run, what) != OK) {
+        test_fail(__FILE__, __LINE__, "%s: %s", what, status_message());
+        return;
+    }
+    for (int k = 0; k < NODE_MAX_OUT; k++)
+        if ((c->all & run->want) >> k & 1 && memcmp(expected->data[k], c->out[k].data, c->out[k].bytes) != 0)
+            test_fail(__FILE__, __LINE__, "%s (want %x): output %d has other bits; error %.3g", what, run->want & c->all, k,
+                      tensor_error(&c->all_out[k]->type, c->out[k].data, &c->all_out[k]->type, expected->data[k], 1e-30));
+}
+
+/* What was there plus the plain result, for outputs that add. */
+static void check_accumulates(OpCase *c, const CpuKernel *kernel, const Outputs *expected, const char *what)
+{
+    uint32_t   mask = node_accumulate_mask(c->node) & c->all;
+    RunOptions run = { .want = ~0u, .plain = true, .poison = 0xFF };
+    if (!mask || op_case_run(c, kernel, &run, what) != OK) return;
+    for (int k = 0; k < NODE_MAX_OUT; k++) {
+        if (!(mask >> k & 1)) continue;
+        const TensorType *type = &c->all_out[k]->type;
+        int               acc = 0;
+        while (c->node->in[acc] != node_alias_of(c->node, k)) acc++;
+        double worst = 0, largest = 0;
+        for (int64_t i = 0; i < type_numel(type); i++) {
+            double sum = element(type, c->in[acc].data, i) + element(type, c->out[k].data, i), got = element(type, expected->data[k], i);
+            worst = fmax(worst, fabs(sum - got));
+            largest = fmax(largest, fabs(sum));
+        }
+        double limit = type->dtype == DT_F32 ? 1e-5 : 1.0 / 64;
+        if (!(worst <= limit * largest)) test_fail(__FILE__, __LINE__, "%s: output %d isn't what was there plus the result: off by %.3g of %.3g", what, k, worst, largest);
+    }
+}
+
+/* New versions of state: an op that updates in place always does. */
+static uint32_t inplace_outputs(const OpCase *c)
+{
+    uint32_t mask = 0;
+    for (int k = 0; k < c->node->num_out; k++)
+        if (c->all_out[k] && node_alias_of(c->node, k) && !(node_accumulate_mask(c->node) >> k & 1)) mask |= 1u << k;
+    return mask;
+}
+
+static void check_kernel(OpCase *c, const CpuKernel *kernel, const char *what)
+{
+    const OpDef *op = c->node->op;
+    RunOptions   run = { .want = ~0u, .poison = 0xFF };
+    if (op_case_run(c, kernel, &run, what) != OK) {
+        test_fail(__FILE__, __LINE__, "%s: %s", what, status_message());
+        return;
+    }
+    Outputs expected = outputs_keep(c);
+    run.poison = 0x3C;
+    check_same_bits(c, kernel, &expected, &run, what);
+    for (int i = 0; i < 2; i++) {
+        run.pool = pools[i];
+        check_same_bits(c, kernel, &expected, &run, what);
+    }
+    uint32_t always = inplace_outputs(c);
+    for (run.want = 1; run.want < c->all; run.want++)
+        if ((run.want & c->all) == run.want && (run.want & always) == always) check_same_bits(c, kernel, &expected, &run, what);
+    run.want = ~0u;
+    bool shares = c->node->in[0] && c->all_out[0] && type_equal(&c->node->in[0]->type, &c->all_out[0]->type) && !node_alias_of(c->node, 0);
+    run.inplace = true;
+    if ((op->flags & OP_INPLACE) && shares) check_same_bits(c, kernel, &expected, &run, what);
+    check_accumulates(c, kernel, &expected, what);
+    outputs_free(&expected);
+}
+
+/* Each kernel within the sample's tolerance of the reference. */
+static void check_against_reference(OpCase *c, const OpSample *sample, const char *what)
+{
+    const OpDef     *op = c->node->op;
+    const CpuKernel *reference = reference_of(op);
+    RunOptions       run = { .want = ~0u, .poison = 0xFF };
+    if (reference == &op->cpu[0] || op_case_run(c, reference, &run, what) != OK) return;
+    Outputs expected = outputs_keep(c);
+    for (const CpuKernel *kernel = op->cpu; kernel != reference; kernel++) {
+        if (!kernel_fits(c, kernel) || op_case_run(c, kernel, &run, what) != OK) continue;
+        for (int k = 0; k < op->num_out; k++) {
+            if (!c->all_out[k]) continue;
+            const TensorType *type = &c->all_out[k]->type;
+            double            limit = type->dtype == DT_BF16 ? 1.0 / 128 : sample->tolerance > 0 ? sample->tolerance : 1e-5;
+            double            error = tensor_error(type, c->out[k].data, type, expected.data[k], 1e-30);
+            if (!(error <= limit)) test_fail(__FILE__, __LINE__, "%s: kernel %s, output %d is off by %.3g of the largest", what, kernel->name, k, error);
+        }
+    }
+    outputs_free(&expected);
+}
+
+/* bf16 results against those in f32 of the same numbers. */
+static void check_against_f32(OpCase *c, const void *attrs, const char *what)
+{
+    OpCase     wide;
+    TensorType in[NODE_MAX_IN] = { 0 };
+    const CpuKernel *kernel = &c->node->op->cpu[0];
+    RunOptions run = { .want = ~0u, .poison = 0xFF };
+    for (int i = 0; i < c->node->num_in; i++)
+        if (c->node->in[i]) in[i] = is_float(&c->node->in[i]->type) ? type_as(&c->node->in[i]->type, DT_F32) : c->node->in[i]->type;
+    EXPECT_OK(op_case_make(&wide, c->node->op, attrs, in));
+    for (int i = 0; i < c->node->num_in; i++) {
+        if (!c->node->in[i]) continue;
+        if (is_float(&in[i]))
+            vec_copy_in((float *)(void *)wide.in[i].data, c->in[i].data, c->node->in[i]->type.dtype, type_numel(&in[i]));
+        else
+            memcpy(wide.in[i].data, c->in[i].data, c->in[i].bytes);
+    }
+    if (op_case_run(&wide, kernel, &run, what) == OK && op_case_run(c, kernel, &run, what) == OK)
+        for (int k = 0; k < c->node->num_out; k++) {
+            if (!c->all_out[k]) continue;
+            double error = tensor_error(&c->all_out[k]->type, c->out[k].data, &wide.all_out[k]->type, wide.out[k].data, 1e-30);
+            if (!(error <= 1.0 / 64)) test_fail(__FILE__, __LINE__, "%s: output %d is off by %.3g of the largest from f32", what, k, error);
+        }
+    op_case_free(&wide);
+}
+
+/* ---- samples ---- */
+
+typedef enum Variant { VARIANT_F32, VARIANT_BF16, VARIANT_MIXED, VARIANT_COUNT } Variant;
+static const char *const variant_names[] = { "f32", "bf16", "mixed" };
+
+/* Float inputs in bf16 so far as infer takes them: all, or every other. */
+static void variant_types(const OpDef *op, const OpSample *sample, Variant variant, TensorType *in)
+{
+    for (int i = 0; variant != VARIANT_F32 && i < op->num_in; i++) {
+        if (!is_float(&in[i]) || (variant == VARIANT_MIXED && i % 2)) continue;
+        in[i].dtype = DT_BF16;
+        if (!infers(op, sample->attrs, in)) in[i].dtype = DT_F32;
+    }
+}
+
+/* Accumulate inputs added where the sample leaves them out: of the output's type. */
+static bool connect_accumulators(const OpDef *op, const OpSample *sample, TensorType *in)
+{
+    OpCase c;
+    bool   changed = false;
+    if (op_case_make(&c, op, sample->attrs, in) == OK)
+        for (int a = 0; a < op->num_alias; a++) {
+            const OpAlias *alias = &op->alias[a];
+            if (!alias->accumulate || in[alias->in].ndim || !c.all_out[alias->out]) continue;
+            in[alias->in] = c.all_out[alias->out]->type;
+            changed = true;
+        }
+    op_case_free(&c);
+    return changed;
+}
+
+static void run_case(const OpDef *op, const OpSample *sample, const TensorType *in, Variant variant, const char *what)
+{
+    OpCase c;
+    Status status = op_case_make(&c, op, sample->attrs, in);
+    if (status != OK) {
+        test_fail(__FILE__, __LINE__, "%s: %s", what, status_message());
+        op_case_free(&c);
+        return;
+    }
+    op_case_fill(&c, 7, sample->int_range);
+    OpCost cost = op->cost(c.node);
+    if (!(cost.flops >= 0 && cost.bytes >= 0 && cost.flops + cost.bytes > 0) && !(op->flags & OP_VIEW)) test_fail(__FILE__, __LINE__, "%s: costs nothing", what);
+    for (const CpuKernel *kernel = op->cpu; kernel < op->cpu + OP_MAX_KERNELS && kernel->run; kernel++)
+        if (kernel_fits(&c, kernel)) check_kernel(&c, kernel, what);
+    if (op->cpu[0].run) check_against_reference(&c, sample, what);
+    if (op->cpu[0].run && variant != VARIANT_F32) check_against_f32(&c, sample->attrs, what);
+    check_text(&c);
+    op_case_free(&c);
+}
+
+static void check_sample(const OpDef *op, int index)
+{
+    const OpSample *sample = &op->samples[index];
+    for (Variant variant = 0; variant < VARIANT_COUNT; variant++) {
+        char       what[128];
+        TensorType in[NODE_MAX_IN];
+        memcpy(in, sample->in, sizeof in);
+        variant_types(op, sample, variant, in);
+        snprintf(what, sizeof what, "%s sample %d %s", op->name, index, variant_names[variant]);
+        run_case(op, sample, in, variant, what);
+        if (!connect_accumulators(op, sample, in)) continue;
+        snprintf(what, sizeof what, "%s sample %d %s, accumulating", op->name, index, variant_names[variant]);
+        run_case(op, sample, in, variant, what);
+    }
+    check_corrupted(op, sample);
+}
+
+static void check_op(const OpDef *op, int id)
+{
+    EXPECT_INT(op->id, id);
+    EXPECT(op_by_name(op->name) == op);
+    EXPECT(op->synopsis && op->infer && op->cost && op->num_in <= NODE_MAX_IN && op->num_out <= NODE_MAX_OUT && op->min_in <= op->num_in);
+    EXPECT(op->cpu[0].run || (op->flags & OP_VIEW));
+    EXPECT_STR(op->flags & OP_VIEW ? "reference" : reference_of(op)->name, "reference");
+    for (int a = 0; a < op->num_alias; a++) EXPECT(op->alias[a].in < op->num_in && op->alias[a].out < op->num_out);
+    if (!op->num_samples) test_fail(__FILE__, __LINE__, "%s has no samples", op->name);
+    for (int i = 0; i < op->num_samples; i++) check_sample(op, i);
+}
+
+int main(int argc, char **argv)
+{
+    int passed = 0, failed = 0;
+    if (pool_create(2, &pools[0]) != OK || pool_create(4, &pools[1]) != OK) return 1;
+    for (int id = 0; id < OP_COUNT; id++) {
+        if (argc > 1 && strcmp(argv[1], op_table[id]->name) != 0) continue;
+        test_failures_of_case = 0;
+        check_op(op_table[id], id);
+        if (test_failures_of_case) fprintf(stderr, "FAILED %s\n", op_table[id]->name);
+        *(test_failures_of_case ? &failed : &passed) += 1;
+    }
+    pool_destroy(pools[0]);
+    pool_destroy(pools[1]);
+    printf("%d passed, %d failed, %d skipped\n", passed, failed, test_skipped_case);
+    return failed || !passed;
+}
