@@ -196,7 +196,7 @@ static void block_finish(const Attention *a, const QueryBlock *block)
             int64_t r = h * block->rows + i, head = block->g * a->group + h, t = block->row + i;
             float  *sum = block->sum + r * a->dim;
             vec_scale(sum, 1.0f / block->total[r], a->dim);
-            vec_store_row(heads_at_mut(&a->o, block->b, t, head), a->o.dtype, sum, a->dim);
+            if (a->o.data) vec_store_row(heads_at_mut(&a->o, block->b, t, head), a->o.dtype, sum, a->dim);
             if (a->lse) a->lse[(block->b * a->num_heads + head) * a->len + t] = block->most[r] + logf(block->total[r]);
         }
 }
@@ -251,7 +251,7 @@ static void reference_row(const Attention *a, int64_t b, int64_t t, int64_t h)
     double  most = -INFINITY, total = 0;
     for (int64_t key = begin; key < end; key++) most = fmax(most, reference_score(a, b, t, h, key));
     for (int64_t key = begin; key < end; key++) total += exp(reference_score(a, b, t, h, key) - most);
-    for (int64_t d = 0; d < a->dim; d++) {
+    for (int64_t d = 0; a->o.data && d < a->dim; d++) {
         double sum = 0;
         for (int64_t key = begin; key < end; key++)
             sum += exp(reference_score(a, b, t, h, key) - most) / total * vec_get(heads_at(&a->v, b, key, h / a->group), a->v.dtype, d);

@@ -24,8 +24,7 @@ static Status attention_bwd_infer(Node *node)
     TRY(infer_input(node, IN_LSE, "lse", DT_SET_F32, DIMS(batch, attrs->num_heads, len)));
     TRY(infer_input(node, IN_DOC_START, "doc_start", DT_SET(DT_I32), DIMS(batch, len)));
     node->out[0]->type = *q;
-    /* packed: dk and dv are never wanted; their type only has to be one */
-    for (int k = 1; k < 3; k++) node->out[k]->type = node->in[IN_Q + k] ? node->in[IN_Q + k]->type : *q;
+    for (int k = 1; k < 3; k++) node->out[k]->type = node->in[IN_Q + k] ? node->in[IN_Q + k]->type : (TensorType){ 0 };
     return OK;
 }
 
