@@ -41,7 +41,7 @@ void json_write_string(StrBuf *out, const char *text, size_t len)
     for (size_t i = 0; i < len;) {
         unsigned char c = (unsigned char)text[i];
         size_t        n = utf8_len((const unsigned char *)text + i, len - i);
-        if (n && c >= 0x20 && c != '"' && c != '\\') {
+        if (n && c >= 0x20 && c != 0x7F && c != '"' && c != '\\') {
             i += n;
             continue;
         }

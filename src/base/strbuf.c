@@ -74,8 +74,8 @@ bool str_equal(Str a, const char *b)
     return a.len == strlen(b) && (a.len == 0 || memcmp(a.data, b, a.len) == 0);
 }
 
-/* Damerau-Levenshtein (adjacent swaps count one), texts cut at 63 bytes. */
-static int edit_distance(const char *a, const char *b)
+/* Damerau-Levenshtein, restricted: no letter is edited twice. */
+int edit_distance(const char *a, const char *b)
 {
     enum { MOST = 64 };
     int    row[3][MOST];

@@ -32,5 +32,8 @@ static inline Str str_of(const char *text)
 }
 bool str_equal(Str a, const char *b);
 
+/* Letters to insert, delete, replace, or swap with a neighbour to make one of the other; texts are cut at 63 bytes. */
+int edit_distance(const char *a, const char *b);
+
 /* The entry of `names` (count) nearest to `text` by edit distance, or NULL when none is near enough to suggest. */
 const char *nearest_name(const char *text, const char *const *names, size_t count);

@@ -43,8 +43,15 @@ static void unknown_key(ConfigReader *reader, const Target *target, const YamlNo
         if (option_aliases[i].scope == target->scope) names[count++] = option_aliases[i].name;
     CHECK(count <= MOST_NAMES);
     const char *near = nearest_name(key->text.data, names, count);
-    if (near) reader_problem(reader, key, "unknown key %s%.100s; did you mean %s?", target->prefix, key->text.data, near);
-    else reader_problem(reader, key, "unknown key %s%.100s; `surogate help keys` lists all", target->prefix, key->text.data);
+    if (!near) {
+        reader_problem(reader, key, "unknown key %s%.100s; `surogate help keys` lists all", target->prefix, key->text.data);
+        return;
+    }
+    const char *also = NULL; /* as near: adamw_beta is adamw_beta1 or adamw_beta2 */
+    for (size_t i = 0; i < count && !also; i++)
+        if (names[i] != near && edit_distance(key->text.data, names[i]) == edit_distance(key->text.data, near)) also = names[i];
+    reader_problem(reader, key, "unknown key %s%.100s; did you mean %s%s%s?", target->prefix, key->text.data, near,
+                   also ? " or " : "", also ? also : "");
 }
 
 /* The value that alias row's own value stands for: its meaning as a node in *out, or false with a problem. */

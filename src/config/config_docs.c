@@ -1,0 +1,200 @@
+/* What the table says, for people (Markdown, help) and editors (JSON Schema). */
+#include "base/json.h"
+#include "config/options.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static void write_number(StrBuf *out, double value)
+{
+    char text[40];
+    snprintf(text, sizeof text, value > -1e15 && value < 1e15 ? "%.10g" : "%g", value);
+    strbuf_puts(out, text);
+}
+
+/* "1 to 65536", "`linear`, `cosine`", or "". */
+static void write_limits(StrBuf *out, const OptionInfo *option, const char *quote)
+{
+    const OptionLimits *limits = &option->limits;
+    bool                first = true;
+    for (size_t i = 0; limits->words && i < num_choices; i++) {
+        if (strcmp(choices[i].set, limits->words) != 0 || choices[i].is_spelling) continue;
+        strbuf_printf(out, "%s%s%s%s", first ? "" : ", ", quote, choices[i].text, quote);
+        first = false;
+    }
+    if (!limits->has_limits) return;
+    if (limits->above_min) {
+        strbuf_puts(out, "above ");
+        write_number(out, limits->min);
+    } else if (limits->max >= 9e18) {
+        strbuf_puts(out, "at least ");
+        write_number(out, limits->min);
+    } else {
+        write_number(out, limits->min);
+        strbuf_puts(out, " to ");
+        write_number(out, limits->max);
+    }
+}
+
+static const char *type_word(OptionKind kind)
+{
+    static const char *const words[] = { "boolean", "integer", "number", "size", "text", "word", "list", "mapping", "list of datasets" };
+    return words[kind];
+}
+
+/* The other names of a key: ", `x`" each. */
+static void write_aliases(StrBuf *out, ConfigKey key, const char *quote)
+{
+    const char *separator = "";
+    for (size_t i = 0; i < num_option_aliases; i++) {
+        const OptionAlias *alias = &option_aliases[i];
+        if (alias->key != key) continue;
+        strbuf_printf(out, "%s%s%s%s%s%s", separator, quote, alias->name, alias->value ? ": " : "", alias->value ? alias->value : "",
+                      quote);
+        separator = ", ";
+    }
+}
+
+void config_markdown(StrBuf *out)
+{
+    strbuf_puts(out,
+                "# Run file reference\n\n"
+                "<!-- Written by `surogate help keys --markdown` from src/config/options.def. -->\n\n"
+                "A run file is YAML: a mapping of the keys below. The same keys go on the command line as `key=value`, and inside a\n"
+                "dataset as `datasets.0.path=value`; the command line wins. An unknown key, a wrong type and a value out of range\n"
+                "are errors, all told at once.\n\n"
+                "Numbers may be written as `2e-4`; integers have neither fraction nor exponent. Booleans are `true`/`false` (`yes`,\n"
+                "`no`, `on`, `off` are read too). Sizes take `KB`, `MB`, `GB`, `TB` (powers of 1000) and `KiB`, `MiB`, `GiB`, `TiB`.\n"
+                "A list of one needs no brackets. An empty value or `null` means the default. Names in the last column are those\n"
+                "of other tools: they are read, and the key's own name is printed.\n");
+    for (size_t i = 0; i < num_option_rows; i++) {
+        const OptionRow *row = &option_rows[i];
+        if (row->title) {
+            strbuf_printf(out, "\n## %s\n\n%s\n\n| key | type | default | values | meaning | other names |\n|---|---|---|---|---|---|\n",
+                          row->title, row->text);
+            continue;
+        }
+        const OptionInfo *option = &options[row->key];
+        strbuf_printf(out, "| `%s` | %s | ", option->name, type_word(option->kind));
+        if (option->fallback) strbuf_printf(out, "`%s`", option->fallback);
+        strbuf_puts(out, " | ");
+        write_limits(out, option, "`");
+        strbuf_printf(out, " | %s | ", option->help);
+        write_aliases(out, row->key, "`");
+        strbuf_puts(out, " |\n");
+    }
+}
+
+static void schema_words(StrBuf *out, const char *set)
+{
+    bool first = true;
+    strbuf_puts(out, "{\"enum\": [");
+    for (size_t i = 0; i < num_choices; i++) {
+        if (strcmp(choices[i].set, set) != 0) continue;
+        if (!first) strbuf_puts(out, ", ");
+        json_write_string(out, choices[i].text, strlen(choices[i].text));
+        first = false;
+    }
+    strbuf_puts(out, "]}");
+}
+
+static void schema_type(StrBuf *out, const OptionInfo *option)
+{
+    switch (option->kind) {
+    case KIND_BOOL: strbuf_puts(out, "{\"type\": \"boolean\"}"); break;
+    case KIND_SIZE: strbuf_puts(out, "{\"type\": [\"integer\", \"string\"]}"); break;
+    case KIND_STRING: strbuf_puts(out, "{\"type\": [\"string\", \"boolean\", \"number\"]}"); break;
+    case KIND_CHOICE: schema_words(out, option->limits.words); break;
+    case KIND_LIST: strbuf_puts(out, "{\"type\": [\"string\", \"array\"], \"items\": {\"type\": [\"string\", \"number\"]}}"); break;
+    case KIND_MAP: strbuf_puts(out, "{\"type\": \"object\", \"additionalProperties\": {\"type\": \"string\"}}"); break;
+    case KIND_DATASETS: strbuf_puts(out, "{\"$ref\": \"#/$defs/datasets\"}"); break;
+    case KIND_INT:
+    case KIND_FLOAT:
+        strbuf_printf(out, "{\"type\": \"%s\"", option->kind == KIND_INT ? "integer" : "number");
+        if (option->limits.has_limits) {
+            strbuf_printf(out, ", \"%s\": ", option->limits.above_min ? "exclusiveMinimum" : "minimum");
+            write_number(out, option->limits.min);
+            if (!option->limits.above_min && option->limits.max < 9e18) {
+                strbuf_puts(out, ", \"maximum\": ");
+                write_number(out, option->limits.max);
+            }
+        }
+        strbuf_putc(out, '}');
+        break;
+    }
+}
+
+/* The properties of a scope's keys, then those of other tools' names for them. A key may always be null. */
+static void schema_properties(StrBuf *out, OptionScope scope)
+{
+    const char *separator = "\n";
+    for (int key = 0; key < CONFIG_KEY_COUNT; key++) {
+        const OptionInfo *option = &options[key];
+        if (option->scope != scope) continue;
+        strbuf_printf(out, "%s    \"%s\": {\"description\": ", separator, option->name);
+        json_write_string(out, option->help, strlen(option->help));
+        if (option->fallback) {
+            strbuf_puts(out, ", \"default\": ");
+            if (option->kind == KIND_BOOL || option->kind == KIND_INT || option->kind == KIND_FLOAT) strbuf_puts(out, option->fallback);
+            else json_write_string(out, option->fallback, strlen(option->fallback));
+        }
+        strbuf_puts(out, ", \"anyOf\": [");
+        schema_type(out, option);
+        strbuf_puts(out, ", {\"type\": \"null\"}]}");
+        separator = ",\n";
+    }
+    for (size_t i = 0; i < num_option_aliases; i++) {
+        const OptionAlias *alias = &option_aliases[i];
+        bool               repeated = i > 0 && strcmp(option_aliases[i - 1].name, alias->name) == 0;
+        if (alias->scope != scope || repeated) continue;
+        strbuf_printf(out, ",\n    \"%s\": {\"description\": \"Another tool's name of %s.\", \"deprecated\": true}", alias->name,
+                      options[alias->key].name);
+    }
+}
+
+void config_schema(StrBuf *out)
+{
+    strbuf_puts(out, "{\n  \"$schema\": \"https://json-schema.org/draft/2020-12/schema\",\n  \"title\": \"Surogate run file\",\n"
+                     "  \"type\": \"object\",\n  \"additionalProperties\": false,\n  \"properties\": {");
+    schema_properties(out, SCOPE_run);
+    strbuf_puts(out, "\n  },\n  \"$defs\": {\n   \"dataset\": {\"type\": \"object\", \"additionalProperties\": false, \"required\": [\"path\"], "
+                     "\"properties\": {");
+    schema_properties(out, SCOPE_dataset);
+    strbuf_puts(out, "\n   }},\n   \"datasets\": {\"anyOf\": [{\"type\": \"string\"}, {\"$ref\": \"#/$defs/dataset\"}, "
+                     "{\"type\": \"array\", \"items\": {\"anyOf\": [{\"type\": \"string\"}, {\"$ref\": \"#/$defs/dataset\"}]}}]}\n  }\n}\n");
+}
+
+static void help_of(StrBuf *out, ConfigKey key)
+{
+    const OptionInfo *option = &options[key];
+    StrBuf            values = { 0 }, names = { 0 };
+    write_limits(&values, option, "");
+    write_aliases(&names, key, "");
+    strbuf_printf(out, "%s%s (%s", option->scope == SCOPE_dataset ? "datasets[]." : "", option->name, type_word(option->kind));
+    if (option->fallback) strbuf_printf(out, ", default %s", option->fallback);
+    strbuf_printf(out, ")\n    %s\n", option->help);
+    if (values.len) strbuf_printf(out, "    Values: %s.\n", values.data);
+    if (names.len) strbuf_printf(out, "    Other names: %s.\n", names.data);
+    strbuf_deinit(&values);
+    strbuf_deinit(&names);
+}
+
+bool config_help(StrBuf *out, const char *key)
+{
+    bool found = false;
+    for (size_t i = 0; i < num_option_rows; i++) {
+        const OptionRow *row = &option_rows[i];
+        if (row->title) {
+            if (!key) strbuf_printf(out, "%s%s\n", i ? "\n" : "", row->title);
+            continue;
+        }
+        bool wanted = key && strcmp(options[row->key].name, key) == 0;
+        for (size_t a = 0; key && a < num_option_aliases && !wanted; a++)
+            wanted = option_aliases[a].key == row->key && strcmp(option_aliases[a].name, key) == 0;
+        if (key && !wanted) continue;
+        found = true;
+        if (key) help_of(out, row->key);
+        else strbuf_printf(out, "  %-29s %s\n", options[row->key].name, options[row->key].help);
+    }
+    return found;
+}

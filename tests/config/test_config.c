@@ -1,0 +1,301 @@
+/* The run file: values, problems, overrides, other tools' names, and what is printed from the table. */
+#include "base/json.h"
+#include "config/options.h"
+#include "files/file.h"
+#include "test.h"
+
+#include <unistd.h>
+
+static Config config;
+static StrBuf problems;
+
+/* Parses text with up to two overrides (NULL: none). */
+static Status parse(const char *text, const char *first, const char *second)
+{
+    const char *overrides[] = { first, second };
+    config_deinit(&config);
+    strbuf_clear(&problems);
+    return config_parse("run.yaml", text, strlen(text), overrides, (size_t)(first != NULL) + (second != NULL), &config, &problems);
+}
+
+static void values_are_typed(void)
+{
+    EXPECT_OK(parse("model: Qwen/Qwen3-0.6B\nlearning_rate: 2e-4\nmax_steps: 100\nlora: yes\nlora_rank: \"8\"\n"
+                    "lr_scheduler_type: cosine\nlora_target_modules: [q_proj, v_proj]\nmax_shard_size: 2GiB\n"
+                    "adamw_epsilon: .5\nadamw_beta1: 0.\ndevice: CPU\nthreads:\nrun_name: 123\n"
+                    "datasets:\n  - path: a.jsonl\n    type: text\n    samples: 10\n  - b.txt\n"
+                    "  - {path: c, message_property_mappings: {role: from, content: value}, train_on: all}\n", NULL, NULL));
+    EXPECT_STR(config.model, "Qwen/Qwen3-0.6B");
+    EXPECT(config.learning_rate == 2e-4);
+    EXPECT_INT(config.max_steps, 100);
+    EXPECT(config.lora);
+    EXPECT_INT(config.lora_rank, 8);
+    EXPECT_INT(config.lr_scheduler_type, OPT_LR_COSINE);
+    EXPECT_INT(config.lora_target_modules.count, 2);
+    EXPECT_STR(config.lora_target_modules.items[1], "v_proj");
+    EXPECT_INT(config.max_shard_size, 2147483648);
+    EXPECT(config.adamw_epsilon == 0.5 && config.adamw_beta1 == 0);
+    EXPECT_INT(config.device, OPT_DEVICE_CPU);
+    EXPECT_INT(config.threads, 0);
+    EXPECT_STR(config.run_name, "123");
+    EXPECT_INT(config.datasets.count, 3);
+    EXPECT_INT(config.datasets.items[0].type, OPT_DATASET_TEXT);
+    EXPECT_INT(config.datasets.items[0].samples, 10);
+    EXPECT_STR(config.datasets.items[0].text_field, "text");
+    EXPECT_STR(config.datasets.items[1].path, "b.txt");
+    EXPECT_INT(config.datasets.items[1].train_on, OPT_UNSET);
+    EXPECT_STR(config.datasets.items[2].message_property_mappings.values[0], "from");
+    EXPECT_INT(config.datasets.items[2].train_on, OPT_TRAIN_ON_ALL);
+    EXPECT_STR(config.origin[KEY_run_max_steps], "run.yaml:3:12");
+    EXPECT(!config.origin[KEY_run_seed] && !config.origin[KEY_run_threads]);
+    EXPECT_STR(config.datasets.items[1].origin[KEY_dataset_path], "run.yaml:18:5");
+    EXPECT_STR(config.notes, "");
+}
+
+static void defaults_are_those_of_the_table(void)
+{
+    EXPECT_OK(parse("", NULL, NULL));
+    EXPECT_INT(config.per_device_train_batch_size, 2);
+    EXPECT_INT(config.gradient_accumulation_steps, 4);
+    EXPECT_INT(config.sequence_len, 1024);
+    EXPECT_INT(config.lr_scheduler_type, OPT_LR_LINEAR);
+    EXPECT_INT(config.matmul_dtype, OPT_UNSET);
+    EXPECT_STR(config.lora_target_modules.items[0], "all-linear");
+    EXPECT(!config.model);
+    EXPECT_FAILS(config_require(&config, KEY_run_model, "pt"), ERR_INVALID, "pt needs the key model");
+    EXPECT_OK(parse("model: x\n", NULL, NULL));
+    EXPECT_OK(config_require(&config, KEY_run_model, "pt"));
+}
+
+static void all_problems_are_told_at_once(void)
+{
+    EXPECT_FAILS(parse("modell: x\nmax_steps: many\nlora_rank: 0\ndevice: cpuu\nlora: maybe\nseed: [1]\nseed: 2\n"
+                       "sequence_len: 1e3\nlearning_rate: fast\ndatasets:\n  - pth: x\n  - []\n? [1]\n: 2\nmax_shard_size: 3 XB\n"
+                       "lora_target_modules: [a, [b]]\nadapter: qlora\nadamw_epsilon: 0\nwarmup_ratio: 1.5\nsave_steps: -1\n"
+                       "eval_steps: 99999999999999999999\nadamw_beta2: 1e999\nmodel: {}\n", "stepps=3", "max_steps"),
+                 ERR_INVALID, "problems:\nrun.yaml:1:1: unknown key modell; did you mean model?\n");
+    static const char *const lines[] = {
+        "run.yaml:2:12: max_steps: expected an integer, found \"many\"\n",
+        "run.yaml:3:12: lora_rank: 0 is out of range, expected 1 to 65536\n",
+        "run.yaml:4:9: device: expected one of auto, cpu, cuda, found \"cpuu\"; did you mean cpu?\n",
+        "run.yaml:5:7: lora: expected true or false, found \"maybe\"\n",
+        "run.yaml:6:7: seed: expected an integer, found a list\n",
+        "run.yaml:7:1: seed is given twice; first at run.yaml:6:7\n",
+        "run.yaml:8:15: sequence_len: expected an integer, found 1e3; write 1000\n",
+        "run.yaml:9:16: learning_rate: expected a number, found \"fast\"\n",
+        "run.yaml:11:5: unknown key datasets[0].pth; did you mean path?\n",
+        "datasets[0]: the key path is missing\n",
+        "run.yaml:12:5: datasets[1]: expected a mapping or a path, found a list\n",
+        "expected a key, found a list\n",
+        "max_shard_size: expected a size like 8GB, found \"3 XB\"\n",
+        "lora_target_modules: expected a text as item 2, found a list\n",
+        "adapter: expected lora, found \"qlora\"\n",
+        "adamw_epsilon: 0 is out of range, expected above 0\n",
+        "warmup_ratio: 1.5 is out of range, expected 0 to 1\n",
+        "save_steps: -1 is out of range, expected at least 0\n",
+        "eval_steps: expected an integer, found \"99999999999999999999\"\n",
+        "adamw_beta2: expected a number, found \"1e999\"\n",
+        "model: expected a text, found a mapping\n",
+        "argument stepps=3: unknown key stepps",
+        "argument max_steps: expected key=value\n",
+    };
+    for (size_t i = 0; i < sizeof lines / sizeof *lines; i++) EXPECT_CONTAINS(strbuf_cstr(&problems), lines[i]);
+}
+
+static void more_problems(void)
+{
+    static const char *const cases[][2] = {
+        { "- a\n", "run.yaml:1:1: expected lines of \"key: value\", found a list" },
+        { "just text\n", "found a value" },
+        { "a: [\n", "run.yaml:" },
+        { "datasets: [~]\n", "datasets[0]: expected a mapping or a path, found nothing" },
+        { "datasets: {type: text}\n", "datasets[0]: the key path is missing" },
+        { "datasets: [{path: x, message_property_mappings: [a]}]\n", "message_property_mappings: expected a mapping of texts, found a list" },
+        { "datasets: [{path: x, message_property_mappings: {a: [b]}}]\n", "expected texts as keys and values" },
+        { "lora_target_linear: false\n", "lora_target_linear: expected true, found \"false\"" },
+        { "finetuning_type: [x]\n", "finetuning_type: expected lora or full, found a list" },
+        { "qqqqqqqqqqqq: 1\n", "unknown key qqqqqqqqqqqq; `surogate help keys` lists all" },
+        { "lora_rank: 8\nlora_r: 16\n", "run.yaml:2:1: lora_rank is given twice; first at run.yaml:1:12" },
+        { "sample_prompts: [~]\n", "expected a text as item 1, found nothing" },
+        { "memory_limit: 999999999TB\n", "expected a size" },
+        { "memory_limit: 1.2.3GB\n", "expected a size" },
+        { "memory_limit: GB\n", "expected a size" },
+        { "learning_rate: 1e\n", "expected a number" },
+        { "learning_rate: 0x10\n", "expected a number" },
+        { "learning_rate: .\n", "expected a number" },
+        { "seed: 1.5\n", "expected an integer, found \"1.5\"" },
+        { "seed: -1\n", "out of range, expected at least 0" },
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) EXPECT_FAILS(parse(cases[i][0], NULL, NULL), ERR_INVALID, cases[i][1]);
+    EXPECT_FAILS(parse("", "datasets.1.path=x", NULL), ERR_INVALID, "datasets has 0 items; the next would be datasets.0");
+    EXPECT_FAILS(parse("", "datasets.0.type=text", NULL), ERR_INVALID, "datasets[0]: the key path is missing; set datasets.0.path first");
+    EXPECT_FAILS(parse("", "datasets.x.type=text", NULL), ERR_INVALID, "unknown key datasets.x.type");
+    EXPECT_FAILS(parse("", "lora_target_modules=[a", NULL), ERR_INVALID, "argument lora_target_modules=[a:");
+    EXPECT_FAILS(parse("", "=3", NULL), ERR_INVALID, "expected key=value");
+}
+
+static void overrides_win(void)
+{
+    EXPECT_OK(parse("max_steps: 5\ndatasets: [a.txt]\n", "max_steps=7", "datasets.0.samples=3"));
+    EXPECT_INT(config.max_steps, 7);
+    EXPECT_INT(config.datasets.items[0].samples, 3);
+    EXPECT_STR(config.origin[KEY_run_max_steps], "argument max_steps=7");
+    EXPECT_OK(parse("datasets: [a.txt]\n", "datasets.1.path=b = c", "lora_target_modules=[q_proj, 'k: x']"));
+    EXPECT_INT(config.datasets.count, 2);
+    EXPECT_STR(config.datasets.items[0].path, "a.txt");
+    EXPECT_STR(config.datasets.items[1].path, "b = c");
+    EXPECT_STR(config.datasets.items[1].split, "train");
+    EXPECT_STR(config.lora_target_modules.items[1], "k: x");
+    EXPECT_OK(parse("micro_batch_size: 3\nseed: 5\n", "per_device_train_batch_size=6", "seed="));
+    EXPECT_INT(config.per_device_train_batch_size, 6);
+    EXPECT_INT(config.seed, 42);
+}
+
+static void other_tools_names_are_read_and_noted(void)
+{
+    EXPECT_OK(parse("base_model: m\nadapter: lora\nlora_r: 4\ntrain_on_inputs: no\nlora_target_linear: true\noptimizer: adamw_torch\n"
+                    "auto_resume_from_checkpoints: on\nval_set_size: 0.05\nwandb_name:\n", NULL, NULL));
+    EXPECT_STR(config.model, "m");
+    EXPECT(config.lora);
+    EXPECT_INT(config.lora_rank, 4);
+    EXPECT_INT(config.train_on, OPT_TRAIN_ON_ASSISTANT);
+    EXPECT_INT(config.optimizer, OPT_OPTIMIZER_ADAMW);
+    EXPECT_STR(config.resume_from_checkpoint, "auto");
+    EXPECT_CONTAINS(config.notes, "run.yaml:1:1: base_model is read as model\n");
+    EXPECT_CONTAINS(config.notes, "run.yaml:2:1: adapter is read as lora: true\n");
+    EXPECT(!strstr(config.notes, "wandb_name"));
+}
+
+static int is_known(const char *name)
+{
+    for (int i = 0; i < CONFIG_KEY_COUNT; i++)
+        if (strcmp(options[i].name, name) == 0) return 1;
+    for (size_t i = 0; i < num_option_aliases; i++)
+        if (strcmp(option_aliases[i].name, name) == 0) return 1;
+    return 0;
+}
+
+/* Every name with one letter deleted, or two neighbours swapped, is an error that suggests the name. */
+static void every_typo_is_an_error_that_suggests_the_key(void)
+{
+    char text[160], wrong[80];
+    int  tried = 0;
+    for (int key = 0; key < CONFIG_KEY_COUNT; key++) {
+        const OptionInfo *option = &options[key];
+        size_t            len = strlen(option->name);
+        const char       *dataset = option->scope == SCOPE_dataset ? "datasets:\n- path: x\n  " : "";
+        for (size_t i = 0; i < 2 * len; i++) {
+            strcpy(wrong, option->name);
+            if (i < len) memmove(wrong + i, wrong + i + 1, len - i);
+            else if (i - len + 1 < len) {
+                char c = wrong[i - len];
+                wrong[i - len] = wrong[i - len + 1];
+                wrong[i - len + 1] = c;
+            }
+            snprintf(text, sizeof text, "%s%s: 1\n", dataset, wrong);
+            if (is_known(wrong)) continue;
+            tried++;
+            if (parse(text, NULL, NULL) != ERR_INVALID || !strstr(status_message(), "unknown key"))
+                test_fail(__FILE__, __LINE__, "%s is no error", wrong);
+            const char *hint = strstr(status_message(), "did you mean");
+            if (!hint || !strstr(hint, option->name)) test_fail(__FILE__, __LINE__, "%s: %s", wrong, status_message());
+        }
+    }
+    EXPECT(tried > 1000);
+}
+
+static void a_printed_config_reads_back_the_same(void)
+{
+    StrBuf      first = { 0 }, second = { 0 };
+    const char *texts[] = { "", "model: \"a: b\\n#\\x7f\\u2028\"\nlearning_rate: 3e-05\nmax_shard_size: 1500000\nlora_target_modules: [\"\", null_, \"~\", \"-\"]\nfusion: []\n"
+                                "run_name: \"null\"\ndatasets:\n- {path: x y, prompt_format: \"{i}\\n\", message_property_mappings: {\"a b\": c}}\n- z\n" };
+    for (int i = 0; i < 2; i++) {
+        EXPECT_OK(parse(texts[i], NULL, NULL));
+        strbuf_clear(&first);
+        strbuf_clear(&second);
+        config_print(&config, &first);
+        EXPECT_OK(parse(strbuf_cstr(&first), NULL, NULL));
+        config_print(&config, &second);
+        EXPECT_STR(strbuf_cstr(&second), strbuf_cstr(&first));
+    }
+    EXPECT_CONTAINS(first.data, "learning_rate: 3e-05\n");
+    EXPECT_CONTAINS(first.data, "max_shard_size: 1500000\n");
+    EXPECT_CONTAINS(first.data, "lora_target_modules: [\"\", null_, \"~\", \"-\"]\n");
+    EXPECT_CONTAINS(first.data, "  - path: \"x y\"\n    type: auto\n");
+    strbuf_deinit(&first);
+    strbuf_deinit(&second);
+}
+
+static void arguments_and_files(void)
+{
+    char path[] = "/tmp/surogate-test-XXXXXX.yaml";
+    int  fd = mkstemps(path, 5);
+    EXPECT(fd >= 0 && write(fd, "max_steps: 3\n", 13) == 13);
+    close(fd);
+    StrBuf      long_form = { 0 };
+    config_deinit(&config);
+    const char *bare[] = { path, "seed=1" }, *option[] = { "--seed=2", "--config", path }, *two[] = { path, "--config", path },
+               *open[] = { "--config" }, *odd[] = { "--fast" }, *missing[] = { "absent.yaml" };
+    strbuf_printf(&long_form, "--config=%s", path);
+    const char *joined[] = { long_form.data };
+    EXPECT_OK(config_load_args(bare, 2, &config, NULL));
+    EXPECT(config.max_steps == 3 && config.seed == 1);
+    config_deinit(&config);
+    EXPECT_OK(config_load_args(option, 3, &config, NULL));
+    EXPECT(config.max_steps == 3 && config.seed == 2);
+    config_deinit(&config);
+    EXPECT_OK(config_load_args(joined, 1, &config, NULL));
+    EXPECT_INT(config.max_steps, 3);
+    config_deinit(&config);
+    EXPECT_FAILS(config_load_args(two, 3, &config, NULL), ERR_INVALID, "two run files");
+    EXPECT_FAILS(config_load_args(open, 1, &config, NULL), ERR_INVALID, "a file name must follow");
+    EXPECT_FAILS(config_load_args(odd, 1, &config, NULL), ERR_INVALID, "\"--fast\": expected a run file");
+    EXPECT_FAILS(config_load_args(missing, 1, &config, NULL), ERR_NOT_FOUND, "absent.yaml");
+    unlink(path);
+    strbuf_deinit(&long_form);
+}
+
+static void the_schema_is_json_and_complete(void)
+{
+    StrBuf    text = { 0 };
+    Arena     arena = { 0 };
+    JsonValue schema;
+    config_schema(&text);
+    EXPECT_OK(json_parse(&arena, "schema", text.data, text.len, &schema));
+    const JsonValue *run = json_get(&schema, "properties");
+    const JsonValue *dataset = json_get(json_get(json_get(&schema, "$defs"), "dataset"), "properties");
+    for (int key = 0; key < CONFIG_KEY_COUNT; key++)
+        if (!json_get(options[key].scope == SCOPE_run ? run : dataset, options[key].name))
+            test_fail(__FILE__, __LINE__, "%s is missing", options[key].name);
+    EXPECT(json_get(run, "base_model") != NULL);
+    arena_deinit(&arena);
+    strbuf_clear(&text);
+    EXPECT(config_help(&text, "lora_r"));
+    EXPECT_CONTAINS(text.data, "lora_rank (integer, default 16)\n");
+    EXPECT_CONTAINS(text.data, "Values: 1 to 65536.\n");
+    strbuf_clear(&text);
+    EXPECT(!config_help(&text, "nothing"));
+    EXPECT(config_help(&text, NULL));
+    EXPECT_CONTAINS(text.data, "\nLoRA\n");
+    strbuf_deinit(&text);
+}
+
+/* Run with UPDATE=1 to write the file anew. */
+static void the_reference_is_current(void)
+{
+    Arena       arena = { 0 };
+    StrBuf      text = { 0 };
+    Str         found = { "", 0 };
+    const char *path = arena_printf(&arena, "%.*sdocs/reference/config.md", (int)(sizeof __FILE__ - sizeof "tests/config/test_config.c"), __FILE__);
+    config_markdown(&text);
+    if (getenv("UPDATE")) EXPECT_OK(file_write_atomic(path, text.data, text.len));
+    EXPECT_OK(file_read(&arena, path, 1 << 20, &found));
+    EXPECT_STR(found.data, text.data);
+    strbuf_deinit(&text);
+    arena_deinit(&arena);
+}
+
+TEST_MAIN(TEST(values_are_typed), TEST(defaults_are_those_of_the_table), TEST(all_problems_are_told_at_once), TEST(more_problems),
+          TEST(overrides_win), TEST(other_tools_names_are_read_and_noted), TEST(every_typo_is_an_error_that_suggests_the_key),
+          TEST(a_printed_config_reads_back_the_same), TEST(arguments_and_files), TEST(the_schema_is_json_and_complete),
+          TEST(the_reference_is_current))
