@@ -1,0 +1,201 @@
+/* surogate new: a preset's config.json, then each parameter generated straight into the file. */
+#include "model/new.h"
+
+#include "model/init.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+__asm__(".section .rodata\n.global model_presets\n.global model_presets_end\nmodel_presets:\n.incbin \"" SUROGATE_MODELS_DIR
+        "/presets.json\"\nmodel_presets_end:\n.byte 0\n.previous\n");
+extern const char model_presets[], model_presets_end[];
+
+enum { CHUNK_NUMEL = 1 << 20, TASK_NUMEL = 1 << 14, MAX_NAMES = 128 };
+
+static Status parse_presets(Arena *arena, JsonValue *out)
+{
+    return json_parse(arena, "the shipped presets", model_presets, (size_t)(model_presets_end - model_presets), out);
+}
+
+static size_t preset_names(const JsonValue *presets, const char **names)
+{
+    size_t           count = 0;
+    const JsonValue *families = json_get(presets, "families");
+    for (uint32_t f = 0; f < families->count; f++) {
+        const JsonValue *sizes = json_get(&families->items[f], "sizes");
+        for (uint32_t i = 0; i < sizes->count && count < MAX_NAMES; i++) names[count++] = sizes->members[i].key.data;
+    }
+    return count;
+}
+
+Status new_list(StrBuf *out)
+{
+    Arena       arena = { 0 };
+    JsonValue   presets;
+    const char *names[MAX_NAMES];
+    Status      status = parse_presets(&arena, &presets);
+    if (status == OK)
+        for (size_t i = 0, n = preset_names(&presets, names); i < n; i++) strbuf_printf(out, "%s\n", names[i]);
+    arena_deinit(&arena);
+    return status;
+}
+
+/* Sets a member of an object that has room for it. */
+static void set_member(JsonValue *object, Str key, const JsonValue *value)
+{
+    for (uint32_t i = 0; i < object->count; i++)
+        if (object->members[i].key.len == key.len && memcmp(object->members[i].key.data, key.data, key.len) == 0) {
+            object->members[i].value = *value;
+            return;
+        }
+    object->members[object->count++] = (JsonMember){ key, *value };
+}
+
+static Status find_preset(Arena *arena, const JsonValue *presets, const char *arch, size_t extra, JsonValue *out)
+{
+    const JsonValue *families = json_get(presets, "families");
+    for (uint32_t f = 0; f < families->count; f++) {
+        const JsonValue *size = json_get(json_get(&families->items[f], "sizes"), arch);
+        if (!size) continue;
+        *out = *json_get(&families->items[f], "config");
+        JsonMember *members = arena_array(arena, JsonMember, out->count + size->count + extra);
+        memcpy(members, out->members, out->count * sizeof *members);
+        out->members = members;
+        for (uint32_t i = 0; i < size->count; i++) set_member(out, size->members[i].key, &size->members[i].value);
+        return OK;
+    }
+    const char *names[MAX_NAMES];
+    const char *near = nearest_name(arch, names, preset_names(presets, names));
+    FAIL(ERR_INVALID, "--arch %s: no such model%s%s%s; `surogate new --list` names all", arch, near ? ", did you mean " : "",
+         near ? near : "", near ? "?" : "");
+}
+
+static Status apply_setting(Arena *arena, JsonValue *config, const char *setting)
+{
+    const char *equals = strchr(setting, '=');
+    FAIL_IF(!equals || equals == setting, ERR_INVALID, "%s: expected key=value, a setting of config.json", setting);
+    Str       key = { arena_strndup(arena, setting, (size_t)(equals - setting)), (size_t)(equals - setting) };
+    JsonValue value;
+    if (json_parse(arena, "setting", equals + 1, strlen(equals + 1), &value) != OK) {
+        status_clear();
+        value = (JsonValue){ .type = JSON_STRING, .string = str_of(arena_strdup(arena, equals + 1)) };
+    }
+    set_member(config, key, &value);
+    return OK;
+}
+
+static int compare_members(const void *a, const void *b)
+{
+    return strcmp(((const JsonMember *)a)->key.data, ((const JsonMember *)b)->key.data);
+}
+
+/* config.json as transformers writes it: sorted keys, two spaces. */
+static Status write_config(Arena *arena, const NewOptions *options, const char *folder)
+{
+    JsonValue presets, config;
+    TRY(parse_presets(arena, &presets));
+    TRY(find_preset(arena, &presets, options->arch, options->num_settings, &config));
+    for (size_t i = 0; i < options->num_settings; i++) TRY(apply_setting(arena, &config, options->settings[i]));
+    qsort(config.members, config.count, sizeof *config.members, compare_members);
+    const char *path = arena_printf(arena, "%s/config.json", folder);
+    StrBuf text = { 0 }, generation = { 0 };
+    json_write(&text, &config, 2);
+    strbuf_putc(&text, '\n');
+    strbuf_puts(&generation, "{\n");
+    static const char *const ids[] = { "bos_token_id", "eos_token_id" };
+    for (int i = 0; i < 2; i++) {
+        const JsonValue *id = json_get(&config, ids[i]);
+        if (!id) continue;
+        strbuf_printf(&generation, "%s  \"%s\": ", generation.len > 2 ? ",\n" : "", ids[i]);
+        json_write(&generation, id, -1);
+    }
+    strbuf_puts(&generation, "\n}\n");
+    Status status = file_make_dirs(folder);
+    if (status == OK) status = file_write_atomic(path, text.data, text.len);
+    if (status == OK)
+        status = file_write_atomic(arena_printf(arena, "%s/generation_config.json", folder), generation.data, generation.len);
+    strbuf_deinit(&text);
+    strbuf_deinit(&generation);
+    return status;
+}
+
+/* ---- weights ---- */
+
+typedef struct Generator {
+    Graph     *graph;
+    uint64_t   seed;
+    ThreadPool *pool;
+    float     *values;
+    void      *converted;
+    const Param *param; /* of the chunk being filled */
+    int64_t    first, count;
+} Generator;
+
+static void fill_task(void *context, int64_t task, int worker)
+{
+    (void)worker;
+    Generator *g = context;
+    DType      dtype = g->param->type.dtype;
+    int64_t    at = task * TASK_NUMEL, n = g->count - at < TASK_NUMEL ? g->count - at : TASK_NUMEL;
+    init_values(g->seed, g->param, g->first + at, n, g->values + at);
+    dtype_convert((char *)g->converted + at * dtype_bytes(dtype), dtype, g->values + at, DT_F32, n);
+}
+
+static Status append_values(void *context, size_t index, FileWriter *out)
+{
+    Generator *g = context;
+    g->param = g->graph->params[index];
+    int64_t numel = type_numel(&g->param->type), size = dtype_bytes(g->param->type.dtype);
+    for (g->first = 0; g->first < numel; g->first += CHUNK_NUMEL) {
+        g->count = numel - g->first < CHUNK_NUMEL ? numel - g->first : CHUNK_NUMEL;
+        pool_run(g->pool, (g->count + TASK_NUMEL - 1) / TASK_NUMEL, fill_task, g);
+        TRY(file_writer_append(out, g->converted, (size_t)(g->count * size)));
+    }
+    return OK;
+}
+
+static Status write_weights(Arena *arena, const NewOptions *options, const HfModel *model, const char *folder)
+{
+    Generator g = { .seed = options->seed, .pool = options->pool };
+    TRY(hf_model_bind(arena, model, model->dtype, &g.graph));
+    StDecl *decls = arena_array(arena, StDecl, g.graph->num_params);
+    for (int i = 0; i < g.graph->num_params; i++) {
+        const Param *param = g.graph->params[i];
+        FAIL_IF(param->hf.kind != HF_WHOLE, ERR_UNSUPPORTED, "%s: parameter %s isn't one whole tensor of the file", options->arch,
+                param->name);
+        decls[i] = (StDecl){ .name = param->hf.names[0], .dtype = st_dtype_from(param->type.dtype), .ndim = param->type.ndim };
+        for (int k = 0; k < param->type.ndim; k++) decls[i].dim[k] = param->type.dim[k];
+    }
+    g.values = malloc(CHUNK_NUMEL * sizeof *g.values);
+    g.converted = malloc(CHUNK_NUMEL * sizeof *g.values);
+    CHECK(g.values && g.converted);
+    Status status = st_write_folder(folder, "model", decls, (size_t)g.graph->num_params, (size_t)options->max_shard_bytes,
+                                    append_values, &g);
+    free(g.values);
+    free(g.converted);
+    return status;
+}
+
+/* Settings are checked by opening what was written; where they're wrong nothing stays. */
+static void remove_config(Arena *arena, const char *folder)
+{
+    remove(arena_printf(arena, "%s/config.json", folder));
+    remove(arena_printf(arena, "%s/generation_config.json", folder));
+    remove(folder); /* only when empty */
+}
+
+Status new_model(const NewOptions *options, const char *folder)
+{
+    Arena    arena = { 0 };
+    HfModel *model = NULL;
+    FAIL_IF(file_exists(arena_printf(&arena, "%s/config.json", folder)), ERR_INVALID,
+            "%s already holds a config.json; name a new folder, or remove it first", folder);
+    Status status = write_config(&arena, options, folder);
+    if (status == OK) status = hf_model_open(&arena, folder, &model);
+    if (status != OK) remove_config(&arena, folder);
+    if (status == OK && options->weights) status = write_weights(&arena, options, model, folder);
+    if (status == OK && options->tokenizer) status = hf_copy_tokenizer_files(options->tokenizer, folder);
+    arena_deinit(&arena);
+    return status;
+}

@@ -1,0 +1,23 @@
+/* Making a Hugging Face folder from nothing: a shipped family and size, random weights. The sizes are models/presets.json. */
+#pragma once
+
+#include "base/pool.h"
+#include "model/hf_model.h"
+
+/* Lists the known names, one a line, for help and messages. */
+NODISCARD Status new_list(StrBuf *out);
+
+typedef struct NewOptions {
+    const char        *arch;         /* qwen3-0.6b */
+    const char *const *settings;     /* key=value of config.json, over the preset's; values are read as JSON, else as text */
+    size_t             num_settings;
+    const char        *tokenizer;    /* folder whose tokenizer files are copied; NULL: none */
+    bool               weights;      /* false: config.json (and tokenizer) only, for from_scratch */
+    uint64_t           seed;
+    int64_t            max_shard_bytes;
+    ThreadPool        *pool;         /* may be NULL */
+} NewOptions;
+
+/* Writes the folder; weights stream to disk. ERR_INVALID for an unknown name (with the nearest), a setting the family
+ * doesn't take, a folder that already holds a model. */
+NODISCARD Status new_model(const NewOptions *options, const char *folder);
