@@ -1,0 +1,162 @@
+/* A fixture of tests/fixtures/families compiled and loaded on the CPU: what the tests of whole programs share. */
+#pragma once
+
+#include "base/log.h"
+#include "files/safetensors.h"
+#include "ops/attrs.h"
+#include "ops/ops.h"
+#include "passes/compile.h"
+#include "run/session.h"
+#include "test.h"
+
+typedef struct Family {
+    Arena    arena;
+    char     dir[256];
+    StFile  *expected, *weights, *adapter;
+    Device  *device;
+    Plan    *plan;
+    Session *session;
+} Family;
+
+static const char *const family_names[] = { "llama", "llama3", "qwen3", "qwen3_untied", "qwen2" };
+enum { NUM_FAMILIES = 5, FAMILY_B = 2, FAMILY_T = 24, FAMILY_V = 61, FAMILY_TOKENS = FAMILY_B * FAMILY_T };
+
+/* max |got - want| / max |want| */
+__attribute__((unused)) static double max_error(const float *got, const float *want, int64_t n)
+{
+    double error = 0, scale = 0;
+    for (int64_t i = 0; i < n; i++) {
+        double d = fabs((double)got[i] - (double)want[i]);
+        if (!(d <= error)) error = d; /* NaN stays */
+        if (fabs((double)want[i]) > scale) scale = fabs((double)want[i]);
+    }
+    return error / (scale > 0 ? scale : 1);
+}
+
+/* |got - want| / |want|, L2 */
+__attribute__((unused)) static double l2_error(const float *got, const float *want, int64_t n)
+{
+    double error = 0, scale = 0;
+    for (int64_t i = 0; i < n; i++) {
+        error += ((double)got[i] - (double)want[i]) * ((double)got[i] - (double)want[i]);
+        scale += (double)want[i] * (double)want[i];
+    }
+    return sqrt(error) / (scale > 0 ? sqrt(scale) : 1);
+}
+
+__attribute__((unused)) static float *fixture_floats(Family *f, const char *name, int64_t *count)
+{
+    const StTensor *t = st_find(f->expected, name);
+    if (!t) {
+        test_fail(__FILE__, __LINE__, "%s: no %s", f->dir, name);
+        exit(1);
+    }
+    float *out = arena_array(&f->arena, float, t->numel);
+    EXPECT_OK(st_to_f32(t, 0, t->numel, out));
+    if (count) *count = t->numel;
+    return out;
+}
+
+__attribute__((unused)) static const int32_t *fixture_ints(const Family *f, const char *name)
+{
+    const StTensor *t = st_find(f->expected, name);
+    if (!t) test_fail(__FILE__, __LINE__, "%s: no %s", f->dir, name);
+    return t ? t->data : NULL;
+}
+
+/* The fixture's config and module, compiled with `options` on the CPU with `threads`. */
+__attribute__((unused)) static void family_open(Family *f, const char *name, const char *config_file, CompileOptions *options,
+                                                int threads)
+{
+    char path[512];
+    Str  text;
+    *f = (Family){ 0 };
+    snprintf(f->dir, sizeof f->dir, "tests/fixtures/families/%s", name);
+    snprintf(path, sizeof path, "%s/expected.safetensors", f->dir);
+    EXPECT_OK(st_open(path, &f->expected));
+    snprintf(path, sizeof path, "%s/model.safetensors", f->dir);
+    EXPECT_OK(st_open(path, &f->weights));
+    snprintf(path, sizeof path, "%s/adapter/adapter_model.safetensors", f->dir);
+    EXPECT_OK(st_open(path, &f->adapter));
+    snprintf(path, sizeof path, "%s/%s", f->dir, config_file);
+    EXPECT_OK(file_read(&f->arena, path, 1 << 20, &text));
+    JsonValue config;
+    EXPECT_OK(json_parse(&f->arena, path, text.data, text.len, &config));
+    const JsonValue *architectures = json_get(&config, "architectures");
+    size_t           len = 0;
+    const char      *ir = ir_shipped_module(architectures->items[0].string.data, &len);
+    IrModule        *module;
+    EXPECT_OK(ir_module_parse(&f->arena, name, ir, len, &module));
+    EXPECT_OK(device_cpu_create(threads, &f->device));
+    options->verify = true;
+    options->num_workers = threads;
+    Status status = compile_plan(&f->arena, module, &config, path, options, f->device, &f->plan);
+    EXPECT_OK(status);
+    if (status != OK) exit(1);
+    EXPECT_OK(session_create(f->plan, f->device, &f->session));
+}
+
+__attribute__((unused)) static void family_close(Family *f)
+{
+    session_destroy(f->session);
+    f->device->api->destroy(f->device);
+    st_close(f->expected);
+    st_close(f->weights);
+    st_close(f->adapter);
+    arena_deinit(&f->arena);
+}
+
+/* Parameter's tensor in the fixture: by its Hugging Face name; adapters under PEFT's prefix. */
+__attribute__((unused)) static const StTensor *family_tensor(const Family *f, const Param *param)
+{
+    char name[512];
+    snprintf(name, sizeof name, "%s%s", param->is_adapter ? "base_model.model." : "", param->hf.names[0]);
+    return st_find(param->is_adapter ? f->adapter : f->weights, name);
+}
+
+/* Writes every parameter, in its storage dtype. */
+__attribute__((unused)) static void family_load(Family *f)
+{
+    for (int i = 0; i < f->plan->num_params; i++) {
+        const Param    *param = f->plan->params[i];
+        const StTensor *t = family_tensor(f, param);
+        if (!t || t->numel != type_numel(&param->type)) {
+            test_fail(__FILE__, __LINE__, "%s: %s isn't in the fixture", f->dir, param->hf.names[0]);
+            continue;
+        }
+        float *values = arena_array(&f->arena, float, t->numel);
+        void  *stored = arena_alloc(&f->arena, (size_t)type_bytes(&param->type));
+        EXPECT_OK(st_to_f32(t, 0, t->numel, values));
+        dtype_convert(stored, param->type.dtype, values, DT_F32, t->numel);
+        EXPECT_OK(session_write(f->session, param->name, stored, (size_t)type_bytes(&param->type)));
+        const PlanEntry *master = plan_find(f->plan, "master");
+        for (int k = 0; master && k < f->plan->num_trained; k++)
+            if (f->plan->trained_params[k] == param)
+                EXPECT_OK(session_write_range(f->session, "master", (size_t)f->plan->segments[k][SEGMENT_OFFSET] * 4, values, (size_t)t->numel * 4));
+    }
+}
+
+/* A batch of `rows` rows from tokens, labels and so on of B x T, beginning at row `first`. */
+__attribute__((unused)) static void family_batch(Family *f, const int32_t *ids, const int32_t *labels, const int32_t *positions,
+                                                 const int32_t *doc_start, int first, int rows, float inv_tokens, int64_t step)
+{
+    size_t  skip = (size_t)first * FAMILY_T, bytes = (size_t)rows * FAMILY_T * 4;
+    int32_t doc_id[FAMILY_TOKENS];
+    for (int i = 0; i < rows * FAMILY_T; i++) doc_id[i] = (first + i / FAMILY_T) * 1000 + doc_start[skip + (size_t)i];
+    int64_t steps[STEP_COUNT] = { 1234, step, 0, 0 };
+    float   hyper[HYPER_COUNT] = { [HYPER_INV_TOKENS] = inv_tokens };
+    EXPECT_OK(session_write(f->session, "tokens", ids + skip, bytes));
+    if (labels) EXPECT_OK(session_write(f->session, "labels", labels + skip, bytes));
+    EXPECT_OK(session_write(f->session, "positions", positions + skip, bytes));
+    if (plan_find(f->plan, "doc_start")) EXPECT_OK(session_write(f->session, "doc_start", doc_start + skip, bytes));
+    if (plan_find(f->plan, "doc_id")) EXPECT_OK(session_write(f->session, "doc_id", doc_id, bytes));
+    if (plan_find(f->plan, "step")) EXPECT_OK(session_write(f->session, "step", steps, sizeof steps));
+    if (plan_find(f->plan, "hyper")) EXPECT_OK(session_write(f->session, "hyper", hyper, sizeof hyper));
+}
+
+__attribute__((unused)) static int count_labels(const int32_t *labels, int n)
+{
+    int count = 0;
+    for (int i = 0; i < n; i++) count += labels[i] != IGNORE_INDEX;
+    return count;
+}

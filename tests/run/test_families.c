@@ -1,0 +1,254 @@
+/* Every shipped family against transformers and PEFT in fp64: losses, gradients, trajectories, with and without fusions and
+ * recomputation, by fixtures that tests/oracle/make_families.py wrote. */
+#include "family.h"
+
+static CompileOptions train_options(void)
+{
+    CompileOptions options = compile_defaults();
+    options.batch = FAMILY_B;
+    options.seq = FAMILY_T;
+    options.beta2 = 0.95;
+    options.weight_decay = 0.1;
+    options.max_grad_norm = 1.0;
+    return options;
+}
+
+static const char *lora_all[] = { "all-linear" };
+
+/* The adapter folder's settings, from its adapter_config.json. */
+static void use_adapter(const char *family, CompileOptions *options, Arena *arena)
+{
+    char      path[512];
+    Str       text;
+    JsonValue config;
+    snprintf(path, sizeof path, "tests/fixtures/families/%s/adapter/adapter_config.json", family);
+    EXPECT_OK(file_read(arena, path, 1 << 20, &text));
+    EXPECT_OK(json_parse(arena, path, text.data, text.len, &config));
+    const JsonValue *targets = json_get(&config, "target_modules");
+    options->lora.enabled = true;
+    options->train_base = false;
+    json_get_int(&config, "r", &options->lora.r);
+    json_get_double(&config, "lora_alpha", &options->lora.alpha);
+    json_get_bool(&config, "use_rslora", &options->lora.use_rslora);
+    if (targets->type == JSON_STRING) {
+        options->lora.targets = lora_all;
+        options->lora.num_targets = 1;
+        return;
+    }
+    const char **names = arena_array(arena, const char *, targets->count);
+    for (uint32_t i = 0; i < targets->count; i++) names[i] = targets->items[i].string.data;
+    options->lora.targets = names;
+    options->lora.num_targets = (int)targets->count;
+}
+
+static void name_of(char out[128], const char *prefix, const char *which, const char *what)
+{
+    snprintf(out, 128, "%s%s.%s", prefix, which, what);
+}
+
+/* One micro-step on the fixture's `plain` or `packed` batch; returns the loss. */
+static float run_batch(Family *f, const char *prefix, const char *which)
+{
+    char           name[4][128];
+    static const char *const what[] = { "ids", "labels", "position_ids", "doc_start" };
+    (void)prefix;
+    for (int i = 0; i < 4; i++) name_of(name[i], "", which, what[i]);
+    const int32_t *labels = fixture_ints(f, name[1]);
+    family_batch(f, fixture_ints(f, name[0]), labels, fixture_ints(f, name[2]), fixture_ints(f, name[3]), 0, FAMILY_B,
+                 1.0f / (float)count_labels(labels, FAMILY_TOKENS), 0);
+    EXPECT_OK(session_run(f->session, PROGRAM_MICRO_FIRST));
+    float loss = NAN;
+    EXPECT_OK(session_output(f->session, PROGRAM_MICRO_FIRST, "loss", &loss, sizeof loss));
+    return loss;
+}
+
+/* Each trained parameter's gradient against the fixture's. */
+static void check_gradients(Family *f, const char *prefix, double tolerance)
+{
+    char name[512];
+    for (int i = 0; i < f->plan->num_trained; i++) {
+        const Param *param = f->plan->trained_params[i];
+        int64_t      n;
+        snprintf(name, sizeof name, "%spacked.grad.%s%s", prefix, param->is_adapter ? "base_model.model." : "", param->hf.names[0]);
+        float *want = fixture_floats(f, name, &n), *got = arena_array(&f->arena, float, n);
+        snprintf(name, sizeof name, "grad.%s", param->name);
+        EXPECT_OK(session_read(f->session, name, got, (size_t)n * sizeof(float)));
+        double error = l2_error(got, want, n);
+        if (!(error <= tolerance)) test_fail(__FILE__, __LINE__, "%s: gradient of %s: error %.3g", f->dir, param->name, error);
+    }
+}
+
+static void losses_and_gradients(CompileOptions options, const char *family, bool lora, const char *config)
+{
+    Family      f;
+    Arena       arena = { 0 };
+    const char *prefix = lora ? "lora." : "";
+    if (lora) use_adapter(family, &options, &arena);
+    family_open(&f, family, config, &options, 2);
+    family_load(&f);
+    char name[128];
+    for (int packed = lora; packed < 2; packed++) {
+        const char *which = packed ? "packed" : "plain";
+        name_of(name, prefix, which, "loss");
+        float want = *fixture_floats(&f, name, NULL), got = run_batch(&f, prefix, which);
+        if (!(fabsf(got - want) <= 1e-5f * fabsf(want)))
+            test_fail(__FILE__, __LINE__, "%s %s: loss %.8g, expected %.8g", f.dir, name, (double)got, (double)want);
+    }
+    check_gradients(&f, prefix, 1e-4);
+    family_close(&f);
+    arena_deinit(&arena);
+}
+
+static void gradients_match_the_reference(void)
+{
+    for (int i = 0; i < NUM_FAMILIES; i++) losses_and_gradients(train_options(), family_names[i], false, "config.json");
+}
+
+static void config_of_transformers_4_gives_the_same(void)
+{
+    for (int i = 0; i < NUM_FAMILIES; i++) losses_and_gradients(train_options(), family_names[i], false, "config_v4.json");
+}
+
+static void lora_gradients_match_peft(void)
+{
+    for (int i = 0; i < NUM_FAMILIES; i++) losses_and_gradients(train_options(), family_names[i], true, "config.json");
+}
+
+static void gradients_match_without_fusions(void)
+{
+    CompileOptions options = train_options();
+    options.no_fuse = (1u << FUSION_COUNT) - 1;
+    for (int i = 0; i < NUM_FAMILIES; i++) {
+        losses_and_gradients(options, family_names[i], false, "config.json");
+        losses_and_gradients(options, family_names[i], true, "config.json");
+    }
+}
+
+/* Flat gradients of the packed batch. */
+static float *flat_gradients(Family *f, int64_t *n)
+{
+    *n = f->plan->flat_numel;
+    float *grads = calloc((size_t)*n, sizeof(float));
+    (void)run_batch(f, "", "packed");
+    EXPECT_OK(session_read(f->session, "grads", grads, (size_t)*n * sizeof(float)));
+    return grads;
+}
+
+static void recomputing_gives_equal_bits(void)
+{
+    for (int i = 0; i < NUM_FAMILIES; i++) {
+        for (int lora = 0; lora < 2; lora++) {
+            float  *plain = NULL;
+            int64_t n, saved = 0;
+            for (int flags = -1; flags <= PART_COUNT - 1; flags++) {
+                CompileOptions options = train_options();
+                Arena          arena = { 0 };
+                Family         f;
+                options.recompute = flags < 0 ? 0 : flags == 0 ? ~0u : 1u << flags;
+                if (lora) use_adapter(family_names[i], &options, &arena);
+                options.lora.dropout = lora ? 0.25 : 0;
+                family_open(&f, family_names[i], "config.json", &options, 2);
+                family_load(&f);
+                float *grads = flat_gradients(&f, &n);
+                if (!plain) {
+                    plain = grads;
+                    saved = f.plan->region_bytes[REGION_ACTIVATIONS];
+                } else {
+                    if (memcmp(plain, grads, (size_t)n * sizeof(float)) != 0)
+                        test_fail(__FILE__, __LINE__, "%s: recompute %d changes bits", f.dir, flags);
+                    if (f.plan->region_bytes[REGION_ACTIVATIONS] > saved)
+                        test_fail(__FILE__, __LINE__, "%s: recompute %d takes more memory", f.dir, flags);
+                    free(grads);
+                }
+                family_close(&f);
+                arena_deinit(&arena);
+            }
+            free(plain);
+        }
+    }
+}
+
+static void threads_change_no_bit(void)
+{
+    for (int i = 0; i < NUM_FAMILIES; i++) {
+        float  *one = NULL;
+        int64_t n;
+        for (int threads = 1; threads <= 4; threads *= 2) {
+            CompileOptions options = train_options();
+            Family         f;
+            family_open(&f, family_names[i], "config.json", &options, threads);
+            family_load(&f);
+            float *grads = flat_gradients(&f, &n), *again = flat_gradients(&f, &n);
+            EXPECT(memcmp(grads, again, (size_t)n * sizeof(float)) == 0);
+            if (one) EXPECT(memcmp(one, grads, (size_t)n * sizeof(float)) == 0);
+            if (one) free(grads);
+            else one = grads;
+            free(again);
+            family_close(&f);
+        }
+        free(one);
+    }
+}
+
+static double step_once(Family *f, int step, double *norm)
+{
+    static const char *const what[] = { "steps.ids", "steps.labels", "steps.position_ids", "steps.doc_start" };
+    const int32_t           *data[4];
+    for (int i = 0; i < 4; i++) data[i] = fixture_ints(f, what[i]) + (size_t)step * FAMILY_TOKENS;
+    float inv = 1.0f / (float)count_labels(data[1], FAMILY_TOKENS), loss, norm2, applied;
+    /* Two micro-steps of one row each, when the plan's batch is one. */
+    int rows = (int)f->plan->program[PROGRAM_MICRO_FIRST].graph->values[0]->type.dim[0];
+    for (int first = 0; first < FAMILY_B; first += rows) {
+        family_batch(f, data[0], data[1], data[2], data[3], first, rows, inv, step);
+        EXPECT_OK(session_run(f->session, first ? PROGRAM_MICRO_NEXT : PROGRAM_MICRO_FIRST));
+    }
+    float hyper[HYPER_COUNT] = { [HYPER_LR] = 1e-3f, [HYPER_INV_TOKENS] = inv };
+    hyper[HYPER_BIAS1] = (float)(1 - pow(0.9, step + 1));
+    hyper[HYPER_BIAS2] = (float)(1 - pow(0.95, step + 1));
+    EXPECT_OK(session_write(f->session, "hyper", hyper, sizeof hyper));
+    EXPECT_OK(session_run(f->session, PROGRAM_OPTIMIZER));
+    EXPECT_OK(session_output(f->session, PROGRAM_OPTIMIZER, "loss", &loss, sizeof loss));
+    EXPECT_OK(session_output(f->session, PROGRAM_OPTIMIZER, "norm2", &norm2, sizeof norm2));
+    EXPECT_OK(session_output(f->session, PROGRAM_OPTIMIZER, "applied", &applied, sizeof applied));
+    EXPECT(applied == 1.0f);
+    *norm = sqrt((double)norm2);
+    return (double)loss;
+}
+
+static void trajectory(const char *family, bool lora, int batch)
+{
+    CompileOptions options = train_options();
+    Arena          arena = { 0 };
+    Family         f;
+    options.batch = batch;
+    if (lora) use_adapter(family, &options, &arena);
+    family_open(&f, family, "config.json", &options, 2);
+    family_load(&f);
+    float *losses = fixture_floats(&f, lora ? "lora.steps.loss" : "steps.loss", NULL);
+    float *norms = fixture_floats(&f, lora ? "lora.steps.grad_norm" : "steps.grad_norm", NULL);
+    for (int step = 0; step < 10; step++) {
+        double norm, loss = step_once(&f, step, &norm);
+        if (!(fabs(loss - (double)losses[step]) <= 1e-4 * (double)losses[step]))
+            test_fail(__FILE__, __LINE__, "%s step %d: loss %.7g, expected %.7g", f.dir, step, loss, (double)losses[step]);
+        if (!(fabs(norm - (double)norms[step]) <= 1e-4 * (double)norms[step]))
+            test_fail(__FILE__, __LINE__, "%s step %d: norm %.7g, expected %.7g", f.dir, step, norm, (double)norms[step]);
+    }
+    family_close(&f);
+    arena_deinit(&arena);
+}
+
+static void ten_steps_match_the_reference(void)
+{
+    for (int i = 0; i < NUM_FAMILIES; i++)
+        for (int batch = 1; batch <= FAMILY_B; batch++) trajectory(family_names[i], false, batch);
+}
+
+static void ten_lora_steps_match_peft(void)
+{
+    for (int i = 0; i < NUM_FAMILIES; i++)
+        for (int batch = 1; batch <= FAMILY_B; batch++) trajectory(family_names[i], true, batch);
+}
+
+TEST_MAIN(TEST(gradients_match_the_reference), TEST(config_of_transformers_4_gives_the_same), TEST(lora_gradients_match_peft),
+          TEST(gradients_match_without_fusions), TEST(ten_steps_match_the_reference), TEST(ten_lora_steps_match_peft),
+          TEST(recomputing_gives_equal_bits), TEST(threads_change_no_bit))
