@@ -1,7 +1,6 @@
 /* Workers claim tasks from one atomic counter. A job is announced by bumping a generation number; idle workers spin on it
  * for a few microseconds, since the next job mostly follows at once, then sleep on it as a futex. The caller never waits
  * for a worker that is still waking up: a job is closed when its tasks are claimed, and whoever comes later stays out. */
-#define _GNU_SOURCE
 #include "base/pool.h"
 
 #include <immintrin.h>

@@ -1,0 +1,208 @@
+/* Status, strings, arena, dtypes, random words and the thread pool. */
+#include "base/arena.h"
+#include "base/dtype.h"
+#include "base/log.h"
+#include "base/philox.h"
+#include "base/pool.h"
+#include "base/strbuf.h"
+#include "test.h"
+
+#include <unistd.h>
+
+static Status fails(int code)
+{
+    FAIL_IF(code == 1, ERR_INVALID, "first %d", code);
+    FAIL(ERR_IO, "second %s", "x");
+}
+
+static Status passes_on(int code)
+{
+    TRY(fails(code));
+    return OK;
+}
+
+static void failures_carry_a_message(void)
+{
+    EXPECT_FAILS(passes_on(1), ERR_INVALID, "first 1");
+    EXPECT_FAILS(passes_on(2), ERR_IO, "second x");
+    EXPECT_INT(status_prefix(ERR_IO, "file %d", 3), ERR_IO);
+    EXPECT_STR(status_message(), "file 3: second x");
+    char longest[6000];
+    memset(longest, 'a', sizeof longest);
+    longest[sizeof longest - 1] = 0;
+    (void)status_fail(ERR_IO, "%s", longest);
+    EXPECT_INT(strlen(status_message()), STATUS_MESSAGE_BYTES - 1);
+    (void)status_prefix(ERR_IO, "p");
+    EXPECT_INT(strlen(status_message()), STATUS_MESSAGE_BYTES - 1);
+    EXPECT(strncmp(status_message(), "p: aaa", 6) == 0);
+    status_clear();
+    EXPECT_STR(status_message(), "");
+    EXPECT_INT(status_exit_code(ERR_NO_FIT), 3);
+    EXPECT_STR(status_name(ERR_DIVERGED), "diverged");
+}
+
+static void arenas_give_zeroed_aligned_memory(void)
+{
+    Arena arena = { 0 };
+    for (size_t bytes = 0; bytes < 3000000; bytes = bytes * 3 + 1) {
+        unsigned char *data = arena_alloc(&arena, bytes);
+        EXPECT_INT((uintptr_t)data % 16, 0);
+        for (size_t i = 0; i < bytes; i += 101) EXPECT_INT(data[i], 0);
+        memset(data, 0xAB, bytes);
+    }
+    arena_reset(&arena);
+    EXPECT_INT(arena.used_bytes, 0);
+    EXPECT_INT(*(char *)arena_alloc(&arena, 100), 0);
+    EXPECT_STR(arena_printf(&arena, "%d-%s", 7, "x"), "7-x");
+    EXPECT_STR(arena_strndup(&arena, "abcdef", 3), "abc");
+    arena_deinit(&arena);
+}
+
+static void strings_grow(void)
+{
+    StrBuf text = { 0 };
+    EXPECT_STR(strbuf_cstr(&text), "");
+    for (int i = 0; i < 1000; i++) strbuf_printf(&text, "%d,", i);
+    EXPECT_INT(text.len, 3890);
+    EXPECT(strncmp(text.data, "0,1,2,", 6) == 0);
+    EXPECT(str_equal(str_of("abc"), "abc"));
+    EXPECT(!str_equal(str_of("ab"), "abc"));
+    strbuf_deinit(&text);
+    const char *names[] = { "sequence_len", "seed", "save_steps" };
+    EXPECT_STR(nearest_name("sequence_length", names, 3), "sequence_len");
+    EXPECT_STR(nearest_name("sede", names, 3), "seed");
+    EXPECT(!nearest_name("quite_another", names, 3));
+    EXPECT_INT(edit_distance("abcd", "abdc"), 1);
+    EXPECT_INT(edit_distance("", "abc"), 3);
+}
+
+static void bf16_rounds_to_nearest_even(void)
+{
+    EXPECT_INT(bf16_from_f32(1.0f), 0x3F80);
+    EXPECT_INT(bf16_from_f32(1.0f + 0x1p-8f), 0x3F80); /* a tie, to even */
+    EXPECT_INT(bf16_from_f32(1.0f + 3 * 0x1p-8f), 0x3F82);
+    EXPECT_INT(bf16_from_f32(1.0f + 0x1.1p-8f), 0x3F81);
+    EXPECT_INT(bf16_from_f32(INFINITY), 0x7F80);
+    EXPECT_INT(bf16_from_f32(3.4e38f), 0x7F80);
+    EXPECT(isnan(bf16_to_f32(bf16_from_f32(NAN))));
+    for (uint32_t bits = 0; bits < 0x10000; bits++) {
+        float value = bf16_to_f32((uint16_t)bits);
+        if (!isnan(value)) EXPECT_INT(bf16_from_f32(value), bits);
+    }
+}
+
+static void stochastic_rounding_has_no_bias(void)
+{
+    enum { COUNT = 1 << 16 };
+    float  value = 1.0f + 0.25f * 0x1p-7f;
+    double sum = 0;
+    for (uint32_t i = 0; i < COUNT; i++) sum += (double)bf16_to_f32(bf16_from_f32_stochastic(value, i)) - 1.0;
+    EXPECT_NEAR(sum / COUNT / 0x1p-7, 0.25, 1e-4);
+    EXPECT_INT(bf16_from_f32_stochastic(INFINITY, 0xFFFF), 0x7F80);
+    EXPECT(isnan(bf16_to_f32(bf16_from_f32_stochastic(NAN, 0xFFFF))));
+}
+
+static void dtypes_have_names(void)
+{
+    DType dtype;
+    EXPECT(dtype_parse("bfloat16", &dtype) && dtype == DT_BF16);
+    EXPECT(dtype_parse("torch.float32", &dtype) && dtype == DT_F32);
+    EXPECT(dtype_parse("fp32", &dtype) && dtype == DT_F32);
+    EXPECT(!dtype_parse("f33", &dtype));
+    for (int i = 0; i < DT_COUNT; i++) EXPECT(dtype_parse(dtype_info((DType)i)->name, &dtype) && dtype == (DType)i);
+    float    in[3] = { 1, -2.5f, 3 }, out[3];
+    uint16_t half[3];
+    dtype_convert(half, DT_BF16, in, DT_F32, 3);
+    dtype_convert(out, DT_F32, half, DT_BF16, 3);
+    EXPECT(memcmp(in, out, sizeof in) == 0);
+    dtype_convert(out, DT_F32, in, DT_F32, 2);
+    EXPECT(out[1] == -2.5f);
+}
+
+/* Known answers of Random123's kat_vectors for philox4x32-10. */
+static void philox_gives_the_published_words(void)
+{
+    Philox4 zero = philox4x32(0, 0, 0, 0, 0);
+    EXPECT(zero.v[0] == 0x6627e8d5 && zero.v[1] == 0xe169c58d && zero.v[2] == 0xbc57ac4c && zero.v[3] == 0x9b00dbd8);
+    Philox4 ones = philox4x32(~0u, ~0u, ~0u, ~0u, ~(uint64_t)0);
+    EXPECT(ones.v[0] == 0x408f276d && ones.v[1] == 0x41c83b0e && ones.v[2] == 0xa20bc7c6 && ones.v[3] == 0x6d5451fd);
+    Philox4 pi = philox4x32(0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344, 0x299f31d0a4093822u);
+    EXPECT(pi.v[0] == 0xd16cfe09 && pi.v[1] == 0x94fdcceb && pi.v[2] == 0x5001e420 && pi.v[3] == 0x24126ea1);
+    EXPECT(philox_uniform(~0u) < 1.0f && philox_uniform(0) == 0.0f);
+}
+
+enum { MOST_TASKS = 5000 };
+static int counts[MOST_TASKS], used_workers[64];
+
+static void count_task(void *context, int64_t task, int worker)
+{
+    __atomic_fetch_add(&counts[task], 1, __ATOMIC_RELAXED);
+    __atomic_fetch_add(&used_workers[worker], *(int *)context, __ATOMIC_RELAXED);
+}
+
+static void every_task_runs_once(void)
+{
+    int one = 1;
+    for (int workers = 1; workers <= 7; workers += 2) {
+        ThreadPool *pool;
+        EXPECT_OK(pool_create(workers, &pool));
+        EXPECT_INT(pool_num_workers(pool), workers);
+        memset(counts, 0, sizeof counts);
+        int expected = 0;
+        for (int job = 0; job < 300; job++) {
+            int num_tasks = job < 4 ? job : job * 7 % 64;
+            for (int t = 0; t < num_tasks; t++) expected++;
+            pool_run(pool, num_tasks, count_task, &one);
+            int sum = 0;
+            for (int t = 0; t < 64; t++) sum += counts[t];
+            EXPECT_INT(sum, expected);
+            if (job % 100 == 99) usleep(2000); /* let the workers fall asleep */
+        }
+        memset(counts, 0, sizeof counts);
+        pool_run(pool, MOST_TASKS, count_task, &one);
+        for (int t = 0; t < MOST_TASKS; t++) EXPECT_INT(counts[t], 1);
+        for (int w = workers; w < 64; w++) EXPECT_INT(used_workers[w], 0);
+        pool_destroy(pool);
+    }
+    pool_run(NULL, 3, count_task, &one);
+    EXPECT_INT(counts[2], 2);
+    EXPECT_INT(pool_num_workers(NULL), 1);
+    pool_destroy(NULL);
+    ThreadPool *pool;
+    EXPECT_FAILS(pool_create(-1, &pool), ERR_INVALID, "-1 threads");
+    EXPECT_OK(pool_create(0, &pool));
+    EXPECT(pool_num_workers(pool) >= 1);
+    pool_destroy(pool);
+}
+
+static void log_lines_go_to_stderr_by_level(void)
+{
+    char  path[] = "/tmp/surogate-test-XXXXXX", text[4096], expected[2100];
+    int   fd = mkstemp(path), saved = dup(2);
+    char  longest[2000];
+    memset(longest, 'x', sizeof longest);
+    longest[sizeof longest - 1] = 0;
+    dup2(fd, 2);
+    log_info("info %d", 1);
+    log_debug("hidden");
+    log_set_level(LOG_VERBOSE);
+    log_debug("debug");
+    log_set_level(LOG_QUIET);
+    log_info("hidden");
+    log_warn("w");
+    log_error("%s", longest);
+    EXPECT(!log_is_terminal());
+    log_set_level(LOG_NORMAL);
+    dup2(saved, 2);
+    ssize_t n = pread(fd, text, sizeof text - 1, 0);
+    text[n > 0 ? n : 0] = 0;
+    snprintf(expected, sizeof expected, "info 1\ndebug\nwarning: w\nerror: %s\n", longest);
+    EXPECT_STR(text, expected);
+    close(fd);
+    close(saved);
+    unlink(path);
+}
+
+TEST_MAIN(TEST(failures_carry_a_message), TEST(arenas_give_zeroed_aligned_memory), TEST(strings_grow),
+          TEST(bf16_rounds_to_nearest_even), TEST(stochastic_rounding_has_no_bias), TEST(dtypes_have_names),
+          TEST(philox_gives_the_published_words), TEST(every_task_runs_once), TEST(log_lines_go_to_stderr_by_level))

@@ -1,0 +1,28 @@
+/* Any bytes open or are refused; every tensor of what opens can be found, read and checked. */
+#include "files/safetensors.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    void   *copy = aligned_alloc(64, (size + 64) / 64 * 64); /* as aligned as a mapped file */
+    StFile *file;
+    if (size) memcpy(copy, data, size);
+    if (st_open_memory("fuzz", copy, size, &file) == OK) {
+        size_t bytes = 0;
+        for (size_t i = 0; i < st_count(file); i++) {
+            const StTensor *tensor = st_at(file, i);
+            if (st_find(file, tensor->name) != tensor) abort();
+            if (st_check_finite(tensor) != OK && !st_dtype_is_float(tensor->dtype)) abort();
+            bytes += tensor->bytes;
+        }
+        if (bytes > size) abort();
+        (void)st_metadata(file, "format");
+        st_close(file);
+    }
+    free(copy);
+    return 0;
+}
