@@ -13,6 +13,9 @@
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
+
+/* Compiled in here: libfyaml.a brings an older copy of the library's symbols, which would clash with libxxhash.a. */
+#define XXH_INLINE_ALL
 #include <xxhash.h>
 
 enum { COPY_BYTES = 1 << 20, PATH_MOST = PATH_MAX };
