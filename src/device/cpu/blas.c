@@ -3,7 +3,7 @@
  * start-up functions, run once more under OPENBLAS_CORETYPE, which is its documented way of naming kernels. */
 #include "device/cpu/blas.h"
 
-#include <openblas-serial/cblas.h>
+#include <openblas-pthread/cblas.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,6 +11,7 @@
 /* Of OpenBLAS, exported but in no header. */
 void gotoblas_dynamic_init(void);
 void gotoblas_dynamic_quit(void);
+int  blas_thread_shutdown_(void);
 
 static bool cpu_has_avx512(void)
 {
@@ -19,8 +20,11 @@ static bool cpu_has_avx512(void)
            __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512cd");
 }
 
-static void choose_kernels(void)
+static void start(void)
 {
+    /* its threads go: ours call it. (The build without threads is no choice: it claims packing buffers without a lock.) */
+    openblas_set_num_threads(1);
+    blas_thread_shutdown_();
     const char *chosen = openblas_get_corename();
     bool        is_avx2 = strcmp(chosen, "Haswell") == 0 || strcmp(chosen, "Zen") == 0;
     if (!is_avx2 || !cpu_has_avx512() || getenv("OPENBLAS_CORETYPE")) return;
@@ -33,7 +37,7 @@ static void choose_kernels(void)
 void blas_init(void)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
-    pthread_once(&once, choose_kernels);
+    pthread_once(&once, start);
 }
 
 const char *blas_core_name(void)

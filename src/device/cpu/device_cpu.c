@@ -1,5 +1,4 @@
 /* The CPU as a device: memory is the process's own, launches run one after another at once, each spread over the thread pool. */
-#define _GNU_SOURCE
 #include "device/device.h"
 
 #include "base/pool.h"

@@ -1,5 +1,4 @@
 /* Name, memory and cores of this machine, and a short measurement of what it can do at most. */
-#define _GNU_SOURCE
 #include "device/cpu/facts.h"
 
 #include "base/pool.h"
