@@ -8,7 +8,8 @@
 #include "device/cpu/blas.h"
 
 static const AttrDef attention_attrs[] = { ATTR_INT(AttentionAttrs, num_heads, 0), ATTR_INT(AttentionAttrs, num_kv_heads, 0),
-                                           ATTR_INT(AttentionAttrs, head_dim, 0), ATTR_FLOAT(AttentionAttrs, scale, 0), { 0 } };
+                                           ATTR_INT(AttentionAttrs, head_dim, 0), ATTR_FLOAT(AttentionAttrs, scale, 0),
+                                           ATTR_BOOL(AttentionAttrs, dense, 0), { 0 } };
 
 Status attention_infer_qkv(const Node *node, int at)
 {

@@ -8,7 +8,8 @@
 #include "device/cpu/blas.h"
 
 static const AttrDef attention_bwd_attrs[] = { ATTR_INT(AttentionAttrs, num_heads, 0), ATTR_INT(AttentionAttrs, num_kv_heads, 0),
-                                               ATTR_INT(AttentionAttrs, head_dim, 0), ATTR_FLOAT(AttentionAttrs, scale, 0), { 0 } };
+                                               ATTR_INT(AttentionAttrs, head_dim, 0), ATTR_FLOAT(AttentionAttrs, scale, 0),
+                                           ATTR_BOOL(AttentionAttrs, dense, 0), { 0 } };
 
 enum { IN_DO, IN_Q, IN_K, IN_V, IN_O, IN_LSE, IN_DOC_START };
 

@@ -3,7 +3,8 @@
 #include "ops/attention.h"
 
 static const AttrDef attention_cached_attrs[] = { ATTR_INT(AttentionAttrs, num_heads, 0), ATTR_INT(AttentionAttrs, num_kv_heads, 0),
-                                                  ATTR_INT(AttentionAttrs, head_dim, 0), ATTR_FLOAT(AttentionAttrs, scale, 0), { 0 } };
+                                                  ATTR_INT(AttentionAttrs, head_dim, 0), ATTR_FLOAT(AttentionAttrs, scale, 0),
+                                           ATTR_BOOL(AttentionAttrs, dense, 0), { 0 } };
 
 enum { IN_Q, IN_K, IN_V, IN_KC, IN_VC, IN_STEP };
 

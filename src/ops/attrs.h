@@ -41,6 +41,7 @@ typedef struct QkvAttrs { /* layout of a packed row: H query heads, G keys, G va
 typedef struct AttentionAttrs {
     int64_t num_heads, num_kv_heads, head_dim; /* needed when packed; always set */
     double  scale;                             /* of q k^T; 0: 1/sqrt(head_dim) */
+    bool    dense; /* every row is one document: doc_start is 0 wherever it matters. A promise that faster kernels use */
 } AttentionAttrs;
 
 typedef struct LossSumBwdAttrs { /* dims of dlosses */

@@ -1,4 +1,5 @@
 /* bind: the module becomes a graph for this program's shapes, with only the outputs that the program is run for. */
+#include "ops/attrs.h"
 #include "ops/ops.h"
 #include "passes/pass.h"
 
@@ -40,6 +41,8 @@ Status pass_bind(PassContext *context, Graph **graph)
             program_kind_name(context->kind));
     (*graph)->num_outputs = 0;
     graph_add_output(*graph, want, value);
+    for (Node *node = (*graph)->first; node; node = node->next)
+        if (node->op == &op_attention) ((AttentionAttrs *)node->attrs)->dense = options->dense && context->kind != PROGRAM_EVAL;
     for (int i = 0; i < (*graph)->num_params; i++) (*graph)->params[i]->trained = options->train_base;
     remove_dead_nodes(*graph);
     return OK;

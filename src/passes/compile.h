@@ -37,6 +37,7 @@ typedef struct CompileOptions {
     uint32_t    no_fuse;             /* bit per Fusion: switched off */
     LoraOptions lora;
     double      beta1, beta2, adam_eps, weight_decay, max_grad_norm;
+    bool        dense;               /* every training row is one document (padding behind it at most) */
     bool        train_base;          /* false with LoRA */
     int         num_workers;
     bool        verify;              /* graph_verify after every pass */

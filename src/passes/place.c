@@ -1,5 +1,6 @@
 /* place: one static offset for every buffer. Lasting values are laid out once for all programs of a session (layout_add);
  * activations by liveness, the memory of one reused by others that are never alive with it. */
+#include "ops/attrs.h"
 #include "ops/ops.h"
 #include "passes/pass.h"
 
