@@ -1,0 +1,167 @@
+/* Finding, checking and loading checkpoints. */
+#include "train/checkpoint_internal.h"
+
+#include "base/log.h"
+#include "model/weights.h"
+
+#include <dirent.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MAX_JSON_BYTES = 64 << 20 };
+
+static int compare_steps(const void *a, const void *b)
+{
+    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+    return (x > y) - (x < y);
+}
+
+Status checkpoint_list(Arena *arena, const char *output_dir, int64_t **out_steps, size_t *out_count)
+{
+    enum { MAX_CHECKPOINTS = 1 << 16 };
+    *out_steps = NULL;
+    *out_count = 0;
+    DIR *dir = opendir(output_dir);
+    if (!dir) return OK;
+    int64_t *steps = arena_array(arena, int64_t, MAX_CHECKPOINTS);
+    size_t   count = 0;
+    for (struct dirent *entry; (entry = readdir(dir)) && count < MAX_CHECKPOINTS;) {
+        char *end;
+        if (strncmp(entry->d_name, "checkpoint-", 11) != 0 || entry->d_name[11] < '0' || entry->d_name[11] > '9') continue;
+        steps[count] = strtoll(entry->d_name + 11, &end, 10);
+        count += *end == 0;
+    }
+    closedir(dir);
+    qsort(steps, count, sizeof *steps, compare_steps);
+    *out_steps = steps;
+    *out_count = count;
+    return OK;
+}
+
+static Status read_json(Arena *arena, const char *path, JsonValue *out)
+{
+    Str text;
+    TRY(file_read(arena, path, MAX_JSON_BYTES, &text));
+    return json_parse(arena, path, text.data, text.len, out);
+}
+
+static bool get_hash(const JsonValue *object, const char *key, uint64_t *out)
+{
+    const char *text;
+    return json_get_str(object, key, &text) && sscanf(text, "%16" SCNx64, out) == 1;
+}
+
+static Status verify_file(Arena *arena, const char *folder, const JsonValue *entry)
+{
+    const char *name;
+    int64_t     bytes;
+    uint64_t    want, have;
+    FAIL_IF(!json_get_str(entry, "name", &name) || !json_get_int(entry, "bytes", &bytes) || !get_hash(entry, "xxh3", &want), ERR_CHECKPOINT,
+            "%s/" MANIFEST_NAME ": an entry without name, bytes or xxh3", folder);
+    const char *path = arena_printf(arena, "%s/%s", folder, name);
+    int64_t     size = file_size(path);
+    FAIL_IF(size < 0, ERR_CHECKPOINT, "%s is missing", path);
+    FAIL_IF(size != bytes, ERR_CHECKPOINT, "%s has %lld bytes, the manifest says %lld", path, (long long)size, (long long)bytes);
+    TRY(file_hash(path, &have));
+    FAIL_IF(have != want, ERR_CHECKPOINT, "%s was changed or damaged: its checksum is %016llx, the manifest says %016llx", path,
+            (unsigned long long)have, (unsigned long long)want);
+    return OK;
+}
+
+static Status verify_files(Arena *arena, const char *path)
+{
+    const char *name = arena_printf(arena, "%s/" MANIFEST_NAME, path);
+    JsonValue   manifest;
+    FAIL_IF(!file_exists(name), ERR_CHECKPOINT, "%s has no " MANIFEST_NAME ": it is not a whole checkpoint of this program", path);
+    TRY(read_json(arena, name, &manifest));
+    const JsonValue *files = json_get(&manifest, "files");
+    FAIL_IF(!files || files->type != JSON_ARRAY || files->count == 0, ERR_CHECKPOINT, "%s: expected a list under \"files\"", name);
+    for (uint32_t i = 0; i < files->count; i++) TRY(verify_file(arena, path, &files->items[i]));
+    return OK;
+}
+
+Status checkpoint_verify(const char *path)
+{
+    Arena  arena = { 0 };
+    Status status = verify_files(&arena, path);
+    arena_deinit(&arena);
+    return status == OK ? OK : ERR_CHECKPOINT;
+}
+
+Status checkpoint_read_state(const char *path, TrainState *out)
+{
+    Arena       arena = { 0 };
+    JsonValue   root;
+    const char *name = arena_printf(&arena, "%s/" STATE_NAME, path);
+    Status      status = read_json(&arena, name, &root);
+    TrainState  s = { 0 };
+    if (status == OK &&
+        !(json_get_int(&root, "step", &s.step) && json_get_int(&root, "applied", &s.applied) && json_get_int(&root, "skipped", &s.skipped) &&
+          json_get_int(&root, "bad_in_row", &s.bad_in_row) && json_get_int(&root, "total_tokens", &s.total_tokens) &&
+          json_get_int(&root, "metrics_bytes", &s.metrics_bytes) && json_get_bool(&root, "eval_pending", &s.eval_pending) &&
+          get_hash(&root, "settings_hash", &s.settings_hash) && get_hash(&root, "data_hash", &s.data_hash) && s.step >= 0 &&
+          s.metrics_bytes >= 0))
+        status = status_fail(ERR_CHECKPOINT, "%s: a key is missing or of another type", name);
+    arena_deinit(&arena);
+    *out = s;
+    return status;
+}
+
+Status checkpoint_newest(const char *output_dir, char *out_path, size_t path_bytes)
+{
+    Arena    arena = { 0 };
+    int64_t *steps;
+    size_t   count;
+    Status   status = checkpoint_list(&arena, output_dir, &steps, &count);
+    out_path[0] = 0;
+    while (status == OK && count-- > 0) {
+        snprintf(out_path, path_bytes, "%s/checkpoint-%lld", output_dir, (long long)steps[count]);
+        if (checkpoint_verify(out_path) == OK) break;
+        log_warn("skipping %s: %s", out_path, status_message());
+        status_clear();
+        out_path[0] = 0;
+    }
+    arena_deinit(&arena);
+    return status;
+}
+
+/* ---- loading ---- */
+
+static Status load_optimizer(const char *path, Session *session)
+{
+    StFile *file;
+    TRY(st_open(path, &file));
+    Status status = OK;
+    for (int i = 0; i < CHECKPOINT_NUM_VALUES && status == OK; i++) {
+        const PlanEntry *entry = plan_find(session_plan(session), checkpoint_values[i]);
+        const StTensor  *tensor;
+        if (!entry) continue;
+        status = st_require(file, entry->name, &tensor);
+        if (status == OK && (tensor->bytes != (size_t)entry->place.bytes || tensor->dtype != st_dtype_from(entry->type.dtype)))
+            status = status_fail(ERR_CHECKPOINT, "%s: %s has another size or dtype than this run's; was the model, LoRA or a dtype changed?",
+                                 path, entry->name);
+        if (status == OK) status = session_write(session, entry->name, tensor->data, tensor->bytes);
+    }
+    st_close(file);
+    return status;
+}
+
+static Status load_model(Arena *arena, const char *path, Session *session)
+{
+    HfModel *model;
+    TRY(hf_model_open(arena, path, &model));
+    Status status = weights_load(session, model);
+    hf_model_close(model);
+    return status;
+}
+
+Status checkpoint_load(const char *path, Session *session, bool adapters)
+{
+    Arena  arena = { 0 };
+    Status status = adapters ? weights_load_adapter(session, path) : load_model(&arena, path, session);
+    if (status == OK) status = load_optimizer(arena_printf(&arena, "%s/" OPTIMIZER_NAME, path), session);
+    arena_deinit(&arena);
+    return status;
+}

@@ -1,0 +1,56 @@
+/* Checkpoints: OUTPUT/checkpoint-N, which holds the model (or adapter) as others load it, the optimizer's state, the run's own
+ * state, and a manifest of sizes and checksums that is written last. A checkpoint appears by rename, whole, or not at all. */
+#pragma once
+
+#include "model/hf_model.h"
+#include "passes/compile.h"
+#include "run/session.h"
+#include "train/metrics.h"
+
+/* What a run is besides weights and optimizer state. Random numbers and data need no state of their own: both are functions of
+ * (seed, step). */
+typedef struct TrainState {
+    int64_t  step;         /* train steps done: also the data cursor */
+    int64_t  applied;      /* of them, those that updated weights: what bias correction counts */
+    int64_t  skipped;      /* not finite */
+    int64_t  bad_in_row;   /* of these, the last ones in a row */
+    int64_t  total_tokens; /* trained tokens seen */
+    int64_t  metrics_bytes; /* length of metrics.jsonl */
+    bool     eval_pending; /* interrupted before the evaluation of this step */
+    uint64_t settings_hash, data_hash;
+} TrainState;
+
+/* What saving needs to know of the run. */
+typedef struct SaveContext {
+    Session           *session;
+    const HfModel     *model;
+    const LoraOptions *lora;        /* enabled: adapters are saved, under PEFT's names */
+    const char        *base_model;  /* adapters: base_model_name_or_path */
+    const char        *tokenizer_dir;
+    const char        *output_dir;
+    int64_t            max_shard_bytes;
+    int64_t            keep;        /* save_total_limit; 0: all */
+    const char        *trainer_state; /* trainer_state.json's text */
+} SaveContext;
+
+/* Bytes that one checkpoint, and the final model, take on disk. */
+int64_t checkpoint_bytes(const Plan *plan, bool adapters);
+int64_t checkpoint_model_bytes(const Plan *plan, bool adapters);
+
+/* Saves, then removes the oldest beyond `keep`. On failure what was there before stays. */
+NODISCARD Status checkpoint_save(const SaveContext *context, const TrainState *state);
+/* Model or adapter, config and tokenizer files alone, into `folder`. */
+NODISCARD Status checkpoint_save_model(const SaveContext *context, const char *folder);
+
+/* Whether every file is there with the size and checksum of the manifest; ERR_CHECKPOINT names the first that isn't. */
+NODISCARD Status checkpoint_verify(const char *path);
+NODISCARD Status checkpoint_read_state(const char *path, TrainState *out);
+
+/* The newest valid checkpoint of output_dir, or "" when there is none. Each one that is passed over is warned about, with why. */
+NODISCARD Status checkpoint_newest(const char *output_dir, char *out_path, size_t path_bytes);
+
+/* Weights and optimizer state into the session. */
+NODISCARD Status checkpoint_load(const char *path, Session *session, bool adapters);
+
+/* Removes what an interrupted save left; with `all` every checkpoint too. */
+NODISCARD Status checkpoint_clean(const char *output_dir, bool all);

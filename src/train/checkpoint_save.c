@@ -1,0 +1,210 @@
+/* Writing a checkpoint: everything into a hidden folder, each file synced, the manifest last; then one rename. */
+#include "train/checkpoint_internal.h"
+
+#include "base/log.h"
+#include "model/peft.h"
+#include "model/weights.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+const char *const checkpoint_values[] = { "adam.m", "adam.v", "master" };
+
+int64_t checkpoint_model_bytes(const Plan *plan, bool adapters)
+{
+    return weights_bytes(plan, adapters) + (1 << 16);
+}
+
+int64_t checkpoint_bytes(const Plan *plan, bool adapters)
+{
+    int64_t bytes = checkpoint_model_bytes(plan, adapters) + (1 << 16);
+    for (int i = 0; i < CHECKPOINT_NUM_VALUES; i++) {
+        const PlanEntry *entry = plan_find(plan, checkpoint_values[i]);
+        if (entry) bytes += entry->place.bytes;
+    }
+    return bytes;
+}
+
+Status checkpoint_save_model(const SaveContext *c, const char *folder)
+{
+    bool adapters = c->lora->enabled;
+    TRY(weights_save(c->session, c->model, adapters, folder, adapters ? "adapter_model" : "model",
+                     c->max_shard_bytes));
+    const Plan *plan = session_plan(c->session);
+    if (adapters) TRY(peft_write_config(c->lora, c->base_model, folder));
+    else TRY(hf_model_write_config(c->model, plan->params[0]->type.dtype, folder));
+    return hf_copy_tokenizer_files(c->tokenizer_dir, folder);
+}
+
+/* ---- optimizer state ---- */
+
+typedef struct Values {
+    Session         *session;
+    const PlanEntry *entries[CHECKPOINT_NUM_VALUES];
+} Values;
+
+static Status append_value(void *context, size_t index, FileWriter *out)
+{
+    enum { CHUNK_BYTES = 1 << 20 };
+    Values          *values = context;
+    const PlanEntry *entry = values->entries[index];
+    const char      *direct = session_pointer(values->session, entry->name);
+    size_t           bytes = (size_t)entry->place.bytes;
+    if (direct) return file_writer_append(out, direct, bytes);
+    char *chunk = malloc(CHUNK_BYTES);
+    CHECK(chunk);
+    Status status = OK;
+    for (size_t at = 0; at < bytes && status == OK; at += CHUNK_BYTES) {
+        size_t n = bytes - at < CHUNK_BYTES ? bytes - at : CHUNK_BYTES;
+        status = session_read_range(values->session, entry->name, at, chunk, n);
+        if (status == OK) status = file_writer_append(out, chunk, n);
+    }
+    free(chunk);
+    return status;
+}
+
+static Status save_optimizer(Session *session, const char *path)
+{
+    Values values = { .session = session };
+    StDecl decls[CHECKPOINT_NUM_VALUES];
+    size_t count = 0;
+    for (int i = 0; i < CHECKPOINT_NUM_VALUES; i++) {
+        const PlanEntry *entry = plan_find(session_plan(session), checkpoint_values[i]);
+        if (!entry) continue;
+        decls[count] = (StDecl){ .name = entry->name, .dtype = st_dtype_from(entry->type.dtype), .ndim = 1,
+                                 .dim = { type_numel(&entry->type) } };
+        values.entries[count++] = entry;
+    }
+    return st_write(path, decls, count, NULL, append_value, &values);
+}
+
+/* ---- the rest ---- */
+
+static Status save_state(const TrainState *s, const char *path)
+{
+    StrBuf text = { 0 };
+    strbuf_printf(&text,
+                  "{\n  \"version\": 1,\n  \"step\": %lld,\n  \"applied\": %lld,\n  \"skipped\": %lld,\n  \"bad_in_row\": %lld,\n"
+                  "  \"total_tokens\": %lld,\n  \"metrics_bytes\": %lld,\n  \"eval_pending\": %s,\n  \"settings_hash\": \"%016llx\",\n"
+                  "  \"data_hash\": \"%016llx\"\n}\n",
+                  (long long)s->step, (long long)s->applied, (long long)s->skipped, (long long)s->bad_in_row, (long long)s->total_tokens,
+                  (long long)s->metrics_bytes, s->eval_pending ? "true" : "false", (unsigned long long)s->settings_hash,
+                  (unsigned long long)s->data_hash);
+    Status status = file_write_atomic(path, text.data, text.len);
+    strbuf_deinit(&text);
+    return status;
+}
+
+static int compare_text(const void *a, const void *b)
+{
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+/* Every file of the folder, by name, with size and checksum of what the disk gives back. */
+static Status save_manifest(Arena *arena, const char *folder)
+{
+    enum { MAX_FILES = 65536 };
+    DIR *dir = opendir(folder);
+    FAIL_IF(!dir, ERR_IO, "cannot list %s: %s", folder, strerror(errno));
+    const char **names = arena_array(arena, const char *, MAX_FILES);
+    size_t       count = 0;
+    for (struct dirent *entry; (entry = readdir(dir)) && count < MAX_FILES;)
+        if (entry->d_name[0] != '.') names[count++] = arena_strdup(arena, entry->d_name);
+    closedir(dir);
+    qsort(names, count, sizeof *names, compare_text);
+    StrBuf text = { 0 };
+    Status status = OK;
+    strbuf_puts(&text, "{\n  \"version\": 1,\n  \"files\": [");
+    for (size_t i = 0; i < count && status == OK; i++) {
+        const char *path = arena_printf(arena, "%s/%s", folder, names[i]);
+        uint64_t    hash = 0;
+        status = file_hash(path, &hash);
+        strbuf_puts(&text, i ? ",\n    {\"name\": " : "\n    {\"name\": ");
+        json_write_string(&text, names[i], strlen(names[i]));
+        strbuf_printf(&text, ", \"bytes\": %lld, \"xxh3\": \"%016llx\"}", (long long)file_size(path), (unsigned long long)hash);
+    }
+    strbuf_puts(&text, "\n  ]\n}\n");
+    if (status == OK) status = file_write_atomic(arena_printf(arena, "%s/" MANIFEST_NAME, folder), text.data, text.len);
+    strbuf_deinit(&text);
+    return status;
+}
+
+static Status write_files(const SaveContext *c, const TrainState *state, Arena *arena, const char *folder)
+{
+    TRY(file_make_dirs(folder));
+    TRY(checkpoint_save_model(c, folder));
+    TRY(save_optimizer(c->session, arena_printf(arena, "%s/" OPTIMIZER_NAME, folder)));
+    TRY(save_state(state, arena_printf(arena, "%s/" STATE_NAME, folder)));
+    TRY(file_write_atomic(arena_printf(arena, "%s/trainer_state.json", folder), c->trainer_state, strlen(c->trainer_state)));
+    TRY(save_manifest(arena, folder));
+    return file_sync_dir(folder);
+}
+
+/* Takes a checkpoint out of sight before removing it, so that half of one is never seen. */
+static Status remove_checkpoint(Arena *arena, const char *output_dir, int64_t step)
+{
+    const char *from = arena_printf(arena, "%s/checkpoint-%lld", output_dir, (long long)step);
+    const char *to = arena_printf(arena, "%s/" PARTIAL_PREFIX "%lld.removed", output_dir, (long long)step);
+    FAIL_IF(rename(from, to) != 0 && errno != ENOENT, ERR_IO, "cannot rename %s: %s", from, strerror(errno));
+    return file_remove_tree(to);
+}
+
+static Status rotate(Arena *arena, const SaveContext *c)
+{
+    if (c->keep <= 0) return OK;
+    int64_t *steps;
+    size_t   count;
+    TRY(checkpoint_list(arena, c->output_dir, &steps, &count));
+    for (size_t i = 0; i + (size_t)c->keep < count; i++) TRY(remove_checkpoint(arena, c->output_dir, steps[i]));
+    return OK;
+}
+
+static Status publish(Arena *arena, const SaveContext *c, const char *partial, int64_t step)
+{
+    const char *path = arena_printf(arena, "%s/checkpoint-%lld", c->output_dir, (long long)step);
+    if (file_is_dir(path)) TRY(remove_checkpoint(arena, c->output_dir, step)); /* one that wasn't valid, or of an earlier run */
+    FAIL_IF(rename(partial, path) != 0, ERR_IO, "cannot rename %s to %s: %s", partial, path, strerror(errno));
+    return file_sync_dir(c->output_dir);
+}
+
+Status checkpoint_save(const SaveContext *c, const TrainState *state)
+{
+    Arena       arena = { 0 };
+    const char *partial = arena_printf(&arena, "%s/" PARTIAL_PREFIX "%lld.partial", c->output_dir, (long long)state->step);
+    Status      status = file_remove_tree(partial);
+    if (status == OK) status = write_files(c, state, &arena, partial);
+    if (status == OK) status = publish(&arena, c, partial, state->step);
+    if (status != OK) {
+        char message[STATUS_MESSAGE_BYTES];
+        snprintf(message, sizeof message, "%s", status_message());
+        if (file_remove_tree(partial) != OK) status_clear();
+        arena_deinit(&arena);
+        FAIL(status, "%s", message);
+    }
+    status = rotate(&arena, c);
+    if (status != OK) log_warn("an old checkpoint couldn't be removed: %s", status_message());
+    arena_deinit(&arena);
+    return OK;
+}
+
+Status checkpoint_clean(const char *output_dir, bool all)
+{
+    Arena  arena = { 0 };
+    DIR   *dir = opendir(output_dir);
+    Status status = OK;
+    if (!dir) return OK;
+    for (struct dirent *entry; status == OK && (entry = readdir(dir));) {
+        if (strncmp(entry->d_name, PARTIAL_PREFIX, strlen(PARTIAL_PREFIX)) != 0) continue;
+        status = file_remove_tree(arena_printf(&arena, "%s/%s", output_dir, entry->d_name));
+    }
+    closedir(dir);
+    int64_t *steps = NULL;
+    size_t   count = 0;
+    if (status == OK && all) status = checkpoint_list(&arena, output_dir, &steps, &count);
+    for (size_t i = 0; i < count && status == OK; i++) status = remove_checkpoint(&arena, output_dir, steps[i]);
+    arena_deinit(&arena);
+    return status;
+}

@@ -1,0 +1,188 @@
+/* Choices that a run file leaves open are made here, and nowhere else. */
+#include "train/setup.h"
+
+#include <string.h>
+
+bool setup_has_validation(const Config *config)
+{
+    return config->validation_datasets.count > 0 || config->validation_split_ratio > 0;
+}
+
+uint32_t setup_programs(const Config *config)
+{
+    uint32_t programs = 1u << PROGRAM_MICRO_FIRST | 1u << PROGRAM_OPTIMIZER;
+    if (config->gradient_accumulation_steps > 1) programs |= 1u << PROGRAM_MICRO_NEXT;
+    if (setup_has_validation(config)) programs |= 1u << PROGRAM_EVAL;
+    if (config->generate_samples > 0) programs |= 1u << PROGRAM_PREFILL | 1u << PROGRAM_DECODE;
+    return programs;
+}
+
+Status setup_model(Arena *arena, const Config *config, HfModel **out_model)
+{
+    TRY(config_require(config, KEY_run_model, "the folder of the model to train"));
+    HfModel *model;
+    TRY(hf_model_open(arena, config->model, &model));
+    FAIL_IF(config->sequence_len > model->max_positions, ERR_INVALID,
+            "sequence_len is %lld, but %s was made for %lld positions (max_position_embeddings); lower sequence_len",
+            (long long)config->sequence_len, config->model, (long long)model->max_positions);
+    FAIL_IF(!config->from_scratch && !hf_model_has_weights(model), ERR_NOT_FOUND,
+            "%s has no weights (model.safetensors); set from_scratch: true to start from random ones", config->model);
+    *out_model = model;
+    return OK;
+}
+
+static DType float_dtype(Choice choice)
+{
+    return choice == OPT_FLOAT_BF16 ? DT_BF16 : DT_F32;
+}
+
+static Status choose_dtypes(const Config *config, CompileOptions *out)
+{
+    out->model_dtype = float_dtype(config->model_dtype);
+    out->grad_dtype = out->model_dtype;
+    out->moment_dtype = float_dtype(config->moment_dtype);
+    FAIL_IF(config->matmul_dtype != OPT_UNSET && config->matmul_dtype != config->model_dtype, ERR_UNSUPPORTED,
+            "matmul_dtype %s with model_dtype %s: they must be equal in this version", choice_text(config->matmul_dtype),
+            choice_text(config->model_dtype));
+    FAIL_IF(config->gradient_dtype != OPT_UNSET && config->gradient_dtype != config->model_dtype, ERR_UNSUPPORTED,
+            "gradient_dtype %s with model_dtype %s: they must be equal in this version", choice_text(config->gradient_dtype),
+            choice_text(config->model_dtype));
+    DType master = config->master_dtype == OPT_UNSET ? out->model_dtype : float_dtype(config->master_dtype);
+    if (config->lora) master = float_dtype(config->lora_dtype);
+    FAIL_IF(dtype_bytes(master) < dtype_bytes(out->model_dtype), ERR_UNSUPPORTED,
+            "%s bf16 with model_dtype fp32: the updated weights can't be narrower than the model's",
+            config->lora ? "lora_dtype" : "master_dtype");
+    out->master_dtype = master;
+    out->master_weights = master != out->model_dtype;
+    return OK;
+}
+
+static Status choose_fusions(const Config *config, CompileOptions *out)
+{
+    const char *names[FUSION_COUNT];
+    for (int i = 0; i < FUSION_COUNT; i++) names[i] = fusion_name((Fusion)i);
+    out->no_fuse = (1u << FUSION_COUNT) - 1;
+    for (size_t k = 0; k < config->fusion.count; k++) {
+        const char *item = config->fusion.items[k];
+        if (strcmp(item, "all") == 0) out->no_fuse = 0;
+        if (strcmp(item, "all") == 0 || strcmp(item, "none") == 0) continue;
+        int i = 0;
+        while (i < FUSION_COUNT && strcmp(names[i], item) != 0) i++;
+        const char *near = nearest_name(item, names, FUSION_COUNT);
+        FAIL_IF(i == FUSION_COUNT, ERR_INVALID, "fusion: there is none named %s%s%s%s", item, near ? ", did you mean " : "",
+                near ? near : "", near ? "?" : "");
+        out->no_fuse &= ~(1u << i);
+    }
+    return OK;
+}
+
+static uint32_t recompute_parts(const Config *config)
+{
+    return (uint32_t)config->recompute_block << PART_BLOCK | (uint32_t)config->recompute_att << PART_ATT |
+           (uint32_t)config->recompute_ffn << PART_FFN | (uint32_t)config->recompute_qkv << PART_QKV |
+           (uint32_t)config->recompute_swiglu << PART_SWIGLU | (uint32_t)config->recompute_rmsnorm << PART_NORM;
+}
+
+Status setup_options(Arena *arena, const Config *config, const HfModel *model, CompileOptions *out)
+{
+    (void)arena;
+    *out = compile_defaults();
+    out->programs = setup_programs(config);
+    out->batch = config->per_device_train_batch_size;
+    out->seq = config->sequence_len;
+    out->eval_batch = config->per_device_eval_batch_size > 0 ? config->per_device_eval_batch_size : out->batch;
+    out->eval_seq = config->sequence_len;
+    out->cache_batch = 1;
+    out->cache_len = config->sequence_len + config->sample_max_tokens;
+    if (out->cache_len > model->max_positions) out->cache_len = model->max_positions;
+    out->prefill_chunk = out->cache_len < 64 ? out->cache_len : 64;
+    TRY(choose_dtypes(config, out));
+    TRY(choose_fusions(config, out));
+    out->recompute = recompute_parts(config);
+    out->lora = (LoraOptions){ .enabled = config->lora,
+                               .r = config->lora_rank,
+                               .alpha = config->lora_alpha,
+                               .dropout = config->lora_dropout,
+                               .use_rslora = config->lora_use_rslora,
+                               .num_targets = (int)config->lora_target_modules.count,
+                               .targets = config->lora_target_modules.items,
+                               .dtype = out->master_dtype };
+    out->train_base = !config->lora;
+    out->beta1 = config->adamw_beta1;
+    out->beta2 = config->adamw_beta2;
+    out->adam_eps = config->adamw_epsilon;
+    out->weight_decay = config->weight_decay;
+    out->max_grad_norm = config->max_grad_norm;
+    return OK;
+}
+
+Status setup_device(const Config *config, Device **out_device)
+{
+    if (config->device == OPT_DEVICE_CUDA) return device_cuda_create(0, out_device);
+    if (config->device == OPT_DEVICE_AUTO) {
+        if (device_cuda_create(0, out_device) == OK) return OK;
+        status_clear();
+    }
+    return device_cpu_create((int)config->threads, out_device);
+}
+
+/* ---- the plan, for people ---- */
+
+static const char *size_text(int64_t bytes, char out[32])
+{
+    double value = (double)bytes;
+    static const char *const units[] = { "B", "KiB", "MiB", "GiB", "TiB" };
+    int    unit = 0;
+    while (value >= 1024 && unit < 4) {
+        value /= 1024;
+        unit++;
+    }
+    StrBuf buf = { 0 };
+    strbuf_printf(&buf, unit ? "%.2f %s" : "%.0f %s", value, units[unit]);
+    strncpy(out, strbuf_cstr(&buf), 31);
+    out[31] = 0;
+    strbuf_deinit(&buf);
+    return out;
+}
+
+void setup_print_plan(const Plan *plan, StrBuf *out)
+{
+    char text[32];
+    strbuf_printf(out, "device       %s\nparameters   %lld, of which %lld are trained\n", plan->facts.name, (long long)plan->total_numel,
+                  (long long)plan->trained_numel);
+    strbuf_puts(out, "\nmemory\n");
+    for (int i = 0; i < REGION_COUNT; i++)
+        if (plan->region_bytes[i])
+            strbuf_printf(out, "  %-12s %12s\n", region_name((Region)i), size_text(plan->region_bytes[i], text));
+    strbuf_printf(out, "  %-12s %12s", "in all", size_text(plan_total_bytes(plan), text));
+    if (plan->facts.memory_bytes) strbuf_printf(out, "   of %s", size_text(plan->facts.memory_bytes, text));
+    strbuf_puts(out, "\n\nprogram         launches       GFLOP     traffic  activations");
+    bool timed = false;
+    for (int i = 0; i < PROGRAM_KIND_COUNT; i++) timed |= plan->program[i].graph && plan->program[i].roofline_seconds > 0;
+    strbuf_puts(out, timed ? "   time at the limit\n" : "\n");
+    for (int i = 0; i < PROGRAM_KIND_COUNT; i++) {
+        const Program *p = &plan->program[i];
+        if (!p->graph) continue;
+        strbuf_printf(out, "  %-13s %8d %11.2f", program_kind_name((ProgramKind)i), p->num_launches, p->cost.flops * 1e-9);
+        strbuf_printf(out, " %11s", size_text((int64_t)p->cost.bytes, text));
+        strbuf_printf(out, " %12s", size_text(p->activation_bytes, text));
+        if (timed) strbuf_printf(out, "   %10.3f ms", p->roofline_seconds * 1e3);
+        strbuf_putc(out, '\n');
+    }
+}
+
+Status setup_check_memory(const Config *config, const Plan *plan)
+{
+    int64_t limit = plan->facts.memory_bytes, need = plan_total_bytes(plan);
+    if (config->memory_limit > 0 && (!limit || config->memory_limit < limit)) limit = config->memory_limit;
+    if (!limit || need <= limit) return OK;
+    StrBuf table = { 0 };
+    char   a[32], b[32];
+    setup_print_plan(plan, &table);
+    Status status = status_fail(ERR_NO_FIT,
+                                "the plan takes %s, there are %s%s\n%s\nlower per_device_train_batch_size (and raise "
+                                "gradient_accumulation_steps) or sequence_len, or set recompute_block: true",
+                                size_text(need, a), size_text(limit, b), config->memory_limit == limit ? " (memory_limit)" : "", strbuf_cstr(&table));
+    strbuf_deinit(&table);
+    return status;
+}

@@ -1,0 +1,26 @@
+/* From a run file to what compiling needs: the model folder opened, the options chosen, all of it checked against each other
+ * before anything is loaded. */
+#pragma once
+
+#include "config/config.h"
+#include "model/hf_model.h"
+#include "passes/compile.h"
+
+/* Programs of a training run: bits per ProgramKind. */
+uint32_t setup_programs(const Config *config);
+
+/* Opens config->model; checks sequence length, dtypes and fusion names. The model lives in `arena`. */
+NODISCARD Status setup_model(Arena *arena, const Config *config, HfModel **out_model);
+NODISCARD Status setup_options(Arena *arena, const Config *config, const HfModel *model, CompileOptions *out);
+
+/* The device the run file asks for; `device: auto` is the CPU when no plugin opens. */
+NODISCARD Status setup_device(const Config *config, Device **out_device);
+
+/* True when the run has something to evaluate on. */
+bool setup_has_validation(const Config *config);
+
+/* The plan against the device's memory and memory_limit: ERR_NO_FIT with the plan's regions and what would help. */
+NODISCARD Status setup_check_memory(const Config *config, const Plan *plan);
+
+/* A table of the plan for people: regions, programs, parameters. */
+void setup_print_plan(const Plan *plan, StrBuf *out);
