@@ -1,0 +1,55 @@
+/* A parquet file's footer: the schema as a tree, and where each column chunk lies. */
+#pragma once
+
+#include "base/arena.h"
+#include "base/strbuf.h"
+
+#include <stdint.h>
+
+typedef enum ParquetType { PQ_BOOLEAN, PQ_INT32, PQ_INT64, PQ_INT96, PQ_FLOAT, PQ_DOUBLE, PQ_BYTES, PQ_FIXED } ParquetType;
+typedef enum ParquetRepetition { PQ_REQUIRED, PQ_OPTIONAL, PQ_REPEATED } ParquetRepetition;
+
+/* What a value means, out of logical and converted types. */
+typedef enum ParquetMeaning {
+    PQ_PLAIN, PQ_STRING, PQ_LIST, PQ_MAP, PQ_DECIMAL, PQ_DATE, PQ_TIME, PQ_TIMESTAMP, PQ_UNSIGNED, PQ_FLOAT16, PQ_UUID
+} ParquetMeaning;
+
+typedef struct ParquetNode ParquetNode;
+struct ParquetNode {
+    char             *name; /* NUL-terminated; name_len bytes */
+    size_t            name_len;
+    ParquetRepetition repetition;
+    ParquetMeaning    meaning;
+    int32_t           type;       /* ParquetType of a leaf */
+    int32_t           type_bytes; /* of PQ_FIXED */
+    int32_t           scale;      /* PQ_DECIMAL */
+    int32_t           unit;       /* PQ_TIMESTAMP and PQ_TIME: decimal digits of a second: 3, 6, 9 */
+    ParquetNode     **children;
+    int32_t           num_children; /* 0: a leaf */
+    int32_t           leaf;         /* a leaf's column; a group's first column */
+    int32_t           def_level, rep_level; /* at which this node is present; of its own repetition */
+};
+
+typedef struct ParquetChunk {
+    int32_t codec;
+    int64_t num_values;
+    int64_t begin, size; /* pages in the file, the dictionary page included */
+    bool    has_crypto, is_elsewhere;
+} ParquetChunk;
+
+typedef struct ParquetGroup {
+    int64_t       num_rows;
+    ParquetChunk *chunks; /* (num_leaves) */
+} ParquetGroup;
+
+typedef struct ParquetMeta {
+    ParquetNode  *root;
+    ParquetNode **leaves;
+    int32_t       num_leaves;
+    ParquetGroup *groups;
+    int32_t       num_groups;
+    int64_t       num_rows;
+} ParquetMeta;
+
+/* All in the arena; names are copied. ERR_INVALID or ERR_UNSUPPORTED, starting with `path`. */
+NODISCARD Status parquet_meta_read(Arena *arena, const char *path, const uint8_t *file, size_t size, ParquetMeta *out);

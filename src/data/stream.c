@@ -1,0 +1,206 @@
+/* Each kind of source fills a buffer from the file's bytes; members of gzip and frames of zstd may follow each other. */
+#include "data/stream.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <zlib.h>
+#include <zstd.h>
+
+enum { INPUT_BYTES = 1 << 17, WINDOW_FIRST_BYTES = 1 << 18, ZSTD_WINDOW_LOG = 27 };
+
+typedef enum Coding { CODING_PLAIN, CODING_GZIP, CODING_ZSTD } Coding;
+
+struct StreamSource {
+    int           fd;
+    Coding        coding;
+    z_stream      gzip;
+    ZSTD_DStream *zstd;
+    bool          in_member; /* within a gzip member or zstd frame: ending here is an error */
+    unsigned char input[INPUT_BYTES];
+    size_t        input_at, input_end;
+    bool          input_done;
+    uint64_t      read_bytes, given_bytes;
+};
+
+/* Refills an empty input buffer. */
+static Status input_fill(const char *path, StreamSource *source)
+{
+    if (source->input_at < source->input_end || source->input_done) return OK;
+    ssize_t n;
+    do {
+        n = read(source->fd, source->input, sizeof source->input);
+    } while (n < 0 && errno == EINTR);
+    FAIL_IF(n < 0, ERR_IO, "%s: cannot read: %s", path, strerror(errno));
+    source->input_at = 0;
+    source->input_end = (size_t)n;
+    source->input_done = n == 0;
+    source->read_bytes += (uint64_t)n;
+    return OK;
+}
+
+static Status gzip_step(const char *path, StreamSource *source, char *out, size_t room, size_t *given)
+{
+    z_stream *gzip = &source->gzip;
+    if (!source->in_member) {
+        inflateReset(gzip);
+        source->in_member = true;
+    }
+    gzip->next_in = source->input + source->input_at;
+    gzip->avail_in = (uInt)(source->input_end - source->input_at);
+    gzip->next_out = (unsigned char *)out;
+    gzip->avail_out = (uInt)room;
+    int code = inflate(gzip, Z_NO_FLUSH);
+    source->input_at = source->input_end - gzip->avail_in;
+    *given = room - gzip->avail_out;
+    if (code == Z_STREAM_END) {
+        source->in_member = false;
+        return OK;
+    }
+    FAIL_IF(code != Z_OK && code != Z_BUF_ERROR, ERR_INVALID, "%s: damaged gzip data near byte %llu: %s", path,
+            (unsigned long long)(source->read_bytes - gzip->avail_in), gzip->msg ? gzip->msg : "bad stream");
+    return OK;
+}
+
+static Status zstd_step(const char *path, StreamSource *source, char *out, size_t room, size_t *given)
+{
+    ZSTD_inBuffer  input = { source->input, source->input_end, source->input_at };
+    ZSTD_outBuffer output = { out, room, 0 };
+    size_t         code = ZSTD_decompressStream(source->zstd, &output, &input);
+    source->input_at = input.pos;
+    *given = output.pos;
+    FAIL_IF(ZSTD_isError(code), ERR_INVALID, "%s: damaged zstd data near byte %llu: %s", path,
+            (unsigned long long)(source->read_bytes - (input.size - input.pos)), ZSTD_getErrorName(code));
+    source->in_member = code != 0;
+    return OK;
+}
+
+/* At least one byte into out[0..room), or *given = 0 at the end. */
+static Status source_read(const char *path, StreamSource *source, char *out, size_t room, size_t *given)
+{
+    *given = 0;
+    while (*given == 0) {
+        TRY(input_fill(path, source));
+        bool is_empty = source->input_at == source->input_end;
+        if (source->coding == CODING_PLAIN) {
+            size_t left = source->input_end - source->input_at;
+            *given = left < room ? left : room;
+            memcpy(out, source->input + source->input_at, *given);
+            source->input_at += *given;
+        } else if (!is_empty || source->in_member) {
+            TRY(source->coding == CODING_GZIP ? gzip_step(path, source, out, room, given)
+                                              : zstd_step(path, source, out, room, given));
+        }
+        if (is_empty && *given == 0) {
+            FAIL_IF(source->in_member, ERR_INVALID, "%s: the compressed data ends too early; the file was cut", path);
+            return OK;
+        }
+    }
+    source->given_bytes += *given;
+    FAIL_IF(source->coding != CODING_PLAIN && source->given_bytes > EXPAND_FREE_BYTES &&
+                source->given_bytes / EXPAND_MAX_RATIO > source->read_bytes,
+            ERR_INVALID, "%s: expands more than %d-fold; refused as a decompression bomb", path, EXPAND_MAX_RATIO);
+    return OK;
+}
+
+Status stream_more(Stream *stream)
+{
+    size_t held = stream->end - stream->begin;
+    FAIL_IF(held > RECORD_MAX_BYTES, ERR_INVALID, "%s: a record of more than %d MiB; is this the right format?",
+            stream->path, RECORD_MAX_BYTES >> 20);
+    if (stream->begin > 0 && held <= stream->begin) {
+        memmove(stream->data, stream->data + stream->begin, held);
+        stream->begin = 0;
+        stream->end = held;
+    }
+    if (stream->end == stream->capacity) {
+        size_t capacity = stream->capacity ? stream->capacity * 2 : WINDOW_FIRST_BYTES;
+        char  *data = realloc(stream->data, capacity);
+        if (!data) fatal_out_of_memory(capacity);
+        stream->data = data;
+        stream->capacity = capacity;
+    }
+    size_t given;
+    TRY(source_read(stream->path, stream->source, stream->data + stream->end, stream->capacity - stream->end, &given));
+    stream->end += given;
+    stream->at_end = given == 0;
+    return OK;
+}
+
+static Status source_init(const char *path, StreamSource *source)
+{
+    source->fd = open(path, O_RDONLY | O_CLOEXEC);
+    FAIL_IF(source->fd < 0, errno == ENOENT ? ERR_NOT_FOUND : ERR_IO, "%s: cannot open: %s", path, strerror(errno));
+    struct stat about;
+    FAIL_IF(fstat(source->fd, &about) == 0 && S_ISDIR(about.st_mode), ERR_INVALID, "%s: is a folder, want a file", path);
+    TRY(input_fill(path, source));
+    const unsigned char *first = source->input;
+    if (source->input_end >= 2 && first[0] == 0x1f && first[1] == 0x8b) {
+        source->coding = CODING_GZIP;
+        CHECK(inflateInit2(&source->gzip, 15 + 16) == Z_OK);
+    } else if (source->input_end >= 4 && first[0] == 0x28 && first[1] == 0xb5 && first[2] == 0x2f && first[3] == 0xfd) {
+        source->coding = CODING_ZSTD;
+        source->zstd = ZSTD_createDStream();
+        if (!source->zstd) fatal_out_of_memory(0);
+        CHECK(!ZSTD_isError(ZSTD_DCtx_setParameter(source->zstd, ZSTD_d_windowLogMax, ZSTD_WINDOW_LOG)));
+    }
+    return OK;
+}
+
+static Status skip_byte_order_mark(Stream *stream)
+{
+    while (stream->end < 4 && !stream->at_end) TRY(stream_more(stream));
+    const unsigned char *first = (const unsigned char *)stream->data;
+    bool is_utf16 = stream->end >= 2 && ((first[0] == 0xff && first[1] == 0xfe) || (first[0] == 0xfe && first[1] == 0xff));
+    FAIL_IF(is_utf16, ERR_UNSUPPORTED, "%s: UTF-16 or UTF-32 text; convert it to UTF-8", stream->path);
+    if (stream->end >= 3 && first[0] == 0xef && first[1] == 0xbb && first[2] == 0xbf) stream->begin = 3;
+    return OK;
+}
+
+Status stream_open(const char *path, Stream *out_stream)
+{
+    *out_stream = (Stream){ .path = path, .source = calloc(1, sizeof(StreamSource)) };
+    if (!out_stream->source) fatal_out_of_memory(sizeof(StreamSource));
+    Status status = source_init(path, out_stream->source);
+    if (status == OK) status = skip_byte_order_mark(out_stream);
+    if (status != OK) stream_close(out_stream);
+    return status;
+}
+
+void stream_close(Stream *stream)
+{
+    StreamSource *source = stream->source;
+    if (source) {
+        if (source->fd >= 0) close(source->fd);
+        if (source->coding == CODING_GZIP) inflateEnd(&source->gzip);
+        ZSTD_freeDStream(source->zstd);
+    }
+    free(source);
+    free(stream->data);
+    *stream = (Stream){ 0 };
+}
+
+Status stream_line(Stream *stream, Str *out_line, bool *out_has)
+{
+    size_t scanned = 0; /* bytes from begin known to hold no line end */
+    for (;;) {
+        size_t      from = stream->begin + scanned;
+        const char *end = from < stream->end ? memchr(stream->data + from, '\n', stream->end - from) : NULL;
+        size_t      len = end ? (size_t)(end - stream->data) - stream->begin : stream->end - stream->begin;
+        if (end || (stream->at_end && len > 0)) {
+            *out_line = (Str){ stream->data + stream->begin, len };
+            stream->begin += len + (end != NULL);
+            if (out_line->len > 0 && out_line->data[out_line->len - 1] == '\r') out_line->len--;
+            *out_has = true;
+            return OK;
+        }
+        *out_has = false;
+        if (stream->at_end) return OK;
+        scanned = len;
+        TRY(stream_more(stream));
+    }
+}

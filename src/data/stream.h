@@ -1,0 +1,36 @@
+/* Byte streams over plain, gzip and zstd files (told apart by their first bytes), read in bounded memory through a window
+ * that the caller scans and consumes. */
+#pragma once
+
+#include "base/arena.h"
+#include "base/strbuf.h"
+
+#include <stdint.h>
+
+/* The longest record of any format; a longer one is an error, so that memory stays bounded. */
+enum { RECORD_MAX_BYTES = 64 << 20 };
+
+/* A compressed file that gives more than EXPAND_FREE_BYTES and more than EXPAND_MAX_RATIO times what was read is refused. */
+enum { EXPAND_FREE_BYTES = 64 << 20, EXPAND_MAX_RATIO = 500 };
+
+typedef struct StreamSource StreamSource;
+
+typedef struct Stream {
+    const char   *path;        /* borrowed */
+    char         *data;        /* data[begin..end) is read and not consumed; the caller moves begin */
+    size_t        begin, end;
+    size_t        capacity;
+    bool          at_end;      /* nothing follows data[end) */
+    StreamSource *source;
+} Stream;
+
+/* ERR_NOT_FOUND, ERR_IO. A UTF-8 byte order mark is skipped; a UTF-16 or UTF-32 one is ERR_UNSUPPORTED. */
+NODISCARD Status stream_open(const char *path, Stream *out_stream);
+void             stream_close(Stream *stream); /* zero-initialised is fine */
+
+/* Reads more behind data[end), or sets at_end. data may move; begin may become 0. A window of more than RECORD_MAX_BYTES
+ * is an error. */
+NODISCARD Status stream_more(Stream *stream);
+
+/* The next line without its \n or \r\n, valid until the next call. false at the end. */
+NODISCARD Status stream_line(Stream *stream, Str *out_line, bool *out_has);
