@@ -1,0 +1,493 @@
+/* "..." % values and "...".format(values). */
+#include "text/template_filters.h"
+#include "text/template_text.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+/* A conversion: of % or of a format spec. */
+typedef struct Spec {
+    char    fill[5];
+    char    align, sign, type; /* 0: not given */
+    bool    alternate, zero;
+    char    grouping;          /* ',' or '_' */
+    int64_t width, precision;  /* precision -1: not given */
+} Spec;
+
+static Status append_padded(Render *r, StrBuf *out, const Spec *spec, Str prefix, Str body, char align)
+{
+    int64_t length = (int64_t)(utf8_count(prefix.data, prefix.len) + utf8_count(body.data, body.len));
+    int64_t margin = spec->width > length ? spec->width - length : 0, left = 0;
+    if (spec->align) align = spec->align;
+    TRY(text_check(r, out->len + body.len + (size_t)margin * 4));
+    if (align == '>' || align == '=') left = margin;
+    if (align == '^') left = margin / 2;
+    if (align == '=') strbuf_append(out, prefix.data, prefix.len);
+    for (int64_t i = 0; i < left; i++) strbuf_puts(out, spec->fill);
+    if (align != '=') strbuf_append(out, prefix.data, prefix.len);
+    strbuf_append(out, body.data, body.len);
+    for (int64_t i = left; i < margin; i++) strbuf_puts(out, spec->fill);
+    return OK;
+}
+
+/* Separators between groups of digits of the whole part. */
+static void group_digits(StrBuf *out, const char *digits, char separator, int group)
+{
+    size_t whole = strspn(digits, "0123456789abcdefABCDEF");
+    if (strchr(digits, '.')) whole = (size_t)(strchr(digits, '.') - digits);
+    for (size_t i = 0; i < whole; i++) {
+        if (i && separator && (whole - i) % (size_t)group == 0) strbuf_putc(out, separator);
+        strbuf_putc(out, digits[i]);
+    }
+    strbuf_puts(out, digits + whole);
+}
+
+static Status append_number(Render *r, StrBuf *out, const Spec *spec, bool negative, const char *prefix, const char *digits, int group)
+{
+    char   head[8] = "";
+    StrBuf body = { 0 };
+    char   sign = negative ? '-' : spec->sign == '+' || spec->sign == ' ' ? spec->sign : 0;
+    snprintf(head, sizeof head, "%.1s%s", sign ? &sign : "", prefix);
+    if (sign) snprintf(head, sizeof head, "%c%s", sign, prefix);
+    group_digits(&body, digits, spec->grouping, group);
+    Status status = append_padded(r, out, spec, str_of(head), (Str){ strbuf_cstr(&body), body.len }, '>');
+    strbuf_deinit(&body);
+    return status;
+}
+
+static Status append_integer(Render *r, StrBuf *out, const Spec *spec, int64_t number, bool percent_style)
+{
+    char     digits[72], type = spec->type ? spec->type : 'd';
+    uint64_t magnitude = number < 0 ? 0 - (uint64_t)number : (uint64_t)number;
+    unsigned base = type == 'x' || type == 'X' ? 16 : type == 'o' ? 8 : type == 'b' ? 2 : 10;
+    size_t   at = sizeof digits - 1;
+    digits[at] = 0;
+    do {
+        digits[--at] = (type == 'X' ? "0123456789ABCDEF" : "0123456789abcdef")[magnitude % base];
+        magnitude /= base;
+    } while (magnitude);
+    const char *prefix = "";
+    if (spec->alternate && base != 10) prefix = type == 'x' ? "0x" : type == 'X' ? "0X" : type == 'o' ? "0o" : "0b";
+    if (percent_style && spec->precision > (int64_t)(sizeof digits - 1 - at)) {
+        if (spec->precision > 4096) return render_fail(r, "a precision beyond 4096 is not supported");
+        char *padded = arena_alloc(&r->arena, (size_t)spec->precision + 1);
+        memset(padded, '0', (size_t)spec->precision);
+        memcpy(padded + spec->precision - (sizeof digits - 1 - at), digits + at, sizeof digits - 1 - at);
+        return append_number(r, out, spec, number < 0, prefix, padded, base == 10 ? 3 : 4);
+    }
+    return append_number(r, out, spec, number < 0, prefix, digits + at, base == 10 ? 3 : 4);
+}
+
+static Status append_real(Render *r, StrBuf *out, const Spec *spec, double number, bool percent_style)
+{
+    char digits[1024], format[8] = "%", type = spec->type;
+    int  precision = spec->precision < 0 ? 6 : (int)spec->precision;
+    if (spec->precision > 300) return render_fail(r, "a precision beyond 300 is not supported");
+    double magnitude = fabs(number);
+    if (!isfinite(number)) {
+        const char *text = isnan(number) ? "nan" : "inf";
+        if (type == 'F' || type == 'E' || type == 'G') text = isnan(number) ? "NAN" : "INF";
+        return append_number(r, out, spec, number < 0, "", text, 3);
+    }
+    if (!type && spec->precision < 0) { /* as repr */
+        StrBuf text = { 0 };
+        append_float(&text, magnitude);
+        snprintf(digits, sizeof digits, "%s", strbuf_cstr(&text));
+        strbuf_deinit(&text);
+    } else {
+        size_t n = 1;
+        if (spec->alternate) format[n++] = '#';
+        memcpy(format + n, ".*", 2);
+        format[n + 2] = type == '%' ? 'f' : type == 'n' || !type ? 'g' : type;
+        if (!type || ((format[n + 2] | 32) == 'g' && precision == 0)) precision = precision ? precision : 1;
+        snprintf(digits, sizeof digits - 4, format, precision, type == '%' ? magnitude * 100 : magnitude);
+        if (!type && !percent_style && !strpbrk(digits, ".e")) strcat(digits, ".0");
+        if (type == '%') strcat(digits, "%");
+    }
+    return append_number(r, out, spec, signbit(number) != 0, "", digits, 3);
+}
+
+static Status append_text(Render *r, StrBuf *out, const Spec *spec, Value text)
+{
+    Str body = value_str(text);
+    if (spec->precision >= 0) body.len = utf8_offset(body.data, body.len, (size_t)spec->precision);
+    return append_padded(r, out, spec, (Str){ "", 0 }, body, '<');
+}
+
+/* s, r, a: the value as text. */
+static Status convert(Render *r, Value v, char how, Value *out)
+{
+    StrBuf text = { 0 };
+    Status status = OK;
+    if (v.type == V_UNDEFINED && how == 's') v = value_text("", 0);
+    if (how == 's') return value_to_text(r, v, out);
+    if (v.type == V_STRING) {
+        append_repr_text(&text, value_str(v), how == 'a');
+    } else {
+        status = value_append_repr(r, &text, v, 0);
+    }
+    if (status == OK) return text_finish(r, &text, out);
+    strbuf_deinit(&text);
+    return status;
+}
+
+/* ---- % ---- */
+
+typedef struct Percent {
+    const Args *args;
+    Value       mapping; /* V_MISSING: none */
+    uint32_t    used;
+} Percent;
+
+static Status next_value(Render *r, Percent *p, Value *out)
+{
+    if (p->used >= p->args->count) return render_fail(r, "not enough arguments for format string");
+    *out = p->args->items[p->used++];
+    return OK;
+}
+
+static Status percent_int(Render *r, Percent *p, Str format, size_t *pos, int64_t *out)
+{
+    if (*pos < format.len && format.data[*pos] == '*') {
+        Value v;
+        ++*pos;
+        TRY(next_value(r, p, &v));
+        if (!value_is_integral(v)) return render_fail(r, "* wants int");
+        *out = value_as_int(v);
+        return OK;
+    }
+    int64_t number = 0;
+    while (*pos < format.len && format.data[*pos] >= '0' && format.data[*pos] <= '9' && number < RENDER_MAX_TEXT_BYTES)
+        number = number * 10 + (format.data[(*pos)++] - '0');
+    *out = number;
+    return OK;
+}
+
+static Status percent_value(Render *r, StrBuf *out, Spec *spec, Value v)
+{
+    Value text;
+    char  bytes[4];
+    if (spec->zero && spec->align != '<') spec->align = '=', spec->fill[0] = '0';
+    switch (spec->type) {
+    case 's':
+    case 'r':
+    case 'a':
+        if (spec->align == '=') spec->align = '>', spec->fill[0] = ' ';
+        if (!spec->align) spec->align = '>';
+        TRY(convert(r, v, spec->type, &text));
+        return append_text(r, out, spec, text);
+    case 'c':
+        if (!spec->align || spec->align == '=') spec->align = '>';
+        spec->fill[0] = ' ';
+        if (value_is_integral(v)) {
+            int64_t cp = value_as_int(v);
+            if (cp < 0 || cp > 0x10FFFF || (cp >= 0xD800 && cp <= 0xDFFF)) return render_fail(r, "%%c arg not in range(0x110000)");
+            text = value_text(bytes, utf8_encode((uint32_t)cp, bytes));
+        } else if (v.type == V_STRING && utf8_count(v.text, v.len) == 1) {
+            text = v;
+        } else {
+            return render_fail(r, "%%c requires int or char");
+        }
+        spec->precision = -1;
+        return append_text(r, out, spec, text);
+    case 'd':
+    case 'i':
+    case 'u':
+        if (v.type == V_FLOAT && fabs(v.number) < 9e18) v = value_int((int64_t)v.number);
+        spec->type = 'd';
+        /* fallthrough */
+    case 'x':
+    case 'X':
+    case 'o':
+        if (v.type == V_UNDEFINED) return undefined_fail(r, v);
+        if (!value_is_integral(v)) return render_fail(r, "%%%c format: a number is required, not %s", spec->type, value_type_name(v));
+        return append_integer(r, out, spec, value_as_int(v), true);
+    case 'e':
+    case 'E':
+    case 'f':
+    case 'F':
+    case 'g':
+    case 'G':
+        if (v.type == V_UNDEFINED) return undefined_fail(r, v);
+        if (!value_is_number(v)) return render_fail(r, "must be real number, not %s", value_type_name(v));
+        return append_real(r, out, spec, value_as_float(v), true);
+    default: return render_fail(r, "unsupported format character '%c'", spec->type);
+    }
+}
+
+/* One conversion; pos is behind the %. */
+static Status percent_item(Render *r, Percent *p, Str format, size_t *pos, StrBuf *out)
+{
+    Spec  spec = { .fill = " ", .precision = -1 };
+    Value v = { 0 };
+    if (*pos < format.len && format.data[*pos] == '(') {
+        size_t begin = ++*pos, depth = 1;
+        for (; *pos < format.len && depth; ++*pos) depth += format.data[*pos] == '(' ? 1 : format.data[*pos] == ')' ? -1u : 0;
+        if (depth) return render_fail(r, "incomplete format key");
+        if (p->mapping.type != V_DICT) return render_fail(r, "format requires a mapping");
+        v = dict_get_text(p->mapping.dict, (Str){ format.data + begin, *pos - 1 - begin });
+        if (value_is_missing(v)) return render_fail(r, "no key '%.*s' for format", (int)((*pos - 1 - begin) & 0xFF), format.data + begin);
+    }
+    for (; *pos < format.len && memchr("#0- +", format.data[*pos], 5); ++*pos) {
+        char c = format.data[*pos];
+        if (c == '#') spec.alternate = true;
+        if (c == '0') spec.zero = true;
+        if (c == '-') spec.align = '<';
+        if (c == '+' || (c == ' ' && !spec.sign)) spec.sign = c;
+    }
+    TRY(percent_int(r, p, format, pos, &spec.width));
+    if (spec.width < 0) spec.align = '<', spec.width = -spec.width;
+    if (*pos < format.len && format.data[*pos] == '.') {
+        ++*pos;
+        TRY(percent_int(r, p, format, pos, &spec.precision));
+        if (spec.precision < 0) spec.precision = 0;
+    }
+    while (*pos < format.len && memchr("hlL", format.data[*pos], 3)) ++*pos;
+    if (*pos >= format.len) return render_fail(r, "incomplete format");
+    spec.type = format.data[(*pos)++];
+    if (spec.type == '%') {
+        strbuf_putc(out, '%');
+        return OK;
+    }
+    if (value_is_missing(v)) TRY(next_value(r, p, &v));
+    return percent_value(r, out, &spec, v);
+}
+
+static Status percent_all(Render *r, Percent *p, Str format, StrBuf *out)
+{
+    for (size_t pos = 0; pos < format.len;) {
+        const char *percent = memchr(format.data + pos, '%', format.len - pos);
+        size_t      end = percent ? (size_t)(percent - format.data) : format.len;
+        strbuf_append(out, format.data + pos, end - pos);
+        pos = end + 1;
+        if (!percent) break;
+        TRY(percent_item(r, p, format, &pos, out));
+        TRY(text_check(r, out->len));
+    }
+    if (value_is_missing(p->mapping) && p->used < p->args->count)
+        return render_fail(r, "not all arguments converted during string formatting");
+    return OK;
+}
+
+/* one_value: "..." % value, where a tuple is the arguments and a mapping may be looked into. */
+Status format_percent(Render *r, Value format, const Args *args, bool one_value, Value *out)
+{
+    Args    spread = *args;
+    Percent p = { .args = &spread };
+    StrBuf  text = { 0 };
+    if (one_value && args->items[0].type == V_TUPLE) {
+        spread.items = args->items[0].list->items;
+        spread.count = args->items[0].list->count;
+    } else if (one_value && args->items[0].type != V_STRING &&
+               (args->items[0].type == V_DICT || args->items[0].type == V_LIST || args->items[0].type == V_UNDEFINED)) {
+        p.mapping = args->items[0];
+    } else if (args->num_keywords) {
+        Dict *dict = arena_new(&r->arena, Dict);
+        for (uint32_t i = 0; i < args->num_keywords; i++)
+            TRY(dict_set(r, dict, value_text(args->keywords[i].name.data, args->keywords[i].name.len), args->keywords[i].value));
+        Value *item = arena_array(&r->arena, Value, 1);
+        *item = p.mapping = (Value){ .type = V_DICT, .dict = dict };
+        spread = (Args){ item, 1, NULL, 0 };
+    }
+    Status status = percent_all(r, &p, value_str(format), &text);
+    if (status == OK) {
+        TRY(text_finish(r, &text, out));
+        out->flags |= format.flags & VALUE_MARKUP;
+        return OK;
+    }
+    strbuf_deinit(&text);
+    return status;
+}
+
+/* ---- format ---- */
+
+typedef struct Braces {
+    const Args *args;
+    int64_t     automatic; /* next {} */
+    bool        explicit_index, automatic_index;
+} Braces;
+
+static Status append_braces(Render *r, Braces *b, Str format, StrBuf *out, int depth);
+
+static Status parse_spec(Render *r, Str text, Spec *spec)
+{
+    size_t pos = 0, next = 0;
+    *spec = (Spec){ .fill = " ", .precision = -1 };
+    if (text.len) utf8_next(text.data, text.len, &next);
+    if (next < text.len && memchr("<>=^", text.data[next], 4)) {
+        memcpy(spec->fill, text.data, next);
+        spec->align = text.data[next];
+        pos = next + 1;
+    } else if (text.len && memchr("<>=^", text.data[0], 4)) {
+        spec->align = text.data[pos++];
+    }
+    if (pos < text.len && memchr("+- ", text.data[pos], 3)) spec->sign = text.data[pos++];
+    if (pos < text.len && text.data[pos] == '#') spec->alternate = true, pos++;
+    if (pos < text.len && text.data[pos] == '0') {
+        spec->zero = true;
+        if (!spec->align) spec->fill[0] = '0', spec->align = '=';
+        pos++;
+    }
+    for (; pos < text.len && text.data[pos] >= '0' && text.data[pos] <= '9' && spec->width < RENDER_MAX_TEXT_BYTES; pos++)
+        spec->width = spec->width * 10 + (text.data[pos] - '0');
+    if (pos < text.len && (text.data[pos] == ',' || text.data[pos] == '_')) spec->grouping = text.data[pos++];
+    if (pos < text.len && text.data[pos] == '.') {
+        spec->precision = 0;
+        if (++pos >= text.len || text.data[pos] < '0' || text.data[pos] > '9') return render_fail(r, "format specifier missing precision");
+        for (; pos < text.len && text.data[pos] >= '0' && text.data[pos] <= '9' && spec->precision < RENDER_MAX_TEXT_BYTES; pos++)
+            spec->precision = spec->precision * 10 + (text.data[pos] - '0');
+    }
+    if (pos < text.len) spec->type = text.data[pos++];
+    if (pos < text.len) return render_fail(r, "invalid format specifier");
+    return OK;
+}
+
+static Status append_formatted(Render *r, StrBuf *out, Value v, Str spec_text)
+{
+    Spec spec;
+    TRY(parse_spec(r, spec_text, &spec));
+    bool real_type = spec.type && strchr("eEfFgG%n", spec.type);
+    if (v.type == V_STRING) {
+        if (spec.type && spec.type != 's') return render_fail(r, "unknown format code '%c' for object of type 'str'", spec.type);
+        if (spec.sign || spec.alternate || spec.grouping) return render_fail(r, "format option not allowed for a text");
+        if (spec.align == '=') {
+            if (!spec.zero) return render_fail(r, "'=' alignment not allowed for a text");
+            spec.align = '<';
+        }
+        return append_text(r, out, &spec, v);
+    }
+    if (v.type == V_FLOAT || (value_is_integral(v) && real_type && spec.type != 'n')) {
+        if (spec.type && !real_type) return render_fail(r, "unknown format code '%c' for object of type 'float'", spec.type);
+        return append_real(r, out, &spec, value_as_float(v), false);
+    }
+    if (v.type == V_INT || (v.type == V_BOOL && spec.type)) {
+        if (spec.precision >= 0) return render_fail(r, "precision not allowed in integer format specifier");
+        if (spec.type && !strchr("dxXobn", spec.type)) return render_fail(r, "unknown format code '%c' for object of type 'int'", spec.type);
+        if (spec.type == 'n') spec.type = 'd';
+        return append_integer(r, out, &spec, value_as_int(v), false);
+    }
+    if (v.type == V_BOOL && spec_text.len) return append_integer(r, out, &spec, v.boolean, false);
+    if (spec_text.len && v.type != V_UNDEFINED)
+        return render_fail(r, "unsupported format string passed to %s.__format__", value_type_name(v));
+    return value_append_str(r, out, v);
+}
+
+/* The first part of a field's name: an index, nothing, or a keyword. */
+static Status field_root(Render *r, Braces *b, Str name, Value *out)
+{
+    int64_t index = 0;
+    bool    digits = name.len > 0 && name.len < 10;
+    for (size_t i = 0; i < name.len && digits; i++) {
+        digits = name.data[i] >= '0' && name.data[i] <= '9';
+        index = index * 10 + (name.data[i] - '0');
+    }
+    if (!name.len || digits) {
+        bool *mine = name.len ? &b->explicit_index : &b->automatic_index;
+        *mine = true;
+        if (b->explicit_index && b->automatic_index)
+            return render_fail(r, "cannot switch between manual field specification and automatic field numbering");
+        if (!name.len) index = b->automatic++;
+        if (index >= b->args->count) return render_fail(r, "replacement index %lld out of range", (long long)index);
+        *out = b->args->items[index];
+        return OK;
+    }
+    for (uint32_t i = 0; i < b->args->num_keywords; i++) {
+        if (!str_same(b->args->keywords[i].name, name)) continue;
+        *out = b->args->keywords[i].value;
+        return OK;
+    }
+    return render_fail(r, "format: no argument '%.*s'", (int)(name.len & 0xFF), name.data);
+}
+
+/* name.attribute[item] */
+static Status field_value(Render *r, Braces *b, Str name, Value *out)
+{
+    size_t end = 0;
+    while (end < name.len && name.data[end] != '.' && name.data[end] != '[') end++;
+    TRY(field_root(r, b, (Str){ name.data, end }, out));
+    while (end < name.len) {
+        bool   item = name.data[end] == '[';
+        size_t begin = ++end;
+        while (end < name.len && (item ? name.data[end] != ']' : name.data[end] != '.' && name.data[end] != '[')) end++;
+        if (end == begin || (item && end >= name.len)) return render_fail(r, "empty attribute in format string");
+        Value key = value_text(name.data + begin, end - begin);
+        bool  digits = item && key.len < 18;
+        for (size_t i = begin; i < end && digits; i++) digits = name.data[i] >= '0' && name.data[i] <= '9';
+        if (digits) {
+            int64_t index = 0;
+            for (size_t i = begin; i < end; i++) index = index * 10 + (name.data[i] - '0');
+            key = value_int(index);
+        }
+        TRY(value_getitem(r, *out, key, out));
+        end += item;
+    }
+    return OK;
+}
+
+/* What stands between braces. */
+static Status append_field(Render *r, Braces *b, Str field, StrBuf *out, int depth)
+{
+    size_t name = 0;
+    int    brackets = 0;
+    char   how = 0;
+    Value  v;
+    for (; name < field.len && (brackets || (field.data[name] != '!' && field.data[name] != ':')); name++)
+        brackets += field.data[name] == '[' ? 1 : field.data[name] == ']' ? -(brackets > 0) : 0;
+    TRY(field_value(r, b, (Str){ field.data, name }, &v));
+    size_t pos = name;
+    if (pos < field.len && field.data[pos] == '!') {
+        how = pos + 1 < field.len ? field.data[pos + 1] : 0;
+        if (how != 's' && how != 'r' && how != 'a') return render_fail(r, "unknown conversion in format string");
+        pos += 2;
+        if (pos < field.len && field.data[pos] != ':') return render_fail(r, "expected ':' after conversion specifier");
+    }
+    if (how) TRY(convert(r, v, how, &v));
+    Str    spec = { field.data + field.len, 0 };
+    StrBuf nested = { 0 };
+    if (pos < field.len) spec = (Str){ field.data + pos + 1, field.len - pos - 1 };
+    Status status = OK;
+    if (memchr(spec.data, '{', spec.len)) {
+        status = append_braces(r, b, spec, &nested, depth + 1);
+        spec = (Str){ strbuf_cstr(&nested), nested.len };
+    }
+    if (status == OK) status = append_formatted(r, out, v, spec);
+    strbuf_deinit(&nested);
+    return status;
+}
+
+static Status append_braces(Render *r, Braces *b, Str format, StrBuf *out, int depth)
+{
+    if (depth > 1) return render_fail(r, "max string recursion exceeded");
+    for (size_t pos = 0; pos < format.len;) {
+        char c = format.data[pos];
+        if (c != '{' && c != '}') {
+            strbuf_putc(out, c);
+            pos++;
+            continue;
+        }
+        if (depth == 0 && pos + 1 < format.len && format.data[pos + 1] == c) {
+            strbuf_putc(out, c);
+            pos += 2;
+            continue;
+        }
+        if (c == '}') return render_fail(r, "single '}' encountered in format string");
+        size_t begin = ++pos;
+        int    nesting = 1;
+        for (; pos < format.len && nesting; pos++) nesting += format.data[pos] == '{' ? 1 : format.data[pos] == '}' ? -1 : 0;
+        if (nesting) return render_fail(r, "expected '}' before end of string");
+        TRY(append_field(r, b, (Str){ format.data + begin, pos - 1 - begin }, out, depth));
+        TRY(text_check(r, out->len));
+    }
+    return OK;
+}
+
+Status format_braces(Render *r, Value format, const Args *args, Value *out)
+{
+    Braces b = { .args = args };
+    StrBuf text = { 0 };
+    Status status = append_braces(r, &b, value_str(format), &text, 0);
+    if (status == OK) return text_finish(r, &text, out);
+    strbuf_deinit(&text);
+    return status;
+}

@@ -1,0 +1,35 @@
+/* Text as Python sees it: code points, white space, letter case, character classes. UTF-8 throughout. */
+#pragma once
+
+#include "base/strbuf.h"
+
+/* Decodes the code point at text[*pos], which must be valid UTF-8 with *pos < len, and steps over it. */
+uint32_t utf8_next(const char *text, size_t len, size_t *pos);
+size_t   utf8_encode(uint32_t cp, char out[4]); /* bytes written */
+size_t   utf8_count(const char *text, size_t len);
+size_t   utf8_offset(const char *text, size_t len, size_t count); /* byte offset of the count-th code point, at most len */
+bool     utf8_is_valid(const char *text, size_t len);
+bool     text_is_ascii(const char *text, size_t len);
+
+bool cp_is_space(uint32_t cp);
+bool cp_is_alpha(uint32_t cp);
+bool cp_is_decimal(uint32_t cp);
+bool cp_is_digit(uint32_t cp);
+bool cp_is_numeric(uint32_t cp);
+bool cp_is_alnum(uint32_t cp);
+bool cp_is_lower(uint32_t cp);
+bool cp_is_upper(uint32_t cp);
+bool cp_is_title(uint32_t cp);
+bool cp_is_cased(uint32_t cp);
+bool cp_is_printable(uint32_t cp);
+bool cp_is_identifier(uint32_t cp, bool first);
+
+typedef enum CaseMap { CASE_UPPER, CASE_LOWER, CASE_TITLE, CASE_SWAP, CASE_CAPITALIZE } CaseMap;
+/* Appends the text mapped with Unicode's full mappings, as Python's str.upper() and so on do. */
+void text_map_case(StrBuf *out, Str text, CaseMap map);
+
+Str text_strip(Str text, bool left, bool right);                          /* white space */
+Str text_strip_chars(Str text, Str chars, bool left, bool right);
+/* Byte offset of the first `needle` at or after `from`, or SIZE_MAX. */
+size_t text_find(Str text, Str needle, size_t from);
+size_t text_find_last(Str text, Str needle);
