@@ -93,7 +93,7 @@ static bool open_container(Builder *builder, JsonType type, size_t offset)
 static bool close_container(Builder *builder, size_t offset)
 {
     size_t      first = builder->first[--builder->depth], count = builder->count - first;
-    JsonMember *items = builder->stack + first;
+    JsonMember *items = count ? builder->stack + first : NULL;
     JsonValue  *value = builder->depth ? &builder->stack[first - 1].value : &builder->root;
     value->count = (uint32_t)count;
     value->offset = offset;
