@@ -327,10 +327,12 @@ static void encode_stretch(const Bpe *bpe, BpeScratch *s, const char *text, size
     bpe_encode_word(bpe, s, text + start, end - start, len - start, false, out);
 }
 
-/* May U+2581 at text[at], at > start, begin a word? */
-static bool cuts_before_space(const Bpe *bpe, const char *text, size_t at)
+/* May the character at text[at], at > start, begin a word? Says no for characters beyond ASCII but U+2581. */
+static bool cuts_before(const Bpe *bpe, const char *text, size_t at, size_t len)
 {
-    uint8_t before = (uint8_t)text[at - 1];
+    uint8_t before = (uint8_t)text[at - 1], here = (uint8_t)text[at];
+    if (here < 128) return before < 128 && !bpe->ascii_joint[before][here];
+    if (here != 0xE2 || len - at < 3 || text[at + 1] != '\x96' || text[at + 2] != '\x81') return false;
     if (before < 128) return !bpe->space_joint[before];
     if (at >= 3 && memcmp(text + at - 3, "\xE2\x96\x81", 3) == 0) return false;
     return !bpe->space_joint_other;
@@ -339,11 +341,8 @@ static bool cuts_before_space(const Bpe *bpe, const char *text, size_t at)
 void bpe_encode_text(const Bpe *bpe, BpeScratch *s, const char *text, size_t len, TokenIds *out)
 {
     size_t start = 0;
-    for (size_t at = 1; bpe->cuts_at_space && at < len; at++) {
-        const char *found = memchr(text + at, 0xE2, len - at);
-        if (!found) break;
-        at = (size_t)(found - text);
-        if (len - at < 3 || found[1] != '\x96' || found[2] != '\x81' || !cuts_before_space(bpe, text, at)) continue;
+    for (size_t at = 1; bpe->can_cut && at < len; at++) {
+        if (!cuts_before(bpe, text, at, len)) continue;
         encode_stretch(bpe, s, text, start, at, len, out);
         start = at;
     }

@@ -39,8 +39,8 @@ typedef struct Bpe {
     uint64_t *joints; /* left << 32 | right of all neighbours inside merged tokens; open addressing, UINT64_MAX: empty */
     uint64_t  joint_mask;
     uint8_t   space_joint[128]; /* ASCII characters that some token has before U+2581 */
+    uint8_t   ascii_joint[128][128]; /* the joints of ASCII characters */
     bool      space_joint_other; /* another character but U+2581 itself stands before U+2581 in some token */
-    bool      cuts_at_space;     /* U+2581 is in the vocabulary and can_cut */
 } Bpe;
 
 /* `model` is the value of "model". raw_bytes: words come as bytes when has_all_bytes. */

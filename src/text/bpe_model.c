@@ -222,6 +222,7 @@ static uint64_t joints_walk(Bpe *bpe)
             uint32_t right = utf8_decode(token.data + at, &size);
             count++;
             if (bpe->joints) joint_add(bpe, (uint64_t)left << 32 | right);
+            if (right < 128 && left < 128) bpe->ascii_joint[left][right] = 1;
             if (right == 0x2581 && left < 128) bpe->space_joint[left] = 1;
             if (right == 0x2581 && left >= 128 && left != 0x2581) bpe->space_joint_other = true;
             left = right;
@@ -253,7 +254,6 @@ static void joints_build(Arena *arena, Bpe *bpe)
     bpe->joints = joints;
     bpe->joint_mask = size - 1;
     joints_walk(bpe);
-    bpe->cuts_at_space = bpe_find(bpe, "\xE2\x96\x81", 3) >= 0;
 }
 
 Status bpe_parse(Arena *arena, const JsonValue *model, Bpe *out)

@@ -1,0 +1,26 @@
+/* Counts of distinct words, for the BPE trainer. */
+#pragma once
+
+#include "base/arena.h"
+#include "base/strbuf.h"
+
+#include <stdint.h>
+
+typedef struct WordCount {
+    Str     word; /* in the arena */
+    int64_t count;
+} WordCount;
+
+/* Zero-initialised is ready to use. Not thread-safe. */
+typedef struct WordCounts {
+    Arena      arena;
+    WordCount *words; /* in the order of their first appearance */
+    size_t     len, capacity;
+    uint32_t  *slots; /* index + 1, open addressing */
+    size_t     num_slots;
+} WordCounts;
+
+void    word_counts_deinit(WordCounts *counts);
+void    word_counts_add(WordCounts *counts, Str word, int64_t count);
+/* Index of a word, -1: absent. */
+int64_t word_counts_find(const WordCounts *counts, Str word);
