@@ -308,7 +308,7 @@ def make_losses():
     sum_acc = rand(1)
     add("loss_sum", "first", [f32(losses), hyper], [(f32(losses).sum() * hyper[1]).reshape(1)])
     add("loss_sum", "acc", [f32(losses), hyper, sum_acc], [f32(losses).sum() * hyper[1] + sum_acc])
-    add("loss_sum_bwd", "small", [losses, hyper], [hyper[1].expand(b, t)])
+    add("loss_sum_bwd", "small", [hyper], [hyper[1].expand(b, t)], rows=b, cols=t)
     index = torch.tensor([4, 0])
     add("gather_row", "small", [x, index], [x[torch.arange(b), index][:, None]])
 
