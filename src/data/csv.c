@@ -1,0 +1,68 @@
+/* CSV as RFC 4180 has it, and a little wider: LF or CRLF, any one-byte delimiter, fields of any bytes. */
+#include "data/record.h"
+
+#include <string.h>
+
+typedef struct CsvFields {
+    Arena     *arena;
+    JsonValue *items;
+    uint32_t   count, capacity;
+} CsvFields;
+
+static void push_field(CsvFields *fields, const char *data, size_t len)
+{
+    if (fields->count == fields->capacity) {
+        uint32_t   capacity = fields->capacity ? fields->capacity * 2 : 16;
+        JsonValue *items = arena_array(fields->arena, JsonValue, capacity);
+        if (fields->count) memcpy(items, fields->items, sizeof *items * fields->count);
+        fields->items = items;
+        fields->capacity = capacity;
+    }
+    fields->items[fields->count++] =
+        (JsonValue){ .type = JSON_STRING, .string = { arena_strndup(fields->arena, data, len), len } };
+}
+
+/* A quoted field from its first quote on; *at moves behind the closing one. */
+static Status quoted_field(CsvFields *fields, Str bytes, size_t *at)
+{
+    size_t start = *at, len = 0;
+    char  *text = arena_alloc(fields->arena, bytes.len - start);
+    for (size_t i = start + 1; i < bytes.len; i++) {
+        if (bytes.data[i] == '"') {
+            if (i + 1 >= bytes.len || bytes.data[i + 1] != '"') {
+                *at = i + 1;
+                push_field(fields, text, len);
+                return OK;
+            }
+            i++;
+        }
+        text[len++] = bytes.data[i];
+    }
+    FAIL(ERR_INVALID, "column %zu: the quote that opens here is never closed", start + 1);
+}
+
+Status csv_parse(Arena *arena, Str bytes, char delimiter, JsonValue *out)
+{
+    CsvFields fields = { .arena = arena };
+    size_t    at = 0;
+    for (;;) {
+        if (at < bytes.len && bytes.data[at] == '"') {
+            TRY(quoted_field(&fields, bytes, &at));
+            FAIL_IF(at < bytes.len && bytes.data[at] != delimiter, ERR_INVALID,
+                    "column %zu: a closing quote must be followed by '%c' or the line's end; write a quote in a field as \"\"",
+                    at, delimiter);
+        } else {
+            const char *end = at < bytes.len ? memchr(bytes.data + at, delimiter, bytes.len - at) : NULL;
+            size_t      len = end ? (size_t)(end - bytes.data) - at : bytes.len - at;
+            const char *quote = len ? memchr(bytes.data + at, '"', len) : NULL;
+            FAIL_IF(quote, ERR_INVALID, "column %zu: a quote inside a field that doesn't start with one",
+                    (size_t)(quote - bytes.data) + 1);
+            push_field(&fields, bytes.data + at, len);
+            at += len;
+        }
+        if (at >= bytes.len) break;
+        at++;
+    }
+    *out = (JsonValue){ .type = JSON_ARRAY, .count = fields.count, .items = fields.items };
+    return OK;
+}

@@ -1,0 +1,360 @@
+/* Each format is a function that finds the next record in the stream's window; what follows is the same for all. */
+#include "data/record.h"
+
+#include "data/parquet.h"
+#include "data/record_internal.h"
+#include "data/stream.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct Reader {
+    char *const   *paths;
+    int            count, next; /* the file to open next */
+    Arena          arena;       /* RecordFiles and headers */
+    RecordFile    *file;        /* the open one; NULL: none */
+    FileFormat     format;
+    Stream         stream;
+    ParquetReader *parquet;
+    StrBuf         row;     /* of parquet */
+    int64_t        line;    /* of stream.begin; rows read, of parquet */
+    int            column;
+    bool           in_array, is_over, is_first; /* JSON */
+};
+
+/* Consumes n bytes of the window, counting lines. */
+static void consume(Reader *reader, size_t n)
+{
+    const char *at = reader->stream.data + reader->stream.begin, *end = at + n;
+    for (const char *found; at < end && (found = memchr(at, '\n', (size_t)(end - at))); at = found + 1) {
+        reader->line++;
+        reader->column = 1;
+    }
+    reader->column += (int)(end - at);
+    reader->stream.begin += n;
+}
+
+static bool is_blank(Str text)
+{
+    for (size_t i = 0; i < text.len; i++)
+        if (!strchr(" \t\r\n", text.data[i]) || text.data[i] == 0) return false;
+    return true;
+}
+
+static Status next_jsonl(Reader *reader, Record *out, bool *out_has)
+{
+    Str line;
+    do {
+        out->line = reader->line++;
+        out->column = 1;
+        TRY(stream_line(&reader->stream, &line, out_has));
+    } while (*out_has && is_blank(line));
+    out->kind = RECORD_JSON;
+    out->bytes = line;
+    return OK;
+}
+
+/* ---- JSON: an array of values, or values one after the other ---- */
+
+/* Skips blanks; the next byte, or -1 at the end. */
+static Status peek_byte(Reader *reader, int *out)
+{
+    Stream *stream = &reader->stream;
+    for (;;) {
+        size_t n = 0, room = stream->end - stream->begin;
+        while (n < room && strchr(" \t\r\n", stream->data[stream->begin + n]) && stream->data[stream->begin + n]) n++;
+        consume(reader, n);
+        *out = n < room ? (unsigned char)stream->data[stream->begin] : -1;
+        if (*out >= 0 || stream->at_end) return OK;
+        TRY(stream_more(stream));
+    }
+}
+
+/* Length of the value that starts at the window's begin: to its closing bracket, or to a separator. Whether it is valid is
+ * the parser's business. */
+static Status scan_value(Stream *stream, size_t *out_len)
+{
+    size_t at = 0;
+    int    depth = 0;
+    bool   in_string = false;
+    for (;; at++) {
+        if (stream->begin + at >= stream->end) {
+            *out_len = at;
+            if (stream->at_end) return OK;
+            TRY(stream_more(stream));
+            if (stream->begin + at >= stream->end) continue;
+        }
+        char c = stream->data[stream->begin + at];
+        if (in_string) {
+            if (c == '\\') {
+                at++;
+            } else if (c == '"') {
+                in_string = false;
+                if (depth == 0) break;
+            }
+        } else if (c == '"') {
+            in_string = true;
+        } else if (c == '{' || c == '[') {
+            depth++;
+        } else if (c == '}' || c == ']') {
+            if (--depth == 0) break;
+            if (depth < 0) {
+                *out_len = at;
+                return OK;
+            }
+        } else if (depth == 0 && strchr(", \t\r\n", c) && c) {
+            *out_len = at;
+            return OK;
+        }
+    }
+    *out_len = at + 1;
+    return OK;
+}
+
+#define FAIL_HERE(...) \
+    return status_prefix(status_fail(ERR_INVALID, __VA_ARGS__), "%s:%lld:%d", reader->file->path, (long long)reader->line, reader->column)
+
+static Status next_json(Reader *reader, Record *out, bool *out_has)
+{
+    int c;
+    *out_has = false;
+    TRY(peek_byte(reader, &c));
+    if (reader->is_first && c == '[') {
+        reader->in_array = true;
+        consume(reader, 1);
+        TRY(peek_byte(reader, &c));
+    } else if (reader->in_array && !reader->is_over && !reader->is_first) {
+        if (c >= 0 && c != ',' && c != ']') FAIL_HERE("expected ',' or ']' after an element of the array");
+        if (c == ',') {
+            consume(reader, 1);
+            TRY(peek_byte(reader, &c));
+            if (c == ']') FAIL_HERE("expected a value after ','");
+        }
+    }
+    reader->is_first = false;
+    if (reader->in_array && !reader->is_over && c == ']') {
+        reader->is_over = true;
+        consume(reader, 1);
+        TRY(peek_byte(reader, &c));
+    }
+    if (c < 0) {
+        if (reader->in_array && !reader->is_over) FAIL_HERE("the array is never closed; was the file cut?");
+        return OK;
+    }
+    if (reader->is_over) FAIL_HERE("text after the end of the array");
+    out->kind = RECORD_JSON;
+    out->line = reader->line;
+    out->column = reader->column;
+    size_t len;
+    TRY(scan_value(&reader->stream, &len));
+    if (len == 0) FAIL_HERE("expected a JSON value");
+    if (len > reader->stream.end - reader->stream.begin) len = reader->stream.end - reader->stream.begin;
+    out->bytes = (Str){ reader->stream.data + reader->stream.begin, len };
+    consume(reader, len);
+    *out_has = true;
+    return OK;
+}
+
+/* ---- CSV ---- */
+
+/* A record ends at the first line end outside quotes. */
+static Status next_csv_record(Reader *reader, Record *out, bool *out_has)
+{
+    Stream *stream = &reader->stream;
+    size_t  at = 0;
+    bool    in_quotes = false;
+    for (;; at++) {
+        if (stream->begin + at >= stream->end) {
+            if (!stream->at_end) TRY(stream_more(stream));
+            if (stream->begin + at >= stream->end) {
+                if (!stream->at_end) continue;
+                break;
+            }
+        }
+        char c = stream->data[stream->begin + at];
+        if (c == '"') in_quotes = !in_quotes;
+        if (c == '\n' && !in_quotes) break;
+    }
+    *out_has = at > 0 || stream->begin + at < stream->end;
+    out->kind = RECORD_CSV;
+    out->line = reader->line;
+    out->column = 1;
+    out->bytes = (Str){ stream->data + stream->begin, at };
+    consume(reader, at + (stream->begin + at < stream->end));
+    if (out->bytes.len > 0 && out->bytes.data[out->bytes.len - 1] == '\r') out->bytes.len--;
+    return OK;
+}
+
+static Status next_csv(Reader *reader, Record *out, bool *out_has)
+{
+    do {
+        TRY(next_csv_record(reader, out, out_has));
+    } while (*out_has && out->bytes.len == 0);
+    return OK;
+}
+
+static Status read_csv_header(Reader *reader)
+{
+    Record     record;
+    bool       has;
+    JsonValue *header = arena_new(&reader->arena, JsonValue);
+    TRY(next_csv(reader, &record, &has));
+    FAIL_IF(!has, ERR_INVALID, "%s: empty, want a line of column names", reader->file->path);
+    Status status = csv_parse(&reader->arena, record.bytes, reader->file->delimiter, header);
+    if (status != OK) return status_prefix(status, "%s:%lld", reader->file->path, (long long)record.line);
+    for (uint32_t i = 0; i < header->count; i++)
+        for (uint32_t k = 0; k < i; k++)
+            FAIL_IF(header->items[i].string.len == header->items[k].string.len &&
+                        memcmp(header->items[i].string.data, header->items[k].string.data, header->items[i].string.len) == 0,
+                    ERR_INVALID, "%s:%lld: two columns are named \"%s\"", reader->file->path, (long long)record.line,
+                    header->items[i].string.data);
+    reader->file->header = header;
+    return OK;
+}
+
+/* ---- text ---- */
+
+static Status next_text(Reader *reader, Record *out, bool *out_has)
+{
+    Stream *stream = &reader->stream;
+    while (!stream->at_end && stream->end - stream->begin <= TEXT_PART_BYTES) TRY(stream_more(stream));
+    size_t len = stream->end - stream->begin;
+    /* A part ends before a line that starts with something else than a blank: no pre-tokenizer joins over that. */
+    if (len > TEXT_PART_BYTES) {
+        const char *data = stream->data + stream->begin;
+        len = TEXT_PART_BYTES;
+        while (len > TEXT_PART_BYTES / 2 && !(data[len - 1] == '\n' && !strchr(" \t\r\n", data[len]))) len--;
+        while (len > TEXT_PART_BYTES / 2 - 4 && ((unsigned char)data[len] & 0xc0) == 0x80) len--; /* not within a character */
+    }
+    out->kind = RECORD_TEXT;
+    out->bytes = (Str){ stream->data + stream->begin, len };
+    out->line = reader->line;
+    out->column = reader->column;
+    *out_has = len > 0;
+    consume(reader, len);
+    out->continues = stream->begin < stream->end;
+    return OK;
+}
+
+/* ---- all ---- */
+
+static Status next_parquet(Reader *reader, Record *out, bool *out_has)
+{
+    strbuf_clear(&reader->row);
+    TRY(parquet_next(reader->parquet, &reader->row, out_has));
+    out->kind = RECORD_JSON;
+    out->bytes = (Str){ strbuf_cstr(&reader->row), reader->row.len };
+    out->line = reader->line++;
+    out->column = 1;
+    return OK;
+}
+
+static void close_file(Reader *reader)
+{
+    stream_close(&reader->stream);
+    parquet_close(reader->parquet);
+    reader->parquet = NULL;
+    reader->file = NULL;
+}
+
+static Status open_next(Reader *reader)
+{
+    const char *path = reader->paths[reader->next++];
+    bool        is_known;
+    RecordFile *file = arena_new(&reader->arena, RecordFile);
+    reader->format = file_format(path, &is_known);
+    file->path = path;
+    file->is_rows = reader->format == FILE_PARQUET;
+    file->delimiter = reader->format == FILE_TSV ? '\t' : ',';
+    reader->line = reader->column = 1;
+    reader->in_array = reader->is_over = false;
+    reader->is_first = true;
+    if (reader->format == FILE_PARQUET)
+        TRY(parquet_open(path, &reader->parquet));
+    else
+        TRY(stream_open(path, &reader->stream));
+    reader->file = file;
+    return reader->format == FILE_CSV || reader->format == FILE_TSV ? read_csv_header(reader) : OK;
+}
+
+Status reader_open(char *const *paths, int count, Reader **out_reader)
+{
+    Reader *reader = calloc(1, sizeof *reader);
+    if (!reader) fatal_out_of_memory(sizeof *reader);
+    reader->paths = paths;
+    reader->count = count;
+    *out_reader = reader;
+    return OK;
+}
+
+void reader_close(Reader *reader)
+{
+    if (!reader) return;
+    close_file(reader);
+    arena_deinit(&reader->arena);
+    strbuf_deinit(&reader->row);
+    free(reader);
+}
+
+Status reader_next(Reader *reader, Record *out, bool *out_has)
+{
+    typedef Status (*Next)(Reader *, Record *, bool *);
+    static const Next by_format[] = { [FILE_TEXT] = next_text, [FILE_JSONL] = next_jsonl, [FILE_JSON] = next_json,
+                                      [FILE_CSV] = next_csv, [FILE_TSV] = next_csv, [FILE_PARQUET] = next_parquet };
+    for (;;) {
+        *out_has = false;
+        if (!reader->file) {
+            if (reader->next == reader->count) return OK;
+            TRY(open_next(reader));
+        }
+        *out = (Record){ .file = reader->file };
+        TRY(by_format[reader->format](reader, out, out_has));
+        if (*out_has) return OK;
+        close_file(reader);
+    }
+}
+
+/* ---- parsing ---- */
+
+static Status parse_json(Arena *arena, const Record *record, JsonValue *out)
+{
+    if (record->file->is_rows) {
+        char name[4096];
+        snprintf(name, sizeof name, "%s: row %lld", record->file->path, (long long)record->line);
+        return json_parse(arena, name, record->bytes.data, record->bytes.len, out);
+    }
+    Status status = json_parse(arena, "", record->bytes.data, record->bytes.len, out);
+    if (status == OK) return OK;
+    /* ":line:column: what" of the record becomes that of the file */
+    char      message[STATUS_MESSAGE_BYTES];
+    long long line, column;
+    int       used = 0;
+    snprintf(message, sizeof message, "%s", status_message());
+    if (sscanf(message, ":%lld:%lld%n", &line, &column, &used) < 2) return status_prefix(status, "%s", record->file->path);
+    FAIL(status, "%s:%lld:%lld%s", record->file->path, (long long)record->line + line - 1,
+         line == 1 ? column + record->column - 1 : column, message + used);
+}
+
+static Status parse_csv(Arena *arena, const Record *record, JsonValue *out)
+{
+    const RecordFile *file = record->file;
+    JsonValue         fields;
+    Status            status = csv_parse(arena, record->bytes, file->delimiter, &fields);
+    if (status != OK) return status_prefix(status, "%s:%lld", file->path, (long long)record->line);
+    FAIL_IF(fields.count != file->header->count, ERR_INVALID, "%s:%lld: %u fields, the header has %u", file->path,
+            (long long)record->line, fields.count, file->header->count);
+    *out = (JsonValue){ .type = JSON_OBJECT, .count = fields.count, .members = arena_array(arena, JsonMember, fields.count) };
+    for (uint32_t i = 0; i < fields.count; i++)
+        out->members[i] = (JsonMember){ file->header->items[i].string, fields.items[i] };
+    return OK;
+}
+
+Status record_parse(Arena *arena, const Record *record, JsonValue *out)
+{
+    if (record->kind == RECORD_JSON) return parse_json(arena, record, out);
+    if (record->kind == RECORD_CSV) return parse_csv(arena, record, out);
+    *out = (JsonValue){ .type = JSON_OBJECT, .count = 1, .members = arena_new(arena, JsonMember) };
+    out->members[0] = (JsonMember){ str_of("text"), { .type = JSON_STRING, .string = record->bytes } };
+    return OK;
+}

@@ -1,0 +1,144 @@
+/* Which files a dataset path means. */
+#include "data/record.h"
+#include "data/record_internal.h"
+#include "files/file.h"
+
+#include <dirent.h>
+#include <glob.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+enum { FIND_MAX_DEPTH = 16 };
+
+typedef struct PathList {
+    Arena *arena;
+    char **paths;
+    int    count, capacity;
+} PathList;
+
+static void push_path(PathList *list, const char *path)
+{
+    if (list->count == list->capacity) {
+        int    capacity = list->capacity ? list->capacity * 2 : 64;
+        char **paths = arena_array(list->arena, char *, capacity);
+        if (list->count) memcpy(paths, list->paths, sizeof *paths * (size_t)list->count);
+        list->paths = paths;
+        list->capacity = capacity;
+    }
+    list->paths[list->count++] = arena_strdup(list->arena, path);
+}
+
+static bool ends_with(const char *name, size_t len, const char *ending)
+{
+    size_t n = strlen(ending);
+    return len > n && strncasecmp(name + len - n, ending, n) == 0;
+}
+
+FileFormat file_format(const char *path, bool *out_is_known)
+{
+    static const struct {
+        const char *ending;
+        FileFormat  format;
+    } endings[] = {
+        { ".jsonl", FILE_JSONL }, { ".ndjson", FILE_JSONL }, { ".json", FILE_JSON }, { ".csv", FILE_CSV }, { ".tsv", FILE_TSV },
+        { ".parquet", FILE_PARQUET }, { ".txt", FILE_TEXT }, { ".text", FILE_TEXT }, { ".md", FILE_TEXT },
+    };
+    size_t len = strlen(path);
+    if (ends_with(path, len, ".gz")) len -= 3;
+    else if (ends_with(path, len, ".zst")) len -= 4;
+    for (size_t i = 0; i < sizeof endings / sizeof endings[0]; i++)
+        if (ends_with(path, len, endings[i].ending)) {
+            *out_is_known = true;
+            return endings[i].format;
+        }
+    *out_is_known = false;
+    return FILE_TEXT;
+}
+
+/* Hidden files and folders (caches, version control) are left out. */
+static Status find_below(PathList *list, const char *dir, int depth)
+{
+    FAIL_IF(depth > FIND_MAX_DEPTH, ERR_INVALID, "%s: folders nested more than %d deep", dir, FIND_MAX_DEPTH);
+    struct dirent **entries;
+    int             count = scandir(dir, &entries, NULL, NULL);
+    FAIL_IF(count < 0, ERR_IO, "%s: cannot list the folder", dir);
+    Status status = OK;
+    for (int i = 0; i < count; i++) {
+        const char *name = entries[i]->d_name;
+        if (name[0] != '.' && status == OK) {
+            const char *path = arena_printf(list->arena, "%s/%s", dir, name);
+            bool        is_known;
+            (void)file_format(name, &is_known);
+            if (file_is_dir(path))
+                status = find_below(list, path, depth + 1);
+            else if (is_known)
+                push_path(list, path);
+        }
+        free(entries[i]);
+    }
+    free(entries);
+    return status;
+}
+
+static int compare_paths(const void *a, const void *b)
+{
+    return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+/* Keeps the files whose name starts with the split ("train-00000-of-00002.parquet"), when there are such. */
+static Status keep_split(PathList *list, const char *dir, const char *split)
+{
+    static const char *const usual[] = { "train", "test", "validation", "valid", "dev" };
+    int  kept = 0;
+    bool has_other = false;
+    for (int pass = 0; pass < 2; pass++)
+        for (int i = 0; i < list->count; i++) {
+            const char *slash = strrchr(list->paths[i], '/'), *name = slash ? slash + 1 : list->paths[i];
+            bool        is_it = strncmp(name, split, strlen(split)) == 0;
+            for (size_t k = 0; k < sizeof usual / sizeof usual[0]; k++)
+                has_other |= !is_it && strncmp(name, usual[k], strlen(usual[k])) == 0;
+            if (pass == 0) kept += is_it;
+            else if (is_it) list->paths[kept++] = list->paths[i];
+            if (pass == 0 && i == list->count - 1) {
+                if (kept == 0) {
+                    FAIL_IF(has_other && strcmp(split, "train") != 0, ERR_NOT_FOUND,
+                            "%s: no file of split \"%s\" (its name should start with it)", dir, split);
+                    return OK;
+                }
+                kept = 0;
+            }
+        }
+    list->count = kept;
+    return OK;
+}
+
+static Status find_glob(PathList *list, const char *path)
+{
+    glob_t found;
+    int    code = glob(path, 0, NULL, &found);
+    for (size_t i = 0; code == 0 && i < found.gl_pathc; i++)
+        if (!file_is_dir(found.gl_pathv[i])) push_path(list, found.gl_pathv[i]);
+    globfree(&found);
+    FAIL_IF(list->count == 0, ERR_NOT_FOUND, "%s: no file matches", path);
+    return OK;
+}
+
+Status reader_find_files(Arena *arena, const char *path, const char *split, char ***out_paths, int *out_count)
+{
+    PathList list = { .arena = arena };
+    if (file_is_dir(path)) {
+        TRY(find_below(&list, path, 0));
+        FAIL_IF(list.count == 0, ERR_NOT_FOUND, "%s: no data files here (.jsonl .json .csv .tsv .parquet .txt .md)", path);
+        qsort(list.paths, (size_t)list.count, sizeof *list.paths, compare_paths);
+        if (split) TRY(keep_split(&list, path, split));
+    } else if (file_exists(path)) {
+        push_path(&list, path);
+    } else {
+        FAIL_IF(!strpbrk(path, "*?["), ERR_NOT_FOUND, "%s: no such file or folder", path);
+        TRY(find_glob(&list, path));
+    }
+    *out_paths = list.paths;
+    *out_count = list.count;
+    return OK;
+}

@@ -1,0 +1,238 @@
+/* Readers: the same rows out of every format and compression; bad input with its place. */
+#include "data/record.h"
+#include "data_util.h"
+
+#include <zlib.h>
+#include <zstd.h>
+
+static void write_file(const char *path, const char *text)
+{
+    EXPECT_OK(file_write_atomic(path, text, strlen(text)));
+}
+
+/* All records of one file as one JSON text a line; the message of the error that ended it, if any. */
+static const char *read_all(const char *path)
+{
+    static StrBuf text;
+    Arena         arena = { 0 };
+    char         *paths[] = { (char *)path };
+    Reader       *reader;
+    Record        record;
+    bool          has = true;
+    strbuf_clear(&text);
+    Status status = reader_open(paths, 1, &reader);
+    while (status == OK && has) {
+        JsonValue value;
+        status = reader_next(reader, &record, &has);
+        if (status == OK && has) status = record_parse(&arena, &record, &value);
+        if (status == OK && has) {
+            json_write(&text, &value, -1);
+            strbuf_putc(&text, '\n');
+        }
+    }
+    if (status != OK) strbuf_puts(&text, status_message());
+    reader_close(reader);
+    arena_deinit(&arena);
+    return strbuf_cstr(&text);
+}
+
+static void formats_give_equal_rows(void)
+{
+    const char *dir = scratch_dir(), *want = "{\"a\": \"1\", \"b\": \"x, \\\"y\\\"\\n\"}\n{\"a\": \"\", \"b\": \"z\"}\n";
+    write_file(path_in(dir, "x.jsonl"), "{\"a\": \"1\", \"b\": \"x, \\\"y\\\"\\n\"}\r\n\n {\"a\":\"\",\"b\":\"z\"}");
+    EXPECT_STR(read_all(path_in(dir, "x.jsonl")), want);
+    write_file(path_in(dir, "x.json"), " [ {\"a\":\"1\",\n \"b\":\"x, \\\"y\\\"\\n\"} ,\n{\"a\":\"\",\"b\":\"z\"}\n]\n");
+    EXPECT_STR(read_all(path_in(dir, "x.json")), want);
+    write_file(path_in(dir, "y.json"), "{\"a\":\"1\",\"b\":\"x, \\\"y\\\"\\n\"}\n{\"a\":\"\",\"b\":\"z\"}\n");
+    EXPECT_STR(read_all(path_in(dir, "y.json")), want);
+    write_file(path_in(dir, "x.csv"), "\xef\xbb\xbf" "a,b\r\n1,\"x, \"\"y\"\"\n\"\r\n\r\n,z");
+    EXPECT_STR(read_all(path_in(dir, "x.csv")), want);
+    write_file(path_in(dir, "x.tsv"), "a\tb\n1\t\"x, \"\"y\"\"\n\"\n\"\"\tz\n");
+    EXPECT_STR(read_all(path_in(dir, "x.tsv")), want);
+    write_file(path_in(dir, "x.txt"), "one\ntwo");
+    EXPECT_STR(read_all(path_in(dir, "x.txt")), "{\"text\": \"one\\ntwo\"}\n");
+    write_file(path_in(dir, "empty.txt"), "");
+    EXPECT_STR(read_all(path_in(dir, "empty.txt")), "");
+    write_file(path_in(dir, "empty.json"), "[]");
+    EXPECT_STR(read_all(path_in(dir, "empty.json")), "");
+    EXPECT_OK(file_remove_tree(dir));
+}
+
+static void bad_input_says_where(void)
+{
+    static const char *const cases[][3] = {
+        { "a.jsonl", "{\"a\":1}\n{\"a\":}\n", "a.jsonl:2:6" },
+        { "b.json", "[{\"a\":1},\n  {\"a\":\n x}]", "b.json:3:2" },
+        { "c.json", "[{\"a\":1}\n {\"a\":2}]", "c.json:2:2: expected ',' or ']'" },
+        { "d.json", "[{\"a\":1},\n]", "d.json:2:1: expected a value" },
+        { "e.json", "[{\"a\":1}", "e.json:1:9: the array is never closed" },
+        { "f.json", "[] x", "f.json:1:4: text after" },
+        { "g.json", "[{\"a\": \"unclosed", "g.json:1:" },
+        { "h.csv", "a,b\n1,2\n3\n", "h.csv:3: 1 fields, the header has 2" },
+        { "i.csv", "a,b\n1,x\"y\n", "i.csv:2: column 4: a quote inside" },
+        { "j.csv", "a,b\n1,\"x\"y\n", "j.csv:2: column 5: a closing quote" },
+        { "k.csv", "a,b\n\n1,\"x\n", "k.csv:3: column 3: the quote that opens here" },
+        { "l.csv", "a,a\n", "l.csv:1: two columns are named \"a\"" },
+        { "m.csv", "", "m.csv: empty" },
+        { "n.txt", "\xff\xfe" "x", "n.txt: UTF-16" },
+        { "o.json", "]", "o.json:1:1: expected a JSON value" },
+        { "p.parquet", "PAR1 and nothing more", "p.parquet: the end of a parquet file is missing" },
+    };
+    const char *dir = scratch_dir();
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        write_file(path_in(dir, cases[i][0]), cases[i][1]);
+        EXPECT_CONTAINS(read_all(path_in(dir, cases[i][0])), cases[i][2]);
+    }
+    EXPECT_CONTAINS(read_all(path_in(dir, "absent.jsonl")), "cannot open");
+    EXPECT_OK(file_remove_tree(dir));
+}
+
+static size_t gzip_bytes(const void *data, size_t len, char *out, size_t room)
+{
+    z_stream stream = { 0 };
+    deflateInit2(&stream, 9, Z_DEFLATED, 15 + 16, 9, Z_DEFAULT_STRATEGY);
+    stream.next_in = (unsigned char *)data;
+    stream.avail_in = (unsigned)len;
+    stream.next_out = (unsigned char *)out;
+    stream.avail_out = (unsigned)room;
+    EXPECT_INT(deflate(&stream, Z_FINISH), Z_STREAM_END);
+    deflateEnd(&stream);
+    return room - stream.avail_out;
+}
+
+static void compressed_files_are_read(void)
+{
+    const char *dir = scratch_dir(), *part = "{\"a\":1}\n", *want = "{\"a\": 1}\n{\"a\": 1}\n";
+    char        bytes[4096];
+    size_t      n = gzip_bytes(part, strlen(part), bytes, sizeof bytes);
+    n += gzip_bytes(part, strlen(part), bytes + n, sizeof bytes - n); /* two members */
+    EXPECT_OK(file_write_atomic(path_in(dir, "x.jsonl.gz"), bytes, n));
+    EXPECT_STR(read_all(path_in(dir, "x.jsonl.gz")), want);
+    EXPECT_OK(file_write_atomic(path_in(dir, "cut.jsonl.gz"), bytes, n - 9));
+    EXPECT_CONTAINS(read_all(path_in(dir, "cut.jsonl.gz")), "the file was cut");
+    bytes[n / 2 + 12] ^= 0x10;
+    EXPECT_OK(file_write_atomic(path_in(dir, "bad.jsonl.gz"), bytes, n));
+    EXPECT_CONTAINS(read_all(path_in(dir, "bad.jsonl.gz")), "damaged gzip");
+    n = ZSTD_compress(bytes, sizeof bytes, part, strlen(part), 3);
+    n += ZSTD_compress(bytes + n, sizeof bytes - n, part, strlen(part), 3);
+    EXPECT_OK(file_write_atomic(path_in(dir, "x.jsonl.zst"), bytes, n));
+    EXPECT_STR(read_all(path_in(dir, "x.jsonl.zst")), want);
+    EXPECT_OK(file_write_atomic(path_in(dir, "cut.jsonl.zst"), bytes, n - 3));
+    EXPECT_CONTAINS(read_all(path_in(dir, "cut.jsonl.zst")), "the file was cut");
+    EXPECT_OK(file_remove_tree(dir));
+}
+
+static void bombs_are_refused(void)
+{
+    const char *dir = scratch_dir();
+    size_t      len = (size_t)100 << 20;
+    char       *blanks = malloc(len), *packed = malloc(1 << 20);
+    memset(blanks, '\n', len);
+    size_t n = gzip_bytes(blanks, len, packed, 1 << 20);
+    EXPECT_OK(file_write_atomic(path_in(dir, "bomb.jsonl.gz"), packed, n));
+    EXPECT_CONTAINS(read_all(path_in(dir, "bomb.jsonl.gz")), "decompression bomb");
+    memset(blanks, 'a', len);
+    n = ZSTD_compress(packed, 1 << 20, blanks, len, 1);
+    EXPECT_OK(file_write_atomic(path_in(dir, "long.jsonl.zst"), packed, n));
+    EXPECT_CONTAINS(read_all(path_in(dir, "long.jsonl.zst")), "long.jsonl.zst: ");
+    free(blanks);
+    free(packed);
+    EXPECT_OK(file_remove_tree(dir));
+}
+
+static void paths_mean_files(void)
+{
+    const char *dir = scratch_dir();
+    Arena       arena = { 0 };
+    char      **paths;
+    int         count;
+    EXPECT_OK(file_make_dirs(path_in(dir, "data")));
+    write_file(path_in(dir, "data/train-1.jsonl"), "");
+    write_file(path_in(dir, "data/train-0.jsonl"), "");
+    write_file(path_in(dir, "data/test.jsonl"), "");
+    write_file(path_in(dir, "README.bin"), "");
+    EXPECT_OK(reader_find_files(&arena, dir, NULL, &paths, &count));
+    EXPECT_INT(count, 3);
+    EXPECT_OK(reader_find_files(&arena, dir, "train", &paths, &count));
+    EXPECT_INT(count, 2);
+    EXPECT_CONTAINS(paths[0], "train-0.jsonl");
+    EXPECT_FAILS(reader_find_files(&arena, dir, "validation", &paths, &count), ERR_NOT_FOUND, "no file of split");
+    EXPECT_OK(reader_find_files(&arena, path_in(dir, "data/t*.jsonl"), NULL, &paths, &count));
+    EXPECT_INT(count, 3);
+    EXPECT_FAILS(reader_find_files(&arena, path_in(dir, "*.nope"), NULL, &paths, &count), ERR_NOT_FOUND, "no file matches");
+    EXPECT_FAILS(reader_find_files(&arena, path_in(dir, "nope"), NULL, &paths, &count), ERR_NOT_FOUND, "no such file");
+    arena_deinit(&arena);
+    EXPECT_OK(file_remove_tree(dir));
+}
+
+static void long_text_comes_in_parts_at_lines(void)
+{
+    const char *dir = scratch_dir();
+    size_t      len = (size_t)TEXT_PART_BYTES * 2 + 1000;
+    char       *text = malloc(len);
+    for (size_t i = 0; i < len; i++) text[i] = i % 61 == 60 ? '\n' : 'x';
+    EXPECT_OK(file_write_atomic(path_in(dir, "x.txt"), text, len));
+    char   *paths[] = { (char *)path_in(dir, "x.txt") };
+    Reader *reader;
+    Record  record;
+    bool    has = true;
+    size_t  at = 0;
+    int     parts = 0;
+    EXPECT_OK(reader_open(paths, 1, &reader));
+    for (;; parts++) {
+        EXPECT_OK(reader_next(reader, &record, &has));
+        if (!has) break;
+        EXPECT(memcmp(text + at, record.bytes.data, record.bytes.len) == 0);
+        at += record.bytes.len;
+        EXPECT_INT(record.continues, at < len);
+        if (at < len) EXPECT(text[at - 1] == '\n');
+    }
+    EXPECT_INT(at, len);
+    EXPECT_INT(parts, 3);
+    reader_close(reader);
+    free(text);
+    EXPECT_OK(file_remove_tree(dir));
+}
+
+/* Two parquet files of delta encodings against the CSV that their writers gave with them. */
+static void parquet_equals_its_csv(void)
+{
+    const char *shared = test_shared_dir();
+    if (!shared) SKIP("no ../shared");
+    static const char *const names[] = { "delta_binary_packed", "delta_byte_array" };
+    for (int f = 0; f < 2; f++) {
+        char    path[2][4200], *paths[2] = { path[0], path[1] };
+        Reader *readers[2];
+        Arena   arena = { 0 };
+        int     rows = 0;
+        snprintf(path[0], sizeof path[0], "%s/data/parquet/%s.parquet", shared, names[f]);
+        snprintf(path[1], sizeof path[1], "%s/data/parquet/%s_expect.csv", shared, names[f]);
+        for (int k = 0; k < 2; k++) EXPECT_OK(reader_open(&paths[k], 1, &readers[k]));
+        for (;; rows++) {
+            Record    record[2];
+            bool      has[2];
+            JsonValue value[2];
+            for (int k = 0; k < 2; k++) EXPECT_OK(reader_next(readers[k], &record[k], &has[k]));
+            EXPECT_INT(has[0], has[1]);
+            if (!has[0] || !has[1]) break;
+            for (int k = 0; k < 2; k++) EXPECT_OK(record_parse(&arena, &record[k], &value[k]));
+            EXPECT_INT(value[0].count, value[1].count);
+            for (uint32_t i = 0; i < value[0].count; i++) {
+                const JsonValue *got = &value[0].members[i].value, *want = &value[1].members[i].value;
+                StrBuf           text = { 0 };
+                if (got->type == JSON_STRING)
+                    strbuf_puts(&text, got->string.data);
+                else if (got->type != JSON_NULL)
+                    json_write(&text, got, -1);
+                EXPECT_STR(strbuf_cstr(&text), want->string.data);
+                strbuf_deinit(&text);
+            }
+        }
+        EXPECT(rows >= 200);
+        for (int k = 0; k < 2; k++) reader_close(readers[k]);
+        arena_deinit(&arena);
+    }
+}
+
+TEST_MAIN(TEST(formats_give_equal_rows), TEST(bad_input_says_where), TEST(compressed_files_are_read), TEST(bombs_are_refused),
+          TEST(paths_mean_files), TEST(long_text_comes_in_parts_at_lines), TEST(parquet_equals_its_csv))
