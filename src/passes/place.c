@@ -286,24 +286,55 @@ static int64_t largest_live(const Placer *p, Arena *arena)
     return most;
 }
 
+typedef struct Placing {
+    Interval **items, **placed;
+    int        num;
+    int64_t   *best; /* offsets of the lowest placing so far, by interval */
+    int64_t    height;
+} Placing;
+
+static void try_order(const Placer *p, Placing *t)
+{
+    int64_t height = place_in_order(t->items, t->num, t->placed);
+    if (height >= t->height) return;
+    t->height = height;
+    for (int i = 0; i < p->num; i++) t->best[i] = p->intervals[i].offset;
+}
+
+/* What reaches highest goes first next time. */
+static void raise_highest(Placing *t)
+{
+    int highest = 0;
+    for (int i = 1; i < t->num; i++)
+        if (t->items[i]->offset + t->items[i]->bytes > t->items[highest]->offset + t->items[highest]->bytes) highest = i;
+    Interval *item = t->items[highest];
+    memmove(t->items + 1, t->items, sizeof *t->items * (size_t)highest);
+    t->items[0] = item;
+}
+
+/* Largest first is within a few percent of the bound; where it isn't, other orders and then repairs of the last one are tried. */
 static void place_activations(Placer *p, Arena *arena)
 {
+    enum { REPAIRS = 64, REPAIRED_INTERVALS = 4096 };
     int (*const orders[])(const void *, const void *) = { by_size, by_area, by_start };
-    Interval **items = arena_array(arena, Interval *, p->num + 1), **placed = arena_array(arena, Interval *, p->num + 1);
-    int64_t   *best = arena_array(arena, int64_t, p->num + 1), height = INT64_MAX;
-    int        num = 0;
+    Placing t = { .height = INT64_MAX };
+    t.items = arena_array(arena, Interval *, p->num + 1);
+    t.placed = arena_array(arena, Interval *, p->num + 1);
+    t.best = arena_array(arena, int64_t, p->num + 1);
     p->program->live_bytes = largest_live(p, arena);
     for (int i = 0; i < p->num; i++)
-        if (p->intervals[i].bytes) items[num++] = &p->intervals[i];
-    for (size_t order = 0; order < sizeof orders / sizeof orders[0] && height > p->program->live_bytes; order++) {
-        qsort(items, (size_t)num, sizeof(Interval *), orders[order]);
-        int64_t h = place_in_order(items, num, placed);
-        if (h >= height) continue;
-        height = h;
-        for (int i = 0; i < p->num; i++) best[i] = p->intervals[i].offset;
+        if (p->intervals[i].bytes) t.items[t.num++] = &p->intervals[i];
+    int64_t enough = p->program->live_bytes + p->program->live_bytes / 128;
+    for (int order = 0; order < 3 && t.height > enough; order++) {
+        qsort(t.items, (size_t)t.num, sizeof(Interval *), orders[order]);
+        try_order(p, &t);
     }
-    for (int i = 0; i < p->num; i++) p->intervals[i].offset = best[i];
-    p->program->activation_bytes = num ? height : 0;
+    for (int i = 0; i < REPAIRS && t.height > enough && t.num <= REPAIRED_INTERVALS; i++) {
+        raise_highest(&t);
+        try_order(p, &t);
+    }
+    for (int i = 0; i < p->num; i++) p->intervals[i].offset = t.best[i];
+    p->program->activation_bytes = t.num ? t.height : 0;
 }
 
 static Status placement_of(Placer *p, const Plan *plan, Value *value, Placement *out)

@@ -1,0 +1,61 @@
+/* Compiling a config without weights: what the tests of passes share. */
+#pragma once
+
+#include "files/file.h"
+#include "ops/ops.h"
+#include "passes/pass.h"
+#include "run/session.h"
+#include "test.h"
+
+__attribute__((unused)) static Status compile_config(Arena *arena, const char *name, const char *architecture, const char *text,
+                                                     size_t len, const CompileOptions *options, Device *device, Plan **out)
+{
+    JsonValue  *config = arena_new(arena, JsonValue);
+    IrModule   *module;
+    size_t      ir_len = 0;
+    const char *ir = ir_shipped_module(architecture, &ir_len);
+    TRY(json_parse(arena, name, text, len, config));
+    TRY(ir_module_parse(arena, architecture, ir, ir_len, &module));
+    return compile_plan(arena, module, config, name, options, device, out);
+}
+
+__attribute__((unused)) static Status read_fixture(Arena *arena, const char *family, Str *out_text, const char **out_architecture)
+{
+    char      path[256];
+    JsonValue config;
+    snprintf(path, sizeof path, "tests/fixtures/families/%s/config.json", family);
+    TRY(file_read(arena, path, 1 << 20, out_text));
+    TRY(json_parse(arena, path, out_text->data, out_text->len, &config));
+    *out_architecture = json_get(&config, "architectures")->items[0].string.data;
+    return OK;
+}
+
+__attribute__((unused)) static Status compile_fixture(Arena *arena, const char *family, const CompileOptions *options,
+                                                      Device *device, Plan **out)
+{
+    Str         text;
+    const char *architecture;
+    TRY(read_fixture(arena, family, &text, &architecture));
+    return compile_config(arena, family, architecture, text.data, text.len, options, device, out);
+}
+
+/* The training graph bound and adapted, then fused here, so that fusions can be counted. */
+__attribute__((unused)) static Status fixture_forward_graph(Arena *arena, const char *family, const CompileOptions *options,
+                                                            Device *device, int counts[FUSION_COUNT])
+{
+    Str         text;
+    const char *architecture;
+    size_t      ir_len = 0;
+    JsonValue  *config = arena_new(arena, JsonValue);
+    IrModule   *module;
+    Graph      *graph = NULL;
+    TRY(read_fixture(arena, family, &text, &architecture));
+    const char *ir = ir_shipped_module(architecture, &ir_len);
+    TRY(json_parse(arena, family, text.data, text.len, config));
+    TRY(ir_module_parse(arena, architecture, ir, ir_len, &module));
+    PassContext context = { .arena = arena, .module = module, .config = config, .config_name = family, .options = options,
+                            .device = device, .kind = PROGRAM_MICRO_FIRST };
+    TRY(pass_bind(&context, &graph));
+    TRY(pass_adapt(&context, &graph));
+    return fuse_graph(graph, 0, counts);
+}
