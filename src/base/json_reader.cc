@@ -7,25 +7,35 @@
 
 namespace {
 
+/* What the reader's code for writable streams names; never called. */
+struct NotWritable {
+    char *PutBegin() { return nullptr; }
+    size_t PutEnd(char *) { return 0; }
+    void Put(char) {}
+};
+
 /* A text of known length; NUL stands for its end, as RapidJSON wants it. */
-struct BoundedStream {
+struct BoundedStream : NotWritable {
     typedef char Ch;
     const char *begin, *at, *end;
 
     Ch     Peek() const { return at < end ? *at : '\0'; }
     Ch     Take() { return at < end ? *at++ : '\0'; }
     size_t Tell() const { return static_cast<size_t>(at - begin); }
-    Ch    *PutBegin() { return nullptr; }
-    void   Put(Ch) {}
-    void   Flush() {}
-    size_t PutEnd(Ch *) { return 0; }
+
+    BoundedStream(const char *text, size_t len) : begin(text), at(text), end(text + len) {}
 };
 
-struct Forward {
+/* The base has what isn't overridden: numbers by type, which never come, as they are read as text. */
+struct Forward : rapidjson::BaseReaderHandler<rapidjson::UTF8<>, Forward> {
     JsonHandler          handler;
     void                *context;
     const BoundedStream *stream;
 
+    Forward(JsonHandler handler, void *context, const BoundedStream *stream)
+        : handler(handler), context(context), stream(stream)
+    {
+    }
     bool send(JsonEvent event, const char *text = "", size_t len = 0)
     {
         return handler(context, event, text, len, stream->Tell() - 1);
@@ -41,12 +51,6 @@ struct Forward {
     bool EndObject(rapidjson::SizeType) { return bracket(JSON_EVENT_CLOSE_OBJECT); }
     bool StartArray() { return bracket(JSON_EVENT_OPEN_ARRAY); }
     bool EndArray(rapidjson::SizeType) { return bracket(JSON_EVENT_CLOSE_ARRAY); }
-    /* Numbers come as text; the reader still asks for these to exist. */
-    bool Int(int) { return false; }
-    bool Uint(unsigned) { return false; }
-    bool Int64(int64_t) { return false; }
-    bool Uint64(uint64_t) { return false; }
-    bool Double(double) { return false; }
 };
 
 } // namespace
@@ -57,8 +61,8 @@ const char *json_read_events(const char *text, size_t len, JsonHandler handler, 
         FLAGS = rapidjson::kParseIterativeFlag | rapidjson::kParseValidateEncodingFlag |
                 rapidjson::kParseNumbersAsStringsFlag
     };
-    BoundedStream     stream = { text, text, text + len };
-    Forward           forward = { handler, context, &stream };
+    BoundedStream     stream(text, len);
+    Forward           forward(handler, context, &stream);
     rapidjson::Reader reader;
     rapidjson::ParseResult result = reader.Parse<FLAGS>(stream, forward);
     *out_offset = result.IsError() ? result.Offset() : stream.Tell();

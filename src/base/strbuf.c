@@ -103,8 +103,9 @@ int edit_distance(const char *a, const char *b)
 const char *nearest_name(const char *text, const char *const *names, size_t count)
 {
     const char *best = NULL;
-    int         least = (int)(strlen(text) / 3) + 2;
+    int         len = (int)strlen(text), least = len / 3 + 2;
     for (size_t i = 0; i < count; i++) {
+        if (abs((int)strlen(names[i]) - len) >= least) continue; /* each missing letter is an edit */
         int distance = edit_distance(text, names[i]);
         if (distance < least) {
             least = distance;

@@ -6,6 +6,27 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
+/* Every look-up on every value; each may find something only where the type says so. */
+static void look_up(const JsonValue *value)
+{
+    const char *text;
+    int64_t     integer;
+    double      number;
+    bool        boolean;
+    for (uint32_t i = 0; value->type == JSON_OBJECT && i < value->count && i < 16; i++) {
+        const JsonMember *member = &value->members[i];
+        const JsonValue  *found = json_get(value, member->key.data);
+        if (strlen(member->key.data) != member->key.len) continue;
+        if (!found || !*json_type_name(found->type)) abort();
+        if (json_get_str(value, member->key.data, &text) && found->type != JSON_STRING) abort();
+        if (json_get_int(value, member->key.data, &integer) && found->type != JSON_INT) abort();
+        if (json_get_bool(value, member->key.data, &boolean) != (found->type == JSON_BOOL)) abort();
+        if (json_get_double(value, member->key.data, &number) != (found->type == JSON_INT || found->type == JSON_DOUBLE)) abort();
+        look_up(found);
+    }
+    for (uint32_t i = 0; value->type == JSON_ARRAY && i < value->count && i < 16; i++) look_up(&value->items[i]);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     Arena     arena = { 0 };
@@ -14,7 +35,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     int       line, column;
     if (json_parse(&arena, "fuzz", (const char *)data, size, &value) == OK) {
         json_position((const char *)data, size, value.offset, &line, &column);
-        (void)json_get(&value, "a");
+        look_up(&value);
+        if (json_get(NULL, "a") || json_get(value.type == JSON_OBJECT ? NULL : &value, "a")) abort();
         json_write(&first, &value, -1);
         if (json_parse(&arena, "again", first.data, first.len, &again) != OK) abort();
         json_write(&second, &again, -1);
