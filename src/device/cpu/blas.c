@@ -1,6 +1,6 @@
-/* OpenBLAS chooses its kernels by CPU model when the program is loaded. Version 0.3.21 doesn't know AMD's processors with AVX-512 and
- * gives them its AVX2 kernels: half of what a core can do (docs/dependencies.md has the figures). So we choose again: its own
- * start-up functions, run once more under OPENBLAS_CORETYPE, which is its documented way of naming kernels. */
+/* OpenBLAS chooses its kernels when the program is loaded, by CPU model, or by OPENBLAS_CORETYPE where that is set. We choose
+ * again, by what the CPU can do and nothing else: AVX-512 kernels do twice the work of AVX2 ones, and neither a newer model than
+ * the library knows nor a variable meant for another program's OpenBLAS may halve our speed or change the bits of a run. */
 #include "device/cpu/blas.h"
 
 #include <openblas-pthread/cblas.h>
@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Of OpenBLAS, exported but in no header. */
+/* Of OpenBLAS, exported but in no header. dynamic_quit only forgets the choice. */
 void gotoblas_dynamic_init(void);
 void gotoblas_dynamic_quit(void);
 int  blas_thread_shutdown_(void);
@@ -20,18 +20,28 @@ static bool cpu_has_avx512(void)
            __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512cd");
 }
 
+/* OpenBLAS's own start-up function, run once more under OPENBLAS_CORETYPE, its documented way of naming kernels. */
+static void choose_kernels(const char *core)
+{
+    const char *variable = "OPENBLAS_CORETYPE", *set = getenv(variable);
+    char       *before = set ? strdup(set) : NULL;
+    setenv(variable, core, 1);
+    gotoblas_dynamic_quit();
+    gotoblas_dynamic_init();
+    if (before)
+        setenv(variable, before, 1);
+    else
+        unsetenv(variable);
+    free(before);
+}
+
 static void start(void)
 {
     /* its threads go: ours call it. (The build without threads is no choice: it claims packing buffers without a lock.) */
     openblas_set_num_threads(1);
     blas_thread_shutdown_();
-    const char *chosen = openblas_get_corename();
-    bool        is_avx2 = strcmp(chosen, "Haswell") == 0 || strcmp(chosen, "Zen") == 0;
-    if (!is_avx2 || !cpu_has_avx512() || getenv("OPENBLAS_CORETYPE")) return;
-    gotoblas_dynamic_quit();
-    setenv("OPENBLAS_CORETYPE", "SKYLAKEX", 1);
-    gotoblas_dynamic_init();
-    unsetenv("OPENBLAS_CORETYPE");
+    const char *core = cpu_has_avx512() ? "SkylakeX" : "Haswell";
+    if (strcmp(openblas_get_corename(), core) != 0) choose_kernels(core);
 }
 
 void blas_init(void)

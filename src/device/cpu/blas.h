@@ -9,7 +9,7 @@
  * the environment. */
 void blas_init(void);
 
-/* The kernels in use: "SkylakeX", "Haswell", ... */
+/* The kernels in use: "SkylakeX" (AVX-512) or "Haswell" (AVX2). */
 const char *blas_core_name(void);
 
 /* c (m,n) = alpha op(a) op(b) + beta c, op(a) (m,k), op(b) (k,n); trans_a: a is stored (k,m). lda, ldb, ldc: elements from a

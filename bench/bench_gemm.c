@@ -1,0 +1,202 @@
+/* GEMMs at the shapes of two small models, through gemm_run as ops call it, beside one big GEMM on the same threads: GFLOP/s for
+ * 1 thread and for all (argv[1]: how many). Attention, the head's loss and decoding rows after them.
+ *
+ *   build/bench/bench_gemm [threads] */
+#include "base/pool.h"
+#include "device/cpu/blas.h"
+#include "device/device.h"
+#include "ops/attention.h"
+#include "ops/gemm.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+typedef struct Shape {
+    const char *name;
+    char        kind; /* y: x w^T; x: dx = dy w; w: dw = dy^T x */
+    int64_t     rows, k, m; /* x (rows,k), w (m,k) */
+} Shape;
+
+static const Shape shapes[] = {
+    { "one big", 'y', 2048, 2048, 2048 },
+    { "qwen3 qkv", 'y', 4096, 256, 512 },
+    { "qwen3 o", 'y', 4096, 256, 256 },
+    { "qwen3 gate+up", 'y', 4096, 256, 1536 },
+    { "qwen3 down", 'y', 4096, 768, 256 },
+    { "qwen3 head chunk", 'y', 1024, 256, 4096 },
+    { "qwen3 qkv", 'x', 4096, 256, 512 },
+    { "qwen3 gate+up", 'x', 4096, 256, 1536 },
+    { "qwen3 down", 'x', 4096, 768, 256 },
+    { "qwen3 head chunk", 'x', 1024, 256, 4096 },
+    { "qwen3 qkv", 'w', 4096, 256, 512 },
+    { "qwen3 o", 'w', 4096, 256, 256 },
+    { "qwen3 gate+up", 'w', 4096, 256, 1536 },
+    { "qwen3 down", 'w', 4096, 768, 256 },
+    { "qwen3 head chunk", 'w', 1024, 256, 4096 },
+    { "llama-15m qkv", 'y', 2048, 288, 864 },
+    { "llama-15m gate+up", 'y', 2048, 288, 1536 },
+    { "llama-15m head chunk", 'y', 128, 288, 32000 },
+    { "llama-15m head chunk", 'x', 128, 288, 32000 },
+    { "llama-15m head chunk", 'w', 128, 288, 32000 },
+    { "lora a", 'y', 4096, 256, 16 },
+    { "lora b", 'y', 4096, 16, 256 },
+    { "decode 1 row", 'y', 1, 256, 4096 },
+    { "decode 4 rows", 'y', 4, 256, 4096 },
+    { "decode 8 rows", 'y', 8, 256, 4096 },
+};
+
+static double seconds_now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* Median of what fits in a quarter of a second, at least 5 runs. */
+static double median_seconds(void (*run)(void *context), void *context)
+{
+    double times[2048], begin = seconds_now();
+    int    count = 0;
+    run(context);
+    while (count < 5 || (count < 2048 && seconds_now() - begin < 0.25)) {
+        double start = seconds_now(), taken;
+        run(context);
+        taken = seconds_now() - start;
+        int at = count++;
+        for (; at > 0 && times[at - 1] > taken; at--) times[at] = times[at - 1];
+        times[at] = taken;
+    }
+    return times[count / 2];
+}
+
+static void *filled(size_t floats)
+{
+    float *data = aligned_alloc(256, (floats * sizeof(float) + 255) / 256 * 256);
+    if (!data) fatal_out_of_memory(floats * sizeof(float));
+    for (size_t i = 0; i < floats; i++) data[i] = (float)(i * 2654435761u >> 8 & 0xFFFF) / 65536.0f - 0.5f;
+    return data;
+}
+
+typedef struct GemmRun {
+    Gemm        gemm;
+    ThreadPool *pool;
+    void       *workspace;
+} GemmRun;
+
+static void run_gemm(void *context)
+{
+    GemmRun *run = context;
+    gemm_run(&run->gemm, run->pool, run->workspace);
+}
+
+static Gemm gemm_of_shape(const Shape *s, DType dtype)
+{
+    Gemm g = { .alpha = 1, .a_dtype = dtype, .b_dtype = dtype, .c_dtype = dtype };
+    switch (s->kind) {
+    case 'y':
+        g.m = s->rows, g.n = s->m, g.k = s->k, g.trans_b = true, g.a_stride = s->k, g.b_stride = s->k, g.c_stride = s->m;
+        break;
+    case 'x': g.m = s->rows, g.n = s->k, g.k = s->m, g.a_stride = s->m, g.b_stride = s->k, g.c_stride = s->k; break;
+    default: g.m = s->m, g.n = s->k, g.k = s->rows, g.trans_a = true, g.a_stride = s->m, g.b_stride = s->k, g.c_stride = s->k;
+    }
+    return g;
+}
+
+static void bench_shape(const Shape *s, ThreadPool *pools[2])
+{
+    printf("%-22s %s %6lld %6lld %6lld ", s->name, s->kind == 'y' ? "y " : s->kind == 'x' ? "dx" : "dw", (long long)s->rows,
+           (long long)s->k, (long long)s->m);
+    double flops = 2.0 * (double)s->rows * (double)s->k * (double)s->m;
+    for (int d = 0; d < 2; d++)
+        for (int i = 0; i < 2; i++) {
+            GemmRun run = { gemm_of_shape(s, d ? DT_BF16 : DT_F32), pools[i], NULL };
+            void   *a = filled((size_t)(run.gemm.m * run.gemm.k)), *b = filled((size_t)(run.gemm.n * run.gemm.k));
+            run.gemm.a = a;
+            run.gemm.b = b;
+            run.gemm.c = filled((size_t)(run.gemm.m * run.gemm.n));
+            run.workspace = filled(gemm_workspace(&run.gemm, pool_num_workers(pools[i])) / sizeof(float) + 1);
+            printf(" %9.1f", flops / median_seconds(run_gemm, &run) * 1e-9);
+            free(a), free(b), free(run.gemm.c), free(run.workspace);
+        }
+    printf("\n");
+}
+
+typedef struct OpRun {
+    const OpDef *op;
+    KernelArgs   args;
+} OpRun;
+
+static void run_op(void *context)
+{
+    const OpRun *run = context;
+    if (run->op->cpu[0].run(&run->args) != OK) printf("%s\n", status_message());
+}
+
+/* One op at these input types on `pool`; ms. Integer inputs are 0, but labels are 1. */
+static double bench_op(const OpDef *op, const void *attrs, const TensorType *in, uint32_t want, ThreadPool *pool)
+{
+    Arena       arena = { 0 };
+    Graph      *graph = graph_create(&arena, "bench", op_table, OP_COUNT);
+    Value      *values[NODE_MAX_IN] = { 0 };
+    TensorView  views[NODE_MAX_IN] = { 0 }, out[NODE_MAX_OUT] = { 0 };
+    Node       *node;
+    for (int i = 0; i < op->num_in; i++)
+        if (in[i].ndim) values[i] = graph_add_value(graph, VALUE_INPUT, "in", &in[i]);
+    if (graph_add_node(graph, op, attrs, "out", values, op->num_in, want, &node) != OK) {
+        printf("%s\n", status_message());
+        return 0;
+    }
+    for (int i = 0; i < op->num_in; i++) {
+        if (!values[i]) continue;
+        views[i] = (TensorView){ filled((size_t)type_bytes(&in[i]) / 4 + 1), in[i] };
+        if (in[i].dtype == DT_I32)
+            for (int64_t k = 0; k < type_numel(&in[i]); k++) ((int32_t *)views[i].data)[k] = op->id == OP_LM_HEAD_LOSS_BWD;
+    }
+    for (int k = 0; k < op->num_out; k++)
+        if (node->out[k]) out[k] = (TensorView){ filled((size_t)type_bytes(&node->out[k]->type) / 4 + 1), node->out[k]->type };
+    size_t bytes = op->workspace(node, pool_num_workers(pool));
+    OpRun  run = { op, { .in = views, .out = out, .num_in = op->num_in, .num_out = op->num_out, .attrs = node->attrs,
+                         .workspace = filled(bytes / 4 + 1), .workspace_bytes = bytes, .pool = pool } };
+    double seconds = median_seconds(run_op, &run);
+    for (int i = 0; i < op->num_in; i++) free(views[i].data);
+    for (int k = 0; k < op->num_out; k++) free(out[k].data);
+    free(run.args.workspace);
+    arena_deinit(&arena);
+    return seconds * 1e3;
+}
+
+static void bench_ops(ThreadPool *pools[2])
+{
+    const AttentionAttrs attention = { .num_heads = 4, .num_kv_heads = 2, .head_dim = 64 };
+    const TensorType     f32 = { DT_F32, 4, { 8, 512, 4, 64 } }, packed = { DT_F32, 3, { 8, 512, 512 } };
+    const TensorType     lse = { DT_F32, 3, { 8, 4, 512 } }, starts = { DT_I32, 2, { 8, 512 } }, none = { 0 };
+    const TensorType     forward[] = { packed, none, none, starts }, backward[] = { f32, packed, none, none, f32, lse, starts };
+    const TensorType     losses = { DT_F32, 2, { 8, 512 } }, x = { DT_F32, 3, { 8, 512, 256 } }, w = { DT_F32, 2, { 4096, 256 } };
+    const TensorType     head[] = { losses, x, w, starts, none };
+    for (int i = 0; i < 2; i++) {
+        printf("%d threads: attention B8 T512 H4 G2 D64: forward %.2f ms", pool_num_workers(pools[i]),
+               bench_op(&op_attention, &attention, forward, 3, pools[i]));
+        printf(", backward %.2f ms", bench_op(&op_attention_bwd, &attention, backward, 1, pools[i]));
+        printf("; head's loss N4096 C256 V4096 with dx, dw %.2f ms\n", bench_op(&op_lm_head_loss_bwd, NULL, head, 7, pools[i]));
+    }
+}
+
+int main(int argc, char **argv)
+{
+    Device     *device;
+    ThreadPool *pools[2] = { NULL, NULL };
+    double      flops, bytes;
+    if (device_cpu_create(argc > 1 ? atoi(argv[1]) : 0, &device) != OK || device_cpu_measure_peak(device, &flops, &bytes) != OK) {
+        fprintf(stderr, "%s\n", status_message());
+        return 1;
+    }
+    pools[1] = device_cpu_pool(device);
+    printf("kernels %s; %d threads reach %.0f GFLOP/s and %.1f GB/s\n", blas_core_name(), pool_num_workers(pools[1]), flops * 1e-9,
+           bytes * 1e-9);
+    printf("GFLOP/s                     rows      k      m   f32 1 th   f32 all  bf16 1 th  bf16 all\n");
+    for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) bench_shape(&shapes[i], pools);
+    bench_ops(pools);
+    device->api->destroy(device);
+    return 0;
+}
