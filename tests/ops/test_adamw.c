@@ -20,7 +20,8 @@ static Setup setup_make(DType weights, DType moments, bool master, const AdamwAt
                                    type_make(DT_I64, 1, (int64_t)STEP_COUNT), type_make(DT_I64, 2, INT64_C(1), INT64_C(4)) };
     if (master) in[9] = f;
     EXPECT_OK(op_case_make(&s.c, &op_adamw, attrs, in));
-    for (int k = 0; k < 10; k++) memset(s.c.in[k].data, 0, s.c.in[k].bytes);
+    for (int k = 0; k < 10; k++)
+        if (s.c.in[k].base) memset(s.c.in[k].data, 0, s.c.in[k].bytes);
     int64_t segment[4] = { 16, NUMEL, 1, 7 };
     memcpy(in_data(&s, 8), segment, sizeof segment);
     s.norm2 = in_data(&s, 4);
