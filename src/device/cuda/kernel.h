@@ -1,0 +1,97 @@
+/* A CUDA kernel of an op as the plugin sees it. foo.cu launches kernels and ends with its rows:
+ *
+ *     CUDA_KERNELS(foo, { .dtypes = DT_SET_FLOAT, .run = foo_rows, .name = "rows" })
+ *
+ * which make the op's entry in the plugin's table (table.cu expands ops.def; an op without a .cu has no CUDA kernel). The first row
+ * that serves a node's dtypes, this GPU and `match` wins, so the most general row comes last.
+ *
+ * run() puts launches on args->stream and returns. It never allocates, synchronises, or copies to the host: it is captured into a
+ * CUDA graph and replayed. What changes from run to run (step, hyper, labels, position) is read by kernels from device memory.
+ * Sums are in a fixed order: the same inputs give the same bits (no floating-point atomics). Bad indexes in data (a label or
+ * token out of range) must not fault: kernels write NaN or skip as the CPU reference does. Dims are final: kernels must take any
+ * size that infer allows, fast where rows are a multiple of 16 bytes. */
+#pragma once
+
+#ifdef __cplusplus
+#define _Noreturn __attribute__((noreturn))
+extern "C" {
+#endif
+#include "ir/op.h"
+#include "ops/attrs.h"
+#ifdef __cplusplus
+}
+#endif
+
+#include <cuda_runtime.h>
+
+typedef struct CudaDevice CudaDevice; /* cuda.h */
+
+typedef struct CudaKernel {
+    DTypeSet    dtypes;  /* every float input and output must be of these */
+    int         min_sm;  /* 10 * major + minor of the least compute capability; 0: any */
+    KernelFn    run;
+    const char *name;
+    size_t    (*workspace)(const Node *node, CudaDevice *device); /* bytes of args->workspace; NULL: none */
+    bool      (*match)(const Node *node, CudaDevice *device);     /* shapes, attributes, libraries it needs; NULL: any */
+    /* Once for each launch, after allocation and before anything lasting was written: may overwrite the launch's tensors, allocate
+     * and synchronise (measures algorithms, loads kernels), and leaves them zeroed. NULL: nothing to do. */
+    Status    (*prepare)(const KernelArgs *args);
+} CudaKernel;
+
+typedef struct CudaKernelList {
+    const CudaKernel *rows;
+    int               count;
+} CudaKernelList;
+
+#define CUDA_KERNELS(op, ...)                                       \
+    static const CudaKernel op##_rows_[] = { __VA_ARGS__ };         \
+    extern "C" const CudaKernelList cuda_kernels_##op;              \
+    const CudaKernelList cuda_kernels_##op = { op##_rows_, (int)(sizeof op##_rows_ / sizeof op##_rows_[0]) };
+
+/* ---- errors ---- */
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+/* ERR_DEVICE with the error's name and text; ERR_NO_FIT where memory ran out. */
+Status cuda_failed(cudaError_t error, const char *what, const char *file, int line);
+#ifdef __cplusplus
+}
+#endif
+
+#define CUDA_TRY(expr)                                                                    \
+    do {                                                                                  \
+        cudaError_t cuda_error_ = (expr);                                                 \
+        if (cuda_error_ != cudaSuccess) return cuda_failed(cuda_error_, #expr, __FILE__, __LINE__); \
+    } while (0)
+
+/* What run() returns after its last launch: `return CUDA_LAUNCHED();`. A kernel's own faults show at the next sync. */
+#define CUDA_LAUNCHED() cuda_launched_(__FILE__, __LINE__)
+static inline Status cuda_launched_(const char *file, int line)
+{
+    cudaError_t error = cudaGetLastError();
+    return error == cudaSuccess ? OK : cuda_failed(error, "launch", file, line);
+}
+
+static inline cudaStream_t cuda_stream(const KernelArgs *args) { return (cudaStream_t)args->stream; }
+static inline int64_t      cuda_div_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+/* Blocks for `count` items at `per_block` each, at most enough to fill the largest GPU some times over: kernels loop from
+ * blockIdx.x in steps of gridDim.x. Depends on the count alone, so that sums over blocks don't depend on the GPU. */
+static inline unsigned cuda_grid(int64_t count, int64_t per_block)
+{
+    int64_t blocks = cuda_div_up(count, per_block);
+    return (unsigned)(blocks < 1 ? 1 : blocks > 8192 ? 8192 : blocks);
+}
+
+/* Runs the statement with T the C type of a float dtype: CUDA_FLOAT(dtype, T, launch<T>(...)). */
+#define CUDA_FLOAT(dtype, T, ...)                        \
+    do {                                                 \
+        if ((dtype) == DT_BF16) {                        \
+            typedef __nv_bfloat16 T;                     \
+            __VA_ARGS__;                                 \
+        } else {                                         \
+            typedef float T;                             \
+            __VA_ARGS__;                                 \
+        }                                                \
+    } while (0)

@@ -1,0 +1,107 @@
+/* Loads, stores and sums that kernels share. Arithmetic is fp32; T is float or __nv_bfloat16. */
+#pragma once
+
+#include "device/cuda/kernel.h"
+
+#include <cuda_bf16.h>
+
+static __device__ __forceinline__ float to_float(float x) { return x; }
+static __device__ __forceinline__ float to_float(__nv_bfloat16 x) { return __bfloat162float(x); }
+template <typename T> static __device__ __forceinline__ T from_float(float x);
+template <> __device__ __forceinline__ float from_float<float>(float x) { return x; }
+template <> __device__ __forceinline__ __nv_bfloat16 from_float<__nv_bfloat16>(float x) { return __float2bfloat16_rn(x); }
+
+/* Elements of 16 bytes: 4 or 8. */
+template <typename T> struct Pack {
+    enum { N = 16 / sizeof(T) };
+    union {
+        uint4 words;
+        T     v[N];
+    };
+    __device__ __forceinline__ Pack() : words() {}
+};
+
+/* p is 16-byte aligned. */
+template <typename T> static __device__ __forceinline__ void load_pack(const T *p, float *out)
+{
+    Pack<T> pack;
+    pack.words = *reinterpret_cast<const uint4 *>(p);
+#pragma unroll
+    for (int i = 0; i < Pack<T>::N; i++) out[i] = to_float(pack.v[i]);
+}
+
+template <typename T> static __device__ __forceinline__ void store_pack(T *p, const float *in)
+{
+    Pack<T> pack;
+#pragma unroll
+    for (int i = 0; i < Pack<T>::N; i++) pack.v[i] = from_float<T>(in[i]);
+    *reinterpret_cast<uint4 *>(p) = pack.words;
+}
+
+/* N elements of T and of another type beside it: e.g. 8 floats beside 8 bf16. p is aligned to min(16, N * sizeof(T)). */
+template <int N, typename T> static __device__ __forceinline__ void load_n(const T *p, float *out)
+{
+#pragma unroll
+    for (int i = 0; i < N; i += Pack<T>::N) load_pack(p + i, out + i);
+}
+
+template <int N, typename T> static __device__ __forceinline__ void store_n(T *p, const float *in)
+{
+#pragma unroll
+    for (int i = 0; i < N; i += Pack<T>::N) store_pack(p + i, in + i);
+}
+
+/* Element i of a tensor whose dtype is known at run time: for small operands and general rows. */
+static __device__ __forceinline__ float elem_get(const void *p, int dtype, int64_t i)
+{
+    return dtype == DT_BF16 ? to_float(((const __nv_bfloat16 *)p)[i]) : ((const float *)p)[i];
+}
+
+static __device__ __forceinline__ void elem_set(void *p, int dtype, int64_t i, float value)
+{
+    if (dtype == DT_BF16)
+        ((__nv_bfloat16 *)p)[i] = __float2bfloat16_rn(value);
+    else
+        ((float *)p)[i] = value;
+}
+
+/* ---- sums in a fixed order; every thread gets the result ---- */
+
+static __device__ __forceinline__ float warp_sum(float x)
+{
+#pragma unroll
+    for (int offset = 16; offset; offset >>= 1) x += __shfl_xor_sync(0xFFFFFFFFu, x, offset);
+    return x;
+}
+
+static __device__ __forceinline__ float warp_max(float x)
+{
+#pragma unroll
+    for (int offset = 16; offset; offset >>= 1) x = fmaxf(x, __shfl_xor_sync(0xFFFFFFFFu, x, offset));
+    return x;
+}
+
+/* Over the block's threads (a multiple of 32, all of them); scratch: 32 floats of shared memory, free again on return. */
+static __device__ __forceinline__ float block_sum(float x, float *scratch)
+{
+    int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+    x = warp_sum(x);
+    if (lane == 0) scratch[warp] = x;
+    __syncthreads();
+    x = warp_sum(lane < (int)(blockDim.x >> 5) ? scratch[lane] : 0.0f);
+    __syncthreads();
+    return x;
+}
+
+static __device__ __forceinline__ float block_max(float x, float *scratch)
+{
+    int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+    x = warp_max(x);
+    if (lane == 0) scratch[warp] = x;
+    __syncthreads();
+    x = warp_max(lane < (int)(blockDim.x >> 5) ? scratch[lane] : -INFINITY);
+    __syncthreads();
+    return x;
+}
+
+static inline bool is_aligned16(const void *p) { return ((uintptr_t)p & 15) == 0; }
