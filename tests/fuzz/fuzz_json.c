@@ -36,12 +36,24 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (json_parse(&arena, "fuzz", (const char *)data, size, &value) == OK) {
         json_position((const char *)data, size, value.offset, &line, &column);
         look_up(&value);
-        if (json_get(NULL, "a") || json_get(value.type == JSON_OBJECT ? NULL : &value, "a")) abort();
+        if (json_get(NULL, "a") || json_get(&value, "\x01")) abort();
         json_write(&first, &value, -1);
         if (json_parse(&arena, "again", first.data, first.len, &again) != OK) abort();
         json_write(&second, &again, -1);
         if (first.len != second.len || memcmp(first.data, second.data, first.len) != 0) abort();
+        strbuf_clear(&first);
+        json_write(&first, &value, 1);
+        if (json_parse(&arena, "lines", first.data, first.len, &again) != OK) abort();
     }
+    strbuf_clear(&first);
+    json_write_string(&first, (const char *)data, size); /* any bytes */
+    if (json_parse(&arena, "string", first.data, first.len, &again) != OK || again.type != JSON_STRING) abort();
+    double number = 0;
+    if (size) memcpy(&number, data, size < sizeof number ? size : sizeof number);
+    strbuf_clear(&first);
+    json_write_double(&first, number);
+    if (json_parse(&arena, "number", first.data, first.len, &again) != OK) abort();
+    if (again.type == JSON_DOUBLE ? again.number != number : number - number == 0) abort(); /* null: not finite */
     strbuf_deinit(&first);
     strbuf_deinit(&second);
     arena_deinit(&arena);
