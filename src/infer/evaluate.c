@@ -1,0 +1,97 @@
+/* A text becomes rows of the eval program: row r holds tokens [begin, begin + S) and labels only where no earlier row had. */
+#include "infer/evaluate.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { MOST_CONTEXT = 4096, ROW_TOKENS = 4096, MOST_ROWS = 64, IGNORED = -100 };
+
+Status evaluate_start(InferModel *infer, size_t longest_ids, int64_t context)
+{
+    int64_t most = context > 0 ? context : infer->model->max_positions < MOST_CONTEXT ? infer->model->max_positions : MOST_CONTEXT;
+    FAIL_IF(most > infer->model->max_positions, ERR_INVALID, "--context %lld: the model was made for %lld positions",
+            (long long)context, (long long)infer->model->max_positions);
+    int64_t length = (int64_t)longest_ids - 1;
+    if (length < 1) length = 1;
+    CompileOptions *options = &infer->options;
+    options->programs = 1u << PROGRAM_EVAL;
+    options->eval_seq = options->seq = length < most ? length : most;
+    int64_t rows = (length + options->eval_seq - 1) / options->eval_seq, fit = ROW_TOKENS / options->eval_seq;
+    options->eval_batch = rows < 1 || fit < 1 ? 1 : rows < fit ? rows : fit;
+    if (options->eval_batch > MOST_ROWS) options->eval_batch = MOST_ROWS;
+    return infer_start(infer);
+}
+
+/* One run of the program: rows of a batch, filled from `at`. */
+typedef struct EvalBatch {
+    int64_t  rows, seq;
+    int32_t *tokens, *labels, *positions, *doc_start, *doc_id; /* (rows, seq) */
+    float   *losses;
+    int64_t *first_label; /* (rows): index of the label that column 0 stands for */
+} EvalBatch;
+
+static void fill_row(EvalBatch *batch, int64_t row, const int32_t *ids, int64_t count, int64_t begin, int64_t scored)
+{
+    int64_t at = row * batch->seq;
+    for (int64_t t = 0; t < batch->seq; t++) {
+        int64_t i = begin + t;
+        bool    inside = i + 1 < count;
+        batch->tokens[at + t] = inside ? ids[i] : 0;
+        batch->labels[at + t] = inside && i >= scored ? ids[i + 1] : IGNORED;
+        batch->positions[at + t] = (int32_t)t;
+        batch->doc_start[at + t] = 0;
+        batch->doc_id[at + t] = 0;
+    }
+    batch->first_label[row] = begin;
+}
+
+static Status run_batch(Session *session, const EvalBatch *batch)
+{
+    size_t bytes = (size_t)(batch->rows * batch->seq) * 4;
+    static const char *const names[] = { "tokens", "labels", "positions", "doc_start", "doc_id" };
+    const int32_t *const data[] = { batch->tokens, batch->labels, batch->positions, batch->doc_start, batch->doc_id };
+    for (int i = 0; i < 5; i++)
+        if (plan_find(session_plan(session), names[i])) TRY(session_write(session, names[i], data[i], bytes));
+    TRY(session_run(session, PROGRAM_EVAL));
+    return session_output(session, PROGRAM_EVAL, "losses", batch->losses, bytes);
+}
+
+static Status evaluate_rows(Session *session, EvalBatch *batch, const int32_t *ids, int64_t count, float *losses)
+{
+    int64_t stride = batch->seq - batch->seq / 2, scored = 0, begin = 0;
+    while (scored + 1 < count) {
+        int64_t row = 0, from[MOST_ROWS];
+        for (; row < batch->rows; row++) {
+            from[row] = scored;
+            fill_row(batch, row, ids, count, begin, scored);
+            int64_t end = begin + batch->seq;
+            scored = end < count - 1 ? end : count - 1;
+            if (scored < count - 1) begin += stride;
+        }
+        TRY(run_batch(session, batch));
+        for (int64_t r = 0; r < row; r++)
+            for (int64_t i = from[r]; i + 1 < count && i < batch->first_label[r] + batch->seq; i++)
+                losses[i] = batch->losses[r * batch->seq + i - batch->first_label[r]];
+    }
+    return OK;
+}
+
+Status evaluate_ids(InferModel *infer, const int32_t *ids, size_t count, float *losses)
+{
+    FAIL_IF(count < 2, ERR_INVALID, "the text has %zu token; expected at least two, the second is the first with a loss", count);
+    EvalBatch batch = { .rows = infer->options.eval_batch, .seq = infer->options.eval_seq };
+    size_t    cells = (size_t)(infer->options.eval_batch * batch.seq);
+    int32_t  *memory = calloc(6 * cells, sizeof *memory);
+    int64_t   first[MOST_ROWS];
+    CHECK(memory);
+    batch.tokens = memory;
+    batch.labels = memory + cells;
+    batch.positions = memory + 2 * cells;
+    batch.doc_start = memory + 3 * cells;
+    batch.doc_id = memory + 4 * cells;
+    batch.losses = (float *)(memory + 5 * cells);
+    batch.first_label = first;
+    Status status = evaluate_rows(infer->session, &batch, ids, (int64_t)count, losses);
+    free(memory);
+    return status;
+}

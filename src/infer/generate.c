@@ -1,0 +1,139 @@
+/* See generate.h. Position p of the cache belongs to token p of prompt and text; a chunk of prefill that reaches over the
+ * prompt's end is padded, and what it leaves behind the end is overwritten before anything reads it. */
+#include "infer/generate.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+typedef struct Decoder {
+    Session *session;
+    int64_t  chunk, cache_len, vocab_size;
+    int32_t *tokens, *positions; /* (chunk) */
+    float   *logits;             /* (vocab_size) */
+} Decoder;
+
+static double seconds_now(void)
+{
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (double)time.tv_sec + (double)time.tv_nsec * 1e-9;
+}
+
+static Status open_decoder(Session *session, Decoder *d)
+{
+    const Plan *plan = session_plan(session);
+    *d = (Decoder){ .session = session };
+    const Graph *prefill = plan->program[PROGRAM_PREFILL].graph, *decode = plan->program[PROGRAM_DECODE].graph;
+    FAIL_IF(!prefill || !decode, ERR_INTERNAL, "generate: the session has no prefill and decode programs");
+    d->chunk = graph_find(prefill, "tokens")->type.dim[1];
+    d->vocab_size = type_cols(&graph_output(decode, "logits")->type);
+    d->cache_len = 0;
+    for (int i = 0; i < decode->num_values && !d->cache_len; i++)
+        if (decode->values[i]->kind == VALUE_CACHE) d->cache_len = decode->values[i]->type.dim[1];
+    d->tokens = calloc((size_t)d->chunk * 2, sizeof *d->tokens);
+    d->logits = malloc((size_t)d->vocab_size * sizeof *d->logits);
+    CHECK(d->tokens && d->logits);
+    d->positions = d->tokens + d->chunk;
+    return OK;
+}
+
+static void close_decoder(Decoder *d)
+{
+    free(d->tokens);
+    free(d->logits);
+}
+
+static Status run_tokens(Decoder *d, ProgramKind kind, int64_t count, int64_t position)
+{
+    int64_t step[STEP_COUNT] = { [STEP_POSITION] = position };
+    size_t  bytes = (size_t)count * sizeof(int32_t);
+    for (int64_t i = 0; i < count; i++) d->positions[i] = (int32_t)(position + i < d->cache_len ? position + i : d->cache_len - 1);
+    TRY(session_write(d->session, "tokens", d->tokens, bytes));
+    TRY(session_write(d->session, "positions", d->positions, bytes));
+    TRY(session_write(d->session, "step", step, sizeof step));
+    TRY(session_run(d->session, kind));
+    return OK;
+}
+
+static Status read_logits(Decoder *d, ProgramKind kind)
+{
+    const Value *value = graph_output(session_plan(d->session)->program[kind].graph, "logits");
+    size_t       bytes = (size_t)type_bytes(&value->type);
+    TRY(session_output(d->session, kind, "logits", d->logits, bytes));
+    if (value->type.dtype != DT_BF16) return OK;
+    const uint16_t *narrow = (const uint16_t *)d->logits;
+    for (int64_t i = d->vocab_size - 1; i >= 0; i--) d->logits[i] = bf16_to_f32(narrow[i]); /* from the end, in place */
+    return OK;
+}
+
+/* The last chunk is moved back so that it never reaches over the cache's end. */
+static Status prefill(Decoder *d, const int32_t *prompt, int64_t count)
+{
+    for (int64_t at = 0; at < count;) {
+        int64_t begin = at + d->chunk <= d->cache_len ? at : d->cache_len - d->chunk;
+        int64_t end = begin + d->chunk < count ? begin + d->chunk : count;
+        memset(d->tokens, 0, (size_t)d->chunk * sizeof *d->tokens);
+        memcpy(d->tokens, prompt + begin, (size_t)(end - begin) * sizeof *prompt);
+        int32_t row = (int32_t)(end - begin - 1);
+        TRY(session_write(d->session, "row", &row, sizeof row));
+        TRY(run_tokens(d, PROGRAM_PREFILL, d->chunk, begin));
+        at = end;
+    }
+    return read_logits(d, PROGRAM_PREFILL);
+}
+
+static bool is_eos(const GenerateJob *job, int32_t id)
+{
+    for (int i = 0; i < job->num_eos; i++)
+        if (job->eos[i] == id) return true;
+    return false;
+}
+
+static Status decode(Decoder *d, const GenerateJob *job, Sampler *sampler, GenerateStats *stats)
+{
+    int64_t position = (int64_t)job->prompt_len;
+    while (stats->generated < job->max_tokens) {
+        int32_t id = sampler_pick(sampler, d->logits, position);
+        stats->stopped = is_eos(job, id);
+        if (stats->stopped) return OK;
+        stats->generated++;
+        if (!job->sink(job->context, id)) {
+            stats->stopped = true;
+            return OK;
+        }
+        if (stats->generated == job->max_tokens) return OK;
+        stats->context_full = position >= d->cache_len;
+        if (stats->context_full) return OK;
+        d->tokens[0] = id;
+        TRY(run_tokens(d, PROGRAM_DECODE, 1, position++));
+        TRY(read_logits(d, PROGRAM_DECODE));
+    }
+    return OK;
+}
+
+static Status run_job(Decoder *d, const GenerateJob *job, GenerateStats *stats)
+{
+    FAIL_IF((int64_t)job->prompt_len > d->cache_len, ERR_INVALID, "the prompt has %zu tokens, the context only %lld; shorten it",
+            job->prompt_len, (long long)d->cache_len);
+    double start = seconds_now();
+    TRY(prefill(d, job->prompt, (int64_t)job->prompt_len));
+    stats->prefill_seconds = seconds_now() - start;
+    Sampler *sampler = sampler_create(&job->sample, d->vocab_size);
+    start = seconds_now();
+    Status status = decode(d, job, sampler, stats);
+    stats->decode_seconds = seconds_now() - start;
+    sampler_destroy(sampler);
+    return status;
+}
+
+Status generate(Session *session, const GenerateJob *job, GenerateStats *out_stats)
+{
+    Decoder d;
+    *out_stats = (GenerateStats){ 0 };
+    FAIL_IF(job->prompt_len == 0, ERR_INVALID, "the prompt is empty and the tokenizer has no BOS: give at least one token to go on from");
+    TRY(open_decoder(session, &d));
+    Status status = run_job(&d, job, out_stats);
+    close_decoder(&d);
+    return status;
+}

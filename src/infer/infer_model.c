@@ -1,0 +1,127 @@
+/* Loading for inference. */
+#include "infer/infer_model.h"
+
+#include "model/weights.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { MAX_CONFIG_BYTES = 1 << 20 };
+
+static void add_eos(InferModel *infer, int64_t id)
+{
+    if (id >= 0 && infer->num_eos < INFER_MAX_EOS && !infer_is_eos(infer, (int32_t)id)) infer->eos[infer->num_eos++] = (int32_t)id;
+}
+
+static void add_eos_of(InferModel *infer, const JsonValue *config)
+{
+    const JsonValue *value = json_get(config, "eos_token_id");
+    if (value && value->type == JSON_INT) add_eos(infer, value->integer);
+    if (!value || value->type != JSON_ARRAY) return;
+    for (uint32_t i = 0; i < value->count; i++)
+        if (value->items[i].type == JSON_INT) add_eos(infer, value->items[i].integer);
+}
+
+static Status find_eos(InferModel *infer)
+{
+    const char *path = arena_printf(&infer->arena, "%s/generation_config.json", infer->model->dir);
+    if (file_exists(path)) {
+        Str       text;
+        JsonValue config;
+        TRY(file_read(&infer->arena, path, MAX_CONFIG_BYTES, &text));
+        TRY(json_parse(&infer->arena, path, text.data, text.len, &config));
+        add_eos_of(infer, &config);
+    }
+    if (!infer->num_eos) add_eos_of(infer, &infer->model->config);
+    if (infer->tokenizer) add_eos(infer, tokenizer_eos_id(infer->tokenizer));
+    return OK;
+}
+
+static Status find_adapter(InferModel *infer, const char **dir, const char *adapter)
+{
+    if (!adapter && peft_is_adapter_dir(*dir) && !file_exists(arena_printf(&infer->arena, "%s/config.json", *dir))) {
+        TRY(peft_open(&infer->arena, *dir, &infer->adapter));
+        infer->has_adapter = true;
+        FAIL_IF(!infer->adapter.base_model, ERR_INVALID, "%s/adapter_config.json names no base model; give the base as the model "
+                "and this folder with --adapter", *dir);
+        *dir = infer->adapter.base_model;
+    } else if (adapter) {
+        TRY(peft_open(&infer->arena, adapter, &infer->adapter));
+        infer->has_adapter = true;
+    }
+    return OK;
+}
+
+Status infer_open(InferModel *infer, const char *dir, const char *adapter, int threads)
+{
+    *infer = (InferModel){ 0 };
+    TRY(find_adapter(infer, &dir, adapter));
+    TRY(hf_model_open(&infer->arena, dir, &infer->model));
+    infer->tokenizer_dir = dir;
+    if (infer->has_adapter && file_exists(arena_printf(&infer->arena, "%s/tokenizer.json", infer->adapter.dir)))
+        infer->tokenizer_dir = infer->adapter.dir;
+    if (file_exists(arena_printf(&infer->arena, "%s/tokenizer.json", infer->tokenizer_dir))) {
+        TRY(tokenizer_load(infer->tokenizer_dir, &infer->tokenizer));
+        infer->scratch = tokenizer_scratch_create(infer->tokenizer);
+    }
+    TRY(find_eos(infer));
+    TRY(device_cpu_create(threads, &infer->device));
+    infer->options = compile_defaults();
+    infer->options.model_dtype = infer->options.grad_dtype = infer->options.master_dtype = infer->model->dtype;
+    infer->options.train_base = false;
+    if (infer->has_adapter) {
+        infer->options.lora = infer->adapter.lora;
+        infer->options.lora.dropout = 0;
+    }
+    return OK;
+}
+
+Status infer_start(InferModel *infer)
+{
+    infer_stop(infer);
+    TRY(compile_plan(&infer->arena, infer->model->module, &infer->model->config, infer->model->config_name, &infer->options,
+                     infer->device, &infer->plan));
+    int64_t limit = infer->plan->facts.memory_bytes, need = plan_total_bytes(infer->plan);
+    FAIL_IF(limit && need > limit, ERR_NO_FIT, "the plan takes %.2f GiB, there are %.2f GiB", (double)need / (1 << 30),
+            (double)limit / (1 << 30));
+    TRY(session_create(infer->plan, infer->device, &infer->session));
+    TRY(weights_load(infer->session, infer->model));
+    return infer->has_adapter ? weights_load_adapter(infer->session, infer->adapter.dir) : OK;
+}
+
+void infer_stop(InferModel *infer)
+{
+    session_destroy(infer->session);
+    infer->session = NULL;
+}
+
+void infer_close(InferModel *infer)
+{
+    infer_stop(infer);
+    if (infer->scratch) tokenizer_scratch_destroy(infer->scratch);
+    if (infer->tokenizer) tokenizer_destroy(infer->tokenizer);
+    if (infer->device) infer->device->api->destroy(infer->device);
+    hf_model_close(infer->model);
+    arena_deinit(&infer->arena);
+    *infer = (InferModel){ 0 };
+}
+
+bool infer_is_eos(const InferModel *infer, int32_t id)
+{
+    for (int i = 0; i < infer->num_eos; i++)
+        if (infer->eos[i] == id) return true;
+    return false;
+}
+
+Status infer_encode(InferModel *infer, const char *text, size_t len, TokenIds *out)
+{
+    EncodeOptions options = { .add_special = true };
+    size_t        first = out->len;
+    FAIL_IF(!infer->tokenizer, ERR_NOT_FOUND, "%s has no tokenizer.json, which text needs", infer->tokenizer_dir);
+    TRY(tokenizer_encode(infer->tokenizer, infer->scratch, text, len, options, out));
+    for (size_t i = first; i < out->len; i++)
+        FAIL_IF(out->data[i] >= infer->model->vocab_size, ERR_INVALID,
+                "token id %d (%s) is beyond the model's vocabulary of %lld: tokenizer and config.json don't belong together", out->data[i],
+                tokenizer_id_to_token(infer->tokenizer, out->data[i]), (long long)infer->model->vocab_size);
+    return OK;
+}

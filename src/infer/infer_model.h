@@ -1,0 +1,41 @@
+/* InferModel: a model folder (or an adapter folder and its base) loaded for evaluation and generation. */
+#pragma once
+
+#include "model/hf_model.h"
+#include "model/peft.h"
+#include "passes/compile.h"
+#include "run/session.h"
+#include "text/tokenizer.h"
+
+enum { INFER_MAX_EOS = 16 };
+
+typedef struct InferModel {
+    Arena             arena;
+    HfModel          *model;
+    bool              has_adapter;
+    PeftAdapter       adapter;
+    const char       *tokenizer_dir;
+    Tokenizer        *tokenizer; /* NULL: the folder has none */
+    TokenizerScratch *scratch;
+    int32_t           eos[INFER_MAX_EOS]; /* generation_config.json's, config.json's, the tokenizer's */
+    int               num_eos;
+    Device           *device;
+    CompileOptions    options;
+    Plan             *plan;
+    Session          *session; /* NULL until infer_start */
+} InferModel;
+
+/* Opens config, adapter and tokenizer. dir: a model folder, or an adapter folder whose adapter_config.json names its base.
+ * adapter: a PEFT folder over it, or NULL. threads 0: all cores. infer_close frees in every case. */
+NODISCARD Status infer_open(InferModel *infer, const char *dir, const char *adapter, int threads);
+void             infer_close(InferModel *infer);
+
+/* What infer_start compiles: fill in programs and shapes of infer->options first (dtype is the model's unless changed). */
+NODISCARD Status infer_start(InferModel *infer);
+void             infer_stop(InferModel *infer); /* drops the session, so that another may be started */
+
+bool infer_is_eos(const InferModel *infer, int32_t id);
+
+/* Ids of a text as the model is fed it: with BOS and the like where the tokenizer adds them. ERR_INVALID when an id is beyond
+ * the embedding. */
+NODISCARD Status infer_encode(InferModel *infer, const char *text, size_t len, TokenIds *out);

@@ -1,0 +1,20 @@
+/* Choosing the next token from logits. */
+#pragma once
+
+#include "base/status.h"
+
+#include <stdint.h>
+
+typedef struct SampleOptions {
+    double   temperature; /* 0: the likeliest token */
+    int64_t  top_k;       /* 0: all */
+    double   top_p;       /* 1: all */
+    uint64_t seed;
+} SampleOptions;
+
+typedef struct Sampler Sampler; /* scratch for one vocabulary */
+Sampler *sampler_create(const SampleOptions *options, int64_t vocab_size);
+void     sampler_destroy(Sampler *sampler); /* NULL is fine */
+
+/* The token for `position`: a pure function of logits, options and position. Of equal logits the first wins. */
+int32_t sampler_pick(Sampler *sampler, const float *logits, int64_t position);
