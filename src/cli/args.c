@@ -1,0 +1,157 @@
+/* Command lines. */
+#include "cli/cli.h"
+
+#include "base/log.h"
+#include "files/file.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static void print_help(const CliArgs *args, const Flag *flags, size_t num_flags, bool config)
+{
+    printf("surogate %s %s\n\n%s\n", args->command, args->arguments, args->help);
+    if (num_flags) printf("\n");
+    for (size_t i = 0; i < num_flags; i++) {
+        char name[64];
+        snprintf(name, sizeof name, "%s %s", flags[i].name, flags[i].value ? flags[i].value : "");
+        printf("  %-24s %s\n", name, flags[i].help);
+    }
+    if (config) printf("\nA run file may also be given with --config; key=value overrides its keys (docs/reference/config.md).\n");
+}
+
+static Status unknown_flag(const CliArgs *args, const Flag *flags, size_t num_flags, const char *word)
+{
+    const char *names[64];
+    size_t      count = 0;
+    char        name[256];
+    snprintf(name, sizeof name, "%.*s", (int)strcspn(word, "="), word);
+    for (size_t i = 0; i < num_flags && count < 63; i++) names[count++] = flags[i].name;
+    names[count++] = "--help";
+    const char *near = nearest_name(name, names, count);
+    FAIL(ERR_INVALID, "surogate %s has no flag %s%s%s%s; `surogate %s --help` lists them", args->command, name,
+         near ? ", did you mean " : "", near ? near : "", near ? "?" : "", args->command);
+}
+
+static Status set_flag(const CliArgs *args, const Flag *flag, const char *value)
+{
+    char *end = NULL;
+    errno = 0;
+    switch (flag->kind) {
+    case FLAG_SWITCH: *(bool *)flag->out = true; return OK;
+    case FLAG_TEXT: *(const char **)flag->out = value; return OK;
+    case FLAG_INT: *(int64_t *)flag->out = strtoll(value, &end, 10); break;
+    case FLAG_FLOAT: *(double *)flag->out = strtod(value, &end); break;
+    }
+    FAIL_IF(end == value || *end || errno, ERR_INVALID, "surogate %s: %s %s: expected a %snumber", args->command, flag->name, value,
+            flag->kind == FLAG_INT ? "whole " : "");
+    return OK;
+}
+
+static const Flag *find_flag(const Flag *flags, size_t num_flags, const char *word)
+{
+    size_t len = strcspn(word, "=");
+    for (size_t i = 0; i < num_flags; i++)
+        if (strlen(flags[i].name) == len && strncmp(flags[i].name, word, len) == 0) return &flags[i];
+    return NULL;
+}
+
+static Status read_flag(const CliArgs *args, const Flag *flag, int *at)
+{
+    const char *word = args->argv[*at], *equals = strchr(word, '=');
+    if (flag->kind == FLAG_SWITCH) {
+        FAIL_IF(equals, ERR_INVALID, "surogate %s: %s takes no value", args->command, flag->name);
+        return set_flag(args, flag, NULL);
+    }
+    if (equals) return set_flag(args, flag, equals + 1);
+    FAIL_IF(*at + 1 >= args->argc, ERR_INVALID, "surogate %s: %s needs a value: %s %s", args->command, flag->name, flag->name, flag->value);
+    return set_flag(args, flag, args->argv[++*at]);
+}
+
+Status cli_parse(CliArgs *args, const Flag *flags, size_t num_flags, bool config, bool *out_done)
+{
+    *out_done = false;
+    args->words = arena_array(&args->arena, const char *, args->argc + 1);
+    bool only_words = false;
+    for (int i = 0; i < args->argc; i++) {
+        const char *word = args->argv[i];
+        if (!only_words && (strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0)) {
+            print_help(args, flags, num_flags, config);
+            *out_done = true;
+            return OK;
+        }
+        const Flag *flag = only_words ? NULL : find_flag(flags, num_flags, word);
+        if (flag) {
+            TRY(read_flag(args, flag, &i));
+        } else if (!only_words && strcmp(word, "--") == 0 && !config) {
+            only_words = true;
+        } else if (!only_words && strncmp(word, "--", 2) == 0 && !(config && (strchr(word, '=') || strcmp(word, "--config") == 0))) {
+            return unknown_flag(args, flags, num_flags, word);
+        } else {
+            args->words[args->num_words++] = word;
+            if (config && strcmp(word, "--config") == 0 && i + 1 < args->argc) args->words[args->num_words++] = args->argv[++i];
+        }
+    }
+    return OK;
+}
+
+Status cli_want_words(const CliArgs *args, size_t count)
+{
+    FAIL_IF(args->num_words != count, ERR_INVALID, "usage: surogate %s %s", args->command, args->arguments);
+    return OK;
+}
+
+Status cli_config(const CliArgs *args, Config *out_config)
+{
+    StrBuf problems = { 0 };
+    Status status = config_load_args(args->words, args->num_words, out_config, &problems);
+    if (status != OK && problems.len) {
+        fprintf(stderr, "%s%s", strbuf_cstr(&problems), problems.data[problems.len - 1] == '\n' ? "" : "\n");
+        status_clear();
+    }
+    if (status == OK && out_config->notes && out_config->notes[0]) fprintf(stderr, "%s", out_config->notes);
+    strbuf_deinit(&problems);
+    return status;
+}
+
+Status cli_print(const StrBuf *text)
+{
+    FAIL_IF((text->len && fwrite(text->data, 1, text->len, stdout) != text->len) || fflush(stdout) != 0, ERR_IO, "cannot write the result: %s",
+            strerror(errno));
+    return OK;
+}
+
+static int compare_text(const void *a, const void *b)
+{
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+Status cli_list_files(Arena *arena, const char *path, const char ***out_paths, size_t *out_count)
+{
+    *out_count = 0;
+    if (!file_is_dir(path)) {
+        *out_paths = arena_array(arena, const char *, 1);
+        (*out_paths)[(*out_count)++] = path;
+        return OK;
+    }
+    DIR *dir = opendir(path);
+    FAIL_IF(!dir, ERR_IO, "cannot list %s: %s", path, strerror(errno));
+    size_t capacity = 0;
+    *out_paths = NULL;
+    for (struct dirent *entry; (entry = readdir(dir));) {
+        const char *name = arena_printf(arena, "%s/%s", path, entry->d_name);
+        if (entry->d_name[0] == '.' || file_is_dir(name)) continue;
+        if (*out_count == capacity) {
+            const char **more = arena_array(arena, const char *, capacity = capacity ? 2 * capacity : 64);
+            if (*out_count) memcpy(more, *out_paths, *out_count * sizeof *more);
+            *out_paths = more;
+        }
+        (*out_paths)[(*out_count)++] = name;
+    }
+    closedir(dir);
+    FAIL_IF(*out_count == 0, ERR_INVALID, "%s: a folder without files", path);
+    qsort(*out_paths, *out_count, sizeof **out_paths, compare_text);
+    return OK;
+}

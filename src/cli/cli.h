@@ -1,0 +1,48 @@
+/* What the commands share: flags, files, printing results. Results go to stdout, all else to stderr. */
+#pragma once
+
+#include "base/arena.h"
+#include "base/strbuf.h"
+#include "config/config.h"
+
+typedef enum FlagKind { FLAG_SWITCH, FLAG_TEXT, FLAG_INT, FLAG_FLOAT } FlagKind;
+
+/* One flag of a command. `out`: bool *, const char **, int64_t *, double *. */
+typedef struct Flag {
+    const char *name;  /* "--text" */
+    FlagKind    kind;
+    void       *out;
+    const char *value; /* "FILE", for help; NULL for switches */
+    const char *help;
+} Flag;
+
+typedef struct CliArgs {
+    Arena        arena;
+    const char  *command;
+    const char  *arguments; /* of commands.def */
+    const char  *help;
+    int          argc;      /* what follows the verb */
+    char       **argv;
+    const char **words;     /* what is no flag of the command, in order */
+    size_t       num_words;
+} CliArgs;
+
+/* --help prints help on stdout and sets *out_done. Flags take "--x value" and "--x=value". `config`: words may be a run file,
+ * --config and key=value, which config_load_args reads; else an unknown flag is ERR_INVALID with the nearest name. */
+NODISCARD Status cli_parse(CliArgs *args, const Flag *flags, size_t num_flags, bool config, bool *out_done);
+
+/* Exactly `count` words, else ERR_INVALID that shows the command's arguments. */
+NODISCARD Status cli_want_words(const CliArgs *args, size_t count);
+
+/* The run file and overrides among the words; problems and notes are printed on stderr. */
+NODISCARD Status cli_config(const CliArgs *args, Config *out_config);
+
+/* stdout; ERR_IO when it can't be written (a full disk, a closed pipe). */
+NODISCARD Status cli_print(const StrBuf *text);
+
+/* Regular files of a folder, sorted by name, or the one file. */
+NODISCARD Status cli_list_files(Arena *arena, const char *path, const char ***out_paths, size_t *out_count);
+
+#define COMMAND(id, name, arguments, help) NODISCARD Status cmd_##id(CliArgs *args);
+#include "cli/commands.def"
+#undef COMMAND

@@ -1,0 +1,154 @@
+/* surogate eval MODEL_DIR --text FILE [--json]: losses of a text, or of every text of a folder. */
+#include "cli/cli.h"
+
+#include "base/json.h"
+#include "infer/bigram.h"
+#include "infer/evaluate.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct EvalArgs {
+    const char *text, *bigram, *adapter;
+    int64_t     context, threads;
+    bool        json;
+} EvalArgs;
+
+typedef struct Documents {
+    TokenIds ids;         /* all, one after the other */
+    size_t  *begin;       /* (count + 1) */
+    size_t   count, longest;
+    size_t   bytes;       /* of the texts */
+} Documents;
+
+static void documents_deinit(Documents *documents)
+{
+    token_ids_deinit(&documents->ids);
+}
+
+static Status read_documents(Arena *arena, InferModel *infer, const char *path, Documents *out)
+{
+    const char **paths;
+    TRY(cli_list_files(arena, path, &paths, &out->count));
+    out->begin = arena_array(arena, size_t, out->count + 1);
+    for (size_t i = 0; i < out->count; i++) {
+        Arena  file = { 0 };
+        Str    text;
+        Status status = file_read(&file, paths[i], (size_t)1 << 32, &text);
+        if (status == OK) status = infer_encode(infer, text.data, text.len, &out->ids);
+        if (status == OK) out->bytes += text.len;
+        arena_deinit(&file);
+        TRY(status);
+        out->begin[i + 1] = out->ids.len;
+        size_t len = out->ids.len - out->begin[i];
+        if (len > out->longest) out->longest = len;
+    }
+    FAIL_IF(out->longest < 2, ERR_INVALID, "%s: no text of at least two tokens", path);
+    return OK;
+}
+
+/* losses[i] is of id i + 1 within its document. */
+static Status evaluate_documents(InferModel *infer, const EvalArgs *e, const Documents *documents, float *losses, double *out_sum, size_t *out_count)
+{
+    TRY(evaluate_start(infer, documents->longest, e->context));
+    *out_sum = 0;
+    *out_count = 0;
+    for (size_t i = 0; i < documents->count; i++) {
+        size_t begin = documents->begin[i], len = documents->begin[i + 1] - begin;
+        if (len < 2) continue;
+        TRY(evaluate_ids(infer, documents->ids.data + begin, len, losses + begin));
+        for (size_t k = 0; k + 1 < len; k++) *out_sum += losses[begin + k];
+        *out_count += len - 1;
+    }
+    return OK;
+}
+
+/* Bits per byte of the bigram model that learned from `path`. */
+static Status bigram_bits(Arena *arena, InferModel *infer, const char *path, const Documents *documents, double *out)
+{
+    Documents train = { 0 };
+    Status    status = read_documents(arena, infer, path, &train);
+    if (status == OK) {
+        Bigram *bigram = bigram_create((int32_t)infer->model->vocab_size);
+        double  sum = 0;
+        for (size_t i = 0; i < train.count; i++) bigram_add(bigram, train.ids.data + train.begin[i], train.begin[i + 1] - train.begin[i]);
+        bigram_finish(bigram);
+        for (size_t i = 0; i < documents->count; i++)
+            sum += bigram_loss(bigram, documents->ids.data + documents->begin[i], documents->begin[i + 1] - documents->begin[i]);
+        *out = sum / M_LN2 / (double)documents->bytes;
+        bigram_destroy(bigram);
+    }
+    documents_deinit(&train);
+    return status;
+}
+
+static void print_one(StrBuf *out, const Documents *documents, const float *losses, double mean)
+{
+    strbuf_puts(out, "{\"ids\":[");
+    for (size_t i = 0; i < documents->ids.len; i++) strbuf_printf(out, "%s%d", i ? "," : "", documents->ids.data[i]);
+    strbuf_puts(out, "],\"losses\":[");
+    for (size_t i = 0; i + 1 < documents->ids.len; i++) strbuf_printf(out, "%s%.9g", i ? "," : "", (double)losses[i]);
+    strbuf_printf(out, "],\"mean\":%.9g}\n", mean);
+}
+
+static void print_summary(StrBuf *out, const EvalArgs *e, const Documents *documents, size_t count, double sum, double bigram)
+{
+    double mean = sum / (double)count, bits = sum / M_LN2 / (double)documents->bytes;
+    if (e->json) {
+        strbuf_printf(out, "{\"documents\":%zu,\"bytes\":%zu,\"tokens\":%zu,\"mean\":%.9g,\"bits_per_byte\":%.9g", documents->count,
+                      documents->bytes, count, mean, bits);
+        if (e->bigram) strbuf_printf(out, ",\"bigram_bits_per_byte\":%.9g", bigram);
+        strbuf_puts(out, "}\n");
+        return;
+    }
+    strbuf_printf(out, "documents       %zu\nbytes           %zu\ntokens          %zu\nloss            %.4f nats a token\nperplexity      %.3f\n"
+                  "bits per byte   %.4f\n", documents->count, documents->bytes, count, mean, exp(mean), bits);
+    if (e->bigram) strbuf_printf(out, "bigram model    %.4f bits per byte\n", bigram);
+}
+
+static Status evaluate(CliArgs *args, const EvalArgs *e, InferModel *infer, Documents *documents)
+{
+    double bigram = 0, sum;
+    size_t count;
+    TRY(read_documents(&args->arena, infer, e->text, documents));
+    if (e->bigram) TRY(bigram_bits(&args->arena, infer, e->bigram, documents, &bigram));
+    float *losses = malloc(documents->ids.len * sizeof *losses);
+    CHECK(losses);
+    Status status = evaluate_documents(infer, e, documents, losses, &sum, &count);
+    if (status == OK) {
+        StrBuf out = { 0 };
+        if (e->json && documents->count == 1 && !e->bigram) print_one(&out, documents, losses, sum / (double)count);
+        else print_summary(&out, e, documents, count, sum, bigram);
+        status = cli_print(&out);
+        strbuf_deinit(&out);
+    }
+    free(losses);
+    return status;
+}
+
+Status cmd_eval(CliArgs *args)
+{
+    EvalArgs   e = { 0 };
+    bool       done;
+    const Flag flags[] = {
+        { "--text", FLAG_TEXT, &e.text, "FILE", "the text, or a folder whose files are evaluated one by one" },
+        { "--json", FLAG_SWITCH, &e.json, NULL, "for one file {\"ids\",\"losses\",\"mean\"}, one loss for every id after the first" },
+        { "--adapter", FLAG_TEXT, &e.adapter, "DIR", "a LoRA adapter over the model" },
+        { "--context", FLAG_INT, &e.context, "N", "tokens a window sees; longer texts overlap by half (the model's, at most 4096)" },
+        { "--bigram", FLAG_TEXT, &e.bigram, "FILE", "also the bits per byte of a token-bigram model of this text (or folder)" },
+        { "--threads", FLAG_INT, &e.threads, "N", "CPU threads; 0: all (0)" },
+    };
+    TRY(cli_parse(args, flags, sizeof flags / sizeof *flags, false, &done));
+    if (done) return OK;
+    TRY(cli_want_words(args, 1));
+    FAIL_IF(!e.text, ERR_INVALID, "surogate eval: --text FILE is missing");
+    FAIL_IF(e.context < 0, ERR_INVALID, "--context %lld: expected at least 1", (long long)e.context);
+    InferModel infer;
+    Documents  documents = { 0 };
+    Status     status = infer_open(&infer, args->words[0], e.adapter, (int)e.threads);
+    if (status == OK) status = evaluate(args, &e, &infer, &documents);
+    documents_deinit(&documents);
+    infer_close(&infer);
+    return status;
+}

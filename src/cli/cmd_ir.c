@@ -1,0 +1,95 @@
+/* surogate ir run.yaml --after PASS --program NAME: the graph as text. */
+#include "cli/cli.h"
+
+#include "passes/pass.h"
+#include "train/setup.h"
+
+#include <string.h>
+
+typedef struct Wanted {
+    const char *pass;    /* NULL: the last */
+    const char *program;
+    StrBuf      text;
+} Wanted;
+
+static void keep_graph(void *context, const char *pass, const Graph *graph)
+{
+    Wanted *wanted = context;
+    if (strcmp(graph->name, wanted->program) != 0 || (wanted->pass && strcmp(pass, wanted->pass) != 0)) return;
+    strbuf_clear(&wanted->text);
+    graph_print(graph, &wanted->text);
+}
+
+static Status find_program(const char *name, ProgramKind *out)
+{
+    const char *names[PROGRAM_KIND_COUNT];
+    for (int i = 0; i < PROGRAM_KIND_COUNT; i++) names[i] = program_kind_name((ProgramKind)i);
+    for (int i = 0; i < PROGRAM_KIND_COUNT; i++) {
+        *out = (ProgramKind)i;
+        if (strcmp(names[i], name) == 0) return OK;
+    }
+    const char *near = nearest_name(name, names, PROGRAM_KIND_COUNT);
+    FAIL(ERR_INVALID, "--program %s: there is none of that name%s%s%s; expected micro_first, micro_next, optimizer, eval, prefill or decode",
+         name, near ? ", did you mean " : "", near ? near : "", near ? "?" : "");
+}
+
+static Status check_pass(const char *name)
+{
+    const char *names[64];
+    int         count = pass_count() < 64 ? pass_count() : 64;
+    StrBuf      all = { 0 };
+    for (int i = 0; i < count; i++) {
+        names[i] = pass_name(i);
+        if (strcmp(names[i], name) == 0) {
+            strbuf_deinit(&all);
+            return OK;
+        }
+        strbuf_printf(&all, "%s%s", i ? ", " : "", names[i]);
+    }
+    Status status = status_fail(ERR_INVALID, "--after %s: there is no pass of that name; expected one of %s", name, strbuf_cstr(&all));
+    strbuf_deinit(&all);
+    return status;
+}
+
+static Status print_graph(Arena *arena, const Config *config, Wanted *wanted)
+{
+    HfModel       *model;
+    CompileOptions options;
+    ProgramKind    kind;
+    Device        *device;
+    Plan          *plan;
+    TRY(find_program(wanted->program, &kind));
+    if (wanted->pass) TRY(check_pass(wanted->pass));
+    TRY(setup_model(arena, config, &model));
+    TRY(setup_options(arena, config, model, &options));
+    options.programs = 1u << kind;
+    if (kind == PROGRAM_OPTIMIZER) options.programs |= 1u << PROGRAM_MICRO_FIRST;
+    options.after_pass = keep_graph;
+    options.after_pass_context = wanted;
+    TRY(device_null_create(NULL, &device));
+    Status status = compile_plan(arena, model->module, &model->config, model->config_name, &options, device, &plan);
+    device->api->destroy(device);
+    TRY(status);
+    FAIL_IF(!wanted->text.len, ERR_INVALID, "--after %s: this pass doesn't run for %s", wanted->pass ? wanted->pass : "", wanted->program);
+    return cli_print(&wanted->text);
+}
+
+Status cmd_ir(CliArgs *args)
+{
+    Wanted     wanted = { .program = "micro_first" };
+    bool       done;
+    const Flag flags[] = {
+        { "--after", FLAG_TEXT, &wanted.pass, "PASS", "bind, adapt, fuse, ... (the last one)" },
+        { "--program", FLAG_TEXT, &wanted.program, "NAME", "micro_first, micro_next, optimizer, eval, prefill or decode (micro_first)" },
+    };
+    TRY(cli_parse(args, flags, 2, true, &done));
+    if (done) return OK;
+    Config config;
+    Arena  arena = { 0 };
+    TRY(cli_config(args, &config));
+    Status status = print_graph(&arena, &config, &wanted);
+    strbuf_deinit(&wanted.text);
+    arena_deinit(&arena);
+    config_deinit(&config);
+    return status;
+}

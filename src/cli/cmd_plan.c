@@ -1,0 +1,57 @@
+/* surogate plan run.yaml: what a run takes, on this machine or on a GPU that isn't here. */
+#include "cli/cli.h"
+
+#include "train/checkpoint.h"
+#include "train/setup.h"
+
+static Status make_plan(Arena *arena, const Config *config, Device *device, Plan **out)
+{
+    HfModel       *model;
+    CompileOptions options;
+    TRY(setup_model(arena, config, &model));
+    TRY(setup_options(arena, config, model, &options));
+    return compile_plan(arena, model->module, &model->config, model->config_name, &options, device, out);
+}
+
+static Status print_plan(const Config *config, const Plan *plan, bool json)
+{
+    StrBuf  out = { 0 };
+    Status  fits = setup_check_memory(config, plan);
+    int64_t disk = checkpoint_bytes(plan, config->lora);
+    if (json) {
+        plan_write_json(plan, &out);
+        while (out.len && out.data[out.len - 1] != '}') out.len--;
+        out.len--;
+        strbuf_printf(&out, ", \"checkpoint_bytes\": %lld, \"fits\": %s}\n", (long long)disk, fits == OK ? "true" : "false");
+    } else {
+        setup_print_plan(plan, &out);
+        strbuf_printf(&out, "\na checkpoint   %.2f MiB on disk\n", (double)disk / (1 << 20));
+    }
+    Status status = cli_print(&out);
+    strbuf_deinit(&out);
+    return status != OK ? status : fits;
+}
+
+Status cmd_plan(CliArgs *args)
+{
+    const char *gpu = NULL;
+    bool        json = false, done;
+    const Flag  flags[] = {
+         { "--gpu", FLAG_TEXT, &gpu, "NAME", "plan for this GPU: h200, h100, rtx4090, ..." },
+         { "--json", FLAG_SWITCH, &json, NULL, "as one JSON object" },
+    };
+    TRY(cli_parse(args, flags, 2, true, &done));
+    if (done) return OK;
+    Config config;
+    TRY(cli_config(args, &config));
+    Device *device = NULL;
+    Plan   *plan;
+    Arena   arena = { 0 };
+    Status  status = gpu ? device_null_create(gpu, &device) : setup_device(&config, &device);
+    if (status == OK) status = make_plan(&arena, &config, device, &plan);
+    if (status == OK) status = print_plan(&config, plan, json);
+    if (device) device->api->destroy(device);
+    arena_deinit(&arena);
+    config_deinit(&config);
+    return status;
+}

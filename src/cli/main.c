@@ -1,0 +1,78 @@
+/* surogate: the verb picks a row of commands.def. */
+#include "cli/cli.h"
+
+#include "base/log.h"
+#include "train/signals.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+
+typedef struct Command {
+    const char *name, *arguments, *help;
+    Status    (*run)(CliArgs *args);
+} Command;
+
+static const Command commands[] = {
+#define COMMAND(id, name, arguments, help) { name, arguments, help, cmd_##id },
+#include "cli/commands.def"
+#undef COMMAND
+};
+enum { NUM_COMMANDS = sizeof commands / sizeof commands[0] };
+
+static void print_usage(FILE *out)
+{
+    fprintf(out, "surogate: trains language models\n\n");
+    for (int i = 0; i < NUM_COMMANDS; i++) fprintf(out, "  surogate %-9s %-40s %s\n", commands[i].name, commands[i].arguments, commands[i].help);
+    fprintf(out, "\n`surogate COMMAND --help` says more. Keys of run files: docs/reference/config.md\n");
+}
+
+static const Command *find_command(const char *name)
+{
+    for (int i = 0; i < NUM_COMMANDS; i++)
+        if (strcmp(commands[i].name, name) == 0) return &commands[i];
+    return NULL;
+}
+
+static Status unknown_command(const char *name)
+{
+    const char *names[NUM_COMMANDS];
+    for (int i = 0; i < NUM_COMMANDS; i++) names[i] = commands[i].name;
+    const char *near = nearest_name(name, names, NUM_COMMANDS);
+    FAIL(ERR_INVALID, "there is no command %s%s%s%s; `surogate --help` lists them", name, near ? ", did you mean " : "", near ? near : "",
+         near ? "?" : "");
+}
+
+static Status run(int argc, char **argv)
+{
+    const Command *command = find_command(argv[1]);
+    if (!command) return unknown_command(argv[1]);
+    CliArgs args = { .command = command->name, .arguments = command->arguments, .help = command->help, .argc = argc - 2, .argv = argv + 2 };
+    Status  status = command->run(&args);
+    arena_deinit(&args.arena);
+    return status;
+}
+
+int main(int argc, char **argv)
+{
+    __builtin_cpu_init();
+    if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma")) {
+        fprintf(stderr, "error: this program needs a CPU with AVX2 and FMA (x86-64-v3: Intel since 2013, AMD since 2017)\n");
+        return 1;
+    }
+    signal(SIGPIPE, SIG_IGN);
+    signal(SIGXFSZ, SIG_IGN); /* a file size limit is an error of write, as a full disk is */
+    signals_install();
+    if (argc < 2) {
+        print_usage(stderr);
+        return 2;
+    }
+    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 || strcmp(argv[1], "help") == 0) {
+        print_usage(stdout);
+        return 0;
+    }
+    if (strcmp(argv[1], "--version") == 0) argv[1] = "version";
+    Status status = run(argc, argv);
+    if (status != OK && status_message()[0]) log_error("%s", status_message());
+    return status_exit_code(status);
+}
