@@ -122,11 +122,19 @@ static Value macro_value(Render *r, const Node *node)
     return (Value){ .type = V_MACRO, .macro = macro };
 }
 
+/* The result of a call or filter block; Jinja joins it to the text as it is. */
+static Status write_text(Render *r, Value value)
+{
+    if (value.type != V_STRING) return render_fail(r, "a block gives %s where a text is needed", value_type_name(value));
+    strbuf_append(&r->out, value.text, value.len);
+    return OK;
+}
+
 static Status exec_call_block(Render *r, const Node *node)
 {
     Value value;
     TRY(eval_call(r, node->a, macro_value(r, node), &value));
-    return value_append_str(r, &r->out, value);
+    return write_text(r, value);
 }
 
 static Status exec_set_block(Render *r, const Node *node)
@@ -157,7 +165,7 @@ static Status exec_filter_block(Render *r, const Node *node)
     if (r->flow != FLOW_NEXT) return OK;
     r->line = node->line;
     TRY(eval_filter_chain(r, node->a, value, &value));
-    return value_append_str(r, &r->out, value);
+    return write_text(r, value);
 }
 
 static Status exec_with(Render *r, const Node *node)

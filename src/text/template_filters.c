@@ -226,16 +226,12 @@ FILTER_FN(truncate)
     TRY(arg_int(r, argv[0], "truncate: the length", 255, &length));
     TRY(arg_bool(r, argv[1], false, &killwords));
     TRY(arg_int(r, argv[3].type == V_NONE ? (Value){ 0 } : argv[3], "truncate: the leeway", 5, &leeway));
-    if (self.type == V_UNDEFINED) {
-        *out = self;
-        return OK;
-    }
-    if (self.type != V_STRING || end.type != V_STRING) return render_fail(r, "truncate: expected a text, got %s", value_type_name(self));
     TRY(value_length(r, end, &end_count));
     TRY(value_length(r, self, &count));
     if (length < end_count || leeway < 0) return render_fail(r, "truncate: the length must be at least that of the end, leeway at least 0");
     *out = self;
     if (count <= length || count - length <= leeway) return OK;
+    if (self.type != V_STRING || end.type != V_STRING) return render_fail(r, "truncate: expected a text, got %s", value_type_name(self));
     TRY(value_slice(r, self, value_int(0), value_int(length - end_count), value_none(), &head));
     cut = head;
     if (!killwords) {
@@ -270,7 +266,8 @@ static void quote_url(StrBuf *out, Str text, bool query)
 static Status encode_pairs(Render *r, Value pairs, StrBuf *out)
 {
     List list;
-    if (pairs.type == V_DICT) pairs = (Value){ .type = V_VIEW, .view = &(View){ pairs.dict, VIEW_ITEMS } };
+    View view = { pairs.dict, VIEW_ITEMS };
+    if (pairs.type == V_DICT) pairs = (Value){ .type = V_VIEW, .view = &view };
     TRY(value_to_list(r, pairs, &list));
     for (uint32_t i = 0; i < list.count; i++) {
         List  pair;

@@ -280,7 +280,8 @@ static Status make_batch(Render *r, LazyList *list)
     TRY(value_to_list(r, list->source, &all));
     for (uint32_t at = 0, next; at < all.count; at = next) {
         next = size > 0 && size < all.count - at ? at + (uint32_t)size : all.count;
-        if (size <= 0) next = all.count; /* Python's comparison with the size is never true */
+        if (size <= 0) next = all.count;
+        if (size == 0) TRY(append(r, &out, &capacity, value_list(r, V_LIST, NULL, 0))); /* as Jinja's comparison has it */
         List part = { all.items + at, next - at };
         Value fill = list->args.items[1];
         if (!value_is_missing(fill) && fill.type != V_NONE && part.count < size) {

@@ -15,6 +15,15 @@ typedef struct Spec {
     int64_t width, precision;  /* precision -1: not given */
 } Spec;
 
+static Status parse_digits(Render *r, Str text, size_t *pos, int64_t *out)
+{
+    for (; *pos < text.len && text.data[*pos] >= '0' && text.data[*pos] <= '9'; ++*pos) {
+        *out = *out * 10 + (text.data[*pos] - '0');
+        if (*out > RENDER_MAX_TEXT_BYTES) return text_check(r, (size_t)*out);
+    }
+    return OK;
+}
+
 static Status append_padded(Render *r, StrBuf *out, const Spec *spec, Str prefix, Str body, char align)
 {
     int64_t length = (int64_t)(utf8_count(prefix.data, prefix.len) + utf8_count(body.data, body.len));
@@ -158,8 +167,7 @@ static Status percent_int(Render *r, Percent *p, Str format, size_t *pos, int64_
         return OK;
     }
     int64_t number = 0;
-    while (*pos < format.len && format.data[*pos] >= '0' && format.data[*pos] <= '9' && number < RENDER_MAX_TEXT_BYTES)
-        number = number * 10 + (format.data[(*pos)++] - '0');
+    TRY(parse_digits(r, format, pos, &number));
     *out = number;
     return OK;
 }
@@ -222,8 +230,9 @@ static Status percent_item(Render *r, Percent *p, Str format, size_t *pos, StrBu
     Spec  spec = { .fill = " ", .precision = -1 };
     Value v = { 0 };
     if (*pos < format.len && format.data[*pos] == '(') {
-        size_t begin = ++*pos, depth = 1;
-        for (; *pos < format.len && depth; ++*pos) depth += format.data[*pos] == '(' ? 1 : format.data[*pos] == ')' ? -1u : 0;
+        size_t begin = ++*pos;
+        int    depth = 1;
+        for (; *pos < format.len && depth; ++*pos) depth += format.data[*pos] == '(' ? 1 : format.data[*pos] == ')' ? -1 : 0;
         if (depth) return render_fail(r, "incomplete format key");
         if (p->mapping.type != V_DICT) return render_fail(r, "format requires a mapping");
         v = dict_get_text(p->mapping.dict, (Str){ format.data + begin, *pos - 1 - begin });
@@ -329,14 +338,12 @@ static Status parse_spec(Render *r, Str text, Spec *spec)
         if (!spec->align) spec->fill[0] = '0', spec->align = '=';
         pos++;
     }
-    for (; pos < text.len && text.data[pos] >= '0' && text.data[pos] <= '9' && spec->width < RENDER_MAX_TEXT_BYTES; pos++)
-        spec->width = spec->width * 10 + (text.data[pos] - '0');
+    TRY(parse_digits(r, text, &pos, &spec->width));
     if (pos < text.len && (text.data[pos] == ',' || text.data[pos] == '_')) spec->grouping = text.data[pos++];
     if (pos < text.len && text.data[pos] == '.') {
         spec->precision = 0;
         if (++pos >= text.len || text.data[pos] < '0' || text.data[pos] > '9') return render_fail(r, "format specifier missing precision");
-        for (; pos < text.len && text.data[pos] >= '0' && text.data[pos] <= '9' && spec->precision < RENDER_MAX_TEXT_BYTES; pos++)
-            spec->precision = spec->precision * 10 + (text.data[pos] - '0');
+        TRY(parse_digits(r, text, &pos, &spec->precision));
     }
     if (pos < text.len) spec->type = text.data[pos++];
     if (pos < text.len) return render_fail(r, "invalid format specifier");

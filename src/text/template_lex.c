@@ -116,6 +116,7 @@ static size_t raw_tag(const Lexer *lx, size_t pos, const char *word, char *sign)
 
 static Status lex_raw(Lexer *lx)
 {
+    if (lx->pos == lx->len) return OK; /* Jinja doesn't mind a raw or a comment that starts at the very end */
     for (size_t pos = lx->pos; pos < lx->len; pos++) {
         const char *brace = memchr(lx->text + pos, '{', lx->len - pos);
         if (!brace) break;
@@ -132,6 +133,7 @@ static Status lex_raw(Lexer *lx)
 
 static Status lex_comment(Lexer *lx)
 {
+    if (lx->pos == lx->len) return OK;
     for (size_t pos = lx->pos; pos < lx->len; pos++) {
         size_t end = 0;
         if (lx->text[pos] == '-' || lx->text[pos] == '+' || lx->text[pos] == '#') end = tag_end(lx, pos, "#}", true, true);

@@ -1,0 +1,274 @@
+#!/usr/bin/env python3
+"""The chat template engine against Jinja2: random templates from a grammar, or the snippets as a fixture.
+
+  template_random.py --driver PROGRAM [--count N] [--seed N]   compares N random templates
+  template_random.py --driver PROGRAM --snippets               compares the snippets
+  template_random.py --driver PROGRAM --files A.jinja ...      compares real templates on some conversations
+  template_random.py --fixture PATH                            writes the snippets' results
+
+PROGRAM is tests/oracle/template_driver.c, linked with the text layer."""
+import argparse
+import copy
+import json
+import random
+import subprocess
+import sys
+import warnings
+
+import jinja2
+from jinja2.ext import Extension, loopcontrols
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from template_snippets import CONTEXT, snippets
+
+warnings.simplefilter("ignore")
+
+
+class Generation(Extension):
+    tags = {"generation"}
+
+    def parse(self, parser):
+        line = next(parser.stream).lineno
+        body = parser.parse_statements(["name:endgeneration"], drop_needle=True)
+        return jinja2.nodes.CallBlock(self.call_method("_support"), [], [], body).set_lineno(line)
+
+    def _support(self, caller):
+        return caller()
+
+
+def environment():
+    env = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[Generation, loopcontrols])
+
+    def tojson(x, ensure_ascii=False, indent=None, separators=None, sort_keys=False):
+        return json.dumps(x, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+
+    def raise_exception(message):
+        raise jinja2.exceptions.TemplateError(message)
+
+    env.filters["tojson"] = tojson
+    env.globals["raise_exception"] = raise_exception
+    env.globals["strftime_now"] = lambda form: "now"
+    return env
+
+
+ENV = environment()
+
+
+def render(template, context):
+    """The text, or None and the reason."""
+    base = {"messages": None, "tools": None, "documents": None, "add_generation_prompt": False}
+    try:
+        text = ENV.from_string(template).render(**{**base, **copy.deepcopy(context)})
+        text.encode()
+        return text, ""
+    except Exception as error:
+        return None, type(error).__name__ + ": " + str(error)
+
+
+def run_driver(driver, cases):
+    lines = "".join(json.dumps({"template": t, "context": c}) + "\n" for t, c in cases)
+    out = subprocess.run([driver], input=lines.encode(), capture_output=True, timeout=600)
+    results = [json.loads(line) for line in out.stdout.decode().splitlines()]
+    if len(results) != len(cases):
+        print("driver stopped at case", len(results), out.stderr.decode()[-500:], cases[len(results)][0], sep="\n")
+    return results
+
+
+# What we refuse on purpose: integers beyond 64 bits, object addresses and sizes in texts, Python's float("1e400")...
+OURS = ("does not fit 64 bits", "has no text", "differ from run to run", "not supported", "grows beyond", "more than", "complex",
+        "too large", "fit 64", "can't be sliced")
+
+
+def fails_when_folded(reason):
+    """Jinja computes constant expressions ahead and lets these errors out even where the template never comes by."""
+    return any(part in reason for part in ("unhashable type", "object' has no attribute", "object has no element"))
+
+
+def compare(driver, cases, show=20):
+    results = run_driver(driver, cases)
+    different = refused = both_fail = 0
+    for (template, context), ours in zip(cases, results):
+        want, reason = render(template, context)
+        if want is None and ("error" in ours or fails_when_folded(reason)):
+            both_fail += 1
+            continue
+        if want == ours.get("text"):
+            continue
+        if "error" in ours and (" at 0x" in want or any(part in ours["error"] for part in OURS)):
+            refused += 1
+            continue
+        different += 1
+        if different <= show:
+            print("---", repr(template), "\n  want", repr(want), reason, "\n  ours", repr(ours.get("text")), ours.get("error", ""))
+    print(f"{len(cases)} templates: {different} differ, {both_fail} are errors in both, {refused} refused on purpose")
+    return different
+
+
+class Generator:
+    """Random templates over CONTEXT. Names, filters and methods are drawn from what chat templates use and more."""
+    names = list(k for k in CONTEXT if k.isidentifier()) + ["x", "y", "zz", "loop"]
+    filters = ["upper", "lower", "title", "capitalize", "trim", "length", "first", "last", "list", "join", "join(', ')", "sort", "reverse",
+               "tojson", "tojson(indent=2)", "string", "int", "float", "abs", "round", "round(1)", "default('dd')", "d('q', true)", "sum", "min", "max",
+               "unique", "map('upper')", "map(attribute='name')", "select", "reject", "selectattr('on')", "items", "dictsort", "batch(2)",
+               "slice(2)", "replace('o', '0')", "truncate(5)", "indent", "indent(2, true)", "wordcount", "escape", "safe", "e", "center(9)", "striptags",
+               "urlencode", "groupby('age')", "select('string')", "map('string')", "map('length')", "rejectattr('age', 'gt', 26)", "filesizeformat",
+               "select('gt', 1)", "count", "format(1)", "sort(reverse=true)", "tojson(sort_keys=true)", "map('int')", "attr('name')", "xmlattr", "forceescape"]
+    methods = ["upper()", "lower()", "strip()", "lstrip('H')", "rstrip()", "split()", "split('o')", "split(' ', 1)", "rsplit('o', 1)", "startswith('H')",
+               "endswith('d')", "find('o')", "replace('l', 'L')", "title()", "capitalize()", "splitlines()", "items()", "keys()", "values()", "get('a')",
+               "get('q', 3)", "count('o')", "index('o')", "join(words)", "isdigit()", "isupper()", "swapcase()", "zfill(4)", "center(8)", "partition('o')",
+               "removeprefix('H')", "format(1, a=2)", "rfind('l')", "copy()", "append(1)", "pop()", "name", "a", "role", "content", "b", "age", "ljust(5)", "expandtabs()"]
+    tests = ["defined", "undefined", "none", "string", "number", "mapping", "sequence", "iterable", "odd", "even", "divisibleby 3", "boolean", "true", "false",
+             "integer", "float", "lower", "upper", "eq 1", "ne 'a'", "lt 3", "ge 2", "in [1, 'a']", "callable", "escaped", "sameas none", "filter", "test"]
+    strings = ["'a'", "'Hello'", "''", "'o'", "\"q'\"", "'%s'", "'%d-%s'", "'{}'", "'{a}'", "'é'", "'1.5'", "'12'", "' x '", "'<b>'", "'a\\nb'"]
+
+    def __init__(self, seed):
+        self.r = random.Random(seed)
+
+    def pick(self, items):
+        return self.r.choice(items)
+
+    def atom(self):
+        k = self.r.randrange(12)
+        if k < 5:
+            return self.pick(self.names)
+        if k < 7:
+            return self.pick(self.strings)
+        if k < 10:
+            return self.pick(["0", "1", "2", "3", "-1", "10", "1.5", "0.1", "true", "false", "none", "2.0", "1e16", "100"])
+        if k == 10:
+            return self.pick(["[]", "{}", "()", "[1, 2]", "['b', 'a']", "{'a': 1}", "(1, 'x')", "[[1, 2], [3]]", "{'k': [1]}", "[none, true]"])
+        return self.pick(["range(3)", "range(1, 7, 2)", "namespace(a=1)", "dict(a=1, b='c')", "users[0]", "messages[1]", "d.items()", "l[0]"])
+
+    def expr(self, depth=0):
+        if depth > 3 or self.r.random() < 0.22:
+            return self.atom()
+        e = lambda: self.expr(depth + 1)
+        k = self.r.randrange(20)
+        if k < 3:
+            return f"({e()} {self.pick(['+', '-', '*', '/', '//', '%', '~', '**', '+', '~'])} {e()})"
+        if k < 5:
+            return f"{e()} {self.pick(['==', '!=', '<', '<=', '>', '>=', 'in', 'not in'])} {e()}"
+        if k == 5:
+            return f"({e()} {self.pick(['and', 'or'])} {e()})"
+        if k == 6:
+            return f"(not {e()})"
+        if k == 7:
+            return f"({e()} if {e()} else {e()})" if self.r.random() < .8 else f"({e()} if {e()})"
+        if k < 12:
+            return f"{self.wrap(e())}|{self.pick(self.filters)}"
+        if k < 15:
+            return f"{self.wrap(e())}.{self.pick(self.methods)}"
+        if k == 15:
+            return f"({self.wrap(e())} is {self.pick(['', 'not '])}{self.pick(self.tests)})"
+        if k == 16:
+            return f"{self.wrap(e())}[{self.pick(['0', '-1', '1:', ':-1', '::-1', '::2', '1:3', repr('a'), repr('name'), '5', e()])}]"
+        if k == 17:
+            return f"[{e()}, {e()}]"
+        if k == 18:
+            return "{" + f"{self.pick(self.strings)}: {e()}, {self.atom()}: {e()}" + "}"
+        return f"({e()}, {e()})"
+
+    def wrap(self, text):
+        return text if text.isidentifier() or text.endswith((")", "]")) and not text.startswith(("-", "not")) and " " not in text else f"({text})"
+
+    def gap(self):
+        return self.pick(["", " ", "\n", "\n  ", "text", " a\n", "  \t", "\n\n"])
+
+    def tag(self, inside):
+        return "{%" + self.pick(["", "", "", "-", "+"]) + " " + inside + " " + self.pick(["", "", "", "-", "+"]) + "%}"
+
+    def body(self, depth, loop=False):
+        return "".join(self.gap() + self.statement(depth, loop) for _ in range(self.r.randrange(1, 4))) + self.gap()
+
+    def statement(self, depth=0, loop=False):
+        k = self.r.randrange(16)
+        if depth > 2 or k < 6:
+            return "{{" + self.pick(["", "", "-"]) + " " + self.expr() + " " + self.pick(["", "", "-"]) + "}}"
+        b = lambda l=loop: self.body(depth + 1, l)
+        name = self.pick(["x", "y", "n", "s", "zz"])
+        if k == 6:
+            return self.tag("if " + self.expr()) + b() + (self.tag("elif " + self.expr()) + b() if self.r.random() < .3 else "") + (
+                self.tag("else") + b() if self.r.random() < .5 else "") + self.tag("endif")
+        if k < 9:
+            target, source = self.pick([("x", None), ("y", "l"), ("x", "words"), ("m", "messages"), ("k, v", "d.items()"), ("c", "s"), ("x", "range(4)"), ("u", "users")])
+            return self.tag(f"for {target} in {source or self.expr(2)}" + (f" if {self.expr(2)}" if self.r.random() < .2 else "")) + b(True) + (
+                "{{ loop." + self.pick(["index", "index0", "first", "last", "length", "revindex", "revindex0", "previtem", "nextitem", "depth", "cycle(1, 2)", "changed(x)"]) + " }}"
+            ) + (self.tag("else") + b() if self.r.random() < .2 else "") + self.tag("endfor")
+        if k == 9:
+            return self.tag(f"set {name} = {self.expr()}")
+        if k == 10:
+            return self.tag(f"set {name}" + self.pick(["", " | upper", " | trim | title"])) + b() + self.tag("endset")
+        if k == 11:
+            arguments = self.pick(["", "a", "a, b=1", "x, y='q'", "n=n"])
+            return self.tag(f"macro mm({arguments})") + b(False) + self.pick(["", "{{ varargs }}", "{{ kwargs }}", "{{ caller() if caller }}"]) + self.tag("endmacro") + "{{ mm(" + self.pick(["", "1", "1, 2", "x=3", self.expr(2)]) + ") }}" + (
+                self.tag("call mm(1)") + b(False) + self.tag("endcall") if self.r.random() < .3 else "")
+        if k == 12:
+            return self.tag(f"with {name} = {self.expr(2)}") + b() + self.tag("endwith")
+        if k == 13:
+            return self.tag("filter " + self.pick(["upper", "trim", "title", "replace('a', 'b')|length", "indent(2)"])) + b() + self.tag("endfilter")
+        if k == 14:
+            return self.pick(["{# c #}", "{#- c -#}", "{#+ c +#}", "{% raw %}{{ x }}{% endraw %}", "{%- raw -%} {% {%- endraw -%}", "{% generation %}" + self.gap() + "{{ n }}{% endgeneration %}"])
+        if loop:
+            return self.tag("if " + self.expr(2)) + self.tag(self.pick(["break", "continue"])) + self.tag("endif")
+        return self.tag("set ns = namespace(v=0)") + self.tag("for i in l") + self.tag("set ns.v = ns.v + i") + b(True) + self.tag("endfor") + "{{ ns.v }}"
+
+    def template(self):
+        return "".join(self.gap() + self.statement() for _ in range(self.r.randrange(1, 4))) + self.gap()
+
+
+TOOLS = [{"type": "function", "function": {"name": "get_weather", "description": "Weather of a <place> & \"more\"", "parameters": {
+    "type": "object", "properties": {"city": {"type": "string", "description": "Stadt: Köln"}, "days": {"type": "integer", "enum": [1, 2]}}, "required": ["city"]}}}]
+
+
+def conversations():
+    user = {"role": "user", "content": "Wie wird's?\n"}
+    call = {"role": "assistant", "content": "", "tool_calls": [{"id": "call_1___1", "type": "function", "function": {"name": "get_weather", "arguments": {"city": "Köln", "days": 2}}}]}
+    text_call = {"role": "assistant", "content": "x", "tool_calls": [{"id": "abcdefghi", "type": "function", "function": {"name": "get_weather", "arguments": "{\"city\": \"K\"}"}}]}
+    answer = {"role": "tool", "name": "get_weather", "tool_call_id": "call_1___1", "content": "{\"t\": 20}"}
+    think = {"role": "assistant", "content": "<think>\nhm\n</think>\n\nGood."}
+    reason = {"role": "assistant", "content": "Good.", "reasoning_content": "hmm", "thinking": "th"}
+    parts = {"role": "user", "content": [{"type": "text", "text": "look"}, {"type": "image"}]}
+    talks = [[user], [{"role": "system", "content": "Be <brief>."}, user, think, user], [user, call, answer], [user, call, answer, reason, user], [user, text_call, dict(answer, tool_call_id="abcdefghi"), think],
+             [user, reason], [parts], [parts, think, user], [{"role": "system", "content": [{"type": "text", "text": "sys"}]}, parts], [{"role": "developer", "content": "dev"}, user], []]
+    for messages in talks:
+        for tools in (None, TOOLS):
+            for more in ({"add_generation_prompt": True}, {"enable_thinking": False, "reasoning_effort": "high", "date_string": "1 Jan 2025"}):
+                yield {"messages": messages, "tools": tools, "bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>", "unk_token": "<unk>", **more}
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--driver")
+    parser.add_argument("--count", type=int, default=100000)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--snippets", action="store_true")
+    parser.add_argument("--files", nargs="*")
+    parser.add_argument("--fixture")
+    args = parser.parse_args()
+    if args.fixture:
+        cases = []
+        for template in snippets():
+            text, _ = render(template, CONTEXT)
+            if text and " at 0x" in text:
+                continue
+            cases.append({"template": template, "text": text})
+        with open(args.fixture, "w") as out:
+            rows = ",\n".join(json.dumps(case, ensure_ascii=False) for case in cases)
+            out.write('{"context": ' + json.dumps(CONTEXT, ensure_ascii=False) + ',\n"cases": [\n' + rows + "\n]}\n")
+        print(len(cases), "cases")
+        return 0
+    if args.snippets:
+        return compare(args.driver, [(t, CONTEXT) for t in snippets()], 200) != 0
+    if args.files is not None:
+        return compare(args.driver, [(open(path, encoding="utf-8", newline="").read(), c) for path in args.files for c in conversations()]) != 0
+    different = 0
+    for begin in range(0, args.count, 5000):
+        generator = Generator(args.seed * 1000003 + begin)
+        different += compare(args.driver, [(generator.template(), CONTEXT) for _ in range(min(5000, args.count - begin))])
+        if different > 20:
+            break
+    return different != 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
