@@ -118,11 +118,7 @@ Status setup_options(Arena *arena, const Config *config, const HfModel *model, C
 
 Status setup_device(const Config *config, Device **out_device)
 {
-    if (config->device == OPT_DEVICE_CUDA) return device_cuda_create(0, out_device);
-    if (config->device == OPT_DEVICE_AUTO) {
-        if (device_cuda_create(0, out_device) == OK) return OK;
-        status_clear();
-    }
+    FAIL_IF(config->device == OPT_DEVICE_CUDA, ERR_UNSUPPORTED, "device: cuda: this build has no CUDA device; set device: cpu");
     return device_cpu_create((int)config->threads, out_device);
 }
 

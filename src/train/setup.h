@@ -13,7 +13,7 @@ uint32_t setup_programs(const Config *config);
 NODISCARD Status setup_model(Arena *arena, const Config *config, HfModel **out_model);
 NODISCARD Status setup_options(Arena *arena, const Config *config, const HfModel *model, CompileOptions *out);
 
-/* The device the run file asks for; `device: auto` is the CPU when no plugin opens. */
+/* The device the run file asks for. */
 NODISCARD Status setup_device(const Config *config, Device **out_device);
 
 /* True when the run has something to evaluate on. */

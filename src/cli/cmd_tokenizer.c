@@ -1,0 +1,93 @@
+/* surogate tokenizer train --vocab-size N --out DIR FILE... */
+#include "cli/cli.h"
+
+#include "base/log.h"
+#include "device/device.h"
+#include "files/file.h"
+#include "text/bpe_train.h"
+
+#include <string.h>
+
+enum { MAX_SPECIAL = 64, MAX_VOCAB = 1 << 24 };
+
+typedef struct TokenizerArgs {
+    const char *out, *special, *eos;
+    int64_t     vocab_size, min_frequency;
+} TokenizerArgs;
+
+/* "a,b,c" into names. */
+static int split_names(Arena *arena, const char *text, const char **names)
+{
+    int count = 0;
+    for (const char *at = text; *at && count < MAX_SPECIAL;) {
+        size_t len = strcspn(at, ",");
+        if (len) names[count++] = arena_strndup(arena, at, len);
+        at += len + (at[len] == ',');
+    }
+    return count;
+}
+
+/* Every file of the words is one document. */
+static Status add_files(CliArgs *args, BpeTrainer *trainer, size_t *out_files)
+{
+    *out_files = 0;
+    for (size_t w = 1; w < args->num_words; w++) {
+        const char **paths;
+        size_t       count;
+        TRY(cli_list_files(&args->arena, args->words[w], &paths, &count));
+        for (size_t i = 0; i < count; i++) {
+            FileMap map;
+            TRY(file_map(paths[i], &map));
+            Str    text = { map.data, map.size };
+            Status status = bpe_trainer_add(trainer, &text, 1);
+            file_unmap(&map);
+            TRY(status);
+        }
+        *out_files += count;
+    }
+    return OK;
+}
+
+static Status train(CliArgs *args, const TokenizerArgs *t, ThreadPool *pool)
+{
+    const char *special[MAX_SPECIAL + 1];
+    int         num_special = split_names(&args->arena, t->special, special), eos = 0;
+    while (eos < num_special && strcmp(special[eos], t->eos) != 0) eos++;
+    if (eos == num_special) special[num_special++] = t->eos;
+    BpeTrainOptions options = { .vocab_size = (int32_t)t->vocab_size, .min_frequency = t->min_frequency, .special_tokens = special,
+                                .num_special_tokens = num_special, .eos_token = t->eos, .pad_token = t->eos, .pool = pool };
+    BpeTrainer     *trainer;
+    size_t          files;
+    TRY(bpe_trainer_create(&options, &trainer));
+    Status status = add_files(args, trainer, &files);
+    if (status == OK) status = bpe_trainer_train(trainer);
+    if (status == OK) status = bpe_trainer_save(trainer, t->out);
+    if (status == OK)
+        log_info("wrote %s/tokenizer.json: %zu merges from %zu file%s", t->out, bpe_trainer_num_merges(trainer), files, files == 1 ? "" : "s");
+    bpe_trainer_destroy(trainer);
+    return status;
+}
+
+Status cmd_tokenizer(CliArgs *args)
+{
+    TokenizerArgs t = { .special = "<|endoftext|>", .eos = "<|endoftext|>" };
+    bool          done;
+    const Flag    flags[] = {
+           { "--vocab-size", FLAG_INT, &t.vocab_size, "N", "tokens in all, special ones and the 256 bytes included" },
+           { "--out", FLAG_TEXT, &t.out, "DIR", "where tokenizer.json and tokenizer_config.json go" },
+           { "--special-tokens", FLAG_TEXT, &t.special, "A,B,...", "special tokens, which take the first ids (<|endoftext|>)" },
+           { "--eos-token", FLAG_TEXT, &t.eos, "TOKEN", "the one that ends a text (<|endoftext|>)" },
+           { "--min-frequency", FLAG_INT, &t.min_frequency, "N", "rarer pairs aren't merged (1)" },
+    };
+    TRY(cli_parse(args, flags, sizeof flags / sizeof *flags, false, &done));
+    if (done) return OK;
+    FAIL_IF(args->num_words < 2 || strcmp(args->words[0], "train") != 0 || !t.out || !t.vocab_size, ERR_INVALID,
+            "usage: surogate tokenizer %s", args->arguments);
+    FAIL_IF(t.vocab_size < 257 || t.vocab_size > MAX_VOCAB, ERR_INVALID, "--vocab-size %lld: expected from 257 (256 bytes and a special token) to %d",
+            (long long)t.vocab_size, MAX_VOCAB);
+    Device *device;
+    TRY(device_cpu_create(0, &device));
+    Status status = train(args, &t, device_cpu_pool(device));
+    device->api->destroy(device);
+    return status;
+}
