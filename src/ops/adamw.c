@@ -9,7 +9,7 @@
  * an ulp (2^-9 of the weight) would be lost for good. So is a bf16 v, which moves by 0.1% a step; a bf16 m moves by 10% a step
  * and is rounded to nearest. A bf16 weight with an fp32 master is the master rounded to nearest. */
 #include "ops/infer.h"
-#include "ops/random.h"
+#include "ops/random_row.h"
 
 static const AttrDef adamw_attrs[] = {
     ATTR_FLOAT(AdamwAttrs, beta1, 0.9),         ATTR_FLOAT(AdamwAttrs, beta2, 0.999),
@@ -88,10 +88,7 @@ static void adamw_tile(const AdamwStep *s, int64_t at, int64_t first, int64_t co
     vec_copy_in(m, vec_at(args->in[IN_M].data, args->in[IN_M].type.dtype, at), args->in[IN_M].type.dtype, count);
     vec_copy_in(v, vec_at(args->in[IN_V].data, args->in[IN_V].type.dtype, at), args->in[IN_V].type.dtype, count);
     adamw_update(s, w, tile_load(&args->in[IN_G], at, count, scratch_g), m, v, decay, count);
-    for (int64_t i = 0; (random_w || random_v) && i < count; i += 4) {
-        Philox4 draw = random_segment_quad(key, (uint64_t)(first + i) / 4);
-        memcpy(random + i, draw.v, sizeof draw.v);
-    }
+    if (random_w || random_v) random_row(random, key, (uint32_t)(first / 4), (uint32_t)(first / 4 >> 32), 0, count);
     if (out[OUT_W].data && random_w)
         store_stochastic(&out[OUT_W], at, w, random, 0, count);
     else if (out[OUT_W].data)

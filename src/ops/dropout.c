@@ -3,7 +3,7 @@
  * A draw is keyed by (seed, step, site) and counted by (document, position, element), so that it doesn't depend on which row
  * of which micro-batch holds a token. */
 #include "ops/infer.h"
-#include "ops/random.h"
+#include "ops/random_row.h"
 
 static const AttrDef dropout_attrs[] = { ATTR_FLOAT(DropoutAttrs, p, 0), ATTR_INT(DropoutAttrs, site, 0), { 0 } };
 
@@ -36,14 +36,11 @@ static OpCost dropout_cost(const Node *node)
     return cost_streaming(node, 26.0 * (double)type_numel(&node->in[IN_X]->type));
 }
 
-/* scale[i] = 1 / (1 - p) where element c + i is kept, else 0; c % 4 = 0. Has room for the last quad. */
-static void dropout_scales(float *scale, uint64_t key, int32_t doc_id, int32_t position, int64_t c, int64_t count, double p)
+/* y = x / (1 - p) where an element is kept, else 0: elements [c, c + count) of a row, c % 4 = 0. */
+static void dropout_tile(float *y, const float *x, const uint32_t *random, double p, int64_t count)
 {
     float kept = (float)(1 / (1 - p)), chance = (float)p;
-    for (int64_t i = 0; i < count; i += 4) {
-        Philox4 draw = random_dropout_quad(key, doc_id, position, (uint32_t)((c + i) / 4));
-        for (int k = 0; k < 4; k++) scale[i + k] = philox_uniform(draw.v[k]) >= chance ? kept : 0.0f;
-    }
+    for (int64_t i = 0; i < count; i++) y[i] = philox_uniform(random[i]) >= chance ? x[i] * kept : 0.0f;
 }
 
 static void dropout_task(void *context, int64_t task, int worker)
@@ -55,15 +52,16 @@ static void dropout_task(void *context, int64_t task, int worker)
     const int64_t      *now = args->in[IN_STEP].data;
     uint64_t            key = random_key(now[STEP_SEED], now[STEP_INDEX], RANDOM_DROPOUT, attrs->site);
     int64_t             cols = type_cols(&x->type), step = rows_per_task(cols), end = min_i64(type_rows(&x->type), (task + 1) * step);
-    float               scratch_x[TILE], scratch_y[TILE], scale[TILE];
+    float               scratch_x[TILE], scratch_y[TILE];
+    uint32_t            random[TILE];
     (void)worker;
     for (int64_t row = task * step; row < end; row++)
         for (int64_t c = 0; c < cols; c += TILE) {
             int64_t      n = min_i64(TILE, cols - c);
             const float *in = tile_load(x, row * cols + c, n, scratch_x);
             float       *out = tile_result(y, row * cols + c, scratch_y);
-            dropout_scales(scale, key, doc_id[row], position[row], c, n, attrs->p);
-            for (int64_t i = 0; i < n; i++) out[i] = scale[i] != 0 ? in[i] * scale[i] : 0.0f;
+            random_row(random, key, (uint32_t)(c / 4), (uint32_t)position[row], (uint32_t)doc_id[row], n);
+            dropout_tile(out, in, random, attrs->p, n);
             tile_store(y, row * cols + c, out, n);
         }
 }

@@ -61,23 +61,26 @@ static size_t qkv_norm_rope_bwd_workspace(const Node *node, int num_workers)
     return (size_t)(num_chunks(type_rows(&node->in[IN_DY]->type)) * 2 * attrs->head_dim) * sizeof(float);
 }
 
+/* A head in fp32; `turned`: its gradient before the rotation. */
+typedef struct HeadScratch {
+    float dy[ROPE_MAX_HEAD_DIM], x[ROPE_MAX_HEAD_DIM], dx[ROPE_MAX_HEAD_DIM], turned[ROPE_MAX_HEAD_DIM];
+} HeadScratch;
+
 /* One query or key head: dx may share dy's memory. dw NULL: not wanted. */
-static void head_bwd(const KernelArgs *args, int64_t at, const float *cosines, const float *w, float rstd, float *dw)
+static void head_bwd(const KernelArgs *args, int64_t at, const float *cosines, const float *w, float rstd, float *dw, HeadScratch *s)
 {
     const QkvAttrs   *attrs = args->attrs;
     const TensorView *dx = &args->out[0];
     int64_t           head_dim = attrs->head_dim;
-    float             scratch_dy[ROPE_MAX_HEAD_DIM], scratch_x[ROPE_MAX_HEAD_DIM], scratch_dx[ROPE_MAX_HEAD_DIM];
-    const float      *dy = tile_load(&args->in[IN_DY], at, head_dim, scratch_dy);
-    float            *result = dx->data ? tile_result(dx, at, scratch_dx) : scratch_dx;
+    const float      *dy = tile_load(&args->in[IN_DY], at, head_dim, s->dy);
+    float            *result = dx->data ? tile_result(dx, at, s->dx) : s->dx;
     if (!w) {
         rope_turn(result, dy, cosines, head_dim / 2, true);
     } else {
-        float        turned[ROPE_MAX_HEAD_DIM] = { 0 };
-        const float *x = tile_load(&args->in[IN_QKV], at, head_dim, scratch_x);
-        rope_turn(turned, dy, cosines, head_dim / 2, true);
-        if (dw) rms_dw(dw, turned, x, rstd, head_dim);
-        rms_dx(result, turned, x, w, rstd, rms_pull(rstd, vec_dot3(turned, w, x, head_dim), head_dim), head_dim);
+        const float *x = tile_load(&args->in[IN_QKV], at, head_dim, s->x);
+        rope_turn(s->turned, dy, cosines, head_dim / 2, true);
+        if (dw) rms_dw(dw, s->turned, x, rstd, head_dim);
+        rms_dx(result, s->turned, x, w, rstd, rms_pull(rstd, vec_dot3(s->turned, w, x, head_dim), head_dim), head_dim);
     }
     if (dx->data) tile_store(dx, at, result, head_dim);
 }
@@ -94,6 +97,7 @@ static void qkv_norm_rope_bwd_task(void *context, int64_t task, int worker)
     float             scratch_q[ROPE_MAX_HEAD_DIM], scratch_k[ROPE_MAX_HEAD_DIM];
     const float      *wq = NULL, *wk = NULL;
     float            *dwq = NULL, *dwk = NULL;
+    HeadScratch       scratch;
     (void)worker;
     if (args->in[IN_WQ].data) {
         wq = tile_load(&args->in[IN_WQ], 0, head_dim, scratch_q);
@@ -106,11 +110,10 @@ static void qkv_norm_rope_bwd_task(void *context, int64_t task, int worker)
     for (int64_t row = task * step; row < min_i64(rows, (task + 1) * step); row++) {
         for (int64_t h = 0; h < turned; h++)
             head_bwd(args, (row * heads + h) * head_dim, table + positions[row] * head_dim, h < num_q ? wq : wk,
-                     wq ? rstd[row * turned + h] : 1, h < num_q ? dwq : dwk);
+                     wq ? rstd[row * turned + h] : 1, h < num_q ? dwq : dwk, &scratch);
         for (int64_t h = turned; dx->data && h < heads; h++) {
             int64_t at = (row * heads + h) * head_dim;
-            float   scratch[ROPE_MAX_HEAD_DIM];
-            tile_store(dx, at, tile_load(dy, at, head_dim, scratch), head_dim);
+            tile_store(dx, at, tile_load(dy, at, head_dim, scratch.dy), head_dim);
         }
     }
 }

@@ -22,7 +22,9 @@ PHILOX_FN uint64_t random_key(int64_t seed, int64_t step, int use, int64_t place
     return random_mix(key ^ (uint64_t)place);
 }
 
-/* Dropout: element c of the row at (doc_id, position) is word c % 4 of this draw at quad = c / 4; it is kept where
+/* The two draws below in words; on the CPU random_row.h makes many at a time.
+ *
+ * Dropout: element c of the row at (doc_id, position) is word c % 4 of this draw at quad = c / 4; it is kept where
  * philox_uniform(word) >= p. */
 PHILOX_FN Philox4 random_dropout_quad(uint64_t key, int32_t doc_id, int32_t position, uint32_t quad)
 {
