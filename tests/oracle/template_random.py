@@ -5,6 +5,7 @@
   template_random.py --driver PROGRAM --snippets               compares the snippets
   template_random.py --driver PROGRAM --files A.jinja ...      compares real templates on some conversations
   template_random.py --fixture PATH                            writes the snippets' results
+  template_random.py --corpus DIR                              writes the fuzzer's seeds
 
 PROGRAM is tests/oracle/template_driver.c, linked with the text layer."""
 import argparse
@@ -244,6 +245,7 @@ def main():
     parser.add_argument("--snippets", action="store_true")
     parser.add_argument("--files", nargs="*")
     parser.add_argument("--fixture")
+    parser.add_argument("--corpus")
     args = parser.parse_args()
     if args.fixture:
         cases = []
@@ -256,6 +258,15 @@ def main():
             rows = ",\n".join(json.dumps(case, ensure_ascii=False) for case in cases)
             out.write('{"context": ' + json.dumps(CONTEXT, ensure_ascii=False) + ',\n"cases": [\n' + rows + "\n]}\n")
         print(len(cases), "cases")
+        return 0
+    if args.corpus:
+        good = [t for t in snippets() if render(t, CONTEXT)[0] is not None]
+        bad = [t for t in snippets() if render(t, CONTEXT)[0] is None]
+        seeds = ["".join(good[i:i + 12]) for i in range(0, len(good), 12)] + bad
+        for i, seed in enumerate(seeds):
+            with open(f"{args.corpus}/seed_{i:03d}", "wb") as out:
+                out.write(seed.encode() + b"\0" + json.dumps(CONTEXT, ensure_ascii=False).encode())
+        print(len(seeds), "seeds")
         return 0
     if args.snippets:
         return compare(args.driver, [(t, CONTEXT) for t in snippets()], 200) != 0
