@@ -1,0 +1,243 @@
+/* Detection of a dataset's layout by its first row, and instructions. Messages: format_messages.c. */
+#include "data/format.h"
+
+#include "data/format_internal.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static const JsonValue *field(const JsonValue *row, const char *name)
+{
+    return name ? json_get(row, name) : NULL;
+}
+
+static bool is_type(const JsonValue *row, const char *name, JsonType type)
+{
+    const JsonValue *value = field(row, name);
+    return value && value->type == type;
+}
+
+/* ---- detection ---- */
+
+static void describe(RowFormat *format, const char *what, const char *fields)
+{
+    snprintf(format->description, sizeof format->description, "%s (%s)", what, fields);
+}
+
+static bool take_messages(RowFormat *out, const DatasetOptions *options, const JsonValue *row, const char *name)
+{
+    if (!is_type(row, name, JSON_ARRAY)) return false;
+    const JsonValue *messages = json_get(row, name), *first = messages->count ? &messages->items[0] : NULL;
+    if (first && first->type != JSON_OBJECT) return false;
+    const char *role = options->role_property ? options->role_property : is_type(first, "from", JSON_STRING) ? "from" : "role";
+    const char *content =
+        options->content_property ? options->content_property : is_type(first, "value", JSON_STRING) ? "value" : "content";
+    char        fields[160];
+    snprintf(fields, sizeof fields, "%s: %.40s[].%.40s/%.40s", strcmp(role, "from") == 0 ? "ShareGPT" : "messages", name, role,
+             content);
+    out->type = DATASET_CONVERSATION;
+    out->messages_field = name;
+    out->tools_field = options->tools_field ? options->tools_field : "tools";
+    if (!out->system_field && is_type(row, "system", JSON_STRING)) out->system_field = "system";
+    describe(out, "conversation", fields);
+    return true;
+}
+
+static bool detect_conversation(RowFormat *out, const DatasetOptions *options, const JsonValue *row)
+{
+    static const char *const names[] = { "messages", "conversations", "conversation", "chat", "dialogue", "chosen" };
+    if (options->messages_field && take_messages(out, options, row, options->messages_field)) return true;
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
+        if (take_messages(out, options, row, names[i])) return true;
+    return false;
+}
+
+static bool detect_instruction(RowFormat *out, const DatasetOptions *options, const JsonValue *row)
+{
+    static const char *const pairs[][3] = {
+        { "instruction", "output", "Alpaca" }, { "instruction", "response", "Dolly" }, { "instruction", "answer", NULL },
+        { "instruction", "completion", NULL },  { "question", "answer", NULL },          { "question", "response", NULL },
+        { "prompt", "completion", NULL },       { "prompt", "response", NULL },          { "prompt", "output", NULL },
+        { "query", "response", NULL },          { "query", "answer", NULL },             { "input", "output", NULL },
+    };
+    const char *question = options->instruction_field, *answer = options->output_field, *name = NULL;
+    if (!(is_type(row, question, JSON_STRING) && field(row, answer))) {
+        question = NULL;
+        for (size_t i = 0; i < sizeof pairs / sizeof pairs[0] && !question; i++)
+            if (is_type(row, pairs[i][0], JSON_STRING) && is_type(row, pairs[i][1], JSON_STRING)) {
+                question = pairs[i][0];
+                answer = pairs[i][1];
+                name = pairs[i][2];
+            }
+    }
+    if (!question) return false;
+    out->type = DATASET_INSTRUCTION;
+    out->instruction_field = question;
+    out->output_field = answer;
+    out->input_field = field(row, options->input_field) ? options->input_field : field(row, "context") ? "context" : "input";
+    if (strcmp(out->input_field, question) == 0) out->input_field = NULL;
+    if (!out->system_field && is_type(row, "system", JSON_STRING)) out->system_field = "system";
+    char fields[200];
+    snprintf(fields, sizeof fields, "%s%s%.40s%s%.40s -> %.40s", name ? name : "", name ? ": " : "", question,
+             field(row, out->input_field) ? " + " : "", field(row, out->input_field) ? out->input_field : "", answer);
+    describe(out, "instruction", fields);
+    return true;
+}
+
+static bool detect_text(RowFormat *out, const DatasetOptions *options, const JsonValue *row)
+{
+    const char *name = is_type(row, options->text_field, JSON_STRING) ? options->text_field
+                       : is_type(row, "text", JSON_STRING)            ? "text"
+                       : is_type(row, "content", JSON_STRING)         ? "content"
+                                                                      : NULL;
+    if (!name) return false;
+    out->type = DATASET_TEXT;
+    out->text_field = name;
+    describe(out, "text", name);
+    return true;
+}
+
+static Status fail_unknown(const DatasetOptions *options, const JsonValue *row)
+{
+    static const char *const wants[] = {
+        [DATASET_AUTO] = "messages, a question and an answer, or a text",
+        [DATASET_TEXT] = "a text (set text_field)",
+        [DATASET_INSTRUCTION] = "a question and an answer (set instruction_field and output_field)",
+        [DATASET_CONVERSATION] = "a list of messages (set messages_field)",
+    };
+    StrBuf names = { 0 };
+    for (uint32_t i = 0; i < row->count && names.len < 300; i++)
+        strbuf_printf(&names, "%s%s (%s)", i ? ", " : "", row->members[i].key.data, json_type_name(row->members[i].value.type));
+    Status status = status_fail(ERR_INVALID, "want %s; the row has %s", wants[options->type],
+                                names.len ? names.data : "no fields");
+    strbuf_deinit(&names);
+    return status;
+}
+
+Status format_detect(const DatasetOptions *options, const JsonValue *row, RowFormat *out)
+{
+    *out = (RowFormat){ 0 };
+    FAIL_IF(row->type != JSON_OBJECT, ERR_INVALID, "a row is an object of fields, this is %s", json_type_name(row->type));
+    bool is_field = options->system_prompt_type == SYSTEM_PROMPT_FIELD ||
+                    (options->system_prompt_type == SYSTEM_PROMPT_DEFAULT && options->system_prompt_field);
+    if (is_field) out->system_field = options->system_prompt_field ? options->system_prompt_field : "system";
+    DatasetType type = options->type;
+    if ((type == DATASET_AUTO || type == DATASET_CONVERSATION) && detect_conversation(out, options, row)) return OK;
+    if ((type == DATASET_AUTO || type == DATASET_INSTRUCTION) && detect_instruction(out, options, row)) return OK;
+    if ((type == DATASET_AUTO || type == DATASET_TEXT) && detect_text(out, options, row)) return OK;
+    return fail_unknown(options, row);
+}
+
+/* ---- rows ---- */
+
+/* A field as text: null and absent are "", numbers and booleans their JSON. */
+static Status text_of(Arena *arena, const JsonValue *row, const char *name, bool is_needed, Str *out)
+{
+    const JsonValue *value = field(row, name);
+    *out = (Str){ "", 0 };
+    FAIL_IF(is_needed && !value, ERR_INVALID, "field \"%s\" is missing", name);
+    if (!value || value->type == JSON_NULL) {
+        FAIL_IF(is_needed, ERR_INVALID, "field \"%s\" is null, want a text", name);
+        return OK;
+    }
+    FAIL_IF(value->type == JSON_ARRAY || value->type == JSON_OBJECT, ERR_INVALID, "field \"%s\" is %s, want a text", name,
+            json_type_name(value->type));
+    if (value->type == JSON_STRING) {
+        *out = value->string;
+        return OK;
+    }
+    StrBuf text = { 0 };
+    json_write(&text, value, -1);
+    *out = (Str){ arena_strndup(arena, strbuf_cstr(&text), text.len), text.len };
+    strbuf_deinit(&text);
+    return OK;
+}
+
+static Status system_of(Arena *arena, const DatasetOptions *options, const RowFormat *format, const JsonValue *row, Str *out)
+{
+    *out = (Str){ "", 0 };
+    if (options->system_prompt_type == SYSTEM_PROMPT_NONE) return OK;
+    if (format->system_field) TRY(text_of(arena, row, format->system_field, false, out));
+    if (out->len == 0 && options->system_prompt) *out = str_of(options->system_prompt);
+    return OK;
+}
+
+/* Appends `format` with {system}, {instruction}, {input} and {output} filled in. */
+static Status fill_format(StrBuf *out, const char *format, const Str values[4], size_t *prompt_bytes)
+{
+    static const char *const names[4] = { "{system}", "{instruction}", "{input}", "{output}" };
+    bool has_output = false;
+    while (*format) {
+        int found = -1;
+        for (int i = 0; i < 4; i++)
+            if (strncmp(format, names[i], strlen(names[i])) == 0) found = i;
+        if (found < 0) {
+            strbuf_putc(out, *format++);
+            continue;
+        }
+        if (found == 3 && !has_output) *prompt_bytes = out->len;
+        has_output |= found == 3;
+        strbuf_append(out, values[found].data, values[found].len);
+        format += strlen(names[found]);
+    }
+    if (!has_output) {
+        *prompt_bytes = out->len;
+        strbuf_append(out, values[3].data, values[3].len);
+    }
+    return OK;
+}
+
+/* The text that the Stanford Alpaca models were tuned on. */
+#define ALPACA_TASK "Below is an instruction that describes a task"
+#define ALPACA_ASK  "Write a response that appropriately completes the request.\n\n### Instruction:\n{instruction}\n\n"
+static const char alpaca_format[] = ALPACA_TASK ", paired with an input that provides further context. " ALPACA_ASK
+                                                "### Input:\n{input}\n\n### Response:\n{output}";
+static const char alpaca_format_no_input[] = ALPACA_TASK ". " ALPACA_ASK "### Response:\n{output}";
+
+static Status instruction_text(Arena *arena, const DatasetOptions *options, const Str values[4], Sample *out)
+{
+    const char *format = options->prompt_format ? options->prompt_format : alpaca_format;
+    if (values[2].len == 0)
+        format = options->prompt_format_no_input ? options->prompt_format_no_input
+                 : options->prompt_format        ? options->prompt_format
+                                                 : alpaca_format_no_input;
+    StrBuf text = { 0 };
+    Status status = fill_format(&text, format, values, &out->prompt_bytes);
+    out->text = (Str){ arena_strndup(arena, strbuf_cstr(&text), text.len), text.len };
+    strbuf_deinit(&text);
+    return status;
+}
+
+static Status format_instruction(Arena *arena, const DatasetOptions *options, const RowFormat *format, const JsonValue *row,
+                                 bool has_template, Sample *out)
+{
+    Str values[4]; /* system, instruction, input, output */
+    TRY(system_of(arena, options, format, row, &values[0]));
+    TRY(text_of(arena, row, format->instruction_field, true, &values[1]));
+    TRY(text_of(arena, row, format->input_field, false, &values[2]));
+    TRY(text_of(arena, row, format->output_field, true, &values[3]));
+    FAIL_IF(values[3].len == 0, ERR_INVALID, "field \"%s\" is empty, nothing to learn", format->output_field);
+    if (options->prompt_format || !has_template) return instruction_text(arena, options, values, out);
+    if (values[2].len > 0) {
+        const char *both = arena_printf(arena, "%.*s\n\n%.*s", (int)values[1].len, values[1].data, (int)values[2].len, values[2].data);
+        values[1] = str_of(both);
+    }
+    MessageList list = { .arena = arena };
+    if (values[0].len > 0) message_push(&list, "system", values[0]);
+    message_push(&list, "user", values[1]);
+    message_push(&list, "assistant", values[3]);
+    return message_list_finish(&list, out);
+}
+
+Status format_row(Arena *arena, const DatasetOptions *options, const RowFormat *format, const JsonValue *row, bool has_template,
+                  Sample *out)
+{
+    *out = (Sample){ 0 };
+    FAIL_IF(row->type != JSON_OBJECT, ERR_INVALID, "a row is an object of fields, this is %s", json_type_name(row->type));
+    if (format->type == DATASET_TEXT) return text_of(arena, row, format->text_field, true, &out->text);
+    if (format->type == DATASET_INSTRUCTION) return format_instruction(arena, options, format, row, has_template, out);
+    FAIL_IF(!has_template, ERR_INVALID, "conversations need a chat template, the model folder has none (set chat_template)");
+    Str system;
+    TRY(system_of(arena, options, format, row, &system));
+    return format_messages(arena, options, format, row, system, out);
+}

@@ -1,0 +1,21 @@
+/* Building lists of messages. */
+#pragma once
+
+#include "data/format.h"
+
+typedef struct MessageList {
+    Arena     *arena;
+    JsonValue *items;
+    int8_t    *train;
+    uint32_t   count, capacity;
+} MessageList;
+
+/* {role, content}; returns the message, to which members may be added with message_set. */
+JsonValue *message_push(MessageList *list, const char *role, Str content);
+void       message_set(Arena *arena, JsonValue *message, const char *key, const JsonValue *value);
+
+/* Into out->messages and out->train. */
+NODISCARD Status message_list_finish(MessageList *list, Sample *out);
+
+NODISCARD Status format_messages(Arena *arena, const DatasetOptions *options, const RowFormat *format, const JsonValue *row,
+                                 Str system, Sample *out);

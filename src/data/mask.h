@@ -1,0 +1,43 @@
+/* From a sample to token ids and which of them are trained.
+ *
+ * The whole sample is rendered and encoded once, so that ids are those of serving. Which bytes are trained comes from the
+ * template's {% generation %} marks, or from rendering prefixes of the conversation (a turn starts where the rendering of
+ * what stands before it, generation prompt included, ends); tokens that touch trained bytes are trained. A trained turn
+ * ends with its stop token and without the blanks after it. */
+#pragma once
+
+#include "data/format.h"
+#include "text/template.h"
+#include "text/tokenizer.h"
+
+/* What all threads share; immutable. */
+typedef struct MaskRules MaskRules;
+/* tmpl may be NULL (text, or instructions laid out by a prompt format). Both are borrowed. */
+NODISCARD Status mask_rules_create(const Tokenizer *tokenizer, const Template *tmpl, TrainOn train_on, MaskRules **out_rules);
+void             mask_rules_destroy(MaskRules *rules); /* NULL is fine */
+
+/* The same, but every row takes the way by prefixes that fits every template: what the quick way is tested against. */
+void mask_rules_forbid_shortcut(MaskRules *rules);
+
+/* One thread's buffers and results. */
+typedef struct MaskEncoder {
+    const MaskRules  *rules;
+    TokenizerScratch *scratch;
+    TokenIds          ids;      /* of the last sample */
+    uint8_t          *mask;     /* a byte an id: 1 trained */
+    StrBuf            text;     /* that was encoded */
+    int64_t           num_trained; /* labels: trained ids but the first */
+    int               turns_without_stop; /* trained turns whose end is no special token */
+    int64_t          *ends;     /* internal: byte in text where each id ends */
+    size_t            capacity; /* of mask and ends */
+    TokenIds          spare;
+} MaskEncoder;
+void mask_encoder_init(MaskEncoder *encoder, const MaskRules *rules);
+void mask_encoder_deinit(MaskEncoder *encoder);
+
+/* A sample of messages, or of text with a prompt. ERR_INVALID without a place: the template raised an error, or its
+ * prefixes don't fit together. */
+NODISCARD Status mask_encode(MaskEncoder *encoder, Arena *arena, const Sample *sample);
+
+/* A document, or a part of one: BOS before the first part if the tokenizer adds it, EOS after the last; all trained. */
+NODISCARD Status mask_encode_text(MaskEncoder *encoder, Str text, bool is_first, bool is_last);

@@ -1,0 +1,226 @@
+/* Masks: what is trained, against published ids, and both ways of finding turns against each other. */
+#include "data/mask.h"
+#include "data_util.h"
+
+static const char chatml[] = "{% for m in messages %}{{ '<|im_start|>' + m.role + '\\n' + m.content + '<|im_end|>' + '\\n' }}{% endfor %}"
+                             "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}";
+/* As torchtune lays Qwen 2 out: the header of an answer is trained too, nothing follows the last turn. */
+#define TORCHTUNE(header, last)                                                                                     \
+    "{% for m in messages %}{% if m.role == 'assistant' %}{% generation %}" header "{{ m.content }}" last          \
+    "{% endgeneration %}{% else %}" header "{{ m.content }}<|im_end|>\n{% endif %}{% if not loop.last and m.role == 'assistant' %}" \
+    "{{ '\\n' }}{% endif %}{% endfor %}"
+static const char marked[] = TORCHTUNE("<|im_start|>{{ m.role }}{{ '\\n' }}", "<|im_end|>");
+static const char marked_open[] = TORCHTUNE("<|im_start|>{{ m.role }}{{ '\\n' }}", "{{ '<|im_end|>' if not loop.last }}");
+
+typedef struct Kit {
+    Tokenizer  *tokenizer;
+    Template   *tmpl;
+    MaskRules  *rules;
+    MaskEncoder encoder;
+    Arena       arena;
+} Kit;
+
+static Kit kit_open(const char *tokenizer_json, const char *eos, const char *source, TrainOn train_on)
+{
+    Kit         kit = { 0 };
+    const char *dir = scratch_dir();
+    char        config[300];
+    snprintf(config, sizeof config, "{\"eos_token\": \"%s\"}", eos);
+    EXPECT_OK(file_copy(tokenizer_json, path_in(dir, "tokenizer.json")));
+    EXPECT_OK(file_write_atomic(path_in(dir, "tokenizer_config.json"), config, strlen(config)));
+    EXPECT_OK(tokenizer_load(dir, &kit.tokenizer));
+    EXPECT_OK(file_remove_tree(dir));
+    if (source) EXPECT_OK(template_parse("template", source, strlen(source), &kit.tmpl));
+    EXPECT_OK(mask_rules_create(kit.tokenizer, kit.tmpl, train_on, &kit.rules));
+    mask_encoder_init(&kit.encoder, kit.rules);
+    return kit;
+}
+
+static void kit_close(Kit *kit)
+{
+    mask_encoder_deinit(&kit->encoder);
+    mask_rules_destroy(kit->rules);
+    if (kit->tmpl) template_destroy(kit->tmpl);
+    tokenizer_destroy(kit->tokenizer);
+    arena_deinit(&kit->arena);
+}
+
+static const char *tiny_tokenizer(void)
+{
+    static char path[4200];
+    const char *shared = test_shared_dir();
+    if (!shared) return NULL;
+    snprintf(path, sizeof path, "%s/data/tokenizers/torchtune-tiny/tiny_bpe_tokenizer.json", shared);
+    return path;
+}
+
+static Status encode_json(Kit *kit, const char *row_json)
+{
+    JsonValue     *row = arena_new(&kit->arena, JsonValue);
+    DatasetOptions options = { .type = DATASET_CONVERSATION };
+    RowFormat      format;
+    Sample         sample;
+    EXPECT_OK(json_parse(&kit->arena, "row", row_json, strlen(row_json), row));
+    TRY(format_detect(&options, row, &format));
+    TRY(format_row(&kit->arena, &options, &format, row, true, &sample));
+    return mask_encode(&kit->encoder, &kit->arena, &sample);
+}
+
+/* The trained text, turns parted by '|'. */
+static const char *trained_text(Kit *kit)
+{
+    static StrBuf text;
+    bool          was = false;
+    strbuf_clear(&text);
+    for (size_t i = 0; i < kit->encoder.ids.len; i++) {
+        if (kit->encoder.mask[i]) {
+            if (!was && text.len) strbuf_putc(&text, '|');
+            EXPECT_OK(tokenizer_decode(kit->tokenizer, &kit->encoder.ids.data[i], 1, false, &text));
+        }
+        was = kit->encoder.mask[i];
+    }
+    return strbuf_cstr(&text);
+}
+
+static void published_ids_and_masks(void)
+{
+    if (!tiny_tokenizer()) SKIP("no ../shared");
+    Arena     arena = { 0 };
+    char      path[4300];
+    Str       text;
+    JsonValue cases;
+    snprintf(path, sizeof path, "%s/data/tokenizers/torchtune-tiny/qwen2_messages.json", test_shared_dir());
+    EXPECT_OK(file_read(&arena, path, 1 << 20, &text));
+    EXPECT_OK(json_parse(&arena, path, text.data, text.len, &cases));
+    for (uint32_t c = 0; c < cases.count; c++) {
+        const char    *name = "";
+        json_get_str(&cases.items[c], "name", &name);
+        Kit            kit = kit_open(tiny_tokenizer(), "<|im_end|>", strstr(name, "drop_eos") ? marked_open : marked, TRAIN_ON_ASSISTANT);
+        const JsonValue *want_ids = json_get(&cases.items[c], "expected_tokens"), *want = json_get(&cases.items[c], "expected_mask");
+        DatasetOptions options = { .type = DATASET_CONVERSATION };
+        RowFormat      format;
+        Sample         sample;
+        EXPECT_OK(format_detect(&options, &cases.items[c], &format));
+        EXPECT_OK(format_row(&kit.arena, &options, &format, &cases.items[c], true, &sample));
+        sample.train = NULL; /* their "masked" marks say what the default rule says */
+        EXPECT_OK(mask_encode(&kit.encoder, &kit.arena, &sample));
+        EXPECT_INT(kit.encoder.ids.len, want_ids->count);
+        for (uint32_t i = 0; i < want_ids->count && i < kit.encoder.ids.len; i++) {
+            EXPECT_INT(kit.encoder.ids.data[i], want_ids->items[i].integer);
+            EXPECT_INT(kit.encoder.mask[i], !want->items[i].boolean);
+        }
+        kit_close(&kit);
+    }
+    EXPECT_INT(cases.count, 2);
+    arena_deinit(&arena);
+}
+
+#define CHAT "{\"messages\": [{\"role\": \"user\", \"content\": \"hi there\"}, {\"role\": \"assistant\", \"content\": \"hello\"}, " \
+             "{\"role\": \"user\", \"content\": \"why\"%s}, {\"role\": \"assistant\", \"content\": \"because\"%s}]}"
+
+static void rules_choose_turns(void)
+{
+    if (!tiny_tokenizer()) SKIP("no ../shared");
+    static const struct {
+        TrainOn     train_on;
+        const char *user_flag, *last_flag, *want;
+    } cases[] = {
+        { TRAIN_ON_ASSISTANT, "", "", "hello<|im_end|>|because<|im_end|>" },
+        { TRAIN_ON_LAST_TURN, "", "", "because<|im_end|>" },
+        { TRAIN_ON_ASSISTANT, "", ", \"train\": false", "hello<|im_end|>" },
+        { TRAIN_ON_ASSISTANT, "", ", \"weight\": 0", "hello<|im_end|>" },
+        { TRAIN_ON_LAST_TURN, ", \"train\": true", "", "<|im_start|>user\nwhy<|im_end|>|because<|im_end|>" },
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        Kit  kit = kit_open(tiny_tokenizer(), "<|im_end|>", chatml, cases[i].train_on);
+        char row[600];
+        snprintf(row, sizeof row, CHAT, cases[i].user_flag, cases[i].last_flag);
+        EXPECT_OK(encode_json(&kit, row));
+        EXPECT_STR(trained_text(&kit), cases[i].want);
+        EXPECT_INT(kit.encoder.turns_without_stop, 0);
+        kit_close(&kit);
+    }
+    Kit  all = kit_open(tiny_tokenizer(), "<|im_end|>", chatml, TRAIN_ON_ALL);
+    char row[600];
+    snprintf(row, sizeof row, CHAT, "", "");
+    EXPECT_OK(encode_json(&all, row));
+    EXPECT_INT(all.encoder.num_trained, all.encoder.ids.len - 1);
+    kit_close(&all);
+}
+
+static void unstable_templates_are_refused_or_end_at_eos(void)
+{
+    if (!tiny_tokenizer()) SKIP("no ../shared");
+    char row[600];
+    snprintf(row, sizeof row, CHAT, "", "");
+    /* says at the start how many messages there are: no prefix fits */
+    Kit kit = kit_open(tiny_tokenizer(), "<|im_end|>",
+                       "{{ messages|length }}{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}!<|im_end|>\n{% endfor %}",
+                       TRAIN_ON_ASSISTANT);
+    EXPECT_FAILS(encode_json(&kit, row), ERR_INVALID, "differently once it is there");
+    kit_close(&kit);
+    /* adds an empty thought to the last turn only, as Qwen3 does */
+    kit = kit_open(tiny_tokenizer(), "<|im_end|>",
+                   "{% for m in messages %}<|im_start|>{{ m.role }}{{ '\\n' }}{% if loop.last and m.role == 'assistant' %}"
+                   "<think></think>{% endif %}{{ m.content }}<|im_end|>{{ '\\n' }}{% endfor %}"
+                   "{% if add_generation_prompt %}<|im_start|>assistant{{ '\\n' }}{% endif %}",
+                   TRAIN_ON_ASSISTANT);
+    EXPECT_OK(encode_json(&kit, row));
+    EXPECT_STR(trained_text(&kit), "hello<|im_end|>|<think></think>because<|im_end|>");
+    kit_close(&kit);
+}
+
+static void text_gets_eos_and_prompts_are_masked(void)
+{
+    if (!tiny_tokenizer()) SKIP("no ../shared");
+    Kit kit = kit_open(tiny_tokenizer(), "<|endoftext|>", NULL, TRAIN_ON_ASSISTANT);
+    EXPECT_OK(mask_encode_text(&kit.encoder, str_of("hello"), true, true));
+    EXPECT_STR(trained_text(&kit), "hello<|endoftext|>");
+    Sample sample = { .text = str_of("Q: hi A: hello"), .prompt_bytes = 9 };
+    EXPECT_OK(mask_encode(&kit.encoder, &kit.arena, &sample));
+    EXPECT_STR(trained_text(&kit), "hello<|endoftext|>");
+    kit_close(&kit);
+}
+
+/* Every conversation of a real file, with real templates, by shortcut and by prefixes. */
+static void shortcut_equals_prefixes(void)
+{
+    if (!tiny_tokenizer()) SKIP("no ../shared");
+    static const char *const templates[] = { "Qwen-Qwen2.5-7B-Instruct", "Qwen-Qwen3-0.6B", "meta-llama-Llama-3.2-3B-Instruct" };
+    static const char *const files[] = { "fastchat_dummy_conversation.json", "torchtune_chat_tiny.json" };
+    char path[4300];
+    for (size_t t = 0; t < 3; t++)
+        for (size_t f = 0; f < 2; f++) {
+            Arena     arena = { 0 };
+            Str       source, text;
+            JsonValue rows;
+            snprintf(path, sizeof path, "%s/data/chat/templates/%s.jinja", test_shared_dir(), templates[t]);
+            EXPECT_OK(file_read(&arena, path, 1 << 20, &source));
+            snprintf(path, sizeof path, "%s/data/datasets/%s", test_shared_dir(), files[f]);
+            EXPECT_OK(file_read(&arena, path, 1 << 24, &text));
+            EXPECT_OK(json_parse(&arena, path, text.data, text.len, &rows));
+            const char *eos = t == 2 ? "<|eot_id|>" : "<|im_end|>";
+            Kit         quick = kit_open(tiny_tokenizer(), eos, source.data, TRAIN_ON_ASSISTANT);
+            Kit         slow = kit_open(tiny_tokenizer(), eos, source.data, TRAIN_ON_ASSISTANT);
+            mask_rules_forbid_shortcut(slow.rules);
+            DatasetOptions options = { .type = DATASET_AUTO };
+            RowFormat      format;
+            EXPECT_OK(format_detect(&options, &rows.items[0], &format));
+            for (uint32_t r = 0; r < rows.count && r < 60; r++) {
+                Sample sample;
+                EXPECT_OK(format_row(&arena, &options, &format, &rows.items[r], true, &sample));
+                Status a = mask_encode(&quick.encoder, &arena, &sample), b = mask_encode(&slow.encoder, &arena, &sample);
+                EXPECT_INT(a, b);
+                EXPECT_INT(quick.encoder.ids.len, slow.encoder.ids.len);
+                EXPECT(memcmp(quick.encoder.mask, slow.encoder.mask, slow.encoder.ids.len) == 0);
+                if (t < 2 && a != OK) test_fail(__FILE__, __LINE__, "%s row %u: %s", templates[t], r, status_message());
+                if (t < 2) EXPECT(quick.encoder.num_trained > 0);
+            }
+            kit_close(&quick);
+            kit_close(&slow);
+            arena_deinit(&arena);
+        }
+}
+
+TEST_MAIN(TEST(published_ids_and_masks), TEST(rules_choose_turns), TEST(unstable_templates_are_refused_or_end_at_eos),
+          TEST(text_gets_eos_and_prompts_are_masked), TEST(shortcut_equals_prefixes))
