@@ -207,13 +207,13 @@ static Status exec_loop(Render *r, LoopState *loop)
         Value item;
         TRY(loop_next(r, loop, &item, &done));
         if (done) break;
-        empty = false;
         TRY(assign_target(r, node->a, item));
         *slot_of(r, node->var) = (Value){ .type = V_LOOP, .loop = loop };
         scope_enter(r, node->scope);
         TRY(exec_nodes(r, &node->body));
         Flow flow = r->flow;
         r->flow = FLOW_NEXT;
+        if (flow == FLOW_NEXT) empty = false; /* as Jinja has it: a body left by break or continue doesn't count */
         if (flow == FLOW_BREAK) break;
     }
     if (!empty || !node->orelse.count) return OK;
