@@ -10,6 +10,7 @@ enum {
     TILE_N = 512,
     K_PANEL = 1024,
     ENOUGH_TASKS = 16,
+    LEAST_TILE = 128 * 128,    /* smaller tiles copy as much of a and b as they multiply */
     LEAST_TILE_WORK = 1 << 21, /* multiplications in a tile, 20 us at 200 GFLOP/s: below it starting tasks shows */
     FEW_ROWS = 4,
     DOT_COLS = 32, /* columns of c a task, by dot products */
@@ -32,12 +33,13 @@ static bool all_f32(const Gemm *g)
 
 static Grid gemm_grid(const Gemm *g)
 {
-    int64_t tile_m = TILE_M, tile_n = TILE_N;
-    while (div_up(g->m, tile_m) * div_up(g->n, tile_n) < ENOUGH_TASKS && tile_m * tile_n / 2 * g->k >= LEAST_TILE_WORK) {
-        if (min_i64(tile_n, g->n) >= min_i64(tile_m, g->m))
-            tile_n = min_i64(tile_n, g->n) / 2;
+    int64_t tile_m = max_i64(1, min_i64(TILE_M, g->m)), tile_n = max_i64(1, min_i64(TILE_N, g->n));
+    while (div_up(g->m, tile_m) * div_up(g->n, tile_n) < ENOUGH_TASKS && tile_m * tile_n / 2 >= LEAST_TILE &&
+           tile_m * tile_n / 2 * g->k >= LEAST_TILE_WORK) {
+        if (tile_n >= tile_m)
+            tile_n /= 2;
         else
-            tile_m = min_i64(tile_m, g->m) / 2;
+            tile_m /= 2;
     }
     Grid grid = { .tile_m = even_tile(max_i64(g->m, 1), tile_m, 8), .tile_n = even_tile(max_i64(g->n, 1), tile_n, 16), .k_panel = g->k };
     grid.tiles_m = div_up(g->m, grid.tile_m);
