@@ -74,7 +74,7 @@ static int run_speed(int argc, char **argv)
     job.tokenizer = tokenizer;
     for (int i = 0; i < threads; i++) job.scratch[i] = tokenizer_scratch_create(tokenizer);
     size_t parts = (job.text.len + job.part_bytes - 1) / job.part_bytes, count = 0;
-    for (int run = 0; run < 50 && (run < 3 || total < 1.5); run++) {
+    for (int run = 0; run < 300 && (run < 3 || total < 2); run++) {
         memset(job.num_ids, 0, sizeof job.num_ids);
         start = seconds_now();
         pool_run(pool, (int64_t)parts, encode_part, &job);

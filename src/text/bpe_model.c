@@ -260,7 +260,7 @@ Status bpe_parse(Arena *arena, const JsonValue *model, Bpe *out)
 {
     const char *type = "BPE", *text = NULL;
     double      dropout = 0;
-    *out = (Bpe){ .unk_id = -1 };
+    *out = (Bpe){ .unk_id = -1, .continuing_prefix = { "", 0 }, .word_suffix = { "", 0 } };
     FAIL_IF(!model || model->type != JSON_OBJECT, ERR_INVALID, "\"model\" must be an object");
     json_get_str(model, "type", &type);
     FAIL_IF(strcmp(type, "BPE") != 0, ERR_UNSUPPORTED, "model type \"%s\" isn't supported, only BPE is", type);

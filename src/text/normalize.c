@@ -178,26 +178,6 @@ static bool step_replace(const Step *step, StrBuf *out, Str text)
     return true;
 }
 
-static Status step_replace_regex(const Step *step, RegexScratch *regex, StrBuf *out, Str text)
-{
-    size_t done = 0, at = 0, last_end = SIZE_MAX;
-    while (at <= text.len) {
-        bool   found;
-        size_t start, end;
-        TRY(regex_find(step->regex, regex, text, at, &found, &start, &end));
-        if (!found) break;
-        if (start != end || end != last_end) {
-            strbuf_append(out, text.data + done, start - done);
-            strbuf_append(out, step->content.data, step->content.len);
-            done = end;
-        }
-        last_end = at = end;
-        if (start == end) at += end < text.len ? utf8_size((uint8_t)text.data[end]) : 1;
-    }
-    strbuf_append(out, text.data + done, text.len - done);
-    return OK;
-}
-
 static Str step_strip(const Step *step, const CharTable *table, Str text)
 {
     size_t size, last;
@@ -257,7 +237,7 @@ static Status step_run(const Step *step, const CharTable *table, RegexScratch *r
         strbuf_append(out, text->data, text->len);
         return OK;
     case STEP_REPLACE: *out_changed = step_replace(step, out, *text); return OK;
-    case STEP_REPLACE_REGEX: return step_replace_regex(step, regex, out, *text);
+    case STEP_REPLACE_REGEX: return regex_replace(step->regex, regex, *text, step->content, out);
     case STEP_STRIP:
         *text = step_strip(step, table, *text);
         *out_changed = false;

@@ -2,6 +2,8 @@
  * replaced by an equal one in PCRE2's terms. */
 #include "text/pretokenize_regex.h"
 
+#include "text/tokenizer_unicode.h"
+
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
 #include <stdlib.h>
@@ -349,5 +351,25 @@ Status regex_find(const Regex *regex, RegexScratch *scratch, Str text, size_t fr
     *out_found = true;
     *out_start = range[0];
     *out_end = range[1];
+    return OK;
+}
+
+Status regex_replace(const Regex *regex, RegexScratch *scratch, Str text, Str content, StrBuf *out)
+{
+    size_t done = 0, at = 0, last_end = SIZE_MAX;
+    while (at <= text.len) {
+        bool   found;
+        size_t start, end;
+        TRY(regex_find(regex, scratch, text, at, &found, &start, &end));
+        if (!found) break;
+        if (start != end || end != last_end) { /* an empty match right behind a match isn't one */
+            strbuf_append(out, text.data + done, start - done);
+            strbuf_append(out, content.data, content.len);
+            done = end;
+        }
+        last_end = at = end;
+        if (start == end) at += end < text.len ? utf8_size((uint8_t)text.data[end]) : 1;
+    }
+    strbuf_append(out, text.data + done, text.len - done);
     return OK;
 }

@@ -22,5 +22,8 @@ void          regex_scratch_destroy(RegexScratch *scratch);
 NODISCARD Status regex_find(const Regex *regex, RegexScratch *scratch, Str text, size_t from, bool *out_found,
                             size_t *out_start, size_t *out_end);
 
+/* Appends text with every match replaced by `content` as it stands. */
+NODISCARD Status regex_replace(const Regex *regex, RegexScratch *scratch, Str text, Str content, StrBuf *out);
+
 /* The expression as PCRE2 gets it, appended: for tests and messages. */
 NODISCARD Status regex_translate(const char *pattern, size_t len, StrBuf *out);

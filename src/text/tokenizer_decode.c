@@ -189,27 +189,6 @@ static void append_replaced(StrBuf *out, Str text, Str pattern, Str content)
     strbuf_append(out, text.data, (size_t)(end - text.data));
 }
 
-static Status append_replaced_regex(StrBuf *out, Str text, const Step *step, RegexScratch *regex)
-{
-    size_t done = 0, at = 0, start, end;
-    bool   found = true;
-    while (at <= text.len) {
-        TRY(regex_find(step->regex, regex, text, at, &found, &start, &end));
-        if (!found) break;
-        strbuf_append(out, text.data + done, start - done);
-        strbuf_append(out, step->content.data, step->content.len);
-        done = at = end;
-        if (start == end) {
-            size_t size = at < text.len ? utf8_size((uint8_t)text.data[at]) : 0;
-            strbuf_append(out, text.data + at, size);
-            done += size;
-            at += size ? size : 1;
-        }
-    }
-    strbuf_append(out, text.data + done, text.len - done);
-    return OK;
-}
-
 static Str stripped(const Step *step, Str text, int64_t start, int64_t stop, int *out_taken)
 {
     size_t len = step->content.len;
@@ -271,7 +250,7 @@ static Status step_run(const Step *step, RegexScratch *regex, const Texts *in, T
             continue;
         }
         case STEP_REPLACE: append_replaced(&out->bytes, text, step->pattern, content); break;
-        case STEP_REPLACE_REGEX: TRY(append_replaced_regex(&out->bytes, text, step, regex)); break;
+        case STEP_REPLACE_REGEX: TRY(regex_replace(step->regex, regex, text, content, &out->bytes)); break;
         case STEP_STRIP:
             text = stripped(step, text, step->start, step->stop, &taken);
             strbuf_append(&out->bytes, text.data, text.len);
@@ -371,7 +350,7 @@ static Status stream_step(const Step *step, TokenStream *stream, StrBuf *text, S
         bool whole = utf8_valid_prefix(in.data, in.len) == in.len; /* else half a character: nothing to match */
         RegexScratch *regex = regex_scratch_create();
         Status        status = OK;
-        if (whole) status = append_replaced_regex(spare, in, step, regex);
+        if (whole) status = regex_replace(step->regex, regex, in, content, spare);
         if (!whole) strbuf_append(spare, in.data, in.len);
         regex_scratch_destroy(regex);
         TRY(status);
