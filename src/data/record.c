@@ -315,6 +315,14 @@ Status reader_next(Reader *reader, Record *out, bool *out_has)
     }
 }
 
+double reader_fraction(const Reader *reader)
+{
+    if (reader->count == 0) return 1;
+    double rows = reader->parquet ? (double)parquet_num_rows(reader->parquet) : 0;
+    double part = rows > 0 ? (double)(reader->line - 1) / rows : stream_fraction(&reader->stream);
+    return (reader->next - (reader->file != NULL) + (reader->file ? part : 0)) / (double)reader->count;
+}
+
 /* ---- parsing ---- */
 
 static Status parse_json(Arena *arena, const Record *record, JsonValue *out)

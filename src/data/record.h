@@ -41,6 +41,9 @@ NODISCARD Status reader_open(char *const *paths, int count, Reader **out_reader)
 void             reader_close(Reader *reader); /* NULL is fine */
 NODISCARD Status reader_next(Reader *reader, Record *out, bool *out_has);
 
+/* Share of the work done, 0..1, every file counting the same. */
+double reader_fraction(const Reader *reader);
+
 /* RECORD_TEXT becomes {"text": ...}, a CSV record an object of strings. Errors say file:line:column. */
 NODISCARD Status record_parse(Arena *arena, const Record *record, JsonValue *out);
 

@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,7 +25,7 @@ struct StreamSource {
     unsigned char input[INPUT_BYTES];
     size_t        input_at, input_end;
     bool          input_done;
-    uint64_t      read_bytes, given_bytes;
+    uint64_t      read_bytes, given_bytes, file_bytes;
 };
 
 /* Refills an empty input buffer. */
@@ -136,7 +137,9 @@ static Status source_init(const char *path, StreamSource *source)
     source->fd = open(path, O_RDONLY | O_CLOEXEC);
     FAIL_IF(source->fd < 0, errno == ENOENT ? ERR_NOT_FOUND : ERR_IO, "%s: cannot open: %s", path, strerror(errno));
     struct stat about;
-    FAIL_IF(fstat(source->fd, &about) == 0 && S_ISDIR(about.st_mode), ERR_INVALID, "%s: is a folder, want a file", path);
+    FAIL_IF(fstat(source->fd, &about) != 0, ERR_IO, "%s: cannot stat: %s", path, strerror(errno));
+    FAIL_IF(S_ISDIR(about.st_mode), ERR_INVALID, "%s: is a folder, want a file", path);
+    source->file_bytes = (uint64_t)about.st_size;
     TRY(input_fill(path, source));
     const unsigned char *first = source->input;
     if (source->input_end >= 2 && first[0] == 0x1f && first[1] == 0x8b) {
@@ -182,6 +185,12 @@ void stream_close(Stream *stream)
     free(source);
     free(stream->data);
     *stream = (Stream){ 0 };
+}
+
+double stream_fraction(const Stream *stream)
+{
+    const StreamSource *source = stream->source;
+    return source && source->file_bytes > 0 ? fmin((double)source->read_bytes / (double)source->file_bytes, 1) : 0;
 }
 
 Status stream_line(Stream *stream, Str *out_line, bool *out_has)

@@ -32,5 +32,8 @@ void             stream_close(Stream *stream); /* zero-initialised is fine */
  * is an error. */
 NODISCARD Status stream_more(Stream *stream);
 
+/* Share of the file's bytes read so far, 0..1. */
+double stream_fraction(const Stream *stream);
+
 /* The next line without its \n or \r\n, valid until the next call. false at the end. */
 NODISCARD Status stream_line(Stream *stream, Str *out_line, bool *out_has);

@@ -1,0 +1,145 @@
+#include "data/inspect.h"
+
+#include "data/mask.h"
+#include "data/pack.h"
+#include "data/record.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+typedef struct Lengths {
+    int32_t *data;
+    int64_t  len, capacity;
+} Lengths;
+
+typedef struct Inspector {
+    const TokenizeJob *job;
+    InspectSummary    *summary;
+    RowFormat          format;
+    bool               has_format;
+    MaskRules         *rules;
+    MaskEncoder        encoder;
+    Arena              arena;
+    Lengths            lengths; /* of kept rows, at most seq_len */
+    int32_t            seq_len;
+} Inspector;
+
+static void push_length(Lengths *lengths, int32_t length)
+{
+    if (lengths->len == lengths->capacity) {
+        lengths->capacity = lengths->capacity ? lengths->capacity * 2 : 1024;
+        lengths->data = realloc(lengths->data, sizeof *lengths->data * (size_t)lengths->capacity);
+        if (!lengths->data) fatal_out_of_memory(sizeof *lengths->data * (size_t)lengths->capacity);
+    }
+    lengths->data[lengths->len++] = length;
+}
+
+static Status encode_record(Inspector *in, const Record *record)
+{
+    const DatasetOptions *dataset = in->job->dataset;
+    JsonValue             row;
+    Sample                sample;
+    TRY(record_parse(&in->arena, record, &row));
+    Status status = OK;
+    if (!in->has_format) status = format_detect(dataset, &row, &in->format);
+    in->has_format |= status == OK;
+    if (status == OK) status = format_row(&in->arena, dataset, &in->format, &row, in->job->tmpl != NULL, &sample);
+    if (status == OK && in->format.type == DATASET_TEXT) {
+        in->encoder.text.len = 0;
+        strbuf_append(&in->encoder.text, sample.text.data, sample.text.len);
+        status = mask_encode_text(&in->encoder, sample.text, true, !record->continues);
+    } else if (status == OK) {
+        status = mask_encode(&in->encoder, &in->arena, &sample);
+    }
+    if (status == OK) return OK;
+    return status_prefix(status, record->file->is_rows ? "%s: row %lld" : "%s:%lld", record->file->path, (long long)record->line);
+}
+
+static void add_row(Inspector *in)
+{
+    InspectSummary *summary = in->summary;
+    int64_t         count = (int64_t)in->encoder.ids.len;
+    summary->num_without_stop += in->encoder.turns_without_stop;
+    if (in->encoder.num_trained == 0) {
+        summary->num_untrained++;
+        return;
+    }
+    int bucket = count > 0 ? 63 - __builtin_clzll((unsigned long long)count) : 0;
+    summary->histogram[bucket < INSPECT_BUCKETS ? bucket : INSPECT_BUCKETS - 1]++;
+    summary->num_tokens += count;
+    summary->num_trained += in->encoder.num_trained;
+    if (summary->shortest == 0 || count < summary->shortest) summary->shortest = count;
+    if (count > summary->longest) summary->longest = count;
+    if (in->seq_len <= 0) return;
+    summary->num_too_long += count > in->seq_len;
+    push_length(&in->lengths, count > in->seq_len ? in->seq_len : (int32_t)count);
+}
+
+static Status inspect_record(Inspector *in, const Record *record, InspectRowFn each, void *context, bool *out_go_on)
+{
+    InspectRow row = { .row = in->summary->num_rows++, .path = record->file->path, .line = record->line };
+    char       message[STATUS_MESSAGE_BYTES];
+    arena_reset(&in->arena);
+    Status status = encode_record(in, record);
+    if (status != OK) {
+        if (!in->job->dataset->skip_bad_rows) return status;
+        snprintf(message, sizeof message, "%s", status_message());
+        row.error = message;
+        in->summary->num_bad_rows++;
+    } else {
+        add_row(in);
+        row.ids = in->encoder.ids.data;
+        row.mask = in->encoder.mask;
+        row.count = in->encoder.ids.len;
+        row.num_trained = in->encoder.num_trained;
+        row.text = (Str){ strbuf_cstr(&in->encoder.text), in->encoder.text.len };
+    }
+    *out_go_on = !each || each(context, &row);
+    return OK;
+}
+
+static Status inspect_all(Inspector *in, Reader *reader, int64_t max_rows, InspectRowFn each, void *context)
+{
+    bool go_on = true, has = true;
+    while (go_on && (max_rows == 0 || in->summary->num_rows < max_rows)) {
+        Record record;
+        TRY(reader_next(reader, &record, &has));
+        if (!has) break;
+        TRY(inspect_record(in, &record, each, context, &go_on));
+    }
+    FAIL_IF(in->summary->num_rows == 0, ERR_INVALID, "%s: the dataset is empty", in->job->dataset->path);
+    snprintf(in->summary->format, sizeof in->summary->format, "%s", in->format.description);
+    if (in->seq_len <= 0) return OK;
+    Packing packing;
+    pack_best_fit(in->lengths.data, in->lengths.len, in->seq_len, &packing);
+    in->summary->packed_rows = packing.num_rows;
+    in->summary->packing_efficiency = packing_efficiency(&packing, in->seq_len);
+    packing_deinit(&packing);
+    return OK;
+}
+
+Status inspect_dataset(const TokenizeJob *job, int64_t max_rows, int32_t seq_len, InspectRowFn each, void *context,
+                       InspectSummary *out_summary)
+{
+    *out_summary = (InspectSummary){ 0 };
+    Inspector in = { .job = job, .summary = out_summary, .seq_len = seq_len };
+    Arena     paths_arena = { 0 };
+    char    **paths;
+    int       count;
+    Reader   *reader = NULL;
+    if (job->dataset->samples > 0 && (max_rows == 0 || max_rows > job->dataset->samples)) max_rows = job->dataset->samples;
+    Status status = reader_find_files(&paths_arena, job->dataset->path, job->dataset->split, &paths, &count);
+    if (status == OK) status = mask_rules_create(job->tokenizer, job->tmpl, job->dataset->train_on, &in.rules);
+    if (status == OK) status = reader_open(paths, count, &reader);
+    if (status == OK) {
+        mask_encoder_init(&in.encoder, in.rules);
+        status = inspect_all(&in, reader, max_rows, each, context);
+        mask_encoder_deinit(&in.encoder);
+    }
+    reader_close(reader);
+    mask_rules_destroy(in.rules);
+    free(in.lengths.data);
+    arena_deinit(&in.arena);
+    arena_deinit(&paths_arena);
+    return status;
+}

@@ -1,0 +1,443 @@
+/* The pipeline: the caller's thread reads records into units and writes finished units, in order; workers process them in
+ * any order. A ring of units bounds memory. */
+#include "data/tokenize.h"
+
+#include "data/shard_format.h"
+#include "data/tokenize_key.h"
+#include "data/tokenize_unit.h"
+#include "files/file.h"
+
+#include <pthread.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MAX_THREADS = 256, SHARD_DOCUMENTS = 1 << 22 };
+
+typedef struct Pipeline {
+    const TokenizeJob *job;
+    TokenizeReport    *report;
+    DatasetKey         key;
+    Arena              arena;
+    Reader            *reader;
+    RowFormat          format;
+    MaskRules         *rules;
+    UnitContext        context;
+    int64_t            shard_tokens;
+    ShardWriter       *writer;      /* NULL between shards */
+    int                num_shards;  /* complete */
+    int64_t            rows_done, rows_read; /* rows_done: written, in complete documents */
+    bool               in_document; /* the last unit's document goes on */
+    bool               is_limited;  /* dataset->samples was reached */
+    Record             held;        /* a record read and not yet in a unit */
+    bool               has_held, was_part;
+
+    pthread_t       threads[MAX_THREADS];
+    int             num_threads;
+    pthread_mutex_t lock;
+    pthread_cond_t  changed;
+    Unit           *units; /* ring */
+    int             num_units;
+    int64_t         filled, taken, written; /* units so far; under the lock but for `written` */
+    bool            stop;
+} Pipeline;
+
+/* ---- workers ---- */
+
+static void *worker_main(void *context)
+{
+    Pipeline   *p = context;
+    MaskEncoder encoder;
+    Arena       arena = { 0 };
+    mask_encoder_init(&encoder, p->rules);
+    pthread_mutex_lock(&p->lock);
+    for (;;) {
+        while (!p->stop && p->taken == p->filled) pthread_cond_wait(&p->changed, &p->lock);
+        if (p->stop) break;
+        Unit *unit = &p->units[p->taken++ % p->num_units];
+        pthread_mutex_unlock(&p->lock);
+        unit_process(unit, &p->context, &encoder, &arena);
+        pthread_mutex_lock(&p->lock);
+        unit->is_done = true;
+        pthread_cond_broadcast(&p->changed);
+    }
+    pthread_mutex_unlock(&p->lock);
+    mask_encoder_deinit(&encoder);
+    arena_deinit(&arena);
+    return NULL;
+}
+
+static int usable_cores(void)
+{
+    cpu_set_t set;
+    if (sched_getaffinity(0, sizeof set, &set) == 0) return CPU_COUNT(&set);
+    return 1;
+}
+
+static Status start_workers(Pipeline *p)
+{
+    int want = p->job->num_threads > 0 ? p->job->num_threads : usable_cores();
+    if (want > MAX_THREADS) want = MAX_THREADS;
+    p->num_units = 2 * want + 2;
+    p->units = calloc((size_t)p->num_units, sizeof *p->units);
+    if (!p->units) fatal_out_of_memory(sizeof *p->units);
+    for (; p->num_threads < want; p->num_threads++)
+        FAIL_IF(pthread_create(&p->threads[p->num_threads], NULL, worker_main, p) != 0, ERR_INTERNAL, "cannot start a thread");
+    return OK;
+}
+
+/* ---- reading ---- */
+
+static Status next_record(Pipeline *p, Record *out, bool *out_has)
+{
+    *out_has = p->has_held;
+    if (p->has_held) {
+        *out = p->held;
+        p->has_held = false;
+        return OK;
+    }
+    int64_t most = p->job->dataset->samples;
+    if (most > 0 && p->rows_read >= most && !p->was_part) return OK;
+    TRY(reader_next(p->reader, out, out_has));
+    p->rows_read += *out_has;
+    return OK;
+}
+
+/* Fills a unit; a part of a long text is alone in its unit. *out_has false: nothing is left. */
+static Status fill_unit(Pipeline *p, Unit *unit, bool *out_has)
+{
+    unit_clear(unit);
+    bool has = true;
+    while (!unit_is_full(unit)) {
+        Record record;
+        TRY(next_record(p, &record, &has));
+        if (!has) break;
+        bool is_part = record.kind == RECORD_TEXT && (record.continues || p->was_part);
+        if (is_part && unit->num_records > 0) {
+            p->held = record; /* its bytes stay valid: nothing is read before it is taken */
+            p->has_held = true;
+            break;
+        }
+        unit_add(unit, &record);
+        if (is_part) {
+            unit->is_part = true;
+            unit->is_first_part = !p->was_part;
+            p->was_part = record.continues;
+            break;
+        }
+    }
+    unit_seal(unit);
+    *out_has = unit->num_records > 0;
+    return OK;
+}
+
+/* ---- writing ---- */
+
+static const char *shard_path(Pipeline *p, int number)
+{
+    return arena_printf(&p->arena, "%s/" SHARD_NAME, p->report->dir, number);
+}
+
+static void report_write(const Pipeline *p, StrBuf *out)
+{
+    const TokenizeReport *r = p->report;
+    strbuf_printf(out, "{\n  \"shards\": %d,\n  \"rows\": %lld,\n  \"documents\": %lld,\n  \"tokens\": %lld,\n"
+                       "  \"trained\": %lld,\n  \"bad_rows\": %lld,\n  \"untrained_rows\": %lld,\n  \"turns_without_stop\": %lld,\n"
+                       "  \"format\": ",
+                  p->num_shards, (long long)p->rows_done, (long long)r->num_documents, (long long)r->num_tokens,
+                  (long long)r->num_trained, (long long)r->num_bad_rows, (long long)r->num_untrained,
+                  (long long)r->num_without_stop);
+    json_write_string(out, r->format, strlen(r->format));
+    strbuf_puts(out, ",\n  \"examples\": [");
+    for (int i = 0; i < r->num_examples; i++) {
+        strbuf_puts(out, i ? ", " : "");
+        json_write_string(out, r->examples[i], strlen(r->examples[i]));
+    }
+    strbuf_puts(out, "]\n}\n");
+}
+
+static Status save_report(Pipeline *p, const char *name)
+{
+    StrBuf json = { 0 };
+    report_write(p, &json);
+    Status status = file_write_atomic(arena_printf(&p->arena, "%s/%s", p->report->dir, name), json.data, json.len);
+    strbuf_deinit(&json);
+    return status;
+}
+
+static bool load_report(Pipeline *p, const char *name)
+{
+    const char *path = arena_printf(&p->arena, "%s/%s", p->report->dir, name), *format;
+    Str         text;
+    JsonValue   json;
+    if (!file_exists(path)) return false;
+    bool is_read = file_read(&p->arena, path, 1 << 20, &text) == OK && json_parse(&p->arena, path, text.data, text.len, &json) == OK;
+    status_clear();
+    TokenizeReport *r = p->report;
+    int64_t         shards = 0;
+    if (!is_read || !json_get_int(&json, "shards", &shards) || !json_get_int(&json, "rows", &p->rows_done) ||
+        !json_get_int(&json, "documents", &r->num_documents) || !json_get_int(&json, "tokens", &r->num_tokens) ||
+        !json_get_int(&json, "trained", &r->num_trained) || !json_get_int(&json, "bad_rows", &r->num_bad_rows) ||
+        !json_get_int(&json, "untrained_rows", &r->num_untrained) ||
+        !json_get_int(&json, "turns_without_stop", &r->num_without_stop) || !json_get_str(&json, "format", &format))
+        return false;
+    p->num_shards = (int)shards;
+    snprintf(r->format, sizeof r->format, "%s", format);
+    const JsonValue *examples = json_get(&json, "examples");
+    for (uint32_t i = 0; examples && examples->type == JSON_ARRAY && i < examples->count && i < 5; i++)
+        if (examples->items[i].type == JSON_STRING)
+            snprintf(r->examples[r->num_examples++], sizeof r->examples[0], "%s", examples->items[i].string.data);
+    return true;
+}
+
+static Status commit_shard(Pipeline *p)
+{
+    ShardInfo    info;
+    ShardWriter *writer = p->writer;
+    p->writer = NULL;
+    if (!writer) return OK;
+    TRY(shard_writer_commit(writer, &info));
+    p->num_shards++;
+    p->report->num_documents += info.num_documents;
+    p->report->num_tokens += info.num_tokens;
+    p->report->num_trained += info.num_trained;
+    return OK;
+}
+
+static void add_counts(Pipeline *p, const Unit *unit)
+{
+    TokenizeReport *r = p->report;
+    p->rows_done += unit->num_rows;
+    r->num_bad_rows += unit->num_bad;
+    r->num_untrained += unit->num_untrained;
+    r->num_without_stop += unit->num_without_stop;
+    for (int i = 0; i < unit->num_examples && r->num_examples < 5; i++)
+        memcpy(r->examples[r->num_examples++], unit->examples[i], sizeof r->examples[0]);
+}
+
+static Status write_unit(Pipeline *p, const Unit *unit)
+{
+    FAIL_IF(unit->status != OK, unit->status, "%s", unit->message);
+    for (int i = 0; i < unit->num_documents; i++) {
+        const UnitDocument *document = &unit->documents[i];
+        if (!p->writer)
+            TRY(shard_writer_open(shard_path(p, p->num_shards), tokenizer_hash(p->job->tokenizer),
+                                  tokenizer_vocab_size(p->job->tokenizer), p->format.type != DATASET_TEXT, &p->writer));
+        TRY(shard_writer_append(p->writer, unit->ids.data + document->begin, unit->mask + document->begin,
+                                document->end - document->begin));
+        p->in_document = document->continues;
+        if (!p->in_document) TRY(shard_writer_end_document(p->writer));
+    }
+    add_counts(p, unit);
+    /* A shard ends with a unit, so that progress counts whole units. */
+    bool is_full = p->writer && (shard_writer_tokens(p->writer) >= p->shard_tokens ||
+                                 shard_writer_documents(p->writer) >= SHARD_DOCUMENTS);
+    if (!is_full || p->in_document) return OK;
+    TRY(commit_shard(p));
+    return save_report(p, "progress.json");
+}
+
+/* ---- the whole ---- */
+
+static bool tell_progress(const Pipeline *p)
+{
+    if (!p->job->progress) return true;
+    int64_t tokens = p->report->num_tokens + (p->writer ? shard_writer_tokens(p->writer) : 0);
+    return p->job->progress(p->job->context, p->rows_done, tokens, reader_fraction(p->reader));
+}
+
+static Status write_oldest(Pipeline *p)
+{
+    Unit *unit = &p->units[p->written % p->num_units];
+    pthread_mutex_lock(&p->lock);
+    while (!unit->is_done) pthread_cond_wait(&p->changed, &p->lock);
+    pthread_mutex_unlock(&p->lock);
+    p->written++;
+    TRY(write_unit(p, unit));
+    FAIL_IF(!tell_progress(p), ERR_INTERRUPTED, "tokenizing was stopped; the same command goes on where it stopped");
+    return OK;
+}
+
+static Status run_units(Pipeline *p)
+{
+    bool has = true;
+    while (has) {
+        if (p->filled - p->written == p->num_units) TRY(write_oldest(p));
+        TRY(fill_unit(p, &p->units[p->filled % p->num_units], &has));
+        if (!has) break;
+        pthread_mutex_lock(&p->lock);
+        p->filled++;
+        pthread_cond_broadcast(&p->changed);
+        pthread_mutex_unlock(&p->lock);
+    }
+    while (p->written < p->filled) TRY(write_oldest(p));
+    return commit_shard(p);
+}
+
+/* The format comes from the first row that can be read; reading starts again after. */
+static Status detect_format(Pipeline *p)
+{
+    Record    record;
+    bool      has = true;
+    JsonValue row;
+    Reader   *reader;
+    Arena     arena = { 0 };
+    TRY(reader_open(p->key.paths, p->key.num_paths, &reader));
+    Status status = reader_next(reader, &record, &has);
+    if (status == OK && !has) status = status_fail(ERR_INVALID, "%s: the dataset is empty", p->job->dataset->path);
+    while (status == OK && has) {
+        if (record.kind == RECORD_TEXT) { /* a document as it stands: no need to look into it */
+            row = (JsonValue){ .type = JSON_OBJECT, .count = 1, .members = arena_new(&arena, JsonMember) };
+            row.members[0] = (JsonMember){ str_of("text"), { .type = JSON_STRING, .string = str_of("") } };
+        } else {
+            status = record_parse(&arena, &record, &row);
+        }
+        if (status == OK) {
+            status = format_detect(p->job->dataset, &row, &p->format);
+            if (status != OK) status_prefix(status, "%s:%lld", record.file->path, (long long)record.line);
+        }
+        if (status == OK || !p->job->dataset->skip_bad_rows) break;
+        Status next = reader_next(reader, &record, &has);
+        if (next != OK || !has) break; /* every row is bad: the last one's message stands */
+        status = OK;
+    }
+    reader_close(reader);
+    arena_deinit(&arena);
+    return status;
+}
+
+static Status skip_done(Pipeline *p)
+{
+    bool   has = true;
+    Record record;
+    for (int64_t i = 0; i < p->rows_done && has; i++) TRY(next_record(p, &record, &has));
+    return OK;
+}
+
+static Status finish(Pipeline *p)
+{
+    FAIL_IF(p->report->num_tokens == 0 || p->report->num_trained == 0, ERR_INVALID,
+            "%s: nothing to train on: %lld rows (%lld bad, %lld without a trained token)%s%s", p->job->dataset->path,
+            (long long)p->rows_done, (long long)p->report->num_bad_rows, (long long)p->report->num_untrained,
+            p->report->num_examples ? "; the first: " : "", p->report->num_examples ? p->report->examples[0] : "");
+    TRY(save_report(p, "dataset.json"));
+    return file_remove_tree(arena_printf(&p->arena, "%s/progress.json", p->report->dir));
+}
+
+static Status run(Pipeline *p)
+{
+    TRY(file_make_dirs(p->report->dir));
+    TRY(file_write_atomic(arena_printf(&p->arena, "%s/key.json", p->report->dir), p->key.json.data, p->key.json.len));
+    TRY(detect_format(p));
+    snprintf(p->report->format, sizeof p->report->format, "%s", p->format.description);
+    TRY(mask_rules_create(p->job->tokenizer, p->job->tmpl, p->job->dataset->train_on, &p->rules));
+    p->context = (UnitContext){ p->job->dataset, &p->format, p->rules, p->job->tmpl != NULL };
+    TRY(reader_open(p->key.paths, p->key.num_paths, &p->reader));
+    TRY(skip_done(p));
+    TRY(start_workers(p));
+    TRY(run_units(p));
+    return finish(p);
+}
+
+static void pipeline_deinit(Pipeline *p)
+{
+    pthread_mutex_lock(&p->lock);
+    p->stop = true;
+    pthread_cond_broadcast(&p->changed);
+    pthread_mutex_unlock(&p->lock);
+    for (int i = 0; i < p->num_threads; i++) pthread_join(p->threads[i], NULL);
+    for (int i = 0; i < p->num_units; i++) unit_deinit(&p->units[i]);
+    free(p->units);
+    shard_writer_abort(p->writer);
+    reader_close(p->reader);
+    mask_rules_destroy(p->rules);
+    dataset_key_deinit(&p->key);
+    arena_deinit(&p->arena);
+    pthread_mutex_destroy(&p->lock);
+    pthread_cond_destroy(&p->changed);
+}
+
+/* Is every shard that dataset.json counts there and sound? */
+static bool is_whole(Pipeline *p)
+{
+    ShardSet set;
+    if (!load_report(p, "dataset.json")) return false;
+    Status status = shard_set_open(p->report->dir, &set);
+    bool   is_same = status == OK && set.num_shards == p->num_shards && set.num_tokens == p->report->num_tokens;
+    if (status == OK) shard_set_close(&set);
+    status_clear();
+    return is_same;
+}
+
+static void forget(TokenizeReport *report)
+{
+    char dir[sizeof report->dir];
+    memcpy(dir, report->dir, sizeof dir);
+    *report = (TokenizeReport){ 0 };
+    memcpy(report->dir, dir, sizeof dir);
+}
+
+/* The shards that progress.json counts must open; else all starts anew. */
+static void load_progress(Pipeline *p)
+{
+    bool is_sound = load_report(p, "progress.json");
+    for (int i = 0; is_sound && i < p->num_shards; i++) {
+        Shard *shard;
+        is_sound = shard_open(shard_path(p, i), &shard) == OK;
+        if (is_sound) shard_close(shard);
+    }
+    status_clear();
+    if (is_sound) return;
+    forget(p->report);
+    p->num_shards = 0;
+    p->rows_done = 0;
+}
+
+static Status settle_dir(Pipeline *p)
+{
+    p->shard_tokens = p->job->shard_tokens > 0 ? p->job->shard_tokens : (int64_t)1 << 26;
+    TRY(dataset_key(&p->arena, p->job, &p->key));
+    int n = snprintf(p->report->dir, sizeof p->report->dir, "%s/%016llx", p->job->cache_dir, (unsigned long long)p->key.hash);
+    FAIL_IF(n >= (int)sizeof p->report->dir, ERR_INVALID, "%s: the path is too long", p->job->cache_dir);
+    return OK;
+}
+
+static void pipeline_init(Pipeline *p, const TokenizeJob *job, TokenizeReport *report)
+{
+    *p = (Pipeline){ .job = job, .report = report };
+    *report = (TokenizeReport){ 0 };
+    pthread_mutex_init(&p->lock, NULL);
+    pthread_cond_init(&p->changed, NULL);
+}
+
+Status tokenize_dataset(const TokenizeJob *job, TokenizeReport *out_report)
+{
+    Pipeline p;
+    pipeline_init(&p, job, out_report);
+    Status status = settle_dir(&p);
+    if (status == OK && is_whole(&p)) {
+        out_report->was_cached = true;
+    } else if (status == OK) {
+        forget(out_report);
+        p.num_shards = 0;
+        p.rows_done = 0;
+        load_progress(&p);
+        status = run(&p);
+    }
+    out_report->num_rows = p.rows_done;
+    pipeline_deinit(&p);
+    return status;
+}
+
+Status tokenize_find(const TokenizeJob *job, char *out_dir, size_t dir_bytes, bool *out_is_whole)
+{
+    Pipeline       p;
+    TokenizeReport report;
+    pipeline_init(&p, job, &report);
+    Status status = settle_dir(&p);
+    *out_is_whole = status == OK && is_whole(&p);
+    if (status == OK) snprintf(out_dir, dir_bytes, "%s", report.dir);
+    pipeline_deinit(&p);
+    return status;
+}

@@ -1,0 +1,89 @@
+/* The key is the hash of key.json's text, so that what is stored in clear is exactly what decides. */
+#include "data/tokenize_key.h"
+
+#include "data/record.h"
+#include "data/shard.h"
+#include "files/file.h"
+
+#include <string.h>
+
+static void put_string(StrBuf *out, const char *key, const char *value)
+{
+    if (!value) return;
+    strbuf_puts(out, ",\n  ");
+    json_write_string(out, key, strlen(key));
+    strbuf_puts(out, ": ");
+    json_write_string(out, value, strlen(value));
+}
+
+static void put_hash(StrBuf *out, const char *key, uint64_t hash)
+{
+    strbuf_printf(out, ",\n  \"%s\": \"%016llx\"", key, (unsigned long long)hash);
+}
+
+static void put_options(StrBuf *out, const DatasetOptions *o)
+{
+    static const char *const types[] = { "auto", "text", "instruction", "conversation" };
+    static const char *const train_on[] = { "assistant", "last_turn", "all" };
+    static const char *const system[] = { "default", "none", "fixed", "field" };
+    put_string(out, "type", types[o->type]);
+    put_string(out, "split", o->split);
+    strbuf_printf(out, ",\n  \"samples\": %lld", (long long)o->samples);
+    put_string(out, "text_field", o->text_field);
+    put_string(out, "instruction_field", o->instruction_field);
+    put_string(out, "input_field", o->input_field);
+    put_string(out, "output_field", o->output_field);
+    put_string(out, "system_prompt_type", system[o->system_prompt_type]);
+    put_string(out, "system_prompt", o->system_prompt);
+    put_string(out, "system_prompt_field", o->system_prompt_field);
+    put_string(out, "prompt_format", o->prompt_format);
+    put_string(out, "prompt_format_no_input", o->prompt_format_no_input);
+    put_string(out, "messages_field", o->messages_field);
+    put_string(out, "tools_field", o->tools_field);
+    put_string(out, "role_property", o->role_property);
+    put_string(out, "content_property", o->content_property);
+    put_string(out, "train_on", train_on[o->train_on]);
+    strbuf_printf(out, ",\n  \"skip_bad_rows\": %s", o->skip_bad_rows ? "true" : "false");
+}
+
+/* Names count without their folder: a dataset that moved is the same. */
+static Status put_files(StrBuf *out, DatasetKey *key)
+{
+    strbuf_puts(out, ",\n  \"files\": [");
+    for (int i = 0; i < key->num_paths; i++) {
+        const char *path = key->paths[i], *slash = strrchr(path, '/');
+        uint64_t    hash;
+        int64_t     size = file_size(path);
+        TRY(file_hash(path, &hash));
+        key->total_bytes += size > 0 ? size : 0;
+        strbuf_puts(out, i ? ",\n    {\"name\": " : "\n    {\"name\": ");
+        json_write_string(out, slash ? slash + 1 : path, strlen(slash ? slash + 1 : path));
+        strbuf_printf(out, ", \"bytes\": %lld, \"xxh3\": \"%016llx\"}", (long long)size, (unsigned long long)hash);
+    }
+    strbuf_puts(out, "\n  ]");
+    return OK;
+}
+
+Status dataset_key(Arena *arena, const TokenizeJob *job, DatasetKey *out)
+{
+    *out = (DatasetKey){ 0 };
+    FAIL_IF(!job->dataset->path, ERR_INVALID, "a dataset needs a path");
+    TRY(reader_find_files(arena, job->dataset->path, job->dataset->split, &out->paths, &out->num_paths));
+    StrBuf *json = &out->json;
+    strbuf_printf(json, "{\n  \"version\": \"%d.%d\"", TOKENIZE_VERSION, SHARD_VERSION);
+    put_hash(json, "tokenizer", tokenizer_hash(job->tokenizer));
+    strbuf_printf(json, ",\n  \"special\": [%d, %d, %s]", tokenizer_bos_id(job->tokenizer), tokenizer_eos_id(job->tokenizer),
+                  tokenizer_adds_bos(job->tokenizer) ? "true" : "false");
+    if (job->tmpl) put_hash(json, "template", template_hash(job->tmpl));
+    strbuf_printf(json, ",\n  \"shard_tokens\": %lld", (long long)job->shard_tokens);
+    put_options(json, job->dataset);
+    TRY(put_files(json, out));
+    strbuf_puts(json, "\n}\n");
+    out->hash = hash_bytes(json->data, json->len, 0);
+    return OK;
+}
+
+void dataset_key_deinit(DatasetKey *key)
+{
+    strbuf_deinit(&key->json);
+}

@@ -1,0 +1,16 @@
+/* The cache key of a dataset. */
+#pragma once
+
+#include "data/tokenize.h"
+
+typedef struct DatasetKey {
+    uint64_t hash;
+    StrBuf   json;        /* what it hashes, as a JSON object */
+    char   **paths;       /* in the arena */
+    int      num_paths;
+    int64_t  total_bytes; /* of the files */
+} DatasetKey;
+
+/* Finds and hashes the files. */
+NODISCARD Status dataset_key(Arena *arena, const TokenizeJob *job, DatasetKey *out);
+void             dataset_key_deinit(DatasetKey *key);

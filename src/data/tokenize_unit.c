@@ -1,0 +1,107 @@
+#include "data/tokenize_unit.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+void unit_clear(Unit *unit)
+{
+    strbuf_clear(&unit->bytes);
+    unit->num_records = unit->num_documents = unit->num_examples = 0;
+    unit->is_part = unit->is_first_part = unit->is_done = false;
+    unit->ids.len = 0;
+    unit->num_rows = unit->num_bad = unit->num_untrained = unit->num_without_stop = 0;
+    unit->status = OK;
+}
+
+void unit_deinit(Unit *unit)
+{
+    strbuf_deinit(&unit->bytes);
+    token_ids_deinit(&unit->ids);
+    free(unit->records);
+    free(unit->offsets);
+    free(unit->documents);
+    free(unit->mask);
+}
+
+void unit_add(Unit *unit, const Record *record)
+{
+    if (unit->num_records == unit->capacity) {
+        unit->capacity = unit->capacity ? unit->capacity * 2 : 64;
+        unit->records = realloc(unit->records, sizeof *unit->records * (size_t)unit->capacity);
+        unit->offsets = realloc(unit->offsets, sizeof *unit->offsets * (size_t)unit->capacity);
+        unit->documents = realloc(unit->documents, sizeof *unit->documents * (size_t)unit->capacity);
+        if (!unit->records || !unit->offsets || !unit->documents) fatal_out_of_memory((size_t)unit->capacity);
+    }
+    unit->offsets[unit->num_records] = unit->bytes.len;
+    unit->records[unit->num_records++] = *record;
+    strbuf_append(&unit->bytes, record->bytes.data, record->bytes.len);
+}
+
+void unit_seal(Unit *unit)
+{
+    for (int i = 0; i < unit->num_records; i++) unit->records[i].bytes.data = strbuf_cstr(&unit->bytes) + unit->offsets[i];
+}
+
+bool unit_is_full(const Unit *unit)
+{
+    return unit->bytes.len >= UNIT_BYTES || unit->num_records >= UNIT_RECORDS;
+}
+
+static void append_document(Unit *unit, const MaskEncoder *encoder, bool continues)
+{
+    size_t begin = unit->ids.len, count = encoder->ids.len;
+    if (begin + count > unit->mask_capacity) {
+        unit->mask_capacity = (begin + count) * 3 / 2 + 1024;
+        unit->mask = realloc(unit->mask, unit->mask_capacity);
+        unit->ids.data = realloc(unit->ids.data, unit->mask_capacity * sizeof *unit->ids.data);
+        if (!unit->mask || !unit->ids.data) fatal_out_of_memory(unit->mask_capacity);
+        unit->ids.capacity = unit->mask_capacity;
+    }
+    if (count) memcpy(unit->ids.data + begin, encoder->ids.data, sizeof *unit->ids.data * count);
+    if (count) memcpy(unit->mask + begin, encoder->mask, count);
+    unit->ids.len += count;
+    unit->num_without_stop += encoder->turns_without_stop;
+    unit->documents[unit->num_documents++] =
+        (UnitDocument){ (int64_t)begin, (int64_t)unit->ids.len, continues, encoder->num_trained > 0 };
+}
+
+static Status process_record(Unit *unit, const Record *record, const UnitContext *context, MaskEncoder *encoder, Arena *arena)
+{
+    if (record->kind == RECORD_TEXT && context->format->type == DATASET_TEXT) {
+        bool is_first = !unit->is_part || unit->is_first_part;
+        TRY(mask_encode_text(encoder, record->bytes, is_first, !record->continues));
+        append_document(unit, encoder, record->continues);
+        return OK;
+    }
+    JsonValue row;
+    Sample    sample;
+    TRY(record_parse(arena, record, &row));
+    Status status = format_row(arena, context->dataset, context->format, &row, context->has_template, &sample);
+    bool   is_text = context->format->type == DATASET_TEXT;
+    if (status == OK) status = is_text ? mask_encode_text(encoder, sample.text, true, true) : mask_encode(encoder, arena, &sample);
+    if (status != OK)
+        return status_prefix(status, record->file->is_rows ? "%s: row %lld" : "%s:%lld", record->file->path, (long long)record->line);
+    if (encoder->num_trained == 0)
+        unit->num_untrained++;
+    else
+        append_document(unit, encoder, false);
+    return OK;
+}
+
+void unit_process(Unit *unit, const UnitContext *context, MaskEncoder *encoder, Arena *arena)
+{
+    for (int i = 0; i < unit->num_records && unit->status == OK; i++) {
+        arena_reset(arena);
+        Status status = process_record(unit, &unit->records[i], context, encoder, arena);
+        unit->num_rows++;
+        if (status == OK) continue;
+        if (!context->dataset->skip_bad_rows || (status != ERR_INVALID && status != ERR_UNSUPPORTED)) {
+            unit->status = status;
+            snprintf(unit->message, sizeof unit->message, "%s", status_message());
+            break;
+        }
+        if (unit->num_examples < 5) snprintf(unit->examples[unit->num_examples++], 512, "%.511s", status_message());
+        unit->num_bad++;
+    }
+}

@@ -1,0 +1,269 @@
+/* The pipeline: equal bytes whatever the threads, after kill -9 too; keys that notice every change; bad rows. */
+#include "data/inspect.h"
+#include "data/loader.h"
+#include "data/record.h"
+#include "data_util.h"
+
+#include <signal.h>
+#include <sys/wait.h>
+
+/* A byte-level tokenizer without merges: 256 bytes and an end mark. */
+static Tokenizer *byte_tokenizer(const char *eos)
+{
+    StrBuf json = { 0 };
+    strbuf_puts(&json, "{\"version\":\"1.0\",\"added_tokens\":[{\"id\":256,\"content\":\"<|end|>\",\"special\":true,\"normalized\":false}],"
+                       "\"normalizer\":null,\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"use_regex\":true},"
+                       "\"post_processor\":null,\"decoder\":{\"type\":\"ByteLevel\"},\"model\":{\"type\":\"BPE\",\"vocab\":{");
+    int next = 0;
+    for (int byte = 0; byte < 256; byte++) {
+        bool is_plain = (byte >= 33 && byte <= 126) || (byte >= 161 && byte <= 172) || byte >= 174;
+        strbuf_printf(&json, "%s\"\\u%04x\":%d", byte ? "," : "", is_plain ? byte : 256 + next, byte);
+        next += !is_plain;
+    }
+    strbuf_puts(&json, "},\"merges\":[]}}");
+    const char *dir = scratch_dir();
+    char        config[100];
+    Tokenizer  *tokenizer = NULL;
+    snprintf(config, sizeof config, "{\"eos_token\": \"%s\"}", eos);
+    EXPECT_OK(file_write_atomic(path_in(dir, "tokenizer.json"), json.data, json.len));
+    EXPECT_OK(file_write_atomic(path_in(dir, "tokenizer_config.json"), config, strlen(config)));
+    EXPECT_OK(tokenizer_load(dir, &tokenizer));
+    EXPECT_OK(file_remove_tree(dir));
+    strbuf_deinit(&json);
+    return tokenizer;
+}
+
+static const char source[] = "{% for m in messages %}[{{ m.role }}]{{ m.content }}<|end|>{% endfor %}"
+                             "{% if add_generation_prompt %}[assistant]{% endif %}";
+
+typedef struct Kit {
+    const char    *dir;
+    char           data[4200], cache[4200];
+    Tokenizer     *tokenizer;
+    Template      *tmpl;
+    DatasetOptions dataset;
+    TokenizeJob    job;
+    TokenizeReport report;
+} Kit;
+
+static void kit_open(Kit *kit)
+{
+    *kit = (Kit){ .dir = strdup(scratch_dir()), .tokenizer = byte_tokenizer("<|end|>") };
+    EXPECT_OK(template_parse("template", source, strlen(source), &kit->tmpl));
+    snprintf(kit->data, sizeof kit->data, "%s/data.jsonl", kit->dir);
+    snprintf(kit->cache, sizeof kit->cache, "%s/cache", kit->dir);
+    kit->dataset = (DatasetOptions){ .path = kit->data };
+    kit->job = (TokenizeJob){ .tokenizer = kit->tokenizer, .tmpl = kit->tmpl, .cache_dir = kit->cache, .num_threads = 2,
+                              .shard_tokens = 20000 };
+    kit->job.dataset = &kit->dataset;
+}
+
+static void kit_close(Kit *kit)
+{
+    EXPECT_OK(file_remove_tree(kit->dir));
+    tokenizer_destroy(kit->tokenizer);
+    template_destroy(kit->tmpl);
+    free((void *)kit->dir);
+}
+
+/* rows conversations; every `bad`th is broken JSON (0: none). */
+static void write_chats(Kit *kit, int rows, int bad)
+{
+    StrBuf text = { 0 };
+    for (int i = 0; i < rows; i++) {
+        if (bad && i % bad == bad - 1)
+            strbuf_puts(&text, "{\"messages\": [}\n");
+        else
+            strbuf_printf(&text, "{\"messages\": [{\"role\": \"user\", \"content\": \"question %d of %.*s\"}, {\"role\": \"assistant\", "
+                                 "\"content\": \"answer %d\"}]}\n", i, i % 97,
+                          "a rather long text that goes on and on, for as long as anybody may care to read what it has to say.....", i * i);
+    }
+    EXPECT_OK(file_write_atomic(kit->data, text.data, text.len));
+    strbuf_deinit(&text);
+}
+
+/* Hash of all shards and dataset.json in a folder. */
+static uint64_t folder_hash(const char *dir)
+{
+    uint64_t hash = 0, one;
+    for (int i = 0; i < 1000; i++) {
+        char path[4300];
+        snprintf(path, sizeof path, "%s/shard-%05d.tokens", dir, i);
+        if (!file_exists(path)) break;
+        EXPECT_OK(file_hash(path, &one));
+        hash = hash * 31 + one;
+    }
+    EXPECT_OK(file_hash(path_in(dir, "dataset.json"), &one));
+    return hash * 31 + one;
+}
+
+static void threads_change_no_byte(void)
+{
+    Kit      kit;
+    uint64_t first = 0;
+    kit_open(&kit);
+    write_chats(&kit, 30000, 0);
+    for (int threads = 1; threads <= 5; threads += 2) {
+        EXPECT_OK(file_remove_tree(kit.cache));
+        kit.job.num_threads = threads;
+        EXPECT_OK(tokenize_dataset(&kit.job, &kit.report));
+        EXPECT(!kit.report.was_cached);
+        EXPECT_INT(kit.report.num_rows, 30000);
+        EXPECT_INT(kit.report.num_documents, 30000);
+        uint64_t hash = folder_hash(kit.report.dir);
+        if (threads == 1) first = hash;
+        EXPECT(hash == first);
+    }
+    TokenizeReport again;
+    EXPECT_OK(tokenize_dataset(&kit.job, &again));
+    EXPECT(again.was_cached);
+    EXPECT_INT(again.num_tokens, kit.report.num_tokens);
+    EXPECT_CONTAINS(again.format, "conversation");
+    kit_close(&kit);
+}
+
+static bool kill_at(void *context, int64_t rows, int64_t tokens, double fraction)
+{
+    (void)tokens;
+    (void)fraction;
+    if (rows >= *(int64_t *)context) kill(getpid(), SIGKILL);
+    return true;
+}
+
+static void killed_runs_end_with_equal_bytes(void)
+{
+    Kit kit;
+    kit_open(&kit);
+    write_chats(&kit, 40000, 500);
+    kit.dataset.skip_bad_rows = true;
+    EXPECT_OK(tokenize_dataset(&kit.job, &kit.report));
+    EXPECT_INT(kit.report.num_bad_rows, 80);
+    EXPECT_INT(kit.report.num_examples, 5);
+    EXPECT_CONTAINS(kit.report.examples[0], "data.jsonl:500:");
+    uint64_t want = folder_hash(kit.report.dir);
+    EXPECT_OK(file_remove_tree(kit.cache));
+    for (int64_t at = 4000; at < 40000; at += 9000) {
+        pid_t child = fork();
+        if (child == 0) {
+            kit.job.progress = kill_at;
+            kit.job.context = &at;
+            _exit(tokenize_dataset(&kit.job, &kit.report) == OK);
+        }
+        int state;
+        EXPECT(waitpid(child, &state, 0) == child && WIFSIGNALED(state));
+    }
+    EXPECT_OK(tokenize_dataset(&kit.job, &kit.report));
+    EXPECT(folder_hash(kit.report.dir) == want);
+    EXPECT_INT(kit.report.num_bad_rows, 80);
+    EXPECT(!file_exists(path_in(kit.report.dir, "progress.json")));
+    kit_close(&kit);
+}
+
+static void every_input_of_the_key_changes_it(void)
+{
+    Kit  kit;
+    char dirs[12][4200];
+    int  count = 0;
+    bool is_whole;
+    kit_open(&kit);
+    write_chats(&kit, 100, 0);
+#define NEXT_DIR() EXPECT_OK(tokenize_find(&kit.job, dirs[count++], sizeof dirs[0], &is_whole))
+    NEXT_DIR();
+    kit.dataset.train_on = TRAIN_ON_ALL;
+    NEXT_DIR();
+    kit.dataset.train_on = TRAIN_ON_ASSISTANT;
+    kit.dataset.samples = 7;
+    NEXT_DIR();
+    kit.dataset.samples = 0;
+    kit.dataset.system_prompt = "be kind";
+    NEXT_DIR();
+    kit.dataset.system_prompt = NULL;
+    Template *tmpl = kit.tmpl;
+    kit.job.tmpl = NULL;
+    NEXT_DIR();
+    kit.job.tmpl = tmpl;
+    Tokenizer *other = byte_tokenizer("none");
+    kit.job.tokenizer = other;
+    NEXT_DIR();
+    kit.job.tokenizer = kit.tokenizer;
+    write_chats(&kit, 101, 0);
+    NEXT_DIR();
+    for (int i = 0; i < count; i++)
+        for (int k = 0; k < i; k++) EXPECT(strcmp(dirs[i], dirs[k]) != 0);
+    write_chats(&kit, 100, 0);
+    NEXT_DIR();
+    EXPECT_STR(dirs[count - 1], dirs[0]);
+    tokenizer_destroy(other);
+    kit_close(&kit);
+}
+
+static void bad_rows_stop_with_their_place(void)
+{
+    Kit kit;
+    kit_open(&kit);
+    write_chats(&kit, 3000, 1700);
+    EXPECT_FAILS(tokenize_dataset(&kit.job, &kit.report), ERR_INVALID, "data.jsonl:1700:");
+    EXPECT_OK(file_write_atomic(kit.data, "{\"messages\": 1}\n", 16));
+    EXPECT_FAILS(tokenize_dataset(&kit.job, &kit.report), ERR_INVALID, "data.jsonl:1: want messages");
+    EXPECT_OK(file_write_atomic(kit.data, "", 0));
+    EXPECT_FAILS(tokenize_dataset(&kit.job, &kit.report), ERR_INVALID, "the dataset is empty");
+    const char *none = "{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}]}\n";
+    EXPECT_OK(file_write_atomic(kit.data, none, strlen(none)));
+    EXPECT_FAILS(tokenize_dataset(&kit.job, &kit.report), ERR_INVALID, "1 without a trained token");
+    kit_close(&kit);
+}
+
+static void long_texts_become_one_document(void)
+{
+    Kit kit;
+    kit_open(&kit);
+    size_t len = (size_t)TEXT_PART_BYTES + 5000;
+    char  *text = malloc(len);
+    for (size_t i = 0; i < len; i++) text[i] = i % 50 == 49 ? '\n' : (char)('a' + i % 7);
+    snprintf(kit.data, sizeof kit.data, "%s/long.txt", kit.dir);
+    EXPECT_OK(file_write_atomic(kit.data, text, len));
+    EXPECT_OK(tokenize_dataset(&kit.job, &kit.report));
+    EXPECT_INT(kit.report.num_documents, 1);
+    EXPECT_INT(kit.report.num_tokens, (int64_t)len + 1);
+    ShardSet set;
+    EXPECT_OK(shard_set_open(kit.report.dir, &set));
+    int32_t ids[3];
+    EXPECT_OK(shard_read(set.shards[0], (int64_t)len - 2, 3, ids));
+    EXPECT_INT(ids[1], text[len - 1]);
+    EXPECT_INT(ids[2], 256);
+    shard_set_close(&set);
+    free(text);
+    kit_close(&kit);
+}
+
+static bool check_row(void *context, const InspectRow *row)
+{
+    int *seen = context;
+    EXPECT_INT(row->row, *seen);
+    EXPECT_INT(row->line, *seen + 1);
+    EXPECT(row->count > 0 && row->num_trained > 0 && row->text.len > 0);
+    return ++*seen < 20;
+}
+
+static void inspecting_adds_up(void)
+{
+    Kit            kit;
+    InspectSummary summary;
+    int            seen = 0;
+    kit_open(&kit);
+    write_chats(&kit, 500, 0);
+    EXPECT_OK(inspect_dataset(&kit.job, 0, 256, check_row, &seen, &summary));
+    EXPECT_INT(summary.num_rows, 20);
+    EXPECT_OK(inspect_dataset(&kit.job, 0, 256, NULL, NULL, &summary));
+    EXPECT_OK(tokenize_dataset(&kit.job, &kit.report));
+    EXPECT_INT(summary.num_tokens, kit.report.num_tokens);
+    EXPECT_INT(summary.num_trained, kit.report.num_trained);
+    EXPECT(summary.packing_efficiency > 0.9 && summary.packing_efficiency <= 1);
+    int64_t sum = 0;
+    for (int i = 0; i < INSPECT_BUCKETS; i++) sum += summary.histogram[i];
+    EXPECT_INT(sum, 500);
+    kit_close(&kit);
+}
+
+TEST_MAIN(TEST(threads_change_no_byte), TEST(killed_runs_end_with_equal_bytes), TEST(every_input_of_the_key_changes_it),
+          TEST(bad_rows_stop_with_their_place), TEST(long_texts_become_one_document), TEST(inspecting_adds_up))
