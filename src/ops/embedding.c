@@ -36,13 +36,8 @@ static void embedding_task(void *context, int64_t task, int worker)
     const TensorView *w = &args->in[1], *x = &args->out[0];
     const int32_t    *tokens = args->in[0].data;
     int64_t           cols = w->type.dim[1], step = rows_per_task(cols), end = min_i64(type_rows(&x->type), (task + 1) * step);
-    float             scratch[TILE];
     (void)worker;
-    for (int64_t row = task * step; row < end; row++)
-        for (int64_t c = 0; c < cols; c += TILE) {
-            int64_t n = min_i64(TILE, cols - c);
-            tile_store(x, row * cols + c, tile_load(w, tokens[row] * cols + c, n, scratch), n);
-        }
+    for (int64_t row = task * step; row < end; row++) tile_copy(x, row * cols, w, tokens[row] * cols, cols);
 }
 
 static Status embedding_cpu(const KernelArgs *args)

@@ -21,14 +21,10 @@ static Status gather_row_cpu(const KernelArgs *args)
     const TensorView *x = &args->in[0], *y = &args->out[0];
     const int32_t    *index = args->in[1].data;
     int64_t           len = x->type.dim[1], cols = x->type.dim[2];
-    float             scratch[TILE];
     for (int64_t b = 0; b < x->type.dim[0]; b++) {
         FAIL_IF(index[b] < 0 || index[b] >= len, ERR_INVALID, "index %d of sequence %lld is outside its %lld rows", index[b],
                 (long long)b, (long long)len);
-        for (int64_t c = 0; c < cols; c += TILE) {
-            int64_t n = min_i64(TILE, cols - c);
-            tile_store(y, b * cols + c, tile_load(x, (b * len + index[b]) * cols + c, n, scratch), n);
-        }
+        tile_copy(y, b * cols, x, (b * len + index[b]) * cols, cols);
     }
     return OK;
 }

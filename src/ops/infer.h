@@ -66,6 +66,22 @@ static inline void tile_add(const TensorView *t, int64_t at, const float *src, i
     vec_add_row(vec_at_mut(t->data, t->type.dtype, at), t->type.dtype, src, count);
 }
 
+/* Elements of one tensor to another. */
+static inline void tile_copy(const TensorView *to, int64_t to_at, const TensorView *from, int64_t from_at, int64_t count)
+{
+    float scratch[TILE];
+    if (to->type.dtype == from->type.dtype) {
+        void       *dst = vec_at_mut(to->data, to->type.dtype, to_at);
+        const void *src = vec_at(from->data, to->type.dtype, from_at);
+        if (dst != src) memcpy(dst, src, (size_t)(count * dtype_bytes(to->type.dtype)));
+        return;
+    }
+    for (int64_t i = 0; i < count; i += TILE) {
+        int64_t n = count - i < TILE ? count - i : TILE;
+        tile_store(to, to_at + i, tile_load(from, from_at + i, n, scratch), n);
+    }
+}
+
 static inline int64_t min_i64(int64_t a, int64_t b) { return a < b ? a : b; }
 static inline int64_t max_i64(int64_t a, int64_t b) { return a > b ? a : b; }
 static inline int64_t div_up(int64_t a, int64_t b) { return (a + b - 1) / b; }

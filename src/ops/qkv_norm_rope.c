@@ -66,24 +66,23 @@ static void qkv_norm_rope_row(const KernelArgs *args, int64_t row, const float *
     const float      *cosines = table + ((const int32_t *)args->in[IN_POSITIONS].data)[row] * head_dim;
     float            *rstd = args->out[1].data ? (float *)args->out[1].data + row * turned : NULL;
     float             scratch_x[ROPE_MAX_HEAD_DIM], scratch_y[ROPE_MAX_HEAD_DIM], normed[ROPE_MAX_HEAD_DIM];
-    for (int64_t h = 0; h < heads; h++) {
+    for (int64_t h = 0; h < turned; h++) {
         int64_t      at = (row * heads + h) * head_dim;
         const float *x = tile_load(qkv, at, head_dim, scratch_x);
         float        r = 1;
-        if (wq && h < turned) {
+        if (wq) {
             r = rms_rstd(vec_dot(x, x, head_dim), head_dim, attrs->eps);
             rms_scale(normed, x, h < attrs->num_heads ? wq : wk, r, head_dim);
             x = normed;
         }
-        if (rstd && h < turned) rstd[h] = r;
+        if (rstd) rstd[h] = r;
         if (!y->data) continue;
         float *result = tile_result(y, at, scratch_y);
-        if (h < turned)
-            rope_turn(result, x, cosines, head_dim / 2, false);
-        else if (result != x)
-            memcpy(result, x, (size_t)head_dim * sizeof(float));
+        rope_turn(result, x, cosines, head_dim / 2, false);
         tile_store(y, at, result, head_dim);
     }
+    int64_t values = (row * heads + turned) * head_dim;
+    if (y->data) tile_copy(y, values, qkv, values, (heads - turned) * head_dim);
 }
 
 static void qkv_norm_rope_task(void *context, int64_t task, int worker)

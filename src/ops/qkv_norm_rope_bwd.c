@@ -111,10 +111,8 @@ static void qkv_norm_rope_bwd_task(void *context, int64_t task, int worker)
         for (int64_t h = 0; h < turned; h++)
             head_bwd(args, (row * heads + h) * head_dim, table + positions[row] * head_dim, h < num_q ? wq : wk,
                      wq ? rstd[row * turned + h] : 1, h < num_q ? dwq : dwk, &scratch);
-        for (int64_t h = turned; dx->data && h < heads; h++) {
-            int64_t at = (row * heads + h) * head_dim;
-            tile_store(dx, at, tile_load(dy, at, head_dim, scratch.dy), head_dim);
-        }
+        int64_t values = (row * heads + turned) * head_dim;
+        if (dx->data) tile_copy(dx, values, dy, values, (heads - turned) * head_dim);
     }
 }
 

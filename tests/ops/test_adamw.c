@@ -153,5 +153,34 @@ static void draws_name_what_they_are_for(void)
     }
 }
 
-TEST_MAIN(TEST(tiny_updates_add_up_in_bf16), TEST(a_bf16_second_moment_decays), TEST(a_master_copy_is_exact),
+/* Several tasks of many tiles, against the formula in fp64. */
+static void a_large_segment_follows_the_formula(void)
+{
+    const AdamwAttrs a = { .beta1 = 0.9, .beta2 = 0.99, .eps = 1e-3, .weight_decay = 0.1, .max_grad_norm = 2 };
+    enum { LARGE = 40001 };
+    OpCase     c;
+    TensorType flat = type_make(DT_F32, 1, (int64_t)LARGE), one = type_make(DT_F32, 1, INT64_C(1));
+    TensorType in[NODE_MAX_IN] = { flat, flat, flat, flat, one, one, type_make(DT_F32, 1, (int64_t)HYPER_COUNT),
+                                   type_make(DT_I64, 1, (int64_t)STEP_COUNT), type_make(DT_I64, 2, INT64_C(1), INT64_C(4)) };
+    int        ranges[NODE_MAX_IN] = { 0 };
+    EXPECT_OK(op_case_make(&c, &op_adamw, &a, in));
+    op_case_fill(&c, 1, ranges);
+    int64_t segment[4] = { 0, LARGE, 1, 7 };
+    memcpy(c.in[8].data, segment, sizeof segment);
+    RunOptions   run = { .want = ~0u, .poison = 0xFF };
+    const float *w = (float *)(void *)c.in[0].data, *g = (float *)(void *)c.in[1].data, *m = (float *)(void *)c.in[2].data,
+                *v = (float *)(void *)c.in[3].data, *hyper = (float *)(void *)c.in[6].data, *got = (float *)(void *)c.out[0].data;
+    double       clip = 2 / (sqrt((double)*(float *)(void *)c.in[4].data) + 1e-6), worst = 0;
+    EXPECT_OK(op_case_run(&c, &op_adamw.cpu[0], &run, "adamw"));
+    for (int i = 0; i < LARGE; i++) {
+        double grad = (double)g[i] * clip, first = 0.9 * (double)m[i] + 0.1 * grad, second = 0.99 * (double)v[i] + 0.01 * grad * grad;
+        double lr = (double)hyper[HYPER_LR], denom = sqrt(second / (double)hyper[HYPER_BIAS2]) + 1e-3;
+        double want = (double)w[i] * (1 - lr * 0.1) - lr * first / (double)hyper[HYPER_BIAS1] / denom;
+        worst = fmax(worst, fabs(want - (double)got[i]));
+    }
+    EXPECT_NEAR(worst, 0, 2e-6);
+    op_case_free(&c);
+}
+
+TEST_MAIN(TEST(a_large_segment_follows_the_formula), TEST(tiny_updates_add_up_in_bf16), TEST(a_bf16_second_moment_decays), TEST(a_master_copy_is_exact),
           TEST(a_step_that_is_not_finite_touches_nothing), TEST(draws_name_what_they_are_for))
