@@ -180,7 +180,8 @@ static Status bind_extras(Render *r, MacroCall *call)
     if (node->uses_kwargs) *slot_of(call->frame, node->kwargs) = (Value){ .type = V_DICT, .dict = rest };
     if (node->uses_varargs) {
         uint32_t count = call->args->count > num_params ? call->args->count - num_params : 0;
-        *slot_of(call->frame, node->varargs) = value_list(r, V_TUPLE, (Value *)call->args->items + num_params, count);
+        Value   *rest_items = count ? (Value *)call->args->items + num_params : NULL;
+        *slot_of(call->frame, node->varargs) = value_list(r, V_TUPLE, rest_items, count);
     } else if (call->args->count > num_params) {
         return render_fail(r, "the macro takes not more than %u arguments", num_params);
     }

@@ -27,7 +27,7 @@ typedef struct MethodTable {
 } MethodTable;
 
 extern const MethodTable template_text_methods, template_list_methods, template_tuple_methods, template_dict_methods,
-    template_number_methods, template_loop_methods, template_cycler_methods;
+    template_range_methods, template_number_methods, template_loop_methods, template_cycler_methods;
 
 /* The type's table, or NULL. */
 const MethodTable *method_table_of(Value object);

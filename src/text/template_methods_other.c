@@ -49,6 +49,27 @@ METHOD_FN(list_copy)
     return OK;
 }
 
+/* Ranges: as the list of their items. */
+static Status spread_range(Render *r, Value *self)
+{
+    List list;
+    TRY(value_to_list(r, *self, &list));
+    *self = value_list(r, V_LIST, list.items, list.count);
+    return OK;
+}
+
+METHOD_FN(range_count)
+{
+    TRY(spread_range(r, &self));
+    return list_count(r, self, argv, args, out);
+}
+
+METHOD_FN(range_index)
+{
+    TRY(spread_range(r, &self));
+    return list_index(r, self, argv, args, out);
+}
+
 METHOD_FN(dict_get_method)
 {
     UNUSED(args);
@@ -132,6 +153,10 @@ const MethodTable template_tuple_methods = { .methods = {
     [M_count] = { "count", list_count, "!value" }, [M_index] = { "index", list_index, "!value start end" },
 } };
 
+const MethodTable template_range_methods = { .methods = {
+    [M_count] = { "count", range_count, "!value" }, [M_index] = { "index", range_index, "!value" },
+} };
+
 const MethodTable template_list_methods = { .methods = {
     [M_count] = { "count", list_count, "!value" }, [M_index] = { "index", list_index, "!value start end" },
     [M_copy] = { "copy", list_copy, "" },
@@ -163,6 +188,7 @@ const MethodTable *method_table_of(Value object)
     case V_STRING: return &template_text_methods;
     case V_LIST: return &template_list_methods;
     case V_TUPLE: return &template_tuple_methods;
+    case V_RANGE: return &template_range_methods;
     case V_DICT: return &template_dict_methods;
     case V_BOOL:
     case V_INT:

@@ -20,7 +20,7 @@ import jinja2
 from jinja2.ext import Extension, loopcontrols
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from template_snippets import CONTEXT, snippets
+from template_snippets import CONTEXT, CORPUS_ONLY, snippets
 
 warnings.simplefilter("ignore")
 
@@ -278,10 +278,10 @@ def main():
     if args.corpus:
         good = [t for t in snippets() if render(t, CONTEXT)[0] is not None]
         bad = [t for t in snippets() if render(t, CONTEXT)[0] is None]
-        seeds = ["".join(good[i:i + 12]) for i in range(0, len(good), 12)] + bad
+        seeds = ["".join(good[i:i + 12]) for i in range(0, len(good), 12)] + bad + CORPUS_ONLY
         for i, seed in enumerate(seeds):
             with open(f"{args.corpus}/seed_{i:03d}", "wb") as out:
-                out.write(seed.encode() + b"\0" + json.dumps(CONTEXT, ensure_ascii=False).encode())
+                out.write(seed.encode("latin-1" if seed == "\xff" else "utf-8") + b"\0" + json.dumps(CONTEXT, ensure_ascii=False).encode())
         print(len(seeds), "seeds")
         return 0
     if args.snippets:

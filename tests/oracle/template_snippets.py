@@ -116,6 +116,223 @@ _STATEMENTS = [
     "{% for message in messages[::-1] %}{% set index = (messages|length - 1) - loop.index0 %}{{ index }}{% endfor %}", "{{ '</think>' in messages[0].content }}", "{{ ('a</think>b'.split('</think>')|last).lstrip('\\n') }}", "{{ messages[2].tool_calls[0] | tojson(indent=4) }}", "{% for tc in messages[2].tool_calls %}{{ tc.name }}({{ tc.arguments | items | map('join', '=') | join(', ') }}){% endfor %}",
 ]
 
+_STATEMENTS += ["{{ " + e + " }}" for e in r"""
+d.items().x.y
+(l|map('upper')).x.y
+namespace().x.y
+loop.x.y
+joiner().x.y
+cycler(1).x.y
+s.x.y
+(1, 2).x.y
+n.x.y
+f.x.y
+yes.x.y
+range.x.y
+range(2).x.y
+l[9].x
+none.x.y
+([]|first).x
+5|length
+1.5 and 2
+range(3) == range(0, 3)
+range(3) == range(4)
+range == range
+namespace() == namespace()
+5 in 'abc'
+{1: 2}[1]
+{1: 2, none: 3, 1.5: 4}[1.5]
+{1: 2}[2] is defined
+2.5 < 3
+2.5 == f
+f < 2.4
+'%.5d' % 42
+'%.5000d' % 1
+'%f %F %G' % (1e400, -1e400, 1e400)
+'{:10}|{:<10}|'.format(1.5, 2.5)
+'%r' % [1]
+'%*d' % (5, 3)
+'%*d' % ('a', 3)
+'%c' % 1.5
+'%q' % 1
+'{:=5}'.format('a')
+'{:05}'.format('a')
+'{:5}'.format([1])
+'{} {0}'.format(1)
+'{x}'.format()
+'{0[1]}'.format([1, 2])
+'{0.x}'.format(1)
+'{!z}'.format(1)
+'{'.format()
+'}'.format()
+'{:.}'.format(1.5)
+'{:5q}'.format(1)
+'{:.2d}'.format(1)
+'{:x}'.format(1.5)
+s.replace('a', 'b', q=1)
+s.replace('a')
+s.split(sep='o')
+'a b'.split(sep=none, maxsplit=1)
+s|replace('a', old='b', new='c')
+dict(a=1, a=2)
+dict(*[[('a', 1)]])
+dict(**{'a': 1})
+dict(**5)
+dict(**{1: 2})
+dict(1)
+dict([1])
+dict([(1, 2, 3)])
+dict({}, {})
+namespace(1, 2)
+range()
+range(0, 5, 0)
+range(zz)
+range('a')
+cycler()
+raise_exception(zz)
+range(1, 2, 3).count(1)
+range(10).index(4)
+range(10).index(40)
+'\x00\x1f\u200b'|string|list
+['\x00\x1f\u200b\U000e0001']
+s.nope()
+l.index(99)
+l.index(3, 1)
+l.index(2, -2, -1)
+n.bit_length
+f.bit_length()
+n.is_integer()
+s|int(0, 99)
+'9' * 30|int
+'99999999999999999999'|int
+1e30|int
+'inf'|int
+'nan'|int
+2 ** 63
+2 ** 64
+(-1) ** 5
+0 ** 0
+0 ** -1
+(-8) ** 0.5
+2.0 ** 2000
+-7.5 // 2
+7 // -2.0
+0.0 % 3
+-0.0 // 5
+9223372036854775807 * 2
+-9223372036854775807 - 2
+'abc' - 1
+l[::0]
+l['a':]
+l[none:2]
+s[::-2]
+u[::-2]
+{}.x[1:2]
+zz[1:]
+'abc'.center(10, 'xy')
+'abc'.join([1])
+''.join(zz)
+s.find(1)
+s.count('')
+s.find('o', -4)
+s.find('o', -4, -1)
+s.find('x', 50)
+'a'.split('')
+'a'.partition('')
+s.startswith(1)
+s.zfill(-1)
+{'a': 1}|dictsort(by='x')
+5|dictsort
+zz|dictsort
+5|xmlattr
+{'a b': 1}|xmlattr
+{1: 1}|xmlattr
+[1]|urlencode
+[(1, 2, 3)]|urlencode
+'a'|round
+2.5|round(method='x')
+1e308|round(2, 'ceil')
+12345|round(-20)
+15|round(-1)
+25|round(-1)
+-15|round(-1)
+1.5|round(400)
+123.0|round(-400)
+zz|round
+zz|float
+none|float
+'1_0'|float
+'0x10'|float
+'0b101'|int(0)
+'0o17'|int(8)
+'010'|int(0)
+'+5'|int
+'-5'|int
+'5 5'|int
+''|int
+5|indent
+zz|indent
+'a'|truncate(2)
+'abcdefghij'|truncate(3, leeway=none)
+12345|truncate(1)
+5|items|list
+l|sum('x')
+words|sum
+[]|sum(start='')
+l|max(attribute='x')
+l|map|list
+l|map(5)|list
+l|map(foo=1)|list
+l|map(attribute='a', foo=1)|list
+none|map('upper')|list
+5|map('upper')|list
+l|select(5)|list
+l|select('nope')|list
+l|selectattr|list
+none|select|list
+5|reverse
+d|reverse|list
+(l|map('string'))|reverse
+(l|map('string'))|last
+d.items()|last
+5|last
+5|first
+5|join
+'x'|join(zz)
+l|join(5)
+users|unique|list
+s|attr(5)
+s|attr('nope') is defined
+s|format(1, a=2)
+'a.b.c.d.e.f.g.h.i.j.k.l.m.n.o.p.q'|map(attribute='a.b.c.d.e.f.g.h.i.j.k.l.m.n.o.p.q')|list
+l|tojson(separators=5)
+l|tojson(indent='x')
+l|tojson(indent=1.5)
+range(2)|tojson
+1e400|tojson
+-1e400|tojson
+{1e400: 1}|tojson
+'a'|filesizeformat
+1e30|filesizeformat
+(-5)|filesizeformat
+'<p>a &amp; b</p> <!-- x'|striptags
+'a < b'|striptags
+5|batch('a')|list
+""".strip().split("\n")]
+_STATEMENTS += [
+    "{% macro m(a) %}{{ a }}{% endmacro %}{{ m }}{{ m.catch_kwargs }}{{ m.catch_varargs }}{{ m.caller }}{{ m.zz is defined }}{{ m(*[1]) }}{{ m(**{'a': 2}) }}{{ m(1, a=2) }}",
+    "{% macro m() %}{{ varargs }}{% endmacro %}{{ m() }}{{ m(1) }}", "{% macro m() %}{{ caller }}{% endmacro %}{% call m() %}x{% endcall %}", "{% call n() %}{% endcall %}", "{% call range(3) %}{% endcall %}", "{% filter length %}a{% endfilter %}",
+    "{% for i in l %}{{ loop(l) }}{% endfor %}", "{% for i in l recursive %}{{ loop() }}{% endfor %}", "{% for i in l %}{{ loop.cycle() }}{% endfor %}", "{% for i in l %}{{ loop.zz is defined }}{{ loop|length }}{{ loop is iterable }}{% endfor %}",
+    "{% for i in l %}{% for a, b in loop %}{{ a }}{{ b.index }}{% endfor %}{% endfor %}", "{% for i in l|map('int') if i > 0 %}{{ loop.revindex }}{{ loop.nextitem }}{% endfor %}", "{% for i in l %}{% continue %}{% else %}e{% endfor %}",
+    "{% for i in range(20)|map('int') %}{{ loop.length }}{% endfor %}", "{% set (a, b) = 5 %}", "{% set a, b = d %}{{ a }}", "{% set a, b, c = d.items() %}{{ b }}", "{% set ns = namespace() %}{% set ns.a %}x{% endset %}{{ ns.a }}", "{% set zz.a = 1 %}",
+    "{% set x | nofilter %}{% endset %}", "{% with 1 = 2 %}{% endwith %}", "{% call 5 %}{% endcall %}", "{% autoescape true %}{% endautoescape %}", "{{ '\\ud800' }}", "{{ '\\x4' }}", "{{ '\\é\\€\\😀' }}", "{{ 1.5.2 }}", "{{ a.. }}", "{{ a[1, 2] is defined }}", "{{ a[1:2, 3] }}", "{{ 0x }}", "{{ 007 }}", "{{ 99999999999999999999 }}", "{{ ] }}", "{{ (] }}", "{{ ! }}", "{{ $ }}", "{{ é }}", "{{ f(a=1, 2) }}", "{{ f(**a, *b) }}", "{{ f(*a, *b) }}", "{{ x is defined is none }}", "{{ x is }}", "{{ x| }}", "{{ }}", "{% 5 %}", "{% set %}", "{% for x on y %}{% endfor %}", "{% macro %}", "{% macro m(5) %}{% endmacro %}", "{% filter %}{% endfilter %}", "{{ x.a.b|a.b }}", "{% block x %}{% endblock %}", "{% elif x %}",
+]
+
+# Not the same everywhere, or refused on purpose: for the fuzzer only.
+CORPUS_ONLY = ["{{ strftime_now('%Y-%m-%d') }}", "{{ strftime_now(5) }}", "{{ d.get }}", "{% for i in range(99999) %}{% for j in range(999) %}{% endfor %}{% endfor %}", "{{ 'x' * 99999999 }}",
+               "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}", "{% set ns = namespace() %}{% set ns.a = ns %}{{ ns }}{{ ns == ns }}", "{{ '\\N{DASH}' }}", "{{ '(' * 9 }}{{ '%999999999d' % 1 }}",
+               "{% set ns = namespace(l=[]) %}{% for i in range(2000) %}{% set ns.l = [ns.l] %}{% endfor %}{{ ns.l|tojson }}", "{{ " + "(" * 300, "{% if 1 %}" * 300, "{{ 1" + "+1" * 300 + " }}", "\xff"]
+
 
 def snippets():
     out = []
