@@ -289,7 +289,8 @@ Status format_percent(Render *r, Value format, const Args *args, bool one_value,
         spread.items = args->items[0].list->items;
         spread.count = args->items[0].list->count;
     } else if (one_value && args->items[0].type != V_STRING &&
-               (args->items[0].type == V_DICT || args->items[0].type == V_LIST || args->items[0].type == V_UNDEFINED)) {
+               (args->items[0].type == V_DICT || args->items[0].type == V_LIST || args->items[0].type == V_RANGE ||
+                args->items[0].type == V_UNDEFINED)) {
         p.mapping = args->items[0];
     } else if (args->num_keywords) {
         Dict *dict = arena_new(&r->arena, Dict);
