@@ -1,0 +1,51 @@
+/* What the two directions of qkv_norm_rope share: a head is a group of lanes of one warp, a 16-byte pack a lane, so that the
+ * rotation's partner element is a shuffle away. Head sizes that don't fit so go a warp a head, element by element. */
+#pragma once
+
+#include "ops/rows.cuh"
+
+typedef struct QkvDims {
+    int64_t rows, num_q, num_kv, head_dim, table_len;
+    float   eps;
+} QkvDims;
+
+static inline QkvDims qkv_dims(const QkvAttrs *attrs, const TensorType *qkv, const TensorType *table)
+{
+    QkvDims d = { type_rows(qkv), attrs->num_heads, attrs->num_kv_heads, attrs->head_dim, table->dim[0], (float)attrs->eps };
+    return d;
+}
+
+/* Lanes a head takes at 16 bytes each; 0: the head doesn't fit a power of two of at least two lanes. */
+static inline int head_lanes(int64_t head_dim, DType dtype)
+{
+    int64_t bytes = head_dim * dtype_bytes(dtype);
+    for (int lanes = 2; lanes <= 32; lanes *= 2)
+        if (bytes == lanes * 16) return lanes;
+    return 0;
+}
+
+template <int LANES> static __device__ __forceinline__ float group_sum(float x)
+{
+#pragma unroll
+    for (int offset = LANES / 2; offset; offset >>= 1) x += __shfl_xor_sync(0xFFFFFFFFu, x, offset);
+    return x;
+}
+
+/* Turns this lane's part v of a head by row `position` of the table; sign -1: back. All lanes of the warp take part. */
+template <int LANES, int N>
+static __device__ __forceinline__ void turn_pack(float *v, const float *table, int32_t position, int64_t len, int lane, float sign)
+{
+    const int   half = LANES * N / 2;
+    bool        upper = lane >= LANES / 2, inside = position >= 0 && position < len;
+    int         i = (lane % (LANES / 2)) * N;
+    const float *cosines = table + (inside ? (int64_t)position * 2 * half : 0) + i;
+    float       c[N], s[N];
+    load_n<N>(cosines, c);
+    load_n<N>(cosines + half, s);
+#pragma unroll
+    for (int k = 0; k < N; k++) {
+        float other = __shfl_xor_sync(0xFFFFFFFFu, v[k], LANES / 2);
+        float turned = v[k] * c[k] + (upper ? sign : -sign) * other * s[k];
+        v[k] = inside ? turned : NAN;
+    }
+}

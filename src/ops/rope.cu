@@ -1,0 +1,29 @@
+/* rope on CUDA: a thread a pair. The unfused form: training and generation use qkv_norm_rope. */
+#include "ops/rows.cuh"
+
+static __global__ void rope_pairs(TensorView x, const float *table, const int32_t *positions, TensorView y, int64_t pairs, int64_t heads,
+                                  int64_t head_dim, int64_t len, float sign)
+{
+    int64_t half = head_dim / 2;
+    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < pairs; i += (int64_t)gridDim.x * blockDim.x) {
+        int64_t head = i / half, k = i - head * half, row = head / heads, at = head * head_dim + k;
+        int32_t position = positions[row];
+        bool    inside = position >= 0 && position < len;
+        float   c = inside ? table[position * head_dim + k] : NAN, s = inside ? sign * table[position * head_dim + half + k] : NAN;
+        float   first = elem_get(x.data, x.type.dtype, at), second = elem_get(x.data, x.type.dtype, at + half);
+        elem_set(y.data, y.type.dtype, at, first * c - second * s);
+        elem_set(y.data, y.type.dtype, at + half, second * c + first * s);
+    }
+}
+
+static Status rope_run(const KernelArgs *args)
+{
+    const TensorView *x = &args->in[0], *table = &args->in[1];
+    int64_t           pairs = type_numel(&x->type) / 2;
+    rope_pairs<<<cuda_grid(pairs, 256), 256, 0, cuda_stream(args)>>>(*x, (const float *)table->data, (const int32_t *)args->in[2].data,
+                                                                     args->out[0], pairs, x->type.dim[2], x->type.dim[3], table->type.dim[0],
+                                                                     ((const RopeAttrs *)args->attrs)->inverse ? -1.0f : 1.0f);
+    return CUDA_LAUNCHED();
+}
+
+CUDA_KERNELS(rope, { .dtypes = DT_SET_FLOAT, .run = rope_run, .name = "pairs" })

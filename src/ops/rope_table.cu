@@ -1,0 +1,28 @@
+/* rope_table on CUDA: a thread an angle, in double: it runs once. */
+#include "ops/rows.cuh"
+
+static __global__ void rope_table_fill(RopeTableAttrs a, float *table)
+{
+    int64_t half = a.head_dim / 2, at = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    if (at >= a.len * half) return;
+    int64_t p = at / half, i = at - p * half;
+    double  frequency = pow(a.theta, -2.0 * (double)i / (double)a.head_dim);
+    if (a.factor > 0) {
+        double turns = a.original_len * frequency / 6.283185307179586;
+        double keep = (turns - a.low_freq) / (a.high_freq - a.low_freq);
+        keep = keep < 0 ? 0 : keep > 1 ? 1 : keep;
+        frequency = (1 - keep) * frequency / a.factor + keep * frequency;
+    }
+    table[p * 2 * half + i] = (float)cos((double)p * frequency);
+    table[p * 2 * half + half + i] = (float)sin((double)p * frequency);
+}
+
+static Status rope_table_run(const KernelArgs *args)
+{
+    const RopeTableAttrs *attrs = (const RopeTableAttrs *)args->attrs;
+    rope_table_fill<<<(unsigned)cuda_div_up(attrs->len * attrs->head_dim / 2, 256), 256, 0, cuda_stream(args)>>>(*attrs,
+                                                                                                                (float *)args->out[0].data);
+    return CUDA_LAUNCHED();
+}
+
+CUDA_KERNELS(rope_table, { .dtypes = DT_SET_F32, .run = rope_table_run, .name = "angles" })

@@ -1,0 +1,67 @@
+/* sum_squares on CUDA: blocks of a fixed cut, fp32 within a thread, double from there on, added in order. */
+#include "ops/rows.cuh"
+
+enum { THREADS = 256, PER_BLOCK = 32768, MOST_BLOCKS = 4096 };
+
+static int64_t block_elements(int64_t count)
+{
+    int64_t each = cuda_div_up(count, MOST_BLOCKS);
+    return each < PER_BLOCK ? PER_BLOCK : cuda_div_up(each, PER_BLOCK) * PER_BLOCK;
+}
+
+static __device__ __forceinline__ double block_sum_double(double x, double *scratch)
+{
+    scratch[threadIdx.x] = x;
+    for (unsigned half = THREADS / 2; half; half /= 2) {
+        __syncthreads();
+        if (threadIdx.x < half) scratch[threadIdx.x] += scratch[threadIdx.x + half];
+    }
+    __syncthreads();
+    return scratch[0];
+}
+
+template <typename T> static __global__ void sum_squares_blocks(const T *x, double *partial, int64_t count, int64_t each)
+{
+    enum { N = Pack<T>::N };
+    __shared__ double scratch[THREADS];
+    int64_t           begin = blockIdx.x * each, end = begin + each < count ? begin + each : count;
+    float             sum = 0, v[N];
+    for (int64_t i = begin + (int64_t)threadIdx.x * N; i + N <= end; i += (int64_t)THREADS * N) {
+        load_pack(x + i, v);
+#pragma unroll
+        for (int k = 0; k < N; k++) sum += v[k] * v[k];
+    }
+    int64_t rest = end - (end - begin) % N + threadIdx.x; /* fewer than N elements at the very end */
+    if (rest < end) sum += to_float(x[rest]) * to_float(x[rest]);
+    double total = block_sum_double((double)sum, scratch);
+    if (threadIdx.x == 0) partial[blockIdx.x] = total;
+}
+
+static __global__ void sum_partials(const double *partial, int64_t count, float *out)
+{
+    __shared__ double scratch[THREADS];
+    double            sum = 0;
+    for (int64_t i = threadIdx.x; i < count; i += THREADS) sum += partial[i];
+    sum = block_sum_double(sum, scratch);
+    if (threadIdx.x == 0) *out = (float)sum;
+}
+
+static Status sum_squares_run(const KernelArgs *args)
+{
+    const TensorView *x = &args->in[0];
+    int64_t           count = type_numel(&x->type), each = block_elements(count), blocks = cuda_div_up(count, each);
+    double           *partial = (double *)args->workspace;
+    CUDA_FLOAT(x->type.dtype, T,
+               sum_squares_blocks<T><<<(unsigned)blocks, THREADS, 0, cuda_stream(args)>>>((const T *)x->data, partial, count, each));
+    sum_partials<<<1, THREADS, 0, cuda_stream(args)>>>(partial, blocks, (float *)args->out[0].data);
+    return CUDA_LAUNCHED();
+}
+
+static size_t sum_squares_workspace(const Node *node, CudaDevice *device)
+{
+    int64_t count = type_numel(&node->in[0]->type);
+    (void)device;
+    return (size_t)cuda_div_up(count, block_elements(count)) * sizeof(double);
+}
+
+CUDA_KERNELS(sum_squares, { .dtypes = DT_SET_FLOAT, .run = sum_squares_run, .name = "blocks", .workspace = sum_squares_workspace })
