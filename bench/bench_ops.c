@@ -1,5 +1,5 @@
-/* Ops that move memory, at the shapes of two small models: GB/s by the op's own cost (each input read once, each output written
- * once), beside memcpy of as many bytes on the same threads.
+/* Ops that move memory, at the shapes of two small models: GB/s by the op's own cost (each input read once, each output
+ * written once), beside memcpy of as many bytes on the same threads.
  *
  *   build/bench/bench_ops [threads [op]] */
 #include "ops/infer.h"
@@ -16,8 +16,9 @@ typedef struct Case {
     const void  *attrs;
 } Case;
 
-#define X(...) { DT_F32, (sizeof((int64_t[]){ __VA_ARGS__ }) / sizeof(int64_t)), { __VA_ARGS__ } }
-#define I(...) { DT_I32, (sizeof((int64_t[]){ __VA_ARGS__ }) / sizeof(int64_t)), { __VA_ARGS__ } }
+#define NDIM(...) (sizeof((int64_t[]){ __VA_ARGS__ }) / sizeof(int64_t))
+#define X(...)    { DT_F32, NDIM(__VA_ARGS__), { __VA_ARGS__ } }
+#define I(...)    { DT_I32, NDIM(__VA_ARGS__), { __VA_ARGS__ } }
 
 static const EmbeddingDwAttrs vocab = { .vocab = V };
 static const QkvAttrs         qkv = { .num_heads = 4, .num_kv_heads = 2, .head_dim = 64, .eps = 1e-6 };
@@ -40,7 +41,9 @@ static const Case cases[] = {
     { &op_swiglu_bwd, { X(N, F), X(N, 2 * F) }, NULL },
     { &op_dropout, { X(B, T, C), I(B, T), I(B, T), { DT_I64, 1, { STEP_COUNT } } }, &tenth },
     { &op_sum_squares, { X(E) }, NULL },
-    { &op_adamw, { X(E), X(E), X(E), X(E), X(1), X(1), X(HYPER_COUNT), { DT_I64, 1, { STEP_COUNT } }, { DT_I64, 2, { 1, 4 } } }, &adam },
+    { &op_adamw,
+      { X(E), X(E), X(E), X(E), X(1), X(1), X(HYPER_COUNT), { DT_I64, 1, { STEP_COUNT } }, { DT_I64, 2, { 1, 4 } } },
+      &adam },
 };
 
 /* One thread: its CPU time, which other programs on the machine hardly change. More: wall time. */
@@ -80,9 +83,12 @@ static void *filled(const TensorType *type)
     if (!data) fatal_out_of_memory(bytes);
     for (int64_t i = 0; i < type_numel(type); i++) {
         uint32_t random = (uint32_t)i * 2654435761u >> 8;
-        if (type->dtype == DT_I32) ((int32_t *)data)[i] = (int32_t)(random % T);
-        else if (type->dtype == DT_I64) ((int64_t *)data)[i] = 0;
-        else vec_set(data, type->dtype, i, (float)(random & 0xFFFF) / 65536.0f + 0.01f);
+        if (type->dtype == DT_I32)
+            ((int32_t *)data)[i] = (int32_t)(random % T);
+        else if (type->dtype == DT_I64)
+            ((int64_t *)data)[i] = 0;
+        else
+            vec_set(data, type->dtype, i, (float)(random & 0xFFFF) / 65536.0f + 0.01f);
     }
     return data;
 }
@@ -99,7 +105,9 @@ static double case_bandwidth(const Case *c, DType dtype, ThreadPool *pool)
         TensorType type = c->in[i];
         bool       big = type.ndim >= 2 || type_numel(&type) == E;
         if (!type.ndim) continue;
-        bool statistic = c->op == &op_rope || c->op == &op_qkv_norm_rope || c->op == &op_qkv_norm_rope_bwd ? type.dim[0] == T || i == 6 : false;
+        bool statistic = c->op == &op_rope || c->op == &op_qkv_norm_rope || c->op == &op_qkv_norm_rope_bwd
+                             ? type.dim[0] == T || i == 6
+                             : false;
         if (type.dtype == DT_F32 && big && !statistic) type.dtype = dtype;
         in[i] = graph_add_value(graph, VALUE_INPUT, "x", &type);
         views[i] = (TensorView){ filled(&type), type };
@@ -118,10 +126,16 @@ static double case_bandwidth(const Case *c, DType dtype, ThreadPool *pool)
         if (!alias) outs[k].data = filled(&outs[k].type);
     }
     size_t     bytes = c->op->workspace ? c->op->workspace(node, pool_num_workers(pool)) : 0;
-    KernelArgs args = { .in = views, .out = outs, .num_in = node->num_in, .num_out = node->num_out, .attrs = node->attrs,
-                        .accumulate = node_accumulate_mask(node), .workspace = aligned_alloc(256, (bytes + 256) / 256 * 256),
-                        .workspace_bytes = bytes, .pool = pool };
-    double seconds = fastest_seconds(op_cpu_kernel(node)->run, &args), moved = c->op->cost(node).bytes;
+    KernelArgs args = { .in = views,
+                        .out = outs,
+                        .num_in = node->num_in,
+                        .num_out = node->num_out,
+                        .attrs = node->attrs,
+                        .accumulate = node_accumulate_mask(node),
+                        .workspace = aligned_alloc(256, (bytes + 256) / 256 * 256),
+                        .workspace_bytes = bytes,
+                        .pool = pool };
+    double     seconds = fastest_seconds(op_cpu_kernel(node)->run, &args), moved = c->op->cost(node).bytes;
     for (int k = 0; k < node->num_out; k++)
         if (outs[k].data && !node_alias_of(node, k)) free(outs[k].data);
     for (int i = 0; i < node->num_in; i++) free(views[i].data);
@@ -146,7 +160,8 @@ int main(int argc, char **argv)
     ThreadPool *pool;
     if (pool_create(argc > 1 ? atoi(argv[1]) : 0, &pool) != OK) return 1;
     int workers = pool_num_workers(pool);
-    printf("memcpy, 1 thread: %.1f GB/s of 9 MiB, %.1f of 128 MiB (read + written)\n", copy_bandwidth(9 << 20), copy_bandwidth(128 << 20));
+    printf("memcpy, 1 thread: %.1f GB/s of 9 MiB, %.1f of 128 MiB (read + written)\n", copy_bandwidth(9 << 20),
+           copy_bandwidth(128 << 20));
     printf("%-20s %18s %18s   GB/s\n%-20s %9s %8d %9s %8d\n", "", "f32", "bf16", "threads", "1", workers, "1", workers);
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         if (argc > 2 && strcmp(argv[2], cases[i].op->name) != 0) continue;

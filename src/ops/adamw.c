@@ -4,24 +4,29 @@
  *   m <- beta1 m + (1 - beta1) g,   v <- beta2 v + (1 - beta2) g^2
  *   w <- w - lr weight_decay w (in segments that decay) - lr (m / bias1) / (sqrt(v / bias2) + eps)
  *
- * A step whose loss or norm isn't finite touches nothing and reports applied = 0. Padding between segments is never touched.
- * Arithmetic is fp32. bf16 weights without a master copy are rounded stochastically: with nearest rounding updates under half
- * an ulp (2^-9 of the weight) would be lost for good. So is a bf16 v, which moves by 0.1% a step; a bf16 m moves by 10% a step
- * and is rounded to nearest. A bf16 weight with an fp32 master is the master rounded to nearest. */
+ * A step whose loss or norm isn't finite touches nothing and reports applied = 0. Padding between segments is never
+ * touched. Arithmetic is fp32. bf16 weights without a master copy are rounded stochastically: with nearest rounding
+ * updates under half an ulp (2^-9 of the weight) would be lost for good. So is a bf16 v, which moves by 0.1% a step; a
+ * bf16 m moves by 10% a step and is rounded to nearest. A bf16 weight with an fp32 master is the master rounded to
+ * nearest. */
 #include "ops/infer.h"
 #include "ops/random_row.h"
 
 static const AttrDef adamw_attrs[] = {
-    ATTR_FLOAT(AdamwAttrs, beta1, 0.9),         ATTR_FLOAT(AdamwAttrs, beta2, 0.999),
-    ATTR_FLOAT(AdamwAttrs, eps, 1e-8),          ATTR_FLOAT(AdamwAttrs, weight_decay, 0),
-    ATTR_FLOAT(AdamwAttrs, max_grad_norm, 0),   ATTR_BOOL(AdamwAttrs, stochastic, true), { 0 },
+    ATTR_FLOAT(AdamwAttrs, beta1, 0.9),
+    ATTR_FLOAT(AdamwAttrs, beta2, 0.999),
+    ATTR_FLOAT(AdamwAttrs, eps, 1e-8),
+    ATTR_FLOAT(AdamwAttrs, weight_decay, 0),
+    ATTR_FLOAT(AdamwAttrs, max_grad_norm, 0),
+    ATTR_BOOL(AdamwAttrs, stochastic, true),
+    { 0 },
 };
 
 enum { IN_W, IN_G, IN_M, IN_V, IN_NORM2, IN_LOSS, IN_HYPER, IN_STEP, IN_SEGMENTS, IN_MASTER };
 enum { OUT_W, OUT_M, OUT_V, OUT_APPLIED, OUT_MASTER };
 
-/* w, g, m, v (E), norm2, loss (1) f32, hyper f32 (HYPER_COUNT), step i64 (STEP_COUNT), segments i64 (S,4), [master (E) f32] ->
- * w', m', v' in place, applied (1) f32, master' in place. */
+/* w, g, m, v (E), norm2, loss (1) f32, hyper f32 (HYPER_COUNT), step i64 (STEP_COUNT), segments i64 (S,4), [master (E)
+ * f32] -> w', m', v' in place, applied (1) f32, master' in place. */
 static Status adamw_infer(Node *node)
 {
     TRY(infer_input(node, IN_W, "w", DT_SET_FLOAT, DIMS(-1)));
@@ -48,7 +53,8 @@ static OpCost adamw_cost(const Node *node)
     return cost_streaming(node, 18.0 * (double)type_numel(&node->in[IN_W]->type));
 }
 
-/* A segment in units of work; tiles start at multiples of TILE within their segment, so that a tile's draws are whole quads. */
+/* A segment in units of work; tiles start at multiples of TILE within their segment, so that a tile's draws are whole
+ * quads. */
 enum { TILES_PER_TASK = 16, ADAMW_PER_TASK = TILES_PER_TASK * TILE };
 
 /* The step's scalars, fp32 once and for all. */
@@ -68,7 +74,8 @@ static void adamw_update(const AdamwStep *s, float *w, const float *g, float *m,
     }
 }
 
-static void store_stochastic(const TensorView *t, int64_t at, const float *src, const uint32_t *random, int shift, int64_t count)
+static void store_stochastic(const TensorView *t, int64_t at, const float *src, const uint32_t *random, int shift,
+                             int64_t count)
 {
     uint16_t *dst = vec_at_mut(t->data, DT_BF16, at);
     for (int64_t i = 0; i < count; i++) dst[i] = bf16_from_f32_stochastic(src[i], random[i] >> shift);
@@ -115,7 +122,8 @@ static void adamw_task(void *context, int64_t task, int worker)
     int64_t  end = min_i64((*segment)[SEGMENT_NUMEL], (task + 1) * ADAMW_PER_TASK);
     uint64_t key = random_key(now[STEP_SEED], now[STEP_INDEX], RANDOM_ADAMW, (*segment)[SEGMENT_KEY]);
     for (int64_t first = task * ADAMW_PER_TASK; first < end; first += TILE)
-        adamw_tile(s, (*segment)[SEGMENT_OFFSET] + first, first, min_i64(TILE, end - first), (*segment)[SEGMENT_DECAY] ? s->decay : 1.0f, key);
+        adamw_tile(s, (*segment)[SEGMENT_OFFSET] + first, first, min_i64(TILE, end - first),
+                   (*segment)[SEGMENT_DECAY] ? s->decay : 1.0f, key);
 }
 
 static AdamwStep adamw_step(const KernelArgs *args)
@@ -146,8 +154,8 @@ static Status adamw_cpu(const KernelArgs *args)
     for (int64_t i = 0; i < num_segments; i++) {
         int64_t first = segments[i][SEGMENT_OFFSET], count = segments[i][SEGMENT_NUMEL];
         FAIL_IF(first < end || count < 0 || count > numel - first, ERR_INVALID,
-                "segment %lld is [%lld, +%lld): segments are sorted, apart, and within %lld elements", (long long)i, (long long)first,
-                (long long)count, (long long)numel);
+                "segment %lld is [%lld, +%lld): segments are sorted, apart, and within %lld elements", (long long)i,
+                (long long)first, (long long)count, (long long)numel);
         end = first + count;
         tasks += div_up(count, ADAMW_PER_TASK);
     }
@@ -158,26 +166,48 @@ static Status adamw_cpu(const KernelArgs *args)
     return OK;
 }
 
-static const AdamwAttrs adamw_clipped = { .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1, .max_grad_norm = 1, .stochastic = true };
-
-#define ADAMW_SAMPLE(E, S)                                                                                               \
-    { DT_F32, 1, { E } }, { DT_F32, 1, { E } }, { DT_F32, 1, { E } }, { DT_F32, 1, { E } }, { DT_F32, 1, { 1 } },       \
-    { DT_F32, 1, { 1 } }, { DT_F32, 1, { HYPER_COUNT } }, { DT_I64, 1, { STEP_COUNT } }, { DT_I64, 2, { S, 4 } }
+static const AdamwAttrs adamw_clipped = {
+    .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1, .max_grad_norm = 1, .stochastic = true
+};
 
 static const OpSample adamw_samples[] = {
-    { .in = { ADAMW_SAMPLE(64, 3) }, .attrs = &adamw_clipped, .int_range = { [IN_STEP] = 99 } },
-    { .in = { ADAMW_SAMPLE(40000, 2), { DT_F32, 1, { 40000 } } }, .int_range = { [IN_STEP] = 99 } },
+    { .in = { { DT_F32, 1, { 64 } },
+              { DT_F32, 1, { 64 } },
+              { DT_F32, 1, { 64 } },
+              { DT_F32, 1, { 64 } },
+              { DT_F32, 1, { 1 } },
+              { DT_F32, 1, { 1 } },
+              { DT_F32, 1, { HYPER_COUNT } },
+              { DT_I64, 1, { STEP_COUNT } },
+              { DT_I64, 2, { 3, 4 } } },
+      .attrs = &adamw_clipped,
+      .int_range = { [IN_STEP] = 99 } },
+    { .in = { { DT_F32, 1, { 40000 } },
+              { DT_F32, 1, { 40000 } },
+              { DT_F32, 1, { 40000 } },
+              { DT_F32, 1, { 40000 } },
+              { DT_F32, 1, { 1 } },
+              { DT_F32, 1, { 1 } },
+              { DT_F32, 1, { HYPER_COUNT } },
+              { DT_I64, 1, { STEP_COUNT } },
+              { DT_I64, 2, { 2, 4 } },
+              { DT_F32, 1, { 40000 } } },
+      .int_range = { [IN_STEP] = 99 } },
 };
 
 const OpDef op_adamw = {
     .id = OP_ADAMW,
     .name = "adamw",
-    .synopsis = "w, m, v after a step of AdamW with clipping; applied = 0 and nothing touched where norm or loss isn't finite",
+    .synopsis =
+        "w, m, v after a step of AdamW with clipping; applied = 0 and nothing touched where norm or loss isn't finite",
     .num_in = 10,
     .num_out = 5,
     .min_in = 9,
     .flags = OP_RANDOM,
-    .alias = { { .out = OUT_W, .in = IN_W }, { .out = OUT_M, .in = IN_M }, { .out = OUT_V, .in = IN_V }, { .out = OUT_MASTER, .in = IN_MASTER } },
+    .alias = { { .out = OUT_W, .in = IN_W },
+               { .out = OUT_M, .in = IN_M },
+               { .out = OUT_V, .in = IN_V },
+               { .out = OUT_MASTER, .in = IN_MASTER } },
     .num_alias = 4,
     .attrs_size = sizeof(AdamwAttrs),
     .attrs = adamw_attrs,

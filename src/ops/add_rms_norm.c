@@ -24,7 +24,8 @@ static Status add_rms_norm_backward(GradBuilder *grad, const Node *node)
     Value *ds = grad_of(grad, node->out[0]), *dy = grad_of(grad, node->out[1]);
     bool   ds_wanted = grad_wanted(grad, a) || grad_wanted(grad, b), dw_wanted = grad_wanted(grad, w);
     if (dy && (ds_wanted || dw_wanted)) {
-        Value   *in[] = { dy, node->out[0], w, node->out[2], NULL, dw_wanted ? grad_accumulator(grad, w) : NULL }, *out[2];
+        Value *in[] = { dy, node->out[0], w, node->out[2], NULL, dw_wanted ? grad_accumulator(grad, w) : NULL },
+              *out[2];
         uint32_t want = want_bit(ds_wanted, 0) | want_bit(dw_wanted, 1);
         TRY(grad_emit(grad, OP_RMS_NORM_BWD, node->attrs, in, 6, want, out));
         if (dw_wanted) grad_set(grad, w, out[1]);
@@ -62,7 +63,8 @@ static size_t add_rms_norm_workspace(const Node *node, int num_workers)
     return (size_t)num_workers * (size_t)type_cols(&node->in[0]->type) * sizeof(float);
 }
 
-static void add_row(const TensorView *s, int64_t s_at, const TensorView *a, const TensorView *b, int64_t at, int64_t cols)
+static void add_row(const TensorView *s, int64_t s_at, const TensorView *a, const TensorView *b, int64_t at,
+                    int64_t cols)
 {
     float scratch_a[TILE], scratch_b[TILE], scratch_s[TILE];
     for (int64_t c = 0; c < cols; c += TILE) {

@@ -26,7 +26,8 @@ static Status embedding_backward(GradBuilder *grad, const Node *node)
 /* Of the table only the rows looked up are read. */
 static OpCost embedding_cost(const Node *node)
 {
-    double rows = (double)type_numel(&node->in[0]->type), row_bytes = (double)(type_bytes(&node->in[1]->type) / node->in[1]->type.dim[0]);
+    double rows = (double)type_numel(&node->in[0]->type),
+           row_bytes = (double)(type_bytes(&node->in[1]->type) / node->in[1]->type.dim[0]);
     return (OpCost){ .bytes = rows * (4 + 2 * row_bytes) };
 }
 
@@ -35,7 +36,7 @@ static void embedding_task(void *context, int64_t task, int worker)
     const KernelArgs *args = context;
     const TensorView *w = &args->in[1], *x = &args->out[0];
     const int32_t    *tokens = args->in[0].data;
-    int64_t           cols = w->type.dim[1], step = rows_per_task(cols), end = min_i64(type_rows(&x->type), (task + 1) * step);
+    int64_t cols = w->type.dim[1], step = rows_per_task(cols), end = min_i64(type_rows(&x->type), (task + 1) * step);
     (void)worker;
     for (int64_t row = task * step; row < end; row++) tile_copy(x, row * cols, w, tokens[row] * cols, cols);
 }
@@ -46,7 +47,8 @@ static Status embedding_cpu(const KernelArgs *args)
     int64_t        rows = type_numel(&args->in[0].type), vocab = args->in[1].type.dim[0];
     for (int64_t i = 0; i < rows; i++)
         FAIL_IF(tokens[i] < 0 || tokens[i] >= vocab, ERR_INVALID,
-                "token %d at position %lld of the batch is outside the vocabulary of %lld; was the data tokenized for another model?",
+                "token %d at position %lld of the batch is outside the vocabulary of %lld; was the data tokenized for "
+                "another model?",
                 tokens[i], (long long)i, (long long)vocab);
     pool_run(args->pool, div_up(rows, rows_per_task(args->in[1].type.dim[1])), embedding_task, (void *)args);
     return OK;

@@ -1,7 +1,7 @@
 /* embedding_dw: dw[v] = sum of dx[b,t] over the places where tokens[b,t] = v, in order of place.
  *
- * Places are sorted by token (stable counting sort in workspace), so that each row of dw is summed in fp32 and written once,
- * whatever its dtype, and rows may be shared out among threads without changing a bit. */
+ * Places are sorted by token (stable counting sort in workspace), so that each row of dw is summed in fp32 and written
+ * once, whatever its dtype, and rows may be shared out among threads without changing a bit. */
 #include "ops/infer.h"
 
 static const AttrDef embedding_dw_attrs[] = { ATTR_INT(EmbeddingDwAttrs, vocab, 0), { 0 } };
@@ -15,7 +15,8 @@ static Status embedding_dw_infer(Node *node)
     TRY(infer_input(node, 0, "tokens", DT_SET(DT_I32), DIMS(-1, -1)));
     const TensorType *tokens = &node->in[0]->type;
     TRY(infer_input(node, 1, "dx", DT_SET_FLOAT, DIMS(tokens->dim[0], tokens->dim[1], -1)));
-    FAIL_IF(attrs->vocab < 1, ERR_INVALID, "attribute vocab is %lld, expected the number of rows of dw", (long long)attrs->vocab);
+    FAIL_IF(attrs->vocab < 1, ERR_INVALID, "attribute vocab is %lld, expected the number of rows of dw",
+            (long long)attrs->vocab);
     TensorType dw = type_make(node->in[1]->type.dtype, 2, attrs->vocab, node->in[1]->type.dim[2]);
     if (node->in[2]) {
         TRY(infer_like(node, 2, "acc", DT_SET_FLOAT, &dw));
@@ -76,8 +77,9 @@ static Status embedding_dw_cpu(const KernelArgs *args)
     int32_t       *first = args->workspace, *order = first + vocab + 1;
     memset(first, 0, (size_t)(vocab + 1) * sizeof(int32_t));
     for (int64_t i = 0; i < rows; i++) {
-        FAIL_IF(tokens[i] < 0 || tokens[i] >= vocab, ERR_INVALID, "token %d at position %lld of the batch is outside the vocabulary of %lld",
-                tokens[i], (long long)i, (long long)vocab);
+        FAIL_IF(tokens[i] < 0 || tokens[i] >= vocab, ERR_INVALID,
+                "token %d at position %lld of the batch is outside the vocabulary of %lld", tokens[i], (long long)i,
+                (long long)vocab);
         first[tokens[i]]++;
     }
     int32_t end = 0; /* first[v] becomes the end of v's places; filling from the back makes it their start */
@@ -91,8 +93,12 @@ static Status embedding_dw_cpu(const KernelArgs *args)
 static const EmbeddingDwAttrs embedding_dw_small = { .vocab = 7 }, embedding_dw_large = { .vocab = 600 };
 
 static const OpSample embedding_dw_samples[] = {
-    { .in = { { DT_I32, 2, { 2, 5 } }, { DT_F32, 3, { 2, 5, 12 } }, { DT_F32, 2, { 7, 12 } } }, .attrs = &embedding_dw_small, .int_range = { 7 } },
-    { .in = { { DT_I32, 2, { 3, 40 } }, { DT_F32, 3, { 3, 40, 1030 } } }, .attrs = &embedding_dw_large, .int_range = { 600 } },
+    { .in = { { DT_I32, 2, { 2, 5 } }, { DT_F32, 3, { 2, 5, 12 } }, { DT_F32, 2, { 7, 12 } } },
+      .attrs = &embedding_dw_small,
+      .int_range = { 7 } },
+    { .in = { { DT_I32, 2, { 3, 40 } }, { DT_F32, 3, { 3, 40, 1030 } } },
+      .attrs = &embedding_dw_large,
+      .int_range = { 600 } },
 };
 
 const OpDef op_embedding_dw = {

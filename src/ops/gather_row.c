@@ -22,8 +22,8 @@ static Status gather_row_cpu(const KernelArgs *args)
     const int32_t    *index = args->in[1].data;
     int64_t           len = x->type.dim[1], cols = x->type.dim[2];
     for (int64_t b = 0; b < x->type.dim[0]; b++) {
-        FAIL_IF(index[b] < 0 || index[b] >= len, ERR_INVALID, "index %d of sequence %lld is outside its %lld rows", index[b],
-                (long long)b, (long long)len);
+        FAIL_IF(index[b] < 0 || index[b] >= len, ERR_INVALID, "index %d of sequence %lld is outside its %lld rows",
+                index[b], (long long)b, (long long)len);
         tile_copy(y, b * cols, x, (b * len + index[b]) * cols, cols);
     }
     return OK;

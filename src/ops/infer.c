@@ -20,7 +20,8 @@ static Status check_dtype(const Node *node, int k, const char *name, DTypeSet dt
 {
     DType dtype = node->in[k]->type.dtype;
     if (DT_SET(dtype) & dtypes) return OK;
-    FAIL_IF(dtypes == DT_SET_FLOAT, ERR_INVALID, "%s is %s, expected a float tensor (f32 or bf16)", name, dtype_info(dtype)->name);
+    FAIL_IF(dtypes == DT_SET_FLOAT, ERR_INVALID, "%s is %s, expected a float tensor (f32 or bf16)", name,
+            dtype_info(dtype)->name);
     DType want = (DType)__builtin_ctz(dtypes);
     FAIL(ERR_INVALID, "%s is %s, expected %s", name, dtype_info(dtype)->name, dtype_info(want)->name);
 }
@@ -63,7 +64,8 @@ OpCost cost_streaming(const Node *node, double flops)
     return cost;
 }
 
-void chunks_combine(const TensorView *out, bool accumulate, const float *partial, int64_t count, int64_t stride, int64_t cols)
+void chunks_combine(const TensorView *out, bool accumulate, const float *partial, int64_t count, int64_t stride,
+                    int64_t cols)
 {
     float sum[TILE];
     for (int64_t c = 0; c < cols; c += TILE) {

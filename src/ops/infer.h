@@ -1,4 +1,5 @@
-/* What every op's infer, cost and kernels share: checks of inputs that say what was expected, sums of bytes, blocks of rows. */
+/* What every op's infer, cost and kernels share: checks of inputs that say what was expected, sums of bytes, blocks of
+ * rows. */
 #pragma once
 
 #include "base/pool.h"
@@ -9,7 +10,8 @@
 /* Dims for infer_input; -1: any. */
 #define DIMS(...) (int)(sizeof((int64_t[]){ __VA_ARGS__ }) / sizeof(int64_t)), (const int64_t[]){ __VA_ARGS__ }
 
-/* Input k has one of these dtypes and these dims. `name` is its name in ops.def, for the message. The input must be present. */
+/* Input k has one of these dtypes and these dims. `name` is its name in ops.def, for the message. The input must be
+ * present. */
 NODISCARD Status infer_input(const Node *node, int k, const char *name, DTypeSet dtypes, int ndim, const int64_t *dims);
 
 /* Input k has one of these dtypes and the dims of `like`. */
@@ -34,12 +36,15 @@ static inline TensorType type_without_last(const TensorType *like, DType dtype)
     return type;
 }
 
-/* Cost of an op that reads each input and writes each wanted output once and does `flops` arithmetic operations. What it adds
- * to (an accumulate input) counts as read. */
+/* Cost of an op that reads each input and writes each wanted output once and does `flops` arithmetic operations. What
+ * it adds to (an accumulate input) counts as read. */
 OpCost cost_streaming(const Node *node, double flops);
 
 /* Bit k of a want mask for grad_emit. */
-static inline uint32_t want_bit(bool wanted, int k) { return wanted ? 1u << k : 0; }
+static inline uint32_t want_bit(bool wanted, int k)
+{
+    return wanted ? 1u << k : 0;
+}
 
 /* Scratch on the stack for one piece of a row, where a tensor is bf16. */
 enum { TILE = 1024 };
@@ -67,7 +72,8 @@ static inline void tile_add(const TensorView *t, int64_t at, const float *src, i
 }
 
 /* Elements of one tensor to another. */
-static inline void tile_copy(const TensorView *to, int64_t to_at, const TensorView *from, int64_t from_at, int64_t count)
+static inline void tile_copy(const TensorView *to, int64_t to_at, const TensorView *from, int64_t from_at,
+                             int64_t count)
 {
     float scratch[TILE];
     if (to->type.dtype == from->type.dtype) {
@@ -82,18 +88,37 @@ static inline void tile_copy(const TensorView *to, int64_t to_at, const TensorVi
     }
 }
 
-static inline int64_t min_i64(int64_t a, int64_t b) { return a < b ? a : b; }
-static inline int64_t max_i64(int64_t a, int64_t b) { return a > b ? a : b; }
-static inline int64_t div_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
+static inline int64_t min_i64(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+static inline int64_t max_i64(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+static inline int64_t div_up(int64_t a, int64_t b)
+{
+    return (a + b - 1) / b;
+}
 
 /* Rows a task, so that a task is worth its start: about 16 Ki elements. Depends on shapes alone. */
-static inline int64_t rows_per_task(int64_t cols) { return max_i64(1, 16384 / max_i64(cols, 1)); }
+static inline int64_t rows_per_task(int64_t cols)
+{
+    return max_i64(1, 16384 / max_i64(cols, 1));
+}
 
-/* Sums over rows: rows go in at most MAX_CHUNKS fixed chunks, one task and one partial sum (cols f32 in workspace) each;
- * partial sums are added in order. */
+/* Sums over rows: rows go in at most MAX_CHUNKS fixed chunks, one task and one partial sum (cols f32 in workspace)
+ * each; partial sums are added in order. */
 enum { MAX_CHUNKS = 64, MIN_CHUNK_ROWS = 32 };
-static inline int64_t chunk_rows(int64_t rows) { return max_i64(MIN_CHUNK_ROWS, div_up(rows, MAX_CHUNKS)); }
-static inline int64_t num_chunks(int64_t rows) { return div_up(rows, chunk_rows(rows)); }
+static inline int64_t chunk_rows(int64_t rows)
+{
+    return max_i64(MIN_CHUNK_ROWS, div_up(rows, MAX_CHUNKS));
+}
+static inline int64_t num_chunks(int64_t rows)
+{
+    return div_up(rows, chunk_rows(rows));
+}
 
 /* out[0, cols) (+)= the sum of `count` rows of partial sums, `stride` floats apart, in order of rows. */
-void chunks_combine(const TensorView *out, bool accumulate, const float *partial, int64_t count, int64_t stride, int64_t cols);
+void chunks_combine(const TensorView *out, bool accumulate, const float *partial, int64_t count, int64_t stride,
+                    int64_t cols);

@@ -1,10 +1,12 @@
 /* loss_sum_bwd: d loss / d losses: inv_tokens everywhere. */
 #include "ops/infer.h"
 
-static const AttrDef loss_sum_bwd_attrs[] = { ATTR_INT(LossSumBwdAttrs, rows, 1), ATTR_INT(LossSumBwdAttrs, cols, 1), { 0 } };
+static const AttrDef loss_sum_bwd_attrs[] = { ATTR_INT(LossSumBwdAttrs, rows, 1),
+                                              ATTR_INT(LossSumBwdAttrs, cols, 1),
+                                              { 0 } };
 
-/* hyper f32 (HYPER_COUNT) -> dlosses (rows, cols) f32. It doesn't read the losses: they may be computed together with what
- * follows from their gradient. */
+/* hyper f32 (HYPER_COUNT) -> dlosses (rows, cols) f32. It doesn't read the losses: they may be computed together with
+ * what follows from their gradient. */
 static Status loss_sum_bwd_infer(Node *node)
 {
     const LossSumBwdAttrs *attrs = node->attrs;

@@ -1,25 +1,31 @@
-/* qkv_norm_rope: packed queries, keys and values of a layer made ready for attention: each query and key head is RMS-normed
- * (where weights are given) and turned by its position; values pass.
+/* qkv_norm_rope: packed queries, keys and values of a layer made ready for attention: each query and key head is
+ * RMS-normed (where weights are given) and turned by its position; values pass.
  *
  * A packed row is H query heads, G key heads, G value heads of D each. */
 #include "ops/rms_row.h"
 #include "ops/rope_row.h"
 
 static const AttrDef qkv_attrs[] = {
-    ATTR_INT(QkvAttrs, num_heads, 0), ATTR_INT(QkvAttrs, num_kv_heads, 0), ATTR_INT(QkvAttrs, head_dim, 0),
-    ATTR_FLOAT(QkvAttrs, eps, 1e-6),  { 0 },
+    ATTR_INT(QkvAttrs, num_heads, 0),
+    ATTR_INT(QkvAttrs, num_kv_heads, 0),
+    ATTR_INT(QkvAttrs, head_dim, 0),
+    ATTR_FLOAT(QkvAttrs, eps, 1e-6),
+    { 0 },
 };
 
 enum { IN_QKV, IN_WQ, IN_WK, IN_TABLE, IN_POSITIONS };
 
-/* qkv (B,T,(H+2G)D), [wq (D)], [wk (D)], table (P,D) f32, positions i32 (B,T) -> qkv' of qkv's type, rstd (B,T,H+G) f32. */
+/* qkv (B,T,(H+2G)D), [wq (D)], [wk (D)], table (P,D) f32, positions i32 (B,T) -> qkv' of qkv's type, rstd (B,T,H+G)
+ * f32. */
 static Status qkv_norm_rope_infer(Node *node)
 {
     const QkvAttrs *attrs = node->attrs;
     int64_t         heads = attrs->num_heads + 2 * attrs->num_kv_heads, head_dim = attrs->head_dim;
-    FAIL_IF(attrs->num_heads < 1 || attrs->num_kv_heads < 1 || head_dim < 2 || head_dim % 2 || head_dim > ROPE_MAX_HEAD_DIM, ERR_INVALID,
-            "attributes num_heads %lld, num_kv_heads %lld, head_dim %lld: expected heads, and an even head_dim up to %d",
-            (long long)attrs->num_heads, (long long)attrs->num_kv_heads, (long long)head_dim, ROPE_MAX_HEAD_DIM);
+    FAIL_IF(
+        attrs->num_heads < 1 || attrs->num_kv_heads < 1 || head_dim < 2 || head_dim % 2 || head_dim > ROPE_MAX_HEAD_DIM,
+        ERR_INVALID,
+        "attributes num_heads %lld, num_kv_heads %lld, head_dim %lld: expected heads, and an even head_dim up to %d",
+        (long long)attrs->num_heads, (long long)attrs->num_kv_heads, (long long)head_dim, ROPE_MAX_HEAD_DIM);
     TRY(infer_input(node, IN_QKV, "qkv", DT_SET_FLOAT, DIMS(-1, -1, heads * head_dim)));
     const TensorType *qkv = &node->in[IN_QKV]->type;
     FAIL_IF(!node->in[IN_WQ] != !node->in[IN_WK], ERR_INVALID, "wq and wk come together or not at all");
@@ -41,8 +47,14 @@ static Status qkv_norm_rope_backward(GradBuilder *grad, const Node *node)
     bool   dqkv_wanted = grad_wanted(grad, node->in[IN_QKV]);
     bool   dwq_wanted = wq && grad_wanted(grad, wq), dwk_wanted = wk && grad_wanted(grad, wk);
     if (!dqkv_wanted && !dwq_wanted && !dwk_wanted) return OK;
-    Value *in[] = { grad_of(grad, node->out[0]), wq ? node->in[IN_QKV] : NULL, wq, wk, node->in[IN_TABLE], node->in[IN_POSITIONS],
-                    wq ? node->out[1] : NULL, dwq_wanted ? grad_accumulator(grad, wq) : NULL,
+    Value *in[] = { grad_of(grad, node->out[0]),
+                    wq ? node->in[IN_QKV] : NULL,
+                    wq,
+                    wk,
+                    node->in[IN_TABLE],
+                    node->in[IN_POSITIONS],
+                    wq ? node->out[1] : NULL,
+                    dwq_wanted ? grad_accumulator(grad, wq) : NULL,
                     dwk_wanted ? grad_accumulator(grad, wk) : NULL };
     Value *out[3];
     TRY(grad_emit(grad, OP_QKV_NORM_ROPE_BWD, node->attrs, in, 9,
@@ -62,7 +74,8 @@ static void qkv_norm_rope_row(const KernelArgs *args, int64_t row, const float *
     const QkvAttrs   *attrs = args->attrs;
     const TensorView *qkv = &args->in[IN_QKV], *y = &args->out[0];
     const float      *table = args->in[IN_TABLE].data;
-    int64_t           head_dim = attrs->head_dim, turned = attrs->num_heads + attrs->num_kv_heads, heads = turned + attrs->num_kv_heads;
+    int64_t           head_dim = attrs->head_dim, turned = attrs->num_heads + attrs->num_kv_heads;
+    int64_t           heads = turned + attrs->num_kv_heads;
     const float      *cosines = table + ((const int32_t *)args->in[IN_POSITIONS].data)[row] * head_dim;
     float            *rstd = args->out[1].data ? (float *)args->out[1].data + row * turned : NULL;
     float             scratch_x[ROPE_MAX_HEAD_DIM], scratch_y[ROPE_MAX_HEAD_DIM], normed[ROPE_MAX_HEAD_DIM];
@@ -113,12 +126,23 @@ static const QkvAttrs qkv_small = { .num_heads = 4, .num_kv_heads = 2, .head_dim
 static const QkvAttrs qkv_large = { .num_heads = 3, .num_kv_heads = 1, .head_dim = 64, .eps = 1e-2 };
 
 static const OpSample qkv_norm_rope_samples[] = {
-    { .in = { { DT_F32, 3, { 2, 3, 64 } }, { DT_F32, 1, { 8 } }, { DT_F32, 1, { 8 } }, { DT_F32, 2, { 5, 8 } }, { DT_I32, 2, { 2, 3 } } },
-      .attrs = &qkv_small, .int_range = { 0, 0, 0, 0, 5 } },
+    { .in = { { DT_F32, 3, { 2, 3, 64 } },
+              { DT_F32, 1, { 8 } },
+              { DT_F32, 1, { 8 } },
+              { DT_F32, 2, { 5, 8 } },
+              { DT_I32, 2, { 2, 3 } } },
+      .attrs = &qkv_small,
+      .int_range = { 0, 0, 0, 0, 5 } },
     { .in = { { DT_F32, 3, { 2, 3, 64 } }, { 0 }, { 0 }, { DT_F32, 2, { 5, 8 } }, { DT_I32, 2, { 2, 3 } } },
-      .attrs = &qkv_small, .int_range = { 0, 0, 0, 0, 5 } },
-    { .in = { { DT_F32, 3, { 2, 90, 320 } }, { DT_F32, 1, { 64 } }, { DT_F32, 1, { 64 } }, { DT_F32, 2, { 50, 64 } }, { DT_I32, 2, { 2, 90 } } },
-      .attrs = &qkv_large, .int_range = { 0, 0, 0, 0, 50 } },
+      .attrs = &qkv_small,
+      .int_range = { 0, 0, 0, 0, 5 } },
+    { .in = { { DT_F32, 3, { 2, 90, 320 } },
+              { DT_F32, 1, { 64 } },
+              { DT_F32, 1, { 64 } },
+              { DT_F32, 2, { 50, 64 } },
+              { DT_I32, 2, { 2, 90 } } },
+      .attrs = &qkv_large,
+      .int_range = { 0, 0, 0, 0, 50 } },
 };
 
 const OpDef op_qkv_norm_rope = {

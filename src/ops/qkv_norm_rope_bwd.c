@@ -4,8 +4,11 @@
 #include "ops/rope_row.h"
 
 static const AttrDef qkv_bwd_attrs[] = {
-    ATTR_INT(QkvAttrs, num_heads, 0), ATTR_INT(QkvAttrs, num_kv_heads, 0), ATTR_INT(QkvAttrs, head_dim, 0),
-    ATTR_FLOAT(QkvAttrs, eps, 1e-6),  { 0 },
+    ATTR_INT(QkvAttrs, num_heads, 0),
+    ATTR_INT(QkvAttrs, num_kv_heads, 0),
+    ATTR_INT(QkvAttrs, head_dim, 0),
+    ATTR_FLOAT(QkvAttrs, eps, 1e-6),
+    { 0 },
 };
 
 enum { IN_DY, IN_QKV, IN_WQ, IN_WK, IN_TABLE, IN_POSITIONS, IN_RSTD, IN_ACC_DWQ, IN_ACC_DWK };
@@ -20,15 +23,17 @@ static Status infer_dw(Node *node, int out, int w, int acc, const char *name)
     return OK;
 }
 
-/* dqkv' (B,T,(H+2G)D), and with norms: qkv, wq (D), wk (D), rstd (B,T,H+G) f32, [acc (D)] twice; table (P,D) f32, positions
- * i32 (B,T) -> dqkv of dqkv''s type, with norms dwq, dwk (D) of acc's dtype, else wq's and wk's. */
+/* dqkv' (B,T,(H+2G)D), and with norms: qkv, wq (D), wk (D), rstd (B,T,H+G) f32, [acc (D)] twice; table (P,D) f32,
+ * positions i32 (B,T) -> dqkv of dqkv''s type, with norms dwq, dwk (D) of acc's dtype, else wq's and wk's. */
 static Status qkv_norm_rope_bwd_infer(Node *node)
 {
     const QkvAttrs *attrs = node->attrs;
     int64_t         turned = attrs->num_heads + attrs->num_kv_heads, head_dim = attrs->head_dim;
-    FAIL_IF(attrs->num_heads < 1 || attrs->num_kv_heads < 1 || head_dim < 2 || head_dim % 2 || head_dim > ROPE_MAX_HEAD_DIM, ERR_INVALID,
-            "attributes num_heads %lld, num_kv_heads %lld, head_dim %lld: expected heads, and an even head_dim up to %d",
-            (long long)attrs->num_heads, (long long)attrs->num_kv_heads, (long long)head_dim, ROPE_MAX_HEAD_DIM);
+    FAIL_IF(
+        attrs->num_heads < 1 || attrs->num_kv_heads < 1 || head_dim < 2 || head_dim % 2 || head_dim > ROPE_MAX_HEAD_DIM,
+        ERR_INVALID,
+        "attributes num_heads %lld, num_kv_heads %lld, head_dim %lld: expected heads, and an even head_dim up to %d",
+        (long long)attrs->num_heads, (long long)attrs->num_kv_heads, (long long)head_dim, ROPE_MAX_HEAD_DIM);
     TRY(infer_input(node, IN_DY, "dqkv", DT_SET_FLOAT, DIMS(-1, -1, (turned + attrs->num_kv_heads) * head_dim)));
     const TensorType *dy = &node->in[IN_DY]->type;
     bool              norms = node->in[IN_WQ] != NULL;
@@ -67,7 +72,8 @@ typedef struct HeadScratch {
 } HeadScratch;
 
 /* One query or key head: dx may share dy's memory. dw NULL: not wanted. */
-static void head_bwd(const KernelArgs *args, int64_t at, const float *cosines, const float *w, float rstd, float *dw, HeadScratch *s)
+static void head_bwd(const KernelArgs *args, int64_t at, const float *cosines, const float *w, float rstd, float *dw,
+                     HeadScratch *s)
 {
     const QkvAttrs   *attrs = args->attrs;
     const TensorView *dx = &args->out[0];
@@ -134,14 +140,29 @@ static const QkvAttrs qkv_small = { .num_heads = 4, .num_kv_heads = 2, .head_dim
 static const QkvAttrs qkv_large = { .num_heads = 3, .num_kv_heads = 1, .head_dim = 64, .eps = 1e-6 };
 
 static const OpSample qkv_norm_rope_bwd_samples[] = {
-    { .in = { { DT_F32, 3, { 2, 3, 64 } }, { DT_F32, 3, { 2, 3, 64 } }, { DT_F32, 1, { 8 } }, { DT_F32, 1, { 8 } }, { DT_F32, 2, { 5, 8 } },
-              { DT_I32, 2, { 2, 3 } }, { DT_F32, 3, { 2, 3, 6 } }, { DT_F32, 1, { 8 } }, { DT_F32, 1, { 8 } } },
-      .attrs = &qkv_small, .int_range = { 0, 0, 0, 0, 0, 5 } },
+    { .in = { { DT_F32, 3, { 2, 3, 64 } },
+              { DT_F32, 3, { 2, 3, 64 } },
+              { DT_F32, 1, { 8 } },
+              { DT_F32, 1, { 8 } },
+              { DT_F32, 2, { 5, 8 } },
+              { DT_I32, 2, { 2, 3 } },
+              { DT_F32, 3, { 2, 3, 6 } },
+              { DT_F32, 1, { 8 } },
+              { DT_F32, 1, { 8 } } },
+      .attrs = &qkv_small,
+      .int_range = { 0, 0, 0, 0, 0, 5 } },
     { .in = { { DT_F32, 3, { 2, 3, 64 } }, { 0 }, { 0 }, { 0 }, { DT_F32, 2, { 5, 8 } }, { DT_I32, 2, { 2, 3 } } },
-      .attrs = &qkv_small, .int_range = { 0, 0, 0, 0, 0, 5 } },
-    { .in = { { DT_F32, 3, { 2, 90, 320 } }, { DT_F32, 3, { 2, 90, 320 } }, { DT_F32, 1, { 64 } }, { DT_F32, 1, { 64 } },
-              { DT_F32, 2, { 50, 64 } }, { DT_I32, 2, { 2, 90 } }, { DT_F32, 3, { 2, 90, 4 } } },
-      .attrs = &qkv_large, .int_range = { 0, 0, 0, 0, 0, 50 } },
+      .attrs = &qkv_small,
+      .int_range = { 0, 0, 0, 0, 0, 5 } },
+    { .in = { { DT_F32, 3, { 2, 90, 320 } },
+              { DT_F32, 3, { 2, 90, 320 } },
+              { DT_F32, 1, { 64 } },
+              { DT_F32, 1, { 64 } },
+              { DT_F32, 2, { 50, 64 } },
+              { DT_I32, 2, { 2, 90 } },
+              { DT_F32, 3, { 2, 90, 4 } } },
+      .attrs = &qkv_large,
+      .int_range = { 0, 0, 0, 0, 0, 50 } },
 };
 
 const OpDef op_qkv_norm_rope_bwd = {

@@ -1,5 +1,5 @@
-/* What random draws of ops are keyed and counted by, for CPU and CUDA alike: a draw names what it is for, never when or where
- * it is made, so that micro-batches, packing, threads and recomputation change none. */
+/* What random draws of ops are keyed and counted by, for CPU and CUDA alike: a draw names what it is for, never when or
+ * where it is made, so that micro-batches, packing, threads and recomputation change none. */
 #pragma once
 
 #include "base/philox.h"
@@ -31,8 +31,8 @@ PHILOX_FN Philox4 random_dropout_quad(uint64_t key, int32_t doc_id, int32_t posi
     return philox4x32(quad, (uint32_t)position, (uint32_t)doc_id, 0, key);
 }
 
-/* Stochastic rounding in a parameter's segment: element i uses word i % 4 of this draw at quad = i / 4: the low 16 bits for
- * the weight, the high 16 for its second moment. */
+/* Stochastic rounding in a parameter's segment: element i uses word i % 4 of this draw at quad = i / 4: the low 16 bits
+ * for the weight, the high 16 for its second moment. */
 PHILOX_FN Philox4 random_segment_quad(uint64_t key, uint64_t quad)
 {
     return philox4x32((uint32_t)quad, (uint32_t)(quad >> 32), 0, 0, key);

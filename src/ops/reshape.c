@@ -23,7 +23,8 @@ static Status reshape_infer(Node *node)
         left = fits ? left / dims[i] : 0;
     }
     char want[64], got[64];
-    FAIL_IF(!fits || left != 1, ERR_INVALID, "cannot reshape %s to %s: they differ in elements", type_text(x, got), type_text(&y, want));
+    FAIL_IF(!fits || left != 1, ERR_INVALID, "cannot reshape %s to %s: they differ in elements", type_text(x, got),
+            type_text(&y, want));
     node->out[0]->type = y;
     return OK;
 }

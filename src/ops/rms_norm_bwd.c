@@ -5,7 +5,8 @@ static const AttrDef rms_norm_bwd_attrs[] = { ATTR_FLOAT(RmsNormAttrs, eps, 1e-6
 
 enum { IN_DY, IN_X, IN_W, IN_RSTD, IN_ACC_DX, IN_ACC_DW };
 
-/* dy, x (..., C), w (C), rstd (...) f32, [acc (..., C)], [acc (C)] -> dx (..., C), dw (C), of acc's dtype, else x's and w's. */
+/* dy, x (..., C), w (C), rstd (...) f32, [acc (..., C)], [acc (C)] -> dx (..., C), dw (C), of acc's dtype, else x's and
+ * w's. */
 static Status rms_norm_bwd_infer(Node *node)
 {
     TRY(infer_float(node, IN_X, "x", 2));
@@ -48,7 +49,8 @@ static void rms_norm_bwd_row(const KernelArgs *args, float *dw, float rstd, int6
     float             scratch_dy[TILE], scratch_x[TILE], scratch_w[TILE], scratch_dx[TILE], dot = 0;
     for (int64_t c = 0; dx->data && c < cols; c += TILE) {
         int64_t n = min_i64(TILE, cols - c);
-        dot += vec_dot3(tile_load(dy, at + c, n, scratch_dy), tile_load(w, c, n, scratch_w), tile_load(x, at + c, n, scratch_x), n);
+        dot += vec_dot3(tile_load(dy, at + c, n, scratch_dy), tile_load(w, c, n, scratch_w),
+                        tile_load(x, at + c, n, scratch_x), n);
     }
     float pull = rms_pull(rstd, dot, cols);
     for (int64_t c = 0; c < cols; c += TILE) {
@@ -70,8 +72,8 @@ static void rms_norm_bwd_task(void *context, int64_t task, int worker)
     const KernelArgs *args = context;
     const TensorType *x = &args->in[IN_X].type;
     const float      *rstd = args->in[IN_RSTD].data;
-    int64_t           rows = type_rows(x), cols = type_cols(x), step = chunk_rows(rows), end = min_i64(rows, (task + 1) * step);
-    float            *dw = args->out[1].data ? (float *)args->workspace + task * cols : NULL;
+    int64_t rows = type_rows(x), cols = type_cols(x), step = chunk_rows(rows), end = min_i64(rows, (task + 1) * step);
+    float  *dw = args->out[1].data ? (float *)args->workspace + task * cols : NULL;
     (void)worker;
     if (dw) memset(dw, 0, (size_t)cols * sizeof(float));
     for (int64_t row = task * step; row < end; row++) rms_norm_bwd_row(args, dw, rstd[row], row * cols, cols);
@@ -82,14 +84,22 @@ static Status rms_norm_bwd_cpu(const KernelArgs *args)
     const TensorType *x = &args->in[IN_X].type;
     int64_t           chunks = num_chunks(type_rows(x)), cols = type_cols(x);
     pool_run(args->pool, chunks, rms_norm_bwd_task, (void *)args);
-    if (args->out[1].data) chunks_combine(&args->out[1], args->accumulate >> 1 & 1, args->workspace, chunks, cols, cols);
+    if (args->out[1].data)
+        chunks_combine(&args->out[1], args->accumulate >> 1 & 1, args->workspace, chunks, cols, cols);
     return OK;
 }
 
 static const OpSample rms_norm_bwd_samples[] = {
-    { .in = { { DT_F32, 3, { 2, 3, 16 } }, { DT_F32, 3, { 2, 3, 16 } }, { DT_F32, 1, { 16 } }, { DT_F32, 2, { 2, 3 } } } },
-    { .in = { { DT_F32, 2, { 70, 1037 } }, { DT_F32, 2, { 70, 1037 } }, { DT_F32, 1, { 1037 } }, { DT_F32, 1, { 70 } },
-              { DT_F32, 2, { 70, 1037 } }, { DT_F32, 1, { 1037 } } } },
+    { .in = { { DT_F32, 3, { 2, 3, 16 } },
+              { DT_F32, 3, { 2, 3, 16 } },
+              { DT_F32, 1, { 16 } },
+              { DT_F32, 2, { 2, 3 } } } },
+    { .in = { { DT_F32, 2, { 70, 1037 } },
+              { DT_F32, 2, { 70, 1037 } },
+              { DT_F32, 1, { 1037 } },
+              { DT_F32, 1, { 70 } },
+              { DT_F32, 2, { 70, 1037 } },
+              { DT_F32, 1, { 1037 } } } },
 };
 
 const OpDef op_rms_norm_bwd = {

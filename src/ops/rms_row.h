@@ -1,5 +1,6 @@
 /* The row arithmetic of rms_norm, shared by the ops that contain one, so that they agree to the last bit.
- * Statistics and products are fp32 whatever the storage; Hugging Face rounds x rstd to bf16 before it multiplies by w, we round once. */
+ * Statistics and products are fp32 whatever the storage; Hugging Face rounds x rstd to bf16 before it multiplies by w,
+ * we round once. */
 #pragma once
 
 #include "ops/infer.h"
@@ -16,8 +17,12 @@ static inline void rms_scale(float *y, const float *x, const float *w, float rst
 }
 
 /* dx = rstd dy w - pull x, where pull = rstd^3 / C sum(dy w x); dx may be dy. */
-static inline float rms_pull(float rstd, float dot, int64_t cols) { return rstd * rstd * rstd * dot / (float)cols; }
-static inline void  rms_dx(float *dx, const float *dy, const float *x, const float *w, float rstd, float pull, int64_t count)
+static inline float rms_pull(float rstd, float dot, int64_t cols)
+{
+    return rstd * rstd * rstd * dot / (float)cols;
+}
+static inline void rms_dx(float *dx, const float *dy, const float *x, const float *w, float rstd, float pull,
+                          int64_t count)
 {
     for (int64_t i = 0; i < count; i++) dx[i] = dy[i] * w[i] * rstd - x[i] * pull;
 }

@@ -10,8 +10,8 @@ static Status rope_infer(Node *node)
     const TensorType *x = &node->in[0]->type;
     TRY(infer_input(node, 1, "table", DT_SET_F32, DIMS(-1, x->dim[3])));
     TRY(infer_input(node, 2, "positions", DT_SET(DT_I32), DIMS(x->dim[0], x->dim[1])));
-    FAIL_IF(x->dim[3] % 2 || x->dim[3] > ROPE_MAX_HEAD_DIM, ERR_INVALID, "heads have %lld elements, expected an even number up to %d",
-            (long long)x->dim[3], ROPE_MAX_HEAD_DIM);
+    FAIL_IF(x->dim[3] % 2 || x->dim[3] > ROPE_MAX_HEAD_DIM, ERR_INVALID,
+            "heads have %lld elements, expected an even number up to %d", (long long)x->dim[3], ROPE_MAX_HEAD_DIM);
     node->out[0]->type = *x;
     return OK;
 }
@@ -45,7 +45,8 @@ static void rope_task(void *context, int64_t task, int worker)
         for (int64_t h = 0; h < heads; h++) {
             int64_t at = (row * heads + h) * head_dim;
             float  *y = tile_result(&args->out[0], at, scratch_y);
-            rope_turn(y, tile_load(x, at, head_dim, scratch_x), table + positions[row] * head_dim, head_dim / 2, attrs->inverse);
+            rope_turn(y, tile_load(x, at, head_dim, scratch_x), table + positions[row] * head_dim, head_dim / 2,
+                      attrs->inverse);
             tile_store(&args->out[0], at, y, head_dim);
         }
 }
@@ -61,9 +62,11 @@ static Status rope_cpu(const KernelArgs *args)
 static const RopeAttrs rope_inverse = { .inverse = true };
 
 static const OpSample rope_samples[] = {
-    { .in = { { DT_F32, 4, { 2, 3, 2, 8 } }, { DT_F32, 2, { 5, 8 } }, { DT_I32, 2, { 2, 3 } } }, .int_range = { 0, 0, 5 } },
+    { .in = { { DT_F32, 4, { 2, 3, 2, 8 } }, { DT_F32, 2, { 5, 8 } }, { DT_I32, 2, { 2, 3 } } },
+      .int_range = { 0, 0, 5 } },
     { .in = { { DT_F32, 4, { 2, 40, 6, 64 } }, { DT_F32, 2, { 50, 64 } }, { DT_I32, 2, { 2, 40 } } },
-      .attrs = &rope_inverse, .int_range = { 0, 0, 50 } },
+      .attrs = &rope_inverse,
+      .int_range = { 0, 0, 50 } },
 };
 
 const OpDef op_rope = {

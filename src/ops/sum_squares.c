@@ -1,4 +1,5 @@
-/* sum_squares: the sum of x^2 of a flat tensor: the square of a gradient's norm. Sums of TILE elements in fp32, all above in fp64. */
+/* sum_squares: the sum of x^2 of a flat tensor: the square of a gradient's norm. Sums of TILE elements in fp32, all
+ * above in fp64. */
 #include "ops/infer.h"
 
 enum { SQUARES_PER_TASK = 64 * TILE };

@@ -10,7 +10,8 @@ static Status swiglu_infer(Node *node)
         TRY(infer_like(node, 1, "up", DT_SET_FLOAT, &y));
     } else {
         char got[64];
-        FAIL_IF(type_cols(&y) % 2, ERR_INVALID, "packed gate and up is %s, expected an even last dim", type_text(&y, got));
+        FAIL_IF(type_cols(&y) % 2, ERR_INVALID, "packed gate and up is %s, expected an even last dim",
+                type_text(&y, got));
         y.dim[y.ndim - 1] /= 2;
     }
     node->out[0]->type = y;
@@ -43,8 +44,9 @@ static void swiglu_task(void *context, int64_t task, int worker)
     for (int64_t row = task * step; row < end; row++)
         for (int64_t c = 0; c < cols; c += TILE) {
             int64_t      n = min_i64(TILE, cols - c);
-            const float *g = tile_load(gate, row * stride + c, n, scratch_g), *u = tile_load(up, row * stride + up_at + c, n, scratch_u);
-            float       *result = tile_result(h, row * cols + c, scratch_h);
+            const float *g = tile_load(gate, row * stride + c, n, scratch_g),
+                        *u = tile_load(up, row * stride + up_at + c, n, scratch_u);
+            float *result = tile_result(h, row * cols + c, scratch_h);
             for (int64_t i = 0; i < n; i++) result[i] = g[i] * vec_sigmoid(g[i]) * u[i];
             tile_store(h, row * cols + c, result, n);
         }

@@ -1,7 +1,8 @@
 /* swiglu_bwd: with s = sigmoid(gate):  dgate = dh up s (1 + gate (1 - s)),  dup = dh gate s. */
 #include "ops/infer.h"
 
-/* dh (...,F), gate, up (...,F) or packed (...,2F) alone -> dgate of gate's type and dup of up's, or dpacked of packed's. */
+/* dh (...,F), gate, up (...,F) or packed (...,2F) alone -> dgate of gate's type and dup of up's, or dpacked of
+ * packed's. */
 static Status swiglu_bwd_infer(Node *node)
 {
     TRY(infer_float(node, 0, "dh", 2));
@@ -20,7 +21,8 @@ static OpCost swiglu_bwd_cost(const Node *node)
     return cost_streaming(node, 18.0 * (double)type_numel(&node->in[0]->type));
 }
 
-static void swiglu_bwd_tile(float *dgate, float *dup, const float *dh, const float *gate, const float *up, int64_t count)
+static void swiglu_bwd_tile(float *dgate, float *dup, const float *dh, const float *gate, const float *up,
+                            int64_t count)
 {
     for (int64_t i = 0; i < count; i++) {
         float s = vec_sigmoid(gate[i]), silu = gate[i] * s;

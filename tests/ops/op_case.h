@@ -1,5 +1,5 @@
-/* One node with memory of its own, for tests of ops: random inputs, guard bytes around every buffer, any subset of outputs,
- * any kernel. */
+/* One node with memory of its own, for tests of ops: random inputs, guard bytes around every buffer, any subset of
+ * outputs, any kernel. */
 #pragma once
 
 #include "base/philox.h"
@@ -145,15 +145,17 @@ __attribute__((unused)) static void op_case_fill(OpCase *c, uint64_t seed, const
 /* ---- running ---- */
 
 typedef struct RunOptions {
-    uint32_t    want;       /* outputs to make */
-    bool        inplace;    /* out[0] in in[0]'s memory */
-    bool        plain;      /* accumulate inputs connected but not added to */
-    int         poison;     /* byte that fills outputs and workspace before */
+    uint32_t    want;    /* outputs to make */
+    bool        inplace; /* out[0] in in[0]'s memory */
+    bool        plain;   /* accumulate inputs connected but not added to */
+    int         poison;  /* byte that fills outputs and workspace before */
     ThreadPool *pool;
 } RunOptions;
 
-/* Copies the inputs, runs, leaves outputs in c->out. Checks guards and that inputs no output took over stay as they were. */
-__attribute__((unused)) static Status op_case_run(OpCase *c, const CpuKernel *kernel, const RunOptions *options, const char *what)
+/* Copies the inputs, runs, leaves outputs in c->out. Checks guards and that inputs no output took over stay as they
+ * were. */
+__attribute__((unused)) static Status op_case_run(OpCase *c, const CpuKernel *kernel, const RunOptions *options,
+                                                  const char *what)
 {
     const OpDef *op = c->node->op;
     TensorView   in[NODE_MAX_IN] = { 0 }, out[NODE_MAX_OUT] = { 0 };
@@ -168,15 +170,22 @@ __attribute__((unused)) static Status op_case_run(OpCase *c, const CpuKernel *ke
         for (int i = 0; i < op->num_in; i++) {
             if (node_alias_of(c->node, k) != c->node->in[i] && !(options->inplace && k == 0 && i == 0)) continue;
             if (!c->node->in[i]) continue;
-            if (!(options->plain && node_accumulate_mask(c->node) >> k & 1)) memcpy(c->out[k].data, c->in[i].data, c->out[k].bytes);
+            if (!(options->plain && node_accumulate_mask(c->node) >> k & 1))
+                memcpy(c->out[k].data, c->in[i].data, c->out[k].bytes);
             in[i].data = c->out[k].data;
         }
     }
-    int        workers = pool_num_workers(options->pool);
-    Buffer     workspace = buffer_make(op->workspace ? op->workspace(c->node, workers) : 0), before[NODE_MAX_IN] = { 0 };
-    KernelArgs args = { .in = in, .out = out, .num_in = op->num_in, .num_out = op->num_out, .attrs = c->node->attrs,
-                        .accumulate = options->plain ? 0 : node_accumulate_mask(c->node) & want, .workspace = workspace.data,
-                        .workspace_bytes = workspace.bytes, .pool = options->pool };
+    int    workers = pool_num_workers(options->pool);
+    Buffer workspace = buffer_make(op->workspace ? op->workspace(c->node, workers) : 0), before[NODE_MAX_IN] = { 0 };
+    KernelArgs args = { .in = in,
+                        .out = out,
+                        .num_in = op->num_in,
+                        .num_out = op->num_out,
+                        .attrs = c->node->attrs,
+                        .accumulate = options->plain ? 0 : node_accumulate_mask(c->node) & want,
+                        .workspace = workspace.data,
+                        .workspace_bytes = workspace.bytes,
+                        .pool = options->pool };
     memset(workspace.data, options->poison, workspace.bytes);
     for (int i = 0; i < op->num_in; i++) {
         if (!c->in[i].base) continue;
@@ -184,11 +193,13 @@ __attribute__((unused)) static Status op_case_run(OpCase *c, const CpuKernel *ke
         memcpy(before[i].data, c->in[i].data, c->in[i].bytes);
     }
     Status status = kernel->run(&args);
-    if (!buffer_intact(&workspace)) test_fail(__FILE__, __LINE__, "%s: wrote outside its workspace of %zu bytes", what, workspace.bytes);
+    if (!buffer_intact(&workspace))
+        test_fail(__FILE__, __LINE__, "%s: wrote outside its workspace of %zu bytes", what, workspace.bytes);
     for (int i = 0; i < op->num_in; i++) {
         if (!c->in[i].base) continue;
         if (!buffer_intact(&c->in[i])) test_fail(__FILE__, __LINE__, "%s: wrote outside input %d", what, i);
-        if (memcmp(before[i].data, c->in[i].data, c->in[i].bytes) != 0) test_fail(__FILE__, __LINE__, "%s: changed input %d", what, i);
+        if (memcmp(before[i].data, c->in[i].data, c->in[i].bytes) != 0)
+            test_fail(__FILE__, __LINE__, "%s: changed input %d", what, i);
         buffer_free(&before[i]);
     }
     for (int k = 0; k < op->num_out; k++)
@@ -208,8 +219,10 @@ static double element(const TensorType *type, const void *data, int64_t i)
     return (double)vec_get(data, type->dtype, i);
 }
 
-/* max|a - b| / max(max|b|, floor); infinite where one is NaN and the other isn't. Equal elements count 0, infinities too. */
-__attribute__((unused)) static double tensor_error(const TensorType *ta, const void *a, const TensorType *tb, const void *b, double floor)
+/* max|a - b| / max(max|b|, floor); infinite where one is NaN and the other isn't. Equal elements count 0, infinities
+ * too. */
+__attribute__((unused)) static double tensor_error(const TensorType *ta, const void *a, const TensorType *tb,
+                                                   const void *b, double floor)
 {
     double worst = 0, largest = floor;
     for (int64_t i = 0, n = type_numel(ta); i < n; i++) {

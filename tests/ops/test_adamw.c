@@ -1,4 +1,5 @@
-/* adamw: what the generic test can't see: stochastic rounding keeps sums of tiny updates, padding and bad steps touch nothing. */
+/* adamw: what the generic test can't see: stochastic rounding keeps sums of tiny updates, padding and bad steps touch
+ * nothing. */
 #include "ops/op_case.h"
 
 enum { NUMEL = 4096, PADDED = NUMEL + 64 };
@@ -8,16 +9,27 @@ typedef struct Setup {
     float *hyper, *norm2, *loss;
 } Setup;
 
-static void *in_data(Setup *s, int k) { return s->c.in[k].data; }
+static void *in_data(Setup *s, int k)
+{
+    return s->c.in[k].data;
+}
 
 /* One segment [16, 16 + NUMEL) amid padding; v and m of `moments`, w of `weights`; everything zero. */
 static Setup setup_make(DType weights, DType moments, bool master, const AdamwAttrs *attrs)
 {
     Setup      s;
-    TensorType w = type_make(weights, 1, (int64_t)PADDED), f = type_make(DT_F32, 1, (int64_t)PADDED), m = type_make(moments, 1, (int64_t)PADDED);
+    TensorType w = type_make(weights, 1, (int64_t)PADDED), f = type_make(DT_F32, 1, (int64_t)PADDED),
+               m = type_make(moments, 1, (int64_t)PADDED);
     TensorType one = type_make(DT_F32, 1, INT64_C(1));
-    TensorType in[NODE_MAX_IN] = { w, f, m, m, one, one, type_make(DT_F32, 1, (int64_t)HYPER_COUNT),
-                                   type_make(DT_I64, 1, (int64_t)STEP_COUNT), type_make(DT_I64, 2, INT64_C(1), INT64_C(4)) };
+    TensorType in[NODE_MAX_IN] = { w,
+                                   f,
+                                   m,
+                                   m,
+                                   one,
+                                   one,
+                                   type_make(DT_F32, 1, (int64_t)HYPER_COUNT),
+                                   type_make(DT_I64, 1, (int64_t)STEP_COUNT),
+                                   type_make(DT_I64, 2, INT64_C(1), INT64_C(4)) };
     if (master) in[9] = f;
     EXPECT_OK(op_case_make(&s.c, &op_adamw, attrs, in));
     for (int k = 0; k < 10; k++)
@@ -41,14 +53,16 @@ static void setup_step(Setup *s, int64_t index)
     RunOptions run = { .want = ~0u };
     EXPECT_OK(op_case_run(&s->c, &op_adamw.cpu[0], &run, "adamw"));
     for (int k = 0; k < 4; k++)
-        if (s->c.in[state_in[k]].bytes) memcpy(s->c.in[state_in[k]].data, s->c.out[state_out[k]].data, s->c.in[state_in[k]].bytes);
+        if (s->c.in[state_in[k]].bytes)
+            memcpy(s->c.in[state_in[k]].data, s->c.out[state_out[k]].data, s->c.in[state_in[k]].bytes);
 }
 
 /* beta1 = beta2 = 0, |g| = 1, eps = 0: every step moves w by lr against g. */
 static const AdamwAttrs plain = { .stochastic = true };
 
-/* 1000 steps of 1e-3 ulp: on the grid of bf16 (ulp 2^-7 in [1, 2)), each a chance of 1e-3 to go one ulp: together 1 ulp with
- * variance 1000 * 1e-3 * (1 - 1e-3). The mean of NUMEL of them is within 3 sigma; rounding to nearest wouldn't move at all. */
+/* 1000 steps of 1e-3 ulp: on the grid of bf16 (ulp 2^-7 in [1, 2)), each a chance of 1e-3 to go one ulp: together 1 ulp
+ * with variance 1000 * 1e-3 * (1 - 1e-3). The mean of NUMEL of them is within 3 sigma; rounding to nearest wouldn't
+ * move at all. */
 static void tiny_updates_add_up_in_bf16(void)
 {
     const double ulp = 1.0 / 128;
@@ -108,8 +122,10 @@ static void a_master_copy_is_exact(void)
 static void a_step_that_is_not_finite_touches_nothing(void)
 {
     for (int bad = 0; bad < 4; bad++) {
-        const AdamwAttrs attrs = { .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .weight_decay = 0.1, .max_grad_norm = 1, .stochastic = true };
-        Setup            s = setup_make(DT_BF16, DT_BF16, false, &attrs);
+        const AdamwAttrs attrs = {
+            .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .weight_decay = 0.1, .max_grad_norm = 1, .stochastic = true
+        };
+        Setup s = setup_make(DT_BF16, DT_BF16, false, &attrs);
         for (int k = 0; k < 4; k++) memset(in_data(&s, k), 0x3F, s.c.in[k].bytes);
         memset(in_data(&s, 0), 0xFF, 32);
         *s.norm2 = bad == 0 ? NAN : bad == 1 ? INFINITY : 1.0f;
@@ -160,20 +176,29 @@ static void a_large_segment_follows_the_formula(void)
     enum { LARGE = 40001 };
     OpCase     c;
     TensorType flat = type_make(DT_F32, 1, (int64_t)LARGE), one = type_make(DT_F32, 1, INT64_C(1));
-    TensorType in[NODE_MAX_IN] = { flat, flat, flat, flat, one, one, type_make(DT_F32, 1, (int64_t)HYPER_COUNT),
-                                   type_make(DT_I64, 1, (int64_t)STEP_COUNT), type_make(DT_I64, 2, INT64_C(1), INT64_C(4)) };
+    TensorType in[NODE_MAX_IN] = { flat,
+                                   flat,
+                                   flat,
+                                   flat,
+                                   one,
+                                   one,
+                                   type_make(DT_F32, 1, (int64_t)HYPER_COUNT),
+                                   type_make(DT_I64, 1, (int64_t)STEP_COUNT),
+                                   type_make(DT_I64, 2, INT64_C(1), INT64_C(4)) };
     int        ranges[NODE_MAX_IN] = { 0 };
     EXPECT_OK(op_case_make(&c, &op_adamw, &a, in));
     op_case_fill(&c, 1, ranges);
     int64_t segment[4] = { 0, LARGE, 1, 7 };
     memcpy(c.in[8].data, segment, sizeof segment);
     RunOptions   run = { .want = ~0u, .poison = 0xFF };
-    const float *w = (float *)(void *)c.in[0].data, *g = (float *)(void *)c.in[1].data, *m = (float *)(void *)c.in[2].data,
-                *v = (float *)(void *)c.in[3].data, *hyper = (float *)(void *)c.in[6].data, *got = (float *)(void *)c.out[0].data;
-    double       clip = 2 / (sqrt((double)*(float *)(void *)c.in[4].data) + 1e-6), worst = 0;
+    const float *w = (float *)(void *)c.in[0].data, *g = (float *)(void *)c.in[1].data,
+                *m = (float *)(void *)c.in[2].data, *v = (float *)(void *)c.in[3].data,
+                *hyper = (float *)(void *)c.in[6].data, *got = (float *)(void *)c.out[0].data;
+    double clip = 2 / (sqrt((double)*(float *)(void *)c.in[4].data) + 1e-6), worst = 0;
     EXPECT_OK(op_case_run(&c, &op_adamw.cpu[0], &run, "adamw"));
     for (int i = 0; i < LARGE; i++) {
-        double grad = (double)g[i] * clip, first = 0.9 * (double)m[i] + 0.1 * grad, second = 0.99 * (double)v[i] + 0.01 * grad * grad;
+        double grad = (double)g[i] * clip, first = 0.9 * (double)m[i] + 0.1 * grad,
+               second = 0.99 * (double)v[i] + 0.01 * grad * grad;
         double lr = (double)hyper[HYPER_LR], denom = sqrt(second / (double)hyper[HYPER_BIAS2]) + 1e-3;
         double want = (double)w[i] * (1 - lr * 0.1) - lr * first / (double)hyper[HYPER_BIAS1] / denom;
         worst = fmax(worst, fabs(want - (double)got[i]));
@@ -182,5 +207,6 @@ static void a_large_segment_follows_the_formula(void)
     op_case_free(&c);
 }
 
-TEST_MAIN(TEST(a_large_segment_follows_the_formula), TEST(tiny_updates_add_up_in_bf16), TEST(a_bf16_second_moment_decays), TEST(a_master_copy_is_exact),
+TEST_MAIN(TEST(a_large_segment_follows_the_formula), TEST(tiny_updates_add_up_in_bf16),
+          TEST(a_bf16_second_moment_decays), TEST(a_master_copy_is_exact),
           TEST(a_step_that_is_not_finite_touches_nothing), TEST(draws_name_what_they_are_for))

@@ -45,8 +45,8 @@ static void a_share_of_p_is_dropped_and_the_rest_scaled(void)
 /* The same tokens in another batch layout and in reverse order of rows. */
 static void draws_belong_to_document_and_position(void)
 {
-    OpCase       c = make((DropoutAttrs){ .p = 0.5 }, 4, 16), d = make((DropoutAttrs){ .p = 0.5 }, 1, ROWS);
-    int32_t     *doc_id = (int32_t *)(void *)d.in[1].data, *position = (int32_t *)(void *)d.in[2].data;
+    OpCase   c = make((DropoutAttrs){ .p = 0.5 }, 4, 16), d = make((DropoutAttrs){ .p = 0.5 }, 1, ROWS);
+    int32_t *doc_id = (int32_t *)(void *)d.in[1].data, *position = (int32_t *)(void *)d.in[2].data;
     for (int i = 0; i < ROWS; i++) {
         doc_id[ROWS - 1 - i] = i / 16 - 1;
         position[ROWS - 1 - i] = i % 16;
@@ -84,8 +84,10 @@ static void draws_are_independent(void)
 /* The known answers of Philox4x32-10, published with Random123. */
 static void philox_gives_its_known_answers(void)
 {
-    const uint32_t zero[4] = { 0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8 }, pi[4] = { 0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1 };
-    Philox4        a = philox4x32(0, 0, 0, 0, 0), b = philox4x32(0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344, 0x299f31d0a4093822u);
+    const uint32_t zero[4] = { 0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8 },
+                   pi[4] = { 0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1 };
+    Philox4 a = philox4x32(0, 0, 0, 0, 0),
+            b = philox4x32(0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344, 0x299f31d0a4093822u);
     EXPECT(memcmp(a.v, zero, sizeof zero) == 0);
     EXPECT(memcmp(b.v, pi, sizeof pi) == 0);
 }
@@ -95,8 +97,9 @@ static void elements_are_kept_by_their_word(void)
 {
     OpCase         c = make((DropoutAttrs){ .p = 0.25, .site = 5 }, 4, 16);
     const float   *y = run(&c);
-    const int32_t *doc_id = (const int32_t *)(const void *)c.in[1].data, *position = (const int32_t *)(const void *)c.in[2].data;
-    uint64_t       key = random_key(0, 0, RANDOM_DROPOUT, 5);
+    const int32_t *doc_id = (const int32_t *)(const void *)c.in[1].data,
+                  *position = (const int32_t *)(const void *)c.in[2].data;
+    uint64_t key = random_key(0, 0, RANDOM_DROPOUT, 5);
     for (uint32_t i = 0; i < ROWS * COLS; i++) {
         uint32_t row = i / COLS, col = i % COLS;
         Philox4  draw = random_dropout_quad(key, doc_id[row], position[row], col / 4);
@@ -105,4 +108,6 @@ static void elements_are_kept_by_their_word(void)
     op_case_free(&c);
 }
 
-TEST_MAIN(TEST(philox_gives_its_known_answers), TEST(elements_are_kept_by_their_word), TEST(a_share_of_p_is_dropped_and_the_rest_scaled), TEST(draws_belong_to_document_and_position), TEST(draws_are_independent))
+TEST_MAIN(TEST(philox_gives_its_known_answers), TEST(elements_are_kept_by_their_word),
+          TEST(a_share_of_p_is_dropped_and_the_rest_scaled), TEST(draws_belong_to_document_and_position),
+          TEST(draws_are_independent))

@@ -1,22 +1,25 @@
-/* Backward rules against central differences of the forward kernels. Around each sample of each op with a rule, a graph: trained
- * parameters -> inputs -> op -> a random linear functional of its outputs -> loss; autodiff differentiates it.
+/* Backward rules against central differences of the forward kernels. Around each sample of each op with a rule, a
+ * graph: trained parameters -> inputs -> op -> a random linear functional of its outputs -> loss; autodiff
+ * differentiates it.
  *
  *   test_gradients [op]
  */
 #include "ops/op_case.h"
 #include "passes/pass.h"
 
-/* What no descriptor says: which inputs are parameters (their rules use grad_accumulator) or constants, and which outputs
- * besides the first are differentiable. */
+/* What no descriptor says: which inputs are parameters (their rules use grad_accumulator) or constants, and which
+ * outputs besides the first are differentiable. */
 typedef struct Roles {
     int      op;
     uint32_t params, constants, outputs;
 } Roles;
 
 static const Roles all_roles[] = {
-    { OP_EMBEDDING, 1 << 1, 0, 0 },      { OP_LINEAR, 1 << 1 | 1 << 2, 0, 0 },           { OP_LINEAR_ADD, 1 << 2, 0, 0 },
-    { OP_RMS_NORM, 1 << 1, 0, 0 },       { OP_ADD_RMS_NORM, 1 << 2, 0, 1 << 1 },         { OP_ROPE, 0, 1 << 1, 0 },
-    { OP_LM_HEAD_LOSS, 1 << 1, 0, 0 },   { OP_QKV_NORM_ROPE, 1 << 1 | 1 << 2, 1 << 3, 0 }, { OP_LOSS_SUM, 0, 1 << 1 | 1 << 2, 0 },
+    { OP_EMBEDDING, 1 << 1, 0, 0 },         { OP_LINEAR, 1 << 1 | 1 << 2, 0, 0 },
+    { OP_LINEAR_ADD, 1 << 2, 0, 0 },        { OP_RMS_NORM, 1 << 1, 0, 0 },
+    { OP_ADD_RMS_NORM, 1 << 2, 0, 1 << 1 }, { OP_ROPE, 0, 1 << 1, 0 },
+    { OP_LM_HEAD_LOSS, 1 << 1, 0, 0 },      { OP_QKV_NORM_ROPE, 1 << 1 | 1 << 2, 1 << 3, 0 },
+    { OP_LOSS_SUM, 0, 1 << 1 | 1 << 2, 0 },
 };
 
 static Roles roles_of(const OpDef *op)
@@ -60,19 +63,26 @@ static size_t probe_workspace(const Node *node, int num_workers)
 }
 
 enum { OP_PROBE = OP_COUNT };
-static const OpDef op_probe = { .id = OP_PROBE, .name = "probe", .num_in = 4, .num_out = 1, .min_in = 2, .infer = probe_infer,
-                                .backward = probe_backward, .workspace = probe_workspace, .cpu = { { DT_SET_F32, probe_cpu, "reference" } } };
+static const OpDef op_probe = { .id = OP_PROBE,
+                                .name = "probe",
+                                .num_in = 4,
+                                .num_out = 1,
+                                .min_in = 2,
+                                .infer = probe_infer,
+                                .backward = probe_backward,
+                                .workspace = probe_workspace,
+                                .cpu = { { DT_SET_F32, probe_cpu, "reference" } } };
 
 /* ---- a graph that runs ---- */
 
 typedef struct Model {
-    Arena   arena;
-    Graph  *graph;
-    Node   *node;                 /* the op under test */
-    Value  *param[NODE_MAX_IN];   /* what input i comes from; NULL: not differentiated */
-    Param   params[NODE_MAX_IN];
-    void  **memory;               /* by value id; at roots */
-    int     num_memory;
+    Arena  arena;
+    Graph *graph;
+    Node  *node;               /* the op under test */
+    Value *param[NODE_MAX_IN]; /* what input i comes from; NULL: not differentiated */
+    Param  params[NODE_MAX_IN];
+    void **memory; /* by value id; at roots */
+    int    num_memory;
 } Model;
 
 static Value *add_param(Model *m, int i, const TensorType *type)
@@ -84,11 +94,15 @@ static Value *add_param(Model *m, int i, const TensorType *type)
 /* An activation of this type that is a table's rows in order: its gradient is the table's. */
 static Status add_activation(Model *m, int i, const TensorType *type, Value **out)
 {
-    TensorType table = type_make(DT_F32, 2, type_rows(type), type_cols(type)), iota = type_make(DT_I32, 2, INT64_C(1), type_rows(type));
-    Value     *in[] = { graph_add_value(m->graph, VALUE_INPUT, arena_printf(&m->arena, "iota%d", i), &iota), add_param(m, i, &table) };
-    Node      *node;
+    TensorType table = type_make(DT_F32, 2, type_rows(type), type_cols(type)),
+               iota = type_make(DT_I32, 2, INT64_C(1), type_rows(type));
+    Value *in[] = { graph_add_value(m->graph, VALUE_INPUT, arena_printf(&m->arena, "iota%d", i), &iota),
+                    add_param(m, i, &table) };
+    Node  *node;
     TRY(graph_add_node(m->graph, &op_embedding, NULL, "rows", in, 2, 1, &node));
-    ReshapeAttrs dims = { .ndim = type->ndim, .d0 = type->dim[0], .d1 = type->dim[1], .d2 = type->dim[2], .d3 = type->dim[3] };
+    ReshapeAttrs dims = {
+        .ndim = type->ndim, .d0 = type->dim[0], .d1 = type->dim[1], .d2 = type->dim[2], .d3 = type->dim[3]
+    };
     TRY(graph_add_node(m->graph, &op_reshape, &dims, "x", node->out, 1, 1, &node));
     *out = node->out[0];
     return OK;
@@ -161,8 +175,14 @@ static void *memory_of(Model *m, Value *value)
     return (char *)m->memory[root->id] + offset * dtype_bytes(root->type.dtype);
 }
 
-static int      name_index(const char *name) { return (int)strtol(name + strcspn(name, "0123456789"), NULL, 10); }
-static uint64_t name_key(const char *name) { return (uint64_t)(name_index(name) + 32 * name[0]); }
+static int name_index(const char *name)
+{
+    return (int)strtol(name + strcspn(name, "0123456789"), NULL, 10);
+}
+static uint64_t name_key(const char *name)
+{
+    return (uint64_t)(name_index(name) + 32 * name[0]);
+}
 
 /* Inputs and parameters from names, so that models of the same op and sample hold the same numbers. */
 static void model_fill(Model *m, const OpSample *sample)
@@ -176,9 +196,12 @@ static void model_fill(Model *m, const OpSample *sample)
         for (int64_t i = 0, n = type_numel(&value->type); i < n; i++) {
             uint64_t key = name_key(name);
             double   draw = draw_normal(key, (uint32_t)i);
-            int64_t  whole = sample->int_range[index] > 0 ? philox4x32((uint32_t)i, 1, 0, 0, key).v[0] % (uint32_t)sample->int_range[index] : 0;
+            int64_t  whole = sample->int_range[index] > 0
+                                 ? philox4x32((uint32_t)i, 1, 0, 0, key).v[0] % (uint32_t)sample->int_range[index]
+                                 : 0;
             if (value->type.dtype == DT_F32) ((float *)data)[i] = (float)draw;
-            if (value->type.dtype == DT_I32) ((int32_t *)data)[i] = strncmp(name, "iota", 4) == 0 ? (int32_t)i : (int32_t)whole;
+            if (value->type.dtype == DT_I32)
+                ((int32_t *)data)[i] = strncmp(name, "iota", 4) == 0 ? (int32_t)i : (int32_t)whole;
             if (value->type.dtype == DT_I64) ((int64_t *)data)[i] = whole;
         }
         if (strncmp(name, "in", 2) == 0) draw_constrained(m->node->op, index, &value->type, data);
@@ -199,9 +222,15 @@ static Status model_run(Model *m, double *out_loss)
             if (node->out[k]) out[k] = (TensorView){ memory_of(m, node->out[k]), node->out[k]->type };
         size_t     bytes = node->op->workspace ? node->op->workspace(node, 1) : 0;
         void      *workspace = aligned_alloc(256, (bytes + 256) / 256 * 256);
-        KernelArgs args = { .in = in, .out = out, .num_in = node->num_in, .num_out = node->num_out, .attrs = node->attrs,
-                            .accumulate = node_accumulate_mask(node), .workspace = workspace, .workspace_bytes = bytes };
-        Status status = node->op->cpu[0].run(&args);
+        KernelArgs args = { .in = in,
+                            .out = out,
+                            .num_in = node->num_in,
+                            .num_out = node->num_out,
+                            .attrs = node->attrs,
+                            .accumulate = node_accumulate_mask(node),
+                            .workspace = workspace,
+                            .workspace_bytes = bytes };
+        Status     status = node->op->cpu[0].run(&args);
         if (node->op == &op_probe) *out_loss = *(double *)workspace;
         if (node->op->id == OP_LOSS_SUM && !probed) *out_loss = (double)*(float *)out[0].data;
         probed = probed || node->op == &op_probe;
@@ -258,8 +287,8 @@ static void check_param(Model *forward, const float *gradient, int i, const char
         double got = numeric_derivative(forward, param, direction, k < NUM_DIRECTIONS ? 0.02 : 0.1);
         if (k >= NUM_DIRECTIONS) scale = fabs((double)gradient[steepest]);
         if (!(fabs(got - want) <= 2e-3 * scale))
-            test_fail(__FILE__, __LINE__, "%s: d/d input %d %s is %.7g, central differences say %.7g (scale %.3g)", what, i,
-                      k < NUM_DIRECTIONS ? "along a direction" : "at an element", want, got, scale);
+            test_fail(__FILE__, __LINE__, "%s: d/d input %d %s is %.7g, central differences say %.7g (scale %.3g)",
+                      what, i, k < NUM_DIRECTIONS ? "along a direction" : "at an element", want, got, scale);
     }
     free(direction);
 }
@@ -272,7 +301,8 @@ static void check_added(Model *m, Value *added, const float *gradient, const cha
     for (int64_t j = 0; j < type_numel(&added->type); j++) {
         double want = (double)(float)draw_normal(key, (uint32_t)j) + (double)gradient[j];
         if (fabs((double)got[j] - want) <= 1e-4 * (1 + fabs(want))) continue;
-        test_fail(__FILE__, __LINE__, "%s: %s[%lld] is %.7g after accumulating, expected %.7g", what, added->name, (long long)j, (double)got[j], want);
+        test_fail(__FILE__, __LINE__, "%s: %s[%lld] is %.7g after accumulating, expected %.7g", what, added->name,
+                  (long long)j, (double)got[j], want);
         return;
     }
 }

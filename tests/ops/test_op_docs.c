@@ -22,9 +22,10 @@ static StrBuf read_file(const char *path)
 /* The comment after OP(ID, name) in ops.def: the op's inputs and outputs. */
 static Str signature_of(const StrBuf *def, const char *name)
 {
-    char        needle[80];
+    char needle[80];
     snprintf(needle, sizeof needle, " %s)", name);
-    const char *at = strstr(strbuf_cstr(def), needle), *begin = at ? strstr(at, "/* ") : NULL, *end = begin ? strstr(begin, " */") : NULL;
+    const char *at = strstr(strbuf_cstr(def), needle), *begin = at ? strstr(at, "/* ") : NULL,
+               *end = begin ? strstr(begin, " */") : NULL;
     if (!end || memchr(at, '\n', (size_t)(end - at))) {
         test_fail(__FILE__, __LINE__, "%s: %s has no comment", def_path, name);
         return str_of("");
@@ -34,8 +35,10 @@ static Str signature_of(const StrBuf *def, const char *name)
 
 static void write_attrs(StrBuf *out, const OpDef *op)
 {
-    static const char *const types[] = { [ATTR_TYPE_INT] = "int", [ATTR_TYPE_FLOAT] = "float", [ATTR_TYPE_BOOL] = "bool" };
-    const char              *separator = "\nAttributes: ";
+    static const char *const types[] = {
+        [ATTR_TYPE_INT] = "int", [ATTR_TYPE_FLOAT] = "float", [ATTR_TYPE_BOOL] = "bool"
+    };
+    const char *separator = "\nAttributes: ";
     for (const AttrDef *a = op->attrs; a && a->type != ATTR_TYPE_END; a++, separator = ", ") {
         strbuf_printf(out, "%s`%s` (%s, ", separator, a->name, types[a->type]);
         if (a->type == ATTR_TYPE_BOOL)
@@ -55,18 +58,23 @@ static void write_facts(StrBuf *out, const OpDef *op)
     if (op->flags & OP_RANDOM) strbuf_puts(out, " Draws random numbers.");
     if (op->flags & OP_NONDETERMINISTIC) strbuf_puts(out, " Results may differ in the last bits from run to run.");
     for (int i = 0; i < op->num_alias; i++)
-        strbuf_printf(out, op->alias[i].accumulate ? " Output %d is added to input %d." : " Output %d is input %d, updated.",
+        strbuf_printf(out,
+                      op->alias[i].accumulate ? " Output %d is added to input %d." : " Output %d is input %d, updated.",
                       op->alias[i].out, op->alias[i].in);
-    for (int i = 0; i < OP_MAX_KERNELS && op->cpu[i].run; i++) strbuf_printf(out, "%s%s", i ? ", " : " CPU kernels: ", op->cpu[i].name);
+    for (int i = 0; i < OP_MAX_KERNELS && op->cpu[i].run; i++)
+        strbuf_printf(out, "%s%s", i ? ", " : " CPU kernels: ", op->cpu[i].name);
     strbuf_puts(out, op->cpu[0].run ? ".\n" : "\n");
 }
 
 static StrBuf generate(void)
 {
     StrBuf out = { 0 }, def = read_file(def_path);
-    strbuf_puts(&out, "# Ops\n\n<!-- Written by build/tests/test_op_docs --update from the descriptors in src/ops; edit those. -->\n\n"
-                      "N: all leading dims, B: batch, T: sequence, C: hidden, V: vocabulary, H: query heads, G: key/value heads, D: head\n"
-                      "dim, F: intermediate, P: positions. `[x]`: optional input. Floats are f32 or bf16, each tensor its own; arithmetic is\n"
+    strbuf_puts(&out, "# Ops\n\n<!-- Written by build/tests/test_op_docs --update from the descriptors in src/ops; "
+                      "edit those. -->\n\n"
+                      "N: all leading dims, B: batch, T: sequence, C: hidden, V: vocabulary, H: query heads, G: "
+                      "key/value heads, D: head\n"
+                      "dim, F: intermediate, P: positions. `[x]`: optional input. Floats are f32 or bf16, each tensor "
+                      "its own; arithmetic is\n"
                       "fp32. `acc`: what the result is added to. Attributes are given with type and default.\n");
     for (int id = 0; id < OP_COUNT; id++) {
         const OpDef *op = op_table[id];
@@ -83,7 +91,8 @@ static void the_page_is_current(void)
 {
     StrBuf want = generate(), page = read_file(page_path);
     if (strcmp(strbuf_cstr(&want), strbuf_cstr(&page)) != 0)
-        test_fail(__FILE__, __LINE__, "%s differs from the descriptors: run test_op_docs --update from the top of the project", page_path);
+        test_fail(__FILE__, __LINE__,
+                  "%s differs from the descriptors: run test_op_docs --update from the top of the project", page_path);
     strbuf_deinit(&want);
     strbuf_deinit(&page);
 }

@@ -48,7 +48,8 @@ static void check_case(const StFile *file, const OpDef *op, const char *name, co
     TensorType in[NODE_MAX_IN] = { 0 };
     char      *attrs = calloc(1, op->attrs_size + 1);
     OpCase     c;
-    if (!read_attrs(op, json, attrs)) test_fail(__FILE__, __LINE__, "%s: an attribute that %s doesn't have", name, op->name);
+    if (!read_attrs(op, json, attrs))
+        test_fail(__FILE__, __LINE__, "%s: an attribute that %s doesn't have", name, op->name);
     for (int i = 0; i < op->num_in; i++)
         if (tensor_of(file, name, "in", i)) in[i] = type_of(tensor_of(file, name, "in", i));
     Status status = op_case_make(&c, op, attrs, in);
@@ -56,7 +57,8 @@ static void check_case(const StFile *file, const OpDef *op, const char *name, co
     if (status != OK) test_fail(__FILE__, __LINE__, "%s: %s", name, status_message());
     for (int i = 0; status == OK && i < op->num_in; i++)
         if (in[i].ndim) memcpy(c.in[i].data, tensor_of(file, name, "in", i)->data, c.in[i].bytes);
-    for (const CpuKernel *kernel = op->cpu; status == OK && kernel < op->cpu + OP_MAX_KERNELS && kernel->run; kernel++) {
+    for (const CpuKernel *kernel = op->cpu; status == OK && kernel < op->cpu + OP_MAX_KERNELS && kernel->run;
+         kernel++) {
         RunOptions run = { .want = ~0u, .poison = 0xFF };
         if (op_case_run(&c, kernel, &run, name) != OK) test_fail(__FILE__, __LINE__, "%s: %s", name, status_message());
         int compared = 0;
@@ -70,7 +72,8 @@ static void check_case(const StFile *file, const OpDef *op, const char *name, co
                 continue;
             }
             double error = tensor_error(&type, c.out[k].data, &type, want->data, 1.0);
-            if (!(error <= 1e-5)) test_fail(__FILE__, __LINE__, "%s, kernel %s: output %d is off by %.3g", name, kernel->name, k, error);
+            if (!(error <= 1e-5))
+                test_fail(__FILE__, __LINE__, "%s, kernel %s: output %d is off by %.3g", name, kernel->name, k, error);
         }
         if (!compared) test_fail(__FILE__, __LINE__, "%s: no output to compare", name);
     }
@@ -94,8 +97,8 @@ int main(int argc, char **argv)
     }
     bool seen[OP_COUNT] = { 0 };
     for (uint32_t i = 0; i < cases.count; i++) {
-        const char  *name = cases.members[i].key.data;
-        char         op_name[64];
+        const char *name = cases.members[i].key.data;
+        char        op_name[64];
         snprintf(op_name, sizeof op_name, "%.*s", (int)strcspn(name, "."), name);
         const OpDef *op = op_by_name(op_name);
         if (argc > 1 && strcmp(argv[1], op_name) != 0) continue;

@@ -1,5 +1,6 @@
-/* Every op by its descriptor: what infer accepts and rejects, the text form, each kernel against the reference, and that results
- * depend neither on threads, nor on what memory held, nor on which outputs are wanted, nor on sharing memory where that's allowed.
+/* Every op by its descriptor: what infer accepts and rejects, the text form, each kernel against the reference, and
+ * that results depend neither on threads, nor on what memory held, nor on which outputs are wanted, nor on sharing
+ * memory where that's allowed.
  *
  *   test_ops [op]
  */
@@ -7,7 +8,10 @@
 
 static ThreadPool *pools[2]; /* 2 and 4 threads */
 
-static bool is_float(const TensorType *type) { return type->ndim && (DT_SET(type->dtype) & DT_SET_FLOAT); }
+static bool is_float(const TensorType *type)
+{
+    return type->ndim && (DT_SET(type->dtype) & DT_SET_FLOAT);
+}
 
 static bool infers(const OpDef *op, const void *attrs, const TensorType *in)
 {
@@ -21,9 +25,11 @@ static bool kernel_fits(const OpCase *c, const CpuKernel *kernel)
 {
     bool all = true;
     for (int i = 0; i < c->node->num_in; i++)
-        if (c->node->in[i] && is_float(&c->node->in[i]->type)) all = all && (DT_SET(c->node->in[i]->type.dtype) & kernel->dtypes);
+        if (c->node->in[i] && is_float(&c->node->in[i]->type))
+            all = all && (DT_SET(c->node->in[i]->type.dtype) & kernel->dtypes);
     for (int k = 0; k < c->node->num_out; k++)
-        if (c->all_out[k] && is_float(&c->all_out[k]->type)) all = all && (DT_SET(c->all_out[k]->type.dtype) & kernel->dtypes);
+        if (c->all_out[k] && is_float(&c->all_out[k]->type))
+            all = all && (DT_SET(c->all_out[k]->type.dtype) & kernel->dtypes);
     return all;
 }
 
@@ -36,7 +42,8 @@ static const CpuKernel *reference_of(const OpDef *op)
 
 /* ---- infer and text ---- */
 
-/* Input k has dims that infer may refuse; where it doesn't, kernels keep to their memory (they may refuse the contents). */
+/* Input k has dims that infer may refuse; where it doesn't, kernels keep to their memory (they may refuse the
+ * contents). */
 static void run_harmless(const OpDef *op, const OpSample *sample, const TensorType *in, int k)
 {
     OpCase c;
@@ -60,20 +67,26 @@ static void check_corrupted(const OpDef *op, const OpSample *sample)
         if (!sample->in[i].ndim) continue;
         in[i].dtype = is_float(&in[i]) ? DT_I32 : DT_F32;
         if (!(op->flags & OP_VIEW) && infers(op, sample->attrs, in))
-            test_fail(__FILE__, __LINE__, "%s: infer takes %s for input %d", op->name, dtype_info(in[i].dtype)->name, i);
+            test_fail(__FILE__, __LINE__, "%s: infer takes %s for input %d", op->name, dtype_info(in[i].dtype)->name,
+                      i);
         in[i] = sample->in[i];
         for (int change = 0; change <= 2 * in[i].ndim + 1; change++) {
-            if (change < in[i].ndim) in[i].dim[change]++;
-            else if (change < 2 * in[i].ndim) in[i].dim[change - in[i].ndim]--;
-            else if (change == 2 * in[i].ndim) in[i].ndim--;
-            else if (in[i].ndim < TENSOR_MAX_DIMS) in[i].dim[in[i].ndim++] = 1;
+            if (change < in[i].ndim)
+                in[i].dim[change]++;
+            else if (change < 2 * in[i].ndim)
+                in[i].dim[change - in[i].ndim]--;
+            else if (change == 2 * in[i].ndim)
+                in[i].ndim--;
+            else if (in[i].ndim < TENSOR_MAX_DIMS)
+                in[i].dim[in[i].ndim++] = 1;
             run_harmless(op, sample, in, i);
             in[i] = sample->in[i];
         }
         in[i] = sample->in[i];
         bool optional = i >= op->min_in || (op->optional_in >> i & 1);
         in[i].ndim = 0;
-        if (!optional && infers(op, sample->attrs, in)) test_fail(__FILE__, __LINE__, "%s: works without input %d", op->name, i);
+        if (!optional && infers(op, sample->attrs, in))
+            test_fail(__FILE__, __LINE__, "%s: works without input %d", op->name, i);
         in[i] = sample->in[i];
     }
 }
@@ -122,7 +135,8 @@ static void outputs_free(Outputs *o)
 }
 
 /* Runs again with these options; wanted outputs have the same bits as in `expected`. */
-static void check_same_bits(OpCase *c, const CpuKernel *kernel, const Outputs *expected, const RunOptions *run, const char *what)
+static void check_same_bits(OpCase *c, const CpuKernel *kernel, const Outputs *expected, const RunOptions *run,
+                            const char *what)
 {
     if (op_case_run(c, kernel, run, what) != OK) {
         test_fail(__FILE__, __LINE__, "%s: %s", what, status_message());
@@ -130,8 +144,9 @@ static void check_same_bits(OpCase *c, const CpuKernel *kernel, const Outputs *e
     }
     for (int k = 0; k < NODE_MAX_OUT; k++)
         if ((c->all & run->want) >> k & 1 && memcmp(expected->data[k], c->out[k].data, c->out[k].bytes) != 0)
-            test_fail(__FILE__, __LINE__, "%s (want %x): output %d has other bits; error %.3g", what, run->want & c->all, k,
-                      tensor_error(&c->all_out[k]->type, c->out[k].data, &c->all_out[k]->type, expected->data[k], 1e-30));
+            test_fail(
+                __FILE__, __LINE__, "%s (want %x): output %d has other bits; error %.3g", what, run->want & c->all, k,
+                tensor_error(&c->all_out[k]->type, c->out[k].data, &c->all_out[k]->type, expected->data[k], 1e-30));
 }
 
 /* What was there plus the plain result, for outputs that add. */
@@ -147,12 +162,15 @@ static void check_accumulates(OpCase *c, const CpuKernel *kernel, const Outputs 
         while (c->node->in[acc] != node_alias_of(c->node, k)) acc++;
         double worst = 0, largest = 0;
         for (int64_t i = 0; i < type_numel(type); i++) {
-            double sum = element(type, c->in[acc].data, i) + element(type, c->out[k].data, i), got = element(type, expected->data[k], i);
+            double sum = element(type, c->in[acc].data, i) + element(type, c->out[k].data, i),
+                   got = element(type, expected->data[k], i);
             worst = fmax(worst, fabs(sum - got));
             largest = fmax(largest, fabs(sum));
         }
         double limit = type->dtype == DT_F32 ? 1e-5 : 1.0 / 64;
-        if (!(worst <= limit * largest)) test_fail(__FILE__, __LINE__, "%s: output %d isn't what was there plus the result: off by %.3g of %.3g", what, k, worst, largest);
+        if (!(worst <= limit * largest))
+            test_fail(__FILE__, __LINE__, "%s: output %d isn't what was there plus the result: off by %.3g of %.3g",
+                      what, k, worst, largest);
     }
 }
 
@@ -182,9 +200,11 @@ static void check_kernel(OpCase *c, const CpuKernel *kernel, const char *what)
     }
     uint32_t always = inplace_outputs(c);
     for (run.want = 1; run.want < c->all; run.want++)
-        if ((run.want & c->all) == run.want && (run.want & always) == always) check_same_bits(c, kernel, &expected, &run, what);
+        if ((run.want & c->all) == run.want && (run.want & always) == always)
+            check_same_bits(c, kernel, &expected, &run, what);
     run.want = ~0u;
-    bool shares = c->node->in[0] && c->all_out[0] && type_equal(&c->node->in[0]->type, &c->all_out[0]->type) && !node_alias_of(c->node, 0);
+    bool shares = c->node->in[0] && c->all_out[0] && type_equal(&c->node->in[0]->type, &c->all_out[0]->type) &&
+                  !node_alias_of(c->node, 0);
     run.inplace = true;
     if ((op->flags & OP_INPLACE) && shares) check_same_bits(c, kernel, &expected, &run, what);
     check_accumulates(c, kernel, &expected, what);
@@ -204,9 +224,11 @@ static void check_against_reference(OpCase *c, const OpSample *sample, const cha
         for (int k = 0; k < op->num_out; k++) {
             if (!c->all_out[k]) continue;
             const TensorType *type = &c->all_out[k]->type;
-            double            limit = type->dtype == DT_BF16 ? 1.0 / 128 : sample->tolerance > 0 ? sample->tolerance : 1e-5;
-            double            error = tensor_error(type, c->out[k].data, type, expected.data[k], 1e-30);
-            if (!(error <= limit)) test_fail(__FILE__, __LINE__, "%s: kernel %s, output %d is off by %.3g of the largest", what, kernel->name, k, error);
+            double limit = type->dtype == DT_BF16 ? 1.0 / 128 : sample->tolerance > 0 ? sample->tolerance : 1e-5;
+            double error = tensor_error(type, c->out[k].data, type, expected.data[k], 1e-30);
+            if (!(error <= limit))
+                test_fail(__FILE__, __LINE__, "%s: kernel %s, output %d is off by %.3g of the largest", what,
+                          kernel->name, k, error);
         }
     }
     outputs_free(&expected);
@@ -215,25 +237,29 @@ static void check_against_reference(OpCase *c, const OpSample *sample, const cha
 /* bf16 results against those in f32 of the same numbers. */
 static void check_against_f32(OpCase *c, const void *attrs, const char *what)
 {
-    OpCase     wide;
-    TensorType in[NODE_MAX_IN] = { 0 };
+    OpCase           wide;
+    TensorType       in[NODE_MAX_IN] = { 0 };
     const CpuKernel *kernel = &c->node->op->cpu[0];
-    RunOptions run = { .want = ~0u, .poison = 0xFF };
+    RunOptions       run = { .want = ~0u, .poison = 0xFF };
     for (int i = 0; i < c->node->num_in; i++)
-        if (c->node->in[i]) in[i] = is_float(&c->node->in[i]->type) ? type_as(&c->node->in[i]->type, DT_F32) : c->node->in[i]->type;
+        if (c->node->in[i])
+            in[i] = is_float(&c->node->in[i]->type) ? type_as(&c->node->in[i]->type, DT_F32) : c->node->in[i]->type;
     EXPECT_OK(op_case_make(&wide, c->node->op, attrs, in));
     for (int i = 0; i < c->node->num_in; i++) {
         if (!c->node->in[i]) continue;
         if (is_float(&in[i]))
-            vec_copy_in((float *)(void *)wide.in[i].data, c->in[i].data, c->node->in[i]->type.dtype, type_numel(&in[i]));
+            vec_copy_in((float *)(void *)wide.in[i].data, c->in[i].data, c->node->in[i]->type.dtype,
+                        type_numel(&in[i]));
         else
             memcpy(wide.in[i].data, c->in[i].data, c->in[i].bytes);
     }
     if (op_case_run(&wide, kernel, &run, what) == OK && op_case_run(c, kernel, &run, what) == OK)
         for (int k = 0; k < c->node->num_out; k++) {
             if (!c->all_out[k]) continue;
-            double error = tensor_error(&c->all_out[k]->type, c->out[k].data, &wide.all_out[k]->type, wide.out[k].data, 1e-30);
-            if (!(error <= 1.0 / 64)) test_fail(__FILE__, __LINE__, "%s: output %d is off by %.3g of the largest from f32", what, k, error);
+            double error =
+                tensor_error(&c->all_out[k]->type, c->out[k].data, &wide.all_out[k]->type, wide.out[k].data, 1e-30);
+            if (!(error <= 1.0 / 64))
+                test_fail(__FILE__, __LINE__, "%s: output %d is off by %.3g of the largest from f32", what, k, error);
         }
     op_case_free(&wide);
 }
@@ -280,7 +306,8 @@ static void run_case(const OpDef *op, const OpSample *sample, const TensorType *
     }
     op_case_fill(&c, 7, sample->int_range);
     OpCost cost = op->cost(c.node);
-    if (!(cost.flops >= 0 && cost.bytes >= 0 && cost.flops + cost.bytes > 0) && !(op->flags & OP_VIEW)) test_fail(__FILE__, __LINE__, "%s: costs nothing", what);
+    if (!(cost.flops >= 0 && cost.bytes >= 0 && cost.flops + cost.bytes > 0) && !(op->flags & OP_VIEW))
+        test_fail(__FILE__, __LINE__, "%s: costs nothing", what);
     for (const CpuKernel *kernel = op->cpu; kernel < op->cpu + OP_MAX_KERNELS && kernel->run; kernel++)
         if (kernel_fits(&c, kernel)) check_kernel(&c, kernel, what);
     if (op->cpu[0].run) check_against_reference(&c, sample, what);
@@ -310,7 +337,8 @@ static void check_op(const OpDef *op, int id)
 {
     EXPECT_INT(op->id, id);
     EXPECT(op_by_name(op->name) == op);
-    EXPECT(op->synopsis && op->infer && op->cost && op->num_in <= NODE_MAX_IN && op->num_out <= NODE_MAX_OUT && op->min_in <= op->num_in);
+    EXPECT(op->synopsis && op->infer && op->cost && op->num_in <= NODE_MAX_IN && op->num_out <= NODE_MAX_OUT &&
+           op->min_in <= op->num_in);
     EXPECT(op->cpu[0].run || (op->flags & OP_VIEW));
     EXPECT_STR(op->flags & OP_VIEW ? "reference" : reference_of(op)->name, "reference");
     for (int a = 0; a < op->num_alias; a++) EXPECT(op->alias[a].in < op->num_in && op->alias[a].out < op->num_out);
