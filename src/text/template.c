@@ -113,6 +113,7 @@ static void take_output(Render *r, TemplateOutput *out)
 Status template_render(const Template *tmpl, const TemplateInput *input, TemplateOutput *out)
 {
     Render r = { .tmpl = tmpl, .line = 1, .now_unix = input->now_unix };
+    r.max_steps = input->max_steps ? input->max_steps : RENDER_MAX_STEPS;
     *out = (TemplateOutput){ 0 };
     Status status = render(&r, input);
     if (status == OK) take_output(&r, out);

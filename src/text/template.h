@@ -35,6 +35,7 @@ typedef struct TemplateInput {
     const JsonValue *variables;  /* object of further variables, or NULL; they win over the folder's */
     bool             add_generation_prompt;
     int64_t          now_unix;   /* for strftime_now, seconds; 0: the clock */
+    int64_t          max_steps;  /* 0: 10 million */
 } TemplateInput;
 
 /* raise_exception and limits fail with ERR_INVALID, "name:line: message". */

@@ -30,7 +30,7 @@ typedef struct Render {
     int             depth;
     int             captures; /* set and filter blocks we are in: no spans there */
     Flow            flow;
-    int64_t         steps;
+    int64_t         steps, max_steps;
     int64_t         now_unix;
     TemplateSpan   *spans;
     size_t          num_spans, spans_capacity;

@@ -21,8 +21,8 @@ Status render_fail(const Render *r, const char *fmt, ...)
 Status render_tick(Render *r, int64_t steps)
 {
     r->steps += steps;
-    if (r->steps > RENDER_MAX_STEPS)
-        return render_fail(r, "the template takes more than %d steps", RENDER_MAX_STEPS);
+    if (r->steps > r->max_steps)
+        return render_fail(r, "the template takes more than %lld steps", (long long)r->max_steps);
     if (r->arena.used_bytes > RENDER_MAX_ARENA_BYTES)
         return render_fail(r, "the template needs more than %d MiB of memory", RENDER_MAX_ARENA_BYTES >> 20);
     return OK;
