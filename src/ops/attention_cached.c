@@ -59,9 +59,9 @@ static Status attention_cached_append(const KernelArgs *args, Attention *out)
     Heads     k, v;
     int64_t   len = args->in[IN_KC].type.dim[1];
     a.first = ((const int64_t *)args->in[IN_STEP].data)[STEP_POSITION];
-    FAIL_IF(a.first < 0 || a.first + a.len > len, ERR_INVALID,
-            "positions %lld to %lld are outside the key/value cache of %lld: ask for a longer cache or fewer tokens",
-            (long long)a.first, (long long)(a.first + a.len - 1), (long long)len);
+    FAIL_IF(a.first < 0 || a.first > len - a.len, ERR_INVALID,
+            "%lld tokens at position %lld are outside the key/value cache of %lld positions: ask for a longer cache or fewer tokens",
+            (long long)a.len, (long long)a.first, (long long)len);
     attention_bind_qkv(&a, args->in, &a.q, &k, &v);
     a.k = heads_of_view(&args->out[1], a.dim);
     a.v = heads_of_view(&args->out[2], a.dim);
