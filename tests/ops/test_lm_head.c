@@ -1,0 +1,123 @@
+/* lm_head_loss and its backward over several chunks of rows, against fp64; what ignored and impossible labels do. */
+#include "ops/lm_head.h"
+
+#include "ops/op_case.h"
+
+enum { ROWS = 2100, CHANNELS = 8, VOCAB = 50, CHUNK = 1024 /* rows of a chunk for a small vocabulary */ };
+
+typedef struct Expected {
+    double losses[ROWS], dx[ROWS * CHANNELS], dw[VOCAB * CHANNELS];
+} Expected;
+
+static void expect_row(Expected *e, const float *x, const float *w, int32_t label, double dloss, int64_t row)
+{
+    double logits[VOCAB], most = -INFINITY, total = 0;
+    if (label == IGNORE_INDEX) return;
+    for (int v = 0; v < VOCAB; v++) {
+        logits[v] = 0;
+        for (int c = 0; c < CHANNELS; c++) logits[v] += (double)x[c] * w[v * CHANNELS + c];
+        most = fmax(most, logits[v]);
+    }
+    for (int v = 0; v < VOCAB; v++) total += exp(logits[v] - most);
+    e->losses[row] = most + log(total) - logits[label];
+    for (int v = 0; v < VOCAB; v++) {
+        double d = dloss * (exp(logits[v] - most) / total - (v == label));
+        for (int c = 0; c < CHANNELS; c++) {
+            e->dx[row * CHANNELS + c] += d * w[v * CHANNELS + c];
+            e->dw[v * CHANNELS + c] += d * x[c];
+        }
+    }
+}
+
+/* The second chunk has no trained label; elsewhere every fifth is ignored. */
+static void fill_labels(int32_t *labels)
+{
+    for (int i = 0; i < ROWS; i++) labels[i] = i / CHUNK == 1 || i % 5 == 0 ? IGNORE_INDEX : i * 7 % VOCAB;
+}
+
+static OpCase head_case(DType dw, bool accumulate)
+{
+    OpCase     c;
+    TensorType in[NODE_MAX_IN] = { type_make(DT_F32, 1, (int64_t)ROWS), type_make(DT_F32, 2, (int64_t)ROWS, (int64_t)CHANNELS),
+                                   type_make(DT_F32, 2, (int64_t)VOCAB, (int64_t)CHANNELS), type_make(DT_I32, 1, (int64_t)ROWS) };
+    if (accumulate) in[4] = type_make(dw, 2, (int64_t)VOCAB, (int64_t)CHANNELS);
+    EXPECT_OK(op_case_make(&c, &op_lm_head_loss_bwd, NULL, in));
+    op_case_fill(&c, 5, (int[NODE_MAX_IN]){ 0, 0, 0, 1 });
+    fill_labels((int32_t *)c.in[3].data);
+    return c;
+}
+
+static void expect_tensor(OpCase *c, int k, const double *expected, double tolerance)
+{
+    const TensorType *type = &c->all_out[k]->type;
+    double            worst = 0, largest = 0;
+    for (int64_t i = 0; i < type_numel(type); i++) {
+        double d = fabs(element(type, c->out[k].data, i) - expected[i]);
+        worst = d <= worst ? worst : isnan(d) ? INFINITY : d;
+        largest = fmax(largest, fabs(expected[i]));
+    }
+    if (!(worst <= tolerance * largest)) test_fail(__FILE__, __LINE__, "output %d is off by %g of %g", k, worst, largest);
+}
+
+static void chunks_match_fp64(void)
+{
+    for (int bits = 0; bits < 4; bits++) {
+        bool      accumulate = bits & 1;
+        OpCase    c = head_case(bits & 2 ? DT_BF16 : DT_F32, accumulate);
+        Expected *e = calloc(1, sizeof *e);
+        for (int64_t row = 0; row < ROWS; row++)
+            expect_row(e, (float *)c.in[1].data + row * CHANNELS, (float *)c.in[2].data, ((int32_t *)c.in[3].data)[row],
+                       ((float *)c.in[0].data)[row], row);
+        for (int i = 0; accumulate && i < VOCAB * CHANNELS; i++) e->dw[i] += element(&c.node->in[4]->type, c.in[4].data, i);
+        RunOptions run = { .want = ~0u, .poison = 0xFF };
+        EXPECT_OK(op_case_run(&c, &op_lm_head_loss_bwd.cpu[0], &run, "chunks"));
+        expect_tensor(&c, 0, e->losses, 1e-5);
+        expect_tensor(&c, 1, e->dx, 1e-5);
+        expect_tensor(&c, 2, e->dw, bits == 3 ? 1.0 / 256 : 1e-5); /* one rounding to bf16, however many chunks */
+        free(e);
+        op_case_free(&c);
+    }
+}
+
+static void losses_have_the_same_bits_forward_and_backward(void)
+{
+    OpCase     backward = head_case(DT_F32, false), forward;
+    TensorType in[NODE_MAX_IN] = { backward.node->in[1]->type, backward.node->in[2]->type, backward.node->in[3]->type };
+    RunOptions run = { .want = ~0u, .poison = 0xFF };
+    EXPECT_OK(op_case_make(&forward, &op_lm_head_loss, NULL, in));
+    for (int k = 0; k < 3; k++) memcpy(forward.in[k].data, backward.in[k + 1].data, forward.in[k].bytes);
+    EXPECT_OK(op_case_run(&backward, &op_lm_head_loss_bwd.cpu[0], &run, "backward"));
+    EXPECT_OK(pool_create(3, &run.pool));
+    EXPECT_OK(op_case_run(&forward, &op_lm_head_loss.cpu[0], &run, "forward"));
+    EXPECT(memcmp(forward.out[0].data, backward.out[0].data, forward.out[0].bytes) == 0);
+    pool_destroy(run.pool);
+    op_case_free(&forward);
+    op_case_free(&backward);
+}
+
+static void nothing_trained_gives_zeros(void)
+{
+    OpCase c = head_case(DT_F32, false);
+    for (int i = 0; i < ROWS; i++) ((int32_t *)c.in[3].data)[i] = IGNORE_INDEX;
+    RunOptions run = { .want = ~0u, .poison = 0xFF };
+    EXPECT_OK(op_case_run(&c, &op_lm_head_loss_bwd.cpu[0], &run, "ignored"));
+    for (int k = 0; k < 3; k++)
+        for (int64_t i = 0; i < type_numel(&c.all_out[k]->type); i++) EXPECT(((float *)c.out[k].data)[i] == 0);
+    op_case_free(&c);
+}
+
+/* The loader lets none through; a loss that isn't finite then stops the step, and no memory outside is read. */
+static void impossible_labels_give_nan(void)
+{
+    const int32_t bad[] = { VOCAB, -1, INT32_MAX, INT32_MIN };
+    OpCase        c = head_case(DT_F32, false);
+    for (int i = 0; i < 4; i++) ((int32_t *)c.in[3].data)[1 + i * 2] = bad[i];
+    RunOptions run = { .want = ~0u, .poison = 0xFF };
+    EXPECT_OK(op_case_run(&c, &op_lm_head_loss_bwd.cpu[0], &run, "impossible"));
+    for (int i = 0; i < 4; i++) EXPECT(isnan(((float *)c.out[0].data)[1 + i * 2]));
+    EXPECT(isfinite(((float *)c.out[0].data)[2]) && isnan(((float *)c.out[2].data)[0]));
+    op_case_free(&c);
+}
+
+TEST_MAIN(TEST(chunks_match_fp64), TEST(losses_have_the_same_bits_forward_and_backward), TEST(nothing_trained_gives_zeros),
+          TEST(impossible_labels_give_nan))
