@@ -124,6 +124,55 @@ static void gradients_match_without_fusions(void)
     }
 }
 
+/* Gradients of the packed batch as floats, one parameter after another; the weights are the fixture's rounded to bf16. */
+static float *rounded_gradients(const char *family, bool lora, DType dtype, float *loss, int64_t *out_n)
+{
+    CompileOptions options = train_options();
+    Arena          arena = { 0 };
+    Family         f;
+    options.model_dtype = dtype;
+    if (lora) use_adapter(family, &options, &arena);
+    family_open(&f, family, "config.json", &options, 2);
+    for (int i = 0; i < f.plan->num_params; i++) {
+        const Param    *param = f.plan->params[i];
+        const StTensor *t = family_tensor(&f, param);
+        float          *values = arena_array(&f.arena, float, t->numel);
+        void           *stored = arena_alloc(&f.arena, (size_t)type_bytes(&param->type));
+        EXPECT_OK(st_to_f32(t, 0, t->numel, values));
+        for (int64_t k = 0; k < t->numel; k++) values[k] = bf16_to_f32(bf16_from_f32(values[k]));
+        dtype_convert(stored, dtype, values, DT_F32, t->numel);
+        EXPECT_OK(session_write(f.session, param->name, stored, (size_t)type_bytes(&param->type)));
+    }
+    *loss = run_batch(&f, "", "packed");
+    float *grads = calloc((size_t)f.plan->flat_numel, sizeof(float));
+    void  *stored = arena_alloc(&f.arena, (size_t)(f.plan->flat_numel * dtype_bytes(dtype)));
+    EXPECT_OK(session_read(f.session, "grads", stored, (size_t)(f.plan->flat_numel * dtype_bytes(dtype))));
+    dtype_convert(grads, DT_F32, stored, dtype, f.plan->flat_numel);
+    *out_n = f.plan->flat_numel;
+    family_close(&f);
+    arena_deinit(&arena);
+    return grads;
+}
+
+/* bf16 storage against fp32 from the same weights: what remains is the rounding of activations and gradients. PyTorch's own bf16
+ * differs from its fp32 by 0.016 to 0.028 on these models. */
+static void bf16_storage_stays_near(void)
+{
+    for (int i = 0; i < NUM_FAMILIES; i++) {
+        for (int lora = 0; lora < 2; lora++) {
+            float   exact_loss, loss;
+            int64_t n;
+            float  *exact = rounded_gradients(family_names[i], lora, DT_F32, &exact_loss, &n);
+            float  *grads = rounded_gradients(family_names[i], lora, DT_BF16, &loss, &n);
+            EXPECT_NEAR(loss, exact_loss, 5e-3 * (double)exact_loss);
+            double error = l2_error(grads, exact, n);
+            if (!(error <= 4e-2)) test_fail(__FILE__, __LINE__, "%s: gradients: error %.3g", family_names[i], error);
+            free(exact);
+            free(grads);
+        }
+    }
+}
+
 /* Flat gradients of the packed batch. */
 static float *flat_gradients(Family *f, int64_t *n)
 {
@@ -251,4 +300,4 @@ static void ten_lora_steps_match_peft(void)
 
 TEST_MAIN(TEST(gradients_match_the_reference), TEST(config_of_transformers_4_gives_the_same), TEST(lora_gradients_match_peft),
           TEST(gradients_match_without_fusions), TEST(ten_steps_match_the_reference), TEST(ten_lora_steps_match_peft),
-          TEST(recomputing_gives_equal_bits), TEST(threads_change_no_bit))
+          TEST(bf16_storage_stays_near), TEST(recomputing_gives_equal_bits), TEST(threads_change_no_bit))
