@@ -32,7 +32,8 @@ typedef struct HeapEntry {
 } HeapEntry;
 
 struct BpeScratch {
-    CacheLine *cache; /* CACHE_SETS * 2 */
+    void      *cache_memory;
+    CacheLine *cache; /* CACHE_SETS * 2, 64-byte aligned, in cache_memory */
     int32_t   *ids;
     uint32_t  *ranks;       /* short words: of the pair that starts here */
     int32_t   *merged;      /* its result */
@@ -45,18 +46,18 @@ struct BpeScratch {
 BpeScratch *bpe_scratch_create(void)
 {
     BpeScratch *scratch = calloc(1, sizeof *scratch);
-    size_t      bytes = sizeof(CacheLine) * CACHE_SETS * 2;
+    size_t      bytes = sizeof(CacheLine) * (CACHE_SETS * 2 + 1);
     if (!scratch) fatal_out_of_memory(sizeof *scratch);
-    scratch->cache = aligned_alloc(64, bytes);
-    if (!scratch->cache) fatal_out_of_memory(bytes);
-    memset(scratch->cache, 0, bytes);
+    scratch->cache_memory = calloc(1, bytes); /* pages that stay unused are never touched */
+    if (!scratch->cache_memory) fatal_out_of_memory(bytes);
+    scratch->cache = (CacheLine *)(((uintptr_t)scratch->cache_memory + 63) & ~(uintptr_t)63);
     return scratch;
 }
 
 void bpe_scratch_destroy(BpeScratch *scratch)
 {
     if (!scratch) return;
-    free(scratch->cache);
+    free(scratch->cache_memory);
     free(scratch->ids);
     free(scratch->ranks);
     free(scratch->merged);

@@ -12,7 +12,7 @@
 enum {
     MAX_GROUP_DEPTH = 100,
     JIT_STACK_BYTES = 8 << 20,
-    MATCH_LIMIT = 20 * 1000 * 1000, /* steps of one search before we give up */
+    MATCH_LIMIT = 10 * 1000 * 1000, /* steps of one search before we give up */
     HEAP_LIMIT_KIB = 64 << 10
 };
 

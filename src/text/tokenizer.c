@@ -193,12 +193,12 @@ static Status parts_parse(Tokenizer *t, const char *name, const char *text, size
 {
     Arena *arena = &t->arena;
     FAIL_IF(json->type != JSON_OBJECT, ERR_INVALID, "%s:1:1: expected an object, as in a tokenizer.json", name);
-    char_table_build(arena, &t->table);
     TRY(at_key(bpe_parse(arena, json_get(json, "model"), &t->bpe), name, text, len, json, "model"));
     TRY(at_key(normalizer_parse(arena, json_get(json, "normalizer"), &t->normalizer), name, text, len, json, "normalizer"));
     TRY(at_key(pretokenizer_parse(arena, json_get(json, "pre_tokenizer"), &t->pre), name, text, len, json,
                "pre_tokenizer"));
     TRY(at_key(decoder_parse(arena, json_get(json, "decoder"), &t->decoder), name, text, len, json, "decoder"));
+    char_table_build(arena, &t->table);
     TRY(at_key(added_parse(t, json), name, text, len, json, "added_tokens"));
     TRY(at_key(post_parse(t, json_get(json, "post_processor"), 0), name, text, len, json, "post_processor"));
     const JsonValue *pre = json_get(json, "pre_tokenizer");
@@ -268,38 +268,48 @@ static void config_apply(Tokenizer *t, const JsonValue *config)
     }
 }
 
-static Status config_read(Arena *arena, const char *dir, const char *file, JsonValue *out)
+static Status config_parse(Arena *arena, const char *dir, const char *file, Str text, JsonValue *out)
 {
-    Str         text;
-    const char *path = arena_printf(arena, "%s/%s", dir, file);
     *out = (JsonValue){ 0 };
-    if (!file_exists(path)) return OK;
-    TRY(file_read(arena, path, MAX_FILE_BYTES, &text));
-    return json_parse(arena, path, text.data, text.len, out);
+    return text.len ? json_parse(arena, arena_printf(arena, "%s/%s", dir, file), text.data, text.len, out) : OK;
 }
 
-static Status configs_read(Tokenizer *t, Arena *arena, const char *dir)
+Status tokenizer_configure(Tokenizer *t, const char *dir, Str tokenizer_config, Str generation_config)
 {
+    Arena     arena = { 0 };
     JsonValue config, generation;
-    TRY(config_read(arena, dir, "tokenizer_config.json", &config));
-    TRY(config_read(arena, dir, "generation_config.json", &generation));
-    config_id(t, &generation, "bos_token_id", &t->bos_id);
-    config_id(t, &generation, "eos_token_id", &t->eos_id);
-    config_id(t, &generation, "pad_token_id", &t->pad_id);
-    config_apply(t, &config);
-    return OK;
+    Status    status = config_parse(&arena, dir, "tokenizer_config.json", tokenizer_config, &config);
+    if (status == OK) status = config_parse(&arena, dir, "generation_config.json", generation_config, &generation);
+    if (status == OK) {
+        config_id(t, &generation, "bos_token_id", &t->bos_id);
+        config_id(t, &generation, "eos_token_id", &t->eos_id);
+        config_id(t, &generation, "pad_token_id", &t->pad_id);
+        config_apply(t, &config);
+    }
+    arena_deinit(&arena);
+    return status;
+}
+
+/* The file's text, empty when it is absent. */
+static Status config_read(Arena *arena, const char *dir, const char *file, Str *out)
+{
+    const char *path = arena_printf(arena, "%s/%s", dir, file);
+    *out = (Str){ "", 0 };
+    return file_exists(path) ? file_read(arena, path, MAX_FILE_BYTES, out) : OK;
 }
 
 Status tokenizer_load(const char *dir, Tokenizer **out_tokenizer)
 {
     *out_tokenizer = NULL;
     Arena       arena = { 0 };
-    Str         text;
+    Str         text, config, generation;
     Tokenizer  *t = NULL;
     const char *path = arena_printf(&arena, "%s/tokenizer.json", dir);
     Status      status = file_read(&arena, path, MAX_FILE_BYTES, &text);
     if (status == OK) status = tokenizer_parse(path, text.data, text.len, &t);
-    if (status == OK) status = configs_read(t, &arena, dir);
+    if (status == OK) status = config_read(&arena, dir, "tokenizer_config.json", &config);
+    if (status == OK) status = config_read(&arena, dir, "generation_config.json", &generation);
+    if (status == OK) status = tokenizer_configure(t, dir, config, generation);
     arena_deinit(&arena);
     if (status != OK) {
         tokenizer_destroy(t);

@@ -23,6 +23,10 @@ void token_ids_push(TokenIds *ids, int32_t id);
 NODISCARD Status tokenizer_load(const char *dir, Tokenizer **out_tokenizer);
 /* The same from the text of a tokenizer.json; `name` starts its errors. */
 NODISCARD Status tokenizer_parse(const char *name, const char *json, size_t len, Tokenizer **out_tokenizer);
+/* Before the first encode: takes over what the texts of a tokenizer_config.json and a generation_config.json say (empty:
+ * no such file), as tokenizer_load does; `dir` starts errors. add_bos_token and add_eos_token, where given, decide over
+ * what the post-processor adds. */
+NODISCARD Status tokenizer_configure(Tokenizer *tokenizer, const char *dir, Str tokenizer_config, Str generation_config);
 void             tokenizer_destroy(Tokenizer *tokenizer);
 
 TokenizerScratch *tokenizer_scratch_create(const Tokenizer *tokenizer);

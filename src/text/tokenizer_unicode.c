@@ -85,8 +85,25 @@ static uint8_t flags_of(uint32_t code)
     return flags;
 }
 
+/* Blocks without any character that has a class: surrogates, private use, planes not in use. */
+static bool block_is_empty(uint32_t block)
+{
+    return (block >= 0xD8 && block <= 0xF8) || (block >= 0x324 && block < 0xE00) || block >= 0xE02;
+}
+
+/* Blocks of Han, Hangul and Tangut in which all characters are alike. */
+static bool block_is_uniform(uint32_t block)
+{
+    return (block >= 0x34 && block <= 0x4C) || (block >= 0x4E && block <= 0x9E) || (block >= 0xAC && block <= 0xD6) ||
+           (block >= 0x170 && block <= 0x186) || (block >= 0x200 && block <= 0x2A5);
+}
+
 static void block_fill(uint32_t block, uint8_t flags[256])
 {
+    if (block_is_uniform(block)) {
+        memset(flags, flags_of(block * 256), 256);
+        return;
+    }
     for (uint32_t i = 0; i < 256; i++) flags[i] = flags_of(block * 256 + i);
     for (size_t r = 0; r < sizeof newer_ranges / sizeof newer_ranges[0]; r++) {
         if (newer_ranges[r].last >> 8 < block || newer_ranges[r].first >> 8 > block) continue;
@@ -107,8 +124,8 @@ void char_table_build(Arena *arena, CharTable *out_table)
     out_table->block = arena_array(arena, uint16_t, NUM_BLOCKS);
     for (uint32_t block = 0; block < NUM_BLOCKS; block++) {
         uint8_t *flags = all + used * 256;
-        if (block >= 0x400 && block < 0xE00) {
-            memset(flags, 0, 256); /* planes 4 to 13 hold nothing */
+        if (block_is_empty(block)) {
+            memset(flags, 0, 256);
         } else {
             block_fill(block, flags);
         }

@@ -24,7 +24,7 @@ typedef struct CharTable {
     uint8_t  *flags; /* block * 256 + low byte */
 } CharTable;
 
-/* Built from utf8proc's Unicode 14 and a list of what Unicode 15 to 16 added; takes about 2 ms. */
+/* Built from utf8proc's Unicode 14 and a list of what Unicode 15 to 16 added; takes about a millisecond. */
 void char_table_build(Arena *arena, CharTable *out_table);
 
 static inline uint8_t char_flags(const CharTable *table, uint32_t code)

@@ -231,6 +231,12 @@ static void decoders_write_as_the_peer(void)
     }
 }
 
+static void put_code(StrBuf *out, uint32_t code)
+{
+    char text[4];
+    strbuf_append(out, text, utf8_encode(code, text));
+}
+
 static const char *const known_patterns[] = {
     "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+",
     "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+",
@@ -255,10 +261,32 @@ static void scan_both(const Scanner *scanner, const Regex *regex, RegexScratch *
     }
 }
 
-static void put_code(StrBuf *out, uint32_t code)
+/* Every code point's class, which the table builds with short cuts. */
+static void classes_are_the_expressions(void)
 {
-    char text[4];
-    strbuf_append(out, text, utf8_encode(code, text));
+    static const struct {
+        const char *pattern;
+        uint8_t     flag;
+    } rows[] = { { "\\p{L}", CHAR_LETTER }, { "\\p{N}", CHAR_NUMBER }, { "\\p{M}", CHAR_MARK }, { "\\s", CHAR_SPACE } };
+    RegexScratch *scratch = regex_scratch_create();
+    StrBuf        text = { 0 };
+    for (uint32_t code = 0; code < 0x110000; code++)
+        if (code < 0xD800 || code >= 0xE000) put_code(&text, code);
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        Regex *regex;
+        size_t start = 0, end = 0, size;
+        bool   found = true;
+        EXPECT_OK(regex_compile(rows[i].pattern, strlen(rows[i].pattern), &regex));
+        for (size_t at = 0; at < text.len; at += size) {
+            uint32_t code = utf8_decode(text.data + at, &size);
+            if (found && end <= at) EXPECT_OK(regex_find(regex, scratch, (Str){ text.data, text.len }, at, &found, &start, &end));
+            if ((found && start == at) != ((char_flags(&table, code) & rows[i].flag) != 0))
+                test_fail(__FILE__, __LINE__, "%s and the table differ at U+%04X", rows[i].pattern, code);
+        }
+        regex_destroy(regex);
+    }
+    strbuf_deinit(&text);
+    regex_scratch_destroy(scratch);
 }
 
 /* Each character after and before a letter, a space, a number, an apostrophe and itself. */
@@ -416,6 +444,7 @@ int main(int argc, char **argv)
         TEST(pre_tokenizers_cut_as_the_peer),
         TEST(normalizers_write_as_the_peer),
         TEST(decoders_write_as_the_peer),
+        TEST(classes_are_the_expressions),
         TEST(scanners_class_every_character_as_pcre2),
         TEST(scanners_cut_random_texts_as_pcre2),
         TEST(expressions_that_differ_in_meaning_are_refused),
