@@ -14,6 +14,7 @@ import json
 import random
 import subprocess
 import sys
+import time
 import warnings
 
 import jinja2
@@ -48,7 +49,7 @@ def environment():
 
     env.filters["tojson"] = tojson
     env.globals["raise_exception"] = raise_exception
-    env.globals["strftime_now"] = lambda form: "now"
+    env.globals["strftime_now"] = lambda form: time.strftime(form, time.localtime(1700000000))
     return env
 
 
