@@ -1,6 +1,7 @@
 /* "..." % values and "...".format(values). */
 #include "text/template_filters.h"
 #include "text/template_text.h"
+#include "text/tokenizer_unicode.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -3,6 +3,7 @@
  * newline after it. */
 #include "text/template_ast.h"
 #include "text/template_text.h"
+#include "text/tokenizer_unicode.h"
 
 #include <errno.h>
 #include <stdarg.h>

@@ -2,6 +2,7 @@
  * the table below. */
 #define _GNU_SOURCE /* memmem */
 #include "text/template_text.h"
+#include "text/tokenizer_unicode.h"
 
 #include <string.h>
 #include <utf8proc.h>
@@ -28,11 +29,6 @@ uint32_t utf8_next(const char *text, size_t len, size_t *pos)
     }
     *pos += 4;
     return (uint32_t)(s[0] & 0x07) << 18 | (uint32_t)(s[1] & 0x3F) << 12 | (uint32_t)(s[2] & 0x3F) << 6 | (s[3] & 0x3F);
-}
-
-size_t utf8_encode(uint32_t cp, char out[4])
-{
-    return (size_t)utf8proc_encode_char((utf8proc_int32_t)cp, (utf8proc_uint8_t *)out);
 }
 
 size_t utf8_count(const char *text, size_t len)

@@ -5,7 +5,6 @@
 
 /* Decodes the code point at text[*pos], which must be valid UTF-8 with *pos < len, and steps over it. */
 uint32_t utf8_next(const char *text, size_t len, size_t *pos);
-size_t   utf8_encode(uint32_t cp, char out[4]); /* bytes written */
 size_t   utf8_count(const char *text, size_t len);
 size_t   utf8_offset(const char *text, size_t len, size_t count); /* byte offset of the count-th code point, at most len */
 bool     utf8_is_valid(const char *text, size_t len);

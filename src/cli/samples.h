@@ -1,0 +1,18 @@
+/* Texts generated while training, after each evaluation. */
+#pragma once
+
+#include "config/config.h"
+#include "text/tokenizer.h"
+#include "train/trainer.h"
+
+typedef struct Samples {
+    const Config     *config;
+    Tokenizer        *tokenizer; /* opened at the first use */
+    TokenizerScratch *scratch;
+} Samples;
+
+void samples_init(Samples *samples, const Config *config);
+void samples_deinit(Samples *samples);
+
+/* TrainHooks.sample; context is a Samples. */
+NODISCARD Status samples_generate(void *context, Session *session, int64_t step, Metrics *metrics);

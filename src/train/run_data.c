@@ -1,0 +1,257 @@
+/* From the run file's datasets to loaders. */
+#include "train/run_data.h"
+
+#include "base/log.h"
+#include "data/tokenize.h"
+#include "files/file.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { PREFETCH = 4, MAX_TEMPLATE_BYTES = 4 << 20 };
+
+/* ---- options of a dataset ---- */
+
+static DatasetType dataset_type(Choice choice)
+{
+    switch (choice) {
+    case OPT_DATASET_TEXT: return DATASET_TEXT;
+    case OPT_DATASET_INSTRUCTION: return DATASET_INSTRUCTION;
+    case OPT_DATASET_CONVERSATION: return DATASET_CONVERSATION;
+    default: return DATASET_AUTO;
+    }
+}
+
+static TrainOn train_on(Choice choice)
+{
+    return choice == OPT_TRAIN_ON_ALL ? TRAIN_ON_ALL : choice == OPT_TRAIN_ON_LAST_TURN ? TRAIN_ON_LAST_TURN : TRAIN_ON_ASSISTANT;
+}
+
+static SystemPromptType system_prompt_type(Choice choice)
+{
+    switch (choice) {
+    case OPT_PROMPT_NONE: return SYSTEM_PROMPT_NONE;
+    case OPT_PROMPT_FIXED: return SYSTEM_PROMPT_FIXED;
+    case OPT_PROMPT_FIELD: return SYSTEM_PROMPT_FIELD;
+    default: return SYSTEM_PROMPT_DEFAULT;
+    }
+}
+
+static const char *mapped(const StrMap *map, const char *key)
+{
+    for (size_t i = 0; i < map->count; i++)
+        if (strcmp(map->keys[i], key) == 0) return map->values[i];
+    return NULL;
+}
+
+static DatasetOptions dataset_options(const Config *config, const Dataset *d)
+{
+    return (DatasetOptions){
+        .path = d->path, .split = d->split, .type = dataset_type(d->type), .samples = d->samples, .text_field = d->text_field,
+        .instruction_field = d->instruction_field, .input_field = d->input_field, .output_field = d->output_field,
+        .system_prompt_type = system_prompt_type(d->system_prompt_type), .system_prompt = d->system_prompt,
+        .system_prompt_field = d->system_prompt_field, .prompt_format = d->prompt_format,
+        .prompt_format_no_input = d->prompt_format_no_input, .messages_field = d->messages_field, .tools_field = d->tools_field,
+        .role_property = mapped(&d->message_property_mappings, "role"),
+        .content_property = mapped(&d->message_property_mappings, "content"),
+        .train_on = train_on(d->train_on != OPT_UNSET ? d->train_on : config->train_on), .skip_bad_rows = d->on_bad_row == OPT_BAD_ROW_SKIP,
+    };
+}
+
+/* ---- tokenizing ---- */
+
+typedef struct Tokenizing {
+    const Config    *config;
+    const Tokenizer *tokenizer;
+    Template        *tmpl;
+    const char      *cache_dir;
+    Arena            arena;
+} Tokenizing;
+
+static Status load_template(Tokenizing *t, const char *tokenizer_dir)
+{
+    const char *given = t->config->chat_template;
+    if (!given) return template_load(tokenizer_dir, NULL, false, &t->tmpl);
+    Str text = str_of(given);
+    if (!strchr(given, '{')) TRY(file_read(&t->arena, given, MAX_TEMPLATE_BYTES, &text));
+    return template_parse(strchr(given, '{') ? "chat_template" : given, text.data, text.len, &t->tmpl);
+}
+
+static bool show_progress(void *context, int64_t rows, int64_t tokens, double fraction)
+{
+    (void)context;
+    if (log_is_terminal())
+        fprintf(stderr, "\r\033[Ktokenizing: %.0f%%, %lld rows, %lld tokens%s", 100 * fraction, (long long)rows, (long long)tokens,
+                fraction < 1 ? "" : "\n");
+    return true;
+}
+
+static void report(const char *path, const TokenizeReport *r)
+{
+    log_info("%s: %s, %lld documents, %lld tokens%s", path, r->format, (long long)r->num_documents, (long long)r->num_tokens,
+             r->was_cached ? " (cached)" : "");
+    if (r->num_bad_rows) log_warn("%s: %lld bad rows were skipped; the first: %s", path, (long long)r->num_bad_rows, r->examples[0]);
+    if (r->num_untrained) log_warn("%s: %lld rows without a trained token were left out", path, (long long)r->num_untrained);
+    if (r->num_without_stop)
+        log_warn("%s: %lld trained turns end without a stop token: the model won't learn to stop there", path, (long long)r->num_without_stop);
+}
+
+static Status tokenize_one(Tokenizing *t, const Dataset *dataset, TokenizeReport *out)
+{
+    DatasetOptions options = dataset_options(t->config, dataset);
+    FAIL_IF(!options.path, ERR_INVALID, "datasets: an item has no path");
+    TokenizeJob job = { .dataset = &options, .tokenizer = t->tokenizer, .tmpl = t->tmpl, .cache_dir = t->cache_dir,
+                        .num_threads = (int)t->config->threads, .progress = show_progress };
+    TRY(tokenize_dataset(&job, out));
+    report(options.path, out);
+    return OK;
+}
+
+static Status open_tokenizing(const Config *config, const Tokenizer *tokenizer, const char *tokenizer_dir, Tokenizing *t)
+{
+    *t = (Tokenizing){ .config = config, .tokenizer = tokenizer };
+    t->cache_dir = config->dataset_cache_dir ? config->dataset_cache_dir : arena_printf(&t->arena, "%s/data", config->output_dir);
+    return load_template(t, tokenizer_dir);
+}
+
+static void close_tokenizing(Tokenizing *t)
+{
+    if (t->tmpl) template_destroy(t->tmpl);
+    arena_deinit(&t->arena);
+}
+
+Status run_data_tokenize(const Config *config, const Tokenizer *tokenizer, const char *tokenizer_dir)
+{
+    Tokenizing     t;
+    TokenizeReport *out = malloc(sizeof *out);
+    CHECK(out);
+    Status status = open_tokenizing(config, tokenizer, tokenizer_dir, &t);
+    for (size_t i = 0; i < config->datasets.count && status == OK; i++) status = tokenize_one(&t, &config->datasets.items[i], out);
+    for (size_t i = 0; i < config->validation_datasets.count && status == OK; i++)
+        status = tokenize_one(&t, &config->validation_datasets.items[i], out);
+    close_tokenizing(&t);
+    free(out);
+    return status;
+}
+
+static Status open_sets(RunData *data, Tokenizing *t, const DatasetList *list, ShardSet **out_sets, int *out_count)
+{
+    *out_sets = arena_array(&data->arena, ShardSet, list->count + 1);
+    *out_count = 0;
+    TokenizeReport *tokenized = malloc(sizeof *tokenized);
+    CHECK(tokenized);
+    Status status = OK;
+    for (size_t i = 0; i < list->count && status == OK; i++) {
+        status = tokenize_one(t, &list->items[i], tokenized);
+        if (status == OK) status = shard_set_open(tokenized->dir, &(*out_sets)[i]);
+        if (status != OK) break;
+        ++*out_count;
+        const ShardSet *set = &(*out_sets)[i];
+        int64_t         facts[] = { set->num_tokens, set->num_documents, set->num_trained, (int64_t)set->tokenizer_hash };
+        data->hash = hash_bytes(facts, sizeof facts, hash_bytes(strrchr(tokenized->dir, '/') + 1, strlen(strrchr(tokenized->dir, '/') + 1), data->hash));
+    }
+    free(tokenized);
+    return status;
+}
+
+/* ---- loaders ---- */
+
+static LoaderMode loader_mode(const Config *config, const ShardSet *sets, int count)
+{
+    if (!config->sample_packing) return LOADER_PADDED;
+    for (int i = 0; i < count; i++)
+        if (sets[i].has_mask) return LOADER_PACKED;
+    return LOADER_STREAM;
+}
+
+static Status make_loader(RunData *data, const LoaderOptions *options, const ShardSet *sets, int count, const DatasetList *list, Loader **out)
+{
+    LoaderSource *sources = arena_array(&data->arena, LoaderSource, count + 1);
+    for (int i = 0; i < count; i++) sources[i] = (LoaderSource){ &sets[i], list->items[i].weight, list->items[i].path };
+    return loader_create(options, sources, count, out);
+}
+
+static LongSamples long_samples(Choice choice)
+{
+    return choice == OPT_LONG_DROP ? LONG_DROP : LONG_TRUNCATE;
+}
+
+static Status open_train(const Config *config, const LoaderOptions *base, RunData *data)
+{
+    LoaderOptions options = *base;
+    options.batch_size = (int32_t)config->per_device_train_batch_size;
+    options.grad_accum_steps = (int32_t)config->gradient_accumulation_steps;
+    options.num_epochs = config->max_steps > 0 ? 0 : (int64_t)ceil(config->num_epochs);
+    options.shuffle = true;
+    options.prefetch = PREFETCH;
+    options.part = config->validation_datasets.count == 0 && config->validation_split_ratio > 0 ? PART_TRAIN : PART_ALL;
+    FAIL_IF(config->max_steps <= 0 && !(config->num_epochs > 0), ERR_INVALID, "nothing to do: num_epochs is 0 and max_steps isn't set");
+    TRY(make_loader(data, &options, data->train_sets, data->num_train_sets, &config->datasets, &data->train));
+    data->total_steps = config->max_steps;
+    if (config->max_steps <= 0) {
+        double part = config->num_epochs / (double)options.num_epochs;
+        data->total_steps = (int64_t)ceil(part * (double)loader_num_steps(data->train) - 1e-9);
+    }
+    const LoaderStats *stats = loader_stats(data->train);
+    FAIL_IF(config->on_long_sample == OPT_LONG_ERROR && stats->num_truncated > 0, ERR_INVALID,
+            "%lld samples are longer than sequence_len %lld; raise it, or set on_long_sample: truncate or drop", (long long)stats->num_truncated,
+            (long long)config->sequence_len);
+    log_info("training on %lld documents, %lld tokens, %lld sequences of %lld (%.1f%% filled): %lld steps", (long long)stats->num_documents,
+             (long long)stats->num_tokens, (long long)stats->num_rows, (long long)config->sequence_len, 100 * stats->efficiency,
+             (long long)data->total_steps);
+    if (stats->num_truncated || stats->num_dropped_long)
+        log_warn("%lld samples longer than sequence_len were cut and %lld left out, %lld tokens in all", (long long)stats->num_truncated,
+                 (long long)stats->num_dropped_long, (long long)stats->tokens_cut);
+    return OK;
+}
+
+static Status open_eval(const Config *config, const CompileOptions *compile, const LoaderOptions *base, RunData *data)
+{
+    LoaderOptions options = *base;
+    bool          split = config->validation_datasets.count == 0;
+    if (split && !(config->validation_split_ratio > 0)) return OK;
+    options.batch_size = (int32_t)compile->eval_batch;
+    options.grad_accum_steps = 1;
+    options.num_epochs = 1;
+    options.part = split ? PART_VALIDATION : PART_ALL;
+    const ShardSet *sets = split ? data->train_sets : data->eval_sets;
+    int             count = split ? data->num_train_sets : data->num_eval_sets;
+    options.mode = loader_mode(config, sets, count);
+    TRY(make_loader(data, &options, sets, count, split ? &config->datasets : &config->validation_datasets, &data->eval));
+    data->losses = arena_array(&data->arena, float, compile->eval_batch * compile->eval_seq);
+    return OK;
+}
+
+Status run_data_open(const Config *config, const CompileOptions *compile, const Tokenizer *tokenizer, const char *tokenizer_dir, int32_t vocab_size,
+                     RunData *out)
+{
+    Tokenizing t;
+    *out = (RunData){ 0 };
+    Status status = open_tokenizing(config, tokenizer, tokenizer_dir, &t);
+    if (status == OK) status = open_sets(out, &t, &config->datasets, &out->train_sets, &out->num_train_sets);
+    if (status == OK) status = open_sets(out, &t, &config->validation_datasets, &out->eval_sets, &out->num_eval_sets);
+    close_tokenizing(&t);
+    TRY(status);
+    int32_t       pad = tokenizer_pad_id(tokenizer);
+    LoaderOptions base = { .mode = loader_mode(config, out->train_sets, out->num_train_sets),
+                           .long_samples = long_samples(config->on_long_sample),
+                           .validation_ratio = config->validation_datasets.count ? 0 : config->validation_split_ratio,
+                           .seq_len = (int32_t)config->sequence_len,
+                           .seed = (uint64_t)config->seed,
+                           .pad_id = pad >= 0 ? pad : 0,
+                           .vocab_size = vocab_size };
+    TRY(open_train(config, &base, out));
+    return open_eval(config, compile, &base, out);
+}
+
+void run_data_close(RunData *data)
+{
+    loader_destroy(data->train);
+    loader_destroy(data->eval);
+    for (int i = 0; i < data->num_train_sets; i++) shard_set_close(&data->train_sets[i]);
+    for (int i = 0; i < data->num_eval_sets; i++) shard_set_close(&data->eval_sets[i]);
+    arena_deinit(&data->arena);
+    *data = (RunData){ 0 };
+}

@@ -1,0 +1,25 @@
+/* The data of a run: datasets tokenized (or found in the cache) and turned into loaders. */
+#pragma once
+
+#include "data/loader.h"
+#include "passes/compile.h"
+#include "text/tokenizer.h"
+#include "config/config.h"
+
+typedef struct RunData {
+    Arena     arena;
+    ShardSet *train_sets, *eval_sets;
+    int       num_train_sets, num_eval_sets;
+    Loader   *train, *eval; /* eval NULL: nothing to evaluate on */
+    float    *losses;       /* of an evaluation batch */
+    uint64_t  hash;         /* of what the rows depend on */
+    int64_t   total_steps;
+} RunData;
+
+/* Tokenizes what isn't yet; says on stderr what was found. vocab_size: of the model. */
+NODISCARD Status run_data_open(const Config *config, const CompileOptions *options, const Tokenizer *tokenizer, const char *tokenizer_dir,
+                               int32_t vocab_size, RunData *out);
+void             run_data_close(RunData *data);
+
+/* Only the tokenizing. */
+NODISCARD Status run_data_tokenize(const Config *config, const Tokenizer *tokenizer, const char *tokenizer_dir);

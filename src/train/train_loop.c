@@ -1,0 +1,255 @@
+/* The loop over train steps. A step writes inputs, replays programs, reads three numbers; it allocates nothing. */
+#include "train/trainer_internal.h"
+
+#include "base/log.h"
+#include "train/report.h"
+#include "train/signals.h"
+
+#include <math.h>
+#include <string.h>
+#include <time.h>
+
+enum { MAX_BAD_IN_ROW = 3 };
+
+double trainer_seconds(void)
+{
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (double)time.tv_sec + (double)time.tv_nsec * 1e-9;
+}
+
+/* ---- one step ---- */
+
+static Status write_batch(Trainer *t, const Batch *batch, size_t cells)
+{
+    static const char *const names[] = { "tokens", "labels", "positions", "doc_start", "doc_id" };
+    const int32_t *const data[] = { batch->tokens, batch->labels, batch->positions, batch->doc_start, batch->doc_id };
+    for (int i = 0; i < 5; i++)
+        if (plan_find(t->plan, names[i])) TRY(session_write(t->session, names[i], data[i], cells * sizeof(int32_t)));
+    return OK;
+}
+
+static Status write_scalars(Trainer *t, int64_t tokens, double lr)
+{
+    int64_t step[STEP_COUNT] = { [STEP_SEED] = t->config->seed, [STEP_INDEX] = t->state.step };
+    double  updates = (double)(t->state.applied + 1);
+    float   hyper[HYPER_COUNT] = {
+          [HYPER_LR] = (float)lr,
+          [HYPER_INV_TOKENS] = tokens > 0 ? (float)(1.0 / (double)tokens) : 0.0f,
+          [HYPER_BIAS1] = (float)(1.0 - pow(t->config->adamw_beta1, updates)),
+          [HYPER_BIAS2] = (float)(1.0 - pow(t->config->adamw_beta2, updates)),
+    };
+    TRY(session_write(t->session, "step", step, sizeof step));
+    return session_write(t->session, "hyper", hyper, sizeof hyper);
+}
+
+/* Gradients and loss of all micro-batches. */
+static Status run_micros(Trainer *t)
+{
+    size_t cells = (size_t)(t->options.batch * t->options.seq);
+    for (int64_t micro = 0; micro < t->config->gradient_accumulation_steps; micro++) {
+        const Batch *batch;
+        TRY(loader_next(t->data.train, &batch));
+        FAIL_IF(!batch, ERR_INTERNAL, "the data ended in step %lld", (long long)t->state.step);
+        TRY(write_batch(t, batch, cells));
+        TRY(session_run(t->session, micro == 0 ? PROGRAM_MICRO_FIRST : PROGRAM_MICRO_NEXT));
+    }
+    return OK;
+}
+
+static Status run_step(Trainer *t, StepMetrics *out)
+{
+    double  start = trainer_seconds();
+    int64_t tokens;
+    float   loss, norm2, applied;
+    TRY(loader_step_tokens(t->data.train, t->state.step, &tokens));
+    double lr = schedule_lr(&t->schedule, t->state.step);
+    TRY(write_scalars(t, tokens, lr));
+    TRY(run_micros(t));
+    TRY(session_run(t->session, PROGRAM_OPTIMIZER));
+    TRY(session_output(t->session, PROGRAM_OPTIMIZER, "loss", &loss, sizeof loss));
+    TRY(session_output(t->session, PROGRAM_OPTIMIZER, "norm2", &norm2, sizeof norm2));
+    TRY(session_output(t->session, PROGRAM_OPTIMIZER, "applied", &applied, sizeof applied));
+    bool good = applied != 0;
+    t->state.step++;
+    t->state.applied += good;
+    t->state.skipped += !good;
+    t->state.bad_in_row = good ? 0 : t->state.bad_in_row + 1;
+    t->state.total_tokens += tokens;
+    t->last_loss = loss;
+    *out = (StepMetrics){ .step = t->state.step, .epoch = loader_epoch(t->data.train, t->state.step), .loss = loss, .norm = sqrt(norm2),
+                          .lr = lr, .step_tokens = tokens, .total_tokens = t->state.total_tokens, .skipped = !good,
+                          .seconds = trainer_seconds() - start };
+    return OK;
+}
+
+static Status check_divergence(Trainer *t, const StepMetrics *step)
+{
+    if (!step->skipped) return OK;
+    progress_break(&t->progress);
+    log_warn("step %lld: loss %g, gradient norm %g: the step was left out, weights are as before it", (long long)step->step, step->loss,
+             step->norm);
+    if (t->config->on_divergence == OPT_DIVERGENCE_SKIP || t->state.bad_in_row < MAX_BAD_IN_ROW) return OK;
+    FAIL(ERR_DIVERGED, "loss or gradient norm wasn't finite in %d steps in a row (up to step %lld); lower learning_rate, lengthen warm-up, "
+         "or look at the data of these steps", MAX_BAD_IN_ROW, (long long)step->step);
+}
+
+/* A full disk must not end the run: the log misses a line then. */
+static void log_line(Trainer *t, Status status)
+{
+    if (status == OK) return;
+    progress_break(&t->progress);
+    log_warn("%s", status_message());
+    status_clear();
+    (void)t;
+}
+
+/* ---- evaluation ---- */
+
+static Status eval_batches(Trainer *t, EvalMetrics *out)
+{
+    Loader *loader = t->data.eval;
+    size_t  cells = (size_t)(t->options.eval_batch * t->options.eval_seq);
+    double  sum = 0;
+    int64_t tokens = 0, most = t->config->eval_max_batches;
+    loader_seek(loader, 0);
+    for (int64_t i = 0; most == 0 || i < most; i++) {
+        const Batch *batch;
+        TRY(loader_next(loader, &batch));
+        if (!batch) break;
+        FAIL_IF(signals_pending(), ERR_INTERRUPTED, "evaluation was interrupted");
+        TRY(write_batch(t, batch, cells));
+        TRY(session_run(t->session, PROGRAM_EVAL));
+        TRY(session_output(t->session, PROGRAM_EVAL, "losses", t->data.losses, cells * sizeof(float)));
+        for (size_t k = 0; k < cells; k++)
+            if (batch->labels[k] != LABEL_IGNORE) sum += t->data.losses[k];
+        tokens += batch->num_trained;
+    }
+    out->loss = tokens ? sum / (double)tokens : NAN;
+    out->tokens = tokens;
+    return OK;
+}
+
+static Status run_eval(Trainer *t)
+{
+    double      start = trainer_seconds();
+    EvalMetrics eval = { .step = t->state.step, .epoch = loader_epoch(t->data.train, t->state.step) };
+    Status      status = eval_batches(t, &eval);
+    if (status == ERR_INTERRUPTED) {
+        status_clear();
+        return OK; /* it stays pending and is done again on resume */
+    }
+    TRY(status);
+    eval.seconds = trainer_seconds() - start;
+    t->last_eval_loss = eval.loss;
+    t->state.eval_pending = false;
+    log_line(t, metrics_eval(t->metrics, &eval));
+    progress_eval(&t->progress, &eval);
+    if (t->config->generate_samples > 0 && t->hooks->sample) TRY(t->hooks->sample(t->hooks->context, t->session, t->state.step, t->metrics));
+    return OK;
+}
+
+static bool eval_due(const Trainer *t)
+{
+    if (!t->data.eval) return false;
+    return t->state.step == t->schedule.total || (t->config->eval_steps > 0 && t->state.step % t->config->eval_steps == 0);
+}
+
+/* ---- saving ---- */
+
+double trainer_flops_per_step(const Trainer *t)
+{
+    double micro = (double)t->config->gradient_accumulation_steps;
+    return t->plan->program[PROGRAM_MICRO_FIRST].cost.flops * micro + t->plan->program[PROGRAM_OPTIMIZER].cost.flops;
+}
+
+Status trainer_context(Trainer *t, bool finished, StrBuf *state_text, SaveContext *out)
+{
+    const Config *c = t->config;
+    TrainerFacts  facts = { .max_steps = t->schedule.total, .logging_steps = c->logging_steps, .save_steps = c->save_steps,
+                            .eval_steps = c->eval_steps, .batch_size = c->per_device_train_batch_size,
+                            .rows_per_step = loader_rows_per_step(t->data.train), .num_epochs = c->num_epochs,
+                            .epoch = loader_epoch(t->data.train, t->state.step), .flops_per_step = trainer_flops_per_step(t),
+                            .finished = finished };
+    TRY(trainer_state_text(t->metrics_path, &t->state, &facts, state_text));
+    *out = (SaveContext){ .session = t->session, .model = t->model, .lora = &t->options.lora, .base_model = c->model,
+                          .tokenizer_dir = t->tokenizer_dir, .output_dir = c->output_dir, .max_shard_bytes = c->max_shard_size,
+                          .keep = c->save_total_limit, .trainer_state = strbuf_cstr(state_text) };
+    return OK;
+}
+
+Status trainer_save(Trainer *t)
+{
+    SaveContext context;
+    StrBuf      text = { 0 };
+    Status      status = metrics_sync(t->metrics);
+    t->state.metrics_bytes = metrics_bytes(t->metrics);
+    t->state.settings_hash = t->record.hash;
+    t->state.data_hash = t->data.hash;
+    if (status == OK) status = trainer_context(t, false, &text, &context);
+    if (status == OK) status = checkpoint_save(&context, &t->state);
+    strbuf_deinit(&text);
+    t->save_failed = status != OK;
+    if (status == OK) t->saved_step = t->state.step;
+    return status;
+}
+
+/* A failed save in the middle of a run: the one before is still there, training goes on. */
+static void save_or_warn(Trainer *t)
+{
+    if (trainer_save(t) == OK) return;
+    progress_break(&t->progress);
+    log_warn("the checkpoint of step %lld wasn't written: %s. The one before it is kept; the next attempt is at the next interval",
+             (long long)t->state.step, status_message());
+    status_clear();
+}
+
+static bool save_due(const Trainer *t)
+{
+    return t->config->save_steps > 0 && t->state.step % t->config->save_steps == 0 && t->state.step != t->saved_step &&
+           t->state.step < t->schedule.total;
+}
+
+static Status interrupted(Trainer *t)
+{
+    progress_break(&t->progress);
+    if (t->saved_step != t->state.step) {
+        Status status = trainer_save(t);
+        FAIL_IF(status != OK, ERR_SAVE, "interrupted at step %lld, and the state couldn't be saved: %s", (long long)t->state.step, status_message());
+    }
+    FAIL(ERR_INTERRUPTED, "interrupted after step %lld of %lld; the same command goes on from there", (long long)t->state.step,
+         (long long)t->schedule.total);
+}
+
+/* ---- the loop ---- */
+
+static Status one_step(Trainer *t)
+{
+    StepMetrics step;
+    int64_t     index = t->state.step;
+    if (t->hooks->step_begin) t->hooks->step_begin(t->hooks->context, index);
+    TRY(run_step(t, &step));
+    log_line(t, metrics_step(t->metrics, &step));
+    if (t->progress.steps == 0 && !t->progress.terminal) log_info("first step %.2f s after the start", trainer_seconds() - t->start_seconds);
+    progress_step(&t->progress, &step);
+    if (t->hooks->step_end) t->hooks->step_end(t->hooks->context, index);
+    t->state.eval_pending = eval_due(t);
+    return check_divergence(t, &step);
+}
+
+Status train_loop(Trainer *t)
+{
+    signals_set_resumable(true);
+    for (;;) {
+        if (t->state.eval_pending && !signals_pending()) {
+            TRY(run_eval(t));
+            if (!t->state.eval_pending) report_update(t, false);
+        }
+        if (save_due(t) && !signals_pending()) save_or_warn(t);
+        if (signals_pending()) return interrupted(t);
+        if (t->state.step >= t->schedule.total) break;
+        TRY(one_step(t));
+    }
+    progress_break(&t->progress);
+    return OK;
+}

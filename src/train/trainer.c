@@ -1,0 +1,252 @@
+/* The start and the end of a run. Nothing is written before everything that can be checked was. */
+#include "train/trainer_internal.h"
+
+#include "base/log.h"
+#include "model/init.h"
+#include "model/weights.h"
+#include "train/report.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* ---- before anything is touched ---- */
+
+static Status open_tokenizer(Trainer *t)
+{
+    t->tokenizer_dir = t->config->tokenizer ? t->config->tokenizer : t->config->model;
+    const char *slash = strrchr(t->tokenizer_dir, '/');
+    if (slash && strcmp(slash, "/tokenizer.json") == 0)
+        t->tokenizer_dir = arena_strndup(&t->arena, t->tokenizer_dir, (size_t)(slash - t->tokenizer_dir));
+    TRY(tokenizer_load(t->tokenizer_dir, &t->tokenizer));
+    FAIL_IF(tokenizer_vocab_size(t->tokenizer) > t->model->vocab_size, ERR_INVALID,
+            "the tokenizer of %s has %d tokens, the model's embedding only %lld (vocab_size of config.json); they don't belong together",
+            t->tokenizer_dir, tokenizer_vocab_size(t->tokenizer), (long long)t->model->vocab_size);
+    return OK;
+}
+
+static Status check_writable(const char *dir)
+{
+    char part[4096];
+    snprintf(part, sizeof part, "%s", dir);
+    while (!file_exists(part)) {
+        char *slash = strrchr(part, '/');
+        if (!slash) snprintf(part, sizeof part, ".");
+        else if (slash == part) part[1] = 0;
+        else *slash = 0;
+    }
+    FAIL_IF(!file_is_dir(part), ERR_INVALID, "output_dir %s: %s is a file, not a folder", dir, part);
+    FAIL_IF(access(part, W_OK | X_OK) != 0, ERR_INVALID, "output_dir %s can't be written: %s: %s", dir, part, strerror(errno));
+    return OK;
+}
+
+static Status make_plan(Trainer *t)
+{
+    TRY(setup_model(&t->arena, t->config, &t->model));
+    TRY(config_require(t->config, KEY_run_datasets, "the texts to train on"));
+    TRY(open_tokenizer(t));
+    TRY(check_writable(t->config->output_dir));
+    TRY(setup_options(&t->arena, t->config, t->model, &t->options));
+    TRY(setup_device(t->config, &t->device));
+    TRY(compile_plan(&t->arena, t->model->module, &t->model->config, t->model->config_name, &t->options, t->device, &t->plan));
+    return setup_check_memory(t->config, t->plan);
+}
+
+/* ---- go on, start anew, or refuse ---- */
+
+static bool resume_is(const Trainer *t, const char *what)
+{
+    return strcmp(t->config->resume_from_checkpoint, what) == 0;
+}
+
+static Status choose_checkpoint(Trainer *t)
+{
+    const char *resume = t->config->resume_from_checkpoint;
+    if (resume_is(t, "false")) return OK;
+    if (resume_is(t, "auto") || resume_is(t, "true")) {
+        TRY(checkpoint_newest(t->config->output_dir, t->resume_path, sizeof t->resume_path));
+        FAIL_IF(resume_is(t, "true") && !t->resume_path[0], ERR_CHECKPOINT,
+                "resume_from_checkpoint: true, but %s holds no valid checkpoint; set it to auto to start anew when there is none",
+                t->config->output_dir);
+        return OK;
+    }
+    snprintf(t->resume_path, sizeof t->resume_path, "%s", resume);
+    FAIL_IF(!file_is_dir(resume), ERR_NOT_FOUND, "resume_from_checkpoint: there is no folder %s; expected auto, true, false or a checkpoint's folder",
+            resume);
+    return checkpoint_verify(resume);
+}
+
+/* What is there of an earlier start decides; only `auto` refuses to go on with other settings. */
+static Status look_at_output(Trainer *t, bool *out_finished)
+{
+    RunPresence presence;
+    bool        same;
+    StrBuf      difference = { 0 };
+    *out_finished = false;
+    run_record_make(t->config, t->model, &t->record);
+    Status status = run_record_look(t->config->output_dir, &t->record, &presence, &same, &difference);
+    if (status == OK) status = choose_checkpoint(t);
+    bool automatic = resume_is(t, "auto");
+    if (status == OK && automatic && presence == RUN_FINISHED && same) *out_finished = true;
+    if (status == OK && automatic && !same && (presence == RUN_FINISHED || t->resume_path[0]))
+        status = status_fail(ERR_INVALID,
+                             "%s holds %s run with other settings (%s). Name another output_dir; or set resume_from_checkpoint: true to go on "
+                             "from its checkpoint with the new settings, or false to start anew in its place",
+                             t->config->output_dir, presence == RUN_FINISHED ? "a finished" : "an unfinished", strbuf_cstr(&difference));
+    strbuf_deinit(&difference);
+    return status;
+}
+
+/* ---- data, disk, weights ---- */
+
+static Status check_disk(const Trainer *t)
+{
+    bool    adapters = t->options.lora.enabled;
+    int64_t one = checkpoint_bytes(t->plan, adapters), free_bytes;
+    int64_t saves = t->config->save_steps > 0 ? t->schedule.total / t->config->save_steps + 1 : 1;
+    int64_t keep = t->config->save_total_limit > 0 && t->config->save_total_limit < saves ? t->config->save_total_limit + 1 : saves;
+    int64_t need = one * keep + checkpoint_model_bytes(t->plan, adapters);
+    TRY(file_free_bytes(t->config->output_dir, &free_bytes));
+    FAIL_IF(need > free_bytes, ERR_NO_FIT,
+            "too little disk for the checkpoints: %lld of %.1f MiB and the model take %.1f MiB, %s has %.1f MiB free; lower save_total_limit, "
+            "raise save_steps or name another output_dir", (long long)keep, (double)one / (1 << 20), (double)need / (1 << 20), t->config->output_dir,
+            (double)free_bytes / (1 << 20));
+    return OK;
+}
+
+static Status load_weights(Trainer *t)
+{
+    const Config *c = t->config;
+    bool          adapters = t->options.lora.enabled;
+    ThreadPool   *pool = device_cpu_pool(t->device);
+    if (t->resume_path[0] && !adapters) return checkpoint_load(t->resume_path, t->session, false);
+    if (c->from_scratch) TRY(init_params(t->session, (uint64_t)c->seed, false, pool));
+    else TRY(weights_load(t->session, t->model));
+    if (t->resume_path[0]) return checkpoint_load(t->resume_path, t->session, true);
+    return adapters ? init_params(t->session, (uint64_t)c->seed, true, pool) : OK;
+}
+
+static Status load_state(Trainer *t)
+{
+    if (!t->resume_path[0]) return OK;
+    TRY(checkpoint_read_state(t->resume_path, &t->state));
+    FAIL_IF(t->state.data_hash != t->data.hash && resume_is(t, "auto"), ERR_INVALID,
+            "the datasets were changed since %s was written; name another output_dir, or set resume_from_checkpoint: true to go on with them",
+            t->resume_path);
+    FAIL_IF(t->state.step > t->schedule.total, ERR_INVALID, "%s is of step %lld, the run ends at %lld; raise max_steps or num_epochs", t->resume_path,
+            (long long)t->state.step, (long long)t->schedule.total);
+    /* Only a checkpoint of this very output continues its log. */
+    size_t len = strlen(t->config->output_dir);
+    if (strncmp(t->resume_path, t->config->output_dir, len) != 0 || t->resume_path[len] != '/') t->state.metrics_bytes = 0;
+    else t->saved_step = t->state.step;
+    return OK;
+}
+
+/* Times of a step if every launch ran at the measured peak of the machine's arithmetic or memory, whichever binds. */
+static double limit_seconds(Trainer *t)
+{
+    double flops, bytes, sum = 0;
+    if (device_cpu_measure_peak(t->device, &flops, &bytes) != OK) {
+        status_clear();
+        return 0;
+    }
+    for (int kind = PROGRAM_MICRO_FIRST; kind <= PROGRAM_OPTIMIZER; kind++) {
+        const Program *p = &t->plan->program[kind];
+        int64_t        times = kind == PROGRAM_MICRO_NEXT ? t->config->gradient_accumulation_steps - 1 : 1;
+        if (p->graph) sum += (double)times * fmax(p->cost.flops / flops, p->cost.bytes / bytes);
+    }
+    return sum;
+}
+
+static Status prepare(Trainer *t)
+{
+    const Config *c = t->config;
+    TRY(file_make_dirs(c->output_dir));
+    TRY(run_data_open(c, &t->options, t->tokenizer, t->tokenizer_dir, (int32_t)t->model->vocab_size, &t->data));
+    TRY(schedule_make(c, t->data.total_steps, &t->schedule));
+    TRY(load_state(t));
+    TRY(check_disk(t));
+    TRY(session_create(t->plan, t->device, &t->session));
+    TRY(load_weights(t));
+    TRY(checkpoint_clean(c->output_dir, !t->resume_path[0]));
+    TRY(run_record_write(c->output_dir, &t->record, false));
+    snprintf(t->metrics_path, sizeof t->metrics_path, "%s/metrics.jsonl", c->output_dir);
+    TRY(metrics_open(t->metrics_path, t->state.metrics_bytes, &t->metrics));
+    loader_seek(t->data.train, t->state.step);
+    progress_init(&t->progress, t->schedule.total, t->state.step, c->logging_steps, limit_seconds(t));
+    log_info("%lld parameters, %lld trained; %.1f MiB of memory; steps of %lld sequences of %lld tokens", (long long)t->plan->total_numel,
+             (long long)t->plan->trained_numel, (double)plan_total_bytes(t->plan) / (1 << 20), (long long)loader_rows_per_step(t->data.train),
+             (long long)c->sequence_len);
+    if (t->resume_path[0]) log_info("going on from %s, step %lld of %lld", t->resume_path, (long long)t->state.step, (long long)t->schedule.total);
+    return OK;
+}
+
+/* ---- the end ---- */
+
+static Status save_final(Trainer *t)
+{
+    SaveContext context;
+    StrBuf      text = { 0 };
+    const char *dir = t->config->output_dir;
+    if (t->saved_step != t->state.step) TRY(trainer_save(t));
+    Status status = trainer_context(t, true, &text, &context);
+    if (status == OK) status = checkpoint_save_model(&context, dir);
+    if (status == OK) status = file_write_atomic(arena_printf(&t->arena, "%s/trainer_state.json", dir), text.data, text.len);
+    strbuf_deinit(&text);
+    if (status == OK) status = run_record_write(dir, &t->record, true);
+    return status;
+}
+
+static Status finish(Trainer *t)
+{
+    Status status = save_final(t);
+    FAIL_IF(status != OK, ERR_SAVE, "training is done, but saving failed: %s. Make room and start the same command again: it goes on from the "
+            "last checkpoint", status_message());
+    report_update(t, true);
+    return OK;
+}
+
+static void close_trainer(Trainer *t)
+{
+    metrics_close(t->metrics);
+    run_data_close(&t->data);
+    session_destroy(t->session);
+    run_record_deinit(&t->record);
+    if (t->tokenizer) tokenizer_destroy(t->tokenizer);
+    if (t->device) t->device->api->destroy(t->device);
+    hf_model_close(t->model);
+    arena_deinit(&t->arena);
+}
+
+static Status train(Trainer *t, TrainOutcome *out)
+{
+    TRY(make_plan(t));
+    TRY(look_at_output(t, &out->already_finished));
+    if (out->already_finished) return OK;
+    TRY(prepare(t));
+    TRY(train_loop(t));
+    return finish(t);
+}
+
+Status train_run(const Config *config, const TrainHooks *hooks, TrainOutcome *out)
+{
+    static const TrainHooks none = { 0 };
+    Trainer                *t = calloc(1, sizeof *t);
+    CHECK(t);
+    t->config = config;
+    t->hooks = hooks ? hooks : &none;
+    t->start_seconds = trainer_seconds();
+    t->last_loss = t->last_eval_loss = NAN;
+    t->saved_step = -1;
+    *out = (TrainOutcome){ .loss = NAN, .eval_loss = NAN };
+    Status status = train(t, out);
+    out->steps = t->state.step;
+    out->loss = t->last_loss;
+    out->eval_loss = t->last_eval_loss;
+    close_trainer(t);
+    free(t);
+    return status;
+}

@@ -1,0 +1,46 @@
+/* The state of a training run, shared by trainer.c (start and end) and train_loop.c (steps). */
+#pragma once
+
+#include "data/loader.h"
+#include "text/tokenizer.h"
+#include "train/progress.h"
+#include "train/run_data.h"
+#include "train/run_record.h"
+#include "train/schedule.h"
+#include "train/trainer.h"
+#include "train/trainer_state.h"
+
+typedef struct Trainer {
+    const Config     *config;
+    const TrainHooks *hooks;
+    Arena             arena;
+    HfModel          *model;
+    Tokenizer        *tokenizer;
+    const char       *tokenizer_dir;
+    CompileOptions    options;
+    Device           *device;
+    Plan             *plan;
+    Session          *session;
+    RunData           data;
+    RunRecord         record;
+    Schedule          schedule;
+    TrainState        state;
+    Metrics          *metrics;
+    Progress          progress;
+    char              metrics_path[4096];
+    char              resume_path[4096]; /* checkpoint to go on from; "": none */
+    double            start_seconds;     /* when the program began, for the time to the first step */
+    double            last_loss, last_eval_loss;
+    int64_t           saved_step;        /* of the newest checkpoint of this run; -1: none */
+    bool              save_failed;       /* the newest attempt */
+} Trainer;
+
+/* Steps until the end, a signal or divergence; then the last checkpoint is written. */
+NODISCARD Status train_loop(Trainer *trainer);
+
+/* A checkpoint of the present state. */
+NODISCARD Status trainer_save(Trainer *trainer);
+NODISCARD Status trainer_context(Trainer *trainer, bool finished, StrBuf *state_text, SaveContext *out);
+
+double trainer_flops_per_step(const Trainer *trainer);
+double trainer_seconds(void); /* monotonic */

@@ -1,0 +1,15 @@
+/* trainer_state.json, as Hugging Face's Trainer writes it: dashboards and plotting scripts read it. */
+#pragma once
+
+#include "train/checkpoint.h"
+
+typedef struct TrainerFacts {
+    int64_t max_steps, logging_steps, save_steps, eval_steps;
+    int64_t batch_size, rows_per_step;
+    double  num_epochs, epoch;
+    double  flops_per_step;
+    bool    finished; /* the closing entry with averages is added */
+} TrainerFacts;
+
+/* From metrics.jsonl, so that a resumed run's history is whole. */
+NODISCARD Status trainer_state_text(const char *metrics_path, const TrainState *state, const TrainerFacts *facts, StrBuf *out);
