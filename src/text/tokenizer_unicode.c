@@ -116,11 +116,22 @@ static void block_fill(uint32_t block, uint8_t flags[256])
     }
 }
 
+static uint64_t block_sum(const uint8_t flags[256])
+{
+    uint64_t sum = 0, part;
+    for (int i = 0; i < 256; i += 8) {
+        memcpy(&part, flags + i, 8);
+        sum = (sum ^ part) * 0x9E3779B97F4A7C15u;
+    }
+    return sum;
+}
+
 void char_table_build(Arena *arena, CharTable *out_table)
 {
     uint8_t *all = malloc((size_t)NUM_BLOCKS * 256);
     if (!all) fatal_out_of_memory((size_t)NUM_BLOCKS * 256);
-    size_t used = 0;
+    size_t   used = 0;
+    uint64_t sums[NUM_BLOCKS];
     out_table->block = arena_array(arena, uint16_t, NUM_BLOCKS);
     for (uint32_t block = 0; block < NUM_BLOCKS; block++) {
         uint8_t *flags = all + used * 256;
@@ -130,7 +141,8 @@ void char_table_build(Arena *arena, CharTable *out_table)
             block_fill(block, flags);
         }
         size_t same = used; /* the newest blocks are the likeliest twins */
-        while (same > 0 && memcmp(all + (same - 1) * 256, flags, 256) != 0) same--;
+        sums[used] = block_sum(flags);
+        while (same > 0 && (sums[same - 1] != sums[used] || memcmp(all + (same - 1) * 256, flags, 256) != 0)) same--;
         out_table->block[block] = (uint16_t)(same > 0 ? same - 1 : used);
         if (same == 0) used++;
     }

@@ -32,7 +32,7 @@ static void text_encode(const Tokenizer *tokenizer, Str text, EncodeOptions opti
     for (int again = 0; again < 2; again++) { /* the second time from the cache */
         size_t before = ids.len;
         if (tokenizer_encode(tokenizer, scratch, text.data, text.len, options, &ids) != OK) break;
-        if (again && (ids.len != 2 * before || memcmp(ids.data, ids.data + before, before * sizeof *ids.data) != 0)) abort();
+        if (again && (ids.len != 2 * before || (before && memcmp(ids.data, ids.data + before, before * sizeof *ids.data) != 0))) abort();
         if (again) ids.len = before;
     }
     for (size_t i = 0; i < ids.len; i++)
