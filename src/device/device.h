@@ -36,6 +36,8 @@ typedef struct DeviceApi {
     /* Chooses a kernel for the node: dtypes and shapes are final. ERR_UNSUPPORTED names op and dtypes. Planning time: also
      * says how much workspace it needs. */
     Status (*bind)(Device *device, const Node *node, BoundKernel *out);
+    /* The index'th kernel that serves the node, bind's being 0: for tests of all. ERR_UNSUPPORTED past the last. NULL: not offered. */
+    Status (*variant)(Device *device, const Node *node, int index, BoundKernel *out);
     Status (*alloc)(Device *device, size_t bytes, void **out); /* 256-byte aligned, zeroed; ERR_NO_FIT */
     void   (*free)(Device *device, void *memory);
     Status (*alloc_host)(Device *device, size_t bytes, void **out); /* memory the device copies from fast */
@@ -43,7 +45,8 @@ typedef struct DeviceApi {
     Status (*upload)(Device *device, void *dst, const void *src, size_t bytes);   /* ordered with launches; src may be reused on return unless from alloc_host: then after sync or the next run */
     Status (*download)(Device *device, void *dst, const void *src, size_t bytes); /* waits for launches before it */
     Status (*clear)(Device *device, void *dst, size_t bytes);                      /* to zero, ordered */
-    /* Turns a list of launches into something replayable; `out_replay` NULL allowed (CPU: the list itself). */
+    /* Turns a list of launches into something replayable; *out_replay may be NULL (CPU: the list itself). Comes before anything
+     * lasting is written: algorithms may be measured on the launches' memory, which is zero again on return. */
     Status (*prepare)(Device *device, const Launch *launches, int count, void **out_replay);
     Status (*run)(Device *device, const Launch *launches, int count, void *replay); /* asynchronous; errors may come later */
     void   (*release)(Device *device, void *replay);
@@ -65,3 +68,5 @@ ThreadPool     *device_cpu_pool(Device *device);
 NODISCARD Status device_cpu_measure_peak(Device *device, double *out_flops, double *out_bytes);
 /* The plugin; message says exactly what is missing (driver, library, GPU). */
 NODISCARD Status device_cuda_create(int index, Device **out);
+/* Lines about a CUDA device: GPU, driver, libraries with versions and paths. */
+void             device_cuda_describe(Device *device, char *out, size_t size);

@@ -2,7 +2,8 @@
  *
  *     CUDA_KERNELS(foo, { .dtypes = DT_SET_FLOAT, .run = foo_rows, .name = "rows" })
  *
- * which make the op's entry in the plugin's table (table.cu expands ops.def; an op without a .cu has no CUDA kernel). The first row
+ * which make the op's entry in the plugin's table (ops/cuda_table.c expands ops.def; an op without a .cu has no CUDA kernel; a .cu
+ * that reads attributes includes ops/attrs.h itself). The first row
  * that serves a node's dtypes, this GPU and `match` wins, so the most general row comes last.
  *
  * run() puts launches on args->stream and returns. It never allocates, synchronises, or copies to the host: it is captured into a
@@ -17,7 +18,6 @@
 extern "C" {
 #endif
 #include "ir/op.h"
-#include "ops/attrs.h"
 #ifdef __cplusplus
 }
 #endif
@@ -48,6 +48,21 @@ typedef struct CudaKernelList {
     extern "C" const CudaKernelList cuda_kernels_##op;              \
     const CudaKernelList cuda_kernels_##op = { op##_rows_, (int)(sizeof op##_rows_ / sizeof op##_rows_[0]) };
 
+typedef struct CudaTableEntry {
+    const char           *op;
+    const CudaKernelList *kernels; /* NULL: none */
+} CudaTableEntry;
+
+/* By op id (ops/cuda_table.c). */
+#ifdef __cplusplus
+extern "C" {
+#endif
+extern const CudaTableEntry cuda_kernel_table[];
+extern const int            cuda_kernel_table_count;
+#ifdef __cplusplus
+}
+#endif
+
 /* ---- errors ---- */
 
 #ifdef __cplusplus
@@ -62,7 +77,8 @@ Status cuda_failed(cudaError_t error, const char *what, const char *file, int li
 #define CUDA_TRY(expr)                                                                    \
     do {                                                                                  \
         cudaError_t cuda_error_ = (expr);                                                 \
-        if (cuda_error_ != cudaSuccess) return cuda_failed(cuda_error_, #expr, __FILE__, __LINE__); \
+        if (cuda_error_ != cudaSuccess)                                                   \
+            return cuda_failed(cuda_error_, #expr, __FILE__, __LINE__), cuda_error_ == cudaErrorMemoryAllocation ? ERR_NO_FIT : ERR_DEVICE; \
     } while (0)
 
 /* What run() returns after its last launch: `return CUDA_LAUNCHED();`. A kernel's own faults show at the next sync. */

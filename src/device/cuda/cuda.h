@@ -1,0 +1,43 @@
+/* The plugin's device: one GPU, one stream, the libraries found. What GEMM and attention calls need of it. */
+#pragma once
+
+#include "device/cuda/libraries.h"
+#include "device/device.h"
+
+#include <cuda_runtime_api.h>
+
+enum {
+    CUDA_STAGING_BYTES = 8 << 20, /* of pinned memory for copies, in CUDA_STAGING_PARTS parts */
+    CUDA_STAGING_PARTS = 4,
+    CUDA_GEMM_WORKSPACE = 32 << 20,
+};
+
+typedef struct CudaGemmCache CudaGemmCache; /* gemm.c */
+typedef struct CudaSdpaCache CudaSdpaCache; /* sdpa.c */
+
+typedef struct CudaDevice {
+    Device         base;
+    int            index, sm; /* sm: 10 * major + minor */
+    char           name[64];
+    int            num_sms, driver_version;
+    size_t         shared_bytes; /* a block may ask for */
+    int64_t        memory_bytes; /* total */
+    cudaStream_t   stream;
+    CudaLibraries  lib;
+    CudaGemmCache *gemm;
+    CudaSdpaCache *sdpa;
+    bool           eager;         /* SUROGATE_CUDA_EAGER=1: each launch awaited, to name the one that fails */
+    char          *staging;       /* pinned */
+    cudaEvent_t    staging_free[CUDA_STAGING_PARTS];
+    int            staging_part;
+    size_t         staging_used;  /* of the current part */
+    Status         error;         /* sticky, with its message */
+    char           message[1024];
+} CudaDevice;
+
+/* Plugin-side messages (host.c). */
+typedef struct CudaHost CudaHost;
+void cuda_host_set(const CudaHost *host);
+void cuda_host_log(const char *fmt, ...) PRINTF_LIKE(1, 2);
+
+extern const DeviceApi cuda_device_api;

@@ -1,0 +1,341 @@
+/* DeviceApi of one GPU: regions by cudaMalloc, copies through pinned staging on the one stream, programs as CUDA graphs. */
+#include "device/cuda/cuda.h"
+
+#include "base/strbuf.h"
+#include "device/cuda/gemm.h"
+#include "device/cuda/kernel.h"
+#include "device/cuda/plugin.h"
+#include "device/cuda/sdpa.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { PART_BYTES = CUDA_STAGING_BYTES / CUDA_STAGING_PARTS, PINNED_AT_LEAST = 256 << 10 };
+
+static CudaDevice *cuda_of(Device *device)
+{
+    return (CudaDevice *)device;
+}
+
+static Status sticky(const CudaDevice *cuda)
+{
+    if (cuda->error == OK) return OK;
+    FAIL(cuda->error, "%s", cuda->message);
+}
+
+/* Keeps a failure: everything later returns it. A lost GPU or an ECC error ends up here too. */
+static Status keep(CudaDevice *cuda, Status status, const char *where)
+{
+    if (status == OK || status == ERR_NO_FIT) return status;
+    cuda->error = status;
+    snprintf(cuda->message, sizeof cuda->message, "%s%s%.800s", where, where[0] ? ": " : "", status_message());
+    return sticky(cuda);
+}
+
+static Status facts(Device *device, DeviceFacts *out)
+{
+    static const struct {
+        const char *name;
+        double      bf16_tflops, fp32_tflops, gbytes_per_second;
+    } gpus[] = {
+#define GPU(id, name, memory, bf16, fp32, bandwidth) { name, bf16, fp32, bandwidth },
+#include "device/null/gpus.def"
+#undef GPU
+    };
+    CudaDevice *cuda = cuda_of(device);
+    size_t      free_bytes, total;
+    CUDA_TRY(cudaMemGetInfo(&free_bytes, &total));
+    *out = (DeviceFacts){ .memory_bytes = (int64_t)free_bytes, .launch_seconds = 2e-6, .num_workers = 1 };
+    snprintf(out->name, sizeof out->name, "%s", cuda->name);
+    for (size_t i = 0; i < sizeof gpus / sizeof gpus[0]; i++) {
+        if (strcmp(gpus[i].name, cuda->name) != 0) continue;
+        out->gemm_flops[DT_BF16] = gpus[i].bf16_tflops * 1e12;
+        out->gemm_flops[DT_F32] = out->vector_flops = gpus[i].fp32_tflops * 1e12;
+        out->bandwidth = gpus[i].gbytes_per_second * 1e9;
+    }
+    return OK;
+}
+
+/* ---- kernels ---- */
+
+static bool serves(const CudaKernel *kernel, const Node *node, CudaDevice *cuda)
+{
+    if (cuda->sm < kernel->min_sm) return false;
+    for (int i = 0; i < node->num_in + node->num_out; i++) {
+        const Value *value = i < node->num_in ? node->in[i] : node->out[i - node->num_in];
+        if (value && (DT_SET(value->type.dtype) & DT_SET_FLOAT) && !(DT_SET(value->type.dtype) & kernel->dtypes)) return false;
+    }
+    return !kernel->match || kernel->match(node, cuda);
+}
+
+static void append_dtypes(StrBuf *buf, Value *const *values, int count)
+{
+    for (int i = 0; i < count; i++)
+        strbuf_printf(buf, "%s%s", i ? ", " : "", values[i] ? dtype_info(values[i]->type.dtype)->name : "none");
+}
+
+static Status no_kernel(const Node *node)
+{
+    StrBuf text = { 0 };
+    append_dtypes(&text, node->in, node->num_in);
+    strbuf_printf(&text, " -> ");
+    append_dtypes(&text, node->out, node->num_out);
+    status_fail(ERR_UNSUPPORTED, "op %s has no CUDA kernel for %s", node->op->name, text.data);
+    strbuf_deinit(&text);
+    return ERR_UNSUPPORTED;
+}
+
+static const CudaKernelList *kernels_of(const Node *node)
+{
+    const OpDef *op = node->op;
+    bool         known = op->id >= 0 && op->id < cuda_kernel_table_count && strcmp(cuda_kernel_table[op->id].op, op->name) == 0;
+    return known ? cuda_kernel_table[op->id].kernels : NULL;
+}
+
+static Status variant(Device *device, const Node *node, int index, BoundKernel *out)
+{
+    CudaDevice           *cuda = cuda_of(device);
+    const CudaKernelList *kernels = kernels_of(node);
+    for (int i = 0; kernels && i < kernels->count; i++) {
+        const CudaKernel *kernel = &kernels->rows[i];
+        if (!serves(kernel, node, cuda) || index-- > 0) continue;
+        *out = (BoundKernel){ .run = kernel->run, .name = kernel->name };
+        if (kernel->workspace) out->workspace_bytes = kernel->workspace(node, cuda);
+        return OK;
+    }
+    return no_kernel(node);
+}
+
+static Status bind_kernel(Device *device, const Node *node, BoundKernel *out)
+{
+    return variant(device, node, 0, out);
+}
+
+static Status (*prepare_of(const Launch *launch))(const KernelArgs *)
+{
+    const CudaKernelList *kernels = launch->node ? kernels_of(launch->node) : NULL;
+    for (int i = 0; kernels && i < kernels->count; i++)
+        if (kernels->rows[i].run == launch->kernel.run) return kernels->rows[i].prepare;
+    return NULL;
+}
+
+/* ---- memory ---- */
+
+static Status alloc(Device *device, size_t bytes, void **out)
+{
+    CudaDevice *cuda = cuda_of(device);
+    TRY(sticky(cuda));
+    cudaError_t error = cudaMalloc(out, bytes ? bytes : 256);
+    if (error == cudaErrorMemoryAllocation) {
+        size_t free_bytes = 0, total = 0;
+        cudaGetLastError();
+        cudaMemGetInfo(&free_bytes, &total);
+        FAIL(ERR_NO_FIT, "cannot allocate %.2f GiB on %s: %.2f of %.2f GiB are free; a smaller batch or sequence, or recomputation, needs less",
+             (double)bytes / (1 << 30), cuda->name, (double)free_bytes / (1 << 30), (double)total / (1 << 30));
+    }
+    CUDA_TRY(error);
+    CUDA_TRY(cudaMemsetAsync(*out, 0, bytes ? bytes : 256, cuda->stream));
+    return OK;
+}
+
+static void free_memory(Device *device, void *memory)
+{
+    cudaStreamSynchronize(cuda_of(device)->stream);
+    cudaFree(memory);
+}
+
+static Status alloc_host(Device *device, size_t bytes, void **out)
+{
+    TRY(sticky(cuda_of(device)));
+    CUDA_TRY(cudaHostAlloc(out, bytes ? bytes : 1, cudaHostAllocDefault));
+    memset(*out, 0, bytes);
+    return OK;
+}
+
+static void free_host(Device *device, void *memory)
+{
+    cudaStreamSynchronize(cuda_of(device)->stream);
+    cudaFreeHost(memory);
+}
+
+/* Up to `want` bytes of staging that no copy reads any more. */
+static Status stage(CudaDevice *cuda, size_t want, char **out, size_t *out_bytes)
+{
+    if (cuda->staging_used + 64 >= PART_BYTES) {
+        CUDA_TRY(cudaEventRecord(cuda->staging_free[cuda->staging_part], cuda->stream));
+        cuda->staging_part = (cuda->staging_part + 1) % CUDA_STAGING_PARTS;
+        cuda->staging_used = 0;
+        CUDA_TRY(cudaEventSynchronize(cuda->staging_free[cuda->staging_part])); /* recorded a whole turn ago */
+    }
+    size_t room = PART_BYTES - cuda->staging_used, bytes = want < room ? want : room;
+    *out = cuda->staging + (size_t)cuda->staging_part * PART_BYTES + cuda->staging_used;
+    *out_bytes = bytes;
+    cuda->staging_used += (bytes + 63) / 64 * 64;
+    return OK;
+}
+
+static Status upload_staged(CudaDevice *cuda, char *dst, const char *src, size_t bytes)
+{
+    while (bytes) {
+        char  *part;
+        size_t n;
+        TRY(stage(cuda, bytes, &part, &n));
+        memcpy(part, src, n);
+        CUDA_TRY(cudaMemcpyAsync(dst, part, n, cudaMemcpyHostToDevice, cuda->stream));
+        dst += n, src += n, bytes -= n;
+    }
+    return OK;
+}
+
+static Status upload(Device *device, void *dst, const void *src, size_t bytes)
+{
+    CudaDevice *cuda = cuda_of(device);
+    TRY(sticky(cuda));
+    struct cudaPointerAttributes attributes = { .type = cudaMemoryTypeUnregistered };
+    if (bytes >= PINNED_AT_LEAST && cudaPointerGetAttributes(&attributes, src) != cudaSuccess) cudaGetLastError();
+    if (attributes.type == cudaMemoryTypeHost) {
+        CUDA_TRY(cudaMemcpyAsync(dst, src, bytes, cudaMemcpyHostToDevice, cuda->stream));
+        return OK;
+    }
+    return keep(cuda, upload_staged(cuda, dst, src, bytes), "upload");
+}
+
+static Status wait(CudaDevice *cuda, const char *where)
+{
+    cudaError_t error = cudaStreamSynchronize(cuda->stream);
+    if (error == cudaSuccess) return OK;
+    return keep(cuda, cuda_failed(error, "cudaStreamSynchronize", __FILE__, __LINE__), where);
+}
+
+static Status download(Device *device, void *dst, const void *src, size_t bytes)
+{
+    CudaDevice *cuda = cuda_of(device);
+    TRY(sticky(cuda));
+    if (bytes) CUDA_TRY(cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDeviceToHost, cuda->stream));
+    return wait(cuda, "download");
+}
+
+static Status clear(Device *device, void *dst, size_t bytes)
+{
+    CudaDevice *cuda = cuda_of(device);
+    TRY(sticky(cuda));
+    CUDA_TRY(cudaMemsetAsync(dst, 0, bytes, cuda->stream));
+    return OK;
+}
+
+/* ---- launches ---- */
+
+static Status launch_all(CudaDevice *cuda, const Launch *launches, int count, bool await_each)
+{
+    for (int i = 0; i < count; i++) {
+        KernelArgs args = launches[i].args;
+        args.stream = cuda->stream;
+        args.device = cuda;
+        Status      status = launches[i].kernel.run(&args);
+        const char *op = launches[i].node ? launches[i].node->op->name : "launch";
+        const char *name = launches[i].node && launches[i].node->out[0] ? launches[i].node->out[0]->name : "";
+        if (status == OK && await_each) {
+            cudaError_t error = cudaStreamSynchronize(cuda->stream);
+            if (error != cudaSuccess) status = cuda_failed(error, "kernel", __FILE__, __LINE__);
+        }
+        if (status != OK) return status_prefix(status, "%s (%s) of %s, launch %d of %d", op, launches[i].kernel.name, name, i, count);
+    }
+    return OK;
+}
+
+static Status capture(CudaDevice *cuda, const Launch *launches, int count, cudaGraphExec_t *out)
+{
+    cudaGraph_t graph = NULL;
+    CUDA_TRY(cudaStreamBeginCapture(cuda->stream, cudaStreamCaptureModeThreadLocal));
+    Status      status = launch_all(cuda, launches, count, false);
+    cudaError_t error = cudaStreamEndCapture(cuda->stream, &graph);
+    if (status == OK && error != cudaSuccess) status = cuda_failed(error, "cudaStreamEndCapture", __FILE__, __LINE__);
+    if (status == OK) {
+        error = cudaGraphInstantiate(out, graph, 0);
+        if (error != cudaSuccess) status = cuda_failed(error, "cudaGraphInstantiate", __FILE__, __LINE__);
+    }
+    if (graph) cudaGraphDestroy(graph);
+    if (status != OK) return status;
+    CUDA_TRY(cudaGraphUpload(*out, cuda->stream));
+    return OK;
+}
+
+static Status prepare(Device *device, const Launch *launches, int count, void **out_replay)
+{
+    CudaDevice *cuda = cuda_of(device);
+    *out_replay = NULL;
+    TRY(sticky(cuda));
+    for (int i = 0; i < count; i++) {
+        Status (*hook)(const KernelArgs *) = prepare_of(&launches[i]);
+        if (!hook) continue;
+        KernelArgs args = launches[i].args;
+        args.stream = cuda->stream;
+        args.device = cuda;
+        Status status = hook(&args);
+        if (status != OK) return keep(cuda, status_prefix(status, "preparing %s", launches[i].node->op->name), "");
+    }
+    cuda_gemm_save(cuda);
+    if (cuda->eager || !count) return wait(cuda, "prepare");
+    cudaGraphExec_t exec = NULL;
+    Status          status = capture(cuda, launches, count, &exec);
+    if (status != OK) return keep(cuda, status, "");
+    *out_replay = exec;
+    return wait(cuda, "prepare");
+}
+
+static Status run(Device *device, const Launch *launches, int count, void *replay)
+{
+    CudaDevice *cuda = cuda_of(device);
+    TRY(sticky(cuda));
+    if (!replay) return keep(cuda, launch_all(cuda, launches, count, cuda->eager), "");
+    cudaError_t error = cudaGraphLaunch((cudaGraphExec_t)replay, cuda->stream);
+    if (error != cudaSuccess) return keep(cuda, cuda_failed(error, "cudaGraphLaunch", __FILE__, __LINE__), "");
+    return OK;
+}
+
+static void release(Device *device, void *replay)
+{
+    cudaStreamSynchronize(cuda_of(device)->stream);
+    if (replay) cudaGraphExecDestroy((cudaGraphExec_t)replay);
+}
+
+static Status sync_device(Device *device)
+{
+    CudaDevice *cuda = cuda_of(device);
+    TRY(sticky(cuda));
+    return wait(cuda, "a launch (SUROGATE_CUDA_EAGER=1 names it)");
+}
+
+static void destroy(Device *device)
+{
+    CudaDevice *cuda = cuda_of(device);
+    if (cuda->stream) cudaStreamSynchronize(cuda->stream);
+    cuda_gemm_close(cuda);
+    cuda_sdpa_close(cuda);
+    cuda_libraries_close(&cuda->lib);
+    for (int i = 0; i < CUDA_STAGING_PARTS; i++)
+        if (cuda->staging_free[i]) cudaEventDestroy(cuda->staging_free[i]);
+    if (cuda->staging) cudaFreeHost(cuda->staging);
+    if (cuda->stream) cudaStreamDestroy(cuda->stream);
+    free(cuda);
+}
+
+const DeviceApi cuda_device_api = {
+    .name = "cuda",
+    .facts = facts,
+    .bind = bind_kernel,
+    .variant = variant,
+    .alloc = alloc,
+    .free = free_memory,
+    .alloc_host = alloc_host,
+    .free_host = free_host,
+    .upload = upload,
+    .download = download,
+    .clear = clear,
+    .prepare = prepare,
+    .run = run,
+    .release = release,
+    .sync = sync_device,
+    .destroy = destroy,
+};

@@ -1,0 +1,427 @@
+/* cuBLASLt sees column-major matrices: our row-major c = op(a) op(b) is its c^T = op(b)^T op(a)^T, so b comes first. Algorithms that
+ * reduce with atomics are never asked for. The cache on disk is a text file a GPU and library version, a line a shape. */
+#include "device/cuda/gemm.h"
+
+#include "device/cuda/cuda.h"
+
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { MAX_ALGOS = 8, KEY_BYTES = 160, ALGO_WORDS = sizeof(cublasLtMatmulAlgo_t) / sizeof(uint64_t), ALIGN = 16 /* bytes: more is of no use */ };
+
+typedef struct GemmPlan {
+    char                   key[KEY_BYTES];
+    bool                   supported, chosen;  /* chosen: measured, here or earlier */
+    cublasLtMatmulDesc_t   desc;
+    cublasLtMatrixLayout_t a, b, c;            /* in our order */
+    cublasLtMatmulAlgo_t   algo;
+    float                  microseconds;
+} GemmPlan;
+
+typedef struct KnownAlgo {
+    char     key[KEY_BYTES];
+    uint64_t words[ALGO_WORDS];
+    float    microseconds;
+} KnownAlgo;
+
+struct CudaGemmCache {
+    GemmPlan *plans;
+    int       num_plans, cap_plans;
+    KnownAlgo *known;
+    int       num_known, cap_known;
+    bool      changed;
+};
+
+#define BLAS_TRY(lib, expr)                                                                                       \
+    do {                                                                                                          \
+        cublasStatus_t blas_status_ = (lib)->expr;                                                                \
+        if (blas_status_ != CUBLAS_STATUS_SUCCESS) FAIL(ERR_DEVICE, "cuBLASLt: status %d from %s", (int)blas_status_, #expr); \
+    } while (0)
+
+static cudaDataType_t type_of(DType dtype)
+{
+    return dtype == DT_BF16 ? CUDA_R_16BF : CUDA_R_32F;
+}
+
+static uint32_t alignment_of(const void *data, int64_t offset, DType dtype)
+{
+    uint64_t bytes = ((uintptr_t)data + (uint64_t)(offset * dtype_bytes(dtype))) | ALIGN;
+    return (uint32_t)(bytes & (~bytes + 1));
+}
+
+/* 0: none, 1: one, 2: one that vector loads can't read. (Where nodes are bound, a bias is the address 1.) */
+static int bias_kind(const CudaGemm *g)
+{
+    return !g->bias ? 0 : (uintptr_t)g->bias % ALIGN > 1 ? 2 : 1;
+}
+
+static void key_of(const CudaGemm *g, char out[KEY_BYTES])
+{
+    snprintf(out, KEY_BYTES, "%lld,%lld,%lld,%c%c,%d,%d%d%d,%d,%lld,%lld,%lld,%u,%u,%u", (long long)g->m, (long long)g->n, (long long)g->k,
+             g->trans_a ? 't' : 'n', g->trans_b ? 't' : 'n', g->accumulate, g->a_dtype, g->b_dtype, g->c_dtype, bias_kind(g),
+             (long long)g->a_stride, (long long)g->b_stride, (long long)g->c_stride, alignment_of(g->a, g->a_offset, g->a_dtype),
+             alignment_of(g->b, g->b_offset, g->b_dtype), alignment_of(g->c, g->c_offset, g->c_dtype));
+}
+
+/* ---- the cache on disk ---- */
+
+static bool cache_path(const CudaDevice *device, char out[PATH_MAX])
+{
+    const char *base = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+    char        gpu[64];
+    int         n;
+    for (size_t i = 0; i < sizeof gpu; i++) gpu[i] = device->name[i] == ' ' || device->name[i] == '/' ? '-' : device->name[i];
+    if (base && base[0])
+        n = snprintf(out, PATH_MAX - 128, "%s/surogate", base);
+    else if (home && home[0])
+        n = snprintf(out, PATH_MAX - 128, "%s/.cache/surogate", home);
+    else
+        return false;
+    if (n < 0 || n >= PATH_MAX - 128) return false;
+    for (char *p = out + 1; *p; p++) /* make the folders */
+        if (*p == '/') *p = 0, mkdir(out, 0755), *p = '/';
+    mkdir(out, 0755);
+    snprintf(out + n, 128, "/gemm-%.63s-cublaslt-%zu.txt", gpu, device->lib.cublas_version);
+    return true;
+}
+
+static KnownAlgo *find_known(CudaGemmCache *cache, const char *key)
+{
+    for (int i = 0; i < cache->num_known; i++)
+        if (strcmp(cache->known[i].key, key) == 0) return &cache->known[i];
+    return NULL;
+}
+
+static KnownAlgo *add_known(CudaGemmCache *cache, const char *key)
+{
+    KnownAlgo *known = find_known(cache, key);
+    if (known) return known;
+    if (cache->num_known == cache->cap_known) {
+        cache->cap_known = cache->cap_known ? 2 * cache->cap_known : 64;
+        cache->known = realloc(cache->known, (size_t)cache->cap_known * sizeof *cache->known);
+        if (!cache->known) fatal_out_of_memory(0);
+    }
+    known = &cache->known[cache->num_known++];
+    memset(known, 0, sizeof *known);
+    snprintf(known->key, sizeof known->key, "%s", key);
+    return known;
+}
+
+/* One line: key, microseconds, the algorithm's words. Lines that aren't of this form are skipped. */
+static void parse_line(CudaGemmCache *cache, const char *line)
+{
+    KnownAlgo parsed = { 0 };
+    int       at = 0, n;
+    if (line[0] == '#' || sscanf(line, "%159s %f%n", parsed.key, &parsed.microseconds, &at) != 2) return;
+    for (size_t i = 0; i < ALGO_WORDS; i++, at += n) {
+        unsigned long long word;
+        if (sscanf(line + at, " %llx%n", &word, &n) != 1) return;
+        parsed.words[i] = word;
+    }
+    *add_known(cache, parsed.key) = parsed;
+}
+
+static void parse_text(CudaGemmCache *cache, const char *text)
+{
+    char line[512];
+    while (*text) {
+        size_t len = strcspn(text, "\n");
+        snprintf(line, sizeof line, "%.*s", (int)(len < sizeof line ? len : sizeof line - 1), text);
+        parse_line(cache, line);
+        text += len + (text[len] == '\n');
+    }
+}
+
+static CudaGemmCache *cache_of(CudaDevice *device)
+{
+    if (device->gemm) return device->gemm;
+    CudaGemmCache *cache = device->gemm = calloc(1, sizeof *cache);
+    if (!cache) fatal_out_of_memory(sizeof *cache);
+    char  path[PATH_MAX], line[512];
+    FILE *file = cache_path(device, path) ? fopen(path, "r") : NULL;
+    while (file && fgets(line, sizeof line, file)) parse_line(cache, line);
+    if (file) fclose(file);
+    return cache;
+}
+
+static int known_text(const KnownAlgo *known, char *out, size_t size)
+{
+    int n = snprintf(out, size, "%s %.2f", known->key, (double)known->microseconds);
+    for (size_t i = 0; i < ALGO_WORDS && n > 0 && (size_t)n < size; i++)
+        n += snprintf(out + n, size - (size_t)n, " %llx", (unsigned long long)known->words[i]);
+    if (n > 0 && (size_t)n < size) n += snprintf(out + n, size - (size_t)n, "\n");
+    return n;
+}
+
+void cuda_gemm_save(CudaDevice *device)
+{
+    CudaGemmCache *cache = device->gemm;
+    char           path[PATH_MAX], temporary[PATH_MAX + 32], line[512];
+    if (!cache || !cache->changed || !cache_path(device, path)) return;
+    snprintf(temporary, sizeof temporary, "%s.%d", path, (int)getpid());
+    FILE *file = fopen(temporary, "w");
+    if (!file) return; /* a cache: without it the next start measures again */
+    fprintf(file, "# m,n,k,transposes,accumulate,dtypes,bias,strides,alignments  microseconds  algorithm\n");
+    for (int i = 0; i < cache->num_known; i++) {
+        known_text(&cache->known[i], line, sizeof line);
+        fputs(line, file);
+    }
+    bool written = fclose(file) == 0;
+    if (!written || rename(temporary, path) != 0) unlink(temporary);
+    cache->changed = false;
+}
+
+void cuda_gemm_export(CudaDevice *device, char *out, size_t size)
+{
+    CudaGemmCache *cache = cache_of(device);
+    size_t         used = 0;
+    if (size) out[0] = 0;
+    for (int i = 0; i < cache->num_plans; i++) {
+        const KnownAlgo *known = cache->plans[i].chosen ? find_known(cache, cache->plans[i].key) : NULL;
+        int              n = known ? known_text(known, out + used, size - used) : 0;
+        if (n > 0 && (size_t)n < size - used) used += (size_t)n;
+    }
+}
+
+void cuda_gemm_import(CudaDevice *device, const char *text)
+{
+    parse_text(cache_of(device), text);
+}
+
+/* ---- plans ---- */
+
+static Status make_layout(const CudaLibraries *lib, DType dtype, int64_t rows, int64_t cols, int64_t stride, cublasLtMatrixLayout_t *out)
+{
+    /* stored (rows, cols) row-major is (cols, rows) column-major */
+    BLAS_TRY(lib, cublasLtMatrixLayoutCreate(out, type_of(dtype), (uint64_t)cols, (uint64_t)rows, stride));
+    return OK;
+}
+
+static Status set_desc(const CudaLibraries *lib, cublasLtMatmulDesc_t desc, cublasLtMatmulDescAttributes_t attribute, const void *value, size_t size)
+{
+    BLAS_TRY(lib, cublasLtMatmulDescSetAttribute(desc, attribute, value, size));
+    return OK;
+}
+
+static Status make_descriptors(const CudaLibraries *lib, const CudaGemm *g, GemmPlan *plan)
+{
+    cublasOperation_t first = g->trans_b ? CUBLAS_OP_T : CUBLAS_OP_N, second = g->trans_a ? CUBLAS_OP_T : CUBLAS_OP_N;
+    BLAS_TRY(lib, cublasLtMatmulDescCreate(&plan->desc, CUBLAS_COMPUTE_32F, CUDA_R_32F));
+    TRY(set_desc(lib, plan->desc, CUBLASLT_MATMUL_DESC_TRANSA, &first, sizeof first));
+    TRY(set_desc(lib, plan->desc, CUBLASLT_MATMUL_DESC_TRANSB, &second, sizeof second));
+    if (g->bias) {
+        cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_BIAS;
+        cudaDataType_t     type = type_of(g->bias_dtype);
+        TRY(set_desc(lib, plan->desc, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue));
+        TRY(set_desc(lib, plan->desc, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &type, sizeof type));
+    }
+    TRY(make_layout(lib, g->a_dtype, g->trans_a ? g->k : g->m, g->trans_a ? g->m : g->k, g->a_stride, &plan->a));
+    TRY(make_layout(lib, g->b_dtype, g->trans_b ? g->n : g->k, g->trans_b ? g->k : g->n, g->b_stride, &plan->b));
+    return make_layout(lib, g->c_dtype, g->m, g->n, g->c_stride, &plan->c);
+}
+
+static int find_algos(const CudaLibraries *lib, const CudaGemm *g, const GemmPlan *plan, cublasLtMatmulHeuristicResult_t *out)
+{
+    cublasLtMatmulPreference_t preference;
+    size_t                     workspace = CUDA_GEMM_WORKSPACE;
+    uint32_t schemes = CUBLASLT_REDUCTION_SCHEME_NONE | CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE; /* partial sums in fp32 workspace */
+    uint32_t align_a = alignment_of(g->a, g->a_offset, g->a_dtype), align_b = alignment_of(g->b, g->b_offset, g->b_dtype);
+    uint32_t align_c = alignment_of(g->c, g->c_offset, g->c_dtype);
+    int      count = 0;
+    if (lib->cublasLtMatmulPreferenceCreate(&preference) != CUBLAS_STATUS_SUCCESS) return 0;
+    const struct {
+        cublasLtMatmulPreferenceAttributes_t attribute;
+        const void                          *value;
+        size_t                               size;
+    } settings[] = {
+        { CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace, sizeof workspace },
+        { CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &schemes, sizeof schemes },
+        { CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, &align_b, sizeof align_b },
+        { CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, &align_a, sizeof align_a },
+        { CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, &align_c, sizeof align_c },
+        { CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, &align_c, sizeof align_c },
+    };
+    for (size_t i = 0; i < sizeof settings / sizeof settings[0]; i++)
+        lib->cublasLtMatmulPreferenceSetAttribute(preference, settings[i].attribute, settings[i].value, settings[i].size);
+    cublasStatus_t status = lib->cublasLtMatmulAlgoGetHeuristic(lib->blas, plan->desc, plan->b, plan->a, plan->c, plan->c, preference,
+                                                                MAX_ALGOS, out, &count);
+    lib->cublasLtMatmulPreferenceDestroy(preference);
+    return status == CUBLAS_STATUS_SUCCESS ? count : 0;
+}
+
+static bool dtypes_fit(const CudaGemm *g)
+{
+    bool operands = g->a_dtype == g->b_dtype && (g->c_dtype == g->a_dtype || g->c_dtype == DT_F32);
+    return operands && (!g->bias || (g->bias_dtype == g->c_dtype && bias_kind(g) == 1)) && g->m > 0 && g->n > 0 && g->k > 0;
+}
+
+/* A known algorithm still has to be one for this shape: a file may be old or edited. */
+static bool take_known(const CudaLibraries *lib, CudaGemmCache *cache, GemmPlan *plan)
+{
+    const KnownAlgo                *known = find_known(cache, plan->key);
+    cublasLtMatmulHeuristicResult_t result;
+    if (!known) return false;
+    cublasLtMatmulAlgo_t algo;
+    memcpy(&algo, known->words, sizeof algo);
+    cublasStatus_t status = lib->cublasLtMatmulAlgoCheck(lib->blas, plan->desc, plan->b, plan->a, plan->c, plan->c, &algo, &result);
+    if (status != CUBLAS_STATUS_SUCCESS || result.workspaceSize > CUDA_GEMM_WORKSPACE) return false;
+    plan->algo = algo;
+    plan->microseconds = known->microseconds;
+    plan->chosen = true;
+    return true;
+}
+
+static GemmPlan *plan_of(CudaDevice *device, const CudaGemm *g)
+{
+    CudaGemmCache       *cache = cache_of(device);
+    const CudaLibraries *lib = &device->lib;
+    char                 key[KEY_BYTES];
+    key_of(g, key);
+    for (int i = 0; i < cache->num_plans; i++)
+        if (strcmp(cache->plans[i].key, key) == 0) return &cache->plans[i];
+    if (cache->num_plans == cache->cap_plans) {
+        cache->cap_plans = cache->cap_plans ? 2 * cache->cap_plans : 64;
+        cache->plans = realloc(cache->plans, (size_t)cache->cap_plans * sizeof *cache->plans);
+        if (!cache->plans) fatal_out_of_memory(0);
+    }
+    GemmPlan *plan = &cache->plans[cache->num_plans++];
+    memset(plan, 0, sizeof *plan);
+    memcpy(plan->key, key, sizeof key);
+    if (!dtypes_fit(g) || make_descriptors(lib, g, plan) != OK) return plan;
+    cublasLtMatmulHeuristicResult_t results[MAX_ALGOS];
+    plan->supported = find_algos(lib, g, plan, results) > 0;
+    if (plan->supported) plan->algo = results[0].algo;
+    if (plan->supported) take_known(lib, cache, plan);
+    return plan;
+}
+
+bool cuda_gemm_supported(CudaDevice *device, const CudaGemm *g)
+{
+    return plan_of(device, g)->supported;
+}
+
+static void *at(const void *data, DType dtype, int64_t offset)
+{
+    return (char *)data + offset * dtype_bytes(dtype);
+}
+
+static Status multiply(CudaDevice *device, const CudaGemm *g, GemmPlan *plan, const cublasLtMatmulAlgo_t *algo, void *workspace,
+                       size_t workspace_bytes, cudaStream_t stream)
+{
+    const CudaLibraries *lib = &device->lib;
+    float                beta = g->accumulate ? 1.0f : 0.0f;
+    void                *c = at(g->c, g->c_dtype, g->c_offset);
+    if (g->bias) TRY(set_desc(lib, plan->desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &g->bias, sizeof g->bias));
+    BLAS_TRY(lib, cublasLtMatmul(lib->blas, plan->desc, &g->alpha, at(g->b, g->b_dtype, g->b_offset), plan->b,
+                                 at(g->a, g->a_dtype, g->a_offset), plan->a, &beta, c, plan->c, c, plan->c, algo, workspace, workspace_bytes, stream));
+    return OK;
+}
+
+Status cuda_gemm_run(CudaDevice *device, const CudaGemm *g, void *workspace, size_t workspace_bytes, void *stream)
+{
+    if (!g->m || !g->n) return OK;
+    GemmPlan *plan = plan_of(device, g);
+    if (!plan->supported) return cuda_gemm_plain(g, stream);
+    return multiply(device, g, plan, &plan->algo, workspace, workspace_bytes, (cudaStream_t)stream);
+}
+
+/* ---- measuring ---- */
+
+static Status time_algo(CudaDevice *device, const CudaGemm *g, GemmPlan *plan, const cublasLtMatmulAlgo_t *algo, void *workspace,
+                        size_t workspace_bytes, cudaEvent_t events[2], float *out_ms)
+{
+    int   repeats = 1;
+    float ms = 0;
+    for (int round = 0; round < 3; round++) { /* the first warms up and says how many fill a millisecond */
+        CUDA_TRY(cudaEventRecord(events[0], device->stream));
+        for (int i = 0; i < repeats; i++) TRY(multiply(device, g, plan, algo, workspace, workspace_bytes, device->stream));
+        CUDA_TRY(cudaEventRecord(events[1], device->stream));
+        CUDA_TRY(cudaEventSynchronize(events[1]));
+        CUDA_TRY(cudaEventElapsedTime(&ms, events[0], events[1]));
+        ms /= (float)repeats;
+        if (round == 0) repeats = ms > 0.5f ? 2 : ms > 0.05f ? (int)(1.0f / ms) + 1 : 20;
+        if (round == 1 || (round == 2 && ms < *out_ms)) *out_ms = ms;
+    }
+    return OK;
+}
+
+static Status zero_rows(void *data, DType dtype, int64_t rows, int64_t cols, int64_t stride, cudaStream_t stream)
+{
+    size_t size = (size_t)dtype_bytes(dtype);
+    CUDA_TRY(cudaMemset2DAsync(data, (size_t)stride * size, 0, (size_t)cols * size, (size_t)rows, stream));
+    return OK;
+}
+
+static Status fill_operands(const CudaGemm *g, bool random, cudaStream_t stream)
+{
+    struct {
+        void   *data;
+        DType   dtype;
+        int64_t rows, cols, stride;
+    } m[] = { { at(g->a, g->a_dtype, g->a_offset), g->a_dtype, g->trans_a ? g->k : g->m, g->trans_a ? g->m : g->k, g->a_stride },
+              { at(g->b, g->b_dtype, g->b_offset), g->b_dtype, g->trans_b ? g->n : g->k, g->trans_b ? g->k : g->n, g->b_stride },
+              { at(g->c, g->c_dtype, g->c_offset), g->c_dtype, g->m, g->n, g->c_stride } };
+    for (int i = 0; i < 3; i++) {
+        if (random && i < 2)
+            TRY(cuda_fill_random(m[i].data, m[i].dtype, m[i].rows, m[i].cols, m[i].stride, stream));
+        else
+            TRY(zero_rows(m[i].data, m[i].dtype, m[i].rows, m[i].cols, m[i].stride, stream));
+    }
+    return OK;
+}
+
+Status cuda_gemm_prepare(CudaDevice *device, const CudaGemm *g, void *workspace, size_t workspace_bytes)
+{
+    GemmPlan                       *plan = g->m && g->n ? plan_of(device, g) : NULL;
+    cublasLtMatmulHeuristicResult_t results[MAX_ALGOS];
+    if (!plan || !plan->supported || plan->chosen) return OK;
+    int         count = find_algos(&device->lib, g, plan, results), best = -1;
+    float       best_ms = 0;
+    cudaEvent_t events[2];
+    CUDA_TRY(cudaEventCreate(&events[0]));
+    CUDA_TRY(cudaEventCreate(&events[1]));
+    TRY(fill_operands(g, true, device->stream));
+    for (int i = 0; i < count; i++) {
+        float ms = 0;
+        if (results[i].workspaceSize > workspace_bytes) continue;
+        if (time_algo(device, g, plan, &results[i].algo, workspace, workspace_bytes, events, &ms) != OK) {
+            cudaGetLastError();
+            continue;
+        }
+        if (best < 0 || ms < best_ms) best = i, best_ms = ms;
+    }
+    TRY(fill_operands(g, false, device->stream));
+    CUDA_TRY(cudaStreamSynchronize(device->stream));
+    cudaEventDestroy(events[0]);
+    cudaEventDestroy(events[1]);
+    FAIL_IF(best < 0, ERR_DEVICE, "cuBLASLt: none of %d algorithms runs the product %s", count, plan->key);
+    plan->algo = results[best].algo;
+    plan->microseconds = best_ms * 1000;
+    plan->chosen = true;
+    KnownAlgo *known = add_known(cache_of(device), plan->key);
+    memcpy(known->words, &plan->algo, sizeof plan->algo);
+    known->microseconds = plan->microseconds;
+    device->gemm->changed = true;
+    return OK;
+}
+
+void cuda_gemm_close(CudaDevice *device)
+{
+    CudaGemmCache *cache = device->gemm;
+    if (!cache) return;
+    for (int i = 0; i < cache->num_plans; i++) {
+        GemmPlan *plan = &cache->plans[i];
+        if (plan->desc) device->lib.cublasLtMatmulDescDestroy(plan->desc);
+        if (plan->a) device->lib.cublasLtMatrixLayoutDestroy(plan->a);
+        if (plan->b) device->lib.cublasLtMatrixLayoutDestroy(plan->b);
+        if (plan->c) device->lib.cublasLtMatrixLayoutDestroy(plan->c);
+    }
+    free(cache->plans);
+    free(cache->known);
+    free(cache);
+    device->gemm = NULL;
+}

@@ -1,0 +1,73 @@
+/* The plain matrix product, and random operands for measuring. */
+#include "device/cuda/gemm.h"
+#include "device/cuda/vec.cuh"
+
+enum { EDGE = 32, THREADS = 256 };
+
+/* A block makes EDGE x EDGE of c, a thread 4 of a column apart by 8 rows; sums go over k in order. */
+static __global__ void __launch_bounds__(THREADS) gemm_tiles(CudaGemm g)
+{
+    __shared__ float a_tile[EDGE][EDGE + 1], b_tile[EDGE][EDGE + 1];
+    int              x = threadIdx.x % EDGE, y = threadIdx.x / EDGE;
+    int64_t          row = (int64_t)blockIdx.x * EDGE, col = (int64_t)blockIdx.y * EDGE;
+    float            sum[4] = { 0 };
+    for (int64_t k = 0; k < g.k; k += EDGE) {
+        for (int i = y; i < EDGE; i += THREADS / EDGE) {
+            /* x runs along memory: k of an untransposed a, rows of a transposed one */
+            int64_t ar = row + (g.trans_a ? x : i), ak = k + (g.trans_a ? i : x), bk = k + (g.trans_b ? x : i), bc = col + (g.trans_b ? i : x);
+            float   a = ar < g.m && ak < g.k ? elem_get(g.a, g.a_dtype, g.a_offset + (g.trans_a ? ak * g.a_stride + ar : ar * g.a_stride + ak)) : 0;
+            float   b = bc < g.n && bk < g.k ? elem_get(g.b, g.b_dtype, g.b_offset + (g.trans_b ? bc * g.b_stride + bk : bk * g.b_stride + bc)) : 0;
+            a_tile[g.trans_a ? x : i][g.trans_a ? i : x] = a;
+            b_tile[g.trans_b ? x : i][g.trans_b ? i : x] = b;
+        }
+        __syncthreads();
+        for (int p = 0; p < EDGE; p++)
+#pragma unroll
+            for (int i = 0; i < 4; i++) sum[i] += a_tile[y + 8 * i][p] * b_tile[p][x];
+        __syncthreads();
+    }
+    for (int i = 0; i < 4; i++) {
+        int64_t r = row + y + 8 * i, c = col + x, at = g.c_offset + r * g.c_stride + c;
+        if (r >= g.m || c >= g.n) continue;
+        float value = g.alpha * sum[i];
+        if (g.bias) value += elem_get(g.bias, g.bias_dtype, c);
+        if (g.accumulate) value += elem_get(g.c, g.c_dtype, at);
+        elem_set(g.c, g.c_dtype, at, value);
+    }
+}
+
+Status cuda_gemm_plain(const CudaGemm *g, void *stream)
+{
+    if (!g->m || !g->n) return OK;
+    dim3 grid((unsigned)cuda_div_up(g->m, EDGE), (unsigned)cuda_div_up(g->n, EDGE));
+    FAIL_IF(grid.y > 65535, ERR_UNSUPPORTED, "the plain matrix product is for at most %d columns, got %lld", 65535 * EDGE, (long long)g->n);
+    gemm_tiles<<<grid, THREADS, 0, (cudaStream_t)stream>>>(*g);
+    return CUDA_LAUNCHED();
+}
+
+static __global__ void fill_random(void *data, int dtype, int64_t rows, int64_t cols, int64_t stride)
+{
+    for (int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x; i < rows * cols; i += (int64_t)gridDim.x * THREADS) {
+        uint32_t h = (uint32_t)i * 2654435761u;
+        h = (h ^ (h >> 15)) * 2246822519u;
+        h ^= h >> 13;
+        elem_set(data, dtype, i / cols * stride + i % cols, (float)(int32_t)h * (1.0f / 2147483648.0f));
+    }
+}
+
+Status cuda_fill_random(void *data, DType dtype, int64_t rows, int64_t cols, int64_t stride, void *stream)
+{
+    fill_random<<<cuda_grid(rows * cols, THREADS), THREADS, 0, (cudaStream_t)stream>>>(data, dtype, rows, cols, stride);
+    return CUDA_LAUNCHED();
+}
+
+Status cuda_kernels_check(CudaDevice *device)
+{
+    cudaFuncAttributes attributes;
+    (void)device;
+    cudaError_t error = cudaFuncGetAttributes(&attributes, gemm_tiles);
+    FAIL_IF(error == cudaErrorNoKernelImageForDevice || error == cudaErrorInvalidDeviceFunction, ERR_UNSUPPORTED,
+            "device cuda: this build has no code for this GPU's compute capability: use `make release`, which builds for all");
+    CUDA_TRY(error);
+    return OK;
+}

@@ -1,0 +1,76 @@
+/* base/status.h inside the plugin: messages go to the program's buffer, through the table it handed over. */
+#include "device/cuda/plugin.h"
+
+#include "device/cuda/cuda.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const CudaHost *host; /* set once, when the plugin is opened */
+
+void cuda_host_set(const CudaHost *given)
+{
+    host = given;
+}
+
+void cuda_host_log(const char *fmt, ...)
+{
+    char    text[STATUS_MESSAGE_BYTES];
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(text, sizeof text, fmt, args);
+    va_end(args);
+    host->log(text);
+}
+
+const char *status_message(void)
+{
+    return host->message();
+}
+
+Status status_fail(Status status, const char *fmt, ...)
+{
+    char    text[STATUS_MESSAGE_BYTES];
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(text, sizeof text, fmt, args);
+    va_end(args);
+    return host->fail(status, text);
+}
+
+Status status_prefix(Status status, const char *fmt, ...)
+{
+    char    text[STATUS_MESSAGE_BYTES], prefix[1024];
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(prefix, sizeof prefix, fmt, args);
+    va_end(args);
+    snprintf(text, sizeof text, "%s: %.2048s", prefix, host->message());
+    return host->fail(status, text);
+}
+
+void status_clear(void)
+{
+    host->fail(OK, "");
+}
+
+_Noreturn void check_failed(const char *expr, const char *file, int line)
+{
+    fprintf(stderr, "%s:%d: internal error: %s is false\n", file, line, expr);
+    abort();
+}
+
+_Noreturn void fatal_out_of_memory(size_t bytes)
+{
+    fprintf(stderr, "out of memory: %zu bytes for bookkeeping\n", bytes);
+    exit(3);
+}
+
+Status cuda_failed(cudaError_t error, const char *what, const char *file, int line);
+Status cuda_failed(cudaError_t error, const char *what, const char *file, int line)
+{
+    Status status = error == cudaErrorMemoryAllocation ? ERR_NO_FIT : ERR_DEVICE;
+    return status_fail(status, "CUDA: %s (%s) at %s:%d: %s", cudaGetErrorString(error), cudaGetErrorName(error), file, line, what);
+}

@@ -1,0 +1,44 @@
+/* cuBLASLt and cuDNN, opened at run time: from SUROGATE_CUDA_LIBS (a list of folders, then nothing else is looked at), the loader's
+ * paths, the toolkit, and pip's nvidia-* packages; the newest found is taken. */
+#pragma once
+
+#include "base/status.h"
+
+#include <cublasLt.h>
+#if __has_include(<cudnn_graph.h>)
+#include <cudnn_graph.h>
+#define HAVE_CUDNN 1
+#else
+#define HAVE_CUDNN 0
+#endif
+
+/* Functions we call: X(name). */
+#define CUBLASLT_FUNCTIONS(X)                                                                                             \
+    X(cublasLtCreate) X(cublasLtDestroy) X(cublasLtGetVersion) X(cublasLtMatmul) X(cublasLtMatmulDescCreate)              \
+    X(cublasLtMatmulDescSetAttribute) X(cublasLtMatmulDescDestroy) X(cublasLtMatrixLayoutCreate)                          \
+    X(cublasLtMatrixLayoutDestroy) X(cublasLtMatmulPreferenceCreate) X(cublasLtMatmulPreferenceSetAttribute)              \
+    X(cublasLtMatmulPreferenceDestroy) X(cublasLtMatmulAlgoGetHeuristic) X(cublasLtMatmulAlgoCheck)
+
+#define CUDNN_FUNCTIONS(X)                                                                                                \
+    X(cudnnGetVersion) X(cudnnCreate) X(cudnnDestroy) X(cudnnSetStream) X(cudnnBackendCreateDescriptor)                   \
+    X(cudnnBackendDestroyDescriptor) X(cudnnBackendSetAttribute) X(cudnnBackendGetAttribute) X(cudnnBackendFinalize)      \
+    X(cudnnBackendExecute) X(cudnnGetErrorString)
+
+typedef struct CudaLibraries {
+    char   cublas_path[512], cudnn_path[512];
+    size_t cublas_version, cudnn_version; /* 0: absent */
+#define X(name) __typeof__(&name) name;
+    CUBLASLT_FUNCTIONS(X)
+#if HAVE_CUDNN
+    CUDNN_FUNCTIONS(X)
+#endif
+#undef X
+    cublasLtHandle_t blas;
+#if HAVE_CUDNN
+    cudnnHandle_t dnn;
+#endif
+} CudaLibraries;
+
+/* cuBLASLt must be there (the message says where it was looked for); cuDNN may be absent. */
+NODISCARD Status cuda_libraries_open(CudaLibraries *out);
+void             cuda_libraries_close(CudaLibraries *lib);

@@ -1,0 +1,92 @@
+/* Opens the CUDA plugin at run time: beside the program, in ../lib beside it, or where SUROGATE_CUDA_PLUGIN says. */
+#include "device/cuda/plugin.h"
+
+#include "base/log.h"
+
+#include <dlfcn.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define PLUGIN_FILE "libsurogate_cuda.so"
+
+static Status host_fail(Status status, const char *text)
+{
+    return status_fail(status, "%s", text);
+}
+
+static void host_log(const char *text)
+{
+    log_info("%s", text);
+}
+
+static const CudaHost host = {
+    .abi_version = CUDA_ABI_VERSION,
+    .args_size = sizeof(KernelArgs),
+    .node_size = sizeof(Node),
+    .api_size = sizeof(DeviceApi),
+    .fail = host_fail,
+    .message = status_message,
+    .log = host_log,
+};
+
+static bool program_folder(char *out, size_t size)
+{
+    ssize_t n = readlink("/proc/self/exe", out, size - 1);
+    if (n <= 0) return false;
+    out[n] = 0;
+    char *slash = strrchr(out, '/');
+    if (!slash) return false;
+    *slash = 0;
+    return true;
+}
+
+/* The first of the places where the file is; NULL: nowhere, and `searched` lists them. */
+static void *open_plugin(char *searched, size_t size)
+{
+    static const char *const beside[] = { "", "../", "../lib/" }; /* tests and benches lie in folders of the build folder */
+    char        folder[PATH_MAX / 2], path[PATH_MAX];
+    const char *given = getenv("SUROGATE_CUDA_PLUGIN");
+    size_t      used = 0;
+    searched[0] = 0;
+    if (given && given[0]) {
+        snprintf(searched, size, "%s", given);
+        return dlopen(given, RTLD_NOW | RTLD_LOCAL);
+    }
+    if (!program_folder(folder, sizeof folder)) snprintf(folder, sizeof folder, ".");
+    for (size_t i = 0; i < sizeof beside / sizeof beside[0]; i++) {
+        snprintf(path, sizeof path, "%s/%s%s", folder, beside[i], PLUGIN_FILE);
+        int n = snprintf(searched + used, size - used, "%s%s", i ? ", " : "", path);
+        if (n > 0 && (size_t)n < size - used) used += (size_t)n;
+        if (access(path, F_OK) == 0) return dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    }
+    return NULL;
+}
+
+Status device_cuda_create(int index, Device **out)
+{
+    char             searched[4 * PATH_MAX];
+    void            *handle = open_plugin(searched, sizeof searched);
+    CudaPluginCreate create = NULL;
+    if (!handle) {
+        const char *error = dlerror();
+        FAIL_IF(error, ERR_UNSUPPORTED, "device cuda: cannot open the plugin: %s", error);
+        FAIL(ERR_UNSUPPORTED, "device cuda: there is no plugin (looked for %s): build with nvcc installed, or set SUROGATE_CUDA_PLUGIN",
+             searched);
+    }
+    *(void **)&create = dlsym(handle, CUDA_PLUGIN_CREATE);
+    FAIL_IF(!create, ERR_UNSUPPORTED, "device cuda: %s lacks %s: it isn't Surogate's plugin", searched, CUDA_PLUGIN_CREATE);
+    return create(&host, index, out); /* never closed: its libraries keep state until the process ends */
+}
+
+void device_cuda_describe(Device *device, char *out, size_t size)
+{
+    char               searched[4 * PATH_MAX];
+    void              *handle = open_plugin(searched, sizeof searched);
+    CudaPluginDescribe describe = NULL;
+    out[0] = 0;
+    if (handle) *(void **)&describe = dlsym(handle, CUDA_PLUGIN_DESCRIBE);
+    if (describe) describe(device, out, size);
+}

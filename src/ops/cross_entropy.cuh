@@ -1,0 +1,91 @@
+/* Softmax and loss of rows of logits: a block a row. */
+#pragma once
+
+#include "device/cuda/vec.cuh"
+#include "ops/attrs.h"
+
+enum { ROW_THREADS = 1024 };
+
+/* exp(x): rel. error 2^-22 times max(1, |x| / 32) */
+static __device__ __forceinline__ float fast_exp(float x) { return exp2f(x * 1.4426950408889634f); }
+
+/* Calls f(index of the first element, values, count of values) for the pieces of a row that this thread has: packs where the row is
+ * aligned (VEC), else single elements. */
+template <typename T, bool VEC, typename F> static __device__ __forceinline__ void each_piece(const T *row, int64_t cols, F f)
+{
+    enum { N = VEC ? (int)Pack<T>::N : 1 };
+    for (int64_t c = (int64_t)threadIdx.x * N; c < cols; c += ROW_THREADS * N) {
+        float x[N];
+        if (VEC)
+            load_n<VEC ? (int)N : (int)Pack<T>::N>(row + c, x);
+        else
+            x[0] = to_float(row[c]);
+        f(c, x);
+    }
+}
+
+/* The largest element and the sum of exp(x - largest), for every thread. */
+template <typename T, bool VEC> static __device__ __forceinline__ void row_softmax(const T *row, int64_t cols, float *scratch, float *out_most, float *out_sum)
+{
+    enum { N = VEC ? (int)Pack<T>::N : 1 };
+    float most = -INFINITY, sum = 0;
+    each_piece<T, VEC>(row, cols, [&](int64_t, const float *x) {
+        float piece = x[0];
+#pragma unroll
+        for (int i = 1; i < N; i++) piece = fmaxf(piece, x[i]);
+        if (piece > most) {
+            sum *= fast_exp(most - piece);
+            most = piece;
+        }
+        float add = 0;
+#pragma unroll
+        for (int i = 0; i < N; i++) add += fast_exp(x[i] - most);
+        sum += add;
+    });
+    *out_most = block_max(most, scratch);
+    *out_sum = block_sum(most == -INFINITY ? sum : sum * fast_exp(most - *out_most), scratch);
+}
+
+/* Row blockIdx.x: loss and lse (either NULL: not wanted), and where dlosses is given, logits become dlogits in place. */
+template <typename T, bool VEC>
+static __global__ void __launch_bounds__(ROW_THREADS) loss_rows(T *logits, const int32_t *labels, const float *dlosses, int64_t cols, float *losses, float *lse)
+{
+    __shared__ float scratch[32];
+    enum { N = VEC ? (int)Pack<T>::N : 1 };
+    T      *row = logits + (int64_t)blockIdx.x * cols;
+    int32_t label = labels[blockIdx.x];
+    bool    known = label >= 0 && label < cols, ignored = label == IGNORE_INDEX;
+    float   most, sum, target = known ? to_float(row[label]) : NAN;
+    if (ignored && !lse && dlosses) {
+        most = sum = 1; /* only zeros are to be written */
+    } else {
+        row_softmax<T, VEC>(row, cols, scratch, &most, &sum);
+    }
+    if (threadIdx.x == 0 && losses) losses[blockIdx.x] = ignored ? 0 : most + logf(sum) - target;
+    if (threadIdx.x == 0 && lse) lse[blockIdx.x] = most + logf(sum);
+    if (!dlosses) return;
+    float dloss = known ? dlosses[blockIdx.x] : NAN, scale = dloss / sum;
+    __syncthreads(); /* `target` was read by all */
+    each_piece<T, VEC>(row, cols, [&](int64_t c, float *x) {
+#pragma unroll
+        for (int i = 0; i < N; i++) {
+            x[i] = ignored ? 0 : scale * fast_exp(x[i] - most);
+            if (c + i == label) x[i] -= dloss;
+        }
+        if (VEC)
+            store_n<VEC ? (int)N : (int)Pack<T>::N>(row + c, x);
+        else
+            row[c] = from_float<T>(x[0]);
+    });
+}
+
+template <typename T>
+static void launch_loss_rows(T *logits, const int32_t *labels, const float *dlosses, int64_t rows, int64_t cols, float *losses, float *lse, cudaStream_t stream)
+{
+    if (!rows) return;
+    bool vec = cols % Pack<T>::N == 0 && is_aligned16(logits);
+    if (vec)
+        loss_rows<T, true><<<(unsigned)rows, ROW_THREADS, 0, stream>>>(logits, labels, dlosses, cols, losses, lse);
+    else
+        loss_rows<T, false><<<(unsigned)rows, ROW_THREADS, 0, stream>>>(logits, labels, dlosses, cols, losses, lse);
+}

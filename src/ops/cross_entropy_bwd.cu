@@ -1,0 +1,45 @@
+/* cross_entropy_bwd: dlogits = dloss (exp(logits - lse) - one_hot(label)). */
+#include "ops/cross_entropy.cuh"
+
+template <typename T, bool VEC>
+static __global__ void __launch_bounds__(ROW_THREADS) gradient_rows(const float *dlosses, const T *logits, const int32_t *labels, const float *lse, T *dlogits, int64_t cols)
+{
+    enum { N = VEC ? (int)Pack<T>::N : 1 };
+    int64_t at = (int64_t)blockIdx.x * cols;
+    int32_t label = labels[blockIdx.x];
+    bool    ignored = label == IGNORE_INDEX;
+    float   dloss = label >= 0 && label < cols ? dlosses[blockIdx.x] : NAN, shift = lse[blockIdx.x];
+    each_piece<T, VEC>(logits + at, cols, [&](int64_t c, float *x) {
+#pragma unroll
+        for (int i = 0; i < N; i++) {
+            x[i] = ignored ? 0 : dloss * fast_exp(x[i] - shift);
+            if (c + i == label) x[i] -= dloss;
+        }
+        if (VEC)
+            store_n<VEC ? (int)N : (int)Pack<T>::N>(dlogits + at + c, x);
+        else
+            dlogits[at + c] = from_float<T>(x[0]);
+    });
+}
+
+template <typename T> static void launch(const KernelArgs *args)
+{
+    const TensorView *logits = &args->in[1];
+    int64_t           rows = type_rows(&logits->type), cols = type_cols(&logits->type);
+    const float      *dlosses = (const float *)args->in[0].data, *lse = (const float *)args->in[3].data;
+    const int32_t    *labels = (const int32_t *)args->in[2].data;
+    T                *dlogits = (T *)args->out[0].data;
+    if (!rows) return;
+    if (cols % Pack<T>::N == 0 && is_aligned16(logits->data) && is_aligned16(dlogits))
+        gradient_rows<T, true><<<(unsigned)rows, ROW_THREADS, 0, cuda_stream(args)>>>(dlosses, (const T *)logits->data, labels, lse, dlogits, cols);
+    else
+        gradient_rows<T, false><<<(unsigned)rows, ROW_THREADS, 0, cuda_stream(args)>>>(dlosses, (const T *)logits->data, labels, lse, dlogits, cols);
+}
+
+static Status cross_entropy_bwd_run(const KernelArgs *args)
+{
+    CUDA_FLOAT(args->in[1].type.dtype, T, launch<T>(args));
+    return CUDA_LAUNCHED();
+}
+
+CUDA_KERNELS(cross_entropy_bwd, { .dtypes = DT_SET_FLOAT, .run = cross_entropy_bwd_run, .name = "rows" })
