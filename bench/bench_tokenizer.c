@@ -51,8 +51,8 @@ static void encode_part(void *context, int64_t part, int worker)
     SpeedJob *job = context;
     size_t    start = part ? part_end(job, (size_t)part - 1) : 0, end = part_end(job, (size_t)part);
     job->ids[worker].len = 0;
-    if (tokenizer_encode(job->tokenizer, job->scratch[worker], job->text.data + start, end - start, (EncodeOptions){ 0 },
-                         &job->ids[worker]) != OK)
+    if (tokenizer_encode(job->tokenizer, job->scratch[worker], job->text.data + start, end - start,
+                         (EncodeOptions){ 0 }, &job->ids[worker]) != OK)
         exit(failed());
     job->num_ids[worker] += job->ids[worker].len;
 }

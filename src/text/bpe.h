@@ -36,7 +36,8 @@ typedef struct Bpe {
 
     /* Cutting text that has no pre-tokenizer: where no merge can join two characters, both sides are words alone. */
     bool      can_cut;
-    uint64_t *joints; /* left << 32 | right of all neighbours inside merged tokens; open addressing, UINT64_MAX: empty */
+    uint64_t
+        *joints; /* left << 32 | right of all neighbours inside merged tokens; open addressing, UINT64_MAX: empty */
     uint64_t  joint_mask;
     uint8_t   space_joint[128]; /* ASCII characters that some token has before U+2581 */
     uint8_t   ascii_joint[128][128]; /* the joints of ASCII characters */
@@ -58,8 +59,8 @@ typedef struct BpeScratch BpeScratch;
 BpeScratch *bpe_scratch_create(void);
 void        bpe_scratch_destroy(BpeScratch *scratch);
 
-/* Appends the ids of one word, len > 0. `readable` bytes may be read at word (>= len). raw_bytes: each byte is a symbol;
- * else characters are, and word is valid UTF-8. */
+/* Appends the ids of one word, len > 0. `readable` bytes may be read at word (>= len). raw_bytes: each byte is a
+ * symbol; else characters are, and word is valid UTF-8. */
 void bpe_encode_word(const Bpe *bpe, BpeScratch *scratch, const char *word, size_t len, size_t readable, bool raw_bytes,
                      TokenIds *out);
 

@@ -1,8 +1,9 @@
 /* The most frequent pair is merged in the words that hold it; only the counts of pairs beside it change. A pair's place
  * in the heap is corrected when it comes to the top.
  *
- * To give the merges that Hugging Face's trainer gives, three of its habits are kept: a merged pair keeps its count; words
- * in which a pair appears later wait in a heap entry of their own; and a pair merged twice counts where it came last. */
+ * To give the merges that Hugging Face's trainer gives, three of its habits are kept: a merged pair keeps its count;
+ * words in which a pair appears later wait in a heap entry of their own; and a pair merged twice counts where it came
+ * last. */
 #include "text/bpe_merge.h"
 
 #include <stdlib.h>

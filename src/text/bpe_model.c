@@ -77,8 +77,8 @@ static Status vocab_parse(Arena *arena, const JsonValue *vocab, Bpe *bpe)
     for (uint32_t i = 0; i < vocab->count; i++) {
         const JsonMember *member = &vocab->members[i];
         FAIL_IF(member->value.type != JSON_INT || member->value.integer < 0 || member->value.integer > BPE_MAX_ID,
-                ERR_INVALID, "model.vocab: the id of \"%.*s\" must be a whole number from 0 to %d", (int)member->key.len,
-                member->key.data, BPE_MAX_ID);
+                ERR_INVALID, "model.vocab: the id of \"%.*s\" must be a whole number from 0 to %d",
+                (int)member->key.len, member->key.data, BPE_MAX_ID);
         if (member->value.integer > largest) largest = member->value.integer;
     }
     bpe->num_tokens = (int32_t)largest + 1;
@@ -115,8 +115,8 @@ static Status merge_sides(const JsonValue *merge, uint32_t index, Str *left, Str
             (int)text.len, text.data);
     *left = (Str){ text.data, (size_t)(space - text.data) };
     *right = (Str){ space + 1, text.len - left->len - 1 };
-    FAIL_IF(memchr(right->data, ' ', right->len), ERR_INVALID, "model.merges: merge %u (\"%.*s\") has more than one space",
-            index, (int)text.len, text.data);
+    FAIL_IF(memchr(right->data, ' ', right->len), ERR_INVALID,
+            "model.merges: merge %u (\"%.*s\") has more than one space", index, (int)text.len, text.data);
     return OK;
 }
 
@@ -151,7 +151,8 @@ static Status merges_parse(Arena *arena, const JsonValue *merges, Bpe *bpe)
         strbuf_append(&joined, right.data + cut, right.len - cut);
         if ((status = merge_side_id(bpe, i, (Str){ joined.data, joined.len }, &id)) != OK) break;
         uint64_t pair = (uint64_t)(uint32_t)left_id << 32 | (uint32_t)right_id, at = mix(pair, 0);
-        while (bpe->merges[at & bpe->merge_mask].pair != UINT64_MAX && bpe->merges[at & bpe->merge_mask].pair != pair) at++;
+        while (bpe->merges[at & bpe->merge_mask].pair != UINT64_MAX && bpe->merges[at & bpe->merge_mask].pair != pair)
+            at++;
         bpe->merges[at & bpe->merge_mask] = (MergeSlot){ pair, i, id }; /* of a pair given twice the last counts */
     }
     bpe->num_merges = merges->count;
@@ -269,7 +270,8 @@ Status bpe_parse(Arena *arena, const JsonValue *model, Bpe *out)
     json_get_bool(model, "byte_fallback", &out->byte_fallback);
     json_get_bool(model, "fuse_unk", &out->fuse_unk);
     json_get_bool(model, "ignore_merges", &out->ignore_merges);
-    if (json_get_str(model, "continuing_subword_prefix", &text)) out->continuing_prefix = str_of(arena_strdup(arena, text));
+    if (json_get_str(model, "continuing_subword_prefix", &text))
+        out->continuing_prefix = str_of(arena_strdup(arena, text));
     if (json_get_str(model, "end_of_word_suffix", &text)) out->word_suffix = str_of(arena_strdup(arena, text));
     TRY(vocab_parse(arena, json_get(model, "vocab"), out));
     TRY(merges_parse(arena, json_get(model, "merges"), out));

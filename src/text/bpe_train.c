@@ -253,7 +253,8 @@ void bpe_trainer_write(const BpeTrainer *trainer, StrBuf *out)
     for (int i = 0; i < trainer->num_special; i++) {
         strbuf_printf(out, "%s\n{\"id\":%d,\"content\":", i ? "," : "", i);
         token_write(trainer, i, &scratch, out);
-        strbuf_puts(out, ",\"single_word\":false,\"lstrip\":false,\"rstrip\":false,\"normalized\":false,\"special\":true}");
+        strbuf_puts(out,
+                    ",\"single_word\":false,\"lstrip\":false,\"rstrip\":false,\"normalized\":false,\"special\":true}");
     }
     strbuf_puts(out, "],\n\"normalizer\":{\"type\":\"NFC\"},\n\"pre_tokenizer\":");
     pre_json_write(&trainer->options, out);
@@ -291,7 +292,8 @@ static void config_write(const BpeTrainOptions *options, StrBuf *out)
         }
         strbuf_puts(out, ",\n");
     }
-    strbuf_puts(out, "  \"clean_up_tokenization_spaces\": false,\n  \"tokenizer_class\": \"PreTrainedTokenizerFast\"\n}\n");
+    strbuf_puts(out,
+                "  \"clean_up_tokenization_spaces\": false,\n  \"tokenizer_class\": \"PreTrainedTokenizerFast\"\n}\n");
 }
 
 static Status file_put(const char *dir, const char *name, const StrBuf *text)

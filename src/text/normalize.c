@@ -212,13 +212,15 @@ static void step_strip_accents(const CharTable *table, StrBuf *out, Str text)
 {
     size_t size;
     for (size_t at = 0; at < text.len; at += size)
-        if (!(char_flags(table, utf8_decode(text.data + at, &size)) & CHAR_MARK)) strbuf_append(out, text.data + at, size);
+        if (!(char_flags(table, utf8_decode(text.data + at, &size)) & CHAR_MARK))
+            strbuf_append(out, text.data + at, size);
 }
 
 static void step_bytes(StrBuf *out, Str text)
 {
     strbuf_reserve(out, 2 * text.len);
-    for (size_t i = 0; i < text.len; i++) out->len += utf8_encode(byte_to_char((uint8_t)text.data[i]), out->data + out->len);
+    for (size_t i = 0; i < text.len; i++)
+        out->len += utf8_encode(byte_to_char((uint8_t)text.data[i]), out->data + out->len);
     out->data[out->len] = 0;
 }
 

@@ -270,7 +270,8 @@ static Status regex_spans(const Step *step, PreScratch *scratch, Str text, Piece
         size_t start, end;
         TRY(regex_find(step->regex, scratch->regex, inside, at, &found, &start, &end));
         if (!found) break;
-        if (start != end || end != last_end) match_push(scratch, previous_end, piece.start + start, piece.start + end, step->invert);
+        if (start != end || end != last_end)
+            match_push(scratch, previous_end, piece.start + start, piece.start + end, step->invert);
         last_end = end;
         at = end;
         if (start == end) {

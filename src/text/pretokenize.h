@@ -51,8 +51,8 @@ typedef struct PreScratch {
 } PreScratch;
 void pre_scratch_deinit(PreScratch *scratch);
 
-/* Reads the value of "pre_tokenizer" (NULL or null: none); memory from the arena, expressions until pretokenizer_deinit.
- * Errors name the component. */
+/* Reads the value of "pre_tokenizer" (NULL or null: none); memory from the arena, expressions until
+ * pretokenizer_deinit. Errors name the component. */
 NODISCARD Status pretokenizer_parse(Arena *arena, const JsonValue *json, PreTokenizer **out);
 void             pretokenizer_deinit(PreTokenizer *pre);
 
@@ -64,8 +64,8 @@ const Scanner *pretokenizer_scanner(const PreTokenizer *pre);
 
 /* Cuts `text` (valid UTF-8, not empty) into scratch->pieces of *out_text, which is `text` or lies in the scratch.
  * at_start: it begins the whole input. raw_bytes: leave the last ByteLevel's mapping out. */
-NODISCARD Status pretokenize(const PreTokenizer *pre, const CharTable *table, PreScratch *scratch, Str text, bool at_start,
-                             bool raw_bytes, Str *out_text);
+NODISCARD Status pretokenize(const PreTokenizer *pre, const CharTable *table, PreScratch *scratch, Str text,
+                             bool at_start, bool raw_bytes, Str *out_text);
 
 /* Appends the stand-in characters of bytes. */
 void append_byte_chars(StrBuf *out, const char *bytes, size_t len);

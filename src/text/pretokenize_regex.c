@@ -163,8 +163,8 @@ static Status translate_posix(Translator *t)
         }
         return OK;
     }
-    FAIL(ERR_UNSUPPORTED, "a set inside a set (\"%.*s\") isn't supported", (int)(t->len - t->at < 12 ? t->len - t->at : 12),
-         p);
+    FAIL(ERR_UNSUPPORTED, "a set inside a set (\"%.*s\") isn't supported",
+         (int)(t->len - t->at < 12 ? t->len - t->at : 12), p);
 }
 
 static Status translate_set(Translator *t)

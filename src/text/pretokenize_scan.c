@@ -15,7 +15,8 @@ Scanner scanner_of_pattern(const char *pattern, size_t len)
         const char *pattern;
         Scanner     scanner;
     } known[] = {
-        { "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+", { SCAN_GPT2, 0, false } },
+        { "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+",
+          { SCAN_GPT2, 0, false } },
         { "'(?:[sdmt]|ll|ve|re)| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+", { SCAN_GPT2, 0, false } },
         { SUFFIXES LETTERS "\\p{N}|" REST, { SCAN_CL100K, 1, false } },
         { SUFFIXES LETTERS "\\p{N}{1,3}|" REST, { SCAN_CL100K, 3, false } },

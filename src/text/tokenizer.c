@@ -30,7 +30,8 @@ static Status added_token_parse(Tokenizer *t, const JsonValue *json, RegexScratc
     bool             normalized = true;
     AddedToken       token = { 0 };
     FAIL_IF(!content || content->type != JSON_STRING || !json_get_int(json, "id", &id) || id < 0 || id > BPE_MAX_ID,
-            ERR_INVALID, "added_tokens: expected objects with a text \"content\" and an \"id\" from 0 to %d", BPE_MAX_ID);
+            ERR_INVALID, "added_tokens: expected objects with a text \"content\" and an \"id\" from 0 to %d",
+            BPE_MAX_ID);
     json_get_bool(json, "special", &token.special);
     json_get_bool(json, "single_word", &token.single_word);
     json_get_bool(json, "lstrip", &token.lstrip);
@@ -42,8 +43,8 @@ static Status added_token_parse(Tokenizer *t, const JsonValue *json, RegexScratc
     token.id = known >= 0 ? known : (int32_t)id;
     token.content = text;
     if (text.len == 0) return OK;
-    FAIL_IF(t->ids[token.id].text.data && known < 0, ERR_INVALID, "added_tokens: \"%s\" has the id %d of \"%s\"", text.data,
-            token.id, t->ids[token.id].text.data);
+    FAIL_IF(t->ids[token.id].text.data && known < 0, ERR_INVALID, "added_tokens: \"%s\" has the id %d of \"%s\"",
+            text.data, token.id, t->ids[token.id].text.data);
     t->ids[token.id].text = text;
     t->ids[token.id].special |= token.special;
     if (normalized) {
@@ -65,7 +66,8 @@ static Status ids_create(Tokenizer *t, const JsonValue *added)
     t->num_ids = t->bpe.num_tokens;
     for (uint32_t i = 0; i < added->count; i++) {
         int64_t id;
-        if (json_get_int(&added->items[i], "id", &id) && id >= t->num_ids && id <= BPE_MAX_ID) t->num_ids = (int32_t)id + 1;
+        if (json_get_int(&added->items[i], "id", &id) && id >= t->num_ids && id <= BPE_MAX_ID)
+            t->num_ids = (int32_t)id + 1;
     }
     FAIL_IF(t->num_ids == 0, ERR_INVALID, "model.vocab: the vocabulary is empty");
     t->ids = arena_array(&t->arena, IdInfo, t->num_ids);
@@ -104,7 +106,8 @@ static Status template_special(const Tokenizer *t, const JsonValue *json, const 
     const char *name = NULL;
     FAIL_IF(!json_get_str(item, "id", &name), ERR_INVALID, "TemplateProcessing: a SpecialToken wants a text \"id\"");
     const JsonValue *ids = json_get(json_get(json_get(json, "special_tokens"), name), "ids");
-    FAIL_IF(!ids || ids->type != JSON_ARRAY, ERR_INVALID, "TemplateProcessing: special_tokens has no ids for \"%s\"", name);
+    FAIL_IF(!ids || ids->type != JSON_ARRAY, ERR_INVALID, "TemplateProcessing: special_tokens has no ids for \"%s\"",
+            name);
     for (uint32_t i = 0; i < ids->count; i++) {
         FAIL_IF(ids->items[i].type != JSON_INT || ids->items[i].integer < 0 || ids->items[i].integer >= t->num_ids,
                 ERR_INVALID, "TemplateProcessing: an id of \"%s\" is outside the vocabulary", name);
@@ -180,7 +183,8 @@ static Status post_parse(Tokenizer *t, const JsonValue *json, int nesting)
 /* --- the file ----------------------------------------------------------------------------------------------------- */
 
 /* A part's error with the place of that part in the file. */
-static Status at_key(Status status, const char *name, const char *text, size_t len, const JsonValue *json, const char *key)
+static Status at_key(Status status, const char *name, const char *text, size_t len, const JsonValue *json,
+                     const char *key)
 {
     int              line, column;
     const JsonValue *value = json_get(json, key);
@@ -194,7 +198,8 @@ static Status parts_parse(Tokenizer *t, const char *name, const char *text, size
     Arena *arena = &t->arena;
     FAIL_IF(json->type != JSON_OBJECT, ERR_INVALID, "%s:1:1: expected an object, as in a tokenizer.json", name);
     TRY(at_key(bpe_parse(arena, json_get(json, "model"), &t->bpe), name, text, len, json, "model"));
-    TRY(at_key(normalizer_parse(arena, json_get(json, "normalizer"), &t->normalizer), name, text, len, json, "normalizer"));
+    TRY(at_key(normalizer_parse(arena, json_get(json, "normalizer"), &t->normalizer), name, text, len, json,
+               "normalizer"));
     TRY(at_key(pretokenizer_parse(arena, json_get(json, "pre_tokenizer"), &t->pre), name, text, len, json,
                "pre_tokenizer"));
     TRY(at_key(decoder_parse(arena, json_get(json, "decoder"), &t->decoder), name, text, len, json, "decoder"));
@@ -246,7 +251,8 @@ static void config_id(const Tokenizer *t, const JsonValue *config, const char *k
 {
     const JsonValue *value = json_get(config, key);
     if (value && value->type == JSON_ARRAY && value->count > 0) value = &value->items[0];
-    if (value && value->type == JSON_INT && value->integer >= 0 && value->integer < t->num_ids) *out = (int32_t)value->integer;
+    if (value && value->type == JSON_INT && value->integer >= 0 && value->integer < t->num_ids)
+        *out = (int32_t)value->integer;
 }
 
 /* add_bos_token and add_eos_token, where given, decide over what the post-processor adds. */

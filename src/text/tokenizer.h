@@ -23,10 +23,11 @@ void token_ids_push(TokenIds *ids, int32_t id);
 NODISCARD Status tokenizer_load(const char *dir, Tokenizer **out_tokenizer);
 /* The same from the text of a tokenizer.json; `name` starts its errors. */
 NODISCARD Status tokenizer_parse(const char *name, const char *json, size_t len, Tokenizer **out_tokenizer);
-/* Before the first encode: takes over what the texts of a tokenizer_config.json and a generation_config.json say (empty:
- * no such file), as tokenizer_load does; `dir` starts errors. add_bos_token and add_eos_token, where given, decide over
- * what the post-processor adds. */
-NODISCARD Status tokenizer_configure(Tokenizer *tokenizer, const char *dir, Str tokenizer_config, Str generation_config);
+/* Before the first encode: takes over what the texts of a tokenizer_config.json and a generation_config.json say
+ * (empty: no such file), as tokenizer_load does; `dir` starts errors. add_bos_token and add_eos_token, where given,
+ * decide over what the post-processor adds. */
+NODISCARD Status tokenizer_configure(Tokenizer *tokenizer, const char *dir, Str tokenizer_config,
+                                     Str generation_config);
 void             tokenizer_destroy(Tokenizer *tokenizer);
 
 TokenizerScratch *tokenizer_scratch_create(const Tokenizer *tokenizer);
@@ -57,7 +58,7 @@ NODISCARD Status token_stream_push(const Tokenizer *tokenizer, TokenStream *stre
                                    StrBuf *out_text);
 void             token_stream_finish(TokenStream *stream, StrBuf *out_text); /* hands out what is left; frees */
 
-int32_t     tokenizer_vocab_size(const Tokenizer *tokenizer);                    /* largest id + 1, added tokens included */
+int32_t     tokenizer_vocab_size(const Tokenizer *tokenizer); /* largest id + 1, added tokens included */
 const char *tokenizer_id_to_token(const Tokenizer *tokenizer, int32_t id);       /* as in the file; NULL: unused id */
 int32_t     tokenizer_token_to_id(const Tokenizer *tokenizer, const char *token); /* -1: absent */
 bool        tokenizer_is_special(const Tokenizer *tokenizer, int32_t id);

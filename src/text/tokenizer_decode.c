@@ -297,7 +297,8 @@ static Status decode_steps(const Decoder *decoder, Texts *texts, StrBuf *out_tex
 
 static Status id_check(const Tokenizer *t, int32_t id)
 {
-    FAIL_IF(id < 0 || id >= t->num_ids, ERR_INVALID, "token id %d is outside the vocabulary (0 to %d)", id, t->num_ids - 1);
+    FAIL_IF(id < 0 || id >= t->num_ids, ERR_INVALID, "token id %d is outside the vocabulary (0 to %d)", id,
+            t->num_ids - 1);
     return OK;
 }
 

@@ -1,4 +1,5 @@
-/* Text to ids: repair UTF-8, take added tokens out, normalize, take normalized added tokens out, cut into words, merge. */
+/* Text to ids: repair UTF-8, take added tokens out, normalize, take normalized added tokens out, cut into words, merge.
+ */
 #include "text/tokenizer_internal.h"
 
 #include <stdlib.h>

@@ -1,5 +1,5 @@
-/* Character classes from utf8proc, computed once a tokenizer: asking utf8proc per character is several times slower than
- * one look into a table that fits the cache. */
+/* Character classes from utf8proc, computed once a tokenizer: asking utf8proc per character is several times slower
+ * than one look into a table that fits the cache. */
 #include "text/tokenizer_unicode.h"
 
 #include <stdlib.h>
@@ -46,7 +46,8 @@ static bool nfc_changes(uint32_t code)
 /* Yes for NFC's quick check answers "no" and "maybe", and for every combining class but 0. */
 static bool nfc_open(uint32_t code)
 {
-    if ((code >= 0x1161 && code <= 0x1175) || (code >= 0x11A8 && code <= 0x11C2)) return true; /* Hangul vowels, finals */
+    if ((code >= 0x1161 && code <= 0x1175) || (code >= 0x11A8 && code <= 0x11C2))
+        return true; /* Hangul vowels, finals */
     const utf8proc_property_t *property = utf8proc_get_property((int32_t)code);
     if (property->combining_class != 0) return true;
     if (property->comb_index != UINT16_MAX && property->comb_index >= 0x8000) return true; /* joins the one before */

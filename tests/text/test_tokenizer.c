@@ -161,7 +161,8 @@ static void check_round_trip(const Tokenizer *tokenizer, TokenizerScratch *scrat
     TokenIds    ids = { 0 };
     StrBuf      out = { 0 }, streamed = { 0 };
     TokenStream stream = { 0 };
-    EXPECT_OK(tokenizer_encode(tokenizer, scratch, text.data, text.len, (EncodeOptions){ .plain_special = true }, &ids));
+    EXPECT_OK(
+        tokenizer_encode(tokenizer, scratch, text.data, text.len, (EncodeOptions){ .plain_special = true }, &ids));
     EXPECT_OK(tokenizer_decode(tokenizer, ids.data, ids.len, false, &out));
     if (out.len != text.len || memcmp(strbuf_cstr(&out), text.data, text.len) != 0)
         test_fail(__FILE__, __LINE__, "%s: decoding gives another text", name);
@@ -295,10 +296,12 @@ static void long_words_merge_from_the_left(void)
 
 static void special_tokens_can_be_plain_text(void)
 {
-    Tokenizer *tokenizer = parsed(made_bytes(
-        "\"added_tokens\":[{\"id\":300,\"content\":\"<s>\",\"special\":true},{\"id\":301,\"content\":\"<t>\",\"special\":false,"
-        "\"normalized\":false}],\"post_processor\":{\"type\":\"Sequence\",\"processors\":[{\"type\":\"ByteLevel\"},{\"type\":"
-        "\"RobertaProcessing\",\"cls\":[\"<s>\",300],\"sep\":[\"<t>\",301]}]}", ""));
+    Tokenizer *tokenizer = parsed(made_bytes("\"added_tokens\":[{\"id\":300,\"content\":\"<s>\",\"special\":true},{"
+                                             "\"id\":301,\"content\":\"<t>\",\"special\":false,"
+                                             "\"normalized\":false}],\"post_processor\":{\"type\":\"Sequence\","
+                                             "\"processors\":[{\"type\":\"ByteLevel\"},{\"type\":"
+                                             "\"RobertaProcessing\",\"cls\":[\"<s>\",300],\"sep\":[\"<t>\",301]}]}",
+                                             ""));
     EXPECT_STR(encoded(tokenizer, str_of("a<s><t>"), (EncodeOptions){ 0 }), "97 300 301");
     EXPECT_STR(encoded(tokenizer, str_of("a<s><t>"), (EncodeOptions){ .plain_special = true }), "97 60 115 62 301");
     EXPECT_STR(encoded(tokenizer, str_of("b"), (EncodeOptions){ .add_special = true }), "300 98 301");
@@ -308,7 +311,8 @@ static void special_tokens_can_be_plain_text(void)
     EXPECT_INT(tokenizer_token_to_id(tokenizer, "none"), -1);
     EXPECT_STR(tokenizer_id_to_token(tokenizer, 301), "<t>");
     EXPECT(tokenizer_id_to_token(tokenizer, 299) == NULL && tokenizer_id_to_token(tokenizer, 302) == NULL);
-    EXPECT(tokenizer_is_special(tokenizer, 300) && !tokenizer_is_special(tokenizer, 301) && !tokenizer_is_special(tokenizer, -1));
+    EXPECT(tokenizer_is_special(tokenizer, 300) && !tokenizer_is_special(tokenizer, 301) &&
+           !tokenizer_is_special(tokenizer, -1));
     EXPECT_INT(tokenizer_bos_id(tokenizer), 300);
     EXPECT(tokenizer_adds_bos(tokenizer));
     StrBuf out = { 0 };
@@ -316,7 +320,8 @@ static void special_tokens_can_be_plain_text(void)
     EXPECT_STR(strbuf_cstr(&out), "ab<t>");
     EXPECT_FAILS(tokenizer_decode(tokenizer, (int32_t[]){ 302 }, 1, true, &out), ERR_INVALID, "token id 302");
     EXPECT_FAILS(token_stream_push(tokenizer, &(TokenStream){ 0 }, -1, true, &out), ERR_INVALID, "token id -1");
-    EXPECT_FAILS(tokenizer_encode(tokenizer, NULL, "", (size_t)INT32_MAX + 1, (EncodeOptions){ 0 }, NULL), ERR_INVALID, "2 GB");
+    EXPECT_FAILS(tokenizer_encode(tokenizer, NULL, "", (size_t)INT32_MAX + 1, (EncodeOptions){ 0 }, NULL), ERR_INVALID,
+                 "2 GB");
     strbuf_deinit(&out);
     tokenizer_destroy(tokenizer);
 }
@@ -332,12 +337,14 @@ static void bad_utf8_encodes_as_the_replacement_character(void)
 
 static void added_tokens_follow_their_flags(void)
 {
-    Tokenizer *tokenizer = parsed(made_bytes(
-        "\"normalizer\":{\"type\":\"Lowercase\"},\"added_tokens\":[{\"id\":300,\"content\":\"<m>\",\"lstrip\":true,\"special\":true},"
-        "{\"id\":301,\"content\":\"<r>\",\"rstrip\":true,\"normalized\":false},{\"id\":302,\"content\":\"FOO\",\"normalized\":true,"
-        "\"single_word\":true},{\"id\":303,\"content\":\"<rr\",\"normalized\":false},{\"id\":304,\"content\":\"\",\"normalized\":false},"
-        "{\"id\":305,\"content\":\" \",\"normalized\":false,\"rstrip\":true}]",
-        ",\"ignore_merges\":true"));
+    Tokenizer *tokenizer = parsed(made_bytes("\"normalizer\":{\"type\":\"Lowercase\"},\"added_tokens\":[{\"id\":300,"
+                                             "\"content\":\"<m>\",\"lstrip\":true,\"special\":true},"
+                                             "{\"id\":301,\"content\":\"<r>\",\"rstrip\":true,\"normalized\":false},{"
+                                             "\"id\":302,\"content\":\"FOO\",\"normalized\":true,"
+                                             "\"single_word\":true},{\"id\":303,\"content\":\"<rr\",\"normalized\":"
+                                             "false},{\"id\":304,\"content\":\"\",\"normalized\":false},"
+                                             "{\"id\":305,\"content\":\" \",\"normalized\":false,\"rstrip\":true}]",
+                                             ",\"ignore_merges\":true"));
     EXPECT_STR(encoded(tokenizer, str_of("x<m>y"), (EncodeOptions){ 0 }), "120 300 121");
     EXPECT_STR(encoded(tokenizer, str_of("x\t\n<m>"), (EncodeOptions){ 0 }), "120 300");
     EXPECT_STR(encoded(tokenizer, str_of("<r>\n \ny"), (EncodeOptions){ 0 }), "301 305 121");
@@ -364,9 +371,11 @@ static void unknown_characters_follow_the_model(void)
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         bool        prefix = strstr(rows[i].model, "#") != NULL, suffix = strstr(rows[i].model, "_\"") != NULL;
         const char *merges = prefix ? "\"a #b\"" : suffix ? "\"a b_\"" : "\"a b\"";
-        Tokenizer  *tokenizer = parsed(arena_printf(
-            &arena, "{\"model\":{%s,\"vocab\":{\"?\":0,\"a\":1,\"b\":2,\"%s\":3,\"<0xC3>\":4,\"<0xA9>\":5,\"#b\":6,\"%s\":7,\"b_\":8,"
-                    "\"ab_\":9},\"merges\":[%s]}}", rows[i].model, prefix ? "zz" : "ab", prefix ? "ab" : "zz", merges));
+        Tokenizer  *tokenizer = parsed(arena_printf(&arena,
+                                                    "{\"model\":{%s,\"vocab\":{\"?\":0,\"a\":1,\"b\":2,\"%s\":3,\"<0xC3>"
+                                                     "\":4,\"<0xA9>\":5,\"#b\":6,\"%s\":7,\"b_\":8,"
+                                                     "\"ab_\":9},\"merges\":[%s]}}",
+                                                    rows[i].model, prefix ? "zz" : "ab", prefix ? "ab" : "zz", merges));
         EXPECT_STR(encoded(tokenizer, str_of(rows[i].text), (EncodeOptions){ 0 }), rows[i].ids);
         tokenizer_destroy(tokenizer);
     }
@@ -403,7 +412,8 @@ static void damaged_files_say_where_and_what(void)
         { "{" MODEL ",\"normalizer\":{}}", ERR_INVALID, "normalizer" },
         { "{" MODEL ",\"normalizer\":{\"type\":\"Sequence\"}}", ERR_INVALID, "normalizers" },
         { "{" MODEL ",\"normalizer\":{\"type\":\"Replace\",\"content\":\"\"}}", ERR_INVALID, "String" },
-        { "{" MODEL ",\"normalizer\":{\"type\":\"Replace\",\"pattern\":{\"Regex\":\"(\"},\"content\":\"\"}}", ERR_UNSUPPORTED, "Regex" },
+        { "{" MODEL ",\"normalizer\":{\"type\":\"Replace\",\"pattern\":{\"Regex\":\"(\"},\"content\":\"\"}}",
+          ERR_UNSUPPORTED, "Regex" },
         { "{" MODEL ",\"normalizer\":{\"type\":\"Prepend\"}}", ERR_INVALID, "prepend" },
         { "{" MODEL ",\"pre_tokenizer\":{\"type\":\"UnicodeScripts\"}}", ERR_UNSUPPORTED, "UnicodeScripts" },
         { "{" MODEL ",\"pre_tokenizer\":7}", ERR_INVALID, "pre_tokenizer" },
@@ -419,7 +429,8 @@ static void damaged_files_say_where_and_what(void)
         { "{" MODEL ",\"decoder\":{\"type\":\"Sequence\"}}", ERR_INVALID, "decoders" },
         { "{" MODEL ",\"decoder\":{\"type\":\"Strip\",\"content\":\"\"}}", ERR_INVALID, "Strip" },
         { "{" MODEL ",\"decoder\":{\"type\":\"Metaspace\",\"replacement\":\"\"}}", ERR_INVALID, "Metaspace" },
-        { "{" MODEL ",\"decoder\":{\"type\":\"Replace\",\"pattern\":{\"Regex\":\"(\"},\"content\":\"\"}}", ERR_UNSUPPORTED, "Regex" },
+        { "{" MODEL ",\"decoder\":{\"type\":\"Replace\",\"pattern\":{\"Regex\":\"(\"},\"content\":\"\"}}",
+          ERR_UNSUPPORTED, "Regex" },
         { "{" MODEL ",\"added_tokens\":{}}", ERR_INVALID, "added_tokens" },
         { "{" MODEL ",\"added_tokens\":[{\"id\":5}]}", ERR_INVALID, "content" },
         { "{" MODEL ",\"added_tokens\":[{\"id\":1,\"content\":\"x\"}]}", ERR_INVALID, "the id 1 of \"b\"" },
@@ -428,13 +439,18 @@ static void damaged_files_say_where_and_what(void)
         { "{" MODEL ",\"post_processor\":{\"type\":\"Sequence\"}}", ERR_INVALID, "processors" },
         { "{" MODEL ",\"post_processor\":{\"type\":\"BertProcessing\",\"cls\":[\"a\",9]}}", ERR_INVALID, "cls" },
         { "{" MODEL ",\"post_processor\":{\"type\":\"TemplateProcessing\"}}", ERR_INVALID, "single" },
-        { "{" MODEL ",\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[]}}", ERR_UNSUPPORTED, "0 times" },
+        { "{" MODEL ",\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[]}}", ERR_UNSUPPORTED,
+          "0 times" },
         { "{" MODEL ",\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[7]}}", ERR_INVALID, "Sequence" },
-        { "{" MODEL ",\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[{\"SpecialToken\":{}}]}}", ERR_INVALID, "id" },
-        { "{" MODEL ",\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[{\"SpecialToken\":{\"id\":\"a\"}}]}}", ERR_INVALID,
-          "no ids" },
-        { "{" MODEL ",\"post_processor\":{\"type\":\"TemplateProcessing\",\"special_tokens\":{\"a\":{\"ids\":[99]}},\"single\":"
-          "[{\"SpecialToken\":{\"id\":\"a\"}}]}}", ERR_INVALID, "outside the vocabulary" },
+        { "{" MODEL ",\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[{\"SpecialToken\":{}}]}}",
+          ERR_INVALID, "id" },
+        { "{" MODEL
+          ",\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[{\"SpecialToken\":{\"id\":\"a\"}}]}}",
+          ERR_INVALID, "no ids" },
+        { "{" MODEL
+          ",\"post_processor\":{\"type\":\"TemplateProcessing\",\"special_tokens\":{\"a\":{\"ids\":[99]}},\"single\":"
+          "[{\"SpecialToken\":{\"id\":\"a\"}}]}}",
+          ERR_INVALID, "outside the vocabulary" },
     };
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         Tokenizer *tokenizer = NULL;
@@ -455,7 +471,8 @@ static void add_bos_token_decides_over_the_post_processor(void)
         const char *config, *ids;
     } rows[] = {
         { "{\"bos_token\":\"<s>\",\"add_bos_token\":true}", "300 97" },
-        { "{\"bos_token\":{\"content\":\"<s>\"},\"add_bos_token\":false,\"eos_token\":\"ab\",\"add_eos_token\":true}", "97 256" },
+        { "{\"bos_token\":{\"content\":\"<s>\"},\"add_bos_token\":false,\"eos_token\":\"ab\",\"add_eos_token\":true}",
+          "97 256" },
         { "{\"bos_token\":\"unknown\",\"add_bos_token\":true}", "97" },
     };
     EXPECT_OK(file_make_dirs(dir));

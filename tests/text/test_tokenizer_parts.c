@@ -1,5 +1,5 @@
-/* The tokenizer's parts alone: expressions, scanners, pre-tokenizers, normalizers, decoders, Unicode. Expected texts were
- * written by Hugging Face's tokenizers 0.23. */
+/* The tokenizer's parts alone: expressions, scanners, pre-tokenizers, normalizers, decoders, Unicode. Expected texts
+ * were written by Hugging Face's tokenizers 0.23. */
 #include "test.h"
 
 #include "base/json.h"
@@ -53,34 +53,34 @@ static void pre_tokenizers_cut_as_the_peer(void)
           "1ab12cd3", "1|ab1|2|cd3" },
         { "{\"type\":\"Split\",\"pattern\":{\"Regex\":\"\\\\d\"},\"behavior\":\"MergedWithNext\",\"invert\":false}",
           "ab12cd3", "ab|1|2cd|3" },
-        { "{\"type\":\"Split\",\"pattern\":{\"Regex\":\"\\\\d\"},\"behavior\":\"Removed\",\"invert\":true}",
-          "ab12cd3", "1|2|3" },
-        { "{\"type\":\"Split\",\"pattern\":{\"Regex\":\"b*\"},\"behavior\":\"Isolated\",\"invert\":false}",
-          "abbcd", "a|bb|c|d" },
-        { "{\"type\":\"Split\",\"pattern\":{\"String\":\"--\"},\"behavior\":\"Isolated\",\"invert\":false}",
-          "a--b---c", "a|--|b|--|-c" },
+        { "{\"type\":\"Split\",\"pattern\":{\"Regex\":\"\\\\d\"},\"behavior\":\"Removed\",\"invert\":true}", "ab12cd3",
+          "1|2|3" },
+        { "{\"type\":\"Split\",\"pattern\":{\"Regex\":\"b*\"},\"behavior\":\"Isolated\",\"invert\":false}", "abbcd",
+          "a|bb|c|d" },
+        { "{\"type\":\"Split\",\"pattern\":{\"String\":\"--\"},\"behavior\":\"Isolated\",\"invert\":false}", "a--b---c",
+          "a|--|b|--|-c" },
         { "{\"type\":\"Split\",\"pattern\":{\"Regex\":\"^\\\\s|x$\"},\"behavior\":\"Isolated\",\"invert\":false}",
           " ax\n bx", " |a|x|\n| |b|x" },
-        { "{\"type\":\"Split\",\"pattern\":{\"Regex\":\"(?m:a.b)|\\\\h{,2}g\"},\"behavior\":\"Isolated\",\"invert\":false}",
+        { "{\"type\":\"Split\",\"pattern\":{\"Regex\":\"(?m:a.b)|\\\\h{,2}g\"},\"behavior\":\"Isolated\",\"invert\":"
+          "false}",
           "xa\nbyfg", "x|a\nb|y|fg" },
         { "{\"type\":\"Split\",\"pattern\":{\"Regex\":\"\\\\p{N}{1,3}+\"},\"behavior\":\"Isolated\",\"invert\":false}",
           "x1234567y", "x|1234567|y" },
         { "{\"type\":\"Digits\",\"individual_digits\":true}",
-          "ab12\xC2\xB2" "c", "ab|1|2|\xC2\xB2|c" },
+          "ab12\xC2\xB2"
+          "c",
+          "ab|1|2|\xC2\xB2|c" },
         { "{\"type\":\"Digits\",\"individual_digits\":false}",
-          "ab12\xC2\xB2" "c", "ab|12\xC2\xB2|c" },
-        { "{\"type\":\"Punctuation\"}",
-          "Hi, you!? $5 \xE3\x80\x82ok", "Hi|,| you|!|?| |$|5 |\xE3\x80\x82|ok" },
-        { "{\"type\":\"Punctuation\",\"behavior\":\"Removed\"}",
-          "Hi, you!?", "Hi| you" },
-        { "{\"type\":\"Whitespace\"}",
-          "Hi, you_2!? \xE0\xA4\xA8\xE0\xA4\xBF", "Hi|,|you_2|!?|\xE0\xA4\xA8\xE0\xA4\xBF" },
-        { "{\"type\":\"WhitespaceSplit\"}",
-          "  Hi,\xE3\x80\x80you!\n", "Hi,|you!" },
-        { "{\"type\":\"BertPreTokenizer\"}",
-          "Hi, you\xE2\x80\x99re", "Hi|,|you|\xE2\x80\x99|re" },
-        { "{\"type\":\"CharDelimiterSplit\",\"delimiter\":\"-\"}",
-          "a-b--c", "a|b|c" },
+          "ab12\xC2\xB2"
+          "c",
+          "ab|12\xC2\xB2|c" },
+        { "{\"type\":\"Punctuation\"}", "Hi, you!? $5 \xE3\x80\x82ok", "Hi|,| you|!|?| |$|5 |\xE3\x80\x82|ok" },
+        { "{\"type\":\"Punctuation\",\"behavior\":\"Removed\"}", "Hi, you!?", "Hi| you" },
+        { "{\"type\":\"Whitespace\"}", "Hi, you_2!? \xE0\xA4\xA8\xE0\xA4\xBF",
+          "Hi|,|you_2|!?|\xE0\xA4\xA8\xE0\xA4\xBF" },
+        { "{\"type\":\"WhitespaceSplit\"}", "  Hi,\xE3\x80\x80you!\n", "Hi,|you!" },
+        { "{\"type\":\"BertPreTokenizer\"}", "Hi, you\xE2\x80\x99re", "Hi|,|you|\xE2\x80\x99|re" },
+        { "{\"type\":\"CharDelimiterSplit\",\"delimiter\":\"-\"}", "a-b--c", "a|b|c" },
         { "{\"type\":\"Metaspace\",\"replacement\":\"\xE2\x96\x81\",\"prepend_scheme\":\"always\",\"split\":true}",
           "Hey  you", "\xE2\x96\x81Hey|\xE2\x96\x81|\xE2\x96\x81you" },
         { "{\"type\":\"Metaspace\",\"replacement\":\"\xE2\x96\x81\",\"prepend_scheme\":\"always\",\"split\":true}",
@@ -89,13 +89,15 @@ static void pre_tokenizers_cut_as_the_peer(void)
           "Hey you", "Hey|\xE2\x96\x81you" },
         { "{\"type\":\"Metaspace\",\"replacement\":\"\xE2\x96\x81\",\"prepend_scheme\":\"first\",\"split\":false}",
           "Hey you", "\xE2\x96\x81Hey\xE2\x96\x81you" },
-        { "{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"WhitespaceSplit\"},{\"type\":\"Metaspace\",\"replacement\":\"_\",\"prepend_scheme\":\"first\",\"split\":true}]}",
+        { "{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"WhitespaceSplit\"},{\"type\":\"Metaspace\","
+          "\"replacement\":\"_\",\"prepend_scheme\":\"first\",\"split\":true}]}",
           "Hey you", "_Hey|you" },
         { "{\"type\":\"ByteLevel\",\"add_prefix_space\":true,\"trim_offsets\":true,\"use_regex\":true}",
           "Hi you's\n \xC3\xA9", "\xC4\xA0Hi|\xC4\xA0you|'s|\xC4\x8A|\xC4\xA0\xC3\x83\xC2\xA9" },
         { "{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"trim_offsets\":true,\"use_regex\":false}",
           "Hi\xC2\xAD you", "Hi\xC3\x82\xC5\x83\xC4\xA0you" },
-        { "{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"trim_offsets\":true,\"use_regex\":true},{\"type\":\"Digits\",\"individual_digits\":true}]}",
+        { "{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"trim_"
+          "offsets\":true,\"use_regex\":true},{\"type\":\"Digits\",\"individual_digits\":true}]}",
           "Hi 12", "Hi|\xC4\xA0|1|2" },
     };
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
@@ -109,34 +111,28 @@ static void pre_tokenizers_cut_as_the_peer(void)
 static void normalizers_write_as_the_peer(void)
 {
     static const Row rows[] = {
-        { "{\"type\":\"NFC\"}",
-          "e\xCC\x81 \xE1\x84\x92\xE1\x85\xA1\xE1\x86\xAB \xE2\x84\xAB a\xCC\xA3\xCC\x87x", "\xC3\xA9 \xED\x95\x9C \xC3\x85 \xE1\xBA\xA1\xCC\x87x" },
-        { "{\"type\":\"NFD\"}",
-          "\xC3\xA9", "e\xCC\x81" },
-        { "{\"type\":\"NFKC\"}",
-          "\xEF\xAC\x81\xC2\xB2", "fi2" },
-        { "{\"type\":\"NFKD\"}",
-          "\xEF\xAC\x81\xC3\xA9", "fie\xCC\x81" },
-        { "{\"type\":\"Lowercase\"}",
-          "\xC3\x80\xCE\xA3\xC4\xB0\xE1\xBA\x9E", "\xC3\xA0\xCF\x83i\xCC\x87\xC3\x9F" },
-        { "{\"type\":\"Strip\",\"strip_left\":true,\"strip_right\":false}",
-          "\xE3\x80\x80 a ", "a " },
-        { "{\"type\":\"Strip\",\"strip_left\":false,\"strip_right\":true}",
-          " a \n", " a" },
-        { "{\"type\":\"Prepend\",\"prepend\":\"_\"}",
-          "a", "_a" },
-        { "{\"type\":\"Prepend\",\"prepend\":\"_\"}",
-          "", "" },
-        { "{\"type\":\"Replace\",\"pattern\":{\"String\":\" \"},\"content\":\"\xE2\x96\x81\"}",
-          " a b ", "\xE2\x96\x81" "a\xE2\x96\x81" "b\xE2\x96\x81" },
-        { "{\"type\":\"Replace\",\"pattern\":{\"Regex\":\"\\\\s+\"},\"content\":\" \"}",
-          "a \n b", "a b" },
-        { "{\"type\":\"Replace\",\"pattern\":{\"Regex\":\"x*\"},\"content\":\"-\"}",
-          "axb", "-a-b-" },
-        { "{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"NFD\"}, {\"type\":\"StripAccents\"}, {\"type\":\"Lowercase\"}]}",
-          "\xC3\x89" "a", "ea" },
-        { "{\"type\":\"ByteLevel\"}",
-          "a \xC3\xA9", "a\xC4\xA0\xC3\x83\xC2\xA9" },
+        { "{\"type\":\"NFC\"}", "e\xCC\x81 \xE1\x84\x92\xE1\x85\xA1\xE1\x86\xAB \xE2\x84\xAB a\xCC\xA3\xCC\x87x",
+          "\xC3\xA9 \xED\x95\x9C \xC3\x85 \xE1\xBA\xA1\xCC\x87x" },
+        { "{\"type\":\"NFD\"}", "\xC3\xA9", "e\xCC\x81" },
+        { "{\"type\":\"NFKC\"}", "\xEF\xAC\x81\xC2\xB2", "fi2" },
+        { "{\"type\":\"NFKD\"}", "\xEF\xAC\x81\xC3\xA9", "fie\xCC\x81" },
+        { "{\"type\":\"Lowercase\"}", "\xC3\x80\xCE\xA3\xC4\xB0\xE1\xBA\x9E", "\xC3\xA0\xCF\x83i\xCC\x87\xC3\x9F" },
+        { "{\"type\":\"Strip\",\"strip_left\":true,\"strip_right\":false}", "\xE3\x80\x80 a ", "a " },
+        { "{\"type\":\"Strip\",\"strip_left\":false,\"strip_right\":true}", " a \n", " a" },
+        { "{\"type\":\"Prepend\",\"prepend\":\"_\"}", "a", "_a" },
+        { "{\"type\":\"Prepend\",\"prepend\":\"_\"}", "", "" },
+        { "{\"type\":\"Replace\",\"pattern\":{\"String\":\" \"},\"content\":\"\xE2\x96\x81\"}", " a b ",
+          "\xE2\x96\x81"
+          "a\xE2\x96\x81"
+          "b\xE2\x96\x81" },
+        { "{\"type\":\"Replace\",\"pattern\":{\"Regex\":\"\\\\s+\"},\"content\":\" \"}", "a \n b", "a b" },
+        { "{\"type\":\"Replace\",\"pattern\":{\"Regex\":\"x*\"},\"content\":\"-\"}", "axb", "-a-b-" },
+        { "{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"NFD\"}, {\"type\":\"StripAccents\"}, "
+          "{\"type\":\"Lowercase\"}]}",
+          "\xC3\x89"
+          "a",
+          "ea" },
+        { "{\"type\":\"ByteLevel\"}", "a \xC3\xA9", "a\xC4\xA0\xC3\x83\xC2\xA9" },
     };
     RegexScratch *regex = regex_scratch_create();
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
@@ -159,7 +155,8 @@ static Tokenizer *decoder_tokenizer(const char *decoder, const char *tokens, Tok
     StrBuf     json = { 0 };
     Tokenizer *tokenizer = NULL;
     int        next = 0;
-    strbuf_printf(&json, "{\"decoder\":%s,\"model\":{\"type\":\"BPE\",\"merges\":[],\"vocab\":{", decoder ? decoder : "null");
+    strbuf_printf(&json, "{\"decoder\":%s,\"model\":{\"type\":\"BPE\",\"merges\":[],\"vocab\":{",
+                  decoder ? decoder : "null");
     for (const char *at = tokens; *at;) {
         size_t      len = strcspn(at, "|");
         bool        new = true;
@@ -186,28 +183,30 @@ static Tokenizer *decoder_tokenizer(const char *decoder, const char *tokens, Tok
 static void decoders_write_as_the_peer(void)
 {
     static const Row rows[] = {
-        { "{\"type\":\"ByteFallback\"}",
-          "a|<0xE2>|<0x82>|<0xAC>|b|<0xE2>|<0x82>|c|<0xZZ>", "a\xE2\x82\xAC" "b\xEF\xBF\xBD\xEF\xBF\xBD" "c<0xZZ>" },
-        { "{\"type\":\"Sequence\",\"decoders\":[{\"type\":\"Replace\",\"pattern\":{\"String\":\"\xE2\x96\x81\"},\"content\":\" \"}, {\"type\":\"ByteFallback\"}, {\"type\":\"Fuse\"}, {\"type\":\"Strip\",\"content\":\" \",\"start\":1,\"stop\":0}]}",
+        { "{\"type\":\"ByteFallback\"}", "a|<0xE2>|<0x82>|<0xAC>|b|<0xE2>|<0x82>|c|<0xZZ>",
+          "a\xE2\x82\xAC"
+          "b\xEF\xBF\xBD\xEF\xBF\xBD"
+          "c<0xZZ>" },
+        { "{\"type\":\"Sequence\",\"decoders\":[{\"type\":\"Replace\",\"pattern\":{\"String\":\"\xE2\x96\x81\"},"
+          "\"content\":\" \"}, {\"type\":\"ByteFallback\"}, {\"type\":\"Fuse\"}, {\"type\":\"Strip\",\"content\":\" "
+          "\",\"start\":1,\"stop\":0}]}",
           "\xE2\x96\x81\xE2\x96\x81Hi|\xE2\x96\x81you|<0x0A>", " Hi you\n" },
-        { "{\"type\":\"Strip\",\"content\":\"H\",\"start\":1,\"stop\":1}",
-          "HHiH|Ho", "Hio" },
+        { "{\"type\":\"Strip\",\"content\":\"H\",\"start\":1,\"stop\":1}", "HHiH|Ho", "Hio" },
         { "{\"type\":\"Metaspace\",\"replacement\":\"\xE2\x96\x81\",\"prepend_scheme\":\"always\",\"split\":true}",
-          "\xE2\x96\x81Hi\xE2\x96\x81" "a|\xE2\x96\x81you", "Hia you" },
+          "\xE2\x96\x81Hi\xE2\x96\x81"
+          "a|\xE2\x96\x81you",
+          "Hia you" },
         { "{\"type\":\"Metaspace\",\"replacement\":\"\xE2\x96\x81\",\"prepend_scheme\":\"never\",\"split\":true}",
           "\xE2\x96\x81Hi|\xE2\x96\x81you", " Hi you" },
-        { "{\"type\":\"BPEDecoder\",\"suffix\":\"</w>\"}",
-          "H|i</w>|you</w>|x", "Hi you x" },
-        { "{\"type\":\"BPEDecoder\",\"suffix\":\"</w>\"}",
-          "H|i</w>|you</w>", "Hi you" },
+        { "{\"type\":\"BPEDecoder\",\"suffix\":\"</w>\"}", "H|i</w>|you</w>|x", "Hi you x" },
+        { "{\"type\":\"BPEDecoder\",\"suffix\":\"</w>\"}", "H|i</w>|you</w>", "Hi you" },
         { "{\"type\":\"ByteLevel\",\"add_prefix_space\":true,\"trim_offsets\":true,\"use_regex\":true}",
           "H\xC4\xA0i|\xC3\xA2\xC4\xA4|\xC2\xAC|\xC3\xA2\xC4\xA4|x y", "H i\xE2\x82\xAC\xEF\xBF\xBDx y" },
-        { "{\"type\":\"Replace\",\"pattern\":{\"Regex\":\"[0-9]+\"},\"content\":\"#\"}",
-          "a12|3", "a##" },
-        { "{\"type\":\"Sequence\",\"decoders\":[{\"type\":\"Fuse\"}, {\"type\":\"Replace\",\"pattern\":{\"String\":\"ab\"},\"content\":\"-\"}]}",
+        { "{\"type\":\"Replace\",\"pattern\":{\"Regex\":\"[0-9]+\"},\"content\":\"#\"}", "a12|3", "a##" },
+        { "{\"type\":\"Sequence\",\"decoders\":[{\"type\":\"Fuse\"}, "
+          "{\"type\":\"Replace\",\"pattern\":{\"String\":\"ab\"},\"content\":\"-\"}]}",
           "xa|by", "x-y" },
-        { NULL,
-          "a|b", "a b" },
+        { NULL, "a|b", "a b" },
     };
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         TokenIds    ids = { 0 };
@@ -223,7 +222,10 @@ static void decoders_write_as_the_peer(void)
         }
         token_stream_finish(&stream, &streamed);
         /* a stream can't see ahead: a run of bad bytes is one U+FFFD, a text that spans tokens isn't replaced */
-        if (!strstr(rows[i].want, "\xBF\xBD" "c") && !strstr(rows[i].text, "xa|by")) EXPECT_STR(strbuf_cstr(&streamed), rows[i].want);
+        if (!strstr(rows[i].want, "\xBF\xBD"
+                                  "c") &&
+            !strstr(rows[i].text, "xa|by"))
+            EXPECT_STR(strbuf_cstr(&streamed), rows[i].want);
         token_ids_deinit(&ids);
         strbuf_deinit(&out);
         strbuf_deinit(&streamed);
@@ -239,10 +241,14 @@ static void put_code(StrBuf *out, uint32_t code)
 
 static const char *const known_patterns[] = {
     "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+",
-    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+",
-    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+",
-    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}+| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+",
-    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?[\\p{L}\\p{M}]+|\\p{N}| ?[^\\s\\p{L}\\p{M}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+",
+    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| "
+    "?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+",
+    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}| "
+    "?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+",
+    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}+| "
+    "?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+",
+    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?[\\p{L}\\p{M}]+|\\p{N}| "
+    "?[^\\s\\p{L}\\p{M}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+",
 };
 
 /* Every word of text, by hand and by PCRE2. */
@@ -253,8 +259,8 @@ static void scan_both(const Scanner *scanner, const Regex *regex, RegexScratch *
         size_t start, end, got = scanner_next(scanner, &table, text.data, at, text.len);
         EXPECT_OK(regex_find(regex, scratch, text, at, &found, &start, &end));
         if (!found || start != at || end != got) {
-            test_fail(__FILE__, __LINE__, "word at byte %zu ends at %zu, expected %zu to %zu: %.*s", at, got, start, end,
-                      (int)(text.len - at < 30 ? text.len - at : 30), text.data + at);
+            test_fail(__FILE__, __LINE__, "word at byte %zu ends at %zu, expected %zu to %zu: %.*s", at, got, start,
+                      end, (int)(text.len - at < 30 ? text.len - at : 30), text.data + at);
             return;
         }
         at = got;
@@ -279,7 +285,8 @@ static void classes_are_the_expressions(void)
         EXPECT_OK(regex_compile(rows[i].pattern, strlen(rows[i].pattern), &regex));
         for (size_t at = 0; at < text.len; at += size) {
             uint32_t code = utf8_decode(text.data + at, &size);
-            if (found && end <= at) EXPECT_OK(regex_find(regex, scratch, (Str){ text.data, text.len }, at, &found, &start, &end));
+            if (found && end <= at)
+                EXPECT_OK(regex_find(regex, scratch, (Str){ text.data, text.len }, at, &found, &start, &end));
             if ((found && start == at) != ((char_flags(&table, code) & rows[i].flag) != 0))
                 test_fail(__FILE__, __LINE__, "%s and the table differ at U+%04X", rows[i].pattern, code);
         }
@@ -325,9 +332,34 @@ static void scanners_class_every_character_as_pcre2(void)
 
 static void scanners_cut_random_texts_as_pcre2(void)
 {
-    static const char *const parts[] = { " ", " ", "  ", "\n", "\r\n", "\t", "a", "Bc", "'s", "'LL", "'re", "'\xC5\xBF", "'", "1", "23", "4567",
-                                         "!", "?!", "\xC3\xA9", "\xCC\x81", "\xE3\x80\x80", "\xC2\xA0", "\xE4\xBD\xA0", "\xF0\x9F\x99\x82",
-                                         "\xC2\xB2", "\xE1\xA0\x8E", "\xE0\xA4\xA8\xE0\xA4\xBF", "\xF0\x91\x8E\x80" };
+    static const char *const parts[] = { " ",
+                                         " ",
+                                         "  ",
+                                         "\n",
+                                         "\r\n",
+                                         "\t",
+                                         "a",
+                                         "Bc",
+                                         "'s",
+                                         "'LL",
+                                         "'re",
+                                         "'\xC5\xBF",
+                                         "'",
+                                         "1",
+                                         "23",
+                                         "4567",
+                                         "!",
+                                         "?!",
+                                         "\xC3\xA9",
+                                         "\xCC\x81",
+                                         "\xE3\x80\x80",
+                                         "\xC2\xA0",
+                                         "\xE4\xBD\xA0",
+                                         "\xF0\x9F\x99\x82",
+                                         "\xC2\xB2",
+                                         "\xE1\xA0\x8E",
+                                         "\xE0\xA4\xA8\xE0\xA4\xBF",
+                                         "\xF0\x91\x8E\x80" };
     RegexScratch *scratch = regex_scratch_create();
     uint64_t      state = 1;
     for (size_t p = 0; p < sizeof known_patterns / sizeof known_patterns[0]; p++) {
@@ -376,12 +408,28 @@ static void expressions_find_what_oniguruma_finds(void)
     static const struct {
         const char *pattern, *text, *match;
     } rows[] = {
-        { "\\w+", "- a\xCC\x81_1 b", "a\xCC\x81_1" }, { "\\W+", "ab, c", ", " },        { "\\s", "\xE1\xA0\x8E\xC2\xA0", "\xC2\xA0" },
-        { "\\S+", " ab", "ab" },                  { "[^\\S\\n]+", "\n \tx", " \t" }, { "\\d\\D", "1a", "1a" },
-        { "[\\d\\h]+", "xyz12ff", "12ff" },      { "\\H", "az", "z" },             { "[[:alpha:]]+", "1\xC3\xA9 ", "\xC3\xA9" },
-        { "[[:punct:]]+", "a$.", "$." },          { "[[:word:]]+", " a_", "a_" },     { "\\u0041\\x{42}", "xAB", "AB" },
-        { "[]a]+", "xa]", "a]" },                 { "x{2,}y{,2}{", "xxy{", "xxy{" },  { "(?i:AB)(?m:.)", "ab\n", "ab\n" },
-        { "(ab){2}+c", "abababab" "c", "abababab" "c" }, { "(?<n>a)\\k<n>", "xaa", "aa" },  { "\\P{L}\\p{^N}\\P{N}", "ab1--", "1--" },
+        { "\\w+", "- a\xCC\x81_1 b", "a\xCC\x81_1" },
+        { "\\W+", "ab, c", ", " },
+        { "\\s", "\xE1\xA0\x8E\xC2\xA0", "\xC2\xA0" },
+        { "\\S+", " ab", "ab" },
+        { "[^\\S\\n]+", "\n \tx", " \t" },
+        { "\\d\\D", "1a", "1a" },
+        { "[\\d\\h]+", "xyz12ff", "12ff" },
+        { "\\H", "az", "z" },
+        { "[[:alpha:]]+", "1\xC3\xA9 ", "\xC3\xA9" },
+        { "[[:punct:]]+", "a$.", "$." },
+        { "[[:word:]]+", " a_", "a_" },
+        { "\\u0041\\x{42}", "xAB", "AB" },
+        { "[]a]+", "xa]", "a]" },
+        { "x{2,}y{,2}{", "xxy{", "xxy{" },
+        { "(?i:AB)(?m:.)", "ab\n", "ab\n" },
+        { "(ab){2}+c",
+          "abababab"
+          "c",
+          "abababab"
+          "c" },
+        { "(?<n>a)\\k<n>", "xaa", "aa" },
+        { "\\P{L}\\p{^N}\\P{N}", "ab1--", "1--" },
     };
     RegexScratch *scratch = regex_scratch_create();
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
@@ -408,7 +456,8 @@ static void expressions_that_run_wild_fail(void)
     size_t        start, end;
     for (int i = 0; i < 5000; i++) strbuf_putc(&text, 'a');
     EXPECT_OK(regex_compile("(a|aa)+[bc]", 11, &regex));
-    EXPECT_FAILS(regex_find(regex, scratch, (Str){ text.data, text.len }, 0, &found, &start, &end), ERR_INVALID, "expression");
+    EXPECT_FAILS(regex_find(regex, scratch, (Str){ text.data, text.len }, 0, &found, &start, &end), ERR_INVALID,
+                 "expression");
     regex_destroy(regex);
     EXPECT_FAILS(regex_compile("(?=ab\\K)", 8, &regex), ERR_UNSUPPORTED, "\\K");
     strbuf_deinit(&text);

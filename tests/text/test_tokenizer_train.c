@@ -1,5 +1,5 @@
-/* The BPE trainer: merges that Hugging Face's trainer (tokenizers 0.23) learns from the same text, the written files, and
- * the same result for any number of threads. Big texts: tests/oracle/tokenizer_train.py. */
+/* The BPE trainer: merges that Hugging Face's trainer (tokenizers 0.23) learns from the same text, the written files,
+ * and the same result for any number of threads. Big texts: tests/oracle/tokenizer_train.py. */
 #include "test.h"
 
 #include "base/json.h"
@@ -10,7 +10,8 @@
 #include <unistd.h>
 
 static const char *const special[] = { "<|endoftext|>", "<|im_start|>", "<|im_end|>" };
-static const char        corpus[] = "low low low lower lowest newer newer wider aaaa aaaaa abab ababab 12 \xC3\xA9\xC3\xA9 e\xCC\x81";
+static const char        corpus[] =
+    "low low low lower lowest newer newer wider aaaa aaaaa abab ababab 12 \xC3\xA9\xC3\xA9 e\xCC\x81";
 
 static BpeTrainOptions options_of(int vocab_size, int64_t min_frequency)
 {
@@ -32,8 +33,22 @@ static void trained(BpeTrainOptions options, const Str *texts, int64_t count, St
 
 static void merges_are_the_peers(void)
 {
-    static const char *const want[] = { "a a", "a b", "l o", "lo w", "e r", "\xC4\xA0 low", "\xC3\x83 \xC2\xA9", "ab ab", "e w", "n ew",
-                                        "\xC4\xA0 aa", "\xC4\xA0 \xC3\x83\xC2\xA9", "\xC4\xA0 abab", "\xC4\xA0 new", "\xC4\xA0" "aa aa",
+    static const char *const want[] = { "a a",
+                                        "a b",
+                                        "l o",
+                                        "lo w",
+                                        "e r",
+                                        "\xC4\xA0 low",
+                                        "\xC3\x83 \xC2\xA9",
+                                        "ab ab",
+                                        "e w",
+                                        "n ew",
+                                        "\xC4\xA0 aa",
+                                        "\xC4\xA0 \xC3\x83\xC2\xA9",
+                                        "\xC4\xA0 abab",
+                                        "\xC4\xA0 new",
+                                        "\xC4\xA0"
+                                        "aa aa",
                                         "\xC4\xA0new er" };
     StrBuf    json = { 0 }, merge = { 0 };
     Arena     arena = { 0 };
@@ -85,12 +100,14 @@ static void files_load_and_encode(void)
     arena_deinit(&arena);
 }
 
-/* One thread or three, one long text or its lines, a known expression or one for PCRE2: the same file but its pattern. */
+/* One thread or three, one long text or its lines, a known expression or one for PCRE2: the same file but its pattern.
+ */
 static void threads_and_cuts_do_not_show(void)
 {
     StrBuf      long_text = { 0 }, one = { 0 }, three = { 0 }, lines = { 0 };
     ThreadPool *pool;
-    for (int i = 0; i < 60000; i++) strbuf_printf(&long_text, "word%d is%s\n", i * 7919 % 1000, i % 3 ? " here\xFF" : "\n  there");
+    for (int i = 0; i < 60000; i++)
+        strbuf_printf(&long_text, "word%d is%s\n", i * 7919 % 1000, i % 3 ? " here\xFF" : "\n  there");
     Str whole = { long_text.data, long_text.len };
     trained(options_of(600, 0), &whole, 1, &one);
     EXPECT_OK(pool_create(3, &pool));
@@ -98,8 +115,9 @@ static void threads_and_cuts_do_not_show(void)
     options.pool = pool;
     trained(options, &whole, 1, &three);
     EXPECT_STR(strbuf_cstr(&three), strbuf_cstr(&one));
-    options.pattern = "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|"
-                      "\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+|()";
+    options.pattern =
+        "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|"
+        "\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+|()";
     trained(options, &whole, 1, &lines);
     const char *model = strstr(strbuf_cstr(&one), "\"model\""), *same = strstr(strbuf_cstr(&lines), "\"model\"");
     EXPECT(model && same);
