@@ -1,5 +1,5 @@
-/* GEMMs at the shapes of two small models, through gemm_run as ops call it, beside one big GEMM on the same threads: GFLOP/s for
- * 1 thread and for all (argv[1]: how many). Attention, the head's loss and decoding rows after them.
+/* GEMMs at the shapes of two small models, through gemm_run as ops call it, beside one big GEMM on the same threads:
+ * GFLOP/s for 1 thread and for all (argv[1]: how many). Attention, the head's loss and decoding rows after them.
  *
  *   build/bench/bench_gemm [threads] */
 #include "base/pool.h"
@@ -14,7 +14,7 @@
 
 typedef struct Shape {
     const char *name;
-    char        kind; /* y: x w^T; x: dx = dy w; w: dw = dy^T x */
+    char        kind;       /* y: x w^T; x: dx = dy w; w: dw = dy^T x */
     int64_t     rows, k, m; /* x (rows,k), w (m,k) */
 } Shape;
 
@@ -93,18 +93,26 @@ static Gemm gemm_of_shape(const Shape *s, DType dtype)
     Gemm g = { .alpha = 1, .a_dtype = dtype, .b_dtype = dtype, .c_dtype = dtype };
     switch (s->kind) {
     case 'y':
-        g.m = s->rows, g.n = s->m, g.k = s->k, g.trans_b = true, g.a_stride = s->k, g.b_stride = s->k, g.c_stride = s->m;
+        g.m = s->rows, g.n = s->m, g.k = s->k, g.trans_b = true, g.a_stride = s->k, g.b_stride = s->k,
+        g.c_stride = s->m;
         break;
-    case 'x': g.m = s->rows, g.n = s->k, g.k = s->m, g.a_stride = s->m, g.b_stride = s->k, g.c_stride = s->k; break;
-    default: g.m = s->m, g.n = s->k, g.k = s->rows, g.trans_a = true, g.a_stride = s->m, g.b_stride = s->k, g.c_stride = s->k;
+    case 'x':
+        g.m = s->rows, g.n = s->k, g.k = s->m, g.a_stride = s->m, g.b_stride = s->k, g.c_stride = s->k;
+        break;
+    default:
+        g.m = s->m, g.n = s->k, g.k = s->rows, g.trans_a = true, g.a_stride = s->m, g.b_stride = s->k,
+        g.c_stride = s->k;
     }
     return g;
 }
 
 static void bench_shape(const Shape *s, ThreadPool *pools[2])
 {
-    printf("%-22s %s %6lld %6lld %6lld ", s->name, s->kind == 'y' ? "y " : s->kind == 'x' ? "dx" : "dw", (long long)s->rows,
-           (long long)s->k, (long long)s->m);
+    printf("%-22s %s %6lld %6lld %6lld ", s->name,
+           s->kind == 'y'   ? "y "
+           : s->kind == 'x' ? "dx"
+                            : "dw",
+           (long long)s->rows, (long long)s->k, (long long)s->m);
     double flops = 2.0 * (double)s->rows * (double)s->k * (double)s->m;
     for (int d = 0; d < 2; d++)
         for (int i = 0; i < 2; i++) {
@@ -134,11 +142,11 @@ static void run_op(void *context)
 /* One op at these input types on `pool`; ms. Integer inputs are 0, but labels are 1. */
 static double bench_op(const OpDef *op, const void *attrs, const TensorType *in, uint32_t want, ThreadPool *pool)
 {
-    Arena       arena = { 0 };
-    Graph      *graph = graph_create(&arena, "bench", op_table, OP_COUNT);
-    Value      *values[NODE_MAX_IN] = { 0 };
-    TensorView  views[NODE_MAX_IN] = { 0 }, out[NODE_MAX_OUT] = { 0 };
-    Node       *node;
+    Arena      arena = { 0 };
+    Graph     *graph = graph_create(&arena, "bench", op_table, OP_COUNT);
+    Value     *values[NODE_MAX_IN] = { 0 };
+    TensorView views[NODE_MAX_IN] = { 0 }, out[NODE_MAX_OUT] = { 0 };
+    Node      *node;
     for (int i = 0; i < op->num_in; i++)
         if (in[i].ndim) values[i] = graph_add_value(graph, VALUE_INPUT, "in", &in[i]);
     if (graph_add_node(graph, op, attrs, "out", values, op->num_in, want, &node) != OK) {
@@ -149,13 +157,22 @@ static double bench_op(const OpDef *op, const void *attrs, const TensorType *in,
         if (!values[i]) continue;
         views[i] = (TensorView){ filled((size_t)type_bytes(&in[i]) / 4 + 1), in[i] };
         if (in[i].dtype == DT_I32)
-            for (int64_t k = 0; k < type_numel(&in[i]); k++) ((int32_t *)views[i].data)[k] = op->id == OP_LM_HEAD_LOSS_BWD;
+            for (int64_t k = 0; k < type_numel(&in[i]); k++)
+                ((int32_t *)views[i].data)[k] = op->id == OP_LM_HEAD_LOSS_BWD;
     }
     for (int k = 0; k < op->num_out; k++)
-        if (node->out[k]) out[k] = (TensorView){ filled((size_t)type_bytes(&node->out[k]->type) / 4 + 1), node->out[k]->type };
+        if (node->out[k])
+            out[k] = (TensorView){ filled((size_t)type_bytes(&node->out[k]->type) / 4 + 1), node->out[k]->type };
     size_t bytes = op->workspace(node, pool_num_workers(pool));
-    OpRun  run = { op, { .in = views, .out = out, .num_in = op->num_in, .num_out = op->num_out, .attrs = node->attrs,
-                         .workspace = filled(bytes / 4 + 1), .workspace_bytes = bytes, .pool = pool } };
+    OpRun  run = { op,
+                   { .in = views,
+                     .out = out,
+                     .num_in = op->num_in,
+                     .num_out = op->num_out,
+                     .attrs = node->attrs,
+                     .workspace = filled(bytes / 4 + 1),
+                     .workspace_bytes = bytes,
+                     .pool = pool } };
     double seconds = fastest_seconds(run_op, &run, pool);
     for (int i = 0; i < op->num_in; i++) free(views[i].data);
     for (int k = 0; k < op->num_out; k++) free(out[k].data);
@@ -169,16 +186,20 @@ static void bench_ops(ThreadPool *pools[2])
     const AttentionAttrs attention = { .num_heads = 4, .num_kv_heads = 2, .head_dim = 64 };
     const TensorType     f32 = { DT_F32, 4, { 8, 512, 4, 64 } }, packed = { DT_F32, 3, { 8, 512, 512 } };
     const TensorType     lse = { DT_F32, 3, { 8, 4, 512 } }, starts = { DT_I32, 2, { 8, 512 } }, none = { 0 };
-    const TensorType     forward[] = { packed, none, none, starts }, backward[] = { f32, packed, none, none, f32, lse, starts };
-    const TensorType     losses = { DT_F32, 2, { 8, 512 } }, x = { DT_F32, 3, { 8, 512, 256 } }, w = { DT_F32, 2, { 4096, 256 } };
-    const TensorType     head[] = { losses, x, w, starts, none };
-    const TensorType     losses4 = { DT_F32, 2, { 4, 512 } }, x4 = { DT_F32, 3, { 4, 512, 288 } }, w4 = { DT_F32, 2, { 32000, 288 } };
-    const TensorType     labels4 = { DT_I32, 2, { 4, 512 } }, head4[] = { losses4, x4, w4, labels4, none };
+    const TensorType     forward[] = { packed, none, none, starts },
+                     backward[] = { f32, packed, none, none, f32, lse, starts };
+    const TensorType losses = { DT_F32, 2, { 8, 512 } }, x = { DT_F32, 3, { 8, 512, 256 } },
+                     w = { DT_F32, 2, { 4096, 256 } };
+    const TensorType head[] = { losses, x, w, starts, none };
+    const TensorType losses4 = { DT_F32, 2, { 4, 512 } }, x4 = { DT_F32, 3, { 4, 512, 288 } },
+                     w4 = { DT_F32, 2, { 32000, 288 } };
+    const TensorType labels4 = { DT_I32, 2, { 4, 512 } }, head4[] = { losses4, x4, w4, labels4, none };
     for (int i = 0; i < 2; i++) {
         printf("%d threads: attention B8 T512 H4 G2 D64: forward %.2f ms", pool_num_workers(pools[i]),
                bench_op(&op_attention, &attention, forward, 3, pools[i]));
         printf(", backward %.2f ms", bench_op(&op_attention_bwd, &attention, backward, 1, pools[i]));
-        printf("; head's loss N4096 C256 V4096 with dx, dw %.2f ms", bench_op(&op_lm_head_loss_bwd, NULL, head, 7, pools[i]));
+        printf("; head's loss N4096 C256 V4096 with dx, dw %.2f ms",
+               bench_op(&op_lm_head_loss_bwd, NULL, head, 7, pools[i]));
         printf(", N2048 C288 V32000 %.2f ms\n", bench_op(&op_lm_head_loss_bwd, NULL, head4, 7, pools[i]));
     }
 }
@@ -188,13 +209,14 @@ int main(int argc, char **argv)
     Device     *device;
     ThreadPool *pools[2] = { NULL, NULL };
     double      flops, bytes;
-    if (device_cpu_create(argc > 1 ? atoi(argv[1]) : 0, &device) != OK || device_cpu_measure_peak(device, &flops, &bytes) != OK) {
+    if (device_cpu_create(argc > 1 ? atoi(argv[1]) : 0, &device) != OK ||
+        device_cpu_measure_peak(device, &flops, &bytes) != OK) {
         fprintf(stderr, "%s\n", status_message());
         return 1;
     }
     pools[1] = device_cpu_pool(device);
-    printf("kernels %s; %d threads reach %.0f GFLOP/s and %.1f GB/s\n", blas_core_name(), pool_num_workers(pools[1]), flops * 1e-9,
-           bytes * 1e-9);
+    printf("kernels %s; %d threads reach %.0f GFLOP/s and %.1f GB/s\n", blas_core_name(), pool_num_workers(pools[1]),
+           flops * 1e-9, bytes * 1e-9);
     printf("GFLOP/s                     rows      k      m   f32 1 th   f32 all  bf16 1 th  bf16 all\n");
     for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) bench_shape(&shapes[i], pools);
     bench_ops(pools);

@@ -1,22 +1,26 @@
 /* attention: o = softmax(scale q k^T) v per head; a query attends the keys of its own document up to itself.
  *
- * Scores are never whole: a task takes a block of queries of all heads that share a key/value head, and goes over blocks of
- * keys with the largest score and the sum of exponentials so far (Milakov and Gimelshein 2018; Dao et al. 2022), in fp32.
- * Blocks of keys before the document or after the queries are not looked at. lse = log(sum(exp(scores))) is kept for backward. */
+ * Scores are never whole: a task takes a block of queries of all heads that share a key/value head, and goes over
+ * blocks of keys with the largest score and the sum of exponentials so far (Milakov and Gimelshein 2018; Dao et al.
+ * 2022), in fp32. Blocks of keys before the document or after the queries are not looked at. lse =
+ * log(sum(exp(scores))) is kept for backward. */
 #include "ops/attention.h"
 
 #include "device/cpu/blas.h"
 
-static const AttrDef attention_attrs[] = { ATTR_INT(AttentionAttrs, num_heads, 0), ATTR_INT(AttentionAttrs, num_kv_heads, 0),
-                                           ATTR_INT(AttentionAttrs, head_dim, 0), ATTR_FLOAT(AttentionAttrs, scale, 0),
-                                           ATTR_BOOL(AttentionAttrs, dense, 0), { 0 } };
+static const AttrDef attention_attrs[] = {
+    ATTR_INT(AttentionAttrs, num_heads, 0), ATTR_INT(AttentionAttrs, num_kv_heads, 0),
+    ATTR_INT(AttentionAttrs, head_dim, 0),  ATTR_FLOAT(AttentionAttrs, scale, 0),
+    ATTR_BOOL(AttentionAttrs, dense, 0),    { 0 }
+};
 
 Status attention_infer_qkv(const Node *node, int at)
 {
     const AttentionAttrs *attrs = node->attrs;
     int64_t               heads = attrs->num_heads, kv_heads = attrs->num_kv_heads, dim = attrs->head_dim;
     FAIL_IF(heads < 1 || kv_heads < 1 || dim < 1 || heads % kv_heads, ERR_INVALID,
-            "attributes num_heads %lld, num_kv_heads %lld, head_dim %lld: expected at least 1 and a multiple of num_kv_heads heads",
+            "attributes num_heads %lld, num_kv_heads %lld, head_dim %lld: expected at least 1 and a multiple of "
+            "num_kv_heads heads",
             (long long)heads, (long long)kv_heads, (long long)dim);
     TRY(infer_float(node, at, "q", 3));
     if (node->in[at]->type.ndim == 3) {
@@ -58,8 +62,12 @@ static Status attention_backward(GradBuilder *grad, const Node *node)
 
 Attention attention_dims(const AttentionAttrs *attrs, const TensorType *q)
 {
-    Attention a = { .batch = q->dim[0], .len = q->dim[1], .num_heads = attrs->num_heads, .num_kv_heads = attrs->num_kv_heads,
-                    .dim = attrs->head_dim, .group = attrs->num_heads / attrs->num_kv_heads };
+    Attention a = { .batch = q->dim[0],
+                    .len = q->dim[1],
+                    .num_heads = attrs->num_heads,
+                    .num_kv_heads = attrs->num_kv_heads,
+                    .dim = attrs->head_dim,
+                    .group = attrs->num_heads / attrs->num_kv_heads };
     a.scale = attrs->scale != 0 ? (float)attrs->scale : 1.0f / sqrtf((float)a.dim);
     a.q.dtype = q->dtype;
     return a;
@@ -105,7 +113,8 @@ int64_t attention_block_q(const Attention *a)
     return min_i64(block, a->len);
 }
 
-/* A worker's scratch: queries (R,D), sums (R,D), scores (R,K), largest and total (R); keys and values (K,D) where bf16. */
+/* A worker's scratch: queries (R,D), sums (R,D), scores (R,K), largest and total (R); keys and values (K,D) where bf16.
+ */
 static int64_t forward_floats(const Attention *a)
 {
     int64_t rows = a->group * attention_block_q(a);
@@ -129,7 +138,8 @@ typedef struct ForwardJob {
     int64_t          scratch_floats, block_q, blocks;
 } ForwardJob;
 
-/* A block of queries of one batch row and key/value head; R = group * rows, row h * rows + i is query `row + i` of head h. */
+/* A block of queries of one batch row and key/value head; R = group * rows, row h * rows + i is query `row + i` of head
+ * h. */
 typedef struct QueryBlock {
     int64_t b, g, row, rows;
     float  *q, *sum, *score, *most, *total;
@@ -140,7 +150,8 @@ static int64_t first_key(const Attention *a, int64_t b, int64_t t)
     return a->doc_start ? max_i64(0, a->doc_start[b * a->len + t]) : 0;
 }
 
-/* Scores of keys [key, key + keys) become exponentials, 0 outside the query's document; sums so far are scaled to the new largest. */
+/* Scores of keys [key, key + keys) become exponentials, 0 outside the query's document; sums so far are scaled to the
+ * new largest. */
 static void block_softmax(const Attention *a, const QueryBlock *block, int64_t key, int64_t keys, bool is_first)
 {
     for (int64_t r = 0; r < a->group * block->rows; r++) {
@@ -165,14 +176,16 @@ static void block_softmax(const Attention *a, const QueryBlock *block, int64_t k
 }
 
 /* Rows [t, t + rows) of one head as f32, converted into scratch where bf16. */
-static const float *load_rows(const Heads *heads, int64_t b, int64_t t, int64_t rows, int64_t h, float *scratch, int64_t *out_stride)
+static const float *load_rows(const Heads *heads, int64_t b, int64_t t, int64_t rows, int64_t h, float *scratch,
+                              int64_t *out_stride)
 {
     if (heads->dtype == DT_F32) {
         *out_stride = heads->token_stride;
         return heads_at(heads, b, t, h);
     }
     *out_stride = heads->dim;
-    for (int64_t i = 0; i < rows; i++) vec_copy_in(scratch + i * heads->dim, heads_at(heads, b, t + i, h), heads->dtype, heads->dim);
+    for (int64_t i = 0; i < rows; i++)
+        vec_copy_in(scratch + i * heads->dim, heads_at(heads, b, t + i, h), heads->dtype, heads->dim);
     return scratch;
 }
 
@@ -210,8 +223,12 @@ static void forward_task(void *context, int64_t task, int worker)
     int64_t           most_rows = a->group * job->block_q, k_stride, v_stride;
     /* the last blocks are the longest: they go first */
     int64_t    row = (job->blocks - 1 - task / (a->batch * a->num_kv_heads)) * job->block_q;
-    QueryBlock block = { .b = task / a->num_kv_heads % a->batch, .g = task % a->num_kv_heads, .row = row,
-                         .rows = min_i64(job->block_q, a->len - row), .q = scratch, .sum = scratch + most_rows * a->dim };
+    QueryBlock block = { .b = task / a->num_kv_heads % a->batch,
+                         .g = task % a->num_kv_heads,
+                         .row = row,
+                         .rows = min_i64(job->block_q, a->len - row),
+                         .q = scratch,
+                         .sum = scratch + most_rows * a->dim };
     block.score = block.sum + most_rows * a->dim;
     block.most = block.score + most_rows * ATTENTION_BLOCK_K;
     block.total = block.most + most_rows;
@@ -231,7 +248,9 @@ static void forward_task(void *context, int64_t task, int worker)
 
 void attention_forward(const Attention *a, ThreadPool *pool, void *workspace)
 {
-    ForwardJob job = { .a = a, .scratch = workspace, .scratch_floats = forward_floats(a), .block_q = attention_block_q(a) };
+    ForwardJob job = {
+        .a = a, .scratch = workspace, .scratch_floats = forward_floats(a), .block_q = attention_block_q(a)
+    };
     if (!a->batch || !a->len) return;
     job.blocks = div_up(a->len, job.block_q);
     pool_run(pool, a->batch * a->num_kv_heads * job.blocks, forward_task, &job);
@@ -255,7 +274,8 @@ static void reference_row(const Attention *a, int64_t b, int64_t t, int64_t h)
     for (int64_t d = 0; a->o.data && d < a->dim; d++) {
         double sum = 0;
         for (int64_t key = begin; key < end; key++)
-            sum += exp(reference_score(a, b, t, h, key) - most) / total * vec_get(heads_at(&a->v, b, key, h / a->group), a->v.dtype, d);
+            sum += exp(reference_score(a, b, t, h, key) - most) / total *
+                   vec_get(heads_at(&a->v, b, key, h / a->group), a->v.dtype, d);
         vec_set(heads_at_mut(&a->o, b, t, h), a->o.dtype, d, (float)sum);
     }
     if (a->lse) a->lse[(b * a->num_heads + h) * a->len + t] = (float)(most + log(total));
@@ -296,10 +316,15 @@ static const AttentionAttrs attention_small = { .num_heads = 4, .num_kv_heads = 
 static const AttentionAttrs attention_packed = { .num_heads = 3, .num_kv_heads = 1, .head_dim = 16, .scale = 0.3 };
 
 static const OpSample attention_samples[] = {
-    { .in = { { DT_F32, 4, { 2, 5, 4, 6 } }, { DT_F32, 4, { 2, 5, 2, 6 } }, { DT_F32, 4, { 2, 5, 2, 6 } }, { DT_I32, 2, { 2, 5 } } },
-      .attrs = &attention_small, .int_range = { 0, 0, 0, 1 } },
+    { .in = { { DT_F32, 4, { 2, 5, 4, 6 } },
+              { DT_F32, 4, { 2, 5, 2, 6 } },
+              { DT_F32, 4, { 2, 5, 2, 6 } },
+              { DT_I32, 2, { 2, 5 } } },
+      .attrs = &attention_small,
+      .int_range = { 0, 0, 0, 1 } },
     { .in = { { DT_F32, 3, { 1, 150, 80 } }, { 0 }, { 0 }, { DT_I32, 2, { 1, 150 } } },
-      .attrs = &attention_packed, .int_range = { 0, 0, 0, 1 } },
+      .attrs = &attention_packed,
+      .int_range = { 0, 0, 0, 1 } },
 };
 
 const OpDef op_attention = {

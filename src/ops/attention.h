@@ -3,7 +3,8 @@
 
 #include "ops/infer.h"
 
-/* Vectors of D elements: head h of token t of batch row b begins at element b * batch_stride + t * token_stride + h * D. */
+/* Vectors of D elements: head h of token t of batch row b begins at element b * batch_stride + t * token_stride + h *
+ * D. */
 typedef struct Heads {
     void   *data;
     DType   dtype;
@@ -21,13 +22,13 @@ static inline void *heads_at_mut(const Heads *heads, int64_t b, int64_t t, int64
 }
 
 typedef struct Attention {
-    int64_t        batch, len;                /* of queries */
+    int64_t        batch, len;                          /* of queries */
     int64_t        num_heads, num_kv_heads, dim, group; /* group: query heads of one key/value head */
-    int64_t        first;                     /* query t is key number first + t: attends keys up to it */
+    int64_t        first;                               /* query t is key number first + t: attends keys up to it */
     float          scale;
     Heads          q, k, v, o;
-    const int32_t *doc_start;                 /* (batch, len) first key of each query; NULL: 0 */
-    float         *lse;                       /* (batch, num_heads, len); NULL: not wanted */
+    const int32_t *doc_start; /* (batch, len) first key of each query; NULL: 0 */
+    float         *lse;       /* (batch, num_heads, len); NULL: not wanted */
 } Attention;
 
 /* Inputs at, at+1, at+2 of a node: q (B,T,H,D), k, v (B,T,G,D), or packed (B,T,(H+2G)D) alone. */

@@ -1,15 +1,18 @@
 /* attention_bwd: gradients of attention from o and lse, which forward kept: p = exp(scale q k^T - lse),
  * delta = sum over D of do o, ds = p (do v^T - delta), dv = p^T do, dk = scale ds^T q, dq = scale ds k.
  *
- * A task is a key/value head of a batch row with all its query heads: no two tasks write the same place, and a task adds up in one
- * order. It holds its queries, do and dq in fp32 (T, group, D), and scores in tiles: block of queries x block of keys. */
+ * A task is a key/value head of a batch row with all its query heads: no two tasks write the same place, and a task
+ * adds up in one order. It holds its queries, do and dq in fp32 (T, group, D), and scores in tiles: block of queries x
+ * block of keys. */
 #include "ops/attention.h"
 
 #include "device/cpu/blas.h"
 
-static const AttrDef attention_bwd_attrs[] = { ATTR_INT(AttentionAttrs, num_heads, 0), ATTR_INT(AttentionAttrs, num_kv_heads, 0),
-                                               ATTR_INT(AttentionAttrs, head_dim, 0), ATTR_FLOAT(AttentionAttrs, scale, 0),
-                                           ATTR_BOOL(AttentionAttrs, dense, 0), { 0 } };
+static const AttrDef attention_bwd_attrs[] = {
+    ATTR_INT(AttentionAttrs, num_heads, 0), ATTR_INT(AttentionAttrs, num_kv_heads, 0),
+    ATTR_INT(AttentionAttrs, head_dim, 0),  ATTR_FLOAT(AttentionAttrs, scale, 0),
+    ATTR_BOOL(AttentionAttrs, dense, 0),    { 0 }
+};
 
 enum { IN_DO, IN_Q, IN_K, IN_V, IN_O, IN_LSE, IN_DOC_START };
 
@@ -37,7 +40,8 @@ static OpCost attention_bwd_cost(const Node *node)
     return cost;
 }
 
-/* A worker's scratch. Queries lie in blocks: block i holds [head of the group][query of the block][D] from i * group * block_q. */
+/* A worker's scratch. Queries lie in blocks: block i holds [head of the group][query of the block][D] from i * group *
+ * block_q. */
 typedef struct Scratch {
     float *q, *grad_o, *dq; /* (T, group, D); q times scale */
     float *lse, *delta;     /* (T, group) */
@@ -53,10 +57,17 @@ static int64_t carve(const Attention *a, float *memory, Scratch *out)
         float **field;
         int64_t count;
     } parts[] = {
-        { &out->q, queries * a->dim },    { &out->grad_o, queries * a->dim },          { &out->dq, queries * a->dim },
-        { &out->lse, queries },           { &out->delta, queries },                    { &out->k, a->len * a->dim },
-        { &out->v, a->len * a->dim },     { &out->dk, ATTENTION_BLOCK_K * a->dim },    { &out->dv, ATTENTION_BLOCK_K * a->dim },
-        { &out->p, rows * ATTENTION_BLOCK_K }, { &out->ds, rows * ATTENTION_BLOCK_K },
+        { &out->q, queries * a->dim },
+        { &out->grad_o, queries * a->dim },
+        { &out->dq, queries * a->dim },
+        { &out->lse, queries },
+        { &out->delta, queries },
+        { &out->k, a->len * a->dim },
+        { &out->v, a->len * a->dim },
+        { &out->dk, ATTENTION_BLOCK_K * a->dim },
+        { &out->dv, ATTENTION_BLOCK_K * a->dim },
+        { &out->p, rows * ATTENTION_BLOCK_K },
+        { &out->ds, rows * ATTENTION_BLOCK_K },
     };
     for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
         *parts[i].field = memory ? memory + at : NULL;
@@ -105,11 +116,14 @@ static void load_inputs(const BackwardJob *job, const Scratch *s, int64_t b, int
 }
 
 /* p and ds of queries [row, row + rows) x keys [key, key + keys), from scores in p and do v^T in ds. */
-static void block_gradients(const Attention *a, const Scratch *s, int64_t b, int64_t row, int64_t rows, int64_t key, int64_t keys)
+static void block_gradients(const Attention *a, const Scratch *s, int64_t b, int64_t row, int64_t rows, int64_t key,
+                            int64_t keys)
 {
     for (int64_t r = 0; r < a->group * rows; r++) {
-        int64_t t = row + r % rows, begin = max_i64((int64_t)a->doc_start[b * a->len + t] - key, 0), end = min_i64(t + 1 - key, keys);
-        float  *p = s->p + r * keys, *ds = s->ds + r * keys, lse = s->lse[row * a->group + r], delta = s->delta[row * a->group + r];
+        int64_t t = row + r % rows, begin = max_i64((int64_t)a->doc_start[b * a->len + t] - key, 0),
+                end = min_i64(t + 1 - key, keys);
+        float *p = s->p + r * keys, *ds = s->ds + r * keys, lse = s->lse[row * a->group + r],
+              delta = s->delta[row * a->group + r];
         begin = min_i64(begin, keys);
         end = max_i64(end, begin);
         for (int64_t j = 0; j < begin; j++) p[j] = ds[j] = 0;
@@ -133,8 +147,10 @@ static void key_block(const BackwardJob *job, const Scratch *s, int64_t b, int64
     memset(s->dv, 0, (size_t)(block_keys * dim) * sizeof(float));
     for (int64_t row = key / job->block_q * job->block_q; row < a->len; row += job->block_q) {
         if (a->doc_start[b * a->len + row] >= key + block_keys) break;
-        int64_t rows = min_i64(job->block_q, a->len - row), all = rows * a->group, keys = min_i64(block_keys, row + rows - key);
-        float  *q = s->q + row * a->group * dim, *grad_o = s->grad_o + row * a->group * dim, *dq = s->dq + row * a->group * dim;
+        int64_t rows = min_i64(job->block_q, a->len - row), all = rows * a->group,
+                keys = min_i64(block_keys, row + rows - key);
+        float *q = s->q + row * a->group * dim, *grad_o = s->grad_o + row * a->group * dim,
+              *dq = s->dq + row * a->group * dim;
         blas_sgemm(false, true, all, keys, dim, 1, q, dim, k, k_stride, 0, s->p, keys);
         blas_sgemm(false, true, all, keys, dim, 1, grad_o, dim, v, v_stride, 0, s->ds, keys);
         block_gradients(a, s, b, row, rows, key, keys);
@@ -197,18 +213,22 @@ static Status attention_bwd_blocks(const KernelArgs *args)
     return OK;
 }
 
-/* One pair of query and key of one head: what it adds to dq[t], dk[key], dv[key], in fp32 sums (T,D) of a batch row and head. */
-static void reference_pair(const BackwardJob *job, int64_t b, int64_t h, int64_t t, int64_t key, double delta, const Scratch *sums)
+/* One pair of query and key of one head: what it adds to dq[t], dk[key], dv[key], in fp32 sums (T,D) of a batch row and
+ * head. */
+static void reference_pair(const BackwardJob *job, int64_t b, int64_t h, int64_t t, int64_t key, double delta,
+                           const Scratch *sums)
 {
     const Attention *a = &job->a;
-    const void      *q = heads_at(&a->q, b, t, h), *k = heads_at(&a->k, b, key, h / a->group), *v = heads_at(&a->v, b, key, h / a->group);
-    const void      *grad_o = heads_at(&job->grad_o, b, t, h);
-    double           score = 0, grad_p = 0;
+    const void      *q = heads_at(&a->q, b, t, h), *k = heads_at(&a->k, b, key, h / a->group),
+               *v = heads_at(&a->v, b, key, h / a->group);
+    const void *grad_o = heads_at(&job->grad_o, b, t, h);
+    double      score = 0, grad_p = 0;
     for (int64_t d = 0; d < a->dim; d++) {
         score += (double)vec_get(q, a->q.dtype, d) * vec_get(k, a->k.dtype, d);
         grad_p += (double)vec_get(grad_o, job->grad_o.dtype, d) * vec_get(v, a->v.dtype, d);
     }
-    double p = exp(score * a->scale - a->lse[(b * a->num_heads + h) * a->len + t]), ds = p * (grad_p - delta) * a->scale;
+    double p = exp(score * a->scale - a->lse[(b * a->num_heads + h) * a->len + t]),
+           ds = p * (grad_p - delta) * a->scale;
     for (int64_t d = 0; d < a->dim; d++) {
         sums->dq[t * a->dim + d] += (float)(ds * vec_get(k, a->k.dtype, d));
         sums->k[key * a->dim + d] += (float)(ds * vec_get(q, a->q.dtype, d));
@@ -218,7 +238,8 @@ static void reference_pair(const BackwardJob *job, int64_t b, int64_t h, int64_t
 
 static void reference_store(const Heads *to, int64_t b, int64_t h, int64_t len, const float *rows)
 {
-    for (int64_t t = 0; to->data && t < len; t++) vec_store_row(heads_at_mut(to, b, t, h), to->dtype, rows + t * to->dim, to->dim);
+    for (int64_t t = 0; to->data && t < len; t++)
+        vec_store_row(heads_at_mut(to, b, t, h), to->dtype, rows + t * to->dim, to->dim);
 }
 
 /* Pair by pair, over the heads of a group. */
@@ -253,12 +274,24 @@ static const AttentionAttrs attention_bwd_small = { .num_heads = 4, .num_kv_head
 static const AttentionAttrs attention_bwd_packed = { .num_heads = 3, .num_kv_heads = 1, .head_dim = 16, .scale = 0.3 };
 
 static const OpSample attention_bwd_samples[] = {
-    { .in = { { DT_F32, 4, { 2, 5, 4, 6 } }, { DT_F32, 4, { 2, 5, 4, 6 } }, { DT_F32, 4, { 2, 5, 2, 6 } }, { DT_F32, 4, { 2, 5, 2, 6 } },
-              { DT_F32, 4, { 2, 5, 4, 6 } }, { DT_F32, 3, { 2, 4, 5 } }, { DT_I32, 2, { 2, 5 } } },
-      .attrs = &attention_bwd_small, .int_range = { 0, 0, 0, 0, 0, 0, 1 } },
-    { .in = { { DT_F32, 4, { 1, 150, 3, 16 } }, { DT_F32, 3, { 1, 150, 80 } }, { 0 }, { 0 }, { DT_F32, 4, { 1, 150, 3, 16 } },
-              { DT_F32, 3, { 1, 3, 150 } }, { DT_I32, 2, { 1, 150 } } },
-      .attrs = &attention_bwd_packed, .int_range = { 0, 0, 0, 0, 0, 0, 1 } },
+    { .in = { { DT_F32, 4, { 2, 5, 4, 6 } },
+              { DT_F32, 4, { 2, 5, 4, 6 } },
+              { DT_F32, 4, { 2, 5, 2, 6 } },
+              { DT_F32, 4, { 2, 5, 2, 6 } },
+              { DT_F32, 4, { 2, 5, 4, 6 } },
+              { DT_F32, 3, { 2, 4, 5 } },
+              { DT_I32, 2, { 2, 5 } } },
+      .attrs = &attention_bwd_small,
+      .int_range = { 0, 0, 0, 0, 0, 0, 1 } },
+    { .in = { { DT_F32, 4, { 1, 150, 3, 16 } },
+              { DT_F32, 3, { 1, 150, 80 } },
+              { 0 },
+              { 0 },
+              { DT_F32, 4, { 1, 150, 3, 16 } },
+              { DT_F32, 3, { 1, 3, 150 } },
+              { DT_I32, 2, { 1, 150 } } },
+      .attrs = &attention_bwd_packed,
+      .int_range = { 0, 0, 0, 0, 0, 0, 1 } },
 };
 
 const OpDef op_attention_bwd = {

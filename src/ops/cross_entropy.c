@@ -13,7 +13,8 @@ RowLoss row_loss(const void *logits, DType dtype, int64_t vocab, int32_t label, 
     float target = label >= 0 && label < vocab ? vec_get(logits, dtype, label) : NAN;
     for (int64_t c = 0; c < vocab; c += TILE) {
         int64_t n = min_i64(TILE, vocab - c);
-        row.total += vec_exp_sum(exps ? exps + c : tile, vec_load_row(vec_at(logits, dtype, c), dtype, n, scratch), row.shift, n);
+        row.total += vec_exp_sum(exps ? exps + c : tile, vec_load_row(vec_at(logits, dtype, c), dtype, n, scratch),
+                                 row.shift, n);
     }
     row.lse = row.shift + logf(row.total);
     row.loss = label == IGNORE_INDEX ? 0 : row.lse - target;
@@ -79,11 +80,14 @@ static Status cross_entropy_reference(const KernelArgs *args)
     const int32_t    *labels = args->in[1].data;
     for (int64_t row = 0; row < rows; row++) {
         double most = -INFINITY, sum = 0;
-        for (int64_t j = 0; j < vocab; j++) most = fmax(most, vec_get(logits->data, logits->type.dtype, row * vocab + j));
-        for (int64_t j = 0; j < vocab; j++) sum += exp(vec_get(logits->data, logits->type.dtype, row * vocab + j) - most);
+        for (int64_t j = 0; j < vocab; j++)
+            most = fmax(most, vec_get(logits->data, logits->type.dtype, row * vocab + j));
+        for (int64_t j = 0; j < vocab; j++)
+            sum += exp(vec_get(logits->data, logits->type.dtype, row * vocab + j) - most);
         double  lse = most + log(sum);
         int32_t label = labels[row];
-        double  target = label >= 0 && label < vocab ? vec_get(logits->data, logits->type.dtype, row * vocab + label) : NAN;
+        double  target =
+            label >= 0 && label < vocab ? vec_get(logits->data, logits->type.dtype, row * vocab + label) : NAN;
         if (args->out[0].data) ((float *)args->out[0].data)[row] = label == IGNORE_INDEX ? 0 : (float)(lse - target);
         if (args->out[1].data) ((float *)args->out[1].data)[row] = (float)lse;
     }

@@ -1,6 +1,6 @@
-/* A tile of c is one call of the BLAS over all of k. What is bf16 is converted to fp32 scratch by panels of K_PANEL, whose products
- * add up in fp32 before the tile is stored. Products of a few rows (decoding) are dot products instead: they are bound
- * by reading b, and the BLAS would first copy it. */
+/* A tile of c is one call of the BLAS over all of k. What is bf16 is converted to fp32 scratch by panels of K_PANEL,
+ * whose products add up in fp32 before the tile is stored. Products of a few rows (decoding) are dot products instead:
+ * they are bound by reading b, and the BLAS would first copy it. */
 #include "ops/gemm.h"
 
 #include "device/cpu/blas.h"
@@ -41,7 +41,9 @@ static Grid gemm_grid(const Gemm *g)
         else
             tile_m /= 2;
     }
-    Grid grid = { .tile_m = even_tile(max_i64(g->m, 1), tile_m, 8), .tile_n = even_tile(max_i64(g->n, 1), tile_n, 16), .k_panel = g->k };
+    Grid grid = { .tile_m = even_tile(max_i64(g->m, 1), tile_m, 8),
+                  .tile_n = even_tile(max_i64(g->n, 1), tile_n, 16),
+                  .k_panel = g->k };
     grid.tiles_m = div_up(g->m, grid.tile_m);
     grid.tiles_n = div_up(g->n, grid.tile_n);
     if (!all_f32(g)) grid.k_panel = min_i64(g->k, K_PANEL);
@@ -74,13 +76,14 @@ size_t gemm_workspace(const Gemm *g, int num_workers)
 }
 
 /* Rows [row, row + rows) and columns [col, col + cols) of a stored matrix as f32: in place, or converted to scratch. */
-static const float *load_panel(const void *data, DType dtype, int64_t stride, int64_t row, int64_t rows, int64_t col, int64_t cols,
-                               float *scratch, int64_t *out_stride)
+static const float *load_panel(const void *data, DType dtype, int64_t stride, int64_t row, int64_t rows, int64_t col,
+                               int64_t cols, float *scratch, int64_t *out_stride)
 {
     *out_stride = stride;
     if (dtype == DT_F32) return (const float *)data + row * stride + col;
     *out_stride = cols;
-    for (int64_t i = 0; i < rows; i++) vec_copy_in(scratch + i * cols, vec_at(data, dtype, (row + i) * stride + col), dtype, cols);
+    for (int64_t i = 0; i < rows; i++)
+        vec_copy_in(scratch + i * cols, vec_at(data, dtype, (row + i) * stride + col), dtype, cols);
     return scratch;
 }
 
@@ -97,16 +100,19 @@ static void gemm_tile(void *context, int64_t task, int worker)
     const Grid    *grid = &job->grid;
     int64_t        row = task % grid->tiles_m * grid->tile_m, col = task / grid->tiles_m * grid->tile_n;
     int64_t        rows = min_i64(grid->tile_m, g->m - row), cols = min_i64(grid->tile_n, g->n - col);
-    float         *a_scratch = job->scratch + worker * job->scratch_floats, *b_scratch = a_scratch + grid->tile_m * grid->k_panel;
-    bool           direct = g->c_dtype == DT_F32;
-    float         *c = direct ? (float *)g->c + row * g->c_stride + col : b_scratch + grid->tile_n * grid->k_panel;
-    int64_t        c_stride = direct ? g->c_stride : cols, a_stride, b_stride, k = 0;
+    float         *a_scratch = job->scratch + worker * job->scratch_floats,
+          *b_scratch = a_scratch + grid->tile_m * grid->k_panel;
+    bool    direct = g->c_dtype == DT_F32;
+    float  *c = direct ? (float *)g->c + row * g->c_stride + col : b_scratch + grid->tile_n * grid->k_panel;
+    int64_t c_stride = direct ? g->c_stride : cols, a_stride, b_stride, k = 0;
     do {
         int64_t      depth = min_i64(grid->k_panel, g->k - k);
-        const float *a = g->trans_a ? load_panel(g->a, g->a_dtype, g->a_stride, k, depth, row, rows, a_scratch, &a_stride)
-                                    : load_panel(g->a, g->a_dtype, g->a_stride, row, rows, k, depth, a_scratch, &a_stride);
-        const float *b = g->trans_b ? load_panel(g->b, g->b_dtype, g->b_stride, col, cols, k, depth, b_scratch, &b_stride)
-                                    : load_panel(g->b, g->b_dtype, g->b_stride, k, depth, col, cols, b_scratch, &b_stride);
+        const float *a = g->trans_a
+                             ? load_panel(g->a, g->a_dtype, g->a_stride, k, depth, row, rows, a_scratch, &a_stride)
+                             : load_panel(g->a, g->a_dtype, g->a_stride, row, rows, k, depth, a_scratch, &a_stride);
+        const float *b = g->trans_b
+                             ? load_panel(g->b, g->b_dtype, g->b_stride, col, cols, k, depth, b_scratch, &b_stride)
+                             : load_panel(g->b, g->b_dtype, g->b_stride, k, depth, col, cols, b_scratch, &b_stride);
         float        beta = k > 0 || (direct && g->accumulate) ? 1.0f : 0.0f;
         blas_sgemm(g->trans_a, g->trans_b, rows, cols, depth, g->alpha, a, a_stride, b, b_stride, beta, c, c_stride);
         k += depth;

@@ -1,11 +1,11 @@
-/* Gemm: a matrix product on the CPU over tiles of the result, shared out to the pool. The grid of tiles depends on shapes alone and
- * a tile is computed by one thread, so that results don't depend on the number of threads. */
+/* Gemm: a matrix product on the CPU over tiles of the result, shared out to the pool. The grid of tiles depends on
+ * shapes alone and a tile is computed by one thread, so that results don't depend on the number of threads. */
 #pragma once
 
 #include "ops/infer.h"
 
-/* c (m,n) (+)= alpha op(a) op(b) + bias. op(a) (m,k), op(b) (k,n); trans_a: a is stored (k,m); trans_b: b is stored (n,k).
- * Strides: elements from a stored row to the next. Each tensor is f32 or bf16; products and sums are fp32. */
+/* c (m,n) (+)= alpha op(a) op(b) + bias. op(a) (m,k), op(b) (k,n); trans_a: a is stored (k,m); trans_b: b is stored
+ * (n,k). Strides: elements from a stored row to the next. Each tensor is f32 or bf16; products and sums are fp32. */
 typedef struct Gemm {
     int64_t     m, n, k;
     bool        trans_a, trans_b, accumulate;

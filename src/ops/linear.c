@@ -39,8 +39,17 @@ static Status linear_backward(GradBuilder *grad, const Node *node)
 
 static Gemm linear_gemm(const TensorType *x, const TensorType *w, const TensorType *y)
 {
-    return (Gemm){ .m = type_rows(x), .n = w->dim[0], .k = w->dim[1], .trans_b = true, .alpha = 1, .a_dtype = x->dtype,
-                   .b_dtype = w->dtype, .c_dtype = y->dtype, .a_stride = w->dim[1], .b_stride = w->dim[1], .c_stride = w->dim[0] };
+    return (Gemm){ .m = type_rows(x),
+                   .n = w->dim[0],
+                   .k = w->dim[1],
+                   .trans_b = true,
+                   .alpha = 1,
+                   .a_dtype = x->dtype,
+                   .b_dtype = w->dtype,
+                   .c_dtype = y->dtype,
+                   .a_stride = w->dim[1],
+                   .b_stride = w->dim[1],
+                   .c_stride = w->dim[0] };
 }
 
 static OpCost linear_cost(const Node *node)

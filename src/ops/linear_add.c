@@ -12,8 +12,8 @@ static Status linear_add_infer(Node *node)
     const TensorType *y = &node->in[0]->type, *x = &node->in[1]->type;
     TRY(infer_input(node, 2, "w", DT_SET_FLOAT, DIMS(-1, type_cols(x))));
     int64_t rows = node->in[2]->type.dim[0];
-    FAIL_IF(type_rows(y) != type_rows(x), ERR_INVALID, "y has %lld rows and x %lld, expected the same", (long long)type_rows(y),
-            (long long)type_rows(x));
+    FAIL_IF(type_rows(y) != type_rows(x), ERR_INVALID, "y has %lld rows and x %lld, expected the same",
+            (long long)type_rows(y), (long long)type_rows(x));
     FAIL_IF(attrs->col < 0 || attrs->col + rows > type_cols(y), ERR_INVALID,
             "columns %lld to %lld of y, which has %lld: attribute col and w's rows don't fit", (long long)attrs->col,
             (long long)(attrs->col + rows), (long long)type_cols(y));
@@ -43,9 +43,18 @@ static Status linear_add_backward(GradBuilder *grad, const Node *node)
 
 static Gemm linear_add_gemm(const LinearAttrs *attrs, const TensorType *y, const TensorType *x, const TensorType *w)
 {
-    return (Gemm){ .m = type_rows(x), .n = w->dim[0], .k = w->dim[1], .trans_b = true, .accumulate = true,
-                   .alpha = (float)attrs->alpha, .a_dtype = x->dtype, .b_dtype = w->dtype, .c_dtype = y->dtype,
-                   .a_stride = w->dim[1], .b_stride = w->dim[1], .c_stride = type_cols(y) };
+    return (Gemm){ .m = type_rows(x),
+                   .n = w->dim[0],
+                   .k = w->dim[1],
+                   .trans_b = true,
+                   .accumulate = true,
+                   .alpha = (float)attrs->alpha,
+                   .a_dtype = x->dtype,
+                   .b_dtype = w->dtype,
+                   .c_dtype = y->dtype,
+                   .a_stride = w->dim[1],
+                   .b_stride = w->dim[1],
+                   .c_stride = type_cols(y) };
 }
 
 static Gemm linear_add_of_node(const Node *node)
@@ -92,7 +101,8 @@ static const LinearAttrs linear_add_part = { .alpha = 0.5, .col = 6 };
 
 static const OpSample linear_add_samples[] = {
     { .in = { { DT_F32, 2, { 3, 7 } }, { DT_F32, 2, { 3, 5 } }, { DT_F32, 2, { 7, 5 } } } },
-    { .in = { { DT_F32, 3, { 2, 40, 50 } }, { DT_F32, 3, { 2, 40, 8 } }, { DT_F32, 2, { 30, 8 } } }, .attrs = &linear_add_part },
+    { .in = { { DT_F32, 3, { 2, 40, 50 } }, { DT_F32, 3, { 2, 40, 8 } }, { DT_F32, 2, { 30, 8 } } },
+      .attrs = &linear_add_part },
 };
 
 const OpDef op_linear_add = {

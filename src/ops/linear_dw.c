@@ -1,7 +1,9 @@
 /* linear_dw: dw = alpha dy[:, col:col+M]^T x, summed over all rows: gradient of a linear layer's weight. */
 #include "ops/gemm.h"
 
-static const AttrDef linear_dw_attrs[] = { ATTR_FLOAT(LinearAttrs, alpha, 1), ATTR_INT(LinearAttrs, col, 0), ATTR_INT(LinearAttrs, rows, 0), { 0 } };
+static const AttrDef linear_dw_attrs[] = {
+    ATTR_FLOAT(LinearAttrs, alpha, 1), ATTR_INT(LinearAttrs, col, 0), ATTR_INT(LinearAttrs, rows, 0), { 0 }
+};
 
 /* dy (...,Y), x (...,K) of the same rows, [acc (M,K)] -> dw (M,K) of acc's dtype, else dy's. */
 static Status linear_dw_infer(Node *node)
@@ -12,7 +14,8 @@ static Status linear_dw_infer(Node *node)
     const TensorType *dy = &node->in[0]->type, *x = &node->in[1]->type;
     FAIL_IF(type_rows(dy) != type_rows(x), ERR_INVALID, "dy has %lld rows and x %lld, expected the same",
             (long long)type_rows(dy), (long long)type_rows(x));
-    FAIL_IF(attrs->rows < 1, ERR_INVALID, "attribute rows is %lld, expected the number of rows of dw", (long long)attrs->rows);
+    FAIL_IF(attrs->rows < 1, ERR_INVALID, "attribute rows is %lld, expected the number of rows of dw",
+            (long long)attrs->rows);
     FAIL_IF(attrs->col < 0 || attrs->col + attrs->rows > type_cols(dy), ERR_INVALID,
             "columns %lld to %lld of dy, which has %lld: attributes col and rows don't fit", (long long)attrs->col,
             (long long)(attrs->col + attrs->rows), (long long)type_cols(dy));
@@ -27,9 +30,17 @@ static Status linear_dw_infer(Node *node)
 
 static Gemm linear_dw_gemm(const LinearAttrs *attrs, const TensorType *dy, const TensorType *x, const TensorType *dw)
 {
-    return (Gemm){ .m = attrs->rows, .n = type_cols(x), .k = type_rows(x), .trans_a = true, .alpha = (float)attrs->alpha,
-                   .a_dtype = dy->dtype, .b_dtype = x->dtype, .c_dtype = dw->dtype, .a_stride = type_cols(dy),
-                   .b_stride = type_cols(x), .c_stride = type_cols(x) };
+    return (Gemm){ .m = attrs->rows,
+                   .n = type_cols(x),
+                   .k = type_rows(x),
+                   .trans_a = true,
+                   .alpha = (float)attrs->alpha,
+                   .a_dtype = dy->dtype,
+                   .b_dtype = x->dtype,
+                   .c_dtype = dw->dtype,
+                   .a_stride = type_cols(dy),
+                   .b_stride = type_cols(x),
+                   .c_stride = type_cols(x) };
 }
 
 static Gemm linear_dw_of_node(const Node *node)
@@ -75,7 +86,8 @@ static Status linear_dw_reference(const KernelArgs *args)
     return OK;
 }
 
-static const LinearAttrs linear_dw_whole = { .alpha = 1, .rows = 7 }, linear_dw_part = { .alpha = 0.5, .col = 6, .rows = 30 };
+static const LinearAttrs linear_dw_whole = { .alpha = 1, .rows = 7 },
+                         linear_dw_part = { .alpha = 0.5, .col = 6, .rows = 30 };
 
 static const OpSample linear_dw_samples[] = {
     { .in = { { DT_F32, 2, { 3, 7 } }, { DT_F32, 2, { 3, 5 } }, { DT_F32, 2, { 7, 5 } } }, .attrs = &linear_dw_whole },

@@ -25,8 +25,15 @@ static Status linear_dx_infer(Node *node)
 
 static Gemm linear_dx_gemm(const LinearAttrs *attrs, const TensorType *dy, const TensorType *w, const TensorType *dx)
 {
-    return (Gemm){ .m = type_rows(dy), .n = w->dim[1], .k = w->dim[0], .alpha = (float)attrs->alpha, .a_dtype = dy->dtype,
-                   .b_dtype = w->dtype, .c_dtype = dx->dtype, .a_stride = type_cols(dy), .b_stride = w->dim[1],
+    return (Gemm){ .m = type_rows(dy),
+                   .n = w->dim[1],
+                   .k = w->dim[0],
+                   .alpha = (float)attrs->alpha,
+                   .a_dtype = dy->dtype,
+                   .b_dtype = w->dtype,
+                   .c_dtype = dx->dtype,
+                   .a_stride = type_cols(dy),
+                   .b_stride = w->dim[1],
                    .c_stride = w->dim[1] };
 }
 

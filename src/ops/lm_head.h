@@ -1,4 +1,5 @@
-/* The output head with its loss, by chunks of rows, so that logits are never whole. Forward and backward run the same chunks. */
+/* The output head with its loss, by chunks of rows, so that logits are never whole. Forward and backward run the same
+ * chunks. */
 #pragma once
 
 #include "ops/cross_entropy.h"
@@ -7,11 +8,11 @@
 /* x (N,C), w (V,C), labels (N). */
 typedef struct LmHead {
     int64_t        rows, channels, vocab;
-    TensorView     x, w, dx, dw;    /* dx, dw: data NULL: not wanted */
+    TensorView     x, w, dx, dw; /* dx, dw: data NULL: not wanted */
     const int32_t *labels;
-    const float   *dlosses;         /* (N); NULL: losses alone */
-    float         *losses;          /* (N); NULL: not wanted */
-    bool           accumulate;      /* dw += */
+    const float   *dlosses;    /* (N); NULL: losses alone */
+    float         *losses;     /* (N); NULL: not wanted */
+    bool           accumulate; /* dw += */
 } LmHead;
 
 /* Types alone are read. */

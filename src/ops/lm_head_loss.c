@@ -1,7 +1,7 @@
 /* lm_head_loss: losses of logits = x w^T against labels, logits held for a chunk of rows only.
  *
- * A chunk: logits by tiles; each row becomes exponentials, its loss, and for backward dlogits, in place; then dx of the chunk's rows
- * and what it adds to dw, which takes the chunks in order. Chunks without a trained label cost nothing. */
+ * A chunk: logits by tiles; each row becomes exponentials, its loss, and for backward dlogits, in place; then dx of the
+ * chunk's rows and what it adds to dw, which takes the chunks in order. Chunks without a trained label cost nothing. */
 #include "ops/lm_head.h"
 
 enum {
@@ -52,22 +52,47 @@ static int64_t rows_of_chunk(const LmHead *head)
 /* The three products of a chunk of `rows` rows, data aside; logits (rows, V) are fp32, and so is dw or its sum. */
 static Gemm logits_gemm(const LmHead *h, int64_t rows)
 {
-    return (Gemm){ .m = rows, .n = h->vocab, .k = h->channels, .trans_b = true, .alpha = 1, .a_dtype = h->x.type.dtype,
-                   .b_dtype = h->w.type.dtype, .c_dtype = DT_F32, .b = h->w.data, .a_stride = h->channels,
-                   .b_stride = h->channels, .c_stride = h->vocab };
+    return (Gemm){ .m = rows,
+                   .n = h->vocab,
+                   .k = h->channels,
+                   .trans_b = true,
+                   .alpha = 1,
+                   .a_dtype = h->x.type.dtype,
+                   .b_dtype = h->w.type.dtype,
+                   .c_dtype = DT_F32,
+                   .b = h->w.data,
+                   .a_stride = h->channels,
+                   .b_stride = h->channels,
+                   .c_stride = h->vocab };
 }
 
 static Gemm dx_gemm(const LmHead *h, int64_t rows)
 {
-    return (Gemm){ .m = rows, .n = h->channels, .k = h->vocab, .alpha = 1, .a_dtype = DT_F32, .b_dtype = h->w.type.dtype,
-                   .c_dtype = h->dx.type.dtype, .b = h->w.data, .a_stride = h->vocab, .b_stride = h->channels,
+    return (Gemm){ .m = rows,
+                   .n = h->channels,
+                   .k = h->vocab,
+                   .alpha = 1,
+                   .a_dtype = DT_F32,
+                   .b_dtype = h->w.type.dtype,
+                   .c_dtype = h->dx.type.dtype,
+                   .b = h->w.data,
+                   .a_stride = h->vocab,
+                   .b_stride = h->channels,
                    .c_stride = h->channels };
 }
 
 static Gemm dw_gemm(const LmHead *h, int64_t rows)
 {
-    return (Gemm){ .m = h->vocab, .n = h->channels, .k = rows, .trans_a = true, .alpha = 1, .a_dtype = DT_F32,
-                   .b_dtype = h->x.type.dtype, .c_dtype = DT_F32, .a_stride = h->vocab, .b_stride = h->channels,
+    return (Gemm){ .m = h->vocab,
+                   .n = h->channels,
+                   .k = rows,
+                   .trans_a = true,
+                   .alpha = 1,
+                   .a_dtype = DT_F32,
+                   .b_dtype = h->x.type.dtype,
+                   .c_dtype = DT_F32,
+                   .a_stride = h->vocab,
+                   .b_stride = h->channels,
                    .c_stride = h->channels };
 }
 
@@ -100,9 +125,11 @@ static int64_t sum_floats(const LmHead *h)
 size_t lm_head_workspace(const LmHead *h, int num_workers)
 {
     if (!h->rows) return 0;
-    int64_t rows = rows_of_chunk(h), last = h->rows % rows ? h->rows % rows : rows; /* fewer may fall into another grid */
-    Gemm    gemms[] = { logits_gemm(h, rows), logits_gemm(h, last), dw_gemm(h, rows), dw_gemm(h, last), dx_gemm(h, rows), dx_gemm(h, last) };
-    size_t  most = 0;
+    int64_t rows = rows_of_chunk(h),
+            last = h->rows % rows ? h->rows % rows : rows; /* fewer may fall into another grid */
+    Gemm   gemms[] = { logits_gemm(h, rows), logits_gemm(h, last), dw_gemm(h, rows),
+                       dw_gemm(h, last),     dx_gemm(h, rows),     dx_gemm(h, last) };
+    size_t most = 0;
     for (int i = 0; i < (h->dx.data ? 6 : 4); i++) {
         size_t bytes = gemm_workspace(&gemms[i], num_workers);
         most = most > bytes ? most : bytes;
@@ -174,8 +201,7 @@ void lm_head_run(const LmHead *h, ThreadPool *pool, void *workspace)
         ChunkJob job = { .head = h, .row = row, .rows = min_i64(step, h->rows - row), .logits = logits };
         if (chunk_ignored(h, row, job.rows)) {
             if (h->losses) memset(h->losses + row, 0, (size_t)job.rows * sizeof(float));
-            if (h->dx.data)
-                memset(dx_row(h, row), 0, (size_t)(job.rows * h->channels * dtype_bytes(h->dx.type.dtype)));
+            if (h->dx.data) memset(dx_row(h, row), 0, (size_t)(job.rows * h->channels * dtype_bytes(h->dx.type.dtype)));
             continue;
         }
         Gemm gemm = logits_gemm(h, job.rows);
@@ -278,8 +304,10 @@ static Status lm_head_loss_reference(const KernelArgs *args)
 }
 
 static const OpSample lm_head_loss_samples[] = {
-    { .in = { { DT_F32, 3, { 2, 3, 5 } }, { DT_F32, 2, { 7, 5 } }, { DT_I32, 2, { 2, 3 } } }, .int_range = { 0, 0, 7 } },
-    { .in = { { DT_F32, 3, { 2, 40, 12 } }, { DT_F32, 2, { 1100, 12 } }, { DT_I32, 2, { 2, 40 } } }, .int_range = { 0, 0, 1100 } },
+    { .in = { { DT_F32, 3, { 2, 3, 5 } }, { DT_F32, 2, { 7, 5 } }, { DT_I32, 2, { 2, 3 } } },
+      .int_range = { 0, 0, 7 } },
+    { .in = { { DT_F32, 3, { 2, 40, 12 } }, { DT_F32, 2, { 1100, 12 } }, { DT_I32, 2, { 2, 40 } } },
+      .int_range = { 0, 0, 1100 } },
 };
 
 const OpDef op_lm_head_loss = {

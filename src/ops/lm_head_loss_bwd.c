@@ -4,7 +4,8 @@
 enum { IN_DLOSSES, IN_X, IN_W, IN_LABELS, IN_ACC };
 enum { OUT_LOSSES, OUT_DX, OUT_DW };
 
-/* dlosses (...) f32, x (...,C), w (V,C), labels i32 (...), [acc dw] -> losses (...) f32, dx of x's type, dw of acc's dtype, else x's. */
+/* dlosses (...) f32, x (...,C), w (V,C), labels i32 (...), [acc dw] -> losses (...) f32, dx of x's type, dw of acc's
+ * dtype, else x's. */
 static Status lm_head_loss_bwd_infer(Node *node)
 {
     TRY(infer_float(node, IN_X, "x", 2));
@@ -27,7 +28,8 @@ static Status lm_head_loss_bwd_infer(Node *node)
 static OpCost lm_head_loss_bwd_cost(const Node *node)
 {
     int    products = 1 + (node->out[OUT_DX] != NULL) + (node->out[OUT_DW] != NULL);
-    OpCost cost = cost_streaming(node, 2.0 * products * (double)type_numel(&node->in[IN_X]->type) * (double)node->in[IN_W]->type.dim[0]);
+    OpCost cost = cost_streaming(node, 2.0 * products * (double)type_numel(&node->in[IN_X]->type) *
+                                           (double)node->in[IN_W]->type.dim[0]);
     cost.matrix_unit = true;
     return cost;
 }
@@ -35,7 +37,7 @@ static OpCost lm_head_loss_bwd_cost(const Node *node)
 static size_t lm_head_loss_bwd_workspace(const Node *node, int num_workers)
 {
     const TensorType *x = &node->in[IN_X]->type, *w = &node->in[IN_W]->type;
-    LmHead            head = { .rows = type_rows(x), .channels = type_cols(x), .vocab = w->dim[0], .x.type = *x, .w.type = *w };
+    LmHead head = { .rows = type_rows(x), .channels = type_cols(x), .vocab = w->dim[0], .x.type = *x, .w.type = *w };
     /* data is only compared with NULL */
     if (node->out[OUT_DX]) head.dx = (TensorView){ &head, node->out[OUT_DX]->type };
     if (node->out[OUT_DW]) head.dw = (TensorView){ &head, node->out[OUT_DW]->type };
@@ -45,9 +47,16 @@ static size_t lm_head_loss_bwd_workspace(const Node *node, int num_workers)
 static LmHead lm_head_loss_bwd_bound(const KernelArgs *args)
 {
     const TensorType *x = &args->in[IN_X].type;
-    return (LmHead){ .rows = type_rows(x), .channels = type_cols(x), .vocab = args->in[IN_W].type.dim[0], .x = args->in[IN_X],
-                     .w = args->in[IN_W], .labels = args->in[IN_LABELS].data, .dlosses = args->in[IN_DLOSSES].data,
-                     .losses = args->out[OUT_LOSSES].data, .dx = args->out[OUT_DX], .dw = args->out[OUT_DW],
+    return (LmHead){ .rows = type_rows(x),
+                     .channels = type_cols(x),
+                     .vocab = args->in[IN_W].type.dim[0],
+                     .x = args->in[IN_X],
+                     .w = args->in[IN_W],
+                     .labels = args->in[IN_LABELS].data,
+                     .dlosses = args->in[IN_DLOSSES].data,
+                     .losses = args->out[OUT_LOSSES].data,
+                     .dx = args->out[OUT_DX],
+                     .dw = args->out[OUT_DW],
                      .accumulate = args->accumulate >> OUT_DW & 1 };
 }
 
@@ -66,9 +75,16 @@ static Status lm_head_loss_bwd_reference(const KernelArgs *args)
 }
 
 static const OpSample lm_head_loss_bwd_samples[] = {
-    { .in = { { DT_F32, 2, { 2, 3 } }, { DT_F32, 3, { 2, 3, 5 } }, { DT_F32, 2, { 7, 5 } }, { DT_I32, 2, { 2, 3 } }, { DT_F32, 2, { 7, 5 } } },
+    { .in = { { DT_F32, 2, { 2, 3 } },
+              { DT_F32, 3, { 2, 3, 5 } },
+              { DT_F32, 2, { 7, 5 } },
+              { DT_I32, 2, { 2, 3 } },
+              { DT_F32, 2, { 7, 5 } } },
       .int_range = { 0, 0, 0, 7 } },
-    { .in = { { DT_F32, 2, { 2, 40 } }, { DT_F32, 3, { 2, 40, 12 } }, { DT_F32, 2, { 1100, 12 } }, { DT_I32, 2, { 2, 40 } } },
+    { .in = { { DT_F32, 2, { 2, 40 } },
+              { DT_F32, 3, { 2, 40, 12 } },
+              { DT_F32, 2, { 1100, 12 } },
+              { DT_I32, 2, { 2, 40 } } },
       .int_range = { 0, 0, 0, 1100 } },
 };
 
@@ -84,7 +100,8 @@ const OpDef op_lm_head_loss_bwd = {
     .infer = lm_head_loss_bwd_infer,
     .cost = lm_head_loss_bwd_cost,
     .workspace = lm_head_loss_bwd_workspace,
-    .cpu = { { DT_SET_FLOAT, lm_head_loss_bwd_chunks, "chunks" }, { DT_SET_FLOAT, lm_head_loss_bwd_reference, "reference" } },
+    .cpu = { { DT_SET_FLOAT, lm_head_loss_bwd_chunks, "chunks" },
+             { DT_SET_FLOAT, lm_head_loss_bwd_reference, "reference" } },
     .samples = lm_head_loss_bwd_samples,
     .num_samples = sizeof lm_head_loss_bwd_samples / sizeof lm_head_loss_bwd_samples[0],
 };

@@ -1,5 +1,6 @@
 /* Rows of floats on the CPU: load and store as f32 or bf16, exp, sums and dot products. All arithmetic is fp32.
- * Sums add in an order that depends on `count` alone (4 groups of 8 lanes), so that they never differ from run to run. */
+ * Sums add in an order that depends on `count` alone (4 groups of 8 lanes), so that they never differ from run to run.
+ */
 #pragma once
 
 #include "base/dtype.h"
@@ -16,9 +17,18 @@ static inline Vec8 vec8_load(const float *p)
     return v;
 }
 
-static inline void vec8_store(float *p, Vec8 v) { memcpy(p, &v, sizeof v); }
-static inline Vec8 vec8_all(float x) { return (Vec8){ x, x, x, x, x, x, x, x }; }
-static inline float vec8_sum(Vec8 v) { return ((v[0] + v[4]) + (v[2] + v[6])) + ((v[1] + v[5]) + (v[3] + v[7])); }
+static inline void vec8_store(float *p, Vec8 v)
+{
+    memcpy(p, &v, sizeof v);
+}
+static inline Vec8 vec8_all(float x)
+{
+    return (Vec8){ x, x, x, x, x, x, x, x };
+}
+static inline float vec8_sum(Vec8 v)
+{
+    return ((v[0] + v[4]) + (v[2] + v[6])) + ((v[1] + v[5]) + (v[3] + v[7]));
+}
 
 /* The element at `index` of a tensor. */
 static inline const void *vec_at(const void *data, DType dtype, int64_t index)
@@ -64,7 +74,10 @@ static inline const float *vec_load_row(const void *row, DType dtype, int64_t co
 }
 
 /* Where to compute a result row: the row itself when f32, else `scratch`; vec_store_row then finishes it. */
-static inline float *vec_result_row(void *row, DType dtype, float *scratch) { return dtype == DT_F32 ? row : scratch; }
+static inline float *vec_result_row(void *row, DType dtype, float *scratch)
+{
+    return dtype == DT_F32 ? row : scratch;
+}
 
 /* row = src; nothing to do where src is the row. */
 static inline void vec_store_row(void *row, DType dtype, const float *src, int64_t count)
@@ -118,7 +131,10 @@ static inline float vec_expf(float x)
     return p * scale1 * scale2;
 }
 
-static inline float vec_sigmoid(float x) { return 1.0f / (1.0f + vec_expf(-x)); }
+static inline float vec_sigmoid(float x)
+{
+    return 1.0f / (1.0f + vec_expf(-x));
+}
 
 static inline float vec_sum(const float *x, int64_t count)
 {

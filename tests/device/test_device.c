@@ -38,11 +38,12 @@ static Status break_down(const KernelArgs *args)
 
 static void launches_run_in_order_and_the_first_error_stays(void)
 {
-    Device    *device;
-    int        first = 0, second = 0;
+    Device     *device;
+    int         first = 0, second = 0;
     DeviceFacts facts;
     EXPECT_OK(device_cpu_create(3, &device));
-    Launch good = { .kernel = { count_up, "count", 0 }, .args.workspace = &first }, bad = { .kernel = { break_down, "break", 0 } };
+    Launch good = { .kernel = { count_up, "count", 0 }, .args.workspace = &first },
+           bad = { .kernel = { break_down, "break", 0 } };
     Launch launches[] = { good, good, bad, { .kernel = { count_up, "count", 0 }, .args.workspace = &second } };
     EXPECT_OK(device->api->run(device, launches, 2, NULL));
     EXPECT_INT(first, 2);
@@ -73,7 +74,8 @@ static void the_peak_is_measured(void)
 static void kernels_follow_the_cpu_and_no_variable(void)
 {
     __builtin_cpu_init();
-    const char *expected = __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") ? "SkylakeX" : "Haswell";
+    const char *expected =
+        __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") ? "SkylakeX" : "Haswell";
     const char *before = getenv("OPENBLAS_CORETYPE");
     char       *kept = before ? strdup(before) : NULL;
     EXPECT_STR(blas_core_name(), expected);
@@ -90,7 +92,8 @@ static void null_knows_gpus_and_runs_nothing(void)
     while ((name = strtok_r(rest, ", ", &rest))) {
         EXPECT_OK(device_null_create(name, &device));
         EXPECT_OK(device->api->facts(device, &facts));
-        EXPECT(facts.gemm_flops[DT_BF16] > facts.gemm_flops[DT_F32] && facts.bandwidth > 1e11 && facts.memory_bytes > (int64_t)10 << 30);
+        EXPECT(facts.gemm_flops[DT_BF16] > facts.gemm_flops[DT_F32] && facts.bandwidth > 1e11 &&
+               facts.memory_bytes > (int64_t)10 << 30);
         void *memory;
         EXPECT_FAILS(device->api->alloc(device, 1, &memory), ERR_UNSUPPORTED, facts.name);
         EXPECT_FAILS(device->api->run(device, NULL, 0, NULL), ERR_UNSUPPORTED, "runs nothing");
@@ -103,5 +106,6 @@ static void null_knows_gpus_and_runs_nothing(void)
     device->api->destroy(device);
 }
 
-TEST_MAIN(TEST(memory_is_aligned_and_zero), TEST(launches_run_in_order_and_the_first_error_stays), TEST(the_peak_is_measured),
-          TEST(kernels_follow_the_cpu_and_no_variable), TEST(null_knows_gpus_and_runs_nothing))
+TEST_MAIN(TEST(memory_is_aligned_and_zero), TEST(launches_run_in_order_and_the_first_error_stays),
+          TEST(the_peak_is_measured), TEST(kernels_follow_the_cpu_and_no_variable),
+          TEST(null_knows_gpus_and_runs_nothing))

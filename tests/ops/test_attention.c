@@ -1,5 +1,5 @@
-/* attention, attention_bwd and attention_cached against loops in fp64 written from the definition: documents that begin and end inside
- * blocks, grouped heads, packed rows, lengths around the sizes of blocks, a cache filled in pieces. */
+/* attention, attention_bwd and attention_cached against loops in fp64 written from the definition: documents that begin
+ * and end inside blocks, grouped heads, packed rows, lengths around the sizes of blocks, a cache filled in pieces. */
 #include "ops/attention.h"
 
 #include "ops/op_case.h"
@@ -34,8 +34,8 @@ static int64_t at(const Problem *p, int64_t heads, int64_t b, int64_t t, int64_t
 static void exact_row(const Exact *e, double scale, int64_t b, int64_t t, int64_t h)
 {
     const Problem *p = e->p;
-    int64_t        first = e->doc_start[b * p->len + t], g = h / (p->heads / p->kv_heads), row = at(p, p->heads, b, t, h);
-    double        *w = doubles(t + 1), most = -INFINITY, total = 0, delta = 0;
+    int64_t first = e->doc_start[b * p->len + t], g = h / (p->heads / p->kv_heads), row = at(p, p->heads, b, t, h);
+    double *w = doubles(t + 1), most = -INFINITY, total = 0, delta = 0;
     for (int64_t j = first; j <= t; j++) {
         for (int64_t d = 0; d < p->dim; d++) w[j] += e->q[row + d] * e->k[at(p, p->kv_heads, b, j, g) + d] * scale;
         most = fmax(most, w[j]);
@@ -69,13 +69,24 @@ static Exact exact_make(const Problem *p)
 {
     int64_t  nq = p->batch * p->len * p->heads * p->dim, nk = p->batch * p->len * p->kv_heads * p->dim;
     int32_t *doc_start = calloc((size_t)(p->batch * p->len), sizeof(int32_t));
-    Exact    e = { p, doubles(nq), doubles(nk), doubles(nk), doubles(nq), doubles(nq), doubles(p->batch * p->len * p->heads),
-                   doubles(nq), doubles(nk), doubles(nk), doc_start };
+    Exact    e = { p,
+                   doubles(nq),
+                   doubles(nk),
+                   doubles(nk),
+                   doubles(nq),
+                   doubles(nq),
+                   doubles(p->batch * p->len * p->heads),
+                   doubles(nq),
+                   doubles(nk),
+                   doubles(nk),
+                   doc_start };
     for (int64_t i = 0; i < nq; i++) e.q[i] = 2 * draw(1, i), e.grad_o[i] = draw(2, i);
     for (int64_t i = 0; i < nk; i++) e.k[i] = draw(3, i), e.v[i] = draw(4, i);
     for (int64_t b = 0; b < p->batch; b++)
         for (int64_t t = 0; t < p->len; t++)
-            doc_start[b * p->len + t] = (int32_t)(t >= p->len - 3 ? t : (t + b) / p->doc * p->doc > b ? (t + b) / p->doc * p->doc - b : 0);
+            doc_start[b * p->len + t] = (int32_t)(t >= p->len - 3                 ? t
+                                                  : (t + b) / p->doc * p->doc > b ? (t + b) / p->doc * p->doc - b
+                                                                                  : 0);
     for (int64_t b = 0; b < p->batch; b++)
         for (int64_t t = 0; t < p->len; t++)
             for (int64_t h = 0; h < p->heads; h++) exact_row(&e, 1 / sqrt((double)p->dim), b, t, h);
@@ -96,7 +107,8 @@ static void put_heads(float *to, int64_t row, int64_t offset, const double *from
         for (int64_t j = 0; j < width; j++) to[i * row + offset + j] = (float)from[i * width + j];
 }
 
-static void expect_heads(const float *got, int64_t row, int64_t offset, const double *expected, int64_t rows, int64_t width, const char *what)
+static void expect_heads(const float *got, int64_t row, int64_t offset, const double *expected, int64_t rows,
+                         int64_t width, const char *what)
 {
     double worst = 0, largest = 0.5;
     for (int64_t i = 0; i < rows; i++)
@@ -175,7 +187,8 @@ static void check_backward(const Exact *e, bool packed, const char *what)
     memcpy(c.in[6].data, e->doc_start, c.in[6].bytes);
     RunOptions run = { .want = packed ? 1u : 7u, .poison = 0xFF };
     EXPECT_OK(op_case_run(&c, &op_attention_bwd.cpu[0], &run, what));
-    const float *dq = (float *)c.out[0].data, *dk = packed ? dq : (float *)c.out[1].data, *dv = packed ? dq : (float *)c.out[2].data;
+    const float *dq = (float *)c.out[0].data, *dk = packed ? dq : (float *)c.out[1].data,
+                *dv = packed ? dq : (float *)c.out[2].data;
     expect_heads(dq, packed ? row : wq, 0, e->dq, rows, wq, what);
     expect_heads(dk, packed ? row : wk, packed ? wq : 0, e->dk, rows, wk, what);
     expect_heads(dv, packed ? row : wk, packed ? wq + wk : 0, e->dv, rows, wk, what);
@@ -217,14 +230,18 @@ static void large_scores_stay_finite(void)
 }
 
 /* One run of attention_cached over tokens [position, position + len) of the problem; kc and vc are updated. */
-static void cached_run(const Exact *e, int64_t position, int64_t len, float *kc, float *vc, int64_t cache_len, bool packed, float *o)
+static void cached_run(const Exact *e, int64_t position, int64_t len, float *kc, float *vc, int64_t cache_len,
+                       bool packed, float *o)
 {
     const Problem *p = e->p, part = { p->batch, len, p->heads, p->kv_heads, p->dim, 0 };
     AttentionAttrs attrs = attrs_of(p);
     TensorType     in[NODE_MAX_IN] = { 0 };
     OpCase         c;
     int64_t        wq = p->heads * p->dim, wk = p->kv_heads * p->dim;
-    Exact          piece = { .p = &part, .q = doubles(p->batch * len * wq), .k = doubles(p->batch * len * wk), .v = doubles(p->batch * len * wk) };
+    Exact          piece = { .p = &part,
+                             .q = doubles(p->batch * len * wq),
+                             .k = doubles(p->batch * len * wk),
+                             .v = doubles(p->batch * len * wk) };
     for (int64_t b = 0; b < p->batch; b++) {
         memcpy(piece.q + b * len * wq, e->q + (b * p->len + position) * wq, (size_t)(len * wq) * sizeof(double));
         memcpy(piece.k + b * len * wk, e->k + (b * p->len + position) * wk, (size_t)(len * wk) * sizeof(double));
@@ -244,7 +261,8 @@ static void cached_run(const Exact *e, int64_t position, int64_t len, float *kc,
     memcpy(kc, c.out[1].data, c.out[1].bytes);
     memcpy(vc, c.out[2].data, c.out[2].bytes);
     for (int64_t b = 0; b < p->batch; b++)
-        memcpy(o + (b * p->len + position) * wq, (float *)c.out[0].data + b * len * wq, (size_t)(len * wq) * sizeof(float));
+        memcpy(o + (b * p->len + position) * wq, (float *)c.out[0].data + b * len * wq,
+               (size_t)(len * wq) * sizeof(float));
     op_case_free(&c);
     free(piece.q), free(piece.k), free(piece.v);
 }
@@ -261,7 +279,8 @@ static void cache_filled_in_pieces_equals_attention_at_once(void)
             for (int64_t h = 0; h < p.heads; h++) exact_row(&e, 0.25, b, t, h);
     for (int packed = 0; packed < 2; packed++) {
         int64_t numel = p.batch * cache_len * p.kv_heads * p.dim, width = p.heads * p.dim, position = 0;
-        float  *kc = calloc((size_t)numel, 4), *vc = calloc((size_t)numel, 4), *o = calloc((size_t)(p.batch * p.len * width), 4);
+        float  *kc = calloc((size_t)numel, 4), *vc = calloc((size_t)numel, 4),
+              *o = calloc((size_t)(p.batch * p.len * width), 4);
         for (int64_t i = 0; i < numel; i++) kc[i] = vc[i] = NAN; /* what isn't written yet is never read */
         for (size_t i = 0; i < sizeof pieces / sizeof pieces[0]; position += pieces[i++])
             cached_run(&e, position, pieces[i], kc, vc, cache_len, packed, o);
@@ -287,7 +306,8 @@ static void positions_outside_the_cache_are_refused(void)
         RunOptions run = { .want = ~0u, .poison = 0xFF };
         for (int k = 0; k < 5; k++) memset(c.in[k].data, 0, c.in[k].bytes);
         for (int k = 0; k < STEP_COUNT; k++) ((int64_t *)c.in[5].data)[k] = bad[i];
-        EXPECT_FAILS(op_case_run(&c, &op_attention_cached.cpu[0], &run, "outside"), ERR_INVALID, "outside the key/value cache of 8");
+        EXPECT_FAILS(op_case_run(&c, &op_attention_cached.cpu[0], &run, "outside"), ERR_INVALID,
+                     "outside the key/value cache of 8");
     }
     op_case_free(&c);
 }

@@ -1,12 +1,13 @@
-/* gemm_run against three loops in fp64: every layout, dtype and size class, sub-matrices, and equal bits for any number of threads. */
+/* gemm_run against three loops in fp64: every layout, dtype and size class, sub-matrices, and equal bits for any number
+ * of threads. */
 #include "ops/gemm.h"
 
 #include "base/philox.h"
 #include "test.h"
 
 typedef struct Operands {
-    Gemm  gemm;
-    void *a, *b, *bias, *c;
+    Gemm   gemm;
+    void  *a, *b, *bias, *c;
     size_t c_bytes;
 } Operands;
 
@@ -21,10 +22,19 @@ static void *random_tensor(DType dtype, int64_t numel, uint64_t key)
 }
 
 /* op(a) (m,k), op(b) (k,n), c (m,n), each within rows that are `pad` wider. */
-static Operands operands(int64_t m, int64_t n, int64_t k, bool trans_a, bool trans_b, DType a, DType b, DType c, int64_t pad)
+static Operands operands(int64_t m, int64_t n, int64_t k, bool trans_a, bool trans_b, DType a, DType b, DType c,
+                         int64_t pad)
 {
-    Operands o = { .gemm = { .m = m, .n = n, .k = k, .trans_a = trans_a, .trans_b = trans_b, .alpha = 0.75f, .a_dtype = a,
-                             .b_dtype = b, .c_dtype = c, .bias_dtype = b } };
+    Operands o = { .gemm = { .m = m,
+                             .n = n,
+                             .k = k,
+                             .trans_a = trans_a,
+                             .trans_b = trans_b,
+                             .alpha = 0.75f,
+                             .a_dtype = a,
+                             .b_dtype = b,
+                             .c_dtype = c,
+                             .bias_dtype = b } };
     o.gemm.a_stride = (trans_a ? m : k) + pad;
     o.gemm.b_stride = (trans_b ? k : n) + pad;
     o.gemm.c_stride = n + pad;
@@ -65,7 +75,8 @@ static void check_product(const Operands *o, const char *what)
     double worst = 0, largest = 1;
     for (int64_t i = 0; i < o->gemm.m * o->gemm.c_stride; i++) {
         double x = vec_get(got, o->gemm.c_dtype, i), y = vec_get(expected, o->gemm.c_dtype, i);
-        if (i % o->gemm.c_stride >= o->gemm.n && x != y) test_fail(__FILE__, __LINE__, "%s: wrote beyond its columns", what);
+        if (i % o->gemm.c_stride >= o->gemm.n && x != y)
+            test_fail(__FILE__, __LINE__, "%s: wrote beyond its columns", what);
         worst = fmax(worst, isfinite(x) ? fabs(x - y) : INFINITY);
         largest = fmax(largest, fabs(y));
     }
@@ -76,13 +87,16 @@ static void check_product(const Operands *o, const char *what)
 
 static void all_layouts_and_dtypes_match_three_loops(void)
 {
-    static const int64_t sizes[][3] = { { 1, 1, 1 }, { 1, 70, 33 }, { 4, 65, 1100 }, { 5, 40, 20 }, { 130, 70, 40 }, { 17, 600, 9 }, { 40, 24, 2100 } };
+    static const int64_t sizes[][3] = { { 1, 1, 1 },     { 1, 70, 33 },  { 4, 65, 1100 }, { 5, 40, 20 },
+                                        { 130, 70, 40 }, { 17, 600, 9 }, { 40, 24, 2100 } };
     for (size_t s = 0; s < sizeof sizes / sizeof sizes[0]; s++)
         for (int bits = 0; bits < 64; bits++) {
             DType    a = bits & 1 ? DT_BF16 : DT_F32, b = bits & 2 ? DT_BF16 : DT_F32, c = bits & 4 ? DT_BF16 : DT_F32;
-            Operands o = operands(sizes[s][0], sizes[s][1], sizes[s][2], bits & 8, bits & 16, a, b, c, bits & 32 ? 5 : 0);
-            char     what[96];
-            snprintf(what, sizeof what, "%lldx%lldx%lld, case %d", (long long)o.gemm.m, (long long)o.gemm.n, (long long)o.gemm.k, bits);
+            Operands o =
+                operands(sizes[s][0], sizes[s][1], sizes[s][2], bits & 8, bits & 16, a, b, c, bits & 32 ? 5 : 0);
+            char what[96];
+            snprintf(what, sizeof what, "%lldx%lldx%lld, case %d", (long long)o.gemm.m, (long long)o.gemm.n,
+                     (long long)o.gemm.k, bits);
             o.gemm.accumulate = bits & 32;
             o.gemm.bias = bits & 8 ? o.bias : NULL;
             check_product(&o, what);
@@ -143,7 +157,8 @@ static void bits_do_not_depend_on_threads(void)
                 EXPECT_OK(pool_create(threads, &pool));
                 for (int again = 0; again < 2; again++) {
                     void *got = product(&o, pool);
-                    if (memcmp(one, got, o.c_bytes) != 0) test_fail(__FILE__, __LINE__, "size %zu: %d threads give other bits", s, threads);
+                    if (memcmp(one, got, o.c_bytes) != 0)
+                        test_fail(__FILE__, __LINE__, "size %zu: %d threads give other bits", s, threads);
                     free(got);
                 }
                 pool_destroy(pool);
@@ -154,4 +169,5 @@ static void bits_do_not_depend_on_threads(void)
 }
 
 TEST_MAIN(TEST(all_layouts_and_dtypes_match_three_loops), TEST(plain_store_does_not_read_what_was_there),
-          TEST(empty_sum_is_zero_or_what_was_there), TEST(nan_and_infinity_reach_their_rows_alone), TEST(bits_do_not_depend_on_threads))
+          TEST(empty_sum_is_zero_or_what_was_there), TEST(nan_and_infinity_reach_their_rows_alone),
+          TEST(bits_do_not_depend_on_threads))

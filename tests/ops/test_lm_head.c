@@ -38,8 +38,10 @@ static void fill_labels(int32_t *labels)
 static OpCase head_case(DType dw, bool accumulate)
 {
     OpCase     c;
-    TensorType in[NODE_MAX_IN] = { type_make(DT_F32, 1, (int64_t)ROWS), type_make(DT_F32, 2, (int64_t)ROWS, (int64_t)CHANNELS),
-                                   type_make(DT_F32, 2, (int64_t)VOCAB, (int64_t)CHANNELS), type_make(DT_I32, 1, (int64_t)ROWS) };
+    TensorType in[NODE_MAX_IN] = { type_make(DT_F32, 1, (int64_t)ROWS),
+                                   type_make(DT_F32, 2, (int64_t)ROWS, (int64_t)CHANNELS),
+                                   type_make(DT_F32, 2, (int64_t)VOCAB, (int64_t)CHANNELS),
+                                   type_make(DT_I32, 1, (int64_t)ROWS) };
     if (accumulate) in[4] = type_make(dw, 2, (int64_t)VOCAB, (int64_t)CHANNELS);
     EXPECT_OK(op_case_make(&c, &op_lm_head_loss_bwd, NULL, in));
     op_case_fill(&c, 5, (int[NODE_MAX_IN]){ 0, 0, 0, 1 });
@@ -56,7 +58,8 @@ static void expect_tensor(OpCase *c, int k, const double *expected, double toler
         worst = d <= worst ? worst : isnan(d) ? INFINITY : d;
         largest = fmax(largest, fabs(expected[i]));
     }
-    if (!(worst <= tolerance * largest)) test_fail(__FILE__, __LINE__, "output %d is off by %g of %g", k, worst, largest);
+    if (!(worst <= tolerance * largest))
+        test_fail(__FILE__, __LINE__, "output %d is off by %g of %g", k, worst, largest);
 }
 
 static void chunks_match_fp64(void)
@@ -68,7 +71,8 @@ static void chunks_match_fp64(void)
         for (int64_t row = 0; row < ROWS; row++)
             expect_row(e, (float *)c.in[1].data + row * CHANNELS, (float *)c.in[2].data, ((int32_t *)c.in[3].data)[row],
                        ((float *)c.in[0].data)[row], row);
-        for (int i = 0; accumulate && i < VOCAB * CHANNELS; i++) e->dw[i] += element(&c.node->in[4]->type, c.in[4].data, i);
+        for (int i = 0; accumulate && i < VOCAB * CHANNELS; i++)
+            e->dw[i] += element(&c.node->in[4]->type, c.in[4].data, i);
         RunOptions run = { .want = ~0u, .poison = 0xFF };
         EXPECT_OK(op_case_run(&c, &op_lm_head_loss_bwd.cpu[0], &run, "chunks"));
         expect_tensor(&c, 0, e->losses, 1e-5);
@@ -119,5 +123,5 @@ static void impossible_labels_give_nan(void)
     op_case_free(&c);
 }
 
-TEST_MAIN(TEST(chunks_match_fp64), TEST(losses_have_the_same_bits_forward_and_backward), TEST(nothing_trained_gives_zeros),
-          TEST(impossible_labels_give_nan))
+TEST_MAIN(TEST(chunks_match_fp64), TEST(losses_have_the_same_bits_forward_and_backward),
+          TEST(nothing_trained_gives_zeros), TEST(impossible_labels_give_nan))

@@ -1,6 +1,7 @@
-/* OpenBLAS chooses its kernels when the program is loaded, by CPU model, or by OPENBLAS_CORETYPE where that is set. We choose
- * again, by what the CPU can do and nothing else: AVX-512 kernels do twice the work of AVX2 ones, and neither a newer model than
- * the library knows nor a variable meant for another program's OpenBLAS may halve our speed or change the bits of a run. */
+/* OpenBLAS chooses its kernels when the program is loaded, by CPU model, or by OPENBLAS_CORETYPE where that is set. We
+ * choose again, by what the CPU can do and nothing else: AVX-512 kernels do twice the work of AVX2 ones, and neither a
+ * newer model than the library knows nor a variable meant for another program's OpenBLAS may halve our speed or change
+ * the bits of a run. */
 #include "device/cpu/blas.h"
 
 #include <openblas-pthread/cblas.h>
@@ -16,8 +17,9 @@ int  blas_thread_shutdown_(void);
 static bool cpu_has_avx512(void)
 {
     __builtin_cpu_init();
-    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
-           __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512cd");
+    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+           __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
+           __builtin_cpu_supports("avx512cd");
 }
 
 /* OpenBLAS's own start-up function, run once more under OPENBLAS_CORETYPE, its documented way of naming kernels. */
@@ -37,7 +39,8 @@ static void choose_kernels(const char *core)
 
 static void start(void)
 {
-    /* its threads go: ours call it. (The build without threads is no choice: it claims packing buffers without a lock.) */
+    /* its threads go: ours call it. (The build without threads is no choice: it claims packing buffers without a lock.)
+     */
     openblas_set_num_threads(1);
     blas_thread_shutdown_();
     const char *core = cpu_has_avx512() ? "SkylakeX" : "Haswell";
@@ -61,6 +64,6 @@ void blas_sgemm(bool trans_a, bool trans_b, int64_t m, int64_t n, int64_t k, flo
 {
     blas_init();
     if (m == 0 || n == 0) return;
-    cblas_sgemm(CblasRowMajor, trans_a ? CblasTrans : CblasNoTrans, trans_b ? CblasTrans : CblasNoTrans, (int)m, (int)n, (int)k,
-                alpha, a, (int)lda, b, (int)ldb, beta, c, (int)ldc);
+    cblas_sgemm(CblasRowMajor, trans_a ? CblasTrans : CblasNoTrans, trans_b ? CblasTrans : CblasNoTrans, (int)m, (int)n,
+                (int)k, alpha, a, (int)lda, b, (int)ldb, beta, c, (int)ldc);
 }

@@ -1,4 +1,5 @@
-/* The CPU as a device: memory is the process's own, launches run one after another at once, each spread over the thread pool. */
+/* The CPU as a device: memory is the process's own, launches run one after another at once, each spread over the thread
+ * pool. */
 #include "device/device.h"
 
 #include "base/pool.h"
@@ -121,8 +122,8 @@ static Status cpu_run(Device *device, const Launch *launches, int count, void *r
         Status status = launches[i].kernel.run(&args);
         if (status == OK) continue;
         cpu->error = status;
-        snprintf(cpu->message, sizeof cpu->message, "%s: %s", launches[i].node ? launches[i].node->op->name : launches[i].kernel.name,
-                 status_message());
+        snprintf(cpu->message, sizeof cpu->message, "%s: %s",
+                 launches[i].node ? launches[i].node->op->name : launches[i].kernel.name, status_message());
         return sticky(cpu);
     }
     return OK;

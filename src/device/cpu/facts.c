@@ -52,7 +52,7 @@ void cpu_facts(int num_threads, DeviceFacts *out)
 }
 
 enum {
-    PEAK_SIZE = 768,                   /* of a square product: three of them fit in a core's second-level cache */
+    PEAK_SIZE = 768, /* of a square product: three of them fit in a core's second-level cache */
     PEAK_PASSES = 3,
     STREAM_FLOATS = 16 * 1024 * 1024, /* 64 MiB: past the caches */
 };

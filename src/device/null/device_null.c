@@ -34,7 +34,8 @@ static Status null_facts(Device *device, DeviceFacts *out)
 
 static Status refuse(Device *device)
 {
-    FAIL(ERR_UNSUPPORTED, "device null plans for %s and runs nothing: use device cpu or cuda", ((NullDevice *)device)->facts.name);
+    FAIL(ERR_UNSUPPORTED, "device null plans for %s and runs nothing: use device cpu or cuda",
+         ((NullDevice *)device)->facts.name);
 }
 
 static Status null_kernel(const KernelArgs *args)
@@ -135,8 +136,11 @@ const char *device_null_names(void)
 
 static void gpu_facts(const GpuFacts *gpu, DeviceFacts *out)
 {
-    *out = (DeviceFacts){ .memory_bytes = (int64_t)(gpu->memory_mib - DRIVER_MIB) * 1048576, .vector_flops = gpu->fp32_tflops * 1e12,
-                          .bandwidth = gpu->gbytes_per_second * 1e9, .launch_seconds = 2e-6, .num_workers = 1 };
+    *out = (DeviceFacts){ .memory_bytes = (int64_t)(gpu->memory_mib - DRIVER_MIB) * 1048576,
+                          .vector_flops = gpu->fp32_tflops * 1e12,
+                          .bandwidth = gpu->gbytes_per_second * 1e9,
+                          .launch_seconds = 2e-6,
+                          .num_workers = 1 };
     out->gemm_flops[DT_F32] = gpu->fp32_tflops * 1e12;
     out->gemm_flops[DT_BF16] = gpu->bf16_tflops * 1e12;
     snprintf(out->name, sizeof out->name, "%s", gpu->name);
