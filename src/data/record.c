@@ -12,6 +12,8 @@
 struct Reader {
     char *const   *paths;
     int            count, next; /* the file to open next */
+    char          *name;        /* of bytes in memory: paths points here */
+    Str            bytes;
     Arena          arena;       /* RecordFiles and headers */
     RecordFile    *file;        /* the open one; NULL: none */
     FileFormat     format;
@@ -270,10 +272,12 @@ static Status open_next(Reader *reader)
     reader->line = reader->column = 1;
     reader->in_array = reader->is_over = false;
     reader->is_first = true;
+    bool is_memory = reader->name != NULL;
     if (reader->format == FILE_PARQUET)
-        TRY(parquet_open(path, &reader->parquet));
+        TRY(is_memory ? parquet_open_bytes(path, reader->bytes.data, reader->bytes.len, &reader->parquet)
+                      : parquet_open(path, &reader->parquet));
     else
-        TRY(stream_open(path, &reader->stream));
+        TRY(is_memory ? stream_open_bytes(path, reader->bytes, &reader->stream) : stream_open(path, &reader->stream));
     reader->file = file;
     return reader->format == FILE_CSV || reader->format == FILE_TSV ? read_csv_header(reader) : OK;
 }
@@ -285,6 +289,16 @@ Status reader_open(char *const *paths, int count, Reader **out_reader)
     reader->paths = paths;
     reader->count = count;
     *out_reader = reader;
+    return OK;
+}
+
+Status reader_open_bytes(const char *name, Str bytes, Reader **out_reader)
+{
+    TRY(reader_open(NULL, 1, out_reader));
+    Reader *reader = *out_reader;
+    reader->name = arena_strdup(&reader->arena, name);
+    reader->paths = &reader->name;
+    reader->bytes = bytes;
     return OK;
 }
 

@@ -38,6 +38,8 @@ NODISCARD Status reader_find_files(Arena *arena, const char *path, const char *s
 /* Reads the files in order. Formats go by ending: .jsonl .ndjson .json .csv .tsv .parquet, each also with .gz or .zst
  * (parquet not); everything else is text. The paths are borrowed. */
 NODISCARD Status reader_open(char *const *paths, int count, Reader **out_reader);
+/* The same over bytes that stay valid; the ending of `name` says the format. */
+NODISCARD Status reader_open_bytes(const char *name, Str bytes, Reader **out_reader);
 void             reader_close(Reader *reader); /* NULL is fine */
 NODISCARD Status reader_next(Reader *reader, Record *out, bool *out_has);
 

@@ -13,6 +13,7 @@
 struct Shard {
     char            *path;
     FileMap          map;
+    bool             is_mapped;
     ShardHeader      header;
     ShardInfo        info;
     const uint64_t  *mask;  /* NULL: all trained */
@@ -62,7 +63,6 @@ static Status check_index(const Shard *shard)
 
 static Status shard_load(Shard *shard)
 {
-    TRY(file_map(shard->path, &shard->map));
     FAIL_IF(shard->map.size < SHARD_HEADER_BYTES, ERR_INVALID, "%s: %zu bytes are too few for a token shard", shard->path,
             shard->map.size);
     ShardHeader *h = &shard->header;
@@ -83,26 +83,39 @@ static Status shard_load(Shard *shard)
     return check_index(shard);
 }
 
-Status shard_open(const char *path, Shard **out_shard)
+Status shard_open_bytes(const char *name, const void *data, size_t size, Shard **out_shard)
 {
     *out_shard = NULL;
     Shard *shard = calloc(1, sizeof *shard);
     if (!shard) fatal_out_of_memory(sizeof *shard);
-    shard->path = strdup(path);
-    if (!shard->path) fatal_out_of_memory(strlen(path));
+    shard->path = strdup(name);
+    if (!shard->path) fatal_out_of_memory(strlen(name));
+    shard->map = (FileMap){ data, size };
     Status status = shard_load(shard);
-    if (status != OK) {
+    if (status != OK)
         shard_close(shard);
-        return status;
-    }
-    *out_shard = shard;
-    return OK;
+    else
+        *out_shard = shard;
+    return status;
+}
+
+Status shard_open(const char *path, Shard **out_shard)
+{
+    FileMap map;
+    *out_shard = NULL;
+    TRY(file_map(path, &map));
+    Status status = shard_open_bytes(path, map.data, map.size, out_shard);
+    if (status != OK)
+        file_unmap(&map);
+    else
+        (*out_shard)->is_mapped = true;
+    return status;
 }
 
 void shard_close(Shard *shard)
 {
     if (!shard) return;
-    if (shard->map.data) file_unmap(&shard->map);
+    if (shard->is_mapped) file_unmap(&shard->map);
     free(shard->path);
     free(shard);
 }

@@ -25,6 +25,8 @@ typedef struct ShardInfo {
 
 /* Maps a shard and checks header, sizes and index. ERR_INVALID names the file and what is wrong. */
 NODISCARD Status shard_open(const char *path, Shard **out_shard);
+/* The same over bytes that stay valid, at an address that is a multiple of 8; `name` is the path in errors. */
+NODISCARD Status shard_open_bytes(const char *name, const void *data, size_t size, Shard **out_shard);
 void             shard_close(Shard *shard); /* NULL is fine */
 const ShardInfo *shard_info(const Shard *shard);
 

@@ -17,7 +17,8 @@ enum { INPUT_BYTES = 1 << 17, WINDOW_FIRST_BYTES = 1 << 18, ZSTD_WINDOW_LOG = 27
 typedef enum Coding { CODING_PLAIN, CODING_GZIP, CODING_ZSTD } Coding;
 
 struct StreamSource {
-    int           fd;
+    int           fd;     /* -1: memory */
+    Str           memory; /* not read yet */
     Coding        coding;
     z_stream      gzip;
     ZSTD_DStream *zstd;
@@ -33,9 +34,16 @@ static Status input_fill(const char *path, StreamSource *source)
 {
     if (source->input_at < source->input_end || source->input_done) return OK;
     ssize_t n;
-    do {
-        n = read(source->fd, source->input, sizeof source->input);
-    } while (n < 0 && errno == EINTR);
+    if (source->fd < 0) {
+        n = (ssize_t)(source->memory.len < sizeof source->input ? source->memory.len : sizeof source->input);
+        if (n > 0) memcpy(source->input, source->memory.data, (size_t)n);
+        source->memory.data += n;
+        source->memory.len -= (size_t)n;
+    } else {
+        do {
+            n = read(source->fd, source->input, sizeof source->input);
+        } while (n < 0 && errno == EINTR);
+    }
     FAIL_IF(n < 0, ERR_IO, "%s: cannot read: %s", path, strerror(errno));
     source->input_at = 0;
     source->input_end = (size_t)n;
@@ -132,7 +140,7 @@ Status stream_more(Stream *stream)
     return OK;
 }
 
-static Status source_init(const char *path, StreamSource *source)
+static Status source_open(const char *path, StreamSource *source)
 {
     source->fd = open(path, O_RDONLY | O_CLOEXEC);
     FAIL_IF(source->fd < 0, errno == ENOENT ? ERR_NOT_FOUND : ERR_IO, "%s: cannot open: %s", path, strerror(errno));
@@ -140,6 +148,12 @@ static Status source_init(const char *path, StreamSource *source)
     FAIL_IF(fstat(source->fd, &about) != 0, ERR_IO, "%s: cannot stat: %s", path, strerror(errno));
     FAIL_IF(S_ISDIR(about.st_mode), ERR_INVALID, "%s: is a folder, want a file", path);
     source->file_bytes = (uint64_t)about.st_size;
+    return OK;
+}
+
+/* Tells the coding by the first bytes. */
+static Status source_init(const char *path, StreamSource *source)
+{
     TRY(input_fill(path, source));
     const unsigned char *first = source->input;
     if (source->input_end >= 2 && first[0] == 0x1f && first[1] == 0x8b) {
@@ -164,14 +178,33 @@ static Status skip_byte_order_mark(Stream *stream)
     return OK;
 }
 
+static Status stream_begin(Stream *stream, Status status)
+{
+    if (status == OK) status = source_init(stream->path, stream->source);
+    if (status == OK) status = skip_byte_order_mark(stream);
+    if (status != OK) stream_close(stream);
+    return status;
+}
+
+static void stream_init(Stream *stream, const char *path)
+{
+    *stream = (Stream){ .path = path, .source = calloc(1, sizeof(StreamSource)) };
+    if (!stream->source) fatal_out_of_memory(sizeof(StreamSource));
+    stream->source->fd = -1;
+}
+
 Status stream_open(const char *path, Stream *out_stream)
 {
-    *out_stream = (Stream){ .path = path, .source = calloc(1, sizeof(StreamSource)) };
-    if (!out_stream->source) fatal_out_of_memory(sizeof(StreamSource));
-    Status status = source_init(path, out_stream->source);
-    if (status == OK) status = skip_byte_order_mark(out_stream);
-    if (status != OK) stream_close(out_stream);
-    return status;
+    stream_init(out_stream, path);
+    return stream_begin(out_stream, source_open(path, out_stream->source));
+}
+
+Status stream_open_bytes(const char *name, Str bytes, Stream *out_stream)
+{
+    stream_init(out_stream, name);
+    out_stream->source->memory = bytes;
+    out_stream->source->file_bytes = bytes.len;
+    return stream_begin(out_stream, OK);
 }
 
 void stream_close(Stream *stream)

@@ -26,6 +26,8 @@ typedef struct Stream {
 
 /* ERR_NOT_FOUND, ERR_IO. A UTF-8 byte order mark is skipped; a UTF-16 or UTF-32 one is ERR_UNSUPPORTED. */
 NODISCARD Status stream_open(const char *path, Stream *out_stream);
+/* The same over bytes that stay valid; `name` is the path in errors. */
+NODISCARD Status stream_open_bytes(const char *name, Str bytes, Stream *out_stream);
 void             stream_close(Stream *stream); /* zero-initialised is fine */
 
 /* Reads more behind data[end), or sets at_end. data may move; begin may become 0. A window of more than RECORD_MAX_BYTES
