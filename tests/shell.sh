@@ -1,0 +1,74 @@
+# For tests that drive the program: source it, call the checks, end with `finish`. $SUROGATE is the program under test; each
+# test has a folder of its own, $dir, which is removed at the end.
+# shellcheck shell=bash
+set -u
+SUROGATE=${SUROGATE:-$(pwd)/build/surogate}
+root=$(pwd)
+dir=$(mktemp -d)
+trap 'rm -rf "$dir"' EXIT
+num_passed=0
+num_failed=0
+num_skipped=0
+export root
+
+pass() { num_passed=$((num_passed + 1)); }
+fail() {
+    num_failed=$((num_failed + 1))
+    echo "FAILED: $*"
+}
+skip() {
+    num_skipped=$((num_skipped + 1))
+    echo "skipped: $*"
+}
+finish() {
+    echo "$num_passed passed, $num_failed failed, $num_skipped skipped"
+    exit $((num_failed > 0))
+}
+
+# run ARGS...: the program, with stdout in $dir/out, stderr in $dir/err, the exit status in $status.
+run() {
+    status=0
+    "$SUROGATE" "$@" > "$dir/out" 2> "$dir/err" || status=$?
+}
+
+# check NAME COMMAND...: passes when the command succeeds.
+check() {
+    local name=$1
+    shift
+    if "$@"; then pass; else fail "$name"; fi
+}
+
+# refused NAME STATUS TEXT... -- ARGS...: the program ends with the status, all texts are on stderr, nothing on stdout.
+refused() {
+    local name=$1 want=$2 text texts=()
+    shift 2
+    while [ "$1" != -- ]; do
+        texts+=("$1")
+        shift
+    done
+    shift
+    run "$@"
+    if [ "$status" != "$want" ]; then
+        fail "$name: exit $status, expected $want; stderr: $(cat "$dir/err")"
+        return
+    fi
+    for text in "${texts[@]}"; do
+        if ! grep -qF -e "$text" "$dir/err"; then
+            fail "$name: expected \"$text\" in: $(cat "$dir/err")"
+            return
+        fi
+    done
+    if [ -s "$dir/out" ]; then
+        fail "$name: something on stdout"
+        return
+    fi
+    pass
+}
+
+# A tiny model folder with a tokenizer of its own, and a text: $dir/model, $dir/text.txt.
+make_tiny() {
+    seq 1 4000 | awk '{ print "line " $1 " says " ($1 * 7919 % 1000) " and " ($1 % 7 ? "goes on" : "stops.") }' > "$dir/text.txt"
+    "$SUROGATE" tokenizer train --vocab-size 300 --out "$dir/tokenizer" "$dir/text.txt" 2> /dev/null
+    "$SUROGATE" new --arch qwen3-tiny --random --tokenizer "$dir/tokenizer" "$dir/model" hidden_size=32 intermediate_size=48 \
+        vocab_size=300 head_dim=8 "$@" 2> /dev/null
+}
