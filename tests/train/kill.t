@@ -49,7 +49,7 @@ while [ "$kills" -lt "$kills_wanted" ] && [ "$num_failed" = 0 ]; do
         pid=$!
         # The first kills may come anywhere; once there are enough the run may finish.
         if [ "$kills" -lt "$kills_wanted" ]; then
-            sleep "$(awk "BEGIN { printf \"%.4f\", $RANDOM / 32768 * $milliseconds * 0.75 / 1000 }")"
+            sleep "$(awk "BEGIN { printf \"%.4f\", $RANDOM / 32768 * $milliseconds * 0.4 / 1000 }")"
             kill -9 $pid 2> /dev/null && kills=$((kills + 1))
         fi
         wait $pid 2> /dev/null
