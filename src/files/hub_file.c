@@ -1,0 +1,293 @@
+/* One file of a repository: what it must be (HEAD), its bytes (GET, taken up again where it was cut), its checksum, its
+ * place in the cache. The lock keeps two processes from writing one blob. */
+#include "files/hub_internal.h"
+
+#include "base/log.h"
+#include "files/checksum.h"
+#include "files/file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <libgen.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { MAX_RETRY_MS = 30000, SHOW_EVERY_MS = 200 };
+
+static void sleep_ms(int64_t ms)
+{
+    struct timespec left = { ms / 1000, ms % 1000 * 1000000 };
+    while (nanosleep(&left, &left) != 0 && errno == EINTR) continue;
+}
+
+/* Before attempt `attempt` + 1; what the server asks for counts more. */
+static void wait_to_retry(const HubRepo *repo, const HttpResponse *answer, int attempt)
+{
+    int64_t ms = (int64_t)repo->options->retry_ms << (attempt < 16 ? attempt : 16);
+    if (answer->retry_after_s > 0) ms = answer->retry_after_s < MAX_RETRY_MS / 1000 ? answer->retry_after_s * 1000 : MAX_RETRY_MS;
+    sleep_ms(ms < MAX_RETRY_MS ? ms : MAX_RETRY_MS);
+}
+
+Status hub_request(HubRepo *repo, HttpRequest *request, int attempts, HttpResponse *out)
+{
+    request->token = repo->options->token;
+    for (int attempt = 0;; attempt++) {
+        Status status = http_request(repo->http, request, out);
+        if ((status == OK && !out->transient) || !out->transient || attempt + 1 >= attempts) return status;
+        log_debug("hub: %s: %s %d; trying again", request->url, status == OK ? "answer" : status_message(), out->code);
+        wait_to_retry(repo, out, attempt);
+    }
+}
+
+Status hub_check_answer(const HubRepo *repo, const char *what, const HttpResponse *r)
+{
+    const char *token = repo->options->token ? "the token that HF_TOKEN or the token file gives" : "no token (set HF_TOKEN, or write it to $HF_HOME/token)";
+    const char *kind = repo->kind == HUB_MODEL ? "" : "datasets/";
+    if (r->code >= 200 && r->code < 400) return OK;
+    bool gated = strcmp(r->error_code, "GatedRepo") == 0;
+    FAIL_IF(gated || r->code == 403, ERR_NOT_FOUND,
+            "%s: access refused (%d); accept its terms at %s/%s%s with your account, then give a token of that account. Sent: %s%s%s", what,
+            r->code, repo->options->endpoint, kind, repo->repo, token, r->error_message[0] ? ". The hub says: " : "", r->error_message);
+    FAIL_IF(r->code == 401, ERR_NOT_FOUND, "%s: there is no such repository at %s, or it is private (401). Sent: %s", what, repo->options->endpoint,
+            token);
+    FAIL_IF(r->code == 404 && strcmp(r->error_code, "RevisionNotFound") == 0, ERR_NOT_FOUND, "%s has no revision %s", repo->repo, repo->revision);
+    FAIL_IF(r->code == 404, ERR_NOT_FOUND, "%s: not found at %s (404); is the name right?", what, repo->options->endpoint);
+    FAIL(ERR_IO, "%s: %s answers %d%s%s", what, repo->options->endpoint, r->code, r->error_message[0] ? ": " : "", r->error_message);
+}
+
+bool hub_is_safe_name(const char *text)
+{
+    size_t len = strspn(text, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-");
+    return len > 0 && len <= 128 && !text[len] && text[0] != '.';
+}
+
+/* ---- what the file is ---- */
+
+/* W/"abc" -> abc; NULL when it isn't fit to be a file name. */
+static const char *plain_etag(Arena *arena, const char *etag)
+{
+    if (strncmp(etag, "W/", 2) == 0) etag += 2;
+    size_t len = strlen(etag);
+    if (len >= 2 && etag[0] == '"' && etag[len - 1] == '"') etag++, len -= 2;
+    char *text = arena_strndup(arena, etag, len);
+    return hub_is_safe_name(text) ? text : NULL;
+}
+
+Status hub_file_look(HubRepo *repo, HubFile *file)
+{
+    if (file_exists(file->pointer)) return OK;
+    HttpRequest request = { .url = file->url, .head = true, .timeout_s = repo->options->etag_timeout_s, .redirects = HTTP_WITHIN_ORIGIN };
+    HttpResponse answer;
+    const char  *what = arena_printf(repo->arena, "%s: %s", repo->repo, file->name);
+    TRY(hub_request(repo, &request, repo->options->attempts, &answer));
+    TRY(hub_check_answer(repo, what, &answer));
+    FAIL_IF(answer.commit[0] && strcmp(answer.commit, repo->commit) != 0, ERR_IO, "%s: the server gives commit %s, asked for %s", what,
+            answer.commit, repo->commit);
+    const char *etag = answer.linked_etag[0] ? answer.linked_etag : answer.etag;
+    file->etag = plain_etag(repo->arena, etag);
+    FAIL_IF(!file->etag, ERR_IO, "%s: the server gives no usable ETag (\"%s\"), so that what comes can't be checked; is %s a hub?", what, etag,
+            repo->options->endpoint);
+    file->size = answer.linked_size >= 0 ? answer.linked_size : answer.left_origin ? -1 : answer.length;
+    return OK;
+}
+
+/* ---- its bytes ---- */
+
+typedef struct Download {
+    HubRepo       *repo;
+    const HubFile *file;
+    const char    *path; /* .incomplete */
+    int            fd;
+    int64_t        have; /* bytes in the file */
+    bool           started; /* the answer's place in the file is settled */
+} Download;
+
+static int64_t now_ms(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
+
+static void show_progress(Download *d, bool last)
+{
+    HubRepo *repo = d->repo;
+    int64_t  now = now_ms(), done = repo->bytes_done + d->have;
+    if (!repo->options->progress || (!last && now - repo->last_shown_ms < SHOW_EVERY_MS)) return;
+    if (!repo->first_ms) repo->first_ms = now, repo->first_bytes = done;
+    double seconds = (double)(now - repo->first_ms) / 1000, rate = seconds > 0.5 ? (double)(done - repo->first_bytes) / seconds : 0;
+    repo->last_shown_ms = now;
+    fprintf(stderr, "\r\033[K%s: %.1f of %.1f MB, %.1f MB/s%s", d->file->name, (double)done / 1e6, (double)repo->bytes_total / 1e6, rate / 1e6,
+            last ? "\r\033[K" : "");
+    fflush(stderr);
+}
+
+static Status set_length(Download *d, int64_t length)
+{
+    FAIL_IF(ftruncate(d->fd, length) != 0 || lseek(d->fd, length, SEEK_SET) < 0, ERR_IO, "cannot write %s: %s", d->path, strerror(errno));
+    d->have = length;
+    return OK;
+}
+
+/* Appends what comes; a server that ignores the range, or starts elsewhere, starts the file over. */
+static Status take_bytes(void *context, const HttpResponse *answer, const void *data, size_t len)
+{
+    Download *d = context;
+    if (!d->started) {
+        int64_t start = answer->code == 206 ? answer->range_start : 0;
+        FAIL_IF(start != 0 && start != d->have, ERR_IO, "%s: asked for bytes from %lld, the server sends from %lld", d->file->url,
+                (long long)d->have, (long long)start);
+        if (start != d->have) TRY(set_length(d, start));
+        d->started = true;
+    }
+    FAIL_IF(d->file->size >= 0 && (int64_t)len > d->file->size - d->have, ERR_IO, "%s: more bytes come than the %lld announced", d->file->url,
+            (long long)d->file->size);
+    for (const char *p = data; len;) {
+        ssize_t n = write(d->fd, p, len);
+        if (n < 0 && errno == EINTR) continue;
+        FAIL_IF(n < 0, errno == ENOSPC ? ERR_NO_FIT : ERR_IO, "cannot write %s: %s", d->path, strerror(errno));
+        p += n;
+        len -= (size_t)n;
+        d->have += n;
+    }
+    show_progress(d, false);
+    return OK;
+}
+
+/* One GET; *out_again: nothing final, try again. */
+static Status get_once(Download *d, bool *out_again, HttpResponse *answer)
+{
+    HttpRequest request = { .url = d->file->url, .token = d->repo->options->token, .range_start = d->have, .sink = take_bytes, .context = d,
+                            .timeout_s = d->repo->options->timeout_s, .redirects = HTTP_ANYWHERE };
+    d->started = false;
+    Status status = http_request(d->repo->http, &request, answer);
+    *out_again = answer->transient;
+    if (status != OK) return status;
+    if (answer->code == 416 && d->have > 0) { /* what is here isn't the beginning of that file */
+        *out_again = true;
+        TRY(set_length(d, 0));
+        FAIL(ERR_IO, "%s: the server has no bytes from there on (416)", d->file->url);
+    }
+    TRY(hub_check_answer(d->repo, arena_printf(d->repo->arena, "%s: %s", d->repo->repo, d->file->name), answer));
+    if (!d->started) TRY(set_length(d, 0)); /* an empty body */
+    *out_again = d->file->size >= 0 && d->have < d->file->size;
+    FAIL_IF(*out_again, ERR_IO, "%s: the server sent %lld bytes of %lld", d->file->url, (long long)d->have, (long long)d->file->size);
+    return OK;
+}
+
+static Status get_bytes(Download *d)
+{
+    int64_t most = 0;
+    for (int attempt = 0;; attempt++) {
+        bool         again = false;
+        HttpResponse answer;
+        if (d->file->size >= 0 && d->have > d->file->size) TRY(set_length(d, 0));
+        if (d->file->size > 0 && d->have == d->file->size) return OK;
+        Status status = get_once(d, &again, &answer);
+        if (status == OK) return OK;
+        if (d->have > most) { /* a flaky line gets there in the end */
+            most = d->have;
+            attempt = 0;
+        }
+        if (!again || attempt + 1 >= d->repo->options->attempts)
+            return status_prefix(status, "%s: %s (%lld bytes are kept; pull again to go on)", d->repo->repo, d->file->name, (long long)d->have);
+        log_debug("hub: %s; trying again", status_message());
+        wait_to_retry(d->repo, &answer, attempt);
+    }
+}
+
+/* An ETag of 64 hex digits is a SHA-256, one of 40 the SHA-1 that git gives; others say nothing about the bytes. */
+static Status check_bytes(const Download *d, bool *out_same)
+{
+    const char *etag = d->file->etag;
+    size_t      len = strlen(etag);
+    char        hex[CHECKSUM_TEXT];
+    *out_same = true;
+    if (strspn(etag, "0123456789abcdef") != len || (len != 64 && len != 40)) return OK;
+    TRY(checksum_file(d->path, len == 64 ? CHECKSUM_SHA256 : CHECKSUM_GIT_BLOB, hex));
+    *out_same = strcmp(hex, etag) == 0;
+    return OK;
+}
+
+static Status download(Download *d)
+{
+    for (int round = 0; round < 2; round++) {
+        bool same;
+        TRY(get_bytes(d));
+        show_progress(d, true);
+        TRY(check_bytes(d, &same));
+        if (same) {
+            FAIL_IF(fsync(d->fd) != 0, ERR_IO, "cannot write %s: %s", d->path, strerror(errno));
+            return OK;
+        }
+        log_warn("%s: %s: the bytes don't have the checksum %s; downloading it again", d->repo->repo, d->file->name, d->file->etag);
+        TRY(set_length(d, 0));
+    }
+    FAIL(ERR_IO, "%s: %s: twice the bytes that came don't have the checksum %s; a proxy between here and %s may change them", d->repo->repo,
+         d->file->name, d->file->etag, d->repo->options->endpoint);
+}
+
+/* ---- its place ---- */
+
+static Status link_pointer(HubRepo *repo, const HubFile *file, const char *blob)
+{
+    char *folder = dirname(arena_strdup(repo->arena, file->pointer));
+    TRY(file_make_dirs(folder));
+    StrBuf target = { 0 };
+    strbuf_puts(&target, "../../"); /* from snapshots/COMMIT */
+    for (const char *p = file->name; *p; p++)
+        if (*p == '/') strbuf_puts(&target, "../");
+    strbuf_printf(&target, "blobs/%s", file->etag);
+    int failed = unlink(file->pointer) != 0 && errno != ENOENT; /* a pointer to a blob that was removed */
+    if (!failed) failed = symlink(target.data, file->pointer) != 0 && errno != EEXIST;
+    if (failed) failed = link(blob, file->pointer) != 0 && errno != EEXIST; /* file systems without symbolic links */
+    int error = errno;
+    strbuf_deinit(&target);
+    FAIL_IF(failed, ERR_IO, "cannot make %s: %s", file->pointer, strerror(error));
+    return OK;
+}
+
+Status hub_lock(HubRepo *repo, const char *name, const char *what, int *out_fd)
+{
+    const char *path = arena_printf(repo->arena, "%s/%s.lock", repo->locks, name);
+    TRY(file_make_dirs(repo->locks));
+    int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    FAIL_IF(fd < 0, ERR_IO, "cannot create %s: %s", path, strerror(errno));
+    if (flock(fd, LOCK_EX | LOCK_NB) != 0) {
+        if (errno == EWOULDBLOCK) log_info("%s: %s: another process is at it; waiting", repo->repo, what);
+        while (flock(fd, LOCK_EX) != 0 && errno == EINTR) continue; /* where locks don't work, work without */
+    }
+    *out_fd = fd;
+    return OK;
+}
+
+static Status pull_blob(HubRepo *repo, const HubFile *file, const char *blob)
+{
+    if (file_exists(blob)) return OK;
+    Download d = { .repo = repo, .file = file, .path = arena_printf(repo->arena, "%s.incomplete", blob) };
+    d.fd = open(d.path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    FAIL_IF(d.fd < 0, ERR_IO, "cannot create %s: %s", d.path, strerror(errno));
+    d.have = lseek(d.fd, 0, SEEK_END);
+    Status status = download(&d);
+    if (status == OK && rename(d.path, blob) != 0) status = status_fail(ERR_IO, "cannot rename to %s: %s", blob, strerror(errno));
+    close(d.fd);
+    return status;
+}
+
+Status hub_file_pull(HubRepo *repo, const HubFile *file)
+{
+    const char *blobs = arena_printf(repo->arena, "%s/blobs", repo->folder), *blob = arena_printf(repo->arena, "%s/%s", blobs, file->etag);
+    int         lock;
+    TRY(file_make_dirs(blobs));
+    TRY(hub_lock(repo, file->etag, file->name, &lock));
+    Status status = pull_blob(repo, file, blob);
+    if (status == OK) status = link_pointer(repo, file, blob);
+    close(lock);
+    if (status == OK && file->size > 0) repo->bytes_done += file->size;
+    return status;
+}
