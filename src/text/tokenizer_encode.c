@@ -91,6 +91,24 @@ static Status encode_segment(const Tokenizer *t, TokenizerScratch *scratch, Str 
     return OK;
 }
 
+static Status encode_all(const Tokenizer *t, TokenizerScratch *scratch, Str text, EncodeOptions options, TokenIds *out)
+{
+    for (size_t i = 0; options.add_special && i < t->prefix.len; i++) token_ids_push(out, t->prefix.data[i]);
+    AddedSplits *splits = &scratch->splits[0];
+    added_split(&t->added[0], &t->table, text, options.plain_special, splits);
+    for (size_t i = 0; i < splits->len; i++) {
+        AddedSplit split = splits->data[i];
+        if (split.id >= 0) {
+            token_ids_push(out, split.id);
+        } else {
+            Str part = { text.data + split.start, split.end - split.start };
+            TRY(encode_segment(t, scratch, part, split.start == 0, options.plain_special, out));
+        }
+    }
+    for (size_t i = 0; options.add_special && i < t->suffix.len; i++) token_ids_push(out, t->suffix.data[i]);
+    return OK;
+}
+
 Status tokenizer_encode(const Tokenizer *t, TokenizerScratch *scratch, const char *text, size_t len,
                         EncodeOptions options, TokenIds *out)
 {
@@ -101,18 +119,8 @@ Status tokenizer_encode(const Tokenizer *t, TokenizerScratch *scratch, const cha
         utf8_append_repaired(&scratch->repaired, text, len);
         all = (Str){ scratch->repaired.data, scratch->repaired.len };
     }
-    for (size_t i = 0; options.add_special && i < t->prefix.len; i++) token_ids_push(out, t->prefix.data[i]);
-    AddedSplits *splits = &scratch->splits[0];
-    added_split(&t->added[0], &t->table, all, options.plain_special, splits);
-    for (size_t i = 0; i < splits->len; i++) {
-        AddedSplit split = splits->data[i];
-        if (split.id >= 0) {
-            token_ids_push(out, split.id);
-        } else {
-            Str part = { all.data + split.start, split.end - split.start };
-            TRY(encode_segment(t, scratch, part, split.start == 0, options.plain_special, out));
-        }
-    }
-    for (size_t i = 0; options.add_special && i < t->suffix.len; i++) token_ids_push(out, t->suffix.data[i]);
-    return OK;
+    TokenIds ids = *out; /* a copy on our stack: the caller's may share its cache line with another thread's */
+    Status   status = encode_all(t, scratch, all, options, &ids);
+    *out = ids;
+    return status;
 }
