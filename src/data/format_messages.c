@@ -125,7 +125,7 @@ static Status add_message(MessageList *list, const DatasetOptions *options, cons
     FAIL_IF(!json_get_str(from, role_name, &role), ERR_INVALID, "message %u has no \"%s\"", number, role_name);
     const JsonValue *calls = json_get(from, "tool_calls");
     bool             is_call = strcmp(role, "function_call") == 0;
-    FAIL_IF(!content && !calls, ERR_INVALID, "message %u has no \"%s\"", number, content_name ? content_name : is_sharegpt ? "value" : "content");
+    FAIL_IF(!content && (!calls || is_call), ERR_INVALID, "message %u has no \"%s\"", number, content_name ? content_name : is_sharegpt ? "value" : "content");
     JsonValue *message = message_push(list, usual_role(role), (Str){ "", 0 });
     if (content && content->type != JSON_NULL && !is_call) {
         FAIL_IF(content->type != JSON_STRING && content->type != JSON_ARRAY, ERR_INVALID, "message %u: content is %s, want a text",

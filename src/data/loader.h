@@ -16,7 +16,7 @@ typedef enum LoaderMode {
 } LoaderMode;
 
 /* A sample longer than seq_len (LOADER_PACKED and LOADER_PADDED). */
-typedef enum LongSamples { LONG_TRUNCATE, LONG_SPLIT, LONG_DROP } LongSamples;
+typedef enum LongSamples { LONG_TRUNCATE, LONG_SPLIT, LONG_DROP, LONG_ERROR } LongSamples;
 
 /* Which documents: all, or one side of the validation split. */
 typedef enum LoaderPart { PART_ALL, PART_TRAIN, PART_VALIDATION } LoaderPart;

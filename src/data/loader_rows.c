@@ -118,6 +118,7 @@ static void cut_document(Cutter *cutter, Span whole, bool keep)
         keep_sample(cutter, whole, keep);
         return;
     case LONG_DROP:
+    case LONG_ERROR: /* rows_init turns the count into an error */
         stats->num_dropped_long += keep;
         stats->tokens_cut += keep ? whole.count : 0;
         cutter->next_id++;
@@ -384,6 +385,9 @@ Status rows_init(Rows *rows, const LoaderOptions *options, const LoaderSource *s
     int64_t next_id = 0, id_base = 0;
     for (int s = 0; s < num_sources; s++) TRY(source_init(rows, s, &sources[s], &next_id, &id_base));
     count_rows(rows);
+    FAIL_IF(options->long_samples == LONG_ERROR && rows->stats.num_dropped_long > 0, ERR_INVALID,
+            "%" PRId64 " of %" PRId64 " samples are longer than sequence_len %d", rows->stats.num_dropped_long,
+            rows->stats.num_documents, options->seq_len);
     const LoaderStats *stats = &rows->stats;
     const char        *part = options->part == PART_VALIDATION ? "validation" : "training";
     FAIL_IF(stats->rows_per_epoch == 0 || stats->num_trained == 0, ERR_INVALID,

@@ -10,6 +10,11 @@ static int64_t floor_div(int64_t a, int64_t b)
     return a / b - (a % b < 0);
 }
 
+static int64_t floor_mod(int64_t a, int64_t b)
+{
+    return a % b + (a % b < 0 ? b : 0);
+}
+
 /* Proleptic Gregorian date of a day counted from 1970-01-01 (Howard Hinnant, "chrono-compatible low-level date
  * algorithms": eras of 400 years that start in March). */
 static void write_date(StrBuf *out, int64_t day)
@@ -49,7 +54,7 @@ static void write_timestamp(StrBuf *out, int64_t value, int32_t unit)
     strbuf_putc(out, '"');
     write_date(out, day);
     strbuf_putc(out, 'T');
-    write_time(out, (value - day * a_day) * (1000000000 / units_a_second(unit)));
+    write_time(out, floor_mod(value, a_day) * (1000000000 / units_a_second(unit)));
     strbuf_puts(out, "Z\"");
 }
 
@@ -64,7 +69,7 @@ static void write_int96(StrBuf *out, const char *bytes)
     strbuf_putc(out, '"');
     write_date(out, (int64_t)day - 2440588 + over);
     strbuf_putc(out, 'T');
-    write_time(out, nanos - over * 86400000000000);
+    write_time(out, floor_mod(nanos, 86400000000000));
     strbuf_puts(out, "Z\"");
 }
 
@@ -139,7 +144,7 @@ static void write_integer(StrBuf *out, const ParquetNode *leaf, int64_t value)
         return;
     case PQ_TIME: {
         int64_t second = units_a_second(leaf->unit), a_day = 86400 * second;
-        int64_t of_day = value - floor_div(value, a_day) * a_day;
+        int64_t of_day = floor_mod(value, a_day);
         strbuf_putc(out, '"');
         write_time(out, of_day * (1000000000 / second));
         strbuf_putc(out, '"');

@@ -2,6 +2,7 @@
 #include "data/record.h"
 #include "data/record_internal.h"
 #include "files/file.h"
+#include "files/hub.h"
 
 #include <dirent.h>
 #include <glob.h>
@@ -135,7 +136,12 @@ Status reader_find_files(Arena *arena, const char *path, const char *split, char
     } else if (file_exists(path)) {
         push_path(&list, path);
     } else {
-        FAIL_IF(!strpbrk(path, "*?["), ERR_NOT_FOUND, "%s: no such file or folder", path);
+        StrBuf local = { 0 };
+        Status status = strpbrk(path, "*?[") ? OK : hub_local_path(HUB_DATASET, path, &local);
+        if (local.len) path = arena_strdup(arena, strbuf_cstr(&local));
+        strbuf_deinit(&local);
+        TRY(status);
+        if (file_is_dir(path)) return reader_find_files(arena, path, split, out_paths, out_count);
         TRY(find_glob(&list, path));
     }
     *out_paths = list.paths;

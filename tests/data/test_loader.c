@@ -156,6 +156,10 @@ static void splitting_loses_no_label(void)
                                                       .batch_size = 1 });
     EXPECT_INT(loader_stats(drop)->num_dropped_long, 7);
     EXPECT_INT(loader_stats(drop)->num_tokens, 5 + 3 + 2 + 6);
+    LoaderSource  source = { .shards = &set };
+    LoaderOptions strict = { .mode = LOADER_PACKED, .long_samples = LONG_ERROR, .seq_len = 7, .batch_size = 1 };
+    Loader       *none;
+    EXPECT_FAILS(loader_create(&strict, &source, 1, &none), ERR_INVALID, "7 of 12 samples are longer than sequence_len 7");
     loader_destroy(split);
     loader_destroy(drop);
     shard_set_close(&set);
