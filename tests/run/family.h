@@ -64,13 +64,13 @@ __attribute__((unused)) static const int32_t *fixture_ints(const Family *f, cons
     return t ? t->data : NULL;
 }
 
-/* The fixture's config and module, compiled with `options` on the CPU with `threads`. */
-__attribute__((unused)) static void family_open(Family *f, const char *name, const char *config_file, CompileOptions *options,
-                                                int threads)
+/* The fixture's config and module, compiled with `options` for `device`, which family_close destroys. */
+__attribute__((unused)) static void family_open_on(Family *f, const char *name, const char *config_file, CompileOptions *options,
+                                                   Device *device)
 {
     char path[512];
     Str  text;
-    *f = (Family){ 0 };
+    *f = (Family){ .device = device };
     snprintf(f->dir, sizeof f->dir, "tests/fixtures/families/%s", name);
     snprintf(path, sizeof path, "%s/expected.safetensors", f->dir);
     EXPECT_OK(st_open(path, &f->expected));
@@ -87,13 +87,28 @@ __attribute__((unused)) static void family_open(Family *f, const char *name, con
     const char      *ir = ir_shipped_module(architectures->items[0].string.data, &len);
     IrModule        *module;
     EXPECT_OK(ir_module_parse(&f->arena, name, ir, len, &module));
-    EXPECT_OK(device_cpu_create(threads, &f->device));
     options->verify = true;
-    options->num_workers = threads;
     Status status = compile_plan(&f->arena, module, &config, path, options, f->device, &f->plan);
     EXPECT_OK(status);
     if (status != OK) exit(1);
     EXPECT_OK(session_create(f->plan, f->device, &f->session));
+}
+
+/* The same on the CPU with `threads`; or, built with FAMILY_CUDA, on the first GPU, without which the test is skipped. */
+__attribute__((unused)) static void family_open(Family *f, const char *name, const char *config_file, CompileOptions *options,
+                                                int threads)
+{
+    Device *device = NULL;
+#ifdef FAMILY_CUDA
+    if (device_cuda_create(0, &device) != OK) {
+        printf("%s\n0 passed, 0 failed, 1 skipped\n", status_message());
+        exit(0);
+    }
+#else
+    EXPECT_OK(device_cpu_create(threads, &device));
+#endif
+    options->num_workers = threads;
+    family_open_on(f, name, config_file, options, device);
 }
 
 __attribute__((unused)) static void family_close(Family *f)

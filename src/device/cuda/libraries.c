@@ -186,14 +186,19 @@ static Status open_cudnn(CudaLibraries *lib)
 #define X(name) TRY(resolve(handle, #name, lib->cudnn_path, &lib->name));
     CUDNN_FUNCTIONS(X)
 #undef X
-    cudnnStatus_t status = lib->cudnnCreate(&lib->dnn);
-    if (status != CUDNN_STATUS_SUCCESS) {
-        cuda_host_log("cuDNN (%s) doesn't work here: %s; our own attention kernels are used", lib->cudnn_path, lib->cudnnGetErrorString(status));
-        lib->dnn = NULL;
-        return OK;
-    }
     lib->cudnn_version = lib->cudnnGetVersion();
     return OK;
+}
+
+cudnnHandle_t cuda_cudnn_handle(CudaLibraries *lib)
+{
+    if (!lib->cudnn_version || lib->dnn) return lib->dnn;
+    cudnnStatus_t status = lib->cudnnCreate(&lib->dnn);
+    if (status == CUDNN_STATUS_SUCCESS) return lib->dnn;
+    cuda_host_log("cuDNN (%s) doesn't work here: %s; our own attention kernels are used", lib->cudnn_path, lib->cudnnGetErrorString(status));
+    lib->dnn = NULL;
+    lib->cudnn_version = 0;
+    return NULL;
 }
 #endif
 

@@ -42,3 +42,6 @@ typedef struct CudaLibraries {
 /* cuBLASLt must be there (the message says where it was looked for); cuDNN may be absent. */
 NODISCARD Status cuda_libraries_open(CudaLibraries *out);
 void             cuda_libraries_close(CudaLibraries *lib);
+#if HAVE_CUDNN
+cudnnHandle_t cuda_cudnn_handle(CudaLibraries *lib); /* made at first use; NULL: absent */
+#endif

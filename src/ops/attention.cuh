@@ -1,0 +1,85 @@
+/* What the CUDA attention kernels share: where heads lie, from types and views. */
+#pragma once
+
+#include "device/cuda/vec.cuh"
+#include "ops/attrs.h"
+
+/* Vectors of D elements: head h of token t of batch row b begins at element b * batch_stride + t * token_stride + h * D. */
+typedef struct Heads {
+    void   *data;
+    int64_t batch_stride, token_stride;
+} Heads;
+
+typedef struct AttentionDims {
+    int            batch, len, num_heads, num_kv_heads, dim, group;
+    float          scale;
+    DType          dtype;      /* of q; kernels want the others the same, unless they say otherwise */
+    Heads          q, k, v, o; /* k, v: the cache where there is one */
+    float         *lse;        /* (B,H,T); NULL: not wanted */
+    const int32_t *doc_start;  /* (B,T); NULL: 0 */
+    const int64_t *step;       /* query t is key number step[STEP_POSITION] + t; NULL: t */
+    int            key_len;    /* rows of k and v */
+    /* backward */
+    Heads          grad_o, dq, dk, dv; /* data NULL: not wanted */
+    const float   *delta;              /* (B,H,T) sum over D of do o */
+} AttentionDims;
+
+static inline AttentionDims attention_dims(const AttentionAttrs *attrs, const TensorType *q)
+{
+    AttentionDims a = {};
+    a.batch = (int)q->dim[0], a.len = a.key_len = (int)q->dim[1];
+    a.num_heads = (int)attrs->num_heads, a.num_kv_heads = (int)attrs->num_kv_heads, a.dim = (int)attrs->head_dim;
+    a.group = a.num_heads / a.num_kv_heads;
+    a.scale = attrs->scale != 0 ? (float)attrs->scale : 1.0f / sqrtf((float)a.dim);
+    a.dtype = q->dtype;
+    return a;
+}
+
+/* A dense tensor (B,T,heads,D). */
+static inline Heads heads_of(const TensorView *view)
+{
+    int64_t row = view->type.dim[2] * view->type.dim[3];
+    Heads   h = { view->data, view->type.dim[1] * row, row };
+    return h;
+}
+
+/* q, k, v of three views: the first packed, or each its own (data NULL: absent). */
+static inline void heads_of_qkv(const AttentionDims *a, const TensorView *views, Heads *q, Heads *k, Heads *v)
+{
+    if (views[0].type.ndim == 4) {
+        *q = heads_of(&views[0]);
+        *k = heads_of(&views[1]);
+        *v = heads_of(&views[2]);
+        return;
+    }
+    int64_t row = (int64_t)(a->num_heads + 2 * a->num_kv_heads) * a->dim, size = dtype_bytes(views[0].type.dtype);
+    Heads   h = { views[0].data, a->len * row, row };
+    *q = *k = *v = h;
+    k->data = (char *)h.data + a->num_heads * a->dim * size;
+    v->data = (char *)h.data + (a->num_heads + a->num_kv_heads) * a->dim * size;
+}
+
+/* Same dtype for all float tensors of a node (f32 lse aside). */
+static inline bool attention_one_dtype(const Node *node, int first_in)
+{
+    DType dtype = node->in[first_in]->type.dtype;
+    for (int i = 0; i < node->num_in; i++) {
+        const Value *value = node->in[i];
+        bool         is_lse = value && value->type.ndim == 3 && i != first_in;
+        if (value && !is_lse && (DT_SET(value->type.dtype) & DT_SET_FLOAT) && value->type.dtype != dtype) return false;
+    }
+    return true;
+}
+
+/* Forward and backward for any head dim up to ATTENTION_MOST_DIM (attention_simt.cu, a compilation unit of its own). The workspace
+ * of backward holds delta. */
+enum { ATTENTION_MOST_DIM = 256 };
+Status attention_simt_forward(const AttentionDims *a, cudaStream_t stream);
+Status attention_simt_backward(const AttentionDims *a, cudaStream_t stream);
+/* delta[b,h,t] = sum over D of do o. */
+Status attention_delta(const AttentionDims *a, float *delta, cudaStream_t stream);
+
+static inline size_t attention_delta_bytes(const AttentionDims *a)
+{
+    return ((size_t)a->batch * a->num_heads * a->len * sizeof(float) + 255) / 256 * 256;
+}
