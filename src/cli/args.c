@@ -2,6 +2,7 @@
 #include "cli/cli.h"
 
 #include "base/log.h"
+#include "config/options.h"
 #include "files/file.h"
 
 #include <dirent.h>
@@ -35,13 +36,23 @@ static Status unknown_flag(const CliArgs *args, const Flag *flags, size_t num_fl
          near ? ", did you mean " : "", near ? near : "", near ? "?" : "", args->command);
 }
 
-static Status set_flag(const CliArgs *args, const Flag *flag, const char *value)
+/* One more item; the list stays small. */
+static void push_text(Arena *arena, StrList *list, const char *text)
+{
+    const char **items = arena_array(arena, const char *, list->count + 1);
+    if (list->count) memcpy(items, list->items, list->count * sizeof *items);
+    items[list->count] = text;
+    *list = (StrList){ items, list->count + 1 };
+}
+
+static Status set_flag(CliArgs *args, const Flag *flag, const char *value)
 {
     char *end = NULL;
     errno = 0;
     switch (flag->kind) {
     case FLAG_SWITCH: *(bool *)flag->out = true; return OK;
     case FLAG_TEXT: *(const char **)flag->out = value; return OK;
+    case FLAG_LIST: push_text(&args->arena, flag->out, value); return OK;
     case FLAG_INT: *(int64_t *)flag->out = strtoll(value, &end, 10); break;
     case FLAG_FLOAT: *(double *)flag->out = strtod(value, &end); break;
     }
@@ -58,7 +69,7 @@ static const Flag *find_flag(const Flag *flags, size_t num_flags, const char *wo
     return NULL;
 }
 
-static Status read_flag(const CliArgs *args, const Flag *flag, int *at)
+static Status read_flag(CliArgs *args, const Flag *flag, int *at)
 {
     const char *word = args->argv[*at], *equals = strchr(word, '=');
     if (flag->kind == FLAG_SWITCH) {
@@ -103,10 +114,10 @@ Status cli_want_words(const CliArgs *args, size_t count)
     return OK;
 }
 
-Status cli_config(const CliArgs *args, Config *out_config)
+static Status load_config(const char *const *words, size_t count, Config *out_config)
 {
     StrBuf problems = { 0 };
-    Status status = config_load_args(args->words, args->num_words, out_config, &problems);
+    Status status = config_load_args(words, count, out_config, &problems);
     if (status != OK && problems.len) {
         fprintf(stderr, "%s%s", strbuf_cstr(&problems), problems.data[problems.len - 1] == '\n' ? "" : "\n");
         status_clear();
@@ -114,6 +125,25 @@ Status cli_config(const CliArgs *args, Config *out_config)
     if (status == OK && out_config->notes && out_config->notes[0]) fprintf(stderr, "%s", out_config->notes);
     strbuf_deinit(&problems);
     return status;
+}
+
+Status cli_config(const CliArgs *args, Config *out_config)
+{
+    return load_config(args->words, args->num_words, out_config);
+}
+
+Status cli_dataset_config(CliArgs *args, const char *path, size_t first, Config *out_config)
+{
+    size_t       count = 1;
+    const char **words = arena_array(&args->arena, const char *, args->num_words + 1);
+    words[0] = arena_printf(&args->arena, "datasets.0.path=%s", path);
+    for (size_t i = first; i < args->num_words; i++) {
+        const char *word = args->words[i], *equals = strchr(word, '=');
+        FAIL_IF(!equals, ERR_INVALID, "argument \"%.200s\": expected a key of a dataset, as type=conversation", word);
+        const char *key = arena_strndup(&args->arena, word, strcspn(word, "=."));
+        words[count++] = option_find(SCOPE_run, key) ? word : arena_printf(&args->arena, "datasets.0.%s", word);
+    }
+    return load_config(words, count, out_config);
 }
 
 Status cli_print(const StrBuf *text)

@@ -5,9 +5,9 @@
 #include "base/strbuf.h"
 #include "config/config.h"
 
-typedef enum FlagKind { FLAG_SWITCH, FLAG_TEXT, FLAG_INT, FLAG_FLOAT } FlagKind;
+typedef enum FlagKind { FLAG_SWITCH, FLAG_TEXT, FLAG_INT, FLAG_FLOAT, FLAG_LIST } FlagKind;
 
-/* One flag of a command. `out`: bool *, const char **, int64_t *, double *. */
+/* One flag of a command. `out`: bool *, const char **, int64_t *, double *, StrList * (a flag that may come several times). */
 typedef struct Flag {
     const char *name;  /* "--text" */
     FlagKind    kind;
@@ -30,6 +30,9 @@ typedef struct CliArgs {
 /* --help prints help on stdout and sets *out_done. Flags take "--x value" and "--x=value". `config`: words may be a run file,
  * --config and key=value, which config_load_args reads; else an unknown flag is ERR_INVALID with the nearest name. */
 NODISCARD Status cli_parse(CliArgs *args, const Flag *flags, size_t num_flags, bool config, bool *out_done);
+
+/* The dataset keys (type=text) and run keys among the words from `first` on, over defaults, with one dataset of that path. */
+NODISCARD Status cli_dataset_config(CliArgs *args, const char *path, size_t first, Config *out_config);
 
 /* Exactly `count` words, else ERR_INVALID that shows the command's arguments. */
 NODISCARD Status cli_want_words(const CliArgs *args, size_t count);

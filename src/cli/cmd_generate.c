@@ -2,6 +2,7 @@
 #include "cli/cli.h"
 
 #include "base/log.h"
+#include "infer/chat.h"
 #include "infer/generate.h"
 #include "infer/infer_model.h"
 #include "train/signals.h"
@@ -14,7 +15,7 @@ typedef struct GenerateArgs {
     const char   *prompt, *prompt_file, *adapter;
     int64_t       max_tokens, threads, seed;
     SampleOptions sample;
-    bool          ignore_eos;
+    bool          ignore_eos, chat;
 } GenerateArgs;
 
 /* Writes what a token completes. */
@@ -75,6 +76,18 @@ static Status generate_text(InferModel *infer, const GenerateArgs *g, const Toke
     return status;
 }
 
+/* The prompt as a user's message, laid out by the folder's template. */
+static Status encode_question(InferModel *infer, Str question, TokenIds *ids)
+{
+    Template *tmpl;
+    FAIL_IF(!infer->tokenizer, ERR_NOT_FOUND, "%s has no tokenizer.json", infer->tokenizer_dir);
+    TRY(template_load(infer->tokenizer_dir, NULL, false, &tmpl));
+    FAIL_IF(!tmpl, ERR_NOT_FOUND, "--chat: %s has no chat template (chat_template.jinja)", infer->tokenizer_dir);
+    Status status = chat_encode(tmpl, infer->tokenizer, infer->scratch, question, ids);
+    template_destroy(tmpl);
+    return status;
+}
+
 static Status run(CliArgs *args, const GenerateArgs *g)
 {
     InferModel infer;
@@ -82,7 +95,7 @@ static Status run(CliArgs *args, const GenerateArgs *g)
     Str        prompt = str_of(g->prompt ? g->prompt : "");
     if (g->prompt_file) TRY(file_read(&args->arena, g->prompt_file, 1 << 28, &prompt));
     Status status = infer_open(&infer, args->words[0], g->adapter, (int)g->threads);
-    if (status == OK) status = infer_encode(&infer, prompt.data, prompt.len, &ids);
+    if (status == OK) status = g->chat ? encode_question(&infer, prompt, &ids) : infer_encode(&infer, prompt.data, prompt.len, &ids);
     if (status == OK) status = generate_text(&infer, g, &ids);
     token_ids_deinit(&ids);
     infer_close(&infer);
@@ -96,6 +109,7 @@ Status cmd_generate(CliArgs *args)
     const Flag   flags[] = {
           { "--prompt", FLAG_TEXT, &g.prompt, "TEXT", "what the text starts with (it isn't printed again)" },
           { "--prompt-file", FLAG_TEXT, &g.prompt_file, "FILE", "the same from a file" },
+          { "--chat", FLAG_SWITCH, &g.chat, NULL, "the prompt is a question, laid out by the folder's chat template" },
           { "--max-tokens", FLAG_INT, &g.max_tokens, "N", "most tokens to generate (128)" },
           { "--temperature", FLAG_FLOAT, &g.sample.temperature, "T", "0: always the likeliest token (0.8)" },
           { "--top-k", FLAG_INT, &g.sample.top_k, "N", "choose among the N likeliest; 0: all (0)" },

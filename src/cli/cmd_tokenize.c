@@ -1,10 +1,26 @@
 /* surogate tokenize run.yaml: the shards that pt would make at its start. */
 #include "cli/cli.h"
 
+#include "cli/inspect_view.h"
 #include "model/hf_model.h"
 #include "train/run_data.h"
 
-static Status tokenize(Arena *arena, const Config *config)
+static Status show(const Config *config, const Tokenizer *tokenizer, const char *dir)
+{
+    Template *tmpl;
+    TRY(run_data_template(config, dir, &tmpl));
+    InspectView view = { .rows = 3, .seq_len = (int32_t)config->sequence_len };
+    Status      status = OK;
+    for (size_t i = 0; i < config->datasets.count && status == OK; i++) {
+        DatasetOptions options = run_data_options(config, &config->datasets.items[i]);
+        TokenizeJob    job = { .dataset = &options, .tokenizer = tokenizer, .tmpl = tmpl };
+        status = inspect_view_print(&job, &view);
+    }
+    if (tmpl) template_destroy(tmpl);
+    return status;
+}
+
+static Status tokenize(Arena *arena, const Config *config, bool debug)
 {
     HfModel   *model;
     Tokenizer *tokenizer;
@@ -14,19 +30,21 @@ static Status tokenize(Arena *arena, const Config *config)
     if (file_exists(arena_printf(arena, "%s/config.json", config->model))) TRY(hf_model_open(arena, config->model, &model));
     TRY(tokenizer_load(dir, &tokenizer));
     Status status = run_data_tokenize(config, tokenizer, dir);
+    if (status == OK && debug) status = show(config, tokenizer, dir);
     tokenizer_destroy(tokenizer);
     return status;
 }
 
 Status cmd_tokenize(CliArgs *args)
 {
-    bool done;
-    TRY(cli_parse(args, NULL, 0, true, &done));
+    bool       debug = false, done;
+    const Flag flags[] = { { "--debug", FLAG_SWITCH, &debug, NULL, "then show rows with their trained tokens, lengths and packing" } };
+    TRY(cli_parse(args, flags, 1, true, &done));
     if (done) return OK;
     Config config;
     Arena  arena = { 0 };
     TRY(cli_config(args, &config));
-    Status status = tokenize(&arena, &config);
+    Status status = tokenize(&arena, &config, debug);
     arena_deinit(&arena);
     config_deinit(&config);
     return status;

@@ -3,17 +3,20 @@
 
 #include "base/log.h"
 #include "files/file.h"
+#include "infer/chat.h"
 #include "infer/generate.h"
+#include "train/run_data.h"
 
 #include <string.h>
 
-void samples_init(Samples *samples, const Config *config)
+void samples_init(Samples *samples, const Config *config, bool chat)
 {
-    *samples = (Samples){ .config = config };
+    *samples = (Samples){ .config = config, .chat = chat };
 }
 
 void samples_deinit(Samples *samples)
 {
+    if (samples->tmpl) template_destroy(samples->tmpl);
     if (samples->scratch) tokenizer_scratch_destroy(samples->scratch);
     if (samples->tokenizer) tokenizer_destroy(samples->tokenizer);
 }
@@ -26,6 +29,7 @@ static bool keep_id(void *context, int32_t id)
 
 static Status encode_prompt(Samples *s, const char *prompt, TokenIds *ids)
 {
+    if (s->tmpl && *prompt) return chat_encode(s->tmpl, s->tokenizer, s->scratch, str_of(prompt), ids);
     EncodeOptions options = { .add_special = true };
     TRY(tokenizer_encode(s->tokenizer, s->scratch, prompt, strlen(prompt), options, ids));
     int32_t eos = tokenizer_eos_id(s->tokenizer);
@@ -59,8 +63,10 @@ Status samples_generate(void *context, Session *session, int64_t step, Metrics *
 {
     Samples *s = context;
     if (!s->tokenizer) {
-        TRY(tokenizer_load(s->config->tokenizer ? s->config->tokenizer : s->config->model, &s->tokenizer));
+        const char *dir = s->config->tokenizer ? s->config->tokenizer : s->config->model;
+        TRY(tokenizer_load(dir, &s->tokenizer));
         s->scratch = tokenizer_scratch_create(s->tokenizer);
+        if (s->chat) TRY(run_data_template(s->config, dir, &s->tmpl));
     }
     for (int i = 0; i < s->config->generate_samples; i++) {
         size_t      count = s->config->sample_prompts.count;

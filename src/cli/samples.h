@@ -2,6 +2,7 @@
 #pragma once
 
 #include "config/config.h"
+#include "text/template.h"
 #include "text/tokenizer.h"
 #include "train/trainer.h"
 
@@ -9,9 +10,12 @@ typedef struct Samples {
     const Config     *config;
     Tokenizer        *tokenizer; /* opened at the first use */
     TokenizerScratch *scratch;
+    Template         *tmpl; /* NULL: prompts are fed as they stand */
+    bool              chat;
 } Samples;
 
-void samples_init(Samples *samples, const Config *config);
+/* chat: prompts are questions, laid out by the chat template. */
+void samples_init(Samples *samples, const Config *config, bool chat);
 void samples_deinit(Samples *samples);
 
 /* TrainHooks.sample; context is a Samples. */

@@ -46,7 +46,7 @@ static const char *mapped(const StrMap *map, const char *key)
     return NULL;
 }
 
-static DatasetOptions dataset_options(const Config *config, const Dataset *d)
+DatasetOptions run_data_options(const Config *config, const Dataset *d)
 {
     return (DatasetOptions){
         .path = d->path, .split = d->split, .type = dataset_type(d->type), .samples = d->samples, .text_field = d->text_field,
@@ -70,13 +70,18 @@ typedef struct Tokenizing {
     Arena            arena;
 } Tokenizing;
 
-static Status load_template(Tokenizing *t, const char *tokenizer_dir)
+Status run_data_template(const Config *config, const char *tokenizer_dir, Template **out_template)
 {
-    const char *given = t->config->chat_template;
-    if (!given) return template_load(tokenizer_dir, NULL, false, &t->tmpl);
-    Str text = str_of(given);
-    if (!strchr(given, '{')) TRY(file_read(&t->arena, given, MAX_TEMPLATE_BYTES, &text));
-    return template_parse(strchr(given, '{') ? "chat_template" : given, text.data, text.len, &t->tmpl);
+    const char *given = config->chat_template;
+    *out_template = NULL;
+    if (!given) return template_load(tokenizer_dir, NULL, false, out_template);
+    if (strchr(given, '{')) return template_parse("chat_template", given, strlen(given), out_template);
+    Arena  arena = { 0 };
+    Str    text;
+    Status status = file_read(&arena, given, MAX_TEMPLATE_BYTES, &text);
+    if (status == OK) status = template_parse(given, text.data, text.len, out_template);
+    arena_deinit(&arena);
+    return status;
 }
 
 static bool show_progress(void *context, int64_t rows, int64_t tokens, double fraction)
@@ -92,7 +97,8 @@ static void report(const char *path, const TokenizeReport *r)
 {
     log_info("%s: %s, %lld documents, %lld tokens%s", path, r->format, (long long)r->num_documents, (long long)r->num_tokens,
              r->was_cached ? " (cached)" : "");
-    if (r->num_bad_rows) log_warn("%s: %lld bad rows were skipped; the first: %s", path, (long long)r->num_bad_rows, r->examples[0]);
+    if (r->num_bad_rows) log_warn("%s: %lld bad rows were skipped%s", path, (long long)r->num_bad_rows, r->num_examples ? ", the first:" : "");
+    for (int i = 0; i < r->num_examples; i++) log_info("  %s", r->examples[i]);
     if (r->num_untrained) log_warn("%s: %lld rows without a trained token were left out", path, (long long)r->num_untrained);
     if (r->num_without_stop)
         log_warn("%s: %lld trained turns end without a stop token: the model won't learn to stop there", path, (long long)r->num_without_stop);
@@ -100,7 +106,7 @@ static void report(const char *path, const TokenizeReport *r)
 
 static Status tokenize_one(Tokenizing *t, const Dataset *dataset, TokenizeReport *out)
 {
-    DatasetOptions options = dataset_options(t->config, dataset);
+    DatasetOptions options = run_data_options(t->config, dataset);
     FAIL_IF(!options.path, ERR_INVALID, "datasets: an item has no path");
     TokenizeJob job = { .dataset = &options, .tokenizer = t->tokenizer, .tmpl = t->tmpl, .cache_dir = t->cache_dir,
                         .num_threads = (int)t->config->threads, .progress = show_progress };
@@ -113,7 +119,7 @@ static Status open_tokenizing(const Config *config, const Tokenizer *tokenizer, 
 {
     *t = (Tokenizing){ .config = config, .tokenizer = tokenizer };
     t->cache_dir = config->dataset_cache_dir ? config->dataset_cache_dir : arena_printf(&t->arena, "%s/data", config->output_dir);
-    return load_template(t, tokenizer_dir);
+    return run_data_template(config, tokenizer_dir, &t->tmpl);
 }
 
 static void close_tokenizing(Tokenizing *t)
@@ -175,7 +181,17 @@ static Status make_loader(RunData *data, const LoaderOptions *options, const Sha
 
 static LongSamples long_samples(Choice choice)
 {
-    return choice == OPT_LONG_DROP ? LONG_DROP : LONG_TRUNCATE;
+    return choice == OPT_LONG_DROP ? LONG_DROP : choice == OPT_LONG_SPLIT ? LONG_SPLIT : LONG_TRUNCATE;
+}
+
+/* What the rows lost of the samples. */
+static void tell_cuts(const LoaderStats *stats)
+{
+    if (stats->num_split) log_info("%lld samples longer than sequence_len were split over several sequences", (long long)stats->num_split);
+    if (stats->num_truncated || stats->num_dropped_long)
+        log_warn("%lld samples longer than sequence_len were cut and %lld left out, %lld tokens in all", (long long)stats->num_truncated,
+                 (long long)stats->num_dropped_long, (long long)stats->tokens_cut);
+    if (stats->num_dropped_empty) log_warn("%lld samples were left out: no trained token remained of them", (long long)stats->num_dropped_empty);
 }
 
 static Status open_train(const Config *config, const LoaderOptions *base, RunData *data)
@@ -198,12 +214,10 @@ static Status open_train(const Config *config, const LoaderOptions *base, RunDat
     FAIL_IF(config->on_long_sample == OPT_LONG_ERROR && stats->num_truncated > 0, ERR_INVALID,
             "%lld samples are longer than sequence_len %lld; raise it, or set on_long_sample: truncate or drop", (long long)stats->num_truncated,
             (long long)config->sequence_len);
-    log_info("training on %lld documents, %lld tokens, %lld sequences of %lld (%.1f%% filled): %lld steps", (long long)stats->num_documents,
-             (long long)stats->num_tokens, (long long)stats->num_rows, (long long)config->sequence_len, 100 * stats->efficiency,
-             (long long)data->total_steps);
-    if (stats->num_truncated || stats->num_dropped_long)
-        log_warn("%lld samples longer than sequence_len were cut and %lld left out, %lld tokens in all", (long long)stats->num_truncated,
-                 (long long)stats->num_dropped_long, (long long)stats->tokens_cut);
+    log_info("training on %lld documents, %lld tokens (%.1f%% of them trained), %lld sequences of %lld (%.1f%% filled): %lld steps",
+             (long long)stats->num_documents, (long long)stats->num_tokens, 100 * (double)stats->num_trained / (double)stats->num_tokens,
+             (long long)stats->num_rows, (long long)config->sequence_len, 100 * stats->efficiency, (long long)data->total_steps);
+    tell_cuts(stats);
     return OK;
 }
 

@@ -1,8 +1,10 @@
 /* The data of a run: datasets tokenized (or found in the cache) and turned into loaders. */
 #pragma once
 
+#include "data/format.h"
 #include "data/loader.h"
 #include "passes/compile.h"
+#include "text/template.h"
 #include "text/tokenizer.h"
 #include "config/config.h"
 
@@ -20,6 +22,12 @@ typedef struct RunData {
 NODISCARD Status run_data_open(const Config *config, const CompileOptions *options, const Tokenizer *tokenizer, const char *tokenizer_dir,
                                int32_t vocab_size, RunData *out);
 void             run_data_close(RunData *data);
+
+/* A dataset's keys as the data layer takes them; strings are the config's. */
+DatasetOptions run_data_options(const Config *config, const Dataset *dataset);
+
+/* The chat template of a run: the key chat_template, else the folder's own. NULL: there is none. */
+NODISCARD Status run_data_template(const Config *config, const char *tokenizer_dir, Template **out_template);
 
 /* Only the tokenizing. */
 NODISCARD Status run_data_tokenize(const Config *config, const Tokenizer *tokenizer, const char *tokenizer_dir);

@@ -1,0 +1,89 @@
+/* surogate render MODEL_DIR --messages FILE.json: what the folder's chat template makes of messages. */
+#include "cli/cli.h"
+
+#include "files/file.h"
+#include "files/hub.h"
+#include "text/template.h"
+
+#include <string.h>
+
+enum { MAX_INPUT_BYTES = 256 << 20 };
+
+typedef struct RenderArgs {
+    const char *messages, *tools, *documents, *template_name;
+    StrList     variables; /* "k=v" */
+    bool        add_generation_prompt;
+} RenderArgs;
+
+/* The list in a file: the whole of it, or a member of the object it holds. */
+static Status read_list(Arena *arena, const char *path, const char *member, const JsonValue **out)
+{
+    Str        text;
+    JsonValue *root = arena_new(arena, JsonValue);
+    TRY(file_read(arena, path, MAX_INPUT_BYTES, &text));
+    TRY(json_parse(arena, path, text.data, text.len, root));
+    *out = root->type == JSON_OBJECT && json_get(root, member) ? json_get(root, member) : root;
+    FAIL_IF((*out)->type != JSON_ARRAY, ERR_INVALID, "%s: expected a list of %s, or an object with the field \"%s\"; got %s", path, member, member,
+            json_type_name((*out)->type));
+    return OK;
+}
+
+/* A value that reads as JSON is that (true, 3, ["a"]); any other is text. */
+static Status read_variables(Arena *arena, const StrList *list, const JsonValue **out)
+{
+    JsonValue *object = arena_new(arena, JsonValue);
+    *object = (JsonValue){ .type = JSON_OBJECT, .count = (uint32_t)list->count, .members = arena_array(arena, JsonMember, list->count + 1) };
+    for (size_t i = 0; i < list->count; i++) {
+        const char *equals = strchr(list->items[i], '=');
+        FAIL_IF(!equals || equals == list->items[i], ERR_INVALID, "--var %s: expected NAME=VALUE", list->items[i]);
+        JsonMember *member = &object->members[i];
+        member->key = str_of(arena_strndup(arena, list->items[i], (size_t)(equals - list->items[i])));
+        if (json_parse(arena, "", equals + 1, strlen(equals + 1), &member->value) == OK) continue;
+        status_clear();
+        member->value = (JsonValue){ .type = JSON_STRING, .string = str_of(equals + 1) };
+    }
+    *out = object;
+    return OK;
+}
+
+static Status render(CliArgs *args, const char *dir, const RenderArgs *r)
+{
+    TemplateInput  input = { .add_generation_prompt = r->add_generation_prompt };
+    TemplateOutput out = { 0 };
+    Template      *tmpl;
+    FAIL_IF(!file_is_dir(dir), ERR_INVALID, "%s is a file; expected a model's folder", dir);
+    TRY(read_list(&args->arena, r->messages, "messages", &input.messages));
+    if (r->tools) TRY(read_list(&args->arena, r->tools, "tools", &input.tools));
+    if (r->documents) TRY(read_list(&args->arena, r->documents, "documents", &input.documents));
+    TRY(read_variables(&args->arena, &r->variables, &input.variables));
+    TRY(template_load(dir, r->template_name, input.tools != NULL, &tmpl));
+    FAIL_IF(!tmpl, ERR_NOT_FOUND, "%s has no chat template: expected chat_template.jinja, or chat_template in tokenizer_config.json", dir);
+    Status status = template_render(tmpl, &input, &out);
+    if (status == OK) status = cli_print(&out.text);
+    template_output_deinit(&out);
+    template_destroy(tmpl);
+    return status;
+}
+
+Status cmd_render(CliArgs *args)
+{
+    RenderArgs r = { 0 };
+    bool       done;
+    const Flag flags[] = {
+        { "--messages", FLAG_TEXT, &r.messages, "FILE", "JSON list of messages (role, content, ...), or an object with the field messages" },
+        { "--tools", FLAG_TEXT, &r.tools, "FILE", "JSON list of tool definitions" },
+        { "--documents", FLAG_TEXT, &r.documents, "FILE", "JSON list of documents" },
+        { "--add-generation-prompt", FLAG_SWITCH, &r.add_generation_prompt, NULL, "end with what opens an assistant's answer" },
+        { "--var", FLAG_LIST, &r.variables, "NAME=VALUE", "a variable of the template, as JSON or text; may be given several times" },
+        { "--template", FLAG_TEXT, &r.template_name, "NAME", "which of several named templates (default)" },
+    };
+    TRY(cli_parse(args, flags, sizeof flags / sizeof *flags, false, &done));
+    if (done) return OK;
+    TRY(cli_want_words(args, 1));
+    FAIL_IF(!r.messages, ERR_INVALID, "surogate render: --messages FILE is missing");
+    StrBuf dir = { 0 };
+    Status status = hub_local_path(HUB_MODEL, args->words[0], &dir);
+    if (status == OK) status = render(args, strbuf_cstr(&dir), &r);
+    strbuf_deinit(&dir);
+    return status;
+}

@@ -1,0 +1,7 @@
+/* surogate sft run.yaml: fine-tuning on conversations and instructions, with the loss on what the masks say. */
+#include "cli/train_command.h"
+
+Status cmd_sft(CliArgs *args)
+{
+    return cli_train(args, true);
+}

@@ -1,0 +1,154 @@
+/* See inspect_view.h. Trained tokens are green; without colour they stand between [[ and ]]. */
+#include "cli/inspect_view.h"
+
+#include "base/log.h"
+#include "cli/cli.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { MAX_TOKENS_SHOWN = 2000, FLUSH_BYTES = 1 << 16, BAR_WIDTH = 50, MAX_BAD_SHOWN = 5 };
+
+typedef struct Printer {
+    const InspectView *view;
+    const Tokenizer   *tokenizer;
+    bool               colour;
+    int64_t            shown, bad_shown;
+    StrBuf             out;
+    Status             status;
+} Printer;
+
+static bool has_colour(void)
+{
+    const char *term = getenv("TERM"), *no_color = getenv("NO_COLOR");
+    return isatty(STDOUT_FILENO) && !(no_color && *no_color) && !(term && strcmp(term, "dumb") == 0);
+}
+
+static Status flush(Printer *p)
+{
+    Status status = cli_print(&p->out);
+    strbuf_clear(&p->out);
+    return status;
+}
+
+static void put_json_row(StrBuf *out, const InspectRow *row)
+{
+    strbuf_puts(out, "{\"ids\": [");
+    for (size_t i = 0; i < row->count; i++) strbuf_printf(out, i ? ",%d" : "%d", row->ids[i]);
+    strbuf_puts(out, "], \"mask\": [");
+    for (size_t i = 0; i < row->count; i++) strbuf_puts(out, row->mask[i] ? i ? ",1" : "1" : i ? ",0" : "0");
+    strbuf_printf(out, "], \"row\": %lld}\n", (long long)row->row);
+}
+
+static void put_switch(Printer *p, bool trained)
+{
+    if (p->colour) strbuf_puts(&p->out, trained ? "\033[32m" : "\033[0m");
+    else strbuf_puts(&p->out, trained ? "[[" : "]]");
+}
+
+/* The text as its tokens decode, switched where the mask does. */
+static Status put_text(Printer *p, const InspectRow *row, size_t count)
+{
+    TokenStream stream = { 0 };
+    bool        trained = false;
+    Status      status = OK;
+    for (size_t i = 0; i < count && status == OK; i++) {
+        if (trained != (row->mask[i] != 0)) put_switch(p, trained = !trained);
+        status = token_stream_push(p->tokenizer, &stream, row->ids[i], false, &p->out);
+    }
+    token_stream_finish(&stream, &p->out);
+    if (trained) put_switch(p, false);
+    return status;
+}
+
+static Status put_row(Printer *p, const InspectRow *row)
+{
+    size_t count = row->count < MAX_TOKENS_SHOWN ? row->count : MAX_TOKENS_SHOWN;
+    strbuf_printf(&p->out, "── row %lld (%s:%lld): %zu tokens, %lld trained\n", (long long)row->row, row->path, (long long)row->line, row->count,
+                  (long long)row->num_trained);
+    TRY(put_text(p, row, count));
+    strbuf_puts(&p->out, "\nids");
+    bool trained = false;
+    for (size_t i = 0; i < count; i++) {
+        strbuf_putc(&p->out, ' ');
+        if (trained != (row->mask[i] != 0)) put_switch(p, trained = !trained);
+        strbuf_printf(&p->out, "%d", row->ids[i]);
+        if (trained && (i + 1 == count || !row->mask[i + 1])) put_switch(p, trained = false);
+    }
+    if (count < row->count) strbuf_printf(&p->out, " and %zu more", row->count - count);
+    strbuf_puts(&p->out, "\n\n");
+    return OK;
+}
+
+static bool show_row(void *context, const InspectRow *row)
+{
+    Printer *p = context;
+    if (row->error) {
+        if (p->bad_shown++ < MAX_BAD_SHOWN) log_warn("skipped: %s", row->error);
+        return true;
+    }
+    if (p->view->rows >= 0 && p->shown >= p->view->rows) return true;
+    p->shown++;
+    if (p->view->json) put_json_row(&p->out, row);
+    else p->status = put_row(p, row);
+    if (p->status == OK && p->out.len > FLUSH_BYTES) p->status = flush(p);
+    return p->status == OK;
+}
+
+static void put_histogram(StrBuf *out, const InspectSummary *s)
+{
+    int64_t most = 1;
+    int     first = INSPECT_BUCKETS, last = -1;
+    for (int i = 0; i < INSPECT_BUCKETS; i++) {
+        if (!s->histogram[i]) continue;
+        if (i < first) first = i;
+        last = i;
+        if (s->histogram[i] > most) most = s->histogram[i];
+    }
+    strbuf_puts(out, "lengths, in tokens\n");
+    for (int i = first; i <= last; i++) {
+        char range[48];
+        if (i == INSPECT_BUCKETS - 1) snprintf(range, sizeof range, "from %lld", 1LL << i);
+        else if (i == 0) snprintf(range, sizeof range, "1");
+        else snprintf(range, sizeof range, "%lld-%lld", 1LL << i, (1LL << (i + 1)) - 1);
+        strbuf_printf(out, "  %16s ", range);
+        for (int64_t k = (s->histogram[i] * BAR_WIDTH + most - 1) / most; k > 0; k--) strbuf_puts(out, "█");
+        strbuf_printf(out, " %lld\n", (long long)s->histogram[i]);
+    }
+}
+
+static void put_summary(StrBuf *out, const char *path, const InspectSummary *s, int32_t seq_len)
+{
+    int64_t kept = s->num_rows - s->num_bad_rows - s->num_untrained;
+    strbuf_printf(out, "dataset    %s\nformat     %s\nrows       %lld", path, s->format, (long long)s->num_rows);
+    if (s->num_bad_rows) strbuf_printf(out, ", %lld bad", (long long)s->num_bad_rows);
+    if (s->num_untrained) strbuf_printf(out, ", %lld without a trained token (left out)", (long long)s->num_untrained);
+    strbuf_printf(out, "\ntokens     %lld, of which %lld are trained (%.1f%%)\n", (long long)s->num_tokens, (long long)s->num_trained,
+                  s->num_tokens ? 100.0 * (double)s->num_trained / (double)s->num_tokens : 0.0);
+    if (kept > 0)
+        strbuf_printf(out, "length     %.1f on average, %lld to %lld\n", (double)s->num_tokens / (double)kept, (long long)s->shortest,
+                      (long long)s->longest);
+    if (s->num_without_stop) strbuf_printf(out, "no stop    %lld trained turns end without a stop token\n", (long long)s->num_without_stop);
+    if (seq_len > 0 && kept > 0) {
+        strbuf_printf(out, "packing    %lld sequences of %d, %.1f%% filled", (long long)s->packed_rows, seq_len, 100 * s->packing_efficiency);
+        if (s->num_too_long) strbuf_printf(out, "; %lld rows are longer", (long long)s->num_too_long);
+        strbuf_putc(out, '\n');
+    }
+    if (kept > 0) put_histogram(out, s);
+    strbuf_putc(out, '\n');
+}
+
+Status inspect_view_print(const TokenizeJob *job, const InspectView *view)
+{
+    InspectSummary summary;
+    Printer        p = { .view = view, .tokenizer = job->tokenizer, .colour = has_colour() };
+    Status         status = inspect_dataset(job, 0, view->json ? 0 : view->seq_len, show_row, &p, &summary);
+    if (status == OK) status = p.status;
+    if (status == OK && !view->json) put_summary(&p.out, job->dataset->path, &summary, view->seq_len);
+    if (p.bad_shown > MAX_BAD_SHOWN) log_warn("skipped: %lld bad rows in all", (long long)p.bad_shown);
+    Status printed = flush(&p); /* also what came before a bad row */
+    strbuf_deinit(&p.out);
+    return status == OK ? printed : status;
+}

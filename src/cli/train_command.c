@@ -1,0 +1,38 @@
+/* See train_command.h. */
+#include "cli/train_command.h"
+
+#include "base/log.h"
+#include "cli/samples.h"
+#include "train/trainer.h"
+
+#include <math.h>
+
+static void tell_outcome(const Config *config, const TrainOutcome *outcome)
+{
+    const char *dir = config->output_dir;
+    if (outcome->already_finished) {
+        log_info("%s holds this run, finished. To train again name another output_dir, or set resume_from_checkpoint: false", dir);
+        return;
+    }
+    log_info("done: %lld steps, loss %.4f", (long long)outcome->steps, outcome->loss);
+    if (isfinite(outcome->eval_loss)) log_info("evaluation loss %.4f", outcome->eval_loss);
+    log_info("%s %s\nlog     %s/metrics.jsonl\nreport  %s/report.html", config->lora ? "adapter" : "model  ", dir, dir, dir);
+}
+
+Status cli_train(CliArgs *args, bool chat)
+{
+    bool done;
+    TRY(cli_parse(args, NULL, 0, true, &done));
+    if (done) return OK;
+    Config config;
+    TRY(cli_config(args, &config));
+    Samples      samples;
+    TrainOutcome outcome;
+    TrainHooks   hooks = { .context = &samples, .sample = samples_generate };
+    samples_init(&samples, &config, chat);
+    Status status = train_run(&config, &hooks, &outcome);
+    samples_deinit(&samples);
+    if (status == OK) tell_outcome(&config, &outcome);
+    config_deinit(&config);
+    return status;
+}

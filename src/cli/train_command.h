@@ -1,0 +1,7 @@
+/* What pt and sft share: one trainer. */
+#pragma once
+
+#include "cli/cli.h"
+
+/* Trains as the run file among the arguments says. chat: samples are answers to sample_prompts. */
+NODISCARD Status cli_train(CliArgs *args, bool chat);
