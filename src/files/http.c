@@ -21,7 +21,7 @@ enum {
     ERROR_BYTES = 256, MAX_REDIRECTS = 10, MAX_HEADERS_BYTES = 1 << 20
 };
 enum {
-    CURL_OK = 0, CURL_BAD_PROTOCOL = 1, CURL_BAD_URL = 3, CURL_WRITE = 23, CURL_TLS_ENGINE = 53, CURL_TLS_CERT = 58,
+    CURL_OK = 0, CURL_BAD_PROTOCOL = 1, CURL_BAD_URL = 3, CURL_NO_PROXY_HOST = 5, CURL_NO_HOST = 6, CURL_WRITE = 23, CURL_TLS_ENGINE = 53, CURL_TLS_CERT = 58,
     CURL_TLS_PEER = 60, CURL_TLS_CAFILE = 77
 };
 
@@ -157,7 +157,7 @@ static size_t on_body(char *data, size_t size, size_t count, void *context)
 
 static bool is_hopeless(int curl)
 {
-    return curl == CURL_BAD_PROTOCOL || curl == CURL_BAD_URL || curl == CURL_WRITE || curl == CURL_TLS_PEER ||
+    return curl == CURL_BAD_PROTOCOL || curl == CURL_BAD_URL || curl == CURL_NO_PROXY_HOST || curl == CURL_NO_HOST || curl == CURL_WRITE || curl == CURL_TLS_PEER ||
            curl == CURL_TLS_CAFILE || (curl >= CURL_TLS_ENGINE && curl <= CURL_TLS_CERT && curl != 55 && curl != 56); /* 55, 56: send, receive */
 }
 

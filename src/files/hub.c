@@ -15,8 +15,8 @@
 enum { MAX_LISTING_BYTES = 64 << 20, MAX_NAME = 96, MAX_PATH = 1024, FREE_SPARE_BYTES = 64 << 20 };
 
 const char *const hub_model_files[] = { "*.json", "*.safetensors", "*.jinja", "*.model", "*.txt", "!*/*", "!consolidated*", NULL };
-const char *const hub_dataset_files[] = { "*.json", "*.jsonl", "*.parquet", "*.csv", "*.txt", "*.json.gz", "*.jsonl.gz", "*.json.zst",
-                                          "*.jsonl.zst", "!dataset_infos.json", NULL };
+const char *const hub_dataset_files[] = { "*.json", "*.jsonl", "*.ndjson", "*.parquet", "*.csv", "*.tsv", "*.txt", "*.json.gz", "*.jsonl.gz",
+                                          "*.csv.gz", "*.txt.gz", "*.json.zst", "*.jsonl.zst", "!dataset_infos.json", NULL };
 
 /* ---- names ---- */
 
@@ -33,7 +33,7 @@ static bool is_name(const char *text, size_t len)
 
 bool hub_is_repo_id(const char *path)
 {
-    static const char *const endings[] = { ".json", ".jsonl", ".parquet", ".csv", ".txt", ".gz", ".zst", ".bin", ".safetensors", ".yaml", ".yml", ".arrow" };
+    static const char *const endings[] = { ".json", ".jsonl", ".parquet", ".ndjson", ".csv", ".tsv", ".txt", ".md", ".gz", ".zst", ".bin", ".safetensors", ".yaml", ".yml", ".arrow" };
     const char              *slash = strchr(path, '/');
     if (!slash || !is_name(path, (size_t)(slash - path)) || !is_name(slash + 1, strlen(slash + 1))) return false;
     const char *dot = strrchr(slash, '.');
@@ -133,7 +133,7 @@ static Status get_listing(HubRepo *repo, int attempts, StrBuf *text)
     HttpResponse answer;
     Status       status = hub_request(repo, &request, attempts, &answer);
     if (status == OK) status = hub_check_answer(repo, repo->repo, &answer);
-    if (status != OK && answer.transient) status = status_prefix(ERR_IO, "%s: the hub can't be reached", repo->repo);
+    if (status != OK && (answer.transient || !answer.code)) status = status_prefix(ERR_IO, "%s: the hub can't be reached", repo->repo);
     strbuf_deinit(&url);
     return status;
 }
@@ -285,9 +285,9 @@ Status hub_local_path(HubKind kind, const char *path, StrBuf *out_path)
     Status status;
     if (hub_is_repo_id(name)) {
         status = hub_resolve(kind, name, at ? at + 1 : NULL, kind == HUB_MODEL ? hub_model_files : hub_dataset_files, out_path);
-        if (status != OK) status = status_prefix(status, "%s: no file or folder is there, and as a name on the hub", path);
+        if (status != OK) status = status_prefix(status, "%s: no such file or folder, and as a name on the hub", path);
     } else {
-        status = status_fail(ERR_NOT_FOUND, "%s: no file or folder is there, and it isn't the name (ORG/NAME) of a repository on the hub", path);
+        status = status_fail(ERR_NOT_FOUND, "%s: no such file or folder, nor is it the name (ORG/NAME) of a repository on the hub", path);
     }
     free(name);
     return status;

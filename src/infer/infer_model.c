@@ -57,7 +57,7 @@ Status infer_open(InferModel *infer, const char *dir, const char *adapter, int t
     *infer = (InferModel){ 0 };
     TRY(find_adapter(infer, &dir, adapter));
     TRY(hf_model_open(&infer->arena, dir, &infer->model));
-    infer->tokenizer_dir = dir;
+    infer->tokenizer_dir = infer->model->dir;
     if (infer->has_adapter && file_exists(arena_printf(&infer->arena, "%s/tokenizer.json", infer->adapter.dir)))
         infer->tokenizer_dir = infer->adapter.dir;
     if (file_exists(arena_printf(&infer->arena, "%s/tokenizer.json", infer->tokenizer_dir))) {

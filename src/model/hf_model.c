@@ -1,6 +1,7 @@
 /* Opening a Hugging Face folder, and what of it is copied when we save one. */
 #include "model/hf_model.h"
 
+#include "files/hub.h"
 #include "ops/ops.h"
 
 #include <stdio.h>
@@ -46,11 +47,15 @@ static Status read_facts(Arena *arena, HfModel *model)
 Status hf_model_open(Arena *arena, const char *dir, HfModel **out_model)
 {
     HfModel *model = arena_new(arena, HfModel);
-    model->dir = arena_strdup(arena, dir);
+    StrBuf    local = { 0 };
+    Status    status = hub_local_path(HUB_MODEL, dir, &local);
+    model->dir = arena_strdup(arena, strbuf_cstr(&local));
+    strbuf_deinit(&local);
+    TRY(status);
+    dir = model->dir;
     model->config_name = arena_printf(arena, "%s/config.json", dir);
-    FAIL_IF(!file_is_dir(dir), ERR_NOT_FOUND,
-            "%s: no such folder; model must be a folder that holds a Hugging Face model (config.json, safetensors). Models "
-            "aren't downloaded: get it first, then name the folder", dir);
+    FAIL_IF(!file_is_dir(dir), ERR_NOT_FOUND, "%s is a file; model must be a folder that holds a Hugging Face model (config.json, safetensors), "
+                                              "or ORG/NAME of one on the hub", dir);
     FAIL_IF(!file_exists(model->config_name), ERR_NOT_FOUND,
             "%s: no config.json in this folder; expected a Hugging Face model", dir);
     TRY(file_read(arena, model->config_name, MAX_CONFIG_BYTES, &model->config_text));

@@ -3,6 +3,7 @@
 #include "text/tokenizer_internal.h"
 
 #include "files/file.h"
+#include "files/hub.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -310,8 +311,12 @@ Status tokenizer_load(const char *dir, Tokenizer **out_tokenizer)
     Arena       arena = { 0 };
     Str         text, config, generation;
     Tokenizer  *t = NULL;
+    StrBuf      local = { 0 };
+    Status      status = hub_local_path(HUB_MODEL, dir, &local);
+    dir = arena_strdup(&arena, strbuf_cstr(&local));
+    strbuf_deinit(&local);
     const char *path = arena_printf(&arena, "%s/tokenizer.json", dir);
-    Status      status = file_read(&arena, path, MAX_FILE_BYTES, &text);
+    if (status == OK) status = file_read(&arena, path, MAX_FILE_BYTES, &text);
     if (status == OK) status = tokenizer_parse(path, text.data, text.len, &t);
     if (status == OK) status = config_read(&arena, dir, "tokenizer_config.json", &config);
     if (status == OK) status = config_read(&arena, dir, "generation_config.json", &generation);

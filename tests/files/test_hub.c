@@ -502,9 +502,9 @@ static void a_path_that_is_there_is_itself(void)
     setenv("HF_HUB_CACHE", "/tmp/surogate_none", 1);
     EXPECT_OK(hub_local_path(HUB_MODEL, "/tmp", &path));
     EXPECT_STR(strbuf_cstr(&path), "/tmp");
-    EXPECT_FAILS(hub_local_path(HUB_MODEL, "/tmp/surogate/not/there", &path), ERR_NOT_FOUND, "isn't the name (ORG/NAME) of a repository");
+    EXPECT_FAILS(hub_local_path(HUB_MODEL, "/tmp/surogate/not/there", &path), ERR_NOT_FOUND, "no such file or folder, nor is it the name (ORG/NAME) of a repository");
     EXPECT_FAILS(hub_local_path(HUB_DATASET, "not/there@v2", &path), ERR_NOT_FOUND,
-                 "not/there@v2: no file or folder is there, and as a name on the hub: not/there (revision v2) isn't in the cache");
+                 "not/there@v2: no such file or folder, and as a name on the hub: not/there (revision v2) isn't in the cache");
     clear_environment();
     strbuf_deinit(&path);
 }
