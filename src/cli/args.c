@@ -148,9 +148,12 @@ Status cli_dataset_config(CliArgs *args, const char *path, size_t first, Config 
 
 Status cli_print(const StrBuf *text)
 {
-    FAIL_IF((text->len && fwrite(text->data, 1, text->len, stdout) != text->len) || fflush(stdout) != 0, ERR_IO, "cannot write the result: %s",
-            strerror(errno));
-    return OK;
+    if ((!text->len || fwrite(text->data, 1, text->len, stdout) == text->len) && fflush(stdout) == 0) return OK;
+    if (errno == EPIPE) { /* the reader has seen enough: nothing to say */
+        status_clear();
+        return ERR_IO;
+    }
+    FAIL(ERR_IO, "cannot write the result: %s", strerror(errno));
 }
 
 static int compare_text(const void *a, const void *b)

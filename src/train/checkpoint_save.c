@@ -28,13 +28,47 @@ int64_t checkpoint_bytes(const Plan *plan, bool adapters)
     return bytes;
 }
 
+static int compare_text(const void *a, const void *b)
+{
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+/* `all-linear` as the names it stands for: not every reader of adapters knows the word. */
+static void expand_targets(Arena *arena, const Plan *plan, LoraOptions *lora)
+{
+    if (lora->num_targets != 1 || strcmp(lora->targets[0], "all-linear") != 0) return;
+    const char **names = arena_array(arena, const char *, plan->num_params);
+    int          count = 0;
+    for (int i = 0; i < plan->num_params; i++) {
+        const Param *param = plan->params[i];
+        if (!param->is_adapter || !param->module) continue;
+        const char *dot = strrchr(param->module, '.'), *name = dot ? dot + 1 : param->module;
+        int         k = 0;
+        while (k < count && strcmp(names[k], name) != 0) k++;
+        if (k == count) names[count++] = name;
+    }
+    qsort(names, (size_t)count, sizeof *names, compare_text);
+    lora->targets = names;
+    lora->num_targets = count;
+}
+
+static Status write_adapter_config(const SaveContext *c, const char *folder)
+{
+    Arena       arena = { 0 };
+    LoraOptions lora = *c->lora;
+    expand_targets(&arena, session_plan(c->session), &lora);
+    Status status = peft_write_config(&lora, c->base_model, folder);
+    arena_deinit(&arena);
+    return status;
+}
+
 Status checkpoint_save_model(const SaveContext *c, const char *folder)
 {
     bool adapters = c->lora->enabled;
     TRY(weights_save(c->session, c->model, adapters, folder, adapters ? "adapter_model" : "model",
                      c->max_shard_bytes));
     const Plan *plan = session_plan(c->session);
-    if (adapters) TRY(peft_write_config(c->lora, c->base_model, folder));
+    if (adapters) TRY(write_adapter_config(c, folder));
     else TRY(hf_model_write_config(c->model, plan->params[0]->type.dtype, folder));
     return hf_copy_tokenizer_files(c->tokenizer_dir, folder);
 }
@@ -96,11 +130,6 @@ static Status save_state(const TrainState *s, const char *path)
     Status status = file_write_atomic(path, text.data, text.len);
     strbuf_deinit(&text);
     return status;
-}
-
-static int compare_text(const void *a, const void *b)
-{
-    return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
 /* Every file of the folder, by name, with size and checksum of what the disk gives back. */
