@@ -12,7 +12,7 @@
 #include <zlib.h>
 #include <zstd.h>
 
-enum { INPUT_BYTES = 1 << 17, WINDOW_FIRST_BYTES = 1 << 18, ZSTD_WINDOW_LOG = 27 };
+enum { INPUT_BYTES = 1 << 17, WINDOW_FIRST_BYTES = 1 << 18, WINDOW_MEMORY_BYTES = 1 << 12, ZSTD_WINDOW_LOG = 27 };
 
 typedef enum Coding { CODING_PLAIN, CODING_GZIP, CODING_ZSTD } Coding;
 
@@ -23,7 +23,8 @@ struct StreamSource {
     z_stream      gzip;
     ZSTD_DStream *zstd;
     bool          in_member; /* within a gzip member or zstd frame: ending here is an error */
-    unsigned char input[INPUT_BYTES];
+    const unsigned char *input;  /* buffer, or the memory itself */
+    unsigned char       *buffer; /* INPUT_BYTES; NULL: memory */
     size_t        input_at, input_end;
     bool          input_done;
     uint64_t      read_bytes, given_bytes, file_bytes;
@@ -35,14 +36,14 @@ static Status input_fill(const char *path, StreamSource *source)
     if (source->input_at < source->input_end || source->input_done) return OK;
     ssize_t n;
     if (source->fd < 0) {
-        n = (ssize_t)(source->memory.len < sizeof source->input ? source->memory.len : sizeof source->input);
-        if (n > 0) memcpy(source->input, source->memory.data, (size_t)n);
-        source->memory.data += n;
-        source->memory.len -= (size_t)n;
+        n = (ssize_t)source->memory.len; /* all at once */
+        source->input = (const unsigned char *)source->memory.data;
+        source->memory.len = 0;
     } else {
         do {
-            n = read(source->fd, source->input, sizeof source->input);
+            n = read(source->fd, source->buffer, INPUT_BYTES);
         } while (n < 0 && errno == EINTR);
+        source->input = source->buffer;
     }
     FAIL_IF(n < 0, ERR_IO, "%s: cannot read: %s", path, strerror(errno));
     source->input_at = 0;
@@ -59,7 +60,7 @@ static Status gzip_step(const char *path, StreamSource *source, char *out, size_
         inflateReset(gzip);
         source->in_member = true;
     }
-    gzip->next_in = source->input + source->input_at;
+    gzip->next_in = (unsigned char *)source->input + source->input_at;
     gzip->avail_in = (uInt)(source->input_end - source->input_at);
     gzip->next_out = (unsigned char *)out;
     gzip->avail_out = (uInt)room;
@@ -98,7 +99,7 @@ static Status source_read(const char *path, StreamSource *source, char *out, siz
         if (source->coding == CODING_PLAIN) {
             size_t left = source->input_end - source->input_at;
             *given = left < room ? left : room;
-            memcpy(out, source->input + source->input_at, *given);
+            if (*given) memcpy(out, source->input + source->input_at, *given);
             source->input_at += *given;
         } else if (!is_empty || source->in_member) {
             TRY(source->coding == CODING_GZIP ? gzip_step(path, source, out, room, given)
@@ -127,7 +128,8 @@ Status stream_more(Stream *stream)
         stream->end = held;
     }
     if (stream->end == stream->capacity) {
-        size_t capacity = stream->capacity ? stream->capacity * 2 : WINDOW_FIRST_BYTES;
+        size_t first = stream->source->fd < 0 ? WINDOW_MEMORY_BYTES : WINDOW_FIRST_BYTES;
+        size_t capacity = stream->capacity ? stream->capacity * 2 : first;
         char  *data = realloc(stream->data, capacity);
         if (!data) fatal_out_of_memory(capacity);
         stream->data = data;
@@ -148,6 +150,8 @@ static Status source_open(const char *path, StreamSource *source)
     FAIL_IF(fstat(source->fd, &about) != 0, ERR_IO, "%s: cannot stat: %s", path, strerror(errno));
     FAIL_IF(S_ISDIR(about.st_mode), ERR_INVALID, "%s: is a folder, want a file", path);
     source->file_bytes = (uint64_t)about.st_size;
+    source->buffer = malloc(INPUT_BYTES);
+    if (!source->buffer) fatal_out_of_memory(INPUT_BYTES);
     return OK;
 }
 
@@ -214,6 +218,7 @@ void stream_close(Stream *stream)
         if (source->fd >= 0) close(source->fd);
         if (source->coding == CODING_GZIP) inflateEnd(&source->gzip);
         ZSTD_freeDStream(source->zstd);
+        free(source->buffer);
     }
     free(source);
     free(stream->data);
