@@ -2,10 +2,12 @@
 #include "train/trainer_internal.h"
 
 #include "base/log.h"
+#include "data/record.h"
 #include "model/init.h"
 #include "model/weights.h"
 #include "train/report.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
@@ -43,10 +45,24 @@ static Status check_writable(const char *dir)
     return OK;
 }
 
+/* Data that isn't there is said before a folder is made. */
+static Status check_datasets(Arena *arena, const DatasetList *list)
+{
+    for (size_t i = 0; i < list->count; i++) {
+        char **paths;
+        int    count;
+        if (list->items[i].path) TRY(reader_find_files(arena, list->items[i].path, list->items[i].split, &paths, &count));
+    }
+    return OK;
+}
+
 static Status make_plan(Trainer *t)
 {
     TRY(setup_model(&t->arena, t->config, &t->model));
     TRY(config_require(t->config, KEY_run_datasets, "the texts to train on"));
+    TRY(check_datasets(&t->arena, &t->config->datasets));
+    TRY(check_datasets(&t->arena, &t->config->validation_datasets));
+    if (t->config->max_steps > 0) TRY(schedule_make(t->config, t->config->max_steps, &t->schedule));
     TRY(open_tokenizer(t));
     TRY(check_writable(t->config->output_dir));
     TRY(setup_options(&t->arena, t->config, t->model, &t->options));
@@ -161,11 +177,65 @@ static double limit_seconds(Trainer *t)
     return sum;
 }
 
+/* Whether tokenizing left something worth keeping. */
+static bool has_shards(const char *path)
+{
+    Arena arena = { 0 };
+    DIR  *dir = opendir(path);
+    bool  found = false;
+    if (!dir) return false;
+    for (struct dirent *entry; !found && (entry = readdir(dir));) {
+        if (entry->d_name[0] == '.') continue;
+        const char *name = arena_printf(&arena, "%s/%s", path, entry->d_name);
+        found = strncmp(entry->d_name, "shard-", 6) == 0 || (file_is_dir(name) && has_shards(name));
+    }
+    closedir(dir);
+    arena_deinit(&arena);
+    return found;
+}
+
+/* Removes an output folder that this start made, and those above it that it made; `keep`: the length of what was there. */
+static void remove_new_output(const char *path, size_t keep)
+{
+    char part[4096];
+    char message[STATUS_MESSAGE_BYTES];
+    if (has_shards(path)) return;
+    snprintf(message, sizeof message, "%s", status_message());
+    Status ignored = file_remove_tree(path);
+    (void)ignored;
+    snprintf(part, sizeof part, "%s", path);
+    for (char *slash; (slash = strrchr(part, '/')) && (size_t)(slash - part) > keep;) {
+        *slash = 0;
+        if (rmdir(part) != 0) break;
+    }
+    ignored = status_fail(ERR_INVALID, "%s", message);
+}
+
+static size_t existing_prefix(const char *path)
+{
+    char part[4096];
+    snprintf(part, sizeof part, "%s", path);
+    while (part[0] && !file_exists(part)) {
+        char *slash = strrchr(part, '/');
+        part[slash ? slash - part : 0] = 0;
+    }
+    return strlen(part);
+}
+
+static Status open_data(Trainer *t)
+{
+    const Config *c = t->config;
+    size_t        keep = existing_prefix(c->output_dir);
+    TRY(file_make_dirs(c->output_dir));
+    Status status = run_data_open(c, &t->options, t->tokenizer, t->tokenizer_dir, (int32_t)t->model->vocab_size, &t->data);
+    if (status != OK && keep < strlen(c->output_dir)) remove_new_output(c->output_dir, keep);
+    return status;
+}
+
 static Status prepare(Trainer *t)
 {
     const Config *c = t->config;
-    TRY(file_make_dirs(c->output_dir));
-    TRY(run_data_open(c, &t->options, t->tokenizer, t->tokenizer_dir, (int32_t)t->model->vocab_size, &t->data));
+    TRY(open_data(t));
     TRY(schedule_make(c, t->data.total_steps, &t->schedule));
     TRY(load_state(t));
     TRY(check_disk(t));

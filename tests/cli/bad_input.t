@@ -1,0 +1,141 @@
+#!/bin/bash
+# Bad input: one clear message (what, where, what to do), the right exit status, nothing on stdout, nothing touched.
+cd "$(dirname "$0")/../.." || exit 1
+. tests/shell.sh
+make_tiny max_position_embeddings=128
+python=$(command -v python3 || true)
+
+cat > "$dir/run.yaml" << END
+model: $dir/model
+output_dir: $dir/new/out
+datasets: [{path: $dir/text.txt}]
+sequence_len: 32
+max_steps: 4
+model_dtype: fp32
+END
+
+# refused, and the output folder was not made.
+untouched() {
+    refused "$@"
+    if [ -e "$dir/new" ]; then
+        fail "$1: it left something: $(find "$dir/new" | head -3 | tr '\n' ' ')"
+        rm -rf "$dir/new"
+    fi
+}
+# with NAME TEXT: a run file like run.yaml, with lines added.
+with() { { cat "$dir/run.yaml"; printf '%b\n' "$2"; } > "$dir/$1.yaml"; }
+# model_with NAME: a copy of the tiny model.
+model_with() { cp -r "$dir/model" "$dir/$1"; }
+
+with typo 'learning_rat: 1'
+untouched "unknown key" 2 "typo.yaml:7:1" "learning_rat" "learning_rate" -- pt "$dir/typo.yaml"
+with many 'learning_rat: 1\nlora_rank: many\nsequence_le: 3\nweight_decay: -1'
+untouched "all problems at once" 2 "many.yaml:7:1" "many.yaml:8:" "many.yaml:9:" "many.yaml:10:" -- pt "$dir/many.yaml"
+with type 'warmup_steps: soon'
+untouched "wrong type" 2 "type.yaml:7:" "warmup_steps" "soon" -- pt "$dir/type.yaml"
+with range 'learning_rate: -1'
+untouched "out of range" 2 "range.yaml:7:" "learning_rate" -- pt "$dir/range.yaml"
+with syntax 'lora: [1'
+untouched "broken YAML" 2 "syntax.yaml:" -- pt "$dir/syntax.yaml"
+untouched "unknown key on the command line" 2 "max_step" "max_steps" -- pt "$dir/run.yaml" max_step=3
+untouched "missing run file" 2 "nothere.yaml" -- pt "$dir/nothere.yaml"
+untouched "missing model" 2 "$dir/nomodel" -- pt "$dir/run.yaml" model="$dir/nomodel"
+untouched "model without config" 2 "config.json" -- pt "$dir/run.yaml" model="$dir/tokenizer"
+untouched "no model said" 2 "model" -- pt output_dir="$dir/new"
+untouched "missing dataset" 2 "$dir/nodata.txt" -- pt "$dir/run.yaml" datasets.0.path="$dir/nodata.txt"
+: > "$dir/empty.txt"
+untouched "empty dataset" 2 "empty.txt" -- pt "$dir/run.yaml" datasets.0.path="$dir/empty.txt"
+untouched "sequence longer than the model's" 2 "sequence_len" "129" "128" -- pt "$dir/run.yaml" sequence_len=129
+untouched "unknown fusion" 2 "residual_nor" "residual_norm" -- pt "$dir/run.yaml" 'fusion=[residual_nor]'
+untouched "unknown LoRA target" 2 "qq_proj" "q_proj" -- pt "$dir/run.yaml" lora=true lora_rank=2 'lora_target_modules=[qq_proj]'
+untouched "warm-up longer than the run" 2 "warm-up" "warmup_steps" -- pt "$dir/run.yaml" warmup_steps=9
+
+model_with small
+sed -i 's/"vocab_size": 300/"vocab_size": 260/' "$dir/small/config.json"
+untouched "vocabulary larger than the embedding" 2 "260" "vocab_size" -- pt "$dir/run.yaml" model="$dir/small" from_scratch=true
+model_with other
+sed -i 's/Qwen3ForCausalLM/MambaForCausalLM/' "$dir/other/config.json"
+untouched "unsupported architecture" 2 "config.json" "MambaForCausalLM" "Qwen3ForCausalLM" -- pt "$dir/run.yaml" model="$dir/other"
+model_with rope
+sed -i 's/"rope_scaling": null/"rope_scaling": {"rope_type": "yarn", "factor": 4.0}/' "$dir/rope/config.json"
+untouched "unknown rope type" 2 "config.json" "yarn" -- pt "$dir/run.yaml" model="$dir/rope"
+model_with window
+sed -i 's/"use_sliding_window": false/"use_sliding_window": true/' "$dir/window/config.json"
+untouched "sliding window" 2 "config.json" "sliding window" -- pt "$dir/run.yaml" model="$dir/window"
+model_with bias
+sed -i 's/"attention_bias": false/"attention_bias": true/' "$dir/bias/config.json"
+untouched "attention bias" 2 "config.json" "attention_bias" -- pt "$dir/run.yaml" model="$dir/bias"
+model_with json
+echo '{"a": }' > "$dir/json/config.json"
+untouched "broken config.json" 2 "config.json:1:7" -- pt "$dir/run.yaml" model="$dir/json"
+model_with noweights
+rm "$dir/noweights/model.safetensors"
+untouched "no weights" 2 "model.safetensors" "from_scratch" -- pt "$dir/run.yaml" model="$dir/noweights"
+model_with cut
+truncate -s -100 "$dir/cut/model.safetensors"
+refused "short safetensors" 2 "cut/model.safetensors" -- eval "$dir/cut" --text "$dir/text.txt"
+if [ -n "$python" ]; then
+    # Header and data changed by hand: overlap, NaN, another shape, a missing and an unexpected tensor.
+    damage() {
+        model_with "$1"
+        "$python" - "$dir/$1/model.safetensors" "$1" << 'END'
+import json, struct, sys
+path, what = sys.argv[1:]
+data = open(path, "rb").read()
+size = struct.unpack("<Q", data[:8])[0]
+header, body = json.loads(data[8:8 + size]), bytearray(data[8 + size:])
+names = [n for n in header if n != "__metadata__"]
+norm = "model.norm.weight"
+begin = header[norm]["data_offsets"][0]
+if what == "overlap":
+    header[norm]["data_offsets"] = [o - 4 if begin else o + 4 for o in header[norm]["data_offsets"]]
+if what == "nan":
+    body[begin + 8:begin + 12] = struct.pack("<f", float("nan"))
+if what == "shape":
+    header[norm]["shape"] = [4, header[norm]["shape"][0] // 4]
+if what == "missing":
+    header["model.nrm.weight"] = header.pop(norm)
+text = json.dumps(header).encode()
+text += b" " * (-len(text) % 8)
+open(path, "wb").write(struct.pack("<Q", len(text)) + text + body)
+END
+    }
+    for what in overlap nan shape missing; do damage $what; done
+    refused "overlapping tensors" 2 "overlap/model.safetensors" -- eval "$dir/overlap" --text "$dir/text.txt"
+    refused "NaN in a tensor" 2 "nan/model.safetensors" "model.norm.weight" -- eval "$dir/nan" --text "$dir/text.txt"
+    refused "another shape" 2 "model.norm.weight" "shape" -- eval "$dir/shape" --text "$dir/text.txt"
+    refused "missing and unexpected tensor" 2 "model.nrm.weight" -- eval "$dir/missing" --text "$dir/text.txt"
+else
+    skip "damaged safetensors: no python3"
+fi
+
+: > "$dir/file"
+untouched "output_dir under a file" 2 "output_dir" "$dir/file" -- pt "$dir/run.yaml" output_dir="$dir/file/out"
+if [ "$(id -u)" != 0 ]; then
+    mkdir "$dir/locked" && chmod 500 "$dir/locked"
+    untouched "unwritable output_dir" 2 "output_dir" -- pt "$dir/run.yaml" output_dir="$dir/locked/out"
+else
+    skip "unwritable output_dir: root writes everywhere"
+fi
+untouched "too little memory" 3 "memory_limit" "activations" "per_device_train_batch_size" -- pt "$dir/run.yaml" memory_limit=64KiB
+
+if mkdir "$dir/disk" && mount -t tmpfs -o size=1M tmpfs "$dir/disk" 2> /dev/null; then
+    refused "too little disk" 3 "disk" "save_total_limit" -- pt "$dir/run.yaml" output_dir="$dir/disk/out" dataset_cache_dir="$dir/cache" save_steps=1
+    check "no step was made" [ ! -e "$dir/disk/out/metrics.jsonl" ]
+    umount "$dir/disk"
+else
+    skip "too little disk: no tmpfs can be mounted"
+fi
+
+refused "unknown command" 2 "evall" "did you mean eval?" -- evall
+refused "unknown flag" 2 "--txt" "--text" -- eval "$dir/model" --txt "$dir/text.txt"
+refused "flag without value" 2 "--text" -- eval "$dir/model" --text
+refused "a word where a number is needed" 2 "--max-tokens" "few" -- generate "$dir/model" --prompt a --max-tokens few
+refused "missing text" 2 "$dir/no.txt" -- eval "$dir/model" --text "$dir/no.txt"
+refused "unknown size" 2 "qwen3-tinny" "qwen3-tiny" -- new --arch qwen3-tinny "$dir/n"
+refused "new over a model" 2 "$dir/model" -- new --arch qwen3-tiny "$dir/model"
+refused "new with a setting the family hasn't" 2 "num_experts" -- new --arch qwen3-tiny "$dir/n" num_experts=4
+check "nothing was left" [ ! -e "$dir/n" ]
+refused "unknown pass" 2 "fus" "fuse" -- ir "$dir/run.yaml" --after fus
+refused "unknown GPU" 2 "h2000" -- plan "$dir/run.yaml" --gpu h2000
+finish

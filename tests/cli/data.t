@@ -1,0 +1,181 @@
+#!/bin/bash
+# render, encode, inspect and tokenize: what they print, and what they say to bad input.
+cd "$(dirname "$0")/../.." || exit 1
+. tests/chat.sh
+make_chat
+model=$dir/model
+
+# says NAME: stdout of the last run is what stands on stdin, byte for byte, and it ended well.
+says() {
+    if [ "$status" = 0 ] && cmp -s - "$dir/out"; then pass; else fail "$1: exit $status: $(head -c 300 "$dir/out" "$dir/err")"; fi
+}
+# prints NAME TEXT...: stdout of the last run has each text, and it ended well.
+prints() {
+    local name=$1 text
+    shift
+    for text; do
+        if [ "$status" != 0 ] || ! grep -qF -e "$text" "$dir/out"; then
+            fail "$name: exit $status, expected \"$text\" in: $(head -c 600 "$dir/out" "$dir/err")"
+            return
+        fi
+    done
+    pass
+}
+
+# --- render
+echo '[{"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello\n"}]' > "$dir/m.json"
+run render "$model" --messages "$dir/m.json"
+says "a conversation" << 'END'
+<|im_start|>user
+hi<|im_end|>
+<|im_start|>assistant
+hello
+<|im_end|>
+END
+echo '{"messages": [{"role": "user", "content": "hi"}]}' > "$dir/object.json"
+run render "$model" --messages "$dir/object.json" --add-generation-prompt
+says "an object with messages, and the generation prompt" << 'END'
+<|im_start|>user
+hi<|im_end|>
+<|im_start|>assistant
+END
+mkdir "$dir/only"
+echo -n '{{ bos_token }}{{ tools | length }} {{ tools[0].function.name }} {{ flag is true }} {{ name }} {{ n + 1 }}' > "$dir/only/chat_template.jinja"
+echo '{"bos_token": {"content": "<s>"}}' > "$dir/only/tokenizer_config.json"
+echo '[{"type": "function", "function": {"name": "look"}}]' > "$dir/tools.json"
+run render "$dir/only" --messages "$dir/m.json" --tools "$dir/tools.json" --var flag=true --var name=Ada --var n=2
+printf '<s>1 look True Ada 3' | says "tools, variables, special tokens of a folder without a tokenizer"
+echo '{"chat_template": [{"name": "default", "template": "plain"}, {"name": "tool_use", "template": "tools"}]}' > "$dir/named.json"
+mkdir "$dir/named" && mv "$dir/named.json" "$dir/named/tokenizer_config.json"
+run render "$dir/named" --messages "$dir/m.json" --tools "$dir/tools.json"
+printf 'tools' | says "the template for tools is taken by itself"
+run render "$dir/named" --messages "$dir/m.json" --tools "$dir/tools.json" --template default
+printf 'plain' | says "a template by its name"
+refused "no such template" 2 "named 'rag'" -- render "$dir/named" --messages "$dir/m.json" --template rag
+mkdir "$dir/none" && echo '{}' > "$dir/none/tokenizer_config.json"
+refused "a folder without a template" 2 "has no chat template" chat_template.jinja -- render "$dir/none" --messages "$dir/m.json"
+refused "no such folder" 2 "$dir/absent" -- render "$dir/absent" --messages "$dir/m.json"
+refused "no messages" 2 "--messages FILE is missing" -- render "$model"
+refused "a flag's near miss" 2 "did you mean --messages" -- render "$model" --mesages "$dir/m.json"
+printf '[{"role": "user",\n "content": }]' > "$dir/bad.json"
+refused "messages that aren't JSON" 2 "bad.json:2:" -- render "$model" --messages "$dir/bad.json"
+echo '"hi"' > "$dir/text.json"
+refused "messages that are no list" 2 "text.json" "expected a list of messages" string -- render "$model" --messages "$dir/text.json"
+refused "a variable without a value" 2 "--var flag" NAME=VALUE -- render "$model" --messages "$dir/m.json" --var flag
+mkdir "$dir/raise" && printf 'a\n{%% if true %%}\n{{ raise_exception("roles must alternate") }}{%% endif %%}' > "$dir/raise/chat_template.jinja"
+refused "what the template raises" 2 "chat_template.jinja:3" "roles must alternate" -- render "$dir/raise" --messages "$dir/m.json"
+printf 'a\n{%% frobnicate %%}' > "$dir/raise/chat_template.jinja"
+refused "what we don't support" 2 "chat_template.jinja:2" frobnicate -- render "$dir/raise" --messages "$dir/m.json"
+
+# --- encode
+printf 'What is 3?' > "$dir/t.txt"
+run encode "$model" --text "$dir/t.txt" --json
+cp "$dir/out" "$dir/plain"
+prints "ids" '{"ids":['
+cp -r "$dir/tokenizer" "$dir/bos"
+sed -i 's/"add_bos_token": false/"add_bos_token": true/; s/"bos_token": null/"bos_token": "<|endoftext|>"/' "$dir/bos/tokenizer_config.json"
+run encode "$dir/bos" --text "$dir/t.txt" --json
+sed 's/\[/[0,/' "$dir/plain" | says "BOS where the tokenizer adds it"
+run encode "$dir/bos" --text "$dir/t.txt" --json --no-special
+says "no BOS with --no-special" < "$dir/plain"
+refused "no text" 2 "--text FILE is missing" -- encode "$model"
+refused "no such text" 2 "$dir/absent.txt" -- encode "$model" --text "$dir/absent.txt"
+
+# --- inspect: ids are those of the rendered text, the mask covers the answers with their stop tokens
+run inspect "$dir/chats.jsonl" --model "$model" --json
+check "a line for every row" [ "$(wc -l < "$dir/out")" = 300 ]
+sed -n 3p "$dir/out" > "$dir/row"
+sed -n 3p "$dir/chats.jsonl" > "$dir/chat.json"
+run render "$model" --messages "$dir/chat.json"
+cp "$dir/out" "$dir/rendered.txt"
+run encode "$model" --text "$dir/rendered.txt" --json
+check "trained ids are served ids" [ "$(sed -E 's/.*"ids": \[([^]]*)\].*/\1/' "$dir/row")" = "$(sed -E 's/.*\[(.*)\].*/\1/' "$dir/out")" ]
+# trained ROW: the trained ids, and their count.
+trained() {
+    local ids mask
+    IFS=, read -ra ids <<< "$(sed -E 's/.*"ids": \[([^]]*)\].*/\1/' "$1")"
+    IFS=, read -ra mask <<< "$(sed -E 's/.*"mask": \[([^]]*)\].*/\1/' "$1")"
+    [ ${#ids[@]} = ${#mask[@]} ] || echo "lengths differ"
+    for i in "${!ids[@]}"; do [ "${mask[$i]}" = 1 ] && echo -n "${ids[$i]} "; done
+}
+answers=
+for answer in 'It is 4.<|im_end|>' 'Yes, 4 it is.<|im_end|>'; do
+    printf '%s' "$answer" > "$dir/answer.txt"
+    answers+="$("$SUROGATE" encode "$model" --text "$dir/answer.txt") "
+done
+check "the answers are trained: $(trained "$dir/row") | $answers" [ "$(trained "$dir/row")" = "$answers" ]
+run inspect "$dir/chats.jsonl" --model "$model" --json --rows 3 train_on=last_turn
+sed -n 3p "$dir/out" > "$dir/row"
+printf 'Yes, 4 it is.<|im_end|>' > "$dir/answer.txt"
+check "train_on=last_turn" [ "$(trained "$dir/row")" = "$("$SUROGATE" encode "$model" --text "$dir/answer.txt") " ]
+run inspect "$dir/chats.jsonl" --model "$model" --json --rows 1 train_on=all
+check "train_on=all" [ "$(grep -c '"mask": \[[1,]*\]' "$dir/out")" = 1 ]
+run inspect "$dir/chats.jsonl" --model "$model" --rows 1 sequence_len=64
+prints "the view for people" "[[It is 8.<|im_end|>]]" "format     conversation (messages: messages[].role/content)" "rows       300" "of which" \
+    "sequences of 64" "% filled" "lengths, in tokens"
+echo '{"question": "why?", "answer": "because"}' > "$dir/qa.jsonl"
+run inspect "$dir/qa.jsonl" --model "$model"
+prints "questions and answers" "instruction (question -> answer)" "[[because<|im_end|>]]"
+run inspect "$dir/qa.jsonl" --model "$dir/none/../bos" prompt_format='Q: {instruction} A:'
+prints "a prompt format" "Q: why? A:[[because<|im_end|>]]"
+
+# --- bad rows
+{ head -2 "$dir/chats.jsonl"; echo '{"messages": [{"role": "user" "content": "x"}]}'; seq 1 7 | sed 's/.*/{"messages": []}/'; tail -2 "$dir/chats.jsonl"; } > "$dir/bad.jsonl"
+for command in "inspect $dir/bad.jsonl --model $model --rows 0" "tokenize model=$model datasets.0.path=$dir/bad.jsonl output_dir=$dir/t0"; do
+    refused "a bad row stops: ${command%% *}" 2 "bad.jsonl:3:" -- $command
+done
+run inspect "$dir/bad.jsonl" --model "$model" --json on_bad_row=skip
+check "bad rows are skipped" [ "$status$(wc -l < "$dir/out")" = 04 ]
+check "five are shown: $(cat "$dir/err")" [ "$(grep -c 'bad.jsonl:[0-9]*:' "$dir/err")" = 5 ]
+check "and counted" grep -q "8 bad rows" "$dir/err"
+run tokenize model="$model" datasets.0.path="$dir/bad.jsonl" output_dir="$dir/t1" datasets.0.on_bad_row=skip
+check "tokenize counts skipped rows: $(cat "$dir/err")" grep -q "8 bad rows were skipped" "$dir/err"
+check "and shows five" [ "$(grep -c 'bad.jsonl:[0-9]*:' "$dir/err")" = 5 ]
+echo '{"messages": [{"role": "user", "content": "x"}]}' > "$dir/untrained.jsonl"
+refused "nothing to train on" 2 "untrained.jsonl" "nothing to train on" -- tokenize model="$model" datasets.0.path="$dir/untrained.jsonl" output_dir="$dir/t2"
+echo '{"messages": "hello"}' > "$dir/wrong.jsonl"
+refused "a field of the wrong kind" 2 "wrong.jsonl:1" "list of messages" -- inspect "$dir/wrong.jsonl" --model "$model" type=conversation
+refused "another type" 2 "chats.jsonl:1" "text_field" -- inspect "$dir/chats.jsonl" --model "$model" type=text
+refused "a key's near miss" 2 "did you mean type" -- inspect "$dir/chats.jsonl" --model "$model" tpye=text
+refused "a value out of its set" 2 "conversation" -- inspect "$dir/chats.jsonl" --model "$model" type=chatty
+refused "no such dataset" 2 "$dir/absent.jsonl" -- inspect "$dir/absent.jsonl" --model "$model"
+refused "no model" 2 "usage: surogate inspect" -- inspect "$dir/chats.jsonl"
+: > "$dir/empty.jsonl"
+refused "an empty dataset" 2 "empty.jsonl" "empty" -- inspect "$dir/empty.jsonl" --model "$model"
+printf 'a,b\n1,"x\n' > "$dir/open.csv"
+refused "an open quote in CSV" 2 "open.csv" -- inspect "$dir/open.csv" --model "$model"
+printf 'PAR1junkPAR1' > "$dir/junk.parquet"
+refused "a damaged parquet" 2 "junk.parquet" -- inspect "$dir/junk.parquet" --model "$model"
+mkdir "$dir/plainmodel" && cp "$dir/tokenizer/"*.json "$dir/plainmodel/"
+refused "conversations without a template" 2 "chat template" chat_template -- inspect "$dir/chats.jsonl" --model "$dir/plainmodel"
+
+# --- tokenize --debug
+run tokenize model="$model" datasets.0.path="$dir/chats.jsonl" output_dir="$dir/t3" sequence_len=64 --debug
+prints "tokenize --debug" "[[It is 8.<|im_end|>]]" "packing" "lengths, in tokens"
+run tokenize model="$model" datasets.0.path="$dir/chats.jsonl" output_dir="$dir/t3" sequence_len=64
+check "the second time it is cached" grep -q "(cached)" "$dir/err"
+
+# --- against the published ids and masks of torchtune's Qwen 2 tokenizer, which trains the header of an answer too
+tiny=../shared/data/tokenizers/torchtune-tiny
+if [ -d "$tiny" ]; then
+    mkdir "$dir/tiny"
+    cp "$tiny/tiny_bpe_tokenizer.json" "$dir/tiny/tokenizer.json"
+    echo '{"eos_token": "<|im_end|>"}' > "$dir/tiny/tokenizer_config.json"
+    template='{% for m in messages %}{% set open = "<|im_start|>" + m.role + "\n" + m.content %}{% if m.role == "assistant" %}'
+    template+='{% generation %}{{ open }}{{ "<|im_end|>" if END }}{% endgeneration %}{{ "\n" if not loop.last }}'
+    template+='{% else %}{{ open }}<|im_end|>{{ "\n" }}{% endif %}{% endfor %}'
+    for case in 1 2; do
+        end=true
+        [ $case = 2 ] && end='not loop.last'
+        printf '%s' "${template/END/$end}" > "$dir/tiny/chat_template.jinja"
+        run inspect "$tiny/qwen2_messages.json" --model "$dir/tiny" --json
+        tr -d ' \n' < "$tiny/qwen2_messages.json" | grep -oE '"expected_tokens":\[[^]]*\]' | sed -n "${case}s/.*\[\(.*\)\]/\1/p" > "$dir/ids"
+        tr -d ' \n' < "$tiny/qwen2_messages.json" | grep -oE '"expected_mask":\[[^]]*\]' | sed -n "${case}s/.*\[\(.*\)\]/\1/p" |
+            sed 's/true/0/g; s/false/1/g' > "$dir/mask"
+        sed -n "${case}s/.*\"ids\": \[\([^]]*\)\].*/\1/p" "$dir/out" | cmp -s - "$dir/ids" && pass || fail "published ids, case $case"
+        sed -n "${case}s/.*\"mask\": \[\([^]]*\)\].*/\1/p" "$dir/out" | cmp -s - "$dir/mask" && pass || fail "published mask, case $case"
+    done
+else
+    skip "published masks: no ../shared"
+fi
+finish
