@@ -64,7 +64,7 @@ static Status generate_text(InferModel *infer, const GenerateArgs *g, const Toke
     TRY(start(infer, g, ids->len));
     Printer     printer = { .tokenizer = infer->tokenizer, .stream.started = has_text(infer, ids) };
     GenerateJob job = { .prompt = ids->data, .prompt_len = ids->len, .max_tokens = g->max_tokens, .sample = g->sample,
-                        .eos = infer->eos, .num_eos = g->ignore_eos ? 0 : infer->num_eos, .sink = print_token, .context = &printer };
+                        .vocab_size = infer->tokenizer ? tokenizer_vocab_size(infer->tokenizer) : 0, .eos = infer->eos, .num_eos = g->ignore_eos ? 0 : infer->num_eos, .sink = print_token, .context = &printer };
     Status      status = generate(infer->session, &job, &stats);
     strbuf_clear(&printer.text);
     token_stream_finish(&printer.stream, &printer.text);

@@ -46,7 +46,7 @@ static Status generate_one(Samples *s, Session *session, const char *prompt, int
     int32_t       eos = tokenizer_eos_id(s->tokenizer);
     Status        status = encode_prompt(s, prompt, &ids);
     if (status == OK) {
-        GenerateJob job = { .prompt = ids.data, .prompt_len = ids.len, .max_tokens = c->sample_max_tokens,
+        GenerateJob job = { .prompt = ids.data, .prompt_len = ids.len, .max_tokens = c->sample_max_tokens, .vocab_size = tokenizer_vocab_size(s->tokenizer),
                             .sample = { .temperature = c->sample_temperature, .top_p = 1, .seed = (uint64_t)c->seed + (uint64_t)index },
                             .eos = &eos, .num_eos = eos >= 0, .sink = keep_id, .context = &out };
         status = generate(session, &job, &stats);

@@ -119,7 +119,7 @@ static Status run_job(Decoder *d, const GenerateJob *job, GenerateStats *stats)
     double start = seconds_now();
     TRY(prefill(d, job->prompt, (int64_t)job->prompt_len));
     stats->prefill_seconds = seconds_now() - start;
-    Sampler *sampler = sampler_create(&job->sample, d->vocab_size);
+    Sampler *sampler = sampler_create(&job->sample, job->vocab_size && job->vocab_size < d->vocab_size ? job->vocab_size : d->vocab_size);
     start = seconds_now();
     Status status = decode(d, job, sampler, stats);
     stats->decode_seconds = seconds_now() - start;

@@ -12,6 +12,7 @@ typedef struct GenerateJob {
     const int32_t *prompt;
     size_t         prompt_len; /* at least 1 */
     int64_t        max_tokens;
+    int64_t        vocab_size; /* ids below it are chosen: embeddings are often longer than the vocabulary; 0: all */
     SampleOptions  sample;
     const int32_t *eos;
     int            num_eos;

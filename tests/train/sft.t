@@ -1,0 +1,89 @@
+#!/bin/bash
+# Fine-tuning: loss on the answers alone, the same however rows are laid out; resuming; LoRA; several datasets.
+cd "$(dirname "$0")/../.." || exit 1
+. tests/chat.sh
+make_chat
+cat > "$dir/run.yaml" << END
+model: $dir/model
+datasets: [{path: $dir/chats.jsonl}]
+sequence_len: 128
+per_device_train_batch_size: 4
+gradient_accumulation_steps: 1
+max_steps: 150
+learning_rate: 5e-3
+model_dtype: fp32
+save_steps: 50
+END
+# field NAME FILE: the values of a number in a log's steps.
+field() { grep '"log":"step"' "$2" | sed -E "s/.*\"$1\":([-0-9.e+]+).*/\1/"; }
+without_times() { sed -E 's/"(time|duration_ms|tokens_per_second)":[0-9.]+,//g' "$1"; }
+near() { awk -v a="$1" -v b="$2" -v bar="$3" 'BEGIN { d = a - b; exit !((d < 0 ? -d : d) <= bar * (b < 0 ? -b : b) && a != "") }'; }
+
+run sft "$dir/run.yaml" output_dir="$dir/whole"
+check "a run ends well: $(tail -1 "$dir/err")" [ "$status" = 0 ]
+check "the trained share is told: $(cat "$dir/err")" grep -qE 'tokens \([0-9.]+% of them trained\), [0-9]+ sequences of 128 \([0-9.]+% filled\)' "$dir/err"
+first=$(field loss "$dir/whole/metrics.jsonl" | head -1)
+last=$(field loss "$dir/whole/metrics.jsonl" | tail -1)
+check "the loss falls from $first to $last" awk -v a="$first" -v b="$last" 'BEGIN { exit !(b < 0.4 * a) }'
+check "the template is saved" cmp "$dir/model/chat_template.jinja" "$dir/whole/chat_template.jinja"
+run generate "$dir/whole" --chat --prompt "What is 2 plus 4?" --temperature 0 --max-tokens 30
+check "it answers and stops: $(cat "$dir/out")" grep -qE '^It is [0-9]+\.$' "$dir/out"
+run generate "$dir/tokenizer/../whole" --chat --max-tokens 3
+check "an empty question is one too" [ "$status" = 0 ]
+
+# --- the loss of a step over all rows: packed, one a row, and in other batches
+head -41 "$dir/chats.jsonl" > "$dir/some.jsonl"
+echo '{"messages": [{"role": "user", "content": "nothing to learn here"}]}' >> "$dir/some.jsonl"
+one_step() {
+    local name=$1
+    shift
+    run sft "$dir/run.yaml" datasets.0.path="$dir/some.jsonl" output_dir="$dir/$name" max_steps=-1 num_epochs=1 "$@"
+    [ "$(field loss "$dir/$name/metrics.jsonl" | wc -l)" = 1 ] || fail "$name: one step expected: $(tail -3 "$dir/err")"
+    grep -q "1 rows without a trained token were left out" "$dir/err" || fail "$name: the row without an answer isn't told"
+}
+one_step packed per_device_train_batch_size=4 gradient_accumulation_steps=20
+one_step singles per_device_train_batch_size=1 gradient_accumulation_steps=41 sample_packing=false
+one_step padded per_device_train_batch_size=7 gradient_accumulation_steps=6 sample_packing=false
+one_step longer per_device_train_batch_size=2 gradient_accumulation_steps=25 sequence_len=256
+for other in packed padded longer; do
+    for what in loss norm; do
+        a=$(field $what "$dir/$other/metrics.jsonl")
+        b=$(field $what "$dir/singles/metrics.jsonl")
+        check "$what of $other rows, $a, is that of single ones, $b" near "$a" "$b" 1e-6
+    done
+done
+
+# --- interrupted: a resumable save, exit 75, then the same bytes
+"$SUROGATE" sft "$dir/run.yaml" output_dir="$dir/cut" > /dev/null 2> "$dir/err" &
+pid=$!
+until [ -s "$dir/cut/metrics.jsonl" ] || ! kill -0 $pid 2> /dev/null; do :; done
+kill -TERM $pid 2> /dev/null
+wait $pid
+check "SIGTERM ends with 75" [ $? = 75 ]
+run sft "$dir/run.yaml" output_dir="$dir/cut"
+check "the same command goes on" grep -q "going on from" "$dir/err"
+check "equal weights" cmp "$dir/whole/model.safetensors" "$dir/cut/model.safetensors"
+check "an equal log" cmp <(without_times "$dir/whole/metrics.jsonl") <(without_times "$dir/cut/metrics.jsonl")
+
+# --- LoRA, two datasets with weight and samples, a validation split, samples that are answers
+echo '{"question": "who are you?", "answer": "a test"}' > "$dir/qa.jsonl"
+run sft "$dir/run.yaml" output_dir="$dir/lora" lora=true lora_rank=4 max_steps=10 validation_split_ratio=0.1 generate_samples=1 \
+    'sample_prompts=["What is 1 plus 7?"]' 'datasets=[{path: '"$dir"'/chats.jsonl, samples: 100}, {path: '"$dir"'/qa.jsonl, weight: 3}]'
+check "LoRA on two datasets: $(tail -1 "$dir/err")" [ "$status" = 0 ]
+check "an adapter is written" [ -s "$dir/lora/adapter_model.safetensors" ]
+check "rows taken are told: $(cat "$dir/err")" grep -q "100 documents" "$dir/err"
+check "what qa.jsonl was taken for is told" grep -q "instruction (question -> answer)" "$dir/err"
+check "evaluated" grep -q '"log":"eval"' "$dir/lora/metrics.jsonl"
+check "sampled" grep -q '"prompt":"What is 1 plus 7?"' "$dir/lora/metrics.jsonl"
+run generate "$dir/lora" --chat --prompt "who are you?" --max-tokens 5 --temperature 0
+check "an adapter folder is asked" [ "$status" = 0 ]
+
+# --- long samples
+for choice in truncate drop split; do
+    run sft "$dir/run.yaml" output_dir="$dir/$choice" max_steps=1 sequence_len=40 on_long_sample=$choice
+    check "on_long_sample: $choice is told: $(cat "$dir/err")" grep -qE 'samples longer than sequence_len were (cut|split)' "$dir/err"
+done
+refused "on_long_sample: error" 2 "longer than sequence_len 40" -- sft "$dir/run.yaml" output_dir="$dir/error" max_steps=1 sequence_len=40 on_long_sample=error
+refused "all rows untrained" 2 "nothing to train on" -- sft "$dir/run.yaml" output_dir="$dir/none" datasets.0.path="$dir/tail.jsonl" \
+    < <(tail -1 "$dir/some.jsonl" > "$dir/tail.jsonl")
+finish
