@@ -3,7 +3,7 @@
 
 #include "device/device.h"
 #include "ir/module.h"
-#include "cli/version.h"
+#include "base/version.h"
 
 Status cmd_version(CliArgs *args)
 {

@@ -1,0 +1,214 @@
+/* The public interface over the layers below: handles, copies of results, nothing else. */
+#include "surogate.h"
+
+#include "base/version.h"
+#include "infer/evaluate.h"
+#include "infer/generate.h"
+#include "train/trainer.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define STATUS(code, name, exit_code) _Static_assert((int)code == (int)SG_##code, "sg_status follows status.def");
+enum { SG_ERR_INTERNAL = SG_INTERNAL, SG_ERR_INVALID = SG_INVALID, SG_ERR_UNSUPPORTED = SG_UNSUPPORTED, SG_ERR_NOT_FOUND = SG_NOT_FOUND,
+       SG_ERR_IO = SG_IO, SG_ERR_DEVICE = SG_DEVICE, SG_ERR_NO_FIT = SG_NO_FIT, SG_ERR_DIVERGED = SG_DIVERGED,
+       SG_ERR_CHECKPOINT = SG_CHECKPOINT, SG_ERR_SAVE = SG_SAVE, SG_ERR_INTERRUPTED = SG_INTERRUPTED };
+#include "base/status.def"
+#undef STATUS
+
+struct sg_run {
+    Config config;
+};
+
+struct sg_model {
+    InferModel infer;
+};
+
+const char *sg_version(void)
+{
+    return SUROGATE_VERSION;
+}
+
+const char *sg_message(void)
+{
+    return status_message();
+}
+
+int sg_exit_code(sg_status status)
+{
+    return status_exit_code((Status)status);
+}
+
+void sg_free(void *memory)
+{
+    free(memory);
+}
+
+static void *allocate(size_t bytes)
+{
+    void *memory = calloc(1, bytes ? bytes : 1);
+    if (!memory) fatal_out_of_memory(bytes);
+    return memory;
+}
+
+/* ---- runs ---- */
+
+sg_status sg_run_open(const char *const *args, size_t num_args, sg_run **out_run)
+{
+    sg_run *run = allocate(sizeof *run);
+    Status  status = config_load_args(args, num_args, &run->config, NULL);
+    if (status == OK)
+        *out_run = run;
+    else
+        free(run);
+    return (sg_status)status;
+}
+
+void sg_run_close(sg_run *run)
+{
+    if (!run) return;
+    config_deinit(&run->config);
+    free(run);
+}
+
+static Status plan_run(Arena *arena, const Config *config, Device *device, StrBuf *out)
+{
+    HfModel       *model;
+    CompileOptions options;
+    Plan          *plan;
+    TRY(setup_model(arena, config, &model));
+    TRY(setup_options(arena, config, model, &options));
+    TRY(compile_plan(arena, model->module, &model->config, model->config_name, &options, device, &plan));
+    plan_write_json(plan, out);
+    return OK;
+}
+
+sg_status sg_run_plan(sg_run *run, const char *gpu, char **out_json)
+{
+    Device *device = NULL;
+    Arena   arena = { 0 };
+    StrBuf  json = { 0 };
+    Status  status = gpu ? device_null_create(gpu, &device) : setup_device(&run->config, &device);
+    if (status == OK) status = plan_run(&arena, &run->config, device, &json);
+    if (device) device->api->destroy(device);
+    arena_deinit(&arena);
+    if (status == OK)
+        *out_json = json.data;
+    else
+        strbuf_deinit(&json);
+    return (sg_status)status;
+}
+
+sg_status sg_run_train(sg_run *run, sg_outcome *out_outcome)
+{
+    TrainHooks   hooks = { 0 };
+    TrainOutcome outcome;
+    Status       status = train_run(&run->config, &hooks, &outcome);
+    if (status == OK) *out_outcome = (sg_outcome){ outcome.already_finished, outcome.steps, outcome.loss, outcome.eval_loss };
+    return (sg_status)status;
+}
+
+/* ---- models ---- */
+
+sg_status sg_model_open(const char *dir, const char *adapter, int threads, sg_model **out_model)
+{
+    sg_model *model = allocate(sizeof *model);
+    Status    status = infer_open(&model->infer, dir, adapter, threads);
+    if (status == OK)
+        *out_model = model;
+    else
+        sg_model_close(model);
+    return (sg_status)status;
+}
+
+void sg_model_close(sg_model *model)
+{
+    if (!model) return;
+    infer_close(&model->infer);
+    free(model);
+}
+
+static Status need_tokenizer(const sg_model *model)
+{
+    FAIL_IF(!model->infer.tokenizer, ERR_NOT_FOUND, "the model folder has no tokenizer.json: work with ids, or copy one there");
+    return OK;
+}
+
+sg_status sg_model_encode(sg_model *model, const char *text, size_t len, int32_t **out_ids, size_t *out_num)
+{
+    TokenIds ids = { 0 };
+    Status   status = need_tokenizer(model);
+    if (status == OK) status = infer_encode(&model->infer, text, len, &ids);
+    if (status == OK) {
+        *out_ids = ids.data ? ids.data : allocate(0);
+        *out_num = ids.len;
+    } else {
+        token_ids_deinit(&ids);
+    }
+    return (sg_status)status;
+}
+
+sg_status sg_model_decode(sg_model *model, const int32_t *ids, size_t num, char **out_text)
+{
+    StrBuf text = { 0 };
+    Status status = need_tokenizer(model);
+    if (status == OK) status = tokenizer_decode(model->infer.tokenizer, ids, num, true, &text);
+    if (status == OK)
+        *out_text = text.data ? text.data : allocate(0);
+    else
+        strbuf_deinit(&text);
+    return (sg_status)status;
+}
+
+sg_status sg_model_losses(sg_model *model, const int32_t *ids, size_t num, float *losses)
+{
+    if (num < 2) return (sg_status)status_fail(ERR_INVALID, "losses of %zu ids; expected at least 2", num);
+    infer_stop(&model->infer);
+    Status status = evaluate_start(&model->infer, num, 0);
+    if (status == OK) status = evaluate_ids(&model->infer, ids, num, losses);
+    infer_stop(&model->infer);
+    return (sg_status)status;
+}
+
+static bool collect(void *context, int32_t id)
+{
+    token_ids_push(context, id);
+    return true;
+}
+
+static Status generate_ids(InferModel *infer, const int32_t *ids, size_t num, int64_t max_tokens, const sg_sampling *sampling, TokenIds *out)
+{
+    int64_t positions = infer->model->max_positions, want = (int64_t)num + max_tokens;
+    FAIL_IF(num == 0, ERR_INVALID, "generation needs at least one id to go on from");
+    FAIL_IF(max_tokens < 1, ERR_INVALID, "max_tokens %lld; expected at least 1", (long long)max_tokens);
+    FAIL_IF((int64_t)num > positions, ERR_INVALID, "the prompt has %zu tokens, the model was made for %lld", num, (long long)positions);
+    infer->options.programs = 1u << PROGRAM_PREFILL | 1u << PROGRAM_DECODE;
+    infer->options.cache_batch = 1;
+    infer->options.cache_len = want < positions ? want : positions;
+    infer->options.prefill_chunk = (int64_t)num < 128 ? (int64_t)num : 128;
+    TRY(infer_start(infer));
+    GenerateStats stats;
+    GenerateJob   job = { .prompt = ids, .prompt_len = num, .max_tokens = max_tokens, .eos = infer->eos, .num_eos = infer->num_eos,
+                          .vocab_size = infer->tokenizer ? tokenizer_vocab_size(infer->tokenizer) : 0, .sink = collect, .context = out };
+    job.sample.temperature = sampling->temperature;
+    job.sample.top_k = sampling->top_k;
+    job.sample.top_p = sampling->top_p > 0 ? sampling->top_p : 1;
+    job.sample.seed = sampling->seed;
+    return generate(infer->session, &job, &stats);
+}
+
+sg_status sg_model_generate(sg_model *model, const int32_t *ids, size_t num, int64_t max_tokens, const sg_sampling *sampling,
+                            int32_t **out_ids, size_t *out_num)
+{
+    TokenIds out = { 0 };
+    infer_stop(&model->infer);
+    Status status = generate_ids(&model->infer, ids, num, max_tokens, sampling, &out);
+    infer_stop(&model->infer);
+    if (status == OK) {
+        *out_ids = out.data ? out.data : allocate(0);
+        *out_num = out.len;
+    } else {
+        token_ids_deinit(&out);
+    }
+    return (sg_status)status;
+}

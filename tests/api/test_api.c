@@ -1,0 +1,101 @@
+/* The public header alone: what a binding does. Training, planning, evaluating and generating on a tiny model that it makes itself by
+ * training from scratch. */
+#include "surogate.h"
+
+#include "test.h"
+
+#include <unistd.h>
+
+static char dir[] = "/tmp/surogate-api-XXXXXX";
+
+static const char *under(const char *name)
+{
+    static char paths[4][256];
+    static int  next;
+    char       *path = paths[next++ % 4];
+    snprintf(path, sizeof paths[0], "%s/%s", dir, name);
+    return path;
+}
+
+static void write_run_file(void)
+{
+    FILE *text = fopen(under("text.txt"), "w"), *run = fopen(under("run.yaml"), "w");
+    for (int i = 0; i < 200; i++) fprintf(text, "To be, or not to be, that is question number %d.\n", i);
+    fprintf(run,
+            "model: examples/shakespeare\nfrom_scratch: true\noutput_dir: %s/out\ndatasets: [{path: %s/text.txt, type: text}]\n"
+            "sequence_len: 32\nper_device_train_batch_size: 4\ngradient_accumulation_steps: 1\nmax_steps: 5\nmodel_dtype: fp32\n",
+            dir, dir);
+    fclose(text);
+    fclose(run);
+}
+
+static void a_run_plans_trains_and_finishes_once(void)
+{
+    const char *args[] = { under("run.yaml"), "learning_rate=1e-3" };
+    sg_run     *run;
+    char       *json;
+    sg_outcome  outcome;
+    write_run_file();
+    EXPECT_INT(sg_run_open(args, 2, &run), SG_OK);
+    EXPECT_INT(sg_run_plan(run, "h200", &json), SG_OK);
+    EXPECT_CONTAINS(json, "\"total_bytes\"");
+    sg_free(json);
+    EXPECT_INT(sg_run_train(run, &outcome), SG_OK);
+    EXPECT_INT(outcome.steps, 5);
+    EXPECT(outcome.loss > 0 && outcome.loss < 5);
+    EXPECT_INT(sg_run_train(run, &outcome), SG_OK);
+    EXPECT(outcome.already_finished);
+    sg_run_close(run);
+}
+
+static void a_model_encodes_evaluates_and_goes_on(void)
+{
+    sg_model   *model;
+    int32_t    *ids, *more;
+    size_t      num, num_more;
+    char       *text;
+    float       losses[64];
+    sg_sampling greedy = { 0 };
+    const char  question[] = "To be, or not";
+    int         status = sg_model_open(under("out"), NULL, 1, &model);
+    if (status != SG_OK) test_fail(__FILE__, __LINE__, "%s", sg_message());
+    if (status != SG_OK) return;
+    EXPECT_INT(sg_model_encode(model, question, strlen(question), &ids, &num), SG_OK);
+    EXPECT_INT(num, strlen(question)); /* characters */
+    EXPECT_INT(sg_model_decode(model, ids, num, &text), SG_OK);
+    EXPECT_STR(text, question);
+    EXPECT_INT(sg_model_losses(model, ids, num, losses), SG_OK);
+    for (size_t i = 0; i + 1 < num; i++) EXPECT(losses[i] > 0 && losses[i] < 10);
+    EXPECT_INT(sg_model_generate(model, ids, num, 8, &greedy, &more, &num_more), SG_OK);
+    EXPECT(num_more <= 8);
+    EXPECT_INT(sg_model_generate(model, ids, 0, 8, &greedy, &more, &num_more), SG_INVALID);
+    EXPECT_CONTAINS(sg_message(), "at least one id");
+    sg_free(text);
+    sg_free(ids);
+    sg_free(more);
+    sg_model_close(model);
+}
+
+static void mistakes_have_messages(void)
+{
+    const char *args[] = { "max_stepz=3" };
+    sg_run     *run = NULL;
+    sg_model   *model = NULL;
+    EXPECT_INT(sg_run_open(args, 1, &run), SG_INVALID);
+    EXPECT_CONTAINS(sg_message(), "max_steps");
+    EXPECT_INT(sg_exit_code(SG_INVALID), 2);
+    EXPECT(sg_model_open("no/such/folder", NULL, 1, &model) != SG_OK);
+    EXPECT_CONTAINS(sg_message(), "no/such/folder");
+    EXPECT(model == NULL);
+    EXPECT(strlen(sg_version()) >= 5);
+}
+
+int main(int argc, char **argv)
+{
+    static const TestCase cases[] = { TEST(a_run_plans_trains_and_finishes_once), TEST(a_model_encodes_evaluates_and_goes_on), TEST(mistakes_have_messages) };
+    char                  command[300];
+    if (!mkdtemp(dir)) return 1;
+    int status = test_run(cases, 3, argc, argv);
+    snprintf(command, sizeof command, "rm -rf %s", dir);
+    return system(command) != 0 || status;
+}
