@@ -14,6 +14,16 @@ void gotoblas_dynamic_init(void);
 void gotoblas_dynamic_quit(void);
 int  blas_thread_shutdown_(void);
 
+/* OpenBLAS's kernels for small products of two plain matrices take scratch from malloc at each call, which a train step
+ * mustn't; the linker puts this function in place of the one that lets them be used (-Wl,--wrap). */
+int __real_sgemm_small_matrix_permit_SKYLAKEX(int trans_a, int trans_b, long m, long n, long k, float alpha, float beta);
+int __wrap_sgemm_small_matrix_permit_SKYLAKEX(int trans_a, int trans_b, long m, long n, long k, float alpha, float beta);
+
+int __wrap_sgemm_small_matrix_permit_SKYLAKEX(int trans_a, int trans_b, long m, long n, long k, float alpha, float beta)
+{
+    return (trans_a || trans_b) && __real_sgemm_small_matrix_permit_SKYLAKEX(trans_a, trans_b, m, n, k, alpha, beta);
+}
+
 static bool cpu_has_avx512(void)
 {
     __builtin_cpu_init();

@@ -1,0 +1,103 @@
+#!/bin/bash
+# What scripts rely on: results on stdout alone, in their layout.
+cd "$(dirname "$0")/../.." || exit 1
+. tests/shell.sh
+make_tiny max_position_embeddings=128
+python=$(command -v python3 || true)
+head -c 700 "$dir/text.txt" > "$dir/short.txt"
+cat > "$dir/run.yaml" << END
+model: $dir/model
+output_dir: $dir/out
+datasets: [{path: $dir/text.txt}]
+sequence_len: 32
+max_steps: 3
+model_dtype: fp32
+END
+
+run encode "$dir/model" --text "$dir/short.txt" --json
+check "encode prints {\"ids\":[...]}" grep -qE '^\{"ids":\[[0-9,]+\]\}$' "$dir/out"
+ids=$(sed 's/.*\[//; s/\].*//; s/,/ /g' "$dir/out")
+run encode "$dir/model" --text "$dir/short.txt"
+check "encode without --json prints the same ids" [ "$(cat "$dir/out")" = "$ids" ]
+
+run eval "$dir/model" --text "$dir/short.txt" --json
+if [ -n "$python" ]; then
+    check "eval: one loss for every id after the first, and their mean" "$python" -c "
+import json, sys
+r = json.load(open('$dir/out'))
+assert list(r) == ['ids', 'losses', 'mean'] and len(r['losses']) == len(r['ids']) - 1 > 200
+assert abs(sum(r['losses']) / len(r['losses']) - r['mean']) < 1e-6
+assert r['ids'] == [int(i) for i in '$ids'.split()]"
+fi
+cp "$dir/out" "$dir/eval1"
+run eval "$dir/model" --text "$dir/short.txt" --json --threads 1
+check "eval: the same for one thread" cmp "$dir/eval1" "$dir/out"
+
+run generate "$dir/model" --prompt "line 1 says" --max-tokens 40 --temperature 0 --ignore-eos
+check "generate ends well and prints something" [ "$status" = 0 -a -s "$dir/out" ]
+cp "$dir/out" "$dir/text1"
+run generate "$dir/model" --prompt "line 1 says" --max-tokens 40 --temperature 0 --ignore-eos --threads 1
+check "generate: the same again" cmp "$dir/text1" "$dir/out"
+check "generate: the prompt isn't printed" [ "$(grep -c 'line 1 says' "$dir/text1")" = 0 ]
+run generate "$dir/model" --prompt "line" --max-tokens 20 --temperature 1 --seed 5
+cp "$dir/out" "$dir/text1"
+run generate "$dir/model" --prompt "line" --max-tokens 20 --temperature 1 --seed 5
+check "generate: a seed decides the choices" cmp "$dir/text1" "$dir/out"
+run generate "$dir/model" --prompt "line" --max-tokens 20 --temperature 1 --seed 6
+check "generate: another seed, another text" [ "$(cat "$dir/text1")" != "$(cat "$dir/out")" ]
+
+run plan "$dir/run.yaml" --json
+check "plan ends well" [ "$status" = 0 ]
+[ -n "$python" ] && check "plan: regions sum up" "$python" -c "
+import json
+p = json.load(open('$dir/out'))
+assert sum(p['regions'].values()) == p['total_bytes'] and p['fits'] is True and p['checkpoint_bytes'] > 0"
+run plan --config "$dir/run.yaml" per_device_train_batch_size=8 --gpu h200
+check "plan for a GPU that isn't here" grep -q "H200" "$dir/out"
+run ir "$dir/run.yaml" --after bind
+check "ir prints a graph" grep -q '^graph "micro_first"' "$dir/out"
+run ir "$dir/run.yaml" --program optimizer
+check "ir prints the optimizer" grep -q "adamw" "$dir/out"
+
+run pt "$dir/run.yaml" --output_dir="$dir/a" max_steps=2
+check "pt takes overrides, prints nothing on stdout" [ "$status" = 0 -a ! -s "$dir/out" ]
+check "pt: a line a step" [ "$(grep -c '"log":"step"' "$dir/a/metrics.jsonl")" = 2 ]
+check "pt: report and state" [ -s "$dir/a/report.html" -a -s "$dir/a/trainer_state.json" -a -s "$dir/a/config.json" ]
+run eval "$dir/a" --text "$dir/short.txt"
+check "the trained folder evaluates" grep -q "bits per byte" "$dir/out"
+
+run pt "$dir/run.yaml" output_dir="$dir/lora" lora=true lora_rank=4 learning_rate=0.02 max_steps=5
+check "LoRA trains" [ "$status" = 0 -a -s "$dir/lora/adapter_model.safetensors" ]
+run merge "$dir/model" "$dir/lora" "$dir/merged"
+difference=$(sed -n 's/^largest logit difference \([^ ]*\).*/\1/p' "$dir/out")
+check "merge: logit difference $difference" awk "BEGIN { exit !(\"$difference\" != \"\" && $difference < 1e-5) }"
+run eval "$dir/merged" --text "$dir/short.txt"
+cp "$dir/out" "$dir/merged.txt"
+run eval "$dir/lora" --text "$dir/short.txt"
+check "an adapter folder evaluates as the merged model does" cmp "$dir/merged.txt" "$dir/out"
+run eval "$dir/model" --text "$dir/short.txt"
+check "and not as the base does" [ "$(cat "$dir/merged.txt")" != "$(cat "$dir/out")" ]
+
+run version
+check "version" grep -q "^surogate [0-9]" "$dir/out"
+run --help
+check "help names every command" [ "$(grep -cE '^  surogate ' "$dir/out")" -ge 11 ]
+
+shared=${SUROGATE_TEST_SHARED:-../shared}/data/models/stories260K
+if [ -d "$shared" ] && [ -n "$python" ]; then
+    for text in 1 3; do
+        run eval "$shared/hf" --text "$shared/text_$text.txt" --json
+        check "stories260K: losses of text_$text" "$python" -c "
+import json
+got, want = json.load(open('$dir/out')), json.load(open('$shared/text_$text.losses.json'))
+n = len(want['ids'])
+assert got['ids'][:n] == want['ids']
+worst = max(abs(a - b) for a, b in zip(got['losses'], want['token_losses']))
+assert worst < 1e-4, worst"
+    done
+    run generate "$shared/hf" --prompt "" --max-tokens 256 --temperature 0
+    check "stories260K: 256 greedy tokens" cmp "$dir/out" "$shared/greedy_256.txt"
+else
+    skip "stories260K isn't here"
+fi
+finish

@@ -1,0 +1,67 @@
+#!/bin/bash
+# Signals and full disks: a resumable save and exit 75; a failed save keeps the one before; the results stay the same.
+cd "$(dirname "$0")/../.." || exit 1
+. tests/shell.sh
+make_tiny max_position_embeddings=128
+cat > "$dir/run.yaml" << END
+model: $dir/model
+datasets: [{path: $dir/text.txt}]
+dataset_cache_dir: $dir/cache
+sequence_len: 32
+max_steps: 400
+model_dtype: fp32
+logging_steps: 100
+END
+without_times() { sed -E 's/"(time|duration_ms|tokens_per_second)":[0-9.]+,//g' "$1"; }
+same_results() {
+    cmp "$dir/whole/model.safetensors" "$1/model.safetensors" &&
+        cmp "$dir/whole/checkpoint-400/optimizer.safetensors" "$1/checkpoint-400/optimizer.safetensors" &&
+        cmp <(without_times "$dir/whole/metrics.jsonl") <(without_times "$1/metrics.jsonl")
+}
+# Starts a run in the background and waits until it has made some steps.
+start_run() {
+    "$SUROGATE" pt "$dir/run.yaml" output_dir="$1" > "$dir/out" 2> "$dir/err" &
+    pid=$!
+    for _ in $(seq 1000); do
+        [ -s "$1/metrics.jsonl" ] && break
+        sleep 0.01
+    done
+}
+
+run pt "$dir/run.yaml" output_dir="$dir/whole"
+check "the whole run ends well" [ "$status" = 0 ]
+
+for signal in INT TERM USR1; do
+    out=$dir/$signal
+    start_run "$out"
+    kill -$signal $pid
+    status=0
+    wait $pid || status=$?
+    check "SIG$signal: exit $status, expected 75" [ "$status" = 75 ]
+    check "SIG$signal: says how to go on" grep -q "same command" "$dir/err"
+    check "SIG$signal: a checkpoint is there" compgen -G "$out/checkpoint-*/manifest.json" > /dev/null
+    run pt "$dir/run.yaml" output_dir="$out"
+    check "SIG$signal: it goes on" [ "$status" = 0 ]
+    check "SIG$signal: the results are the same" same_results "$out"
+done
+
+run pt "$dir/run.yaml" output_dir="$dir/whole"
+check "a finished run is done: exit 0" [ "$status" = 0 ]
+check "and says so" grep -q "finished" "$dir/err"
+
+# A disk that fills up while training: the save fails, the run goes on, the last save decides the exit status.
+if mkdir "$dir/disk" && mount -t tmpfs -o size=4M tmpfs "$dir/disk" 2> /dev/null; then
+    start_run "$dir/disk/out"
+    head -c 8000000 /dev/zero > "$dir/disk/filler" 2> /dev/null
+    status=0
+    wait $pid || status=$?
+    check "full disk: exit $status, expected 6" [ "$status" = 6 ]
+    rm "$dir/disk/filler"
+    run pt "$dir/run.yaml" output_dir="$dir/disk/out"
+    check "with room again the same command ends well" [ "$status" = 0 ]
+    check "with the same weights" cmp "$dir/whole/model.safetensors" "$dir/disk/out/model.safetensors"
+    umount "$dir/disk"
+else
+    skip "full disk: no tmpfs can be mounted"
+fi
+finish

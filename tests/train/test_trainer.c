@@ -1,0 +1,228 @@
+/* Runs of a tiny model in this process: what a step may allocate, what a bad step does, what resuming falls back to. */
+#include "train/trainer.h"
+
+#include "base/log.h"
+#include "model/new.h"
+#include "text/bpe_train.h"
+
+#include "test.h"
+
+#include <stdatomic.h>
+#include <unistd.h>
+
+/* ---- counting allocations: every malloc of the process comes through here ---- */
+
+static atomic_long num_allocations;
+static atomic_bool is_counting;
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+enum { CAN_COUNT = 0 };
+#else
+enum { CAN_COUNT = 1 };
+void *__libc_malloc(size_t size);
+void *__libc_calloc(size_t count, size_t size);
+void *__libc_realloc(void *memory, size_t size);
+void *__libc_memalign(size_t alignment, size_t size);
+
+static void count(void)
+{
+    if (atomic_load(&is_counting)) atomic_fetch_add(&num_allocations, 1);
+}
+void *malloc(size_t size)
+{
+    count();
+    return __libc_malloc(size);
+}
+void *calloc(size_t number, size_t size)
+{
+    count();
+    return __libc_calloc(number, size);
+}
+void *realloc(void *memory, size_t size)
+{
+    count();
+    return __libc_realloc(memory, size);
+}
+void *aligned_alloc(size_t alignment, size_t size)
+{
+    count();
+    return __libc_memalign(alignment, size);
+}
+#endif
+
+/* ---- a tiny run in a folder of its own ---- */
+
+static char folder[64];
+
+static const char *in_folder(const char *name)
+{
+    static char paths[8][256];
+    static int  next;
+    char       *path = paths[next++ % 8];
+    snprintf(path, sizeof paths[0], "%s/%s", folder, name);
+    return path;
+}
+
+static void open_folder(void)
+{
+    strcpy(folder, "/tmp/surogate_trainer_XXXXXX");
+    EXPECT(mkdtemp(folder) != NULL);
+    StrBuf text = { 0 };
+    for (int i = 0; i < 3000; i++) strbuf_printf(&text, "line %d says %d and goes on\n", i, i * 7919 % 1000);
+    EXPECT_OK(file_write_atomic(in_folder("text.txt"), text.data, text.len));
+    static const char *const special[] = { "<|end|>" };
+    BpeTrainOptions          options = { .vocab_size = 300, .special_tokens = special, .num_special_tokens = 1, .eos_token = special[0] };
+    BpeTrainer              *trainer;
+    Str                      all = { text.data, text.len };
+    EXPECT_OK(bpe_trainer_create(&options, &trainer));
+    EXPECT_OK(bpe_trainer_add(trainer, &all, 1));
+    EXPECT_OK(bpe_trainer_train(trainer));
+    EXPECT_OK(bpe_trainer_save(trainer, in_folder("tokenizer")));
+    bpe_trainer_destroy(trainer);
+    strbuf_deinit(&text);
+    static const char *const settings[] = { "hidden_size=32", "intermediate_size=48", "vocab_size=300", "head_dim=8" };
+    NewOptions               model = { .arch = "qwen3-tiny", .settings = settings, .num_settings = 4, .weights = true, .seed = 1,
+                                       .tokenizer = in_folder("tokenizer"), .max_shard_bytes = 1 << 30 };
+    EXPECT_OK(new_model(&model, in_folder("model")));
+    log_set_level(LOG_QUIET);
+}
+
+static void close_folder(void)
+{
+    EXPECT_OK(file_remove_tree(folder));
+}
+
+static Status train_with(const char *more, const TrainHooks *hooks, TrainOutcome *outcome)
+{
+    Config config;
+    StrBuf text = { 0 }, problems = { 0 };
+    strbuf_printf(&text, "model: %s\noutput_dir: %s\ndatasets: [{path: %s}]\nsequence_len: 32\n"
+                         "logging_steps: 1000\nmodel_dtype: fp32\n%s", in_folder("model"), in_folder("out"), in_folder("text.txt"), more);
+    EXPECT_OK(config_parse("run.yaml", text.data, text.len, NULL, 0, &config, &problems));
+    Status status = train_run(&config, hooks, outcome);
+    config_deinit(&config);
+    strbuf_deinit(&text);
+    strbuf_deinit(&problems);
+    return status;
+}
+
+/* ---- cases ---- */
+
+static void start_counting(void *context, int64_t step)
+{
+    (void)context;
+    if (step >= 1) atomic_store(&is_counting, true);
+}
+
+static void stop_counting(void *context, int64_t step)
+{
+    (void)context;
+    (void)step;
+    atomic_store(&is_counting, false);
+}
+
+static void steps_allocate_nothing_from_the_second_on(void)
+{
+    if (!CAN_COUNT) SKIP("a sanitizer owns malloc");
+    TrainHooks   hooks = { .step_begin = start_counting, .step_end = stop_counting };
+    TrainOutcome outcome;
+    open_folder();
+    atomic_store(&num_allocations, 0);
+    EXPECT_OK(train_with("max_steps: 30\nthreads: 2\nsave_steps: 10\nlora: true\nlora_rank: 2\nlora_dropout: 0.1\n", &hooks, &outcome));
+    EXPECT_INT(outcome.steps, 30);
+    EXPECT_INT(atomic_load(&num_allocations), 0);
+    free(malloc(1)); /* the counter does count */
+    atomic_store(&is_counting, true);
+    void *volatile probe = malloc(1);
+    free(probe);
+    atomic_store(&is_counting, false);
+    EXPECT_INT(atomic_load(&num_allocations), 1);
+    close_folder();
+}
+
+/* A step that would blow up leaves weights alone and is counted; the third in a row ends the run. */
+static void divergence_stops_with_the_weights_of_before(void)
+{
+    TrainOutcome outcome;
+    open_folder();
+    EXPECT_FAILS(train_with("max_steps: 30\nlearning_rate: 1000\nweight_decay: 100\nsave_steps: 1\n", NULL, &outcome), ERR_DIVERGED, "3 steps in a row");
+    EXPECT(outcome.steps >= 3 && outcome.steps < 30);
+    close_folder();
+}
+
+static void flip_byte(const char *path)
+{
+    FILE *file = fopen(path, "r+b");
+    EXPECT(file != NULL);
+    if (!file) return;
+    fseek(file, -100, SEEK_END);
+    int byte = fgetc(file);
+    fseek(file, -100, SEEK_END);
+    fputc(byte ^ 1, file);
+    fclose(file);
+}
+
+static void a_damaged_checkpoint_is_passed_over(void)
+{
+    TrainOutcome outcome;
+    char         newest[256];
+    open_folder();
+    EXPECT_OK(train_with("max_steps: 12\nsave_steps: 4\nsave_total_limit: 3\n", NULL, &outcome));
+    EXPECT_OK(checkpoint_newest(in_folder("out"), newest, sizeof newest));
+    EXPECT_CONTAINS(newest, "checkpoint-12");
+    flip_byte(in_folder("out/checkpoint-12/optimizer.safetensors"));
+    EXPECT_FAILS(checkpoint_verify(in_folder("out/checkpoint-12")), ERR_CHECKPOINT, "checksum");
+    EXPECT_OK(checkpoint_newest(in_folder("out"), newest, sizeof newest));
+    EXPECT_CONTAINS(newest, "checkpoint-8");
+    EXPECT(truncate(in_folder("out/checkpoint-8/model.safetensors"), 1000) == 0);
+    EXPECT(unlink(in_folder("out/checkpoint-4/manifest.json")) == 0);
+    EXPECT_OK(checkpoint_newest(in_folder("out"), newest, sizeof newest));
+    EXPECT_STR(newest, "");
+    EXPECT_FAILS(train_with("max_steps: 12\nresume_from_checkpoint: true\n", NULL, &outcome), ERR_CHECKPOINT, "no valid checkpoint");
+    close_folder();
+}
+
+static void the_oldest_checkpoints_go(void)
+{
+    TrainOutcome outcome;
+    open_folder();
+    EXPECT_OK(train_with("max_steps: 10\nsave_steps: 2\nsave_total_limit: 2\n", NULL, &outcome));
+    EXPECT(!file_is_dir(in_folder("out/checkpoint-6")));
+    EXPECT(file_is_dir(in_folder("out/checkpoint-8")) && file_is_dir(in_folder("out/checkpoint-10")));
+    close_folder();
+}
+
+static void a_finished_run_is_left_alone_and_others_refused(void)
+{
+    TrainOutcome outcome;
+    open_folder();
+    EXPECT_OK(train_with("max_steps: 4\n", NULL, &outcome));
+    EXPECT_OK(train_with("max_steps: 4\nthreads: 1\n", NULL, &outcome));
+    EXPECT(outcome.already_finished);
+    EXPECT_FAILS(train_with("max_steps: 5\n", NULL, &outcome), ERR_INVALID, "max_steps");
+    EXPECT_OK(train_with("max_steps: 6\nresume_from_checkpoint: true\n", NULL, &outcome));
+    EXPECT_INT(outcome.steps, 6);
+    EXPECT_OK(train_with("max_steps: 3\nresume_from_checkpoint: false\n", NULL, &outcome));
+    EXPECT_INT(outcome.steps, 3);
+    EXPECT(!file_is_dir(in_folder("out/checkpoint-6")));
+    close_folder();
+}
+
+static void saved_folders_carry_the_tokenizer_byte_for_byte(void)
+{
+    TrainOutcome outcome;
+    uint64_t     before = 0, after = 1;
+    open_folder();
+    EXPECT_OK(train_with("max_steps: 2\n", NULL, &outcome));
+    EXPECT_OK(file_hash(in_folder("model/tokenizer.json"), &before));
+    EXPECT_OK(file_hash(in_folder("out/tokenizer.json"), &after));
+    EXPECT(before == after);
+    EXPECT_OK(file_hash(in_folder("model/config.json"), &before));
+    EXPECT_OK(file_hash(in_folder("out/config.json"), &after));
+    EXPECT(before == after);
+    close_folder();
+}
+
+TEST_MAIN(TEST(steps_allocate_nothing_from_the_second_on), TEST(divergence_stops_with_the_weights_of_before),
+          TEST(a_damaged_checkpoint_is_passed_over), TEST(the_oldest_checkpoints_go), TEST(a_finished_run_is_left_alone_and_others_refused),
+          TEST(saved_folders_carry_the_tokenizer_byte_for_byte))
