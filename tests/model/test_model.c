@@ -1,0 +1,294 @@
+/* Folders in and out: initialisation, weights, adapters, new models. Fixtures are those of tests/oracle/make_families.py. */
+#include "model/init.h"
+#include "model/merge.h"
+#include "model/new.h"
+#include "base/philox.h"
+#include "model/weights.h"
+
+#include "test.h"
+
+#include <unistd.h>
+
+#define FAMILIES "tests/fixtures/families/"
+
+static const char *const families[] = { "qwen3", "qwen3_untied", "qwen2", "llama", "llama3" };
+enum { NUM_FAMILIES = sizeof families / sizeof families[0] };
+
+/* ---- initialisation ---- */
+
+static void init_has_the_asked_moments(void)
+{
+    enum { N = 200000 };
+    float *values = malloc(N * sizeof *values);
+    init_normal(7, "a.weight", 0, N, 0.02f, values);
+    double sum = 0, squares = 0, fourth = 0;
+    for (int i = 0; i < N; i++) {
+        double x = values[i] / 0.02;
+        sum += x;
+        squares += x * x;
+        fourth += x * x * x * x;
+    }
+    EXPECT_NEAR(sum / N, 0, 0.01);
+    EXPECT_NEAR(squares / N, 1, 0.015);
+    EXPECT_NEAR(fourth / N, 3, 0.1);
+    init_uniform(7, "a.weight", 0, N, 0.5f, values);
+    double low = 1, high = -1;
+    for (int i = 0; i < N; i++) {
+        low = fmin(low, values[i]);
+        high = fmax(high, values[i]);
+    }
+    EXPECT(low >= -0.5 && low < -0.499 && high < 0.5 && high > 0.499);
+    free(values);
+}
+
+static void init_depends_on_seed_name_and_element_alone(void)
+{
+    float whole[64], part[16], other[64];
+    init_normal(7, "a.weight", 0, 64, 1, whole);
+    init_normal(7, "a.weight", 20, 16, 1, part);
+    EXPECT(memcmp(whole + 20, part, sizeof part) == 0);
+    init_normal(8, "a.weight", 0, 64, 1, other);
+    EXPECT(memcmp(whole, other, sizeof other) != 0);
+    init_normal(7, "b.weight", 0, 64, 1, other);
+    EXPECT(memcmp(whole, other, sizeof other) != 0);
+}
+
+/* The words of docs/training.md, worked out by hand from Philox and Box-Muller, so that the scheme can't drift. */
+static void init_is_what_the_documents_say(void)
+{
+    float    values[4];
+    uint64_t hash = hash_bytes("w", 1, 0);
+    init_normal(42, "w", 8, 4, 2, values);
+    Philox4 words = philox4x32(2, 0, (uint32_t)hash, (uint32_t)(hash >> 32), 42);
+    double  radius = sqrt(-2 * log((words.v[0] + 1.0) / 4294967296.0)), angle = 2 * acos(-1) * words.v[1] / 4294967296.0;
+    EXPECT_NEAR(values[0], 2 * radius * cos(angle), 1e-6);
+    EXPECT_NEAR(values[1], 2 * radius * sin(angle), 1e-6);
+}
+
+/* ---- sessions over a fixture ---- */
+
+typedef struct Loaded {
+    Arena    arena;
+    HfModel *model;
+    Device  *device;
+    Plan    *plan;
+    Session *session;
+} Loaded;
+
+static Status load(Loaded *l, const char *dir, DType dtype, const PeftAdapter *adapter)
+{
+    CompileOptions options = compile_defaults();
+    options.programs = 1u << PROGRAM_EVAL;
+    options.eval_seq = options.seq = 8;
+    options.model_dtype = options.grad_dtype = options.master_dtype = dtype;
+    options.train_base = false;
+    if (adapter) options.lora = adapter->lora;
+    *l = (Loaded){ 0 };
+    TRY(hf_model_open(&l->arena, dir, &l->model));
+    TRY(device_cpu_create(1, &l->device));
+    TRY(compile_plan(&l->arena, l->model->module, &l->model->config, l->model->config_name, &options, l->device, &l->plan));
+    TRY(session_create(l->plan, l->device, &l->session));
+    TRY(weights_load(l->session, l->model));
+    return adapter ? weights_load_adapter(l->session, adapter->dir) : OK;
+}
+
+static void unload(Loaded *l)
+{
+    session_destroy(l->session);
+    if (l->device) l->device->api->destroy(l->device);
+    hf_model_close(l->model);
+    arena_deinit(&l->arena);
+}
+
+static char folder[64];
+
+static const char *make_folder(void)
+{
+    strcpy(folder, "/tmp/surogate_model_XXXXXX");
+    EXPECT(mkdtemp(folder) != NULL);
+    return folder;
+}
+
+static void expect_equal_files(const char *a_path, const char *b_path)
+{
+    StFile *a = NULL, *b = NULL;
+    EXPECT_OK(st_open(a_path, &a));
+    EXPECT_OK(st_open(b_path, &b));
+    if (a && b) {
+        EXPECT_INT(st_count(a), st_count(b));
+        for (size_t i = 0; i < st_count(a); i++) {
+            const StTensor *x = st_at(a, i), *y = st_find(b, x->name);
+            if (!y || y->bytes != x->bytes || y->dtype != x->dtype || memcmp(x->data, y->data, x->bytes) != 0)
+                test_fail(__FILE__, __LINE__, "%s: tensor %s differs or is missing", b_path, x->name);
+        }
+    }
+    st_close(a);
+    st_close(b);
+}
+
+static void a_saved_model_holds_the_same_tensors(void)
+{
+    for (int i = 0; i < NUM_FAMILIES; i++) {
+        Loaded l;
+        Arena  arena = { 0 };
+        const char *dir = arena_printf(&arena, FAMILIES "%s", families[i]);
+        EXPECT_OK(load(&l, dir, DT_F32, NULL));
+        EXPECT_OK(weights_save(l.session, l.model, false, make_folder(), "model", 1 << 30));
+        EXPECT_OK(hf_model_write_config(l.model, DT_F32, folder));
+        expect_equal_files(dir, folder);
+        uint64_t before = 0, after = 1;
+        EXPECT_OK(file_hash(l.model->config_name, &before));
+        EXPECT_OK(file_hash(arena_printf(&arena, "%s/config.json", folder), &after));
+        EXPECT(before == after);
+        unload(&l);
+        EXPECT_OK(file_remove_tree(folder));
+        arena_deinit(&arena);
+    }
+}
+
+static void shards_hold_the_same_tensors(void)
+{
+    Loaded l;
+    EXPECT_OK(load(&l, FAMILIES "llama", DT_F32, NULL));
+    EXPECT_OK(weights_save(l.session, l.model, false, make_folder(), "model", 8000));
+    char index[128];
+    snprintf(index, sizeof index, "%s/model.safetensors.index.json", folder);
+    EXPECT(file_exists(index));
+    expect_equal_files(FAMILIES "llama", folder);
+    unload(&l);
+    EXPECT_OK(file_remove_tree(folder));
+}
+
+static void config_tells_the_truth_about_the_dtype(void)
+{
+    Loaded l;
+    StrBuf text = { 0 };
+    EXPECT_OK(load(&l, FAMILIES "qwen3", DT_BF16, NULL));
+    hf_model_config_text(&l.arena, l.model, DT_BF16, &text);
+    EXPECT_CONTAINS(strbuf_cstr(&text), "\"dtype\": \"bfloat16\"");
+    EXPECT_CONTAINS(strbuf_cstr(&text), "\"max_window_layers\": 28");
+    strbuf_deinit(&text);
+    unload(&l);
+}
+
+static void adapters_go_in_and_out_key_for_key(void)
+{
+    for (int i = 0; i < NUM_FAMILIES; i++) {
+        Loaded      l;
+        Arena       arena = { 0 };
+        PeftAdapter adapter, again;
+        const char *dir = arena_printf(&arena, FAMILIES "%s/adapter", families[i]);
+        EXPECT_OK(peft_open(&arena, dir, &adapter));
+        EXPECT_OK(load(&l, arena_printf(&arena, FAMILIES "%s", families[i]), DT_F32, &adapter));
+        EXPECT_OK(weights_save(l.session, l.model, true, make_folder(), "adapter_model", 1 << 30));
+        EXPECT_OK(peft_write_config(&adapter.lora, "base", folder));
+        expect_equal_files(dir, folder);
+        EXPECT_OK(peft_open(&arena, folder, &again));
+        EXPECT_INT(again.lora.r, adapter.lora.r);
+        EXPECT_NEAR(again.lora.alpha, adapter.lora.alpha, 0);
+        EXPECT_INT(again.lora.use_rslora, adapter.lora.use_rslora);
+        EXPECT_INT(again.lora.num_targets, adapter.lora.num_targets);
+        EXPECT_STR(again.base_model, "base");
+        unload(&l);
+        EXPECT_OK(file_remove_tree(folder));
+        arena_deinit(&arena);
+    }
+}
+
+static void an_adapter_setting_we_lack_is_refused(void)
+{
+    Arena       arena = { 0 };
+    PeftAdapter adapter;
+    Str         text;
+    EXPECT_OK(file_read(&arena, FAMILIES "qwen3/adapter/adapter_config.json", 1 << 20, &text));
+    char *dora = strstr((char *)text.data, "\"use_dora\": false");
+    EXPECT(dora != NULL);
+    memcpy(dora, "\"use_dora\": true ", 17);
+    EXPECT_OK(file_write_atomic(arena_printf(&arena, "%s/adapter_config.json", make_folder()), text.data, text.len));
+    EXPECT_FAILS(peft_open(&arena, folder, &adapter), ERR_UNSUPPORTED, "use_dora");
+    EXPECT_OK(file_remove_tree(folder));
+    arena_deinit(&arena);
+}
+
+/* A merged matrix is W + alpha/r B A (with rsLoRA alpha/sqrt(r)) in double. */
+static void merging_adds_the_product(void)
+{
+    Arena       arena = { 0 };
+    HfModel    *base;
+    PeftAdapter adapter;
+    StFile     *a_file, *merged;
+    EXPECT_OK(hf_model_open(&arena, FAMILIES "qwen3", &base));
+    EXPECT_OK(peft_open(&arena, FAMILIES "qwen3/adapter", &adapter));
+    EXPECT_OK(merge_adapter(base, &adapter, make_folder(), 1 << 30, NULL));
+    EXPECT_OK(st_open(FAMILIES "qwen3/adapter", &a_file));
+    EXPECT_OK(st_open(folder, &merged));
+    const StTensor *a = st_find(a_file, "base_model.model.model.layers.1.self_attn.q_proj.lora_A.weight");
+    const StTensor *b = st_find(a_file, "base_model.model.model.layers.1.self_attn.q_proj.lora_B.weight");
+    const StTensor *w = st_find(base->weights, "model.layers.1.self_attn.q_proj.weight");
+    const StTensor *m = st_find(merged, "model.layers.1.self_attn.q_proj.weight");
+    EXPECT(a && b && w && m);
+    if (a && b && w && m) {
+        double       scale = adapter.lora.alpha / sqrt((double)adapter.lora.r);
+        const float *pa = a->data, *pb = b->data, *pw = w->data, *pm = m->data;
+        for (int64_t r = 0; r < w->dim[0]; r++)
+            for (int64_t c = 0; c < w->dim[1]; c++) {
+                double want = pw[r * w->dim[1] + c];
+                for (int64_t k = 0; k < a->dim[0]; k++) want += scale * pb[r * a->dim[0] + k] * pa[k * w->dim[1] + c];
+                EXPECT_NEAR(pm[r * w->dim[1] + c], want, 1e-5);
+            }
+    }
+    st_close(a_file);
+    st_close(merged);
+    hf_model_close(base);
+    EXPECT_OK(file_remove_tree(folder));
+    arena_deinit(&arena);
+}
+
+static void new_models_load_and_are_what_from_scratch_gives(void)
+{
+    NewOptions options = { .arch = "qwen2.5-tiny", .weights = true, .seed = 3, .max_shard_bytes = 1 << 30 };
+    Loaded     l;
+    char       path[128];
+    snprintf(path, sizeof path, "%s/m", make_folder());
+    EXPECT_OK(new_model(&options, path));
+    EXPECT_OK(load(&l, path, DT_F32, NULL));
+    const Param *param = l.plan->params[0];
+    float        loaded[256], fresh[256];
+    EXPECT_OK(session_read(l.session, param->name, loaded, sizeof loaded));
+    init_values(3, param, 0, 256, fresh);
+    EXPECT(memcmp(loaded, fresh, sizeof fresh) == 0);
+    unload(&l);
+    EXPECT_OK(file_remove_tree(folder));
+}
+
+/* Every preset is a config its family takes, and has about as many parameters as its name says. */
+static void presets_bind(void)
+{
+    StrBuf names = { 0 };
+    EXPECT_OK(new_list(&names));
+    for (char *name = strtok(names.data, "\n"); name; name = strtok(NULL, "\n")) {
+        NewOptions options = { .arch = name };
+        Arena      arena = { 0 };
+        HfModel   *model;
+        Graph     *graph;
+        char       path[128];
+        snprintf(path, sizeof path, "%s/m", make_folder());
+        EXPECT_OK(new_model(&options, path));
+        EXPECT_OK(hf_model_open(&arena, path, &model));
+        EXPECT_OK(hf_model_bind(&arena, model, DT_BF16, &graph));
+        double numel = 0, billions = 0;
+        for (int i = 0; i < graph->num_params; i++) numel += (double)type_numel(&graph->params[i]->type);
+        const char *size = strrchr(name, '-');
+        billions = atof(size + 1);
+        if (billions > 0 && !(fabs(numel * 1e-9 / billions - 1) < 0.26))
+            test_fail(__FILE__, __LINE__, "%s has %.3f billion parameters", name, numel * 1e-9);
+        arena_deinit(&arena);
+        EXPECT_OK(file_remove_tree(folder));
+    }
+    strbuf_deinit(&names);
+}
+
+TEST_MAIN(TEST(init_has_the_asked_moments), TEST(init_depends_on_seed_name_and_element_alone), TEST(init_is_what_the_documents_say),
+          TEST(a_saved_model_holds_the_same_tensors), TEST(shards_hold_the_same_tensors), TEST(config_tells_the_truth_about_the_dtype),
+          TEST(adapters_go_in_and_out_key_for_key), TEST(an_adapter_setting_we_lack_is_refused), TEST(merging_adds_the_product),
+          TEST(new_models_load_and_are_what_from_scratch_gives), TEST(presets_bind))
