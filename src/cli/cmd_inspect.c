@@ -3,11 +3,14 @@
 
 #include "cli/inspect_view.h"
 #include "train/run_data.h"
+#include "train/setup.h"
 
-static Status inspect(const Config *config, const char *model, const InspectView *view)
+static Status inspect(Arena *arena, const Config *config, const InspectView *view)
 {
-    Tokenizer *tokenizer;
-    Template  *tmpl = NULL;
+    Tokenizer  *tokenizer;
+    Template   *tmpl = NULL;
+    const char *model;
+    TRY(setup_tokenizer_dir(arena, config, &model));
     TRY(tokenizer_load(model, &tokenizer));
     Status status = run_data_template(config, model, &tmpl);
     if (status == OK) {
@@ -37,9 +40,10 @@ Status cmd_inspect(CliArgs *args)
     FAIL_IF(rows < -2, ERR_INVALID, "--rows %lld: expected a number of rows, or -1 for all", (long long)rows);
     Config config;
     TRY(cli_dataset_config(args, args->words[0], 1, &config));
+    config.model = model;
     view.rows = rows == -2 ? (view.json ? -1 : 3) : rows;
     view.seq_len = (int32_t)config.sequence_len;
-    Status status = inspect(&config, model, &view);
+    Status status = inspect(&args->arena, &config, &view);
     config_deinit(&config);
     return status;
 }

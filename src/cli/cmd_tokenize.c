@@ -4,6 +4,7 @@
 #include "cli/inspect_view.h"
 #include "model/hf_model.h"
 #include "train/run_data.h"
+#include "train/setup.h"
 
 static Status show(const Config *config, const Tokenizer *tokenizer, const char *dir)
 {
@@ -26,7 +27,8 @@ static Status tokenize(Arena *arena, const Config *config, bool debug)
     Tokenizer *tokenizer;
     TRY(config_require(config, KEY_run_model, "the folder of the model, or of its tokenizer"));
     TRY(config_require(config, KEY_run_datasets, "the texts to tokenize"));
-    const char *dir = config->tokenizer ? config->tokenizer : config->model;
+    const char *dir;
+    TRY(setup_tokenizer_dir(arena, config, &dir));
     if (file_exists(arena_printf(arena, "%s/config.json", config->model))) TRY(hf_model_open(arena, config->model, &model));
     TRY(tokenizer_load(dir, &tokenizer));
     Status status = run_data_tokenize(config, tokenizer, dir);

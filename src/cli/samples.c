@@ -6,6 +6,7 @@
 #include "infer/chat.h"
 #include "infer/generate.h"
 #include "train/run_data.h"
+#include "train/setup.h"
 
 #include <string.h>
 
@@ -16,6 +17,7 @@ void samples_init(Samples *samples, const Config *config, bool chat)
 
 void samples_deinit(Samples *samples)
 {
+    arena_deinit(&samples->arena);
     if (samples->tmpl) template_destroy(samples->tmpl);
     if (samples->scratch) tokenizer_scratch_destroy(samples->scratch);
     if (samples->tokenizer) tokenizer_destroy(samples->tokenizer);
@@ -63,7 +65,8 @@ Status samples_generate(void *context, Session *session, int64_t step, Metrics *
 {
     Samples *s = context;
     if (!s->tokenizer) {
-        const char *dir = s->config->tokenizer ? s->config->tokenizer : s->config->model;
+        const char *dir;
+        TRY(setup_tokenizer_dir(&s->arena, s->config, &dir));
         TRY(tokenizer_load(dir, &s->tokenizer));
         s->scratch = tokenizer_scratch_create(s->tokenizer);
         if (s->chat) TRY(run_data_template(s->config, dir, &s->tmpl));

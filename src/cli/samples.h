@@ -8,6 +8,7 @@
 
 typedef struct Samples {
     const Config     *config;
+    Arena             arena;
     Tokenizer        *tokenizer; /* opened at the first use */
     TokenizerScratch *scratch;
     Template         *tmpl; /* NULL: prompts are fed as they stand */

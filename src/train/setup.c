@@ -1,6 +1,8 @@
 /* Choices that a run file leaves open are made here, and nowhere else. */
 #include "train/setup.h"
 
+#include "files/hub.h"
+
 #include <string.h>
 
 bool setup_has_validation(const Config *config)
@@ -15,6 +17,19 @@ uint32_t setup_programs(const Config *config)
     if (setup_has_validation(config)) programs |= 1u << PROGRAM_EVAL;
     if (config->generate_samples > 0) programs |= 1u << PROGRAM_PREFILL | 1u << PROGRAM_DECODE;
     return programs;
+}
+
+Status setup_tokenizer_dir(Arena *arena, const Config *config, const char **out_dir)
+{
+    StrBuf      path = { 0 };
+    const char *end = "/tokenizer.json";
+    Status      status = hub_local_path(HUB_MODEL, config->tokenizer ? config->tokenizer : config->model, &path);
+    if (status == OK) {
+        size_t len = path.len, cut = strlen(end);
+        *out_dir = arena_strndup(arena, path.data, len > cut && strcmp(path.data + len - cut, end) == 0 ? len - cut : len);
+    }
+    strbuf_deinit(&path);
+    return status;
 }
 
 Status setup_model(Arena *arena, const Config *config, HfModel **out_model)

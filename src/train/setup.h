@@ -9,6 +9,9 @@
 /* Programs of a training run: bits per ProgramKind. */
 uint32_t setup_programs(const Config *config);
 
+/* The folder whose tokenizer and chat template a run uses: the key tokenizer, else model; pulled when it names a hub's repository. */
+NODISCARD Status setup_tokenizer_dir(Arena *arena, const Config *config, const char **out_dir);
+
 /* Opens config->model; checks sequence length, dtypes and fusion names. The model lives in `arena`. */
 NODISCARD Status setup_model(Arena *arena, const Config *config, HfModel **out_model);
 NODISCARD Status setup_options(Arena *arena, const Config *config, const HfModel *model, CompileOptions *out);

@@ -19,10 +19,7 @@
 
 static Status open_tokenizer(Trainer *t)
 {
-    t->tokenizer_dir = t->config->tokenizer ? t->config->tokenizer : t->config->model;
-    const char *slash = strrchr(t->tokenizer_dir, '/');
-    if (slash && strcmp(slash, "/tokenizer.json") == 0)
-        t->tokenizer_dir = arena_strndup(&t->arena, t->tokenizer_dir, (size_t)(slash - t->tokenizer_dir));
+    TRY(setup_tokenizer_dir(&t->arena, t->config, &t->tokenizer_dir));
     TRY(tokenizer_load(t->tokenizer_dir, &t->tokenizer));
     FAIL_IF(tokenizer_vocab_size(t->tokenizer) > t->model->vocab_size, ERR_INVALID,
             "the tokenizer of %s has %d tokens, the model's embedding only %lld (vocab_size of config.json); they don't belong together",
