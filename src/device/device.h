@@ -49,6 +49,8 @@ typedef struct DeviceApi {
      * lasting is written: algorithms may be measured on the launches' memory, which is zero again on return. */
     Status (*prepare)(Device *device, const Launch *launches, int count, void **out_replay);
     Status (*run)(Device *device, const Launch *launches, int count, void *replay); /* asynchronous; errors may come later */
+    /* Runs the launches in order and measures each on the device: seconds[count]. NULL: not offered. */
+    Status (*profile)(Device *device, const Launch *launches, int count, double *seconds);
     void   (*release)(Device *device, void *replay);
     Status (*sync)(Device *device); /* waits; returns the sticky error */
     void   (*destroy)(Device *device);

@@ -1,5 +1,48 @@
 /* attention: which kernel serves which node. */
-#include "ops/attention.cuh"
+#include "device/cuda/sdpa.h"
+#include "ops/attention_mma.cuh"
+
+static CudaSdpa sdpa_of(const AttentionDims *a)
+{
+    CudaSdpa s = {};
+    s.batch = a->batch, s.len = a->len, s.num_heads = a->num_heads, s.num_kv_heads = a->num_kv_heads, s.dim = a->dim;
+    s.scale = a->scale;
+    s.q_stride = a->q.token_stride, s.kv_stride = a->k.token_stride;
+    s.q = a->q.data, s.k = a->k.data, s.v = a->v.data, s.o = a->o.data;
+    s.lse = a->lse;
+    return s;
+}
+
+/* Strides as bound() will find them. */
+static CudaSdpa sdpa_of_node(const Node *node)
+{
+    TensorView    views[3] = {};
+    AttentionDims a = attention_dims((const AttentionAttrs *)node->attrs, &node->in[0]->type);
+    for (int i = 0; i < 3; i++)
+        if (node->in[i]) views[i].type = node->in[i]->type;
+    heads_of_qkv(&a, views, &a.q, &a.k, &a.v);
+    a.o.data = a.q.data = a.k.data = a.v.data = NULL;
+    return sdpa_of(&a);
+}
+
+static bool sdpa_match(const Node *node, CudaDevice *device)
+{
+    bool bf16 = node->in[0]->type.dtype == DT_BF16 && attention_one_dtype(node, 0);
+    if (!bf16 || !((const AttentionAttrs *)node->attrs)->dense || !node->out[0] || !node->out[1]) return false;
+    CudaSdpa s = sdpa_of_node(node);
+    return cuda_sdpa_supported(device, &s);
+}
+
+static size_t sdpa_workspace(const Node *node, CudaDevice *device)
+{
+    CudaSdpa s = sdpa_of_node(node);
+    return cuda_sdpa_workspace(device, &s);
+}
+
+static bool mma_match(const Node *node, CudaDevice *)
+{
+    return attention_mma_dim(((const AttentionAttrs *)node->attrs)->head_dim) && attention_one_dtype(node, 0) && node->in[0]->type.dtype == DT_BF16;
+}
 
 static bool simt_match(const Node *node, CudaDevice *)
 {
@@ -22,4 +65,21 @@ static Status simt_run(const KernelArgs *args)
     return attention_simt_forward(&a, cuda_stream(args));
 }
 
-CUDA_KERNELS(attention, { .dtypes = DT_SET_FLOAT, .run = simt_run, .name = "simt", .match = simt_match })
+static Status mma_run(const KernelArgs *args)
+{
+    AttentionDims a = bound(args);
+    return attention_mma_forward(&a, cuda_stream(args));
+}
+
+static Status sdpa_run(const KernelArgs *args)
+{
+    AttentionDims a = bound(args);
+    if (!a.o.data || !a.lse) return attention_mma_forward(&a, cuda_stream(args));
+    CudaSdpa s = sdpa_of(&a);
+    return cuda_sdpa_run((CudaDevice *)args->device, &s, args->workspace, args->stream);
+}
+
+CUDA_KERNELS(attention,
+             { .dtypes = DT_SET_BF16 | DT_SET_F32, .run = sdpa_run, .name = "cudnn", .workspace = sdpa_workspace, .match = sdpa_match },
+             { .dtypes = DT_SET_BF16 | DT_SET_F32, .min_sm = 80, .run = mma_run, .name = "mma", .match = mma_match },
+             { .dtypes = DT_SET_FLOAT, .run = simt_run, .name = "simt", .match = simt_match })

@@ -1,7 +1,16 @@
 /* attention_bwd: which kernel serves which node. */
-#include "ops/attention.cuh"
+#include "device/cuda/sdpa.h"
+#include "ops/attention_mma.cuh"
 
 enum { IN_DO, IN_Q, IN_K, IN_V, IN_O, IN_LSE, IN_DOC_START };
+
+/* The blocks of dk and dv take more shared memory than some GPUs have (8.6, 8.9, 12.0). */
+static bool mma_match(const Node *node, CudaDevice *device)
+{
+    int64_t dim = ((const AttentionAttrs *)node->attrs)->head_dim;
+    bool    fits = cuda_shared_bytes(device) >= (size_t)(6 * 64 * (dim + 8) * 2 + 2048);
+    return fits && attention_mma_dim(dim) && attention_one_dtype(node, IN_Q) && node->in[IN_Q]->type.dtype == DT_BF16;
+}
 
 static bool simt_match(const Node *node, CudaDevice *)
 {
@@ -32,6 +41,48 @@ static AttentionDims bound(const KernelArgs *args)
     return a;
 }
 
+static CudaSdpa sdpa_of(const AttentionDims *a)
+{
+    CudaSdpa s = {};
+    s.backward = true;
+    s.batch = a->batch, s.len = a->len, s.num_heads = a->num_heads, s.num_kv_heads = a->num_kv_heads, s.dim = a->dim;
+    s.scale = a->scale;
+    s.q_stride = a->q.token_stride, s.kv_stride = a->k.token_stride, s.dq_stride = a->dq.token_stride, s.dkv_stride = a->dk.token_stride;
+    s.q = a->q.data, s.k = a->k.data, s.v = a->v.data, s.o = a->o.data, s.grad_o = a->grad_o.data;
+    s.dq = a->dq.data, s.dk = a->dk.data, s.dv = a->dv.data;
+    s.lse = a->lse;
+    return s;
+}
+
+/* Strides as bound() will find them. */
+static CudaSdpa sdpa_of_node(const Node *node)
+{
+    TensorView    views[3] = {};
+    AttentionDims a = attention_dims((const AttentionAttrs *)node->attrs, &node->in[IN_Q]->type);
+    for (int i = 0; i < 3; i++)
+        if (node->in[IN_Q + i]) views[i].type = node->in[IN_Q + i]->type;
+    heads_of_qkv(&a, views, &a.q, &a.k, &a.v);
+    a.dq = a.q, a.dk = a.k;
+    a.q.data = a.k.data = a.v.data = a.dq.data = a.dk.data = NULL;
+    return sdpa_of(&a);
+}
+
+static bool sdpa_match(const Node *node, CudaDevice *device)
+{
+    bool bf16 = node->in[IN_Q]->type.dtype == DT_BF16 && attention_one_dtype(node, IN_Q), all = node->out[0] != NULL;
+    for (int k = 1; k < 3; k++) all = all && (!node->in[IN_Q + k] || node->out[k]);
+    if (!bf16 || !((const AttentionAttrs *)node->attrs)->dense || !all) return false;
+    CudaSdpa s = sdpa_of_node(node);
+    return cuda_sdpa_supported(device, &s);
+}
+
+static size_t sdpa_workspace(const Node *node, CudaDevice *device)
+{
+    CudaSdpa s = sdpa_of_node(node);
+    size_t   bytes = cuda_sdpa_workspace(device, &s), delta = simt_workspace(node, device);
+    return bytes > delta ? bytes : delta;
+}
+
 static Status simt_run(const KernelArgs *args)
 {
     AttentionDims a = bound(args);
@@ -40,4 +91,23 @@ static Status simt_run(const KernelArgs *args)
     return attention_simt_backward(&a, cuda_stream(args));
 }
 
-CUDA_KERNELS(attention_bwd, { .dtypes = DT_SET_FLOAT, .run = simt_run, .name = "simt", .workspace = simt_workspace, .match = simt_match })
+static Status mma_run(const KernelArgs *args)
+{
+    AttentionDims a = bound(args);
+    a.delta = (const float *)args->workspace;
+    TRY(attention_delta(&a, (float *)args->workspace, cuda_stream(args)));
+    return attention_mma_backward(&a, cuda_stream(args));
+}
+
+static Status sdpa_run(const KernelArgs *args)
+{
+    AttentionDims a = bound(args);
+    if (!a.dq.data || !a.dk.data || !a.dv.data) return mma_run(args);
+    CudaSdpa s = sdpa_of(&a);
+    return cuda_sdpa_run((CudaDevice *)args->device, &s, args->workspace, args->stream);
+}
+
+CUDA_KERNELS(attention_bwd,
+             { .dtypes = DT_SET_BF16 | DT_SET_F32, .run = sdpa_run, .name = "cudnn", .workspace = sdpa_workspace, .match = sdpa_match },
+             { .dtypes = DT_SET_BF16 | DT_SET_F32, .min_sm = 80, .run = mma_run, .name = "mma", .workspace = simt_workspace, .match = mma_match },
+             { .dtypes = DT_SET_FLOAT, .run = simt_run, .name = "simt", .workspace = simt_workspace, .match = simt_match })

@@ -1,6 +1,6 @@
 /* attention_cached: new keys and values go into the cache at step[STEP_POSITION], then attention over it. Positions outside the
  * cache (the program checks them before it runs) write nothing there and give NaN. */
-#include "ops/attention.cuh"
+#include "ops/attention_mma.cuh"
 
 enum { IN_Q, IN_K, IN_V, IN_KC, IN_VC, IN_STEP };
 enum { THREADS = 256 };
@@ -32,7 +32,9 @@ static Status run(const KernelArgs *args)
     int64_t count = (int64_t)a.batch * a.len * a.num_kv_heads * a.dim;
     append_rows<<<cuda_grid(count, THREADS), THREADS, 0, cuda_stream(args)>>>(a, k, v, a.dtype, args->out[1].type.dtype);
     TRY(CUDA_LAUNCHED());
+    /* one token: a tile of queries would be nearly empty */
+    if (a.dtype == DT_BF16 && a.len > 1 && attention_mma_dim(a.dim)) return attention_mma_forward(&a, cuda_stream(args));
     return attention_simt_forward(&a, cuda_stream(args));
 }
 
-CUDA_KERNELS(attention_cached, { .dtypes = DT_SET_FLOAT, .run = run, .name = "simt", .match = match })
+CUDA_KERNELS(attention_cached, { .dtypes = DT_SET_FLOAT, .run = run, .name = "cached", .match = match })

@@ -1,4 +1,5 @@
 /* qkv_norm_rope on CUDA: reads and writes each element once. A group of lanes a head (qkv.cuh). */
+#include "ops/attrs.h"
 #include "ops/qkv.cuh"
 
 enum { THREADS = 256 };
@@ -38,7 +39,7 @@ static __global__ void qkv_heads(QkvDims d, const T *x, const T *wq, const T *wk
 #pragma unroll
         for (int k = 0; k < N; k++) straight[k] = v[k];
         turn_pack<LANES, N>(v, table, positions[row], d.table_len, lane, 1.0f);
-        if (live) store_pack(y + (row * heads + head) * d.head_dim + lane * N, is_turned ? v : straight);
+        if (live && y) store_pack(y + (row * heads + head) * d.head_dim + lane * N, is_turned ? v : straight);
     }
 }
 
@@ -62,7 +63,7 @@ static __global__ void qkv_pairs(QkvDims d, TensorView x, TensorView wq, TensorV
             if (rstd_out && lane == 0) rstd_out[row * turned + head] = rstd;
         }
         TensorView w = head < d.num_q ? wq : wk;
-        for (int64_t i = lane; i < half; i += 32) {
+        for (int64_t i = lane; y.data && i < half; i += 32) {
             float a = elem_get(x.data, x.type.dtype, at + i), b = elem_get(x.data, x.type.dtype, at + half + i);
             if (norm) {
                 a = elem_get(w.data, w.type.dtype, i) * (a * rstd);

@@ -2,6 +2,7 @@
 #include "device/cuda/plugin.h"
 
 #include "device/cuda/cuda.h"
+#include "device/cuda/kernel.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -68,7 +69,11 @@ _Noreturn void fatal_out_of_memory(size_t bytes)
     exit(3);
 }
 
-Status cuda_failed(cudaError_t error, const char *what, const char *file, int line);
+size_t cuda_shared_bytes(const CudaDevice *device)
+{
+    return device->shared_bytes;
+}
+
 Status cuda_failed(cudaError_t error, const char *what, const char *file, int line)
 {
     Status status = error == cudaErrorMemoryAllocation ? ERR_NO_FIT : ERR_DEVICE;

@@ -70,6 +70,8 @@ extern "C" {
 #endif
 /* ERR_DEVICE with the error's name and text; ERR_NO_FIT where memory ran out. */
 Status cuda_failed(cudaError_t error, const char *what, const char *file, int line);
+/* Most shared memory a block may ask for on this GPU. */
+size_t cuda_shared_bytes(const CudaDevice *device);
 #ifdef __cplusplus
 }
 #endif
