@@ -11,7 +11,8 @@
 enum {
     CACHE_WORD_BYTES = 31,
     CACHE_WORD_IDS = 7,
-    CACHE_SETS = 1 << 15, /* of two lines: 4 MB a thread; half as many took a quarter longer on 4 MB of code */
+    CACHE_FIRST_SETS = 1 << 6, /* of two lines; doubled as words come */
+    CACHE_MOST_SETS = 1 << 15, /* 4 MB a thread; half as many took a quarter longer on 4 MB of code */
     SHORT_WORD = 48,      /* symbols; longer words use the heap */
     NO_RANK = -1          /* as uint32_t: the largest */
 };
@@ -32,8 +33,9 @@ typedef struct HeapEntry {
 } HeapEntry;
 
 struct BpeScratch {
-    void      *cache_memory;
-    CacheLine *cache; /* CACHE_SETS * 2, 64-byte aligned, in cache_memory */
+    CacheLine *cache; /* (set_mask + 1) * 2, aligned to lines */
+    uint64_t   set_mask;
+    uint64_t   num_kept; /* words put into the cache since it grew */
     int32_t   *ids;
     uint32_t  *ranks;       /* short words: of the pair that starts here */
     int32_t   *merged;      /* its result */
@@ -43,21 +45,27 @@ struct BpeScratch {
     size_t     heap_len, heap_capacity;
 };
 
+static CacheLine *cache_create(uint64_t num_sets)
+{
+    size_t     bytes = sizeof(CacheLine) * 2 * num_sets;
+    CacheLine *cache = aligned_alloc(64, bytes);
+    if (!cache) fatal_out_of_memory(bytes);
+    return memset(cache, 0, bytes);
+}
+
 BpeScratch *bpe_scratch_create(void)
 {
     BpeScratch *scratch = calloc(1, sizeof *scratch);
-    size_t      bytes = sizeof(CacheLine) * (CACHE_SETS * 2 + 1);
     if (!scratch) fatal_out_of_memory(sizeof *scratch);
-    scratch->cache_memory = calloc(1, bytes); /* pages that stay unused are never touched */
-    if (!scratch->cache_memory) fatal_out_of_memory(bytes);
-    scratch->cache = (CacheLine *)(((uintptr_t)scratch->cache_memory + 63) & ~(uintptr_t)63);
+    scratch->cache = cache_create(CACHE_FIRST_SETS);
+    scratch->set_mask = CACHE_FIRST_SETS - 1;
     return scratch;
 }
 
 void bpe_scratch_destroy(BpeScratch *scratch)
 {
     if (!scratch) return;
-    free(scratch->cache_memory);
+    free(scratch->cache);
     free(scratch->ids);
     free(scratch->ranks);
     free(scratch->merged);
@@ -283,6 +291,33 @@ static bool line_holds(const CacheLine *line, __m256i word)
     return _mm256_movemask_epi8(equal) == -1;
 }
 
+/* Puts a line first in its set; the second there goes. */
+static CacheLine *line_insert(CacheLine *cache, uint64_t mask, __m256i word)
+{
+    CacheLine *set = &cache[(hash_line(word) & mask) * 2];
+    set[1] = set[0];
+    _mm256_store_si256((__m256i *)set[0].word, word);
+    return set;
+}
+
+/* Twice as many sets, so that few words cost little memory and time. */
+static void cache_grow(BpeScratch *s)
+{
+    uint64_t   num_sets = (s->set_mask + 1) * 2;
+    CacheLine *cache = cache_create(num_sets);
+    for (uint64_t i = s->set_mask * 2 + 2; i-- > 0;) { /* the second of a set first: it is the older */
+        CacheLine *old = &s->cache[i], *line;
+        if (old->len == 0) continue;
+        line = line_insert(cache, num_sets - 1, _mm256_load_si256((const __m256i *)old->word));
+        memcpy(line->ids, old->ids, sizeof line->ids);
+        line->count = old->count;
+    }
+    free(s->cache);
+    s->cache = cache;
+    s->set_mask = num_sets - 1;
+    s->num_kept = 0;
+}
+
 void bpe_encode_word(const Bpe *bpe, BpeScratch *s, const char *word, size_t len, size_t readable, bool raw_bytes,
                      TokenIds *out)
 {
@@ -292,7 +327,7 @@ void bpe_encode_word(const Bpe *bpe, BpeScratch *s, const char *word, size_t len
         return;
     }
     __m256i    line = line_of_word(word, len, readable);
-    CacheLine *set = &s->cache[(hash_line(line) & (CACHE_SETS - 1)) * 2];
+    CacheLine *set = &s->cache[(hash_line(line) & s->set_mask) * 2];
     CacheLine *hit = line_holds(&set[0], line) ? &set[0] : line_holds(&set[1], line) ? &set[1] : NULL;
     if (hit) {
         ids_reserve(out, 0);
@@ -303,8 +338,8 @@ void bpe_encode_word(const Bpe *bpe, BpeScratch *s, const char *word, size_t len
     size_t count = word_ids(bpe, s, word, len, raw_bytes);
     ids_append(out, s->ids, count);
     if (count > CACHE_WORD_IDS) return;
-    set[1] = set[0];
-    _mm256_store_si256((__m256i *)set[0].word, line);
+    if (s->num_kept++ > s->set_mask && s->set_mask + 1 < CACHE_MOST_SETS) cache_grow(s);
+    set = line_insert(s->cache, s->set_mask, line);
     set[0].count = (int32_t)count;
     memcpy(set[0].ids, s->ids, count * sizeof *s->ids);
 }

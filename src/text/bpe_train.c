@@ -27,7 +27,6 @@ typedef struct Worker {
 struct BpeTrainer {
     BpeTrainOptions options;
     Arena           arena;
-    CharTable       table;
     Normalizer     *normalizer;
     PreTokenizer   *pre;
     Scanner         scanner;
@@ -80,7 +79,6 @@ Status bpe_trainer_create(const BpeTrainOptions *options, BpeTrainer **out_train
         bpe_trainer_destroy(trainer);
         return status;
     }
-    char_table_build(&trainer->arena, &trainer->table);
     trainer->scanner = scanner_of_pattern(trainer->options.pattern, strlen(trainer->options.pattern));
     trainer->num_workers = pool_num_workers(options->pool);
     trainer->workers = calloc((size_t)trainer->num_workers, sizeof *trainer->workers);
@@ -121,16 +119,16 @@ static Status chunk_count(const BpeTrainer *trainer, Worker *worker, Str text)
         utf8_append_repaired(&worker->repaired, text.data, text.len);
         text = (Str){ worker->repaired.data, worker->repaired.len };
     }
-    TRY(normalize(trainer->normalizer, &trainer->table, worker->pre.regex, worker->normal, text, &text));
+    TRY(normalize(trainer->normalizer, &char_table, worker->pre.regex, worker->normal, text, &text));
     if (text.len == 0) return OK;
     if (trainer->scanner.kind != SCAN_NONE) {
         for (size_t at = 0, end; at < text.len; at = end) {
-            end = scanner_next(&trainer->scanner, &trainer->table, text.data, at, text.len);
+            end = scanner_next(&trainer->scanner, &char_table, text.data, at, text.len);
             word_counts_add(&worker->counts, (Str){ text.data + at, end - at }, 1);
         }
         return OK;
     }
-    TRY(pretokenize(trainer->pre, &trainer->table, &worker->pre, text, true, true, &text));
+    TRY(pretokenize(trainer->pre, &char_table, &worker->pre, text, true, true, &text));
     for (size_t i = 0; i < worker->pre.pieces.len; i++) {
         Piece piece = worker->pre.pieces.data[i];
         word_counts_add(&worker->counts, (Str){ text.data + piece.start, piece.end - piece.start }, 1);

@@ -50,7 +50,7 @@ static Status added_token_parse(Tokenizer *t, const JsonValue *json, RegexScratc
     t->ids[token.id].special |= token.special;
     if (normalized) {
         StrBuf buffers[2] = { { 0 }, { 0 } };
-        Status status = normalize(t->normalizer, &t->table, regex, buffers, text, &token.content);
+        Status status = normalize(t->normalizer, &char_table, regex, buffers, text, &token.content);
         if (status == OK)
             token.content = (Str){ arena_strndup(&t->arena, token.content.data, token.content.len), token.content.len };
         strbuf_deinit(&buffers[0]);
@@ -204,7 +204,6 @@ static Status parts_parse(Tokenizer *t, const char *name, const char *text, size
     TRY(at_key(pretokenizer_parse(arena, json_get(json, "pre_tokenizer"), &t->pre), name, text, len, json,
                "pre_tokenizer"));
     TRY(at_key(decoder_parse(arena, json_get(json, "decoder"), &t->decoder), name, text, len, json, "decoder"));
-    char_table_build(arena, &t->table);
     TRY(at_key(added_parse(t, json), name, text, len, json, "added_tokens"));
     TRY(at_key(post_parse(t, json_get(json, "post_processor"), 0), name, text, len, json, "post_processor"));
     const JsonValue *pre = json_get(json, "pre_tokenizer");

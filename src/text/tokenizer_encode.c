@@ -52,7 +52,7 @@ static Status encode_plain(const Tokenizer *t, TokenizerScratch *scratch, Str te
     const Scanner *scanner = t->raw_bytes ? pretokenizer_scanner(t->pre) : NULL;
     if (scanner) {
         for (size_t at = 0; at < text.len;) {
-            size_t end = scanner_next(scanner, &t->table, text.data, at, text.len);
+            size_t end = scanner_next(scanner, &char_table, text.data, at, text.len);
             bpe_encode_word(&t->bpe, scratch->bpe, text.data + at, end - at, text.len - at, true, out);
             at = end;
         }
@@ -62,7 +62,7 @@ static Status encode_plain(const Tokenizer *t, TokenizerScratch *scratch, Str te
         bpe_encode_text(&t->bpe, scratch->bpe, text.data, text.len, out);
         return OK;
     }
-    TRY(pretokenize(t->pre, &t->table, &scratch->pre, text, at_start, t->raw_bytes, &text));
+    TRY(pretokenize(t->pre, &char_table, &scratch->pre, text, at_start, t->raw_bytes, &text));
     for (size_t i = 0; i < scratch->pre.pieces.len; i++) {
         Piece piece = scratch->pre.pieces.data[i];
         bpe_encode_word(&t->bpe, scratch->bpe, text.data + piece.start, piece.end - piece.start, text.len - piece.start,
@@ -75,10 +75,10 @@ static Status encode_plain(const Tokenizer *t, TokenizerScratch *scratch, Str te
 static Status encode_segment(const Tokenizer *t, TokenizerScratch *scratch, Str text, bool at_start, bool plain_special,
                              TokenIds *out)
 {
-    TRY(normalize(t->normalizer, &t->table, scratch->regex, scratch->normal, text, &text));
+    TRY(normalize(t->normalizer, &char_table, scratch->regex, scratch->normal, text, &text));
     if (t->added[1].num_tokens == 0) return text.len ? encode_plain(t, scratch, text, at_start, out) : OK;
     AddedSplits *splits = &scratch->splits[1];
-    added_split(&t->added[1], &t->table, text, plain_special, splits);
+    added_split(&t->added[1], &char_table, text, plain_special, splits);
     for (size_t i = 0; i < splits->len; i++) {
         AddedSplit split = splits->data[i];
         if (split.id >= 0) {
@@ -95,7 +95,7 @@ static Status encode_all(const Tokenizer *t, TokenizerScratch *scratch, Str text
 {
     for (size_t i = 0; options.add_special && i < t->prefix.len; i++) token_ids_push(out, t->prefix.data[i]);
     AddedSplits *splits = &scratch->splits[0];
-    added_split(&t->added[0], &t->table, text, options.plain_special, splits);
+    added_split(&t->added[0], &char_table, text, options.plain_special, splits);
     for (size_t i = 0; i < splits->len; i++) {
         AddedSplit split = splits->data[i];
         if (split.id >= 0) {

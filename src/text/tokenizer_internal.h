@@ -60,7 +60,6 @@ typedef struct IdInfo {
 struct Tokenizer {
     Arena         arena;
     Bpe           bpe;
-    CharTable     table;
     Normalizer   *normalizer;
     PreTokenizer *pre;
     Decoder      *decoder;

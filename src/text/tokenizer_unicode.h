@@ -1,7 +1,6 @@
 /* What a tokenizer asks of Unicode: UTF-8 checking and stepping, and a table of character classes. */
 #pragma once
 
-#include "base/arena.h"
 #include "base/strbuf.h"
 
 #include <stdint.h>
@@ -20,12 +19,12 @@ enum {
 
 /* Two levels: blocks of 256 code points, equal blocks shared (about 60 KB, so that it stays in cache). */
 typedef struct CharTable {
-    uint16_t *block; /* of code point >> 8 */
-    uint8_t  *flags; /* block * 256 + low byte */
+    const uint16_t *block; /* of code point >> 8 */
+    const uint8_t  *flags; /* block * 256 + low byte */
 } CharTable;
 
-/* Built from utf8proc's Unicode 14 and a list of what Unicode 15 to 16 added; takes about a millisecond. */
-void char_table_build(Arena *arena, CharTable *out_table);
+/* utf8proc's Unicode 14 and a list of what Unicode 15 to 16 added. */
+extern const CharTable char_table;
 
 static inline uint8_t char_flags(const CharTable *table, uint32_t code)
 {

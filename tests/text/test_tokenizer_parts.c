@@ -11,7 +11,6 @@ typedef struct Row {
     const char *json, *text, *want;
 } Row;
 
-static CharTable table;
 static Arena     arena;
 
 static const JsonValue *json_of(const char *text)
@@ -29,7 +28,7 @@ static void cut(const char *json, const char *text, bool raw_bytes, StrBuf *out)
     RegexScratch *regex = scratch.regex;
     Str           result;
     EXPECT_OK(pretokenizer_parse(&arena, json_of(json), &pre));
-    EXPECT_OK(pretokenize(pre, &table, &scratch, str_of(text), true, raw_bytes, &result));
+    EXPECT_OK(pretokenize(pre, &char_table, &scratch, str_of(text), true, raw_bytes, &result));
     for (size_t i = 0; i < scratch.pieces.len; i++) {
         Piece piece = scratch.pieces.data[i];
         if (i) strbuf_putc(out, '|');
@@ -140,7 +139,7 @@ static void normalizers_write_as_the_peer(void)
         StrBuf      buffers[2] = { { 0 }, { 0 } };
         Str         out;
         EXPECT_OK(normalizer_parse(&arena, json_of(rows[i].json), &normalizer));
-        EXPECT_OK(normalize(normalizer, &table, regex, buffers, str_of(rows[i].text), &out));
+        EXPECT_OK(normalize(normalizer, &char_table, regex, buffers, str_of(rows[i].text), &out));
         EXPECT_STR(arena_strndup(&arena, out.data, out.len), rows[i].want);
         normalizer_deinit(normalizer);
         strbuf_deinit(&buffers[0]);
@@ -256,7 +255,7 @@ static void scan_both(const Scanner *scanner, const Regex *regex, RegexScratch *
 {
     for (size_t at = 0; at < text.len;) {
         bool   found;
-        size_t start, end, got = scanner_next(scanner, &table, text.data, at, text.len);
+        size_t start, end, got = scanner_next(scanner, &char_table, text.data, at, text.len);
         EXPECT_OK(regex_find(regex, scratch, text, at, &found, &start, &end));
         if (!found || start != at || end != got) {
             test_fail(__FILE__, __LINE__, "word at byte %zu ends at %zu, expected %zu to %zu: %.*s", at, got, start,
@@ -287,7 +286,7 @@ static void classes_are_the_expressions(void)
             uint32_t code = utf8_decode(text.data + at, &size);
             if (found && end <= at)
                 EXPECT_OK(regex_find(regex, scratch, (Str){ text.data, text.len }, at, &found, &start, &end));
-            if ((found && start == at) != ((char_flags(&table, code) & rows[i].flag) != 0))
+            if ((found && start == at) != ((char_flags(&char_table, code) & rows[i].flag) != 0))
                 test_fail(__FILE__, __LINE__, "%s and the table differ at U+%04X", rows[i].pattern, code);
         }
         regex_destroy(regex);
@@ -501,7 +500,6 @@ int main(int argc, char **argv)
         TEST(expressions_that_run_wild_fail),
         TEST(utf8_is_checked_and_repaired),
     };
-    char_table_build(&arena, &table);
     int failed = test_run(cases, (int)(sizeof cases / sizeof cases[0]), argc, argv);
     arena_deinit(&arena);
     return failed;
