@@ -223,6 +223,28 @@ static Status interrupted(Trainer *t)
 
 /* ---- the loop ---- */
 
+double trainer_limit_seconds(Trainer *t)
+{
+    double flops, bytes, sum = 0;
+    if (device_cpu_measure_peak(t->device, &flops, &bytes) != OK) {
+        status_clear();
+        return 0;
+    }
+    for (int kind = PROGRAM_MICRO_FIRST; kind <= PROGRAM_OPTIMIZER; kind++) {
+        const Program *p = &t->plan->program[kind];
+        int64_t        times = kind == PROGRAM_MICRO_NEXT ? t->config->gradient_accumulation_steps - 1 : 1;
+        if (p->graph) sum += (double)times * fmax(p->cost.flops / flops, p->cost.bytes / bytes);
+    }
+    return sum;
+}
+
+/* Another program may have been busy while the limit was measured: the best of all measurements counts. */
+static void measure_again(Trainer *t)
+{
+    double limit = trainer_limit_seconds(t);
+    if (limit > 0 && limit < t->progress.limit_seconds) t->progress.limit_seconds = limit;
+}
+
 static Status one_step(Trainer *t)
 {
     StepMetrics step;
@@ -243,6 +265,7 @@ Status train_loop(Trainer *t)
     for (;;) {
         if (t->state.eval_pending && !signals_pending()) {
             TRY(run_eval(t));
+            measure_again(t);
             if (!t->state.eval_pending) report_update(t, false);
         }
         if (save_due(t) && !signals_pending()) save_or_warn(t);

@@ -158,22 +158,6 @@ static Status load_state(Trainer *t)
     return OK;
 }
 
-/* Times of a step if every launch ran at the measured peak of the machine's arithmetic or memory, whichever binds. */
-static double limit_seconds(Trainer *t)
-{
-    double flops, bytes, sum = 0;
-    if (device_cpu_measure_peak(t->device, &flops, &bytes) != OK) {
-        status_clear();
-        return 0;
-    }
-    for (int kind = PROGRAM_MICRO_FIRST; kind <= PROGRAM_OPTIMIZER; kind++) {
-        const Program *p = &t->plan->program[kind];
-        int64_t        times = kind == PROGRAM_MICRO_NEXT ? t->config->gradient_accumulation_steps - 1 : 1;
-        if (p->graph) sum += (double)times * fmax(p->cost.flops / flops, p->cost.bytes / bytes);
-    }
-    return sum;
-}
-
 /* Whether tokenizing left something worth keeping. */
 static bool has_shards(const char *path)
 {
@@ -243,7 +227,7 @@ static Status prepare(Trainer *t)
     snprintf(t->metrics_path, sizeof t->metrics_path, "%s/metrics.jsonl", c->output_dir);
     TRY(metrics_open(t->metrics_path, t->state.metrics_bytes, &t->metrics));
     loader_seek(t->data.train, t->state.step);
-    progress_init(&t->progress, t->schedule.total, t->state.step, c->logging_steps, limit_seconds(t));
+    progress_init(&t->progress, t->schedule.total, t->state.step, c->logging_steps, trainer_limit_seconds(t));
     log_info("%lld parameters, %lld trained; %.1f MiB of memory; steps of %lld sequences of %lld tokens", (long long)t->plan->total_numel,
              (long long)t->plan->trained_numel, (double)plan_total_bytes(t->plan) / (1 << 20), (long long)loader_rows_per_step(t->data.train),
              (long long)c->sequence_len);

@@ -43,4 +43,6 @@ NODISCARD Status trainer_save(Trainer *trainer);
 NODISCARD Status trainer_context(Trainer *trainer, bool finished, StrBuf *state_text, SaveContext *out);
 
 double trainer_flops_per_step(const Trainer *trainer);
+/* Seconds of a step if every launch ran at the machine's measured peak of arithmetic or memory, whichever binds; 0: unknown. */
+double trainer_limit_seconds(Trainer *trainer);
 double trainer_seconds(void); /* monotonic */
