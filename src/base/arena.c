@@ -35,7 +35,8 @@ static ArenaChunk *chunk_new(Arena *arena, size_t bytes)
     return chunk;
 }
 
-void *arena_alloc(Arena *arena, size_t bytes)
+/* As arena_alloc, but what lay there before stays. */
+static void *take(Arena *arena, size_t bytes)
 {
     if (bytes > SIZE_MAX - 15) fatal_out_of_memory(bytes);
     size_t      want = (bytes + 15) & ~(size_t)15;
@@ -44,8 +45,12 @@ void *arena_alloc(Arena *arena, size_t bytes)
     void *out = chunk->data + chunk->used;
     chunk->used += want;
     arena->used_bytes += want;
-    memset(out, 0, want);
     return out;
+}
+
+void *arena_alloc(Arena *arena, size_t bytes)
+{
+    return memset(take(arena, bytes), 0, bytes);
 }
 
 void arena_deinit(Arena *arena)
@@ -76,8 +81,9 @@ void arena_reset(Arena *arena)
 
 char *arena_strndup(Arena *arena, const char *text, size_t len)
 {
-    char *out = arena_alloc(arena, len + 1);
+    char *out = take(arena, len + 1);
     if (len) memcpy(out, text, len);
+    out[len] = 0;
     return out;
 }
 

@@ -61,9 +61,10 @@ const char *json_read_events(const char *text, size_t len, JsonHandler handler, 
         FLAGS = rapidjson::kParseIterativeFlag | rapidjson::kParseValidateEncodingFlag |
                 rapidjson::kParseNumbersAsStringsFlag
     };
+    enum : size_t { STACK_BYTES = 4096 }; /* strings are put together here: few of them make it grow */
     BoundedStream     stream(text, len);
     Forward           forward(handler, context, &stream);
-    rapidjson::Reader reader;
+    rapidjson::Reader reader(nullptr, STACK_BYTES);
     rapidjson::ParseResult result = reader.Parse<FLAGS>(stream, forward);
     *out_offset = result.IsError() ? result.Offset() : stream.Tell();
     if (result.IsError()) return rapidjson::GetParseError_En(result.Code());

@@ -6,16 +6,17 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Bytes of text a token alone stands for, by decoding it; -1 when that can't be told (a part of a character). */
-static Status token_length(const Tokenizer *tokenizer, int32_t id, StrBuf *text, int32_t *out)
+/* Bytes of text a token alone stands for, by decoding it; TOKEN_BYTES_UNKNOWN when that can't be told (a part of a character). */
+static Status token_length(const Tokenizer *tokenizer, int32_t id, StrBuf *text, uint8_t *out)
 {
     TokenStream stream = { .started = true, .spoke = true };
-    *out = -1;
+    *out = TOKEN_BYTES_UNKNOWN;
     strbuf_clear(text);
     if (!tokenizer_id_to_token(tokenizer, id)) return OK;
     TRY(token_stream_push(tokenizer, &stream, id, false, text));
-    *out = (int32_t)(text->len + stream.pending.len);
-    if (text->len >= 3 && memmem(text->data, text->len, "\xef\xbf\xbd", 3)) *out = -1;
+    size_t bytes = text->len + stream.pending.len;
+    bool   is_cut = text->len >= 3 && memmem(text->data, text->len, "\xef\xbf\xbd", 3);
+    if (!is_cut && bytes < TOKEN_BYTES_UNKNOWN) *out = (uint8_t)bytes;
     strbuf_deinit(&stream.pending);
     return OK;
 }
@@ -119,8 +120,8 @@ static bool ends_by_table(MaskEncoder *encoder)
     const TokenIds *ids = &encoder->ids;
     int64_t         at = 0;
     for (size_t i = 0; i < ids->len; i++) {
-        int32_t bytes = encoder->rules->token_bytes[ids->data[i]];
-        if (bytes < 0) return false;
+        uint8_t bytes = encoder->rules->token_bytes[ids->data[i]];
+        if (bytes == TOKEN_BYTES_UNKNOWN) return false;
         encoder->ends[i] = at += bytes;
     }
     return at == (int64_t)encoder->text.len;

@@ -9,12 +9,18 @@
 
 #include <string.h>
 
-static Status render(const MaskRules *rules, const Sample *sample, uint32_t count, bool add_prompt, TemplateOutput *out)
+/* arena: NULL, so that many renders of one row don't add up, or the row's. */
+static Status render_in(const MaskRules *rules, Arena *arena, const Sample *sample, uint32_t count, bool add_prompt, TemplateOutput *out)
 {
     JsonValue     messages = *sample->messages;
-    TemplateInput input = { .messages = &messages, .tools = sample->tools, .add_generation_prompt = add_prompt };
+    TemplateInput input = { .messages = &messages, .tools = sample->tools, .add_generation_prompt = add_prompt, .arena = arena };
     messages.count = count;
     return template_render(rules->tmpl, &input, out);
+}
+
+static Status render(const MaskRules *rules, const Sample *sample, uint32_t count, bool add_prompt, TemplateOutput *out)
+{
+    return render_in(rules, NULL, sample, count, add_prompt, out);
 }
 
 void turns_probe(MaskRules *rules)
@@ -101,6 +107,11 @@ static Str trimmed(Str text)
     return text;
 }
 
+static bool stands_at(const char *at, const char *end, Str text)
+{
+    return (size_t)(end - at) >= text.len && memcmp(at, text.data, text.len) == 0;
+}
+
 /* Finds the turns with one look over the text; false when anything is unlike the plain case. */
 static bool turns_by_opening(const MaskRules *rules, const Sample *sample, const StrBuf *text, TurnList *turns)
 {
@@ -111,18 +122,19 @@ static bool turns_by_opening(const MaskRules *rules, const Sample *sample, const
         const JsonValue *message = &sample->messages->items[i], *content = json_get(message, "content");
         if (!is_assistant(message)) continue;
         if (!content || content->type != JSON_STRING || json_get(message, "tool_calls")) return false;
-        Str   body = trimmed(content->string);
         const char *open = at < end ? memmem(at, (size_t)(end - at), opening.data, opening.len) : NULL;
-        if (!open || body.len == 0) return false;
+        if (!open) return false;
         const char *begin = open + opening.len;
-        if ((size_t)(end - begin) < body.len || memcmp(begin, body.data, body.len) != 0) return false;
+        Str         body = content->string; /* as it is, or as templates that trim leave it */
+        if (!stands_at(begin, end, body)) body = trimmed(body);
+        if (body.len == 0 || !stands_at(begin, end, body)) return false;
         at = begin + body.len;
+        /* an opening that starts inside a content would have been taken for a turn by the prefixes */
+        size_t look = (size_t)(end - begin) < body.len + opening.len - 1 ? (size_t)(end - begin) : body.len + opening.len - 1;
+        if (memmem(begin, look, opening.data, opening.len)) return false;
         if (is_trained(rules, sample, i)) add_span(turns, (size_t)(begin - text->data), (size_t)(at - text->data), false);
     }
-    /* an opening inside a content, or one more, would have been taken for a turn */
-    uint32_t found = 0;
-    for (const char *open = text->data; (open = memmem(open, (size_t)(end - open), opening.data, opening.len)); open++) found++;
-    if (found != count_assistants(sample)) return false;
+    if (at < end && memmem(at, (size_t)(end - at), opening.data, opening.len)) return false; /* one more than there are turns */
     /* each turn must be followed by its stop token: it is what the prefixes would give */
     for (uint32_t k = 0; k < turns->count; k++) {
         TurnSpan   *span = &turns->spans[k];
@@ -196,9 +208,10 @@ Status turns_find_stop(const MaskRules *rules, const TokenIds *ids, TurnSpan *sp
 Status turns_render(const MaskRules *rules, Arena *arena, const Sample *sample, StrBuf *text, TurnList *out)
 {
     TemplateOutput whole = { 0 };
-    Status         status = render(rules, sample, sample->messages->count, false, &whole);
-    strbuf_clear(text);
-    strbuf_append(text, strbuf_cstr(&whole.text), whole.text.len);
+    Status         status = render_in(rules, arena, sample, sample->messages->count, false, &whole);
+    StrBuf         before = *text; /* the output is taken over as it is */
+    *text = whole.text;
+    whole.text = before;
     uint32_t most = sample->messages->count + (uint32_t)whole.num_spans;
     *out = (TurnList){ .spans = arena_array(arena, TurnSpan, most), .is_all = rules->train_on == TRAIN_ON_ALL };
     if (status == OK && !out->is_all) {

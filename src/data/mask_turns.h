@@ -3,12 +3,14 @@
 
 #include "data/mask.h"
 
+enum { TOKEN_BYTES_UNKNOWN = 255 };
+
 struct MaskRules {
     const Tokenizer *tokenizer;
     const Template  *tmpl;
     TrainOn          train_on;
     int32_t          vocab_size;
-    int32_t         *token_bytes; /* by id; -1: can't be told */
+    uint8_t         *token_bytes; /* by id; TOKEN_BYTES_UNKNOWN: can't be told. Small, so that it stays in cache */
     StrBuf           opening;     /* what add_generation_prompt adds; empty: not known, no shortcut */
 };
 

@@ -26,6 +26,7 @@ Status template_parse(const char *name, const char *source, size_t len, Template
         template_destroy(tmpl);
         return status;
     }
+    template_prepare(tmpl);
     *out_template = tmpl;
     return OK;
 }
@@ -60,33 +61,40 @@ static uint32_t name_index(const Template *tmpl, Str name)
     return UINT32_MAX;
 }
 
-static void set_variable(Render *r, Str name, Value value)
+static void set_base(Template *tmpl, Str name, Value value)
 {
-    uint32_t index = name_index(r->tmpl, name);
-    if (index != UINT32_MAX) r->context[index] = value;
+    uint32_t index = name_index(tmpl, name);
+    if (index != UINT32_MAX) tmpl->base_context[index] = value;
 }
 
-static Status set_json(Render *r, Str name, const JsonValue *json)
+void template_prepare(Template *tmpl)
 {
-    uint32_t index = name_index(r->tmpl, name);
+    static const char *const inputs[] = { "messages", "tools", "documents", "add_generation_prompt" };
+    tmpl->base_context = arena_array(&tmpl->arena, Value, tmpl->names.count);
+    for (uint32_t i = 0; i < template_num_functions; i++)
+        set_base(tmpl, str_of(template_functions[i].name), (Value){ .type = V_FUNCTION, .len = i });
+    for (uint32_t i = 0; tmpl->folder_variables && i < tmpl->folder_variables->count; i++)
+        set_base(tmpl, value_str(tmpl->folder_variables->entries[i].key), tmpl->folder_variables->entries[i].value);
+    for (int i = 0; i < 4; i++) tmpl->inputs[i] = name_index(tmpl, str_of(inputs[i]));
+}
+
+static Status set_json(Render *r, uint32_t index, const JsonValue *json)
+{
     if (index == UINT32_MAX) return OK;
     return value_from_json(&r->arena, json, &r->context[index]);
 }
 
 static Status set_context(Render *r, const TemplateInput *input)
 {
+    const uint32_t *inputs = r->tmpl->inputs;
     r->context = arena_array(&r->arena, Value, r->tmpl->names.count);
-    for (uint32_t i = 0; i < template_num_functions; i++)
-        set_variable(r, str_of(template_functions[i].name), (Value){ .type = V_FUNCTION, .len = i });
-    if (r->tmpl->folder_variables)
-        for (uint32_t i = 0; i < r->tmpl->folder_variables->count; i++)
-            set_variable(r, value_str(r->tmpl->folder_variables->entries[i].key), r->tmpl->folder_variables->entries[i].value);
-    TRY(set_json(r, str_of("messages"), input->messages));
-    TRY(set_json(r, str_of("tools"), input->tools));
-    TRY(set_json(r, str_of("documents"), input->documents));
-    set_variable(r, str_of("add_generation_prompt"), value_bool(input->add_generation_prompt));
+    memcpy(r->context, r->tmpl->base_context, r->tmpl->names.count * sizeof *r->context);
+    TRY(set_json(r, inputs[0], input->messages));
+    TRY(set_json(r, inputs[1], input->tools));
+    TRY(set_json(r, inputs[2], input->documents));
+    if (inputs[3] != UINT32_MAX) r->context[inputs[3]] = value_bool(input->add_generation_prompt);
     for (uint32_t i = 0; input->variables && i < input->variables->count; i++)
-        TRY(set_json(r, input->variables->members[i].key, &input->variables->members[i].value));
+        TRY(set_json(r, name_index(r->tmpl, input->variables->members[i].key), &input->variables->members[i].value));
     return OK;
 }
 
@@ -115,9 +123,14 @@ Status template_render(const Template *tmpl, const TemplateInput *input, Templat
     Render r = { .tmpl = tmpl, .line = 1, .now_unix = input->now_unix };
     r.max_steps = input->max_steps ? input->max_steps : RENDER_MAX_STEPS;
     *out = (TemplateOutput){ 0 };
+    if (input->arena) r.arena = *input->arena;
+    size_t used_before = r.arena.used_bytes;
+    r.arena.used_bytes = 0; /* the limit is on this render alone */
     Status status = render(&r, input);
     if (status == OK) take_output(&r, out);
     strbuf_deinit(&r.out);
-    arena_deinit(&r.arena);
+    r.arena.used_bytes += used_before;
+    if (input->arena) *input->arena = r.arena;
+    else arena_deinit(&r.arena);
     return status;
 }

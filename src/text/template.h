@@ -36,6 +36,7 @@ typedef struct TemplateInput {
     bool             add_generation_prompt;
     int64_t          now_unix;   /* for strftime_now, seconds; 0: the clock */
     int64_t          max_steps;  /* 0: 10 million */
+    Arena           *arena;      /* what rendering needs lies here until the caller resets it; NULL: freed at the end */
 } TemplateInput;
 
 /* raise_exception and limits fail with ERR_INVALID, "name:line: message". */

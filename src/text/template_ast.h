@@ -92,6 +92,8 @@ struct Template {
     Nodes     body;
     uint64_t  hash;
     Dict     *folder_variables; /* from tokenizer_config.json; NULL */
+    Value    *base_context;     /* (names.count) functions and the folder's variables: what a render starts from */
+    uint32_t  inputs[4];        /* names of TemplateInput's messages, tools, documents, add_generation_prompt; UINT32_MAX: not read */
 };
 
 /* template_lex.c: all tokens of the source, T_EOF last. The source is UTF-8. */
@@ -102,6 +104,9 @@ NODISCARD Status template_parse_tokens(Template *tmpl, Token *tokens);
 
 /* template_scope.c: gives every name its slot and every scope its loads. */
 NODISCARD Status template_resolve(Template *tmpl);
+
+/* template.c: base_context and inputs, after a change of folder_variables. */
+void template_prepare(Template *tmpl);
 
 /* Index of an interned name; the names of methods come first, in the order of MethodId. */
 uint32_t template_intern(Template *tmpl, Str name);

@@ -84,6 +84,7 @@ static Status load(Arena *arena, const char *dir, const char *which, bool has_to
     }
     TRY(template_parse(path, text.data, text.len, out_template));
     keep_special_tokens(*out_template, &config);
+    template_prepare(*out_template);
     return OK;
 }
 
