@@ -36,7 +36,7 @@ def config():
         setting("tied", "tie_word_embeddings", "0"),
         setting("activation", "hidden_act", "0", choices={"silu": 0, "swish": 0}),
         setting("theta", ["rope_parameters.rope_theta", "rope_theta"], "10000", min=1),
-        setting("llama3_rope", [k % "rope_type" for k in rope] + ["rope_scaling.type"], "0",
+        setting("llama3_rope", [k % name for k in rope for name in ("rope_type", "type")], "0",
                 choices={"default": 0, "llama3": 1}),
         setting("rope_factor", [k % "factor" for k in rope], "8", min=0),
         setting("rope_low", [k % "low_freq_factor" for k in rope], "1", min=0),

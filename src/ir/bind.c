@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { BIND_MAX_DEPTH = 16, BIND_MAX_NODES = 1 << 20, BIND_MAX_NAMES = 64 };
+enum { BIND_MAX_DEPTH = 16, BIND_MAX_NAMES = 64, BIND_MAX_PIECES = 4096 };
 
 /* A name that stands for a value for a while: what a repeat carries, a let. */
 typedef struct Scope {
@@ -29,6 +29,7 @@ typedef struct Binder {
     int                num_scope;
     int               *line_starts; /* byte offsets */
     int                num_lines;
+    int64_t            work; /* left */
 } Binder;
 
 static Status bind_list(Binder *b, const JsonValue *list);
@@ -48,6 +49,15 @@ static int line_of(const Binder *b, size_t offset)
         status_fail(ERR_INVALID, __VA_ARGS__);                                                           \
         return status_prefix(ERR_INVALID, "%s:%d", (b)->module->file, line_of((b), (at)->offset));       \
     } while (0)
+
+/* Statements and turns of repeats cost work, so that no module of a few lines fills the memory or runs for ever. */
+static Status spend(Binder *b, const JsonValue *at, int64_t work)
+{
+    b->work -= work;
+    int64_t most = b->options->max_work ? b->options->max_work : IR_MAX_WORK;
+    if (b->work < 0) BIND_FAIL(b, at, "the module goes on without end: more than %lld JSON members worked on", (long long)most);
+    return OK;
+}
 
 static bool lookup(const void *context, const char *name, double *out)
 {
@@ -73,6 +83,8 @@ static Status eval(Binder *b, const JsonValue *value, double *out)
         *out = value->number;
     else if (value->type == JSON_BOOL)
         *out = value->boolean;
+    else if (value->type == JSON_STRING && strlen(value->string.data) != value->string.len)
+        status = status_fail(ERR_INVALID, "an expression with a NUL in it");
     else if (value->type == JSON_STRING)
         status = expr_eval(value->string.data, lookup, b, out);
     else
@@ -94,6 +106,8 @@ static Status eval_int(Binder *b, const JsonValue *value, int64_t *out)
 static Status expand(Binder *b, const JsonValue *value, const char **out)
 {
     if (value->type != JSON_STRING) BIND_FAIL(b, value, "expected a name, found %s", json_type_name(value->type));
+    if (value->string.len > MODULE_NAME_BYTES || strlen(value->string.data) != value->string.len)
+        BIND_FAIL(b, value, "a name of %zu bytes; expected 1 to %d without NUL", value->string.len, MODULE_NAME_BYTES);
     StrBuf      text = { 0 };
     const char *p = value->string.data;
     Status      status = OK;
@@ -109,13 +123,16 @@ static Status expand(Binder *b, const JsonValue *value, const char **out)
                                  value->string.data);
             break;
         }
-        inner.string.data = arena_strndup(b->arena, p + 1, (size_t)(close - p - 1));
+        inner.string.len = (size_t)(close - p - 1);
+        inner.string.data = arena_strndup(b->arena, p + 1, inner.string.len);
         int64_t number = 0;
         status = eval_int(b, &inner, &number);
         strbuf_printf(&text, "%lld", (long long)number);
         p = close + 1;
     }
-    if (status == OK && text.len == 0) status = status_fail(ERR_INVALID, "%s:%d: empty name", b->module->file, line_of(b, value->offset));
+    if (status == OK && !name_is_plain(strbuf_cstr(&text), MODULE_NAME_BYTES))
+        status = status_fail(ERR_INVALID, "%s:%d: \"%.100s\" isn't fit for a name: empty, too long, or with blanks or one of ,()[]{}=\"@:#\\", b->module->file,
+                             line_of(b, value->offset), strbuf_cstr(&text));
     *out = arena_strdup(b->arena, strbuf_cstr(&text));
     strbuf_deinit(&text);
     return status;
@@ -149,6 +166,8 @@ static Status push_scope(Binder *b, const JsonValue *at, const char *name, Value
 static Status bind_names(Binder *b, const JsonValue *list, HfSource *hf)
 {
     bool many = list->type == JSON_ARRAY;
+    if (many && list->count > BIND_MAX_PIECES) BIND_FAIL(b, list, "concat: %u pieces; at most %d are possible", list->count, BIND_MAX_PIECES);
+    if (many) TRY(spend(b, list, list->count));
     hf->num_names = many ? (int)list->count : 1;
     hf->names = arena_array(b->arena, const char *, hf->num_names + 1);
     for (int i = 0; i < hf->num_names; i++) TRY(expand(b, many ? &list->items[i] : list, &hf->names[i]));
@@ -195,19 +214,28 @@ static Status bind_init(Binder *b, const JsonValue *json, Param *param)
         double           number;
         if (!std) BIND_FAIL(b, json, "init: expected \"zeros\", \"ones\" or {\"normal\": std}");
         TRY(eval(b, std, &number));
+        if (!(number >= 0 && number < 1e30)) BIND_FAIL(b, std, "init: a deviation of %g", number);
         param->init_std = (float)number;
     }
     return OK;
 }
 
-static Status bind_shape(Binder *b, const JsonValue *shape, TensorType *type)
+static Status bind_shape(Binder *b, const JsonValue *s, TensorType *type)
 {
+    const JsonValue *shape = json_get(s, "shape");
     if (!shape || shape->type != JSON_ARRAY || shape->count < 1 || shape->count > TENSOR_MAX_DIMS)
-        BIND_FAIL(b, shape ? shape : &b->module->root, "expected a shape of 1 to %d dims", TENSOR_MAX_DIMS);
+        BIND_FAIL(b, shape ? shape : s, "expected a shape of 1 to %d dims", TENSOR_MAX_DIMS);
     type->ndim = (uint8_t)shape->count;
     for (uint32_t i = 0; i < shape->count; i++) TRY(eval_int(b, &shape->items[i], &type->dim[i]));
     Status status = type_check(type);
     if (status != OK) return status_prefix(status, "%s:%d", b->module->file, line_of(b, shape->offset));
+    return OK;
+}
+
+static Status bind_flag(Binder *b, const JsonValue *s, const char *key, bool *out)
+{
+    const JsonValue *value = json_get(s, key);
+    if (value && !json_get_bool(s, key, out)) BIND_FAIL(b, value, "%s: expected true or false, found %s", key, json_type_name(value->type));
     return OK;
 }
 
@@ -219,15 +247,15 @@ static Status bind_param(Binder *b, const JsonValue *s)
     param->trained = true;
     const JsonValue *hf = json_get(s, "hf"), *module = json_get(s, "module");
     TRY(expand(b, json_get(s, "param"), &param->name));
-    TRY(bind_shape(b, json_get(s, "shape"), &param->type));
+    TRY(bind_shape(b, s, &param->type));
     if (!hf) BIND_FAIL(b, s, "parameter %s: expected \"hf\", where it is in a model folder", param->name);
     TRY(bind_hf(b, hf, &param->type, &param->hf));
     if (module) TRY(expand(b, module, &param->module));
     TRY(bind_init(b, json_get(s, "init"), param));
     param->decay = param->type.ndim > 1;
-    (void)json_get_bool(s, "decay", &param->decay);
-    (void)json_get_bool(s, "linear", &param->is_linear);
-    (void)json_get_bool(s, "head", &param->is_head);
+    TRY(bind_flag(b, s, "decay", &param->decay));
+    TRY(bind_flag(b, s, "linear", &param->is_linear));
+    TRY(bind_flag(b, s, "head", &param->is_head));
     if (find_value(b, param->name)) BIND_FAIL(b, s, "second value named %s", param->name);
     graph_add_param(b->graph, param);
     return OK;
@@ -237,7 +265,8 @@ static Status bind_param(Binder *b, const JsonValue *s)
 
 static Status bind_attrs(Binder *b, const JsonValue *json, const OpDef *op, char *attrs)
 {
-    for (uint32_t i = 0; json && json->type == JSON_OBJECT && i < json->count; i++) {
+    if (json && json->type != JSON_OBJECT) BIND_FAIL(b, json, "attrs: expected an object, found %s", json_type_name(json->type));
+    for (uint32_t i = 0; json && i < json->count; i++) {
         const AttrDef *a = op->attrs;
         const char    *name = json->members[i].key.data;
         while (a && a->type != ATTR_TYPE_END && strcmp(a->name, name) != 0) a++;
@@ -279,12 +308,12 @@ static Status bind_op(Binder *b, const JsonValue *s)
     char *attrs = attrs_defaults(b->arena, op);
     TRY(bind_attrs(b, json_get(s, "attrs"), op, attrs));
     b->graph->part = b->depth ? PART_BLOCK : PART_NONE;
-    if (json_get_str(s, "part", &part) && !part_parse(part, &b->graph->part)) BIND_FAIL(b, s, "unknown part %s", part);
+    if (json_get(s, "part") && (!json_get_str(s, "part", &part) || !part_parse(part, &b->graph->part)))
+        BIND_FAIL(b, json_get(s, "part"), "unknown part %s", part ? part : "");
     /* The DSL's own line where it gave one, else the line of the JSON. */
     b->graph->source = json_get_str(s, "source", &source)
                            ? source
                            : arena_printf(b->arena, "%s:%d", b->module->file, line_of(b, s->offset));
-    if (b->graph->num_nodes >= BIND_MAX_NODES) BIND_FAIL(b, s, "more than %d nodes", BIND_MAX_NODES);
     return graph_add_node(b->graph, op, attrs, name, values, (int)in->count, ~0u, NULL);
 }
 
@@ -297,10 +326,11 @@ static Status bind_repeat(Binder *b, const JsonValue *s)
     int64_t          count;
     TRY(eval_int(b, json_get(s, "repeat"), &count));
     if (!json_get_str(s, "index", &index) || !body || body->type != JSON_ARRAY) BIND_FAIL(b, s, "repeat: expected \"index\" and \"body\"");
-    if (count < 0 || count > BIND_MAX_NODES) BIND_FAIL(b, s, "repeat: %lld times", (long long)count);
+    if (count < 0) BIND_FAIL(b, s, "repeat: %lld times", (long long)count);
     if (b->depth == BIND_MAX_DEPTH) BIND_FAIL(b, s, "repeat nested deeper than %d", BIND_MAX_DEPTH);
+    if ((carry && carry->type != JSON_OBJECT) || (yield && yield->type != JSON_OBJECT)) BIND_FAIL(b, s, "repeat: carry and yield are objects");
     int first = b->num_scope;
-    for (uint32_t i = 0; carry && carry->type == JSON_OBJECT && i < carry->count; i++) {
+    for (uint32_t i = 0; carry && i < carry->count; i++) {
         Value *value;
         TRY(bind_value(b, &carry->members[i].value, &value));
         TRY(push_scope(b, s, carry->members[i].key.data, value));
@@ -308,6 +338,7 @@ static Status bind_repeat(Binder *b, const JsonValue *s)
     int outer_layer = b->graph->layer, carried = b->num_scope;
     b->index_name[b->depth++] = index;
     for (int64_t i = 0; i < count; i++) {
+        TRY(spend(b, s, 1 + (yield ? (int64_t)yield->count * (carried - first) : 0)));
         b->index[b->depth - 1] = (double)i;
         if (b->depth == 1) b->graph->layer = (int)i;
         TRY(bind_list(b, body));
@@ -325,34 +356,69 @@ static Status bind_repeat(Binder *b, const JsonValue *s)
     return OK; /* the carried names stay, with their last values */
 }
 
+static Status bind_if(Binder *b, const JsonValue *s)
+{
+    double           holds;
+    const JsonValue *then = json_get(s, "then"), *otherwise = json_get(s, "else");
+    TRY(eval(b, json_get(s, "if"), &holds));
+    const JsonValue *chosen = holds != 0 ? then : otherwise;
+    return chosen ? bind_list(b, chosen) : OK;
+}
+
+/* let and output: a name, and the value it "is". */
+static Status bind_named(Binder *b, const JsonValue *s, const char *what, const char **out_name, Value **out_value)
+{
+    const JsonValue *is = json_get(s, "is");
+    if (!json_get_str(s, what, out_name) || !name_is_plain(*out_name, MODULE_NAME_BYTES)) BIND_FAIL(b, s, "%s: expected a name", what);
+    if (!is) BIND_FAIL(b, s, "%s: expected \"is\"", what);
+    return bind_value(b, is, out_value);
+}
+
+static Status bind_let(Binder *b, const JsonValue *s)
+{
+    const char *name;
+    Value      *value;
+    TRY(bind_named(b, s, "let", &name, &value));
+    return push_scope(b, s, name, value);
+}
+
+static Status bind_output(Binder *b, const JsonValue *s)
+{
+    const char *name;
+    Value      *value;
+    TRY(bind_named(b, s, "output", &name, &value));
+    if (graph_output(b->graph, name)) BIND_FAIL(b, s, "second output named %s", name);
+    graph_add_output(b->graph, name, value);
+    return OK;
+}
+
+/* By the member that says what it is; the others it may have, with a blank around each. */
+static const struct {
+    const char *kind, *members;
+    Status    (*bind)(Binder *b, const JsonValue *s);
+} statements[] = {
+    { "param", " shape hf init module linear head decay source ", bind_param },
+    { "op", " in out attrs part source ", bind_op },
+    { "repeat", " index carry body yield source ", bind_repeat },
+    { "if", " then else source ", bind_if },
+    { "let", " is source ", bind_let },
+    { "output", " is source ", bind_output },
+};
+
 static Status bind_statement(Binder *b, const JsonValue *s)
 {
-    const JsonValue *what;
     if (s->type != JSON_OBJECT) BIND_FAIL(b, s, "expected a statement, found %s", json_type_name(s->type));
-    if (json_get(s, "param")) return bind_param(b, s);
-    if (json_get(s, "op")) return bind_op(b, s);
-    if (json_get(s, "repeat")) return bind_repeat(b, s);
-    if ((what = json_get(s, "if"))) {
-        double           holds;
-        const JsonValue *then = json_get(s, "then"), *otherwise = json_get(s, "else");
-        TRY(eval(b, what, &holds));
-        const JsonValue *chosen = holds != 0 ? then : otherwise;
-        return chosen ? bind_list(b, chosen) : OK;
-    }
-    if ((what = json_get(s, "let")) && what->type == JSON_STRING) {
-        Value           *value;
-        const JsonValue *is = json_get(s, "is");
-        if (!is) BIND_FAIL(b, s, "let: expected \"is\"");
-        TRY(bind_value(b, is, &value));
-        return push_scope(b, s, what->string.data, value);
-    }
-    if ((what = json_get(s, "output")) && what->type == JSON_STRING) {
-        Value           *value;
-        const JsonValue *is = json_get(s, "is");
-        if (!is) BIND_FAIL(b, s, "output: expected \"is\"");
-        TRY(bind_value(b, is, &value));
-        graph_add_output(b->graph, what->string.data, value);
-        return OK;
+    TRY(spend(b, s, 1 + (int64_t)s->count));
+    for (size_t i = 0; i < sizeof statements / sizeof *statements; i++) {
+        if (!json_get(s, statements[i].kind)) continue;
+        for (uint32_t k = 0; k < s->count; k++) {
+            const char *key = s->members[k].key.data;
+            char        word[32];
+            snprintf(word, sizeof word, " %s ", key);
+            if (strcmp(key, statements[i].kind) != 0 && !strstr(statements[i].members, word))
+                BIND_FAIL(b, &s->members[k].value, "%s has no \"%.100s\"; it may have%s", statements[i].kind, key, statements[i].members);
+        }
+        return statements[i].bind(b, s);
     }
     BIND_FAIL(b, s, "unknown statement; expected param, op, repeat, if, let or output");
 }
@@ -377,7 +443,7 @@ static void add_inputs(Binder *b)
 Status ir_module_bind(Arena *arena, const IrModule *module, const JsonValue *config, const char *config_name,
                       const BindOptions *options, Graph **out_graph)
 {
-    Binder b = { .arena = arena, .module = module, .options = options };
+    Binder b = { .arena = arena, .module = module, .options = options, .work = options->max_work ? options->max_work : IR_MAX_WORK };
     b.line_starts = arena_array(arena, int, module->len + 2);
     b.num_lines = 1;
     for (size_t i = 0; i < module->len; i++)

@@ -13,7 +13,7 @@ typedef struct Expr {
     int         depth;
 } Expr;
 
-enum { EXPR_MAX_DEPTH = 64, EXPR_MAX_NAME = 128 };
+enum { EXPR_MAX_DEPTH = 64, EXPR_MAX_NAME = 128, EXPR_MAX_BYTES = 4096 };
 
 static Status ternary(Expr *e, double *out);
 
@@ -129,6 +129,7 @@ static Status ternary(Expr *e, double *out)
 Status expr_eval(const char *text, ExprLookup lookup, const void *context, double *out)
 {
     Expr e = { .text = text, .p = text, .lookup = lookup, .context = context };
+    FAIL_IF(strnlen(text, EXPR_MAX_BYTES + 1) > EXPR_MAX_BYTES, ERR_INVALID, "expression \"%.40s…\" is longer than %d bytes", text, EXPR_MAX_BYTES);
     TRY(ternary(&e, out));
     blanks(&e);
     FAIL_IF(*e.p, ERR_INVALID, "expression \"%s\": unexpected \"%s\"", text, e.p);

@@ -129,14 +129,28 @@ Value *graph_find(const Graph *graph, const char *name)
     return graph->names->capacity ? *name_slot(graph->names, name) : NULL;
 }
 
+bool name_is_plain(const char *name, size_t max_bytes)
+{
+    size_t n = 0;
+    for (; name[n]; n++) {
+        unsigned char c = (unsigned char)name[n];
+        if (n == max_bytes || c <= ' ' || c == 0x7f || strchr(",()[]{}=\"@:#\\", c)) return false;
+    }
+    return n > 0 && strcmp(name, "_") != 0;
+}
+
 static const char *unique_name(Graph *graph, const char *name)
 {
     if (!graph_find(graph, name)) return arena_strdup(graph->arena, name);
+    StrBuf text = { 0 };
     for (int i = 2;; i++) {
-        char buf[512];
-        snprintf(buf, sizeof buf, "%s~%d", name, i);
-        if (!graph_find(graph, buf)) return arena_strdup(graph->arena, buf);
+        strbuf_clear(&text);
+        strbuf_printf(&text, "%s~%d", name, i);
+        if (!graph_find(graph, text.data)) break;
     }
+    char *out = arena_strdup(graph->arena, text.data);
+    strbuf_deinit(&text);
+    return out;
 }
 
 /* ---- building ---- */

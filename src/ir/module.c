@@ -12,6 +12,7 @@ enum { IR_VERSION = 1, IR_MAX_SYMBOLS = 64 };
 
 Status ir_module_parse(Arena *arena, const char *file, const char *text, size_t len, IrModule **out_module)
 {
+    FAIL_IF(len > IR_MAX_BYTES, ERR_INVALID, "%s: a module of %zu bytes; at most %d are read", file, len, IR_MAX_BYTES);
     IrModule *module = arena_new(arena, IrModule);
     module->file = arena_strdup(arena, file);
     module->text = text;
@@ -111,6 +112,7 @@ static Status setting_value(const Setting *s, const JsonValue *value, double *ou
 static Status check_range(const Setting *s, double value)
 {
     double least = 0, most = 0;
+    FAIL_IF(!isfinite(value), ERR_INVALID, "%s: %s: %g; expected a finite number", s->config_name, s->key, value);
     FAIL_IF(json_get_double(s->entry, "min", &least) && value < least, ERR_INVALID, "%s: %s: %g; expected at least %g",
             s->config_name, s->key, value, least);
     FAIL_IF(json_get_double(s->entry, "max", &most) && value > most, ERR_INVALID, "%s: %s: %g; expected at most %g",
@@ -139,19 +141,31 @@ static const JsonValue *setting_find(Setting *s, const JsonValue *config)
     return found;
 }
 
+static Status check_symbol(const IrModule *module, const char *symbol, const IrDims *dims)
+{
+    static const char *const reserved[] = { "B", "T", "P" };
+    double                   value;
+    for (int i = 0; i < 3; i++)
+        FAIL_IF(strcmp(symbol, reserved[i]) == 0, ERR_INVALID, "%s: symbol %s has a meaning already (rows, tokens, positions)", module->file, symbol);
+    FAIL_IF(ir_dims_get(dims, symbol, &value), ERR_INVALID, "%s: second symbol %s", module->file, symbol);
+    return OK;
+}
+
 static Status read_setting(const IrModule *module, const JsonValue *entry, const JsonValue *config, const char *config_name,
                            IrDims *dims)
 {
     Setting     s = { .module = module, .entry = entry, .config_name = config_name };
     const char *symbol, *fallback = NULL;
     FAIL_IF(!json_get_str(entry, "symbol", &symbol), ERR_INVALID, "%s: a config entry has no \"symbol\"", module->file);
+    TRY(check_symbol(module, symbol, dims));
     FAIL_IF(dims->num == IR_MAX_SYMBOLS, ERR_INVALID, "%s: more than %d config entries", module->file, IR_MAX_SYMBOLS);
     const JsonValue *value = setting_find(&s, config);
     double           number = 0;
     if (value) {
         TRY(setting_value(&s, value, &number));
     } else if (json_get_str(entry, "default", &fallback)) {
-        TRY(expr_eval(fallback, lookup_dims, dims, &number));
+        Status status = expr_eval(fallback, lookup_dims, dims, &number);
+        if (status != OK) return status_prefix(status, "%s: default of %s", module->file, symbol);
     } else {
         FAIL(ERR_INVALID, "%s: %s: missing; %s needs it", config_name, s.key, module->architecture);
     }
@@ -182,20 +196,32 @@ static bool is_off(const JsonValue *value)
            (value->type == JSON_INT && value->integer == 0) || (value->type == JSON_DOUBLE && value->number == 0);
 }
 
-/* A key nobody here knows, that sounds as if it changed the computation, is an error: ignoring it would train another model. */
+static Status check_unknown_key(const IrModule *module, const char *key, const JsonValue *value, const char *config_name)
+{
+    const JsonValue *refused = json_get(&module->root, "refused");
+    if (is_off(value)) return OK;
+    for (uint32_t k = 0; refused && refused->type == JSON_ARRAY && k < refused->count; k++) {
+        const JsonValue *part = &refused->items[k];
+        FAIL_IF(part->type == JSON_STRING && strstr(key, part->string.data), ERR_UNSUPPORTED,
+                "%s: %.200s: this setting isn't supported for %s; remove it only if the model doesn't use it", config_name, key, module->architecture);
+    }
+    return OK;
+}
+
+/* A key nobody here knows, that sounds as if it changed the computation, is an error: ignoring it would train another model.
+ * So is one inside of an object that only some settings are read from (rope_scaling). */
 static Status check_unknown_keys(const IrModule *module, const JsonValue *config, const char *config_name)
 {
-    const JsonValue *settings = json_get(&module->root, "config");
-    const JsonValue *ignored = json_get(&module->root, "ignored");
-    const JsonValue *refused = json_get(&module->root, "refused");
-    for (uint32_t i = 0; config->type == JSON_OBJECT && i < config->count; i++) {
-        const char *key = config->members[i].key.data;
-        if (is_off(&config->members[i].value) || is_listed(settings, key) || is_listed(ignored, key)) continue;
-        for (uint32_t k = 0; refused && refused->type == JSON_ARRAY && k < refused->count; k++) {
-            const JsonValue *part = &refused->items[k];
-            FAIL_IF(part->type == JSON_STRING && strstr(key, part->string.data), ERR_UNSUPPORTED,
-                    "%s: %s: this setting isn't supported for %s; remove it only if the model doesn't use it", config_name,
-                    key, module->architecture);
+    const JsonValue *settings = json_get(&module->root, "config"), *ignored = json_get(&module->root, "ignored");
+    for (uint32_t i = 0; i < config->count; i++) {
+        const char      *key = config->members[i].key.data;
+        const JsonValue *value = &config->members[i].value;
+        char             path[256];
+        if (is_listed(ignored, key)) continue;
+        if (!is_listed(settings, key)) TRY(check_unknown_key(module, key, value, config_name));
+        for (uint32_t k = 0; is_listed(settings, key) && value->type == JSON_OBJECT && k < value->count; k++) {
+            snprintf(path, sizeof path, "%s.%s", key, value->members[k].key.data);
+            if (!is_listed(settings, path)) TRY(check_unknown_key(module, path, &value->members[k].value, config_name));
         }
     }
     return OK;
@@ -215,7 +241,8 @@ Status ir_module_dims(Arena *arena, const IrModule *module, const JsonValue *con
         double      holds = 0;
         FAIL_IF(!json_get_str(&rules->items[i], "that", &that) || !json_get_str(&rules->items[i], "message", &message),
                 ERR_INVALID, "%s: a rule needs \"that\" and \"message\"", module->file);
-        TRY(expr_eval(that, lookup_dims, out, &holds));
+        Status status = expr_eval(that, lookup_dims, out, &holds);
+        if (status != OK) return status_prefix(status, "%s: rule", module->file);
         FAIL_IF(holds == 0, ERR_UNSUPPORTED, "%s: %s (%s: %s)", config_name, message, module->architecture, that);
     }
     return check_unknown_keys(module, config, config_name);

@@ -1,13 +1,17 @@
 /* Reads the text form of a graph back. A hand-written scanner over one line at a time; every error says file:line. */
 #include "ir/graph_internal.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+enum { MAX_PIECES = 4096, MAX_LAYER = 1 << 20, MAX_STREAM = 63 };
+
 typedef struct PendingView {
     Value      *value;
     const char *base;
+    int         line;
 } PendingView;
 
 typedef struct Parser {
@@ -59,7 +63,7 @@ static char *word(Parser *parser)
     bool   quoted = parser->p < parser->end && *parser->p == '"';
     if (quoted) {
         for (parser->p++; parser->p < parser->end && *parser->p != '"' && *parser->p != '\n'; parser->p++) {
-            if (*parser->p == '\\' && parser->p + 1 < parser->end) parser->p++;
+            if (*parser->p == '\\' && parser->p + 1 < parser->end && parser->p[1] != '\n') parser->p++;
             strbuf_putc(&text, *parser->p);
         }
         if (parser->p < parser->end && *parser->p == '"') parser->p++;
@@ -87,8 +91,35 @@ static Status parse_int(Parser *parser, int64_t *out)
 {
     const char *text = word(parser);
     char       *end = NULL;
+    errno = 0;
     if (text) *out = strtoll(text, &end, 10);
-    if (!text || end == text || *end) SYNTAX(parser, "expected an integer");
+    if (!text || end == text || *end) SYNTAX(parser, "expected an integer, found %s", text ? text : "nothing");
+    if (errno == ERANGE) SYNTAX(parser, "%s doesn't fit into 64 bits", text);
+    return OK;
+}
+
+static Status parse_small(Parser *parser, const char *what, int most, int *out)
+{
+    int64_t n = 0;
+    TRY(parse_int(parser, &n));
+    if (n < 0 || n > most) SYNTAX(parser, "%s %lld; expected 0 to %d", what, (long long)n, most);
+    *out = (int)n;
+    return OK;
+}
+
+static Status parse_double(Parser *parser, const char *text, double *out)
+{
+    char *end = NULL;
+    *out = strtod(text, &end);
+    if (end == text || *end) SYNTAX(parser, "expected a number, found %s", text);
+    return OK;
+}
+
+/* A name for a value or an output that isn't taken. */
+static Status check_name(Parser *parser, const char *name, bool taken)
+{
+    if (!name_is_plain(name, GRAPH_NAME_BYTES)) SYNTAX(parser, "\"%.100s\" isn't fit for a name", name);
+    if (taken) SYNTAX(parser, "second value named %s", name);
     return OK;
 }
 
@@ -102,6 +133,8 @@ static Status parse_type(Parser *parser, TensorType *out)
         if (out->ndim == TENSOR_MAX_DIMS) SYNTAX(parser, "at most %d dims", TENSOR_MAX_DIMS);
         TRY(parse_int(parser, &out->dim[out->ndim++]));
     }
+    if (!out->ndim) SYNTAX(parser, "a tensor has at least one dim");
+    if (type_check(out) != OK) return status_prefix(ERR_INVALID, "%s:%d", parser->file, parser->line);
     return OK;
 }
 
@@ -123,31 +156,34 @@ static Status parse_hf(Parser *parser, HfSource *hf)
     while (k < 4 && strcmp(kind, names[k]) != 0) k++;
     if (k == 4) SYNTAX(parser, "unknown hf kind %s", kind);
     hf->kind = (HfKind)k;
-    const char *pieces[64];
+    int capacity = 0;
     for (skip_blanks(parser); parser->p < parser->end && *parser->p == '"'; skip_blanks(parser)) {
-        if (hf->num_names == 64) SYNTAX(parser, "too many pieces");
-        pieces[hf->num_names++] = word(parser);
+        if (hf->num_names == MAX_PIECES) SYNTAX(parser, "more than %d pieces", MAX_PIECES);
+        if (hf->num_names == capacity) {
+            const char **names = arena_array(parser->arena, const char *, capacity = capacity ? 2 * capacity : 4);
+            if (hf->num_names) memcpy(names, hf->names, sizeof *names * (size_t)hf->num_names);
+            hf->names = names;
+        }
+        hf->names[hf->num_names++] = word(parser);
     }
-    hf->names = arena_array(parser->arena, const char *, hf->num_names + 1);
-    memcpy(hf->names, pieces, sizeof(char *) * (size_t)hf->num_names);
     return OK;
 }
 
 static Status parse_init(Parser *parser, Param *param)
 {
-    char *text = word(parser);
+    char  *text = word(parser);
+    char  *colon = text ? strchr(text, ':') : NULL;
+    double number = 0;
     if (!text) SYNTAX(parser, "expected a kind after init=");
-    if (strcmp(text, "zeros") == 0)
-        param->init = INIT_ZEROS;
-    else if (strcmp(text, "ones") == 0)
-        param->init = INIT_ONES;
-    else if (strncmp(text, "normal:", 7) == 0)
-        param->init_std = strtof(text + 7, NULL);
-    else if (strncmp(text, "uniform:", 8) == 0) {
-        param->init = INIT_UNIFORM;
-        param->init_std = strtof(text + 8, NULL);
-    } else
-        SYNTAX(parser, "unknown init %s", text);
+    if (colon) {
+        *colon = 0;
+        TRY(parse_double(parser, colon + 1, &number));
+    }
+    bool takes_number = strcmp(text, "normal") == 0 || strcmp(text, "uniform") == 0;
+    if (!takes_number && strcmp(text, "zeros") != 0 && strcmp(text, "ones") != 0) SYNTAX(parser, "unknown init %s", text);
+    if (takes_number != (colon != NULL)) SYNTAX(parser, "init %s %s", text, takes_number ? "needs a number" : "takes no number");
+    param->init = text[0] == 'z' ? INIT_ZEROS : text[0] == 'o' ? INIT_ONES : text[0] == 'u' ? INIT_UNIFORM : INIT_NORMAL;
+    param->init_std = (float)number;
     return OK;
 }
 
@@ -179,8 +215,11 @@ static Status parse_param(Parser *parser, Param *param)
 
 static Status parse_data(Parser *parser, Value *value)
 {
+    if (value->kind != VALUE_CONST || value->type.dtype != DT_I64 || !take(parser, '['))
+        SYNTAX(parser, "expected data=[integers] of an i64 constant");
+    /* Each takes a byte at least: no text makes room for more than it holds. */
+    if (type_numel(&value->type) > parser->end - parser->p) SYNTAX(parser, "expected %lld integers", (long long)type_numel(&value->type));
     int64_t *data = arena_array(parser->arena, int64_t, type_numel(&value->type));
-    if (value->type.dtype != DT_I64 || !take(parser, '[')) SYNTAX(parser, "expected data=[integers] of an i64 value");
     for (int64_t i = 0; i < type_numel(&value->type); i++) TRY(parse_int(parser, &data[i]));
     if (!take(parser, ']')) SYNTAX(parser, "expected ] after %lld integers", (long long)type_numel(&value->type));
     value->const_data = data;
@@ -190,11 +229,9 @@ static Status parse_data(Parser *parser, Value *value)
 static Status parse_value_tail(Parser *parser, Value *value)
 {
     while (!at_line_end(parser)) {
-        int64_t n = 0;
         if (take_word(parser, "layer") && take(parser, '=')) {
-            TRY(parse_int(parser, &n));
-            value->layer = (int)n;
-            if (value->param && value->kind == VALUE_PARAM) value->param->layer = (int)n;
+            TRY(parse_small(parser, "layer", MAX_LAYER, &value->layer));
+            if (value->param && value->kind == VALUE_PARAM) value->param->layer = value->layer;
         } else if (take_word(parser, "base") && take(parser, '=')) {
             const char *base = word(parser);
             if (!base || !take(parser, '@')) SYNTAX(parser, "expected base=NAME@offset");
@@ -206,7 +243,7 @@ static Status parse_value_tail(Parser *parser, Value *value)
                 parser->views = views;
                 parser->cap_views = bigger;
             }
-            parser->views[parser->num_views++] = (PendingView){ value, base };
+            parser->views[parser->num_views++] = (PendingView){ value, base, parser->line };
         } else if (take_word(parser, "data") && take(parser, '=')) {
             TRY(parse_data(parser, value));
         } else {
@@ -222,7 +259,7 @@ static Status parse_value(Parser *parser, ValueKind kind)
     TensorType  type;
     if (!name || !take(parser, ':')) SYNTAX(parser, "expected NAME: type");
     TRY(parse_type(parser, &type));
-    if (graph_find(parser->graph, name)) SYNTAX(parser, "second value named %s", name);
+    TRY(check_name(parser, name, graph_find(parser->graph, name) != NULL));
     /* A parameter has a {…} part somewhere on its line; one without is the packed base of others. */
     const char *eol = memchr(parser->p, '\n', (size_t)(parser->end - parser->p));
     size_t      rest = (size_t)((eol ? eol : parser->end) - parser->p);
@@ -260,9 +297,18 @@ static Status parse_attrs(Parser *parser, const OpDef *op, char *attrs)
         if (!a || a->type == ATTR_TYPE_END) SYNTAX(parser, "%s has no attribute %s", op->name, name);
         const char *text = word(parser);
         if (!text) SYNTAX(parser, "attribute %s has no value", name);
-        if (a->type == ATTR_TYPE_INT) *(int64_t *)(void *)(attrs + a->offset) = strtoll(text, NULL, 10);
-        if (a->type == ATTR_TYPE_FLOAT) *(double *)(void *)(attrs + a->offset) = strtod(text, NULL);
-        if (a->type == ATTR_TYPE_BOOL) *(bool *)(attrs + a->offset) = strcmp(text, "true") == 0;
+        if (a->type == ATTR_TYPE_INT) {
+            char *end;
+            errno = 0;
+            *(int64_t *)(void *)(attrs + a->offset) = strtoll(text, &end, 10);
+            if (end == text || *end || errno) SYNTAX(parser, "attribute %s: expected an integer, found %s", name, text);
+        }
+        if (a->type == ATTR_TYPE_FLOAT) TRY(parse_double(parser, text, (double *)(void *)(attrs + a->offset)));
+        if (a->type == ATTR_TYPE_BOOL) {
+            bool yes = strcmp(text, "true") == 0;
+            if (!yes && strcmp(text, "false") != 0) SYNTAX(parser, "attribute %s: expected true or false, found %s", name, text);
+            *(bool *)(attrs + a->offset) = yes;
+        }
     }
     return OK;
 }
@@ -270,16 +316,13 @@ static Status parse_attrs(Parser *parser, const OpDef *op, char *attrs)
 static Status parse_node_tail(Parser *parser, Node *node)
 {
     while (!at_line_end(parser)) {
-        int64_t n = 0;
         if (take_word(parser, "layer") && take(parser, '=')) {
-            TRY(parse_int(parser, &n));
-            node->layer = (int)n;
+            TRY(parse_small(parser, "layer", MAX_LAYER, &node->layer));
         } else if (take_word(parser, "part") && take(parser, '=')) {
             const char *part = word(parser);
             if (!part || !part_parse(part, &node->part)) SYNTAX(parser, "unknown part %s", part ? part : "");
         } else if (take_word(parser, "stream") && take(parser, '=')) {
-            TRY(parse_int(parser, &n));
-            node->stream = (int)n;
+            TRY(parse_small(parser, "stream", MAX_STREAM, &node->stream));
         } else if (take_word(parser, "source") && take(parser, '=')) {
             node->source = word(parser);
         } else if (take_word(parser, "backward")) {
@@ -311,7 +354,9 @@ static Status parse_node(Parser *parser)
         names[num_out] = word(parser);
         if (!names[num_out]) SYNTAX(parser, "expected an output's name");
         if (strcmp(names[num_out], "_") == 0) continue;
-        if (graph_find(graph, names[num_out])) SYNTAX(parser, "second value named %s", names[num_out]);
+        bool taken = graph_find(graph, names[num_out]) != NULL;
+        for (int k = 0; k < num_out; k++) taken = taken || strcmp(names[k], names[num_out]) == 0;
+        TRY(check_name(parser, names[num_out], taken));
         if (!take(parser, ':')) SYNTAX(parser, "expected : after %s", names[num_out]);
         TRY(parse_type(parser, &types[num_out]));
         if (take_word(parser, "home") && take(parser, '=')) {
@@ -337,7 +382,8 @@ static Status parse_node(Parser *parser)
     char *attrs = attrs_defaults(parser->arena, op);
     if (take(parser, '{')) TRY(parse_attrs(parser, op, attrs));
     Node *node;
-    TRY(graph_add_node(graph, op, attrs, "parsing", in, num_in, 0, &node));
+    if (graph_add_node(graph, op, attrs, num_out ? names[0] : "_", in, num_in, 0, &node) != OK)
+        return status_prefix(ERR_INVALID, "%s:%d", parser->file, parser->line);
     for (int k = 0; k < num_out; k++) {
         if (!(want >> k & 1)) continue;
         Value *value = graph_add_value(graph, VALUE_ACTIVATION, names[k], &types[k]);
@@ -354,13 +400,17 @@ static Status parse_node(Parser *parser)
 static Status parse_line(Parser *parser)
 {
     static const char *const kinds[] = { "input", "param", NULL, "grad", "state", "cache", "const" };
-    if (take_word(parser, "output")) {
+    const char *start = parser->p;
+    if (take_word(parser, "output") && parser->p < parser->end && *parser->p == ' ') {
         const char *name = word(parser);
-        const char *value = take(parser, '=') ? word(parser) : NULL;
-        if (!value || !graph_find(parser->graph, value)) SYNTAX(parser, "expected output NAME = VALUE");
+        const char *value = name && take(parser, '=') ? word(parser) : NULL;
+        if (!value) SYNTAX(parser, "expected output NAME = VALUE");
+        if (!graph_find(parser->graph, value)) SYNTAX(parser, "output %s: unknown value %s", name, value);
+        TRY(check_name(parser, name, graph_output(parser->graph, name) != NULL));
         graph_add_output(parser->graph, name, graph_find(parser->graph, value));
         return OK;
     }
+    parser->p = start;
     for (int k = 0; k < VALUE_KIND_COUNT; k++) {
         const char *before = parser->p;
         /* "input: f32[1] = op()" would be a node with an output of that name. */
@@ -369,6 +419,22 @@ static Status parse_line(Parser *parser)
         parser->p = before;
     }
     return parse_node(parser);
+}
+
+static Status connect_views(Parser *parser)
+{
+    for (int i = 0; i < parser->num_views; i++) {
+        PendingView *view = &parser->views[i];
+        parser->line = view->line;
+        view->value->base = graph_find(parser->graph, view->base);
+        if (!view->value->base) SYNTAX(parser, "view %s of unknown %s", view->value->name, view->base);
+    }
+    for (int i = 0; i < parser->num_views; i++) {
+        const Value *value = parser->views[i].value;
+        parser->line = parser->views[i].line;
+        if (value->base->base || value->base->producer) SYNTAX(parser, "view %s: its base %s must be from outside and no view", value->name, value->base->name);
+    }
+    return OK;
 }
 
 Status graph_parse(Arena *arena, const char *file, const char *text, size_t len, const OpDef *const *ops, int num_ops,
@@ -391,11 +457,7 @@ Status graph_parse(Arena *arena, const char *file, const char *text, size_t len,
         parser.line++;
     }
     if (!parser.graph) FAIL(ERR_INVALID, "%s: no graph in it", file);
-    for (int i = 0; i < parser.num_views; i++) {
-        Value *base = graph_find(parser.graph, parser.views[i].base);
-        FAIL_IF(!base, ERR_INVALID, "%s: view %s of unknown %s", file, parser.views[i].value->name, parser.views[i].base);
-        parser.views[i].value->base = base;
-    }
+    TRY(connect_views(&parser));
     *out_graph = parser.graph;
     return OK;
 }

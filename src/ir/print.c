@@ -25,7 +25,7 @@ static void print_quoted(StrBuf *out, const char *text)
     strbuf_putc(out, '"');
     for (; *text; text++) {
         if (*text == '"' || *text == '\\') strbuf_putc(out, '\\');
-        strbuf_putc(out, *text);
+        strbuf_putc(out, *text == '\n' ? ' ' : *text); /* a line is a line */
     }
     strbuf_putc(out, '"');
 }

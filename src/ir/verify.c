@@ -33,6 +33,16 @@ static bool is_dead(const Verify *v, const Value *value)
     }
 }
 
+/* A later version took over the value's memory: of all that is a view of the same, too. */
+static void mark_dead(Verify *v, const Value *value)
+{
+    v->dead[value->id] = 1;
+    while (!value->base && value->producer && (value->producer->op->flags & OP_VIEW) && value->out_index == 0) {
+        value = value->producer->in[0];
+        v->dead[value->id] = 1;
+    }
+}
+
 static Status verify_node(Verify *v, const Node *node)
 {
     for (int i = 0; i < node->num_in; i++) {
@@ -56,9 +66,10 @@ static Status verify_node(Verify *v, const Node *node)
         if (v->defined[out->id]) return node_failed(node, "produced twice:", out);
         if (!type_equal(&out->type, &types[k])) return node_failed(node, "type differs from what the op infers:", out);
         Value *alias = out->home ? out->home : node_alias_of(node, k);
+        if (out->home && out->home->producer) return node_failed(node, "a home is memory from outside, unlike", out->home);
         if (alias && type_bytes(&alias->type) != type_bytes(&out->type))
             return node_failed(node, "alias of another size:", alias);
-        if (alias) v->dead[alias->id] = 1;
+        if (alias) mark_dead(v, alias);
         v->defined[out->id] = 1;
     }
     return OK;
@@ -67,12 +78,14 @@ static Status verify_node(Verify *v, const Node *node)
 static Status verify_value(const Graph *graph, const Value *value, int index)
 {
     FAIL_IF(value->id != index, ERR_INTERNAL, "graph: value %s has id %d at index %d", value->name, value->id, index);
+    FAIL_IF(value->type.ndim < 1 || value->type.ndim > TENSOR_MAX_DIMS || type_check(&value->type) != OK, ERR_INTERNAL,
+            "graph: value %s has no proper type", value->name);
     FAIL_IF(graph_find(graph, value->name) != value, ERR_INTERNAL, "graph: two values named %s", value->name);
     if (value->base) {
-        int64_t end = value->base_offset + type_numel(&value->type);
-        FAIL_IF(value->base_offset < 0 || end > type_numel(&value->base->type) ||
-                    value->type.dtype != value->base->type.dtype,
-                ERR_INTERNAL, "graph: view %s leaves its base %s", value->name, value->base->name);
+        int64_t room = type_numel(&value->base->type) - type_numel(&value->type);
+        FAIL_IF(value->base->base || value->base->producer || value->producer, ERR_INTERNAL,
+                "graph: view %s of %s: both must be from outside, and the base no view", value->name, value->base->name);
+        FAIL_IF(value->base_offset < 0 || value->base_offset > room || value->type.dtype != value->base->type.dtype, ERR_INTERNAL, "graph: view %s leaves its base %s", value->name, value->base->name);
     }
     return OK;
 }
