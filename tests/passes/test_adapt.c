@@ -1,0 +1,199 @@
+/* LoRA: which layers a target names, what is trained then, and in which programs dropout stands. */
+#include "family_config.h"
+
+typedef struct Adapted {
+    Arena  arena;
+    Graph *graph[PROGRAM_KIND_COUNT]; /* as they are after the last pass */
+    Plan  *plan;
+    Status status;
+} Adapted;
+
+static void adapt(Adapted *a, const char *const *targets, int num_targets, double dropout, bool train_base)
+{
+    Device        *device;
+    CompileOptions options = compile_defaults();
+    memset(a, 0, sizeof *a);
+    options.batch = 2;
+    options.seq = options.eval_seq = 8;
+    options.cache_len = 8;
+    options.prefill_chunk = 4;
+    options.programs = (1u << PROGRAM_KIND_COUNT) - 1;
+    options.train_base = train_base;
+    options.verify = true;
+    options.lora = (LoraOptions){ .enabled = true, .r = 4, .alpha = 8, .dropout = dropout, .targets = targets, .num_targets = num_targets };
+    EXPECT_OK(device_null_create("h200", &device));
+    a->status = compile_fixture(&a->arena, "llama", &options, device, &a->plan);
+    device->api->destroy(device);
+    for (int k = 0; a->status == OK && k < PROGRAM_KIND_COUNT; k++) a->graph[k] = a->plan->program[k].graph;
+}
+
+static int count_ops(const Graph *graph, const OpDef *op)
+{
+    int count = 0;
+    for (const Node *node = graph ? graph->first : NULL; node; node = node->next) count += node->op == op;
+    return count;
+}
+
+static int count_adapters(const Adapted *a)
+{
+    const Graph *graph = a->graph[PROGRAM_MICRO_FIRST];
+    int          count = 0;
+    for (int i = 0; graph && i < graph->num_params; i++) count += graph->params[i]->is_adapter;
+    return count;
+}
+
+/* ---- targets ---- */
+
+static void a_target_is_a_name_a_suffix_or_a_path(void)
+{
+    /* The fixture has 2 layers of 7 linear layers, and the head; each wrapped one has 2 adapters. */
+    static const struct {
+        const char *targets[3];
+        int         num, wrapped;
+    } cases[] = {
+        { { "q_proj" }, 1, 2 },
+        { { "self_attn.q_proj" }, 1, 2 },
+        { { "model.layers.1.self_attn.q_proj" }, 1, 1 },
+        { { "1.self_attn.q_proj" }, 1, 1 },
+        { { "q_proj", "down_proj" }, 2, 4 },
+        { { "q_proj", "self_attn.q_proj" }, 2, 2 }, /* matched twice, wrapped once */
+        { { "all-linear" }, 1, 14 },
+        { { "all-linear", "q_proj" }, 2, 14 },
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        Adapted a;
+        adapt(&a, cases[i].targets, cases[i].num, 0, false);
+        if (a.status != OK) test_fail(__FILE__, __LINE__, "case %zu: %s", i, status_message());
+        if (count_adapters(&a) != 2 * cases[i].wrapped)
+            test_fail(__FILE__, __LINE__, "case %zu: %d adapters, expected %d", i, count_adapters(&a), 2 * cases[i].wrapped);
+        arena_deinit(&a.arena);
+    }
+}
+
+static void a_target_that_matches_nothing_is_an_error_with_the_names(void)
+{
+    static const char *const cases[][2] = {
+        { "query", "lora_target_modules: \"query\" matches no linear layer of this model; it has " },
+        { "proj", "\"proj\" matches no linear layer" }, /* a suffix of the path starts after a dot */
+        { "_proj", "\"_proj\" matches no linear layer" },
+        { "self_attn", "\"self_attn\" matches no linear layer" },
+        { "input_layernorm", "\"input_layernorm\" matches no linear layer" }, /* a weight, but of no linear layer */
+        { "model.layers.2.self_attn.q_proj", "matches no linear layer" },
+        { "", "\"\" matches no linear layer" },
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const char *targets[] = { "q_proj", cases[i][0] };
+        Adapted     a;
+        adapt(&a, targets, 2, 0, false);
+        EXPECT_INT(a.status, ERR_INVALID);
+        EXPECT_CONTAINS(status_message(), cases[i][1]);
+        EXPECT_CONTAINS(status_message(), "q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj");
+        EXPECT_CONTAINS(status_message(), "(or all-linear)");
+        arena_deinit(&a.arena);
+    }
+}
+
+static void options_are_checked(void)
+{
+    static const char *const q[] = { "q_proj" };
+    Arena                    arena = { 0 };
+    PassContext              context = { .arena = &arena };
+    CompileOptions           options = compile_defaults();
+    Graph                   *graph = graph_create(&arena, "g", op_table, OP_COUNT);
+    context.options = &options;
+    EXPECT_OK(pass_adapt(&context, &graph)); /* not enabled */
+    options.lora = (LoraOptions){ .enabled = true, .r = 0, .targets = q, .num_targets = 1 };
+    EXPECT_FAILS(pass_adapt(&context, &graph), ERR_INVALID, "lora_rank: 0; expected at least 1");
+    options.lora.r = 1;
+    for (int i = 0; i < 3; i++) {
+        options.lora.dropout = i == 0 ? 1.0 : i == 1 ? -0.1 : NAN;
+        EXPECT_FAILS(pass_adapt(&context, &graph), ERR_INVALID, "expected 0 <= p < 1");
+    }
+    options.lora.dropout = 0;
+    EXPECT_FAILS(pass_adapt(&context, &graph), ERR_INVALID, "it has  (or all-linear)");
+    arena_deinit(&arena);
+}
+
+/* ---- what is trained ---- */
+
+static void only_adapters_have_gradients_and_optimizer_state(void)
+{
+    static const char *const targets[] = { "q_proj", "v_proj" };
+    Adapted                  a;
+    adapt(&a, targets, 2, 0, false);
+    EXPECT_OK(a.status);
+    const Graph *graph = a.graph[PROGRAM_MICRO_FIRST];
+    int          trained = 0, base = 0, grads = 0;
+    int64_t      trained_numel = 0, grad_numel = 0;
+    for (int i = 0; graph && i < graph->num_params; i++) {
+        const Param *param = graph->params[i];
+        if (param->is_adapter != param->trained) test_fail(__FILE__, __LINE__, "%s: adapter %d, trained %d", param->name, param->is_adapter, param->trained);
+        trained += param->trained;
+        base += !param->trained;
+        if (param->trained) trained_numel += type_numel(&param->type);
+    }
+    EXPECT_INT(trained, 8);
+    EXPECT(base > 14);
+    for (int i = 0; graph && i < graph->num_values; i++) {
+        const Value *value = graph->values[i];
+        if (value->kind != VALUE_GRAD || value->producer || value->base) continue;
+        grads++;
+        grad_numel += type_numel(&value->type);
+    }
+    EXPECT(grads > 0);
+    EXPECT_INT(grad_numel, trained_numel);
+    EXPECT_INT(a.plan->trained_numel, trained_numel);
+    /* Two moments and a master copy of the adapters at most; nothing of the base's size. */
+    EXPECT(a.plan->region_bytes[REGION_GRADS] >= 4 * trained_numel && a.plan->region_bytes[REGION_GRADS] < 4 * trained_numel + (1 << 14));
+    EXPECT(a.plan->region_bytes[REGION_OPTIMIZER] >= 8 * trained_numel && a.plan->region_bytes[REGION_OPTIMIZER] < 12 * trained_numel + (1 << 14));
+    /* No weight gradient of a frozen layer is computed: linear_dw is for lora_A and lora_B alone. */
+    EXPECT_INT(count_ops(graph, &op_linear_dw), 8);
+    EXPECT_INT(count_ops(graph, &op_embedding_dw), 0);
+    arena_deinit(&a.arena);
+}
+
+static void the_adapters_are_those_of_peft(void)
+{
+    static const char *const targets[] = { "down_proj" };
+    Adapted                  a;
+    adapt(&a, targets, 1, 0, false);
+    EXPECT_OK(a.status);
+    const Graph *graph = a.graph[PROGRAM_MICRO_FIRST];
+    const Param *down = NULL, *lora_a = NULL, *lora_b = NULL;
+    for (int i = 0; graph && i < graph->num_params; i++) {
+        if (strcmp(graph->params[i]->name, "blocks.1.mlp.down.weight") == 0) down = graph->params[i];
+        if (strcmp(graph->params[i]->name, "blocks.1.mlp.down.weight.lora_A") == 0) lora_a = graph->params[i];
+        if (strcmp(graph->params[i]->name, "blocks.1.mlp.down.weight.lora_B") == 0) lora_b = graph->params[i];
+    }
+    EXPECT(down && lora_a && lora_b);
+    if (down && lora_a && lora_b) {
+        EXPECT(lora_a->type.dim[0] == 4 && lora_a->type.dim[1] == down->type.dim[1]);
+        EXPECT(lora_b->type.dim[0] == down->type.dim[0] && lora_b->type.dim[1] == 4);
+        EXPECT_STR(lora_a->hf.names[0], "model.layers.1.mlp.down_proj.lora_A.weight");
+        EXPECT_STR(lora_b->hf.names[0], "model.layers.1.mlp.down_proj.lora_B.weight");
+        EXPECT(lora_b->init == INIT_ZEROS && lora_a->init == INIT_UNIFORM);
+        EXPECT_NEAR(lora_a->init_std, 1 / sqrt((double)down->type.dim[1]), 1e-7);
+        EXPECT(lora_a->layer == 1 && lora_a->decay && !lora_a->is_linear);
+    }
+    arena_deinit(&a.arena);
+}
+
+static void dropout_is_in_training_programs_alone(void)
+{
+    static const char *const targets[] = { "q_proj", "up_proj" };
+    for (int with = 0; with < 2; with++) {
+        Adapted a;
+        adapt(&a, targets, 2, with ? 0.1 : 0, false);
+        EXPECT_OK(a.status);
+        for (int k = 0; k < PROGRAM_KIND_COUNT; k++) {
+            int  count = count_ops(a.graph[k], &op_dropout);
+            bool training = k == PROGRAM_MICRO_FIRST || k == PROGRAM_MICRO_NEXT;
+            EXPECT(a.graph[k] != NULL);
+            if (training && with ? count < 4 : count != 0) test_fail(__FILE__, __LINE__, "program %d, dropout %d: %d nodes", k, with, count);
+        }
+        arena_deinit(&a.arena);
+    }
+}
+
+TEST_MAIN(TEST(a_target_is_a_name_a_suffix_or_a_path), TEST(a_target_that_matches_nothing_is_an_error_with_the_names), TEST(options_are_checked),
+          TEST(only_adapters_have_gradients_and_optimizer_state), TEST(the_adapters_are_those_of_peft), TEST(dropout_is_in_training_programs_alone))
