@@ -16,7 +16,7 @@ static Status make_plan(Arena *arena, const Config *config, Device *device, Plan
 static Status print_plan(const Config *config, const Plan *plan, bool json)
 {
     StrBuf  out = { 0 };
-    Status  fits = setup_check_memory(config, plan);
+    Status  fits = setup_check_memory(config, plan, false);
     int64_t disk = checkpoint_bytes(plan, config->lora);
     if (json) {
         plan_write_json(plan, &out);

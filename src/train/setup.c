@@ -40,8 +40,6 @@ Status setup_model(Arena *arena, const Config *config, HfModel **out_model)
     FAIL_IF(config->sequence_len > model->max_positions, ERR_INVALID,
             "sequence_len is %lld, but %s was made for %lld positions (max_position_embeddings); lower sequence_len",
             (long long)config->sequence_len, config->model, (long long)model->max_positions);
-    FAIL_IF(!config->from_scratch && !hf_model_has_weights(model), ERR_NOT_FOUND,
-            "%s has no weights (model.safetensors); set from_scratch: true to start from random ones", config->model);
     *out_model = model;
     return OK;
 }
@@ -182,16 +180,19 @@ void setup_print_plan(const Plan *plan, StrBuf *out)
     }
 }
 
-Status setup_check_memory(const Config *config, const Plan *plan)
+Status setup_check_memory(const Config *config, const Plan *plan, bool with_table)
 {
     int64_t limit = plan->facts.memory_bytes, need = plan_total_bytes(plan);
     if (config->memory_limit > 0 && (!limit || config->memory_limit < limit)) limit = config->memory_limit;
     if (!limit || need <= limit) return OK;
     StrBuf table = { 0 };
     char   a[32], b[32];
-    setup_print_plan(plan, &table);
+    if (with_table) {
+        strbuf_putc(&table, '\n');
+        setup_print_plan(plan, &table);
+    }
     Status status = status_fail(ERR_NO_FIT,
-                                "the plan takes %s, there are %s%s\n%s\nlower per_device_train_batch_size (and raise "
+                                "the plan takes %s, there are %s%s%s\nlower per_device_train_batch_size (and raise "
                                 "gradient_accumulation_steps) or sequence_len, or set recompute_block: true",
                                 size_text(need, a), size_text(limit, b), config->memory_limit == limit ? " (memory_limit)" : "", strbuf_cstr(&table));
     strbuf_deinit(&table);

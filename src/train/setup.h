@@ -22,8 +22,8 @@ NODISCARD Status setup_device(const Config *config, Device **out_device);
 /* True when the run has something to evaluate on. */
 bool setup_has_validation(const Config *config);
 
-/* The plan against the device's memory and memory_limit: ERR_NO_FIT with the plan's regions and what would help. */
-NODISCARD Status setup_check_memory(const Config *config, const Plan *plan);
+/* The plan against the device's memory and memory_limit: ERR_NO_FIT with what would help and, with_table, the plan. */
+NODISCARD Status setup_check_memory(const Config *config, const Plan *plan, bool with_table);
 
 /* A table of the plan for people: regions, programs, parameters. */
 void setup_print_plan(const Plan *plan, StrBuf *out);

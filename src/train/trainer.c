@@ -56,6 +56,8 @@ static Status check_datasets(Arena *arena, const DatasetList *list)
 static Status make_plan(Trainer *t)
 {
     TRY(setup_model(&t->arena, t->config, &t->model));
+    FAIL_IF(!t->config->from_scratch && !hf_model_has_weights(t->model), ERR_NOT_FOUND,
+            "%s has no weights (model.safetensors); set from_scratch: true to start from random ones", t->config->model);
     TRY(config_require(t->config, KEY_run_datasets, "the texts to train on"));
     TRY(check_datasets(&t->arena, &t->config->datasets));
     TRY(check_datasets(&t->arena, &t->config->validation_datasets));
@@ -65,7 +67,7 @@ static Status make_plan(Trainer *t)
     TRY(setup_options(&t->arena, t->config, t->model, &t->options));
     TRY(setup_device(t->config, &t->device));
     TRY(compile_plan(&t->arena, t->model->module, &t->model->config, t->model->config_name, &t->options, t->device, &t->plan));
-    return setup_check_memory(t->config, t->plan);
+    return setup_check_memory(t->config, t->plan, true);
 }
 
 /* ---- go on, start anew, or refuse ---- */
