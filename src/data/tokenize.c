@@ -396,7 +396,7 @@ static void load_progress(Pipeline *p)
 
 static Status settle_dir(Pipeline *p)
 {
-    p->shard_tokens = p->job->shard_tokens > 0 ? p->job->shard_tokens : (int64_t)1 << 26;
+    p->shard_tokens = p->job->shard_tokens > 0 ? p->job->shard_tokens : (int64_t)1 << 24;
     TRY(dataset_key(&p->arena, p->job, &p->key));
     int n = snprintf(p->report->dir, sizeof p->report->dir, "%s/%016llx", p->job->cache_dir, (unsigned long long)p->key.hash);
     FAIL_IF(n >= (int)sizeof p->report->dir, ERR_INVALID, "%s: the path is too long", p->job->cache_dir);

@@ -34,7 +34,7 @@ typedef struct TokenizeJob {
     const Template       *tmpl;       /* NULL: none */
     const char           *cache_dir;
     int                   num_threads; /* 0: the cores this process may use */
-    int64_t               shard_tokens; /* a shard ends at the first document that reaches it; 0: 2^26 */
+    int64_t               shard_tokens; /* a shard ends at the first document that reaches it; 0: 2^24 */
     TokenizeProgress      progress;    /* may be NULL */
     void                 *context;
 } TokenizeJob;
