@@ -47,8 +47,8 @@ static void merges_are_the_peers(void)
                                         "\xC4\xA0 \xC3\x83\xC2\xA9",
                                         "\xC4\xA0 abab",
                                         "\xC4\xA0 new",
-                                        "\xC4\xA0"
-                                        "aa aa",
+                                        ("\xC4\xA0"
+                                         "aa aa"),
                                         "\xC4\xA0new er" };
     StrBuf    json = { 0 }, merge = { 0 };
     Arena     arena = { 0 };
