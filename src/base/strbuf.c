@@ -1,6 +1,7 @@
 /* Capacity grows by half again. */
 #include "base/strbuf.h"
 
+#include <limits.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -74,16 +75,27 @@ bool str_equal(Str a, const char *b)
     return a.len == strlen(b) && (a.len == 0 || memcmp(a.data, b, a.len) == 0);
 }
 
-/* Damerau-Levenshtein, restricted: no letter is edited twice. */
-int edit_distance(const char *a, const char *b)
+/* Letters, as bits that differ for the letters of names. */
+static uint64_t letters_of(const char *text, size_t len)
+{
+    uint64_t letters = 0;
+    for (size_t i = 0; i < len; i++) letters |= (uint64_t)1 << (text[i] & 63);
+    return letters;
+}
+
+/* Damerau-Levenshtein, restricted: no letter is edited twice. From `limit` on it may stop at any number above. */
+static int distance_below(const char *a, const char *b, int limit)
 {
     enum { MOST = 64 };
-    int    row[3][MOST];
-    size_t m = strnlen(a, MOST - 1), n = strnlen(b, MOST - 1);
-    int   *before = row[0], *last = row[1], *now = row[2];
+    int      row[3][MOST];
+    size_t   m = strnlen(a, MOST - 1), n = strnlen(b, MOST - 1);
+    int     *before = row[0], *last = row[1], *now = row[2], last_least = 0;
+    uint64_t in_a = letters_of(a, m), in_b = letters_of(b, n);
+    if (__builtin_popcountll(in_a & ~in_b) >= limit || __builtin_popcountll(in_b & ~in_a) >= limit)
+        return limit; /* each of them is an edit */
     for (size_t j = 0; j <= n; j++) before[j] = last[j] = (int)j;
     for (size_t i = 1; i <= m; i++) {
-        now[0] = (int)i;
+        int least = now[0] = (int)i;
         for (size_t j = 1; j <= n; j++) {
             int best = last[j - 1] + (a[i - 1] != b[j - 1]);
             if (last[j] + 1 < best) best = last[j] + 1;
@@ -91,7 +103,10 @@ int edit_distance(const char *a, const char *b)
             if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] && before[j - 2] + 1 < best)
                 best = before[j - 2] + 1;
             now[j] = best;
+            if (best < least) least = best;
         }
+        if (least >= limit && last_least >= limit) return limit; /* each row comes of the two before it */
+        last_least = least;
         int *spare = before;
         before = last;
         last = now;
@@ -100,13 +115,18 @@ int edit_distance(const char *a, const char *b)
     return last[n];
 }
 
+int edit_distance(const char *a, const char *b)
+{
+    return distance_below(a, b, INT_MAX);
+}
+
 const char *nearest_name(const char *text, const char *const *names, size_t count)
 {
     const char *best = NULL;
     int         len = (int)strlen(text), least = len / 3 + 2;
     for (size_t i = 0; i < count; i++) {
         if (abs((int)strlen(names[i]) - len) >= least) continue; /* each missing letter is an edit */
-        int distance = edit_distance(text, names[i]);
+        int distance = distance_below(text, names[i], least);
         if (distance < least) {
             least = distance;
             best = names[i];

@@ -76,6 +76,35 @@ static void strings_grow(void)
     EXPECT_INT(edit_distance("", "abc"), 3);
 }
 
+/* Names of few letters, so that many are near: short cuts in the search must not miss the nearest. */
+static void nearest_names_are_the_nearest(void)
+{
+    enum { COUNT = 24, ROUNDS = 400 };
+    char        text[COUNT][12];
+    const char *names[COUNT];
+    uint64_t    state = 1;
+    int         found = 0;
+    for (int round = 0; round < ROUNDS; round++) {
+        for (int i = 0; i < COUNT; i++) {
+            size_t len = 1 + (state >> 33) % 10;
+            for (size_t k = 0; k < len; k++) {
+                state = state * 6364136223846793005u + 1442695040888963407u;
+                text[i][k] = "abcd_e"[(state >> 33) % 6];
+            }
+            text[i][len] = 0;
+            names[i] = text[i];
+        }
+        const char *near = nearest_name(names[0], names + 1, COUNT - 1);
+        int         least = (int)strlen(names[0]) / 3 + 2;
+        for (int i = 1; i < COUNT; i++) {
+            int distance = edit_distance(names[0], names[i]);
+            EXPECT(near ? edit_distance(names[0], near) <= distance : distance >= least);
+        }
+        found += near != NULL;
+    }
+    EXPECT(found > ROUNDS / 4 && found < ROUNDS);
+}
+
 static void bf16_rounds_to_nearest_even(void)
 {
     EXPECT_INT(bf16_from_f32(1.0f), 0x3F80);
@@ -204,5 +233,6 @@ static void log_lines_go_to_stderr_by_level(void)
 }
 
 TEST_MAIN(TEST(failures_carry_a_message), TEST(arenas_give_zeroed_aligned_memory), TEST(strings_grow),
-          TEST(bf16_rounds_to_nearest_even), TEST(stochastic_rounding_has_no_bias), TEST(dtypes_have_names),
+          TEST(bf16_rounds_to_nearest_even), TEST(stochastic_rounding_has_no_bias), TEST(nearest_names_are_the_nearest),
+          TEST(dtypes_have_names),
           TEST(philox_gives_the_published_words), TEST(every_task_runs_once), TEST(log_lines_go_to_stderr_by_level))

@@ -12,7 +12,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     Arena          arena = { 0 };
     JsonValue      variables;
     Template      *tmpl;
-    TemplateInput  input = { .now_unix = 1700000000, .max_steps = 200000 };
+    TemplateInput  input = { .now_unix = 1700000000, .max_steps = 5000 };
     if (nul && json_parse(&arena, "json", (const char *)nul + 1, size - len - 1, &variables) == OK &&
         variables.type == JSON_OBJECT)
         input.variables = &variables;

@@ -18,8 +18,10 @@ static void ids_decode(const Tokenizer *tokenizer, const TokenIds *ids, StrBuf *
         utf8_valid_prefix(out->data, out->len) != out->len)
         abort();
     for (size_t i = 0; i < ids->len; i++) {
+        size_t before = streamed.len;
         if (token_stream_push(tokenizer, &stream, ids->data[i], i % 2, &streamed) != OK) break;
-        if (utf8_valid_prefix(streamed.data, streamed.len) != streamed.len) abort();
+        size_t more = streamed.len - before;
+        if (more && utf8_valid_prefix(streamed.data + before, more) != more) abort();
     }
     token_stream_finish(&stream, &streamed);
     strbuf_deinit(&streamed);
