@@ -74,8 +74,7 @@ static Status mma_run(const KernelArgs *args)
 static Status sdpa_run(const KernelArgs *args)
 {
     AttentionDims a = bound(args);
-    if (!a.o.data || !a.lse) return attention_mma_forward(&a, cuda_stream(args));
-    CudaSdpa s = sdpa_of(&a);
+    CudaSdpa      s = sdpa_of(&a);
     return cuda_sdpa_run((CudaDevice *)args->device, &s, args->workspace, args->stream);
 }
 

@@ -79,8 +79,7 @@ static bool sdpa_match(const Node *node, CudaDevice *device)
 static size_t sdpa_workspace(const Node *node, CudaDevice *device)
 {
     CudaSdpa s = sdpa_of_node(node);
-    size_t   bytes = cuda_sdpa_workspace(device, &s), delta = simt_workspace(node, device);
-    return bytes > delta ? bytes : delta;
+    return cuda_sdpa_workspace(device, &s);
 }
 
 static Status simt_run(const KernelArgs *args)
@@ -102,8 +101,7 @@ static Status mma_run(const KernelArgs *args)
 static Status sdpa_run(const KernelArgs *args)
 {
     AttentionDims a = bound(args);
-    if (!a.dq.data || !a.dk.data || !a.dv.data) return mma_run(args);
-    CudaSdpa s = sdpa_of(&a);
+    CudaSdpa      s = sdpa_of(&a);
     return cuda_sdpa_run((CudaDevice *)args->device, &s, args->workspace, args->stream);
 }
 

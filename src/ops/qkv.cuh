@@ -2,6 +2,7 @@
  * rotation's partner element is a shuffle away. Head sizes that don't fit so go a warp a head, element by element. */
 #pragma once
 
+#include "ops/attrs.h"
 #include "ops/rows.cuh"
 
 typedef struct QkvDims {
@@ -31,21 +32,33 @@ template <int LANES> static __device__ __forceinline__ float group_sum(float x)
     return x;
 }
 
-/* Turns this lane's part v of a head by row `position` of the table; sign -1: back. All lanes of the warp take part. */
+/* This lane's part of a row of the table: cosines and sines of its pairs, NaN where the position is outside the table. */
+template <int N> struct QkvTableOf {
+    float c[N], s[N];
+};
+
 template <int LANES, int N>
-static __device__ __forceinline__ void turn_pack(float *v, const float *table, int32_t position, int64_t len, int lane, float sign)
+static __device__ __forceinline__ QkvTableOf<N> load_table(const float *table, int32_t position, int64_t len, int lane)
 {
-    const int   half = LANES * N / 2;
-    bool        upper = lane >= LANES / 2, inside = position >= 0 && position < len;
-    int         i = (lane % (LANES / 2)) * N;
-    const float *cosines = table + (inside ? (int64_t)position * 2 * half : 0) + i;
-    float       c[N], s[N];
-    load_n<N>(cosines, c);
-    load_n<N>(cosines + half, s);
+    const int     half = LANES * N / 2;
+    bool          inside = position >= 0 && position < len;
+    const float  *cosines = table + (inside ? (int64_t)position * 2 * half : 0) + (lane % (LANES / 2)) * N;
+    QkvTableOf<N> t;
+    load_n<N>(cosines, t.c);
+    load_n<N>(cosines + half, t.s);
+#pragma unroll
+    for (int k = 0; k < N; k++) t.c[k] = inside ? t.c[k] : NAN;
+    return t;
+}
+
+/* Turns this lane's part v of a head; sign -1: back. All lanes of the warp take part. */
+template <int LANES, int N>
+static __device__ __forceinline__ void turn(float *v, const QkvTableOf<N> &t, int lane, float sign)
+{
+    float side = lane >= LANES / 2 ? sign : -sign;
 #pragma unroll
     for (int k = 0; k < N; k++) {
         float other = __shfl_xor_sync(0xFFFFFFFFu, v[k], LANES / 2);
-        float turned = v[k] * c[k] + (upper ? sign : -sign) * other * s[k];
-        v[k] = inside ? turned : NAN;
+        v[k] = v[k] * t.c[k] + side * other * t.s[k];
     }
 }

@@ -2,44 +2,52 @@
 #include "ops/attrs.h"
 #include "ops/qkv.cuh"
 
-enum { THREADS = 256 };
+enum { THREADS = 128, AHEAD = 4 };
 
-/* wq, wk NULL: no norms. rstd NULL: not wanted. y may be x's memory. */
+/* A block a row: a lane has the same columns of every head, so it keeps its part of the table and of the weights; the packs of AHEAD
+ * heads are loaded before the first is used. wq, wk NULL: no norms. rstd_out, y NULL: not wanted. y may be x's memory. */
 template <typename T, int LANES>
-static __global__ void qkv_heads(QkvDims d, const T *x, const T *wq, const T *wk, const float *table, const int32_t *positions, T *y, float *rstd_out)
+static __global__ void __launch_bounds__(THREADS) qkv_rows(QkvDims d, const T *x, const T *wq, const T *wk, const float *table, const int32_t *positions, T *y, float *rstd_out)
 {
-    enum { N = Pack<T>::N };
-    int64_t heads = d.num_q + 2 * d.num_kv, turned = d.num_q + d.num_kv, count = d.rows * heads;
-    int     lane = threadIdx.x % LANES;
-    int64_t groups = (int64_t)gridDim.x * (THREADS / LANES), first = ((int64_t)blockIdx.x * THREADS + threadIdx.x) / LANES;
-    /* All lanes of a warp stay in the loop together: they shuffle. */
-    int64_t turns = cuda_div_up_device(count, groups);
-    for (int64_t turn = 0; turn < turns; turn++) {
-        int64_t g = first + turn * groups;
-        bool    live = g < count;
-        int64_t row = live ? g / heads : 0, head = live ? g - row * heads : turned;
-        float   v[N];
-        load_pack(x + (row * heads + head) * d.head_dim + lane * N, v);
-        bool     is_turned = head < turned;
-        const T *w = head < d.num_q ? wq : wk;
-        if (wq) {
-            float sum = 0;
+    enum { N = Pack<T>::N, GROUPS = THREADS / LANES };
+    int     num_q = (int)d.num_q, turned = num_q + (int)d.num_kv, heads = turned + (int)d.num_kv;
+    int     lane = threadIdx.x % LANES, group = threadIdx.x / LANES;
+    int64_t row = blockIdx.x;
+    QkvTableOf<N> t = load_table<LANES, N>(table, positions[row], d.table_len, lane);
+    float   weight_q[N], weight_k[N];
+    if (wq) {
+        load_pack(wq + lane * N, weight_q);
+        load_pack(wk + lane * N, weight_k);
+    }
+    x += row * heads * d.head_dim + lane * N;
+    if (y) y += row * heads * d.head_dim + lane * N;
+    for (int base = group; base - group < heads; base += AHEAD * GROUPS) {
+        Pack<T> packs[AHEAD];
 #pragma unroll
-            for (int k = 0; k < N; k++) sum += v[k] * v[k];
-            float rstd = rsqrtf(group_sum<LANES>(sum) / (float)d.head_dim + d.eps);
-            if (is_turned) {
-                float scale[N];
-                load_pack(w + lane * N, scale);
+        for (int u = 0; u < AHEAD; u++)
+            if (base + u * GROUPS < heads) packs[u].words = *(const uint4 *)(x + (base + u * GROUPS) * d.head_dim);
 #pragma unroll
-                for (int k = 0; k < N; k++) v[k] = scale[k] * (v[k] * rstd);
-                if (rstd_out && live && lane == 0) rstd_out[row * turned + head] = rstd;
+        for (int u = 0; u < AHEAD; u++) {
+            int   head = base + u * GROUPS;
+            float v[N], rstd = 1;
+#pragma unroll
+            for (int k = 0; k < N; k++) v[k] = to_float(packs[u].v[k]);
+            if (wq) {
+                float sum = 0;
+#pragma unroll
+                for (int k = 0; k < N; k++) sum += v[k] * v[k];
+                rstd = rsqrtf(group_sum<LANES>(sum) / (float)d.head_dim + d.eps);
+#pragma unroll
+                for (int k = 0; k < N; k++) v[k] = (head < num_q ? weight_q[k] : weight_k[k]) * (v[k] * rstd);
             }
+            turn<LANES, N>(v, t, lane, 1.0f);
+            if (rstd_out && lane == 0 && head < turned) rstd_out[row * turned + head] = rstd;
+            if (!y || head >= heads) continue;
+            if (head < turned)
+                store_pack(y + head * d.head_dim, v);
+            else if (y != x)
+                *(uint4 *)(y + head * d.head_dim) = packs[u].words;
         }
-        float straight[N];
-#pragma unroll
-        for (int k = 0; k < N; k++) straight[k] = v[k];
-        turn_pack<LANES, N>(v, table, positions[row], d.table_len, lane, 1.0f);
-        if (live && y) store_pack(y + (row * heads + head) * d.head_dim + lane * N, is_turned ? v : straight);
     }
 }
 
@@ -60,8 +68,8 @@ static __global__ void qkv_pairs(QkvDims d, TensorView x, TensorView wq, TensorV
         }
         if (norm) {
             rstd = rsqrtf(warp_sum(sum) / (float)d.head_dim + d.eps);
-            if (rstd_out && lane == 0) rstd_out[row * turned + head] = rstd;
         }
+        if (rstd_out && lane == 0 && head < turned) rstd_out[row * turned + head] = rstd;
         TensorView w = head < d.num_q ? wq : wk;
         for (int64_t i = lane; y.data && i < half; i += 32) {
             float a = elem_get(x.data, x.type.dtype, at + i), b = elem_get(x.data, x.type.dtype, at + half + i);
@@ -78,8 +86,8 @@ static __global__ void qkv_pairs(QkvDims d, TensorView x, TensorView wq, TensorV
 
 template <typename T, int LANES> static void launch_heads(const KernelArgs *args, const QkvDims *d)
 {
-    int64_t count = d->rows * (d->num_q + 2 * d->num_kv);
-    qkv_heads<T, LANES><<<cuda_grid(count, THREADS / LANES), THREADS, 0, cuda_stream(args)>>>(
+    if (!d->rows) return;
+    qkv_rows<T, LANES><<<(unsigned)d->rows, THREADS, 0, cuda_stream(args)>>>(
         *d, (const T *)args->in[0].data, (const T *)args->in[1].data, (const T *)args->in[2].data, (const float *)args->in[3].data,
         (const int32_t *)args->in[4].data, (T *)args->out[0].data, (float *)args->out[1].data);
 }

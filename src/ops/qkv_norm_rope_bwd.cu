@@ -1,9 +1,10 @@
 /* qkv_norm_rope_bwd on CUDA: a group of lanes a head, turned back and through the norm. dwq and dwk: each block takes a chunk of
  * rows; lanes keep their columns in registers, blocks add them in a fixed order to workspace. */
+#include "ops/attrs.h"
 #include "ops/qkv.cuh"
 
 enum { IN_DY, IN_QKV, IN_WQ, IN_WK, IN_TABLE, IN_POSITIONS, IN_RSTD };
-enum { THREADS = 256 };
+enum { THREADS = 256, AHEAD = 2 };
 
 typedef struct QkvBwd {
     QkvDims        d;
@@ -31,40 +32,57 @@ static __global__ void __launch_bounds__(THREADS) qkv_heads_bwd(QkvBwd q, const 
     enum { N = Pack<T>::N, GROUPS = THREADS / LANES };
     __shared__ float sums[GROUPS * LANES * N];
     const QkvDims    d = q.d;
-    int64_t          heads = d.num_q + 2 * d.num_kv, turned = d.num_q + d.num_kv;
+    int              num_q = (int)d.num_q, turned = num_q + (int)d.num_kv, heads = turned + (int)d.num_kv;
     int64_t          begin = (int64_t)blockIdx.x * q.chunk_rows, end = begin + q.chunk_rows < d.rows ? begin + q.chunk_rows : d.rows;
-    int64_t          count = (end - begin) * heads, turns = cuda_div_up_device(count, GROUPS);
     int              lane = threadIdx.x % LANES, group = threadIdx.x / LANES;
     float            dq[N] = {}, dk[N] = {}, weight_q[N], weight_k[N];
     if (wq) {
         load_pack(wq + lane * N, weight_q);
         load_pack(wk + lane * N, weight_k);
     }
-    for (int64_t turn = 0; turn < turns; turn++) {
-        int64_t g = turn * GROUPS + group;
-        bool    live = g < count;
-        int64_t row = begin + (live ? g / heads : 0), head = live ? g % heads : turned, at = (row * heads + head) * d.head_dim + lane * N;
-        float   v[N], straight[N];
-        load_pack(dy + at, v);
+    for (int64_t row = begin; row < end; row++) {
+        QkvTableOf<N> t = load_table<LANES, N>(q.table, q.positions[row], d.table_len, lane);
+        int64_t       first = row * heads * d.head_dim + lane * N;
+        for (int base = group; base - group < heads; base += AHEAD * GROUPS) {
+            Pack<T> grads[AHEAD], inputs[AHEAD];
+            float   rstds[AHEAD] = {};
 #pragma unroll
-        for (int k = 0; k < N; k++) straight[k] = v[k];
-        turn_pack<LANES, N>(v, q.table, q.positions[row], d.table_len, lane, -1.0f);
-        if (wq) {
-            bool  is_turned = head < turned, is_q = head < d.num_q;
-            float rstd = is_turned ? q.rstd[row * turned + head] : 0, dot = 0, u[N];
-            load_pack(x + at, u);
-#pragma unroll
-            for (int k = 0; k < N; k++) {
-                float w = is_q ? weight_q[k] : weight_k[k], part = v[k] * (u[k] * rstd);
-                dot += v[k] * w * u[k];
-                if (is_q) dq[k] += part;
-                else if (is_turned) dk[k] += part;
+            for (int u = 0; u < AHEAD; u++) {
+                int head = base + u * GROUPS;
+                if (head < heads) grads[u].words = *(const uint4 *)(dy + first + head * d.head_dim);
+                if (!wq || head >= turned) continue;
+                inputs[u].words = *(const uint4 *)(x + first + head * d.head_dim);
+                rstds[u] = q.rstd[row * turned + head];
             }
-            float pull = rstd * rstd * rstd * group_sum<LANES>(dot) / (float)d.head_dim;
 #pragma unroll
-            for (int k = 0; k < N; k++) v[k] = v[k] * (is_q ? weight_q[k] : weight_k[k]) * rstd - u[k] * pull;
+            for (int u = 0; u < AHEAD; u++) {
+                int   head = base + u * GROUPS;
+                float v[N];
+#pragma unroll
+                for (int k = 0; k < N; k++) v[k] = to_float(grads[u].v[k]);
+                turn<LANES, N>(v, t, lane, -1.0f);
+                if (wq) {
+                    bool  is_q = head < num_q;
+                    float rstd = rstds[u], dot = 0; /* 0 for values: they add nothing */
+#pragma unroll
+                    for (int k = 0; k < N; k++) {
+                        float input = to_float(inputs[u].v[k]), w = is_q ? weight_q[k] : weight_k[k], part = v[k] * (input * rstd);
+                        dot += v[k] * w * input;
+                        if (is_q) dq[k] += part;
+                        else if (head < turned) dk[k] += part;
+                    }
+                    float pull = rstd * rstd * rstd * group_sum<LANES>(dot) / (float)d.head_dim;
+#pragma unroll
+                    for (int k = 0; k < N; k++)
+                        v[k] = v[k] * (is_q ? weight_q[k] : weight_k[k]) * rstd - to_float(inputs[u].v[k]) * pull;
+                }
+                if (!dx || head >= heads) continue;
+                if (head < turned)
+                    store_pack(dx + first + head * d.head_dim, v);
+                else if (dx != dy)
+                    *(uint4 *)(dx + first + head * d.head_dim) = grads[u].words;
+            }
         }
-        if (live && dx) store_pack(dx + at, head < turned ? v : straight);
     }
     if (!q.partial) return;
     float *out = q.partial + (int64_t)blockIdx.x * 2 * d.head_dim;

@@ -11,7 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { MAX_ALGOS = 8, KEY_BYTES = 160, ALGO_WORDS = sizeof(cublasLtMatmulAlgo_t) / sizeof(uint64_t), ALIGN = 16 /* bytes: more is of no use */ };
+enum { MAX_ALGOS = 16, KEY_BYTES = 160, ALGO_WORDS = sizeof(cublasLtMatmulAlgo_t) / sizeof(uint64_t), ALIGN = 16 /* bytes: more is of no use */ };
 
 typedef struct GemmPlan {
     char                   key[KEY_BYTES];
