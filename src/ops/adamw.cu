@@ -1,6 +1,7 @@
 /* adamw on CUDA: a block takes a fixed run of flat elements, each thread packs of 8; the block finds its first segment by bisection.
  * Same arithmetic and random draws as the CPU's. Bound by memory: 14 bytes an element in bf16. */
 #include "ops/random.h"
+#include "ops/attrs.h"
 #include "ops/rows.cuh"
 
 enum { IN_W, IN_G, IN_M, IN_V, IN_NORM2, IN_LOSS, IN_HYPER, IN_STEP, IN_SEGMENTS, IN_MASTER };

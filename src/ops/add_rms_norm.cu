@@ -1,4 +1,5 @@
 /* add_rms_norm on CUDA: a block a row. The norm is of s as it is stored, so that rms_norm of s gives the same bits. */
+#include "ops/attrs.h"
 #include "ops/rms_norm.cuh"
 
 static Status add_rms_norm_run(const KernelArgs *args)

@@ -1,5 +1,6 @@
 /* dropout on CUDA: a thread a quad of elements, one Philox draw each; the draws are the CPU's. */
 #include "ops/random.h"
+#include "ops/attrs.h"
 #include "ops/rows.cuh"
 
 static __global__ void dropout_quads(TensorView x, const int32_t *doc_id, const int32_t *positions, const int64_t *step, TensorView y,

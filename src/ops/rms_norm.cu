@@ -1,4 +1,5 @@
 /* rms_norm on CUDA: a block a row. Reads x twice (once from cache), writes y. Sums in fp32, fixed order. */
+#include "ops/attrs.h"
 #include "ops/rms_norm.cuh"
 
 static Status rms_norm_run(const KernelArgs *args)

@@ -1,4 +1,5 @@
 /* rope on CUDA: a thread a pair. The unfused form: training and generation use qkv_norm_rope. */
+#include "ops/attrs.h"
 #include "ops/rows.cuh"
 
 static __global__ void rope_pairs(TensorView x, const float *table, const int32_t *positions, TensorView y, int64_t pairs, int64_t heads,

@@ -1,4 +1,5 @@
 /* rope_table on CUDA: a thread an angle, in double: it runs once. */
+#include "ops/attrs.h"
 #include "ops/rows.cuh"
 
 static __global__ void rope_table_fill(RopeTableAttrs a, float *table)
