@@ -5,6 +5,9 @@
 #   make build         leaves build/surogate
 #   make train         just the native program
 #   make rebuild clean bench fuzz
+#   make test-gpu      the tests that need a GPU; leaves a stamp of what they ran on, which CI compares with the tree
+#   make gpu-bundle    build/gpu-bundle: program, plugin and GPU tests for a machine with nothing installed (BUNDLE/check runs them)
+#   make release       the plugin for all GPUs from compute capability 8.0 on
 #
 # BUILD_TYPE=Debug   SAN=address,undefined or SAN=thread   CUDA=0: no CUDA plugin   CC=clang CXX=clang++   BUILD=folder
 BUILD_TYPE ?= Release
@@ -16,7 +19,7 @@ FUZZ_SECONDS ?= 60
 
 CMAKE_ARGS = -G Ninja -DCMAKE_BUILD_TYPE=$(BUILD_TYPE) -DSAN=$(SAN) -DCUDA=$(CUDA) --no-warn-unused-cli
 
-.PHONY: build train test quickstart rebuild clean bench fuzz deps configure
+.PHONY: build train test quickstart rebuild clean bench fuzz deps configure test-gpu gpu-bundle release
 
 build: configure
 	@cmake --build $(BUILD) -j $(JOBS)
@@ -49,6 +52,18 @@ clean:
 
 bench: build
 	@bench/run $(BUILD)
+
+test-gpu: build
+	@$(BUILD)/tests/test_cuda
+	@tools/cuda-stamp write
+
+gpu-bundle: build
+	@tools/gpu-bundle $(BUILD)
+
+release: deps
+	@cmake -S . -B $(BUILD)-release $(CMAKE_ARGS) "-DCUDA_ARCHS=80;86;89;90a;100;103;120;121" -DCUDA_PTX=121 > /dev/null
+	@cmake --build $(BUILD)-release -j $(JOBS) --target surogate surogate_cuda
+	@echo "built $(BUILD)-release/surogate and libsurogate_cuda.so"
 
 # Each target of tests/fuzz runs FUZZ_SECONDS from its seed corpus, two at once.
 fuzz:

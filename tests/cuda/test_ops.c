@@ -1,6 +1,6 @@
 /* Every CUDA kernel against the CPU: `surogate doctor` as a test.
  *
- *   test_cuda_ops [op] */
+ *   test_cuda ops [op] */
 #include "run/doctor.h"
 #include "test.h"
 

@@ -1,0 +1,42 @@
+/* surogate doctor: what this machine's GPU is, whether every kernel is right on it, and what it reaches. */
+#include "cli/cli.h"
+
+#include "device/device.h"
+#include "run/doctor.h"
+
+static Status check_gpu(Device *cuda, Device *cpu, const char *op, bool speed)
+{
+    char         text[2048];
+    DoctorCounts counts;
+    device_cuda_describe(cuda, text, sizeof text);
+    printf("%s\n", text);
+    fflush(stdout);
+    TRY(doctor_check_ops(cuda, cpu, op, stdout, &counts));
+    if (speed) TRY(doctor_measure(cuda, stdout));
+    printf("%d kernels, %d cases passed, %d failed\n", counts.kernels, counts.passed, counts.failed);
+    FAIL_IF(counts.failed, ERR_DEVICE, "%d cases failed: don't train on this GPU with this build", counts.failed);
+    FAIL_IF(!counts.passed, ERR_INVALID, "no op is called %s", op ? op : "so");
+    return OK;
+}
+
+Status cmd_doctor(CliArgs *args)
+{
+    const char *op = NULL;
+    bool        no_speed = false, done;
+    int64_t     gpu = 0;
+    const Flag  flags[] = { { "--op", FLAG_TEXT, &op, "NAME", "check this op alone" },
+                            { "--gpu", FLAG_INT, &gpu, "INDEX", "which GPU (0)" },
+                            { "--no-speed", FLAG_SWITCH, &no_speed, NULL, "leave out the measurements" } };
+    TRY(cli_parse(args, flags, 3, false, &done));
+    if (done) return OK;
+    TRY(cli_want_words(args, 0));
+    Device *cpu, *cuda;
+    TRY(device_cuda_create((int)gpu, &cuda)); /* says what is missing */
+    Status status = device_cpu_create(0, &cpu);
+    if (status == OK) {
+        status = check_gpu(cuda, cpu, op, !no_speed && !op);
+        cpu->api->destroy(cpu);
+    }
+    cuda->api->destroy(cuda);
+    return status;
+}

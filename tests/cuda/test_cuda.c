@@ -1,0 +1,55 @@
+/* The tests that need a GPU, one after another or one of them:
+ *
+ *   test_cuda [ops [OP] | families | cache]
+ *
+ * They are processes of their own: an error on a GPU ends all work of the process. */
+#include <stdio.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+int test_ops_main(int argc, char **argv);
+int test_families_main(int argc, char **argv);
+int test_cache_main(int argc, char **argv);
+
+static const struct {
+    const char *name;
+    int       (*run)(int argc, char **argv);
+} parts[] = { { "ops", test_ops_main }, { "families", test_families_main }, { "cache", test_cache_main } };
+enum { NUM_PARTS = sizeof parts / sizeof parts[0] };
+
+/* Output of the part passes through; its closing count is added up. */
+static void run_part(const char *self, const char *name, int counts[3])
+{
+    char command[4096], line[4096];
+    int  passed, failed, skipped, seen = 0;
+    snprintf(command, sizeof command, "'%s' %s 2>&1", self, name);
+    FILE *pipe = popen(command, "r");
+    while (pipe && fgets(line, sizeof line, pipe)) {
+        if (sscanf(line, "%d passed, %d failed, %d skipped", &passed, &failed, &skipped) == 3) {
+            counts[0] += passed, counts[1] += failed, counts[2] += skipped;
+            seen = 1;
+        }
+        printf("%s", line);
+    }
+    int status = pipe ? pclose(pipe) : -1;
+    if (!seen || !WIFEXITED(status)) counts[1]++;
+    fflush(stdout);
+}
+
+int main(int argc, char **argv)
+{
+    char    self[2048];
+    int     counts[3] = { 0 };
+    ssize_t len = readlink("/proc/self/exe", self, sizeof self - 1);
+    self[len > 0 ? len : 0] = 0;
+    for (int i = 0; i < NUM_PARTS && argc > 1; i++)
+        if (strcmp(argv[1], parts[i].name) == 0) return parts[i].run(argc - 1, argv + 1);
+    if (argc > 1) {
+        fprintf(stderr, "usage: test_cuda [ops [OP] | families | cache]\n");
+        return 2;
+    }
+    for (int i = 0; i < NUM_PARTS; i++) run_part(self, parts[i].name, counts);
+    printf("%d passed, %d failed, %d skipped\n", counts[0], counts[1], counts[2]);
+    return counts[1] > 0;
+}
