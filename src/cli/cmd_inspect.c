@@ -31,7 +31,8 @@ Status cmd_inspect(CliArgs *args)
     bool        done;
     const Flag  flags[] = {
          { "--model", FLAG_TEXT, &model, "DIR", "whose tokenizer and chat template are used" },
-         { "--json", FLAG_SWITCH, &view.json, NULL, "a line a row: {\"ids\": [...], \"mask\": [...], \"row\": i}; mask is 1 where a token is trained" },
+         { "--json", FLAG_SWITCH, &view.json, NULL,
+           "a line a row: {\"ids\": [...], \"mask\": [...], \"row\": i}; mask is 1 where a token is trained" },
          { "--rows", FLAG_INT, &rows, "N", "rows shown; -1: all (3; all with --json)" },
     };
     TRY(cli_parse(args, flags, sizeof flags / sizeof *flags, false, &done));

@@ -23,7 +23,8 @@ static Status read_list(Arena *arena, const char *path, const char *member, cons
     TRY(file_read(arena, path, MAX_INPUT_BYTES, &text));
     TRY(json_parse(arena, path, text.data, text.len, root));
     *out = root->type == JSON_OBJECT && json_get(root, member) ? json_get(root, member) : root;
-    FAIL_IF((*out)->type != JSON_ARRAY, ERR_INVALID, "%s: expected a list of %s, or an object with the field \"%s\"; got %s", path, member, member,
+    FAIL_IF((*out)->type != JSON_ARRAY, ERR_INVALID,
+            "%s: expected a list of %s, or an object with the field \"%s\"; got %s", path, member, member,
             json_type_name((*out)->type));
     return OK;
 }
@@ -32,7 +33,9 @@ static Status read_list(Arena *arena, const char *path, const char *member, cons
 static Status read_variables(Arena *arena, const StrList *list, const JsonValue **out)
 {
     JsonValue *object = arena_new(arena, JsonValue);
-    *object = (JsonValue){ .type = JSON_OBJECT, .count = (uint32_t)list->count, .members = arena_array(arena, JsonMember, list->count + 1) };
+    *object = (JsonValue){ .type = JSON_OBJECT,
+                           .count = (uint32_t)list->count,
+                           .members = arena_array(arena, JsonMember, list->count + 1) };
     for (size_t i = 0; i < list->count; i++) {
         const char *equals = strchr(list->items[i], '=');
         FAIL_IF(!equals || equals == list->items[i], ERR_INVALID, "--var %s: expected NAME=VALUE", list->items[i]);
@@ -57,7 +60,8 @@ static Status render(CliArgs *args, const char *dir, const RenderArgs *r)
     if (r->documents) TRY(read_list(&args->arena, r->documents, "documents", &input.documents));
     TRY(read_variables(&args->arena, &r->variables, &input.variables));
     TRY(template_load(dir, r->template_name, input.tools != NULL, &tmpl));
-    FAIL_IF(!tmpl, ERR_NOT_FOUND, "%s has no chat template: expected chat_template.jinja, or chat_template in tokenizer_config.json", dir);
+    FAIL_IF(!tmpl, ERR_NOT_FOUND,
+            "%s has no chat template: expected chat_template.jinja, or chat_template in tokenizer_config.json", dir);
     Status status = template_render(tmpl, &input, &out);
     if (status == OK) status = cli_print(&out.text);
     template_output_deinit(&out);
@@ -70,11 +74,14 @@ Status cmd_render(CliArgs *args)
     RenderArgs r = { 0 };
     bool       done;
     const Flag flags[] = {
-        { "--messages", FLAG_TEXT, &r.messages, "FILE", "JSON list of messages (role, content, ...), or an object with the field messages" },
+        { "--messages", FLAG_TEXT, &r.messages, "FILE",
+          "JSON list of messages (role, content, ...), or an object with the field messages" },
         { "--tools", FLAG_TEXT, &r.tools, "FILE", "JSON list of tool definitions" },
         { "--documents", FLAG_TEXT, &r.documents, "FILE", "JSON list of documents" },
-        { "--add-generation-prompt", FLAG_SWITCH, &r.add_generation_prompt, NULL, "end with what opens an assistant's answer" },
-        { "--var", FLAG_LIST, &r.variables, "NAME=VALUE", "a variable of the template, as JSON or text; may be given several times" },
+        { "--add-generation-prompt", FLAG_SWITCH, &r.add_generation_prompt, NULL,
+          "end with what opens an assistant's answer" },
+        { "--var", FLAG_LIST, &r.variables, "NAME=VALUE",
+          "a variable of the template, as JSON or text; may be given several times" },
         { "--template", FLAG_TEXT, &r.template_name, "NAME", "which of several named templates (default)" },
     };
     TRY(cli_parse(args, flags, sizeof flags / sizeof *flags, false, &done));

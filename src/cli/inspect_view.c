@@ -44,8 +44,10 @@ static void put_json_row(StrBuf *out, const InspectRow *row)
 
 static void put_switch(Printer *p, bool trained)
 {
-    if (p->colour) strbuf_puts(&p->out, trained ? "\033[32m" : "\033[0m");
-    else strbuf_puts(&p->out, trained ? "[[" : "]]");
+    if (p->colour)
+        strbuf_puts(&p->out, trained ? "\033[32m" : "\033[0m");
+    else
+        strbuf_puts(&p->out, trained ? "[[" : "]]");
 }
 
 /* The text as its tokens decode, switched where the mask does. */
@@ -66,8 +68,8 @@ static Status put_text(Printer *p, const InspectRow *row, size_t count)
 static Status put_row(Printer *p, const InspectRow *row)
 {
     size_t count = row->count < MAX_TOKENS_SHOWN ? row->count : MAX_TOKENS_SHOWN;
-    strbuf_printf(&p->out, "── row %lld (%s:%lld): %zu tokens, %lld trained\n", (long long)row->row, row->path, (long long)row->line, row->count,
-                  (long long)row->num_trained);
+    strbuf_printf(&p->out, "── row %lld (%s:%lld): %zu tokens, %lld trained\n", (long long)row->row, row->path,
+                  (long long)row->line, row->count, (long long)row->num_trained);
     TRY(put_text(p, row, count));
     strbuf_puts(&p->out, "\nids");
     bool trained = false;
@@ -91,8 +93,10 @@ static bool show_row(void *context, const InspectRow *row)
     }
     if (p->view->rows >= 0 && p->shown >= p->view->rows) return true;
     p->shown++;
-    if (p->view->json) put_json_row(&p->out, row);
-    else p->status = put_row(p, row);
+    if (p->view->json)
+        put_json_row(&p->out, row);
+    else
+        p->status = put_row(p, row);
     if (p->status == OK && p->out.len > FLUSH_BYTES) p->status = flush(p);
     return p->status == OK;
 }
@@ -110,9 +114,12 @@ static void put_histogram(StrBuf *out, const InspectSummary *s)
     strbuf_puts(out, "lengths, in tokens\n");
     for (int i = first; i <= last; i++) {
         char range[48];
-        if (i == INSPECT_BUCKETS - 1) snprintf(range, sizeof range, "from %lld", 1LL << i);
-        else if (i == 0) snprintf(range, sizeof range, "1");
-        else snprintf(range, sizeof range, "%lld-%lld", 1LL << i, (1LL << (i + 1)) - 1);
+        if (i == INSPECT_BUCKETS - 1)
+            snprintf(range, sizeof range, "from %lld", 1LL << i);
+        else if (i == 0)
+            snprintf(range, sizeof range, "1");
+        else
+            snprintf(range, sizeof range, "%lld-%lld", 1LL << i, (1LL << (i + 1)) - 1);
         strbuf_printf(out, "  %16s ", range);
         for (int64_t k = (s->histogram[i] * BAR_WIDTH + most - 1) / most; k > 0; k--) strbuf_puts(out, "█");
         strbuf_printf(out, " %lld\n", (long long)s->histogram[i]);
@@ -125,14 +132,17 @@ static void put_summary(StrBuf *out, const char *path, const InspectSummary *s, 
     strbuf_printf(out, "dataset    %s\nformat     %s\nrows       %lld", path, s->format, (long long)s->num_rows);
     if (s->num_bad_rows) strbuf_printf(out, ", %lld bad", (long long)s->num_bad_rows);
     if (s->num_untrained) strbuf_printf(out, ", %lld without a trained token (left out)", (long long)s->num_untrained);
-    strbuf_printf(out, "\ntokens     %lld, of which %lld are trained (%.1f%%)\n", (long long)s->num_tokens, (long long)s->num_trained,
+    strbuf_printf(out, "\ntokens     %lld, of which %lld are trained (%.1f%%)\n", (long long)s->num_tokens,
+                  (long long)s->num_trained,
                   s->num_tokens ? 100.0 * (double)s->num_trained / (double)s->num_tokens : 0.0);
     if (kept > 0)
-        strbuf_printf(out, "length     %.1f on average, %lld to %lld\n", (double)s->num_tokens / (double)kept, (long long)s->shortest,
-                      (long long)s->longest);
-    if (s->num_without_stop) strbuf_printf(out, "no stop    %lld trained turns end without a stop token\n", (long long)s->num_without_stop);
+        strbuf_printf(out, "length     %.1f on average, %lld to %lld\n", (double)s->num_tokens / (double)kept,
+                      (long long)s->shortest, (long long)s->longest);
+    if (s->num_without_stop)
+        strbuf_printf(out, "no stop    %lld trained turns end without a stop token\n", (long long)s->num_without_stop);
     if (seq_len > 0 && kept > 0) {
-        strbuf_printf(out, "packing    %lld sequences of %d, %.1f%% filled", (long long)s->packed_rows, seq_len, 100 * s->packing_efficiency);
+        strbuf_printf(out, "packing    %lld sequences of %d, %.1f%% filled", (long long)s->packed_rows, seq_len,
+                      100 * s->packing_efficiency);
         if (s->num_too_long) strbuf_printf(out, "; %lld rows are longer", (long long)s->num_too_long);
         strbuf_putc(out, '\n');
     }

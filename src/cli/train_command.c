@@ -11,12 +11,15 @@ static void tell_outcome(const Config *config, const TrainOutcome *outcome)
 {
     const char *dir = config->output_dir;
     if (outcome->already_finished) {
-        log_info("%s holds this run, finished. To train again name another output_dir, or set resume_from_checkpoint: false", dir);
+        log_info(
+            "%s holds this run, finished. To train again name another output_dir, or set resume_from_checkpoint: false",
+            dir);
         return;
     }
     log_info("done: %lld steps, loss %.4f", (long long)outcome->steps, outcome->loss);
     if (isfinite(outcome->eval_loss)) log_info("evaluation loss %.4f", outcome->eval_loss);
-    log_info("%s %s\nlog     %s/metrics.jsonl\nreport  %s/report.html", config->lora ? "adapter" : "model  ", dir, dir, dir);
+    log_info("%s %s\nlog     %s/metrics.jsonl\nreport  %s/report.html", config->lora ? "adapter" : "model  ", dir, dir,
+             dir);
 }
 
 Status cli_train(CliArgs *args, bool chat)
