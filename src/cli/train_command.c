@@ -20,6 +20,7 @@ static void tell_outcome(const Config *config, const TrainOutcome *outcome)
     if (isfinite(outcome->eval_loss)) log_info("evaluation loss %.4f", outcome->eval_loss);
     log_info("%s %s\nlog     %s/metrics.jsonl\nreport  %s/report.html", config->lora ? "adapter" : "model  ", dir, dir,
              dir);
+    if (config->lora && config->merge_adapter) log_info("merged  %s/merged", dir);
 }
 
 Status cli_train(CliArgs *args, bool chat)

@@ -4,6 +4,7 @@
 #include "base/log.h"
 #include "data/record.h"
 #include "model/init.h"
+#include "model/merge.h"
 #include "model/weights.h"
 #include "train/report.h"
 
@@ -124,6 +125,7 @@ static Status check_disk(const Trainer *t)
     int64_t saves = t->config->save_steps > 0 ? t->schedule.total / t->config->save_steps + 1 : 1;
     int64_t keep = t->config->save_total_limit > 0 && t->config->save_total_limit < saves ? t->config->save_total_limit + 1 : saves;
     int64_t need = one * keep + checkpoint_model_bytes(t->plan, adapters);
+    if (adapters && t->config->merge_adapter) need += checkpoint_model_bytes(t->plan, false);
     TRY(file_free_bytes(t->config->output_dir, &free_bytes));
     FAIL_IF(need > free_bytes, ERR_NO_FIT,
             "too little disk for the checkpoints: %lld of %.1f MiB and the model take %.1f MiB, %s has %.1f MiB free; lower save_total_limit, "
@@ -239,6 +241,20 @@ static Status prepare(Trainer *t)
 
 /* ---- the end ---- */
 
+/* merge_adapter: output_dir/merged, anew, so that one cut by a kill doesn't stay. */
+static Status save_merged(Trainer *t)
+{
+    HfModel    *base;
+    PeftAdapter adapter;
+    const char *folder = arena_printf(&t->arena, "%s/merged", t->config->output_dir);
+    TRY(file_remove_tree(folder));
+    TRY(hf_model_open(&t->arena, t->config->model, &base));
+    Status status = peft_open(&t->arena, t->config->output_dir, &adapter);
+    if (status == OK) status = merge_adapter(base, &adapter, folder, t->config->max_shard_size, device_cpu_pool(t->device));
+    hf_model_close(base);
+    return status;
+}
+
 static Status save_final(Trainer *t)
 {
     SaveContext context;
@@ -249,6 +265,7 @@ static Status save_final(Trainer *t)
     if (status == OK) status = checkpoint_save_model(&context, dir);
     if (status == OK) status = file_write_atomic(arena_printf(&t->arena, "%s/trainer_state.json", dir), text.data, text.len);
     strbuf_deinit(&text);
+    if (status == OK && t->config->lora && t->config->merge_adapter) status = save_merged(t);
     if (status == OK) status = run_record_write(dir, &t->record, true);
     return status;
 }

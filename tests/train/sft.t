@@ -67,12 +67,17 @@ check "an equal log" cmp <(without_times "$dir/whole/metrics.jsonl") <(without_t
 
 # --- LoRA, two datasets with weight and samples, a validation split, samples that are answers
 echo '{"question": "who are you?", "answer": "a test"}' > "$dir/qa.jsonl"
-run sft "$dir/run.yaml" output_dir="$dir/lora" lora=true lora_rank=4 max_steps=10 validation_split_ratio=0.1 generate_samples=1 \
+run sft "$dir/run.yaml" output_dir="$dir/lora" lora=true lora_rank=4 merge_adapter=true max_steps=10 validation_split_ratio=0.1 generate_samples=1 \
     'sample_prompts=["What is 1 plus 7?"]' 'datasets=[{path: '"$dir"'/chats.jsonl, samples: 100}, {path: '"$dir"'/qa.jsonl, weight: 3}]'
 check "LoRA on two datasets: $(tail -1 "$dir/err")" [ "$status" = 0 ]
+cp "$dir/err" "$dir/told"
+run generate "$dir/lora" --chat --prompt "What is 1 plus 7?" --max-tokens 8 --temperature 0
+cp "$dir/out" "$dir/answer"
+run generate "$dir/lora/merged" --chat --prompt "What is 1 plus 7?" --max-tokens 8 --temperature 0
+check "merge_adapter: the merged model says what the adapter says" cmp "$dir/out" "$dir/answer"
 check "an adapter is written" [ -s "$dir/lora/adapter_model.safetensors" ]
-check "rows taken are told: $(cat "$dir/err")" grep -q "100 documents" "$dir/err"
-check "what qa.jsonl was taken for is told" grep -q "instruction (question -> answer)" "$dir/err"
+check "rows taken are told: $(cat "$dir/told")" grep -q "100 documents" "$dir/told"
+check "what qa.jsonl was taken for is told" grep -q "instruction (question -> answer)" "$dir/told"
 check "evaluated" grep -q '"log":"eval"' "$dir/lora/metrics.jsonl"
 check "sampled" grep -q '"prompt":"What is 1 plus 7?"' "$dir/lora/metrics.jsonl"
 run generate "$dir/lora" --chat --prompt "who are you?" --max-tokens 5 --temperature 0
