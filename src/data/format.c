@@ -168,11 +168,14 @@ static Status fill_format(StrBuf *out, const char *format, const Str values[4], 
     static const char *const names[4] = { "{system}", "{instruction}", "{input}", "{output}" };
     bool has_output = false;
     while (*format) {
-        int found = -1;
-        for (int i = 0; i < 4; i++)
+        int    found = -1;
+        size_t plain = strcspn(format, "{");
+        for (int i = 0; plain == 0 && i < 4; i++)
             if (strncmp(format, names[i], strlen(names[i])) == 0) found = i;
         if (found < 0) {
-            strbuf_putc(out, *format++);
+            plain += plain == 0; /* a bracket of the text's own */
+            strbuf_append(out, format, plain);
+            format += plain;
             continue;
         }
         if (found == 3 && !has_output) *prompt_bytes = out->len;
