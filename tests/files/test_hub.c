@@ -7,6 +7,7 @@
 #include "files/hub_server.h"
 #include "test.h"
 
+#include <fcntl.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <stddef.h>
@@ -121,6 +122,24 @@ static void the_cache_is_laid_out_as_others_expect(void)
     EXPECT_INT(file_size(in_dir(&s, "sub/dir/empty.json", buf)), 0);
     snprintf(buf, sizeof buf, "%s/.locks/models--org--tiny/" HUB_LARGE_ETAG ".lock", s.cache);
     EXPECT(file_exists(buf));
+    teardown(&s);
+}
+
+static void progress_is_one_line_that_goes_away(void)
+{
+    SETUP(s);
+    char buf[512], text[4096] = "";
+    int  kept = dup(STDERR_FILENO), file = open((snprintf(buf, sizeof buf, "%s/progress", s.cache), buf), O_RDWR | O_CREAT, 0600);
+    dup2(file, STDERR_FILENO);
+    s.options.progress = true;
+    Status status = pull(&s, two_files);
+    dup2(kept, STDERR_FILENO);
+    EXPECT_OK(status);
+    EXPECT(pread(file, text, sizeof text - 1, 0) > 0);
+    EXPECT_CONTAINS(text, "org/tiny: downloading 2 of 2 files, 0.2 MB\n");
+    EXPECT_CONTAINS(text, "\r\033[Kmodel.safetensors: 0.2 of 0.2 MB, 0.0 MB/s\r\033[K");
+    close(file);
+    close(kept);
     teardown(&s);
 }
 
@@ -529,7 +548,7 @@ static void checksums_are_those_of_git_and_sha256sum(void)
 int main(int argc, char **argv)
 {
     static const TestCase cases[] = {
-        TEST(the_cache_is_laid_out_as_others_expect), TEST(the_token_stays_with_the_hub), TEST(what_is_there_is_not_asked_for_again),
+        TEST(the_cache_is_laid_out_as_others_expect), TEST(progress_is_one_line_that_goes_away), TEST(the_token_stays_with_the_hub), TEST(what_is_there_is_not_asked_for_again),
         TEST(datasets_and_revisions_have_their_own_paths), TEST(a_moved_repository_is_followed_with_the_token), TEST(a_bad_connection_is_mended),
         TEST(an_earlier_run_is_taken_up), TEST(an_earlier_rest_that_is_wrong_is_replaced), TEST(another_process_is_waited_for),
         TEST(an_unreachable_hub_leaves_the_cache), TEST(lasting_faults_are_errors), TEST(refusals_say_what_to_do),
