@@ -9,13 +9,14 @@ enum { MAX_PATTERNS = 64 };
 
 Status cmd_pull(CliArgs *args)
 {
-    const char *revision = NULL, *include = NULL, *patterns[MAX_PATTERNS + 1] = { 0 };
+    const char *revision = NULL, *include = NULL, *patterns[MAX_PATTERNS + 1] = {0};
     bool        dataset = false, all = false, done;
     const Flag  flags[] = {
-         { "--revision", FLAG_TEXT, &revision, "NAME", "branch, tag or commit (main)" },
-         { "--dataset", FLAG_SWITCH, &dataset, NULL, "the repository is a dataset" },
-         { "--include", FLAG_TEXT, &include, "GLOB,...", "files to take; !GLOB leaves some out again (those that training reads)" },
-         { "--all", FLAG_SWITCH, &all, NULL, "every file" },
+         {"--revision", FLAG_TEXT, &revision, "NAME", "branch, tag or commit (main)"},
+         {"--dataset", FLAG_SWITCH, &dataset, NULL, "the repository is a dataset"},
+         {"--include", FLAG_TEXT, &include, "GLOB,...",
+          "files to take; !GLOB leaves some out again (those that training reads)"},
+         {"--all", FLAG_SWITCH, &all, NULL, "every file"},
     };
     TRY(cli_parse(args, flags, sizeof flags / sizeof *flags, false, &done));
     if (done) return OK;
@@ -28,9 +29,13 @@ Status cmd_pull(CliArgs *args)
         if (len) patterns[count++] = arena_strndup(&args->arena, at, len);
         at += len + (at[len] == ',');
     }
-    StrBuf dir = { 0 };
+    StrBuf dir = {0};
     Status status = hub_resolve(dataset ? HUB_DATASET : HUB_MODEL, args->words[0], revision,
-                                all ? NULL : include ? patterns : dataset ? hub_dataset_files : hub_model_files, &dir);
+                                all       ? NULL
+                                : include ? patterns
+                                : dataset ? hub_dataset_files
+                                          : hub_model_files,
+                                &dir);
     if (status == OK) {
         strbuf_putc(&dir, '\n');
         status = cli_print(&dir);

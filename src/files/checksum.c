@@ -8,33 +8,36 @@
 #include <string.h>
 
 typedef struct Crypto {
-    void       *(*ctx_new)(void);
-    void        (*ctx_free)(void *);
+    void *(*ctx_new)(void);
+    void (*ctx_free)(void *);
     const void *(*sha1)(void);
     const void *(*sha256)(void);
-    int         (*init)(void *, const void *, void *);
-    int         (*update)(void *, const void *, size_t);
-    int         (*final)(void *, unsigned char *, unsigned *);
+    int (*init)(void *, const void *, void *);
+    int (*update)(void *, const void *, size_t);
+    int (*final)(void *, unsigned char *, unsigned *);
 } Crypto;
 
 static Status open_crypto(Crypto *out)
 {
-    static const char *const names[] = { "libcrypto.so.3", "libcrypto.so.1.1" };
+    static const char *const names[] = {"libcrypto.so.3", "libcrypto.so.1.1"};
     void                    *library = NULL;
-    for (size_t i = 0; i < sizeof names / sizeof *names && !library; i++) library = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
+    for (size_t i = 0; i < sizeof names / sizeof *names && !library; i++)
+        library = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
     const struct {
         const char *name;
         void       *function;
-    } symbols[] = { { "EVP_MD_CTX_new", &out->ctx_new },      { "EVP_MD_CTX_free", &out->ctx_free }, { "EVP_sha1", &out->sha1 },
-                    { "EVP_sha256", &out->sha256 },           { "EVP_DigestInit_ex", &out->init },   { "EVP_DigestUpdate", &out->update },
-                    { "EVP_DigestFinal_ex", &out->final } };
+    } symbols[] = {{"EVP_MD_CTX_new", &out->ctx_new},  {"EVP_MD_CTX_free", &out->ctx_free},
+                   {"EVP_sha1", &out->sha1},           {"EVP_sha256", &out->sha256},
+                   {"EVP_DigestInit_ex", &out->init},  {"EVP_DigestUpdate", &out->update},
+                   {"EVP_DigestFinal_ex", &out->final}};
     bool all = library != NULL;
     for (size_t i = 0; i < sizeof symbols / sizeof *symbols && all; i++) {
         void *found = dlsym(library, symbols[i].name);
         memcpy(symbols[i].function, &found, sizeof found);
         all = found != NULL;
     }
-    FAIL_IF(!all, ERR_UNSUPPORTED, "checking downloads needs libcrypto (libcrypto.so.3), which isn't installed: apt-get install libssl3");
+    FAIL_IF(!all, ERR_UNSUPPORTED,
+            "checking downloads needs libcrypto (libcrypto.so.3), which isn't installed: apt-get install libssl3");
     return OK;
 }
 

@@ -1,5 +1,5 @@
-/* libcurl's easy interface, called through a table of symbols. Redirects are followed here and not by libcurl, so that it
- * is plain who gets the token. */
+/* libcurl's easy interface, called through a table of symbols. Redirects are followed here and not by libcurl, so that
+ * it is plain who gets the token. */
 #include "files/http.h"
 
 #include "base/strbuf.h"
@@ -13,31 +13,56 @@
 
 /* Numbers of libcurl's binary interface, which it never changes. */
 enum {
-    OPT_WRITEDATA = 10001, OPT_URL = 10002, OPT_ERRORBUFFER = 10010, OPT_USERAGENT = 10018, OPT_HTTPHEADER = 10023,
-    OPT_HEADERDATA = 10029, OPT_WRITEFUNCTION = 20011, OPT_HEADERFUNCTION = 20079,
-    OPT_LOW_SPEED_LIMIT = 19, OPT_LOW_SPEED_TIME = 20, OPT_NOBODY = 44,
-    OPT_FOLLOWLOCATION = 52, OPT_CONNECTTIMEOUT = 78, OPT_HTTPGET = 80, OPT_NOSIGNAL = 99, OPT_PROTOCOLS = 181,
-    INFO_RESPONSE_CODE = 0x200002, INFO_REDIRECT_URL = 0x10001F, PROTO_HTTP_AND_HTTPS = 3, GLOBAL_DEFAULT = 3,
-    ERROR_BYTES = 256, MAX_REDIRECTS = 10, MAX_HEADERS_BYTES = 1 << 20
+    OPT_WRITEDATA = 10001,
+    OPT_URL = 10002,
+    OPT_ERRORBUFFER = 10010,
+    OPT_USERAGENT = 10018,
+    OPT_HTTPHEADER = 10023,
+    OPT_HEADERDATA = 10029,
+    OPT_WRITEFUNCTION = 20011,
+    OPT_HEADERFUNCTION = 20079,
+    OPT_LOW_SPEED_LIMIT = 19,
+    OPT_LOW_SPEED_TIME = 20,
+    OPT_NOBODY = 44,
+    OPT_FOLLOWLOCATION = 52,
+    OPT_CONNECTTIMEOUT = 78,
+    OPT_HTTPGET = 80,
+    OPT_NOSIGNAL = 99,
+    OPT_PROTOCOLS = 181,
+    INFO_RESPONSE_CODE = 0x200002,
+    INFO_REDIRECT_URL = 0x10001F,
+    PROTO_HTTP_AND_HTTPS = 3,
+    GLOBAL_DEFAULT = 3,
+    ERROR_BYTES = 256,
+    MAX_REDIRECTS = 10,
+    MAX_HEADERS_BYTES = 1 << 20
 };
 enum {
-    CURL_OK = 0, CURL_BAD_PROTOCOL = 1, CURL_BAD_URL = 3, CURL_NO_PROXY_HOST = 5, CURL_NO_HOST = 6, CURL_WRITE = 23, CURL_TLS_ENGINE = 53, CURL_TLS_CERT = 58,
-    CURL_TLS_PEER = 60, CURL_TLS_CAFILE = 77
+    CURL_OK = 0,
+    CURL_BAD_PROTOCOL = 1,
+    CURL_BAD_URL = 3,
+    CURL_NO_PROXY_HOST = 5,
+    CURL_NO_HOST = 6,
+    CURL_WRITE = 23,
+    CURL_TLS_ENGINE = 53,
+    CURL_TLS_CERT = 58,
+    CURL_TLS_PEER = 60,
+    CURL_TLS_CAFILE = 77
 };
 
 struct curl_slist;
 
 struct Http {
     void *library, *easy;
-    int   (*global_init)(long);
+    int (*global_init)(long);
     void *(*easy_init)(void);
-    int   (*easy_setopt)(void *, int, ...);
-    int   (*easy_getinfo)(void *, int, ...);
-    int   (*easy_perform)(void *);
-    void  (*easy_cleanup)(void *);
+    int (*easy_setopt)(void *, int, ...);
+    int (*easy_getinfo)(void *, int, ...);
+    int (*easy_perform)(void *);
+    void (*easy_cleanup)(void *);
     const char *(*easy_strerror)(int);
     struct curl_slist *(*slist_append)(struct curl_slist *, const char *);
-    void  (*slist_free_all)(struct curl_slist *);
+    void (*slist_free_all)(struct curl_slist *);
 };
 
 typedef struct Exchange {
@@ -50,18 +75,19 @@ typedef struct Exchange {
 
 Status http_open(Http **out)
 {
-    static const char *const names[] = { "libcurl.so.4", "libcurl-gnutls.so.4" };
+    static const char *const names[] = {"libcurl.so.4", "libcurl-gnutls.so.4"};
     Http                    *http = calloc(1, sizeof *http);
     if (!http) fatal_out_of_memory(sizeof *http);
-    for (size_t i = 0; i < sizeof names / sizeof *names && !http->library; i++) http->library = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
+    for (size_t i = 0; i < sizeof names / sizeof *names && !http->library; i++)
+        http->library = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
     const struct {
         const char *name;
         void       *function;
-    } symbols[] = { { "curl_global_init", &http->global_init },   { "curl_easy_init", &http->easy_init },
-                    { "curl_easy_setopt", &http->easy_setopt },   { "curl_easy_getinfo", &http->easy_getinfo },
-                    { "curl_easy_perform", &http->easy_perform }, { "curl_easy_cleanup", &http->easy_cleanup },
-                    { "curl_easy_strerror", &http->easy_strerror }, { "curl_slist_append", &http->slist_append },
-                    { "curl_slist_free_all", &http->slist_free_all } };
+    } symbols[] = {{"curl_global_init", &http->global_init},      {"curl_easy_init", &http->easy_init},
+                   {"curl_easy_setopt", &http->easy_setopt},      {"curl_easy_getinfo", &http->easy_getinfo},
+                   {"curl_easy_perform", &http->easy_perform},    {"curl_easy_cleanup", &http->easy_cleanup},
+                   {"curl_easy_strerror", &http->easy_strerror},  {"curl_slist_append", &http->slist_append},
+                   {"curl_slist_free_all", &http->slist_free_all}};
     bool all = http->library != NULL;
     for (size_t i = 0; i < sizeof symbols / sizeof *symbols && all; i++) {
         void *found = dlsym(http->library, symbols[i].name);
@@ -71,8 +97,9 @@ Status http_open(Http **out)
     if (all && http->global_init(GLOBAL_DEFAULT) == CURL_OK) http->easy = http->easy_init();
     if (!http->easy) {
         http_close(http);
-        FAIL(ERR_UNSUPPORTED, "downloading needs libcurl (libcurl.so.4), which isn't installed: apt-get install libcurl4, or download "
-                              "the files by other means and give their folder");
+        FAIL(ERR_UNSUPPORTED,
+             "downloading needs libcurl (libcurl.so.4), which isn't installed: apt-get install libcurl4, or download "
+             "the files by other means and give their folder");
     }
     *out = http;
     return OK;
@@ -109,7 +136,7 @@ static size_t on_header(char *line, size_t size, size_t count, void *context)
     size_t        len = size * count, all = len;
     if ((x->header_bytes += len) > MAX_HEADERS_BYTES) return 0;
     if (len > 5 && memcmp(line, "HTTP/", 5) == 0) { /* a new answer: after 100 Continue, or of a proxy */
-        *r = (HttpResponse){ .length = -1, .range_start = -1, .retry_after_s = -1, .linked_size = -1 };
+        *r = (HttpResponse){.length = -1, .range_start = -1, .retry_after_s = -1, .linked_size = -1};
         const char *space = memchr(line, ' ', len);
         r->code = space ? (int)parse_number(space + 1, len - (size_t)(space + 1 - line)) : 0;
         return all;
@@ -126,18 +153,20 @@ static size_t on_header(char *line, size_t size, size_t count, void *context)
         char       *text;
         size_t      size;
         int64_t    *number;
-    } rows[] = { { "ETag", r->etag, sizeof r->etag, NULL },
-                 { "X-Linked-Etag", r->linked_etag, sizeof r->linked_etag, NULL },
-                 { "X-Repo-Commit", r->commit, sizeof r->commit, NULL },
-                 { "X-Error-Code", r->error_code, sizeof r->error_code, NULL },
-                 { "X-Error-Message", r->error_message, sizeof r->error_message, NULL },
-                 { "Content-Length", NULL, 0, &r->length },
-                 { "X-Linked-Size", NULL, 0, &r->linked_size },
-                 { "Retry-After", NULL, 0, &r->retry_after_s } };
+    } rows[] = {{"ETag", r->etag, sizeof r->etag, NULL},
+                {"X-Linked-Etag", r->linked_etag, sizeof r->linked_etag, NULL},
+                {"X-Repo-Commit", r->commit, sizeof r->commit, NULL},
+                {"X-Error-Code", r->error_code, sizeof r->error_code, NULL},
+                {"X-Error-Message", r->error_message, sizeof r->error_message, NULL},
+                {"Content-Length", NULL, 0, &r->length},
+                {"X-Linked-Size", NULL, 0, &r->linked_size},
+                {"Retry-After", NULL, 0, &r->retry_after_s}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         if (strlen(rows[i].name) != name || strncasecmp(rows[i].name, line, name) != 0) continue;
-        if (rows[i].text) copy_value(rows[i].text, rows[i].size, value, len);
-        else *rows[i].number = parse_number(value, len);
+        if (rows[i].text)
+            copy_value(rows[i].text, rows[i].size, value, len);
+        else
+            *rows[i].number = parse_number(value, len);
     }
     if (name == 13 && strncasecmp(line, "Content-Range", name) == 0 && len > 6 && strncasecmp(value, "bytes ", 6) == 0)
         r->range_start = parse_number(value + 6, len - 6);
@@ -157,8 +186,9 @@ static size_t on_body(char *data, size_t size, size_t count, void *context)
 
 static bool is_hopeless(int curl)
 {
-    return curl == CURL_BAD_PROTOCOL || curl == CURL_BAD_URL || curl == CURL_NO_PROXY_HOST || curl == CURL_NO_HOST || curl == CURL_WRITE || curl == CURL_TLS_PEER ||
-           curl == CURL_TLS_CAFILE || (curl >= CURL_TLS_ENGINE && curl <= CURL_TLS_CERT && curl != 55 && curl != 56); /* 55, 56: send, receive */
+    return curl == CURL_BAD_PROTOCOL || curl == CURL_BAD_URL || curl == CURL_NO_PROXY_HOST || curl == CURL_NO_HOST ||
+           curl == CURL_WRITE || curl == CURL_TLS_PEER || curl == CURL_TLS_CAFILE ||
+           (curl >= CURL_TLS_ENGINE && curl <= CURL_TLS_CERT && curl != 55 && curl != 56); /* 55, 56: send, receive */
 }
 
 static Status perform(Exchange *x, const char *url, bool with_token)
@@ -166,8 +196,9 @@ static Status perform(Exchange *x, const char *url, bool with_token)
     Http              *http = x->http;
     const HttpRequest *q = x->request;
     char               error[ERROR_BYTES] = "";
-    StrBuf             line = { 0 };
-    struct curl_slist *headers = http->slist_append(NULL, "Accept-Encoding: identity"); /* sizes and hashes are of the file itself */
+    StrBuf             line = {0};
+    struct curl_slist *headers =
+        http->slist_append(NULL, "Accept-Encoding: identity"); /* sizes and hashes are of the file itself */
     if (with_token) {
         strbuf_printf(&line, "Authorization: Bearer %s", q->token);
         headers = http->slist_append(headers, line.data);
@@ -178,16 +209,23 @@ static Status perform(Exchange *x, const char *url, bool with_token)
     const struct {
         int  option;
         long value;
-    } numbers[] = { { OPT_NOSIGNAL, 1 }, { OPT_FOLLOWLOCATION, 0 }, { OPT_PROTOCOLS, PROTO_HTTP_AND_HTTPS },
-                    { OPT_HTTPGET, 1 }, { OPT_NOBODY, q->head }, { OPT_CONNECTTIMEOUT, q->timeout_s }, { OPT_LOW_SPEED_LIMIT, 1 },
-                    { OPT_LOW_SPEED_TIME, q->timeout_s } };
-    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) http->easy_setopt(http->easy, numbers[i].option, numbers[i].value);
+    } numbers[] = {{OPT_NOSIGNAL, 1},
+                   {OPT_FOLLOWLOCATION, 0},
+                   {OPT_PROTOCOLS, PROTO_HTTP_AND_HTTPS},
+                   {OPT_HTTPGET, 1},
+                   {OPT_NOBODY, q->head},
+                   {OPT_CONNECTTIMEOUT, q->timeout_s},
+                   {OPT_LOW_SPEED_LIMIT, 1},
+                   {OPT_LOW_SPEED_TIME, q->timeout_s}};
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
+        http->easy_setopt(http->easy, numbers[i].option, numbers[i].value);
     const struct {
         int         option;
         const void *value;
-    } pointers[] = { { OPT_URL, url }, { OPT_USERAGENT, "surogate" }, { OPT_HTTPHEADER, headers }, { OPT_ERRORBUFFER, error },
-                     { OPT_HEADERDATA, x }, { OPT_WRITEDATA, x } };
-    for (size_t i = 0; i < sizeof pointers / sizeof *pointers; i++) http->easy_setopt(http->easy, pointers[i].option, pointers[i].value);
+    } pointers[] = {{OPT_URL, url},           {OPT_USERAGENT, "surogate"}, {OPT_HTTPHEADER, headers},
+                    {OPT_ERRORBUFFER, error}, {OPT_HEADERDATA, x},         {OPT_WRITEDATA, x}};
+    for (size_t i = 0; i < sizeof pointers / sizeof *pointers; i++)
+        http->easy_setopt(http->easy, pointers[i].option, pointers[i].value);
     http->easy_setopt(http->easy, OPT_HEADERFUNCTION, on_header);
     http->easy_setopt(http->easy, OPT_WRITEFUNCTION, on_body);
     x->header_bytes = 0;
@@ -222,8 +260,8 @@ static Status follow(Http *http, const HttpRequest *request, HttpResponse *out, 
 {
     bool left = false; /* the token isn't given back to a host that another one names */
     for (int hops = 0;; hops++) {
-        Exchange x = { .http = http, .request = request, .response = out };
-        *out = (HttpResponse){ .length = -1, .range_start = -1, .retry_after_s = -1, .linked_size = -1 };
+        Exchange x = {.http = http, .request = request, .response = out};
+        *out = (HttpResponse){.length = -1, .range_start = -1, .retry_after_s = -1, .linked_size = -1};
         TRY(perform(&x, strbuf_cstr(url), request->token && !left));
         if (out->code < 300 || out->code > 399 || out->code == 304) return OK;
         const char *next = NULL;
@@ -248,7 +286,7 @@ static Status follow(Http *http, const HttpRequest *request, HttpResponse *out, 
 
 Status http_request(Http *http, const HttpRequest *request, HttpResponse *out)
 {
-    StrBuf url = { 0 };
+    StrBuf url = {0};
     strbuf_puts(&url, request->url);
     Status status = follow(http, request, out, &url);
     strbuf_deinit(&url);

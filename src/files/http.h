@@ -13,15 +13,15 @@ NODISCARD Status http_open(Http **out);
 void             http_close(Http *http); /* NULL is fine */
 
 typedef struct HttpResponse {
-    int     code;          /* 200, 404, ...; 0: there was no answer */
-    bool    transient;     /* worth another try: no connection, cut, too slow, 408, 429, 5xx */
-    bool    left_origin;   /* stopped at a redirect to another host (HTTP_WITHIN_ORIGIN) */
-    int64_t length;        /* Content-Length; -1: not said */
-    int64_t range_start;   /* of Content-Range; -1: none */
-    int64_t retry_after_s; /* -1: not said */
-    char    etag[256], linked_etag[256]; /* as sent, quotes included; "": none */
-    int64_t linked_size;   /* X-Linked-Size; -1: none */
-    char    commit[128];   /* X-Repo-Commit */
+    int     code;                               /* 200, 404, ...; 0: there was no answer */
+    bool    transient;                          /* worth another try: no connection, cut, too slow, 408, 429, 5xx */
+    bool    left_origin;                        /* stopped at a redirect to another host (HTTP_WITHIN_ORIGIN) */
+    int64_t length;                             /* Content-Length; -1: not said */
+    int64_t range_start;                        /* of Content-Range; -1: none */
+    int64_t retry_after_s;                      /* -1: not said */
+    char    etag[256], linked_etag[256];        /* as sent, quotes included; "": none */
+    int64_t linked_size;                        /* X-Linked-Size; -1: none */
+    char    commit[128];                        /* X-Repo-Commit */
     char    error_code[64], error_message[512]; /* X-Error-Code, X-Error-Message */
 } HttpResponse;
 
@@ -40,10 +40,10 @@ typedef struct HttpRequest {
     int64_t       range_start; /* > 0: only from there, where the server can */
     int           timeout_s;   /* without a connection, or without a byte */
     HttpRedirects redirects;
-    HttpSink      sink;        /* may be NULL */
+    HttpSink      sink; /* may be NULL */
     void         *context;
 } HttpRequest;
 
-/* OK: the server answered (any code) and the body came whole. ERR_IO else; `out` is filled as far as it came. A redirect from
- * https to http is refused. */
+/* OK: the server answered (any code) and the body came whole. ERR_IO else; `out` is filled as far as it came. A
+ * redirect from https to http is refused. */
 NODISCARD Status http_request(Http *http, const HttpRequest *request, HttpResponse *out);

@@ -8,16 +8,17 @@
 
 typedef enum HubKind { HUB_MODEL, HUB_DATASET } HubKind;
 
-/* What the environment says (HF_ENDPOINT, HF_HUB_CACHE, HF_HOME, HF_TOKEN, ...: docs/reference/hub.md). Texts are owned. */
+/* What the environment says (HF_ENDPOINT, HF_HUB_CACHE, HF_HOME, HF_TOKEN, ...: docs/reference/hub.md). Texts are
+ * owned. */
 typedef struct HubOptions {
-    char *endpoint;    /* no / at its end */
+    char *endpoint; /* no / at its end */
     char *cache;
-    char *token;       /* NULL: none */
-    bool  offline;     /* no socket is opened */
-    bool  progress;    /* a line on stderr, rewritten while bytes come */
+    char *token;    /* NULL: none */
+    bool  offline;  /* no socket is opened */
+    bool  progress; /* a line on stderr, rewritten while bytes come */
     int   timeout_s, etag_timeout_s;
-    int   attempts;    /* of one request that brings no byte further */
-    int   retry_ms;    /* before the second attempt; doubles */
+    int   attempts; /* of one request that brings no byte further */
+    int   retry_ms; /* before the second attempt; doubles */
 } HubOptions;
 
 /* ERR_INVALID names the variable. */
@@ -27,19 +28,22 @@ void             hub_options_deinit(HubOptions *options);
 /* ORG/NAME as the hub allows, and no file name by its ending (data/train.jsonl). Says nothing about what exists. */
 bool hub_is_repo_id(const char *path);
 
-/* Globs over names in the repository (a * takes / too); one that starts with ! takes files out again. NULL-terminated. */
+/* Globs over names in the repository (a * takes / too); one that starts with ! takes files out again. NULL-terminated.
+ */
 extern const char *const hub_model_files[];   /* configuration, tokenizer, safetensors */
 extern const char *const hub_dataset_files[]; /* formats that are read here */
 
-/* The folder of the snapshot with every file that matches `patterns` (NULL: all); appended to out_dir. revision: branch, tag
- * or commit; NULL: main. Offline, or when the hub can't be reached, the cache answers (the latter with a warning).
- * ERR_NOT_FOUND, ERR_IO (network), ERR_NO_FIT (disk), ERR_UNSUPPORTED (no libcurl). */
+/* The folder of the snapshot with every file that matches `patterns` (NULL: all); appended to out_dir. revision:
+ * branch, tag or commit; NULL: main. Offline, or when the hub can't be reached, the cache answers (the latter with a
+ * warning). ERR_NOT_FOUND, ERR_IO (network), ERR_NO_FIT (disk), ERR_UNSUPPORTED (no libcurl). */
 NODISCARD Status hub_pull(const HubOptions *options, HubKind kind, const char *repo, const char *revision,
                           const char *const *patterns, StrBuf *out_dir);
 
 /* hub_pull as the environment says. */
-NODISCARD Status hub_resolve(HubKind kind, const char *repo, const char *revision, const char *const *patterns, StrBuf *out_dir);
+NODISCARD Status hub_resolve(HubKind kind, const char *repo, const char *revision, const char *const *patterns,
+                             StrBuf *out_dir);
 
-/* A path of a run file: itself where a file or folder is there, else the snapshot of the repository it names ("ORG/NAME" or
- * "ORG/NAME@REVISION") with the files of its kind; ERR_NOT_FOUND when it is neither. Appended to out_path. */
+/* A path of a run file: itself where a file or folder is there, else the snapshot of the repository it names
+ * ("ORG/NAME" or "ORG/NAME@REVISION") with the files of its kind; ERR_NOT_FOUND when it is neither. Appended to
+ * out_path. */
 NODISCARD Status hub_local_path(HubKind kind, const char *path, StrBuf *out_path);

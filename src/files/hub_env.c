@@ -20,7 +20,7 @@ static const char *env(const char *name)
 
 static bool env_true(const char *name)
 {
-    static const char *const words[] = { "1", "ON", "YES", "TRUE" };
+    static const char *const words[] = {"1", "ON", "YES", "TRUE"};
     const char              *value = env(name);
     for (size_t i = 0; value && i < sizeof words / sizeof *words; i++)
         if (strcasecmp(value, words[i]) == 0) return true;
@@ -30,7 +30,7 @@ static bool env_true(const char *name)
 /* A path with ~/ at its start replaced, and `below` appended. Owned by the caller. */
 static char *join(const char *path, const char *below)
 {
-    StrBuf      text = { 0 };
+    StrBuf      text = {0};
     const char *home = env("HOME");
     if (path[0] == '~' && (path[1] == '/' || !path[1]) && home) {
         strbuf_puts(&text, home);
@@ -55,7 +55,8 @@ static Status read_timeout(const char *name, int *out)
     *out = DEFAULT_TIMEOUT_S;
     if (!text) return OK;
     long seconds = strtol(text, &end, 10);
-    FAIL_IF(*end || seconds < 1 || seconds > MAX_TIMEOUT_S, ERR_INVALID, "%s=%s: expected whole seconds from 1 to %d", name, text, MAX_TIMEOUT_S);
+    FAIL_IF(*end || seconds < 1 || seconds > MAX_TIMEOUT_S, ERR_INVALID, "%s=%s: expected whole seconds from 1 to %d",
+            name, text, MAX_TIMEOUT_S);
     *out = (int)seconds;
     return OK;
 }
@@ -67,7 +68,8 @@ static Status set_token(const char *text, const char *from, char **out)
     size_t len = strlen(text);
     while (len && isspace((unsigned char)text[len - 1])) len--;
     for (size_t i = 0; i < len; i++)
-        FAIL_IF(text[i] < 0x21 || text[i] > 0x7e, ERR_INVALID, "%s: a token has printable letters and no blanks; byte %zu isn't one", from, i);
+        FAIL_IF(text[i] < 0x21 || text[i] > 0x7e, ERR_INVALID,
+                "%s: a token has printable letters and no blanks; byte %zu isn't one", from, i);
     *out = len ? strndup(text, len) : NULL;
     return OK;
 }
@@ -78,7 +80,7 @@ static Status read_token(const char *home, char **out)
     if (env("HF_TOKEN")) return set_token(env("HF_TOKEN"), "HF_TOKEN", out);
     if (env("HUGGING_FACE_HUB_TOKEN")) return set_token(env("HUGGING_FACE_HUB_TOKEN"), "HUGGING_FACE_HUB_TOKEN", out);
     char  *path = env("HF_TOKEN_PATH") ? join(env("HF_TOKEN_PATH"), "") : join(home, "/token");
-    Arena  arena = { 0 };
+    Arena  arena = {0};
     Str    text;
     Status status = OK;
     if (file_exists(path) && !file_is_dir(path)) {
@@ -111,7 +113,7 @@ static Status read_options(HubOptions *o, const char *home)
 
 Status hub_options_init(HubOptions *out)
 {
-    *out = (HubOptions){ 0 };
+    *out = (HubOptions){0};
     char  *home = hf_home();
     Status status = read_options(out, home);
     free(home);
@@ -124,5 +126,5 @@ void hub_options_deinit(HubOptions *options)
     free(options->endpoint);
     free(options->cache);
     free(options->token);
-    *options = (HubOptions){ 0 };
+    *options = (HubOptions){0};
 }

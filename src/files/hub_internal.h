@@ -21,7 +21,7 @@ typedef struct HubRepo {
 } HubRepo;
 
 typedef struct HubFile {
-    const char *name;    /* in the repository, with / */
+    const char *name; /* in the repository, with / */
     const char *url;
     const char *pointer; /* in the snapshot */
     const char *etag;    /* without quotes; a safe file name. NULL: the pointer is there already */

@@ -55,7 +55,8 @@ static Status spend(Binder *b, const JsonValue *at, int64_t work)
 {
     b->work -= work;
     int64_t most = b->options->max_work ? b->options->max_work : IR_MAX_WORK;
-    if (b->work < 0) BIND_FAIL(b, at, "the module goes on without end: more than %lld JSON members worked on", (long long)most);
+    if (b->work < 0)
+        BIND_FAIL(b, at, "the module goes on without end: more than %lld JSON members worked on", (long long)most);
     return OK;
 }
 
@@ -131,8 +132,10 @@ static Status expand(Binder *b, const JsonValue *value, const char **out)
         p = close + 1;
     }
     if (status == OK && !name_is_plain(strbuf_cstr(&text), MODULE_NAME_BYTES))
-        status = status_fail(ERR_INVALID, "%s:%d: \"%.100s\" isn't fit for a name: empty, too long, or with blanks or one of ,()[]{}=\"@:#\\", b->module->file,
-                             line_of(b, value->offset), strbuf_cstr(&text));
+        status = status_fail(
+            ERR_INVALID,
+            "%s:%d: \"%.100s\" isn't fit for a name: empty, too long, or with blanks or one of ,()[]{}=\"@:#\\",
+            b->module->file, line_of(b, value->offset), strbuf_cstr(&text));
     *out = arena_strdup(b->arena, strbuf_cstr(&text));
     strbuf_deinit(&text);
     return status;
@@ -166,7 +169,8 @@ static Status push_scope(Binder *b, const JsonValue *at, const char *name, Value
 static Status bind_names(Binder *b, const JsonValue *list, HfSource *hf)
 {
     bool many = list->type == JSON_ARRAY;
-    if (many && list->count > BIND_MAX_PIECES) BIND_FAIL(b, list, "concat: %u pieces; at most %d are possible", list->count, BIND_MAX_PIECES);
+    if (many && list->count > BIND_MAX_PIECES)
+        BIND_FAIL(b, list, "concat: %u pieces; at most %d are possible", list->count, BIND_MAX_PIECES);
     if (many) TRY(spend(b, list, list->count));
     hf->num_names = many ? (int)list->count : 1;
     hf->names = arena_array(b->arena, const char *, hf->num_names + 1);
@@ -235,7 +239,8 @@ static Status bind_shape(Binder *b, const JsonValue *s, TensorType *type)
 static Status bind_flag(Binder *b, const JsonValue *s, const char *key, bool *out)
 {
     const JsonValue *value = json_get(s, key);
-    if (value && !json_get_bool(s, key, out)) BIND_FAIL(b, value, "%s: expected true or false, found %s", key, json_type_name(value->type));
+    if (value && !json_get_bool(s, key, out))
+        BIND_FAIL(b, value, "%s: expected true or false, found %s", key, json_type_name(value->type));
     return OK;
 }
 
@@ -265,7 +270,8 @@ static Status bind_param(Binder *b, const JsonValue *s)
 
 static Status bind_attrs(Binder *b, const JsonValue *json, const OpDef *op, char *attrs)
 {
-    if (json && json->type != JSON_OBJECT) BIND_FAIL(b, json, "attrs: expected an object, found %s", json_type_name(json->type));
+    if (json && json->type != JSON_OBJECT)
+        BIND_FAIL(b, json, "attrs: expected an object, found %s", json_type_name(json->type));
     for (uint32_t i = 0; json && i < json->count; i++) {
         const AttrDef *a = op->attrs;
         const char    *name = json->members[i].key.data;
@@ -328,7 +334,8 @@ static Status bind_repeat(Binder *b, const JsonValue *s)
     if (!json_get_str(s, "index", &index) || !body || body->type != JSON_ARRAY) BIND_FAIL(b, s, "repeat: expected \"index\" and \"body\"");
     if (count < 0) BIND_FAIL(b, s, "repeat: %lld times", (long long)count);
     if (b->depth == BIND_MAX_DEPTH) BIND_FAIL(b, s, "repeat nested deeper than %d", BIND_MAX_DEPTH);
-    if ((carry && carry->type != JSON_OBJECT) || (yield && yield->type != JSON_OBJECT)) BIND_FAIL(b, s, "repeat: carry and yield are objects");
+    if ((carry && carry->type != JSON_OBJECT) || (yield && yield->type != JSON_OBJECT))
+        BIND_FAIL(b, s, "repeat: carry and yield are objects");
     int first = b->num_scope;
     for (uint32_t i = 0; carry && i < carry->count; i++) {
         Value *value;
@@ -369,7 +376,8 @@ static Status bind_if(Binder *b, const JsonValue *s)
 static Status bind_named(Binder *b, const JsonValue *s, const char *what, const char **out_name, Value **out_value)
 {
     const JsonValue *is = json_get(s, "is");
-    if (!json_get_str(s, what, out_name) || !name_is_plain(*out_name, MODULE_NAME_BYTES)) BIND_FAIL(b, s, "%s: expected a name", what);
+    if (!json_get_str(s, what, out_name) || !name_is_plain(*out_name, MODULE_NAME_BYTES))
+        BIND_FAIL(b, s, "%s: expected a name", what);
     if (!is) BIND_FAIL(b, s, "%s: expected \"is\"", what);
     return bind_value(b, is, out_value);
 }
@@ -395,14 +403,14 @@ static Status bind_output(Binder *b, const JsonValue *s)
 /* By the member that says what it is; the others it may have, with a blank around each. */
 static const struct {
     const char *kind, *members;
-    Status    (*bind)(Binder *b, const JsonValue *s);
+    Status (*bind)(Binder *b, const JsonValue *s);
 } statements[] = {
-    { "param", " shape hf init module linear head decay source ", bind_param },
-    { "op", " in out attrs part source ", bind_op },
-    { "repeat", " index carry body yield source ", bind_repeat },
-    { "if", " then else source ", bind_if },
-    { "let", " is source ", bind_let },
-    { "output", " is source ", bind_output },
+    {"param", " shape hf init module linear head decay source ", bind_param},
+    {"op", " in out attrs part source ", bind_op},
+    {"repeat", " index carry body yield source ", bind_repeat},
+    {"if", " then else source ", bind_if},
+    {"let", " is source ", bind_let},
+    {"output", " is source ", bind_output},
 };
 
 static Status bind_statement(Binder *b, const JsonValue *s)
@@ -416,7 +424,8 @@ static Status bind_statement(Binder *b, const JsonValue *s)
             char        word[32];
             snprintf(word, sizeof word, " %s ", key);
             if (strcmp(key, statements[i].kind) != 0 && !strstr(statements[i].members, word))
-                BIND_FAIL(b, &s->members[k].value, "%s has no \"%.100s\"; it may have%s", statements[i].kind, key, statements[i].members);
+                BIND_FAIL(b, &s->members[k].value, "%s has no \"%.100s\"; it may have%s", statements[i].kind, key,
+                          statements[i].members);
         }
         return statements[i].bind(b, s);
     }
@@ -443,7 +452,10 @@ static void add_inputs(Binder *b)
 Status ir_module_bind(Arena *arena, const IrModule *module, const JsonValue *config, const char *config_name,
                       const BindOptions *options, Graph **out_graph)
 {
-    Binder b = { .arena = arena, .module = module, .options = options, .work = options->max_work ? options->max_work : IR_MAX_WORK };
+    Binder b = {.arena = arena,
+                .module = module,
+                .options = options,
+                .work = options->max_work ? options->max_work : IR_MAX_WORK};
     b.line_starts = arena_array(arena, int, module->len + 2);
     b.num_lines = 1;
     for (size_t i = 0; i < module->len; i++)

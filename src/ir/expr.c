@@ -129,7 +129,8 @@ static Status ternary(Expr *e, double *out)
 Status expr_eval(const char *text, ExprLookup lookup, const void *context, double *out)
 {
     Expr e = { .text = text, .p = text, .lookup = lookup, .context = context };
-    FAIL_IF(strnlen(text, EXPR_MAX_BYTES + 1) > EXPR_MAX_BYTES, ERR_INVALID, "expression \"%.40s…\" is longer than %d bytes", text, EXPR_MAX_BYTES);
+    FAIL_IF(strnlen(text, EXPR_MAX_BYTES + 1) > EXPR_MAX_BYTES, ERR_INVALID,
+            "expression \"%.40s…\" is longer than %d bytes", text, EXPR_MAX_BYTES);
     TRY(ternary(&e, out));
     blanks(&e);
     FAIL_IF(*e.p, ERR_INVALID, "expression \"%s\": unexpected \"%s\"", text, e.p);

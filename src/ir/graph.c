@@ -142,7 +142,7 @@ bool name_is_plain(const char *name, size_t max_bytes)
 static const char *unique_name(Graph *graph, const char *name)
 {
     if (!graph_find(graph, name)) return arena_strdup(graph->arena, name);
-    StrBuf text = { 0 };
+    StrBuf text = {0};
     for (int i = 2;; i++) {
         strbuf_clear(&text);
         strbuf_printf(&text, "%s~%d", name, i);

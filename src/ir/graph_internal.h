@@ -12,5 +12,6 @@ Status node_infer(const Node *node, TensorType out_types[NODE_MAX_OUT]);
 /* Bytes of a name that a reader takes: a module's is shorter, as passes append to it. */
 enum { MODULE_NAME_BYTES = 256, GRAPH_NAME_BYTES = 1024 };
 
-/* Whether a name can stand in the text of a graph: 1 to max_bytes, nothing there that ends a word or starts a comment. */
+/* Whether a name can stand in the text of a graph: 1 to max_bytes, nothing there that ends a word or starts a comment.
+ */
 bool name_is_plain(const char *name, size_t max_bytes);

@@ -143,10 +143,11 @@ static const JsonValue *setting_find(Setting *s, const JsonValue *config)
 
 static Status check_symbol(const IrModule *module, const char *symbol, const IrDims *dims)
 {
-    static const char *const reserved[] = { "B", "T", "P" };
+    static const char *const reserved[] = {"B", "T", "P"};
     double                   value;
     for (int i = 0; i < 3; i++)
-        FAIL_IF(strcmp(symbol, reserved[i]) == 0, ERR_INVALID, "%s: symbol %s has a meaning already (rows, tokens, positions)", module->file, symbol);
+        FAIL_IF(strcmp(symbol, reserved[i]) == 0, ERR_INVALID,
+                "%s: symbol %s has a meaning already (rows, tokens, positions)", module->file, symbol);
     FAIL_IF(ir_dims_get(dims, symbol, &value), ERR_INVALID, "%s: second symbol %s", module->file, symbol);
     return OK;
 }
@@ -196,20 +197,22 @@ static bool is_off(const JsonValue *value)
            (value->type == JSON_INT && value->integer == 0) || (value->type == JSON_DOUBLE && value->number == 0);
 }
 
-static Status check_unknown_key(const IrModule *module, const char *key, const JsonValue *value, const char *config_name)
+static Status check_unknown_key(const IrModule *module, const char *key, const JsonValue *value,
+                                const char *config_name)
 {
     const JsonValue *refused = json_get(&module->root, "refused");
     if (is_off(value)) return OK;
     for (uint32_t k = 0; refused && refused->type == JSON_ARRAY && k < refused->count; k++) {
         const JsonValue *part = &refused->items[k];
         FAIL_IF(part->type == JSON_STRING && strstr(key, part->string.data), ERR_UNSUPPORTED,
-                "%s: %.200s: this setting isn't supported for %s; remove it only if the model doesn't use it", config_name, key, module->architecture);
+                "%s: %.200s: this setting isn't supported for %s; remove it only if the model doesn't use it",
+                config_name, key, module->architecture);
     }
     return OK;
 }
 
-/* A key nobody here knows, that sounds as if it changed the computation, is an error: ignoring it would train another model.
- * So is one inside of an object that only some settings are read from (rope_scaling). */
+/* A key nobody here knows, that sounds as if it changed the computation, is an error: ignoring it would train another
+ * model. So is one inside of an object that only some settings are read from (rope_scaling). */
 static Status check_unknown_keys(const IrModule *module, const JsonValue *config, const char *config_name)
 {
     const JsonValue *settings = json_get(&module->root, "config"), *ignored = json_get(&module->root, "ignored");

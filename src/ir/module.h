@@ -15,7 +15,8 @@ typedef struct IrModule {
 
 enum { IR_MAX_BYTES = 16 << 20 };
 
-/* Parses and checks version and layout; statements are checked when bound. text (at most IR_MAX_BYTES) must outlive the module. */
+/* Parses and checks version and layout; statements are checked when bound. text (at most IR_MAX_BYTES) must outlive the
+ * module. */
 NODISCARD Status ir_module_parse(Arena *arena, const char *file, const char *text, size_t len, IrModule **out_module);
 
 /* A shipped module by architecture name, or NULL. The shipped ones are compiled into the program from models/ *.json. */
@@ -41,7 +42,7 @@ typedef struct BindOptions {
     DType         dtype;        /* of parameters and activations */
     const OpDef *const *ops;
     int           num_ops;
-    int64_t       max_work;     /* JSON members looked at before the module is refused; 0: IR_MAX_WORK */
+    int64_t             max_work; /* JSON members looked at before the module is refused; 0: IR_MAX_WORK */
 } BindOptions;
 
 /* Much more than any model takes: 100 layers of 128 experts are a tenth of it. */

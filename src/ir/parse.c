@@ -180,9 +180,14 @@ static Status parse_init(Parser *parser, Param *param)
         TRY(parse_double(parser, colon + 1, &number));
     }
     bool takes_number = strcmp(text, "normal") == 0 || strcmp(text, "uniform") == 0;
-    if (!takes_number && strcmp(text, "zeros") != 0 && strcmp(text, "ones") != 0) SYNTAX(parser, "unknown init %s", text);
-    if (takes_number != (colon != NULL)) SYNTAX(parser, "init %s %s", text, takes_number ? "needs a number" : "takes no number");
-    param->init = text[0] == 'z' ? INIT_ZEROS : text[0] == 'o' ? INIT_ONES : text[0] == 'u' ? INIT_UNIFORM : INIT_NORMAL;
+    if (!takes_number && strcmp(text, "zeros") != 0 && strcmp(text, "ones") != 0)
+        SYNTAX(parser, "unknown init %s", text);
+    if (takes_number != (colon != NULL))
+        SYNTAX(parser, "init %s %s", text, takes_number ? "needs a number" : "takes no number");
+    param->init = text[0] == 'z'   ? INIT_ZEROS
+                  : text[0] == 'o' ? INIT_ONES
+                  : text[0] == 'u' ? INIT_UNIFORM
+                                   : INIT_NORMAL;
     param->init_std = (float)number;
     return OK;
 }
@@ -218,7 +223,8 @@ static Status parse_data(Parser *parser, Value *value)
     if (value->kind != VALUE_CONST || value->type.dtype != DT_I64 || !take(parser, '['))
         SYNTAX(parser, "expected data=[integers] of an i64 constant");
     /* Each takes a byte at least: no text makes room for more than it holds. */
-    if (type_numel(&value->type) > parser->end - parser->p) SYNTAX(parser, "expected %lld integers", (long long)type_numel(&value->type));
+    if (type_numel(&value->type) > parser->end - parser->p)
+        SYNTAX(parser, "expected %lld integers", (long long)type_numel(&value->type));
     int64_t *data = arena_array(parser->arena, int64_t, type_numel(&value->type));
     for (int64_t i = 0; i < type_numel(&value->type); i++) TRY(parse_int(parser, &data[i]));
     if (!take(parser, ']')) SYNTAX(parser, "expected ] after %lld integers", (long long)type_numel(&value->type));
@@ -243,7 +249,7 @@ static Status parse_value_tail(Parser *parser, Value *value)
                 parser->views = views;
                 parser->cap_views = bigger;
             }
-            parser->views[parser->num_views++] = (PendingView){ value, base, parser->line };
+            parser->views[parser->num_views++] = (PendingView){value, base, parser->line};
         } else if (take_word(parser, "data") && take(parser, '=')) {
             TRY(parse_data(parser, value));
         } else {
@@ -306,7 +312,8 @@ static Status parse_attrs(Parser *parser, const OpDef *op, char *attrs)
         if (a->type == ATTR_TYPE_FLOAT) TRY(parse_double(parser, text, (double *)(void *)(attrs + a->offset)));
         if (a->type == ATTR_TYPE_BOOL) {
             bool yes = strcmp(text, "true") == 0;
-            if (!yes && strcmp(text, "false") != 0) SYNTAX(parser, "attribute %s: expected true or false, found %s", name, text);
+            if (!yes && strcmp(text, "false") != 0)
+                SYNTAX(parser, "attribute %s: expected true or false, found %s", name, text);
             *(bool *)(attrs + a->offset) = yes;
         }
     }
@@ -400,7 +407,7 @@ static Status parse_node(Parser *parser)
 static Status parse_line(Parser *parser)
 {
     static const char *const kinds[] = { "input", "param", NULL, "grad", "state", "cache", "const" };
-    const char *start = parser->p;
+    const char              *start = parser->p;
     if (take_word(parser, "output") && parser->p < parser->end && *parser->p == ' ') {
         const char *name = word(parser);
         const char *value = name && take(parser, '=') ? word(parser) : NULL;
@@ -432,7 +439,8 @@ static Status connect_views(Parser *parser)
     for (int i = 0; i < parser->num_views; i++) {
         const Value *value = parser->views[i].value;
         parser->line = parser->views[i].line;
-        if (value->base->base || value->base->producer) SYNTAX(parser, "view %s: its base %s must be from outside and no view", value->name, value->base->name);
+        if (value->base->base || value->base->producer)
+            SYNTAX(parser, "view %s: its base %s must be from outside and no view", value->name, value->base->name);
     }
     return OK;
 }

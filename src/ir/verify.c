@@ -66,7 +66,8 @@ static Status verify_node(Verify *v, const Node *node)
         if (v->defined[out->id]) return node_failed(node, "produced twice:", out);
         if (!type_equal(&out->type, &types[k])) return node_failed(node, "type differs from what the op infers:", out);
         Value *alias = out->home ? out->home : node_alias_of(node, k);
-        if (out->home && out->home->producer) return node_failed(node, "a home is memory from outside, unlike", out->home);
+        if (out->home && out->home->producer)
+            return node_failed(node, "a home is memory from outside, unlike", out->home);
         if (alias && type_bytes(&alias->type) != type_bytes(&out->type))
             return node_failed(node, "alias of another size:", alias);
         if (alias) mark_dead(v, alias);
@@ -84,8 +85,10 @@ static Status verify_value(const Graph *graph, const Value *value, int index)
     if (value->base) {
         int64_t room = type_numel(&value->base->type) - type_numel(&value->type);
         FAIL_IF(value->base->base || value->base->producer || value->producer, ERR_INTERNAL,
-                "graph: view %s of %s: both must be from outside, and the base no view", value->name, value->base->name);
-        FAIL_IF(value->base_offset < 0 || value->base_offset > room || value->type.dtype != value->base->type.dtype, ERR_INTERNAL, "graph: view %s leaves its base %s", value->name, value->base->name);
+                "graph: view %s of %s: both must be from outside, and the base no view", value->name,
+                value->base->name);
+        FAIL_IF(value->base_offset < 0 || value->base_offset > room || value->type.dtype != value->base->type.dtype,
+                ERR_INTERNAL, "graph: view %s leaves its base %s", value->name, value->base->name);
     }
     return OK;
 }

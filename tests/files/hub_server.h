@@ -1,5 +1,5 @@
-/* A hub of one repository on loopback that misbehaves as a test asks: two ports, the hub and the host that large files are
- * redirected to. One thread answers one connection after the other. */
+/* A hub of one repository on loopback that misbehaves as a test asks: two ports, the hub and the host that large files
+ * are redirected to. One thread answers one connection after the other. */
 #pragma once
 
 #include <arpa/inet.h>
@@ -17,7 +17,7 @@
 
 #define HUB_COMMIT "0123456789abcdef0123456789abcdef01234567"
 #define HUB_SMALL "{\"model_type\": \"tiny\"}\n"
-#define HUB_SMALL_ETAG "b6ded5f340daa14ef0b286ae424ea6eef34544b1" /* git hash-object */
+#define HUB_SMALL_ETAG "b6ded5f340daa14ef0b286ae424ea6eef34544b1"                         /* git hash-object */
 #define HUB_LARGE_ETAG "e870fec3223bac8f6147b08b31e6e6e4bb9abd783820bcd212b7737af6a02174" /* sha256sum */
 enum { HUB_LARGE_BYTES = 200000, HUB_LOG = 64 };
 
@@ -27,21 +27,21 @@ typedef struct HubServer {
     pthread_t thread;
     char      large[HUB_LARGE_BYTES];
     /* what goes wrong, counted down where it is a number of times */
-    int         cut;          /* the large file's connection closes half way */
-    int         no_range;     /* ranges are ignored */
-    int         corrupt;      /* one byte of the large file differs */
-    int         short_body;   /* fewer bytes than the hub announced, properly framed */
-    int         long_body;    /* more */
-    int         stall;        /* nothing comes after the first half */
-    int         bad_start;    /* a 206 that starts elsewhere */
-    int         unavailable;  /* 503 */
-    int         refuse;       /* every answer of the hub is this code */
+    int         cut;           /* the large file's connection closes half way */
+    int         no_range;      /* ranges are ignored */
+    int         corrupt;       /* one byte of the large file differs */
+    int         short_body;    /* fewer bytes than the hub announced, properly framed */
+    int         long_body;     /* more */
+    int         stall;         /* nothing comes after the first half */
+    int         bad_start;     /* a 206 that starts elsewhere */
+    int         unavailable;   /* 503 */
+    int         refuse;        /* every answer of the hub is this code */
     int         range_refused; /* 416 */
-    const char *error_code;   /* X-Error-Code beside it */
-    const char *listing;      /* instead of the right one */
-    const char *small_etag;   /* instead of the right one */
-    const char *moved_to;     /* path of the small file's HEAD and GET, 307 */
-    bool        loops;        /* redirects to itself for ever */
+    const char *error_code;    /* X-Error-Code beside it */
+    const char *listing;       /* instead of the right one */
+    const char *small_etag;    /* instead of the right one */
+    const char *moved_to;      /* path of the small file's HEAD and GET, 307 */
+    bool        loops;         /* redirects to itself for ever */
     /* what was asked */
     char log[HUB_LOG][256];
     int  num_log;
@@ -49,7 +49,7 @@ typedef struct HubServer {
 
 static int hub_listen(int *out_port)
 {
-    struct sockaddr_in address = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     socklen_t          len = sizeof address;
     int                fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     if (fd < 0 || bind(fd, (struct sockaddr *)&address, sizeof address) != 0 || listen(fd, 16) != 0) return -1;
@@ -71,7 +71,8 @@ static void hub_send(int fd, const void *data, size_t len)
 static void hub_answer(int fd, int code, const char *headers, const void *body, size_t len, bool head)
 {
     char text[1024];
-    snprintf(text, sizeof text, "HTTP/1.1 %d Status\r\nConnection: close\r\nContent-Length: %zu\r\n%s\r\n", code, len, headers);
+    snprintf(text, sizeof text, "HTTP/1.1 %d Status\r\nConnection: close\r\nContent-Length: %zu\r\n%s\r\n", code, len,
+             headers);
     hub_send(fd, text, strlen(text));
     if (!head) hub_send(fd, body, len);
 }
@@ -96,14 +97,16 @@ static void hub_answer_large(HubServer *s, int fd, long long start)
     size_t    len = (size_t)(HUB_LARGE_BYTES - start);
     if (hub_counts_down(&s->short_body)) len -= 100;
     if (hub_counts_down(&s->long_body)) len += 1;
-    snprintf(headers, sizeof headers, "HTTP/1.1 %d OK\r\nConnection: close\r\nContent-Length: %zu\r\nETag: \"cdn\"\r\n", start ? 206 : 200, len);
+    snprintf(headers, sizeof headers, "HTTP/1.1 %d OK\r\nConnection: close\r\nContent-Length: %zu\r\nETag: \"cdn\"\r\n",
+             start ? 206 : 200, len);
     hub_send(fd, headers, strlen(headers));
-    snprintf(headers, sizeof headers, "Content-Range: bytes %lld-%d/%d\r\n\r\n", claimed, HUB_LARGE_BYTES - 1, HUB_LARGE_BYTES);
+    snprintf(headers, sizeof headers, "Content-Range: bytes %lld-%d/%d\r\n\r\n", claimed, HUB_LARGE_BYTES - 1,
+             HUB_LARGE_BYTES);
     hub_send(fd, start ? headers : "\r\n", start ? strlen(headers) : 2);
     bool stall = hub_counts_down(&s->stall);
     if (hub_counts_down(&s->cut) || stall) len /= 2;
     hub_send(fd, body + start, len);
-    struct pollfd closed = { fd, POLLIN, 0 };
+    struct pollfd closed = {fd, POLLIN, 0};
     if (stall) poll(&closed, 1, 5000); /* till the client gives up */
 }
 
@@ -111,14 +114,17 @@ static void hub_answer_file(HubServer *s, int fd, const char *path, bool head)
 {
     char headers[512];
     if (strstr(path, "model.safetensors")) {
-        snprintf(headers, sizeof headers, "Location: http://localhost:%d/%s\r\nX-Repo-Commit: " HUB_COMMIT "\r\nX-Linked-Etag: \"" HUB_LARGE_ETAG
-                 "\"\r\nX-Linked-Size: %d\r\nETag: \"other\"\r\n", s->cdn_port, s->loops && !head ? "loop" : "cdn", HUB_LARGE_BYTES);
+        snprintf(headers, sizeof headers,
+                 "Location: http://localhost:%d/%s\r\nX-Repo-Commit: " HUB_COMMIT "\r\nX-Linked-Etag: \"" HUB_LARGE_ETAG
+                 "\"\r\nX-Linked-Size: %d\r\nETag: \"other\"\r\n",
+                 s->cdn_port, s->loops && !head ? "loop" : "cdn", HUB_LARGE_BYTES);
         hub_answer(fd, 302, headers, "moved", 5, head);
     } else if (strstr(path, "config.json") && s->moved_to && !strstr(path, s->moved_to)) {
         snprintf(headers, sizeof headers, "Location: %s\r\n", s->moved_to);
         hub_answer(fd, 307, headers, "", 0, head);
     } else if (strstr(path, "config.json")) {
-        snprintf(headers, sizeof headers, "X-Repo-Commit: " HUB_COMMIT "\r\nETag: %s\r\n", s->small_etag ? s->small_etag : "W/\"" HUB_SMALL_ETAG "\"");
+        snprintf(headers, sizeof headers, "X-Repo-Commit: " HUB_COMMIT "\r\nETag: %s\r\n",
+                 s->small_etag ? s->small_etag : "W/\"" HUB_SMALL_ETAG "\"");
         hub_answer(fd, 200, headers, HUB_SMALL, strlen(HUB_SMALL), head);
     } else if (strstr(path, "empty.json")) {
         hub_answer(fd, 200, "ETag: \"e69de29bb2d1d6434b8b29ae775ad8c2e48c5391\"\r\n", "", 0, head);
@@ -141,22 +147,28 @@ static void hub_serve(HubServer *s, int fd, bool cdn)
     long long   start = range ? atoll(range + 15) : 0;
     bool        head = strcmp(method, "HEAD") == 0;
     if (s->num_log < HUB_LOG)
-        snprintf(s->log[s->num_log++], sizeof s->log[0], "%s %s%s from %lld token %.*s", method, cdn ? "cdn" : "", path, start,
-                 token ? (int)strcspn(token + 17, "\r") : 4, token ? token + 17 : "none");
-    if (s->error_code) snprintf(headers, sizeof headers, "X-Error-Code: %s\r\nX-Error-Message: it says why\r\n", s->error_code);
-    if (cdn && strcmp(path, "/loop") == 0) hub_answer(fd, 302, "Location: /loop\r\n", "", 0, head);
-    else if (cdn) hub_answer_large(s, fd, start);
-    else if (hub_counts_down(&s->unavailable)) hub_answer(fd, 503, "Retry-After: 0\r\n", "busy", 4, head);
-    else if (s->refuse) hub_answer(fd, s->refuse, headers, "<html>no</html>", 15, head);
+        snprintf(s->log[s->num_log++], sizeof s->log[0], "%s %s%s from %lld token %.*s", method, cdn ? "cdn" : "", path,
+                 start, token ? (int)strcspn(token + 17, "\r") : 4, token ? token + 17 : "none");
+    if (s->error_code)
+        snprintf(headers, sizeof headers, "X-Error-Code: %s\r\nX-Error-Message: it says why\r\n", s->error_code);
+    if (cdn && strcmp(path, "/loop") == 0)
+        hub_answer(fd, 302, "Location: /loop\r\n", "", 0, head);
+    else if (cdn)
+        hub_answer_large(s, fd, start);
+    else if (hub_counts_down(&s->unavailable))
+        hub_answer(fd, 503, "Retry-After: 0\r\n", "busy", 4, head);
+    else if (s->refuse)
+        hub_answer(fd, s->refuse, headers, "<html>no</html>", 15, head);
     else if (strstr(path, "/api/"))
         hub_answer(fd, 200, "", s->listing, strlen(s->listing), head);
-    else hub_answer_file(s, fd, path, head);
+    else
+        hub_answer_file(s, fd, path, head);
 }
 
 static void *hub_loop(void *context)
 {
     HubServer    *s = context;
-    struct pollfd fds[] = { { s->hub, POLLIN, 0 }, { s->cdn, POLLIN, 0 }, { s->stop[0], POLLIN, 0 } };
+    struct pollfd fds[] = {{s->hub, POLLIN, 0}, {s->cdn, POLLIN, 0}, {s->stop[0], POLLIN, 0}};
     while (poll(fds, 3, -1) > 0 && !fds[2].revents) {
         for (int i = 0; i < 2; i++) {
             int fd = fds[i].revents ? accept(fds[i].fd, NULL, NULL) : -1;
@@ -172,7 +184,8 @@ static bool hub_start(HubServer *s)
 {
     memset(s, 0, sizeof *s);
     for (int i = 0; i < HUB_LARGE_BYTES; i++) s->large[i] = (char)(i * 7 + i / 251);
-    s->listing = "{\"sha\": \"" HUB_COMMIT "\", \"siblings\": [{\"rfilename\": \"config.json\"}, {\"rfilename\": \"model.safetensors\"}, "
+    s->listing = "{\"sha\": \"" HUB_COMMIT
+                 "\", \"siblings\": [{\"rfilename\": \"config.json\"}, {\"rfilename\": \"model.safetensors\"}, "
                  "{\"rfilename\": \"README.md\"}, {\"rfilename\": \"sub/dir/empty.json\"}]}";
     s->hub = hub_listen(&s->hub_port);
     s->cdn = hub_listen(&s->cdn_port);

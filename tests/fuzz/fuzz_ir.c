@@ -1,5 +1,5 @@
-/* A module, a NUL, a config.json: any bytes are bound or refused, in bounded time and memory. A graph that comes of them
- * holds, and its text parses to the same text. */
+/* A module, a NUL, a config.json: any bytes are bound or refused, in bounded time and memory. A graph that comes of
+ * them holds, and its text parses to the same text. */
 #include "ir/module.h"
 #include "ops/ops.h"
 
@@ -11,7 +11,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static void check_graph(Arena *arena, const Graph *graph)
 {
-    StrBuf first = { 0 }, second = { 0 };
+    StrBuf first = {0}, second = {0};
     Graph *again;
     if (graph_verify(graph) != OK) {
         fprintf(stderr, "%s\n", status_message());
@@ -35,13 +35,20 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     size_t            len = nul ? (size_t)(nul - data) : size;
     const char       *text = nul ? (const char *)nul + 1 : default_config;
     size_t            text_len = nul ? size - len - 1 : strlen(default_config);
-    Arena             arena = { 0 };
+    Arena             arena = {0};
     IrModule         *module;
     JsonValue         config;
     Graph            *graph;
-    BindOptions       options = { .graph_name = "fuzz", .batch = 2, .seq = 8, .max_len = 16, .dtype = DT_F32, .ops = op_table, .num_ops = OP_COUNT,
-                                  .max_work = 4096 };
-    if (ir_module_parse(&arena, "fuzz", (const char *)data, len, &module) == OK && json_parse(&arena, "config", text, text_len, &config) == OK &&
+    BindOptions       options = {.graph_name = "fuzz",
+                                 .batch = 2,
+                                 .seq = 8,
+                                 .max_len = 16,
+                                 .dtype = DT_F32,
+                                 .ops = op_table,
+                                 .num_ops = OP_COUNT,
+                                 .max_work = 4096};
+    if (ir_module_parse(&arena, "fuzz", (const char *)data, len, &module) == OK &&
+        json_parse(&arena, "config", text, text_len, &config) == OK &&
         ir_module_bind(&arena, module, &config, "config", &options, &graph) == OK)
         check_graph(&arena, graph);
     arena_deinit(&arena);

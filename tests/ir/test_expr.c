@@ -18,17 +18,45 @@ static void values(void)
         const char *text;
         double      value;
     } cases[] = {
-        { "1", 1 }, { " 2.5e2 ", 250 }, { ".5", 0.5 }, { "H", 8 }, { "H * D_2", 128 }, { "1 + 2 * 3", 7 }, { "(1 + 2) * 3", 9 }, { "10 - 4 - 3", 3 },
-        { "2 * 7 % 4", 2 }, { "7 / 2", 3.5 }, { "-3 + 5", 2 }, { "--3", 3 }, { "!0", 1 }, { "!H", 0 }, { "!!H", 1 }, { "1 < 2", 1 }, { "2 <= 2", 1 },
-        { "3 > 3", 0 }, { "3 >= 3", 1 }, { "1 == 1", 1 }, { "1 != 1", 0 }, { "1 < 2 == 1", 1 }, { "0 || 2", 1 }, { "0 && 2", 0 }, { "1 || 0 && 0", 1 },
-        { "1 + 1 == 2 && 3 > 2", 1 }, { "H ? 1 : 2", 1 }, { "0 ? 1 : 0 ? 2 : 3", 3 }, { "1 ? 0 ? 4 : 5 : 6", 5 }, { "H == 8 ? H / 2 : 0", 4 },
-        { "1 / 0 > 1e300", 1 }, { "((((1))))", 1 },
+        {"1", 1},
+        {" 2.5e2 ", 250},
+        {".5", 0.5},
+        {"H", 8},
+        {"H * D_2", 128},
+        {"1 + 2 * 3", 7},
+        {"(1 + 2) * 3", 9},
+        {"10 - 4 - 3", 3},
+        {"2 * 7 % 4", 2},
+        {"7 / 2", 3.5},
+        {"-3 + 5", 2},
+        {"--3", 3},
+        {"!0", 1},
+        {"!H", 0},
+        {"!!H", 1},
+        {"1 < 2", 1},
+        {"2 <= 2", 1},
+        {"3 > 3", 0},
+        {"3 >= 3", 1},
+        {"1 == 1", 1},
+        {"1 != 1", 0},
+        {"1 < 2 == 1", 1},
+        {"0 || 2", 1},
+        {"0 && 2", 0},
+        {"1 || 0 && 0", 1},
+        {"1 + 1 == 2 && 3 > 2", 1},
+        {"H ? 1 : 2", 1},
+        {"0 ? 1 : 0 ? 2 : 3", 3},
+        {"1 ? 0 ? 4 : 5 : 6", 5},
+        {"H == 8 ? H / 2 : 0", 4},
+        {"1 / 0 > 1e300", 1},
+        {"((((1))))", 1},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         double value = -77;
         Status status = expr_eval(cases[i].text, lookup, "H=8 D_2=16", &value);
         if (status != OK || value != cases[i].value)
-            test_fail(__FILE__, __LINE__, "%s gives %g (%s), expected %g", cases[i].text, value, status == OK ? "" : status_message(), cases[i].value);
+            test_fail(__FILE__, __LINE__, "%s gives %g (%s), expected %g", cases[i].text, value,
+                      status == OK ? "" : status_message(), cases[i].value);
     }
 }
 
@@ -37,26 +65,39 @@ static void errors_quote_what_they_mean(void)
     static const struct {
         const char *text, *message;
     } cases[] = {
-        { "", "expected a number, name or ( at \"\"" }, { "1 +", "expected a number, name or ( at \"\"" }, { "(1", "expected ) at \"\"" },
-        { "1 2", "expression \"1 2\": unexpected \"2\"" }, { "1)", "unexpected \")\"" }, { "H ? 1", "expected : at \"\"" }, { "K", "unknown symbol K" },
-        { "H & 1", "unexpected \"& 1\"" }, { "1 = 1", "unexpected \"= 1\"" }, { ". ", "bad number at \". \"" }, { "a\tb", "unknown symbol a" },
-        { "\xff", "expected a number, name or (" }, { "1 ? : 2", "expected a number, name or (" }, { "*", "expected a number, name or (" },
+        {"", "expected a number, name or ( at \"\""},
+        {"1 +", "expected a number, name or ( at \"\""},
+        {"(1", "expected ) at \"\""},
+        {"1 2", "expression \"1 2\": unexpected \"2\""},
+        {"1)", "unexpected \")\""},
+        {"H ? 1", "expected : at \"\""},
+        {"K", "unknown symbol K"},
+        {"H & 1", "unexpected \"& 1\""},
+        {"1 = 1", "unexpected \"= 1\""},
+        {". ", "bad number at \". \""},
+        {"a\tb", "unknown symbol a"},
+        {"\xff", "expected a number, name or ("},
+        {"1 ? : 2", "expected a number, name or ("},
+        {"*", "expected a number, name or ("},
     };
     double value;
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) EXPECT_FAILS(expr_eval(cases[i].text, lookup, "H=8", &value), ERR_INVALID, cases[i].message);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        EXPECT_FAILS(expr_eval(cases[i].text, lookup, "H=8", &value), ERR_INVALID, cases[i].message);
 }
 
 static void depth_and_length_are_bounded(void)
 {
-    static const char *const openings[] = { "(", "-", "!", "1?", "1?1:" };
+    static const char *const openings[] = {"(", "-", "!", "1?", "1?1:"};
     char                     text[6000];
     double                   value;
     for (int i = 0; i < 5; i++) {
         size_t n = strlen(openings[i]);
         for (size_t at = 0; at < 1000; at++) memcpy(text + n * at, openings[i], n);
         strcpy(text + n * 1000, "1");
-        if (strlen(text) <= 4096) EXPECT_FAILS(expr_eval(text, lookup, "", &value), ERR_INVALID, "is nested too deeply");
-        else EXPECT_FAILS(expr_eval(text, lookup, "", &value), ERR_INVALID, "is longer than 4096 bytes");
+        if (strlen(text) <= 4096)
+            EXPECT_FAILS(expr_eval(text, lookup, "", &value), ERR_INVALID, "is nested too deeply");
+        else
+            EXPECT_FAILS(expr_eval(text, lookup, "", &value), ERR_INVALID, "is longer than 4096 bytes");
     }
     for (size_t at = 0; at < 4094; at += 2) memcpy(text + at, "1+", 2);
     strcpy(text + 4094, "1");

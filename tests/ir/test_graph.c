@@ -17,7 +17,7 @@ static Value *outside(Graph *graph, ValueKind kind, const char *name, int64_t le
 static Node *apply(Graph *graph, const OpDef *op, const char *name, Value *a, Value *b)
 {
     Node  *node = NULL;
-    Value *in[] = { a, b };
+    Value *in[] = {a, b};
     EXPECT_OK(graph_add_node(graph, op, NULL, name, in, op->num_in < 2 ? op->num_in : 2, ~0u, &node));
     return node;
 }
@@ -32,7 +32,7 @@ static void done(void)
 static void types(void)
 {
     char       buf[64];
-    TensorType type = type_make(DT_BF16, 3, (int64_t)2, (int64_t)3, (int64_t)5), none = { 0 };
+    TensorType type = type_make(DT_BF16, 3, (int64_t)2, (int64_t)3, (int64_t)5), none = {0};
     EXPECT_INT(type_numel(&type), 30);
     EXPECT_INT(type_bytes(&type), 60);
     EXPECT_INT(type_rows(&type), 6);
@@ -79,11 +79,13 @@ static void missing_inputs_and_bad_types_are_named(void)
 {
     Graph *graph = new_graph();
     Value *x = outside(graph, VALUE_INPUT, "x", 4), *y = outside(graph, VALUE_INPUT, "y", 5);
-    Value *in[] = { x, y }, *half[] = { x };
+    Value *in[] = {x, y}, *half[] = {x};
     graph->source = "model.py:7";
-    EXPECT_FAILS(graph_add_node(graph, &op_add, NULL, "z", in, 2, ~0u, NULL), ERR_INVALID, "model.py:7: z = add(x: f32[4], y: f32[5]): a and b differ");
-    EXPECT_FAILS(graph_add_node(graph, &op_add, NULL, "z", half, 1, ~0u, NULL), ERR_INVALID, "z = add(x: f32[4], _): input 1 of add is missing; it is a + b");
-    SourceAttrs empty = { .len = 0 };
+    EXPECT_FAILS(graph_add_node(graph, &op_add, NULL, "z", in, 2, ~0u, NULL), ERR_INVALID,
+                 "model.py:7: z = add(x: f32[4], y: f32[5]): a and b differ");
+    EXPECT_FAILS(graph_add_node(graph, &op_add, NULL, "z", half, 1, ~0u, NULL), ERR_INVALID,
+                 "z = add(x: f32[4], _): input 1 of add is missing; it is a + b");
+    SourceAttrs empty = {.len = 0};
     EXPECT_FAILS(graph_add_node(graph, &op_source, &empty, "z", NULL, 0, ~0u, NULL), ERR_INVALID, "a dim would be 0");
     EXPECT_INT(graph->num_nodes, 0);
     EXPECT_OK(graph_verify(graph));
@@ -153,7 +155,7 @@ typedef struct Sample {
 
 static Sample sample(void)
 {
-    Sample s = { .graph = new_graph() };
+    Sample s = {.graph = new_graph()};
     s.x = outside(s.graph, VALUE_INPUT, "x", 4);
     s.state = outside(s.graph, VALUE_STATE, "state", 4);
     s.a = apply(s.graph, &op_add, "a", s.x, s.x);
@@ -167,7 +169,8 @@ static void reads_of_old_versions_are_refused(void)
 {
     Sample s = sample();
     apply(s.graph, &op_add, "late", s.state, s.x);
-    EXPECT_FAILS(graph_verify(s.graph), ERR_INTERNAL, "read of memory that a later version took over: state: late: f32[4] = add(state, x)");
+    EXPECT_FAILS(graph_verify(s.graph), ERR_INTERNAL,
+                 "read of memory that a later version took over: state: late: f32[4] = add(state, x)");
     s = sample();
     apply(s.graph, &op_add, "fine", s.newer->out[0], s.x);
     EXPECT_OK(graph_verify(s.graph));
@@ -255,10 +258,9 @@ static void views_stay_in_their_base(void)
         DType       dtype;
         const char *message;
     } cases[] = {
-        { 0, 12, DT_F32, NULL },        { 8, 4, DT_F32, NULL },
-        { 9, 4, DT_F32, "leaves" },     { -1, 4, DT_F32, "leaves" },
-        { 0, 13, DT_F32, "leaves" },    { INT64_MAX, 4, DT_F32, "leaves" },
-        { 0, 4, DT_BF16, "leaves" },
+        {0, 12, DT_F32, NULL},     {8, 4, DT_F32, NULL},      {9, 4, DT_F32, "leaves"},
+        {-1, 4, DT_F32, "leaves"}, {0, 13, DT_F32, "leaves"}, {INT64_MAX, 4, DT_F32, "leaves"},
+        {0, 4, DT_BF16, "leaves"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         Graph     *graph = new_graph();
@@ -267,14 +269,17 @@ static void views_stay_in_their_base(void)
         Value     *view = graph_add_value(graph, VALUE_PARAM, "view", &type);
         view->base = base;
         view->base_offset = cases[i].offset;
-        if (cases[i].message) EXPECT_FAILS(graph_verify(graph), ERR_INTERNAL, cases[i].message);
-        else EXPECT_OK(graph_verify(graph));
+        if (cases[i].message)
+            EXPECT_FAILS(graph_verify(graph), ERR_INTERNAL, cases[i].message);
+        else
+            EXPECT_OK(graph_verify(graph));
     }
     Graph *graph = new_graph();
     Value *a = outside(graph, VALUE_PARAM, "a", 4), *b = outside(graph, VALUE_PARAM, "b", 4);
     a->base = b;
     b->base = a;
-    EXPECT_FAILS(graph_verify(graph), ERR_INTERNAL, "graph: view a of b: both must be from outside, and the base no view");
+    EXPECT_FAILS(graph_verify(graph), ERR_INTERNAL,
+                 "graph: view a of b: both must be from outside, and the base no view");
     done();
 }
 
@@ -284,7 +289,8 @@ static const char every_feature[] =
     "graph \"every \\\"feature\\\"\"\n"
     "input tokens: i32[2,4]\n"
     "param packed: f32[12] layer=0\n"
-    "param a.weight: f32[8] layer=0 base=packed@0 {trained decay linear init=normal:0.25 module=\"m.a\" hf=whole \"m.a.weight\"}\n"
+    "param a.weight: f32[8] layer=0 base=packed@0 {trained decay linear init=normal:0.25 module=\"m.a\" hf=whole "
+    "\"m.a.weight\"}\n"
     "param b.weight: f32[4] layer=0 base=packed@8 {trained linear init=uniform:0.5 hf=slice:4:4:8 \"b\\\\c\"}\n"
     "param c.weight: bf16[4] {adapter init=ones hf=concat \"x\" \"y z\"}\n"
     "param d.weight: f32[2,2] {head init=zeros hf=transpose \"d\"}\n"
@@ -308,22 +314,27 @@ static const char every_feature[] =
 static void printing_what_was_parsed_is_the_same_text(void)
 {
     Graph *graph;
-    StrBuf text = { 0 };
+    StrBuf text = {0};
     EXPECT_OK(graph_parse(&arena, "f", every_feature, strlen(every_feature), fake_ops, NUM_FAKE_OPS, &graph));
     EXPECT_OK(graph_verify(graph));
     graph_print(graph, &text);
     EXPECT_STR(strbuf_cstr(&text), every_feature);
-    const Param *a = graph_find(graph, "a.weight")->param, *b = graph_find(graph, "b.weight")->param, *c = graph_find(graph, "c.weight")->param;
-    EXPECT(a->trained && a->decay && a->is_linear && !a->is_head && !a->is_adapter && a->init == INIT_NORMAL && a->layer == 0);
+    const Param *a = graph_find(graph, "a.weight")->param, *b = graph_find(graph, "b.weight")->param,
+                *c = graph_find(graph, "c.weight")->param;
+    EXPECT(a->trained && a->decay && a->is_linear && !a->is_head && !a->is_adapter && a->init == INIT_NORMAL &&
+           a->layer == 0);
     EXPECT_STR(a->module, "m.a");
-    EXPECT(b->hf.kind == HF_SLICE && b->hf.begin == 4 && b->hf.rows == 4 && b->hf.total_rows == 8 && b->init == INIT_UNIFORM);
+    EXPECT(b->hf.kind == HF_SLICE && b->hf.begin == 4 && b->hf.rows == 4 && b->hf.total_rows == 8 &&
+           b->init == INIT_UNIFORM);
     EXPECT_STR(b->hf.names[0], "b\\c");
     EXPECT(c->hf.kind == HF_CONCAT && c->hf.num_names == 2 && c->is_adapter && c->layer == -1);
     EXPECT_INT(graph->num_params, 5);
-    EXPECT(graph_find(graph, "b.weight")->base == graph_find(graph, "packed") && graph_find(graph, "b.weight")->base_offset == 8);
+    EXPECT(graph_find(graph, "b.weight")->base == graph_find(graph, "packed") &&
+           graph_find(graph, "b.weight")->base_offset == 8);
     EXPECT_INT(((const int64_t *)graph_find(graph, "segments")->const_data)[2], INT64_MAX);
     const Node *source = graph_find(graph, "s")->producer, *split = graph_find(graph, "x")->producer;
-    EXPECT(source->stream == 2 && source->part == PART_NORM && source->layer == 0 && ((const SourceAttrs *)source->attrs)->flip);
+    EXPECT(source->stream == 2 && source->part == PART_NORM && source->layer == 0 &&
+           ((const SourceAttrs *)source->attrs)->flip);
     EXPECT_STR(source->source, "a \"b\".py:3");
     EXPECT(split->flags == (NODE_BACKWARD | NODE_CLONE) && !split->out[1] && graph_find(graph, "x.2")->layer == 3);
     EXPECT(graph_find(graph, "g.1")->kind == VALUE_GRAD && graph_find(graph, "h")->kind == VALUE_STATE);
@@ -333,9 +344,10 @@ static void printing_what_was_parsed_is_the_same_text(void)
 
 static void blanks_and_comments_say_nothing(void)
 {
-    static const char text[] = "# first\n\n   graph g  \n  input   x :  f32[ 4 ]  \n#\nx2: f32[4]=add( x,x )\n\noutput y=x2";
-    Graph            *graph;
-    StrBuf            out = { 0 };
+    static const char text[] =
+        "# first\n\n   graph g  \n  input   x :  f32[ 4 ]  \n#\nx2: f32[4]=add( x,x )\n\noutput y=x2";
+    Graph *graph;
+    StrBuf out = {0};
     EXPECT_OK(graph_parse(&arena, "f", text, strlen(text), fake_ops, NUM_FAKE_OPS, &graph));
     graph_print(graph, &out);
     EXPECT_STR(strbuf_cstr(&out), "graph \"g\"\ninput x: f32[4]\nx2: f32[4] = add(x, x)\noutput y = x2\n");
@@ -349,86 +361,87 @@ static void syntax_errors_say_where(void)
     static const struct {
         const char *line, *message;
     } cases[] = {
-        { "input x: f32[4]", "f:3: second value named x" },
-        { "input y f32[4]", "f:3: expected NAME: type" },
-        { "input y:: f32[4]", "f:3: \"y:\" isn't fit for a name" },
-        { "input \"a b\": f32[4]", "f:3: \"a b\" isn't fit for a name" },
-        { "input _: f32[4]", "f:3: \"_\" isn't fit for a name" },
-        { "input y: f33[4]", "f:3: expected a dtype, found f33" },
-        { "input y: [4]", "f:3: expected a dtype, found nothing" },
-        { "input y: f32", "f:3: expected [ after the dtype" },
-        { "input y: f32[]", "f:3: a tensor has at least one dim" },
-        { "input y: f32[1,1,1,1,1]", "f:3: at most 4 dims" },
-        { "input y: f32[0]", "f:3: a dim would be 0" },
-        { "input y: f32[-4]", "f:3: a dim would be -4" },
-        { "input y: f32[4", "f:3: expected an integer, found nothing" },
-        { "input y: f32[99999999999999999999]", "f:3: 99999999999999999999 doesn't fit into 64 bits" },
-        { "input y: f32[4294967296,4294967296]", "f:3: a tensor of " },
-        { "input y: f32[4] colour=red", "f:3: unknown property of value y" },
-        { "input y: f32[4] layer=-1", "f:3: layer -1; expected 0 to 1048576" },
-        { "input y: f32[4] layer=x", "f:3: expected an integer, found x" },
-        { "input y: f32[4] base=x", "f:3: expected base=NAME@offset" },
-        { "input y: f32[4] base=z@0", "f:3: view y of unknown z" },
-        { "input y: f32[4] base=y@0", "f:3: view y: its base y must be from outside and no view" },
-        { "y: f32[4] = add(x, x)\ninput z: f32[2] base=y@0", "f:4: view z: its base y must be from outside" },
-        { "input y: i64[1] data=[1]", "f:3: expected data=[integers] of an i64 constant" },
-        { "const y: f32[1] data=[1]", "f:3: expected data=[integers] of an i64 constant" },
-        { "const y: i64[2] data=[1]", "f:3: expected an integer" },
-        { "const y: i64[2] data=[1,2,3]", "f:3: expected ] after 2 integers" },
-        { "const y: i64[99999999] data=[1]", "f:3: expected 99999999 integers" },
-        { "param y: f32[4] {", "f:3: expected }" },
-        { "param y: f32[4] {shiny}", "f:3: unknown property of a parameter" },
-        { "param y: f32[4] {init=}", "f:3: expected a kind after init=" },
-        { "param y: f32[4] {init=odd}", "f:3: unknown init odd" },
-        { "param y: f32[4] {init=normal}", "f:3: init normal needs a number" },
-        { "param y: f32[4] {init=zeros:1}", "f:3: init zeros takes no number" },
-        { "param y: f32[4] {init=normal:x}", "f:3: expected a number, found x" },
-        { "param y: f32[4] {hf=}", "f:3: expected a kind after hf=" },
-        { "param y: f32[4] {hf=odd \"a\"}", "f:3: unknown hf kind odd" },
-        { "param y: f32[4] {hf=slice:1:2 \"a\"}", "f:3: expected slice:begin:rows:total" },
-        { "param y: f32[4] {init=ones} layer=0", "f:3: unexpected text after }" },
-        { "param y: f32[4] nothing {init=ones}", "f:3: unknown property of value y" },
-        { "output y = z", "f:3: output y: unknown value z" },
-        { "output y z", "f:3: expected output NAME = VALUE" },
-        { "output \"a,b\" = x", "f:3: \"a,b\" isn't fit for a name" },
-        { "output y = x\noutput y = x", "f:4: second value named y" },
-        { "output y = x z", "f:3: unexpected text at the end of the line" },
-        { "y: f32[4]", "f:3: expected NAME: type, ... = op(...)" },
-        { "y = add(x, x)", "f:3: expected : after y" },
-        { "( = add(x, x)", "f:3: expected an output's name" },
-        { "x: f32[4] = add(x, x)", "f:3: second value named x" },
-        { "y: f32[4], y: f32[4] = split(x, _, x)", "f:3: second value named y" },
-        { "y: f32[4] home=z = add(x, x)", "f:3: unknown home z" },
-        { "y: f32[4] = multiply(x, x)", "f:3: unknown op multiply" },
-        { "y: f32[4] = add x", "f:3: unknown op add" },
-        { "a: f32[4], b: f32[4] = add(x, x)", "f:3: add has 1 outputs" },
-        { "_, _, _, _, _, _, _ = add(x, x)", "f:3: expected NAME: type" },
-        { "y: f32[4] = add(x, z)", "f:3: unknown value z" },
-        { "y: f32[4] = add(x, x, x)", "f:3: add takes at most 2 inputs" },
-        { "y: f32[4] = add(x, x", "f:3: add takes at most 2 inputs" },
-        { "y: f32[4] = add(x, _)", "f:3: y = add(x: f32[4], _): input 1 of add is missing" },
-        { "y: f32[4] = add(x, x) {eps=1}", "f:3: add has no attribute eps" },
-        { "y: f32[4] = source() {len}", "f:3: expected attribute=value" },
-        { "y: f32[4] = source() {len=}", "f:3: attribute len has no value" },
-        { "y: f32[4] = source() {len=4.5}", "f:3: attribute len: expected an integer, found 4.5" },
-        { "y: f32[4] = source() {len=99999999999999999999}", "f:3: attribute len: expected an integer" },
-        { "y: f32[4] = source() {len=-4}", "f:3: y = source(): a dim would be -4" },
-        { "y: f32[4] = source() {scale=big}", "f:3: expected a number, found big" },
-        { "y: f32[4] = source() {flip=maybe}", "f:3: attribute flip: expected true or false, found maybe" },
-        { "y: f32[4] = source() {flip=true", "f:3: expected attribute=value" },
-        { "y: f32[4] = add(x, x) part=odd", "f:3: unknown part odd" },
-        { "y: f32[4] = add(x, x) stream=64", "f:3: stream 64; expected 0 to 63" },
-        { "y: f32[4] = add(x, x) shiny", "f:3: unknown property of a node" },
-        { "y: f32[4] = add(x, x) source=\"open", NULL },
+        {"input x: f32[4]", "f:3: second value named x"},
+        {"input y f32[4]", "f:3: expected NAME: type"},
+        {"input y:: f32[4]", "f:3: \"y:\" isn't fit for a name"},
+        {"input \"a b\": f32[4]", "f:3: \"a b\" isn't fit for a name"},
+        {"input _: f32[4]", "f:3: \"_\" isn't fit for a name"},
+        {"input y: f33[4]", "f:3: expected a dtype, found f33"},
+        {"input y: [4]", "f:3: expected a dtype, found nothing"},
+        {"input y: f32", "f:3: expected [ after the dtype"},
+        {"input y: f32[]", "f:3: a tensor has at least one dim"},
+        {"input y: f32[1,1,1,1,1]", "f:3: at most 4 dims"},
+        {"input y: f32[0]", "f:3: a dim would be 0"},
+        {"input y: f32[-4]", "f:3: a dim would be -4"},
+        {"input y: f32[4", "f:3: expected an integer, found nothing"},
+        {"input y: f32[99999999999999999999]", "f:3: 99999999999999999999 doesn't fit into 64 bits"},
+        {"input y: f32[4294967296,4294967296]", "f:3: a tensor of "},
+        {"input y: f32[4] colour=red", "f:3: unknown property of value y"},
+        {"input y: f32[4] layer=-1", "f:3: layer -1; expected 0 to 1048576"},
+        {"input y: f32[4] layer=x", "f:3: expected an integer, found x"},
+        {"input y: f32[4] base=x", "f:3: expected base=NAME@offset"},
+        {"input y: f32[4] base=z@0", "f:3: view y of unknown z"},
+        {"input y: f32[4] base=y@0", "f:3: view y: its base y must be from outside and no view"},
+        {"y: f32[4] = add(x, x)\ninput z: f32[2] base=y@0", "f:4: view z: its base y must be from outside"},
+        {"input y: i64[1] data=[1]", "f:3: expected data=[integers] of an i64 constant"},
+        {"const y: f32[1] data=[1]", "f:3: expected data=[integers] of an i64 constant"},
+        {"const y: i64[2] data=[1]", "f:3: expected an integer"},
+        {"const y: i64[2] data=[1,2,3]", "f:3: expected ] after 2 integers"},
+        {"const y: i64[99999999] data=[1]", "f:3: expected 99999999 integers"},
+        {"param y: f32[4] {", "f:3: expected }"},
+        {"param y: f32[4] {shiny}", "f:3: unknown property of a parameter"},
+        {"param y: f32[4] {init=}", "f:3: expected a kind after init="},
+        {"param y: f32[4] {init=odd}", "f:3: unknown init odd"},
+        {"param y: f32[4] {init=normal}", "f:3: init normal needs a number"},
+        {"param y: f32[4] {init=zeros:1}", "f:3: init zeros takes no number"},
+        {"param y: f32[4] {init=normal:x}", "f:3: expected a number, found x"},
+        {"param y: f32[4] {hf=}", "f:3: expected a kind after hf="},
+        {"param y: f32[4] {hf=odd \"a\"}", "f:3: unknown hf kind odd"},
+        {"param y: f32[4] {hf=slice:1:2 \"a\"}", "f:3: expected slice:begin:rows:total"},
+        {"param y: f32[4] {init=ones} layer=0", "f:3: unexpected text after }"},
+        {"param y: f32[4] nothing {init=ones}", "f:3: unknown property of value y"},
+        {"output y = z", "f:3: output y: unknown value z"},
+        {"output y z", "f:3: expected output NAME = VALUE"},
+        {"output \"a,b\" = x", "f:3: \"a,b\" isn't fit for a name"},
+        {"output y = x\noutput y = x", "f:4: second value named y"},
+        {"output y = x z", "f:3: unexpected text at the end of the line"},
+        {"y: f32[4]", "f:3: expected NAME: type, ... = op(...)"},
+        {"y = add(x, x)", "f:3: expected : after y"},
+        {"( = add(x, x)", "f:3: expected an output's name"},
+        {"x: f32[4] = add(x, x)", "f:3: second value named x"},
+        {"y: f32[4], y: f32[4] = split(x, _, x)", "f:3: second value named y"},
+        {"y: f32[4] home=z = add(x, x)", "f:3: unknown home z"},
+        {"y: f32[4] = multiply(x, x)", "f:3: unknown op multiply"},
+        {"y: f32[4] = add x", "f:3: unknown op add"},
+        {"a: f32[4], b: f32[4] = add(x, x)", "f:3: add has 1 outputs"},
+        {"_, _, _, _, _, _, _ = add(x, x)", "f:3: expected NAME: type"},
+        {"y: f32[4] = add(x, z)", "f:3: unknown value z"},
+        {"y: f32[4] = add(x, x, x)", "f:3: add takes at most 2 inputs"},
+        {"y: f32[4] = add(x, x", "f:3: add takes at most 2 inputs"},
+        {"y: f32[4] = add(x, _)", "f:3: y = add(x: f32[4], _): input 1 of add is missing"},
+        {"y: f32[4] = add(x, x) {eps=1}", "f:3: add has no attribute eps"},
+        {"y: f32[4] = source() {len}", "f:3: expected attribute=value"},
+        {"y: f32[4] = source() {len=}", "f:3: attribute len has no value"},
+        {"y: f32[4] = source() {len=4.5}", "f:3: attribute len: expected an integer, found 4.5"},
+        {"y: f32[4] = source() {len=99999999999999999999}", "f:3: attribute len: expected an integer"},
+        {"y: f32[4] = source() {len=-4}", "f:3: y = source(): a dim would be -4"},
+        {"y: f32[4] = source() {scale=big}", "f:3: expected a number, found big"},
+        {"y: f32[4] = source() {flip=maybe}", "f:3: attribute flip: expected true or false, found maybe"},
+        {"y: f32[4] = source() {flip=true", "f:3: expected attribute=value"},
+        {"y: f32[4] = add(x, x) part=odd", "f:3: unknown part odd"},
+        {"y: f32[4] = add(x, x) stream=64", "f:3: stream 64; expected 0 to 63"},
+        {"y: f32[4] = add(x, x) shiny", "f:3: unknown property of a node"},
+        {"y: f32[4] = add(x, x) source=\"open", NULL},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char   text[512];
         Graph *graph;
         snprintf(text, sizeof text, "graph g\ninput x: f32[4]\n%s\n", cases[i].line);
-        Status status = graph_parse(&arena, "f", text, strlen(text), fake_ops, NUM_FAKE_OPS, &graph);
+        Status      status = graph_parse(&arena, "f", text, strlen(text), fake_ops, NUM_FAKE_OPS, &graph);
         const char *want = cases[i].message;
         if (want ? status != ERR_INVALID || strncmp(status_message(), want, strlen(want)) != 0 : status != OK)
-            test_fail(__FILE__, __LINE__, "%s\n  gives \"%s\"\n  expected \"%s\"", cases[i].line, status == OK ? "OK" : status_message(), want ? want : "OK");
+            test_fail(__FILE__, __LINE__, "%s\n  gives \"%s\"\n  expected \"%s\"", cases[i].line,
+                      status == OK ? "OK" : status_message(), want ? want : "OK");
         /* The same text, cut off anywhere, never crashes. */
         for (size_t len = 0; len < strlen(text); len++)
             if (graph_parse(&arena, "f", text, len, fake_ops, NUM_FAKE_OPS, &graph) == OK) (void)!graph_verify(graph);
@@ -436,14 +449,16 @@ static void syntax_errors_say_where(void)
     }
     Graph *graph;
     EXPECT_FAILS(graph_parse(&arena, "f", "", 0, fake_ops, NUM_FAKE_OPS, &graph), ERR_INVALID, "f: no graph in it");
-    EXPECT_FAILS(graph_parse(&arena, "f", "\ninput x", 8, fake_ops, NUM_FAKE_OPS, &graph), ERR_INVALID, "f:2: expected graph \"NAME\" first");
-    EXPECT_FAILS(graph_parse(&arena, "f", "graph g\0x", 9, fake_ops, NUM_FAKE_OPS, &graph), ERR_INVALID, "f:1: unexpected text");
+    EXPECT_FAILS(graph_parse(&arena, "f", "\ninput x", 8, fake_ops, NUM_FAKE_OPS, &graph), ERR_INVALID,
+                 "f:2: expected graph \"NAME\" first");
+    EXPECT_FAILS(graph_parse(&arena, "f", "graph g\0x", 9, fake_ops, NUM_FAKE_OPS, &graph), ERR_INVALID,
+                 "f:1: unexpected text");
     done();
 }
 
 static void many_pieces_come_back(void)
 {
-    StrBuf text = { 0 }, again = { 0 };
+    StrBuf text = {0}, again = {0};
     Graph *graph;
     strbuf_puts(&text, "graph \"g\"\nparam w: f32[4096] {init=ones hf=concat");
     for (int i = 0; i < 4096; i++) strbuf_printf(&text, " \"p%d\"", i);
@@ -453,13 +468,15 @@ static void many_pieces_come_back(void)
     EXPECT_STR(strbuf_cstr(&again), strbuf_cstr(&text));
     text.len -= 2;
     strbuf_puts(&text, " \"more\"}\n");
-    EXPECT_FAILS(graph_parse(&arena, "f", text.data, text.len, fake_ops, NUM_FAKE_OPS, &graph), ERR_INVALID, "f:2: more than 4096 pieces");
+    EXPECT_FAILS(graph_parse(&arena, "f", text.data, text.len, fake_ops, NUM_FAKE_OPS, &graph), ERR_INVALID,
+                 "f:2: more than 4096 pieces");
     strbuf_deinit(&text);
     strbuf_deinit(&again);
     done();
 }
 
-TEST_MAIN(TEST(types), TEST(names_are_unique_and_found), TEST(missing_inputs_and_bad_types_are_named), TEST(nodes_are_put_moved_and_removed),
-          TEST(memory_is_followed_to_where_it_is), TEST(reads_of_old_versions_are_refused), TEST(what_does_not_hold_together_is_refused),
-          TEST(views_stay_in_their_base), TEST(printing_what_was_parsed_is_the_same_text), TEST(blanks_and_comments_say_nothing),
-          TEST(syntax_errors_say_where), TEST(many_pieces_come_back))
+TEST_MAIN(TEST(types), TEST(names_are_unique_and_found), TEST(missing_inputs_and_bad_types_are_named),
+          TEST(nodes_are_put_moved_and_removed), TEST(memory_is_followed_to_where_it_is),
+          TEST(reads_of_old_versions_are_refused), TEST(what_does_not_hold_together_is_refused),
+          TEST(views_stay_in_their_base), TEST(printing_what_was_parsed_is_the_same_text),
+          TEST(blanks_and_comments_say_nothing), TEST(syntax_errors_say_where), TEST(many_pieces_come_back))

@@ -20,7 +20,8 @@ static void adapt(Adapted *a, const char *const *targets, int num_targets, doubl
     options.programs = (1u << PROGRAM_KIND_COUNT) - 1;
     options.train_base = train_base;
     options.verify = true;
-    options.lora = (LoraOptions){ .enabled = true, .r = 4, .alpha = 8, .dropout = dropout, .targets = targets, .num_targets = num_targets };
+    options.lora = (LoraOptions){
+        .enabled = true, .r = 4, .alpha = 8, .dropout = dropout, .targets = targets, .num_targets = num_targets};
     EXPECT_OK(device_null_create("h200", &device));
     a->status = compile_fixture(&a->arena, "llama", &options, device, &a->plan);
     device->api->destroy(device);
@@ -51,21 +52,22 @@ static void a_target_is_a_name_a_suffix_or_a_path(void)
         const char *targets[3];
         int         num, wrapped;
     } cases[] = {
-        { { "q_proj" }, 1, 2 },
-        { { "self_attn.q_proj" }, 1, 2 },
-        { { "model.layers.1.self_attn.q_proj" }, 1, 1 },
-        { { "1.self_attn.q_proj" }, 1, 1 },
-        { { "q_proj", "down_proj" }, 2, 4 },
-        { { "q_proj", "self_attn.q_proj" }, 2, 2 }, /* matched twice, wrapped once */
-        { { "all-linear" }, 1, 14 },
-        { { "all-linear", "q_proj" }, 2, 14 },
+        {{"q_proj"}, 1, 2},
+        {{"self_attn.q_proj"}, 1, 2},
+        {{"model.layers.1.self_attn.q_proj"}, 1, 1},
+        {{"1.self_attn.q_proj"}, 1, 1},
+        {{"q_proj", "down_proj"}, 2, 4},
+        {{"q_proj", "self_attn.q_proj"}, 2, 2}, /* matched twice, wrapped once */
+        {{"all-linear"}, 1, 14},
+        {{"all-linear", "q_proj"}, 2, 14},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         Adapted a;
         adapt(&a, cases[i].targets, cases[i].num, 0, false);
         if (a.status != OK) test_fail(__FILE__, __LINE__, "case %zu: %s", i, status_message());
         if (count_adapters(&a) != 2 * cases[i].wrapped)
-            test_fail(__FILE__, __LINE__, "case %zu: %d adapters, expected %d", i, count_adapters(&a), 2 * cases[i].wrapped);
+            test_fail(__FILE__, __LINE__, "case %zu: %d adapters, expected %d", i, count_adapters(&a),
+                      2 * cases[i].wrapped);
         arena_deinit(&a.arena);
     }
 }
@@ -73,16 +75,16 @@ static void a_target_is_a_name_a_suffix_or_a_path(void)
 static void a_target_that_matches_nothing_is_an_error_with_the_names(void)
 {
     static const char *const cases[][2] = {
-        { "query", "lora_target_modules: \"query\" matches no linear layer of this model; it has " },
-        { "proj", "\"proj\" matches no linear layer" }, /* a suffix of the path starts after a dot */
-        { "_proj", "\"_proj\" matches no linear layer" },
-        { "self_attn", "\"self_attn\" matches no linear layer" },
-        { "input_layernorm", "\"input_layernorm\" matches no linear layer" }, /* a weight, but of no linear layer */
-        { "model.layers.2.self_attn.q_proj", "matches no linear layer" },
-        { "", "\"\" matches no linear layer" },
+        {"query", "lora_target_modules: \"query\" matches no linear layer of this model; it has "},
+        {"proj", "\"proj\" matches no linear layer"}, /* a suffix of the path starts after a dot */
+        {"_proj", "\"_proj\" matches no linear layer"},
+        {"self_attn", "\"self_attn\" matches no linear layer"},
+        {"input_layernorm", "\"input_layernorm\" matches no linear layer"}, /* a weight, but of no linear layer */
+        {"model.layers.2.self_attn.q_proj", "matches no linear layer"},
+        {"", "\"\" matches no linear layer"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        const char *targets[] = { "q_proj", cases[i][0] };
+        const char *targets[] = {"q_proj", cases[i][0]};
         Adapted     a;
         adapt(&a, targets, 2, 0, false);
         EXPECT_INT(a.status, ERR_INVALID);
@@ -95,14 +97,14 @@ static void a_target_that_matches_nothing_is_an_error_with_the_names(void)
 
 static void options_are_checked(void)
 {
-    static const char *const q[] = { "q_proj" };
-    Arena                    arena = { 0 };
-    PassContext              context = { .arena = &arena };
+    static const char *const q[] = {"q_proj"};
+    Arena                    arena = {0};
+    PassContext              context = {.arena = &arena};
     CompileOptions           options = compile_defaults();
     Graph                   *graph = graph_create(&arena, "g", op_table, OP_COUNT);
     context.options = &options;
     EXPECT_OK(pass_adapt(&context, &graph)); /* not enabled */
-    options.lora = (LoraOptions){ .enabled = true, .r = 0, .targets = q, .num_targets = 1 };
+    options.lora = (LoraOptions){.enabled = true, .r = 0, .targets = q, .num_targets = 1};
     EXPECT_FAILS(pass_adapt(&context, &graph), ERR_INVALID, "lora_rank: 0; expected at least 1");
     options.lora.r = 1;
     for (int i = 0; i < 3; i++) {
@@ -118,7 +120,7 @@ static void options_are_checked(void)
 
 static void only_adapters_have_gradients_and_optimizer_state(void)
 {
-    static const char *const targets[] = { "q_proj", "v_proj" };
+    static const char *const targets[] = {"q_proj", "v_proj"};
     Adapted                  a;
     adapt(&a, targets, 2, 0, false);
     EXPECT_OK(a.status);
@@ -127,7 +129,8 @@ static void only_adapters_have_gradients_and_optimizer_state(void)
     int64_t      trained_numel = 0, grad_numel = 0;
     for (int i = 0; graph && i < graph->num_params; i++) {
         const Param *param = graph->params[i];
-        if (param->is_adapter != param->trained) test_fail(__FILE__, __LINE__, "%s: adapter %d, trained %d", param->name, param->is_adapter, param->trained);
+        if (param->is_adapter != param->trained)
+            test_fail(__FILE__, __LINE__, "%s: adapter %d, trained %d", param->name, param->is_adapter, param->trained);
         trained += param->trained;
         base += !param->trained;
         if (param->trained) trained_numel += type_numel(&param->type);
@@ -144,8 +147,10 @@ static void only_adapters_have_gradients_and_optimizer_state(void)
     EXPECT_INT(grad_numel, trained_numel);
     EXPECT_INT(a.plan->trained_numel, trained_numel);
     /* Two moments and a master copy of the adapters at most; nothing of the base's size. */
-    EXPECT(a.plan->region_bytes[REGION_GRADS] >= 4 * trained_numel && a.plan->region_bytes[REGION_GRADS] < 4 * trained_numel + (1 << 14));
-    EXPECT(a.plan->region_bytes[REGION_OPTIMIZER] >= 8 * trained_numel && a.plan->region_bytes[REGION_OPTIMIZER] < 12 * trained_numel + (1 << 14));
+    EXPECT(a.plan->region_bytes[REGION_GRADS] >= 4 * trained_numel &&
+           a.plan->region_bytes[REGION_GRADS] < 4 * trained_numel + (1 << 14));
+    EXPECT(a.plan->region_bytes[REGION_OPTIMIZER] >= 8 * trained_numel &&
+           a.plan->region_bytes[REGION_OPTIMIZER] < 12 * trained_numel + (1 << 14));
     /* No weight gradient of a frozen layer is computed: linear_dw is for lora_A and lora_B alone. */
     EXPECT_INT(count_ops(graph, &op_linear_dw), 8);
     EXPECT_INT(count_ops(graph, &op_embedding_dw), 0);
@@ -154,7 +159,7 @@ static void only_adapters_have_gradients_and_optimizer_state(void)
 
 static void the_adapters_are_those_of_peft(void)
 {
-    static const char *const targets[] = { "down_proj" };
+    static const char *const targets[] = {"down_proj"};
     Adapted                  a;
     adapt(&a, targets, 1, 0, false);
     EXPECT_OK(a.status);
@@ -180,7 +185,7 @@ static void the_adapters_are_those_of_peft(void)
 
 static void dropout_is_in_training_programs_alone(void)
 {
-    static const char *const targets[] = { "q_proj", "up_proj" };
+    static const char *const targets[] = {"q_proj", "up_proj"};
     for (int with = 0; with < 2; with++) {
         Adapted a;
         adapt(&a, targets, 2, with ? 0.1 : 0, false);
@@ -189,11 +194,13 @@ static void dropout_is_in_training_programs_alone(void)
             int  count = count_ops(a.graph[k], &op_dropout);
             bool training = k == PROGRAM_MICRO_FIRST || k == PROGRAM_MICRO_NEXT;
             EXPECT(a.graph[k] != NULL);
-            if (training && with ? count < 4 : count != 0) test_fail(__FILE__, __LINE__, "program %d, dropout %d: %d nodes", k, with, count);
+            if (training && with ? count < 4 : count != 0)
+                test_fail(__FILE__, __LINE__, "program %d, dropout %d: %d nodes", k, with, count);
         }
         arena_deinit(&a.arena);
     }
 }
 
-TEST_MAIN(TEST(a_target_is_a_name_a_suffix_or_a_path), TEST(a_target_that_matches_nothing_is_an_error_with_the_names), TEST(options_are_checked),
-          TEST(only_adapters_have_gradients_and_optimizer_state), TEST(the_adapters_are_those_of_peft), TEST(dropout_is_in_training_programs_alone))
+TEST_MAIN(TEST(a_target_is_a_name_a_suffix_or_a_path), TEST(a_target_that_matches_nothing_is_an_error_with_the_names),
+          TEST(options_are_checked), TEST(only_adapters_have_gradients_and_optimizer_state),
+          TEST(the_adapters_are_those_of_peft), TEST(dropout_is_in_training_programs_alone))
