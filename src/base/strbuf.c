@@ -1,7 +1,6 @@
 /* Capacity grows by half again. */
 #include "base/strbuf.h"
 
-#include <limits.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -75,58 +74,57 @@ bool str_equal(Str a, const char *b)
     return a.len == strlen(b) && (a.len == 0 || memcmp(a.data, b, a.len) == 0);
 }
 
-/* Letters, as bits that differ for the letters of names. */
-static uint64_t letters_of(const char *text, size_t len)
+enum { MOST_LETTERS = 63 };
+
+/* Where each letter stands in a text, as bits. */
+typedef struct LetterPlaces {
+    uint64_t of[256];
+    int      len;
+} LetterPlaces;
+
+static void letter_places(const char *text, LetterPlaces *out)
 {
-    uint64_t letters = 0;
-    for (size_t i = 0; i < len; i++) letters |= (uint64_t)1 << (text[i] & 63);
-    return letters;
+    *out = (LetterPlaces){ .len = (int)strnlen(text, MOST_LETTERS) };
+    for (int i = 0; i < out->len; i++) out->of[(unsigned char)text[i]] |= (uint64_t)1 << i;
 }
 
-/* Damerau-Levenshtein, restricted: no letter is edited twice. From `limit` on it may stop at any number above. */
-static int distance_below(const char *a, const char *b, int limit)
+/* A column of the table of edits at once (Hyyro 2003): bit i of `up` and `down` says that the number in row i + 1 is one
+ * above or below that in row i, of `same` that it equals the one up and left. */
+static int distance_to(const LetterPlaces *a, const char *b)
 {
-    enum { MOST = 64 };
-    int      row[3][MOST];
-    size_t   m = strnlen(a, MOST - 1), n = strnlen(b, MOST - 1);
-    int     *before = row[0], *last = row[1], *now = row[2], last_least = 0;
-    uint64_t in_a = letters_of(a, m), in_b = letters_of(b, n);
-    if (__builtin_popcountll(in_a & ~in_b) >= limit || __builtin_popcountll(in_b & ~in_a) >= limit)
-        return limit; /* each of them is an edit */
-    for (size_t j = 0; j <= n; j++) before[j] = last[j] = (int)j;
-    for (size_t i = 1; i <= m; i++) {
-        int least = now[0] = (int)i;
-        for (size_t j = 1; j <= n; j++) {
-            int best = last[j - 1] + (a[i - 1] != b[j - 1]);
-            if (last[j] + 1 < best) best = last[j] + 1;
-            if (now[j - 1] + 1 < best) best = now[j - 1] + 1;
-            if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] && before[j - 2] + 1 < best)
-                best = before[j - 2] + 1;
-            now[j] = best;
-            if (best < least) least = best;
-        }
-        if (least >= limit && last_least >= limit) return limit; /* each row comes of the two before it */
-        last_least = least;
-        int *spare = before;
-        before = last;
-        last = now;
-        now = spare;
+    uint64_t up = UINT64_MAX, down = 0, same = 0, before = 0;
+    int      distance = a->len;
+    if (a->len == 0) return (int)strnlen(b, MOST_LETTERS);
+    for (int j = 0; b[j] && j < MOST_LETTERS; j++) {
+        uint64_t here = a->of[(unsigned char)b[j]], swapped = ((~same & here) << 1) & before;
+        same = (((here & up) + up) ^ up) | here | down | swapped;
+        uint64_t right_up = down | ~(same | up), right_down = same & up;
+        distance += (int)(right_up >> (a->len - 1) & 1) - (int)(right_down >> (a->len - 1) & 1);
+        right_up = right_up << 1 | 1;
+        right_down <<= 1;
+        up = right_down | ~(same | right_up);
+        down = right_up & same;
+        before = here;
     }
-    return last[n];
+    return distance;
 }
 
 int edit_distance(const char *a, const char *b)
 {
-    return distance_below(a, b, INT_MAX);
+    LetterPlaces places;
+    letter_places(a, &places);
+    return distance_to(&places, b);
 }
 
 const char *nearest_name(const char *text, const char *const *names, size_t count)
 {
     const char *best = NULL;
     int         len = (int)strlen(text), least = len / 3 + 2;
+    LetterPlaces places;
+    letter_places(text, &places);
     for (size_t i = 0; i < count; i++) {
         if (abs((int)strlen(names[i]) - len) >= least) continue; /* each missing letter is an edit */
-        int distance = distance_below(text, names[i], least);
+        int distance = distance_to(&places, names[i]);
         if (distance < least) {
             least = distance;
             best = names[i];

@@ -76,33 +76,39 @@ static void strings_grow(void)
     EXPECT_INT(edit_distance("", "abc"), 3);
 }
 
-/* Names of few letters, so that many are near: short cuts in the search must not miss the nearest. */
-static void nearest_names_are_the_nearest(void)
+/* Edits by their definition: a letter more, less, another, or two neighbours swapped of which neither is edited again. */
+static int slow_distance(const char *a, size_t m, const char *b, size_t n)
 {
-    enum { COUNT = 24, ROUNDS = 400 };
-    char        text[COUNT][12];
-    const char *names[COUNT];
-    uint64_t    state = 1;
-    int         found = 0;
-    for (int round = 0; round < ROUNDS; round++) {
-        for (int i = 0; i < COUNT; i++) {
-            size_t len = 1 + (state >> 33) % 10;
-            for (size_t k = 0; k < len; k++) {
+    if (m == 0 || n == 0) return (int)(m + n);
+    int best = slow_distance(a, m - 1, b, n - 1) + (a[m - 1] != b[n - 1]), less = slow_distance(a, m - 1, b, n) + 1;
+    int more = slow_distance(a, m, b, n - 1) + 1, swapped = best;
+    if (m > 1 && n > 1 && a[m - 1] == b[n - 2] && a[m - 2] == b[n - 1]) swapped = slow_distance(a, m - 2, b, n - 2) + 1;
+    best = less < best ? less : best;
+    best = more < best ? more : best;
+    return swapped < best ? swapped : best;
+}
+
+/* Texts of few letters, so that many are near. */
+static void edits_are_counted_as_defined(void)
+{
+    char     text[2][8];
+    uint64_t state = 1;
+    int      near = 0;
+    for (int round = 0; round < 3000; round++) {
+        for (int i = 0; i < 2; i++) {
+            size_t len = (state >> 33) % 7;
+            for (size_t k = 0; k <= len; k++) {
                 state = state * 6364136223846793005u + 1442695040888963407u;
-                text[i][k] = "abcd_e"[(state >> 33) % 6];
+                text[i][k] = k < len ? "abc"[(state >> 33) % 3] : 0;
             }
-            text[i][len] = 0;
-            names[i] = text[i];
         }
-        const char *near = nearest_name(names[0], names + 1, COUNT - 1);
-        int         least = (int)strlen(names[0]) / 3 + 2;
-        for (int i = 1; i < COUNT; i++) {
-            int distance = edit_distance(names[0], names[i]);
-            EXPECT(near ? edit_distance(names[0], near) <= distance : distance >= least);
-        }
-        found += near != NULL;
+        int want = slow_distance(text[0], strlen(text[0]), text[1], strlen(text[1]));
+        EXPECT_INT(edit_distance(text[0], text[1]), want);
+        near += want < 3;
     }
-    EXPECT(found > ROUNDS / 4 && found < ROUNDS);
+    EXPECT(near > 300 && near < 2700);
+    EXPECT_INT(edit_distance("0123456789012345678901234567890123456789012345678901234567890123456789", "0123456789"), 53);
+    EXPECT_INT(edit_distance("9", "0123456789012345678901234567890123456789012345678901234567890123456789"), 62);
 }
 
 static void bf16_rounds_to_nearest_even(void)
@@ -233,6 +239,5 @@ static void log_lines_go_to_stderr_by_level(void)
 }
 
 TEST_MAIN(TEST(failures_carry_a_message), TEST(arenas_give_zeroed_aligned_memory), TEST(strings_grow),
-          TEST(bf16_rounds_to_nearest_even), TEST(stochastic_rounding_has_no_bias), TEST(nearest_names_are_the_nearest),
-          TEST(dtypes_have_names),
-          TEST(philox_gives_the_published_words), TEST(every_task_runs_once), TEST(log_lines_go_to_stderr_by_level))
+          TEST(bf16_rounds_to_nearest_even), TEST(stochastic_rounding_has_no_bias), TEST(edits_are_counted_as_defined),
+          TEST(dtypes_have_names), TEST(philox_gives_the_published_words), TEST(every_task_runs_once), TEST(log_lines_go_to_stderr_by_level))
