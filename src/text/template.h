@@ -16,6 +16,10 @@ void             template_destroy(Template *tmpl);
  * bos_token, eos_token, ... of tokenizer_config.json are kept as the template's variables. */
 NODISCARD Status template_load(const char *dir, const char *which, bool has_tools, Template **out_template);
 
+/* For a template from elsewhere: bos_token, eos_token, ... of dir/tokenizer_config.json become its variables. Before the first
+ * render. */
+NODISCARD Status template_use_folder(Template *tmpl, const char *dir);
+
 /* A byte range of the output that {% generation %} marked. */
 typedef struct TemplateSpan {
     size_t begin, end;

@@ -96,3 +96,16 @@ Status template_load(const char *dir, const char *which, bool has_tools, Templat
     arena_deinit(&arena);
     return status;
 }
+
+Status template_use_folder(Template *tmpl, const char *dir)
+{
+    Arena     arena = { 0 };
+    JsonValue config;
+    Status    status = load_config(&arena, arena_printf(&arena, "%s/tokenizer_config.json", dir), &config);
+    if (status == OK) {
+        keep_special_tokens(tmpl, &config);
+        template_prepare(tmpl);
+    }
+    arena_deinit(&arena);
+    return status;
+}

@@ -27,6 +27,7 @@ typedef struct SaveContext {
     const LoraOptions *lora;        /* enabled: adapters are saved, under PEFT's names */
     const char        *base_model;  /* adapters: base_model_name_or_path */
     const char        *tokenizer_dir;
+    Str                chat_template; /* in place of that folder's; data NULL: none */
     const char        *output_dir;
     int64_t            max_shard_bytes;
     int64_t            keep;        /* save_total_limit; 0: all */
@@ -41,6 +42,9 @@ int64_t checkpoint_model_bytes(const Plan *plan, bool adapters);
 NODISCARD Status checkpoint_save(const SaveContext *context, const TrainState *state);
 /* Model or adapter, config and tokenizer files alone, into `folder`. */
 NODISCARD Status checkpoint_save_model(const SaveContext *context, const char *folder);
+
+/* The tokenizer's files and the chat template alone: what is trained is what is served. */
+NODISCARD Status checkpoint_save_tokenizer(const SaveContext *context, const char *folder);
 
 /* Whether every file is there with the size and checksum of the manifest; ERR_CHECKPOINT names the first that isn't. */
 NODISCARD Status checkpoint_verify(const char *path);

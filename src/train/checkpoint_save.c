@@ -62,6 +62,16 @@ static Status write_adapter_config(const SaveContext *c, const char *folder)
     return status;
 }
 
+Status checkpoint_save_tokenizer(const SaveContext *c, const char *folder)
+{
+    TRY(hf_copy_tokenizer_files(c->tokenizer_dir, folder));
+    if (!c->chat_template.data) return OK;
+    Arena  arena = { 0 };
+    Status status = file_write_atomic(arena_printf(&arena, "%s/chat_template.jinja", folder), c->chat_template.data, c->chat_template.len);
+    arena_deinit(&arena);
+    return status;
+}
+
 Status checkpoint_save_model(const SaveContext *c, const char *folder)
 {
     bool adapters = c->lora->enabled;
@@ -70,7 +80,7 @@ Status checkpoint_save_model(const SaveContext *c, const char *folder)
     const Plan *plan = session_plan(c->session);
     if (adapters) TRY(write_adapter_config(c, folder));
     else TRY(hf_model_write_config(c->model, plan->params[0]->type.dtype, folder));
-    return hf_copy_tokenizer_files(c->tokenizer_dir, folder);
+    return checkpoint_save_tokenizer(c, folder);
 }
 
 /* ---- optimizer state ---- */

@@ -70,17 +70,29 @@ typedef struct Tokenizing {
     Arena            arena;
 } Tokenizing;
 
+Status run_data_template_text(Arena *arena, const Config *config, Str *out)
+{
+    const char *given = config->chat_template;
+    *out = given ? str_of(given) : (Str){ 0 };
+    if (!given || strchr(given, '{')) return OK;
+    Status status = file_read(arena, given, MAX_TEMPLATE_BYTES, out);
+    return status == OK ? OK : status_prefix(status, "chat_template: expected a Jinja text, or the path of one");
+}
+
 Status run_data_template(const Config *config, const char *tokenizer_dir, Template **out_template)
 {
     const char *given = config->chat_template;
+    Arena       arena = { 0 };
+    Str         text;
     *out_template = NULL;
     if (!given) return template_load(tokenizer_dir, NULL, false, out_template);
-    if (strchr(given, '{')) return template_parse("chat_template", given, strlen(given), out_template);
-    Arena  arena = { 0 };
-    Str    text;
-    Status status = file_read(&arena, given, MAX_TEMPLATE_BYTES, &text);
-    if (status == OK) status = template_parse(given, text.data, text.len, out_template);
+    Status status = run_data_template_text(&arena, config, &text);
+    if (status == OK) status = template_parse(strchr(given, '{') ? "chat_template" : given, text.data, text.len, out_template);
+    if (status == OK) status = template_use_folder(*out_template, tokenizer_dir);
     arena_deinit(&arena);
+    if (status == OK) return OK;
+    if (*out_template) template_destroy(*out_template);
+    *out_template = NULL;
     return status;
 }
 

@@ -29,5 +29,8 @@ DatasetOptions run_data_options(const Config *config, const Dataset *dataset);
 /* The chat template of a run: the key chat_template, else the folder's own. NULL: there is none. */
 NODISCARD Status run_data_template(const Config *config, const char *tokenizer_dir, Template **out_template);
 
+/* The text of the key chat_template, which may be its path; data NULL: the key isn't set. */
+NODISCARD Status run_data_template_text(Arena *arena, const Config *config, Str *out);
+
 /* Only the tokenizing. */
 NODISCARD Status run_data_tokenize(const Config *config, const Tokenizer *tokenizer, const char *tokenizer_dir);

@@ -173,7 +173,8 @@ Status trainer_context(Trainer *t, bool finished, StrBuf *state_text, SaveContex
                             .finished = finished };
     TRY(trainer_state_text(t->metrics_path, &t->state, &facts, state_text));
     *out = (SaveContext){ .session = t->session, .model = t->model, .lora = &t->options.lora, .base_model = c->model,
-                          .tokenizer_dir = t->tokenizer_dir, .output_dir = c->output_dir, .max_shard_bytes = c->max_shard_size,
+                          .tokenizer_dir = t->tokenizer_dir, .chat_template = t->chat_template, .output_dir = c->output_dir,
+                          .max_shard_bytes = c->max_shard_size,
                           .keep = c->save_total_limit, .trainer_state = strbuf_cstr(state_text) };
     return OK;
 }
@@ -225,8 +226,9 @@ static Status interrupted(Trainer *t)
 
 double trainer_limit_seconds(Trainer *t)
 {
-    double flops, bytes, sum = 0;
-    if (device_cpu_measure_peak(t->device, &flops, &bytes) != OK) {
+    const DeviceFacts *facts = &t->plan->facts;
+    double             flops = facts->gemm_flops[t->options.model_dtype], bytes = facts->bandwidth, sum = 0;
+    if (!(flops > 0 && bytes > 0) && device_cpu_measure_peak(t->device, &flops, &bytes) != OK) {
         status_clear();
         return 0;
     }

@@ -22,6 +22,7 @@ static Status open_tokenizer(Trainer *t)
 {
     TRY(setup_tokenizer_dir(&t->arena, t->config, &t->tokenizer_dir));
     TRY(tokenizer_load(t->tokenizer_dir, &t->tokenizer));
+    TRY(run_data_template_text(&t->arena, t->config, &t->chat_template));
     FAIL_IF(tokenizer_vocab_size(t->tokenizer) > t->model->vocab_size, ERR_INVALID,
             "the tokenizer of %s has %d tokens, the model's embedding only %lld (vocab_size of config.json); they don't belong together",
             t->tokenizer_dir, tokenizer_vocab_size(t->tokenizer), (long long)t->model->vocab_size);
@@ -242,7 +243,7 @@ static Status prepare(Trainer *t)
 /* ---- the end ---- */
 
 /* merge_adapter: output_dir/merged, anew, so that one cut by a kill doesn't stay. */
-static Status save_merged(Trainer *t)
+static Status save_merged(Trainer *t, const SaveContext *context)
 {
     HfModel    *base;
     PeftAdapter adapter;
@@ -251,6 +252,7 @@ static Status save_merged(Trainer *t)
     TRY(hf_model_open(&t->arena, t->config->model, &base));
     Status status = peft_open(&t->arena, t->config->output_dir, &adapter);
     if (status == OK) status = merge_adapter(base, &adapter, folder, t->config->max_shard_size, device_cpu_pool(t->device));
+    if (status == OK) status = checkpoint_save_tokenizer(context, folder);
     hf_model_close(base);
     return status;
 }
@@ -264,8 +266,8 @@ static Status save_final(Trainer *t)
     Status status = trainer_context(t, true, &text, &context);
     if (status == OK) status = checkpoint_save_model(&context, dir);
     if (status == OK) status = file_write_atomic(arena_printf(&t->arena, "%s/trainer_state.json", dir), text.data, text.len);
+    if (status == OK && t->config->lora && t->config->merge_adapter) status = save_merged(t, &context);
     strbuf_deinit(&text);
-    if (status == OK && t->config->lora && t->config->merge_adapter) status = save_merged(t);
     if (status == OK) status = run_record_write(dir, &t->record, true);
     return status;
 }

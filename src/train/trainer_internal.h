@@ -17,6 +17,7 @@ typedef struct Trainer {
     HfModel          *model;
     Tokenizer        *tokenizer;
     const char       *tokenizer_dir;
+    Str               chat_template; /* of the run file; data NULL: the folder's own */
     CompileOptions    options;
     Device           *device;
     Plan             *plan;

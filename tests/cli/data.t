@@ -146,7 +146,13 @@ printf 'a,b\n1,"x\n' > "$dir/open.csv"
 refused "an open quote in CSV" 2 "open.csv" -- inspect "$dir/open.csv" --model "$model"
 printf 'PAR1junkPAR1' > "$dir/junk.parquet"
 refused "a damaged parquet" 2 "junk.parquet" -- inspect "$dir/junk.parquet" --model "$model"
+
 mkdir "$dir/plainmodel" && cp "$dir/tokenizer/"*.json "$dir/plainmodel/"
+refused "no such template file" 2 "chat_template: expected a Jinja text" chatml -- inspect "$dir/chats.jsonl" --model "$model" chat_template=chatml
+printf '%s' '{% for m in messages %}<{{ m.role }}>{{ m.content }}{{ eos_token }}{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}' \
+    > "$dir/other.jinja"
+run inspect "$dir/chats.jsonl" --model "$dir/plainmodel" --rows 1 chat_template="$dir/other.jinja"
+prints "a template of the run" "<user>What is 1 plus 7?<|im_end|><assistant>[[It is 8.<|im_end|>]]"
 refused "conversations without a template" 2 "chat template" chat_template -- inspect "$dir/chats.jsonl" --model "$dir/plainmodel"
 
 # --- tokenize --debug

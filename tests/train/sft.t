@@ -83,6 +83,12 @@ check "sampled" grep -q '"prompt":"What is 1 plus 7?"' "$dir/lora/metrics.jsonl"
 run generate "$dir/lora" --chat --prompt "who are you?" --max-tokens 5 --temperature 0
 check "an adapter folder is asked" [ "$status" = 0 ]
 
+# --- a template of the run goes with the model
+printf '%s' '{% for m in messages %}{{ m.role }}: {{ m.content }}{{ eos_token }}{% endfor %}{% if add_generation_prompt %}assistant: {% endif %}' > "$dir/other.jinja"
+run sft "$dir/run.yaml" output_dir="$dir/other" max_steps=1 lora=true merge_adapter=true chat_template="$dir/other.jinja"
+check "it is saved: $(tail -1 "$dir/err")" cmp "$dir/other.jinja" "$dir/other/chat_template.jinja"
+check "and in the merged model" cmp "$dir/other.jinja" "$dir/other/merged/chat_template.jinja"
+
 # --- long samples
 for choice in truncate drop split; do
     run sft "$dir/run.yaml" output_dir="$dir/$choice" max_steps=1 sequence_len=40 on_long_sample=$choice
