@@ -65,8 +65,9 @@ SG_API sg_status sg_run_train(sg_run *run, sg_outcome *out_outcome);
 
 typedef struct sg_model sg_model;
 
-/* A model folder, or an adapter folder that names its base. adapter: a PEFT folder over it, or NULL. threads 0: all cores. */
-SG_API sg_status sg_model_open(const char *dir, const char *adapter, int threads, sg_model **out_model);
+/* A model folder, or an adapter folder that names its base. adapter: a PEFT folder over it, or NULL. device: "auto" (or NULL), "cpu" or "cuda".
+ * threads of the CPU; 0: all cores. */
+SG_API sg_status sg_model_open(const char *dir, const char *adapter, const char *device, int threads, sg_model **out_model);
 SG_API void      sg_model_close(sg_model *model); /* NULL is fine */
 
 /* Ids of a text as the model is fed it. *out_ids (num) is the caller's, for sg_free. */

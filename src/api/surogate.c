@@ -110,10 +110,10 @@ sg_status sg_run_train(sg_run *run, sg_outcome *out_outcome)
 
 /* ---- models ---- */
 
-sg_status sg_model_open(const char *dir, const char *adapter, int threads, sg_model **out_model)
+sg_status sg_model_open(const char *dir, const char *adapter, const char *device, int threads, sg_model **out_model)
 {
     sg_model *model = allocate(sizeof *model);
-    Status    status = infer_open(&model->infer, dir, adapter, threads);
+    Status    status = infer_open(&model->infer, dir, adapter, device ? device : "auto", threads);
     if (status == OK)
         *out_model = model;
     else

@@ -11,6 +11,7 @@
 
 typedef struct EvalArgs {
     const char *text, *bigram, *adapter;
+    const char *device;
     int64_t     context, threads;
     bool        json;
 } EvalArgs;
@@ -129,7 +130,7 @@ static Status evaluate(CliArgs *args, const EvalArgs *e, InferModel *infer, Docu
 
 Status cmd_eval(CliArgs *args)
 {
-    EvalArgs   e = { 0 };
+    EvalArgs   e = { .device = "auto" };
     bool       done;
     const Flag flags[] = {
         { "--text", FLAG_TEXT, &e.text, "FILE", "the text, or a folder whose files are evaluated one by one" },
@@ -137,6 +138,7 @@ Status cmd_eval(CliArgs *args)
         { "--adapter", FLAG_TEXT, &e.adapter, "DIR", "a LoRA adapter over the model" },
         { "--context", FLAG_INT, &e.context, "N", "tokens a window sees; longer texts overlap by half (the model's, at most 4096)" },
         { "--bigram", FLAG_TEXT, &e.bigram, "FILE", "also the bits per byte of a token-bigram model of this text (or folder)" },
+        { "--device", FLAG_TEXT, &e.device, "NAME", "auto, cpu or cuda (auto)" },
         { "--threads", FLAG_INT, &e.threads, "N", "CPU threads; 0: all (0)" },
     };
     TRY(cli_parse(args, flags, sizeof flags / sizeof *flags, false, &done));
@@ -146,7 +148,7 @@ Status cmd_eval(CliArgs *args)
     FAIL_IF(e.context < 0, ERR_INVALID, "--context %lld: expected at least 1", (long long)e.context);
     InferModel infer;
     Documents  documents = { 0 };
-    Status     status = infer_open(&infer, args->words[0], e.adapter, (int)e.threads);
+    Status     status = infer_open(&infer, args->words[0], e.adapter, e.device, (int)e.threads);
     if (status == OK) status = evaluate(args, &e, &infer, &documents);
     documents_deinit(&documents);
     infer_close(&infer);

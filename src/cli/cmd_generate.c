@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 typedef struct GenerateArgs {
-    const char   *prompt, *prompt_file, *adapter;
+    const char   *prompt, *prompt_file, *adapter, *device;
     int64_t       max_tokens, threads, seed;
     SampleOptions sample;
     bool          ignore_eos, chat;
@@ -94,7 +94,7 @@ static Status run(CliArgs *args, const GenerateArgs *g)
     TokenIds   ids = { 0 };
     Str        prompt = str_of(g->prompt ? g->prompt : "");
     if (g->prompt_file) TRY(file_read(&args->arena, g->prompt_file, 1 << 28, &prompt));
-    Status status = infer_open(&infer, args->words[0], g->adapter, (int)g->threads);
+    Status status = infer_open(&infer, args->words[0], g->adapter, g->device, (int)g->threads);
     if (status == OK) status = g->chat ? encode_question(&infer, prompt, &ids) : infer_encode(&infer, prompt.data, prompt.len, &ids);
     if (status == OK) status = generate_text(&infer, g, &ids);
     token_ids_deinit(&ids);
@@ -104,7 +104,7 @@ static Status run(CliArgs *args, const GenerateArgs *g)
 
 Status cmd_generate(CliArgs *args)
 {
-    GenerateArgs g = { .max_tokens = 128, .sample = { .temperature = 0.8, .top_p = 1 } };
+    GenerateArgs g = { .device = "auto", .max_tokens = 128, .sample = { .temperature = 0.8, .top_p = 1 } };
     bool         done;
     const Flag   flags[] = {
           { "--prompt", FLAG_TEXT, &g.prompt, "TEXT", "what the text starts with (it isn't printed again)" },
@@ -117,6 +117,7 @@ Status cmd_generate(CliArgs *args)
           { "--seed", FLAG_INT, &g.seed, "N", "of the random choices (0)" },
           { "--adapter", FLAG_TEXT, &g.adapter, "DIR", "a LoRA adapter over the model" },
           { "--ignore-eos", FLAG_SWITCH, &g.ignore_eos, NULL, "go on after an end-of-text token" },
+          { "--device", FLAG_TEXT, &g.device, "NAME", "auto, cpu or cuda (auto)" },
           { "--threads", FLAG_INT, &g.threads, "N", "CPU threads; 0: all (0)" },
     };
     TRY(cli_parse(args, flags, sizeof flags / sizeof *flags, false, &done));

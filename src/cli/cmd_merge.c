@@ -16,7 +16,7 @@ static Status probe(const char *dir, const char *adapter, float **out_logits, in
 {
     InferModel infer;
     *out_logits = NULL;
-    Status status = infer_open(&infer, dir, adapter, 0);
+    Status status = infer_open(&infer, dir, adapter, "cpu", 0);
     if (status == OK) {
         CompileOptions *options = &infer.options;
         options->model_dtype = options->grad_dtype = options->master_dtype = DT_F32;

@@ -52,7 +52,7 @@ static Status find_adapter(InferModel *infer, const char **dir, const char *adap
     return OK;
 }
 
-Status infer_open(InferModel *infer, const char *dir, const char *adapter, int threads)
+Status infer_open(InferModel *infer, const char *dir, const char *adapter, const char *device, int threads)
 {
     *infer = (InferModel){ 0 };
     TRY(find_adapter(infer, &dir, adapter));
@@ -65,7 +65,7 @@ Status infer_open(InferModel *infer, const char *dir, const char *adapter, int t
         infer->scratch = tokenizer_scratch_create(infer->tokenizer);
     }
     TRY(find_eos(infer));
-    TRY(device_cpu_create(threads, &infer->device));
+    TRY(device_open(device, threads, &infer->device));
     infer->options = compile_defaults();
     infer->options.model_dtype = infer->options.grad_dtype = infer->options.master_dtype = infer->model->dtype;
     infer->options.train_base = false;

@@ -26,8 +26,8 @@ typedef struct InferModel {
 } InferModel;
 
 /* Opens config, adapter and tokenizer. dir: a model folder, or an adapter folder whose adapter_config.json names its base.
- * adapter: a PEFT folder over it, or NULL. threads 0: all cores. infer_close frees in every case. */
-NODISCARD Status infer_open(InferModel *infer, const char *dir, const char *adapter, int threads);
+ * adapter: a PEFT folder over it, or NULL. device: as device_open takes it. threads 0: all cores. infer_close frees in every case. */
+NODISCARD Status infer_open(InferModel *infer, const char *dir, const char *adapter, const char *device, int threads);
 void             infer_close(InferModel *infer);
 
 /* What infer_start compiles: fill in programs and shapes of infer->options first (dtype is the model's unless changed). */

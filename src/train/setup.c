@@ -102,6 +102,7 @@ Status setup_options(Arena *arena, const Config *config, const HfModel *model, C
     *out = compile_defaults();
     out->programs = setup_programs(config);
     out->batch = config->per_device_train_batch_size;
+    out->dense = !config->sample_packing; /* then a sequence a row */
     out->seq = config->sequence_len;
     out->eval_batch = config->per_device_eval_batch_size > 0 ? config->per_device_eval_batch_size : out->batch;
     out->eval_seq = config->sequence_len;
@@ -131,8 +132,7 @@ Status setup_options(Arena *arena, const Config *config, const HfModel *model, C
 
 Status setup_device(const Config *config, Device **out_device)
 {
-    FAIL_IF(config->device == OPT_DEVICE_CUDA, ERR_UNSUPPORTED, "device: cuda: this build has no CUDA device; set device: cpu");
-    return device_cpu_create((int)config->threads, out_device);
+    return device_open(choice_text(config->device), (int)config->threads, out_device);
 }
 
 /* ---- the plan, for people ---- */

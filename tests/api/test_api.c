@@ -57,7 +57,7 @@ static void a_model_encodes_evaluates_and_goes_on(void)
     float       losses[64];
     sg_sampling greedy = { 0 };
     const char  question[] = "To be, or not";
-    int         status = sg_model_open(under("out"), NULL, 1, &model);
+    int         status = sg_model_open(under("out"), NULL, "cpu", 1, &model);
     if (status != SG_OK) test_fail(__FILE__, __LINE__, "%s", sg_message());
     if (status != SG_OK) return;
     EXPECT_INT(sg_model_encode(model, question, strlen(question), &ids, &num), SG_OK);
@@ -84,7 +84,7 @@ static void mistakes_have_messages(void)
     EXPECT_INT(sg_run_open(args, 1, &run), SG_INVALID);
     EXPECT_CONTAINS(sg_message(), "max_steps");
     EXPECT_INT(sg_exit_code(SG_INVALID), 2);
-    EXPECT(sg_model_open("no/such/folder", NULL, 1, &model) != SG_OK);
+    EXPECT(sg_model_open("no/such/folder", NULL, "cpu", 1, &model) != SG_OK);
     EXPECT_CONTAINS(sg_message(), "no/such/folder");
     EXPECT(model == NULL);
     EXPECT(strlen(sg_version()) >= 5);

@@ -11,7 +11,7 @@
 
 static Status open_model(InferModel *infer)
 {
-    return infer_open(infer, FAMILY, NULL, 1);
+    return infer_open(infer, FAMILY, NULL, "cpu", 1);
 }
 
 static Status start_cache(InferModel *infer, int64_t cache_len, int64_t chunk)
