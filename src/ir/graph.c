@@ -141,13 +141,13 @@ bool name_is_plain(const char *name, size_t max_bytes)
 
 static const char *unique_name(Graph *graph, const char *name)
 {
-    if (!graph_find(graph, name)) return arena_strdup(graph->arena, name);
-    StrBuf text = {0};
-    for (int i = 2;; i++) {
+    Value *first = graph_find(graph, name);
+    if (!first) return arena_strdup(graph->arena, name);
+    StrBuf text = { 0 };
+    do {
         strbuf_clear(&text);
-        strbuf_printf(&text, "%s~%d", name, i);
-        if (!graph_find(graph, text.data)) break;
-    }
+        strbuf_printf(&text, "%s~%d", name, ++first->num_namesakes + 1);
+    } while (graph_find(graph, text.data));
     char *out = arena_strdup(graph->arena, text.data);
     strbuf_deinit(&text);
     return out;

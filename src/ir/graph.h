@@ -85,6 +85,7 @@ struct Value {
     int32_t     id;         /* index in graph->values */
     int32_t     layer;      /* -1: none */
     const char *name;       /* unique in the graph */
+    int         num_namesakes; /* given this name and a suffix: ~2, ~3, ... */
     TensorType  type;
     ValueKind   kind;
     Node       *producer;   /* NULL: from outside */
