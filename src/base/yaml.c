@@ -52,6 +52,30 @@ static size_t valid_prefix(const char *text, size_t len)
     return len;
 }
 
+static bool is_blank(char c)
+{
+    return c == ' ' || c == '\t';
+}
+
+/* Where a tab stands between a key's colon and one of - ? : in a text that may hold a key marked by "? ", or len. There
+ * libfyaml 0.7 frees memory twice; in YAML it is an error. */
+static size_t tab_before_mark(const char *text, size_t len)
+{
+    bool has_marked_key = false;
+    for (size_t i = 0; i < len && !has_marked_key; i++)
+        has_marked_key = text[i] == '?' && (i == 0 || strchr(" \t\r\n[{,", text[i - 1])) &&
+                         (i + 1 == len || strchr(" \t\r\n", text[i + 1]));
+    for (size_t i = 0; i < len && has_marked_key; i++) {
+        size_t tab = len;
+        if (text[i] != ':') continue;
+        for (i++; i < len && is_blank(text[i]); i++)
+            if (text[i] == '\t') tab = i;
+        if (tab < len && i < len && strchr("-?:", text[i])) return tab;
+        i--;
+    }
+    return len;
+}
+
 static void position_of(const char *text, size_t offset, int *line, int *column)
 {
     *line = *column = 1;
@@ -230,6 +254,11 @@ Status yaml_parse(Arena *arena, const char *name, const char *text, size_t len, 
     if (valid < len) {
         position_of(text, valid, &builder.line, &builder.column);
         FAIL_HERE(&builder, "the byte 0x%02x is no UTF-8 text", (unsigned char)text[valid]);
+    }
+    size_t tab = tab_before_mark(text, len);
+    if (tab < len) {
+        position_of(text, tab, &builder.line, &builder.column);
+        FAIL_HERE(&builder, "a tab between a key and what follows; write a space");
     }
     struct fy_diag_cfg diag_cfg;
     fy_diag_cfg_default(&diag_cfg);

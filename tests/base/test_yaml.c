@@ -71,6 +71,9 @@ static void what_is_no_yaml_is_an_error_with_its_place(void)
     }
     EXPECT_FAILS(parse("ok: 1\nb: \"open\n", &root), ERR_INVALID, "r.yaml:2:");
     EXPECT_FAILS(parse("ok: 1\nb: \xc3\xa9\xff\n", &root), ERR_INVALID, "r.yaml:2:5: the byte 0xff");
+    EXPECT_FAILS(parse("? a: 1\n  b: \t- x\n", &root), ERR_INVALID, "r.yaml:2:6: a tab between");
+    EXPECT_FAILS(parse("? a:\t?", &root), ERR_INVALID, "r.yaml:1:5: a tab between");
+    EXPECT_OK(parse("a: \"what ? now\"\nb:\tx\n", &root));
 }
 
 static void depth_and_size_are_bounded(void)
