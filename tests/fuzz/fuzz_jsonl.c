@@ -1,12 +1,12 @@
-/* JSON lines, JSON arrays and text, plain or compressed; the first byte chooses. */
+/* JSON lines, JSON arrays and text, plain or compressed, and the rows of parquet; the first byte chooses. */
 #include "fuzz_records.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    static const char *const names[] = { "x.jsonl", "x.json", "x.txt" };
+    static const char *const names[] = { "x.jsonl", "x.json", "x.txt", "x.parquet" };
     if (size == 0) return 0;
-    fuzz_records(names[data[0] % 3], data + 1, size - 1);
+    fuzz_records(names[data[0] % 4], data + 1, size - 1);
     return 0;
 }

@@ -4,29 +4,56 @@
 #include "data/format.h"
 #include "data/record.h"
 
+#include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
 
+static void fuzz_record(Arena *arena, const Record *record, const DatasetOptions *options, bool *has_format, RowFormat *format)
+{
+    JsonValue row;
+    Sample    sample;
+    if (record_parse(arena, record, &row) != OK) return;
+    if (!*has_format) *has_format = format_detect(options, &row, format) == OK;
+    for (int has_template = 0; has_template < 2 && *has_format; has_template++)
+        if (format_row(arena, options, format, &row, has_template, &sample) == OK && sample.messages &&
+            sample.messages->type != JSON_ARRAY)
+            abort();
+}
+
+/* How many records come before the end or an error; closes the reader. */
+static int fuzz_reader(Reader *reader, const DatasetOptions *options)
+{
+    enum { MOST_RECORDS = 24 };
+    Record    record;
+    RowFormat format;
+    bool      has = true, has_format = false;
+    int       count = 0;
+    Arena     arena = { 0 };
+    while (count < MOST_RECORDS && reader_next(reader, &record, &has) == OK && has) {
+        if (record.line < 1 || record.column < 1 || !(reader_fraction(reader) >= 0)) abort();
+        arena_reset(&arena);
+        fuzz_record(&arena, &record, options, &has_format, &format);
+        count++;
+    }
+    reader_close(reader);
+    arena_deinit(&arena);
+    return count;
+}
+
+/* Some of the inputs come from a file too, which must give as many records. */
 static void fuzz_records(const char *name, const uint8_t *data, size_t size)
 {
     Reader        *reader;
-    Record         record;
-    RowFormat      format;
-    Sample         sample;
-    JsonValue      row;
-    bool           has = true, has_format = false;
-    Arena          row_arena = { 0 };
     DatasetOptions options = { .system_prompt = "s" };
+    if (size % 4 == 1) options.prompt_format = "{x} {system}{instruction} {input}";
+    if (size % 4 == 2) options.system_prompt_type = SYSTEM_PROMPT_NONE;
     if (reader_open_bytes(name, (Str){ (const char *)data, size }, &reader) != OK) return;
-    for (int i = 0; i < 24 && has; i++) {
-        if (reader_next(reader, &record, &has) != OK || !has) break;
-        if (record.line < 1 || record.column < 1 || !(reader_fraction(reader) >= 0)) abort();
-        arena_reset(&row_arena);
-        if (record_parse(&row_arena, &record, &row) != OK) continue;
-        if (!has_format) has_format = format_detect(&options, &row, &format) == OK;
-        if (has_format && format_row(&row_arena, &options, &format, &row, i % 2, &sample) == OK && sample.messages &&
-            sample.messages->type != JSON_ARRAY)
-            abort();
-    }
-    reader_close(reader);
-    arena_deinit(&row_arena);
+    int count = fuzz_reader(reader, &options);
+    if (size % 64 != 7) return;
+    char path[64], *paths[] = { path };
+    snprintf(path, sizeof path, "/dev/shm/fuzz-%d-%s", (int)getpid(), name);
+    FILE *file = fopen(path, "wb");
+    if (!file || fwrite(data, 1, size, file) != size || fclose(file) != 0) abort();
+    if (reader_open(paths, 1, &reader) != OK || fuzz_reader(reader, &options) != count) abort();
+    unlink(path);
 }

@@ -380,6 +380,9 @@ def jsonl_seeds():
         "objects": array + b'{"a": 1}\n{"a": 2} 7 "x" null', "array_empty": array + b"[]", "array_open": array + b'[{"a": 1}', "array_comma": array + b'[{"a": 1},]',
         "array_missing": array + b"[1 2]", "array_after": array + b"[1] 2", "array_bad": array + b'[{"a":\n\n x}]', "array_close": array + b"]", "string_open": array + b'["abc',
         "array_escape": array + b'["\\', "array_comma_end": array + b"[1,", "empty": lines, "doc": text + b"some text\nin lines\n", "doc_gzip": text + gzip.compress(b"text", mtime=0),
+        "many_messages": lines + b'{"messages": [%s]}\n' % b", ".join([b'{"role": "user", "content": "a"}'] * 9),
+        "output_first": lines + b'{"instruction": "a", "input": "b", "output": "c"}', "file": lines + (b'{"text": "abcd"}\n' * 5)[:71], "file_gzip": lines + (gzip.compress(chat, mtime=0) + bytes(64))[:135],
+        "rows": b"\3" + parquet_seeds()["struct"], "rows_file": b"\3" + (bytes(64) + parquet_seeds()["struct"])[-71:],
     }
     return rows
 
@@ -387,7 +390,7 @@ def jsonl_seeds():
 def csv_seeds():
     return {"plain": b"\0a,b\n1,2\n3,4\n", "quotes": b'\0text,b\r\n"x, ""y""\n",2\r\n\r\n"",\r\n', "tabs": b"\1text\tb\n1\t2\n", "open": b'\0a\n"x', "inside": b'\0a\nx"y\n',
             "after": b'\0a\n"x"y\n', "fields": b"\0a,b\n1\n1,2,3\n", "twice": b"\0a,a\n", "empty": b"\0", "blank": b"\0\n\n", "header": b"\0a,b",
-            "header_bad": b'\0"a', "wide": b"\0" + b",".join(b"c%d" % i for i in range(40)) + b"\n" + b"," * 39 + b"\n", "qa": b"\0question,answer\na,b\n",
+            "header_bad": b'\0"a', "file": (b"\0text,b\n" + b"1,2\n" * 30)[:72], "wide": b"\0" + b",".join(b"c%d" % i for i in range(40)) + b"\n" + b"," * 39 + b"\n", "qa": b"\0question,answer\na,b\n",
             "last": b"\0text\nend", "cr": b"\0text\r\nend\r\n"}
 
 
