@@ -30,14 +30,19 @@ static uint64_t power_of_two_above(uint64_t count)
     return size;
 }
 
-int32_t bpe_find(const Bpe *bpe, const char *text, size_t len)
+static int32_t find_hashed(const Bpe *bpe, const char *text, size_t len, uint64_t hash)
 {
-    for (uint64_t i = hash_text(text, len);; i++) {
+    for (uint64_t i = hash;; i++) {
         uint32_t slot = bpe->slots[i & bpe->slot_mask];
         if (slot == 0) return -1;
         Str token = bpe->tokens[slot - 1];
         if (token.len == len && memcmp(token.data, text, len) == 0) return (int32_t)slot - 1;
     }
+}
+
+int32_t bpe_find(const Bpe *bpe, const char *text, size_t len)
+{
+    return find_hashed(bpe, text, len, hash_text(text, len));
 }
 
 int32_t bpe_find_bytes(const Bpe *bpe, const char *word, size_t len)
@@ -120,12 +125,81 @@ static Status merge_sides(const JsonValue *merge, uint32_t index, Str *left, Str
     return OK;
 }
 
-static Status merge_side_id(const Bpe *bpe, uint32_t index, Str side, int32_t *out_id)
+/* Merges are read by this many: each asks for memory all over the vocabulary, and asking for all of it before any is
+ * needed halves the time. */
+enum { MERGE_BATCH = 32 };
+
+/* A token that a merge names. */
+typedef struct Wanted {
+    Str      text;
+    uint64_t hash;
+} Wanted;
+
+typedef struct MergeBatch {
+    Wanted wanted[MERGE_BATCH * 3]; /* of each merge the left side, the right side, both joined */
+    size_t joined_at[MERGE_BATCH];  /* in joined */
+    StrBuf joined;
+} MergeBatch;
+
+static void wanted_prefetch(const Bpe *bpe, Wanted *wanted, size_t count)
 {
-    *out_id = bpe_find(bpe, side.data, side.len);
+    for (size_t i = 0; i < count; i++) {
+        wanted[i].hash = hash_text(wanted[i].text.data, wanted[i].text.len);
+        __builtin_prefetch(&bpe->slots[wanted[i].hash & bpe->slot_mask]);
+    }
+    for (int step = 0; step < 2; step++) {
+        for (size_t i = 0; i < count; i++) {
+            uint32_t slot = bpe->slots[wanted[i].hash & bpe->slot_mask];
+            if (slot) __builtin_prefetch(step == 0 ? (const void *)&bpe->tokens[slot - 1] : bpe->tokens[slot - 1].data);
+        }
+    }
+}
+
+static Status wanted_id(const Bpe *bpe, uint32_t index, const Wanted *wanted, int32_t *out_id)
+{
+    *out_id = find_hashed(bpe, wanted->text.data, wanted->text.len, wanted->hash);
     FAIL_IF(*out_id < 0, ERR_INVALID, "model.merges: merge %u names \"%.*s\", which model.vocab doesn't have", index,
-            (int)side.len, side.data);
+            (int)wanted->text.len, wanted->text.data);
     return OK;
+}
+
+static Status merge_insert(Bpe *bpe, uint32_t index, const Wanted wanted[3])
+{
+    int32_t left, right, id;
+    TRY(wanted_id(bpe, index, &wanted[0], &left));
+    TRY(wanted_id(bpe, index, &wanted[1], &right));
+    TRY(wanted_id(bpe, index, &wanted[2], &id));
+    uint64_t pair = (uint64_t)(uint32_t)left << 32 | (uint32_t)right, at = mix(pair, 0);
+    while (bpe->merges[at & bpe->merge_mask].pair != UINT64_MAX && bpe->merges[at & bpe->merge_mask].pair != pair) at++;
+    bpe->merges[at & bpe->merge_mask] = (MergeSlot){ pair, index, id }; /* of a pair given twice the last counts */
+    return OK;
+}
+
+/* Reads up to MERGE_BATCH merges from `first` on. */
+static Status merges_read(Bpe *bpe, const JsonValue *merges, uint32_t first, MergeBatch *batch)
+{
+    uint32_t count = 0, most = merges->count - first < MERGE_BATCH ? merges->count - first : MERGE_BATCH;
+    size_t   cut = bpe->continuing_prefix.len;
+    strbuf_clear(&batch->joined);
+    for (; count < most; count++) {
+        Str left, right;
+        if (merge_sides(&merges->items[first + count], first + count, &left, &right) != OK) break;
+        bool is_cut = cut <= right.len && memcmp(right.data, bpe->continuing_prefix.data, cut) == 0;
+        batch->wanted[count * 3].text = left;
+        batch->wanted[count * 3 + 1].text = right;
+        batch->joined_at[count] = batch->joined.len;
+        strbuf_append(&batch->joined, left.data, left.len);
+        strbuf_append(&batch->joined, right.data + (is_cut ? cut : 0), right.len - (is_cut ? cut : 0));
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        size_t at = batch->joined_at[i], end = i + 1 < count ? batch->joined_at[i + 1] : batch->joined.len;
+        batch->wanted[i * 3 + 2].text = (Str){ strbuf_cstr(&batch->joined) + at, end - at };
+    }
+    wanted_prefetch(bpe, batch->wanted, count * 3);
+    for (uint32_t i = 0; i < count; i++) TRY(merge_insert(bpe, first + i, &batch->wanted[i * 3]));
+    if (count == most) return OK;
+    Str left, right; /* those before it are right: the first wrong merge is told */
+    return merge_sides(&merges->items[first + count], first + count, &left, &right);
 }
 
 static Status merges_parse(Arena *arena, const JsonValue *merges, Bpe *bpe)
@@ -135,28 +209,11 @@ static Status merges_parse(Arena *arena, const JsonValue *merges, Bpe *bpe)
     bpe->merges = arena_array(arena, MergeSlot, size);
     bpe->merge_mask = size - 1;
     for (uint64_t i = 0; i < size; i++) bpe->merges[i].pair = UINT64_MAX;
-    StrBuf joined = { 0 };
-    Status status = OK;
-    for (uint32_t i = 0; i < merges->count && status == OK; i++) {
-        Str     left, right;
-        int32_t left_id, right_id, id;
-        if ((status = merge_sides(&merges->items[i], i, &left, &right)) != OK ||
-            (status = merge_side_id(bpe, i, left, &left_id)) != OK ||
-            (status = merge_side_id(bpe, i, right, &right_id)) != OK)
-            break;
-        size_t cut = bpe->continuing_prefix.len;
-        if (cut > right.len || memcmp(right.data, bpe->continuing_prefix.data, cut) != 0) cut = 0;
-        strbuf_clear(&joined);
-        strbuf_append(&joined, left.data, left.len);
-        strbuf_append(&joined, right.data + cut, right.len - cut);
-        if ((status = merge_side_id(bpe, i, (Str){ joined.data, joined.len }, &id)) != OK) break;
-        uint64_t pair = (uint64_t)(uint32_t)left_id << 32 | (uint32_t)right_id, at = mix(pair, 0);
-        while (bpe->merges[at & bpe->merge_mask].pair != UINT64_MAX && bpe->merges[at & bpe->merge_mask].pair != pair)
-            at++;
-        bpe->merges[at & bpe->merge_mask] = (MergeSlot){ pair, i, id }; /* of a pair given twice the last counts */
-    }
+    MergeBatch batch = { .joined = { 0 } };
+    Status     status = OK;
+    for (uint32_t i = 0; i < merges->count && status == OK; i += MERGE_BATCH) status = merges_read(bpe, merges, i, &batch);
     bpe->num_merges = merges->count;
-    strbuf_deinit(&joined);
+    strbuf_deinit(&batch.joined);
     return status;
 }
 
