@@ -44,6 +44,12 @@ static bool mma_match(const Node *node, CudaDevice *)
     return attention_mma_dim(((const AttentionAttrs *)node->attrs)->head_dim) && attention_one_dtype(node, 0) && node->in[0]->type.dtype == DT_BF16;
 }
 
+static bool wgmma_match(const Node *node, CudaDevice *device)
+{
+    bool serves = mma_match(node, device) && ((const AttentionAttrs *)node->attrs)->head_dim == 128;
+    return serves && cuda_sm(device) == 90 && attention_wgmma_there();
+}
+
 static bool simt_match(const Node *node, CudaDevice *)
 {
     return ((const AttentionAttrs *)node->attrs)->head_dim <= ATTENTION_MOST_DIM && attention_one_dtype(node, 0);
@@ -65,6 +71,12 @@ static Status simt_run(const KernelArgs *args)
     return attention_simt_forward(&a, cuda_stream(args));
 }
 
+static Status wgmma_run(const KernelArgs *args)
+{
+    AttentionDims a = bound(args);
+    return attention_wgmma_forward(&a, cuda_stream(args));
+}
+
 static Status mma_run(const KernelArgs *args)
 {
     AttentionDims a = bound(args);
@@ -80,5 +92,6 @@ static Status sdpa_run(const KernelArgs *args)
 
 CUDA_KERNELS(attention,
              { .dtypes = DT_SET_BF16 | DT_SET_F32, .run = sdpa_run, .name = "cudnn", .workspace = sdpa_workspace, .match = sdpa_match },
+             { .dtypes = DT_SET_BF16 | DT_SET_F32, .min_sm = 90, .run = wgmma_run, .name = "wgmma", .match = wgmma_match },
              { .dtypes = DT_SET_BF16 | DT_SET_F32, .min_sm = 80, .run = mma_run, .name = "mma", .match = mma_match },
              { .dtypes = DT_SET_FLOAT, .run = simt_run, .name = "simt", .match = simt_match })

@@ -12,6 +12,12 @@ static bool mma_match(const Node *node, CudaDevice *device)
     return fits && attention_mma_dim(dim) && attention_one_dtype(node, IN_Q) && node->in[IN_Q]->type.dtype == DT_BF16;
 }
 
+static bool wgmma_match(const Node *node, CudaDevice *device)
+{
+    bool serves = mma_match(node, device) && attention_wgmma_dim(((const AttentionAttrs *)node->attrs)->head_dim);
+    return serves && cuda_sm(device) == 90 && attention_wgmma_there();
+}
+
 static bool simt_match(const Node *node, CudaDevice *)
 {
     return ((const AttentionAttrs *)node->attrs)->head_dim <= ATTENTION_MOST_DIM && attention_one_dtype(node, IN_Q);
@@ -90,6 +96,14 @@ static Status simt_run(const KernelArgs *args)
     return attention_simt_backward(&a, cuda_stream(args));
 }
 
+static Status wgmma_run(const KernelArgs *args)
+{
+    AttentionDims a = bound(args);
+    a.delta = (const float *)args->workspace;
+    TRY(attention_delta(&a, (float *)args->workspace, cuda_stream(args)));
+    return attention_wgmma_backward(&a, cuda_stream(args));
+}
+
 static Status mma_run(const KernelArgs *args)
 {
     AttentionDims a = bound(args);
@@ -107,5 +121,6 @@ static Status sdpa_run(const KernelArgs *args)
 
 CUDA_KERNELS(attention_bwd,
              { .dtypes = DT_SET_BF16 | DT_SET_F32, .run = sdpa_run, .name = "cudnn", .workspace = sdpa_workspace, .match = sdpa_match },
+             { .dtypes = DT_SET_BF16 | DT_SET_F32, .min_sm = 90, .run = wgmma_run, .name = "wgmma", .workspace = simt_workspace, .match = wgmma_match },
              { .dtypes = DT_SET_BF16 | DT_SET_F32, .min_sm = 80, .run = mma_run, .name = "mma", .workspace = simt_workspace, .match = mma_match },
              { .dtypes = DT_SET_FLOAT, .run = simt_run, .name = "simt", .workspace = simt_workspace, .match = simt_match })

@@ -3,9 +3,13 @@
 
 #include "ops/attention.cuh"
 
-enum { ATTENTION_MMA_SHARED = 6 * 64 * (128 + 8) * 2 }; /* most shared memory a block takes */
-
 static inline bool attention_mma_dim(int64_t dim) { return dim == 16 || dim == 32 || dim == 64 || dim == 96 || dim == 128; }
 
 Status attention_mma_forward(const AttentionDims *a, cudaStream_t stream);
 Status attention_mma_backward(const AttentionDims *a, cudaStream_t stream); /* a->delta is there */
+
+/* The same by warpgroup products (attention_wgmma.cu): compute capability 9.0, no cache, forward head dim 128, backward these. */
+static inline bool attention_wgmma_dim(int64_t dim) { return dim == 64 || dim == 128; }
+bool attention_wgmma_there(void); /* whether this build has code for them */
+Status attention_wgmma_forward(const AttentionDims *a, cudaStream_t stream);
+Status attention_wgmma_backward(const AttentionDims *a, cudaStream_t stream);

@@ -4,6 +4,14 @@
 
 enum { THREADS = 128, AHEAD = 4 };
 
+/* This lane's packs of heads base, base + GROUPS, ... */
+template <typename T, int GROUPS> static __device__ __forceinline__ void load_heads(Pack<T> (&packs)[AHEAD], const T *x, int base, int heads, int64_t head_dim)
+{
+#pragma unroll
+    for (int u = 0; u < AHEAD; u++)
+        if (base + u * GROUPS < heads) packs[u].words = *(const uint4 *)(x + (base + u * GROUPS) * head_dim);
+}
+
 /* A block a row: a lane has the same columns of every head, so it keeps its part of the table and of the weights; the packs of AHEAD
  * heads are loaded before the first is used. wq, wk NULL: no norms. rstd_out, y NULL: not wanted. y may be x's memory. */
 template <typename T, int LANES>
@@ -13,19 +21,18 @@ static __global__ void __launch_bounds__(THREADS) qkv_rows(QkvDims d, const T *x
     int     num_q = (int)d.num_q, turned = num_q + (int)d.num_kv, heads = turned + (int)d.num_kv;
     int     lane = threadIdx.x % LANES, group = threadIdx.x / LANES;
     int64_t row = blockIdx.x;
+    x += row * heads * d.head_dim + lane * N;
+    if (y) y += row * heads * d.head_dim + lane * N;
+    Pack<T> packs[AHEAD];
+    load_heads<T, GROUPS>(packs, x, group, heads, d.head_dim); /* before what positions[row] must be awaited for */
     QkvTableOf<N> t = load_table<LANES, N>(table, positions[row], d.table_len, lane);
-    float   weight_q[N], weight_k[N];
+    float         weight_q[N], weight_k[N];
     if (wq) {
         load_pack(wq + lane * N, weight_q);
         load_pack(wk + lane * N, weight_k);
     }
-    x += row * heads * d.head_dim + lane * N;
-    if (y) y += row * heads * d.head_dim + lane * N;
     for (int base = group; base - group < heads; base += AHEAD * GROUPS) {
-        Pack<T> packs[AHEAD];
-#pragma unroll
-        for (int u = 0; u < AHEAD; u++)
-            if (base + u * GROUPS < heads) packs[u].words = *(const uint4 *)(x + (base + u * GROUPS) * d.head_dim);
+        if (base > group) load_heads<T, GROUPS>(packs, x, base, heads, d.head_dim);
 #pragma unroll
         for (int u = 0; u < AHEAD; u++) {
             int   head = base + u * GROUPS;

@@ -26,63 +26,92 @@ static __device__ void block_combine(float *out, const float *groups, int num_gr
     __syncthreads();
 }
 
+/* What a lane reads of AHEAD heads of a row. */
+template <typename T> struct HeadBatch {
+    Pack<T> grads[AHEAD], inputs[AHEAD];
+    float   rstds[AHEAD];
+};
+
+template <typename T, int GROUPS>
+static __device__ __forceinline__ void load_batch(HeadBatch<T> &batch, const T *dy, const T *x, const float *rstd, int base, int turned, int heads, int64_t head_dim)
+{
+#pragma unroll
+    for (int u = 0; u < AHEAD; u++) {
+        int head = base + u * GROUPS;
+        batch.rstds[u] = 0;
+        batch.inputs[u].words = make_uint4(0, 0, 0, 0);
+        if (head < heads) batch.grads[u].words = *(const uint4 *)(dy + head * head_dim);
+        if (!x || head >= turned) continue;
+        batch.inputs[u].words = *(const uint4 *)(x + head * head_dim);
+        batch.rstds[u] = rstd[head];
+    }
+}
+
+/* The next heads are loaded before this turn's are worked on. */
 template <typename T, int LANES>
-static __global__ void __launch_bounds__(THREADS) qkv_heads_bwd(QkvBwd q, const T *dy, const T *x, const T *wq, const T *wk, T *dx)
+static __global__ void __launch_bounds__(THREADS, 2) qkv_heads_bwd(QkvBwd q, const T *dy, const T *x, const T *wq, const T *wk, T *dx)
 {
     enum { N = Pack<T>::N, GROUPS = THREADS / LANES };
     __shared__ float sums[GROUPS * LANES * N];
     const QkvDims    d = q.d;
     int              num_q = (int)d.num_q, turned = num_q + (int)d.num_kv, heads = turned + (int)d.num_kv;
-    int64_t          begin = (int64_t)blockIdx.x * q.chunk_rows, end = begin + q.chunk_rows < d.rows ? begin + q.chunk_rows : d.rows;
-    int              lane = threadIdx.x % LANES, group = threadIdx.x / LANES;
-    float            dq[N] = {}, dk[N] = {}, weight_q[N], weight_k[N];
+    int64_t          row = (int64_t)blockIdx.x * q.chunk_rows, end = row + q.chunk_rows < d.rows ? row + q.chunk_rows : d.rows;
+    int64_t          row_size = heads * d.head_dim;
+    int              lane = threadIdx.x % LANES, group = threadIdx.x / LANES, base = group;
+    float            dq[N] = {}, dk[N] = {};
+    Pack<T>          weight_q, weight_k;
+    HeadBatch<T>     batch;
+    QkvTableOf<N>    t;
+    dy += lane * N;
+    if (!wq) x = NULL;
     if (wq) {
-        load_pack(wq + lane * N, weight_q);
-        load_pack(wk + lane * N, weight_k);
+        x += lane * N;
+        weight_q.words = *(const uint4 *)(wq + lane * N);
+        weight_k.words = *(const uint4 *)(wk + lane * N);
     }
-    for (int64_t row = begin; row < end; row++) {
-        QkvTableOf<N> t = load_table<LANES, N>(q.table, q.positions[row], d.table_len, lane);
-        int64_t       first = row * heads * d.head_dim + lane * N;
-        for (int base = group; base - group < heads; base += AHEAD * GROUPS) {
-            Pack<T> grads[AHEAD], inputs[AHEAD];
-            float   rstds[AHEAD] = {};
+    load_batch<T, GROUPS>(batch, dy + row * row_size, x ? x + row * row_size : NULL, q.rstd + row * turned, base, turned, heads, d.head_dim);
+    while (row < end) {
+        int64_t      next_row = row, first = row * row_size + lane * N;
+        int          next_base = base + AHEAD * GROUPS;
+        HeadBatch<T> next;
+        if (next_base - group >= heads) next_row++, next_base = group;
+        if (base == group) t = load_table<LANES, N>(q.table, q.positions[row], d.table_len, lane);
+        if (next_row < end)
+            load_batch<T, GROUPS>(next, dy + next_row * row_size, x ? x + next_row * row_size : NULL, q.rstd + next_row * turned, next_base, turned, heads, d.head_dim);
 #pragma unroll
-            for (int u = 0; u < AHEAD; u++) {
-                int head = base + u * GROUPS;
-                if (head < heads) grads[u].words = *(const uint4 *)(dy + first + head * d.head_dim);
-                if (!wq || head >= turned) continue;
-                inputs[u].words = *(const uint4 *)(x + first + head * d.head_dim);
-                rstds[u] = q.rstd[row * turned + head];
-            }
+        for (int u = 0; u < AHEAD; u++) {
+            int   head = base + u * GROUPS;
+            float v[N];
 #pragma unroll
-            for (int u = 0; u < AHEAD; u++) {
-                int   head = base + u * GROUPS;
-                float v[N];
+            for (int k = 0; k < N; k++) v[k] = to_float(batch.grads[u].v[k]);
+            turn<LANES, N>(v, t, lane, -1.0f);
+            if (wq) {
+                bool    is_q = head < num_q;
+                float   rstd = batch.rstds[u], dot = 0; /* 0 for values: they add nothing */
+                Pack<T> w;
+                w.words = make_uint4(is_q ? weight_q.words.x : weight_k.words.x, is_q ? weight_q.words.y : weight_k.words.y,
+                                     is_q ? weight_q.words.z : weight_k.words.z, is_q ? weight_q.words.w : weight_k.words.w);
 #pragma unroll
-                for (int k = 0; k < N; k++) v[k] = to_float(grads[u].v[k]);
-                turn<LANES, N>(v, t, lane, -1.0f);
-                if (wq) {
-                    bool  is_q = head < num_q;
-                    float rstd = rstds[u], dot = 0; /* 0 for values: they add nothing */
-#pragma unroll
-                    for (int k = 0; k < N; k++) {
-                        float input = to_float(inputs[u].v[k]), w = is_q ? weight_q[k] : weight_k[k], part = v[k] * (input * rstd);
-                        dot += v[k] * w * input;
-                        if (is_q) dq[k] += part;
-                        else if (head < turned) dk[k] += part;
-                    }
-                    float pull = rstd * rstd * rstd * group_sum<LANES>(dot) / (float)d.head_dim;
-#pragma unroll
-                    for (int k = 0; k < N; k++)
-                        v[k] = v[k] * (is_q ? weight_q[k] : weight_k[k]) * rstd - to_float(inputs[u].v[k]) * pull;
+                for (int k = 0; k < N; k++) {
+                    float input = to_float(batch.inputs[u].v[k]), part = v[k] * (input * rstd);
+                    v[k] *= to_float(w.v[k]);
+                    dot += v[k] * input;
+                    if (is_q) dq[k] += part;
+                    else if (head < turned) dk[k] += part;
                 }
-                if (!dx || head >= heads) continue;
-                if (head < turned)
-                    store_pack(dx + first + head * d.head_dim, v);
-                else if (dx != dy)
-                    *(uint4 *)(dx + first + head * d.head_dim) = grads[u].words;
+                float pull = rstd * rstd * rstd * group_sum<LANES>(dot) / (float)d.head_dim;
+#pragma unroll
+                for (int k = 0; k < N; k++) v[k] = v[k] * rstd - to_float(batch.inputs[u].v[k]) * pull;
             }
+            if (!dx || head >= heads) continue;
+            if (head < turned)
+                store_pack(dx + first + head * d.head_dim, v);
+            else if (dx != dy - lane * N)
+                *(uint4 *)(dx + first + head * d.head_dim) = batch.grads[u].words;
         }
+        batch = next;
+        row = next_row;
+        base = next_base;
     }
     if (!q.partial) return;
     float *out = q.partial + (int64_t)blockIdx.x * 2 * d.head_dim;

@@ -6,7 +6,7 @@ enum { THREADS = 256, PER_BLOCK = 32768, MOST_BLOCKS = 4096 };
 static int64_t block_elements(int64_t count)
 {
     int64_t each = cuda_div_up(count, MOST_BLOCKS);
-    return each < PER_BLOCK ? PER_BLOCK : cuda_div_up(each, PER_BLOCK) * PER_BLOCK;
+    return each < PER_BLOCK ? (int64_t)PER_BLOCK : cuda_div_up(each, PER_BLOCK) * PER_BLOCK;
 }
 
 static __device__ __forceinline__ double block_sum_double(double x, double *scratch)

@@ -74,6 +74,11 @@ size_t cuda_shared_bytes(const CudaDevice *device)
     return device->shared_bytes;
 }
 
+int cuda_sm(const CudaDevice *device)
+{
+    return device->sm;
+}
+
 Status cuda_failed(cudaError_t error, const char *what, const char *file, int line)
 {
     Status status = error == cudaErrorMemoryAllocation ? ERR_NO_FIT : ERR_DEVICE;

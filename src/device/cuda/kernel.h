@@ -72,6 +72,7 @@ extern "C" {
 Status cuda_failed(cudaError_t error, const char *what, const char *file, int line);
 /* Most shared memory a block may ask for on this GPU. */
 size_t cuda_shared_bytes(const CudaDevice *device);
+int    cuda_sm(const CudaDevice *device); /* 10 * major + minor of its compute capability */
 #ifdef __cplusplus
 }
 #endif
