@@ -24,9 +24,9 @@ Status cmd_doctor(CliArgs *args)
     const char *op = NULL;
     bool        no_speed = false, done;
     int64_t     gpu = 0;
-    const Flag  flags[] = { { "--op", FLAG_TEXT, &op, "NAME", "check this op alone" },
-                            { "--gpu", FLAG_INT, &gpu, "INDEX", "which GPU (0)" },
-                            { "--no-speed", FLAG_SWITCH, &no_speed, NULL, "leave out the measurements" } };
+    const Flag  flags[] = {{"--op", FLAG_TEXT, &op, "NAME", "check this op alone"},
+                           {"--gpu", FLAG_INT, &gpu, "INDEX", "which GPU (0)"},
+                           {"--no-speed", FLAG_SWITCH, &no_speed, NULL, "leave out the measurements"}};
     TRY(cli_parse(args, flags, 3, false, &done));
     if (done) return OK;
     TRY(cli_want_words(args, 0));

@@ -53,6 +53,10 @@ typedef struct DeviceApi {
     Status (*profile)(Device *device, const Launch *launches, int count, double *seconds);
     void   (*release)(Device *device, void *replay);
     Status (*sync)(Device *device); /* waits; returns the sticky error */
+    /* What prepare measured and chose, as text (NUL-terminated, cut at size), so that a resumed run chooses the same; taking such
+     * a text comes before programs are prepared, and what doesn't fit this device is ignored. NULL: nothing is chosen. */
+    void   (*tuning_get)(Device *device, char *out, size_t size);
+    void   (*tuning_set)(Device *device, const char *text);
     void   (*destroy)(Device *device);
 } DeviceApi;
 

@@ -41,7 +41,8 @@ static size_t sdpa_workspace(const Node *node, CudaDevice *device)
 
 static bool mma_match(const Node *node, CudaDevice *)
 {
-    return attention_mma_dim(((const AttentionAttrs *)node->attrs)->head_dim) && attention_one_dtype(node, 0) && node->in[0]->type.dtype == DT_BF16;
+    return attention_mma_dim(((const AttentionAttrs *)node->attrs)->head_dim) && attention_one_dtype(node, 0) &&
+           node->in[0]->type.dtype == DT_BF16;
 }
 
 static bool wgmma_match(const Node *node, CudaDevice *device)
@@ -90,8 +91,13 @@ static Status sdpa_run(const KernelArgs *args)
     return cuda_sdpa_run((CudaDevice *)args->device, &s, args->workspace, args->stream);
 }
 
-CUDA_KERNELS(attention,
-             { .dtypes = DT_SET_BF16 | DT_SET_F32, .run = sdpa_run, .name = "cudnn", .workspace = sdpa_workspace, .match = sdpa_match },
-             { .dtypes = DT_SET_BF16 | DT_SET_F32, .min_sm = 90, .run = wgmma_run, .name = "wgmma", .match = wgmma_match },
-             { .dtypes = DT_SET_BF16 | DT_SET_F32, .min_sm = 80, .run = mma_run, .name = "mma", .match = mma_match },
-             { .dtypes = DT_SET_FLOAT, .run = simt_run, .name = "simt", .match = simt_match })
+CUDA_KERNELS(
+    attention,
+    {.dtypes = DT_SET_BF16 | DT_SET_F32,
+     .run = sdpa_run,
+     .name = "cudnn",
+     .workspace = sdpa_workspace,
+     .match = sdpa_match},
+    {.dtypes = DT_SET_BF16 | DT_SET_F32, .min_sm = 90, .run = wgmma_run, .name = "wgmma", .match = wgmma_match},
+    {.dtypes = DT_SET_BF16 | DT_SET_F32, .min_sm = 80, .run = mma_run, .name = "mma", .match = mma_match},
+    {.dtypes = DT_SET_FLOAT, .run = simt_run, .name = "simt", .match = simt_match})

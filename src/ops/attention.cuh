@@ -4,7 +4,8 @@
 #include "device/cuda/vec.cuh"
 #include "ops/attrs.h"
 
-/* Vectors of D elements: head h of token t of batch row b begins at element b * batch_stride + t * token_stride + h * D. */
+/* Vectors of D elements: head h of token t of batch row b begins at element b * batch_stride + t * token_stride + h *
+ * D. */
 typedef struct Heads {
     void   *data;
     int64_t batch_stride, token_stride;
@@ -20,8 +21,8 @@ typedef struct AttentionDims {
     const int64_t *step;       /* query t is key number step[STEP_POSITION] + t; NULL: t */
     int            key_len;    /* rows of k and v */
     /* backward */
-    Heads          grad_o, dq, dk, dv; /* data NULL: not wanted */
-    const float   *delta;              /* (B,H,T) sum over D of do o */
+    Heads        grad_o, dq, dk, dv; /* data NULL: not wanted */
+    const float *delta;              /* (B,H,T) sum over D of do o */
 } AttentionDims;
 
 static inline AttentionDims attention_dims(const AttentionAttrs *attrs, const TensorType *q)
@@ -39,7 +40,7 @@ static inline AttentionDims attention_dims(const AttentionAttrs *attrs, const Te
 static inline Heads heads_of(const TensorView *view)
 {
     int64_t row = view->type.dim[2] * view->type.dim[3];
-    Heads   h = { view->data, view->type.dim[1] * row, row };
+    Heads   h = {view->data, view->type.dim[1] * row, row};
     return h;
 }
 
@@ -53,7 +54,7 @@ static inline void heads_of_qkv(const AttentionDims *a, const TensorView *views,
         return;
     }
     int64_t row = (int64_t)(a->num_heads + 2 * a->num_kv_heads) * a->dim, size = dtype_bytes(views[0].type.dtype);
-    Heads   h = { views[0].data, a->len * row, row };
+    Heads   h = {views[0].data, a->len * row, row};
     *q = *k = *v = h;
     k->data = (char *)h.data + a->num_heads * a->dim * size;
     v->data = (char *)h.data + (a->num_heads + a->num_kv_heads) * a->dim * size;
@@ -71,8 +72,8 @@ static inline bool attention_one_dtype(const Node *node, int first_in)
     return true;
 }
 
-/* Forward and backward for any head dim up to ATTENTION_MOST_DIM (attention_simt.cu, a compilation unit of its own). The workspace
- * of backward holds delta. */
+/* Forward and backward for any head dim up to ATTENTION_MOST_DIM (attention_simt.cu, a compilation unit of its own).
+ * The workspace of backward holds delta. */
 enum { ATTENTION_MOST_DIM = 256 };
 Status attention_simt_forward(const AttentionDims *a, cudaStream_t stream);
 Status attention_simt_backward(const AttentionDims *a, cudaStream_t stream);

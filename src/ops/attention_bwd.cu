@@ -40,7 +40,7 @@ static AttentionDims bound(const KernelArgs *args)
     if (args->in[IN_Q].type.ndim == 3) {
         heads_of_qkv(&a, args->out, &a.dq, &a.dk, &a.dv);
     } else {
-        Heads *heads[] = { &a.dq, &a.dk, &a.dv };
+        Heads *heads[] = {&a.dq, &a.dk, &a.dv};
         for (int k = 0; k < 3; k++)
             if (args->out[k].data) *heads[k] = heads_of(&args->out[k]);
     }
@@ -53,7 +53,8 @@ static CudaSdpa sdpa_of(const AttentionDims *a)
     s.backward = true;
     s.batch = a->batch, s.len = a->len, s.num_heads = a->num_heads, s.num_kv_heads = a->num_kv_heads, s.dim = a->dim;
     s.scale = a->scale;
-    s.q_stride = a->q.token_stride, s.kv_stride = a->k.token_stride, s.dq_stride = a->dq.token_stride, s.dkv_stride = a->dk.token_stride;
+    s.q_stride = a->q.token_stride, s.kv_stride = a->k.token_stride, s.dq_stride = a->dq.token_stride,
+    s.dkv_stride = a->dk.token_stride;
     s.q = a->q.data, s.k = a->k.data, s.v = a->v.data, s.o = a->o.data, s.grad_o = a->grad_o.data;
     s.dq = a->dq.data, s.dk = a->dk.data, s.dv = a->dv.data;
     s.lse = a->lse;
@@ -119,8 +120,23 @@ static Status sdpa_run(const KernelArgs *args)
     return cuda_sdpa_run((CudaDevice *)args->device, &s, args->workspace, args->stream);
 }
 
-CUDA_KERNELS(attention_bwd,
-             { .dtypes = DT_SET_BF16 | DT_SET_F32, .run = sdpa_run, .name = "cudnn", .workspace = sdpa_workspace, .match = sdpa_match },
-             { .dtypes = DT_SET_BF16 | DT_SET_F32, .min_sm = 90, .run = wgmma_run, .name = "wgmma", .workspace = simt_workspace, .match = wgmma_match },
-             { .dtypes = DT_SET_BF16 | DT_SET_F32, .min_sm = 80, .run = mma_run, .name = "mma", .workspace = simt_workspace, .match = mma_match },
-             { .dtypes = DT_SET_FLOAT, .run = simt_run, .name = "simt", .workspace = simt_workspace, .match = simt_match })
+CUDA_KERNELS(
+    attention_bwd,
+    {.dtypes = DT_SET_BF16 | DT_SET_F32,
+     .run = sdpa_run,
+     .name = "cudnn",
+     .workspace = sdpa_workspace,
+     .match = sdpa_match},
+    {.dtypes = DT_SET_BF16 | DT_SET_F32,
+     .min_sm = 90,
+     .run = wgmma_run,
+     .name = "wgmma",
+     .workspace = simt_workspace,
+     .match = wgmma_match},
+    {.dtypes = DT_SET_BF16 | DT_SET_F32,
+     .min_sm = 80,
+     .run = mma_run,
+     .name = "mma",
+     .workspace = simt_workspace,
+     .match = mma_match},
+    {.dtypes = DT_SET_FLOAT, .run = simt_run, .name = "simt", .workspace = simt_workspace, .match = simt_match})

@@ -1,13 +1,14 @@
-/* Attention on the matrix units for bf16, by tiles of 64 queries x 64 keys, with scores never whole (Dao, "FlashAttention-2", 2023). Only
- * tiles that a document touches are visited: rows of packed documents cost what their documents do. Backward makes dq in one kernel
- * and dk, dv in another, so that every sum has one owner and one order. */
+/* Attention on the matrix units for bf16, by tiles of 64 queries x 64 keys, with scores never whole (Dao,
+ * "FlashAttention-2", 2023). Only tiles that a document touches are visited: rows of packed documents cost what their
+ * documents do. Backward makes dq in one kernel and dk, dv in another, so that every sum has one owner and one order.
+ */
 #include "ops/attention_mma.cuh"
 #include "ops/attention_tile.cuh"
 
 template <int D> static __global__ void __launch_bounds__(MMA_THREADS) mma_forward(AttentionDims a)
 {
     extern __shared__ uint4 shared[];
-    __shared__ int range[4];
+    __shared__ int          range[4];
     enum { ELEMENTS = TileOf<D>::ELEMENTS };
     bf16 *k_tiles = (bf16 *)shared, *v_tiles = k_tiles + 2 * ELEMENTS;
     int   b = blockIdx.z, head = blockIdx.y, g = head / a.group, row = (int)(gridDim.x - 1 - blockIdx.x) * TILE_ROWS;
@@ -26,7 +27,7 @@ template <int D> static __global__ void __launch_bounds__(MMA_THREADS) mma_forwa
     __syncthreads();
 #pragma unroll
     for (int k = 0; k < D / 16; k++) load_left<D>(q[k], k_tiles + ELEMENTS, warp * 16, k * 16);
-    float o[D / 8][4] = {}, most[2] = { -INFINITY, -INFINITY }, total[2] = { 0, 0 }, scale2 = a.scale * LOG2E;
+    float o[D / 8][4] = {}, most[2] = {-INFINITY, -INFINITY}, total[2] = {0, 0}, scale2 = a.scale * LOG2E;
     int   last[2], first[2];
     for (int half = 0; half < 2; half++) {
         int t = min(row + warp * 16 + (lane >> 2) + half * 8, a.len - 1);
@@ -59,14 +60,15 @@ template <int D> static __global__ void __launch_bounds__(MMA_THREADS) mma_forwa
     if (a.o.data) store_rows<D>(a.o, b, row + warp * 16, a.len, head, o, 1.0f / total[0], 1.0f / total[1]);
     for (int half = 0; half < 2 && a.lse; half++) {
         int t = row + warp * 16 + (lane >> 2) + half * 8;
-        if ((lane & 3) == 0 && t < a.len) a.lse[((int64_t)b * a.num_heads + head) * a.len + t] = most[half] * a.scale + log2f(total[half]) * LN2;
+        if ((lane & 3) == 0 && t < a.len)
+            a.lse[((int64_t)b * a.num_heads + head) * a.len + t] = most[half] * a.scale + log2f(total[half]) * LN2;
     }
 }
 
 template <int D> static __global__ void __launch_bounds__(MMA_THREADS) mma_dq(AttentionDims a)
 {
     extern __shared__ uint4 shared[];
-    __shared__ int range[4];
+    __shared__ int          range[4];
     enum { ELEMENTS = TileOf<D>::ELEMENTS };
     bf16 *k_tiles = (bf16 *)shared, *v_tiles = k_tiles + 2 * ELEMENTS;
     int   b = blockIdx.z, head = blockIdx.y, g = head / a.group, row = (int)(gridDim.x - 1 - blockIdx.x) * TILE_ROWS;
@@ -130,8 +132,10 @@ template <int D> static __global__ void __launch_bounds__(MMA_THREADS) mma_dkv(A
     extern __shared__ uint4 shared[];
     __shared__ QueryColumns columns;
     enum { ELEMENTS = TileOf<D>::ELEMENTS };
-    bf16 *k_tile = (bf16 *)shared, *v_tile = k_tile + ELEMENTS, *q_tiles = v_tile + ELEMENTS, *o_tiles = q_tiles + 2 * ELEMENTS;
-    int   b = blockIdx.z, g = blockIdx.y, row = (int)blockIdx.x * TILE_ROWS, lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+    bf16 *k_tile = (bf16 *)shared, *v_tile = k_tile + ELEMENTS, *q_tiles = v_tile + ELEMENTS,
+         *o_tiles = q_tiles + 2 * ELEMENTS;
+    int b = blockIdx.z, g = blockIdx.y, row = (int)blockIdx.x * TILE_ROWS, lane = threadIdx.x & 31,
+        warp = threadIdx.x >> 5;
     int   head = g * a.group, end = last_query(a, b, row), query = row, stage = 0;
     float dk[D / 8][4] = {}, dv[D / 8][4] = {}, scale2 = a.scale * LOG2E;
     (void)lane;
@@ -142,7 +146,8 @@ template <int D> static __global__ void __launch_bounds__(MMA_THREADS) mma_dkv(A
     copy_commit();
     load_columns(a, &columns, 0, b, head, query);
     while (head < (g + 1) * a.group) {
-        int next_query = query + TILE_ROWS < end ? query + TILE_ROWS : row, next_head = next_query == row ? head + 1 : head;
+        int next_query = query + TILE_ROWS < end ? query + TILE_ROWS : row,
+            next_head = next_query == row ? head + 1 : head;
         __syncthreads();
         if (next_head < (g + 1) * a.group) {
             load_tile<D>(q_tiles + (stage ^ 1) * ELEMENTS, a.q, b, next_query, a.len, next_head);
@@ -186,7 +191,8 @@ template <int D> static Status forward(const AttentionDims *a, cudaStream_t stre
 {
     size_t bytes = 4 * TileOf<D>::ELEMENTS * sizeof(bf16);
     TRY(allow_shared(mma_forward<D>, bytes));
-    mma_forward<D><<<dim3((unsigned)cuda_div_up(a->len, TILE_ROWS), a->num_heads, a->batch), MMA_THREADS, bytes, stream>>>(*a);
+    mma_forward<D>
+        <<<dim3((unsigned)cuda_div_up(a->len, TILE_ROWS), a->num_heads, a->batch), MMA_THREADS, bytes, stream>>>(*a);
     return CUDA_LAUNCHED();
 }
 
@@ -196,19 +202,26 @@ template <int D> static Status backward(const AttentionDims *a, cudaStream_t str
     unsigned tiles = (unsigned)cuda_div_up(a->len, TILE_ROWS);
     TRY(allow_shared(mma_dq<D>, 4 * tile));
     TRY(allow_shared(mma_dkv<D>, 6 * tile));
-    if (a->dk.data || a->dv.data) mma_dkv<D><<<dim3(tiles, a->num_kv_heads, a->batch), MMA_THREADS, 6 * tile, stream>>>(*a);
+    if (a->dk.data || a->dv.data)
+        mma_dkv<D><<<dim3(tiles, a->num_kv_heads, a->batch), MMA_THREADS, 6 * tile, stream>>>(*a);
     if (a->dq.data) mma_dq<D><<<dim3(tiles, a->num_heads, a->batch), MMA_THREADS, 4 * tile, stream>>>(*a);
     return CUDA_LAUNCHED();
 }
 
-#define WITH_DIM(call)                                 \
-    switch (a->dim) {                                  \
-    case 16: return call<16>(a, stream);               \
-    case 32: return call<32>(a, stream);               \
-    case 64: return call<64>(a, stream);               \
-    case 96: return call<96>(a, stream);               \
-    case 128: return call<128>(a, stream);             \
-    default: FAIL(ERR_INTERNAL, "no matrix kernel for head_dim %d", a->dim); \
+#define WITH_DIM(call) \
+    switch (a->dim) { \
+    case 16: \
+        return call<16>(a, stream); \
+    case 32: \
+        return call<32>(a, stream); \
+    case 64: \
+        return call<64>(a, stream); \
+    case 96: \
+        return call<96>(a, stream); \
+    case 128: \
+        return call<128>(a, stream); \
+    default: \
+        FAIL(ERR_INTERNAL, "no matrix kernel for head_dim %d", a->dim); \
     }
 
 Status attention_mma_forward(const AttentionDims *a, cudaStream_t stream)

@@ -1,13 +1,14 @@
-/* Attention on the vector units, in fp32: for fp32 tensors, and for head dims that the matrix kernels don't take. Blocks of keys (or
- * queries) lie in shared memory; a warp takes ROWS queries (or keys); a lane is a key while scores are made and head dims
- * lane, lane + 32, ... while sums are. Blocks outside a query's document aren't visited. */
+/* Attention on the vector units, in fp32: for fp32 tensors, and for head dims that the matrix kernels don't take.
+ * Blocks of keys (or queries) lie in shared memory; a warp takes ROWS queries (or keys); a lane is a key while scores
+ * are made and head dims lane, lane + 32, ... while sums are. Blocks outside a query's document aren't visited. */
 #include "ops/attention.cuh"
 
 #include "ir/op.h"
 
 enum { WARPS = 8, ROWS = 2, BLOCK = WARPS * ROWS, TILE = 32, THREADS = WARPS * 32 };
 
-template <typename T> static __device__ __forceinline__ const T *head_at(const Heads &h, int b, int t, int head, int dim)
+template <typename T>
+static __device__ __forceinline__ const T *head_at(const Heads &h, int b, int t, int head, int dim)
 {
     return (const T *)h.data + b * h.batch_stride + t * h.token_stride + (int64_t)head * dim;
 }
@@ -19,7 +20,8 @@ template <typename T> static __device__ __forceinline__ T *head_at_mut(const Hea
 
 /* Rows [t, t + rows) of one head, `count` rows in all (zeros behind), as floats `stride` apart. */
 template <typename T>
-static __device__ void load_rows(float *to, int stride, const Heads &h, int b, int t, int rows, int count, int head, int dim)
+static __device__ void load_rows(float *to, int stride, const Heads &h, int b, int t, int rows, int count, int head,
+                                 int dim)
 {
     for (int i = threadIdx.x; i < count * dim; i += THREADS) {
         int r = i / dim, d = i % dim;
@@ -70,8 +72,8 @@ template <typename T, int DIMS> static __global__ void __launch_bounds__(THREADS
         load_rows<T>(v, stride, a.v, b, key, keys, TILE, head / a.group, a.dim);
         __syncthreads();
         for (int r = 0; r < ROWS; r++) {
-            int  t = row + warp * ROWS + r;
-            bool seen = t < row + rows && key + lane <= first + t && key + lane >= first_key(a, b, t);
+            int   t = row + warp * ROWS + r;
+            bool  seen = t < row + rows && key + lane <= first + t && key + lane >= first_key(a, b, t);
             float score = seen ? a.scale * dot(q + (warp * ROWS + r) * a.dim, k + lane * stride, a.dim) : -INFINITY;
             float before = most[r], now = fmaxf(before, warp_max(score));
             bool  poisoned = __any_sync(0xFFFFFFFFu, isnan(score));
@@ -92,7 +94,8 @@ template <typename T, int DIMS> static __global__ void __launch_bounds__(THREADS
         if (t >= row + rows) break;
         if (a.o.data)
             for (int i = 0; i < DIMS; i++)
-                if (lane + 32 * i < a.dim) head_at_mut<T>(a.o, b, t, head, a.dim)[lane + 32 * i] = from_float<T>(sum[r][i] / total[r]);
+                if (lane + 32 * i < a.dim)
+                    head_at_mut<T>(a.o, b, t, head, a.dim)[lane + 32 * i] = from_float<T>(sum[r][i] / total[r]);
         if (a.lse && lane == 0) a.lse[((int64_t)b * a.num_heads + head) * a.len + t] = most[r] + logf(total[r]);
     }
 }
@@ -148,7 +151,8 @@ template <typename T, int DIMS> static __global__ void __launch_bounds__(THREADS
     for (int r = 0; r < ROWS; r++) {
         int t = row + warp * ROWS + r;
         for (int i = 0; i < DIMS; i++)
-            if (t < row + rows && lane + 32 * i < a.dim) head_at_mut<T>(a.dq, b, t, head, a.dim)[lane + 32 * i] = from_float<T>(sum[r][i]);
+            if (t < row + rows && lane + 32 * i < a.dim)
+                head_at_mut<T>(a.dq, b, t, head, a.dim)[lane + 32 * i] = from_float<T>(sum[r][i]);
     }
 }
 
@@ -156,10 +160,10 @@ template <typename T, int DIMS> static __global__ void __launch_bounds__(THREADS
 template <typename T, int DIMS> static __global__ void __launch_bounds__(THREADS) dkv_kernel(AttentionDims a)
 {
     extern __shared__ float shared[];
-    int    stride = a.dim + 1, b = blockIdx.z, g = blockIdx.y, row = (int)blockIdx.x * BLOCK;
-    int    lane = threadIdx.x & 31, warp = threadIdx.x >> 5, rows = min(BLOCK, a.len - row);
-    float *k = shared, *v = k + BLOCK * a.dim, *q = v + BLOCK * a.dim, *grad_o = q + TILE * stride;
-    float  dk[ROWS][DIMS], dv[ROWS][DIMS];
+    int                     stride = a.dim + 1, b = blockIdx.z, g = blockIdx.y, row = (int)blockIdx.x * BLOCK;
+    int                     lane = threadIdx.x & 31, warp = threadIdx.x >> 5, rows = min(BLOCK, a.len - row);
+    float                  *k = shared, *v = k + BLOCK * a.dim, *q = v + BLOCK * a.dim, *grad_o = q + TILE * stride;
+    float                   dk[ROWS][DIMS], dv[ROWS][DIMS];
     for (int r = 0; r < ROWS; r++)
         for (int i = 0; i < DIMS; i++) dk[r][i] = dv[r][i] = 0;
     load_rows<T>(k, a.dim, a.k, b, row, rows, BLOCK, g, a.dim);
@@ -180,7 +184,8 @@ template <typename T, int DIMS> static __global__ void __launch_bounds__(THREADS
                 float p = 0, ds = 0;
                 if (seen) {
                     p = expf(a.scale * dot(k + (warp * ROWS + r) * a.dim, q + lane * stride, a.dim) - a.lse[at]);
-                    ds = p * (dot(v + (warp * ROWS + r) * a.dim, grad_o + lane * stride, a.dim) - a.delta[at]) * a.scale;
+                    ds =
+                        p * (dot(v + (warp * ROWS + r) * a.dim, grad_o + lane * stride, a.dim) - a.delta[at]) * a.scale;
                 }
                 for (int j = 0; j < queries; j++) {
                     float pj = __shfl_sync(0xFFFFFFFFu, p, j), dsj = __shfl_sync(0xFFFFFFFFu, ds, j);
@@ -202,8 +207,14 @@ template <typename T, int DIMS> static __global__ void __launch_bounds__(THREADS
     }
 }
 
-static size_t forward_bytes(const AttentionDims *a) { return (size_t)(BLOCK * a->dim + 2 * TILE * (a->dim + 1)) * sizeof(float); }
-static size_t backward_bytes(const AttentionDims *a) { return (size_t)(2 * BLOCK * a->dim + 2 * TILE * (a->dim + 1)) * sizeof(float); }
+static size_t forward_bytes(const AttentionDims *a)
+{
+    return (size_t)(BLOCK * a->dim + 2 * TILE * (a->dim + 1)) * sizeof(float);
+}
+static size_t backward_bytes(const AttentionDims *a)
+{
+    return (size_t)(2 * BLOCK * a->dim + 2 * TILE * (a->dim + 1)) * sizeof(float);
+}
 
 template <typename K> static Status allow_shared(K kernel, size_t bytes)
 {
@@ -224,19 +235,20 @@ template <typename T, int DIMS> static Status backward(const AttentionDims *a, c
     unsigned blocks = (unsigned)cuda_div_up(a->len, BLOCK);
     TRY(allow_shared(dq_kernel<T, DIMS>, backward_bytes(a)));
     TRY(allow_shared(dkv_kernel<T, DIMS>, backward_bytes(a)));
-    if (a->dq.data) dq_kernel<T, DIMS><<<dim3(blocks, a->num_heads, a->batch), THREADS, backward_bytes(a), stream>>>(*a);
+    if (a->dq.data)
+        dq_kernel<T, DIMS><<<dim3(blocks, a->num_heads, a->batch), THREADS, backward_bytes(a), stream>>>(*a);
     if (a->dk.data || a->dv.data)
         dkv_kernel<T, DIMS><<<dim3(blocks, a->num_kv_heads, a->batch), THREADS, backward_bytes(a), stream>>>(*a);
     return CUDA_LAUNCHED();
 }
 
 /* `call` with DIMS the least number of head dims a lane may have. */
-#define WITH_DIMS(dim, call)                                                   \
-    do {                                                                       \
-        if ((dim) <= 32) return call(1);                                       \
-        if ((dim) <= 64) return call(2);                                       \
-        if ((dim) <= 128) return call(4);                                      \
-        return call(8);                                                        \
+#define WITH_DIMS(dim, call) \
+    do { \
+        if ((dim) <= 32) return call(1); \
+        if ((dim) <= 64) return call(2); \
+        if ((dim) <= 128) return call(4); \
+        return call(8); \
     } while (0)
 
 Status attention_simt_forward(const AttentionDims *a, cudaStream_t stream)

@@ -1,5 +1,6 @@
-/* Attention by warpgroup products, for bf16 on compute capability 9.0: the tiles and the order of attention_mma.cu, with operands read
- * from shared memory by the matrix units themselves. Two blocks share a multiprocessor: one multiplies while the other exponentiates. */
+/* Attention by warpgroup products, for bf16 on compute capability 9.0: the tiles and the order of attention_mma.cu,
+ * with operands read from shared memory by the matrix units themselves. Two blocks share a multiprocessor: one
+ * multiplies while the other exponentiates. */
 #include "ops/attention_mma.cuh"
 #include "ops/attention_tile.cuh"
 #include "ops/wgmma.cuh"
@@ -36,7 +37,7 @@ template <int D> static __device__ __forceinline__ void forward_block(const Atte
     __syncthreads();
 #pragma unroll
     for (int k = 0; k < D / 16; k++) load_left_swizzled(q[k], k_tiles + BYTES, warp * 16, k);
-    float o[D / 8][4] = {}, most[2] = { -INFINITY, -INFINITY }, total[2] = { 0, 0 }, scale2 = a.scale * LOG2E;
+    float o[D / 8][4] = {}, most[2] = {-INFINITY, -INFINITY}, total[2] = {0, 0}, scale2 = a.scale * LOG2E;
     int   last[2], first[2];
     for (int half = 0; half < 2; half++) {
         last[half] = min(row + warp * 16 + (lane >> 2) + half * 8, a.len - 1);
@@ -78,7 +79,8 @@ template <int D> static __device__ __forceinline__ void forward_block(const Atte
     if (a.o.data) store_rows<D>(a.o, b, row + warp * 16, a.len, head, o, 1.0f / total[0], 1.0f / total[1]);
     for (int half = 0; half < 2 && a.lse; half++) {
         int t = row + warp * 16 + (lane >> 2) + half * 8;
-        if ((lane & 3) == 0 && t < a.len) a.lse[((int64_t)b * a.num_heads + head) * a.len + t] = most[half] * a.scale + log2f(total[half]) * LN2;
+        if ((lane & 3) == 0 && t < a.len)
+            a.lse[((int64_t)b * a.num_heads + head) * a.len + t] = most[half] * a.scale + log2f(total[half]) * LN2;
     }
 }
 
@@ -144,7 +146,8 @@ template <int D> static __device__ __forceinline__ void dq_block(const Attention
     store_rows<D>(a.dq, b, row + warp * 16, a.len, head, dq, a.scale, a.scale);
 }
 
-template <int D> static __device__ __forceinline__ void dkv_block(const AttentionDims &a, char *shared, QueryColumns *columns)
+template <int D>
+static __device__ __forceinline__ void dkv_block(const AttentionDims &a, char *shared, QueryColumns *columns)
 {
     enum { BYTES = SwizzledTile<D>::BYTES };
     char *k_tile = shared, *v_tile = k_tile + BYTES, *q_tiles = v_tile + BYTES, *o_tiles = q_tiles + 2 * BYTES;
@@ -158,7 +161,8 @@ template <int D> static __device__ __forceinline__ void dkv_block(const Attentio
     copy_commit();
     load_columns(a, columns, 0, b, head, query);
     while (head < (g + 1) * a.group) {
-        int next_query = query + TILE_ROWS < end ? query + TILE_ROWS : row, next_head = next_query == row ? head + 1 : head;
+        int next_query = query + TILE_ROWS < end ? query + TILE_ROWS : row,
+            next_head = next_query == row ? head + 1 : head;
         __syncthreads();
         if (next_head < (g + 1) * a.group) {
             load_swizzled<D>(q_tiles + (stage ^ 1) * BYTES, a.q, b, next_query, a.len, next_head);
@@ -209,7 +213,7 @@ template <int D> static __global__ void __launch_bounds__(MMA_THREADS, 2) wgmma_
 {
 #if HAS_WGMMA
     extern __shared__ uint4 shared[];
-    __shared__ int range[4];
+    __shared__ int          range[4];
     forward_block<D>(a, aligned_shared(shared), range);
 #endif
 }
@@ -218,7 +222,7 @@ template <int D> static __global__ void __launch_bounds__(MMA_THREADS, 2) wgmma_
 {
 #if HAS_WGMMA
     extern __shared__ uint4 shared[];
-    __shared__ int range[4];
+    __shared__ int          range[4];
     dq_block<D>(a, aligned_shared(shared), range);
 #endif
 }
@@ -242,7 +246,8 @@ template <int D> static Status forward(const AttentionDims *a, cudaStream_t stre
 {
     size_t bytes = 4 * SwizzledTile<D>::BYTES + 1024;
     TRY(allow_shared(wgmma_forward<D>, bytes));
-    wgmma_forward<D><<<dim3((unsigned)cuda_div_up(a->len, TILE_ROWS), a->num_heads, a->batch), MMA_THREADS, bytes, stream>>>(*a);
+    wgmma_forward<D>
+        <<<dim3((unsigned)cuda_div_up(a->len, TILE_ROWS), a->num_heads, a->batch), MMA_THREADS, bytes, stream>>>(*a);
     return CUDA_LAUNCHED();
 }
 
@@ -252,7 +257,8 @@ template <int D> static Status backward(const AttentionDims *a, cudaStream_t str
     unsigned tiles = (unsigned)cuda_div_up(a->len, TILE_ROWS);
     TRY(allow_shared(wgmma_dq<D>, bytes));
     TRY(allow_shared(wgmma_dkv<D>, bytes));
-    if (a->dk.data || a->dv.data) wgmma_dkv<D><<<dim3(tiles, a->num_kv_heads, a->batch), MMA_THREADS, bytes, stream>>>(*a);
+    if (a->dk.data || a->dv.data)
+        wgmma_dkv<D><<<dim3(tiles, a->num_kv_heads, a->batch), MMA_THREADS, bytes, stream>>>(*a);
     if (a->dq.data) wgmma_dq<D><<<dim3(tiles, a->num_heads, a->batch), MMA_THREADS, bytes, stream>>>(*a);
     return CUDA_LAUNCHED();
 }

@@ -7,11 +7,15 @@
 enum { ROW_THREADS = 1024 };
 
 /* exp(x): rel. error 2^-22 times max(1, |x| / 32) */
-static __device__ __forceinline__ float fast_exp(float x) { return exp2f(x * 1.4426950408889634f); }
+static __device__ __forceinline__ float fast_exp(float x)
+{
+    return exp2f(x * 1.4426950408889634f);
+}
 
-/* Calls f(index of the first element, values, count of values) for the pieces of a row that this thread has: packs where the row is
- * aligned (VEC), else single elements. */
-template <typename T, bool VEC, typename F> static __device__ __forceinline__ void each_piece(const T *row, int64_t cols, F f)
+/* Calls f(index of the first element, values, count of values) for the pieces of a row that this thread has: packs
+ * where the row is aligned (VEC), else single elements. */
+template <typename T, bool VEC, typename F>
+static __device__ __forceinline__ void each_piece(const T *row, int64_t cols, F f)
 {
     enum { N = VEC ? (int)Pack<T>::N : 1 };
     for (int64_t c = (int64_t)threadIdx.x * N; c < cols; c += ROW_THREADS * N) {
@@ -25,7 +29,9 @@ template <typename T, bool VEC, typename F> static __device__ __forceinline__ vo
 }
 
 /* The largest element and the sum of exp(x - largest), for every thread. */
-template <typename T, bool VEC> static __device__ __forceinline__ void row_softmax(const T *row, int64_t cols, float *scratch, float *out_most, float *out_sum)
+template <typename T, bool VEC>
+static __device__ __forceinline__ void row_softmax(const T *row, int64_t cols, float *scratch, float *out_most,
+                                                   float *out_sum)
 {
     enum { N = VEC ? (int)Pack<T>::N : 1 };
     float most = -INFINITY, sum = 0;
@@ -46,9 +52,11 @@ template <typename T, bool VEC> static __device__ __forceinline__ void row_softm
     *out_sum = block_sum(most == -INFINITY ? sum : sum * fast_exp(most - *out_most), scratch);
 }
 
-/* Row blockIdx.x: loss and lse (either NULL: not wanted), and where dlosses is given, logits become dlogits in place. */
+/* Row blockIdx.x: loss and lse (either NULL: not wanted), and where dlosses is given, logits become dlogits in place.
+ */
 template <typename T, bool VEC>
-static __global__ void __launch_bounds__(ROW_THREADS) loss_rows(T *logits, const int32_t *labels, const float *dlosses, int64_t cols, float *losses, float *lse)
+static __global__ void __launch_bounds__(ROW_THREADS)
+    loss_rows(T *logits, const int32_t *labels, const float *dlosses, int64_t cols, float *losses, float *lse)
 {
     __shared__ float scratch[32];
     enum { N = VEC ? (int)Pack<T>::N : 1 };
@@ -80,7 +88,8 @@ static __global__ void __launch_bounds__(ROW_THREADS) loss_rows(T *logits, const
 }
 
 template <typename T>
-static void launch_loss_rows(T *logits, const int32_t *labels, const float *dlosses, int64_t rows, int64_t cols, float *losses, float *lse, cudaStream_t stream)
+static void launch_loss_rows(T *logits, const int32_t *labels, const float *dlosses, int64_t rows, int64_t cols,
+                             float *losses, float *lse, cudaStream_t stream)
 {
     if (!rows) return;
     bool vec = cols % Pack<T>::N == 0 && is_aligned16(logits);

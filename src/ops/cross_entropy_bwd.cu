@@ -2,7 +2,9 @@
 #include "ops/cross_entropy.cuh"
 
 template <typename T, bool VEC>
-static __global__ void __launch_bounds__(ROW_THREADS) gradient_rows(const float *dlosses, const T *logits, const int32_t *labels, const float *lse, T *dlogits, int64_t cols)
+static __global__ void __launch_bounds__(ROW_THREADS)
+    gradient_rows(const float *dlosses, const T *logits, const int32_t *labels, const float *lse, T *dlogits,
+                  int64_t cols)
 {
     enum { N = VEC ? (int)Pack<T>::N : 1 };
     int64_t at = (int64_t)blockIdx.x * cols;
@@ -31,9 +33,11 @@ template <typename T> static void launch(const KernelArgs *args)
     T                *dlogits = (T *)args->out[0].data;
     if (!rows) return;
     if (cols % Pack<T>::N == 0 && is_aligned16(logits->data) && is_aligned16(dlogits))
-        gradient_rows<T, true><<<(unsigned)rows, ROW_THREADS, 0, cuda_stream(args)>>>(dlosses, (const T *)logits->data, labels, lse, dlogits, cols);
+        gradient_rows<T, true><<<(unsigned)rows, ROW_THREADS, 0, cuda_stream(args)>>>(dlosses, (const T *)logits->data,
+                                                                                      labels, lse, dlogits, cols);
     else
-        gradient_rows<T, false><<<(unsigned)rows, ROW_THREADS, 0, cuda_stream(args)>>>(dlosses, (const T *)logits->data, labels, lse, dlogits, cols);
+        gradient_rows<T, false><<<(unsigned)rows, ROW_THREADS, 0, cuda_stream(args)>>>(dlosses, (const T *)logits->data,
+                                                                                       labels, lse, dlogits, cols);
 }
 
 static Status cross_entropy_bwd_run(const KernelArgs *args)
@@ -42,4 +46,4 @@ static Status cross_entropy_bwd_run(const KernelArgs *args)
     return CUDA_LAUNCHED();
 }
 
-CUDA_KERNELS(cross_entropy_bwd, { .dtypes = DT_SET_FLOAT, .run = cross_entropy_bwd_run, .name = "rows" })
+CUDA_KERNELS(cross_entropy_bwd, {.dtypes = DT_SET_FLOAT, .run = cross_entropy_bwd_run, .name = "rows"})

@@ -21,7 +21,8 @@ static CudaGemm gemm_of_node(const Node *node)
 
 static CudaGemm gemm_of_args(const KernelArgs *args)
 {
-    CudaGemm g = gemm_of_types((const LinearAttrs *)args->attrs, &args->in[0].type, &args->in[1].type, &args->in[2].type);
+    CudaGemm g =
+        gemm_of_types((const LinearAttrs *)args->attrs, &args->in[0].type, &args->in[1].type, &args->in[2].type);
     g.a = args->in[1].data, g.b = args->in[2].data, g.c = args->out[0].data;
     return g;
 }

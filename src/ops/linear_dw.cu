@@ -15,14 +15,16 @@ static CudaGemm gemm_of_types(const LinearAttrs *attrs, const TensorType *dy, co
 
 static CudaGemm gemm_of_node(const Node *node)
 {
-    CudaGemm g = gemm_of_types((const LinearAttrs *)node->attrs, &node->in[0]->type, &node->in[1]->type, &node->out[0]->type);
+    CudaGemm g =
+        gemm_of_types((const LinearAttrs *)node->attrs, &node->in[0]->type, &node->in[1]->type, &node->out[0]->type);
     g.accumulate = node_accumulate_mask(node) & 1;
     return g;
 }
 
 static CudaGemm gemm_of_args(const KernelArgs *args)
 {
-    CudaGemm g = gemm_of_types((const LinearAttrs *)args->attrs, &args->in[0].type, &args->in[1].type, &args->out[0].type);
+    CudaGemm g =
+        gemm_of_types((const LinearAttrs *)args->attrs, &args->in[0].type, &args->in[1].type, &args->out[0].type);
     g.a = args->in[0].data, g.b = args->in[1].data, g.c = args->out[0].data;
     g.accumulate = args->accumulate & 1;
     return g;

@@ -1,5 +1,5 @@
-/* The output head with its loss on CUDA, by chunks of rows: logits of a chunk lie in the workspace in x's dtype and become dlogits in
- * place; then the products for dx and dw. Chunks depend on shapes alone. */
+/* The output head with its loss on CUDA, by chunks of rows: logits of a chunk lie in the workspace in x's dtype and
+ * become dlogits in place; then the products for dx and dw. Chunks depend on shapes alone. */
 #pragma once
 
 #include "ops/cross_entropy.cuh"
@@ -80,7 +80,7 @@ static Status lm_head_chunks(const LmHead *h, const KernelArgs *args, bool is_ru
     int64_t     step = h->rows ? chunk_rows(h) : 1;
     for (int64_t row = 0; row < h->rows; row += step) {
         int64_t  rows = h->rows - row < step ? h->rows - row : step;
-        CudaGemm gemms[3] = { logits_gemm(h, row, rows, logits) };
+        CudaGemm gemms[3] = {logits_gemm(h, row, rows, logits)};
         int      count = 1;
         if (h->dx) gemms[count++] = dx_gemm(h, row, rows, logits);
         if (h->dw) gemms[count++] = dw_gemm(h, row, rows, logits);
@@ -91,12 +91,14 @@ static Status lm_head_chunks(const LmHead *h, const KernelArgs *args, bool is_ru
             }
             TRY(cuda_gemm_run(device, &gemms[i], args->workspace, LINEAR_WORKSPACE, args->stream));
             if (i > 0) continue;
-            CUDA_FLOAT(h->x_dtype, T, launch_loss_rows<T>((T *)logits, h->labels + row, h->dlosses ? h->dlosses + row : NULL, rows, h->vocab,
-                                                         h->losses ? h->losses + row : NULL, NULL, cuda_stream(args)));
+            CUDA_FLOAT(h->x_dtype, T,
+                       launch_loss_rows<T>((T *)logits, h->labels + row, h->dlosses ? h->dlosses + row : NULL, rows,
+                                           h->vocab, h->losses ? h->losses + row : NULL, NULL, cuda_stream(args)));
             TRY(CUDA_LAUNCHED());
         }
     }
     if (is_run && h->dw && !h->rows && !h->accumulate)
-        CUDA_TRY(cudaMemsetAsync(h->dw, 0, (size_t)(h->vocab * h->channels * dtype_bytes(h->dw_dtype)), cuda_stream(args)));
+        CUDA_TRY(
+            cudaMemsetAsync(h->dw, 0, (size_t)(h->vocab * h->channels * dtype_bytes(h->dw_dtype)), cuda_stream(args)));
     return OK;
 }

@@ -1,5 +1,6 @@
-/* What the two directions of qkv_norm_rope share: a head is a group of lanes of one warp, a 16-byte pack a lane, so that the
- * rotation's partner element is a shuffle away. Head sizes that don't fit so go a warp a head, element by element. */
+/* What the two directions of qkv_norm_rope share: a head is a group of lanes of one warp, a 16-byte pack a lane, so
+ * that the rotation's partner element is a shuffle away. Head sizes that don't fit so go a warp a head, element by
+ * element. */
 #pragma once
 
 #include "ops/attrs.h"
@@ -12,7 +13,8 @@ typedef struct QkvDims {
 
 static inline QkvDims qkv_dims(const QkvAttrs *attrs, const TensorType *qkv, const TensorType *table)
 {
-    QkvDims d = { type_rows(qkv), attrs->num_heads, attrs->num_kv_heads, attrs->head_dim, table->dim[0], (float)attrs->eps };
+    QkvDims d = {type_rows(qkv),  attrs->num_heads, attrs->num_kv_heads,
+                 attrs->head_dim, table->dim[0],    (float)attrs->eps};
     return d;
 }
 
@@ -32,7 +34,8 @@ template <int LANES> static __device__ __forceinline__ float group_sum(float x)
     return x;
 }
 
-/* This lane's part of a row of the table: cosines and sines of its pairs, NaN where the position is outside the table. */
+/* This lane's part of a row of the table: cosines and sines of its pairs, NaN where the position is outside the table.
+ */
 template <int N> struct QkvTableOf {
     float c[N], s[N];
 };

@@ -34,13 +34,16 @@ typedef struct Case {
     void  *result[NODE_MAX_OUT];
 } Case;
 
-static bool is_float(const TensorType *type) { return type->ndim && (DT_SET(type->dtype) & DT_SET_FLOAT); }
+static bool is_float(const TensorType *type)
+{
+    return type->ndim && (DT_SET(type->dtype) & DT_SET_FLOAT);
+}
 
 static Status case_make(Case *c, const OpDef *op, const void *attrs, const TensorType *in)
 {
-    *c = (Case){ 0 };
+    *c = (Case){0};
     Graph *graph = graph_create(&c->arena, "case", op_table, OP_COUNT);
-    Value *values[NODE_MAX_IN] = { 0 };
+    Value *values[NODE_MAX_IN] = {0};
     for (int i = 0; i < op->num_in; i++)
         if (in[i].ndim) values[i] = graph_add_value(graph, VALUE_INPUT, arena_printf(&c->arena, "in%d", i), &in[i]);
     TRY(graph_add_node(graph, op, attrs, "out", values, op->num_in, ~0u, &c->node));
@@ -100,19 +103,20 @@ static void constrain(const Node *node, int k, const TensorType *type, void *dat
     float *floats = data;
     bool   hyper = type->dtype == DT_F32 && type->ndim == 1 && type->dim[0] == HYPER_COUNT;
     if (hyper && (op == OP_ADAMW || op == OP_LOSS_SUM || op == OP_LOSS_SUM_BWD)) {
-        const float values[HYPER_COUNT] = { 1e-2f, 0.25f, 0.271f, 0.142625f };
+        const float values[HYPER_COUNT] = {1e-2f, 0.25f, 0.271f, 0.142625f};
         memcpy(data, values, sizeof values);
     }
     if (op == OP_ADAMW && k == 3)
-        for (int64_t i = 0; i < type_numel(type); i++) set_float(data, type->dtype, i, fabsf(get_float(data, type->dtype, i)));
+        for (int64_t i = 0; i < type_numel(type); i++)
+            set_float(data, type->dtype, i, fabsf(get_float(data, type->dtype, i)));
     if (op == OP_ADAMW && k == 4) floats[0] = 30.0f;
     if (op == OP_ADAMW && k == 8)
         for (int64_t s = 0, n = type->dim[0], each = type_numel(&node->in[0]->type) / n; s < n; s++) {
-            int64_t row[4] = { s * each, s + 1 < n ? each - 3 : each, s & 1, 100 + s };
+            int64_t row[4] = {s * each, s + 1 < n ? each - 3 : each, s & 1, 100 + s};
             memcpy((int64_t *)data + s * 4, row, sizeof row);
         }
-    bool labels = (op == OP_CROSS_ENTROPY && k == 1) || (op == OP_CROSS_ENTROPY_BWD && k == 2) || (op == OP_LM_HEAD_LOSS && k == 2) ||
-                  (op == OP_LM_HEAD_LOSS_BWD && k == 3);
+    bool labels = (op == OP_CROSS_ENTROPY && k == 1) || (op == OP_CROSS_ENTROPY_BWD && k == 2) ||
+                  (op == OP_LM_HEAD_LOSS && k == 2) || (op == OP_LM_HEAD_LOSS_BWD && k == 3);
     for (int64_t i = 1; labels && i < type_numel(type); i += 4) ((int32_t *)data)[i] = IGNORE_INDEX;
     if ((op == OP_ATTENTION && k == 3) || (op == OP_ATTENTION_BWD && k == 6))
         draw_documents(type, data, ((const AttentionAttrs *)node->attrs)->dense);
@@ -127,15 +131,16 @@ static void case_fill(Case *c, const int *int_range)
     }
 }
 
-static Status run_on(Device *device, Case *c, const BoundKernel *kernel, uint32_t want, int poison, bool twice, bool *out_same, StrBuf *faults);
+static Status run_on(Device *device, Case *c, const BoundKernel *kernel, uint32_t want, int poison, bool twice,
+                     bool *out_same, StrBuf *faults);
 
 /* attention_bwd reads what attention wrote: o and lse of these inputs, from the CPU in fp32. */
 static Status fill_attention_results(Doctor *d, Case *c)
 {
     enum { IN_Q = 1, IN_O = 4, IN_LSE, IN_DOC };
-    TensorType in[4] = { 0 };
-    Case       forward;
-    static const int from[4] = { IN_Q, IN_Q + 1, IN_Q + 2, IN_DOC };
+    TensorType       in[4] = {0};
+    Case             forward;
+    static const int from[4] = {IN_Q, IN_Q + 1, IN_Q + 2, IN_DOC};
     for (int i = 0; i < 4; i++)
         if (c->in[from[i]]) in[i] = c->node->in[from[i]]->type;
     TRY(case_make(&forward, &op_attention, c->node->attrs, in));
@@ -143,11 +148,12 @@ static Status fill_attention_results(Doctor *d, Case *c)
         if (c->in[from[i]]) memcpy(forward.in[i], c->in[from[i]], (size_t)type_bytes(&in[i]));
     BoundKernel kernel;
     bool        same;
-    StrBuf      faults = { 0 };
+    StrBuf      faults = {0};
     Status      status = d->cpu->api->bind(d->cpu, forward.node, &kernel);
     if (status == OK) status = run_on(d->cpu, &forward, &kernel, ~0u, 0, false, &same, &faults);
     for (int64_t i = 0, n = type_numel(&c->node->in[IN_O]->type); i < n && status == OK; i++)
-        set_float(c->in[IN_O], c->node->in[IN_O]->type.dtype, i, get_float(forward.result[0], forward.out[0]->type.dtype, i));
+        set_float(c->in[IN_O], c->node->in[IN_O]->type.dtype, i,
+                  get_float(forward.result[0], forward.out[0]->type.dtype, i));
     if (status == OK) memcpy(c->in[IN_LSE], forward.result[1], (size_t)type_bytes(&c->node->in[IN_LSE]->type));
     strbuf_deinit(&faults);
     arena_deinit(&forward.arena);
@@ -171,7 +177,7 @@ static size_t place(Layout *l, int64_t bytes)
 
 static Layout lay_out(const Case *c, uint32_t want)
 {
-    Layout l = { 0 };
+    Layout l = {0};
     for (int i = 0; i < c->node->num_in; i++)
         if (c->in[i]) l.in[i] = place(&l, type_bytes(&c->node->in[i]->type));
     for (int k = 0; k < c->node->num_out; k++) {
@@ -191,11 +197,13 @@ static void write_image(const Case *c, const Layout *l, uint32_t want, int poiso
     for (int i = 0; i < c->node->num_in; i++)
         if (c->in[i]) memcpy(image + l->in[i], c->in[i], (size_t)type_bytes(&c->node->in[i]->type));
     for (int k = 0; k < c->node->num_out; k++)
-        if (c->out[k] && (want >> k & 1) && l->taken[k] < 0) memset(image + l->out[k], poison, (size_t)type_bytes(&c->out[k]->type));
+        if (c->out[k] && (want >> k & 1) && l->taken[k] < 0)
+            memset(image + l->out[k], poison, (size_t)type_bytes(&c->out[k]->type));
 }
 
 /* Results are kept; whatever else changed is a fault. */
-static void read_image(Case *c, const Layout *l, uint32_t want, int poison, unsigned char *image, unsigned char *expected, StrBuf *faults)
+static void read_image(Case *c, const Layout *l, uint32_t want, int poison, unsigned char *image,
+                       unsigned char *expected, StrBuf *faults)
 {
     write_image(c, l, want, poison, expected);
     for (int k = 0; k < c->node->num_out; k++) {
@@ -211,11 +219,11 @@ static void read_image(Case *c, const Layout *l, uint32_t want, int poison, unsi
 }
 
 typedef struct Run {
-    Device       *device;
-    Launch        launch;
-    TensorView    in[NODE_MAX_IN], out[NODE_MAX_OUT];
-    char         *memory, *workspace;
-    void         *replay;
+    Device    *device;
+    Launch     launch;
+    TensorView in[NODE_MAX_IN], out[NODE_MAX_OUT];
+    char      *memory, *workspace;
+    void      *replay;
 } Run;
 
 static void run_close(Run *r)
@@ -228,21 +236,27 @@ static void run_close(Run *r)
 
 static Status run_open(Run *r, Device *device, const Case *c, const BoundKernel *kernel, const Layout *l, uint32_t want)
 {
-    *r = (Run){ .device = device };
+    *r = (Run){.device = device};
     TRY(device->api->alloc(device, l->bytes, (void **)&r->memory));
     TRY(device->api->alloc(device, kernel->workspace_bytes + GUARD, (void **)&r->workspace));
     for (int i = 0; i < c->node->num_in; i++)
-        if (c->in[i]) r->in[i] = (TensorView){ r->memory + l->in[i], c->node->in[i]->type };
+        if (c->in[i]) r->in[i] = (TensorView){r->memory + l->in[i], c->node->in[i]->type};
     for (int k = 0; k < c->node->num_out; k++)
-        if (c->out[k] && (want >> k & 1)) r->out[k] = (TensorView){ r->memory + l->out[k], c->out[k]->type };
-    r->launch = (Launch){ .kernel = *kernel, .node = c->node };
-    r->launch.args = (KernelArgs){ .in = r->in, .out = r->out, .num_in = c->node->num_in, .num_out = c->node->num_out, .attrs = c->node->attrs,
-                                   .accumulate = node_accumulate_mask(c->node) & want, .workspace = r->workspace,
-                                   .workspace_bytes = kernel->workspace_bytes };
+        if (c->out[k] && (want >> k & 1)) r->out[k] = (TensorView){r->memory + l->out[k], c->out[k]->type};
+    r->launch = (Launch){.kernel = *kernel, .node = c->node};
+    r->launch.args = (KernelArgs){.in = r->in,
+                                  .out = r->out,
+                                  .num_in = c->node->num_in,
+                                  .num_out = c->node->num_out,
+                                  .attrs = c->node->attrs,
+                                  .accumulate = node_accumulate_mask(c->node) & want,
+                                  .workspace = r->workspace,
+                                  .workspace_bytes = kernel->workspace_bytes};
     return device->api->prepare(device, &r->launch, 1, &r->replay);
 }
 
-static Status run_once(Run *r, Case *c, const Layout *l, uint32_t want, int poison, unsigned char *images, StrBuf *faults)
+static Status run_once(Run *r, Case *c, const Layout *l, uint32_t want, int poison, unsigned char *images,
+                       StrBuf *faults)
 {
     const DeviceApi *api = r->device->api;
     unsigned char    tail[GUARD];
@@ -255,16 +269,18 @@ static Status run_once(Run *r, Case *c, const Layout *l, uint32_t want, int pois
     TRY(api->download(r->device, images, r->memory, l->bytes));
     TRY(api->download(r->device, tail, r->workspace + r->launch.kernel.workspace_bytes, GUARD));
     for (int i = 0; i < GUARD && !faults->len; i++)
-        if (tail[i] != GUARD_FILL) strbuf_printf(faults, "; wrote behind its workspace of %zu bytes", r->launch.kernel.workspace_bytes);
+        if (tail[i] != GUARD_FILL)
+            strbuf_printf(faults, "; wrote behind its workspace of %zu bytes", r->launch.kernel.workspace_bytes);
     read_image(c, l, want, poison, images, images + l->bytes, faults);
     return OK;
 }
 
 /* Leaves results in c->result. twice: again with another poison; *out_same says whether the bits are the same. */
-static Status run_on(Device *device, Case *c, const BoundKernel *kernel, uint32_t want, int poison, bool twice, bool *out_same, StrBuf *faults)
+static Status run_on(Device *device, Case *c, const BoundKernel *kernel, uint32_t want, int poison, bool twice,
+                     bool *out_same, StrBuf *faults)
 {
     Layout         l = lay_out(c, want);
-    unsigned char *images = malloc(2 * l.bytes), *first[NODE_MAX_OUT] = { 0 };
+    unsigned char *images = malloc(2 * l.bytes), *first[NODE_MAX_OUT] = {0};
     Run            r;
     if (!images) fatal_out_of_memory(2 * l.bytes);
     Status status = run_open(&r, device, c, kernel, &l, want);
@@ -310,17 +326,17 @@ static KernelRecord *record_of(Doctor *d, const char *op, const char *name)
     for (int i = 0; i < d->num_records; i++)
         if (strcmp(d->records[i].op, op) == 0 && strcmp(d->records[i].name, name) == 0) return &d->records[i];
     CHECK(d->num_records < MAX_NAMES);
-    d->records[d->num_records] = (KernelRecord){ .op = op, .name = name };
+    d->records[d->num_records] = (KernelRecord){.op = op, .name = name};
     return &d->records[d->num_records++];
 }
 
 /* The node in fp32 on the CPU, of the same numbers. */
 static Status reference(Doctor *d, const Case *c, Case *wide)
 {
-    TensorType  in[NODE_MAX_IN] = { 0 };
+    TensorType  in[NODE_MAX_IN] = {0};
     BoundKernel kernel;
     bool        same;
-    StrBuf      faults = { 0 };
+    StrBuf      faults = {0};
     for (int i = 0; i < c->node->num_in; i++) {
         if (!c->in[i]) continue;
         in[i] = c->node->in[i]->type;
@@ -354,7 +370,7 @@ static bool serves_still(Device *device, const Node *node, const BoundKernel *ke
 static Status check_subsets(Doctor *d, Case *c, const BoundKernel *kernel, StrBuf *faults)
 {
     uint32_t all = 0, always = 0;
-    void    *kept[NODE_MAX_OUT] = { 0 };
+    void    *kept[NODE_MAX_OUT] = {0};
     bool     same;
     Status   status = OK;
     for (int k = 0; k < c->node->num_out; k++) {
@@ -382,10 +398,11 @@ static Status check_subsets(Doctor *d, Case *c, const BoundKernel *kernel, StrBu
     return status;
 }
 
-static Status check_variant(Doctor *d, Case *c, const Case *wide, const BoundKernel *kernel, double tolerance, bool is_bf16, const char *what)
+static Status check_variant(Doctor *d, Case *c, const Case *wide, const BoundKernel *kernel, double tolerance,
+                            bool is_bf16, const char *what)
 {
     KernelRecord *record = record_of(d, c->node->op->name, kernel->name);
-    StrBuf        faults = { 0 };
+    StrBuf        faults = {0};
     bool          same;
     TRY(run_on(d->device, c, kernel, ~0u, 0xFF, true, &same, &faults));
     if (!same) strbuf_printf(&faults, "; two runs differ");
@@ -398,14 +415,16 @@ static Status check_variant(Doctor *d, Case *c, const Case *wide, const BoundKer
     if (!faults.len) TRY(check_subsets(d, c, kernel, &faults));
     *(faults.len ? &record->failed : &record->passed) += 1;
     *(faults.len ? &d->counts->failed : &d->counts->passed) += 1;
-    if (faults.len) fprintf(d->out, "FAILED %s, %s (%s): %s\n", c->node->op->name, kernel->name, what, strbuf_cstr(&faults) + 2);
+    if (faults.len)
+        fprintf(d->out, "FAILED %s, %s (%s): %s\n", c->node->op->name, kernel->name, what, strbuf_cstr(&faults) + 2);
     strbuf_deinit(&faults);
     return OK;
 }
 
-static Status check_case(Doctor *d, const OpDef *op, const OpSample *sample, const TensorType *in, bool is_bf16, const char *what)
+static Status check_case(Doctor *d, const OpDef *op, const OpSample *sample, const TensorType *in, bool is_bf16,
+                         const char *what)
 {
-    Case        c, wide = { 0 };
+    Case        c, wide = {0};
     BoundKernel kernel;
     Status      status = case_make(&c, op, sample->attrs, in);
     if (status == OK) {
@@ -473,7 +492,8 @@ static Status check_sample(Doctor *d, const OpDef *op, const OpSample *sample, c
         if (is_bf16 && !changed) break;
         for (int accumulate = 0; accumulate < 2; accumulate++) {
             if (accumulate && !connect_accumulators(op, sample->attrs, in)) break;
-            snprintf(what, sizeof what, "%s %d, %s%s", which, index, is_bf16 ? "bf16" : "f32", accumulate ? ", accumulating" : "");
+            snprintf(what, sizeof what, "%s %d, %s%s", which, index, is_bf16 ? "bf16" : "f32",
+                     accumulate ? ", accumulating" : "");
             TRY(check_case(d, op, sample, in, is_bf16, what));
         }
     }
@@ -482,8 +502,8 @@ static Status check_sample(Doctor *d, const OpDef *op, const OpSample *sample, c
 
 Status doctor_check_ops(Device *device, Device *cpu, const char *only, FILE *out, DoctorCounts *counts)
 {
-    Doctor d = { .device = device, .cpu = cpu, .out = out, .counts = counts };
-    *counts = (DoctorCounts){ 0 };
+    Doctor d = {.device = device, .cpu = cpu, .out = out, .counts = counts};
+    *counts = (DoctorCounts){0};
     for (int id = 0; id < OP_COUNT; id++) {
         const OpDef *op = op_table[id];
         if ((op->flags & OP_VIEW) || (only && strcmp(only, op->name) != 0)) continue;
@@ -494,7 +514,8 @@ Status doctor_check_ops(Device *device, Device *cpu, const char *only, FILE *out
     fprintf(out, "%-20s %-14s %6s %6s  %-10s %-10s\n", "op", "kernel", "passed", "failed", "f32 error", "bf16 error");
     for (int i = 0; i < d.num_records; i++) {
         const KernelRecord *r = &d.records[i];
-        fprintf(out, "%-20s %-14s %6d %6d  %-10.2g %-10.2g\n", r->op, r->name, r->passed, r->failed, r->worst[0], r->worst[1]);
+        fprintf(out, "%-20s %-14s %6d %6d  %-10.2g %-10.2g\n", r->op, r->name, r->passed, r->failed, r->worst[0],
+                r->worst[1]);
     }
     counts->kernels = d.num_records;
     return OK;
@@ -541,9 +562,9 @@ static Status time_node(Device *device, Case *c, int repeats, double *out_second
 
 Status doctor_measure(Device *device, FILE *out)
 {
-    static const TensorType square[2] = { { DT_BF16, 2, { 8192, 8192 } }, { DT_BF16, 2, { 8192, 8192 } } };
-    static const TensorType square_f32[2] = { { DT_F32, 2, { 4096, 4096 } }, { DT_F32, 2, { 4096, 4096 } } };
-    static const TensorType flat[2] = { { DT_F32, 1, { 1 << 27 } }, { DT_F32, 1, { 1 << 27 } } };
+    static const TensorType square[2] = {{DT_BF16, 2, {8192, 8192}}, {DT_BF16, 2, {8192, 8192}}};
+    static const TensorType square_f32[2] = {{DT_F32, 2, {4096, 4096}}, {DT_F32, 2, {4096, 4096}}};
+    static const TensorType flat[2] = {{DT_F32, 1, {1 << 27}}, {DT_F32, 1, {1 << 27}}};
     static const struct {
         const OpDef      *op;
         const TensorType *in;
@@ -551,12 +572,12 @@ Status doctor_measure(Device *device, FILE *out)
         double            work; /* per launch */
         const char       *unit;
     } what[] = {
-        { &op_linear, square, 20, 2.0 * 8192 * 8192 * 8192 / 1e12, "TFLOP/s, bf16 matrix product of 8192" },
-        { &op_linear, square_f32, 5, 2.0 * 4096 * 4096 * 4096 / 1e12, "TFLOP/s, f32 matrix product of 4096" },
-        { &op_add, flat, 10, 3.0 * 4 * (1 << 27) / 1e9, "GB/s, sum of two tensors of 512 MiB (read and written)" },
+        {&op_linear, square, 20, 2.0 * 8192 * 8192 * 8192 / 1e12, "TFLOP/s, bf16 matrix product of 8192"},
+        {&op_linear, square_f32, 5, 2.0 * 4096 * 4096 * 4096 / 1e12, "TFLOP/s, f32 matrix product of 4096"},
+        {&op_add, flat, 10, 3.0 * 4 * (1 << 27) / 1e9, "GB/s, sum of two tensors of 512 MiB (read and written)"},
     };
     for (size_t i = 0; i < sizeof what / sizeof what[0]; i++) {
-        TensorType in[NODE_MAX_IN] = { what[i].in[0], what[i].in[1] };
+        TensorType in[NODE_MAX_IN] = {what[i].in[0], what[i].in[1]};
         Case       c;
         double     seconds = 1;
         TRY(case_make(&c, what[i].op, NULL, in));

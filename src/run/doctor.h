@@ -1,5 +1,6 @@
-/* doctor: every kernel of a device against the CPU's, on the user's own machine: each op's samples and larger shapes, fp32 and bf16, with
- * guard bytes around every tensor, outputs poisoned before, and a second run that must give the same bits. */
+/* doctor: every kernel of a device against the CPU's, on the user's own machine: each op's samples and larger shapes,
+ * fp32 and bf16, with guard bytes around every tensor, outputs poisoned before, and a second run that must give the
+ * same bits. */
 #pragma once
 
 #include "device/device.h"
@@ -11,8 +12,8 @@ typedef struct DoctorCounts {
     int passed, failed; /* cases: op, shape, dtypes, variant */
 } DoctorCounts;
 
-/* Prints a line a kernel variant with its largest errors (and a line a failure) to `out`. only: an op's name; NULL: all. The device
- * has the machine to itself while it is checked. */
+/* Prints a line a kernel variant with its largest errors (and a line a failure) to `out`. only: an op's name; NULL:
+ * all. The device has the machine to itself while it is checked. */
 NODISCARD Status doctor_check_ops(Device *device, Device *cpu, const char *only, FILE *out, DoctorCounts *counts);
 
 /* Measures what a large matrix product and a large sum of two tensors reach; prints them. */

@@ -14,8 +14,8 @@ int test_cache_main(int argc, char **argv);
 
 static const struct {
     const char *name;
-    int       (*run)(int argc, char **argv);
-} parts[] = { { "ops", test_ops_main }, { "families", test_families_main }, { "cache", test_cache_main } };
+    int (*run)(int argc, char **argv);
+} parts[] = {{"ops", test_ops_main}, {"families", test_families_main}, {"cache", test_cache_main}};
 enum { NUM_PARTS = sizeof parts / sizeof parts[0] };
 
 /* Output of the part passes through; its closing count is added up. */
@@ -40,7 +40,7 @@ static void run_part(const char *self, const char *name, int counts[3])
 int main(int argc, char **argv)
 {
     char    self[2048];
-    int     counts[3] = { 0 };
+    int     counts[3] = {0};
     ssize_t len = readlink("/proc/self/exe", self, sizeof self - 1);
     self[len > 0 ? len : 0] = 0;
     for (int i = 0; i < NUM_PARTS && argc > 1; i++)

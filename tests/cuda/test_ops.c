@@ -8,7 +8,7 @@ int main(int argc, char **argv)
 {
     static char  text[2048];
     Device      *cuda, *cpu;
-    DoctorCounts counts = { 0 };
+    DoctorCounts counts = {0};
     if (device_cuda_create(0, &cuda) != OK) {
         printf("%s\n0 passed, 0 failed, 1 skipped\n", status_message());
         return 0;

@@ -26,18 +26,18 @@ typedef struct CudaDevice {
     CudaLibraries  lib;
     CudaGemmCache *gemm;
     CudaSdpaCache *sdpa;
-    bool           eager;         /* SUROGATE_CUDA_EAGER=1: each launch awaited, to name the one that fails */
-    char          *staging;       /* pinned */
+    bool           eager;   /* SUROGATE_CUDA_EAGER=1: each launch awaited, to name the one that fails */
+    char          *staging; /* pinned */
     cudaEvent_t    staging_free[CUDA_STAGING_PARTS];
     int            staging_part;
-    size_t         staging_used;  /* of the current part */
-    Status         error;         /* sticky, with its message */
+    size_t         staging_used; /* of the current part */
+    Status         error;        /* sticky, with its message */
     char           message[1024];
 } CudaDevice;
 
 /* Plugin-side messages (host.c). */
 typedef struct CudaHost CudaHost;
-void cuda_host_set(const CudaHost *host);
-void cuda_host_log(const char *fmt, ...) PRINTF_LIKE(1, 2);
+void                    cuda_host_set(const CudaHost *host);
+void                    cuda_host_log(const char *fmt, ...) PRINTF_LIKE(1, 2);
 
 extern const DeviceApi cuda_device_api;

@@ -1,4 +1,5 @@
-/* DeviceApi of one GPU: regions by cudaMalloc, copies through pinned staging on the one stream, programs as CUDA graphs. */
+/* DeviceApi of one GPU: regions by cudaMalloc, copies through pinned staging on the one stream, programs as CUDA
+ * graphs. */
 #include "device/cuda/cuda.h"
 
 #include "base/strbuf.h"
@@ -39,14 +40,14 @@ static Status facts(Device *device, DeviceFacts *out)
         const char *name;
         double      bf16_tflops, fp32_tflops, gbytes_per_second;
     } gpus[] = {
-#define GPU(id, name, memory, bf16, fp32, bandwidth) { name, bf16, fp32, bandwidth },
+#define GPU(id, name, memory, bf16, fp32, bandwidth) {name, bf16, fp32, bandwidth},
 #include "device/null/gpus.def"
 #undef GPU
     };
     CudaDevice *cuda = cuda_of(device);
     size_t      free_bytes, total;
     CUDA_TRY(cudaMemGetInfo(&free_bytes, &total));
-    *out = (DeviceFacts){ .memory_bytes = (int64_t)free_bytes, .launch_seconds = 2e-6, .num_workers = 1 };
+    *out = (DeviceFacts){.memory_bytes = (int64_t)free_bytes, .launch_seconds = 2e-6, .num_workers = 1};
     snprintf(out->name, sizeof out->name, "%s", cuda->name);
     for (size_t i = 0; i < sizeof gpus / sizeof gpus[0]; i++) {
         if (strcmp(gpus[i].name, cuda->name) != 0) continue;
@@ -64,7 +65,8 @@ static bool serves(const CudaKernel *kernel, const Node *node, CudaDevice *cuda)
     if (cuda->sm < kernel->min_sm) return false;
     for (int i = 0; i < node->num_in + node->num_out; i++) {
         const Value *value = i < node->num_in ? node->in[i] : node->out[i - node->num_in];
-        if (value && (DT_SET(value->type.dtype) & DT_SET_FLOAT) && !(DT_SET(value->type.dtype) & kernel->dtypes)) return false;
+        if (value && (DT_SET(value->type.dtype) & DT_SET_FLOAT) && !(DT_SET(value->type.dtype) & kernel->dtypes))
+            return false;
     }
     return !kernel->match || kernel->match(node, cuda);
 }
@@ -77,7 +79,7 @@ static void append_dtypes(StrBuf *buf, Value *const *values, int count)
 
 static Status no_kernel(const Node *node)
 {
-    StrBuf text = { 0 };
+    StrBuf text = {0};
     append_dtypes(&text, node->in, node->num_in);
     strbuf_printf(&text, " -> ");
     append_dtypes(&text, node->out, node->num_out);
@@ -89,7 +91,7 @@ static Status no_kernel(const Node *node)
 static const CudaKernelList *kernels_of(const Node *node)
 {
     const OpDef *op = node->op;
-    bool         known = op->id >= 0 && op->id < cuda_kernel_table_count && strcmp(cuda_kernel_table[op->id].op, op->name) == 0;
+    bool known = op->id >= 0 && op->id < cuda_kernel_table_count && strcmp(cuda_kernel_table[op->id].op, op->name) == 0;
     return known ? cuda_kernel_table[op->id].kernels : NULL;
 }
 
@@ -100,7 +102,7 @@ static Status variant(Device *device, const Node *node, int index, BoundKernel *
     for (int i = 0; kernels && i < kernels->count; i++) {
         const CudaKernel *kernel = &kernels->rows[i];
         if (!serves(kernel, node, cuda) || index-- > 0) continue;
-        *out = (BoundKernel){ .run = kernel->run, .name = kernel->name };
+        *out = (BoundKernel){.run = kernel->run, .name = kernel->name};
         if (kernel->workspace) out->workspace_bytes = kernel->workspace(node, cuda);
         return OK;
     }
@@ -131,7 +133,9 @@ static Status alloc(Device *device, size_t bytes, void **out)
         size_t free_bytes = 0, total = 0;
         cudaGetLastError();
         cudaMemGetInfo(&free_bytes, &total);
-        FAIL(ERR_NO_FIT, "cannot allocate %.2f GiB on %s: %.2f of %.2f GiB are free; a smaller batch or sequence, or recomputation, needs less",
+        FAIL(ERR_NO_FIT,
+             "cannot allocate %.2f GiB on %s: %.2f of %.2f GiB are free; a smaller batch or sequence, or "
+             "recomputation, needs less",
              (double)bytes / (1 << 30), cuda->name, (double)free_bytes / (1 << 30), (double)total / (1 << 30));
     }
     CUDA_TRY(error);
@@ -192,7 +196,7 @@ static Status upload(Device *device, void *dst, const void *src, size_t bytes)
 {
     CudaDevice *cuda = cuda_of(device);
     TRY(sticky(cuda));
-    struct cudaPointerAttributes attributes = { .type = cudaMemoryTypeUnregistered };
+    struct cudaPointerAttributes attributes = {.type = cudaMemoryTypeUnregistered};
     if (bytes >= PINNED_AT_LEAST && cudaPointerGetAttributes(&attributes, src) != cudaSuccess) cudaGetLastError();
     if (attributes.type == cudaMemoryTypeHost) {
         CUDA_TRY(cudaMemcpyAsync(dst, src, bytes, cudaMemcpyHostToDevice, cuda->stream));
@@ -239,7 +243,8 @@ static Status launch_all(CudaDevice *cuda, const Launch *launches, int count, bo
             cudaError_t error = cudaStreamSynchronize(cuda->stream);
             if (error != cudaSuccess) status = cuda_failed(error, "kernel", __FILE__, __LINE__);
         }
-        if (status != OK) return status_prefix(status, "%s (%s) of %s, launch %d of %d", op, launches[i].kernel.name, name, i, count);
+        if (status != OK)
+            return status_prefix(status, "%s (%s) of %s, launch %d of %d", op, launches[i].kernel.name, name, i, count);
     }
     return OK;
 }
@@ -339,6 +344,16 @@ static Status sync_device(Device *device)
     return wait(cuda, "a launch (SUROGATE_CUDA_EAGER=1 names it)");
 }
 
+static void tuning_get(Device *device, char *out, size_t size)
+{
+    cuda_gemm_export(cuda_of(device), out, size);
+}
+
+static void tuning_set(Device *device, const char *text)
+{
+    cuda_gemm_import(cuda_of(device), text);
+}
+
 static void destroy(Device *device)
 {
     CudaDevice *cuda = cuda_of(device);
@@ -370,5 +385,7 @@ const DeviceApi cuda_device_api = {
     .profile = profile,
     .release = release,
     .sync = sync_device,
+    .tuning_get = tuning_get,
+    .tuning_set = tuning_set,
     .destroy = destroy,
 };

@@ -1,5 +1,6 @@
-/* cuBLASLt sees column-major matrices: our row-major c = op(a) op(b) is its c^T = op(b)^T op(a)^T, so b comes first. Algorithms that
- * reduce with atomics are never asked for. The cache on disk is a text file a GPU and library version, a line a shape. */
+/* cuBLASLt sees column-major matrices: our row-major c = op(a) op(b) is its c^T = op(b)^T op(a)^T, so b comes first.
+ * Algorithms that reduce with atomics are never asked for. The cache on disk is a text file a GPU and library version,
+ * a line a shape. */
 #include "device/cuda/gemm.h"
 
 #include "device/cuda/cuda.h"
@@ -11,13 +12,18 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { MAX_ALGOS = 16, KEY_BYTES = 160, ALGO_WORDS = sizeof(cublasLtMatmulAlgo_t) / sizeof(uint64_t), ALIGN = 16 /* bytes: more is of no use */ };
+enum {
+    MAX_ALGOS = 16,
+    KEY_BYTES = 160,
+    ALGO_WORDS = sizeof(cublasLtMatmulAlgo_t) / sizeof(uint64_t),
+    ALIGN = 16 /* bytes: more is of no use */
+};
 
 typedef struct GemmPlan {
     char                   key[KEY_BYTES];
-    bool                   supported, chosen;  /* chosen: measured, here or earlier */
+    bool                   supported, chosen; /* chosen: measured, here or earlier */
     cublasLtMatmulDesc_t   desc;
-    cublasLtMatrixLayout_t a, b, c;            /* in our order */
+    cublasLtMatrixLayout_t a, b, c; /* in our order */
     cublasLtMatmulAlgo_t   algo;
     float                  microseconds;
 } GemmPlan;
@@ -29,17 +35,18 @@ typedef struct KnownAlgo {
 } KnownAlgo;
 
 struct CudaGemmCache {
-    GemmPlan *plans;
-    int       num_plans, cap_plans;
+    GemmPlan  *plans;
+    int        num_plans, cap_plans;
     KnownAlgo *known;
-    int       num_known, cap_known;
-    bool      changed;
+    int        num_known, cap_known;
+    bool       changed;
 };
 
-#define BLAS_TRY(lib, expr)                                                                                       \
-    do {                                                                                                          \
-        cublasStatus_t blas_status_ = (lib)->expr;                                                                \
-        if (blas_status_ != CUBLAS_STATUS_SUCCESS) FAIL(ERR_DEVICE, "cuBLASLt: status %d from %s", (int)blas_status_, #expr); \
+#define BLAS_TRY(lib, expr) \
+    do { \
+        cublasStatus_t blas_status_ = (lib)->expr; \
+        if (blas_status_ != CUBLAS_STATUS_SUCCESS) \
+            FAIL(ERR_DEVICE, "cuBLASLt: status %d from %s", (int)blas_status_, #expr); \
     } while (0)
 
 static cudaDataType_t type_of(DType dtype)
@@ -61,9 +68,10 @@ static int bias_kind(const CudaGemm *g)
 
 static void key_of(const CudaGemm *g, char out[KEY_BYTES])
 {
-    snprintf(out, KEY_BYTES, "%lld,%lld,%lld,%c%c,%d,%d%d%d,%d,%lld,%lld,%lld,%u,%u,%u", (long long)g->m, (long long)g->n, (long long)g->k,
-             g->trans_a ? 't' : 'n', g->trans_b ? 't' : 'n', g->accumulate, g->a_dtype, g->b_dtype, g->c_dtype, bias_kind(g),
-             (long long)g->a_stride, (long long)g->b_stride, (long long)g->c_stride, alignment_of(g->a, g->a_offset, g->a_dtype),
+    snprintf(out, KEY_BYTES, "%lld,%lld,%lld,%c%c,%d,%d%d%d,%d,%lld,%lld,%lld,%u,%u,%u", (long long)g->m,
+             (long long)g->n, (long long)g->k, g->trans_a ? 't' : 'n', g->trans_b ? 't' : 'n', g->accumulate,
+             g->a_dtype, g->b_dtype, g->c_dtype, bias_kind(g), (long long)g->a_stride, (long long)g->b_stride,
+             (long long)g->c_stride, alignment_of(g->a, g->a_offset, g->a_dtype),
              alignment_of(g->b, g->b_offset, g->b_dtype), alignment_of(g->c, g->c_offset, g->c_dtype));
 }
 
@@ -74,7 +82,8 @@ static bool cache_path(const CudaDevice *device, char out[PATH_MAX])
     const char *base = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
     char        gpu[64];
     int         n;
-    for (size_t i = 0; i < sizeof gpu; i++) gpu[i] = device->name[i] == ' ' || device->name[i] == '/' ? '-' : device->name[i];
+    for (size_t i = 0; i < sizeof gpu; i++)
+        gpu[i] = device->name[i] == ' ' || device->name[i] == '/' ? '-' : device->name[i];
     if (base && base[0])
         n = snprintf(out, PATH_MAX - 128, "%s/surogate", base);
     else if (home && home[0])
@@ -114,7 +123,7 @@ static KnownAlgo *add_known(CudaGemmCache *cache, const char *key)
 /* One line: key, microseconds, the algorithm's words. Lines that aren't of this form are skipped. */
 static void parse_line(CudaGemmCache *cache, const char *line)
 {
-    KnownAlgo parsed = { 0 };
+    KnownAlgo parsed = {0};
     int       at = 0, n;
     if (line[0] == '#' || sscanf(line, "%159s %f%n", parsed.key, &parsed.microseconds, &at) != 2) return;
     for (size_t i = 0; i < ALGO_WORDS; i++, at += n) {
@@ -178,30 +187,34 @@ void cuda_gemm_save(CudaDevice *device)
 void cuda_gemm_export(CudaDevice *device, char *out, size_t size)
 {
     CudaGemmCache *cache = cache_of(device);
-    size_t         used = 0;
-    if (size) out[0] = 0;
+    int            n = snprintf(out, size, "# cublaslt %zu on %s\n", device->lib.cublas_version, device->name);
+    size_t         used = n > 0 && (size_t)n < size ? (size_t)n : 0;
     for (int i = 0; i < cache->num_plans; i++) {
         const KnownAlgo *known = cache->plans[i].chosen ? find_known(cache, cache->plans[i].key) : NULL;
-        int              n = known ? known_text(known, out + used, size - used) : 0;
+        n = known ? known_text(known, out + used, size - used) : 0;
         if (n > 0 && (size_t)n < size - used) used += (size_t)n;
     }
 }
 
 void cuda_gemm_import(CudaDevice *device, const char *text)
 {
-    parse_text(cache_of(device), text);
+    char head[128];
+    snprintf(head, sizeof head, "# cublaslt %zu on %s\n", device->lib.cublas_version, device->name);
+    if (strncmp(text, head, strlen(head)) == 0) parse_text(cache_of(device), text);
 }
 
 /* ---- plans ---- */
 
-static Status make_layout(const CudaLibraries *lib, DType dtype, int64_t rows, int64_t cols, int64_t stride, cublasLtMatrixLayout_t *out)
+static Status make_layout(const CudaLibraries *lib, DType dtype, int64_t rows, int64_t cols, int64_t stride,
+                          cublasLtMatrixLayout_t *out)
 {
     /* stored (rows, cols) row-major is (cols, rows) column-major */
     BLAS_TRY(lib, cublasLtMatrixLayoutCreate(out, type_of(dtype), (uint64_t)cols, (uint64_t)rows, stride));
     return OK;
 }
 
-static Status set_desc(const CudaLibraries *lib, cublasLtMatmulDesc_t desc, cublasLtMatmulDescAttributes_t attribute, const void *value, size_t size)
+static Status set_desc(const CudaLibraries *lib, cublasLtMatmulDesc_t desc, cublasLtMatmulDescAttributes_t attribute,
+                       const void *value, size_t size)
 {
     BLAS_TRY(lib, cublasLtMatmulDescSetAttribute(desc, attribute, value, size));
     return OK;
@@ -224,12 +237,15 @@ static Status make_descriptors(const CudaLibraries *lib, const CudaGemm *g, Gemm
     return make_layout(lib, g->c_dtype, g->m, g->n, g->c_stride, &plan->c);
 }
 
-static int find_algos(const CudaLibraries *lib, const CudaGemm *g, const GemmPlan *plan, cublasLtMatmulHeuristicResult_t *out)
+static int find_algos(const CudaLibraries *lib, const CudaGemm *g, const GemmPlan *plan,
+                      cublasLtMatmulHeuristicResult_t *out)
 {
     cublasLtMatmulPreference_t preference;
     size_t                     workspace = CUDA_GEMM_WORKSPACE;
-    uint32_t schemes = CUBLASLT_REDUCTION_SCHEME_NONE | CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE; /* partial sums in fp32 workspace */
-    uint32_t align_a = alignment_of(g->a, g->a_offset, g->a_dtype), align_b = alignment_of(g->b, g->b_offset, g->b_dtype);
+    uint32_t                   schemes =
+        CUBLASLT_REDUCTION_SCHEME_NONE | CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE; /* partial sums in fp32 workspace */
+    uint32_t align_a = alignment_of(g->a, g->a_offset, g->a_dtype),
+             align_b = alignment_of(g->b, g->b_offset, g->b_dtype);
     uint32_t align_c = alignment_of(g->c, g->c_offset, g->c_dtype);
     int      count = 0;
     if (lib->cublasLtMatmulPreferenceCreate(&preference) != CUBLAS_STATUS_SUCCESS) return 0;
@@ -238,17 +254,18 @@ static int find_algos(const CudaLibraries *lib, const CudaGemm *g, const GemmPla
         const void                          *value;
         size_t                               size;
     } settings[] = {
-        { CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace, sizeof workspace },
-        { CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &schemes, sizeof schemes },
-        { CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, &align_b, sizeof align_b },
-        { CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, &align_a, sizeof align_a },
-        { CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, &align_c, sizeof align_c },
-        { CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, &align_c, sizeof align_c },
+        {CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace, sizeof workspace},
+        {CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &schemes, sizeof schemes},
+        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, &align_b, sizeof align_b},
+        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, &align_a, sizeof align_a},
+        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, &align_c, sizeof align_c},
+        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, &align_c, sizeof align_c},
     };
     for (size_t i = 0; i < sizeof settings / sizeof settings[0]; i++)
-        lib->cublasLtMatmulPreferenceSetAttribute(preference, settings[i].attribute, settings[i].value, settings[i].size);
-    cublasStatus_t status = lib->cublasLtMatmulAlgoGetHeuristic(lib->blas, plan->desc, plan->b, plan->a, plan->c, plan->c, preference,
-                                                                MAX_ALGOS, out, &count);
+        lib->cublasLtMatmulPreferenceSetAttribute(preference, settings[i].attribute, settings[i].value,
+                                                  settings[i].size);
+    cublasStatus_t status = lib->cublasLtMatmulAlgoGetHeuristic(lib->blas, plan->desc, plan->b, plan->a, plan->c,
+                                                                plan->c, preference, MAX_ALGOS, out, &count);
     lib->cublasLtMatmulPreferenceDestroy(preference);
     return status == CUBLAS_STATUS_SUCCESS ? count : 0;
 }
@@ -256,7 +273,8 @@ static int find_algos(const CudaLibraries *lib, const CudaGemm *g, const GemmPla
 static bool dtypes_fit(const CudaGemm *g)
 {
     bool operands = g->a_dtype == g->b_dtype && (g->c_dtype == g->a_dtype || g->c_dtype == DT_F32);
-    return operands && (!g->bias || (g->bias_dtype == g->c_dtype && bias_kind(g) == 1)) && g->m > 0 && g->n > 0 && g->k > 0;
+    return operands && (!g->bias || (g->bias_dtype == g->c_dtype && bias_kind(g) == 1)) && g->m > 0 && g->n > 0 &&
+           g->k > 0;
 }
 
 /* A known algorithm still has to be one for this shape: a file may be old or edited. */
@@ -267,7 +285,8 @@ static bool take_known(const CudaLibraries *lib, CudaGemmCache *cache, GemmPlan 
     if (!known) return false;
     cublasLtMatmulAlgo_t algo;
     memcpy(&algo, known->words, sizeof algo);
-    cublasStatus_t status = lib->cublasLtMatmulAlgoCheck(lib->blas, plan->desc, plan->b, plan->a, plan->c, plan->c, &algo, &result);
+    cublasStatus_t status =
+        lib->cublasLtMatmulAlgoCheck(lib->blas, plan->desc, plan->b, plan->a, plan->c, plan->c, &algo, &result);
     if (status != CUBLAS_STATUS_SUCCESS || result.workspaceSize > CUDA_GEMM_WORKSPACE) return false;
     plan->algo = algo;
     plan->microseconds = known->microseconds;
@@ -309,15 +328,16 @@ static void *at(const void *data, DType dtype, int64_t offset)
     return (char *)data + offset * dtype_bytes(dtype);
 }
 
-static Status multiply(CudaDevice *device, const CudaGemm *g, GemmPlan *plan, const cublasLtMatmulAlgo_t *algo, void *workspace,
-                       size_t workspace_bytes, cudaStream_t stream)
+static Status multiply(CudaDevice *device, const CudaGemm *g, GemmPlan *plan, const cublasLtMatmulAlgo_t *algo,
+                       void *workspace, size_t workspace_bytes, cudaStream_t stream)
 {
     const CudaLibraries *lib = &device->lib;
     float                beta = g->accumulate ? 1.0f : 0.0f;
     void                *c = at(g->c, g->c_dtype, g->c_offset);
     if (g->bias) TRY(set_desc(lib, plan->desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &g->bias, sizeof g->bias));
     BLAS_TRY(lib, cublasLtMatmul(lib->blas, plan->desc, &g->alpha, at(g->b, g->b_dtype, g->b_offset), plan->b,
-                                 at(g->a, g->a_dtype, g->a_offset), plan->a, &beta, c, plan->c, c, plan->c, algo, workspace, workspace_bytes, stream));
+                                 at(g->a, g->a_dtype, g->a_offset), plan->a, &beta, c, plan->c, c, plan->c, algo,
+                                 workspace, workspace_bytes, stream));
     return OK;
 }
 
@@ -331,14 +351,15 @@ Status cuda_gemm_run(CudaDevice *device, const CudaGemm *g, void *workspace, siz
 
 /* ---- measuring ---- */
 
-static Status time_algo(CudaDevice *device, const CudaGemm *g, GemmPlan *plan, const cublasLtMatmulAlgo_t *algo, void *workspace,
-                        size_t workspace_bytes, cudaEvent_t events[2], float *out_ms)
+static Status time_algo(CudaDevice *device, const CudaGemm *g, GemmPlan *plan, const cublasLtMatmulAlgo_t *algo,
+                        void *workspace, size_t workspace_bytes, cudaEvent_t events[2], float *out_ms)
 {
     int   repeats = 1;
     float ms = 0;
     for (int round = 0; round < 3; round++) { /* the first warms up and says how many fill a millisecond */
         CUDA_TRY(cudaEventRecord(events[0], device->stream));
-        for (int i = 0; i < repeats; i++) TRY(multiply(device, g, plan, algo, workspace, workspace_bytes, device->stream));
+        for (int i = 0; i < repeats; i++)
+            TRY(multiply(device, g, plan, algo, workspace, workspace_bytes, device->stream));
         CUDA_TRY(cudaEventRecord(events[1], device->stream));
         CUDA_TRY(cudaEventSynchronize(events[1]));
         CUDA_TRY(cudaEventElapsedTime(&ms, events[0], events[1]));
@@ -362,9 +383,11 @@ static Status fill_operands(const CudaGemm *g, bool random, cudaStream_t stream)
         void   *data;
         DType   dtype;
         int64_t rows, cols, stride;
-    } m[] = { { at(g->a, g->a_dtype, g->a_offset), g->a_dtype, g->trans_a ? g->k : g->m, g->trans_a ? g->m : g->k, g->a_stride },
-              { at(g->b, g->b_dtype, g->b_offset), g->b_dtype, g->trans_b ? g->n : g->k, g->trans_b ? g->k : g->n, g->b_stride },
-              { at(g->c, g->c_dtype, g->c_offset), g->c_dtype, g->m, g->n, g->c_stride } };
+    } m[] = {{at(g->a, g->a_dtype, g->a_offset), g->a_dtype, g->trans_a ? g->k : g->m, g->trans_a ? g->m : g->k,
+              g->a_stride},
+             {at(g->b, g->b_dtype, g->b_offset), g->b_dtype, g->trans_b ? g->n : g->k, g->trans_b ? g->k : g->n,
+              g->b_stride},
+             {at(g->c, g->c_dtype, g->c_offset), g->c_dtype, g->m, g->n, g->c_stride}};
     for (int i = 0; i < 3; i++) {
         if (random && i < 2)
             TRY(cuda_fill_random(m[i].data, m[i].dtype, m[i].rows, m[i].cols, m[i].stride, stream));

@@ -3,8 +3,9 @@
 
 #include "device/cuda/kernel.h"
 
-/* c (m,n) (+)= alpha op(a) op(b) + bias, row-major as in ops/gemm.h: op(a) (m,k), op(b) (k,n); trans_a: a is stored (k,m); trans_b:
- * b is stored (n,k). Strides: elements from a stored row to the next. Sums are fp32 (fp32 operands: no TF32). */
+/* c (m,n) (+)= alpha op(a) op(b) + bias, row-major as in ops/gemm.h: op(a) (m,k), op(b) (k,n); trans_a: a is stored
+ * (k,m); trans_b: b is stored (n,k). Strides: elements from a stored row to the next. Sums are fp32 (fp32 operands: no
+ * TF32). */
 typedef struct CudaGemm {
     int64_t     m, n, k;
     bool        trans_a, trans_b, accumulate;
@@ -20,8 +21,9 @@ typedef struct CudaGemm {
 extern "C" {
 #endif
 /* Whether cuBLASLt does it. Data are not looked at, but bias: any non-NULL pointer where there will be one. */
-bool   cuda_gemm_supported(CudaDevice *device, const CudaGemm *gemm);
-/* Measures the algorithms for this shape unless it is known from an earlier call or the cache on disk. Overwrites and zeroes a, b, c. */
+bool cuda_gemm_supported(CudaDevice *device, const CudaGemm *gemm);
+/* Measures the algorithms for this shape unless it is known from an earlier call or the cache on disk. Overwrites and
+ * zeroes a, b, c. */
 Status cuda_gemm_prepare(CudaDevice *device, const CudaGemm *gemm, void *workspace, size_t workspace_bytes);
 Status cuda_gemm_run(CudaDevice *device, const CudaGemm *gemm, void *workspace, size_t workspace_bytes, void *stream);
 /* Any dtypes and strides, by a plain tiled kernel. */
@@ -33,11 +35,12 @@ Status cuda_spin(double seconds, void *stream);
 /* Whether the plugin has code for this GPU. */
 Status cuda_kernels_check(CudaDevice *device);
 
-void   cuda_gemm_save(CudaDevice *device); /* writes what was measured since the last call to the cache on disk */
-void   cuda_gemm_close(CudaDevice *device);
-/* The algorithms chosen so far, as the text of the cache file; and taking such a text. */
-void   cuda_gemm_export(CudaDevice *device, char *out, size_t size);
-void   cuda_gemm_import(CudaDevice *device, const char *text);
+void cuda_gemm_save(CudaDevice *device); /* writes what was measured since the last call to the cache on disk */
+void cuda_gemm_close(CudaDevice *device);
+/* The algorithms chosen so far, as text that begins with library version and GPU; and taking it where those are the
+ * same. */
+void cuda_gemm_export(CudaDevice *device, char *out, size_t size);
+void cuda_gemm_import(CudaDevice *device, const char *text);
 #ifdef __cplusplus
 }
 #endif

@@ -10,13 +10,20 @@ static __global__ void __launch_bounds__(THREADS) gemm_tiles(CudaGemm g)
     __shared__ float a_tile[EDGE][EDGE + 1], b_tile[EDGE][EDGE + 1];
     int              x = threadIdx.x % EDGE, y = threadIdx.x / EDGE;
     int64_t          row = (int64_t)blockIdx.x * EDGE, col = (int64_t)blockIdx.y * EDGE;
-    float            sum[4] = { 0 };
+    float            sum[4] = {0};
     for (int64_t k = 0; k < g.k; k += EDGE) {
         for (int i = y; i < EDGE; i += THREADS / EDGE) {
             /* x runs along memory: k of an untransposed a, rows of a transposed one */
-            int64_t ar = row + (g.trans_a ? x : i), ak = k + (g.trans_a ? i : x), bk = k + (g.trans_b ? x : i), bc = col + (g.trans_b ? i : x);
-            float   a = ar < g.m && ak < g.k ? elem_get(g.a, g.a_dtype, g.a_offset + (g.trans_a ? ak * g.a_stride + ar : ar * g.a_stride + ak)) : 0;
-            float   b = bc < g.n && bk < g.k ? elem_get(g.b, g.b_dtype, g.b_offset + (g.trans_b ? bc * g.b_stride + bk : bk * g.b_stride + bc)) : 0;
+            int64_t ar = row + (g.trans_a ? x : i), ak = k + (g.trans_a ? i : x), bk = k + (g.trans_b ? x : i),
+                    bc = col + (g.trans_b ? i : x);
+            float a =
+                ar < g.m && ak < g.k
+                    ? elem_get(g.a, g.a_dtype, g.a_offset + (g.trans_a ? ak * g.a_stride + ar : ar * g.a_stride + ak))
+                    : 0;
+            float b =
+                bc < g.n && bk < g.k
+                    ? elem_get(g.b, g.b_dtype, g.b_offset + (g.trans_b ? bc * g.b_stride + bk : bk * g.b_stride + bc))
+                    : 0;
             a_tile[g.trans_a ? x : i][g.trans_a ? i : x] = a;
             b_tile[g.trans_b ? x : i][g.trans_b ? i : x] = b;
         }
@@ -40,7 +47,8 @@ Status cuda_gemm_plain(const CudaGemm *g, void *stream)
 {
     if (!g->m || !g->n) return OK;
     dim3 grid((unsigned)cuda_div_up(g->m, EDGE), (unsigned)cuda_div_up(g->n, EDGE));
-    FAIL_IF(grid.y > 65535, ERR_UNSUPPORTED, "the plain matrix product is for at most %d columns, got %lld", 65535 * EDGE, (long long)g->n);
+    FAIL_IF(grid.y > 65535, ERR_UNSUPPORTED, "the plain matrix product is for at most %d columns, got %lld",
+            65535 * EDGE, (long long)g->n);
     gemm_tiles<<<grid, THREADS, 0, (cudaStream_t)stream>>>(*g);
     return CUDA_LAUNCHED();
 }
@@ -81,7 +89,8 @@ Status cuda_kernels_check(CudaDevice *device)
     (void)device;
     cudaError_t error = cudaFuncGetAttributes(&attributes, gemm_tiles);
     FAIL_IF(error == cudaErrorNoKernelImageForDevice || error == cudaErrorInvalidDeviceFunction, ERR_UNSUPPORTED,
-            "device cuda: this build has no code for this GPU's compute capability: use `make release`, which builds for all");
+            "device cuda: this build has no code for this GPU's compute capability: use `make release`, which builds "
+            "for all");
     CUDA_TRY(error);
     return OK;
 }

@@ -103,8 +103,9 @@ static void look_beside_python(Search *search)
 
 static void look_everywhere(Search *search)
 {
-    const char *given = getenv("SUROGATE_CUDA_LIBS"), *home = getenv("HOME"), *venv = getenv("VIRTUAL_ENV"), *cuda = getenv("CUDA_HOME");
-    char        folder[PATH_MAX];
+    const char *given = getenv("SUROGATE_CUDA_LIBS"), *home = getenv("HOME"), *venv = getenv("VIRTUAL_ENV"),
+               *cuda = getenv("CUDA_HOME");
+    char folder[PATH_MAX];
     if (given && given[0]) {
         while (*given) {
             size_t len = strcspn(given, ":");
@@ -133,7 +134,8 @@ static void *open_newest(Search *search, char *out_path, size_t size)
     for (;;) {
         Candidate *best = NULL;
         for (int i = 0; i < search->num_found; i++)
-            if (search->found[i].path[0] && (!best || search->found[i].version > best->version)) best = &search->found[i];
+            if (search->found[i].path[0] && (!best || search->found[i].version > best->version))
+                best = &search->found[i];
         if (!best) break;
         void *handle = dlopen(best->path, RTLD_NOW | RTLD_LOCAL);
         snprintf(out_path, size, "%s", best->path);
@@ -156,11 +158,12 @@ static Status resolve(void *handle, const char *name, const char *path, void *ou
 static Status open_cublas(CudaLibraries *lib)
 {
     char   soname[32];
-    Search search = { .soname = soname, .package = "nvidia_cublas" };
+    Search search = {.soname = soname, .package = "nvidia_cublas"};
     snprintf(soname, sizeof soname, "libcublasLt.so.%d", CUBLAS_VER_MAJOR);
     void *handle = open_newest(&search, lib->cublas_path, sizeof lib->cublas_path);
     FAIL_IF(!handle, ERR_UNSUPPORTED,
-            "device cuda: %s wasn't found in the loader's paths, the CUDA toolkit, or pip's nvidia-cublas: install one of them, or name "
+            "device cuda: %s wasn't found in the loader's paths, the CUDA toolkit, or pip's nvidia-cublas: install one "
+            "of them, or name "
             "its folder in SUROGATE_CUDA_LIBS",
             soname);
 #define X(name) TRY(resolve(handle, #name, lib->cublas_path, &lib->name));
@@ -168,14 +171,15 @@ static Status open_cublas(CudaLibraries *lib)
 #undef X
     lib->cublas_version = lib->cublasLtGetVersion();
     cublasStatus_t status = lib->cublasLtCreate(&lib->blas);
-    FAIL_IF(status != CUBLAS_STATUS_SUCCESS, ERR_DEVICE, "cuBLASLt (%s): cannot create a handle: status %d", lib->cublas_path, (int)status);
+    FAIL_IF(status != CUBLAS_STATUS_SUCCESS, ERR_DEVICE, "cuBLASLt (%s): cannot create a handle: status %d",
+            lib->cublas_path, (int)status);
     return OK;
 }
 
 #if HAVE_CUDNN
 static Status open_cudnn(CudaLibraries *lib)
 {
-    Search search = { .soname = "libcudnn.so.9", .package = "nvidia_cudnn" }, nvrtc = { .package = "nvidia_cuda_nvrtc" };
+    Search search = {.soname = "libcudnn.so.9", .package = "nvidia_cudnn"}, nvrtc = {.package = "nvidia_cuda_nvrtc"};
     char   soname[32], nvrtc_path[512];
     void  *handle = open_newest(&search, lib->cudnn_path, sizeof lib->cudnn_path);
     if (!handle) return OK;
@@ -195,7 +199,8 @@ cudnnHandle_t cuda_cudnn_handle(CudaLibraries *lib)
     if (!lib->cudnn_version || lib->dnn) return lib->dnn;
     cudnnStatus_t status = lib->cudnnCreate(&lib->dnn);
     if (status == CUDNN_STATUS_SUCCESS) return lib->dnn;
-    cuda_host_log("cuDNN (%s) doesn't work here: %s; our own attention kernels are used", lib->cudnn_path, lib->cudnnGetErrorString(status));
+    cuda_host_log("cuDNN (%s) doesn't work here: %s; our own attention kernels are used", lib->cudnn_path,
+                  lib->cudnnGetErrorString(status));
     lib->dnn = NULL;
     lib->cudnn_version = 0;
     return NULL;

@@ -1,5 +1,6 @@
-/* The border between the program and libsurogate_cuda.so. The plugin needs no symbol of the program and the program none of CUDA:
- * each hands the other a table. Both are built from one tree; ABI_VERSION and the size of what they share must agree. */
+/* The border between the program and libsurogate_cuda.so. The plugin needs no symbol of the program and the program
+ * none of CUDA: each hands the other a table. Both are built from one tree; ABI_VERSION and the size of what they share
+ * must agree. */
 #pragma once
 
 #include "device/device.h"
@@ -9,10 +10,10 @@ enum { CUDA_ABI_VERSION = 1 };
 /* What the plugin calls in the program. */
 typedef struct CudaHost {
     uint32_t abi_version;
-    uint32_t args_size, node_size, api_size; /* sizeof KernelArgs, Node, DeviceApi */
-    Status      (*fail)(Status status, const char *text); /* records the message */
+    uint32_t args_size, node_size, api_size;         /* sizeof KernelArgs, Node, DeviceApi */
+    Status (*fail)(Status status, const char *text); /* records the message */
     const char *(*message)(void);
-    void        (*log)(const char *text);                 /* a line for the user */
+    void (*log)(const char *text); /* a line for the user */
 } CudaHost;
 
 /* The plugin's one exported symbol, of this type and name. */

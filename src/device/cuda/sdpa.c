@@ -1,5 +1,6 @@
-/* The graphs: attention as its plain operations, which cuDNN's runtime engine compiles to one fused kernel (forward) or a few
- * (backward). Shapes are [B,H,T,D]; scores [B,H,T,T] are virtual. Backward is the deterministic form: dQ is a plain product. */
+/* The graphs: attention as its plain operations, which cuDNN's runtime engine compiles to one fused kernel (forward) or
+ * a few (backward). Shapes are [B,H,T,D]; scores [B,H,T,T] are virtual. Backward is the deterministic form: dQ is a
+ * plain product. */
 #include "device/cuda/sdpa.h"
 
 #include "device/cuda/cuda.h"
@@ -15,22 +16,34 @@ enum { MAX_DESCRIPTORS = 192, MAX_OPS = 40, MAX_DATA = 20, MAX_CONFIGS = 8 };
 
 /* Tensors with memory of their own; the id is the index. */
 typedef enum DataId {
-    DATA_Q = 1, DATA_K, DATA_V, DATA_O, DATA_STATS, DATA_SCALE, DATA_MINUS_INF, DATA_ONE, DATA_GRAD_O, DATA_SUM, DATA_DQ, DATA_DK, DATA_DV,
+    DATA_Q = 1,
+    DATA_K,
+    DATA_V,
+    DATA_O,
+    DATA_STATS,
+    DATA_SCALE,
+    DATA_MINUS_INF,
+    DATA_ONE,
+    DATA_GRAD_O,
+    DATA_SUM,
+    DATA_DQ,
+    DATA_DK,
+    DATA_DV,
     DATA_COUNT
 } DataId;
 
 typedef struct SdpaPlan {
-    CudaSdpa                   key; /* pointers NULL */
-    bool                       works;
-    cudnnBackendDescriptor_t   plan;
-    size_t                     workspace_bytes;
-    float                      scale, minus_inf, one; /* by-value operands are read through host pointers */
-    cudnnBackendDescriptor_t   descriptors[MAX_DESCRIPTORS];
-    int                        num_descriptors;
-    cudnnBackendDescriptor_t   ops[MAX_OPS];
-    int                        num_ops;
-    int64_t                    next_id;
-    Status                     status; /* of building: the first failure */
+    CudaSdpa                 key; /* pointers NULL */
+    bool                     works;
+    cudnnBackendDescriptor_t plan;
+    size_t                   workspace_bytes;
+    float                    scale, minus_inf, one; /* by-value operands are read through host pointers */
+    cudnnBackendDescriptor_t descriptors[MAX_DESCRIPTORS];
+    int                      num_descriptors;
+    cudnnBackendDescriptor_t ops[MAX_OPS];
+    int                      num_ops;
+    int64_t                  next_id;
+    Status                   status; /* of building: the first failure */
 } SdpaPlan;
 
 struct CudaSdpaCache {
@@ -59,7 +72,8 @@ static Desc make(const Build *b, cudnnBackendDescriptorType_t type)
     return b->p->descriptors[b->p->num_descriptors++] = desc;
 }
 
-static void set(const Build *b, Desc desc, cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type, int64_t count, const void *values)
+static void set(const Build *b, Desc desc, cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type,
+                int64_t count, const void *values)
 {
     if (b->p->status != OK) return;
     char what[48];
@@ -85,7 +99,7 @@ typedef struct Shape {
 
 static Shape packed(int64_t b, int64_t h, int64_t rows, int64_t cols)
 {
-    return (Shape){ { b, h, rows, cols }, { h * rows * cols, rows * cols, cols, 1 } };
+    return (Shape){{b, h, rows, cols}, {h * rows * cols, rows * cols, cols, 1}};
 }
 
 /* id 0: virtual */
@@ -119,7 +133,8 @@ static Desc operation(const Build *b, cudnnBackendDescriptorType_t type)
 }
 
 /* y = mode(x, other) or, with `mask`, mask ? x : other; axis: of GEN_INDEX. NULL: absent. */
-static void pointwise(const Build *b, cudnnPointwiseMode_t mode, cudnnDataType_t math, int64_t axis, Desc x, Desc other, Desc mask, Desc y)
+static void pointwise(const Build *b, cudnnPointwiseMode_t mode, cudnnDataType_t math, int64_t axis, Desc x, Desc other,
+                      Desc mask, Desc y)
 {
     Desc kind = make(b, CUDNN_BACKEND_POINTWISE_DESCRIPTOR), op;
     set(b, kind, CUDNN_ATTR_POINTWISE_MODE, CUDNN_TYPE_POINTWISE_MODE, 1, &mode);
@@ -209,12 +224,12 @@ static Desc causal(const Build *b, Desc x, Shape scores)
 
 static Shape strided(int64_t b, int64_t h, int64_t t, int64_t d, int64_t token_stride)
 {
-    return (Shape){ { b, h, t, d }, { t * token_stride, d, token_stride, 1 } };
+    return (Shape){{b, h, t, d}, {t * token_stride, d, token_stride, 1}};
 }
 
 static Shape transposed(Shape s)
 {
-    return (Shape){ { s.dim[0], s.dim[1], s.dim[3], s.dim[2] }, { s.stride[0], s.stride[1], s.stride[3], s.stride[2] } };
+    return (Shape){{s.dim[0], s.dim[1], s.dim[3], s.dim[2]}, {s.stride[0], s.stride[1], s.stride[3], s.stride[2]}};
 }
 
 typedef struct Shapes {
@@ -236,10 +251,11 @@ static Shapes shapes_of(const CudaSdpa *s)
 static void build_forward(const Build *b, const CudaSdpa *s)
 {
     const cudnnDataType_t bf16 = CUDNN_DATA_BFLOAT16, f32 = CUDNN_DATA_FLOAT;
-    Shapes n = shapes_of(s);
-    Desc   q = tensor(b, DATA_Q, bf16, n.q), k = tensor(b, DATA_K, bf16, transposed(n.kv)), v = tensor(b, DATA_V, bf16, n.kv);
-    Desc   o = tensor(b, DATA_O, bf16, n.o), stats = tensor(b, DATA_STATS, f32, n.rows), p = tensor(b, 0, bf16, n.scores);
-    Desc   scores = multiply(b, q, k, n.scores);
+    Shapes                n = shapes_of(s);
+    Desc                  q = tensor(b, DATA_Q, bf16, n.q), k = tensor(b, DATA_K, bf16, transposed(n.kv)),
+         v = tensor(b, DATA_V, bf16, n.kv);
+    Desc o = tensor(b, DATA_O, bf16, n.o), stats = tensor(b, DATA_STATS, f32, n.rows), p = tensor(b, 0, bf16, n.scores);
+    Desc scores = multiply(b, q, k, n.scores);
     scores = apply(b, CUDNN_POINTWISE_MUL, scores, scalar(b, DATA_SCALE), n.scores);
     scores = causal(b, scores, n.scores);
     Desc most = reduce(b, CUDNN_REDUCE_TENSOR_MAX, scores, n.rows);
@@ -266,15 +282,19 @@ static void group_gradient(const Build *b, const CudaSdpa *s, const Shapes *n, D
 static void build_backward(const Build *b, const CudaSdpa *s)
 {
     const cudnnDataType_t bf16 = CUDNN_DATA_BFLOAT16, f32 = CUDNN_DATA_FLOAT;
-    Shapes n = shapes_of(s);
-    Shape  dq_shape = strided(s->batch, s->num_heads, s->len, s->dim, s->dq_stride);
-    Shape  dkv_shape = strided(s->batch, s->num_kv_heads, s->len, s->dim, s->dkv_stride);
-    Desc   q = tensor(b, DATA_Q, bf16, n.q), k = tensor(b, DATA_K, bf16, transposed(n.kv)), v = tensor(b, DATA_V, bf16, transposed(n.kv));
-    Desc   o = tensor(b, DATA_O, bf16, n.o), grad_o = tensor(b, DATA_GRAD_O, bf16, n.o), stats = tensor(b, DATA_STATS, f32, n.rows);
-    Desc   sum = tensor(b, DATA_SUM, f32, n.rows), scale = scalar(b, DATA_SCALE);
-    Desc   dq = tensor(b, DATA_DQ, bf16, dq_shape), dk = tensor(b, DATA_DK, bf16, dkv_shape), dv = tensor(b, DATA_DV, bf16, dkv_shape);
-    Desc   products = apply(b, CUDNN_POINTWISE_MUL, grad_o, o, n.heads);
-    pointwise(b, CUDNN_POINTWISE_MUL, f32, -1, reduce(b, CUDNN_REDUCE_TENSOR_ADD, products, n.rows), scalar(b, DATA_ONE), NULL, sum);
+    Shapes                n = shapes_of(s);
+    Shape                 dq_shape = strided(s->batch, s->num_heads, s->len, s->dim, s->dq_stride);
+    Shape                 dkv_shape = strided(s->batch, s->num_kv_heads, s->len, s->dim, s->dkv_stride);
+    Desc                  q = tensor(b, DATA_Q, bf16, n.q), k = tensor(b, DATA_K, bf16, transposed(n.kv)),
+         v = tensor(b, DATA_V, bf16, transposed(n.kv));
+    Desc o = tensor(b, DATA_O, bf16, n.o), grad_o = tensor(b, DATA_GRAD_O, bf16, n.o),
+         stats = tensor(b, DATA_STATS, f32, n.rows);
+    Desc sum = tensor(b, DATA_SUM, f32, n.rows), scale = scalar(b, DATA_SCALE);
+    Desc dq = tensor(b, DATA_DQ, bf16, dq_shape), dk = tensor(b, DATA_DK, bf16, dkv_shape),
+         dv = tensor(b, DATA_DV, bf16, dkv_shape);
+    Desc products = apply(b, CUDNN_POINTWISE_MUL, grad_o, o, n.heads);
+    pointwise(b, CUDNN_POINTWISE_MUL, f32, -1, reduce(b, CUDNN_REDUCE_TENSOR_ADD, products, n.rows),
+              scalar(b, DATA_ONE), NULL, sum);
     Desc scores = apply(b, CUDNN_POINTWISE_MUL, multiply(b, q, k, n.scores), scale, n.scores);
     scores = causal(b, apply(b, CUDNN_POINTWISE_SUB, scores, stats, n.scores), n.scores);
     Desc p = apply(b, CUDNN_POINTWISE_EXP, scores, NULL, n.scores);
@@ -299,24 +319,28 @@ static Desc graph_of(const Build *b, cudnnHandle_t handle)
 /* The first of the heuristic's configurations that compiles. */
 static void choose(const Build *b, cudnnHandle_t handle)
 {
-    CudaLibraries  *lib = &b->device->lib;
-    Desc            graph = graph_of(b, handle), heuristic = make(b, CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR), configs[MAX_CONFIGS];
+    CudaLibraries *lib = &b->device->lib;
+    Desc graph = graph_of(b, handle), heuristic = make(b, CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR), configs[MAX_CONFIGS];
     cudnnBackendHeurMode_t mode = CUDNN_HEUR_MODE_A;
-    int64_t         count = 0;
+    int64_t                count = 0;
     set_desc(b, heuristic, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, graph);
     set(b, heuristic, CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, 1, &mode);
     finalize(b, heuristic, "heuristic");
     for (int i = 0; i < MAX_CONFIGS; i++) configs[i] = make(b, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR);
     if (b->p->status != OK) return;
-    check(b->p, b->device, lib->cudnnBackendGetAttribute(heuristic, CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR,
-                                                         MAX_CONFIGS, &count, configs), "heuristic results");
+    check(b->p, b->device,
+          lib->cudnnBackendGetAttribute(heuristic, CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR,
+                                        MAX_CONFIGS, &count, configs),
+          "heuristic results");
     for (int64_t i = 0; i < count && b->p->status == OK; i++) {
         Desc    plan = make(b, CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR);
         int64_t bytes = 0, got;
         set(b, plan, CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, 1, &handle);
         set_desc(b, plan, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, configs[i]);
         if (b->p->status != OK || lib->cudnnBackendFinalize(plan) != CUDNN_STATUS_SUCCESS) continue;
-        check(b->p, b->device, lib->cudnnBackendGetAttribute(plan, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1, &got, &bytes),
+        check(b->p, b->device,
+              lib->cudnnBackendGetAttribute(plan, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1, &got,
+                                            &bytes),
               "workspace size");
         b->p->plan = plan;
         b->p->workspace_bytes = ((size_t)bytes + 255) / 256 * 256;
@@ -336,8 +360,9 @@ static CudaSdpa key_of(const CudaSdpa *s)
 
 static bool same_key(const CudaSdpa *a, const CudaSdpa *b)
 {
-    return a->batch == b->batch && a->len == b->len && a->num_heads == b->num_heads && a->num_kv_heads == b->num_kv_heads && a->dim == b->dim &&
-           a->q_stride == b->q_stride && a->kv_stride == b->kv_stride && a->dq_stride == b->dq_stride && a->dkv_stride == b->dkv_stride &&
+    return a->batch == b->batch && a->len == b->len && a->num_heads == b->num_heads &&
+           a->num_kv_heads == b->num_kv_heads && a->dim == b->dim && a->q_stride == b->q_stride &&
+           a->kv_stride == b->kv_stride && a->dq_stride == b->dq_stride && a->dkv_stride == b->dkv_stride &&
            a->scale == b->scale && a->backward == b->backward;
 }
 
@@ -352,17 +377,18 @@ static SdpaPlan *plan_of(CudaDevice *device, const CudaSdpa *s)
     cache->plans = realloc(cache->plans, (size_t)(cache->count + 1) * sizeof *cache->plans);
     if (!p || !cache->plans) fatal_out_of_memory(sizeof *p);
     cache->plans[cache->count++] = p;
-    *p = (SdpaPlan){ .key = key, .scale = s->scale, .minus_inf = -INFINITY, .one = 1.0f, .next_id = 1000 };
+    *p = (SdpaPlan){.key = key, .scale = s->scale, .minus_inf = -INFINITY, .one = 1.0f, .next_id = 1000};
     cudnnHandle_t handle = cuda_cudnn_handle(&device->lib);
     if (!handle) return p;
-    Build b = { device, p };
+    Build b = {device, p};
     if (s->backward)
         build_backward(&b, s);
     else
         build_forward(&b, s);
     if (p->status == OK) choose(&b, handle);
-    if (!p->works) cuda_host_log("cuDNN has no plan for attention of %lld x %lld (%s); our own kernel is used", (long long)s->len, (long long)s->dim,
-                                 p->status == OK ? "no configuration compiles" : status_message());
+    if (!p->works)
+        cuda_host_log("cuDNN has no plan for attention of %lld x %lld (%s); our own kernel is used", (long long)s->len,
+                      (long long)s->dim, p->status == OK ? "no configuration compiles" : status_message());
     return p;
 }
 
@@ -393,13 +419,22 @@ Status cuda_sdpa_run(CudaDevice *device, const CudaSdpa *s, void *workspace, voi
     int            count = 0;
     FAIL_IF(!p->works, ERR_INTERNAL, "cuDNN: attention without a plan");
     const struct {
-        DataId id;
+        DataId      id;
         const void *data;
-        bool   backward_only;
-    } all[] = { { DATA_Q, s->q, false },           { DATA_K, s->k, false },        { DATA_V, s->v, false },    { DATA_O, s->o, false },
-                { DATA_STATS, s->lse, false },     { DATA_SCALE, &p->scale, false }, { DATA_MINUS_INF, &p->minus_inf, false },
-                { DATA_ONE, &p->one, true },       { DATA_GRAD_O, s->grad_o, true }, { DATA_SUM, workspace, true },
-                { DATA_DQ, s->dq, true },          { DATA_DK, s->dk, true },       { DATA_DV, s->dv, true } };
+        bool        backward_only;
+    } all[] = {{DATA_Q, s->q, false},
+               {DATA_K, s->k, false},
+               {DATA_V, s->v, false},
+               {DATA_O, s->o, false},
+               {DATA_STATS, s->lse, false},
+               {DATA_SCALE, &p->scale, false},
+               {DATA_MINUS_INF, &p->minus_inf, false},
+               {DATA_ONE, &p->one, true},
+               {DATA_GRAD_O, s->grad_o, true},
+               {DATA_SUM, workspace, true},
+               {DATA_DQ, s->dq, true},
+               {DATA_DK, s->dk, true},
+               {DATA_DV, s->dv, true}};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
         if (all[i].backward_only && !s->backward) continue;
         ids[count] = all[i].id;
@@ -410,8 +445,12 @@ Status cuda_sdpa_run(CudaDevice *device, const CudaSdpa *s, void *workspace, voi
     cudnnStatus_t            status = lib->cudnnBackendCreateDescriptor(CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR, &pack);
     if (status == CUDNN_STATUS_SUCCESS) {
         status = lib->cudnnBackendSetAttribute(pack, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64, count, ids);
-        if (status == CUDNN_STATUS_SUCCESS) status = lib->cudnnBackendSetAttribute(pack, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR, count, data);
-        if (status == CUDNN_STATUS_SUCCESS) status = lib->cudnnBackendSetAttribute(pack, CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, 1, &scratch);
+        if (status == CUDNN_STATUS_SUCCESS)
+            status = lib->cudnnBackendSetAttribute(pack, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR,
+                                                   count, data);
+        if (status == CUDNN_STATUS_SUCCESS)
+            status = lib->cudnnBackendSetAttribute(pack, CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, 1,
+                                                   &scratch);
         if (status == CUDNN_STATUS_SUCCESS) status = lib->cudnnBackendFinalize(pack);
         if (status == CUDNN_STATUS_SUCCESS) status = lib->cudnnSetStream(lib->dnn, (cudaStream_t)stream);
         if (status == CUDNN_STATUS_SUCCESS) status = lib->cudnnBackendExecute(lib->dnn, p->plan, pack);
@@ -428,7 +467,8 @@ void cuda_sdpa_close(CudaDevice *device)
     for (int i = 0; i < cache->count; i++) {
         SdpaPlan *p = cache->plans[i];
         while (p->num_descriptors > 0)
-            if (p->descriptors[--p->num_descriptors]) device->lib.cudnnBackendDestroyDescriptor(p->descriptors[p->num_descriptors]);
+            if (p->descriptors[--p->num_descriptors])
+                device->lib.cudnnBackendDestroyDescriptor(p->descriptors[p->num_descriptors]);
         free(p);
     }
     free(cache->plans);
