@@ -57,8 +57,8 @@ static bool is_blank(char c)
     return c == ' ' || c == '\t';
 }
 
-/* Where a tab stands between a key's colon and one of - ? : in a text that may hold a key marked by "? ", or len. There
- * libfyaml 0.7 frees memory twice; in YAML it is an error. */
+/* Where a tab stands between a key's colon and one of - ? : | > in a text that may hold a key marked by "? ", or len. There
+ * libfyaml 0.7 frees memory twice. */
 static size_t tab_before_mark(const char *text, size_t len)
 {
     bool has_marked_key = false;
@@ -70,7 +70,7 @@ static size_t tab_before_mark(const char *text, size_t len)
         if (text[i] != ':') continue;
         for (i++; i < len && is_blank(text[i]); i++)
             if (text[i] == '\t') tab = i;
-        if (tab < len && i < len && strchr("-?:", text[i])) return tab;
+        if (tab < len && i < len && strchr("-?:|>", text[i])) return tab;
         i--;
     }
     return len;
