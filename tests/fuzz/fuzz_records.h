@@ -20,16 +20,17 @@ static void fuzz_record(Arena *arena, const Record *record, const DatasetOptions
             abort();
 }
 
-/* How many records come before the end or an error; closes the reader. */
+/* How many records there are, -1 when an error ends them: where depends on how much is read at once. Closes the reader. */
 static int fuzz_reader(Reader *reader, const DatasetOptions *options)
 {
     enum { MOST_RECORDS = 24 };
     Record    record;
     RowFormat format;
+    Status    status;
     bool      has = true, has_format = false;
     int       count = 0;
     Arena     arena = { 0 };
-    while (count < MOST_RECORDS && reader_next(reader, &record, &has) == OK && has) {
+    while ((status = reader_next(reader, &record, &has)) == OK && has && count < MOST_RECORDS) {
         if (record.line < 1 || record.column < 1 || !(reader_fraction(reader) >= 0)) abort();
         arena_reset(&arena);
         fuzz_record(&arena, &record, options, &has_format, &format);
@@ -37,10 +38,10 @@ static int fuzz_reader(Reader *reader, const DatasetOptions *options)
     }
     reader_close(reader);
     arena_deinit(&arena);
-    return count;
+    return status == OK ? count : -1;
 }
 
-/* Some of the inputs come from a file too, which must give as many records. */
+/* Some of the inputs come from a file too, which must give as many records where nothing is damaged. */
 static void fuzz_records(const char *name, const uint8_t *data, size_t size)
 {
     Reader        *reader;
@@ -54,6 +55,8 @@ static void fuzz_records(const char *name, const uint8_t *data, size_t size)
     snprintf(path, sizeof path, "/dev/shm/fuzz-%d-%s", (int)getpid(), name);
     FILE *file = fopen(path, "wb");
     if (!file || fwrite(data, 1, size, file) != size || fclose(file) != 0) abort();
-    if (reader_open(paths, 1, &reader) != OK || fuzz_reader(reader, &options) != count) abort();
+    if (reader_open(paths, 1, &reader) != OK) abort();
+    int again = fuzz_reader(reader, &options);
+    if (again != count && again >= 0 && count >= 0) abort();
     unlink(path);
 }
