@@ -90,6 +90,20 @@ Status checkpoint_verify(const char *path)
     return status == OK ? OK : ERR_CHECKPOINT;
 }
 
+Status checkpoint_load_tuning(const char *path, Device *device)
+{
+    Arena       arena = { 0 };
+    Str         text;
+    const char *name = arena_printf(&arena, "%s/" TUNING_NAME, path);
+    Status      status = OK;
+    if (device->api->tuning_set && file_exists(name)) {
+        status = file_read(&arena, name, 1 << 20, &text);
+        if (status == OK) device->api->tuning_set(device, text.data);
+    }
+    arena_deinit(&arena);
+    return status;
+}
+
 Status checkpoint_read_state(const char *path, TrainState *out)
 {
     Arena       arena = { 0 };

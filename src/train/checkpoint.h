@@ -49,6 +49,8 @@ NODISCARD Status checkpoint_save_tokenizer(const SaveContext *context, const cha
 /* Whether every file is there with the size and checksum of the manifest; ERR_CHECKPOINT names the first that isn't. */
 NODISCARD Status checkpoint_verify(const char *path);
 NODISCARD Status checkpoint_read_state(const char *path, TrainState *out);
+/* Hands the device the choices of kernels that the checkpoint was made with; before session_create. One without is fine. */
+NODISCARD Status checkpoint_load_tuning(const char *path, Device *device);
 
 /* The newest valid checkpoint of output_dir, or "" when there is none. Each one that is passed over is warned about, with why. */
 NODISCARD Status checkpoint_newest(const char *output_dir, char *out_path, size_t path_bytes);

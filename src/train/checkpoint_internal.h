@@ -6,6 +6,7 @@
 #define MANIFEST_NAME  "manifest.json"
 #define STATE_NAME     "run_state.json"
 #define OPTIMIZER_NAME "optimizer.safetensors"
+#define TUNING_NAME    "tuning.txt"
 #define PARTIAL_PREFIX ".checkpoint-" /* being written or removed */
 
 /* Flat optimizer values that a plan may have. */

@@ -171,6 +171,17 @@ static Status save_manifest(Arena *arena, const char *folder)
     return status;
 }
 
+/* The kernels that were chosen by measurement here: a run that goes on from this checkpoint takes the same. */
+static Status save_tuning(Session *session, Arena *arena, const char *path)
+{
+    enum { TUNING_BYTES = 1 << 20 };
+    Device *device = session_device(session);
+    if (!device->api->tuning_get) return OK;
+    char *text = arena_alloc(arena, TUNING_BYTES);
+    device->api->tuning_get(device, text, TUNING_BYTES);
+    return file_write_atomic(path, text, strlen(text));
+}
+
 static Status write_files(const SaveContext *c, const TrainState *state, Arena *arena, const char *folder)
 {
     TRY(file_make_dirs(folder));
@@ -178,6 +189,7 @@ static Status write_files(const SaveContext *c, const TrainState *state, Arena *
     TRY(save_optimizer(c->session, arena_printf(arena, "%s/" OPTIMIZER_NAME, folder)));
     TRY(save_state(state, arena_printf(arena, "%s/" STATE_NAME, folder)));
     TRY(file_write_atomic(arena_printf(arena, "%s/trainer_state.json", folder), c->trainer_state, strlen(c->trainer_state)));
+    TRY(save_tuning(c->session, arena, arena_printf(arena, "%s/" TUNING_NAME, folder)));
     TRY(save_manifest(arena, folder));
     return file_sync_dir(folder);
 }

@@ -225,6 +225,7 @@ static Status prepare(Trainer *t)
     TRY(schedule_make(c, t->data.total_steps, &t->schedule));
     TRY(load_state(t));
     TRY(check_disk(t));
+    if (t->resume_path[0]) TRY(checkpoint_load_tuning(t->resume_path, t->device));
     TRY(session_create(t->plan, t->device, &t->session));
     TRY(load_weights(t));
     TRY(checkpoint_clean(c->output_dir, !t->resume_path[0]));
