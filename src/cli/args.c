@@ -188,3 +188,16 @@ Status cli_list_files(Arena *arena, const char *path, const char ***out_paths, s
     qsort(*out_paths, *out_count, sizeof **out_paths, compare_text);
     return OK;
 }
+
+Status cli_find_program(const char *name, ProgramKind *out)
+{
+    const char *names[PROGRAM_KIND_COUNT];
+    for (int i = 0; i < PROGRAM_KIND_COUNT; i++) names[i] = program_kind_name((ProgramKind)i);
+    for (int i = 0; i < PROGRAM_KIND_COUNT; i++) {
+        *out = (ProgramKind)i;
+        if (strcmp(names[i], name) == 0) return OK;
+    }
+    const char *near = nearest_name(name, names, PROGRAM_KIND_COUNT);
+    FAIL(ERR_INVALID, "--program %s: there is none of that name%s%s%s; expected micro_first, micro_next, optimizer, eval, prefill or decode",
+         name, near ? ", did you mean " : "", near ? near : "", near ? "?" : "");
+}

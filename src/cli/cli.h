@@ -4,6 +4,7 @@
 #include "base/arena.h"
 #include "base/strbuf.h"
 #include "config/config.h"
+#include "run/program.h"
 
 typedef enum FlagKind { FLAG_SWITCH, FLAG_TEXT, FLAG_INT, FLAG_FLOAT, FLAG_LIST } FlagKind;
 
@@ -39,6 +40,9 @@ NODISCARD Status cli_want_words(const CliArgs *args, size_t count);
 
 /* The run file and overrides among the words; problems and notes are printed on stderr. */
 NODISCARD Status cli_config(const CliArgs *args, Config *out_config);
+
+/* The program of that name; --program is what the message names. */
+NODISCARD Status cli_find_program(const char *name, ProgramKind *out);
 
 /* stdout; ERR_IO when it can't be written (a full disk, a closed pipe). */
 NODISCARD Status cli_print(const StrBuf *text);

@@ -20,19 +20,6 @@ static void keep_graph(void *context, const char *pass, const Graph *graph)
     graph_print(graph, &wanted->text);
 }
 
-static Status find_program(const char *name, ProgramKind *out)
-{
-    const char *names[PROGRAM_KIND_COUNT];
-    for (int i = 0; i < PROGRAM_KIND_COUNT; i++) names[i] = program_kind_name((ProgramKind)i);
-    for (int i = 0; i < PROGRAM_KIND_COUNT; i++) {
-        *out = (ProgramKind)i;
-        if (strcmp(names[i], name) == 0) return OK;
-    }
-    const char *near = nearest_name(name, names, PROGRAM_KIND_COUNT);
-    FAIL(ERR_INVALID, "--program %s: there is none of that name%s%s%s; expected micro_first, micro_next, optimizer, eval, prefill or decode",
-         name, near ? ", did you mean " : "", near ? near : "", near ? "?" : "");
-}
-
 static Status check_pass(const char *name)
 {
     const char *names[64];
@@ -58,7 +45,7 @@ static Status print_graph(Arena *arena, const Config *config, Wanted *wanted)
     ProgramKind    kind;
     Device        *device;
     Plan          *plan;
-    TRY(find_program(wanted->program, &kind));
+    TRY(cli_find_program(wanted->program, &kind));
     if (wanted->pass) TRY(check_pass(wanted->pass));
     TRY(setup_model(arena, config, &model));
     TRY(setup_options(arena, config, model, &options));

@@ -49,8 +49,10 @@ typedef struct DeviceApi {
      * lasting is written: algorithms may be measured on the launches' memory, which is zero again on return. */
     Status (*prepare)(Device *device, const Launch *launches, int count, void **out_replay);
     Status (*run)(Device *device, const Launch *launches, int count, void *replay); /* asynchronous; errors may come later */
-    /* Runs the launches in order and measures each on the device: seconds[count]. NULL: not offered. */
-    Status (*profile)(Device *device, const Launch *launches, int count, double *seconds);
+    /* Where a run of the program spends its time: seconds[i] from launch i's start to the next one's, measured inside whole runs as
+     * run() makes them, several of them (so what the program changes moves on). What measuring a launch costs is taken off, and is
+     * *out_overhead. NULL: not offered. */
+    Status (*profile)(Device *device, const Launch *launches, int count, double *seconds, double *out_overhead);
     void   (*release)(Device *device, void *replay);
     Status (*sync)(Device *device); /* waits; returns the sticky error */
     /* What prepare measured and chose, as text (NUL-terminated, cut at size), so that a resumed run chooses the same; taking such

@@ -339,6 +339,7 @@ const OpDef op_attention = {
     .attrs = attention_attrs,
     .infer = attention_infer,
     .backward = attention_backward,
+    .flags = OP_BY_DOCUMENT,
     .cost = attention_cost,
     .workspace = attention_workspace,
     .cpu = { { DT_SET_FLOAT, attention_blocks, "blocks" }, { DT_SET_FLOAT, attention_reference, "reference" } },

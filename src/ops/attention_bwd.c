@@ -305,6 +305,7 @@ const OpDef op_attention_bwd = {
     .attrs_size = sizeof(AttentionAttrs),
     .attrs = attention_bwd_attrs,
     .infer = attention_bwd_infer,
+    .flags = OP_BY_DOCUMENT,
     .cost = attention_bwd_cost,
     .workspace = attention_bwd_workspace,
     .cpu = { { DT_SET_FLOAT, attention_bwd_blocks, "blocks" }, { DT_SET_FLOAT, attention_bwd_reference, "reference" } },

@@ -9,14 +9,6 @@ static void views_of(Arena *arena, Value *const *values, int count, TensorView *
         if (values[i]) (*out)[i].type = values[i]->type;
 }
 
-static double launch_seconds(const DeviceFacts *facts, const Node *node, const OpCost *cost)
-{
-    DType  dtype = node->num_in && node->in[0] ? node->in[0]->type.dtype : DT_F32;
-    double rate = cost->matrix_unit ? facts->gemm_flops[dtype] : facts->vector_flops;
-    double compute = rate > 0 ? cost->flops / rate : 0, memory = facts->bandwidth > 0 ? cost->bytes / facts->bandwidth : 0;
-    return (compute > memory ? compute : memory) + facts->launch_seconds;
-}
-
 static Status emit_node(PassContext *context, Node *node, Launch *launch)
 {
     Program *program = context->program;
@@ -32,10 +24,10 @@ static Status emit_node(PassContext *context, Node *node, Launch *launch)
     launch->args.accumulate = node_accumulate_mask(node);
     launch->args.workspace_bytes = launch->kernel.workspace_bytes;
     if (node->flags & NODE_ONCE) return OK;
-    OpCost cost = node->op->cost ? node->op->cost(node) : (OpCost){ 0 };
+    OpCost cost = launch_cost(launch);
     program->cost.flops += cost.flops;
     program->cost.bytes += cost.bytes;
-    program->roofline_seconds += launch_seconds(&context->plan->facts, node, &cost);
+    program->roofline_seconds += launch_limit_seconds(&context->plan->facts, launch);
     return OK;
 }
 

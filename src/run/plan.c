@@ -66,6 +66,35 @@ int64_t plan_total_bytes(const Plan *plan)
     return total;
 }
 
+OpCost launch_cost(const Launch *launch)
+{
+    const Node *node = launch->node;
+    return node->op->cost ? node->op->cost(node) : (OpCost){ 0 };
+}
+
+/* The dtype of the largest input: what a matrix unit works on. */
+static DType operand_dtype(const Node *node)
+{
+    int64_t largest = 0;
+    DType   dtype = DT_F32;
+    for (int i = 0; i < node->num_in; i++) {
+        const TensorType *type = node->in[i] ? &node->in[i]->type : NULL;
+        if (!type || !(DT_SET(type->dtype) & DT_SET_FLOAT) || type_numel(type) <= largest) continue;
+        largest = type_numel(type);
+        dtype = type->dtype;
+    }
+    return dtype;
+}
+
+double launch_limit_seconds(const DeviceFacts *facts, const Launch *launch)
+{
+    const Node *node = launch->node;
+    OpCost      cost = launch_cost(launch);
+    double      rate = cost.matrix_unit ? facts->gemm_flops[operand_dtype(node)] : facts->vector_flops;
+    double      compute = rate > 0 ? cost.flops / rate : 0, memory = facts->bandwidth > 0 ? cost.bytes / facts->bandwidth : 0;
+    return (compute > memory ? compute : memory) + facts->launch_seconds;
+}
+
 void plan_write_json(const Plan *plan, StrBuf *out)
 {
     strbuf_puts(out, "{\"device\": ");

@@ -59,6 +59,22 @@ check "ir prints a graph" grep -q '^graph "micro_first"' "$dir/out"
 run ir "$dir/run.yaml" --program optimizer
 check "ir prints the optimizer" grep -q "adamw" "$dir/out"
 
+run explain "$dir/run.yaml" --gpu h200
+check "explain: a line a launch, their limit in all" grep -qE '^micro_first: [0-9]+ launches, .* at the limit [0-9.]+ ms$' "$dir/out"
+check "explain: each launch once" [ "$(grep -cE '^ *[0-9]+ +[0-9.]+ +[0-9.]+ +[0-9.]+ ' "$dir/out")" = "$(sed -n 's/^micro_first: \([0-9]*\) launches.*/\1/p' "$dir/out")" ]
+run explain "$dir/run.yaml" --measure --program optimizer device=cpu
+check "explain --measure: a time for each" grep -qE 'adamw' "$dir/out"
+run explain "$dir/run.yaml" --measure --program decode device=cpu
+check "explain --measure: what a step doesn't run" [ "$status" = 2 ]
+run bench ops "$dir/run.yaml" device=cpu --steps 2 --json
+[ -n "$python" ] && check "bench ops: one object, the ops' times sum up" "$python" -c "
+import json
+b = json.load(open('$dir/out'))
+assert b['tokens_per_second'] > 0 and abs(sum(o['ms'] for o in b['ops']) - b['ops_ms']) < 0.01 * len(b['ops'])
+assert {'linear', 'adamw'} <= {o['op'] for o in b['ops']}"
+run bench "$dir/run.yaml" device=cpu --steps 2
+check "bench: for people" grep -qE '^speed +[0-9]+ tokens/s' "$dir/out"
+
 run pt "$dir/run.yaml" --output_dir="$dir/a" max_steps=2
 check "pt takes overrides, prints nothing on stdout" [ "$status" = 0 -a ! -s "$dir/out" ]
 check "pt: a line a step" [ "$(grep -c '"log":"step"' "$dir/a/metrics.jsonl")" = 2 ]

@@ -40,4 +40,9 @@ typedef struct CudaHost CudaHost;
 void                    cuda_host_set(const CudaHost *host);
 void                    cuda_host_log(const char *fmt, ...) PRINTF_LIKE(1, 2);
 
+/* Launches in order on the stream; await_each: an error names its launch. */
+NODISCARD Status cuda_launch_all(CudaDevice *cuda, const Launch *launches, int count, bool await_each);
+/* DeviceApi.profile (profile.c). */
+NODISCARD Status cuda_profile(CudaDevice *cuda, const Launch *launches, int count, double *seconds, double *out_overhead);
+
 extern const DeviceApi cuda_device_api;

@@ -230,7 +230,7 @@ static Status clear(Device *device, void *dst, size_t bytes)
 
 /* ---- launches ---- */
 
-static Status launch_all(CudaDevice *cuda, const Launch *launches, int count, bool await_each)
+Status cuda_launch_all(CudaDevice *cuda, const Launch *launches, int count, bool await_each)
 {
     for (int i = 0; i < count; i++) {
         KernelArgs args = launches[i].args;
@@ -253,7 +253,7 @@ static Status capture(CudaDevice *cuda, const Launch *launches, int count, cudaG
 {
     cudaGraph_t graph = NULL;
     CUDA_TRY(cudaStreamBeginCapture(cuda->stream, cudaStreamCaptureModeThreadLocal));
-    Status      status = launch_all(cuda, launches, count, false);
+    Status      status = cuda_launch_all(cuda, launches, count, false);
     cudaError_t error = cudaStreamEndCapture(cuda->stream, &graph);
     if (status == OK && error != cudaSuccess) status = cuda_failed(error, "cudaStreamEndCapture", __FILE__, __LINE__);
     if (status == OK) {
@@ -293,42 +293,17 @@ static Status run(Device *device, const Launch *launches, int count, void *repla
 {
     CudaDevice *cuda = cuda_of(device);
     TRY(sticky(cuda));
-    if (!replay) return keep(cuda, launch_all(cuda, launches, count, cuda->eager), "");
+    if (!replay) return keep(cuda, cuda_launch_all(cuda, launches, count, cuda->eager), "");
     cudaError_t error = cudaGraphLaunch((cudaGraphExec_t)replay, cuda->stream);
     if (error != cudaSuccess) return keep(cuda, cuda_failed(error, "cudaGraphLaunch", __FILE__, __LINE__), "");
     return OK;
 }
 
-/* Launches wait behind a kernel that spins until all are queued, so that the host's pace doesn't show. */
-static Status profile_queued(CudaDevice *cuda, const Launch *launches, int count, cudaEvent_t *events, double *seconds)
-{
-    for (int i = 0; i <= count; i++) CUDA_TRY(cudaEventCreate(&events[i]));
-    TRY(cuda_spin(20e-6 * count, cuda->stream));
-    CUDA_TRY(cudaEventRecord(events[0], cuda->stream));
-    for (int i = 0; i < count; i++) {
-        TRY(launch_all(cuda, launches + i, 1, false));
-        CUDA_TRY(cudaEventRecord(events[i + 1], cuda->stream));
-    }
-    TRY(wait(cuda, "profile"));
-    for (int i = 0; i < count; i++) {
-        float ms;
-        CUDA_TRY(cudaEventElapsedTime(&ms, events[i], events[i + 1]));
-        seconds[i] = 1e-3 * (double)ms;
-    }
-    return OK;
-}
-
-static Status profile(Device *device, const Launch *launches, int count, double *seconds)
+static Status profile(Device *device, const Launch *launches, int count, double *seconds, double *out_overhead)
 {
     CudaDevice *cuda = cuda_of(device);
     TRY(sticky(cuda));
-    cudaEvent_t *events = calloc((size_t)count + 1, sizeof *events);
-    if (!events) fatal_out_of_memory(sizeof *events);
-    Status status = profile_queued(cuda, launches, count, events, seconds);
-    for (int i = 0; i <= count; i++)
-        if (events[i]) cudaEventDestroy(events[i]);
-    free(events);
-    return keep(cuda, status, "profile");
+    return keep(cuda, cuda_profile(cuda, launches, count, seconds, out_overhead), "profile");
 }
 
 static void release(Device *device, void *replay)

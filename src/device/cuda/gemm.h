@@ -30,8 +30,6 @@ Status cuda_gemm_run(CudaDevice *device, const CudaGemm *gemm, void *workspace, 
 Status cuda_gemm_plain(const CudaGemm *gemm, void *stream);
 /* Random values for measuring: bf16 or fp32 in [-1, 1). Rows of `cols` elements, `stride` apart. */
 Status cuda_fill_random(void *data, DType dtype, int64_t rows, int64_t cols, int64_t stride, void *stream);
-/* Keeps the stream busy for about so long. */
-Status cuda_spin(double seconds, void *stream);
 /* Whether the plugin has code for this GPU. */
 Status cuda_kernels_check(CudaDevice *device);
 

@@ -69,20 +69,6 @@ Status cuda_fill_random(void *data, DType dtype, int64_t rows, int64_t cols, int
     return CUDA_LAUNCHED();
 }
 
-static __global__ void spin(long long nanoseconds)
-{
-    unsigned long long begin, now;
-    asm volatile("mov.u64 %0, %globaltimer;" : "=l"(begin));
-    do asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now));
-    while ((long long)(now - begin) < nanoseconds);
-}
-
-Status cuda_spin(double seconds, void *stream)
-{
-    spin<<<1, 1, 0, (cudaStream_t)stream>>>((long long)(seconds * 1e9));
-    return CUDA_LAUNCHED();
-}
-
 Status cuda_kernels_check(CudaDevice *device)
 {
     cudaFuncAttributes attributes;

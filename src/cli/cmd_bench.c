@@ -1,0 +1,157 @@
+/* surogate bench run.yaml: how fast a run's steps are. surogate bench ops run.yaml: and what their time goes to, op by op. */
+#include "cli/cli.h"
+
+#include "base/json.h"
+#include "ops/ops.h"
+#include "train/step_bench.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* All launches of one op by one kernel. */
+typedef struct OpSum {
+    const char *op, *kernel;
+    int         launches; /* of a step */
+    double      seconds, limit_seconds, flops, bytes;
+} OpSum;
+
+typedef struct OpSums {
+    OpSum *items;
+    int    count;
+    double seconds, overhead;
+} OpSums;
+
+static OpSum *sum_of(Arena *arena, OpSums *sums, const Launch *launch)
+{
+    for (int i = 0; i < sums->count; i++)
+        if (strcmp(sums->items[i].op, launch->node->op->name) == 0 && strcmp(sums->items[i].kernel, launch->kernel.name) == 0)
+            return &sums->items[i];
+    OpSum *items = arena_array(arena, OpSum, sums->count + 1);
+    if (sums->count) memcpy(items, sums->items, sizeof *items * (size_t)sums->count);
+    sums->items = items;
+    OpSum *sum = &items[sums->count++];
+    *sum = (OpSum){ .op = launch->node->op->name, .kernel = launch->kernel.name };
+    return sum;
+}
+
+static Status sum_program(Arena *arena, StepBench *bench, ProgramKind kind, OpSums *sums)
+{
+    const Plan    *plan = step_bench_plan(bench);
+    const Program *program = &plan->program[kind];
+    int            times = step_bench_times(bench, kind);
+    if (!times) return OK;
+    double *seconds = arena_array(arena, double, program->num_launches + 1);
+    TRY(step_bench_profile(bench, kind, seconds, &sums->overhead));
+    for (int i = 0; i < program->num_launches; i++) {
+        const Launch *launch = &program->launches[i];
+        OpSum        *sum = sum_of(arena, sums, launch);
+        sum->launches += times;
+        sum->seconds += times * seconds[i];
+        sum->limit_seconds += times * launch_limit_seconds(&plan->facts, launch);
+        sum->flops += times * step_bench_flops(bench, launch);
+        sum->bytes += times * launch_cost(launch).bytes;
+        sums->seconds += times * seconds[i];
+    }
+    return OK;
+}
+
+static int by_seconds(const void *a, const void *b)
+{
+    double x = ((const OpSum *)a)->seconds, y = ((const OpSum *)b)->seconds;
+    return (x < y) - (x > y);
+}
+
+static void print_sums(const OpSums *sums, const StepTimes *times, StrBuf *out)
+{
+    strbuf_puts(out, "\nop                   kernel       launches         ms       %     TFLOP/s      GB/s    of its limit\n");
+    for (int i = 0; i < sums->count; i++) {
+        const OpSum *s = &sums->items[i];
+        strbuf_printf(out, "%-20s %-12s %8d %10.3f %7.1f %11.2f %9.1f", s->op, s->kernel, s->launches, 1e3 * s->seconds,
+                      100 * s->seconds / sums->seconds, s->flops / s->seconds * 1e-12, s->bytes / s->seconds * 1e-9);
+        if (s->limit_seconds > 0) strbuf_printf(out, " %13.0f %%", 100 * s->limit_seconds / s->seconds);
+        strbuf_putc(out, '\n');
+    }
+    strbuf_printf(out, "%-33s %8s %10.3f: %.1f %% of the step's %.3f ms\n", "in all", "", 1e3 * sums->seconds,
+                  100 * sums->seconds / times->median, 1e3 * times->median);
+    if (sums->overhead > 0) strbuf_printf(out, "(measuring took %.2f us a launch, taken off)\n", 1e6 * sums->overhead);
+}
+
+static void print_sums_json(const OpSums *sums, StrBuf *out)
+{
+    strbuf_printf(out, ", \"ops_ms\": %.4f, \"ops\": [", 1e3 * sums->seconds);
+    for (int i = 0; i < sums->count; i++) {
+        const OpSum *s = &sums->items[i];
+        strbuf_printf(out, "%s{\"op\": \"%s\", \"kernel\": \"%s\", \"launches\": %d, \"ms\": %.4f, \"limit_ms\": %.4f, \"gflop\": %.4f, \"mbytes\": %.4f}",
+                      i ? ", " : "", s->op, s->kernel, s->launches, 1e3 * s->seconds, 1e3 * s->limit_seconds, s->flops * 1e-9, s->bytes * 1e-6);
+    }
+    strbuf_puts(out, "]");
+}
+
+static void print_times(const Config *config, const Plan *plan, const StepTimes *t, bool json, StrBuf *out)
+{
+    double memory = (double)plan_total_bytes(plan) / (1 << 30);
+    if (json) {
+        strbuf_puts(out, "{\"model\": ");
+        json_write_string(out, config->model, strlen(config->model));
+        strbuf_puts(out, ", \"device\": ");
+        json_write_string(out, plan->facts.name, strlen(plan->facts.name));
+        strbuf_printf(out,
+                      ", \"batch\": %lld, \"accumulation\": %lld, \"sequence_len\": %lld, \"packed\": %s, \"tokens_per_second\": %.1f, "
+                      "\"step_ms\": %.4f, \"best_ms\": %.4f, \"first_ms\": %.4f, \"create_s\": %.3f, \"tflops\": %.3f, \"memory_gib\": %.3f, "
+                      "\"loss\": %.5f",
+                      (long long)config->per_device_train_batch_size, (long long)config->gradient_accumulation_steps,
+                      (long long)config->sequence_len, config->sample_packing ? "true" : "false", (double)t->tokens / t->median,
+                      1e3 * t->median, 1e3 * t->best, 1e3 * t->first, t->create_seconds, t->flops / t->median * 1e-12, memory, t->loss);
+        return;
+    }
+    strbuf_printf(out, "device        %s\nstep          %lld x %lld sequences of %lld tokens%s\nspeed         %.0f tokens/s, %.3f TFLOP/s\n",
+                  plan->facts.name, (long long)config->gradient_accumulation_steps, (long long)config->per_device_train_batch_size,
+                  (long long)config->sequence_len, config->sample_packing ? ", several documents each" : "", (double)t->tokens / t->median,
+                  t->flops / t->median * 1e-12);
+    strbuf_printf(out, "time          %.3f ms (best %.3f, first %.3f)\nmemory        %.2f GiB\n", 1e3 * t->median, 1e3 * t->best,
+                  1e3 * t->first, memory);
+}
+
+static Status run_bench(Arena *arena, const Config *config, int steps, bool ops, bool json)
+{
+    StepBench *bench;
+    StepTimes  times;
+    OpSums     sums = { 0 };
+    StrBuf     out = { 0 };
+    TRY(step_bench_create(config, &bench));
+    Status status = step_bench_run(bench, steps, &times);
+    for (int kind = 0; kind < PROGRAM_KIND_COUNT && ops && status == OK; kind++) status = sum_program(arena, bench, (ProgramKind)kind, &sums);
+    if (status == OK) {
+        print_times(config, step_bench_plan(bench), &times, json, &out);
+        if (sums.count) qsort(sums.items, (size_t)sums.count, sizeof *sums.items, by_seconds);
+        if (ops && json) print_sums_json(&sums, &out);
+        if (ops && !json) print_sums(&sums, &times, &out);
+        if (json) strbuf_puts(&out, "}\n");
+        status = cli_print(&out);
+    }
+    step_bench_destroy(bench);
+    strbuf_deinit(&out);
+    return status;
+}
+
+Status cmd_bench(CliArgs *args)
+{
+    int64_t    steps = 10;
+    bool       json = false, done;
+    const Flag flags[] = {
+        { "--steps", FLAG_INT, &steps, "N", "steps to time after the first (10)" },
+        { "--json", FLAG_SWITCH, &json, NULL, "as one JSON object" },
+    };
+    TRY(cli_parse(args, flags, 2, true, &done));
+    if (done) return OK;
+    FAIL_IF(steps < 1 || steps > 100000, ERR_INVALID, "surogate bench: --steps %lld: expected 1 to 100000", (long long)steps);
+    bool ops = args->num_words > 0 && strcmp(args->words[0], "ops") == 0;
+    if (ops) args->words++, args->num_words--;
+    Config config;
+    Arena  arena = { 0 };
+    TRY(cli_config(args, &config));
+    Status status = run_bench(&arena, &config, (int)steps, ops, json);
+    arena_deinit(&arena);
+    config_deinit(&config);
+    return status;
+}

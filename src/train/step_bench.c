@@ -1,0 +1,212 @@
+/* See step_bench.h. */
+#include "train/step_bench.h"
+
+#include "base/philox.h"
+#include "ops/ops.h"
+#include "train/setup.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+enum { NUM_ARRAYS = 5 };
+static const char *const array_names[NUM_ARRAYS] = { "tokens", "labels", "positions", "doc_start", "doc_id" };
+
+struct StepBench {
+    const Config  *config;
+    Arena          arena;
+    HfModel       *model;
+    CompileOptions options;
+    Device        *device;
+    Plan          *plan;
+    Session       *session;
+    int32_t       *batch;         /* array_names, (B, T) each */
+    int64_t        trained;       /* labels of a micro-batch */
+    double         document_share; /* pairs of queries and keys, over those of rows of one document */
+    int64_t        step;
+    double         create_seconds;
+};
+
+static double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* Random weights from one block used over and over: their values don't matter, that they aren't zeros does. */
+static Status fill_weights(StepBench *b)
+{
+    enum { BLOCK = 1 << 22 };
+    float *values = malloc(BLOCK * sizeof(float));
+    void  *data = malloc(BLOCK * sizeof(float));
+    Status status = OK;
+    if (!values || !data) fatal_out_of_memory(BLOCK * sizeof(float));
+    for (int kind = 0; kind < 2; kind++)
+        for (int dtype = 0; dtype < DT_COUNT; dtype++) {
+            if (!(DT_SET(dtype) & DT_SET_FLOAT)) continue;
+            for (int i = 0; i < BLOCK; i++) values[i] = kind ? 1 : (philox_uniform(philox4x32((uint32_t)i, 0, 0, 0, 1).v[0]) - 0.5f) * 0.07f;
+            dtype_convert(data, (DType)dtype, values, DT_F32, BLOCK);
+            for (int i = 0; i < b->plan->num_params && status == OK; i++) {
+                const Param *param = b->plan->params[i];
+                if ((int)param->type.dtype != dtype || (param->init == INIT_ONES) != kind) continue;
+                size_t bytes = (size_t)type_bytes(&param->type), block = (size_t)(BLOCK * dtype_bytes((DType)dtype));
+                for (size_t at = 0; at < bytes && status == OK; at += block)
+                    status = session_write_range(b->session, param->name, at, data, bytes - at < block ? bytes - at : block);
+            }
+        }
+    if (status == OK) status = session_sync(b->session);
+    free(values);
+    free(data);
+    return status;
+}
+
+/* The length of document n: lognormal, median 300, deviation 1 of the logarithm. */
+static int64_t document_len(uint32_t n, int64_t most)
+{
+    Philox4 draw = philox4x32(n, 0, 0, 0, 5);
+    double  u = ((double)draw.v[0] + 0.5) / 4294967296.0, phase = (double)draw.v[1] / 4294967296.0;
+    double  len = exp(log(300) + sqrt(-2 * log(u)) * cos(6.283185307179586 * phase));
+    return len < 2 ? 2 : len > (double)most ? most : (int64_t)len;
+}
+
+static void make_batch(StepBench *b)
+{
+    int64_t  seq = b->options.seq, count = b->options.batch * seq;
+    int32_t *tokens = arena_array(&b->arena, int32_t, NUM_ARRAYS * count), *labels = tokens + count, *positions = labels + count;
+    int32_t *start = positions + count, *id = start + count, document = 0;
+    uint32_t vocab = (uint32_t)b->model->vocab_size;
+    double   pairs = 0;
+    b->batch = tokens;
+    b->trained = count;
+    for (int64_t i = 0, begin = 0, len = 0; i < count; i++) {
+        int64_t t = i % seq;
+        if (t == 0 || t - begin == len) {
+            begin = t;
+            len = b->options.dense ? seq : document_len((uint32_t)document, seq);
+            document++;
+        }
+        Philox4 random = philox4x32((uint32_t)i, 0, 0, 0, 2);
+        tokens[i] = (int32_t)(random.v[0] % vocab);
+        labels[i] = (int32_t)(random.v[1] % vocab);
+        positions[i] = (int32_t)(t - begin);
+        start[i] = (int32_t)begin;
+        id[i] = document - 1;
+        pairs += (double)(t - begin + 1);
+    }
+    b->document_share = pairs / ((double)b->options.batch * (double)seq * (double)(seq + 1) / 2);
+}
+
+static Status create(StepBench *b)
+{
+    TRY(setup_model(&b->arena, b->config, &b->model));
+    TRY(setup_options(&b->arena, b->config, b->model, &b->options));
+    b->options.programs &= 1u << PROGRAM_MICRO_FIRST | 1u << PROGRAM_MICRO_NEXT | 1u << PROGRAM_OPTIMIZER;
+    TRY(setup_device(b->config, &b->device));
+    double before = now();
+    TRY(compile_plan(&b->arena, b->model->module, &b->model->config, b->model->config_name, &b->options, b->device, &b->plan));
+    TRY(setup_check_memory(b->config, b->plan, true));
+    TRY(session_create(b->plan, b->device, &b->session));
+    b->create_seconds = now() - before;
+    make_batch(b);
+    return fill_weights(b);
+}
+
+Status step_bench_create(const Config *config, StepBench **out_bench)
+{
+    StepBench *b = calloc(1, sizeof *b);
+    if (!b) fatal_out_of_memory(sizeof *b);
+    b->config = config;
+    Status status = create(b);
+    if (status != OK) {
+        step_bench_destroy(b);
+        return status;
+    }
+    *out_bench = b;
+    return OK;
+}
+
+void step_bench_destroy(StepBench *b)
+{
+    if (!b) return;
+    session_destroy(b->session);
+    if (b->device) b->device->api->destroy(b->device);
+    hf_model_close(b->model);
+    arena_deinit(&b->arena);
+    free(b);
+}
+
+static Status train_step(StepBench *b, double *out_seconds, float *out_loss)
+{
+    int64_t micros = b->config->gradient_accumulation_steps, cells = b->options.batch * b->options.seq;
+    int64_t step[STEP_COUNT] = { [STEP_SEED] = 1, [STEP_INDEX] = b->step };
+    float   hyper[HYPER_COUNT] = { [HYPER_LR] = 1e-5f,
+                                   [HYPER_INV_TOKENS] = (float)(1.0 / (double)(b->trained * micros)),
+                                   [HYPER_BIAS1] = (float)(1 - pow(b->config->adamw_beta1, (double)(b->step + 1))),
+                                   [HYPER_BIAS2] = (float)(1 - pow(b->config->adamw_beta2, (double)(b->step + 1))) };
+    double  before = now();
+    TRY(session_write(b->session, "hyper", hyper, sizeof hyper));
+    TRY(session_write(b->session, "step", step, sizeof step));
+    for (int64_t micro = 0; micro < micros; micro++) {
+        for (int i = 0; i < NUM_ARRAYS; i++)
+            if (plan_find(b->plan, array_names[i]))
+                TRY(session_write(b->session, array_names[i], b->batch + i * cells, (size_t)cells * sizeof(int32_t)));
+        TRY(session_run(b->session, micro ? PROGRAM_MICRO_NEXT : PROGRAM_MICRO_FIRST));
+    }
+    TRY(session_run(b->session, PROGRAM_OPTIMIZER));
+    TRY(session_output(b->session, PROGRAM_OPTIMIZER, "loss", out_loss, sizeof *out_loss));
+    *out_seconds = now() - before;
+    b->step++;
+    return OK;
+}
+
+static int by_value(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+Status step_bench_run(StepBench *b, int num_steps, StepTimes *out_times)
+{
+    double *seconds = arena_array(&b->arena, double, num_steps + 1);
+    float   loss = 0;
+    *out_times = (StepTimes){ .tokens = b->options.batch * b->options.seq * b->config->gradient_accumulation_steps,
+                              .create_seconds = b->create_seconds };
+    TRY(train_step(b, &out_times->first, &loss));
+    for (int i = 0; i < num_steps; i++) TRY(train_step(b, &seconds[i], &loss));
+    qsort(seconds, (size_t)num_steps, sizeof *seconds, by_value);
+    out_times->median = seconds[num_steps / 2];
+    out_times->best = seconds[0];
+    out_times->loss = loss;
+    for (int kind = 0; kind < PROGRAM_KIND_COUNT; kind++) {
+        const Program *program = &b->plan->program[kind];
+        for (int i = 0; i < program->num_launches; i++)
+            out_times->flops += step_bench_times(b, (ProgramKind)kind) * step_bench_flops(b, &program->launches[i]);
+    }
+    return OK;
+}
+
+Status step_bench_profile(StepBench *b, ProgramKind kind, double *seconds, double *out_overhead)
+{
+    const Program *program = &b->plan->program[kind];
+    FAIL_IF(!b->device->api->profile, ERR_UNSUPPORTED, "the device %s can't time launches", b->device->api->name);
+    return b->device->api->profile(b->device, program->launches, program->num_launches, seconds, out_overhead);
+}
+
+int step_bench_times(const StepBench *b, ProgramKind kind)
+{
+    if (!b->plan->program[kind].graph) return 0;
+    return kind == PROGRAM_MICRO_NEXT ? (int)b->config->gradient_accumulation_steps - 1 : 1;
+}
+
+double step_bench_flops(const StepBench *b, const Launch *launch)
+{
+    double flops = launch_cost(launch).flops;
+    return launch->node->op->flags & OP_BY_DOCUMENT ? flops * b->document_share : flops;
+}
+
+const Plan *step_bench_plan(const StepBench *b)
+{
+    return b->plan;
+}

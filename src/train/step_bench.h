@@ -1,0 +1,32 @@
+/* A training step without its data: the run's programs on random weights and tokens, timed whole and launch by launch. Of the model
+ * folder only config.json is read. */
+#pragma once
+
+#include "config/config.h"
+#include "run/session.h"
+
+typedef struct StepBench StepBench;
+
+/* What whole steps took. */
+typedef struct StepTimes {
+    int64_t tokens;               /* of a step */
+    double  median, best, first;  /* seconds */
+    double  flops;                /* of a step, attention by the documents there are */
+    double  loss;
+    double  create_seconds;       /* compiling, allocating, choosing algorithms */
+} StepTimes;
+
+/* Rows are one document each, or with sample_packing documents of lognormal lengths, median 300. */
+NODISCARD Status step_bench_create(const Config *config, StepBench **out_bench);
+void             step_bench_destroy(StepBench *bench);
+
+NODISCARD Status step_bench_run(StepBench *bench, int num_steps, StepTimes *out_times);
+
+/* Seconds of each launch of the program, in order (DeviceApi.profile). The array is the caller's: num_launches entries. */
+NODISCARD Status step_bench_profile(StepBench *bench, ProgramKind kind, double *seconds, double *out_overhead);
+
+/* How often a step runs the program. */
+int         step_bench_times(const StepBench *bench, ProgramKind kind);
+/* Arithmetic of a launch; attention by the documents there are. */
+double      step_bench_flops(const StepBench *bench, const Launch *launch);
+const Plan *step_bench_plan(const StepBench *bench);
