@@ -1,9 +1,10 @@
-/* libfyaml's event parser, with the tree built here: its own documents would expand and resolve more than we want. */
+/* libyaml's event parser, with the tree built here: its own documents copy what we share and know no bounds. */
 #include "base/yaml.h"
 
-#include <libfyaml.h>
-#include <stdlib.h>
+#include "base/json.h"
+
 #include <string.h>
+#include <yaml.h>
 
 /* One open collection; its children so far. */
 typedef struct Frame {
@@ -22,8 +23,8 @@ typedef struct Builder {
     const char *name;
     Frame       frames[YAML_MAX_DEPTH];
     int         depth;
-    size_t      num_nodes, num_anchors, anchor_capacity;
-    Anchor     *anchors; /* in the arena */
+    size_t      num_nodes, num_anchors;
+    Anchor      anchors[YAML_MAX_ANCHORS];
     YamlNode   *root;
     int         documents;
     int         line, column; /* of the event */
@@ -33,60 +34,52 @@ typedef struct Builder {
     return status_fail(ERR_INVALID, __VA_ARGS__),                                                         \
            status_prefix(ERR_INVALID, "%s:%d:%d", (b)->name, (b)->line, (b)->column), ERR_INVALID
 
-/* The longest prefix of text that is UTF-8 without control characters other than tab and line ends. */
-static size_t valid_prefix(const char *text, size_t len)
+static const char no_tags[] = "YAML tags (!name) aren't supported; write the plain value";
+
+/* Bytes of the UTF-8 character at p[0..len) and its code in *code; 0 when it is none. */
+static size_t decode(const unsigned char *p, size_t len, unsigned *code)
 {
-    const unsigned char *p = (const unsigned char *)text;
-    for (size_t i = 0; i < len;) {
-        unsigned c = p[i];
-        size_t   need = c < 0x80 ? 1 : c >= 0xC2 && c <= 0xDF ? 2 : c >= 0xE0 && c <= 0xEF ? 3 : c >= 0xF0 && c <= 0xF4 ? 4 : 0;
-        if (need == 0 || need > len - i || (c < 0x20 && c != '\t' && c != '\n' && c != '\r') || c == 0x7F) return i;
-        if (c == 0xE0 && p[i + 1] < 0xA0) return i;
-        if (c == 0xED && p[i + 1] > 0x9F) return i;
-        if (c == 0xF0 && p[i + 1] < 0x90) return i;
-        if (c == 0xF4 && p[i + 1] > 0x8F) return i;
-        for (size_t j = 1; j < need; j++)
-            if ((p[i + j] & 0xC0) != 0x80) return i;
-        i += need;
+    static const unsigned least[] = { 0, 0, 0x80, 0x800, 0x10000 }; /* a shorter form is the valid one below */
+    size_t                need = p[0] < 0x80 ? 1 : p[0] < 0xC0 ? 0 : p[0] < 0xE0 ? 2 : p[0] < 0xF0 ? 3 : p[0] < 0xF8 ? 4 : 0;
+    if (need == 0 || need > len) return 0;
+    *code = need == 1 ? p[0] : p[0] & (0x7Fu >> need);
+    for (size_t i = 1; i < need; i++) {
+        if ((p[i] & 0xC0) != 0x80) return 0;
+        *code = *code << 6 | (p[i] & 0x3F);
     }
-    return len;
+    return *code < least[need] || *code > 0x10FFFF || (*code >= 0xD800 && *code <= 0xDFFF) ? 0 : need;
 }
 
-static bool is_blank(char c)
+/* Control characters, and what ends a line for the library but not in YAML 1.2. */
+static bool is_forbidden(unsigned code)
 {
-    return c == ' ' || c == '\t';
+    return (code < 0x20 && code != '\t' && code != '\n' && code != '\r') || (code >= 0x7F && code < 0xA0) || code == 0x2028 ||
+           code == 0x2029 || code == 0xFFFE || code == 0xFFFF;
 }
 
-/* Where a tab stands between a key's colon and one of - ? : | > in a text that may hold a key marked by "? ", or len. There
- * libfyaml 0.7 frees memory twice. */
-static size_t tab_before_mark(const char *text, size_t len)
+/* What the library would accept or say less well, and what takes it time that grows with the text's square: it clears the room
+ * of the longest run of blanks in a value at every word, and compares all %TAG lines with each other. */
+static Status check_text(Builder *builder, const char *text, size_t len)
 {
-    bool has_marked_key = false;
-    for (size_t i = 0; i < len && !has_marked_key; i++)
-        has_marked_key = text[i] == '?' && (i == 0 || strchr(" \t\r\n[{,", text[i - 1])) &&
-                         (i + 1 == len || strchr(" \t\r\n", text[i + 1]));
-    for (size_t i = 0; i < len && has_marked_key; i++) {
-        size_t tab = len;
-        if (text[i] != ':') continue;
-        for (i++; i < len && is_blank(text[i]); i++)
-            if (text[i] == '\t') tab = i;
-        if (tab < len && i < len && strchr("-?:|>", text[i])) return tab;
-        i--;
-    }
-    return len;
-}
-
-static void position_of(const char *text, size_t offset, int *line, int *column)
-{
-    *line = *column = 1;
-    for (size_t i = 0; i < offset; i++) {
-        if (text[i] == '\n') {
-            ++*line;
-            *column = 1;
-        } else if ((text[i] & 0xC0) != 0x80) {
-            ++*column;
+    size_t num_blanks = 0;
+    builder->line = builder->column = 1;
+    for (size_t i = 0, n = 0; i < len; i += n) {
+        unsigned code;
+        n = decode((const unsigned char *)text + i, len - i, &code);
+        if (n == 0) FAIL_HERE(builder, "the byte 0x%02x is no UTF-8 text", (unsigned char)text[i]);
+        if (is_forbidden(code))
+            FAIL_HERE(builder, "the character U+%04X isn't read; leave it out, or write \\u%04X in double quotes", code, code);
+        bool is_end = code == '\n' || code == '\r';
+        num_blanks = is_end || code == ' ' || code == '\t' ? num_blanks + 1 : 0;
+        if (num_blanks > YAML_MAX_BLANKS) FAIL_HERE(builder, "more than %d blanks and line ends in a row", YAML_MAX_BLANKS);
+        if (builder->column == 1 && len - i >= 4 && memcmp(text + i, "%TAG", 4) == 0) FAIL_HERE(builder, "%s", no_tags);
+        builder->column++;
+        if (is_end && !(code == '\r' && i + 1 < len && text[i + 1] == '\n')) {
+            builder->line++;
+            builder->column = 1;
         }
     }
+    return OK;
 }
 
 static YamlNode *node_new(Builder *builder, YamlType type)
@@ -119,32 +112,17 @@ static Status attach(Builder *builder, YamlNode *node)
     return OK;
 }
 
-static char *token_text(Builder *builder, struct fy_token *token, size_t *len)
-{
-    const char *text = token ? fy_token_get_text(token, len) : NULL;
-    if (!text) *len = 0;
-    return arena_strndup(builder->arena, text ? text : "", *len);
-}
-
 /* An anchor is known from the end of its node on, so that a node can't hold itself; of two alike the later counts. */
-static void remember(Builder *builder, struct fy_token *anchor, YamlNode *node)
+static Status remember(Builder *builder, const yaml_char_t *anchor, YamlNode *node)
 {
-    if (!anchor) return;
-    size_t len;
-    if (builder->num_anchors == builder->anchor_capacity) {
-        size_t  capacity = builder->anchor_capacity ? builder->anchor_capacity * 2 : 8;
-        Anchor *anchors = arena_array(builder->arena, Anchor, capacity);
-        if (builder->num_anchors) memcpy(anchors, builder->anchors, builder->num_anchors * sizeof *anchors);
-        builder->anchors = anchors;
-        builder->anchor_capacity = capacity;
-    }
-    builder->anchors[builder->num_anchors++] = (Anchor){ token_text(builder, anchor, &len), node };
+    if (!anchor) return OK;
+    if (builder->num_anchors == YAML_MAX_ANCHORS) FAIL_HERE(builder, "more than %d anchors", YAML_MAX_ANCHORS);
+    builder->anchors[builder->num_anchors++] = (Anchor){ arena_strdup(builder->arena, (const char *)anchor), node };
+    return OK;
 }
 
-static Status on_alias(Builder *builder, struct fy_token *token)
+static Status on_alias(Builder *builder, const char *name)
 {
-    size_t      len;
-    const char *name = token_text(builder, token, &len);
     for (size_t i = builder->num_anchors; i > 0; i--) {
         const Anchor *anchor = &builder->anchors[i - 1];
         if (strcmp(anchor->name, name) != 0) continue;
@@ -152,25 +130,27 @@ static Status on_alias(Builder *builder, struct fy_token *token)
         builder->num_nodes++;
         return attach(builder, anchor->node);
     }
-    FAIL_HERE(builder, "no anchor &%.100s before this alias", name);
+    FAIL_HERE(builder, "no anchor &%.100s before this alias; quote a text that starts with *", name);
 }
 
-static Status on_scalar(Builder *builder, const struct fy_event *event)
+static Status on_scalar(Builder *builder, const yaml_event_t *event)
 {
-    YamlNode *node = node_new(builder, YAML_SCALAR);
-    node->is_plain = !event->scalar.value || fy_token_scalar_style(event->scalar.value) == FYSS_PLAIN;
-    node->text.data = token_text(builder, event->scalar.value, &node->text.len);
-    if (memchr(node->text.data, 0, node->text.len)) FAIL_HERE(builder, "a NUL character");
-    remember(builder, event->scalar.anchor, node);
+    const char *text = (const char *)event->data.scalar.value;
+    size_t      len = event->data.scalar.length;
+    YamlNode   *node = node_new(builder, YAML_SCALAR);
+    if (memchr(text, 0, len)) FAIL_HERE(builder, "a NUL character");
+    node->is_plain = event->data.scalar.style == YAML_PLAIN_SCALAR_STYLE;
+    node->text = (Str){ arena_strndup(builder->arena, text, len), len };
+    TRY(remember(builder, event->data.scalar.anchor, node));
     return attach(builder, node);
 }
 
-static Status open_collection(Builder *builder, YamlType type, struct fy_token *anchor)
+static Status open_collection(Builder *builder, YamlType type, const yaml_char_t *anchor)
 {
     YamlNode *node = node_new(builder, type);
     TRY(attach(builder, node));
     if (builder->depth == YAML_MAX_DEPTH) FAIL_HERE(builder, "nested deeper than %d levels", YAML_MAX_DEPTH);
-    remember(builder, anchor, node);
+    TRY(remember(builder, anchor, node));
     node->source = NULL; /* marks it open, until it ends */
     builder->frames[builder->depth++] = (Frame){ .node = node };
     return OK;
@@ -195,54 +175,109 @@ static void close_collection(Builder *builder)
     }
 }
 
-static Status on_event(Builder *builder, struct fy_event *event)
+static const yaml_char_t *tag_of(const yaml_event_t *event)
 {
-    const struct fy_mark *mark = fy_event_start_mark(event);
-    if (mark) {
-        builder->line = mark->line + 1;
-        builder->column = mark->column + (event->type != FYET_ALIAS); /* an alias' mark is after its '*' */
-    }
-    if (fy_event_get_tag_token(event)) FAIL_HERE(builder, "YAML tags (!name) aren't supported; write the plain value");
     switch (event->type) {
-    case FYET_DOCUMENT_START:
+    case YAML_SCALAR_EVENT: return event->data.scalar.tag;
+    case YAML_SEQUENCE_START_EVENT: return event->data.sequence_start.tag;
+    case YAML_MAPPING_START_EVENT: return event->data.mapping_start.tag;
+    default: return NULL;
+    }
+}
+
+static Status on_event(Builder *builder, const yaml_event_t *event)
+{
+    builder->line = (int)event->start_mark.line + 1;
+    builder->column = (int)event->start_mark.column + 1;
+    if (tag_of(event)) FAIL_HERE(builder, "%s", no_tags);
+    switch (event->type) {
+    case YAML_DOCUMENT_START_EVENT:
         if (builder->documents++) FAIL_HERE(builder, "a second YAML document; a run file holds one");
         return OK;
-    case FYET_SCALAR: return on_scalar(builder, event);
-    case FYET_ALIAS: return on_alias(builder, event->alias.anchor);
-    case FYET_SEQUENCE_START: return open_collection(builder, YAML_SEQUENCE, event->sequence_start.anchor);
-    case FYET_MAPPING_START: return open_collection(builder, YAML_MAPPING, event->mapping_start.anchor);
-    case FYET_SEQUENCE_END:
-    case FYET_MAPPING_END: close_collection(builder); return OK;
+    case YAML_SCALAR_EVENT: return on_scalar(builder, event);
+    case YAML_ALIAS_EVENT: return on_alias(builder, (const char *)event->data.alias.anchor);
+    case YAML_SEQUENCE_START_EVENT: return open_collection(builder, YAML_SEQUENCE, event->data.sequence_start.anchor);
+    case YAML_MAPPING_START_EVENT: return open_collection(builder, YAML_MAPPING, event->data.mapping_start.anchor);
+    case YAML_SEQUENCE_END_EVENT:
+    case YAML_MAPPING_END_EVENT: close_collection(builder); return OK;
     default: return OK;
     }
 }
 
+/* The library's problems in words for somebody who wrote a run file. A context is what the problem is in, and where that starts. */
+typedef struct Saying {
+    const char *problem;
+    enum { AT_PROBLEM, AT_CONTEXT, IN_CONTEXT } where; /* IN_CONTEXT: at the problem, naming the context's place */
+    const char *text;
+} Saying;
+
+static const char only_spaces[] = "a tab where only spaces may stand";
+static const char unclosed[] = "this quote is never closed";
+
+static const Saying sayings[] = {
+    { "found a tab character that violates indentation", AT_PROBLEM, only_spaces },
+    { "found a tab character where an indentation space is expected", AT_PROBLEM, only_spaces },
+    { "mapping values are not allowed in this context", AT_PROBLEM,
+      "no key can stand here; check the indentation and the line before, and quote a value with \": \" in it" },
+    { "block sequence entries are not allowed in this context", AT_PROBLEM,
+      "no \"- \" can stand here; a list's items have lines of their own" },
+    { "could not find expected ':'", AT_CONTEXT, "no \": \" follows this key" },
+    { "did not find expected key", IN_CONTEXT, "expected a key; check the indentation, and quotes and brackets before it" },
+    { "did not find expected '-' indicator", IN_CONTEXT, "expected \"- \"; check the indentation" },
+    { "did not find expected ',' or ']'", IN_CONTEXT, "expected , or ]" },
+    { "did not find expected ',' or '}'", IN_CONTEXT, "expected , or }" },
+    { "did not find expected node content", AT_PROBLEM, "expected a value" },
+    { "did not find expected <document start>", AT_PROBLEM, "expected the end or ---; check the indentation" },
+    { "found unexpected end of stream", AT_CONTEXT, unclosed },
+    { "found unexpected document indicator", AT_CONTEXT, unclosed },
+    { "found unknown escape character", AT_PROBLEM, "no such escape; write \\\\ for a backslash, or use single quotes" },
+    { "did not find expected hexdecimal number", AT_PROBLEM, "expected a hexadecimal digit; write \\\\ for a backslash" },
+    { "did not find expected comment or line break", AT_PROBLEM, "the text of | and > starts on the next line" },
+    { "did not find expected alphabetic or numeric character", AT_CONTEXT,
+      "* and & start a name of letters, digits, - and _; quote a text that starts with them" },
+    { "found invalid Unicode character escape code", AT_PROBLEM, "no character has this code; write the character itself" },
+    { "found undefined tag handle", AT_PROBLEM, no_tags },
+};
+
 /* What the library has to say of a text it can't parse. */
-static Status syntax_error(Builder *builder, struct fy_diag *diag)
+static Status syntax_error(Builder *builder, const yaml_parser_t *parser)
 {
-    void                 *state = NULL;
-    struct fy_diag_error *error = fy_diag_errors_iterate(diag, &state);
-    if (error && error->line > 0) {
-        builder->line = error->line;
-        builder->column = error->column > 0 ? error->column : 1;
-    }
-    if (builder->line == 0) builder->line = builder->column = 1;
-    FAIL_HERE(builder, "%s", error ? error->msg : "not valid YAML");
+    if (parser->error == YAML_MEMORY_ERROR) fatal_out_of_memory(YAML_MAX_BYTES);
+    const Saying *saying = NULL;
+    for (size_t i = 0; i < sizeof sayings / sizeof *sayings && !saying; i++)
+        if (strcmp(sayings[i].problem, parser->problem) == 0) saying = &sayings[i];
+    const yaml_mark_t *mark = saying && saying->where == AT_CONTEXT ? &parser->context_mark : &parser->problem_mark;
+    builder->line = (int)mark->line + 1;
+    builder->column = (int)mark->column + 1;
+    if (saying && saying->where == IN_CONTEXT)
+        FAIL_HERE(builder, "%s (in what starts at %d:%d)", saying->text, (int)parser->context_mark.line + 1,
+                  (int)parser->context_mark.column + 1);
+    if (saying) FAIL_HERE(builder, "%s", saying->text);
+    if (strcmp(parser->problem, "found character that cannot start any token") != 0)
+        FAIL_HERE(builder, "%s%s%s", parser->problem, parser->context ? ", " : "", parser->context ? parser->context : "");
+    char first = *(const char *)parser->buffer.pointer;
+    if (first == '\t') FAIL_HERE(builder, "%s", only_spaces);
+    FAIL_HERE(builder, "a value can't start with %c; quote it", first);
 }
 
-static Status read_events(Builder *builder, const char *text, size_t len, struct fy_diag *diag)
+static Status read_events(Builder *builder, const char *text, size_t len)
 {
-    struct fy_parse_cfg cfg = { .flags = FYPCF_QUIET | FYPCF_DEFAULT_VERSION_1_2 | FYPCF_JSON_NONE, .diag = diag };
-    struct fy_parser   *parser = fy_parser_create(&cfg);
-    if (!parser || fy_parser_set_string(parser, text, len) != 0) fatal_out_of_memory(len);
-    Status           status = OK;
-    struct fy_event *event;
-    while (status == OK && (event = fy_parser_parse(parser))) {
-        status = on_event(builder, event);
-        fy_parser_event_free(parser, event);
+    yaml_parser_t parser;
+    if (!yaml_parser_initialize(&parser)) fatal_out_of_memory(sizeof parser);
+    yaml_parser_set_input_string(&parser, (const yaml_char_t *)text, len);
+    Status status = OK;
+    bool   at_end = false;
+    while (status == OK && !at_end) {
+        yaml_event_t event;
+        if (!yaml_parser_parse(&parser, &event)) {
+            status = syntax_error(builder, &parser);
+            break;
+        }
+        at_end = event.type == YAML_STREAM_END_EVENT;
+        if (!at_end) status = on_event(builder, &event);
+        yaml_event_delete(&event);
     }
-    if (status == OK && fy_parser_get_stream_error(parser)) status = syntax_error(builder, diag);
-    fy_parser_destroy(parser);
+    yaml_parser_delete(&parser);
     return status;
 }
 
@@ -250,29 +285,26 @@ Status yaml_parse(Arena *arena, const char *name, const char *text, size_t len, 
 {
     FAIL_IF(len > YAML_MAX_BYTES, ERR_INVALID, "%s: %zu bytes; run files of up to %d are read", name, len, YAML_MAX_BYTES);
     Builder builder = { .arena = arena, .name = arena_strdup(arena, name) };
-    size_t  valid = valid_prefix(text, len);
-    if (valid < len) {
-        position_of(text, valid, &builder.line, &builder.column);
-        FAIL_HERE(&builder, "the byte 0x%02x is no UTF-8 text", (unsigned char)text[valid]);
-    }
-    size_t tab = tab_before_mark(text, len);
-    if (tab < len) {
-        position_of(text, tab, &builder.line, &builder.column);
-        FAIL_HERE(&builder, "a tab between a key and what follows; write a space");
-    }
-    struct fy_diag_cfg diag_cfg;
-    fy_diag_cfg_default(&diag_cfg);
-    diag_cfg.level = FYET_ERROR;
-    diag_cfg.fp = NULL;
-    struct fy_diag *diag = fy_diag_create(&diag_cfg);
-    if (!diag) fatal_out_of_memory(sizeof diag_cfg);
-    fy_diag_set_collect_errors(diag, true);
-    Status status = read_events(&builder, text, len, diag);
-    fy_diag_destroy(diag);
-    TRY(status);
+    if (len >= 3 && memcmp(text, "\xEF\xBB\xBF", 3) == 0) text += 3, len -= 3; /* a byte order mark */
+    TRY(check_text(&builder, text, len));
+    TRY(read_events(&builder, text, len));
     if (!builder.root || yaml_is_null(builder.root)) builder.root = node_new(&builder, YAML_MAPPING);
     *out = builder.root;
     return OK;
+}
+
+void yaml_write_string(StrBuf *out, const char *text, size_t len)
+{
+    StrBuf json = { 0 };
+    json_write_string(&json, text, len);
+    for (size_t i = 0, n = 0; i < json.len; i += n) {
+        unsigned code;
+        n = decode((const unsigned char *)json.data + i, json.len - i, &code);
+        CHECK(n);
+        if (is_forbidden(code)) strbuf_printf(out, "\\u%04x", code);
+        else strbuf_append(out, json.data + i, n);
+    }
+    strbuf_deinit(&json);
 }
 
 bool yaml_is_null(const YamlNode *node)

@@ -1,10 +1,11 @@
 /* A resolved Config as YAML that reads back to the same. */
 #include "base/json.h"
+#include "base/yaml.h"
 #include "config/options.h"
 
 #include <string.h>
 
-/* Quoted unless plainly a word or path: JSON's quoted string is YAML's too. */
+/* Quoted unless plainly a word or path. */
 static void print_text(StrBuf *out, const char *text)
 {
     static const char *const nulls[] = { "null", "Null", "NULL" };
@@ -12,7 +13,7 @@ static void print_text(StrBuf *out, const char *text)
                  *text != '-' && strcmp(text, "...") != 0;
     for (int i = 0; i < 3; i++) plain = plain && strcmp(text, nulls[i]) != 0;
     if (plain) strbuf_puts(out, text);
-    else json_write_string(out, text, strlen(text));
+    else yaml_write_string(out, text, strlen(text));
 }
 
 /* Bytes in the largest unit that divides them. */
@@ -46,6 +47,7 @@ static void print_map(StrBuf *out, const StrMap *map)
     strbuf_putc(out, '{');
     for (size_t i = 0; i < map->count; i++) {
         if (i) strbuf_puts(out, ", ");
+        if (strlen(map->keys[i]) > 100) strbuf_puts(out, "? "); /* unmarked, a text of 1,024 characters is no key */
         print_text(out, map->keys[i]);
         strbuf_puts(out, ": ");
         print_text(out, map->values[i]);

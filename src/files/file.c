@@ -14,7 +14,7 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
-/* Compiled in here: libfyaml.a brings an older copy of the library's symbols, which would clash with libxxhash.a. */
+/* Compiled in here: one function of it is used, and inlined it needs no library. */
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 

@@ -206,10 +206,11 @@ static void every_typo_is_an_error_that_suggests_the_key(void)
 
 static void a_printed_config_reads_back_the_same(void)
 {
-    StrBuf      first = { 0 }, second = { 0 };
-    const char *texts[] = { "", "model: \"a: b\\n#\\x7f\\u2028\"\nlearning_rate: 3e-05\nmax_shard_size: 1500000\nlora_target_modules: [\"\", null_, \"~\", \"-\"]\nfusion: []\n"
+    StrBuf first = { 0 }, second = { 0 }, long_key = { 0 };
+    strbuf_printf(&long_key, "datasets:\n- path: x\n  message_property_mappings: {? \"%01100d\" : c}\n", 0);
+    const char *texts[] = { "", long_key.data, "model: \"a: b\\n#\\x7f\\u2028\"\nlearning_rate: 3e-05\nmax_shard_size: 1500000\nlora_target_modules: [\"\", null_, \"~\", \"-\"]\nfusion: []\n"
                                 "run_name: \"null\"\ndatasets:\n- {path: x y, prompt_format: \"{i}\\n\", message_property_mappings: {\"a b\": c}}\n- z\n" };
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < 3; i++) {
         EXPECT_OK(parse(texts[i], NULL, NULL));
         strbuf_clear(&first);
         strbuf_clear(&second);
@@ -224,6 +225,7 @@ static void a_printed_config_reads_back_the_same(void)
     EXPECT_CONTAINS(first.data, "  - path: \"x y\"\n    type: auto\n");
     strbuf_deinit(&first);
     strbuf_deinit(&second);
+    strbuf_deinit(&long_key);
 }
 
 static void arguments_and_files(void)

@@ -5,15 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-int         LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-const char *__asan_default_options(void);
-
-/* libfyaml 0.7 leaks the rest of some texts that aren't YAML, and keeps memory of its own: leaks of ours are looked for by
- * test_config under the same sanitizer. */
-const char *__asan_default_options(void)
-{
-    return "detect_leaks=0:quarantine_size_mb=8";
-}
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
