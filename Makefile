@@ -55,6 +55,7 @@ bench: build
 
 test-gpu: build
 	@$(BUILD)/tests/test_cuda
+	@SUROGATE=$(abspath $(BUILD))/surogate bash tests/cuda/gpu.t
 	@tools/cuda-stamp write
 
 gpu-bundle: build

@@ -12,7 +12,11 @@ static Status check_gpu(Device *cuda, Device *cpu, const char *op, bool speed)
     printf("%s\n", text);
     fflush(stdout);
     TRY(doctor_check_ops(cuda, cpu, op, stdout, &counts));
-    if (speed) TRY(doctor_measure(cuda, stdout));
+    if (speed) {
+        TRY(doctor_measure(cuda, stdout));
+        TRY(device_cuda_links(cuda, text, sizeof text));
+        printf("%s", text);
+    }
     printf("%d kernels, %d cases passed, %d failed\n", counts.kernels, counts.passed, counts.failed);
     FAIL_IF(counts.failed, ERR_DEVICE, "%d cases failed: don't train on this GPU with this build", counts.failed);
     FAIL_IF(!counts.passed, ERR_INVALID, "no op is called %s", op ? op : "so");

@@ -80,3 +80,5 @@ NODISCARD Status device_cpu_measure_peak(Device *device, double *out_flops, doub
 NODISCARD Status device_cuda_create(int index, Device **out);
 /* Lines about a CUDA device: GPU, driver, libraries with versions and paths. */
 void             device_cuda_describe(Device *device, char *out, size_t size);
+/* Measures copies to and from the host and to other GPUs: a line each. */
+NODISCARD Status device_cuda_links(Device *device, char *out, size_t size);

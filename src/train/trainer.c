@@ -282,6 +282,18 @@ static Status finish(Trainer *t)
     return OK;
 }
 
+/* A GPU fell out, or a kernel failed: nothing can be read back any more. */
+static Status device_lost(Trainer *t)
+{
+    char failure[STATUS_MESSAGE_BYTES];
+    snprintf(failure, sizeof failure, "%.900s", status_message());
+    progress_break(&t->progress);
+    FAIL_IF(t->saved_step < 0, ERR_DEVICE, "the device failed after step %lld: %s. There is no checkpoint yet (save_steps); the same command starts anew",
+            (long long)t->state.step, failure);
+    FAIL(ERR_DEVICE, "the device failed after step %lld: %s. The checkpoint of step %lld in %s is whole; the same command goes on from it",
+         (long long)t->state.step, failure, (long long)t->saved_step, t->config->output_dir);
+}
+
 static void close_trainer(Trainer *t)
 {
     metrics_close(t->metrics);
@@ -300,8 +312,9 @@ static Status train(Trainer *t, TrainOutcome *out)
     TRY(look_at_output(t, &out->already_finished));
     if (out->already_finished) return OK;
     TRY(prepare(t));
-    TRY(train_loop(t));
-    return finish(t);
+    Status status = train_loop(t);
+    if (status == ERR_DEVICE) return device_lost(t);
+    return status == OK ? finish(t) : status;
 }
 
 Status train_run(const Config *config, const TrainHooks *hooks, TrainOutcome *out)

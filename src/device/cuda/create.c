@@ -10,6 +10,7 @@
 #define EXPORT __attribute__((visibility("default")))
 EXPORT Status surogate_cuda_create(const CudaHost *host, int index, Device **out);
 EXPORT void   surogate_cuda_describe(Device *device, char *out, size_t size);
+EXPORT Status surogate_cuda_links(Device *device, char *out, size_t size);
 
 enum { LEAST_SM = 80 };
 
@@ -99,4 +100,13 @@ void surogate_cuda_describe(Device *device, char *out, size_t size)
              cuda->driver_version / 1000, cuda->driver_version % 1000 / 10, CUDART_VERSION / 1000,
              CUDART_VERSION % 1000 / 10, cuda->lib.cublas_version / 10000, cuda->lib.cublas_version / 100 % 100,
              cuda->lib.cublas_version % 100, cuda->lib.cublas_path, dnn);
+}
+
+Status surogate_cuda_links(Device *device, char *out, size_t size)
+{
+    StrBuf text = {0};
+    Status status = cuda_measure_links((CudaDevice *)device, &text);
+    snprintf(out, size, "%s", strbuf_cstr(&text));
+    strbuf_deinit(&text);
+    return status;
 }

@@ -45,4 +45,7 @@ NODISCARD Status cuda_launch_all(CudaDevice *cuda, const Launch *launches, int c
 /* DeviceApi.profile (profile.c). */
 NODISCARD Status cuda_profile(CudaDevice *cuda, const Launch *launches, int count, double *seconds, double *out_overhead);
 
+/* Lines of what copies over each link reach (links.c). */
+NODISCARD Status cuda_measure_links(CudaDevice *cuda, StrBuf *out);
+
 extern const DeviceApi cuda_device_api;

@@ -93,3 +93,14 @@ void device_cuda_describe(Device *device, char *out, size_t size)
     if (handle) *(void **)&describe = dlsym(handle, CUDA_PLUGIN_DESCRIBE);
     if (describe) describe(device, out, size);
 }
+
+Status device_cuda_links(Device *device, char *out, size_t size)
+{
+    char            searched[4 * PATH_MAX];
+    void           *handle = open_plugin(searched, sizeof searched);
+    CudaPluginLinks links = NULL;
+    out[0] = 0;
+    if (handle) *(void **)&links = dlsym(handle, CUDA_PLUGIN_LINKS);
+    FAIL_IF(!links, ERR_UNSUPPORTED, "device cuda: the plugin can't measure links");
+    return links(device, out, size);
+}

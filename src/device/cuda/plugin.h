@@ -16,9 +16,12 @@ typedef struct CudaHost {
     void (*log)(const char *text); /* a line for the user */
 } CudaHost;
 
-/* The plugin's one exported symbol, of this type and name. */
+/* What the plugin exports, by type and name. */
 typedef Status (*CudaPluginCreate)(const CudaHost *host, int index, Device **out);
 #define CUDA_PLUGIN_CREATE "surogate_cuda_create"
 /* Lines for people: driver, runtime, libraries with versions and paths. Buffer of `size` bytes. */
 typedef void (*CudaPluginDescribe)(Device *device, char *out, size_t size);
 #define CUDA_PLUGIN_DESCRIBE "surogate_cuda_describe"
+/* Measures the GPU's links to the host and to other GPUs; a line each. Takes about a second. */
+typedef Status (*CudaPluginLinks)(Device *device, char *out, size_t size);
+#define CUDA_PLUGIN_LINKS "surogate_cuda_links"

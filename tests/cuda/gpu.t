@@ -1,0 +1,76 @@
+#!/bin/bash
+# Whole runs on a GPU: too little memory, a GPU that breaks in the middle, packed documents in bf16.
+cd "$(dirname "$0")/../.." || exit 1
+. tests/chat.sh
+make_tiny head_dim=128 max_position_embeddings=4096
+cat > "$dir/run.yaml" << END
+model: $dir/model
+datasets: [{path: $dir/text.txt}]
+sequence_len: 64
+per_device_train_batch_size: 2
+gradient_accumulation_steps: 1
+max_steps: 1000000
+model_dtype: bf16
+device: cuda
+save_steps: 20
+save_total_limit: 2
+END
+run bench "$dir/run.yaml" --steps 1
+if [ "$status" != 0 ]; then
+    skip "no GPU: $(tail -1 "$dir/err")"
+    finish
+fi
+field() { grep '"log":"step"' "$2" | sed -E "s/.*\"$1\":([-0-9.e+]+).*/\1/"; }
+
+# --- too little memory: said before anything is loaded or written
+refused "a plan beyond the GPU's memory" 3 "the plan takes" "per_device_train_batch_size" "recompute_block" "activations" -- \
+    pt "$dir/run.yaml" per_device_train_batch_size=100000 sequence_len=4096 output_dir="$dir/big"
+check "and nothing was written" [ ! -e "$dir/big" ]
+
+# --- the GPU breaks
+if cc -shared -fPIC -o "$dir/break_gpu.so" tests/cuda/break_gpu.c -ldl -lpthread 2> /dev/null; then
+    LD_PRELOAD=$dir/break_gpu.so BREAK_AFTER=6 run pt "$dir/run.yaml" output_dir="$dir/broken"
+    check "a broken GPU ends the run with 1 ($status)" [ "$status" = 1 ]
+    check "with one error: $(cat "$dir/err")" [ "$(grep -c '^error: ' "$dir/err")" = 1 ]
+    check "that says where checkpoints are" grep -q "checkpoint" "$dir/err"
+    last=$(ls -d "$dir"/broken/checkpoint-* | sed 's/.*-//' | sort -n | tail -1)
+    run pt "$dir/run.yaml" output_dir="$dir/broken" max_steps=$((last + 5)) resume_from_checkpoint=true
+    check "the same command goes on from step $last: $(tail -2 "$dir/err")" [ "$status" = 0 ]
+    check "from the newest checkpoint" grep -q "going on from .*checkpoint-$last, step $last" "$dir/err"
+else
+    skip "no C compiler to break a GPU with"
+fi
+
+# --- a step over all rows: packed, and each in a row of its own; lengths are lognormal, median 300
+awk 'BEGIN {
+    srand(3)
+    for (row = 0; row < 96; row++) {
+        words = int(exp(log(60) + sqrt(-2 * log(1 - rand())) * cos(6.283185 * rand())))
+        text = ""
+        for (i = 0; i < words && i < 700; i++) text = text " " int(1000 * rand())
+        print "{\"question\": \"Which numbers come in row " row "?\", \"answer\": \"They are" text ".\"}"
+    }
+}' > "$dir/rows.jsonl"
+one_step() {
+    local name=$1
+    shift
+    run sft "$dir/run.yaml" datasets.0.path="$dir/rows.jsonl" sequence_len=4096 save_steps=0 max_steps=-1 num_epochs=3 \
+        learning_rate=1e-3 warmup_steps=0 output_dir="$dir/$name" "$@"
+    [ "$(field loss "$dir/$name/metrics.jsonl" | wc -l)" = 3 ] || fail "$name: three steps expected: $(tail -3 "$dir/err")"
+}
+near() { awk -v a="$1" -v b="$2" -v bar="$3" 'BEGIN { d = a - b; exit !((d < 0 ? -d : d) <= bar * (b < 0 ? -b : b) && a != "") }'; }
+for kind in full lora; do
+    lora=
+    [ $kind = lora ] && lora="lora=true lora_rank=8"
+    # shellcheck disable=SC2086
+    one_step packed-$kind per_device_train_batch_size=2 gradient_accumulation_steps=48 $lora
+    # shellcheck disable=SC2086
+    one_step single-$kind per_device_train_batch_size=2 gradient_accumulation_steps=48 sample_packing=false $lora
+    for step in 1 2 3; do
+        a=$(field loss "$dir/packed-$kind/metrics.jsonl" | sed -n ${step}p)
+        b=$(field loss "$dir/single-$kind/metrics.jsonl" | sed -n ${step}p)
+        echo "$kind, step $step: packed $a, single $b"
+        check "$kind, step $step: packed $a is single $b" near "$a" "$b" 1e-3
+    done
+done
+finish
