@@ -17,6 +17,9 @@ typedef struct DeviceFacts {
     int     num_workers;                  /* CPU: threads */
 } DeviceFacts;
 
+/* What a GPU's matrix products are given to work in. */
+enum { GPU_GEMM_WORKSPACE = 32 << 20 };
+
 /* A step's kernel with everything bound, owned by the program that asked for it. */
 typedef struct BoundKernel {
     KernelFn    run;

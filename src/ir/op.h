@@ -102,6 +102,7 @@ struct OpDef {
     Status        (*rebuild)(Graph *graph, const Node *node, int k, Value **out_value);
     OpCost        (*cost)(const Node *node);
     size_t        (*workspace)(const Node *node, int num_workers);   /* CPU kernels' scratch, bytes; NULL: none */
+    size_t        (*gpu_workspace)(const Node *node);                /* CUDA kernels' where it is large, for plans of a GPU that isn't here */
     CpuKernel       cpu[OP_MAX_KERNELS];                              /* first match wins, reference last */
     const OpSample *samples;
     int             num_samples;

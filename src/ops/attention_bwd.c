@@ -273,6 +273,17 @@ static Status attention_bwd_reference(const KernelArgs *args)
 static const AttentionAttrs attention_bwd_small = { .num_heads = 4, .num_kv_heads = 2, .head_dim = 6 };
 static const AttentionAttrs attention_bwd_packed = { .num_heads = 3, .num_kv_heads = 1, .head_dim = 16, .scale = 0.3 };
 
+/* cuDNN's deterministic backward holds a T x T score of 16 bits a head, and dk, dv a query head where heads share keys. */
+static size_t attention_bwd_gpu_workspace(const Node *node)
+{
+    const AttentionAttrs *attrs = node->attrs;
+    const TensorType     *q = &node->in[IN_Q]->type;
+    Attention             a = attention_dims(attrs, q);
+    size_t                rows = (size_t)(a.batch * a.num_heads * a.len), sums = rows * sizeof(float);
+    if (!attrs->dense || q->dtype != DT_BF16 || a.len % 128 || (a.dim != 64 && a.dim != 128)) return sums;
+    return sums + rows * (size_t)a.len * 2 + (a.group > 1 ? 2 * rows * (size_t)a.dim * 2 : 0);
+}
+
 static const OpSample attention_bwd_samples[] = {
     { .in = { { DT_F32, 4, { 2, 5, 4, 6 } },
               { DT_F32, 4, { 2, 5, 4, 6 } },
@@ -308,6 +319,7 @@ const OpDef op_attention_bwd = {
     .flags = OP_BY_DOCUMENT,
     .cost = attention_bwd_cost,
     .workspace = attention_bwd_workspace,
+    .gpu_workspace = attention_bwd_gpu_workspace,
     .cpu = { { DT_SET_FLOAT, attention_bwd_blocks, "blocks" }, { DT_SET_FLOAT, attention_bwd_reference, "reference" } },
     .samples = attention_bwd_samples,
     .num_samples = sizeof attention_bwd_samples / sizeof attention_bwd_samples[0],

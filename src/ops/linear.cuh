@@ -2,9 +2,10 @@
 #pragma once
 
 #include "device/cuda/gemm.h"
+#include "device/device.h"
 #include "ops/attrs.h"
 
-enum { LINEAR_WORKSPACE = 32 << 20 }; /* CUDA_GEMM_WORKSPACE of device/cuda/cuda.h, which is C */
+enum { LINEAR_WORKSPACE = GPU_GEMM_WORKSPACE };
 
 /* Data of a node's product aren't known when it is bound: a bias is any non-NULL pointer then. */
 #define LINEAR_BIAS_THERE ((const void *)1)

@@ -4,8 +4,7 @@
 
 #include "ops/cross_entropy.cuh"
 #include "ops/linear.cuh"
-
-enum { CHUNK_BYTES = 1 << 30, CHUNK_MULTIPLE = 128 };
+#include "ops/lm_head_chunks.h"
 
 typedef struct LmHead {
     int64_t        rows, channels, vocab;
@@ -18,14 +17,9 @@ typedef struct LmHead {
     bool           accumulate;
 } LmHead;
 
-/* Rows of all chunks but the last. */
 static int64_t chunk_rows(const LmHead *h)
 {
-    int64_t most = CHUNK_BYTES / (h->vocab * dtype_bytes(h->x_dtype)) / CHUNK_MULTIPLE * CHUNK_MULTIPLE;
-    if (most < CHUNK_MULTIPLE) most = CHUNK_MULTIPLE;
-    if (h->rows <= most) return h->rows;
-    int64_t chunks = cuda_div_up(h->rows, most);
-    return cuda_div_up(cuda_div_up(h->rows, chunks), CHUNK_MULTIPLE) * CHUNK_MULTIPLE;
+    return lm_head_chunk_rows(h->rows, h->vocab * dtype_bytes(h->x_dtype));
 }
 
 static size_t lm_head_workspace(const LmHead *h)

@@ -3,6 +3,7 @@
  * A chunk: logits by tiles; each row becomes exponentials, its loss, and for backward dlogits, in place; then dx of the
  * chunk's rows and what it adds to dw, which takes the chunks in order. Chunks without a trained label cost nothing. */
 #include "ops/lm_head.h"
+#include "ops/lm_head_chunks.h"
 
 enum {
     CHUNK_FLOATS = 1 << 22, /* logits of a chunk, 16 MiB: in the caches of a server */
@@ -273,6 +274,11 @@ static LmHead lm_head_loss_of_types(const TensorType *x, const TensorType *w)
     return (LmHead){ .rows = type_rows(x), .channels = type_cols(x), .vocab = w->dim[0], .x.type = *x, .w.type = *w };
 }
 
+static size_t lm_head_loss_gpu_workspace(const Node *node)
+{
+    return lm_head_gpu_workspace(&node->in[0]->type, node->in[1]->type.dim[0]);
+}
+
 static size_t lm_head_loss_workspace(const Node *node, int num_workers)
 {
     LmHead head = lm_head_loss_of_types(&node->in[0]->type, &node->in[1]->type);
@@ -321,6 +327,7 @@ const OpDef op_lm_head_loss = {
     .backward = lm_head_loss_backward,
     .cost = lm_head_loss_cost,
     .workspace = lm_head_loss_workspace,
+    .gpu_workspace = lm_head_loss_gpu_workspace,
     .cpu = { { DT_SET_FLOAT, lm_head_loss_chunks, "chunks" }, { DT_SET_FLOAT, lm_head_loss_reference, "reference" } },
     .samples = lm_head_loss_samples,
     .num_samples = sizeof lm_head_loss_samples / sizeof lm_head_loss_samples[0],

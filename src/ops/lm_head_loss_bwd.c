@@ -1,5 +1,6 @@
 /* lm_head_loss_bwd: losses again, with dx and dw, in one pass over chunks of rows (lm_head_loss.c has them). */
 #include "ops/lm_head.h"
+#include "ops/lm_head_chunks.h"
 
 enum { IN_DLOSSES, IN_X, IN_W, IN_LABELS, IN_ACC };
 enum { OUT_LOSSES, OUT_DX, OUT_DW };
@@ -32,6 +33,11 @@ static OpCost lm_head_loss_bwd_cost(const Node *node)
                                            (double)node->in[IN_W]->type.dim[0]);
     cost.matrix_unit = true;
     return cost;
+}
+
+static size_t lm_head_loss_bwd_gpu_workspace(const Node *node)
+{
+    return lm_head_gpu_workspace(&node->in[IN_X]->type, node->in[IN_W]->type.dim[0]);
 }
 
 static size_t lm_head_loss_bwd_workspace(const Node *node, int num_workers)
@@ -100,6 +106,7 @@ const OpDef op_lm_head_loss_bwd = {
     .infer = lm_head_loss_bwd_infer,
     .cost = lm_head_loss_bwd_cost,
     .workspace = lm_head_loss_bwd_workspace,
+    .gpu_workspace = lm_head_loss_bwd_gpu_workspace,
     .cpu = { { DT_SET_FLOAT, lm_head_loss_bwd_chunks, "chunks" },
              { DT_SET_FLOAT, lm_head_loss_bwd_reference, "reference" } },
     .samples = lm_head_loss_bwd_samples,

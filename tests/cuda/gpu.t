@@ -24,7 +24,7 @@ field() { grep '"log":"step"' "$2" | sed -E "s/.*\"$1\":([-0-9.e+]+).*/\1/"; }
 
 # --- too little memory: said before anything is loaded or written
 refused "a plan beyond the GPU's memory" 3 "the plan takes" "per_device_train_batch_size" "recompute_block" "activations" -- \
-    pt "$dir/run.yaml" per_device_train_batch_size=100000 sequence_len=4096 output_dir="$dir/big"
+    pt "$dir/run.yaml" per_device_train_batch_size=65536 sequence_len=4096 output_dir="$dir/big"
 check "and nothing was written" [ ! -e "$dir/big" ]
 
 # --- the GPU breaks
@@ -59,11 +59,14 @@ one_step() {
     [ "$(field loss "$dir/$name/metrics.jsonl" | wc -l)" = 3 ] || fail "$name: three steps expected: $(tail -3 "$dir/err")"
 }
 near() { awk -v a="$1" -v b="$2" -v bar="$3" 'BEGIN { d = a - b; exit !((d < 0 ? -d : d) <= bar * (b < 0 ? -b : b) && a != "") }'; }
+rows=$("$SUROGATE" inspect "$dir/rows.jsonl" --model "$dir/model" sequence_len=4096 --rows 0 2> /dev/null |
+    sed -n 's/^packing *\([0-9]*\) sequences of 4096.*/\1/p')
+check "96 rows are packed into fewer: $rows" [ "${rows:-96}" -lt 48 ]
 for kind in full lora; do
     lora=
     [ $kind = lora ] && lora="lora=true lora_rank=8"
     # shellcheck disable=SC2086
-    one_step packed-$kind per_device_train_batch_size=2 gradient_accumulation_steps=48 $lora
+    one_step packed-$kind per_device_train_batch_size=1 gradient_accumulation_steps="$rows" $lora
     # shellcheck disable=SC2086
     one_step single-$kind per_device_train_batch_size=2 gradient_accumulation_steps=48 sample_packing=false $lora
     for step in 1 2 3; do

@@ -9,7 +9,6 @@
 enum {
     CUDA_STAGING_BYTES = 8 << 20, /* of pinned memory for copies, in CUDA_STAGING_PARTS parts */
     CUDA_STAGING_PARTS = 4,
-    CUDA_GEMM_WORKSPACE = 32 << 20,
 };
 
 typedef struct CudaGemmCache CudaGemmCache; /* gemm.c */

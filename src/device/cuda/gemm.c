@@ -241,7 +241,7 @@ static int find_algos(const CudaLibraries *lib, const CudaGemm *g, const GemmPla
                       cublasLtMatmulHeuristicResult_t *out)
 {
     cublasLtMatmulPreference_t preference;
-    size_t                     workspace = CUDA_GEMM_WORKSPACE;
+    size_t                     workspace = GPU_GEMM_WORKSPACE;
     uint32_t                   schemes =
         CUBLASLT_REDUCTION_SCHEME_NONE | CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE; /* partial sums in fp32 workspace */
     uint32_t align_a = alignment_of(g->a, g->a_offset, g->a_dtype),
@@ -287,7 +287,7 @@ static bool take_known(const CudaLibraries *lib, CudaGemmCache *cache, GemmPlan 
     memcpy(&algo, known->words, sizeof algo);
     cublasStatus_t status =
         lib->cublasLtMatmulAlgoCheck(lib->blas, plan->desc, plan->b, plan->a, plan->c, plan->c, &algo, &result);
-    if (status != CUBLAS_STATUS_SUCCESS || result.workspaceSize > CUDA_GEMM_WORKSPACE) return false;
+    if (status != CUBLAS_STATUS_SUCCESS || result.workspaceSize > GPU_GEMM_WORKSPACE) return false;
     plan->algo = algo;
     plan->microseconds = known->microseconds;
     plan->chosen = true;

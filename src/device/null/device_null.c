@@ -24,6 +24,7 @@ enum { NUM_GPUS = sizeof gpus / sizeof gpus[0], DRIVER_MIB = 1024 /* for its con
 typedef struct NullDevice {
     Device      base;
     DeviceFacts facts;
+    bool        is_gpu; /* kernels get the workspace that CUDA's would */
 } NullDevice;
 
 static Status null_facts(Device *device, DeviceFacts *out)
@@ -45,9 +46,10 @@ static Status null_kernel(const KernelArgs *args)
 
 static Status null_bind(Device *device, const Node *node, BoundKernel *out)
 {
-    (void)device;
-    (void)node;
     *out = (BoundKernel){ .run = null_kernel, .name = "null" };
+    if (!((NullDevice *)device)->is_gpu) return OK;
+    if (node->op->gpu_workspace) out->workspace_bytes = node->op->gpu_workspace(node);
+    else if (node->op->cost && node->op->cost(node).matrix_unit) out->workspace_bytes = GPU_GEMM_WORKSPACE;
     return OK;
 }
 
@@ -158,6 +160,7 @@ Status device_null_create(const char *gpu, Device **out)
         free(null);
         FAIL(ERR_INVALID, "GPU \"%s\" is not known; known are %s", gpu, device_null_names());
     }
+    null->is_gpu = gpu != NULL;
     if (gpu)
         gpu_facts(&gpus[found], &null->facts);
     else

@@ -1,0 +1,22 @@
+/* How the output head's rows are cut into chunks on a GPU: by shapes alone, for kernels and for plans. */
+#pragma once
+
+#include "device/device.h"
+
+/* Rows of all chunks but the last: logits of at most 1 GiB, by 128 rows, chunks of nearly one size. */
+static inline int64_t lm_head_chunk_rows(int64_t rows, int64_t row_bytes)
+{
+    const int64_t chunk_bytes = 1 << 30, multiple = 128;
+    int64_t       most = chunk_bytes / row_bytes / multiple * multiple;
+    if (most < multiple) most = multiple;
+    if (rows <= most) return rows;
+    int64_t chunks = (rows + most - 1) / most, each = (rows + chunks - 1) / chunks;
+    return (each + multiple - 1) / multiple * multiple;
+}
+
+/* Bytes the head works in on a GPU: a chunk's logits in x's dtype, and what a product takes. x (...,C). */
+static inline size_t lm_head_gpu_workspace(const TensorType *x, int64_t vocab)
+{
+    int64_t rows = type_rows(x), row_bytes = vocab * dtype_bytes(x->dtype);
+    return GPU_GEMM_WORKSPACE + (size_t)(lm_head_chunk_rows(rows, row_bytes) * row_bytes);
+}
