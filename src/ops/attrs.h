@@ -14,6 +14,21 @@ typedef struct LinearAttrs { /* linear_add, linear_dx, linear_dw */
     int64_t rows;  /* linear_dw: M, rows of w */
 } LinearAttrs;
 
+/* Adapters on columns of one y: member m has rows[m] rows of b, after those of the members before it, and adds to columns
+ * [col[m], col[m] + rows[m]). rows 0: none, and none after it. */
+enum { LORA_MAX_MEMBERS = 3 };
+typedef struct LoraAttrs { /* lora_add, lora_add_bwd */
+    double  alpha; /* 1 */
+    int64_t rows[LORA_MAX_MEMBERS], col[LORA_MAX_MEMBERS];
+} LoraAttrs;
+
+static inline int lora_members(const LoraAttrs *attrs)
+{
+    int count = 0;
+    while (count < LORA_MAX_MEMBERS && attrs->rows[count] > 0) count++;
+    return count;
+}
+
 typedef struct ReshapeAttrs {
     int64_t ndim, d0, d1, d2, d3;
 } ReshapeAttrs;

@@ -1,6 +1,7 @@
 /* fuse: rewrites of the forward graph into fewer, larger kernels. Each fusion is a row { match at an anchor node, rewrite };
  * projections are followed back through LoRA's adds, which move onto columns of the packed result. Weights that one GEMM
- * reads become views of one packed parameter and keep their names, so that adapters, decay and files stay per member. */
+ * reads become views of one packed parameter and keep their names, so that adapters, decay and files stay per member. So do the
+ * A and B of adapters on one input. */
 #include "ops/attrs.h"
 #include "ops/ops.h"
 #include "passes/pass.h"
@@ -17,6 +18,8 @@ const char *fusion_name(Fusion fusion)
 {
     return names[fusion];
 }
+
+enum { MAX_PACKED = 3 }; /* query, key, value */
 
 typedef struct Fuse {
     Graph *graph;
@@ -61,29 +64,35 @@ static bool can_pack(const Projection *p, int count)
 }
 
 /* A new parameter without an identity of its own, of which the members are consecutive rows. */
-static Value *pack_params(Graph *graph, const Projection *p, int count, int input)
+static Value *pack_params(Graph *graph, Value *const *members, int count)
 {
-    TensorType type = p[0].linear->in[input]->type;
+    TensorType type = members[0]->type;
     int64_t    offset = 0;
-    type.dim[0] = 0;
-    for (int i = 0; i < count; i++) type.dim[0] += p[i].linear->in[input]->type.dim[0];
-    Value *packed = graph_add_value(graph, VALUE_PARAM, arena_printf(graph->arena, "packed.%s", p[0].linear->in[input]->name), &type);
-    packed->layer = p[0].linear->layer;
+    for (int i = 1; i < count; i++) type.dim[0] += members[i]->type.dim[0];
+    Value *packed = graph_add_value(graph, VALUE_PARAM, arena_printf(graph->arena, "packed.%s", members[0]->name), &type);
+    packed->layer = members[0]->layer;
     for (int i = 0; i < count; i++) {
-        Value *member = p[i].linear->in[input];
-        member->base = packed;
-        member->base_offset = offset;
-        offset += type_numel(&member->type);
+        members[i]->base = packed;
+        members[i]->base_offset = offset;
+        offset += type_numel(&members[i]->type);
     }
     return packed;
+}
+
+/* Inputs `input` of the projections' GEMMs, packed. */
+static Value *pack_inputs(Graph *graph, const Projection *p, int count, int input)
+{
+    Value *members[MAX_PACKED];
+    for (int i = 0; i < count; i++) members[i] = p[i].linear->in[input];
+    return pack_params(graph, members, count);
 }
 
 /* Emits at the cursor the packed GEMM and the LoRA adds onto its columns; the old nodes go once nothing reads them. */
 static Status pack_projections(Graph *graph, const Projection *p, int count, Value **out)
 {
     Node  *node;
-    Value *bias = p[0].linear->in[2] ? pack_params(graph, p, count, 2) : NULL;
-    Value *in[] = { p[0].linear->in[0], pack_params(graph, p, count, 1), bias };
+    Value *bias = p[0].linear->in[2] ? pack_inputs(graph, p, count, 2) : NULL;
+    Value *in[] = { p[0].linear->in[0], pack_inputs(graph, p, count, 1), bias };
     graph->layer = p[0].linear->layer;
     graph->part = p[0].linear->part;
     graph->source = p[0].linear->source;
@@ -175,6 +184,98 @@ static Status fuse_gate_up(Fuse *f, Node *swiglu, bool *fired)
     return OK;
 }
 
+/* ---- adapters on one input ---- */
+
+typedef struct Adapters { /* of one result, in the order of their adds */
+    int   count;
+    Node *add[LORA_MAX_MEMBERS], *down[LORA_MAX_MEMBERS]; /* y += alpha h B^T with h = x A^T */
+} Adapters;
+
+static bool is_plain_param(const Fuse *f, const Value *w)
+{
+    return w->kind == VALUE_PARAM && w->param && !w->base && f->uses[w->id] == 1;
+}
+
+/* `add` joins those in front of which it stands in the chain. */
+static bool match_adapter(const Fuse *f, Node *add, Adapters *a)
+{
+    Node *down = producer_is(add->in[1], &op_linear);
+    if (!down || down->in[2] || !read_once(f, add->in[1]) || !is_plain_param(f, down->in[1]) || !is_plain_param(f, add->in[2]))
+        return false;
+    if (a->count) {
+        const Node        *last_down = a->down[0], *last = a->add[0];
+        const LinearAttrs *mine = add->attrs, *its = last->attrs;
+        const TensorType  *type = &last_down->in[1]->type, *up = &last->in[2]->type;
+        if (!read_once(f, add->out[0]) || down->in[0] != last_down->in[0] || mine->alpha != its->alpha ||
+            !type_equal(&down->in[1]->type, type) || add->in[2]->type.dtype != up->dtype ||
+            mine->col + add->in[2]->type.dim[0] > its->col)
+            return false;
+    }
+    memmove(a->add + 1, a->add, sizeof *a->add * (size_t)a->count);
+    memmove(a->down + 1, a->down, sizeof *a->down * (size_t)a->count);
+    a->add[0] = add;
+    a->down[0] = down;
+    a->count++;
+    return true;
+}
+
+/* The one reader of `add` is an add to the same result. */
+static bool goes_on(const Fuse *f, const Node *add)
+{
+    if (!read_once(f, add->out[0])) return false;
+    for (const Node *node = add->next; node; node = node->next)
+        for (int i = 0; i < node->num_in; i++)
+            if (node->in[i] == add->out[0]) return node->op == &op_linear_add && i == 0;
+    return false;
+}
+
+/* h of all members by one GEMM over their A, packed; one member's is there already. */
+static Status stack_down(Graph *graph, const Adapters *a, Value **out_h, Value **out_b)
+{
+    Value *down[LORA_MAX_MEMBERS], *up[LORA_MAX_MEMBERS];
+    Node  *node = a->down[0];
+    for (int m = 0; m < a->count; m++) {
+        down[m] = a->down[m]->in[1];
+        up[m] = a->add[m]->in[2];
+    }
+    *out_b = up[0];
+    if (a->count > 1) {
+        Value *in[] = { node->in[0], pack_params(graph, down, a->count) };
+        *out_b = pack_params(graph, up, a->count);
+        TRY(graph_add_node(graph, &op_linear, NULL, arena_printf(graph->arena, "%s.packed", node->out[0]->name), in, 2, ~0u, &node));
+    }
+    *out_h = node->out[0];
+    return OK;
+}
+
+static Status fuse_lora(Fuse *f, Node *last, bool *fired)
+{
+    Adapters a = { 0 };
+    Graph   *graph = f->graph;
+    if (last->op != &op_linear_add || goes_on(f, last)) return OK;
+    for (Node *add = last; add && a.count < LORA_MAX_MEMBERS; add = producer_is(add->in[0], &op_linear_add))
+        if (!match_adapter(f, add, &a)) break;
+    if (!a.count) return OK;
+    LoraAttrs attrs = { .alpha = ((const LinearAttrs *)last->attrs)->alpha };
+    for (int m = 0; m < a.count; m++) {
+        attrs.rows[m] = a.add[m]->in[2]->type.dim[0];
+        attrs.col[m] = ((const LinearAttrs *)a.add[m]->attrs)->col;
+    }
+    Value *in[3] = { a.add[0]->in[0] };
+    Node  *node;
+    graph->cursor = last;
+    graph->layer = last->layer;
+    graph->part = last->part;
+    graph->source = last->source;
+    TRY(stack_down(graph, &a, &in[1], &in[2]));
+    TRY(graph_add_node(graph, &op_lora_add, &attrs, arena_printf(graph->arena, "%s.adapted", in[0]->name), in, 3, ~0u, &node));
+    graph->cursor = NULL;
+    graph_replace_uses(graph, last->out[0], node->out[0], last);
+    graph_remove_node(graph, last);
+    *fired = true;
+    return OK;
+}
+
 /* ---- residual and norm ---- */
 
 static Status fuse_residual_norm(Fuse *f, Node *norm, bool *fired)
@@ -229,6 +330,7 @@ static const FuseFn rewrites[FUSION_COUNT] = {
     [FUSE_RESIDUAL_NORM] = fuse_residual_norm,
     [FUSE_QKV] = fuse_qkv,
     [FUSE_GATE_UP] = fuse_gate_up,
+    [FUSE_LORA] = fuse_lora,
     [FUSE_LM_HEAD] = fuse_lm_head,
 };
 
@@ -254,6 +356,9 @@ Status fuse_graph(Graph *graph, uint32_t no_fuse, int counts[FUSION_COUNT])
 
 Status pass_fuse(PassContext *context, Graph **graph)
 {
-    int counts[FUSION_COUNT];
-    return fuse_graph(*graph, context->options->no_fuse, counts);
+    int      counts[FUSION_COUNT];
+    uint32_t no_fuse = context->options->no_fuse;
+    /* With dropout adapters read inputs of their own in training programs: nothing may be packed in the others either. */
+    if (context->options->lora.dropout > 0) no_fuse |= 1u << FUSE_LORA;
+    return fuse_graph(*graph, no_fuse, counts);
 }

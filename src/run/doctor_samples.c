@@ -12,6 +12,10 @@ static const AttentionAttrs dense_128 = { .num_heads = 4, .num_kv_heads = 2, .he
 static const AttentionAttrs dense_64 = { .num_heads = 4, .num_kv_heads = 4, .head_dim = 64, .dense = true };
 static const QkvAttrs       qkv_128 = { .num_heads = 8, .num_kv_heads = 4, .head_dim = 128, .eps = 1e-6 };
 static const LinearAttrs    part = { .alpha = 2, .col = 256, .rows = 512 }, rank_16 = { .alpha = 1, .rows = 16 };
+static const LoraAttrs      lora_qkv = { .alpha = 2, .rows = { 2048, 1024, 1024 }, .col = { 0, 2048, 3072 } };
+static const LoraAttrs      lora_qv = { .alpha = 2, .rows = { 520, 128 }, .col = { 0, 640 } };
+static const LoraAttrs      lora_gate_up = { .alpha = 0.5, .rows = { 1536, 1536 }, .col = { 0, 1536 } };
+static const LoraAttrs      lora_one = { .alpha = 2, .rows = { 1024 } };
 static const EmbeddingDwAttrs vocab_1000 = { .vocab = 1000 };
 static const DropoutAttrs   tenth = { .p = 0.1, .site = 7 };
 
@@ -26,6 +30,15 @@ const DoctorSample doctor_samples[] = {
     { OP_LINEAR_DX, { .in = { F(3, { 2, 256, 1024 }), F(2, { 512, 256 }), F(3, { 2, 256, 256 }) }, .attrs = &part } },
     { OP_LINEAR_DW, { .in = { F(3, { 2, 512, 1024 }), F(3, { 2, 512, 256 }), F(2, { 512, 256 }) }, .attrs = &part } },
     { OP_LINEAR_DW, { .in = { F(3, { 2, 1024, 16 }), F(3, { 2, 1024, 1024 }), F(2, { 16, 1024 }) }, .attrs = &rank_16 } },
+    { OP_LORA_ADD, { .in = { F(3, { 2, 300, 4096 }), F(3, { 2, 300, 48 }), F(2, { 4096, 16 }) }, .attrs = &lora_qkv } },
+    { OP_LORA_ADD, { .in = { F(2, { 333, 768 }), F(2, { 333, 16 }), F(2, { 648, 8 }) }, .attrs = &lora_qv } },
+    { OP_LORA_ADD, { .in = { F(2, { 200, 3072 }), F(2, { 200, 64 }), F(2, { 3072, 32 }) }, .attrs = &lora_gate_up } },
+    { OP_LORA_ADD, { .in = { F(2, { 129, 1024 }), F(2, { 129, 64 }), F(2, { 1024, 64 }) }, .attrs = &lora_one } },
+    { OP_LORA_ADD_BWD, { .in = { F(3, { 2, 300, 4096 }), F(3, { 2, 300, 48 }), F(2, { 4096, 16 }) }, .attrs = &lora_qkv } },
+    { OP_LORA_ADD_BWD, { .in = { F(2, { 333, 768 }), F(2, { 333, 16 }), F(2, { 648, 8 }) }, .attrs = &lora_qv } },
+    { OP_LORA_ADD_BWD, { .in = { F(2, { 200, 3072 }), F(2, { 200, 64 }), F(2, { 3072, 32 }) }, .attrs = &lora_gate_up } },
+    { OP_LORA_ADD_BWD, { .in = { F(2, { 129, 1024 }), F(2, { 129, 64 }), F(2, { 1024, 64 }) }, .attrs = &lora_one } },
+    { OP_LORA_ADD_BWD, { .in = { F(2, { 8192, 1024 }), F(2, { 8192, 16 }), F(2, { 1024, 16 }) }, .attrs = &lora_one } },
     { OP_COL_SUM, { .in = { F(2, { 4096, 1024 }) } } },
     { OP_RMS_NORM, { .in = { F(2, { 600, 1024 }), F(1, { 1024 }) } } },
     { OP_RMS_NORM, { .in = { F(2, { 100, 4096 }), F(1, { 4096 }) } } },

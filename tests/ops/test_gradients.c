@@ -17,6 +17,7 @@ typedef struct Roles {
 static const Roles all_roles[] = {
     { OP_EMBEDDING, 1 << 1, 0, 0 },         { OP_LINEAR, 1 << 1 | 1 << 2, 0, 0 },
     { OP_LINEAR_ADD, 1 << 2, 0, 0 },        { OP_RMS_NORM, 1 << 1, 0, 0 },
+    { OP_LORA_ADD, 1 << 2, 0, 0 },
     { OP_ADD_RMS_NORM, 1 << 2, 0, 1 << 1 }, { OP_ROPE, 0, 1 << 1, 0 },
     { OP_LM_HEAD_LOSS, 1 << 1, 0, 0 },      { OP_QKV_NORM_ROPE, 1 << 1 | 1 << 2, 1 << 3, 0 },
     { OP_LOSS_SUM, 0, 1 << 1 | 1 << 2, 0 },

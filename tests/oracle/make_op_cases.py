@@ -355,10 +355,29 @@ def make_optimizer():
     add("sum_squares", "odd", [x], [x.pow(2).sum().reshape(1)])
 
 
+def make_lora():
+    # q and v of a packed q, k, v: columns 0..7 and 11..13 of 14
+    n, r, alpha, members, wide = 6, 5, 0.75, ((0, 8), (11, 3)), 14
+    y, h, b, dy, acc = rand(n, wide), rand(n, 2 * r), rand(11, r), rand(n, wide), rand(11, r)
+
+    def lora_add(y, h, b):
+        first = 0
+        for m, (col, rows) in enumerate(members):
+            part = y[:, col:col + rows] + alpha * h[:, m * r:(m + 1) * r] @ b[first:first + rows].T
+            y = torch.cat((y[:, :col], part, y[:, col + rows:]), 1)
+            first += rows
+        return y
+    attrs = dict(alpha=alpha, rows0=8, col0=0, rows1=3, col1=11)
+    add("lora_add", "two", [y, h, b], [lora_add(y, h, b)], **attrs)
+    _, dh, db = grads(lora_add, [y, h, b], dy)
+    add("lora_add_bwd", "two", [dy, h, b], [dh, db], **attrs)
+    add("lora_add_bwd", "acc", [dy, h, b, acc], [dh, db + acc], **attrs)
+
+
 def main():
     torch.set_num_threads(1)
     for make in (make_embedding, make_linear, make_norms, make_rope, make_attention, make_swiglu, make_losses,
-                 make_optimizer):
+                 make_optimizer, make_lora):
         make()
     save_file(dict(sorted(tensors.items())), PATH, metadata=dict(cases=json.dumps(cases, sort_keys=True)))
     print("%d cases of %d ops, %d bytes" % (len(cases), len({c.split(".")[0] for c in cases}), os.path.getsize(PATH)))

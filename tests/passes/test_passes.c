@@ -105,6 +105,9 @@ static void texts_after_each_pass(void)
     options.lora = (LoraOptions){ .enabled = true, .r = 4, .alpha = 8, .dropout = 0.1, .targets = some_linear, .num_targets = 3 };
     options.train_base = false;
     golden_case("llama", "lora_recompute", "micro_first", options);
+    options.recompute = 0;
+    options.lora.dropout = 0;
+    golden_case("llama", "lora", "micro_next", options);
     options = small_options();
     options.programs = 1u << PROGRAM_PREFILL | 1u << PROGRAM_DECODE | 1u << PROGRAM_EVAL;
     options.train_base = false;
@@ -142,6 +145,7 @@ static void fusions_fire_in_every_family(void)
             EXPECT_INT(counts[FUSE_GATE_UP], families[i].layers);
             EXPECT_INT(counts[FUSE_RESIDUAL_NORM], 2 * families[i].layers); /* all norms but the first follow an add */
             EXPECT_INT(counts[FUSE_LM_HEAD], 1);
+            EXPECT_INT(counts[FUSE_LORA], lora ? 4 * families[i].layers : 0); /* on q, k, v; o; gate, up; down */
         }
     }
 }

@@ -1,0 +1,102 @@
+/* lora_add: y[:, columns of member m] += alpha h_m b_m^T, in place: what LoRA's adapters on one input add to the packed output
+ * of their linear layers. h = x [a_0; a_1; ...]^T and b = [b_0; b_1; ...]; h_m is columns [m r, (m+1) r) of h. */
+#include "ops/lora.h"
+
+LORA_ATTRS(lora_add_attrs);
+
+/* y (...,Y), h (..., members r) of the same rows, b (M,r) -> y. */
+static Status lora_add_infer(Node *node)
+{
+    TRY(lora_infer(node, "y"));
+    node->out[0]->type = node->in[0]->type;
+    return OK;
+}
+
+static Status lora_add_backward(GradBuilder *grad, const Node *node)
+{
+    Value   *y = node->in[0], *h = node->in[1], *b = node->in[2], *dy = grad_of(grad, node->out[0]), *out[2];
+    uint32_t want = want_bit(grad_wanted(grad, h), 0) | want_bit(grad_wanted(grad, b), 1);
+    if (!dy) return OK;
+    TRY(grad_add(grad, y, dy));
+    if (!want) return OK;
+    Value *in[] = { dy, h, b, want & 2 ? grad_accumulator(grad, b) : NULL };
+    TRY(grad_emit(grad, OP_LORA_ADD_BWD, node->attrs, in, 4, want, out));
+    TRY(grad_add(grad, h, out[0]));
+    if (out[1]) grad_set(grad, b, out[1]);
+    return OK;
+}
+
+static int gemms_of_node(const Node *node, Gemm out[LORA_MAX_MEMBERS])
+{
+    TensorView y = { .type = node->in[0]->type }, h = { .type = node->in[1]->type }, b = { .type = node->in[2]->type };
+    return lora_gemms(LORA_ADD, node->attrs, &y, &h, &b, out);
+}
+
+static OpCost lora_add_cost(const Node *node)
+{
+    Gemm   gemm[LORA_MAX_MEMBERS];
+    OpCost cost = { .matrix_unit = true };
+    for (int m = 0, count = gemms_of_node(node, gemm); m < count; m++) {
+        OpCost one = gemm_cost(&gemm[m]);
+        cost.flops += one.flops;
+        cost.bytes += one.bytes;
+    }
+    return cost;
+}
+
+static size_t lora_add_workspace(const Node *node, int num_workers)
+{
+    Gemm   gemm[LORA_MAX_MEMBERS];
+    size_t most = 0;
+    for (int m = 0, count = gemms_of_node(node, gemm); m < count; m++) {
+        size_t bytes = gemm_workspace(&gemm[m], num_workers);
+        if (bytes > most) most = bytes;
+    }
+    return most;
+}
+
+static Status lora_add_tiles(const KernelArgs *args)
+{
+    Gemm gemm[LORA_MAX_MEMBERS];
+    for (int m = 0, count = lora_gemms(LORA_ADD, args->attrs, &args->out[0], &args->in[1], &args->in[2], gemm); m < count; m++)
+        gemm_run(&gemm[m], args->pool, args->workspace);
+    return OK;
+}
+
+static Status lora_add_reference(const KernelArgs *args)
+{
+    Gemm gemm[LORA_MAX_MEMBERS];
+    for (int m = 0, count = lora_gemms(LORA_ADD, args->attrs, &args->out[0], &args->in[1], &args->in[2], gemm); m < count; m++)
+        gemm_reference(&gemm[m]);
+    return OK;
+}
+
+static const LoraAttrs lora_add_one = { .alpha = 1, .rows = { 7 } },
+                       lora_add_two = { .alpha = 0.5, .rows = { 30, 9 }, .col = { 0, 41 } },
+                       lora_add_three = { .alpha = 2, .rows = { 16, 8, 8 }, .col = { 0, 16, 24 } };
+
+static const OpSample lora_add_samples[] = {
+    { .in = { { DT_F32, 2, { 3, 7 } }, { DT_F32, 2, { 3, 5 } }, { DT_F32, 2, { 7, 5 } } }, .attrs = &lora_add_one },
+    { .in = { { DT_F32, 3, { 2, 40, 50 } }, { DT_F32, 3, { 2, 40, 16 } }, { DT_F32, 2, { 39, 8 } } }, .attrs = &lora_add_two },
+    { .in = { { DT_F32, 2, { 21, 32 } }, { DT_F32, 2, { 21, 24 } }, { DT_F32, 2, { 32, 8 } } }, .attrs = &lora_add_three },
+};
+
+const OpDef op_lora_add = {
+    .id = OP_LORA_ADD,
+    .name = "lora_add",
+    .synopsis = "y[:, columns of m] += alpha h_m b_m^T for each member m",
+    .num_in = 3,
+    .num_out = 1,
+    .min_in = 3,
+    .alias = { { .out = 0, .in = 0 } },
+    .num_alias = 1,
+    .attrs_size = sizeof(LoraAttrs),
+    .attrs = lora_add_attrs,
+    .infer = lora_add_infer,
+    .backward = lora_add_backward,
+    .cost = lora_add_cost,
+    .workspace = lora_add_workspace,
+    .cpu = { { DT_SET_FLOAT, lora_add_tiles, "tiles" }, { DT_SET_FLOAT, lora_add_reference, "reference" } },
+    .samples = lora_add_samples,
+    .num_samples = sizeof lora_add_samples / sizeof lora_add_samples[0],
+};
