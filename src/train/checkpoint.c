@@ -143,11 +143,22 @@ Status checkpoint_newest(const char *output_dir, char *out_path, size_t path_byt
 
 /* ---- loading ---- */
 
+/* The values are flat: they are of this plan only where every parameter lies as it did. */
+static Status check_layout(const StFile *file, const char *path, const Plan *plan)
+{
+    const StTensor *segments = st_find(file, CHECKPOINT_LAYOUT);
+    size_t          bytes = sizeof plan->segments[0] * (size_t)plan->num_trained;
+    FAIL_IF(!segments || segments->bytes != bytes || memcmp(segments->data, plan->segments, bytes) != 0, ERR_CHECKPOINT,
+            "%s: the optimizer's state is of parameters that lie in another order: were `fusion`, the LoRA settings or the version of "
+            "this program changed? Go on with those the checkpoint was made with, or start anew from its weights", path);
+    return OK;
+}
+
 static Status load_optimizer(const char *path, Session *session)
 {
     StFile *file;
     TRY(st_open(path, &file));
-    Status status = OK;
+    Status status = check_layout(file, path, session_plan(session));
     for (int i = 0; i < CHECKPOINT_NUM_VALUES && status == OK; i++) {
         const PlanEntry *entry = plan_find(session_plan(session), checkpoint_values[i]);
         const StTensor  *tensor;

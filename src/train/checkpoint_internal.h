@@ -12,6 +12,7 @@
 /* Flat optimizer values that a plan may have. */
 extern const char *const checkpoint_values[];
 enum { CHECKPOINT_NUM_VALUES = 3 };
+#define CHECKPOINT_LAYOUT "segments" /* beside them: where each trained parameter lies, plan->segments */
 
 /* Steps of OUTPUT's checkpoint-N folders, ascending, in the arena. */
 NODISCARD Status checkpoint_list(Arena *arena, const char *output_dir, int64_t **out_steps, size_t *out_count);

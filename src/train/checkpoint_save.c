@@ -20,7 +20,7 @@ int64_t checkpoint_model_bytes(const Plan *plan, bool adapters)
 
 int64_t checkpoint_bytes(const Plan *plan, bool adapters)
 {
-    int64_t bytes = checkpoint_model_bytes(plan, adapters) + (1 << 16);
+    int64_t bytes = checkpoint_model_bytes(plan, adapters) + (1 << 16) + (int64_t)sizeof plan->segments[0] * plan->num_trained;
     for (int i = 0; i < CHECKPOINT_NUM_VALUES; i++) {
         const PlanEntry *entry = plan_find(plan, checkpoint_values[i]);
         if (entry) bytes += entry->place.bytes;
@@ -87,14 +87,16 @@ Status checkpoint_save_model(const SaveContext *c, const char *folder)
 
 typedef struct Values {
     Session         *session;
-    const PlanEntry *entries[CHECKPOINT_NUM_VALUES];
+    const PlanEntry *entries[CHECKPOINT_NUM_VALUES + 1]; /* NULL: the layout */
 } Values;
 
 static Status append_value(void *context, size_t index, FileWriter *out)
 {
     enum { CHUNK_BYTES = 1 << 20 };
     Values          *values = context;
+    const Plan      *plan = session_plan(values->session);
     const PlanEntry *entry = values->entries[index];
+    if (!entry) return file_writer_append(out, plan->segments, sizeof plan->segments[0] * (size_t)plan->num_trained);
     const char      *direct = session_pointer(values->session, entry->name);
     size_t           bytes = (size_t)entry->place.bytes;
     if (direct) return file_writer_append(out, direct, bytes);
@@ -113,7 +115,7 @@ static Status append_value(void *context, size_t index, FileWriter *out)
 static Status save_optimizer(Session *session, const char *path)
 {
     Values values = { .session = session };
-    StDecl decls[CHECKPOINT_NUM_VALUES];
+    StDecl decls[CHECKPOINT_NUM_VALUES + 1];
     size_t count = 0;
     for (int i = 0; i < CHECKPOINT_NUM_VALUES; i++) {
         const PlanEntry *entry = plan_find(session_plan(session), checkpoint_values[i]);
@@ -122,6 +124,8 @@ static Status save_optimizer(Session *session, const char *path)
                                  .dim = { type_numel(&entry->type) } };
         values.entries[count++] = entry;
     }
+    decls[count++] = (StDecl){ .name = CHECKPOINT_LAYOUT, .dtype = ST_I64, .ndim = 2,
+                               .dim = { session_plan(session)->num_trained, 4 } };
     return st_write(path, decls, count, NULL, append_value, &values);
 }
 

@@ -182,6 +182,22 @@ static void a_damaged_checkpoint_is_passed_over(void)
     close_folder();
 }
 
+/* Moments are flat: they mustn't be given to parameters that lie elsewhere. */
+static void a_checkpoint_of_another_layout_is_refused(void)
+{
+    static const char lora[] = "lora: true\nlora_rank: 2\nresume_from_checkpoint: true\n";
+    TrainOutcome      outcome;
+    char              more[256];
+    open_folder();
+    EXPECT_OK(train_with("max_steps: 4\nlora: true\nlora_rank: 2\n", NULL, &outcome));
+    snprintf(more, sizeof more, "max_steps: 6\n%sfusion: [qkv, gate_up]\n", lora);
+    EXPECT_FAILS(train_with(more, NULL, &outcome), ERR_CHECKPOINT, "lie in another order");
+    snprintf(more, sizeof more, "max_steps: 6\n%s", lora);
+    EXPECT_OK(train_with(more, NULL, &outcome));
+    EXPECT_INT(outcome.steps, 6);
+    close_folder();
+}
+
 static void the_oldest_checkpoints_go(void)
 {
     TrainOutcome outcome;
@@ -224,5 +240,5 @@ static void saved_folders_carry_the_tokenizer_byte_for_byte(void)
 }
 
 TEST_MAIN(TEST(steps_allocate_nothing_from_the_second_on), TEST(divergence_stops_with_the_weights_of_before),
-          TEST(a_damaged_checkpoint_is_passed_over), TEST(the_oldest_checkpoints_go), TEST(a_finished_run_is_left_alone_and_others_refused),
+          TEST(a_damaged_checkpoint_is_passed_over), TEST(a_checkpoint_of_another_layout_is_refused), TEST(the_oldest_checkpoints_go), TEST(a_finished_run_is_left_alone_and_others_refused),
           TEST(saved_folders_carry_the_tokenizer_byte_for_byte))
