@@ -47,7 +47,7 @@ static bool mma_match(const Node *node, CudaDevice *)
 
 static bool wgmma_match(const Node *node, CudaDevice *device)
 {
-    bool serves = mma_match(node, device) && ((const AttentionAttrs *)node->attrs)->head_dim == 128;
+    bool serves = mma_match(node, device) && attention_wgmma_dim(((const AttentionAttrs *)node->attrs)->head_dim);
     return serves && cuda_sm(device) == 90 && attention_wgmma_there();
 }
 

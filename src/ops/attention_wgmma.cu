@@ -22,21 +22,15 @@ static __device__ __forceinline__ char *aligned_shared(void *p)
 template <int D> static __device__ __forceinline__ void forward_block(const AttentionDims &a, char *shared, int *range)
 {
     enum { BYTES = SwizzledTile<D>::BYTES };
-    char *k_tiles = shared, *v_tiles = k_tiles + 2 * BYTES;
+    char *q_tile = shared, *k_tiles = q_tile + BYTES, *v_tiles = k_tiles + 2 * BYTES;
     int   b = blockIdx.z, head = blockIdx.y, g = head / a.group, row = (int)(gridDim.x - 1 - blockIdx.x) * TILE_ROWS;
     int   lane = threadIdx.x & 31, warp = threadIdx.x >> 5, least, latest, end = min(row + TILE_ROWS, a.len);
     document_range(a, b, row, range, &least, &latest);
-    int      begin = least / TILE_ROWS * TILE_ROWS;
-    uint32_t q[D / 16][4];
-    load_swizzled<D>(k_tiles + BYTES, a.q, b, row, a.len, head); /* q passes through a buffer that is free yet */
-    copy_commit();
+    int begin = least / TILE_ROWS * TILE_ROWS;
+    load_swizzled<D>(q_tile, a.q, b, row, a.len, head);
     load_swizzled<D>(k_tiles, a.k, b, begin, end, g);
     load_swizzled<D>(v_tiles, a.v, b, begin, end, g);
     copy_commit();
-    copy_wait<1>();
-    __syncthreads();
-#pragma unroll
-    for (int k = 0; k < D / 16; k++) load_left_swizzled(q[k], k_tiles + BYTES, warp * 16, k);
     float o[D / 8][4] = {}, most[2] = {-INFINITY, -INFINITY}, total[2] = {0, 0}, scale2 = a.scale * LOG2E;
     int   last[2], first[2];
     for (int half = 0; half < 2; half++) {
@@ -45,7 +39,7 @@ template <int D> static __device__ __forceinline__ void forward_block(const Atte
     }
     int stage = 0;
     for (int key = begin; key < end; key += TILE_ROWS, stage ^= 1) {
-        __syncthreads(); /* the other stage (and q) was read */
+        __syncthreads(); /* the other stage was read */
         if (key + TILE_ROWS < end) {
             load_swizzled<D>(k_tiles + (stage ^ 1) * BYTES, a.k, b, key + TILE_ROWS, end, g);
             load_swizzled<D>(v_tiles + (stage ^ 1) * BYTES, a.v, b, key + TILE_ROWS, end, g);
@@ -58,7 +52,7 @@ template <int D> static __device__ __forceinline__ void forward_block(const Atte
         hold(s);
         wgmma_begin();
 #pragma unroll
-        for (int k = 0; k < D / 16; k++) wgmma_transposed(s, q[k], columns_of(k_tiles + stage * BYTES, k));
+        for (int k = 0; k < D / 16; k++) wgmma_tiles(s, columns_of(q_tile, k), columns_of(k_tiles + stage * BYTES, k));
         wgmma_end();
         hold(s);
         if (key + TILE_ROWS - 1 > row || key < latest)
@@ -244,7 +238,7 @@ template <typename K> static Status allow_shared(K kernel, size_t bytes)
 
 template <int D> static Status forward(const AttentionDims *a, cudaStream_t stream)
 {
-    size_t bytes = 4 * SwizzledTile<D>::BYTES + 1024;
+    size_t bytes = 5 * SwizzledTile<D>::BYTES + 1024;
     TRY(allow_shared(wgmma_forward<D>, bytes));
     wgmma_forward<D>
         <<<dim3((unsigned)cuda_div_up(a->len, TILE_ROWS), a->num_heads, a->batch), MMA_THREADS, bytes, stream>>>(*a);
@@ -272,7 +266,7 @@ bool attention_wgmma_there(void)
 Status attention_wgmma_forward(const AttentionDims *a, cudaStream_t stream)
 {
     if (!a->batch || !a->len) return OK;
-    return forward<128>(a, stream);
+    return a->dim == 64 ? forward<64>(a, stream) : forward<128>(a, stream);
 }
 
 Status attention_wgmma_backward(const AttentionDims *a, cudaStream_t stream)

@@ -69,13 +69,6 @@ static __device__ __forceinline__ void load_swizzled(char *tile, const Heads &h,
     }
 }
 
-/* 16 rows x 16 columns as the left operand in registers. */
-static __device__ __forceinline__ void load_left_swizzled(uint32_t (&a)[4], const char *tile, int row, int k)
-{
-    int lane = threadIdx.x & 31, r = row + (lane & 15), chunk = k % 4 * 2 + (lane >> 4);
-    ldmatrix(a, (const bf16 *)(tile + k / 4 * PIECE_BYTES + r * 128 + ((chunk ^ (r & 7)) * 16)));
-}
-
 /* c (64 x 64) += a times the transpose of b, both columns_of a tile. */
 static __device__ __forceinline__ void wgmma_tiles(float (&c)[8][4], uint64_t a, uint64_t b)
 {
@@ -90,22 +83,6 @@ static __device__ __forceinline__ void wgmma_tiles(float (&c)[8][4], uint64_t a,
                    "+f"(c[6][0]), "+f"(c[6][1]), "+f"(c[6][2]), "+f"(c[6][3]), "+f"(c[7][0]), "+f"(c[7][1]),
                    "+f"(c[7][2]), "+f"(c[7][3])
                  : "l"(a), "l"(b));
-}
-
-/* c (64 x 64) += a (in registers) times the transpose of b, columns_of a tile. */
-static __device__ __forceinline__ void wgmma_transposed(float (&c)[8][4], const uint32_t (&a)[4], uint64_t b)
-{
-    asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
-                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-                 "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
-                 "}, {%32, %33, %34, %35}, %36, 1, 1, 1, 0;"
-                 : "+f"(c[0][0]), "+f"(c[0][1]), "+f"(c[0][2]), "+f"(c[0][3]), "+f"(c[1][0]), "+f"(c[1][1]),
-                   "+f"(c[1][2]), "+f"(c[1][3]), "+f"(c[2][0]), "+f"(c[2][1]), "+f"(c[2][2]), "+f"(c[2][3]),
-                   "+f"(c[3][0]), "+f"(c[3][1]), "+f"(c[3][2]), "+f"(c[3][3]), "+f"(c[4][0]), "+f"(c[4][1]),
-                   "+f"(c[4][2]), "+f"(c[4][3]), "+f"(c[5][0]), "+f"(c[5][1]), "+f"(c[5][2]), "+f"(c[5][3]),
-                   "+f"(c[6][0]), "+f"(c[6][1]), "+f"(c[6][2]), "+f"(c[6][3]), "+f"(c[7][0]), "+f"(c[7][1]),
-                   "+f"(c[7][2]), "+f"(c[7][3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
 }
 
 /* c (64 x 64) += a (in registers) times b, rows_of a tile. */
