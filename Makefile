@@ -55,7 +55,7 @@ bench: build
 
 test-gpu: build
 	@$(BUILD)/tests/test_cuda
-	@SUROGATE=$(abspath $(BUILD))/surogate bash tests/cuda/gpu.t
+	@for test in gpu bits curve memory; do SUROGATE=$(abspath $(BUILD))/surogate bash tests/cuda/$$test.t || exit 1; done
 	@tools/cuda-stamp write
 
 gpu-bundle: build

@@ -2,6 +2,10 @@
 # Whole runs on a GPU: too little memory, a GPU that breaks in the middle, packed documents in bf16.
 cd "$(dirname "$0")/../.." || exit 1
 . tests/chat.sh
+if ! nvidia-smi -L > /dev/null 2>&1; then
+    skip "no GPU"
+    finish
+fi
 make_tiny head_dim=128 max_position_embeddings=4096
 cat > "$dir/run.yaml" << END
 model: $dir/model
@@ -15,11 +19,6 @@ device: cuda
 save_steps: 20
 save_total_limit: 2
 END
-run bench "$dir/run.yaml" --steps 1
-if [ "$status" != 0 ]; then
-    skip "no GPU: $(tail -1 "$dir/err")"
-    finish
-fi
 field() { grep '"log":"step"' "$2" | sed -E "s/.*\"$1\":([-0-9.e+]+).*/\1/"; }
 
 # --- too little memory: said before anything is loaded or written

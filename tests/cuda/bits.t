@@ -1,0 +1,53 @@
+#!/bin/bash
+# On a GPU: two runs are equal to the bit, and so is one that was killed (SIGKILL) and started again: full and LoRA, several documents in
+# a row and one.
+cd "$(dirname "$0")/../.." || exit 1
+. tests/shell.sh
+if ! nvidia-smi -L > /dev/null 2>&1; then
+    skip "no GPU"
+    finish
+fi
+RANDOM=7
+make_tiny head_dim=128 max_position_embeddings=128
+cat > "$dir/run.yaml" << END
+model: $dir/model
+datasets: [{path: $dir/text.txt}]
+sequence_len: 128
+per_device_train_batch_size: 4
+gradient_accumulation_steps: 2
+max_steps: 400
+learning_rate: 1e-3
+model_dtype: bf16
+device: cuda
+save_steps: 50
+END
+same() {
+    local file
+    for file in "$dir/$1/checkpoint-400"/{optimizer,*model}.safetensors; do cmp "$file" "$dir/$2/checkpoint-400/${file##*/}" || return 1; done
+}
+for variant in "packed full" "packed lora" "dense full" "dense lora"; do
+    set -- sample_packing=$([[ $variant == packed* ]] && echo true || echo false) lora=$([[ $variant == *lora ]] && echo true || echo false)
+    name=${variant// /-}
+    start=$EPOCHREALTIME
+    run pt "$dir/run.yaml" output_dir="$dir/$name" "$@"
+    check "$variant ends well: $(tail -1 "$dir/err")" [ "$status" = 0 ]
+    milliseconds=$(awk "BEGIN { print int(1000 * ($EPOCHREALTIME - $start)) }")
+    run pt "$dir/run.yaml" output_dir="$dir/$name-again" "$@"
+    check "$variant: two runs are equal" same "$name" "$name-again"
+    kills=0
+    while :; do
+        "$SUROGATE" pt "$dir/run.yaml" output_dir="$dir/$name-killed" "$@" > /dev/null 2> "$dir/err" &
+        pid=$!
+        if [ $kills -lt 3 ]; then
+            sleep "$(awk "BEGIN { printf \"%.3f\", (0.5 + $RANDOM / 65536) * $milliseconds / 1000 }")"
+            kill -9 $pid 2> /dev/null && kills=$((kills + 1))
+        fi
+        wait $pid 2> /dev/null
+        status=$?
+        [ $status = 137 ] || break
+    done
+    echo "$variant: $kills kills, $milliseconds ms a run"
+    check "$variant: a killed run ends well: $(tail -1 "$dir/err")" [ "$status" = 0 ]
+    check "$variant: a killed run is equal" same "$name" "$name-killed"
+done
+finish
