@@ -35,6 +35,9 @@ NODISCARD Status cli_parse(CliArgs *args, const Flag *flags, size_t num_flags, b
 /* The dataset keys (type=text) and run keys among the words from `first` on, over defaults, with one dataset of that path. */
 NODISCARD Status cli_dataset_config(CliArgs *args, const char *path, size_t first, Config *out_config);
 
+/* What `surogate COMMAND --help` prints. */
+NODISCARD Status cli_help(const char *command);
+
 /* Exactly `count` words, else ERR_INVALID that shows the command's arguments. */
 NODISCARD Status cli_want_words(const CliArgs *args, size_t count);
 

@@ -24,7 +24,7 @@ static void print_usage(FILE *out)
 {
     fprintf(out, "surogate: trains language models\n\n");
     for (int i = 0; i < NUM_COMMANDS; i++) fprintf(out, "  surogate %-9s %-40s %s\n", commands[i].name, commands[i].arguments, commands[i].help);
-    fprintf(out, "\n`surogate COMMAND --help` says more. Keys of run files: docs/reference/config.md\n");
+    fprintf(out, "\n`surogate COMMAND --help` says more. Keys of run files: `surogate help keys`\n");
 }
 
 static const Command *find_command(const char *name)
@@ -43,14 +43,20 @@ static Status unknown_command(const char *name)
          near ? "?" : "");
 }
 
-static Status run(int argc, char **argv)
+static Status run(const char *name, int argc, char **argv)
 {
-    const Command *command = find_command(argv[1]);
-    if (!command) return unknown_command(argv[1]);
-    CliArgs args = { .command = command->name, .arguments = command->arguments, .help = command->help, .argc = argc - 2, .argv = argv + 2 };
+    const Command *command = find_command(name);
+    if (!command) return unknown_command(name);
+    CliArgs args = { .command = command->name, .arguments = command->arguments, .help = command->help, .argc = argc, .argv = argv };
     Status  status = command->run(&args);
     arena_deinit(&args.arena);
     return status;
+}
+
+Status cli_help(const char *command)
+{
+    char help[] = "--help";
+    return run(command, 1, (char *[]){ help });
 }
 
 int main(int argc, char **argv)
@@ -67,12 +73,12 @@ int main(int argc, char **argv)
         print_usage(stderr);
         return 2;
     }
-    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 || strcmp(argv[1], "help") == 0) {
+    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 || (argc == 2 && strcmp(argv[1], "help") == 0)) {
         print_usage(stdout);
         return 0;
     }
     if (strcmp(argv[1], "--version") == 0) argv[1] = "version";
-    Status status = run(argc, argv);
+    Status status = run(argv[1], argc - 2, argv + 2);
     if (status != OK && status_message()[0]) log_error("%s", status_message());
     return status_exit_code(status);
 }

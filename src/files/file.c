@@ -99,6 +99,12 @@ bool file_exists(const char *path)
     return stat(path, &info) == 0;
 }
 
+bool file_is_same(const char *a, const char *b)
+{
+    struct stat left, right;
+    return stat(a, &left) == 0 && stat(b, &right) == 0 && left.st_dev == right.st_dev && left.st_ino == right.st_ino;
+}
+
 bool file_is_dir(const char *path)
 {
     struct stat info;

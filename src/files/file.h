@@ -21,6 +21,7 @@ NODISCARD Status file_read(Arena *arena, const char *path, size_t max_bytes, Str
 
 bool    file_exists(const char *path);
 bool    file_is_dir(const char *path);
+bool    file_is_same(const char *a, const char *b); /* both are there and are one file or folder */
 int64_t file_size(const char *path); /* -1: absent */
 
 /* path's folder and all above it. */

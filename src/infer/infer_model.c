@@ -22,16 +22,22 @@ static void add_eos_of(InferModel *infer, const JsonValue *config)
         if (value->items[i].type == JSON_INT) add_eos(infer, value->items[i].integer);
 }
 
+static Status add_eos_of_folder(InferModel *infer, const char *dir)
+{
+    const char *path = arena_printf(&infer->arena, "%s/generation_config.json", dir);
+    Str         text;
+    JsonValue   config;
+    if (!file_exists(path)) return OK;
+    TRY(file_read(&infer->arena, path, MAX_CONFIG_BYTES, &text));
+    TRY(json_parse(&infer->arena, path, text.data, text.len, &config));
+    add_eos_of(infer, &config);
+    return OK;
+}
+
 static Status find_eos(InferModel *infer)
 {
-    const char *path = arena_printf(&infer->arena, "%s/generation_config.json", infer->model->dir);
-    if (file_exists(path)) {
-        Str       text;
-        JsonValue config;
-        TRY(file_read(&infer->arena, path, MAX_CONFIG_BYTES, &text));
-        TRY(json_parse(&infer->arena, path, text.data, text.len, &config));
-        add_eos_of(infer, &config);
-    }
+    if (infer->has_adapter) TRY(add_eos_of_folder(infer, infer->adapter.dir));
+    TRY(add_eos_of_folder(infer, infer->model->dir));
     if (!infer->num_eos) add_eos_of(infer, &infer->model->config);
     if (infer->tokenizer) add_eos(infer, tokenizer_eos_id(infer->tokenizer));
     return OK;
@@ -56,7 +62,11 @@ Status infer_open(InferModel *infer, const char *dir, const char *adapter, const
 {
     *infer = (InferModel){ 0 };
     TRY(find_adapter(infer, &dir, adapter));
-    TRY(hf_model_open(&infer->arena, dir, &infer->model));
+    Status status = hf_model_open(&infer->arena, dir, &infer->model);
+    if (status != OK && infer->has_adapter && !adapter)
+        return status_prefix(status, "the base model that %s/adapter_config.json names (or give the base as the model, and this folder with --adapter)",
+                             infer->adapter.dir);
+    TRY(status);
     infer->tokenizer_dir = infer->model->dir;
     if (infer->has_adapter && file_exists(arena_printf(&infer->arena, "%s/tokenizer.json", infer->adapter.dir)))
         infer->tokenizer_dir = infer->adapter.dir;

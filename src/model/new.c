@@ -2,6 +2,7 @@
 #include "model/new.h"
 
 #include "model/init.h"
+#include "text/tokenizer.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,7 +12,7 @@ __asm__(".section .rodata\n.global model_presets\n.global model_presets_end\nmod
         "/presets.json\"\nmodel_presets_end:\n.byte 0\n.previous\n");
 extern const char model_presets[], model_presets_end[];
 
-enum { CHUNK_NUMEL = 1 << 20, TASK_NUMEL = 1 << 14, MAX_NAMES = 128 };
+enum { CHUNK_NUMEL = 1 << 20, TASK_NUMEL = 1 << 14, MAX_NAMES = 128, NUM_TOKENIZER_KEYS = 4 };
 
 static Status parse_presets(Arena *arena, JsonValue *out)
 {
@@ -71,17 +72,59 @@ static Status find_preset(Arena *arena, const JsonValue *presets, const char *ar
          near ? near : "", near ? "?" : "");
 }
 
+/* Keys of config.json that a preset may lack. */
+static const char *const further_keys[] = {
+    "attention_bias", "attention_dropout", "bos_token_id", "dtype", "eos_token_id", "head_dim", "initializer_range", "layer_types",
+    "max_window_layers", "mlp_bias", "pad_token_id", "partial_rotary_factor", "rope_parameters", "rope_scaling", "rope_theta",
+    "sliding_window", "tie_word_embeddings", "torch_dtype", "use_cache", "use_sliding_window",
+};
+enum { NUM_FURTHER = sizeof further_keys / sizeof further_keys[0] };
+
+static Status check_key(const JsonValue *config, const char *key)
+{
+    const char *names[MAX_NAMES];
+    size_t      count = 0;
+    for (uint32_t i = 0; i < config->count && count < MAX_NAMES - NUM_FURTHER; i++) names[count++] = config->members[i].key.data;
+    for (int i = 0; i < NUM_FURTHER; i++) names[count++] = further_keys[i];
+    for (size_t i = 0; i < count; i++)
+        if (strcmp(names[i], key) == 0) return OK;
+    const char *near = nearest_name(key, names, count);
+    FAIL(ERR_INVALID, "%s: config.json of this family has no such key%s%s%s", key, near ? ", did you mean " : "", near ? near : "",
+         near ? "?" : "");
+}
+
 static Status apply_setting(Arena *arena, JsonValue *config, const char *setting)
 {
     const char *equals = strchr(setting, '=');
     FAIL_IF(!equals || equals == setting, ERR_INVALID, "%s: expected key=value, a setting of config.json", setting);
     Str       key = { arena_strndup(arena, setting, (size_t)(equals - setting)), (size_t)(equals - setting) };
     JsonValue value;
+    TRY(check_key(config, key.data));
     if (json_parse(arena, "setting", equals + 1, strlen(equals + 1), &value) != OK) {
         status_clear();
         value = (JsonValue){ .type = JSON_STRING, .string = str_of(arena_strdup(arena, equals + 1)) };
     }
     set_member(config, key, &value);
+    return OK;
+}
+
+/* What the tokenizer decides: the size of the vocabulary and which ids begin, end and pad. */
+static Status apply_tokenizer(JsonValue *config, const char *dir)
+{
+    Tokenizer *tokenizer;
+    TRY(tokenizer_load(dir, &tokenizer));
+    const struct {
+        const char *key;
+        int64_t     value; /* -1: none */
+    } ids[] = { { "vocab_size", tokenizer_vocab_size(tokenizer) },
+                { "bos_token_id", tokenizer_bos_id(tokenizer) },
+                { "eos_token_id", tokenizer_eos_id(tokenizer) },
+                { "pad_token_id", tokenizer_pad_id(tokenizer) } };
+    for (size_t i = 0; i < sizeof ids / sizeof ids[0]; i++) {
+        JsonValue value = { .type = ids[i].value < 0 ? JSON_NULL : JSON_INT, .integer = ids[i].value };
+        set_member(config, str_of(ids[i].key), &value);
+    }
+    tokenizer_destroy(tokenizer);
     return OK;
 }
 
@@ -95,7 +138,8 @@ static Status write_config(Arena *arena, const NewOptions *options, const char *
 {
     JsonValue presets, config;
     TRY(parse_presets(arena, &presets));
-    TRY(find_preset(arena, &presets, options->arch, options->num_settings, &config));
+    TRY(find_preset(arena, &presets, options->arch, options->num_settings + NUM_TOKENIZER_KEYS, &config));
+    if (options->tokenizer) TRY(apply_tokenizer(&config, options->tokenizer));
     for (size_t i = 0; i < options->num_settings; i++) TRY(apply_setting(arena, &config, options->settings[i]));
     qsort(config.members, config.count, sizeof *config.members, compare_members);
     const char *path = arena_printf(arena, "%s/config.json", folder);

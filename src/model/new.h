@@ -11,7 +11,7 @@ typedef struct NewOptions {
     const char        *arch;         /* qwen3-0.6b */
     const char *const *settings;     /* key=value of config.json, over the preset's; values are read as JSON, else as text */
     size_t             num_settings;
-    const char        *tokenizer;    /* folder whose tokenizer files are copied; NULL: none */
+    const char        *tokenizer;    /* folder whose tokenizer files are copied; it also gives vocab_size and the ids of BOS, EOS and padding; NULL: none */
     bool               weights;      /* false: config.json (and tokenizer) only, for from_scratch */
     uint64_t           seed;
     int64_t            max_shard_bytes;

@@ -1,8 +1,10 @@
 /* adapter_config.json in and out. */
 #include "model/peft.h"
 
+#include <limits.h>
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum { MAX_CONFIG_BYTES = 16 << 20 };
@@ -103,6 +105,8 @@ Status peft_write_config(const LoraOptions *lora, const char *base_model, const 
 {
     StrBuf out = { 0 };
     strbuf_puts(&out, "{\n  \"alpha_pattern\": {},\n  \"auto_mapping\": null,\n  \"base_model_name_or_path\": ");
+    char full[PATH_MAX]; /* of a local folder, so that the adapter is found to belong to it from anywhere */
+    if (base_model && file_is_dir(base_model) && realpath(base_model, full)) base_model = full;
     if (base_model) json_write_string(&out, base_model, strlen(base_model));
     else strbuf_puts(&out, "null");
     strbuf_puts(&out, ",\n  \"bias\": \"none\",\n  \"exclude_modules\": null,\n  \"fan_in_fan_out\": false,\n  \"inference_mode\": true,\n"

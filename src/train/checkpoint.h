@@ -28,6 +28,7 @@ typedef struct SaveContext {
     const char        *base_model;  /* adapters: base_model_name_or_path */
     const char        *tokenizer_dir;
     Str                chat_template; /* in place of that folder's; data NULL: none */
+    int32_t            eos, stop;   /* the tokenizer's EOS; the token that ends a turn where that is another: stop_token.h; -1: none */
     const char        *output_dir;
     int64_t            max_shard_bytes;
     int64_t            keep;        /* save_total_limit; 0: all */

@@ -4,6 +4,7 @@
 #include "base/log.h"
 #include "model/peft.h"
 #include "model/weights.h"
+#include "train/stop_token.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -65,6 +66,7 @@ static Status write_adapter_config(const SaveContext *c, const char *folder)
 Status checkpoint_save_tokenizer(const SaveContext *c, const char *folder)
 {
     TRY(hf_copy_tokenizer_files(c->tokenizer_dir, folder));
+    if (c->stop >= 0) TRY(stop_token_save(c->stop, c->eos, folder));
     if (!c->chat_template.data) return OK;
     Arena  arena = { 0 };
     Status status = file_write_atomic(arena_printf(&arena, "%s/chat_template.jinja", folder), c->chat_template.data, c->chat_template.len);

@@ -173,7 +173,8 @@ Status trainer_context(Trainer *t, bool finished, StrBuf *state_text, SaveContex
                             .finished = finished };
     TRY(trainer_state_text(t->metrics_path, &t->state, &facts, state_text));
     *out = (SaveContext){ .session = t->session, .model = t->model, .lora = &t->options.lora, .base_model = c->model,
-                          .tokenizer_dir = t->tokenizer_dir, .chat_template = t->chat_template, .output_dir = c->output_dir,
+                          .tokenizer_dir = t->tokenizer_dir, .chat_template = t->chat_template,
+                          .eos = tokenizer_eos_id(t->tokenizer), .stop = t->stop_token, .output_dir = c->output_dir,
                           .max_shard_bytes = c->max_shard_size,
                           .keep = c->save_total_limit, .trainer_state = strbuf_cstr(state_text) };
     return OK;

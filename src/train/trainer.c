@@ -7,6 +7,7 @@
 #include "model/merge.h"
 #include "model/weights.h"
 #include "train/report.h"
+#include "train/stop_token.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -66,6 +67,8 @@ static Status make_plan(Trainer *t)
     if (t->config->max_steps > 0) TRY(schedule_make(t->config, t->config->max_steps, &t->schedule));
     TRY(open_tokenizer(t));
     TRY(check_writable(t->config->output_dir));
+    FAIL_IF(file_is_same(t->config->output_dir, t->model->dir), ERR_INVALID,
+            "output_dir is the model's own folder, %s, whose weights would be overwritten; name another", t->model->dir);
     TRY(setup_options(&t->arena, t->config, t->model, &t->options));
     TRY(setup_device(t->config, &t->device));
     TRY(compile_plan(&t->arena, t->model->module, &t->model->config, t->model->config_name, &t->options, t->device, &t->plan));
@@ -218,10 +221,33 @@ static Status open_data(Trainer *t)
     return status;
 }
 
+/* What is trained to end a turn must end it when the model is served. */
+static Status find_stop_token(Trainer *t)
+{
+    Template *tmpl;
+    StrBuf    stop = { 0 };
+    bool      has_turns = false;
+    int32_t   id = -1, eos = tokenizer_eos_id(t->tokenizer);
+    for (int i = 0; i < t->data.num_train_sets; i++) has_turns |= t->data.train_sets[i].has_mask;
+    if (!has_turns) return OK;
+    TRY(run_data_template(t->config, t->tokenizer_dir, &tmpl));
+    if (!tmpl) return OK;
+    Status status = stop_token_find(t->tokenizer, tmpl, &id);
+    template_destroy(tmpl);
+    TRY(status);
+    if (id < 0 || id == eos) return OK;
+    t->stop_token = id;
+    status = tokenizer_decode(t->tokenizer, &id, 1, false, &stop);
+    log_info("turns end with %s, which isn't the tokenizer's EOS: generation_config.json of what is saved stops there too", strbuf_cstr(&stop));
+    strbuf_deinit(&stop);
+    return status;
+}
+
 static Status prepare(Trainer *t)
 {
     const Config *c = t->config;
     TRY(open_data(t));
+    TRY(find_stop_token(t));
     TRY(schedule_make(c, t->data.total_steps, &t->schedule));
     TRY(load_state(t));
     TRY(check_disk(t));
@@ -326,7 +352,7 @@ Status train_run(const Config *config, const TrainHooks *hooks, TrainOutcome *ou
     t->hooks = hooks ? hooks : &none;
     t->start_seconds = trainer_seconds();
     t->last_loss = t->last_eval_loss = NAN;
-    t->saved_step = -1;
+    t->saved_step = t->stop_token = -1;
     *out = (TrainOutcome){ .loss = NAN, .eval_loss = NAN };
     Status status = train(t, out);
     out->steps = t->state.step;

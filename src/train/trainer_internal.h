@@ -18,6 +18,7 @@ typedef struct Trainer {
     Tokenizer        *tokenizer;
     const char       *tokenizer_dir;
     Str               chat_template; /* of the run file; data NULL: the folder's own */
+    int32_t           stop_token;    /* that ends a turn where it isn't the tokenizer's EOS; -1: none */
     CompileOptions    options;
     Device           *device;
     Plan             *plan;

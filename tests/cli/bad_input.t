@@ -138,4 +138,7 @@ refused "new with a setting the family hasn't" 2 "num_experts" -- new --arch qwe
 check "nothing was left" [ ! -e "$dir/n" ]
 refused "unknown pass" 2 "fus" "fuse" -- ir "$dir/run.yaml" --after fus
 refused "unknown GPU" 2 "h2000" -- plan "$dir/run.yaml" --gpu h2000
+refused "the output is the model's own folder" 2 "the model's own folder" -- pt "$dir/run.yaml" output_dir="$dir/model"
+refused "new: an unknown key" 2 "did you mean hidden_size" -- new --arch qwen3-tiny "$dir/new" hidden_sizes=3
+refused "help: an unknown key" 2 "surogate help keys" -- help keys nothing
 finish

@@ -96,6 +96,16 @@ check "and not as the base does" [ "$(cat "$dir/merged.txt")" != "$(cat "$dir/ou
 
 run version
 check "version" grep -q "^surogate [0-9]" "$dir/out"
+run help keys lora_r
+check "help keys: one, by another tool's name" grep -q "^lora_rank (integer, default 16)" "$dir/out"
+run help keys
+check "help keys: all" [ "$(grep -c '^  [a-z_]* ' "$dir/out")" -gt 80 ]
+run help keys --markdown
+check "help keys --markdown is the reference" cmp "$dir/out" docs/reference/config.md
+run help plan
+check "help of a command" grep -q "^surogate plan run.yaml" "$dir/out"
+run new --arch qwen3-tiny --tokenizer "$dir/tokenizer" "$dir/fresh"
+check "new takes vocabulary and special ids from the tokenizer" grep -q '"vocab_size": 278' "$dir/fresh/config.json"
 run --help
 check "help names every command" [ "$(grep -cE '^  surogate ' "$dir/out")" -ge 11 ]
 

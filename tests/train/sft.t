@@ -31,6 +31,23 @@ check "it answers and stops: $(cat "$dir/out")" grep -qE '^It is [0-9]+\.$' "$di
 run generate "$dir/tokenizer/../whole" --chat --max-tokens 3
 check "an empty question is one too" [ "$status" = 0 ]
 
+# --- a turn ends with a token that isn't the tokenizer's EOS, as in base models tuned for chat
+cp -r "$dir/model" "$dir/base"
+sed -i 's/<|im_end|>/<|endoftext|>/' "$dir/base/tokenizer_config.json"
+sed -i 's/"eos_token_id": [0-9]*/"eos_token_id": 0/' "$dir/base/config.json" "$dir/base/generation_config.json"
+for kind in full lora; do
+    lora="lora=false"
+    [ $kind = lora ] && lora="lora=true lora_rank=16 learning_rate=2e-2"
+    # shellcheck disable=SC2086
+    run sft "$dir/run.yaml" model="$dir/base" output_dir="$dir/turns-$kind" $lora
+    check "$kind: the token that ends turns is told: $(grep turns "$dir/err")" grep -qF "turns end with <|im_end|>" "$dir/err"
+    run generate "$dir/turns-$kind" --chat --prompt "What is 2 plus 4?" --temperature 0 --max-tokens 60
+    check "$kind: and ends them when serving: $(cat "$dir/out")" awk 'END { exit !(NR == 1 && length($0) < 40) }' "$dir/out"
+done
+check "both ends are in generation_config.json" grep -qE '"eos_token_id": \[' "$dir/turns-full/generation_config.json"
+(cd / && run generate "$dir/turns-lora" --prompt x --max-tokens 1; exit "$status")
+check "an adapter finds its base from any folder: $(cat "$dir/err")" [ $? = 0 ]
+
 # --- the loss of a step over all rows: packed, one a row, and in other batches
 head -41 "$dir/chats.jsonl" > "$dir/some.jsonl"
 echo '{"messages": [{"role": "user", "content": "nothing to learn here"}]}' >> "$dir/some.jsonl"

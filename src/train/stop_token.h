@@ -1,0 +1,12 @@
+/* The token that ends a turn by the chat template. Where it isn't the tokenizer's EOS, a model that was tuned on conversations
+ * stops at neither unless it is told: generation_config.json of what is saved names both. */
+#pragma once
+
+#include "text/template.h"
+#include "text/tokenizer.h"
+
+/* *out_id: the special token that ends an assistant's turn; -1: none, or the template refuses a plain question and answer. */
+NODISCARD Status stop_token_find(const Tokenizer *tokenizer, const Template *tmpl, int32_t *out_id);
+
+/* Adds the id to eos_token_id of FOLDER/generation_config.json, which is made where it isn't. eos: the tokenizer's, -1: none. */
+NODISCARD Status stop_token_save(int32_t id, int32_t eos, const char *folder);
