@@ -1,6 +1,7 @@
 /* surogate plan run.yaml: what a run takes, on this machine or on a GPU that isn't here. */
 #include "cli/cli.h"
 
+#include "model/weights.h"
 #include "train/checkpoint.h"
 #include "train/setup.h"
 
@@ -10,7 +11,11 @@ static Status make_plan(Arena *arena, const Config *config, Device *device, Plan
     CompileOptions options;
     TRY(setup_model(arena, config, &model));
     TRY(setup_options(arena, config, model, &options));
-    return compile_plan(arena, model->module, &model->config, model->config_name, &options, device, out);
+    TRY(compile_plan(arena, model->module, &model->config, model->config_name, &options, device, out));
+    if (config->from_scratch || !hf_model_has_weights(model)) return OK;
+    Status status = weights_check(*out, model);
+    hf_model_close(model);
+    return status;
 }
 
 static Status print_plan(const Config *config, const Plan *plan, bool json)

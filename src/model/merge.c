@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { MAX_CONFIG_BYTES = 16 << 20 };
+
 typedef struct Merger {
     const StFile    *base, *adapter;
     const StTensor **sources; /* by index of the declaration */
@@ -127,6 +129,32 @@ static Status write_merged(Merger *merger, const char *folder, int64_t max_shard
     return st_write_folder(folder, "model", decls, count, (size_t)max_shard_bytes, append_tensor, merger);
 }
 
+/* Whether tokenizer_config.json of the folder holds a chat template. */
+static Status has_inner_template(Arena *arena, const char *dir, bool *out)
+{
+    const char *path = arena_printf(arena, "%s/tokenizer_config.json", dir);
+    Str         text;
+    JsonValue   config;
+    *out = false;
+    if (!file_exists(path)) return OK;
+    TRY(file_read(arena, path, MAX_CONFIG_BYTES, &text));
+    TRY(json_parse(arena, path, text.data, text.len, &config));
+    *out = json_get(&config, "chat_template") != NULL;
+    return OK;
+}
+
+/* The base's files, and over them those that the adapter was trained with. A template of the base in a file of its own would
+ * win over one in the adapter's tokenizer_config.json. */
+static Status copy_tokenizer(Arena *arena, const char *base, const char *adapter, const char *folder)
+{
+    static const char *const files[] = { "chat_template.jinja", "chat_template.json" };
+    bool                     is_inner;
+    TRY(hf_copy_tokenizer_files(base, folder));
+    TRY(has_inner_template(arena, adapter, &is_inner));
+    for (int i = 0; is_inner && i < 2; i++) TRY(file_remove_tree(arena_printf(arena, "%s/%s", folder, files[i])));
+    return hf_copy_tokenizer_files(adapter, folder);
+}
+
 Status merge_adapter(HfModel *base, const PeftAdapter *adapter, const char *folder, int64_t max_shard_bytes, ThreadPool *pool)
 {
     TRY(hf_model_open_weights(base));
@@ -135,7 +163,7 @@ Status merge_adapter(HfModel *base, const PeftAdapter *adapter, const char *fold
     Merger merger = { .base = base->weights, .adapter = file, .pool = pool };
     Status status = peft_scale(&adapter->lora, &merger.scale);
     if (status == OK) status = write_merged(&merger, folder, max_shard_bytes);
-    if (status == OK) status = hf_copy_tokenizer_files(base->dir, folder);
+    if (status == OK) status = copy_tokenizer(&merger.arena, base->dir, adapter->dir, folder);
     if (status == OK) status = file_write_atomic(arena_printf(&merger.arena, "%s/config.json", folder), base->config_text.data,
                                                  base->config_text.len);
     st_close(file);

@@ -56,12 +56,12 @@ static Status wrong_shape(const StTensor *tensor, const TensorType *type, int64_
     return status;
 }
 
-static Status check_tensor(const StTensor *tensor)
+static Status check_dtype(const StTensor *tensor)
 {
     FAIL_IF(!st_dtype_is_float(tensor->dtype), ERR_UNSUPPORTED,
             "%s: tensor %s is %s; expected F32, BF16, F16 or F64 (quantised weights aren't read)", tensor->path, tensor->name,
             st_dtype_name(tensor->dtype));
-    return st_check_finite(tensor);
+    return OK;
 }
 
 /* Elements [from, from + count) of the tensor to the parameter's elements at `at`. */
@@ -79,9 +79,6 @@ static Status copy_elements(Session *session, const Param *param, int64_t at, co
 static Status copy_transposed(Session *session, const Param *param, const StTensor *tensor)
 {
     int64_t rows = param->type.dim[0], cols = param->type.dim[1];
-    FAIL_IF(tensor->ndim != 2 || tensor->dim[0] != cols || tensor->dim[1] != rows, ERR_INVALID,
-            "%s: tensor %s has another shape than [%lld,%lld], which config.json says", tensor->path, tensor->name,
-            (long long)cols, (long long)rows);
     float *all = malloc((size_t)(rows * cols) * sizeof *all);
     float *row = malloc((size_t)cols * sizeof *row);
     FAIL_IF(!all || !row, ERR_NO_FIT, "no memory to transpose tensor %s", tensor->name);
@@ -95,6 +92,37 @@ static Status copy_transposed(Session *session, const Param *param, const StTens
     return status;
 }
 
+static Status check_transposed(const Param *param, const StTensor *tensor)
+{
+    FAIL_IF(tensor->ndim != 2 || tensor->dim[0] != param->type.dim[1] || tensor->dim[1] != param->type.dim[0], ERR_INVALID,
+            "%s: tensor %s has another shape than [%lld,%lld], which config.json says", tensor->path, tensor->name,
+            (long long)param->type.dim[1], (long long)param->type.dim[0]);
+    return OK;
+}
+
+/* Whether the file's tensors make up the parameter. */
+static Status check_param(const StFile *file, const Param *param)
+{
+    const HfSource *hf = &param->hf;
+    int64_t         at = 0; /* rows */
+    for (int i = 0; i < hf->num_names; i++) {
+        const StTensor *tensor;
+        TRY(st_require(file, hf->names[i], &tensor));
+        TRY(check_dtype(tensor));
+        if (hf->kind == HF_TRANSPOSE) return check_transposed(param, tensor);
+        bool    slice = hf->kind == HF_SLICE;
+        int64_t rows = slice ? hf->total_rows : hf->kind == HF_WHOLE ? param->type.dim[0] : tensor->ndim ? tensor->dim[0] : 0;
+        if (!shape_is(tensor, &param->type, rows)) return wrong_shape(tensor, &param->type, rows);
+        at += slice ? hf->rows : rows;
+        FAIL_IF(at > param->type.dim[0], ERR_INVALID, "%s: tensor %s: its pieces have more rows than config.json says", tensor->path,
+                tensor->name);
+    }
+    FAIL_IF(at != param->type.dim[0], ERR_INVALID, "%s: the pieces of %s have fewer rows than config.json says",
+            st_count(file) ? st_at(file, 0)->path : "weights", hf->names[0]);
+    return OK;
+}
+
+/* Of a file that check_param let pass. */
 static Status load_param(Session *session, const StFile *file, const Param *param, float *chunk)
 {
     const HfSource *hf = &param->hf;
@@ -102,19 +130,13 @@ static Status load_param(Session *session, const StFile *file, const Param *para
     for (int i = 0; i < hf->num_names; i++) {
         const StTensor *tensor;
         TRY(st_require(file, hf->names[i], &tensor));
-        TRY(check_tensor(tensor));
+        TRY(st_check_finite(tensor));
         if (hf->kind == HF_TRANSPOSE) return copy_transposed(session, param, tensor);
         bool    slice = hf->kind == HF_SLICE;
-        int64_t rows = slice ? hf->total_rows : hf->kind == HF_WHOLE ? param->type.dim[0] : tensor->ndim ? tensor->dim[0] : 0;
-        if (!shape_is(tensor, &param->type, rows)) return wrong_shape(tensor, &param->type, rows);
-        int64_t take = (slice ? hf->rows : rows) * cols;
-        FAIL_IF(at + take > type_numel(&param->type), ERR_INVALID, "%s: tensor %s: its pieces have more rows than config.json says",
-                tensor->path, tensor->name);
+        int64_t take = slice ? hf->rows * cols : tensor->numel;
         TRY(copy_elements(session, param, at, tensor, slice ? hf->begin * cols : 0, take, chunk));
         at += take;
     }
-    FAIL_IF(at != type_numel(&param->type), ERR_INVALID, "%s: the pieces of %s have fewer rows than config.json says",
-            st_count(file) ? st_at(file, 0)->path : "weights", hf->names[0]);
     return OK;
 }
 
@@ -134,9 +156,8 @@ static bool is_harmless(const HfModel *model, const char *name)
     return model->tied_head && strcmp(name, "lm_head.weight") == 0;
 }
 
-static Status check_unexpected(Session *session, const HfModel *model)
+static Status check_unexpected(const Plan *plan, const HfModel *model)
 {
-    const Plan  *plan = session_plan(session);
     size_t       count = 0, capacity = 0;
     const char **names = NULL;
     for (int i = 0; i < plan->num_params; i++) capacity += (size_t)plan->params[i]->hf.num_names;
@@ -162,11 +183,19 @@ static Status check_unexpected(Session *session, const HfModel *model)
     return status;
 }
 
+Status weights_check(const Plan *plan, HfModel *model)
+{
+    TRY(hf_model_open_weights(model));
+    TRY(check_unexpected(plan, model));
+    for (int i = 0; i < plan->num_params; i++)
+        if (!plan->params[i]->is_adapter) TRY(check_param(model->weights, plan->params[i]));
+    return OK;
+}
+
 Status weights_load(Session *session, HfModel *model)
 {
     const Plan *plan = session_plan(session);
-    TRY(hf_model_open_weights(model));
-    TRY(check_unexpected(session, model));
+    TRY(weights_check(plan, model));
     float *chunk = malloc(CHUNK_NUMEL * sizeof *chunk);
     CHECK(chunk);
     Status status = OK;
@@ -193,7 +222,8 @@ Status weights_load_adapter(Session *session, const char *folder)
         if (!param.is_adapter) continue;
         const char *name = arena_printf(&arena, ADAPTER_PREFIX "%s", param.hf.names[0]);
         param.hf.names = &name;
-        status = load_param(session, file, &param, chunk);
+        status = check_param(file, &param);
+        if (status == OK) status = load_param(session, file, &param, chunk);
         used++;
     }
     if (status == OK && used != st_count(file))

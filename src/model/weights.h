@@ -8,8 +8,12 @@
  * master copy where the plan has one. */
 NODISCARD Status param_write(Session *session, const Param *param, int64_t first, const float *values, int64_t count);
 
-/* Fills every parameter that isn't an adapter's from the model's safetensors, converting dtypes. Errors name the tensor:
- * missing, unexpected, of another shape, not finite. */
+/* Names, shapes, dtypes and sizes of the model's safetensors against the plan's parameters; reads headers only. Errors name the
+ * tensor: missing, unexpected, of another shape. */
+NODISCARD Status weights_check(const Plan *plan, HfModel *model);
+
+/* Fills every parameter that isn't an adapter's from the model's safetensors, converting dtypes. Errors as
+ * weights_check's, and values that aren't finite. */
 NODISCARD Status weights_load(Session *session, HfModel *model);
 
 /* Bytes of the safetensors that weights_save writes. */

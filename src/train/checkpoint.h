@@ -44,8 +44,6 @@ NODISCARD Status checkpoint_save(const SaveContext *context, const TrainState *s
 /* Model or adapter, config and tokenizer files alone, into `folder`. */
 NODISCARD Status checkpoint_save_model(const SaveContext *context, const char *folder);
 
-/* The tokenizer's files and the chat template alone: what is trained is what is served. */
-NODISCARD Status checkpoint_save_tokenizer(const SaveContext *context, const char *folder);
 
 /* Whether every file is there with the size and checksum of the manifest; ERR_CHECKPOINT names the first that isn't. */
 NODISCARD Status checkpoint_verify(const char *path);

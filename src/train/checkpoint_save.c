@@ -63,7 +63,8 @@ static Status write_adapter_config(const SaveContext *c, const char *folder)
     return status;
 }
 
-Status checkpoint_save_tokenizer(const SaveContext *c, const char *folder)
+/* The tokenizer's files and the chat template: what is trained is what is served. */
+static Status save_tokenizer(const SaveContext *c, const char *folder)
 {
     TRY(hf_copy_tokenizer_files(c->tokenizer_dir, folder));
     if (c->stop >= 0) TRY(stop_token_save(c->stop, c->eos, folder));
@@ -82,7 +83,7 @@ Status checkpoint_save_model(const SaveContext *c, const char *folder)
     const Plan *plan = session_plan(c->session);
     if (adapters) TRY(write_adapter_config(c, folder));
     else TRY(hf_model_write_config(c->model, plan->params[0]->type.dtype, folder));
-    return checkpoint_save_tokenizer(c, folder);
+    return save_tokenizer(c, folder);
 }
 
 /* ---- optimizer state ---- */

@@ -215,7 +215,6 @@ static Status open_train(const Config *config, const LoaderOptions *base, RunDat
     options.shuffle = true;
     options.prefetch = PREFETCH;
     options.part = config->validation_datasets.count == 0 && config->validation_split_ratio > 0 ? PART_TRAIN : PART_ALL;
-    FAIL_IF(config->max_steps <= 0 && !(config->num_epochs > 0), ERR_INVALID, "nothing to do: num_epochs is 0 and max_steps isn't set");
     TRY(make_loader(data, &options, data->train_sets, data->num_train_sets, &config->datasets, &data->train));
     data->total_steps = config->max_steps;
     if (config->max_steps <= 0) {

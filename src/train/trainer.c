@@ -58,6 +58,7 @@ static Status check_datasets(Arena *arena, const DatasetList *list)
 
 static Status make_plan(Trainer *t)
 {
+    FAIL_IF(t->config->max_steps <= 0 && !(t->config->num_epochs > 0), ERR_INVALID, "nothing to do: num_epochs is 0 and max_steps isn't set");
     TRY(setup_model(&t->arena, t->config, &t->model));
     FAIL_IF(!t->config->from_scratch && !hf_model_has_weights(t->model), ERR_NOT_FOUND,
             "%s has no weights (model.safetensors); set from_scratch: true to start from random ones", t->config->model);
@@ -72,6 +73,7 @@ static Status make_plan(Trainer *t)
     TRY(setup_options(&t->arena, t->config, t->model, &t->options));
     TRY(setup_device(t->config, &t->device));
     TRY(compile_plan(&t->arena, t->model->module, &t->model->config, t->model->config_name, &t->options, t->device, &t->plan));
+    if (!t->config->from_scratch) TRY(weights_check(t->plan, t->model));
     return setup_check_memory(t->config, t->plan, true);
 }
 
@@ -99,16 +101,26 @@ static Status choose_checkpoint(Trainer *t)
     return checkpoint_verify(resume);
 }
 
+static Status check_step(const Trainer *t, const TrainState *state, int64_t total)
+{
+    FAIL_IF(state->step > total, ERR_INVALID, "%s is of step %lld, the run ends at %lld; raise max_steps or num_epochs", t->resume_path,
+            (long long)state->step, (long long)total);
+    return OK;
+}
+
 /* What is there of an earlier start decides; only `auto` refuses to go on with other settings. */
 static Status look_at_output(Trainer *t, bool *out_finished)
 {
     RunPresence presence;
     bool        same;
     StrBuf      difference = { 0 };
+    TrainState  state;
     *out_finished = false;
     run_record_make(t->config, t->model, &t->record);
     Status status = run_record_look(t->config->output_dir, &t->record, &presence, &same, &difference);
     if (status == OK) status = choose_checkpoint(t);
+    if (status == OK && t->resume_path[0]) status = checkpoint_read_state(t->resume_path, &state);
+    if (status == OK && t->resume_path[0] && t->config->max_steps > 0) status = check_step(t, &state, t->config->max_steps);
     bool automatic = resume_is(t, "auto");
     if (status == OK && automatic && presence == RUN_FINISHED && same) *out_finished = true;
     if (status == OK && automatic && !same && (presence == RUN_FINISHED || t->resume_path[0]))
@@ -157,8 +169,7 @@ static Status load_state(Trainer *t)
     FAIL_IF(t->state.data_hash != t->data.hash && resume_is(t, "auto"), ERR_INVALID,
             "the datasets were changed since %s was written; name another output_dir, or set resume_from_checkpoint: true to go on with them",
             t->resume_path);
-    FAIL_IF(t->state.step > t->schedule.total, ERR_INVALID, "%s is of step %lld, the run ends at %lld; raise max_steps or num_epochs", t->resume_path,
-            (long long)t->state.step, (long long)t->schedule.total);
+    TRY(check_step(t, &t->state, t->schedule.total));
     /* Only a checkpoint of this very output continues its log. */
     size_t len = strlen(t->config->output_dir);
     if (strncmp(t->resume_path, t->config->output_dir, len) != 0 || t->resume_path[len] != '/') t->state.metrics_bytes = 0;
@@ -216,6 +227,7 @@ static Status open_data(Trainer *t)
     const Config *c = t->config;
     size_t        keep = existing_prefix(c->output_dir);
     TRY(file_make_dirs(c->output_dir));
+    TRY(output_lock_take(c->output_dir, &t->output_lock));
     Status status = run_data_open(c, &t->options, t->tokenizer, t->tokenizer_dir, (int32_t)t->model->vocab_size, &t->data);
     if (status != OK && keep < strlen(c->output_dir)) remove_new_output(c->output_dir, keep);
     return status;
@@ -270,7 +282,7 @@ static Status prepare(Trainer *t)
 /* ---- the end ---- */
 
 /* merge_adapter: output_dir/merged, anew, so that one cut by a kill doesn't stay. */
-static Status save_merged(Trainer *t, const SaveContext *context)
+static Status save_merged(Trainer *t)
 {
     HfModel    *base;
     PeftAdapter adapter;
@@ -279,7 +291,6 @@ static Status save_merged(Trainer *t, const SaveContext *context)
     TRY(hf_model_open(&t->arena, t->config->model, &base));
     Status status = peft_open(&t->arena, t->config->output_dir, &adapter);
     if (status == OK) status = merge_adapter(base, &adapter, folder, t->config->max_shard_size, device_cpu_pool(t->device));
-    if (status == OK) status = checkpoint_save_tokenizer(context, folder);
     hf_model_close(base);
     return status;
 }
@@ -293,7 +304,7 @@ static Status save_final(Trainer *t)
     Status status = trainer_context(t, true, &text, &context);
     if (status == OK) status = checkpoint_save_model(&context, dir);
     if (status == OK) status = file_write_atomic(arena_printf(&t->arena, "%s/trainer_state.json", dir), text.data, text.len);
-    if (status == OK && t->config->lora && t->config->merge_adapter) status = save_merged(t, &context);
+    if (status == OK && t->config->lora && t->config->merge_adapter) status = save_merged(t);
     strbuf_deinit(&text);
     if (status == OK) status = run_record_write(dir, &t->record, true);
     return status;
@@ -322,6 +333,7 @@ static Status device_lost(Trainer *t)
 
 static void close_trainer(Trainer *t)
 {
+    output_lock_release(t->config->output_dir, &t->output_lock);
     metrics_close(t->metrics);
     run_data_close(&t->data);
     session_destroy(t->session);
@@ -335,6 +347,7 @@ static void close_trainer(Trainer *t)
 static Status train(Trainer *t, TrainOutcome *out)
 {
     TRY(make_plan(t));
+    if (file_is_dir(t->config->output_dir)) TRY(output_lock_take(t->config->output_dir, &t->output_lock));
     TRY(look_at_output(t, &out->already_finished));
     if (out->already_finished) return OK;
     TRY(prepare(t));
@@ -353,6 +366,7 @@ Status train_run(const Config *config, const TrainHooks *hooks, TrainOutcome *ou
     t->start_seconds = trainer_seconds();
     t->last_loss = t->last_eval_loss = NAN;
     t->saved_step = t->stop_token = -1;
+    t->output_lock = OUTPUT_LOCK_NONE;
     *out = (TrainOutcome){ .loss = NAN, .eval_loss = NAN };
     Status status = train(t, out);
     out->steps = t->state.step;

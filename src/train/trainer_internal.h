@@ -3,6 +3,7 @@
 
 #include "data/loader.h"
 #include "text/tokenizer.h"
+#include "train/output_lock.h"
 #include "train/progress.h"
 #include "train/run_data.h"
 #include "train/run_record.h"
@@ -31,6 +32,7 @@ typedef struct Trainer {
     Progress          progress;
     char              metrics_path[4096];
     char              resume_path[4096]; /* checkpoint to go on from; "": none */
+    int               output_lock;       /* of output_dir */
     double            start_seconds;     /* when the program began, for the time to the first step */
     double            last_loss, last_eval_loss;
     int64_t           saved_step;        /* of the newest checkpoint of this run; -1: none */

@@ -73,6 +73,17 @@ rm "$dir/noweights/model.safetensors"
 untouched "no weights" 2 "model.safetensors" "from_scratch" -- pt "$dir/run.yaml" model="$dir/noweights"
 model_with cut
 truncate -s -100 "$dir/cut/model.safetensors"
+untouched "weights that were cut" 2 "cut/model.safetensors" -- pt "$dir/run.yaml" model="$dir/cut"
+model_with wider
+sed -i 's/"hidden_size": 32/"hidden_size": 64/' "$dir/wider/config.json"
+untouched "config.json of another size" 2 "wider/model.safetensors" "shape" -- pt "$dir/run.yaml" model="$dir/wider"
+refused "plan with it" 2 "wider/model.safetensors" "shape" -- plan "$dir/run.yaml" model="$dir/wider"
+untouched "no epochs" 2 "num_epochs" -- pt "$dir/run.yaml" max_steps=-1 num_epochs=0
+check "said before the data is read" [ "$(grep -c documents "$dir/err")" = 0 ]
+run pt "$dir/run.yaml" output_dir="$dir/four"
+check "a run of four steps" [ "$status" = 0 ]
+untouched "a checkpoint beyond the end" 2 "checkpoint-4 is of step 4" "max_steps" -- pt "$dir/run.yaml" max_steps=2 resume_from_checkpoint="$dir/four/checkpoint-4"
+check "said before the data is read" [ "$(grep -c documents "$dir/err")" = 0 ]
 refused "short safetensors" 2 "cut/model.safetensors" -- eval "$dir/cut" --text "$dir/text.txt"
 if [ -n "$python" ]; then
     # Header and data changed by hand: overlap, NaN, another shape, a missing and an unexpected tensor.
@@ -105,6 +116,11 @@ END
     refused "NaN in a tensor" 2 "nan/model.safetensors" "model.norm.weight" -- eval "$dir/nan" --text "$dir/text.txt"
     refused "another shape" 2 "model.norm.weight" "shape" -- eval "$dir/shape" --text "$dir/text.txt"
     refused "missing and unexpected tensor" 2 "model.nrm.weight" -- eval "$dir/missing" --text "$dir/text.txt"
+    for what in overlap:overlap/model.safetensors shape:model.norm.weight missing:model.nrm.weight; do
+        untouched "weights before the data: ${what%:*}" 2 "${what#*:}" -- pt "$dir/run.yaml" model="$dir/${what%:*}"
+        check "${what%:*}: nothing was tokenized" [ "$(grep -c documents "$dir/err")" = 0 ]
+        refused "plan: ${what%:*}" 2 "${what#*:}" -- plan "$dir/run.yaml" model="$dir/${what%:*}"
+    done
 else
     skip "damaged safetensors: no python3"
 fi

@@ -45,6 +45,18 @@ for signal in INT TERM USR1; do
     check "SIG$signal: the results are the same" same_results "$out"
 done
 
+# --- two runs into one folder
+start_run "$dir/shared"
+kill -STOP $pid
+cp "$dir/err" "$dir/first"
+refused "a second run into the folder" 2 "$dir/shared" "process $pid" -- pt "$dir/run.yaml" output_dir="$dir/shared"
+kill -9 $pid
+{ wait $pid; } 2> /dev/null
+run pt "$dir/run.yaml" output_dir="$dir/shared"
+check "after a kill it is free: $(tail -1 "$dir/err")" [ "$status" = 0 ]
+check "the results are the same" same_results "$dir/shared"
+check "no lock is left" [ ! -e "$dir/shared/.lock" ]
+
 run pt "$dir/run.yaml" output_dir="$dir/whole"
 check "a finished run is done: exit 0" [ "$status" = 0 ]
 check "and says so" grep -q "finished" "$dir/err"

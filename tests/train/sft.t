@@ -105,6 +105,15 @@ printf '%s' '{% for m in messages %}{{ m.role }}: {{ m.content }}{{ eos_token }}
 run sft "$dir/run.yaml" output_dir="$dir/other" max_steps=1 lora=true merge_adapter=true chat_template="$dir/other.jinja"
 check "it is saved: $(tail -1 "$dir/err")" cmp "$dir/other.jinja" "$dir/other/chat_template.jinja"
 check "and in the merged model" cmp "$dir/other.jinja" "$dir/other/merged/chat_template.jinja"
+run merge "$dir/model" "$dir/other" "$dir/other-merged"
+check "merge takes the adapter's template: $(tail -1 "$dir/err")" cmp "$dir/other.jinja" "$dir/other-merged/chat_template.jinja"
+run merge "$dir/base" "$dir/turns-lora" "$dir/turns-merged"
+check "and its stop tokens" cmp "$dir/turns-lora/generation_config.json" "$dir/turns-merged/generation_config.json"
+cp -r "$dir/other" "$dir/inner"
+rm "$dir/inner/chat_template.jinja"
+sed -i 's/^{/{"chat_template": "{{ messages[0].content }}",/' "$dir/inner/tokenizer_config.json"
+run merge "$dir/model" "$dir/inner" "$dir/inner-merged"
+check "a template inside the adapter's tokenizer_config.json isn't hidden by the base's" [ ! -e "$dir/inner-merged/chat_template.jinja" ]
 
 # --- long samples
 for choice in truncate drop split; do

@@ -1,0 +1,13 @@
+/* One run at a time writes an output folder: a file in it is locked, which the kernel undoes however the run ends. */
+#pragma once
+
+#include "base/status.h"
+
+enum { OUTPUT_LOCK_NONE = -1 };
+
+/* *lock: OUTPUT_LOCK_NONE, or what an earlier call made of the same folder, which then stands. ERR_INVALID names the process
+ * that holds it. A file system without locks is a warning. The folder must be there. */
+NODISCARD Status output_lock_take(const char *dir, int *lock);
+
+/* Removes the file. */
+void output_lock_release(const char *dir, int *lock);
