@@ -230,14 +230,11 @@ void json_position(const char *text, size_t len, size_t offset, int *line, int *
     *column = (int)(offset - start) + 1;
 }
 
-const JsonValue *json_get(const JsonValue *object, const char *key)
+const JsonValue *json_find(const JsonValue *object, Str key)
 {
     if (!object || object->type != JSON_OBJECT) return NULL;
-    size_t len = strlen(key);
-    for (uint32_t i = 0; i < object->count; i++) {
-        const JsonMember *member = &object->members[i];
-        if (member->key.len == len && memcmp(member->key.data, key, len) == 0) return &member->value;
-    }
+    for (uint32_t i = 0; i < object->count; i++)
+        if (same_key(object->members[i].key, key)) return &object->members[i].value;
     return NULL;
 }
 

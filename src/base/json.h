@@ -43,7 +43,11 @@ NODISCARD Status json_parse(Arena *arena, const char *name, const char *text, si
 void json_position(const char *text, size_t len, size_t offset, int *line, int *column);
 
 /* NULL when absent or when `object` is no object. Linear: for objects of few members. */
-const JsonValue *json_get(const JsonValue *object, const char *key);
+const JsonValue *json_find(const JsonValue *object, Str key);
+static inline const JsonValue *json_get(const JsonValue *object, const char *key)
+{
+    return json_find(object, str_of(key)); /* here, so that the length of a literal is none of the run's work */
+}
 
 /* Typed look-ups: false (and *out untouched) when absent or of another type. json_get_double takes integers too. */
 bool json_get_str(const JsonValue *object, const char *key, const char **out); /* false too when it holds NUL bytes */
