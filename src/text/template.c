@@ -3,6 +3,7 @@
 
 #include "files/file.h"
 #include "text/template_methods.h"
+#include "text/template_open.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -84,12 +85,17 @@ static Status set_json(Render *r, uint32_t index, const JsonValue *json)
     return value_from_json(&r->arena, json, &r->context[index]);
 }
 
+static Status set_open(Render *r, uint32_t index, const JsonValue *messages)
+{
+    return index == UINT32_MAX ? OK : open_messages(r, messages, messages->count, &r->context[index]);
+}
+
 static Status set_context(Render *r, const TemplateInput *input)
 {
     const uint32_t *inputs = r->tmpl->inputs;
     r->context = arena_array(&r->arena, Value, r->tmpl->names.count);
     memcpy(r->context, r->tmpl->base_context, r->tmpl->names.count * sizeof *r->context);
-    TRY(set_json(r, inputs[0], input->messages));
+    TRY(r->open ? set_open(r, inputs[0], input->messages) : set_json(r, inputs[0], input->messages));
     TRY(set_json(r, inputs[1], input->tools));
     TRY(set_json(r, inputs[2], input->documents));
     if (inputs[3] != UINT32_MAX) r->context[inputs[3]] = value_bool(input->add_generation_prompt);
@@ -98,7 +104,7 @@ static Status set_context(Render *r, const TemplateInput *input)
     return OK;
 }
 
-static Status render(Render *r, const TemplateInput *input)
+Status template_execute(Render *r, const TemplateInput *input)
 {
     const Scope *scope = r->tmpl->root_scope;
     TRY(set_context(r, input));
@@ -126,7 +132,7 @@ Status template_render(const Template *tmpl, const TemplateInput *input, Templat
     if (input->arena) r.arena = *input->arena;
     size_t used_before = r.arena.used_bytes;
     r.arena.used_bytes = 0; /* the limit is on this render alone */
-    Status status = render(&r, input);
+    Status status = template_execute(&r, input);
     if (status == OK) take_output(&r, out);
     strbuf_deinit(&r.out);
     r.arena.used_bytes += used_before;

@@ -1,5 +1,6 @@
 /* Calls: arguments, built-in functions by their parameter lists, macros, loops. */
 #include "text/template_methods.h"
+#include "text/template_open.h"
 
 #include <string.h>
 
@@ -43,7 +44,9 @@ Status builtin_call(Render *r, const Builtin *builtin, Value self, const Args *a
     Value       argv[MAX_PARAMS] = { 0 };
     const char *params = builtin->params;
     Str         name;
-    bool        required;
+    bool        required, done = false;
+    if (r->open) TRY(open_builtin(r, builtin, &self, args, out, &done));
+    if (done) return OK;
     if (params[0] == '*') return builtin->call(r, self, NULL, args, out);
     uint32_t i = 0;
     for (; next_param(&params, &name, &required); i++) {
@@ -226,8 +229,7 @@ static Status call_macro(Render *r, const Macro *macro, const Args *args, Value 
     TRY(bind_params(r, &call));
     TRY(exec_nodes(r, &macro->node->body));
     r->frame = caller;
-    *out = capture_end(r, start);
-    return OK;
+    return capture_end(r, start, out);
 }
 
 /* ---- calls ---- */

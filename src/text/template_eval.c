@@ -1,6 +1,7 @@
 /* Expressions. */
 #include "text/template_exec.h"
 #include "text/template_methods.h"
+#include "text/template_open.h"
 #include "text/template_text.h"
 
 #include <string.h>
@@ -79,13 +80,17 @@ static Status eval_concat(Render *r, const Node *node, Value *out)
     Value  *parts = arena_array(&r->arena, Value, node->items.count);
     size_t  total = 0, at = 0;
     uint8_t flags = VALUE_ASCII;
+    bool    has_open = false;
     for (uint32_t i = 0; i < node->items.count; i++) {
         TRY(eval(r, node->items.items[i], &parts[i]));
+        has_open |= parts[i].type == V_OPEN;
+        if (parts[i].type == V_OPEN) continue;
         TRY(value_to_text(r, parts[i], &parts[i]));
         if (parts[i].type != V_STRING) parts[i] = value_text("", 0);
         total += parts[i].len;
         flags &= parts[i].flags;
     }
+    if (has_open) return open_join(r, parts, node->items.count, out);
     TRY(text_check(r, total));
     char *text = arena_alloc(&r->arena, total + 1);
     for (uint32_t i = 0; i < node->items.count; at += parts[i++].len)

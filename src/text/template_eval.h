@@ -34,6 +34,7 @@ typedef struct Render {
     int64_t         now_unix;
     TemplateSpan   *spans;
     size_t          num_spans, spans_capacity;
+    struct OpenTrace *open;   /* the messages' texts are left open; NULL: they are as they are */
 } Render;
 
 struct Macro {
@@ -137,6 +138,9 @@ NODISCARD Status value_getitem(Render *r, Value object, Value key, Value *out); 
 NODISCARD Status format_percent(Render *r, Value format, const Args *args, bool one_value, Value *out);
 NODISCARD Status format_braces(Render *r, Value format, const Args *args, Value *out);
 
+/* template.c: everything but taking the output. */
+NODISCARD Status template_execute(Render *r, const TemplateInput *input);
+
 /* template_exec.c, template_call.c */
 NODISCARD Status eval(Render *r, const Node *node, Value *out);
 NODISCARD Status eval_call(Render *r, const Node *node, Value caller, Value *out);
@@ -145,7 +149,7 @@ NODISCARD Status call_value(Render *r, Value callee, const Args *args, Value *ou
 NODISCARD Status exec_nodes(Render *r, const Nodes *nodes);
 void             scope_enter(Render *r, const Scope *scope);
 NODISCARD Status assign_target(Render *r, const Node *target, Value value);
-Value            capture_end(Render *r, size_t start);
+NODISCARD Status capture_end(Render *r, size_t start, Value *out);
 NODISCARD Status loop_call(Render *r, LoopState *loop, const Args *args, Value *out);
 NODISCARD Status loop_attribute(Render *r, LoopState *loop, Str name, Value *out); /* V_MISSING: none */
 NODISCARD Status loop_changed(Render *r, LoopState *loop, const Args *args, Value *out);

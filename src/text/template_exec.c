@@ -1,6 +1,8 @@
 /* Statements: each writes to r->out. What is captured (macros, set blocks) is the tail of r->out, cut off afterwards. */
 #include "text/template_exec.h"
 
+#include "text/template_open.h"
+
 #include <string.h>
 
 static Frame *frame_new(Render *r, Frame *parent, uint32_t num_slots)
@@ -30,11 +32,12 @@ void scope_enter(Render *r, const Scope *scope)
     }
 }
 
-Value capture_end(Render *r, size_t start)
+Status capture_end(Render *r, size_t start, Value *out)
 {
-    Value text = value_copy_text(r, strbuf_cstr(&r->out) + start, r->out.len - start);
+    if (r->open) return open_capture(r, start, out);
+    *out = value_copy_text(r, strbuf_cstr(&r->out) + start, r->out.len - start);
     r->out.len = start;
-    return text;
+    return OK;
 }
 
 static Status assign_namespace(Render *r, const Node *target, Value value)
@@ -96,7 +99,7 @@ static Status exec_print(Render *r, const Node *node)
         Value value;
         TRY(eval(r, node->items.items[i], &value));
         r->line = node->line;
-        TRY(value_append_str(r, &r->out, value));
+        TRY(value.type == V_OPEN ? open_print(r, value) : value_append_str(r, &r->out, value));
     }
     return OK;
 }
@@ -125,6 +128,7 @@ static Value macro_value(Render *r, const Node *node)
 /* The result of a call or filter block; Jinja joins it to the text as it is. */
 static Status write_text(Render *r, Value value)
 {
+    if (value.type == V_OPEN) return open_print(r, value);
     if (value.type != V_STRING) return render_fail(r, "a block gives %s where a text is needed", value_type_name(value));
     strbuf_append(&r->out, value.text, value.len);
     return OK;
@@ -145,7 +149,7 @@ static Status exec_set_block(Render *r, const Node *node)
     r->captures++;
     TRY(exec_nodes(r, &node->body));
     r->captures--;
-    value = capture_end(r, start);
+    TRY(capture_end(r, start, &value));
     if (r->flow != FLOW_NEXT) return OK;
     r->line = node->line;
     TRY(eval_filter_chain(r, node->b, value, &value));
@@ -161,7 +165,7 @@ static Status exec_filter_block(Render *r, const Node *node)
     r->captures++;
     TRY(exec_nodes(r, &node->body));
     r->captures--;
-    value = capture_end(r, start);
+    TRY(capture_end(r, start, &value));
     if (r->flow != FLOW_NEXT) return OK;
     r->line = node->line;
     TRY(eval_filter_chain(r, node->a, value, &value));
@@ -261,8 +265,7 @@ Status loop_call(Render *r, LoopState *outer, const Args *args, Value *out)
     TRY(exec_loop(r, loop));
     r->depth -= 4;
     r->frame = frame;
-    *out = capture_end(r, start);
-    return OK;
+    return capture_end(r, start, out);
 }
 
 static Status exec_node(Render *r, const Node *node)

@@ -185,6 +185,7 @@ const MethodTable template_cycler_methods = { .methods = {
 const MethodTable *method_table_of(Value object)
 {
     switch ((ValueType)object.type) {
+    case V_OPEN:
     case V_STRING: return &template_text_methods;
     case V_LIST: return &template_list_methods;
     case V_TUPLE: return &template_tuple_methods;

@@ -1,5 +1,6 @@
 /* Operators, subscripts and attributes. */
 #include "text/template_methods.h"
+#include "text/template_open.h"
 #include "text/template_text.h"
 
 #include <math.h>
@@ -176,6 +177,7 @@ static bool is_sequence(Value v)
 Status value_binary(Render *r, TokenKind op, Value a, Value b, Value *out)
 {
     static const char *const names[] = { "+", "-", "*", "/", "//", "%", "**" };
+    if (a.type == V_OPEN || b.type == V_OPEN) return op == T_ADD ? open_join(r, (Value[]){ a, b }, 2, out) : open_stop(r);
     if (value_is_number(a) && value_is_number(b)) return number_binary(r, op, a, b, out);
     if (op == T_MOD && a.type == V_STRING) {
         Args args = { &b, 1, NULL, 0 };
@@ -393,6 +395,7 @@ Status value_getitem(Render *r, Value object, Value key, Value *out)
 {
     *out = (Value){ 0 };
     if (object.type == V_UNDEFINED) return undefined_fail(r, object);
+    if (object.type == V_OPEN) return open_stop(r);
     if (object.type == V_DICT) {
         TRY(dict_get(r, object.dict, key, out));
     } else if (value_is_integral(key)) {

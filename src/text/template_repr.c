@@ -1,6 +1,7 @@
 /* Values as text: Python's str() and repr(), and json.dumps. */
 #include "text/template_repr.h"
 
+#include "text/template_open.h"
 #include "text/template_text.h"
 
 #include <math.h>
@@ -141,6 +142,7 @@ Status value_append_repr(Render *r, StrBuf *out, Value v, int depth)
     TRY(render_tick(r, 1));
     TRY(text_check(r, out->len > (1 << 20) ? out->len : 0));
     switch ((ValueType)v.type) {
+    case V_OPEN: return open_stop(r);
     case V_UNDEFINED: strbuf_puts(out, "Undefined"); return OK;
     case V_NONE: strbuf_puts(out, "None"); return OK;
     case V_BOOL: strbuf_puts(out, v.boolean ? "True" : "False"); return OK;

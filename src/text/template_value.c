@@ -1,6 +1,6 @@
 /* Truth, equality, order and dictionaries, with Python's rules: numbers compare across bool, int and float; lists and
  * tuples element by element; other types are equal only when they are the same object. */
-#include "text/template_eval.h"
+#include "text/template_open.h"
 #include "text/template_text.h"
 
 #include <math.h>
@@ -32,7 +32,7 @@ const char *value_type_name(Value v)
 {
     static const char *const names[] = {
         "missing", "Undefined", "NoneType", "bool", "int", "float", "str", "list", "tuple", "dict", "range", "generator",
-        "dict_items", "Namespace", "LoopContext", "Macro", "function", "method", "Cycler", "Joiner",
+        "dict_items", "Namespace", "LoopContext", "Macro", "function", "method", "Cycler", "Joiner", "str",
     };
     static const char *const views[] = { "dict_keys", "dict_values", "dict_items" };
     if (v.type == V_VIEW) return views[v.view->kind];
@@ -133,6 +133,7 @@ Status value_truth(Render *r, Value v, bool *out)
         TRY(value_length(r, v, &length));
         *out = length != 0;
         return OK;
+    case V_OPEN: return open_truth(r, v, out);
     default: *out = true; return OK;
     }
 }
@@ -212,6 +213,7 @@ Status value_equal(Render *r, Value a, Value b, bool *out)
         *out = compare_numbers(a, b) == 0;
         return OK;
     }
+    if (a.type == V_OPEN || b.type == V_OPEN) return open_equal(r, a, b, out);
     if (a.type != b.type) {
         *out = false;
         return OK;
@@ -278,6 +280,7 @@ Status value_compare(Render *r, Value a, Value b, const char *op, int *out)
 Status value_contains(Render *r, Value item, Value container, bool *out)
 {
     *out = false;
+    if (container.type == V_OPEN) return open_contains(r, item, container, out);
     if (container.type == V_STRING) {
         if (item.type == V_UNDEFINED) return render_fail(r, "'in <string>' requires a string as left operand, not Undefined");
         if (item.type != V_STRING)
@@ -307,6 +310,7 @@ Status value_contains(Render *r, Value item, Value container, bool *out)
 
 Status value_hashable(Render *r, Value key)
 {
+    if (key.type == V_OPEN) return open_stop(r);
     if (key.type == V_LIST || key.type == V_DICT) return render_fail(r, "unhashable type: '%s'", value_type_name(key));
     if (key.type != V_TUPLE) return OK;
     TRY(enter(r));
@@ -329,6 +333,7 @@ Status dict_get(Render *r, const Dict *dict, Value key, Value *out)
 {
     TRY(render_tick(r, dict->count >> 4));
     *out = (Value){ 0 };
+    if (key.type == V_OPEN) return open_stop(r);
     if (key.type == V_STRING) {
         *out = dict_get_text(dict, value_str(key));
         return OK;

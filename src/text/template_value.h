@@ -27,7 +27,8 @@ typedef enum ValueType {
     V_FUNCTION,  /* a global function */
     V_METHOD,    /* bound to its object */
     V_CYCLER,
-    V_JOINER
+    V_JOINER,
+    V_OPEN       /* a text that nothing may look at: template_open.h */
 } ValueType;
 
 enum {
@@ -48,6 +49,7 @@ typedef struct LoopState LoopState;
 typedef struct Macro     Macro;
 typedef struct Method    Method;
 typedef struct Cycler    Cycler;
+typedef struct OpenText  OpenText;
 
 typedef struct Value {
     uint8_t  type; /* ValueType */
@@ -68,6 +70,7 @@ typedef struct Value {
         Macro      *macro;
         Method     *method;
         Cycler     *cycler; /* cycler, joiner */
+        OpenText   *open;
     };
 } Value;
 

@@ -299,7 +299,172 @@ static void white_space_control(void)
     EXPECT_RENDERS("a \n {{- 1 -}} \n b", "a1b");
 }
 
-TEST_MAIN(TEST(snippets_give_what_jinja_gives), TEST(published_cases_agree), TEST(real_templates_agree),
+/* ---- the memo ---- */
+
+/* Conversation number n: shapes repeat, texts don't. */
+static void make_conversation(Arena *arena, uint64_t n, JsonValue *out)
+{
+    static const char *const texts[] = { "", "a", " b ", "<x>yes</x>", "\n\nline", "1", "no", "yes", "\xC3\xA9t\xC3\xA9", "\xE2\x80\x83wide",
+                                         "<think>\nwhy\n</think>\n\nbecause", "</think>", "user", "content", "trail\n", "A b C" };
+    static const char *const roles[] = { "user", "assistant", "system", "tool" };
+    uint64_t state = n * 0x9E3779B97F4A7C15u + 1;
+#define NEXT(most) (state = state * 6364136223846793005u + 1442695040888963407u, (uint32_t)((state >> 33) % (most)))
+    uint32_t count = 1 + (uint32_t)(n % 4);
+    *out = (JsonValue){ .type = JSON_ARRAY, .count = count, .items = arena_array(arena, JsonValue, count) };
+    for (uint32_t i = 0; i < count; i++) {
+        JsonMember *members = arena_array(arena, JsonMember, 4);
+        uint32_t    num = 2;
+        members[0] = (JsonMember){ str_of("role"), { .type = JSON_STRING, .string = str_of(roles[n % 8 < 6 ? i % 2 : NEXT(4)]) } };
+        members[1] = (JsonMember){ str_of("content"), { .type = JSON_STRING, .string = str_of(texts[NEXT(16)]) } };
+        if (n % 8 == 7) members[1].value = (JsonValue){ .type = JSON_NULL };
+        if (n % 16 > 10) members[num++] = (JsonMember){ str_of("name"), { .type = JSON_STRING, .string = str_of(texts[NEXT(16)]) } };
+        if (n % 16 == 13) members[num++] = (JsonMember){ str_of("weight"), { .type = JSON_INT, .integer = NEXT(2) } };
+        out->items[i] = (JsonValue){ .type = JSON_OBJECT, .count = num, .members = members };
+    }
+#undef NEXT
+}
+
+static bool parts_are(const TemplateParts *parts, const TemplateOutput *whole)
+{
+    size_t at = 0;
+    bool   same = parts->len == whole->text.len && parts->num_spans == whole->num_spans;
+    for (uint32_t i = 0; same && i < parts->num_parts; at += parts->parts[i++].len)
+        same = parts->parts[i].len == 0 || memcmp(whole->text.data + at, parts->parts[i].data, parts->parts[i].len) == 0;
+    for (size_t i = 0; same && i < parts->num_spans; i++)
+        same = parts->spans[i].begin == whole->spans[i].begin && parts->spans[i].end == whole->spans[i].end;
+    return same;
+}
+
+/* Many conversations and their beginnings, by the memo and by the template; returns how many the memo knew. */
+static int compare_memo(const char *source, int conversations)
+{
+    Template *tmpl;
+    int       known = 0;
+    Arena     arena = { 0 };
+    EXPECT_OK(template_parse("t", source, strlen(source), &tmpl));
+    TemplateMemo *memo = template_memo_create(tmpl, 1700000000);
+    for (int n = 0; n < conversations; n++) {
+        JsonValue messages;
+        arena_reset(&arena);
+        make_conversation(&arena, (uint64_t)n, &messages);
+        EXPECT(template_memo_start(memo, &messages));
+        for (uint32_t k = 2; k < 2 * messages.count + 2; k++) {
+            JsonValue      some = messages;
+            TemplateInput  input = { .messages = &some, .add_generation_prompt = k & 1, .now_unix = 1700000000 };
+            TemplateOutput whole;
+            TemplateParts  parts;
+            some.count = k / 2;
+            if (!template_memo_render(memo, k / 2, k & 1, &arena, &parts)) continue;
+            known++;
+            Status status = template_render(tmpl, &input, &whole);
+            if (status != OK || !parts_are(&parts, &whole))
+                test_fail(__FILE__, __LINE__, "%s: conversation %d, %u messages: the memo gives another text (%s)", source, n, k / 2,
+                          status == OK ? strbuf_cstr(&whole.text) : status_message());
+            template_output_deinit(&whole);
+        }
+    }
+    template_memo_destroy(memo);
+    template_destroy(tmpl);
+    arena_deinit(&arena);
+    return known;
+}
+
+/* Whatever a template does with the texts, the memo gives what rendering gives, or nothing. */
+static void memo_is_right_or_silent(void)
+{
+    static const char *const uses[] = {
+        "{{ %s|FILTER }}", "{{ [%s]|FILTER }}", "{{ {%s: 1}|FILTER }}", "{{ (%s ~ 'x')|FILTER }}", "{{ messages|map(attribute='content')|FILTER }}",
+        "{{ messages|FILTER }}", "{{ loop|FILTER }}",
+    };
+    static const char *const filters[] = {
+        "abs", "capitalize", "center(9)", "count", "default('d')", "default('d', true)", "dictsort", "escape", "first", "float", "forceescape",
+        "indent", "int", "items", "join(',')", "last", "length", "list", "lower", "max", "min", "replace('a', 'b')", "reverse", "round", "safe",
+        "slice(2)", "sort", "string", "striptags", "sum", "title", "tojson", "trim", "trim('e')", "truncate(3)", "unique", "upper", "urlencode",
+        "wordcount", "xmlattr", "select", "reject", "map('trim')", "groupby('role')", "batch(2)", "attr('content')", "format",
+        "selectattr('content')", "map(attribute='content')|join", "first|length", "trim|trim('a')", "default(m.content)",
+    };
+    static const char *const values[] = { "m.content", "m['content']", "m.get('name')", "(m.content + '!')" };
+    int known = 0;
+    for (size_t u = 0; u < sizeof uses / sizeof uses[0]; u++)
+        for (size_t f = 0; f < sizeof filters / sizeof filters[0]; f++)
+            for (size_t v = 0; v < sizeof values / sizeof values[0]; v++) {
+                char        use[300], source[600];
+                const char *at = strstr(uses[u], "FILTER");
+                snprintf(use, sizeof use, "%.*s%s%s", (int)(at - uses[u]), uses[u], filters[f], at + 6);
+                const char *place = strstr(use, "%s");
+                if (!place && v > 0) break;
+                snprintf(source, sizeof source, "{%% for m in messages %%}%.*s%s%s;{%% endfor %%}", place ? (int)(place - use) : (int)strlen(use),
+                         use, place ? values[v] : "", place ? place + 2 : "");
+                known += compare_memo(source, 24);
+            }
+    EXPECT(known > 1000);
+    static const char *const snippets[] = {
+        "{{ m.content is defined }}{{ m.content is string }}{{ m.content is mapping }}{{ m.content is iterable }}{{ m.content is none }}",
+        "{{ m.content is sequence }}{{ m.content is number }}{{ m.content is callable }}{{ m.content is lower }}", "{{ m.content is upper }}",
+        "{{ m.content is eq 'yes' }}", "{{ m.content is in ['yes', 'no'] }}", "{{ m.content in ['yes', 'no'] }}", "{{ m.content in 'yes' }}",
+        "{{ 'yes' in m.content }}", "{{ 'yes' in m }}", "{{ 'content' in m }}", "{{ m.content in m }}", "{{ m.content == 'yes' }}",
+        "{{ m.content != m.name }}", "{{ m.content == 1 }}", "{{ m.content < 'b' }}", "{{ m.content and 'x' }}", "{{ not m.content }}",
+        "{{ 'x' if m.content else 'y' }}", "{% if m.content|trim %}x{% endif %}", "{{ m.content * 2 }}", "{{ m.content % 1 }}", "{{ '%s' % m.content }}",
+        "{{ '%s' % [m.content] }}", "{{ m.content[0] }}", "{{ m.content[1:] }}", "{{ m.content['x'] }}", "{{ m[m.content] }}", "{{ m.content.x }}",
+        "{{ m.content.x is defined }}", "{{ m.content.upper() }}", "{{ m.content.strip() }}", "{{ m.content.strip('\n') }}",
+        "{{ m.content.lstrip('\n').rstrip() }}", "{{ m.content.rstrip() ~ m.content.lstrip() }}", "{{ m.content.split('x') }}",
+        "{{ m.content.startswith('<') }}", "{{ m.content.startswith(('<', 'y')) }}", "{{ m.content.endswith('>') }}",
+        "{{ m.content.startswith('y', 1) }}", "{{ m.content.startswith(prefix='y') }}", "{{ m.content.startswith(m.content) }}",
+        "{{ m.content.replace('a', 'b') }}", "{{ m.content.split('</think>')[-1] }}", "{{ 'a'.join([m.content]) }}", "{{ ','.join(m.content) }}",
+        "{{ 'a'.replace('a', m.content) }}", "{% set f = m.content.strip %}{{ f() }}", "{{ m.content.nothing() }}",
+        "{% for c in m.content %}{{ c }}{% endfor %}", "{% set a, b = m.content %}", "{{ loop.changed(m.content) }}", "{{ loop.changed(m.role) }}",
+        "{{ loop.cycle('a', m.content) }}", "{{ loop.previtem.content }}{{ loop.nextitem.content }}", "{{ m.values()|list|length }}",
+        "{{ m.items()|list|first|first }}", "{{ m.items()|list }}", "{% for k, v in m.items() %}{{ k }}={{ v }}{% endfor %}",
+        "{{ dict(a=m.content).a }}", "{{ namespace(a=m.content).a }}", "{{ dict([[m.content, 1]]) }}", "{{ {m.content: 1} }}", "{{ {'a': m.content}.a }}",
+        "{{ [m.content, 'x'] }}", "{{ [m.content, 'x'][0] }}", "{{ (m.content, 1) == (m.content, 1) }}", "{{ [m.content] == ['yes'] }}",
+        "{{ range(3)|length }}", "{{ range(m.content) }}", "{{ strftime_now('%Y') }}", "{{ strftime_now(m.content) }}", "{{ raise_exception(m.content) }}",
+        "{% if m.content == 'no' %}{{ raise_exception('no') }}{% endif %}", "{% if m.role == 'tool' %}{{ raise_exception('tool') }}{% endif %}x",
+        "{% set x %}[{{ m.content }}]{% endset %}{{ x }}{{ x }}", "{% set x | trim %} {{ m.content }} {% endset %}{{ x }}", "{% filter upper %}{{ m.content }}{% endfilter %}",
+        "{% filter trim %}{{ m.content }}{% endfilter %}", "{% macro f(t) %}<{{ t }}>{% endmacro %}{{ f(m.content) }}{{ f(f(m.content)) }}",
+        "{% macro f(t) %}{{ t }}{% endmacro %}{{ f(m.content)|trim }}{{ f(m.content) == 'yes' }}", "{% macro f() %}{{ caller() }}{% endmacro %}{% call f() %}{{ m.content }}{% endcall %}",
+        "{% generation %}{{ m.content }}{% endgeneration %}", "{% generation %}a{{ m.content }}{{ m.content }}{% endgeneration %}b{% generation %}{% endgeneration %}",
+        "{% macro f(t) %}{% generation %}{{ t }}{% endgeneration %}{% endmacro %}{{ m.content }}{{ f(m.content) }}",
+        "{% macro f(t) %}{% generation %}{{ t }}{% endgeneration %}{% endmacro %}{% set y = f(m.content) %}{{ m.role }}{{ m.name }}{{ y }}{{ y }}",
+        "{% set x %}{% generation %}{{ m.content }}{% endgeneration %}{% endset %}{{ x }}", "{{ m.content ~ 1 ~ none ~ m.role }}", "{{ m.content ~ [m.content] }}",
+        "{{ m.content|safe + m.content }}", "{{ '<'|e + m.content }}", "{{ cycler(m.content, 'x').next() }}", "{{ joiner(m.content)() }}",
+        "{{ m.weight }}{{ m.weight == 1 }}", "{{ m.content is sameas m.content }}", "{{ m.content is filter }}", "{{ -m.content }}", "{{ m.content + 1 }}",
+        "{{ messages[-1].content }}{{ messages[::-1][0].content }}", "{% if messages[0].role == 'system' %}{% set messages = messages[1:] %}{% endif %}{{ messages|length }}",
+        "{% for k in messages if k.content %}{{ k.content }}{% endfor %}", "{% for k in messages|sort(attribute='content') %}{{ k.content }}{% endfor %}",
+        "{% for k in messages recursive %}{{ k.content }}{% if loop.depth0 < 1 %}{{ loop([k]) }}{% endif %}{% endfor %}", "{{ m }}", "{{ messages }}",
+    };
+    for (size_t i = 0; i < sizeof snippets / sizeof snippets[0]; i++) {
+        char source[600];
+        snprintf(source, sizeof source, "{%% for m in messages %%}%s;{%% endfor %%}{%% if add_generation_prompt %%}go{%% endif %%}", snippets[i]);
+        compare_memo(source, 400);
+    }
+}
+
+/* What chat templates usually do is known: the memo is of use. */
+static void memo_knows_usual_templates(void)
+{
+    static const char *const usual[] = {
+        "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>' + '\n' }}{% endfor %}"
+        "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}",
+        "{% macro show(m) %}{{ m.role ~ ': ' }}{{ m['content'] | trim }}{% endmacro %}{% for m in messages %}{{ show(m) }}{% endfor %}",
+        "{% for m in messages %}{% if m.content is string and '</think>' in m.content %}!{% endif %}{% generation %}{{ m.content }}{% endgeneration %}{% endfor %}",
+        "{{ strftime_now('%d') }}{% for m in messages %}{% if m.content.startswith('<x>') and m.content.endswith('</x>') %}x{% endif %}{{ m.role }}{% endfor %}",
+    };
+    for (size_t i = 0; i < sizeof usual / sizeof usual[0]; i++) EXPECT(compare_memo(usual[i], 400) > 1500);
+    if (!test_shared_dir()) return;
+    static const char *const real[] = { "Qwen-Qwen3-0.6B", "Qwen-Qwen2.5-7B-Instruct", "Qwen3.5-4B", "meta-llama-Llama-3.2-3B-Instruct", "HuggingFaceTB-SmolLM3-3B",
+                                        "google-gemma-2-2b-it", "microsoft-Phi-3.5-mini-instruct", "mistralai-Mistral-Nemo-Instruct-2407",
+                                        "deepseek-ai-DeepSeek-R1-Distill-Qwen-32B", "Qwen-QwQ-32B", "Qwen3-from-tokenizer_config" };
+    for (size_t i = 0; i < sizeof real / sizeof real[0]; i++) {
+        Arena arena = { 0 };
+        Str   source;
+        EXPECT_OK(file_read(&arena, arena_printf(&arena, "%s/data/chat/templates/%s.jinja", test_shared_dir(), real[i]), 1 << 20, &source));
+        EXPECT(compare_memo(source.data, 400) > 600); /* of 1 to 4 messages with and without the prompt; some refuse roles */
+        arena_deinit(&arena);
+    }
+}
+
+TEST_MAIN(TEST(snippets_give_what_jinja_gives), TEST(published_cases_agree), TEST(real_templates_agree), TEST(memo_is_right_or_silent),
+          TEST(memo_knows_usual_templates),
           TEST(messages_and_variables_reach_the_template), TEST(generation_marks_its_bytes), TEST(captured_generation_marks_nothing),
           TEST(errors_name_the_line), TEST(bombs_are_errors), TEST(deep_templates_are_errors), TEST(time_is_the_one_given),
           TEST(folder_template_is_found), TEST(same_source_same_hash), TEST(inner_state_does_not_leak_between_renders),
