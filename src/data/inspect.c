@@ -45,8 +45,6 @@ static Status encode_record(Inspector *in, const Record *record)
     in->has_format |= status == OK;
     if (status == OK) status = format_row(&in->arena, dataset, &in->format, &row, in->job->tmpl != NULL, &sample);
     if (status == OK && in->format.type == DATASET_TEXT) {
-        in->encoder.text.len = 0;
-        strbuf_append(&in->encoder.text, sample.text.data, sample.text.len);
         status = mask_encode_text(&in->encoder, sample.text, true, !record->continues);
     } else if (status == OK) {
         status = mask_encode(&in->encoder, &in->arena, &sample);
@@ -92,7 +90,7 @@ static Status inspect_record(Inspector *in, const Record *record, InspectRowFn e
         row.mask = in->encoder.mask;
         row.count = in->encoder.ids.len;
         row.num_trained = in->encoder.num_trained;
-        row.text = (Str){ strbuf_cstr(&in->encoder.text), in->encoder.text.len };
+        row.text = in->encoder.text;
     }
     *out_go_on = !each || each(context, &row);
     return OK;

@@ -18,25 +18,53 @@ void             mask_rules_destroy(MaskRules *rules); /* NULL is fine */
 
 /* The same, but every row takes the way by prefixes that fits every template: what the quick way is tested against. */
 void mask_rules_forbid_shortcut(MaskRules *rules);
+/* Every row is rendered by the template itself: what the memo is tested against. Before mask_encoder_init. */
+void mask_rules_forbid_memo(MaskRules *rules);
+
+/* A sample laid out and not yet encoded. */
+typedef enum LayoutKind { LAYOUT_MESSAGES, LAYOUT_PROMPTED, LAYOUT_TEXT } LayoutKind;
+typedef struct Layout {
+    size_t     begin, len;   /* in laid_out */
+    size_t     prompt_bytes; /* of text, not trained */
+    size_t     first_span;
+    uint32_t   num_spans;
+    LayoutKind kind;
+} Layout;
+typedef struct TurnSpan TurnSpan;
 
 /* One thread's buffers and results. */
 typedef struct MaskEncoder {
     const MaskRules  *rules;
     TokenizerScratch *scratch;
+    TemplateMemo     *memo;     /* NULL: no template */
     TokenIds          ids;      /* of the last sample */
     uint8_t          *mask;     /* a byte an id: 1 trained */
-    StrBuf            text;     /* that was encoded */
+    Str               text;     /* that was encoded */
     int64_t           num_trained; /* labels: trained ids but the first */
     int               turns_without_stop; /* trained turns whose end is no special token */
-    int64_t          *ends;     /* internal: byte in text where each id ends */
+    int64_t          *ends;     /* internal: byte in text where each id ends, when there are no anchors */
+    const TokenAnchor *anchors; /* NULL: none */
+    size_t            num_anchors;
     size_t            capacity; /* of mask and ends */
     TokenIds          spare;
+    StrBuf            laid_out; /* texts of the samples that wait */
+    Layout           *layouts;
+    TurnSpan         *spans;
+    size_t            num_layouts, layout_capacity, num_spans, span_capacity;
 } MaskEncoder;
 void mask_encoder_init(MaskEncoder *encoder, const MaskRules *rules);
 void mask_encoder_deinit(MaskEncoder *encoder);
 
-/* A sample of messages, or of text with a prompt. ERR_INVALID without a place: the template raised an error, or its
- * prefixes don't fit together. */
+/* Laying out and encoding are two steps, so that a thread can do each for many samples in a row: the code and the tables of
+ * both together don't fit a core's caches. */
+void mask_clear(MaskEncoder *encoder); /* no sample waits */
+/* A sample of messages, or of text with a prompt, becomes a text; what it was made of isn't needed any longer. ERR_INVALID
+ * without a place: the template raised an error, or its prefixes don't fit together. */
+NODISCARD Status mask_lay_out(MaskEncoder *encoder, Arena *arena, const Sample *sample);
+void             mask_lay_text_out(MaskEncoder *encoder, Str text); /* a whole document, as mask_encode_text takes it */
+/* Encodes the index-th of the samples that wait. */
+NODISCARD Status mask_encode_waiting(MaskEncoder *encoder, size_t index);
+/* Both steps for one sample; what waited is forgotten. */
 NODISCARD Status mask_encode(MaskEncoder *encoder, Arena *arena, const Sample *sample);
 
 /* A document, or a part of one: BOS before the first part if the tokenizer adds it, EOS after the last; all trained. */

@@ -4,23 +4,40 @@
  * i begins. It ends where the rendering of messages 0..i ends, if the whole starts so too; templates that rewrite earlier
  * turns (Qwen3 drops their thinking) fail that, and then the turn ends at its first EOS.
  * Shortcut, one rendering instead of two a turn: when what opens a turn (the generation prompt) stands in the text exactly
- * once for each assistant message, with that message's content right behind it. */
+ * once for each assistant message, with that message's content right behind it.
+ * Renderings come from the memo where it has them. Those share the texts of the messages, so that comparing a prefix looks
+ * at the parts and not at what is in them. */
 #include "data/mask_turns.h"
 
 #include <string.h>
 
-/* arena: NULL, so that many renders of one row don't add up, or the row's. */
-static Status render_in(const MaskRules *rules, Arena *arena, const Sample *sample, uint32_t count, bool add_prompt, TemplateOutput *out)
+/* A rendering; parts are in the row's arena or in `output`. */
+typedef struct Rendering {
+    TemplateParts  text;
+    TemplateOutput output; /* of template_render */
+} Rendering;
+
+static void rendering_deinit(Rendering *rendering)
 {
-    JsonValue     messages = *sample->messages;
-    TemplateInput input = { .messages = &messages, .tools = sample->tools, .add_generation_prompt = add_prompt, .arena = arena };
-    messages.count = count;
-    return template_render(rules->tmpl, &input, out);
+    template_output_deinit(&rendering->output);
 }
 
-static Status render(const MaskRules *rules, const Sample *sample, uint32_t count, bool add_prompt, TemplateOutput *out)
+/* What template_render puts together on the way is freed at once, so that many renders of one row don't add up. */
+static Status render(const TurnContext *context, uint32_t count, bool add_prompt, Rendering *out)
 {
-    return render_in(rules, NULL, sample, count, add_prompt, out);
+    const Sample *sample = context->sample;
+    *out = (Rendering){ 0 };
+    if (context->memo && template_memo_render(context->memo, count, add_prompt, context->arena, &out->text)) return OK;
+    JsonValue     messages = *sample->messages;
+    TemplateInput input = { .messages = &messages, .tools = sample->tools, .add_generation_prompt = add_prompt,
+                            .now_unix = context->rules->now_unix };
+    messages.count = count;
+    TRY(template_render(context->rules->tmpl, &input, &out->output));
+    Str *part = arena_new(context->arena, Str);
+    *part = (Str){ strbuf_cstr(&out->output.text), out->output.text.len };
+    out->text = (TemplateParts){ .parts = part, .num_parts = 1, .len = part->len, .spans = out->output.spans,
+                                 .num_spans = out->output.num_spans };
+    return OK;
 }
 
 void turns_probe(MaskRules *rules)
@@ -29,10 +46,11 @@ void turns_probe(MaskRules *rules)
                                   { { "content", 7 }, { .type = JSON_STRING, .string = { "a", 1 } } } };
     JsonValue      message = { .type = JSON_OBJECT, .count = 2, .members = members };
     JsonValue      messages = { .type = JSON_ARRAY, .count = 1, .items = &message };
-    Sample         sample = { .messages = &messages };
+    TemplateInput  input = { .messages = &messages, .now_unix = rules->now_unix };
     TemplateOutput plain = { 0 }, prompted = { 0 };
-    Status         status = render(rules, &sample, 1, false, &plain);
-    if (status == OK) status = render(rules, &sample, 1, true, &prompted);
+    Status         status = template_render(rules->tmpl, &input, &plain);
+    input.add_generation_prompt = true;
+    if (status == OK) status = template_render(rules->tmpl, &input, &prompted);
     bool is_prefix = status == OK && plain.text.len < prompted.text.len && plain.text.len > 0 &&
                      memcmp(plain.text.data, prompted.text.data, plain.text.len) == 0;
     if (is_prefix) strbuf_append(&rules->opening, prompted.text.data + plain.text.len, prompted.text.len - plain.text.len);
@@ -79,7 +97,7 @@ static void add_span(TurnList *turns, size_t begin, size_t end, bool ends_at_sto
 
 /* ---- marks ---- */
 
-static Status turns_by_marks(const MaskRules *rules, const Sample *sample, const TemplateOutput *whole, TurnList *turns)
+static Status turns_by_marks(const MaskRules *rules, const Sample *sample, const TemplateParts *whole, TurnList *turns)
 {
     bool has_one_each = whole->num_spans == count_assistants(sample);
     bool is_simple = rules->train_on == TRAIN_ON_ASSISTANT;
@@ -113,10 +131,10 @@ static bool stands_at(const char *at, const char *end, Str text)
 }
 
 /* Finds the turns with one look over the text; false when anything is unlike the plain case. */
-static bool turns_by_opening(const MaskRules *rules, const Sample *sample, const StrBuf *text, TurnList *turns)
+static bool turns_by_opening(const MaskRules *rules, const Sample *sample, Str text, TurnList *turns)
 {
     Str         opening = { rules->opening.data, rules->opening.len };
-    const char *at = text->data, *end = text->data + text->len;
+    const char *at = text.data, *end = text.data + text.len;
     if (opening.len == 0 || !trains_only_assistants(rules, sample)) return false;
     for (uint32_t i = 0; i < sample->messages->count; i++) {
         const JsonValue *message = &sample->messages->items[i], *content = json_get(message, "content");
@@ -132,7 +150,7 @@ static bool turns_by_opening(const MaskRules *rules, const Sample *sample, const
         /* an opening that starts inside a content would have been taken for a turn by the prefixes */
         size_t look = (size_t)(end - begin) < body.len + opening.len - 1 ? (size_t)(end - begin) : body.len + opening.len - 1;
         if (memmem(begin, look, opening.data, opening.len)) return false;
-        if (is_trained(rules, sample, i)) add_span(turns, (size_t)(begin - text->data), (size_t)(at - text->data), false);
+        if (is_trained(rules, sample, i)) add_span(turns, (size_t)(begin - text.data), (size_t)(at - text.data), false);
     }
     if (at < end && memmem(at, (size_t)(end - at), opening.data, opening.len)) return false; /* one more than there are turns */
     /* each turn must be followed by its stop token: it is what the prefixes would give */
@@ -140,7 +158,7 @@ static bool turns_by_opening(const MaskRules *rules, const Sample *sample, const
         TurnSpan   *span = &turns->spans[k];
         const char *stop = tokenizer_id_to_token(rules->tokenizer, tokenizer_eos_id(rules->tokenizer));
         size_t      len = stop ? strlen(stop) : 0;
-        if (len == 0 || text->len - span->end_byte < len || memcmp(text->data + span->end_byte, stop, len) != 0) return false;
+        if (len == 0 || text.len - span->end_byte < len || memcmp(text.data + span->end_byte, stop, len) != 0) return false;
         span->end_byte += len;
     }
     return true;
@@ -148,46 +166,58 @@ static bool turns_by_opening(const MaskRules *rules, const Sample *sample, const
 
 /* ---- prefixes ---- */
 
-static bool starts_with(const StrBuf *text, const StrBuf *prefix)
+/* Does the text start with the other? Parts that are one and the same place need no look. */
+static bool starts_with(const TemplateParts *text, const TemplateParts *prefix)
 {
-    return prefix->len <= text->len && (prefix->len == 0 || memcmp(text->data, prefix->data, prefix->len) == 0);
+    Str      a = { 0 }, b = { 0 };
+    uint32_t i = 0, k = 0;
+    if (prefix->len > text->len) return false;
+    for (;;) {
+        while (b.len == 0 && k < prefix->num_parts) b = prefix->parts[k++];
+        if (b.len == 0) return true;
+        while (a.len == 0) a = text->parts[i++]; /* not at its end: it is as long as the prefix */
+        size_t len = a.len < b.len ? a.len : b.len;
+        if (a.data != b.data && memcmp(a.data, b.data, len) != 0) return false;
+        a = (Str){ a.data + len, a.len - len };
+        b = (Str){ b.data + len, b.len - len };
+    }
 }
 
-static Status turn_by_prefixes(const MaskRules *rules, const Sample *sample, uint32_t i, const StrBuf *text, TurnList *turns)
+static Status add_turn(const TurnContext *context, uint32_t i, const TemplateParts *whole, const TemplateParts *before,
+                       const TemplateParts *with, TurnList *turns)
 {
-    TemplateOutput before = { 0 }, with = { 0 };
-    bool           opens = is_assistant(&sample->messages->items[i]);
-    if (i > 0 || !opens) { /* what nothing was asked for can't be trained: begin stays 0 only for a first message */
-        Status status = i == 0 ? OK : render(rules, sample, i, opens, &before);
-        if (status != OK) {
-            template_output_deinit(&before);
-            return status_prefix(status, "rendering what stands before message %u", i + 1);
-        }
-    } else {
-        return OK;
-    }
-    bool   begin_fits = starts_with(text, &before.text);
-    Status status = render(rules, sample, i + 1, false, &with);
-    bool   end_fits = status == OK && starts_with(text, &with.text) && with.text.len >= before.text.len;
-    size_t begin = before.text.len, end = with.text.len;
-    template_output_deinit(&before);
-    template_output_deinit(&with);
-    status_clear();
-    FAIL_IF(!begin_fits, ERR_INVALID,
+    bool opens = is_assistant(&context->sample->messages->items[i]);
+    bool end_fits = with && starts_with(whole, with) && with->len >= before->len;
+    FAIL_IF(!starts_with(whole, before), ERR_INVALID,
             "the template renders what stands before message %u differently once it is there, so that its tokens can't be "
             "told apart; use train_on: last_turn, or a template with {%% generation %%}", i + 1);
-    bool has_eos = tokenizer_eos_id(rules->tokenizer) >= 0;
+    bool has_eos = tokenizer_eos_id(context->rules->tokenizer) >= 0;
     FAIL_IF(!end_fits && !(opens && has_eos), ERR_INVALID,
             "the template renders message %u differently once more follows; use a template with {%% generation %%}", i + 1);
-    add_span(turns, begin, end_fits ? end : text->len, !end_fits);
+    add_span(turns, before->len, end_fits ? with->len : whole->len, !end_fits);
     return OK;
 }
 
-static Status turns_by_prefixes(const MaskRules *rules, const Sample *sample, const StrBuf *text, TurnList *turns)
+static Status turn_by_prefixes(const TurnContext *context, uint32_t i, const TemplateParts *whole, TurnList *turns)
+{
+    Rendering before = { 0 }, with = { 0 };
+    bool      opens = is_assistant(&context->sample->messages->items[i]);
+    if (i == 0 && opens) return OK; /* what nothing was asked for can't be trained */
+    Status status = i == 0 ? OK : render(context, i, opens, &before);
+    if (status != OK) return status_prefix(status, "rendering what stands before message %u", i + 1);
+    bool has_with = render(context, i + 1, false, &with) == OK;
+    status_clear();
+    status = add_turn(context, i, whole, &before.text, has_with ? &with.text : NULL, turns);
+    rendering_deinit(&before);
+    rendering_deinit(&with);
+    return status;
+}
+
+static Status turns_by_prefixes(const TurnContext *context, const TemplateParts *whole, TurnList *turns)
 {
     turns->count = 0;
-    for (uint32_t i = 0; i < sample->messages->count; i++)
-        if (is_trained(rules, sample, i)) TRY(turn_by_prefixes(rules, sample, i, text, turns));
+    for (uint32_t i = 0; i < context->sample->messages->count; i++)
+        if (is_trained(context->rules, context->sample, i)) TRY(turn_by_prefixes(context, i, whole, turns));
     for (uint32_t k = 0; k + 1 < turns->count; k++) /* a turn that ends at its stop token ends before the next one */
         if (turns->spans[k].ends_at_stop) turns->spans[k].end_byte = turns->spans[k + 1].begin_byte;
     return OK;
@@ -205,21 +235,25 @@ Status turns_find_stop(const MaskRules *rules, const TokenIds *ids, TurnSpan *sp
          tokenizer_id_to_token(rules->tokenizer, eos));
 }
 
-Status turns_render(const MaskRules *rules, Arena *arena, const Sample *sample, StrBuf *text, TurnList *out)
+Status turns_render(const TurnContext *context, StrBuf *text, TurnList *out)
 {
-    TemplateOutput whole = { 0 };
-    Status         status = render_in(rules, arena, sample, sample->messages->count, false, &whole);
-    StrBuf         before = *text; /* the output is taken over as it is */
-    *text = whole.text;
-    whole.text = before;
-    uint32_t most = sample->messages->count + (uint32_t)whole.num_spans;
-    *out = (TurnList){ .spans = arena_array(arena, TurnSpan, most), .is_all = rules->train_on == TRAIN_ON_ALL };
-    if (status == OK && !out->is_all) {
-        if (whole.num_spans > 0)
-            status = turns_by_marks(rules, sample, &whole, out);
-        else if (!turns_by_opening(rules, sample, text, out))
-            status = turns_by_prefixes(rules, sample, text, out);
+    const Sample *sample = context->sample;
+    Rendering     whole;
+    TRY(render(context, sample->messages->count, false, &whole));
+    size_t begin = text->len;
+    strbuf_reserve(text, whole.text.len);
+    for (uint32_t i = 0; i < whole.text.num_parts; i++) strbuf_append(text, whole.text.parts[i].data, whole.text.parts[i].len);
+    uint32_t most = sample->messages->count + (uint32_t)whole.text.num_spans;
+    *out = (TurnList){ .spans = arena_array(context->arena, TurnSpan, most), .is_all = context->rules->train_on == TRAIN_ON_ALL };
+    Status status = OK;
+    Str    all = { text->data + begin, whole.text.len };
+    if (out->is_all) {
+        /* no need to know */
+    } else if (whole.text.num_spans > 0) {
+        status = turns_by_marks(context->rules, sample, &whole.text, out);
+    } else if (!turns_by_opening(context->rules, sample, all, out)) {
+        status = turns_by_prefixes(context, &whole.text, out);
     }
-    template_output_deinit(&whole);
+    rendering_deinit(&whole);
     return status;
 }

@@ -11,14 +11,18 @@ struct MaskRules {
     TrainOn          train_on;
     int32_t          vocab_size;
     uint8_t         *token_bytes; /* by id; TOKEN_BYTES_UNKNOWN: can't be told. Small, so that it stays in cache */
+    uint8_t         *raw_bytes;   /* the same of tokens that decode to bytes, parts of characters too */
+    bool             has_raw_bytes; /* of all tokens, each 1 to 254 */
     StrBuf           opening;     /* what add_generation_prompt adds; empty: not known, no shortcut */
+    int64_t          now_unix;    /* one clock for all rows */
+    bool             forbids_memo;
 };
 
-typedef struct TurnSpan {
+struct TurnSpan {
     size_t begin_byte, end_byte;
     size_t first, end;    /* tokens */
     bool   ends_at_stop;  /* end_byte is only a bound: the turn ends at its first stop token */
-} TurnSpan;
+};
 
 typedef struct TurnList {
     TurnSpan *spans; /* in the arena, in order */
@@ -29,8 +33,16 @@ typedef struct TurnList {
 /* Finds `opening`; leaves it empty when the template doesn't show one. */
 void turns_probe(MaskRules *rules);
 
-/* Renders the sample into *text and finds its trained turns. */
-NODISCARD Status turns_render(const MaskRules *rules, Arena *arena, const Sample *sample, StrBuf *text, TurnList *out);
+/* A row on its way. */
+typedef struct TurnContext {
+    const MaskRules *rules;
+    const Sample    *sample;
+    TemplateMemo    *memo;  /* started with the row's messages; NULL: this row goes without */
+    Arena           *arena; /* the row's */
+} TurnContext;
+
+/* Appends the rendered sample to *text and finds its trained turns. */
+NODISCARD Status turns_render(const TurnContext *context, StrBuf *text, TurnList *out);
 
 /* Moves the span's end to behind its first EOS. ERR_INVALID when there is none in it. */
 NODISCARD Status turns_find_stop(const MaskRules *rules, const TokenIds *ids, TurnSpan *span);

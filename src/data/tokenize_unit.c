@@ -66,20 +66,52 @@ static void append_document(Unit *unit, const MaskEncoder *encoder, bool continu
         (UnitDocument){ (int64_t)begin, (int64_t)unit->ids.len, continues, encoder->num_trained > 0 };
 }
 
-static Status process_record(Unit *unit, const Record *record, const UnitContext *context, MaskEncoder *encoder, Arena *arena)
+/* A row between the two steps. */
+typedef struct Row {
+    const Record *record;
+    bool          is_plain; /* encoded as it stands in the unit */
+    size_t        layout;
+    Status        status;
+    char         *message;  /* heap; NULL: none */
+} Row;
+
+static Status parse_and_lay_out(const Record *record, const UnitContext *context, MaskEncoder *encoder, Arena *arena)
 {
-    if (record->kind == RECORD_TEXT && context->format->type == DATASET_TEXT) {
+    JsonValue row;
+    Sample    sample;
+    TRY(record_parse(arena, record, &row));
+    Status status = format_row(arena, context->dataset, context->format, &row, context->has_template, &sample);
+    if (status == OK && context->format->type == DATASET_TEXT)
+        mask_lay_text_out(encoder, sample.text);
+    else if (status == OK)
+        status = mask_lay_out(encoder, arena, &sample);
+    if (status == OK) return OK;
+    return status_prefix(status, record->file->is_rows ? "%s: row %lld" : "%s:%lld", record->file->path, (long long)record->line);
+}
+
+static void lay_out(Row *row, const UnitContext *context, MaskEncoder *encoder, Arena *arena)
+{
+    row->is_plain = row->record->kind == RECORD_TEXT && context->format->type == DATASET_TEXT;
+    row->layout = encoder->num_layouts;
+    if (row->is_plain) return;
+    arena_reset(arena);
+    row->status = parse_and_lay_out(row->record, context, encoder, arena);
+    if (row->status == OK) return;
+    row->message = strdup(status_message());
+    if (!row->message) fatal_out_of_memory(STATUS_MESSAGE_BYTES);
+}
+
+static Status encode_row(Unit *unit, const Row *row, MaskEncoder *encoder)
+{
+    const Record *record = row->record;
+    if (row->status != OK) FAIL(row->status, "%s", row->message);
+    if (row->is_plain) {
         bool is_first = !unit->is_part || unit->is_first_part;
         TRY(mask_encode_text(encoder, record->bytes, is_first, !record->continues));
         append_document(unit, encoder, record->continues);
         return OK;
     }
-    JsonValue row;
-    Sample    sample;
-    TRY(record_parse(arena, record, &row));
-    Status status = format_row(arena, context->dataset, context->format, &row, context->has_template, &sample);
-    bool   is_text = context->format->type == DATASET_TEXT;
-    if (status == OK) status = is_text ? mask_encode_text(encoder, sample.text, true, true) : mask_encode(encoder, arena, &sample);
+    Status status = mask_encode_waiting(encoder, row->layout);
     if (status != OK)
         return status_prefix(status, record->file->is_rows ? "%s: row %lld" : "%s:%lld", record->file->path, (long long)record->line);
     if (encoder->num_trained == 0)
@@ -89,19 +121,33 @@ static Status process_record(Unit *unit, const Record *record, const UnitContext
     return OK;
 }
 
+static void count_row(Unit *unit, const UnitContext *context, Status status)
+{
+    unit->num_rows++;
+    if (status == OK) return;
+    if (!context->dataset->skip_bad_rows || (status != ERR_INVALID && status != ERR_UNSUPPORTED)) {
+        unit->status = status;
+        snprintf(unit->message, sizeof unit->message, "%s", status_message());
+        return;
+    }
+    if (unit->num_examples < 5) snprintf(unit->examples[unit->num_examples++], 512, "%.511s", status_message());
+    unit->num_bad++;
+}
+
 void unit_process(Unit *unit, const UnitContext *context, MaskEncoder *encoder, Arena *arena)
 {
-    for (int i = 0; i < unit->num_records && unit->status == OK; i++) {
-        arena_reset(arena);
-        Status status = process_record(unit, &unit->records[i], context, encoder, arena);
-        unit->num_rows++;
-        if (status == OK) continue;
-        if (!context->dataset->skip_bad_rows || (status != ERR_INVALID && status != ERR_UNSUPPORTED)) {
-            unit->status = status;
-            snprintf(unit->message, sizeof unit->message, "%s", status_message());
-            break;
+    enum { BATCH_ROWS = 256, BATCH_BYTES = 1 << 16 }; /* texts that stay in a core's cache between the steps */
+    for (int done = 0; done < unit->num_records && unit->status == OK;) {
+        Row rows[BATCH_ROWS] = { 0 };
+        int count = 0;
+        mask_clear(encoder);
+        while (done < unit->num_records && count < BATCH_ROWS && encoder->laid_out.len < BATCH_BYTES) {
+            rows[count].record = &unit->records[done++];
+            lay_out(&rows[count++], context, encoder, arena);
         }
-        if (unit->num_examples < 5) snprintf(unit->examples[unit->num_examples++], 512, "%.511s", status_message());
-        unit->num_bad++;
+        for (int i = 0; i < count; i++) {
+            if (unit->status == OK) count_row(unit, context, encode_row(unit, &rows[i], encoder));
+            free(rows[i].message);
+        }
     }
 }

@@ -42,6 +42,17 @@ typedef struct EncodeOptions {
 NODISCARD Status tokenizer_encode(const Tokenizer *tokenizer, TokenizerScratch *scratch, const char *text, size_t len,
                                   EncodeOptions options, TokenIds *out_ids);
 
+/* Where an added token, or a text between two, begins: in the text and in the ids of the last encode. */
+typedef struct TokenAnchor {
+    size_t byte, token;
+} TokenAnchor;
+/* In order, the end of both last; valid until the next encode. false: not known, as tokens aren't all bytes of the text. When
+ * known, what a token adds to its anchor is tokenizer_token_bytes. */
+bool tokenizer_anchors(const Tokenizer *tokenizer, const TokenizerScratch *scratch, const TokenAnchor **out, size_t *out_count);
+
+/* Bytes a token decodes to, whatever stands beside it; -1: that depends. A byte-level token may be a part of a character. */
+int64_t tokenizer_token_bytes(const Tokenizer *tokenizer, int32_t id);
+
 /* Appends the text of ids; skip_special leaves out special tokens. ERR_INVALID for an id out of range. */
 NODISCARD Status tokenizer_decode(const Tokenizer *tokenizer, const int32_t *ids, size_t count, bool skip_special,
                                   StrBuf *out_text);

@@ -410,6 +410,12 @@ static void stream_flush(TokenStream *stream, bool at_end, StrBuf *out_text)
     pending->len -= done;
 }
 
+int64_t tokenizer_token_bytes(const Tokenizer *t, int32_t id)
+{
+    bool is_known = id >= 0 && id < t->num_ids && t->ids[id].text.data && decodes_bytes_only(t->decoder);
+    return is_known ? (int64_t)t->ids[id].bytes.len : -1;
+}
+
 Status token_stream_push(const Tokenizer *t, TokenStream *stream, int32_t id, bool skip_special, StrBuf *out_text)
 {
     TRY(id_check(t, id));

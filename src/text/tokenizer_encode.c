@@ -43,6 +43,7 @@ void tokenizer_scratch_destroy(TokenizerScratch *scratch)
     strbuf_deinit(&scratch->normal[1]);
     free(scratch->splits[0].data);
     free(scratch->splits[1].data);
+    free(scratch->anchors);
     free(scratch);
 }
 
@@ -75,7 +76,9 @@ static Status encode_plain(const Tokenizer *t, TokenizerScratch *scratch, Str te
 static Status encode_segment(const Tokenizer *t, TokenizerScratch *scratch, Str text, bool at_start, bool plain_special,
                              TokenIds *out)
 {
+    Str before = text;
     TRY(normalize(t->normalizer, &char_table, scratch->regex, scratch->normal, text, &text));
+    scratch->kept_text &= text.data == before.data && text.len == before.len;
     if (t->added[1].num_tokens == 0) return text.len ? encode_plain(t, scratch, text, at_start, out) : OK;
     AddedSplits *splits = &scratch->splits[1];
     added_split(&t->added[1], &char_table, text, plain_special, splits);
@@ -91,13 +94,26 @@ static Status encode_segment(const Tokenizer *t, TokenizerScratch *scratch, Str 
     return OK;
 }
 
+static void anchor_push(TokenizerScratch *scratch, size_t byte, size_t token)
+{
+    if (scratch->num_anchors == scratch->anchor_capacity) {
+        scratch->anchor_capacity = scratch->anchor_capacity * 2 + 16;
+        scratch->anchors = realloc(scratch->anchors, scratch->anchor_capacity * sizeof *scratch->anchors);
+        if (!scratch->anchors) fatal_out_of_memory(scratch->anchor_capacity * sizeof *scratch->anchors);
+    }
+    scratch->anchors[scratch->num_anchors++] = (TokenAnchor){ byte, token };
+}
+
 static Status encode_all(const Tokenizer *t, TokenizerScratch *scratch, Str text, EncodeOptions options, TokenIds *out)
 {
+    size_t first = out->len;
     for (size_t i = 0; options.add_special && i < t->prefix.len; i++) token_ids_push(out, t->prefix.data[i]);
     AddedSplits *splits = &scratch->splits[0];
+    scratch->num_anchors = 0;
     added_split(&t->added[0], &char_table, text, options.plain_special, splits);
     for (size_t i = 0; i < splits->len; i++) {
         AddedSplit split = splits->data[i];
+        anchor_push(scratch, split.start, out->len - first);
         if (split.id >= 0) {
             token_ids_push(out, split.id);
         } else {
@@ -105,6 +121,7 @@ static Status encode_all(const Tokenizer *t, TokenizerScratch *scratch, Str text
             TRY(encode_segment(t, scratch, part, split.start == 0, options.plain_special, out));
         }
     }
+    anchor_push(scratch, text.len, out->len - first);
     for (size_t i = 0; options.add_special && i < t->suffix.len; i++) token_ids_push(out, t->suffix.data[i]);
     return OK;
 }
@@ -114,13 +131,28 @@ Status tokenizer_encode(const Tokenizer *t, TokenizerScratch *scratch, const cha
 {
     FAIL_IF(len > INT32_MAX, ERR_INVALID, "a text of %zu bytes is too long to encode at once: cut it below 2 GB", len);
     Str all = { text, len };
+    scratch->kept_text = true;
     if (utf8_valid_prefix(text, len) < len) {
         strbuf_clear(&scratch->repaired);
         utf8_append_repaired(&scratch->repaired, text, len);
         all = (Str){ scratch->repaired.data, scratch->repaired.len };
+        scratch->kept_text = false;
     }
     TokenIds ids = *out; /* a copy on our stack: the caller's may share its cache line with another thread's */
     Status   status = encode_all(t, scratch, all, options, &ids);
     *out = ids;
     return status;
+}
+
+bool tokenizer_anchors(const Tokenizer *t, const TokenizerScratch *scratch, const TokenAnchor **out, size_t *out_count)
+{
+    const AddedSplits *splits = &scratch->splits[0];
+    if (!scratch->kept_text || !t->raw_bytes || !pretokenizer_scanner(t->pre) || t->added[1].num_tokens > 0) return false;
+    for (size_t i = 0; i < splits->len; i++) /* an added token that took blanks beside it isn't its bytes */
+        if (splits->data[i].id >= 0 &&
+            tokenizer_token_bytes(t, splits->data[i].id) != (int64_t)(splits->data[i].end - splits->data[i].start))
+            return false;
+    *out = scratch->anchors;
+    *out_count = scratch->num_anchors;
+    return true;
 }

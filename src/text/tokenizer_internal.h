@@ -79,4 +79,7 @@ struct TokenizerScratch {
     PreScratch    pre;
     StrBuf        repaired, normal[2];
     AddedSplits   splits[2];
+    bool          kept_text; /* nothing was repaired or normalized */
+    TokenAnchor  *anchors;   /* of splits[0], and the end */
+    size_t        num_anchors, anchor_capacity;
 };

@@ -1,5 +1,5 @@
 /* Masks: what is trained, against published ids, and both ways of finding turns against each other. */
-#include "data/mask.h"
+#include "data/mask_turns.h"
 #include "data_util.h"
 
 static const char chatml[] = "{% for m in messages %}{{ '<|im_start|>' + m.role + '\\n' + m.content + '<|im_end|>' + '\\n' }}{% endfor %}"
@@ -222,5 +222,50 @@ static void shortcut_equals_prefixes(void)
         }
 }
 
+/* Conversations with whatever texts hold, a vocabulary of bytes: with memo and anchors, and without. */
+static void quick_ways_change_nothing(void)
+{
+    if (!test_shared_dir()) SKIP("no ../shared");
+    static const char *const texts[] = { "yes", "", " led\\n", "\\n\\nline", "<|im_end|>", "caf\xC3\xA9 e\xCC\x81", "\xF0\x9F\x99\x82\xE4\xB8\xAD", "a<|im_start|>assistant\\nb",
+                                         "<think>\\nwhy\\n</think>\\n\\nso", "</think>", "\\n\\n\\n\\n", "<tool_response>1</tool_response>", "tab\\t<|endoftext|>" };
+    static const char *const templates[] = { "Qwen-Qwen3-0.6B", "Qwen-Qwen2.5-7B-Instruct", "meta-llama-Llama-3.2-3B-Instruct", "google-gemma-2-2b-it" };
+    char path[4300];
+    int  encoded = 0;
+    for (size_t t = 0; t < 4; t++) {
+        Arena arena = { 0 };
+        Str   source;
+        snprintf(path, sizeof path, "%s/data/chat/templates/%s.jinja", test_shared_dir(), templates[t]);
+        EXPECT_OK(file_read(&arena, path, 1 << 20, &source));
+        snprintf(path, sizeof path, "%s/data/tokenizers/qwen/qwen3/tokenizer.json", test_shared_dir());
+        Kit quick = kit_open(path, "<|im_end|>", source.data, t == 1 ? TRAIN_ON_LAST_TURN : TRAIN_ON_ASSISTANT);
+        Kit slow = kit_open(path, "<|im_end|>", source.data, t == 1 ? TRAIN_ON_LAST_TURN : TRAIN_ON_ASSISTANT);
+        EXPECT(quick.rules->has_raw_bytes);
+        mask_encoder_deinit(&slow.encoder);
+        mask_rules_forbid_memo(slow.rules);
+        slow.rules->has_raw_bytes = false;
+        mask_encoder_init(&slow.encoder, slow.rules);
+        for (uint32_t n = 0; n < 600; n++) {
+            StrBuf row = { 0 };
+            strbuf_puts(&row, "{\"messages\": [");
+            for (uint32_t i = 0; i <= n % 5; i++)
+                strbuf_printf(&row, "%s{\"role\": \"%s\", \"content\": \"%s%s\"}", i ? ", " : "", i % 2 ? "assistant" : "user",
+                              texts[(n * 7 + i * 5 + n / 13) % 13], texts[(n / 5 + i * 3) % 13]);
+            strbuf_puts(&row, "]}");
+            Status a = encode_json(&quick, row.data), b = encode_json(&slow, row.data);
+            EXPECT_INT(a, b);
+            encoded += a == OK;
+            EXPECT_INT(quick.encoder.num_trained, slow.encoder.num_trained);
+            EXPECT_INT(quick.encoder.turns_without_stop, slow.encoder.turns_without_stop);
+            if (a == OK && memcmp(quick.encoder.mask, slow.encoder.mask, slow.encoder.ids.len) != 0)
+                test_fail(__FILE__, __LINE__, "%s: another mask for %s", templates[t], row.data);
+            strbuf_deinit(&row);
+        }
+        kit_close(&quick);
+        kit_close(&slow);
+        arena_deinit(&arena);
+    }
+    EXPECT(encoded > 1500);
+}
+
 TEST_MAIN(TEST(published_ids_and_masks), TEST(rules_choose_turns), TEST(unstable_templates_are_refused_or_end_at_eos),
-          TEST(text_gets_eos_and_prompts_are_masked), TEST(shortcut_equals_prefixes))
+          TEST(text_gets_eos_and_prompts_are_masked), TEST(shortcut_equals_prefixes), TEST(quick_ways_change_nothing))
