@@ -10,7 +10,7 @@ typedef struct MessageList {
     uint32_t   count, capacity;
 } MessageList;
 
-/* {role, content}; returns the message, to which members may be added with message_set. */
+/* {role, content}; returns the message, to which members may be added with message_set. Keys and roles are borrowed. */
 JsonValue *message_push(MessageList *list, const char *role, Str content);
 void       message_set(Arena *arena, JsonValue *message, const char *key, const JsonValue *value);
 

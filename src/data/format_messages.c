@@ -19,11 +19,9 @@ JsonValue *message_push(MessageList *list, const char *role, Str content)
     }
     list->train[list->count] = -1;
     JsonValue *message = &list->items[list->count++];
-    JsonValue  role_value = { .type = JSON_STRING, .string = str_of(role) };
-    JsonValue  content_value = { .type = JSON_STRING, .string = content };
-    *message = (JsonValue){ .type = JSON_OBJECT };
-    message_set(list->arena, message, "role", &role_value);
-    message_set(list->arena, message, "content", &content_value);
+    *message = (JsonValue){ .type = JSON_OBJECT, .count = 2, .members = arena_array(list->arena, JsonMember, 2) };
+    message->members[0] = (JsonMember){ { "role", 4 }, { .type = JSON_STRING, .string = str_of(role) } };
+    message->members[1] = (JsonMember){ { "content", 7 }, { .type = JSON_STRING, .string = content } };
     return message;
 }
 
@@ -36,7 +34,7 @@ void message_set(Arena *arena, JsonValue *message, const char *key, const JsonVa
         }
     JsonMember *members = arena_array(arena, JsonMember, message->count + 1);
     if (message->count) memcpy(members, message->members, sizeof *members * message->count);
-    members[message->count].key = str_of(arena_strdup(arena, key));
+    members[message->count].key = str_of(key);
     members[message->count].value = *value;
     message->members = members;
     message->count++;
@@ -58,6 +56,7 @@ static const char *usual_role(const char *role)
         { "model", "assistant" }, { "chatgpt", "assistant" }, { "bing", "assistant" }, { "ASSISTANT", "assistant" },
         { "function_call", "assistant" }, { "observation", "tool" }, { "function_response", "tool" },
     };
+    if (strcmp(role, "user") == 0 || strcmp(role, "assistant") == 0) return role;
     for (size_t i = 0; i < sizeof spellings / sizeof spellings[0]; i++)
         if (strcmp(role, spellings[i][0]) == 0) return spellings[i][1];
     return role;
@@ -104,14 +103,14 @@ static Status set_calls(Arena *arena, JsonValue *message, const JsonValue *calls
 /* What a row says about training on a message: "train" (or "training", "weight"), "masked" the other way round. */
 static int8_t train_flag(const JsonValue *message)
 {
-    static const char *const names[] = { "train", "training", "weight" };
-    bool    flag;
-    int64_t weight;
+    static const Str names[] = { { "train", 5 }, { "training", 8 }, { "weight", 6 } };
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
-        if (json_get_bool(message, names[i], &flag)) return flag;
-        if (json_get_int(message, names[i], &weight)) return weight != 0;
+        const JsonValue *value = json_find(message, names[i]);
+        if (value && value->type == JSON_BOOL) return value->boolean;
+        if (value && value->type == JSON_INT) return value->integer != 0;
     }
-    return json_get_bool(message, "masked", &flag) ? !flag : -1;
+    const JsonValue *masked = json_get(message, "masked");
+    return masked && masked->type == JSON_BOOL ? !masked->boolean : -1;
 }
 
 static Status add_message(MessageList *list, const DatasetOptions *options, const JsonValue *from, uint32_t number)
@@ -139,10 +138,10 @@ static Status add_message(MessageList *list, const DatasetOptions *options, cons
     } else if (calls && calls->type != JSON_NULL && !(calls->type == JSON_ARRAY && calls->count == 0)) {
         TRY(set_calls(list->arena, message, calls));
     }
-    static const char *const kept[] = { "name", "tool_call_id", "reasoning_content", "thinking" };
+    static const Str kept[] = { { "name", 4 }, { "tool_call_id", 12 }, { "reasoning_content", 17 }, { "thinking", 8 } };
     for (size_t i = 0; i < sizeof kept / sizeof kept[0]; i++) {
-        const JsonValue *value = json_get(from, kept[i]);
-        if (value && value->type != JSON_NULL) message_set(list->arena, message, kept[i], value);
+        const JsonValue *value = json_find(from, kept[i]);
+        if (value && value->type != JSON_NULL) message_set(list->arena, message, kept[i].data, value);
     }
     list->train[list->count - 1] = train_flag(from);
     return OK;

@@ -5,6 +5,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <immintrin.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -54,7 +55,10 @@ static Status flush_block(ShardWriter *writer)
     writer->header.data_checksum = shard_fold(writer->header.data_checksum, writer->block, writer->block_used);
     size_t used = writer->block_used;
     writer->block_used = 0;
-    return write_all(writer, writer->block, used);
+    TRY(write_all(writer, writer->block, used));
+    /* The disk starts now, so that the fsync at the end waits for little. Where that isn't known, fsync does it all. */
+    (void)sync_file_range(writer->fd, 0, 0, SYNC_FILE_RANGE_WRITE);
+    return OK;
 }
 
 static Status put(ShardWriter *writer, const void *data, size_t size)
@@ -119,23 +123,48 @@ Status shard_writer_open(const char *path, uint64_t tokenizer_hash, int32_t voca
     return OK;
 }
 
-static void append_mask(ShardWriter *writer, const uint8_t *mask, int64_t count)
+/* The first `count` <= 64 flags as bits, from the lowest. */
+static uint64_t flag_bits(const uint8_t *mask, int64_t count)
 {
-    uint64_t at = writer->header.num_tokens;
-    writer->mask = grow(writer->mask, &writer->mask_words, (size_t)(at + (uint64_t)count + 63) / 64, sizeof(uint64_t));
-    for (int64_t i = 0; i < count; i++, at++)
-        if (!mask || mask[i]) writer->mask[at >> 6] |= (uint64_t)1 << (at & 63);
+    uint64_t bits = 0;
+    int64_t  i = 0;
+    for (; count - i >= 32; i += 32) {
+        __m256i zero = _mm256_cmpeq_epi8(_mm256_loadu_si256((const __m256i *)(mask + i)), _mm256_setzero_si256());
+        bits |= (uint64_t)(uint32_t)~_mm256_movemask_epi8(zero) << i;
+    }
+    for (; i < count; i++) bits |= (uint64_t)(mask[i] != 0) << i;
+    return bits;
+}
+
+/* mask NULL: all trained. Returns how many are. */
+static uint64_t append_mask(ShardWriter *writer, const uint8_t *mask, int64_t count)
+{
+    uint64_t at = writer->header.num_tokens, trained = 0;
+    writer->mask = grow(writer->mask, &writer->mask_words, (size_t)(at + (uint64_t)count + 63) / 64 + 1, sizeof(uint64_t));
+    for (int64_t i = 0; i < count; i += 64, at += 64) {
+        int64_t  n = count - i < 64 ? count - i : 64;
+        uint64_t bits = mask ? flag_bits(mask + i, n) : UINT64_MAX >> (64 - n);
+        trained += (uint64_t)__builtin_popcountll(bits);
+        writer->mask[at >> 6] |= bits << (at & 63);
+        if (at & 63) writer->mask[(at >> 6) + 1] |= bits >> (64 - (at & 63));
+    }
+    return trained;
+}
+
+static bool are_ids(const int32_t *ids, int64_t count, uint32_t vocab_size)
+{
+    uint32_t most = 0;
+    for (int64_t i = 0; i < count; i++) most = (uint32_t)ids[i] > most ? (uint32_t)ids[i] : most;
+    return count == 0 || most < vocab_size;
 }
 
 Status shard_writer_append(ShardWriter *writer, const int32_t *ids, const uint8_t *mask, int64_t count)
 {
     ShardHeader *h = &writer->header;
-    for (int64_t i = 0; i < count; i++) {
-        CHECK((uint32_t)ids[i] < h->vocab_size);
-        bool first = h->num_tokens + (uint64_t)i == writer->document_begin;
-        h->num_trained += !first && (!mask || mask[i] || !(h->flags & SHARD_HAS_MASK));
-    }
-    if (h->flags & SHARD_HAS_MASK) append_mask(writer, mask, count);
+    CHECK(are_ids(ids, count, h->vocab_size));
+    bool has_mask = h->flags & SHARD_HAS_MASK, has_first = count > 0 && h->num_tokens == writer->document_begin;
+    h->num_trained += has_mask ? append_mask(writer, mask, count) : (uint64_t)count;
+    if (has_first) h->num_trained -= !has_mask || !mask || mask[0]; /* a document's first token is no label */
     if (h->token_bytes == 4) {
         TRY(put(writer, ids, (size_t)count * 4));
     } else {

@@ -30,26 +30,35 @@ struct StreamSource {
     uint64_t      read_bytes, given_bytes, file_bytes;
 };
 
+static Status read_file(const char *path, StreamSource *source, void *out, size_t room, size_t *given)
+{
+    ssize_t n;
+    do {
+        n = read(source->fd, out, room);
+    } while (n < 0 && errno == EINTR);
+    FAIL_IF(n < 0, ERR_IO, "%s: cannot read: %s", path, strerror(errno));
+    *given = (size_t)n;
+    source->read_bytes += (uint64_t)n;
+    return OK;
+}
+
 /* Refills an empty input buffer. */
 static Status input_fill(const char *path, StreamSource *source)
 {
     if (source->input_at < source->input_end || source->input_done) return OK;
-    ssize_t n;
+    size_t n;
     if (source->fd < 0) {
-        n = (ssize_t)source->memory.len; /* all at once */
+        n = source->memory.len; /* all at once */
         source->input = (const unsigned char *)source->memory.data;
         source->memory.len = 0;
+        source->read_bytes += n;
     } else {
-        do {
-            n = read(source->fd, source->buffer, INPUT_BYTES);
-        } while (n < 0 && errno == EINTR);
+        TRY(read_file(path, source, source->buffer, INPUT_BYTES, &n));
         source->input = source->buffer;
     }
-    FAIL_IF(n < 0, ERR_IO, "%s: cannot read: %s", path, strerror(errno));
     source->input_at = 0;
-    source->input_end = (size_t)n;
+    source->input_end = n;
     source->input_done = n == 0;
-    source->read_bytes += (uint64_t)n;
     return OK;
 }
 
@@ -94,6 +103,8 @@ static Status source_read(const char *path, StreamSource *source, char *out, siz
 {
     *given = 0;
     while (*given == 0) {
+        if (source->coding == CODING_PLAIN && source->fd >= 0 && source->input_at == source->input_end)
+            return read_file(path, source, out, room, given); /* straight into the window */
         TRY(input_fill(path, source));
         bool is_empty = source->input_at == source->input_end;
         if (source->coding == CODING_PLAIN) {

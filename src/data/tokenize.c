@@ -79,7 +79,7 @@ static Status start_workers(Pipeline *p)
 {
     int want = p->job->num_threads > 0 ? p->job->num_threads : usable_cores();
     if (want > MAX_THREADS) want = MAX_THREADS;
-    p->num_units = 2 * want + 2;
+    p->num_units = 2 * want + 14; /* what workers go on with while this thread waits for the disk */
     p->units = calloc((size_t)p->num_units, sizeof *p->units);
     if (!p->units) fatal_out_of_memory(sizeof *p->units);
     for (; p->num_threads < want; p->num_threads++)
