@@ -19,6 +19,12 @@ static bool is_type(const JsonValue *row, const char *name, JsonType type)
 
 /* ---- detection ---- */
 
+/* What a field's key says where the user didn't write it. */
+static bool is_named(const char *name, const char *usual)
+{
+    return name && strcmp(name, usual) != 0;
+}
+
 static void describe(RowFormat *format, const char *what, const char *fields)
 {
     snprintf(format->description, sizeof format->description, "%s (%s)", what, fields);
@@ -47,6 +53,7 @@ static bool detect_conversation(RowFormat *out, const DatasetOptions *options, c
 {
     static const char *const names[] = { "messages", "conversations", "conversation", "chat", "dialogue", "chosen" };
     if (options->messages_field && take_messages(out, options, row, options->messages_field)) return true;
+    if (is_named(options->messages_field, "messages")) return false;
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
         if (take_messages(out, options, row, names[i])) return true;
     return false;
@@ -62,13 +69,15 @@ static bool detect_instruction(RowFormat *out, const DatasetOptions *options, co
     };
     const char *question = options->instruction_field, *answer = options->output_field, *name = NULL;
     if (!(is_type(row, question, JSON_STRING) && field(row, answer))) {
+        const char *asked = is_named(question, "instruction") ? question : NULL, *given = is_named(answer, "output") ? answer : NULL;
         question = NULL;
-        for (size_t i = 0; i < sizeof pairs / sizeof pairs[0] && !question; i++)
-            if (is_type(row, pairs[i][0], JSON_STRING) && is_type(row, pairs[i][1], JSON_STRING)) {
-                question = pairs[i][0];
-                answer = pairs[i][1];
-                name = pairs[i][2];
-            }
+        for (size_t i = 0; i < sizeof pairs / sizeof pairs[0] && !question; i++) {
+            const char *left = asked ? asked : pairs[i][0], *right = given ? given : pairs[i][1];
+            if (!is_type(row, left, JSON_STRING) || !(given ? field(row, right) != NULL : is_type(row, right, JSON_STRING))) continue;
+            question = left;
+            answer = right;
+            name = asked || given ? NULL : pairs[i][2];
+        }
     }
     if (!question) return false;
     out->type = DATASET_INSTRUCTION;
@@ -87,6 +96,7 @@ static bool detect_instruction(RowFormat *out, const DatasetOptions *options, co
 static bool detect_text(RowFormat *out, const DatasetOptions *options, const JsonValue *row)
 {
     const char *name = is_type(row, options->text_field, JSON_STRING) ? options->text_field
+                       : is_named(options->text_field, "text")        ? NULL
                        : is_type(row, "text", JSON_STRING)            ? "text"
                        : is_type(row, "content", JSON_STRING)         ? "content"
                                                                       : NULL;
@@ -95,6 +105,25 @@ static bool detect_text(RowFormat *out, const DatasetOptions *options, const Jso
     out->text_field = name;
     describe(out, "text", name);
     return true;
+}
+
+static void put_fields(const JsonValue *row, StrBuf *out)
+{
+    for (uint32_t i = 0; i < row->count && out->len < 300; i++)
+        strbuf_printf(out, "%s%s (%s)", i ? ", " : "", row->members[i].key.data, json_type_name(row->members[i].value.type));
+    if (!out->len) strbuf_puts(out, "no fields");
+}
+
+/* What a row that nothing fits often is. */
+static void put_hint(const JsonValue *row, StrBuf *out)
+{
+    static const char *const answers[] = { "output", "response", "answer", "completion" };
+    for (size_t i = 0; i < sizeof answers / sizeof answers[0]; i++) {
+        const JsonValue *answer = field(row, answers[i]);
+        if (answer && answer->type != JSON_STRING) strbuf_printf(out, "; an answer must be a text, \"%s\" is %s", answers[i], json_type_name(answer->type));
+    }
+    if (field(row, "chosen") && field(row, "rejected")) strbuf_puts(out, "; preference data (chosen, rejected) isn't supported");
+    if (row->count == 1 && strchr(row->members[0].key.data, ';')) strbuf_puts(out, "; columns of a .csv are separated by ',', not ';'");
 }
 
 static Status fail_unknown(const DatasetOptions *options, const JsonValue *row)
@@ -106,12 +135,38 @@ static Status fail_unknown(const DatasetOptions *options, const JsonValue *row)
         [DATASET_CONVERSATION] = "a list of messages (set messages_field)",
     };
     StrBuf names = { 0 };
-    for (uint32_t i = 0; i < row->count && names.len < 300; i++)
-        strbuf_printf(&names, "%s%s (%s)", i ? ", " : "", row->members[i].key.data, json_type_name(row->members[i].value.type));
-    Status status = status_fail(ERR_INVALID, "want %s; the row has %s", wants[options->type],
-                                names.len ? names.data : "no fields");
+    put_fields(row, &names);
+    put_hint(row, &names);
+    Status status = status_fail(ERR_INVALID, "want %s; the row has %s", wants[options->type], names.data);
     strbuf_deinit(&names);
     return status;
+}
+
+/* A field that the run file names must be there; of the types it belongs to, the first is what the dataset is. */
+static Status check_named(const DatasetOptions *options, const JsonValue *row, DatasetType *type)
+{
+    const struct {
+        const char *key, *name, *usual;
+        DatasetType type;
+    } fields[] = {
+        { "messages_field", options->messages_field, "messages", DATASET_CONVERSATION },
+        { "instruction_field", options->instruction_field, "instruction", DATASET_INSTRUCTION },
+        { "output_field", options->output_field, "output", DATASET_INSTRUCTION },
+        { "input_field", options->input_field, "input", DATASET_INSTRUCTION },
+        { "text_field", options->text_field, "text", DATASET_TEXT },
+    };
+    *type = options->type;
+    for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++) {
+        if (!is_named(fields[i].name, fields[i].usual) || (options->type != DATASET_AUTO && options->type != fields[i].type)) continue;
+        if (*type == DATASET_AUTO) *type = fields[i].type;
+        if (field(row, fields[i].name)) continue;
+        StrBuf names = { 0 };
+        put_fields(row, &names);
+        Status status = status_fail(ERR_INVALID, "%s is \"%s\", which the row doesn't have; it has %s", fields[i].key, fields[i].name, names.data);
+        strbuf_deinit(&names);
+        return status;
+    }
+    return OK;
 }
 
 Status format_detect(const DatasetOptions *options, const JsonValue *row, RowFormat *out)
@@ -121,7 +176,8 @@ Status format_detect(const DatasetOptions *options, const JsonValue *row, RowFor
     bool is_field = options->system_prompt_type == SYSTEM_PROMPT_FIELD ||
                     (options->system_prompt_type == SYSTEM_PROMPT_DEFAULT && options->system_prompt_field);
     if (is_field) out->system_field = options->system_prompt_field ? options->system_prompt_field : "system";
-    DatasetType type = options->type;
+    DatasetType type;
+    TRY(check_named(options, row, &type));
     if ((type == DATASET_AUTO || type == DATASET_CONVERSATION) && detect_conversation(out, options, row)) return OK;
     if ((type == DATASET_AUTO || type == DATASET_INSTRUCTION) && detect_instruction(out, options, row)) return OK;
     if ((type == DATASET_AUTO || type == DATASET_TEXT) && detect_text(out, options, row)) return OK;

@@ -126,7 +126,7 @@ Status inspect_dataset(const TokenizeJob *job, int64_t max_rows, int32_t seq_len
     int       count;
     Reader   *reader = NULL;
     if (job->dataset->samples > 0 && (max_rows == 0 || max_rows > job->dataset->samples)) max_rows = job->dataset->samples;
-    Status status = reader_find_files(&paths_arena, job->dataset->path, job->dataset->split, &paths, &count);
+    Status status = reader_find_files(&paths_arena, job->dataset->path, job->dataset->split, job->dataset->type == DATASET_TEXT, &paths, &count);
     if (status == OK) status = mask_rules_create(job->tokenizer, job->tmpl, job->dataset->train_on, &in.rules);
     if (status == OK) status = reader_open(paths, count, &reader);
     if (status == OK) {

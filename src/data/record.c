@@ -9,6 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { MAX_INVALID_SHARE = 10 }; /* a text has fewer than one byte in so many that isn't UTF-8 */
+
 struct Reader {
     char *const   *paths;
     int            count, next; /* the file to open next */
@@ -22,6 +24,7 @@ struct Reader {
     StrBuf         row;     /* of parquet */
     int64_t        line;    /* of stream.begin; rows read, of parquet */
     int            column;
+    int64_t        offset; /* of stream.begin in the text: text files alone */
     bool           in_array, is_over, is_first; /* JSON */
 };
 
@@ -217,6 +220,46 @@ static Status read_csv_header(Reader *reader)
 
 /* ---- text ---- */
 
+/* Bytes of the sequence at `at` if it is UTF-8, else 0. */
+static size_t sequence_bytes(const unsigned char *at, const unsigned char *end)
+{
+    size_t n = *at < 0x80 ? 1 : *at >= 0xc2 && *at < 0xe0 ? 2 : *at >= 0xe0 && *at < 0xf0 ? 3 : *at >= 0xf0 && *at < 0xf5 ? 4 : 0;
+    if (n == 0 || (size_t)(end - at) < n) return 0;
+    for (size_t i = 1; i < n; i++)
+        if ((at[i] & 0xc0) != 0x80) return 0;
+    return n;
+}
+
+/* Bytes that are no UTF-8, and where the first of them is. */
+static size_t count_invalid(Str text, size_t *out_first)
+{
+    const unsigned char *begin = (const unsigned char *)text.data, *at = begin, *end = begin + text.len;
+    size_t               invalid = 0;
+    while (at < end) {
+        uint64_t word;
+        while (end - at >= 8 && (memcpy(&word, at, 8), (word & 0x8080808080808080u) == 0)) at += 8;
+        if (at == end) break;
+        size_t n = sequence_bytes(at, end);
+        if (n == 0 && invalid++ == 0) *out_first = (size_t)(at - begin);
+        at += n ? n : 1;
+    }
+    return invalid;
+}
+
+/* A binary file, or a text in another encoding, isn't what anybody means to train on. */
+static Status check_text(const Reader *reader, Str text)
+{
+    const char *nul = memchr(text.data, 0, text.len), *path = reader->file->path;
+    size_t      first = 0;
+    FAIL_IF(nul, ERR_INVALID, "%s: a NUL byte at offset %lld: this is no text, or one in UTF-16; expected UTF-8", path,
+            (long long)(reader->offset + (nul - text.data)));
+    size_t invalid = count_invalid(text, &first);
+    FAIL_IF(invalid > text.len / MAX_INVALID_SHARE, ERR_INVALID,
+            "%s: %zu of %zu bytes aren't UTF-8, the first at offset %lld: this is no text, or one in another encoding; convert it to UTF-8", path,
+            invalid, text.len, (long long)(reader->offset + (int64_t)first));
+    return OK;
+}
+
 static Status next_text(Reader *reader, Record *out, bool *out_has)
 {
     Stream *stream = &reader->stream;
@@ -233,9 +276,11 @@ static Status next_text(Reader *reader, Record *out, bool *out_has)
     out->bytes = (Str){ stream->data + stream->begin, len };
     out->line = reader->line;
     out->column = reader->column;
-    *out_has = len > 0;
+    TRY(check_text(reader, out->bytes));
+    out->continues = stream->begin + len < stream->end;
+    *out_has = len > 0 && (reader->offset > 0 || out->continues || !is_blank(out->bytes)); /* a file of blanks is none */
+    reader->offset += (int64_t)len;
     consume(reader, len);
-    out->continues = stream->begin < stream->end;
     return OK;
 }
 
@@ -270,6 +315,7 @@ static Status open_next(Reader *reader)
     file->is_rows = reader->format == FILE_PARQUET;
     file->delimiter = reader->format == FILE_TSV ? '\t' : ',';
     reader->line = reader->column = 1;
+    reader->offset = 0;
     reader->in_array = reader->is_over = false;
     reader->is_first = true;
     bool is_memory = reader->name != NULL;

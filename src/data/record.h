@@ -32,11 +32,12 @@ typedef struct Record {
 typedef struct Reader Reader;
 
 /* The data files that `path` means, sorted, in the arena: a file; a glob; a folder, all files of known endings below it.
- * With `split`, of a folder only files whose name starts with it, when there are such. ERR_NOT_FOUND when none. */
-NODISCARD Status reader_find_files(Arena *arena, const char *path, const char *split, char ***out_paths, int *out_count);
+ * With `split`, of a folder only files whose name starts with it, when there are such. ERR_NOT_FOUND when none, ERR_INVALID
+ * for a file of an ending we don't know, unless `any_ending`. */
+NODISCARD Status reader_find_files(Arena *arena, const char *path, const char *split, bool any_ending, char ***out_paths, int *out_count);
 
 /* Reads the files in order. Formats go by ending: .jsonl .ndjson .json .csv .tsv .parquet, each also with .gz or .zst
- * (parquet not); everything else is text. The paths are borrowed. */
+ * (parquet not); everything else is text, which must be UTF-8 for the most part and has no NUL. The paths are borrowed. */
 NODISCARD Status reader_open(char *const *paths, int count, Reader **out_reader);
 /* The same over bytes that stay valid; the ending of `name` says the format. */
 NODISCARD Status reader_open_bytes(const char *name, Str bytes, Reader **out_reader);

@@ -12,6 +12,9 @@
 
 enum { FIND_MAX_DEPTH = 16 };
 
+/* As file_format knows them. */
+#define ENDINGS ".jsonl .ndjson .json .csv .tsv .parquet .txt .text .md, each but .parquet also with .gz or .zst"
+
 typedef struct PathList {
     Arena *arena;
     char **paths;
@@ -125,12 +128,23 @@ static Status find_glob(PathList *list, const char *path)
     return OK;
 }
 
-Status reader_find_files(Arena *arena, const char *path, const char *split, char ***out_paths, int *out_count)
+static Status check_endings(const PathList *list)
+{
+    for (int i = 0; i < list->count; i++) {
+        bool is_known;
+        (void)file_format(list->paths[i], &is_known);
+        FAIL_IF(!is_known, ERR_INVALID, "%s: what is in it can't be told from its ending; expected " ENDINGS " (type: text reads any file as text)",
+                list->paths[i]);
+    }
+    return OK;
+}
+
+Status reader_find_files(Arena *arena, const char *path, const char *split, bool any_ending, char ***out_paths, int *out_count)
 {
     PathList list = { .arena = arena };
     if (file_is_dir(path)) {
         TRY(find_below(&list, path, 0));
-        FAIL_IF(list.count == 0, ERR_NOT_FOUND, "%s: no data files here (.jsonl .json .csv .tsv .parquet .txt .md)", path);
+        FAIL_IF(list.count == 0, ERR_NOT_FOUND, "%s: no data files here (" ENDINGS ")", path);
         qsort(list.paths, (size_t)list.count, sizeof *list.paths, compare_paths);
         if (split) TRY(keep_split(&list, path, split));
     } else if (file_exists(path)) {
@@ -141,9 +155,10 @@ Status reader_find_files(Arena *arena, const char *path, const char *split, char
         if (local.len) path = arena_strdup(arena, strbuf_cstr(&local));
         strbuf_deinit(&local);
         TRY(status);
-        if (file_is_dir(path)) return reader_find_files(arena, path, split, out_paths, out_count);
+        if (file_is_dir(path)) return reader_find_files(arena, path, split, any_ending, out_paths, out_count);
         TRY(find_glob(&list, path));
     }
+    if (!any_ending) TRY(check_endings(&list));
     *out_paths = list.paths;
     *out_count = list.count;
     return OK;

@@ -68,7 +68,7 @@ Status dataset_key(Arena *arena, const TokenizeJob *job, DatasetKey *out)
 {
     *out = (DatasetKey){ 0 };
     FAIL_IF(!job->dataset->path, ERR_INVALID, "a dataset needs a path");
-    TRY(reader_find_files(arena, job->dataset->path, job->dataset->split, &out->paths, &out->num_paths));
+    TRY(reader_find_files(arena, job->dataset->path, job->dataset->split, job->dataset->type == DATASET_TEXT, &out->paths, &out->num_paths));
     StrBuf *json = &out->json;
     strbuf_printf(json, "{\n  \"version\": \"%d.%d\"", TOKENIZE_VERSION, SHARD_VERSION);
     put_hash(json, "tokenizer", tokenizer_hash(job->tokenizer));

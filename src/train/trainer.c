@@ -49,9 +49,10 @@ static Status check_writable(const char *dir)
 static Status check_datasets(Arena *arena, const DatasetList *list)
 {
     for (size_t i = 0; i < list->count; i++) {
-        char **paths;
-        int    count;
-        if (list->items[i].path) TRY(reader_find_files(arena, list->items[i].path, list->items[i].split, &paths, &count));
+        const Dataset *d = &list->items[i];
+        char         **paths;
+        int            count;
+        if (d->path) TRY(reader_find_files(arena, d->path, d->split, d->type == OPT_DATASET_TEXT, &paths, &count));
     }
     return OK;
 }

@@ -142,6 +142,16 @@ refused "no such dataset" 2 "$dir/absent.jsonl" -- inspect "$dir/absent.jsonl" -
 refused "no model" 2 "usage: surogate inspect" -- inspect "$dir/chats.jsonl"
 : > "$dir/empty.jsonl"
 refused "an empty dataset" 2 "empty.jsonl" "empty" -- inspect "$dir/empty.jsonl" --model "$model"
+printf '  \n ' > "$dir/blank.txt"
+refused "a dataset of blanks" 2 "blank.txt" "empty" -- inspect "$dir/blank.txt" --model "$model"
+cp "$dir/t.txt" "$dir/t.xlsx"
+for command in "inspect $dir/t.xlsx --model $model" "tokenize model=$model datasets.0.path=$dir/t.xlsx output_dir=$dir/t0"; do
+    refused "an unknown ending: ${command%% *}" 2 "t.xlsx" ".parquet" "type: text" -- $command
+done
+run inspect "$dir/t.xlsx" --model "$model" type=text
+check "any ending with type: text" [ "$status" = 0 ]
+refused "weights as text" 2 "model.safetensors" "NUL byte at offset" -- inspect "$model/model.safetensors" --model "$model" type=text
+refused "a field that isn't there" 2 "chats.jsonl:1" "messages_field" conv -- inspect "$dir/chats.jsonl" --model "$model" messages_field=conv
 printf 'a,b\n1,"x\n' > "$dir/open.csv"
 refused "an open quote in CSV" 2 "open.csv" -- inspect "$dir/open.csv" --model "$model"
 printf 'PAR1junkPAR1' > "$dir/junk.parquet"

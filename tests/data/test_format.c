@@ -100,4 +100,30 @@ static void wrong_fields_are_named(void)
     EXPECT_CONTAINS(messages_of("[]", (DatasetOptions){ 0 }), "a row is an object");
 }
 
-TEST_MAIN(TEST(real_datasets_are_recognised), TEST(rows_become_messages), TEST(wrong_fields_are_named))
+static void named_fields_must_be_there(void)
+{
+    const char *both = "{\"messages\": [{\"role\": \"user\", \"content\": \"m\"}], \"question\": \"q\", \"answer\": \"a\", \"foo\": \"f\"}";
+    EXPECT_CONTAINS(messages_of(both, (DatasetOptions){ .messages_field = "conv" }), "messages_field is \"conv\", which the row doesn't have");
+    EXPECT_CONTAINS(messages_of(both, (DatasetOptions){ .instruction_field = "bar" }), "instruction_field is \"bar\"");
+    EXPECT_CONTAINS(messages_of(both, (DatasetOptions){ .type = DATASET_INSTRUCTION, .output_field = "bar" }), "output_field is \"bar\"");
+    EXPECT_CONTAINS(messages_of(both, (DatasetOptions){ .input_field = "bar" }), "input_field is \"bar\"");
+    EXPECT_CONTAINS(messages_of(both, (DatasetOptions){ .text_field = "bar" }), "text_field is \"bar\"");
+    EXPECT_STR(messages_of(both, (DatasetOptions){ .output_field = "foo" }),
+               "[{\"role\": \"user\", \"content\": \"q\"}, {\"role\": \"assistant\", \"content\": \"f\"}]");
+    EXPECT_STR(messages_of(both, (DatasetOptions){ .text_field = "foo" }), "|f");
+    DatasetOptions defaults = { .messages_field = "messages", .instruction_field = "instruction", .output_field = "output",
+                                .input_field = "input", .text_field = "text" };
+    EXPECT_STR(messages_of(both, defaults), "[{\"role\": \"user\", \"content\": \"m\"}]");
+    defaults.type = DATASET_TEXT;
+    defaults.messages_field = "conv"; /* of another type: not looked at */
+    EXPECT_CONTAINS(messages_of("{\"text\": \"t\"}", defaults), "t");
+}
+
+static void likely_causes_are_said(void)
+{
+    EXPECT_CONTAINS(messages_of("{\"question\": \"a\", \"answer\": 5}", (DatasetOptions){ 0 }), "an answer must be a text, \"answer\" is integer");
+    EXPECT_CONTAINS(messages_of("{\"prompt\": \"a\", \"chosen\": \"b\", \"rejected\": \"c\"}", (DatasetOptions){ 0 }), "preference data");
+    EXPECT_CONTAINS(messages_of("{\"q;a\": \"1;2\"}", (DatasetOptions){ 0 }), "separated by ','");
+}
+
+TEST_MAIN(TEST(named_fields_must_be_there), TEST(likely_causes_are_said), TEST(real_datasets_are_recognised), TEST(rows_become_messages), TEST(wrong_fields_are_named))

@@ -53,6 +53,8 @@ static void formats_give_equal_rows(void)
     EXPECT_STR(read_all(path_in(dir, "x.txt")), "{\"text\": \"one\\ntwo\"}\n");
     write_file(path_in(dir, "empty.txt"), "");
     EXPECT_STR(read_all(path_in(dir, "empty.txt")), "");
+    write_file(path_in(dir, "blank.txt"), " \n\t\r\n ");
+    EXPECT_STR(read_all(path_in(dir, "blank.txt")), "");
     write_file(path_in(dir, "empty.json"), "[]");
     EXPECT_STR(read_all(path_in(dir, "empty.json")), "");
     EXPECT_OK(file_remove_tree(dir));
@@ -151,17 +153,34 @@ static void paths_mean_files(void)
     write_file(path_in(dir, "data/train-0.jsonl"), "");
     write_file(path_in(dir, "data/test.jsonl"), "");
     write_file(path_in(dir, "README.bin"), "");
-    EXPECT_OK(reader_find_files(&arena, dir, NULL, &paths, &count));
+    EXPECT_OK(reader_find_files(&arena, dir, NULL, false, &paths, &count));
     EXPECT_INT(count, 3);
-    EXPECT_OK(reader_find_files(&arena, dir, "train", &paths, &count));
+    EXPECT_OK(reader_find_files(&arena, dir, "train", false, &paths, &count));
     EXPECT_INT(count, 2);
     EXPECT_CONTAINS(paths[0], "train-0.jsonl");
-    EXPECT_FAILS(reader_find_files(&arena, dir, "validation", &paths, &count), ERR_NOT_FOUND, "no file of split");
-    EXPECT_OK(reader_find_files(&arena, path_in(dir, "data/t*.jsonl"), NULL, &paths, &count));
+    EXPECT_FAILS(reader_find_files(&arena, dir, "validation", false, &paths, &count), ERR_NOT_FOUND, "no file of split");
+    EXPECT_OK(reader_find_files(&arena, path_in(dir, "data/t*.jsonl"), NULL, false, &paths, &count));
     EXPECT_INT(count, 3);
-    EXPECT_FAILS(reader_find_files(&arena, path_in(dir, "*.nope"), NULL, &paths, &count), ERR_NOT_FOUND, "no file matches");
-    EXPECT_FAILS(reader_find_files(&arena, path_in(dir, "nope"), NULL, &paths, &count), ERR_NOT_FOUND, "no such file");
+    EXPECT_FAILS(reader_find_files(&arena, path_in(dir, "*.nope"), NULL, false, &paths, &count), ERR_NOT_FOUND, "no file matches");
+    EXPECT_FAILS(reader_find_files(&arena, path_in(dir, "README.bin"), NULL, false, &paths, &count), ERR_INVALID, "README.bin: ");
+    EXPECT_FAILS(reader_find_files(&arena, path_in(dir, "*.bin"), NULL, false, &paths, &count), ERR_INVALID, ".parquet");
+    EXPECT_OK(reader_find_files(&arena, path_in(dir, "README.bin"), NULL, true, &paths, &count));
+    EXPECT_FAILS(reader_find_files(&arena, path_in(dir, "nope"), NULL, false, &paths, &count), ERR_NOT_FOUND, "no such file");
     arena_deinit(&arena);
+    EXPECT_OK(file_remove_tree(dir));
+}
+
+static void texts_are_utf8(void)
+{
+    const char *dir = scratch_dir();
+    EXPECT_OK(file_write_atomic(path_in(dir, "nul.txt"), "abcdefghi\0jkl", 13));
+    EXPECT_CONTAINS(read_all(path_in(dir, "nul.txt")), "NUL byte at offset 9");
+    write_file(path_in(dir, "koi8.txt"), "abcdefghijk \xf0\xd2\xc9\xd7\xc5\xd4");
+    EXPECT_CONTAINS(read_all(path_in(dir, "koi8.txt")), "6 of 18 bytes aren't UTF-8, the first at offset 12");
+    write_file(path_in(dir, "one.txt"), "a text of some length with a byte or so \xe9 that isn't UTF-8");
+    EXPECT_CONTAINS(read_all(path_in(dir, "one.txt")), "{\"text\": ");
+    write_file(path_in(dir, "two.txt"), "\xd0\x9f\xd1\x80\xd0\xb8\xe4\xbd\xa0\xf0\x9f\x99\x82");
+    EXPECT_CONTAINS(read_all(path_in(dir, "two.txt")), "\xf0\x9f\x99\x82\"}");
     EXPECT_OK(file_remove_tree(dir));
 }
 
@@ -235,4 +254,4 @@ static void parquet_equals_its_csv(void)
 }
 
 TEST_MAIN(TEST(formats_give_equal_rows), TEST(bad_input_says_where), TEST(compressed_files_are_read), TEST(bombs_are_refused),
-          TEST(paths_mean_files), TEST(long_text_comes_in_parts_at_lines), TEST(parquet_equals_its_csv))
+          TEST(paths_mean_files), TEST(texts_are_utf8), TEST(long_text_comes_in_parts_at_lines), TEST(parquet_equals_its_csv))
