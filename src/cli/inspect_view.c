@@ -140,6 +140,10 @@ static void put_summary(StrBuf *out, const char *path, const InspectSummary *s, 
                       (long long)s->shortest, (long long)s->longest);
     if (s->num_without_stop)
         strbuf_printf(out, "no stop    %lld trained turns end without a stop token\n", (long long)s->num_without_stop);
+    if (s->num_without_calls)
+        strbuf_printf(out, "no calls   %lld trained turns have tool calls that the chat template doesn't print\n", (long long)s->num_without_calls);
+    if (s->num_empty)
+        strbuf_printf(out, "empty      %lld trained turns have neither content nor tool calls\n", (long long)s->num_empty);
     if (seq_len > 0 && kept > 0) {
         strbuf_printf(out, "packing    %lld sequences of %d, %.1f%% filled", (long long)s->packed_rows, seq_len,
                       100 * s->packing_efficiency);

@@ -79,6 +79,7 @@ int main(int argc, char **argv)
     }
     if (strcmp(argv[1], "--version") == 0) argv[1] = "version";
     Status status = run(argv[1], argc - 2, argv + 2);
-    if (status != OK && status_message()[0]) log_error("%s", status_message());
+    if (status == ERR_INTERRUPTED) log_info("%s", status_message());
+    else if (status != OK && status_message()[0]) log_error("%s", status_message());
     return status_exit_code(status);
 }

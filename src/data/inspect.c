@@ -58,6 +58,8 @@ static void add_row(Inspector *in)
     InspectSummary *summary = in->summary;
     int64_t         count = (int64_t)in->encoder.ids.len;
     summary->num_without_stop += in->encoder.turns_without_stop;
+    summary->num_without_calls += in->encoder.turns_without_calls;
+    summary->num_empty += in->encoder.turns_empty;
     if (in->encoder.num_trained == 0) {
         summary->num_untrained++;
         return;

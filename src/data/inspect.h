@@ -22,7 +22,7 @@ typedef bool (*InspectRowFn)(void *context, const InspectRow *row);
 
 typedef struct InspectSummary {
     char    format[256];
-    int64_t num_rows, num_bad_rows, num_untrained, num_without_stop;
+    int64_t num_rows, num_bad_rows, num_untrained, num_without_stop, num_without_calls, num_empty;
     int64_t num_tokens, num_trained;
     int64_t shortest, longest;         /* tokens of a row */
     int64_t histogram[INSPECT_BUCKETS];

@@ -299,6 +299,8 @@ static Status encode_messages(MaskEncoder *encoder, const Layout *layout)
         TRY(place_span(encoder, has_ends, span));
         if (span->ends_at_stop) TRY(turns_find_stop(encoder->rules, &encoder->ids, span));
         settle_stop(encoder, has_ends, span);
+        encoder->turns_without_calls += span->lacks_calls;
+        encoder->turns_empty += span->is_empty;
         memset(encoder->mask + span->first, 1, span->end > span->first ? span->end - span->first : 0);
     }
     if (put_bos(encoder)) {
@@ -392,7 +394,7 @@ Status mask_encode_waiting(MaskEncoder *encoder, size_t index)
     const Layout *layout = &encoder->layouts[index];
     encoder->text = (Str){ strbuf_cstr(&encoder->laid_out) + layout->begin, layout->len };
     if (layout->kind == LAYOUT_TEXT) return mask_encode_text(encoder, encoder->text, true, true);
-    encoder->turns_without_stop = 0;
+    encoder->turns_without_stop = encoder->turns_without_calls = encoder->turns_empty = 0;
     TRY(layout->kind == LAYOUT_MESSAGES ? encode_messages(encoder, layout) : encode_prompted(encoder, layout));
     count_trained(encoder);
     return OK;
@@ -408,7 +410,7 @@ Status mask_encode(MaskEncoder *encoder, Arena *arena, const Sample *sample)
 Status mask_encode_text(MaskEncoder *encoder, Str text, bool is_first, bool is_last)
 {
     encoder->text = text;
-    encoder->turns_without_stop = 0;
+    encoder->turns_without_stop = encoder->turns_without_calls = encoder->turns_empty = 0;
     TRY(encode(encoder, text.data, text.len, &encoder->ids));
     if (is_first) put_bos(encoder);
     if (is_last && encoder->ids.len > 0) put_eos(encoder);

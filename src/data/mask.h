@@ -42,6 +42,7 @@ typedef struct MaskEncoder {
     Str               text;     /* that was encoded */
     int64_t           num_trained; /* labels: trained ids but the first */
     int               turns_without_stop; /* trained turns whose end is no special token */
+    int               turns_without_calls, turns_empty; /* see TurnSpan */
     int64_t          *ends;     /* internal: byte in text where each id ends, when there are no anchors */
     const TokenAnchor *anchors; /* NULL: none */
     size_t            num_anchors;

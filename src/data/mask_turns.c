@@ -95,6 +95,57 @@ static void add_span(TurnList *turns, size_t begin, size_t end, bool ends_at_sto
     turns->spans[turns->count++] = (TurnSpan){ .begin_byte = begin, .end_byte = end, .ends_at_stop = ends_at_stop };
 }
 
+/* ---- turns that teach less than they look; the shortcut lets none of them pass ---- */
+
+static Str trimmed(Str text)
+{
+    while (text.len > 0 && strchr(" \t\r\n", text.data[0]) && text.data[0]) {
+        text.data++;
+        text.len--;
+    }
+    while (text.len > 0 && strchr(" \t\r\n", text.data[text.len - 1]) && text.data[text.len - 1]) text.len--;
+    return text;
+}
+
+static bool is_nothing(const JsonValue *message, const char *key)
+{
+    const JsonValue *value = json_get(message, key);
+    if (!value || value->type == JSON_NULL) return true;
+    if (value->type == JSON_ARRAY) return value->count == 0;
+    return value->type == JSON_STRING && trimmed(value->string).len == 0;
+}
+
+/* A template that prints calls prints their names. */
+static bool prints_calls(const JsonValue *message, const char *text, size_t len)
+{
+    const JsonValue *calls = json_get(message, "tool_calls");
+    for (uint32_t i = 0; i < calls->count; i++) {
+        const JsonValue *function = json_get(&calls->items[i], "function"), *name = function ? json_get(function, "name") : NULL;
+        if (!name || name->type != JSON_STRING || name->string.len == 0) continue;
+        if (!memmem(text, len, name->string.data, name->string.len)) return false;
+    }
+    return true;
+}
+
+static void look_at_turn(TurnSpan *span, const JsonValue *message, Str text)
+{
+    if (!is_assistant(message)) return;
+    if (!is_nothing(message, "tool_calls"))
+        span->lacks_calls = !prints_calls(message, text.data + span->begin_byte, span->end_byte - span->begin_byte);
+    else
+        span->is_empty = is_nothing(message, "content") && is_nothing(message, "reasoning_content") && is_nothing(message, "thinking");
+}
+
+/* Where every trained message has its turn. */
+static void look_at_turns(const MaskRules *rules, const Sample *sample, Str text, TurnList *turns)
+{
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < sample->messages->count; i++) count += is_trained(rules, sample, i);
+    if (count != turns->count) return;
+    for (uint32_t i = 0, k = 0; i < sample->messages->count; i++)
+        if (is_trained(rules, sample, i)) look_at_turn(&turns->spans[k++], &sample->messages->items[i], text);
+}
+
 /* ---- marks ---- */
 
 static Status turns_by_marks(const MaskRules *rules, const Sample *sample, const TemplateParts *whole, TurnList *turns)
@@ -114,16 +165,6 @@ static Status turns_by_marks(const MaskRules *rules, const Sample *sample, const
 }
 
 /* ---- shortcut ---- */
-
-static Str trimmed(Str text)
-{
-    while (text.len > 0 && strchr(" \t\r\n", text.data[0]) && text.data[0]) {
-        text.data++;
-        text.len--;
-    }
-    while (text.len > 0 && strchr(" \t\r\n", text.data[text.len - 1]) && text.data[text.len - 1]) text.len--;
-    return text;
-}
 
 static bool stands_at(const char *at, const char *end, Str text)
 {
@@ -145,7 +186,7 @@ static bool turns_by_opening(const MaskRules *rules, const Sample *sample, Str t
         const char *begin = open + opening.len;
         Str         body = content->string; /* as it is, or as templates that trim leave it */
         if (!stands_at(begin, end, body)) body = trimmed(body);
-        if (body.len == 0 || !stands_at(begin, end, body)) return false;
+        if (trimmed(body).len == 0 || !stands_at(begin, end, body)) return false;
         at = begin + body.len;
         /* an opening that starts inside a content would have been taken for a turn by the prefixes */
         size_t look = (size_t)(end - begin) < body.len + opening.len - 1 ? (size_t)(end - begin) : body.len + opening.len - 1;
@@ -251,8 +292,10 @@ Status turns_render(const TurnContext *context, StrBuf *text, TurnList *out)
         /* no need to know */
     } else if (whole.text.num_spans > 0) {
         status = turns_by_marks(context->rules, sample, &whole.text, out);
+        if (status == OK) look_at_turns(context->rules, sample, all, out);
     } else if (!turns_by_opening(context->rules, sample, all, out)) {
         status = turns_by_prefixes(context, &whole.text, out);
+        if (status == OK) look_at_turns(context->rules, sample, all, out);
     }
     rendering_deinit(&whole);
     return status;

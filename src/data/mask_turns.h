@@ -22,6 +22,8 @@ struct TurnSpan {
     size_t begin_byte, end_byte;
     size_t first, end;    /* tokens */
     bool   ends_at_stop;  /* end_byte is only a bound: the turn ends at its first stop token */
+    bool   lacks_calls;   /* the message calls tools, which the template doesn't print */
+    bool   is_empty;      /* an answer without content or call: its stop token alone is trained */
 };
 
 typedef struct TurnList {

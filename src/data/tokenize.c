@@ -144,10 +144,11 @@ static void report_write(const Pipeline *p, StrBuf *out)
     const TokenizeReport *r = p->report;
     strbuf_printf(out, "{\n  \"shards\": %d,\n  \"rows\": %lld,\n  \"documents\": %lld,\n  \"tokens\": %lld,\n"
                        "  \"trained\": %lld,\n  \"bad_rows\": %lld,\n  \"untrained_rows\": %lld,\n  \"turns_without_stop\": %lld,\n"
+                       "  \"turns_without_calls\": %lld,\n  \"empty_turns\": %lld,\n"
                        "  \"format\": ",
                   p->num_shards, (long long)p->rows_done, (long long)r->num_documents, (long long)r->num_tokens,
                   (long long)r->num_trained, (long long)r->num_bad_rows, (long long)r->num_untrained,
-                  (long long)r->num_without_stop);
+                  (long long)r->num_without_stop, (long long)r->num_without_calls, (long long)r->num_empty);
     json_write_string(out, r->format, strlen(r->format));
     strbuf_puts(out, ",\n  \"examples\": [");
     for (int i = 0; i < r->num_examples; i++) {
@@ -180,7 +181,8 @@ static bool load_report(Pipeline *p, const char *name)
         !json_get_int(&json, "documents", &r->num_documents) || !json_get_int(&json, "tokens", &r->num_tokens) ||
         !json_get_int(&json, "trained", &r->num_trained) || !json_get_int(&json, "bad_rows", &r->num_bad_rows) ||
         !json_get_int(&json, "untrained_rows", &r->num_untrained) ||
-        !json_get_int(&json, "turns_without_stop", &r->num_without_stop) || !json_get_str(&json, "format", &format))
+        !json_get_int(&json, "turns_without_stop", &r->num_without_stop) ||
+        !json_get_int(&json, "turns_without_calls", &r->num_without_calls) || !json_get_int(&json, "empty_turns", &r->num_empty) || !json_get_str(&json, "format", &format))
         return false;
     p->num_shards = (int)shards;
     snprintf(r->format, sizeof r->format, "%s", format);
@@ -212,6 +214,8 @@ static void add_counts(Pipeline *p, const Unit *unit)
     r->num_bad_rows += unit->num_bad;
     r->num_untrained += unit->num_untrained;
     r->num_without_stop += unit->num_without_stop;
+    r->num_without_calls += unit->num_without_calls;
+    r->num_empty += unit->num_empty;
     for (int i = 0; i < unit->num_examples && r->num_examples < 5; i++)
         memcpy(r->examples[r->num_examples++], unit->examples[i], sizeof r->examples[0]);
 }

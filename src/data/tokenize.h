@@ -21,6 +21,8 @@ typedef struct TokenizeReport {
     int64_t num_bad_rows;    /* skipped */
     int64_t num_untrained;   /* dropped: no trained token */
     int64_t num_without_stop; /* trained turns that end without a stop token */
+    int64_t num_without_calls; /* trained turns whose tool calls the template doesn't print */
+    int64_t num_empty;         /* trained turns without content and tool calls */
     int     num_examples;
     char    examples[5][512]; /* why the first bad rows were skipped */
 } TokenizeReport;

@@ -10,7 +10,7 @@ void unit_clear(Unit *unit)
     unit->num_records = unit->num_documents = unit->num_examples = 0;
     unit->is_part = unit->is_first_part = unit->is_done = false;
     unit->ids.len = 0;
-    unit->num_rows = unit->num_bad = unit->num_untrained = unit->num_without_stop = 0;
+    unit->num_rows = unit->num_bad = unit->num_untrained = unit->num_without_stop = unit->num_without_calls = unit->num_empty = 0;
     unit->status = OK;
 }
 
@@ -62,6 +62,8 @@ static void append_document(Unit *unit, const MaskEncoder *encoder, bool continu
     if (count) memcpy(unit->mask + begin, encoder->mask, count);
     unit->ids.len += count;
     unit->num_without_stop += encoder->turns_without_stop;
+    unit->num_without_calls += encoder->turns_without_calls;
+    unit->num_empty += encoder->turns_empty;
     unit->documents[unit->num_documents++] =
         (UnitDocument){ (int64_t)begin, (int64_t)unit->ids.len, continues, encoder->num_trained > 0 };
 }

@@ -26,7 +26,7 @@ typedef struct Unit {
     size_t        mask_capacity;
     UnitDocument *documents; /* (num_records) */
     int           num_documents;
-    int64_t       num_rows, num_bad, num_untrained, num_without_stop;
+    int64_t       num_rows, num_bad, num_untrained, num_without_stop, num_without_calls, num_empty;
     int           num_examples;
     char          examples[5][512];
     Status        status;    /* of a row that stops everything */

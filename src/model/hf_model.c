@@ -2,6 +2,7 @@
 #include "model/hf_model.h"
 
 #include "files/hub.h"
+#include "model/peft.h"
 #include "ops/ops.h"
 
 #include <stdio.h>
@@ -56,6 +57,9 @@ Status hf_model_open(Arena *arena, const char *dir, HfModel **out_model)
     model->config_name = arena_printf(arena, "%s/config.json", dir);
     FAIL_IF(!file_is_dir(dir), ERR_NOT_FOUND, "%s is a file; model must be a folder that holds a Hugging Face model (config.json, safetensors), "
                                               "or ORG/NAME of one on the hub", dir);
+    FAIL_IF(!file_exists(model->config_name) && peft_is_adapter_dir(dir), ERR_INVALID,
+            "%s is a LoRA adapter, not a model; merge it into its base first (surogate merge BASE_DIR %s OUT_DIR), or train a new one from the base",
+            dir, dir);
     FAIL_IF(!file_exists(model->config_name), ERR_NOT_FOUND,
             "%s: no config.json in this folder; expected a Hugging Face model", dir);
     TRY(file_read(arena, model->config_name, MAX_CONFIG_BYTES, &model->config_text));
@@ -81,8 +85,7 @@ Status hf_model_open_weights(HfModel *model)
 {
     if (model->weights) return OK;
     FAIL_IF(!hf_model_has_weights(model), ERR_NOT_FOUND,
-            "%s: no model.safetensors (or model.safetensors.index.json); set from_scratch: true to start from random weights",
-            model->dir);
+            "%s has no weights: no model.safetensors or model.safetensors.index.json in it", model->dir);
     return st_open(model->dir, &model->weights);
 }
 

@@ -113,7 +113,14 @@ static void report(const char *path, const TokenizeReport *r)
     for (int i = 0; i < r->num_examples; i++) log_info("  %s", r->examples[i]);
     if (r->num_untrained) log_warn("%s: %lld rows without a trained token were left out", path, (long long)r->num_untrained);
     if (r->num_without_stop)
-        log_warn("%s: %lld trained turns end without a stop token: the model won't learn to stop there", path, (long long)r->num_without_stop);
+        log_warn("%s: %lld trained turns end without a stop token: the model won't learn to stop there; end them in the chat template with a "
+                 "special token (eos_token)", path, (long long)r->num_without_stop);
+    if (r->num_without_calls)
+        log_warn("%s: %lld trained turns have tool calls that the chat template doesn't print: they aren't learnt; set chat_template to one that "
+                 "has tool_calls", path, (long long)r->num_without_calls);
+    if (r->num_empty)
+        log_warn("%s: %lld trained turns have neither content nor tool calls: the model learns to answer nothing there; leave these rows out, or "
+                 "mark the messages with \"train\": false", path, (long long)r->num_empty);
 }
 
 static Status tokenize_one(Tokenizing *t, const Dataset *dataset, TokenizeReport *out)

@@ -9,7 +9,12 @@ static volatile sig_atomic_t pending_signal, is_resumable;
 
 static void handle(int signo)
 {
-    if (!is_resumable || pending_signal) _exit(128 + signo);
+    if (!is_resumable || pending_signal) {
+        static const char stopped[] = "\ninterrupted\n";
+        ssize_t           unused = write(STDERR_FILENO, stopped, sizeof stopped - 1);
+        (void)unused;
+        _exit(128 + signo);
+    }
     pending_signal = signo;
     static const char note[] = "\nfinishing this step, then saving; once more to stop at once\n";
     ssize_t           ignored = write(STDERR_FILENO, note, sizeof note - 1);

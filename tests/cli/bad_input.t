@@ -71,6 +71,10 @@ untouched "broken config.json" 2 "config.json:1:7" -- pt "$dir/run.yaml" model="
 model_with noweights
 rm "$dir/noweights/model.safetensors"
 untouched "no weights" 2 "model.safetensors" "from_scratch" -- pt "$dir/run.yaml" model="$dir/noweights"
+refused "no weights to ask" 2 "noweights has no weights" -- generate "$dir/noweights" --prompt a
+check "which can't be made up there" [ "$(grep -c from_scratch "$dir/err")" = 0 ]
+mkdir "$dir/adapter" && echo '{}' > "$dir/adapter/adapter_config.json"
+untouched "an adapter as the model" 2 "is a LoRA adapter" "surogate merge" -- pt "$dir/run.yaml" model="$dir/adapter"
 model_with cut
 truncate -s -100 "$dir/cut/model.safetensors"
 untouched "weights that were cut" 2 "cut/model.safetensors" -- pt "$dir/run.yaml" model="$dir/cut"
@@ -152,6 +156,13 @@ refused "unknown size" 2 "qwen3-tinny" "qwen3-tiny" -- new --arch qwen3-tinny "$
 refused "new over a model" 2 "$dir/model" -- new --arch qwen3-tiny "$dir/model"
 refused "new with a setting the family hasn't" 2 "num_experts" -- new --arch qwen3-tiny "$dir/n" num_experts=4
 check "nothing was left" [ ! -e "$dir/n" ]
+refused "a tokenizer over another" 2 "$dir/model/tokenizer.json" "--force" -- tokenizer train --vocab-size 300 --out "$dir/model" "$dir/text.txt"
+echo "some words" > "$dir/words.txt"
+run tokenizer train --vocab-size 5000 --out "$dir/few" "$dir/words.txt"
+check "few tokens: $(cat "$dir/err")" grep -qE "warning: [0-9]+ tokens were learnt of the 5000 asked for" "$dir/err"
+run tokenizer train --vocab-size 260 --out "$dir/few" --force "$dir/words.txt"
+check "--force: $(cat "$dir/err")" [ "$status" = 0 ]
+check "as many as asked" [ "$(grep -c asked "$dir/err")" = 0 ]
 refused "unknown pass" 2 "fus" "fuse" -- ir "$dir/run.yaml" --after fus
 refused "unknown GPU" 2 "h2000" -- plan "$dir/run.yaml" --gpu h2000
 refused "the output is the model's own folder" 2 "the model's own folder" -- pt "$dir/run.yaml" output_dir="$dir/model"

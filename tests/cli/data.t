@@ -165,6 +165,26 @@ run inspect "$dir/chats.jsonl" --model "$dir/plainmodel" --rows 1 chat_template=
 prints "a template of the run" "<user>What is 1 plus 7?<|im_end|><assistant>[[It is 8.<|im_end|>]]"
 refused "conversations without a template" 2 "chat template" chat_template -- inspect "$dir/chats.jsonl" --model "$dir/plainmodel"
 
+# --- turns that teach nothing
+{
+    echo '{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": null, "tool_calls": [{"type": "function", "function": {"name": "look", "arguments": {}}}]}]}'
+    echo '{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "ok", "tool_calls": [{"type": "function", "function": {"name": "look", "arguments": {}}}]}]}'
+    echo '{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": null}, {"role": "user", "content": "b"}, {"role": "assistant", "content": " "}]}'
+    echo '{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "", "train": false}, {"role": "user", "content": "b"}, {"role": "assistant", "content": ""}]}'
+    head -1 "$dir/chats.jsonl"
+} > "$dir/calls.jsonl"
+for again in 1 2; do
+    run tokenize model="$model" datasets.0.path="$dir/calls.jsonl" output_dir="$dir/t4"
+    check "calls that aren't printed, $again: $(cat "$dir/err")" grep -q "2 trained turns have tool calls that the chat template doesn't print" "$dir/err"
+    check "answers without content, $again" grep -q "3 trained turns have neither content nor tool calls" "$dir/err"
+done
+run inspect "$dir/calls.jsonl" --model "$model" --rows 0
+prints "inspect counts them" "no calls   2 trained turns" "empty      3 trained turns"
+printf '%s' '{% for m in messages %}<{{ m.role }}>{{ m.content }}{{ m.tool_calls | tojson if m.tool_calls }}{{ eos_token }}{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}' \
+    > "$dir/calls.jinja"
+run inspect "$dir/calls.jsonl" --model "$model" --rows 0 chat_template="$dir/calls.jinja"
+check "calls that are printed" [ "$(grep -c 'no calls' "$dir/out")" = 0 ]
+
 # --- tokenize --debug
 run tokenize model="$model" datasets.0.path="$dir/chats.jsonl" output_dir="$dir/t3" sequence_len=64 --debug
 prints "tokenize --debug" "[[It is 8.<|im_end|>]]" "packing" "lengths, in tokens"

@@ -39,6 +39,7 @@ for signal in INT TERM USR1; do
     wait $pid || status=$?
     check "SIG$signal: exit $status, expected 75" [ "$status" = 75 ]
     check "SIG$signal: says how to go on" grep -q "same command" "$dir/err"
+    check "SIG$signal: it is no error" [ "$(grep -c "error:" "$dir/err")" = 0 ]
     check "SIG$signal: a checkpoint is there" compgen -G "$out/checkpoint-*/manifest.json" > /dev/null
     run pt "$dir/run.yaml" output_dir="$out"
     check "SIG$signal: it goes on" [ "$status" = 0 ]
