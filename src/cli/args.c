@@ -146,6 +146,25 @@ Status cli_dataset_config(CliArgs *args, const char *path, size_t first, Config 
     return load_config(words, count, out_config);
 }
 
+Status cli_variables(Arena *arena, const StrList *list, const JsonValue **out)
+{
+    JsonValue *object = arena_new(arena, JsonValue);
+    *object = (JsonValue){ .type = JSON_OBJECT,
+                           .count = (uint32_t)list->count,
+                           .members = arena_array(arena, JsonMember, list->count + 1) };
+    for (size_t i = 0; i < list->count; i++) {
+        const char *equals = strchr(list->items[i], '=');
+        FAIL_IF(!equals || equals == list->items[i], ERR_INVALID, "--var %s: expected NAME=VALUE", list->items[i]);
+        JsonMember *member = &object->members[i];
+        member->key = str_of(arena_strndup(arena, list->items[i], (size_t)(equals - list->items[i])));
+        if (json_parse(arena, "", equals + 1, strlen(equals + 1), &member->value) == OK) continue;
+        status_clear();
+        member->value = (JsonValue){ .type = JSON_STRING, .string = str_of(equals + 1) };
+    }
+    *out = object;
+    return OK;
+}
+
 Status cli_print(const StrBuf *text)
 {
     if ((!text->len || fwrite(text->data, 1, text->len, stdout) == text->len) && fflush(stdout) == 0) return OK;

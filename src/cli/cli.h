@@ -2,6 +2,7 @@
 #pragma once
 
 #include "base/arena.h"
+#include "base/json.h"
 #include "base/strbuf.h"
 #include "config/config.h"
 #include "run/program.h"
@@ -46,6 +47,10 @@ NODISCARD Status cli_config(const CliArgs *args, Config *out_config);
 
 /* The program of that name; --program is what the message names. */
 NODISCARD Status cli_find_program(const char *name, ProgramKind *out);
+
+/* NAME=VALUE texts as an object of a template's variables: a value that reads as JSON is that (true, 3, ["a"]), any other is
+ * text. */
+NODISCARD Status cli_variables(Arena *arena, const StrList *list, const JsonValue **out);
 
 /* stdout; ERR_IO when it can't be written (a full disk, a closed pipe). */
 NODISCARD Status cli_print(const StrBuf *text);

@@ -29,26 +29,6 @@ static Status read_list(Arena *arena, const char *path, const char *member, cons
     return OK;
 }
 
-/* A value that reads as JSON is that (true, 3, ["a"]); any other is text. */
-static Status read_variables(Arena *arena, const StrList *list, const JsonValue **out)
-{
-    JsonValue *object = arena_new(arena, JsonValue);
-    *object = (JsonValue){ .type = JSON_OBJECT,
-                           .count = (uint32_t)list->count,
-                           .members = arena_array(arena, JsonMember, list->count + 1) };
-    for (size_t i = 0; i < list->count; i++) {
-        const char *equals = strchr(list->items[i], '=');
-        FAIL_IF(!equals || equals == list->items[i], ERR_INVALID, "--var %s: expected NAME=VALUE", list->items[i]);
-        JsonMember *member = &object->members[i];
-        member->key = str_of(arena_strndup(arena, list->items[i], (size_t)(equals - list->items[i])));
-        if (json_parse(arena, "", equals + 1, strlen(equals + 1), &member->value) == OK) continue;
-        status_clear();
-        member->value = (JsonValue){ .type = JSON_STRING, .string = str_of(equals + 1) };
-    }
-    *out = object;
-    return OK;
-}
-
 static Status render(CliArgs *args, const char *dir, const RenderArgs *r)
 {
     TemplateInput  input = { .add_generation_prompt = r->add_generation_prompt };
@@ -58,7 +38,7 @@ static Status render(CliArgs *args, const char *dir, const RenderArgs *r)
     TRY(read_list(&args->arena, r->messages, "messages", &input.messages));
     if (r->tools) TRY(read_list(&args->arena, r->tools, "tools", &input.tools));
     if (r->documents) TRY(read_list(&args->arena, r->documents, "documents", &input.documents));
-    TRY(read_variables(&args->arena, &r->variables, &input.variables));
+    TRY(cli_variables(&args->arena, &r->variables, &input.variables));
     TRY(template_load(dir, r->template_name, input.tools != NULL, &tmpl));
     FAIL_IF(!tmpl, ERR_NOT_FOUND,
             "%s has no chat template: expected chat_template.jinja, or chat_template in tokenizer_config.json", dir);

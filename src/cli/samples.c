@@ -31,7 +31,7 @@ static bool keep_id(void *context, int32_t id)
 
 static Status encode_prompt(Samples *s, const char *prompt, TokenIds *ids)
 {
-    if (s->tmpl && *prompt) return chat_encode(s->tmpl, s->tokenizer, s->scratch, str_of(prompt), ids);
+    if (s->tmpl && *prompt) return chat_encode(s->tmpl, s->tokenizer, s->scratch, &(ChatPrompt){ .question = str_of(prompt) }, ids);
     EncodeOptions options = { .add_special = true };
     TRY(tokenizer_encode(s->tokenizer, s->scratch, prompt, strlen(prompt), options, ids));
     int32_t eos = tokenizer_eos_id(s->tokenizer);

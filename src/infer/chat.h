@@ -4,5 +4,12 @@
 #include "text/template.h"
 #include "text/tokenizer.h"
 
-/* Appends the ids of one user's message and of what opens the answer. BOS comes once, when the tokenizer adds it. */
-NODISCARD Status chat_encode(const Template *tmpl, const Tokenizer *tokenizer, TokenizerScratch *scratch, Str question, TokenIds *out);
+typedef struct ChatPrompt {
+    const char      *system;    /* NULL: no such message */
+    Str              question;
+    const JsonValue *variables; /* object of further variables of the template, or NULL */
+} ChatPrompt;
+
+/* Appends the ids of the messages and of what opens the answer. BOS comes once, when the tokenizer adds it. */
+NODISCARD Status chat_encode(const Template *tmpl, const Tokenizer *tokenizer, TokenizerScratch *scratch, const ChatPrompt *prompt,
+                             TokenIds *out);

@@ -31,6 +31,30 @@ check "it answers and stops: $(cat "$dir/out")" grep -qE '^It is [0-9]+\.$' "$di
 run generate "$dir/tokenizer/../whole" --chat --max-tokens 3
 check "an empty question is one too" [ "$status" = 0 ]
 
+# --- what generate takes: ask FLAGS...
+ask() { run generate "$dir/whole" --chat --prompt "What is 2 plus 4?" --temperature 0 --max-tokens 30 "$@"; }
+ask
+cp "$dir/out" "$dir/answer"
+ask --stop nothing --stop " is"
+check "--stop: $(cat "$dir/out")" [ "$(cat "$dir/out")" = "It" ]
+ask --stop "is 99"
+check "the beginning of a stop text isn't kept back for good" cmp "$dir/answer" "$dir/out"
+ask --json
+check "--json: $(cat "$dir/out")" grep -qE '^\{"text": "It is [0-9]+\.", "tokens": [0-9]+, "stop_reason": "eos"\}$' "$dir/out"
+ask --json --stop " is"
+check "--json at a stop text: $(cat "$dir/out")" grep -qE '^\{"text": "It", "tokens": [0-9]+, "stop_reason": "stop"\}$' "$dir/out"
+ask --json --ignore-eos --stop '<|im_end|>'
+check "a special token as a stop text: $(cat "$dir/out")" grep -qE '"It is [0-9]+\.", .*"stop"' "$dir/out"
+ask --json --max-tokens 2
+check "--json at the end of --max-tokens" grep -q '"tokens": 2, "stop_reason": "length"' "$dir/out"
+printf 'What is 2 plus 4?' | "$SUROGATE" generate "$dir/whole" --chat --prompt-file - --temperature 0 --max-tokens 30 > "$dir/out" 2> "$dir/err"
+check "--prompt-file -: $(cat "$dir/err")" cmp "$dir/answer" "$dir/out"
+cp -r "$dir/whole" "$dir/told-so"
+printf '%s' '{{ raise_exception("told " ~ messages[0].role ~ " " ~ messages[0].content ~ " " ~ (n + 1)) }}' > "$dir/told-so/chat_template.jinja"
+refused "--system and --var reach the template" 2 "told system be short 3" -- generate "$dir/told-so" --chat --system "be short" --var n=2 --prompt a
+refused "--system without --chat" 2 "need --chat" -- generate "$dir/whole" --system x --prompt a
+refused "--stop without a text" 2 '--stop ""' -- generate "$dir/whole" --prompt a --stop ""
+
 # --- a turn ends with a token that isn't the tokenizer's EOS, as in base models tuned for chat
 cp -r "$dir/model" "$dir/base"
 sed -i 's/<|im_end|>/<|endoftext|>/' "$dir/base/tokenizer_config.json"
