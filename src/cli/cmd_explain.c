@@ -16,6 +16,12 @@ typedef struct Explain {
     StrBuf      out;
 } Explain;
 
+/* The CPU's rates are measured by a run, not known here. */
+static bool has_limit(const Explain *e)
+{
+    return e->plan->facts.bandwidth > 0;
+}
+
 static void print_launch(Explain *e, const Program *program, int index)
 {
     const Launch *launch = &program->launches[index];
@@ -28,8 +34,9 @@ static void print_launch(Explain *e, const Program *program, int index)
     }
     strbuf_printf(&e->out, "%5d ", index);
     if (e->seconds) strbuf_printf(&e->out, "%9.2f ", 1e6 * e->seconds[index]);
-    strbuf_printf(&e->out, "%9.2f %10.3f %10.3f  %-10s %-24s ", 1e6 * launch_limit_seconds(&e->plan->facts, launch), cost.flops * 1e-9,
-                  cost.bytes * 1e-6, launch->kernel.name, place);
+    if (has_limit(e)) strbuf_printf(&e->out, "%9.2f ", 1e6 * launch_limit_seconds(&e->plan->facts, launch));
+    else strbuf_printf(&e->out, "%9s ", "-");
+    strbuf_printf(&e->out, "%10.3f %10.3f  %-10s %-24s ", cost.flops * 1e-9, cost.bytes * 1e-6, launch->kernel.name, place);
     node_print(launch->node, &e->out);
     if (e->out.len && e->out.data[e->out.len - 1] != '\n') strbuf_putc(&e->out, '\n');
 }
@@ -47,8 +54,9 @@ static Status print_program(Explain *e)
         limit += launch_limit_seconds(&e->plan->facts, &program->launches[i]);
         if (e->seconds) measured += e->seconds[i];
     }
-    strbuf_printf(&e->out, "\n%s: %d launches, %.3f GFLOP, %.3f MB, at the limit %.3f ms", e->program, program->num_launches,
-                  program->cost.flops * 1e-9, program->cost.bytes * 1e-6, 1e3 * limit);
+    strbuf_printf(&e->out, "\n%s: %d launches, %.3f GFLOP, %.3f MB", e->program, program->num_launches, program->cost.flops * 1e-9,
+                  program->cost.bytes * 1e-6);
+    if (has_limit(e)) strbuf_printf(&e->out, ", at the limit %.3f ms", 1e3 * limit);
     if (e->seconds) strbuf_printf(&e->out, ", measured %.3f ms (measuring took %.2f us a launch, taken off)", 1e3 * measured, 1e6 * e->overhead);
     strbuf_putc(&e->out, '\n');
     return cli_print(&e->out);

@@ -77,6 +77,8 @@ static Status merge(Arena *arena, const char *base, const char *adapter_dir, con
     FAIL_IF(file_exists(arena_printf(arena, "%s/config.json", out)), ERR_INVALID, "%s already holds a model; name a new folder", out);
     TRY(hf_model_open(arena, base, &model));
     TRY(peft_open(arena, adapter_dir, &adapter));
+    if (adapter.base_model && file_is_dir(adapter.base_model) && !file_is_same(adapter.base_model, model->dir))
+        log_warn("%s was trained on %s, not on %s", adapter_dir, adapter.base_model, base);
     TRY(device_cpu_create(0, &device));
     Status status = merge_adapter(model, &adapter, out, 5000000000, device_cpu_pool(device));
     device->api->destroy(device);

@@ -392,8 +392,11 @@ Status rows_init(Rows *rows, const LoaderOptions *options, const LoaderSource *s
     const char        *part = options->part == PART_VALIDATION ? "validation" : "training";
     FAIL_IF(stats->rows_per_epoch == 0 || stats->num_trained == 0, ERR_INVALID,
             "no %s data left: %" PRId64 " documents, %" PRId64 " without a trained token, %" PRId64
-            " longer than sequence_len %d; nothing to learn from",
-            part, stats->num_documents, stats->num_dropped_empty, stats->num_dropped_long, options->seq_len);
+            " longer than sequence_len %d; nothing to learn from. %s",
+            part, stats->num_documents, stats->num_dropped_empty, stats->num_dropped_long, options->seq_len,
+            options->part == PART_VALIDATION ? "Raise validation_split_ratio, or name validation_datasets"
+            : options->part == PART_TRAIN    ? "Lower validation_split_ratio, or give more data"
+                                             : "Give more data, or raise sequence_len");
     return OK;
 }
 

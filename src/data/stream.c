@@ -156,7 +156,7 @@ Status stream_more(Stream *stream)
 static Status source_open(const char *path, StreamSource *source)
 {
     source->fd = open(path, O_RDONLY | O_CLOEXEC);
-    FAIL_IF(source->fd < 0, errno == ENOENT ? ERR_NOT_FOUND : ERR_IO, "%s: cannot open: %s", path, strerror(errno));
+    FAIL_IF(source->fd < 0, errno == ENOENT ? ERR_NOT_FOUND : errno == EACCES || errno == EPERM ? ERR_INVALID : ERR_IO, "%s: cannot open: %s", path, strerror(errno));
     struct stat about;
     FAIL_IF(fstat(source->fd, &about) != 0, ERR_IO, "%s: cannot stat: %s", path, strerror(errno));
     FAIL_IF(S_ISDIR(about.st_mode), ERR_INVALID, "%s: is a folder, want a file", path);

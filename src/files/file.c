@@ -23,7 +23,9 @@ enum { COPY_BYTES = 1 << 20, PATH_MOST = PATH_MAX };
 static Status fail_errno(const char *what, const char *path)
 {
     int    error = errno;
-    Status status = error == ENOENT || error == ENOTDIR ? ERR_NOT_FOUND : ERR_IO;
+    Status status = error == ENOENT || error == ENOTDIR                    ? ERR_NOT_FOUND
+                    : error == EACCES || error == EPERM || error == EROFS ? ERR_INVALID /* what was named can't be used */
+                                                                          : ERR_IO;
     FAIL(status, "cannot %s %s: %s", what, path, strerror(error));
 }
 

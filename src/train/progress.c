@@ -51,16 +51,16 @@ static const char *grouped(double value, char out[32])
 
 void progress_step(Progress *p, const StepMetrics *s)
 {
-    /* The first step warms caches up; later ones are smoothed over about ten. */
+    /* What is left is told by the steps so far, smoothed over about ten (the first warms caches up); speed is this step's. */
     p->seconds = p->steps <= 1 ? s->seconds : 0.9 * p->seconds + 0.1 * s->seconds;
     p->steps++;
     bool last = s->step == p->total_steps;
     if (!p->terminal && s->step % p->logging_steps != 0 && !last) return;
     char line[512], speed[32], eta[32], limit[32] = "";
-    if (p->limit_seconds > 0) snprintf(limit, sizeof limit, "  %.0f%% of limit", 100 * p->limit_seconds / p->seconds);
+    if (p->limit_seconds > 0) snprintf(limit, sizeof limit, "  %.0f%% of limit", 100 * p->limit_seconds / s->seconds);
     int len = snprintf(line, sizeof line, "%sstep %lld/%lld  loss %.4f  norm %.3f  lr %.2e  %s tok/s%s  ETA %s%s%s", p->terminal ? "\r\033[K" : "",
                        (long long)s->step, (long long)p->total_steps, s->loss, s->norm, s->lr,
-                       grouped(p->seconds > 0 ? (double)s->step_tokens / p->seconds : 0, speed), limit,
+                       grouped(s->seconds > 0 ? (double)s->step_tokens / s->seconds : 0, speed), limit,
                        time_text((double)(p->total_steps - s->step) * p->seconds, eta), s->skipped ? "  SKIPPED: not finite" : "",
                        p->terminal ? "" : "\n");
     put(line, len, sizeof line);

@@ -8,7 +8,7 @@ typedef struct Progress {
     int64_t total_steps, logging_steps;
     int64_t steps_before;   /* done by earlier starts of this run */
     double  limit_seconds;  /* of a step at the machine's measured limit; 0: unknown */
-    double  seconds;        /* smoothed, of a step */
+    double  seconds;        /* of a step, smoothed: for the time that is left */
     int64_t steps;          /* of this start */
     bool    open_line;      /* the terminal's line isn't ended */
 } Progress;

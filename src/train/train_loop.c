@@ -57,6 +57,12 @@ static Status run_micros(Trainer *t)
     return OK;
 }
 
+/* A NaN of either sign prints as one. */
+static double unsigned_nan(double value)
+{
+    return isnan(value) ? (double)NAN : value;
+}
+
 static Status run_step(Trainer *t, StepMetrics *out)
 {
     double  start = trainer_seconds();
@@ -77,7 +83,7 @@ static Status run_step(Trainer *t, StepMetrics *out)
     t->state.bad_in_row = good ? 0 : t->state.bad_in_row + 1;
     t->state.total_tokens += tokens;
     t->last_loss = loss;
-    *out = (StepMetrics){ .step = t->state.step, .epoch = loader_epoch(t->data.train, t->state.step), .loss = loss, .norm = sqrt(norm2),
+    *out = (StepMetrics){ .step = t->state.step, .epoch = loader_epoch(t->data.train, t->state.step), .loss = unsigned_nan(loss), .norm = unsigned_nan(sqrt(norm2)),
                           .lr = lr, .step_tokens = tokens, .total_tokens = t->state.total_tokens, .skipped = !good,
                           .seconds = trainer_seconds() - start };
     return OK;

@@ -137,6 +137,12 @@ if [ "$(id -u)" != 0 ]; then
 else
     skip "unwritable output_dir: root writes everywhere"
 fi
+if [ -d /sys/kernel ] && ! mkdir /sys/surogate-test 2> /dev/null; then
+    refused "new into a folder that can't be made" 2 "/sys/surogate-test" -- new --arch qwen3-tiny /sys/surogate-test
+    refused "tokenizer train into one" 2 "/sys/surogate-test" -- tokenizer train --vocab-size 300 --out /sys/surogate-test "$dir/text.txt"
+else
+    skip "unwritable folder: /sys is written to"
+fi
 untouched "too little memory" 3 "memory_limit" "activations" "per_device_train_batch_size" -- pt "$dir/run.yaml" memory_limit=64KiB
 
 if mkdir "$dir/disk" && mount -t tmpfs -o size=1M tmpfs "$dir/disk" 2> /dev/null; then

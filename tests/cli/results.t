@@ -54,6 +54,11 @@ p = json.load(open('$dir/out'))
 assert sum(p['regions'].values()) == p['total_bytes'] and p['fits'] is True and p['checkpoint_bytes'] > 0"
 run plan --config "$dir/run.yaml" per_device_train_batch_size=8 --gpu h200
 check "plan for a GPU that isn't here" grep -q "H200" "$dir/out"
+run explain "$dir/run.yaml" device=cpu
+check "explain: no limit where none is known" [ "$(awk 'NR > 1 && NF > 5 && $2 != "-"' "$dir/out" | grep -c '^ *[0-9]')" = 0 ]
+check "explain: nor in sum" [ "$(grep -c 'at the limit' "$dir/out")" = 0 ]
+run explain "$dir/run.yaml" --gpu h200
+check "explain: a limit for a GPU" grep -q "at the limit [0-9.]* ms" "$dir/out"
 run ir "$dir/run.yaml" --after bind
 check "ir prints a graph" grep -q '^graph "micro_first"' "$dir/out"
 run ir "$dir/run.yaml" --program optimizer

@@ -30,6 +30,12 @@ start_run() {
 
 run pt "$dir/run.yaml" output_dir="$dir/whole"
 check "the whole run ends well" [ "$status" = 0 ]
+grep -oE '^step [0-9]+|[0-9,]+ tok/s' "$dir/err" | tr -d ',' | awk '$1 == "step" { s = $2; next } { print s, $1 }' > "$dir/screen"
+while read -r step speed; do
+    logged=$(sed -n "${step}s/.*\"tokens_per_second\":\([0-9.]*\).*/\1/p" "$dir/whole/metrics.jsonl")
+    check "step $step: $speed tok/s on screen, $logged in the log" awk -v a="$speed" -v b="$logged" 'BEGIN { exit !(a - b <= 1 && b - a <= 1) }'
+done < "$dir/screen"
+check "lines were compared" [ "$(wc -l < "$dir/screen")" = 4 ]
 
 for signal in INT TERM USR1; do
     out=$dir/$signal

@@ -132,6 +132,9 @@ check "and in the merged model" cmp "$dir/other.jinja" "$dir/other/merged/chat_t
 run merge "$dir/model" "$dir/other" "$dir/other-merged"
 check "merge takes the adapter's template: $(tail -1 "$dir/err")" cmp "$dir/other.jinja" "$dir/other-merged/chat_template.jinja"
 run merge "$dir/base" "$dir/turns-lora" "$dir/turns-merged"
+check "with its own base nothing is warned of" [ "$(grep -c warning "$dir/err")" = 0 ]
+run merge "$dir/model" "$dir/turns-lora" "$dir/turns-elsewhere"
+check "another base is warned of" grep -q "warning: $dir/turns-lora was trained on $dir/base, not on $dir/model" "$dir/err"
 check "and its stop tokens" cmp "$dir/turns-lora/generation_config.json" "$dir/turns-merged/generation_config.json"
 cp -r "$dir/other" "$dir/inner"
 rm "$dir/inner/chat_template.jinja"
@@ -145,6 +148,8 @@ for choice in truncate drop split; do
     check "on_long_sample: $choice is told: $(cat "$dir/err")" grep -qE 'samples longer than sequence_len were (cut|split)' "$dir/err"
 done
 refused "on_long_sample: error" 2 "longer than sequence_len 40" -- sft "$dir/run.yaml" output_dir="$dir/error" max_steps=1 sequence_len=40 on_long_sample=error
+refused "no validation rows" 2 "no validation data left" "Raise validation_split_ratio" -- sft "$dir/run.yaml" output_dir="$dir/none" max_steps=1 \
+    datasets.0.samples=1 validation_split_ratio=0.01
 refused "all rows untrained" 2 "nothing to train on" -- sft "$dir/run.yaml" output_dir="$dir/none" datasets.0.path="$dir/tail.jsonl" \
     < <(tail -1 "$dir/some.jsonl" > "$dir/tail.jsonl")
 finish
