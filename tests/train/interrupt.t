@@ -52,6 +52,22 @@ for signal in INT TERM USR1; do
     check "SIG$signal: the results are the same" same_results "$out"
 done
 
+# --- before there is anything to save; the pipe is open when the program reads it
+mkfifo "$dir/pipe"
+"$SUROGATE" generate "$dir/model" --prompt-file "$dir/pipe" > "$dir/out" 2> "$dir/err" &
+pid=$!
+exec 9> "$dir/pipe"
+kill -INT $pid
+status=0
+wait $pid || status=$?
+exec 9>&-
+check "SIGINT elsewhere: exit $status, expected 130" [ "$status" = 130 ]
+check "and it is said: $(cat "$dir/err")" grep -qx "interrupted" "$dir/err"
+
+run pt "$dir/run.yaml" output_dir="$dir/diverged" learning_rate=1000 weight_decay=0.9 max_grad_norm=0
+check "divergence: exit $status, expected 4" [ "$status" = 4 ]
+check "NaN has no sign: $(tail -3 "$dir/err")" [ "$(grep -c nan "$dir/err")" != 0 -a "$(grep -ce -nan "$dir/err")" = 0 ]
+
 # --- two runs into one folder
 start_run "$dir/shared"
 kill -STOP $pid
