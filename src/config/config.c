@@ -3,9 +3,11 @@
 
 #include "config/value.h"
 
+#include <fnmatch.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 /* What a mapping is read into: the Config, or one Dataset. */
 typedef struct Target {
@@ -57,30 +59,106 @@ static void unknown_key(ConfigReader *reader, const Target *target, const YamlNo
                    also ? " or " : "", also ? also : "");
 }
 
-/* The value that alias row's own value stands for: its meaning as a node in *out, or false with a problem. */
-static bool translate_value(ConfigReader *reader, OptionScope scope, const char *name, const YamlNode *value, YamlNode *out,
-                            ConfigKey *key)
+/* The alias that takes this value, or NULL; *out_expected lists the values that the name takes, "" when it is no alias. */
+static const OptionAlias *find_alias(OptionScope scope, const char *name, const YamlNode *value, StrBuf *out_expected)
 {
-    StrBuf expected = { 0 };
-    bool   found = false, given = false, wanted = false;
-    bool   is_bool = value->type == YAML_SCALAR && bool_read(value->text.data, &given);
-    for (size_t i = 0; i < num_option_aliases && !found; i++) {
+    bool given = false, wanted = false;
+    bool is_bool = value->type == YAML_SCALAR && bool_read(value->text.data, &given);
+    for (size_t i = 0; i < num_option_aliases; i++) {
         const OptionAlias *alias = &option_aliases[i];
         if (alias->scope != scope || strcmp(alias->name, name) != 0) continue;
-        strbuf_printf(&expected, "%s%s", expected.len ? " or " : "", alias->value);
-        found = value->type == YAML_SCALAR &&
-                (is_bool && bool_read(alias->value, &wanted) ? given == wanted : strcmp(alias->value, value->text.data) == 0);
-        if (!found) continue;
-        *key = alias->key;
-        *out = *value;
-        out->text = str_of(alias->means);
+        if (!alias->value) return alias;
+        strbuf_printf(out_expected, "%s%s", out_expected->len ? " or " : "", alias->value);
+        if (value->type == YAML_SCALAR &&
+            (is_bool && bool_read(alias->value, &wanted) ? given == wanted : strcmp(alias->value, value->text.data) == 0))
+            return alias;
     }
-    if (!found)
-        reader_problem(reader, value, "%s: expected %s, found %s%.100s%s", name, strbuf_cstr(&expected),
-                       value->type == YAML_SCALAR ? "\"" : "", value->type == YAML_SCALAR ? value->text.data : yaml_type_name(value),
-                       value->type == YAML_SCALAR ? "\"" : "");
-    strbuf_deinit(&expected);
-    return found;
+    return NULL;
+}
+
+/* A value that asks for nothing. */
+static bool is_inert(const YamlNode *value)
+{
+    static const char *const words[] = { "", "none", "auto", "0", "0.0" };
+    bool                     on;
+    if (value->type != YAML_SCALAR) return value->count == 0;
+    if (yaml_is_null(value) || (bool_read(value->text.data, &on) && !on)) return true;
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+        if (strcasecmp(value->text.data, words[i]) == 0) return true;
+    return false;
+}
+
+/* Answers a key, or a value of it, that peers.def knows; false when it doesn't. */
+static bool read_peer(ConfigReader *reader, const Target *target, const char *name, const YamlNode *key, const YamlNode *value)
+{
+    for (size_t i = 0; i < num_peer_keys; i++) {
+        const PeerKey *peer = &peer_keys[i];
+        if (peer->scope != target->scope || fnmatch(peer->name, name, 0) != 0) continue;
+        if (peer->value && (value->type != YAML_SCALAR || fnmatch(peer->value, value->text.data, 0) != 0)) continue;
+        if (peer->answer && !is_inert(value)) reader_problem(reader, key, "%s%s: %s", target->prefix, key->text.data, peer->answer);
+        else strbuf_printf(reader->ignored, "%s%s%s", reader->ignored->len ? ", " : "", target->prefix, key->text.data);
+        return true;
+    }
+    return false;
+}
+
+/* A key that is neither ours nor an alias with this value. */
+static void read_foreign(ConfigReader *reader, const Target *target, const YamlNode *key, const YamlNode *value, const char *expected)
+{
+    bool is_text = value->type == YAML_SCALAR;
+    if (read_peer(reader, target, key->text.data, key, value)) return;
+    if (!*expected) {
+        unknown_key(reader, target, key);
+    } else if (is_inert(value)) {
+        strbuf_printf(reader->ignored, "%s%s%s", reader->ignored->len ? ", " : "", target->prefix, key->text.data);
+    } else {
+        reader_problem(reader, value, "%s: expected %s, found %s%.100s%s", key->text.data, expected, is_text ? "\"" : "",
+                       is_text ? value->text.data : yaml_type_name(value), is_text ? "\"" : "");
+    }
+}
+
+/* The option that a key and its value are for, under its name or another; *value becomes what the value means there, *is_alias says
+ * that the name is another. NULL: the key was answered. */
+static const OptionInfo *resolve_key(ConfigReader *reader, const Target *target, const YamlNode *key, const YamlNode **value,
+                                     bool *is_alias)
+{
+    const OptionInfo *option = option_find(target->scope, key->text.data);
+    *is_alias = !option;
+    if (!option) {
+        StrBuf             expected = { 0 };
+        const OptionAlias *alias = find_alias(target->scope, key->text.data, *value, &expected);
+        if (!alias) read_foreign(reader, target, key, *value, strbuf_cstr(&expected));
+        strbuf_deinit(&expected);
+        if (!alias) return NULL;
+        option = &options[alias->key];
+        if (alias->value) {
+            YamlNode *meaning = arena_array(reader->arena, YamlNode, 1);
+            *meaning = **value;
+            meaning->text = str_of(alias->means);
+            *value = meaning;
+        }
+        if (!yaml_is_null(*value))
+            strbuf_printf(reader->notes, "%s: %s%s is read as %s%s%s\n", origin_of(reader->arena, key), target->prefix, alias->name,
+                          option->name, alias->value ? ": " : "", alias->value ? alias->means : "");
+    }
+    return read_peer(reader, target, option->name, key, *value) ? NULL : option;
+}
+
+/* "a,b" of the command line as a list; a text with blanks stays one. */
+static const YamlNode *split_commas(Arena *arena, const YamlNode *value)
+{
+    if (value->type != YAML_SCALAR || !strchr(value->text.data, ',') || strpbrk(value->text.data, " \t\n")) return value;
+    YamlNode *list = arena_array(arena, YamlNode, 1), *items = arena_array(arena, YamlNode, value->text.len + 1);
+    *list = (YamlNode){ .type = YAML_SEQUENCE, .source = value->source };
+    list->items = arena_array(arena, YamlNode *, value->text.len + 1);
+    for (const char *at = value->text.data;; at++) {
+        size_t    len = strcspn(at, ",");
+        YamlNode *item = &items[list->count];
+        *item = (YamlNode){ .type = YAML_SCALAR, .source = value->source, .text = { arena_strndup(arena, at, len), len } };
+        list->items[list->count++] = item;
+        at += len;
+        if (!*at) return list;
+    }
 }
 
 static void read_datasets(ConfigReader *reader, const char *label, const YamlNode *node, DatasetList *out);
@@ -92,26 +170,9 @@ static void read_pair(ConfigReader *reader, const Target *target, const YamlNode
         reader_problem(reader, key, "expected a key, found %s", yaml_type_name(key));
         return;
     }
-    const OptionInfo  *option = option_find(target->scope, key->text.data);
-    const OptionAlias *alias = NULL;
-    for (size_t i = 0; i < num_option_aliases && !option && !alias; i++)
-        if (option_aliases[i].scope == target->scope && strcmp(option_aliases[i].name, key->text.data) == 0)
-            alias = &option_aliases[i];
-    if (!option && !alias) {
-        unknown_key(reader, target, key);
-        return;
-    }
-    bool     is_null = yaml_is_null(value);
-    YamlNode translated;
-    if (alias && is_null) return;
-    if (alias) {
-        ConfigKey to = alias->key;
-        if (alias->value && !translate_value(reader, target->scope, alias->name, value, &translated, &to)) return;
-        if (alias->value) value = &translated;
-        option = &options[to];
-        strbuf_printf(reader->notes, "%s: %s%s is read as %s%s%s\n", origin_of(reader->arena, key), target->prefix, alias->name,
-                      option->name, alias->value ? ": " : "", alias->value ? translated.text.data : "");
-    }
+    bool              is_alias, is_null = yaml_is_null(value);
+    const OptionInfo *option = resolve_key(reader, target, key, &value, &is_alias);
+    if (!option || (is_alias && is_null)) return;
     const char **origin = &target->origin[option - options];
     if (*origin && !overriding) {
         reader_problem(reader, key, "%s%s is given twice; first at %s", target->prefix, option->name, *origin);
@@ -125,6 +186,7 @@ static void read_pair(ConfigReader *reader, const Target *target, const YamlNode
         return;
     }
     *origin = origin_of(reader->arena, value);
+    if (overriding && option->kind == KIND_LIST) value = split_commas(reader->arena, value);
     if (option->kind == KIND_DATASETS) read_datasets(reader, label, value, field_of(target, option));
     else option_read(reader, option, label, value, field_of(target, option));
 }
@@ -256,8 +318,8 @@ Status config_parse(const char *name, const char *text, size_t len, const char *
                     Config *out, StrBuf *problems)
 {
     memset(out, 0, sizeof *out);
-    StrBuf       lines = { 0 }, notes = { 0 };
-    ConfigReader reader = { .arena = &out->arena, .problems = &lines, .notes = &notes };
+    StrBuf       lines = { 0 }, notes = { 0 }, ignored = { 0 };
+    ConfigReader reader = { .arena = &out->arena, .problems = &lines, .notes = &notes, .ignored = &ignored };
     Target       run = { SCOPE_run, out, out->origin, "" };
     YamlNode    *root = NULL;
     target_reset(&out->arena, &run);
@@ -267,10 +329,12 @@ Status config_parse(const char *name, const char *text, size_t len, const char *
     else read_mapping(&reader, &run, root);
     for (size_t i = 0; i < num_overrides; i++) read_override(&reader, &run, overrides[i]);
     Status status = reader.num_problems ? give_problems(&reader, problems) : OK;
+    if (ignored.len) strbuf_printf(&notes, "ignored, as they change nothing here: %s\n", ignored.data);
     out->notes = arena_strdup(&out->arena, strbuf_cstr(&notes));
     if (status != OK) config_deinit(out);
     strbuf_deinit(&lines);
     strbuf_deinit(&notes);
+    strbuf_deinit(&ignored);
     return status;
 }
 

@@ -3,7 +3,8 @@
  * A problem never stops reading: all of them are reported at once, each as "file:line:column: what, expected, hint".
  * Values: numbers as in YAML, and 2e-4; integers have neither fraction nor exponent; booleans are true/false, and
  * yes/no/on/off, in any case. Quotes around a number or boolean don't matter: a key has one type. Null means the default.
- * Sizes take KB MB GB TB (powers of 1000) and KiB MiB GiB TiB. A list of one may be written without brackets. */
+ * Sizes take KB MB GB TB (powers of 1000) and KiB MiB GiB TiB. A list of one may be written without brackets, and on the command
+ * line a list as a,b. */
 #pragma once
 
 #include "base/arena.h"
@@ -76,7 +77,7 @@ typedef struct Config {
 #undef CONFIG_FIELD_run
 #undef CONFIG_FIELD_dataset
     const char *origin[CONFIG_KEY_COUNT];
-    const char *notes; /* a line for each key that was read under another tool's name; "" when none */
+    const char *notes; /* a line for each key that was read under another tool's name, one for those ignored; "" when none */
     Arena       arena; /* of everything above */
 } Config;
 

@@ -12,6 +12,18 @@ static void write_number(StrBuf *out, double value)
     strbuf_puts(out, text);
 }
 
+/* " (also `x`, `y`)": the further words that mean the choice; or nothing. */
+static void write_spellings(StrBuf *out, Choice choice, const char *quote)
+{
+    const char *separator = " (also ";
+    for (size_t i = 0; i < num_choices; i++) {
+        if (choices[i].choice != choice || !choices[i].is_spelling) continue;
+        strbuf_printf(out, "%s%s%s%s", separator, quote, choices[i].text, quote);
+        separator = ", ";
+    }
+    if (*separator == ',') strbuf_putc(out, ')');
+}
+
 /* "1 to 65536", "`linear`, `cosine`", or "". */
 static void write_limits(StrBuf *out, const OptionInfo *option, const char *quote)
 {
@@ -20,6 +32,7 @@ static void write_limits(StrBuf *out, const OptionInfo *option, const char *quot
     for (size_t i = 0; limits->words && i < num_choices; i++) {
         if (strcmp(choices[i].set, limits->words) != 0 || choices[i].is_spelling) continue;
         strbuf_printf(out, "%s%s%s%s", first ? "" : ", ", quote, choices[i].text, quote);
+        write_spellings(out, choices[i].choice, quote);
         first = false;
     }
     if (!limits->has_limits) return;
@@ -65,8 +78,9 @@ void config_markdown(StrBuf *out)
                 "are errors, all told at once.\n\n"
                 "Numbers may be written as `2e-4`; integers have neither fraction nor exponent. Booleans are `true`/`false` (`yes`,\n"
                 "`no`, `on`, `off` are read too). Sizes take `KB`, `MB`, `GB`, `TB` (powers of 1000) and `KiB`, `MiB`, `GiB`, `TiB`.\n"
-                "A list of one needs no brackets. An empty value or `null` means the default. Names in the last column are those\n"
-                "of other tools: they are read, and the key's own name is printed.\n");
+                "A list of one needs no brackets; on the command line `key=a,b` is a list too. An empty value or `null` means the default.\n"
+                "Names in the last column are those of other tools: they are read, and the key's own name is printed. Other keys of\n"
+                "theirs are ignored, and named, where they change nothing here; else the error says what to write.\n");
     for (size_t i = 0; i < num_option_rows; i++) {
         const OptionRow *row = &option_rows[i];
         if (row->title) {

@@ -1,4 +1,4 @@
-/* The expansion of options.def and choices.def. */
+/* The expansion of options.def, choices.def and peers.def. */
 #include "config/options.h"
 
 #include <stddef.h>
@@ -50,6 +50,13 @@ const ChoiceInfo choices[] = {
 #include "config/choices.def"
 };
 const size_t num_choices = sizeof choices / sizeof *choices;
+
+#define PEER(scope, name, value, answer) { SCOPE_##scope, name, value, answer },
+const PeerKey peer_keys[] = {
+#include "config/peers.def"
+};
+#undef PEER
+const size_t num_peer_keys = sizeof peer_keys / sizeof *peer_keys;
 
 const OptionInfo *option_find(OptionScope scope, const char *name)
 {

@@ -34,6 +34,12 @@ typedef struct OptionAlias {
     const char *means;
 } OptionAlias;
 
+/* A row of peers.def; names and values are patterns of fnmatch. value NULL: any; answer NULL: the key is ignored. */
+typedef struct PeerKey {
+    OptionScope scope;
+    const char *name, *value, *answer;
+} PeerKey;
+
 /* The table in its order, for documents: a section's title and text, or a key. */
 typedef struct OptionRow {
     const char *title, *text;
@@ -50,6 +56,8 @@ typedef struct ChoiceInfo {
 extern const OptionInfo  options[CONFIG_KEY_COUNT];
 extern const OptionAlias option_aliases[];
 extern const size_t      num_option_aliases;
+extern const PeerKey     peer_keys[];
+extern const size_t      num_peer_keys;
 extern const OptionRow   option_rows[];
 extern const size_t      num_option_rows;
 extern const ChoiceInfo  choices[];

@@ -1,6 +1,7 @@
 /* Values by kind. */
 #include "config/value.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <math.h>
 #include <stdarg.h>
@@ -96,11 +97,15 @@ static bool size_read(const char *text, int64_t *out)
     return false;
 }
 
-static bool choice_read(const char *set, const char *text, Choice *out)
+static bool choice_read(ConfigReader *reader, const char *set, const char *label, const YamlNode *node, Choice *out)
 {
     for (size_t i = 0; i < num_choices; i++) {
-        if (strcmp(choices[i].set, set) != 0 || strcasecmp(choices[i].text, text) != 0) continue;
+        if (strcmp(choices[i].set, set) != 0 || strcasecmp(choices[i].text, node->text.data) != 0) continue;
         *out = choices[i].choice;
+        if (choices[i].is_spelling) {
+            if (node->line) strbuf_printf(reader->notes, "%s:%d:%d: ", node->source, node->line, node->column);
+            strbuf_printf(reader->notes, "%s: %s is read as %s\n", label, choices[i].text, choice_text(*out));
+        }
         return true;
     }
     return false;
@@ -160,6 +165,10 @@ static bool number_read(ConfigReader *reader, const OptionInfo *option, const ch
         else reader_problem(reader, node, "%s: expected %s, found \"%.100s\"", label, option_kind_name(option->kind), text);
         return false;
     }
+    if (option->kind == KIND_SIZE && integer > 0 && integer < 1 << 20 && isdigit((unsigned char)text[strlen(text) - 1])) {
+        reader_problem(reader, node, "%s: %.60s means that many bytes; give a unit: %.60sGB or %.60sGiB", label, text, text, text);
+        return false;
+    }
     if (!in_range(reader, option, label, node, option->kind == KIND_FLOAT ? number : (double)integer)) return false;
     if (option->kind == KIND_FLOAT) *(double *)out = number;
     else *(int64_t *)out = integer;
@@ -175,7 +184,7 @@ static bool scalar_read(ConfigReader *reader, const OptionInfo *option, const ch
         reader_problem(reader, node, "%s: expected true or false, found \"%.100s\"", label, text);
         return false;
     case KIND_CHOICE:
-        if (choice_read(option->limits.words, text, out)) return true;
+        if (choice_read(reader, option->limits.words, label, node, out)) return true;
         choice_problem(reader, option, label, node);
         return false;
     case KIND_STRING: *(const char **)out = arena_strndup(reader->arena, text, node->text.len); return true;

@@ -10,6 +10,7 @@ typedef struct ConfigReader {
     StrBuf *problems;
     size_t  num_problems;
     StrBuf *notes;
+    StrBuf *ignored; /* names of other tools' keys that change nothing here, with commas */
 } ConfigReader;
 
 /* Adds the line "source:line:column: ...". node may be NULL: no place. */

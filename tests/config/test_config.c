@@ -4,6 +4,7 @@
 #include "files/file.h"
 #include "test.h"
 
+#include <fnmatch.h>
 #include <unistd.h>
 
 static Config config;
@@ -89,7 +90,7 @@ static void all_problems_are_told_at_once(void)
         "expected a key, found a list\n",
         "max_shard_size: expected a size like 8GB, found \"3 XB\"\n",
         "lora_target_modules: expected a text as item 2, found a list\n",
-        "adapter: expected lora, found \"qlora\"\n",
+        "adapter: quantised bases aren't supported yet; write lora: true",
         "adamw_epsilon: 0 is out of range, expected above 0\n",
         "warmup_ratio: 1.5 is out of range, expected 0 to 1\n",
         "save_steps: -1 is out of range, expected at least 0\n",
@@ -112,7 +113,8 @@ static void more_problems(void)
         { "datasets: {type: text}\n", "datasets[0]: the key path is missing" },
         { "datasets: [{path: x, message_property_mappings: [a]}]\n", "message_property_mappings: expected a mapping of texts, found a list" },
         { "datasets: [{path: x, message_property_mappings: {a: [b]}}]\n", "expected texts as keys and values" },
-        { "lora_target_linear: false\n", "lora_target_linear: expected true, found \"false\"" },
+        { "lora_target_linear: 3\n", "lora_target_linear: expected true, found \"3\"" },
+        { "memory_limit: 8\n", "run.yaml:1:15: memory_limit: 8 means that many bytes; give a unit: 8GB or 8GiB" },
         { "finetuning_type: [x]\n", "finetuning_type: expected lora or full, found a list" },
         { "qqqqqqqqqqqq: 1\n", "unknown key qqqqqqqqqqqq; `surogate help keys` lists all" },
         { "lora_rank: 8\nlora_r: 16\n", "run.yaml:2:1: lora_rank is given twice; first at run.yaml:1:12" },
@@ -146,6 +148,13 @@ static void overrides_win(void)
     EXPECT_STR(config.datasets.items[1].path, "b = c");
     EXPECT_STR(config.datasets.items[1].split, "train");
     EXPECT_STR(config.lora_target_modules.items[1], "k: x");
+    EXPECT_OK(parse("", "lora_target_modules=q_proj,v_proj", "sample_prompts=Hello, world"));
+    EXPECT_INT(config.lora_target_modules.count, 2);
+    EXPECT_STR(config.lora_target_modules.items[0], "q_proj");
+    EXPECT_STR(config.lora_target_modules.items[1], "v_proj");
+    EXPECT_INT(config.sample_prompts.count, 1);
+    EXPECT_OK(parse("lora_target_modules: \"a,b\"\n", NULL, NULL));
+    EXPECT_INT(config.lora_target_modules.count, 1);
     EXPECT_OK(parse("micro_batch_size: 3\nseed: 5\n", "per_device_train_batch_size=6", "seed="));
     EXPECT_INT(config.per_device_train_batch_size, 6);
     EXPECT_INT(config.seed, 42);
@@ -166,12 +175,56 @@ static void other_tools_names_are_read_and_noted(void)
     EXPECT(!strstr(config.notes, "wandb_name"));
 }
 
+/* Lines of the examples of Axolotl, LLaMA-Factory, Trainer and Unsloth. */
+static void other_tools_keys_are_answered(void)
+{
+    EXPECT_OK(parse("base_model: m\nmodel_type: AutoModelForCausalLM\nload_in_8bit: false\nstrict: false\nfp16:\nbf16: auto\ntf32: true\n"
+                    "flash_attention: true\nwandb_entity:\nspecial_tokens:\ndeepspeed: null\nfsdp: []\nreport_to: none\nbias: none\n"
+                    "lora_target: all\nr: 8\nrandom_state: 7\nuse_gradient_checkpointing: unsloth\neval_strategy: \"no\"\n"
+                    "gradient_checkpointing_kwargs: {use_reentrant: false}\ndebug:\nlora_target_linear: false\n"
+                    "datasets: [{path: a, type: sharegpt, ds_type: json}, {path: b, type: alpaca}]\n", NULL, NULL));
+    EXPECT_INT(config.lora_rank, 8);
+    EXPECT_INT(config.seed, 7);
+    EXPECT(config.recompute_block);
+    EXPECT_STR(config.lora_target_modules.items[0], "all-linear");
+    EXPECT_INT(config.datasets.items[0].type, OPT_DATASET_CONVERSATION);
+    EXPECT_INT(config.datasets.items[1].type, OPT_DATASET_INSTRUCTION);
+    EXPECT_CONTAINS(config.notes, "run.yaml:6:1: bf16 is read as model_dtype: bf16\n");
+    EXPECT_CONTAINS(config.notes, "run.yaml:23:28: datasets[0].type: sharegpt is read as conversation\n");
+    EXPECT_CONTAINS(config.notes, "ignored, as they change nothing here: model_type, load_in_8bit, strict, fp16, tf32, flash_attention, "
+                                  "wandb_entity, special_tokens, deepspeed, fsdp, report_to, bias, eval_strategy, "
+                                  "gradient_checkpointing_kwargs, debug, lora_target_linear, datasets[0].ds_type\n");
+    static const char *const cases[][2] = {
+        { "load_in_4bit: true\n", "run.yaml:1:1: load_in_4bit: quantised bases aren't supported yet" },
+        { "fp16: true\n", "fp16: there is no fp16; set model_dtype: bf16 or fp32" },
+        { "model_dtype: fp16\n", "expected one of fp32, bf16, found \"fp16\"" },
+        { "optim: adamw_bnb_8bit\n", "optim: there are no 8-bit moments" },
+        { "wandb_project: x\n", "wandb_project: metrics.jsonl and report.html are written; remove it" },
+        { "special_tokens: {pad_token: x}\n", "special_tokens: special tokens are those of" },
+        { "evals_per_epoch: 4\n", "set eval_steps" },
+        { "dataset: alpaca_en_demo\n", "datasets: [{path: FILE}]" },
+        { "datasets: [{path: a, roles_to_train: [assistant]}]\n", "datasets[0].roles_to_train: set train_on" },
+        { "adapter: dora\n", "adapter: expected lora, found \"dora\"" },
+        { "max_sampels: 3\n", "unknown key max_sampels; `surogate help keys` lists all" },
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        EXPECT_FAILS(parse(cases[i][0], NULL, NULL), ERR_INVALID, cases[i][1]);
+        EXPECT(!strstr(status_message(), "did you mean"));
+    }
+    for (int key = 0; key < CONFIG_KEY_COUNT; key++) /* no key of ours is taken for another tool's */
+        for (size_t i = 0; i < num_peer_keys; i++)
+            if (peer_keys[i].scope == options[key].scope && !peer_keys[i].value && fnmatch(peer_keys[i].name, options[key].name, 0) == 0)
+                test_fail(__FILE__, __LINE__, "%s is both", options[key].name);
+}
+
 static int is_known(const char *name)
 {
     for (int i = 0; i < CONFIG_KEY_COUNT; i++)
         if (strcmp(options[i].name, name) == 0) return 1;
     for (size_t i = 0; i < num_option_aliases; i++)
         if (strcmp(option_aliases[i].name, name) == 0) return 1;
+    for (size_t i = 0; i < num_peer_keys; i++)
+        if (fnmatch(peer_keys[i].name, name, 0) == 0) return 1;
     return 0;
 }
 
@@ -298,6 +351,6 @@ static void the_reference_is_current(void)
 }
 
 TEST_MAIN(TEST(values_are_typed), TEST(defaults_are_those_of_the_table), TEST(all_problems_are_told_at_once), TEST(more_problems),
-          TEST(overrides_win), TEST(other_tools_names_are_read_and_noted), TEST(every_typo_is_an_error_that_suggests_the_key),
+          TEST(overrides_win), TEST(other_tools_names_are_read_and_noted), TEST(other_tools_keys_are_answered), TEST(every_typo_is_an_error_that_suggests_the_key),
           TEST(a_printed_config_reads_back_the_same), TEST(arguments_and_files), TEST(the_schema_is_json_and_complete),
           TEST(the_reference_is_current))
