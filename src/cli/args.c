@@ -23,6 +23,18 @@ static void print_help(const CliArgs *args, const Flag *flags, size_t num_flags,
     if (config) printf("\nA run file may also be given with --config; key=value overrides its keys (docs/reference/config.md).\n");
 }
 
+/* --max-steps where max_steps=5 is how a key is set; NULL: no key of that name. value: what follows, or NULL. */
+static const char *key_for_flag(Arena *arena, const char *word, const char *value)
+{
+    char *key = arena_strdup(arena, word + 2);
+    for (char *at = key; *at; at++)
+        if (*at == '-') *at = '_';
+    bool known = option_find(SCOPE_run, key) != NULL;
+    for (size_t i = 0; i < num_option_aliases && !known; i++)
+        known = option_aliases[i].scope == SCOPE_run && strcmp(option_aliases[i].name, key) == 0;
+    return known ? arena_printf(arena, "%s=%s", key, value ? value : "VALUE") : NULL;
+}
+
 static Status unknown_flag(const CliArgs *args, const Flag *flags, size_t num_flags, const char *word)
 {
     const char *names[64];
@@ -98,7 +110,11 @@ Status cli_parse(CliArgs *args, const Flag *flags, size_t num_flags, bool config
             TRY(read_flag(args, flag, &i));
         } else if (!only_words && strcmp(word, "--") == 0 && !config) {
             only_words = true;
-        } else if (!only_words && strncmp(word, "--", 2) == 0 && !(config && (strchr(word, '=') || strcmp(word, "--config") == 0))) {
+        } else if (config && strncmp(word, "--", 2) == 0 && !strchr(word, '=') && strcmp(word, "--config") != 0) {
+            const char *key = key_for_flag(&args->arena, word, i + 1 < args->argc ? args->argv[i + 1] : NULL);
+            FAIL_IF(key, ERR_INVALID, "surogate %s has no flag %s; write %s", args->command, word, key);
+            return unknown_flag(args, flags, num_flags, word);
+        } else if (!only_words && strncmp(word, "--", 2) == 0 && !config) {
             return unknown_flag(args, flags, num_flags, word);
         } else {
             args->words[args->num_words++] = word;

@@ -100,13 +100,13 @@ static void print_times(const Config *config, const Plan *plan, const StepTimes 
                       "\"step_ms\": %.4f, \"best_ms\": %.4f, \"first_ms\": %.4f, \"create_s\": %.3f, \"tflops\": %.3f, \"memory_gib\": %.3f, "
                       "\"loss\": %.5f",
                       (long long)config->per_device_train_batch_size, (long long)config->gradient_accumulation_steps,
-                      (long long)config->sequence_len, config->sample_packing ? "true" : "false", (double)t->tokens / t->median,
+                      (long long)t->sequence_len, config->sample_packing ? "true" : "false", (double)t->tokens / t->median,
                       1e3 * t->median, 1e3 * t->best, 1e3 * t->first, t->create_seconds, t->flops / t->median * 1e-12, memory, t->loss);
         return;
     }
     strbuf_printf(out, "device        %s\nstep          %lld x %lld sequences of %lld tokens%s\nspeed         %.0f tokens/s, %.3f TFLOP/s\n",
                   plan->facts.name, (long long)config->gradient_accumulation_steps, (long long)config->per_device_train_batch_size,
-                  (long long)config->sequence_len, config->sample_packing ? ", several documents each" : "", (double)t->tokens / t->median,
+                  (long long)t->sequence_len, config->sample_packing ? ", several documents each" : "", (double)t->tokens / t->median,
                   t->flops / t->median * 1e-12);
     strbuf_printf(out, "time          %.3f ms (best %.3f, first %.3f)\nmemory        %.2f GiB\n", 1e3 * t->median, 1e3 * t->best,
                   1e3 * t->first, memory);

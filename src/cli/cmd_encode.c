@@ -8,7 +8,9 @@ static Status encode(CliArgs *args, const char *path, bool plain, TokenIds *ids)
 {
     Tokenizer *tokenizer;
     Str        text;
-    TRY(file_read(&args->arena, path, (size_t)1 << 32, &text));
+    Status read = file_read(&args->arena, path, (size_t)1 << 32, &text);
+    if (read == ERR_NOT_FOUND) return status_prefix(read, "--text takes a file (for a text itself: printf %%s TEXT | surogate encode %s --text /dev/stdin)", args->words[0]);
+    TRY(read);
     TRY(tokenizer_load(args->words[0], &tokenizer));
     TokenizerScratch *scratch = tokenizer_scratch_create(tokenizer);
     EncodeOptions     options = { .add_special = !plain };

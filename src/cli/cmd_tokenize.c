@@ -25,8 +25,8 @@ static Status tokenize(Arena *arena, const Config *config, bool debug)
 {
     HfModel   *model;
     Tokenizer *tokenizer;
-    TRY(config_require(config, KEY_run_model, "the folder of the model, or of its tokenizer"));
-    TRY(config_require(config, KEY_run_datasets, "the texts to tokenize"));
+    TRY(config_require(config, KEY_run_model, "tokenizing"));
+    TRY(config_require(config, KEY_run_datasets, "tokenizing"));
     const char *dir;
     TRY(setup_tokenizer_dir(arena, config, &dir));
     if (file_exists(arena_printf(arena, "%s/config.json", config->model))) TRY(hf_model_open(arena, config->model, &model));

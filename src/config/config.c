@@ -271,7 +271,7 @@ static Dataset *dataset_at(ConfigReader *reader, DatasetList *list, const YamlNo
 static void read_override(ConfigReader *reader, const Target *run, const char *text)
 {
     const char *equals = strchr(text, '=');
-    const char *source = arena_printf(reader->arena, "argument %.200s", text);
+    const char *source = arena_printf(reader->arena, ARGUMENT_SOURCE "%.200s", text);
     YamlNode    key = { .type = YAML_SCALAR, .is_plain = true, .source = source };
     if (!equals || equals == text) {
         reader_problem(reader, &key, "expected key=value");

@@ -103,6 +103,10 @@ void             config_deinit(Config *config);
 /* ERR_INVALID that tells how to set the key, unless a file or override sets it. */
 NODISCARD Status config_require(const Config *config, ConfigKey key, const char *what_for);
 
+/* Puts "run.yaml:3:8: ", the place of the key's value, before the message of a failed status where a run file gave it. `origin` is
+ * that of a Config or Dataset. Returns `status`. */
+Status config_at(const char *const *origin, ConfigKey key, Status status);
+
 /* How the choice is written. */
 const char *choice_text(Choice choice);
 

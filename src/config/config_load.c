@@ -1,6 +1,5 @@
 /* Where a Config comes from: a file, or the command line. */
-#include "base/yaml.h"
-#include "config/options.h"
+#include "config/value.h"
 #include "files/file.h"
 
 #include <string.h>
@@ -59,4 +58,11 @@ Status config_require(const Config *config, ConfigKey key, const char *what_for)
     FAIL_IF(!config->origin[key], ERR_INVALID, "%s needs the key %s: put \"%s: ...\" into the run file or %s=... on the command line",
             what_for, options[key].name, options[key].name, options[key].name);
     return OK;
+}
+
+Status config_at(const char *const *origin, ConfigKey key, Status status)
+{
+    const char *place = origin[key];
+    if (status == OK || !place || strncmp(place, ARGUMENT_SOURCE, strlen(ARGUMENT_SOURCE)) == 0) return status;
+    return status_prefix(status, "%s", place);
 }

@@ -4,6 +4,9 @@
 #include "base/yaml.h"
 #include "config/options.h"
 
+/* What the source of a value from the command line starts with. */
+#define ARGUMENT_SOURCE "argument "
+
 /* Where problems go, and memory comes from. */
 typedef struct ConfigReader {
     Arena  *arena;

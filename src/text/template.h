@@ -20,6 +20,9 @@ NODISCARD Status template_load(const char *dir, const char *which, bool has_tool
  * render. */
 NODISCARD Status template_use_folder(Template *tmpl, const char *dir);
 
+/* The source of a template that comes with the program, chatml; data NULL: there is none of that name. */
+Str template_builtin(const char *name);
+
 /* A byte range of the output that {% generation %} marked. */
 typedef struct TemplateSpan {
     size_t begin, end;

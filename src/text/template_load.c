@@ -1,10 +1,20 @@
-/* The template of a model folder. */
+/* The template of a model folder, and the built-in one. */
 #include "files/file.h"
 #include "text/template_ast.h"
 
 #include <string.h>
 
 enum { MAX_CONFIG_BYTES = 256 << 20 };
+
+__asm__(".section .rodata\n.global template_chatml\n.global template_chatml_end\ntemplate_chatml:\n.incbin \"" SUROGATE_CHATML
+        "\"\ntemplate_chatml_end:\n.byte 0\n.previous\n");
+extern const char template_chatml[], template_chatml_end[];
+
+Str template_builtin(const char *name)
+{
+    if (strcmp(name, "chatml") != 0) return (Str){ 0 };
+    return (Str){ template_chatml, (size_t)(template_chatml_end - template_chatml) };
+}
 
 /* "..._token" entries: a text, or {"content": text}. */
 static void keep_special_tokens(Template *tmpl, const JsonValue *config)

@@ -75,8 +75,12 @@ Status run_data_template_text(Arena *arena, const Config *config, Str *out)
     const char *given = config->chat_template;
     *out = given ? str_of(given) : (Str){ 0 };
     if (!given || strchr(given, '{')) return OK;
+    *out = template_builtin(given);
+    if (out->data) return OK;
     Status status = file_read(arena, given, MAX_TEMPLATE_BYTES, out);
-    return status == OK ? OK : status_prefix(status, "chat_template: expected a Jinja text, or the path of one");
+    if (status == OK) return OK;
+    status = status_prefix(status, "chat_template: expected chatml, which is built in, a Jinja text, or the path of one");
+    return config_at(config->origin, KEY_run_chat_template, status);
 }
 
 Status run_data_template(const Config *config, const char *tokenizer_dir, Template **out_template)
@@ -231,10 +235,10 @@ static Status open_train(const Config *config, const LoaderOptions *base, RunDat
     const LoaderStats *stats = loader_stats(data->train);
     FAIL_IF(config->on_long_sample == OPT_LONG_ERROR && stats->num_truncated > 0, ERR_INVALID,
             "%lld samples are longer than sequence_len %lld; raise it, or set on_long_sample: truncate or drop", (long long)stats->num_truncated,
-            (long long)config->sequence_len);
+            (long long)base->seq_len);
     log_info("training on %lld documents, %lld tokens (%.1f%% of them trained), %lld sequences of %lld (%.1f%% filled): %lld steps",
              (long long)stats->num_documents, (long long)stats->num_tokens, 100 * (double)stats->num_trained / (double)stats->num_tokens,
-             (long long)stats->num_rows, (long long)config->sequence_len, 100 * stats->efficiency, (long long)data->total_steps);
+             (long long)stats->num_rows, (long long)base->seq_len, 100 * stats->efficiency, (long long)data->total_steps);
     tell_cuts(stats);
     return OK;
 }
@@ -270,7 +274,7 @@ Status run_data_open(const Config *config, const CompileOptions *compile, const 
     LoaderOptions base = { .mode = loader_mode(config, out->train_sets, out->num_train_sets),
                            .long_samples = long_samples(config->on_long_sample),
                            .validation_ratio = config->validation_datasets.count ? 0 : config->validation_split_ratio,
-                           .seq_len = (int32_t)config->sequence_len,
+                           .seq_len = (int32_t)compile->seq,
                            .seed = (uint64_t)config->seed,
                            .pad_id = pad >= 0 ? pad : 0,
                            .vocab_size = vocab_size };

@@ -23,25 +23,32 @@ Status setup_tokenizer_dir(Arena *arena, const Config *config, const char **out_
 {
     StrBuf      path = { 0 };
     const char *end = "/tokenizer.json";
+    ConfigKey   key = config->tokenizer ? KEY_run_tokenizer : KEY_run_model;
     Status      status = hub_local_path(HUB_MODEL, config->tokenizer ? config->tokenizer : config->model, &path);
     if (status == OK) {
         size_t len = path.len, cut = strlen(end);
         *out_dir = arena_strndup(arena, path.data, len > cut && strcmp(path.data + len - cut, end) == 0 ? len - cut : len);
     }
     strbuf_deinit(&path);
-    return status;
+    return config_at(config->origin, key, status);
+}
+
+int64_t setup_sequence_len(const Config *config, const HfModel *model)
+{
+    bool is_default = !config->origin[KEY_run_sequence_len];
+    return is_default && config->sequence_len > model->max_positions ? model->max_positions : config->sequence_len;
 }
 
 Status setup_model(Arena *arena, const Config *config, HfModel **out_model)
 {
-    TRY(config_require(config, KEY_run_model, "the folder of the model to train"));
+    TRY(config_require(config, KEY_run_model, "a run"));
     HfModel *model;
-    TRY(hf_model_open(arena, config->model, &model));
-    FAIL_IF(config->sequence_len > model->max_positions, ERR_INVALID,
-            "sequence_len is %lld, but %s was made for %lld positions (max_position_embeddings); lower sequence_len",
-            (long long)config->sequence_len, config->model, (long long)model->max_positions);
+    TRY(config_at(config->origin, KEY_run_model, hf_model_open(arena, config->model, &model)));
     *out_model = model;
-    return OK;
+    if (setup_sequence_len(config, model) <= model->max_positions) return OK;
+    Status status = status_fail(ERR_INVALID, "sequence_len is %lld, but %s was made for %lld positions (max_position_embeddings); lower sequence_len",
+                                (long long)config->sequence_len, config->model, (long long)model->max_positions);
+    return config_at(config->origin, KEY_run_sequence_len, status);
 }
 
 static DType float_dtype(Choice choice)
@@ -70,6 +77,17 @@ static Status choose_dtypes(const Config *config, CompileOptions *out)
     return OK;
 }
 
+static Status unknown_fusion(const char *name, const char *const names[FUSION_COUNT])
+{
+    StrBuf      list = { 0 };
+    const char *near = nearest_name(name, names, FUSION_COUNT);
+    for (int i = 0; i < FUSION_COUNT; i++) strbuf_printf(&list, ", %s", names[i]);
+    Status status = status_fail(ERR_INVALID, "fusion: there is none named %s%s%s%s; expected all, none%s", name, near ? ", did you mean " : "",
+                                near ? near : "", near ? "?" : "", list.data);
+    strbuf_deinit(&list);
+    return status;
+}
+
 static Status choose_fusions(const Config *config, CompileOptions *out)
 {
     const char *names[FUSION_COUNT];
@@ -81,9 +99,7 @@ static Status choose_fusions(const Config *config, CompileOptions *out)
         if (strcmp(item, "all") == 0 || strcmp(item, "none") == 0) continue;
         int i = 0;
         while (i < FUSION_COUNT && strcmp(names[i], item) != 0) i++;
-        const char *near = nearest_name(item, names, FUSION_COUNT);
-        FAIL_IF(i == FUSION_COUNT, ERR_INVALID, "fusion: there is none named %s%s%s%s", item, near ? ", did you mean " : "",
-                near ? near : "", near ? "?" : "");
+        if (i == FUSION_COUNT) return config_at(config->origin, KEY_run_fusion, unknown_fusion(item, names));
         out->no_fuse &= ~(1u << i);
     }
     return OK;
@@ -103,11 +119,11 @@ Status setup_options(Arena *arena, const Config *config, const HfModel *model, C
     out->programs = setup_programs(config);
     out->batch = config->per_device_train_batch_size;
     out->dense = !config->sample_packing; /* then a sequence a row */
-    out->seq = config->sequence_len;
+    out->seq = setup_sequence_len(config, model);
     out->eval_batch = config->per_device_eval_batch_size > 0 ? config->per_device_eval_batch_size : out->batch;
-    out->eval_seq = config->sequence_len;
+    out->eval_seq = out->seq;
     out->cache_batch = 1;
-    out->cache_len = config->sequence_len + config->sample_max_tokens;
+    out->cache_len = out->seq + config->sample_max_tokens;
     if (out->cache_len > model->max_positions) out->cache_len = model->max_positions;
     out->prefill_chunk = out->cache_len < 64 ? out->cache_len : 64;
     TRY(choose_dtypes(config, out));
@@ -196,5 +212,5 @@ Status setup_check_memory(const Config *config, const Plan *plan, bool with_tabl
                                 "gradient_accumulation_steps) or sequence_len, or set recompute_block: true",
                                 size_text(need, a), size_text(limit, b), config->memory_limit == limit ? " (memory_limit)" : "", strbuf_cstr(&table));
     strbuf_deinit(&table);
-    return status;
+    return config->memory_limit == limit ? config_at(config->origin, KEY_run_memory_limit, status) : status;
 }

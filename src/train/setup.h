@@ -12,6 +12,9 @@ uint32_t setup_programs(const Config *config);
 /* The folder whose tokenizer and chat template a run uses: the key tokenizer, else model; pulled when it names a hub's repository. */
 NODISCARD Status setup_tokenizer_dir(Arena *arena, const Config *config, const char **out_dir);
 
+/* Tokens of a sequence: sequence_len, or its default where the model was made for as many. */
+int64_t setup_sequence_len(const Config *config, const HfModel *model);
+
 /* Opens config->model; checks sequence length, dtypes and fusion names. The model lives in `arena`. */
 NODISCARD Status setup_model(Arena *arena, const Config *config, HfModel **out_model);
 NODISCARD Status setup_options(Arena *arena, const Config *config, const HfModel *model, CompileOptions *out);

@@ -171,7 +171,8 @@ Status step_bench_run(StepBench *b, int num_steps, StepTimes *out_times)
 {
     double *seconds = arena_array(&b->arena, double, num_steps + 1);
     float   loss = 0;
-    *out_times = (StepTimes){ .tokens = b->options.batch * b->options.seq * b->config->gradient_accumulation_steps,
+    *out_times = (StepTimes){ .sequence_len = b->options.seq,
+                              .tokens = b->options.batch * b->options.seq * b->config->gradient_accumulation_steps,
                               .create_seconds = b->create_seconds };
     TRY(train_step(b, &out_times->first, &loss));
     for (int i = 0; i < num_steps; i++) TRY(train_step(b, &seconds[i], &loss));

@@ -10,6 +10,7 @@ typedef struct StepBench StepBench;
 /* What whole steps took. */
 typedef struct StepTimes {
     int64_t tokens;               /* of a step */
+    int64_t sequence_len;
     double  median, best, first;  /* seconds */
     double  flops;                /* of a step, attention by the documents there are */
     double  loss;

@@ -52,7 +52,8 @@ static Status check_datasets(Arena *arena, const DatasetList *list)
         const Dataset *d = &list->items[i];
         char         **paths;
         int            count;
-        if (d->path) TRY(reader_find_files(arena, d->path, d->split, d->type == OPT_DATASET_TEXT, &paths, &count));
+        if (!d->path) continue;
+        TRY(config_at(d->origin, KEY_dataset_path, reader_find_files(arena, d->path, d->split, d->type == OPT_DATASET_TEXT, &paths, &count)));
     }
     return OK;
 }
@@ -63,7 +64,7 @@ static Status make_plan(Trainer *t)
     TRY(setup_model(&t->arena, t->config, &t->model));
     FAIL_IF(!t->config->from_scratch && !hf_model_has_weights(t->model), ERR_NOT_FOUND,
             "%s has no weights (model.safetensors); set from_scratch: true to start from random ones", t->config->model);
-    TRY(config_require(t->config, KEY_run_datasets, "the texts to train on"));
+    TRY(config_require(t->config, KEY_run_datasets, "training"));
     TRY(check_datasets(&t->arena, &t->config->datasets));
     TRY(check_datasets(&t->arena, &t->config->validation_datasets));
     if (t->config->max_steps > 0) TRY(schedule_make(t->config, t->config->max_steps, &t->schedule));
@@ -275,7 +276,7 @@ static Status prepare(Trainer *t)
     progress_init(&t->progress, t->schedule.total, t->state.step, c->logging_steps, trainer_limit_seconds(t));
     log_info("%lld parameters, %lld trained; %.1f MiB of memory; steps of %lld sequences of %lld tokens", (long long)t->plan->total_numel,
              (long long)t->plan->trained_numel, (double)plan_total_bytes(t->plan) / (1 << 20), (long long)loader_rows_per_step(t->data.train),
-             (long long)c->sequence_len);
+             (long long)t->options.seq);
     if (t->resume_path[0]) log_info("going on from %s, step %lld of %lld", t->resume_path, (long long)t->state.step, (long long)t->schedule.total);
     return OK;
 }

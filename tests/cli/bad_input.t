@@ -39,9 +39,21 @@ with syntax 'lora: [1'
 untouched "broken YAML" 2 "syntax.yaml:" -- pt "$dir/syntax.yaml"
 untouched "unknown key on the command line" 2 "max_step" "max_steps" -- pt "$dir/run.yaml" max_step=3
 untouched "missing run file" 2 "nothere.yaml" -- pt "$dir/nothere.yaml"
+sed "s|$dir/model|$dir/nomodel|" "$dir/run.yaml" > "$dir/nomodel.yaml"
+untouched "missing model of a run file" 2 "nomodel.yaml:1:8: $dir/nomodel" -- pt "$dir/nomodel.yaml"
+sed "s|text.txt|nodata.txt|" "$dir/run.yaml" > "$dir/nodata.yaml"
+untouched "missing dataset of a run file" 2 "nodata.yaml:3:19: $dir/nodata.txt" -- pt "$dir/nodata.yaml"
+sed "s|sequence_len: 32|sequence_len: 129|" "$dir/run.yaml" > "$dir/length.yaml"
+untouched "sequence_len of a run file" 2 "length.yaml:4:15: sequence_len is 129" -- pt "$dir/length.yaml"
+with fusion 'fusion: [foo]'
+untouched "fusion of a run file" 2 "fusion.yaml:7:9: fusion: there is none named foo; expected all, none, " -- pt "$dir/fusion.yaml"
+with tokenizer "tokenizer: $dir/nothere"
+untouched "tokenizer of a run file" 2 "tokenizer.yaml:7:12: $dir/nothere" -- pt "$dir/tokenizer.yaml"
+with template 'chat_template: llama3'
+untouched "an unknown chat template" 2 "template.yaml:7:16: chat_template: expected chatml" -- pt "$dir/template.yaml"
 untouched "missing model" 2 "$dir/nomodel" -- pt "$dir/run.yaml" model="$dir/nomodel"
 untouched "model without config" 2 "config.json" -- pt "$dir/run.yaml" model="$dir/tokenizer"
-untouched "no model said" 2 "model" -- pt output_dir="$dir/new"
+untouched "no model said" 2 "a run needs the key model: put \"model: ...\"" -- pt output_dir="$dir/new"
 untouched "missing dataset" 2 "$dir/nodata.txt" -- pt "$dir/run.yaml" datasets.0.path="$dir/nodata.txt"
 : > "$dir/empty.txt"
 untouched "empty dataset" 2 "empty.txt" -- pt "$dir/run.yaml" datasets.0.path="$dir/empty.txt"
@@ -144,6 +156,10 @@ else
     skip "unwritable folder: /sys is written to"
 fi
 untouched "too little memory" 3 "memory_limit" "activations" "per_device_train_batch_size" -- pt "$dir/run.yaml" memory_limit=64KiB
+with memory 'memory_limit: 64KiB'
+untouched "too little memory by a run file" 3 "memory.yaml:7:15: the plan takes" -- pt "$dir/memory.yaml"
+untouched "a key as a flag" 2 "surogate pt has no flag --max-steps; write max_steps=5" -- pt "$dir/run.yaml" --max-steps 5
+untouched "a flag that is no key" 2 "has no flag --fast" -- pt "$dir/run.yaml" --fast
 
 if mkdir "$dir/disk" && mount -t tmpfs -o size=1M tmpfs "$dir/disk" 2> /dev/null; then
     refused "too little disk" 3 "disk" "save_total_limit" -- pt "$dir/run.yaml" output_dir="$dir/disk/out" dataset_cache_dir="$dir/cache" save_steps=1
@@ -157,6 +173,7 @@ refused "unknown command" 2 "evall" "did you mean eval?" -- evall
 refused "unknown flag" 2 "--txt" "--text" -- eval "$dir/model" --txt "$dir/text.txt"
 refused "flag without value" 2 "--text" -- eval "$dir/model" --text
 refused "a word where a number is needed" 2 "--max-tokens" "few" -- generate "$dir/model" --prompt a --max-tokens few
+refused "a text where a file is wanted" 2 "--text takes a file" -- encode "$dir/model" --text "Hello world"
 refused "missing text" 2 "$dir/no.txt" -- eval "$dir/model" --text "$dir/no.txt"
 refused "unknown size" 2 "qwen3-tinny" "qwen3-tiny" -- new --arch qwen3-tinny "$dir/n"
 refused "new over a model" 2 "$dir/model" -- new --arch qwen3-tiny "$dir/model"

@@ -113,6 +113,14 @@ check "train_on=all" [ "$(grep -c '"mask": \[[1,]*\]' "$dir/out")" = 1 ]
 run inspect "$dir/chats.jsonl" --model "$model" --rows 1 sequence_len=64
 prints "the view for people" "[[It is 8.<|im_end|>]]" "format     conversation (messages: messages[].role/content)" "rows       300" "of which" \
     "sequences of 64" "% filled" "lengths, in tokens"
+run inspect "$dir/chats.jsonl" --model "$model" --json
+cp "$dir/out" "$dir/own"
+cp -r "$model" "$dir/bare"
+rm -f "$dir/bare/chat_template.jinja"
+sed -i '/"chat_template"/d' "$dir/bare/tokenizer_config.json"
+refused "no chat template" 2 "set chat_template: chatml" -- inspect "$dir/chats.jsonl" --model "$dir/bare"
+run inspect "$dir/chats.jsonl" --model "$dir/bare" --json chat_template=chatml
+check "the built-in ChatML: the ids and masks of the model's own" cmp "$dir/own" "$dir/out"
 echo '{"question": "why?", "answer": "because"}' > "$dir/qa.jsonl"
 run inspect "$dir/qa.jsonl" --model "$model"
 prints "questions and answers" "instruction (question -> answer)" "[[because<|im_end|>]]"
@@ -158,7 +166,7 @@ printf 'PAR1junkPAR1' > "$dir/junk.parquet"
 refused "a damaged parquet" 2 "junk.parquet" -- inspect "$dir/junk.parquet" --model "$model"
 
 mkdir "$dir/plainmodel" && cp "$dir/tokenizer/"*.json "$dir/plainmodel/"
-refused "no such template file" 2 "chat_template: expected a Jinja text" chatml -- inspect "$dir/chats.jsonl" --model "$model" chat_template=chatml
+refused "no such template file" 2 "chat_template: expected chatml, which is built in, a Jinja text" chatmll -- inspect "$dir/chats.jsonl" --model "$model" chat_template=chatmll
 printf '%s' '{% for m in messages %}<{{ m.role }}>{{ m.content }}{{ eos_token }}{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}' \
     > "$dir/other.jinja"
 run inspect "$dir/chats.jsonl" --model "$dir/plainmodel" --rows 1 chat_template="$dir/other.jinja"

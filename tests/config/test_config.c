@@ -126,6 +126,7 @@ static void more_problems(void)
         { "learning_rate: 0x10\n", "expected a number" },
         { "learning_rate: .\n", "expected a number" },
         { "seed: 1.5\n", "expected an integer, found \"1.5\"" },
+        { "threads: 129\n", "threads: 129 is out of range, expected 0 to 128" },
         { "seed: -1\n", "out of range, expected at least 0" },
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) EXPECT_FAILS(parse(cases[i][0], NULL, NULL), ERR_INVALID, cases[i][1]);
