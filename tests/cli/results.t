@@ -87,6 +87,13 @@ check "pt: report and state" [ -s "$dir/a/report.html" -a -s "$dir/a/trainer_sta
 run eval "$dir/a" --text "$dir/short.txt"
 check "the trained folder evaluates" grep -q "bits per byte" "$dir/out"
 
+grep -v sequence_len "$dir/run.yaml" > "$dir/default.yaml"
+run plan "$dir/default.yaml"
+check "the default sequence_len is the model's where that is less" [ "$status" = 0 ]
+for threads in 1 64 128; do run pt "$dir/run.yaml" output_dir="$dir/t$threads" threads=$threads; done
+check "as many threads as there may be" cmp "$dir/t1/model.safetensors" "$dir/t128/model.safetensors"
+check "64 threads" cmp "$dir/t1/model.safetensors" "$dir/t64/model.safetensors"
+
 run pt "$dir/run.yaml" output_dir="$dir/lora" lora=true lora_rank=4 learning_rate=0.02 max_steps=5
 check "LoRA trains" [ "$status" = 0 -a -s "$dir/lora/adapter_model.safetensors" ]
 run merge "$dir/model" "$dir/lora" "$dir/merged"
@@ -100,7 +107,7 @@ run eval "$dir/model" --text "$dir/short.txt"
 check "and not as the base does" [ "$(cat "$dir/merged.txt")" != "$(cat "$dir/out")" ]
 
 run version
-check "version" grep -q "^surogate [0-9]" "$dir/out"
+check "version" grep -qE "^surogate [0-9].*, built with (gcc|clang) [0-9]" "$dir/out"
 run help keys lora_r
 check "help keys: one, by another tool's name" grep -q "^lora_rank (integer, default 16)" "$dir/out"
 run help keys

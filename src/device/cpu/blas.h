@@ -10,6 +10,10 @@
  * that read the environment. */
 void blas_init(void);
 
+/* At most so many threads may be in blas_sgemm at once: each holds one of OpenBLAS's 128 packing buffers, and where those run out its
+ * way of adding more crashes. */
+enum { BLAS_MAX_THREADS = 128 };
+
 /* The kernels in use: "SkylakeX" (AVX-512) or "Haswell" (AVX2). */
 const char *blas_core_name(void);
 
