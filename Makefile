@@ -7,6 +7,7 @@
 #   make rebuild clean bench fuzz
 #   make test-gpu      the tests that need a GPU; leaves a stamp of what they ran on, which CI compares with the tree
 #   make gpu-bundle    build/gpu-bundle: program, plugin and GPU tests for a machine with nothing installed (BUNDLE/check runs them)
+#   make help          this text
 #   make release       the plugin for all GPUs from compute capability 8.0 on
 #
 # BUILD_TYPE=Debug   SAN=address,undefined or SAN=thread   CUDA=0: no CUDA plugin   CC=clang CXX=clang++   BUILD=folder
@@ -19,7 +20,7 @@ FUZZ_SECONDS ?= 60
 
 CMAKE_ARGS = -G Ninja -DCMAKE_BUILD_TYPE=$(BUILD_TYPE) -DSAN=$(SAN) -DCUDA=$(CUDA) --no-warn-unused-cli
 
-.PHONY: build train test quickstart rebuild clean bench fuzz deps configure test-gpu gpu-bundle release
+.PHONY: help build train test quickstart rebuild clean bench fuzz deps configure test-gpu gpu-bundle release
 
 build: configure
 	@cmake --build $(BUILD) -j $(JOBS)
@@ -43,6 +44,10 @@ quickstart:
 	@tools/install-deps quickstart
 	@$(MAKE) --no-print-directory train
 	@tools/quickstart $(BUILD)
+
+# The comment at the head of this file.
+help:
+	@sed -n '/^#/!q; s/^# \{0,1\}//p' $(firstword $(MAKEFILE_LIST))
 
 rebuild: clean
 	@$(MAKE) --no-print-directory build

@@ -5,6 +5,12 @@
 #include "ir/module.h"
 #include "base/version.h"
 
+#ifdef __clang__
+#define COMPILER "clang " __clang_version__
+#else
+#define COMPILER "gcc " __VERSION__
+#endif
+
 Status cmd_version(CliArgs *args)
 {
     bool json = false, done;
@@ -20,13 +26,13 @@ Status cmd_version(CliArgs *args)
     TRY(status);
     StrBuf out = { 0 };
     if (json) {
-        strbuf_puts(&out, "{\"version\": \"" SUROGATE_VERSION "\", \"compiler\": \"" __VERSION__ "\", \"cpu\": \"");
+        strbuf_puts(&out, "{\"version\": \"" SUROGATE_VERSION "\", \"compiler\": \"" COMPILER "\", \"cpu\": \"");
         strbuf_printf(&out, "%s\", \"threads\": %d, \"architectures\": [", facts.name, facts.num_workers);
         for (const char *const *name = ir_shipped_architectures(); *name; name++)
             strbuf_printf(&out, "%s\"%s\"", name == ir_shipped_architectures() ? "" : ", ", *name);
         strbuf_puts(&out, "]}\n");
     } else {
-        strbuf_printf(&out, "surogate %s, built with %s\n%s, %d threads\n", SUROGATE_VERSION, __VERSION__, facts.name, facts.num_workers);
+        strbuf_printf(&out, "surogate %s, built with %s\n%s, %d threads\n", SUROGATE_VERSION, COMPILER, facts.name, facts.num_workers);
         for (const char *const *name = ir_shipped_architectures(); *name; name++) strbuf_printf(&out, "%s\n", *name);
     }
     status = cli_print(&out);
