@@ -1,6 +1,7 @@
 /* lora_add_bwd: with dy_m the columns of member m,  dh_m = alpha dy_m b_m,  db_m = alpha dy_m^T h_m: one op, so that one kernel
  * may make both from one read of dy. */
 #include "ops/lora.h"
+#include "ops/lora_chunks.h"
 
 LORA_ATTRS(lora_add_bwd_attrs);
 
@@ -67,6 +68,13 @@ static size_t lora_add_bwd_workspace(const Node *node, int num_workers)
     return most;
 }
 
+static size_t lora_add_bwd_gpu_workspace(const Node *node)
+{
+    int64_t r = type_cols(&node->in[2]->type);
+    bool    mma = node->in[0]->type.dtype == DT_BF16 && (r == 8 || r == 16 || r == 32 || r == 64);
+    return mma ? lora_sums_bytes(node->attrs, &node->in[0]->type, &node->in[2]->type) : GPU_GEMM_WORKSPACE;
+}
+
 static Status lora_add_bwd_tiles(const KernelArgs *args)
 {
     Gemm gemm[2 * LORA_MAX_MEMBERS];
@@ -106,6 +114,7 @@ const OpDef op_lora_add_bwd = {
     .infer = lora_add_bwd_infer,
     .cost = lora_add_bwd_cost,
     .workspace = lora_add_bwd_workspace,
+    .gpu_workspace = lora_add_bwd_gpu_workspace,
     .cpu = { { DT_SET_FLOAT, lora_add_bwd_tiles, "tiles" }, { DT_SET_FLOAT, lora_add_bwd_reference, "reference" } },
     .samples = lora_add_bwd_samples,
     .num_samples = sizeof lora_add_bwd_samples / sizeof lora_add_bwd_samples[0],

@@ -7,6 +7,7 @@
  * db stays in registers for the whole chunk. Partial sums (dh a slab, db a chunk) are fp32 in workspace and are added in order by
  * a second kernel. Cuts depend on shapes alone: deterministic, the same on every GPU. */
 #include "ops/lora.cuh"
+#include "ops/lora_chunks.h"
 #include "ops/mma.cuh"
 
 enum { IN_DY, IN_H, IN_B, OUT_DH = 0, OUT_DB = 1 };
@@ -70,16 +71,14 @@ static Status plain_run(const KernelArgs *args)
 /* ---- mma ---- */
 
 enum {
-    SLAB = 256,
+    SLAB = LORA_SLAB,
     COLS = 128, /* of a tile */
-    TOKENS = 64,
+    TOKENS = LORA_TILE_TOKENS,
     TILES = SLAB / COLS,
     DY_STRIDE = COLS + 8,
     WARPS = 8,
     THREADS = WARPS * 32,
     H_TILES = 3,      /* in memory: of the tile at hand and of those being loaded */
-    BLOCKS = 264,     /* aimed at: two for each of an H200's multiprocessors, one at rank 64 */
-    MOST_CHUNKS = 32, /* of tokens: the second kernel goes through them one after another */
 };
 
 template <int R> struct Shared {
@@ -90,19 +89,9 @@ template <int R> struct Shared {
     float sum[TOKENS * COLS_R];
 };
 
-/* How tokens are cut: `per` tiles a chunk. */
-typedef struct Chunks {
-    int64_t tiles, per, count;
-} Chunks;
-
-static Chunks chunks_of(const LoraLayout *l)
+static LoraChunks chunks_of(const LoraLayout *l)
 {
-    Chunks c;
-    c.tiles = cuda_div_up(l->tokens, TOKENS);
-    c.per = cuda_div_up(c.tiles * l->num_slabs, l->r < 64 ? BLOCKS : BLOCKS / 2);
-    if (c.per < cuda_div_up(c.tiles, MOST_CHUNKS)) c.per = cuda_div_up(c.tiles, MOST_CHUNKS);
-    c.count = cuda_div_up(c.tiles, c.per);
-    return c;
+    return lora_chunks(l->tokens, l->num_slabs, l->r);
 }
 
 /* Begins to copy `rows` rows of `packs` 16-byte packs; rows at `end` and after, and packs at `last` and after, are zeros. */
@@ -194,7 +183,7 @@ static __device__ __forceinline__ void join_halves(float (&dh)[Shared<R>::COLS_R
 template <int R>
 static __global__ void __launch_bounds__(THREADS)
     lora_bwd_mma(const bf16 *dy, const bf16 *h, const bf16 *b, float *dh_sums, float *db_sums, const __grid_constant__ LoraLayout l,
-                 Chunks chunks)
+                 LoraChunks chunks)
 {
     typedef Shared<R> S;
     extern __shared__ uint4 shared_bytes_[];
@@ -299,11 +288,10 @@ static bool mma_match(const Node *node, CudaDevice *device)
 
 static size_t mma_workspace(const Node *node, CudaDevice *)
 {
-    LoraLayout l = layout_of((const LoraAttrs *)node->attrs, &node->in[IN_DY]->type, &node->in[IN_H]->type, &node->in[IN_B]->type);
-    return (size_t)((l.num_slabs * l.tokens + chunks_of(&l).count * l.b_rows) * l.r) * sizeof(float);
+    return lora_sums_bytes((const LoraAttrs *)node->attrs, &node->in[IN_DY]->type, &node->in[IN_B]->type);
 }
 
-template <int R> static Status launch(const KernelArgs *args, const LoraLayout &l, const Chunks &chunks, float *dh_sums, float *db_sums)
+template <int R> static Status launch(const KernelArgs *args, const LoraLayout &l, const LoraChunks &chunks, float *dh_sums, float *db_sums)
 {
     CUDA_TRY(cudaFuncSetAttribute(lora_bwd_mma<R>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)sizeof(Shared<R>)));
     lora_bwd_mma<R><<<(unsigned)(chunks.count * l.num_slabs), THREADS, sizeof(Shared<R>), cuda_stream(args)>>>(
@@ -315,7 +303,7 @@ template <int R> static Status launch(const KernelArgs *args, const LoraLayout &
 static Status mma_run(const KernelArgs *args)
 {
     LoraLayout l = layout_of((const LoraAttrs *)args->attrs, &args->in[IN_DY].type, &args->in[IN_H].type, &args->in[IN_B].type);
-    Chunks     chunks = chunks_of(&l);
+    LoraChunks     chunks = chunks_of(&l);
     float     *dh_sums = (float *)args->workspace, *db_sums = dh_sums + l.num_slabs * l.tokens * l.r;
     bf16      *dh = (bf16 *)args->out[OUT_DH].data, *db = (bf16 *)args->out[OUT_DB].data;
     int64_t    num_dh = dh ? l.tokens * l.h_stride : 0, num_db = db ? l.b_rows * l.r : 0;
