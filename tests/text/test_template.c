@@ -443,8 +443,8 @@ static void memo_is_right_or_silent(void)
 static void memo_knows_usual_templates(void)
 {
     static const char *const usual[] = {
-        "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>' + '\n' }}{% endfor %}"
-        "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}",
+        ("{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>' + '\n' }}{% endfor %}"
+         "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"),
         "{% macro show(m) %}{{ m.role ~ ': ' }}{{ m['content'] | trim }}{% endmacro %}{% for m in messages %}{{ show(m) }}{% endfor %}",
         "{% for m in messages %}{% if m.content is string and '</think>' in m.content %}!{% endif %}{% generation %}{{ m.content }}{% endgeneration %}{% endfor %}",
         "{{ strftime_now('%d') }}{% for m in messages %}{% if m.content.startswith('<x>') and m.content.endswith('</x>') %}x{% endif %}{{ m.role }}{% endfor %}",
