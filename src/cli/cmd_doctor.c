@@ -19,7 +19,7 @@ static Status check_gpu(Device *cuda, Device *cpu, const char *op, bool speed)
     }
     printf("%d kernels, %d cases passed, %d failed\n", counts.kernels, counts.passed, counts.failed);
     FAIL_IF(counts.failed, ERR_DEVICE, "%d cases failed: don't train on this GPU with this build", counts.failed);
-    FAIL_IF(!counts.passed, ERR_INVALID, "no op is called %s", op ? op : "so");
+    FAIL_IF(!counts.passed, ERR_INVALID, "no op, or no kernel of it, is called %s", op ? op : "so");
     return OK;
 }
 
@@ -28,7 +28,7 @@ Status cmd_doctor(CliArgs *args)
     const char *op = NULL;
     bool        no_speed = false, done;
     int64_t     gpu = 0;
-    const Flag  flags[] = {{"--op", FLAG_TEXT, &op, "NAME", "check this op alone"},
+    const Flag  flags[] = {{"--op", FLAG_TEXT, &op, "NAME", "check this op alone; NAME:KERNEL: by this kernel"},
                            {"--gpu", FLAG_INT, &gpu, "INDEX", "which GPU (0)"},
                            {"--no-speed", FLAG_SWITCH, &no_speed, NULL, "leave out the measurements"}};
     TRY(cli_parse(args, flags, 3, false, &done));

@@ -23,6 +23,7 @@ typedef struct Doctor {
     DoctorCounts *counts;
     KernelRecord  records[MAX_NAMES];
     int           num_records;
+    const char   *kernel; /* this variant alone; NULL: all */
 } Doctor;
 
 /* A graph of one node with its inputs' contents. */
@@ -442,7 +443,7 @@ static Status check_case(Doctor *d, const OpDef *op, const OpSample *sample, con
             status_clear();
             break;
         }
-        status = check_variant(d, &c, &wide, &kernel, tolerance, is_bf16, what);
+        if (!d->kernel || strcmp(d->kernel, kernel.name) == 0) status = check_variant(d, &c, &wide, &kernel, tolerance, is_bf16, what);
     }
     arena_deinit(&c.arena);
     arena_deinit(&wide.arena);
@@ -503,10 +504,12 @@ static Status check_sample(Doctor *d, const OpDef *op, const OpSample *sample, c
 Status doctor_check_ops(Device *device, Device *cpu, const char *only, FILE *out, DoctorCounts *counts)
 {
     Doctor d = {.device = device, .cpu = cpu, .out = out, .counts = counts};
+    size_t op_len = only ? strcspn(only, ":") : 0;
+    if (only && only[op_len]) d.kernel = only + op_len + 1;
     *counts = (DoctorCounts){0};
     for (int id = 0; id < OP_COUNT; id++) {
         const OpDef *op = op_table[id];
-        if ((op->flags & OP_VIEW) || (only && strcmp(only, op->name) != 0)) continue;
+        if ((op->flags & OP_VIEW) || (only && (strlen(op->name) != op_len || strncmp(only, op->name, op_len) != 0))) continue;
         for (int i = 0; i < op->num_samples; i++) TRY(check_sample(&d, op, &op->samples[i], "sample", i));
         for (int i = 0; i < num_doctor_samples; i++)
             if (doctor_samples[i].op == (OpId)id) TRY(check_sample(&d, op, &doctor_samples[i].sample, "large", i));

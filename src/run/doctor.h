@@ -12,8 +12,8 @@ typedef struct DoctorCounts {
     int passed, failed; /* cases: op, shape, dtypes, variant */
 } DoctorCounts;
 
-/* Prints a line a kernel variant with its largest errors (and a line a failure) to `out`. only: an op's name; NULL:
- * all. The device has the machine to itself while it is checked. */
+/* Prints a line a kernel variant with its largest errors (and a line a failure) to `out`. only: an op's name, or op:kernel;
+ * NULL: all. The device has the machine to itself while it is checked. */
 NODISCARD Status doctor_check_ops(Device *device, Device *cpu, const char *only, FILE *out, DoctorCounts *counts);
 
 /* Measures what a large matrix product and a large sum of two tensors reach; prints them. */

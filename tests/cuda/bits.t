@@ -15,15 +15,15 @@ datasets: [{path: $dir/text.txt}]
 sequence_len: 128
 per_device_train_batch_size: 4
 gradient_accumulation_steps: 2
-max_steps: 400
+max_steps: 3000
 learning_rate: 1e-3
 model_dtype: bf16
 device: cuda
-save_steps: 50
+save_steps: 200
 END
 same() {
     local file
-    for file in "$dir/$1/checkpoint-400"/{optimizer,*model}.safetensors; do cmp "$file" "$dir/$2/checkpoint-400/${file##*/}" || return 1; done
+    for file in "$dir/$1/checkpoint-3000"/{optimizer,*model}.safetensors; do cmp "$file" "$dir/$2/checkpoint-3000/${file##*/}" || return 1; done
 }
 for variant in "packed full" "packed lora" "dense full" "dense lora"; do
     set -- sample_packing=$([[ $variant == packed* ]] && echo true || echo false) lora=$([[ $variant == *lora ]] && echo true || echo false)
@@ -39,7 +39,7 @@ for variant in "packed full" "packed lora" "dense full" "dense lora"; do
         "$SUROGATE" pt "$dir/run.yaml" output_dir="$dir/$name-killed" "$@" > /dev/null 2> "$dir/err" &
         pid=$!
         if [ $kills -lt 3 ]; then
-            sleep "$(awk "BEGIN { printf \"%.3f\", (0.5 + $RANDOM / 65536) * $milliseconds / 1000 }")"
+            sleep "$(awk "BEGIN { printf \"%.3f\", 0.6 + $RANDOM / 32768 * 0.3 * $milliseconds / 1000 }")"
             kill -9 $pid 2> /dev/null && kills=$((kills + 1))
         fi
         wait $pid 2> /dev/null
