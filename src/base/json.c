@@ -117,16 +117,16 @@ static bool close_container(Builder *builder, size_t offset)
 /* An integer when written as one and fit for int64, else a double. */
 static void read_number(JsonValue *value, const char *text)
 {
-    value->type = JSON_DOUBLE;
-    if (!strpbrk(text, ".eE") && strcmp(text, "-0") != 0) {
-        errno = 0;
-        long long integer = strtoll(text, NULL, 10);
-        if (errno == 0) {
-            value->type = JSON_INT;
-            value->integer = integer;
-            return;
-        }
+    bool whole = !strpbrk(text, ".eE");
+    errno = 0;
+    long long integer = whole ? strtoll(text, NULL, 10) : 0;
+    if (whole && errno == 0 && strcmp(text, "-0") != 0) {
+        value->type = JSON_INT;
+        value->integer = integer;
+        return;
     }
+    value->type = JSON_DOUBLE;
+    value->count = whole;
     value->number = strtod(text, NULL);
 }
 

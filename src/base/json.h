@@ -18,7 +18,7 @@ typedef struct JsonMember JsonMember;
 
 struct JsonValue {
     JsonType type;
-    uint32_t count;  /* items of an array, members of an object */
+    uint32_t count;  /* items of an array, members of an object; 1 of a JSON_DOUBLE that was written as an integer */
     size_t   offset; /* of its last byte in the text: for json_position */
     union {
         bool        boolean;

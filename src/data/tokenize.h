@@ -10,7 +10,7 @@
 #include "text/template.h"
 #include "text/tokenizer.h"
 
-enum { TOKENIZE_VERSION = 1 };
+enum { TOKENIZE_VERSION = 2 };
 
 typedef struct TokenizeReport {
     char    dir[4096];       /* the dataset's folder */

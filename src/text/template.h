@@ -11,13 +11,13 @@ typedef struct Template Template;
 NODISCARD Status template_parse(const char *name, const char *source, size_t len, Template **out_template);
 void             template_destroy(Template *tmpl);
 
-/* The model folder's own: chat_template.jinja, else chat_template in tokenizer_config.json (a text, or a list of named
- * ones: `which`, NULL for "default"; with tools and a "tool_use" entry that one). *out_template is NULL when the folder has none.
- * bos_token, eos_token, ... of tokenizer_config.json are kept as the template's variables. */
+/* The model folder's own: chat_template.jinja, else chat_template in tokenizer_config.json (a text, or named ones: `which`, NULL
+ * for "default"; with tools and one named "tool_use" that); named ones too in additional_chat_templates/. *out_template is NULL
+ * when the folder has none. bos_token, eos_token, ... of tokenizer_config.json (and special_tokens_map.json, where that counts)
+ * are kept as the template's variables. */
 NODISCARD Status template_load(const char *dir, const char *which, bool has_tools, Template **out_template);
 
-/* For a template from elsewhere: bos_token, eos_token, ... of dir/tokenizer_config.json become its variables. Before the first
- * render. */
+/* For a template from elsewhere: the folder's bos_token, eos_token, ... become its variables. Before the first render. */
 NODISCARD Status template_use_folder(Template *tmpl, const char *dir);
 
 /* The source of a template that comes with the program, chatml; data NULL: there is none of that name. */
@@ -70,4 +70,4 @@ bool template_memo_start(TemplateMemo *memo, const JsonValue *messages);
 /* Its first `count` messages, without tools. false: template_render has to do it. */
 bool template_memo_render(TemplateMemo *memo, uint32_t count, bool add_generation_prompt, Arena *arena, TemplateParts *out);
 
-uint64_t template_hash(const Template *tmpl); /* of its source: for caches */
+uint64_t template_hash(const Template *tmpl); /* of its source and the folder's tokens: for caches */

@@ -68,7 +68,7 @@ struct Node {
     bool     needs_dict_args; /* a call with keywords or stars */
     Value    value;    /* N_CONST, N_DATA */
     VarRef   var;      /* N_NAME, N_NSREF, N_MACRO; N_FOR: the loop variable */
-    VarRef   caller, kwargs, varargs; /* of a macro */
+    VarRef   caller, kwargs, varargs; /* of a macro or a generation block */
     Node    *a, *b, *c; /* operands; target, iterable, filter test of a loop; condition and next elif of an if */
     Node    *test_target; /* of a loop with a filter */
     Nodes    items;    /* elements, arguments (positional, keywords, *, **), parameters, targets */
@@ -118,8 +118,7 @@ typedef struct Parser {
     size_t    pos;
     int       depth;      /* nesting now */
     int       loops;      /* break and continue are allowed when > 0 */
-    Node     *macros[TEMPLATE_MAX_NESTING + 1]; /* that we are inside of */
-    int       num_macros;
+    bool      in_for;     /* inside of a for: nothing there may be named loop */
 } Parser;
 
 typedef struct NodeList {
@@ -138,12 +137,11 @@ bool parser_skip_name(Parser *p, const char *name);
 bool parser_skip(Parser *p, TokenKind kind);
 const char *token_describe(const Token *token, char *buffer, size_t size);
 
-/* How parse_tuple reads; `end` is a name that ends the tuple, or NULL. */
+/* How parse_tuple reads. */
 typedef struct TupleOptions {
-    bool        simplified, no_condexpr, parentheses, with_namespace;
-    const char *end;
+    bool simplified, no_condexpr, parentheses, with_namespace;
 } TupleOptions;
 NODISCARD Status parse_tuple(Parser *p, TupleOptions options, Node **out);
 NODISCARD Status parse_expression(Parser *p, Node **out);
-NODISCARD Status parse_target(Parser *p, bool with_namespace, const char *end, Node **out);
+NODISCARD Status parse_target(Parser *p, bool with_namespace, Node **out);
 NODISCARD Status parse_filter_chain(Parser *p, Node *node, bool start_inline, Node **out);

@@ -48,6 +48,8 @@ Status builtin_call(Render *r, const Builtin *builtin, Value self, const Args *a
     if (r->open) TRY(open_builtin(r, builtin, &self, args, out, &done));
     if (done) return OK;
     if (params[0] == '*') return builtin->call(r, self, NULL, args, out);
+    if (params[0] == '/' && args->num_keywords) return render_fail(r, "%s() takes no keyword arguments", builtin->name);
+    if (params[0] == '/') params++;
     uint32_t i = 0;
     for (; next_param(&params, &name, &required); i++) {
         if (i < args->count) argv[i] = args->items[i];

@@ -86,7 +86,6 @@ static Status eval_concat(Render *r, const Node *node, Value *out)
         has_open |= parts[i].type == V_OPEN;
         if (parts[i].type == V_OPEN) continue;
         TRY(value_to_text(r, parts[i], &parts[i]));
-        if (parts[i].type != V_STRING) parts[i] = value_text("", 0);
         total += parts[i].len;
         flags &= parts[i].flags;
     }
@@ -164,6 +163,7 @@ static Status eval_sign(Render *r, const Node *node, Value *out)
     r->line = node->line;
     if (v.type == V_UNDEFINED) return undefined_fail(r, v);
     if (!value_is_number(v)) return render_fail(r, "bad operand type for a sign: '%s'", value_type_name(v));
+    TRY(check_size(r, v));
     if (node->kind == N_POS) {
         *out = v.type == V_BOOL ? value_int(v.boolean) : v;
         return OK;

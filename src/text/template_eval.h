@@ -57,7 +57,8 @@ typedef struct Args {
 enum { MAX_PARAMS = 6 };
 
 /* A filter, test, function or method. `params`: names split by spaces; "*" alone takes `args` as they are; a leading
- * "!" marks one that must be given. argv[i] is V_MISSING when not given. `self` is what the filter, test or method is applied to. */
+ * "!" marks one that must be given, a "/" before all that they can't be named. argv[i] is V_MISSING when not given. `self`
+ * is what the filter, test or method is applied to. */
 typedef struct Builtin {
     const char *name;
     Status (*call)(Render *r, Value self, const Value *argv, const Args *args, Value *out);
@@ -77,6 +78,7 @@ NODISCARD Status render_fail(const Render *r, const char *fmt, ...) PRINTF_LIKE(
 /* Counts work; fails beyond the limit. Also bounds the arena. */
 NODISCARD Status render_tick(Render *r, int64_t steps);
 NODISCARD Status undefined_fail(const Render *r, Value undefined);
+NODISCARD Status check_size(const Render *r, Value v); /* fails for VALUE_TOO_BIG */
 
 /* template_value.c */
 NODISCARD Status value_truth(Render *r, Value v, bool *out);
@@ -104,28 +106,33 @@ typedef struct Iterator {
     int64_t pos, count;
 } Iterator;
 struct LazyList {
-    Value   *items;
-    uint32_t count, pos;
-    bool     ready;            /* else `items` come from make */
-    Status (*make)(Render *r, LazyList *list);
-    Value    source, extra;
+    const char *name;  /* its Python type, for messages */
+    Value       source;
+    Args        args;
+    Status    (*make)(Render *r, LazyList *list); /* all items at the first read, or NULL and: */
+    Status    (*next)(Render *r, LazyList *list, Value *out, bool *out_done);
+    Value      *items; /* of make */
+    uint32_t    count, pos;
+    bool        ready; /* read before */
+    bool        negate, by_attribute;
+    Iterator    it;    /* of next: what is left of the source */
+    struct Getter *getter;
     const Builtin *builtin;
-    Args     args;
-    bool     negate, by_attribute;
-    const char *name;          /* its Python type, for messages */
+    Args           builtin_args;
+    Dict          *seen;
 };
 NODISCARD Status iterator_init(Render *r, Iterator *it, Value source);
 NODISCARD Status iterator_next(Render *r, Iterator *it, Value *out, bool *out_done);
 NODISCARD Status value_to_list(Render *r, Value source, List *out); /* a copy of its own */
 bool             value_is_iterable(Value v);
-NODISCARD Status lazy_prepare(Render *r, LazyList *list);
+NODISCARD Status lazy_prepare(Render *r, LazyList *list); /* calls make */
 
 /* template_repr.c */
 NODISCARD Status value_append_str(Render *r, StrBuf *out, Value v);  /* str(v) */
 NODISCARD Status value_append_repr(Render *r, StrBuf *out, Value v, int depth);
-NODISCARD Status value_to_text(Render *r, Value v, Value *out);      /* str(v); markup stays */
+NODISCARD Status value_to_text(Render *r, Value v, Value *out);      /* str(v), of undefined ""; markup stays */
 void             append_float(StrBuf *out, double number);
-void             append_repr_text(StrBuf *out, Str text, bool ascii_only);
+void             append_escape(StrBuf *out, uint32_t cp);           /* \xhh, \uhhhh or \Uhhhhhhhh */
 
 /* template_op.c */
 NODISCARD Status value_binary(Render *r, TokenKind op, Value a, Value b, Value *out);

@@ -186,6 +186,9 @@ static Status exec_with(Render *r, const Node *node)
 static Status exec_generation(Render *r, const Node *node)
 {
     size_t begin = r->out.len;
+    if (node->uses_caller) *slot_of(r, node->caller) = value_hint("No caller defined");
+    if (node->uses_kwargs) *slot_of(r, node->kwargs) = (Value){ .type = V_DICT, .dict = arena_new(&r->arena, Dict) };
+    if (node->uses_varargs) *slot_of(r, node->varargs) = value_list(r, V_TUPLE, NULL, 0);
     scope_enter(r, node->scope);
     TRY(exec_nodes(r, &node->body));
     if (r->captures) return OK;

@@ -62,11 +62,6 @@ static Status parse_name(Parser *p, bool with_namespace, Node **out)
     } else {
         node->kind = N_NAME;
         node->name = template_intern(p->tmpl, name);
-        for (int i = 0; i < p->num_macros; i++) {
-            p->macros[i]->uses_caller |= str_equal(name, "caller");
-            p->macros[i]->uses_kwargs |= str_equal(name, "kwargs");
-            p->macros[i]->uses_varargs |= str_equal(name, "varargs");
-        }
     }
     return OK;
 }
@@ -552,7 +547,6 @@ Status parse_tuple(Parser *p, TupleOptions options, Node **out)
         Node *item;
         if (items.count) TRY(parser_expect(p, T_COMMA, NULL));
         if (parser_at(p, T_VARIABLE_END) || parser_at(p, T_BLOCK_END) || parser_at(p, T_RPAREN)) break;
-        if (options.end && parser_at_name(p, options.end)) break;
         if (options.simplified) {
             TRY(parse_primary(p, options.with_namespace, &item));
         } else if (options.no_condexpr) {
@@ -579,6 +573,8 @@ Status parse_tuple(Parser *p, TupleOptions options, Node **out)
 static Status mark_target(Parser *p, Node *node, bool with_namespace)
 {
     if (node->kind == N_NAME) {
+        if (p->in_for && str_equal(p->tmpl->names.names[node->name], "loop"))
+            return parser_fail(p, ERR_INVALID, node->line, "'loop' can't be assigned to inside of a for");
         node->store = true;
         return OK;
     }
@@ -590,8 +586,8 @@ static Status mark_target(Parser *p, Node *node, bool with_namespace)
     return parser_fail(p, ERR_INVALID, node->line, "can't assign to this: a name or names were expected");
 }
 
-Status parse_target(Parser *p, bool with_namespace, const char *end, Node **out)
+Status parse_target(Parser *p, bool with_namespace, Node **out)
 {
-    TRY(parse_tuple(p, (TupleOptions){ .simplified = true, .with_namespace = with_namespace, .end = end }, out));
+    TRY(parse_tuple(p, (TupleOptions){ .simplified = true, .with_namespace = with_namespace }, out));
     return mark_target(p, *out, with_namespace);
 }

@@ -30,17 +30,10 @@ Status arg_bool(Render *r, Value v, bool otherwise, bool *out)
     return value_is_missing(v) ? OK : value_truth(r, v, out);
 }
 
-/* soft_str: the text of any value; of undefined "". */
-static Status text_of(Render *r, Value v, Value *out)
-{
-    if (v.type == V_UNDEFINED) v = value_text("", 0);
-    return value_to_text(r, v, out);
-}
-
 static Status call_text_method(Render *r, Value self, MethodId id, const Value *items, uint32_t count, Value *out)
 {
     Args args = { items, count, NULL, 0 };
-    TRY(text_of(r, self, &self));
+    TRY(value_to_text(r, self, &self));
     TRY(builtin_call(r, &template_text_methods.methods[id], self, &args, out));
     if (out->type == V_STRING) out->flags |= self.flags & VALUE_MARKUP;
     return OK;
@@ -62,10 +55,10 @@ FILTER_FN(replace)
 {
     Value items[3] = { argv[0], argv[1], argv[2] };
     UNUSED(args);
-    TRY(text_of(r, argv[0], &items[0]));
-    TRY(text_of(r, argv[1], &items[1]));
+    TRY(value_to_text(r, argv[0], &items[0]));
+    TRY(value_to_text(r, argv[1], &items[1]));
     bool has_count = !value_is_missing(argv[2]) && argv[2].type != V_NONE;
-    TRY(text_of(r, self, &self));
+    TRY(value_to_text(r, self, &self));
     self.flags &= (uint8_t)~VALUE_MARKUP;
     return call_text_method(r, self, M_replace, items, has_count ? 3 : 2, out);
 }
@@ -76,7 +69,7 @@ FILTER_FN(title)
     StrBuf text = { 0 };
     bool   begins = true;
     UNUSED(argv), UNUSED(args);
-    TRY(text_of(r, self, &self));
+    TRY(value_to_text(r, self, &self));
     for (size_t pos = 0; pos < self.len;) {
         size_t   begin = pos;
         uint32_t cp = utf8_next(self.text, self.len, &pos);
@@ -98,13 +91,13 @@ FILTER_FN(title)
 FILTER_FN(string)
 {
     UNUSED(argv), UNUSED(args);
-    return text_of(r, self, out);
+    return value_to_text(r, self, out);
 }
 
 FILTER_FN(safe)
 {
     UNUSED(argv), UNUSED(args);
-    TRY(text_of(r, self, out));
+    TRY(value_to_text(r, self, out));
     out->flags |= VALUE_MARKUP;
     return OK;
 }
@@ -112,63 +105,16 @@ FILTER_FN(safe)
 FILTER_FN(escape)
 {
     UNUSED(argv), UNUSED(args);
-    TRY(text_of(r, self, &self));
+    TRY(value_to_text(r, self, &self));
     return value_to_markup(r, self, out);
 }
 
 FILTER_FN(forceescape)
 {
     UNUSED(argv), UNUSED(args);
-    TRY(text_of(r, self, &self));
+    TRY(value_to_text(r, self, &self));
     self.flags = 0;
     return value_to_markup(r, self, out);
-}
-
-/* Comments and tags out, white space runs to one space. Entities stay, except the five that escape writes. */
-FILTER_FN(striptags)
-{
-    static const char *const entities[][2] = { { "&amp;", "&" }, { "&lt;", "<" }, { "&gt;", ">" }, { "&#34;", "\"" },
-                                               { "&#39;", "'" }, { "&quot;", "\"" }, { "&nbsp;", "\xC2\xA0" } };
-    StrBuf text = { 0 };
-    UNUSED(argv), UNUSED(args);
-    TRY(text_of(r, self, &self));
-    TRY(text_check(r, self.len));
-    bool space = false, no_comment_end = false, no_tag_end = false;
-    for (size_t pos = 0; pos < self.len;) {
-        Str    rest = { self.text + pos, self.len - pos };
-        size_t skip = 0, used = pos;
-        if (rest.data[0] == '<') {
-            size_t end = SIZE_MAX;
-            if (!no_comment_end && rest.len >= 4 && memcmp(rest.data, "<!--", 4) == 0) {
-                end = text_find(rest, str_of("-->"), 4);
-                no_comment_end = end == SIZE_MAX;
-                skip = end == SIZE_MAX ? 0 : end + 3;
-            }
-            if (!skip && !no_tag_end) {
-                end = text_find(rest, str_of(">"), 0);
-                no_tag_end = end == SIZE_MAX;
-                skip = end == SIZE_MAX ? 0 : end + 1;
-            }
-        }
-        pos += skip;
-        if (skip) continue;
-        if (cp_is_space(utf8_next(self.text, self.len, &used))) {
-            space = text.len > 0;
-            pos = used;
-            continue;
-        }
-        if (space) strbuf_putc(&text, ' ');
-        space = false;
-        for (size_t i = 0; i < sizeof entities / sizeof entities[0] && rest.data[0] == '&' && !skip; i++) {
-            size_t n = strlen(entities[i][0]);
-            if (rest.len < n || memcmp(rest.data, entities[i][0], n) != 0) continue;
-            strbuf_puts(&text, entities[i][1]);
-            skip = n;
-        }
-        if (!skip) strbuf_append(&text, self.text + pos, used - pos);
-        pos = skip ? pos + skip : used;
-    }
-    return text_finish(r, &text, out);
 }
 
 FILTER_FN(wordcount)
@@ -176,7 +122,7 @@ FILTER_FN(wordcount)
     int64_t count = 0;
     bool    inside = false;
     UNUSED(argv), UNUSED(args);
-    TRY(text_of(r, self, &self));
+    TRY(value_to_text(r, self, &self));
     TRY(render_tick(r, self.len >> 8));
     for (size_t pos = 0; pos < self.len;) {
         uint32_t cp = utf8_next(self.text, self.len, &pos);
@@ -245,89 +191,8 @@ FILTER_FN(format)
 {
     UNUSED(argv);
     if (args->count && args->num_keywords) return render_fail(r, "format: positional and keyword arguments can't be mixed");
-    TRY(text_of(r, self, &self));
+    TRY(value_to_text(r, self, &self));
     return format_percent(r, self, args, false, out);
-}
-
-static void quote_url(StrBuf *out, Str text, bool query)
-{
-    for (size_t i = 0; i < text.len; i++) {
-        unsigned char c = (unsigned char)text.data[i];
-        if ((c < 0x80 && cp_is_alnum(c)) || c == '_' || c == '.' || c == '-' || c == '~' || (c == '/' && !query)) {
-            strbuf_putc(out, (char)c);
-        } else if (c == ' ' && query) {
-            strbuf_putc(out, '+');
-        } else {
-            strbuf_printf(out, "%%%02X", c);
-        }
-    }
-}
-
-static Status encode_pairs(Render *r, Value pairs, StrBuf *out)
-{
-    List list;
-    View view = { pairs.dict, VIEW_ITEMS };
-    if (pairs.type == V_DICT) pairs = (Value){ .type = V_VIEW, .view = &view };
-    TRY(value_to_list(r, pairs, &list));
-    for (uint32_t i = 0; i < list.count; i++) {
-        List  pair;
-        Value text;
-        TRY(value_to_list(r, list.items[i], &pair));
-        if (pair.count != 2) return render_fail(r, "urlencode: expected pairs");
-        for (int j = 0; j < 2; j++) {
-            if (j || i) strbuf_putc(out, j ? '=' : '&');
-            TRY(text_of(r, pair.items[j], &text));
-            quote_url(out, value_str(text), true);
-        }
-        TRY(text_check(r, out->len));
-    }
-    return OK;
-}
-
-FILTER_FN(urlencode)
-{
-    StrBuf text = { 0 };
-    Status status = OK;
-    UNUSED(argv), UNUSED(args);
-    if (self.type == V_STRING || !value_is_iterable(self)) {
-        TRY(text_of(r, self, &self));
-        TRY(text_check(r, self.len));
-        quote_url(&text, value_str(self), false);
-    } else {
-        status = encode_pairs(r, self, &text);
-    }
-    if (status == OK) return text_finish(r, &text, out);
-    strbuf_deinit(&text);
-    return status;
-}
-
-FILTER_FN(xmlattr)
-{
-    bool  autospace, any = false;
-    Value text = value_text("", 0);
-    UNUSED(args);
-    TRY(arg_bool(r, argv[0], true, &autospace));
-    if (self.type != V_DICT) return render_fail(r, "xmlattr: expected a dict, got %s", value_type_name(self));
-    for (uint32_t i = 0; i < self.dict->count; i++) {
-        Value key = self.dict->entries[i].key, value = self.dict->entries[i].value, parts[5];
-        if (value.type == V_NONE || value.type == V_UNDEFINED) continue;
-        if (key.type != V_STRING) return render_fail(r, "xmlattr: keys must be texts");
-        for (size_t c = 0; c < key.len; c++)
-            if (strchr(" \t\n\r\f\v/>=", key.text[c]) && key.text[c])
-                return render_fail(r, "xmlattr: invalid character in an attribute's name");
-        parts[0] = value_text(" ", any || autospace);
-        parts[2] = value_text("=\"", 2);
-        parts[4] = value_text("\"", 1);
-        TRY(value_to_markup(r, key, &parts[1]));
-        TRY(value_to_markup(r, value, &parts[3]));
-        for (int p = 0; p < 5; p++) {
-            parts[p].flags = 0;
-            TRY(value_binary(r, T_ADD, text, parts[p], &text));
-        }
-        any = true;
-    }
-    *out = text;
-    return OK;
 }
 
 /* ---- numbers ---- */
@@ -337,6 +202,7 @@ FILTER_FN(abs)
     UNUSED(argv), UNUSED(args);
     if (self.type == V_UNDEFINED) return undefined_fail(r, self);
     if (!value_is_number(self)) return render_fail(r, "bad operand type for abs(): '%s'", value_type_name(self));
+    TRY(check_size(r, self));
     *out = self;
     if (self.type == V_BOOL) *out = value_int(self.boolean);
     if (self.type == V_FLOAT) *out = value_float(fabs(self.number));
@@ -344,18 +210,23 @@ FILTER_FN(abs)
     return OK;
 }
 
-/* The text without blanks around and single underscores between digits; false when there is none. */
+/* The text without blanks around and single underscores between digits, decimal digits of any script as 0 to 9; false when
+ * there is none. */
 static bool number_text(Value v, char *out, size_t size)
 {
     Str    text = text_strip(value_str(v), true, true);
     size_t n = 0;
-    for (size_t i = 0; i < text.len; i++) {
-        char c = text.data[i];
-        if (c == '_' && i > 0 && i + 1 < text.len && cp_is_alnum((unsigned char)text.data[i - 1]) &&
-            cp_is_alnum((unsigned char)text.data[i + 1]))
+    uint32_t last = 0;
+    for (size_t pos = 0; pos < text.len;) {
+        uint32_t cp = utf8_next(text.data, text.len, &pos);
+        if (cp >= 0x80 && cp_is_decimal(cp)) cp = '0' + cp_decimal_value(cp);
+        if (cp == '_' && cp_is_alnum(last) && pos < text.len && text.data[pos] != '_') {
+            last = cp;
             continue;
-        if (n + 1 >= size || c == '_' || (unsigned char)c >= 0x80 || !c || c == 'p' || c == 'P') return false;
-        out[n++] = c;
+        }
+        if (n + 1 >= size || cp >= 0x80 || !cp || strchr("_pP", (int)cp)) return false;
+        if (last == '_' && !cp_is_alnum(cp)) return false;
+        out[n++] = (char)(last = cp);
     }
     out[n] = 0;
     return n > 0;
@@ -475,46 +346,50 @@ FILTER_FN(round)
     int64_t precision;
     Value   method = arg_or(argv[1], value_text("common", 6));
     UNUSED(args);
-    TRY(arg_int(r, argv[0], "round: the precision", 0, &precision));
+    bool to_integer = argv[0].type == V_NONE; /* round(x, None) */
+    TRY(arg_int(r, to_integer ? (Value){ 0 } : argv[0], "round: the precision", 0, &precision));
     bool up = method.type == V_STRING && str_equal(value_str(method), "ceil");
     bool down = method.type == V_STRING && str_equal(value_str(method), "floor");
     if (!up && !down && !(method.type == V_STRING && str_equal(value_str(method), "common")))
         return render_fail(r, "round: the method must be common, ceil or floor");
     if (self.type == V_UNDEFINED) return undefined_fail(r, self);
     if (!value_is_number(self)) return render_fail(r, "round: expected a number, got %s", value_type_name(self));
+    TRY(check_size(r, self));
     if (up || down) {
+        if (to_integer) return render_fail(r, "round: the precision must be an integer, not NoneType");
         double scale = pow(10, (double)precision), number = value_as_float(self) * scale;
         if (!isfinite(number)) return render_fail(r, "round: the number is too large");
-        *out = value_float((up ? ceil(number) : floor(number)) / scale);
+        *out = value_float(((up ? ceil(number) : floor(number)) + 0.0) / scale); /* Python's ceil gives integers: no -0 */
         return OK;
     }
     if (value_is_integral(self)) return round_integer(r, value_as_int(self), precision, out);
     *out = value_float(round_decimals(self.number, precision));
-    return OK;
+    return to_integer ? float_to_int(r, out->number, out) : OK;
 }
 
 FILTER_FN(filesizeformat)
 {
     static const char units[] = "kMGTPEZY";
     bool              binary;
-    double            bytes, unit;
+    double            bytes;
     Value             number;
     UNUSED(args);
     TRY(arg_bool(r, argv[0], false, &binary));
     TRY(filter_float(r, self, (Value[]){ value_none() }, args, &number));
     if (number.type != V_FLOAT) return render_fail(r, "filesizeformat: expected a number");
     bytes = number.number;
-    unit = binary ? 1024 : 1000;
-    double base = unit;
+    double base = binary ? 1024 : 1000;
     const char *text;
     if (bytes == 1) {
         text = "1 Byte";
     } else if (bytes < base) {
-        text = arena_printf(&r->arena, "%.0f Bytes", trunc(bytes));
+        text = arena_printf(&r->arena, "%.0f Bytes", trunc(bytes) + 0.0);
     } else {
-        int i = 0;
-        for (unit *= base; bytes >= unit && i < 7; i++) unit *= base;
-        text = arena_printf(&r->arena, "%.1f %c%sB", base * bytes / unit, binary && i == 0 ? 'K' : units[i], binary ? "i" : "");
+        int         i = 0;
+        long double unit = (long double)base * base; /* powers of 1000 up to the ninth are exact */
+        for (; bytes >= unit && i < 7; i++) unit *= base;
+        text = arena_printf(&r->arena, "%.1f %c%sB", base * bytes / (double)unit, binary && i == 0 ? 'K' : units[i],
+                            binary ? "i" : "");
     }
     *out = value_text(text, strlen(text));
     return OK;

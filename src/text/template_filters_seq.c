@@ -1,18 +1,19 @@
-/* Filters on sequences and mappings. What Python makes lazily is a LazyList here: computed when first read. */
+/* Filters on sequences and mappings. What Python makes lazily is a LazyList here. */
 #include "text/template_filters.h"
 
 #include "text/template_methods.h"
 #include "text/template_repr.h"
 #include "text/template_text.h"
 
+#include <math.h>
 #include <string.h>
 
 /* "a.b.0", an integer, or nothing: the path that getters follow. */
 typedef struct Getter {
-    Value  parts[16];
-    int    count;
-    Value  otherwise; /* V_MISSING or None: no default */
-    bool   fold_case;
+    Value parts[16];
+    int   count;
+    Value otherwise; /* V_MISSING or None: no default */
+    bool  fold_case;
 } Getter;
 
 static Status getter_add(Render *r, Getter *getter, Str part)
@@ -68,6 +69,12 @@ static Status lazy(Render *r, Value source, Status (*make)(Render *r, LazyList *
     *value = (Value){ .type = V_ITER, .iter = list };
     if (out) *out = list;
     return OK;
+}
+
+static Status lazy_getter(Render *r, LazyList *list, Value attribute, Value otherwise, bool fold_case)
+{
+    list->getter = arena_new(&r->arena, Getter);
+    return getter_init(r, list->getter, attribute, otherwise, fold_case);
 }
 
 static Status take_list(LazyList *lazy_list, List list)
@@ -170,7 +177,6 @@ FILTER_FN(join)
     bool     done;
     UNUSED(args);
     TRY(getter_init(r, &getter, argv[1], (Value){ 0 }, false));
-    if (separator.type == V_UNDEFINED) separator = value_text("", 0);
     TRY(value_to_text(r, separator, &separator));
     TRY(iterator_init(r, &it, self));
     for (bool first = true;; first = false) {
@@ -276,7 +282,13 @@ static Status make_batch(Render *r, LazyList *list)
     int64_t  size;
     List     all, out = { 0 };
     uint32_t capacity = 0;
-    TRY(arg_int(r, list->args.items[0], "batch: the size", 0, &size));
+    Value    number = list->args.items[0];
+    bool     is_float = number.type == V_FLOAT; /* only compared with lengths */
+    if (is_float) {
+        bool whole = number.number == floor(number.number) && fabs(number.number) < 1e9;
+        number = value_int(whole ? (int64_t)number.number : -1);
+    }
+    TRY(arg_int(r, number, "batch: the size", 0, &size));
     TRY(value_to_list(r, list->source, &all));
     for (uint32_t at = 0, next; at < all.count; at = next) {
         next = size > 0 && size < all.count - at ? at + (uint32_t)size : all.count;
@@ -285,6 +297,7 @@ static Status make_batch(Render *r, LazyList *list)
         List part = { all.items + at, next - at };
         Value fill = list->args.items[1];
         if (!value_is_missing(fill) && fill.type != V_NONE && part.count < size) {
+            if (is_float) return render_fail(r, "batch: filling up takes an integer, not a float");
             uint32_t part_capacity = 0;
             List     full = { 0 };
             for (int64_t i = 0; i < size; i++) TRY(append(r, &full, &part_capacity, i < part.count ? part.items[i] : fill));
@@ -318,16 +331,17 @@ static Status make_slice(Render *r, LazyList *list)
     return take_list(list, out);
 }
 
-static Status lazy_two(Render *r, Value self, const Value *argv, Status (*make)(Render *r, LazyList *list), Value *out)
+static Status lazy_two(Render *r, Value self, const Value *argv, Status (*make)(Render *r, LazyList *list),
+                       LazyList **list, Value *out)
 {
     Value *items = arena_array(&r->arena, Value, 2);
     items[0] = argv[0];
     items[1] = argv[1];
     Args args = { items, 2, NULL, 0 };
-    return lazy(r, self, make, &args, NULL, out);
+    return lazy(r, self, make, &args, list, out);
 }
-FILTER_FN(batch) { UNUSED(args); return lazy_two(r, self, argv, make_batch, out); }
-FILTER_FN(slice) { UNUSED(args); return lazy_two(r, self, argv, make_slice, out); }
+FILTER_FN(batch) { UNUSED(args); return lazy_two(r, self, argv, make_batch, NULL, out); }
+FILTER_FN(slice) { UNUSED(args); return lazy_two(r, self, argv, make_slice, NULL, out); }
 
 /* ---- sorting ---- */
 
@@ -424,33 +438,41 @@ FILTER_FN(groupby)
     return OK;
 }
 
-static Status make_unique(Render *r, LazyList *list)
+static Status next_unique(Render *r, LazyList *list, Value *out, bool *out_done)
 {
-    Getter   getter;
-    List     all, out = { 0 };
-    uint32_t capacity = 0;
-    bool     case_sensitive;
-    Dict    *seen = arena_new(&r->arena, Dict);
-    TRY(arg_bool(r, list->args.items[0], false, &case_sensitive));
-    TRY(getter_init(r, &getter, list->args.items[1], (Value){ 0 }, !case_sensitive));
-    TRY(value_to_list(r, list->source, &all));
-    for (uint32_t i = 0; i < all.count; i++) {
-        Value    key;
-        uint32_t before = seen->count;
-        TRY(getter_get(r, &getter, all.items[i], &key));
-        TRY(dict_set(r, seen, key, value_none()));
-        if (seen->count > before) TRY(append(r, &out, &capacity, all.items[i]));
+    bool case_sensitive;
+    if (!list->ready) {
+        list->ready = true;
+        list->seen = arena_new(&r->arena, Dict);
+        TRY(arg_bool(r, list->args.items[0], false, &case_sensitive));
+        TRY(lazy_getter(r, list, list->args.items[1], (Value){ 0 }, !case_sensitive));
+        TRY(iterator_init(r, &list->it, list->source));
     }
-    return take_list(list, out);
+    for (;;) {
+        Value    key;
+        uint32_t before = list->seen->count;
+        TRY(iterator_next(r, &list->it, out, out_done));
+        if (*out_done) return OK;
+        TRY(getter_get(r, list->getter, *out, &key));
+        TRY(dict_set(r, list->seen, key, value_none()));
+        if (list->seen->count > before) return OK;
+    }
 }
-FILTER_FN(unique) { UNUSED(args); return lazy_two(r, self, argv, make_unique, out); }
+
+FILTER_FN(unique)
+{
+    LazyList *list;
+    UNUSED(args);
+    TRY(lazy_two(r, self, argv, NULL, &list, out));
+    list->next = next_unique;
+    return OK;
+}
 
 /* ---- map, select, reject ---- */
 
-static Status map_attribute(Render *r, LazyList *list, List *all)
+static Status map_attribute(Render *r, LazyList *list)
 {
-    Value  attribute = { 0 }, otherwise = { 0 };
-    Getter getter;
+    Value attribute = { 0 }, otherwise = { 0 };
     for (uint32_t i = 0; i < list->args.num_keywords; i++) {
         const Keyword *keyword = &list->args.keywords[i];
         if (str_equal(keyword->name, "attribute")) {
@@ -462,69 +484,87 @@ static Status map_attribute(Render *r, LazyList *list, List *all)
         }
     }
     if (value_is_missing(attribute)) return render_fail(r, "map requires a filter argument");
-    TRY(getter_init(r, &getter, attribute, otherwise, false));
-    for (uint32_t i = 0; i < all->count; i++) TRY(getter_get(r, &getter, all->items[i], &all->items[i]));
-    return take_list(list, *all);
+    return lazy_getter(r, list, attribute, otherwise, false);
 }
 
-static Status make_map(Render *r, LazyList *list)
+/* The filter or test that args[at] names, for the arguments behind. */
+static Status lazy_builtin(Render *r, LazyList *list, uint32_t at, const Builtin *table, uint32_t count, const char *what)
 {
-    List all;
+    Value name = list->args.items[at];
+    if (name.type != V_STRING) return render_fail(r, "the %s's name must be a text", what);
+    uint32_t index = builtin_find(table, count, value_str(name));
+    if (index == UINT32_MAX) return render_fail(r, "no %s named '%.*s'", what, (int)(name.len & 0xFF), name.text);
+    list->builtin = &table[index];
+    list->builtin_args = list->args;
+    list->builtin_args.items += at + 1;
+    list->builtin_args.count -= at + 1;
+    return OK;
+}
+
+/* The iterator over the source; over nothing, and nothing else is looked at, when that is false. */
+static Status lazy_begin(Render *r, LazyList *list, bool *out_empty)
+{
     bool truth;
+    list->ready = true;
     TRY(value_truth(r, list->source, &truth));
-    if (!truth) return OK;
-    TRY(value_to_list(r, list->source, &all));
-    if (!list->args.count) return map_attribute(r, list, &all);
-    Value name = list->args.items[0];
-    if (name.type != V_STRING) return render_fail(r, "map: the filter's name must be a text");
-    uint32_t index = builtin_find(template_filters, template_num_filters, value_str(name));
-    if (index == UINT32_MAX) return render_fail(r, "no filter named '%.*s'", (int)(name.len & 0xFF), name.text);
-    Args args = { list->args.items + 1, list->args.count - 1, list->args.keywords, list->args.num_keywords };
-    for (uint32_t i = 0; i < all.count; i++) {
-        Value item = all.items[i];
-        TRY(render_tick(r, 1));
-        TRY(builtin_call(r, &template_filters[index], item, &args, &all.items[i]));
-    }
-    return take_list(list, all);
+    *out_empty = !truth;
+    if (truth) return iterator_init(r, &list->it, list->source);
+    list->it = (Iterator){ .source = { .type = V_UNDEFINED } };
+    return OK;
 }
-FILTER_FN(map) { UNUSED(argv); return lazy(r, self, make_map, args, NULL, out); }
 
-static Status make_select(Render *r, LazyList *list)
+static Status next_mapped(Render *r, LazyList *list, Value *out, bool *out_done)
 {
-    List           all, out = { 0 };
-    uint32_t       capacity = 0, off = list->by_attribute;
-    bool           truth;
-    Getter         getter;
-    const Builtin *test = NULL;
-    Args           args = { 0 };
-    TRY(value_truth(r, list->source, &truth));
-    if (!truth) return OK;
+    bool empty = true;
+    if (!list->ready) TRY(lazy_begin(r, list, &empty));
+    if (!empty && list->args.count) TRY(lazy_builtin(r, list, 0, template_filters, template_num_filters, "filter"));
+    if (!empty && !list->args.count) TRY(map_attribute(r, list));
+    TRY(iterator_next(r, &list->it, out, out_done));
+    if (*out_done) return OK;
+    if (!list->builtin) return getter_get(r, list->getter, *out, out);
+    return builtin_call(r, list->builtin, *out, &list->builtin_args, out);
+}
+
+FILTER_FN(map)
+{
+    LazyList *list;
+    UNUSED(argv);
+    TRY(lazy(r, self, NULL, args, &list, out));
+    list->next = next_mapped;
+    return OK;
+}
+
+static Status begin_select(Render *r, LazyList *list)
+{
+    bool     empty;
+    uint32_t off = list->by_attribute;
+    TRY(lazy_begin(r, list, &empty));
+    if (empty) return OK;
     if (list->by_attribute && !list->args.count) return render_fail(r, "missing parameter for the attribute's name");
-    TRY(getter_init(r, &getter, list->by_attribute ? list->args.items[0] : value_none(), (Value){ 0 }, false));
-    if (list->args.count > off) {
-        Value name = list->args.items[off];
-        if (name.type != V_STRING) return render_fail(r, "the test's name must be a text");
-        uint32_t index = builtin_find(template_tests, template_num_tests, value_str(name));
-        if (index == UINT32_MAX) return render_fail(r, "no test named '%.*s'", (int)(name.len & 0xFF), name.text);
-        test = &template_tests[index];
-        args = (Args){ list->args.items + off + 1, list->args.count - off - 1, list->args.keywords, list->args.num_keywords };
-    }
-    TRY(value_to_list(r, list->source, &all));
-    for (uint32_t i = 0; i < all.count; i++) {
+    TRY(lazy_getter(r, list, list->by_attribute ? list->args.items[0] : value_none(), (Value){ 0 }, false));
+    if (list->args.count <= off) return OK;
+    return lazy_builtin(r, list, off, template_tests, template_num_tests, "test");
+}
+
+static Status next_selected(Render *r, LazyList *list, Value *out, bool *out_done)
+{
+    if (!list->ready) TRY(begin_select(r, list));
+    for (bool truth;;) {
         Value item;
-        TRY(render_tick(r, 1));
-        TRY(getter_get(r, &getter, all.items[i], &item));
-        if (test) TRY(builtin_call(r, test, item, &args, &item));
+        TRY(iterator_next(r, &list->it, out, out_done));
+        if (*out_done) return OK;
+        TRY(getter_get(r, list->getter, *out, &item));
+        if (list->builtin) TRY(builtin_call(r, list->builtin, item, &list->builtin_args, &item));
         TRY(value_truth(r, item, &truth));
-        if (truth != list->negate) TRY(append(r, &out, &capacity, all.items[i]));
+        if (truth != list->negate) return OK;
     }
-    return take_list(list, out);
 }
 
 static Status select_items(Render *r, Value self, const Args *args, bool negate, bool by_attribute, Value *out)
 {
     LazyList *list;
-    TRY(lazy(r, self, make_select, args, &list, out));
+    TRY(lazy(r, self, NULL, args, &list, out));
+    list->next = next_selected;
     list->negate = negate;
     list->by_attribute = by_attribute;
     return OK;

@@ -1,10 +1,12 @@
 /* "..." % values and "...".format(values). */
 #include "text/template_filters.h"
+#include "text/template_methods.h"
 #include "text/template_text.h"
 #include "text/tokenizer_unicode.h"
 
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* A conversion: of % or of a format spec. */
@@ -41,16 +43,19 @@ static Status append_padded(Render *r, StrBuf *out, const Spec *spec, Str prefix
     return OK;
 }
 
-/* Separators between groups of digits of the whole part. */
-static void group_digits(StrBuf *out, const char *digits, char separator, int group)
+/* Separators between groups of digits of the whole part; zeros before it, up to `width` characters in all. */
+static Status group_digits(Render *r, StrBuf *out, const char *digits, char separator, int group, int64_t width)
 {
-    size_t whole = strspn(digits, "0123456789abcdefABCDEF");
-    if (strchr(digits, '.')) whole = (size_t)(strchr(digits, '.') - digits);
-    for (size_t i = 0; i < whole; i++) {
-        if (i && separator && (whole - i) % (size_t)group == 0) strbuf_putc(out, separator);
-        strbuf_putc(out, digits[i]);
+    int64_t whole = (int64_t)strspn(digits, group == 3 ? "0123456789" : "0123456789abcdefABCDEF"), n = whole;
+    int64_t rest = (int64_t)strlen(digits) - whole;
+    TRY(text_check(r, width > 0 ? (size_t)width : 0));
+    while (whole && n + rest + (n - 1) / group < width) n++;
+    for (int64_t i = n; i > 0; i--) {
+        if (i < n && separator && i % group == 0) strbuf_putc(out, separator);
+        strbuf_putc(out, i > whole ? '0' : digits[whole - i]);
     }
     strbuf_puts(out, digits + whole);
+    return OK;
 }
 
 static Status append_number(Render *r, StrBuf *out, const Spec *spec, bool negative, const char *prefix, const char *digits, int group)
@@ -59,14 +64,35 @@ static Status append_number(Render *r, StrBuf *out, const Spec *spec, bool negat
     StrBuf body = { 0 };
     char   sign = negative ? '-' : spec->sign == '+' || spec->sign == ' ' ? spec->sign : 0;
     snprintf(head, sizeof head, "%.1s%s", sign ? &sign : "", prefix);
-    if (sign) snprintf(head, sizeof head, "%c%s", sign, prefix);
-    group_digits(&body, digits, spec->grouping, group);
-    Status status = append_padded(r, out, spec, str_of(head), (Str){ strbuf_cstr(&body), body.len }, '>');
+    bool   zeros = spec->grouping && spec->align == '=' && strcmp(spec->fill, "0") == 0;
+    Status status = group_digits(r, &body, digits, spec->grouping, group, zeros ? spec->width - (int64_t)strlen(head) : 0);
+    if (status == OK) status = append_padded(r, out, spec, str_of(head), (Str){ strbuf_cstr(&body), body.len }, '>');
     strbuf_deinit(&body);
     return status;
 }
 
-static Status append_integer(Render *r, StrBuf *out, const Spec *spec, int64_t number, bool percent_style)
+static Status append_character(Render *r, StrBuf *out, const Spec *spec, int64_t number)
+{
+    char bytes[4];
+    if (number < 0 || number > 0x10FFFF || (number >= 0xD800 && number <= 0xDFFF))
+        return render_fail(r, "%%c arg not in range(0x110000)");
+    return append_padded(r, out, spec, (Str){ "", 0 }, (Str){ bytes, utf8_encode((uint32_t)number, bytes) }, '>');
+}
+
+/* Digits, with zeros before them up to the precision. */
+static Status append_digits(Render *r, StrBuf *out, const Spec *spec, bool negative, const char *prefix, const char *digits,
+                            int group)
+{
+    int64_t n = (int64_t)strlen(digits);
+    if (spec->precision > 4096) return render_fail(r, "a precision beyond 4096 is not supported");
+    if (spec->precision <= n) return append_number(r, out, spec, negative, prefix, digits, group);
+    char *padded = arena_alloc(&r->arena, (size_t)spec->precision + 1);
+    memset(padded, '0', (size_t)spec->precision);
+    memcpy(padded + spec->precision - n, digits, (size_t)n + 1);
+    return append_number(r, out, spec, negative, prefix, padded, group);
+}
+
+static Status append_integer(Render *r, StrBuf *out, const Spec *spec, int64_t number)
 {
     char     digits[72], type = spec->type ? spec->type : 'd';
     uint64_t magnitude = number < 0 ? 0 - (uint64_t)number : (uint64_t)number;
@@ -79,17 +105,35 @@ static Status append_integer(Render *r, StrBuf *out, const Spec *spec, int64_t n
     } while (magnitude);
     const char *prefix = "";
     if (spec->alternate && base != 10) prefix = type == 'x' ? "0x" : type == 'X' ? "0X" : type == 'o' ? "0o" : "0b";
-    if (percent_style && spec->precision > (int64_t)(sizeof digits - 1 - at)) {
-        if (spec->precision > 4096) return render_fail(r, "a precision beyond 4096 is not supported");
-        char *padded = arena_alloc(&r->arena, (size_t)spec->precision + 1);
-        memset(padded, '0', (size_t)spec->precision);
-        memcpy(padded + spec->precision - (sizeof digits - 1 - at), digits + at, sizeof digits - 1 - at);
-        return append_number(r, out, spec, number < 0, prefix, padded, base == 10 ? 3 : 4);
-    }
-    return append_number(r, out, spec, number < 0, prefix, digits + at, base == 10 ? 3 : 4);
+    return append_digits(r, out, spec, number < 0, prefix, digits + at, base == 10 ? 3 : 4);
 }
 
-static Status append_real(Render *r, StrBuf *out, const Spec *spec, double number, bool percent_style)
+/* %d of a float: its whole part, however large. */
+static Status append_whole(Render *r, StrBuf *out, const Spec *spec, double number)
+{
+    char digits[512];
+    if (!isfinite(number)) return render_fail(r, "cannot convert float %s to integer", isnan(number) ? "NaN" : "infinity");
+    snprintf(digits, sizeof digits, "%.0f", trunc(fabs(number)));
+    return append_digits(r, out, spec, number <= -1, "", digits, 3);
+}
+
+/* Python's format without a type: as %g, but with an exponent already when no decimal would be left; else with one. */
+static void format_general(char *digits, size_t size, bool alternate, int precision, double magnitude)
+{
+    snprintf(digits, size, "%.*e", precision - 1, magnitude);
+    if (atoi(strchr(digits, 'e') + 1) != precision - 1) {
+        snprintf(digits, size, alternate ? "%#.*g" : "%.*g", precision, magnitude);
+        if (!strpbrk(digits, ".e")) strcat(digits, ".0");
+        return;
+    }
+    char *exponent = strchr(digits, 'e'), *end = exponent;
+    if (alternate || !strchr(digits, '.')) return;
+    while (end[-1] == '0') end--;
+    if (end[-1] == '.') end--;
+    memmove(end, exponent, strlen(exponent) + 1);
+}
+
+static Status append_real(Render *r, StrBuf *out, const Spec *spec, double number)
 {
     char digits[1024], format[8] = "%", type = spec->type;
     int  precision = spec->precision < 0 ? 6 : (int)spec->precision;
@@ -110,9 +154,9 @@ static Status append_real(Render *r, StrBuf *out, const Spec *spec, double numbe
         if (spec->alternate) format[n++] = '#';
         memcpy(format + n, ".*", 2);
         format[n + 2] = type == '%' ? 'f' : type == 'n' || !type ? 'g' : type;
-        if (!type || ((format[n + 2] | 32) == 'g' && precision == 0)) precision = precision ? precision : 1;
-        snprintf(digits, sizeof digits - 4, format, precision, type == '%' ? magnitude * 100 : magnitude);
-        if (!type && !percent_style && !strpbrk(digits, ".e")) strcat(digits, ".0");
+        if ((format[n + 2] | 32) == 'g' && precision == 0) precision = 1;
+        if (type) snprintf(digits, sizeof digits - 4, format, precision, type == '%' ? magnitude * 100 : magnitude);
+        else format_general(digits, sizeof digits - 4, spec->alternate, precision, magnitude);
         if (type == '%') strcat(digits, "%");
     }
     return append_number(r, out, spec, signbit(number) != 0, "", digits, 3);
@@ -128,18 +172,25 @@ static Status append_text(Render *r, StrBuf *out, const Spec *spec, Value text)
 /* s, r, a: the value as text. */
 static Status convert(Render *r, Value v, char how, Value *out)
 {
-    StrBuf text = { 0 };
-    Status status = OK;
-    if (v.type == V_UNDEFINED && how == 's') v = value_text("", 0);
+    StrBuf text = { 0 }, ascii = { 0 };
     if (how == 's') return value_to_text(r, v, out);
-    if (v.type == V_STRING) {
-        append_repr_text(&text, value_str(v), how == 'a');
-    } else {
-        status = value_append_repr(r, &text, v, 0);
+    Status status = value_append_repr(r, &text, v, 0);
+    for (size_t pos = 0; how == 'a' && pos < text.len;) {
+        uint32_t cp = utf8_next(text.data, text.len, &pos);
+        if (cp < 0x80) strbuf_putc(&ascii, (char)cp);
+        else append_escape(&ascii, cp);
     }
-    if (status == OK) return text_finish(r, &text, out);
+    if (status == OK) status = text_finish(r, how == 'a' ? &ascii : &text, out);
     strbuf_deinit(&text);
+    strbuf_deinit(&ascii);
     return status;
+}
+
+/* What markup formats is escaped first, unless it is markup itself. */
+static Status escaped(Render *r, Value text, bool escape, Value *out)
+{
+    *out = text;
+    return escape ? value_to_markup(r, text, out) : OK;
 }
 
 /* ---- % ---- */
@@ -148,6 +199,7 @@ typedef struct Percent {
     const Args *args;
     Value       mapping; /* V_MISSING: none */
     uint32_t    used;
+    bool        escape;  /* the format is markup */
 } Percent;
 
 static Status next_value(Render *r, Percent *p, Value *out)
@@ -173,37 +225,34 @@ static Status percent_int(Render *r, Percent *p, Str format, size_t *pos, int64_
     return OK;
 }
 
-static Status percent_value(Render *r, StrBuf *out, Spec *spec, Value v)
+static Status percent_character(Render *r, StrBuf *out, const Spec *spec, Value v)
+{
+    if (value_is_integral(v)) return append_character(r, out, spec, value_as_int(v));
+    if (v.type != V_STRING || utf8_count(v.text, v.len) != 1) return render_fail(r, "%%c requires int or char");
+    return append_padded(r, out, spec, (Str){ "", 0 }, value_str(v), '>');
+}
+
+static Status percent_value(Render *r, StrBuf *out, Spec *spec, bool escape, Value v)
 {
     Value text;
-    char  bytes[4];
+    TRY(check_size(r, v));
     if (spec->zero && spec->align != '<') spec->align = '=', spec->fill[0] = '0';
+    if (escape && strchr("cxXo", spec->type)) return render_fail(r, "%%%c can't be used in markup", spec->type);
     switch (spec->type) {
     case 's':
     case 'r':
     case 'a':
-        if (spec->align == '=') spec->align = '>', spec->fill[0] = ' ';
-        if (!spec->align) spec->align = '>';
-        TRY(convert(r, v, spec->type, &text));
-        return append_text(r, out, spec, text);
     case 'c':
-        if (!spec->align || spec->align == '=') spec->align = '>';
-        spec->fill[0] = ' ';
-        if (value_is_integral(v)) {
-            int64_t cp = value_as_int(v);
-            if (cp < 0 || cp > 0x10FFFF || (cp >= 0xD800 && cp <= 0xDFFF)) return render_fail(r, "%%c arg not in range(0x110000)");
-            text = value_text(bytes, utf8_encode((uint32_t)cp, bytes));
-        } else if (v.type == V_STRING && utf8_count(v.text, v.len) == 1) {
-            text = v;
-        } else {
-            return render_fail(r, "%%c requires int or char");
-        }
-        spec->precision = -1;
+        if (spec->align == '=') spec->fill[0] = ' ';
+        if (spec->align != '<') spec->align = '>';
+        if (spec->type == 'c') return percent_character(r, out, spec, v);
+        TRY(convert(r, v, spec->type, &text));
+        TRY(escaped(r, text, escape, &text));
         return append_text(r, out, spec, text);
     case 'd':
     case 'i':
     case 'u':
-        if (v.type == V_FLOAT && fabs(v.number) < 9e18) v = value_int((int64_t)v.number);
+        if (v.type == V_FLOAT) return append_whole(r, out, spec, v.number);
         spec->type = 'd';
         /* fallthrough */
     case 'x':
@@ -211,7 +260,7 @@ static Status percent_value(Render *r, StrBuf *out, Spec *spec, Value v)
     case 'o':
         if (v.type == V_UNDEFINED) return undefined_fail(r, v);
         if (!value_is_integral(v)) return render_fail(r, "%%%c format: a number is required, not %s", spec->type, value_type_name(v));
-        return append_integer(r, out, spec, value_as_int(v), true);
+        return append_integer(r, out, spec, value_as_int(v));
     case 'e':
     case 'E':
     case 'f':
@@ -220,7 +269,7 @@ static Status percent_value(Render *r, StrBuf *out, Spec *spec, Value v)
     case 'G':
         if (v.type == V_UNDEFINED) return undefined_fail(r, v);
         if (!value_is_number(v)) return render_fail(r, "must be real number, not %s", value_type_name(v));
-        return append_real(r, out, spec, value_as_float(v), true);
+        return append_real(r, out, spec, value_as_float(v));
     default: return render_fail(r, "unsupported format character '%c'", spec->type);
     }
 }
@@ -230,12 +279,18 @@ static Status percent_item(Render *r, Percent *p, Str format, size_t *pos, StrBu
 {
     Spec  spec = { .fill = " ", .precision = -1 };
     Value v = { 0 };
+    if (*pos < format.len && format.data[*pos] == '%') {
+        ++*pos;
+        strbuf_putc(out, '%');
+        return OK;
+    }
     if (*pos < format.len && format.data[*pos] == '(') {
         size_t begin = ++*pos;
         int    depth = 1;
         for (; *pos < format.len && depth; ++*pos) depth += format.data[*pos] == '(' ? 1 : format.data[*pos] == ')' ? -1 : 0;
         if (depth) return render_fail(r, "incomplete format key");
         if (p->mapping.type != V_DICT) return render_fail(r, "format requires a mapping");
+        p->used = p->args->count;
         v = dict_get_text(p->mapping.dict, (Str){ format.data + begin, *pos - 1 - begin });
         if (value_is_missing(v)) return render_fail(r, "no key '%.*s' for format", (int)((*pos - 1 - begin) & 0xFF), format.data + begin);
     }
@@ -256,12 +311,8 @@ static Status percent_item(Render *r, Percent *p, Str format, size_t *pos, StrBu
     while (*pos < format.len && memchr("hlL", format.data[*pos], 3)) ++*pos;
     if (*pos >= format.len) return render_fail(r, "incomplete format");
     spec.type = format.data[(*pos)++];
-    if (spec.type == '%') {
-        strbuf_putc(out, '%');
-        return OK;
-    }
     if (value_is_missing(v)) TRY(next_value(r, p, &v));
-    return percent_value(r, out, &spec, v);
+    return percent_value(r, out, &spec, p->escape, v);
 }
 
 static Status percent_all(Render *r, Percent *p, Str format, StrBuf *out)
@@ -284,7 +335,7 @@ static Status percent_all(Render *r, Percent *p, Str format, StrBuf *out)
 Status format_percent(Render *r, Value format, const Args *args, bool one_value, Value *out)
 {
     Args    spread = *args;
-    Percent p = { .args = &spread };
+    Percent p = { .args = &spread, .escape = format.flags & VALUE_MARKUP };
     StrBuf  text = { 0 };
     if (one_value && args->items[0].type == V_TUPLE) {
         spread.items = args->items[0].list->items;
@@ -317,16 +368,25 @@ typedef struct Braces {
     const Args *args;
     int64_t     automatic; /* next {} */
     bool        explicit_index, automatic_index;
+    bool        escape; /* the format is markup */
 } Braces;
 
 static Status append_braces(Render *r, Braces *b, Str format, StrBuf *out, int depth);
 
-static Status parse_spec(Render *r, Str text, Spec *spec)
+static Status check_grouping(Render *r, const Spec *spec)
+{
+    const char *allowed = spec->grouping == '_' ? "deEfFgG%boxX" : "deEfFgG%";
+    if (!spec->grouping || !spec->type || strchr(allowed, spec->type)) return OK;
+    return render_fail(r, "cannot specify '%c' with '%c'", spec->grouping, spec->type);
+}
+
+static Status parse_spec(Render *r, Str text, bool is_number, Spec *spec)
 {
     size_t pos = 0, next = 0;
     *spec = (Spec){ .fill = " ", .precision = -1 };
     if (text.len) utf8_next(text.data, text.len, &next);
-    if (next < text.len && memchr("<>=^", text.data[next], 4)) {
+    bool has_fill = next < text.len && memchr("<>=^", text.data[next], 4);
+    if (has_fill) {
         memcpy(spec->fill, text.data, next);
         spec->align = text.data[next];
         pos = next + 1;
@@ -335,9 +395,9 @@ static Status parse_spec(Render *r, Str text, Spec *spec)
     }
     if (pos < text.len && memchr("+- ", text.data[pos], 3)) spec->sign = text.data[pos++];
     if (pos < text.len && text.data[pos] == '#') spec->alternate = true, pos++;
-    if (pos < text.len && text.data[pos] == '0') {
-        spec->zero = true;
-        if (!spec->align) spec->fill[0] = '0', spec->align = '=';
+    if (pos < text.len && text.data[pos] == '0' && !has_fill) {
+        spec->fill[0] = '0';
+        if (!spec->align && is_number) spec->align = '=';
         pos++;
     }
     TRY(parse_digits(r, text, &pos, &spec->width));
@@ -349,37 +409,56 @@ static Status parse_spec(Render *r, Str text, Spec *spec)
     }
     if (pos < text.len) spec->type = text.data[pos++];
     if (pos < text.len) return render_fail(r, "invalid format specifier");
-    return OK;
+    return check_grouping(r, spec);
+}
+
+static Status format_integer(Render *r, StrBuf *out, Spec *spec, int64_t number)
+{
+    if (spec->precision >= 0) return render_fail(r, "precision not allowed in integer format specifier");
+    if (spec->type && !strchr("dxXobnc", spec->type))
+        return render_fail(r, "unknown format code '%c' for object of type 'int'", spec->type);
+    if (spec->type == 'c' && (spec->sign || spec->alternate)) return render_fail(r, "a sign or # is not allowed with 'c'");
+    if (spec->type == 'c') return append_character(r, out, spec, number);
+    if (spec->type == 'n') spec->type = 'd';
+    return append_integer(r, out, spec, number);
 }
 
 static Status append_formatted(Render *r, StrBuf *out, Value v, Str spec_text)
 {
     Spec spec;
-    TRY(parse_spec(r, spec_text, &spec));
+    if (!spec_text.len) return value_append_str(r, out, v);
+    if (v.type != V_STRING && !value_is_number(v))
+        return render_fail(r, "unsupported format string passed to %s.__format__", value_type_name(v));
+    TRY(check_size(r, v));
+    TRY(parse_spec(r, spec_text, v.type != V_STRING, &spec));
     bool real_type = spec.type && strchr("eEfFgG%n", spec.type);
     if (v.type == V_STRING) {
         if (spec.type && spec.type != 's') return render_fail(r, "unknown format code '%c' for object of type 'str'", spec.type);
         if (spec.sign || spec.alternate || spec.grouping) return render_fail(r, "format option not allowed for a text");
-        if (spec.align == '=') {
-            if (!spec.zero) return render_fail(r, "'=' alignment not allowed for a text");
-            spec.align = '<';
-        }
+        if (spec.align == '=') return render_fail(r, "'=' alignment not allowed for a text");
         return append_text(r, out, &spec, v);
     }
-    if (v.type == V_FLOAT || (value_is_integral(v) && real_type && spec.type != 'n')) {
-        if (spec.type && !real_type) return render_fail(r, "unknown format code '%c' for object of type 'float'", spec.type);
-        return append_real(r, out, &spec, value_as_float(v), false);
+    if (v.type != V_FLOAT && (!real_type || spec.type == 'n')) return format_integer(r, out, &spec, value_as_int(v));
+    if (spec.type && !real_type) return render_fail(r, "unknown format code '%c' for object of type 'float'", spec.type);
+    return append_real(r, out, &spec, value_as_float(v));
+}
+
+/* A field in markup: escaped when formatted, markup as it is. */
+static Status append_escaped(Render *r, StrBuf *out, Value v, Str spec_text)
+{
+    Value  text = v;
+    StrBuf plain = { 0 };
+    if (v.type == V_STRING && (v.flags & VALUE_MARKUP)) {
+        if (spec_text.len) return render_fail(r, "a format specifier for markup is not allowed");
+    } else {
+        Status status = append_formatted(r, &plain, v, spec_text);
+        if (status == OK) status = text_finish(r, &plain, &text);
+        strbuf_deinit(&plain);
+        TRY(status);
     }
-    if (v.type == V_INT || (v.type == V_BOOL && spec.type)) {
-        if (spec.precision >= 0) return render_fail(r, "precision not allowed in integer format specifier");
-        if (spec.type && !strchr("dxXobn", spec.type)) return render_fail(r, "unknown format code '%c' for object of type 'int'", spec.type);
-        if (spec.type == 'n') spec.type = 'd';
-        return append_integer(r, out, &spec, value_as_int(v), false);
-    }
-    if (v.type == V_BOOL && spec_text.len) return append_integer(r, out, &spec, v.boolean, false);
-    if (spec_text.len && v.type != V_UNDEFINED)
-        return render_fail(r, "unsupported format string passed to %s.__format__", value_type_name(v));
-    return value_append_str(r, out, v);
+    TRY(value_to_markup(r, text, &text));
+    strbuf_append(out, text.text, text.len);
+    return OK;
 }
 
 /* The first part of a field's name: an index, nothing, or a keyword. */
@@ -460,7 +539,7 @@ static Status append_field(Render *r, Braces *b, Str field, StrBuf *out, int dep
         status = append_braces(r, b, spec, &nested, depth + 1);
         spec = (Str){ strbuf_cstr(&nested), nested.len };
     }
-    if (status == OK) status = append_formatted(r, out, v, spec);
+    if (status == OK) status = b->escape ? append_escaped(r, out, v, spec) : append_formatted(r, out, v, spec);
     strbuf_deinit(&nested);
     return status;
 }
@@ -493,7 +572,7 @@ static Status append_braces(Render *r, Braces *b, Str format, StrBuf *out, int d
 
 Status format_braces(Render *r, Value format, const Args *args, Value *out)
 {
-    Braces b = { .args = args };
+    Braces b = { .args = args, .escape = format.flags & VALUE_MARKUP };
     StrBuf text = { 0 };
     Status status = append_braces(r, &b, value_str(format), &text, 0);
     if (status == OK) return text_finish(r, &text, out);

@@ -1,6 +1,7 @@
 /* Global functions. raise_exception and strftime_now are what transformers adds. */
 #include "text/template_filters.h"
 
+#include <stdio.h>
 #include <string.h>
 #include <time.h>
 
@@ -21,7 +22,7 @@ FUNCTION_FN(range)
     if ((distance > 0) == (step > 0) && distance != 0) count = (distance + step - (step > 0 ? 1 : -1)) / step;
     if (count > RENDER_MAX_RANGE) return render_fail(r, "range: more than %d items", RENDER_MAX_RANGE);
     Range *range = arena_new(&r->arena, Range);
-    *range = (Range){ start, step, (int64_t)count };
+    *range = (Range){ start, stop, step, (int64_t)count };
     *out = (Value){ .type = V_RANGE, .range = range };
     return OK;
 }
@@ -83,24 +84,42 @@ FUNCTION_FN(joiner)
 
 FUNCTION_FN(raise_exception)
 {
-    Value text = argv[0];
+    Value text;
     UNUSED(self), UNUSED(args), UNUSED(out);
-    if (text.type == V_UNDEFINED) text = value_text("", 0);
-    TRY(value_to_text(r, text, &text));
+    TRY(value_to_text(r, argv[0], &text));
     return render_fail(r, "%.*s", (int)(text.len < 1500 ? text.len : 1500), text.text);
 }
 
+/* Python's datetime.now(): %f are microseconds; it knows of no time zone, so %z and %Z are nothing. */
 FUNCTION_FN(strftime_now)
 {
-    char      text[1024];
-    struct tm broken;
-    time_t    now = r->now_unix ? (time_t)r->now_unix : time(NULL);
+    enum { MAX_FORMAT = 200 };
+    char            text[16384], format[1 + MAX_FORMAT * 3 + 1] = "-"; /* no time's text is empty then */
+    size_t          n = 1;
+    struct tm       broken;
+    struct timespec now = { .tv_sec = (time_t)r->now_unix };
+    Str             wanted = value_str(argv[0]);
     UNUSED(self), UNUSED(args);
-    if (argv[0].type != V_STRING || argv[0].len > 200) return render_fail(r, "strftime_now: expected a format of at most 200 bytes");
-    char *format = arena_printf(&r->arena, "%.*s", (int)argv[0].len, argv[0].text);
-    localtime_r(&now, &broken);
+    if (argv[0].type != V_STRING || wanted.len > MAX_FORMAT || memchr(wanted.data, 0, wanted.len))
+        return render_fail(r, "strftime_now: expected a format of at most %d bytes without NUL", MAX_FORMAT);
+    if (!r->now_unix) timespec_get(&now, TIME_UTC);
+    for (size_t i = 0; i < wanted.len; i++) {
+        bool percent = wanted.data[i] == '%' && i + 1 < wanted.len;
+        if (percent && wanted.data[i + 1] == 'f') {
+            n += (size_t)snprintf(format + n, sizeof format - n, "%06ld", now.tv_nsec / 1000);
+            i++;
+            continue;
+        }
+        format[n++] = wanted.data[i];
+        if (percent) format[n++] = wanted.data[++i];
+    }
+    format[n] = 0;
+    localtime_r(&now.tv_sec, &broken);
+    broken.tm_isdst = -1;
+    broken.tm_zone = "";
     size_t len = strftime(text, sizeof text, format, &broken);
-    *out = value_copy_text(r, text, len);
+    if (!len) return render_fail(r, "strftime_now: the text is longer than %zu bytes", sizeof text);
+    *out = value_copy_text(r, text + 1, len - 1);
     return OK;
 }
 

@@ -1,4 +1,5 @@
-/* Iteration. A generator (what map, select and the like give) is a list that is made when first read and read once. */
+/* Iteration. A generator (what map, select and the like give) is read once: item by item from its source, or a list that
+ * is made when first read. */
 #include "text/template_eval.h"
 #include "text/template_text.h"
 
@@ -20,11 +21,36 @@ bool value_is_iterable(Value v)
     }
 }
 
+/* Generators read generators: their nesting is bounded as that of expressions is. */
+static Status enter(Render *r)
+{
+    if (r->depth >= RENDER_MAX_DEPTH) return render_fail(r, "generators are nested deeper than %d", RENDER_MAX_DEPTH);
+    r->depth++;
+    return OK;
+}
+
 Status lazy_prepare(Render *r, LazyList *list)
 {
     if (list->ready) return OK;
     list->ready = true;
-    return list->make(r, list);
+    TRY(enter(r));
+    TRY(list->make(r, list));
+    r->depth--;
+    return OK;
+}
+
+static Status lazy_next(Render *r, LazyList *list, Value *out, bool *out_done)
+{
+    if (list->make) {
+        TRY(lazy_prepare(r, list));
+        *out_done = list->pos >= list->count;
+        if (!*out_done) *out = list->items[list->pos++];
+        return OK;
+    }
+    TRY(enter(r));
+    TRY(list->next(r, list, out, out_done));
+    r->depth--;
+    return OK;
 }
 
 Status iterator_init(Render *r, Iterator *it, Value source)
@@ -38,7 +64,7 @@ Status iterator_init(Render *r, Iterator *it, Value source)
     case V_DICT: it->count = source.dict->count; return OK;
     case V_RANGE: it->count = source.range->count; return OK;
     case V_VIEW: it->count = source.view->dict->count; return OK;
-    case V_ITER: return lazy_prepare(r, source.iter);
+    case V_ITER:
     case V_LOOP: return OK;
     default: return render_fail(r, "'%s' object is not iterable", value_type_name(source));
     }
@@ -56,12 +82,7 @@ Status iterator_next(Render *r, Iterator *it, Value *out, bool *out_done)
 {
     TRY(render_tick(r, 1));
     *out_done = false;
-    if (it->source.type == V_ITER) {
-        LazyList *list = it->source.iter;
-        *out_done = list->pos >= list->count;
-        if (!*out_done) *out = list->items[list->pos++];
-        return OK;
-    }
+    if (it->source.type == V_ITER) return lazy_next(r, it->source.iter, out, out_done);
     if (it->source.type == V_LOOP) {
         Value item;
         TRY(loop_next(r, it->source.loop, &item, out_done));

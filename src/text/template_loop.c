@@ -60,7 +60,7 @@ Status loop_next(Render *r, LoopState *loop, Value *out, bool *out_done)
 /* Reads the rest into a list when the source doesn't know its length. */
 Status loop_length(Render *r, LoopState *loop, int64_t *out)
 {
-    if (loop->length < 0 && !loop->node->c && loop->it.source.type != V_ITER && loop->it.source.type != V_LOOP) {
+    if (loop->length < 0 && !loop->node->c && loop->it.source.type != V_ITER) {
         TRY(value_length(r, loop->it.source, &loop->length));
     } else if (loop->length < 0) {
         uint32_t capacity = 8, count = 0;

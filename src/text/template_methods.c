@@ -4,8 +4,6 @@
 
 #include <string.h>
 
-#define METHOD_FN(fn) static Status fn(Render *r, Value self, const Value *argv, const Args *args, Value *out)
-#define UNUSED(x) ((void)(x))
 
 const char *const template_method_names[METHOD_COUNT] = {
 #define METHOD(name) #name,
@@ -55,6 +53,7 @@ CASE_METHOD(str_lower, CASE_LOWER)
 CASE_METHOD(str_title, CASE_TITLE)
 CASE_METHOD(str_swapcase, CASE_SWAP)
 CASE_METHOD(str_capitalize, CASE_CAPITALIZE)
+CASE_METHOD(str_casefold, CASE_FOLD)
 
 static Status strip(Render *r, Value self, Value chars, bool left, bool right, Value *out)
 {
@@ -217,11 +216,11 @@ static Status partition(Render *r, Value self, Value sep, bool right, Value *out
     size_t hit = right ? text_find_last(value_str(self), value_str(sep)) : text_find(value_str(self), value_str(sep), 0);
     Value *items = arena_array(&r->arena, Value, 3);
     if (hit == SIZE_MAX) {
-        items[0] = items[1] = items[2] = value_text("", 0);
+        items[0] = items[1] = items[2] = part_of(self, 0, 0);
         items[right ? 2 : 0] = self;
     } else {
         items[0] = part_of(self, 0, hit);
-        items[1] = sep;
+        items[1] = part_of(self, hit, sep.len);
         items[2] = part_of(self, hit + sep.len, self.len - hit - sep.len);
     }
     *out = value_list(r, V_TUPLE, items, 3);
@@ -330,9 +329,11 @@ METHOD_FN(str_replace)
     int64_t most = -1, done = 0;
     StrBuf  text = { 0 };
     Status  status = OK;
+    Value   new_text = argv[1];
     UNUSED(args);
     TRY(want_text(r, argv[0], "replace: the old text"));
-    TRY(want_text(r, argv[1], "replace: the new text"));
+    TRY(want_text(r, new_text, "replace: the new text"));
+    if (self.flags & VALUE_MARKUP) TRY(value_to_markup(r, new_text, &new_text));
     TRY(want_int(r, argv[2], "replace: the count", &most));
     TRY(render_tick(r, self.len >> 8));
     Str    old = value_str(argv[0]);
@@ -341,7 +342,7 @@ METHOD_FN(str_replace)
         size_t hit = text_find(value_str(self), old, pos);
         if (hit == SIZE_MAX) break;
         strbuf_append(&text, self.text + pos, hit - pos);
-        strbuf_append(&text, argv[1].text, argv[1].len);
+        strbuf_append(&text, new_text.text, new_text.len);
         pos = hit + old.len;
         done++;
         if ((done & 1023) == 0) status = text_check(r, text.len);
@@ -378,7 +379,7 @@ METHOD_FN(str_join)
         status = iterator_next(r, &it, &item, &done);
         if (status != OK || done) break;
         if (i) strbuf_append(&text, self.text, self.len);
-        status = want_text(r, item, "an item to join");
+        status = self.flags & VALUE_MARKUP ? value_to_markup(r, item, &item) : want_text(r, item, "an item to join");
         if (status == OK) strbuf_append(&text, item.text, item.len);
         if (status == OK && (i & 63) == 0) status = text_check(r, text.len);
         if (status != OK) break;
@@ -394,6 +395,7 @@ static Status pad(Render *r, Value self, const Value *argv, int side, Value *out
     Value   fill = value_is_missing(argv[1]) ? value_text(" ", 1) : argv[1];
     TRY(want_int(r, argv[0], "the width", &width));
     TRY(want_text(r, fill, "the fill character"));
+    if (self.flags & VALUE_MARKUP) TRY(value_to_markup(r, fill, &fill));
     if (utf8_count(fill.text, fill.len) != 1) return render_fail(r, "the fill character must be exactly one character long");
     TRY(value_length(r, self, &length));
     if (width <= length) {
@@ -533,17 +535,23 @@ METHOD_FN(str_istitle)
     return OK;
 }
 
-#define STR(name, params) [M_##name] = { #name, str_##name, params }
+METHOD_UNSUPPORTED(encode)
+METHOD_UNSUPPORTED(maketrans)
+METHOD_UNSUPPORTED(translate)
+
+/* STR: its parameters have no names, as in Python. */
+#define STR(name, params) [M_##name] = { #name, str_##name, "/" params }
+#define STR_NAMED(name, params) [M_##name] = { #name, str_##name, params }
 const MethodTable template_text_methods = { .methods = {
-    STR(upper, ""), STR(lower, ""), STR(title, ""), STR(swapcase, ""), STR(capitalize, ""),
-    [M_casefold] = { "casefold", str_lower, "" },
-    STR(strip, "chars"), STR(lstrip, "chars"), STR(rstrip, "chars"), STR(split, "sep maxsplit"), STR(rsplit, "sep maxsplit"),
-    STR(splitlines, "keepends"), STR(partition, "!sep"), STR(rpartition, "!sep"),
+    STR(upper, ""), STR(lower, ""), STR(title, ""), STR(swapcase, ""), STR(capitalize, ""), STR(casefold, ""),
+    STR(strip, "chars"), STR(lstrip, "chars"), STR(rstrip, "chars"), STR_NAMED(split, "sep maxsplit"),
+    STR_NAMED(rsplit, "sep maxsplit"), STR_NAMED(splitlines, "keepends"), STR(partition, "!sep"), STR(rpartition, "!sep"),
     STR(find, "!sub start end"), STR(rfind, "!sub start end"), STR(index, "!sub start end"), STR(rindex, "!sub start end"),
     STR(count, "!sub start end"), STR(startswith, "!prefix start end"), STR(endswith, "!suffix start end"),
     STR(removeprefix, "!prefix"), STR(removesuffix, "!suffix"), STR(replace, "!old !new count"), STR(join, "!iterable"),
     STR(center, "!width fillchar"), STR(ljust, "!width fillchar"), STR(rjust, "!width fillchar"), STR(zfill, "!width"),
-    STR(expandtabs, "tabsize"), STR(format, "*"), STR(format_map, "!mapping"), STR(isalnum, ""), STR(isalpha, ""),
+    STR_NAMED(expandtabs, "tabsize"), STR_NAMED(format, "*"), STR(format_map, "!mapping"), STR(isalnum, ""), STR(isalpha, ""),
     STR(isascii, ""), STR(isdecimal, ""), STR(isdigit, ""), STR(isnumeric, ""), STR(isprintable, ""), STR(isspace, ""),
     STR(isidentifier, ""), STR(islower, ""), STR(isupper, ""), STR(istitle, ""),
+    UNSUPPORTED(encode), UNSUPPORTED(maketrans), UNSUPPORTED(translate),
 } };

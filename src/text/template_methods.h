@@ -11,7 +11,8 @@
     X(strip) X(swapcase) X(title) X(upper) X(zfill) X(encode) X(maketrans) X(translate)                                 \
     X(copy) X(append) X(clear) X(extend) X(insert) X(pop) X(remove) X(reverse) X(sort)                                  \
     X(get) X(items) X(keys) X(values) X(fromkeys) X(popitem) X(setdefault) X(update)                                    \
-    X(cycle) X(changed) X(next) X(reset) X(is_integer) X(bit_length)
+    X(cycle) X(changed) X(next) X(reset) X(is_integer) X(bit_length)                                                    \
+    X(as_integer_ratio) X(bit_count) X(conjugate) X(hex) X(to_bytes)
 
 typedef enum MethodId {
 #define METHOD(name) M_##name,
@@ -21,6 +22,17 @@ typedef enum MethodId {
 } MethodId;
 
 extern const char *const template_method_names[METHOD_COUNT];
+
+#define METHOD_FN(fn) static Status fn(Render *r, Value self, const Value *argv, const Args *args, Value *out)
+#define UNUSED(x) ((void)(x))
+/* One that Python has and we don't. */
+#define METHOD_UNSUPPORTED(name)                                                \
+    METHOD_FN(unsupported_##name)                                               \
+    {                                                                           \
+        UNUSED(self), UNUSED(argv), UNUSED(args), UNUSED(out);                  \
+        return render_fail(r, "the method " #name "() is not supported");       \
+    }
+#define UNSUPPORTED(name) [M_##name] = { #name, unsupported_##name, "*" }
 
 typedef struct MethodTable {
     Builtin methods[METHOD_COUNT]; /* name NULL: the type has none of that name; call NULL: it would change the object */

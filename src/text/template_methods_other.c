@@ -5,8 +5,6 @@
 #include <math.h>
 #include <string.h>
 
-#define METHOD_FN(fn) static Status fn(Render *r, Value self, const Value *argv, const Args *args, Value *out)
-#define UNUSED(x) ((void)(x))
 #define REFUSED(name) [M_##name] = { #name, NULL, "" }
 
 METHOD_FN(list_count)
@@ -101,6 +99,18 @@ METHOD_FN(dict_copy)
     return render_tick(r, copy->count >> 3);
 }
 
+METHOD_FN(dict_fromkeys)
+{
+    Dict *dict = arena_new(&r->arena, Dict);
+    List  keys;
+    UNUSED(self), UNUSED(args);
+    TRY(value_to_list(r, argv[0], &keys));
+    for (uint32_t i = 0; i < keys.count; i++)
+        TRY(dict_set(r, dict, keys.items[i], value_is_missing(argv[1]) ? value_none() : argv[1]));
+    *out = (Value){ .type = V_DICT, .dict = dict };
+    return OK;
+}
+
 METHOD_FN(number_is_integer)
 {
     UNUSED(argv), UNUSED(args);
@@ -149,29 +159,37 @@ METHOD_FN(cycler_reset)
     return OK;
 }
 
+METHOD_UNSUPPORTED(as_integer_ratio)
+METHOD_UNSUPPORTED(bit_count)
+METHOD_UNSUPPORTED(conjugate)
+METHOD_UNSUPPORTED(hex)
+METHOD_UNSUPPORTED(to_bytes)
+
 const MethodTable template_tuple_methods = { .methods = {
-    [M_count] = { "count", list_count, "!value" }, [M_index] = { "index", list_index, "!value start end" },
+    [M_count] = { "count", list_count, "/!value" }, [M_index] = { "index", list_index, "/!value start end" },
 } };
 
 const MethodTable template_range_methods = { .methods = {
-    [M_count] = { "count", range_count, "!value" }, [M_index] = { "index", range_index, "!value" },
+    [M_count] = { "count", range_count, "/!value" }, [M_index] = { "index", range_index, "/!value" },
 } };
 
 const MethodTable template_list_methods = { .methods = {
-    [M_count] = { "count", list_count, "!value" }, [M_index] = { "index", list_index, "!value start end" },
+    [M_count] = { "count", list_count, "/!value" }, [M_index] = { "index", list_index, "/!value start end" },
     [M_copy] = { "copy", list_copy, "" },
     REFUSED(append), REFUSED(clear), REFUSED(extend), REFUSED(insert), REFUSED(pop), REFUSED(remove), REFUSED(reverse),
     REFUSED(sort),
 } };
 
 const MethodTable template_dict_methods = { .methods = {
-    [M_get] = { "get", dict_get_method, "!key default" }, [M_keys] = { "keys", dict_keys, "" },
+    [M_get] = { "get", dict_get_method, "/!key default" }, [M_keys] = { "keys", dict_keys, "" },
     [M_values] = { "values", dict_values, "" }, [M_items] = { "items", dict_items, "" }, [M_copy] = { "copy", dict_copy, "" },
-    REFUSED(clear), REFUSED(pop), REFUSED(popitem), REFUSED(setdefault), REFUSED(update), REFUSED(fromkeys),
+    REFUSED(clear), REFUSED(pop), REFUSED(popitem), REFUSED(setdefault), REFUSED(update),
+    [M_fromkeys] = { "fromkeys", dict_fromkeys, "/!iterable value" },
 } };
 
 const MethodTable template_number_methods = { .methods = {
     [M_is_integer] = { "is_integer", number_is_integer, "" }, [M_bit_length] = { "bit_length", number_bit_length, "" },
+    UNSUPPORTED(as_integer_ratio), UNSUPPORTED(bit_count), UNSUPPORTED(conjugate), UNSUPPORTED(hex), UNSUPPORTED(to_bytes),
 } };
 
 const MethodTable template_loop_methods = { .methods = {

@@ -63,13 +63,32 @@ static double float_mod(double a, double b)
     return copysign(0.0, b);
 }
 
-/* Python's: the quotient that goes with float_mod. */
+/* Python's: the quotient that goes with float_mod, with its roundings. */
 static double float_floor_div(double a, double b)
 {
-    double quotient = (a - float_mod(a, b)) / b;
+    double mod = fmod(a, b), quotient = (a - mod) / b;
+    if (mod != 0 && (b < 0) != (mod < 0)) quotient -= 1;
     if (quotient == 0) return copysign(0.0, a / b);
     double whole = floor(quotient);
     return quotient - whole > 0.5 ? whole + 1 : whole;
+}
+
+static int num_bits(uint64_t i)
+{
+    return i ? 64 - __builtin_clzll(i) : 0;
+}
+
+/* a / b, rounded once. */
+static double int_ratio(int64_t a, int64_t b)
+{
+    enum { QUOTIENT_BITS = 56 }; /* more than a double has, the last one for what is left */
+    uint64_t x = a < 0 ? 0 - (uint64_t)a : (uint64_t)a, y = b < 0 ? 0 - (uint64_t)b : (uint64_t)b;
+    int      shift = QUOTIENT_BITS + num_bits(y) - num_bits(x);
+    if (num_bits(x | y) <= 53) return (double)a / (double)b;
+    if (shift < 0) shift = 0;
+    unsigned __int128 scaled = (unsigned __int128)x << shift, quotient = scaled / y;
+    double            ratio = ldexp((double)(uint64_t)(quotient | (scaled % y != 0)), -shift);
+    return (a < 0) != (b < 0) ? -ratio : ratio;
 }
 
 static Status float_binary(const Render *r, TokenKind op, double a, double b, Value *out)
@@ -95,8 +114,14 @@ static Status float_binary(const Render *r, TokenKind op, double a, double b, Va
 
 static Status number_binary(Render *r, TokenKind op, Value a, Value b, Value *out)
 {
+    TRY(check_size(r, a));
+    TRY(check_size(r, b));
     bool integers = value_is_integral(a) && value_is_integral(b);
     if (integers && op == T_POW && value_as_int(b) >= 0) return int_power(r, value_as_int(a), value_as_int(b), out);
+    if (integers && op == T_DIV && value_as_int(b) != 0) {
+        *out = value_float(int_ratio(value_as_int(a), value_as_int(b)));
+        return OK;
+    }
     if (integers && op != T_DIV && op != T_POW) return int_binary(r, op, value_as_int(a), value_as_int(b), out);
     return float_binary(r, op, value_as_float(a), value_as_float(b), out);
 }
@@ -174,6 +199,11 @@ static bool is_sequence(Value v)
     return v.type == V_STRING || v.type == V_LIST || v.type == V_TUPLE;
 }
 
+static bool is_set(Value v)
+{
+    return v.type == V_VIEW && v.view->kind != VIEW_VALUES;
+}
+
 Status value_binary(Render *r, TokenKind op, Value a, Value b, Value *out)
 {
     static const char *const names[] = { "+", "-", "*", "/", "//", "%", "**" };
@@ -184,6 +214,7 @@ Status value_binary(Render *r, TokenKind op, Value a, Value b, Value *out)
         return format_percent(r, a, &args, true, out);
     }
     if (a.type == V_UNDEFINED) return undefined_fail(r, a);
+    if (op == T_SUB && (is_set(a) || is_set(b))) return render_fail(r, "sets, as of a dict's keys, are not supported");
     if (b.type == V_UNDEFINED) return undefined_fail(r, b);
     if (op == T_ADD && a.type == b.type) {
         if (a.type == V_STRING) return add_texts(r, a, b, out);
@@ -233,6 +264,17 @@ static Status slice_text(Render *r, Value text, int64_t start, int64_t step, int
     return OK;
 }
 
+static Status slice_range(const Render *r, const Range *range, Range slice, Range *out)
+{
+    out->count = slice.count;
+    bool wraps = __builtin_mul_overflow(slice.start, range->step, &out->start) ||
+                 __builtin_add_overflow(out->start, range->start, &out->start) ||
+                 __builtin_mul_overflow(slice.stop, range->step, &out->stop) ||
+                 __builtin_add_overflow(out->stop, range->start, &out->stop) ||
+                 __builtin_mul_overflow(slice.step, range->step, &out->step);
+    return wraps ? overflow(r) : OK;
+}
+
 Status value_slice(Render *r, Value object, Value start_value, Value stop_value, Value step_value, Value *out)
 {
     int64_t start, stop, step = 1, length;
@@ -249,13 +291,11 @@ Status value_slice(Render *r, Value object, Value start_value, Value stop_value,
     int64_t count = 0;
     if (step > 0 && stop > start) count = (stop - start - 1) / step + 1;
     if (step < 0 && stop < start) count = (start - stop - 1) / -(step + (step == INT64_MIN)) + 1;
-    if (count <= 1) step = 1;
+    if (object.type != V_RANGE && count <= 1) step = 1;
     if (object.type == V_STRING) return slice_text(r, object, count ? start : 0, step, count, out);
     if (object.type == V_RANGE) {
-        Range *range = arena_new(&r->arena, Range);
-        *range = (Range){ object.range->start + start * object.range->step, object.range->step * step, count };
-        *out = (Value){ .type = V_RANGE, .range = range };
-        return OK;
+        *out = (Value){ .type = V_RANGE, .range = arena_new(&r->arena, Range) };
+        return slice_range(r, object.range, (Range){ start, stop, step, count }, out->range);
     }
     TRY(render_tick(r, count >> 3));
     Value *items = arena_array(&r->arena, Value, count);
@@ -302,13 +342,16 @@ static Value plain_attribute(Render *r, Value object, Str name)
         if ((object.flags & VALUE_GROUP) && str_equal(name, "grouper")) return object.list->items[0];
         if ((object.flags & VALUE_GROUP) && str_equal(name, "list")) return object.list->items[1];
         return (Value){ 0 };
+    case V_FUNCTION:
+        if (!str_equal(name, "fromkeys") || strcmp(template_functions[object.len].name, "dict") != 0) return (Value){ 0 };
+        return bind_method(r, (Value){ .type = V_DICT, .dict = arena_new(&r->arena, Dict) }, M_fromkeys);
     case V_CYCLER:
         if (str_equal(name, "current")) return object.cycler->items.items[object.cycler->pos];
         return (Value){ 0 };
     case V_RANGE:
         if (str_equal(name, "start")) return value_int(object.range->start);
         if (str_equal(name, "step")) return value_int(object.range->step);
-        if (str_equal(name, "stop")) return value_int(object.range->start + object.range->step * object.range->count);
+        if (str_equal(name, "stop")) return value_int(object.range->stop);
         return (Value){ 0 };
     case V_INT:
     case V_BOOL:
@@ -366,6 +409,7 @@ static Status text_item(Render *r, Value text, int64_t i, Value *out)
     int64_t length;
     if (i >= 0 && i < text.len && (text.flags & VALUE_ASCII)) {
         *out = value_text(text.text + i, 1);
+        out->flags = text.flags;
         return OK;
     }
     TRY(value_length(r, text, &length));

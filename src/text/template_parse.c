@@ -44,10 +44,12 @@ static Status parse_for(Parser *p, Node **out)
 {
     static const char *const ends[] = { "endfor", "else", NULL };
     Node *node = parser_node(p, N_FOR, parser_token(p)->line);
+    bool  in_for = p->in_for;
     p->pos++;
-    TRY(parse_target(p, false, "in", &node->a));
+    p->in_for = true;
+    TRY(parse_target(p, false, &node->a));
     if (!parser_skip_name(p, "in")) return parser_fail(p, ERR_INVALID, node->line, "expected 'in' in a for loop");
-    TRY(parse_tuple(p, (TupleOptions){ .no_condexpr = true, .end = "recursive" }, &node->b));
+    TRY(parse_tuple(p, (TupleOptions){ .no_condexpr = true }, &node->b));
     if (parser_skip_name(p, "if")) TRY(parse_expression(p, &node->c));
     node->recursive = parser_skip_name(p, "recursive");
     p->loops++;
@@ -58,6 +60,7 @@ static Status parse_for(Parser *p, Node **out)
     } else {
         p->pos++;
     }
+    p->in_for = in_for;
     *out = node;
     return OK;
 }
@@ -91,11 +94,19 @@ static Status parse_set(Parser *p, Node **out)
     Node *node = parser_node(p, N_SET, parser_token(p)->line);
     p->pos++;
     *out = node;
-    TRY(parse_target(p, true, NULL, &node->a));
+    TRY(parse_target(p, true, &node->a));
     if (parser_skip(p, T_ASSIGN)) return parse_tuple(p, (TupleOptions){ 0 }, &node->b);
     node->kind = N_SETBLOCK;
     TRY(parse_filter_chain(p, NULL, false, &node->b));
     return parse_body_to(p, "endset", &node->body);
+}
+
+/* What a macro or a parameter may be called. */
+static Status parse_plain_name(Parser *p, Token *out)
+{
+    static const char *const constants[] = { "true", "false", "none", "True", "False", "None", NULL };
+    if (at_any(p, constants)) return parser_fail(p, ERR_INVALID, parser_token(p)->line, "can't assign to a constant");
+    return parser_expect(p, T_NAME, out);
 }
 
 /* (a, b=1): names into items, defaults of the last ones into values. */
@@ -107,10 +118,13 @@ static Status parse_signature(Parser *p, Node *node)
         Token name;
         Node *value;
         if (names.count) TRY(parser_expect(p, T_COMMA, NULL));
-        TRY(parser_expect(p, T_NAME, &name));
+        TRY(parse_plain_name(p, &name));
         Node *param = parser_node(p, N_NAME, name.line);
         param->name = template_intern(p->tmpl, value_str(name.value));
         param->store = true;
+        for (uint32_t i = 0; i < names.count; i++)
+            if (names.items[i]->name == param->name)
+                return parser_fail(p, ERR_INVALID, name.line, "a macro has two parameters of one name");
         node_list_add(p, &names, param);
         if (parser_skip(p, T_ASSIGN)) {
             TRY(parse_expression(p, &value));
@@ -129,9 +143,7 @@ static Status parse_macro_body(Parser *p, Node *node, const char *end)
 {
     int loops = p->loops;
     p->loops = 0;
-    p->macros[p->num_macros++] = node;
     TRY(parse_body_to(p, end, &node->body));
-    p->num_macros--;
     p->loops = loops;
     return OK;
 }
@@ -141,7 +153,7 @@ static Status parse_macro(Parser *p, Node **out)
     Node *node = parser_node(p, N_MACRO, parser_token(p)->line);
     Token name;
     p->pos++;
-    TRY(parser_expect(p, T_NAME, &name));
+    TRY(parse_plain_name(p, &name));
     node->name = template_intern(p->tmpl, value_str(name.value));
     TRY(parse_signature(p, node));
     *out = node;
@@ -172,11 +184,14 @@ static Status parse_with(Parser *p, Node **out)
 {
     Node    *node = parser_node(p, N_WITH, parser_token(p)->line);
     NodeList targets = { 0 }, values = { 0 };
+    bool     in_for = p->in_for;
     p->pos++;
     while (!parser_at(p, T_BLOCK_END)) {
         Node *target, *value;
         if (targets.count) TRY(parser_expect(p, T_COMMA, NULL));
-        TRY(parse_target(p, false, NULL, &target));
+        p->in_for = false; /* with's own names may be anything */
+        TRY(parse_target(p, false, &target));
+        p->in_for = in_for;
         TRY(parser_expect(p, T_ASSIGN, NULL));
         TRY(parse_expression(p, &value));
         node_list_add(p, &targets, target);

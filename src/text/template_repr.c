@@ -4,19 +4,31 @@
 #include "text/template_open.h"
 #include "text/template_text.h"
 
+#include <float.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* The fewest digits that read back to the same number, as "%.17g" would print them. */
-static int shortest(double number, char *out, size_t size)
+/* d.ddde+x with its last digit one higher; false when that is a 9. */
+static bool next_decimal(char *text)
 {
-    for (int precision = 15; precision <= 17; precision++) {
+    char *last = strchr(text, 'e') - 1;
+    if (*last == '9') return false;
+    ++*last;
+    return true;
+}
+
+/* The fewest digits that read back to the same number, as "%.17e" would print them. 15 digits survive a round trip, so
+ * the first that reads back is the shortest; not so below the normal range. Below a power of two numbers lie closer than
+ * above: the nearest decimal may be too far while the next higher one isn't. */
+static void shortest(double number, char *out, size_t size)
+{
+    for (int precision = fabs(number) < DBL_MIN ? 1 : 15; precision <= 17; precision++) {
         snprintf(out, size, "%.*e", precision - 1, number);
-        if (precision == 17 || strtod(out, NULL) == number) return precision;
+        if (strtod(out, NULL) == number) return;
+        if (precision < 17 && next_decimal(out) && strtod(out, NULL) == number) return;
     }
-    return 17;
 }
 
 /* Python's repr: digits as they are for exponents in -4..15, else scientific. */
@@ -50,7 +62,12 @@ void append_float(StrBuf *out, double number)
     }
 }
 
-void append_repr_text(StrBuf *out, Str text, bool ascii_only)
+void append_escape(StrBuf *out, uint32_t cp)
+{
+    strbuf_printf(out, cp < 0x100 ? "\\x%02x" : cp < 0x10000 ? "\\u%04x" : "\\U%08x", cp);
+}
+
+static void append_repr_text(StrBuf *out, Str text)
 {
     char quote = memchr(text.data, '\'', text.len) && !memchr(text.data, '"', text.len) ? '"' : '\'';
     strbuf_putc(out, quote);
@@ -61,10 +78,10 @@ void append_repr_text(StrBuf *out, Str text, bool ascii_only)
             strbuf_printf(out, "\\%c", (char)cp);
         } else if (cp == '\n' || cp == '\r' || cp == '\t') {
             strbuf_puts(out, cp == '\n' ? "\\n" : cp == '\r' ? "\\r" : "\\t");
-        } else if (cp_is_printable(cp) && (cp < 0x80 || !ascii_only)) {
+        } else if (cp_is_printable(cp)) {
             strbuf_append(out, text.data + begin, pos - begin);
         } else {
-            strbuf_printf(out, cp < 0x100 ? "\\x%02x" : cp < 0x10000 ? "\\u%04x" : "\\U%08x", cp);
+            append_escape(out, cp);
         }
     }
     strbuf_putc(out, quote);
@@ -119,19 +136,17 @@ static Status append_object(Render *r, StrBuf *out, Value v, int depth)
     case V_MACRO:
         if (v.macro->node->kind == N_MACRO) {
             strbuf_puts(out, "<Macro ");
-            append_repr_text(out, r->tmpl->names.names[v.macro->node->name], false);
+            append_repr_text(out, r->tmpl->names.names[v.macro->node->name]);
             strbuf_putc(out, '>');
         } else {
             strbuf_puts(out, "<Macro anonymous>");
         }
         return OK;
-    case V_RANGE: {
-        long long start = v.range->start, stop = start + v.range->step * v.range->count;
-        strbuf_printf(out, "range(%lld, %lld", start, v.range->count ? stop : (long long)v.range->start);
+    case V_RANGE:
+        strbuf_printf(out, "range(%lld, %lld", (long long)v.range->start, (long long)v.range->stop);
         if (v.range->step != 1) strbuf_printf(out, ", %lld", (long long)v.range->step);
         strbuf_putc(out, ')');
         return OK;
-    }
     default: return render_fail(r, "a %s has no text: it would differ from run to run", value_type_name(v));
     }
 }
@@ -147,10 +162,13 @@ Status value_append_repr(Render *r, StrBuf *out, Value v, int depth)
     case V_NONE: strbuf_puts(out, "None"); return OK;
     case V_BOOL: strbuf_puts(out, v.boolean ? "True" : "False"); return OK;
     case V_INT: strbuf_printf(out, "%lld", (long long)v.integer); return OK;
-    case V_FLOAT: append_float(out, v.number); return OK;
+    case V_FLOAT:
+        TRY(check_size(r, v));
+        append_float(out, v.number);
+        return OK;
     case V_STRING:
         if (v.flags & VALUE_MARKUP) strbuf_puts(out, "Markup(");
-        append_repr_text(out, value_str(v), false);
+        append_repr_text(out, value_str(v));
         if (v.flags & VALUE_MARKUP) strbuf_putc(out, ')');
         return OK;
     case V_LIST:
@@ -199,7 +217,7 @@ static void dump_text(StrBuf *out, Str text, bool ascii)
     while (pos < text.len) {
         size_t        begin = pos;
         unsigned char c = (unsigned char)text.data[pos];
-        if (c >= 0x20 && c != '"' && c != '\\' && (c < 0x80 || !ascii)) {
+        if (c >= 0x20 && c != '"' && c != '\\' && (c < 0x7F || !ascii)) {
             pos++;
             continue;
         }
@@ -300,7 +318,10 @@ static Status dump(Render *r, StrBuf *out, Value v, const JsonStyle *style, int 
     case V_NONE: strbuf_puts(out, "null"); return OK;
     case V_BOOL: strbuf_puts(out, v.boolean ? "true" : "false"); return OK;
     case V_INT: strbuf_printf(out, "%lld", (long long)v.integer); return OK;
-    case V_FLOAT: dump_float(out, v.number); return OK;
+    case V_FLOAT:
+        TRY(check_size(r, v));
+        dump_float(out, v.number);
+        return OK;
     case V_STRING: dump_text(out, value_str(v), style->ascii); return OK;
     case V_LIST:
     case V_TUPLE: return dump_list(r, out, v.list, style, depth);

@@ -36,6 +36,7 @@ typedef struct Resolver {
     uint32_t  num_buckets, num_builders;
     int       branches; /* ifs around, while analyzing */
     int       soft;     /* ifs and inline ifs around, while binding */
+    uint32_t  caller, kwargs, varargs, loop; /* names */
 } Resolver;
 
 static Status bind_nodes(Resolver *rs, Builder *scope, const Nodes *nodes);
@@ -189,6 +190,58 @@ static void analyze_nodes(Resolver *rs, Builder *scope, const Nodes *nodes)
     }
 }
 
+/* Jinja's find_undeclared: which names a body reads before anything in it, in the tree's order, is called so. */
+enum { NUM_SPECIAL = 4 };
+typedef struct Undeclared {
+    uint32_t names[NUM_SPECIAL];
+    bool     hidden[NUM_SPECIAL], used[NUM_SPECIAL];
+} Undeclared;
+
+static void undeclared_in(Undeclared *u, const Nodes *nodes);
+
+static void undeclared_in_expr(Undeclared *u, const Node *node)
+{
+    if (!node) return;
+    for (int i = 0; node->kind == N_NAME && i < NUM_SPECIAL; i++) {
+        if (node->name != u->names[i]) continue;
+        if (node->store) u->hidden[i] = true;
+        else if (!u->hidden[i]) u->used[i] = true;
+    }
+    for (uint32_t i = 0; i < num_children(node); i++) undeclared_in_expr(u, child_of(node, i));
+}
+
+static void undeclared_in_all(Undeclared *u, const Nodes *exprs)
+{
+    for (uint32_t i = 0; i < exprs->count; i++) undeclared_in_expr(u, exprs->items[i]);
+}
+
+static void undeclared_in_statement(Undeclared *u, const Node *node)
+{
+    bool body_first = node->kind == N_FILTERBLOCK;
+    if (body_first) undeclared_in(u, &node->body);
+    undeclared_in_expr(u, node->a);
+    if (node->kind != N_IF) undeclared_in_expr(u, node->b);
+    undeclared_in_all(u, &node->items);
+    undeclared_in_all(u, &node->values);
+    if (!body_first) undeclared_in(u, &node->body);
+    undeclared_in(u, &node->orelse);
+    undeclared_in_expr(u, node->c);
+}
+
+static void undeclared_in(Undeclared *u, const Nodes *nodes)
+{
+    for (uint32_t i = 0; i < nodes->count; i++)
+        for (const Node *node = nodes->items[i]; node; node = node->kind == N_IF ? node->b : NULL)
+            undeclared_in_statement(u, node);
+}
+
+static Undeclared find_undeclared(const Resolver *rs, const Nodes *body)
+{
+    Undeclared u = { .names = { rs->caller, rs->kwargs, rs->varargs, rs->loop } };
+    undeclared_in(&u, body);
+    return u;
+}
+
 static Builder *open_scope(Resolver *rs, Builder *parent, bool is_function)
 {
     Builder *scope = arena_new(&rs->arena, Builder);
@@ -259,7 +312,8 @@ static Status bind_for(Resolver *rs, Builder *outer, Node *node)
     Builder *home = node->recursive ? open_scope(rs, outer, true) : outer;
     Builder *body = open_scope(rs, home, false), *test = open_scope(rs, home, false), *other = open_scope(rs, home, false);
     TRY(bind_expr(rs, outer, node->b));
-    node->var = note_parameter(rs, body, template_intern(rs->tmpl, str_of("loop")));
+    bool has_loop = node->recursive || find_undeclared(rs, &node->body).used[3];
+    node->var = note_parameter(rs, body, has_loop ? rs->loop : template_intern(rs->tmpl, str_of("")));
     if (node->c) {
         node->test_target = copy_target(rs, node->a);
         analyze_expr(rs, test, node->a, true);
@@ -280,22 +334,32 @@ static Status bind_for(Resolver *rs, Builder *outer, Node *node)
     return OK;
 }
 
+/* caller, kwargs and varargs are parameters of a macro that reads them. */
+static Status bind_specials(Resolver *rs, Builder *scope, Node *node)
+{
+    Undeclared u = find_undeclared(rs, &node->body);
+    node->uses_caller = u.used[0];
+    node->uses_kwargs = u.used[1];
+    node->uses_varargs = u.used[2];
+    for (uint32_t i = 0; i < node->items.count; i++) {
+        uint32_t name = node->items.items[i]->name;
+        if (name == rs->caller && u.used[0] && i + node->values.count < node->items.count)
+            FAIL(ERR_INVALID, "%s:%d: the parameter 'caller' needs a default", rs->tmpl->name, node->line);
+        if (name == rs->caller) node->uses_caller = false;
+        if (name == rs->kwargs) node->uses_kwargs = false;
+        if (name == rs->varargs) node->uses_varargs = false;
+    }
+    if (node->uses_caller) node->caller = note_parameter(rs, scope, rs->caller);
+    if (node->uses_kwargs) node->kwargs = note_parameter(rs, scope, rs->kwargs);
+    if (node->uses_varargs) node->varargs = note_parameter(rs, scope, rs->varargs);
+    return OK;
+}
+
 static Status bind_macro(Resolver *rs, Builder *outer, Node *node)
 {
     Builder *scope = open_scope(rs, outer, true);
-    uint32_t caller = template_intern(rs->tmpl, str_of("caller"));
-    uint32_t kwargs = template_intern(rs->tmpl, str_of("kwargs"));
-    uint32_t varargs = template_intern(rs->tmpl, str_of("varargs"));
-    for (uint32_t i = 0; i < node->items.count; i++) {
-        uint32_t name = node->items.items[i]->name;
-        note_parameter(rs, scope, name);
-        if (name == caller) node->uses_caller = false;
-        if (name == kwargs) node->uses_kwargs = false;
-        if (name == varargs) node->uses_varargs = false;
-    }
-    if (node->uses_caller) node->caller = note_parameter(rs, scope, caller);
-    if (node->uses_kwargs) node->kwargs = note_parameter(rs, scope, kwargs);
-    if (node->uses_varargs) node->varargs = note_parameter(rs, scope, varargs);
+    for (uint32_t i = 0; i < node->items.count; i++) note_parameter(rs, scope, node->items.items[i]->name);
+    TRY(bind_specials(rs, scope, node));
     for (uint32_t i = 0; i < node->values.count; i++) analyze_expr(rs, scope, node->values.items[i], false);
     analyze_nodes(rs, scope, &node->body);
     for (uint32_t i = 0; i < node->items.count; i++) TRY(bind_expr(rs, scope, node->items.items[i]));
@@ -309,6 +373,7 @@ static Status bind_macro(Resolver *rs, Builder *outer, Node *node)
 static Status bind_scope(Resolver *rs, Builder *outer, Node *node)
 {
     Builder *scope = open_scope(rs, outer, false);
+    if (node->kind == N_GENERATION) TRY(bind_specials(rs, scope, node)); /* a macro that is called without arguments */
     for (uint32_t i = 0; i < node->items.count; i++) analyze_expr(rs, scope, node->items.items[i], true);
     if (node->kind == N_SETBLOCK) analyze_expr(rs, scope, node->b, false);
     analyze_nodes(rs, scope, &node->body);
@@ -364,6 +429,10 @@ static Status bind_nodes(Resolver *rs, Builder *scope, const Nodes *nodes)
 Status template_resolve(Template *tmpl)
 {
     Resolver rs = { .tmpl = tmpl };
+    rs.caller = template_intern(tmpl, str_of("caller"));
+    rs.kwargs = template_intern(tmpl, str_of("kwargs"));
+    rs.varargs = template_intern(tmpl, str_of("varargs"));
+    rs.loop = template_intern(tmpl, str_of("loop"));
     Builder *root = open_scope(&rs, NULL, true);
     analyze_nodes(&rs, root, &tmpl->body);
     Status status = bind_nodes(&rs, root, &tmpl->body);

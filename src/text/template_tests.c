@@ -22,8 +22,8 @@ TYPE_TEST(undefined, self.type == V_UNDEFINED)
 TYPE_TEST(escaped, self.type == V_STRING && (self.flags & VALUE_MARKUP))
 TYPE_TEST(is_false, self.type == V_BOOL && !self.boolean)
 TYPE_TEST(is_true, self.type == V_BOOL && self.boolean)
-TYPE_TEST(float, self.type == V_FLOAT)
-TYPE_TEST(integer, self.type == V_INT)
+TYPE_TEST(float, self.type == V_FLOAT && !(self.flags & VALUE_TOO_BIG))
+TYPE_TEST(integer, self.type == V_INT || (self.type == V_FLOAT && (self.flags & VALUE_TOO_BIG)))
 TYPE_TEST(iterable, value_is_iterable(self))
 TYPE_TEST(mapping, self.type == V_DICT)
 TYPE_TEST(none, self.type == V_NONE)
@@ -90,7 +90,6 @@ TEST_FN(sameas)
 static Status case_is(Render *r, Value self, MethodId id, Value *out)
 {
     static const Args none = { 0 };
-    if (self.type == V_UNDEFINED) self = value_text("", 0);
     TRY(value_to_text(r, self, &self));
     return builtin_call(r, &template_text_methods.methods[id], self, &none, out);
 }

@@ -95,6 +95,14 @@ bool cp_is_decimal(uint32_t cp)
     return category(cp) == UTF8PROC_CATEGORY_ND;
 }
 
+/* Every script's decimal digits stand in a row, 0 to 9, perhaps behind another row of ten. */
+uint32_t cp_decimal_value(uint32_t cp)
+{
+    uint32_t before = 0;
+    while (cp_is_decimal(cp - 1 - before)) before++;
+    return before % 10;
+}
+
 /* Unicode's Numeric_Type=Digit outside of Nd. */
 bool cp_is_digit(uint32_t cp)
 {
@@ -118,7 +126,7 @@ static bool cp_is_numeral_ideograph(uint32_t cp)
         0x4EDF, 0x4EE8, 0x4F0D, 0x4F70, 0x5104, 0x5146, 0x5169, 0x516B, 0x516D, 0x5341, 0x5343, 0x5344, 0x5345, 0x534C,
         0x53C1, 0x53C2, 0x53C3, 0x53C4, 0x56DB, 0x58F1, 0x58F9, 0x5E7A, 0x5EFE, 0x5EFF, 0x5F0C, 0x5F0D, 0x5F0E, 0x5F10,
         0x62FE, 0x634C, 0x67D2, 0x6F06, 0x7396, 0x767E, 0x8086, 0x842C, 0x8CAE, 0x8CB3, 0x8D30, 0x9621, 0x9646, 0x964C,
-        0x9678, 0x96F6,
+        0x9678, 0x96F6, 0xF96B, 0xF973, 0xF978, 0xF9B2, 0xF9D1, 0xF9D3, 0xF9FD, 0x2F890,
     };
     for (size_t i = 0; i < sizeof list / sizeof list[0]; i++)
         if (cp == list[i]) return true;
@@ -302,6 +310,15 @@ static void put_lower(StrBuf *out, uint32_t cp, Str text, size_t begin, size_t e
     }
 }
 
+static void put_folded(StrBuf *out, uint32_t cp)
+{
+    enum { MOST = 4 }; /* the longest folding has 3 */
+    utf8proc_int32_t folded[MOST];
+    int              boundclass = 0;
+    utf8proc_ssize_t n = utf8proc_decompose_char((utf8proc_int32_t)cp, folded, MOST, UTF8PROC_CASEFOLD, &boundclass);
+    for (utf8proc_ssize_t i = 0; i < n; i++) put_cp(out, (uint32_t)folded[i]);
+}
+
 static void map_ascii(StrBuf *out, Str text, CaseMap map)
 {
     bool cased = false;
@@ -335,6 +352,8 @@ void text_map_case(StrBuf *out, Str text, CaseMap map)
         bool     keep = map == CASE_SWAP && !cp_is_lower(cp) && !cp_is_upper(cp);
         if (keep) {
             put_cp(out, cp);
+        } else if (map == CASE_FOLD) {
+            put_folded(out, cp);
         } else if (up) {
             put_upper(out, cp, map == CASE_TITLE || map == CASE_CAPITALIZE);
         } else {

@@ -79,6 +79,12 @@ Status undefined_fail(const Render *r, Value undefined)
     }
 }
 
+Status check_size(const Render *r, Value v)
+{
+    if (v.type != V_FLOAT || !(v.flags & VALUE_TOO_BIG)) return OK;
+    return render_fail(r, "an integer of the data does not fit 64 bits, larger ones are not supported");
+}
+
 Value value_list(Render *r, ValueType type, Value *items, uint32_t count)
 {
     List *list = arena_new(&r->arena, List);
@@ -166,18 +172,34 @@ static Status enter(Render *r)
 static Status equal_lists(Render *r, Value a, Value b, bool *out)
 {
     *out = a.list->count == b.list->count;
-    for (uint32_t i = 0; *out && i < a.list->count; i++) TRY(value_equal(r, a.list->items[i], b.list->items[i], out));
+    for (uint32_t i = 0; *out && a.list != b.list && i < a.list->count; i++)
+        TRY(value_equal(r, a.list->items[i], b.list->items[i], out));
     return OK;
 }
 
 static Status equal_dicts(Render *r, const Dict *a, const Dict *b, bool *out)
 {
     *out = a->count == b->count;
-    for (uint32_t i = 0; *out && i < a->count; i++) {
+    for (uint32_t i = 0; *out && a != b && i < a->count; i++) {
         Value other;
         TRY(dict_get(r, b, a->entries[i].key, &other));
         *out = !value_is_missing(other);
         if (*out) TRY(value_equal(r, a->entries[i].value, other, out));
+    }
+    return OK;
+}
+
+/* keys() and items() of a dict are sets, values() is only equal to itself. */
+static Status equal_views(Render *r, Value a, Value b, bool *out)
+{
+    const Dict *dict = a.view->dict;
+    bool        is_set = a.view->kind != VIEW_VALUES;
+    *out = a.view->kind == b.view->kind && dict->count == b.view->dict->count && (is_set || a.view == b.view);
+    for (uint32_t i = 0; *out && is_set && i < dict->count; i++) {
+        Value other;
+        TRY(dict_get(r, b.view->dict, dict->entries[i].key, &other));
+        *out = !value_is_missing(other);
+        if (*out && a.view->kind == VIEW_ITEMS) TRY(value_equal(r, dict->entries[i].value, other, out));
     }
     return OK;
 }
@@ -228,8 +250,11 @@ Status value_equal(Render *r, Value a, Value b, bool *out)
     case V_LIST:
     case V_TUPLE:
     case V_DICT:
+    case V_VIEW:
         TRY(enter(r));
-        status = a.type == V_DICT ? equal_dicts(r, a.dict, b.dict, out) : equal_lists(r, a, b, out);
+        status = a.type == V_VIEW   ? equal_views(r, a, b, out)
+                 : a.type == V_DICT ? equal_dicts(r, a.dict, b.dict, out)
+                                    : equal_lists(r, a, b, out);
         r->depth--;
         return status;
     case V_RANGE:
@@ -387,7 +412,10 @@ Status value_from_json(Arena *arena, const JsonValue *json, Value *out)
     case JSON_NULL: break;
     case JSON_BOOL: *out = value_bool(json->boolean); break;
     case JSON_INT: *out = value_int(json->integer); break;
-    case JSON_DOUBLE: *out = value_float(json->number); break;
+    case JSON_DOUBLE:
+        *out = json->count && json->number == 0 ? value_int(0) : value_float(json->number);
+        if (out->type == V_FLOAT && json->count) out->flags = VALUE_TOO_BIG;
+        break;
     case JSON_STRING:
         FAIL_IF(json->string.len > RENDER_MAX_TEXT_BYTES, ERR_INVALID, "a text of %zu bytes is too long for a template",
                 json->string.len);

@@ -34,7 +34,8 @@ typedef enum ValueType {
 enum {
     VALUE_MARKUP = 1,  /* of a string: escaped text; what is added to it gets escaped */
     VALUE_ASCII = 2,   /* of a string: known to be ASCII, so that characters are bytes */
-    VALUE_GROUP = 4    /* of a tuple: from groupby, with attributes grouper and list */
+    VALUE_GROUP = 4,   /* of a tuple: from groupby, with attributes grouper and list */
+    VALUE_TOO_BIG = 8  /* of a float: an integer of the data beyond 64 bits; it has no text and can't be reckoned with */
 };
 
 /* Why a value is undefined; the name is in `text`. */
@@ -89,7 +90,7 @@ struct Dict {
 };
 
 struct Range {
-    int64_t start, step, count;
+    int64_t start, stop, step, count;
 };
 
 typedef enum ViewKind { VIEW_KEYS, VIEW_VALUES, VIEW_ITEMS } ViewKind;

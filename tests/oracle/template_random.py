@@ -1,27 +1,34 @@
 #!/usr/bin/env python3
-"""The chat template engine against Jinja2: random templates from a grammar, or the snippets as a fixture.
+"""The chat template engine against Jinja2: random templates, or fixtures.
 
-  template_random.py --driver PROGRAM [--count N] [--seed N]   compares N random templates
-  template_random.py --driver PROGRAM --snippets               compares the snippets
-  template_random.py --driver PROGRAM --files A.jinja ...      compares real templates on some conversations
-  template_random.py --driver PROGRAM --fixture PATH           writes the snippets' results
-  template_random.py --corpus DIR                              writes the fuzzer's seeds
+  template_random.py --driver PROGRAM [--kind KIND] [--count N] [--seed N]    compares N random templates: of a grammar, typed
+                                                              expressions, scopes, or layout
+  template_random.py --driver PROGRAM --files A.jinja ... [--count N] [--seed N]     N random conversations through each
+  template_random.py --driver PROGRAM --snippets              compares the snippets
+  template_random.py --driver PROGRAM --fixture PATH          writes the snippets' results (tests/fixtures/template_cases.json)
+  template_random.py --families PATH                          writes what templates/*.jinja give (tests/fixtures/template_families.json)
+  template_random.py --driver PROGRAM --corpus DIR            writes the fuzzer's seeds (tests/fuzz/corpus/template)
 
 PROGRAM is tests/oracle/template_driver.c, linked with the text layer."""
 import argparse
 import copy
+import datetime
+import glob
 import json
+import os
 import random
 import subprocess
 import sys
-import time
 import warnings
 
 import jinja2
 from jinja2.ext import Extension, loopcontrols
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+import template_scopes
+import template_typed
 from template_snippets import CONTEXT, CORPUS_ONLY, snippets
+from template_talks import Talks
 
 warnings.simplefilter("ignore")
 
@@ -49,7 +56,7 @@ def environment():
 
     env.filters["tojson"] = tojson
     env.globals["raise_exception"] = raise_exception
-    env.globals["strftime_now"] = lambda form: time.strftime(form, time.localtime(1700000000))
+    env.globals["strftime_now"] = lambda format: datetime.datetime.fromtimestamp(1700000000).strftime(format)
     return env
 
 
@@ -70,7 +77,7 @@ def render(template, context):
 def run_driver(driver, cases):
     lines = "".join(json.dumps({"template": t, "context": c}) + "\n" for t, c in cases)
     out = subprocess.run([driver], input=lines.encode(), capture_output=True, timeout=600)
-    results = [json.loads(line) for line in out.stdout.decode().splitlines()]
+    results = [json.loads(line) for line in out.stdout.decode().split("\n") if line]
     if len(results) != len(cases):
         print("driver stopped at case", len(results), out.stderr.decode()[-500:], cases[len(results)][0], sep="\n")
     return results
@@ -108,6 +115,7 @@ def compare(driver, cases, show=20):
 
 class Generator:
     """Random templates over CONTEXT. Names, filters and methods are drawn from what chat templates use and more."""
+    context = CONTEXT
     names = list(k for k in CONTEXT if k.isidentifier()) + ["x", "y", "zz", "loop"]
     filters = ["upper", "lower", "title", "capitalize", "trim", "length", "first", "last", "list", "join", "join(', ')", "sort", "reverse",
                "tojson", "tojson(indent=2)", "string", "int", "float", "abs", "round", "round(1)", "default('dd')", "d('q', true)", "sum", "min", "max",
@@ -234,34 +242,87 @@ class Generator:
         return "".join(self.gap() + self.statement() for _ in range(self.r.randrange(1, 3))) + self.gap()
 
 
-TOOLS = [{"type": "function", "function": {"name": "get_weather", "description": "Weather of a <place> & \"more\"", "parameters": {
-    "type": "object", "properties": {"city": {"type": "string", "description": "Stadt: Köln"}, "days": {"type": "integer", "enum": [1, 2]}}, "required": ["city"]}}}]
+KINDS = {"grammar": Generator, "typed": template_typed.Typed, "scopes": template_scopes.Scopes, "layout": template_scopes.Layout}
 
 
-def conversations():
-    user = {"role": "user", "content": "Wie wird's?\n"}
-    call = {"role": "assistant", "content": "", "tool_calls": [{"id": "call_1___1", "type": "function", "function": {"name": "get_weather", "arguments": {"city": "Köln", "days": 2}}}]}
-    text_call = {"role": "assistant", "content": "x", "tool_calls": [{"id": "abcdefghi", "type": "function", "function": {"name": "get_weather", "arguments": "{\"city\": \"K\"}"}}]}
-    answer = {"role": "tool", "name": "get_weather", "tool_call_id": "call_1___1", "content": "{\"t\": 20}"}
-    think = {"role": "assistant", "content": "<think>\nhm\n</think>\n\nGood."}
-    reason = {"role": "assistant", "content": "Good.", "reasoning_content": "hmm", "thinking": "th"}
-    parts = {"role": "user", "content": [{"type": "text", "text": "look"}, {"type": "image"}]}
-    talks = [[user], [{"role": "system", "content": "Be <brief>."}, user, think, user], [user, call, answer], [user, call, answer, reason, user], [user, text_call, dict(answer, tool_call_id="abcdefghi"), think],
-             [user, reason], [parts], [parts, think, user], [{"role": "system", "content": [{"type": "text", "text": "sys"}]}, parts], [{"role": "developer", "content": "dev"}, user], []]
-    for messages in talks:
-        for tools in (None, TOOLS):
-            for more in ({"add_generation_prompt": True}, {"enable_thinking": False, "reasoning_effort": "high", "date_string": "1 Jan 2025"}):
-                yield {"messages": messages, "tools": tools, "bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>", "unk_token": "<unk>", **more}
+def compare_random(driver, kind, count, seed):
+    different = 0
+    for begin in range(0, count, 1000):
+        generator = KINDS[kind](seed * 1000003 + begin)
+        different += compare(driver, [(generator.template(), generator.context) for _ in range(min(1000, count - begin))])
+        if different > 20:
+            break
+    return different
+
+
+def read_template(path):
+    with open(path, encoding="utf-8", newline="") as file:
+        return file.read()
+
+
+def compare_files(driver, paths, count, seed):
+    different = 0
+    for path in paths:
+        talks = Talks(seed)
+        print(os.path.basename(path), end=": ")
+        different += compare(driver, [(read_template(path), talks.context()) for _ in range(count)])
+    return different
+
+
+def family_cases(name, template, tries=200, longest=1800):
+    """Long texts with tools and without, and an error."""
+    talks, found = Talks(name), {}
+    for _ in range(tries):
+        context = talks.context()
+        text, _ = render(template, context)
+        kind = "error" if text is None else "tools" if context["tools"] else "plain"
+        if text is not None and len(text) > longest:
+            continue
+        if kind not in found or len(text or "") > len(found[kind][1] or ""):
+            found[kind] = context, text
+    return [{"template": name, "context": context, "text": text} for _, (context, text) in sorted(found.items())]
+
+
+def family_templates():
+    folder = os.path.dirname(os.path.abspath(__file__)) + "/templates"
+    return {os.path.basename(path)[:-6]: read_template(path) for path in sorted(glob.glob(folder + "/*.jinja"))}
+
+
+def write_families(path):
+    templates = family_templates()
+    cases = [case for name, template in templates.items() for case in family_cases(name, template)]
+    with open(path, "w") as out:
+        rows = lambda items: ",\n".join(items)
+        out.write('{"templates": {\n' + rows(json.dumps(n) + ": " + json.dumps(t, ensure_ascii=False) for n, t in templates.items()) + '\n},\n"cases": [\n')
+        out.write(rows(json.dumps(case, ensure_ascii=False) for case in cases) + "\n]}\n")
+    print(len(cases), "cases of", len(templates), "templates")
+
+
+def write_corpus(driver, folder):
+    """Twelve snippets that render are one seed; each error, refusal and family is one of its own."""
+    ours = run_driver(driver, [(t, CONTEXT) for t in snippets()])
+    good = [t for t, result in zip(snippets(), ours) if "text" in result]
+    bad = [t for t, result in zip(snippets(), ours) if "text" not in result]
+    seeds = [("".join(good[i:i + 12]), CONTEXT) for i in range(0, len(good), 12)] + [(t, CONTEXT) for t in bad]
+    seeds += [(seed, CONTEXT) if isinstance(seed, str) else seed for seed in CORPUS_ONLY]
+    for name, template in family_templates().items():
+        seeds += [(template, case["context"]) for case in family_cases(name, template) if case["text"] is not None]
+    for i, (template, context) in enumerate(seeds):
+        with open(f"{folder}/seed_{i:03d}", "wb") as out:
+            out.write(template.encode("latin-1" if template == "\xff" else "utf-8") + b"\0" + json.dumps(context, ensure_ascii=False).encode())
+    print(len(seeds), "seeds")
 
 
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--driver")
-    parser.add_argument("--count", type=int, default=100000)
+    parser.add_argument("--kind", choices=KINDS, default="grammar")
+    parser.add_argument("--count", type=int)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--snippets", action="store_true")
     parser.add_argument("--files", nargs="*")
     parser.add_argument("--fixture")
+    parser.add_argument("--families")
     parser.add_argument("--corpus")
     args = parser.parse_args()
     if args.fixture:
@@ -278,25 +339,16 @@ def main():
         print(len(cases), "cases")
         return 0
     if args.corpus:
-        good = [t for t in snippets() if render(t, CONTEXT)[0] is not None]
-        bad = [t for t in snippets() if render(t, CONTEXT)[0] is None]
-        seeds = ["".join(good[i:i + 12]) for i in range(0, len(good), 12)] + bad + CORPUS_ONLY
-        for i, seed in enumerate(seeds):
-            with open(f"{args.corpus}/seed_{i:03d}", "wb") as out:
-                out.write(seed.encode("latin-1" if seed == "\xff" else "utf-8") + b"\0" + json.dumps(CONTEXT, ensure_ascii=False).encode())
-        print(len(seeds), "seeds")
+        write_corpus(args.driver, args.corpus)
         return 0
     if args.snippets:
         return compare(args.driver, [(t, CONTEXT) for t in snippets()], 200) != 0
+    if args.families:
+        write_families(args.families)
+        return 0
     if args.files is not None:
-        return compare(args.driver, [(open(path, encoding="utf-8", newline="").read(), c) for path in args.files for c in conversations()]) != 0
-    different = 0
-    for begin in range(0, args.count, 1000):
-        generator = Generator(args.seed * 1000003 + begin)
-        different += compare(args.driver, [(generator.template(), CONTEXT) for _ in range(min(1000, args.count - begin))])
-        if different > 20:
-            break
-    return different != 0
+        return compare_files(args.driver, args.files, args.count or 100, args.seed) != 0
+    return compare_random(args.driver, args.kind, args.count or 100000, args.seed) != 0
 
 
 if __name__ == "__main__":

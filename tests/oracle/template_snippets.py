@@ -323,13 +323,119 @@ _STATEMENTS += [
     "{% macro m(a) %}{{ a }}{% endmacro %}{{ m }}{{ m.catch_kwargs }}{{ m.catch_varargs }}{{ m.caller }}{{ m.zz is defined }}{{ m(*[1]) }}{{ m(**{'a': 2}) }}{{ m(1, a=2) }}",
     "{% macro m() %}{{ varargs }}{% endmacro %}{{ m() }}{{ m(1) }}", "{% macro m() %}{{ caller }}{% endmacro %}{% call m() %}x{% endcall %}", "{% call n() %}{% endcall %}", "{% call range(3) %}{% endcall %}", "{% filter length %}a{% endfilter %}",
     "{% for i in l %}{{ loop(l) }}{% endfor %}", "{% for i in l recursive %}{{ loop() }}{% endfor %}", "{% for i in l %}{{ loop.cycle() }}{% endfor %}", "{% for i in l %}{{ loop.zz is defined }}{{ loop|length }}{{ loop is iterable }}{% endfor %}",
-    "{% for i in l %}{% for a, b in loop %}{{ a }}{{ b.index }}{% endfor %}{% endfor %}", "{% for i in l|map('int') if i > 0 %}{{ loop.revindex }}{{ loop.nextitem }}{% endfor %}", "{% for i in l %}{% continue %}{% else %}e{% endfor %}",
+    "{% for i in l %}{% for a, b in loop %}{{ a }}{{ b.index }}{{ loop.length }}{{ loop.revindex }}{% endfor %}{% endfor %}", "{% for i in l|map('int') if i > 0 %}{{ loop.revindex }}{{ loop.nextitem }}{% endfor %}", "{% for i in l %}{% continue %}{% else %}e{% endfor %}",
     "{% for i in range(20)|map('int') %}{{ loop.length }}{% endfor %}", "{% set (a, b) = 5 %}", "{% set a, b = d %}{{ a }}", "{% set a, b, c = d.items() %}{{ b }}", "{% set ns = namespace() %}{% set ns.a %}x{% endset %}{{ ns.a }}", "{% set zz.a = 1 %}",
     "{% set x | nofilter %}{% endset %}", "{% with 1 = 2 %}{% endwith %}", "{% call 5 %}{% endcall %}", "{% autoescape true %}{% endautoescape %}", "{{ '\\ud800' }}", "{{ '\\x4' }}", "{{ '\\é\\€\\😀' }}", "{{ 1.5.2 }}", "{{ a.. }}", "{{ a[1, 2] is defined }}", "{{ a[1:2, 3] }}", "{{ 0x }}", "{{ 007 }}", "{{ 99999999999999999999 }}", "{{ ] }}", "{{ (] }}", "{{ ! }}", "{{ $ }}", "{{ é }}", "{{ f(a=1, 2) }}", "{{ f(**a, *b) }}", "{{ f(*a, *b) }}", "{{ x is defined is none }}", "{{ x is }}", "{{ x| }}", "{{ }}", "{% 5 %}", "{% set %}", "{% for x on y %}{% endfor %}", "{% macro %}", "{% macro m(5) %}{% endmacro %}", "{% filter %}{% endfilter %}", "{{ x.a.b|a.b }}", "{% block x %}{% endblock %}", "{% elif x %}",
 ]
 
-# Not the same everywhere, or refused on purpose: for the fuzzer only.
-CORPUS_ONLY = ["{{ strftime_now('%Y-%m-%d') }}", "{{ strftime_now(5) }}", "{{ d.get }}", "{% for i in range(99999) %}{% for j in range(999) %}{% endfor %}{% endfor %}", "{{ 'x' * 99999999 }}",
+_STATEMENTS += ["{{ " + e + " }}" for e in r"""
+'{:.4}|{:.3}|{:.3}|{:.1}|{:.0}'.format(1000.0, 100.0, 12345.678, 5.0, 5.0)
+'{:#.3}|{:.3}|{:.12}'.format(123.0, 0.000012345, 0.1)
+'{:010,}|{:012,}|{:012,.2f}|{:+012,.2f}|{:09,}|{:08_}|{:010_x}|{:#010_x}'.format(1234, 1234567, 1234.5, 1234.5, -1234, 1234, 123456789, 255)
+'{:010,}|{:015,e}|{:010,%}|{:0=10,}|{:>010,}'.format(1e16, 12345.0, 50.0, 5, 5)
+'{:<05d}|{:^05d}|{:>05d}|{:*<05d}|{:<05}|{:>05}|{:05}'.format(42, 42, 42, 42, 'a', 'a', 'ab')
+'{:=05}'.format('ab')
+'{:c}|{:5c}|{:05c}|{:c}'.format(65, 65, 65, 128512)
+'{:+c}'.format(65)
+'{:c}'.format(-1)
+'{:,x}'.format(255)
+'{:,n}'.format(255)
+'{:_b}|{:_o}'.format(255, 25555)
+'{!a} {!r}'.format(['é'], 'é')
+'{:5}'.format(undefined_thing)
+'{:5}|{:>8}|'.format(true, false)
+'{:.2}'.format(5)
+'%(a)s %s' % {'a': 1}
+'%s %(a)s' % {'a': 1}
+'%5%' % (1,)
+'%a %r' % ('é', ['é'])
+'%d %d' % (1e22, -3.99)
+'%.5d|%08.3d|%+.3d' % (42, 5, 7)
+'%d' % ('inf'|float)
+('<b>%s %r %d</b>'|safe) % ('<i>', '<', 5)
+('<b>%(a)s</b>'|safe) % {'a': '<i>'}
+('<b>%c</b>'|safe) % 65
+('<b>{} {a:>4} {c}</b>'|safe).format('<i>', a='<', c='<'|safe)
+('{:5}'|safe).format('<'|safe)
+('<b>%s</b>'|safe)|format('<i>')
+('<b>'|safe).join(['<a>', 1, '<c>'|safe])
+[('<b>'|safe).replace('b', '<'), ('<b>'|safe).center(7, '*'), ('<b>'|safe)[0], ('<b>'|safe)[:2], ('<b>'|safe).partition('b')]
+('<b>'|safe).center(9, '<')
+['a'|e|title, 'a'|e|upper, 'a'|e|indent, 'a'|e|replace('a', 'b'), ['a'|e]|join, 'a'|e|truncate(3), 'a'|e|list]
+'ß ŉ ǰ ΐ ſ ς Σ'.casefold()
+'٣٤'|int + '１２'|int
+'٣.٤'|float
+'1_0_0'|int + ('1__0'|int) + ('_1'|int) + ('1_'|int)
+'abc'.startswith(prefix='a')
+'abc'.replace(old='a', new='b')
+d.get('zz', default=5)
+l.index(value=3)
+d.fromkeys(['x', 'y'])
+dict.fromkeys('ab', 0)
+range(5)[::2]
+range(5, 0, -2)
+range(0)[::-1]
+range(5, 3)
+range(10, 0, -3).stop
+range(10)[2:8:3].stop
+[5e-324, 2.2250738585072014e-308, 5.6843418860808015e-14, 9.5367431640625e-07, 1.5e-323, 8.673617379884035e-19]
+2 ** -44
+[2.0 ** -1074, 1e23, 1e22, 123456789012345680.0]|tojson
+'\x7fé'|tojson(true)
+'\x7fé'|tojson
+range(7)|batch(2.0)|list
+range(7)|batch(2.0, 1)|list
+range(7)|batch(2.5)|list
+[1, none]|map('abs')|first
+[1, none]|map('abs')|list
+['a', 1]|map('upper')|first
+[[1, 2], 5]|map('first')|first
+[1, 'x']|select('odd')|first
+2.5|round(none)
+2.5|round(none, 'ceil')
+[-0.5|round(0, 'ceil'), -0.0|round(1, 'floor')]
+[(-0.5)|filesizeformat, 1e24|filesizeformat, 1e27|filesizeformat]
+'<!-- <b> -->x<<!-- y -->i>z<!-->w'|striptags
+'a <!-- b <i> c'|striptags
+'a < b > c'|striptags
+'a &amp b &copy 2024 &eacute; &notit &nbsp;| &apos;&frac12;'|striptags
+'&#65;&#x42;&#0;&#128;&#x110000;&#xD800;&#1;&#13;&#65x&#;&#x;&;&'|striptags
+'&amp;lt; &ampamp'|striptags
+d.keys() == d.keys()
+d.items() == d.copy().items()
+d.values() == d.values()
+d.keys() == ['b', 'a', 'C']
+{'a': [1]}.items() == {'a': [1]}.items()
+7 // -2.0
+1e16 // -1.5
+-7.5 // 0.3
+big / 7
+big / -3
+-9007199254740993 / 9007199254740992
+1 / 9223372036854775807
+9223372036854775807 / 9223372036854775806
+""".strip().split("\n")]
+_STATEMENTS += [
+    "{% for loop in l %}x{% endfor %}", "{% for i in l %}{% set loop = 5 %}{% endfor %}", "{% for i in l %}{% macro m() %}{% set loop = 5 %}{% endmacro %}{% endfor %}", "{% for i in l %}{% with loop = 3 %}{{ loop }}{% endwith %}{{ loop.index }}{% endfor %}",
+    "{% for i in l %}{% macro m(loop) %}{{ loop }}{% endmacro %}{{ m(1) }}{% endfor %}", "{% for i in l %}{% macro m(loop) %}{{ loop }}{% endmacro %}{{ loop.index }}{% endfor %}", "{% set loop = 9 %}{% for i in l %}{{ loop.index }}{% endfor %}{{ loop }}",
+    "{% for i, in [[1], [2]] %}{{ i }}{% endfor %}", "{% macro m(caller) %}{{ caller() }}{% endmacro %}", "{% macro m(caller=none) %}{{ caller() if caller else 'n' }}{% endmacro %}{{ m() }}{% call m() %}x{% endcall %}",
+    "{% macro m() %}{% set kwargs = 1 %}{{ kwargs }}{% endmacro %}{{ m(x=1) }}", "{% macro m() %}{% set varargs = varargs %}{{ varargs }}{% endmacro %}{{ m(1) }}", "{% macro m() %}{{ varargs }}{% set varargs = 1 %}{{ varargs }}{% endmacro %}{{ m(1) }}",
+    "{% macro m() %}{% macro k() %}{{ varargs }}{% endmacro %}{{ k(5) }}{% endmacro %}{{ m(1) }}", "{% macro m() %}{% filter upper %}{{ kwargs }}{% endfilter %}{% endmacro %}{{ m(a='b') }}", "{% macro m(a, a) %}{% endmacro %}", "{% macro true() %}{% endmacro %}", "{% macro m(none) %}{% endmacro %}",
+    "{% macro m() %}{% generation %}{{ caller() }}{% endgeneration %}{% endmacro %}{% call m() %}x{% endcall %}", "{% generation %}{{ varargs }}{{ kwargs }}{{ caller is defined }}{% endgeneration %}", "{% macro m(a, b=a, c=b) %}{{ a }}{{ b }}{{ c }}{% endmacro %}{{ m(1) }}{{ m(1, 2) }}{{ m(1, c=5) }}",
+    "{% set a = 9 %}{% macro m(b=a, a=1) %}{{ b }}{{ a }}{% endmacro %}{{ m() }}", "{% macro m(x) %}{{ caller(x) }}{% endmacro %}{% call(y) m(3) %}{{ y }}{% call(z) m(y + 1) %}{{ y }}{{ z }}{% endcall %}{% endcall %}",
+    "{% macro o() %}{% set c = caller %}{% call i() %}{{ c() }}{% endcall %}{% endmacro %}{% macro i() %}[{{ caller() }}]{% endmacro %}{% call o() %}x{% endcall %}",
+    "{% set g = range(6)|map('string') %}{% set h = g|map('int') %}{{ h|first }}{{ g|first }}{{ h|list }}", "{% set g = range(6)|map('int') %}{% for i in g %}{{ i }}{{ g|first }}{% endfor %}", "{% set g = [1, 1, 2]|unique %}{{ g|first }}{{ g|list }}", "{% set g = range(6)|select('odd') %}{{ 3 in g }}{{ g|list }}",
+    "{% for i in range(6)|select('odd') %}{% if loop.index == 2 %}{{ loop.length }}{{ loop.revindex }}{% endif %}{{ i }}{{ loop.last }}{% endfor %}", "{% for i in [1, none]|map('abs') %}{{ i }}{% break %}{% endfor %}",
+    "{% for i in range(6) if i % 2 %}{{ loop.index }}/{{ loop.length }} {{ loop.revindex }} {{ loop.previtem }} {{ loop.nextitem }} {{ loop.last }};{% endfor %}", "{% for x in [[1, 2], [3]] if x recursive %}{% if x is iterable %}{{ loop(x) }}{% else %}{{ x }}{% endif %}{{ loop.length }}{% endfor %}",
+    "{% for x in [[[]]] recursive %}<{{ loop(x) }}>{% else %}E{% endfor %}", "{% for x in [[1], 2] recursive %}{% set q = loop %}{% if x is iterable %}{% for y in x %}{{ q([5]) }}{% endfor %}{% else %}{{ x }}{% endif %}{% endfor %}",
+    "{% for b in l %}{% for a in [] %}{% else %}{{ b }}{% break %}{% endfor %}{% endfor %}", "{% for a in l %}q{% set x %}a{% continue %}{% endset %}b{% endfor %}x", "{% for i in l %}{{ loop.changed(i > 1) }}{{ loop.changed() }}{% endfor %}",
+    "{% set ns = namespace() %}{% set ns.x | upper %}abc{% endset %}{{ ns.x }}", "{% for ns.x in l %}{% endfor %}", "{% with a, b = [1, 2] %}{{ a }}{{ b }}{% endwith %}", "{% if n %}{% else %}{% elif s %}{% endif %}", "{% for i in l if i > 1 else %}x{% endfor %}",
+    "{{ 'a' if n else 'b'\n   if z }}{{ ('a' if n) ~ ('b' if zz) }}{{ 'x' if n else 'y' * 2 }}", "{{ n is defined if n else 1 }}", "{{ 4 is divisibleby(num=2) }}{{ 1 is eq 1 + 1 }}", "{{ dict(if=1, true=2) }}", "{{ d.if is defined }}{{ else is defined }}", "{{ 変数 is defined }}{{ a$b }}", "{{ 1_ }}", "{{ 5.real }}", "{{ 1.0.real }}{{ 1 .real }}",
+    "{{ strftime_now('%z|%Z|%f|%%f|%#Z|%Y') }}", "{{ strftime_now() }}",
+]
+
+# Not the same everywhere, or refused on purpose: for the fuzzer only; with variables of their own where it is a pair.
+CORPUS_ONLY = [("{{ big is integer }}{{ zero }}{{ big }}", {"big": 18446744073709551615, "zero": -0.0}), "{{ strftime_now('%Y-%m-%d %c') }}", "{{ strftime_now(5) }}", "{{ strftime_now('%9999Y') }}{{ strftime_now('%9999Y%9999Y') }}", "{{ d.get }}", "{{ strftime_now('%Y\\0') }}", "{{ s.encode() }}", "{{ n.hex() }}", "{{ d.keys() - d.keys() }}", "{{ '&euro;'|striptags }}", "{% for i in range(99999) %}{% for j in range(999) %}{% endfor %}{% endfor %}", "{{ 'x' * 99999999 }}",
                "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}", "{% set ns = namespace() %}{% set ns.a = ns %}{{ ns }}{{ ns == ns }}", "{{ '\\N{DASH}' }}", "{{ '(' * 9 }}{{ '%999999999d' % 1 }}",
                "{% set ns = namespace(l=[]) %}{% for i in range(2000) %}{% set ns.l = [ns.l] %}{% endfor %}{{ ns.l|tojson }}", "{{ " + "(" * 300, "{% if 1 %}" * 300, "{{ 1" + "+1" * 300 + " }}", "\xff"]
 

@@ -1,10 +1,11 @@
-/* The chat template engine: Jinja2's own results (tests/fixtures/template_cases.json, written by
+/* The chat template engine: Jinja2's own results (tests/fixtures/template_cases.json and template_families.json, written by
  * tests/oracle/template_random.py), texts of real models, limits, and the folder's template. */
 #include "text/template.h"
 
 #include "files/file.h"
 #include "test.h"
 
+#include <sys/stat.h>
 #include <unistd.h>
 
 static Status load_json(Arena *arena, const char *path, JsonValue *out)
@@ -69,6 +70,21 @@ static void snippets_give_what_jinja_gives(void)
     for (uint32_t i = 0; cases && i < cases->count; i++) {
         const JsonValue *source = json_get(&cases->items[i], "template");
         check(source->string.data, source->string, json_get(&fixture, "context"), json_get(&cases->items[i], "text"));
+    }
+    arena_deinit(&arena);
+}
+
+static void families_give_what_jinja_gives(void)
+{
+    Arena     arena = { 0 };
+    JsonValue fixture;
+    EXPECT_OK(load_json(&arena, "tests/fixtures/template_families.json", &fixture));
+    const JsonValue *cases = json_get(&fixture, "cases"), *templates = json_get(&fixture, "templates");
+    EXPECT(cases && cases->count >= 20);
+    for (uint32_t i = 0; cases && i < cases->count; i++) {
+        const char *name = json_get(&cases->items[i], "template")->string.data;
+        check(arena_printf(&arena, "%s, case %u", name, i), json_get(templates, name)->string,
+              json_get(&cases->items[i], "context"), json_get(&cases->items[i], "text"));
     }
     arena_deinit(&arena);
 }
@@ -166,6 +182,9 @@ static void errors_name_the_line(void)
     TemplateOutput out;
     EXPECT_FAILS(render_text("\n{{ 1|uper }}", &out), ERR_UNSUPPORTED, "t:2: no filter named 'uper'; did you mean 'upper'?");
     EXPECT_FAILS(render_text("{% include 'x' %}", &out), ERR_UNSUPPORTED, "include");
+    EXPECT_REFUSED("\n{{ 'x'.encode() }}", "t:2: the method encode() is not supported");
+    EXPECT_REFUSED("\n{{ {}.keys() - [] }}", "t:2: sets, as of a dict's keys, are not supported");
+    EXPECT_REFUSED("\n{{ '&euro;'|striptags }}", "t:2: the entity '&euro;' is not supported");
 }
 
 static void bombs_are_errors(void)
@@ -183,6 +202,31 @@ static void bombs_are_errors(void)
     EXPECT_REFUSED("{{ '{:1000000000}'.format(1) }}", "grows beyond");
     EXPECT_REFUSED("{{ 'x'.center(1000000000) }}", "grows beyond");
     EXPECT_REFUSED("{% for i in [1] recursive %}{{ loop([1]) }}{% endfor %}", "nested");
+    EXPECT_REFUSED("{% set ns = namespace(g=[1]) %}{% for i in range(90000) %}{% set ns.g = ns.g|map('int') %}{% endfor %}{{ ns.g|list }}",
+                   "nested");
+    EXPECT_REFUSED("{% set ns = namespace(g=[1]) %}{% for i in range(90000) %}{% set ns.g = ns.g|batch(2) %}{% endfor %}{{ ns.g|list }}",
+                   "nested");
+}
+
+/* The reader of JSON gives integers beyond 64 bits as doubles: a text of one would be wrong. */
+static void large_integers_are_not_rounded(void)
+{
+    static const char json[] = "{\"big\": 18446744073709551615, \"real\": 18446744073709551615.0, \"zero\": -0}";
+    static const char *const refused[] = {
+        "{{ big }}", "{{ {'maximum': big}|tojson }}", "{{ big + 1 }}", "{{ -big }}", "{{ '%d' % big }}", "{{ '{:,}'.format(big) }}", "{{ big|abs }}",
+        "{{ big|round }}", "{{ big|int }}",
+    };
+    Arena          arena = { 0 };
+    JsonValue      variables;
+    TemplateOutput out;
+    EXPECT_OK(json_parse(&arena, "v", json, strlen(json), &variables));
+    for (size_t i = 0; i < sizeof refused / sizeof refused[0]; i++)
+        EXPECT_FAILS(render(refused[i], strlen(refused[i]), &variables, &out), ERR_INVALID, "64 bits");
+    static const char fine[] = "{{ big is integer }} {{ big is float }} {{ big > 5 }} {{ real }} {{ zero }}";
+    EXPECT_OK(render(fine, strlen(fine), &variables, &out));
+    EXPECT_STR(strbuf_cstr(&out.text), "True False True 1.8446744073709552e+19 0");
+    template_output_deinit(&out);
+    arena_deinit(&arena);
 }
 
 static void deep_templates_are_errors(void)
@@ -210,11 +254,26 @@ static void time_is_the_one_given(void)
     EXPECT_STR(strbuf_cstr(&out.text), "2023");
     template_output_deinit(&out);
     EXPECT_REFUSED("{{ strftime_now(5) }}", "format");
+    EXPECT_REFUSED("{{ strftime_now('%99999Y') }}", "longer");
+}
+
+static void time_of_the_clock_has_microseconds(void)
+{
+    static const char source[] = "{{ strftime_now('%f') }}";
+    Template         *tmpl;
+    TemplateInput     input = { 0 };
+    TemplateOutput    out = { 0 };
+    EXPECT_OK(template_parse("t", source, strlen(source), &tmpl));
+    EXPECT_OK(template_render(tmpl, &input, &out));
+    EXPECT_INT(out.text.len, 6);
+    EXPECT_INT(strspn(strbuf_cstr(&out.text), "0123456789"), 6);
+    template_output_deinit(&out);
+    template_destroy(tmpl);
 }
 
 static void write_file(const char *dir, const char *name, const char *text)
 {
-    char path[256];
+    char path[512];
     snprintf(path, sizeof path, "%s/%s", dir, name);
     EXPECT_OK(file_write_atomic(path, text, strlen(text)));
 }
@@ -261,7 +320,57 @@ static void folder_template_is_found(void)
     expect_folder(dir, "default", true, "d");
     EXPECT_FAILS(template_load(dir, "nope", false, &tmpl), ERR_NOT_FOUND, "nope");
     write_file(dir, "tokenizer_config.json", "{\"chat_template\": 5}");
-    EXPECT_FAILS(template_load(dir, NULL, false, &tmpl), ERR_INVALID, "expected a text or a list");
+    EXPECT_FAILS(template_load(dir, NULL, false, &tmpl), ERR_INVALID, "expected a text, a list or an object");
+    EXPECT_OK(file_remove_tree(dir));
+}
+
+/* As transformers 5 finds them. */
+static void folder_tokens_are_found(void)
+{
+    static const char show[] = "{{ bos_token }}{{ eos_token }}{{ image_token }}{{ add_bos_token is defined }}";
+    char        dir[] = "/tmp/template_XXXXXX";
+    Template   *before, *after;
+    if (!mkdtemp(dir)) SKIP("no temporary folder");
+    write_file(dir, "chat_template.jinja", show);
+    write_file(dir, "tokenizer_config.json", "{\"bos_token\": \"<s>\", \"image_token\": \"<i>\", \"add_bos_token\": true}");
+    expect_folder(dir, NULL, false, "<s><i>False");
+    EXPECT_OK(template_load(dir, NULL, false, &before));
+    write_file(dir, "tokenizer_config.json",
+               "{\"bos_token\": \"<s>\", \"extra_special_tokens\": {\"image_token\": {\"content\": \"<x>\"}, \"n\": 5}}");
+    expect_folder(dir, NULL, false, "<s><x>False");
+    write_file(dir, "tokenizer_config.json", "{\"bos_token\": \"<s>\", \"extra_special_tokens\": [\"<x>\"]}");
+    expect_folder(dir, NULL, false, "<s>False");
+    write_file(dir, "special_tokens_map.json", "{\"bos_token\": {\"content\": \"<b>\"}, \"eos_token\": \"<e>\"}");
+    expect_folder(dir, NULL, false, "<b><e>False");
+    EXPECT_OK(template_load(dir, NULL, false, &after));
+    EXPECT(template_hash(before) != template_hash(after));
+    template_destroy(before);
+    template_destroy(after);
+    write_file(dir, "tokenizer_config.json", "{\"bos_token\": \"<s>\", \"added_tokens_decoder\": {}}");
+    expect_folder(dir, NULL, false, "<s>False");
+    write_file(dir, "tokenizer_config.json", "{}");
+    write_file(dir, "special_tokens_map.json", "{");
+    EXPECT_FAILS(template_load(dir, NULL, false, &after), ERR_INVALID, "special_tokens_map.json");
+    EXPECT_OK(file_remove_tree(dir));
+}
+
+static void additional_templates_are_found(void)
+{
+    char dir[] = "/tmp/template_XXXXXX", path[128];
+    if (!mkdtemp(dir)) SKIP("no temporary folder");
+    write_file(dir, "tokenizer_config.json", "{\"chat_template\": {\"default\": \"d\", \"tool_use\": \"t\"}}");
+    expect_folder(dir, NULL, false, "d");
+    expect_folder(dir, NULL, true, "t");
+    write_file(dir, "chat_template.jinja", "file");
+    expect_folder(dir, NULL, true, "file");
+    snprintf(path, sizeof path, "%s/additional_chat_templates", dir);
+    EXPECT_INT(mkdir(path, 0777), 0);
+    write_file(path, "tool_use.jinja", "tools");
+    write_file(path, "rag.jinja", "rag");
+    expect_folder(dir, NULL, false, "file");
+    expect_folder(dir, NULL, true, "tools");
+    expect_folder(dir, "rag", true, "rag");
+    expect_folder(dir, "default", true, "file");
     EXPECT_OK(file_remove_tree(dir));
 }
 
@@ -463,9 +572,11 @@ static void memo_knows_usual_templates(void)
     }
 }
 
-TEST_MAIN(TEST(snippets_give_what_jinja_gives), TEST(published_cases_agree), TEST(real_templates_agree), TEST(memo_is_right_or_silent),
-          TEST(memo_knows_usual_templates),
+TEST_MAIN(TEST(snippets_give_what_jinja_gives), TEST(families_give_what_jinja_gives), TEST(published_cases_agree),
+          TEST(real_templates_agree), TEST(memo_is_right_or_silent), TEST(memo_knows_usual_templates),
           TEST(messages_and_variables_reach_the_template), TEST(generation_marks_its_bytes), TEST(captured_generation_marks_nothing),
-          TEST(errors_name_the_line), TEST(bombs_are_errors), TEST(deep_templates_are_errors), TEST(time_is_the_one_given),
-          TEST(folder_template_is_found), TEST(same_source_same_hash), TEST(inner_state_does_not_leak_between_renders),
+          TEST(errors_name_the_line), TEST(bombs_are_errors), TEST(deep_templates_are_errors), TEST(large_integers_are_not_rounded),
+          TEST(time_is_the_one_given), TEST(time_of_the_clock_has_microseconds),
+          TEST(folder_template_is_found), TEST(folder_tokens_are_found), TEST(additional_templates_are_found),
+          TEST(same_source_same_hash), TEST(inner_state_does_not_leak_between_renders),
           TEST(white_space_control))
