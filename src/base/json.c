@@ -10,9 +10,10 @@
 
 typedef struct Builder {
     Arena      *arena;
-    JsonMember *stack; /* an array's items use only .value */
+    JsonMember *stack; /* an array's items use only .value; `few`, then heap */
+    JsonMember *few;
     size_t      count, capacity;
-    size_t      first[JSON_MAX_DEPTH]; /* by depth: where the open container's items begin */
+    size_t     *first; /* (JSON_MAX_DEPTH) by depth: where the open container's items begin */
     int         depth;
     Str         key; /* of the value to come */
     JsonValue   root;
@@ -32,9 +33,11 @@ static void push(Builder *builder, const JsonValue *value)
         return;
     }
     if (builder->count == builder->capacity) {
-        builder->capacity = builder->capacity ? builder->capacity * 2 : 64;
-        builder->stack = realloc(builder->stack, builder->capacity * sizeof(JsonMember));
-        if (!builder->stack) fatal_out_of_memory(builder->capacity * sizeof(JsonMember));
+        builder->capacity *= 2;
+        JsonMember *more = realloc(builder->stack == builder->few ? NULL : builder->stack, builder->capacity * sizeof *more);
+        if (!more) fatal_out_of_memory(builder->capacity * sizeof *more);
+        if (builder->stack == builder->few) memcpy(more, builder->few, builder->count * sizeof *more);
+        builder->stack = more;
     }
     builder->stack[builder->count++] = (JsonMember){ .key = builder->key, .value = *value };
 }
@@ -201,12 +204,15 @@ static const char *without_lone_surrogates(const char *text, size_t len)
 Status json_parse(Arena *arena, const char *name, const char *text, size_t len, JsonValue *out)
 {
     FAIL_IF(len > UINT32_MAX, ERR_INVALID, "%s: JSON texts above 4 GiB are not read", name);
-    Builder builder = { .arena = arena };
+    enum { FEW = 32 };
+    JsonMember few[FEW];
+    size_t     first[JSON_MAX_DEPTH];
+    Builder    builder = { .arena = arena, .stack = few, .few = few, .capacity = FEW, .first = first };
     if (!text) text = "";
     const char *clean = without_lone_surrogates(text, len);
     size_t      offset = 0;
     const char *problem = json_read_events(clean, len, on_event, &builder, &offset);
-    free(builder.stack);
+    if (builder.stack != few) free(builder.stack);
     if (clean != text) free((void *)clean);
     if (problem) {
         int line, column;

@@ -1,6 +1,7 @@
 /* Capacity grows by half again. */
 #include "base/strbuf.h"
 
+#include <immintrin.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -72,6 +73,27 @@ const char *strbuf_cstr(const StrBuf *buf)
 bool str_equal(Str a, const char *b)
 {
     return a.len == strlen(b) && (a.len == 0 || memcmp(a.data, b, a.len) == 0);
+}
+
+/* Short ones: places where both its first and its last byte fit, 32 at a time. */
+const char *str_search(Str text, Str what)
+{
+    enum { SHORT_BYTES = 64 };
+    if (what.len == 0) return text.data;
+    if (what.len > text.len) return NULL;
+    if (what.len > SHORT_BYTES) return memmem(text.data, text.len, what.data, what.len);
+    const char   *at = text.data, *stop = text.data + (text.len - what.len) + 1; /* it begins before `stop` */
+    const __m256i first = _mm256_set1_epi8(what.data[0]), last = _mm256_set1_epi8(what.data[what.len - 1]);
+    for (; stop - at >= 32; at += 32) {
+        __m256i  a = _mm256_loadu_si256((const __m256i *)at), b = _mm256_loadu_si256((const __m256i *)(at + what.len - 1));
+        __m256i  both = _mm256_and_si256(_mm256_cmpeq_epi8(a, first), _mm256_cmpeq_epi8(b, last));
+        uint32_t places = (uint32_t)_mm256_movemask_epi8(both);
+        for (; places; places &= places - 1) {
+            const char *place = at + __builtin_ctz(places);
+            if (memcmp(place, what.data, what.len) == 0) return place;
+        }
+    }
+    return at < stop ? memmem(at, (size_t)(text.data + text.len - at), what.data, what.len) : NULL;
 }
 
 enum { MOST_LETTERS = 63 };

@@ -181,7 +181,7 @@ static bool turns_by_opening(const MaskRules *rules, const Sample *sample, Str t
         const JsonValue *message = &sample->messages->items[i], *content = json_get(message, "content");
         if (!is_assistant(message)) continue;
         if (!content || content->type != JSON_STRING || json_get(message, "tool_calls")) return false;
-        const char *open = at < end ? memmem(at, (size_t)(end - at), opening.data, opening.len) : NULL;
+        const char *open = str_search((Str){ at, (size_t)(end - at) }, opening);
         if (!open) return false;
         const char *begin = open + opening.len;
         Str         body = content->string; /* as it is, or as templates that trim leave it */
@@ -190,10 +190,10 @@ static bool turns_by_opening(const MaskRules *rules, const Sample *sample, Str t
         at = begin + body.len;
         /* an opening that starts inside a content would have been taken for a turn by the prefixes */
         size_t look = (size_t)(end - begin) < body.len + opening.len - 1 ? (size_t)(end - begin) : body.len + opening.len - 1;
-        if (memmem(begin, look, opening.data, opening.len)) return false;
+        if (str_search((Str){ begin, look }, opening)) return false;
         if (is_trained(rules, sample, i)) add_span(turns, (size_t)(begin - text.data), (size_t)(at - text.data), false);
     }
-    if (at < end && memmem(at, (size_t)(end - at), opening.data, opening.len)) return false; /* one more than there are turns */
+    if (str_search((Str){ at, (size_t)(end - at) }, opening)) return false; /* one more than there are turns */
     /* each turn must be followed by its stop token: it is what the prefixes would give */
     for (uint32_t k = 0; k < turns->count; k++) {
         TurnSpan   *span = &turns->spans[k];

@@ -408,7 +408,7 @@ size_t text_find(Str text, Str needle, size_t from)
 {
     if (from > text.len || needle.len > text.len - from) return SIZE_MAX;
     if (needle.len == 0) return from;
-    const char *hit = memmem(text.data + from, text.len - from, needle.data, needle.len);
+    const char *hit = str_search((Str){ text.data + from, text.len - from }, needle);
     return hit ? (size_t)(hit - text.data) : SIZE_MAX;
 }
 

@@ -238,6 +238,20 @@ static void log_lines_go_to_stderr_by_level(void)
     unlink(path);
 }
 
-TEST_MAIN(TEST(failures_carry_a_message), TEST(arenas_give_zeroed_aligned_memory), TEST(strings_grow),
+static void find_gives_what_memmem_gives(void)
+{
+    char     text[200], what[80];
+    uint64_t state = 1;
+    for (int n = 0; n < 20000; n++) {
+        size_t len = (size_t)(n % 200), size = 1 + (size_t)(n % 7 == 0 ? n / 7 % 80 : n % 4);
+        for (size_t i = 0; i < len; i++) text[i] = "aab<"[(state = state * 6364136223846793005u + 1442695040888963407u) >> 62];
+        for (size_t i = 0; i < size; i++) what[i] = n % 3 || size > len ? "ab<a"[(state = state * 6364136223846793005u + 1) >> 62] : text[len - size + i];
+        const char *found = str_search((Str){ text, len }, (Str){ what, size });
+        EXPECT(found == (len ? memmem(text, len, what, size) : NULL));
+    }
+    EXPECT(str_search((Str){ text, 5 }, (Str){ "", 0 }) == text);
+}
+
+TEST_MAIN(TEST(find_gives_what_memmem_gives), TEST(failures_carry_a_message), TEST(arenas_give_zeroed_aligned_memory), TEST(strings_grow),
           TEST(bf16_rounds_to_nearest_even), TEST(stochastic_rounding_has_no_bias), TEST(edits_are_counted_as_defined),
           TEST(dtypes_have_names), TEST(philox_gives_the_published_words), TEST(every_task_runs_once), TEST(log_lines_go_to_stderr_by_level))
