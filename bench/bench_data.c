@@ -70,9 +70,10 @@ static void write_chats(const char *rows_path, const char *path, size_t bytes)
     FileWriter *writer;
     StrBuf      line = { 0 };
     need(file_read(&arena, rows_path, (size_t)2 << 30, &text));
-    int64_t    count = 0;
-    JsonValue *rows = arena_array(&arena, JsonValue, text.len / 16 + 1);
-    Str       *lines = arena_array(&arena, Str, text.len / 16 + 1);
+    int64_t count = 0, most = 1;
+    for (size_t i = 0; i < text.len; i++) most += text.data[i] == '\n';
+    JsonValue *rows = arena_array(&arena, JsonValue, most);
+    Str       *lines = arena_array(&arena, Str, most);
     for (const char *at = text.data, *end = text.data + text.len; at < end && (size_t)(at - text.data) < bytes; count++) {
         const char *stop = memchr(at, '\n', (size_t)(end - at));
         if (!stop) stop = end;

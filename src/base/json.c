@@ -179,6 +179,7 @@ static const char *without_lone_surrogates(const char *text, size_t len)
 {
     char  *copy = NULL;
     size_t step;
+    if (!str_search((Str){ text, len }, (Str){ "\\u", 2 })) return text;
     for (size_t at = 0; at < len; at += step) {
         const char *slash = memchr(text + at, '\\', len - at);
         if (!slash) break;

@@ -282,8 +282,10 @@ static void settle_stop(MaskEncoder *encoder, bool has_ends, TurnSpan *span)
 
 static void count_trained(MaskEncoder *encoder)
 {
-    encoder->num_trained = 0;
-    for (size_t i = 1; i < encoder->ids.len; i++) encoder->num_trained += encoder->mask[i];
+    const uint8_t *mask = encoder->mask;
+    int64_t        count = 0; /* not in the struct, which bytes could alias */
+    for (size_t i = 1; i < encoder->ids.len; i++) count += mask[i];
+    encoder->num_trained = count;
 }
 
 static Status encode_messages(MaskEncoder *encoder, const Layout *layout)

@@ -47,18 +47,18 @@ static void put_options(StrBuf *out, const DatasetOptions *o)
 }
 
 /* Names count without their folder: a dataset that moved is the same. */
-static Status put_files(StrBuf *out, DatasetKey *key)
+static Status put_files(StrBuf *out, ThreadPool *pool, DatasetKey *key)
 {
     strbuf_puts(out, ",\n  \"files\": [");
     for (int i = 0; i < key->num_paths; i++) {
         const char *path = key->paths[i], *slash = strrchr(path, '/');
         uint64_t    hash;
         int64_t     size = file_size(path);
-        TRY(file_hash(path, &hash));
+        TRY(file_hash_parts(pool, path, &hash));
         key->total_bytes += size > 0 ? size : 0;
         strbuf_puts(out, i ? ",\n    {\"name\": " : "\n    {\"name\": ");
         json_write_string(out, slash ? slash + 1 : path, strlen(slash ? slash + 1 : path));
-        strbuf_printf(out, ", \"bytes\": %lld, \"xxh3\": \"%016llx\"}", (long long)size, (unsigned long long)hash);
+        strbuf_printf(out, ", \"bytes\": %lld, \"xxh3_parts\": \"%016llx\"}", (long long)size, (unsigned long long)hash);
     }
     strbuf_puts(out, "\n  ]");
     return OK;
@@ -77,7 +77,11 @@ Status dataset_key(Arena *arena, const TokenizeJob *job, DatasetKey *out)
     if (job->tmpl) put_hash(json, "template", template_hash(job->tmpl));
     strbuf_printf(json, ",\n  \"shard_tokens\": %lld", (long long)job->shard_tokens);
     put_options(json, job->dataset);
-    TRY(put_files(json, out));
+    ThreadPool *pool;
+    TRY(pool_create(job->num_threads, &pool));
+    Status status = put_files(json, pool, out);
+    pool_destroy(pool);
+    TRY(status);
     strbuf_puts(json, "\n}\n");
     out->hash = hash_bytes(json->data, json->len, 0);
     return OK;

@@ -324,23 +324,67 @@ uint64_t hash_bytes(const void *data, size_t size, uint64_t seed)
     return XXH3_64bits_withSeed(data, size, seed);
 }
 
-/* Read and not mapped: a fault for every few pages costs more than the copy, which stays in cache. */
+/* Of at most `bytes` from `at` on. Read and not mapped: a fault for every few pages costs more than the copy, which stays in
+ * cache. */
+static Status hash_range(int fd, const char *path, int64_t at, int64_t bytes, uint64_t *out_hash)
+{
+    enum { BUFFER_BYTES = 1 << 18 };
+    XXH3_state_t state;
+    Status       status = OK;
+    char        *buffer = malloc(BUFFER_BYTES);
+    if (!buffer) fatal_out_of_memory(BUFFER_BYTES);
+    XXH3_64bits_reset(&state);
+    while (bytes > 0 && status == OK) {
+        ssize_t n = pread(fd, buffer, bytes < BUFFER_BYTES ? (size_t)bytes : BUFFER_BYTES, at);
+        if (n == 0) break;
+        if (n < 0 && errno != EINTR) status = fail_errno("read", path);
+        if (n < 0) continue;
+        XXH3_64bits_update(&state, buffer, (size_t)n);
+        at += n;
+        bytes -= n;
+    }
+    *out_hash = XXH3_64bits_digest(&state);
+    free(buffer);
+    return status;
+}
+
 Status file_hash(const char *path, uint64_t *out_hash)
 {
-    enum { PART_BYTES = 1 << 18 };
-    int           fd;
-    int64_t       size;
-    XXH3_state_t  state;
-    ssize_t       n;
+    int     fd;
+    int64_t size;
     TRY(open_regular(path, &fd, &size));
-    char *part = malloc(PART_BYTES);
-    if (!part) fatal_out_of_memory(PART_BYTES);
-    XXH3_64bits_reset(&state);
-    while ((n = read(fd, part, PART_BYTES)) > 0 || (n < 0 && errno == EINTR))
-        if (n > 0) XXH3_64bits_update(&state, part, (size_t)n);
-    Status status = n < 0 ? fail_errno("read", path) : OK;
-    *out_hash = XXH3_64bits_digest(&state);
-    free(part);
+    Status status = hash_range(fd, path, 0, INT64_MAX, out_hash);
     close(fd);
     return status;
+}
+
+typedef struct PartHashes {
+    const char *path;
+    int         fd;
+    uint64_t   *hashes; /* by part */
+    bool        failed;
+} PartHashes;
+
+static void hash_part(void *context, int64_t part, int worker)
+{
+    PartHashes *parts = context;
+    (void)worker;
+    if (hash_range(parts->fd, parts->path, part * FILE_HASH_PART_BYTES, FILE_HASH_PART_BYTES, &parts->hashes[part]) != OK)
+        __atomic_store_n(&parts->failed, true, __ATOMIC_RELAXED);
+}
+
+Status file_hash_parts(ThreadPool *pool, const char *path, uint64_t *out_hash)
+{
+    PartHashes parts = { .path = path };
+    int64_t    size;
+    TRY(open_regular(path, &parts.fd, &size));
+    int64_t count = (size + FILE_HASH_PART_BYTES - 1) / FILE_HASH_PART_BYTES;
+    parts.hashes = calloc((size_t)count + 1, sizeof *parts.hashes);
+    if (!parts.hashes) fatal_out_of_memory((size_t)count * sizeof *parts.hashes);
+    pool_run(pool, count, hash_part, &parts);
+    *out_hash = hash_bytes(parts.hashes, (size_t)count * sizeof *parts.hashes, (uint64_t)size);
+    free(parts.hashes);
+    close(parts.fd);
+    FAIL_IF(parts.failed, ERR_IO, "cannot read %s", path);
+    return OK;
 }
