@@ -122,7 +122,10 @@ static bool put_message(TemplateMemo *memo, const JsonValue *message)
         case JSON_NULL: break;
         case JSON_BOOL: strbuf_putc(key, value->boolean); break;
         case JSON_INT: strbuf_append(key, &value->integer, sizeof value->integer); break;
-        case JSON_DOUBLE: strbuf_append(key, &value->number, sizeof value->number); break;
+        case JSON_DOUBLE:
+            strbuf_append(key, &value->number, sizeof value->number);
+            strbuf_putc(key, (char)value->count); /* written as an integer */
+            break;
         case JSON_STRING:
             memo->open_bytes += value->string.len;
             if (str_equal(member->key, "role")) put_text(key, value->string);

@@ -427,6 +427,8 @@ static void make_conversation(Arena *arena, uint64_t n, JsonValue *out)
         members[1] = (JsonMember){ str_of("content"), { .type = JSON_STRING, .string = str_of(texts[NEXT(16)]) } };
         if (n % 8 == 7) members[1].value = (JsonValue){ .type = JSON_NULL };
         if (n % 16 > 10) members[num++] = (JsonMember){ str_of("name"), { .type = JSON_STRING, .string = str_of(texts[NEXT(16)]) } };
+        if (n % 16 == 14) /* the same number, written as an integer and not */
+            members[num++] = (JsonMember){ str_of("weight"), { .type = JSON_DOUBLE, .number = 1e19, .count = NEXT(2) } };
         if (n % 16 == 13) members[num++] = (JsonMember){ str_of("weight"), { .type = JSON_INT, .integer = NEXT(2) } };
         out->items[i] = (JsonValue){ .type = JSON_OBJECT, .count = num, .members = members };
     }
@@ -536,7 +538,7 @@ static void memo_is_right_or_silent(void)
         "{% macro f(t) %}{% generation %}{{ t }}{% endgeneration %}{% endmacro %}{% set y = f(m.content) %}{{ m.role }}{{ m.name }}{{ y }}{{ y }}",
         "{% set x %}{% generation %}{{ m.content }}{% endgeneration %}{% endset %}{{ x }}", "{{ m.content ~ 1 ~ none ~ m.role }}", "{{ m.content ~ [m.content] }}",
         "{{ m.content|safe + m.content }}", "{{ '<'|e + m.content }}", "{{ cycler(m.content, 'x').next() }}", "{{ joiner(m.content)() }}",
-        "{{ m.weight }}{{ m.weight == 1 }}", "{{ m.content is sameas m.content }}", "{{ m.content is filter }}", "{{ -m.content }}", "{{ m.content + 1 }}",
+        "{{ m.weight }}{{ m.weight == 1 }}", "{{ m.weight is integer }}", "{{ m.content is sameas m.content }}", "{{ m.content is filter }}", "{{ -m.content }}", "{{ m.content + 1 }}",
         "{{ messages[-1].content }}{{ messages[::-1][0].content }}", "{% if messages[0].role == 'system' %}{% set messages = messages[1:] %}{% endif %}{{ messages|length }}",
         "{% for k in messages if k.content %}{{ k.content }}{% endfor %}", "{% for k in messages|sort(attribute='content') %}{{ k.content }}{% endfor %}",
         "{% for k in messages recursive %}{{ k.content }}{% if loop.depth0 < 1 %}{{ loop([k]) }}{% endif %}{% endfor %}", "{{ m }}", "{{ messages }}",
