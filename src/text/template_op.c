@@ -336,7 +336,11 @@ static Value macro_attribute(Render *r, const Macro *macro, Str name)
 static Value plain_attribute(Render *r, Value object, Str name)
 {
     switch ((ValueType)object.type) {
-    case V_NAMESPACE: return dict_get_text(object.dict, name);
+    case V_NAMESPACE: {
+        Value v = dict_get_text(object.dict, name);
+        bool  hidden = !value_is_missing(v) && name.data[0] == '_';
+        return hidden ? value_undefined(UNDEF_UNSAFE, V_NAMESPACE, name.data, name.len) : v;
+    }
     case V_MACRO: return macro_attribute(r, object.macro, name);
     case V_TUPLE:
         if ((object.flags & VALUE_GROUP) && str_equal(name, "grouper")) return object.list->items[0];

@@ -272,7 +272,11 @@ static Status unknown_builtin(Resolver *rs, const Node *node)
     const Builtin *table = is_filter ? template_filters : template_tests;
     uint32_t       count = is_filter ? template_num_filters : template_num_tests;
     const char    *names[128], *name = rs->tmpl->names.names[node->name].data;
+    static const char *const missing[] = { "pprint", "random", "urlize", "wordwrap" }; /* Jinja has them */
     CHECK(count <= 128);
+    for (size_t i = 0; is_filter && i < sizeof missing / sizeof missing[0]; i++)
+        if (strcmp(name, missing[i]) == 0)
+            FAIL(ERR_UNSUPPORTED, "%s:%d: the filter '%s' is not supported", rs->tmpl->name, node->line, name);
     for (uint32_t i = 0; i < count; i++) names[i] = table[i].name;
     const char *near = nearest_name(name, names, count);
     FAIL(ERR_UNSUPPORTED, "%s:%d: no %s named '%s'%s%s%s", rs->tmpl->name, node->line, is_filter ? "filter" : "test", name,

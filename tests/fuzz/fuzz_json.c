@@ -36,7 +36,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (json_parse(&arena, "fuzz", (const char *)data, size, &value) == OK) {
         json_position((const char *)data, size, value.offset, &line, &column);
         look_up(&value);
-        if (json_get(NULL, "a") || json_get(&value, "\x01")) abort();
+        if (json_get(NULL, "a")) abort();
         json_write(&first, &value, -1);
         if (json_parse(&arena, "again", first.data, first.len, &again) != OK) abort();
         json_write(&second, &again, -1);

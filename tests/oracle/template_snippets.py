@@ -431,6 +431,7 @@ _STATEMENTS += [
     "{% for b in l %}{% for a in [] %}{% else %}{{ b }}{% break %}{% endfor %}{% endfor %}", "{% for a in l %}q{% set x %}a{% continue %}{% endset %}b{% endfor %}x", "{% for i in l %}{{ loop.changed(i > 1) }}{{ loop.changed() }}{% endfor %}",
     "{% set ns = namespace() %}{% set ns.x | upper %}abc{% endset %}{{ ns.x }}", "{% for ns.x in l %}{% endfor %}", "{% with a, b = [1, 2] %}{{ a }}{{ b }}{% endwith %}", "{% if n %}{% else %}{% elif s %}{% endif %}", "{% for i in l if i > 1 else %}x{% endfor %}",
     "{{ 'a' if n else 'b'\n   if z }}{{ ('a' if n) ~ ('b' if zz) }}{{ 'x' if n else 'y' * 2 }}", "{{ n is defined if n else 1 }}", "{{ 4 is divisibleby(num=2) }}{{ 1 is eq 1 + 1 }}", "{{ dict(if=1, true=2) }}", "{{ d.if is defined }}{{ else is defined }}", "{{ 変数 is defined }}{{ a$b }}", "{{ 1_ }}", "{{ 5.real }}", "{{ 1.0.real }}{{ 1 .real }}",
+    "{% set ns = namespace(_x=1, y=2) %}[{{ ns._x }}{{ ns['_x'] }}{{ ns._x is defined }}{{ ns.y }}]", "{% set d = {'_x': 1} %}{{ d._x }}", "{{ namespace(_x=1)._x.y }}",
     "{{ strftime_now('%z|%Z|%f|%%f|%#Z|%Y') }}", "{{ strftime_now() }}",
 ]
 

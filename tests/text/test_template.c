@@ -182,6 +182,7 @@ static void errors_name_the_line(void)
     TemplateOutput out;
     EXPECT_FAILS(render_text("\n{{ 1|uper }}", &out), ERR_UNSUPPORTED, "t:2: no filter named 'uper'; did you mean 'upper'?");
     EXPECT_FAILS(render_text("{% include 'x' %}", &out), ERR_UNSUPPORTED, "include");
+    EXPECT_FAILS(render_text("\n{{ 'x'|wordwrap }}", &out), ERR_UNSUPPORTED, "t:2: the filter 'wordwrap' is not supported");
     EXPECT_REFUSED("\n{{ 'x'.encode() }}", "t:2: the method encode() is not supported");
     EXPECT_REFUSED("\n{{ {}.keys() - [] }}", "t:2: sets, as of a dict's keys, are not supported");
     EXPECT_REFUSED("\n{{ '&euro;'|striptags }}", "t:2: the entity '&euro;' is not supported");
