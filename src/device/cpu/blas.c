@@ -12,7 +12,6 @@
 /* Of OpenBLAS, exported but in no header. dynamic_quit only forgets the choice. */
 void gotoblas_dynamic_init(void);
 void gotoblas_dynamic_quit(void);
-int  blas_thread_shutdown_(void);
 
 /* OpenBLAS's kernels for small products of two plain matrices take scratch from malloc at each call, which a train step
  * mustn't; the linker puts this function in place of the one that lets them be used (-Wl,--wrap). */
@@ -22,6 +21,15 @@ int __wrap_sgemm_small_matrix_permit_SKYLAKEX(int trans_a, int trans_b, long m, 
 int __wrap_sgemm_small_matrix_permit_SKYLAKEX(int trans_a, int trans_b, long m, long n, long k, float alpha, float beta)
 {
     return (trans_a || trans_b) && __real_sgemm_small_matrix_permit_SKYLAKEX(trans_a, trans_b, m, n, k, alpha, beta);
+}
+
+/* OpenBLAS starts a thread per core when the program is loaded, which spin before they sleep: none is wanted, ours call it. (The
+ * build without threads is no choice: it claims packing buffers without a lock.) Put in place by the linker, too. */
+int __wrap_blas_thread_init(void);
+
+int __wrap_blas_thread_init(void)
+{
+    return 0;
 }
 
 static bool cpu_has_avx512(void)
@@ -49,10 +57,7 @@ static void choose_kernels(const char *core)
 
 static void start(void)
 {
-    /* its threads go: ours call it. (The build without threads is no choice: it claims packing buffers without a lock.)
-     */
     openblas_set_num_threads(1);
-    blas_thread_shutdown_();
     const char *core = cpu_has_avx512() ? "SkylakeX" : "Haswell";
     if (strcmp(openblas_get_corename(), core) != 0) choose_kernels(core);
 }
