@@ -303,6 +303,57 @@ static void read_override(ConfigReader *reader, const Target *run, const char *t
                                        list->name, index);
 }
 
+/* ---- keys that need one another ---- */
+
+static void problem_at(ConfigReader *reader, const char *place, const char *name, const char *what)
+{
+    reader_problem(reader, &(YamlNode){ .source = place }, "%s: %s", name, what);
+}
+
+/* LoRA's keys without `lora` would train all parameters, which nobody meant who wrote them. */
+static void check_lora(ConfigReader *reader, const Config *config)
+{
+    if (config->origin[KEY_run_lora]) return;
+    for (int i = 0; i < CONFIG_KEY_COUNT; i++)
+        if (options[i].scope == SCOPE_run && config->origin[i] && strncmp(options[i].name, "lora_", 5) == 0) {
+            problem_at(reader, config->origin[i], options[i].name,
+                       "is set, but lora isn't; write lora: true to train adapters, or lora: false to train all parameters");
+            return;
+        }
+}
+
+/* "~/" is the home folder; other signs of a shell would name a folder called so. */
+static void check_path(ConfigReader *reader, const char **path, const char *place, const char *name)
+{
+    const char *home = getenv("HOME"), *text = *path;
+    if (!text || !place) return;
+    if (text[0] == '~' && (text[1] == '/' || !text[1]) && home)
+        *path = arena_printf(reader->arena, "%s%s", home, text + 1);
+    else if (text[0] == '~' || text[0] == '$')
+        problem_at(reader, place, name, "only a leading ~/ stands for something, users and variables don't; write the path (./~ for such a name)");
+}
+
+static void check_dataset_paths(ConfigReader *reader, DatasetList *list)
+{
+    for (size_t i = 0; i < list->count; i++) {
+        Dataset *dataset = &list->items[i];
+        check_path(reader, &dataset->path, dataset->origin[KEY_dataset_path], "path");
+    }
+}
+
+static void check_together(ConfigReader *reader, Config *config)
+{
+    check_lora(reader, config);
+    check_path(reader, &config->model, config->origin[KEY_run_model], "model");
+    check_path(reader, &config->tokenizer, config->origin[KEY_run_tokenizer], "tokenizer");
+    check_path(reader, &config->output_dir, config->origin[KEY_run_output_dir], "output_dir");
+    check_dataset_paths(reader, &config->datasets);
+    check_dataset_paths(reader, &config->validation_datasets);
+    if (config->eval_steps > 0 && !config->validation_datasets.count && !(config->validation_split_ratio > 0))
+        strbuf_printf(reader->notes, "%s: eval_steps: there is nothing to evaluate on; set validation_datasets or validation_split_ratio\n",
+                      config->origin[KEY_run_eval_steps]);
+}
+
 /* ---- the whole ---- */
 
 static Status give_problems(const ConfigReader *reader, StrBuf *problems)
@@ -328,6 +379,7 @@ Status config_parse(const char *name, const char *text, size_t len, const char *
         reader_problem(&reader, root, "expected lines of \"key: value\", found %s", yaml_type_name(root));
     else read_mapping(&reader, &run, root);
     for (size_t i = 0; i < num_overrides; i++) read_override(&reader, &run, overrides[i]);
+    check_together(&reader, out);
     Status status = reader.num_problems ? give_problems(&reader, problems) : OK;
     if (ignored.len) strbuf_printf(&notes, "ignored, as they change nothing here: %s\n", ignored.data);
     out->notes = arena_strdup(&out->arena, strbuf_cstr(&notes));

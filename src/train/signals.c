@@ -23,12 +23,15 @@ static void handle(int signo)
 
 void signals_install(void)
 {
-    static const int signals[] = { SIGINT, SIGTERM, SIGUSR1 };
-    struct sigaction action;
+    static const int signals[] = { SIGINT, SIGTERM, SIGUSR1, SIGHUP };
+    struct sigaction action, before;
     memset(&action, 0, sizeof action);
     action.sa_handler = handle;
     action.sa_flags = SA_RESTART;
-    for (int i = 0; i < 3; i++) sigaction(signals[i], &action, NULL);
+    for (size_t i = 0; i < sizeof signals / sizeof signals[0]; i++) {
+        bool is_ignored = sigaction(signals[i], NULL, &before) == 0 && before.sa_handler == SIG_IGN;
+        if (!(is_ignored && signals[i] == SIGHUP)) sigaction(signals[i], &action, NULL); /* nohup: a closed terminal is no matter */
+    }
     pending_signal = 0;
 }
 

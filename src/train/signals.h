@@ -1,4 +1,4 @@
-/* Signals that ask a run to end: SIGINT, SIGTERM, SIGUSR1. While nothing could be resumed they end the program at once; once
+/* Signals that ask a run to end: SIGINT, SIGTERM, SIGUSR1, SIGHUP. While nothing could be resumed they end the program at once; once
  * training runs the first one is noted for the loop to see, and a second one ends the program at once. The state is the
  * process's, as signals are. */
 #pragma once

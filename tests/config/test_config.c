@@ -128,6 +128,10 @@ static void more_problems(void)
         { "seed: 1.5\n", "expected an integer, found \"1.5\"" },
         { "threads: 129\n", "threads: 129 is out of range, expected 0 to 128" },
         { "seed: -1\n", "out of range, expected at least 0" },
+        { "seed: 1\nr: 8\n", "run.yaml:2:4: lora_rank: is set, but lora isn't; write lora: true" },
+        { "output_dir: $HOME/out\n", "run.yaml:1:13: output_dir: only a leading ~/ stands for something" },
+        { "datasets: [{path: ~other/x}]\n", "path: only a leading ~/" },
+        { "datasets: [{path: x, weight: 0}]\n", "datasets[0].weight: 0 is out of range, expected above 0" },
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) EXPECT_FAILS(parse(cases[i][0], NULL, NULL), ERR_INVALID, cases[i][1]);
     EXPECT_FAILS(parse("", "datasets.1.path=x", NULL), ERR_INVALID, "datasets has 0 items; the next would be datasets.0");
@@ -143,22 +147,41 @@ static void overrides_win(void)
     EXPECT_INT(config.max_steps, 7);
     EXPECT_INT(config.datasets.items[0].samples, 3);
     EXPECT_STR(config.origin[KEY_run_max_steps], "argument max_steps=7");
-    EXPECT_OK(parse("datasets: [a.txt]\n", "datasets.1.path=b = c", "lora_target_modules=[q_proj, 'k: x']"));
+    EXPECT_OK(parse("datasets: [a.txt]\nlora: true\n", "datasets.1.path=b = c", "lora_target_modules=[q_proj, 'k: x']"));
     EXPECT_INT(config.datasets.count, 2);
     EXPECT_STR(config.datasets.items[0].path, "a.txt");
     EXPECT_STR(config.datasets.items[1].path, "b = c");
     EXPECT_STR(config.datasets.items[1].split, "train");
     EXPECT_STR(config.lora_target_modules.items[1], "k: x");
-    EXPECT_OK(parse("", "lora_target_modules=q_proj,v_proj", "sample_prompts=Hello, world"));
+    EXPECT_OK(parse("lora: true\n", "lora_target_modules=q_proj,v_proj", "sample_prompts=Hello, world"));
     EXPECT_INT(config.lora_target_modules.count, 2);
     EXPECT_STR(config.lora_target_modules.items[0], "q_proj");
     EXPECT_STR(config.lora_target_modules.items[1], "v_proj");
     EXPECT_INT(config.sample_prompts.count, 1);
-    EXPECT_OK(parse("lora_target_modules: \"a,b\"\n", NULL, NULL));
+    EXPECT_OK(parse("lora_target_modules: \"a,b\"\nlora: no\n", NULL, NULL));
     EXPECT_INT(config.lora_target_modules.count, 1);
     EXPECT_OK(parse("micro_batch_size: 3\nseed: 5\n", "per_device_train_batch_size=6", "seed="));
     EXPECT_INT(config.per_device_train_batch_size, 6);
     EXPECT_INT(config.seed, 42);
+}
+
+static void a_leading_tilde_is_the_home_folder(void)
+{
+    setenv("HOME", "/home/someone", 1);
+    EXPECT_OK(parse("output_dir: ~/out\nmodel: a~b\ndatasets: [~/x.jsonl]\n", "validation_datasets.0.path=~/v.txt", NULL));
+    EXPECT_STR(config.output_dir, "/home/someone/out");
+    EXPECT_STR(config.model, "a~b");
+    EXPECT_STR(config.datasets.items[0].path, "/home/someone/x.jsonl");
+    EXPECT_STR(config.validation_datasets.items[0].path, "/home/someone/v.txt");
+}
+
+static void keys_without_what_they_need_are_noted(void)
+{
+    EXPECT_OK(parse("eval_steps: 5\n", NULL, NULL));
+    EXPECT_CONTAINS(config.notes, "run.yaml:1:13: eval_steps: there is nothing to evaluate on");
+    EXPECT_OK(parse("eval_steps: 5\nval_set_size: 0.1\n", NULL, NULL));
+    EXPECT(!strstr(config.notes, "eval_steps"));
+    EXPECT_OK(parse("lora: false\nlora_rank: 8\n", NULL, NULL)); /* said on purpose */
 }
 
 static void other_tools_names_are_read_and_noted(void)
@@ -181,7 +204,7 @@ static void other_tools_keys_are_answered(void)
 {
     EXPECT_OK(parse("base_model: m\nmodel_type: AutoModelForCausalLM\nload_in_8bit: false\nstrict: false\nfp16:\nbf16: auto\ntf32: true\n"
                     "flash_attention: true\nwandb_entity:\nspecial_tokens:\ndeepspeed: null\nfsdp: []\nreport_to: none\nbias: none\n"
-                    "lora_target: all\nr: 8\nrandom_state: 7\nuse_gradient_checkpointing: unsloth\neval_strategy: \"no\"\n"
+                    "lora_target: all\nlora: true\nr: 8\nrandom_state: 7\nuse_gradient_checkpointing: unsloth\neval_strategy: \"no\"\n"
                     "gradient_checkpointing_kwargs: {use_reentrant: false}\ndebug:\nlora_target_linear: false\n"
                     "datasets: [{path: a, type: sharegpt, ds_type: json}, {path: b, type: alpaca}]\n", NULL, NULL));
     EXPECT_INT(config.lora_rank, 8);
@@ -191,7 +214,7 @@ static void other_tools_keys_are_answered(void)
     EXPECT_INT(config.datasets.items[0].type, OPT_DATASET_CONVERSATION);
     EXPECT_INT(config.datasets.items[1].type, OPT_DATASET_INSTRUCTION);
     EXPECT_CONTAINS(config.notes, "run.yaml:6:1: bf16 is read as model_dtype: bf16\n");
-    EXPECT_CONTAINS(config.notes, "run.yaml:23:28: datasets[0].type: sharegpt is read as conversation\n");
+    EXPECT_CONTAINS(config.notes, "run.yaml:24:28: datasets[0].type: sharegpt is read as conversation\n");
     EXPECT_CONTAINS(config.notes, "ignored, as they change nothing here: model_type, load_in_8bit, strict, fp16, tf32, flash_attention, "
                                   "wandb_entity, special_tokens, deepspeed, fsdp, report_to, bias, eval_strategy, "
                                   "gradient_checkpointing_kwargs, debug, lora_target_linear, datasets[0].ds_type\n");
@@ -262,7 +285,7 @@ static void a_printed_config_reads_back_the_same(void)
 {
     StrBuf first = { 0 }, second = { 0 }, long_key = { 0 };
     strbuf_printf(&long_key, "datasets:\n- path: x\n  message_property_mappings: {? \"%01100d\" : c}\n", 0);
-    const char *texts[] = { "", long_key.data, "model: \"a: b\\n#\\x7f\\u2028\"\nlearning_rate: 3e-05\nmax_shard_size: 1500000\nlora_target_modules: [\"\", null_, \"~\", \"-\"]\nfusion: []\n"
+    const char *texts[] = { "", long_key.data, "model: \"a: b\\n#\\x7f\\u2028\"\nlearning_rate: 3e-05\nmax_shard_size: 1500000\nlora: true\nlora_target_modules: [\"\", null_, \"~\", \"-\"]\nfusion: []\n"
                                 "run_name: \"null\"\ndatasets:\n- {path: x y, prompt_format: \"{i}\\n\", message_property_mappings: {\"a b\": c}}\n- z\n" };
     for (int i = 0; i < 3; i++) {
         EXPECT_OK(parse(texts[i], NULL, NULL));
@@ -352,6 +375,7 @@ static void the_reference_is_current(void)
 }
 
 TEST_MAIN(TEST(values_are_typed), TEST(defaults_are_those_of_the_table), TEST(all_problems_are_told_at_once), TEST(more_problems),
-          TEST(overrides_win), TEST(other_tools_names_are_read_and_noted), TEST(other_tools_keys_are_answered), TEST(every_typo_is_an_error_that_suggests_the_key),
+          TEST(overrides_win), TEST(a_leading_tilde_is_the_home_folder), TEST(keys_without_what_they_need_are_noted),
+          TEST(other_tools_names_are_read_and_noted), TEST(other_tools_keys_are_answered), TEST(every_typo_is_an_error_that_suggests_the_key),
           TEST(a_printed_config_reads_back_the_same), TEST(arguments_and_files), TEST(the_schema_is_json_and_complete),
           TEST(the_reference_is_current))
