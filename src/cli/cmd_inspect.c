@@ -13,9 +13,10 @@ static Status inspect(Arena *arena, const Config *config, const InspectView *vie
     TRY(setup_tokenizer_dir(arena, config, &model));
     TRY(tokenizer_load(model, &tokenizer));
     Status status = run_data_template(config, model, &tmpl);
+    DatasetOptions options;
+    if (status == OK) status = run_data_options(config, &config->datasets.items[0], &options);
     if (status == OK) {
-        DatasetOptions options = run_data_options(config, &config->datasets.items[0]);
-        TokenizeJob    job = { .dataset = &options, .tokenizer = tokenizer, .tmpl = tmpl };
+        TokenizeJob job = { .dataset = &options, .tokenizer = tokenizer, .tmpl = tmpl };
         status = inspect_view_print(&job, view);
     }
     if (tmpl) template_destroy(tmpl);

@@ -13,9 +13,10 @@ static Status show(const Config *config, const Tokenizer *tokenizer, const char 
     InspectView view = { .rows = 3, .seq_len = (int32_t)config->sequence_len };
     Status      status = OK;
     for (size_t i = 0; i < config->datasets.count && status == OK; i++) {
-        DatasetOptions options = run_data_options(config, &config->datasets.items[i]);
+        DatasetOptions options;
         TokenizeJob    job = { .dataset = &options, .tokenizer = tokenizer, .tmpl = tmpl };
-        status = inspect_view_print(&job, &view);
+        status = run_data_options(config, &config->datasets.items[i], &options);
+        if (status == OK) status = inspect_view_print(&job, &view);
     }
     if (tmpl) template_destroy(tmpl);
     return status;

@@ -144,6 +144,9 @@ static void put_summary(StrBuf *out, const char *path, const InspectSummary *s, 
         strbuf_printf(out, "no calls   %lld trained turns have tool calls that the chat template doesn't print\n", (long long)s->num_without_calls);
     if (s->num_empty)
         strbuf_printf(out, "empty      %lld trained turns have neither content nor tool calls\n", (long long)s->num_empty);
+    if (s->num_unprinted)
+        strbuf_printf(out, "unprinted  %lld messages have a content that the chat template doesn't print; the first: %s\n",
+                      (long long)s->num_unprinted, s->first_unprinted);
     if (seq_len > 0 && kept > 0) {
         strbuf_printf(out, "packing    %lld sequences of %d, %.1f%% filled", (long long)s->packed_rows, seq_len,
                       100 * s->packing_efficiency);

@@ -44,14 +44,14 @@ static bool take_messages(RowFormat *out, const DatasetOptions *options, const J
     out->type = DATASET_CONVERSATION;
     out->messages_field = name;
     out->tools_field = options->tools_field ? options->tools_field : "tools";
-    if (!out->system_field && is_type(row, "system", JSON_STRING)) out->system_field = "system";
+    if (!out->system_field) out->system_field = "system";
     describe(out, "conversation", fields);
     return true;
 }
 
 static bool detect_conversation(RowFormat *out, const DatasetOptions *options, const JsonValue *row)
 {
-    static const char *const names[] = { "messages", "conversations", "conversation", "chat", "dialogue", "chosen" };
+    static const char *const names[] = { "messages", "conversations", "conversation", "chat", "dialogue" };
     if (options->messages_field && take_messages(out, options, row, options->messages_field)) return true;
     if (is_named(options->messages_field, "messages")) return false;
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
@@ -85,7 +85,7 @@ static bool detect_instruction(RowFormat *out, const DatasetOptions *options, co
     out->output_field = answer;
     out->input_field = field(row, options->input_field) ? options->input_field : field(row, "context") ? "context" : "input";
     if (strcmp(out->input_field, question) == 0) out->input_field = NULL;
-    if (!out->system_field && is_type(row, "system", JSON_STRING)) out->system_field = "system";
+    if (!out->system_field && strcmp(question, "system") != 0) out->system_field = "system";
     char fields[200];
     snprintf(fields, sizeof fields, "%s%s%.40s%s%.40s -> %.40s", name ? name : "", name ? ": " : "", question,
              field(row, out->input_field) ? " + " : "", field(row, out->input_field) ? out->input_field : "", answer);
@@ -122,7 +122,7 @@ static void put_hint(const JsonValue *row, StrBuf *out)
         const JsonValue *answer = field(row, answers[i]);
         if (answer && answer->type != JSON_STRING) strbuf_printf(out, "; an answer must be a text, \"%s\" is %s", answers[i], json_type_name(answer->type));
     }
-    if (field(row, "chosen") && field(row, "rejected")) strbuf_puts(out, "; preference data (chosen, rejected) isn't supported");
+    if (field(row, "chosen") && field(row, "rejected")) strbuf_puts(out, "; preference data (chosen, rejected) isn't supported; its chosen answers alone can be trained on where they are messages: messages_field: chosen");
     if (row->count == 1 && strchr(row->members[0].key.data, ';')) strbuf_puts(out, "; columns of a .csv are separated by ',', not ';'");
 }
 
@@ -138,6 +138,15 @@ static Status fail_unknown(const DatasetOptions *options, const JsonValue *row)
     put_fields(row, &names);
     put_hint(row, &names);
     Status status = status_fail(ERR_INVALID, "want %s; the row has %s", wants[options->type], names.data);
+    strbuf_deinit(&names);
+    return status;
+}
+
+static Status fail_missing(const char *key, const char *name, const JsonValue *row)
+{
+    StrBuf names = { 0 };
+    put_fields(row, &names);
+    Status status = status_fail(ERR_INVALID, "%s is \"%s\", which the row doesn't have; it has %s", key, name, names.data);
     strbuf_deinit(&names);
     return status;
 }
@@ -160,13 +169,39 @@ static Status check_named(const DatasetOptions *options, const JsonValue *row, D
         if (!is_named(fields[i].name, fields[i].usual) || (options->type != DATASET_AUTO && options->type != fields[i].type)) continue;
         if (*type == DATASET_AUTO) *type = fields[i].type;
         if (field(row, fields[i].name)) continue;
-        StrBuf names = { 0 };
-        put_fields(row, &names);
-        Status status = status_fail(ERR_INVALID, "%s is \"%s\", which the row doesn't have; it has %s", fields[i].key, fields[i].name, names.data);
-        strbuf_deinit(&names);
-        return status;
+        return fail_missing(fields[i].key, fields[i].name, row);
     }
     return OK;
+}
+
+static const char *const placeholders[4] = { "{system}", "{instruction}", "{input}", "{output}" };
+
+/* {a_word} is a place to fill in; other brackets are the text's own. */
+static Status check_placeholders(const char *key, const char *format)
+{
+    for (const char *at = format; at && (at = strchr(at, '{')); at++) {
+        size_t len = 1 + strspn(at + 1, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_");
+        bool   is_known = len == 1 || at[len] != '}';
+        for (int i = 0; i < 4; i++) is_known |= strlen(placeholders[i]) == len + 1 && strncmp(at, placeholders[i], len + 1) == 0;
+        FAIL_IF(!is_known, ERR_INVALID, "%s: %.*s is none of {system}, {instruction}, {input}, {output}", key, (int)len + 1, at);
+    }
+    return OK;
+}
+
+static Status check_prompts(const DatasetOptions *options)
+{
+    FAIL_IF(options->system_prompt_type == SYSTEM_PROMPT_FIXED && !options->system_prompt, ERR_INVALID,
+            "system_prompt_type is fixed, system_prompt isn't set: set it, or take out system_prompt_type");
+    TRY(check_placeholders("prompt_format", options->prompt_format));
+    return check_placeholders("prompt_format_no_input", options->prompt_format_no_input);
+}
+
+static Status detect(const DatasetOptions *options, DatasetType type, const JsonValue *row, RowFormat *out)
+{
+    if ((type == DATASET_AUTO || type == DATASET_CONVERSATION) && detect_conversation(out, options, row)) return OK;
+    if ((type == DATASET_AUTO || type == DATASET_INSTRUCTION) && detect_instruction(out, options, row)) return OK;
+    if ((type == DATASET_AUTO || type == DATASET_TEXT) && detect_text(out, options, row)) return OK;
+    return fail_unknown(options, row);
 }
 
 Status format_detect(const DatasetOptions *options, const JsonValue *row, RowFormat *out)
@@ -178,10 +213,10 @@ Status format_detect(const DatasetOptions *options, const JsonValue *row, RowFor
     if (is_field) out->system_field = options->system_prompt_field ? options->system_prompt_field : "system";
     DatasetType type;
     TRY(check_named(options, row, &type));
-    if ((type == DATASET_AUTO || type == DATASET_CONVERSATION) && detect_conversation(out, options, row)) return OK;
-    if ((type == DATASET_AUTO || type == DATASET_INSTRUCTION) && detect_instruction(out, options, row)) return OK;
-    if ((type == DATASET_AUTO || type == DATASET_TEXT) && detect_text(out, options, row)) return OK;
-    return fail_unknown(options, row);
+    TRY(check_prompts(options));
+    TRY(detect(options, type, row, out));
+    bool is_asked = is_field && options->system_prompt_field && out->type != DATASET_TEXT;
+    return is_asked && !field(row, out->system_field) ? fail_missing("system_prompt_field", out->system_field, row) : OK;
 }
 
 /* ---- rows ---- */
@@ -213,21 +248,23 @@ static Status system_of(Arena *arena, const DatasetOptions *options, const RowFo
 {
     *out = (Str){ "", 0 };
     if (options->system_prompt_type == SYSTEM_PROMPT_NONE) return OK;
-    if (format->system_field) TRY(text_of(arena, row, format->system_field, false, out));
+    if (format->system_field && options->system_prompt_type != SYSTEM_PROMPT_FIXED) TRY(text_of(arena, row, format->system_field, false, out));
     if (out->len == 0 && options->system_prompt) *out = str_of(options->system_prompt);
     return OK;
 }
 
-/* Appends `format` with {system}, {instruction}, {input} and {output} filled in. */
+/* Appends `format` with {system}, {instruction}, {input} and {output} filled in. What the row has must have its place. */
 static Status fill_format(StrBuf *out, const char *format, const Str values[4], size_t *prompt_bytes)
 {
-    static const char *const names[4] = { "{system}", "{instruction}", "{input}", "{output}" };
     bool has_output = false;
+    for (int i = 0; i < 3; i++)
+        FAIL_IF(values[i].len > 0 && !strstr(format, placeholders[i]), ERR_INVALID, "the row has text for %s, which its prompt format lacks: %.60s",
+                placeholders[i], format);
     while (*format) {
         int    found = -1;
         size_t plain = strcspn(format, "{");
         for (int i = 0; plain == 0 && i < 4; i++)
-            if (strncmp(format, names[i], strlen(names[i])) == 0) found = i;
+            if (strncmp(format, placeholders[i], strlen(placeholders[i])) == 0) found = i;
         if (found < 0) {
             plain += plain == 0; /* a bracket of the text's own */
             strbuf_append(out, format, plain);
@@ -237,7 +274,7 @@ static Status fill_format(StrBuf *out, const char *format, const Str values[4], 
         if (found == 3 && !has_output) *prompt_bytes = out->len;
         has_output |= found == 3;
         strbuf_append(out, values[found].data, values[found].len);
-        format += strlen(names[found]);
+        format += strlen(placeholders[found]);
     }
     if (!has_output) {
         *prompt_bytes = out->len;
@@ -267,36 +304,55 @@ static Status instruction_text(Arena *arena, const DatasetOptions *options, cons
     return status;
 }
 
-static Status format_instruction(Arena *arena, const DatasetOptions *options, const RowFormat *format, const JsonValue *row,
-                                 bool has_template, Sample *out)
+/* Alpaca's earlier turns: a list of [question, answer]. */
+static Status push_history(MessageList *list, const JsonValue *history)
 {
+    for (uint32_t i = 0; history && history->type == JSON_ARRAY && i < history->count; i++) {
+        const JsonValue *turn = &history->items[i];
+        FAIL_IF(turn->type != JSON_ARRAY || turn->count != 2 || turn->items[0].type != JSON_STRING || turn->items[1].type != JSON_STRING,
+                ERR_INVALID, "field \"history\": turn %u isn't a list of two texts, [question, answer]", i + 1);
+        message_push(list, "user", turn->items[0].string);
+        message_push(list, "assistant", turn->items[1].string);
+    }
+    return OK;
+}
+
+static Status format_instruction(Arena *arena, const DatasetOptions *options, const RowFormat *format, const JsonValue *row,
+                                 const TemplateTraits *tmpl, Sample *out)
+{
+    const JsonValue *history = field(row, "history");
+    bool             is_text = options->prompt_format || !tmpl;
+
     Str values[4]; /* system, instruction, input, output */
     TRY(system_of(arena, options, format, row, &values[0]));
     TRY(text_of(arena, row, format->instruction_field, true, &values[1]));
     TRY(text_of(arena, row, format->input_field, false, &values[2]));
     TRY(text_of(arena, row, format->output_field, true, &values[3]));
     FAIL_IF(values[3].len == 0, ERR_INVALID, "field \"%s\" is empty, nothing to learn", format->output_field);
-    if (options->prompt_format || !has_template) return instruction_text(arena, options, values, out);
+    FAIL_IF(is_text && history && history->type == JSON_ARRAY && history->count > 0, ERR_INVALID,
+            "field \"history\" holds earlier turns, which need a chat template, not a prompt format; set chat_template: chatml, or a file's path");
+    if (is_text) return instruction_text(arena, options, values, out);
     if (values[2].len > 0) {
         const char *both = arena_printf(arena, "%.*s\n\n%.*s", (int)values[1].len, values[1].data, (int)values[2].len, values[2].data);
         values[1] = str_of(both);
     }
     MessageList list = { .arena = arena };
     if (values[0].len > 0) message_push(&list, "system", values[0]);
+    TRY(push_history(&list, history));
     message_push(&list, "user", values[1]);
     message_push(&list, "assistant", values[3]);
     return message_list_finish(&list, out);
 }
 
-Status format_row(Arena *arena, const DatasetOptions *options, const RowFormat *format, const JsonValue *row, bool has_template,
-                  Sample *out)
+Status format_row(Arena *arena, const DatasetOptions *options, const RowFormat *format, const JsonValue *row,
+                  const TemplateTraits *tmpl, Sample *out)
 {
     *out = (Sample){ 0 };
     FAIL_IF(row->type != JSON_OBJECT, ERR_INVALID, "a row is an object of fields, this is %s", json_type_name(row->type));
     if (format->type == DATASET_TEXT) return text_of(arena, row, format->text_field, true, &out->text);
-    if (format->type == DATASET_INSTRUCTION) return format_instruction(arena, options, format, row, has_template, out);
-    FAIL_IF(!has_template, ERR_INVALID, "conversations need a chat template, the model folder has none; set chat_template: chatml, or a file's path");
+    if (format->type == DATASET_INSTRUCTION) return format_instruction(arena, options, format, row, tmpl, out);
+    FAIL_IF(!tmpl, ERR_INVALID, "conversations need a chat template, the model folder has none; set chat_template: chatml, or a file's path");
     Str system;
     TRY(system_of(arena, options, format, row, &system));
-    return format_messages(arena, options, format, row, system, out);
+    return format_messages(arena, options, format, row, tmpl, system, out);
 }

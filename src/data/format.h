@@ -45,7 +45,13 @@ typedef struct Sample {
     int8_t          *train;        /* a flag a message: 1 and 0 as the row says, -1 by the rule */
 } Sample;
 
-/* In the arena (parts borrow from row). has_template: instructions may become messages; else they are laid out by
+/* What a chat template does with messages that not every template knows. */
+typedef struct TemplateTraits {
+    bool takes_parts;      /* content may be a list of {"type": "text", "text": ...} */
+    bool prints_developer; /* the role */
+} TemplateTraits;
+
+/* In the arena (parts borrow from row). tmpl NULL: there is no chat template, so that instructions are laid out by
  * prompt_format, or Alpaca's text. ERR_INVALID says which field is wrong, without a place. */
 NODISCARD Status format_row(Arena *arena, const DatasetOptions *options, const RowFormat *format, const JsonValue *row,
-                            bool has_template, Sample *out);
+                            const TemplateTraits *tmpl, Sample *out);

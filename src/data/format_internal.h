@@ -18,4 +18,4 @@ void       message_set(Arena *arena, JsonValue *message, const char *key, const 
 NODISCARD Status message_list_finish(MessageList *list, Sample *out);
 
 NODISCARD Status format_messages(Arena *arena, const DatasetOptions *options, const RowFormat *format, const JsonValue *row,
-                                 Str system, Sample *out);
+                                 const TemplateTraits *tmpl, Str system, Sample *out);

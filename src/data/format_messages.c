@@ -2,6 +2,7 @@
 #include "data/format_internal.h"
 
 #include <string.h>
+#include <strings.h>
 
 JsonValue *message_push(MessageList *list, const char *role, Str content)
 {
@@ -49,17 +50,20 @@ Status message_list_finish(MessageList *list, Sample *out)
     return OK;
 }
 
-static const char *usual_role(const char *role)
+/* A role as templates know it, whatever its case; others stay. */
+static const char *usual_role(const char *role, const TemplateTraits *tmpl)
 {
     static const char *const spellings[][2] = {
-        { "human", "user" }, { "Human", "user" }, { "USER", "user" }, { "gpt", "assistant" }, { "bot", "assistant" },
-        { "model", "assistant" }, { "chatgpt", "assistant" }, { "bing", "assistant" }, { "ASSISTANT", "assistant" },
-        { "function_call", "assistant" }, { "observation", "tool" }, { "function_response", "tool" },
+        { "user", "user" },          { "human", "user" },
+        { "assistant", "assistant" }, { "gpt", "assistant" },   { "chatgpt", "assistant" }, { "bing", "assistant" },
+        { "bot", "assistant" },      { "chatbot", "assistant" }, { "model", "assistant" },  { "function_call", "assistant" },
+        { "tool", "tool" },          { "function", "tool" },    { "observation", "tool" },  { "function_response", "tool" },
+        { "system", "system" },      { "developer", "developer" },
     };
     if (strcmp(role, "user") == 0 || strcmp(role, "assistant") == 0) return role;
     for (size_t i = 0; i < sizeof spellings / sizeof spellings[0]; i++)
-        if (strcmp(role, spellings[i][0]) == 0) return spellings[i][1];
-    return role;
+        if (strcasecmp(role, spellings[i][0]) == 0) role = spellings[i][1];
+    return strcmp(role, "developer") == 0 && !tmpl->prints_developer ? "system" : role;
 }
 
 /* Text that is JSON becomes the value; other text stays. */
@@ -73,21 +77,24 @@ static const JsonValue *parsed(Arena *arena, const JsonValue *value)
 }
 
 /* {"name", "arguments"} or a list of them, as {"type": "function", "function": {...}}. */
-static Status set_calls(Arena *arena, JsonValue *message, const JsonValue *calls)
+static Status set_calls(Arena *arena, JsonValue *message, const JsonValue *calls, uint32_t number)
 {
     uint32_t         count = calls->type == JSON_ARRAY ? calls->count : 1;
     const JsonValue *from = calls->type == JSON_ARRAY ? calls->items : calls;
     JsonValue        list = { .type = JSON_ARRAY, .count = count, .items = arena_array(arena, JsonValue, count) };
     for (uint32_t i = 0; i < count; i++) {
-        FAIL_IF(from[i].type != JSON_OBJECT, ERR_INVALID, "tool call %u is %s, want an object", i + 1, json_type_name(from[i].type));
+        FAIL_IF(from[i].type != JSON_OBJECT, ERR_INVALID, "message %u: tool call %u is %s, want an object", number, i + 1, json_type_name(from[i].type));
         const JsonValue *inner = json_get(&from[i], "function");
         JsonValue        function = inner ? *inner : from[i];
-        FAIL_IF(function.type != JSON_OBJECT, ERR_INVALID, "tool call %u has no function", i + 1);
+        FAIL_IF(function.type != JSON_OBJECT, ERR_INVALID, "message %u: tool call %u has no function", number, i + 1);
         const JsonValue *arguments = json_get(&function, "arguments");
         if (arguments && arguments->type == JSON_STRING) {
             function.members = memcpy(arena_array(arena, JsonMember, function.count), function.members,
                                       sizeof(JsonMember) * function.count);
-            message_set(arena, &function, "arguments", parsed(arena, arguments));
+            const JsonValue *value = arguments->string.len ? parsed(arena, arguments) : &(JsonValue){ .type = JSON_OBJECT };
+            FAIL_IF(value == arguments, ERR_INVALID, "message %u: the arguments of tool call %u aren't JSON: %.60s", number, i + 1,
+                    arguments->string.data);
+            message_set(arena, &function, "arguments", value);
         }
         JsonValue kind = { .type = JSON_STRING, .string = str_of("function") };
         list.items[i] = (JsonValue){ .type = JSON_OBJECT };
@@ -100,20 +107,66 @@ static Status set_calls(Arena *arena, JsonValue *message, const JsonValue *calls
     return OK;
 }
 
-/* What a row says about training on a message: "train" (or "training", "weight"), "masked" the other way round. */
-static int8_t train_flag(const JsonValue *message)
+/* What a row says about training on a message: "train" (or "training", "weight"), "masked" the other way round. -1: nothing. */
+static Status train_flag(const JsonValue *message, uint32_t number, int8_t *out)
 {
-    static const Str names[] = { { "train", 5 }, { "training", 8 }, { "weight", 6 } };
+    static const Str names[] = { { "train", 5 }, { "training", 8 }, { "weight", 6 }, { "masked", 6 } };
+    *out = -1;
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         const JsonValue *value = json_find(message, names[i]);
-        if (value && value->type == JSON_BOOL) return value->boolean;
-        if (value && value->type == JSON_INT) return value->integer != 0;
+        if (!value || value->type == JSON_NULL) continue;
+        bool is_yes = (value->type == JSON_BOOL && value->boolean) || (value->type == JSON_INT && value->integer == 1) ||
+                      (value->type == JSON_DOUBLE && value->number == 1);
+        bool is_no = (value->type == JSON_BOOL && !value->boolean) || (value->type == JSON_INT && value->integer == 0) ||
+                     (value->type == JSON_DOUBLE && value->number == 0);
+        FAIL_IF(!is_yes && !is_no, ERR_INVALID, "message %u: \"%s\" says whether it is trained, want true, false, 1 or 0", number,
+                names[i].data);
+        *out = i == 3 ? is_no : is_yes;
+        return OK;
     }
-    const JsonValue *masked = json_get(message, "masked");
-    return masked && masked->type == JSON_BOOL ? !masked->boolean : -1;
+    return OK;
 }
 
-static Status add_message(MessageList *list, const DatasetOptions *options, const JsonValue *from, uint32_t number)
+/* A list of parts: as it is where the template takes such, else their texts one behind the other. */
+static Status content_of_parts(Arena *arena, const JsonValue *parts, const TemplateTraits *tmpl, uint32_t number, JsonValue *out)
+{
+    StrBuf text = { 0 };
+    bool   is_typed = true;
+    for (uint32_t i = 0; i < parts->count; i++) {
+        const JsonValue *part = &parts->items[i], *type = json_get(part, "type");
+        const JsonValue *words = part->type == JSON_STRING ? part : json_get(part, "text");
+        bool             is_text = words && words->type == JSON_STRING && (!type || (type->type == JSON_STRING && str_equal(type->string, "text")));
+        is_typed &= type != NULL;
+        if (is_text) {
+            strbuf_append(&text, words->string.data, words->string.len);
+            continue;
+        }
+        strbuf_deinit(&text);
+        FAIL(ERR_INVALID, "message %u: part %u of the content is no {\"type\": \"text\", \"text\": ...}; only texts can be trained on",
+             number, i + 1);
+    }
+    *out = *parts;
+    if (!tmpl->takes_parts || !is_typed)
+        *out = (JsonValue){ .type = JSON_STRING, .string = { arena_strndup(arena, strbuf_cstr(&text), text.len), text.len } };
+    strbuf_deinit(&text);
+    return OK;
+}
+
+static Status set_content(Arena *arena, JsonValue *message, const JsonValue *content, const TemplateTraits *tmpl, uint32_t number)
+{
+    JsonValue joined;
+    FAIL_IF(content->type != JSON_STRING && content->type != JSON_ARRAY, ERR_INVALID, "message %u: content is %s, want a text",
+            number, json_type_name(content->type));
+    if (content->type == JSON_ARRAY) {
+        TRY(content_of_parts(arena, content, tmpl, number, &joined));
+        content = &joined;
+    }
+    message_set(arena, message, "content", content);
+    return OK;
+}
+
+static Status add_message(MessageList *list, const DatasetOptions *options, const TemplateTraits *tmpl, const JsonValue *from,
+                          uint32_t number)
 {
     FAIL_IF(from->type != JSON_OBJECT, ERR_INVALID, "message %u is %s, want an object", number, json_type_name(from->type));
     bool             is_sharegpt = !options->role_property && json_get(from, "from");
@@ -123,44 +176,60 @@ static Status add_message(MessageList *list, const DatasetOptions *options, cons
     if (!content && !content_name) content = json_get(from, "value");
     FAIL_IF(!json_get_str(from, role_name, &role), ERR_INVALID, "message %u has no \"%s\"", number, role_name);
     const JsonValue *calls = json_get(from, "tool_calls");
-    bool             is_call = strcmp(role, "function_call") == 0;
+    if (!calls || calls->type == JSON_NULL) calls = json_get(from, "function_call"); /* OpenAI's old form */
+    bool is_call = strcasecmp(role, "function_call") == 0;
     FAIL_IF(!content && (!calls || is_call), ERR_INVALID, "message %u has no \"%s\"", number, content_name ? content_name : is_sharegpt ? "value" : "content");
-    JsonValue *message = message_push(list, usual_role(role), (Str){ "", 0 });
-    if (content && content->type != JSON_NULL && !is_call) {
-        FAIL_IF(content->type != JSON_STRING && content->type != JSON_ARRAY, ERR_INVALID, "message %u: content is %s, want a text",
-                number, json_type_name(content->type));
-        message_set(list->arena, message, "content", content);
-    }
+    JsonValue *message = message_push(list, usual_role(role, tmpl), (Str){ "", 0 });
+    if (content && content->type != JSON_NULL && !is_call) TRY(set_content(list->arena, message, content, tmpl, number));
     if (is_call) {
         const JsonValue *call = parsed(list->arena, content);
         FAIL_IF(call->type != JSON_OBJECT && call->type != JSON_ARRAY, ERR_INVALID, "message %u: the function call isn't JSON", number);
-        TRY(set_calls(list->arena, message, call));
+        TRY(set_calls(list->arena, message, call, number));
     } else if (calls && calls->type != JSON_NULL && !(calls->type == JSON_ARRAY && calls->count == 0)) {
-        TRY(set_calls(list->arena, message, calls));
+        TRY(set_calls(list->arena, message, calls, number));
     }
     static const Str kept[] = { { "name", 4 }, { "tool_call_id", 12 }, { "reasoning_content", 17 }, { "thinking", 8 } };
     for (size_t i = 0; i < sizeof kept / sizeof kept[0]; i++) {
         const JsonValue *value = json_find(from, kept[i]);
         if (value && value->type != JSON_NULL) message_set(list->arena, message, kept[i].data, value);
     }
-    list->train[list->count - 1] = train_flag(from);
-    return OK;
+    return train_flag(from, number, &list->train[list->count - 1]);
+}
+
+/* OpenAI's old form: functions without {"type": "function", "function": ...} around them. */
+static const JsonValue *tools_of_functions(Arena *arena, const JsonValue *functions)
+{
+    JsonValue *tools = arena_new(arena, JsonValue), kind = { .type = JSON_STRING, .string = str_of("function") };
+    *tools = (JsonValue){ .type = JSON_ARRAY, .count = functions->count, .items = arena_array(arena, JsonValue, functions->count) };
+    for (uint32_t i = 0; i < functions->count; i++) {
+        tools->items[i] = (JsonValue){ .type = JSON_OBJECT };
+        message_set(arena, &tools->items[i], "type", &kind);
+        message_set(arena, &tools->items[i], "function", &functions->items[i]);
+    }
+    return tools;
+}
+
+static bool is_none(const JsonValue *value)
+{
+    return !value || value->type == JSON_NULL || (value->type == JSON_STRING && value->string.len == 0);
 }
 
 /* A list, or text that holds one; an empty one is none. */
 static Status read_tools(Arena *arena, const JsonValue *row, const char *name, const JsonValue **out)
 {
     const JsonValue *value = json_get(row, name);
+    bool             is_old = is_none(value) && !is_none(json_get(row, "functions"));
     *out = NULL;
-    if (!value || value->type == JSON_NULL || (value->type == JSON_STRING && value->string.len == 0)) return OK;
+    if (is_old) value = json_get(row, name = "functions");
+    if (is_none(value)) return OK;
     const JsonValue *tools = parsed(arena, value);
     FAIL_IF(tools->type != JSON_ARRAY, ERR_INVALID, "field \"%s\" is %s, want a list of tools", name, json_type_name(tools->type));
-    if (tools->count > 0) *out = tools;
+    if (tools->count > 0) *out = is_old ? tools_of_functions(arena, tools) : tools;
     return OK;
 }
 
-Status format_messages(Arena *arena, const DatasetOptions *options, const RowFormat *format, const JsonValue *row, Str system,
-                       Sample *out)
+Status format_messages(Arena *arena, const DatasetOptions *options, const RowFormat *format, const JsonValue *row,
+                       const TemplateTraits *tmpl, Str system, Sample *out)
 {
     const JsonValue *from = json_get(row, format->messages_field);
     FAIL_IF(!from || from->type != JSON_ARRAY, ERR_INVALID, "field \"%s\" is %s, want a list of messages", format->messages_field,
@@ -170,8 +239,8 @@ Status format_messages(Arena *arena, const DatasetOptions *options, const RowFor
     const char *first_role = "";
     json_get_str(&from->items[0], options->role_property ? options->role_property : "role", &first_role);
     if (*first_role == 0) json_get_str(&from->items[0], "from", &first_role);
-    if (system.len > 0 && strcmp(first_role, "system") != 0) message_push(&list, "system", system);
-    for (uint32_t i = 0; i < from->count; i++) TRY(add_message(&list, options, &from->items[i], i + 1));
+    if (system.len > 0 && strcmp(usual_role(first_role, tmpl), "system") != 0) message_push(&list, "system", system);
+    for (uint32_t i = 0; i < from->count; i++) TRY(add_message(&list, options, tmpl, &from->items[i], i + 1));
     TRY(read_tools(arena, row, format->tools_field, &out->tools));
     return message_list_finish(&list, out);
 }

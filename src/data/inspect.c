@@ -43,7 +43,7 @@ static Status encode_record(Inspector *in, const Record *record)
     Status status = OK;
     if (!in->has_format) status = format_detect(dataset, &row, &in->format);
     in->has_format |= status == OK;
-    if (status == OK) status = format_row(&in->arena, dataset, &in->format, &row, in->job->tmpl != NULL, &sample);
+    if (status == OK) status = format_row(&in->arena, dataset, &in->format, &row, mask_rules_traits(in->rules), &sample);
     if (status == OK && in->format.type == DATASET_TEXT) {
         status = mask_encode_text(&in->encoder, sample.text, true, !record->continues);
     } else if (status == OK) {
@@ -53,13 +53,17 @@ static Status encode_record(Inspector *in, const Record *record)
     return status_prefix(status, record->file->is_rows ? "%s: row %lld" : "%s:%lld", record->file->path, (long long)record->line);
 }
 
-static void add_row(Inspector *in)
+static void add_row(Inspector *in, const Record *record)
 {
     InspectSummary *summary = in->summary;
     int64_t         count = (int64_t)in->encoder.ids.len;
     summary->num_without_stop += in->encoder.turns_without_stop;
     summary->num_without_calls += in->encoder.turns_without_calls;
     summary->num_empty += in->encoder.turns_empty;
+    if (in->encoder.messages_unprinted && summary->num_unprinted == 0)
+        snprintf(summary->first_unprinted, sizeof summary->first_unprinted, record->file->is_rows ? "%.480s: row %lld" : "%.480s:%lld",
+                 record->file->path, (long long)record->line);
+    summary->num_unprinted += in->encoder.messages_unprinted;
     if (in->encoder.num_trained == 0) {
         summary->num_untrained++;
         return;
@@ -87,7 +91,7 @@ static Status inspect_record(Inspector *in, const Record *record, InspectRowFn e
         row.error = message;
         in->summary->num_bad_rows++;
     } else {
-        add_row(in);
+        add_row(in, record);
         row.ids = in->encoder.ids.data;
         row.mask = in->encoder.mask;
         row.count = in->encoder.ids.len;

@@ -22,7 +22,8 @@ typedef bool (*InspectRowFn)(void *context, const InspectRow *row);
 
 typedef struct InspectSummary {
     char    format[256];
-    int64_t num_rows, num_bad_rows, num_untrained, num_without_stop, num_without_calls, num_empty;
+    int64_t num_rows, num_bad_rows, num_untrained, num_without_stop, num_without_calls, num_empty, num_unprinted;
+    char    first_unprinted[512];      /* where the first message is whose content the template doesn't print */
     int64_t num_tokens, num_trained;
     int64_t shortest, longest;         /* tokens of a row */
     int64_t histogram[INSPECT_BUCKETS];

@@ -49,6 +49,7 @@ Status mask_rules_create(const Tokenizer *tokenizer, const Template *tmpl, Train
         return status;
     }
     if (tmpl) turns_probe(rules);
+    if (tmpl) content_probe(rules);
     *out_rules = rules;
     return OK;
 }
@@ -356,6 +357,7 @@ static Status lay_messages_out(MaskEncoder *encoder, Arena *arena, const Sample 
     if (turns.count) memcpy(encoder->spans + encoder->num_spans, turns.spans, turns.count * sizeof *turns.spans);
     layout->first_span = encoder->num_spans;
     layout->num_spans = turns.count;
+    layout->num_unprinted = turns.num_unprinted;
     encoder->num_spans += turns.count;
     return OK;
 }
@@ -397,6 +399,7 @@ Status mask_encode_waiting(MaskEncoder *encoder, size_t index)
     encoder->text = (Str){ strbuf_cstr(&encoder->laid_out) + layout->begin, layout->len };
     if (layout->kind == LAYOUT_TEXT) return mask_encode_text(encoder, encoder->text, true, true);
     encoder->turns_without_stop = encoder->turns_without_calls = encoder->turns_empty = 0;
+    encoder->messages_unprinted = (int)layout->num_unprinted;
     TRY(layout->kind == LAYOUT_MESSAGES ? encode_messages(encoder, layout) : encode_prompted(encoder, layout));
     count_trained(encoder);
     return OK;
@@ -412,7 +415,7 @@ Status mask_encode(MaskEncoder *encoder, Arena *arena, const Sample *sample)
 Status mask_encode_text(MaskEncoder *encoder, Str text, bool is_first, bool is_last)
 {
     encoder->text = text;
-    encoder->turns_without_stop = encoder->turns_without_calls = encoder->turns_empty = 0;
+    encoder->turns_without_stop = encoder->turns_without_calls = encoder->turns_empty = encoder->messages_unprinted = 0;
     TRY(encode(encoder, text.data, text.len, &encoder->ids));
     if (is_first) put_bos(encoder);
     if (is_last && encoder->ids.len > 0) put_eos(encoder);

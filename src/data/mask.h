@@ -15,6 +15,7 @@ typedef struct MaskRules MaskRules;
 /* tmpl may be NULL (text, or instructions laid out by a prompt format). Both are borrowed. */
 NODISCARD Status mask_rules_create(const Tokenizer *tokenizer, const Template *tmpl, TrainOn train_on, MaskRules **out_rules);
 void             mask_rules_destroy(MaskRules *rules); /* NULL is fine */
+const TemplateTraits *mask_rules_traits(const MaskRules *rules); /* NULL: no template */
 
 /* The same, but every row takes the way by prefixes that fits every template: what the quick way is tested against. */
 void mask_rules_forbid_shortcut(MaskRules *rules);
@@ -28,6 +29,7 @@ typedef struct Layout {
     size_t     prompt_bytes; /* of text, not trained */
     size_t     first_span;
     uint32_t   num_spans;
+    uint32_t   num_unprinted; /* messages whose content the template doesn't print */
     LayoutKind kind;
 } Layout;
 typedef struct TurnSpan TurnSpan;
@@ -43,6 +45,7 @@ typedef struct MaskEncoder {
     int64_t           num_trained; /* labels: trained ids but the first */
     int               turns_without_stop; /* trained turns whose end is no special token */
     int               turns_without_calls, turns_empty; /* see TurnSpan */
+    int               messages_unprinted; /* whose content the template doesn't print */
     int64_t          *ends;     /* internal: byte in text where each id ends, when there are no anchors */
     const TokenAnchor *anchors; /* NULL: none */
     size_t            num_anchors;

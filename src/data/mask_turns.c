@@ -286,9 +286,9 @@ Status turns_render(const TurnContext *context, StrBuf *text, TurnList *out)
     for (uint32_t i = 0; i < whole.text.num_parts; i++) strbuf_append(text, whole.text.parts[i].data, whole.text.parts[i].len);
     uint32_t most = sample->messages->count + (uint32_t)whole.text.num_spans;
     *out = (TurnList){ .spans = arena_array(context->arena, TurnSpan, most), .is_all = context->rules->train_on == TRAIN_ON_ALL };
-    Status status = OK;
     Str    all = { text->data + begin, whole.text.len };
-    if (out->is_all) {
+    Status status = content_look(sample, &whole.text, all, &out->num_unprinted);
+    if (status != OK || out->is_all) {
         /* no need to know */
     } else if (whole.text.num_spans > 0) {
         status = turns_by_marks(context->rules, sample, &whole.text, out);

@@ -16,6 +16,7 @@ struct MaskRules {
     StrBuf           opening;     /* what add_generation_prompt adds; empty: not known, no shortcut */
     int64_t          now_unix;    /* one clock for all rows */
     bool             forbids_memo;
+    TemplateTraits   traits;
 };
 
 struct TurnSpan {
@@ -29,11 +30,18 @@ struct TurnSpan {
 typedef struct TurnList {
     TurnSpan *spans; /* in the arena, in order */
     uint32_t  count;
+    uint32_t  num_unprinted; /* messages whose content isn't in the text */
     bool      is_all; /* every token is trained */
 } TurnList;
 
 /* Finds `opening`; leaves it empty when the template doesn't show one. */
 void turns_probe(MaskRules *rules);
+
+/* Settles `traits`. */
+void content_probe(MaskRules *rules);
+
+/* Counts messages whose content isn't in the rendered text. ERR_INVALID when the role is one that templates don't know. */
+NODISCARD Status content_look(const Sample *sample, const TemplateParts *whole, Str text, uint32_t *out_unprinted);
 
 /* A row on its way. */
 typedef struct TurnContext {

@@ -144,12 +144,14 @@ static void report_write(const Pipeline *p, StrBuf *out)
     const TokenizeReport *r = p->report;
     strbuf_printf(out, "{\n  \"shards\": %d,\n  \"rows\": %lld,\n  \"documents\": %lld,\n  \"tokens\": %lld,\n"
                        "  \"trained\": %lld,\n  \"bad_rows\": %lld,\n  \"untrained_rows\": %lld,\n  \"turns_without_stop\": %lld,\n"
-                       "  \"turns_without_calls\": %lld,\n  \"empty_turns\": %lld,\n"
+                       "  \"turns_without_calls\": %lld,\n  \"empty_turns\": %lld,\n  \"unprinted_messages\": %lld,\n"
                        "  \"format\": ",
                   p->num_shards, (long long)p->rows_done, (long long)r->num_documents, (long long)r->num_tokens,
                   (long long)r->num_trained, (long long)r->num_bad_rows, (long long)r->num_untrained,
-                  (long long)r->num_without_stop, (long long)r->num_without_calls, (long long)r->num_empty);
+                  (long long)r->num_without_stop, (long long)r->num_without_calls, (long long)r->num_empty, (long long)r->num_unprinted);
     json_write_string(out, r->format, strlen(r->format));
+    strbuf_puts(out, ",\n  \"first_unprinted\": ");
+    json_write_string(out, r->first_unprinted, strlen(r->first_unprinted));
     strbuf_puts(out, ",\n  \"examples\": [");
     for (int i = 0; i < r->num_examples; i++) {
         strbuf_puts(out, i ? ", " : "");
@@ -169,7 +171,7 @@ static Status save_report(Pipeline *p, const char *name)
 
 static bool load_report(Pipeline *p, const char *name)
 {
-    const char *path = arena_printf(&p->arena, "%s/%s", p->report->dir, name), *format;
+    const char *path = arena_printf(&p->arena, "%s/%s", p->report->dir, name), *format, *unprinted;
     Str         text;
     JsonValue   json;
     if (!file_exists(path)) return false;
@@ -182,10 +184,13 @@ static bool load_report(Pipeline *p, const char *name)
         !json_get_int(&json, "trained", &r->num_trained) || !json_get_int(&json, "bad_rows", &r->num_bad_rows) ||
         !json_get_int(&json, "untrained_rows", &r->num_untrained) ||
         !json_get_int(&json, "turns_without_stop", &r->num_without_stop) ||
-        !json_get_int(&json, "turns_without_calls", &r->num_without_calls) || !json_get_int(&json, "empty_turns", &r->num_empty) || !json_get_str(&json, "format", &format))
+        !json_get_int(&json, "turns_without_calls", &r->num_without_calls) || !json_get_int(&json, "empty_turns", &r->num_empty) ||
+        !json_get_int(&json, "unprinted_messages", &r->num_unprinted) || !json_get_str(&json, "first_unprinted", &unprinted) ||
+        !json_get_str(&json, "format", &format))
         return false;
     p->num_shards = (int)shards;
     snprintf(r->format, sizeof r->format, "%s", format);
+    snprintf(r->first_unprinted, sizeof r->first_unprinted, "%s", unprinted);
     const JsonValue *examples = json_get(&json, "examples");
     for (uint32_t i = 0; examples && examples->type == JSON_ARRAY && i < examples->count && i < 5; i++)
         if (examples->items[i].type == JSON_STRING)
@@ -216,6 +221,8 @@ static void add_counts(Pipeline *p, const Unit *unit)
     r->num_without_stop += unit->num_without_stop;
     r->num_without_calls += unit->num_without_calls;
     r->num_empty += unit->num_empty;
+    if (unit->num_unprinted && r->num_unprinted == 0) memcpy(r->first_unprinted, unit->first_unprinted, sizeof r->first_unprinted);
+    r->num_unprinted += unit->num_unprinted;
     for (int i = 0; i < unit->num_examples && r->num_examples < 5; i++)
         memcpy(r->examples[r->num_examples++], unit->examples[i], sizeof r->examples[0]);
 }
@@ -336,7 +343,7 @@ static Status run(Pipeline *p)
     TRY(detect_format(p));
     snprintf(p->report->format, sizeof p->report->format, "%s", p->format.description);
     TRY(mask_rules_create(p->job->tokenizer, p->job->tmpl, p->job->dataset->train_on, &p->rules));
-    p->context = (UnitContext){ p->job->dataset, &p->format, p->rules, p->job->tmpl != NULL };
+    p->context = (UnitContext){ p->job->dataset, &p->format, p->rules, mask_rules_traits(p->rules) };
     TRY(reader_open(p->key.paths, p->key.num_paths, &p->reader));
     TRY(skip_done(p));
     TRY(start_workers(p));

@@ -10,7 +10,7 @@
 #include "text/template.h"
 #include "text/tokenizer.h"
 
-enum { TOKENIZE_VERSION = 2 };
+enum { TOKENIZE_VERSION = 3 };
 
 typedef struct TokenizeReport {
     char    dir[4096];       /* the dataset's folder */
@@ -23,6 +23,8 @@ typedef struct TokenizeReport {
     int64_t num_without_stop; /* trained turns that end without a stop token */
     int64_t num_without_calls; /* trained turns whose tool calls the template doesn't print */
     int64_t num_empty;         /* trained turns without content and tool calls */
+    int64_t num_unprinted;     /* messages whose content the template doesn't print */
+    char    first_unprinted[512]; /* where the first of them is; "": none */
     int     num_examples;
     char    examples[5][512]; /* why the first bad rows were skipped */
 } TokenizeReport;

@@ -11,6 +11,7 @@ void unit_clear(Unit *unit)
     unit->is_part = unit->is_first_part = unit->is_done = false;
     unit->ids.len = 0;
     unit->num_rows = unit->num_bad = unit->num_untrained = unit->num_without_stop = unit->num_without_calls = unit->num_empty = 0;
+    unit->num_unprinted = 0;
     unit->status = OK;
 }
 
@@ -82,7 +83,7 @@ static Status parse_and_lay_out(const Record *record, const UnitContext *context
     JsonValue row;
     Sample    sample;
     TRY(record_parse(arena, record, &row));
-    Status status = format_row(arena, context->dataset, context->format, &row, context->has_template, &sample);
+    Status status = format_row(arena, context->dataset, context->format, &row, context->tmpl, &sample);
     if (status == OK && context->format->type == DATASET_TEXT)
         mask_lay_text_out(encoder, sample.text);
     else if (status == OK)
@@ -116,6 +117,10 @@ static Status encode_row(Unit *unit, const Row *row, MaskEncoder *encoder)
     Status status = mask_encode_waiting(encoder, row->layout);
     if (status != OK)
         return status_prefix(status, record->file->is_rows ? "%s: row %lld" : "%s:%lld", record->file->path, (long long)record->line);
+    if (encoder->messages_unprinted && unit->num_unprinted == 0)
+        snprintf(unit->first_unprinted, sizeof unit->first_unprinted, record->file->is_rows ? "%.480s: row %lld" : "%.480s:%lld", record->file->path,
+                 (long long)record->line);
+    unit->num_unprinted += encoder->messages_unprinted;
     if (encoder->num_trained == 0)
         unit->num_untrained++;
     else

@@ -26,8 +26,9 @@ typedef struct Unit {
     size_t        mask_capacity;
     UnitDocument *documents; /* (num_records) */
     int           num_documents;
-    int64_t       num_rows, num_bad, num_untrained, num_without_stop, num_without_calls, num_empty;
+    int64_t       num_rows, num_bad, num_untrained, num_without_stop, num_without_calls, num_empty, num_unprinted;
     int           num_examples;
+    char          first_unprinted[512]; /* where it is */
     char          examples[5][512];
     Status        status;    /* of a row that stops everything */
     char          message[STATUS_MESSAGE_BYTES];
@@ -39,7 +40,7 @@ typedef struct UnitContext {
     const DatasetOptions *dataset;
     const RowFormat      *format;
     const MaskRules      *rules;
-    bool                  has_template;
+    const TemplateTraits *tmpl;
 } UnitContext;
 
 void unit_clear(Unit *unit);

@@ -46,9 +46,24 @@ static const char *mapped(const StrMap *map, const char *key)
     return NULL;
 }
 
-DatasetOptions run_data_options(const Config *config, const Dataset *d)
+static Status check_mappings(const Dataset *dataset)
 {
-    return (DatasetOptions){
+    static const char *const names[] = { "role", "content" };
+    const StrMap            *map = &dataset->message_property_mappings;
+    for (size_t i = 0; i < map->count; i++) {
+        if (strcmp(map->keys[i], names[0]) == 0 || strcmp(map->keys[i], names[1]) == 0) continue;
+        const char *near = nearest_name(map->keys[i], names, 2);
+        Status status = status_fail(ERR_INVALID, "message_property_mappings: unknown key %.100s%s%s%s; want role and content", map->keys[i],
+                                    near ? ", did you mean " : "", near ? near : "", near ? "?" : "");
+        return config_at(dataset->origin, KEY_dataset_message_property_mappings, status);
+    }
+    return OK;
+}
+
+Status run_data_options(const Config *config, const Dataset *d, DatasetOptions *out)
+{
+    TRY(check_mappings(d));
+    *out = (DatasetOptions){
         .path = d->path, .split = d->split, .type = dataset_type(d->type), .samples = d->samples, .text_field = d->text_field,
         .instruction_field = d->instruction_field, .input_field = d->input_field, .output_field = d->output_field,
         .system_prompt_type = system_prompt_type(d->system_prompt_type), .system_prompt = d->system_prompt,
@@ -58,6 +73,7 @@ DatasetOptions run_data_options(const Config *config, const Dataset *d)
         .content_property = mapped(&d->message_property_mappings, "content"),
         .train_on = train_on(d->train_on != OPT_UNSET ? d->train_on : config->train_on), .skip_bad_rows = d->on_bad_row == OPT_BAD_ROW_SKIP,
     };
+    return OK;
 }
 
 /* ---- tokenizing ---- */
@@ -122,6 +138,9 @@ static void report(const char *path, const TokenizeReport *r)
     if (r->num_without_calls)
         log_warn("%s: %lld trained turns have tool calls that the chat template doesn't print: they aren't learnt; set chat_template to one that "
                  "has tool_calls", path, (long long)r->num_without_calls);
+    if (r->num_unprinted)
+        log_warn("%s: %lld messages have a content that the chat template doesn't print: nothing of it is learnt; the first: %s. `surogate "
+                 "inspect` shows what is printed", path, (long long)r->num_unprinted, r->first_unprinted);
     if (r->num_empty)
         log_warn("%s: %lld trained turns have neither content nor tool calls: the model learns to answer nothing there; leave these rows out, or "
                  "mark the messages with \"train\": false", path, (long long)r->num_empty);
@@ -129,7 +148,8 @@ static void report(const char *path, const TokenizeReport *r)
 
 static Status tokenize_one(Tokenizing *t, const Dataset *dataset, TokenizeReport *out)
 {
-    DatasetOptions options = run_data_options(t->config, dataset);
+    DatasetOptions options;
+    TRY(run_data_options(t->config, dataset, &options));
     FAIL_IF(!options.path, ERR_INVALID, "datasets: an item has no path");
     TokenizeJob job = { .dataset = &options, .tokenizer = t->tokenizer, .tmpl = t->tmpl, .cache_dir = t->cache_dir,
                         .num_threads = (int)t->config->threads, .progress = show_progress };

@@ -24,7 +24,7 @@ NODISCARD Status run_data_open(const Config *config, const CompileOptions *optio
 void             run_data_close(RunData *data);
 
 /* A dataset's keys as the data layer takes them; strings are the config's. */
-DatasetOptions run_data_options(const Config *config, const Dataset *dataset);
+NODISCARD Status run_data_options(const Config *config, const Dataset *dataset, DatasetOptions *out);
 
 /* The chat template of a run: the key chat_template, else the folder's own. NULL: there is none. */
 NODISCARD Status run_data_template(const Config *config, const char *tokenizer_dir, Template **out_template);

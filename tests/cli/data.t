@@ -146,6 +146,19 @@ refused "a field of the wrong kind" 2 "wrong.jsonl:1" "list of messages" -- insp
 refused "another type" 2 "chats.jsonl:1" "text_field" -- inspect "$dir/chats.jsonl" --model "$model" type=text
 refused "a key's near miss" 2 "did you mean type" -- inspect "$dir/chats.jsonl" --model "$model" tpye=text
 refused "a value out of its set" 2 "conversation" -- inspect "$dir/chats.jsonl" --model "$model" type=chatty
+refused "a near miss in a mapping" 2 "unknown key rolle" "did you mean role" -- inspect "$dir/chats.jsonl" --model "$model" message_property_mappings='{rolle: from}'
+refused "a placeholder's near miss" 2 "qa.jsonl:1" "{instrction} is none of" -- inspect "$dir/qa.jsonl" --model "$model" prompt_format='Q: {instrction}'
+sed 's/{% for message in messages %}/&{% if message.role in ["user", "assistant"] %}/; s/{% endfor %}/{% endif %}&/' "$dir/tokenizer/chat_template.jinja" > "$dir/two.jinja"
+turns='{"role": "user", "content": "why?"}, {"role": "assistant", "content": "because"}'
+echo "{\"messages\": [{\"role\": \"critic\", \"content\": \"be brief\"}, $turns]}" > "$dir/critic.jsonl"
+refused "a role of which the template prints nothing" 2 "critic.jsonl:1" "nothing of the role \"critic\"" -- inspect "$dir/critic.jsonl" --model "$model" chat_template="$dir/two.jinja"
+{ echo "{\"messages\": [$turns]}"; echo "{\"messages\": [$turns, {\"role\": \"tool\", \"content\": \"result\"}]}"; } > "$dir/unprinted.jsonl"
+run inspect "$dir/unprinted.jsonl" --model "$model" chat_template="$dir/two.jinja"
+prints "contents that aren't printed" "unprinted  1 messages have a content that the chat template doesn't print" "unprinted.jsonl:2"
+run tokenize model="$model" datasets.0.path="$dir/unprinted.jsonl" output_dir="$dir/t3" chat_template="$dir/two.jinja"
+check "are warned of: $(cat "$dir/err")" grep -q "1 messages have a content that.*the first: .*unprinted.jsonl:2" "$dir/err"
+run tokenize model="$model" datasets.0.path="$dir/unprinted.jsonl" output_dir="$dir/t3" chat_template="$dir/two.jinja"
+check "out of the cache too: $(cat "$dir/err")" grep -q "the first: .*unprinted.jsonl:2" "$dir/err"
 refused "no such dataset" 2 "$dir/absent.jsonl" -- inspect "$dir/absent.jsonl" --model "$model"
 refused "no model" 2 "usage: surogate inspect" -- inspect "$dir/chats.jsonl"
 : > "$dir/empty.jsonl"

@@ -3,8 +3,10 @@
 #include "data/record.h"
 #include "data_util.h"
 
+static const TemplateTraits plain_template;
+
 /* Format of the file's first row; the row made ready is left in *sample. */
-static const char *detect(Arena *arena, const DatasetOptions *options, const char *path, bool has_template, Sample *sample)
+static const char *detect(Arena *arena, const DatasetOptions *options, const char *path, Sample *sample)
 {
     static RowFormat format;
     char            *paths[] = { (char *)path };
@@ -16,7 +18,7 @@ static const char *detect(Arena *arena, const DatasetOptions *options, const cha
     Status status = reader_next(reader, &record, &has);
     if (status == OK && has) status = record_parse(arena, &record, row);
     if (status == OK) status = format_detect(options, row, &format);
-    if (status == OK) status = format_row(arena, options, &format, row, has_template, sample);
+    if (status == OK) status = format_row(arena, options, &format, row, &plain_template, sample);
     reader_close(reader);
     return status == OK ? format.description : status_message();
 }
@@ -32,7 +34,6 @@ static void real_datasets_are_recognised(void)
         { "litgpt_dolly.json", "instruction (Dolly: instruction + context -> response)" },
         { "torchtitan_sft.json", "instruction (question -> answer)" },
         { "torchtune_chat_tiny.json", "conversation (ShareGPT: conversations[].from/value)" },
-        { "torchtune_hh_rlhf_tiny.json", "conversation (messages: chosen[].role/content)" },
         { "torchtune_instruct_tiny.json", "instruction (Dolly: instruction -> response)" },
         { "tinyshakespeare.txt", "text (text)" },
     };
@@ -44,7 +45,7 @@ static void real_datasets_are_recognised(void)
         Sample         sample;
         char           path[4300];
         snprintf(path, sizeof path, "%s/data/datasets/%s", shared, cases[i][0]);
-        EXPECT_STR(detect(&arena, &options, path, true, &sample), cases[i][1]);
+        EXPECT_STR(detect(&arena, &options, path, &sample), cases[i][1]);
         arena_deinit(&arena);
     }
 }
@@ -59,7 +60,7 @@ static const char *messages_of(const char *json, DatasetOptions options)
     strbuf_clear(&text);
     EXPECT_OK(json_parse(&arena, "row", json, strlen(json), &row));
     Status status = format_detect(&options, &row, &format);
-    if (status == OK) status = format_row(&arena, &options, &format, &row, true, &sample);
+    if (status == OK) status = format_row(&arena, &options, &format, &row, &plain_template, &sample);
     if (status != OK) strbuf_puts(&text, status_message());
     else if (sample.messages) json_write(&text, sample.messages, -1);
     else strbuf_printf(&text, "%.*s|%.*s", (int)sample.prompt_bytes, sample.text.data, (int)(sample.text.len - sample.prompt_bytes),
@@ -91,6 +92,74 @@ static void rows_become_messages(void)
                "<a> |c!");
 }
 
+#define TALK(messages) "{\"messages\": [" messages "]}"
+
+static void messages_keep_what_they_say(void)
+{
+    DatasetOptions none = { 0 };
+    EXPECT_STR(messages_of(TALK("{\"role\": \"user\", \"content\": [{\"type\": \"text\", \"text\": \"a\"}, \"b\", {\"text\": \"c\"}]}"), none),
+               "[{\"role\": \"user\", \"content\": \"abc\"}]");
+    EXPECT_CONTAINS(messages_of(TALK("{\"role\": \"user\", \"content\": [{\"type\": \"image\", \"url\": \"u\"}]}"), none),
+                    "message 1: part 1 of the content is no {\"type\": \"text\"");
+    EXPECT_STR(messages_of(TALK("{\"role\": \"User\", \"content\": \"a\"}, {\"role\": \"CHATBOT\", \"content\": \"b\"}, "
+                                "{\"role\": \"function\", \"name\": \"f\", \"content\": \"c\"}, {\"role\": \"developer\", \"content\": \"d\"}"), none),
+               "[{\"role\": \"user\", \"content\": \"a\"}, {\"role\": \"assistant\", \"content\": \"b\"}, "
+               "{\"role\": \"tool\", \"content\": \"c\", \"name\": \"f\"}, {\"role\": \"system\", \"content\": \"d\"}]");
+    EXPECT_STR(messages_of("{\"messages\": [{\"role\": \"assistant\", \"content\": null, \"function_call\": {\"name\": \"f\", \"arguments\": \"\"}}], "
+                           "\"functions\": [{\"name\": \"f\"}]}", none),
+               "[{\"role\": \"assistant\", \"content\": \"\", \"tool_calls\": [{\"type\": \"function\", \"function\": "
+               "{\"name\": \"f\", \"arguments\": {}}}]}] tools [{\"type\": \"function\", \"function\": {\"name\": \"f\"}}]");
+    EXPECT_CONTAINS(messages_of(TALK("{\"role\": \"assistant\", \"tool_calls\": [{\"name\": \"f\", \"arguments\": \"{broken\"}]}"), none),
+                    "message 1: the arguments of tool call 1 aren't JSON: {broken");
+    EXPECT_STR(messages_of("{\"instruction\": \"a\", \"output\": \"b\", \"history\": [[\"x\", \"y\"]]}", none),
+               "[{\"role\": \"user\", \"content\": \"x\"}, {\"role\": \"assistant\", \"content\": \"y\"}, "
+               "{\"role\": \"user\", \"content\": \"a\"}, {\"role\": \"assistant\", \"content\": \"b\"}]");
+    EXPECT_CONTAINS(messages_of("{\"instruction\": \"a\", \"output\": \"b\", \"history\": [[\"x\"]]}", none), "\"history\": turn 1");
+    EXPECT_CONTAINS(messages_of("{\"instruction\": \"a\", \"output\": \"b\", \"history\": [[\"x\", \"y\"]]}",
+                                (DatasetOptions){ .prompt_format = "{instruction}" }), "\"history\" holds earlier turns");
+}
+
+static void flags_are_yes_or_no(void)
+{
+    static const char *const flags[][2] = {
+        { "\"train\": \"no\"", "message 1: \"train\"" }, { "\"weight\": 0.5", "message 1: \"weight\"" }, { "\"weight\": 2", "true, false, 1 or 0" },
+        { "\"masked\": \"x\"", "message 1: \"masked\"" }, { "\"weight\": 1.0", "[{" }, { "\"train\": null", "[{" }, { "\"masked\": 1", "[{" },
+    };
+    for (size_t i = 0; i < sizeof flags / sizeof flags[0]; i++) {
+        char row[200];
+        snprintf(row, sizeof row, TALK("{\"role\": \"assistant\", \"content\": \"a\", %s}"), flags[i][0]);
+        EXPECT_CONTAINS(messages_of(row, (DatasetOptions){ 0 }), flags[i][1]);
+    }
+}
+
+static const char *second_of(const char *first, const char *second)
+{
+    static StrBuf text;
+    Arena         arena = { 0 };
+    JsonValue     rows[2];
+    RowFormat     format;
+    Sample        sample = { 0 };
+    DatasetOptions options = { 0 };
+    EXPECT_OK(json_parse(&arena, "first", first, strlen(first), &rows[0]));
+    EXPECT_OK(json_parse(&arena, "second", second, strlen(second), &rows[1]));
+    EXPECT_OK(format_detect(&options, &rows[0], &format));
+    EXPECT_OK(format_row(&arena, &options, &format, &rows[1], &plain_template, &sample));
+    strbuf_clear(&text);
+    json_write(&text, sample.messages, -1);
+    arena_deinit(&arena);
+    return strbuf_cstr(&text);
+}
+
+static void a_system_column_counts_by_row(void)
+{
+    EXPECT_CONTAINS(second_of("{\"instruction\": \"a\", \"output\": \"b\"}", "{\"instruction\": \"c\", \"output\": \"d\", \"system\": \"SYS\"}"),
+                    "\"content\": \"SYS\"");
+    EXPECT_CONTAINS(second_of(TALK("{\"role\": \"user\", \"content\": \"a\"}"),
+                              "{\"system\": \"SYS\", \"messages\": [{\"role\": \"user\", \"content\": \"b\"}]}"), "\"content\": \"SYS\"");
+    EXPECT_CONTAINS(second_of("{\"system\": null, \"conversations\": [{\"from\": \"human\", \"value\": \"a\"}]}",
+                              "{\"system\": \"SYS\", \"conversations\": [{\"from\": \"human\", \"value\": \"a\"}]}"), "\"content\": \"SYS\"");
+}
+
 static void wrong_fields_are_named(void)
 {
     EXPECT_CONTAINS(messages_of("{\"x\": 1}", (DatasetOptions){ 0 }), "the row has x (");
@@ -119,11 +188,31 @@ static void named_fields_must_be_there(void)
     EXPECT_CONTAINS(messages_of("{\"text\": \"t\"}", defaults), "t");
 }
 
+static void prompts_are_checked(void)
+{
+    static const char row[] = "{\"instruction\": \"a\", \"input\": \"b\", \"output\": \"c\", \"system\": \"s\"}";
+    EXPECT_CONTAINS(messages_of(row, (DatasetOptions){ .prompt_format = "{instrction} {input}" }),
+                    "prompt_format: {instrction} is none of {system}, {instruction}, {input}, {output}");
+    EXPECT_CONTAINS(messages_of(row, (DatasetOptions){ .prompt_format_no_input = "{inst}" }), "prompt_format_no_input: {inst} is none of");
+    EXPECT_CONTAINS(messages_of(row, (DatasetOptions){ .prompt_format = "only {system} {input} {output}" }), "text for {instruction}, which its prompt format lacks");
+    EXPECT_CONTAINS(messages_of(row, (DatasetOptions){ .prompt_format = "{system} {instruction}" }), "text for {input}");
+    EXPECT_CONTAINS(messages_of(row, (DatasetOptions){ .prompt_format = "{instruction} {input}" }), "text for {system}");
+    EXPECT_STR(messages_of(row, (DatasetOptions){ .prompt_format = "{\"q\": {instruction}} {input}", .system_prompt_type = SYSTEM_PROMPT_NONE }),
+               "{\"q\": a} b|c");
+    EXPECT_CONTAINS(messages_of(row, (DatasetOptions){ .system_prompt_type = SYSTEM_PROMPT_FIXED }), "system_prompt isn't set");
+    EXPECT_CONTAINS(messages_of(row, (DatasetOptions){ .system_prompt_field = "sys" }), "system_prompt_field is \"sys\", which the row doesn't have");
+    EXPECT_CONTAINS(messages_of("{\"text\": \"t\"}", (DatasetOptions){ .system_prompt_field = "sys" }), "t");
+}
+
 static void likely_causes_are_said(void)
 {
+    EXPECT_CONTAINS(messages_of("{\"chosen\": [{\"role\": \"user\", \"content\": \"a\"}], \"rejected\": []}", (DatasetOptions){ 0 }), "preference data");
+    EXPECT_CONTAINS(messages_of("{\"chosen\": [{\"role\": \"user\", \"content\": \"a\"}], \"rejected\": []}", (DatasetOptions){ .messages_field = "chosen" }),
+                    "\"content\": \"a\"");
     EXPECT_CONTAINS(messages_of("{\"question\": \"a\", \"answer\": 5}", (DatasetOptions){ 0 }), "an answer must be a text, \"answer\" is integer");
     EXPECT_CONTAINS(messages_of("{\"prompt\": \"a\", \"chosen\": \"b\", \"rejected\": \"c\"}", (DatasetOptions){ 0 }), "preference data");
     EXPECT_CONTAINS(messages_of("{\"q;a\": \"1;2\"}", (DatasetOptions){ 0 }), "separated by ','");
 }
 
-TEST_MAIN(TEST(named_fields_must_be_there), TEST(likely_causes_are_said), TEST(real_datasets_are_recognised), TEST(rows_become_messages), TEST(wrong_fields_are_named))
+TEST_MAIN(TEST(prompts_are_checked), TEST(messages_keep_what_they_say), TEST(flags_are_yes_or_no), TEST(a_system_column_counts_by_row),
+          TEST(named_fields_must_be_there), TEST(likely_causes_are_said), TEST(real_datasets_are_recognised), TEST(rows_become_messages), TEST(wrong_fields_are_named))

@@ -62,7 +62,7 @@ static Status encode_json(Kit *kit, const char *row_json)
     Sample         sample;
     EXPECT_OK(json_parse(&kit->arena, "row", row_json, strlen(row_json), row));
     TRY(format_detect(&options, row, &format));
-    TRY(format_row(&kit->arena, &options, &format, row, true, &sample));
+    TRY(format_row(&kit->arena, &options, &format, row, mask_rules_traits(kit->rules), &sample));
     return mask_encode(&kit->encoder, &kit->arena, &sample);
 }
 
@@ -101,7 +101,7 @@ static void published_ids_and_masks(void)
         RowFormat      format;
         Sample         sample;
         EXPECT_OK(format_detect(&options, &cases.items[c], &format));
-        EXPECT_OK(format_row(&kit.arena, &options, &format, &cases.items[c], true, &sample));
+        EXPECT_OK(format_row(&kit.arena, &options, &format, &cases.items[c], mask_rules_traits(kit.rules), &sample));
         sample.train = NULL; /* their "masked" marks say what the default rule says */
         EXPECT_OK(mask_encode(&kit.encoder, &kit.arena, &sample));
         EXPECT_INT(kit.encoder.ids.len, want_ids->count);
@@ -208,7 +208,7 @@ static void shortcut_equals_prefixes(void)
             EXPECT_OK(format_detect(&options, &rows.items[0], &format));
             for (uint32_t r = 0; r < rows.count && r < 60; r++) {
                 Sample sample;
-                EXPECT_OK(format_row(&arena, &options, &format, &rows.items[r], true, &sample));
+                EXPECT_OK(format_row(&arena, &options, &format, &rows.items[r], mask_rules_traits(quick.rules), &sample));
                 Status a = mask_encode(&quick.encoder, &arena, &sample), b = mask_encode(&slow.encoder, &arena, &sample);
                 EXPECT_INT(a, b);
                 EXPECT_INT(quick.encoder.ids.len, slow.encoder.ids.len);
@@ -255,6 +255,7 @@ static void quick_ways_change_nothing(void)
             EXPECT_INT(a, b);
             encoded += a == OK;
             EXPECT_INT(quick.encoder.num_trained, slow.encoder.num_trained);
+            EXPECT_INT(quick.encoder.messages_unprinted, slow.encoder.messages_unprinted);
             EXPECT_INT(quick.encoder.turns_without_stop, slow.encoder.turns_without_stop);
             if (a == OK && memcmp(quick.encoder.mask, slow.encoder.mask, slow.encoder.ids.len) != 0)
                 test_fail(__FILE__, __LINE__, "%s: another mask for %s", templates[t], row.data);
@@ -267,5 +268,73 @@ static void quick_ways_change_nothing(void)
     EXPECT(encoded > 1500);
 }
 
-TEST_MAIN(TEST(published_ids_and_masks), TEST(rules_choose_turns), TEST(unstable_templates_are_refused_or_end_at_eos),
+static const char *chat_template(Arena *arena, const char *name)
+{
+    char path[4300];
+    Str  source;
+    snprintf(path, sizeof path, "%s/data/chat/templates/%s.jinja", test_shared_dir(), name);
+    EXPECT_OK(file_read(arena, path, 1 << 20, &source));
+    return source.data;
+}
+
+#define ASKED "{\"messages\": [{\"role\": \"user\", \"content\": \"question\"}, "
+#define ANSWERED "{\"role\": \"assistant\", \"content\": \"answer\"}]}"
+
+static void contents_that_are_not_printed_are_counted(void)
+{
+    if (!tiny_tokenizer()) SKIP("no ../shared");
+    static const struct {
+        const char *row;
+        int         unprinted; /* -1: refused */
+    } cases[] = {
+        { ASKED ANSWERED, 0 },
+        { ASKED "{\"role\": \"assistant\", \"content\": \"<think>so long</think>short\"}, {\"role\": \"user\", \"content\": \"more\"}, " ANSWERED, 0 },
+        { ASKED "{\"role\": \"tool\", \"content\": \"{\\\"degrees\\\": 21}\"}, " ANSWERED, 0 },
+        { ASKED "{\"role\": \"developer\", \"content\": \"be brief\"}, " ANSWERED, 0 },
+        { ASKED "{\"role\": \"critic\", \"content\": \"be brief\"}, " ANSWERED, -1 },
+        { ASKED "{\"role\": \"critic\", \"content\": \"\"}, " ANSWERED, 0 },
+        { "{\"messages\": [{\"role\": \"user\", \"content\": [{\"type\": \"text\", \"text\": \"question\"}]}, " ANSWERED, 0 },
+    };
+    Arena arena = { 0 };
+    for (int has_memo = 0; has_memo < 2; has_memo++) {
+        Kit kit = kit_open(tiny_tokenizer(), "<|im_end|>", chat_template(&arena, "Qwen-Qwen3-0.6B"), TRAIN_ON_ASSISTANT);
+        mask_encoder_deinit(&kit.encoder);
+        if (!has_memo) mask_rules_forbid_memo(kit.rules);
+        mask_encoder_init(&kit.encoder, kit.rules);
+        for (size_t i = 0; i < 2 * sizeof cases / sizeof cases[0]; i++) {
+            Status status = encode_json(&kit, cases[i / 2].row);
+            EXPECT_INT(status, cases[i / 2].unprinted < 0 ? ERR_INVALID : OK);
+            if (status == OK) EXPECT_INT(kit.encoder.messages_unprinted, cases[i / 2].unprinted);
+            else EXPECT_CONTAINS(status_message(), "message 2: the template prints nothing of the role \"critic\"");
+        }
+        kit_close(&kit);
+    }
+    /* an answer's own words beside its calls */
+    Kit llama = kit_open(tiny_tokenizer(), "<|eot_id|>", chat_template(&arena, "meta-llama-Llama-3.2-3B-Instruct"), TRAIN_ON_ASSISTANT);
+    EXPECT_OK(encode_json(&llama, ASKED "{\"role\": \"assistant\", \"content\": \"let me look\", \"tool_calls\": [{\"name\": \"look\", "
+                                        "\"arguments\": {}}]}]}"));
+    EXPECT_INT(llama.encoder.messages_unprinted, 1);
+    kit_close(&llama);
+    arena_deinit(&arena);
+}
+
+static void parts_are_joined_where_the_template_takes_none(void)
+{
+    if (!tiny_tokenizer()) SKIP("no ../shared");
+    static const char takes_parts[] = "{% for m in messages %}{% if m.content is string %}{{ m.content }}{% else %}{% for p in m.content %}{{ p.text }};{% endfor %}{% endif %}{% endfor %}";
+    static const char row[] = "{\"messages\": [{\"role\": \"user\", \"content\": [{\"type\": \"text\", \"text\": \"a\"}, {\"type\": \"text\", \"text\": \"b\"}]}, "
+                              "{\"role\": \"assistant\", \"content\": [{\"type\": \"text\", \"text\": \"c\"}]}]}";
+    const char *const templates[][2] = { { chatml, "<|im_start|>user\nab<|im_end|>\n<|im_start|>assistant\nc<|im_end|>\n" }, { takes_parts, "a;b;c;" } };
+    for (size_t i = 0; i < 2; i++) {
+        Kit kit = kit_open(tiny_tokenizer(), "<|im_end|>", templates[i][0], TRAIN_ON_ALL);
+        EXPECT_OK(encode_json(&kit, row));
+        EXPECT_INT(kit.encoder.text.len, strlen(templates[i][1]));
+        EXPECT(memcmp(kit.encoder.text.data, templates[i][1], kit.encoder.text.len) == 0);
+        EXPECT_INT(kit.encoder.messages_unprinted, 0);
+        kit_close(&kit);
+    }
+}
+
+TEST_MAIN(TEST(contents_that_are_not_printed_are_counted), TEST(parts_are_joined_where_the_template_takes_none),
+          TEST(published_ids_and_masks), TEST(rules_choose_turns), TEST(unstable_templates_are_refused_or_end_at_eos),
           TEST(text_gets_eos_and_prompts_are_masked), TEST(shortcut_equals_prefixes), TEST(quick_ways_change_nothing))

@@ -10,12 +10,13 @@
 
 static void fuzz_record(Arena *arena, const Record *record, const DatasetOptions *options, bool *has_format, RowFormat *format)
 {
+    static const TemplateTraits traits;
     JsonValue row;
     Sample    sample;
     if (record_parse(arena, record, &row) != OK) return;
     if (!*has_format) *has_format = format_detect(options, &row, format) == OK;
     for (int has_template = 0; has_template < 2 && *has_format; has_template++)
-        if (format_row(arena, options, format, &row, has_template, &sample) == OK && sample.messages &&
+        if (format_row(arena, options, format, &row, has_template ? &traits : NULL, &sample) == OK && sample.messages &&
             sample.messages->type != JSON_ARRAY)
             abort();
 }
