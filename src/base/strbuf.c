@@ -96,6 +96,16 @@ const char *str_search(Str text, Str what)
     return at < stop ? memmem(at, (size_t)(text.data + text.len - at), what.data, what.len) : NULL;
 }
 
+const char *size_text(int64_t bytes, char out[32])
+{
+    static const char *const units[] = { "B", "KiB", "MiB", "GiB", "TiB" };
+    double                   value = (double)bytes;
+    int                      unit = 0;
+    for (; value >= 1024 && unit < 4; unit++) value /= 1024;
+    snprintf(out, 32, unit ? "%.2f %s" : "%.0f %s", value, units[unit]);
+    return out;
+}
+
 enum { MOST_LETTERS = 63 };
 
 /* Where each letter stands in a text, as bits. */

@@ -35,6 +35,9 @@ bool str_equal(Str a, const char *b);
 /* The first place of `what` in `text`, or NULL. Faster than memmem on texts where its first letter is frequent. */
 const char *str_search(Str text, Str what);
 
+/* Bytes as "12.50 MiB"; returns `out`. */
+const char *size_text(int64_t bytes, char out[32]);
+
 /* Letters to insert, delete, replace, or swap with a neighbour to make one of the other; texts are cut at 63 bytes. */
 int edit_distance(const char *a, const char *b);
 

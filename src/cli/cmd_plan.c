@@ -5,23 +5,20 @@
 #include "train/checkpoint.h"
 #include "train/setup.h"
 
-static Status make_plan(Arena *arena, const Config *config, Device *device, Plan **out)
+static Status make_plan(Arena *arena, const Config *config, Device *device, HfModel **out_model, Plan **out)
 {
-    HfModel       *model;
     CompileOptions options;
-    TRY(setup_model(arena, config, &model));
+    TRY(setup_model(arena, config, out_model));
+    HfModel *model = *out_model;
     TRY(setup_options(arena, config, model, &options));
     TRY(compile_plan(arena, model->module, &model->config, model->config_name, &options, device, out));
-    if (config->from_scratch || !hf_model_has_weights(model)) return OK;
-    Status status = weights_check(*out, model);
-    hf_model_close(model);
-    return status;
+    return config->from_scratch || !hf_model_has_weights(model) ? OK : weights_check(*out, model);
 }
 
-static Status print_plan(const Config *config, const Plan *plan, bool json)
+static Status print_plan(const Config *config, const HfModel *model, Device *device, const Plan *plan, bool json)
 {
     StrBuf  out = { 0 };
-    Status  fits = setup_check_memory(config, plan, false);
+    Status  fits = setup_check_memory(config, model, device, plan, false);
     int64_t disk = checkpoint_bytes(plan, config->lora);
     if (json) {
         plan_write_json(plan, &out);
@@ -29,8 +26,9 @@ static Status print_plan(const Config *config, const Plan *plan, bool json)
         out.len--;
         strbuf_printf(&out, ", \"checkpoint_bytes\": %lld, \"fits\": %s}\n", (long long)disk, fits == OK ? "true" : "false");
     } else {
-        setup_print_plan(plan, &out);
-        strbuf_printf(&out, "\na checkpoint   %.2f MiB on disk\n", (double)disk / (1 << 20));
+        char text[32];
+        setup_print_plan(config, plan, &out);
+        strbuf_printf(&out, "\na checkpoint   %s on disk\n", size_text(disk, text));
     }
     Status status = cli_print(&out);
     strbuf_deinit(&out);
@@ -49,12 +47,14 @@ Status cmd_plan(CliArgs *args)
     if (done) return OK;
     Config config;
     TRY(cli_config(args, &config));
-    Device *device = NULL;
-    Plan   *plan;
-    Arena   arena = { 0 };
-    Status  status = gpu ? device_null_create(gpu, &device) : setup_device(&config, &device);
-    if (status == OK) status = make_plan(&arena, &config, device, &plan);
-    if (status == OK) status = print_plan(&config, plan, json);
+    Device  *device = NULL;
+    HfModel *model = NULL;
+    Plan    *plan;
+    Arena    arena = { 0 };
+    Status   status = gpu ? device_null_create(gpu, &device) : setup_device(&config, &device);
+    if (status == OK) status = make_plan(&arena, &config, device, &model, &plan);
+    if (status == OK) status = print_plan(&config, model, device, plan, json);
+    if (model) hf_model_close(model);
     if (device) device->api->destroy(device);
     arena_deinit(&arena);
     config_deinit(&config);

@@ -153,26 +153,16 @@ Status setup_device(const Config *config, Device **out_device)
 
 /* ---- the plan, for people ---- */
 
-static const char *size_text(int64_t bytes, char out[32])
+int64_t setup_memory_limit(const Config *config, const Plan *plan)
 {
-    double value = (double)bytes;
-    static const char *const units[] = { "B", "KiB", "MiB", "GiB", "TiB" };
-    int    unit = 0;
-    while (value >= 1024 && unit < 4) {
-        value /= 1024;
-        unit++;
-    }
-    StrBuf buf = { 0 };
-    strbuf_printf(&buf, unit ? "%.2f %s" : "%.0f %s", value, units[unit]);
-    strncpy(out, strbuf_cstr(&buf), 31);
-    out[31] = 0;
-    strbuf_deinit(&buf);
-    return out;
+    int64_t device = plan->facts.memory_bytes;
+    return config->memory_limit > 0 && (!device || config->memory_limit < device) ? config->memory_limit : device;
 }
 
-void setup_print_plan(const Plan *plan, StrBuf *out)
+void setup_print_plan(const Config *config, const Plan *plan, StrBuf *out)
 {
-    char text[32];
+    char    text[32];
+    int64_t limit = setup_memory_limit(config, plan);
     strbuf_printf(out, "device       %s\nparameters   %lld, of which %lld are trained\n", plan->facts.name, (long long)plan->total_numel,
                   (long long)plan->trained_numel);
     strbuf_puts(out, "\nmemory\n");
@@ -180,7 +170,7 @@ void setup_print_plan(const Plan *plan, StrBuf *out)
         if (plan->region_bytes[i])
             strbuf_printf(out, "  %-12s %12s\n", region_name((Region)i), size_text(plan->region_bytes[i], text));
     strbuf_printf(out, "  %-12s %12s", "in all", size_text(plan_total_bytes(plan), text));
-    if (plan->facts.memory_bytes) strbuf_printf(out, "   of %s", size_text(plan->facts.memory_bytes, text));
+    if (limit) strbuf_printf(out, "   of %s%s", size_text(limit, text), limit == config->memory_limit ? " (memory_limit)" : "");
     strbuf_puts(out, "\n\nprogram         launches       GFLOP     traffic  activations");
     bool timed = false;
     for (int i = 0; i < PROGRAM_KIND_COUNT; i++) timed |= plan->program[i].graph && plan->program[i].roofline_seconds > 0;
@@ -194,23 +184,4 @@ void setup_print_plan(const Plan *plan, StrBuf *out)
         if (timed) strbuf_printf(out, "   %10.3f ms", p->roofline_seconds * 1e3);
         strbuf_putc(out, '\n');
     }
-}
-
-Status setup_check_memory(const Config *config, const Plan *plan, bool with_table)
-{
-    int64_t limit = plan->facts.memory_bytes, need = plan_total_bytes(plan);
-    if (config->memory_limit > 0 && (!limit || config->memory_limit < limit)) limit = config->memory_limit;
-    if (!limit || need <= limit) return OK;
-    StrBuf table = { 0 };
-    char   a[32], b[32];
-    if (with_table) {
-        strbuf_putc(&table, '\n');
-        setup_print_plan(plan, &table);
-    }
-    Status status = status_fail(ERR_NO_FIT,
-                                "the plan takes %s, there are %s%s%s\nlower per_device_train_batch_size (and raise "
-                                "gradient_accumulation_steps) or sequence_len, or set recompute_block: true",
-                                size_text(need, a), size_text(limit, b), config->memory_limit == limit ? " (memory_limit)" : "", strbuf_cstr(&table));
-    strbuf_deinit(&table);
-    return config->memory_limit == limit ? config_at(config->origin, KEY_run_memory_limit, status) : status;
 }

@@ -25,8 +25,11 @@ NODISCARD Status setup_device(const Config *config, Device **out_device);
 /* True when the run has something to evaluate on. */
 bool setup_has_validation(const Config *config);
 
-/* The plan against the device's memory and memory_limit: ERR_NO_FIT with what would help and, with_table, the plan. */
-NODISCARD Status setup_check_memory(const Config *config, const Plan *plan, bool with_table);
+/* Bytes the plan may take: the device's memory, or memory_limit where that is less; 0: no bound is known. */
+int64_t setup_memory_limit(const Config *config, const Plan *plan);
+
+/* The plan against that bound: ERR_NO_FIT with settings that fit, found by planning them on the device, and, with_table, the plan. */
+NODISCARD Status setup_check_memory(const Config *config, const HfModel *model, Device *device, const Plan *plan, bool with_table);
 
 /* A table of the plan for people: regions, programs, parameters. */
-void setup_print_plan(const Plan *plan, StrBuf *out);
+void setup_print_plan(const Config *config, const Plan *plan, StrBuf *out);

@@ -106,7 +106,7 @@ static Status create(StepBench *b)
     TRY(setup_device(b->config, &b->device));
     double before = now();
     TRY(compile_plan(&b->arena, b->model->module, &b->model->config, b->model->config_name, &b->options, b->device, &b->plan));
-    TRY(setup_check_memory(b->config, b->plan, true));
+    TRY(setup_check_memory(b->config, b->model, b->device, b->plan, true));
     TRY(session_create(b->plan, b->device, &b->session));
     b->create_seconds = now() - before;
     make_batch(b);

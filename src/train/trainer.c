@@ -76,7 +76,7 @@ static Status make_plan(Trainer *t)
     TRY(setup_device(t->config, &t->device));
     TRY(compile_plan(&t->arena, t->model->module, &t->model->config, t->model->config_name, &t->options, t->device, &t->plan));
     if (!t->config->from_scratch) TRY(weights_check(t->plan, t->model));
-    return setup_check_memory(t->config, t->plan, true);
+    return setup_check_memory(t->config, t->model, t->device, t->plan, true);
 }
 
 /* ---- go on, start anew, or refuse ---- */

@@ -155,7 +155,9 @@ if [ -d /sys/kernel ] && ! mkdir /sys/surogate-test 2> /dev/null; then
 else
     skip "unwritable folder: /sys is written to"
 fi
-untouched "too little memory" 3 "memory_limit" "activations" "per_device_train_batch_size" -- pt "$dir/run.yaml" memory_limit=64KiB
+untouched "too little memory" 3 "memory_limit" "activations" "no settings make it fit" -- pt "$dir/run.yaml" memory_limit=64KiB
+untouched "memory for some settings" 3 "what fits:" "per_device_train_batch_size=1 gradient_accumulation_steps=64" "recompute_block=true" \
+    -- pt "$dir/run.yaml" per_device_train_batch_size=64 gradient_accumulation_steps=1 memory_limit=8MiB
 with memory 'memory_limit: 64KiB'
 untouched "too little memory by a run file" 3 "memory.yaml:7:15: the plan takes" -- pt "$dir/memory.yaml"
 untouched "a key as a flag" 2 "surogate pt has no flag --max-steps; write max_steps=5" -- pt "$dir/run.yaml" --max-steps 5
