@@ -197,6 +197,7 @@ Status cmd_generate(CliArgs *args)
     FAIL_IF(g.max_tokens < 1, ERR_INVALID, "--max-tokens %lld: expected at least 1", (long long)g.max_tokens);
     FAIL_IF(!(g.sample.temperature >= 0), ERR_INVALID, "--temperature %g: expected at least 0", g.sample.temperature);
     FAIL_IF(!(g.sample.top_p > 0 && g.sample.top_p <= 1), ERR_INVALID, "--top-p %g: expected 0 < p <= 1", g.sample.top_p);
+    FAIL_IF(g.sample.top_k < 0, ERR_INVALID, "--top-k %lld: expected at least 0", (long long)g.sample.top_k);
     g.sample.seed = (uint64_t)g.seed;
     return run(args, &g);
 }

@@ -77,8 +77,7 @@ static Status merge(Arena *arena, const char *base, const char *adapter_dir, con
     FAIL_IF(file_exists(arena_printf(arena, "%s/config.json", out)), ERR_INVALID, "%s already holds a model; name a new folder", out);
     TRY(hf_model_open(arena, base, &model));
     TRY(peft_open(arena, adapter_dir, &adapter));
-    if (adapter.base_model && file_is_dir(adapter.base_model) && !file_is_same(adapter.base_model, model->dir))
-        log_warn("%s was trained on %s, not on %s", adapter_dir, adapter.base_model, base);
+    peft_check_base(&adapter, model->dir);
     TRY(device_cpu_create(0, &device));
     Status status = merge_adapter(model, &adapter, out, 5000000000, device_cpu_pool(device));
     device->api->destroy(device);
@@ -93,6 +92,7 @@ Status cmd_merge(CliArgs *args)
     if (done) return OK;
     TRY(cli_want_words(args, 3));
     TRY(merge(&args->arena, args->words[0], args->words[1], args->words[2]));
+    TRY(compare(args->words[0], args->words[1], args->words[2]));
     log_info("wrote %s", args->words[2]);
-    return compare(args->words[0], args->words[1], args->words[2]);
+    return OK;
 }

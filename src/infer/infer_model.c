@@ -67,6 +67,7 @@ Status infer_open(InferModel *infer, const char *dir, const char *adapter, const
         return status_prefix(status, "the base model that %s/adapter_config.json names (or give the base as the model, and this folder with --adapter)",
                              infer->adapter.dir);
     TRY(status);
+    if (infer->has_adapter) peft_check_base(&infer->adapter, infer->model->dir);
     infer->tokenizer_dir = infer->model->dir;
     if (infer->has_adapter && file_exists(arena_printf(&infer->arena, "%s/tokenizer.json", infer->adapter.dir)))
         infer->tokenizer_dir = infer->adapter.dir;

@@ -1,6 +1,8 @@
 /* adapter_config.json in and out. */
 #include "model/peft.h"
 
+#include "base/log.h"
+
 #include <limits.h>
 #include <math.h>
 #include <stdio.h>
@@ -99,6 +101,12 @@ Status peft_scale(const LoraOptions *lora, double *out_scale)
     FAIL_IF(lora->r < 1, ERR_INVALID, "r is %lld; expected at least 1", (long long)lora->r);
     *out_scale = lora->alpha / (lora->use_rslora ? sqrt((double)lora->r) : (double)lora->r);
     return OK;
+}
+
+void peft_check_base(const PeftAdapter *adapter, const char *model_dir)
+{
+    if (adapter->base_model && file_is_dir(adapter->base_model) && !file_is_same(adapter->base_model, model_dir))
+        log_warn("%s was trained on %s, not on %s", adapter->dir, adapter->base_model, model_dir);
 }
 
 Status peft_write_config(const LoraOptions *lora, const char *base_model, const char *folder)

@@ -15,6 +15,9 @@ bool peft_is_adapter_dir(const char *dir); /* it holds an adapter_config.json */
 /* Reads DIR/adapter_config.json. ERR_UNSUPPORTED names a setting that would change the result and that we don't have. */
 NODISCARD Status peft_open(Arena *arena, const char *dir, PeftAdapter *out);
 
+/* Warns when the adapter names a folder that is here and isn't the model's: it was trained on other weights. */
+void peft_check_base(const PeftAdapter *adapter, const char *model_dir);
+
 /* Writes adapter_config.json as PEFT does. base_model: path or name of what it adapts. */
 NODISCARD Status peft_write_config(const LoraOptions *lora, const char *base_model, const char *folder);
 

@@ -101,6 +101,10 @@ difference=$(sed -n 's/^largest logit difference \([^ ]*\).*/\1/p' "$dir/out")
 check "merge: logit difference $difference" awk "BEGIN { exit !(\"$difference\" != \"\" && $difference < 1e-5) }"
 run eval "$dir/merged" --text "$dir/short.txt"
 cp "$dir/out" "$dir/merged.txt"
+cp -r "$dir/model" "$dir/other"
+run eval "$dir/other" --adapter "$dir/lora" --text "$dir/short.txt"
+check "an adapter of another base is noticed" grep -q "lora was trained on .*model, not on .*other" "$dir/err"
+refused "generate: --top-k below 0" 2 "--top-k -3: expected at least 0" -- generate "$dir/model" --prompt x --top-k -3
 run eval "$dir/lora" --text "$dir/short.txt"
 check "an adapter folder evaluates as the merged model does" cmp "$dir/merged.txt" "$dir/out"
 run eval "$dir/model" --text "$dir/short.txt"
