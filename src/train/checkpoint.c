@@ -82,6 +82,45 @@ static Status verify_files(Arena *arena, const char *path)
     return OK;
 }
 
+static bool is_ours(Arena *arena, const char *path)
+{
+    const char *name;
+    JsonValue   manifest;
+    int64_t     bytes;
+    bool        has_state = false;
+    if (read_json(arena, arena_printf(arena, "%s/" MANIFEST_NAME, path), &manifest) != OK) return false;
+    const JsonValue *files = json_get(&manifest, "files");
+    if (!files || files->type != JSON_ARRAY) return false;
+    for (uint32_t i = 0; i < files->count; i++) {
+        if (!json_get_str(&files->items[i], "name", &name) || !json_get_int(&files->items[i], "bytes", &bytes)) return false;
+        if (file_size(arena_printf(arena, "%s/%s", path, name)) != bytes) return false;
+        has_state |= strcmp(name, STATE_NAME) == 0;
+    }
+    return has_state;
+}
+
+bool checkpoint_is_ours(const char *path)
+{
+    Arena arena = { 0 };
+    bool  found = is_ours(&arena, path);
+    arena_deinit(&arena);
+    status_clear();
+    return found;
+}
+
+bool checkpoint_any_is_ours(const char *output_dir)
+{
+    Arena    arena = { 0 };
+    int64_t *steps;
+    size_t   count;
+    bool     found = false;
+    if (checkpoint_list(&arena, output_dir, &steps, &count) != OK) status_clear();
+    for (size_t i = 0; i < count && !found; i++)
+        found = checkpoint_is_ours(arena_printf(&arena, "%s/checkpoint-%lld", output_dir, (long long)steps[i]));
+    arena_deinit(&arena);
+    return found;
+}
+
 Status checkpoint_verify(const char *path)
 {
     Arena  arena = { 0 };

@@ -39,14 +39,17 @@ typedef struct SaveContext {
 int64_t checkpoint_bytes(const Plan *plan, bool adapters);
 int64_t checkpoint_model_bytes(const Plan *plan, bool adapters);
 
-/* Saves, then removes the oldest beyond `keep`. On failure what was there before stays. */
+/* Saves, then removes the oldest beyond `keep` of those that are ours and not later than this one. On failure what was there
+ * before stays. A folder of that name that isn't ours is set aside under another. */
 NODISCARD Status checkpoint_save(const SaveContext *context, const TrainState *state);
 /* Model or adapter, config and tokenizer files alone, into `folder`. */
 NODISCARD Status checkpoint_save_model(const SaveContext *context, const char *folder);
 
-
 /* Whether every file is there with the size and checksum of the manifest; ERR_CHECKPOINT names the first that isn't. */
 NODISCARD Status checkpoint_verify(const char *path);
+/* Whether it is a checkpoint of this program with every file of its manifest in its size. Nothing else is ever removed. */
+bool             checkpoint_is_ours(const char *path);
+bool             checkpoint_any_is_ours(const char *output_dir);
 NODISCARD Status checkpoint_read_state(const char *path, TrainState *out);
 /* Hands the device the choices of kernels that the checkpoint was made with; before session_create. One without is fine. */
 NODISCARD Status checkpoint_load_tuning(const char *path, Device *device);
@@ -57,5 +60,5 @@ NODISCARD Status checkpoint_newest(const char *output_dir, char *out_path, size_
 /* Weights and optimizer state into the session. */
 NODISCARD Status checkpoint_load(const char *path, Session *session, bool adapters);
 
-/* Removes what an interrupted save left; with `all` every checkpoint too. */
+/* Removes what an interrupted save left; with `all` every checkpoint of ours too, and says which folders stay. */
 NODISCARD Status checkpoint_clean(const char *output_dir, bool all);

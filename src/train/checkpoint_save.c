@@ -210,20 +210,39 @@ static Status remove_checkpoint(Arena *arena, const char *output_dir, int64_t st
     return file_remove_tree(to);
 }
 
-static Status rotate(Arena *arena, const SaveContext *c)
+static const char *checkpoint_path(Arena *arena, const char *output_dir, int64_t step)
+{
+    return arena_printf(arena, "%s/checkpoint-%lld", output_dir, (long long)step);
+}
+
+/* Only whole checkpoints of ours count. Those of a later step are of a run that this one leaves behind. */
+static Status rotate(Arena *arena, const SaveContext *c, int64_t step)
 {
     if (c->keep <= 0) return OK;
     int64_t *steps;
-    size_t   count;
+    size_t   count, num_ours = 0;
     TRY(checkpoint_list(arena, c->output_dir, &steps, &count));
-    for (size_t i = 0; i + (size_t)c->keep < count; i++) TRY(remove_checkpoint(arena, c->output_dir, steps[i]));
+    for (size_t i = 0; i < count && steps[i] <= step; i++)
+        if (checkpoint_is_ours(checkpoint_path(arena, c->output_dir, steps[i]))) steps[num_ours++] = steps[i];
+    for (size_t i = 0; i + (size_t)c->keep < num_ours; i++) TRY(remove_checkpoint(arena, c->output_dir, steps[i]));
+    return OK;
+}
+
+/* Not ours, or damaged: it keeps its content under another name. */
+static Status set_aside(Arena *arena, const char *path)
+{
+    const char *to = arena_printf(arena, "%s.aside", path);
+    for (int i = 2; file_exists(to); i++) to = arena_printf(arena, "%s.aside%d", path, i);
+    FAIL_IF(rename(path, to) != 0, ERR_IO, "cannot rename %s to %s: %s", path, to, strerror(errno));
+    log_warn("%s was not a whole checkpoint of this program; it is now %s", path, to);
     return OK;
 }
 
 static Status publish(Arena *arena, const SaveContext *c, const char *partial, int64_t step)
 {
-    const char *path = arena_printf(arena, "%s/checkpoint-%lld", c->output_dir, (long long)step);
-    if (file_is_dir(path)) TRY(remove_checkpoint(arena, c->output_dir, step)); /* one that wasn't valid, or of an earlier run */
+    const char *path = checkpoint_path(arena, c->output_dir, step);
+    if (checkpoint_is_ours(path)) TRY(remove_checkpoint(arena, c->output_dir, step)); /* of an earlier run, or with a bad checksum */
+    else if (file_exists(path)) TRY(set_aside(arena, path));
     FAIL_IF(rename(partial, path) != 0, ERR_IO, "cannot rename %s to %s: %s", partial, path, strerror(errno));
     return file_sync_dir(c->output_dir);
 }
@@ -242,9 +261,31 @@ Status checkpoint_save(const SaveContext *c, const TrainState *state)
         arena_deinit(&arena);
         FAIL(status, "%s", message);
     }
-    status = rotate(&arena, c);
+    status = rotate(&arena, c, state->step);
     if (status != OK) log_warn("an old checkpoint couldn't be removed: %s", status_message());
     arena_deinit(&arena);
+    return OK;
+}
+
+static bool is_partial(const char *name)
+{
+    size_t      len = strlen(PARTIAL_PREFIX);
+    const char *digits = name + len;
+    if (strncmp(name, PARTIAL_PREFIX, len) != 0) return false;
+    const char *end = digits + strspn(digits, "0123456789");
+    return end > digits && (strcmp(end, ".partial") == 0 || strcmp(end, ".removed") == 0);
+}
+
+static Status remove_ours(Arena *arena, const char *output_dir)
+{
+    int64_t *steps;
+    size_t   count;
+    TRY(checkpoint_list(arena, output_dir, &steps, &count));
+    for (size_t i = 0; i < count; i++) {
+        const char *path = checkpoint_path(arena, output_dir, steps[i]);
+        if (checkpoint_is_ours(path)) TRY(remove_checkpoint(arena, output_dir, steps[i]));
+        else log_warn("%s stays: it is not a whole checkpoint of this program", path);
+    }
     return OK;
 }
 
@@ -254,15 +295,10 @@ Status checkpoint_clean(const char *output_dir, bool all)
     DIR   *dir = opendir(output_dir);
     Status status = OK;
     if (!dir) return OK;
-    for (struct dirent *entry; status == OK && (entry = readdir(dir));) {
-        if (strncmp(entry->d_name, PARTIAL_PREFIX, strlen(PARTIAL_PREFIX)) != 0) continue;
-        status = file_remove_tree(arena_printf(&arena, "%s/%s", output_dir, entry->d_name));
-    }
+    for (struct dirent *entry; status == OK && (entry = readdir(dir));)
+        if (is_partial(entry->d_name)) status = file_remove_tree(arena_printf(&arena, "%s/%s", output_dir, entry->d_name));
     closedir(dir);
-    int64_t *steps = NULL;
-    size_t   count = 0;
-    if (status == OK && all) status = checkpoint_list(&arena, output_dir, &steps, &count);
-    for (size_t i = 0; i < count && status == OK; i++) status = remove_checkpoint(&arena, output_dir, steps[i]);
+    if (status == OK && all) status = remove_ours(&arena, output_dir);
     arena_deinit(&arena);
     return status;
 }

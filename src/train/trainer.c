@@ -6,6 +6,7 @@
 #include "model/init.h"
 #include "model/merge.h"
 #include "model/weights.h"
+#include "train/output_dir.h"
 #include "train/report.h"
 #include "train/stop_token.h"
 
@@ -72,6 +73,7 @@ static Status make_plan(Trainer *t)
     TRY(check_writable(t->config->output_dir));
     FAIL_IF(file_is_same(t->config->output_dir, t->model->dir), ERR_INVALID,
             "output_dir is the model's own folder, %s, whose weights would be overwritten; name another", t->model->dir);
+    TRY(config_at(t->config->origin, KEY_run_output_dir, output_dir_check(t->config->output_dir)));
     TRY(setup_options(&t->arena, t->config, t->model, &t->options));
     TRY(setup_device(t->config, &t->device));
     TRY(compile_plan(&t->arena, t->model->module, &t->model->config, t->model->config_name, &t->options, t->device, &t->plan));
@@ -268,7 +270,7 @@ static Status prepare(Trainer *t)
     if (t->resume_path[0]) TRY(checkpoint_load_tuning(t->resume_path, t->device));
     TRY(session_create(t->plan, t->device, &t->session));
     TRY(load_weights(t));
-    TRY(checkpoint_clean(c->output_dir, !t->resume_path[0]));
+    TRY(checkpoint_clean(c->output_dir, resume_is(t, "false")));
     TRY(run_record_write(c->output_dir, &t->record, false));
     snprintf(t->metrics_path, sizeof t->metrics_path, "%s/metrics.jsonl", c->output_dir);
     TRY(metrics_open(t->metrics_path, t->state.metrics_bytes, &t->metrics));

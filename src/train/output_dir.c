@@ -1,0 +1,70 @@
+/* See output_dir.h. */
+#include "train/output_dir.h"
+
+#include "files/file.h"
+#include "train/checkpoint.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fnmatch.h>
+#include <string.h>
+
+/* What a run writes at its end, beside checkpoints and log. */
+static const char *const outputs[] = {
+    "model.safetensors", "model-*-of-*.safetensors", "model.safetensors.index.json", "config.json", "generation_config.json",
+    "adapter_model.safetensors", "adapter_model-*-of-*.safetensors", "adapter_model.safetensors.index.json", "adapter_config.json",
+    "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt",
+    "tokenizer.model", "vocab.txt", "chat_template.jinja", "chat_template.json", "trainer_state.json", "report.html", "merged",
+    NULL,
+};
+/* What else mustn't be there when no run of ours was. */
+static const char *const others[] = { "checkpoint-*", "adapter_*", "pytorch_model*", "metrics.jsonl", NULL };
+
+static bool matches(const char *const *patterns, const char *name)
+{
+    for (; *patterns; patterns++)
+        if (fnmatch(*patterns, name, 0) == 0) return true;
+    return false;
+}
+
+/* The first two names that are in the way, in the order of the folder. */
+static void name_foreign(DIR *dir, StrBuf *out)
+{
+    int count = 0;
+    for (struct dirent *entry; (entry = readdir(dir));) {
+        if (!matches(outputs, entry->d_name) && !matches(others, entry->d_name)) continue;
+        if (++count <= 2) strbuf_printf(out, "%s%s", count > 1 ? ", " : "", entry->d_name);
+    }
+    if (count > 2) strbuf_printf(out, " and %d more", count - 2);
+}
+
+Status output_dir_check(const char *path)
+{
+    Arena arena = { 0 };
+    bool  is_ours = file_exists(arena_printf(&arena, "%s/run.json", path)) || checkpoint_any_is_ours(path);
+    arena_deinit(&arena);
+    DIR *dir = is_ours ? NULL : opendir(path);
+    if (!dir) return OK;
+    StrBuf names = { 0 };
+    name_foreign(dir, &names);
+    closedir(dir);
+    Status status = OK;
+    if (names.len)
+        status = status_fail(ERR_INVALID, "output_dir %s holds %s, which no run of this program left there (it has no run.json); a run would write "
+                             "over them. Name another output_dir, or an empty folder", path, names.data);
+    strbuf_deinit(&names);
+    return status;
+}
+
+Status output_dir_clear(const char *path)
+{
+    Arena  arena = { 0 };
+    DIR   *dir = opendir(path);
+    Status status = OK;
+    FAIL_IF(!dir, ERR_IO, "cannot list %s: %s", path, strerror(errno));
+    for (struct dirent *entry; status == OK && (entry = readdir(dir));)
+        if (matches(outputs, entry->d_name)) status = file_remove_tree(arena_printf(&arena, "%s/%s", path, entry->d_name));
+    closedir(dir);
+    arena_deinit(&arena);
+    return status;
+}

@@ -1,0 +1,11 @@
+/* What an output folder holds besides checkpoints: whether a run of ours left it there, and its removal. */
+#pragma once
+
+#include "base/status.h"
+
+/* ERR_INVALID when the folder holds something that a run would write over, or a checkpoint-N, and no record of a run of this
+ * program: neither run.json nor a whole checkpoint of ours. Absent and empty folders are fine. */
+NODISCARD Status output_dir_check(const char *dir);
+
+/* Removes what a run leaves beside its checkpoints, its log and its record: model, adapter, merged model, tokenizer, report. */
+NODISCARD Status output_dir_clear(const char *dir);

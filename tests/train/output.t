@@ -1,0 +1,76 @@
+#!/bin/bash
+# What a run may touch in its output_dir: its own, and nothing that another program left there.
+cd "$(dirname "$0")/../.." || exit 1
+. tests/shell.sh
+make_tiny max_position_embeddings=128
+cat > "$dir/run.yaml" << END
+model: $dir/model
+datasets: [{path: $dir/text.txt}]
+dataset_cache_dir: $dir/cache
+sequence_len: 32
+max_steps: 12
+save_steps: 4
+model_dtype: fp32
+END
+contents() { (cd "$1" && find . -type f ! -name .lock -exec sha256sum {} + | sort -k 2); }
+# untouched NAME FOLDER ARGS...: refused with status 2, naming the folder; nothing in it has changed.
+untouched() {
+    local name=$1 folder=$2 before
+    shift 2
+    before=$(contents "$folder")
+    refused "$name" 2 "output_dir $folder holds" "Name another output_dir" -- pt "$dir/run.yaml" output_dir="$folder" "$@"
+    check "$name: nothing was touched" [ "$(contents "$folder")" = "$before" ]
+}
+
+# --- folders of other programs
+mkdir -p "$dir/other/checkpoint-500" "$dir/other/checkpoint-1000"
+for folder in "$dir/other" "$dir/other/checkpoint-500" "$dir/other/checkpoint-1000"; do
+    cp "$dir/model/model.safetensors" "$dir/model/config.json" "$folder"
+    echo state > "$folder/optimizer.pt"
+done
+untouched "another program's run" "$dir/other"
+untouched "another program's run, anew" "$dir/other" resume_from_checkpoint=false
+untouched "another program's run, on" "$dir/other" resume_from_checkpoint=true
+cp -r "$dir/model" "$dir/copy"
+untouched "a model" "$dir/copy"
+for name in adapter_config.json adapter_model.bin config.json metrics.jsonl checkpoint-7/model.safetensors; do
+    rm -rf "$dir/one"
+    mkdir -p "$(dirname "$dir/one/$name")"
+    echo "{}" > "$dir/one/$name"
+    untouched "$name alone" "$dir/one"
+done
+mkdir "$dir/notes"
+echo "mine" > "$dir/notes/notes.txt"
+run pt "$dir/run.yaml" output_dir="$dir/notes"
+check "a folder with something else is fine: $(tail -1 "$dir/err")" [ "$status" = 0 ]
+check "and that stays" [ "$(cat "$dir/notes/notes.txt")" = mine ]
+
+# --- checkpoints that aren't ours, and damaged ones of ours, in a folder of ours
+out=$dir/ours
+run pt "$dir/run.yaml" output_dir="$out"
+check "a run ends well" [ "$status" = 0 ]
+cp -r "$out" "$dir/whole"
+mkdir "$out/checkpoint-5" "$out/checkpoint-500" "$out/.checkpoint-mine"
+echo theirs > "$out/checkpoint-5/model.bin"
+echo theirs > "$out/checkpoint-500/model.bin"
+echo theirs > "$out/.checkpoint-mine/file"
+rm "$out/checkpoint-12/manifest.json" "$out/run.json"
+before=$(contents "$out/checkpoint-12")
+run pt "$dir/run.yaml" output_dir="$out" save_steps=1 save_total_limit=2
+check "it goes on: $(tail -1 "$dir/err")" [ "$status" = 0 ]
+check "from the newest whole one" grep -q "going on from $out/checkpoint-8" "$dir/err"
+check "others are named: $(cat "$dir/err")" grep -q "skipping $out/checkpoint-500" "$dir/err"
+check "others stay" [ "$(cat "$out"/checkpoint-5/model.bin "$out"/checkpoint-500/model.bin "$out/.checkpoint-mine/file" | grep -c theirs)" = 3 ]
+check "the damaged one is kept under another name" [ "$(contents "$out/checkpoint-12.aside")" = "$before" ]
+check "that is said" grep -q "checkpoint-12.aside" "$dir/err"
+check "only ours count for keeping: $(ls "$out")" [ -e "$out/checkpoint-11/manifest.json" -a -e "$out/checkpoint-12/manifest.json" -a \
+    ! -e "$out/checkpoint-10" -a ! -e "$out/checkpoint-8" -a ! -e "$out/checkpoint-4" ]
+check "the result is the same" cmp "$out/model.safetensors" "$dir/whole/model.safetensors"
+rm "$out/checkpoint-12/manifest.json"
+run pt "$dir/run.yaml" output_dir="$out" resume_from_checkpoint=false max_steps=2 save_steps=0
+check "anew: $(tail -1 "$dir/err")" [ "$status" = 0 ]
+check "ours go" [ ! -e "$out/checkpoint-11" ]
+check "the others stay: $(ls "$out")" [ -e "$out/checkpoint-5/model.bin" -a -e "$out/checkpoint-500/model.bin" -a -e "$out/checkpoint-12.aside" ]
+check "the damaged one too" [ -e "$out/checkpoint-12/optimizer.safetensors" ]
+check "which is said: $(cat "$dir/err")" grep -q "checkpoint-12 stays" "$dir/err"
+finish
