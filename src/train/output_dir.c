@@ -7,6 +7,8 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fnmatch.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* What a run writes at its end, beside checkpoints and log. */
@@ -54,6 +56,21 @@ Status output_dir_check(const char *path)
                              "over them. Name another output_dir, or an empty folder", path, names.data);
     strbuf_deinit(&names);
     return status;
+}
+
+Status output_dir_check_source(const char *path, const char *source)
+{
+    FAIL_IF(file_is_same(path, source), ERR_INVALID, "output_dir is the model's own folder, %s, whose files would be overwritten; name another",
+            source);
+    char  *dir = realpath(path, NULL), *inner = realpath(source, NULL), name[256] = "";
+    size_t len = dir ? strlen(dir) : 0;
+    if (dir && inner && strncmp(inner, dir, len) == 0 && inner[len] == '/')
+        snprintf(name, sizeof name, "%.*s", (int)strcspn(inner + len + 1, "/"), inner + len + 1);
+    free(dir);
+    free(inner);
+    FAIL_IF(matches(outputs, name) || matches(others, name), ERR_INVALID,
+            "%s lies in output_dir %s, among what a run writes and removes there; name another output_dir", source, path);
+    return OK;
 }
 
 Status output_dir_clear(const char *path)

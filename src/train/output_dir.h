@@ -7,5 +7,8 @@
  * program: neither run.json nor a whole checkpoint of ours. Absent and empty folders are fine. */
 NODISCARD Status output_dir_check(const char *dir);
 
+/* ERR_INVALID when the model's or tokenizer's folder `source` is output_dir, or lies in it where a run writes and removes. */
+NODISCARD Status output_dir_check_source(const char *dir, const char *source);
+
 /* Removes what a run leaves beside its checkpoints, its log and its record: model, adapter, merged model, tokenizer, report. */
 NODISCARD Status output_dir_clear(const char *dir);

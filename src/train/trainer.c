@@ -71,8 +71,8 @@ static Status make_plan(Trainer *t)
     if (t->config->max_steps > 0) TRY(schedule_make(t->config, t->config->max_steps, &t->schedule));
     TRY(open_tokenizer(t));
     TRY(check_writable(t->config->output_dir));
-    FAIL_IF(file_is_same(t->config->output_dir, t->model->dir), ERR_INVALID,
-            "output_dir is the model's own folder, %s, whose weights would be overwritten; name another", t->model->dir);
+    TRY(output_dir_check_source(t->config->output_dir, t->model->dir));
+    TRY(output_dir_check_source(t->config->output_dir, t->tokenizer_dir));
     TRY(config_at(t->config->origin, KEY_run_output_dir, output_dir_check(t->config->output_dir)));
     TRY(setup_options(&t->arena, t->config, t->model, &t->options));
     TRY(setup_device(t->config, &t->device));
@@ -166,6 +166,15 @@ static Status load_weights(Trainer *t)
     return adapters ? init_params(t->session, (uint64_t)c->seed, true, pool) : OK;
 }
 
+/* Whether this start goes on from a checkpoint of this very output: only then log and outputs there are this run's. */
+static bool continues_output(const Trainer *t)
+{
+    Arena arena = { 0 };
+    bool  found = t->resume_path[0] && file_is_same(arena_printf(&arena, "%s/..", t->resume_path), t->config->output_dir);
+    arena_deinit(&arena);
+    return found;
+}
+
 static Status load_state(Trainer *t)
 {
     if (!t->resume_path[0]) return OK;
@@ -174,10 +183,8 @@ static Status load_state(Trainer *t)
             "the datasets were changed since %s was written; name another output_dir, or set resume_from_checkpoint: true to go on with them",
             t->resume_path);
     TRY(check_step(t, &t->state, t->schedule.total));
-    /* Only a checkpoint of this very output continues its log. */
-    size_t len = strlen(t->config->output_dir);
-    if (strncmp(t->resume_path, t->config->output_dir, len) != 0 || t->resume_path[len] != '/') t->state.metrics_bytes = 0;
-    else t->saved_step = t->state.step;
+    if (continues_output(t)) t->saved_step = t->state.step;
+    else t->state.metrics_bytes = 0;
     return OK;
 }
 
@@ -272,6 +279,7 @@ static Status prepare(Trainer *t)
     TRY(load_weights(t));
     TRY(checkpoint_clean(c->output_dir, resume_is(t, "false")));
     TRY(run_record_write(c->output_dir, &t->record, false));
+    if (!continues_output(t)) TRY(output_dir_clear(c->output_dir)); /* after the record: a kill in between starts anew again */
     snprintf(t->metrics_path, sizeof t->metrics_path, "%s/metrics.jsonl", c->output_dir);
     TRY(metrics_open(t->metrics_path, t->state.metrics_bytes, &t->metrics));
     loader_seek(t->data.train, t->state.step);

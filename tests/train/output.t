@@ -73,4 +73,25 @@ check "ours go" [ ! -e "$out/checkpoint-11" ]
 check "the others stay: $(ls "$out")" [ -e "$out/checkpoint-5/model.bin" -a -e "$out/checkpoint-500/model.bin" -a -e "$out/checkpoint-12.aside" ]
 check "the damaged one too" [ -e "$out/checkpoint-12/optimizer.safetensors" ]
 check "which is said: $(cat "$dir/err")" grep -q "checkpoint-12 stays" "$dir/err"
+
+# --- starting anew as another kind of run
+out=$dir/kinds
+run pt "$dir/run.yaml" output_dir="$out" lora=true lora_rank=2 merge_adapter=true
+check "LoRA ends well: $(tail -1 "$dir/err")" [ "$status" = 0 -a -e "$out/adapter_model.safetensors" -a -e "$out/merged/model.safetensors" ]
+before=$(contents "$out")
+refused "anew with a model that doesn't fit" 3 "too little disk" -- pt "$dir/run.yaml" output_dir="$out" resume_from_checkpoint=false \
+    max_steps=100000000 save_steps=1 save_total_limit=0
+check "nothing of the run before is lost" [ "$(contents "$out")" = "$before" ]
+refused "from a model in output_dir" 2 "merged lies in output_dir" -- pt "$dir/run.yaml" output_dir="$out" model="$out/merged" \
+    resume_from_checkpoint=false
+refused "with a tokenizer from output_dir" 2 "output_dir is" -- pt "$dir/run.yaml" output_dir="$out" tokenizer="$out" resume_from_checkpoint=false
+check "nothing is lost there" [ "$(contents "$out")" = "$before" ]
+run pt "$dir/run.yaml" output_dir="$out" resume_from_checkpoint=false
+check "all parameters anew: $(tail -1 "$dir/err")" [ "$status" = 0 ]
+check "no adapter beside the model: $(ls "$out")" [ -e "$out/model.safetensors" -a ! -e "$out/adapter_model.safetensors" -a \
+    ! -e "$out/adapter_config.json" -a ! -e "$out/merged" ]
+check "the model is that of a fresh folder" cmp "$out/model.safetensors" "$dir/whole/model.safetensors"
+run pt "$dir/run.yaml" output_dir="$out" resume_from_checkpoint=false lora=true lora_rank=2
+check "LoRA anew: $(tail -1 "$dir/err")" [ "$status" = 0 ]
+check "no model beside the adapter: $(ls "$out")" [ -e "$out/adapter_model.safetensors" -a ! -e "$out/model.safetensors" -a ! -e "$out/config.json" ]
 finish
