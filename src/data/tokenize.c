@@ -447,7 +447,7 @@ Status tokenize_find(const TokenizeJob *job, char *out_dir, size_t dir_bytes, bo
     TokenizeReport report;
     pipeline_init(&p, job, &report);
     Status status = settle_dir(&p);
-    *out_is_whole = status == OK && is_whole(&p);
+    if (out_is_whole) *out_is_whole = status == OK && is_whole(&p);
     if (status == OK) snprintf(out_dir, dir_bytes, "%s", report.dir);
     pipeline_deinit(&p);
     return status;

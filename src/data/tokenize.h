@@ -46,5 +46,5 @@ typedef struct TokenizeJob {
 /* ERR_INVALID says file:line of a bad row (unless they are skipped), or that nothing is left to train. */
 NODISCARD Status tokenize_dataset(const TokenizeJob *job, TokenizeReport *out_report);
 
-/* The folder a job would use, and whether it is whole; reads the files to hash them. */
+/* The folder a job would use, and whether it is whole (NULL: not looked at); reads the files to hash them. */
 NODISCARD Status tokenize_find(const TokenizeJob *job, char *out_dir, size_t dir_bytes, bool *out_is_whole);

@@ -56,6 +56,9 @@ NODISCARD Status file_free_bytes(const char *path, int64_t *out_bytes);
 /* XXH3 64 of bytes, and of a file. */
 uint64_t         hash_bytes(const void *data, size_t size, uint64_t seed);
 NODISCARD Status file_hash(const char *path, uint64_t *out_hash);
+/* Of size, times and inode: another value after any write, replacement or rename; 0, which says nothing, for a file that is absent
+ * or was touched within the last second. What was once learnt of a file's content holds while this stays. */
+uint64_t         file_stamp(const char *path);
 /* Of a large file on many threads: XXH3 of its parts' XXH3, whatever the number of threads. pool may be NULL. */
 enum { FILE_HASH_PART_BYTES = 16 << 20 };
 NODISCARD Status file_hash_parts(ThreadPool *pool, const char *path, uint64_t *out_hash);

@@ -146,13 +146,18 @@ static void report(const char *path, const TokenizeReport *r)
                  "mark the messages with \"train\": false", path, (long long)r->num_empty);
 }
 
+static TokenizeJob make_job(const Tokenizing *t, const DatasetOptions *options)
+{
+    return (TokenizeJob){ .dataset = options, .tokenizer = t->tokenizer, .tmpl = t->tmpl, .cache_dir = t->cache_dir,
+                          .num_threads = (int)t->config->threads, .progress = show_progress };
+}
+
 static Status tokenize_one(Tokenizing *t, const Dataset *dataset, TokenizeReport *out)
 {
     DatasetOptions options;
     TRY(run_data_options(t->config, dataset, &options));
     FAIL_IF(!options.path, ERR_INVALID, "datasets: an item has no path");
-    TokenizeJob job = { .dataset = &options, .tokenizer = t->tokenizer, .tmpl = t->tmpl, .cache_dir = t->cache_dir,
-                        .num_threads = (int)t->config->threads, .progress = show_progress };
+    TokenizeJob job = make_job(t, &options);
     TRY(tokenize_dataset(&job, out));
     report(options.path, out);
     return OK;
@@ -185,6 +190,35 @@ Status run_data_tokenize(const Config *config, const Tokenizer *tokenizer, const
     return status;
 }
 
+static uint64_t fold_key(uint64_t keys, const char *dir)
+{
+    const char *name = strrchr(dir, '/') + 1;
+    return hash_bytes(name, strlen(name), keys);
+}
+
+static Status fold_keys(const Tokenizing *t, const DatasetList *list, uint64_t *keys)
+{
+    char dir[4096];
+    for (size_t i = 0; i < list->count; i++) {
+        DatasetOptions options = run_data_options(t->config, &list->items[i]);
+        TokenizeJob    job = make_job(t, &options);
+        TRY(tokenize_find(&job, dir, sizeof dir, NULL));
+        *keys = fold_key(*keys, dir);
+    }
+    return OK;
+}
+
+Status run_data_keys(const Config *config, const Tokenizer *tokenizer, const char *tokenizer_dir, uint64_t *out_keys)
+{
+    Tokenizing t;
+    *out_keys = 0;
+    Status status = open_tokenizing(config, tokenizer, tokenizer_dir, &t);
+    if (status == OK) status = fold_keys(&t, &config->datasets, out_keys);
+    if (status == OK) status = fold_keys(&t, &config->validation_datasets, out_keys);
+    close_tokenizing(&t);
+    return status;
+}
+
 static Status open_sets(RunData *data, Tokenizing *t, const DatasetList *list, ShardSet **out_sets, int *out_count)
 {
     *out_sets = arena_array(&data->arena, ShardSet, list->count + 1);
@@ -199,7 +233,8 @@ static Status open_sets(RunData *data, Tokenizing *t, const DatasetList *list, S
         ++*out_count;
         const ShardSet *set = &(*out_sets)[i];
         int64_t         facts[] = { set->num_tokens, set->num_documents, set->num_trained, (int64_t)set->tokenizer_hash };
-        data->hash = hash_bytes(facts, sizeof facts, hash_bytes(strrchr(tokenized->dir, '/') + 1, strlen(strrchr(tokenized->dir, '/') + 1), data->hash));
+        data->hash = hash_bytes(facts, sizeof facts, fold_key(data->hash, tokenized->dir));
+        data->keys = fold_key(data->keys, tokenized->dir);
     }
     free(tokenized);
     return status;

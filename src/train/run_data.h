@@ -15,6 +15,7 @@ typedef struct RunData {
     Loader   *train, *eval; /* eval NULL: nothing to evaluate on */
     float    *losses;       /* of an evaluation batch */
     uint64_t  hash;         /* of what the rows depend on */
+    uint64_t  keys;         /* as of run_data_keys */
     int64_t   total_steps;
 } RunData;
 
@@ -31,6 +32,9 @@ NODISCARD Status run_data_template(const Config *config, const char *tokenizer_d
 
 /* The text of the key chat_template, which may be its path; data NULL: the key isn't set. */
 NODISCARD Status run_data_template_text(Arena *arena, const Config *config, Str *out);
+
+/* What the data of this run depends on: a hash over the names of its datasets' folders. Reads the files to hash them. */
+NODISCARD Status run_data_keys(const Config *config, const Tokenizer *tokenizer, const char *tokenizer_dir, uint64_t *out_keys);
 
 /* Only the tokenizing. */
 NODISCARD Status run_data_tokenize(const Config *config, const Tokenizer *tokenizer, const char *tokenizer_dir);

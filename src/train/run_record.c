@@ -1,6 +1,7 @@
 /* See run_record.h. */
 #include "train/run_record.h"
 
+#include "base/pool.h"
 #include "files/file.h"
 
 #include <inttypes.h>
@@ -62,16 +63,77 @@ static void first_difference(const char *before, const char *now, StrBuf *out)
     strbuf_puts(out, *before || *now ? "the settings differ" : "the model's config.json differs");
 }
 
-Status run_record_look(const char *output_dir, const RunRecord *record, RunPresence *out, bool *out_same, StrBuf *difference)
+bool run_record_same_settings(const RunRecord *before, const RunRecord *now, StrBuf *difference)
+{
+    if (before->hash == now->hash) return true;
+    first_difference(strbuf_cstr(&before->settings), strbuf_cstr(&now->settings), difference);
+    return false;
+}
+
+static bool differ(uint64_t a, uint64_t b)
+{
+    return a && b && a != b;
+}
+
+const char *run_record_changed_input(const RunRecord *before, const RunRecord *now)
+{
+    if (differ(before->base, now->base)) return "the model's weights";
+    if (differ(before->tokenizer, now->tokenizer)) return "the tokenizer's files";
+    return differ(before->data, now->data) ? "the datasets, or how they are tokenized," : NULL;
+}
+
+/* A tensor's file comes before the next one's: each is met once. */
+static Status fold_files(const StFile *file, ThreadPool *pool, uint64_t *hash, uint64_t *stamp)
+{
+    const char *last = NULL;
+    bool        settled = true;
+    for (size_t i = 0; i < st_count(file); i++) {
+        uint64_t    value = 0;
+        const char *path = st_at(file, i)->path;
+        if (last && strcmp(path, last) == 0) continue;
+        last = path;
+        if (hash) TRY(file_hash_parts(pool, path, &value));
+        else value = file_stamp(path);
+        settled &= value != 0;
+        if (hash) *hash = hash_bytes(&value, sizeof value, *hash);
+        else *stamp = hash_bytes(&value, sizeof value, *stamp);
+    }
+    if (stamp && !settled) *stamp = 0;
+    return OK;
+}
+
+Status run_record_base(HfModel *model, const RunRecord *before, int threads, RunRecord *out)
+{
+    ThreadPool *pool;
+    TRY(hf_model_open_weights(model));
+    TRY(fold_files(model->weights, NULL, NULL, &out->base_stamp));
+    if (out->base_stamp && out->base_stamp == before->base_stamp) {
+        out->base = before->base;
+        return OK;
+    }
+    TRY(pool_create(threads, &pool));
+    Status status = fold_files(model->weights, pool, &out->base, NULL);
+    pool_destroy(pool);
+    return status;
+}
+
+/* An absent hash is 0. */
+static bool get_hash(const JsonValue *root, const char *key, uint64_t *out)
+{
+    const char *text;
+    *out = 0;
+    return !json_get(root, key) || (json_get_str(root, key, &text) && sscanf(text, "%16" SCNx64, out) == 1);
+}
+
+Status run_record_read(const char *output_dir, RunPresence *out, RunRecord *before)
 {
     Arena       arena = { 0 };
-    const char *path = arena_printf(&arena, "%s/run.json", output_dir), *settings = "", *hash = "";
+    const char *path = arena_printf(&arena, "%s/run.json", output_dir), *settings = "";
     Str         text;
     JsonValue   root;
-    uint64_t    value = 0;
     bool        finished = false;
     *out = RUN_ABSENT;
-    *out_same = true;
+    *before = (RunRecord){ 0 };
     if (!file_exists(path)) {
         arena_deinit(&arena);
         return OK;
@@ -79,15 +141,19 @@ Status run_record_look(const char *output_dir, const RunRecord *record, RunPrese
     Status status = file_read(&arena, path, MAX_RECORD_BYTES, &text);
     if (status == OK) status = json_parse(&arena, path, text.data, text.len, &root);
     if (status == OK && !(json_get_bool(&root, "finished", &finished) && json_get_str(&root, "settings", &settings) &&
-                          json_get_str(&root, "settings_hash", &hash) && sscanf(hash, "%16" SCNx64, &value) == 1))
+                          json_get(&root, "settings_hash") && get_hash(&root, "settings_hash", &before->hash) &&
+                          get_hash(&root, "base", &before->base) && get_hash(&root, "base_stamp", &before->base_stamp) &&
+                          get_hash(&root, "tokenizer", &before->tokenizer) && get_hash(&root, "data", &before->data)))
         status = status_fail(ERR_INVALID, "%s isn't a record of this program; name another output_dir, or remove it", path);
-    if (status == OK) {
-        *out = finished ? RUN_FINISHED : RUN_UNFINISHED;
-        *out_same = value == record->hash;
-        if (!*out_same) first_difference(settings, strbuf_cstr(&record->settings), difference);
-    }
+    if (status == OK) *out = finished ? RUN_FINISHED : RUN_UNFINISHED;
+    if (status == OK) strbuf_puts(&before->settings, settings);
     arena_deinit(&arena);
     return status;
+}
+
+static void put_hash(StrBuf *out, const char *key, uint64_t hash)
+{
+    strbuf_printf(out, ",\n  \"%s\": \"%016llx\"", key, (unsigned long long)hash);
 }
 
 Status run_record_write(const char *output_dir, const RunRecord *record, bool finished)
@@ -95,8 +161,13 @@ Status run_record_write(const char *output_dir, const RunRecord *record, bool fi
     StrBuf text = { 0 };
     char   path[4096];
     snprintf(path, sizeof path, "%s/run.json", output_dir);
-    strbuf_printf(&text, "{\n  \"version\": 1,\n  \"finished\": %s,\n  \"settings_hash\": \"%016llx\",\n  \"settings\": ", finished ? "true" : "false",
-                  (unsigned long long)record->hash);
+    strbuf_printf(&text, "{\n  \"version\": 1,\n  \"finished\": %s", finished ? "true" : "false");
+    put_hash(&text, "settings_hash", record->hash);
+    put_hash(&text, "base", record->base);
+    put_hash(&text, "base_stamp", record->base_stamp);
+    put_hash(&text, "tokenizer", record->tokenizer);
+    put_hash(&text, "data", record->data);
+    strbuf_puts(&text, ",\n  \"settings\": ");
     json_write_string(&text, record->settings.data, record->settings.len);
     strbuf_puts(&text, "\n}\n");
     Status status = file_write_atomic(path, text.data, text.len);

@@ -8,15 +8,29 @@
 typedef struct RunRecord {
     StrBuf   settings; /* the lines of the resolved run file that decide the result */
     uint64_t hash;     /* of them and of the model's config.json */
+    /* What else decides it; 0: not known, or there is none. */
+    uint64_t base;       /* of the files of the base model's weights */
+    uint64_t base_stamp; /* their file_stamp: while it stays, so does `base` */
+    uint64_t tokenizer;  /* of tokenizer.json */
+    uint64_t data;       /* of the datasets' keys: files, template, options of each */
 } RunRecord;
 
 /* The settings of this run. Keys that change no weight (threads, logging, saving, evaluation) are left out. */
 void run_record_make(const Config *config, const HfModel *model, RunRecord *out);
 void run_record_deinit(RunRecord *record);
 
+/* Fills in `base`: from `before` where the files weren't touched since, else by reading them all, on `threads` threads (0: all). */
+NODISCARD Status run_record_base(HfModel *model, const RunRecord *before, int threads, RunRecord *out);
+
 typedef enum RunPresence { RUN_ABSENT, RUN_UNFINISHED, RUN_FINISHED } RunPresence;
 
-/* What output_dir holds. *out_same: with these settings; else *difference says the first setting that differs. */
-NODISCARD Status run_record_look(const char *output_dir, const RunRecord *record, RunPresence *out, bool *out_same, StrBuf *difference);
+/* What output_dir holds; *before is empty when it is nothing. */
+NODISCARD Status run_record_read(const char *output_dir, RunPresence *out, RunRecord *before);
+
+/* Whether both have the same settings; else *difference says the first setting that differs. */
+bool run_record_same_settings(const RunRecord *before, const RunRecord *now, StrBuf *difference);
+
+/* Which of base, tokenizer and data was changed, where both are known, for a message; NULL: none. */
+const char *run_record_changed_input(const RunRecord *before, const RunRecord *now);
 
 NODISCARD Status run_record_write(const char *output_dir, const RunRecord *record, bool finished);

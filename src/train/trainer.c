@@ -112,27 +112,47 @@ static Status check_step(const Trainer *t, const TrainState *state, int64_t tota
     return OK;
 }
 
-/* What is there of an earlier start decides; only `auto` refuses to go on with other settings. */
-static Status look_at_output(Trainer *t, bool *out_finished)
+/* Settings and inputs of the run that is there against this one's. */
+static Status refuse_changes(Trainer *t, const RunRecord *before, bool finished)
 {
-    RunPresence presence;
-    bool        same;
+    const char *dir = t->config->output_dir;
     StrBuf      difference = { 0 };
-    TrainState  state;
-    *out_finished = false;
-    run_record_make(t->config, t->model, &t->record);
-    Status status = run_record_look(t->config->output_dir, &t->record, &presence, &same, &difference);
-    if (status == OK) status = choose_checkpoint(t);
-    if (status == OK && t->resume_path[0]) status = checkpoint_read_state(t->resume_path, &state);
-    if (status == OK && t->resume_path[0] && t->config->max_steps > 0) status = check_step(t, &state, t->config->max_steps);
-    bool automatic = resume_is(t, "auto");
-    if (status == OK && automatic && presence == RUN_FINISHED && same) *out_finished = true;
-    if (status == OK && automatic && !same && (presence == RUN_FINISHED || t->resume_path[0]))
+    Status      status = OK;
+    if (finished) TRY(run_data_keys(t->config, t->tokenizer, t->tokenizer_dir, &t->record.data)); /* else its checkpoint tells, once opened */
+    const char *input = run_record_changed_input(before, &t->record);
+    if (!run_record_same_settings(before, &t->record, &difference))
         status = status_fail(ERR_INVALID,
                              "%s holds %s run with other settings (%s). Name another output_dir; or set resume_from_checkpoint: true to go on "
                              "from its checkpoint with the new settings, or false to start anew in its place",
-                             t->config->output_dir, presence == RUN_FINISHED ? "a finished" : "an unfinished", strbuf_cstr(&difference));
+                             dir, finished ? "a finished" : "an unfinished", strbuf_cstr(&difference));
+    else if (input)
+        status = status_fail(ERR_INVALID,
+                             "%s were changed since the %s run in %s was made. Name another output_dir; or set resume_from_checkpoint: true to go "
+                             "on from its checkpoint with them, or false to start anew in its place",
+                             input, finished ? "finished" : "unfinished", dir);
     strbuf_deinit(&difference);
+    return status;
+}
+
+/* What is there of an earlier start decides; only `auto` refuses to go on with other settings. */
+static Status look_at_output(Trainer *t, bool *out_finished)
+{
+    const Config *c = t->config;
+    RunPresence   presence;
+    RunRecord     before;
+    TrainState    state;
+    run_record_make(c, t->model, &t->record);
+    t->record.tokenizer = tokenizer_hash(t->tokenizer);
+    Status status = run_record_read(c->output_dir, &presence, &before);
+    if (status == OK) status = choose_checkpoint(t);
+    if (status == OK && t->resume_path[0]) status = checkpoint_read_state(t->resume_path, &state);
+    if (status == OK && t->resume_path[0] && c->max_steps > 0) status = check_step(t, &state, c->max_steps);
+    if (status == OK && !c->from_scratch) status = run_record_base(t->model, &before, (int)c->threads, &t->record);
+    bool finished = presence == RUN_FINISHED && resume_is(t, "auto");
+    bool going_on = presence == RUN_UNFINISHED && resume_is(t, "auto") && t->resume_path[0];
+    if (status == OK && (finished || going_on)) status = refuse_changes(t, &before, finished);
+    *out_finished = status == OK && finished;
+    run_record_deinit(&before);
     return status;
 }
 
@@ -278,6 +298,7 @@ static Status prepare(Trainer *t)
     TRY(session_create(t->plan, t->device, &t->session));
     TRY(load_weights(t));
     TRY(checkpoint_clean(c->output_dir, resume_is(t, "false")));
+    t->record.data = t->data.keys;
     TRY(run_record_write(c->output_dir, &t->record, false));
     if (!continues_output(t)) TRY(output_dir_clear(c->output_dir)); /* after the record: a kill in between starts anew again */
     snprintf(t->metrics_path, sizeof t->metrics_path, "%s/metrics.jsonl", c->output_dir);

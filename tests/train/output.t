@@ -94,4 +94,48 @@ check "the model is that of a fresh folder" cmp "$out/model.safetensors" "$dir/w
 run pt "$dir/run.yaml" output_dir="$out" resume_from_checkpoint=false lora=true lora_rank=2
 check "LoRA anew: $(tail -1 "$dir/err")" [ "$status" = 0 ]
 check "no model beside the adapter: $(ls "$out")" [ -e "$out/adapter_model.safetensors" -a ! -e "$out/model.safetensors" -a ! -e "$out/config.json" ]
+
+# --- what a run was made from, changed under its name
+cp -r "$dir/model" "$dir/base"
+cp "$dir/text.txt" "$dir/data.txt"
+flip() { # a byte 100 from the file's end, size and time as before
+    cp -p "$1" "$dir/was"
+    tail -c 100 "$1" | head -c 1 | tr '\000-\377' '\001-\377\000' | dd of="$1" bs=1 seek=$(($(stat -c %s "$1") - 100)) conv=notrunc 2> /dev/null
+    touch -r "$dir/was" "$1"
+}
+on_base() { run pt "$dir/run.yaml" model="$dir/base" datasets.0.path="$dir/data.txt" lora=true lora_rank=2 output_dir="$dir/tuned" "$@"; }
+on_base
+check "LoRA on a base: $(tail -1 "$dir/err")" [ "$status" = 0 ]
+cp -r "$dir/tuned" "$dir/finished"
+rm -r "$dir/tuned/checkpoint-12"
+sed -i 's/"finished": true/"finished": false/' "$dir/tuned/run.json"
+cp -r "$dir/tuned" "$dir/unfinished"
+# again FOLDER: the run as FOLDER has it
+again() {
+    rm -rf "$dir/tuned"
+    cp -r "$1" "$dir/tuned"
+    shift
+    on_base "$@"
+}
+again "$dir/finished"
+check "a finished run, nothing changed: $(tail -1 "$dir/err")" [ "$status" = 0 -a "$(grep -c "finished" "$dir/err")" = 1 ]
+again "$dir/unfinished"
+check "an unfinished run, nothing changed: $(tail -1 "$dir/err")" [ "$status" = 0 ]
+check "gives the same" cmp "$dir/tuned/adapter_model.safetensors" "$dir/finished/adapter_model.safetensors"
+for what in base/model.safetensors:weights base/tokenizer.json:tokenizer data.txt:datasets; do
+    file=$dir/${what%:*}
+    cp -p "$file" "$dir/kept"
+    case $what in
+    *.json:*) echo >> "$file" ;;
+    *) flip "$file" ;;
+    esac
+    for state in finished unfinished; do
+        again "$dir/$state"
+        check "$state, other ${what#*:}: exit $status, $(tail -1 "$dir/err")" [ "$status" = 2 ]
+        check "$state, other ${what#*:}: that is said: $(tail -1 "$dir/err")" grep -q "${what#*:}.* changed since" "$dir/err"
+        again "$dir/$state" resume_from_checkpoint=true max_steps=14
+        check "$state, other ${what#*:}: resume_from_checkpoint: true goes on: $(tail -1 "$dir/err")" [ "$status" = 0 ]
+    done
+    cp -p "$dir/kept" "$file"
+done
 finish

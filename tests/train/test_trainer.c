@@ -4,6 +4,7 @@
 #include "base/log.h"
 #include "model/new.h"
 #include "text/bpe_train.h"
+#include "train/run_record.h"
 
 #include "test.h"
 
@@ -224,6 +225,29 @@ static void a_finished_run_is_left_alone_and_others_refused(void)
     close_folder();
 }
 
+/* A base is read again only when its files were touched. */
+static void an_untouched_base_is_not_read_again(void)
+{
+    Arena     arena = { 0 };
+    HfModel  *model;
+    RunRecord none = { 0 }, first = { 0 }, again = { 0 }, touched = { 0 };
+    open_folder();
+    for (int i = 0; i < 50 && file_stamp(in_folder("model/model.safetensors")) == 0; i++) usleep(100000);
+    EXPECT_OK(hf_model_open(&arena, in_folder("model"), &model));
+    EXPECT_OK(run_record_base(model, &none, 2, &first));
+    EXPECT(first.base != 0 && first.base_stamp != 0 && first.base != 12345);
+    RunRecord known = { .base = 12345, .base_stamp = first.base_stamp };
+    EXPECT_OK(run_record_base(model, &known, 2, &again));
+    EXPECT_INT(again.base, 12345);
+    flip_byte(in_folder("model/model.safetensors"));
+    EXPECT_INT(file_stamp(in_folder("model/model.safetensors")), 0); /* too fresh to be told from a further change */
+    EXPECT_OK(run_record_base(model, &known, 1, &touched));
+    EXPECT(touched.base != first.base && touched.base != 12345);
+    hf_model_close(model);
+    arena_deinit(&arena);
+    close_folder();
+}
+
 static void saved_folders_carry_the_tokenizer_byte_for_byte(void)
 {
     TrainOutcome outcome;
@@ -241,4 +265,4 @@ static void saved_folders_carry_the_tokenizer_byte_for_byte(void)
 
 TEST_MAIN(TEST(steps_allocate_nothing_from_the_second_on), TEST(divergence_stops_with_the_weights_of_before),
           TEST(a_damaged_checkpoint_is_passed_over), TEST(a_checkpoint_of_another_layout_is_refused), TEST(the_oldest_checkpoints_go), TEST(a_finished_run_is_left_alone_and_others_refused),
-          TEST(saved_folders_carry_the_tokenizer_byte_for_byte))
+          TEST(an_untouched_base_is_not_read_again), TEST(saved_folders_carry_the_tokenizer_byte_for_byte))
