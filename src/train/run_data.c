@@ -200,8 +200,9 @@ static Status fold_keys(const Tokenizing *t, const DatasetList *list, uint64_t *
 {
     char dir[4096];
     for (size_t i = 0; i < list->count; i++) {
-        DatasetOptions options = run_data_options(t->config, &list->items[i]);
-        TokenizeJob    job = make_job(t, &options);
+        DatasetOptions options;
+        TRY(run_data_options(t->config, &list->items[i], &options));
+        TokenizeJob job = make_job(t, &options);
         TRY(tokenize_find(&job, dir, sizeof dir, NULL));
         *keys = fold_key(*keys, dir);
     }
