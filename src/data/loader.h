@@ -15,7 +15,7 @@ typedef enum LoaderMode {
     LOADER_PADDED, /* one sample a row */
 } LoaderMode;
 
-/* A sample longer than seq_len (LOADER_PACKED and LOADER_PADDED). */
+/* A sample longer than seq_len (LOADER_PACKED and LOADER_PADDED). Text, that is shards without a mask, is always split. */
 typedef enum LongSamples { LONG_TRUNCATE, LONG_SPLIT, LONG_DROP, LONG_ERROR } LongSamples;
 
 /* Which documents: all, or one side of the validation split. */
@@ -59,7 +59,7 @@ typedef struct Batch {
 
 /* What was made of the data: for reports. */
 typedef struct LoaderStats {
-    int64_t num_documents;  /* of this part */
+    int64_t num_documents;  /* of this part, those left out too */
     int64_t num_tokens;     /* in rows of one epoch at weight 1 */
     int64_t num_trained;    /* of those, labels */
     int64_t num_rows;       /* at weight 1 */

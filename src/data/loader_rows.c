@@ -88,6 +88,7 @@ typedef struct Cutter {
     const LoaderOptions *options;
     LoaderStats         *stats;
     SourceRows          *source;
+    int64_t              document_begin; /* of the document that is cut */
     int64_t              next_id; /* counts the samples of both sides of the split, so that the split changes no id */
 } Cutter;
 
@@ -95,22 +96,24 @@ static void keep_sample(Cutter *cutter, Span span, bool keep)
 {
     span.id = (int32_t)(cutter->next_id++ & INT32_MAX);
     if (!keep) return;
+    bool is_tail = !cutter->source->shards->has_mask && span.begin > cutter->document_begin; /* its token is the label of the one before */
     if (span_trained(cutter->source->shards, &span) == 0)
-        cutter->stats->num_dropped_empty++;
+        cutter->stats->num_dropped_empty += !is_tail;
     else
         spans_push(&cutter->source->spans, span);
 }
 
-/* A document as samples of at most seq_len tokens. */
+/* A document as samples of at most seq_len tokens. Text is always split: nothing of it is lost. */
 static void cut_document(Cutter *cutter, Span whole, bool keep)
 {
     int32_t      most = cutter->options->seq_len;
     LoaderStats *stats = cutter->stats;
+    cutter->document_begin = whole.begin;
     if (whole.count <= most) {
         keep_sample(cutter, whole, keep);
         return;
     }
-    switch (cutter->options->long_samples) {
+    switch (cutter->source->shards->has_mask ? cutter->options->long_samples : LONG_SPLIT) {
     case LONG_TRUNCATE:
         stats->num_truncated += keep;
         stats->tokens_cut += keep ? whole.count - most : 0;
@@ -136,7 +139,7 @@ static void cut_document(Cutter *cutter, Span whole, bool keep)
     }
 }
 
-/* One document alone can't be split by documents: its last share of tokens is validation (LOADER_STREAM). */
+/* One text alone can't be split by documents: its last share of tokens is validation. */
 static Span split_single(const LoaderOptions *options, Span whole)
 {
     int64_t held_out = (int64_t)ceil((double)whole.count * options->validation_ratio);
@@ -151,7 +154,7 @@ static void cut_source(Cutter *cutter, int source)
     const LoaderOptions *options = cutter->options;
     const ShardSet      *set = cutter->source->shards;
     bool   is_split = options->part != PART_ALL && options->validation_ratio > 0;
-    bool   is_single = is_split && options->mode == LOADER_STREAM && set->num_documents == 1;
+    bool   is_single = is_split && !set->has_mask && set->num_documents == 1;
     double threshold = is_split && set->num_documents > 1 ? split_threshold(options, source, set->num_documents) : 0;
     int64_t document = 0;
     for (int s = 0; s < set->num_shards; s++) {
@@ -162,12 +165,11 @@ static void cut_source(Cutter *cutter, int source)
             bool is_validation = is_split && !is_single && split_draw(options->seed, source, document) < threshold;
             bool keep = options->part == PART_ALL || is_single || is_validation == (options->part == PART_VALIDATION);
             cutter->stats->num_documents += keep;
-            if (options->mode != LOADER_STREAM) {
+            if (is_single) whole = split_single(options, whole);
+            if (options->mode != LOADER_STREAM)
                 cut_document(cutter, whole, keep);
-            } else if (keep) {
-                if (is_single) whole = split_single(options, whole);
+            else if (keep)
                 spans_push(&cutter->source->spans, whole);
-            }
         }
     }
 }
@@ -332,7 +334,7 @@ static Status source_init(Rows *rows, int s, const LoaderSource *from, int64_t *
     FAIL_IF(from->shards->tokenizer_hash != rows->sources[0].shards->tokenizer_hash, ERR_INVALID,
             "%s: tokenized with another tokenizer than the data before it", name);
     FAIL_IF(!(from->weight >= 0) || from->weight > 1e6, ERR_INVALID, "%s: weight %g, want 0..1e6", name, from->weight);
-    Cutter cutter = { options, &rows->stats, source, *next_id };
+    Cutter cutter = { .options = options, .stats = &rows->stats, .source = source, .next_id = *next_id };
     cut_source(&cutter, s);
     *next_id = cutter.next_id;
     if (options->mode == LOADER_STREAM)

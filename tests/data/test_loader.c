@@ -166,6 +166,38 @@ static void splitting_loses_no_label(void)
     EXPECT_OK(file_remove_tree(dir));
 }
 
+/* Whatever is done to conversations that are too long, and whether samples are packed or not. */
+static void text_is_never_lost(void)
+{
+    const char *dir = scratch_dir();
+    ShardSet    text = open_set(dir, false), chats;
+    EXPECT_OK(file_make_dirs(path_in(dir, "chats")));
+    write_shard(path_in(dir, "chats/shard-00000.tokens"), (const int[]){ 4, 30 }, 2, 500, true);
+    EXPECT_OK(shard_set_open(path_in(dir, "chats"), &chats));
+    LoaderSource sources[] = { { .shards = &text }, { .shards = &chats } };
+    for (int mode = LOADER_PACKED; mode <= LOADER_PADDED; mode++)
+        for (int rule = LONG_TRUNCATE; rule <= LONG_DROP; rule++) {
+            LoaderOptions options = { .mode = (LoaderMode)mode, .long_samples = (LongSamples)rule, .seq_len = 8, .batch_size = 1 };
+            Loader       *loader;
+            EXPECT_OK(loader_create(&options, sources, 2, &loader));
+            const LoaderStats *stats = loader_stats(loader);
+            int64_t            of_chats = rule == LONG_SPLIT ? 2 + 15 : rule == LONG_TRUNCATE ? 2 + 4 : 2;
+            EXPECT_INT(stats->num_trained, text.num_tokens - text.num_documents + of_chats);
+            EXPECT_INT(stats->num_dropped_empty, 1); /* the text of one token */
+            EXPECT_INT(stats->num_truncated, rule == LONG_TRUNCATE);
+            EXPECT_INT(stats->num_dropped_long, rule == LONG_DROP);
+            EXPECT_INT(stats->tokens_cut, rule == LONG_SPLIT ? 0 : rule == LONG_DROP ? 30 : 22);
+            loader_destroy(loader);
+        }
+    LoaderOptions strict = { .mode = LOADER_PADDED, .long_samples = LONG_ERROR, .seq_len = 8, .batch_size = 1 };
+    Loader       *loader;
+    EXPECT_OK(loader_create(&strict, sources, 1, &loader));
+    loader_destroy(loader);
+    shard_set_close(&text);
+    shard_set_close(&chats);
+    EXPECT_OK(file_remove_tree(dir));
+}
+
 static void seeking_is_exact_over_epochs(void)
 {
     const char *dir = scratch_dir();
@@ -294,7 +326,7 @@ static void empty_data_is_an_error(void)
     EXPECT_OK(file_remove_tree(dir));
 }
 
-TEST_MAIN(TEST(stream_uses_every_token_and_label_once), TEST(layouts_of_a_batch_hold_the_same_rows),
+TEST_MAIN(TEST(text_is_never_lost), TEST(stream_uses_every_token_and_label_once), TEST(layouts_of_a_batch_hold_the_same_rows),
           TEST(packed_and_padded_hold_the_same_samples), TEST(splitting_loses_no_label), TEST(seeking_is_exact_over_epochs),
           TEST(validation_and_training_share_no_document), TEST(one_document_is_split_by_tokens),
           TEST(weights_repeat_and_thin_out), TEST(permutations_are_permutations), TEST(empty_data_is_an_error))
