@@ -5,13 +5,14 @@
 #include "train/run_data.h"
 #include "train/setup.h"
 
-static Status inspect(Arena *arena, const Config *config, const InspectView *view)
+static Status inspect(Arena *arena, const Config *config, InspectView *view)
 {
     Tokenizer  *tokenizer;
     Template   *tmpl = NULL;
     const char *model;
     TRY(setup_tokenizer_dir(arena, config, &model));
     TRY(tokenizer_load(model, &tokenizer));
+    view->packing = run_data_packing(config, setup_run_length(arena, config, model));
     Status status = run_data_template(config, model, &tmpl);
     DatasetOptions options;
     if (status == OK) status = run_data_options(config, &config->datasets.items[0], &options);
@@ -44,7 +45,6 @@ Status cmd_inspect(CliArgs *args)
     TRY(cli_dataset_config(args, args->words[0], 1, &config));
     config.model = model;
     view.rows = rows == -2 ? (view.json ? -1 : 3) : rows;
-    view.seq_len = (int32_t)config.sequence_len;
     Status status = inspect(&args->arena, &config, &view);
     config_deinit(&config);
     return status;

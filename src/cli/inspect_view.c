@@ -126,7 +126,7 @@ static void put_histogram(StrBuf *out, const InspectSummary *s)
     }
 }
 
-static void put_summary(StrBuf *out, const char *path, const InspectSummary *s, int32_t seq_len)
+static void put_summary(StrBuf *out, const char *path, const InspectSummary *s, const InspectPacking *packing)
 {
     int64_t kept = s->num_rows - s->num_bad_rows - s->num_untrained;
     strbuf_printf(out, "dataset    %s\nformat     %s\nrows       %lld", path, s->format, (long long)s->num_rows);
@@ -147,10 +147,11 @@ static void put_summary(StrBuf *out, const char *path, const InspectSummary *s, 
     if (s->num_unprinted)
         strbuf_printf(out, "unprinted  %lld messages have a content that the chat template doesn't print; the first: %s\n",
                       (long long)s->num_unprinted, s->first_unprinted);
-    if (seq_len > 0 && kept > 0) {
-        strbuf_printf(out, "packing    %lld sequences of %d, %.1f%% filled", (long long)s->packed_rows, seq_len,
-                      100 * s->packing_efficiency);
-        if (s->num_too_long) strbuf_printf(out, "; %lld rows are longer", (long long)s->num_too_long);
+    if (packing->seq_len > 0 && kept > 0) {
+        static const char *const what[] = { [LONG_TRUNCATE] = "cut", [LONG_SPLIT] = "split", [LONG_DROP] = "left out", [LONG_ERROR] = "an error" };
+        strbuf_printf(out, "%s    %lld sequences of %d, %.1f%% filled", packing->is_padded ? "padding" : "packing", (long long)s->packed_rows,
+                      packing->seq_len, 100 * s->packing_efficiency);
+        if (s->num_too_long) strbuf_printf(out, "; %lld rows are longer (%s)", (long long)s->num_too_long, what[packing->long_samples]);
         strbuf_putc(out, '\n');
     }
     if (kept > 0) put_histogram(out, s);
@@ -161,9 +162,9 @@ Status inspect_view_print(const TokenizeJob *job, const InspectView *view)
 {
     InspectSummary summary;
     Printer        p = { .view = view, .tokenizer = job->tokenizer, .colour = has_colour() };
-    Status         status = inspect_dataset(job, 0, view->json ? 0 : view->seq_len, show_row, &p, &summary);
+    Status         status = inspect_dataset(job, 0, view->json ? (InspectPacking){ 0 } : view->packing, show_row, &p, &summary);
     if (status == OK) status = p.status;
-    if (status == OK && !view->json) put_summary(&p.out, job->dataset->path, &summary, view->seq_len);
+    if (status == OK && !view->json) put_summary(&p.out, job->dataset->path, &summary, &view->packing);
     if (p.bad_shown > MAX_BAD_SHOWN) log_warn("skipped: %lld bad rows in all", (long long)p.bad_shown);
     Status printed = flush(&p); /* also what came before a bad row */
     strbuf_deinit(&p.out);

@@ -6,7 +6,7 @@
 typedef struct InspectView {
     bool    json;     /* a line a row: {"ids": [...], "mask": [...], "row": i}; else coloured text, ids and figures for people */
     int64_t rows;     /* rows shown; -1: all. The figures are always of all rows */
-    int32_t seq_len;  /* for the packing figures */
+    InspectPacking packing;
 } InspectView;
 
 NODISCARD Status inspect_view_print(const TokenizeJob *job, const InspectView *view);

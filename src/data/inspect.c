@@ -20,8 +20,9 @@ typedef struct Inspector {
     MaskRules         *rules;
     MaskEncoder        encoder;
     Arena              arena;
-    Lengths            lengths; /* of kept rows, at most seq_len */
-    int32_t            seq_len;
+    InspectPacking     packing;
+    Lengths            lengths; /* of samples, at most seq_len */
+    int64_t            stream_tokens; /* of texts behind each other */
 } Inspector;
 
 static void push_length(Lengths *lengths, int32_t length)
@@ -53,6 +54,49 @@ static Status encode_record(Inspector *in, const Record *record)
     return status_prefix(status, record->file->is_rows ? "%s: row %lld" : "%s:%lld", record->file->path, (long long)record->line);
 }
 
+/* A sample of these tokens, if something in it is trained. */
+static void push_sample(Inspector *in, int64_t begin, int64_t count, bool more)
+{
+    int64_t end = begin + count + more;
+    for (int64_t i = begin + 1; i < end; i++)
+        if (in->encoder.mask[i]) {
+            push_length(&in->lengths, (int32_t)count);
+            return;
+        }
+}
+
+/* As loader_rows.c cuts documents. */
+static void cut_row(Inspector *in, int64_t count)
+{
+    int32_t     most = in->packing.seq_len;
+    bool        is_text = in->format.type == DATASET_TEXT;
+    LongSamples rule = is_text ? LONG_SPLIT : in->packing.long_samples;
+    if (is_text && !in->packing.is_padded) {
+        in->stream_tokens += count;
+        return;
+    }
+    in->summary->num_too_long += count > most && !is_text;
+    if (rule == LONG_SPLIT)
+        for (int64_t done = 0; done < count; done += most) push_sample(in, done, count - done < most ? count - done : most, count - done > most);
+    else if (count <= most || rule == LONG_TRUNCATE)
+        push_sample(in, 0, count < most ? count : most, false);
+}
+
+static void pack(Inspector *in)
+{
+    int32_t seq_len = in->packing.seq_len;
+    Packing packing;
+    int64_t tokens = in->stream_tokens;
+    for (int64_t i = 0; i < in->lengths.len; i++) tokens += in->lengths.data[i];
+    in->summary->packed_rows = in->packing.is_padded ? in->lengths.len : (in->stream_tokens + seq_len - 1) / seq_len;
+    if (!in->packing.is_padded) {
+        pack_best_fit(in->lengths.data, in->lengths.len, seq_len, &packing);
+        in->summary->packed_rows += packing.num_rows;
+        packing_deinit(&packing);
+    }
+    if (in->summary->packed_rows) in->summary->packing_efficiency = (double)tokens / ((double)in->summary->packed_rows * seq_len);
+}
+
 static void add_row(Inspector *in, const Record *record)
 {
     InspectSummary *summary = in->summary;
@@ -74,9 +118,7 @@ static void add_row(Inspector *in, const Record *record)
     summary->num_trained += in->encoder.num_trained;
     if (summary->shortest == 0 || count < summary->shortest) summary->shortest = count;
     if (count > summary->longest) summary->longest = count;
-    if (in->seq_len <= 0) return;
-    summary->num_too_long += count > in->seq_len;
-    push_length(&in->lengths, count > in->seq_len ? in->seq_len : (int32_t)count);
+    if (in->packing.seq_len > 0) cut_row(in, count);
 }
 
 static Status inspect_record(Inspector *in, const Record *record, InspectRowFn each, void *context, bool *out_go_on)
@@ -113,20 +155,15 @@ static Status inspect_all(Inspector *in, Reader *reader, int64_t max_rows, Inspe
     }
     FAIL_IF(in->summary->num_rows == 0, ERR_INVALID, "%s: the dataset is empty", in->job->dataset->path);
     snprintf(in->summary->format, sizeof in->summary->format, "%s", in->format.description);
-    if (in->seq_len <= 0) return OK;
-    Packing packing;
-    pack_best_fit(in->lengths.data, in->lengths.len, in->seq_len, &packing);
-    in->summary->packed_rows = packing.num_rows;
-    in->summary->packing_efficiency = packing_efficiency(&packing, in->seq_len);
-    packing_deinit(&packing);
+    if (in->packing.seq_len > 0) pack(in);
     return OK;
 }
 
-Status inspect_dataset(const TokenizeJob *job, int64_t max_rows, int32_t seq_len, InspectRowFn each, void *context,
+Status inspect_dataset(const TokenizeJob *job, int64_t max_rows, InspectPacking packing, InspectRowFn each, void *context,
                        InspectSummary *out_summary)
 {
     *out_summary = (InspectSummary){ 0 };
-    Inspector in = { .job = job, .summary = out_summary, .seq_len = seq_len };
+    Inspector in = { .job = job, .summary = out_summary, .packing = packing };
     Arena     paths_arena = { 0 };
     char    **paths;
     int       count;

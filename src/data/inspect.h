@@ -1,6 +1,7 @@
 /* Looking at a dataset as training will see it: ids, mask and text of each row, and what all of it adds up to. */
 #pragma once
 
+#include "data/loader.h"
 #include "data/tokenize.h"
 
 enum { INSPECT_BUCKETS = 24 }; /* lengths 2^i .. 2^(i+1) - 1; the last takes all above */
@@ -20,6 +21,13 @@ typedef struct InspectRow {
 /* false stops. What row points to is valid during the call. */
 typedef bool (*InspectRowFn)(void *context, const InspectRow *row);
 
+/* How a run of this dataset alone lays its rows out. */
+typedef struct InspectPacking {
+    int32_t     seq_len;   /* 0: no figures are wanted */
+    bool        is_padded; /* a sample a sequence */
+    LongSamples long_samples;
+} InspectPacking;
+
 typedef struct InspectSummary {
     char    format[256];
     int64_t num_rows, num_bad_rows, num_untrained, num_without_stop, num_without_calls, num_empty, num_unprinted;
@@ -27,12 +35,12 @@ typedef struct InspectSummary {
     int64_t num_tokens, num_trained;
     int64_t shortest, longest;         /* tokens of a row */
     int64_t histogram[INSPECT_BUCKETS];
-    int64_t num_too_long;              /* rows longer than seq_len */
-    int64_t packed_rows;               /* of seq_len, best fit */
+    int64_t num_too_long;              /* rows longer than seq_len, to which long_samples happens */
+    int64_t packed_rows;               /* of seq_len */
     double  packing_efficiency;        /* 0..1 */
 } InspectSummary;
 
 /* Reads at most max_rows rows (0: all), in order, on this thread. job->cache_dir, num_threads and shard_tokens don't
- * matter. each may be NULL. seq_len: for the packing figures; 0: none. Parts of very long texts count as rows. */
-NODISCARD Status inspect_dataset(const TokenizeJob *job, int64_t max_rows, int32_t seq_len, InspectRowFn each, void *context,
+ * matter. each may be NULL. Parts of very long texts count as rows. */
+NODISCARD Status inspect_dataset(const TokenizeJob *job, int64_t max_rows, InspectPacking packing, InspectRowFn each, void *context,
                                  InspectSummary *out_summary);

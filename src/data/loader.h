@@ -60,6 +60,7 @@ typedef struct Batch {
 /* What was made of the data: for reports. */
 typedef struct LoaderStats {
     int64_t num_documents;  /* of this part, those left out too */
+    int64_t num_used;       /* documents of which something is in a row */
     int64_t num_tokens;     /* in rows of one epoch at weight 1 */
     int64_t num_trained;    /* of those, labels */
     int64_t num_rows;       /* at weight 1 */

@@ -165,11 +165,13 @@ static void cut_source(Cutter *cutter, int source)
             bool is_validation = is_split && !is_single && split_draw(options->seed, source, document) < threshold;
             bool keep = options->part == PART_ALL || is_single || is_validation == (options->part == PART_VALIDATION);
             cutter->stats->num_documents += keep;
+            int64_t num_spans = cutter->source->spans.len;
             if (is_single) whole = split_single(options, whole);
             if (options->mode != LOADER_STREAM)
                 cut_document(cutter, whole, keep);
             else if (keep)
                 spans_push(&cutter->source->spans, whole);
+            cutter->stats->num_used += cutter->source->spans.len > num_spans;
         }
     }
 }

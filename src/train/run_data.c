@@ -6,6 +6,7 @@
 #include "files/file.h"
 
 #include <math.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -83,6 +84,7 @@ typedef struct Tokenizing {
     const Tokenizer *tokenizer;
     Template        *tmpl;
     const char      *cache_dir;
+    StrBuf          *notes; /* NULL: none are kept */
     Arena            arena;
 } Tokenizing;
 
@@ -125,24 +127,37 @@ static bool show_progress(void *context, int64_t rows, int64_t tokens, double fr
     return true;
 }
 
-static void report(const char *path, const TokenizeReport *r)
+/* A line on stderr and for the report; notes may be NULL. */
+__attribute__((format(printf, 3, 4))) static void note(StrBuf *notes, bool is_warning, const char *format, ...)
 {
-    log_info("%s: %s, %lld documents, %lld tokens%s", path, r->format, (long long)r->num_documents, (long long)r->num_tokens,
+    char    line[2048];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(line, sizeof line, format, args);
+    va_end(args);
+    if (is_warning) log_warn("%s", line);
+    else log_info("%s", line);
+    if (notes) strbuf_printf(notes, "%s%s\n", is_warning ? "warning: " : "", line);
+}
+
+static void report(StrBuf *notes, const char *path, const TokenizeReport *r)
+{
+    note(notes, false, "%s: %s, %lld documents, %lld tokens%s", path, r->format, (long long)r->num_documents, (long long)r->num_tokens,
              r->was_cached ? " (cached)" : "");
-    if (r->num_bad_rows) log_warn("%s: %lld bad rows were skipped%s", path, (long long)r->num_bad_rows, r->num_examples ? ", the first:" : "");
-    for (int i = 0; i < r->num_examples; i++) log_info("  %s", r->examples[i]);
-    if (r->num_untrained) log_warn("%s: %lld rows without a trained token were left out", path, (long long)r->num_untrained);
+    if (r->num_bad_rows) note(notes, true, "%s: %lld bad rows were skipped%s", path, (long long)r->num_bad_rows, r->num_examples ? ", the first:" : "");
+    for (int i = 0; i < r->num_examples; i++) note(notes, false, "  %s", r->examples[i]);
+    if (r->num_untrained) note(notes, true, "%s: %lld rows without a trained token were left out", path, (long long)r->num_untrained);
     if (r->num_without_stop)
-        log_warn("%s: %lld trained turns end without a stop token: the model won't learn to stop there; end them in the chat template with a "
+        note(notes, true, "%s: %lld trained turns end without a stop token: the model won't learn to stop there; end them in the chat template with a "
                  "special token (eos_token)", path, (long long)r->num_without_stop);
     if (r->num_without_calls)
-        log_warn("%s: %lld trained turns have tool calls that the chat template doesn't print: they aren't learnt; set chat_template to one that "
+        note(notes, true, "%s: %lld trained turns have tool calls that the chat template doesn't print: they aren't learnt; set chat_template to one that "
                  "has tool_calls", path, (long long)r->num_without_calls);
     if (r->num_unprinted)
-        log_warn("%s: %lld messages have a content that the chat template doesn't print: nothing of it is learnt; the first: %s. `surogate "
+        note(notes, true, "%s: %lld messages have a content that the chat template doesn't print: nothing of it is learnt; the first: %s. `surogate "
                  "inspect` shows what is printed", path, (long long)r->num_unprinted, r->first_unprinted);
     if (r->num_empty)
-        log_warn("%s: %lld trained turns have neither content nor tool calls: the model learns to answer nothing there; leave these rows out, or "
+        note(notes, true, "%s: %lld trained turns have neither content nor tool calls: the model learns to answer nothing there; leave these rows out, or "
                  "mark the messages with \"train\": false", path, (long long)r->num_empty);
 }
 
@@ -159,7 +174,7 @@ static Status tokenize_one(Tokenizing *t, const Dataset *dataset, TokenizeReport
     FAIL_IF(!options.path, ERR_INVALID, "datasets: an item has no path");
     TokenizeJob job = make_job(t, &options);
     TRY(tokenize_dataset(&job, out));
-    report(options.path, out);
+    report(t->notes, options.path, out);
     return OK;
 }
 
@@ -263,14 +278,34 @@ static LongSamples long_samples(Choice choice)
     return choice == OPT_LONG_DROP ? LONG_DROP : choice == OPT_LONG_SPLIT ? LONG_SPLIT : LONG_TRUNCATE;
 }
 
-/* What the rows lost of the samples. */
-static void tell_cuts(const LoaderStats *stats)
+InspectPacking run_data_packing(const Config *config, int64_t seq_len)
 {
-    if (stats->num_split) log_info("%lld samples longer than sequence_len were split over several sequences", (long long)stats->num_split);
+    bool is_error = config->on_long_sample == OPT_LONG_ERROR;
+    return (InspectPacking){ .seq_len = (int32_t)seq_len, .is_padded = !config->sample_packing,
+                             .long_samples = is_error ? LONG_ERROR : long_samples(config->on_long_sample) };
+}
+
+/* What is learnt from: documents after cuts, sequences after weights. */
+static void tell_rows(RunData *data, int64_t seq_len)
+{
+    const LoaderStats *stats = loader_stats(data->train);
+    int64_t            per_step = loader_rows_per_step(data->train);
+    char               weighted[64] = "";
+    if (stats->rows_per_epoch != stats->num_rows)
+        snprintf(weighted, sizeof weighted, ", by weight %lld of them an epoch", (long long)stats->rows_per_epoch);
+    note(&data->notes, false, "training on %lld documents, %lld tokens (%.1f%% of them trained), %lld sequences of %lld (%.1f%% filled)%s: %lld steps of %lld",
+         (long long)stats->num_used, (long long)stats->num_tokens, 100 * (double)stats->num_trained / (double)stats->num_tokens,
+         (long long)stats->num_rows, (long long)seq_len, 100 * stats->efficiency, weighted, (long long)data->total_steps, (long long)per_step);
+}
+
+/* What the rows lost of the samples. */
+static void tell_cuts(StrBuf *notes, const LoaderStats *stats)
+{
+    if (stats->num_split) note(notes, false, "%lld samples longer than sequence_len were split over several sequences", (long long)stats->num_split);
     if (stats->num_truncated || stats->num_dropped_long)
-        log_warn("%lld samples longer than sequence_len were cut and %lld left out, %lld tokens in all", (long long)stats->num_truncated,
+        note(notes, true, "%lld samples longer than sequence_len were cut and %lld left out, %lld tokens in all", (long long)stats->num_truncated,
                  (long long)stats->num_dropped_long, (long long)stats->tokens_cut);
-    if (stats->num_dropped_empty) log_warn("%lld samples were left out: no trained token remained of them", (long long)stats->num_dropped_empty);
+    if (stats->num_dropped_empty) note(notes, true, "%lld samples were left out: no trained token remained of them", (long long)stats->num_dropped_empty);
 }
 
 static Status open_train(const Config *config, const LoaderOptions *base, RunData *data)
@@ -292,10 +327,8 @@ static Status open_train(const Config *config, const LoaderOptions *base, RunDat
     FAIL_IF(config->on_long_sample == OPT_LONG_ERROR && stats->num_truncated > 0, ERR_INVALID,
             "%lld samples are longer than sequence_len %lld; raise it, or set on_long_sample: truncate or drop", (long long)stats->num_truncated,
             (long long)base->seq_len);
-    log_info("training on %lld documents, %lld tokens (%.1f%% of them trained), %lld sequences of %lld (%.1f%% filled): %lld steps",
-             (long long)stats->num_documents, (long long)stats->num_tokens, 100 * (double)stats->num_trained / (double)stats->num_tokens,
-             (long long)stats->num_rows, (long long)base->seq_len, 100 * stats->efficiency, (long long)data->total_steps);
-    tell_cuts(stats);
+    tell_rows(data, base->seq_len);
+    tell_cuts(&data->notes, stats);
     return OK;
 }
 
@@ -322,6 +355,7 @@ Status run_data_open(const Config *config, const CompileOptions *compile, const 
     Tokenizing t;
     *out = (RunData){ 0 };
     Status status = open_tokenizing(config, tokenizer, tokenizer_dir, &t);
+    t.notes = &out->notes;
     if (status == OK) status = open_sets(out, &t, &config->datasets, &out->train_sets, &out->num_train_sets);
     if (status == OK) status = open_sets(out, &t, &config->validation_datasets, &out->eval_sets, &out->num_eval_sets);
     close_tokenizing(&t);
@@ -342,6 +376,7 @@ void run_data_close(RunData *data)
 {
     loader_destroy(data->train);
     loader_destroy(data->eval);
+    strbuf_deinit(&data->notes);
     for (int i = 0; i < data->num_train_sets; i++) shard_set_close(&data->train_sets[i]);
     for (int i = 0; i < data->num_eval_sets; i++) shard_set_close(&data->eval_sets[i]);
     arena_deinit(&data->arena);

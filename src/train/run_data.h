@@ -2,6 +2,7 @@
 #pragma once
 
 #include "data/format.h"
+#include "data/inspect.h"
 #include "data/loader.h"
 #include "passes/compile.h"
 #include "text/template.h"
@@ -17,6 +18,7 @@ typedef struct RunData {
     uint64_t  hash;         /* of what the rows depend on */
     uint64_t  keys;         /* as of run_data_keys */
     int64_t   total_steps;
+    StrBuf    notes;         /* lines: what the datasets were taken for, what became of them */
 } RunData;
 
 /* Tokenizes what isn't yet; says on stderr what was found. vocab_size: of the model. */
@@ -26,6 +28,9 @@ void             run_data_close(RunData *data);
 
 /* A dataset's keys as the data layer takes them; strings are the config's. */
 NODISCARD Status run_data_options(const Config *config, const Dataset *dataset, DatasetOptions *out);
+
+/* How a run lays out a dataset that it has alone. */
+InspectPacking run_data_packing(const Config *config, int64_t seq_len);
 
 /* The chat template of a run: the key chat_template, else the folder's own. NULL: there is none. */
 NODISCARD Status run_data_template(const Config *config, const char *tokenizer_dir, Template **out_template);

@@ -39,6 +39,15 @@ int64_t setup_sequence_len(const Config *config, const HfModel *model)
     return is_default && config->sequence_len > model->max_positions ? model->max_positions : config->sequence_len;
 }
 
+int64_t setup_run_length(Arena *arena, const Config *config, const char *dir)
+{
+    HfModel *model;
+    Status   status = file_exists(arena_printf(arena, "%s/config.json", dir)) ? hf_model_open(arena, dir, &model) : ERR_NOT_FOUND;
+    if (status == OK) return setup_sequence_len(config, model);
+    status_clear(); /* a tokenizer's folder, or a model that we don't train */
+    return config->sequence_len;
+}
+
 Status setup_model(Arena *arena, const Config *config, HfModel **out_model)
 {
     TRY(config_require(config, KEY_run_model, "a run"));

@@ -14,6 +14,8 @@ NODISCARD Status setup_tokenizer_dir(Arena *arena, const Config *config, const c
 
 /* Tokens of a sequence: sequence_len, or its default where the model was made for as many. */
 int64_t setup_sequence_len(const Config *config, const HfModel *model);
+/* The same where a folder need not hold a model: then the key alone counts. */
+int64_t setup_run_length(Arena *arena, const Config *config, const char *dir);
 
 /* Opens config->model; checks sequence length, dtypes and fusion names. The model lives in `arena`. */
 NODISCARD Status setup_model(Arena *arena, const Config *config, HfModel **out_model);

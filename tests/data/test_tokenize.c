@@ -252,9 +252,9 @@ static void inspecting_adds_up(void)
     int            seen = 0;
     kit_open(&kit);
     write_chats(&kit, 500, 0);
-    EXPECT_OK(inspect_dataset(&kit.job, 0, 256, check_row, &seen, &summary));
+    EXPECT_OK(inspect_dataset(&kit.job, 0, (InspectPacking){ .seq_len = 256 }, check_row, &seen, &summary));
     EXPECT_INT(summary.num_rows, 20);
-    EXPECT_OK(inspect_dataset(&kit.job, 0, 256, NULL, NULL, &summary));
+    EXPECT_OK(inspect_dataset(&kit.job, 0, (InspectPacking){ .seq_len = 256 }, NULL, NULL, &summary));
     EXPECT_OK(tokenize_dataset(&kit.job, &kit.report));
     EXPECT_INT(summary.num_tokens, kit.report.num_tokens);
     EXPECT_INT(summary.num_trained, kit.report.num_trained);

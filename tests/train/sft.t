@@ -15,6 +15,7 @@ model_dtype: fp32
 save_steps: 50
 END
 # field NAME FILE: the values of a number in a log's steps.
+rows() { sed -nE 's/^pa(ck|dd)ing *([0-9]+ sequences of [0-9]+).*/\2/p' "$1"; } # of inspect
 field() { grep '"log":"step"' "$2" | sed -E "s/.*\"$1\":([-0-9.e+]+).*/\1/"; }
 without_times() { sed -E 's/"(time|duration_ms|tokens_per_second)":[0-9.]+,//g' "$1"; }
 near() { awk -v a="$1" -v b="$2" -v bar="$3" 'BEGIN { d = a - b; exit !((d < 0 ? -d : d) <= bar * (b < 0 ? -b : b) && a != "") }'; }
@@ -146,7 +147,22 @@ check "a template inside the adapter's tokenizer_config.json isn't hidden by the
 for choice in truncate drop split; do
     run sft "$dir/run.yaml" output_dir="$dir/$choice" max_steps=1 sequence_len=40 on_long_sample=$choice
     check "on_long_sample: $choice is told: $(cat "$dir/err")" grep -qE 'samples longer than sequence_len were (cut|split)' "$dir/err"
+    cp "$dir/err" "$dir/told"
+    run inspect "$dir/chats.jsonl" --model "$dir/model" --rows 0 sequence_len=40 on_long_sample=$choice
+    check "inspect counts the same: $(grep packing "$dir/out")" grep -qF "$(rows "$dir/out")" "$dir/told"
 done
+for keys in "sample_packing=false" "sequence_len=33 sample_packing=false" ""; do
+    for data in chats.jsonl text.jsonl; do
+        [ $data = chats.jsonl ] || awk '{ printf "{\"text\": \"%s\"}\n", substr("Rows of some text, one longer than the other, here and there. And on.", 1, NR % 67 + 1) }' "$dir/chats.jsonl" > "$dir/text.jsonl"
+        run sft model="$dir/model" datasets.0.path="$dir/$data" output_dir="$dir/counted-$data$keys" max_steps=1 model_dtype=fp32 $keys
+        cp "$dir/err" "$dir/told"
+        run inspect "$dir/$data" --model "$dir/model" --rows 0 $keys
+        check "inspect of $data counts as the run does, $keys: $(rows "$dir/out") $(cat "$dir/told")" grep -qF "$(rows "$dir/out") " "$dir/told"
+    done
+done
+run sft "$dir/run.yaml" output_dir="$dir/weighed" max_steps=2 datasets.0.weight=0.5 sequence_len=40 on_long_sample=drop datasets.1.path="$dir/text.jsonl"
+check "weights count, and what is left out doesn't: $(cat "$dir/err")" grep -qE 'training on ([0-9]+) documents.*, by weight [0-9]+ of them an epoch: 2 steps of 4$' "$dir/err"
+check "the report says what the data is" grep -q 'conversation (messages.*were cut and [1-9][0-9]* left out' "$dir/weighed/report.html"
 refused "on_long_sample: error" 2 "longer than sequence_len 40" -- sft "$dir/run.yaml" output_dir="$dir/error" max_steps=1 sequence_len=40 on_long_sample=error
 refused "no validation rows" 2 "no validation data left" "Raise validation_split_ratio" -- sft "$dir/run.yaml" output_dir="$dir/none" max_steps=1 \
     datasets.0.samples=1 validation_split_ratio=0.01
