@@ -2,6 +2,7 @@
 #include "cli/cli.h"
 
 #include "base/json.h"
+#include "data/text_file.h"
 #include "infer/bigram.h"
 #include "infer/evaluate.h"
 
@@ -34,12 +35,11 @@ static Status read_documents(Arena *arena, InferModel *infer, const char *path, 
     TRY(cli_list_files(arena, path, &paths, &out->count));
     out->begin = arena_array(arena, size_t, out->count + 1);
     for (size_t i = 0; i < out->count; i++) {
-        Arena  file = { 0 };
-        Str    text;
-        Status status = file_read(&file, paths[i], (size_t)1 << 32, &text);
-        if (status == OK) status = infer_encode(infer, text.data, text.len, &out->ids);
-        if (status == OK) out->bytes += text.len;
-        arena_deinit(&file);
+        TextFile file;
+        TRY(text_file_open(paths[i], &file));
+        Status status = infer_encode(infer, file.text.data, file.text.len, &out->ids);
+        out->bytes += file.text.len;
+        text_file_close(&file);
         TRY(status);
         out->begin[i + 1] = out->ids.len;
         size_t len = out->ids.len - out->begin[i];

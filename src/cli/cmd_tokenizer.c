@@ -2,6 +2,7 @@
 #include "cli/cli.h"
 
 #include "base/log.h"
+#include "data/text_file.h"
 #include "device/device.h"
 #include "files/file.h"
 #include "text/bpe_train.h"
@@ -37,11 +38,10 @@ static Status add_files(CliArgs *args, BpeTrainer *trainer, size_t *out_files)
         size_t       count;
         TRY(cli_list_files(&args->arena, args->words[w], &paths, &count));
         for (size_t i = 0; i < count; i++) {
-            FileMap map;
-            TRY(file_map(paths[i], &map));
-            Str    text = { map.data, map.size };
-            Status status = bpe_trainer_add(trainer, &text, 1);
-            file_unmap(&map);
+            TextFile file;
+            TRY(text_file_open(paths[i], &file));
+            Status status = bpe_trainer_add(trainer, &file.text, 1);
+            text_file_close(&file);
             TRY(status);
         }
         *out_files += count;

@@ -84,6 +84,22 @@ run pt "$dir/run.yaml" --output_dir="$dir/a" max_steps=2
 check "pt takes overrides, prints nothing on stdout" [ "$status" = 0 -a ! -s "$dir/out" ]
 check "pt: a line a step" [ "$(grep -c '"log":"step"' "$dir/a/metrics.jsonl")" = 2 ]
 check "pt: report and state" [ -s "$dir/a/report.html" -a -s "$dir/a/trainer_state.json" -a -s "$dir/a/config.json" ]
+run eval "$dir/model" --text "$dir/short.txt" --json
+cp "$dir/out" "$dir/plain.json"
+gzip -k "$dir/short.txt"
+run eval "$dir/model" --text "$dir/short.txt.gz" --json
+check "eval reads a compressed text" cmp "$dir/plain.json" "$dir/out"
+run tokenizer train --vocab-size 300 --out "$dir/learnt" "$dir/text.txt"
+gzip -k "$dir/text.txt"
+run tokenizer train --vocab-size 300 --out "$dir/unpacked" "$dir/text.txt.gz"
+check "a tokenizer learns from what is packed: $(cat "$dir/err")" cmp "$dir/learnt/tokenizer.json" "$dir/unpacked/tokenizer.json"
+printf 'PAR1 rows PAR1' > "$dir/rows.parquet"
+printf 'a\0b' > "$dir/nul.txt"
+for command in "eval $dir/model --text" "tokenizer train --vocab-size 300 --out $dir/none"; do
+    refused "${command%% *} of parquet" 2 "rows.parquet: a parquet file, expected text" -- $command "$dir/rows.parquet"
+    refused "${command%% *} of NUL bytes" 2 "nul.txt: a NUL byte at offset 1" -- $command "$dir/nul.txt"
+done
+rm "$dir"/*.gz
 run eval "$dir/a" --text "$dir/short.txt"
 check "the trained folder evaluates" grep -q "bits per byte" "$dir/out"
 
