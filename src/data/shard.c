@@ -141,7 +141,7 @@ Status shard_verify(const Shard *shard)
         data += n;
         left -= n;
     }
-    FAIL_IF(hash != shard->header.data_checksum, ERR_INVALID, "%s: checksum differs, the file is damaged; delete its folder",
+    FAIL_IF(hash != shard->header.data_checksum, ERR_INVALID, "%s: checksum differs, the file is damaged",
             shard->path);
     return OK;
 }

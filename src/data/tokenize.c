@@ -2,6 +2,7 @@
  * any order. A ring of units bounds memory. */
 #include "data/tokenize.h"
 
+#include "base/log.h"
 #include "data/shard_format.h"
 #include "data/tokenize_key.h"
 #include "data/tokenize_unit.h"
@@ -369,16 +370,49 @@ static void pipeline_deinit(Pipeline *p)
     pthread_cond_destroy(&p->changed);
 }
 
-/* Is every shard that dataset.json counts there and sound? */
+/* ---- what is there already ---- */
+
+/* Of the shards' file_stamp; 0: one was just written. */
+static uint64_t shards_stamp(Pipeline *p)
+{
+    uint64_t stamp = 0;
+    for (int i = 0; i < p->num_shards; i++) {
+        uint64_t one = file_stamp(shard_path(p, i));
+        if (one == 0) return 0;
+        stamp = hash_bytes(&one, sizeof one, stamp);
+    }
+    return stamp;
+}
+
+/* Checksums are compared once for each stamp of the shards, which verified.txt holds. */
+static Status check_shards(Pipeline *p, const ShardSet *set)
+{
+    const char *path = arena_printf(&p->arena, "%s/verified.txt", p->report->dir);
+    const char *stamp = arena_printf(&p->arena, "%016llx\n", (unsigned long long)shards_stamp(p));
+    bool        is_settled = strspn(stamp, "0") < 16;
+    Str         known;
+    if (is_settled && file_exists(path) && file_read(&p->arena, path, 64, &known) == OK && strcmp(known.data, stamp) == 0) return OK;
+    TRY(shard_set_verify(set, p->job->num_threads));
+    if (is_settled && file_write_atomic(path, stamp, strlen(stamp)) != OK) status_clear(); /* a cache that can't be written: the next start compares again */
+    return OK;
+}
+
+/* Is every shard that dataset.json counts there and sound? Says why not where dataset.json is there. */
 static bool is_whole(Pipeline *p)
 {
     ShardSet set;
     if (!load_report(p, "dataset.json")) return false;
     Status status = shard_set_open(p->report->dir, &set);
-    bool   is_same = status == OK && set.num_shards == p->num_shards && set.num_tokens == p->report->num_tokens;
-    if (status == OK) shard_set_close(&set);
+    if (status == OK) {
+        if (set.num_shards != p->num_shards || set.num_tokens != p->report->num_tokens)
+            status = status_fail(ERR_INVALID, "%s: %d shards with %lld tokens, dataset.json says %d with %lld", p->report->dir, set.num_shards,
+                                 (long long)set.num_tokens, p->num_shards, (long long)p->report->num_tokens);
+        if (status == OK) status = check_shards(p, &set);
+        shard_set_close(&set);
+    }
+    if (status != OK) log_warn("%s; the dataset is tokenized anew", status_message());
     status_clear();
-    return is_same;
+    return status == OK;
 }
 
 static void forget(TokenizeReport *report)
@@ -389,17 +423,21 @@ static void forget(TokenizeReport *report)
     memcpy(report->dir, dir, sizeof dir);
 }
 
-/* The shards that progress.json counts must open; else all starts anew. */
+/* The shards that progress.json counts must be sound; else all starts anew. */
 static void load_progress(Pipeline *p)
 {
-    bool is_sound = load_report(p, "progress.json");
-    for (int i = 0; is_sound && i < p->num_shards; i++) {
+    bool   is_there = load_report(p, "progress.json");
+    Status status = OK;
+    for (int i = 0; is_there && i < p->num_shards && status == OK; i++) {
         Shard *shard;
-        is_sound = shard_open(shard_path(p, i), &shard) == OK;
-        if (is_sound) shard_close(shard);
+        status = shard_open(shard_path(p, i), &shard);
+        if (status != OK) break;
+        status = shard_verify(shard);
+        shard_close(shard);
     }
+    if (is_there && status == OK) return;
+    if (status != OK) log_warn("%s; the dataset is tokenized anew", status_message());
     status_clear();
-    if (is_sound) return;
     forget(p->report);
     p->num_shards = 0;
     p->rows_done = 0;
@@ -434,7 +472,8 @@ Status tokenize_dataset(const TokenizeJob *job, TokenizeReport *out_report)
         p.num_shards = 0;
         p.rows_done = 0;
         load_progress(&p);
-        status = run(&p);
+        status = file_remove_tree(arena_printf(&p.arena, "%s/dataset.json", out_report->dir)); /* written last: it isn't whole until then */
+        if (status == OK) status = run(&p);
     }
     out_report->num_rows = p.rows_done;
     pipeline_deinit(&p);

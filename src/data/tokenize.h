@@ -3,6 +3,8 @@
  * The result lies in cache_dir/<key>/, where key hashes all that the bytes depend on: the files' content, the tokenizer,
  * the template, the dataset's options, the format's version; key.json beside the shards says the same in clear. A shard is
  * complete or absent; progress.json says how many rows the complete ones hold, and a killed run goes on from there.
+ * Shards carry checksums, compared before they are used unless verified.txt says that they were since they were last touched;
+ * with a damaged one all is made anew.
  * dataset.json, written last, makes the folder whole. */
 #pragma once
 

@@ -159,6 +159,85 @@ static void killed_runs_end_with_equal_bytes(void)
     kit_close(&kit);
 }
 
+static void flip_bit(const char *path)
+{
+    FILE *file = fopen(path, "r+b");
+    EXPECT(file != NULL);
+    if (!file) return;
+    fseek(file, 128 + 40, SEEK_SET);
+    int byte = fgetc(file);
+    fseek(file, 128 + 40, SEEK_SET);
+    fputc(byte ^ 1, file);
+    fclose(file);
+}
+
+/* One bit of a token, which any look at ids alone takes for another token. */
+static void damaged_shards_are_made_anew(void)
+{
+    Kit  kit;
+    char dir[4000];
+    bool is_whole;
+    kit_open(&kit);
+    write_chats(&kit, 30000, 0);
+    EXPECT_OK(tokenize_dataset(&kit.job, &kit.report));
+    EXPECT_OK(tokenize_find(&kit.job, dir, sizeof dir, &is_whole));
+    EXPECT(is_whole);
+    EXPECT(file_exists(path_in(dir, "shard-00001.tokens")));
+    uint64_t want = folder_hash(dir);
+    flip_bit(path_in(dir, "shard-00001.tokens"));
+    EXPECT(folder_hash(dir) != want);
+    EXPECT_OK(tokenize_find(&kit.job, dir, sizeof dir, &is_whole));
+    EXPECT(!is_whole);
+    EXPECT_OK(tokenize_dataset(&kit.job, &kit.report));
+    EXPECT(!kit.report.was_cached && folder_hash(dir) == want);
+
+    /* Verified once: not again until a file is touched. */
+    for (int i = 0; i < 50 && !file_exists(path_in(dir, "verified.txt")); i++) {
+        usleep(100000);
+        EXPECT_OK(tokenize_dataset(&kit.job, &kit.report));
+        EXPECT(kit.report.was_cached);
+    }
+    EXPECT(file_exists(path_in(dir, "verified.txt")));
+    EXPECT_OK(tokenize_dataset(&kit.job, &kit.report));
+    EXPECT(kit.report.was_cached);
+    flip_bit(path_in(dir, "shard-00000.tokens"));
+    EXPECT_OK(tokenize_dataset(&kit.job, &kit.report));
+    EXPECT(!kit.report.was_cached && folder_hash(dir) == want);
+
+    /* A shard gone, or of a killed tokenizing that goes on. */
+    EXPECT(unlink(path_in(dir, "shard-00001.tokens")) == 0);
+    EXPECT_OK(tokenize_dataset(&kit.job, &kit.report));
+    EXPECT(!kit.report.was_cached && folder_hash(dir) == want);
+    kit_close(&kit);
+}
+
+static void a_killed_run_does_not_go_on_from_damage(void)
+{
+    Kit     kit;
+    char    dir[4000];
+    bool    is_whole;
+    int64_t at = 20000;
+    kit_open(&kit);
+    write_chats(&kit, 40000, 0);
+    EXPECT_OK(tokenize_dataset(&kit.job, &kit.report));
+    uint64_t want = folder_hash(kit.report.dir);
+    EXPECT_OK(file_remove_tree(kit.cache));
+    pid_t child = fork();
+    if (child == 0) {
+        kit.job.progress = kill_at;
+        kit.job.context = &at;
+        _exit(tokenize_dataset(&kit.job, &kit.report) == OK);
+    }
+    int state;
+    EXPECT(waitpid(child, &state, 0) == child && WIFSIGNALED(state));
+    EXPECT_OK(tokenize_find(&kit.job, dir, sizeof dir, &is_whole));
+    EXPECT(!is_whole && file_exists(path_in(dir, "progress.json")));
+    flip_bit(path_in(dir, "shard-00000.tokens"));
+    EXPECT_OK(tokenize_dataset(&kit.job, &kit.report));
+    EXPECT(folder_hash(dir) == want);
+    kit_close(&kit);
+}
+
 static void every_input_of_the_key_changes_it(void)
 {
     Kit  kit;
@@ -265,5 +344,6 @@ static void inspecting_adds_up(void)
     kit_close(&kit);
 }
 
-TEST_MAIN(TEST(threads_change_no_byte), TEST(killed_runs_end_with_equal_bytes), TEST(every_input_of_the_key_changes_it),
+TEST_MAIN(TEST(threads_change_no_byte), TEST(killed_runs_end_with_equal_bytes), TEST(damaged_shards_are_made_anew),
+          TEST(a_killed_run_does_not_go_on_from_damage), TEST(every_input_of_the_key_changes_it),
           TEST(bad_rows_stop_with_their_place), TEST(long_texts_become_one_document), TEST(inspecting_adds_up))
