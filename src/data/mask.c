@@ -65,7 +65,7 @@ void mask_rules_destroy(MaskRules *rules)
 
 void mask_rules_forbid_shortcut(MaskRules *rules)
 {
-    strbuf_clear(&rules->opening);
+    rules->forbids_shortcuts = true;
 }
 
 void mask_rules_forbid_memo(MaskRules *rules)

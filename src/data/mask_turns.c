@@ -176,7 +176,7 @@ static bool turns_by_opening(const MaskRules *rules, const Sample *sample, Str t
 {
     Str         opening = { rules->opening.data, rules->opening.len };
     const char *at = text.data, *end = text.data + text.len;
-    if (opening.len == 0 || !trains_only_assistants(rules, sample)) return false;
+    if (rules->forbids_shortcuts || opening.len == 0 || !trains_only_assistants(rules, sample)) return false;
     for (uint32_t i = 0; i < sample->messages->count; i++) {
         const JsonValue *message = &sample->messages->items[i], *content = json_get(message, "content");
         if (!is_assistant(message)) continue;
@@ -243,7 +243,6 @@ static Status turn_by_prefixes(const TurnContext *context, uint32_t i, const Tem
 {
     Rendering before = { 0 }, with = { 0 };
     bool      opens = is_assistant(&context->sample->messages->items[i]);
-    if (i == 0 && opens) return OK; /* what nothing was asked for can't be trained */
     Status status = i == 0 ? OK : render(context, i, opens, &before);
     if (status != OK) return status_prefix(status, "rendering what stands before message %u", i + 1);
     bool has_with = render(context, i + 1, false, &with) == OK;
@@ -254,11 +253,30 @@ static Status turn_by_prefixes(const TurnContext *context, uint32_t i, const Tem
     return status;
 }
 
-static Status turns_by_prefixes(const TurnContext *context, const TemplateParts *whole, TurnList *turns)
+/* The first message is an answer: no prefix shows where it begins, but the first opening does. */
+static Status greeting_turn(const TurnContext *context, const TemplateParts *whole, Str text, TurnList *turns)
+{
+    Str       opening = { context->rules->opening.data, context->rules->opening.len };
+    Rendering with = { 0 };
+    bool      end_fits = render(context, 1, false, &with) == OK && starts_with(whole, &with.text);
+    size_t    end = end_fits ? with.text.len : text.len;
+    rendering_deinit(&with);
+    status_clear();
+    const char *open = opening.len ? str_search((Str){ text.data, end }, opening) : NULL;
+    FAIL_IF(!open || (!end_fits && tokenizer_eos_id(context->rules->tokenizer) < 0), ERR_INVALID,
+            "message 1 is an answer, and the template doesn't show where it begins; use a template with {%% generation %%}, or mark it \"train\": false");
+    add_span(turns, (size_t)(open - text.data) + opening.len, end, !end_fits);
+    return OK;
+}
+
+static Status turns_by_prefixes(const TurnContext *context, const TemplateParts *whole, Str text, TurnList *turns)
 {
     turns->count = 0;
     for (uint32_t i = 0; i < context->sample->messages->count; i++)
-        if (is_trained(context->rules, context->sample, i)) TRY(turn_by_prefixes(context, i, whole, turns));
+        if (is_trained(context->rules, context->sample, i)) {
+            bool is_greeting = i == 0 && is_assistant(&context->sample->messages->items[0]);
+            TRY(is_greeting ? greeting_turn(context, whole, text, turns) : turn_by_prefixes(context, i, whole, turns));
+        }
     for (uint32_t k = 0; k + 1 < turns->count; k++) /* a turn that ends at its stop token ends before the next one */
         if (turns->spans[k].ends_at_stop) turns->spans[k].end_byte = turns->spans[k + 1].begin_byte;
     return OK;
@@ -294,7 +312,7 @@ Status turns_render(const TurnContext *context, StrBuf *text, TurnList *out)
         status = turns_by_marks(context->rules, sample, &whole.text, out);
         if (status == OK) look_at_turns(context->rules, sample, all, out);
     } else if (!turns_by_opening(context->rules, sample, all, out)) {
-        status = turns_by_prefixes(context, &whole.text, out);
+        status = turns_by_prefixes(context, &whole.text, all, out);
         if (status == OK) look_at_turns(context->rules, sample, all, out);
     }
     rendering_deinit(&whole);

@@ -15,7 +15,7 @@ struct MaskRules {
     bool             has_raw_bytes; /* of all tokens, each 1 to 254 */
     StrBuf           opening;     /* what add_generation_prompt adds; empty: not known, no shortcut */
     int64_t          now_unix;    /* one clock for all rows */
-    bool             forbids_memo;
+    bool             forbids_shortcuts, forbids_memo;
     TemplateTraits   traits;
 };
 

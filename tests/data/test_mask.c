@@ -318,6 +318,33 @@ static void contents_that_are_not_printed_are_counted(void)
     arena_deinit(&arena);
 }
 
+static void greetings_are_trained(void)
+{
+    if (!tiny_tokenizer()) SKIP("no ../shared");
+    static const char row[] = "{\"messages\": [{\"role\": \"assistant\", \"content\": \"welcome\"}, {\"role\": \"user\", \"content\": \"question\"}, " ANSWERED;
+    static const char row_alone[] = "{\"messages\": [" ANSWERED;
+    Arena             arena = { 0 };
+    const char *const templates[][3] = {
+        { chat_template(&arena, "Qwen-Qwen3-0.6B"), "welcome<|im_end|>|<think>\n\n</think>\n\nanswer<|im_end|>", "answer<|im_end|>" },
+        { chat_template(&arena, "Qwen-Qwen2.5-7B-Instruct"), "welcome<|im_end|>|answer<|im_end|>", "answer<|im_end|>" },
+        { chatml, "welcome<|im_end|>|answer<|im_end|>", "answer<|im_end|>" },
+    };
+    for (size_t i = 0; i < 6; i++) {
+        Kit kit = kit_open(tiny_tokenizer(), "<|im_end|>", templates[i / 2][0], TRAIN_ON_ASSISTANT);
+        if (i % 2) mask_rules_forbid_shortcut(kit.rules);
+        EXPECT_OK(encode_json(&kit, row));
+        EXPECT_STR(trained_text(&kit), templates[i / 2][1]);
+        EXPECT_OK(encode_json(&kit, row_alone));
+        EXPECT_CONTAINS(trained_text(&kit), templates[i / 2][2]);
+        kit_close(&kit);
+    }
+    static const char closed[] = "{% for m in messages %}{{ m.role }}:{{ m.content }}<|im_end|>{% endfor %}";
+    Kit               kit = kit_open(tiny_tokenizer(), "<|im_end|>", closed, TRAIN_ON_ASSISTANT);
+    EXPECT_FAILS(encode_json(&kit, row), ERR_INVALID, "message 1 is an answer");
+    kit_close(&kit);
+    arena_deinit(&arena);
+}
+
 static void parts_are_joined_where_the_template_takes_none(void)
 {
     if (!tiny_tokenizer()) SKIP("no ../shared");
@@ -335,6 +362,6 @@ static void parts_are_joined_where_the_template_takes_none(void)
     }
 }
 
-TEST_MAIN(TEST(contents_that_are_not_printed_are_counted), TEST(parts_are_joined_where_the_template_takes_none),
+TEST_MAIN(TEST(greetings_are_trained), TEST(contents_that_are_not_printed_are_counted), TEST(parts_are_joined_where_the_template_takes_none),
           TEST(published_ids_and_masks), TEST(rules_choose_turns), TEST(unstable_templates_are_refused_or_end_at_eos),
           TEST(text_gets_eos_and_prompts_are_masked), TEST(shortcut_equals_prefixes), TEST(quick_ways_change_nothing))
