@@ -17,6 +17,7 @@ static const char *const outputs[] = {
     "adapter_model.safetensors", "adapter_model-*-of-*.safetensors", "adapter_model.safetensors.index.json", "adapter_config.json",
     "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt",
     "tokenizer.model", "vocab.txt", "chat_template.jinja", "chat_template.json", "trainer_state.json", "report.html", "merged",
+    ".merged.partial",
     NULL,
 };
 /* What else mustn't be there when no run of ours was. */

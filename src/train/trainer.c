@@ -151,6 +151,11 @@ static Status look_at_output(Trainer *t, bool *out_finished)
     bool finished = presence == RUN_FINISHED && resume_is(t, "auto");
     bool going_on = presence == RUN_UNFINISHED && resume_is(t, "auto") && t->resume_path[0];
     if (status == OK && (finished || going_on)) status = refuse_changes(t, &before, finished);
+    if (status == OK && presence == RUN_ABSENT && resume_is(t, "auto") && t->resume_path[0] && state.settings_hash != t->record.hash)
+        status = status_fail(ERR_INVALID,
+                             "%s was made with other settings (or another config.json of the model); which isn't known, as run.json is gone. Name "
+                             "another output_dir; or set resume_from_checkpoint: true to go on with the new settings, or false to start anew in its "
+                             "place", t->resume_path);
     *out_finished = status == OK && finished;
     run_record_deinit(&before);
     return status;
@@ -314,18 +319,31 @@ static Status prepare(Trainer *t)
 
 /* ---- the end ---- */
 
-/* merge_adapter: output_dir/merged, anew, so that one cut by a kill doesn't stay. */
+/* merge_adapter: output_dir/merged, which appears whole. */
 static Status save_merged(Trainer *t)
 {
     HfModel    *base;
     PeftAdapter adapter;
-    const char *folder = arena_printf(&t->arena, "%s/merged", t->config->output_dir);
-    TRY(file_remove_tree(folder));
+    const char *dir = t->config->output_dir, *folder = arena_printf(&t->arena, "%s/merged", dir);
+    const char *partial = arena_printf(&t->arena, "%s/.merged.partial", dir);
+    TRY(file_remove_tree(partial));
     TRY(hf_model_open(&t->arena, t->config->model, &base));
-    Status status = peft_open(&t->arena, t->config->output_dir, &adapter);
-    if (status == OK) status = merge_adapter(base, &adapter, folder, t->config->max_shard_size, device_cpu_pool(t->device));
+    Status status = peft_open(&t->arena, dir, &adapter);
+    if (status == OK) status = merge_adapter(base, &adapter, partial, t->config->max_shard_size, device_cpu_pool(t->device));
     hf_model_close(base);
-    return status;
+    TRY(status);
+    FAIL_IF(rename(partial, folder) != 0, ERR_IO, "cannot rename %s to %s: %s", partial, folder, strerror(errno));
+    return file_sync_dir(dir);
+}
+
+/* merge_adapter may be asked for after the run. */
+static Status merge_finished(Trainer *t)
+{
+    const char *folder = arena_printf(&t->arena, "%s/merged", t->config->output_dir);
+    if (!t->config->lora || !t->config->merge_adapter || file_is_dir(folder)) return OK;
+    TRY(save_merged(t));
+    log_info("the finished run's adapter was merged into its base: %s", folder);
+    return OK;
 }
 
 static Status save_final(Trainer *t)
@@ -335,6 +353,7 @@ static Status save_final(Trainer *t)
     const char *dir = t->config->output_dir;
     if (t->saved_step != t->state.step) TRY(trainer_save(t));
     Status status = trainer_context(t, true, &text, &context);
+    if (status == OK) status = file_remove_tree(arena_printf(&t->arena, "%s/merged", dir)); /* of the adapter that goes now */
     if (status == OK) status = checkpoint_save_model(&context, dir);
     if (status == OK) status = file_write_atomic(arena_printf(&t->arena, "%s/trainer_state.json", dir), text.data, text.len);
     if (status == OK && t->config->lora && t->config->merge_adapter) status = save_merged(t);
@@ -382,7 +401,7 @@ static Status train(Trainer *t, TrainOutcome *out)
     TRY(make_plan(t));
     if (file_is_dir(t->config->output_dir)) TRY(output_lock_take(t->config->output_dir, &t->output_lock));
     TRY(look_at_output(t, &out->already_finished));
-    if (out->already_finished) return OK;
+    if (out->already_finished) return merge_finished(t);
     TRY(prepare(t));
     Status status = train_loop(t);
     if (status == ERR_DEVICE) return device_lost(t);

@@ -15,7 +15,7 @@ typedef struct TrainHooks {
 } TrainHooks;
 
 typedef struct TrainOutcome {
-    bool    already_finished; /* nothing was done: an earlier start had finished this run */
+    bool    already_finished; /* no step was made: an earlier start had finished this run */
     int64_t steps;
     double  loss, eval_loss;  /* of the last step and evaluation; NaN: none */
 } TrainOutcome;

@@ -138,4 +138,31 @@ for what in base/model.safetensors:weights base/tokenizer.json:tokenizer data.tx
     done
     cp -p "$dir/kept" "$file"
 done
+
+# --- run.json gone: the checkpoint knows the settings
+out=$dir/lost
+cp -r "$dir/whole" "$out"
+rm "$out/run.json"
+refused "other settings without run.json" 2 "$out/checkpoint-12 was made with other settings" -- pt "$dir/run.yaml" output_dir="$out" learning_rate=5e-4
+run pt "$dir/run.yaml" output_dir="$out"
+check "the same settings without run.json: $(tail -1 "$dir/err")" [ "$status" = 0 ]
+rm "$out/run.json"
+run pt "$dir/run.yaml" output_dir="$out" resume_from_checkpoint=true max_steps=14 learning_rate=5e-4
+check "resume_from_checkpoint: true takes other settings: $(tail -1 "$dir/err")" [ "$status" = 0 ]
+
+# --- merge_adapter after the run
+again "$dir/finished" merge_adapter=true
+check "a finished run is merged: $(tail -1 "$dir/err")" [ "$status" = 0 -a -e "$dir/tuned/merged/model.safetensors" ]
+check "that is said" grep -q "was merged into its base: $dir/tuned/merged" "$dir/err"
+rm -rf "$dir/tuned"
+on_base merge_adapter=true
+check "as during the run" cmp "$dir/tuned/merged/model.safetensors" <("$SUROGATE" merge "$dir/base" "$dir/finished" "$dir/by_hand" > "$dir/null" 2>&1; cat "$dir/by_hand/model.safetensors")
+touch -d "2001-01-01" "$dir/tuned/merged/model.safetensors"
+on_base merge_adapter=true
+check "once" [ "$(stat -c %Y "$dir/tuned/merged/model.safetensors")" = "$(date -d 2001-01-01 +%s)" ]
+mkdir "$dir/tuned/.merged.partial" && rm -r "$dir/tuned/merged"
+on_base merge_adapter=true
+check "a merge that was cut is done again: $(ls -A "$dir/tuned")" [ -e "$dir/tuned/merged/config.json" -a ! -e "$dir/tuned/.merged.partial" ]
+on_base resume_from_checkpoint=true max_steps=14
+check "no merged model of an older adapter stays: $(tail -1 "$dir/err")" [ "$status" = 0 -a ! -e "$dir/tuned/merged" ]
 finish
