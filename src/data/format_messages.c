@@ -61,8 +61,12 @@ static const char *usual_role(const char *role, const TemplateTraits *tmpl)
         { "system", "system" },      { "developer", "developer" },
     };
     if (strcmp(role, "user") == 0 || strcmp(role, "assistant") == 0) return role;
-    for (size_t i = 0; i < sizeof spellings / sizeof spellings[0]; i++)
-        if (strcasecmp(role, spellings[i][0]) == 0) role = spellings[i][1];
+    for (size_t i = 0; i < sizeof spellings / sizeof spellings[0]; i++) {
+        bool has_same_letter = ((role[0] ^ spellings[i][0][0]) & ~0x20) == 0; /* most rows are told by it */
+        if (!has_same_letter || strcasecmp(role, spellings[i][0]) != 0) continue;
+        role = spellings[i][1];
+        break;
+    }
     return strcmp(role, "developer") == 0 && !tmpl->prints_developer ? "system" : role;
 }
 
