@@ -70,11 +70,6 @@ const char *strbuf_cstr(const StrBuf *buf)
     return buf->data ? buf->data : "";
 }
 
-bool str_equal(Str a, const char *b)
-{
-    return a.len == strlen(b) && (a.len == 0 || memcmp(a.data, b, a.len) == 0);
-}
-
 /* Short ones: places where both its first and its last byte fit, 32 at a time. */
 const char *str_search(Str text, Str what)
 {

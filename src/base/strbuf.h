@@ -30,7 +30,11 @@ static inline Str str_of(const char *text)
 {
     return (Str){ text, __builtin_strlen(text) };
 }
-bool str_equal(Str a, const char *b);
+static inline bool str_equal(Str a, const char *b) /* here, so that a literal's length and comparison are the compiler's */
+{
+    size_t len = __builtin_strlen(b);
+    return a.len == len && (len == 0 || __builtin_memcmp(a.data, b, len) == 0);
+}
 
 /* The first place of `what` in `text`, or NULL. Faster than memmem on texts where its first letter is frequent. */
 const char *str_search(Str text, Str what);

@@ -4,7 +4,8 @@
 #include <string.h>
 #include <strings.h>
 
-JsonValue *message_push(MessageList *list, const char *role, Str content)
+/* Place of one more, without a flag. */
+static JsonValue *next_message(MessageList *list)
 {
     if (list->count == list->capacity) {
         uint32_t   capacity = list->capacity ? list->capacity * 2 : 8;
@@ -19,7 +20,12 @@ JsonValue *message_push(MessageList *list, const char *role, Str content)
         list->capacity = capacity;
     }
     list->train[list->count] = -1;
-    JsonValue *message = &list->items[list->count++];
+    return &list->items[list->count++];
+}
+
+JsonValue *message_push(MessageList *list, const char *role, Str content)
+{
+    JsonValue *message = next_message(list);
     *message = (JsonValue){ .type = JSON_OBJECT, .count = 2, .members = arena_array(list->arena, JsonMember, 2) };
     message->members[0] = (JsonMember){ { "role", 4 }, { .type = JSON_STRING, .string = str_of(role) } };
     message->members[1] = (JsonMember){ { "content", 7 }, { .type = JSON_STRING, .string = content } };
@@ -169,9 +175,24 @@ static Status set_content(Arena *arena, JsonValue *message, const JsonValue *con
     return OK;
 }
 
+/* {role, content}, of a usual role: what most messages are, and nothing to be done. */
+static bool is_ready(const DatasetOptions *options, const JsonValue *message)
+{
+    if (options->role_property || options->content_property || message->type != JSON_OBJECT || message->count != 2) return false;
+    const JsonMember *role = &message->members[0], *content = &message->members[1];
+    if (!str_equal(role->key, "role") || !str_equal(content->key, "content")) return false;
+    if (role->value.type != JSON_STRING || content->value.type != JSON_STRING) return false;
+    Str name = role->value.string;
+    return str_equal(name, "user") || str_equal(name, "assistant") || str_equal(name, "system");
+}
+
 static Status add_message(MessageList *list, const DatasetOptions *options, const TemplateTraits *tmpl, const JsonValue *from,
                           uint32_t number)
 {
+    if (is_ready(options, from)) {
+        *next_message(list) = *from;
+        return OK;
+    }
     FAIL_IF(from->type != JSON_OBJECT, ERR_INVALID, "message %u is %s, want an object", number, json_type_name(from->type));
     bool             is_sharegpt = !options->role_property && json_get(from, "from");
     const char      *role_name = options->role_property ? options->role_property : is_sharegpt ? "from" : "role";
@@ -232,6 +253,14 @@ static Status read_tools(Arena *arena, const JsonValue *row, const char *name, c
     return OK;
 }
 
+static bool begins_with_system(const DatasetOptions *options, const TemplateTraits *tmpl, const JsonValue *messages)
+{
+    const char *role = "";
+    json_get_str(&messages->items[0], options->role_property ? options->role_property : "role", &role);
+    if (*role == 0) json_get_str(&messages->items[0], "from", &role);
+    return strcmp(usual_role(role, tmpl), "system") == 0;
+}
+
 Status format_messages(Arena *arena, const DatasetOptions *options, const RowFormat *format, const JsonValue *row,
                        const TemplateTraits *tmpl, Str system, Sample *out)
 {
@@ -240,10 +269,7 @@ Status format_messages(Arena *arena, const DatasetOptions *options, const RowFor
             from ? json_type_name(from->type) : "missing");
     FAIL_IF(from->count == 0, ERR_INVALID, "field \"%s\" is an empty list", format->messages_field);
     MessageList list = { .arena = arena };
-    const char *first_role = "";
-    json_get_str(&from->items[0], options->role_property ? options->role_property : "role", &first_role);
-    if (*first_role == 0) json_get_str(&from->items[0], "from", &first_role);
-    if (system.len > 0 && strcmp(usual_role(first_role, tmpl), "system") != 0) message_push(&list, "system", system);
+    if (system.len > 0 && !begins_with_system(options, tmpl, from)) message_push(&list, "system", system);
     for (uint32_t i = 0; i < from->count; i++) TRY(add_message(&list, options, tmpl, &from->items[i], i + 1));
     TRY(read_tools(arena, row, format->tools_field, &out->tools));
     return message_list_finish(&list, out);
