@@ -63,7 +63,7 @@ void mask_rules_destroy(MaskRules *rules)
     free(rules);
 }
 
-void mask_rules_forbid_shortcut(MaskRules *rules)
+void mask_rules_forbid_shortcuts(MaskRules *rules)
 {
     rules->forbids_shortcuts = true;
 }

@@ -17,8 +17,8 @@ NODISCARD Status mask_rules_create(const Tokenizer *tokenizer, const Template *t
 void             mask_rules_destroy(MaskRules *rules); /* NULL is fine */
 const TemplateTraits *mask_rules_traits(const MaskRules *rules); /* NULL: no template */
 
-/* The same, but every row takes the way by prefixes that fits every template: what the quick way is tested against. */
-void mask_rules_forbid_shortcut(MaskRules *rules);
+/* The same, but every row takes the way by prefixes that fits every template: what the quick ways are tested against. */
+void mask_rules_forbid_shortcuts(MaskRules *rules);
 /* Every row is rendered by the template itself: what the memo is tested against. Before mask_encoder_init. */
 void mask_rules_forbid_memo(MaskRules *rules);
 

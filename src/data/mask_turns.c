@@ -1,10 +1,11 @@
-/* Turns by marks, by a shortcut, or by prefixes.
+/* Turns by marks, by shortcuts, or by prefixes.
  *
  * Prefixes: the rendering of messages 0..i-1 with the generation prompt must be how the whole rendering starts: there turn
  * i begins. It ends where the rendering of messages 0..i ends, if the whole starts so too; templates that rewrite earlier
  * turns (Qwen3 drops their thinking) fail that, and then the turn ends at its first EOS.
- * Shortcut, one rendering instead of two a turn: when what opens a turn (the generation prompt) stands in the text exactly
- * once for each assistant message, with that message's content right behind it.
+ * Two shortcuts. Renderings that the memo has need no comparison where it knows how they stand to each other. And one rendering
+ * instead of two a turn does, when what opens a turn (the generation prompt) stands in the text exactly once for each
+ * assistant message, with that message's content right behind it.
  * Renderings come from the memo where it has them. Those share the texts of the messages, so that comparing a prefix looks
  * at the parts and not at what is in them. */
 #include "data/mask_turns.h"
@@ -61,8 +62,8 @@ void turns_probe(MaskRules *rules)
 
 static bool is_assistant(const JsonValue *message)
 {
-    const char *role;
-    return json_get_str(message, "role", &role) && strcmp(role, "assistant") == 0;
+    const JsonValue *role = json_get(message, "role");
+    return role && role->type == JSON_STRING && str_equal(role->string, "assistant");
 }
 
 static uint32_t count_assistants(const Sample *sample)
@@ -93,6 +94,13 @@ static bool trains_only_assistants(const MaskRules *rules, const Sample *sample)
 static void add_span(TurnList *turns, size_t begin, size_t end, bool ends_at_stop)
 {
     turns->spans[turns->count++] = (TurnSpan){ .begin_byte = begin, .end_byte = end, .ends_at_stop = ends_at_stop };
+}
+
+/* A turn that ends at its stop token ends before the next one. */
+static void bound_turns(TurnList *turns)
+{
+    for (uint32_t k = 0; k + 1 < turns->count; k++)
+        if (turns->spans[k].ends_at_stop) turns->spans[k].end_byte = turns->spans[k + 1].begin_byte;
 }
 
 /* ---- turns that teach less than they look; the shortcut lets none of them pass ---- */
@@ -164,29 +172,77 @@ static Status turns_by_marks(const MaskRules *rules, const Sample *sample, const
     return OK;
 }
 
-/* ---- shortcut ---- */
+/* ---- shortcuts ---- */
 
 static bool stands_at(const char *at, const char *end, Str text)
 {
     return (size_t)(end - at) >= text.len && memcmp(at, text.data, text.len) == 0;
 }
 
-/* Finds the turns with one look over the text; false when anything is unlike the plain case. */
+/* An answer's content as it stands at a place of the text: as it is, or as templates that trim leave it. NULL data: it doesn't,
+ * or there is nothing in it. */
+static Str content_at(const JsonValue *message, const char *at, const char *end)
+{
+    const JsonValue *content = json_get(message, "content");
+    if (!content || content->type != JSON_STRING || json_get(message, "tool_calls")) return (Str){ 0 };
+    Str body = content->string;
+    if (!stands_at(at, end, body)) body = trimmed(body);
+    return trimmed(body).len > 0 && stands_at(at, end, body) ? body : (Str){ 0 };
+}
+
+/* Would turns_by_opening fail on a text whose assistants' turns all begin where `turns` says? */
+static bool lacks_content(const MaskRules *rules, const Sample *sample, Str text, const TurnList *turns)
+{
+    Str         opening = { rules->opening.data, rules->opening.len };
+    const char *end = text.data + text.len;
+    bool        lacks = opening.len == 0;
+    uint32_t    k = 0;
+    for (uint32_t i = 0; i < sample->messages->count; i++) {
+        if (!is_assistant(&sample->messages->items[i])) continue;
+        if (!is_trained(rules, sample, i)) return false;
+        const char *begin = text.data + turns->spans[k++].begin_byte;
+        if ((size_t)(begin - text.data) < opening.len || !stands_at(begin - opening.len, end, opening)) return false;
+        lacks |= !content_at(&sample->messages->items[i], begin, end).data;
+    }
+    return lacks && k == turns->count;
+}
+
+/* By prefixes, of which the memo knows how they stand to the whole; false when one isn't known or doesn't fit, or when the
+ * other shortcut, which knows best where a turn ends, may find the turns. */
+static bool turns_by_memo(const TurnContext *context, const TemplateParts *whole, Str text, TurnList *turns)
+{
+    const Sample *sample = context->sample;
+    bool          has_eos = tokenizer_eos_id(context->rules->tokenizer) >= 0;
+    if (!whole->path) return false;
+    for (uint32_t i = 0; i < sample->messages->count; i++) {
+        if (!is_trained(context->rules, sample, i)) continue;
+        bool   opens = is_assistant(&sample->messages->items[i]), begins = true, ends;
+        size_t begin = 0, end;
+        if (i == 0 && opens) return false;
+        if (i > 0 && !template_memo_prefix(context->memo, whole, i, opens, &begins, &begin)) return false;
+        if (!begins || !template_memo_prefix(context->memo, whole, i + 1, false, &ends, &end)) return false;
+        ends &= end >= begin;
+        if (!ends && !(opens && has_eos)) return false;
+        add_span(turns, begin, ends ? end : whole->len, !ends);
+    }
+    bound_turns(turns);
+    return lacks_content(context->rules, sample, text, turns);
+}
+
+/* With one look over the text; false when anything is unlike the plain case. */
 static bool turns_by_opening(const MaskRules *rules, const Sample *sample, Str text, TurnList *turns)
 {
     Str         opening = { rules->opening.data, rules->opening.len };
     const char *at = text.data, *end = text.data + text.len;
-    if (rules->forbids_shortcuts || opening.len == 0 || !trains_only_assistants(rules, sample)) return false;
+    if (opening.len == 0 || !trains_only_assistants(rules, sample)) return false;
     for (uint32_t i = 0; i < sample->messages->count; i++) {
-        const JsonValue *message = &sample->messages->items[i], *content = json_get(message, "content");
+        const JsonValue *message = &sample->messages->items[i];
         if (!is_assistant(message)) continue;
-        if (!content || content->type != JSON_STRING || json_get(message, "tool_calls")) return false;
         const char *open = str_search((Str){ at, (size_t)(end - at) }, opening);
         if (!open) return false;
         const char *begin = open + opening.len;
-        Str         body = content->string; /* as it is, or as templates that trim leave it */
-        if (!stands_at(begin, end, body)) body = trimmed(body);
-        if (trimmed(body).len == 0 || !stands_at(begin, end, body)) return false;
+        Str         body = content_at(message, begin, end);
+        if (!body.data) return false;
         at = begin + body.len;
         /* an opening that starts inside a content would have been taken for a turn by the prefixes */
         size_t look = (size_t)(end - begin) < body.len + opening.len - 1 ? (size_t)(end - begin) : body.len + opening.len - 1;
@@ -277,8 +333,7 @@ static Status turns_by_prefixes(const TurnContext *context, const TemplateParts 
             bool is_greeting = i == 0 && is_assistant(&context->sample->messages->items[0]);
             TRY(is_greeting ? greeting_turn(context, whole, text, turns) : turn_by_prefixes(context, i, whole, turns));
         }
-    for (uint32_t k = 0; k + 1 < turns->count; k++) /* a turn that ends at its stop token ends before the next one */
-        if (turns->spans[k].ends_at_stop) turns->spans[k].end_byte = turns->spans[k + 1].begin_byte;
+    bound_turns(turns);
     return OK;
 }
 
@@ -292,6 +347,19 @@ Status turns_find_stop(const MaskRules *rules, const TokenIds *ids, TurnSpan *sp
         }
     FAIL(ERR_INVALID, "an assistant's turn has no stop token (%s) before the next one; use a template with {%% generation %%}",
          tokenizer_id_to_token(rules->tokenizer, eos));
+}
+
+static Status find_turns(const TurnContext *context, const TemplateParts *whole, Str text, TurnList *turns)
+{
+    bool has_shortcuts = !context->rules->forbids_shortcuts;
+    bool is_done = has_shortcuts && turns_by_memo(context, whole, text, turns);
+    if (!is_done) {
+        turns->count = 0;
+        if (has_shortcuts && turns_by_opening(context->rules, context->sample, text, turns)) return OK;
+        TRY(turns_by_prefixes(context, whole, text, turns));
+    }
+    look_at_turns(context->rules, context->sample, text, turns);
+    return OK;
 }
 
 Status turns_render(const TurnContext *context, StrBuf *text, TurnList *out)
@@ -311,9 +379,8 @@ Status turns_render(const TurnContext *context, StrBuf *text, TurnList *out)
     } else if (whole.text.num_spans > 0) {
         status = turns_by_marks(context->rules, sample, &whole.text, out);
         if (status == OK) look_at_turns(context->rules, sample, all, out);
-    } else if (!turns_by_opening(context->rules, sample, all, out)) {
-        status = turns_by_prefixes(context, &whole.text, all, out);
-        if (status == OK) look_at_turns(context->rules, sample, all, out);
+    } else {
+        status = find_turns(context, &whole.text, all, out);
     }
     rendering_deinit(&whole);
     return status;

@@ -30,8 +30,15 @@ typedef struct PathGuard {
     bool     holds;
 } PathGuard;
 
-typedef struct Path Path;
-struct Path {
+/* A rendering of the first messages beside that of all: what is the same in every conversation that takes both paths. */
+typedef struct PrefixLink {
+    const TemplatePath *path;              /* of the first messages; NULL: not compared yet */
+    uint32_t            part, prefix_part; /* where they part, or the prefix ends */
+    size_t              at, prefix_at;     /* in these parts; 0 of open ones */
+} PrefixLink;
+
+typedef struct TemplatePath Path;
+struct TemplatePath {
     Path       *next;
     PathGuard  *guards;
     uint32_t    num_guards;
@@ -41,6 +48,8 @@ struct Path {
     TemplateSpan *spans; /* in the traced output, where an open part takes one byte */
     size_t      num_spans;
     uint64_t    num_ops;
+    uint32_t    num_messages;
+    PrefixLink *links; /* (2 * (num_messages + 1)), by count and prompt; NULL: none yet */
 };
 
 typedef struct Shape {
@@ -101,39 +110,52 @@ static void *grown(void *memory, size_t bytes)
 
 /* ---- keys ---- */
 
-static void put_text(StrBuf *key, Str text)
+/* Where there is room. */
+static char *put_bytes(char *at, const void *data, size_t len)
+{
+    if (len) memcpy(at, data, len);
+    return at + len;
+}
+
+static char *put_text(char *at, Str text)
 {
     uint32_t len = (uint32_t)text.len;
-    strbuf_append(key, &len, sizeof len);
-    strbuf_append(key, text.data, text.len);
+    return put_bytes(put_bytes(at, &len, sizeof len), text.data, text.len);
+}
+
+static bool put_member(TemplateMemo *memo, const JsonMember *member)
+{
+    enum { MOST_REST = 32 }; /* bytes beside the texts */
+    const JsonValue *value = &member->value;
+    bool             is_role = value->type == JSON_STRING && str_equal(member->key, "role");
+    strbuf_reserve(&memo->key, member->key.len + (is_role ? value->string.len : 0) + MOST_REST);
+    char *at = put_text(memo->key.data + memo->key.len, member->key);
+    *at++ = (char)value->type;
+    switch (value->type) {
+    case JSON_NULL: break;
+    case JSON_BOOL: *at++ = value->boolean; break;
+    case JSON_INT: at = put_bytes(at, &value->integer, sizeof value->integer); break;
+    case JSON_DOUBLE:
+        at = put_bytes(at, &value->number, sizeof value->number);
+        *at++ = (char)value->count; /* written as an integer */
+        break;
+    case JSON_STRING:
+        memo->open_bytes += value->string.len;
+        if (is_role) at = put_text(at, value->string);
+        break;
+    case JSON_ARRAY:
+    case JSON_OBJECT: return false;
+    }
+    memo->key.len = (size_t)(at - memo->key.data);
+    return true;
 }
 
 static bool put_message(TemplateMemo *memo, const JsonValue *message)
 {
-    StrBuf *key = &memo->key;
     if (message->type != JSON_OBJECT) return false;
-    strbuf_append(key, &message->count, sizeof message->count);
-    for (uint32_t k = 0; k < message->count; k++) {
-        const JsonMember *member = &message->members[k];
-        const JsonValue  *value = &member->value;
-        put_text(key, member->key);
-        strbuf_putc(key, (char)value->type);
-        switch (value->type) {
-        case JSON_NULL: break;
-        case JSON_BOOL: strbuf_putc(key, value->boolean); break;
-        case JSON_INT: strbuf_append(key, &value->integer, sizeof value->integer); break;
-        case JSON_DOUBLE:
-            strbuf_append(key, &value->number, sizeof value->number);
-            strbuf_putc(key, (char)value->count); /* written as an integer */
-            break;
-        case JSON_STRING:
-            memo->open_bytes += value->string.len;
-            if (str_equal(member->key, "role")) put_text(key, value->string);
-            break;
-        case JSON_ARRAY:
-        case JSON_OBJECT: return false;
-        }
-    }
+    strbuf_append(&memo->key, &message->count, sizeof message->count);
+    for (uint32_t k = 0; k < message->count; k++)
+        if (!put_member(memo, &message->members[k])) return false;
     return true;
 }
 
@@ -257,6 +279,7 @@ static Path *trace_path(TemplateMemo *memo, uint32_t count, bool prompted)
     Path  *path = arena_new(&memo->arena, Path);
     Status status = template_execute(&r, &input);
     path->is_stop = status != OK;
+    path->num_messages = count;
     path->num_ops = trace.num_ops;
     path->num_guards = trace.num_guards;
     path->guards = arena_array(&memo->arena, PathGuard, trace.num_guards);
@@ -270,11 +293,11 @@ static Path *trace_path(TemplateMemo *memo, uint32_t count, bool prompted)
 }
 
 /* NULL: too much is remembered already. */
-static const Path *find_path(TemplateMemo *memo, uint32_t count, bool prompted)
+static Path *find_path(TemplateMemo *memo, uint32_t count, bool prompted)
 {
     Str    key = { strbuf_cstr(&memo->key), memo->key_ends[count] };
     Shape *shape = find_shape(memo, key, prompted);
-    for (const Path *path = shape->paths; path; path = path->next)
+    for (Path *path = shape->paths; path; path = path->next)
         if (path_fits(memo, path)) return path;
     bool is_new = !shape->key.data;
     if (memo->arena.used_bytes > MOST_BYTES || shape->num_paths == MOST_PATHS || (is_new && memo->num_shapes == MOST_SHAPES))
@@ -292,6 +315,17 @@ static const Path *find_path(TemplateMemo *memo, uint32_t count, bool prompted)
 
 /* ---- rendering ---- */
 
+/* Whether a path's rendering stays far below every limit of a rendering. */
+static bool can_render(const TemplateMemo *memo, const Path *path)
+{
+    return path && !path->is_stop && (path->num_ops + 1) * memo->open_bytes <= MOST_OPEN_BYTES;
+}
+
+static Str part_text(const TemplateMemo *memo, const OpenPart *part)
+{
+    return part->is_open ? open_part_text(memo->messages, part) : part->text;
+}
+
 /* Where a byte of the traced output is in the text; begins[i] is where part i begins. */
 static size_t place_of(const Path *path, const size_t *begins, size_t at)
 {
@@ -303,27 +337,83 @@ static size_t place_of(const Path *path, const size_t *begins, size_t at)
 
 static void place_spans(const Path *path, Arena *arena, TemplateParts *out)
 {
-    size_t *begins = arena_array(arena, size_t, path->num_parts + 1);
-    for (uint32_t i = 0; i < path->num_parts; i++) begins[i + 1] = begins[i] + out->parts[i].len;
     out->num_spans = path->num_spans;
     out->spans = arena_array(arena, TemplateSpan, path->num_spans);
     for (size_t i = 0; i < path->num_spans; i++)
-        out->spans[i] = (TemplateSpan){ place_of(path, begins, path->spans[i].begin), place_of(path, begins, path->spans[i].end) };
+        out->spans[i] = (TemplateSpan){ place_of(path, out->begins, path->spans[i].begin), place_of(path, out->begins, path->spans[i].end) };
 }
 
 bool template_memo_render(TemplateMemo *memo, uint32_t count, bool add_generation_prompt, Arena *arena, TemplateParts *out)
 {
     *out = (TemplateParts){ 0 };
     if (!memo->messages) return false;
-    const Path *path = find_path(memo, count, add_generation_prompt);
-    if (!path || path->is_stop || (path->num_ops + 1) * memo->open_bytes > MOST_OPEN_BYTES) return false;
+    Path *path = find_path(memo, count, add_generation_prompt);
+    if (!can_render(memo, path)) return false;
+    out->path = path;
     out->num_parts = path->num_parts;
     out->parts = arena_array(arena, Str, path->num_parts);
+    out->begins = arena_array(arena, size_t, path->num_parts + 1);
     for (uint32_t i = 0; i < path->num_parts; i++) {
-        const OpenPart *part = &path->parts[i].part;
-        out->parts[i] = part->is_open ? open_part_text(memo->messages, part) : part->text;
-        out->len += out->parts[i].len;
+        out->parts[i] = part_text(memo, &path->parts[i].part);
+        out->begins[i + 1] = out->len += out->parts[i].len;
     }
     if (path->num_spans) place_spans(path, arena, out);
     return true;
+}
+
+/* ---- prefixes ---- */
+
+/* Open parts of one place are the same text whatever it is; an open part beside anything else is where paths part. */
+static void compare(const Path *whole, const Path *prefix, PrefixLink *link)
+{
+    *link = (PrefixLink){ .path = prefix };
+    while (link->part < whole->num_parts && link->prefix_part < prefix->num_parts) {
+        const OpenPart *a = &whole->parts[link->part].part, *b = &prefix->parts[link->prefix_part].part;
+        if (a->is_open || b->is_open) {
+            if (!a->is_open || !b->is_open || !same_part(a, b)) return;
+            link->part++;
+            link->prefix_part++;
+            continue;
+        }
+        while (link->at < a->text.len && link->prefix_at < b->text.len) {
+            if (a->text.data[link->at] != b->text.data[link->prefix_at]) return;
+            link->at++;
+            link->prefix_at++;
+        }
+        bool a_ends = link->at == a->text.len, b_ends = link->prefix_at == b->text.len;
+        if (a_ends) link->at = 0;
+        if (b_ends) link->prefix_at = 0;
+        link->part += a_ends;
+        link->prefix_part += b_ends;
+    }
+}
+
+/* NULL: no path of the first messages is known. */
+static PrefixLink *find_link(TemplateMemo *memo, Path *whole, uint32_t count, bool prompted)
+{
+    if (!whole->links && memo->arena.used_bytes > MOST_BYTES) return NULL;
+    if (!whole->links) whole->links = arena_array(&memo->arena, PrefixLink, 2 * ((size_t)whole->num_messages + 1));
+    PrefixLink *link = &whole->links[2 * count + prompted];
+    if (link->path && path_fits(memo, link->path)) return link;
+    const Path *path = find_path(memo, count, prompted);
+    if (!path || path->is_stop) return NULL;
+    compare(whole, path, link);
+    return link;
+}
+
+bool template_memo_prefix(TemplateMemo *memo, const TemplateParts *whole, uint32_t count, bool add_generation_prompt,
+                          bool *out_is_prefix, size_t *out_len)
+{
+    PrefixLink *link = count <= whole->path->num_messages ? find_link(memo, whole->path, count, add_generation_prompt) : NULL;
+    if (!link || !can_render(memo, link->path)) return false;
+    *out_len = whole->begins[link->part] + link->at;
+    *out_is_prefix = link->prefix_part == link->path->num_parts;
+    if (*out_is_prefix) return true;
+    if (link->part == whole->num_parts) return false;
+    /* the same up to here: different bytes tell, while equal ones leave it open */
+    Str a = whole->parts[link->part], b = part_text(memo, &link->path->parts[link->prefix_part].part);
+    a = (Str){ a.data + link->at, a.len - link->at };
+    b = (Str){ b.data + link->prefix_at, b.len - link->prefix_at };
+    size_t len = a.len < b.len ? a.len : b.len;
+    return len > 0 && memcmp(a.data, b.data, len) != 0;
 }

@@ -202,7 +202,7 @@ static void shortcut_equals_prefixes(void)
             const char *eos = t == 2 ? "<|eot_id|>" : "<|im_end|>";
             Kit         quick = kit_open(tiny_tokenizer(), eos, source.data, TRAIN_ON_ASSISTANT);
             Kit         slow = kit_open(tiny_tokenizer(), eos, source.data, TRAIN_ON_ASSISTANT);
-            mask_rules_forbid_shortcut(slow.rules);
+            mask_rules_forbid_shortcuts(slow.rules);
             DatasetOptions options = { .type = DATASET_AUTO };
             RowFormat      format;
             EXPECT_OK(format_detect(&options, &rows.items[0], &format));
@@ -257,6 +257,7 @@ static void quick_ways_change_nothing(void)
             EXPECT_INT(quick.encoder.num_trained, slow.encoder.num_trained);
             EXPECT_INT(quick.encoder.messages_unprinted, slow.encoder.messages_unprinted);
             EXPECT_INT(quick.encoder.turns_without_stop, slow.encoder.turns_without_stop);
+            EXPECT_INT(quick.encoder.turns_empty, slow.encoder.turns_empty);
             if (a == OK && memcmp(quick.encoder.mask, slow.encoder.mask, slow.encoder.ids.len) != 0)
                 test_fail(__FILE__, __LINE__, "%s: another mask for %s", templates[t], row.data);
             strbuf_deinit(&row);
@@ -331,7 +332,7 @@ static void greetings_are_trained(void)
     };
     for (size_t i = 0; i < 6; i++) {
         Kit kit = kit_open(tiny_tokenizer(), "<|im_end|>", templates[i / 2][0], TRAIN_ON_ASSISTANT);
-        if (i % 2) mask_rules_forbid_shortcut(kit.rules);
+        if (i % 2) mask_rules_forbid_shortcuts(kit.rules);
         EXPECT_OK(encode_json(&kit, row));
         EXPECT_STR(trained_text(&kit), templates[i / 2][1]);
         EXPECT_OK(encode_json(&kit, row_alone));
