@@ -21,11 +21,6 @@ typedef struct Builder {
     size_t      problem_offset;
 } Builder;
 
-static Str keep(Builder *builder, const char *text, size_t len)
-{
-    return (Str){ arena_strndup(builder->arena, text, len), len };
-}
-
 static void push(Builder *builder, const JsonValue *value)
 {
     if (builder->depth == 0) {
@@ -138,7 +133,7 @@ static bool on_event(void *context, JsonEvent event, const char *text, size_t le
     Builder  *builder = context;
     JsonValue value = { .offset = offset };
     switch (event) {
-    case JSON_EVENT_KEY: builder->key = keep(builder, text, len); return true;
+    case JSON_EVENT_KEY: builder->key = (Str){ text, len }; return true;
     case JSON_EVENT_OPEN_OBJECT: return open_container(builder, JSON_OBJECT, offset);
     case JSON_EVENT_OPEN_ARRAY: return open_container(builder, JSON_ARRAY, offset);
     case JSON_EVENT_CLOSE_OBJECT:
@@ -149,10 +144,10 @@ static bool on_event(void *context, JsonEvent event, const char *text, size_t le
         value.type = JSON_BOOL;
         value.boolean = event == JSON_EVENT_TRUE;
         break;
-    case JSON_EVENT_NUMBER: read_number(&value, text); break;
+    case JSON_EVENT_NUMBER: read_number(&value, arena_strndup(builder->arena, text, len)); break;
     case JSON_EVENT_STRING:
         value.type = JSON_STRING;
-        value.string = keep(builder, text, len);
+        value.string = (Str){ text, len };
         break;
     }
     push(builder, &value);
@@ -173,13 +168,11 @@ static int escape_unit(const char *text, size_t len, size_t at)
     return unit;
 }
 
-/* The text with lone surrogate escapes, which the reader refuses, rewritten to \uFFFD: of equal length, so that
- * positions stay true. Returns `text` itself when there are none, else a heap copy. */
-static const char *without_lone_surrogates(const char *text, size_t len)
+/* Rewrites lone surrogate escapes, which the reader refuses, to \uFFFD: of equal length, so that positions stay true. */
+static void replace_lone_surrogates(char *text, size_t len)
 {
-    char  *copy = NULL;
     size_t step;
-    if (!str_search((Str){ text, len }, (Str){ "\\u", 2 })) return text;
+    if (!str_search((Str){ text, len }, (Str){ "\\u", 2 })) return;
     for (size_t at = 0; at < len; at += step) {
         const char *slash = memchr(text + at, '\\', len - at);
         if (!slash) break;
@@ -192,14 +185,8 @@ static const char *without_lone_surrogates(const char *text, size_t len)
             step = 12;
             continue;
         }
-        if (!copy) {
-            copy = malloc(len);
-            if (!copy) fatal_out_of_memory(len);
-            memcpy(copy, text, len);
-        }
-        memcpy(copy + at, "\\uFFFD", 6);
+        memcpy(text + at, "\\uFFFD", 6);
     }
-    return copy ? copy : text;
 }
 
 Status json_parse(Arena *arena, const char *name, const char *text, size_t len, JsonValue *out)
@@ -209,12 +196,11 @@ Status json_parse(Arena *arena, const char *name, const char *text, size_t len, 
     JsonMember few[FEW];
     size_t     first[JSON_MAX_DEPTH];
     Builder    builder = { .arena = arena, .stack = few, .few = few, .capacity = FEW, .first = first };
-    if (!text) text = "";
-    const char *clean = without_lone_surrogates(text, len);
-    size_t      offset = 0;
-    const char *problem = json_read_events(clean, len, on_event, &builder, &offset);
+    char  *copy = arena_strndup(arena, text, len); /* where the strings will lie */
+    size_t offset = 0;
+    replace_lone_surrogates(copy, len);
+    const char *problem = json_read_events(copy, len, on_event, &builder, &offset);
     if (builder.stack != few) free(builder.stack);
-    if (clean != text) free((void *)clean);
     if (problem) {
         int line, column;
         json_position(text, len, builder.problem ? builder.problem_offset : offset, &line, &column);

@@ -24,7 +24,7 @@ struct JsonValue {
         bool        boolean;
         int64_t     integer;  /* JSON_INT: written without fraction and exponent, fits int64 */
         double      number;   /* JSON_DOUBLE */
-        Str         string;   /* NUL follows, in the arena */
+        Str         string;   /* NUL follows, in the arena: where a copy of the document was */
         JsonValue  *items;    /* JSON_ARRAY */
         JsonMember *members;  /* JSON_OBJECT, in file order */
     };

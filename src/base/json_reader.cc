@@ -1,5 +1,5 @@
-/* RapidJSON's iterative reader (no recursion, so nesting can't overflow the stack) behind one C callback. Numbers are
- * passed on as text: json.c tells integers from doubles. */
+/* RapidJSON's iterative reader (no recursion, so nesting can't overflow the stack) behind one C callback. Strings are decoded
+ * where they stand. Numbers are passed on as text: json.c tells integers from doubles. */
 #include "base/json_reader.h"
 
 #include <immintrin.h>
@@ -10,32 +10,28 @@
 
 namespace {
 
-/* What the reader's code for writable streams names; never called. */
-struct NotWritable {
-    char *PutBegin() { return nullptr; }
-    size_t PutEnd(char *) { return 0; }
-    void Put(char) {}
-};
-
-/* A text of known length; NUL stands for its end, as RapidJSON wants it. */
-struct BoundedStream : NotWritable {
+/* A text that a NUL follows, which stands for its end, as RapidJSON wants it. What is put overwrites what was read. */
+struct Text {
     typedef char Ch;
-    const char *begin, *at, *end;
+    char *begin, *at, *end, *out;
 
-    Ch     Peek() const { return at < end ? *at : '\0'; }
+    Ch     Peek() const { return *at; }
     Ch     Take() { return at < end ? *at++ : '\0'; }
     size_t Tell() const { return static_cast<size_t>(at - begin); }
+    char  *PutBegin() { return out = at; }
+    void   Put(char c) { *out++ = c; }
+    size_t PutEnd(char *from) { return static_cast<size_t>(out - from); }
 
-    BoundedStream(const char *text, size_t len) : begin(text), at(text), end(text + len) {}
+    Text(char *text, size_t len) : begin(text), at(text), end(text + len), out(text) {}
 };
 
 /* The base has what isn't overridden: numbers by type, which never come, as they are read as text. */
 struct Forward : rapidjson::BaseReaderHandler<rapidjson::UTF8<>, Forward> {
-    JsonHandler          handler;
-    void                *context;
-    const BoundedStream *stream;
+    JsonHandler handler;
+    void       *context;
+    const Text *stream;
 
-    Forward(JsonHandler handler, void *context, const BoundedStream *stream)
+    Forward(JsonHandler handler, void *context, const Text *stream)
         : handler(handler), context(context), stream(stream)
     {
     }
@@ -47,7 +43,7 @@ struct Forward : rapidjson::BaseReaderHandler<rapidjson::UTF8<>, Forward> {
     bool bracket(JsonEvent event) { return handler(context, event, "", 0, stream->Tell()); }
     bool Null() { return send(JSON_EVENT_NULL); }
     bool Bool(bool value) { return send(value ? JSON_EVENT_TRUE : JSON_EVENT_FALSE); }
-    bool RawNumber(const char *text, rapidjson::SizeType len, bool) { return send(JSON_EVENT_NUMBER, text, len); }
+    bool RawNumber(const char *, rapidjson::SizeType len, bool) { return send(JSON_EVENT_NUMBER, stream->at - len, len); }
     bool String(const char *text, rapidjson::SizeType len, bool) { return send(JSON_EVENT_STRING, text, len); }
     bool Key(const char *text, rapidjson::SizeType len, bool) { return send(JSON_EVENT_KEY, text, len); }
     bool StartObject() { return bracket(JSON_EVENT_OPEN_OBJECT); }
@@ -75,15 +71,13 @@ struct NoOutput {
     void Put(char) {}
 };
 
-bool is_utf8(const char *text, size_t len)
+bool is_utf8(Text text)
 {
-    BoundedStream stream(text, len);
-    NoOutput      output;
-    while (stream.at < stream.end) {
-        while (stream.end - stream.at >= 32 &&
-               _mm256_movemask_epi8(_mm256_loadu_si256(reinterpret_cast<const __m256i *>(stream.at))) == 0)
-            stream.at += 32;
-        if (stream.at < stream.end && !rapidjson::UTF8<>::Validate(stream, output)) return false;
+    NoOutput output;
+    while (text.at < text.end) {
+        while (text.end - text.at >= 32 && _mm256_movemask_epi8(_mm256_loadu_si256(reinterpret_cast<const __m256i *>(text.at))) == 0)
+            text.at += 32;
+        if (text.at < text.end && !rapidjson::UTF8<>::Validate(text, output)) return false;
     }
     return true;
 }
@@ -94,27 +88,26 @@ bool is_utf8(const char *text, size_t len)
 namespace rapidjson {
 template <>
 template <>
-inline void Reader::ScanCopyUnescapedString(BoundedStream &is, Reader::StackStream<char> &os)
+inline void Reader::ScanCopyUnescapedString(Text &is, Text &)
 {
     const char *stop = plain_end(is.at, is.end);
-    SizeType    len = static_cast<SizeType>(stop - is.at);
-    if (len) memcpy(os.Push(len), is.at, len);
-    is.at = stop;
+    size_t      len = static_cast<size_t>(stop - is.at);
+    if (is.out != is.at) memmove(is.out, is.at, len);
+    is.at += len;
+    is.out += len;
 }
 } // namespace rapidjson
 
-const char *json_read_events(const char *text, size_t len, JsonHandler handler, void *context, size_t *out_offset)
+const char *json_read_events(char *text, size_t len, JsonHandler handler, void *context, size_t *out_offset)
 {
     enum : unsigned {
-        FLAGS = rapidjson::kParseIterativeFlag | rapidjson::kParseNumbersAsStringsFlag,
+        FLAGS = rapidjson::kParseInsituFlag | rapidjson::kParseIterativeFlag | rapidjson::kParseNumbersAsStringsFlag,
         CHECKED_FLAGS = FLAGS | rapidjson::kParseValidateEncodingFlag /* slower: only to say what is wrong */
     };
-    enum : size_t { STACK_BYTES = 4096 }; /* strings are put together here: few of them make it grow */
-    BoundedStream     stream(text, len);
+    Text              stream(text, len);
     Forward           forward(handler, context, &stream);
-    rapidjson::Reader reader(nullptr, STACK_BYTES);
-    rapidjson::ParseResult result =
-        is_utf8(text, len) ? reader.Parse<FLAGS>(stream, forward) : reader.Parse<CHECKED_FLAGS>(stream, forward);
+    rapidjson::Reader reader;
+    rapidjson::ParseResult result = is_utf8(stream) ? reader.Parse<FLAGS>(stream, forward) : reader.Parse<CHECKED_FLAGS>(stream, forward);
     *out_offset = result.IsError() ? result.Offset() : stream.Tell();
     if (result.IsError()) return rapidjson::GetParseError_En(result.Code());
     return stream.at < stream.end ? "a NUL byte outside of strings" : nullptr;

@@ -12,7 +12,7 @@ typedef enum JsonEvent {
     JSON_EVENT_NULL,
     JSON_EVENT_FALSE,
     JSON_EVENT_TRUE,
-    JSON_EVENT_NUMBER, /* text as written */
+    JSON_EVENT_NUMBER, /* text as written; no NUL follows */
     JSON_EVENT_STRING, /* text decoded */
     JSON_EVENT_KEY,    /* text decoded */
     JSON_EVENT_OPEN_OBJECT,
@@ -21,11 +21,12 @@ typedef enum JsonEvent {
     JSON_EVENT_CLOSE_ARRAY,
 } JsonEvent;
 
-/* offset: of the event's last byte. text is only valid during the call; NUL follows it. False stops reading. */
+/* offset: of the event's last byte. text lies in the document; NUL follows it. False stops reading. */
 typedef bool (*JsonHandler)(void *context, JsonEvent event, const char *text, size_t len, size_t offset);
 
-/* NULL when the document is well-formed and `handler` never stopped it; else what is wrong, at *out_offset. */
-const char *json_read_events(const char *text, size_t len, JsonHandler handler, void *context, size_t *out_offset);
+/* NULL when the document is well-formed and `handler` never stopped it; else what is wrong, at *out_offset. Decoded strings
+ * overwrite text[0..len), which a NUL follows. */
+const char *json_read_events(char *text, size_t len, JsonHandler handler, void *context, size_t *out_offset);
 
 #ifdef __cplusplus
 }
