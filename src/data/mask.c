@@ -284,8 +284,13 @@ static void settle_stop(MaskEncoder *encoder, bool has_ends, TurnSpan *span)
 static void count_trained(MaskEncoder *encoder)
 {
     const uint8_t *mask = encoder->mask;
+    size_t         i = 1, len = encoder->ids.len;
     int64_t        count = 0; /* not in the struct, which bytes could alias */
-    for (size_t i = 1; i < encoder->ids.len; i++) count += mask[i];
+    for (uint64_t flags; i + sizeof flags <= len; i += sizeof flags) {
+        memcpy(&flags, mask + i, sizeof flags);
+        count += __builtin_popcountll(flags);
+    }
+    for (; i < len; i++) count += mask[i];
     encoder->num_trained = count;
 }
 
@@ -351,7 +356,7 @@ static Status lay_messages_out(MaskEncoder *encoder, Arena *arena, const Sample 
 {
     TurnList    turns;
     bool        has_memo = encoder->memo && !sample->tools && template_memo_start(encoder->memo, sample->messages);
-    TurnContext context = { encoder->rules, sample, has_memo ? encoder->memo : NULL, arena };
+    TurnContext context = { .rules = encoder->rules, .sample = sample, .memo = has_memo ? encoder->memo : NULL, .arena = arena };
     TRY(turns_render(&context, &encoder->laid_out, &turns));
     encoder->spans = room_for(encoder->spans, &encoder->span_capacity, encoder->num_spans + turns.count, sizeof *encoder->spans);
     if (turns.count) memcpy(encoder->spans + encoder->num_spans, turns.spans, turns.count * sizeof *turns.spans);

@@ -60,34 +60,28 @@ void turns_probe(MaskRules *rules)
     template_output_deinit(&prompted);
 }
 
-static bool is_assistant(const JsonValue *message)
+/* Who speaks, and which messages are trained: by flag, else by rule. */
+static void settle_messages(TurnContext *context)
 {
-    const JsonValue *role = json_get(message, "role");
-    return role && role->type == JSON_STRING && str_equal(role->string, "assistant");
+    const Sample *sample = context->sample;
+    bool          is_last = true;
+    context->is_assistant = arena_array(context->arena, bool, sample->messages->count);
+    context->is_trained = arena_array(context->arena, bool, sample->messages->count);
+    for (uint32_t i = sample->messages->count; i-- > 0;) {
+        const JsonValue *role = json_get(&sample->messages->items[i], "role");
+        bool             is_assistant = role && role->type == JSON_STRING && str_equal(role->string, "assistant");
+        bool             by_rule = is_assistant && (context->rules->train_on != TRAIN_ON_LAST_TURN || is_last);
+        context->is_assistant[i] = is_assistant;
+        context->is_trained[i] = sample->train && sample->train[i] >= 0 ? sample->train[i] : by_rule;
+        context->num_assistants += is_assistant;
+        is_last &= !is_assistant;
+    }
 }
 
-static uint32_t count_assistants(const Sample *sample)
+static bool trains_only_assistants(const TurnContext *context)
 {
-    uint32_t count = 0;
-    for (uint32_t i = 0; i < sample->messages->count; i++) count += is_assistant(&sample->messages->items[i]);
-    return count;
-}
-
-/* By flag, else by rule. */
-static bool is_trained(const MaskRules *rules, const Sample *sample, uint32_t message)
-{
-    if (sample->train && sample->train[message] >= 0) return sample->train[message];
-    if (!is_assistant(&sample->messages->items[message])) return false;
-    if (rules->train_on != TRAIN_ON_LAST_TURN) return true;
-    for (uint32_t i = message + 1; i < sample->messages->count; i++)
-        if (is_assistant(&sample->messages->items[i])) return false;
-    return true;
-}
-
-static bool trains_only_assistants(const MaskRules *rules, const Sample *sample)
-{
-    for (uint32_t i = 0; i < sample->messages->count; i++)
-        if (is_trained(rules, sample, i) && !is_assistant(&sample->messages->items[i])) return false;
+    for (uint32_t i = 0; i < context->sample->messages->count; i++)
+        if (context->is_trained[i] && !context->is_assistant[i]) return false;
     return true;
 }
 
@@ -137,7 +131,6 @@ static bool prints_calls(const JsonValue *message, const char *text, size_t len)
 
 static void look_at_turn(TurnSpan *span, const JsonValue *message, Str text)
 {
-    if (!is_assistant(message)) return;
     if (!is_nothing(message, "tool_calls"))
         span->lacks_calls = !prints_calls(message, text.data + span->begin_byte, span->end_byte - span->begin_byte);
     else
@@ -145,29 +138,33 @@ static void look_at_turn(TurnSpan *span, const JsonValue *message, Str text)
 }
 
 /* Where every trained message has its turn. */
-static void look_at_turns(const MaskRules *rules, const Sample *sample, Str text, TurnList *turns)
+static void look_at_turns(const TurnContext *context, Str text, TurnList *turns)
 {
-    uint32_t count = 0;
-    for (uint32_t i = 0; i < sample->messages->count; i++) count += is_trained(rules, sample, i);
+    const JsonValue *messages = context->sample->messages;
+    uint32_t         count = 0;
+    for (uint32_t i = 0; i < messages->count; i++) count += context->is_trained[i];
     if (count != turns->count) return;
-    for (uint32_t i = 0, k = 0; i < sample->messages->count; i++)
-        if (is_trained(rules, sample, i)) look_at_turn(&turns->spans[k++], &sample->messages->items[i], text);
+    for (uint32_t i = 0, k = 0; i < messages->count; i++) {
+        if (context->is_trained[i] && context->is_assistant[i]) look_at_turn(&turns->spans[k], &messages->items[i], text);
+        k += context->is_trained[i];
+    }
 }
 
 /* ---- marks ---- */
 
-static Status turns_by_marks(const MaskRules *rules, const Sample *sample, const TemplateParts *whole, TurnList *turns)
+static Status turns_by_marks(const TurnContext *context, const TemplateParts *whole, TurnList *turns)
 {
-    bool has_one_each = whole->num_spans == count_assistants(sample);
-    bool is_simple = rules->train_on == TRAIN_ON_ASSISTANT;
+    const Sample *sample = context->sample;
+    bool          has_one_each = whole->num_spans == context->num_assistants;
+    bool          is_simple = context->rules->train_on == TRAIN_ON_ASSISTANT;
     for (uint32_t i = 0; i < sample->messages->count; i++) is_simple &= !sample->train || sample->train[i] < 0;
     FAIL_IF(!has_one_each && !is_simple, ERR_INVALID,
             "the template marks %zu generations for %u assistant messages, so that single turns can't be chosen",
-            whole->num_spans, count_assistants(sample));
+            whole->num_spans, context->num_assistants);
     uint32_t message = 0;
     for (size_t k = 0; k < whole->num_spans; k++, message++) {
-        while (has_one_each && !is_assistant(&sample->messages->items[message])) message++;
-        if (is_simple || is_trained(rules, sample, message)) add_span(turns, whole->spans[k].begin, whole->spans[k].end, false);
+        while (has_one_each && !context->is_assistant[message]) message++;
+        if (is_simple || context->is_trained[message]) add_span(turns, whole->spans[k].begin, whole->spans[k].end, false);
     }
     return OK;
 }
@@ -191,15 +188,16 @@ static Str content_at(const JsonValue *message, const char *at, const char *end)
 }
 
 /* Would turns_by_opening fail on a text whose assistants' turns all begin where `turns` says? */
-static bool lacks_content(const MaskRules *rules, const Sample *sample, Str text, const TurnList *turns)
+static bool lacks_content(const TurnContext *context, Str text, const TurnList *turns)
 {
-    Str         opening = { rules->opening.data, rules->opening.len };
-    const char *end = text.data + text.len;
-    bool        lacks = opening.len == 0;
-    uint32_t    k = 0;
+    const Sample *sample = context->sample;
+    Str           opening = { context->rules->opening.data, context->rules->opening.len };
+    const char   *end = text.data + text.len;
+    bool          lacks = opening.len == 0;
+    uint32_t      k = 0;
     for (uint32_t i = 0; i < sample->messages->count; i++) {
-        if (!is_assistant(&sample->messages->items[i])) continue;
-        if (!is_trained(rules, sample, i)) return false;
+        if (!context->is_assistant[i]) continue;
+        if (!context->is_trained[i]) return false;
         const char *begin = text.data + turns->spans[k++].begin_byte;
         if ((size_t)(begin - text.data) < opening.len || !stands_at(begin - opening.len, end, opening)) return false;
         lacks |= !content_at(&sample->messages->items[i], begin, end).data;
@@ -215,8 +213,8 @@ static bool turns_by_memo(const TurnContext *context, const TemplateParts *whole
     bool          has_eos = tokenizer_eos_id(context->rules->tokenizer) >= 0;
     if (!whole->path) return false;
     for (uint32_t i = 0; i < sample->messages->count; i++) {
-        if (!is_trained(context->rules, sample, i)) continue;
-        bool   opens = is_assistant(&sample->messages->items[i]), begins = true, ends;
+        if (!context->is_trained[i]) continue;
+        bool   opens = context->is_assistant[i], begins = true, ends;
         size_t begin = 0, end;
         if (i == 0 && opens) return false;
         if (i > 0 && !template_memo_prefix(context->memo, whole, i, opens, &begins, &begin)) return false;
@@ -226,28 +224,29 @@ static bool turns_by_memo(const TurnContext *context, const TemplateParts *whole
         add_span(turns, begin, ends ? end : whole->len, !ends);
     }
     bound_turns(turns);
-    return lacks_content(context->rules, sample, text, turns);
+    return lacks_content(context, text, turns);
 }
 
 /* With one look over the text; false when anything is unlike the plain case. */
-static bool turns_by_opening(const MaskRules *rules, const Sample *sample, Str text, TurnList *turns)
+static bool turns_by_opening(const TurnContext *context, Str text, TurnList *turns)
 {
-    Str         opening = { rules->opening.data, rules->opening.len };
-    const char *at = text.data, *end = text.data + text.len;
-    if (opening.len == 0 || !trains_only_assistants(rules, sample)) return false;
+    const MaskRules *rules = context->rules;
+    const Sample    *sample = context->sample;
+    Str              opening = { rules->opening.data, rules->opening.len };
+    const char      *at = text.data, *end = text.data + text.len;
+    if (opening.len == 0 || !trains_only_assistants(context)) return false;
     for (uint32_t i = 0; i < sample->messages->count; i++) {
-        const JsonValue *message = &sample->messages->items[i];
-        if (!is_assistant(message)) continue;
+        if (!context->is_assistant[i]) continue;
         const char *open = str_search((Str){ at, (size_t)(end - at) }, opening);
         if (!open) return false;
         const char *begin = open + opening.len;
-        Str         body = content_at(message, begin, end);
+        Str         body = content_at(&sample->messages->items[i], begin, end);
         if (!body.data) return false;
         at = begin + body.len;
         /* an opening that starts inside a content would have been taken for a turn by the prefixes */
         size_t look = (size_t)(end - begin) < body.len + opening.len - 1 ? (size_t)(end - begin) : body.len + opening.len - 1;
         if (str_search((Str){ begin, look }, opening)) return false;
-        if (is_trained(rules, sample, i)) add_span(turns, (size_t)(begin - text.data), (size_t)(at - text.data), false);
+        if (context->is_trained[i]) add_span(turns, (size_t)(begin - text.data), (size_t)(at - text.data), false);
     }
     if (str_search((Str){ at, (size_t)(end - at) }, opening)) return false; /* one more than there are turns */
     /* each turn must be followed by its stop token: it is what the prefixes would give */
@@ -283,7 +282,7 @@ static bool starts_with(const TemplateParts *text, const TemplateParts *prefix)
 static Status add_turn(const TurnContext *context, uint32_t i, const TemplateParts *whole, const TemplateParts *before,
                        const TemplateParts *with, TurnList *turns)
 {
-    bool opens = is_assistant(&context->sample->messages->items[i]);
+    bool opens = context->is_assistant[i];
     bool end_fits = with && starts_with(whole, with) && with->len >= before->len;
     FAIL_IF(!starts_with(whole, before), ERR_INVALID,
             "the template renders what stands before message %u differently once it is there, so that its tokens can't be "
@@ -298,7 +297,7 @@ static Status add_turn(const TurnContext *context, uint32_t i, const TemplatePar
 static Status turn_by_prefixes(const TurnContext *context, uint32_t i, const TemplateParts *whole, TurnList *turns)
 {
     Rendering before = { 0 }, with = { 0 };
-    bool      opens = is_assistant(&context->sample->messages->items[i]);
+    bool      opens = context->is_assistant[i];
     Status status = i == 0 ? OK : render(context, i, opens, &before);
     if (status != OK) return status_prefix(status, "rendering what stands before message %u", i + 1);
     bool has_with = render(context, i + 1, false, &with) == OK;
@@ -329,8 +328,8 @@ static Status turns_by_prefixes(const TurnContext *context, const TemplateParts 
 {
     turns->count = 0;
     for (uint32_t i = 0; i < context->sample->messages->count; i++)
-        if (is_trained(context->rules, context->sample, i)) {
-            bool is_greeting = i == 0 && is_assistant(&context->sample->messages->items[0]);
+        if (context->is_trained[i]) {
+            bool is_greeting = i == 0 && context->is_assistant[0];
             TRY(is_greeting ? greeting_turn(context, whole, text, turns) : turn_by_prefixes(context, i, whole, turns));
         }
     bound_turns(turns);
@@ -349,20 +348,22 @@ Status turns_find_stop(const MaskRules *rules, const TokenIds *ids, TurnSpan *sp
          tokenizer_id_to_token(rules->tokenizer, eos));
 }
 
-static Status find_turns(const TurnContext *context, const TemplateParts *whole, Str text, TurnList *turns)
+static Status find_turns(TurnContext *context, const TemplateParts *whole, Str text, TurnList *turns)
 {
     bool has_shortcuts = !context->rules->forbids_shortcuts;
-    bool is_done = has_shortcuts && turns_by_memo(context, whole, text, turns);
-    if (!is_done) {
+    settle_messages(context);
+    if (whole->num_spans > 0) {
+        TRY(turns_by_marks(context, whole, turns));
+    } else if (!has_shortcuts || !turns_by_memo(context, whole, text, turns)) {
         turns->count = 0;
-        if (has_shortcuts && turns_by_opening(context->rules, context->sample, text, turns)) return OK;
+        if (has_shortcuts && turns_by_opening(context, text, turns)) return OK; /* in it are none that teach less */
         TRY(turns_by_prefixes(context, whole, text, turns));
     }
-    look_at_turns(context->rules, context->sample, text, turns);
+    look_at_turns(context, text, turns);
     return OK;
 }
 
-Status turns_render(const TurnContext *context, StrBuf *text, TurnList *out)
+Status turns_render(TurnContext *context, StrBuf *text, TurnList *out)
 {
     const Sample *sample = context->sample;
     Rendering     whole;
@@ -374,14 +375,7 @@ Status turns_render(const TurnContext *context, StrBuf *text, TurnList *out)
     *out = (TurnList){ .spans = arena_array(context->arena, TurnSpan, most), .is_all = context->rules->train_on == TRAIN_ON_ALL };
     Str    all = { text->data + begin, whole.text.len };
     Status status = content_look(sample, &whole.text, all, &out->num_unprinted);
-    if (status != OK || out->is_all) {
-        /* no need to know */
-    } else if (whole.text.num_spans > 0) {
-        status = turns_by_marks(context->rules, sample, &whole.text, out);
-        if (status == OK) look_at_turns(context->rules, sample, all, out);
-    } else {
-        status = find_turns(context, &whole.text, all, out);
-    }
+    if (status == OK && !out->is_all) status = find_turns(context, &whole.text, all, out); /* else no need to know */
     rendering_deinit(&whole);
     return status;
 }

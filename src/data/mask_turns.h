@@ -49,10 +49,12 @@ typedef struct TurnContext {
     const Sample    *sample;
     TemplateMemo    *memo;  /* started with the row's messages; NULL: this row goes without */
     Arena           *arena; /* the row's */
+    bool            *is_assistant, *is_trained; /* (messages) settled by turns_render, in the arena */
+    uint32_t         num_assistants;
 } TurnContext;
 
 /* Appends the rendered sample to *text and finds its trained turns. */
-NODISCARD Status turns_render(const TurnContext *context, StrBuf *text, TurnList *out);
+NODISCARD Status turns_render(TurnContext *context, StrBuf *text, TurnList *out);
 
 /* Moves the span's end to behind its first EOS. ERR_INVALID when there is none in it. */
 NODISCARD Status turns_find_stop(const MaskRules *rules, const TokenIds *ids, TurnSpan *span);
