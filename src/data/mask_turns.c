@@ -10,7 +10,9 @@
  * at the parts and not at what is in them. */
 #include "data/mask_turns.h"
 
+#include <assert.h>
 #include <string.h>
+#include <wchar.h>
 
 /* A rendering; parts are in the row's arena or in `output`. */
 typedef struct Rendering {
@@ -99,13 +101,18 @@ static void bound_turns(TurnList *turns)
 
 /* ---- turns that teach less than they look; the shortcut lets none of them pass ---- */
 
+static bool is_blank(char c)
+{
+    return c == ' ' || c == '\t' || c == '\r' || c == '\n';
+}
+
 static Str trimmed(Str text)
 {
-    while (text.len > 0 && strchr(" \t\r\n", text.data[0]) && text.data[0]) {
+    while (text.len > 0 && is_blank(text.data[0])) {
         text.data++;
         text.len--;
     }
-    while (text.len > 0 && strchr(" \t\r\n", text.data[text.len - 1]) && text.data[text.len - 1]) text.len--;
+    while (text.len > 0 && is_blank(text.data[text.len - 1])) text.len--;
     return text;
 }
 
@@ -339,11 +346,12 @@ static Status turns_by_prefixes(const TurnContext *context, const TemplateParts 
 Status turns_find_stop(const MaskRules *rules, const TokenIds *ids, TurnSpan *span)
 {
     int32_t eos = tokenizer_eos_id(rules->tokenizer);
-    for (size_t t = span->first; t < span->end; t++)
-        if (ids->data[t] == eos) {
-            span->end = t + 1;
-            return OK;
-        }
+    static_assert(sizeof(wchar_t) == sizeof(int32_t), "wmemchr searches tokens");
+    const int32_t *stop = span->first < span->end ? wmemchr(ids->data + span->first, eos, span->end - span->first) : NULL;
+    if (stop) {
+        span->end = (size_t)(stop - ids->data) + 1;
+        return OK;
+    }
     FAIL(ERR_INVALID, "an assistant's turn has no stop token (%s) before the next one; use a template with {%% generation %%}",
          tokenizer_id_to_token(rules->tokenizer, eos));
 }
