@@ -83,29 +83,70 @@ void mask_encoder_deinit(MaskEncoder *encoder)
 {
     if (encoder->scratch) tokenizer_scratch_destroy(encoder->scratch);
     template_memo_destroy(encoder->memo);
-    token_ids_deinit(&encoder->ids);
+    mask_documents_deinit(&encoder->documents);
     token_ids_deinit(&encoder->spare);
     strbuf_deinit(&encoder->laid_out);
     free(encoder->layouts);
     free(encoder->spans);
-    free(encoder->mask);
     free(encoder->ends);
     *encoder = (MaskEncoder){ 0 };
 }
 
+void mask_documents_deinit(MaskDocuments *documents)
+{
+    token_ids_deinit(&documents->ids);
+    free(documents->mask);
+    *documents = (MaskDocuments){ 0 };
+}
+
+void mask_keep(MaskEncoder *encoder)
+{
+    encoder->begin = encoder->documents.ids.len;
+}
+
+/* Room for the flags and ends of `count` ids of the last sample. */
 static void ensure(MaskEncoder *encoder, size_t count)
 {
-    if (count <= encoder->capacity) return;
-    encoder->capacity = count + count / 2 + 64;
-    encoder->mask = realloc(encoder->mask, encoder->capacity);
-    encoder->ends = realloc(encoder->ends, encoder->capacity * sizeof *encoder->ends);
-    if (!encoder->mask || !encoder->ends) fatal_out_of_memory(encoder->capacity);
+    MaskDocuments *documents = &encoder->documents;
+    if (encoder->begin + count > documents->mask_capacity) {
+        documents->mask_capacity = (encoder->begin + count) * 3 / 2 + 64;
+        documents->mask = realloc(documents->mask, documents->mask_capacity);
+        if (!documents->mask) fatal_out_of_memory(documents->mask_capacity);
+    }
+    encoder->mask = documents->mask + encoder->begin;
+    if (count <= encoder->end_capacity) return;
+    encoder->end_capacity = count + count / 2 + 64;
+    encoder->ends = realloc(encoder->ends, encoder->end_capacity * sizeof *encoder->ends);
+    if (!encoder->ends) fatal_out_of_memory(encoder->end_capacity * sizeof *encoder->ends);
 }
 
 static Status encode(MaskEncoder *encoder, const char *text, size_t len, TokenIds *ids)
 {
     ids->len = 0;
     return tokenizer_encode(encoder->rules->tokenizer, encoder->scratch, text, len, (EncodeOptions){ 0 }, ids);
+}
+
+/* After the documents' ids have grown. */
+static void set_ids(MaskEncoder *encoder)
+{
+    const TokenIds *all = &encoder->documents.ids;
+    encoder->ids = (TokenIds){ .data = all->data ? all->data + encoder->begin : NULL, .len = all->len - encoder->begin };
+}
+
+/* The sample begins with the ids of this text, or goes on with them. */
+static Status append_ids(MaskEncoder *encoder, const char *text, size_t len, bool is_first)
+{
+    TokenIds *all = &encoder->documents.ids;
+    if (is_first) all->len = encoder->begin;
+    Status status = tokenizer_encode(encoder->rules->tokenizer, encoder->scratch, text, len, (EncodeOptions){ 0 }, all);
+    set_ids(encoder);
+    return status;
+}
+
+static void push_id(MaskEncoder *encoder, int32_t id)
+{
+    token_ids_push(&encoder->documents.ids, id);
+    set_ids(encoder);
 }
 
 /* BOS first if the tokenizer adds it and the text didn't. */
@@ -115,7 +156,7 @@ static bool put_bos(MaskEncoder *encoder)
     int32_t          bos = tokenizer_bos_id(tokenizer);
     TokenIds        *ids = &encoder->ids;
     if (!tokenizer_adds_bos(tokenizer) || bos < 0 || (ids->len > 0 && ids->data[0] == bos)) return false;
-    token_ids_push(ids, bos);
+    push_id(encoder, bos);
     memmove(ids->data + 1, ids->data, sizeof *ids->data * (ids->len - 1));
     ids->data[0] = bos;
     return true;
@@ -126,7 +167,7 @@ static bool put_eos(MaskEncoder *encoder)
     int32_t   eos = tokenizer_eos_id(encoder->rules->tokenizer);
     TokenIds *ids = &encoder->ids;
     if (eos < 0 || (ids->len > 0 && ids->data[ids->len - 1] == eos)) return false;
-    token_ids_push(ids, eos);
+    push_id(encoder, eos);
     return true;
 }
 
@@ -297,7 +338,7 @@ static void count_trained(MaskEncoder *encoder)
 static Status encode_messages(MaskEncoder *encoder, const Layout *layout)
 {
     bool is_all = encoder->rules->train_on == TRAIN_ON_ALL;
-    TRY(encode(encoder, encoder->text.data, encoder->text.len, &encoder->ids));
+    TRY(append_ids(encoder, encoder->text.data, encoder->text.len, true));
     ensure(encoder, encoder->ids.len + 2);
     memset(encoder->mask, is_all, encoder->ids.len + 2);
     bool has_ends = layout->num_spans == 0 || find_anchors(encoder) || ends_by_table(encoder);
@@ -323,11 +364,10 @@ static Status encode_prompted(MaskEncoder *encoder, const Layout *layout)
 {
     const MaskRules *rules = encoder->rules;
     size_t           cut = layout->prompt_bytes;
-    TRY(encode(encoder, encoder->text.data, cut, &encoder->ids));
+    TRY(append_ids(encoder, encoder->text.data, cut, true));
     put_bos(encoder);
     size_t prompt = encoder->ids.len;
-    TRY(tokenizer_encode(rules->tokenizer, encoder->scratch, encoder->text.data + cut, encoder->text.len - cut,
-                         (EncodeOptions){ 0 }, &encoder->ids));
+    TRY(append_ids(encoder, encoder->text.data + cut, encoder->text.len - cut, false));
     put_eos(encoder);
     ensure(encoder, encoder->ids.len);
     memset(encoder->mask, rules->train_on == TRAIN_ON_ALL, encoder->ids.len);
@@ -421,7 +461,7 @@ Status mask_encode_text(MaskEncoder *encoder, Str text, bool is_first, bool is_l
 {
     encoder->text = text;
     encoder->turns_without_stop = encoder->turns_without_calls = encoder->turns_empty = encoder->messages_unprinted = 0;
-    TRY(encode(encoder, text.data, text.len, &encoder->ids));
+    TRY(append_ids(encoder, text.data, text.len, true));
     if (is_first) put_bos(encoder);
     if (is_last && encoder->ids.len > 0) put_eos(encoder);
     ensure(encoder, encoder->ids.len);

@@ -34,13 +34,21 @@ typedef struct Layout {
 } Layout;
 typedef struct TurnSpan TurnSpan;
 
+/* Samples one after the other. */
+typedef struct MaskDocuments {
+    TokenIds ids;
+    uint8_t *mask; /* heap */
+    size_t   mask_capacity;
+} MaskDocuments;
+void mask_documents_deinit(MaskDocuments *documents);
+
 /* One thread's buffers and results. */
 typedef struct MaskEncoder {
     const MaskRules  *rules;
     TokenizerScratch *scratch;
     TemplateMemo     *memo;     /* NULL: no template */
-    TokenIds          ids;      /* of the last sample */
-    uint8_t          *mask;     /* a byte an id: 1 trained */
+    TokenIds          ids;      /* of the last sample: a place in documents.ids */
+    uint8_t          *mask;     /* a byte an id: 1 trained; in documents.mask */
     Str               text;     /* that was encoded */
     int64_t           num_trained; /* labels: trained ids but the first */
     int               turns_without_stop; /* trained turns whose end is no special token */
@@ -49,7 +57,9 @@ typedef struct MaskEncoder {
     int64_t          *ends;     /* internal: byte in text where each id ends, when there are no anchors */
     const TokenAnchor *anchors; /* NULL: none */
     size_t            num_anchors;
-    size_t            capacity; /* of mask and ends */
+    size_t            end_capacity;
+    MaskDocuments     documents;
+    size_t            begin;    /* of the last sample in documents */
     TokenIds          spare;
     StrBuf            laid_out; /* texts of the samples that wait */
     Layout           *layouts;
@@ -68,6 +78,8 @@ NODISCARD Status mask_lay_out(MaskEncoder *encoder, Arena *arena, const Sample *
 void             mask_lay_text_out(MaskEncoder *encoder, Str text); /* a whole document, as mask_encode_text takes it */
 /* Encodes the index-th of the samples that wait. */
 NODISCARD Status mask_encode_waiting(MaskEncoder *encoder, size_t index);
+/* The last sample stays in `documents`, and the next one comes behind it; else that takes its place. */
+void mask_keep(MaskEncoder *encoder);
 /* Both steps for one sample; what waited is forgotten. */
 NODISCARD Status mask_encode(MaskEncoder *encoder, Arena *arena, const Sample *sample);
 

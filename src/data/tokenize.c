@@ -236,7 +236,7 @@ static Status write_unit(Pipeline *p, const Unit *unit)
         if (!p->writer)
             TRY(shard_writer_open(shard_path(p, p->num_shards), tokenizer_hash(p->job->tokenizer),
                                   tokenizer_vocab_size(p->job->tokenizer), p->format.type != DATASET_TEXT, &p->writer));
-        TRY(shard_writer_append(p->writer, unit->ids.data + document->begin, unit->mask + document->begin,
+        TRY(shard_writer_append(p->writer, unit->tokens.ids.data + document->begin, unit->tokens.mask + document->begin,
                                 document->end - document->begin));
         p->in_document = document->continues;
         if (!p->in_document) TRY(shard_writer_end_document(p->writer));

@@ -9,7 +9,7 @@ void unit_clear(Unit *unit)
     strbuf_clear(&unit->bytes);
     unit->num_records = unit->num_documents = unit->num_examples = 0;
     unit->is_part = unit->is_first_part = unit->is_done = false;
-    unit->ids.len = 0;
+    unit->tokens.ids.len = 0;
     unit->num_rows = unit->num_bad = unit->num_untrained = unit->num_without_stop = unit->num_without_calls = unit->num_empty = 0;
     unit->num_unprinted = 0;
     unit->status = OK;
@@ -18,11 +18,10 @@ void unit_clear(Unit *unit)
 void unit_deinit(Unit *unit)
 {
     strbuf_deinit(&unit->bytes);
-    token_ids_deinit(&unit->ids);
+    mask_documents_deinit(&unit->tokens);
     free(unit->records);
     free(unit->offsets);
     free(unit->documents);
-    free(unit->mask);
 }
 
 void unit_add(Unit *unit, const Record *record)
@@ -49,24 +48,15 @@ bool unit_is_full(const Unit *unit)
     return unit->bytes.len >= UNIT_BYTES || unit->num_records >= UNIT_RECORDS;
 }
 
-static void append_document(Unit *unit, const MaskEncoder *encoder, bool continues)
+static void keep_document(Unit *unit, MaskEncoder *encoder, bool continues)
 {
-    size_t begin = unit->ids.len, count = encoder->ids.len;
-    if (begin + count > unit->mask_capacity) {
-        unit->mask_capacity = (begin + count) * 3 / 2 + 1024;
-        unit->mask = realloc(unit->mask, unit->mask_capacity);
-        unit->ids.data = realloc(unit->ids.data, unit->mask_capacity * sizeof *unit->ids.data);
-        if (!unit->mask || !unit->ids.data) fatal_out_of_memory(unit->mask_capacity);
-        unit->ids.capacity = unit->mask_capacity;
-    }
-    if (count) memcpy(unit->ids.data + begin, encoder->ids.data, sizeof *unit->ids.data * count);
-    if (count) memcpy(unit->mask + begin, encoder->mask, count);
-    unit->ids.len += count;
+    int64_t begin = (int64_t)encoder->begin;
+    mask_keep(encoder);
     unit->num_without_stop += encoder->turns_without_stop;
     unit->num_without_calls += encoder->turns_without_calls;
     unit->num_empty += encoder->turns_empty;
     unit->documents[unit->num_documents++] =
-        (UnitDocument){ (int64_t)begin, (int64_t)unit->ids.len, continues, encoder->num_trained > 0 };
+        (UnitDocument){ begin, (int64_t)encoder->begin, continues, encoder->num_trained > 0 };
 }
 
 /* A row between the two steps. */
@@ -111,7 +101,7 @@ static Status encode_row(Unit *unit, const Row *row, MaskEncoder *encoder)
     if (row->is_plain) {
         bool is_first = !unit->is_part || unit->is_first_part;
         TRY(mask_encode_text(encoder, record->bytes, is_first, !record->continues));
-        append_document(unit, encoder, record->continues);
+        keep_document(unit, encoder, record->continues);
         return OK;
     }
     Status status = mask_encode_waiting(encoder, row->layout);
@@ -124,7 +114,7 @@ static Status encode_row(Unit *unit, const Row *row, MaskEncoder *encoder)
     if (encoder->num_trained == 0)
         unit->num_untrained++;
     else
-        append_document(unit, encoder, false);
+        keep_document(unit, encoder, false);
     return OK;
 }
 
@@ -141,9 +131,19 @@ static void count_row(Unit *unit, const UnitContext *context, Status status)
     unit->num_bad++;
 }
 
+/* The encoder writes where the unit's tokens lie. */
+static void swap_tokens(Unit *unit, MaskEncoder *encoder)
+{
+    MaskDocuments tokens = unit->tokens;
+    unit->tokens = encoder->documents;
+    encoder->documents = tokens;
+    encoder->begin = 0;
+}
+
 void unit_process(Unit *unit, const UnitContext *context, MaskEncoder *encoder, Arena *arena)
 {
     enum { BATCH_ROWS = 256, BATCH_BYTES = 1 << 16 }; /* texts that stay in a core's cache between the steps */
+    swap_tokens(unit, encoder);
     for (int done = 0; done < unit->num_records && unit->status == OK;) {
         Row rows[BATCH_ROWS] = { 0 };
         int count = 0;
@@ -157,4 +157,5 @@ void unit_process(Unit *unit, const UnitContext *context, MaskEncoder *encoder, 
             free(rows[i].message);
         }
     }
+    swap_tokens(unit, encoder);
 }

@@ -8,7 +8,7 @@
 enum { UNIT_BYTES = 1 << 20, UNIT_RECORDS = 4096 };
 
 typedef struct UnitDocument {
-    int64_t begin, end;  /* in the unit's ids */
+    int64_t begin, end;  /* in the unit's tokens */
     bool    continues;   /* the document goes on in the next unit */
     bool    has_trained;
 } UnitDocument;
@@ -21,9 +21,7 @@ typedef struct Unit {
     int     num_records, capacity;
     bool    is_part, is_first_part; /* the only record is a part of a longer text */
     /* out */
-    TokenIds      ids;
-    uint8_t      *mask;
-    size_t        mask_capacity;
+    MaskDocuments tokens;
     UnitDocument *documents; /* (num_records) */
     int           num_documents;
     int64_t       num_rows, num_bad, num_untrained, num_without_stop, num_without_calls, num_empty, num_unprinted;
