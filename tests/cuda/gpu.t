@@ -22,7 +22,7 @@ END
 field() { grep '"log":"step"' "$2" | sed -E "s/.*\"$1\":([-0-9.e+]+).*/\1/"; }
 
 # --- too little memory: said before anything is loaded or written
-refused "a plan beyond the GPU's memory" 3 "the plan takes" "per_device_train_batch_size" "recompute_block" "activations" -- \
+refused "a plan beyond the GPU's memory" 3 "the plan takes" "per_device_train_batch_size" "what fits:" "activations" -- \
     pt "$dir/run.yaml" per_device_train_batch_size=65536 sequence_len=4096 output_dir="$dir/big"
 check "and nothing was written" [ ! -e "$dir/big" ]
 
