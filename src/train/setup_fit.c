@@ -13,11 +13,13 @@ typedef enum Change {
 /* Makes a change and says it as key=value; false when the run file is so already, or fixes what would have to change too. */
 static bool make_change(Config *config, Change change, StrBuf *said)
 {
+    enum { MOST_MICRO_STEPS = 65536 };
     const char *const *origin = config->origin;
     switch (change) {
     case CHANGE_BATCH:
         if (config->per_device_train_batch_size == 1) return false;
         config->gradient_accumulation_steps *= config->per_device_train_batch_size;
+        if (config->gradient_accumulation_steps > MOST_MICRO_STEPS) config->gradient_accumulation_steps = MOST_MICRO_STEPS;
         config->per_device_train_batch_size = 1;
         strbuf_printf(said, " per_device_train_batch_size=1 gradient_accumulation_steps=%lld", (long long)config->gradient_accumulation_steps);
         return true;
