@@ -10,7 +10,8 @@
 
 namespace {
 
-/* A text that a NUL follows, which stands for its end, as RapidJSON wants it. What is put overwrites what was read. */
+/* A text that a NUL follows, which stands for its end, as RapidJSON wants it. What is put overwrites what was read. A character
+ * that the end cuts is put with the NULs that are read in its place, which go nowhere. */
 struct Text {
     typedef char Ch;
     char *begin, *at, *end, *out;
@@ -19,7 +20,10 @@ struct Text {
     Ch     Take() { return at < end ? *at++ : '\0'; }
     size_t Tell() const { return static_cast<size_t>(at - begin); }
     char  *PutBegin() { return out = at; }
-    void   Put(char c) { *out++ = c; }
+    void   Put(char c)
+    {
+        if (out < end) *out++ = c;
+    }
     size_t PutEnd(char *from) { return static_cast<size_t>(out - from); }
 
     Text(char *text, size_t len) : begin(text), at(text), end(text + len), out(text) {}

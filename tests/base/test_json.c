@@ -1,5 +1,6 @@
 /* The JSON reader and writer. */
 #include "base/json.h"
+#include "base/json_reader.h"
 #include "test.h"
 
 static Arena arena;
@@ -204,7 +205,28 @@ static void doubles_survive_a_round_trip(void)
     strbuf_deinit(&out);
 }
 
-TEST_MAIN(TEST(values_of_every_type), TEST(numbers_beyond_int64_become_doubles), TEST(positions_are_those_of_last_bytes),
+static bool take_event(void *context, JsonEvent event, const char *text, size_t len, size_t offset)
+{
+    (void)context, (void)event, (void)text, (void)len, (void)offset;
+    return true;
+}
+
+/* Strings are decoded in place: nothing is written behind the text, also where a character is cut by its end. */
+static void nothing_is_written_behind_the_text(void)
+{
+    static const char *const cut[] = { "\"\xF0", "\"\xF0\x9F", "\"a\xE2\x82", "\"\xC3", "[\"\\u00e9\xF4", "\"\\ud83d\\ude00", "\"\\", "\"\\u12" };
+    for (size_t i = 0; i < sizeof cut / sizeof *cut; i++) {
+        char   text[32];
+        size_t len = strlen(cut[i]), offset;
+        memset(text, '~', sizeof text);
+        memcpy(text, cut[i], len + 1);
+        EXPECT(json_read_events(text, len, take_event, NULL, &offset) != NULL);
+        EXPECT_INT(text[len], 0);
+        for (size_t k = len + 1; k < sizeof text; k++) EXPECT_INT(text[k], '~');
+    }
+}
+
+TEST_MAIN(TEST(nothing_is_written_behind_the_text), TEST(values_of_every_type), TEST(numbers_beyond_int64_become_doubles), TEST(positions_are_those_of_last_bytes),
           TEST(malformed_texts_are_named_with_their_place), TEST(nul_escapes_are_kept),
           TEST(lone_surrogates_become_replacement_characters), TEST(nesting_is_bounded),
           TEST(many_members_keep_order_and_find_duplicates), TEST(writing_then_reading_is_identity),
