@@ -143,6 +143,7 @@ static Status parse_hf(Parser *parser, HfSource *hf)
     char *kind = word(parser);
     char *colon = kind ? strchr(kind, ':') : NULL;
     if (!kind) SYNTAX(parser, "expected a kind after hf=");
+    if (hf->num_names) SYNTAX(parser, "second hf= of a parameter");
     if (colon) {
         *colon = 0;
         long long a, b, c;

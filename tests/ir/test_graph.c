@@ -396,6 +396,7 @@ static void syntax_errors_say_where(void)
         {"param y: f32[4] {init=zeros:1}", "f:3: init zeros takes no number"},
         {"param y: f32[4] {init=normal:x}", "f:3: expected a number, found x"},
         {"param y: f32[4] {hf=}", "f:3: expected a kind after hf="},
+        {"param y: f32[4] {hf=concat \"a\" \"b\" \"c\" \"d\" hf=concat \"e\"}", "f:3: second hf= of a parameter"},
         {"param y: f32[4] {hf=odd \"a\"}", "f:3: unknown hf kind odd"},
         {"param y: f32[4] {hf=slice:1:2 \"a\"}", "f:3: expected slice:begin:rows:total"},
         {"param y: f32[4] {init=ones} layer=0", "f:3: unexpected text after }"},
