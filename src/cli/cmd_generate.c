@@ -120,7 +120,7 @@ static Status start(InferModel *infer, const GenerateArgs *g, size_t prompt_len)
 static Status generate_text(InferModel *infer, const GenerateArgs *g, const TokenIds *ids)
 {
     GenerateStats stats;
-    FAIL_IF(ids->len == 0, ERR_INVALID, "the prompt is empty and the tokenizer has no BOS: give a --prompt to go on from");
+    FAIL_IF(ids->len == 0, ERR_INVALID, "the prompt is empty and the tokenizer adds no BOS: give a --prompt to go on from");
     FAIL_IF((int64_t)ids->len > infer->model->max_positions, ERR_INVALID, "the prompt has %zu tokens, the model was made for %lld; shorten it",
             ids->len, (long long)infer->model->max_positions);
     TRY(start(infer, g, ids->len));

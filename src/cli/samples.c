@@ -1,4 +1,5 @@
-/* See samples.h. A prompt of nothing starts at BOS, or at EOS, which is what comes before a text where there is no BOS. */
+/* See samples.h. Nothing is put before a text that training didn't see there: where no prompt is given, samples go on from
+ * rows of the evaluation. */
 #include "cli/samples.h"
 
 #include "base/log.h"
@@ -29,39 +30,86 @@ static bool keep_id(void *context, int32_t id)
     return true;
 }
 
+/* ---- prompts ---- */
+
+/* The ids of a prompt that the run file gives. */
 static Status encode_prompt(Samples *s, const char *prompt, TokenIds *ids)
 {
-    if (s->tmpl && *prompt) return chat_encode(s->tmpl, s->tokenizer, s->scratch, &(ChatPrompt){ .question = str_of(prompt) }, ids);
-    EncodeOptions options = { .add_special = true };
-    TRY(tokenizer_encode(s->tokenizer, s->scratch, prompt, strlen(prompt), options, ids));
-    int32_t eos = tokenizer_eos_id(s->tokenizer);
-    if (!ids->len && eos >= 0) token_ids_push(ids, eos);
-    return OK;
+    if (s->tmpl) return chat_encode(s->tmpl, s->tokenizer, s->scratch, &(ChatPrompt){ .question = str_of(prompt) }, ids);
+    return tokenizer_encode(s->tokenizer, s->scratch, prompt, strlen(prompt), (EncodeOptions){ .add_special = true }, ids);
 }
 
-static Status generate_one(Samples *s, Session *session, const char *prompt, int index, int64_t step, Metrics *metrics)
+/* Where a row's first document with a trained token is cut: tokens *out_begin .. *out_end - 1. The last of a text, its EOS, is
+ * never among them. */
+static void cut_row(const Batch *row, int64_t seq_len, int64_t *out_begin, int64_t *out_end)
+{
+    enum { TEXT_TOKENS = 16 };
+    int64_t first = 0, end;
+    while (first < seq_len - 1 && row->labels[first] == LABEL_IGNORE) first++;
+    *out_begin = row->doc_start[first];
+    for (end = first + 1; *out_begin == first && end < first + TEXT_TOKENS && end < seq_len && row->labels[end] != LABEL_IGNORE;) end++;
+    *out_end = end;
+}
+
+/* The beginning of evaluation row `index`, up to its first answer or of so many tokens; *text is what it says. */
+static Status cut_prompt(const Samples *s, const SampleJob *job, int64_t index, TokenIds *ids, StrBuf *text)
+{
+    const Graph *eval = session_plan(job->session)->program[PROGRAM_EVAL].graph;
+    int64_t      seq_len = graph_find(eval, "tokens")->type.dim[1], begin, end;
+    Arena        arena = { 0 };
+    int32_t     *memory = arena_array(&arena, int32_t, 5 * seq_len);
+    Batch        row = { .tokens = memory, .labels = memory + seq_len, .positions = memory + 2 * seq_len, .doc_start = memory + 3 * seq_len,
+                         .doc_id = memory + 4 * seq_len };
+    Status       status = loader_read_row(job->eval, index, &row);
+    if (status == OK) {
+        cut_row(&row, seq_len, &begin, &end);
+        for (int64_t i = begin; i < end; i++) token_ids_push(ids, row.tokens[i]);
+        status = tokenizer_decode(s->tokenizer, ids->data, ids->len, false, text);
+    }
+    arena_deinit(&arena);
+    return status;
+}
+
+/* Sample `index`'s. Rows are taken at equal distances. */
+static Status make_prompt(Samples *s, const SampleJob *job, int index, TokenIds *ids, StrBuf *text)
+{
+    const StrList *prompts = &s->config->sample_prompts;
+    const char    *given = prompts->count ? prompts->items[(size_t)index % prompts->count] : "";
+    int64_t        rows = loader_stats(job->eval)->num_rows;
+    if (!*given) return cut_prompt(s, job, (2 * (int64_t)index + 1) * rows / (2 * s->config->generate_samples), ids, text);
+    strbuf_puts(text, given);
+    return encode_prompt(s, given, ids);
+}
+
+/* ---- texts ---- */
+
+static Status generate_one(Samples *s, const SampleJob *job, int index)
 {
     const Config *c = s->config;
     TokenIds      ids = { 0 }, out = { 0 };
-    StrBuf        text = { 0 };
+    StrBuf        prompt = { 0 }, text = { 0 };
     GenerateStats stats;
-    int32_t       eos = tokenizer_eos_id(s->tokenizer);
-    Status        status = encode_prompt(s, prompt, &ids);
+    int32_t       stops[2];
+    int           num_stops = 0;
+    if (tokenizer_eos_id(s->tokenizer) >= 0) stops[num_stops++] = tokenizer_eos_id(s->tokenizer);
+    if (job->stop_token >= 0) stops[num_stops++] = job->stop_token;
+    Status status = make_prompt(s, job, index, &ids, &prompt);
     if (status == OK) {
-        GenerateJob job = { .prompt = ids.data, .prompt_len = ids.len, .max_tokens = c->sample_max_tokens, .vocab_size = tokenizer_vocab_size(s->tokenizer),
-                            .sample = { .temperature = c->sample_temperature, .top_p = 1, .seed = (uint64_t)c->seed + (uint64_t)index },
-                            .eos = &eos, .num_eos = eos >= 0, .sink = keep_id, .context = &out };
-        status = generate(session, &job, &stats);
+        GenerateJob generation = { .prompt = ids.data, .prompt_len = ids.len, .max_tokens = c->sample_max_tokens, .vocab_size = tokenizer_vocab_size(s->tokenizer),
+                                   .sample = { .temperature = c->sample_temperature, .top_p = 1, .seed = (uint64_t)c->seed + (uint64_t)index },
+                                   .eos = stops, .num_eos = num_stops, .sink = keep_id, .context = &out };
+        status = generate(job->session, &generation, &stats);
     }
     if (status == OK) status = tokenizer_decode(s->tokenizer, out.data, out.len, true, &text);
-    if (status == OK) status = metrics_sample(metrics, step, prompt, strbuf_cstr(&text), text.len);
+    if (status == OK) status = metrics_sample(job->metrics, job->step, strbuf_cstr(&prompt), strbuf_cstr(&text), text.len);
+    strbuf_deinit(&prompt);
     strbuf_deinit(&text);
     token_ids_deinit(&ids);
     token_ids_deinit(&out);
     return status;
 }
 
-Status samples_generate(void *context, Session *session, int64_t step, Metrics *metrics)
+Status samples_generate(void *context, const SampleJob *job)
 {
     Samples *s = context;
     if (!s->tokenizer) {
@@ -72,9 +120,7 @@ Status samples_generate(void *context, Session *session, int64_t step, Metrics *
         if (s->chat) TRY(run_data_template(s->config, dir, &s->tmpl));
     }
     for (int i = 0; i < s->config->generate_samples; i++) {
-        size_t      count = s->config->sample_prompts.count;
-        const char *prompt = count ? s->config->sample_prompts.items[(size_t)i % count] : "";
-        if (generate_one(s, session, prompt, i, step, metrics) == OK) continue;
+        if (generate_one(s, job, i) == OK) continue;
         log_warn("sample %d: %s", i, status_message()); /* samples never stop a run */
         status_clear();
     }

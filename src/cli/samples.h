@@ -20,4 +20,4 @@ void samples_init(Samples *samples, const Config *config, bool chat);
 void samples_deinit(Samples *samples);
 
 /* TrainHooks.sample; context is a Samples. */
-NODISCARD Status samples_generate(void *context, Session *session, int64_t step, Metrics *metrics);
+NODISCARD Status samples_generate(void *context, const SampleJob *job);

@@ -131,7 +131,7 @@ Status generate(Session *session, const GenerateJob *job, GenerateStats *out_sta
 {
     Decoder d;
     *out_stats = (GenerateStats){ 0 };
-    FAIL_IF(job->prompt_len == 0, ERR_INVALID, "the prompt is empty and the tokenizer has no BOS: give at least one token to go on from");
+    FAIL_IF(job->prompt_len == 0, ERR_INVALID, "the prompt is empty and the tokenizer adds no BOS: give at least one token to go on from");
     TRY(open_decoder(session, &d));
     Status status = run_job(&d, job, out_stats);
     close_decoder(&d);

@@ -151,8 +151,9 @@ static Status run_eval(Trainer *t)
     t->state.eval_pending = false;
     log_line(t, metrics_eval(t->metrics, &eval));
     progress_eval(&t->progress, &eval);
-    if (t->config->generate_samples > 0 && t->hooks->sample) TRY(t->hooks->sample(t->hooks->context, t->session, t->state.step, t->metrics));
-    return OK;
+    if (t->config->generate_samples == 0 || !t->hooks->sample) return OK;
+    SampleJob job = { .session = t->session, .eval = t->data.eval, .stop_token = t->stop_token, .step = t->state.step, .metrics = t->metrics };
+    return t->hooks->sample(t->hooks->context, &job);
 }
 
 static bool eval_due(const Trainer *t)

@@ -1,14 +1,24 @@
 /* Training: resolve, plan, check, load or resume, step, evaluate, save. */
 #pragma once
 
+#include "data/loader.h"
 #include "train/checkpoint.h"
 #include "train/setup.h"
+
+/* What samples are made with. */
+typedef struct SampleJob {
+    Session      *session; /* has PREFILL and DECODE programs */
+    const Loader *eval;    /* the rows just evaluated, of as many tokens as the session's EVAL program takes */
+    int32_t       stop_token; /* that ends a turn beside the tokenizer's EOS; -1: none */
+    int64_t       step;
+    Metrics      *metrics; /* where samples go */
+} SampleJob;
 
 /* What users of the library (and tests) may hang into the loop. Any may be NULL. */
 typedef struct TrainHooks {
     void  *context;
-    /* Generates samples after an evaluation and adds them to the metrics. The session has PREFILL and DECODE programs. */
-    Status (*sample)(void *context, Session *session, int64_t step, Metrics *metrics);
+    /* After an evaluation. */
+    Status (*sample)(void *context, const SampleJob *job);
     /* Around the work of one train step, evaluation and saving not counted; step from 0. */
     void   (*step_begin)(void *context, int64_t step);
     void   (*step_end)(void *context, int64_t step);
