@@ -1,6 +1,8 @@
 /* What would fit where a plan doesn't: settings are changed one by one, then together, and each change is planned. */
 #include "train/setup.h"
 
+#include "config/options.h"
+
 typedef enum Change {
     CHANGE_BATCH, /* smaller, with as many micro-steps more */
     CHANGE_RECOMPUTE,
@@ -13,13 +15,13 @@ typedef enum Change {
 /* Makes a change and says it as key=value; false when the run file is so already, or fixes what would have to change too. */
 static bool make_change(Config *config, Change change, StrBuf *said)
 {
-    enum { MOST_MICRO_STEPS = 65536 };
     const char *const *origin = config->origin;
+    int64_t            most = (int64_t)options[KEY_run_gradient_accumulation_steps].limits.max;
     switch (change) {
     case CHANGE_BATCH:
         if (config->per_device_train_batch_size == 1) return false;
         config->gradient_accumulation_steps *= config->per_device_train_batch_size;
-        if (config->gradient_accumulation_steps > MOST_MICRO_STEPS) config->gradient_accumulation_steps = MOST_MICRO_STEPS;
+        if (config->gradient_accumulation_steps > most) config->gradient_accumulation_steps = most;
         config->per_device_train_batch_size = 1;
         strbuf_printf(said, " per_device_train_batch_size=1 gradient_accumulation_steps=%lld", (long long)config->gradient_accumulation_steps);
         return true;
