@@ -10,9 +10,8 @@ typedef struct MessageList {
     uint32_t   count, capacity;
 } MessageList;
 
-/* {role, content}; returns the message, to which members may be added with message_set. Keys and roles are borrowed. */
+/* {role, content}; returns the message. Keys and roles are borrowed. */
 JsonValue *message_push(MessageList *list, const char *role, Str content);
-void       message_set(Arena *arena, JsonValue *message, const char *key, const JsonValue *value);
 
 /* Into out->messages and out->train. */
 NODISCARD Status message_list_finish(MessageList *list, Sample *out);

@@ -32,7 +32,7 @@ JsonValue *message_push(MessageList *list, const char *role, Str content)
     return message;
 }
 
-void message_set(Arena *arena, JsonValue *message, const char *key, const JsonValue *value)
+static void message_set(Arena *arena, JsonValue *message, const char *key, const JsonValue *value)
 {
     for (uint32_t i = 0; i < message->count; i++)
         if (str_equal(message->members[i].key, key)) {

@@ -131,7 +131,6 @@ void pack_best_fit(const int32_t *lengths, int64_t num_samples, int32_t capacity
         int64_t row = found < 0 ? rows.num_rows++ : rows_pop(&rows, found);
         rows.row_of[order[i]] = row;
         rows_push(&rows, row, (int32_t)(found < 0 ? capacity : found) - length);
-        out->used += length;
     }
     rows_collect(&rows, order, num_samples, out);
     arena_deinit(&arena);
@@ -142,10 +141,4 @@ void packing_deinit(Packing *packing)
     free(packing->begin);
     free(packing->items);
     *packing = (Packing){ 0 };
-}
-
-double packing_efficiency(const Packing *packing, int32_t capacity)
-{
-    if (packing->num_rows == 0) return 1;
-    return (double)packing->used / ((double)packing->num_rows * capacity);
 }

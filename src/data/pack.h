@@ -10,7 +10,6 @@ typedef struct Packing {
     int64_t  num_rows;
     int64_t *begin; /* (num_rows + 1) */
     int64_t *items; /* (num_samples) */
-    int64_t  used;  /* tokens in all rows */
 } Packing;
 
 /* Lengths are in 1..capacity (CHECK). Each sample goes to the fullest row that still takes it; equal choices go to the
@@ -18,6 +17,3 @@ typedef struct Packing {
  * packing_deinit frees. */
 void pack_best_fit(const int32_t *lengths, int64_t num_samples, int32_t capacity, Packing *out);
 void packing_deinit(Packing *packing);
-
-/* Share of the rows' tokens that are not padding, in [0, 1]; 1 for no rows. */
-double packing_efficiency(const Packing *packing, int32_t capacity);

@@ -81,7 +81,7 @@ bool rle_next(RleDecoder *rle, uint32_t *out)
     return true;
 }
 
-bool delta_init(DeltaDecoder *delta, const uint8_t *at, const uint8_t *end)
+static bool delta_init(DeltaDecoder *delta, const uint8_t *at, const uint8_t *end)
 {
     uint64_t block_size, num_minis, first;
     *delta = (DeltaDecoder){ .at = at, .end = end };
@@ -120,7 +120,7 @@ static bool delta_advance(DeltaDecoder *delta)
     return delta->widths[delta->mini] <= 64;
 }
 
-bool delta_next(DeltaDecoder *delta, int64_t *out)
+static bool delta_next(DeltaDecoder *delta, int64_t *out)
 {
     if (delta->left == 0) return false;
     *out = (int64_t)delta->value;
@@ -135,7 +135,8 @@ bool delta_next(DeltaDecoder *delta, int64_t *out)
     return true;
 }
 
-bool delta_skip(DeltaDecoder *delta, const uint8_t **out_after)
+/* Reads to the end: where the next stream starts. */
+static bool delta_skip(DeltaDecoder *delta, const uint8_t **out_after)
 {
     DeltaDecoder run = *delta;
     while (run.left > 0) {

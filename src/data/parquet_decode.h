@@ -36,9 +36,6 @@ typedef struct DeltaDecoder {
     uint32_t       mini_left;
     uint64_t       bit;
 } DeltaDecoder;
-bool delta_init(DeltaDecoder *delta, const uint8_t *at, const uint8_t *end);
-bool delta_next(DeltaDecoder *delta, int64_t *out);
-bool delta_skip(DeltaDecoder *delta, const uint8_t **out_after); /* reads to the end: where the next stream starts */
 
 enum { /* Parquet's numbers of encodings */
     PQ_ENC_PLAIN = 0, PQ_ENC_PLAIN_DICTIONARY = 2, PQ_ENC_RLE = 3, PQ_ENC_BIT_PACKED = 4, PQ_ENC_DELTA = 5,

@@ -143,13 +143,3 @@ uint32_t thrift_list(ThriftReader *reader, const ThriftField *field, ThriftType 
     thrift_skip(reader, field->type);
     return 0;
 }
-
-int64_t thrift_item_int(ThriftReader *reader)
-{
-    return read_zigzag(reader);
-}
-
-Str thrift_item_binary(ThriftReader *reader)
-{
-    return read_binary(reader);
-}

@@ -29,10 +29,8 @@ int64_t thrift_int(ThriftReader *reader, const ThriftField *field, int64_t fallb
 bool    thrift_bool(ThriftReader *reader, const ThriftField *field);
 Str     thrift_binary(ThriftReader *reader, const ThriftField *field); /* into the input */
 
-/* Starts a list: its length (0 when the field is no list of `item`; it is then skipped). Items of struct type are read with
- * thrift_field; others with thrift_item_*. The length is at most the bytes left. */
+/* Starts a list: its length (0 when the field is no list of `item`; it is then skipped). Items are structs, read with
+ * thrift_field. The length is at most the bytes left. */
 uint32_t thrift_list(ThriftReader *reader, const ThriftField *field, ThriftType item);
-int64_t  thrift_item_int(ThriftReader *reader);
-Str      thrift_item_binary(ThriftReader *reader);
 
 void thrift_skip(ThriftReader *reader, ThriftType type);

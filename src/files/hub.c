@@ -72,7 +72,8 @@ static bool is_wanted(const char *name, const char *const *patterns)
     return wanted;
 }
 
-void hub_url_append(StrBuf *url, const char *text, const char *keep)
+/* Appends `text` percent-encoded; `keep` are further characters that stay. */
+static void hub_url_append(StrBuf *url, const char *text, const char *keep)
 {
     for (; *text; text++) {
         unsigned char c = (unsigned char)*text;

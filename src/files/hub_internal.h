@@ -43,8 +43,5 @@ NODISCARD Status hub_request(HubRepo *repo, HttpRequest *request, int attempts, 
 /* 401, 403, 404 and the rest in words; OK for 2xx and 3xx. */
 NODISCARD Status hub_check_answer(const HubRepo *repo, const char *what, const HttpResponse *response);
 
-/* Appends `text` percent-encoded; `keep` are further characters that stay. */
-void hub_url_append(StrBuf *url, const char *text, const char *keep);
-
 /* Letters, digits and . _ - only, no leading dot: fit to be a file name of ours. */
 bool hub_is_safe_name(const char *text);

@@ -10,7 +10,9 @@ enum { MAX_CONFIG_BYTES = 1 << 20 };
 
 static void add_eos(InferModel *infer, int64_t id)
 {
-    if (id >= 0 && infer->num_eos < INFER_MAX_EOS && !infer_is_eos(infer, (int32_t)id)) infer->eos[infer->num_eos++] = (int32_t)id;
+    for (int i = 0; i < infer->num_eos; i++)
+        if (infer->eos[i] == id) return;
+    if (id >= 0 && infer->num_eos < INFER_MAX_EOS) infer->eos[infer->num_eos++] = (int32_t)id;
 }
 
 static void add_eos_of(InferModel *infer, const JsonValue *config)
@@ -115,13 +117,6 @@ void infer_close(InferModel *infer)
     hf_model_close(infer->model);
     arena_deinit(&infer->arena);
     *infer = (InferModel){ 0 };
-}
-
-bool infer_is_eos(const InferModel *infer, int32_t id)
-{
-    for (int i = 0; i < infer->num_eos; i++)
-        if (infer->eos[i] == id) return true;
-    return false;
 }
 
 Status infer_encode(InferModel *infer, const char *text, size_t len, TokenIds *out)

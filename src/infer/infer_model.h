@@ -34,8 +34,6 @@ void             infer_close(InferModel *infer);
 NODISCARD Status infer_start(InferModel *infer);
 void             infer_stop(InferModel *infer); /* drops the session, so that another may be started */
 
-bool infer_is_eos(const InferModel *infer, int32_t id);
-
 /* Ids of a text as the model is fed it: with BOS and the like where the tokenizer adds them. ERR_INVALID when an id is beyond
  * the embedding. */
 NODISCARD Status infer_encode(InferModel *infer, const char *text, size_t len, TokenIds *out);

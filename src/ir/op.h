@@ -110,7 +110,6 @@ struct OpDef {
 
 /* ---- for backward rules (implemented by passes/autodiff.c) ---- */
 
-Graph *grad_graph(GradBuilder *grad);
 /* The gradient of a forward value; NULL when nothing downstream contributes (the rule then adds nothing for it). */
 Value *grad_of(GradBuilder *grad, Value *value);
 /* Whether anybody wants d/dvalue: false for integers and what leads to no trained parameter. */

@@ -18,11 +18,6 @@ struct GradBuilder {
     Node   *last_forward;
 };
 
-Graph *grad_graph(GradBuilder *grad)
-{
-    return grad->graph;
-}
-
 Value *grad_of(GradBuilder *grad, Value *value)
 {
     return value && value->id < grad->num_forward ? grad->grads[value->id] : NULL;

@@ -32,7 +32,7 @@ struct PreTokenizer {
     int  num_steps;
 };
 
-void piece_list_push(PieceList *list, size_t start, size_t end)
+static void piece_list_push(PieceList *list, size_t start, size_t end)
 {
     if (list->len == list->capacity) {
         list->capacity = list->capacity ? list->capacity * 2 : 64;

@@ -31,7 +31,6 @@ typedef struct PieceList {
     Piece *data;
     size_t len, capacity;
 } PieceList;
-void piece_list_push(PieceList *list, size_t start, size_t end);
 
 /* A part of a text: a match of the delimiter, or what lies between two. */
 typedef struct Span {

@@ -240,7 +240,8 @@ static Status translate_group(Translator *t)
     return OK;
 }
 
-Status regex_translate(const char *pattern, size_t len, StrBuf *out)
+/* The expression as PCRE2 gets it, appended. */
+static Status regex_translate(const char *pattern, size_t len, StrBuf *out)
 {
     Translator t = { .pattern = pattern, .len = len, .out = out };
     while (t.at < t.len) {

@@ -25,6 +25,3 @@ NODISCARD Status regex_find(const Regex *regex, RegexScratch *scratch, Str text,
 
 /* Appends text with every match replaced by `content` as it stands. */
 NODISCARD Status regex_replace(const Regex *regex, RegexScratch *scratch, Str text, Str content, StrBuf *out);
-
-/* The expression as PCRE2 gets it, appended: for tests and messages. */
-NODISCARD Status regex_translate(const char *pattern, size_t len, StrBuf *out);

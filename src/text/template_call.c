@@ -251,7 +251,7 @@ static Status call_joiner(Render *r, Cycler *joiner, Value *out)
     return OK;
 }
 
-Status call_value(Render *r, Value callee, const Args *args, Value *out)
+static Status call_value(Render *r, Value callee, const Args *args, Value *out)
 {
     switch ((ValueType)callee.type) {
     case V_UNDEFINED: return undefined_fail(r, callee);

@@ -152,7 +152,6 @@ NODISCARD Status template_execute(Render *r, const TemplateInput *input);
 NODISCARD Status eval(Render *r, const Node *node, Value *out);
 NODISCARD Status eval_call(Render *r, const Node *node, Value caller, Value *out);
 NODISCARD Status eval_args(Render *r, const Node *node, Value caller, Args *out);
-NODISCARD Status call_value(Render *r, Value callee, const Args *args, Value *out);
 NODISCARD Status exec_nodes(Render *r, const Nodes *nodes);
 void             scope_enter(Render *r, const Scope *scope);
 NODISCARD Status assign_target(Render *r, const Node *target, Value value);

@@ -161,7 +161,7 @@ bool cp_is_title(uint32_t cp)
     return category(cp) == UTF8PROC_CATEGORY_LT;
 }
 
-bool cp_is_cased(uint32_t cp)
+static bool cp_is_cased(uint32_t cp)
 {
     return cp_is_lower(cp) || cp_is_upper(cp) || cp_is_title(cp);
 }

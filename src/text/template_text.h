@@ -20,7 +20,6 @@ bool cp_is_alnum(uint32_t cp);
 bool cp_is_lower(uint32_t cp);
 bool cp_is_upper(uint32_t cp);
 bool cp_is_title(uint32_t cp);
-bool cp_is_cased(uint32_t cp);
 bool cp_is_printable(uint32_t cp);
 bool cp_is_identifier(uint32_t cp, bool first);
 

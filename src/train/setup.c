@@ -5,16 +5,12 @@
 
 #include <string.h>
 
-bool setup_has_validation(const Config *config)
-{
-    return config->validation_datasets.count > 0 || config->validation_split_ratio > 0;
-}
-
-uint32_t setup_programs(const Config *config)
+/* Bits per ProgramKind. */
+static uint32_t training_programs(const Config *config)
 {
     uint32_t programs = 1u << PROGRAM_MICRO_FIRST | 1u << PROGRAM_OPTIMIZER;
     if (config->gradient_accumulation_steps > 1) programs |= 1u << PROGRAM_MICRO_NEXT;
-    if (setup_has_validation(config)) programs |= 1u << PROGRAM_EVAL;
+    if (config->validation_datasets.count > 0 || config->validation_split_ratio > 0) programs |= 1u << PROGRAM_EVAL;
     if (config->generate_samples > 0) programs |= 1u << PROGRAM_PREFILL | 1u << PROGRAM_DECODE;
     return programs;
 }
@@ -125,7 +121,7 @@ Status setup_options(Arena *arena, const Config *config, const HfModel *model, C
 {
     (void)arena;
     *out = compile_defaults();
-    out->programs = setup_programs(config);
+    out->programs = training_programs(config);
     out->batch = config->per_device_train_batch_size;
     out->dense = !config->sample_packing; /* then a sequence a row */
     out->seq = setup_sequence_len(config, model);

@@ -6,9 +6,6 @@
 #include "model/hf_model.h"
 #include "passes/compile.h"
 
-/* Programs of a training run: bits per ProgramKind. */
-uint32_t setup_programs(const Config *config);
-
 /* The folder whose tokenizer and chat template a run uses: the key tokenizer, else model; pulled when it names a hub's repository. */
 NODISCARD Status setup_tokenizer_dir(Arena *arena, const Config *config, const char **out_dir);
 
@@ -23,9 +20,6 @@ NODISCARD Status setup_options(Arena *arena, const Config *config, const HfModel
 
 /* The device the run file asks for. */
 NODISCARD Status setup_device(const Config *config, Device **out_device);
-
-/* True when the run has something to evaluate on. */
-bool setup_has_validation(const Config *config);
 
 /* Bytes the plan may take: the device's memory, or memory_limit where that is less; 0: no bound is known. */
 int64_t setup_memory_limit(const Config *config, const Plan *plan);

@@ -28,15 +28,10 @@ static void every_sample_is_in_one_row_that_holds_it(void)
         int64_t  n = philox4x32(trial, 0, 0, 0, 2).v[0] % 400;
         int32_t *lengths = calloc((size_t)n + 1, sizeof *lengths);
         uint8_t *seen = calloc((size_t)n + 1, 1);
-        int64_t  sum = 0;
-        for (int64_t i = 0; i < n; i++) {
-            lengths[i] = 1 + (int32_t)(philox4x32(trial, (uint32_t)i, 0, 0, 3).v[0] % (uint32_t)capacity);
-            sum += lengths[i];
-        }
+        for (int64_t i = 0; i < n; i++) lengths[i] = 1 + (int32_t)(philox4x32(trial, (uint32_t)i, 0, 0, 3).v[0] % (uint32_t)capacity);
         Packing packing;
         pack_best_fit(lengths, n, capacity, &packing);
         EXPECT_INT(packing.num_rows, plain_best_fit(lengths, n, capacity));
-        EXPECT_INT(packing.used, sum);
         EXPECT_INT(packing.begin[packing.num_rows], n);
         for (int64_t r = 0; r < packing.num_rows; r++) {
             int64_t used = 0;
@@ -58,7 +53,6 @@ static void halves_pair_up(void)
     Packing packing;
     pack_best_fit(lengths, 6, 100, &packing);
     EXPECT_INT(packing.num_rows, 3);
-    EXPECT_NEAR(packing_efficiency(&packing, 100), 1.0, 1e-12);
     EXPECT_INT(packing.items[0], 4);
     EXPECT_INT(packing.items[1], 5);
     packing_deinit(&packing);
@@ -68,10 +62,11 @@ static void a_million_samples_pack_tightly(void)
 {
     int64_t  n = 1000000;
     int32_t *lengths = malloc(sizeof *lengths * (size_t)n);
-    for (int64_t i = 0; i < n; i++) lengths[i] = 1 + (int32_t)(philox4x32((uint32_t)i, 0, 0, 0, 5).v[0] % 3000);
+    int64_t tokens = 0;
+    for (int64_t i = 0; i < n; i++) tokens += lengths[i] = 1 + (int32_t)(philox4x32((uint32_t)i, 0, 0, 0, 5).v[0] % 3000);
     Packing packing;
     pack_best_fit(lengths, n, 8192, &packing);
-    EXPECT(packing_efficiency(&packing, 8192) > 0.999);
+    EXPECT((double)tokens / ((double)packing.num_rows * 8192) > 0.999);
     packing_deinit(&packing);
     free(lengths);
 }
