@@ -1,5 +1,9 @@
 /* Writing shards: tokens go through one block buffer to PATH.tmp, the header is put in front when all is known, then
- * fsync and rename: PATH is either absent or whole. */
+ * fsync and rename: PATH is either absent or whole.
+ *
+ * Full blocks go past the page cache where the file system can do that: there a copy into fresh pages costs more than the rest
+ * of writing, and pushes out what is being read. For that every write begins at a multiple of the block: the buffer lies
+ * SHARD_HEADER_BYTES behind the blocks that are hashed. */
 #include "data/shard_format.h"
 #include "files/file.h"
 
@@ -11,12 +15,15 @@
 #include <string.h>
 #include <unistd.h>
 
+enum { DIRECT_ALIGN = 4096 }; /* of buffers: what devices ask for at most */
+
 struct ShardWriter {
     char       *path, *temporary;
     int         fd;
     ShardHeader header;
-    char       *block; /* SHARD_BLOCK_BYTES */
+    char       *buffer; /* SHARD_HEADER_BYTES that wait to be written, then a block */
     size_t      block_used;
+    bool        is_direct; /* past the page cache */
     uint64_t   *mask;  /* heap, grows */
     size_t      mask_words;
     uint64_t   *index; /* heap, grows: first token of each ended document */
@@ -37,12 +44,21 @@ static void *grow(void *data, size_t *capacity, size_t need, size_t size)
     return out;
 }
 
+static void set_direct(ShardWriter *writer, bool is_direct)
+{
+    writer->is_direct = fcntl(writer->fd, F_SETFL, is_direct ? O_DIRECT : 0) == 0 && is_direct;
+}
+
 static Status write_all(ShardWriter *writer, const void *data, size_t size)
 {
     const char *from = data;
     while (size > 0) {
         ssize_t n = write(writer->fd, from, size);
         if (n < 0 && errno == EINTR) continue;
+        if (n < 0 && errno == EINVAL && writer->is_direct) { /* wants another alignment */
+            set_direct(writer, false);
+            continue;
+        }
         FAIL_IF(n <= 0, ERR_IO, "%s: cannot write: %s", writer->temporary, n < 0 ? strerror(errno) : "nothing written");
         from += n;
         size -= (size_t)n;
@@ -50,15 +66,26 @@ static Status write_all(ShardWriter *writer, const void *data, size_t size)
     return OK;
 }
 
+static void hash_block(ShardWriter *writer)
+{
+    writer->header.data_checksum = shard_fold(writer->header.data_checksum, writer->buffer + SHARD_HEADER_BYTES, writer->block_used);
+}
+
 static Status flush_block(ShardWriter *writer)
 {
-    writer->header.data_checksum = shard_fold(writer->header.data_checksum, writer->block, writer->block_used);
-    size_t used = writer->block_used;
+    hash_block(writer);
     writer->block_used = 0;
-    TRY(write_all(writer, writer->block, used));
-    /* The disk starts now, so that the fsync at the end waits for little. Where that isn't known, fsync does it all. */
-    (void)sync_file_range(writer->fd, 0, 0, SYNC_FILE_RANGE_WRITE);
+    TRY(write_all(writer, writer->buffer, SHARD_BLOCK_BYTES));
+    memcpy(writer->buffer, writer->buffer + SHARD_BLOCK_BYTES, SHARD_HEADER_BYTES);
     return OK;
+}
+
+/* What is left is no whole block. */
+static Status flush_rest(ShardWriter *writer)
+{
+    if (writer->block_used > 0) hash_block(writer);
+    set_direct(writer, false);
+    return write_all(writer, writer->buffer, SHARD_HEADER_BYTES + writer->block_used);
 }
 
 static Status put(ShardWriter *writer, const void *data, size_t size)
@@ -67,7 +94,7 @@ static Status put(ShardWriter *writer, const void *data, size_t size)
     while (size > 0) {
         size_t room = SHARD_BLOCK_BYTES - writer->block_used;
         size_t n = size < room ? size : room;
-        memcpy(writer->block + writer->block_used, from, n);
+        memcpy(writer->buffer + SHARD_HEADER_BYTES + writer->block_used, from, n);
         writer->block_used += n;
         from += n;
         size -= n;
@@ -81,7 +108,7 @@ static void writer_free(ShardWriter *writer)
     if (writer->fd >= 0) close(writer->fd);
     free(writer->path);
     free(writer->temporary);
-    free(writer->block);
+    free(writer->buffer);
     free(writer->mask);
     free(writer->index);
     free(writer);
@@ -96,8 +123,9 @@ Status shard_writer_open(const char *path, uint64_t tokenizer_hash, int32_t voca
     size_t len = strlen(path);
     writer->path = strdup(path);
     writer->temporary = malloc(len + 5);
-    writer->block = malloc(SHARD_BLOCK_BYTES);
-    if (!writer->path || !writer->temporary || !writer->block) fatal_out_of_memory(SHARD_BLOCK_BYTES);
+    writer->buffer = aligned_alloc(DIRECT_ALIGN, DIRECT_ALIGN + SHARD_BLOCK_BYTES);
+    if (!writer->path || !writer->temporary || !writer->buffer) fatal_out_of_memory(SHARD_BLOCK_BYTES);
+    memset(writer->buffer, 0, SHARD_HEADER_BYTES); /* the header's place */
     memcpy(writer->temporary, path, len);
     memcpy(writer->temporary + len, ".tmp", 5);
     ShardHeader *h = &writer->header;
@@ -113,12 +141,7 @@ Status shard_writer_open(const char *path, uint64_t tokenizer_hash, int32_t voca
         writer_free(writer);
         return status;
     }
-    char   zeros[SHARD_HEADER_BYTES] = { 0 };
-    Status status = write_all(writer, zeros, sizeof zeros);
-    if (status != OK) {
-        shard_writer_abort(writer);
-        return status;
-    }
+    set_direct(writer, true);
     *out_writer = writer;
     return OK;
 }
@@ -210,7 +233,7 @@ static Status write_tail(ShardWriter *writer)
     writer->index = grow(writer->index, &writer->index_capacity, h->num_documents + 1, sizeof(uint64_t));
     writer->index[h->num_documents] = h->num_tokens;
     TRY(put(writer, writer->index, (size_t)(h->num_documents + 1) * 8));
-    return writer->block_used > 0 ? flush_block(writer) : OK;
+    return flush_rest(writer);
 }
 
 static Status write_whole(ShardWriter *writer)

@@ -1,6 +1,9 @@
 /* Shards: what is written is read back; what is damaged is refused. */
 #include "data_util.h"
 
+#include <signal.h>
+#include <sys/resource.h>
+
 static void tokens_documents_and_mask_come_back(void)
 {
     const char *dir = scratch_dir(), *path = path_in(dir, "shard-00000.tokens");
@@ -87,6 +90,59 @@ static void an_aborted_shard_leaves_nothing(void)
     EXPECT_OK(file_remove_tree(dir));
 }
 
+/* One document of that many 2-byte tokens, a multiple of 4: 2 * count + 16 bytes behind the header. */
+static Status write_counted(const char *path, int64_t count, int32_t *ids)
+{
+    ShardWriter *writer;
+    for (int64_t i = 0; i < count; i++) ids[i] = (int32_t)(i * 7919 % 50021);
+    TRY(shard_writer_open(path, 7, 50021, false, &writer));
+    Status status = shard_writer_append(writer, ids, NULL, count);
+    if (status == OK) return shard_writer_commit(writer, NULL);
+    shard_writer_abort(writer);
+    return status;
+}
+
+static void sizes_around_whole_blocks_come_back(void)
+{
+    const int64_t block = 1 << 20; /* what is written and hashed at once */
+    const int64_t sizes[] = { block - 136, block - 128, block - 120, block - 8, block, block + 8, 2 * block - 128, 2 * block, 3 * block + 4096 };
+    const char   *dir = scratch_dir(), *path = path_in(dir, "x");
+    int32_t      *ids = malloc(sizeof *ids * 2 * (size_t)block), *read = malloc(sizeof *read * 2 * (size_t)block);
+    for (size_t k = 0; k < sizeof sizes / sizeof *sizes; k++) {
+        int64_t count = (sizes[k] - 16) / 2;
+        Shard  *shard;
+        EXPECT_OK(write_counted(path, count, ids));
+        EXPECT_INT(file_size(path), 128 + sizes[k]);
+        EXPECT_OK(shard_open(path, &shard));
+        EXPECT_OK(shard_verify(shard));
+        EXPECT_INT(shard_info(shard)->num_tokens, count);
+        EXPECT_OK(shard_read(shard, 0, count, read));
+        EXPECT(memcmp(ids, read, sizeof *ids * (size_t)count) == 0);
+        shard_close(shard);
+    }
+    free(ids);
+    free(read);
+    EXPECT_OK(file_remove_tree(dir));
+}
+
+/* The limit cuts a write within a block, at no multiple of anything. */
+static void a_full_disk_is_an_error(void)
+{
+    const char   *dir = scratch_dir(), *path = path_in(dir, "x");
+    int32_t      *ids = malloc(sizeof *ids << 21);
+    struct rlimit was, limit;
+    getrlimit(RLIMIT_FSIZE, &was);
+    limit = (struct rlimit){ (3 << 19) + 100, was.rlim_max };
+    signal(SIGXFSZ, SIG_IGN);
+    setrlimit(RLIMIT_FSIZE, &limit);
+    EXPECT_FAILS(write_counted(path, 1 << 21, ids), ERR_IO, "x.tmp: cannot write");
+    setrlimit(RLIMIT_FSIZE, &was);
+    EXPECT(!file_exists(path));
+    EXPECT(!file_exists(path_in(dir, "x.tmp")));
+    free(ids);
+    EXPECT_OK(file_remove_tree(dir));
+}
+
 static void a_set_adds_up_its_shards(void)
 {
     const char *dir = scratch_dir();
@@ -106,4 +162,5 @@ static void a_set_adds_up_its_shards(void)
 }
 
 TEST_MAIN(TEST(tokens_documents_and_mask_come_back), TEST(equal_content_gives_equal_bytes), TEST(damage_is_found),
-          TEST(an_aborted_shard_leaves_nothing), TEST(a_set_adds_up_its_shards))
+          TEST(an_aborted_shard_leaves_nothing), TEST(sizes_around_whole_blocks_come_back),
+          TEST(a_full_disk_is_an_error), TEST(a_set_adds_up_its_shards))
