@@ -65,10 +65,19 @@ refused() {
     pass
 }
 
+# without_times FILE: a log less its timing fields.
+without_times() { sed -E 's/"(time|duration_ms|tokens_per_second)":[0-9.]+,//g' "$1"; }
+
 # A tiny model folder with a tokenizer of its own, and a text: $dir/model, $dir/text.txt.
 make_tiny() {
     seq 1 4000 | awk '{ print "line " $1 " says " ($1 * 7919 % 1000) " and " ($1 % 7 ? "goes on" : "stops.") }' > "$dir/text.txt"
     "$SUROGATE" tokenizer train --vocab-size 300 --out "$dir/tokenizer" "$dir/text.txt" 2> /dev/null
     "$SUROGATE" new --arch qwen3-tiny --random --tokenizer "$dir/tokenizer" "$dir/model" hidden_size=32 intermediate_size=48 \
         vocab_size=300 head_dim=8 "$@" 2> /dev/null
+}
+
+# make_text_run LINE...: the same of 128 positions, and $dir/run.yaml, which trains it on the text; lines are added to it.
+make_text_run() {
+    make_tiny max_position_embeddings=128
+    printf '%s\n' "model: $dir/model" "datasets: [{path: $dir/text.txt}]" "sequence_len: 32" "model_dtype: fp32" "$@" > "$dir/run.yaml"
 }

@@ -59,16 +59,15 @@ static Status getter_get(Render *r, const Getter *getter, Value item, Value *out
     return builtin_call(r, &template_text_methods.methods[M_lower], item, &none, out);
 }
 
-static Status lazy(Render *r, Value source, Status (*make)(Render *r, LazyList *list), const Args *args, LazyList **out, Value *value)
+/* A list that is made when it is asked for: the caller sets make or next. */
+static LazyList *lazy(Render *r, Value source, Args args, Value *out)
 {
     LazyList *list = arena_new(&r->arena, LazyList);
     list->source = source;
-    list->make = make;
     list->name = "generator";
-    if (args) list->args = *args;
-    *value = (Value){ .type = V_ITER, .iter = list };
-    if (out) *out = list;
-    return OK;
+    list->args = args;
+    *out = (Value){ .type = V_ITER, .iter = list };
+    return list;
 }
 
 static Status lazy_getter(Render *r, LazyList *list, Value attribute, Value otherwise, bool fold_case)
@@ -234,7 +233,12 @@ static Status make_items(Render *r, LazyList *list)
     TRY(value_to_list(r, (Value){ .type = V_VIEW, .view = &view }, &pairs));
     return take_list(list, pairs);
 }
-FILTER_FN(items) { UNUSED(argv), UNUSED(args); return lazy(r, self, make_items, NULL, NULL, out); }
+FILTER_FN(items)
+{
+    UNUSED(argv), UNUSED(args);
+    lazy(r, self, (Args){ 0 }, out)->make = make_items;
+    return OK;
+}
 
 static Status make_reversed(Render *r, LazyList *list)
 {
@@ -256,8 +260,8 @@ FILTER_FN(reverse)
         return OK;
     }
     if (!value_is_iterable(self)) return render_fail(r, "reverse: argument must be iterable");
-    LazyList *list;
-    TRY(lazy(r, self, make_reversed, NULL, &list, out));
+    LazyList *list = lazy(r, self, (Args){ 0 }, out);
+    list->make = make_reversed;
     list->name = self.type == V_LIST ? "list_reverseiterator" : "reversed";
     if (self.type != V_ITER) return OK;
     TRY(lazy_prepare(r, list));
@@ -331,17 +335,28 @@ static Status make_slice(Render *r, LazyList *list)
     return take_list(list, out);
 }
 
-static Status lazy_two(Render *r, Value self, const Value *argv, Status (*make)(Render *r, LazyList *list),
-                       LazyList **list, Value *out)
+/* For filters of two parameters. */
+static LazyList *lazy_two(Render *r, Value self, const Value *argv, Value *out)
 {
     Value *items = arena_array(&r->arena, Value, 2);
     items[0] = argv[0];
     items[1] = argv[1];
-    Args args = { items, 2, NULL, 0 };
-    return lazy(r, self, make, &args, list, out);
+    return lazy(r, self, (Args){ items, 2, NULL, 0 }, out);
 }
-FILTER_FN(batch) { UNUSED(args); return lazy_two(r, self, argv, make_batch, NULL, out); }
-FILTER_FN(slice) { UNUSED(args); return lazy_two(r, self, argv, make_slice, NULL, out); }
+
+FILTER_FN(batch)
+{
+    UNUSED(args);
+    lazy_two(r, self, argv, out)->make = make_batch;
+    return OK;
+}
+
+FILTER_FN(slice)
+{
+    UNUSED(args);
+    lazy_two(r, self, argv, out)->make = make_slice;
+    return OK;
+}
 
 /* ---- sorting ---- */
 
@@ -461,10 +476,8 @@ static Status next_unique(Render *r, LazyList *list, Value *out, bool *out_done)
 
 FILTER_FN(unique)
 {
-    LazyList *list;
     UNUSED(args);
-    TRY(lazy_two(r, self, argv, NULL, &list, out));
-    list->next = next_unique;
+    lazy_two(r, self, argv, out)->next = next_unique;
     return OK;
 }
 
@@ -527,10 +540,8 @@ static Status next_mapped(Render *r, LazyList *list, Value *out, bool *out_done)
 
 FILTER_FN(map)
 {
-    LazyList *list;
     UNUSED(argv);
-    TRY(lazy(r, self, NULL, args, &list, out));
-    list->next = next_mapped;
+    lazy(r, self, *args, out)->next = next_mapped;
     return OK;
 }
 
@@ -562,8 +573,7 @@ static Status next_selected(Render *r, LazyList *list, Value *out, bool *out_don
 
 static Status select_items(Render *r, Value self, const Args *args, bool negate, bool by_attribute, Value *out)
 {
-    LazyList *list;
-    TRY(lazy(r, self, NULL, args, &list, out));
+    LazyList *list = lazy(r, self, *args, out);
     list->next = next_selected;
     list->negate = negate;
     list->by_attribute = by_attribute;

@@ -2,17 +2,9 @@
 # What scripts rely on: results on stdout alone, in their layout.
 cd "$(dirname "$0")/../.." || exit 1
 . tests/shell.sh
-make_tiny max_position_embeddings=128
+make_text_run "output_dir: $dir/out" "max_steps: 3"
 python=$(command -v python3 || true)
 head -c 700 "$dir/text.txt" > "$dir/short.txt"
-cat > "$dir/run.yaml" << END
-model: $dir/model
-output_dir: $dir/out
-datasets: [{path: $dir/text.txt}]
-sequence_len: 32
-max_steps: 3
-model_dtype: fp32
-END
 
 run encode "$dir/model" --text "$dir/short.txt" --json
 check "encode prints {\"ids\":[...]}" grep -qE '^\{"ids":\[[0-9,]+\]\}$' "$dir/out"

@@ -130,6 +130,19 @@ static bool kill_at(void *context, int64_t rows, int64_t tokens, double fraction
     return true;
 }
 
+/* Tokenizes in a child that is killed once `rows` rows were read. */
+static void tokenize_killed_at(Kit *kit, int64_t rows)
+{
+    pid_t child = fork();
+    if (child == 0) {
+        kit->job.progress = kill_at;
+        kit->job.context = &rows;
+        _exit(tokenize_dataset(&kit->job, &kit->report) == OK);
+    }
+    int state;
+    EXPECT(waitpid(child, &state, 0) == child && WIFSIGNALED(state));
+}
+
 static void killed_runs_end_with_equal_bytes(void)
 {
     Kit kit;
@@ -142,16 +155,7 @@ static void killed_runs_end_with_equal_bytes(void)
     EXPECT_CONTAINS(kit.report.examples[0], "data.jsonl:500:");
     uint64_t want = folder_hash(kit.report.dir);
     EXPECT_OK(file_remove_tree(kit.cache));
-    for (int64_t at = 4000; at < 40000; at += 9000) {
-        pid_t child = fork();
-        if (child == 0) {
-            kit.job.progress = kill_at;
-            kit.job.context = &at;
-            _exit(tokenize_dataset(&kit.job, &kit.report) == OK);
-        }
-        int state;
-        EXPECT(waitpid(child, &state, 0) == child && WIFSIGNALED(state));
-    }
+    for (int64_t at = 4000; at < 40000; at += 9000) tokenize_killed_at(&kit, at);
     EXPECT_OK(tokenize_dataset(&kit.job, &kit.report));
     EXPECT(folder_hash(kit.report.dir) == want);
     EXPECT_INT(kit.report.num_bad_rows, 80);
@@ -213,23 +217,15 @@ static void damaged_shards_are_made_anew(void)
 
 static void a_killed_run_does_not_go_on_from_damage(void)
 {
-    Kit     kit;
-    char    dir[4000];
-    bool    is_whole;
-    int64_t at = 20000;
+    Kit  kit;
+    char dir[4000];
+    bool is_whole;
     kit_open(&kit);
     write_chats(&kit, 40000, 0);
     EXPECT_OK(tokenize_dataset(&kit.job, &kit.report));
     uint64_t want = folder_hash(kit.report.dir);
     EXPECT_OK(file_remove_tree(kit.cache));
-    pid_t child = fork();
-    if (child == 0) {
-        kit.job.progress = kill_at;
-        kit.job.context = &at;
-        _exit(tokenize_dataset(&kit.job, &kit.report) == OK);
-    }
-    int state;
-    EXPECT(waitpid(child, &state, 0) == child && WIFSIGNALED(state));
+    tokenize_killed_at(&kit, 20000);
     EXPECT_OK(tokenize_find(&kit.job, dir, sizeof dir, &is_whole));
     EXPECT(!is_whole && file_exists(path_in(dir, "progress.json")));
     flip_bit(path_in(dir, "shard-00000.tokens"));

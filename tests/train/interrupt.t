@@ -2,17 +2,7 @@
 # Signals and full disks: a resumable save and exit 75; a failed save keeps the one before; the results stay the same.
 cd "$(dirname "$0")/../.." || exit 1
 . tests/shell.sh
-make_tiny max_position_embeddings=128
-cat > "$dir/run.yaml" << END
-model: $dir/model
-datasets: [{path: $dir/text.txt}]
-dataset_cache_dir: $dir/cache
-sequence_len: 32
-max_steps: 400
-model_dtype: fp32
-logging_steps: 100
-END
-without_times() { sed -E 's/"(time|duration_ms|tokens_per_second)":[0-9.]+,//g' "$1"; }
+make_text_run "dataset_cache_dir: $dir/cache" "max_steps: 400" "logging_steps: 100"
 same_results() {
     cmp "$dir/whole/model.safetensors" "$1/model.safetensors" &&
         cmp "$dir/whole/checkpoint-400/optimizer.safetensors" "$1/checkpoint-400/optimizer.safetensors" &&

@@ -24,7 +24,6 @@ save_steps: 4
 END
 head -200 "$dir/text.txt" > "$dir/valid.txt"
 
-without_times() { sed -E 's/"(time|duration_ms|tokens_per_second)":[0-9.]+,//g' "$1"; }
 
 same_as_uninterrupted() {
     local file

@@ -2,16 +2,7 @@
 # What a run may touch in its output_dir: its own, and nothing that another program left there.
 cd "$(dirname "$0")/../.." || exit 1
 . tests/shell.sh
-make_tiny max_position_embeddings=128
-cat > "$dir/run.yaml" << END
-model: $dir/model
-datasets: [{path: $dir/text.txt}]
-dataset_cache_dir: $dir/cache
-sequence_len: 32
-max_steps: 12
-save_steps: 4
-model_dtype: fp32
-END
+make_text_run "dataset_cache_dir: $dir/cache" "max_steps: 12" "save_steps: 4"
 contents() { (cd "$1" && find . -type f ! -name .lock -exec sha256sum {} + | sort -k 2); }
 # untouched NAME FOLDER ARGS...: refused with status 2, naming the folder; nothing in it has changed.
 untouched() {

@@ -17,7 +17,6 @@ END
 # field NAME FILE: the values of a number in a log's steps.
 rows() { sed -nE 's/^pa(ck|dd)ing *([0-9]+ sequences of [0-9]+).*/\2/p' "$1"; } # of inspect
 field() { grep '"log":"step"' "$2" | sed -E "s/.*\"$1\":([-0-9.e+]+).*/\1/"; }
-without_times() { sed -E 's/"(time|duration_ms|tokens_per_second)":[0-9.]+,//g' "$1"; }
 near() { awk -v a="$1" -v b="$2" -v bar="$3" 'BEGIN { d = a - b; exit !((d < 0 ? -d : d) <= bar * (b < 0 ? -b : b) && a != "") }'; }
 
 run sft "$dir/run.yaml" output_dir="$dir/whole"
