@@ -52,7 +52,8 @@ static Status next_jsonl(Reader *reader, Record *out, bool *out_has)
     Str line;
     do {
         out->line = reader->line++;
-        out->column = 1;
+        out->column = reader->column;
+        reader->column = 1;
         TRY(stream_line(&reader->stream, &line, out_has));
     } while (*out_has && is_blank(line));
     out->kind = RECORD_JSON;
@@ -74,6 +75,15 @@ static Status peek_byte(Reader *reader, int *out)
         if (*out >= 0 || stream->at_end) return OK;
         TRY(stream_more(stream));
     }
+}
+
+/* No row of JSON lines is an array: a file that begins with one is JSON under that name. */
+static Status open_jsonl(Reader *reader)
+{
+    int c;
+    TRY(peek_byte(reader, &c));
+    if (c == '[') reader->format = FILE_JSON;
+    return OK;
 }
 
 /* Length of the value that starts at the window's begin: to its closing bracket, or to a separator. Whether it is valid is
@@ -325,6 +335,7 @@ static Status open_next(Reader *reader)
     else
         TRY(is_memory ? stream_open_bytes(path, reader->bytes, &reader->stream) : stream_open(path, &reader->stream));
     reader->file = file;
+    if (reader->format == FILE_JSONL) return open_jsonl(reader);
     return reader->format == FILE_CSV || reader->format == FILE_TSV ? read_csv_header(reader) : OK;
 }
 

@@ -45,6 +45,8 @@ static void formats_give_equal_rows(void)
     EXPECT_STR(read_all(path_in(dir, "x.json")), want);
     write_file(path_in(dir, "y.json"), "{\"a\":\"1\",\"b\":\"x, \\\"y\\\"\\n\"}\n{\"a\":\"\",\"b\":\"z\"}\n");
     EXPECT_STR(read_all(path_in(dir, "y.json")), want);
+    write_file(path_in(dir, "y.jsonl"), "\n[\n {\"a\":\"1\", \"b\":\"x, \\\"y\\\"\\n\"},\n {\"a\":\"\",\"b\":\"z\"}\n]\n");
+    EXPECT_STR(read_all(path_in(dir, "y.jsonl")), want);
     write_file(path_in(dir, "x.csv"), "\xef\xbb\xbf" "a,b\r\n1,\"x, \"\"y\"\"\n\"\r\n\r\n,z");
     EXPECT_STR(read_all(path_in(dir, "x.csv")), want);
     write_file(path_in(dir, "x.tsv"), "a\tb\n1\t\"x, \"\"y\"\"\n\"\n\"\"\tz\n");
@@ -64,6 +66,9 @@ static void bad_input_says_where(void)
 {
     static const char *const cases[][3] = {
         { "a.jsonl", "{\"a\":1}\n{\"a\":}\n", "a.jsonl:2:6" },
+        { "a.ndjson", "\n  {\"a\":}\n", "a.ndjson:2:8" },
+        { "b.jsonl", "\n [{\"a\":1},\n {\"a\":}]", "b.jsonl:3:7" },
+        { "c.jsonl", "[{\"a\":1}]\n[{\"a\":2}]\n", "c.jsonl:2:1: text after the end of the array" },
         { "b.json", "[{\"a\":1},\n  {\"a\":\n x}]", "b.json:3:2" },
         { "c.json", "[{\"a\":1}\n {\"a\":2}]", "c.json:2:2: expected ',' or ']'" },
         { "d.json", "[{\"a\":1},\n]", "d.json:2:1: expected a value" },
