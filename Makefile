@@ -10,7 +10,7 @@
 #   make help          this text
 #   make release       the plugin for all GPUs from compute capability 8.0 on
 #
-# BUILD_TYPE=Debug   SAN=address,undefined or SAN=thread   CUDA=0: no CUDA plugin   CC=clang CXX=clang++   BUILD=folder
+# BUILD_TYPE=Debug   SAN=address,undefined or SAN=thread   CUDA=0: no CUDA plugin   CC=clang   BUILD=folder
 BUILD_TYPE ?= Release
 SAN        ?=
 CUDA       ?= 1
@@ -31,8 +31,7 @@ train: configure
 	@echo "built $(BUILD)/surogate"
 
 configure: deps
-	@cmake -S . -B $(BUILD) $(CMAKE_ARGS) $(if $(filter command,$(origin CC) ),-DCMAKE_C_COMPILER=$(CC)) \
-	  $(if $(filter command,$(origin CXX)),-DCMAKE_CXX_COMPILER=$(CXX)) > /dev/null
+	@cmake -S . -B $(BUILD) $(CMAKE_ARGS) $(if $(filter command,$(origin CC) ),-DCMAKE_C_COMPILER=$(CC)) > /dev/null
 
 deps:
 	@tools/install-deps build

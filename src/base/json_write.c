@@ -1,25 +1,12 @@
 /* The JSON writer. Recursion is bounded by JSON_MAX_DEPTH for what json_parse made. */
 #include "base/json.h"
+#include "base/json_utf8.h"
 
 #include <float.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-/* Bytes of the UTF-8 character at text[0..len), or 0 when it isn't one (RFC 3629: no overlong forms, no surrogates). */
-static size_t utf8_len(const unsigned char *text, size_t len)
-{
-    unsigned c = text[0];
-    if (c < 0x80) return 1;
-    size_t need = c >= 0xC2 && c <= 0xDF ? 2 : c >= 0xE0 && c <= 0xEF ? 3 : c >= 0xF0 && c <= 0xF4 ? 4 : 0;
-    if (need == 0 || need > len) return 0;
-    unsigned least = c == 0xE0 ? 0xA0 : c == 0xF0 ? 0x90 : 0x80, most = c == 0xED ? 0x9F : c == 0xF4 ? 0x8F : 0xBF;
-    if (text[1] < least || text[1] > most) return 0;
-    for (size_t i = 2; i < need; i++)
-        if (text[i] < 0x80 || text[i] > 0xBF) return 0;
-    return need;
-}
 
 static void write_escape(StrBuf *out, unsigned char c)
 {
@@ -40,7 +27,7 @@ void json_write_string(StrBuf *out, const char *text, size_t len)
     size_t plain = 0; /* start of the run not yet written */
     for (size_t i = 0; i < len;) {
         unsigned char c = (unsigned char)text[i];
-        size_t        n = utf8_len((const unsigned char *)text + i, len - i);
+        size_t        n = json_utf8_len((const unsigned char *)text + i, len - i);
         if (n && c >= 0x20 && c != 0x7F && c != '"' && c != '\\') {
             i += n;
             continue;

@@ -1,0 +1,389 @@
+/* The JSON reader: one pass over the text, by recursive descent, whose depth is bounded. Strings are decoded into one piece of
+ * the arena, which is as long as the text. Open containers collect their items on one stack; closing moves them to the arena. */
+#include "base/json.h"
+#include "base/json_utf8.h"
+
+#include <errno.h>
+#include <immintrin.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { VECTOR = 32, FEW = 32 };
+
+static const char NO_VALUE[] = "expected a value: an object, an array, a string, a number, true, false or null";
+
+typedef struct Parser {
+    const char *begin, *at, *end; /* of the text */
+    char       *out;              /* of the next string: never more bytes from its begin than `at` from the text's */
+    Arena      *arena;
+    JsonMember *stack;            /* items of open containers, an array's with only .value; `few`, then heap */
+    JsonMember  few[FEW];
+    size_t      count, capacity;
+    int         depth;
+    const char *problem;          /* in the arena, or static; NULL: none */
+    size_t      problem_offset;
+} Parser;
+
+static bool fail_at(Parser *parser, const char *at, const char *problem)
+{
+    parser->problem = problem;
+    parser->problem_offset = (size_t)(at - parser->begin);
+    return false;
+}
+
+static void skip_blanks(Parser *parser)
+{
+    while (parser->at < parser->end && (*parser->at == ' ' || *parser->at == '\n' || *parser->at == '\r' || *parser->at == '\t')) parser->at++;
+}
+
+/* Takes `c`, or leaves what else is there. */
+static bool take(Parser *parser, char c)
+{
+    if (parser->at == parser->end || *parser->at != c) return false;
+    parser->at++;
+    return true;
+}
+
+/* ---- strings ---- */
+
+/* Copies up to the first byte that doesn't stand for itself or isn't ASCII. Vectors are written whole: there is room for as much
+ * as is left of the text. */
+static const char *copy_plain(const char *at, const char *end, char **to)
+{
+    const __m256i quote = _mm256_set1_epi8('"'), slash = _mm256_set1_epi8('\\'), blank = _mm256_set1_epi8(' ');
+    char         *out = *to;
+    for (; end - at >= VECTOR; at += VECTOR, out += VECTOR) {
+        __m256i bytes = _mm256_loadu_si256((const __m256i *)at);
+        _mm256_storeu_si256((__m256i *)out, bytes);
+        __m256i stops = _mm256_or_si256(_mm256_cmpeq_epi8(bytes, quote), _mm256_cmpeq_epi8(bytes, slash));
+        stops = _mm256_or_si256(stops, _mm256_cmpgt_epi8(blank, bytes)); /* signed: from 0x80 on too */
+        unsigned mask = (unsigned)_mm256_movemask_epi8(stops);
+        if (mask == 0) continue;
+        *to = out + __builtin_ctz(mask);
+        return at + __builtin_ctz(mask);
+    }
+    while (at < end && *at != '"' && *at != '\\' && (signed char)*at >= ' ') *out++ = *at++;
+    *to = out;
+    return at;
+}
+
+/* The number that \uXXXX at `at` stands for, or -1. */
+static int escape_unit(const char *at, const char *end)
+{
+    if (end - at < 6 || at[0] != '\\' || at[1] != 'u') return -1;
+    int unit = 0;
+    for (int i = 2; i < 6; i++) {
+        char c = at[i];
+        int  digit = c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+        if (digit < 0) return -1;
+        unit = unit * 16 + digit;
+    }
+    return unit;
+}
+
+static char *put_code(char *out, unsigned code)
+{
+    if (code < 0x80) {
+        *out++ = (char)code;
+        return out;
+    }
+    if (code < 0x800) {
+        *out++ = (char)(0xC0 | code >> 6);
+    } else {
+        if (code < 0x10000) {
+            *out++ = (char)(0xE0 | code >> 12);
+        } else {
+            *out++ = (char)(0xF0 | code >> 18);
+            *out++ = (char)(0x80 | (code >> 12 & 0x3F));
+        }
+        *out++ = (char)(0x80 | (code >> 6 & 0x3F));
+    }
+    *out++ = (char)(0x80 | (code & 0x3F));
+    return out;
+}
+
+/* \uXXXX, or two of them that are one character. */
+static bool read_unicode(Parser *parser, const char **at, char **to)
+{
+    int unit = escape_unit(*at, parser->end), next = -1;
+    if (unit < 0) return fail_at(parser, *at, "expected four hexadecimal digits behind \\u");
+    *at += 6;
+    unsigned code = (unsigned)unit;
+    if (unit >= 0xD800 && unit <= 0xDBFF) next = escape_unit(*at, parser->end);
+    if (next >= 0xDC00 && next <= 0xDFFF) {
+        code = 0x10000 + ((code - 0xD800) << 10) + ((unsigned)next - 0xDC00);
+        *at += 6;
+    } else if (unit >= 0xD800 && unit <= 0xDFFF) {
+        code = 0xFFFD;
+    }
+    *to = put_code(*to, code);
+    return true;
+}
+
+static bool read_escape(Parser *parser, const char **at, char **to)
+{
+    static const char plain[256] = { ['"'] = '"', ['\\'] = '\\', ['/'] = '/', ['b'] = '\b', ['f'] = '\f', ['n'] = '\n', ['r'] = '\r', ['t'] = '\t' };
+    char              c = parser->end - *at >= 2 ? (*at)[1] : 0;
+    if (c == 'u') return read_unicode(parser, at, to);
+    if (!plain[(unsigned char)c]) return fail_at(parser, *at, "no escape of JSON; a backslash is written \\\\");
+    *(*to)++ = plain[(unsigned char)c];
+    *at += 2;
+    return true;
+}
+
+static bool read_beyond_ascii(Parser *parser, const char **at, char **to)
+{
+    while (*at < parser->end && (signed char)**at < 0) {
+        size_t n = json_utf8_len((const unsigned char *)*at, (size_t)(parser->end - *at));
+        if (n == 0) return fail_at(parser, *at, "a byte that isn't UTF-8");
+        for (; n > 0; n--) *(*to)++ = *(*at)++;
+    }
+    return true;
+}
+
+/* Behind the opening quote. */
+static bool read_string(Parser *parser, Str *out)
+{
+    const char *at = parser->at;
+    char       *to = parser->out;
+    for (;;) {
+        at = copy_plain(at, parser->end, &to);
+        if (at == parser->end) return fail_at(parser, at, "the text ends within a string");
+        if (*at == '"') break;
+        if (*at == '\\') {
+            if (!read_escape(parser, &at, &to)) return false;
+        } else if ((signed char)*at < 0) {
+            if (!read_beyond_ascii(parser, &at, &to)) return false;
+        } else {
+            return fail_at(parser, at, "a control character within a string; it is written as an escape");
+        }
+    }
+    *to = 0;
+    *out = (Str){ parser->out, (size_t)(to - parser->out) };
+    parser->out = to + 1; /* the quotes' place, at most */
+    parser->at = at + 1;
+    return true;
+}
+
+/* ---- numbers ---- */
+
+static bool read_digits(Parser *parser)
+{
+    const char *from = parser->at;
+    while (parser->at < parser->end && *parser->at >= '0' && *parser->at <= '9') parser->at++;
+    return parser->at > from || fail_at(parser, parser->at, "expected a digit");
+}
+
+/* An integer when written as one and fit for int64, else a double. */
+static bool convert_number(Parser *parser, const char *from, bool is_whole, JsonValue *out)
+{
+    char        few[64];
+    size_t      len = (size_t)(parser->at - from);
+    const char *text = len < sizeof few ? few : arena_strndup(parser->arena, from, len);
+    if (text == few) {
+        memcpy(few, from, len);
+        few[len] = 0;
+    }
+    errno = 0;
+    long long integer = is_whole ? strtoll(text, NULL, 10) : 0;
+    if (is_whole && errno == 0 && strcmp(text, "-0") != 0) {
+        out->type = JSON_INT;
+        out->integer = integer;
+        return true;
+    }
+    out->type = JSON_DOUBLE;
+    out->count = is_whole;
+    out->number = strtod(text, NULL);
+    return isfinite(out->number) || fail_at(parser, from, "a number too large for a double");
+}
+
+static bool read_number(Parser *parser, JsonValue *out)
+{
+    const char *from = parser->at;
+    bool        is_whole = true;
+    (void)take(parser, '-');
+    if (parser->at == parser->end || *parser->at < '0' || *parser->at > '9') return fail_at(parser, from, NO_VALUE);
+    if (!take(parser, '0') && !read_digits(parser)) return false;
+    if (take(parser, '.')) {
+        is_whole = false;
+        if (!read_digits(parser)) return false;
+    }
+    if (take(parser, 'e') || take(parser, 'E')) {
+        is_whole = false;
+        if (!take(parser, '-')) (void)take(parser, '+');
+        if (!read_digits(parser)) return false;
+    }
+    return convert_number(parser, from, is_whole, out);
+}
+
+/* ---- containers ---- */
+
+static void push(Parser *parser, const JsonMember *item)
+{
+    if (parser->count == parser->capacity) {
+        parser->capacity *= 2;
+        JsonMember *more = realloc(parser->stack == parser->few ? NULL : parser->stack, parser->capacity * sizeof *more);
+        if (!more) fatal_out_of_memory(parser->capacity * sizeof *more);
+        if (parser->stack == parser->few) memcpy(more, parser->few, parser->count * sizeof *more);
+        parser->stack = more;
+    }
+    parser->stack[parser->count++] = *item;
+}
+
+static uint64_t hash_key(Str key)
+{
+    uint64_t hash = 0x9E3779B97F4A7C15u ^ key.len;
+    for (size_t i = 0; i < key.len; i++) hash = (hash ^ (unsigned char)key.data[i]) * 0x100000001B3u;
+    return hash ^ (hash >> 29);
+}
+
+static bool same_key(Str a, Str b)
+{
+    return a.len == b.len && memcmp(a.data, b.data, a.len) == 0;
+}
+
+/* The second of two members with one key, or NULL. Objects of many members (vocabularies) go through a hash table. */
+static const JsonMember *find_duplicate(const JsonMember *members, size_t count)
+{
+    enum { COMPARED = 12 };
+    if (count <= COMPARED) {
+        for (size_t i = 1; i < count; i++)
+            for (size_t j = 0; j < i; j++)
+                if (same_key(members[i].key, members[j].key)) return &members[i];
+        return NULL;
+    }
+    size_t size = 32;
+    while (size < count * 2) size *= 2;
+    uint32_t *table = calloc(size, sizeof *table); /* 1 + index; 0: free */
+    if (!table) fatal_out_of_memory(size * sizeof *table);
+    const JsonMember *found = NULL;
+    for (size_t i = 0; i < count && !found; i++) {
+        size_t at = hash_key(members[i].key) & (size - 1);
+        while (table[at] && !same_key(members[table[at] - 1].key, members[i].key)) at = (at + 1) & (size - 1);
+        if (table[at]) found = &members[i];
+        table[at] = (uint32_t)i + 1;
+    }
+    free(table);
+    return found;
+}
+
+static bool read_value(Parser *parser, JsonValue *out);
+
+/* Behind the bracket: items from stack[parser->count] on. */
+static bool read_items(Parser *parser, bool has_keys)
+{
+    char closing = has_keys ? '}' : ']';
+    skip_blanks(parser);
+    if (take(parser, closing)) return true;
+    for (;;) {
+        JsonMember item = { 0 };
+        if (has_keys) {
+            skip_blanks(parser);
+            if (!take(parser, '"')) return fail_at(parser, parser->at, "expected a key in double quotes");
+            if (!read_string(parser, &item.key)) return false;
+            skip_blanks(parser);
+            if (!take(parser, ':')) return fail_at(parser, parser->at, "expected ':' behind a key");
+        }
+        if (!read_value(parser, &item.value)) return false;
+        push(parser, &item);
+        skip_blanks(parser);
+        if (take(parser, closing)) return true;
+        if (!take(parser, ',')) return fail_at(parser, parser->at, has_keys ? "expected ',' or '}'" : "expected ',' or ']'");
+    }
+}
+
+static bool read_container(Parser *parser, JsonValue *out)
+{
+    bool   has_keys = *parser->at == '{';
+    size_t first = parser->count;
+    if (parser->depth == JSON_MAX_DEPTH)
+        return fail_at(parser, parser->at, arena_printf(parser->arena, "nested deeper than %d levels", JSON_MAX_DEPTH));
+    parser->at++;
+    parser->depth++;
+    if (!read_items(parser, has_keys)) return false;
+    parser->depth--;
+    const JsonMember *items = parser->stack + first;
+    size_t            count = parser->count - first;
+    parser->count = first;
+    out->type = has_keys ? JSON_OBJECT : JSON_ARRAY;
+    out->count = (uint32_t)count;
+    if (!has_keys) {
+        out->items = arena_array(parser->arena, JsonValue, count);
+        for (size_t i = 0; i < count; i++) out->items[i] = items[i].value;
+        return true;
+    }
+    const JsonMember *twice = find_duplicate(items, count);
+    if (twice)
+        return fail_at(parser, parser->begin + twice->value.offset,
+                       arena_printf(parser->arena, "the key \"%.200s\" occurs twice in one object", twice->key.data));
+    out->members = arena_array(parser->arena, JsonMember, count);
+    if (count) memcpy(out->members, items, count * sizeof *items);
+    return true;
+}
+
+static bool read_literal(Parser *parser, const char *literal)
+{
+    size_t len = strlen(literal);
+    if ((size_t)(parser->end - parser->at) < len || memcmp(parser->at, literal, len) != 0)
+        return fail_at(parser, parser->at, NO_VALUE);
+    parser->at += len;
+    return true;
+}
+
+/* *out is zeroed. */
+static bool read_value(Parser *parser, JsonValue *out)
+{
+    bool is_read;
+    skip_blanks(parser);
+    switch (parser->at < parser->end ? *parser->at : 0) {
+    case '{':
+    case '[': is_read = read_container(parser, out); break;
+    case '"':
+        parser->at++;
+        out->type = JSON_STRING;
+        is_read = read_string(parser, &out->string);
+        break;
+    case 't':
+    case 'f':
+        out->type = JSON_BOOL;
+        out->boolean = *parser->at == 't';
+        is_read = read_literal(parser, out->boolean ? "true" : "false");
+        break;
+    case 'n': is_read = read_literal(parser, "null"); break;
+    default: is_read = read_number(parser, out);
+    }
+    out->offset = (size_t)(parser->at - parser->begin) - 1;
+    return is_read;
+}
+
+static bool read_document(Parser *parser, JsonValue *out)
+{
+    if (!read_value(parser, out)) return false;
+    skip_blanks(parser);
+    return parser->at == parser->end || fail_at(parser, parser->at, "more text behind the value");
+}
+
+Status json_parse(Arena *arena, const char *name, const char *text, size_t len, JsonValue *out)
+{
+    FAIL_IF(len > UINT32_MAX, ERR_INVALID, "%s: JSON texts above 4 GiB are not read", name);
+    Parser parser; /* `few` needs no zeros */
+    parser.begin = parser.at = len ? text : "";
+    parser.end = parser.begin + len;
+    parser.out = arena_alloc(arena, len);
+    parser.arena = arena;
+    parser.stack = parser.few;
+    parser.capacity = FEW;
+    parser.count = 0;
+    parser.depth = 0;
+    JsonValue value = { 0 };
+    bool      is_read = read_document(&parser, &value);
+    if (parser.stack != parser.few) free(parser.stack);
+    if (!is_read) {
+        int line, column;
+        json_position(text, len, parser.problem_offset, &line, &column);
+        FAIL(ERR_INVALID, "%s:%d:%d: %s", name, line, column, parser.problem);
+    }
+    *out = value;
+    return OK;
+}
