@@ -3,6 +3,7 @@
 
 #include "cli/inspect_view.h"
 #include "train/run_data.h"
+#include "train/run_record.h"
 #include "train/setup.h"
 
 static Status inspect(Arena *arena, const Config *config, InspectView *view)
@@ -13,7 +14,7 @@ static Status inspect(Arena *arena, const Config *config, InspectView *view)
     TRY(setup_tokenizer_dir(arena, config, &model));
     TRY(tokenizer_load(model, &tokenizer));
     view->packing = run_data_packing(config, setup_run_length(arena, config, model));
-    Status status = run_data_template(config, model, &tmpl);
+    Status status = run_data_template(config, model, run_record_began(config), &tmpl);
     DatasetOptions options;
     if (status == OK) status = run_data_options(config, &config->datasets.items[0], &options);
     if (status == OK) {

@@ -4,12 +4,13 @@
 #include "cli/inspect_view.h"
 #include "model/hf_model.h"
 #include "train/run_data.h"
+#include "train/run_record.h"
 #include "train/setup.h"
 
 static Status show(const Config *config, const Tokenizer *tokenizer, const char *dir, int64_t seq_len)
 {
     Template *tmpl;
-    TRY(run_data_template(config, dir, &tmpl));
+    TRY(run_data_template(config, dir, run_record_began(config), &tmpl));
     InspectView view = { .rows = 3, .packing = run_data_packing(config, seq_len) };
     Status      status = OK;
     for (size_t i = 0; i < config->datasets.count && status == OK; i++) {
@@ -32,7 +33,7 @@ static Status tokenize(Arena *arena, const Config *config, bool debug)
     TRY(setup_tokenizer_dir(arena, config, &dir));
     if (file_exists(arena_printf(arena, "%s/config.json", config->model))) TRY(hf_model_open(arena, config->model, &model));
     TRY(tokenizer_load(dir, &tokenizer));
-    Status status = run_data_tokenize(config, tokenizer, dir);
+    Status status = run_data_tokenize(config, tokenizer, dir, run_record_began(config));
     if (status == OK && debug) status = show(config, tokenizer, dir, setup_run_length(arena, config, config->model));
     tokenizer_destroy(tokenizer);
     return status;

@@ -7,6 +7,7 @@
 #include "infer/chat.h"
 #include "infer/generate.h"
 #include "train/run_data.h"
+#include "train/run_record.h"
 #include "train/setup.h"
 
 #include <string.h>
@@ -117,7 +118,7 @@ Status samples_generate(void *context, const SampleJob *job)
         TRY(setup_tokenizer_dir(&s->arena, s->config, &dir));
         TRY(tokenizer_load(dir, &s->tokenizer));
         s->scratch = tokenizer_scratch_create(s->tokenizer);
-        if (s->chat) TRY(run_data_template(s->config, dir, &s->tmpl));
+        if (s->chat) TRY(run_data_template(s->config, dir, run_record_began(s->config), &s->tmpl));
     }
     for (int i = 0; i < s->config->generate_samples; i++) {
         if (generate_one(s, job, i) == OK) continue;

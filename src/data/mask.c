@@ -5,7 +5,6 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 /* Bytes of text a token stands for, by decoding it alone; TOKEN_BYTES_UNKNOWN when that can't be told (a part of a character). */
 static Status token_lengths(MaskRules *rules, int32_t id, StrBuf *text)
@@ -33,7 +32,7 @@ Status mask_rules_create(const Tokenizer *tokenizer, const Template *tmpl, Train
     rules->tokenizer = tokenizer;
     rules->tmpl = tmpl;
     rules->train_on = train_on;
-    rules->now_unix = time(NULL);
+    if (tmpl) rules->now_unix = template_now(tmpl);
     rules->vocab_size = tokenizer_vocab_size(tokenizer);
     rules->token_bytes = malloc(sizeof *rules->token_bytes * (size_t)rules->vocab_size);
     rules->raw_bytes = malloc(sizeof *rules->raw_bytes * (size_t)rules->vocab_size);

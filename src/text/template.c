@@ -7,6 +7,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 Status template_parse(const char *name, const char *source, size_t len, Template **out_template)
 {
@@ -124,9 +125,19 @@ static void take_output(Render *r, TemplateOutput *out)
         if (r->spans[i].end <= out->text.len) out->spans[out->num_spans++] = r->spans[i];
 }
 
+void template_stop_clock(Template *tmpl, int64_t now_unix)
+{
+    tmpl->now_unix = now_unix;
+}
+
+int64_t template_now(const Template *tmpl)
+{
+    return tmpl->now_unix ? tmpl->now_unix : time(NULL);
+}
+
 Status template_render(const Template *tmpl, const TemplateInput *input, TemplateOutput *out)
 {
-    Render r = { .tmpl = tmpl, .line = 1, .now_unix = input->now_unix };
+    Render r = { .tmpl = tmpl, .line = 1, .now_unix = input->now_unix ? input->now_unix : tmpl->now_unix };
     r.max_steps = input->max_steps ? input->max_steps : RENDER_MAX_STEPS;
     *out = (TemplateOutput){ 0 };
     if (input->arena) r.arena = *input->arena;

@@ -20,6 +20,10 @@ NODISCARD Status template_load(const char *dir, const char *which, bool has_tool
 /* For a template from elsewhere: the folder's bos_token, eos_token, ... become its variables. Before the first render. */
 NODISCARD Status template_use_folder(Template *tmpl, const char *dir);
 
+/* strftime_now tells this time, in seconds, where an input names none. */
+void    template_stop_clock(Template *tmpl, int64_t now_unix);
+int64_t template_now(const Template *tmpl); /* that time, else the clock's */
+
 /* The source of a template that comes with the program, chatml; data NULL: there is none of that name. */
 Str template_builtin(const char *name);
 
@@ -41,7 +45,7 @@ typedef struct TemplateInput {
     const JsonValue *documents;  /* array or NULL */
     const JsonValue *variables;  /* object of further variables, or NULL; they win over the folder's */
     bool             add_generation_prompt;
-    int64_t          now_unix;   /* for strftime_now, seconds; 0: the clock */
+    int64_t          now_unix;   /* for strftime_now, seconds; 0: template_now */
     int64_t          max_steps;  /* 0: 10 million */
     Arena           *arena;      /* what rendering needs lies here until the caller resets it; NULL: freed at the end */
 } TemplateInput;

@@ -93,6 +93,7 @@ struct Template {
     uint64_t  hash;
     Dict     *folder_variables; /* from tokenizer_config.json; NULL */
     Value    *base_context;     /* (names.count) functions and the folder's variables: what a render starts from */
+    int64_t   now_unix;         /* for inputs that name no time; 0: the clock */
     uint32_t  inputs[4];        /* names of TemplateInput's messages, tools, documents, add_generation_prompt; UINT32_MAX: not read */
 };
 

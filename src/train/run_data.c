@@ -101,16 +101,16 @@ Status run_data_template_text(Arena *arena, const Config *config, Str *out)
     return config_at(config->origin, KEY_run_chat_template, status);
 }
 
-Status run_data_template(const Config *config, const char *tokenizer_dir, Template **out_template)
+Status run_data_template(const Config *config, const char *tokenizer_dir, int64_t now_unix, Template **out_template)
 {
     const char *given = config->chat_template;
     Arena       arena = { 0 };
     Str         text;
     *out_template = NULL;
-    if (!given) return template_load(tokenizer_dir, NULL, false, out_template);
-    Status status = run_data_template_text(&arena, config, &text);
-    if (status == OK) status = template_parse(strchr(given, '{') ? "chat_template" : given, text.data, text.len, out_template);
-    if (status == OK) status = template_use_folder(*out_template, tokenizer_dir);
+    Status status = given ? run_data_template_text(&arena, config, &text) : template_load(tokenizer_dir, NULL, false, out_template);
+    if (status == OK && given) status = template_parse(strchr(given, '{') ? "chat_template" : given, text.data, text.len, out_template);
+    if (status == OK && given) status = template_use_folder(*out_template, tokenizer_dir);
+    if (status == OK && *out_template) template_stop_clock(*out_template, now_unix);
     arena_deinit(&arena);
     if (status == OK) return OK;
     if (*out_template) template_destroy(*out_template);
@@ -178,11 +178,11 @@ static Status tokenize_one(Tokenizing *t, const Dataset *dataset, TokenizeReport
     return OK;
 }
 
-static Status open_tokenizing(const Config *config, const Tokenizer *tokenizer, const char *tokenizer_dir, Tokenizing *t)
+static Status open_tokenizing(const Config *config, const Tokenizer *tokenizer, const char *tokenizer_dir, int64_t now_unix, Tokenizing *t)
 {
     *t = (Tokenizing){ .config = config, .tokenizer = tokenizer };
     t->cache_dir = config->dataset_cache_dir ? config->dataset_cache_dir : arena_printf(&t->arena, "%s/data", config->output_dir);
-    return run_data_template(config, tokenizer_dir, &t->tmpl);
+    return run_data_template(config, tokenizer_dir, now_unix, &t->tmpl);
 }
 
 static void close_tokenizing(Tokenizing *t)
@@ -191,12 +191,12 @@ static void close_tokenizing(Tokenizing *t)
     arena_deinit(&t->arena);
 }
 
-Status run_data_tokenize(const Config *config, const Tokenizer *tokenizer, const char *tokenizer_dir)
+Status run_data_tokenize(const Config *config, const Tokenizer *tokenizer, const char *tokenizer_dir, int64_t now_unix)
 {
     Tokenizing     t;
     TokenizeReport *out = malloc(sizeof *out);
     CHECK(out);
-    Status status = open_tokenizing(config, tokenizer, tokenizer_dir, &t);
+    Status status = open_tokenizing(config, tokenizer, tokenizer_dir, now_unix, &t);
     for (size_t i = 0; i < config->datasets.count && status == OK; i++) status = tokenize_one(&t, &config->datasets.items[i], out);
     for (size_t i = 0; i < config->validation_datasets.count && status == OK; i++)
         status = tokenize_one(&t, &config->validation_datasets.items[i], out);
@@ -228,7 +228,7 @@ Status run_data_keys(const Config *config, const Tokenizer *tokenizer, const cha
 {
     Tokenizing t;
     *out_keys = 0;
-    Status status = open_tokenizing(config, tokenizer, tokenizer_dir, &t);
+    Status status = open_tokenizing(config, tokenizer, tokenizer_dir, 0, &t); /* no key depends on the time */
     if (status == OK) status = fold_keys(&t, &config->datasets, out_keys);
     if (status == OK) status = fold_keys(&t, &config->validation_datasets, out_keys);
     close_tokenizing(&t);
@@ -349,12 +349,12 @@ static Status open_eval(const Config *config, const CompileOptions *compile, con
     return OK;
 }
 
-Status run_data_open(const Config *config, const CompileOptions *compile, const Tokenizer *tokenizer, const char *tokenizer_dir, int32_t vocab_size,
-                     RunData *out)
+Status run_data_open(const Config *config, const CompileOptions *compile, const Tokenizer *tokenizer, const char *tokenizer_dir, int64_t now_unix,
+                     int32_t vocab_size, RunData *out)
 {
     Tokenizing t;
     *out = (RunData){ 0 };
-    Status status = open_tokenizing(config, tokenizer, tokenizer_dir, &t);
+    Status status = open_tokenizing(config, tokenizer, tokenizer_dir, now_unix, &t);
     t.notes = &out->notes;
     if (status == OK) status = open_sets(out, &t, &config->datasets, &out->train_sets, &out->num_train_sets);
     if (status == OK) status = open_sets(out, &t, &config->validation_datasets, &out->eval_sets, &out->num_eval_sets);

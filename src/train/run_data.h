@@ -21,9 +21,9 @@ typedef struct RunData {
     StrBuf    notes;         /* lines: what the datasets were taken for, what became of them */
 } RunData;
 
-/* Tokenizes what isn't yet; says on stderr what was found. vocab_size: of the model. */
+/* Tokenizes what isn't yet; says on stderr what was found. now_unix: for chat templates. vocab_size: of the model. */
 NODISCARD Status run_data_open(const Config *config, const CompileOptions *options, const Tokenizer *tokenizer, const char *tokenizer_dir,
-                               int32_t vocab_size, RunData *out);
+                               int64_t now_unix, int32_t vocab_size, RunData *out);
 void             run_data_close(RunData *data);
 
 /* A dataset's keys as the data layer takes them; strings are the config's. */
@@ -32,8 +32,8 @@ NODISCARD Status run_data_options(const Config *config, const Dataset *dataset, 
 /* How a run lays out a dataset that it has alone. */
 InspectPacking run_data_packing(const Config *config, int64_t seq_len);
 
-/* The chat template of a run: the key chat_template, else the folder's own. NULL: there is none. */
-NODISCARD Status run_data_template(const Config *config, const char *tokenizer_dir, Template **out_template);
+/* The chat template of a run: the key chat_template, else the folder's own. NULL: there is none. now_unix: the time it prints (run_record_began). */
+NODISCARD Status run_data_template(const Config *config, const char *tokenizer_dir, int64_t now_unix, Template **out_template);
 
 /* The text of the key chat_template, which may be its path; data NULL: the key isn't set. */
 NODISCARD Status run_data_template_text(Arena *arena, const Config *config, Str *out);
@@ -42,4 +42,4 @@ NODISCARD Status run_data_template_text(Arena *arena, const Config *config, Str 
 NODISCARD Status run_data_keys(const Config *config, const Tokenizer *tokenizer, const char *tokenizer_dir, uint64_t *out_keys);
 
 /* Only the tokenizing. */
-NODISCARD Status run_data_tokenize(const Config *config, const Tokenizer *tokenizer, const char *tokenizer_dir);
+NODISCARD Status run_data_tokenize(const Config *config, const Tokenizer *tokenizer, const char *tokenizer_dir, int64_t now_unix);

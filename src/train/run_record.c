@@ -7,6 +7,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 enum { MAX_RECORD_BYTES = 16 << 20 };
 
@@ -30,7 +31,7 @@ static bool is_free(const char *line, size_t len)
 void run_record_make(const Config *config, const HfModel *model, RunRecord *out)
 {
     StrBuf all = { 0 };
-    *out = (RunRecord){ 0 };
+    *out = (RunRecord){ .began = run_record_began(config) };
     config_print(config, &all);
     bool keep = true;
     for (const char *line = strbuf_cstr(&all); *line;) {
@@ -147,8 +148,19 @@ Status run_record_read(const char *output_dir, RunPresence *out, RunRecord *befo
         status = status_fail(ERR_INVALID, "%s isn't a record of this program; name another output_dir, or remove it", path);
     if (status == OK) *out = finished ? RUN_FINISHED : RUN_UNFINISHED;
     if (status == OK) strbuf_puts(&before->settings, settings);
+    if (status == OK) (void)json_get_int(&root, "began", &before->began); /* 0: not known */
     arena_deinit(&arena);
     return status;
+}
+
+int64_t run_record_began(const Config *config)
+{
+    RunPresence presence;
+    RunRecord   before = { 0 };
+    if (run_record_read(config->output_dir, &presence, &before) != OK) status_clear(); /* the trainer says so */
+    int64_t began = before.began ? before.began : time(NULL);
+    run_record_deinit(&before);
+    return began;
 }
 
 static void put_hash(StrBuf *out, const char *key, uint64_t hash)
@@ -167,6 +179,7 @@ Status run_record_write(const char *output_dir, const RunRecord *record, bool fi
     put_hash(&text, "base_stamp", record->base_stamp);
     put_hash(&text, "tokenizer", record->tokenizer);
     put_hash(&text, "data", record->data);
+    strbuf_printf(&text, ",\n  \"began\": %lld", (long long)record->began);
     strbuf_puts(&text, ",\n  \"settings\": ");
     json_write_string(&text, record->settings.data, record->settings.len);
     strbuf_puts(&text, "\n}\n");

@@ -13,6 +13,7 @@ typedef struct RunRecord {
     uint64_t base_stamp; /* their file_stamp: while it stays, so does `base` */
     uint64_t tokenizer;  /* of tokenizer.json */
     uint64_t data;       /* of the datasets' keys: files, template, options of each */
+    int64_t  began;      /* as of run_record_began */
 } RunRecord;
 
 /* The settings of this run. Keys that change no weight (threads, logging, saving, evaluation) are left out. */
@@ -32,5 +33,9 @@ bool run_record_same_settings(const RunRecord *before, const RunRecord *now, Str
 
 /* Which of base, tokenizer and data was changed, where both are known, for a message; NULL: none. */
 const char *run_record_changed_input(const RunRecord *before, const RunRecord *now);
+
+/* The time that chat templates print in the run of output_dir, in seconds: when the first one there began, as its rows lie there,
+ * or now. Rows that have to be laid out again on another day are the same. */
+int64_t run_record_began(const Config *config);
 
 NODISCARD Status run_record_write(const char *output_dir, const RunRecord *record, bool finished);

@@ -264,7 +264,7 @@ static Status open_data(Trainer *t)
     size_t        keep = existing_prefix(c->output_dir);
     TRY(file_make_dirs(c->output_dir));
     TRY(output_lock_take(c->output_dir, &t->output_lock));
-    Status status = run_data_open(c, &t->options, t->tokenizer, t->tokenizer_dir, (int32_t)t->model->vocab_size, &t->data);
+    Status status = run_data_open(c, &t->options, t->tokenizer, t->tokenizer_dir, t->record.began, (int32_t)t->model->vocab_size, &t->data);
     if (status != OK && keep < strlen(c->output_dir)) remove_new_output(c->output_dir, keep);
     return status;
 }
@@ -278,7 +278,7 @@ static Status find_stop_token(Trainer *t)
     int32_t   id = -1, eos = tokenizer_eos_id(t->tokenizer);
     for (int i = 0; i < t->data.num_train_sets; i++) has_turns |= t->data.train_sets[i].has_mask;
     if (!has_turns) return OK;
-    TRY(run_data_template(t->config, t->tokenizer_dir, &tmpl));
+    TRY(run_data_template(t->config, t->tokenizer_dir, t->record.began, &tmpl));
     if (!tmpl) return OK;
     Status status = stop_token_find(t->tokenizer, tmpl, &id);
     template_destroy(tmpl);

@@ -124,6 +124,25 @@ check "sampled" grep -q '"prompt":"What is 1 plus 7?"' "$dir/lora/metrics.jsonl"
 run generate "$dir/lora" --chat --prompt "who are you?" --max-tokens 5 --temperature 0
 check "an adapter folder is asked" [ "$status" = 0 ]
 
+# --- a template that prints today's date: rows that are made again on another day are those of the day the run began
+printf '%s' '{{ "On " ~ strftime_now("%d %B %Y") }}{% for m in messages %} {{ m.role }}: {{ m.content }}{{ eos_token }}{% endfor %}' > "$dir/dated.jinja"
+mkdir "$dir/dated"
+echo '{"finished": false, "settings_hash": "1", "settings": "", "began": 1000000000}' > "$dir/dated/run.json"
+dated() { TZ=UTC run "$@" "$dir/run.yaml" output_dir="$dir/dated" max_steps=2 save_steps=1 chat_template="$dir/dated.jinja"; }
+dated sft
+check "a run that began in 2001: $(tail -1 "$dir/err")" grep -q '"began": 1000000000' "$dir/dated/run.json"
+sha256sum "$dir/dated/data"/*/*.tokens > "$dir/sums"
+dated tokenize --debug
+check "its date: $(cat "$dir/out")" grep -q "On 09 September 2001" "$dir/out"
+rm -r "$dir/dated/data"
+sed -i 's/"finished": true/"finished": false/' "$dir/dated/run.json"
+dated sft
+check "it goes on with rows made again: $(tail -1 "$dir/err")" grep -q "going on from" "$dir/err"
+check "which are the same" sha256sum --quiet -c "$dir/sums"
+rm -r "$dir/dated"
+dated sft
+check "a folder's first run begins now" [ "$(sed -nE 's/.*"began": ([0-9]+).*/\1/p' "$dir/dated/run.json")" -gt 1700000000 ]
+
 # --- a template of the run goes with the model
 printf '%s' '{% for m in messages %}{{ m.role }}: {{ m.content }}{{ eos_token }}{% endfor %}{% if add_generation_prompt %}assistant: {% endif %}' > "$dir/other.jinja"
 run sft "$dir/run.yaml" output_dir="$dir/other" max_steps=1 lora=true merge_adapter=true chat_template="$dir/other.jinja"
