@@ -3,7 +3,7 @@
  *
  *   build/bench/bench_gemm [threads] */
 #include "base/pool.h"
-#include "device/cpu/blas.h"
+#include "device/cpu/sgemm.h"
 #include "device/device.h"
 #include "ops/attention.h"
 #include "ops/gemm.h"
@@ -215,7 +215,7 @@ int main(int argc, char **argv)
         return 1;
     }
     pools[1] = device_cpu_pool(device);
-    printf("kernels %s; %d threads reach %.0f GFLOP/s and %.1f GB/s\n", blas_core_name(), pool_num_workers(pools[1]),
+    printf("kernels %s; %d threads reach %.0f GFLOP/s and %.1f GB/s\n", sgemm_kernel()->name, pool_num_workers(pools[1]),
            flops * 1e-9, bytes * 1e-9);
     printf("GFLOP/s                     rows      k      m   f32 1 th   f32 all  bf16 1 th  bf16 all\n");
     for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) bench_shape(&shapes[i], pools);

@@ -6,7 +6,7 @@
  * log(sum(exp(scores))) is kept for backward. */
 #include "ops/attention.h"
 
-#include "device/cpu/blas.h"
+#include "device/cpu/sgemm.h"
 
 static const AttrDef attention_attrs[] = {
     ATTR_INT(AttentionAttrs, num_heads, 0), ATTR_INT(AttentionAttrs, num_kv_heads, 0),
@@ -113,12 +113,13 @@ int64_t attention_block_q(const Attention *a)
     return min_i64(block, a->len);
 }
 
-/* A worker's scratch: queries (R,D), sums (R,D), scores (R,K), largest and total (R); keys and values (K,D) where bf16.
- */
+/* A worker's scratch: queries (R,D), sums (R,D), scores (R,K), largest and total (R); keys as panels; values (K,D) where
+ * bf16. */
 static int64_t forward_floats(const Attention *a)
 {
     int64_t rows = a->group * attention_block_q(a);
-    return rows * (2 * a->dim + ATTENTION_BLOCK_K + 2) + 2 * ATTENTION_BLOCK_K * a->dim;
+    return rows * (2 * a->dim + ATTENTION_BLOCK_K + 2) + sgemm_packed(ATTENTION_BLOCK_K, SGEMM_COLS, a->dim) +
+           ATTENTION_BLOCK_K * a->dim;
 }
 
 size_t attention_forward_workspace(const Attention *a, int num_workers)
@@ -217,10 +218,11 @@ static void block_finish(const Attention *a, const QueryBlock *block)
 
 static void forward_task(void *context, int64_t task, int worker)
 {
-    const ForwardJob *job = context;
-    const Attention  *a = job->a;
-    float            *scratch = job->scratch + worker * job->scratch_floats;
-    int64_t           most_rows = a->group * job->block_q, k_stride, v_stride;
+    const ForwardJob  *job = context;
+    const Attention   *a = job->a;
+    const SgemmKernel *kernel = sgemm_kernel();
+    float             *scratch = job->scratch + worker * job->scratch_floats;
+    int64_t            most_rows = a->group * job->block_q, v_stride;
     /* the last blocks are the longest: they go first */
     int64_t    row = (job->blocks - 1 - task / (a->batch * a->num_kv_heads)) * job->block_q;
     QueryBlock block = { .b = task / a->num_kv_heads % a->batch,
@@ -232,16 +234,18 @@ static void forward_task(void *context, int64_t task, int worker)
     block.score = block.sum + most_rows * a->dim;
     block.most = block.score + most_rows * ATTENTION_BLOCK_K;
     block.total = block.most + most_rows;
-    float  *k_scratch = block.total + most_rows, *v_scratch = k_scratch + ATTENTION_BLOCK_K * a->dim;
+    float *panels = block.total + most_rows, *v_scratch = panels + sgemm_packed(ATTENTION_BLOCK_K, SGEMM_COLS, a->dim);
     int64_t rows = a->group * block.rows, begin = first_key(a, block.b, row), end = a->first + row + block.rows;
     block_start(a, &block);
     for (int64_t key = begin; key < end; key += ATTENTION_BLOCK_K) {
         int64_t      keys = min_i64(ATTENTION_BLOCK_K, end - key);
-        const float *k = load_rows(&a->k, block.b, key, keys, block.g, k_scratch, &k_stride);
         const float *v = load_rows(&a->v, block.b, key, keys, block.g, v_scratch, &v_stride);
-        blas_sgemm(false, true, rows, keys, a->dim, 1, block.q, a->dim, k, k_stride, 0, block.score, keys);
+        SgemmB       k = sgemm_pack_b(kernel, true, keys, a->dim, heads_at(&a->k, block.b, key, block.g), a->k.dtype,
+                                      a->k.token_stride, panels);
+        sgemm_run(kernel, rows, keys, a->dim, 1, sgemm_a(kernel, false, block.q, a->dim), k, block.score, keys, false);
         block_softmax(a, &block, key, keys, key == begin);
-        blas_sgemm(false, false, rows, a->dim, keys, 1, block.score, keys, v, v_stride, key > begin, block.sum, a->dim);
+        sgemm_run(kernel, rows, a->dim, keys, 1, sgemm_a(kernel, false, block.score, keys), sgemm_b(kernel, v, v_stride),
+                  block.sum, a->dim, key > begin);
     }
     block_finish(a, &block);
 }

@@ -6,7 +6,7 @@
  * block of keys. */
 #include "ops/attention.h"
 
-#include "device/cpu/blas.h"
+#include "device/cpu/sgemm.h"
 
 static const AttrDef attention_bwd_attrs[] = {
     ATTR_INT(AttentionAttrs, num_heads, 0), ATTR_INT(AttentionAttrs, num_kv_heads, 0),
@@ -45,7 +45,8 @@ static OpCost attention_bwd_cost(const Node *node)
 typedef struct Scratch {
     float *q, *grad_o, *dq; /* (T, group, D); q times scale */
     float *lse, *delta;     /* (T, group) */
-    float *k, *v;           /* (T, D), where they are bf16 */
+    float *kt, *vt;         /* a block of keys and values as panels, turned */
+    float *k;               /* (K, D), where k is bf16 */
     float *dk, *dv;         /* (K, D) */
     float *p, *ds;          /* (R, K) */
 } Scratch;
@@ -62,8 +63,9 @@ static int64_t carve(const Attention *a, float *memory, Scratch *out)
         { &out->dq, queries * a->dim },
         { &out->lse, queries },
         { &out->delta, queries },
-        { &out->k, a->len * a->dim },
-        { &out->v, a->len * a->dim },
+        { &out->kt, sgemm_packed(ATTENTION_BLOCK_K, SGEMM_COLS, a->dim) },
+        { &out->vt, sgemm_packed(ATTENTION_BLOCK_K, SGEMM_COLS, a->dim) },
+        { &out->k, ATTENTION_BLOCK_K * a->dim },
         { &out->dk, ATTENTION_BLOCK_K * a->dim },
         { &out->dv, ATTENTION_BLOCK_K * a->dim },
         { &out->p, rows * ATTENTION_BLOCK_K },
@@ -90,7 +92,7 @@ typedef struct BackwardJob {
     int64_t   scratch_floats, block_q;
 } BackwardJob;
 
-/* Fills q, grad_o, lse, delta, k, v of the scratch and clears dq. */
+/* Fills q, grad_o, lse, delta of the scratch and clears dq. */
 static void load_inputs(const BackwardJob *job, const Scratch *s, int64_t b, int64_t g)
 {
     const Attention *a = &job->a;
@@ -109,10 +111,6 @@ static void load_inputs(const BackwardJob *job, const Scratch *s, int64_t b, int
             }
     }
     memset(s->dq, 0, (size_t)(a->len * a->group * dim) * sizeof(float));
-    for (int64_t t = 0; t < a->len; t++) {
-        if (a->k.dtype != DT_F32) vec_copy_in(s->k + t * dim, heads_at(&a->k, b, t, g), a->k.dtype, dim);
-        if (a->v.dtype != DT_F32) vec_copy_in(s->v + t * dim, heads_at(&a->v, b, t, g), a->v.dtype, dim);
-    }
 }
 
 /* p and ds of queries [row, row + rows) x keys [key, key + keys), from scores in p and do v^T in ds. */
@@ -138,11 +136,18 @@ static void block_gradients(const Attention *a, const Scratch *s, int64_t b, int
 /* dk and dv of one block of keys, and what it adds to dq. */
 static void key_block(const BackwardJob *job, const Scratch *s, int64_t b, int64_t g, int64_t key, int64_t block_keys)
 {
-    const Attention *a = &job->a;
-    int64_t          dim = a->dim, k_stride = dim, v_stride = dim;
-    const float     *k = s->k + key * dim, *v = s->v + key * dim;
-    if (a->k.dtype == DT_F32) k = heads_at(&a->k, b, key, g), k_stride = a->k.token_stride;
-    if (a->v.dtype == DT_F32) v = heads_at(&a->v, b, key, g), v_stride = a->v.token_stride;
+    const Attention   *a = &job->a;
+    const SgemmKernel *kernel = sgemm_kernel();
+    int64_t            dim = a->dim, k_stride = dim;
+    const float       *k = s->k;
+    const void        *keys_at = heads_at(&a->k, b, key, g), *values_at = heads_at(&a->v, b, key, g);
+    if (a->k.dtype == DT_F32)
+        k = keys_at, k_stride = a->k.token_stride;
+    else
+        for (int64_t i = 0; i < block_keys; i++) vec_copy_in(s->k + i * dim, heads_at(&a->k, b, key + i, g), a->k.dtype, dim);
+    SgemmB k_b = sgemm_b(kernel, k, k_stride),
+           kt = sgemm_pack_b(kernel, true, block_keys, dim, keys_at, a->k.dtype, a->k.token_stride, s->kt),
+           vt = sgemm_pack_b(kernel, true, block_keys, dim, values_at, a->v.dtype, a->v.token_stride, s->vt);
     memset(s->dk, 0, (size_t)(block_keys * dim) * sizeof(float));
     memset(s->dv, 0, (size_t)(block_keys * dim) * sizeof(float));
     for (int64_t row = key / job->block_q * job->block_q; row < a->len; row += job->block_q) {
@@ -151,12 +156,13 @@ static void key_block(const BackwardJob *job, const Scratch *s, int64_t b, int64
                 keys = min_i64(block_keys, row + rows - key);
         float *q = s->q + row * a->group * dim, *grad_o = s->grad_o + row * a->group * dim,
               *dq = s->dq + row * a->group * dim;
-        blas_sgemm(false, true, all, keys, dim, 1, q, dim, k, k_stride, 0, s->p, keys);
-        blas_sgemm(false, true, all, keys, dim, 1, grad_o, dim, v, v_stride, 0, s->ds, keys);
+        sgemm_run(kernel, all, keys, dim, 1, sgemm_a(kernel, false, q, dim), kt, s->p, keys, false);
+        sgemm_run(kernel, all, keys, dim, 1, sgemm_a(kernel, false, grad_o, dim), vt, s->ds, keys, false);
         block_gradients(a, s, b, row, rows, key, keys);
-        blas_sgemm(true, false, keys, dim, all, 1, s->p, keys, grad_o, dim, 1, s->dv, dim);
-        blas_sgemm(true, false, keys, dim, all, 1, s->ds, keys, q, dim, 1, s->dk, dim);
-        blas_sgemm(false, false, all, dim, keys, a->scale, s->ds, keys, k, k_stride, 1, dq, dim);
+        SgemmA pt = sgemm_a(kernel, true, s->p, keys), dst = sgemm_a(kernel, true, s->ds, keys);
+        sgemm_run(kernel, keys, dim, all, 1, pt, sgemm_b(kernel, grad_o, dim), s->dv, dim, true);
+        sgemm_run(kernel, keys, dim, all, 1, dst, sgemm_b(kernel, q, dim), s->dk, dim, true);
+        sgemm_run(kernel, all, dim, keys, a->scale, sgemm_a(kernel, false, s->ds, keys), k_b, dq, dim, true);
     }
     for (int64_t i = 0; i < block_keys; i++) {
         if (job->dk.data) vec_store_row(heads_at_mut(&job->dk, b, key + i, g), job->dk.dtype, s->dk + i * dim, dim);
@@ -231,8 +237,8 @@ static void reference_pair(const BackwardJob *job, int64_t b, int64_t h, int64_t
            ds = p * (grad_p - delta) * a->scale;
     for (int64_t d = 0; d < a->dim; d++) {
         sums->dq[t * a->dim + d] += (float)(ds * vec_get(k, a->k.dtype, d));
-        sums->k[key * a->dim + d] += (float)(ds * vec_get(q, a->q.dtype, d));
-        sums->v[key * a->dim + d] += (float)(p * vec_get(grad_o, job->grad_o.dtype, d));
+        sums->dk[key * a->dim + d] += (float)(ds * vec_get(q, a->q.dtype, d));
+        sums->dv[key * a->dim + d] += (float)(p * vec_get(grad_o, job->grad_o.dtype, d));
     }
 }
 
@@ -250,9 +256,10 @@ static Status attention_bwd_reference(const KernelArgs *args)
     Scratch     sums;
     size_t      bytes = (size_t)(a->len * a->dim) * sizeof(float);
     carve(a, args->workspace, &sums);
+    sums.dk = sums.q, sums.dv = sums.grad_o; /* lent: sums of all keys */
     for (int64_t b = 0; b < a->batch; b++)
         for (int64_t h = 0; h < a->num_heads; h++) {
-            if (h % a->group == 0) memset(sums.k, 0, bytes), memset(sums.v, 0, bytes);
+            if (h % a->group == 0) memset(sums.dk, 0, bytes), memset(sums.dv, 0, bytes);
             memset(sums.dq, 0, bytes);
             for (int64_t t = 0; t < a->len; t++) {
                 double delta = 0;
@@ -264,8 +271,8 @@ static Status attention_bwd_reference(const KernelArgs *args)
             }
             reference_store(&job.dq, b, h, a->len, sums.dq);
             if (h % a->group < a->group - 1) continue;
-            reference_store(&job.dk, b, h / a->group, a->len, sums.k);
-            reference_store(&job.dv, b, h / a->group, a->len, sums.v);
+            reference_store(&job.dk, b, h / a->group, a->len, sums.dk);
+            reference_store(&job.dv, b, h / a->group, a->len, sums.dv);
         }
     return OK;
 }

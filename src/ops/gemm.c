@@ -1,23 +1,27 @@
-/* A tile of c is one call of the BLAS over all of k. What is bf16 is converted to fp32 scratch by panels of K_PANEL,
- * whose products add up in fp32 before the tile is stored. Products of a few rows (decoding) are dot products instead:
- * they are bound by reading b, and the BLAS would first copy it. */
+/* b is packed a block at a time, shared by all workers; a task then makes a tile of c from rows of a that it packs for
+ * itself, depth by depth. What is bf16 becomes fp32 as it is packed; a bf16 tile of c adds up in fp32 scratch. Products
+ * of a few rows (decoding) are dot products instead: they are bound by reading b, which packing would copy first. */
 #include "ops/gemm.h"
 
-#include "device/cpu/blas.h"
+#include "device/cpu/sgemm.h"
 
 enum {
-    TILE_M = 256,
-    TILE_N = 512,
-    K_PANEL = 1024,
-    ENOUGH_TASKS = 16,
-    LEAST_TILE = 128 * 128,    /* smaller tiles copy as much of a and b as they multiply */
-    LEAST_TILE_WORK = 1 << 21, /* multiplications in a tile, 20 us at 200 GFLOP/s: below it starting tasks shows */
+    DEPTH = 320,           /* of a run of multiply-adds before they are added to c: a's rows and b's columns of it fit in caches */
+    TILE_M = 120,          /* rows of a that a task packs at a time, 150 KiB */
+    LEAST_M = 48,          /* fewer reuse b too little */
+    LEAST_N = 128,
+    TASKS_PER_WORKER = 4,
+    BLOCK_FLOATS = 1 << 19, /* of b packed at a time, 2 MiB */
+    BLOCK_N = 512,          /* columns that a block has at least */
+    PACK_COLS = 2 * SGEMM_COLS, /* packed by a task */
+    NARROW = 64,                /* columns of c for which a is read where it lies: packing it takes longer than using it */
     FEW_ROWS = 4,
     DOT_COLS = 32, /* columns of c a task, by dot products */
 };
 
+/* How a product is cut. Bits depend on `depth` and on nothing else of it. */
 typedef struct Grid {
-    int64_t tile_m, tile_n, tiles_m, tiles_n, k_panel;
+    int64_t depth, block_k, block_n, tile_m, tile_n;
 } Grid;
 
 /* About `tile`, so that all tiles are of nearly one size. */
@@ -26,27 +30,22 @@ static int64_t even_tile(int64_t size, int64_t tile, int64_t multiple)
     return div_up(div_up(size, div_up(size, tile)), multiple) * multiple;
 }
 
-static bool all_f32(const Gemm *g)
+static Grid gemm_grid(const Gemm *g, int num_workers)
 {
-    return g->a_dtype == DT_F32 && g->b_dtype == DT_F32 && g->c_dtype == DT_F32;
-}
-
-static Grid gemm_grid(const Gemm *g)
-{
-    int64_t tile_m = max_i64(1, min_i64(TILE_M, g->m)), tile_n = max_i64(1, min_i64(TILE_N, g->n));
-    while (div_up(g->m, tile_m) * div_up(g->n, tile_n) < ENOUGH_TASKS && tile_m * tile_n / 2 >= LEAST_TILE &&
-           tile_m * tile_n / 2 * g->k >= LEAST_TILE_WORK) {
-        if (tile_n >= tile_m)
-            tile_n /= 2;
+    int64_t m = max_i64(1, g->m), n = max_i64(1, g->n), k = max_i64(1, g->k);
+    Grid    grid = { .depth = even_tile(k, DEPTH, 8), .tile_m = even_tile(m, TILE_M, SGEMM_ROWS) };
+    grid.block_n = even_tile(n, max_i64(BLOCK_N, BLOCK_FLOATS / k), SGEMM_COLS);
+    grid.block_k = k; /* a bf16 tile adds up over all of it */
+    if (g->c_dtype == DT_F32) grid.block_k = min_i64(k, max_i64(1, BLOCK_FLOATS / grid.block_n / grid.depth) * grid.depth);
+    grid.tile_n = grid.block_n;
+    while (div_up(m, grid.tile_m) * div_up(min_i64(n, grid.block_n), grid.tile_n) < TASKS_PER_WORKER * num_workers) {
+        if (grid.tile_m / 2 >= LEAST_M)
+            grid.tile_m = even_tile(m, grid.tile_m / 2, SGEMM_ROWS);
+        else if (grid.tile_n / 2 >= LEAST_N)
+            grid.tile_n = even_tile(grid.block_n, grid.tile_n / 2, SGEMM_COLS);
         else
-            tile_m /= 2;
+            break;
     }
-    Grid grid = { .tile_m = even_tile(max_i64(g->m, 1), tile_m, 8),
-                  .tile_n = even_tile(max_i64(g->n, 1), tile_n, 16),
-                  .k_panel = g->k };
-    grid.tiles_m = div_up(g->m, grid.tile_m);
-    grid.tiles_n = div_up(g->n, grid.tile_n);
-    if (!all_f32(g)) grid.k_panel = min_i64(g->k, K_PANEL);
     return grid;
 }
 
@@ -55,36 +54,78 @@ static bool by_dots(const Gemm *g)
     return g->m <= FEW_ROWS && g->trans_b && !g->trans_a;
 }
 
+/* A worker's converted rows. */
+static int64_t dot_floats(const Gemm *g)
+{
+    return g->a_dtype == DT_F32 && g->b_dtype == DT_F32 ? 0 : (FEW_ROWS + 1) * g->k;
+}
+
 typedef struct GemmJob {
-    const Gemm *gemm;
-    Grid        grid;
-    float      *scratch; /* per worker: panels of a and b, tile of c */
-    int64_t     scratch_floats;
+    const Gemm        *gemm;
+    const SgemmKernel *kernel;
+    Grid               grid;
+    int64_t            k, depth, n, cols; /* the block of b: rows [k, k + depth) and columns [n, n + cols) of op(b) */
+    float             *block;             /* its panels */
+    float             *scratch;           /* per worker: panels of a, tile of a bf16 c */
+    int64_t            scratch_floats;
 } GemmJob;
 
-static int64_t scratch_floats(const Grid *grid)
+static int64_t block_floats(const Grid *grid)
 {
-    return (grid->tile_m + grid->tile_n) * grid->k_panel + grid->tile_m * grid->tile_n;
+    return sgemm_packed(grid->block_n, SGEMM_COLS, grid->block_k);
+}
+
+static int64_t a_floats(const Grid *grid)
+{
+    return sgemm_packed(grid->tile_m, SGEMM_ROWS, grid->depth);
+}
+
+static int64_t scratch_floats(const Gemm *g, const Grid *grid)
+{
+    return a_floats(grid) + (g->c_dtype == DT_F32 ? 0 : grid->tile_m * grid->tile_n);
 }
 
 size_t gemm_workspace(const Gemm *g, int num_workers)
 {
-    if (by_dots(g)) return all_f32(g) ? 0 : (size_t)(num_workers * (FEW_ROWS + 1) * g->k) * sizeof(float);
-    if (all_f32(g) || !g->m || !g->n) return 0;
-    Grid grid = gemm_grid(g);
-    return (size_t)(num_workers * scratch_floats(&grid)) * sizeof(float);
+    if (by_dots(g)) return (size_t)(num_workers * dot_floats(g)) * sizeof(float);
+    if (!g->m || !g->n) return 0;
+    Grid grid = gemm_grid(g, num_workers);
+    return (size_t)(block_floats(&grid) + num_workers * scratch_floats(g, &grid)) * sizeof(float);
 }
 
-/* Rows [row, row + rows) and columns [col, col + cols) of a stored matrix as f32: in place, or converted to scratch. */
-static const float *load_panel(const void *data, DType dtype, int64_t stride, int64_t row, int64_t rows, int64_t col,
-                               int64_t cols, float *scratch, int64_t *out_stride)
+/* Where op(x) begins at (row, col) in memory. */
+static const void *element(const void *x, DType dtype, int64_t stride, bool trans, int64_t row, int64_t col)
 {
-    *out_stride = stride;
-    if (dtype == DT_F32) return (const float *)data + row * stride + col;
-    *out_stride = cols;
-    for (int64_t i = 0; i < rows; i++)
-        vec_copy_in(scratch + i * cols, vec_at(data, dtype, (row + i) * stride + col), dtype, cols);
-    return scratch;
+    return vec_at(x, dtype, trans ? col * stride + row : row * stride + col);
+}
+
+static void pack_task(void *context, int64_t task, int worker)
+{
+    const GemmJob *job = context;
+    const Gemm    *g = job->gemm;
+    int64_t        col = task * PACK_COLS, cols = min_i64(PACK_COLS, job->cols - col);
+    const void    *b = element(g->b, g->b_dtype, g->b_stride, g->trans_b, job->k, job->n + col);
+    (void)worker;
+    sgemm_pack_b(job->kernel, g->trans_b, cols, job->depth, b, g->b_dtype, g->b_stride, job->block + col * job->depth);
+}
+
+/* A tile of c over the depth of the block. */
+static void tile_sum(const GemmJob *job, int64_t row, int64_t rows, int64_t col, int64_t cols, float *panels, float *c,
+                     int64_t c_stride, bool adds)
+{
+    const Gemm *g = job->gemm;
+    int64_t     l = 0;
+    do { /* once where k is 0, too */
+        int64_t     depth = min_i64(job->grid.depth, job->depth - l);
+        const void *from = element(g->a, g->a_dtype, g->a_stride, g->trans_a, row, job->k + l);
+        SgemmA      a = cols <= NARROW && g->a_dtype == DT_F32
+                            ? sgemm_a(job->kernel, g->trans_a, from, g->a_stride)
+                            : sgemm_pack_a(job->kernel, g->trans_a, rows, depth, from, g->a_dtype, g->a_stride, panels);
+        const float *b = job->block + col * job->depth + l * job->kernel->cols;
+        sgemm_run(job->kernel, rows, cols, depth, g->alpha, a, (SgemmB){ b, job->kernel->cols * job->depth, job->kernel->cols },
+                  c, c_stride, adds || l > 0);
+        l += depth;
+    } while (l < job->depth);
 }
 
 static void add_bias(const Gemm *g, float *c, int64_t stride, int64_t rows, int64_t col, int64_t cols)
@@ -93,39 +134,42 @@ static void add_bias(const Gemm *g, float *c, int64_t stride, int64_t rows, int6
         for (int64_t j = 0; j < cols; j++) c[i * stride + j] += vec_get(g->bias, g->bias_dtype, col + j);
 }
 
-static void gemm_tile(void *context, int64_t task, int worker)
+static void tile_task(void *context, int64_t task, int worker)
 {
     const GemmJob *job = context;
     const Gemm    *g = job->gemm;
     const Grid    *grid = &job->grid;
-    int64_t        row = task % grid->tiles_m * grid->tile_m, col = task / grid->tiles_m * grid->tile_n;
-    int64_t        rows = min_i64(grid->tile_m, g->m - row), cols = min_i64(grid->tile_n, g->n - col);
-    float         *a_scratch = job->scratch + worker * job->scratch_floats,
-          *b_scratch = a_scratch + grid->tile_m * grid->k_panel;
-    bool    direct = g->c_dtype == DT_F32;
-    float  *c = direct ? (float *)g->c + row * g->c_stride + col : b_scratch + grid->tile_n * grid->k_panel;
-    int64_t c_stride = direct ? g->c_stride : cols, a_stride, b_stride, k = 0;
-    do {
-        int64_t      depth = min_i64(grid->k_panel, g->k - k);
-        const float *a = g->trans_a
-                             ? load_panel(g->a, g->a_dtype, g->a_stride, k, depth, row, rows, a_scratch, &a_stride)
-                             : load_panel(g->a, g->a_dtype, g->a_stride, row, rows, k, depth, a_scratch, &a_stride);
-        const float *b = g->trans_b
-                             ? load_panel(g->b, g->b_dtype, g->b_stride, col, cols, k, depth, b_scratch, &b_stride)
-                             : load_panel(g->b, g->b_dtype, g->b_stride, k, depth, col, cols, b_scratch, &b_stride);
-        float        beta = k > 0 || (direct && g->accumulate) ? 1.0f : 0.0f;
-        blas_sgemm(g->trans_a, g->trans_b, rows, cols, depth, g->alpha, a, a_stride, b, b_stride, beta, c, c_stride);
-        k += depth;
-    } while (k < g->k);
-    if (g->bias) add_bias(g, c, c_stride, rows, col, cols);
+    int64_t        tiles_m = div_up(g->m, grid->tile_m), row = task % tiles_m * grid->tile_m, col = task / tiles_m * grid->tile_n;
+    int64_t        rows = min_i64(grid->tile_m, g->m - row), cols = min_i64(grid->tile_n, job->cols - col);
+    float         *panels = job->scratch + worker * job->scratch_floats, *tile = panels + a_floats(grid);
+    bool           direct = g->c_dtype == DT_F32;
+    float         *c = direct ? (float *)g->c + row * g->c_stride + job->n + col : tile;
+    int64_t        c_stride = direct ? g->c_stride : cols;
+    tile_sum(job, row, rows, col, cols, panels, c, c_stride, job->k > 0 || (direct && g->accumulate));
+    if (g->bias && job->k + job->depth == g->k) add_bias(g, c, c_stride, rows, job->n + col, cols);
     if (direct) return;
     for (int64_t i = 0; i < rows; i++) {
-        void *to = vec_at_mut(g->c, g->c_dtype, (row + i) * g->c_stride + col);
+        void *to = vec_at_mut(g->c, g->c_dtype, (row + i) * g->c_stride + job->n + col);
         if (g->accumulate)
             vec_add_row(to, g->c_dtype, c + i * cols, cols);
         else
             vec_store_row(to, g->c_dtype, c + i * cols, cols);
     }
+}
+
+static void run_blocks(const Gemm *g, ThreadPool *pool, float *workspace)
+{
+    GemmJob job = { .gemm = g, .kernel = sgemm_kernel(), 
+                    .grid = gemm_grid(g, pool_num_workers(pool)), .block = workspace };
+    job.scratch = workspace + block_floats(&job.grid);
+    job.scratch_floats = scratch_floats(g, &job.grid);
+    for (job.k = 0; job.k < max_i64(g->k, 1); job.k += job.grid.block_k)
+        for (job.n = 0; job.n < g->n; job.n += job.grid.block_n) {
+            job.depth = min_i64(job.grid.block_k, g->k - job.k);
+            job.cols = min_i64(job.grid.block_n, g->n - job.n);
+            pool_run(pool, div_up(job.cols, PACK_COLS), pack_task, &job);
+            pool_run(pool, div_up(g->m, job.grid.tile_m) * div_up(job.cols, job.grid.tile_n), tile_task, &job);
+        }
 }
 
 static void gemm_dots(void *context, int64_t task, int worker)
@@ -151,15 +195,12 @@ static void gemm_dots(void *context, int64_t task, int worker)
 void gemm_run(const Gemm *g, ThreadPool *pool, void *workspace)
 {
     if (!g->m || !g->n) return;
-    GemmJob job = { .gemm = g, .scratch = workspace };
-    if (by_dots(g)) {
-        job.scratch_floats = all_f32(g) ? 0 : (FEW_ROWS + 1) * g->k;
-        pool_run(pool, div_up(g->n, DOT_COLS), gemm_dots, &job);
+    if (!by_dots(g)) {
+        run_blocks(g, pool, workspace);
         return;
     }
-    job.grid = gemm_grid(g);
-    job.scratch_floats = all_f32(g) ? 0 : scratch_floats(&job.grid);
-    pool_run(pool, job.grid.tiles_m * job.grid.tiles_n, gemm_tile, &job);
+    GemmJob job = { .gemm = g, .scratch = workspace, .scratch_floats = dot_floats(g) };
+    pool_run(pool, div_up(g->n, DOT_COLS), gemm_dots, &job);
 }
 
 void gemm_reference(const Gemm *g)

@@ -6,7 +6,7 @@
 #include "ops/lm_head_chunks.h"
 
 enum {
-    CHUNK_FLOATS = 1 << 22, /* logits of a chunk, 16 MiB: in the caches of a server */
+    CHUNK_FLOATS = 1 << 23, /* logits of a chunk, 32 MiB: few enough for caches, rows enough to pack w for */
     LEAST_ROWS = 64,
     MOST_ROWS = 1024,
     ROWS_PER_TASK = 4,

@@ -103,16 +103,16 @@ static inline void vec_add_row(void *row, DType dtype, const float *src, int64_t
     for (int64_t i = 0; i < count; i++) dst[i] = bf16_from_f32(bf16_to_f32(dst[i]) + src[i]);
 }
 
-/* e^x within 2 ulp: x = n ln2 + r, |r| <= ln2/2, e^r by its series to r^7, 2^n in two factors, so that what overflows
- * becomes inf and what underflows a denormal or 0. NaN stays NaN. No branches: loops over it vectorise. */
+/* e^x within 2 ulp: x = n ln2 + r, |r| <= ln2/2, e^r by its series to r^7, times 2^n. From 2^127.5 on inf, below 2^-126.5
+ * 0, NaN stays NaN. No branches: loops over it vectorise. */
 static inline float vec_expf(float x)
 {
     const float magic = 12582912.0f; /* 1.5 * 2^23: adding it rounds to a whole number, held in the low bits */
-    float       clamped = x > 89.0f ? 89.0f : x;
-    clamped = clamped < -104.0f ? -104.0f : clamped;
+    float       clamped = x > 88.8f ? 88.8f : x;
+    clamped = clamped < -88.1f ? -88.1f : clamped;
     float    shifted = clamped * 1.44269504088896341f + magic;
     float    n = shifted - magic;
-    float    r = (clamped - n * 0.693359375f) + n * 2.12194440e-4f;
+    float    r = (clamped - n * 0.693359375f) + n * 2.12194440e-4f, scale;
     float    p = 1.0f / 5040;
     uint32_t bits;
     memcpy(&bits, &shifted, 4);
@@ -122,13 +122,9 @@ static inline float vec_expf(float x)
     p = p * r + 1.0f / 6;
     p = p * r + 0.5f;
     p = (p * r) * r + r + 1.0f;
-    int32_t  whole = (int32_t)(bits - 0x4B400000u); /* n */
-    int32_t  half = whole >> 1;
-    uint32_t bits1 = (uint32_t)(half + 127) << 23, bits2 = (uint32_t)(whole - half + 127) << 23;
-    float    scale1, scale2;
-    memcpy(&scale1, &bits1, 4);
-    memcpy(&scale2, &bits2, 4);
-    return p * scale1 * scale2;
+    bits = (bits - 0x4B400000u + 127) << 23; /* 0 where n is -127, inf where it is 128 */
+    memcpy(&scale, &bits, 4);
+    return p * scale;
 }
 
 static inline float vec_sigmoid(float x)
@@ -182,17 +178,28 @@ static inline float vec_dot3(const float *x, const float *y, const float *z, int
     return vec8_sum(s0 + s1) + tail;
 }
 
+static inline Vec8 vec8_max(Vec8 a, Vec8 b)
+{
+    Int8 greater = b > a;
+    return (Vec8)((greater & (Int8)b) | (~greater & (Int8)a));
+}
+
 /* The largest; -inf for none. NaN is left out: sums after it bring it back. */
 static inline float vec_max(const float *x, int64_t count)
 {
-    float   lanes[16];
+    Vec8    m0 = vec8_all(-INFINITY), m1 = m0, m2 = m0, m3 = m0;
     int64_t i = 0;
-    for (int k = 0; k < 16; k++) lanes[k] = -INFINITY;
-    for (; i + 16 <= count; i += 16)
-        for (int k = 0; k < 16; k++) lanes[k] = x[i + k] > lanes[k] ? x[i + k] : lanes[k];
+    for (; i + 32 <= count; i += 32) {
+        m0 = vec8_max(m0, vec8_load(x + i));
+        m1 = vec8_max(m1, vec8_load(x + i + 8));
+        m2 = vec8_max(m2, vec8_load(x + i + 16));
+        m3 = vec8_max(m3, vec8_load(x + i + 24));
+    }
+    for (; i + 8 <= count; i += 8) m0 = vec8_max(m0, vec8_load(x + i));
+    m0 = vec8_max(vec8_max(m0, m1), vec8_max(m2, m3));
     float most = -INFINITY;
     for (; i < count; i++) most = x[i] > most ? x[i] : most;
-    for (int k = 0; k < 16; k++) most = lanes[k] > most ? lanes[k] : most;
+    for (int k = 0; k < 8; k++) most = m0[k] > most ? m0[k] : most;
     return most;
 }
 

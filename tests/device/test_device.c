@@ -2,7 +2,6 @@
 #include "device/device.h"
 
 #include "base/pool.h"
-#include "device/cpu/blas.h"
 #include "test.h"
 
 static void memory_is_aligned_and_zero(void)
@@ -71,18 +70,6 @@ static void the_peak_is_measured(void)
     device->api->destroy(device);
 }
 
-static void kernels_follow_the_cpu_and_no_variable(void)
-{
-    __builtin_cpu_init();
-    const char *expected =
-        __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") ? "SkylakeX" : "Haswell";
-    const char *before = getenv("OPENBLAS_CORETYPE");
-    char       *kept = before ? strdup(before) : NULL;
-    EXPECT_STR(blas_core_name(), expected);
-    EXPECT((!kept && !getenv("OPENBLAS_CORETYPE")) || (kept && strcmp(kept, getenv("OPENBLAS_CORETYPE")) == 0));
-    free(kept);
-}
-
 static void null_knows_gpus_and_runs_nothing(void)
 {
     Device     *device;
@@ -107,5 +94,4 @@ static void null_knows_gpus_and_runs_nothing(void)
 }
 
 TEST_MAIN(TEST(memory_is_aligned_and_zero), TEST(launches_run_in_order_and_the_first_error_stays),
-          TEST(the_peak_is_measured), TEST(kernels_follow_the_cpu_and_no_variable),
-          TEST(null_knows_gpus_and_runs_nothing))
+          TEST(the_peak_is_measured), TEST(null_knows_gpus_and_runs_nothing))

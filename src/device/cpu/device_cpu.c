@@ -4,7 +4,6 @@
 
 #include "base/pool.h"
 #include "base/strbuf.h"
-#include "device/cpu/blas.h"
 #include "device/cpu/facts.h"
 
 #include <stdio.h>
@@ -196,15 +195,10 @@ static const DeviceApi cpu_api = {
 
 Status device_cpu_create(int num_threads, Device **out)
 {
-    blas_init();
     CpuDevice *cpu = calloc(1, sizeof *cpu);
     if (!cpu) fatal_out_of_memory(sizeof *cpu);
     cpu->base.api = &cpu_api;
-    Status status = pool_create(num_threads > BLAS_MAX_THREADS ? BLAS_MAX_THREADS : num_threads, &cpu->pool);
-    if (status == OK && pool_num_workers(cpu->pool) > BLAS_MAX_THREADS) { /* 0 asked for: more cores than that */
-        pool_destroy(cpu->pool);
-        status = pool_create(BLAS_MAX_THREADS, &cpu->pool);
-    }
+    Status status = pool_create(num_threads, &cpu->pool);
     if (status != OK) {
         free(cpu);
         return status;

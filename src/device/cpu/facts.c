@@ -2,7 +2,7 @@
 #include "device/cpu/facts.h"
 
 #include "base/pool.h"
-#include "device/cpu/blas.h"
+#include "device/cpu/sgemm.h"
 
 #include <sched.h>
 #include <stdio.h>
@@ -52,7 +52,9 @@ void cpu_facts(int num_threads, DeviceFacts *out)
 }
 
 enum {
-    PEAK_SIZE = 768, /* of a square product: three of them fit in a core's second-level cache */
+    PEAK_SIZE = 768, /* of a square product, in blocks that stay in a core's second-level cache */
+    PEAK_ROWS = 192,
+    PEAK_DEPTH = 256,
     PEAK_PASSES = 3,
     STREAM_FLOATS = 16 * 1024 * 1024, /* 64 MiB: past the caches */
 };
@@ -67,7 +69,13 @@ static void peak_gemm(void *context, int64_t task, int worker)
     const Peak *peak = context;
     float      *a = peak->memory + task * peak->floats, *b = a + PEAK_SIZE * PEAK_SIZE, *c = b + PEAK_SIZE * PEAK_SIZE;
     (void)worker;
-    blas_sgemm(false, true, PEAK_SIZE, PEAK_SIZE, PEAK_SIZE, 1, a, PEAK_SIZE, b, PEAK_SIZE, 0, c, PEAK_SIZE);
+    const SgemmKernel *kernel = sgemm_kernel();
+    for (int64_t l = 0; l < PEAK_SIZE; l += PEAK_DEPTH)
+        for (int64_t i = 0; i < PEAK_SIZE; i += PEAK_ROWS)
+            sgemm_run(kernel, PEAK_ROWS, PEAK_SIZE, PEAK_DEPTH, 1,
+                      (SgemmA){ a + i * PEAK_SIZE + l * PEAK_ROWS, kernel->rows * PEAK_DEPTH, 1, kernel->rows },
+                      (SgemmB){ b + l * PEAK_SIZE, kernel->cols * PEAK_DEPTH, kernel->cols }, c + i * PEAK_SIZE, PEAK_SIZE,
+                      l > 0);
 }
 
 static void peak_stream(void *context, int64_t task, int worker)

@@ -1,0 +1,63 @@
+/* Products of fp32 matrices on one thread, in tiles that stay in registers (Goto and van de Geijn 2008; Van Zee and van
+ * de Geijn 2015). An element of the result is a chain of fused multiply-adds over k in order, so that its bits depend
+ * neither on the instruction set nor on how a product is cut up. */
+#pragma once
+
+#include "base/dtype.h"
+
+enum {
+    SGEMM_ROWS = 24, /* a multiple of the rows of every kernel's tile: blocks of a in this measure fill whole panels */
+    SGEMM_COLS = 32, /* the same of columns */
+};
+
+/* op(a): element (i,l) of the block is at panel * (i / rows) + row * (i % rows) + col * l, with the kernel's rows; row or
+ * col is 1. */
+typedef struct SgemmA {
+    const float *data;
+    int64_t      panel, row, col;
+} SgemmA;
+
+/* op(b): element (l,j) at panel * (j / cols) + row * l + j % cols, with the kernel's cols. */
+typedef struct SgemmB {
+    const float *data;
+    int64_t      panel, row;
+} SgemmB;
+
+/* c (rows,cols) (+)= alpha a b over depth k; cols beyond the last aren't touched, in b either. */
+typedef void (*SgemmTile)(int rows, int cols, int64_t k, float alpha, const float *a, int64_t a_stride, const float *b,
+                          int64_t b_stride, float *c, int64_t c_stride, bool add);
+
+typedef struct SgemmKernel {
+    const char *name;
+    int         rows, cols;  /* of a tile */
+    SgemmTile   along_rows;  /* a's rows lie side by side, a_stride from one l to the next */
+    SgemmTile   along_depth; /* a's depth lies side by side, a_stride from one row to the next */
+} SgemmKernel;
+
+/* The fastest kernel that this CPU runs. */
+const SgemmKernel *sgemm_kernel(void);
+
+/* Those it runs, the fastest first: fills out (room for 2) and returns how many. */
+int sgemm_kernels(const SgemmKernel **out);
+
+/* a or b where it lies: f32, `stride` elements from a stored row to the next; trans: a is stored (k,m). */
+SgemmA sgemm_a(const SgemmKernel *kernel, bool trans, const float *a, int64_t stride);
+SgemmB sgemm_b(const SgemmKernel *kernel, const float *b, int64_t stride);
+
+/* Copies `rows` rows of op(a), f32 or bf16, depth k, to panels: room for sgemm_packed(rows, SGEMM_ROWS, k) floats. */
+SgemmA sgemm_pack_a(const SgemmKernel *kernel, bool trans, int64_t rows, int64_t k, const void *a, DType dtype,
+                    int64_t stride, float *panels);
+
+/* Copies `cols` columns of op(b), f32 or bf16, depth k, to panels: room for sgemm_packed(cols, SGEMM_COLS, k) floats.
+ * trans: b is stored (n,k). */
+SgemmB sgemm_pack_b(const SgemmKernel *kernel, bool trans, int64_t cols, int64_t k, const void *b, DType dtype,
+                    int64_t stride, float *panels);
+
+static inline int64_t sgemm_packed(int64_t count, int64_t measure, int64_t k)
+{
+    return (count + measure - 1) / measure * measure * k + 16;
+}
+
+/* c (m,n) = alpha a b, or += with `add`. */
+void sgemm_run(const SgemmKernel *kernel, int64_t m, int64_t n, int64_t k, float alpha, SgemmA a, SgemmB b, float *c,
+               int64_t c_stride, bool add);
