@@ -17,10 +17,6 @@ static inline Vec8 vec8_load(const float *p)
     return v;
 }
 
-static inline void vec8_store(float *p, Vec8 v)
-{
-    memcpy(p, &v, sizeof v);
-}
 static inline Vec8 vec8_all(float x)
 {
     return (Vec8){ x, x, x, x, x, x, x, x };
@@ -208,12 +204,6 @@ static inline float vec_exp_sum(float *y, const float *x, float shift, int64_t c
 {
     for (int64_t i = 0; i < count; i++) y[i] = vec_expf(x[i] - shift);
     return vec_sum(y, count);
-}
-
-/* y += a x */
-static inline void vec_axpy(float *y, float a, const float *x, int64_t count)
-{
-    for (int64_t i = 0; i < count; i++) y[i] += a * x[i];
 }
 
 static inline void vec_scale(float *y, float a, int64_t count)
