@@ -21,6 +21,7 @@ static inline Vec8 vec8_all(float x)
 {
     return (Vec8){ x, x, x, x, x, x, x, x };
 }
+
 static inline float vec8_sum(Vec8 v)
 {
     return ((v[0] + v[4]) + (v[2] + v[6])) + ((v[1] + v[5]) + (v[3] + v[7]));

@@ -12,14 +12,13 @@ static float    values_a[FLOATS], values_b[FLOATS], before[FLOATS], got[FLOATS],
 static uint16_t halves_a[FLOATS], halves_b[FLOATS];
 static float    panels_a[FLOATS * 2], panels_b[FLOATS * 2];
 
-/* Values that are bf16 too, so that both dtypes give the same product. */
+/* All 24 bits of a float, so that a product has to be rounded where it isn't fused; in bf16, what is left of them. */
 static void fill(float *values, uint16_t *halves, uint32_t key)
 {
     for (uint32_t i = 0; i < FLOATS; i++) {
-        Philox4  draw = philox4x32(i, 0, 0, 0, key);
-        uint16_t half = bf16_from_f32((float)draw.v[0] / 2147483648.0f - 1.0f);
-        values[i] = bf16_to_f32(half);
-        if (halves) halves[i] = half;
+        Philox4 draw = philox4x32(i, 0, 0, 0, key);
+        values[i] = (float)draw.v[0] / 2147483648.0f - 1.0f;
+        if (halves) halves[i] = bf16_from_f32(values[i]);
     }
 }
 
@@ -35,9 +34,11 @@ static void chain(const Case *t, float alpha)
     for (int64_t i = 0; i < t->m; i++)
         for (int64_t j = 0; j < t->n; j++) {
             float sum = 0, *c = &expected[i * STRIDE + j];
-            for (int64_t l = 0; l < t->k; l++)
-                sum = fmaf(values_a[t->trans_a ? l * STRIDE + i : i * STRIDE + l],
-                           values_b[t->trans_b ? j * STRIDE + l : l * STRIDE + j], sum);
+            for (int64_t l = 0; l < t->k; l++) {
+                int64_t at_a = t->trans_a ? l * STRIDE + i : i * STRIDE + l, at_b = t->trans_b ? j * STRIDE + l : l * STRIDE + j;
+                bool    half = t->dtype == DT_BF16;
+                sum = fmaf(half ? bf16_to_f32(halves_a[at_a]) : values_a[at_a], half ? bf16_to_f32(halves_b[at_b]) : values_b[at_b], sum);
+            }
             *c = fmaf(sum, alpha, t->add ? *c : 0);
         }
 }
