@@ -17,20 +17,25 @@ typedef struct DeviceFacts {
     int     num_workers;                  /* CPU: threads */
 } DeviceFacts;
 
+enum { DEVICE_MARKS = 4 };
+
 /* What a GPU's matrix products are given to work in. */
 enum { GPU_GEMM_WORKSPACE = 32 << 20 };
 
-/* A step's kernel with everything bound, owned by the program that asked for it. */
+/* A launch's kernel with everything bound, owned by the program that asked for it. */
 typedef struct BoundKernel {
     KernelFn    run;
     const char *name; /* variant: "reference", "warp", ... */
     size_t      workspace_bytes;
 } BoundKernel;
 
+/* One instruction of a program. It starts when the launch before it on its own stream and those it waits for have finished. */
 typedef struct Launch {
     BoundKernel kernel;
     KernelArgs  args;
     const Node *node;
+    Stream      stream;
+    int32_t     wait[STREAM_COUNT]; /* 1 + index of the last launch of that stream to wait for; 0: none */
 } Launch;
 
 typedef struct DeviceApi {
@@ -41,11 +46,9 @@ typedef struct DeviceApi {
     Status (*bind)(Device *device, const Node *node, BoundKernel *out);
     /* The index'th kernel that serves the node, bind's being 0: for tests of all. ERR_UNSUPPORTED past the last. NULL: not offered. */
     Status (*variant)(Device *device, const Node *node, int index, BoundKernel *out);
-    Status (*alloc)(Device *device, size_t bytes, void **out); /* 256-byte aligned, zeroed; ERR_NO_FIT */
-    void   (*free)(Device *device, void *memory);
-    Status (*alloc_host)(Device *device, size_t bytes, void **out); /* memory the device copies from fast */
-    void   (*free_host)(Device *device, void *memory);
-    Status (*upload)(Device *device, void *dst, const void *src, size_t bytes);   /* ordered with launches; src may be reused on return unless from alloc_host: then after sync or the next run */
+    Status (*alloc)(Device *device, Space space, size_t bytes, void **out); /* 256-byte aligned, zeroed; ERR_NO_FIT */
+    void   (*free)(Device *device, Space space, void *memory);
+    Status (*upload)(Device *device, void *dst, const void *src, size_t bytes);   /* ordered with launches; src may be reused on return unless of SPACE_HOST: then after sync or the next run */
     Status (*download)(Device *device, void *dst, const void *src, size_t bytes); /* waits for launches before it */
     Status (*clear)(Device *device, void *dst, size_t bytes);                      /* to zero, ordered */
     /* Turns a list of launches into something replayable; *out_replay may be NULL (CPU: the list itself). Comes before anything
@@ -58,6 +61,10 @@ typedef struct DeviceApi {
     Status (*profile)(Device *device, const Launch *launches, int count, double *seconds, double *out_overhead);
     void   (*release)(Device *device, void *replay);
     Status (*sync)(Device *device); /* waits; returns the sticky error */
+    /* A mark stands behind everything queued before it: `mark` sets the one numbered `slot` (0 to DEVICE_MARKS - 1) anew, `await` waits
+     * for what stands before it. Results that launches wrote to SPACE_HOST may be read then. */
+    Status (*mark)(Device *device, int slot);
+    Status (*await)(Device *device, int slot);
     /* What prepare measured and chose, as text (NUL-terminated, cut at size), so that a resumed run chooses the same; taking such
      * a text comes before programs are prepared, and what doesn't fit this device is ignored. NULL: nothing is chosen. */
     void   (*tuning_get)(Device *device, char *out, size_t size);

@@ -77,6 +77,18 @@ Status type_check(const TensorType *type)
     return OK;
 }
 
+const char *space_name(Space space)
+{
+    static const char *const names[SPACE_COUNT] = { "device", "host" };
+    return names[space];
+}
+
+const char *stream_name(Stream stream)
+{
+    static const char *const names[STREAM_COUNT] = { "compute", "copy_in", "copy_out", "comm" };
+    return names[stream];
+}
+
 static const char *const part_names[PART_COUNT] = { "none", "norm", "qkv", "att", "ffn", "swiglu", "block" };
 
 const char *part_name(Part part)
@@ -302,7 +314,7 @@ Status graph_add_node(Graph *graph, const OpDef *op, const void *attrs, const ch
         value->out_index = k;
         node->out[k] = value;
         Value *alias = node_alias_of(node, k);
-        if (alias) value->kind = alias->kind;
+        if (alias) value->kind = alias->kind, value->space = alias->space;
     }
     node_link(graph, node, graph->cursor);
     if (out_node) *out_node = node;
@@ -323,6 +335,14 @@ Value *graph_output(const Graph *graph, const char *name)
 }
 
 /* ---- editing ---- */
+
+void node_add_after(Graph *graph, Node *node, Node *earlier)
+{
+    Node **after = arena_array(graph->arena, Node *, node->num_after + 1);
+    if (node->num_after) memcpy(after, node->after, sizeof *after * (size_t)node->num_after);
+    after[node->num_after++] = earlier;
+    node->after = after;
+}
 
 void graph_remove_node(Graph *graph, Node *node)
 {

@@ -47,6 +47,19 @@ typedef enum ValueKind {
     VALUE_KIND_COUNT
 } ValueKind;
 
+/* Where memory is. */
+typedef enum Space {
+    SPACE_DEVICE,
+    SPACE_HOST, /* the host's, pinned: copies run beside kernels, and kernels can reach it */
+    SPACE_COUNT
+} Space;
+const char *space_name(Space space);
+
+/* Queues of a device. Nodes of one stream run in order; those of two run beside one another, except where one must wait for what
+ * the other makes, reads or overwrites. Waits are derived from what nodes read and write (run/order.h). */
+typedef enum Stream { STREAM_COMPUTE, STREAM_COPY_IN, STREAM_COPY_OUT, STREAM_COMM, STREAM_COUNT } Stream;
+const char *stream_name(Stream stream);
+
 /* What recomputation flags speak of. */
 typedef enum Part { PART_NONE, PART_NORM, PART_QKV, PART_ATT, PART_FFN, PART_SWIGLU, PART_BLOCK, PART_COUNT } Part;
 const char *part_name(Part part);
@@ -88,6 +101,7 @@ struct Value {
     int         num_namesakes; /* given this name and a suffix: ~2, ~3, ... */
     TensorType  type;
     ValueKind   kind;
+    Space       space;
     Node       *producer;   /* NULL: from outside */
     int         out_index;  /* which output of producer */
     Param      *param;      /* of a PARAM; NULL for the packed base of several */
@@ -113,7 +127,9 @@ struct Node {
     void        *attrs; /* op->attrs_size bytes */
     Part         part;
     uint32_t     flags;
-    int          stream; /* 0: compute */
+    Stream       stream;
+    Node       **after; /* earlier nodes that must have run, besides those whose results this one reads or overwrites */
+    int          num_after;
     const char  *source; /* file:line of the IR or DSL statement; NULL: made by a pass */
     Node        *prev, *next;
 };
@@ -160,6 +176,7 @@ NODISCARD Status graph_add_node(Graph *graph, const OpDef *op, const void *attrs
 void graph_add_output(Graph *graph, const char *name, Value *value);
 Value *graph_output(const Graph *graph, const char *name); /* NULL: none */
 
+void node_add_after(Graph *graph, Node *node, Node *earlier);
 void graph_remove_node(Graph *graph, Node *node);              /* its outputs must have no readers left */
 void graph_move_before(Graph *graph, Node *node, Node *before); /* NULL: to the end */
 /* All readers of `from` at and after `start` (NULL: the first node), and graph outputs, read `to`. */

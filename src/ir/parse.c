@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_PIECES = 4096, MAX_LAYER = 1 << 20, MAX_STREAM = 63 };
+enum { MAX_PIECES = 4096, MAX_LAYER = 1 << 20 };
 
 typedef struct PendingView {
     Value      *value;
@@ -233,9 +233,33 @@ static Status parse_data(Parser *parser, Value *value)
     return OK;
 }
 
+static Status parse_space(Parser *parser, Space *out)
+{
+    const char *name = word(parser);
+    for (int i = 0; i < SPACE_COUNT && name; i++) {
+        *out = (Space)i;
+        if (strcmp(name, space_name(*out)) == 0) return OK;
+    }
+    SYNTAX(parser, "unknown space %s; expected device or host", name ? name : "");
+}
+
+static Status parse_stream(Parser *parser, Stream *out)
+{
+    const char *name = word(parser);
+    for (int i = 0; i < STREAM_COUNT && name; i++) {
+        *out = (Stream)i;
+        if (strcmp(name, stream_name(*out)) == 0) return OK;
+    }
+    SYNTAX(parser, "unknown stream %s; expected compute, copy_in, copy_out or comm", name ? name : "");
+}
+
 static Status parse_value_tail(Parser *parser, Value *value)
 {
     while (!at_line_end(parser)) {
+        if (take_word(parser, "space") && take(parser, '=')) {
+            TRY(parse_space(parser, &value->space));
+            continue;
+        }
         if (take_word(parser, "layer") && take(parser, '=')) {
             TRY(parse_small(parser, "layer", MAX_LAYER, &value->layer));
             if (value->param && value->kind == VALUE_PARAM) value->param->layer = value->layer;
@@ -321,6 +345,17 @@ static Status parse_attrs(Parser *parser, const OpDef *op, char *attrs)
     return OK;
 }
 
+static Status parse_after(Parser *parser, Node *node)
+{
+    do {
+        const char  *name = word(parser);
+        const Value *value = name ? graph_find(parser->graph, name) : NULL;
+        if (!value || !value->producer || value->producer == node) SYNTAX(parser, "after=: no earlier node makes %s", name ? name : "");
+        node_add_after(parser->graph, node, value->producer);
+    } while (take(parser, ','));
+    return OK;
+}
+
 static Status parse_node_tail(Parser *parser, Node *node)
 {
     while (!at_line_end(parser)) {
@@ -330,7 +365,9 @@ static Status parse_node_tail(Parser *parser, Node *node)
             const char *part = word(parser);
             if (!part || !part_parse(part, &node->part)) SYNTAX(parser, "unknown part %s", part ? part : "");
         } else if (take_word(parser, "stream") && take(parser, '=')) {
-            TRY(parse_small(parser, "stream", MAX_STREAM, &node->stream));
+            TRY(parse_stream(parser, &node->stream));
+        } else if (take_word(parser, "after") && take(parser, '=')) {
+            TRY(parse_after(parser, node));
         } else if (take_word(parser, "source") && take(parser, '=')) {
             node->source = word(parser);
         } else if (take_word(parser, "backward")) {
@@ -355,6 +392,7 @@ static Status parse_node(Parser *parser)
     const char *names[NODE_MAX_OUT];
     TensorType  types[NODE_MAX_OUT];
     Value      *homes[NODE_MAX_OUT] = { 0 };
+    Space       spaces[NODE_MAX_OUT];
     int         num_out = 0, num_in = 0;
     uint32_t    want = 0;
     for (; !take(parser, '='); num_out++) {
@@ -367,6 +405,8 @@ static Status parse_node(Parser *parser)
         TRY(check_name(parser, names[num_out], taken));
         if (!take(parser, ':')) SYNTAX(parser, "expected : after %s", names[num_out]);
         TRY(parse_type(parser, &types[num_out]));
+        spaces[num_out] = SPACE_DEVICE;
+        if (take_word(parser, "space") && take(parser, '=')) TRY(parse_space(parser, &spaces[num_out]));
         if (take_word(parser, "home") && take(parser, '=')) {
             const char *home = word(parser);
             homes[num_out] = home ? graph_find(graph, home) : NULL;
@@ -399,8 +439,9 @@ static Status parse_node(Parser *parser)
         value->out_index = k;
         node->out[k] = value;
         value->home = homes[k];
+        value->space = spaces[k];
         Value *memory = value->home ? value->home : node_alias_of(node, k);
-        if (memory) value->kind = memory->kind;
+        if (memory) value->kind = memory->kind, value->space = memory->space;
     }
     return parse_node_tail(parser, node);
 }

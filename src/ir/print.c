@@ -63,6 +63,7 @@ static void print_value(StrBuf *out, const Value *value)
 {
     char buf[64];
     strbuf_printf(out, "%s %s: %s", kind_names[value->kind], value->name, type_text(&value->type, buf));
+    if (value->space) strbuf_printf(out, " space=%s", space_name(value->space));
     if (value->layer >= 0) strbuf_printf(out, " layer=%d", value->layer);
     if (value->base) strbuf_printf(out, " base=%s@%lld", value->base->name, (long long)value->base_offset);
     if (value->param) print_param(out, value->param);
@@ -90,6 +91,13 @@ static void print_attrs(StrBuf *out, const Node *node)
     if (separator[0] == ',') strbuf_putc(out, '}');
 }
 
+static const char *node_name(const Node *node)
+{
+    for (int k = 0; k < node->num_out; k++)
+        if (node->out[k]) return node->out[k]->name;
+    return "_";
+}
+
 void node_print(const Node *node, StrBuf *out)
 {
     char buf[64];
@@ -99,6 +107,8 @@ void node_print(const Node *node, StrBuf *out)
             strbuf_printf(out, "%s: %s", node->out[k]->name, type_text(&node->out[k]->type, buf));
         else
             strbuf_putc(out, '_');
+        if (node->out[k] && node->out[k]->space && !node->out[k]->home && !node_alias_of(node, k))
+            strbuf_printf(out, " space=%s", space_name(node->out[k]->space));
         if (node->out[k] && node->out[k]->home) strbuf_printf(out, " home=%s", node->out[k]->home->name);
     }
     strbuf_printf(out, " = %s(", node->op->name);
@@ -112,7 +122,8 @@ void node_print(const Node *node, StrBuf *out)
     if (node->flags & NODE_BACKWARD) strbuf_puts(out, " backward");
     if (node->flags & NODE_CLONE) strbuf_puts(out, " clone");
     if (node->flags & NODE_ONCE) strbuf_puts(out, " once");
-    if (node->stream) strbuf_printf(out, " stream=%d", node->stream);
+    if (node->stream) strbuf_printf(out, " stream=%s", stream_name(node->stream));
+    for (int i = 0; i < node->num_after; i++) strbuf_printf(out, "%s%s", i ? "," : " after=", node_name(node->after[i]));
     if (node->source) {
         strbuf_puts(out, " source=");
         print_quoted(out, node->source);

@@ -3,6 +3,7 @@
 #include "ops/attrs.h"
 #include "ops/ops.h"
 #include "passes/pass.h"
+#include "run/order.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -19,18 +20,18 @@ static int64_t align_up(int64_t n, int64_t to)
 
 /* ---- lasting values ---- */
 
-static Status add_entry(Plan *plan, const char *name, const TensorType *type, Region region, int64_t offset)
+static Status add_entry(Plan *plan, const char *name, const TensorType *type, Region region, Space space, int64_t offset)
 {
     FAIL_IF(plan_find(plan, name), ERR_INTERNAL, "plan: second value named %s", name);
-    plan_add(plan, name, type, region, offset);
+    plan_add(plan, name, type, region, space, offset);
     return OK;
 }
 
-static Status append_entry(Plan *plan, const char *name, const TensorType *type, Region region)
+static Status append_entry(Plan *plan, const char *name, const TensorType *type, Region region, Space space)
 {
-    int64_t offset = plan->region_bytes[region];
-    plan->region_bytes[region] = align_up(offset + type_bytes(type), PLACE_ALIGN);
-    return add_entry(plan, name, type, region, offset);
+    int64_t *end = &plan->region_bytes[space][region], offset = *end;
+    *end = align_up(offset + type_bytes(type), PLACE_ALIGN);
+    return add_entry(plan, name, type, region, space, offset);
 }
 
 /* The members of a packed parameter in order, or the parameter itself. */
@@ -50,8 +51,8 @@ static Status add_trained(Plan *plan, const Value *value, int64_t offset)
 {
     int64_t    size = dtype_bytes(value->type.dtype);
     const char *grad = arena_printf(plan->arena, "grad.%s", value->name);
-    TRY(add_entry(plan, value->name, &value->type, REGION_WEIGHTS, offset * size));
-    TRY(add_entry(plan, grad, &value->type, REGION_GRADS, offset * size));
+    TRY(add_entry(plan, value->name, &value->type, REGION_WEIGHTS, SPACE_DEVICE, offset * size));
+    TRY(add_entry(plan, grad, &value->type, REGION_GRADS, SPACE_DEVICE, offset * size));
     if (!value->param) return OK;
     int64_t *segment = plan->segments[plan->num_trained];
     segment[SEGMENT_OFFSET] = offset;
@@ -94,18 +95,18 @@ static Status layout_params(Plan *plan, const Graph *graph)
     }
     TensorType flat = type_make(dtype, 1, plan->flat_numel);
     if (plan->flat_numel) {
-        TRY(add_entry(plan, "weights", &flat, REGION_WEIGHTS, 0));
-        TRY(add_entry(plan, "grads", &flat, REGION_GRADS, 0));
-        plan->region_bytes[REGION_GRADS] = type_bytes(&flat);
+        TRY(add_entry(plan, "weights", &flat, REGION_WEIGHTS, SPACE_DEVICE, 0));
+        TRY(add_entry(plan, "grads", &flat, REGION_GRADS, SPACE_DEVICE, 0));
+        plan->region_bytes[SPACE_DEVICE][REGION_GRADS] = type_bytes(&flat);
     }
-    plan->region_bytes[REGION_WEIGHTS] = align_up(plan->flat_numel * dtype_bytes(dtype), PLACE_ALIGN);
+    plan->region_bytes[SPACE_DEVICE][REGION_WEIGHTS] = align_up(plan->flat_numel * dtype_bytes(dtype), PLACE_ALIGN);
     for (int i = 0; i < num_frozen; i++) {
-        TRY(append_entry(plan, frozen[i]->name, &frozen[i]->type, REGION_WEIGHTS));
+        TRY(append_entry(plan, frozen[i]->name, &frozen[i]->type, REGION_WEIGHTS, frozen[i]->space));
         if (frozen[i]->param) continue;
         const Placement base = plan_find(plan, frozen[i]->name)->place;
         int             num = members_of(graph, frozen[i], members, graph->num_params);
         for (int k = 0; k < num; k++)
-            TRY(add_entry(plan, members[k]->name, &members[k]->type, REGION_WEIGHTS,
+            TRY(add_entry(plan, members[k]->name, &members[k]->type, REGION_WEIGHTS, base.space,
                           base.offset + members[k]->base_offset * dtype_bytes(members[k]->type.dtype)));
     }
     for (int i = 0; i < graph->num_params; i++) plan->total_numel += type_numel(&graph->params[i]->type);
@@ -132,14 +133,15 @@ Status layout_add(Plan *plan, const CompileOptions *options, const Graph *graph)
         const PlanEntry *entry = plan_find(plan, value->name);
         if (value->kind == VALUE_ACTIVATION || value->base || (value->producer && !once)) continue;
         if (!entry) {
-            TRY(append_entry(plan, value->name, &value->type, region_of(value)));
+            TRY(append_entry(plan, value->name, &value->type, region_of(value), value->space));
         } else if (value->kind == VALUE_INPUT && type_bytes(&value->type) > entry->place.bytes) {
             /* Programs read the same input with other shapes: the largest decides. The smaller place is left unused. */
             PlanEntry *wider = &plan->entries[entry - plan->entries];
             wider->type = value->type;
             wider->place.bytes = type_bytes(&value->type);
-            wider->place.offset = plan->region_bytes[REGION_INPUTS];
-            plan->region_bytes[REGION_INPUTS] = align_up(wider->place.offset + wider->place.bytes, PLACE_ALIGN);
+            int64_t *end = &plan->region_bytes[wider->place.space][REGION_INPUTS];
+            wider->place.offset = *end;
+            *end = align_up(wider->place.offset + wider->place.bytes, PLACE_ALIGN);
         } else if (value->kind != VALUE_INPUT) {
             FAIL_IF(type_bytes(&value->type) != entry->place.bytes, ERR_INTERNAL, "plan: %s differs in size between programs",
                     value->name);
@@ -153,12 +155,14 @@ Status layout_add(Plan *plan, const CompileOptions *options, const Graph *graph)
 typedef struct Interval {
     int     id;          /* of the root value */
     int     start, end;  /* node indexes, inclusive */
+    Space   space;
     int64_t bytes, offset;
 } Interval;
 
 typedef struct Placer {
     const Graph *graph;
     Program     *program;
+    const Order *order;
     int         *interval_of; /* by value id of roots: index into intervals, -1 */
     Interval    *intervals;
     int          num, num_nodes;
@@ -186,7 +190,7 @@ static void find_lives(Placer *p)
             Value *out = node->out[k];
             if (!out || value_root(out, NULL) != out || out->kind != VALUE_ACTIVATION) continue;
             p->interval_of[out->id] = p->num;
-            p->intervals[p->num++] = (Interval){ out->id, index, index, align_up(type_bytes(&out->type), PLACE_ALIGN), 0 };
+            p->intervals[p->num++] = (Interval){ out->id, index, index, out->space, align_up(type_bytes(&out->type), PLACE_ALIGN), 0 };
         }
         for (int i = 0; i < node->num_in; i++) extend(p, node->in[i], index);
         for (int k = 0; k < node->num_out; k++) extend(p, node->out[k], index);
@@ -210,6 +214,7 @@ static void share_in_place(Placer *p)
             Value    *in = node->in[i];
             Interval *from = in ? find_interval(p, in) : NULL, *to = &p->intervals[p->interval_of[out->id]];
             if (!from || from == to || from->end != index || from->bytes != to->bytes || to->start != index) continue;
+            if (!order_is_single(p->order)) continue; /* readers on other streams may be running yet */
             from->end = to->end;
             to->bytes = 0; /* nothing of its own any more */
             p->interval_of[out->id] = (int)(from - p->intervals);
@@ -242,9 +247,17 @@ static int by_area(const void *a, const void *b)
     return x->id - y->id;
 }
 
+/* Never alive at one time. With several streams that an index is greater says nothing. */
+static bool are_apart(const Placer *p, const Interval *a, const Interval *b)
+{
+    if (order_is_single(p->order)) return a->end < b->start || b->end < a->start;
+    const Value *x = p->graph->values[a->id], *y = p->graph->values[b->id];
+    return order_dies_before(p->order, x, y) || order_dies_before(p->order, y, x);
+}
+
 /* Places items in the given order, each at the smallest gap that fits between those alive with it. `placed` stays sorted by
  * offset. Returns the height. */
-static int64_t place_in_order(Interval **items, int num, Interval **placed)
+static int64_t place_in_order(const Placer *p, Interval **items, int num, Interval **placed)
 {
     int64_t height = 0;
     for (int n = 0; n < num; n++) {
@@ -252,7 +265,7 @@ static int64_t place_in_order(Interval **items, int num, Interval **placed)
         int64_t   best = -1, best_gap = INT64_MAX, end = 0;
         for (int k = 0; k < n; k++) {
             const Interval *other = placed[k];
-            if (other->start > item->end || other->end < item->start) continue;
+            if (are_apart(p, item, other)) continue;
             int64_t gap = other->offset - end;
             if (gap >= item->bytes && gap < best_gap) {
                 best = end;
@@ -272,10 +285,11 @@ static int64_t place_in_order(Interval **items, int num, Interval **placed)
     return height;
 }
 
-static int64_t largest_live(const Placer *p, Arena *arena)
+static int64_t largest_live(const Placer *p, Space space, Arena *arena)
 {
     int64_t *delta = arena_array(arena, int64_t, p->num_nodes + 2), live = 0, most = 0;
     for (int i = 0; i < p->num; i++) {
+        if (p->intervals[i].space != space) continue;
         delta[p->intervals[i].start] += p->intervals[i].bytes;
         delta[p->intervals[i].end + 1] -= p->intervals[i].bytes;
     }
@@ -295,10 +309,10 @@ typedef struct Placing {
 
 static void try_order(const Placer *p, Placing *t)
 {
-    int64_t height = place_in_order(t->items, t->num, t->placed);
+    int64_t height = place_in_order(p, t->items, t->num, t->placed);
     if (height >= t->height) return;
     t->height = height;
-    for (int i = 0; i < p->num; i++) t->best[i] = p->intervals[i].offset;
+    for (int i = 0; i < t->num; i++) t->best[t->items[i] - p->intervals] = t->items[i]->offset;
 }
 
 /* What reaches highest goes first next time. */
@@ -313,7 +327,7 @@ static void raise_highest(Placing *t)
 }
 
 /* Largest first is within a few percent of the bound; where it isn't, other orders and then repairs of the last one are tried. */
-static void place_activations(Placer *p, Arena *arena)
+static int64_t place_activations(Placer *p, Space space, Arena *arena)
 {
     enum { REPAIRS = 64, REPAIRED_INTERVALS = 4096 };
     int (*const orders[])(const void *, const void *) = { by_size, by_area, by_start };
@@ -321,10 +335,10 @@ static void place_activations(Placer *p, Arena *arena)
     t.items = arena_array(arena, Interval *, p->num + 1);
     t.placed = arena_array(arena, Interval *, p->num + 1);
     t.best = arena_array(arena, int64_t, p->num + 1);
-    p->program->live_bytes = largest_live(p, arena);
+    int64_t live = largest_live(p, space, arena);
     for (int i = 0; i < p->num; i++)
-        if (p->intervals[i].bytes) t.items[t.num++] = &p->intervals[i];
-    int64_t enough = p->program->live_bytes + p->program->live_bytes / 128;
+        if (p->intervals[i].bytes && p->intervals[i].space == space) t.items[t.num++] = &p->intervals[i];
+    int64_t enough = live + live / 128;
     for (int order = 0; order < 3 && t.height > enough; order++) {
         qsort(t.items, (size_t)t.num, sizeof(Interval *), orders[order]);
         try_order(p, &t);
@@ -333,15 +347,16 @@ static void place_activations(Placer *p, Arena *arena)
         raise_highest(&t);
         try_order(p, &t);
     }
-    for (int i = 0; i < p->num; i++) p->intervals[i].offset = t.best[i];
-    p->program->activation_bytes = t.num ? t.height : 0;
+    for (int i = 0; i < t.num; i++) t.items[i]->offset = t.best[t.items[i] - p->intervals];
+    if (space == SPACE_DEVICE) p->program->live_bytes = live;
+    return t.num ? t.height : 0;
 }
 
 static Status placement_of(Placer *p, const Plan *plan, Value *value, Placement *out)
 {
     int64_t offset;
     Value  *root = value_root(value, &offset);
-    *out = (Placement){ .bytes = type_bytes(&value->type) };
+    *out = (Placement){ .bytes = type_bytes(&value->type), .space = root->space };
     if (p->interval_of[root->id] >= 0) {
         out->region = REGION_ACTIVATIONS;
         out->offset = p->intervals[p->interval_of[root->id]].offset;
@@ -349,6 +364,7 @@ static Status placement_of(Placer *p, const Plan *plan, Value *value, Placement 
         const PlanEntry *entry = plan_find(plan, root->name);
         FAIL_IF(!entry, ERR_INTERNAL, "plan: %s has no place", root->name);
         out->region = entry->place.region;
+        out->space = entry->place.space;
         out->offset = entry->place.offset;
     }
     out->offset += offset * dtype_bytes(value->type.dtype);
@@ -360,15 +376,17 @@ Status pass_place(PassContext *context, Graph **graph)
     Arena  *arena = context->arena;
     Plan   *plan = context->plan;
     Program *program = context->program;
-    Placer  p = { .graph = *graph, .program = program };
+    Placer  p = { .graph = *graph, .program = program, .order = order_make(arena, *graph) };
     p.interval_of = arena_array(arena, int, (*graph)->num_values + 1);
     p.intervals = arena_array(arena, Interval, (*graph)->num_values + 1);
     for (int i = 0; i < (*graph)->num_values; i++) p.interval_of[i] = -1;
     find_lives(&p);
     share_in_place(&p);
-    place_activations(&p, arena);
-    if (program->activation_bytes > plan->region_bytes[REGION_ACTIVATIONS])
-        plan->region_bytes[REGION_ACTIVATIONS] = program->activation_bytes;
+    for (int space = 0; space < SPACE_COUNT; space++) {
+        int64_t bytes = place_activations(&p, (Space)space, arena), *most = &plan->region_bytes[space][REGION_ACTIVATIONS];
+        if (space == SPACE_DEVICE) program->activation_bytes = bytes;
+        if (bytes > *most) *most = bytes;
+    }
     program->placement = arena_array(arena, Placement, (*graph)->num_values + 1);
     for (int i = 0; i < (*graph)->num_values; i++) {
         Value *value = (*graph)->values[i];

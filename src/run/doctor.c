@@ -231,15 +231,15 @@ static void run_close(Run *r)
 {
     const DeviceApi *api = r->device->api;
     if (r->replay) api->release(r->device, r->replay);
-    if (r->memory) api->free(r->device, r->memory);
-    if (r->workspace) api->free(r->device, r->workspace);
+    if (r->memory) api->free(r->device, SPACE_DEVICE, r->memory);
+    if (r->workspace) api->free(r->device, SPACE_DEVICE, r->workspace);
 }
 
 static Status run_open(Run *r, Device *device, const Case *c, const BoundKernel *kernel, const Layout *l, uint32_t want)
 {
     *r = (Run){.device = device};
-    TRY(device->api->alloc(device, l->bytes, (void **)&r->memory));
-    TRY(device->api->alloc(device, kernel->workspace_bytes + GUARD, (void **)&r->workspace));
+    TRY(device->api->alloc(device, SPACE_DEVICE, l->bytes, (void **)&r->memory));
+    TRY(device->api->alloc(device, SPACE_DEVICE, kernel->workspace_bytes + GUARD, (void **)&r->workspace));
     for (int i = 0; i < c->node->num_in; i++)
         if (c->in[i]) r->in[i] = (TensorView){r->memory + l->in[i], c->node->in[i]->type};
     for (int k = 0; k < c->node->num_out; k++)

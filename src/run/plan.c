@@ -50,20 +50,30 @@ static void grow(Plan *plan)
     for (int i = 0; i < plan->num_entries; i++) *entry_slot(plan, entries[i].name) = i + 1;
 }
 
-PlanEntry *plan_add(Plan *plan, const char *name, const TensorType *type, Region region, int64_t offset)
+PlanEntry *plan_add(Plan *plan, const char *name, const TensorType *type, Region region, Space space, int64_t offset)
 {
     if (plan->num_entries == plan->cap_entries) grow(plan);
     PlanEntry *entry = &plan->entries[plan->num_entries++];
-    *entry = (PlanEntry){ name, *type, { region, offset, type_bytes(type) } };
+    *entry = (PlanEntry){ name, *type, { region, space, offset, type_bytes(type) } };
     *entry_slot(plan, name) = plan->num_entries;
     return entry;
 }
 
-int64_t plan_total_bytes(const Plan *plan)
+static int64_t space_bytes(const Plan *plan, Space space)
 {
     int64_t total = 0;
-    for (int i = 0; i < REGION_COUNT; i++) total += plan->region_bytes[i];
+    for (int i = 0; i < REGION_COUNT; i++) total += plan->region_bytes[space][i];
     return total;
+}
+
+int64_t plan_total_bytes(const Plan *plan)
+{
+    return space_bytes(plan, SPACE_DEVICE);
+}
+
+int64_t plan_host_bytes(const Plan *plan)
+{
+    return space_bytes(plan, SPACE_HOST);
 }
 
 OpCost launch_cost(const Launch *launch)
@@ -102,8 +112,8 @@ void plan_write_json(const Plan *plan, StrBuf *out)
     strbuf_printf(out, ", \"parameters\": %lld, \"trained_parameters\": %lld, \"total_bytes\": %lld, \"regions\": {",
                   (long long)plan->total_numel, (long long)plan->trained_numel, (long long)plan_total_bytes(plan));
     for (int i = 0; i < REGION_COUNT; i++)
-        strbuf_printf(out, "%s\"%s\": %lld", i ? ", " : "", region_name((Region)i), (long long)plan->region_bytes[i]);
-    strbuf_puts(out, "}, \"programs\": {");
+        strbuf_printf(out, "%s\"%s\": %lld", i ? ", " : "", region_name((Region)i), (long long)plan->region_bytes[SPACE_DEVICE][i]);
+    strbuf_printf(out, "}, \"pinned_bytes\": %lld, \"programs\": {", (long long)plan_host_bytes(plan));
     const char *separator = "";
     for (int kind = 0; kind < PROGRAM_KIND_COUNT; kind++) {
         const Program *p = &plan->program[kind];

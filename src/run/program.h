@@ -12,13 +12,14 @@ typedef enum Region {
     REGION_INPUTS,
     REGION_CACHE,       /* KV cache */
     REGION_ACTIVATIONS, /* reused: the largest need of any program */
-    REGION_WORKSPACE,   /* the largest any launch asks for */
+    REGION_WORKSPACE,   /* of each stream the largest any of its launches asks for */
     REGION_COUNT
 } Region;
 const char *region_name(Region region);
 
 typedef struct Placement {
-    Region  region;
+    Region  region; /* what the memory is for */
+    Space   space;  /* where it is */
     int64_t offset, bytes;
 } Placement;
 
@@ -58,7 +59,9 @@ typedef struct Program {
 typedef struct Plan {
     Arena      *arena;
     Program     program[PROGRAM_KIND_COUNT];
-    int64_t     region_bytes[REGION_COUNT];
+    int64_t     region_bytes[SPACE_COUNT][REGION_COUNT];
+    int64_t     workspace_offset[STREAM_COUNT]; /* in REGION_WORKSPACE */
+    int64_t     workspace_bytes[STREAM_COUNT];
     PlanEntry  *entries;
     int         num_entries, cap_entries;
     int        *entry_table; /* hash of names: index + 1, 0 empty */
@@ -79,9 +82,10 @@ typedef struct Plan {
  * program's own names there are "weights", "grads", "adam.m", "adam.v" and "master", the flat buffers, and "loss.sum". */
 const PlanEntry *plan_find(const Plan *plan, const char *name);
 /* Adds an entry; the name must be new. */
-PlanEntry *plan_add(Plan *plan, const char *name, const TensorType *type, Region region, int64_t offset);
+PlanEntry *plan_add(Plan *plan, const char *name, const TensorType *type, Region region, Space space, int64_t offset);
 
-int64_t plan_total_bytes(const Plan *plan);
+int64_t plan_total_bytes(const Plan *plan); /* of the device */
+int64_t plan_host_bytes(const Plan *plan);  /* pinned memory of the host */
 
 OpCost launch_cost(const Launch *launch);
 /* Seconds a launch takes at least on such a device: by arithmetic or by traffic, and what any launch costs. */

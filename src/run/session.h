@@ -21,9 +21,9 @@ NODISCARD Status session_run(Session *session, ProgramKind kind);
 NODISCARD Status session_sync(Session *session);
 /* A graph output of a program ("loss", "losses", "logits"): valid until the next run of any program. */
 NODISCARD Status session_output(Session *session, ProgramKind kind, const char *name, void *data, size_t bytes);
-/* Direct pointer on devices whose memory the host sees (cpu), else NULL. */
+/* Direct pointer where the host sees the memory (device cpu, values of SPACE_HOST), else NULL. */
 void *session_pointer(Session *session, const char *name);
 
 const Plan *session_plan(const Session *session);
 Device     *session_device(Session *session);
-int64_t     session_allocated_bytes(const Session *session); /* sum of what was allocated: equals the plan */
+int64_t     session_allocated_bytes(const Session *session); /* of the device: equals the plan's total */

@@ -172,8 +172,8 @@ void setup_print_plan(const Config *config, const Plan *plan, StrBuf *out)
                   (long long)plan->trained_numel);
     strbuf_puts(out, "\nmemory\n");
     for (int i = 0; i < REGION_COUNT; i++)
-        if (plan->region_bytes[i])
-            strbuf_printf(out, "  %-12s %12s\n", region_name((Region)i), size_text(plan->region_bytes[i], text));
+        if (plan->region_bytes[SPACE_DEVICE][i])
+            strbuf_printf(out, "  %-12s %12s\n", region_name((Region)i), size_text(plan->region_bytes[SPACE_DEVICE][i], text));
     strbuf_printf(out, "  %-12s %12s", "in all", size_text(plan_total_bytes(plan), text));
     if (limit) strbuf_printf(out, "   of %s%s", size_text(limit, text), limit == config->memory_limit ? " (memory_limit)" : "");
     strbuf_puts(out, "\n\nprogram         launches       GFLOP     traffic  activations");

@@ -11,14 +11,14 @@ static void memory_is_aligned_and_zero(void)
     EXPECT_OK(device_cpu_create(2, &device));
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
         unsigned char *memory;
-        EXPECT_OK(device->api->alloc(device, sizes[i], (void **)&memory));
+        EXPECT_OK(device->api->alloc(device, SPACE_DEVICE, sizes[i], (void **)&memory));
         EXPECT((uintptr_t)memory % 256 == 0);
         for (size_t k = 0; k < sizes[i]; k++)
             if (memory[k]) test_fail(__FILE__, __LINE__, "byte %zu of %zu isn't 0", k, sizes[i]);
-        device->api->free(device, memory);
+        device->api->free(device, SPACE_DEVICE, memory);
     }
     void *memory;
-    EXPECT_FAILS(device->api->alloc(device, SIZE_MAX - 100, &memory), ERR_NO_FIT, "cannot allocate");
+    EXPECT_FAILS(device->api->alloc(device, SPACE_DEVICE, SIZE_MAX - 100, &memory), ERR_NO_FIT, "cannot allocate");
     device->api->destroy(device);
 }
 
@@ -82,7 +82,7 @@ static void null_knows_gpus_and_runs_nothing(void)
         EXPECT(facts.gemm_flops[DT_BF16] > facts.gemm_flops[DT_F32] && facts.bandwidth > 1e11 &&
                facts.memory_bytes > (int64_t)10 << 30);
         void *memory;
-        EXPECT_FAILS(device->api->alloc(device, 1, &memory), ERR_UNSUPPORTED, facts.name);
+        EXPECT_FAILS(device->api->alloc(device, SPACE_DEVICE, 1, &memory), ERR_UNSUPPORTED, facts.name);
         EXPECT_FAILS(device->api->run(device, NULL, 0, NULL), ERR_UNSUPPORTED, "runs nothing");
         device->api->destroy(device);
     }

@@ -147,10 +147,10 @@ static void only_adapters_have_gradients_and_optimizer_state(void)
     EXPECT_INT(grad_numel, trained_numel);
     EXPECT_INT(a.plan->trained_numel, trained_numel);
     /* Two moments and a master copy of the adapters at most; nothing of the base's size. */
-    EXPECT(a.plan->region_bytes[REGION_GRADS] >= 4 * trained_numel &&
-           a.plan->region_bytes[REGION_GRADS] < 4 * trained_numel + (1 << 14));
-    EXPECT(a.plan->region_bytes[REGION_OPTIMIZER] >= 8 * trained_numel &&
-           a.plan->region_bytes[REGION_OPTIMIZER] < 12 * trained_numel + (1 << 14));
+    EXPECT(a.plan->region_bytes[SPACE_DEVICE][REGION_GRADS] >= 4 * trained_numel &&
+           a.plan->region_bytes[SPACE_DEVICE][REGION_GRADS] < 4 * trained_numel + (1 << 14));
+    EXPECT(a.plan->region_bytes[SPACE_DEVICE][REGION_OPTIMIZER] >= 8 * trained_numel &&
+           a.plan->region_bytes[SPACE_DEVICE][REGION_OPTIMIZER] < 12 * trained_numel + (1 << 14));
     /* No weight gradient of a frozen layer is computed: linear_dw is for the two lora_A of a layer, packed. */
     EXPECT_INT(count_ops(graph, &op_linear_dw), 2);
     EXPECT_INT(count_ops(graph, &op_lora_add_bwd), 2);

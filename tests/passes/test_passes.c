@@ -225,7 +225,7 @@ static void generated_configs_plan_what_is_allocated(void)
             if (program->activation_bytes > most) most = program->activation_bytes;
             if (program->live_bytes > live) live = program->live_bytes;
         }
-        EXPECT_INT(most, plan->region_bytes[REGION_ACTIVATIONS]);
+        EXPECT_INT(most, plan->region_bytes[SPACE_DEVICE][REGION_ACTIVATIONS]);
         if ((double)most > 1.05 * (double)live)
             test_fail(__FILE__, __LINE__, "config %u: activations %lld, alive at most %lld", i, (long long)most, (long long)live);
         session_destroy(session);

@@ -42,7 +42,7 @@ static void check_family(const char *name, int chunk, uint32_t no_fuse)
     options.no_fuse = no_fuse;
     family_open(&f, name, "config.json", &options, 2);
     family_load(&f);
-    EXPECT_INT(f.plan->region_bytes[REGION_GRADS], 0);
+    EXPECT_INT(f.plan->region_bytes[SPACE_DEVICE][REGION_GRADS], 0);
     const int32_t *ids = fixture_ints(&f, "plain.ids");
     float         *want = fixture_floats(&f, "plain.logits", NULL);
     for (int position = 0; position < FAMILY_T; position += chunk) {

@@ -201,11 +201,11 @@ static void recomputing_gives_equal_bits(void)
                 float *grads = flat_gradients(&f, &n);
                 if (!plain) {
                     plain = grads;
-                    saved = f.plan->region_bytes[REGION_ACTIVATIONS];
+                    saved = f.plan->region_bytes[SPACE_DEVICE][REGION_ACTIVATIONS];
                 } else {
                     if (memcmp(plain, grads, (size_t)n * sizeof(float)) != 0)
                         test_fail(__FILE__, __LINE__, "%s: recompute %d changes bits", f.dir, flags);
-                    if (f.plan->region_bytes[REGION_ACTIVATIONS] > saved)
+                    if (f.plan->region_bytes[SPACE_DEVICE][REGION_ACTIVATIONS] > saved)
                         test_fail(__FILE__, __LINE__, "%s: recompute %d takes more memory", f.dir, flags);
                     free(grads);
                 }

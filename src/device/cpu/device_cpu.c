@@ -67,8 +67,9 @@ static Status cpu_bind(Device *device, const Node *node, BoundKernel *out)
     return OK;
 }
 
-static Status cpu_alloc(Device *device, size_t bytes, void **out)
+static Status cpu_alloc(Device *device, Space space, size_t bytes, void **out)
 {
+    (void)space;
     TRY(sticky(cpu_of(device)));
     size_t alignment = bytes >= 2 * (size_t)HUGE_PAGE ? HUGE_PAGE : ALIGNMENT;
     size_t rounded = (bytes + alignment - 1) / alignment * alignment;
@@ -82,8 +83,9 @@ static Status cpu_alloc(Device *device, size_t bytes, void **out)
     return OK;
 }
 
-static void cpu_free(Device *device, void *memory)
+static void cpu_free(Device *device, Space space, void *memory)
 {
+    (void)space;
     (void)device;
     free(memory);
 }
@@ -168,6 +170,12 @@ static Status cpu_sync(Device *device)
     return sticky(cpu_of(device));
 }
 
+static Status cpu_mark(Device *device, int slot)
+{
+    (void)slot;
+    return sticky(cpu_of(device));
+}
+
 static void cpu_destroy(Device *device)
 {
     pool_destroy(cpu_of(device)->pool);
@@ -180,8 +188,6 @@ static const DeviceApi cpu_api = {
     .bind = cpu_bind,
     .alloc = cpu_alloc,
     .free = cpu_free,
-    .alloc_host = cpu_alloc,
-    .free_host = cpu_free,
     .upload = cpu_copy,
     .download = cpu_copy,
     .clear = cpu_clear,
@@ -190,6 +196,8 @@ static const DeviceApi cpu_api = {
     .profile = cpu_profile,
     .release = cpu_release,
     .sync = cpu_sync,
+    .mark = cpu_mark,
+    .await = cpu_mark,
     .destroy = cpu_destroy,
 };
 

@@ -108,10 +108,10 @@ Status device_cpu_measure_peak(Device *device, double *out_flops, double *out_by
     Peak        gemm = { .floats = 3 * PEAK_SIZE * PEAK_SIZE }, stream = { .floats = STREAM_FLOATS / workers };
     int64_t     floats = workers * gemm.floats > STREAM_FLOATS ? workers * gemm.floats : STREAM_FLOATS;
     void       *memory;
-    TRY(device->api->alloc(device, (size_t)floats * sizeof(float), &memory));
+    TRY(device->api->alloc(device, SPACE_DEVICE, (size_t)floats * sizeof(float), &memory));
     gemm.memory = stream.memory = memory;
     *out_flops = 2.0 * PEAK_SIZE * PEAK_SIZE * PEAK_SIZE * (double)workers / fastest(pool, peak_gemm, &gemm);
     *out_bytes = 2.0 * (double)(stream.floats * workers) * sizeof(float) / fastest(pool, peak_stream, &stream);
-    device->api->free(device, memory);
+    device->api->free(device, SPACE_DEVICE, memory);
     return OK;
 }

@@ -53,15 +53,17 @@ static Status null_bind(Device *device, const Node *node, BoundKernel *out)
     return OK;
 }
 
-static Status null_alloc(Device *device, size_t bytes, void **out)
+static Status null_alloc(Device *device, Space space, size_t bytes, void **out)
 {
+    (void)space;
     (void)bytes;
     *out = NULL;
     return refuse(device);
 }
 
-static void null_free(Device *device, void *memory)
+static void null_free(Device *device, Space space, void *memory)
 {
+    (void)space;
     (void)device;
     (void)memory;
 }
@@ -97,6 +99,18 @@ static Status null_run(Device *device, const Launch *launches, int count, void *
     return refuse(device);
 }
 
+static void null_release(Device *device, void *replay)
+{
+    (void)device;
+    (void)replay;
+}
+
+static Status null_mark(Device *device, int slot)
+{
+    (void)slot;
+    return refuse(device);
+}
+
 static Status null_sync(Device *device)
 {
     (void)device;
@@ -114,15 +128,15 @@ static const DeviceApi null_api = {
     .bind = null_bind,
     .alloc = null_alloc,
     .free = null_free,
-    .alloc_host = null_alloc,
-    .free_host = null_free,
     .upload = null_copy,
     .download = null_copy,
     .clear = null_clear,
     .prepare = null_prepare,
     .run = null_run,
-    .release = null_free,
+    .release = null_release,
     .sync = null_sync,
+    .mark = null_mark,
+    .await = null_mark,
     .destroy = null_destroy,
 };
 
