@@ -1,6 +1,7 @@
 /* surogate explain run.yaml: one line a launch of a program: kernel, limit, arithmetic, traffic, where its result lies. */
 #include "cli/cli.h"
 
+#include "run/timeline.h"
 #include "train/setup.h"
 #include "train/step_bench.h"
 
@@ -8,10 +9,11 @@
 
 typedef struct Explain {
     const char *program, *gpu;
-    bool        measure;
+    bool        measure, streams; /* streams: several are in use */
     ProgramKind kind;
     const Plan *plan;
     double     *seconds; /* a launch; NULL: not measured */
+    Timeline    timeline;
     double      overhead;
     StrBuf      out;
 } Explain;
@@ -34,8 +36,11 @@ static void print_launch(Explain *e, const Program *program, int index)
     }
     strbuf_printf(&e->out, "%5d ", index);
     if (e->seconds) strbuf_printf(&e->out, "%9.2f ", 1e6 * e->seconds[index]);
-    if (has_limit(e)) strbuf_printf(&e->out, "%9.2f ", 1e6 * launch_limit_seconds(&e->plan->facts, launch));
+    if (has_limit(e))
+        strbuf_printf(&e->out, "%9.2f %9.2f %10.2f ", 1e6 * launch_limit_seconds(&e->plan->facts, launch),
+                      1e6 * launch_seconds(&e->plan->facts, launch), 1e6 * e->timeline.start[index]);
     else strbuf_printf(&e->out, "%9s ", "-");
+    if (e->streams) strbuf_printf(&e->out, "%-8s ", stream_name(launch->stream));
     strbuf_printf(&e->out, "%10.3f %10.3f  %-10s %-24s ", cost.flops * 1e-9, cost.bytes * 1e-6, launch->kernel.name, place);
     node_print(launch->node, &e->out);
     if (e->out.len && e->out.data[e->out.len - 1] != '\n') strbuf_putc(&e->out, '\n');
@@ -46,9 +51,14 @@ static Status print_program(Explain *e)
     const Program *program = &e->plan->program[e->kind];
     double         limit = 0, measured = 0;
     FAIL_IF(!program->graph, ERR_INVALID, "this run has no program %s", e->program);
+    timeline_simulate(e->plan->arena, &e->plan->facts, program->launches, program->num_launches, &e->timeline);
+    for (int i = 0; i < program->num_launches; i++) e->streams = e->streams || program->launches[i].stream != STREAM_COMPUTE;
     strbuf_printf(&e->out, "%5s ", "#");
     if (e->seconds) strbuf_printf(&e->out, "%9s ", "us");
-    strbuf_printf(&e->out, "%9s %10s %10s  %-10s %-24s node\n", "limit us", "GFLOP", "MB", "kernel", "result");
+    strbuf_printf(&e->out, "%9s ", "limit us");
+    if (has_limit(e)) strbuf_printf(&e->out, "%9s %10s ", "expected", "start us");
+    if (e->streams) strbuf_printf(&e->out, "%-8s ", "stream");
+    strbuf_printf(&e->out, "%10s %10s  %-10s %-24s node\n", "GFLOP", "MB", "kernel", "result");
     for (int i = 0; i < program->num_launches; i++) {
         print_launch(e, program, i);
         limit += launch_limit_seconds(&e->plan->facts, &program->launches[i]);
@@ -56,9 +66,12 @@ static Status print_program(Explain *e)
     }
     strbuf_printf(&e->out, "\n%s: %d launches, %.3f GFLOP, %.3f MB", e->program, program->num_launches, program->cost.flops * 1e-9,
                   program->cost.bytes * 1e-6);
-    if (has_limit(e)) strbuf_printf(&e->out, ", at the limit %.3f ms", 1e3 * limit);
+    if (has_limit(e))
+        strbuf_printf(&e->out, ", at the limit %.3f ms, expected %.3f ms (%s)", 1e3 * limit, 1e3 * e->timeline.seconds,
+                      e->plan->facts.rates ? "rates measured on this GPU" : "data-sheet rates");
     if (e->seconds) strbuf_printf(&e->out, ", measured %.3f ms (measuring took %.2f us a launch, taken off)", 1e3 * measured, 1e6 * e->overhead);
     strbuf_putc(&e->out, '\n');
+    if (has_limit(e)) timeline_print_streams(&e->timeline, program->launches, &e->out);
     return cli_print(&e->out);
 }
 

@@ -6,6 +6,15 @@
 
 typedef struct Device Device;
 
+/* What launches of an op were found to reach on a GPU: seconds + max(flops / rate, bytes / rate). */
+typedef struct OpRate {
+    const char *op; /* NULL ends a table */
+    double      flops, bytes, seconds;
+} OpRate;
+
+/* Of a GPU by its full name; NULL: none was measured (device/rates.c). */
+const OpRate *device_rates(const char *gpu);
+
 /* What planning needs to know; known for named GPUs without having one. */
 typedef struct DeviceFacts {
     char    name[64];
@@ -15,6 +24,7 @@ typedef struct DeviceFacts {
     double  bandwidth;                    /* bytes per second, read plus written */
     double  launch_seconds;               /* fixed cost of a step in a replayed program */
     int     num_workers;                  /* CPU: threads */
+    const OpRate *rates;                  /* NULL: none were measured */
 } DeviceFacts;
 
 enum { DEVICE_MARKS = 4 };

@@ -72,6 +72,7 @@ Status compile_plan(Arena *arena, const IrModule *module, const JsonValue *confi
     Plan *plan = arena_new(arena, Plan);
     plan->arena = arena;
     TRY(device->api->facts(device, &plan->facts));
+    plan->facts.rates = device_rates(plan->facts.name);
     PassContext context = { .arena = arena, .module = module, .config = config, .config_name = config_name,
                             .options = options, .device = device, .plan = plan };
     uint32_t    update = options->programs & (1u << PROGRAM_OPTIMIZER), others = options->programs & ~update;

@@ -3,6 +3,7 @@
 #include "ops/ops.h"
 #include "passes/pass.h"
 #include "run/order.h"
+#include "run/timeline.h"
 
 #include <string.h>
 
@@ -65,6 +66,11 @@ Status pass_emit(PassContext *context, Graph **graph)
         TRY(emit_node(context, node, launch));
         if (!once) memcpy(launch->wait, order_wait(order, program->num_launches - 1), sizeof launch->wait);
         plan_workspace(context->plan, launch);
+    }
+    if (context->plan->facts.bandwidth > 0) {
+        Timeline timeline;
+        timeline_simulate(context->arena, &context->plan->facts, program->launches, program->num_launches, &timeline);
+        program->simulated_seconds = timeline.seconds;
     }
     return OK;
 }

@@ -125,6 +125,8 @@ void plan_write_json(const Plan *plan, StrBuf *out)
         json_write_double(out, p->cost.bytes);
         strbuf_puts(out, ", \"roofline_seconds\": ");
         json_write_double(out, p->roofline_seconds);
+        strbuf_puts(out, ", \"simulated_seconds\": ");
+        json_write_double(out, p->simulated_seconds);
         strbuf_putc(out, '}');
         separator = ", ";
     }

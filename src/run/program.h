@@ -52,7 +52,8 @@ typedef struct Program {
     int64_t     live_bytes;   /* largest sum of activations alive at one time: the bound a perfect placement would meet */
     int64_t     activation_bytes;
     OpCost      cost;         /* sums over launches */
-    double      roofline_seconds;
+    double      roofline_seconds;  /* every launch at its limit, one after another */
+    double      simulated_seconds; /* see run/timeline.h */
     void       *replay;
 } Program;
 

@@ -179,14 +179,15 @@ void setup_print_plan(const Config *config, const Plan *plan, StrBuf *out)
     strbuf_puts(out, "\n\nprogram         launches       GFLOP     traffic  activations");
     bool timed = false;
     for (int i = 0; i < PROGRAM_KIND_COUNT; i++) timed |= plan->program[i].graph && plan->program[i].roofline_seconds > 0;
-    strbuf_puts(out, timed ? "   time at the limit\n" : "\n");
+    strbuf_puts(out, timed ? "   time at the limit    expected\n" : "\n");
     for (int i = 0; i < PROGRAM_KIND_COUNT; i++) {
         const Program *p = &plan->program[i];
         if (!p->graph) continue;
         strbuf_printf(out, "  %-13s %8d %11.2f", program_kind_name((ProgramKind)i), p->num_launches, p->cost.flops * 1e-9);
         strbuf_printf(out, " %11s", size_text((int64_t)p->cost.bytes, text));
         strbuf_printf(out, " %12s", size_text(p->activation_bytes, text));
-        if (timed) strbuf_printf(out, "   %10.3f ms", p->roofline_seconds * 1e3);
+        if (timed) strbuf_printf(out, "       %10.3f ms %8.3f ms", p->roofline_seconds * 1e3, p->simulated_seconds * 1e3);
         strbuf_putc(out, '\n');
     }
+    if (timed) strbuf_printf(out, "expected times: %s\n", plan->facts.rates ? "rates measured on this GPU" : "data-sheet rates");
 }
