@@ -6,7 +6,7 @@
 
 typedef struct Device Device;
 
-/* What launches of an op were found to reach on a GPU: seconds + max(flops / rate, bytes / rate). */
+/* What launches of an op were found to reach on a GPU: seconds + max(flops / rate, bytes / rate), where a rate of 0 never bounds it. */
 typedef struct OpRate {
     const char *op; /* NULL ends a table */
     double      flops, bytes, seconds;
