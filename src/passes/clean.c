@@ -5,11 +5,11 @@
 #include <string.h>
 
 /* Writes memory that outlives the run. */
-static bool has_effect(const Node *node)
+static bool has_effect(const Node *node, const Root *roots)
 {
     for (int k = 0; k < node->num_out; k++) {
         if (!node->out[k]) continue;
-        ValueKind kind = value_root(node->out[k], NULL)->kind;
+        ValueKind kind = roots[node->out[k]->id].value->kind;
         if (kind != VALUE_ACTIVATION && !(node->op->flags & OP_VIEW)) return true;
     }
     return false;
@@ -17,26 +17,23 @@ static bool has_effect(const Node *node)
 
 void remove_dead_nodes(Graph *graph)
 {
-    int *uses = graph_count_uses(graph);
+    const Root *roots = graph_roots(graph);
     for (Node *node = graph->last, *prev; node; node = prev) {
         prev = node->prev;
-        bool read = has_effect(node);
-        for (int k = 0; k < node->num_out; k++) read = read || (node->out[k] && uses[node->out[k]->id]);
-        if (read) continue;
-        for (int i = 0; i < node->num_in; i++)
-            if (node->in[i]) uses[node->in[i]->id]--;
-        graph_remove_node(graph, node);
+        bool read = has_effect(node, roots);
+        for (int k = 0; k < node->num_out; k++) read = read || (node->out[k] && node->out[k]->num_uses);
+        if (!read) graph_remove_node(graph, node);
     }
 }
 
 /* Kernels skip what nobody wants; an output that is always written may be needed by the kernel itself, which then sees NULL. */
 static void drop_unread_outputs(Graph *graph)
 {
-    int *uses = graph_count_uses(graph);
+    const Root *roots = graph_roots(graph);
     for (Node *node = graph->first; node; node = node->next) {
         for (int k = 0; k < node->num_out; k++) {
             Value *out = node->out[k];
-            if (!out || uses[out->id] || value_root(out, NULL)->kind != VALUE_ACTIVATION) continue;
+            if (!out || out->num_uses || roots[out->id].value->kind != VALUE_ACTIVATION) continue;
             out->producer = NULL;
             node->out[k] = NULL;
         }
@@ -70,12 +67,13 @@ static char *find_taken(const Graph *graph)
 static void merge_equal_nodes(Graph *graph)
 {
     const char *taken = find_taken(graph);
+    const Root *roots = graph_roots(graph);
     uint32_t capacity = 64;
     while (capacity < 2u * (uint32_t)graph->num_nodes) capacity *= 2;
     Node **table = arena_array(graph->arena, Node *, capacity);
     for (Node *node = graph->first, *next; node; node = next) {
         next = node->next;
-        bool pure = !has_effect(node);
+        bool pure = !has_effect(node, roots);
         for (int k = 0; k < node->num_out; k++)
             pure = pure && !node_alias_of(node, k) && !(node->out[k] && taken[node->out[k]->id]);
         if (!pure) continue;

@@ -33,19 +33,6 @@ static Status append_entry(Plan *plan, const char *name, const TensorType *type,
     return add_entry(plan, name, type, region, offset);
 }
 
-/* The members of a packed parameter in order, or the parameter itself. */
-static int members_of(const Graph *graph, Value *base, Value **out, int most)
-{
-    int n = 0;
-    if (base->param) {
-        out[n++] = base;
-        return n;
-    }
-    for (int i = 0; i < graph->num_values && n < most; i++)
-        if (graph->values[i]->base == base && graph->values[i]->param) out[n++] = graph->values[i];
-    return n;
-}
-
 static Status add_trained(Plan *plan, const Value *value, int64_t offset)
 {
     int64_t    size = dtype_bytes(value->type.dtype);
@@ -65,6 +52,33 @@ static Status add_trained(Plan *plan, const Value *value, int64_t offset)
     return OK;
 }
 
+/* A trained parameter, or the members of a packed one with their base, from element `offset` of the flat run on. */
+static Status add_trained_group(Plan *plan, const Value *value, int64_t offset)
+{
+    TRY(add_trained(plan, value, offset));
+    for (const Value *member = value->param ? NULL : value->first_member; member; member = member->next_member)
+        if (member->param) TRY(add_trained(plan, member, offset + member->base_offset));
+    return OK;
+}
+
+static Status append_frozen(Plan *plan, const Value *value)
+{
+    TRY(append_entry(plan, value->name, &value->type, REGION_WEIGHTS));
+    const Placement base = plan_find(plan, value->name)->place;
+    for (const Value *member = value->param ? NULL : value->first_member; member; member = member->next_member)
+        if (member->param)
+            TRY(add_entry(plan, member->name, &member->type, REGION_WEIGHTS,
+                          base.offset + member->base_offset * dtype_bytes(member->type.dtype)));
+    return OK;
+}
+
+static bool is_trained(const Value *value)
+{
+    const Value *member = value->first_member;
+    while (member && !member->param) member = member->next_member;
+    return value->param ? value->param->trained : member && member->param->trained;
+}
+
 /* Trained parameters first, in one flat run with the members of a packed one adjoining; then the frozen ones. */
 static Status layout_params(Plan *plan, const Graph *graph)
 {
@@ -73,23 +87,20 @@ static Status layout_params(Plan *plan, const Graph *graph)
     plan->num_params = graph->num_params;
     plan->segments = arena_alloc(arena, sizeof(int64_t[4]) * (size_t)(graph->num_params + 1));
     plan->trained_params = arena_array(arena, Param *, graph->num_params + 1);
-    Value **members = arena_array(arena, Value *, graph->num_params + 1);
     Value **frozen = arena_array(arena, Value *, graph->num_values + 1);
     int     num_frozen = 0;
     DType   dtype = DT_F32;
     for (int i = 0; i < graph->num_values; i++) {
         Value *value = graph->values[i];
         if (value->kind != VALUE_PARAM || value->producer || value->base) continue;
-        int num = members_of(graph, value, members, graph->num_params);
-        if (!num || !members[0]->param->trained) {
+        if (!is_trained(value)) {
             frozen[num_frozen++] = value;
             continue;
         }
         int64_t at = plan->flat_numel;
         FAIL_IF(at && dtype != value->type.dtype, ERR_UNSUPPORTED, "trained parameters of several dtypes (%s)", value->name);
         dtype = value->type.dtype;
-        if (!value->param) TRY(add_trained(plan, value, at));
-        for (int k = 0; k < num; k++) TRY(add_trained(plan, members[k], at + (value->param ? 0 : members[k]->base_offset)));
+        TRY(add_trained_group(plan, value, at));
         plan->flat_numel = align_up(at + type_numel(&value->type), FLAT_ALIGN);
     }
     TensorType flat = type_make(dtype, 1, plan->flat_numel);
@@ -99,15 +110,7 @@ static Status layout_params(Plan *plan, const Graph *graph)
         plan->region_bytes[REGION_GRADS] = type_bytes(&flat);
     }
     plan->region_bytes[REGION_WEIGHTS] = align_up(plan->flat_numel * dtype_bytes(dtype), PLACE_ALIGN);
-    for (int i = 0; i < num_frozen; i++) {
-        TRY(append_entry(plan, frozen[i]->name, &frozen[i]->type, REGION_WEIGHTS));
-        if (frozen[i]->param) continue;
-        const Placement base = plan_find(plan, frozen[i]->name)->place;
-        int             num = members_of(graph, frozen[i], members, graph->num_params);
-        for (int k = 0; k < num; k++)
-            TRY(add_entry(plan, members[k]->name, &members[k]->type, REGION_WEIGHTS,
-                          base.offset + members[k]->base_offset * dtype_bytes(members[k]->type.dtype)));
-    }
+    for (int i = 0; i < num_frozen; i++) TRY(append_frozen(plan, frozen[i]));
     for (int i = 0; i < graph->num_params; i++) plan->total_numel += type_numel(&graph->params[i]->type);
     return OK;
 }
@@ -158,20 +161,20 @@ typedef struct Interval {
 
 typedef struct Placer {
     const Graph *graph;
+    const Root  *roots; /* by value id */
     Program     *program;
     int         *interval_of; /* by value id of roots: index into intervals, -1 */
     Interval    *intervals;
     int          num, num_nodes;
 } Placer;
 
-static Interval *find_interval(Placer *p, Value *value)
+static Interval *find_interval(Placer *p, const Value *value)
 {
-    Value *root = value_root(value, NULL);
-    int    index = p->interval_of[root->id];
+    int index = p->interval_of[p->roots[value->id].value->id];
     return index < 0 ? NULL : &p->intervals[index];
 }
 
-static void extend(Placer *p, Value *value, int index)
+static void extend(Placer *p, const Value *value, int index)
 {
     Interval *interval = value ? find_interval(p, value) : NULL;
     if (interval && interval->end < index) interval->end = index;
@@ -184,7 +187,7 @@ static void find_lives(Placer *p)
         if (node->flags & NODE_ONCE) continue;
         for (int k = 0; k < node->num_out; k++) {
             Value *out = node->out[k];
-            if (!out || value_root(out, NULL) != out || out->kind != VALUE_ACTIVATION) continue;
+            if (!out || p->roots[out->id].value != out || out->kind != VALUE_ACTIVATION) continue;
             p->interval_of[out->id] = p->num;
             p->intervals[p->num++] = (Interval){ out->id, index, index, align_up(type_bytes(&out->type), PLACE_ALIGN), 0 };
         }
@@ -207,7 +210,7 @@ static void share_in_place(Placer *p)
         if (!(node->op->flags & OP_INPLACE) || !out || p->interval_of[out->id] < 0) continue;
         int sides = node->op->flags & OP_COMMUTES ? 2 : 1;
         for (int i = 0; i < sides; i++) {
-            Value    *in = node->in[i];
+            const Value *in = node->in[i];
             Interval *from = in ? find_interval(p, in) : NULL, *to = &p->intervals[p->interval_of[out->id]];
             if (!from || from == to || from->end != index || from->bytes != to->bytes || to->start != index) continue;
             from->end = to->end;
@@ -337,10 +340,9 @@ static void place_activations(Placer *p, Arena *arena)
     p->program->activation_bytes = t.num ? t.height : 0;
 }
 
-static Status placement_of(Placer *p, const Plan *plan, Value *value, Placement *out)
+static Status placement_of(Placer *p, const Plan *plan, const Value *value, Placement *out)
 {
-    int64_t offset;
-    Value  *root = value_root(value, &offset);
+    const Value *root = p->roots[value->id].value;
     *out = (Placement){ .bytes = type_bytes(&value->type) };
     if (p->interval_of[root->id] >= 0) {
         out->region = REGION_ACTIVATIONS;
@@ -351,7 +353,7 @@ static Status placement_of(Placer *p, const Plan *plan, Value *value, Placement 
         out->region = entry->place.region;
         out->offset = entry->place.offset;
     }
-    out->offset += offset * dtype_bytes(value->type.dtype);
+    out->offset += p->roots[value->id].offset * dtype_bytes(value->type.dtype);
     return OK;
 }
 
@@ -360,7 +362,7 @@ Status pass_place(PassContext *context, Graph **graph)
     Arena  *arena = context->arena;
     Plan   *plan = context->plan;
     Program *program = context->program;
-    Placer  p = { .graph = *graph, .program = program };
+    Placer  p = { .graph = *graph, .roots = graph_roots(*graph), .program = program };
     p.interval_of = arena_array(arena, int, (*graph)->num_values + 1);
     p.intervals = arena_array(arena, Interval, (*graph)->num_values + 1);
     for (int i = 0; i < (*graph)->num_values; i++) p.interval_of[i] = -1;
