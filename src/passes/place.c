@@ -2,9 +2,9 @@
  * activations by liveness, the memory of one reused by others that are never alive with it. */
 #include "ops/attrs.h"
 #include "ops/ops.h"
+#include "passes/intervals.h"
 #include "passes/pass.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 enum {
@@ -153,19 +153,13 @@ Status layout_add(Plan *plan, const CompileOptions *options, const Graph *graph)
 
 /* ---- activations ---- */
 
-typedef struct Interval {
-    int     id;          /* of the root value */
-    int     start, end;  /* node indexes, inclusive */
-    int64_t bytes, offset;
-} Interval;
-
 typedef struct Placer {
     const Graph *graph;
     const Root  *roots; /* by value id */
     Program     *program;
     int         *interval_of; /* by value id of roots: index into intervals, -1 */
     Interval    *intervals;
-    int          num, num_nodes;
+    int          num;
 } Placer;
 
 static Interval *find_interval(Placer *p, const Value *value)
@@ -196,7 +190,6 @@ static void find_lives(Placer *p)
         index++;
     }
     for (int i = 0; i < p->graph->num_outputs; i++) extend(p, p->graph->outputs[i].value, index);
-    p->num_nodes = index + 1;
 }
 
 /* An element-wise result takes the memory of an input that dies there. */
@@ -211,7 +204,7 @@ static void share_in_place(Placer *p)
         int sides = node->op->flags & OP_COMMUTES ? 2 : 1;
         for (int i = 0; i < sides; i++) {
             const Value *in = node->in[i];
-            Interval *from = in ? find_interval(p, in) : NULL, *to = &p->intervals[p->interval_of[out->id]];
+            Interval    *from = in ? find_interval(p, in) : NULL, *to = &p->intervals[p->interval_of[out->id]];
             if (!from || from == to || from->end != index || from->bytes != to->bytes || to->start != index) continue;
             from->end = to->end;
             to->bytes = 0; /* nothing of its own any more */
@@ -219,125 +212,6 @@ static void share_in_place(Placer *p)
             break;
         }
     }
-}
-
-static int by_size(const void *a, const void *b)
-{
-    const Interval *x = *(Interval *const *)a, *y = *(Interval *const *)b;
-    if (x->bytes != y->bytes) return x->bytes < y->bytes ? 1 : -1;
-    if (x->end - x->start != y->end - y->start) return x->end - x->start < y->end - y->start ? 1 : -1;
-    return x->id - y->id;
-}
-
-static int by_start(const void *a, const void *b)
-{
-    const Interval *x = *(Interval *const *)a, *y = *(Interval *const *)b;
-    if (x->start != y->start) return x->start - y->start;
-    if (x->bytes != y->bytes) return x->bytes < y->bytes ? 1 : -1;
-    return x->id - y->id;
-}
-
-static int by_area(const void *a, const void *b)
-{
-    const Interval *x = *(Interval *const *)a, *y = *(Interval *const *)b;
-    double          ax = (double)x->bytes * (x->end - x->start + 1), ay = (double)y->bytes * (y->end - y->start + 1);
-    if (ax != ay) return ax < ay ? 1 : -1;
-    return x->id - y->id;
-}
-
-/* Places items in the given order, each at the smallest gap that fits between those alive with it. `placed` stays sorted by
- * offset. Returns the height. */
-static int64_t place_in_order(Interval **items, int num, Interval **placed)
-{
-    int64_t height = 0;
-    for (int n = 0; n < num; n++) {
-        Interval *item = items[n];
-        int64_t   best = -1, best_gap = INT64_MAX, end = 0;
-        for (int k = 0; k < n; k++) {
-            const Interval *other = placed[k];
-            if (other->start > item->end || other->end < item->start) continue;
-            int64_t gap = other->offset - end;
-            if (gap >= item->bytes && gap < best_gap) {
-                best = end;
-                best_gap = gap;
-            }
-            if (other->offset + other->bytes > end) end = other->offset + other->bytes;
-        }
-        item->offset = best >= 0 ? best : end;
-        if (item->offset + item->bytes > height) height = item->offset + item->bytes;
-        int at = n;
-        while (at > 0 && placed[at - 1]->offset > item->offset) {
-            placed[at] = placed[at - 1];
-            at--;
-        }
-        placed[at] = item;
-    }
-    return height;
-}
-
-static int64_t largest_live(const Placer *p, Arena *arena)
-{
-    int64_t *delta = arena_array(arena, int64_t, p->num_nodes + 2), live = 0, most = 0;
-    for (int i = 0; i < p->num; i++) {
-        delta[p->intervals[i].start] += p->intervals[i].bytes;
-        delta[p->intervals[i].end + 1] -= p->intervals[i].bytes;
-    }
-    for (int i = 0; i <= p->num_nodes; i++) {
-        live += delta[i];
-        if (live > most) most = live;
-    }
-    return most;
-}
-
-typedef struct Placing {
-    Interval **items, **placed;
-    int        num;
-    int64_t   *best; /* offsets of the lowest placing so far, by interval */
-    int64_t    height;
-} Placing;
-
-static void try_order(const Placer *p, Placing *t)
-{
-    int64_t height = place_in_order(t->items, t->num, t->placed);
-    if (height >= t->height) return;
-    t->height = height;
-    for (int i = 0; i < p->num; i++) t->best[i] = p->intervals[i].offset;
-}
-
-/* What reaches highest goes first next time. */
-static void raise_highest(Placing *t)
-{
-    int highest = 0;
-    for (int i = 1; i < t->num; i++)
-        if (t->items[i]->offset + t->items[i]->bytes > t->items[highest]->offset + t->items[highest]->bytes) highest = i;
-    Interval *item = t->items[highest];
-    memmove(t->items + 1, t->items, sizeof *t->items * (size_t)highest);
-    t->items[0] = item;
-}
-
-/* Largest first is within a few percent of the bound; where it isn't, other orders and then repairs of the last one are tried. */
-static void place_activations(Placer *p, Arena *arena)
-{
-    enum { REPAIRS = 64, REPAIRED_INTERVALS = 4096 };
-    int (*const orders[])(const void *, const void *) = { by_size, by_area, by_start };
-    Placing t = { .height = INT64_MAX };
-    t.items = arena_array(arena, Interval *, p->num + 1);
-    t.placed = arena_array(arena, Interval *, p->num + 1);
-    t.best = arena_array(arena, int64_t, p->num + 1);
-    p->program->live_bytes = largest_live(p, arena);
-    for (int i = 0; i < p->num; i++)
-        if (p->intervals[i].bytes) t.items[t.num++] = &p->intervals[i];
-    int64_t enough = p->program->live_bytes + p->program->live_bytes / 128;
-    for (int order = 0; order < 3 && t.height > enough; order++) {
-        qsort(t.items, (size_t)t.num, sizeof(Interval *), orders[order]);
-        try_order(p, &t);
-    }
-    for (int i = 0; i < REPAIRS && t.height > enough && t.num <= REPAIRED_INTERVALS; i++) {
-        raise_highest(&t);
-        try_order(p, &t);
-    }
-    for (int i = 0; i < p->num; i++) p->intervals[i].offset = t.best[i];
-    p->program->activation_bytes = t.num ? t.height : 0;
 }
 
 static Status placement_of(Placer *p, const Plan *plan, const Value *value, Placement *out)
@@ -368,7 +242,7 @@ Status pass_place(PassContext *context, Graph **graph)
     for (int i = 0; i < (*graph)->num_values; i++) p.interval_of[i] = -1;
     find_lives(&p);
     share_in_place(&p);
-    place_activations(&p, arena);
+    program->activation_bytes = intervals_place(arena, p.intervals, p.num, &program->live_bytes);
     if (program->activation_bytes > plan->region_bytes[REGION_ACTIVATIONS])
         plan->region_bytes[REGION_ACTIVATIONS] = program->activation_bytes;
     program->placement = arena_array(arena, Placement, (*graph)->num_values + 1);
