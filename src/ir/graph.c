@@ -5,9 +5,14 @@
 #include <stdio.h>
 #include <string.h>
 
+typedef struct NameSlot {
+    Value   *value; /* NULL: free */
+    uint64_t hash;  /* of its name */
+} NameSlot;
+
 typedef struct NameTable {
-    Value  **slots;
-    uint32_t capacity, used; /* capacity: power of two */
+    NameSlot *slots;
+    uint32_t  capacity, used; /* capacity: power of two */
 } NameTable;
 
 /* ---- types ---- */
@@ -103,11 +108,14 @@ static uint64_t name_hash(const char *name)
     return h ^ (h >> 29);
 }
 
-static Value **name_slot(const NameTable *table, const char *name)
+/* Where the name is, or would be put. */
+static NameSlot *name_slot(const NameTable *table, const char *name, uint64_t hash)
 {
-    uint32_t i = (uint32_t)name_hash(name) & (table->capacity - 1);
-    while (table->slots[i] && strcmp(table->slots[i]->name, name) != 0) i = (i + 1) & (table->capacity - 1);
-    return &table->slots[i];
+    uint32_t i = (uint32_t)hash & (table->capacity - 1);
+    for (;; i = (i + 1) & (table->capacity - 1)) {
+        NameSlot *slot = &table->slots[i];
+        if (!slot->value || (slot->hash == hash && strcmp(slot->value->name, name) == 0)) return slot;
+    }
 }
 
 static void name_insert(Graph *graph, Value *value)
@@ -115,18 +123,21 @@ static void name_insert(Graph *graph, Value *value)
     NameTable *table = graph->names;
     if (2 * (table->used + 1) > table->capacity) {
         NameTable bigger = { .capacity = table->capacity ? 2 * table->capacity : 256, .used = table->used };
-        bigger.slots = arena_array(graph->arena, Value *, bigger.capacity);
-        for (uint32_t i = 0; i < table->capacity; i++)
-            if (table->slots[i]) *name_slot(&bigger, table->slots[i]->name) = table->slots[i];
+        bigger.slots = arena_array(graph->arena, NameSlot, bigger.capacity);
+        for (uint32_t i = 0; i < table->capacity; i++) {
+            const NameSlot *slot = &table->slots[i];
+            if (slot->value) *name_slot(&bigger, slot->value->name, slot->hash) = *slot;
+        }
         *table = bigger;
     }
-    *name_slot(table, value->name) = value;
+    uint64_t hash = name_hash(value->name);
+    *name_slot(table, value->name, hash) = (NameSlot){ value, hash };
     table->used++;
 }
 
 Value *graph_find(const Graph *graph, const char *name)
 {
-    return graph->names->capacity ? *name_slot(graph->names, name) : NULL;
+    return graph->names->capacity ? name_slot(graph->names, name, name_hash(name))->value : NULL;
 }
 
 bool name_is_plain(const char *name, size_t max_bytes)
