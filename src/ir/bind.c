@@ -5,7 +5,6 @@
 #include "ir/module.h"
 
 #include <math.h>
-#include <stdio.h>
 #include <string.h>
 
 enum { BIND_MAX_DEPTH = 16, BIND_MAX_NAMES = 64, BIND_MAX_PIECES = 4096 };
@@ -413,6 +412,14 @@ static const struct {
     {"output", " is source ", bind_output},
 };
 
+static bool is_listed(const char *words, const char *key)
+{
+    size_t len = strlen(key);
+    for (const char *word = words; (word = strchr(word, ' ')) && *++word;)
+        if (strncmp(word, key, len) == 0 && word[len] == ' ') return true;
+    return false;
+}
+
 static Status bind_statement(Binder *b, const JsonValue *s)
 {
     if (s->type != JSON_OBJECT) BIND_FAIL(b, s, "expected a statement, found %s", json_type_name(s->type));
@@ -421,9 +428,7 @@ static Status bind_statement(Binder *b, const JsonValue *s)
         if (!json_get(s, statements[i].kind)) continue;
         for (uint32_t k = 0; k < s->count; k++) {
             const char *key = s->members[k].key.data;
-            char        word[32];
-            snprintf(word, sizeof word, " %s ", key);
-            if (strcmp(key, statements[i].kind) != 0 && !strstr(statements[i].members, word))
+            if (strcmp(key, statements[i].kind) != 0 && !is_listed(statements[i].members, key))
                 BIND_FAIL(b, &s->members[k].value, "%s has no \"%.100s\"; it may have%s", statements[i].kind, key,
                           statements[i].members);
         }

@@ -15,6 +15,7 @@ typedef struct Node  Node;
 typedef struct Value Value;
 typedef struct Param Param;
 typedef struct OpDef OpDef;
+typedef struct Use   Use;
 
 enum { TENSOR_MAX_DIMS = 4, NODE_MAX_IN = 16, NODE_MAX_OUT = 6 };
 
@@ -94,6 +95,13 @@ struct Param {
     float       init_std;
 };
 
+/* One place that reads a value: input `index` of `node`, or the graph's output `index` where node is NULL. */
+struct Use {
+    Node *node;
+    int   index;
+    Use  *prev, *next; /* among the uses of the value, in no order */
+};
+
 struct Value {
     int32_t     id;         /* index in graph->values */
     int32_t     layer;      /* -1: none */
@@ -107,8 +115,11 @@ struct Value {
     Param      *param;      /* of a PARAM; NULL for the packed base of several */
     Value      *base;       /* contiguous view: this is base's elements [base_offset, base_offset + numel); else NULL */
     int64_t     base_offset; /* elements */
+    Value      *first_member, *last_member, *next_member; /* the views of a base, by id; value_set_base keeps them */
     Value      *home;       /* produced straight into the memory of this outside value (a gradient, a sum); else NULL */
     const void *const_data; /* VALUE_CONST with contents known now: type_bytes bytes; else NULL */
+    Use        *first_use;  /* every reader in the graph */
+    int         num_uses;
 };
 
 enum {
@@ -121,7 +132,8 @@ struct Node {
     int32_t      id;
     int32_t      layer;
     const OpDef *op;
-    Value      **in;   /* num_in entries, NULL where an optional input is absent */
+    Value *const *in;  /* num_in entries, NULL where an optional input is absent; node_set_input changes one */
+    Use         *uses; /* num_in entries, linked into the lists of the values read */
     Value      **out;  /* num_out entries; NULL: not wanted, the kernel skips it */
     int          num_in, num_out;
     void        *attrs; /* op->attrs_size bytes */
@@ -132,11 +144,13 @@ struct Node {
     int          num_after;
     const char  *source; /* file:line of the IR or DSL statement; NULL: made by a pass */
     Node        *prev, *next;
+    int64_t      order; /* grows along the list: node_precedes */
 };
 
 typedef struct NamedValue {
     const char *name;
     Value      *value;
+    Use        *use;
 } NamedValue;
 
 struct Graph {
@@ -173,27 +187,42 @@ Value *graph_find(const Graph *graph, const char *name); /* NULL: none */
 NODISCARD Status graph_add_node(Graph *graph, const OpDef *op, const void *attrs, const char *name, Value *const *in,
                                 int num_in, uint32_t want, Node **out_node);
 
+/* Input `index` of the node is `value` from here on; NULL: absent. */
+void node_set_input(Node *node, int index, Value *value);
+/* Whether `a` runs before `b`; both are in one graph. */
+bool node_precedes(const Node *a, const Node *b);
+/* `value` is a view of `base` from element `offset` on. */
+void value_set_base(Value *value, Value *base, int64_t offset);
+
 void graph_add_output(Graph *graph, const char *name, Value *value);
+void graph_clear_outputs(Graph *graph);
 Value *graph_output(const Graph *graph, const char *name); /* NULL: none */
 
 void node_add_after(Graph *graph, Node *node, Node *earlier);
-void graph_remove_node(Graph *graph, Node *node);              /* its outputs must have no readers left */
+/* The node reads nothing any more; its outputs must have no readers left. */
+void graph_remove_node(Graph *graph, Node *node);
 void graph_move_before(Graph *graph, Node *node, Node *before); /* NULL: to the end */
 /* All readers of `from` at and after `start` (NULL: the first node), and graph outputs, read `to`. */
 void graph_replace_uses(Graph *graph, Value *from, Value *to, Node *start);
-/* Number of readers (graph outputs count) per value id; arena array of num_values. */
-int *graph_count_uses(const Graph *graph);
 
 /* The memory a value lives in: follows contiguous views, OP_VIEW nodes, aliases and homes back to where it is placed.
  * *out_offset: elements into it (NULL: not wanted). */
 Value *value_root(Value *value, int64_t *out_offset);
+
+/* Where a value lives: `offset` elements into `value`. */
+typedef struct Root {
+    Value  *value;
+    int64_t offset;
+} Root;
+/* value_root of every value by id, in the graph's arena: one walk, however long the chains. */
+Root *graph_roots(const Graph *graph);
 
 /* Bit k set: output k of node adds to what its aliased input holds. */
 uint32_t node_accumulate_mask(const Node *node);
 /* Input whose memory output `k` takes over (alias present and connected), or NULL. */
 Value *node_alias_of(const Node *node, int k);
 
-/* Checks SSA order, types (infer again), aliases, names, parameters. ERR_INTERNAL with the node's text. */
+/* Checks SSA order, types (infer again), aliases, names, parameters, lists of uses and members. ERR_INTERNAL with the node's text. */
 NODISCARD Status graph_verify(const Graph *graph);
 
 /* The text form, docs/ir.md: print -> parse -> print is the identity. */

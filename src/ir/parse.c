@@ -11,6 +11,7 @@ enum { MAX_PIECES = 4096, MAX_LAYER = 1 << 20 };
 typedef struct PendingView {
     Value      *value;
     const char *base;
+    int64_t     offset;
     int         line;
 } PendingView;
 
@@ -265,8 +266,9 @@ static Status parse_value_tail(Parser *parser, Value *value)
             if (value->param && value->kind == VALUE_PARAM) value->param->layer = value->layer;
         } else if (take_word(parser, "base") && take(parser, '=')) {
             const char *base = word(parser);
+            int64_t     offset = 0;
             if (!base || !take(parser, '@')) SYNTAX(parser, "expected base=NAME@offset");
-            TRY(parse_int(parser, &value->base_offset));
+            TRY(parse_int(parser, &offset));
             if (parser->num_views == parser->cap_views) {
                 int          bigger = parser->cap_views ? 2 * parser->cap_views : 64;
                 PendingView *views = arena_array(parser->arena, PendingView, bigger);
@@ -274,7 +276,7 @@ static Status parse_value_tail(Parser *parser, Value *value)
                 parser->views = views;
                 parser->cap_views = bigger;
             }
-            parser->views[parser->num_views++] = (PendingView){value, base, parser->line};
+            parser->views[parser->num_views++] = (PendingView){value, base, offset, parser->line};
         } else if (take_word(parser, "data") && take(parser, '=')) {
             TRY(parse_data(parser, value));
         } else {
@@ -475,8 +477,9 @@ static Status connect_views(Parser *parser)
     for (int i = 0; i < parser->num_views; i++) {
         PendingView *view = &parser->views[i];
         parser->line = view->line;
-        view->value->base = graph_find(parser->graph, view->base);
-        if (!view->value->base) SYNTAX(parser, "view %s of unknown %s", view->value->name, view->base);
+        Value *base = graph_find(parser->graph, view->base);
+        if (!base) SYNTAX(parser, "view %s of unknown %s", view->value->name, view->base);
+        value_set_base(view->value, base, view->offset);
     }
     for (int i = 0; i < parser->num_views; i++) {
         const Value *value = parser->views[i].value;

@@ -93,6 +93,42 @@ static Status verify_value(const Graph *graph, const Value *value, int index)
     return OK;
 }
 
+/* Each reader stands once in the list of what it reads: all listed are readers, and there are as many of both. */
+static Status verify_uses(const Graph *graph)
+{
+    int64_t listed = 0, connected = graph->num_outputs;
+    for (int i = 0; i < graph->num_values; i++) {
+        const Value *value = graph->values[i];
+        int          count = 0;
+        for (const Use *use = value->first_use, *before = NULL; use; before = use, use = use->next, count++) {
+            bool is_reader = use->node ? use == &use->node->uses[use->index] && use->node->in[use->index] == value
+                                       : use == graph->outputs[use->index].use && graph->outputs[use->index].value == value;
+            FAIL_IF(!is_reader || use->prev != before || count == value->num_uses, ERR_INTERNAL, "graph: list of uses of %s broken",
+                    value->name);
+        }
+        FAIL_IF(count != value->num_uses, ERR_INTERNAL, "graph: list of uses of %s broken", value->name);
+        listed += count;
+    }
+    for (const Node *node = graph->first; node; node = node->next)
+        for (int i = 0; i < node->num_in; i++) connected += node->in[i] != NULL;
+    FAIL_IF(listed != connected, ERR_INTERNAL, "graph: %lld uses listed, %lld counted", (long long)listed, (long long)connected);
+    return OK;
+}
+
+static Status verify_members(const Graph *graph)
+{
+    int64_t listed = 0, views = 0;
+    for (int i = 0; i < graph->num_values; i++) {
+        const Value *base = graph->values[i];
+        views += base->base != NULL;
+        for (const Value *member = base->first_member; member; member = member->next_member, listed++)
+            FAIL_IF(member->base != base || (member->next_member ? member->next_member->id <= member->id : member != base->last_member),
+                    ERR_INTERNAL, "graph: list of members of %s broken", base->name);
+    }
+    FAIL_IF(listed != views, ERR_INTERNAL, "graph: %lld members listed, %lld counted", (long long)listed, (long long)views);
+    return OK;
+}
+
 Status graph_verify(const Graph *graph)
 {
     Verify v = { .graph = graph };
@@ -104,12 +140,13 @@ Status graph_verify(const Graph *graph)
     }
     int count = 0;
     for (const Node *node = graph->first; node; node = node->next, count++) {
-        FAIL_IF(node->next && node->next->prev != node, ERR_INTERNAL, "graph: node list broken");
+        FAIL_IF(node->next && (node->next->prev != node || !node_precedes(node, node->next)), ERR_INTERNAL, "graph: node list broken");
         TRY(verify_node(&v, node));
     }
     FAIL_IF(count != graph->num_nodes, ERR_INTERNAL, "graph: %d nodes listed, %d counted", count, graph->num_nodes);
     for (int i = 0; i < graph->num_outputs; i++)
         FAIL_IF(!v.defined[graph->outputs[i].value->id], ERR_INTERNAL, "graph: output %s is never produced",
                 graph->outputs[i].name);
-    return OK;
+    TRY(verify_uses(graph));
+    return verify_members(graph);
 }

@@ -76,7 +76,7 @@ static Status wrap(Graph *graph, Node *linear, const LoraOptions *lora, bool tra
     TRY(graph_add_node(graph, &op_linear_add, &attrs, arena_printf(graph->arena, "%s.lora", y->name), up_in, 3, ~0u, &node));
     graph->cursor = NULL;
     graph_replace_uses(graph, y, node->out[0], after);
-    node->in[0] = y; /* the wrap itself still reads the plain result */
+    node_set_input(node, 0, y); /* the wrap itself still reads the plain result */
     return OK;
 }
 

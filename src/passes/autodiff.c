@@ -79,20 +79,23 @@ void grad_set(GradBuilder *grad, Value *param, Value *value)
     grad->grads[param->id] = value;
 }
 
+static Node *first_forward_reader(const GradBuilder *grad, const Value *value)
+{
+    Node *first = NULL;
+    for (const Use *use = value->first_use; use; use = use->next)
+        if (use->node && !node_precedes(grad->last_forward, use->node) && (!first || node_precedes(use->node, first)))
+            first = use->node;
+    return first;
+}
+
 void grad_replace_forward(GradBuilder *grad, Value *from, Value *to)
 {
-    Graph *graph = grad->graph;
     /* Forward readers move behind the backward node that yields `to`. */
-    for (Node *node = graph->first, *next; node; node = next) {
-        next = node == grad->last_forward ? NULL : node->next;
-        for (int i = 0; i < node->num_in; i++) {
-            if (node->in[i] != from) continue;
-            if (node == grad->last_forward) grad->last_forward = node->prev;
-            graph_move_before(graph, node, NULL);
-            break;
-        }
+    for (Node *node; (node = first_forward_reader(grad, from));) {
+        if (node == grad->last_forward) grad->last_forward = node->prev;
+        graph_move_before(grad->graph, node, NULL);
     }
-    graph_replace_uses(graph, from, to, NULL);
+    graph_replace_uses(grad->graph, from, to, NULL);
 }
 
 /* Forward order: wanted is what a trained parameter flows into. */
@@ -140,7 +143,7 @@ static Status settle_loss(GradBuilder *grad)
     FAIL_IF(node->op->id != OP_LOSS_SUM, ERR_INVALID, "output \"loss\": expected the result of loss_sum, found %s", node->op->name);
     loss->kind = VALUE_STATE;
     if (grad->accumulate)
-        node->in[LOSS_ACCUMULATOR] = sum;
+        node_set_input(node, LOSS_ACCUMULATOR, sum);
     else
         loss->home = sum;
     return OK;
@@ -160,35 +163,46 @@ static int free_accumulator(const Value *value)
     return -1;
 }
 
-/* Defined before `node`, and nobody but `reader` reads its memory from `node` on. */
-static bool dies_at(Value *value, const Node *node, const Node *reader)
+static bool is_view(const Node *node)
 {
-    Value *root = value_root(value, NULL);
-    if (root->kind != VALUE_ACTIVATION || !root->producer) return false;
-    bool defined = true;
-    for (const Node *n = node; n; n = n->next) {
-        if (n == value->producer) defined = false;
-        if (n == reader) continue;
-        for (int i = 0; i < n->num_in; i++)
-            if (n->in[i] && value_root(n->in[i], NULL) == root) return false;
+    return (node->op->flags & OP_VIEW) != 0;
+}
+
+/* Whether nobody but `reader` reads the value or a view of it from `node` on. */
+static bool unread_from(const Value *value, const Node *node, const Node *reader)
+{
+    for (const Use *use = value->first_use; use; use = use->next) {
+        if (use->node == reader) continue;
+        if (!use->node || !node_precedes(use->node, node)) return false;
+        if (is_view(use->node) && use->node->out[0] && !unread_from(use->node->out[0], node, reader)) return false;
     }
-    return defined;
+    return true;
+}
+
+/* Defined before `node`, and nobody but `reader` reads its memory from `node` on. What stood there before was read before: a
+ * version that another took over has no later reader. */
+static bool dies_at(const Value *value, const Root *roots, const Node *node, const Node *reader)
+{
+    const Value *root = roots[value->id].value;
+    if (root->kind != VALUE_ACTIVATION || !root->producer) return false;
+    if (!value->producer || !node_precedes(value->producer, node)) return false;
+    while (is_view(value->producer)) value = value->producer->in[0];
+    return unread_from(value, node, reader);
 }
 
 static void merge_adds(Graph *graph)
 {
-    int *uses = graph_count_uses(graph);
+    const Root *roots = graph_roots(graph); /* merging changes no root into a lasting one, nor back */
     for (Node *add = graph->first, *next; add; add = next) {
         next = add->next;
         if (add->op->id != OP_ADD || !(add->flags & NODE_BACKWARD)) continue;
         for (int side = 1; side >= 0; side--) {
             Value *fresh = add->in[side], *sum = add->in[1 - side];
             int    slot = free_accumulator(fresh);
-            if (slot < 0 || uses[fresh->id] != 1 || !type_equal(&fresh->type, &sum->type)) continue;
-            if (!dies_at(sum, fresh->producer, add)) continue;
-            fresh->producer->in[slot] = sum;
+            if (slot < 0 || fresh->num_uses != 1 || !type_equal(&fresh->type, &sum->type)) continue;
+            if (!dies_at(sum, roots, fresh->producer, add)) continue;
+            node_set_input(fresh->producer, slot, sum);
             graph_replace_uses(graph, add->out[0], fresh, add);
-            uses[fresh->id] = uses[add->out[0]->id];
             graph_remove_node(graph, add);
             break;
         }

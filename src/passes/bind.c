@@ -39,7 +39,7 @@ Status pass_bind(PassContext *context, Graph **graph)
     Value      *value = graph_output(*graph, want);
     FAIL_IF(!value, ERR_INVALID, "%s: the graph has no output \"%s\", which %s needs", context->module->file, want,
             program_kind_name(context->kind));
-    (*graph)->num_outputs = 0;
+    graph_clear_outputs(*graph);
     graph_add_output(*graph, want, value);
     for (Node *node = (*graph)->first; node; node = node->next)
         if (node->op == &op_attention) ((AttentionAttrs *)node->attrs)->dense = options->dense && context->kind != PROGRAM_EVAL;

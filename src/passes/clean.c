@@ -7,36 +7,34 @@
 /* Writes memory that outlives the run. */
 static bool has_effect(const Node *node)
 {
-    for (int k = 0; k < node->num_out; k++) {
-        if (!node->out[k]) continue;
-        ValueKind kind = value_root(node->out[k], NULL)->kind;
-        if (kind != VALUE_ACTIVATION && !(node->op->flags & OP_VIEW)) return true;
-    }
+    if (node->op->flags & OP_VIEW) return false;
+    for (int k = 0; k < node->num_out; k++)
+        if (node->out[k] && value_root(node->out[k], NULL)->kind != VALUE_ACTIVATION) return true;
+    return false;
+}
+
+static bool is_read(const Node *node)
+{
+    for (int k = 0; k < node->num_out; k++)
+        if (node->out[k] && node->out[k]->num_uses) return true;
     return false;
 }
 
 void remove_dead_nodes(Graph *graph)
 {
-    int *uses = graph_count_uses(graph);
     for (Node *node = graph->last, *prev; node; node = prev) {
         prev = node->prev;
-        bool read = has_effect(node);
-        for (int k = 0; k < node->num_out; k++) read = read || (node->out[k] && uses[node->out[k]->id]);
-        if (read) continue;
-        for (int i = 0; i < node->num_in; i++)
-            if (node->in[i]) uses[node->in[i]->id]--;
-        graph_remove_node(graph, node);
+        if (!is_read(node) && !has_effect(node)) graph_remove_node(graph, node);
     }
 }
 
 /* Kernels skip what nobody wants; an output that is always written may be needed by the kernel itself, which then sees NULL. */
 static void drop_unread_outputs(Graph *graph)
 {
-    int *uses = graph_count_uses(graph);
     for (Node *node = graph->first; node; node = node->next) {
         for (int k = 0; k < node->num_out; k++) {
             Value *out = node->out[k];
-            if (!out || uses[out->id] || value_root(out, NULL)->kind != VALUE_ACTIVATION) continue;
+            if (!out || out->num_uses || value_root(out, NULL)->kind != VALUE_ACTIVATION) continue;
             out->producer = NULL;
             node->out[k] = NULL;
         }
@@ -75,10 +73,10 @@ static void merge_equal_nodes(Graph *graph)
     Node **table = arena_array(graph->arena, Node *, capacity);
     for (Node *node = graph->first, *next; node; node = next) {
         next = node->next;
-        bool pure = !has_effect(node);
+        bool pure = true;
         for (int k = 0; k < node->num_out; k++)
             pure = pure && !node_alias_of(node, k) && !(node->out[k] && taken[node->out[k]->id]);
-        if (!pure) continue;
+        if (!pure || has_effect(node)) continue;
         uint32_t i = (uint32_t)node_hash(node) & (capacity - 1);
         while (table[i] && !same_computation(table[i], node)) i = (i + 1) & (capacity - 1);
         bool covered = table[i] != NULL;

@@ -2,10 +2,10 @@
  * activations by liveness, the memory of one reused by others that are never alive with it. */
 #include "ops/attrs.h"
 #include "ops/ops.h"
+#include "passes/intervals.h"
 #include "passes/pass.h"
 #include "run/order.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 enum {
@@ -34,19 +34,6 @@ static Status append_entry(Plan *plan, const char *name, const TensorType *type,
     return add_entry(plan, name, type, region, space, offset);
 }
 
-/* The members of a packed parameter in order, or the parameter itself. */
-static int members_of(const Graph *graph, Value *base, Value **out, int most)
-{
-    int n = 0;
-    if (base->param) {
-        out[n++] = base;
-        return n;
-    }
-    for (int i = 0; i < graph->num_values && n < most; i++)
-        if (graph->values[i]->base == base && graph->values[i]->param) out[n++] = graph->values[i];
-    return n;
-}
-
 static Status add_trained(Plan *plan, const Value *value, int64_t offset)
 {
     int64_t    size = dtype_bytes(value->type.dtype);
@@ -66,6 +53,33 @@ static Status add_trained(Plan *plan, const Value *value, int64_t offset)
     return OK;
 }
 
+/* A trained parameter, or the members of a packed one with their base, from element `offset` of the flat run on. */
+static Status add_trained_group(Plan *plan, const Value *value, int64_t offset)
+{
+    TRY(add_trained(plan, value, offset));
+    for (const Value *member = value->param ? NULL : value->first_member; member; member = member->next_member)
+        if (member->param) TRY(add_trained(plan, member, offset + member->base_offset));
+    return OK;
+}
+
+static Status append_frozen(Plan *plan, const Value *value)
+{
+    TRY(append_entry(plan, value->name, &value->type, REGION_WEIGHTS, value->space));
+    const Placement base = plan_find(plan, value->name)->place;
+    for (const Value *member = value->param ? NULL : value->first_member; member; member = member->next_member)
+        if (member->param)
+            TRY(add_entry(plan, member->name, &member->type, REGION_WEIGHTS, base.space,
+                          base.offset + member->base_offset * dtype_bytes(member->type.dtype)));
+    return OK;
+}
+
+static bool is_trained(const Value *value)
+{
+    const Value *member = value->first_member;
+    while (member && !member->param) member = member->next_member;
+    return value->param ? value->param->trained : member && member->param->trained;
+}
+
 /* Trained parameters first, in one flat run with the members of a packed one adjoining; then the frozen ones. */
 static Status layout_params(Plan *plan, const Graph *graph)
 {
@@ -74,23 +88,20 @@ static Status layout_params(Plan *plan, const Graph *graph)
     plan->num_params = graph->num_params;
     plan->segments = arena_alloc(arena, sizeof(int64_t[4]) * (size_t)(graph->num_params + 1));
     plan->trained_params = arena_array(arena, Param *, graph->num_params + 1);
-    Value **members = arena_array(arena, Value *, graph->num_params + 1);
     Value **frozen = arena_array(arena, Value *, graph->num_values + 1);
     int     num_frozen = 0;
     DType   dtype = DT_F32;
     for (int i = 0; i < graph->num_values; i++) {
         Value *value = graph->values[i];
         if (value->kind != VALUE_PARAM || value->producer || value->base) continue;
-        int num = members_of(graph, value, members, graph->num_params);
-        if (!num || !members[0]->param->trained) {
+        if (!is_trained(value)) {
             frozen[num_frozen++] = value;
             continue;
         }
         int64_t at = plan->flat_numel;
         FAIL_IF(at && dtype != value->type.dtype, ERR_UNSUPPORTED, "trained parameters of several dtypes (%s)", value->name);
         dtype = value->type.dtype;
-        if (!value->param) TRY(add_trained(plan, value, at));
-        for (int k = 0; k < num; k++) TRY(add_trained(plan, members[k], at + (value->param ? 0 : members[k]->base_offset)));
+        TRY(add_trained_group(plan, value, at));
         plan->flat_numel = align_up(at + type_numel(&value->type), FLAT_ALIGN);
     }
     TensorType flat = type_make(dtype, 1, plan->flat_numel);
@@ -100,15 +111,7 @@ static Status layout_params(Plan *plan, const Graph *graph)
         plan->region_bytes[SPACE_DEVICE][REGION_GRADS] = type_bytes(&flat);
     }
     plan->region_bytes[SPACE_DEVICE][REGION_WEIGHTS] = align_up(plan->flat_numel * dtype_bytes(dtype), PLACE_ALIGN);
-    for (int i = 0; i < num_frozen; i++) {
-        TRY(append_entry(plan, frozen[i]->name, &frozen[i]->type, REGION_WEIGHTS, frozen[i]->space));
-        if (frozen[i]->param) continue;
-        const Placement base = plan_find(plan, frozen[i]->name)->place;
-        int             num = members_of(graph, frozen[i], members, graph->num_params);
-        for (int k = 0; k < num; k++)
-            TRY(add_entry(plan, members[k]->name, &members[k]->type, REGION_WEIGHTS, base.space,
-                          base.offset + members[k]->base_offset * dtype_bytes(members[k]->type.dtype)));
-    }
+    for (int i = 0; i < num_frozen; i++) TRY(append_frozen(plan, frozen[i]));
     for (int i = 0; i < graph->num_params; i++) plan->total_numel += type_numel(&graph->params[i]->type);
     return OK;
 }
@@ -152,69 +155,74 @@ Status layout_add(Plan *plan, const CompileOptions *options, const Graph *graph)
 
 /* ---- activations ---- */
 
-typedef struct Interval {
-    int     id;          /* of the root value */
-    int     start, end;  /* node indexes, inclusive */
-    Space   space;
-    int64_t bytes, offset;
-} Interval;
-
 typedef struct Placer {
     const Graph *graph;
+    const Root  *roots; /* by value id */
     Program     *program;
     const Order *order;
     int         *interval_of; /* by value id of roots: index into intervals, -1 */
     Interval    *intervals;
-    int          num, num_nodes;
+    int          num;
 } Placer;
 
-static Interval *find_interval(Placer *p, Value *value)
+static Interval *find_interval(Placer *p, const Value *value)
 {
-    Value *root = value_root(value, NULL);
-    int    index = p->interval_of[root->id];
+    int index = p->interval_of[p->roots[value->id].value->id];
     return index < 0 ? NULL : &p->intervals[index];
 }
 
-static void extend(Placer *p, Value *value, int index)
+static void extend(Placer *p, const Value *value, int index)
 {
     Interval *interval = value ? find_interval(p, value) : NULL;
     if (interval && interval->end < index) interval->end = index;
 }
 
-static void find_lives(Placer *p)
+/* With several streams a life ends where every later result is made after its last touch. */
+static void extend_beside(Placer *p, const int *index_of_launch)
 {
-    int index = 0;
+    for (int i = 0; i < p->num; i++) {
+        int last = order_last_beside(p->order, p->graph->values[p->intervals[i].id]);
+        if (last >= 0 && index_of_launch[last] > p->intervals[i].end) p->intervals[i].end = index_of_launch[last];
+    }
+}
+
+static void find_lives(Placer *p, Arena *arena)
+{
+    int  index = 0, launch = 0;
+    int *index_of_launch = arena_array(arena, int, p->graph->num_nodes + 1);
     for (Node *node = p->graph->first; node; node = node->next) {
         if (node->flags & NODE_ONCE) continue;
+        if (node_is_launch(node)) index_of_launch[launch++] = index;
         for (int k = 0; k < node->num_out; k++) {
             Value *out = node->out[k];
-            if (!out || value_root(out, NULL) != out || out->kind != VALUE_ACTIVATION) continue;
+            if (!out || p->roots[out->id].value != out || out->kind != VALUE_ACTIVATION) continue;
             p->interval_of[out->id] = p->num;
-            p->intervals[p->num++] = (Interval){ out->id, index, index, out->space, align_up(type_bytes(&out->type), PLACE_ALIGN), 0 };
+            p->intervals[p->num++] = (Interval){ out->id, index, index, align_up(type_bytes(&out->type), PLACE_ALIGN), 0 };
         }
         for (int i = 0; i < node->num_in; i++) extend(p, node->in[i], index);
         for (int k = 0; k < node->num_out; k++) extend(p, node->out[k], index);
         index++;
     }
     for (int i = 0; i < p->graph->num_outputs; i++) extend(p, p->graph->outputs[i].value, index);
-    p->num_nodes = index + 1;
+    if (!order_is_single(p->order)) extend_beside(p, index_of_launch);
 }
 
 /* An element-wise result takes the memory of an input that dies there. */
 static void share_in_place(Placer *p)
 {
-    int index = -1;
+    int index = -1, launch = -1;
     for (Node *node = p->graph->first; node; node = node->next) {
         if (node->flags & NODE_ONCE) continue;
         index++;
+        launch += node_is_launch(node);
         Value *out = node->out[0];
         if (!(node->op->flags & OP_INPLACE) || !out || p->interval_of[out->id] < 0) continue;
         int sides = node->op->flags & OP_COMMUTES ? 2 : 1;
         for (int i = 0; i < sides; i++) {
-            Value    *in = node->in[i];
-            Interval *from = in ? find_interval(p, in) : NULL, *to = &p->intervals[p->interval_of[out->id]];
+            const Value *in = node->in[i];
+            Interval    *from = in ? find_interval(p, in) : NULL, *to = &p->intervals[p->interval_of[out->id]];
             if (!from || from == to || from->end != index || from->bytes != to->bytes || to->start != index) continue;
-            if (!order_is_single(p->order)) continue; /* readers on other streams may be running yet */
+            if (in->space != out->space || !order_is_last_touch(p->order, p->roots[in->id].value, launch)) continue;
             from->end = to->end;
             to->bytes = 0; /* nothing of its own any more */
             p->interval_of[out->id] = (int)(from - p->intervals);
@@ -223,139 +231,24 @@ static void share_in_place(Placer *p)
     }
 }
 
-static int by_size(const void *a, const void *b)
+/* Places the intervals of one space; *out_live as intervals_place. */
+static int64_t place_space(Placer *p, Arena *arena, Space space, int64_t *out_live)
 {
-    const Interval *x = *(Interval *const *)a, *y = *(Interval *const *)b;
-    if (x->bytes != y->bytes) return x->bytes < y->bytes ? 1 : -1;
-    if (x->end - x->start != y->end - y->start) return x->end - x->start < y->end - y->start ? 1 : -1;
-    return x->id - y->id;
-}
-
-static int by_start(const void *a, const void *b)
-{
-    const Interval *x = *(Interval *const *)a, *y = *(Interval *const *)b;
-    if (x->start != y->start) return x->start - y->start;
-    if (x->bytes != y->bytes) return x->bytes < y->bytes ? 1 : -1;
-    return x->id - y->id;
-}
-
-static int by_area(const void *a, const void *b)
-{
-    const Interval *x = *(Interval *const *)a, *y = *(Interval *const *)b;
-    double          ax = (double)x->bytes * (x->end - x->start + 1), ay = (double)y->bytes * (y->end - y->start + 1);
-    if (ax != ay) return ax < ay ? 1 : -1;
-    return x->id - y->id;
-}
-
-/* Never alive at one time. With several streams that an index is greater says nothing. */
-static bool are_apart(const Placer *p, const Interval *a, const Interval *b)
-{
-    if (order_is_single(p->order)) return a->end < b->start || b->end < a->start;
-    const Value *x = p->graph->values[a->id], *y = p->graph->values[b->id];
-    return order_dies_before(p->order, x, y) || order_dies_before(p->order, y, x);
-}
-
-/* Places items in the given order, each at the smallest gap that fits between those alive with it. `placed` stays sorted by
- * offset. Returns the height. */
-static int64_t place_in_order(const Placer *p, Interval **items, int num, Interval **placed)
-{
-    int64_t height = 0;
-    for (int n = 0; n < num; n++) {
-        Interval *item = items[n];
-        int64_t   best = -1, best_gap = INT64_MAX, end = 0;
-        for (int k = 0; k < n; k++) {
-            const Interval *other = placed[k];
-            if (are_apart(p, item, other)) continue;
-            int64_t gap = other->offset - end;
-            if (gap >= item->bytes && gap < best_gap) {
-                best = end;
-                best_gap = gap;
-            }
-            if (other->offset + other->bytes > end) end = other->offset + other->bytes;
-        }
-        item->offset = best >= 0 ? best : end;
-        if (item->offset + item->bytes > height) height = item->offset + item->bytes;
-        int at = n;
-        while (at > 0 && placed[at - 1]->offset > item->offset) {
-            placed[at] = placed[at - 1];
-            at--;
-        }
-        placed[at] = item;
-    }
-    return height;
-}
-
-static int64_t largest_live(const Placer *p, Space space, Arena *arena)
-{
-    int64_t *delta = arena_array(arena, int64_t, p->num_nodes + 2), live = 0, most = 0;
+    Interval *items = arena_array(arena, Interval, p->num + 1);
+    int      *from = arena_array(arena, int, p->num + 1), count = 0;
     for (int i = 0; i < p->num; i++) {
-        if (p->intervals[i].space != space) continue;
-        delta[p->intervals[i].start] += p->intervals[i].bytes;
-        delta[p->intervals[i].end + 1] -= p->intervals[i].bytes;
+        if (p->graph->values[p->intervals[i].id]->space != space) continue;
+        from[count] = i;
+        items[count++] = p->intervals[i];
     }
-    for (int i = 0; i <= p->num_nodes; i++) {
-        live += delta[i];
-        if (live > most) most = live;
-    }
-    return most;
+    int64_t bytes = intervals_place(arena, items, count, out_live);
+    for (int i = 0; i < count; i++) p->intervals[from[i]].offset = items[i].offset;
+    return bytes;
 }
 
-typedef struct Placing {
-    Interval **items, **placed;
-    int        num;
-    int64_t   *best; /* offsets of the lowest placing so far, by interval */
-    int64_t    height;
-} Placing;
-
-static void try_order(const Placer *p, Placing *t)
+static Status placement_of(Placer *p, const Plan *plan, const Value *value, Placement *out)
 {
-    int64_t height = place_in_order(p, t->items, t->num, t->placed);
-    if (height >= t->height) return;
-    t->height = height;
-    for (int i = 0; i < t->num; i++) t->best[t->items[i] - p->intervals] = t->items[i]->offset;
-}
-
-/* What reaches highest goes first next time. */
-static void raise_highest(Placing *t)
-{
-    int highest = 0;
-    for (int i = 1; i < t->num; i++)
-        if (t->items[i]->offset + t->items[i]->bytes > t->items[highest]->offset + t->items[highest]->bytes) highest = i;
-    Interval *item = t->items[highest];
-    memmove(t->items + 1, t->items, sizeof *t->items * (size_t)highest);
-    t->items[0] = item;
-}
-
-/* Largest first is within a few percent of the bound; where it isn't, other orders and then repairs of the last one are tried. */
-static int64_t place_activations(Placer *p, Space space, Arena *arena)
-{
-    enum { REPAIRS = 64, REPAIRED_INTERVALS = 4096 };
-    int (*const orders[])(const void *, const void *) = { by_size, by_area, by_start };
-    Placing t = { .height = INT64_MAX };
-    t.items = arena_array(arena, Interval *, p->num + 1);
-    t.placed = arena_array(arena, Interval *, p->num + 1);
-    t.best = arena_array(arena, int64_t, p->num + 1);
-    int64_t live = largest_live(p, space, arena);
-    for (int i = 0; i < p->num; i++)
-        if (p->intervals[i].bytes && p->intervals[i].space == space) t.items[t.num++] = &p->intervals[i];
-    int64_t enough = live + live / 128;
-    for (int order = 0; order < 3 && t.height > enough; order++) {
-        qsort(t.items, (size_t)t.num, sizeof(Interval *), orders[order]);
-        try_order(p, &t);
-    }
-    for (int i = 0; i < REPAIRS && t.height > enough && t.num <= REPAIRED_INTERVALS; i++) {
-        raise_highest(&t);
-        try_order(p, &t);
-    }
-    for (int i = 0; i < t.num; i++) t.items[i]->offset = t.best[t.items[i] - p->intervals];
-    if (space == SPACE_DEVICE) p->program->live_bytes = live;
-    return t.num ? t.height : 0;
-}
-
-static Status placement_of(Placer *p, const Plan *plan, Value *value, Placement *out)
-{
-    int64_t offset;
-    Value  *root = value_root(value, &offset);
+    const Value *root = p->roots[value->id].value;
     *out = (Placement){ .bytes = type_bytes(&value->type), .space = root->space };
     if (p->interval_of[root->id] >= 0) {
         out->region = REGION_ACTIVATIONS;
@@ -367,7 +260,7 @@ static Status placement_of(Placer *p, const Plan *plan, Value *value, Placement 
         out->space = entry->place.space;
         out->offset = entry->place.offset;
     }
-    out->offset += offset * dtype_bytes(value->type.dtype);
+    out->offset += p->roots[value->id].offset * dtype_bytes(value->type.dtype);
     return OK;
 }
 
@@ -376,16 +269,18 @@ Status pass_place(PassContext *context, Graph **graph)
     Arena  *arena = context->arena;
     Plan   *plan = context->plan;
     Program *program = context->program;
-    Placer  p = { .graph = *graph, .program = program, .order = order_make(arena, *graph) };
+    Placer  p = { .graph = *graph, .roots = graph_roots(*graph), .program = program, .order = order_make(arena, *graph) };
     p.interval_of = arena_array(arena, int, (*graph)->num_values + 1);
     p.intervals = arena_array(arena, Interval, (*graph)->num_values + 1);
     for (int i = 0; i < (*graph)->num_values; i++) p.interval_of[i] = -1;
-    find_lives(&p);
+    find_lives(&p, arena);
     share_in_place(&p);
     for (int space = 0; space < SPACE_COUNT; space++) {
-        int64_t bytes = place_activations(&p, (Space)space, arena), *most = &plan->region_bytes[space][REGION_ACTIVATIONS];
-        if (space == SPACE_DEVICE) program->activation_bytes = bytes;
+        int64_t live, bytes = place_space(&p, arena, (Space)space, &live), *most = &plan->region_bytes[space][REGION_ACTIVATIONS];
         if (bytes > *most) *most = bytes;
+        if (space != SPACE_DEVICE) continue;
+        program->activation_bytes = bytes;
+        program->live_bytes = live;
     }
     program->placement = arena_array(arena, Placement, (*graph)->num_values + 1);
     for (int i = 0; i < (*graph)->num_values; i++) {

@@ -1,6 +1,7 @@
 /* Waits from the graph, clocks from waits, and the check of both against bytes. */
 #include "run/order.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 /* The last touch of a stretch of a root value's memory, by one stream if it reads. */
@@ -24,6 +25,8 @@ struct Order {
     int32_t (*wait)[STREAM_COUNT];  /* as Launch.wait */
     int32_t (*clock)[STREAM_COUNT]; /* 1 + the last launch of each stream that has finished when this one starts, itself included */
     Life     *life;                 /* by value id; NULL: not of a graph */
+    int      *makers[STREAM_COUNT]; /* launches of a stream that make an activation */
+    int       num_makers[STREAM_COUNT];
 };
 
 bool node_is_launch(const Node *node)
@@ -113,6 +116,11 @@ static void touch_outputs(Order *order, const Graph *graph)
     }
 }
 
+static int by_index(const void *a, const void *b)
+{
+    return *(const int *)a - *(const int *)b;
+}
+
 static void read_streams(Order *order, const Graph *graph)
 {
     int index = 0;
@@ -121,6 +129,17 @@ static void read_streams(Order *order, const Graph *graph)
         order->stream[index++] = node->stream;
         order->single = order->single && node->stream == order->stream[0];
     }
+}
+
+static void find_makers(Order *order, Arena *arena, const Graph *graph)
+{
+    for (int s = 0; s < STREAM_COUNT; s++) order->makers[s] = arena_array(arena, int, order->count + 1);
+    for (int i = 0; i < graph->num_values; i++) {
+        const Value *value = graph->values[i];
+        int          first = order->life[i].first;
+        if (value->kind == VALUE_ACTIVATION && first >= 0) order->makers[order->stream[first]][order->num_makers[order->stream[first]]++] = first;
+    }
+    for (int s = 0; s < STREAM_COUNT; s++) qsort(order->makers[s], (size_t)order->num_makers[s], sizeof(int), by_index);
 }
 
 static int count_launches(const Graph *graph)
@@ -153,6 +172,7 @@ Order *order_make(Arena *arena, const Graph *graph)
         settle(order, index++, last, b.need);
     }
     touch_outputs(order, graph);
+    find_makers(order, arena, graph);
     return order;
 }
 
@@ -186,14 +206,36 @@ bool order_before(const Order *order, int a, int b)
     return a != b && order->clock[b][order->stream[a]] > a;
 }
 
-bool order_dies_before(const Order *order, const Value *a, const Value *b)
+/* Whether everything that touches the value has finished when launch `index` starts. */
+static bool is_over(const Order *order, const Life *life, int index)
 {
-    const Life *old = &order->life[a->id], *young = &order->life[b->id];
-    if (old->first < 0 || young->first < 0) return false;
-    const int32_t *clock = order->clock[young->first];
     for (int s = 0; s < STREAM_COUNT; s++)
-        if (old->last[s] > clock[s] || old->last[s] == young->first + 1) return false;
+        if (life->last[s] > order->clock[index][s] || life->last[s] == index + 1) return false;
     return true;
+}
+
+bool order_is_last_touch(const Order *order, const Value *value, int index)
+{
+    for (int s = 0; !order->single && s < STREAM_COUNT; s++)
+        if (order->life[value->id].last[s] > order->clock[index][s]) return false;
+    return true;
+}
+
+int order_last_beside(const Order *order, const Value *value)
+{
+    const Life *life = &order->life[value->id];
+    int         last = -1;
+    if (life->first < 0) return -1;
+    for (int s = 0; s < STREAM_COUNT; s++) { /* once over for a launch, it is over for all that follow on the stream */
+        int low = 0, high = order->num_makers[s];
+        while (low < high) {
+            int middle = (low + high) / 2;
+            if (is_over(order, life, order->makers[s][middle])) high = middle;
+            else low = middle + 1;
+        }
+        if (low && order->makers[s][low - 1] > last) last = order->makers[s][low - 1];
+    }
+    return last;
 }
 
 /* ---- the check ---- */

@@ -21,9 +21,12 @@ bool order_is_single(const Order *order); /* all launches are of one stream */
 const int32_t *order_wait(const Order *order, int index);
 /* Launch `a` has finished whenever launch `b` starts. */
 bool order_before(const Order *order, int a, int b);
-/* Every launch that touches root value `a` has finished whenever the first that touches `b` starts: b may take a's memory. A graph
- * output is touched at the end. */
-bool order_dies_before(const Order *order, const Value *a, const Value *b);
+/* The last launch that makes an activation and may start before every touch of root value `value` has finished; -1: none. What later
+ * ones make may take its memory. A graph output is touched at the end. */
+int order_last_beside(const Order *order, const Value *value);
+
+/* Whether no other launch can touch root value `value` once launch `index` starts. */
+bool order_is_last_touch(const Order *order, const Value *value, int index);
 
 /* A stretch of memory that a launch touches. */
 typedef struct Access {

@@ -103,10 +103,9 @@ static void nodes_are_put_moved_and_removed(void)
     graph->cursor = between;
     graph_add_output(graph, "y", b->out[0]);
     EXPECT(graph_output(graph, "y") == b->out[0] && !graph_output(graph, "z"));
-    int *uses = graph_count_uses(graph);
-    EXPECT_INT(uses[x->id], 4);
-    EXPECT_INT(uses[a->out[0]->id], 2);
-    EXPECT_INT(uses[b->out[0]->id], 1);
+    EXPECT_INT(x->num_uses, 4);
+    EXPECT_INT(a->out[0]->num_uses, 2);
+    EXPECT_INT(b->out[0]->num_uses, 1);
     graph_replace_uses(graph, a->out[0], x, between->next);
     EXPECT(b->in[0] == x && between->in[1] == a->out[0]);
     graph_replace_uses(graph, b->out[0], between->out[0], NULL);
@@ -121,13 +120,116 @@ static void nodes_are_put_moved_and_removed(void)
     done();
 }
 
+/* How often `node` stands in the list of the value's readers; -1: the list doesn't have num_uses entries. */
+static int times_listed(const Value *value, const Node *node)
+{
+    int listed = 0, count = 0;
+    for (const Use *use = value->first_use; use; use = use->next, count++) listed += use->node == node;
+    return count == value->num_uses ? listed : -1;
+}
+
+static void every_value_knows_its_readers(void)
+{
+    Graph *graph = new_graph();
+    Value *x = outside(graph, VALUE_INPUT, "x", 4), *y = outside(graph, VALUE_INPUT, "y", 4);
+    Node  *a = apply(graph, &op_add, "a", x, x), *b = apply(graph, &op_add, "b", a->out[0], x);
+    EXPECT_INT(times_listed(x, a), 2);
+    EXPECT_INT(times_listed(x, b), 1);
+    node_set_input(a, 0, y);
+    EXPECT(a->in[0] == y && a->in[1] == x);
+    EXPECT_INT(times_listed(x, a), 1);
+    EXPECT_INT(times_listed(y, a), 1);
+    graph_replace_uses(graph, x, x, NULL);
+    EXPECT_INT(x->num_uses, 2);
+    graph_add_output(graph, "one", x);
+    graph_add_output(graph, "two", x);
+    EXPECT_INT(times_listed(x, NULL), 2);
+    graph_replace_uses(graph, x, y, b);
+    EXPECT_INT(times_listed(x, a), 1);
+    EXPECT_INT(x->num_uses, 1);
+    EXPECT_INT(times_listed(y, NULL), 2);
+    EXPECT(graph_output(graph, "one") == y && graph_output(graph, "two") == y);
+    EXPECT_OK(graph_verify(graph));
+    graph_clear_outputs(graph);
+    EXPECT_INT(graph->num_outputs, 0);
+    EXPECT_INT(times_listed(y, NULL), 0);
+    node_set_input(b, 1, NULL);
+    node_set_input(b, 1, x);
+    graph_remove_node(graph, b);
+    EXPECT(!b->in[0] && !b->in[1] && !a->out[0]->num_uses);
+    EXPECT_OK(graph_verify(graph));
+    done();
+}
+
+/* Nodes put at one place over and over, and moved about: whether one comes before another is answered as by the list. */
+static void order_is_known_without_a_walk(void)
+{
+    enum { COUNT = 600 };
+    Graph *graph = new_graph();
+    Value *x = outside(graph, VALUE_INPUT, "x", 4);
+    Node  *nodes[COUNT], *again = NULL;
+    for (int i = 0; i < COUNT; i++) {
+        graph->cursor = i < 100 ? NULL : i < 300 ? nodes[50] : i < 500 ? nodes[i - 1] : graph->first;
+        nodes[i] = apply(graph, &op_add, "node", x, x);
+    }
+    for (int i = 0; i < COUNT; i += 3) graph_move_before(graph, nodes[i], i % 2 ? graph->first : nodes[(i * 7 + 1) % COUNT]);
+    for (const Node *node = graph->first; node->next; node = node->next) {
+        EXPECT(node_precedes(node, node->next) && !node_precedes(node->next, node) && !node_precedes(node, node));
+    }
+    graph->cursor = NULL;
+    for (int i = 0; i < 100000; i++) { /* the same place until no number is free there */
+        again = nodes[50]->prev;
+        graph_move_before(graph, again, NULL);
+        graph_move_before(graph, again, nodes[50]);
+    }
+    EXPECT(node_precedes(again, nodes[50]) && node_precedes(again->prev, again));
+    EXPECT_OK(graph_verify(graph));
+    done();
+}
+
+static void roots_of_all_values_are_found_at_once(void)
+{
+    Graph *graph = new_graph();
+    Value *packed = outside(graph, VALUE_PARAM, "packed", 12), *view = outside(graph, VALUE_PARAM, "view", 4);
+    Value *state = outside(graph, VALUE_GRAD, "state", 4), *acc = NULL;
+    value_set_base(view, packed, 8);
+    Node *flat = apply(graph, &op_flat, "flat", view, NULL);
+    for (int i = 0; i < 5; i++) acc = apply(graph, &op_sum, "sum", flat->out[0], acc)->out[0];
+    apply(graph, &op_sum, "lasting", acc, state);
+    apply(graph, &op_add, "home", view, view)->out[0]->home = state;
+    const Root *roots = graph_roots(graph);
+    for (int i = 0; i < graph->num_values; i++) {
+        int64_t offset;
+        EXPECT(roots[i].value == value_root(graph->values[i], &offset) && roots[i].offset == offset);
+    }
+    EXPECT(roots[acc->id].value == graph_find(graph, "sum"));
+    done();
+}
+
+static void members_are_listed_by_id(void)
+{
+    Graph *graph = new_graph();
+    Value *base = outside(graph, VALUE_PARAM, "base", 12), *other = outside(graph, VALUE_PARAM, "other", 12);
+    Value *a = outside(graph, VALUE_PARAM, "a", 4), *b = outside(graph, VALUE_PARAM, "b", 4), *c = outside(graph, VALUE_PARAM, "c", 4);
+    value_set_base(b, base, 4);
+    value_set_base(c, base, 8);
+    value_set_base(a, base, 0);
+    EXPECT(base->first_member == a && a->next_member == b && b->next_member == c && base->last_member == c && !c->next_member);
+    value_set_base(c, other, 0); /* the last, one in the middle, the only one */
+    EXPECT(base->last_member == b && other->first_member == c && other->last_member == c);
+    value_set_base(b, other, 4);
+    value_set_base(a, other, 8);
+    EXPECT(!base->first_member && !base->last_member && other->first_member == a && a->next_member == b && other->last_member == c);
+    EXPECT_OK(graph_verify(graph));
+    done();
+}
+
 static void memory_is_followed_to_where_it_is(void)
 {
     Graph  *graph = new_graph();
     int64_t offset;
     Value  *packed = outside(graph, VALUE_PARAM, "packed", 12), *view = outside(graph, VALUE_PARAM, "view", 4);
-    view->base = packed;
-    view->base_offset = 8;
+    value_set_base(view, packed, 8);
     Node *flat = apply(graph, &op_flat, "flat", view, NULL), *sum = apply(graph, &op_sum, "sum", flat->out[0], NULL);
     EXPECT(value_root(flat->out[0], &offset) == packed && offset == 8);
     EXPECT(value_root(sum->out[0], NULL) == sum->out[0]);
@@ -189,7 +291,7 @@ static void reads_of_old_versions_are_refused(void)
     EXPECT_FAILS(graph_verify(s.graph), ERR_INTERNAL, "took over: x: b: f32[4] = add(a, x)");
     s = sample(); /* an overwritten base takes its views along */
     Value *part = outside(s.graph, VALUE_STATE, "part", 2);
-    part->base = s.state;
+    value_set_base(part, s.state, 0);
     apply(s.graph, &op_flat, "late", part, NULL);
     EXPECT_FAILS(graph_verify(s.graph), ERR_INTERNAL, "took over: part");
     done();
@@ -207,13 +309,13 @@ static void what_does_not_hold_together_is_refused(void)
     s.x->type.dim[0] = 5;
     EXPECT_FAILS(graph_verify(s.graph), ERR_INTERNAL, "type differs from what the op infers: a");
     s = sample();
-    s.b->in[1] = outside(s.graph, VALUE_INPUT, "y", 5);
+    node_set_input(s.b, 1, outside(s.graph, VALUE_INPUT, "y", 5));
     EXPECT_FAILS(graph_verify(s.graph), ERR_INTERNAL, "a and b differ: b: f32[4] = add(a, y)");
     s = sample();
-    s.b->in[1] = NULL;
+    node_set_input(s.b, 1, NULL);
     EXPECT_FAILS(graph_verify(s.graph), ERR_INTERNAL, "input 1 of add is missing");
     s = sample();
-    s.b->in[1] = sample().x;
+    node_set_input(s.b, 1, sample().x);
     EXPECT_FAILS(graph_verify(s.graph), ERR_INTERNAL, "foreign value x");
     s = sample();
     s.b->out[0] = s.a->out[0];
@@ -239,6 +341,26 @@ static void what_does_not_hold_together_is_refused(void)
     s = sample();
     s.b->prev = NULL;
     EXPECT_FAILS(graph_verify(s.graph), ERR_INTERNAL, "node list broken");
+    s = sample();
+    s.b->order = s.a->order;
+    EXPECT_FAILS(graph_verify(s.graph), ERR_INTERNAL, "node list broken");
+    s = sample(); /* an input changed behind the lists' back; a reader that isn't counted; one that isn't listed */
+    ((Value **)s.b->in)[1] = s.a->out[0];
+    EXPECT_FAILS(graph_verify(s.graph), ERR_INTERNAL, "list of uses of x broken");
+    s = sample();
+    s.x->num_uses--;
+    EXPECT_FAILS(graph_verify(s.graph), ERR_INTERNAL, "list of uses of x broken");
+    s = sample();
+    s.a->out[0]->first_use = NULL;
+    s.a->out[0]->num_uses = 0;
+    EXPECT_FAILS(graph_verify(s.graph), ERR_INTERNAL, "5 uses listed, 6 counted");
+    s = sample();
+    s.x->first_member = s.x->last_member = s.state;
+    EXPECT_FAILS(graph_verify(s.graph), ERR_INTERNAL, "list of members of x broken");
+    s = sample();
+    Value *part = outside(s.graph, VALUE_STATE, "part", 2);
+    part->base = s.x;
+    EXPECT_FAILS(graph_verify(s.graph), ERR_INTERNAL, "0 members listed, 1 counted");
     s = sample();
     s.x->name = "a";
     EXPECT_FAILS(graph_verify(s.graph), ERR_INTERNAL, "two values named a");
@@ -267,8 +389,7 @@ static void views_stay_in_their_base(void)
         Value     *base = outside(graph, VALUE_PARAM, "base", 12);
         TensorType type = type_make(cases[i].dtype, 1, cases[i].len);
         Value     *view = graph_add_value(graph, VALUE_PARAM, "view", &type);
-        view->base = base;
-        view->base_offset = cases[i].offset;
+        value_set_base(view, base, cases[i].offset);
         if (cases[i].message)
             EXPECT_FAILS(graph_verify(graph), ERR_INTERNAL, cases[i].message);
         else
@@ -276,8 +397,8 @@ static void views_stay_in_their_base(void)
     }
     Graph *graph = new_graph();
     Value *a = outside(graph, VALUE_PARAM, "a", 4), *b = outside(graph, VALUE_PARAM, "b", 4);
-    a->base = b;
-    b->base = a;
+    value_set_base(a, b, 0);
+    value_set_base(b, a, 0);
     EXPECT_FAILS(graph_verify(graph), ERR_INTERNAL,
                  "graph: view a of b: both must be from outside, and the base no view");
     done();
@@ -300,12 +421,13 @@ static const char every_feature[] =
     "cache k: f32[2,1,4,4] layer=1048576\n"
     "const table: f32[3]\n"
     "const segments: i64[2,2] data=[0,-4,9223372036854775807,-9223372036854775808]\n"
-    "s: f32[4] = source() {len=4, scale=0.1, flip=true} layer=0 part=norm stream=2 source=\"a \\\"b\\\".py:3\"\n"
+    "s: f32[4] = source() {len=4, scale=0.1, flip=true} layer=0 part=norm stream=copy_out source=\"a \\\"b\\\".py:3\"\n"
     "output: f32[4] = source() {len=4, scale=-1e-300, flip=false} once\n"
     "x: f32[4], _, x.2: f32[1] = split(s, _, output) layer=3 part=block backward clone\n"
     "v: f32[4] = flat(x)\n"
-    "g.1: f32[4] = sum(v, g)\n"
+    "g.1: f32[4] = sum(v, g) after=output,x\n"
     "h: f32[4] home=input = add(x, v)\n"
+    "w: f32[4] space=host = add(x, v)\n"
     "_ = add(x, v)\n"
     "n: f32[4] = sum(h)\n"
     "output loss = h\n"
@@ -430,7 +552,9 @@ static void syntax_errors_say_where(void)
         {"y: f32[4] = source() {flip=maybe}", "f:3: attribute flip: expected true or false, found maybe"},
         {"y: f32[4] = source() {flip=true", "f:3: expected attribute=value"},
         {"y: f32[4] = add(x, x) part=odd", "f:3: unknown part odd"},
-        {"y: f32[4] = add(x, x) stream=64", "f:3: stream 64; expected 0 to 63"},
+        {"y: f32[4] = add(x, x) stream=64", "f:3: unknown stream 64; expected compute, copy_in, copy_out or comm"},
+        {"y: f32[4] space=disk = add(x, x)", "f:3: unknown space disk; expected device or host"},
+        {"y: f32[4] = add(x, x) after=y", "f:3: after=: no earlier node makes y"},
         {"y: f32[4] = add(x, x) shiny", "f:3: unknown property of a node"},
         {"y: f32[4] = add(x, x) source=\"open", NULL},
     };
@@ -477,7 +601,9 @@ static void many_pieces_come_back(void)
 }
 
 TEST_MAIN(TEST(types), TEST(names_are_unique_and_found), TEST(missing_inputs_and_bad_types_are_named),
-          TEST(nodes_are_put_moved_and_removed), TEST(memory_is_followed_to_where_it_is),
+          TEST(nodes_are_put_moved_and_removed), TEST(every_value_knows_its_readers),
+          TEST(order_is_known_without_a_walk), TEST(roots_of_all_values_are_found_at_once),
+          TEST(members_are_listed_by_id), TEST(memory_is_followed_to_where_it_is),
           TEST(reads_of_old_versions_are_refused), TEST(what_does_not_hold_together_is_refused),
           TEST(views_stay_in_their_base), TEST(printing_what_was_parsed_is_the_same_text),
           TEST(blanks_and_comments_say_nothing), TEST(syntax_errors_say_where), TEST(many_pieces_come_back))

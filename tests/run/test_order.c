@@ -157,15 +157,18 @@ static void *address_of(Case *c, const Value *value)
     return launch->args.out[root->out_index].data;
 }
 
-/* Launches that touch each activation and have not run; memory of one with none left is dead. */
+/* Launches that touch each activation and have not run; memory of one with none left is dead, unless the result took it over. */
 static void bury(Case *c, int *left, int launch)
 {
     const Node *node = c->program->launches[launch].node;
+    const void *result = c->program->launches[launch].args.out[0].data;
     for (int i = 0; i < node->num_in + node->num_out; i++) {
         Value *value = i < node->num_in ? node->in[i] : node->out[i - node->num_in];
         if (!value) continue;
         Value *root = value_root(value, NULL);
-        if (root->kind == VALUE_ACTIVATION && --left[root->id] == 0) memset(address_of(c, root), 0xFF, (size_t)type_bytes(&root->type));
+        if (root->kind != VALUE_ACTIVATION || --left[root->id] > 0) continue;
+        if (address_of(c, root) != result || value_root(node->out[0], NULL) == root)
+            memset(address_of(c, root), 0xFF, (size_t)type_bytes(&root->type));
     }
 }
 
