@@ -349,12 +349,10 @@ static Status parse_attrs(Parser *parser, const OpDef *op, char *attrs)
 
 static Status parse_after(Parser *parser, Node *node)
 {
-    do {
-        const char  *name = word(parser);
-        const Value *value = name ? graph_find(parser->graph, name) : NULL;
-        if (!value || !value->producer || value->producer == node) SYNTAX(parser, "after=: no earlier node makes %s", name ? name : "");
-        node_add_after(parser->graph, node, value->producer);
-    } while (take(parser, ','));
+    const char  *name = word(parser);
+    const Value *value = name ? graph_find(parser->graph, name) : NULL;
+    if (!value || !value->producer || value->producer == node) SYNTAX(parser, "after=: no earlier node makes %s", name ? name : "");
+    node_add_after(parser->graph, node, value->producer);
     return OK;
 }
 

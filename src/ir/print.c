@@ -123,7 +123,7 @@ void node_print(const Node *node, StrBuf *out)
     if (node->flags & NODE_CLONE) strbuf_puts(out, " clone");
     if (node->flags & NODE_ONCE) strbuf_puts(out, " once");
     if (node->stream) strbuf_printf(out, " stream=%s", stream_name(node->stream));
-    for (int i = 0; i < node->num_after; i++) strbuf_printf(out, "%s%s", i ? "," : " after=", node_name(node->after[i]));
+    for (int i = 0; i < node->num_after; i++) strbuf_printf(out, " after=%s", node_name(node->after[i]));
     if (node->source) {
         strbuf_puts(out, " source=");
         print_quoted(out, node->source);

@@ -425,7 +425,7 @@ static const char every_feature[] =
     "output: f32[4] = source() {len=4, scale=-1e-300, flip=false} once\n"
     "x: f32[4], _, x.2: f32[1] = split(s, _, output) layer=3 part=block backward clone\n"
     "v: f32[4] = flat(x)\n"
-    "g.1: f32[4] = sum(v, g) after=output,x\n"
+    "g.1: f32[4] = sum(v, g) after=output after=x\n"
     "h: f32[4] home=input = add(x, v)\n"
     "w: f32[4] space=host = add(x, v)\n"
     "_ = add(x, v)\n"
