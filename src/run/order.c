@@ -163,12 +163,13 @@ Order *order_make(Arena *arena, const Graph *graph)
     for (Node *node = graph->first; node; node = node->next) {
         if (!node_is_launch(node)) continue;
         memset(b.need, 0, sizeof b.need);
-        for (int i = 0; i < node->num_after; i++) need(&b, launch_of[node->after[i]->id]);
+        for (int i = 0; i < node->num_after; i++)
+            if (launch_of[node->after[i]->id]) need(&b, launch_of[node->after[i]->id] - 1); /* else removed, or no launch */
         for (int i = 0; i < node->num_in; i++)
             if (node->in[i]) touch(&b, node->in[i], index, false);
         for (int k = 0; k < node->num_out; k++)
             if (node->out[k]) touch(&b, node->out[k], index, true);
-        launch_of[node->id] = index;
+        launch_of[node->id] = index + 1;
         settle(order, index++, last, b.need);
     }
     touch_outputs(order, graph);
