@@ -26,8 +26,8 @@ typedef struct SaveContext {
     const HfModel     *model;
     const LoraOptions *lora;        /* enabled: adapters are saved, under PEFT's names */
     const char        *base_model;  /* adapters: base_model_name_or_path */
-    const char        *tokenizer_dir;
-    Str                chat_template; /* in place of that folder's; data NULL: none */
+    const HfSideFiles *side_files;
+    Str                chat_template; /* in place of theirs; data NULL: none */
     int32_t            eos, stop;   /* the tokenizer's EOS; the token that ends a turn where that is another: stop_token.h; -1: none */
     const char        *output_dir;
     int64_t            max_shard_bytes;

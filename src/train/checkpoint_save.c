@@ -66,7 +66,7 @@ static Status write_adapter_config(const SaveContext *c, const char *folder)
 /* The tokenizer's files and the chat template: what is trained is what is served. */
 static Status save_tokenizer(const SaveContext *c, const char *folder)
 {
-    TRY(hf_copy_tokenizer_files(c->tokenizer_dir, folder));
+    TRY(hf_write_side_files(c->side_files, folder));
     if (c->stop >= 0) TRY(stop_token_save(c->stop, c->eos, folder));
     if (!c->chat_template.data) return OK;
     Arena  arena = { 0 };

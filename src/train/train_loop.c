@@ -179,8 +179,8 @@ Status trainer_context(Trainer *t, bool finished, StrBuf *state_text, SaveContex
                             .epoch = loader_epoch(t->data.train, t->state.step), .flops_per_step = trainer_flops_per_step(t),
                             .finished = finished };
     TRY(trainer_state_text(t->metrics_path, &t->state, &facts, state_text));
-    *out = (SaveContext){ .session = t->session, .model = t->model, .lora = &t->options.lora, .base_model = c->model,
-                          .tokenizer_dir = t->tokenizer_dir, .chat_template = t->chat_template,
+    *out = (SaveContext){ .session = t->session, .model = t->model, .lora = &t->options.lora, .base_model = t->base_model,
+                          .side_files = &t->side_files, .chat_template = t->chat_template,
                           .eos = tokenizer_eos_id(t->tokenizer), .stop = t->stop_token, .output_dir = c->output_dir,
                           .max_shard_bytes = c->max_shard_size,
                           .keep = c->save_total_limit, .trainer_state = strbuf_cstr(state_text) };

@@ -24,6 +24,7 @@ static Status open_tokenizer(Trainer *t)
 {
     TRY(setup_tokenizer_dir(&t->arena, t->config, &t->tokenizer_dir));
     TRY(tokenizer_load(t->tokenizer_dir, &t->tokenizer));
+    TRY(hf_read_side_files(&t->arena, t->tokenizer_dir, &t->side_files));
     TRY(run_data_template_text(&t->arena, t->config, &t->chat_template));
     FAIL_IF(tokenizer_vocab_size(t->tokenizer) > t->model->vocab_size, ERR_INVALID,
             "the tokenizer of %s has %d tokens, the model's embedding only %lld (vocab_size of config.json); they don't belong together",
@@ -70,6 +71,7 @@ static Status make_plan(Trainer *t)
     TRY(check_datasets(&t->arena, &t->config->validation_datasets));
     if (t->config->max_steps > 0) TRY(schedule_make(t->config, t->config->max_steps, &t->schedule));
     TRY(open_tokenizer(t));
+    t->base_model = peft_base_name(&t->arena, t->config->model);
     TRY(check_writable(t->config->output_dir));
     TRY(output_dir_check_source(t->config->output_dir, t->model->dir));
     TRY(output_dir_check_source(t->config->output_dir, t->tokenizer_dir));

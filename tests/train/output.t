@@ -156,4 +156,28 @@ on_base merge_adapter=true
 check "a merge that was cut is done again: $(ls -A "$dir/tuned")" [ -e "$dir/tuned/merged/config.json" -a ! -e "$dir/tuned/.merged.partial" ]
 on_base resume_from_checkpoint=true max_steps=14
 check "no merged model of an older adapter stays: $(tail -1 "$dir/err")" [ "$status" = 0 -a ! -e "$dir/tuned/merged" ]
+
+# --- the base's folder disappears while the run goes: what is saved is whole all the same
+cp -r "$dir/model" "$dir/mounted"
+cp "$dir/model/tokenizer.json" "$dir/mounted/vocab.json"
+echo "{}" > "$dir/mounted/generation_config.json"
+for lora in false true; do
+    out=$dir/unmounted-$lora
+    (cd "$dir" && exec "$SUROGATE" pt run.yaml model=mounted output_dir="$out" max_steps=300 lora=$lora) 2> "$dir/err" &
+    pid=$!
+    until [ -s "$out/metrics.jsonl" ] || ! kill -0 $pid 2> /dev/null; do sleep 0.01; done
+    kill -STOP $pid
+    mv "$dir/mounted" "$dir/gone"
+    kill -CONT $pid
+    status=0
+    wait $pid || status=$?
+    mv "$dir/gone" "$dir/mounted"
+    check "lora=$lora, without its base's folder: exit $status, $(tail -1 "$dir/err")" [ "$status" = 0 ]
+    for folder in "$out" "$out/checkpoint-300"; do
+        for file in tokenizer.json tokenizer_config.json generation_config.json vocab.json; do
+            check "lora=$lora: $folder has $file" cmp "$dir/mounted/$file" "$folder/$file"
+        done
+    done
+done
+check "the adapter's base is a full path" grep -qF "\"base_model_name_or_path\": \"$(realpath "$dir/mounted")\"" "$out/adapter_config.json"
 finish
