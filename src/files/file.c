@@ -295,6 +295,28 @@ Status file_remove_tree(const char *path)
     return remove_below(copy, strlen(copy));
 }
 
+static int64_t bytes_below(Arena *arena, const char *path)
+{
+    struct stat info;
+    if (lstat(path, &info) != 0) return 0;
+    int64_t bytes = (int64_t)info.st_blocks * 512;
+    DIR    *dir = S_ISDIR(info.st_mode) ? opendir(path) : NULL;
+    if (!dir) return bytes;
+    for (struct dirent *entry; (entry = readdir(dir));)
+        if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0)
+            bytes += bytes_below(arena, arena_printf(arena, "%s/%s", path, entry->d_name));
+    closedir(dir);
+    return bytes;
+}
+
+int64_t file_tree_bytes(const char *path)
+{
+    Arena   arena = { 0 };
+    int64_t bytes = bytes_below(&arena, path);
+    arena_deinit(&arena);
+    return bytes;
+}
+
 Status file_copy(const char *from, const char *to)
 {
     FileMap map;

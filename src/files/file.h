@@ -47,6 +47,9 @@ NODISCARD Status file_sync_dir(const char *path);
 /* Removes a file or a whole folder tree; absent is fine. */
 NODISCARD Status file_remove_tree(const char *path);
 
+/* Bytes on disk of a file or of a whole folder tree; what can't be read counts as 0. */
+int64_t file_tree_bytes(const char *path);
+
 /* Copies bytes, fsyncs. */
 NODISCARD Status file_copy(const char *from, const char *to);
 

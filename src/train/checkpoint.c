@@ -121,6 +121,24 @@ bool checkpoint_any_is_ours(const char *output_dir)
     return found;
 }
 
+Status checkpoint_held(const char *output_dir, int64_t step, int64_t total, CheckpointsHeld *out)
+{
+    Arena    arena = { 0 };
+    int64_t *steps;
+    size_t   count;
+    *out = (CheckpointsHeld){ 0 };
+    Status status = checkpoint_list(&arena, output_dir, &steps, &count);
+    for (size_t i = 0; i < count && status == OK; i++) {
+        const char *path = arena_printf(&arena, "%s/checkpoint-%lld", output_dir, (long long)steps[i]);
+        if (!checkpoint_is_ours(path)) continue;
+        out->count += steps[i] <= total;
+        out->num_before += steps[i] <= step;
+        out->bytes += file_tree_bytes(path);
+    }
+    arena_deinit(&arena);
+    return status;
+}
+
 Status checkpoint_verify(const char *path)
 {
     Arena  arena = { 0 };

@@ -60,5 +60,15 @@ NODISCARD Status checkpoint_newest(const char *output_dir, char *out_path, size_
 /* Weights and optimizer state into the session. */
 NODISCARD Status checkpoint_load(const char *path, Session *session, bool adapters);
 
-/* Removes what an interrupted save left; with `all` every checkpoint of ours too, and says which folders stay. */
-NODISCARD Status checkpoint_clean(const char *output_dir, bool all);
+/* Removes what an interrupted save left. */
+NODISCARD Status checkpoint_clean(const char *output_dir);
+/* Removes every checkpoint of ours, and says which folders stay. */
+NODISCARD Status checkpoint_remove_all(const char *output_dir);
+/* Removes the oldest beyond `keep` (0: none) of those of ours up to `step`, as checkpoint_save does. */
+NODISCARD Status checkpoint_prune(const char *output_dir, int64_t keep, int64_t step);
+
+/* What output_dir holds of ours: up to step `total`, of them up to `step`; bytes of all, whatever their step. */
+typedef struct CheckpointsHeld {
+    int64_t count, num_before, bytes;
+} CheckpointsHeld;
+NODISCARD Status checkpoint_held(const char *output_dir, int64_t step, int64_t total, CheckpointsHeld *out);

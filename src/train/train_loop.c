@@ -183,7 +183,7 @@ Status trainer_context(Trainer *t, bool finished, StrBuf *state_text, SaveContex
                           .side_files = &t->side_files, .chat_template = t->chat_template,
                           .eos = tokenizer_eos_id(t->tokenizer), .stop = t->stop_token, .output_dir = c->output_dir,
                           .max_shard_bytes = c->max_shard_size,
-                          .keep = c->save_total_limit, .trainer_state = strbuf_cstr(state_text) };
+                          .keep = t->keep, .trainer_state = strbuf_cstr(state_text) };
     return OK;
 }
 

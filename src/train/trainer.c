@@ -6,6 +6,7 @@
 #include "model/init.h"
 #include "model/merge.h"
 #include "model/weights.h"
+#include "train/disk.h"
 #include "train/output_dir.h"
 #include "train/report.h"
 #include "train/stop_token.h"
@@ -165,22 +166,6 @@ static Status look_at_output(Trainer *t, bool *out_finished)
 
 /* ---- data, disk, weights ---- */
 
-static Status check_disk(const Trainer *t)
-{
-    bool    adapters = t->options.lora.enabled;
-    int64_t one = checkpoint_bytes(t->plan, adapters), free_bytes;
-    int64_t saves = t->config->save_steps > 0 ? t->schedule.total / t->config->save_steps + 1 : 1;
-    int64_t keep = t->config->save_total_limit > 0 && t->config->save_total_limit < saves ? t->config->save_total_limit + 1 : saves;
-    int64_t need = one * keep + checkpoint_model_bytes(t->plan, adapters);
-    if (adapters && t->config->merge_adapter) need += checkpoint_model_bytes(t->plan, false);
-    TRY(file_free_bytes(t->config->output_dir, &free_bytes));
-    FAIL_IF(need > free_bytes, ERR_NO_FIT,
-            "too little disk for the checkpoints: %lld of %.1f MiB and the model take %.1f MiB, %s has %.1f MiB free; lower save_total_limit, "
-            "raise save_steps or name another output_dir", (long long)keep, (double)one / (1 << 20), (double)need / (1 << 20), t->config->output_dir,
-            (double)free_bytes / (1 << 20));
-    return OK;
-}
-
 static Status load_weights(Trainer *t)
 {
     const Config *c = t->config;
@@ -213,6 +198,38 @@ static Status load_state(Trainer *t)
     if (continues_output(t)) t->saved_step = t->state.step;
     else t->state.metrics_bytes = 0;
     return OK;
+}
+
+/* Checkpoints that a run to `total` steps saves: by save_steps from step 0 on, and at its end. */
+static int64_t saves_up_to(const Config *c, int64_t total)
+{
+    return c->save_steps > 0 ? (total + c->save_steps - 1) / c->save_steps + 1 : 1;
+}
+
+/* Of a run that saves less often than save_total_limit, the checkpoints of interruptions don't pile up. */
+static int64_t settle_keep(const Trainer *t)
+{
+    int64_t most = saves_up_to(t->config, t->schedule.total);
+    return t->config->save_total_limit < most ? t->config->save_total_limit : most;
+}
+
+static int64_t saves_left(const Trainer *t)
+{
+    int64_t total = t->schedule.total, step = t->state.step, every = t->config->save_steps;
+    if (step == total) return t->saved_step != total;
+    if (every == 0) return 1;
+    return saves_up_to(t->config, total) - (t->saved_step == step ? step / every + 1 : (step + every - 1) / every);
+}
+
+static Status check_disk(const Trainer *t)
+{
+    bool     adapters = t->options.lora.enabled;
+    int64_t  side = t->side_files.bytes;
+    DiskNeed need = { .output_dir = t->config->output_dir, .checkpoint_bytes = checkpoint_bytes(t->plan, adapters) + side,
+                      .final_bytes = checkpoint_model_bytes(t->plan, adapters) + side, .step = t->state.step, .total = t->schedule.total,
+                      .saves_left = saves_left(t), .keep = t->keep, .goes_on = continues_output(t), .starts_anew = resume_is(t, "false") };
+    if (adapters && t->config->merge_adapter) need.final_bytes += checkpoint_model_bytes(t->plan, false) + side;
+    return disk_check(&need);
 }
 
 /* Whether tokenizing left something worth keeping. */
@@ -296,15 +313,19 @@ static Status find_stop_token(Trainer *t)
 static Status prepare(Trainer *t)
 {
     const Config *c = t->config;
+    TRY(checkpoint_clean(c->output_dir));
+    TRY(output_dir_clean(c->output_dir));
     TRY(open_data(t));
     TRY(find_stop_token(t));
     TRY(schedule_make(c, t->data.total_steps, &t->schedule));
     TRY(load_state(t));
+    t->keep = settle_keep(t);
     TRY(check_disk(t));
     if (t->resume_path[0]) TRY(checkpoint_load_tuning(t->resume_path, t->device));
     TRY(session_create(t->plan, t->device, &t->session));
     TRY(load_weights(t));
-    TRY(checkpoint_clean(c->output_dir, resume_is(t, "false")));
+    if (resume_is(t, "false")) TRY(checkpoint_remove_all(c->output_dir));
+    if (continues_output(t)) TRY(checkpoint_prune(c->output_dir, t->keep, t->state.step));
     t->record.data = t->data.keys;
     TRY(run_record_write(c->output_dir, &t->record, false));
     if (!continues_output(t)) TRY(output_dir_clear(c->output_dir)); /* after the record: a kill in between starts anew again */

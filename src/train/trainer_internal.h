@@ -37,6 +37,7 @@ typedef struct Trainer {
     int               output_lock;       /* of output_dir */
     double            start_seconds;     /* when the program began, for the time to the first step */
     double            last_loss, last_eval_loss;
+    int64_t           keep;              /* checkpoints that stay; 0: all */
     int64_t           saved_step;        /* of the newest checkpoint of this run; -1: none */
     bool              save_failed;       /* the newest attempt */
 } Trainer;
