@@ -57,6 +57,10 @@ NODISCARD Status checkpoint_load_tuning(const char *path, Device *device);
 /* The newest valid checkpoint of output_dir, or "" when there is none. Each one that is passed over is warned about, with why. */
 NODISCARD Status checkpoint_newest(const char *output_dir, char *out_path, size_t path_bytes);
 
+/* For when there is no valid one: ERR_CHECKPOINT when output_dir holds damaged ones of ours. Says how to start anew, and which of them has
+ * a whole model. */
+NODISCARD Status checkpoint_refuse_damaged(const char *output_dir);
+
 /* Weights and optimizer state into the session. */
 NODISCARD Status checkpoint_load(const char *path, Session *session, bool adapters);
 

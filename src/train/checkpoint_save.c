@@ -204,15 +204,10 @@ static Status write_files(const SaveContext *c, const TrainState *state, Arena *
 /* Takes a checkpoint out of sight before removing it, so that half of one is never seen. */
 static Status remove_checkpoint(Arena *arena, const char *output_dir, int64_t step)
 {
-    const char *from = arena_printf(arena, "%s/checkpoint-%lld", output_dir, (long long)step);
+    const char *from = checkpoint_path(arena, output_dir, step);
     const char *to = arena_printf(arena, "%s/" PARTIAL_PREFIX "%lld.removed", output_dir, (long long)step);
     FAIL_IF(rename(from, to) != 0 && errno != ENOENT, ERR_IO, "cannot rename %s: %s", from, strerror(errno));
     return file_remove_tree(to);
-}
-
-static const char *checkpoint_path(Arena *arena, const char *output_dir, int64_t step)
-{
-    return arena_printf(arena, "%s/checkpoint-%lld", output_dir, (long long)step);
 }
 
 /* Only whole checkpoints of ours count. Those of a later step are of a run that this one leaves behind. */

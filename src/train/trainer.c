@@ -91,12 +91,14 @@ static bool resume_is(const Trainer *t, const char *what)
     return strcmp(t->config->resume_from_checkpoint, what) == 0;
 }
 
-static Status choose_checkpoint(Trainer *t)
+static Status choose_checkpoint(Trainer *t, RunPresence presence)
 {
     const char *resume = t->config->resume_from_checkpoint;
     if (resume_is(t, "false")) return OK;
     if (resume_is(t, "auto") || resume_is(t, "true")) {
         TRY(checkpoint_newest(t->config->output_dir, t->resume_path, sizeof t->resume_path));
+        bool is_done = presence == RUN_FINISHED && resume_is(t, "auto");
+        if (!t->resume_path[0] && !is_done) TRY(checkpoint_refuse_damaged(t->config->output_dir));
         FAIL_IF(resume_is(t, "true") && !t->resume_path[0], ERR_CHECKPOINT,
                 "resume_from_checkpoint: true, but %s holds no valid checkpoint; set it to auto to start anew when there is none",
                 t->config->output_dir);
@@ -147,7 +149,7 @@ static Status look_at_output(Trainer *t, bool *out_finished)
     run_record_make(c, t->model, &t->record);
     t->record.tokenizer = tokenizer_hash(t->tokenizer);
     Status status = run_record_read(c->output_dir, &presence, &before);
-    if (status == OK) status = choose_checkpoint(t);
+    if (status == OK) status = choose_checkpoint(t, presence);
     if (status == OK && t->resume_path[0]) status = checkpoint_read_state(t->resume_path, &state);
     if (status == OK && t->resume_path[0] && c->max_steps > 0) status = check_step(t, &state, c->max_steps);
     if (status == OK && !c->from_scratch) status = run_record_base(t->model, &before, (int)c->threads, &t->record);

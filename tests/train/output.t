@@ -65,6 +65,25 @@ check "the others stay: $(ls "$out")" [ -e "$out/checkpoint-5/model.bin" -a -e "
 check "the damaged one too" [ -e "$out/checkpoint-12/optimizer.safetensors" ]
 check "which is said: $(cat "$dir/err")" grep -q "checkpoint-12 stays" "$dir/err"
 
+# --- all checkpoints damaged: nothing goes until it is asked for
+cp -r "$dir/whole" "$dir/damaged"
+out=$dir/damaged
+sed -i 's/"finished": true/"finished": false/' "$out/run.json"
+printf x >> "$out/checkpoint-8/model.safetensors"
+printf x >> "$out/checkpoint-12/optimizer.safetensors"
+before=$(contents "$out")
+for resume in auto true; do
+    refused "all damaged, $resume" 5 "checkpoint-12/optimizer.safetensors has" "name another output_dir" "resume_from_checkpoint: false" \
+        "the model in $out/checkpoint-12 is whole" -- pt "$dir/run.yaml" output_dir="$out" resume_from_checkpoint=$resume
+    check "all damaged, $resume: nothing was touched" [ "$(contents "$out")" = "$before" ]
+done
+printf x >> "$out/checkpoint-12/model.safetensors"
+refused "all weights damaged" 5 "weights in none of them" -- pt "$dir/run.yaml" output_dir="$out"
+run pt "$dir/run.yaml" output_dir="$out" resume_from_checkpoint=false
+check "all damaged, anew: $(tail -1 "$dir/err")" [ "$status" = 0 ]
+check "gives the same" cmp "$out/model.safetensors" "$dir/whole/model.safetensors"
+check "the damaged ones keep their bytes: $(ls "$out")" [ "$(find "$out" -name 'checkpoint-*.aside' | wc -l)" = 2 ]
+
 # --- starting anew as another kind of run
 out=$dir/kinds
 run pt "$dir/run.yaml" output_dir="$out" lora=true lora_rank=2 merge_adapter=true
