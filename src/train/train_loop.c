@@ -152,7 +152,8 @@ static Status run_eval(Trainer *t)
     log_line(t, metrics_eval(t->metrics, &eval));
     progress_eval(&t->progress, &eval);
     if (t->config->generate_samples == 0 || !t->hooks->sample) return OK;
-    SampleJob job = { .session = t->session, .eval = t->data.eval, .stop_token = t->stop_token, .step = t->state.step, .metrics = t->metrics };
+    SampleJob job = { .session = t->session, .tokenizer = t->tokenizer, .tmpl = t->tmpl, .eval = t->data.eval, .stop_token = t->stop_token,
+                      .step = t->state.step, .metrics = t->metrics };
     return t->hooks->sample(t->hooks->context, &job);
 }
 

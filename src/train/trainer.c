@@ -293,20 +293,15 @@ static Status open_data(Trainer *t)
 /* What is trained to end a turn must end it when the model is served. */
 static Status find_stop_token(Trainer *t)
 {
-    Template *tmpl;
-    StrBuf    stop = { 0 };
-    bool      has_turns = false;
-    int32_t   id = -1, eos = tokenizer_eos_id(t->tokenizer);
+    StrBuf  stop = { 0 };
+    bool    has_turns = false;
+    int32_t id = -1, eos = tokenizer_eos_id(t->tokenizer);
     for (int i = 0; i < t->data.num_train_sets; i++) has_turns |= t->data.train_sets[i].has_mask;
-    if (!has_turns) return OK;
-    TRY(run_data_template(t->config, t->tokenizer_dir, t->record.began, &tmpl));
-    if (!tmpl) return OK;
-    Status status = stop_token_find(t->tokenizer, tmpl, &id);
-    template_destroy(tmpl);
-    TRY(status);
+    if (!has_turns || !t->tmpl) return OK;
+    TRY(stop_token_find(t->tokenizer, t->tmpl, &id));
     if (id < 0 || id == eos) return OK;
     t->stop_token = id;
-    status = tokenizer_decode(t->tokenizer, &id, 1, false, &stop);
+    Status status = tokenizer_decode(t->tokenizer, &id, 1, false, &stop);
     log_info("turns end with %s, which isn't the tokenizer's EOS: generation_config.json of what is saved stops there too", strbuf_cstr(&stop));
     strbuf_deinit(&stop);
     return status;
@@ -318,6 +313,7 @@ static Status prepare(Trainer *t)
     TRY(checkpoint_clean(c->output_dir));
     TRY(output_dir_clean(c->output_dir));
     TRY(open_data(t));
+    TRY(run_data_template(c, t->tokenizer_dir, t->record.began, &t->tmpl));
     TRY(find_stop_token(t));
     TRY(schedule_make(c, t->data.total_steps, &t->schedule));
     TRY(load_state(t));
@@ -415,6 +411,7 @@ static void close_trainer(Trainer *t)
     run_data_close(&t->data);
     session_destroy(t->session);
     run_record_deinit(&t->record);
+    if (t->tmpl) template_destroy(t->tmpl);
     if (t->tokenizer) tokenizer_destroy(t->tokenizer);
     if (t->device) t->device->api->destroy(t->device);
     hf_model_close(t->model);

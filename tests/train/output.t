@@ -182,7 +182,8 @@ cp "$dir/model/tokenizer.json" "$dir/mounted/vocab.json"
 echo "{}" > "$dir/mounted/generation_config.json"
 for lora in false true; do
     out=$dir/unmounted-$lora
-    (cd "$dir" && exec "$SUROGATE" pt run.yaml model=mounted output_dir="$out" max_steps=300 lora=$lora) 2> "$dir/err" &
+    (cd "$dir" && exec "$SUROGATE" pt run.yaml model=mounted output_dir="$out" max_steps=300 lora=$lora validation_split_ratio=0.1 \
+        generate_samples=1) 2> "$dir/err" &
     pid=$!
     until [ -s "$out/metrics.jsonl" ] || ! kill -0 $pid 2> /dev/null; do sleep 0.01; done
     kill -STOP $pid
@@ -192,6 +193,7 @@ for lora in false true; do
     wait $pid || status=$?
     mv "$dir/gone" "$dir/mounted"
     check "lora=$lora, without its base's folder: exit $status, $(tail -1 "$dir/err")" [ "$status" = 0 ]
+    check "lora=$lora: samples are made" grep -q '"log":"sample"' "$out/metrics.jsonl"
     for folder in "$out" "$out/checkpoint-300"; do
         for file in tokenizer.json tokenizer_config.json generation_config.json vocab.json; do
             check "lora=$lora: $folder has $file" cmp "$dir/mounted/$file" "$folder/$file"
