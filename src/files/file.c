@@ -21,13 +21,17 @@
 
 enum { COPY_BYTES = 1 << 20, PATH_MOST = PATH_MAX };
 
+Status file_status(int error)
+{
+    if (error == ENOENT || error == ENOTDIR) return ERR_NOT_FOUND;
+    if (error == EACCES || error == EPERM || error == EROFS) return ERR_INVALID; /* what was named can't be used */
+    return error == ENOSPC || error == EDQUOT ? ERR_NO_FIT : ERR_IO;
+}
+
 static Status fail_errno(const char *what, const char *path)
 {
-    int    error = errno;
-    Status status = error == ENOENT || error == ENOTDIR                    ? ERR_NOT_FOUND
-                    : error == EACCES || error == EPERM || error == EROFS ? ERR_INVALID /* what was named can't be used */
-                                                                          : ERR_IO;
-    FAIL(status, "cannot %s %s: %s", what, path, strerror(error));
+    int error = errno;
+    FAIL(file_status(error), "cannot %s %s: %s", what, path, strerror(error));
 }
 
 static Status open_regular(const char *path, int *out_fd, int64_t *out_size)
