@@ -100,14 +100,15 @@ static Status check_divergence(Trainer *t, const StepMetrics *step)
          "or look at the data of these steps", MAX_BAD_IN_ROW, (long long)step->step);
 }
 
-/* A full disk must not end the run: the log misses a line then. */
+/* A disk that fails must not end the run: lines wait then. It is said once until they are written. */
 static void log_line(Trainer *t, Status status)
 {
-    if (status == OK) return;
-    progress_break(&t->progress);
-    log_warn("%s", status_message());
-    status_clear();
-    (void)t;
+    if (status != OK && !t->log_waits) {
+        progress_break(&t->progress);
+        log_warn("%s", status_message());
+    }
+    t->log_waits = status != OK;
+    if (status != OK) status_clear();
 }
 
 /* ---- evaluation ---- */

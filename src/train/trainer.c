@@ -307,6 +307,30 @@ static Status find_stop_token(Trainer *t)
     return status;
 }
 
+/* The log up to the checkpoint; where lines of it were lost since, that is said, here and in it. */
+static Status open_metrics(Trainer *t)
+{
+    Arena          arena = { 0 };
+    MetricsHistory history;
+    int64_t        step = t->state.step, last = 0;
+    const char    *log = "";
+    TRY(metrics_open(t->metrics_path, t->state.metrics_bytes, step, &t->metrics));
+    if (metrics_bytes(t->metrics) == t->state.metrics_bytes) return OK;
+    Status status = metrics_read(&arena, t->metrics_path, &history);
+    if (status == OK && history.count) {
+        const JsonValue *line = &history.lines[history.count - 1];
+        if (json_get_int(line, "step", &last)) (void)json_get_str(line, "log", &log);
+    }
+    bool    is_known = strcmp(log, "gap") == 0 && last == step;
+    int64_t from = last < step ? last + 1 : step;
+    arena_deinit(&arena);
+    TRY(status);
+    if (is_known) return OK;
+    log_warn("%s was cut after %s was saved: its lines of steps %lld to %lld are lost, and the log goes on after the gap", t->metrics_path,
+             t->resume_path, (long long)from, (long long)step);
+    return metrics_gap(t->metrics, from, step);
+}
+
 static Status prepare(Trainer *t)
 {
     const Config *c = t->config;
@@ -328,7 +352,7 @@ static Status prepare(Trainer *t)
     TRY(run_record_write(c->output_dir, &t->record, false));
     if (!continues_output(t)) TRY(output_dir_clear(c->output_dir)); /* after the record: a kill in between starts anew again */
     snprintf(t->metrics_path, sizeof t->metrics_path, "%s/metrics.jsonl", c->output_dir);
-    TRY(metrics_open(t->metrics_path, t->state.metrics_bytes, &t->metrics));
+    TRY(open_metrics(t));
     loader_seek(t->data.train, t->state.step);
     progress_init(&t->progress, t->schedule.total, t->state.step, c->logging_steps, trainer_limit_seconds(t));
     log_info("%lld parameters, %lld trained; %.1f MiB of memory; steps of %lld sequences of %lld tokens", (long long)t->plan->total_numel,
@@ -373,6 +397,7 @@ static Status save_final(Trainer *t)
     StrBuf      text = { 0 };
     const char *dir = t->config->output_dir;
     if (t->saved_step != t->state.step) TRY(trainer_save(t));
+    TRY(metrics_sync(t->metrics));
     Status status = trainer_context(t, true, &text, &context);
     if (status == OK) status = file_remove_tree(arena_printf(&t->arena, "%s/merged", dir)); /* of the adapter that goes now */
     if (status == OK) status = checkpoint_save_model(&context, dir);
