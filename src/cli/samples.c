@@ -6,9 +6,6 @@
 #include "files/file.h"
 #include "infer/chat.h"
 #include "infer/generate.h"
-#include "train/run_data.h"
-#include "train/run_record.h"
-#include "train/setup.h"
 
 #include <string.h>
 
@@ -19,10 +16,7 @@ void samples_init(Samples *samples, const Config *config, bool chat)
 
 void samples_deinit(Samples *samples)
 {
-    arena_deinit(&samples->arena);
-    if (samples->tmpl) template_destroy(samples->tmpl);
     if (samples->scratch) tokenizer_scratch_destroy(samples->scratch);
-    if (samples->tokenizer) tokenizer_destroy(samples->tokenizer);
 }
 
 static bool keep_id(void *context, int32_t id)
@@ -113,13 +107,9 @@ static Status generate_one(Samples *s, const SampleJob *job, int index)
 Status samples_generate(void *context, const SampleJob *job)
 {
     Samples *s = context;
-    if (!s->tokenizer) {
-        const char *dir;
-        TRY(setup_tokenizer_dir(&s->arena, s->config, &dir));
-        TRY(tokenizer_load(dir, &s->tokenizer));
-        s->scratch = tokenizer_scratch_create(s->tokenizer);
-        if (s->chat) TRY(run_data_template(s->config, dir, run_record_began(s->config), &s->tmpl));
-    }
+    s->tokenizer = job->tokenizer;
+    s->tmpl = s->chat ? job->tmpl : NULL;
+    if (!s->scratch) s->scratch = tokenizer_scratch_create(s->tokenizer);
     for (int i = 0; i < s->config->generate_samples; i++) {
         if (generate_one(s, job, i) == OK) continue;
         log_warn("sample %d: %s", i, status_message()); /* samples never stop a run */

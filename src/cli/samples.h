@@ -8,10 +8,9 @@
 
 typedef struct Samples {
     const Config     *config;
-    Arena             arena;
-    Tokenizer        *tokenizer; /* opened at the first use */
-    TokenizerScratch *scratch;
-    Template         *tmpl; /* NULL: prompts are fed as they stand */
+    const Tokenizer  *tokenizer; /* the run's */
+    TokenizerScratch *scratch;   /* made at the first use */
+    const Template   *tmpl;      /* the run's; NULL: prompts are fed as they stand */
     bool              chat;
 } Samples;
 

@@ -322,6 +322,15 @@ static void check_lora(ConfigReader *reader, const Config *config)
         }
 }
 
+/* Nobody would keep the random weights that the adapter belongs to. */
+static void check_scratch(ConfigReader *reader, const Config *config)
+{
+    if (config->lora && config->from_scratch)
+        problem_at(reader, config->origin[KEY_run_from_scratch], "from_scratch",
+                   "an adapter is of no use without its base, and random weights aren't saved; write lora: false to train all parameters, or make "
+                   "the base first (surogate new --random) and name it as the model, without from_scratch");
+}
+
 /* "~/" is the home folder; other signs of a shell would name a folder called so. */
 static void check_path(ConfigReader *reader, const char **path, const char *place, const char *name)
 {
@@ -344,6 +353,7 @@ static void check_dataset_paths(ConfigReader *reader, DatasetList *list)
 static void check_together(ConfigReader *reader, Config *config)
 {
     check_lora(reader, config);
+    check_scratch(reader, config);
     check_path(reader, &config->model, config->origin[KEY_run_model], "model");
     check_path(reader, &config->tokenizer, config->origin[KEY_run_tokenizer], "tokenizer");
     check_path(reader, &config->output_dir, config->origin[KEY_run_output_dir], "output_dir");

@@ -21,13 +21,17 @@
 
 enum { COPY_BYTES = 1 << 20, PATH_MOST = PATH_MAX };
 
+Status file_status(int error)
+{
+    if (error == ENOENT || error == ENOTDIR) return ERR_NOT_FOUND;
+    if (error == EACCES || error == EPERM || error == EROFS) return ERR_INVALID; /* what was named can't be used */
+    return error == ENOSPC || error == EDQUOT ? ERR_NO_FIT : ERR_IO;
+}
+
 static Status fail_errno(const char *what, const char *path)
 {
-    int    error = errno;
-    Status status = error == ENOENT || error == ENOTDIR                    ? ERR_NOT_FOUND
-                    : error == EACCES || error == EPERM || error == EROFS ? ERR_INVALID /* what was named can't be used */
-                                                                          : ERR_IO;
-    FAIL(status, "cannot %s %s: %s", what, path, strerror(error));
+    int error = errno;
+    FAIL(file_status(error), "cannot %s %s: %s", what, path, strerror(error));
 }
 
 static Status open_regular(const char *path, int *out_fd, int64_t *out_size)
@@ -293,6 +297,28 @@ Status file_remove_tree(const char *path)
     char copy[PATH_MOST];
     TRY(copy_path(copy, path));
     return remove_below(copy, strlen(copy));
+}
+
+static int64_t bytes_below(Arena *arena, const char *path)
+{
+    struct stat info;
+    if (lstat(path, &info) != 0) return 0;
+    int64_t bytes = (int64_t)info.st_blocks * 512;
+    DIR    *dir = S_ISDIR(info.st_mode) ? opendir(path) : NULL;
+    if (!dir) return bytes;
+    for (struct dirent *entry; (entry = readdir(dir));)
+        if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0)
+            bytes += bytes_below(arena, arena_printf(arena, "%s/%s", path, entry->d_name));
+    closedir(dir);
+    return bytes;
+}
+
+int64_t file_tree_bytes(const char *path)
+{
+    Arena   arena = { 0 };
+    int64_t bytes = bytes_below(&arena, path);
+    arena_deinit(&arena);
+    return bytes;
 }
 
 Status file_copy(const char *from, const char *to)

@@ -20,6 +20,9 @@ void             file_unmap(FileMap *map);
 /* Reads at most max_bytes (an error beyond it); NUL follows the text. Works for pipes too. */
 NODISCARD Status file_read(Arena *arena, const char *path, size_t max_bytes, Str *out);
 
+/* What an errno of the functions below is as a status: a full disk is ERR_NO_FIT. */
+Status file_status(int error);
+
 bool    file_exists(const char *path);
 bool    file_is_dir(const char *path);
 bool    file_is_same(const char *a, const char *b); /* both are there and are one file or folder */
@@ -46,6 +49,9 @@ NODISCARD Status file_sync_dir(const char *path);
 
 /* Removes a file or a whole folder tree; absent is fine. */
 NODISCARD Status file_remove_tree(const char *path);
+
+/* Bytes on disk of a file or of a whole folder tree; what can't be read counts as 0. */
+int64_t file_tree_bytes(const char *path);
 
 /* Copies bytes, fsyncs. */
 NODISCARD Status file_copy(const char *from, const char *to);

@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { MAX_CONFIG_BYTES = 16 << 20 };
+enum { MAX_CONFIG_BYTES = 16 << 20, MAX_SIDE_BYTES = 1 << 30 };
 
 static Status find_module(Arena *arena, HfModel *model)
 {
@@ -144,16 +144,43 @@ Status hf_model_write_config(const HfModel *model, DType dtype, const char *fold
     return status;
 }
 
-Status hf_copy_tokenizer_files(const char *from, const char *folder)
+static const char *const side_names[HF_NUM_SIDE_FILES] = {
+    "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt", "tokenizer.model",
+    "vocab.txt", "chat_template.jinja", "chat_template.json", "generation_config.json",
+};
+
+Status hf_read_side_files(Arena *arena, const char *dir, HfSideFiles *out)
 {
-    static const char *const names[] = { "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
-                                         "added_tokens.json", "vocab.json", "merges.txt", "tokenizer.model", "vocab.txt",
-                                         "chat_template.jinja", "chat_template.json", "generation_config.json" };
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        char source[4096], target[4096];
-        snprintf(source, sizeof source, "%s/%s", from, names[i]);
-        snprintf(target, sizeof target, "%s/%s", folder, names[i]);
-        if (file_exists(source) && strcmp(source, target) != 0) TRY(file_copy(source, target));
+    *out = (HfSideFiles){ 0 };
+    for (int i = 0; i < HF_NUM_SIDE_FILES; i++) {
+        Status status = file_read(arena, arena_printf(arena, "%s/%s", dir, side_names[i]), MAX_SIDE_BYTES, &out->texts[i]);
+        if (status == ERR_NOT_FOUND) status_clear();
+        else TRY(status);
+        out->bytes += (int64_t)out->texts[i].len;
     }
     return OK;
+}
+
+Status hf_write_side_files(const HfSideFiles *files, const char *folder)
+{
+    char path[4096];
+    for (int i = 0; i < HF_NUM_SIDE_FILES; i++) {
+        if (!files->texts[i].data) continue;
+        snprintf(path, sizeof path, "%s/%s", folder, side_names[i]);
+        TRY(file_write_atomic(path, files->texts[i].data, files->texts[i].len));
+    }
+    return OK;
+}
+
+Status hf_copy_side_files(const char *from, const char *folder)
+{
+    Arena       arena = { 0 };
+    HfSideFiles files;
+    Status      status = OK;
+    if (!file_is_same(from, folder)) {
+        status = hf_read_side_files(&arena, from, &files);
+        if (status == OK) status = hf_write_side_files(&files, folder);
+    }
+    arena_deinit(&arena);
+    return status;
 }

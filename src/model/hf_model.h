@@ -34,5 +34,13 @@ void hf_model_config_text(Arena *arena, const HfModel *model, DType dtype, StrBu
 /* Writes config.json for weights of `dtype` into `folder`. */
 NODISCARD Status hf_model_write_config(const HfModel *model, DType dtype, const char *folder);
 
-/* Copies tokenizer, template and generation files that are in `from`, byte for byte. */
-NODISCARD Status hf_copy_tokenizer_files(const char *from, const char *folder);
+/* The files beside weights and config.json: tokenizer, chat template, generation. Byte for byte; those that aren't there are left
+ * out. `files` live in the arena: a run that read them at its start can save without their folder. */
+enum { HF_NUM_SIDE_FILES = 11 };
+typedef struct HfSideFiles {
+    Str     texts[HF_NUM_SIDE_FILES]; /* data NULL: not there */
+    int64_t bytes;                    /* of all */
+} HfSideFiles;
+NODISCARD Status hf_read_side_files(Arena *arena, const char *dir, HfSideFiles *out);
+NODISCARD Status hf_write_side_files(const HfSideFiles *files, const char *folder);
+NODISCARD Status hf_copy_side_files(const char *from, const char *folder); /* which may be the same */

@@ -149,10 +149,10 @@ static Status copy_tokenizer(Arena *arena, const char *base, const char *adapter
 {
     static const char *const files[] = { "chat_template.jinja", "chat_template.json" };
     bool                     is_inner;
-    TRY(hf_copy_tokenizer_files(base, folder));
+    TRY(hf_copy_side_files(base, folder));
     TRY(has_inner_template(arena, adapter, &is_inner));
     for (int i = 0; is_inner && i < 2; i++) TRY(file_remove_tree(arena_printf(arena, "%s/%s", folder, files[i])));
-    return hf_copy_tokenizer_files(adapter, folder);
+    return hf_copy_side_files(adapter, folder);
 }
 
 Status merge_adapter(HfModel *base, const PeftAdapter *adapter, const char *folder, int64_t max_shard_bytes, ThreadPool *pool)

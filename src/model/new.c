@@ -239,7 +239,7 @@ Status new_model(const NewOptions *options, const char *folder)
     if (status == OK) status = hf_model_open(&arena, folder, &model);
     if (status != OK) remove_config(&arena, folder);
     if (status == OK && options->weights) status = write_weights(&arena, options, model, folder);
-    if (status == OK && options->tokenizer) status = hf_copy_tokenizer_files(options->tokenizer, folder);
+    if (status == OK && options->tokenizer) status = hf_copy_side_files(options->tokenizer, folder);
     arena_deinit(&arena);
     return status;
 }

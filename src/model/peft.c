@@ -109,12 +109,16 @@ void peft_check_base(const PeftAdapter *adapter, const char *model_dir)
         log_warn("%s was trained on %s, not on %s", adapter->dir, adapter->base_model, model_dir);
 }
 
+const char *peft_base_name(Arena *arena, const char *model)
+{
+    char full[PATH_MAX];
+    return file_is_dir(model) && realpath(model, full) ? arena_strdup(arena, full) : model;
+}
+
 Status peft_write_config(const LoraOptions *lora, const char *base_model, const char *folder)
 {
     StrBuf out = { 0 };
     strbuf_puts(&out, "{\n  \"alpha_pattern\": {},\n  \"auto_mapping\": null,\n  \"base_model_name_or_path\": ");
-    char full[PATH_MAX]; /* of a local folder, so that the adapter is found to belong to it from anywhere */
-    if (base_model && file_is_dir(base_model) && realpath(base_model, full)) base_model = full;
     if (base_model) json_write_string(&out, base_model, strlen(base_model));
     else strbuf_puts(&out, "null");
     strbuf_puts(&out, ",\n  \"bias\": \"none\",\n  \"exclude_modules\": null,\n  \"fan_in_fan_out\": false,\n  \"inference_mode\": true,\n"

@@ -12,6 +12,11 @@
 
 enum { MAX_JSON_BYTES = 64 << 20 };
 
+const char *checkpoint_path(Arena *arena, const char *output_dir, int64_t step)
+{
+    return arena_printf(arena, "%s/checkpoint-%lld", output_dir, (long long)step);
+}
+
 static int compare_steps(const void *a, const void *b)
 {
     int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
@@ -70,7 +75,15 @@ static Status verify_file(Arena *arena, const char *folder, const JsonValue *ent
     return OK;
 }
 
-static Status verify_files(Arena *arena, const char *path)
+/* Files without which the model or adapter can't be used; the others are for going on. */
+static bool is_of_model(const JsonValue *entry)
+{
+    const char *name;
+    return json_get_str(entry, "name", &name) && (strncmp(name, "model", 5) == 0 || strncmp(name, "adapter", 7) == 0 ||
+                                                  strncmp(name, "tokenizer", 9) == 0 || strcmp(name, "config.json") == 0);
+}
+
+static Status verify_files(Arena *arena, const char *path, bool only_model)
 {
     const char *name = arena_printf(arena, "%s/" MANIFEST_NAME, path);
     JsonValue   manifest;
@@ -78,7 +91,8 @@ static Status verify_files(Arena *arena, const char *path)
     TRY(read_json(arena, name, &manifest));
     const JsonValue *files = json_get(&manifest, "files");
     FAIL_IF(!files || files->type != JSON_ARRAY || files->count == 0, ERR_CHECKPOINT, "%s: expected a list under \"files\"", name);
-    for (uint32_t i = 0; i < files->count; i++) TRY(verify_file(arena, path, &files->items[i]));
+    for (uint32_t i = 0; i < files->count; i++)
+        if (!only_model || is_of_model(&files->items[i])) TRY(verify_file(arena, path, &files->items[i]));
     return OK;
 }
 
@@ -116,15 +130,33 @@ bool checkpoint_any_is_ours(const char *output_dir)
     bool     found = false;
     if (checkpoint_list(&arena, output_dir, &steps, &count) != OK) status_clear();
     for (size_t i = 0; i < count && !found; i++)
-        found = checkpoint_is_ours(arena_printf(&arena, "%s/checkpoint-%lld", output_dir, (long long)steps[i]));
+        found = checkpoint_is_ours(checkpoint_path(&arena, output_dir, steps[i]));
     arena_deinit(&arena);
     return found;
+}
+
+Status checkpoint_held(const char *output_dir, int64_t step, int64_t total, CheckpointsHeld *out)
+{
+    Arena    arena = { 0 };
+    int64_t *steps;
+    size_t   count;
+    *out = (CheckpointsHeld){ 0 };
+    Status status = checkpoint_list(&arena, output_dir, &steps, &count);
+    for (size_t i = 0; i < count && status == OK; i++) {
+        const char *path = checkpoint_path(&arena, output_dir, steps[i]);
+        if (!checkpoint_is_ours(path)) continue;
+        out->count += steps[i] <= total;
+        out->num_before += steps[i] <= step;
+        out->bytes += file_tree_bytes(path);
+    }
+    arena_deinit(&arena);
+    return status;
 }
 
 Status checkpoint_verify(const char *path)
 {
     Arena  arena = { 0 };
-    Status status = verify_files(&arena, path);
+    Status status = verify_files(&arena, path, false);
     arena_deinit(&arena);
     return status == OK ? OK : ERR_CHECKPOINT;
 }
@@ -170,12 +202,41 @@ Status checkpoint_newest(const char *output_dir, char *out_path, size_t path_byt
     Status   status = checkpoint_list(&arena, output_dir, &steps, &count);
     out_path[0] = 0;
     while (status == OK && count-- > 0) {
-        snprintf(out_path, path_bytes, "%s/checkpoint-%lld", output_dir, (long long)steps[count]);
+        snprintf(out_path, path_bytes, "%s", checkpoint_path(&arena, output_dir, steps[count]));
         if (checkpoint_verify(out_path) == OK) break;
         log_warn("skipping %s: %s", out_path, status_message());
         status_clear();
         out_path[0] = 0;
     }
+    arena_deinit(&arena);
+    return status;
+}
+
+/* Whether this program left it, however little of it is there. */
+static bool was_ours(Arena *arena, const char *path)
+{
+    return file_exists(arena_printf(arena, "%s/" MANIFEST_NAME, path)) || file_exists(arena_printf(arena, "%s/" STATE_NAME, path));
+}
+
+Status checkpoint_refuse_damaged(const char *output_dir)
+{
+    Arena       arena = { 0 };
+    int64_t    *steps;
+    size_t      count;
+    const char *newest = NULL, *usable = NULL;
+    Status      status = checkpoint_list(&arena, output_dir, &steps, &count);
+    while (status == OK && count-- > 0 && !usable) {
+        const char *path = checkpoint_path(&arena, output_dir, steps[count]);
+        if (!was_ours(&arena, path)) continue;
+        if (!newest) newest = path;
+        if (verify_files(&arena, path, true) == OK) usable = path;
+        status_clear();
+    }
+    if (newest && checkpoint_verify(newest) != OK)
+        status = status_prefix(ERR_CHECKPOINT, "%s holds no valid checkpoint, but damaged ones; nothing was touched. To start anew name another output_dir, or set "
+                               "resume_from_checkpoint: false; %s%s%s. The newest", output_dir,
+                               usable ? "the model in " : "the weights in none of them are whole", usable ? usable : "",
+                               usable ? " is whole, only what going on needs isn't: it can be the model of another run" : "");
     arena_deinit(&arena);
     return status;
 }

@@ -14,5 +14,7 @@ extern const char *const checkpoint_values[];
 enum { CHECKPOINT_NUM_VALUES = 3 };
 #define CHECKPOINT_LAYOUT "segments" /* beside them: where each trained parameter lies, plan->segments */
 
+const char *checkpoint_path(Arena *arena, const char *output_dir, int64_t step);
+
 /* Steps of OUTPUT's checkpoint-N folders, ascending, in the arena. */
 NODISCARD Status checkpoint_list(Arena *arena, const char *output_dir, int64_t **out_steps, size_t *out_count);

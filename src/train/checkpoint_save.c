@@ -66,7 +66,7 @@ static Status write_adapter_config(const SaveContext *c, const char *folder)
 /* The tokenizer's files and the chat template: what is trained is what is served. */
 static Status save_tokenizer(const SaveContext *c, const char *folder)
 {
-    TRY(hf_copy_tokenizer_files(c->tokenizer_dir, folder));
+    TRY(hf_write_side_files(c->side_files, folder));
     if (c->stop >= 0) TRY(stop_token_save(c->stop, c->eos, folder));
     if (!c->chat_template.data) return OK;
     Arena  arena = { 0 };
@@ -204,28 +204,31 @@ static Status write_files(const SaveContext *c, const TrainState *state, Arena *
 /* Takes a checkpoint out of sight before removing it, so that half of one is never seen. */
 static Status remove_checkpoint(Arena *arena, const char *output_dir, int64_t step)
 {
-    const char *from = arena_printf(arena, "%s/checkpoint-%lld", output_dir, (long long)step);
+    const char *from = checkpoint_path(arena, output_dir, step);
     const char *to = arena_printf(arena, "%s/" PARTIAL_PREFIX "%lld.removed", output_dir, (long long)step);
     FAIL_IF(rename(from, to) != 0 && errno != ENOENT, ERR_IO, "cannot rename %s: %s", from, strerror(errno));
     return file_remove_tree(to);
 }
 
-static const char *checkpoint_path(Arena *arena, const char *output_dir, int64_t step)
-{
-    return arena_printf(arena, "%s/checkpoint-%lld", output_dir, (long long)step);
-}
-
 /* Only whole checkpoints of ours count. Those of a later step are of a run that this one leaves behind. */
-static Status rotate(Arena *arena, const SaveContext *c, int64_t step)
+static Status prune(Arena *arena, const char *output_dir, int64_t keep, int64_t step)
 {
-    if (c->keep <= 0) return OK;
+    if (keep <= 0) return OK;
     int64_t *steps;
     size_t   count, num_ours = 0;
-    TRY(checkpoint_list(arena, c->output_dir, &steps, &count));
+    TRY(checkpoint_list(arena, output_dir, &steps, &count));
     for (size_t i = 0; i < count && steps[i] <= step; i++)
-        if (checkpoint_is_ours(checkpoint_path(arena, c->output_dir, steps[i]))) steps[num_ours++] = steps[i];
-    for (size_t i = 0; i + (size_t)c->keep < num_ours; i++) TRY(remove_checkpoint(arena, c->output_dir, steps[i]));
+        if (checkpoint_is_ours(checkpoint_path(arena, output_dir, steps[i]))) steps[num_ours++] = steps[i];
+    for (size_t i = 0; i + (size_t)keep < num_ours; i++) TRY(remove_checkpoint(arena, output_dir, steps[i]));
     return OK;
+}
+
+Status checkpoint_prune(const char *output_dir, int64_t keep, int64_t step)
+{
+    Arena  arena = { 0 };
+    Status status = prune(&arena, output_dir, keep, step);
+    arena_deinit(&arena);
+    return status;
 }
 
 /* Not ours, or damaged: it keeps its content under another name. */
@@ -261,7 +264,7 @@ Status checkpoint_save(const SaveContext *c, const TrainState *state)
         arena_deinit(&arena);
         FAIL(status, "%s", message);
     }
-    status = rotate(&arena, c, state->step);
+    status = prune(&arena, c->output_dir, c->keep, state->step);
     if (status != OK) log_warn("an old checkpoint couldn't be removed: %s", status_message());
     arena_deinit(&arena);
     return OK;
@@ -274,6 +277,19 @@ static bool is_partial(const char *name)
     if (strncmp(name, PARTIAL_PREFIX, len) != 0) return false;
     const char *end = digits + strspn(digits, "0123456789");
     return end > digits && (strcmp(end, ".partial") == 0 || strcmp(end, ".removed") == 0);
+}
+
+Status checkpoint_clean(const char *output_dir)
+{
+    Arena  arena = { 0 };
+    DIR   *dir = opendir(output_dir);
+    Status status = OK;
+    if (!dir) return OK;
+    for (struct dirent *entry; status == OK && (entry = readdir(dir));)
+        if (is_partial(entry->d_name)) status = file_remove_tree(arena_printf(&arena, "%s/%s", output_dir, entry->d_name));
+    closedir(dir);
+    arena_deinit(&arena);
+    return status;
 }
 
 static Status remove_ours(Arena *arena, const char *output_dir)
@@ -289,16 +305,10 @@ static Status remove_ours(Arena *arena, const char *output_dir)
     return OK;
 }
 
-Status checkpoint_clean(const char *output_dir, bool all)
+Status checkpoint_remove_all(const char *output_dir)
 {
     Arena  arena = { 0 };
-    DIR   *dir = opendir(output_dir);
-    Status status = OK;
-    if (!dir) return OK;
-    for (struct dirent *entry; status == OK && (entry = readdir(dir));)
-        if (is_partial(entry->d_name)) status = file_remove_tree(arena_printf(&arena, "%s/%s", output_dir, entry->d_name));
-    closedir(dir);
-    if (status == OK && all) status = remove_ours(&arena, output_dir);
+    Status status = remove_ours(&arena, output_dir);
     arena_deinit(&arena);
     return status;
 }

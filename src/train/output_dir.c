@@ -20,6 +20,7 @@ static const char *const outputs[] = {
     ".merged.partial",
     NULL,
 };
+#define PARTIAL_END ".partial" /* a name's file, or merged's folder, while it is written */
 /* What else mustn't be there when no run of ours was. */
 static const char *const others[] = { "checkpoint-*", "adapter_*", "pytorch_model*", "metrics.jsonl", NULL };
 
@@ -72,6 +73,42 @@ Status output_dir_check_source(const char *path, const char *source)
     FAIL_IF(matches(outputs, name) || matches(others, name), ERR_INVALID,
             "%s lies in output_dir %s, among what a run writes and removes there; name another output_dir", source, path);
     return OK;
+}
+
+int64_t output_dir_bytes(const char *path)
+{
+    Arena   arena = { 0 };
+    DIR    *dir = opendir(path);
+    int64_t bytes = 0;
+    if (!dir) return 0;
+    for (struct dirent *entry; (entry = readdir(dir));)
+        if (matches(outputs, entry->d_name)) bytes += file_tree_bytes(arena_printf(&arena, "%s/%s", path, entry->d_name));
+    closedir(dir);
+    arena_deinit(&arena);
+    return bytes;
+}
+
+/* model.safetensors.partial and the like, and the folder of a merge. */
+static bool is_left_over(const char *name)
+{
+    char   whole[256];
+    size_t len = strlen(name), tail = strlen(PARTIAL_END);
+    if (len <= tail || len - tail >= sizeof whole || strcmp(name + len - tail, PARTIAL_END) != 0) return false;
+    snprintf(whole, sizeof whole, "%.*s", (int)(len - tail), name);
+    return strcmp(whole, ".merged") == 0 || strcmp(whole, "run.json") == 0 || matches(outputs, whole);
+}
+
+Status output_dir_clean(const char *path)
+{
+    Arena  arena = { 0 };
+    DIR   *dir = opendir(path);
+    Status status = OK;
+    if (!dir) return OK;
+    for (struct dirent *entry; status == OK && (entry = readdir(dir));)
+        if (is_left_over(entry->d_name)) status = file_remove_tree(arena_printf(&arena, "%s/%s", path, entry->d_name));
+    closedir(dir);
+    arena_deinit(&arena);
+    return status;
 }
 
 Status output_dir_clear(const char *path)

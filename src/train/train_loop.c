@@ -100,14 +100,15 @@ static Status check_divergence(Trainer *t, const StepMetrics *step)
          "or look at the data of these steps", MAX_BAD_IN_ROW, (long long)step->step);
 }
 
-/* A full disk must not end the run: the log misses a line then. */
+/* A disk that fails must not end the run: lines wait then. It is said once until they are written. */
 static void log_line(Trainer *t, Status status)
 {
-    if (status == OK) return;
-    progress_break(&t->progress);
-    log_warn("%s", status_message());
-    status_clear();
-    (void)t;
+    if (status != OK && !t->log_waits) {
+        progress_break(&t->progress);
+        log_warn("%s", status_message());
+    }
+    t->log_waits = status != OK;
+    if (status != OK) status_clear();
 }
 
 /* ---- evaluation ---- */
@@ -152,7 +153,8 @@ static Status run_eval(Trainer *t)
     log_line(t, metrics_eval(t->metrics, &eval));
     progress_eval(&t->progress, &eval);
     if (t->config->generate_samples == 0 || !t->hooks->sample) return OK;
-    SampleJob job = { .session = t->session, .eval = t->data.eval, .stop_token = t->stop_token, .step = t->state.step, .metrics = t->metrics };
+    SampleJob job = { .session = t->session, .tokenizer = t->tokenizer, .tmpl = t->tmpl, .eval = t->data.eval, .stop_token = t->stop_token,
+                      .step = t->state.step, .metrics = t->metrics };
     return t->hooks->sample(t->hooks->context, &job);
 }
 
@@ -179,11 +181,11 @@ Status trainer_context(Trainer *t, bool finished, StrBuf *state_text, SaveContex
                             .epoch = loader_epoch(t->data.train, t->state.step), .flops_per_step = trainer_flops_per_step(t),
                             .finished = finished };
     TRY(trainer_state_text(t->metrics_path, &t->state, &facts, state_text));
-    *out = (SaveContext){ .session = t->session, .model = t->model, .lora = &t->options.lora, .base_model = c->model,
-                          .tokenizer_dir = t->tokenizer_dir, .chat_template = t->chat_template,
+    *out = (SaveContext){ .session = t->session, .model = t->model, .lora = &t->options.lora, .base_model = t->base_model,
+                          .side_files = &t->side_files, .chat_template = t->chat_template,
                           .eos = tokenizer_eos_id(t->tokenizer), .stop = t->stop_token, .output_dir = c->output_dir,
                           .max_shard_bytes = c->max_shard_size,
-                          .keep = c->save_total_limit, .trainer_state = strbuf_cstr(state_text) };
+                          .keep = t->keep, .trainer_state = strbuf_cstr(state_text) };
     return OK;
 }
 

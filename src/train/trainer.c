@@ -6,6 +6,7 @@
 #include "model/init.h"
 #include "model/merge.h"
 #include "model/weights.h"
+#include "train/disk.h"
 #include "train/output_dir.h"
 #include "train/report.h"
 #include "train/stop_token.h"
@@ -24,6 +25,7 @@ static Status open_tokenizer(Trainer *t)
 {
     TRY(setup_tokenizer_dir(&t->arena, t->config, &t->tokenizer_dir));
     TRY(tokenizer_load(t->tokenizer_dir, &t->tokenizer));
+    TRY(hf_read_side_files(&t->arena, t->tokenizer_dir, &t->side_files));
     TRY(run_data_template_text(&t->arena, t->config, &t->chat_template));
     FAIL_IF(tokenizer_vocab_size(t->tokenizer) > t->model->vocab_size, ERR_INVALID,
             "the tokenizer of %s has %d tokens, the model's embedding only %lld (vocab_size of config.json); they don't belong together",
@@ -70,6 +72,7 @@ static Status make_plan(Trainer *t)
     TRY(check_datasets(&t->arena, &t->config->validation_datasets));
     if (t->config->max_steps > 0) TRY(schedule_make(t->config, t->config->max_steps, &t->schedule));
     TRY(open_tokenizer(t));
+    t->base_model = peft_base_name(&t->arena, t->config->model);
     TRY(check_writable(t->config->output_dir));
     TRY(output_dir_check_source(t->config->output_dir, t->model->dir));
     TRY(output_dir_check_source(t->config->output_dir, t->tokenizer_dir));
@@ -88,12 +91,14 @@ static bool resume_is(const Trainer *t, const char *what)
     return strcmp(t->config->resume_from_checkpoint, what) == 0;
 }
 
-static Status choose_checkpoint(Trainer *t)
+static Status choose_checkpoint(Trainer *t, RunPresence presence)
 {
     const char *resume = t->config->resume_from_checkpoint;
     if (resume_is(t, "false")) return OK;
     if (resume_is(t, "auto") || resume_is(t, "true")) {
         TRY(checkpoint_newest(t->config->output_dir, t->resume_path, sizeof t->resume_path));
+        bool is_done = presence == RUN_FINISHED && resume_is(t, "auto");
+        if (!t->resume_path[0] && !is_done) TRY(checkpoint_refuse_damaged(t->config->output_dir));
         FAIL_IF(resume_is(t, "true") && !t->resume_path[0], ERR_CHECKPOINT,
                 "resume_from_checkpoint: true, but %s holds no valid checkpoint; set it to auto to start anew when there is none",
                 t->config->output_dir);
@@ -144,7 +149,7 @@ static Status look_at_output(Trainer *t, bool *out_finished)
     run_record_make(c, t->model, &t->record);
     t->record.tokenizer = tokenizer_hash(t->tokenizer);
     Status status = run_record_read(c->output_dir, &presence, &before);
-    if (status == OK) status = choose_checkpoint(t);
+    if (status == OK) status = choose_checkpoint(t, presence);
     if (status == OK && t->resume_path[0]) status = checkpoint_read_state(t->resume_path, &state);
     if (status == OK && t->resume_path[0] && c->max_steps > 0) status = check_step(t, &state, c->max_steps);
     if (status == OK && !c->from_scratch) status = run_record_base(t->model, &before, (int)c->threads, &t->record);
@@ -162,22 +167,6 @@ static Status look_at_output(Trainer *t, bool *out_finished)
 }
 
 /* ---- data, disk, weights ---- */
-
-static Status check_disk(const Trainer *t)
-{
-    bool    adapters = t->options.lora.enabled;
-    int64_t one = checkpoint_bytes(t->plan, adapters), free_bytes;
-    int64_t saves = t->config->save_steps > 0 ? t->schedule.total / t->config->save_steps + 1 : 1;
-    int64_t keep = t->config->save_total_limit > 0 && t->config->save_total_limit < saves ? t->config->save_total_limit + 1 : saves;
-    int64_t need = one * keep + checkpoint_model_bytes(t->plan, adapters);
-    if (adapters && t->config->merge_adapter) need += checkpoint_model_bytes(t->plan, false);
-    TRY(file_free_bytes(t->config->output_dir, &free_bytes));
-    FAIL_IF(need > free_bytes, ERR_NO_FIT,
-            "too little disk for the checkpoints: %lld of %.1f MiB and the model take %.1f MiB, %s has %.1f MiB free; lower save_total_limit, "
-            "raise save_steps or name another output_dir", (long long)keep, (double)one / (1 << 20), (double)need / (1 << 20), t->config->output_dir,
-            (double)free_bytes / (1 << 20));
-    return OK;
-}
 
 static Status load_weights(Trainer *t)
 {
@@ -211,6 +200,38 @@ static Status load_state(Trainer *t)
     if (continues_output(t)) t->saved_step = t->state.step;
     else t->state.metrics_bytes = 0;
     return OK;
+}
+
+/* Checkpoints that a run to `total` steps saves: by save_steps from step 0 on, and at its end. */
+static int64_t saves_up_to(const Config *c, int64_t total)
+{
+    return c->save_steps > 0 ? (total + c->save_steps - 1) / c->save_steps + 1 : 1;
+}
+
+/* Of a run that saves less often than save_total_limit, the checkpoints of interruptions don't pile up. */
+static int64_t settle_keep(const Trainer *t)
+{
+    int64_t most = saves_up_to(t->config, t->schedule.total);
+    return t->config->save_total_limit < most ? t->config->save_total_limit : most;
+}
+
+static int64_t saves_left(const Trainer *t)
+{
+    int64_t total = t->schedule.total, step = t->state.step, every = t->config->save_steps;
+    if (step == total) return t->saved_step != total;
+    if (every == 0) return 1;
+    return saves_up_to(t->config, total) - (t->saved_step == step ? step / every + 1 : (step + every - 1) / every);
+}
+
+static Status check_disk(const Trainer *t)
+{
+    bool     adapters = t->options.lora.enabled;
+    int64_t  side = t->side_files.bytes;
+    DiskNeed need = { .output_dir = t->config->output_dir, .checkpoint_bytes = checkpoint_bytes(t->plan, adapters) + side,
+                      .final_bytes = checkpoint_model_bytes(t->plan, adapters) + side, .step = t->state.step, .total = t->schedule.total,
+                      .saves_left = saves_left(t), .keep = t->keep, .goes_on = continues_output(t), .starts_anew = resume_is(t, "false") };
+    if (adapters && t->config->merge_adapter) need.final_bytes += checkpoint_model_bytes(t->plan, false) + side;
+    return disk_check(&need);
 }
 
 /* Whether tokenizing left something worth keeping. */
@@ -272,42 +293,66 @@ static Status open_data(Trainer *t)
 /* What is trained to end a turn must end it when the model is served. */
 static Status find_stop_token(Trainer *t)
 {
-    Template *tmpl;
-    StrBuf    stop = { 0 };
-    bool      has_turns = false;
-    int32_t   id = -1, eos = tokenizer_eos_id(t->tokenizer);
+    StrBuf  stop = { 0 };
+    bool    has_turns = false;
+    int32_t id = -1, eos = tokenizer_eos_id(t->tokenizer);
     for (int i = 0; i < t->data.num_train_sets; i++) has_turns |= t->data.train_sets[i].has_mask;
-    if (!has_turns) return OK;
-    TRY(run_data_template(t->config, t->tokenizer_dir, t->record.began, &tmpl));
-    if (!tmpl) return OK;
-    Status status = stop_token_find(t->tokenizer, tmpl, &id);
-    template_destroy(tmpl);
-    TRY(status);
+    if (!has_turns || !t->tmpl) return OK;
+    TRY(stop_token_find(t->tokenizer, t->tmpl, &id));
     if (id < 0 || id == eos) return OK;
     t->stop_token = id;
-    status = tokenizer_decode(t->tokenizer, &id, 1, false, &stop);
+    Status status = tokenizer_decode(t->tokenizer, &id, 1, false, &stop);
     log_info("turns end with %s, which isn't the tokenizer's EOS: generation_config.json of what is saved stops there too", strbuf_cstr(&stop));
     strbuf_deinit(&stop);
     return status;
 }
 
+/* The log up to the checkpoint; where lines of it were lost since, that is said, here and in it. */
+static Status open_metrics(Trainer *t)
+{
+    Arena          arena = { 0 };
+    MetricsHistory history;
+    int64_t        step = t->state.step, last = 0;
+    const char    *log = "";
+    TRY(metrics_open(t->metrics_path, t->state.metrics_bytes, step, &t->metrics));
+    if (metrics_bytes(t->metrics) == t->state.metrics_bytes) return OK;
+    Status status = metrics_read(&arena, t->metrics_path, &history);
+    if (status == OK && history.count) {
+        const JsonValue *line = &history.lines[history.count - 1];
+        if (json_get_int(line, "step", &last)) (void)json_get_str(line, "log", &log);
+    }
+    bool    is_known = strcmp(log, "gap") == 0 && last == step;
+    int64_t from = last < step ? last + 1 : step;
+    arena_deinit(&arena);
+    TRY(status);
+    if (is_known) return OK;
+    log_warn("%s was cut after %s was saved: its lines of steps %lld to %lld are lost, and the log goes on after the gap", t->metrics_path,
+             t->resume_path, (long long)from, (long long)step);
+    return metrics_gap(t->metrics, from, step);
+}
+
 static Status prepare(Trainer *t)
 {
     const Config *c = t->config;
+    TRY(checkpoint_clean(c->output_dir));
+    TRY(output_dir_clean(c->output_dir));
     TRY(open_data(t));
+    TRY(run_data_template(c, t->tokenizer_dir, t->record.began, &t->tmpl));
     TRY(find_stop_token(t));
     TRY(schedule_make(c, t->data.total_steps, &t->schedule));
     TRY(load_state(t));
+    t->keep = settle_keep(t);
     TRY(check_disk(t));
     if (t->resume_path[0]) TRY(checkpoint_load_tuning(t->resume_path, t->device));
     TRY(session_create(t->plan, t->device, &t->session));
     TRY(load_weights(t));
-    TRY(checkpoint_clean(c->output_dir, resume_is(t, "false")));
+    if (resume_is(t, "false")) TRY(checkpoint_remove_all(c->output_dir));
+    if (continues_output(t)) TRY(checkpoint_prune(c->output_dir, t->keep, t->state.step));
     t->record.data = t->data.keys;
     TRY(run_record_write(c->output_dir, &t->record, false));
     if (!continues_output(t)) TRY(output_dir_clear(c->output_dir)); /* after the record: a kill in between starts anew again */
     snprintf(t->metrics_path, sizeof t->metrics_path, "%s/metrics.jsonl", c->output_dir);
-    TRY(metrics_open(t->metrics_path, t->state.metrics_bytes, &t->metrics));
+    TRY(open_metrics(t));
     loader_seek(t->data.train, t->state.step);
     progress_init(&t->progress, t->schedule.total, t->state.step, c->logging_steps, trainer_limit_seconds(t));
     log_info("%lld parameters, %lld trained; %.1f MiB of memory; steps of %lld sequences of %lld tokens", (long long)t->plan->total_numel,
@@ -352,6 +397,7 @@ static Status save_final(Trainer *t)
     StrBuf      text = { 0 };
     const char *dir = t->config->output_dir;
     if (t->saved_step != t->state.step) TRY(trainer_save(t));
+    TRY(metrics_sync(t->metrics));
     Status status = trainer_context(t, true, &text, &context);
     if (status == OK) status = file_remove_tree(arena_printf(&t->arena, "%s/merged", dir)); /* of the adapter that goes now */
     if (status == OK) status = checkpoint_save_model(&context, dir);
@@ -390,6 +436,7 @@ static void close_trainer(Trainer *t)
     run_data_close(&t->data);
     session_destroy(t->session);
     run_record_deinit(&t->record);
+    if (t->tmpl) template_destroy(t->tmpl);
     if (t->tokenizer) tokenizer_destroy(t->tokenizer);
     if (t->device) t->device->api->destroy(t->device);
     hf_model_close(t->model);

@@ -18,6 +18,9 @@ typedef struct Trainer {
     HfModel          *model;
     Tokenizer        *tokenizer;
     const char       *tokenizer_dir;
+    HfSideFiles       side_files;    /* of it: what is saved needs no file of another folder */
+    const char       *base_model;    /* what adapters name as their base */
+    Template         *tmpl;          /* the chat template; NULL: none */
     Str               chat_template; /* of the run file; data NULL: the folder's own */
     int32_t           stop_token;    /* that ends a turn where it isn't the tokenizer's EOS; -1: none */
     CompileOptions    options;
@@ -35,7 +38,9 @@ typedef struct Trainer {
     int               output_lock;       /* of output_dir */
     double            start_seconds;     /* when the program began, for the time to the first step */
     double            last_loss, last_eval_loss;
+    int64_t           keep;              /* checkpoints that stay; 0: all */
     int64_t           saved_step;        /* of the newest checkpoint of this run; -1: none */
+    bool              log_waits;         /* lines of metrics.jsonl couldn't be written yet */
     bool              save_failed;       /* the newest attempt */
 } Trainer;
 

@@ -128,6 +128,7 @@ static void more_problems(void)
         { "seed: 1.5\n", "expected an integer, found \"1.5\"" },
         { "threads: 129\n", "threads: 129 is out of range, expected 0 to 128" },
         { "seed: -1\n", "out of range, expected at least 0" },
+        { "from_scratch: true\nlora: true\n", "run.yaml:1:15: from_scratch: an adapter is of no use without its base" },
         { "seed: 1\nr: 8\n", "run.yaml:2:4: lora_rank: is set, but lora isn't; write lora: true" },
         { "output_dir: $HOME/out\n", "run.yaml:1:13: output_dir: only a leading ~/ stands for something" },
         { "datasets: [{path: ~other/x}]\n", "path: only a leading ~/" },

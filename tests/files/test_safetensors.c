@@ -287,7 +287,7 @@ static void a_failed_write_leaves_the_old_file(void)
     EXPECT(!file_exists(in_dir("full.safetensors.partial")));
     if (access("/dev/full", W_OK) != 0) return;
     EXPECT(symlink("/dev/full", in_dir("sink.partial")) == 0);
-    EXPECT_FAILS(st_write(in_dir("sink"), many, 64, NULL, NULL, NULL), ERR_IO, "sink: No space left on device");
+    EXPECT_FAILS(st_write(in_dir("sink"), many, 64, NULL, NULL, NULL), ERR_NO_FIT, "sink: No space left on device");
     EXPECT(!file_exists(in_dir("sink")));
     EXPECT_FAILS(st_write(in_dir("absent/x"), many, 1, NULL, NULL, NULL), ERR_NOT_FOUND, "absent/x");
 }

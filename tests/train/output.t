@@ -65,6 +65,25 @@ check "the others stay: $(ls "$out")" [ -e "$out/checkpoint-5/model.bin" -a -e "
 check "the damaged one too" [ -e "$out/checkpoint-12/optimizer.safetensors" ]
 check "which is said: $(cat "$dir/err")" grep -q "checkpoint-12 stays" "$dir/err"
 
+# --- all checkpoints damaged: nothing goes until it is asked for
+cp -r "$dir/whole" "$dir/damaged"
+out=$dir/damaged
+sed -i 's/"finished": true/"finished": false/' "$out/run.json"
+printf x >> "$out/checkpoint-8/model.safetensors"
+printf x >> "$out/checkpoint-12/optimizer.safetensors"
+before=$(contents "$out")
+for resume in auto true; do
+    refused "all damaged, $resume" 5 "checkpoint-12/optimizer.safetensors has" "name another output_dir" "resume_from_checkpoint: false" \
+        "the model in $out/checkpoint-12 is whole" -- pt "$dir/run.yaml" output_dir="$out" resume_from_checkpoint=$resume
+    check "all damaged, $resume: nothing was touched" [ "$(contents "$out")" = "$before" ]
+done
+printf x >> "$out/checkpoint-12/model.safetensors"
+refused "all weights damaged" 5 "weights in none of them" -- pt "$dir/run.yaml" output_dir="$out"
+run pt "$dir/run.yaml" output_dir="$out" resume_from_checkpoint=false
+check "all damaged, anew: $(tail -1 "$dir/err")" [ "$status" = 0 ]
+check "gives the same" cmp "$out/model.safetensors" "$dir/whole/model.safetensors"
+check "the damaged ones keep their bytes: $(ls "$out")" [ "$(find "$out" -name 'checkpoint-*.aside' | wc -l)" = 2 ]
+
 # --- starting anew as another kind of run
 out=$dir/kinds
 run pt "$dir/run.yaml" output_dir="$out" lora=true lora_rank=2 merge_adapter=true
@@ -156,4 +175,30 @@ on_base merge_adapter=true
 check "a merge that was cut is done again: $(ls -A "$dir/tuned")" [ -e "$dir/tuned/merged/config.json" -a ! -e "$dir/tuned/.merged.partial" ]
 on_base resume_from_checkpoint=true max_steps=14
 check "no merged model of an older adapter stays: $(tail -1 "$dir/err")" [ "$status" = 0 -a ! -e "$dir/tuned/merged" ]
+
+# --- the base's folder disappears while the run goes: what is saved is whole all the same
+cp -r "$dir/model" "$dir/mounted"
+cp "$dir/model/tokenizer.json" "$dir/mounted/vocab.json"
+echo "{}" > "$dir/mounted/generation_config.json"
+for lora in false true; do
+    out=$dir/unmounted-$lora
+    (cd "$dir" && exec "$SUROGATE" pt run.yaml model=mounted output_dir="$out" max_steps=300 lora=$lora validation_split_ratio=0.1 \
+        generate_samples=1) 2> "$dir/err" &
+    pid=$!
+    until [ -s "$out/metrics.jsonl" ] || ! kill -0 $pid 2> /dev/null; do sleep 0.01; done
+    kill -STOP $pid
+    mv "$dir/mounted" "$dir/gone"
+    kill -CONT $pid
+    status=0
+    wait $pid || status=$?
+    mv "$dir/gone" "$dir/mounted"
+    check "lora=$lora, without its base's folder: exit $status, $(tail -1 "$dir/err")" [ "$status" = 0 ]
+    check "lora=$lora: samples are made" grep -q '"log":"sample"' "$out/metrics.jsonl"
+    for folder in "$out" "$out/checkpoint-300"; do
+        for file in tokenizer.json tokenizer_config.json generation_config.json vocab.json; do
+            check "lora=$lora: $folder has $file" cmp "$dir/mounted/$file" "$folder/$file"
+        done
+    done
+done
+check "the adapter's base is a full path" grep -qF "\"base_model_name_or_path\": \"$(realpath "$dir/mounted")\"" "$out/adapter_config.json"
 finish
