@@ -76,6 +76,8 @@ static Status make_plan(Trainer *t)
     TRY(config_at(t->config->origin, KEY_run_output_dir, output_dir_check(t->config->output_dir)));
     TRY(setup_options(&t->arena, t->config, t->model, &t->options));
     TRY(setup_device(t->config, &t->device));
+    if (t->config->device == OPT_DEVICE_AUTO && !device_has_driver())
+        log_info("running on the CPU: there is no NVIDIA driver here (libcuda.so.1)");
     TRY(compile_plan(&t->arena, t->model->module, &t->model->config, t->model->config_name, &t->options, t->device, &t->plan));
     if (!t->config->from_scratch) TRY(weights_check(t->plan, t->model));
     return setup_check_memory(t->config, t->model, t->device, t->plan, true);
