@@ -106,7 +106,7 @@ Status cmd_explain(CliArgs *args)
     bool       done;
     const Flag flags[] = {
         { "--program", FLAG_TEXT, &e.program, "NAME", "micro_first, micro_next, optimizer, eval, prefill or decode (micro_first)" },
-        { "--gpu", FLAG_TEXT, &e.gpu, "NAME", "as on this GPU: h200, h100, rtx4090, ..." },
+        { "--gpu", FLAG_TEXT, &e.gpu, "NAME", "as for this GPU: h200, h100, rtx4090, ..." },
         { "--measure", FLAG_SWITCH, &e.measure, NULL, "run it here, on random weights and tokens, and time every launch" },
     };
     TRY(cli_parse(args, flags, 3, true, &done));

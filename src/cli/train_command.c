@@ -23,7 +23,7 @@ static void tell_outcome(const Config *config, const TrainOutcome *outcome)
     const char *dir = config->output_dir;
     if (outcome->already_finished) {
         log_info(
-            "%s holds this run, finished. To train again name another output_dir, or set resume_from_checkpoint: false",
+            "%s holds this run, and it is finished. To train again, name another output_dir or set resume_from_checkpoint: false",
             dir);
         return;
     }
