@@ -20,7 +20,11 @@ FUZZ_SECONDS ?= 60
 
 CMAKE_ARGS = -G Ninja -DCMAKE_BUILD_TYPE=$(BUILD_TYPE) -DSAN=$(SAN) -DCUDA=$(CUDA) --no-warn-unused-cli
 
-.PHONY: help build train test quickstart rebuild clean bench fuzz deps configure test-gpu gpu-bundle release
+# Compiling the CUDA plugin takes minutes: the quickstart does it where a GPU can use it and nvcc was found.
+GPU    ?= /dev/nvidiactl
+PLUGIN  = $$([ -e $(GPU) ] && cmake --build $(BUILD) --target help | sed -n 's/^\(surogate_cuda\): phony$$/\1/p')
+
+.PHONY: help build train test quickstart quickstart-build rebuild clean bench fuzz deps configure test-gpu gpu-bundle release
 
 build: configure
 	@cmake --build $(BUILD) -j $(JOBS)
@@ -41,8 +45,12 @@ test: build
 
 quickstart:
 	@tools/install-deps quickstart
-	@$(MAKE) --no-print-directory train
+	@$(MAKE) --no-print-directory quickstart-build
 	@tools/quickstart $(BUILD)
+
+quickstart-build: configure
+	@cmake --build $(BUILD) -j $(JOBS) --target surogate $(PLUGIN)
+	@echo "built $(BUILD)/surogate"
 
 # The comment at the head of this file.
 help:

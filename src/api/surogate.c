@@ -1,6 +1,7 @@
 /* The public interface over the layers below: handles, copies of results, nothing else. */
 #include "surogate.h"
 
+#include "base/log.h"
 #include "base/version.h"
 #include "infer/evaluate.h"
 #include "infer/generate.h"
@@ -51,17 +52,25 @@ static void *allocate(size_t bytes)
     return memory;
 }
 
+/* Calls that may have something to say begin with log_mute(true) and end with this: only training prints. */
+static sg_status end_quiet(Status status)
+{
+    log_mute(false);
+    return (sg_status)status;
+}
+
 /* ---- runs ---- */
 
 sg_status sg_run_open(const char *const *args, size_t num_args, sg_run **out_run)
 {
     sg_run *run = allocate(sizeof *run);
-    Status  status = config_load_args(args, num_args, &run->config, NULL);
+    log_mute(true);
+    Status status = config_load_args(args, num_args, &run->config, NULL);
     if (status == OK)
         *out_run = run;
     else
         free(run);
-    return (sg_status)status;
+    return end_quiet(status);
 }
 
 void sg_run_close(sg_run *run)
@@ -88,7 +97,8 @@ sg_status sg_run_plan(sg_run *run, const char *gpu, char **out_json)
     Device *device = NULL;
     Arena   arena = { 0 };
     StrBuf  json = { 0 };
-    Status  status = gpu ? device_null_create(gpu, &device) : setup_device(&run->config, &device);
+    log_mute(true);
+    Status status = gpu ? device_null_create(gpu, &device) : setup_device(&run->config, &device);
     if (status == OK) status = plan_run(&arena, &run->config, device, &json);
     if (device) device->api->destroy(device);
     arena_deinit(&arena);
@@ -96,7 +106,7 @@ sg_status sg_run_plan(sg_run *run, const char *gpu, char **out_json)
         *out_json = json.data;
     else
         strbuf_deinit(&json);
-    return (sg_status)status;
+    return end_quiet(status);
 }
 
 sg_status sg_run_train(sg_run *run, sg_outcome *out_outcome)
@@ -113,12 +123,13 @@ sg_status sg_run_train(sg_run *run, sg_outcome *out_outcome)
 sg_status sg_model_open(const char *dir, const char *adapter, const char *device, int threads, sg_model **out_model)
 {
     sg_model *model = allocate(sizeof *model);
-    Status    status = infer_open(&model->infer, dir, adapter, device ? device : "auto", threads);
+    log_mute(true);
+    Status status = infer_open(&model->infer, dir, adapter, device ? device : "auto", threads);
     if (status == OK)
         *out_model = model;
     else
         sg_model_close(model);
-    return (sg_status)status;
+    return end_quiet(status);
 }
 
 void sg_model_close(sg_model *model)
@@ -164,10 +175,11 @@ sg_status sg_model_losses(sg_model *model, const int32_t *ids, size_t num, float
 {
     if (num < 2) return (sg_status)status_fail(ERR_INVALID, "losses of %zu ids; expected at least 2", num);
     infer_stop(&model->infer);
+    log_mute(true);
     Status status = evaluate_start(&model->infer, num, 0);
     if (status == OK) status = evaluate_ids(&model->infer, ids, num, losses);
     infer_stop(&model->infer);
-    return (sg_status)status;
+    return end_quiet(status);
 }
 
 static bool collect(void *context, int32_t id)
@@ -202,6 +214,7 @@ sg_status sg_model_generate(sg_model *model, const int32_t *ids, size_t num, int
 {
     TokenIds out = { 0 };
     infer_stop(&model->infer);
+    log_mute(true);
     Status status = generate_ids(&model->infer, ids, num, max_tokens, sampling, &out);
     infer_stop(&model->infer);
     if (status == OK) {
@@ -210,5 +223,5 @@ sg_status sg_model_generate(sg_model *model, const int32_t *ids, size_t num, int
     } else {
         token_ids_deinit(&out);
     }
-    return (sg_status)status;
+    return end_quiet(status);
 }

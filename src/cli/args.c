@@ -130,15 +130,24 @@ Status cli_want_words(const CliArgs *args, size_t count)
     return OK;
 }
 
+static void say_lines(void (*say)(const char *fmt, ...), const char *text)
+{
+    while (*text) {
+        int len = (int)strcspn(text, "\n");
+        say("%.*s", len, text);
+        text += len + (text[len] == '\n');
+    }
+}
+
 static Status load_config(const char *const *words, size_t count, Config *out_config)
 {
     StrBuf problems = { 0 };
     Status status = config_load_args(words, count, out_config, &problems);
     if (status != OK && problems.len) {
-        fprintf(stderr, "%s%s", strbuf_cstr(&problems), problems.data[problems.len - 1] == '\n' ? "" : "\n");
+        say_lines(log_error, strbuf_cstr(&problems));
         status_clear();
     }
-    if (status == OK && out_config->notes && out_config->notes[0]) fprintf(stderr, "%s", out_config->notes);
+    if (status == OK && out_config->notes) say_lines(log_info, out_config->notes);
     strbuf_deinit(&problems);
     return status;
 }

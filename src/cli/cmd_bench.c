@@ -47,7 +47,7 @@ static Status sum_program(Arena *arena, StepBench *bench, ProgramKind kind, OpSu
         OpSum        *sum = sum_of(arena, sums, launch);
         sum->launches += times;
         sum->seconds += times * seconds[i];
-        sum->limit_seconds += times * launch_limit_seconds(&plan->facts, launch);
+        sum->limit_seconds += times * launch_limit_seconds(&plan->facts, launch, step_bench_document_share(bench));
         sum->flops += times * step_bench_flops(bench, launch);
         sum->bytes += times * launch_cost(launch).bytes;
         sums->seconds += times * seconds[i];
@@ -104,7 +104,7 @@ static void print_times(const Config *config, const Plan *plan, const StepTimes 
                       1e3 * t->median, 1e3 * t->best, 1e3 * t->first, t->create_seconds, t->flops / t->median * 1e-12, memory, t->loss);
         return;
     }
-    strbuf_printf(out, "device        %s\nstep          %lld x %lld sequences of %lld tokens%s\nspeed         %.0f tokens/s, %.3f TFLOP/s\n",
+    strbuf_printf(out, "device        %s\nstep          %lld x %lld sequences of %lld tokens%s\nspeed         %.0f tokens/s (read, all of them trained), %.3f TFLOP/s\n",
                   plan->facts.name, (long long)config->gradient_accumulation_steps, (long long)config->per_device_train_batch_size,
                   (long long)t->sequence_len, config->sample_packing ? ", several documents each" : "", (double)t->tokens / t->median,
                   t->flops / t->median * 1e-12);

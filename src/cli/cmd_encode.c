@@ -27,7 +27,7 @@ Status cmd_encode(CliArgs *args)
     const Flag  flags[] = {
          { "--text", FLAG_TEXT, &path, "FILE", "the text" },
          { "--json", FLAG_SWITCH, &json, NULL, "{\"ids\": [...]} instead of ids with spaces between" },
-         { "--no-special", FLAG_SWITCH, &plain, NULL, "leave out BOS and the like that the tokenizer adds" },
+         { "--no-special", FLAG_SWITCH, &plain, NULL, "add no special tokens such as BOS" },
     };
     TRY(cli_parse(args, flags, 3, false, &done));
     if (done) return OK;

@@ -136,8 +136,8 @@ Status cmd_eval(CliArgs *args)
         { "--text", FLAG_TEXT, &e.text, "FILE", "the text, or a folder whose files are evaluated one by one" },
         { "--json", FLAG_SWITCH, &e.json, NULL, "for one file {\"ids\",\"losses\",\"mean\"}, one loss for every id after the first" },
         { "--adapter", FLAG_TEXT, &e.adapter, "DIR", "a LoRA adapter over the model" },
-        { "--context", FLAG_INT, &e.context, "N", "tokens a window sees; longer texts overlap by half (the model's, at most 4096)" },
-        { "--bigram", FLAG_TEXT, &e.bigram, "FILE", "also the bits per byte of a token-bigram model of this text (or folder)" },
+        { "--context", FLAG_INT, &e.context, "N", "tokens in a window; windows of longer texts overlap by half (the model's, at most 4096)" },
+        { "--bigram", FLAG_TEXT, &e.bigram, "FILE", "also print the bits per byte of a bigram model learned from this text or folder" },
         { "--device", FLAG_TEXT, &e.device, "NAME", "auto, cpu or cuda (auto)" },
         { "--threads", FLAG_INT, &e.threads, "N", "CPU threads; 0: all (0)" },
     };

@@ -14,7 +14,7 @@ typedef struct Explain {
     const Plan *plan;
     double     *seconds; /* a launch; NULL: not measured */
     Timeline    timeline;
-    double      overhead;
+    double      overhead, document_share;
     StrBuf      out;
 } Explain;
 
@@ -37,7 +37,7 @@ static void print_launch(Explain *e, const Program *program, int index)
     strbuf_printf(&e->out, "%5d ", index);
     if (e->seconds) strbuf_printf(&e->out, "%9.2f ", 1e6 * e->seconds[index]);
     if (has_limit(e))
-        strbuf_printf(&e->out, "%9.2f %9.2f %10.2f ", 1e6 * launch_limit_seconds(&e->plan->facts, launch),
+        strbuf_printf(&e->out, "%9.2f %9.2f %10.2f ", 1e6 * launch_limit_seconds(&e->plan->facts, launch, e->document_share),
                       1e6 * launch_seconds(&e->plan->facts, launch), 1e6 * e->timeline.start[index]);
     else strbuf_printf(&e->out, "%9s ", "-");
     if (e->streams) strbuf_printf(&e->out, "%-8s ", stream_name(launch->stream));
@@ -61,7 +61,7 @@ static Status print_program(Explain *e)
     strbuf_printf(&e->out, "%10s %10s  %-10s %-24s node\n", "GFLOP", "MB", "kernel", "result");
     for (int i = 0; i < program->num_launches; i++) {
         print_launch(e, program, i);
-        limit += launch_limit_seconds(&e->plan->facts, &program->launches[i]);
+        limit += launch_limit_seconds(&e->plan->facts, &program->launches[i], e->document_share);
         if (e->seconds) measured += e->seconds[i];
     }
     strbuf_printf(&e->out, "\n%s: %d launches, %.3f GFLOP, %.3f MB", e->program, program->num_launches, program->cost.flops * 1e-9,
@@ -100,6 +100,7 @@ static Status explain_measured(Explain *e, Arena *arena, const Config *config)
     StepTimes  times;
     TRY(step_bench_create(config, &bench));
     e->plan = step_bench_plan(bench);
+    e->document_share = step_bench_document_share(bench);
     const Program *program = &e->plan->program[e->kind];
     Status         status = program->graph ? OK
                                            : status_fail(ERR_INVALID, "--measure: a step of this run has no %s; expected micro_first, micro_next or optimizer",
@@ -114,11 +115,11 @@ static Status explain_measured(Explain *e, Arena *arena, const Config *config)
 
 Status cmd_explain(CliArgs *args)
 {
-    Explain    e = { .program = "micro_first" };
+    Explain    e = { .program = "micro_first", .document_share = 1 };
     bool       done;
     const Flag flags[] = {
         { "--program", FLAG_TEXT, &e.program, "NAME", "micro_first, micro_next, optimizer, eval, prefill or decode (micro_first)" },
-        { "--gpu", FLAG_TEXT, &e.gpu, "NAME", "as on this GPU: h200, h100, rtx4090, ..." },
+        { "--gpu", FLAG_TEXT, &e.gpu, "NAME", "as for this GPU: h200, h100, rtx4090, ..." },
         { "--measure", FLAG_SWITCH, &e.measure, NULL, "run it here, on random weights and tokens, and time every launch" },
     };
     TRY(cli_parse(args, flags, 3, true, &done));

@@ -171,17 +171,17 @@ Status cmd_generate(CliArgs *args)
     GenerateArgs g = { .device = "auto", .max_tokens = 128, .sample = { .temperature = 0.8, .top_p = 1 } };
     bool         done;
     const Flag   flags[] = {
-          { "--prompt", FLAG_TEXT, &g.prompt, "TEXT", "what the text starts with (it isn't printed again)" },
-          { "--prompt-file", FLAG_TEXT, &g.prompt_file, "FILE", "the same from a file; -: from standard input" },
-          { "--chat", FLAG_SWITCH, &g.chat, NULL, "the prompt is a question, laid out by the folder's chat template" },
+          { "--prompt", FLAG_TEXT, &g.prompt, "TEXT", "the text to continue (it isn't printed)" },
+          { "--prompt-file", FLAG_TEXT, &g.prompt_file, "FILE", "read the prompt from a file; -: from standard input" },
+          { "--chat", FLAG_SWITCH, &g.chat, NULL, "ask the prompt as a question, through the folder's chat template" },
           { "--system", FLAG_TEXT, &g.system, "TEXT", "with --chat: the system message before the question" },
           { "--var", FLAG_LIST, &g.variables, "NAME=VALUE", "with --chat: a variable of the template, as JSON or text; may be given several times" },
-          { "--stop", FLAG_LIST, &g.stops, "TEXT", "end where the model writes this, which isn't printed; may be given several times" },
+          { "--stop", FLAG_LIST, &g.stops, "TEXT", "stop when the model writes this (it isn't printed); may be given several times" },
           { "--json", FLAG_SWITCH, &g.json, NULL, "{\"text\", \"tokens\": how many, \"stop_reason\": eos, stop, length or context}" },
           { "--max-tokens", FLAG_INT, &g.max_tokens, "N", "most tokens to generate (128)" },
           { "--temperature", FLAG_FLOAT, &g.sample.temperature, "T", "0: always the likeliest token (0.8)" },
-          { "--top-k", FLAG_INT, &g.sample.top_k, "N", "choose among the N likeliest; 0: all (0)" },
-          { "--top-p", FLAG_FLOAT, &g.sample.top_p, "P", "choose among the likeliest that have P of the probability (1)" },
+          { "--top-k", FLAG_INT, &g.sample.top_k, "N", "choose among the N likeliest tokens; 0: all (0)" },
+          { "--top-p", FLAG_FLOAT, &g.sample.top_p, "P", "choose among the likeliest tokens that together have probability P (1)" },
           { "--seed", FLAG_INT, &g.seed, "N", "of the random choices (0)" },
           { "--adapter", FLAG_TEXT, &g.adapter, "DIR", "a LoRA adapter over the model" },
           { "--ignore-eos", FLAG_SWITCH, &g.ignore_eos, NULL, "go on after an end-of-text token" },

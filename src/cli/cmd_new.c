@@ -13,7 +13,7 @@ Status cmd_new(CliArgs *args)
     const Flag flags[] = {
         { "--arch", FLAG_TEXT, &options.arch, "NAME", "family and size: qwen3-0.6b, llama-3.2-1b, ..." },
         { "--random", FLAG_SWITCH, &options.weights, NULL, "write random weights too; else config.json only, for from_scratch: true" },
-        { "--tokenizer", FLAG_TEXT, &options.tokenizer, "DIR", "copy this folder's tokenizer files; vocab_size and special ids are its" },
+        { "--tokenizer", FLAG_TEXT, &options.tokenizer, "DIR", "copy this folder's tokenizer files, and take vocab_size and special ids from it" },
         { "--seed", FLAG_INT, &seed, "N", "of the weights (42)" },
         { "--list", FLAG_SWITCH, &list, NULL, "names of all families and sizes" },
     };

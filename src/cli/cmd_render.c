@@ -59,10 +59,10 @@ Status cmd_render(CliArgs *args)
         { "--tools", FLAG_TEXT, &r.tools, "FILE", "JSON list of tool definitions" },
         { "--documents", FLAG_TEXT, &r.documents, "FILE", "JSON list of documents" },
         { "--add-generation-prompt", FLAG_SWITCH, &r.add_generation_prompt, NULL,
-          "end with what opens an assistant's answer" },
+          "end with the beginning of an assistant's answer" },
         { "--var", FLAG_LIST, &r.variables, "NAME=VALUE",
           "a variable of the template, as JSON or text; may be given several times" },
-        { "--template", FLAG_TEXT, &r.template_name, "NAME", "which of several named templates (default)" },
+        { "--template", FLAG_TEXT, &r.template_name, "NAME", "which one, if the folder names several templates (default)" },
     };
     TRY(cli_parse(args, flags, sizeof flags / sizeof *flags, false, &done));
     if (done) return OK;

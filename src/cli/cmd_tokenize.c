@@ -42,7 +42,7 @@ static Status tokenize(Arena *arena, const Config *config, bool debug)
 Status cmd_tokenize(CliArgs *args)
 {
     bool       debug = false, done;
-    const Flag flags[] = { { "--debug", FLAG_SWITCH, &debug, NULL, "then show rows with their trained tokens, lengths and packing" } };
+    const Flag flags[] = { { "--debug", FLAG_SWITCH, &debug, NULL, "also show rows with their trained tokens, lengths and packing" } };
     TRY(cli_parse(args, flags, 1, true, &done));
     if (done) return OK;
     Config config;

@@ -20,12 +20,6 @@ typedef struct Printer {
     Status             status;
 } Printer;
 
-static bool has_colour(void)
-{
-    const char *term = getenv("TERM"), *no_color = getenv("NO_COLOR");
-    return isatty(STDOUT_FILENO) && !(no_color && *no_color) && !(term && strcmp(term, "dumb") == 0);
-}
-
 static Status flush(Printer *p)
 {
     Status status = cli_print(&p->out);
@@ -161,7 +155,7 @@ static void put_summary(StrBuf *out, const char *path, const InspectSummary *s, 
 Status inspect_view_print(const TokenizeJob *job, const InspectView *view)
 {
     InspectSummary summary;
-    Printer        p = { .view = view, .tokenizer = job->tokenizer, .colour = has_colour() };
+    Printer        p = { .view = view, .tokenizer = job->tokenizer, .colour = log_has_colour(STDOUT_FILENO) };
     Status         status = inspect_dataset(job, 0, view->json ? (InspectPacking){ 0 } : view->packing, show_row, &p, &summary);
     if (status == OK) status = p.status;
     if (status == OK && !view->json) put_summary(&p.out, job->dataset->path, &summary, &view->packing);

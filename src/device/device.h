@@ -86,15 +86,17 @@ struct Device {
     const DeviceApi *api;
 };
 
-/* "cpu", "cuda", or "auto": CUDA where it can be used, else the CPU, saying on stderr what CUDA lacks. threads: of the CPU, 0 all. */
+/* "cpu", "cuda", or "auto": CUDA where it can be used, else the CPU; where there is a driver, stderr says what else CUDA lacks. threads:
+ * of the CPU, 0 all. */
 NODISCARD Status device_open(const char *name, int threads, Device **out);
+bool             device_has_driver(void); /* of NVIDIA's GPUs; without one "auto" is the CPU */
 NODISCARD Status device_cpu_create(int num_threads, Device **out); /* 0: all cores */
 /* Facts of a known GPU by name ("h200", "h100", "rtx4090", ...) or of this machine (NULL). */
 NODISCARD Status device_null_create(const char *gpu, Device **out);
 const char     *device_null_names(void); /* the known names, for messages */
 ThreadPool     *device_cpu_pool(Device *device); /* NULL for other devices: work then runs on the calling thread */
-/* What all threads of a CPU device reach together: fp32 GEMM flops and memory traffic (read plus written) per second. Takes at
- * most about 100 ms. */
+/* What all threads of a CPU device reach together: fp32 GEMM flops and, unless out_bytes is NULL, memory traffic (read plus written) per
+ * second. Takes at most about 100 ms. */
 NODISCARD Status device_cpu_measure_peak(Device *device, double *out_flops, double *out_bytes);
 /* The plugin; message says exactly what is missing (driver, library, GPU). */
 NODISCARD Status device_cuda_create(int index, Device **out);

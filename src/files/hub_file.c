@@ -125,6 +125,7 @@ static int64_t now_ms(void)
 
 static void show_progress(Download *d, bool last)
 {
+    char     line[512];
     HubRepo *repo = d->repo;
     int64_t  now = now_ms(), done = repo->bytes_done + d->have;
     if (!repo->options->progress || (!last && now - repo->last_shown_ms < SHOW_EVERY_MS)) return;
@@ -132,9 +133,9 @@ static void show_progress(Download *d, bool last)
     double seconds = (double)(now - repo->first_ms) / 1000,
            rate = seconds > 0.5 ? (double)(done - repo->first_bytes) / seconds : 0;
     repo->last_shown_ms = now;
-    fprintf(stderr, "\r\033[K%s: %.1f of %.1f MB, %.1f MB/s%s", d->file->name, (double)done / 1e6,
-            (double)repo->bytes_total / 1e6, rate / 1e6, last ? "\r\033[K" : "");
-    fflush(stderr);
+    snprintf(line, sizeof line, "%s: %.1f of %.1f MB, %.1f MB/s", d->file->name, (double)done / 1e6, (double)repo->bytes_total / 1e6, rate / 1e6);
+    log_status(line);
+    if (last) log_status("");
 }
 
 static Status set_length(Download *d, int64_t length)

@@ -78,7 +78,7 @@ static Status evaluate_rows(Session *session, EvalBatch *batch, const int32_t *i
 
 Status evaluate_ids(InferModel *infer, const int32_t *ids, size_t count, float *losses)
 {
-    FAIL_IF(count < 2, ERR_INVALID, "the text has %zu token; expected at least two, the second is the first with a loss", count);
+    FAIL_IF(count < 2, ERR_INVALID, "the text has %zu token; expected at least two, as the first has no loss", count);
     EvalBatch batch = { .rows = infer->options.eval_batch, .seq = infer->options.eval_seq };
     size_t    cells = (size_t)(infer->options.eval_batch * batch.seq);
     int32_t  *memory = calloc(6 * cells, sizeof *memory);

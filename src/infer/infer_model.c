@@ -95,7 +95,7 @@ Status infer_start(InferModel *infer)
     TRY(compile_plan(&infer->arena, infer->model->module, &infer->model->config, infer->model->config_name, &infer->options,
                      infer->device, &infer->plan));
     int64_t limit = infer->plan->facts.memory_bytes, need = plan_total_bytes(infer->plan);
-    FAIL_IF(limit && need > limit, ERR_NO_FIT, "the plan takes %.2f GiB, there are %.2f GiB", (double)need / (1 << 30),
+    FAIL_IF(limit && need > limit, ERR_NO_FIT, "the model needs %.2f GiB of memory, the device has %.2f GiB", (double)need / (1 << 30),
             (double)limit / (1 << 30));
     TRY(session_create(infer->plan, infer->device, &infer->session));
     TRY(weights_load(infer->session, infer->model));
@@ -123,7 +123,7 @@ Status infer_encode(InferModel *infer, const char *text, size_t len, TokenIds *o
 {
     EncodeOptions options = { .add_special = true };
     size_t        first = out->len;
-    FAIL_IF(!infer->tokenizer, ERR_NOT_FOUND, "%s has no tokenizer.json, which text needs", infer->tokenizer_dir);
+    FAIL_IF(!infer->tokenizer, ERR_NOT_FOUND, "%s has no tokenizer.json, which is needed to read text", infer->tokenizer_dir);
     TRY(tokenizer_encode(infer->tokenizer, infer->scratch, text, len, options, out));
     for (size_t i = first; i < out->len; i++)
         FAIL_IF(out->data[i] >= infer->model->vocab_size, ERR_INVALID,

@@ -64,6 +64,7 @@ enum {
     OP_INPLACE = 1 << 4,          /* out[0] may share in[0]'s memory when that dies here */
     OP_COMMUTES = 1 << 5,         /* in[0] and in[1] may be swapped */
     OP_BY_DOCUMENT = 1 << 6,      /* cost is of rows of one document: shorter ones take less */
+    OP_BY_LABEL = 1 << 7,         /* cost is of rows that all have a label: others may be passed over */
 };
 
 /* Output `out` takes over the memory of input `in` where that input is connected. accumulate: the kernel adds to it

@@ -325,6 +325,7 @@ const OpDef op_lm_head_loss = {
     .min_in = 3,
     .infer = lm_head_loss_infer,
     .backward = lm_head_loss_backward,
+    .flags = OP_BY_LABEL,
     .cost = lm_head_loss_cost,
     .workspace = lm_head_loss_workspace,
     .gpu_workspace = lm_head_loss_gpu_workspace,

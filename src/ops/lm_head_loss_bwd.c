@@ -104,6 +104,7 @@ const OpDef op_lm_head_loss_bwd = {
     .alias = { { .out = OUT_DW, .in = IN_ACC, .accumulate = true } },
     .num_alias = 1,
     .infer = lm_head_loss_bwd_infer,
+    .flags = OP_BY_LABEL,
     .cost = lm_head_loss_bwd_cost,
     .workspace = lm_head_loss_bwd_workspace,
     .gpu_workspace = lm_head_loss_bwd_gpu_workspace,

@@ -34,7 +34,7 @@ static Status emit_node(PassContext *context, Node *node, Launch *launch)
     OpCost cost = launch_cost(launch);
     program->cost.flops += cost.flops;
     program->cost.bytes += cost.bytes;
-    program->roofline_seconds += launch_limit_seconds(&context->plan->facts, launch);
+    program->roofline_seconds += launch_limit_seconds(&context->plan->facts, launch, 1);
     return OK;
 }
 

@@ -96,12 +96,13 @@ static DType operand_dtype(const Node *node)
     return dtype;
 }
 
-double launch_limit_seconds(const DeviceFacts *facts, const Launch *launch)
+double launch_limit_seconds(const DeviceFacts *facts, const Launch *launch, double document_share)
 {
     const Node *node = launch->node;
     OpCost      cost = launch_cost(launch);
     double      rate = cost.matrix_unit ? facts->gemm_flops[operand_dtype(node)] : facts->vector_flops;
-    double      compute = rate > 0 ? cost.flops / rate : 0, memory = facts->bandwidth > 0 ? cost.bytes / facts->bandwidth : 0;
+    double      flops = node->op->flags & OP_BY_DOCUMENT ? cost.flops * document_share : cost.flops;
+    double      compute = rate > 0 ? flops / rate : 0, memory = facts->bandwidth > 0 ? cost.bytes / facts->bandwidth : 0;
     return (compute > memory ? compute : memory) + facts->launch_seconds;
 }
 

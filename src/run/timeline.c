@@ -8,7 +8,7 @@ double launch_seconds(const DeviceFacts *facts, const Launch *launch)
     const OpRate *rate = facts->rates;
     for (; rate && rate->op; rate++)
         if (strcmp(rate->op, launch->node->op->name) == 0) break;
-    if (!rate || !rate->op) return launch_limit_seconds(facts, launch);
+    if (!rate || !rate->op) return launch_limit_seconds(facts, launch, 1);
     OpCost cost = launch_cost(launch);
     double compute = rate->flops > 0 ? cost.flops / rate->flops : 0, memory = rate->bytes > 0 ? cost.bytes / rate->bytes : 0;
     return rate->seconds + (compute > memory ? compute : memory);

@@ -189,6 +189,7 @@ Status checkpoint_read_state(const char *path, TrainState *out)
           get_hash(&root, "settings_hash", &s.settings_hash) && get_hash(&root, "data_hash", &s.data_hash) && s.step >= 0 &&
           s.metrics_bytes >= 0))
         status = status_fail(ERR_CHECKPOINT, "%s: a key is missing or of another type", name);
+    if (status == OK && !json_get_int(&root, "total_trained", &s.total_trained)) s.total_trained = s.total_tokens; /* the only count of older checkpoints */
     arena_deinit(&arena);
     *out = s;
     return status;

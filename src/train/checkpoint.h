@@ -14,7 +14,7 @@ typedef struct TrainState {
     int64_t  applied;      /* of them, those that updated weights: what bias correction counts */
     int64_t  skipped;      /* not finite */
     int64_t  bad_in_row;   /* of these, the last ones in a row */
-    int64_t  total_tokens; /* trained tokens seen */
+    int64_t  total_tokens, total_trained; /* docs/metrics.md */
     int64_t  metrics_bytes; /* length of metrics.jsonl */
     bool     eval_pending; /* interrupted before the evaluation of this step */
     uint64_t settings_hash, data_hash;

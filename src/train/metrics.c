@@ -129,9 +129,10 @@ Status metrics_step(Metrics *metrics, const StepMetrics *s)
 {
     char line[LINE_BYTES], loss[32], norm[32], lr[32], epoch[32];
     int  len = snprintf(line, sizeof line,
-                        "{\"log\":\"step\",\"time\":%.3f,\"step\":%lld,\"epoch\":%s,\"step_tokens\":%lld,\"total_tokens\":%lld,"
-                        "\"duration_ms\":%.3f,\"tokens_per_second\":%.1f,\"norm\":%s,\"loss\":%s,\"lr\":%s%s}\n",
-                        now(), (long long)s->step, number(epoch, s->epoch), (long long)s->step_tokens, (long long)s->total_tokens,
+                        "{\"log\":\"step\",\"time\":%.3f,\"step\":%lld,\"epoch\":%s,\"step_tokens\":%lld,\"step_trained\":%lld,\"total_tokens\":%lld,"
+                        "\"total_trained\":%lld,\"duration_ms\":%.3f,\"tokens_per_second\":%.1f,\"norm\":%s,\"loss\":%s,\"lr\":%s%s}\n",
+                        now(), (long long)s->step, number(epoch, s->epoch), (long long)s->step_tokens, (long long)s->step_trained,
+                        (long long)s->total_tokens, (long long)s->total_trained,
                         s->seconds * 1e3, s->seconds > 0 ? (double)s->step_tokens / s->seconds : 0, number(norm, s->norm),
                         number(loss, s->loss), number(lr, s->lr), s->skipped ? ",\"skipped\":true" : "");
     return append_line(metrics, line, (size_t)len);
@@ -141,9 +142,10 @@ Status metrics_eval(Metrics *metrics, const EvalMetrics *e)
 {
     char line[LINE_BYTES], loss[32], epoch[32];
     int  len = snprintf(line, sizeof line,
-                        "{\"log\":\"eval\",\"time\":%.3f,\"step\":%lld,\"epoch\":%s,\"eval_tokens\":%lld,\"duration_ms\":%.3f,"
+                        "{\"log\":\"eval\",\"time\":%.3f,\"step\":%lld,\"epoch\":%s,\"eval_tokens\":%lld,\"eval_trained\":%lld,\"duration_ms\":%.3f,"
                         "\"loss\":%s}\n",
-                        now(), (long long)e->step, number(epoch, e->epoch), (long long)e->tokens, e->seconds * 1e3, number(loss, e->loss));
+                        now(), (long long)e->step, number(epoch, e->epoch), (long long)e->tokens, (long long)e->trained, e->seconds * 1e3,
+                        number(loss, e->loss));
     return append_line(metrics, line, (size_t)len);
 }
 

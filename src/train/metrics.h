@@ -20,17 +20,18 @@ typedef struct StepMetrics {
     int64_t step;     /* steps done, from 1 */
     double  epoch;
     double  loss, norm, lr;
-    int64_t step_tokens;    /* trained tokens of this step */
-    int64_t total_tokens;   /* of the run so far */
+    int64_t step_tokens, step_trained;   /* read, and of them trained: docs/metrics.md */
+    int64_t total_tokens, total_trained; /* of the run so far */
     bool    skipped;        /* not finite: weights were left alone */
     double  seconds;        /* of the step */
+    double  limit_seconds;  /* that it would take at the machine's limit; 0: unknown. Not in the file */
 } StepMetrics;
 NODISCARD Status metrics_step(Metrics *metrics, const StepMetrics *step);
 
 typedef struct EvalMetrics {
     int64_t step;
     double  epoch, loss;
-    int64_t tokens;
+    int64_t tokens, trained; /* as a step's */
     double  seconds;
 } EvalMetrics;
 NODISCARD Status metrics_eval(Metrics *metrics, const EvalMetrics *eval);

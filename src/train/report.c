@@ -67,9 +67,19 @@ static void write_text(StrBuf *out, const char *key, const char *text)
     json_write_string(out, text, strlen(text));
 }
 
+/* The best evaluation, and whether the model overfits. */
+static void write_trend(StrBuf *out, const MetricsHistory *history)
+{
+    EvalTrend trend = { 0 };
+    for (size_t i = 0; i < history->count; i++) eval_trend_line(&trend, &history->lines[i]);
+    if (!trend.best_step) return;
+    strbuf_printf(out, ",\"best_eval\":{\"step\":%lld,\"loss\":%.9g},\"overfits\":%s", (long long)trend.best_step, trend.best,
+                  eval_trend_overfits(&trend) ? "true" : "false");
+}
+
 static Status write_data(Trainer *t, bool finished, StrBuf *out)
 {
-    static const char *const steps[] = { "step", "loss", "norm", "lr", "tokens_per_second", "duration_ms", "total_tokens", "time", NULL };
+    static const char *const steps[] = { "step", "loss", "norm", "lr", "tokens_per_second", "duration_ms", "total_tokens", "total_trained", NULL };
     static const char *const evals[] = { "step", "loss", NULL };
     Arena          arena = { 0 };
     MetricsHistory history;
@@ -78,9 +88,10 @@ static Status write_data(Trainer *t, bool finished, StrBuf *out)
     if (status == OK) {
         const char *slash = strrchr(t->config->output_dir, '/');
         config_print(t->config, &settings);
-        strbuf_printf(out, "{\"finished\":%s,\"step\":%lld,\"total\":%lld,\"skipped\":%lld,\"flops\":%.6g,\"limit_ms\":%.6g", finished ? "true" : "false",
+        strbuf_printf(out, "{\"finished\":%s,\"step\":%lld,\"total\":%lld,\"skipped\":%lld,\"flops\":%.6g,\"of_limit\":%.6g", finished ? "true" : "false",
                       (long long)t->state.step, (long long)t->schedule.total, (long long)t->state.skipped, trainer_flops_per_step(t),
-                      t->progress.limit_seconds * 1e3);
+                      progress_of_limit(&t->progress));
+        write_trend(out, &history);
         write_text(out, "name", t->config->run_name ? t->config->run_name : slash && slash[1] ? slash + 1 : t->config->output_dir);
         write_text(out, "model", t->config->model);
         write_text(out, "architecture", t->model->module->architecture);
@@ -132,7 +143,6 @@ static Status write_page(Trainer *t, bool finished)
 void report_update(Trainer *t, bool finished)
 {
     if (write_page(t, finished) == OK) return;
-    progress_break(&t->progress);
     log_warn("report.html wasn't written: %s", status_message());
     status_clear();
 }

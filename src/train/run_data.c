@@ -120,10 +120,11 @@ Status run_data_template(const Config *config, const char *tokenizer_dir, int64_
 
 static bool show_progress(void *context, int64_t rows, int64_t tokens, double fraction)
 {
+    char line[128];
     (void)context;
-    if (log_is_terminal())
-        fprintf(stderr, "\r\033[Ktokenizing: %.0f%%, %lld rows, %lld tokens%s", 100 * fraction, (long long)rows, (long long)tokens,
-                fraction < 1 ? "" : "\n");
+    if (!log_is_terminal()) return true;
+    snprintf(line, sizeof line, "tokenizing: %.0f%%, %lld rows, %lld tokens", 100 * fraction, (long long)rows, (long long)tokens);
+    log_status(fraction < 1 ? line : "");
     return true;
 }
 

@@ -207,6 +207,11 @@ double step_bench_flops(const StepBench *b, const Launch *launch)
     return launch->node->op->flags & OP_BY_DOCUMENT ? flops * b->document_share : flops;
 }
 
+double step_bench_document_share(const StepBench *b)
+{
+    return b->document_share;
+}
+
 const Plan *step_bench_plan(const StepBench *b)
 {
     return b->plan;

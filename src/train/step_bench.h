@@ -30,4 +30,6 @@ NODISCARD Status step_bench_profile(StepBench *bench, ProgramKind kind, double *
 int         step_bench_times(const StepBench *bench, ProgramKind kind);
 /* Arithmetic of a launch; attention by the documents there are. */
 double      step_bench_flops(const StepBench *bench, const Launch *launch);
+/* Pairs of queries and keys, over those of rows of one document. */
+double      step_bench_document_share(const StepBench *bench);
 const Plan *step_bench_plan(const StepBench *bench);

@@ -44,13 +44,14 @@ static Status write_scalars(Trainer *t, int64_t tokens, double lr)
 }
 
 /* Gradients and loss of all micro-batches. */
-static Status run_micros(Trainer *t)
+static Status run_micros(Trainer *t, StepWork *out_work)
 {
     size_t cells = (size_t)(t->options.batch * t->options.seq);
     for (int64_t micro = 0; micro < t->config->gradient_accumulation_steps; micro++) {
         const Batch *batch;
         TRY(loader_next(t->data.train, &batch));
         FAIL_IF(!batch, ERR_INTERNAL, "the data ended in step %lld", (long long)t->state.step);
+        step_work_add(out_work, batch, t->options.batch, t->options.seq);
         TRY(write_batch(t, batch, cells));
         TRY(session_run(t->session, micro == 0 ? PROGRAM_MICRO_FIRST : PROGRAM_MICRO_NEXT));
     }
@@ -65,13 +66,14 @@ static double unsigned_nan(double value)
 
 static Status run_step(Trainer *t, StepMetrics *out)
 {
-    double  start = trainer_seconds();
-    int64_t tokens;
-    float   loss, norm2, applied;
-    TRY(loader_step_tokens(t->data.train, t->state.step, &tokens));
+    double   start = trainer_seconds();
+    int64_t  trained;
+    float    loss, norm2, applied;
+    StepWork work = { 0 };
+    TRY(loader_step_tokens(t->data.train, t->state.step, &trained));
     double lr = schedule_lr(&t->schedule, t->state.step);
-    TRY(write_scalars(t, tokens, lr));
-    TRY(run_micros(t));
+    TRY(write_scalars(t, trained, lr));
+    TRY(run_micros(t, &work));
     TRY(session_run(t->session, PROGRAM_OPTIMIZER));
     TRY(session_output(t->session, PROGRAM_OPTIMIZER, "loss", &loss, sizeof loss));
     TRY(session_output(t->session, PROGRAM_OPTIMIZER, "norm2", &norm2, sizeof norm2));
@@ -81,18 +83,21 @@ static Status run_step(Trainer *t, StepMetrics *out)
     t->state.applied += good;
     t->state.skipped += !good;
     t->state.bad_in_row = good ? 0 : t->state.bad_in_row + 1;
-    t->state.total_tokens += tokens;
+    t->state.total_tokens += work.tokens;
+    t->state.total_trained += trained;
     t->last_loss = loss;
     *out = (StepMetrics){ .step = t->state.step, .epoch = loader_epoch(t->data.train, t->state.step), .loss = unsigned_nan(loss), .norm = unsigned_nan(sqrt(norm2)),
-                          .lr = lr, .step_tokens = tokens, .total_tokens = t->state.total_tokens, .skipped = !good,
+                          .lr = lr, .step_tokens = work.tokens, .step_trained = trained, .total_tokens = t->state.total_tokens,
+                          .total_trained = t->state.total_trained, .skipped = !good,
                           .seconds = trainer_seconds() - start };
+    out->limit_seconds = step_limit_seconds(&t->limit, &work, out->seconds);
+    eval_trend_step(&t->trend, loss);
     return OK;
 }
 
 static Status check_divergence(Trainer *t, const StepMetrics *step)
 {
     if (!step->skipped) return OK;
-    progress_break(&t->progress);
     log_warn("step %lld: loss %g, gradient norm %g: the step was left out, weights are as before it", (long long)step->step, step->loss,
              step->norm);
     if (t->config->on_divergence == OPT_DIVERGENCE_SKIP || t->state.bad_in_row < MAX_BAD_IN_ROW) return OK;
@@ -103,10 +108,7 @@ static Status check_divergence(Trainer *t, const StepMetrics *step)
 /* A disk that fails must not end the run: lines wait then. It is said once until they are written. */
 static void log_line(Trainer *t, Status status)
 {
-    if (status != OK && !t->log_waits) {
-        progress_break(&t->progress);
-        log_warn("%s", status_message());
-    }
+    if (status != OK && !t->log_waits) log_warn("%s", status_message());
     t->log_waits = status != OK;
     if (status != OK) status_clear();
 }
@@ -118,7 +120,7 @@ static Status eval_batches(Trainer *t, EvalMetrics *out)
     Loader *loader = t->data.eval;
     size_t  cells = (size_t)(t->options.eval_batch * t->options.eval_seq);
     double  sum = 0;
-    int64_t tokens = 0, most = t->config->eval_max_batches;
+    int64_t most = t->config->eval_max_batches;
     loader_seek(loader, 0);
     for (int64_t i = 0; most == 0 || i < most; i++) {
         const Batch *batch;
@@ -130,10 +132,10 @@ static Status eval_batches(Trainer *t, EvalMetrics *out)
         TRY(session_output(t->session, PROGRAM_EVAL, "losses", t->data.losses, cells * sizeof(float)));
         for (size_t k = 0; k < cells; k++)
             if (batch->labels[k] != LABEL_IGNORE) sum += t->data.losses[k];
-        tokens += batch->num_trained;
+        out->tokens += batch->num_tokens;
+        out->trained += batch->num_trained;
     }
-    out->loss = tokens ? sum / (double)tokens : NAN;
-    out->tokens = tokens;
+    out->loss = out->trained ? sum / (double)out->trained : NAN;
     return OK;
 }
 
@@ -151,7 +153,8 @@ static Status run_eval(Trainer *t)
     t->last_eval_loss = eval.loss;
     t->state.eval_pending = false;
     log_line(t, metrics_eval(t->metrics, &eval));
-    progress_eval(&t->progress, &eval);
+    eval_trend_eval(&t->trend, eval.step, eval.loss);
+    progress_eval(&eval, &t->trend);
     if (t->config->generate_samples == 0 || !t->hooks->sample) return OK;
     SampleJob job = { .session = t->session, .tokenizer = t->tokenizer, .tmpl = t->tmpl, .eval = t->data.eval, .stop_token = t->stop_token,
                       .step = t->state.step, .metrics = t->metrics };
@@ -209,7 +212,6 @@ Status trainer_save(Trainer *t)
 static void save_or_warn(Trainer *t)
 {
     if (trainer_save(t) == OK) return;
-    progress_break(&t->progress);
     log_warn("the checkpoint of step %lld wasn't written: %s. The one before it is kept; the next attempt is at the next interval",
              (long long)t->state.step, status_message());
     status_clear();
@@ -223,7 +225,6 @@ static bool save_due(const Trainer *t)
 
 static Status interrupted(Trainer *t)
 {
-    progress_break(&t->progress);
     if (t->saved_step != t->state.step) {
         Status status = trainer_save(t);
         FAIL_IF(status != OK, ERR_SAVE, "interrupted at step %lld, and the state couldn't be saved: %s", (long long)t->state.step, status_message());
@@ -234,29 +235,6 @@ static Status interrupted(Trainer *t)
 
 /* ---- the loop ---- */
 
-double trainer_limit_seconds(Trainer *t)
-{
-    const DeviceFacts *facts = &t->plan->facts;
-    double             flops = facts->gemm_flops[t->options.model_dtype], bytes = facts->bandwidth, sum = 0;
-    if (!(flops > 0 && bytes > 0) && device_cpu_measure_peak(t->device, &flops, &bytes) != OK) {
-        status_clear();
-        return 0;
-    }
-    for (int kind = PROGRAM_MICRO_FIRST; kind <= PROGRAM_OPTIMIZER; kind++) {
-        const Program *p = &t->plan->program[kind];
-        int64_t        times = kind == PROGRAM_MICRO_NEXT ? t->config->gradient_accumulation_steps - 1 : 1;
-        if (p->graph) sum += (double)times * fmax(p->cost.flops / flops, p->cost.bytes / bytes);
-    }
-    return sum;
-}
-
-/* Another program may have been busy while the limit was measured: the best of all measurements counts. */
-static void measure_again(Trainer *t)
-{
-    double limit = trainer_limit_seconds(t);
-    if (limit > 0 && limit < t->progress.limit_seconds) t->progress.limit_seconds = limit;
-}
-
 static Status one_step(Trainer *t)
 {
     StepMetrics step;
@@ -264,9 +242,10 @@ static Status one_step(Trainer *t)
     if (t->hooks->step_begin) t->hooks->step_begin(t->hooks->context, index);
     TRY(run_step(t, &step));
     log_line(t, metrics_step(t->metrics, &step));
-    if (t->progress.steps == 0 && !t->progress.terminal) log_info("first step %.2f s after the start", trainer_seconds() - t->start_seconds);
+    if (t->progress.steps == 0 && !log_is_terminal()) log_info("first step %.2f s after the start", trainer_seconds() - t->start_seconds);
     progress_step(&t->progress, &step);
     if (t->hooks->step_end) t->hooks->step_end(t->hooks->context, index);
+    if (t->limit.is_beaten) step_limit_measure(&t->limit);
     t->state.eval_pending = eval_due(t);
     return check_divergence(t, &step);
 }
@@ -277,7 +256,7 @@ Status train_loop(Trainer *t)
     for (;;) {
         if (t->state.eval_pending && !signals_pending()) {
             TRY(run_eval(t));
-            measure_again(t);
+            step_limit_measure(&t->limit);
             if (!t->state.eval_pending) report_update(t, false);
         }
         if (save_due(t) && !signals_pending()) save_or_warn(t);
@@ -285,6 +264,5 @@ Status train_loop(Trainer *t)
         if (t->state.step >= t->schedule.total) break;
         TRY(one_step(t));
     }
-    progress_break(&t->progress);
     return OK;
 }

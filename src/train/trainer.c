@@ -79,6 +79,8 @@ static Status make_plan(Trainer *t)
     TRY(config_at(t->config->origin, KEY_run_output_dir, output_dir_check(t->config->output_dir)));
     TRY(setup_options(&t->arena, t->config, t->model, &t->options));
     TRY(setup_device(t->config, &t->device));
+    if (t->config->device == OPT_DEVICE_AUTO && !device_has_driver())
+        log_info("running on the CPU: there is no NVIDIA driver here (libcuda.so.1)");
     TRY(compile_plan(&t->arena, t->model->module, &t->model->config, t->model->config_name, &t->options, t->device, &t->plan));
     if (!t->config->from_scratch) TRY(weights_check(t->plan, t->model));
     return setup_check_memory(t->config, t->model, t->device, t->plan, true);
@@ -331,6 +333,17 @@ static Status open_metrics(Trainer *t)
     return metrics_gap(t->metrics, from, step);
 }
 
+/* Of earlier starts of this run. */
+static Status read_trend(Trainer *t)
+{
+    Arena          arena = { 0 };
+    MetricsHistory history;
+    Status         status = metrics_read(&arena, t->metrics_path, &history);
+    for (size_t i = 0; status == OK && i < history.count; i++) eval_trend_line(&t->trend, &history.lines[i]);
+    arena_deinit(&arena);
+    return status;
+}
+
 static Status prepare(Trainer *t)
 {
     const Config *c = t->config;
@@ -354,7 +367,9 @@ static Status prepare(Trainer *t)
     snprintf(t->metrics_path, sizeof t->metrics_path, "%s/metrics.jsonl", c->output_dir);
     TRY(open_metrics(t));
     loader_seek(t->data.train, t->state.step);
-    progress_init(&t->progress, t->schedule.total, t->state.step, c->logging_steps, trainer_limit_seconds(t));
+    TRY(read_trend(t));
+    step_limit_init(&t->limit, t->device, t->plan, t->options.model_dtype, c->gradient_accumulation_steps, t->options.batch, t->options.seq);
+    progress_init(&t->progress, t->schedule.total, c->logging_steps);
     log_info("%lld parameters, %lld trained; %.1f MiB of memory; steps of %lld sequences of %lld tokens", (long long)t->plan->total_numel,
              (long long)t->plan->trained_numel, (double)plan_total_bytes(t->plan) / (1 << 20), (long long)loader_rows_per_step(t->data.train),
              (long long)t->options.seq);
@@ -422,7 +437,6 @@ static Status device_lost(Trainer *t)
 {
     char failure[STATUS_MESSAGE_BYTES];
     snprintf(failure, sizeof failure, "%.900s", status_message());
-    progress_break(&t->progress);
     FAIL_IF(t->saved_step < 0, ERR_DEVICE, "the device failed after step %lld: %s. There is no checkpoint yet (save_steps); the same command starts anew",
             (long long)t->state.step, failure);
     FAIL(ERR_DEVICE, "the device failed after step %lld: %s. The checkpoint of step %lld in %s is whole; the same command goes on from it",
@@ -471,6 +485,7 @@ Status train_run(const Config *config, const TrainHooks *hooks, TrainOutcome *ou
     out->steps = t->state.step;
     out->loss = t->last_loss;
     out->eval_loss = t->last_eval_loss;
+    out->trend = t->trend;
     close_trainer(t);
     free(t);
     return status;

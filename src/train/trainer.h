@@ -5,6 +5,7 @@
 #include "text/template.h"
 #include "text/tokenizer.h"
 #include "train/checkpoint.h"
+#include "train/eval_trend.h"
 #include "train/setup.h"
 
 /* What samples are made with. */
@@ -32,6 +33,7 @@ typedef struct TrainOutcome {
     bool    already_finished; /* no step was made: an earlier start had finished this run */
     int64_t steps;
     double  loss, eval_loss;  /* of the last step and evaluation; NaN: none */
+    EvalTrend trend;          /* of all evaluations */
 } TrainOutcome;
 
 /* Trains as the run file says; the model ends up in output_dir. Statuses: ERR_INVALID and the like before anything is touched,

@@ -8,6 +8,7 @@
 #include "train/run_data.h"
 #include "train/run_record.h"
 #include "train/schedule.h"
+#include "train/step_limit.h"
 #include "train/trainer.h"
 #include "train/trainer_state.h"
 
@@ -33,6 +34,8 @@ typedef struct Trainer {
     TrainState        state;
     Metrics          *metrics;
     Progress          progress;
+    EvalTrend         trend;
+    StepLimit         limit;
     char              metrics_path[4096];
     char              resume_path[4096]; /* checkpoint to go on from; "": none */
     int               output_lock;       /* of output_dir */
@@ -52,6 +55,4 @@ NODISCARD Status trainer_save(Trainer *trainer);
 NODISCARD Status trainer_context(Trainer *trainer, bool finished, StrBuf *state_text, SaveContext *out);
 
 double trainer_flops_per_step(const Trainer *trainer);
-/* Seconds of a step if every launch ran at the machine's measured peak of arithmetic or memory, whichever binds; 0: unknown. */
-double trainer_limit_seconds(Trainer *trainer);
 double trainer_seconds(void); /* monotonic */

@@ -10,9 +10,9 @@ static char dir[] = "/tmp/surogate-api-XXXXXX";
 
 static const char *under(const char *name)
 {
-    static char paths[4][256];
+    static char paths[16][256];
     static int  next;
-    char       *path = paths[next++ % 4];
+    char       *path = paths[next++ % 16];
     snprintf(path, sizeof paths[0], "%s/%s", dir, name);
     return path;
 }
@@ -76,6 +76,55 @@ static void a_model_encodes_evaluates_and_goes_on(void)
     sg_model_close(model);
 }
 
+/* A second base and an adapter of it: opened over the first one, there would be a warning. */
+static void train_into(const char *folder, const char *more)
+{
+    char        output[300];
+    const char *args[] = { under("run.yaml"), output, more };
+    sg_run     *run;
+    sg_outcome  outcome;
+    snprintf(output, sizeof output, "output_dir=%s", under(folder));
+    EXPECT_INT(sg_run_open(args, 3, &run), SG_OK);
+    EXPECT_INT(sg_run_train(run, &outcome), SG_OK);
+    sg_run_close(run);
+}
+
+static void only_training_prints(void)
+{
+    const char *args[] = { under("run.yaml"), "warmup_ratio=0.1", "lr=1e-3", "wandb_project=null" };
+    char        model_key[300], path[300], *json;
+    const char *lora_args[] = { under("run.yaml"), "lora=true", "lora_rank=2", "from_scratch=false", model_key, path };
+    sg_run     *run;
+    sg_outcome  outcome;
+    sg_model   *model;
+    train_into("other", "seed=7");
+    snprintf(model_key, sizeof model_key, "model=%s", under("other"));
+    snprintf(path, sizeof path, "output_dir=%s", under("adapter"));
+    EXPECT_INT(sg_run_open(lora_args, 6, &run), SG_OK);
+    EXPECT_INT(sg_run_train(run, &outcome), SG_OK);
+    sg_run_close(run);
+
+    int   saved = dup(2);
+    FILE *file = freopen(under("stderr"), "w", stderr);
+    EXPECT(file != NULL);
+    EXPECT_INT(sg_run_open(args, 3, &run), SG_OK);
+    EXPECT_INT(sg_run_plan(run, NULL, &json), SG_OK);
+    sg_free(json);
+    sg_run_close(run);
+    EXPECT_INT(sg_model_open(under("out"), under("adapter"), "auto", 1, &model), SG_OK);
+    float   losses[2];
+    int32_t ids[] = { 1, 2, 3 }, *more;
+    size_t  num_more;
+    EXPECT_INT(sg_model_losses(model, ids, 3, losses), SG_OK);
+    EXPECT_INT(sg_model_generate(model, ids, 3, 2, &(sg_sampling){ 0 }, &more, &num_more), SG_OK);
+    sg_free(more);
+    sg_model_close(model);
+    EXPECT_INT(ftell(stderr), 0);
+    fflush(stderr);
+    dup2(saved, 2);
+    close(saved);
+}
+
 static void mistakes_have_messages(void)
 {
     const char *args[] = { "max_stepz=3" };
@@ -92,10 +141,11 @@ static void mistakes_have_messages(void)
 
 int main(int argc, char **argv)
 {
-    static const TestCase cases[] = { TEST(a_run_plans_trains_and_finishes_once), TEST(a_model_encodes_evaluates_and_goes_on), TEST(mistakes_have_messages) };
+    static const TestCase cases[] = { TEST(a_run_plans_trains_and_finishes_once), TEST(a_model_encodes_evaluates_and_goes_on), TEST(only_training_prints),
+                                      TEST(mistakes_have_messages) };
     char                  command[300];
     if (!mkdtemp(dir)) return 1;
-    int status = test_run(cases, 3, argc, argv);
+    int status = test_run(cases, sizeof cases / sizeof cases[0], argc, argv);
     snprintf(command, sizeof command, "rm -rf %s", dir);
     return system(command) != 0 || status;
 }

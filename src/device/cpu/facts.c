@@ -106,12 +106,12 @@ Status device_cpu_measure_peak(Device *device, double *out_flops, double *out_by
     ThreadPool *pool = device_cpu_pool(device);
     int64_t     workers = pool_num_workers(pool);
     Peak        gemm = { .floats = 3 * PEAK_SIZE * PEAK_SIZE }, stream = { .floats = STREAM_FLOATS / workers };
-    int64_t     floats = workers * gemm.floats > STREAM_FLOATS ? workers * gemm.floats : STREAM_FLOATS;
+    int64_t     floats = out_bytes && workers * gemm.floats < STREAM_FLOATS ? STREAM_FLOATS : workers * gemm.floats;
     void       *memory;
     TRY(device->api->alloc(device, SPACE_DEVICE, (size_t)floats * sizeof(float), &memory));
     gemm.memory = stream.memory = memory;
     *out_flops = 2.0 * PEAK_SIZE * PEAK_SIZE * PEAK_SIZE * (double)workers / fastest(pool, peak_gemm, &gemm);
-    *out_bytes = 2.0 * (double)(stream.floats * workers) * sizeof(float) / fastest(pool, peak_stream, &stream);
+    if (out_bytes) *out_bytes = 2.0 * (double)(stream.floats * workers) * sizeof(float) / fastest(pool, peak_stream, &stream);
     device->api->free(device, SPACE_DEVICE, memory);
     return OK;
 }
