@@ -20,6 +20,7 @@ enum {
 typedef struct CpuDevice {
     Device      base;
     ThreadPool *pool;
+    void       *peak_memory; /* of device_cpu_measure_peak, kept for its next call */
     Status      error; /* sticky, with its message */
     char        message[512];
 } CpuDevice;
@@ -171,6 +172,7 @@ static Status cpu_sync(Device *device)
 static void cpu_destroy(Device *device)
 {
     pool_destroy(cpu_of(device)->pool);
+    free(cpu_of(device)->peak_memory);
     free(device);
 }
 
@@ -210,4 +212,13 @@ Status device_cpu_create(int num_threads, Device **out)
 ThreadPool *device_cpu_pool(Device *device)
 {
     return device->api == &cpu_api ? cpu_of(device)->pool : NULL;
+}
+
+Status device_cpu_measure_peak(Device *device, double *out_flops, double *out_bytes)
+{
+    FAIL_IF(device->api != &cpu_api, ERR_UNSUPPORTED, "only a CPU's peak is measured");
+    CpuDevice *cpu = cpu_of(device);
+    if (!cpu->peak_memory) TRY(cpu_alloc(device, cpu_peak_bytes(cpu->pool), &cpu->peak_memory));
+    cpu_measure_peak(cpu->pool, cpu->peak_memory, out_flops, out_bytes);
+    return OK;
 }
