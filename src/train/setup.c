@@ -10,8 +10,9 @@ static uint32_t training_programs(const Config *config)
 {
     uint32_t programs = 1u << PROGRAM_MICRO_FIRST | 1u << PROGRAM_OPTIMIZER;
     if (config->gradient_accumulation_steps > 1) programs |= 1u << PROGRAM_MICRO_NEXT;
-    if (config->validation_datasets.count > 0 || config->validation_split_ratio > 0) programs |= 1u << PROGRAM_EVAL;
-    if (config->generate_samples > 0) programs |= 1u << PROGRAM_PREFILL | 1u << PROGRAM_DECODE;
+    bool has_eval = config->validation_datasets.count > 0 || config->validation_split_ratio > 0;
+    if (has_eval) programs |= 1u << PROGRAM_EVAL;
+    if (has_eval && config->generate_samples > 0) programs |= 1u << PROGRAM_PREFILL | 1u << PROGRAM_DECODE;
     return programs;
 }
 
