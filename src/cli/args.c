@@ -48,15 +48,6 @@ static Status unknown_flag(const CliArgs *args, const Flag *flags, size_t num_fl
          near ? ", did you mean " : "", near ? near : "", near ? "?" : "", args->command);
 }
 
-/* One more item; the list stays small. */
-static void push_text(Arena *arena, StrList *list, const char *text)
-{
-    const char **items = arena_array(arena, const char *, list->count + 1);
-    if (list->count) memcpy(items, list->items, list->count * sizeof *items);
-    items[list->count] = text;
-    *list = (StrList){ items, list->count + 1 };
-}
-
 static Status set_flag(CliArgs *args, const Flag *flag, const char *value)
 {
     char *end = NULL;
@@ -64,7 +55,7 @@ static Status set_flag(CliArgs *args, const Flag *flag, const char *value)
     switch (flag->kind) {
     case FLAG_SWITCH: *(bool *)flag->out = true; return OK;
     case FLAG_TEXT: *(const char **)flag->out = value; return OK;
-    case FLAG_LIST: push_text(&args->arena, flag->out, value); return OK;
+    case FLAG_LIST: str_list_push(&args->arena, flag->out, value); return OK;
     case FLAG_INT: *(int64_t *)flag->out = strtoll(value, &end, 10); break;
     case FLAG_FLOAT: *(double *)flag->out = strtod(value, &end); break;
     }
@@ -147,7 +138,8 @@ static Status load_config(const char *const *words, size_t count, Config *out_co
         say_lines(log_error, strbuf_cstr(&problems));
         status_clear();
     }
-    if (status == OK && out_config->notes) say_lines(log_info, out_config->notes);
+    if (status == OK && out_config->notes && out_config->notes[0]) say_lines(log_info, out_config->notes);
+    for (size_t i = 0; status == OK && i < out_config->warnings.count; i++) log_warn("%s", out_config->warnings.items[i]);
     strbuf_deinit(&problems);
     return status;
 }
@@ -198,6 +190,11 @@ Status cli_print(const StrBuf *text)
         return ERR_IO;
     }
     FAIL(ERR_IO, "cannot write the result: %s", strerror(errno));
+}
+
+const char *cli_input_path(const char *path)
+{
+    return strcmp(path, "-") == 0 ? "/dev/stdin" : path;
 }
 
 static int compare_text(const void *a, const void *b)

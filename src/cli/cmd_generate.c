@@ -154,10 +154,9 @@ static Status run(CliArgs *args, const GenerateArgs *g)
     InferModel infer;
     TokenIds   ids = { 0 };
     Str        prompt = str_of(g->prompt ? g->prompt : "");
-    if (g->prompt_file) {
-        const char *path = strcmp(g->prompt_file, "-") == 0 ? "/dev/stdin" : g->prompt_file;
-        TRY(file_read(&args->arena, path, 1 << 28, &prompt));
-    }
+    if (g->prompt_file) TRY(file_read(&args->arena, cli_input_path(g->prompt_file), 1 << 28, &prompt));
+    FAIL_IF(g->chat && !prompt.len, ERR_INVALID,
+            "surogate generate: --chat needs a question: --prompt TEXT or --prompt-file FILE (-: from standard input)");
     Status status = infer_open(&infer, args->words[0], g->adapter, g->device, (int)g->threads);
     if (status == OK) status = g->chat ? encode_question(&infer, g, prompt, &ids) : infer_encode(&infer, prompt.data, prompt.len, &ids);
     if (status == OK) status = generate_text(&infer, g, &ids);

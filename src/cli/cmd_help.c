@@ -10,10 +10,8 @@ static Status print_keys(const CliArgs *args, bool markdown, bool schema)
     Status status = OK;
     if (markdown) config_markdown(&out);
     else if (schema) config_schema(&out);
-    else if (args->num_words == 1) config_help(&out, NULL);
-    for (size_t i = 1; i < args->num_words && status == OK; i++)
-        if (!config_help(&out, args->words[i]))
-            status = status_fail(ERR_INVALID, "there is no key %s; `surogate help keys` lists all", args->words[i]);
+    else if (args->num_words == 1) config_keys(&out);
+    for (size_t i = 1; i < args->num_words && status == OK; i++) status = config_help(&out, args->words[i]);
     if (status == OK) status = cli_print(&out);
     strbuf_deinit(&out);
     return status;

@@ -36,6 +36,8 @@ typedef enum ConfigKey { /* KEY_run_model, ..., KEY_dataset_path, ... */
 #define OPTION(scope, kind, name, fallback, limits, help) KEY_##scope##_##name,
 #define ALIAS(scope, other, name)
 #define ALIAS_VALUE(scope, other, other_value, name, value)
+#define NEEDS(scope, name, other, values)
+#define OR_NEEDS(scope, name, other, values)
 #include "config/options.def"
 #undef OPTION
     CONFIG_KEY_COUNT
@@ -77,7 +79,8 @@ typedef struct Config {
 #undef CONFIG_FIELD_run
 #undef CONFIG_FIELD_dataset
     const char *origin[CONFIG_KEY_COUNT];
-    const char *notes; /* a line for each key that was read under another tool's name, one for those ignored; "" when none */
+    const char *notes;    /* a line for each key that was read under another tool's name, one for those ignored; "" when none */
+    StrList     warnings; /* each a line: keys that have no effect beside the others, and why */
     Arena       arena; /* of everything above */
 } Config;
 
@@ -85,6 +88,8 @@ typedef struct Config {
 #undef SECTION
 #undef ALIAS
 #undef ALIAS_VALUE
+#undef NEEDS
+#undef OR_NEEDS
 
 /* path: the run file, or NULL for defaults and overrides alone. overrides: "key=value", "datasets.0.path=value"; a value
  * that starts with [ or { is read as YAML, any other as it is. On ERR_INVALID `problems` (may be NULL) gets all lines,
@@ -107,14 +112,20 @@ NODISCARD Status config_require(const Config *config, ConfigKey key, const char 
  * that of a Config or Dataset. Returns `status`. */
 Status config_at(const char *const *origin, ConfigKey key, Status status);
 
+/* One more item; for lists that stay small. */
+void str_list_push(Arena *arena, StrList *list, const char *text);
+
 /* How the choice is written. */
 const char *choice_text(Choice choice);
 
 /* The resolved run file as YAML: reads back to an equal Config. */
 void config_print(const Config *config, StrBuf *out);
 
-/* From the table alone: docs/reference/config.md; a JSON Schema for editors; help for one key (canonical or alias; false
- * when unknown) or, with NULL, a line for every key. */
+/* From the tables alone: docs/reference/config.md; a JSON Schema for editors; a line for every key. */
 void config_markdown(StrBuf *out);
 void config_schema(StrBuf *out);
-bool config_help(StrBuf *out, const char *key);
+void config_keys(StrBuf *out);
+
+/* Help for one key, as it is or in a dataset (datasets.path): ours, or another tool's name, or one that has no equivalent here.
+ * ERR_INVALID suggests the nearest. */
+NODISCARD Status config_help(StrBuf *out, const char *key);

@@ -129,25 +129,15 @@ static void choice_problem(ConfigReader *reader, const OptionInfo *option, const
     strbuf_deinit(&list);
 }
 
-/* As the table writes it: 1e30, 16777216. */
-static void write_limit(char out[32], double value)
-{
-    if (value == floor(value) && fabs(value) < 1e15) snprintf(out, 32, "%.0f", value);
-    else snprintf(out, 32, "%g", value);
-}
-
 static bool in_range(ConfigReader *reader, const OptionInfo *option, const char *label, const YamlNode *node, double value)
 {
     const OptionLimits *limits = &option->limits;
     bool                low = limits->above_min ? value <= limits->min : value < limits->min;
     if (!limits->has_limits || (!low && value <= limits->max)) return true;
-    char least[32], most[32];
-    write_limit(least, limits->min);
-    write_limit(most, limits->max);
-    if (limits->above_min) reader_problem(reader, node, "%s: %.60s is out of range, expected above %s", label, node->text.data, least);
-    else if (limits->max >= 9e18)
-        reader_problem(reader, node, "%s: %.60s is out of range, expected at least %s", label, node->text.data, least);
-    else reader_problem(reader, node, "%s: %.60s is out of range, expected %s to %s", label, node->text.data, least, most);
+    StrBuf expected = { 0 };
+    option_write_range(&expected, limits);
+    reader_problem(reader, node, "%s: %.60s is out of range, expected %s", label, node->text.data, expected.data);
+    strbuf_deinit(&expected);
     return false;
 }
 
@@ -247,4 +237,12 @@ void option_reset(Arena *arena, const OptionInfo *option, void *out)
     ConfigReader reader = { .arena = arena, .problems = &problems };
     YamlNode     node = { .type = YAML_SCALAR, .is_plain = true, .source = "options.def", .text = str_of(option->fallback) };
     CHECK(option_read(&reader, option, option->name, &node, out));
+}
+
+void str_list_push(Arena *arena, StrList *list, const char *text)
+{
+    const char **items = arena_array(arena, const char *, list->count + 1);
+    if (list->count) memcpy(items, list->items, list->count * sizeof *items);
+    items[list->count] = text;
+    *list = (StrList){ items, list->count + 1 };
 }

@@ -1,6 +1,7 @@
 /* Choices that a run file leaves open are made here, and nowhere else. */
 #include "train/setup.h"
 
+#include "data/record.h"
 #include "files/hub.h"
 
 #include <string.h>
@@ -10,8 +11,9 @@ static uint32_t training_programs(const Config *config)
 {
     uint32_t programs = 1u << PROGRAM_MICRO_FIRST | 1u << PROGRAM_OPTIMIZER;
     if (config->gradient_accumulation_steps > 1) programs |= 1u << PROGRAM_MICRO_NEXT;
-    if (config->validation_datasets.count > 0 || config->validation_split_ratio > 0) programs |= 1u << PROGRAM_EVAL;
-    if (config->generate_samples > 0) programs |= 1u << PROGRAM_PREFILL | 1u << PROGRAM_DECODE;
+    bool has_eval = config->validation_datasets.count > 0 || config->validation_split_ratio > 0;
+    if (has_eval) programs |= 1u << PROGRAM_EVAL;
+    if (has_eval && config->generate_samples > 0) programs |= 1u << PROGRAM_PREFILL | 1u << PROGRAM_DECODE;
     return programs;
 }
 
@@ -149,6 +151,24 @@ Status setup_options(Arena *arena, const Config *config, const HfModel *model, C
     out->weight_decay = config->weight_decay;
     out->max_grad_norm = config->max_grad_norm;
     return OK;
+}
+
+static Status check_list(Arena *arena, const DatasetList *list, bool pull)
+{
+    for (size_t i = 0; i < list->count; i++) {
+        const Dataset *d = &list->items[i];
+        char         **paths;
+        int            count;
+        if (!d->path || (!pull && hub_is_remote(d->path))) continue;
+        TRY(config_at(d->origin, KEY_dataset_path, reader_find_files(arena, d->path, d->split, d->type == OPT_DATASET_TEXT, &paths, &count)));
+    }
+    return OK;
+}
+
+Status setup_check_datasets(Arena *arena, const Config *config, bool pull)
+{
+    TRY(check_list(arena, &config->datasets, pull));
+    return check_list(arena, &config->validation_datasets, pull);
 }
 
 Status setup_device(const Config *config, Device **out_device)

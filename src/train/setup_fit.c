@@ -12,6 +12,12 @@ typedef enum Change {
     CHANGE_COUNT,
 } Change;
 
+/* Random weights are no base for adapters. */
+static bool may_adapt(const Config *config)
+{
+    return !config->lora && !config->from_scratch;
+}
+
 /* Makes a change and says it as key=value; false when the run file is so already, or fixes what would have to change too. */
 static bool make_change(Config *config, Change change, StrBuf *said)
 {
@@ -41,7 +47,7 @@ static bool make_change(Config *config, Change change, StrBuf *said)
         strbuf_puts(said, " model_dtype=bf16");
         return true;
     case CHANGE_LORA:
-        if (config->lora || config->from_scratch) return false;
+        if (!may_adapt(config)) return false;
         config->lora = true;
         strbuf_puts(said, " lora=true");
         return true;
@@ -53,17 +59,31 @@ typedef struct Fit {
     const Config  *config;
     const HfModel *model;
     Device        *device;
-    int64_t        limit, least; /* least: of the plans so far */
+    const Plan    *plan; /* of config, which doesn't fit */
+    int64_t        limit;
     StrBuf         lines;
 } Fit;
 
-/* The bytes of the plan of these settings; -1 when they don't go together. */
-static int64_t planned_bytes(const Fit *fit, const Config *config)
+/* What these settings take at the least, known without a plan: neither micro-batches, recomputation nor sequences change what weights,
+ * gradients and optimizer take. */
+static int64_t lasting_bytes(const Fit *fit, const Config *config)
+{
+    const Config  *base = fit->config;
+    const int64_t *region = fit->plan->region_bytes[SPACE_DEVICE];
+    int64_t        bytes = fit->plan->total_numel * (config->model_dtype == OPT_FLOAT_BF16 ? 2 : 4);
+    if (config->model_dtype != base->model_dtype || config->lora != base->lora) return bytes;
+    bytes += region[REGION_GRADS];
+    return config->moment_dtype == base->moment_dtype ? bytes + region[REGION_OPTIMIZER] : bytes;
+}
+
+/* The bytes of the plan of these settings, of these of its programs; -1 when they don't go together. */
+static int64_t planned_bytes(const Fit *fit, const Config *config, uint32_t programs)
 {
     Arena          arena = { 0 };
     CompileOptions options;
     Plan          *plan;
     Status         status = setup_options(&arena, config, fit->model, &options);
+    options.programs &= programs;
     if (status == OK)
         status = compile_plan(&arena, fit->model->module, &fit->model->config, fit->model->config_name, &options, fit->device, &plan);
     int64_t bytes = status == OK ? plan_total_bytes(plan) : -1;
@@ -72,16 +92,32 @@ static int64_t planned_bytes(const Fit *fit, const Config *config)
     return bytes;
 }
 
-/* Adds a line when the settings fit. */
+/* False where what is known without a plan, or that of the first micro-step alone, takes too much already. */
+static bool may_fit(const Fit *fit, const Config *config)
+{
+    if (lasting_bytes(fit, config) > fit->limit) return false;
+    int64_t bytes = planned_bytes(fit, config, 1u << PROGRAM_MICRO_FIRST);
+    return bytes >= 0 && bytes <= fit->limit;
+}
+
+/* The bytes of the plan of settings that fit; 0 where they don't. */
+static int64_t fitting_bytes(const Fit *fit, const Config *config)
+{
+    int64_t bytes = may_fit(fit, config) ? planned_bytes(fit, config, ~0u) : -1;
+    return bytes > fit->limit || bytes < 0 ? 0 : bytes;
+}
+
+/* What fits becomes a line. */
+static bool tell(Fit *fit, int64_t bytes, const StrBuf *said)
+{
+    char text[32];
+    if (bytes) strbuf_printf(&fit->lines, "\n  %s:%.*s", size_text(bytes, text), (int)said->len, said->data);
+    return bytes > 0;
+}
+
 static bool try_settings(Fit *fit, const Config *config, const StrBuf *said)
 {
-    char    text[32];
-    int64_t bytes = planned_bytes(fit, config);
-    if (bytes < 0) return false;
-    if (bytes < fit->least) fit->least = bytes;
-    if (bytes > fit->limit) return false;
-    strbuf_printf(&fit->lines, "\n  %s:%.*s", size_text(bytes, text), (int)said->len, said->data);
-    return true;
+    return tell(fit, fitting_bytes(fit, config), said);
 }
 
 static void try_alone(Fit *fit)
@@ -94,57 +130,72 @@ static void try_alone(Fit *fit)
     }
 }
 
-/* One change after the other, until they fit together; then, if it may be, shorter and shorter sequences. */
-static void try_together(Fit *fit, const Change changes[4], bool may_shorten)
+/* One change more. The first alone was tried before. */
+static bool try_more(Fit *fit, Config *config, Change change, StrBuf *said)
 {
-    enum { LEAST_SEQUENCE = 256 };
-    Config config = *fit->config;
-    StrBuf said = { 0 };
-    bool   fits = false;
-    for (int i = 0; i < 4 && !fits; i++)
-        if (make_change(&config, changes[i], &said)) fits = try_settings(fit, &config, &said);
-    size_t len = said.len;
-    config.sequence_len = setup_sequence_len(&config, fit->model);
-    while (!fits && may_shorten && config.sequence_len / 2 >= LEAST_SEQUENCE) {
-        config.sequence_len /= 2;
-        said.len = len;
-        strbuf_printf(&said, " sequence_len=%lld", (long long)config.sequence_len);
-        fits = try_settings(fit, &config, &said);
-    }
-    strbuf_deinit(&said);
+    bool is_first = said->len == 0;
+    return make_change(config, change, said) && !is_first && try_settings(fit, config, said);
 }
 
-static void try_all(Fit *fit)
+/* Sequences halved until they fit; where even the shortest don't, *config and `said` are of those. */
+static bool try_shorter(Fit *fit, Config *config, StrBuf *said)
 {
-    static const Change full[] = { CHANGE_BATCH, CHANGE_RECOMPUTE, CHANGE_MODEL, CHANGE_MOMENTS },
-                        lora[] = { CHANGE_BATCH, CHANGE_RECOMPUTE, CHANGE_MODEL, CHANGE_LORA };
-    try_alone(fit);
-    if (!fit->lines.len) try_together(fit, full, false);
-    if (!fit->lines.len) try_together(fit, lora, true);
+    enum { LEAST_SEQUENCE = 256 };
+    int64_t longest = setup_sequence_len(config, fit->model), shortest = longest, bytes = 0;
+    while (shortest / 2 >= LEAST_SEQUENCE) shortest /= 2;
+    if (shortest == longest) return false;
+    config->sequence_len = shortest;
+    bool may = may_fit(fit, config); /* first, as most often none does where this one doesn't */
+    for (int64_t length = longest / 2; may && !bytes && length >= shortest; length /= 2) {
+        config->sequence_len = length;
+        bytes = fitting_bytes(fit, config);
+    }
+    strbuf_printf(said, " sequence_len=%lld", (long long)config->sequence_len);
+    return tell(fit, bytes, said);
+}
+
+/* One change after the other, until they fit together. Where nothing does, *config and `said` are what takes least. */
+static bool try_together(Fit *fit, Config *config, StrBuf *said)
+{
+    if (try_more(fit, config, CHANGE_BATCH, said) || try_more(fit, config, CHANGE_RECOMPUTE, said) ||
+        try_more(fit, config, CHANGE_MODEL, said))
+        return true;
+    Config adapted = *config;
+    size_t len = said->len;
+    if (try_more(fit, config, CHANGE_MOMENTS, said)) return true;
+    if (may_adapt(&adapted)) { /* without moments of the base */
+        *config = adapted;
+        said->len = len;
+        if (try_more(fit, config, CHANGE_LORA, said)) return true;
+    }
+    return try_shorter(fit, config, said);
 }
 
 Status setup_check_memory(const Config *config, const HfModel *model, Device *device, const Plan *plan, bool with_table)
 {
     int64_t limit = setup_memory_limit(config, plan), need = plan_total_bytes(plan);
     if (!limit || need <= limit) return OK;
-    Fit    fit = { .config = config, .model = model, .device = device, .limit = limit, .least = need };
-    StrBuf table = { 0 };
+    Fit    fit = { .config = config, .model = model, .device = device, .plan = plan, .limit = limit };
+    StrBuf text = { 0 }, said = { 0 };
+    Config least = *config;
     char   a[32], b[32], c[32];
-    try_all(&fit);
+    strbuf_printf(&text, "the plan takes %s, there are %s%s", size_text(need, a), size_text(limit, b),
+                  config->memory_limit == limit ? " (memory_limit)" : "");
     if (with_table) {
-        strbuf_putc(&table, '\n');
-        setup_print_plan(config, plan, &table);
+        strbuf_putc(&text, '\n');
+        setup_print_plan(config, plan, &text);
     }
-    bool   is_ours = config->memory_limit == limit;
-    Status status =
-        fit.lines.len
-            ? status_fail(ERR_NO_FIT, "the plan takes %s, there are %s%s%s\nwhat fits:%s", size_text(need, a), size_text(limit, b),
-                          is_ours ? " (memory_limit)" : "", strbuf_cstr(&table), strbuf_cstr(&fit.lines))
-            : status_fail(ERR_NO_FIT,
-                          "the plan takes %s, there are %s%s%s\nno settings make it fit: it takes %s at the least (micro-batches of one sequence, "
-                          "recompute_block, bf16, LoRA, short sequences); train a smaller model, or on a device with more memory",
-                          size_text(need, a), size_text(limit, b), is_ours ? " (memory_limit)" : "", strbuf_cstr(&table), size_text(fit.least, c));
-    strbuf_deinit(&table);
+    try_alone(&fit);
+    if (fit.lines.len || try_together(&fit, &least, &said)) {
+        strbuf_printf(&text, "\nwhat fits:%s", strbuf_cstr(&fit.lines));
+    } else {
+        int64_t bytes = planned_bytes(&fit, &least, ~0u);
+        strbuf_printf(&text, "\nno settings make it fit: it takes %s at the least%s%s; train a smaller model, or on a device with more memory",
+                      size_text(bytes < 0 ? need : bytes, c), said.len ? ", with" : "", strbuf_cstr(&said));
+    }
+    Status status = status_fail(ERR_NO_FIT, "%s", text.data);
+    strbuf_deinit(&text);
+    strbuf_deinit(&said);
     strbuf_deinit(&fit.lines);
-    return is_ours ? config_at(config->origin, KEY_run_memory_limit, status) : status;
+    return config->memory_limit == limit ? config_at(config->origin, KEY_run_memory_limit, status) : status;
 }

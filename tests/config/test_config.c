@@ -117,7 +117,12 @@ static void more_problems(void)
         { "memory_limit: 8\n", "run.yaml:1:15: memory_limit: 8 means that many bytes; give a unit: 8GB or 8GiB" },
         { "finetuning_type: [x]\n", "finetuning_type: expected lora or full, found a list" },
         { "qqqqqqqqqqqq: 1\n", "unknown key qqqqqqqqqqqq; `surogate help keys` lists all" },
-        { "lora_rank: 8\nlora_r: 16\n", "run.yaml:2:1: lora_rank is given twice; first at run.yaml:1:12" },
+        { "lora_rank: 8\nlora_r: 16\n", "run.yaml:2:1: lora_r and lora_rank (at run.yaml:1:12) both set lora_rank; keep one of them" },
+        { "train_on: all\ntrain_on_prompt: false\n", "train_on_prompt and train_on (at run.yaml:1:11) both set train_on" },
+        { "train_on_prompt: true\nmask_history: true\n", "mask_history and train_on_prompt (at run.yaml:1:18) both set train_on" },
+        { "adamw_beta2: 1.0\n", "adamw_beta2: 1.0 is out of range, expected 0 to 0.999999999" },
+        { "stage: dpo\n", "run.yaml:1:1: stage: only pre-training (surogate pt) and fine-tuning on answers (surogate sft)" },
+        { "datasets: [{path: a, roles_to_train: [user, assistant]}]\n", "datasets[0].roles_to_train: set train_on: assistant, last_turn or all" },
         { "sample_prompts: [~]\n", "expected a text as item 1, found nothing" },
         { "memory_limit: 999999999TB\n", "expected a size" },
         { "memory_limit: 1.2.3GB\n", "expected a size" },
@@ -129,7 +134,6 @@ static void more_problems(void)
         { "threads: 129\n", "threads: 129 is out of range, expected 0 to 128" },
         { "seed: -1\n", "out of range, expected at least 0" },
         { "from_scratch: true\nlora: true\n", "run.yaml:1:15: from_scratch: an adapter is of no use without its base" },
-        { "seed: 1\nr: 8\n", "run.yaml:2:4: lora_rank: is set, but lora isn't; write lora: true" },
         { "output_dir: $HOME/out\n", "run.yaml:1:13: output_dir: only a leading ~/ stands for something" },
         { "datasets: [{path: ~other/x}]\n", "path: only a leading ~/" },
         { "datasets: [{path: x, weight: 0}]\n", "datasets[0].weight: 0 is out of range, expected above 0" },
@@ -176,13 +180,80 @@ static void a_leading_tilde_is_the_home_folder(void)
     EXPECT_STR(config.validation_datasets.items[0].path, "/home/someone/v.txt");
 }
 
-static void keys_without_what_they_need_are_noted(void)
+/* The warnings of a run file, a line each. */
+static const char *warnings_of(const char *text, const char *override)
 {
-    EXPECT_OK(parse("eval_steps: 5\n", NULL, NULL));
-    EXPECT_CONTAINS(config.notes, "run.yaml:1:13: eval_steps: there is nothing to evaluate on");
-    EXPECT_OK(parse("eval_steps: 5\nval_set_size: 0.1\n", NULL, NULL));
-    EXPECT(!strstr(config.notes, "eval_steps"));
-    EXPECT_OK(parse("lora: false\nlora_rank: 8\n", NULL, NULL)); /* said on purpose */
+    static StrBuf lines;
+    strbuf_clear(&lines);
+    strbuf_puts(&lines, "");
+    EXPECT_OK(parse(text, override, NULL));
+    for (size_t i = 0; i < config.warnings.count; i++) strbuf_printf(&lines, "%s\n", config.warnings.items[i]);
+    return strbuf_cstr(&lines);
+}
+
+static void keys_without_effect_are_named_and_why(void)
+{
+    static const char *const cases[][3] = {
+        { "eval_steps: 5\n", NULL, "run.yaml:1:13: eval_steps: no effect without validation_datasets or validation_split_ratio\n" },
+        { "eval_steps: 5\nval_set_size: 0.1\n", NULL, "" },
+        { "generate_samples: 2\nsample_max_tokens: 9\n", NULL, "run.yaml:1:19: generate_samples: no effect without validation_datasets or validation_split_ratio\n" },
+        { "r: 8\nseed: 1\nlora_dtype: bf16\nmerge_adapter: true\n", NULL, "run.yaml:1:4: lora_rank, lora_dtype, merge_adapter: no effect without lora: true\n" },
+        { "lora: false\nlora_rank: 8\n", NULL, "run.yaml:2:12: lora_rank: no effect without lora: true\n" },
+        { "lora_rank: 8\nmaster_dtype: fp32\n", "lora=true", "run.yaml:2:15: master_dtype: no effect when lora is set\n" },
+        { "merge_adapter: false\nlora_dropout: 0\neval_steps: 0\n", NULL, "" }, /* ask for nothing */
+        { "num_epochs: 2\nwarmup_ratio: 0.1\n", "max_steps=5", "run.yaml:1:13: num_epochs: no effect when max_steps is set\n" },
+        { "num_epochs: 2\nmax_steps: -1\n", NULL, "" },
+        { "cooldown_steps: 3\nfinal_lr_fraction: 0.1\n", NULL, "run.yaml:1:17: cooldown_steps: no effect without lr_scheduler_type: constant or wsd\n" },
+        { "lr_scheduler_type: constant_with_warmup\nfinal_lr_fraction: 0.1\n", NULL,
+          "run.yaml:2:20: final_lr_fraction: no effect without lr_scheduler_type: linear or cosine or cooldown_steps\n" },
+        { "lr_scheduler_type: wsd\ncooldown_steps: 3\nfinal_lr_fraction: 0.1\n", NULL, "" },
+        { "recompute_block: true\nrecompute_att: true\n", NULL, "run.yaml:2:16: recompute_att: no effect when recompute_block is set\n" },
+        { "validation_datasets: [{path: v, type: text, messages_field: x}]\nvalidation_split_ratio: 0.1\n", NULL,
+          "run.yaml:2:25: validation_split_ratio: no effect when validation_datasets is set\n"
+          "run.yaml:1:61: validation_datasets[0].messages_field: no effect without type: conversation or auto\n" },
+        { "datasets: [{path: a, system_prompt: x, system_prompt_type: none}, {path: b, system_prompt: x}]\n", NULL,
+          "run.yaml:1:37: datasets[0].system_prompt: no effect without system_prompt_type: fixed or field\n" },
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) EXPECT_STR(warnings_of(cases[i][0], cases[i][1]), cases[i][2]);
+}
+
+/* The table's words are choices of the other key, and other key and key are of one scope. */
+static void needs_name_choices(void)
+{
+    for (size_t i = 0; i < num_option_needs; i++) {
+        const OptionNeed *need = &option_needs[i];
+        EXPECT_INT(options[need->key].scope, options[need->other].scope);
+        EXPECT(!need->is_alternative || need[-1].key == need->key);
+        char words[128], *rest = words;
+        snprintf(words, sizeof words, "%s", need->values);
+        for (char *word; (word = strtok_r(rest, " ", &rest));) {
+            bool known = strcmp(word, "or") == 0 || strcmp(need->values, "on") == 0 || strcmp(need->values, "off") == 0;
+            for (size_t k = 0; k < num_choices && !known; k++)
+                known = options[need->other].limits.words && strcmp(choices[k].set, options[need->other].limits.words) == 0 && strcmp(choices[k].text, word) == 0;
+            if (!known) test_fail(__FILE__, __LINE__, "%s needs %s: %s", options[need->key].name, options[need->other].name, word);
+        }
+    }
+}
+
+/* Several names of one key: the same is said twice, or the one that asks for nothing gives way. */
+static void names_of_one_key_agree(void)
+{
+    static const struct {
+        const char *text;
+        Choice      train_on;
+    } cases[] = {
+        { "train_on_prompt: false\nmask_history: false\n", OPT_TRAIN_ON_ASSISTANT },
+        { "train_on_prompt: false\nmask_history: true\n", OPT_TRAIN_ON_LAST_TURN },
+        { "mask_history: true\ntrain_on_prompt: false\n", OPT_TRAIN_ON_LAST_TURN },
+        { "train_on_prompt: true\nmask_history: false\n", OPT_TRAIN_ON_ALL },
+        { "train_on: assistant\ntrain_on_inputs: false\n", OPT_TRAIN_ON_ASSISTANT },
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        EXPECT_OK(parse(cases[i].text, NULL, NULL));
+        EXPECT_INT(config.train_on, cases[i].train_on);
+    }
+    EXPECT_OK(parse("lora: true\nlora_rank: 8\nlora_r: 8\n", NULL, NULL));
+    EXPECT_INT(config.lora_rank, 8);
 }
 
 static void other_tools_names_are_read_and_noted(void)
@@ -219,16 +290,23 @@ static void other_tools_keys_are_answered(void)
     EXPECT_CONTAINS(config.notes, "ignored, as they change nothing here: model_type, load_in_8bit, strict, fp16, tf32, flash_attention, "
                                   "wandb_entity, special_tokens, deepspeed, fsdp, report_to, bias, eval_strategy, "
                                   "gradient_checkpointing_kwargs, debug, lora_target_linear, datasets[0].ds_type\n");
+    EXPECT_OK(parse("gradient_checkpointing: unsloth\nstage: sft\nspecial_tokens: {pad_token: <pad>}\ndevice: gpu\n"
+                    "datasets: [{path: a, train_on_eos: turn, roles_to_train: [assistant], train_on_split: train}]\n", NULL, NULL));
+    EXPECT(config.recompute_block);
+    EXPECT_INT(config.device, OPT_DEVICE_CUDA);
+    EXPECT_INT(config.datasets.items[0].train_on, OPT_TRAIN_ON_ASSISTANT);
+    EXPECT_STR(config.datasets.items[0].split, "train");
+    EXPECT_CONTAINS(config.notes, "ignored, as they change nothing here: stage, special_tokens, datasets[0].train_on_eos\n");
     static const char *const cases[][2] = {
         { "load_in_4bit: true\n", "run.yaml:1:1: load_in_4bit: quantised bases aren't supported yet" },
         { "fp16: true\n", "fp16: there is no fp16; set model_dtype: bf16 or fp32" },
         { "model_dtype: fp16\n", "expected one of fp32, bf16, found \"fp16\"" },
         { "optim: adamw_bnb_8bit\n", "optim: there are no 8-bit moments" },
         { "wandb_project: x\n", "wandb_project: metrics.jsonl and report.html are written; remove it" },
-        { "special_tokens: {pad_token: x}\n", "special_tokens: special tokens are those of" },
+        { "special_tokens: {pad_token: x, eos_token: y}\n", "special_tokens: special tokens are those of" },
         { "evals_per_epoch: 4\n", "set eval_steps" },
         { "dataset: alpaca_en_demo\n", "datasets: [{path: FILE}]" },
-        { "datasets: [{path: a, roles_to_train: [assistant]}]\n", "datasets[0].roles_to_train: set train_on" },
+        { "datasets: [{path: a, train_on_eos: last}]\n", "datasets[0].train_on_eos: a trained turn has" },
         { "adapter: dora\n", "adapter: expected lora, found \"dora\"" },
         { "max_sampels: 3\n", "unknown key max_sampels; `surogate help keys` lists all" },
     };
@@ -350,12 +428,30 @@ static void the_schema_is_json_and_complete(void)
     EXPECT(json_get(run, "base_model") != NULL);
     arena_deinit(&arena);
     strbuf_clear(&text);
-    EXPECT(config_help(&text, "lora_r"));
-    EXPECT_CONTAINS(text.data, "lora_rank (integer, default 16)\n");
-    EXPECT_CONTAINS(text.data, "Values: 1 to 65536.\n");
-    strbuf_clear(&text);
-    EXPECT(!config_help(&text, "nothing"));
-    EXPECT(config_help(&text, NULL));
+    strbuf_deinit(&text);
+}
+
+static void help_answers_every_name(void)
+{
+    static const char *const cases[][2] = {
+        { "lora_r", "lora_rank (integer, default 16)\n    Rank of the adapters. No effect without lora: true.\n    Values: 1 to 65536.\n" },
+        { "load_in_4bit", "load_in_4bit (another tool's)\n    quantised bases aren't supported yet" },
+        { "datasets.path", "datasets[].path (text)\n" },
+        { "validation_datasets.0.field_messages", "datasets[].messages_field (text" },
+        { "special_tokens.pad_token", "changes nothing here, and is ignored.\n" },
+        { "stage", "    sft: changes nothing here, and is ignored.\n    pt: the command says it" },
+    };
+    StrBuf text = { 0 };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        strbuf_clear(&text);
+        EXPECT_OK(config_help(&text, cases[i][0]));
+        EXPECT_CONTAINS(strbuf_cstr(&text), cases[i][1]);
+    }
+    EXPECT_FAILS(config_help(&text, "nothing"), ERR_INVALID, "there is no key nothing; `surogate help keys` lists all");
+    EXPECT_FAILS(config_help(&text, "lora_rnak"), ERR_INVALID, "there is no key lora_rnak; did you mean lora_rank?");
+    EXPECT_FAILS(config_help(&text, "datasets.smaples"), ERR_INVALID, "there is no key datasets.smaples; did you mean samples?");
+    EXPECT_FAILS(config_help(&text, "messages_feild"), ERR_INVALID, "did you mean messages_field");
+    config_keys(&text);
     EXPECT_CONTAINS(text.data, "\nLoRA\n");
     strbuf_deinit(&text);
 }
@@ -376,7 +472,7 @@ static void the_reference_is_current(void)
 }
 
 TEST_MAIN(TEST(values_are_typed), TEST(defaults_are_those_of_the_table), TEST(all_problems_are_told_at_once), TEST(more_problems),
-          TEST(overrides_win), TEST(a_leading_tilde_is_the_home_folder), TEST(keys_without_what_they_need_are_noted),
+          TEST(overrides_win), TEST(a_leading_tilde_is_the_home_folder), TEST(keys_without_effect_are_named_and_why), TEST(needs_name_choices), TEST(names_of_one_key_agree),
           TEST(other_tools_names_are_read_and_noted), TEST(other_tools_keys_are_answered), TEST(every_typo_is_an_error_that_suggests_the_key),
-          TEST(a_printed_config_reads_back_the_same), TEST(arguments_and_files), TEST(the_schema_is_json_and_complete),
+          TEST(a_printed_config_reads_back_the_same), TEST(arguments_and_files), TEST(the_schema_is_json_and_complete), TEST(help_answers_every_name),
           TEST(the_reference_is_current))

@@ -60,6 +60,16 @@ static void launches_run_in_order_and_the_first_error_stays(void)
     device->api->destroy(device);
 }
 
+/* Counts what the CPU device allocates. */
+static int num_allocations;
+
+void *aligned_alloc(size_t alignment, size_t bytes)
+{
+    void *memory;
+    num_allocations++;
+    return posix_memalign(&memory, alignment, bytes) ? NULL : memory;
+}
+
 static void the_peak_is_measured(void)
 {
     Device *device;
@@ -67,6 +77,10 @@ static void the_peak_is_measured(void)
     EXPECT_OK(device_cpu_create(1, &device));
     EXPECT_OK(device_cpu_measure_peak(device, &flops, &bytes));
     EXPECT(flops > 1e8 && bytes > 1e7);
+    int before = num_allocations;
+    EXPECT(before > 0);
+    EXPECT_OK(device_cpu_measure_peak(device, &flops, &bytes)); /* as at each evaluation of a run */
+    EXPECT_INT(num_allocations, before);
     device->api->destroy(device);
 }
 

@@ -20,6 +20,7 @@ enum {
 typedef struct CpuDevice {
     Device      base;
     ThreadPool *pool;
+    void       *peak_memory; /* of device_cpu_measure_peak, kept for its next call */
     Status      error; /* sticky, with its message */
     char        message[512];
 } CpuDevice;
@@ -179,6 +180,7 @@ static Status cpu_mark(Device *device, int slot)
 static void cpu_destroy(Device *device)
 {
     pool_destroy(cpu_of(device)->pool);
+    free(cpu_of(device)->peak_memory);
     free(device);
 }
 
@@ -218,4 +220,13 @@ Status device_cpu_create(int num_threads, Device **out)
 ThreadPool *device_cpu_pool(Device *device)
 {
     return device->api == &cpu_api ? cpu_of(device)->pool : NULL;
+}
+
+Status device_cpu_measure_peak(Device *device, double *out_flops, double *out_bytes)
+{
+    FAIL_IF(device->api != &cpu_api, ERR_UNSUPPORTED, "only a CPU's peak is measured");
+    CpuDevice *cpu = cpu_of(device);
+    if (!cpu->peak_memory) TRY(cpu_alloc(device, SPACE_DEVICE, cpu_peak_bytes(cpu->pool), &cpu->peak_memory));
+    cpu_measure_peak(cpu->pool, cpu->peak_memory, out_flops, out_bytes);
+    return OK;
 }

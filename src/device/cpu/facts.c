@@ -101,17 +101,16 @@ static double fastest(ThreadPool *pool, PoolTask task, Peak *peak)
     return best;
 }
 
-Status device_cpu_measure_peak(Device *device, double *out_flops, double *out_bytes)
+size_t cpu_peak_bytes(const ThreadPool *pool)
 {
-    ThreadPool *pool = device_cpu_pool(device);
-    int64_t     workers = pool_num_workers(pool);
-    Peak        gemm = { .floats = 3 * PEAK_SIZE * PEAK_SIZE }, stream = { .floats = STREAM_FLOATS / workers };
-    int64_t     floats = out_bytes && workers * gemm.floats < STREAM_FLOATS ? STREAM_FLOATS : workers * gemm.floats;
-    void       *memory;
-    TRY(device->api->alloc(device, SPACE_DEVICE, (size_t)floats * sizeof(float), &memory));
-    gemm.memory = stream.memory = memory;
+    size_t gemm = (size_t)pool_num_workers(pool) * 3 * PEAK_SIZE * PEAK_SIZE;
+    return (gemm > STREAM_FLOATS ? gemm : STREAM_FLOATS) * sizeof(float);
+}
+
+void cpu_measure_peak(ThreadPool *pool, void *memory, double *out_flops, double *out_bytes)
+{
+    int64_t workers = pool_num_workers(pool);
+    Peak    gemm = { memory, 3 * PEAK_SIZE * PEAK_SIZE }, stream = { memory, STREAM_FLOATS / workers };
     *out_flops = 2.0 * PEAK_SIZE * PEAK_SIZE * PEAK_SIZE * (double)workers / fastest(pool, peak_gemm, &gemm);
     if (out_bytes) *out_bytes = 2.0 * (double)(stream.floats * workers) * sizeof(float) / fastest(pool, peak_stream, &stream);
-    device->api->free(device, SPACE_DEVICE, memory);
-    return OK;
 }
