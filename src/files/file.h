@@ -14,6 +14,7 @@ typedef struct FileMap {
     size_t      size; /* bytes */
 } FileMap;
 
+/* A git-LFS pointer in the file's place is ERR_INVALID, here and in file_read. */
 NODISCARD Status file_map(const char *path, FileMap *out);
 void             file_unmap(FileMap *map);
 
@@ -47,7 +48,7 @@ NODISCARD Status file_sync_dir(const char *path);
 /* Removes a file or a whole folder tree; absent is fine. */
 NODISCARD Status file_remove_tree(const char *path);
 
-/* Copies bytes, fsyncs. */
+/* Copies bytes, whatever they are; fsyncs. */
 NODISCARD Status file_copy(const char *from, const char *to);
 
 /* Free bytes of the file system that holds `path` (or its nearest existing parent). */

@@ -81,11 +81,32 @@ bool hf_model_has_weights(const HfModel *model)
     return false;
 }
 
+/* What other programs save weights as, and we don't read. */
+static bool has_pickled_weights(const HfModel *model)
+{
+    char path[4096];
+    static const char *const names[] = { "pytorch_model.bin", "pytorch_model.bin.index.json" };
+    for (int i = 0; i < 2; i++) {
+        snprintf(path, sizeof path, "%s/%s", model->dir, names[i]);
+        if (file_exists(path)) return true;
+    }
+    return false;
+}
+
+Status hf_model_require_weights(const HfModel *model)
+{
+    if (hf_model_has_weights(model)) return OK;
+    FAIL_IF(has_pickled_weights(model), ERR_UNSUPPORTED,
+            "%s has its weights as pytorch_model.bin only, a Python pickle, which isn't read. Convert it once: python -c \"from transformers import "
+            "AutoModelForCausalLM as M; M.from_pretrained('%s', torch_dtype='auto').save_pretrained('%s')\"",
+            model->dir, model->dir, model->dir);
+    FAIL(ERR_NOT_FOUND, "%s has no weights: no model.safetensors or model.safetensors.index.json in it", model->dir);
+}
+
 Status hf_model_open_weights(HfModel *model)
 {
     if (model->weights) return OK;
-    FAIL_IF(!hf_model_has_weights(model), ERR_NOT_FOUND,
-            "%s has no weights: no model.safetensors or model.safetensors.index.json in it", model->dir);
+    TRY(hf_model_require_weights(model));
     return st_open(model->dir, &model->weights);
 }
 

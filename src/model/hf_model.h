@@ -23,6 +23,7 @@ typedef struct HfModel {
 NODISCARD Status hf_model_open(Arena *arena, const char *dir, HfModel **out_model);
 NODISCARD Status hf_model_open_weights(HfModel *model); /* idempotent */
 bool             hf_model_has_weights(const HfModel *model); /* there are safetensors in the folder */
+NODISCARD Status hf_model_require_weights(const HfModel *model); /* else an error that says what is there instead */
 void             hf_model_close(HfModel *model);
 
 /* An instantiation of the model just to see its parameters: batch 1, one token. */

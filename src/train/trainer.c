@@ -59,12 +59,18 @@ static Status check_datasets(Arena *arena, const DatasetList *list)
     return OK;
 }
 
+static Status require_weights(const Trainer *t)
+{
+    Status status = hf_model_require_weights(t->model);
+    FAIL_IF(status != OK, status, "%s; or set from_scratch: true to start from random ones", status_message());
+    return OK;
+}
+
 static Status make_plan(Trainer *t)
 {
     FAIL_IF(t->config->max_steps <= 0 && !(t->config->num_epochs > 0), ERR_INVALID, "nothing to do: num_epochs is 0 and max_steps isn't set");
     TRY(setup_model(&t->arena, t->config, &t->model));
-    FAIL_IF(!t->config->from_scratch && !hf_model_has_weights(t->model), ERR_NOT_FOUND,
-            "%s has no weights (model.safetensors); set from_scratch: true to start from random ones", t->config->model);
+    if (!t->config->from_scratch) TRY(require_weights(t));
     TRY(config_require(t->config, KEY_run_datasets, "training"));
     TRY(check_datasets(&t->arena, &t->config->datasets));
     TRY(check_datasets(&t->arena, &t->config->validation_datasets));
