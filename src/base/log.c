@@ -1,8 +1,6 @@
 /* Each message is formatted whole and written with one call, so that lines of several threads don't mix. */
 #include "base/log.h"
 
-#include "base/strbuf.h"
-
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -60,6 +58,18 @@ void log_error(const char *fmt, ...)
 void log_debug(const char *fmt, ...)
 {
     LOG_BODY(__atomic_load_n(&current_level, __ATOMIC_RELAXED) >= LOG_VERBOSE, "")
+}
+
+void log_note(StrBuf *notes, bool is_warning, const char *fmt, ...)
+{
+    char    line[2048];
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(line, sizeof line, fmt, args);
+    va_end(args);
+    if (is_warning) log_warn("%s", line);
+    else log_info("%s", line);
+    if (notes) strbuf_printf(notes, "%s%s\n", is_warning ? "warning: " : "", line);
 }
 
 bool log_is_terminal(void)
