@@ -53,8 +53,9 @@ NODISCARD Status st_require(const StFile *file, const char *name, const StTensor
 /* Elements [first, first + count) as floats; ERR_UNSUPPORTED unless st_dtype_is_float. */
 NODISCARD Status st_to_f32(const StTensor *tensor, int64_t first, int64_t count, float *dst);
 
-/* ERR_INVALID naming tensor and index when an element is NaN or infinite, or too large for a float. Other dtypes pass. */
-NODISCARD Status st_check_finite(const StTensor *tensor);
+/* ERR_INVALID naming tensor and index when an element is NaN or infinite, or becomes so when it is stored as `as` (F32 or BF16).
+ * Tensors that st_to_f32 doesn't convert pass. */
+NODISCARD Status st_check_range(const StTensor *tensor, DType as);
 
 /* ---- writing ---- */
 

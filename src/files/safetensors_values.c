@@ -31,41 +31,65 @@ Status st_to_f32(const StTensor *tensor, int64_t first, int64_t count, float *ds
     }
 }
 
-/* The exponent bits of a value all set: NaN or infinity. Written without branches so that it vectorises. */
-static bool all_finite(const float *values, int64_t count)
+/* Values from this magnitude on, as bits, are infinite or NaN once they are rounded to `as`. */
+static uint32_t infinite_from(DType as)
+{
+    return as == DT_BF16 ? 0x7F7F8000u : 0x7F800000u;
+}
+
+/* Written without branches so that it vectorises. */
+static bool all_below(const float *values, int64_t count, uint32_t limit)
 {
     uint32_t any = 0;
     for (int64_t i = 0; i < count; i++) {
         uint32_t word;
         memcpy(&word, &values[i], 4);
-        any |= (word & 0x7F800000u) == 0x7F800000u;
+        any |= (word & 0x7FFFFFFFu) >= limit;
     }
     return !any;
 }
 
-Status st_check_finite(const StTensor *tensor)
+/* "[3, 4]" of an element. */
+static const char *index_text(const StTensor *tensor, int64_t left, char text[ST_MAX_NDIM * 24 + 3])
+{
+    int64_t index[ST_MAX_NDIM];
+    int     len = 1;
+    for (int i = tensor->ndim - 1; i >= 0; i--) {
+        index[i] = left % tensor->dim[i];
+        left /= tensor->dim[i];
+    }
+    strcpy(text, "[");
+    for (int i = 0; i < tensor->ndim; i++) len += sprintf(text + len, "%s%lld", i ? ", " : "", (long long)index[i]);
+    strcpy(text + len, "]");
+    return text;
+}
+
+static Status out_of_range(const StTensor *tensor, int64_t at, float value, DType as)
+{
+    char text[ST_MAX_NDIM * 24 + 3];
+    index_text(tensor, at, text);
+    FAIL_IF(isfinite(value), ERR_INVALID, "%s: tensor \"%.200s\" holds %g at %s, which %s can't hold; set model_dtype: fp32", tensor->path,
+            tensor->name, value, text, dtype_info(as)->name);
+    bool wider = tensor->dtype == ST_F64 && isfinite(((const double *)tensor->data)[at]);
+    FAIL_IF(wider, ERR_INVALID, "%s: tensor \"%.200s\" holds %g at %s, which no float can hold", tensor->path, tensor->name,
+            ((const double *)tensor->data)[at], text);
+    FAIL(ERR_INVALID, "%s: tensor \"%.200s\" holds %s at %s%s", tensor->path, tensor->name, isnan(value) ? "NaN" : "an infinity", text,
+         tensor->dtype == ST_F16 && isinf(value) ? "; F16 ends at 65504, so a larger value was lost when the file was written: take the weights as BF16 or F32"
+                                                 : "");
+}
+
+Status st_check_range(const StTensor *tensor, DType as)
 {
     enum { BLOCK = 4096 };
-    float values[BLOCK];
+    float    values[BLOCK];
+    uint32_t limit = infinite_from(as);
     if (!st_dtype_is_float(tensor->dtype)) return OK;
     for (int64_t first = 0; first < tensor->numel; first += BLOCK) {
-        int64_t count = tensor->numel - first < BLOCK ? tensor->numel - first : BLOCK;
+        int64_t count = tensor->numel - first < BLOCK ? tensor->numel - first : BLOCK, at = 0;
         TRY(st_to_f32(tensor, first, count, values));
-        if (all_finite(values, count)) continue;
-        int64_t at = 0;
-        while (isfinite(values[at])) at++;
-        float   value = values[at];
-        int64_t left = first + at, index[ST_MAX_NDIM];
-        for (int i = tensor->ndim - 1; i >= 0; i--) {
-            index[i] = left % tensor->dim[i];
-            left /= tensor->dim[i];
-        }
-        char text[ST_MAX_NDIM * 24] = "";
-        int  len = 0;
-        for (int i = 0; i < tensor->ndim; i++)
-            len += snprintf(text + len, sizeof text - (size_t)len, "%s%lld", i ? ", " : "", (long long)index[i]);
-        FAIL(ERR_INVALID, "%s: tensor \"%.200s\" holds %s at [%s]", tensor->path, tensor->name,
-             isnan(value) ? "NaN" : "an infinity", text);
+        if (all_below(values, count, limit)) continue;
+        while (all_below(values + at, 1, limit)) at++;
+        return out_of_range(tensor, first + at, values[at], as);
     }
     return OK;
 }

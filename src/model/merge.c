@@ -63,8 +63,8 @@ static Status append_merged(Merger *merger, const StTensor *w, const StTensor *a
     bool fits = a->ndim == 2 && b->ndim == 2 && w->ndim == 2 && a->dim[0] == b->dim[1] && b->dim[0] == w->dim[0] &&
                 a->dim[1] == w->dim[1];
     FAIL_IF(!fits, ERR_INVALID, "%s: the shapes of %s and its pair don't fit tensor %s of the base", a->path, a->name, w->name);
-    TRY(st_check_finite(a));
-    TRY(st_check_finite(b));
+    TRY(st_check_range(a, DT_F32));
+    TRY(st_check_range(b, DT_F32));
     float *values = malloc((size_t)(w->numel + a->numel + b->numel) * sizeof *values);
     FAIL_IF(!values, ERR_NO_FIT, "no memory for tensor %s", w->name);
     Product product = { values, values + w->numel, values + w->numel + a->numel, w->dim[0], w->dim[1], a->dim[0],

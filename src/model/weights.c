@@ -130,7 +130,7 @@ static Status load_param(Session *session, const StFile *file, const Param *para
     for (int i = 0; i < hf->num_names; i++) {
         const StTensor *tensor;
         TRY(st_require(file, hf->names[i], &tensor));
-        TRY(st_check_finite(tensor));
+        TRY(st_check_range(tensor, param->type.dtype));
         if (hf->kind == HF_TRANSPOSE) return copy_transposed(session, param, tensor);
         bool    slice = hf->kind == HF_SLICE;
         int64_t take = slice ? hf->rows * cols : tensor->numel;
