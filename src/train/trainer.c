@@ -396,6 +396,7 @@ static void close_trainer(Trainer *t)
     run_data_close(&t->data);
     session_destroy(t->session);
     run_record_deinit(&t->record);
+    strbuf_deinit(&t->model_notes);
     if (t->tokenizer) tokenizer_destroy(t->tokenizer);
     if (t->device) t->device->api->destroy(t->device);
     hf_model_close(t->model);
@@ -408,6 +409,7 @@ static Status train(Trainer *t, TrainOutcome *out)
     if (file_is_dir(t->config->output_dir)) TRY(output_lock_take(t->config->output_dir, &t->output_lock));
     TRY(look_at_output(t, &out->already_finished));
     if (out->already_finished) return merge_finished(t);
+    hf_model_tell(t->model, t->options.model_dtype, true, &t->model_notes);
     TRY(prepare(t));
     Status status = train_loop(t);
     if (status == ERR_DEVICE) return device_lost(t);

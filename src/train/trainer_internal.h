@@ -16,6 +16,7 @@ typedef struct Trainer {
     const TrainHooks *hooks;
     Arena             arena;
     HfModel          *model;
+    StrBuf            model_notes;   /* of hf_model_tell */
     Tokenizer        *tokenizer;
     const char       *tokenizer_dir;
     Str               chat_template; /* of the run file; data NULL: the folder's own */

@@ -85,6 +85,7 @@ static Status load(Loaded *l, const char *dir, DType dtype, const PeftAdapter *a
     if (adapter) options.lora = adapter->lora;
     *l = (Loaded){ 0 };
     TRY(hf_model_open(&l->arena, dir, &l->model));
+    TRY(hf_model_open_weights(l->model));
     TRY(device_cpu_create(1, &l->device));
     TRY(compile_plan(&l->arena, l->model->module, &l->model->config, l->model->config_name, &options, l->device, &l->plan));
     TRY(session_create(l->plan, l->device, &l->session));
@@ -210,6 +211,55 @@ static void an_adapter_setting_we_lack_is_refused(void)
     arena_deinit(&arena);
 }
 
+/* The folder `dir` with a lm_head.weight beside its tensors: the embedding, but for `difference` in its last value. */
+static void make_headed(Arena *arena, const char *dir, float difference)
+{
+    StFile *file;
+    char    config[128];
+    EXPECT_OK(st_open(dir, &file));
+    size_t  count = st_count(file);
+    StDecl *decls = arena_array(arena, StDecl, count + 1);
+    for (size_t i = 0; i < count; i++) {
+        const StTensor *t = st_at(file, i);
+        decls[i] = (StDecl){ .name = t->name, .dtype = t->dtype, .ndim = t->ndim, .data = t->data };
+        memcpy(decls[i].dim, t->dim, sizeof t->dim);
+        if (strcmp(t->name, "model.embed_tokens.weight") == 0) decls[count] = decls[i];
+    }
+    float *head = arena_alloc(arena, st_decl_bytes(&decls[count]));
+    memcpy(head, decls[count].data, st_decl_bytes(&decls[count]));
+    head[decls[count].dim[0] * decls[count].dim[1] - 1] += difference;
+    decls[count].name = "lm_head.weight";
+    decls[count].data = head;
+    EXPECT_OK(st_write(arena_printf(arena, "%s/model.safetensors", make_folder()), decls, count + 1, NULL, NULL, NULL));
+    snprintf(config, sizeof config, "%s/config.json", folder);
+    EXPECT_OK(file_copy(arena_printf(arena, "%s/config.json", dir), config));
+    st_close(file);
+}
+
+/* transformers uses a stored head that differs from the embedding, whatever tie_word_embeddings says. */
+static void a_stored_head_wins_over_the_config(void)
+{
+    for (int differs = 0; differs < 2; differs++) {
+        Arena    arena = { 0 };
+        Loaded   l;
+        HfModel *model;
+        char     headed[sizeof folder];
+        make_headed(&arena, FAMILIES "qwen3", differs ? 1.0f : 0.0f);
+        strcpy(headed, folder);
+        EXPECT_OK(load(&l, headed, DT_F32, NULL));
+        EXPECT_INT(l.model->is_untied, differs);
+        EXPECT_OK(weights_save(l.session, l.model, false, make_folder(), "model", 1 << 30));
+        EXPECT_OK(hf_model_write_config(l.model, DT_F32, folder));
+        expect_equal_files(differs ? headed : FAMILIES "qwen3", folder);
+        EXPECT_OK(hf_model_open(&arena, folder, &model));
+        EXPECT_INT(model->tied_head, !differs);
+        unload(&l);
+        EXPECT_OK(file_remove_tree(headed));
+        EXPECT_OK(file_remove_tree(folder));
+        arena_deinit(&arena);
+    }
+}
+
 /* A merged matrix is W + alpha/r B A (with rsLoRA alpha/sqrt(r)) in double. */
 static void merging_adds_the_product(void)
 {
@@ -290,5 +340,5 @@ static void presets_bind(void)
 
 TEST_MAIN(TEST(init_has_the_asked_moments), TEST(init_depends_on_seed_name_and_element_alone), TEST(init_is_what_the_documents_say),
           TEST(a_saved_model_holds_the_same_tensors), TEST(shards_hold_the_same_tensors), TEST(config_tells_the_truth_about_the_dtype),
-          TEST(adapters_go_in_and_out_key_for_key), TEST(an_adapter_setting_we_lack_is_refused), TEST(merging_adds_the_product),
+          TEST(adapters_go_in_and_out_key_for_key), TEST(an_adapter_setting_we_lack_is_refused), TEST(a_stored_head_wins_over_the_config), TEST(merging_adds_the_product),
           TEST(new_models_load_and_are_what_from_scratch_gives), TEST(presets_bind))
