@@ -16,8 +16,8 @@ typedef enum StDType {
 
 const char *st_dtype_name(StDType dtype);
 int         st_dtype_bits(StDType dtype);
-bool        st_dtype_to(StDType dtype, DType *out);     /* false: not one we compute with */
-StDType     st_dtype_from(DType dtype);
+bool        st_dtype_to(StDType dtype, DType *out);     /* false: not one that a tensor of ours may hold */
+StDType     st_dtype_from(DType dtype);                  /* of one that has a safetensors name */
 bool        st_dtype_is_float(StDType dtype);            /* one st_to_f32 converts: F32, BF16, F16, F64 */
 
 /* One tensor of an open file; all pointers live until st_close. */

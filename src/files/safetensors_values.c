@@ -1,7 +1,6 @@
 /* Element values of float tensors: conversion to float and the check for NaN and infinity. */
 #include "files/safetensors.h"
 
-#include <immintrin.h>
 #include <math.h>
 #include <stdio.h>
 
@@ -12,14 +11,7 @@ Status st_to_f32(const StTensor *tensor, int64_t first, int64_t count, float *ds
     switch (tensor->dtype) {
     case ST_F32: memcpy(dst, src, (size_t)count * 4); return OK;
     case ST_BF16: bf16_to_f32_row(dst, (const uint16_t *)src, count); return OK;
-    case ST_F16: {
-        const uint16_t *half = (const uint16_t *)src;
-        int64_t         i = 0;
-        for (; i + 8 <= count; i += 8)
-            _mm256_storeu_ps(dst + i, _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(half + i))));
-        for (; i < count; i++) dst[i] = _cvtsh_ss(half[i]);
-        return OK;
-    }
+    case ST_F16: dtype_decode(DT_F16, src, count, dst); return OK;
     case ST_F64: {
         const double *wide = (const double *)src;
         for (int64_t i = 0; i < count; i++) dst[i] = (float)wide[i];
@@ -29,24 +21,6 @@ Status st_to_f32(const StTensor *tensor, int64_t first, int64_t count, float *ds
         FAIL(ERR_UNSUPPORTED, "%s: tensor \"%.200s\" is %s; weights are read as F32, BF16, F16 or F64", tensor->path,
              tensor->name, st_dtype_name(tensor->dtype));
     }
-}
-
-/* Values from this magnitude on, as bits, are infinite or NaN once they are rounded to `as`. */
-static uint32_t infinite_from(DType as)
-{
-    return as == DT_BF16 ? 0x7F7F8000u : 0x7F800000u;
-}
-
-/* Written without branches so that it vectorises. */
-static bool all_below(const float *values, int64_t count, uint32_t limit)
-{
-    uint32_t any = 0;
-    for (int64_t i = 0; i < count; i++) {
-        uint32_t word;
-        memcpy(&word, &values[i], 4);
-        any |= (word & 0x7FFFFFFFu) >= limit;
-    }
-    return !any;
 }
 
 /* "[3, 4]" of an element. */
@@ -81,15 +55,13 @@ static Status out_of_range(const StTensor *tensor, int64_t at, float value, DTyp
 Status st_check_range(const StTensor *tensor, DType as)
 {
     enum { BLOCK = 4096 };
-    float    values[BLOCK];
-    uint32_t limit = infinite_from(as);
+    float values[BLOCK];
     if (!st_dtype_is_float(tensor->dtype)) return OK;
     for (int64_t first = 0; first < tensor->numel; first += BLOCK) {
-        int64_t count = tensor->numel - first < BLOCK ? tensor->numel - first : BLOCK, at = 0;
+        int64_t count = tensor->numel - first < BLOCK ? tensor->numel - first : BLOCK;
         TRY(st_to_f32(tensor, first, count, values));
-        if (all_below(values, count, limit)) continue;
-        while (all_below(values + at, 1, limit)) at++;
-        return out_of_range(tensor, first + at, values[at], as);
+        int64_t at = dtype_first_unfit(as, values, count);
+        if (at < count) return out_of_range(tensor, first + at, values[at], as);
     }
     return OK;
 }

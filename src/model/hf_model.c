@@ -42,7 +42,8 @@ static Status read_facts(HfModel *model)
     model->dtype = DT_F32;
     const char *dtype = NULL;
     if (json_get_str(&model->config, "dtype", &dtype) || json_get_str(&model->config, "torch_dtype", &dtype)) {
-        if (!dtype_parse(dtype, &model->dtype)) model->dtype = DT_BF16; /* float16: read exactly, stored as bf16 or fp32 */
+        /* float16 and what else we don't compute in: stored as bf16. */
+        if (!dtype_parse(dtype, &model->dtype) || !(DT_SET(model->dtype) & DT_SET_FLOAT)) model->dtype = DT_BF16;
     }
     return OK;
 }

@@ -48,12 +48,12 @@ static const StTensor *find_half(Merger *merger, const char *name, const char *h
 static Status append_floats(const StTensor *like, const float *values, FileWriter *out)
 {
     DType dtype;
-    if (!st_dtype_to(like->dtype, &dtype)) dtype = DT_F32;
+    if (!st_dtype_to(like->dtype, &dtype) || dtype == DT_F16) dtype = DT_F32;
     if (dtype == DT_F32) return file_writer_append(out, values, (size_t)like->numel * sizeof *values);
-    void *converted = malloc((size_t)(like->numel * dtype_bytes(dtype)));
+    void *converted = malloc((size_t)dtype_bytes(dtype, like->numel));
     FAIL_IF(!converted, ERR_NO_FIT, "no memory for tensor %s", like->name);
     dtype_convert(converted, dtype, values, DT_F32, like->numel);
-    Status status = file_writer_append(out, converted, (size_t)(like->numel * dtype_bytes(dtype)));
+    Status status = file_writer_append(out, converted, (size_t)dtype_bytes(dtype, like->numel));
     free(converted);
     return status;
 }
@@ -104,7 +104,7 @@ static Status declare(Merger *merger, StDecl *decls)
         FAIL_IF(!a != !b, ERR_INVALID, "%s: %s has no other half", (a ? a : b)->path, (a ? a : b)->name);
         if (!a) continue;
         pairs++;
-        if (!st_dtype_to(w->dtype, &dtype)) decl->dtype = ST_F32;
+        if (!st_dtype_to(w->dtype, &dtype) || dtype == DT_F16) decl->dtype = ST_F32;
     }
     if (2 * pairs == st_count(merger->adapter)) return OK;
     for (size_t i = 0; i < st_count(merger->adapter); i++) {

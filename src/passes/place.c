@@ -48,10 +48,10 @@ static int members_of(const Graph *graph, Value *base, Value **out, int most)
 
 static Status add_trained(Plan *plan, const Value *value, int64_t offset)
 {
-    int64_t    size = dtype_bytes(value->type.dtype);
+    int64_t    bytes = dtype_bytes(value->type.dtype, offset);
     const char *grad = arena_printf(plan->arena, "grad.%s", value->name);
-    TRY(add_entry(plan, value->name, &value->type, REGION_WEIGHTS, offset * size));
-    TRY(add_entry(plan, grad, &value->type, REGION_GRADS, offset * size));
+    TRY(add_entry(plan, value->name, &value->type, REGION_WEIGHTS, bytes));
+    TRY(add_entry(plan, grad, &value->type, REGION_GRADS, bytes));
     if (!value->param) return OK;
     int64_t *segment = plan->segments[plan->num_trained];
     segment[SEGMENT_OFFSET] = offset;
@@ -98,7 +98,7 @@ static Status layout_params(Plan *plan, const Graph *graph)
         TRY(add_entry(plan, "grads", &flat, REGION_GRADS, 0));
         plan->region_bytes[REGION_GRADS] = type_bytes(&flat);
     }
-    plan->region_bytes[REGION_WEIGHTS] = align_up(plan->flat_numel * dtype_bytes(dtype), PLACE_ALIGN);
+    plan->region_bytes[REGION_WEIGHTS] = align_up(dtype_bytes(dtype, plan->flat_numel), PLACE_ALIGN);
     for (int i = 0; i < num_frozen; i++) {
         TRY(append_entry(plan, frozen[i]->name, &frozen[i]->type, REGION_WEIGHTS));
         if (frozen[i]->param) continue;
@@ -106,7 +106,7 @@ static Status layout_params(Plan *plan, const Graph *graph)
         int             num = members_of(graph, frozen[i], members, graph->num_params);
         for (int k = 0; k < num; k++)
             TRY(add_entry(plan, members[k]->name, &members[k]->type, REGION_WEIGHTS,
-                          base.offset + members[k]->base_offset * dtype_bytes(members[k]->type.dtype)));
+                          base.offset + dtype_bytes(members[k]->type.dtype, members[k]->base_offset)));
     }
     for (int i = 0; i < graph->num_params; i++) plan->total_numel += type_numel(&graph->params[i]->type);
     return OK;
@@ -351,7 +351,7 @@ static Status placement_of(Placer *p, const Plan *plan, Value *value, Placement 
         out->region = entry->place.region;
         out->offset = entry->place.offset;
     }
-    out->offset += offset * dtype_bytes(value->type.dtype);
+    out->offset += dtype_bytes(value->type.dtype, offset);
     return OK;
 }
 

@@ -76,7 +76,7 @@ static Status choose_dtypes(const Config *config, CompileOptions *out)
             choice_text(config->model_dtype));
     DType master = config->master_dtype == OPT_UNSET ? out->model_dtype : float_dtype(config->master_dtype);
     if (config->lora) master = float_dtype(config->lora_dtype);
-    FAIL_IF(dtype_bytes(master) < dtype_bytes(out->model_dtype), ERR_UNSUPPORTED,
+    FAIL_IF(dtype_info(master)->bits < dtype_info(out->model_dtype)->bits, ERR_UNSUPPORTED,
             "%s bf16 with model_dtype fp32: the updated weights can't be narrower than the model's",
             config->lora ? "lora_dtype" : "master_dtype");
     out->master_dtype = master;
