@@ -45,15 +45,25 @@ static const StTensor *find_half(Merger *merger, const char *name, const char *h
     return st_find(merger->adapter, arena_printf(&merger->arena, ADAPTER_PREFIX "%.*s.%s.weight", (int)(len - tail), name, half));
 }
 
-static Status append_floats(const StTensor *like, const float *values, FileWriter *out)
+/* What a merged tensor is stored as: the base's format, or F32 for those of doubles. */
+static DType merged_dtype(const StTensor *w)
 {
     DType dtype;
-    if (!st_dtype_to(like->dtype, &dtype) || dtype == DT_F16) dtype = DT_F32;
-    if (dtype == DT_F32) return file_writer_append(out, values, (size_t)like->numel * sizeof *values);
-    void *converted = malloc((size_t)dtype_bytes(dtype, like->numel));
+    return st_dtype_to(w->dtype, &dtype) ? dtype : DT_F32;
+}
+
+static Status append_floats(const StTensor *like, const float *values, FileWriter *out)
+{
+    DType   dtype = merged_dtype(like);
+    size_t  bytes = (size_t)dtype_bytes(dtype, like->numel);
+    int64_t at = dtype_first_unfit(dtype, values, like->numel);
+    FAIL_IF(at < like->numel, ERR_INVALID, "%s: merged, tensor %s has a value of %g, which is no finite number in %s; convert the base to a wider dtype first",
+            like->path, like->name, values[at], dtype_info(dtype)->name);
+    if (dtype == DT_F32) return file_writer_append(out, values, bytes);
+    void *converted = malloc(bytes);
     FAIL_IF(!converted, ERR_NO_FIT, "no memory for tensor %s", like->name);
-    dtype_convert(converted, dtype, values, DT_F32, like->numel);
-    Status status = file_writer_append(out, converted, (size_t)dtype_bytes(dtype, like->numel));
+    dtype_encode(dtype, values, like->numel, converted);
+    Status status = file_writer_append(out, converted, bytes);
     free(converted);
     return status;
 }
@@ -89,14 +99,13 @@ static Status append_tensor(void *context, size_t index, FileWriter *out)
     return file_writer_append(out, w->data, w->bytes);
 }
 
-/* Tensors as the base has them; a merged one of a dtype we can't write becomes F32. */
+/* Tensors as the base has them, merged ones of merged_dtype. */
 static Status declare(Merger *merger, StDecl *decls)
 {
     size_t pairs = 0;
     for (size_t i = 0; i < st_count(merger->base); i++) {
         const StTensor *w = st_at(merger->base, i);
         StDecl         *decl = &decls[i];
-        DType           dtype;
         merger->sources[i] = w;
         *decl = (StDecl){ .name = w->name, .dtype = w->dtype, .ndim = w->ndim };
         memcpy(decl->dim, w->dim, sizeof decl->dim);
@@ -104,7 +113,7 @@ static Status declare(Merger *merger, StDecl *decls)
         FAIL_IF(!a != !b, ERR_INVALID, "%s: %s has no other half", (a ? a : b)->path, (a ? a : b)->name);
         if (!a) continue;
         pairs++;
-        if (!st_dtype_to(w->dtype, &dtype) || dtype == DT_F16) decl->dtype = ST_F32;
+        decl->dtype = st_dtype_from(merged_dtype(w));
     }
     if (2 * pairs == st_count(merger->adapter)) return OK;
     for (size_t i = 0; i < st_count(merger->adapter); i++) {
