@@ -82,14 +82,15 @@ void sg_run_close(sg_run *run)
 
 static Status plan_run(Arena *arena, const Config *config, Device *device, StrBuf *out)
 {
-    HfModel       *model;
+    HfModel       *model = NULL;
     CompileOptions options;
     Plan          *plan;
-    TRY(setup_model(arena, config, &model));
-    TRY(setup_options(arena, config, model, &options));
-    TRY(compile_plan(arena, model->module, &model->config, model->config_name, &options, device, &plan));
-    plan_write_json(plan, out);
-    return OK;
+    Status         status = setup_model(arena, config, &model);
+    if (status == OK) status = setup_options(arena, config, model, &options);
+    if (status == OK) status = compile_plan(arena, model->module, &model->config, model->config_name, &options, device, &plan);
+    if (status == OK) plan_write_json(plan, out);
+    hf_model_close(model);
+    return status;
 }
 
 sg_status sg_run_plan(sg_run *run, const char *gpu, char **out_json)

@@ -1,8 +1,6 @@
 /* Each message is formatted whole and written with one call, so that lines of several threads don't mix. */
 #include "base/log.h"
 
-#include "base/strbuf.h"
-
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -93,6 +91,18 @@ void log_status(const char *text)
     __atomic_store_n(&has_status, text[0] != 0, __ATOMIC_RELAXED);
     ssize_t ignored = write(STDERR_FILENO, line, (size_t)len);
     (void)ignored;
+}
+
+void log_note(StrBuf *notes, bool is_warning, const char *fmt, ...)
+{
+    char    line[2048];
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(line, sizeof line, fmt, args);
+    va_end(args);
+    if (is_warning) log_warn("%s", line);
+    else log_info("%s", line);
+    if (notes) strbuf_printf(notes, "%s%s\n", is_warning ? "warning: " : "", line);
 }
 
 bool log_is_terminal(void)

@@ -2,7 +2,7 @@
  * besides the error buffer: a process has one stderr. */
 #pragma once
 
-#include "base/status.h"
+#include "base/strbuf.h"
 
 typedef enum LogLevel { LOG_QUIET, LOG_NORMAL, LOG_VERBOSE } LogLevel;
 
@@ -11,6 +11,9 @@ void log_info(const char *fmt, ...) PRINTF_LIKE(1, 2);  /* a line */
 void log_warn(const char *fmt, ...) PRINTF_LIKE(1, 2);  /* "warning: " a line; shown at every level */
 void log_error(const char *fmt, ...) PRINTF_LIKE(1, 2); /* "error: " a line */
 void log_debug(const char *fmt, ...) PRINTF_LIKE(1, 2); /* only at LOG_VERBOSE */
+
+/* A line for people that is kept, too: appended to notes ("warning: " before a warning); NULL: only said. */
+void log_note(StrBuf *notes, bool is_warning, const char *fmt, ...) PRINTF_LIKE(3, 4);
 
 /* Shows text in place of the status line before, cut to the terminal's width; "" only removes that. The next message takes its place. For
  * terminals: ask log_is_terminal. */

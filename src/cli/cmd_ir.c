@@ -56,6 +56,7 @@ static Status print_graph(Arena *arena, const Config *config, Wanted *wanted)
     TRY(device_null_create(NULL, &device));
     Status status = compile_plan(arena, model->module, &model->config, model->config_name, &options, device, &plan);
     device->api->destroy(device);
+    hf_model_close(model);
     TRY(status);
     FAIL_IF(!wanted->text.len, ERR_INVALID, "--after %s: this pass doesn't run for %s", wanted->pass ? wanted->pass : "", wanted->program);
     return cli_print(&wanted->text);

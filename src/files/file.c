@@ -53,7 +53,17 @@ static Status open_regular(const char *path, int *out_fd, int64_t *out_size)
     return OK;
 }
 
-Status file_map(const char *path, FileMap *out)
+/* What a clone without git-LFS has in a file's place: a short text that starts so. */
+static Status check_no_pointer(const char *path, const char *data, size_t size)
+{
+    static const char start[] = "version https://git-lfs.github.com/spec/";
+    enum { POINTER_BYTES = 1024 }; /* of LFS's specification: a pointer is shorter */
+    FAIL_IF(size < POINTER_BYTES && size >= sizeof start && memcmp(data, start, sizeof start - 1) == 0, ERR_INVALID,
+            "%s is a git-LFS pointer, not the file itself: run `git lfs install` and `git lfs pull` in its folder, or download it again", path);
+    return OK;
+}
+
+static Status map_bytes(const char *path, FileMap *out)
 {
     int     fd;
     int64_t size;
@@ -66,6 +76,14 @@ Status file_map(const char *path, FileMap *out)
         else *out = (FileMap){ data, (size_t)size };
     }
     close(fd);
+    return status;
+}
+
+Status file_map(const char *path, FileMap *out)
+{
+    TRY(map_bytes(path, out));
+    Status status = check_no_pointer(path, out->data, out->size);
+    if (status != OK) file_unmap(out);
     return status;
 }
 
@@ -95,6 +113,7 @@ Status file_read(Arena *arena, const char *path, size_t max_bytes, Str *out)
         text.len += (size_t)n;
     }
     close(fd);
+    if (status == OK) status = check_no_pointer(path, text.data, text.len);
     if (status == OK) *out = (Str){ arena_strndup(arena, strbuf_cstr(&text), text.len), text.len };
     strbuf_deinit(&text);
     return status;
@@ -324,7 +343,7 @@ int64_t file_tree_bytes(const char *path)
 Status file_copy(const char *from, const char *to)
 {
     FileMap map;
-    TRY(file_map(from, &map));
+    TRY(map_bytes(from, &map));
     Status status = file_write_atomic(to, map.data, map.size);
     file_unmap(&map);
     return status;

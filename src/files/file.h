@@ -14,6 +14,7 @@ typedef struct FileMap {
     size_t      size; /* bytes */
 } FileMap;
 
+/* A git-LFS pointer in the file's place is ERR_INVALID, here and in file_read. */
 NODISCARD Status file_map(const char *path, FileMap *out);
 void             file_unmap(FileMap *map);
 
@@ -53,7 +54,7 @@ NODISCARD Status file_remove_tree(const char *path);
 /* Bytes on disk of a file or of a whole folder tree; what can't be read counts as 0. */
 int64_t file_tree_bytes(const char *path);
 
-/* Copies bytes, fsyncs. */
+/* Copies bytes, whatever they are; fsyncs. */
 NODISCARD Status file_copy(const char *from, const char *to);
 
 /* Free bytes of the file system that holds `path` (or its nearest existing parent). */

@@ -16,8 +16,8 @@ typedef enum StDType {
 
 const char *st_dtype_name(StDType dtype);
 int         st_dtype_bits(StDType dtype);
-bool        st_dtype_to(StDType dtype, DType *out);     /* false: not one we compute with */
-StDType     st_dtype_from(DType dtype);
+bool        st_dtype_to(StDType dtype, DType *out);     /* false: not one that a tensor of ours may hold */
+StDType     st_dtype_from(DType dtype);                  /* of one that has a safetensors name */
 bool        st_dtype_is_float(StDType dtype);            /* one st_to_f32 converts: F32, BF16, F16, F64 */
 
 /* One tensor of an open file; all pointers live until st_close. */
@@ -53,8 +53,9 @@ NODISCARD Status st_require(const StFile *file, const char *name, const StTensor
 /* Elements [first, first + count) as floats; ERR_UNSUPPORTED unless st_dtype_is_float. */
 NODISCARD Status st_to_f32(const StTensor *tensor, int64_t first, int64_t count, float *dst);
 
-/* ERR_INVALID naming tensor and index when an element is NaN or infinite, or too large for a float. Other dtypes pass. */
-NODISCARD Status st_check_finite(const StTensor *tensor);
+/* ERR_INVALID naming tensor and index when an element is NaN or infinite, or becomes so when it is stored as `as` (F32 or BF16).
+ * Tensors that st_to_f32 doesn't convert pass. */
+NODISCARD Status st_check_range(const StTensor *tensor, DType as);
 
 /* ---- writing ---- */
 

@@ -69,6 +69,9 @@ static Status open_path(StFile *file, const char *path)
         if (!file_exists(single) && file_exists(index)) return open_index(file, path, index);
         const char *adapter = arena_printf(&file->arena, "%s/adapter_model.safetensors", path);
         if (!file_exists(single) && file_exists(adapter)) single = adapter;
+        FAIL_IF(!file_exists(single) && file_exists(arena_printf(&file->arena, "%s/adapter_model.bin", path)), ERR_UNSUPPORTED,
+                "%s has its weights as adapter_model.bin only, a Python pickle, which isn't read; load and save the adapter once with a current PEFT, "
+                "which writes adapter_model.safetensors", path);
         FAIL_IF(!file_exists(single), ERR_NOT_FOUND,
                 "%s holds no model.safetensors, model.safetensors.index.json or adapter_model.safetensors", path);
     }

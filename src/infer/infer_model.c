@@ -69,7 +69,9 @@ Status infer_open(InferModel *infer, const char *dir, const char *adapter, const
         return status_prefix(status, "the base model that %s/adapter_config.json names (or give the base as the model, and this folder with --adapter)",
                              infer->adapter.dir);
     TRY(status);
+    TRY(hf_model_open_weights(infer->model));
     if (infer->has_adapter) peft_check_base(&infer->adapter, infer->model->dir);
+    hf_model_tell(infer->model, infer->model->dtype, false, NULL);
     infer->tokenizer_dir = infer->model->dir;
     if (infer->has_adapter && file_exists(arena_printf(&infer->arena, "%s/tokenizer.json", infer->adapter.dir)))
         infer->tokenizer_dir = infer->adapter.dir;

@@ -36,7 +36,7 @@ int64_t type_numel(const TensorType *type)
 
 int64_t type_bytes(const TensorType *type)
 {
-    return type_numel(type) * dtype_bytes(type->dtype);
+    return dtype_bytes(type->dtype, type_numel(type));
 }
 
 int64_t type_cols(const TensorType *type)
@@ -79,6 +79,9 @@ Status type_check(const TensorType *type)
     }
     FAIL_IF(numel > (double)TYPE_MAX_NUMEL, ERR_INVALID, "a tensor of %.3g elements; at most %.3g are possible", numel,
             (double)TYPE_MAX_NUMEL);
+    int block = dtype_info(type->dtype)->block;
+    FAIL_IF(type_cols(type) % block, ERR_INVALID, "rows of %lld elements of %s, which are stored in blocks of %d; a row must be whole blocks",
+            (long long)type_cols(type), dtype_info(type->dtype)->name, block);
     return OK;
 }
 

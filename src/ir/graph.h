@@ -26,7 +26,7 @@ typedef struct TensorType {
 } TensorType;
 
 TensorType type_make(DType dtype, int ndim, ...); /* dims as int64_t */
-/* Every dim positive and the product at most TYPE_MAX_NUMEL, so that sizes in bytes never overflow. */
+/* Every dim positive, the product at most TYPE_MAX_NUMEL, so that sizes in bytes never overflow, and rows of whole blocks. */
 #define TYPE_MAX_NUMEL ((int64_t)1 << 48)
 NODISCARD Status type_check(const TensorType *type);
 int64_t    type_numel(const TensorType *type);

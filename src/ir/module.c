@@ -152,24 +152,33 @@ static Status check_symbol(const IrModule *module, const char *symbol, const IrD
     return OK;
 }
 
+/* What stands for a key that isn't there: its default, unless others say that it must be. */
+static Status setting_absent(const Setting *s, const IrDims *dims, const char *symbol, double *out)
+{
+    const char *fallback, *needed;
+    double      is_needed = 0;
+    Status      status = OK;
+    if (json_get_str(s->entry, "needed_if", &needed)) status = expr_eval(needed, lookup_dims, dims, &is_needed);
+    if (status != OK) return status_prefix(status, "%s: needed_if of %s", s->module->file, symbol);
+    bool has_default = json_get_str(s->entry, "default", &fallback);
+    FAIL_IF(is_needed != 0 || !has_default, ERR_INVALID, "%s: %s: missing; %s needs it%s%s", s->config_name, s->key, s->module->architecture,
+            is_needed != 0 ? " with " : "", is_needed != 0 ? needed : "");
+    status = expr_eval(fallback, lookup_dims, dims, out);
+    return status == OK ? OK : status_prefix(status, "%s: default of %s", s->module->file, symbol);
+}
+
 static Status read_setting(const IrModule *module, const JsonValue *entry, const JsonValue *config, const char *config_name,
                            IrDims *dims)
 {
     Setting     s = { .module = module, .entry = entry, .config_name = config_name };
-    const char *symbol, *fallback = NULL;
+    const char *symbol;
     FAIL_IF(!json_get_str(entry, "symbol", &symbol), ERR_INVALID, "%s: a config entry has no \"symbol\"", module->file);
     TRY(check_symbol(module, symbol, dims));
     FAIL_IF(dims->num == IR_MAX_SYMBOLS, ERR_INVALID, "%s: more than %d config entries", module->file, IR_MAX_SYMBOLS);
     const JsonValue *value = setting_find(&s, config);
     double           number = 0;
-    if (value) {
-        TRY(setting_value(&s, value, &number));
-    } else if (json_get_str(entry, "default", &fallback)) {
-        Status status = expr_eval(fallback, lookup_dims, dims, &number);
-        if (status != OK) return status_prefix(status, "%s: default of %s", module->file, symbol);
-    } else {
-        FAIL(ERR_INVALID, "%s: %s: missing; %s needs it", config_name, s.key, module->architecture);
-    }
+    if (value) TRY(setting_value(&s, value, &number));
+    else TRY(setting_absent(&s, dims, symbol, &number));
     TRY(check_range(&s, number));
     dims->names[dims->num] = symbol;
     dims->values[dims->num++] = number;

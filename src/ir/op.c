@@ -3,7 +3,7 @@
 
 static bool fits(DTypeSet dtypes, const Value *value)
 {
-    if (!value || !(DT_SET(value->type.dtype) & DT_SET_FLOAT)) return true;
+    if (!value || !dtype_info(value->type.dtype)->is_float) return true;
     return (DT_SET(value->type.dtype) & dtypes) != 0;
 }
 

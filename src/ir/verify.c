@@ -87,8 +87,9 @@ static Status verify_value(const Graph *graph, const Value *value, int index)
         FAIL_IF(value->base->base || value->base->producer || value->producer, ERR_INTERNAL,
                 "graph: view %s of %s: both must be from outside, and the base no view", value->name,
                 value->base->name);
-        FAIL_IF(value->base_offset < 0 || value->base_offset > room || value->type.dtype != value->base->type.dtype,
-                ERR_INTERNAL, "graph: view %s leaves its base %s", value->name, value->base->name);
+        FAIL_IF(value->base_offset < 0 || value->base_offset > room || value->type.dtype != value->base->type.dtype ||
+                    value->base_offset % dtype_info(value->type.dtype)->block,
+                ERR_INTERNAL, "graph: view %s leaves its base %s, or starts within a block of it", value->name, value->base->name);
     }
     return OK;
 }

@@ -1,6 +1,7 @@
 /* Opening a Hugging Face folder, and what of it is copied when we save one. */
 #include "model/hf_model.h"
 
+#include "base/log.h"
 #include "files/hub.h"
 #include "model/peft.h"
 #include "ops/ops.h"
@@ -30,17 +31,19 @@ static Status find_module(Arena *arena, HfModel *model)
     return ir_module_parse(arena, arena_printf(arena, "the shipped IR of %s", architecture), text, len, &model->module);
 }
 
-static Status read_facts(Arena *arena, HfModel *model)
+static Status read_facts(HfModel *model)
 {
-    TRY(ir_module_dims(arena, model->module, &model->config, model->config_name, &model->dims));
+    TRY(ir_module_dims(model->arena, model->module, &model->config, model->config_name, &model->dims));
     double value = 0;
     if (ir_dims_get(&model->dims, "V", &value)) model->vocab_size = (int64_t)value;
     if (ir_dims_get(&model->dims, "max_positions", &value)) model->max_positions = (int64_t)value;
     model->tied_head = ir_dims_get(&model->dims, "tied", &value) && value != 0;
+    json_get_double(&model->config, "attention_dropout", &model->attention_dropout);
     model->dtype = DT_F32;
     const char *dtype = NULL;
     if (json_get_str(&model->config, "dtype", &dtype) || json_get_str(&model->config, "torch_dtype", &dtype)) {
-        if (!dtype_parse(dtype, &model->dtype)) model->dtype = DT_BF16; /* float16: read exactly, stored as bf16 or fp32 */
+        /* float16 and what else we don't compute in: stored as bf16. */
+        if (!dtype_parse(dtype, &model->dtype) || !(DT_SET(model->dtype) & DT_SET_FLOAT)) model->dtype = DT_BF16;
     }
     return OK;
 }
@@ -48,6 +51,7 @@ static Status read_facts(Arena *arena, HfModel *model)
 Status hf_model_open(Arena *arena, const char *dir, HfModel **out_model)
 {
     HfModel *model = arena_new(arena, HfModel);
+    model->arena = arena;
     StrBuf    local = { 0 };
     Status    status = hub_local_path(HUB_MODEL, dir, &local);
     model->dir = arena_strdup(arena, strbuf_cstr(&local));
@@ -65,7 +69,7 @@ Status hf_model_open(Arena *arena, const char *dir, HfModel **out_model)
     TRY(file_read(arena, model->config_name, MAX_CONFIG_BYTES, &model->config_text));
     TRY(json_parse(arena, model->config_name, model->config_text.data, model->config_text.len, &model->config));
     TRY(find_module(arena, model));
-    TRY(read_facts(arena, model));
+    TRY(read_facts(model));
     *out_model = model;
     return OK;
 }
@@ -81,12 +85,88 @@ bool hf_model_has_weights(const HfModel *model)
     return false;
 }
 
+/* What other programs save weights as, and we don't read. */
+static bool has_pickled_weights(const HfModel *model)
+{
+    char path[4096];
+    static const char *const names[] = { "pytorch_model.bin", "pytorch_model.bin.index.json" };
+    for (int i = 0; i < 2; i++) {
+        snprintf(path, sizeof path, "%s/%s", model->dir, names[i]);
+        if (file_exists(path)) return true;
+    }
+    return false;
+}
+
+Status hf_model_require_weights(const HfModel *model)
+{
+    if (hf_model_has_weights(model)) return OK;
+    FAIL_IF(has_pickled_weights(model), ERR_UNSUPPORTED,
+            "%s has its weights as pytorch_model.bin only, a Python pickle, which isn't read. Convert it once: python -c \"from transformers import "
+            "AutoModelForCausalLM as M; M.from_pretrained('%s', torch_dtype='auto').save_pretrained('%s')\"",
+            model->dir, model->dir, model->dir);
+    FAIL(ERR_NOT_FOUND, "%s has no weights: no model.safetensors or model.safetensors.index.json in it", model->dir);
+}
+
+static bool same_values(const StTensor *a, const StTensor *b)
+{
+    return a->dtype == b->dtype && a->ndim == b->ndim && memcmp(a->dim, b->dim, sizeof a->dim[0] * (size_t)a->ndim) == 0 &&
+           memcmp(a->data, b->data, a->bytes) == 0;
+}
+
+/* A head that is stored and differs from the embedding is the model's, whatever config.json says: so does transformers. */
+static Status settle_head(HfModel *model)
+{
+    const StTensor *embedding = st_find(model->weights, "model.embed_tokens.weight"), *head = st_find(model->weights, "lm_head.weight");
+    StrBuf          text = { 0 };
+    if (!model->tied_head || !embedding || !head || same_values(embedding, head)) return OK;
+    for (uint32_t i = 0; i < model->config.count; i++) {
+        JsonMember *member = &model->config.members[i];
+        if (str_equal(member->key, "tie_word_embeddings")) member->value = (JsonValue){ .type = JSON_BOOL, .boolean = false };
+    }
+    json_write(&text, &model->config, 2);
+    strbuf_putc(&text, '\n');
+    model->config_text = (Str){ arena_strndup(model->arena, text.data, text.len), text.len };
+    strbuf_deinit(&text);
+    model->is_untied = true;
+    return read_facts(model);
+}
+
 Status hf_model_open_weights(HfModel *model)
 {
     if (model->weights) return OK;
-    FAIL_IF(!hf_model_has_weights(model), ERR_NOT_FOUND,
-            "%s has no weights: no model.safetensors or model.safetensors.index.json in it", model->dir);
-    return st_open(model->dir, &model->weights);
+    TRY(hf_model_require_weights(model));
+    TRY(st_open(model->dir, &model->weights));
+    return settle_head(model);
+}
+
+/* Weights that are wider than bf16 and aren't stored as they are. */
+static void tell_conversion(const HfModel *model, DType dtype, bool training, StrBuf *notes)
+{
+    static const struct {
+        StDType     dtype;
+        const char *name;
+    } wide[] = { { ST_F16, "fp16" }, { ST_F32, "fp32" }, { ST_F64, "fp64" } };
+    for (size_t k = 0; k < sizeof wide / sizeof *wide; k++) {
+        size_t count = 0, all = st_count(model->weights);
+        if (wide[k].dtype == st_dtype_from(dtype)) continue;
+        for (size_t i = 0; i < all; i++) count += st_at(model->weights, i)->dtype == wide[k].dtype;
+        if (!count) continue;
+        bool exact = wide[k].dtype == ST_F16 && dtype == DT_F32;
+        log_note(notes, false, "%s: %zu of %zu tensors are %s; they are %s %s%s", model->dir, count, all, wide[k].name,
+                 exact ? "stored as" : "rounded to", dtype == DT_BF16 ? "bf16" : "fp32",
+                 exact ? ", which keeps every value" : training && dtype == DT_BF16 ? " (model_dtype: fp32 keeps more)" : "");
+    }
+}
+
+void hf_model_tell(const HfModel *model, DType dtype, bool training, StrBuf *notes)
+{
+    if (model->is_untied)
+        log_note(notes, true, "%s: config.json says tie_word_embeddings: true, but lm_head.weight is stored and differs from the embedding. The stored "
+                              "one is used, as transformers does", model->dir);
+    if (training && model->attention_dropout > 0)
+        log_note(notes, true, "%s: attention_dropout %g of config.json is ignored: attention is trained without dropout", model->config_name,
+                 model->attention_dropout);
+    if (model->weights) tell_conversion(model, dtype, training, notes);
 }
 
 void hf_model_close(HfModel *model)

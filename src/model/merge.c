@@ -47,15 +47,25 @@ static const StTensor *find_half(Merger *merger, const char *name, const char *h
     return st_find(merger->adapter, arena_printf(&merger->arena, ADAPTER_PREFIX "%.*s.%s.weight", (int)(len - tail), name, half));
 }
 
-static Status append_floats(const StTensor *like, const float *values, FileWriter *out)
+/* What a merged tensor is stored as: the base's format, or F32 for those of doubles. */
+static DType merged_dtype(const StTensor *w)
 {
     DType dtype;
-    if (!st_dtype_to(like->dtype, &dtype)) dtype = DT_F32;
-    if (dtype == DT_F32) return file_writer_append(out, values, (size_t)like->numel * sizeof *values);
-    void *converted = malloc((size_t)(like->numel * dtype_bytes(dtype)));
+    return st_dtype_to(w->dtype, &dtype) ? dtype : DT_F32;
+}
+
+static Status append_floats(const StTensor *like, const float *values, FileWriter *out)
+{
+    DType   dtype = merged_dtype(like);
+    size_t  bytes = (size_t)dtype_bytes(dtype, like->numel);
+    int64_t at = dtype_first_unfit(dtype, values, like->numel);
+    FAIL_IF(at < like->numel, ERR_INVALID, "%s: merged, tensor %s has a value of %g, which is no finite number in %s; convert the base to a wider dtype first",
+            like->path, like->name, values[at], dtype_info(dtype)->name);
+    if (dtype == DT_F32) return file_writer_append(out, values, bytes);
+    void *converted = malloc(bytes);
     FAIL_IF(!converted, ERR_NO_FIT, "no memory for tensor %s", like->name);
-    dtype_convert(converted, dtype, values, DT_F32, like->numel);
-    Status status = file_writer_append(out, converted, (size_t)(like->numel * dtype_bytes(dtype)));
+    dtype_encode(dtype, values, like->numel, converted);
+    Status status = file_writer_append(out, converted, bytes);
     free(converted);
     return status;
 }
@@ -65,8 +75,8 @@ static Status append_merged(Merger *merger, const StTensor *w, const StTensor *a
     bool fits = a->ndim == 2 && b->ndim == 2 && w->ndim == 2 && a->dim[0] == b->dim[1] && b->dim[0] == w->dim[0] &&
                 a->dim[1] == w->dim[1];
     FAIL_IF(!fits, ERR_INVALID, "%s: the shapes of %s and its pair don't fit tensor %s of the base", a->path, a->name, w->name);
-    TRY(st_check_finite(a));
-    TRY(st_check_finite(b));
+    TRY(st_check_range(a, DT_F32));
+    TRY(st_check_range(b, DT_F32));
     float *values = malloc((size_t)(w->numel + a->numel + b->numel) * sizeof *values);
     FAIL_IF(!values, ERR_NO_FIT, "no memory for tensor %s", w->name);
     Product product = { values, values + w->numel, values + w->numel + a->numel, w->dim[0], w->dim[1], a->dim[0],
@@ -91,21 +101,20 @@ static Status append_tensor(void *context, size_t index, FileWriter *out)
     return file_writer_append(out, w->data, w->bytes);
 }
 
-/* Tensors as the base has them; a merged one of a dtype we can't write becomes F32. */
+/* Tensors as the base has them, merged ones of merged_dtype. */
 static Status declare(Merger *merger, StDecl *decls)
 {
     size_t pairs = 0;
     for (size_t i = 0; i < merger->num_sources; i++) {
         const StTensor *w = merger->sources[i];
         StDecl         *decl = &decls[i];
-        DType           dtype;
         *decl = (StDecl){ .name = w->name, .dtype = w->dtype, .ndim = w->ndim };
         memcpy(decl->dim, w->dim, sizeof decl->dim);
         const StTensor *a = find_half(merger, w->name, "lora_A"), *b = find_half(merger, w->name, "lora_B");
         FAIL_IF(!a != !b, ERR_INVALID, "%s: %s has no other half", (a ? a : b)->path, (a ? a : b)->name);
         if (!a) continue;
         pairs++;
-        if (!st_dtype_to(w->dtype, &dtype)) decl->dtype = ST_F32;
+        decl->dtype = st_dtype_from(merged_dtype(w));
     }
     if (2 * pairs == st_count(merger->adapter)) return OK;
     for (size_t i = 0; i < st_count(merger->adapter); i++) {

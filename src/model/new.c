@@ -183,18 +183,18 @@ static void fill_task(void *context, int64_t task, int worker)
     DType      dtype = g->param->type.dtype;
     int64_t    at = task * TASK_NUMEL, n = g->count - at < TASK_NUMEL ? g->count - at : TASK_NUMEL;
     init_values(g->seed, g->param, g->first + at, n, g->values + at);
-    dtype_convert((char *)g->converted + at * dtype_bytes(dtype), dtype, g->values + at, DT_F32, n);
+    dtype_encode(dtype, g->values + at, n, (char *)g->converted + dtype_bytes(dtype, at));
 }
 
 static Status append_values(void *context, size_t index, FileWriter *out)
 {
     Generator *g = context;
     g->param = g->graph->params[index];
-    int64_t numel = type_numel(&g->param->type), size = dtype_bytes(g->param->type.dtype);
+    int64_t numel = type_numel(&g->param->type);
     for (g->first = 0; g->first < numel; g->first += CHUNK_NUMEL) {
         g->count = numel - g->first < CHUNK_NUMEL ? numel - g->first : CHUNK_NUMEL;
         pool_run(g->pool, (g->count + TASK_NUMEL - 1) / TASK_NUMEL, fill_task, g);
-        TRY(file_writer_append(out, g->converted, (size_t)(g->count * size)));
+        TRY(file_writer_append(out, g->converted, (size_t)dtype_bytes(g->param->type.dtype, g->count)));
     }
     return OK;
 }

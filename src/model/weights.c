@@ -11,13 +11,14 @@ enum { CHUNK_NUMEL = 1 << 18 };
 /* Converts while writing to `name` from byte `offset` on. */
 static Status write_as(Session *session, const char *name, size_t offset, DType dtype, const float *values, int64_t count)
 {
-    size_t size = (size_t)dtype_bytes(dtype);
-    if (dtype == DT_F32) return session_write_range(session, name, offset, values, (size_t)count * size);
-    char converted[8192];
-    for (int64_t i = 0, most = (int64_t)(sizeof converted / size); i < count; i += most) {
-        int64_t n = count - i < most ? count - i : most;
-        dtype_convert(converted, dtype, values + i, DT_F32, n);
-        TRY(session_write_range(session, name, offset + (size_t)i * size, converted, (size_t)n * size));
+    enum { PART = 4096 }; /* elements */
+    if (dtype == DT_F32) return session_write_range(session, name, offset, values, (size_t)dtype_bytes(dtype, count));
+    uint16_t converted[PART];
+    for (int64_t i = 0; i < count; i += PART) {
+        int64_t n = count - i < PART ? count - i : PART;
+        CHECK(dtype_bytes(dtype, n) <= (int64_t)sizeof converted);
+        dtype_encode(dtype, values + i, n, converted);
+        TRY(session_write_range(session, name, offset + (size_t)dtype_bytes(dtype, i), converted, (size_t)dtype_bytes(dtype, n)));
     }
     return OK;
 }
@@ -26,11 +27,11 @@ Status param_write(Session *session, const Param *param, int64_t first, const fl
 {
     DType            dtype = param->type.dtype;
     const PlanEntry *master = plan_find(session_plan(session), "master");
-    TRY(write_as(session, param->name, (size_t)(first * dtype_bytes(dtype)), dtype, values, count));
+    TRY(write_as(session, param->name, (size_t)dtype_bytes(dtype, first), dtype, values, count));
     if (!master || !param->trained) return OK;
     /* The trained parameters are one flat run at the start of their region; the master copy has the same layout. */
-    int64_t at = plan_find(session_plan(session), param->name)->place.offset / dtype_bytes(dtype) + first;
-    return write_as(session, "master", (size_t)(at * dtype_bytes(master->type.dtype)), master->type.dtype, values, count);
+    int64_t at = plan_find(session_plan(session), param->name)->place.offset / dtype_bytes(dtype, 1) + first;
+    return write_as(session, "master", (size_t)dtype_bytes(master->type.dtype, at), master->type.dtype, values, count);
 }
 
 /* ---- one tensor into (a part of) one parameter ---- */
@@ -130,7 +131,7 @@ static Status load_param(Session *session, const StFile *file, const Param *para
     for (int i = 0; i < hf->num_names; i++) {
         const StTensor *tensor;
         TRY(st_require(file, hf->names[i], &tensor));
-        TRY(st_check_finite(tensor));
+        TRY(st_check_range(tensor, param->type.dtype));
         if (hf->kind == HF_TRANSPOSE) return copy_transposed(session, param, tensor);
         bool    slice = hf->kind == HF_SLICE;
         int64_t take = slice ? hf->rows * cols : tensor->numel;

@@ -116,7 +116,7 @@ static Status collect(Saver *saver, const Plan *plan, bool adapters)
 
 static Status append_transposed(Saver *saver, const Param *param, FileWriter *out)
 {
-    size_t bytes = (size_t)type_bytes(&param->type), size = (size_t)dtype_bytes(param->type.dtype);
+    size_t bytes = (size_t)type_bytes(&param->type), size = (size_t)dtype_bytes(param->type.dtype, 1);
     size_t rows = (size_t)param->type.dim[0], cols = (size_t)param->type.dim[1];
     char  *all = malloc(bytes), *turned = malloc(bytes);
     FAIL_IF(!all || !turned, ERR_NO_FIT, "no memory to transpose %s", param->name);

@@ -9,7 +9,7 @@ static Status add_rms_norm_run(const KernelArgs *args)
     int64_t             cols = type_cols(&a->type), rows = type_rows(&a->type);
     float              *rstd = (float *)args->out[2].data, eps = (float)attrs->eps;
     const TensorView   *views[] = { a, b, w, s, y };
-    bool                whole = cols % (16 / dtype_bytes(a->type.dtype)) == 0 && is_aligned16(w->data);
+    bool                whole = cols % (16 / dtype_bytes(a->type.dtype, 1)) == 0 && is_aligned16(w->data);
     if (whole && views_are(a->type.dtype, views, 5)) {
         CUDA_FLOAT(a->type.dtype, T,
                    rms_norm_packs<T, true><<<(unsigned)rows, row_threads(cols / Pack<T>::N), 0, cuda_stream(args)>>>(

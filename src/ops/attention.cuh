@@ -53,7 +53,7 @@ static inline void heads_of_qkv(const AttentionDims *a, const TensorView *views,
         *v = heads_of(&views[2]);
         return;
     }
-    int64_t row = (int64_t)(a->num_heads + 2 * a->num_kv_heads) * a->dim, size = dtype_bytes(views[0].type.dtype);
+    int64_t row = (int64_t)(a->num_heads + 2 * a->num_kv_heads) * a->dim, size = dtype_bytes(views[0].type.dtype, 1);
     Heads   h = {views[0].data, a->len * row, row};
     *q = *k = *v = h;
     k->data = (char *)h.data + a->num_heads * a->dim * size;

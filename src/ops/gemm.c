@@ -221,7 +221,7 @@ void gemm_reference(const Gemm *g)
 OpCost gemm_cost(const Gemm *g)
 {
     return (OpCost){ .flops = 2.0 * (double)g->m * (double)g->n * (double)g->k,
-                     .bytes = (double)(g->m * g->k * dtype_bytes(g->a_dtype) + g->n * g->k * dtype_bytes(g->b_dtype) +
-                                       g->m * g->n * dtype_bytes(g->c_dtype) * (g->accumulate ? 2 : 1)),
+                     .bytes = (double)(dtype_bytes(g->a_dtype, g->m * g->k) + dtype_bytes(g->b_dtype, g->n * g->k) +
+                                       dtype_bytes(g->c_dtype, g->m * g->n) * (g->accumulate ? 2 : 1)),
                      .matrix_unit = true };
 }

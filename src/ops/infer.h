@@ -79,7 +79,7 @@ static inline void tile_copy(const TensorView *to, int64_t to_at, const TensorVi
     if (to->type.dtype == from->type.dtype) {
         void       *dst = vec_at_mut(to->data, to->type.dtype, to_at);
         const void *src = vec_at(from->data, to->type.dtype, from_at);
-        if (dst != src) memcpy(dst, src, (size_t)(count * dtype_bytes(to->type.dtype)));
+        if (dst != src) memcpy(dst, src, (size_t)(dtype_bytes(to->type.dtype, count)));
         return;
     }
     for (int64_t i = 0; i < count; i += TILE) {

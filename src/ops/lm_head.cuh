@@ -19,12 +19,12 @@ typedef struct LmHead {
 
 static int64_t chunk_rows(const LmHead *h)
 {
-    return lm_head_chunk_rows(h->rows, h->vocab * dtype_bytes(h->x_dtype));
+    return lm_head_chunk_rows(h->rows, dtype_bytes(h->x_dtype, h->vocab));
 }
 
 static size_t lm_head_workspace(const LmHead *h)
 {
-    return LINEAR_WORKSPACE + (size_t)(chunk_rows(h) * h->vocab * dtype_bytes(h->x_dtype));
+    return LINEAR_WORKSPACE + (size_t)dtype_bytes(h->x_dtype, chunk_rows(h) * h->vocab);
 }
 
 static CudaGemm logits_gemm(const LmHead *h, int64_t row, int64_t rows, void *logits)
@@ -93,6 +93,6 @@ static Status lm_head_chunks(const LmHead *h, const KernelArgs *args, bool is_ru
     }
     if (is_run && h->dw && !h->rows && !h->accumulate)
         CUDA_TRY(
-            cudaMemsetAsync(h->dw, 0, (size_t)(h->vocab * h->channels * dtype_bytes(h->dw_dtype)), cuda_stream(args)));
+            cudaMemsetAsync(h->dw, 0, (size_t)dtype_bytes(h->dw_dtype, h->vocab * h->channels), cuda_stream(args)));
     return OK;
 }

@@ -202,7 +202,7 @@ void lm_head_run(const LmHead *h, ThreadPool *pool, void *workspace)
         ChunkJob job = { .head = h, .row = row, .rows = min_i64(step, h->rows - row), .logits = logits };
         if (chunk_ignored(h, row, job.rows)) {
             if (h->losses) memset(h->losses + row, 0, (size_t)job.rows * sizeof(float));
-            if (h->dx.data) memset(dx_row(h, row), 0, (size_t)(job.rows * h->channels * dtype_bytes(h->dx.type.dtype)));
+            if (h->dx.data) memset(dx_row(h, row), 0, (size_t)(dtype_bytes(h->dx.type.dtype, job.rows * h->channels)));
             continue;
         }
         Gemm gemm = logits_gemm(h, job.rows);

@@ -52,7 +52,7 @@ static OpCost lora_add_bwd_cost(const Node *node)
         OpCost one = gemm_cost(&gemm[i]);
         cost.flops += one.flops;
         cost.bytes += one.bytes;
-        if (i >= members) cost.bytes -= (double)(gemm[i].m * gemm[i].k * dtype_bytes(gemm[i].a_dtype)); /* dy was read */
+        if (i >= members) cost.bytes -= (double)(dtype_bytes(gemm[i].a_dtype, gemm[i].m * gemm[i].k)); /* dy was read */
     }
     return cost;
 }

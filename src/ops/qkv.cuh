@@ -21,7 +21,7 @@ static inline QkvDims qkv_dims(const QkvAttrs *attrs, const TensorType *qkv, con
 /* Lanes a head takes at 16 bytes each; 0: the head doesn't fit a power of two of at least two lanes. */
 static inline int head_lanes(int64_t head_dim, DType dtype)
 {
-    int64_t bytes = head_dim * dtype_bytes(dtype);
+    int64_t bytes = dtype_bytes(dtype, head_dim);
     for (int lanes = 2; lanes <= 32; lanes *= 2)
         if (bytes == lanes * 16) return lanes;
     return 0;

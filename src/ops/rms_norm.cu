@@ -9,7 +9,7 @@ static Status rms_norm_run(const KernelArgs *args)
     int64_t             cols = type_cols(&x->type), rows = type_rows(&x->type);
     float              *rstd = (float *)args->out[1].data, eps = (float)attrs->eps;
     const TensorView   *views[] = { x, w, y };
-    bool                whole = cols % (16 / dtype_bytes(x->type.dtype)) == 0 && is_aligned16(w->data);
+    bool                whole = cols % (16 / dtype_bytes(x->type.dtype, 1)) == 0 && is_aligned16(w->data);
     if (whole && views_are(x->type.dtype, views, 3)) {
         CUDA_FLOAT(x->type.dtype, T,
                    rms_norm_packs<T, false><<<(unsigned)rows, row_threads(cols / Pack<T>::N), 0, cuda_stream(args)>>>(

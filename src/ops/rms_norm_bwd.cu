@@ -101,7 +101,7 @@ static Status rms_norm_bwd_run(const KernelArgs *args)
     float            *dw = args->out[1].data ? (float *)args->workspace : NULL;
     const TensorView *views[] = { dy, x, w, dx };
     bool              done = false;
-    if (cols % (16 / dtype_bytes(x->type.dtype)) == 0 && is_aligned16(w->data) && views_are(x->type.dtype, views, 4))
+    if (cols % (16 / dtype_bytes(x->type.dtype, 1)) == 0 && is_aligned16(w->data) && views_are(x->type.dtype, views, 4))
         CUDA_FLOAT(x->type.dtype, T, done = launch_packs<T>(args, dw, rows, cols, chunk));
     if (!done)
         rms_norm_bwd_elements<<<(unsigned)cuda_div_up(rows, chunk), 256, 0, cuda_stream(args)>>>(

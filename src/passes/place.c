@@ -36,10 +36,10 @@ static Status append_entry(Plan *plan, const char *name, const TensorType *type,
 
 static Status add_trained(Plan *plan, const Value *value, int64_t offset)
 {
-    int64_t    size = dtype_bytes(value->type.dtype);
+    int64_t    bytes = dtype_bytes(value->type.dtype, offset);
     const char *grad = arena_printf(plan->arena, "grad.%s", value->name);
-    TRY(add_entry(plan, value->name, &value->type, REGION_WEIGHTS, SPACE_DEVICE, offset * size));
-    TRY(add_entry(plan, grad, &value->type, REGION_GRADS, SPACE_DEVICE, offset * size));
+    TRY(add_entry(plan, value->name, &value->type, REGION_WEIGHTS, SPACE_DEVICE, bytes));
+    TRY(add_entry(plan, grad, &value->type, REGION_GRADS, SPACE_DEVICE, bytes));
     if (!value->param) return OK;
     int64_t *segment = plan->segments[plan->num_trained];
     segment[SEGMENT_OFFSET] = offset;
@@ -69,7 +69,7 @@ static Status append_frozen(Plan *plan, const Value *value)
     for (const Value *member = value->param ? NULL : value->first_member; member; member = member->next_member)
         if (member->param)
             TRY(add_entry(plan, member->name, &member->type, REGION_WEIGHTS, base.space,
-                          base.offset + member->base_offset * dtype_bytes(member->type.dtype)));
+                          base.offset + dtype_bytes(member->type.dtype, member->base_offset)));
     return OK;
 }
 
@@ -110,7 +110,7 @@ static Status layout_params(Plan *plan, const Graph *graph)
         TRY(add_entry(plan, "grads", &flat, REGION_GRADS, SPACE_DEVICE, 0));
         plan->region_bytes[SPACE_DEVICE][REGION_GRADS] = type_bytes(&flat);
     }
-    plan->region_bytes[SPACE_DEVICE][REGION_WEIGHTS] = align_up(plan->flat_numel * dtype_bytes(dtype), PLACE_ALIGN);
+    plan->region_bytes[SPACE_DEVICE][REGION_WEIGHTS] = align_up(dtype_bytes(dtype, plan->flat_numel), PLACE_ALIGN);
     for (int i = 0; i < num_frozen; i++) TRY(append_frozen(plan, frozen[i]));
     for (int i = 0; i < graph->num_params; i++) plan->total_numel += type_numel(&graph->params[i]->type);
     return OK;
@@ -260,7 +260,7 @@ static Status placement_of(Placer *p, const Plan *plan, const Value *value, Plac
         out->space = entry->place.space;
         out->offset = entry->place.offset;
     }
-    out->offset += p->roots[value->id].offset * dtype_bytes(value->type.dtype);
+    out->offset += dtype_bytes(value->type.dtype, p->roots[value->id].offset);
     return OK;
 }
 

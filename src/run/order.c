@@ -89,7 +89,7 @@ static void touch(Builder *b, Value *value, int index, bool write)
 {
     int64_t offset;
     Value  *root = value_root(value, &offset);
-    int64_t begin = offset * dtype_bytes(value->type.dtype), end = begin + type_bytes(&value->type);
+    int64_t begin = dtype_bytes(value->type.dtype, offset), end = begin + type_bytes(&value->type);
     Life   *life = &b->order->life[root->id];
     if (life->first < 0) life->first = index;
     life->last[b->order->stream[index]] = index + 1;

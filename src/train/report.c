@@ -95,6 +95,7 @@ static Status write_data(Trainer *t, bool finished, StrBuf *out)
         write_text(out, "name", t->config->run_name ? t->config->run_name : slash && slash[1] ? slash + 1 : t->config->output_dir);
         write_text(out, "model", t->config->model);
         write_text(out, "architecture", t->model->module->architecture);
+        write_text(out, "model_notes", strbuf_cstr(&t->model_notes));
         write_text(out, "data", t->data.notes.len ? strbuf_cstr(&t->data.notes) : "");
         write_text(out, "settings", strbuf_cstr(&settings));
         strbuf_puts(out, ",\"plan\":");

@@ -6,7 +6,6 @@
 #include "files/file.h"
 
 #include <math.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -128,37 +127,24 @@ static bool show_progress(void *context, int64_t rows, int64_t tokens, double fr
     return true;
 }
 
-/* A line on stderr and for the report; notes may be NULL. */
-__attribute__((format(printf, 3, 4))) static void note(StrBuf *notes, bool is_warning, const char *format, ...)
-{
-    char    line[2048];
-    va_list args;
-    va_start(args, format);
-    vsnprintf(line, sizeof line, format, args);
-    va_end(args);
-    if (is_warning) log_warn("%s", line);
-    else log_info("%s", line);
-    if (notes) strbuf_printf(notes, "%s%s\n", is_warning ? "warning: " : "", line);
-}
-
 static void report(StrBuf *notes, const char *path, const TokenizeReport *r)
 {
-    note(notes, false, "%s: %s, %lld documents, %lld tokens%s", path, r->format, (long long)r->num_documents, (long long)r->num_tokens,
+    log_note(notes, false, "%s: %s, %lld documents, %lld tokens%s", path, r->format, (long long)r->num_documents, (long long)r->num_tokens,
              r->was_cached ? " (cached)" : "");
-    if (r->num_bad_rows) note(notes, true, "%s: %lld bad rows were skipped%s", path, (long long)r->num_bad_rows, r->num_examples ? ", the first:" : "");
-    for (int i = 0; i < r->num_examples; i++) note(notes, false, "  %s", r->examples[i]);
-    if (r->num_untrained) note(notes, true, "%s: %lld rows without a trained token were left out", path, (long long)r->num_untrained);
+    if (r->num_bad_rows) log_note(notes, true, "%s: %lld bad rows were skipped%s", path, (long long)r->num_bad_rows, r->num_examples ? ", the first:" : "");
+    for (int i = 0; i < r->num_examples; i++) log_note(notes, false, "  %s", r->examples[i]);
+    if (r->num_untrained) log_note(notes, true, "%s: %lld rows without a trained token were left out", path, (long long)r->num_untrained);
     if (r->num_without_stop)
-        note(notes, true, "%s: %lld trained turns end without a stop token: the model won't learn to stop there; end them in the chat template with a "
+        log_note(notes, true, "%s: %lld trained turns end without a stop token: the model won't learn to stop there; end them in the chat template with a "
                  "special token (eos_token)", path, (long long)r->num_without_stop);
     if (r->num_without_calls)
-        note(notes, true, "%s: %lld trained turns have tool calls that the chat template doesn't print: they aren't learnt; set chat_template to one that "
+        log_note(notes, true, "%s: %lld trained turns have tool calls that the chat template doesn't print: they aren't learnt; set chat_template to one that "
                  "has tool_calls", path, (long long)r->num_without_calls);
     if (r->num_unprinted)
-        note(notes, true, "%s: %lld messages have a content that the chat template doesn't print: nothing of it is learnt; the first: %s. `surogate "
+        log_note(notes, true, "%s: %lld messages have a content that the chat template doesn't print: nothing of it is learnt; the first: %s. `surogate "
                  "inspect` shows what is printed", path, (long long)r->num_unprinted, r->first_unprinted);
     if (r->num_empty)
-        note(notes, true, "%s: %lld trained turns have neither content nor tool calls: the model learns to answer nothing there; leave these rows out, or "
+        log_note(notes, true, "%s: %lld trained turns have neither content nor tool calls: the model learns to answer nothing there; leave these rows out, or "
                  "mark the messages with \"train\": false", path, (long long)r->num_empty);
 }
 
@@ -294,7 +280,7 @@ static void tell_rows(RunData *data, int64_t seq_len)
     char               weighted[64] = "";
     if (stats->rows_per_epoch != stats->num_rows)
         snprintf(weighted, sizeof weighted, ", by weight %lld of them an epoch", (long long)stats->rows_per_epoch);
-    note(&data->notes, false, "training on %lld documents, %lld tokens (%.1f%% of them trained), %lld sequences of %lld (%.1f%% filled)%s: %lld steps of %lld",
+    log_note(&data->notes, false, "training on %lld documents, %lld tokens (%.1f%% of them trained), %lld sequences of %lld (%.1f%% filled)%s: %lld steps of %lld",
          (long long)stats->num_used, (long long)stats->num_tokens, 100 * (double)stats->num_trained / (double)stats->num_tokens,
          (long long)stats->num_rows, (long long)seq_len, 100 * stats->efficiency, weighted, (long long)data->total_steps, (long long)per_step);
 }
@@ -302,11 +288,11 @@ static void tell_rows(RunData *data, int64_t seq_len)
 /* What the rows lost of the samples. */
 static void tell_cuts(StrBuf *notes, const LoaderStats *stats)
 {
-    if (stats->num_split) note(notes, false, "%lld samples longer than sequence_len were split over several sequences", (long long)stats->num_split);
+    if (stats->num_split) log_note(notes, false, "%lld samples longer than sequence_len were split over several sequences", (long long)stats->num_split);
     if (stats->num_truncated || stats->num_dropped_long)
-        note(notes, true, "%lld samples longer than sequence_len were cut and %lld left out, %lld tokens in all", (long long)stats->num_truncated,
+        log_note(notes, true, "%lld samples longer than sequence_len were cut and %lld left out, %lld tokens in all", (long long)stats->num_truncated,
                  (long long)stats->num_dropped_long, (long long)stats->tokens_cut);
-    if (stats->num_dropped_empty) note(notes, true, "%lld samples were left out: no trained token remained of them", (long long)stats->num_dropped_empty);
+    if (stats->num_dropped_empty) log_note(notes, true, "%lld samples were left out: no trained token remained of them", (long long)stats->num_dropped_empty);
 }
 
 static Status open_train(const Config *config, const LoaderOptions *base, RunData *data)

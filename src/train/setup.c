@@ -52,10 +52,12 @@ Status setup_model(Arena *arena, const Config *config, HfModel **out_model)
     HfModel *model;
     TRY(config_at(config->origin, KEY_run_model, hf_model_open(arena, config->model, &model)));
     *out_model = model;
-    if (setup_sequence_len(config, model) <= model->max_positions) return OK;
-    Status status = status_fail(ERR_INVALID, "sequence_len is %lld, but %s was made for %lld positions (max_position_embeddings); lower sequence_len",
-                                (long long)config->sequence_len, config->model, (long long)model->max_positions);
-    return config_at(config->origin, KEY_run_sequence_len, status);
+    if (setup_sequence_len(config, model) > model->max_positions) {
+        Status status = status_fail(ERR_INVALID, "sequence_len is %lld, but %s was made for %lld positions (max_position_embeddings); lower sequence_len",
+                                    (long long)config->sequence_len, config->model, (long long)model->max_positions);
+        return config_at(config->origin, KEY_run_sequence_len, status);
+    }
+    return config->from_scratch || !hf_model_has_weights(model) ? OK : hf_model_open_weights(model);
 }
 
 static DType float_dtype(Choice choice)
@@ -76,7 +78,7 @@ static Status choose_dtypes(const Config *config, CompileOptions *out)
             choice_text(config->model_dtype));
     DType master = config->master_dtype == OPT_UNSET ? out->model_dtype : float_dtype(config->master_dtype);
     if (config->lora) master = float_dtype(config->lora_dtype);
-    FAIL_IF(dtype_bytes(master) < dtype_bytes(out->model_dtype), ERR_UNSUPPORTED,
+    FAIL_IF(dtype_info(master)->bits < dtype_info(out->model_dtype)->bits, ERR_UNSUPPORTED,
             "%s bf16 with model_dtype fp32: the updated weights can't be narrower than the model's",
             config->lora ? "lora_dtype" : "master_dtype");
     out->master_dtype = master;

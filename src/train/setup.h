@@ -14,7 +14,7 @@ int64_t setup_sequence_len(const Config *config, const HfModel *model);
 /* The same where a folder need not hold a model: then the key alone counts. */
 int64_t setup_run_length(Arena *arena, const Config *config, const char *dir);
 
-/* Opens config->model; checks sequence length, dtypes and fusion names. The model lives in `arena`. */
+/* Opens config->model, with its weights where the run starts from them; checks the sequence length. The model lives in `arena`. */
 NODISCARD Status setup_model(Arena *arena, const Config *config, HfModel **out_model);
 NODISCARD Status setup_options(Arena *arena, const Config *config, const HfModel *model, CompileOptions *out);
 

@@ -51,7 +51,7 @@ static Status fill_weights(StepBench *b)
             for (int i = 0; i < b->plan->num_params && status == OK; i++) {
                 const Param *param = b->plan->params[i];
                 if ((int)param->type.dtype != dtype || (param->init == INIT_ONES) != kind) continue;
-                size_t bytes = (size_t)type_bytes(&param->type), block = (size_t)(BLOCK * dtype_bytes((DType)dtype));
+                size_t bytes = (size_t)type_bytes(&param->type), block = (size_t)dtype_bytes((DType)dtype, BLOCK);
                 for (size_t at = 0; at < bytes && status == OK; at += block)
                     status = session_write_range(b->session, param->name, at, data, bytes - at < block ? bytes - at : block);
             }

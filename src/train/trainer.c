@@ -47,12 +47,18 @@ static Status check_writable(const char *dir)
     return OK;
 }
 
+static Status require_weights(const Trainer *t)
+{
+    Status status = hf_model_require_weights(t->model);
+    FAIL_IF(status != OK, status, "%s; or set from_scratch: true to start from random ones", status_message());
+    return OK;
+}
+
 static Status make_plan(Trainer *t)
 {
     FAIL_IF(t->config->max_steps <= 0 && !(t->config->num_epochs > 0), ERR_INVALID, "nothing to do: num_epochs is 0 and max_steps isn't set");
     TRY(setup_model(&t->arena, t->config, &t->model));
-    FAIL_IF(!t->config->from_scratch && !hf_model_has_weights(t->model), ERR_NOT_FOUND,
-            "%s has no weights (model.safetensors); set from_scratch: true to start from random ones", t->config->model);
+    if (!t->config->from_scratch) TRY(require_weights(t));
     TRY(config_require(t->config, KEY_run_datasets, "training"));
     TRY(setup_check_datasets(&t->arena, t->config, true));
     if (t->config->max_steps > 0) TRY(schedule_make(t->config, t->config->max_steps, &t->schedule));
@@ -436,6 +442,7 @@ static void close_trainer(Trainer *t)
     session_destroy(t->session);
     run_record_deinit(&t->record);
     if (t->tmpl) template_destroy(t->tmpl);
+    strbuf_deinit(&t->model_notes);
     if (t->tokenizer) tokenizer_destroy(t->tokenizer);
     if (t->device) t->device->api->destroy(t->device);
     hf_model_close(t->model);
@@ -448,6 +455,7 @@ static Status train(Trainer *t, TrainOutcome *out)
     if (file_is_dir(t->config->output_dir)) TRY(output_lock_take(t->config->output_dir, &t->output_lock));
     TRY(look_at_output(t, &out->already_finished));
     if (out->already_finished) return merge_finished(t);
+    hf_model_tell(t->model, t->options.model_dtype, true, &t->model_notes);
     TRY(prepare(t));
     Status status = train_loop(t);
     if (status == ERR_DEVICE) return device_lost(t);

@@ -17,6 +17,7 @@ typedef struct Trainer {
     const TrainHooks *hooks;
     Arena             arena;
     HfModel          *model;
+    StrBuf            model_notes;   /* of hf_model_tell */
     Tokenizer        *tokenizer;
     const char       *tokenizer_dir;
     HfSideFiles       side_files;    /* of it: what is saved needs no file of another folder */

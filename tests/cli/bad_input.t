@@ -85,6 +85,26 @@ rm "$dir/noweights/model.safetensors"
 untouched "no weights" 2 "model.safetensors" "from_scratch" -- pt "$dir/run.yaml" model="$dir/noweights"
 refused "no weights to ask" 2 "noweights has no weights" -- generate "$dir/noweights" --prompt a
 check "which can't be made up there" [ "$(grep -c from_scratch "$dir/err")" = 0 ]
+cp -r "$dir/noweights" "$dir/pickled" && echo PK > "$dir/pickled/pytorch_model.bin"
+untouched "weights as a pickle" 2 "pickled has its weights as pytorch_model.bin only" "save_pretrained" "from_scratch" -- pt "$dir/run.yaml" model="$dir/pickled"
+refused "a pickle to ask" 2 "pickled has its weights as pytorch_model.bin only" "save_pretrained" -- generate "$dir/pickled" --prompt a
+mv "$dir/pickled/pytorch_model.bin" "$dir/pickled/pytorch_model-00001-of-00002.bin" && echo '{}' > "$dir/pickled/pytorch_model.bin.index.json"
+untouched "weights as several pickles" 2 "pytorch_model.bin only" -- pt "$dir/run.yaml" model="$dir/pickled"
+mkdir "$dir/pickled_adapter" && echo PK > "$dir/pickled_adapter/adapter_model.bin"
+echo '{"peft_type": "LORA", "r": 2, "lora_alpha": 4, "target_modules": ["q_proj"]}' > "$dir/pickled_adapter/adapter_config.json"
+refused "an adapter as a pickle" 2 "pickled_adapter has its weights as adapter_model.bin only" "PEFT" -- generate "$dir/model" --adapter "$dir/pickled_adapter" --prompt a
+for file in config.json tokenizer.json model.safetensors; do
+    rm -rf "$dir/lfs"
+    model_with lfs
+    printf 'version https://git-lfs.github.com/spec/v1\noid sha256:%064d\nsize 123456\n' 7 > "$dir/lfs/$file"
+    untouched "git-LFS pointer for $file" 2 "lfs/$file is a git-LFS pointer" "git lfs pull" -- pt "$dir/run.yaml" model="$dir/lfs"
+    refused "generate with it, $file" 2 "lfs/$file is a git-LFS pointer" -- generate "$dir/lfs" --prompt a
+done
+rm -rf "$dir/lfs"
+model_with lfs
+printf 'version https://git-lfs.github.com/spec/v1\noid sha256:%064d\nsize 123456\n' 7 > "$dir/lfs/tokenizer.model"
+run pt "$dir/run.yaml" model="$dir/lfs" output_dir="$dir/copied" max_steps=1
+check "a pointer that nothing reads is copied: $(tail -1 "$dir/err")" cmp "$dir/lfs/tokenizer.model" "$dir/copied/tokenizer.model"
 mkdir "$dir/adapter" && echo '{}' > "$dir/adapter/adapter_config.json"
 untouched "an adapter as the model" 2 "is a LoRA adapter" "surogate merge" -- pt "$dir/run.yaml" model="$dir/adapter"
 model_with cut

@@ -297,6 +297,11 @@ static void other_tools_keys_are_answered(void)
     EXPECT_INT(config.datasets.items[0].train_on, OPT_TRAIN_ON_ASSISTANT);
     EXPECT_STR(config.datasets.items[0].split, "train");
     EXPECT_CONTAINS(config.notes, "ignored, as they change nothing here: stage, special_tokens, datasets[0].train_on_eos\n");
+    /* Trainer's false is no mixed precision: fp32. */
+    EXPECT_OK(parse("bf16: false\nfp16: false\n", NULL, NULL));
+    EXPECT_INT(config.model_dtype, OPT_FLOAT_FP32);
+    EXPECT_CONTAINS(config.notes, "run.yaml:1:1: bf16 is read as model_dtype: fp32\n");
+    EXPECT_CONTAINS(options[KEY_run_gradient_dtype].help, "Activation gradients and inputs of backward products"); /* not those of weights */
     static const char *const cases[][2] = {
         { "load_in_4bit: true\n", "run.yaml:1:1: load_in_4bit: quantised bases aren't supported yet" },
         { "fp16: true\n", "fp16: there is no fp16; set model_dtype: bf16 or fp32" },

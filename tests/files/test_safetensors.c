@@ -56,10 +56,11 @@ static void a_plain_file_is_read(void)
     EXPECT(!st_metadata(file, "other"));
     DType dtype;
     EXPECT(st_dtype_to(b->dtype, &dtype) && dtype == DT_BF16);
-    EXPECT(!st_dtype_to(f8->dtype, &dtype));
+    EXPECT(st_dtype_to(f8->dtype, &dtype) && dtype == DT_E4M3 && !st_dtype_is_float(f8->dtype));
+    EXPECT(!st_dtype_to(ST_F64, &dtype));
     float value;
     EXPECT_FAILS(st_to_f32(f8, 0, 1, &value), ERR_UNSUPPORTED, "tensor \"f8\" is F8_E4M3");
-    EXPECT_OK(st_check_finite(f8));
+    EXPECT_OK(st_check_range(f8, DT_F32));
     EXPECT_FAILS(st_require(file, "f9", &b), ERR_NOT_FOUND, "no tensor \"f9\" among its 5; the nearest is \"f8\"");
     EXPECT_OK(st_require(file, "a", &b));
     st_close(file);
@@ -151,8 +152,8 @@ static void values_convert_to_float(void)
     EXPECT(got[0] == 1 && got[1] == -2);
     EXPECT_OK(st_to_f32(st_find(file, "s"), 1, 1, got));
     EXPECT(got[0] == -3);
-    EXPECT_FAILS(st_check_finite(st_find(file, "d")), ERR_INVALID, "tensor \"d\" holds an infinity at [1]");
-    EXPECT_OK(st_check_finite(st_find(file, "h")));
+    EXPECT_FAILS(st_check_range(st_find(file, "d"), DT_F32), ERR_INVALID, "tensor \"d\" holds -1e+300 at [1], which no float can hold");
+    EXPECT_OK(st_check_range(st_find(file, "h"), DT_F32));
     st_close(file);
 }
 
@@ -166,7 +167,23 @@ static void the_first_value_that_is_not_finite_is_named(void)
     EXPECT_OK(st_write(path, &decl, 1, NULL, NULL, NULL));
     StFile *file;
     EXPECT_OK(st_open(path, &file));
-    EXPECT_FAILS(st_check_finite(st_at(file, 0)), ERR_INVALID, "tensor \"w\" holds NaN at [1, 17]");
+    EXPECT_FAILS(st_check_range(st_at(file, 0), DT_F32), ERR_INVALID, "tensor \"w\" holds NaN at [1, 17]");
+    st_close(file);
+}
+
+static void values_beyond_a_format_are_named(void)
+{
+    uint16_t half[2] = { 0x3C00, 0xFC00 };
+    float    largest_bf16 = 0x1.FEp127f, wide[4] = { 1, largest_bf16, -0x1.FEFFFEp127f, 0x1.FFp127f };
+    StDecl   decls[] = { { "h", ST_F16, 1, { 2 }, half }, { "w", ST_F32, 2, { 2, 2 }, wide }, { "m", ST_F32, 1, { 3 }, wide } };
+    const char *path = in_dir("range.safetensors");
+    StFile     *file;
+    EXPECT_OK(st_write(path, decls, 3, NULL, NULL, NULL));
+    EXPECT_OK(st_open(path, &file));
+    EXPECT_FAILS(st_check_range(st_find(file, "h"), DT_F32), ERR_INVALID, "tensor \"h\" holds an infinity at [1]; F16 ends at 65504");
+    EXPECT_OK(st_check_range(st_find(file, "w"), DT_F32));
+    EXPECT_FAILS(st_check_range(st_find(file, "w"), DT_BF16), ERR_INVALID, "holds 3.39618e+38 at [1, 1], which bf16 can't hold; set model_dtype: fp32");
+    EXPECT_OK(st_check_range(st_find(file, "m"), DT_BF16));
     st_close(file);
 }
 
@@ -299,5 +316,5 @@ static void clean_up(void)
 }
 
 TEST_MAIN(TEST(a_plain_file_is_read), TEST(malicious_headers_are_errors), TEST(values_convert_to_float),
-          TEST(the_first_value_that_is_not_finite_is_named), TEST(what_is_written_is_read),
+          TEST(the_first_value_that_is_not_finite_is_named), TEST(values_beyond_a_format_are_named), TEST(what_is_written_is_read),
           TEST(folders_are_sharded_and_errors_name_the_shard), TEST(a_failed_write_leaves_the_old_file), TEST(clean_up))

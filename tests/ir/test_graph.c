@@ -51,6 +51,11 @@ static void types(void)
     EXPECT_FAILS(type_check(&other), ERR_INVALID, "a dim would be 0");
     other.dim[1] = TYPE_MAX_NUMEL;
     EXPECT_FAILS(type_check(&other), ERR_INVALID, "elements; at most");
+    TensorType small = type_make(DT_E2M1, 2, (int64_t)3, (int64_t)6);
+    EXPECT_OK(type_check(&small));
+    EXPECT_INT(type_bytes(&small), 9);
+    small = type_make(DT_NF4, 2, (int64_t)6, (int64_t)3);
+    EXPECT_FAILS(type_check(&small), ERR_INVALID, "rows of 3 elements of nf4, which are stored in blocks of 2");
     Part part;
     for (int i = 0; i < PART_COUNT; i++) EXPECT(part_parse(part_name((Part)i), &part) && part == (Part)i);
     EXPECT(!part_parse("nothing", &part));
@@ -395,12 +400,44 @@ static void views_stay_in_their_base(void)
         else
             EXPECT_OK(graph_verify(graph));
     }
+    for (int64_t offset = 2; offset < 4; offset++) { /* of half a byte each */
+        Graph     *graph = new_graph();
+        TensorType whole = type_make(DT_E2M1, 1, (int64_t)8), part = type_make(DT_E2M1, 1, (int64_t)4);
+        Value     *base = graph_add_value(graph, VALUE_PARAM, "base", &whole), *view = graph_add_value(graph, VALUE_PARAM, "view", &part);
+        view->base = base;
+        view->base_offset = offset;
+        if (offset % 2) EXPECT_FAILS(graph_verify(graph), ERR_INTERNAL, "starts within a block");
+        else EXPECT_OK(graph_verify(graph));
+    }
     Graph *graph = new_graph();
     Value *a = outside(graph, VALUE_PARAM, "a", 4), *b = outside(graph, VALUE_PARAM, "b", 4);
     value_set_base(a, b, 0);
     value_set_base(b, a, 0);
     EXPECT_FAILS(graph_verify(graph), ERR_INTERNAL,
                  "graph: view a of b: both must be from outside, and the base no view");
+    done();
+}
+
+static Status no_kernel(const KernelArgs *args)
+{
+    (void)args;
+    return OK;
+}
+
+/* A kernel is chosen for the floats it is written for: any other format of floats isn't passed to it as if it were an integer. */
+static void kernels_serve_only_their_formats(void)
+{
+    static const OpDef  op = { .name = "copy", .num_in = 1, .num_out = 1, .min_in = 1, .infer = same_infer, .cpu = { { DT_SET_FLOAT, no_kernel, "copy" } } };
+    static const OpDef *table[] = { &op };
+    for (int dtype = 0; dtype < DT_COUNT; dtype++) {
+        Graph     *graph = graph_create(&arena, "g", table, 1);
+        TensorType type = type_make((DType)dtype, 1, (int64_t)4);
+        Value     *in[] = { graph_add_value(graph, VALUE_INPUT, "x", &type) };
+        Node      *node;
+        EXPECT_OK(graph_add_node(graph, &op, NULL, "y", in, 1, ~0u, &node));
+        bool served = dtype == DT_F32 || dtype == DT_BF16 || !dtype_info((DType)dtype)->is_float;
+        EXPECT_INT(op_cpu_kernel(node) != NULL, served);
+    }
     done();
 }
 
@@ -605,5 +642,5 @@ TEST_MAIN(TEST(types), TEST(names_are_unique_and_found), TEST(missing_inputs_and
           TEST(order_is_known_without_a_walk), TEST(roots_of_all_values_are_found_at_once),
           TEST(members_are_listed_by_id), TEST(memory_is_followed_to_where_it_is),
           TEST(reads_of_old_versions_are_refused), TEST(what_does_not_hold_together_is_refused),
-          TEST(views_stay_in_their_base), TEST(printing_what_was_parsed_is_the_same_text),
+          TEST(views_stay_in_their_base), TEST(kernels_serve_only_their_formats), TEST(printing_what_was_parsed_is_the_same_text),
           TEST(blanks_and_comments_say_nothing), TEST(syntax_errors_say_where), TEST(many_pieces_come_back))

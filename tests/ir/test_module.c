@@ -81,8 +81,9 @@ static void symbols_come_from_either_spelling(void)
     EXPECT_NEAR(dim(&dims, "rope_factor"), 32, 0);
     EXPECT_NEAR(dim(&dims, "rope_original"), 4096, 0);
     EXPECT_OK(dims_of("LlamaForCausalLM",
-                      ", \"rope_parameters\": {\"rope_theta\": 10000, \"rope_type\": \"llama3\", \"factor\": 16}", NULL,
-                      &dims));
+                      ", \"rope_parameters\": {\"rope_theta\": 10000, \"rope_type\": \"llama3\", \"factor\": 16, "
+                      "\"low_freq_factor\": 1, \"high_freq_factor\": 4, \"original_max_position_embeddings\": 8192}",
+                      NULL, &dims));
     EXPECT_NEAR(dim(&dims, "rope_factor"), 16, 0);
     EXPECT_OK(dims_of("LlamaForCausalLM", ", \"rope_scaling\": null, \"head_dim\": null", "head_dim", &dims));
     EXPECT_NEAR(dim(&dims, "D"), 8, 0); /* C / H */
@@ -93,6 +94,9 @@ static void symbols_come_from_either_spelling(void)
     EXPECT(!ir_dims_get(&dims, "nothing", &none));
     arena_deinit(&arena);
 }
+
+#define LLAMA3_FIELDS                                                                \
+    ", \"factor\": 8, \"low_freq_factor\": 1, \"high_freq_factor\": 4, \"original_max_position_embeddings\": 8192"
 
 static void every_family_refuses_what_it_does_not_compute(void)
 {
@@ -131,8 +135,17 @@ static void every_family_refuses_what_it_does_not_compute(void)
          "quantization_config: this setting isn't supported"},
         {", \"final_logit_softcapping\": 30.0", NULL, ERR_UNSUPPORTED, "final_logit_softcapping: this setting"},
         {", \"hidden_size\": 64", NULL, ERR_INVALID, "config.json:1:193: the key \"hidden_size\" occurs twice"},
-        {", \"rope_scaling\": {\"rope_type\": \"llama3\", \"beta_fast\": 32}", NULL, ERR_UNSUPPORTED,
+        {", \"rope_scaling\": {\"rope_type\": \"llama3\", \"beta_fast\": 32" LLAMA3_FIELDS "}", NULL, ERR_UNSUPPORTED,
          "config.json: rope_scaling.beta_fast: this setting"},
+        {", \"rope_scaling\": {\"rope_type\": \"llama3\"}", NULL, ERR_INVALID, "rope_scaling.factor: missing; "},
+        {", \"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": 0}", NULL, ERR_INVALID,
+         "rope_scaling.factor: 0; expected at least 1"},
+        {", \"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": 8}", NULL, ERR_INVALID,
+         "rope_scaling.low_freq_factor: missing; "},
+        {", \"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": 8, \"low_freq_factor\": 1}", NULL, ERR_INVALID,
+         "rope_scaling.high_freq_factor: missing; "},
+        {", \"rope_parameters\": {\"rope_type\": \"llama3\", \"factor\": 8, \"low_freq_factor\": 1, \"high_freq_factor\": 4}", NULL,
+         ERR_INVALID, "original_max_position_embeddings: missing; "},
         {", \"rope_parameters\": {\"full_attention\": {\"rope_theta\": 5}}", NULL, ERR_UNSUPPORTED,
          "rope_parameters.full_attention: this setting"},
     };
@@ -143,7 +156,7 @@ static void every_family_refuses_what_it_does_not_compute(void)
             families[f],
             ", \"layer_types\": [\"full_attention\", \"full_attention\"], \"num_experts\": 0, \"logit_scale\": null, "
             "\"alibi\": false, \"rope_sharpness\": 0.0, \"my_own_note\": \"kept\", \"rope_scaling\": {\"type\": "
-            "\"llama3\", \"rope_type\": \"llama3\", \"mscale\": null}, "
+            "\"llama3\", \"rope_type\": \"llama3\", \"mscale\": null" LLAMA3_FIELDS "}, "
             " \"sliding_window\": 4096",
             NULL, &dims));
         for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {

@@ -42,7 +42,7 @@ static Operands operands(int64_t m, int64_t n, int64_t k, bool trans_a, bool tra
     o.gemm.b = o.b = random_tensor(b, (trans_b ? n : k) * o.gemm.b_stride, 2);
     o.gemm.c = o.c = random_tensor(c, m * o.gemm.c_stride, 3);
     o.bias = random_tensor(b, n, 4);
-    o.c_bytes = (size_t)(m * o.gemm.c_stride) * (size_t)dtype_bytes(c);
+    o.c_bytes = (size_t)dtype_bytes(c, m * o.gemm.c_stride);
     return o;
 }
 

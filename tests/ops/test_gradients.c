@@ -173,7 +173,7 @@ static void *memory_of(Model *m, Value *value)
     Value  *root = value_root(value, &offset);
     size_t  bytes = (size_t)type_bytes(&root->type);
     if (!m->memory[root->id]) m->memory[root->id] = memset(malloc(bytes + 1), 0xFF, bytes);
-    return (char *)m->memory[root->id] + offset * dtype_bytes(root->type.dtype);
+    return (char *)m->memory[root->id] + dtype_bytes(root->type.dtype, offset);
 }
 
 static int name_index(const char *name)

@@ -145,8 +145,8 @@ static float *rounded_gradients(const char *family, bool lora, DType dtype, floa
     }
     *loss = run_batch(&f, "", "packed");
     float *grads = calloc((size_t)f.plan->flat_numel, sizeof(float));
-    void  *stored = arena_alloc(&f.arena, (size_t)(f.plan->flat_numel * dtype_bytes(dtype)));
-    EXPECT_OK(session_read(f.session, "grads", stored, (size_t)(f.plan->flat_numel * dtype_bytes(dtype))));
+    void  *stored = arena_alloc(&f.arena, (size_t)(dtype_bytes(dtype, f.plan->flat_numel)));
+    EXPECT_OK(session_read(f.session, "grads", stored, (size_t)(dtype_bytes(dtype, f.plan->flat_numel))));
     dtype_convert(grads, DT_F32, stored, dtype, f.plan->flat_numel);
     *out_n = f.plan->flat_numel;
     family_close(&f);

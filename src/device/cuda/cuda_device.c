@@ -74,7 +74,7 @@ static bool serves(const CudaKernel *kernel, const Node *node, CudaDevice *cuda)
     if (cuda->sm < kernel->min_sm) return false;
     for (int i = 0; i < node->num_in + node->num_out; i++) {
         const Value *value = i < node->num_in ? node->in[i] : node->out[i - node->num_in];
-        if (value && (DT_SET(value->type.dtype) & DT_SET_FLOAT) && !(DT_SET(value->type.dtype) & kernel->dtypes))
+        if (value && dtype_info(value->type.dtype)->is_float && !(DT_SET(value->type.dtype) & kernel->dtypes))
             return false;
     }
     return !kernel->match || kernel->match(node, cuda);

@@ -56,7 +56,7 @@ static cudaDataType_t type_of(DType dtype)
 
 static uint32_t alignment_of(const void *data, int64_t offset, DType dtype)
 {
-    uint64_t bytes = ((uintptr_t)data + (uint64_t)(offset * dtype_bytes(dtype))) | ALIGN;
+    uint64_t bytes = ((uintptr_t)data + (uint64_t)dtype_bytes(dtype, offset)) | ALIGN;
     return (uint32_t)(bytes & (~bytes + 1));
 }
 
@@ -325,7 +325,7 @@ bool cuda_gemm_supported(CudaDevice *device, const CudaGemm *g)
 
 static void *at(const void *data, DType dtype, int64_t offset)
 {
-    return (char *)data + offset * dtype_bytes(dtype);
+    return (char *)data + dtype_bytes(dtype, offset);
 }
 
 static Status multiply(CudaDevice *device, const CudaGemm *g, GemmPlan *plan, const cublasLtMatmulAlgo_t *algo,
@@ -372,8 +372,7 @@ static Status time_algo(CudaDevice *device, const CudaGemm *g, GemmPlan *plan, c
 
 static Status zero_rows(void *data, DType dtype, int64_t rows, int64_t cols, int64_t stride, cudaStream_t stream)
 {
-    size_t size = (size_t)dtype_bytes(dtype);
-    CUDA_TRY(cudaMemset2DAsync(data, (size_t)stride * size, 0, (size_t)cols * size, (size_t)rows, stream));
+    CUDA_TRY(cudaMemset2DAsync(data, (size_t)dtype_bytes(dtype, stride), 0, (size_t)dtype_bytes(dtype, cols), (size_t)rows, stream));
     return OK;
 }
 
