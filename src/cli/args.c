@@ -183,6 +183,11 @@ Status cli_print(const StrBuf *text)
     FAIL(ERR_IO, "cannot write the result: %s", strerror(errno));
 }
 
+const char *cli_input_path(const char *path)
+{
+    return strcmp(path, "-") == 0 ? "/dev/stdin" : path;
+}
+
 static int compare_text(const void *a, const void *b)
 {
     return strcmp(*(const char *const *)a, *(const char *const *)b);

@@ -55,6 +55,9 @@ NODISCARD Status cli_variables(Arena *arena, const StrList *list, const JsonValu
 /* stdout; ERR_IO when it can't be written (a full disk, a closed pipe). */
 NODISCARD Status cli_print(const StrBuf *text);
 
+/* The path of a file that a flag names: - is standard input. */
+const char *cli_input_path(const char *path);
+
 /* Regular files of a folder, sorted by name, or the one file. */
 NODISCARD Status cli_list_files(Arena *arena, const char *path, const char ***out_paths, size_t *out_count);
 

@@ -8,8 +8,8 @@ static Status encode(CliArgs *args, const char *path, bool plain, TokenIds *ids)
 {
     Tokenizer *tokenizer;
     Str        text;
-    Status read = file_read(&args->arena, path, (size_t)1 << 32, &text);
-    if (read == ERR_NOT_FOUND) return status_prefix(read, "--text takes a file (for a text itself: printf %%s TEXT | surogate encode %s --text /dev/stdin)", args->words[0]);
+    Status read = file_read(&args->arena, cli_input_path(path), (size_t)1 << 32, &text);
+    if (read == ERR_NOT_FOUND) return status_prefix(read, "--text takes a file (for a text itself: printf %%s TEXT | surogate encode %s --text -)", args->words[0]);
     TRY(read);
     TRY(tokenizer_load(args->words[0], &tokenizer));
     TokenizerScratch *scratch = tokenizer_scratch_create(tokenizer);
@@ -25,7 +25,7 @@ Status cmd_encode(CliArgs *args)
     const char *path = NULL;
     bool        json = false, plain = false, done;
     const Flag  flags[] = {
-         { "--text", FLAG_TEXT, &path, "FILE", "the text" },
+         { "--text", FLAG_TEXT, &path, "FILE", "the text; -: from standard input" },
          { "--json", FLAG_SWITCH, &json, NULL, "{\"ids\": [...]} instead of ids with spaces between" },
          { "--no-special", FLAG_SWITCH, &plain, NULL, "leave out BOS and the like that the tokenizer adds" },
     };

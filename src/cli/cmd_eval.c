@@ -32,7 +32,7 @@ static void documents_deinit(Documents *documents)
 static Status read_documents(Arena *arena, InferModel *infer, const char *path, Documents *out)
 {
     const char **paths;
-    TRY(cli_list_files(arena, path, &paths, &out->count));
+    TRY(cli_list_files(arena, cli_input_path(path), &paths, &out->count));
     out->begin = arena_array(arena, size_t, out->count + 1);
     for (size_t i = 0; i < out->count; i++) {
         TextFile file;
@@ -133,7 +133,7 @@ Status cmd_eval(CliArgs *args)
     EvalArgs   e = { .device = "auto" };
     bool       done;
     const Flag flags[] = {
-        { "--text", FLAG_TEXT, &e.text, "FILE", "the text, or a folder whose files are evaluated one by one" },
+        { "--text", FLAG_TEXT, &e.text, "FILE", "the text, or a folder whose files are evaluated one by one; -: from standard input" },
         { "--json", FLAG_SWITCH, &e.json, NULL, "for one file {\"ids\",\"losses\",\"mean\"}, one loss for every id after the first" },
         { "--adapter", FLAG_TEXT, &e.adapter, "DIR", "a LoRA adapter over the model" },
         { "--context", FLAG_INT, &e.context, "N", "tokens a window sees; longer texts overlap by half (the model's, at most 4096)" },

@@ -3,13 +3,28 @@
 
 #include "model/weights.h"
 #include "train/checkpoint.h"
+#include "train/run_data.h"
 #include "train/setup.h"
+
+/* What the run file names is there, though planning reads none of it. */
+static Status check_inputs(Arena *arena, const Config *config)
+{
+    const char *dir;
+    Template   *tmpl;
+    TRY(setup_check_datasets(arena, config, false));
+    if (config->tokenizer || config->chat_template) TRY(setup_tokenizer_dir(arena, config, &dir));
+    if (!config->chat_template) return OK;
+    TRY(run_data_template(config, dir, 0, &tmpl));
+    template_destroy(tmpl);
+    return OK;
+}
 
 static Status make_plan(Arena *arena, const Config *config, Device *device, HfModel **out_model, Plan **out)
 {
     CompileOptions options;
     TRY(setup_model(arena, config, out_model));
     HfModel *model = *out_model;
+    TRY(check_inputs(arena, config));
     TRY(setup_options(arena, config, model, &options));
     TRY(compile_plan(arena, model->module, &model->config, model->config_name, &options, device, out));
     return config->from_scratch || !hf_model_has_weights(model) ? OK : weights_check(*out, model);

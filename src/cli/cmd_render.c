@@ -20,7 +20,7 @@ static Status read_list(Arena *arena, const char *path, const char *member, cons
 {
     Str        text;
     JsonValue *root = arena_new(arena, JsonValue);
-    TRY(file_read(arena, path, MAX_INPUT_BYTES, &text));
+    TRY(file_read(arena, cli_input_path(path), MAX_INPUT_BYTES, &text));
     TRY(json_parse(arena, path, text.data, text.len, root));
     *out = root->type == JSON_OBJECT && json_get(root, member) ? json_get(root, member) : root;
     FAIL_IF((*out)->type != JSON_ARRAY, ERR_INVALID,
@@ -55,7 +55,7 @@ Status cmd_render(CliArgs *args)
     bool       done;
     const Flag flags[] = {
         { "--messages", FLAG_TEXT, &r.messages, "FILE",
-          "JSON list of messages (role, content, ...), or an object with the field messages" },
+          "JSON list of messages (role, content, ...), or an object with the field messages; -: from standard input" },
         { "--tools", FLAG_TEXT, &r.tools, "FILE", "JSON list of tool definitions" },
         { "--documents", FLAG_TEXT, &r.documents, "FILE", "JSON list of documents" },
         { "--add-generation-prompt", FLAG_SWITCH, &r.add_generation_prompt, NULL,

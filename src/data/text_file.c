@@ -3,6 +3,7 @@
 #include "data/stream.h"
 
 #include <string.h>
+#include <sys/stat.h>
 
 static bool starts_with(Str text, const char *bytes, size_t len)
 {
@@ -32,18 +33,28 @@ static Status check_text(const char *path, Str text)
     return OK;
 }
 
+/* What can't be mapped: standard input, a pipe. */
+static bool is_stream(const char *path)
+{
+    struct stat info;
+    return stat(path, &info) == 0 && (S_ISFIFO(info.st_mode) || S_ISCHR(info.st_mode) || S_ISSOCK(info.st_mode));
+}
+
 Status text_file_open(const char *path, TextFile *out)
 {
     *out = (TextFile){ 0 };
-    TRY(file_map(path, &out->map));
+    bool   unpacked = is_stream(path);
     Status status = OK;
-    out->text = (Str){ out->map.data, out->map.size };
-    if (starts_with(out->text, "\x1f\x8b", 2) || starts_with(out->text, "\x28\xb5\x2f\xfd", 4)) {
+    if (!unpacked) {
+        TRY(file_map(path, &out->map));
+        out->text = (Str){ out->map.data, out->map.size };
+        unpacked = starts_with(out->text, "\x1f\x8b", 2) || starts_with(out->text, "\x28\xb5\x2f\xfd", 4);
+    }
+    if (unpacked) {
         status = unpack(path, &out->unpacked);
         out->text = (Str){ strbuf_cstr(&out->unpacked), out->unpacked.len };
-    } else if (starts_with(out->text, "\xef\xbb\xbf", 3)) {
-        out->text = (Str){ out->text.data + 3, out->text.len - 3 };
     }
+    if (starts_with(out->text, "\xef\xbb\xbf", 3)) out->text = (Str){ out->text.data + 3, out->text.len - 3 };
     if (status == OK) status = check_text(path, out->text);
     if (status != OK) text_file_close(out);
     return status;

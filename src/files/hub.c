@@ -302,25 +302,33 @@ Status hub_resolve(HubKind kind, const char *repo, const char *revision, const c
     return status;
 }
 
+bool hub_is_remote(const char *path)
+{
+    const char *at = strchr(path, '@');
+    char       *name = at ? strndup(path, (size_t)(at - path)) : strdup(path);
+    if (!name) fatal_out_of_memory(strlen(path));
+    bool is_remote = !file_exists(path) && hub_is_repo_id(name);
+    if (is_remote && !at) {
+        *strchr(name, '/') = 0;
+        is_remote = !file_is_dir(name);
+    }
+    free(name);
+    return is_remote;
+}
+
 Status hub_local_path(HubKind kind, const char *path, StrBuf *out_path)
 {
     if (file_exists(path)) {
         strbuf_puts(out_path, path);
         return OK;
     }
+    FAIL_IF(!hub_is_remote(path), ERR_NOT_FOUND,
+            "%s: no such file or folder, nor is it the name (ORG/NAME) of a repository on the hub%s", path,
+            hub_is_repo_id(path) ? "; beside a folder of the ORG's name that is ORG/NAME@main" : "");
     const char *at = strchr(path, '@');
     char       *name = at ? strndup(path, (size_t)(at - path)) : strdup(path);
     if (!name) fatal_out_of_memory(strlen(path));
-    Status status;
-    if (hub_is_repo_id(name)) {
-        status = hub_resolve(kind, name, at ? at + 1 : NULL, kind == HUB_MODEL ? hub_model_files : hub_dataset_files,
-                             out_path);
-        if (status != OK) status = status_prefix(status, "%s: no such file or folder, and as a name on the hub", path);
-    } else {
-        status =
-            status_fail(ERR_NOT_FOUND,
-                        "%s: no such file or folder, nor is it the name (ORG/NAME) of a repository on the hub", path);
-    }
+    Status status = hub_resolve(kind, name, at ? at + 1 : NULL, kind == HUB_MODEL ? hub_model_files : hub_dataset_files, out_path);
     free(name);
-    return status;
+    return status == OK ? OK : status_prefix(status, "%s: no such file or folder, and as a name on the hub", path);
 }

@@ -1,6 +1,7 @@
 /* Choices that a run file leaves open are made here, and nowhere else. */
 #include "train/setup.h"
 
+#include "data/record.h"
 #include "files/hub.h"
 
 #include <string.h>
@@ -150,6 +151,24 @@ Status setup_options(Arena *arena, const Config *config, const HfModel *model, C
     out->weight_decay = config->weight_decay;
     out->max_grad_norm = config->max_grad_norm;
     return OK;
+}
+
+static Status check_list(Arena *arena, const DatasetList *list, bool pull)
+{
+    for (size_t i = 0; i < list->count; i++) {
+        const Dataset *d = &list->items[i];
+        char         **paths;
+        int            count;
+        if (!d->path || (!pull && hub_is_remote(d->path))) continue;
+        TRY(config_at(d->origin, KEY_dataset_path, reader_find_files(arena, d->path, d->split, d->type == OPT_DATASET_TEXT, &paths, &count)));
+    }
+    return OK;
+}
+
+Status setup_check_datasets(Arena *arena, const Config *config, bool pull)
+{
+    TRY(check_list(arena, &config->datasets, pull));
+    return check_list(arena, &config->validation_datasets, pull);
 }
 
 Status setup_device(const Config *config, Device **out_device)

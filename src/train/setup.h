@@ -18,6 +18,9 @@ int64_t setup_run_length(Arena *arena, const Config *config, const char *dir);
 NODISCARD Status setup_model(Arena *arena, const Config *config, HfModel **out_model);
 NODISCARD Status setup_options(Arena *arena, const Config *config, const HfModel *model, CompileOptions *out);
 
+/* Files of all datasets are there; those of the hub are pulled, or, without `pull`, taken as there. */
+NODISCARD Status setup_check_datasets(Arena *arena, const Config *config, bool pull);
+
 /* The device the run file asks for. */
 NODISCARD Status setup_device(const Config *config, Device **out_device);
 

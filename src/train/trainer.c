@@ -2,7 +2,6 @@
 #include "train/trainer_internal.h"
 
 #include "base/log.h"
-#include "data/record.h"
 #include "model/init.h"
 #include "model/merge.h"
 #include "model/weights.h"
@@ -46,19 +45,6 @@ static Status check_writable(const char *dir)
     return OK;
 }
 
-/* Data that isn't there is said before a folder is made. */
-static Status check_datasets(Arena *arena, const DatasetList *list)
-{
-    for (size_t i = 0; i < list->count; i++) {
-        const Dataset *d = &list->items[i];
-        char         **paths;
-        int            count;
-        if (!d->path) continue;
-        TRY(config_at(d->origin, KEY_dataset_path, reader_find_files(arena, d->path, d->split, d->type == OPT_DATASET_TEXT, &paths, &count)));
-    }
-    return OK;
-}
-
 static Status make_plan(Trainer *t)
 {
     FAIL_IF(t->config->max_steps <= 0 && !(t->config->num_epochs > 0), ERR_INVALID, "nothing to do: num_epochs is 0 and max_steps isn't set");
@@ -66,8 +52,7 @@ static Status make_plan(Trainer *t)
     FAIL_IF(!t->config->from_scratch && !hf_model_has_weights(t->model), ERR_NOT_FOUND,
             "%s has no weights (model.safetensors); set from_scratch: true to start from random ones", t->config->model);
     TRY(config_require(t->config, KEY_run_datasets, "training"));
-    TRY(check_datasets(&t->arena, &t->config->datasets));
-    TRY(check_datasets(&t->arena, &t->config->validation_datasets));
+    TRY(setup_check_datasets(&t->arena, t->config, true));
     if (t->config->max_steps > 0) TRY(schedule_make(t->config, t->config->max_steps, &t->schedule));
     TRY(open_tokenizer(t));
     TRY(check_writable(t->config->output_dir));
