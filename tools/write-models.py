@@ -122,8 +122,9 @@ def block(qkv_bias, qk_norm):
 def family(architecture, qkv_bias=False, qk_norm=False, rules=()):
     head = linear("head", ["V", "C"], "lm_head")
     head[0]["head"] = True
+    embed = {"param": "embed.weight", "shape": ["V", "C"], "hf": "model.embed_tokens.weight", "init": {"normal": "init_std"}}
     graph = [
-        {"param": "embed.weight", "shape": ["V", "C"], "hf": "model.embed_tokens.weight", "init": {"normal": "init_std"}},
+        {"if": "tied", "then": [{**embed, "module": "lm_head", "linear": True, "head": True}], "else": [embed]},
         op("embedding", ["tokens", "embed.weight"], "embed"),
         op("rope_table", [], "rope_table", len="P", head_dim="D", theta="theta", factor="llama3_rope ? rope_factor : 0",
            low_freq="rope_low", high_freq="rope_high", original_len="rope_original"),

@@ -12,6 +12,8 @@ enum { MAX_CONFIG_BYTES = 16 << 20 };
 typedef struct Merger {
     const StFile    *base, *adapter;
     const StTensor **sources; /* by index of the declaration */
+    size_t           num_sources;
+    StTensor         head;    /* the embedding under the head's name, where the base has no other head */
     double           scale;
     ThreadPool      *pool;
     Arena            arena;
@@ -93,11 +95,10 @@ static Status append_tensor(void *context, size_t index, FileWriter *out)
 static Status declare(Merger *merger, StDecl *decls)
 {
     size_t pairs = 0;
-    for (size_t i = 0; i < st_count(merger->base); i++) {
-        const StTensor *w = st_at(merger->base, i);
+    for (size_t i = 0; i < merger->num_sources; i++) {
+        const StTensor *w = merger->sources[i];
         StDecl         *decl = &decls[i];
         DType           dtype;
-        merger->sources[i] = w;
         *decl = (StDecl){ .name = w->name, .dtype = w->dtype, .ndim = w->ndim };
         memcpy(decl->dim, w->dim, sizeof decl->dim);
         const StTensor *a = find_half(merger, w->name, "lora_A"), *b = find_half(merger, w->name, "lora_B");
@@ -119,14 +120,58 @@ static Status declare(Merger *merger, StDecl *decls)
     return OK;
 }
 
-static Status write_merged(Merger *merger, const char *folder, int64_t max_shard_bytes)
+/* The base's tensors. An adapted head that is the embedding's parts from it: *out_untied. */
+static Status find_sources(Merger *merger, const HfModel *base, bool *out_untied)
 {
+    Graph *graph;
     size_t count = st_count(merger->base);
-    merger->sources = arena_array(&merger->arena, const StTensor *, count);
-    StDecl *decls = arena_array(&merger->arena, StDecl, count);
+    merger->sources = arena_array(&merger->arena, const StTensor *, count + 1);
+    for (size_t i = 0; i < count; i++) merger->sources[i] = st_at(merger->base, i);
+    merger->num_sources = count;
+    *out_untied = false;
+    TRY(hf_model_bind(&merger->arena, base, DT_F32, &graph));
+    for (int i = 0; i < graph->num_params; i++) {
+        const Param *param = graph->params[i];
+        if (!param->is_head || !base->tied_head) continue;
+        const StTensor *embedding;
+        const char     *name = arena_printf(&merger->arena, "%s.weight", param->module);
+        *out_untied = find_half(merger, name, "lora_A") != NULL;
+        if (!*out_untied || st_find(merger->base, name)) continue; /* a copy is in the files: it is merged as any tensor */
+        TRY(st_require(merger->base, param->hf.names[0], &embedding));
+        merger->head = *embedding;
+        merger->head.name = name;
+        merger->sources[merger->num_sources++] = &merger->head;
+    }
+    return OK;
+}
+
+static Status write_tensors(Merger *merger, const char *folder, int64_t max_shard_bytes)
+{
+    StDecl *decls = arena_array(&merger->arena, StDecl, merger->num_sources);
     TRY(declare(merger, decls));
     TRY(file_make_dirs(folder));
-    return st_write_folder(folder, "model", decls, count, (size_t)max_shard_bytes, append_tensor, merger);
+    return st_write_folder(folder, "model", decls, merger->num_sources, (size_t)max_shard_bytes, append_tensor, merger);
+}
+
+/* The base's config.json, which says so where the head isn't the embedding any more. */
+static Status write_config(Arena *arena, const HfModel *base, bool untied, const char *folder)
+{
+    StrBuf    text = { 0 };
+    JsonValue config = base->config;
+    config.members = arena_array(arena, JsonMember, config.count);
+    for (uint32_t i = 0; i < config.count; i++) {
+        config.members[i] = base->config.members[i];
+        if (str_equal(config.members[i].key, "tie_word_embeddings")) config.members[i].value = (JsonValue){ .type = JSON_BOOL };
+    }
+    if (untied) {
+        json_write(&text, &config, 2);
+        strbuf_putc(&text, '\n');
+    } else {
+        strbuf_append(&text, base->config_text.data, base->config_text.len);
+    }
+    Status status = file_write_atomic(arena_printf(arena, "%s/config.json", folder), text.data, text.len);
+    strbuf_deinit(&text);
+    return status;
 }
 
 /* Whether tokenizer_config.json of the folder holds a chat template. */
@@ -162,10 +207,11 @@ Status merge_adapter(HfModel *base, const PeftAdapter *adapter, const char *fold
     TRY(st_open(adapter->dir, &file));
     Merger merger = { .base = base->weights, .adapter = file, .pool = pool };
     Status status = peft_scale(&adapter->lora, &merger.scale);
-    if (status == OK) status = write_merged(&merger, folder, max_shard_bytes);
+    bool   untied = false;
+    if (status == OK) status = find_sources(&merger, base, &untied);
+    if (status == OK) status = write_tensors(&merger, folder, max_shard_bytes);
     if (status == OK) status = copy_tokenizer(&merger.arena, base->dir, adapter->dir, folder);
-    if (status == OK) status = file_write_atomic(arena_printf(&merger.arena, "%s/config.json", folder), base->config_text.data,
-                                                 base->config_text.len);
+    if (status == OK) status = write_config(&merger.arena, base, untied, folder);
     st_close(file);
     arena_deinit(&merger.arena);
     return status;

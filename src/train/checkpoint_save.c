@@ -37,7 +37,9 @@ static int compare_text(const void *a, const void *b)
 /* `all-linear` as the names it stands for: not every reader of adapters knows the word. */
 static void expand_targets(Arena *arena, const Plan *plan, LoraOptions *lora)
 {
-    if (lora->num_targets != 1 || strcmp(lora->targets[0], "all-linear") != 0) return;
+    bool has_all = false;
+    for (int i = 0; i < lora->num_targets; i++) has_all |= strcmp(lora->targets[i], "all-linear") == 0;
+    if (!has_all) return;
     const char **names = arena_array(arena, const char *, plan->num_params);
     int          count = 0;
     for (int i = 0; i < plan->num_params; i++) {
