@@ -155,8 +155,6 @@ static Status run(CliArgs *args, const GenerateArgs *g)
     TokenIds   ids = { 0 };
     Str        prompt = str_of(g->prompt ? g->prompt : "");
     if (g->prompt_file) TRY(file_read(&args->arena, cli_input_path(g->prompt_file), 1 << 28, &prompt));
-    FAIL_IF(g->chat && !prompt.len, ERR_INVALID,
-            "surogate generate: --chat needs a question: --prompt TEXT or --prompt-file FILE (-: from standard input)");
     Status status = infer_open(&infer, args->words[0], g->adapter, g->device, (int)g->threads);
     if (status == OK) status = g->chat ? encode_question(&infer, g, prompt, &ids) : infer_encode(&infer, prompt.data, prompt.len, &ids);
     if (status == OK) status = generate_text(&infer, g, &ids);
@@ -191,6 +189,8 @@ Status cmd_generate(CliArgs *args)
     if (done) return OK;
     TRY(cli_want_words(args, 1));
     FAIL_IF(g.prompt && g.prompt_file, ERR_INVALID, "surogate generate: --prompt and --prompt-file exclude each other");
+    FAIL_IF(g.chat && !g.prompt && !g.prompt_file, ERR_INVALID,
+            "surogate generate: --chat needs a question: --prompt TEXT or --prompt-file FILE (-: from standard input)");
     FAIL_IF((g.system || g.variables.count) && !g.chat, ERR_INVALID, "surogate generate: --system and --var need --chat");
     for (size_t i = 0; i < g.stops.count; i++) FAIL_IF(!g.stops.items[i][0], ERR_INVALID, "--stop \"\": expected a text");
     FAIL_IF(g.max_tokens < 1, ERR_INVALID, "--max-tokens %lld: expected at least 1", (long long)g.max_tokens);

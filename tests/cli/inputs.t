@@ -60,6 +60,4 @@ cp "$dir/out" "$dir/want"
 check "render: -" cmp "$dir/want" <("$SUROGATE" render "$dir/model" --messages - < "$dir/messages.json")
 
 refused "generate --chat without a question" 2 "--chat needs a question" -- generate "$dir/model" --chat
-: > "$dir/empty"
-refused "generate --chat with an empty one" 2 "--chat needs a question" -- generate "$dir/model" --chat --prompt-file "$dir/empty"
 finish

@@ -28,7 +28,7 @@ check "the loss falls from $first to $last" awk -v a="$first" -v b="$last" 'BEGI
 check "the template is saved" cmp "$dir/model/chat_template.jinja" "$dir/whole/chat_template.jinja"
 run generate "$dir/whole" --chat --prompt "What is 2 plus 4?" --temperature 0 --max-tokens 30
 check "it answers and stops: $(cat "$dir/out")" grep -qE '^It is [0-9]+\.$' "$dir/out"
-run generate "$dir/tokenizer/../whole" --chat --max-tokens 3
+run generate "$dir/tokenizer/../whole" --chat --prompt "" --max-tokens 3
 check "an empty question is one too" [ "$status" = 0 ]
 
 # --- what generate takes: ask FLAGS...
