@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { MAX_THREADS = 256, SHARD_DOCUMENTS = 1 << 22 };
 
@@ -25,6 +26,7 @@ typedef struct Pipeline {
     RowFormat          format;
     MaskRules         *rules;
     UnitContext        context;
+    int                lock_fd;     /* -1: none */
     int64_t            shard_tokens;
     ShardWriter       *writer;      /* NULL between shards */
     int                num_shards;  /* complete */
@@ -339,7 +341,7 @@ static Status finish(Pipeline *p)
 
 static Status run(Pipeline *p)
 {
-    TRY(file_make_dirs(p->report->dir));
+    TRY(file_make_dirs(p->report->dir)); /* says what lock_dir didn't */
     TRY(file_write_atomic(arena_printf(&p->arena, "%s/key.json", p->report->dir), p->key.json.data, p->key.json.len));
     TRY(detect_format(p));
     snprintf(p->report->format, sizeof p->report->format, "%s", p->format.description);
@@ -366,6 +368,7 @@ static void pipeline_deinit(Pipeline *p)
     mask_rules_destroy(p->rules);
     dataset_key_deinit(&p->key);
     arena_deinit(&p->arena);
+    if (p->lock_fd >= 0) close(p->lock_fd);
     pthread_mutex_destroy(&p->lock);
     pthread_cond_destroy(&p->changed);
 }
@@ -415,12 +418,14 @@ static bool is_whole(Pipeline *p)
     return status == OK;
 }
 
-static void forget(TokenizeReport *report)
+static void forget(Pipeline *p)
 {
-    char dir[sizeof report->dir];
-    memcpy(dir, report->dir, sizeof dir);
-    *report = (TokenizeReport){ 0 };
-    memcpy(report->dir, dir, sizeof dir);
+    char dir[sizeof p->report->dir];
+    memcpy(dir, p->report->dir, sizeof dir);
+    *p->report = (TokenizeReport){ 0 };
+    memcpy(p->report->dir, dir, sizeof dir);
+    p->num_shards = 0;
+    p->rows_done = 0;
 }
 
 /* The shards that progress.json counts must be sound; else all starts anew. */
@@ -438,9 +443,7 @@ static void load_progress(Pipeline *p)
     if (is_there && status == OK) return;
     if (status != OK) log_warn("%s; the dataset is tokenized anew", status_message());
     status_clear();
-    forget(p->report);
-    p->num_shards = 0;
-    p->rows_done = 0;
+    forget(p);
 }
 
 static Status settle_dir(Pipeline *p)
@@ -454,27 +457,38 @@ static Status settle_dir(Pipeline *p)
 
 static void pipeline_init(Pipeline *p, const TokenizeJob *job, TokenizeReport *report)
 {
-    *p = (Pipeline){ .job = job, .report = report };
+    *p = (Pipeline){ .job = job, .report = report, .lock_fd = -1 };
     *report = (TokenizeReport){ 0 };
     pthread_mutex_init(&p->lock, NULL);
     pthread_cond_init(&p->changed, NULL);
+}
+
+/* One process at a time works in a folder. A cache that can't be written is only read: if something is missing there, writing says
+ * what is wrong. */
+static void lock_dir(Pipeline *p)
+{
+    const char *dir = p->report->dir, *waiting = arena_printf(&p->arena, "%s: another process is tokenizing into %s; waiting for it",
+                                                              p->job->dataset->path, dir);
+    if (file_make_dirs(dir) != OK || file_lock(arena_printf(&p->arena, "%s/.lock", dir), waiting, &p->lock_fd) != OK) status_clear();
+}
+
+static Status make(Pipeline *p)
+{
+    TRY(settle_dir(p));
+    lock_dir(p);
+    p->report->was_cached = is_whole(p);
+    if (p->report->was_cached) return OK;
+    forget(p);
+    load_progress(p);
+    TRY(file_remove_tree(arena_printf(&p->arena, "%s/dataset.json", p->report->dir))); /* written last: it isn't whole until then */
+    return run(p);
 }
 
 Status tokenize_dataset(const TokenizeJob *job, TokenizeReport *out_report)
 {
     Pipeline p;
     pipeline_init(&p, job, out_report);
-    Status status = settle_dir(&p);
-    if (status == OK && is_whole(&p)) {
-        out_report->was_cached = true;
-    } else if (status == OK) {
-        forget(out_report);
-        p.num_shards = 0;
-        p.rows_done = 0;
-        load_progress(&p);
-        status = file_remove_tree(arena_printf(&p.arena, "%s/dataset.json", out_report->dir)); /* written last: it isn't whole until then */
-        if (status == OK) status = run(&p);
-    }
+    Status status = make(&p);
     out_report->num_rows = p.rows_done;
     pipeline_deinit(&p);
     return status;

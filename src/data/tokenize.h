@@ -5,7 +5,7 @@
  * complete or absent; progress.json says how many rows the complete ones hold, and a killed run goes on from there.
  * Shards carry checksums, compared before they are used unless verified.txt says that they were since they were last touched;
  * with a damaged one all is made anew.
- * dataset.json, written last, makes the folder whole. */
+ * dataset.json, written last, makes the folder whole. One process at a time works in a folder; others wait for it. */
 #pragma once
 
 #include "data/format.h"

@@ -163,6 +163,94 @@ static void killed_runs_end_with_equal_bytes(void)
     kit_close(&kit);
 }
 
+/* Tokenizes in a child, which ends with 0: it made the dataset, 1: it was there, 2: an error. Its stderr goes to `log`. */
+static pid_t tokenize_in_child(Kit *kit, const char *log)
+{
+    pid_t child = fork();
+    if (child != 0) return child;
+    if (!freopen(log, "a", stderr) || setvbuf(stderr, NULL, _IONBF, 0) != 0) _exit(2);
+    Status status = tokenize_dataset(&kit->job, &kit->report);
+    if (status != OK) fprintf(stderr, "%s\n", status_message());
+    _exit(status != OK ? 2 : kit->report.was_cached);
+}
+
+/* Waits for the children; how many made the dataset. All must have ended well. */
+static int count_makers(const pid_t *children, int count)
+{
+    int makers = 0, state;
+    for (int i = 0; i < count; i++) {
+        EXPECT(waitpid(children[i], &state, 0) == children[i] && WIFEXITED(state) && WEXITSTATUS(state) <= 1);
+        makers += WIFEXITED(state) && WEXITSTATUS(state) == 0;
+    }
+    return makers;
+}
+
+static int count_lines(const char *path, const char *part)
+{
+    char  line[8192];
+    int   count = 0;
+    FILE *file = fopen(path, "r");
+    while (file && fgets(line, sizeof line, file)) count += strstr(line, part) != NULL;
+    if (file) fclose(file);
+    return count;
+}
+
+static void processes_that_share_a_cache_make_it_once(void)
+{
+    enum { CHILDREN = 4 };
+    Kit   kit;
+    pid_t children[CHILDREN];
+    kit_open(&kit);
+    write_chats(&kit, 30000, 0);
+    EXPECT_OK(tokenize_dataset(&kit.job, &kit.report));
+    uint64_t want = folder_hash(kit.report.dir);
+    for (int trial = 0; trial < 5; trial++) {
+        EXPECT_OK(file_remove_tree(kit.cache));
+        for (int i = 0; i < CHILDREN; i++) children[i] = tokenize_in_child(&kit, path_in(kit.dir, "log"));
+        EXPECT_INT(count_makers(children, CHILDREN), 1);
+        EXPECT(folder_hash(kit.report.dir) == want);
+    }
+    kit_close(&kit);
+}
+
+static bool stop_at(void *context, int64_t rows, int64_t tokens, double fraction)
+{
+    (void)tokens;
+    (void)fraction;
+    if (rows >= *(int64_t *)context) raise(SIGSTOP);
+    return true;
+}
+
+/* The maker stands still halfway, two wait for it, and it is killed: one of them goes on. */
+static void those_that_wait_go_on_for_a_killed_maker(void)
+{
+    Kit     kit;
+    int64_t half = 20000;
+    int     state;
+    pid_t   waiters[2];
+    kit_open(&kit);
+    write_chats(&kit, 40000, 0);
+    EXPECT_OK(tokenize_dataset(&kit.job, &kit.report));
+    uint64_t want = folder_hash(kit.report.dir);
+    EXPECT_OK(file_remove_tree(kit.cache));
+    const char *log = path_in(kit.dir, "log");
+    kit.job.progress = stop_at;
+    kit.job.context = &half;
+    pid_t maker = tokenize_in_child(&kit, path_in(kit.dir, "maker.log"));
+    EXPECT(waitpid(maker, &state, WUNTRACED) == maker && WIFSTOPPED(state));
+    kit.job.progress = NULL;
+    for (int i = 0; i < 2; i++) waiters[i] = tokenize_in_child(&kit, log);
+    for (int i = 0; i < 600 && count_lines(log, "waiting for it") < 2; i++) usleep(50000);
+    EXPECT_INT(count_lines(log, "another process is tokenizing into"), 2);
+    for (int i = 0; i < 2; i++) EXPECT(waitpid(waiters[i], &state, WNOHANG) == 0);
+    EXPECT(!file_exists(path_in(kit.report.dir, "dataset.json")));
+    kill(maker, SIGKILL);
+    EXPECT(waitpid(maker, &state, 0) == maker && WIFSIGNALED(state));
+    EXPECT_INT(count_makers(waiters, 2), 1);
+    EXPECT(folder_hash(kit.report.dir) == want);
+    kit_close(&kit);
+}
+
 static void flip_bit(const char *path)
 {
     FILE *file = fopen(path, "r+b");
@@ -340,6 +428,7 @@ static void inspecting_adds_up(void)
     kit_close(&kit);
 }
 
-TEST_MAIN(TEST(threads_change_no_byte), TEST(killed_runs_end_with_equal_bytes), TEST(damaged_shards_are_made_anew),
+TEST_MAIN(TEST(threads_change_no_byte), TEST(killed_runs_end_with_equal_bytes),
+          TEST(processes_that_share_a_cache_make_it_once), TEST(those_that_wait_go_on_for_a_killed_maker), TEST(damaged_shards_are_made_anew),
           TEST(a_killed_run_does_not_go_on_from_damage), TEST(every_input_of_the_key_changes_it),
           TEST(bad_rows_stop_with_their_place), TEST(long_texts_become_one_document), TEST(inspecting_adds_up))
