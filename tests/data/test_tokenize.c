@@ -5,6 +5,7 @@
 #include "data_util.h"
 
 #include <signal.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 
 /* A byte-level tokenizer without merges: 256 bytes and an end mark. */
@@ -263,6 +264,80 @@ static void flip_bit(const char *path)
     fclose(file);
 }
 
+enum { MOST_SHARDS = 32 };
+
+/* When each shard was written, in ns. */
+static int list_times(const char *dir, int64_t out[MOST_SHARDS])
+{
+    int count = 0;
+    for (; count < MOST_SHARDS; count++) {
+        char        path[4300];
+        struct stat info;
+        snprintf(path, sizeof path, "%s/shard-%05d.tokens", dir, count);
+        if (stat(path, &info) != 0) break;
+        out[count] = (int64_t)info.st_mtim.tv_sec * 1000000000 + info.st_mtim.tv_nsec;
+    }
+    return count;
+}
+
+/* Also where the one that makes them anew is killed at it. */
+static void only_the_damaged_shards_are_made_anew(void)
+{
+    static const int damaged[] = { 2, 5, -1 };
+    Kit              kit;
+    int64_t          before[MOST_SHARDS], after[MOST_SHARDS];
+    kit_open(&kit);
+    write_chats(&kit, 30000, 500);
+    kit.dataset.skip_bad_rows = true;
+    EXPECT_OK(tokenize_dataset(&kit.job, &kit.report));
+    TokenizeReport first = kit.report;
+    uint64_t       want = folder_hash(first.dir);
+    int            count = list_times(first.dir, before), last = count - 1;
+    for (int killed = 0; killed < 2; killed++) {
+        for (int i = 0; i < 3; i++) {
+            char path[4300];
+            snprintf(path, sizeof path, "%s/shard-%05d.tokens", first.dir, damaged[i] < 0 ? last : damaged[i]);
+            if (i == 1) EXPECT(unlink(path) == 0);
+            else flip_bit(path);
+        }
+        if (killed) tokenize_killed_at(&kit, 0);
+        EXPECT_OK(tokenize_dataset(&kit.job, &kit.report));
+        EXPECT(!kit.report.was_cached && folder_hash(first.dir) == want);
+        EXPECT_INT(list_times(first.dir, after), count);
+        for (int i = 0; i < count; i++) EXPECT((before[i] == after[i]) == (i != 2 && i != 5 && i != last));
+        memcpy(before, after, sizeof before);
+        EXPECT_INT(kit.report.num_rows, 30000);
+        EXPECT_INT(kit.report.num_tokens, first.num_tokens);
+        EXPECT_INT(kit.report.num_bad_rows, 60);
+    }
+    EXPECT(!file_exists(path_in(first.dir, "progress.json")));
+    kit_close(&kit);
+}
+
+/* What says which rows a shard has may be damaged too. */
+static void counts_that_cannot_be_right_are_made_anew(void)
+{
+    Kit kit;
+    Str text;
+    Arena arena = { 0 };
+    kit_open(&kit);
+    write_chats(&kit, 30000, 0);
+    EXPECT_OK(tokenize_dataset(&kit.job, &kit.report));
+    uint64_t    want = folder_hash(kit.report.dir);
+    const char *path = path_in(kit.report.dir, "dataset.json");
+    EXPECT_OK(file_read(&arena, path, 1 << 20, &text));
+    EXPECT_OK(file_write_atomic(path, text.data, text.len / 2));
+    EXPECT_OK(tokenize_dataset(&kit.job, &kit.report));
+    EXPECT(!kit.report.was_cached && folder_hash(kit.report.dir) == want);
+    char *digit = strstr((char *)(uintptr_t)text.data, "\"tokens\": ") + 10;
+    *digit = *digit == '1' ? '2' : '1';
+    EXPECT_OK(file_write_atomic(path, text.data, text.len));
+    EXPECT_OK(tokenize_dataset(&kit.job, &kit.report));
+    EXPECT(!kit.report.was_cached && folder_hash(kit.report.dir) == want);
+    arena_deinit(&arena);
+    kit_close(&kit);
+}
+
 /* One bit of a token, which any look at ids alone takes for another token. */
 static void damaged_shards_are_made_anew(void)
 {
@@ -430,5 +505,5 @@ static void inspecting_adds_up(void)
 
 TEST_MAIN(TEST(threads_change_no_byte), TEST(killed_runs_end_with_equal_bytes),
           TEST(processes_that_share_a_cache_make_it_once), TEST(those_that_wait_go_on_for_a_killed_maker), TEST(damaged_shards_are_made_anew),
-          TEST(a_killed_run_does_not_go_on_from_damage), TEST(every_input_of_the_key_changes_it),
+          TEST(only_the_damaged_shards_are_made_anew), TEST(counts_that_cannot_be_right_are_made_anew), TEST(a_killed_run_does_not_go_on_from_damage), TEST(every_input_of_the_key_changes_it),
           TEST(bad_rows_stop_with_their_place), TEST(long_texts_become_one_document), TEST(inspecting_adds_up))
