@@ -426,11 +426,25 @@ static void every_input_of_the_key_changes_it(void)
     kit.job.tokenizer = kit.tokenizer;
     write_chats(&kit, 101, 0);
     NEXT_DIR();
+    write_chats(&kit, 100, 0);
+    static const char dated[] = "{{ strftime_now('%d %B') }}{% for m in messages %}[{{ m.role }}]{{ m.content }}<|end|>{% endfor %}";
+    Template *clock;
+    EXPECT_OK(template_parse("dated", dated, strlen(dated), &clock));
+    kit.job.tmpl = clock;
+    for (int day = 1; day <= 2; day++) {
+        template_stop_clock(clock, 86400 * day);
+        NEXT_DIR();
+    }
+    kit.job.tmpl = tmpl;
     for (int i = 0; i < count; i++)
         for (int k = 0; k < i; k++) EXPECT(strcmp(dirs[i], dirs[k]) != 0);
     write_chats(&kit, 100, 0);
     NEXT_DIR();
     EXPECT_STR(dirs[count - 1], dirs[0]);
+    template_stop_clock(tmpl, 86400); /* prints no time */
+    NEXT_DIR();
+    EXPECT_STR(dirs[count - 1], dirs[0]);
+    template_destroy(clock);
     tokenizer_destroy(other);
     kit_close(&kit);
 }
