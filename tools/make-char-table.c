@@ -13,8 +13,10 @@ static const struct {
     uint32_t first, last;
 } newer_ranges[] = {
 #define RANGE(class, first, last) { (#class)[0], first, last },
+#define SCRIPT(name, first, last)
 #include "text/tokenizer_unicode_ranges.def"
 #undef RANGE
+#undef SCRIPT
 };
 
 static bool is_white_space(uint32_t code)
@@ -107,7 +109,7 @@ static void block_fill(uint32_t block, uint8_t flags[256])
     }
     for (uint32_t i = 0; i < 256; i++) flags[i] = flags_of(block * 256 + i);
     for (size_t r = 0; r < sizeof newer_ranges / sizeof newer_ranges[0]; r++) {
-        if (newer_ranges[r].last >> 8 < block || newer_ranges[r].first >> 8 > block) continue;
+        if (newer_ranges[r].last >> 8 < block || newer_ranges[r].first >> 8 > block || newer_ranges[r].class == 'S') continue;
         uint8_t bits = newer_ranges[r].class == 'L'   ? CHAR_LETTER | CHAR_WORD
                        : newer_ranges[r].class == 'N' ? CHAR_NUMBER | CHAR_WORD
                        : newer_ranges[r].class == 'M' ? CHAR_MARK | CHAR_WORD

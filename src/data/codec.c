@@ -152,9 +152,10 @@ Status codec_decompress(Codec codec, const uint8_t *src, size_t src_len, uint8_t
         [CODEC_LZ4] = { "LZ4", lz4_block },
     };
     FAIL_IF((unsigned)codec >= CODEC_COUNT, ERR_UNSUPPORTED, "compression %d is unknown", (int)codec);
+    if (src_len == 0 && dst_len == 0) return OK; /* some writers don't compress nothing */
     if (codec == CODEC_NONE) {
         FAIL_IF(src_len != dst_len, ERR_INVALID, "an uncompressed block of %zu bytes, want %zu", src_len, dst_len);
-        if (dst_len) memcpy(dst, src, dst_len);
+        memcpy(dst, src, dst_len);
         return OK;
     }
     FAIL_IF(!codecs[codec].decompress, ERR_UNSUPPORTED,

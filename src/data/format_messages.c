@@ -221,15 +221,18 @@ static Status add_message(MessageList *list, const DatasetOptions *options, cons
     return train_flag(from, number, &list->train[list->count - 1]);
 }
 
-/* OpenAI's old form: functions without {"type": "function", "function": ...} around them. */
-static const JsonValue *tools_of_functions(Arena *arena, const JsonValue *functions)
+/* Bare functions, as ShareGPT's tools and OpenAI's old functions are, get {"type": "function", "function": ...} around them. */
+static const JsonValue *wrapped_tools(Arena *arena, const JsonValue *from)
 {
     JsonValue *tools = arena_new(arena, JsonValue), kind = { .type = JSON_STRING, .string = str_of("function") };
-    *tools = (JsonValue){ .type = JSON_ARRAY, .count = functions->count, .items = arena_array(arena, JsonValue, functions->count) };
-    for (uint32_t i = 0; i < functions->count; i++) {
+    *tools = (JsonValue){ .type = JSON_ARRAY, .count = from->count, .items = arena_array(arena, JsonValue, from->count) };
+    for (uint32_t i = 0; i < from->count; i++) {
+        const JsonValue *tool = &from->items[i];
+        tools->items[i] = *tool;
+        if (!json_get(tool, "name") || json_get(tool, "function")) continue;
         tools->items[i] = (JsonValue){ .type = JSON_OBJECT };
         message_set(arena, &tools->items[i], "type", &kind);
-        message_set(arena, &tools->items[i], "function", &functions->items[i]);
+        message_set(arena, &tools->items[i], "function", tool);
     }
     return tools;
 }
@@ -243,13 +246,12 @@ static bool is_none(const JsonValue *value)
 static Status read_tools(Arena *arena, const JsonValue *row, const char *name, const JsonValue **out)
 {
     const JsonValue *value = json_get(row, name);
-    bool             is_old = is_none(value) && !is_none(json_get(row, "functions"));
     *out = NULL;
-    if (is_old) value = json_get(row, name = "functions");
+    if (is_none(value) && !is_none(json_get(row, "functions"))) value = json_get(row, name = "functions");
     if (is_none(value)) return OK;
     const JsonValue *tools = parsed(arena, value);
     FAIL_IF(tools->type != JSON_ARRAY, ERR_INVALID, "field \"%s\" is %s, want a list of tools", name, json_type_name(tools->type));
-    if (tools->count > 0) *out = is_old ? tools_of_functions(arena, tools) : tools;
+    if (tools->count > 0) *out = wrapped_tools(arena, tools);
     return OK;
 }
 

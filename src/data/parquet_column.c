@@ -62,8 +62,8 @@ static Status load_dictionary(ColumnReader *column, const PageHeader *header, co
     size_t   size = (size_t)header->uncompressed;
     uint8_t *page = ensure(&column->dictionary_page, &column->dictionary_capacity, size + 1);
     TRY(codec_decompress(column->codec, data, (size_t)header->compressed, page, size));
-    /* A value takes at least a byte (a boolean dictionary makes no sense), so that the count is bounded. */
-    FAIL_IF((uint64_t)header->num_values > size || column->leaf->type == PQ_BOOLEAN, ERR_INVALID, "a damaged dictionary");
+    /* A value takes at least a byte, a boolean a bit, so that the count is bounded. */
+    FAIL_IF((uint64_t)header->num_values > (column->leaf->type == PQ_BOOLEAN ? 8 * size : size), ERR_INVALID, "a damaged dictionary");
     free(column->dictionary);
     column->dictionary = calloc((size_t)header->num_values + 1, sizeof *column->dictionary);
     if (!column->dictionary) fatal_out_of_memory((size_t)header->num_values * sizeof *column->dictionary);
@@ -80,11 +80,25 @@ static int level_width(int32_t most)
     return most == 0 ? 0 : 32 - __builtin_clz((unsigned)most);
 }
 
+/* The levels of old files: bits alone, of as many values as the page has. */
+static Status packed_levels(RleDecoder *rle, int64_t num_values, const uint8_t **at, const uint8_t *end)
+{
+    uint64_t bits = 8 * (uint64_t)(end - *at), width = (uint64_t)rle->width;
+    FAIL_IF((uint64_t)num_values > bits / width, ERR_INVALID, "the page is too short for its levels");
+    uint64_t bytes = ((uint64_t)num_values * width + 7) / 8;
+    rle->at = *at;
+    rle->end = *at += bytes;
+    rle->is_packed = rle->is_high_first = true;
+    rle->left = (uint64_t)num_values;
+    return OK;
+}
+
 /* Version 1 levels: a length in 4 bytes, then RLE. */
-static Status levels_v1(RleDecoder *rle, int32_t most, int64_t encoding, const uint8_t **at, const uint8_t *end)
+static Status levels_v1(RleDecoder *rle, int32_t most, int64_t encoding, int64_t num_values, const uint8_t **at, const uint8_t *end)
 {
     *rle = (RleDecoder){ .width = level_width(most) };
     if (most == 0) return OK;
+    if (encoding == PQ_ENC_BIT_PACKED) return packed_levels(rle, num_values, at, end);
     FAIL_IF(encoding != PQ_ENC_RLE, ERR_UNSUPPORTED, "level encoding %lld is not supported", (long long)encoding);
     uint32_t len;
     FAIL_IF(end - *at < 4, ERR_INVALID, "the page is too short for its levels");
@@ -106,8 +120,8 @@ static Status load_page_v1(ColumnReader *column, const PageHeader *header, const
         at = page;
     }
     const uint8_t *end = at + size;
-    TRY(levels_v1(&column->reps, column->leaf->rep_level, header->rep_encoding, &at, end));
-    TRY(levels_v1(&column->defs, column->leaf->def_level, header->def_encoding, &at, end));
+    TRY(levels_v1(&column->reps, column->leaf->rep_level, header->rep_encoding, header->num_values, &at, end));
+    TRY(levels_v1(&column->defs, column->leaf->def_level, header->def_encoding, header->num_values, &at, end));
     return values_init(&column->values, column->leaf, (int)header->encoding, at, end);
 }
 

@@ -40,6 +40,17 @@ static bool read_bits(const uint8_t *data, const uint8_t *end, uint64_t bit, int
     return true;
 }
 
+/* The same from the highest bit of each byte on. */
+static bool read_high_bits(const uint8_t *data, const uint8_t *end, uint64_t bit, int width, uint64_t *out)
+{
+    *out = 0;
+    for (int i = 0; i < width; i++, bit++) {
+        if (bit / 8 >= (uint64_t)(end - data)) return false;
+        *out = *out << 1 | (data[bit / 8] >> (7 - bit % 8) & 1);
+    }
+    return true;
+}
+
 static bool rle_run(RleDecoder *rle)
 {
     uint64_t head;
@@ -71,7 +82,9 @@ bool rle_next(RleDecoder *rle, uint32_t *out)
         return true;
     }
     uint64_t value;
-    if (!read_bits(rle->at, rle->end, rle->bit, rle->width, &value)) return false;
+    bool     is_read = rle->is_high_first ? read_high_bits(rle->at, rle->end, rle->bit, rle->width, &value)
+                                          : read_bits(rle->at, rle->end, rle->bit, rle->width, &value);
+    if (!is_read) return false;
     rle->bit += (uint64_t)rle->width;
     *out = (uint32_t)value;
     if (rle->left == 0) { /* the last group may be cut short by the page's end */
@@ -283,6 +296,8 @@ static Status rle_values_init(ValueDecoder *values, bool is_dictionary)
         return OK;
     }
     uint32_t len;
+    values->rle = (RleDecoder){ .at = at, .end = at, .width = 1 };
+    if (at == values->end) return OK; /* nulls alone */
     FAIL_IF(values->end - at < 4, ERR_INVALID, "the page is too short");
     memcpy(&len, at, 4);
     FAIL_IF(len > (size_t)(values->end - at) - 4, ERR_INVALID, "the page is too short");
@@ -293,6 +308,8 @@ static Status rle_values_init(ValueDecoder *values, bool is_dictionary)
 static Status delta_values_init(ValueDecoder *values)
 {
     bool is_ok = true;
+    values->delta = values->prefix = (DeltaDecoder){ 0 };
+    if (values->at == values->end) return OK; /* nulls alone */
     if (values->encoding == PQ_ENC_DELTA_BYTES) {
         is_ok = delta_init(&values->prefix, values->at, values->end) && delta_skip(&values->prefix, &values->at);
         values->buffer.len = 0;
@@ -315,9 +332,7 @@ Status values_init(ValueDecoder *values, const ParquetNode *leaf, int encoding, 
     bool is_allowed = true;
     switch (values->encoding) {
     case PQ_ENC_PLAIN: return OK;
-    case PQ_ENC_DICTIONARY:
-        FAIL_IF(!values->dictionary, ERR_INVALID, "dictionary indices without a dictionary");
-        return rle_values_init(values, true);
+    case PQ_ENC_DICTIONARY: return rle_values_init(values, true); /* nulls alone need no dictionary */
     case PQ_ENC_RLE:
         if (leaf->type == PQ_BOOLEAN) return rle_values_init(values, false);
         is_allowed = false;

@@ -17,7 +17,7 @@ typedef union PqValue {
 typedef struct RleDecoder {
     const uint8_t *at, *end;
     int            width; /* bits of a value, 0..32 */
-    bool           is_packed;
+    bool           is_packed, is_high_first; /* is_high_first: packed from the highest bit of each byte (BIT_PACKED) */
     uint64_t       left;  /* values of this run */
     uint64_t       bit;   /* is_packed: place in the run */
     uint32_t       value; /* else */

@@ -73,17 +73,38 @@ static void write_int96(StrBuf *out, const char *bytes)
     strbuf_puts(out, "Z\"");
 }
 
-static void write_decimal(StrBuf *out, __int128 value, int32_t scale)
+enum { DECIMAL_BYTES = 32, DECIMAL_DIGITS = 78 };
+
+/* Divides a number, its highest byte first, by 10; gives the rest. */
+static int divide_by_10(unsigned char number[DECIMAL_BYTES])
 {
-    char              digits[64];
-    int               len = 0;
-    unsigned __int128 rest = value < 0 ? -(unsigned __int128)value : (unsigned __int128)value;
-    if (scale < 0 || scale > 38) scale = 0;
-    while (rest > 0 || len <= scale) {
-        digits[len++] = (char)('0' + (int)(rest % 10));
-        rest /= 10;
+    int rest = 0;
+    for (int i = 0; i < DECIMAL_BYTES; i++) {
+        rest = rest << 8 | number[i];
+        number[i] = (unsigned char)(rest / 10);
+        rest %= 10;
     }
-    if (value < 0) strbuf_putc(out, '-');
+    return rest;
+}
+
+/* `bytes`, at most DECIMAL_BYTES, are an integer in two's complement, its highest byte first. */
+static void write_decimal(StrBuf *out, Str bytes, int32_t scale)
+{
+    static const unsigned char zero[DECIMAL_BYTES];
+    unsigned char              number[DECIMAL_BYTES];
+    char                       digits[DECIMAL_DIGITS + 1];
+    int                        len = 0, carry = 1;
+    bool                       is_negative = bytes.data[0] & 0x80;
+    memset(number, is_negative ? 0xFF : 0, sizeof number);
+    memcpy(number + DECIMAL_BYTES - bytes.len, bytes.data, bytes.len);
+    for (int i = DECIMAL_BYTES - 1; is_negative && i >= 0; i--) {
+        carry += (unsigned char)~number[i];
+        number[i] = (unsigned char)carry;
+        carry >>= 8;
+    }
+    if (scale < 0 || scale >= DECIMAL_DIGITS) scale = 0;
+    while (memcmp(number, zero, sizeof zero) != 0 || len <= scale) digits[len++] = (char)('0' + divide_by_10(number));
+    if (is_negative) strbuf_putc(out, '-');
     while (len > 0) {
         if (len == scale) strbuf_putc(out, '.');
         strbuf_putc(out, digits[--len]);
@@ -119,10 +140,8 @@ static void write_uuid(StrBuf *out, const char *bytes)
 
 static void write_bytes(StrBuf *out, const ParquetNode *leaf, Str bytes)
 {
-    if (leaf->meaning == PQ_DECIMAL && bytes.len >= 1 && bytes.len <= 16) {
-        unsigned __int128 value = bytes.data[0] & 0x80 ? ~(unsigned __int128)0 : 0; /* big-endian, signed */
-        for (size_t i = 0; i < bytes.len; i++) value = value << 8 | (unsigned char)bytes.data[i];
-        write_decimal(out, (__int128)value, leaf->scale);
+    if (leaf->meaning == PQ_DECIMAL && bytes.len >= 1 && bytes.len <= DECIMAL_BYTES) {
+        write_decimal(out, bytes, leaf->scale);
     } else if (leaf->meaning == PQ_FLOAT16 && bytes.len == 2) {
         write_number(out, half_value(bytes.data));
     } else if (leaf->meaning == PQ_UUID && bytes.len == 16) {
@@ -135,7 +154,11 @@ static void write_bytes(StrBuf *out, const ParquetNode *leaf, Str bytes)
 static void write_integer(StrBuf *out, const ParquetNode *leaf, int64_t value)
 {
     switch (leaf->meaning) {
-    case PQ_DECIMAL: write_decimal(out, value, leaf->scale); return;
+    case PQ_DECIMAL: {
+        uint64_t high_first = __builtin_bswap64((uint64_t)value);
+        write_decimal(out, (Str){ (const char *)&high_first, sizeof high_first }, leaf->scale);
+        return;
+    }
     case PQ_TIMESTAMP: write_timestamp(out, value, leaf->unit); return;
     case PQ_DATE:
         strbuf_putc(out, '"');

@@ -73,5 +73,3 @@ typedef struct ShardSet {
  * differ or one is missing in the row of numbers. */
 NODISCARD Status shard_set_open(const char *dir, ShardSet *out_set);
 void             shard_set_close(ShardSet *set);
-/* Reads all of it and compares every checksum, on `threads` threads (0: all cores). ERR_INVALID names the first damaged shard. */
-NODISCARD Status shard_set_verify(const ShardSet *set, int threads);

@@ -1,7 +1,6 @@
 /* Folders of shards. */
 #include "data/shard.h"
 
-#include "base/pool.h"
 #include "data/shard_format.h"
 #include "files/file.h"
 
@@ -58,32 +57,4 @@ void shard_set_close(ShardSet *set)
     for (int i = 0; i < set->num_shards; i++) shard_close(set->shards[i]);
     free(set->shards);
     *set = (ShardSet){ 0 };
-}
-
-typedef struct Verifying {
-    const ShardSet *set;
-    bool           *is_damaged; /* by shard */
-} Verifying;
-
-static void verify_one(void *context, int64_t i, int worker)
-{
-    Verifying *v = context;
-    (void)worker;
-    v->is_damaged[i] = shard_verify(v->set->shards[i]) != OK; /* the message is of this worker's thread */
-}
-
-Status shard_set_verify(const ShardSet *set, int threads)
-{
-    Arena       arena = { 0 };
-    Verifying   verifying = { set, arena_array(&arena, bool, set->num_shards + 1) };
-    ThreadPool *pool;
-    Status      status = pool_create(threads, &pool);
-    if (status == OK) {
-        pool_run(pool, set->num_shards, verify_one, &verifying);
-        pool_destroy(pool);
-    }
-    for (int i = 0; i < set->num_shards && status == OK; i++)
-        if (verifying.is_damaged[i]) status = shard_verify(set->shards[i]);
-    arena_deinit(&arena);
-    return status;
 }

@@ -4,15 +4,15 @@
  * the template, the dataset's options, the format's version; key.json beside the shards says the same in clear. A shard is
  * complete or absent; progress.json says how many rows the complete ones hold, and a killed run goes on from there.
  * Shards carry checksums, compared before they are used unless verified.txt says that they were since they were last touched;
- * with a damaged one all is made anew.
- * dataset.json, written last, makes the folder whole. */
+ * damaged ones are made anew from their rows.
+ * dataset.json, written last, makes the folder whole. One process at a time works in a folder; others wait for it. */
 #pragma once
 
 #include "data/format.h"
 #include "text/template.h"
 #include "text/tokenizer.h"
 
-enum { TOKENIZE_VERSION = 3 };
+enum { TOKENIZE_VERSION = 4 };
 
 typedef struct TokenizeReport {
     char    dir[4096];       /* the dataset's folder */

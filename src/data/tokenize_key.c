@@ -75,6 +75,7 @@ Status dataset_key(Arena *arena, const TokenizeJob *job, DatasetKey *out)
     strbuf_printf(json, ",\n  \"special\": [%d, %d, %s]", tokenizer_bos_id(job->tokenizer), tokenizer_eos_id(job->tokenizer),
                   tokenizer_adds_bos(job->tokenizer) ? "true" : "false");
     if (job->tmpl) put_hash(json, "template", template_hash(job->tmpl));
+    if (job->tmpl && template_asks_time(job->tmpl)) strbuf_printf(json, ",\n  \"time\": %lld", (long long)template_now(job->tmpl));
     strbuf_printf(json, ",\n  \"shard_tokens\": %lld", (long long)job->shard_tokens);
     put_options(json, job->dataset);
     ThreadPool *pool;

@@ -1,6 +1,8 @@
 /* What the kernel offers, with messages that name the file, and writes that are whole or not at all. */
 #include "files/file.h"
 
+#include "base/log.h"
+
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -9,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
@@ -164,6 +167,22 @@ Status file_make_dirs(const char *path)
         *at = was;
     }
     FAIL_IF(!file_is_dir(path), ERR_IO, "cannot make the folder %s: a file of that name is there", path);
+    return OK;
+}
+
+Status file_lock(const char *path, const char *waiting, int *out_fd)
+{
+    int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    if (fd < 0 && errno == EACCES) fd = open(path, O_RDONLY | O_CLOEXEC); /* another user's: reading is enough to lock it */
+    if (fd < 0) return fail_errno("create", path);
+    int failed = flock(fd, LOCK_EX | LOCK_NB);
+    if (failed && errno == EWOULDBLOCK) {
+        log_info("%s", waiting);
+        do failed = flock(fd, LOCK_EX);
+        while (failed && errno == EINTR);
+    }
+    if (failed) log_warn("%s can't be locked: %s; don't start another process that writes there", path, strerror(errno));
+    *out_fd = fd;
     return OK;
 }
 

@@ -45,6 +45,10 @@ uint64_t         file_writer_size(const FileWriter *writer); /* bytes appended *
 NODISCARD Status file_writer_commit(FileWriter *writer);
 void             file_writer_abort(FileWriter *writer); /* NULL is fine */
 
+/* Locks the file `path`, made when it is absent, until *out_fd is closed or this process ends, however it ends. While another
+ * process holds it, says `waiting` on stderr and waits. Where the file system has no locks, a warning: then there is none. */
+NODISCARD Status file_lock(const char *path, const char *waiting, int *out_fd);
+
 /* fsync of a folder, so that renames in it last. */
 NODISCARD Status file_sync_dir(const char *path);
 

@@ -12,7 +12,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -277,14 +276,7 @@ Status hub_lock(HubRepo *repo, const char *name, const char *what, int *out_fd)
 {
     const char *path = arena_printf(repo->arena, "%s/%s.lock", repo->locks, name);
     TRY(file_make_dirs(repo->locks));
-    int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
-    FAIL_IF(fd < 0, ERR_IO, "cannot create %s: %s", path, strerror(errno));
-    if (flock(fd, LOCK_EX | LOCK_NB) != 0) {
-        if (errno == EWOULDBLOCK) log_info("%s: %s: another process is at it; waiting", repo->repo, what);
-        while (flock(fd, LOCK_EX) != 0 && errno == EINTR) continue; /* where locks don't work, work without */
-    }
-    *out_fd = fd;
-    return OK;
+    return file_lock(path, arena_printf(repo->arena, "%s: %s: another process is at it; waiting", repo->repo, what), out_fd);
 }
 
 static Status pull_blob(HubRepo *repo, const HubFile *file, const char *blob)

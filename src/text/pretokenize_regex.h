@@ -9,9 +9,9 @@
 typedef struct Regex        Regex;
 typedef struct RegexScratch RegexScratch; /* match state of one thread; serves all expressions */
 
-/* Where the two engines' meanings differ the expression is rewritten (\s, \w, \d, \h, POSIX classes, Unicode 16's
- * letters and numbers, ^ and $ at every line, "{n,m}+"). ERR_UNSUPPORTED for what can't be (set operations, nested
- * sets). */
+/* Where the two engines' meanings differ the expression is rewritten (\s, \w, \d, \h, \b, POSIX classes, scripts,
+ * Unicode 16's general categories, ^ and $ at every line, "{n,m}+", sets in sets). ERR_UNSUPPORTED for what can't be: set
+ * operations, negated sets in sets, properties that PCRE2 doesn't know. */
 NODISCARD Status regex_compile(const char *pattern, size_t len, Regex **out_regex);
 void             regex_destroy(Regex *regex);
 

@@ -135,6 +135,11 @@ int64_t template_now(const Template *tmpl)
     return tmpl->now_unix ? tmpl->now_unix : time(NULL);
 }
 
+bool template_asks_time(const Template *tmpl)
+{
+    return name_index(tmpl, str_of("strftime_now")) != UINT32_MAX;
+}
+
 Status template_render(const Template *tmpl, const TemplateInput *input, TemplateOutput *out)
 {
     Render r = { .tmpl = tmpl, .line = 1, .now_unix = input->now_unix ? input->now_unix : tmpl->now_unix };

@@ -23,6 +23,7 @@ NODISCARD Status template_use_folder(Template *tmpl, const char *dir);
 /* strftime_now tells this time, in seconds, where an input names none. */
 void    template_stop_clock(Template *tmpl, int64_t now_unix);
 int64_t template_now(const Template *tmpl); /* that time, else the clock's */
+bool    template_asks_time(const Template *tmpl); /* false: no rendering depends on it */
 
 /* The source of a template that comes with the program, chatml; data NULL: there is none of that name. */
 Str template_builtin(const char *name);

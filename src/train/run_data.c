@@ -9,6 +9,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
+
+#define TIME_FILE "time.txt" /* in the cache folder */
 
 enum { PREFETCH = 4, MAX_TEMPLATE_BYTES = 4 << 20 };
 
@@ -83,6 +86,7 @@ typedef struct Tokenizing {
     const Tokenizer *tokenizer;
     Template        *tmpl;
     const char      *cache_dir;
+    int64_t          now_unix;
     StrBuf          *notes; /* NULL: none are kept */
     Arena            arena;
 } Tokenizing;
@@ -154,12 +158,31 @@ static TokenizeJob make_job(const Tokenizing *t, const DatasetOptions *options)
                           .num_threads = (int)t->config->threads, .progress = show_progress };
 }
 
+static const char *cache_dir(Arena *arena, const Config *config)
+{
+    return config->dataset_cache_dir ? config->dataset_cache_dir : arena_printf(arena, "%s/data", config->output_dir);
+}
+
+/* Runs that share a cache, on whatever day, share its rows. */
+static Status keep_time(Arena *arena, const char *cache, int64_t now_unix)
+{
+    const char *path = arena_printf(arena, "%s/" TIME_FILE, cache), *text = arena_printf(arena, "%lld\n", (long long)now_unix);
+    int         lock;
+    if (file_exists(path)) return OK;
+    TRY(file_make_dirs(cache));
+    TRY(file_lock(arena_printf(arena, "%s/.lock", cache), "another process writes into the cache; waiting for it", &lock));
+    Status status = file_exists(path) ? OK : file_write_atomic(path, text, strlen(text));
+    close(lock);
+    return status;
+}
+
 static Status tokenize_one(Tokenizing *t, const Dataset *dataset, TokenizeReport *out)
 {
     DatasetOptions options;
     TRY(run_data_options(t->config, dataset, &options));
     FAIL_IF(!options.path, ERR_INVALID, "datasets: an item has no path");
     TokenizeJob job = make_job(t, &options);
+    if (t->tmpl && template_asks_time(t->tmpl)) TRY(keep_time(&t->arena, t->cache_dir, t->now_unix));
     TRY(tokenize_dataset(&job, out));
     report(t->notes, options.path, out);
     return OK;
@@ -167,8 +190,8 @@ static Status tokenize_one(Tokenizing *t, const Dataset *dataset, TokenizeReport
 
 static Status open_tokenizing(const Config *config, const Tokenizer *tokenizer, const char *tokenizer_dir, int64_t now_unix, Tokenizing *t)
 {
-    *t = (Tokenizing){ .config = config, .tokenizer = tokenizer };
-    t->cache_dir = config->dataset_cache_dir ? config->dataset_cache_dir : arena_printf(&t->arena, "%s/data", config->output_dir);
+    *t = (Tokenizing){ .config = config, .tokenizer = tokenizer, .now_unix = now_unix };
+    t->cache_dir = cache_dir(&t->arena, config);
     return run_data_template(config, tokenizer_dir, now_unix, &t->tmpl);
 }
 
@@ -192,6 +215,17 @@ Status run_data_tokenize(const Config *config, const Tokenizer *tokenizer, const
     return status;
 }
 
+int64_t run_data_time(const Config *config)
+{
+    Arena       arena = { 0 };
+    const char *path = arena_printf(&arena, "%s/" TIME_FILE, cache_dir(&arena, config));
+    Str         text = { 0 };
+    if (file_exists(path) && file_read(&arena, path, 64, &text) != OK) status_clear();
+    int64_t time = text.data ? strtoll(text.data, NULL, 10) : 0;
+    arena_deinit(&arena);
+    return time;
+}
+
 static uint64_t fold_key(uint64_t keys, const char *dir)
 {
     const char *name = strrchr(dir, '/') + 1;
@@ -211,11 +245,11 @@ static Status fold_keys(const Tokenizing *t, const DatasetList *list, uint64_t *
     return OK;
 }
 
-Status run_data_keys(const Config *config, const Tokenizer *tokenizer, const char *tokenizer_dir, uint64_t *out_keys)
+Status run_data_keys(const Config *config, const Tokenizer *tokenizer, const char *tokenizer_dir, int64_t now_unix, uint64_t *out_keys)
 {
     Tokenizing t;
     *out_keys = 0;
-    Status status = open_tokenizing(config, tokenizer, tokenizer_dir, 0, &t); /* no key depends on the time */
+    Status status = open_tokenizing(config, tokenizer, tokenizer_dir, now_unix, &t);
     if (status == OK) status = fold_keys(&t, &config->datasets, out_keys);
     if (status == OK) status = fold_keys(&t, &config->validation_datasets, out_keys);
     close_tokenizing(&t);

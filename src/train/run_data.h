@@ -39,7 +39,10 @@ NODISCARD Status run_data_template(const Config *config, const char *tokenizer_d
 NODISCARD Status run_data_template_text(Arena *arena, const Config *config, Str *out);
 
 /* What the data of this run depends on: a hash over the names of its datasets' folders. Reads the files to hash them. */
-NODISCARD Status run_data_keys(const Config *config, const Tokenizer *tokenizer, const char *tokenizer_dir, uint64_t *out_keys);
+NODISCARD Status run_data_keys(const Config *config, const Tokenizer *tokenizer, const char *tokenizer_dir, int64_t now_unix, uint64_t *out_keys);
+
+/* The time that the rows in the cache folder tell, where their chat template prints it; 0: none do. */
+int64_t run_data_time(const Config *config);
 
 /* Only the tokenizing. */
 NODISCARD Status run_data_tokenize(const Config *config, const Tokenizer *tokenizer, const char *tokenizer_dir, int64_t now_unix);

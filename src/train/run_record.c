@@ -3,6 +3,7 @@
 
 #include "base/pool.h"
 #include "files/file.h"
+#include "train/run_data.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -153,12 +154,24 @@ Status run_record_read(const char *output_dir, RunPresence *out, RunRecord *befo
     return status;
 }
 
+static int64_t noon_of_today(void)
+{
+    struct tm day;
+    time_t    now = time(NULL);
+    localtime_r(&now, &day);
+    day.tm_hour = 12;
+    day.tm_min = day.tm_sec = 0;
+    day.tm_isdst = -1;
+    return mktime(&day);
+}
+
 int64_t run_record_began(const Config *config)
 {
     RunPresence presence;
     RunRecord   before = { 0 };
     if (run_record_read(config->output_dir, &presence, &before) != OK) status_clear(); /* the trainer says so */
-    int64_t began = before.began ? before.began : time(NULL);
+    int64_t began = before.began ? before.began : run_data_time(config);
+    if (!began) began = noon_of_today();
     run_record_deinit(&before);
     return began;
 }

@@ -34,8 +34,8 @@ bool run_record_same_settings(const RunRecord *before, const RunRecord *now, Str
 /* Which of base, tokenizer and data was changed, where both are known, for a message; NULL: none. */
 const char *run_record_changed_input(const RunRecord *before, const RunRecord *now);
 
-/* The time that chat templates print in the run of output_dir, in seconds: when the first one there began, as its rows lie there,
- * or now. Rows that have to be laid out again on another day are the same. */
+/* The time that chat templates print in the run of output_dir, in seconds: noon of the day when the first one there began; else
+ * what the rows in its cache folder tell; else noon of today, so that the runs of a day share their rows. */
 int64_t run_record_began(const Config *config);
 
 NODISCARD Status run_record_write(const char *output_dir, const RunRecord *record, bool finished);

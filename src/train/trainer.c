@@ -116,7 +116,7 @@ static Status refuse_changes(Trainer *t, const RunRecord *before, bool finished)
     const char *dir = t->config->output_dir;
     StrBuf      difference = { 0 };
     Status      status = OK;
-    if (finished) TRY(run_data_keys(t->config, t->tokenizer, t->tokenizer_dir, &t->record.data)); /* else its checkpoint tells, once opened */
+    if (finished) TRY(run_data_keys(t->config, t->tokenizer, t->tokenizer_dir, t->record.began, &t->record.data)); /* else its checkpoint tells, once opened */
     const char *input = run_record_changed_input(before, &t->record);
     if (!run_record_same_settings(before, &t->record, &difference))
         status = status_fail(ERR_INVALID,

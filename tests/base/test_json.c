@@ -2,6 +2,10 @@
 #include "base/json.h"
 #include "test.h"
 
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
 static Arena arena;
 
 static Status parse(const char *text, JsonValue *out)
@@ -145,6 +149,36 @@ static void many_members_keep_order_and_find_duplicates(void)
     strbuf_deinit(&text);
 }
 
+/* A vocabulary of 2^17 keys that are one to an unseeded FNV-1a with 48 bits that count: each is 17 blocks, of each block one of
+ * two. Comparing every key with all before it takes minutes. */
+static void keys_made_to_collide_take_no_longer(void)
+{
+    enum { BLOCKS = 17, BLOCK_BYTES = 6, MOST_SECONDS = 20 };
+    static const char *const blocks[BLOCKS][2] = {
+        { "Sn8RP1", "spqVt4" }, { "Qf1MZq", "qdnO2t" }, { "4y04av", "TwkpgK" }, { "xmbqhh", "Xk97tm" }, { "Qu9JyR", "qsnrGW" },
+        { "vjb0Oq", "Vh9L1t" }, { "hwo12J", "Hu8wRW" }, { "Ejcswt", "el41Qk" }, { "Jqf027", "jw3tZ2" }, { "Yx3G85", "9zvUD6" },
+        { "ivawOC", "Ip8EqF" }, { "Qf1MZq", "qdnO2t" }, { "4y04av", "TwkpgK" }, { "xmbqhh", "Xk97tm" }, { "Qu9JyR", "qsnrGW" },
+        { "vjb0Oq", "Vh9L1t" }, { "hwo12J", "Hu8wRW" },
+    };
+    StrBuf    text = { 0 };
+    JsonValue v;
+    for (int i = 0; i < 1 << BLOCKS; i++) {
+        strbuf_puts(&text, i ? ",\"" : "{\"");
+        for (int b = 0; b < BLOCKS; b++) strbuf_append(&text, blocks[b][i >> b & 1], BLOCK_BYTES);
+        strbuf_puts(&text, "\":0");
+    }
+    strbuf_putc(&text, '}');
+    pid_t child = fork();
+    if (child == 0) {
+        setrlimit(RLIMIT_CPU, &(struct rlimit){ MOST_SECONDS, MOST_SECONDS });
+        _exit(json_parse(&arena, "vocab", text.data, text.len, &v) != OK || v.count != 1 << BLOCKS);
+    }
+    int state;
+    EXPECT(waitpid(child, &state, 0) == child);
+    EXPECT(WIFEXITED(state) && WEXITSTATUS(state) == 0);
+    strbuf_deinit(&text);
+}
+
 static void writing_then_reading_is_identity(void)
 {
     const char *text = "{\"a\": [1, 2.5, -3, 1e+300, 5e-324, 0.1, 1.0, 1e-06], \"s\": \"q\\\"\\\\\\n\\r\\t\\u0001\xC3\xA9/\", "
@@ -207,5 +241,6 @@ static void doubles_survive_a_round_trip(void)
 TEST_MAIN(TEST(values_of_every_type), TEST(numbers_beyond_int64_become_doubles), TEST(positions_are_those_of_last_bytes),
           TEST(malformed_texts_are_named_with_their_place), TEST(nul_escapes_are_kept),
           TEST(lone_surrogates_become_replacement_characters), TEST(nesting_is_bounded),
-          TEST(many_members_keep_order_and_find_duplicates), TEST(writing_then_reading_is_identity),
+          TEST(many_members_keep_order_and_find_duplicates), TEST(keys_made_to_collide_take_no_longer),
+          TEST(writing_then_reading_is_identity),
           TEST(odd_bytes_are_written_as_valid_utf8), TEST(doubles_survive_a_round_trip))

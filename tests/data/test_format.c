@@ -92,6 +92,22 @@ static void rows_become_messages(void)
                "<a> |c!");
 }
 
+static void bare_functions_are_wrapped_as_tools(void)
+{
+    static const char talk[] = "\"conversations\": [{\"from\": \"human\", \"value\": \"a\"}]", wrapped[] = "[{\"type\": \"function\", \"function\": {\"name\": \"f\"}}]";
+    static const char *const tools[] = {
+        "\"tools\": [{\"name\": \"f\"}]", "\"tools\": \"[{\\\"name\\\": \\\"f\\\"}]\"", "\"functions\": [{\"name\": \"f\"}]",
+        "\"tools\": [{\"type\": \"function\", \"function\": {\"name\": \"f\"}}]",
+        "\"functions\": [{\"type\": \"function\", \"function\": {\"name\": \"f\"}}]",
+    };
+    for (size_t i = 0; i < sizeof tools / sizeof *tools; i++) {
+        char row[400], want[400];
+        snprintf(row, sizeof row, "{%s, %s}", talk, tools[i]);
+        snprintf(want, sizeof want, "[{\"role\": \"user\", \"content\": \"a\"}] tools %s", wrapped);
+        EXPECT_STR(messages_of(row, (DatasetOptions){ 0 }), want);
+    }
+}
+
 #define TALK(messages) "{\"messages\": [" messages "]}"
 
 static void messages_keep_what_they_say(void)
@@ -214,5 +230,5 @@ static void likely_causes_are_said(void)
     EXPECT_CONTAINS(messages_of("{\"q;a\": \"1;2\"}", (DatasetOptions){ 0 }), "separated by ','");
 }
 
-TEST_MAIN(TEST(prompts_are_checked), TEST(messages_keep_what_they_say), TEST(flags_are_yes_or_no), TEST(a_system_column_counts_by_row),
+TEST_MAIN(TEST(prompts_are_checked), TEST(bare_functions_are_wrapped_as_tools), TEST(messages_keep_what_they_say), TEST(flags_are_yes_or_no), TEST(a_system_column_counts_by_row),
           TEST(named_fields_must_be_there), TEST(likely_causes_are_said), TEST(real_datasets_are_recognised), TEST(rows_become_messages), TEST(wrong_fields_are_named))

@@ -387,11 +387,13 @@ static void expressions_that_differ_in_meaning_are_refused(void)
         Status      status;
         const char *part;
     } rows[] = {
-        { "[a-z&&[aeiou]]", ERR_UNSUPPORTED, "&&" },     { "[a[bc]]", ERR_UNSUPPORTED, "set inside a set" },
+        { "[a-z&&[aeiou]]", ERR_UNSUPPORTED, "&&" },     { "[a[^bc]]", ERR_UNSUPPORTED, "set inside a set" },
+        { "[a-[bc]]", ERR_UNSUPPORTED, "set inside a set" }, { "[x[ab]-z]", ERR_UNSUPPORTED, "beside a set inside a set" },
+        { "[\\P{Han}]", ERR_UNSUPPORTED, "\\P{Han}" },  { "[\\D]", ERR_UNSUPPORTED, "\\D" },
         { "[\\W]", ERR_UNSUPPORTED, "\\W" },            { "[\\P{L}]", ERR_UNSUPPORTED, "\\P{L}" },
         { "[\\p{^N}]", ERR_UNSUPPORTED, "\\p{^N}" },    { "[abc", ERR_INVALID, "no ]" },
         { "ab\\", ERR_INVALID, "backslash" },           { "a(b", ERR_UNSUPPORTED, "parenthesis" },
-        { "\\p{Nonsense}", ERR_UNSUPPORTED, "" },       { "[[:graph:]]", ERR_UNSUPPORTED, "set inside a set" },
+        { "\\p{Nonsense}", ERR_UNSUPPORTED, "\\p{Nonsense}" },       { "[[:graph:]]", ERR_UNSUPPORTED, "set inside a set" },
     };
     Regex *regex;
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
@@ -429,6 +431,19 @@ static void expressions_find_what_oniguruma_finds(void)
           "c" },
         { "(?<n>a)\\k<n>", "xaa", "aa" },
         { "\\P{L}\\p{^N}\\P{N}", "ab1--", "1--" },
+        /* scripts, and not script extensions: the marks of Chinese texts are of no script */
+        { "\\p{Han}+", "\u3002\u6f22\u5b57\u300c\u4eee", "\u6f22\u5b57" },
+        { "\\P{Han}+", "\u6f22\u3001a\u5b57", "\u3001a" },
+        { "[\\p{Kata kana}\\p{hira}]+", "\u3001\u30fc\u30ab\u3072\u30fc", "\u30ab\u3072" },
+        { "\\p{Hani}", "\U0002ebf0", "\U0002ebf0" },
+        { "\\p{Lo}\\p{Nd}", "a\U0002ebf0\U00010d40", "\U0002ebf0\U00010d40" },
+        /* marks are of a word */
+        { "\\b\\w+\\b", "x\u0301y a", "x\u0301y" },
+        { "\\bx.", "a\u0301x1 \u00b2x2 x3", "x3" },
+        { "\\Bx.", " x1 a\u0301x2", "x2" },
+        { "[\\w]+", "\u00b2b\u0301", "b\u0301" },
+        { "[^(\\s|[.,!?])]+", "(|.) ab(", "ab" },
+        { "[a[b[:digit:]]c]+", "xab1cd", "ab1c" },
     };
     RegexScratch *scratch = regex_scratch_create();
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
