@@ -136,12 +136,13 @@ static bool prints_calls(const JsonValue *message, const char *text, size_t len)
     return true;
 }
 
-static void look_at_turn(TurnSpan *span, const JsonValue *message, Str text)
+static void look_at_turn(const MaskRules *rules, TurnSpan *span, const JsonValue *message, Str text)
 {
+    const char *reasoning = rules->traits.reasoning_key;
     if (!is_nothing(message, "tool_calls"))
         span->lacks_calls = !prints_calls(message, text.data + span->begin_byte, span->end_byte - span->begin_byte);
     else
-        span->is_empty = is_nothing(message, "content") && is_nothing(message, "reasoning_content") && is_nothing(message, "thinking");
+        span->is_empty = is_nothing(message, "content") && (!reasoning || is_nothing(message, reasoning));
 }
 
 /* Where every trained message has its turn. */
@@ -152,7 +153,7 @@ static void look_at_turns(const TurnContext *context, Str text, TurnList *turns)
     for (uint32_t i = 0; i < messages->count; i++) count += context->is_trained[i];
     if (count != turns->count) return;
     for (uint32_t i = 0, k = 0; i < messages->count; i++) {
-        if (context->is_trained[i] && context->is_assistant[i]) look_at_turn(&turns->spans[k], &messages->items[i], text);
+        if (context->is_trained[i] && context->is_assistant[i]) look_at_turn(context->rules, &turns->spans[k], &messages->items[i], text);
         k += context->is_trained[i];
     }
 }
@@ -382,7 +383,7 @@ Status turns_render(TurnContext *context, StrBuf *text, TurnList *out)
     uint32_t most = sample->messages->count + (uint32_t)whole.text.num_spans;
     *out = (TurnList){ .spans = arena_array(context->arena, TurnSpan, most), .is_all = context->rules->train_on == TRAIN_ON_ALL };
     Str    all = { text->data + begin, whole.text.len };
-    Status status = content_look(sample, &whole.text, all, &out->num_unprinted);
+    Status status = content_look(sample, &context->rules->traits, &whole.text, all, &out->num_unprinted);
     if (status == OK && !out->is_all) status = find_turns(context, &whole.text, all, out); /* else no need to know */
     rendering_deinit(&whole);
     return status;

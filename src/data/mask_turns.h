@@ -40,8 +40,8 @@ void turns_probe(MaskRules *rules);
 /* Settles `traits`. */
 void content_probe(MaskRules *rules);
 
-/* Counts messages whose content isn't in the rendered text. ERR_INVALID when the role is one that templates don't know. */
-NODISCARD Status content_look(const Sample *sample, const TemplateParts *whole, Str text, uint32_t *out_unprinted);
+/* Counts messages whose content, or thinking, isn't in the rendered text. ERR_INVALID when the role is one that templates don't know. */
+NODISCARD Status content_look(const Sample *sample, const TemplateTraits *traits, const TemplateParts *whole, Str text, uint32_t *out_unprinted);
 
 /* A row on its way. */
 typedef struct TurnContext {
