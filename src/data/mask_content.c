@@ -70,8 +70,7 @@ static Str sign_of(Str text)
     return best;
 }
 
-/* Thinking is left out of earlier turns on purpose. */
-static Str behind_thinking(Str text)
+Str content_behind_thinking(Str text)
 {
     static const Str end = { "</think>", 8 };
     for (const char *at; (at = str_search(text, end));)
@@ -119,7 +118,7 @@ Status content_look(const Sample *sample, const TemplateTraits *traits, const Te
         *out_unprinted += lacks_thought;
         if (!content || content->type != JSON_STRING || content->string.len == 0) continue; /* a list: of a template that takes parts */
         if (is_part(whole, content->string, &next)) continue;
-        Str sign = sign_of(behind_thinking(content->string));
+        Str sign = sign_of(content_behind_thinking(content->string));
         if (sign.len == 0) continue;
         const char *at = str_search(rest, sign);
         if (at) rest = (Str){ at, rest.len - (size_t)(at - rest.data) };
