@@ -28,12 +28,23 @@ typedef struct KernelArgs {
 
 typedef Status (*KernelFn)(const KernelArgs *args);
 
-enum { OP_MAX_KERNELS = 4 };
+enum { OP_MAX_KERNELS = 4, KERNEL_MAX_EXCEPT = 4 };
 
+/* The dtypes of some operands of a kernel: bit k of `in` and `out` names input and output k. */
+typedef struct OperandTypes {
+    uint32_t in, out;
+    DTypeSet dtypes;
+} OperandTypes;
+
+/* A kernel's types, on every device: `dtypes` for each operand but those that `except` names; indices and counters (i32, i64)
+ * are infer's business and fit any kernel that doesn't name them. A product of e4m3 and e5m2 with a scale each, say, is
+ *     .dtypes = DT_SET_BF16 | DT_SET_F32, .except = { { .in = 1 << IN_W, .dtypes = DT_SET(DT_E4M3) },
+ *     { .in = 1 << IN_DY, .dtypes = DT_SET(DT_E5M2) }, { .in = 1 << IN_W_SCALE | 1 << IN_DY_SCALE, .dtypes = DT_SET_F32 } } */
 typedef struct CpuKernel {
-    DTypeSet    dtypes; /* every float input and output must be of these */
-    KernelFn    run;
-    const char *name;
+    DTypeSet     dtypes;
+    KernelFn     run;
+    const char  *name;
+    OperandTypes except[KERNEL_MAX_EXCEPT]; /* one without operands ends it */
 } CpuKernel;
 
 typedef enum AttrType { ATTR_TYPE_END, ATTR_TYPE_INT, ATTR_TYPE_FLOAT, ATTR_TYPE_BOOL } AttrType;
@@ -139,5 +150,9 @@ enum {
     HYPER_COUNT = 8
 };
 
+/* Whether a kernel with these types (see CpuKernel) serves the node. */
+bool op_types_fit(const Node *node, DTypeSet dtypes, const OperandTypes except[KERNEL_MAX_EXCEPT]);
 /* The entry of cpu[] that serves the node's dtypes, or NULL. */
 const CpuKernel *op_cpu_kernel(const Node *node);
+/* ERR_UNSUPPORTED: the op has no kernel on this device ("CPU") for the node's dtypes, which are named. */
+NODISCARD Status op_no_kernel(const Node *node, const char *device);
