@@ -244,6 +244,14 @@ static Status bind_flag(Binder *b, const JsonValue *s, const char *key, bool *ou
     return OK;
 }
 
+static Status bind_dtype(Binder *b, const JsonValue *s, const char *key, DType *out)
+{
+    const JsonValue *value = json_get(s, key);
+    if (value->type != JSON_STRING || !dtype_parse(value->string.data, out) || !(DT_SET(*out) & DT_SET_FLOAT))
+        BIND_FAIL(b, value, "%s: expected f32 or bf16", key);
+    return OK;
+}
+
 static Status bind_param(Binder *b, const JsonValue *s)
 {
     Param *param = arena_new(b->arena, Param);
@@ -282,6 +290,12 @@ static Status bind_attrs(Binder *b, const JsonValue *json, const OpDef *op, char
         if (a->type == ATTR_TYPE_INT) {
             TRY(eval_int(b, &json->members[i].value, &whole));
             *(int64_t *)(void *)(attrs + a->offset) = whole;
+            continue;
+        }
+        if (a->type == ATTR_TYPE_DTYPE) {
+            DType dtype;
+            TRY(bind_dtype(b, json, name, &dtype));
+            *(int64_t *)(void *)(attrs + a->offset) = DTYPE_TO_ATTR(dtype);
             continue;
         }
         TRY(eval(b, &json->members[i].value, &number));

@@ -47,9 +47,10 @@ typedef struct CpuKernel {
     OperandTypes except[KERNEL_MAX_EXCEPT]; /* one without operands ends it */
 } CpuKernel;
 
-typedef enum AttrType { ATTR_TYPE_END, ATTR_TYPE_INT, ATTR_TYPE_FLOAT, ATTR_TYPE_BOOL } AttrType;
+typedef enum AttrType { ATTR_TYPE_END, ATTR_TYPE_INT, ATTR_TYPE_FLOAT, ATTR_TYPE_BOOL, ATTR_TYPE_DTYPE } AttrType;
 
-/* An attribute: int64_t, double or bool at `offset` of the op's struct. */
+/* An attribute: int64_t, double or bool at `offset` of the op's struct. A dtype is an int64_t: 0 says nothing, and then it
+ * isn't printed either; else DTYPE_TO_ATTR(dtype). */
 typedef struct AttrDef {
     const char *name;
     AttrType    type;
@@ -60,6 +61,10 @@ typedef struct AttrDef {
 #define ATTR_INT(Struct, field, value)   { #field, ATTR_TYPE_INT, offsetof(Struct, field), (value) }
 #define ATTR_FLOAT(Struct, field, value) { #field, ATTR_TYPE_FLOAT, offsetof(Struct, field), (value) }
 #define ATTR_BOOL(Struct, field, value)  { #field, ATTR_TYPE_BOOL, offsetof(Struct, field), (value) }
+#define ATTR_DTYPE(Struct, field)        { #field, ATTR_TYPE_DTYPE, offsetof(Struct, field), 0 }
+
+#define DTYPE_TO_ATTR(dtype) ((int64_t)(dtype) + 1)
+#define ATTR_TO_DTYPE(attr)  ((DType)((attr) - 1)) /* of one that isn't 0 */
 
 typedef struct OpCost {
     double flops;       /* multiply and add count two */
@@ -68,17 +73,17 @@ typedef struct OpCost {
 } OpCost;
 
 enum {
-    OP_VIEW = 1 << 0,             /* out[0] is in[0]'s memory under another shape: no kernel */
-    OP_NONDETERMINISTIC = 1 << 1, /* results may differ in the last bits from run to run */
-    OP_RANDOM = 1 << 2,           /* draws random numbers (keyed, so that a clone draws the same) */
-    OP_MATERIALISE = 1 << 3,      /* recompute clones it once per use */
-    OP_INPLACE = 1 << 4,          /* out[0] may share in[0]'s memory when that dies here */
-    OP_COMMUTES = 1 << 5,         /* in[0] and in[1] may be swapped */
-    OP_BY_DOCUMENT = 1 << 6,      /* cost is of rows of one document: shorter ones take less */
+    OP_VIEW = 1 << 0,        /* out[0] is in[0]'s memory under another shape: no kernel */
+    OP_RANDOM = 1 << 1,      /* draws random numbers (keyed, so that a clone draws the same) */
+    OP_INPLACE = 1 << 2,     /* out[0] may share in[0]'s memory when that dies here */
+    OP_COMMUTES = 1 << 3,    /* in[0] and in[1] may be swapped */
+    OP_BY_DOCUMENT = 1 << 4, /* cost is of rows of one document: shorter ones take less */
 };
 
 /* Output `out` takes over the memory of input `in` where that input is connected. accumulate: the kernel adds to it
- * (optional input: without it the output is plainly written); else: the kernel updates it in place. */
+ * (optional input: without it the output is plainly written); else: the kernel updates it in place.
+ * What is added up has the dtype of the memory it is added to, and is rounded only when it is stored there. Where there is no
+ * such input yet, attribute dw_dtype of ops that make a parameter's gradient says the dtype; unset: the operands'. */
 typedef struct OpAlias {
     int8_t out, in;
     bool   accumulate;
@@ -133,6 +138,8 @@ NODISCARD Status grad_add(GradBuilder *grad, Value *value, Value *contribution);
 /* The optional accumulate input for a parameter gradient: the gradient so far (an earlier micro-step's, or another use's
  * of the same parameter); NULL: none yet. A rule passes it to its op and gives the op's output to grad_set. */
 Value *grad_accumulator(GradBuilder *grad, Value *param);
+/* Attribute dw_dtype of an op that makes d/dparam, and would make it in `own` if not told. */
+int64_t grad_dw_dtype(GradBuilder *grad, const Value *param, DType own);
 /* d/dparam is now `value`, which already holds what grad_accumulator gave. */
 void grad_set(GradBuilder *grad, Value *param, Value *value);
 /* Readers of forward value `from` after this read `to` instead (the backward op yields it anyhow). */

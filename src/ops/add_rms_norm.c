@@ -26,8 +26,10 @@ static Status add_rms_norm_backward(GradBuilder *grad, const Node *node)
     if (dy && (ds_wanted || dw_wanted)) {
         Value *in[] = { dy, node->out[0], w, node->out[2], NULL, dw_wanted ? grad_accumulator(grad, w) : NULL },
               *out[2];
-        uint32_t want = want_bit(ds_wanted, 0) | want_bit(dw_wanted, 1);
-        TRY(grad_emit(grad, OP_RMS_NORM_BWD, node->attrs, in, 6, want, out));
+        uint32_t     want = want_bit(ds_wanted, 0) | want_bit(dw_wanted, 1);
+        RmsNormAttrs attrs = *(const RmsNormAttrs *)node->attrs;
+        if (dw_wanted) attrs.dw_dtype = grad_dw_dtype(grad, w, w->type.dtype);
+        TRY(grad_emit(grad, OP_RMS_NORM_BWD, &attrs, in, 6, want, out));
         if (dw_wanted) grad_set(grad, w, out[1]);
         if (ds && ds_wanted) {
             Value *sum[] = { ds, out[0] };

@@ -15,8 +15,9 @@ static Status embedding_backward(GradBuilder *grad, const Node *node)
 {
     Value *w = node->in[1];
     if (!grad_wanted(grad, w)) return OK;
-    EmbeddingDwAttrs attrs = { .vocab = w->type.dim[0] };
-    Value           *in[] = { node->in[0], grad_of(grad, node->out[0]), grad_accumulator(grad, w) };
+    Value           *dx = grad_of(grad, node->out[0]);
+    EmbeddingDwAttrs attrs = { .vocab = w->type.dim[0], .dw_dtype = grad_dw_dtype(grad, w, dx->type.dtype) };
+    Value           *in[] = { node->in[0], dx, grad_accumulator(grad, w) };
     Value           *out[1];
     TRY(grad_emit(grad, OP_EMBEDDING_DW, &attrs, in, 3, 1, out));
     grad_set(grad, w, out[0]);

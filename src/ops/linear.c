@@ -24,14 +24,15 @@ static Status linear_backward(GradBuilder *grad, const Node *node)
         TRY(grad_add(grad, x, out));
     }
     if (grad_wanted(grad, w)) {
-        LinearAttrs attrs = { .alpha = 1, .rows = w->type.dim[0] };
+        LinearAttrs attrs = { .alpha = 1, .rows = w->type.dim[0], .dw_dtype = grad_dw_dtype(grad, w, dy->type.dtype) };
         Value      *in[] = { dy, x, grad_accumulator(grad, w) };
         TRY(grad_emit(grad, OP_LINEAR_DW, &attrs, in, 3, ~0u, &out));
         grad_set(grad, w, out);
     }
     if (bias && grad_wanted(grad, bias)) {
-        Value *in[] = { dy, grad_accumulator(grad, bias) };
-        TRY(grad_emit(grad, OP_COL_SUM, NULL, in, 2, ~0u, &out));
+        ColSumAttrs attrs = { .dw_dtype = grad_dw_dtype(grad, bias, dy->type.dtype) };
+        Value      *in[] = { dy, grad_accumulator(grad, bias) };
+        TRY(grad_emit(grad, OP_COL_SUM, &attrs, in, 2, ~0u, &out));
         grad_set(grad, bias, out);
     }
     return OK;

@@ -35,6 +35,7 @@ static Status linear_add_backward(GradBuilder *grad, const Node *node)
     if (grad_wanted(grad, w)) {
         Value *in[] = { dy, x, grad_accumulator(grad, w) };
         attrs.rows = w->type.dim[0];
+        attrs.dw_dtype = grad_dw_dtype(grad, w, dy->type.dtype);
         TRY(grad_emit(grad, OP_LINEAR_DW, &attrs, in, 3, ~0u, &out));
         grad_set(grad, w, out);
     }

@@ -2,10 +2,11 @@
 #include "ops/gemm.h"
 
 static const AttrDef linear_dw_attrs[] = {
-    ATTR_FLOAT(LinearAttrs, alpha, 1), ATTR_INT(LinearAttrs, col, 0), ATTR_INT(LinearAttrs, rows, 0), { 0 }
+    ATTR_FLOAT(LinearAttrs, alpha, 1), ATTR_INT(LinearAttrs, col, 0), ATTR_INT(LinearAttrs, rows, 0),
+    ATTR_DTYPE(LinearAttrs, dw_dtype), { 0 }
 };
 
-/* dy (...,Y), x (...,K) of the same rows, [acc (M,K)] -> dw (M,K) of acc's dtype, else dy's. */
+/* dy (...,Y), x (...,K) of the same rows, [acc (M,K)] -> dw (M,K), in dy's dtype if not told otherwise. */
 static Status linear_dw_infer(Node *node)
 {
     const LinearAttrs *attrs = node->attrs;
@@ -20,10 +21,7 @@ static Status linear_dw_infer(Node *node)
             "columns %lld to %lld of dy, which has %lld: attributes col and rows don't fit", (long long)attrs->col,
             (long long)(attrs->col + attrs->rows), (long long)type_cols(dy));
     TensorType dw = type_make(dy->dtype, 2, attrs->rows, type_cols(x));
-    if (node->in[2]) {
-        TRY(infer_like(node, 2, "acc", DT_SET_FLOAT, &dw));
-        dw.dtype = node->in[2]->type.dtype;
-    }
+    TRY(infer_dw(node, 2, "acc", attrs->dw_dtype, &dw));
     node->out[0]->type = dw;
     return OK;
 }
@@ -87,11 +85,13 @@ static Status linear_dw_reference(const KernelArgs *args)
 }
 
 static const LinearAttrs linear_dw_whole = { .alpha = 1, .rows = 7 },
+                         linear_dw_f32 = { .alpha = 1, .rows = 7, .dw_dtype = DTYPE_TO_ATTR(DT_F32) },
                          linear_dw_part = { .alpha = 0.5, .col = 6, .rows = 30 };
 
 static const OpSample linear_dw_samples[] = {
     { .in = { { DT_F32, 2, { 3, 7 } }, { DT_F32, 2, { 3, 5 } }, { DT_F32, 2, { 7, 5 } } }, .attrs = &linear_dw_whole },
     { .in = { { DT_F32, 3, { 2, 640, 50 } }, { DT_F32, 3, { 2, 640, 20 } } }, .attrs = &linear_dw_part },
+    { .in = { { DT_F32, 2, { 70, 7 } }, { DT_F32, 2, { 70, 5 } } }, .attrs = &linear_dw_f32 },
 };
 
 const OpDef op_linear_dw = {

@@ -31,7 +31,8 @@ static Status lm_head_loss_backward(GradBuilder *grad, const Node *node)
     uint32_t want = 1u | want_bit(want_x, 1) | want_bit(want_w, 2);
     if (!dlosses || (!want_x && !want_w)) return OK;
     Value *in[] = { dlosses, x, w, node->in[2], want_w ? grad_accumulator(grad, w) : NULL };
-    TRY(grad_emit(grad, OP_LM_HEAD_LOSS_BWD, NULL, in, 5, want, out));
+    LmHeadBwdAttrs attrs = { .dw_dtype = want_w ? grad_dw_dtype(grad, w, x->type.dtype) : 0 };
+    TRY(grad_emit(grad, OP_LM_HEAD_LOSS_BWD, &attrs, in, 5, want, out));
     grad_replace_forward(grad, node->out[0], out[0]);
     if (want_w) grad_set(grad, w, out[2]);
     return want_x ? grad_add(grad, x, out[1]) : OK;

@@ -2,7 +2,7 @@
  * of their linear layers. h = x [a_0; a_1; ...]^T and b = [b_0; b_1; ...]; h_m is columns [m r, (m+1) r) of h. */
 #include "ops/lora.h"
 
-LORA_ATTRS(lora_add_attrs);
+LORA_ATTRS(lora_add_attrs, );
 
 /* y (...,Y), h (..., members r) of the same rows, b (M,r) -> y. */
 static Status lora_add_infer(Node *node)
@@ -20,7 +20,9 @@ static Status lora_add_backward(GradBuilder *grad, const Node *node)
     TRY(grad_add(grad, y, dy));
     if (!want) return OK;
     Value *in[] = { dy, h, b, want & 2 ? grad_accumulator(grad, b) : NULL };
-    TRY(grad_emit(grad, OP_LORA_ADD_BWD, node->attrs, in, 4, want, out));
+    LoraAttrs attrs = *(const LoraAttrs *)node->attrs;
+    if (want & 2) attrs.dw_dtype = grad_dw_dtype(grad, b, dy->type.dtype);
+    TRY(grad_emit(grad, OP_LORA_ADD_BWD, &attrs, in, 4, want, out));
     TRY(grad_add(grad, h, out[0]));
     if (out[1]) grad_set(grad, b, out[1]);
     return OK;

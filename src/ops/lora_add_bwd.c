@@ -3,18 +3,16 @@
 #include "ops/lora.h"
 #include "ops/lora_chunks.h"
 
-LORA_ATTRS(lora_add_bwd_attrs);
+LORA_ATTRS(lora_add_bwd_attrs, ATTR_DTYPE(LoraAttrs, dw_dtype), );
 
-/* dy (...,Y), h (..., members r), b (M,r), [acc db (M,r)] -> dh of h's dims in dy's dtype, db of acc's dtype, else dy's. */
+/* dy (...,Y), h (..., members r), b (M,r), [acc db (M,r)] -> dh of h's dims in dy's dtype, db too if not told
+ * otherwise. */
 static Status lora_add_bwd_infer(Node *node)
 {
     TRY(lora_infer(node, "dy"));
     node->out[0]->type = type_as(&node->in[1]->type, node->in[0]->type.dtype);
     node->out[1]->type = type_as(&node->in[2]->type, node->in[0]->type.dtype);
-    if (!node->in[3]) return OK;
-    TRY(infer_like(node, 3, "acc db", DT_SET_FLOAT, &node->in[2]->type));
-    node->out[1]->type.dtype = node->in[3]->type.dtype;
-    return OK;
+    return infer_dw(node, 3, "acc db", ((const LoraAttrs *)node->attrs)->dw_dtype, &node->out[1]->type);
 }
 
 /* The wanted products of all members, those of dh first. */
@@ -91,6 +89,7 @@ static Status lora_add_bwd_reference(const KernelArgs *args)
 
 static const LoraAttrs lora_bwd_one = { .alpha = 1, .rows = { 7 } },
                        lora_bwd_two = { .alpha = 0.5, .rows = { 30, 9 }, .col = { 0, 41 } },
+                       lora_bwd_f32 = { .alpha = 0.5, .rows = { 16, 24 }, .col = { 8, 32 }, .dw_dtype = DTYPE_TO_ATTR(DT_F32) },
                        lora_bwd_three = { .alpha = 2, .rows = { 16, 8, 8 }, .col = { 0, 16, 24 } };
 
 static const OpSample lora_add_bwd_samples[] = {
@@ -98,6 +97,7 @@ static const OpSample lora_add_bwd_samples[] = {
     { .in = { { DT_F32, 3, { 2, 640, 50 } }, { DT_F32, 3, { 2, 640, 16 } }, { DT_F32, 2, { 39, 8 } }, { DT_F32, 2, { 39, 8 } } },
       .attrs = &lora_bwd_two },
     { .in = { { DT_F32, 2, { 21, 32 } }, { DT_F32, 2, { 21, 24 } }, { DT_F32, 2, { 32, 8 } } }, .attrs = &lora_bwd_three },
+    { .in = { { DT_F32, 2, { 130, 64 } }, { DT_F32, 2, { 130, 16 } }, { DT_F32, 2, { 40, 8 } } }, .attrs = &lora_bwd_f32 },
 };
 
 const OpDef op_lora_add_bwd = {

@@ -22,8 +22,10 @@ static Status rms_norm_backward(GradBuilder *grad, const Node *node)
     bool     dx_wanted = grad_wanted(grad, x), dw_wanted = grad_wanted(grad, w);
     uint32_t want = want_bit(dx_wanted, 0) | want_bit(dw_wanted, 1);
     if (!dy || !want) return OK;
+    RmsNormAttrs attrs = *(const RmsNormAttrs *)node->attrs;
+    if (dw_wanted) attrs.dw_dtype = grad_dw_dtype(grad, w, w->type.dtype);
     Value *in[] = { dy, x, w, node->out[1], NULL, dw_wanted ? grad_accumulator(grad, w) : NULL }, *out[2];
-    TRY(grad_emit(grad, OP_RMS_NORM_BWD, node->attrs, in, 6, want, out));
+    TRY(grad_emit(grad, OP_RMS_NORM_BWD, &attrs, in, 6, want, out));
     if (dw_wanted) grad_set(grad, w, out[1]);
     return dx_wanted ? grad_add(grad, x, out[0]) : OK;
 }

@@ -15,6 +15,7 @@ struct GradBuilder {
     Value **grads;        /* by value id: d loss / d value so far */
     Value **homes;        /* by value id of trained parameters: their gradient's lasting memory */
     bool    accumulate;
+    bool    fp32_grads;
     Node   *last_forward;
 };
 
@@ -51,14 +52,27 @@ Status grad_add(GradBuilder *grad, Value *value, Value *contribution)
     return grad_emit(grad, OP_ADD, NULL, in, 2, ~0u, slot);
 }
 
+static DType home_dtype(const GradBuilder *grad, const Value *param)
+{
+    return grad->fp32_grads ? DT_F32 : param->type.dtype;
+}
+
 static Value *home_of(GradBuilder *grad, Value *param)
 {
     Value **home = &grad->homes[param->id];
     if (!*home) {
-        *home = graph_add_value(grad->graph, VALUE_GRAD, arena_printf(grad->graph->arena, "grad.%s", param->name), &param->type);
+        TensorType type = param->type;
+        type.dtype = home_dtype(grad, param);
+        *home = graph_add_value(grad->graph, VALUE_GRAD, arena_printf(grad->graph->arena, "grad.%s", param->name), &type);
         (*home)->layer = param->layer;
     }
     return *home;
+}
+
+int64_t grad_dw_dtype(GradBuilder *grad, const Value *param, DType own)
+{
+    DType dtype = home_dtype(grad, param);
+    return dtype == own ? 0 : DTYPE_TO_ATTR(dtype);
 }
 
 Value *grad_accumulator(GradBuilder *grad, Value *param)
@@ -74,6 +88,7 @@ void grad_set(GradBuilder *grad, Value *param, Value *value)
     if (!node_alias_of(value->producer, value->out_index)) {
         CHECK(!grad->grads[param->id]);
         value->home = home_of(grad, param);
+        CHECK(type_equal(&value->type, &value->home->type)); /* the rule asked for grad_dw_dtype */
         value->kind = VALUE_GRAD;
     }
     grad->grads[param->id] = value;
@@ -195,9 +210,10 @@ static void merge_adds(Graph *graph)
     }
 }
 
-Status autodiff_graph(Graph *graph, bool accumulate)
+Status autodiff_graph(Graph *graph, bool accumulate, bool fp32_grads)
 {
-    GradBuilder grad = { .graph = graph, .num_forward = graph->num_values, .accumulate = accumulate, .last_forward = graph->last };
+    GradBuilder grad = { .graph = graph, .num_forward = graph->num_values, .accumulate = accumulate, .fp32_grads = fp32_grads,
+                         .last_forward = graph->last };
     grad.wanted = arena_array(graph->arena, char, graph->num_values);
     grad.grads = arena_array(graph->arena, Value *, graph->num_values);
     grad.homes = arena_array(graph->arena, Value *, graph->num_values);
@@ -220,5 +236,5 @@ Status autodiff_graph(Graph *graph, bool accumulate)
 
 Status pass_autodiff(PassContext *context, Graph **graph)
 {
-    return autodiff_graph(*graph, context->kind == PROGRAM_MICRO_NEXT);
+    return autodiff_graph(*graph, context->kind == PROGRAM_MICRO_NEXT, context->options->fp32_grads);
 }

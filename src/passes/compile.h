@@ -30,6 +30,7 @@ typedef struct CompileOptions {
     int64_t     cache_batch, cache_len, prefill_chunk;
     DType       model_dtype;         /* parameters and activations */
     DType       grad_dtype;
+    bool        fp32_grads;          /* weight gradients are stored and summed in fp32; else in their parameter's dtype */
     DType       master_dtype;        /* where wider than the parameter's: a master copy; else stochastic rounding for bf16 */
     DType       moment_dtype;
     bool        master_weights;

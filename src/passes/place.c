@@ -33,28 +33,56 @@ static Status append_entry(Plan *plan, const char *name, const TensorType *type,
     return add_entry(plan, name, type, region, offset);
 }
 
-/* The members of a packed parameter in order, or the parameter itself. */
-static int members_of(const Graph *graph, Value *base, Value **out, int most)
+/* A parameter that is placed by itself: one that isn't packed, its own only member, or a packed one with its members in order. */
+typedef struct Whole {
+    Value  *value;
+    Value **members;
+    int     num_members;
+} Whole;
+
+static Whole *find_wholes(const Graph *graph, int *out_num)
 {
-    int n = 0;
-    if (base->param) {
-        out[n++] = base;
-        return n;
+    Whole *wholes = arena_array(graph->arena, Whole, graph->num_values + 1);
+    int   *index = arena_array(graph->arena, int, graph->num_values + 1), num = 0; /* by value id */
+    for (int i = 0; i < graph->num_values; i++) {
+        Value *value = graph->values[i];
+        if (value->kind != VALUE_PARAM || value->producer || value->base) continue;
+        index[i] = num;
+        wholes[num++] = (Whole){ .value = value, .num_members = value->param != NULL };
     }
-    for (int i = 0; i < graph->num_values && n < most; i++)
-        if (graph->values[i]->base == base && graph->values[i]->param) out[n++] = graph->values[i];
-    return n;
+    for (int turn = 0; turn < 2; turn++) /* counts the members, then takes them */
+        for (int i = 0; i < graph->num_values; i++) {
+            Value *value = graph->values[i];
+            if (value->kind != VALUE_PARAM || value->producer || !value->base || !value->param) continue;
+            Whole *whole = &wholes[index[value->base->id]];
+            if (turn == 1 && !whole->members) {
+                whole->members = arena_array(graph->arena, Value *, whole->num_members);
+                whole->num_members = 0;
+            }
+            if (turn == 1) whole->members[whole->num_members] = value;
+            whole->num_members++;
+        }
+    for (int i = 0; i < num; i++)
+        if (wholes[i].value->param) wholes[i].members = &wholes[i].value;
+    *out_num = num;
+    return wholes;
 }
 
-static Status add_trained(Plan *plan, const Value *value, int64_t offset)
+static bool is_trained(const Whole *whole)
 {
-    int64_t    size = dtype_bytes(value->type.dtype);
+    return whole->num_members && whole->members[0]->param->trained;
+}
+
+static Status add_trained(Plan *plan, const Value *value, const Bucket *bucket, int64_t at)
+{
     const char *grad = arena_printf(plan->arena, "grad.%s", value->name);
-    TRY(add_entry(plan, value->name, &value->type, REGION_WEIGHTS, offset * size));
-    TRY(add_entry(plan, grad, &value->type, REGION_GRADS, offset * size));
+    TensorType  type = value->type;
+    TRY(add_entry(plan, value->name, &type, REGION_WEIGHTS, bucket->weight_offset + at * dtype_bytes(type.dtype)));
+    type.dtype = bucket->grad;
+    TRY(add_entry(plan, grad, &type, REGION_GRADS, bucket->grad_offset + at * dtype_bytes(type.dtype)));
     if (!value->param) return OK;
     int64_t *segment = plan->segments[plan->num_trained];
-    segment[SEGMENT_OFFSET] = offset;
+    segment[SEGMENT_OFFSET] = at;
     segment[SEGMENT_NUMEL] = type_numel(&value->type);
     segment[SEGMENT_DECAY] = value->param->decay;
     uint64_t h = 0xcbf29ce484222325u; /* random numbers follow the name, not the place */
@@ -65,49 +93,90 @@ static Status add_trained(Plan *plan, const Value *value, int64_t offset)
     return OK;
 }
 
-/* Trained parameters first, in one flat run with the members of a packed one adjoining; then the frozen ones. */
-static Status layout_params(Plan *plan, const Graph *graph)
+static Bucket bucket_of(const CompileOptions *options, const Value *value)
 {
-    Arena *arena = plan->arena;
+    return (Bucket){ .weight = value->type.dtype, .grad = options->fp32_grads ? DT_F32 : value->type.dtype };
+}
+
+/* The trained parameters of these types in the order of the graph, the members of a packed one adjoining. */
+static Status layout_bucket(Plan *plan, const CompileOptions *options, const Whole *wholes, int num_wholes, Bucket *bucket)
+{
+    bucket->first = plan->num_trained;
+    bucket->weight_offset = plan->region_bytes[REGION_WEIGHTS];
+    bucket->grad_offset = plan->region_bytes[REGION_GRADS];
+    for (int i = 0; i < num_wholes; i++) {
+        const Whole *whole = &wholes[i];
+        Value       *value = whole->value;
+        Bucket       its = bucket_of(options, value);
+        int64_t      at = bucket->numel;
+        if (!is_trained(whole) || its.weight != bucket->weight || its.grad != bucket->grad) continue;
+        if (!value->param) TRY(add_trained(plan, value, bucket, at));
+        for (int k = 0; k < whole->num_members; k++)
+            TRY(add_trained(plan, whole->members[k], bucket, at + (value->param ? 0 : whole->members[k]->base_offset)));
+        bucket->numel = align_up(at + type_numel(&value->type), FLAT_ALIGN);
+    }
+    bucket->count = plan->num_trained - bucket->first;
+    TensorType weights = type_make(bucket->weight, 1, bucket->numel), grads = type_make(bucket->grad, 1, bucket->numel);
+    TRY(add_entry(plan, bucket->weights, &weights, REGION_WEIGHTS, bucket->weight_offset));
+    TRY(add_entry(plan, bucket->grads, &grads, REGION_GRADS, bucket->grad_offset));
+    plan->region_bytes[REGION_WEIGHTS] = align_up(bucket->weight_offset + type_bytes(&weights), PLACE_ALIGN);
+    plan->region_bytes[REGION_GRADS] = align_up(bucket->grad_offset + type_bytes(&grads), PLACE_ALIGN);
+    return OK;
+}
+
+static const char *bucket_value(Plan *plan, const char *name, int index)
+{
+    return index ? arena_printf(plan->arena, "%s.%d", name, index + 1) : name;
+}
+
+/* One bucket for each pair of types, in the order in which the graph has them. */
+static void find_buckets(Plan *plan, const CompileOptions *options, const Whole *wholes, int num_wholes)
+{
+    enum { MAX_BUCKETS = DT_COUNT * 2 }; /* a gradient is of its weight's dtype or fp32 */
+    plan->buckets = arena_array(plan->arena, Bucket, MAX_BUCKETS);
+    for (int i = 0; i < num_wholes; i++) {
+        Bucket bucket = bucket_of(options, wholes[i].value);
+        int    k = 0, index = plan->num_buckets;
+        if (!is_trained(&wholes[i])) continue;
+        while (k < index && (plan->buckets[k].weight != bucket.weight || plan->buckets[k].grad != bucket.grad)) k++;
+        if (k < index) continue;
+        bucket.weights = bucket_value(plan, "weights", index);
+        bucket.grads = bucket_value(plan, "grads", index);
+        bucket.m = bucket_value(plan, "adam.m", index);
+        bucket.v = bucket_value(plan, "adam.v", index);
+        if (options->master_weights && dtype_bytes(bucket.weight) < dtype_bytes(options->master_dtype))
+            bucket.master = bucket_value(plan, "master", index);
+        plan->buckets[plan->num_buckets++] = bucket;
+    }
+}
+
+static Status layout_frozen(Plan *plan, const Whole *whole)
+{
+    const Value *value = whole->value;
+    TRY(append_entry(plan, value->name, &value->type, REGION_WEIGHTS));
+    if (value->param) return OK;
+    const Placement base = plan_find(plan, value->name)->place;
+    for (int k = 0; k < whole->num_members; k++) {
+        const Value *member = whole->members[k];
+        TRY(add_entry(plan, member->name, &member->type, REGION_WEIGHTS,
+                      base.offset + member->base_offset * dtype_bytes(member->type.dtype)));
+    }
+    return OK;
+}
+
+/* Trained parameters first, a flat run for each bucket; then the frozen ones. */
+static Status layout_params(Plan *plan, const CompileOptions *options, const Graph *graph)
+{
+    int    num_wholes;
+    Whole *wholes = find_wholes(graph, &num_wholes);
     plan->params = graph->params;
     plan->num_params = graph->num_params;
-    plan->segments = arena_alloc(arena, sizeof(int64_t[4]) * (size_t)(graph->num_params + 1));
-    plan->trained_params = arena_array(arena, Param *, graph->num_params + 1);
-    Value **members = arena_array(arena, Value *, graph->num_params + 1);
-    Value **frozen = arena_array(arena, Value *, graph->num_values + 1);
-    int     num_frozen = 0;
-    DType   dtype = DT_F32;
-    for (int i = 0; i < graph->num_values; i++) {
-        Value *value = graph->values[i];
-        if (value->kind != VALUE_PARAM || value->producer || value->base) continue;
-        int num = members_of(graph, value, members, graph->num_params);
-        if (!num || !members[0]->param->trained) {
-            frozen[num_frozen++] = value;
-            continue;
-        }
-        int64_t at = plan->flat_numel;
-        FAIL_IF(at && dtype != value->type.dtype, ERR_UNSUPPORTED, "trained parameters of several dtypes (%s)", value->name);
-        dtype = value->type.dtype;
-        if (!value->param) TRY(add_trained(plan, value, at));
-        for (int k = 0; k < num; k++) TRY(add_trained(plan, members[k], at + (value->param ? 0 : members[k]->base_offset)));
-        plan->flat_numel = align_up(at + type_numel(&value->type), FLAT_ALIGN);
-    }
-    TensorType flat = type_make(dtype, 1, plan->flat_numel);
-    if (plan->flat_numel) {
-        TRY(add_entry(plan, "weights", &flat, REGION_WEIGHTS, 0));
-        TRY(add_entry(plan, "grads", &flat, REGION_GRADS, 0));
-        plan->region_bytes[REGION_GRADS] = type_bytes(&flat);
-    }
-    plan->region_bytes[REGION_WEIGHTS] = align_up(plan->flat_numel * dtype_bytes(dtype), PLACE_ALIGN);
-    for (int i = 0; i < num_frozen; i++) {
-        TRY(append_entry(plan, frozen[i]->name, &frozen[i]->type, REGION_WEIGHTS));
-        if (frozen[i]->param) continue;
-        const Placement base = plan_find(plan, frozen[i]->name)->place;
-        int             num = members_of(graph, frozen[i], members, graph->num_params);
-        for (int k = 0; k < num; k++)
-            TRY(add_entry(plan, members[k]->name, &members[k]->type, REGION_WEIGHTS,
-                          base.offset + members[k]->base_offset * dtype_bytes(members[k]->type.dtype)));
-    }
+    plan->segments = arena_alloc(plan->arena, sizeof(int64_t[4]) * (size_t)(graph->num_params + 1));
+    plan->trained_params = arena_array(plan->arena, Param *, graph->num_params + 1);
+    find_buckets(plan, options, wholes, num_wholes);
+    for (int i = 0; i < plan->num_buckets; i++) TRY(layout_bucket(plan, options, wholes, num_wholes, &plan->buckets[i]));
+    for (int i = 0; i < num_wholes; i++)
+        if (!is_trained(&wholes[i])) TRY(layout_frozen(plan, &wholes[i]));
     for (int i = 0; i < graph->num_params; i++) plan->total_numel += type_numel(&graph->params[i]->type);
     return OK;
 }
@@ -124,8 +193,7 @@ static Region region_of(const Value *value)
 
 Status layout_add(Plan *plan, const CompileOptions *options, const Graph *graph)
 {
-    (void)options;
-    if (!plan->params && graph->num_params) TRY(layout_params(plan, graph));
+    if (!plan->params && graph->num_params) TRY(layout_params(plan, options, graph));
     for (int i = 0; i < graph->num_values; i++) {
         const Value     *value = graph->values[i];
         bool             once = value->producer && (value->producer->flags & NODE_ONCE);

@@ -61,6 +61,9 @@ static DType float_dtype(Choice choice)
     return choice == OPT_FLOAT_BF16 ? DT_BF16 : DT_F32;
 }
 
+/* bf16 sums of more gradients than this lose what is small against the sum: 0.4 % of it at 512, 3 % at 1,024. */
+enum { MOST_NARROW_SUMS = 64 };
+
 static Status choose_dtypes(const Config *config, CompileOptions *out)
 {
     out->model_dtype = float_dtype(config->model_dtype);
@@ -79,6 +82,13 @@ static Status choose_dtypes(const Config *config, CompileOptions *out)
             config->lora ? "lora_dtype" : "master_dtype");
     out->master_dtype = master;
     out->master_weights = master != out->model_dtype;
+    DType accum = config->grad_accum_dtype != OPT_UNSET                     ? float_dtype(config->grad_accum_dtype)
+                  : config->gradient_accumulation_steps > MOST_NARROW_SUMS ? DT_F32
+                  : config->lora                                           ? master
+                                                                           : out->model_dtype;
+    FAIL_IF(dtype_bytes(accum) < dtype_bytes(out->model_dtype), ERR_UNSUPPORTED,
+            "grad_accum_dtype bf16 with model_dtype fp32: sums of gradients can't be narrower than the gradients");
+    out->fp32_grads = accum != out->model_dtype;
     return OK;
 }
 

@@ -154,7 +154,7 @@ static Status model_make(Model *m, const OpDef *op, const OpSample *sample, int 
     if (op->id == OP_LOSS_SUM) in[2] = NULL; /* autodiff's to connect */
     TRY(graph_add_node(m->graph, op, sample->attrs, "out", in, op->num_in, ~0u, &m->node));
     TRY(add_loss(m, roles));
-    if (differentiate) TRY(autodiff_graph(m->graph, differentiate == 2));
+    if (differentiate) TRY(autodiff_graph(m->graph, differentiate == 2, false));
     TRY(graph_verify(m->graph));
     m->num_memory = m->graph->num_values;
     m->memory = arena_array(&m->arena, void *, m->num_memory);
