@@ -261,6 +261,7 @@ static Status bind_param(Binder *b, const JsonValue *s)
     const JsonValue *hf = json_get(s, "hf"), *module = json_get(s, "module");
     TRY(expand(b, json_get(s, "param"), &param->name));
     TRY(bind_shape(b, s, &param->type));
+    if (json_get(s, "dtype")) TRY(bind_dtype(b, s, "dtype", &param->type.dtype));
     if (!hf) BIND_FAIL(b, s, "parameter %s: expected \"hf\", where it is in a model folder", param->name);
     TRY(bind_hf(b, hf, &param->type, &param->hf));
     if (module) TRY(expand(b, module, &param->module));
@@ -419,7 +420,7 @@ static const struct {
     const char *kind, *members;
     Status (*bind)(Binder *b, const JsonValue *s);
 } statements[] = {
-    {"param", " shape hf init module linear head decay source ", bind_param},
+    {"param", " shape dtype hf init module linear head decay source ", bind_param},
     {"op", " in out attrs part source ", bind_op},
     {"repeat", " index carry body yield source ", bind_repeat},
     {"if", " then else source ", bind_if},

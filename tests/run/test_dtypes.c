@@ -1,4 +1,5 @@
-/* Sums of many micro-steps' gradients. */
+/* Gradients, weights and adapters of mixed types: sums of many micro-steps' gradients, fp32 norms beside bf16 matrices, fp32
+ * adapters over a bf16 base. */
 #include "base/philox.h"
 #include "family.h"
 
@@ -105,4 +106,91 @@ static void fp32_sums_keep_what_bf16_sums_lose(void)
         }
 }
 
-TEST_MAIN(TEST(fp32_sums_keep_what_bf16_sums_lose))
+/* Ten steps near the fixture's in fp64; *norm: the last. */
+static void check_steps(Family *f, const char *losses_name, double *norm)
+{
+    float *losses = fixture_floats(f, losses_name, NULL);
+    for (int step = 0; step < 10; step++) {
+        double loss = step_once(f, step, norm);
+        if (!(fabs(loss - (double)losses[step]) <= 0.01 * (double)losses[step]))
+            test_fail(__FILE__, __LINE__, "%s step %d: loss %.7g, expected %.7g", f->dir, step, loss, (double)losses[step]);
+    }
+}
+
+static DType dtype_of(const Family *f, const char *prefix, const Param *param)
+{
+    char name[256];
+    snprintf(name, sizeof name, "%s%s", prefix, param->name);
+    return plan_find(f->plan, name)->type.dtype;
+}
+
+static void fp32_norms_train_beside_bf16_matrices(void)
+{
+    for (int i = 0; i < NUM_FAMILIES; i++) {
+        CompileOptions options = bf16_options();
+        Family         f;
+        double         norm, squares = 0;
+        family_open_mixed(&f, family_names[i], "config.json", &options, 2, "f32");
+        family_load(&f);
+        EXPECT_INT(f.plan->num_buckets, 2);
+        int norms = 0, moved = 0;
+        for (int k = 0; k < f.plan->num_trained; k++) {
+            const Param *param = f.plan->trained_params[k];
+            DType        want = param->init == INIT_ONES ? DT_F32 : DT_BF16;
+            EXPECT_INT(dtype_of(&f, "", param), want);
+            EXPECT_INT(dtype_of(&f, "grad.", param), want);
+            norms += param->init == INIT_ONES;
+        }
+        check_steps(&f, "steps.loss", &norm);
+        double *grads = calloc((size_t)f.plan->trained_numel, sizeof *grads);
+        add_gradients(&f, grads);
+        for (int64_t k = 0; k < f.plan->trained_numel; k++) squares += grads[k] * grads[k];
+        EXPECT_NEAR(norm, sqrt(squares), 1e-5 * norm);
+        free(grads);
+        for (int k = 0; k < f.plan->num_trained; k++) { /* to values that bf16 doesn't have */
+            const Param *param = f.plan->trained_params[k];
+            float        weights[64];
+            if (param->init != INIT_ONES) continue;
+            EXPECT_OK(session_read(f.session, param->name, weights, (size_t)type_bytes(&param->type)));
+            moved += weights[0] != bf16_to_f32(bf16_from_f32(weights[0]));
+        }
+        EXPECT(norms > 4 && moved == norms);
+        family_close(&f);
+    }
+}
+
+/* As PEFT under autocast: masters, gradients and moments in fp32, products in bf16. */
+static void fp32_adapters_train_over_a_bf16_base(void)
+{
+    for (int i = 0; i < NUM_FAMILIES; i++) {
+        CompileOptions options = bf16_options();
+        Arena          arena = { 0 };
+        Family         f;
+        double         norm;
+        int64_t        at;
+        use_adapter(family_names[i], &options, &arena);
+        options.master_weights = options.fp32_grads = true;
+        family_open(&f, family_names[i], "config.json", &options, 2);
+        family_load(&f);
+        check_steps(&f, "lora.steps.loss", &norm);
+        for (int k = 0; k < f.plan->num_trained; k++) {
+            const Param     *param = f.plan->trained_params[k];
+            int64_t          n = type_numel(&param->type), off = 0;
+            const PlanEntry *master = plan_master(f.plan, param, &at);
+            EXPECT_INT(dtype_of(&f, "", param), DT_BF16);
+            EXPECT_INT(dtype_of(&f, "grad.", param), DT_F32);
+            EXPECT(master && master->type.dtype == DT_F32);
+            float    *wide = arena_array(&arena, float, n);
+            uint16_t *copy = arena_array(&arena, uint16_t, n);
+            EXPECT_OK(session_read_range(f.session, master->name, (size_t)at * 4, wide, (size_t)n * 4));
+            EXPECT_OK(session_read(f.session, param->name, copy, (size_t)n * 2));
+            for (int64_t e = 0; e < n; e++) off += copy[e] != bf16_from_f32(wide[e]);
+            EXPECT_INT(off, 0);
+        }
+        family_close(&f);
+        arena_deinit(&arena);
+    }
+}
+
+TEST_MAIN(TEST(fp32_sums_keep_what_bf16_sums_lose), TEST(fp32_norms_train_beside_bf16_matrices),
+          TEST(fp32_adapters_train_over_a_bf16_base))
