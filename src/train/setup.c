@@ -67,7 +67,6 @@ enum { MOST_NARROW_SUMS = 64 };
 static Status choose_dtypes(const Config *config, CompileOptions *out)
 {
     out->model_dtype = float_dtype(config->model_dtype);
-    out->grad_dtype = out->model_dtype;
     out->moment_dtype = float_dtype(config->moment_dtype);
     FAIL_IF(config->matmul_dtype != OPT_UNSET && config->matmul_dtype != config->model_dtype, ERR_UNSUPPORTED,
             "matmul_dtype %s with model_dtype %s: they must be equal in this version", choice_text(config->matmul_dtype),
@@ -150,8 +149,7 @@ Status setup_options(Arena *arena, const Config *config, const HfModel *model, C
                                .dropout = config->lora_dropout,
                                .use_rslora = config->lora_use_rslora,
                                .num_targets = (int)config->lora_target_modules.count,
-                               .targets = config->lora_target_modules.items,
-                               .dtype = out->master_dtype };
+                               .targets = config->lora_target_modules.items };
     out->train_base = !config->lora;
     out->beta1 = config->adamw_beta1;
     out->beta2 = config->adamw_beta2;
