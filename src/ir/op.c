@@ -1,6 +1,17 @@
 /* Choosing among an op's kernels. */
 #include "ir/op.h"
 
+const KernelArgs *node_args(const Node *node, NodeArgs *storage)
+{
+    *storage = (NodeArgs){ .args = { .in = storage->in, .out = storage->out, .num_in = node->num_in, .num_out = node->num_out,
+                                     .attrs = node->attrs, .accumulate = node_accumulate_mask(node) } };
+    for (int i = 0; i < node->num_in; i++)
+        if (node->in[i]) storage->in[i].type = node->in[i]->type;
+    for (int k = 0; k < node->num_out; k++)
+        if (node->out[k]) storage->out[k].type = node->out[k]->type;
+    return &storage->args;
+}
+
 static bool operand_fits(const Value *value, DTypeSet dtypes, bool named)
 {
     if (!value) return true;

@@ -157,6 +157,13 @@ enum {
     HYPER_COUNT = 8
 };
 
+/* A launch of a node as far as the node says: types of what is there, which outputs are added to; no data, no workspace. */
+typedef struct NodeArgs {
+    KernelArgs args;
+    TensorView in[NODE_MAX_IN], out[NODE_MAX_OUT];
+} NodeArgs;
+const KernelArgs *node_args(const Node *node, NodeArgs *storage);
+
 /* Whether a kernel with these types (see CpuKernel) serves the node. */
 bool op_types_fit(const Node *node, DTypeSet dtypes, const OperandTypes except[KERNEL_MAX_EXCEPT]);
 /* The entry of cpu[] that serves the node's dtypes, or NULL. */

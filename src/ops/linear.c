@@ -38,59 +38,8 @@ static Status linear_backward(GradBuilder *grad, const Node *node)
     return OK;
 }
 
-static Gemm linear_gemm(const TensorType *x, const TensorType *w, const TensorType *y)
-{
-    return (Gemm){ .m = type_rows(x),
-                   .n = w->dim[0],
-                   .k = w->dim[1],
-                   .trans_b = true,
-                   .alpha = 1,
-                   .a_dtype = x->dtype,
-                   .b_dtype = w->dtype,
-                   .c_dtype = y->dtype,
-                   .a_stride = w->dim[1],
-                   .b_stride = w->dim[1],
-                   .c_stride = w->dim[0] };
-}
-
-static OpCost linear_cost(const Node *node)
-{
-    Gemm gemm = linear_gemm(&node->in[0]->type, &node->in[1]->type, &node->out[0]->type);
-    return gemm_cost(&gemm);
-}
-
-static size_t linear_workspace(const Node *node, int num_workers)
-{
-    Gemm gemm = linear_gemm(&node->in[0]->type, &node->in[1]->type, &node->out[0]->type);
-    return gemm_workspace(&gemm, num_workers);
-}
-
-static Gemm linear_bound(const KernelArgs *args)
-{
-    Gemm gemm = linear_gemm(&args->in[0].type, &args->in[1].type, &args->out[0].type);
-    gemm.a = args->in[0].data;
-    gemm.b = args->in[1].data;
-    gemm.c = args->out[0].data;
-    if (args->num_in > 2) {
-        gemm.bias = args->in[2].data;
-        gemm.bias_dtype = args->in[2].type.dtype;
-    }
-    return gemm;
-}
-
-static Status linear_tiles(const KernelArgs *args)
-{
-    Gemm gemm = linear_bound(args);
-    gemm_run(&gemm, args->pool, args->workspace);
-    return OK;
-}
-
-static Status linear_reference(const KernelArgs *args)
-{
-    Gemm gemm = linear_bound(args);
-    gemm_reference(&gemm);
-    return OK;
-}
+GEMM_COST(linear)
+GEMM_KERNELS(linear)
 
 static const OpSample linear_samples[] = {
     { .in = { { DT_F32, 2, { 3, 5 } }, { DT_F32, 2, { 7, 5 } }, { DT_F32, 1, { 7 } } } },

@@ -42,61 +42,8 @@ static Status linear_add_backward(GradBuilder *grad, const Node *node)
     return OK;
 }
 
-static Gemm linear_add_gemm(const LinearAttrs *attrs, const TensorType *y, const TensorType *x, const TensorType *w)
-{
-    return (Gemm){ .m = type_rows(x),
-                   .n = w->dim[0],
-                   .k = w->dim[1],
-                   .trans_b = true,
-                   .accumulate = true,
-                   .alpha = (float)attrs->alpha,
-                   .a_dtype = x->dtype,
-                   .b_dtype = w->dtype,
-                   .c_dtype = y->dtype,
-                   .a_stride = w->dim[1],
-                   .b_stride = w->dim[1],
-                   .c_stride = type_cols(y) };
-}
-
-static Gemm linear_add_of_node(const Node *node)
-{
-    return linear_add_gemm(node->attrs, &node->in[0]->type, &node->in[1]->type, &node->in[2]->type);
-}
-
-static OpCost linear_add_cost(const Node *node)
-{
-    Gemm gemm = linear_add_of_node(node);
-    return gemm_cost(&gemm);
-}
-
-static size_t linear_add_workspace(const Node *node, int num_workers)
-{
-    Gemm gemm = linear_add_of_node(node);
-    return gemm_workspace(&gemm, num_workers);
-}
-
-static Gemm linear_add_bound(const KernelArgs *args)
-{
-    Gemm gemm = linear_add_gemm(args->attrs, &args->in[0].type, &args->in[1].type, &args->in[2].type);
-    gemm.a = args->in[1].data;
-    gemm.b = args->in[2].data;
-    gemm.c = vec_at_mut(args->out[0].data, gemm.c_dtype, ((const LinearAttrs *)args->attrs)->col);
-    return gemm;
-}
-
-static Status linear_add_tiles(const KernelArgs *args)
-{
-    Gemm gemm = linear_add_bound(args);
-    gemm_run(&gemm, args->pool, args->workspace);
-    return OK;
-}
-
-static Status linear_add_reference(const KernelArgs *args)
-{
-    Gemm gemm = linear_add_bound(args);
-    gemm_reference(&gemm);
-    return OK;
-}
+GEMM_COST(linear_add)
+GEMM_KERNELS(linear_add)
 
 static const LinearAttrs linear_add_part = { .alpha = 0.5, .col = 6 };
 

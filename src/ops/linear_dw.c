@@ -26,63 +26,8 @@ static Status linear_dw_infer(Node *node)
     return OK;
 }
 
-static Gemm linear_dw_gemm(const LinearAttrs *attrs, const TensorType *dy, const TensorType *x, const TensorType *dw)
-{
-    return (Gemm){ .m = attrs->rows,
-                   .n = type_cols(x),
-                   .k = type_rows(x),
-                   .trans_a = true,
-                   .alpha = (float)attrs->alpha,
-                   .a_dtype = dy->dtype,
-                   .b_dtype = x->dtype,
-                   .c_dtype = dw->dtype,
-                   .a_stride = type_cols(dy),
-                   .b_stride = type_cols(x),
-                   .c_stride = type_cols(x) };
-}
-
-static Gemm linear_dw_of_node(const Node *node)
-{
-    Gemm gemm = linear_dw_gemm(node->attrs, &node->in[0]->type, &node->in[1]->type, &node->out[0]->type);
-    gemm.accumulate = node->in[2] != NULL;
-    return gemm;
-}
-
-static OpCost linear_dw_cost(const Node *node)
-{
-    Gemm gemm = linear_dw_of_node(node);
-    return gemm_cost(&gemm);
-}
-
-static size_t linear_dw_workspace(const Node *node, int num_workers)
-{
-    Gemm gemm = linear_dw_of_node(node);
-    return gemm_workspace(&gemm, num_workers);
-}
-
-static Gemm linear_dw_bound(const KernelArgs *args)
-{
-    Gemm gemm = linear_dw_gemm(args->attrs, &args->in[0].type, &args->in[1].type, &args->out[0].type);
-    gemm.a = vec_at(args->in[0].data, gemm.a_dtype, ((const LinearAttrs *)args->attrs)->col);
-    gemm.b = args->in[1].data;
-    gemm.c = args->out[0].data;
-    gemm.accumulate = args->accumulate & 1;
-    return gemm;
-}
-
-static Status linear_dw_tiles(const KernelArgs *args)
-{
-    Gemm gemm = linear_dw_bound(args);
-    gemm_run(&gemm, args->pool, args->workspace);
-    return OK;
-}
-
-static Status linear_dw_reference(const KernelArgs *args)
-{
-    Gemm gemm = linear_dw_bound(args);
-    gemm_reference(&gemm);
-    return OK;
-}
+GEMM_COST(linear_dw)
+GEMM_KERNELS(linear_dw)
 
 static const LinearAttrs linear_dw_whole = { .alpha = 1, .rows = 7 },
                          linear_dw_f32 = { .alpha = 1, .rows = 7, .dw_dtype = DTYPE_TO_ATTR(DT_F32) },

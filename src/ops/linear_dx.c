@@ -23,62 +23,8 @@ static Status linear_dx_infer(Node *node)
     return OK;
 }
 
-static Gemm linear_dx_gemm(const LinearAttrs *attrs, const TensorType *dy, const TensorType *w, const TensorType *dx)
-{
-    return (Gemm){ .m = type_rows(dy),
-                   .n = w->dim[1],
-                   .k = w->dim[0],
-                   .alpha = (float)attrs->alpha,
-                   .a_dtype = dy->dtype,
-                   .b_dtype = w->dtype,
-                   .c_dtype = dx->dtype,
-                   .a_stride = type_cols(dy),
-                   .b_stride = w->dim[1],
-                   .c_stride = w->dim[1] };
-}
-
-static Gemm linear_dx_of_node(const Node *node)
-{
-    Gemm gemm = linear_dx_gemm(node->attrs, &node->in[0]->type, &node->in[1]->type, &node->out[0]->type);
-    gemm.accumulate = node->in[2] != NULL;
-    return gemm;
-}
-
-static OpCost linear_dx_cost(const Node *node)
-{
-    Gemm gemm = linear_dx_of_node(node);
-    return gemm_cost(&gemm);
-}
-
-static size_t linear_dx_workspace(const Node *node, int num_workers)
-{
-    Gemm gemm = linear_dx_of_node(node);
-    return gemm_workspace(&gemm, num_workers);
-}
-
-static Gemm linear_dx_bound(const KernelArgs *args)
-{
-    Gemm gemm = linear_dx_gemm(args->attrs, &args->in[0].type, &args->in[1].type, &args->out[0].type);
-    gemm.a = vec_at(args->in[0].data, gemm.a_dtype, ((const LinearAttrs *)args->attrs)->col);
-    gemm.b = args->in[1].data;
-    gemm.c = args->out[0].data;
-    gemm.accumulate = args->accumulate & 1;
-    return gemm;
-}
-
-static Status linear_dx_tiles(const KernelArgs *args)
-{
-    Gemm gemm = linear_dx_bound(args);
-    gemm_run(&gemm, args->pool, args->workspace);
-    return OK;
-}
-
-static Status linear_dx_reference(const KernelArgs *args)
-{
-    Gemm gemm = linear_dx_bound(args);
-    gemm_reference(&gemm);
-    return OK;
-}
+GEMM_COST(linear_dx)
+GEMM_KERNELS(linear_dx)
 
 static const LinearAttrs linear_dx_part = { .alpha = 0.5, .col = 6 };
 

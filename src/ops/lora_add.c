@@ -28,50 +28,8 @@ static Status lora_add_backward(GradBuilder *grad, const Node *node)
     return OK;
 }
 
-static int gemms_of_node(const Node *node, Gemm out[LORA_MAX_MEMBERS])
-{
-    TensorView y = { .type = node->in[0]->type }, h = { .type = node->in[1]->type }, b = { .type = node->in[2]->type };
-    return lora_gemms(LORA_ADD, node->attrs, &y, &h, &b, out);
-}
-
-static OpCost lora_add_cost(const Node *node)
-{
-    Gemm   gemm[LORA_MAX_MEMBERS];
-    OpCost cost = { .matrix_unit = true };
-    for (int m = 0, count = gemms_of_node(node, gemm); m < count; m++) {
-        OpCost one = gemm_cost(&gemm[m]);
-        cost.flops += one.flops;
-        cost.bytes += one.bytes;
-    }
-    return cost;
-}
-
-static size_t lora_add_workspace(const Node *node, int num_workers)
-{
-    Gemm   gemm[LORA_MAX_MEMBERS];
-    size_t most = 0;
-    for (int m = 0, count = gemms_of_node(node, gemm); m < count; m++) {
-        size_t bytes = gemm_workspace(&gemm[m], num_workers);
-        if (bytes > most) most = bytes;
-    }
-    return most;
-}
-
-static Status lora_add_tiles(const KernelArgs *args)
-{
-    Gemm gemm[LORA_MAX_MEMBERS];
-    for (int m = 0, count = lora_gemms(LORA_ADD, args->attrs, &args->out[0], &args->in[1], &args->in[2], gemm); m < count; m++)
-        gemm_run(&gemm[m], args->pool, args->workspace);
-    return OK;
-}
-
-static Status lora_add_reference(const KernelArgs *args)
-{
-    Gemm gemm[LORA_MAX_MEMBERS];
-    for (int m = 0, count = lora_gemms(LORA_ADD, args->attrs, &args->out[0], &args->in[1], &args->in[2], gemm); m < count; m++)
-        gemm_reference(&gemm[m]);
-    return OK;
-}
+GEMM_COST(lora_add)
+GEMM_KERNELS(lora_add)
 
 static const LoraAttrs lora_add_one = { .alpha = 1, .rows = { 7 } },
                        lora_add_two = { .alpha = 0.5, .rows = { 30, 9 }, .col = { 0, 41 } },

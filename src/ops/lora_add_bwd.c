@@ -15,55 +15,14 @@ static Status lora_add_bwd_infer(Node *node)
     return infer_dw(node, 3, "acc db", ((const LoraAttrs *)node->attrs)->dw_dtype, &node->out[1]->type);
 }
 
-/* The wanted products of all members, those of dh first. */
-static int gemms_of_views(const LoraAttrs *attrs, const TensorView *dy, const TensorView *h, const TensorView *b,
-                          const TensorView *dh, const TensorView *db, bool accumulate, Gemm out[2 * LORA_MAX_MEMBERS])
-{
-    int count = dh ? lora_gemms(LORA_DH, attrs, dy, dh, b, out) : 0;
-    int end = count + (db ? lora_gemms(LORA_DB, attrs, dy, h, db, out + count) : 0);
-    for (int i = count; i < end; i++) out[i].accumulate = accumulate;
-    return end;
-}
-
-static int gemms_of_args(const KernelArgs *args, Gemm out[2 * LORA_MAX_MEMBERS])
-{
-    return gemms_of_views(args->attrs, &args->in[0], &args->in[1], &args->in[2], args->out[0].data ? &args->out[0] : NULL,
-                          args->out[1].data ? &args->out[1] : NULL, args->accumulate >> 1 & 1, out);
-}
-
-static int gemms_of_node(const Node *node, Gemm out[2 * LORA_MAX_MEMBERS])
-{
-    TensorView in[3], result[2];
-    for (int i = 0; i < 3; i++) in[i] = (TensorView){ .type = node->in[i]->type };
-    for (int k = 0; k < 2; k++)
-        if (node->out[k]) result[k] = (TensorView){ .type = node->out[k]->type };
-    return gemms_of_views(node->attrs, &in[0], &in[1], &in[2], node->out[0] ? &result[0] : NULL,
-                          node->out[1] ? &result[1] : NULL, node->in[3] != NULL, out);
-}
-
 static OpCost lora_add_bwd_cost(const Node *node)
 {
-    Gemm   gemm[2 * LORA_MAX_MEMBERS];
-    OpCost cost = { .matrix_unit = true };
-    int    count = gemms_of_node(node, gemm), members = lora_members(node->attrs);
-    for (int i = 0; i < count; i++) {
-        OpCost one = gemm_cost(&gemm[i]);
-        cost.flops += one.flops;
-        cost.bytes += one.bytes;
-        if (i >= members) cost.bytes -= (double)(gemm[i].m * gemm[i].k * dtype_bytes(gemm[i].a_dtype)); /* dy was read */
-    }
+    NodeArgs storage;
+    Gemm     gemms[MAX_PRODUCTS];
+    int      count = lora_add_bwd_products(node_args(node, &storage), gemms), members = lora_members(node->attrs);
+    OpCost   cost = gemms_cost(gemms, count);
+    for (int i = members; i < count; i++) cost.bytes -= (double)(gemms[i].m * gemms[i].k * dtype_bytes(gemms[i].a.dtype)); /* dy was read */
     return cost;
-}
-
-static size_t lora_add_bwd_workspace(const Node *node, int num_workers)
-{
-    Gemm   gemm[2 * LORA_MAX_MEMBERS];
-    size_t most = 0;
-    for (int i = 0, count = gemms_of_node(node, gemm); i < count; i++) {
-        size_t bytes = gemm_workspace(&gemm[i], num_workers);
-        if (bytes > most) most = bytes;
-    }
-    return most;
 }
 
 static size_t lora_add_bwd_gpu_workspace(const Node *node)
@@ -73,19 +32,7 @@ static size_t lora_add_bwd_gpu_workspace(const Node *node)
     return mma ? lora_sums_bytes(node->attrs, &node->in[0]->type, &node->in[2]->type) : GPU_GEMM_WORKSPACE;
 }
 
-static Status lora_add_bwd_tiles(const KernelArgs *args)
-{
-    Gemm gemm[2 * LORA_MAX_MEMBERS];
-    for (int i = 0, count = gemms_of_args(args, gemm); i < count; i++) gemm_run(&gemm[i], args->pool, args->workspace);
-    return OK;
-}
-
-static Status lora_add_bwd_reference(const KernelArgs *args)
-{
-    Gemm gemm[2 * LORA_MAX_MEMBERS];
-    for (int i = 0, count = gemms_of_args(args, gemm); i < count; i++) gemm_reference(&gemm[i]);
-    return OK;
-}
+GEMM_KERNELS(lora_add_bwd)
 
 static const LoraAttrs lora_bwd_one = { .alpha = 1, .rows = { 7 } },
                        lora_bwd_two = { .alpha = 0.5, .rows = { 30, 9 }, .col = { 0, 41 } },
