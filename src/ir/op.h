@@ -91,12 +91,23 @@ typedef struct OpAlias {
 
 typedef struct GradBuilder GradBuilder;
 
+/* What the elements of an input are beyond their dtype. */
+typedef enum InputHolds {
+    HOLDS_ANY,       /* floats; integers below what shapes say (an index) */
+    HOLDS_HYPER,     /* HYPER_COUNT scalars of the run */
+    HOLDS_LABELS,    /* classes, or IGNORE_INDEX */
+    HOLDS_DOC_START, /* the place in its row where the token's document begins */
+    HOLDS_SQUARES,   /* not negative */
+    HOLDS_NORM2,     /* a squared norm */
+    HOLDS_SEGMENTS,  /* see ops/attrs.h */
+} InputHolds;
+
 /* One shape the generic test runs. in: dims of each input (ndim 0: absent). */
 typedef struct OpSample {
     TensorType  in[NODE_MAX_IN];
     const void *attrs;     /* NULL: defaults */
     double      tolerance; /* of kernels against the reference in f32, max|d|/max|ref|; 0: 1e-5 */
-    int         int_range[NODE_MAX_IN]; /* integer input k is drawn from [0, int_range) */
+    int         int_range[NODE_MAX_IN]; /* integer input k is drawn from [0, int_range); see InputHolds */
 } OpSample;
 
 struct OpDef {
@@ -120,8 +131,17 @@ struct OpDef {
     size_t        (*workspace)(const Node *node, int num_workers);   /* CPU kernels' scratch, bytes; NULL: none */
     size_t        (*gpu_workspace)(const Node *node);                /* CUDA kernels' where it is large, for plans of a GPU that isn't here */
     CpuKernel       cpu[OP_MAX_KERNELS];                              /* first match wins, reference last */
+    uint8_t         holds[NODE_MAX_IN];  /* InputHolds of each input */
+    uint32_t        params;       /* bit k: input k may be a trained weight: backward takes its gradient through grad_accumulator */
+    uint32_t        constants;    /* bit k: input k never has a gradient (a table, scalars) */
+    uint32_t        grad_outputs; /* bit k: output k has a gradient too; the first always has */
+    /* Emits at the cursor the form that appends this run's keys and values to a cache and reads all of it, for prefill and decode;
+     * NULL: the op works on each token by itself, or has no such form. */
+    Status        (*cached)(Graph *graph, const Node *node, int64_t batch, int64_t len, Node **out);
     const OpSample *samples;
     int             num_samples;
+    const OpSample *large;               /* shapes of real models: doctor runs them too */
+    int             num_large;
 };
 
 /* ---- for backward rules (implemented by passes/autodiff.c) ---- */

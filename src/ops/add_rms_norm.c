@@ -110,6 +110,11 @@ static const OpSample add_rms_norm_samples[] = {
     { .in = { { DT_F32, 2, { 70, 1037 } }, { DT_F32, 2, { 70, 1037 } }, { DT_F32, 1, { 1037 } } } },
 };
 
+/* Shapes of real models. */
+static const OpSample add_rms_norm_large_samples[] = {
+    { .in = { { DT_F32, 2, { 600, 1024 } }, { DT_F32, 2, { 600, 1024 } }, { DT_F32, 1, { 1024 } } } },
+};
+
 const OpDef op_add_rms_norm = {
     .id = OP_ADD_RMS_NORM,
     .name = "add_rms_norm",
@@ -126,6 +131,10 @@ const OpDef op_add_rms_norm = {
     .cost = add_rms_norm_cost,
     .workspace = add_rms_norm_workspace,
     .cpu = { { DT_SET_FLOAT, add_rms_norm_cpu, "reference" } },
+    .params = 1u << 2,
+    .grad_outputs = 1u << 1,
     .samples = add_rms_norm_samples,
     .num_samples = sizeof add_rms_norm_samples / sizeof add_rms_norm_samples[0],
+    .large = add_rms_norm_large_samples,
+    .num_large = sizeof add_rms_norm_large_samples / sizeof add_rms_norm_large_samples[0],
 };

@@ -59,6 +59,11 @@ static const OpSample col_sum_samples[] = {
     { .in = { { DT_F32, 2, { 70, 9 } } }, .attrs = &col_sum_f32 },
 };
 
+/* Shapes of real models. */
+static const OpSample col_sum_large_samples[] = {
+    { .in = { { DT_F32, 2, { 4096, 1024 } } } },
+};
+
 const OpDef op_col_sum = {
     .id = OP_COL_SUM,
     .name = "col_sum",
@@ -76,4 +81,6 @@ const OpDef op_col_sum = {
     .cpu = { { DT_SET_FLOAT, col_sum_cpu, "reference" } },
     .samples = col_sum_samples,
     .num_samples = sizeof col_sum_samples / sizeof col_sum_samples[0],
+    .large = col_sum_large_samples,
+    .num_large = sizeof col_sum_large_samples / sizeof col_sum_large_samples[0],
 };

@@ -60,6 +60,11 @@ static const OpSample embedding_samples[] = {
     { .in = { { DT_I32, 2, { 3, 40 } }, { DT_F32, 2, { 300, 1030 } } }, .int_range = { 300 } },
 };
 
+/* Shapes of real models. */
+static const OpSample embedding_large_samples[] = {
+    { .in = { { DT_I32, 2, { 2, 700 } }, { DT_F32, 2, { 1000, 1024 } } }, .int_range = { 1000 } },
+};
+
 const OpDef op_embedding = {
     .id = OP_EMBEDDING,
     .name = "embedding",
@@ -71,6 +76,9 @@ const OpDef op_embedding = {
     .backward = embedding_backward,
     .cost = embedding_cost,
     .cpu = { { DT_SET_FLOAT, embedding_cpu, "reference" } },
+    .params = 1u << 1,
     .samples = embedding_samples,
     .num_samples = sizeof embedding_samples / sizeof embedding_samples[0],
+    .large = embedding_large_samples,
+    .num_large = sizeof embedding_large_samples / sizeof embedding_large_samples[0],
 };

@@ -101,6 +101,14 @@ static const OpSample embedding_dw_samples[] = {
     { .in = { { DT_I32, 2, { 2, 50 } }, { DT_F32, 3, { 2, 50, 12 } } }, .attrs = &embedding_dw_f32, .int_range = { 7 } },
 };
 
+static const EmbeddingDwAttrs large_vocab_1000 = { .vocab = 1000 };
+
+/* Shapes of real models. */
+static const OpSample embedding_dw_large_samples[] = {
+    { .in = { { DT_I32, 2, { 2, 700 } }, { DT_F32, 3, { 2, 700, 1024 } } }, .attrs = &large_vocab_1000,
+            .int_range = { 300 } },
+};
+
 const OpDef op_embedding_dw = {
     .id = OP_EMBEDDING_DW,
     .name = "embedding_dw",
@@ -118,4 +126,6 @@ const OpDef op_embedding_dw = {
     .cpu = { { DT_SET_FLOAT, embedding_dw_cpu, "reference" } },
     .samples = embedding_dw_samples,
     .num_samples = sizeof embedding_dw_samples / sizeof embedding_dw_samples[0],
+    .large = embedding_dw_large_samples,
+    .num_large = sizeof embedding_dw_large_samples / sizeof embedding_dw_large_samples[0],
 };

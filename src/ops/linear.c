@@ -47,6 +47,13 @@ static const OpSample linear_samples[] = {
     { .in = { { DT_F32, 3, { 2, 10, 1100 } }, { DT_F32, 2, { 18, 1100 } }, { DT_F32, 1, { 18 } } } },
 };
 
+/* Shapes of real models. */
+static const OpSample linear_large_samples[] = {
+    { .in = { { DT_F32, 3, { 2, 256, 512 } }, { DT_F32, 2, { 768, 512 } }, { DT_F32, 1, { 768 } } } },
+    { .in = { { DT_F32, 3, { 2, 512, 1024 } }, { DT_F32, 2, { 3072, 1024 } } } },
+    { .in = { { DT_F32, 3, { 2, 512, 1024 } }, { DT_F32, 2, { 16, 1024 } } } },
+};
+
 const OpDef op_linear = {
     .id = OP_LINEAR,
     .name = "linear",
@@ -59,6 +66,9 @@ const OpDef op_linear = {
     .cost = linear_cost,
     .workspace = linear_workspace,
     .cpu = { { DT_SET_FLOAT, linear_tiles, "tiles" }, { DT_SET_FLOAT, linear_reference, "reference" } },
+    .params = 1u << 1 | 1u << 2,
     .samples = linear_samples,
     .num_samples = sizeof linear_samples / sizeof linear_samples[0],
+    .large = linear_large_samples,
+    .num_large = sizeof linear_large_samples / sizeof linear_large_samples[0],
 };

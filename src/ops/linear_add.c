@@ -53,6 +53,14 @@ static const OpSample linear_add_samples[] = {
       .attrs = &linear_add_part },
 };
 
+static const LinearAttrs large_part = { .alpha = 2, .col = 256, .rows = 512 };
+
+/* Shapes of real models. */
+static const OpSample linear_add_large_samples[] = {
+    { .in = { { DT_F32, 3, { 2, 256, 1024 } }, { DT_F32, 3, { 2, 256, 16 } }, { DT_F32, 2, { 512, 16 } } },
+            .attrs = &large_part },
+};
+
 const OpDef op_linear_add = {
     .id = OP_LINEAR_ADD,
     .name = "linear_add",
@@ -69,6 +77,9 @@ const OpDef op_linear_add = {
     .cost = linear_add_cost,
     .workspace = linear_add_workspace,
     .cpu = { { DT_SET_FLOAT, linear_add_tiles, "tiles" }, { DT_SET_FLOAT, linear_add_reference, "reference" } },
+    .params = 1u << 2,
     .samples = linear_add_samples,
     .num_samples = sizeof linear_add_samples / sizeof linear_add_samples[0],
+    .large = linear_add_large_samples,
+    .num_large = sizeof linear_add_large_samples / sizeof linear_add_large_samples[0],
 };

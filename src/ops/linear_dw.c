@@ -39,6 +39,19 @@ static const OpSample linear_dw_samples[] = {
     { .in = { { DT_F32, 2, { 70, 7 } }, { DT_F32, 2, { 70, 5 } } }, .attrs = &linear_dw_f32 },
 };
 
+static const LinearAttrs large_part = { .alpha = 2, .col = 256, .rows = 512 };
+static const LinearAttrs large_rank_16 = { .alpha = 1, .rows = 16 };
+static const LinearAttrs large_rank_16_f32 = { .alpha = 1, .rows = 16, .dw_dtype = DTYPE_TO_ATTR(DT_F32) };
+
+/* Shapes of real models. */
+static const OpSample linear_dw_large_samples[] = {
+    { .in = { { DT_F32, 3, { 2, 512, 1024 } }, { DT_F32, 3, { 2, 512, 256 } }, { DT_F32, 2, { 512, 256 } } },
+            .attrs = &large_part },
+    { .in = { { DT_F32, 3, { 2, 1024, 16 } }, { DT_F32, 3, { 2, 1024, 1024 } }, { DT_F32, 2, { 16, 1024 } } },
+            .attrs = &large_rank_16 },
+    { .in = { { DT_F32, 3, { 2, 1024, 16 } }, { DT_F32, 3, { 2, 1024, 1024 } } }, .attrs = &large_rank_16_f32 },
+};
+
 const OpDef op_linear_dw = {
     .id = OP_LINEAR_DW,
     .name = "linear_dw",
@@ -56,4 +69,6 @@ const OpDef op_linear_dw = {
     .cpu = { { DT_SET_FLOAT, linear_dw_tiles, "tiles" }, { DT_SET_FLOAT, linear_dw_reference, "reference" } },
     .samples = linear_dw_samples,
     .num_samples = sizeof linear_dw_samples / sizeof linear_dw_samples[0],
+    .large = linear_dw_large_samples,
+    .num_large = sizeof linear_dw_large_samples / sizeof linear_dw_large_samples[0],
 };

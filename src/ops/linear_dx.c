@@ -34,6 +34,14 @@ static const OpSample linear_dx_samples[] = {
     { .in = { { DT_F32, 2, { 20, 1100 } }, { DT_F32, 2, { 1100, 40 } }, { DT_F32, 2, { 20, 40 } } } },
 };
 
+static const LinearAttrs large_part = { .alpha = 2, .col = 256, .rows = 512 };
+
+/* Shapes of real models. */
+static const OpSample linear_dx_large_samples[] = {
+    { .in = { { DT_F32, 3, { 2, 256, 1024 } }, { DT_F32, 2, { 512, 256 } }, { DT_F32, 3, { 2, 256, 256 } } },
+            .attrs = &large_part },
+};
+
 const OpDef op_linear_dx = {
     .id = OP_LINEAR_DX,
     .name = "linear_dx",
@@ -51,4 +59,6 @@ const OpDef op_linear_dx = {
     .cpu = { { DT_SET_FLOAT, linear_dx_tiles, "tiles" }, { DT_SET_FLOAT, linear_dx_reference, "reference" } },
     .samples = linear_dx_samples,
     .num_samples = sizeof linear_dx_samples / sizeof linear_dx_samples[0],
+    .large = linear_dx_large_samples,
+    .num_large = sizeof linear_dx_large_samples / sizeof linear_dx_large_samples[0],
 };

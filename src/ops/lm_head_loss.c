@@ -260,6 +260,13 @@ static const OpSample lm_head_loss_samples[] = {
       .int_range = { 0, 0, 1100 } },
 };
 
+/* Shapes of real models. */
+static const OpSample lm_head_loss_large_samples[] = {
+    /* few channels: bf16 logits as large as sqrt(channels) times these inputs are further from those in fp32 than models' are */
+    { .in = { { DT_F32, 3, { 2, 200, 32 } }, { DT_F32, 2, { 5003, 32 } }, { DT_I32, 2, { 2, 200 } } },
+            .int_range = { 0, 0, 5003 } },
+};
+
 const OpDef op_lm_head_loss = {
     .id = OP_LM_HEAD_LOSS,
     .name = "lm_head_loss",
@@ -273,6 +280,10 @@ const OpDef op_lm_head_loss = {
     .workspace = lm_head_loss_workspace,
     .gpu_workspace = lm_head_loss_gpu_workspace,
     .cpu = { { DT_SET_FLOAT, lm_head_loss_chunks, "chunks" }, { DT_SET_FLOAT, lm_head_loss_reference, "reference" } },
+    .holds = { [2] = HOLDS_LABELS },
+    .params = 1u << 1,
     .samples = lm_head_loss_samples,
     .num_samples = sizeof lm_head_loss_samples / sizeof lm_head_loss_samples[0],
+    .large = lm_head_loss_large_samples,
+    .num_large = sizeof lm_head_loss_large_samples / sizeof lm_head_loss_large_samples[0],
 };

@@ -101,6 +101,16 @@ static const OpSample lm_head_loss_bwd_samples[] = {
       .int_range = { 0, 0, 0, 60 } },
 };
 
+static const LmHeadBwdAttrs large_head_f32 = { .dw_dtype = DTYPE_TO_ATTR(DT_F32) };
+
+/* Shapes of real models. */
+static const OpSample lm_head_loss_bwd_large_samples[] = {
+    { .in = { { DT_F32, 2, { 2, 200 } }, { DT_F32, 3, { 2, 200, 32 } }, { DT_F32, 2, { 4000, 32 } },
+            { DT_I32, 2, { 2, 200 } }, { DT_F32, 2, { 4000, 32 } } }, .int_range = { 0, 0, 0, 4000 } },
+    { .in = { { DT_F32, 2, { 2, 200 } }, { DT_F32, 3, { 2, 200, 32 } }, { DT_F32, 2, { 4000, 32 } },
+            { DT_I32, 2, { 2, 200 } } }, .attrs = &large_head_f32, .int_range = { 0, 0, 0, 4000 } },
+};
+
 const OpDef op_lm_head_loss_bwd = {
     .id = OP_LM_HEAD_LOSS_BWD,
     .name = "lm_head_loss_bwd",
@@ -118,6 +128,9 @@ const OpDef op_lm_head_loss_bwd = {
     .gpu_workspace = lm_head_loss_bwd_gpu_workspace,
     .cpu = { { DT_SET_FLOAT, lm_head_loss_bwd_chunks, "chunks" },
              { DT_SET_FLOAT, lm_head_loss_bwd_reference, "reference" } },
+    .holds = { [IN_LABELS] = HOLDS_LABELS },
     .samples = lm_head_loss_bwd_samples,
     .num_samples = sizeof lm_head_loss_bwd_samples / sizeof lm_head_loss_bwd_samples[0],
+    .large = lm_head_loss_bwd_large_samples,
+    .num_large = sizeof lm_head_loss_bwd_large_samples / sizeof lm_head_loss_bwd_large_samples[0],
 };

@@ -41,6 +41,23 @@ static const OpSample lora_add_samples[] = {
     { .in = { { DT_F32, 2, { 21, 32 } }, { DT_F32, 2, { 21, 24 } }, { DT_F32, 2, { 32, 8 } } }, .attrs = &lora_add_three },
 };
 
+static const LoraAttrs large_lora_qkv = { .alpha = 2, .rows = { 2048, 1024, 1024 }, .col = { 0, 2048, 3072 } };
+static const LoraAttrs large_lora_qv = { .alpha = 2, .rows = { 520, 128 }, .col = { 0, 640 } };
+static const LoraAttrs large_lora_gate_up = { .alpha = 0.5, .rows = { 1536, 1536 }, .col = { 0, 1536 } };
+static const LoraAttrs large_lora_one = { .alpha = 2, .rows = { 1024 } };
+
+/* Shapes of real models. */
+static const OpSample lora_add_large_samples[] = {
+    { .in = { { DT_F32, 3, { 2, 300, 4096 } }, { DT_F32, 3, { 2, 300, 48 } }, { DT_F32, 2, { 4096, 16 } } },
+            .attrs = &large_lora_qkv },
+    { .in = { { DT_F32, 2, { 333, 768 } }, { DT_F32, 2, { 333, 16 } }, { DT_F32, 2, { 648, 8 } } },
+            .attrs = &large_lora_qv },
+    { .in = { { DT_F32, 2, { 200, 3072 } }, { DT_F32, 2, { 200, 64 } }, { DT_F32, 2, { 3072, 32 } } },
+            .attrs = &large_lora_gate_up },
+    { .in = { { DT_F32, 2, { 129, 1024 } }, { DT_F32, 2, { 129, 64 } }, { DT_F32, 2, { 1024, 64 } } },
+            .attrs = &large_lora_one },
+};
+
 const OpDef op_lora_add = {
     .id = OP_LORA_ADD,
     .name = "lora_add",
@@ -57,6 +74,9 @@ const OpDef op_lora_add = {
     .cost = lora_add_cost,
     .workspace = lora_add_workspace,
     .cpu = { { DT_SET_FLOAT, lora_add_tiles, "tiles" }, { DT_SET_FLOAT, lora_add_reference, "reference" } },
+    .params = 1u << 2,
     .samples = lora_add_samples,
     .num_samples = sizeof lora_add_samples / sizeof lora_add_samples[0],
+    .large = lora_add_large_samples,
+    .num_large = sizeof lora_add_large_samples / sizeof lora_add_large_samples[0],
 };

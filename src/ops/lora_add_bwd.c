@@ -47,6 +47,30 @@ static const OpSample lora_add_bwd_samples[] = {
     { .in = { { DT_F32, 2, { 130, 64 } }, { DT_F32, 2, { 130, 16 } }, { DT_F32, 2, { 40, 8 } } }, .attrs = &lora_bwd_f32 },
 };
 
+static const LoraAttrs large_lora_qkv = { .alpha = 2, .rows = { 2048, 1024, 1024 }, .col = { 0, 2048, 3072 } };
+static const LoraAttrs large_lora_qv = { .alpha = 2, .rows = { 520, 128 }, .col = { 0, 640 } };
+static const LoraAttrs large_lora_gate_up = { .alpha = 0.5, .rows = { 1536, 1536 }, .col = { 0, 1536 } };
+static const LoraAttrs large_lora_one = { .alpha = 2, .rows = { 1024 } };
+static const LoraAttrs large_lora_qkv_f32 = {
+    .alpha = 2, .rows = { 2048, 1024, 1024 }, .col = { 0, 2048, 3072 }, .dw_dtype = DTYPE_TO_ATTR(DT_F32)
+};
+
+/* Shapes of real models. */
+static const OpSample lora_add_bwd_large_samples[] = {
+    { .in = { { DT_F32, 3, { 2, 300, 4096 } }, { DT_F32, 3, { 2, 300, 48 } }, { DT_F32, 2, { 4096, 16 } } },
+            .attrs = &large_lora_qkv },
+    { .in = { { DT_F32, 2, { 333, 768 } }, { DT_F32, 2, { 333, 16 } }, { DT_F32, 2, { 648, 8 } } },
+            .attrs = &large_lora_qv },
+    { .in = { { DT_F32, 2, { 200, 3072 } }, { DT_F32, 2, { 200, 64 } }, { DT_F32, 2, { 3072, 32 } } },
+            .attrs = &large_lora_gate_up },
+    { .in = { { DT_F32, 2, { 129, 1024 } }, { DT_F32, 2, { 129, 64 } }, { DT_F32, 2, { 1024, 64 } } },
+            .attrs = &large_lora_one },
+    { .in = { { DT_F32, 2, { 8192, 1024 } }, { DT_F32, 2, { 8192, 16 } }, { DT_F32, 2, { 1024, 16 } } },
+            .attrs = &large_lora_one },
+    { .in = { { DT_F32, 3, { 2, 300, 4096 } }, { DT_F32, 3, { 2, 300, 48 } }, { DT_F32, 2, { 4096, 16 } } },
+            .attrs = &large_lora_qkv_f32 },
+};
+
 const OpDef op_lora_add_bwd = {
     .id = OP_LORA_ADD_BWD,
     .name = "lora_add_bwd",
@@ -65,4 +89,6 @@ const OpDef op_lora_add_bwd = {
     .cpu = { { DT_SET_FLOAT, lora_add_bwd_tiles, "tiles" }, { DT_SET_FLOAT, lora_add_bwd_reference, "reference" } },
     .samples = lora_add_bwd_samples,
     .num_samples = sizeof lora_add_bwd_samples / sizeof lora_add_bwd_samples[0],
+    .large = lora_add_bwd_large_samples,
+    .num_large = sizeof lora_add_bwd_large_samples / sizeof lora_add_bwd_large_samples[0],
 };

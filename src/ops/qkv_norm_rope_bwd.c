@@ -169,6 +169,15 @@ static const OpSample qkv_norm_rope_bwd_samples[] = {
       .int_range = { 0, 0, 0, 0, 0, 50 } },
 };
 
+static const QkvAttrs large_qkv_128 = { .num_heads = 8, .num_kv_heads = 4, .head_dim = 128, .eps = 1e-6 };
+
+/* Shapes of real models. */
+static const OpSample qkv_norm_rope_bwd_large_samples[] = {
+    { .in = { { DT_F32, 3, { 2, 200, 2048 } }, { DT_F32, 3, { 2, 200, 2048 } }, { DT_F32, 1, { 128 } },
+            { DT_F32, 1, { 128 } }, { DT_F32, 2, { 256, 128 } }, { DT_I32, 2, { 2, 200 } },
+            { DT_F32, 3, { 2, 200, 12 } } }, .attrs = &large_qkv_128, .int_range = { 0, 0, 0, 0, 0, 256 } },
+};
+
 const OpDef op_qkv_norm_rope_bwd = {
     .id = OP_QKV_NORM_ROPE_BWD,
     .name = "qkv_norm_rope_bwd",
@@ -188,4 +197,6 @@ const OpDef op_qkv_norm_rope_bwd = {
     .cpu = { { DT_SET_FLOAT, qkv_norm_rope_bwd_cpu, "reference" } },
     .samples = qkv_norm_rope_bwd_samples,
     .num_samples = sizeof qkv_norm_rope_bwd_samples / sizeof qkv_norm_rope_bwd_samples[0],
+    .large = qkv_norm_rope_bwd_large_samples,
+    .num_large = sizeof qkv_norm_rope_bwd_large_samples / sizeof qkv_norm_rope_bwd_large_samples[0],
 };

@@ -64,6 +64,12 @@ static const OpSample rms_norm_samples[] = {
     { .in = { { DT_F32, 2, { 70, 1037 } }, { DT_F32, 1, { 1037 } } } },
 };
 
+/* Shapes of real models. */
+static const OpSample rms_norm_large_samples[] = {
+    { .in = { { DT_F32, 2, { 600, 1024 } }, { DT_F32, 1, { 1024 } } } },
+    { .in = { { DT_F32, 2, { 100, 4096 } }, { DT_F32, 1, { 4096 } } } },
+};
+
 const OpDef op_rms_norm = {
     .id = OP_RMS_NORM,
     .name = "rms_norm",
@@ -78,6 +84,9 @@ const OpDef op_rms_norm = {
     .backward = rms_norm_backward,
     .cost = rms_norm_cost,
     .cpu = { { DT_SET_FLOAT, rms_norm_cpu, "reference" } },
+    .params = 1u << 1,
     .samples = rms_norm_samples,
     .num_samples = sizeof rms_norm_samples / sizeof rms_norm_samples[0],
+    .large = rms_norm_large_samples,
+    .num_large = sizeof rms_norm_large_samples / sizeof rms_norm_large_samples[0],
 };

@@ -103,6 +103,16 @@ static const OpSample rms_norm_bwd_samples[] = {
       .attrs = &rms_norm_bwd_f32 },
 };
 
+static const RmsNormAttrs large_norm_f32 = { .eps = 1e-6, .dw_dtype = DTYPE_TO_ATTR(DT_F32) };
+
+/* Shapes of real models. */
+static const OpSample rms_norm_bwd_large_samples[] = {
+    { .in = { { DT_F32, 2, { 600, 1024 } }, { DT_F32, 2, { 600, 1024 } }, { DT_F32, 1, { 1024 } },
+            { DT_F32, 1, { 600 } } } },
+    { .in = { { DT_F32, 2, { 600, 1024 } }, { DT_F32, 2, { 600, 1024 } }, { DT_F32, 1, { 1024 } },
+            { DT_F32, 1, { 600 } } }, .attrs = &large_norm_f32 },
+};
+
 const OpDef op_rms_norm_bwd = {
     .id = OP_RMS_NORM_BWD,
     .name = "rms_norm_bwd",
@@ -121,4 +131,6 @@ const OpDef op_rms_norm_bwd = {
     .cpu = { { DT_SET_FLOAT, rms_norm_bwd_cpu, "reference" } },
     .samples = rms_norm_bwd_samples,
     .num_samples = sizeof rms_norm_bwd_samples / sizeof rms_norm_bwd_samples[0],
+    .large = rms_norm_bwd_large_samples,
+    .num_large = sizeof rms_norm_bwd_large_samples / sizeof rms_norm_bwd_large_samples[0],
 };

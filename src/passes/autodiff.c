@@ -6,8 +6,6 @@
 
 #include <string.h>
 
-enum { LOSS_ACCUMULATOR = 2 }; /* input of loss_sum */
-
 struct GradBuilder {
     Graph  *graph;
     int     num_forward;  /* values that existed before */
@@ -138,6 +136,10 @@ static Status node_backward(GradBuilder *grad, const Node *node, const Value *lo
     if (!needed || !leads) return OK;
     FAIL_IF(!node->op->backward, ERR_UNSUPPORTED, "%s: op %s has no gradient, and %s needs one",
             node->source ? node->source : "graph", node->op->name, node->out[0] ? node->out[0]->name : "its output");
+    for (int i = 0; i < node->num_in; i++)
+        FAIL_IF(grad_wanted(grad, node->in[i]) && node->in[i]->kind == VALUE_PARAM && !(node->op->params >> i & 1), ERR_UNSUPPORTED,
+                "%s: input %d of %s is the trained weight %s, and the op has no gradient for a weight there",
+                node->source ? node->source : "graph", i, node->op->name, node->in[i]->name);
     grad->graph->layer = node->layer;
     grad->graph->part = node->part;
     grad->graph->source = node->source;
@@ -146,16 +148,26 @@ static Status node_backward(GradBuilder *grad, const Node *node, const Value *lo
     return OK;
 }
 
+/* The input that output `value` of a node is added to where it is connected; -1: there is none. */
+static int accumulator_of(const Value *value)
+{
+    const OpDef *op = value->producer->op;
+    for (int i = 0; i < op->num_alias; i++)
+        if (op->alias[i].accumulate && op->alias[i].out == value->out_index) return op->alias[i].in;
+    return -1;
+}
+
 /* The loss of all micro-steps adds up in one place. */
 static Status settle_loss(GradBuilder *grad)
 {
     Value *loss = graph_output(grad->graph, "loss");
     Node  *node = loss->producer;
     Value *sum = graph_add_value(grad->graph, VALUE_STATE, "loss.sum", &loss->type);
-    FAIL_IF(node->op->id != OP_LOSS_SUM, ERR_INVALID, "output \"loss\": expected the result of loss_sum, found %s", node->op->name);
+    int    slot = accumulator_of(loss);
+    FAIL_IF(slot < 0, ERR_INVALID, "output \"loss\": expected the result of loss_sum, found %s, which can't be added up", node->op->name);
     loss->kind = VALUE_STATE;
     if (grad->accumulate)
-        node->in[LOSS_ACCUMULATOR] = sum;
+        node->in[slot] = sum;
     else
         loss->home = sum;
     return OK;
@@ -168,11 +180,8 @@ static int free_accumulator(const Value *value)
 {
     const Node *node = value->producer;
     if (!node || !(node->flags & NODE_BACKWARD)) return -1;
-    for (int i = 0; i < node->op->num_alias; i++) {
-        const OpAlias *alias = &node->op->alias[i];
-        if (alias->accumulate && alias->out == value->out_index) return node->in[alias->in] ? -1 : alias->in;
-    }
-    return -1;
+    int slot = accumulator_of(value);
+    return slot >= 0 && !node->in[slot] ? slot : -1;
 }
 
 /* Defined before `node`, and nobody but `reader` reads its memory from `node` on. */
