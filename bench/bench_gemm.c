@@ -90,18 +90,18 @@ static void run_gemm(void *context)
 
 static Gemm gemm_of_shape(const Shape *s, DType dtype)
 {
-    Gemm g = { .alpha = 1, .a_dtype = dtype, .b_dtype = dtype, .c_dtype = dtype };
+    Gemm g = { .alpha = 1, .a.dtype = dtype, .b.dtype = dtype, .c.dtype = dtype };
     switch (s->kind) {
     case 'y':
-        g.m = s->rows, g.n = s->m, g.k = s->k, g.trans_b = true, g.a_stride = s->k, g.b_stride = s->k,
-        g.c_stride = s->m;
+        g.m = s->rows, g.n = s->m, g.k = s->k, g.b.trans = true, g.a.stride = s->k, g.b.stride = s->k,
+        g.c.stride = s->m;
         break;
     case 'x':
-        g.m = s->rows, g.n = s->k, g.k = s->m, g.a_stride = s->m, g.b_stride = s->k, g.c_stride = s->k;
+        g.m = s->rows, g.n = s->k, g.k = s->m, g.a.stride = s->m, g.b.stride = s->k, g.c.stride = s->k;
         break;
     default:
-        g.m = s->m, g.n = s->k, g.k = s->rows, g.trans_a = true, g.a_stride = s->m, g.b_stride = s->k,
-        g.c_stride = s->k;
+        g.m = s->m, g.n = s->k, g.k = s->rows, g.a.trans = true, g.a.stride = s->m, g.b.stride = s->k,
+        g.c.stride = s->k;
     }
     return g;
 }
@@ -118,12 +118,12 @@ static void bench_shape(const Shape *s, ThreadPool *pools[2])
         for (int i = 0; i < 2; i++) {
             GemmRun run = { gemm_of_shape(s, d ? DT_BF16 : DT_F32), pools[i], NULL };
             void   *a = filled((size_t)(run.gemm.m * run.gemm.k)), *b = filled((size_t)(run.gemm.n * run.gemm.k));
-            run.gemm.a = a;
-            run.gemm.b = b;
-            run.gemm.c = filled((size_t)(run.gemm.m * run.gemm.n));
+            run.gemm.a.data = a;
+            run.gemm.b.data = b;
+            run.gemm.c.data = filled((size_t)(run.gemm.m * run.gemm.n));
             run.workspace = filled(gemm_workspace(&run.gemm, pool_num_workers(pools[i])) / sizeof(float) + 1);
             printf(" %9.1f", flops / fastest_seconds(run_gemm, &run, pools[i]) * 1e-9);
-            free(a), free(b), free(run.gemm.c), free(run.workspace);
+            free(a), free(b), free(run.gemm.c.data), free(run.workspace);
         }
     printf("\n");
 }

@@ -19,7 +19,7 @@ static Status probe(const char *dir, const char *adapter, float **out_logits, in
     Status status = infer_open(&infer, dir, adapter, "cpu", 0);
     if (status == OK) {
         CompileOptions *options = &infer.options;
-        options->model_dtype = options->grad_dtype = options->master_dtype = DT_F32;
+        options->model_dtype = options->master_dtype = DT_F32;
         options->programs = 1u << PROGRAM_PREFILL;
         options->cache_len = options->prefill_chunk = PROBE_TOKENS < infer.model->max_positions ? PROBE_TOKENS : infer.model->max_positions;
         status = infer_start(&infer);

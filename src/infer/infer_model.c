@@ -82,7 +82,7 @@ Status infer_open(InferModel *infer, const char *dir, const char *adapter, const
     TRY(find_eos(infer));
     TRY(device_open(device, threads, &infer->device));
     infer->options = compile_defaults();
-    infer->options.model_dtype = infer->options.grad_dtype = infer->options.master_dtype = infer->model->dtype;
+    infer->options.model_dtype = infer->options.master_dtype = infer->model->dtype;
     infer->options.train_base = false;
     if (infer->has_adapter) {
         infer->options.lora = infer->adapter.lora;

@@ -243,6 +243,14 @@ static Status bind_flag(Binder *b, const JsonValue *s, const char *key, bool *ou
     return OK;
 }
 
+static Status bind_dtype(Binder *b, const JsonValue *s, const char *key, DType *out)
+{
+    const JsonValue *value = json_get(s, key);
+    if (value->type != JSON_STRING || !dtype_parse(value->string.data, out) || !(DT_SET(*out) & DT_SET_FLOAT))
+        BIND_FAIL(b, value, "%s: expected f32 or bf16", key);
+    return OK;
+}
+
 static Status bind_param(Binder *b, const JsonValue *s)
 {
     Param *param = arena_new(b->arena, Param);
@@ -252,6 +260,7 @@ static Status bind_param(Binder *b, const JsonValue *s)
     const JsonValue *hf = json_get(s, "hf"), *module = json_get(s, "module");
     TRY(expand(b, json_get(s, "param"), &param->name));
     TRY(bind_shape(b, s, &param->type));
+    if (json_get(s, "dtype")) TRY(bind_dtype(b, s, "dtype", &param->type.dtype));
     if (!hf) BIND_FAIL(b, s, "parameter %s: expected \"hf\", where it is in a model folder", param->name);
     TRY(bind_hf(b, hf, &param->type, &param->hf));
     if (module) TRY(expand(b, module, &param->module));
@@ -281,6 +290,12 @@ static Status bind_attrs(Binder *b, const JsonValue *json, const OpDef *op, char
         if (a->type == ATTR_TYPE_INT) {
             TRY(eval_int(b, &json->members[i].value, &whole));
             *(int64_t *)(void *)(attrs + a->offset) = whole;
+            continue;
+        }
+        if (a->type == ATTR_TYPE_DTYPE) {
+            DType dtype;
+            TRY(bind_dtype(b, json, name, &dtype));
+            *(int64_t *)(void *)(attrs + a->offset) = DTYPE_TO_ATTR(dtype);
             continue;
         }
         TRY(eval(b, &json->members[i].value, &number));
@@ -404,7 +419,7 @@ static const struct {
     const char *kind, *members;
     Status (*bind)(Binder *b, const JsonValue *s);
 } statements[] = {
-    {"param", " shape hf init module linear head decay source ", bind_param},
+    {"param", " shape dtype hf init module linear head decay source ", bind_param},
     {"op", " in out attrs part source ", bind_op},
     {"repeat", " index carry body yield source ", bind_repeat},
     {"if", " then else source ", bind_if},

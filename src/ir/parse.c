@@ -343,6 +343,11 @@ static Status parse_attrs(Parser *parser, const OpDef *op, char *attrs)
                 SYNTAX(parser, "attribute %s: expected true or false, found %s", name, text);
             *(bool *)(attrs + a->offset) = yes;
         }
+        if (a->type == ATTR_TYPE_DTYPE) {
+            DType dtype;
+            if (!dtype_parse(text, &dtype)) SYNTAX(parser, "attribute %s: expected a dtype, found %s", name, text);
+            *(int64_t *)(void *)(attrs + a->offset) = DTYPE_TO_ATTR(dtype);
+        }
     }
     return OK;
 }

@@ -85,7 +85,6 @@ Status peft_open(Arena *arena, const char *dir, PeftAdapter *out)
     TRY(check_settings(&config, name));
     LoraOptions *lora = &out->lora;
     lora->enabled = true;
-    lora->dtype = DT_F32;
     FAIL_IF(!json_get_int(&config, "r", &lora->r) || lora->r < 1 || lora->r > 65536, ERR_INVALID,
             "%s: expected a whole number from 1 to 65536 under \"r\"", name);
     FAIL_IF(!json_get_double(&config, "lora_alpha", &lora->alpha), ERR_INVALID, "%s: expected a number under \"lora_alpha\"", name);

@@ -25,13 +25,13 @@ static Status write_as(Session *session, const char *name, size_t offset, DType 
 
 Status param_write(Session *session, const Param *param, int64_t first, const float *values, int64_t count)
 {
-    DType            dtype = param->type.dtype;
-    const PlanEntry *master = plan_find(session_plan(session), "master");
-    TRY(write_as(session, param->name, (size_t)dtype_bytes(dtype, first), dtype, values, count));
-    if (!master || !param->trained) return OK;
-    /* The trained parameters are one flat run at the start of their region; the master copy has the same layout. */
-    int64_t at = plan_find(session_plan(session), param->name)->place.offset / dtype_bytes(dtype, 1) + first;
-    return write_as(session, "master", (size_t)dtype_bytes(master->type.dtype, at), master->type.dtype, values, count);
+    DType   dtype = param->type.dtype;
+    int64_t at;
+    TRY(write_as(session, param->name, (size_t)(dtype_bytes(dtype, first)), dtype, values, count));
+    const PlanEntry *master = plan_master(session_plan(session), param, &at);
+    if (!master) return OK;
+    at += first;
+    return write_as(session, master->name, (size_t)(dtype_bytes(master->type.dtype, at)), master->type.dtype, values, count);
 }
 
 /* ---- one tensor into (a part of) one parameter ---- */

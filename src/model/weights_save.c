@@ -9,6 +9,21 @@
 
 enum { CHUNK_BYTES = 1 << 20 };
 
+/* Where a parameter is read from: an adapter's master copy is what was trained, and what a file gets; the weights of a model are
+ * written in the model's dtype. */
+typedef struct Source {
+    const char *name;
+    DType       dtype;
+    int64_t     at; /* its first element */
+} Source;
+
+static Source source_of(const Plan *plan, const Param *param)
+{
+    int64_t          at;
+    const PlanEntry *master = param->is_adapter ? plan_master(plan, param, &at) : NULL;
+    return master ? (Source){ master->name, master->type.dtype, at } : (Source){ param->name, param->type.dtype, 0 };
+}
+
 /* Rows [row, row + rows) of `param` are rows [at, at + rows) of the tensor. */
 typedef struct Piece {
     const Param *param;
@@ -34,7 +49,7 @@ static SavedTensor *add_tensor(Saver *saver, const char *name, const Param *para
 {
     StDecl *decl = &saver->decls[saver->count];
     decl->name = name;
-    decl->dtype = st_dtype_from(param->type.dtype);
+    decl->dtype = st_dtype_from(source_of(session_plan(saver->session), param).dtype);
     decl->ndim = param->type.ndim;
     for (int i = 0; i < decl->ndim; i++) decl->dim[i] = param->type.dim[i];
     decl->dim[0] = rows;
@@ -131,16 +146,17 @@ static Status append_transposed(Saver *saver, const Param *param, FileWriter *ou
 
 static Status append_piece(Saver *saver, const Piece *piece, FileWriter *out)
 {
-    int64_t row_bytes = type_bytes(&piece->param->type) / piece->param->type.dim[0];
-    size_t  begin = (size_t)(piece->row * row_bytes), bytes = (size_t)(piece->rows * row_bytes);
-    const char *direct = session_pointer(saver->session, piece->param->name);
+    Source  source = source_of(session_plan(saver->session), piece->param);
+    int64_t row_bytes = dtype_bytes(source.dtype, type_numel(&piece->param->type) / piece->param->type.dim[0]);
+    size_t  begin = (size_t)(dtype_bytes(source.dtype, source.at) + piece->row * row_bytes), bytes = (size_t)(piece->rows * row_bytes);
+    const char *direct = session_pointer(saver->session, source.name);
     if (direct) return file_writer_append(out, direct + begin, bytes);
     char *chunk = malloc(CHUNK_BYTES);
     CHECK(chunk);
     Status status = OK;
     for (size_t i = 0; i < bytes && status == OK; i += CHUNK_BYTES) {
         size_t n = bytes - i < CHUNK_BYTES ? bytes - i : CHUNK_BYTES;
-        status = session_read_range(saver->session, piece->param->name, begin + i, chunk, n);
+        status = session_read_range(saver->session, source.name, begin + i, chunk, n);
         if (status == OK) status = file_writer_append(out, chunk, n);
     }
     free(chunk);
@@ -171,7 +187,10 @@ Status weights_save(Session *session, const HfModel *model, bool adapters, const
 int64_t weights_bytes(const Plan *plan, bool adapters)
 {
     int64_t bytes = 0;
-    for (int i = 0; i < plan->num_params; i++)
-        if (plan->params[i]->is_adapter == adapters) bytes += type_bytes(&plan->params[i]->type) + 256; /* and its header entry */
+    for (int i = 0; i < plan->num_params; i++) {
+        const Param *param = plan->params[i];
+        if (param->is_adapter != adapters) continue;
+        bytes += dtype_bytes(source_of(plan, param).dtype, type_numel(&param->type)) + 256; /* and its header entry */
+    }
     return bytes;
 }

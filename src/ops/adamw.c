@@ -195,6 +195,17 @@ static const OpSample adamw_samples[] = {
       .int_range = { [IN_STEP] = 99 } },
 };
 
+/* Shapes of real models. */
+static const OpSample adamw_large_samples[] = {
+    /* fp32 gradients and moments beside bf16 weights, without a master copy and with one */
+    { .in = { { DT_BF16, 1, { 40000 } }, { DT_F32, 1, { 40000 } }, { DT_F32, 1, { 40000 } }, { DT_F32, 1, { 40000 } },
+            { DT_F32, 1, { 1 } }, { DT_F32, 1, { 1 } }, { DT_F32, 1, { HYPER_COUNT } }, { DT_I64, 1, { STEP_COUNT } },
+            { DT_I64, 2, { 2, 4 } }, { 0 } }, .tolerance = 1e-2, .int_range = { [7] = 99 } },
+    { .in = { { DT_BF16, 1, { 40000 } }, { DT_F32, 1, { 40000 } }, { DT_F32, 1, { 40000 } }, { DT_F32, 1, { 40000 } },
+            { DT_F32, 1, { 1 } }, { DT_F32, 1, { 1 } }, { DT_F32, 1, { HYPER_COUNT } }, { DT_I64, 1, { STEP_COUNT } },
+            { DT_I64, 2, { 2, 4 } }, { DT_F32, 1, { 40000 } } }, .tolerance = 1e-2, .int_range = { [7] = 99 } },
+};
+
 const OpDef op_adamw = {
     .id = OP_ADAMW,
     .name = "adamw",
@@ -214,6 +225,9 @@ const OpDef op_adamw = {
     .infer = adamw_infer,
     .cost = adamw_cost,
     .cpu = { { DT_SET_FLOAT, adamw_cpu, "reference" } },
+    .holds = { [IN_V] = HOLDS_SQUARES, [IN_NORM2] = HOLDS_NORM2, [IN_HYPER] = HOLDS_HYPER, [IN_SEGMENTS] = HOLDS_SEGMENTS },
     .samples = adamw_samples,
     .num_samples = sizeof adamw_samples / sizeof adamw_samples[0],
+    .large = adamw_large_samples,
+    .num_large = sizeof adamw_large_samples / sizeof adamw_large_samples[0],
 };

@@ -85,14 +85,15 @@ static __device__ void update_element(const Adamw *a, const StepScalars *s, cons
 }
 
 /* WIDTH elements that all lie in `seg`, from a multiple of WIDTH; 4 divides their distance to the segment's start. */
-template <typename W, typename M> static __device__ void update_pack(const Adamw *a, const StepScalars *s, const int64_t *seg, int64_t i)
+template <typename W, typename G, typename M>
+static __device__ void update_pack(const Adamw *a, const StepScalars *s, const int64_t *seg, int64_t i)
 {
     float w[WIDTH], g[WIDTH], m[WIDTH], v[WIDTH], decay = seg[SEGMENT_DECAY] ? s->decay : 1.0f;
     if (a->master.data)
         load_n<WIDTH>((const float *)a->master.data + i, w);
     else
         load_n<WIDTH>((const W *)a->w.data + i, w);
-    load_n<WIDTH>((const W *)a->g.data + i, g);
+    load_n<WIDTH>((const G *)a->g.data + i, g);
     load_n<WIDTH>((const M *)a->m.data + i, m);
     load_n<WIDTH>((const M *)a->v.data + i, v);
 #pragma unroll
@@ -116,7 +117,7 @@ template <typename W, typename M> static __device__ void update_pack(const Adamw
     store_n<WIDTH>((M *)a->v.data + i, v);
 }
 
-template <typename W, typename M> static __global__ void __launch_bounds__(THREADS) adamw_blocks(Adamw a)
+template <typename W, typename G, typename M> static __global__ void __launch_bounds__(THREADS) adamw_blocks(Adamw a)
 {
     __shared__ StepScalars shared;
     int64_t                begin = (int64_t)blockIdx.x * PER_BLOCK;
@@ -132,7 +133,7 @@ template <typename W, typename M> static __global__ void __launch_bounds__(THREA
         if (k == a.num_segments) return;
         int64_t from = a.segments[k][SEGMENT_OFFSET], end = from + a.segments[k][SEGMENT_NUMEL];
         if (a.whole && i >= from && i + WIDTH <= end && (i - from) % 4 == 0) {
-            update_pack<W, M>(&a, &s, a.segments[k], i);
+            update_pack<W, G, M>(&a, &s, a.segments[k], i);
             continue;
         }
         for (int64_t e = i; e < i + WIDTH && e < a.numel; e++) {
@@ -160,15 +161,12 @@ static Status adamw_run(const KernelArgs *args)
     a.random_w = a.w.type.dtype == DT_BF16 && !a.master.data && attrs->stochastic;
     a.random_v = a.v.type.dtype == DT_BF16;
     a.whole = is_aligned16(a.w.data) && is_aligned16(a.g.data) && is_aligned16(a.m.data) && is_aligned16(a.v.data) &&
-              is_aligned16(a.master.data) && a.g.type.dtype == a.w.type.dtype && a.m.type.dtype == a.v.type.dtype;
+              is_aligned16(a.master.data) && a.m.type.dtype == a.v.type.dtype;
     unsigned     grid = (unsigned)cuda_div_up(a.numel, PER_BLOCK);
     cudaStream_t stream = cuda_stream(args);
-    CUDA_FLOAT(a.w.type.dtype, W, {
-        if (a.m.type.dtype == DT_BF16)
-            adamw_blocks<W, __nv_bfloat16><<<grid, THREADS, 0, stream>>>(a);
-        else
-            adamw_blocks<W, float><<<grid, THREADS, 0, stream>>>(a);
-    });
+    CUDA_FLOAT(a.w.type.dtype, W,
+               CUDA_FLOAT(a.g.type.dtype, G,
+                          CUDA_FLOAT(a.m.type.dtype, M, adamw_blocks<W, G, M><<<grid, THREADS, 0, stream>>>(a))));
     return CUDA_LAUNCHED();
 }
 

@@ -50,6 +50,11 @@ static const OpSample add_samples[] = {
     { .in = { { DT_F32, 3, { 3, 35, 333 } }, { DT_F32, 3, { 3, 35, 333 } } } },
 };
 
+/* Shapes of real models. */
+static const OpSample add_large_samples[] = {
+    { .in = { { DT_F32, 3, { 2, 300, 1024 } }, { DT_F32, 3, { 2, 300, 1024 } } } },
+};
+
 const OpDef op_add = {
     .id = OP_ADD,
     .name = "add",
@@ -64,4 +69,6 @@ const OpDef op_add = {
     .cpu = { { DT_SET_FLOAT, add_cpu, "reference" } },
     .samples = add_samples,
     .num_samples = sizeof add_samples / sizeof add_samples[0],
+    .large = add_large_samples,
+    .num_large = sizeof add_large_samples / sizeof add_large_samples[0],
 };

@@ -26,8 +26,10 @@ static Status add_rms_norm_backward(GradBuilder *grad, const Node *node)
     if (dy && (ds_wanted || dw_wanted)) {
         Value *in[] = { dy, node->out[0], w, node->out[2], NULL, dw_wanted ? grad_accumulator(grad, w) : NULL },
               *out[2];
-        uint32_t want = want_bit(ds_wanted, 0) | want_bit(dw_wanted, 1);
-        TRY(grad_emit(grad, OP_RMS_NORM_BWD, node->attrs, in, 6, want, out));
+        uint32_t     want = want_bit(ds_wanted, 0) | want_bit(dw_wanted, 1);
+        RmsNormAttrs attrs = *(const RmsNormAttrs *)node->attrs;
+        if (dw_wanted) attrs.dw_dtype = grad_dw_dtype(grad, w, w->type.dtype);
+        TRY(grad_emit(grad, OP_RMS_NORM_BWD, &attrs, in, 6, want, out));
         if (dw_wanted) grad_set(grad, w, out[1]);
         if (ds && ds_wanted) {
             Value *sum[] = { ds, out[0] };
@@ -108,6 +110,11 @@ static const OpSample add_rms_norm_samples[] = {
     { .in = { { DT_F32, 2, { 70, 1037 } }, { DT_F32, 2, { 70, 1037 } }, { DT_F32, 1, { 1037 } } } },
 };
 
+/* Shapes of real models. */
+static const OpSample add_rms_norm_large_samples[] = {
+    { .in = { { DT_F32, 2, { 600, 1024 } }, { DT_F32, 2, { 600, 1024 } }, { DT_F32, 1, { 1024 } } } },
+};
+
 const OpDef op_add_rms_norm = {
     .id = OP_ADD_RMS_NORM,
     .name = "add_rms_norm",
@@ -124,6 +131,10 @@ const OpDef op_add_rms_norm = {
     .cost = add_rms_norm_cost,
     .workspace = add_rms_norm_workspace,
     .cpu = { { DT_SET_FLOAT, add_rms_norm_cpu, "reference" } },
+    .params = 1u << 2,
+    .grad_outputs = 1u << 1,
     .samples = add_rms_norm_samples,
     .num_samples = sizeof add_rms_norm_samples / sizeof add_rms_norm_samples[0],
+    .large = add_rms_norm_large_samples,
+    .num_large = sizeof add_rms_norm_large_samples / sizeof add_rms_norm_large_samples[0],
 };

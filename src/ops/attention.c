@@ -316,6 +316,16 @@ static Status attention_reference(const KernelArgs *args)
     return OK;
 }
 
+static Status attention_use_cache(Graph *graph, const Node *node, int64_t batch, int64_t len, Node **out)
+{
+    const AttentionAttrs *attrs = node->attrs;
+    TensorType            type = type_make(node->out[0]->type.dtype, 4, batch, len, attrs->num_kv_heads, attrs->head_dim);
+    Value *k = graph_add_value(graph, VALUE_CACHE, arena_printf(graph->arena, "cache.k.%d", node->layer), &type);
+    Value *v = graph_add_value(graph, VALUE_CACHE, arena_printf(graph->arena, "cache.v.%d", node->layer), &type);
+    Value *in[] = { node->in[0], node->in[1], node->in[2], k, v, graph_find(graph, "step") };
+    return graph_add_node(graph, &op_attention_cached, attrs, node->out[0]->name, in, 6, ~0u, out);
+}
+
 static const AttentionAttrs attention_small = { .num_heads = 4, .num_kv_heads = 2, .head_dim = 6 };
 static const AttentionAttrs attention_packed = { .num_heads = 3, .num_kv_heads = 1, .head_dim = 16, .scale = 0.3 };
 
@@ -329,6 +339,22 @@ static const OpSample attention_samples[] = {
     { .in = { { DT_F32, 3, { 1, 150, 80 } }, { 0 }, { 0 }, { DT_I32, 2, { 1, 150 } } },
       .attrs = &attention_packed,
       .int_range = { 0, 0, 0, 1 } },
+};
+
+static const AttentionAttrs large_gqa_64 = { .num_heads = 4, .num_kv_heads = 2, .head_dim = 64 };
+static const AttentionAttrs large_gqa_128 = { .num_heads = 4, .num_kv_heads = 1, .head_dim = 128 };
+static const AttentionAttrs large_mha_96 = { .num_heads = 2, .num_kv_heads = 2, .head_dim = 96 };
+static const AttentionAttrs large_dense_128 = { .num_heads = 4, .num_kv_heads = 2, .head_dim = 128, .dense = true };
+static const AttentionAttrs large_dense_64 = { .num_heads = 4, .num_kv_heads = 4, .head_dim = 64, .dense = true };
+
+/* Shapes of real models. */
+static const OpSample attention_large_samples[] = {
+    { .in = { { DT_F32, 3, { 2, 333, 512 } }, { 0 }, { 0 }, { DT_I32, 2, { 2, 333 } } }, .attrs = &large_gqa_64 },
+    { .in = { { DT_F32, 3, { 2, 600, 768 } }, { 0 }, { 0 }, { DT_I32, 2, { 2, 600 } } }, .attrs = &large_gqa_128 },
+    { .in = { { DT_F32, 4, { 1, 130, 2, 96 } }, { DT_F32, 4, { 1, 130, 2, 96 } }, { DT_F32, 4, { 1, 130, 2, 96 } },
+            { DT_I32, 2, { 1, 130 } } }, .attrs = &large_mha_96 },
+    { .in = { { DT_F32, 3, { 2, 512, 1024 } }, { 0 }, { 0 }, { DT_I32, 2, { 2, 512 } } }, .attrs = &large_dense_128 },
+    { .in = { { DT_F32, 3, { 2, 300, 768 } }, { 0 }, { 0 }, { DT_I32, 2, { 2, 300 } } }, .attrs = &large_dense_64 },
 };
 
 const OpDef op_attention = {
@@ -347,6 +373,10 @@ const OpDef op_attention = {
     .cost = attention_cost,
     .workspace = attention_workspace,
     .cpu = { { DT_SET_FLOAT, attention_blocks, "blocks" }, { DT_SET_FLOAT, attention_reference, "reference" } },
+    .holds = { [3] = HOLDS_DOC_START },
+    .cached = attention_use_cache,
     .samples = attention_samples,
     .num_samples = sizeof attention_samples / sizeof attention_samples[0],
+    .large = attention_large_samples,
+    .num_large = sizeof attention_large_samples / sizeof attention_large_samples[0],
 };

@@ -312,6 +312,31 @@ static const OpSample attention_bwd_samples[] = {
       .int_range = { 0, 0, 0, 0, 0, 0, 1 } },
 };
 
+static const AttentionAttrs large_gqa_64 = { .num_heads = 4, .num_kv_heads = 2, .head_dim = 64 };
+static const AttentionAttrs large_gqa_128 = { .num_heads = 4, .num_kv_heads = 1, .head_dim = 128 };
+static const AttentionAttrs large_mha_96 = { .num_heads = 2, .num_kv_heads = 2, .head_dim = 96 };
+static const AttentionAttrs large_dense_128 = { .num_heads = 4, .num_kv_heads = 2, .head_dim = 128, .dense = true };
+static const AttentionAttrs large_dense_64 = { .num_heads = 4, .num_kv_heads = 4, .head_dim = 64, .dense = true };
+
+/* Shapes of real models. */
+static const OpSample attention_bwd_large_samples[] = {
+    { .in = { { DT_F32, 4, { 2, 333, 4, 64 } }, { DT_F32, 3, { 2, 333, 512 } }, { 0 }, { 0 },
+            { DT_F32, 4, { 2, 333, 4, 64 } }, { DT_F32, 3, { 2, 4, 333 } }, { DT_I32, 2, { 2, 333 } } },
+            .attrs = &large_gqa_64 },
+    { .in = { { DT_F32, 4, { 2, 600, 4, 128 } }, { DT_F32, 3, { 2, 600, 768 } }, { 0 }, { 0 },
+            { DT_F32, 4, { 2, 600, 4, 128 } }, { DT_F32, 3, { 2, 4, 600 } }, { DT_I32, 2, { 2, 600 } } },
+            .attrs = &large_gqa_128 },
+    { .in = { { DT_F32, 4, { 1, 130, 2, 96 } }, { DT_F32, 4, { 1, 130, 2, 96 } }, { DT_F32, 4, { 1, 130, 2, 96 } },
+            { DT_F32, 4, { 1, 130, 2, 96 } }, { DT_F32, 4, { 1, 130, 2, 96 } }, { DT_F32, 3, { 1, 2, 130 } },
+            { DT_I32, 2, { 1, 130 } } }, .attrs = &large_mha_96 },
+    { .in = { { DT_F32, 4, { 2, 512, 4, 128 } }, { DT_F32, 3, { 2, 512, 1024 } }, { 0 }, { 0 },
+            { DT_F32, 4, { 2, 512, 4, 128 } }, { DT_F32, 3, { 2, 4, 512 } }, { DT_I32, 2, { 2, 512 } } },
+            .attrs = &large_dense_128 },
+    { .in = { { DT_F32, 4, { 2, 300, 4, 64 } }, { DT_F32, 3, { 2, 300, 768 } }, { 0 }, { 0 },
+            { DT_F32, 4, { 2, 300, 4, 64 } }, { DT_F32, 3, { 2, 4, 300 } }, { DT_I32, 2, { 2, 300 } } },
+            .attrs = &large_dense_64 },
+};
+
 const OpDef op_attention_bwd = {
     .id = OP_ATTENTION_BWD,
     .name = "attention_bwd",
@@ -328,6 +353,9 @@ const OpDef op_attention_bwd = {
     .workspace = attention_bwd_workspace,
     .gpu_workspace = attention_bwd_gpu_workspace,
     .cpu = { { DT_SET_FLOAT, attention_bwd_blocks, "blocks" }, { DT_SET_FLOAT, attention_bwd_reference, "reference" } },
+    .holds = { [6] = HOLDS_DOC_START },
     .samples = attention_bwd_samples,
     .num_samples = sizeof attention_bwd_samples / sizeof attention_bwd_samples[0],
+    .large = attention_bwd_large_samples,
+    .num_large = sizeof attention_bwd_large_samples / sizeof attention_bwd_large_samples[0],
 };

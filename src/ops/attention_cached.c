@@ -118,6 +118,19 @@ static const OpSample attention_cached_samples[] = {
       .int_range = { 0, 0, 0, 0, 0, 231 } },
 };
 
+static const AttentionAttrs large_gqa_128 = { .num_heads = 4, .num_kv_heads = 1, .head_dim = 128 };
+static const AttentionAttrs large_gqa_64 = { .num_heads = 4, .num_kv_heads = 2, .head_dim = 64 };
+
+/* Shapes of real models. */
+static const OpSample attention_cached_large_samples[] = {
+    { .in = { { DT_F32, 3, { 2, 1, 768 } }, { 0 }, { 0 }, { DT_F32, 4, { 2, 700, 1, 128 } },
+            { DT_F32, 4, { 2, 700, 1, 128 } }, { DT_I64, 1, { STEP_COUNT } } }, .attrs = &large_gqa_128,
+            .int_range = { 0, 0, 0, 0, 0, 700 } },
+    { .in = { { DT_F32, 3, { 1, 200, 512 } }, { 0 }, { 0 }, { DT_F32, 4, { 1, 700, 2, 64 } },
+            { DT_F32, 4, { 1, 700, 2, 64 } }, { DT_I64, 1, { STEP_COUNT } } }, .attrs = &large_gqa_64,
+            .int_range = { 0, 0, 0, 0, 0, 500 } },
+};
+
 const OpDef op_attention_cached = {
     .id = OP_ATTENTION_CACHED,
     .name = "attention_cached",
@@ -137,4 +150,6 @@ const OpDef op_attention_cached = {
              { DT_SET_FLOAT, attention_cached_reference, "reference" } },
     .samples = attention_cached_samples,
     .num_samples = sizeof attention_cached_samples / sizeof attention_cached_samples[0],
+    .large = attention_cached_large_samples,
+    .num_large = sizeof attention_cached_large_samples / sizeof attention_cached_large_samples[0],
 };

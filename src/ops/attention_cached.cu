@@ -19,7 +19,7 @@ static __global__ void append_rows(AttentionDims a, Heads k, Heads v, int dtype,
 
 static bool match(const Node *node, CudaDevice *)
 {
-    return ((const AttentionAttrs *)node->attrs)->head_dim <= ATTENTION_MOST_DIM && attention_one_dtype(node, IN_Q);
+    return ((const AttentionAttrs *)node->attrs)->head_dim <= ATTENTION_MOST_DIM;
 }
 
 static Status run(const KernelArgs *args)
@@ -40,4 +40,5 @@ static Status run(const KernelArgs *args)
     return attention_simt_forward(&a, cuda_stream(args));
 }
 
-CUDA_KERNELS(attention_cached, {.dtypes = DT_SET_FLOAT, .run = run, .name = "cached", .match = match})
+CUDA_KERNELS(attention_cached, {.dtypes = DT_SET_BF16, .run = run, .name = "cached", .match = match},
+             {.dtypes = DT_SET_F32, .run = run, .name = "cached", .match = match})

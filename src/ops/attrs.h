@@ -4,14 +4,17 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+/* dw_dtype: dtype of a parameter's gradient where nothing is there to add to; 0: the operands' (see OpAlias). */
 typedef struct EmbeddingDwAttrs {
     int64_t vocab; /* rows of dw */
+    int64_t dw_dtype;
 } EmbeddingDwAttrs;
 
 typedef struct LinearAttrs { /* linear_add, linear_dx, linear_dw */
     double  alpha; /* 1 */
     int64_t col;   /* first column of y or dy that w's rows stand for: 0 */
     int64_t rows;  /* linear_dw: M, rows of w */
+    int64_t dw_dtype; /* linear_dw */
 } LinearAttrs;
 
 /* Adapters on columns of one y: member m has rows[m] rows of b, after those of the members before it, and adds to columns
@@ -20,6 +23,7 @@ enum { LORA_MAX_MEMBERS = 3 };
 typedef struct LoraAttrs { /* lora_add, lora_add_bwd */
     double  alpha; /* 1 */
     int64_t rows[LORA_MAX_MEMBERS], col[LORA_MAX_MEMBERS];
+    int64_t dw_dtype; /* lora_add_bwd: of db */
 } LoraAttrs;
 
 static inline int lora_members(const LoraAttrs *attrs)
@@ -33,9 +37,18 @@ typedef struct ReshapeAttrs {
     int64_t ndim, d0, d1, d2, d3;
 } ReshapeAttrs;
 
-typedef struct RmsNormAttrs {
-    double eps;
+typedef struct RmsNormAttrs { /* rms_norm, add_rms_norm, rms_norm_bwd */
+    double  eps;
+    int64_t dw_dtype; /* rms_norm_bwd */
 } RmsNormAttrs;
+
+typedef struct ColSumAttrs {
+    int64_t dw_dtype;
+} ColSumAttrs;
+
+typedef struct LmHeadBwdAttrs {
+    int64_t dw_dtype;
+} LmHeadBwdAttrs;
 
 /* Angles p * f_i, f_i = theta^(-2i/D). factor > 0: Llama 3's stretch: wavelengths over original_len / low_freq are divided by
  * factor, those under original_len / high_freq kept, between them blended linearly. */
@@ -51,6 +64,7 @@ typedef struct RopeAttrs { /* half-split pairs (i, i + D/2), as Hugging Face */
 typedef struct QkvAttrs { /* layout of a packed row: H query heads, G keys, G values, D each */
     int64_t num_heads, num_kv_heads, head_dim;
     double  eps; /* qkv_norm_rope */
+    int64_t dw_dtype; /* qkv_norm_rope_bwd: of dwq and dwk */
 } QkvAttrs;
 
 typedef struct AttentionAttrs {

@@ -99,6 +99,11 @@ static const OpSample cross_entropy_samples[] = {
     { .in = { { DT_F32, 3, { 2, 3, 2100 } }, { DT_I32, 2, { 2, 3 } } }, .int_range = { 0, 2100 } },
 };
 
+/* Shapes of real models. */
+static const OpSample cross_entropy_large_samples[] = {
+    { .in = { { DT_F32, 2, { 70, 32000 } }, { DT_I32, 1, { 70 } } }, .int_range = { 0, 32000 } },
+};
+
 const OpDef op_cross_entropy = {
     .id = OP_CROSS_ENTROPY,
     .name = "cross_entropy",
@@ -110,6 +115,9 @@ const OpDef op_cross_entropy = {
     .backward = cross_entropy_backward,
     .cost = cross_entropy_cost,
     .cpu = { { DT_SET_FLOAT, cross_entropy_rows, "rows" }, { DT_SET_FLOAT, cross_entropy_reference, "reference" } },
+    .holds = { [1] = HOLDS_LABELS },
     .samples = cross_entropy_samples,
     .num_samples = sizeof cross_entropy_samples / sizeof cross_entropy_samples[0],
+    .large = cross_entropy_large_samples,
+    .num_large = sizeof cross_entropy_large_samples / sizeof cross_entropy_large_samples[0],
 };

@@ -86,6 +86,12 @@ static const OpSample cross_entropy_bwd_samples[] = {
       .int_range = { 0, 0, 2100 } },
 };
 
+/* Shapes of real models. */
+static const OpSample cross_entropy_bwd_large_samples[] = {
+    { .in = { { DT_F32, 1, { 70 } }, { DT_F32, 2, { 70, 32000 } }, { DT_I32, 1, { 70 } }, { DT_F32, 1, { 70 } } },
+            .int_range = { 0, 0, 32000 } },
+};
+
 const OpDef op_cross_entropy_bwd = {
     .id = OP_CROSS_ENTROPY_BWD,
     .name = "cross_entropy_bwd",
@@ -97,6 +103,9 @@ const OpDef op_cross_entropy_bwd = {
     .cost = cross_entropy_bwd_cost,
     .cpu = { { DT_SET_FLOAT, cross_entropy_bwd_rows, "rows" },
              { DT_SET_FLOAT, cross_entropy_bwd_reference, "reference" } },
+    .holds = { [2] = HOLDS_LABELS },
     .samples = cross_entropy_bwd_samples,
     .num_samples = sizeof cross_entropy_bwd_samples / sizeof cross_entropy_bwd_samples[0],
+    .large = cross_entropy_bwd_large_samples,
+    .num_large = sizeof cross_entropy_bwd_large_samples / sizeof cross_entropy_bwd_large_samples[0],
 };

@@ -92,6 +92,14 @@ static const OpSample dropout_samples[] = {
       .int_range = { 0, 9, 99, 99 } },
 };
 
+static const DropoutAttrs large_tenth = { .p = 0.1, .site = 7 };
+
+/* Shapes of real models. */
+static const OpSample dropout_large_samples[] = {
+    { .in = { { DT_F32, 3, { 2, 300, 1024 } }, { DT_I32, 2, { 2, 300 } }, { DT_I32, 2, { 2, 300 } },
+            { DT_I64, 1, { STEP_COUNT } } }, .attrs = &large_tenth, .int_range = { 0, 9, 99, 99 } },
+};
+
 const OpDef op_dropout = {
     .id = OP_DROPOUT,
     .name = "dropout",
@@ -108,4 +116,6 @@ const OpDef op_dropout = {
     .cpu = { { DT_SET_FLOAT, dropout_cpu, "reference" } },
     .samples = dropout_samples,
     .num_samples = sizeof dropout_samples / sizeof dropout_samples[0],
+    .large = dropout_large_samples,
+    .num_large = sizeof dropout_large_samples / sizeof dropout_large_samples[0],
 };

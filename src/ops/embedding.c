@@ -15,8 +15,9 @@ static Status embedding_backward(GradBuilder *grad, const Node *node)
 {
     Value *w = node->in[1];
     if (!grad_wanted(grad, w)) return OK;
-    EmbeddingDwAttrs attrs = { .vocab = w->type.dim[0] };
-    Value           *in[] = { node->in[0], grad_of(grad, node->out[0]), grad_accumulator(grad, w) };
+    Value           *dx = grad_of(grad, node->out[0]);
+    EmbeddingDwAttrs attrs = { .vocab = w->type.dim[0], .dw_dtype = grad_dw_dtype(grad, w, dx->type.dtype) };
+    Value           *in[] = { node->in[0], dx, grad_accumulator(grad, w) };
     Value           *out[1];
     TRY(grad_emit(grad, OP_EMBEDDING_DW, &attrs, in, 3, 1, out));
     grad_set(grad, w, out[0]);
@@ -59,6 +60,11 @@ static const OpSample embedding_samples[] = {
     { .in = { { DT_I32, 2, { 3, 40 } }, { DT_F32, 2, { 300, 1030 } } }, .int_range = { 300 } },
 };
 
+/* Shapes of real models. */
+static const OpSample embedding_large_samples[] = {
+    { .in = { { DT_I32, 2, { 2, 700 } }, { DT_F32, 2, { 1000, 1024 } } }, .int_range = { 1000 } },
+};
+
 const OpDef op_embedding = {
     .id = OP_EMBEDDING,
     .name = "embedding",
@@ -70,6 +76,9 @@ const OpDef op_embedding = {
     .backward = embedding_backward,
     .cost = embedding_cost,
     .cpu = { { DT_SET_FLOAT, embedding_cpu, "reference" } },
+    .params = 1u << 1,
     .samples = embedding_samples,
     .num_samples = sizeof embedding_samples / sizeof embedding_samples[0],
+    .large = embedding_large_samples,
+    .num_large = sizeof embedding_large_samples / sizeof embedding_large_samples[0],
 };

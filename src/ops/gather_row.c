@@ -34,6 +34,11 @@ static const OpSample gather_row_samples[] = {
     { .in = { { DT_F32, 3, { 3, 9, 1030 } }, { DT_I32, 1, { 3 } } }, .int_range = { 0, 9 } },
 };
 
+/* Shapes of real models. */
+static const OpSample gather_row_large_samples[] = {
+    { .in = { { DT_F32, 3, { 4, 100, 1024 } }, { DT_I32, 1, { 4 } } }, .int_range = { 0, 100 } },
+};
+
 const OpDef op_gather_row = {
     .id = OP_GATHER_ROW,
     .name = "gather_row",
@@ -46,4 +51,6 @@ const OpDef op_gather_row = {
     .cpu = { { DT_SET_FLOAT, gather_row_cpu, "reference" } },
     .samples = gather_row_samples,
     .num_samples = sizeof gather_row_samples / sizeof gather_row_samples[0],
+    .large = gather_row_large_samples,
+    .num_large = sizeof gather_row_large_samples / sizeof gather_row_large_samples[0],
 };

@@ -44,6 +44,19 @@ Status infer_like(const Node *node, int k, const char *name, DTypeSet dtypes, co
     return infer_input(node, k, name, dtypes, like->ndim, like->dim);
 }
 
+Status infer_dw(const Node *node, int acc, const char *name, int64_t dw_dtype, TensorType *type)
+{
+    DType dtype = dw_dtype ? ATTR_TO_DTYPE(dw_dtype) : type->dtype;
+    FAIL_IF(!(DT_SET(dtype) & DT_SET_FLOAT), ERR_INVALID, "attribute dw_dtype is %s, expected f32 or bf16", dtype_info(dtype)->name);
+    type->dtype = dtype;
+    if (!node->in[acc]) return OK;
+    TRY(infer_like(node, acc, name, DT_SET_FLOAT, type));
+    type->dtype = node->in[acc]->type.dtype;
+    FAIL_IF(dw_dtype && type->dtype != dtype, ERR_INVALID, "%s is %s, but attribute dw_dtype says %s", name,
+            dtype_info(type->dtype)->name, dtype_info(dtype)->name);
+    return OK;
+}
+
 Status infer_float(const Node *node, int k, const char *name, int min_ndim)
 {
     CHECK(node->in[k]);

@@ -20,6 +20,10 @@ NODISCARD Status infer_like(const Node *node, int k, const char *name, DTypeSet 
 /* Input k is a float tensor of at least min_ndim dims. */
 NODISCARD Status infer_float(const Node *node, int k, const char *name, int min_ndim);
 
+/* The type of a parameter's gradient, which the op by itself would make as *type: of acc's dtype (input `acc`, checked) where
+ * there is one, else of attribute dw_dtype where that is set. */
+NODISCARD Status infer_dw(const Node *node, int acc, const char *name, int64_t dw_dtype, TensorType *type);
+
 /* dims of `like`, of another dtype. */
 static inline TensorType type_as(const TensorType *like, DType dtype)
 {

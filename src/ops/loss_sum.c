@@ -55,6 +55,8 @@ const OpDef op_loss_sum = {
     .backward = loss_sum_backward,
     .cost = loss_sum_cost,
     .cpu = { { DT_SET_FLOAT, loss_sum_cpu, "reference" } },
+    .holds = { [1] = HOLDS_HYPER },
+    .constants = 1u << 1 | 1u << 2,
     .samples = loss_sum_samples,
     .num_samples = sizeof loss_sum_samples / sizeof loss_sum_samples[0],
 };

@@ -44,6 +44,7 @@ const OpDef op_loss_sum_bwd = {
     .infer = loss_sum_bwd_infer,
     .cost = loss_sum_bwd_cost,
     .cpu = { { DT_SET_FLOAT, loss_sum_bwd_cpu, "reference" } },
+    .holds = { HOLDS_HYPER },
     .samples = loss_sum_bwd_samples,
     .num_samples = sizeof loss_sum_bwd_samples / sizeof loss_sum_bwd_samples[0],
 };

@@ -57,7 +57,9 @@ static Status qkv_norm_rope_backward(GradBuilder *grad, const Node *node)
                     dwq_wanted ? grad_accumulator(grad, wq) : NULL,
                     dwk_wanted ? grad_accumulator(grad, wk) : NULL };
     Value *out[3];
-    TRY(grad_emit(grad, OP_QKV_NORM_ROPE_BWD, node->attrs, in, 9,
+    QkvAttrs attrs = *(const QkvAttrs *)node->attrs;
+    if (dwq_wanted || dwk_wanted) attrs.dw_dtype = grad_dw_dtype(grad, dwq_wanted ? wq : wk, wq->type.dtype);
+    TRY(grad_emit(grad, OP_QKV_NORM_ROPE_BWD, &attrs, in, 9,
                   want_bit(dqkv_wanted, 0) | want_bit(dwq_wanted, 1) | want_bit(dwk_wanted, 2), out));
     if (dwq_wanted) grad_set(grad, wq, out[1]);
     if (dwk_wanted) grad_set(grad, wk, out[2]);
@@ -145,6 +147,15 @@ static const OpSample qkv_norm_rope_samples[] = {
       .int_range = { 0, 0, 0, 0, 50 } },
 };
 
+static const QkvAttrs large_qkv_128 = { .num_heads = 8, .num_kv_heads = 4, .head_dim = 128, .eps = 1e-6 };
+
+/* Shapes of real models. */
+static const OpSample qkv_norm_rope_large_samples[] = {
+    { .in = { { DT_F32, 3, { 2, 200, 2048 } }, { DT_F32, 1, { 128 } }, { DT_F32, 1, { 128 } },
+            { DT_F32, 2, { 256, 128 } }, { DT_I32, 2, { 2, 200 } } }, .attrs = &large_qkv_128,
+            .int_range = { 0, 0, 0, 0, 256 } },
+};
+
 const OpDef op_qkv_norm_rope = {
     .id = OP_QKV_NORM_ROPE,
     .name = "qkv_norm_rope",
@@ -160,6 +171,10 @@ const OpDef op_qkv_norm_rope = {
     .backward = qkv_norm_rope_backward,
     .cost = qkv_norm_rope_cost,
     .cpu = { { DT_SET_FLOAT, qkv_norm_rope_cpu, "reference" } },
+    .params = 1u << IN_WQ | 1u << IN_WK,
+    .constants = 1u << IN_TABLE,
     .samples = qkv_norm_rope_samples,
     .num_samples = sizeof qkv_norm_rope_samples / sizeof qkv_norm_rope_samples[0],
+    .large = qkv_norm_rope_large_samples,
+    .num_large = sizeof qkv_norm_rope_large_samples / sizeof qkv_norm_rope_large_samples[0],
 };

@@ -1,12 +1,12 @@
 /* rms_norm_bwd: with g = dy w:  dx = rstd g - x rstd^3 mean(g x),  dw = sum over rows of dy x rstd. */
 #include "ops/rms_row.h"
 
-static const AttrDef rms_norm_bwd_attrs[] = { ATTR_FLOAT(RmsNormAttrs, eps, 1e-6), { 0 } };
+static const AttrDef rms_norm_bwd_attrs[] = { ATTR_FLOAT(RmsNormAttrs, eps, 1e-6), ATTR_DTYPE(RmsNormAttrs, dw_dtype), { 0 } };
 
 enum { IN_DY, IN_X, IN_W, IN_RSTD, IN_ACC_DX, IN_ACC_DW };
 
-/* dy, x (..., C), w (C), rstd (...) f32, [acc (..., C)], [acc (C)] -> dx (..., C), dw (C), of acc's dtype, else x's and
- * w's. */
+/* dy, x (..., C), w (C), rstd (...) f32, [acc (..., C)], [acc (C)] -> dx (..., C) of acc's dtype, else x's,
+ * dw (C), in w's dtype if not told otherwise. */
 static Status rms_norm_bwd_infer(Node *node)
 {
     TRY(infer_float(node, IN_X, "x", 2));
@@ -20,10 +20,7 @@ static Status rms_norm_bwd_infer(Node *node)
         TRY(infer_like(node, IN_ACC_DX, "acc dx", DT_SET_FLOAT, &dx));
         dx = node->in[IN_ACC_DX]->type;
     }
-    if (node->in[IN_ACC_DW]) {
-        TRY(infer_like(node, IN_ACC_DW, "acc dw", DT_SET_FLOAT, &dw));
-        dw = node->in[IN_ACC_DW]->type;
-    }
+    TRY(infer_dw(node, IN_ACC_DW, "acc dw", ((const RmsNormAttrs *)node->attrs)->dw_dtype, &dw));
     node->out[0]->type = dx;
     node->out[1]->type = dw;
     return OK;
@@ -89,6 +86,8 @@ static Status rms_norm_bwd_cpu(const KernelArgs *args)
     return OK;
 }
 
+static const RmsNormAttrs rms_norm_bwd_f32 = { .eps = 1e-6, .dw_dtype = DTYPE_TO_ATTR(DT_F32) };
+
 static const OpSample rms_norm_bwd_samples[] = {
     { .in = { { DT_F32, 3, { 2, 3, 16 } },
               { DT_F32, 3, { 2, 3, 16 } },
@@ -100,6 +99,18 @@ static const OpSample rms_norm_bwd_samples[] = {
               { DT_F32, 1, { 70 } },
               { DT_F32, 2, { 70, 1037 } },
               { DT_F32, 1, { 1037 } } } },
+    { .in = { { DT_F32, 2, { 70, 64 } }, { DT_F32, 2, { 70, 64 } }, { DT_F32, 1, { 64 } }, { DT_F32, 1, { 70 } } },
+      .attrs = &rms_norm_bwd_f32 },
+};
+
+static const RmsNormAttrs large_norm_f32 = { .eps = 1e-6, .dw_dtype = DTYPE_TO_ATTR(DT_F32) };
+
+/* Shapes of real models. */
+static const OpSample rms_norm_bwd_large_samples[] = {
+    { .in = { { DT_F32, 2, { 600, 1024 } }, { DT_F32, 2, { 600, 1024 } }, { DT_F32, 1, { 1024 } },
+            { DT_F32, 1, { 600 } } } },
+    { .in = { { DT_F32, 2, { 600, 1024 } }, { DT_F32, 2, { 600, 1024 } }, { DT_F32, 1, { 1024 } },
+            { DT_F32, 1, { 600 } } }, .attrs = &large_norm_f32 },
 };
 
 const OpDef op_rms_norm_bwd = {
@@ -120,4 +131,6 @@ const OpDef op_rms_norm_bwd = {
     .cpu = { { DT_SET_FLOAT, rms_norm_bwd_cpu, "reference" } },
     .samples = rms_norm_bwd_samples,
     .num_samples = sizeof rms_norm_bwd_samples / sizeof rms_norm_bwd_samples[0],
+    .large = rms_norm_bwd_large_samples,
+    .num_large = sizeof rms_norm_bwd_large_samples / sizeof rms_norm_bwd_large_samples[0],
 };

@@ -69,6 +69,12 @@ static const OpSample rope_samples[] = {
       .int_range = { 0, 0, 50 } },
 };
 
+/* Shapes of real models. */
+static const OpSample rope_large_samples[] = {
+    { .in = { { DT_F32, 4, { 2, 200, 8, 128 } }, { DT_F32, 2, { 256, 128 } }, { DT_I32, 2, { 2, 200 } } },
+            .int_range = { 0, 0, 256 } },
+};
+
 const OpDef op_rope = {
     .id = OP_ROPE,
     .name = "rope",
@@ -83,6 +89,9 @@ const OpDef op_rope = {
     .backward = rope_backward,
     .cost = rope_cost,
     .cpu = { { DT_SET_FLOAT, rope_cpu, "reference" } },
+    .constants = 1u << 1,
     .samples = rope_samples,
     .num_samples = sizeof rope_samples / sizeof rope_samples[0],
+    .large = rope_large_samples,
+    .num_large = sizeof rope_large_samples / sizeof rope_large_samples[0],
 };

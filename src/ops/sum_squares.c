@@ -54,6 +54,11 @@ static const OpSample sum_squares_samples[] = {
     { .in = { { DT_F32, 1, { 200003 } } } },
 };
 
+/* Shapes of real models. */
+static const OpSample sum_squares_large_samples[] = {
+    { .in = { { DT_F32, 1, { 3000000 } } } },
+};
+
 const OpDef op_sum_squares = {
     .id = OP_SUM_SQUARES,
     .name = "sum_squares",
@@ -67,4 +72,6 @@ const OpDef op_sum_squares = {
     .cpu = { { DT_SET_FLOAT, sum_squares_cpu, "reference" } },
     .samples = sum_squares_samples,
     .num_samples = sizeof sum_squares_samples / sizeof sum_squares_samples[0],
+    .large = sum_squares_large_samples,
+    .num_large = sizeof sum_squares_large_samples / sizeof sum_squares_large_samples[0],
 };

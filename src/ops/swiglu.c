@@ -65,6 +65,11 @@ static const OpSample swiglu_samples[] = {
     { .in = { { DT_F32, 2, { 70, 2070 } } } },
 };
 
+/* Shapes of real models. */
+static const OpSample swiglu_large_samples[] = {
+    { .in = { { DT_F32, 2, { 600, 6144 } } } },
+};
+
 const OpDef op_swiglu = {
     .id = OP_SWIGLU,
     .name = "swiglu",
@@ -78,4 +83,6 @@ const OpDef op_swiglu = {
     .cpu = { { DT_SET_FLOAT, swiglu_cpu, "reference" } },
     .samples = swiglu_samples,
     .num_samples = sizeof swiglu_samples / sizeof swiglu_samples[0],
+    .large = swiglu_large_samples,
+    .num_large = sizeof swiglu_large_samples / sizeof swiglu_large_samples[0],
 };

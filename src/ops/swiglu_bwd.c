@@ -64,6 +64,11 @@ static const OpSample swiglu_bwd_samples[] = {
     { .in = { { DT_F32, 2, { 70, 1035 } }, { DT_F32, 2, { 70, 2070 } } } },
 };
 
+/* Shapes of real models. */
+static const OpSample swiglu_bwd_large_samples[] = {
+    { .in = { { DT_F32, 2, { 600, 3072 } }, { DT_F32, 2, { 600, 6144 } } } },
+};
+
 const OpDef op_swiglu_bwd = {
     .id = OP_SWIGLU_BWD,
     .name = "swiglu_bwd",
@@ -76,4 +81,6 @@ const OpDef op_swiglu_bwd = {
     .cpu = { { DT_SET_FLOAT, swiglu_bwd_cpu, "reference" } },
     .samples = swiglu_bwd_samples,
     .num_samples = sizeof swiglu_bwd_samples / sizeof swiglu_bwd_samples[0],
+    .large = swiglu_bwd_large_samples,
+    .num_large = sizeof swiglu_bwd_large_samples / sizeof swiglu_bwd_large_samples[0],
 };

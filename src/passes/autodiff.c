@@ -6,8 +6,6 @@
 
 #include <string.h>
 
-enum { LOSS_ACCUMULATOR = 2 }; /* input of loss_sum */
-
 struct GradBuilder {
     Graph  *graph;
     int     num_forward;  /* values that existed before */
@@ -15,6 +13,7 @@ struct GradBuilder {
     Value **grads;        /* by value id: d loss / d value so far */
     Value **homes;        /* by value id of trained parameters: their gradient's lasting memory */
     bool    accumulate;
+    bool    fp32_grads;
     Node   *last_forward;
 };
 
@@ -51,14 +50,27 @@ Status grad_add(GradBuilder *grad, Value *value, Value *contribution)
     return grad_emit(grad, OP_ADD, NULL, in, 2, ~0u, slot);
 }
 
+static DType home_dtype(const GradBuilder *grad, const Value *param)
+{
+    return grad->fp32_grads ? DT_F32 : param->type.dtype;
+}
+
 static Value *home_of(GradBuilder *grad, Value *param)
 {
     Value **home = &grad->homes[param->id];
     if (!*home) {
-        *home = graph_add_value(grad->graph, VALUE_GRAD, arena_printf(grad->graph->arena, "grad.%s", param->name), &param->type);
+        TensorType type = param->type;
+        type.dtype = home_dtype(grad, param);
+        *home = graph_add_value(grad->graph, VALUE_GRAD, arena_printf(grad->graph->arena, "grad.%s", param->name), &type);
         (*home)->layer = param->layer;
     }
     return *home;
+}
+
+int64_t grad_dw_dtype(GradBuilder *grad, const Value *param, DType own)
+{
+    DType dtype = home_dtype(grad, param);
+    return dtype == own ? 0 : DTYPE_TO_ATTR(dtype);
 }
 
 Value *grad_accumulator(GradBuilder *grad, Value *param)
@@ -74,6 +86,7 @@ void grad_set(GradBuilder *grad, Value *param, Value *value)
     if (!node_alias_of(value->producer, value->out_index)) {
         CHECK(!grad->grads[param->id]);
         value->home = home_of(grad, param);
+        CHECK(type_equal(&value->type, &value->home->type)); /* the rule asked for grad_dw_dtype */
         value->kind = VALUE_GRAD;
     }
     grad->grads[param->id] = value;
@@ -126,6 +139,10 @@ static Status node_backward(GradBuilder *grad, const Node *node, const Value *lo
     if (!needed || !leads) return OK;
     FAIL_IF(!node->op->backward, ERR_UNSUPPORTED, "%s: op %s has no gradient, and %s needs one",
             node->source ? node->source : "graph", node->op->name, node->out[0] ? node->out[0]->name : "its output");
+    for (int i = 0; i < node->num_in; i++)
+        FAIL_IF(grad_wanted(grad, node->in[i]) && node->in[i]->kind == VALUE_PARAM && !(node->op->params >> i & 1), ERR_UNSUPPORTED,
+                "%s: input %d of %s is the trained weight %s, and the op has no gradient for a weight there",
+                node->source ? node->source : "graph", i, node->op->name, node->in[i]->name);
     grad->graph->layer = node->layer;
     grad->graph->part = node->part;
     grad->graph->source = node->source;
@@ -134,16 +151,26 @@ static Status node_backward(GradBuilder *grad, const Node *node, const Value *lo
     return OK;
 }
 
+/* The input that output `value` of a node is added to where it is connected; -1: there is none. */
+static int accumulator_of(const Value *value)
+{
+    const OpDef *op = value->producer->op;
+    for (int i = 0; i < op->num_alias; i++)
+        if (op->alias[i].accumulate && op->alias[i].out == value->out_index) return op->alias[i].in;
+    return -1;
+}
+
 /* The loss of all micro-steps adds up in one place. */
 static Status settle_loss(GradBuilder *grad)
 {
     Value *loss = graph_output(grad->graph, "loss");
     Node  *node = loss->producer;
     Value *sum = graph_add_value(grad->graph, VALUE_STATE, "loss.sum", &loss->type);
-    FAIL_IF(node->op->id != OP_LOSS_SUM, ERR_INVALID, "output \"loss\": expected the result of loss_sum, found %s", node->op->name);
+    int    slot = accumulator_of(loss);
+    FAIL_IF(slot < 0, ERR_INVALID, "output \"loss\": expected the result of loss_sum, found %s, which can't be added up", node->op->name);
     loss->kind = VALUE_STATE;
     if (grad->accumulate)
-        node_set_input(node, LOSS_ACCUMULATOR, sum);
+        node_set_input(node, slot, sum);
     else
         loss->home = sum;
     return OK;
@@ -156,11 +183,8 @@ static int free_accumulator(const Value *value)
 {
     const Node *node = value->producer;
     if (!node || !(node->flags & NODE_BACKWARD)) return -1;
-    for (int i = 0; i < node->op->num_alias; i++) {
-        const OpAlias *alias = &node->op->alias[i];
-        if (alias->accumulate && alias->out == value->out_index) return node->in[alias->in] ? -1 : alias->in;
-    }
-    return -1;
+    int slot = accumulator_of(value);
+    return slot >= 0 && !node->in[slot] ? slot : -1;
 }
 
 static bool is_view(const Node *node)
@@ -209,9 +233,10 @@ static void merge_adds(Graph *graph)
     }
 }
 
-Status autodiff_graph(Graph *graph, bool accumulate)
+Status autodiff_graph(Graph *graph, bool accumulate, bool fp32_grads)
 {
-    GradBuilder grad = { .graph = graph, .num_forward = graph->num_values, .accumulate = accumulate, .last_forward = graph->last };
+    GradBuilder grad = { .graph = graph, .num_forward = graph->num_values, .accumulate = accumulate, .fp32_grads = fp32_grads,
+                         .last_forward = graph->last };
     grad.wanted = arena_array(graph->arena, char, graph->num_values);
     grad.grads = arena_array(graph->arena, Value *, graph->num_values);
     grad.homes = arena_array(graph->arena, Value *, graph->num_values);
@@ -234,5 +259,5 @@ Status autodiff_graph(Graph *graph, bool accumulate)
 
 Status pass_autodiff(PassContext *context, Graph **graph)
 {
-    return autodiff_graph(*graph, context->kind == PROGRAM_MICRO_NEXT);
+    return autodiff_graph(*graph, context->kind == PROGRAM_MICRO_NEXT, context->options->fp32_grads);
 }

@@ -1,22 +1,15 @@
 /* cache: for prefill and decode. Attention appends this run's keys and values to a cache and attends over all of it;
  * prefill computes logits of one row only (input `row`, the chunk's last true token). */
-#include "ops/attrs.h"
 #include "ops/ops.h"
 #include "passes/pass.h"
 
 static Status use_cache(PassContext *context, Graph *graph, Node *node)
 {
-    const AttentionAttrs *attrs = node->attrs;
-    TensorType type = type_make(node->out[0]->type.dtype, 4, context->options->cache_batch, context->options->cache_len,
-                                attrs->num_kv_heads, attrs->head_dim);
+    Node *cached;
     graph->layer = node->layer;
     graph->part = node->part;
-    Value *k = graph_add_value(graph, VALUE_CACHE, arena_printf(graph->arena, "cache.k.%d", node->layer), &type);
-    Value *v = graph_add_value(graph, VALUE_CACHE, arena_printf(graph->arena, "cache.v.%d", node->layer), &type);
-    Value *in[] = { node->in[0], node->in[1], node->in[2], k, v, graph_find(graph, "step") };
-    Node  *cached;
     graph->cursor = node;
-    TRY(graph_add_node(graph, &op_attention_cached, attrs, node->out[0]->name, in, 6, ~0u, &cached));
+    TRY(node->op->cached(graph, node, context->options->cache_batch, context->options->cache_len, &cached));
     graph->cursor = NULL;
     graph_replace_uses(graph, node->out[0], cached->out[0], node);
     graph_remove_node(graph, node);
@@ -48,7 +41,7 @@ Status pass_cache(PassContext *context, Graph **graph)
 {
     for (Node *node = (*graph)->first, *next; node; node = next) {
         next = node->next;
-        if (node->op == &op_attention) TRY(use_cache(context, *graph, node));
+        if (node->op->cached) TRY(use_cache(context, *graph, node));
     }
     return context->kind == PROGRAM_PREFILL ? one_row(context, *graph) : OK;
 }

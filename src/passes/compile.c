@@ -33,7 +33,7 @@ CompileOptions compile_defaults(void)
     return (CompileOptions){
         .programs = 1u << PROGRAM_MICRO_FIRST | 1u << PROGRAM_MICRO_NEXT | 1u << PROGRAM_OPTIMIZER,
         .batch = 1, .seq = 128, .eval_batch = 1, .eval_seq = 128, .cache_batch = 1, .cache_len = 256, .prefill_chunk = 64,
-        .model_dtype = DT_F32, .grad_dtype = DT_F32, .master_dtype = DT_F32, .moment_dtype = DT_F32,
+        .model_dtype = DT_F32, .master_dtype = DT_F32, .moment_dtype = DT_F32,
         .lora = { .r = 16, .alpha = 32 },
         .beta1 = 0.9, .beta2 = 0.999, .adam_eps = 1e-8, .max_grad_norm = 1.0, .train_base = true, .num_workers = 1,
     };

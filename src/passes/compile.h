@@ -19,7 +19,6 @@ typedef struct LoraOptions {
     bool               use_rslora;
     int                num_targets;
     const char *const *targets; /* module names or path suffixes; "all-linear" alone: all but the head */
-    DType              dtype;   /* of the adapters' master weights */
 } LoraOptions;
 
 typedef struct CompileOptions {
@@ -29,7 +28,7 @@ typedef struct CompileOptions {
     int64_t     eval_batch, eval_seq;
     int64_t     cache_batch, cache_len, prefill_chunk;
     DType       model_dtype;         /* parameters and activations */
-    DType       grad_dtype;
+    bool        fp32_grads;          /* weight gradients are stored and summed in fp32; else in their parameter's dtype */
     DType       master_dtype;        /* where wider than the parameter's: a master copy; else stochastic rounding for bf16 */
     DType       moment_dtype;
     bool        master_weights;

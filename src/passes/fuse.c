@@ -150,7 +150,8 @@ static Status fuse_qkv(Graph *graph, Node *attention, bool *fired)
     Node  *node;
     graph->cursor = attention;
     TRY(pack_projections(graph, p, 3, &packed));
-    QkvAttrs qkv = { attrs->num_heads, attrs->num_kv_heads, attrs->head_dim, q.norm ? ((const RmsNormAttrs *)q.norm->attrs)->eps : 0 };
+    QkvAttrs qkv = { .num_heads = attrs->num_heads, .num_kv_heads = attrs->num_kv_heads, .head_dim = attrs->head_dim,
+                     .eps = q.norm ? ((const RmsNormAttrs *)q.norm->attrs)->eps : 0 };
     Value   *in[] = { packed, q.norm ? q.norm->in[1] : NULL, k.norm ? k.norm->in[1] : NULL, q.rope->in[1], q.rope->in[2] };
     TRY(graph_add_node(graph, &op_qkv_norm_rope, &qkv, arena_printf(graph->arena, "%s.packed", attention->in[0]->name), in, 5,
                        q.norm ? ~0u : 1u, &node));

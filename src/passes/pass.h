@@ -31,8 +31,9 @@ NODISCARD Status layout_add(Plan *plan, const CompileOptions *options, const Gra
 /* How often each fusion fired in the graph being compiled: for tests (counts[FUSION_COUNT]). */
 NODISCARD Status fuse_graph(Graph *graph, uint32_t no_fuse, int counts[FUSION_COUNT]);
 
-/* Reverse-mode differentiation of the output "loss". accumulate: gradients and loss are added to what their memory holds. */
-NODISCARD Status autodiff_graph(Graph *graph, bool accumulate);
+/* Reverse-mode differentiation of the output "loss". accumulate: gradients and loss are added to what their memory holds.
+ * fp32_grads: see CompileOptions. */
+NODISCARD Status autodiff_graph(Graph *graph, bool accumulate, bool fp32_grads);
 
 /* Removes nodes that nothing reads and that write no lasting memory. */
 void remove_dead_nodes(Graph *graph);

@@ -34,15 +34,29 @@ static Status append_entry(Plan *plan, const char *name, const TensorType *type,
     return add_entry(plan, name, type, region, space, offset);
 }
 
-static Status add_trained(Plan *plan, const Value *value, int64_t offset)
+/* A parameter that is placed by itself: one that isn't packed, or the memory of packed ones, which are its members. */
+static bool is_whole(const Value *value)
 {
-    int64_t    bytes = dtype_bytes(value->type.dtype, offset);
+    return value->kind == VALUE_PARAM && !value->producer && !value->base;
+}
+
+static bool is_trained(const Value *whole)
+{
+    const Value *member = whole->first_member;
+    while (member && !member->param) member = member->next_member;
+    return whole->param ? whole->param->trained : member && member->param->trained;
+}
+
+static Status add_trained(Plan *plan, const Value *value, const Bucket *bucket, int64_t at)
+{
     const char *grad = arena_printf(plan->arena, "grad.%s", value->name);
-    TRY(add_entry(plan, value->name, &value->type, REGION_WEIGHTS, SPACE_DEVICE, bytes));
-    TRY(add_entry(plan, grad, &value->type, REGION_GRADS, SPACE_DEVICE, bytes));
+    TensorType  type = value->type;
+    TRY(add_entry(plan, value->name, &type, REGION_WEIGHTS, SPACE_DEVICE, bucket->weight_offset + dtype_bytes(type.dtype, at)));
+    type.dtype = bucket->grad;
+    TRY(add_entry(plan, grad, &type, REGION_GRADS, SPACE_DEVICE, bucket->grad_offset + dtype_bytes(type.dtype, at)));
     if (!value->param) return OK;
     int64_t *segment = plan->segments[plan->num_trained];
-    segment[SEGMENT_OFFSET] = offset;
+    segment[SEGMENT_OFFSET] = at;
     segment[SEGMENT_NUMEL] = type_numel(&value->type);
     segment[SEGMENT_DECAY] = value->param->decay;
     uint64_t h = 0xcbf29ce484222325u; /* random numbers follow the name, not the place */
@@ -53,13 +67,62 @@ static Status add_trained(Plan *plan, const Value *value, int64_t offset)
     return OK;
 }
 
-/* A trained parameter, or the members of a packed one with their base, from element `offset` of the flat run on. */
-static Status add_trained_group(Plan *plan, const Value *value, int64_t offset)
+static Bucket bucket_of(const CompileOptions *options, const Value *value)
 {
-    TRY(add_trained(plan, value, offset));
-    for (const Value *member = value->param ? NULL : value->first_member; member; member = member->next_member)
-        if (member->param) TRY(add_trained(plan, member, offset + member->base_offset));
+    return (Bucket){ .weight = value->type.dtype, .grad = options->fp32_grads ? DT_F32 : value->type.dtype };
+}
+
+/* The trained parameters of these types in the order of the graph, the members of a packed one adjoining. */
+static Status layout_bucket(Plan *plan, const CompileOptions *options, const Graph *graph, Bucket *bucket)
+{
+    int64_t *weights_end = &plan->region_bytes[SPACE_DEVICE][REGION_WEIGHTS], *grads_end = &plan->region_bytes[SPACE_DEVICE][REGION_GRADS];
+    bucket->first = plan->num_trained;
+    bucket->weight_offset = *weights_end;
+    bucket->grad_offset = *grads_end;
+    for (int i = 0; i < graph->num_values; i++) {
+        const Value *value = graph->values[i];
+        int64_t      at = bucket->numel;
+        if (!is_whole(value) || !is_trained(value)) continue;
+        Bucket its = bucket_of(options, value);
+        if (its.weight != bucket->weight || its.grad != bucket->grad) continue;
+        TRY(add_trained(plan, value, bucket, at));
+        for (const Value *member = value->param ? NULL : value->first_member; member; member = member->next_member)
+            if (member->param) TRY(add_trained(plan, member, bucket, at + member->base_offset));
+        bucket->numel = align_up(at + type_numel(&value->type), FLAT_ALIGN);
+    }
+    bucket->count = plan->num_trained - bucket->first;
+    TensorType weights = type_make(bucket->weight, 1, bucket->numel), grads = type_make(bucket->grad, 1, bucket->numel);
+    TRY(add_entry(plan, bucket->weights, &weights, REGION_WEIGHTS, SPACE_DEVICE, bucket->weight_offset));
+    TRY(add_entry(plan, bucket->grads, &grads, REGION_GRADS, SPACE_DEVICE, bucket->grad_offset));
+    *weights_end = align_up(bucket->weight_offset + type_bytes(&weights), PLACE_ALIGN);
+    *grads_end = align_up(bucket->grad_offset + type_bytes(&grads), PLACE_ALIGN);
     return OK;
+}
+
+static const char *bucket_value(Plan *plan, const char *name, int index)
+{
+    return index ? arena_printf(plan->arena, "%s.%d", name, index + 1) : name;
+}
+
+/* One bucket for each pair of types, in the order in which the graph has them. */
+static void find_buckets(Plan *plan, const CompileOptions *options, const Graph *graph)
+{
+    enum { MAX_BUCKETS = DT_COUNT * 2 }; /* a gradient is of its weight's dtype or fp32 */
+    plan->buckets = arena_array(plan->arena, Bucket, MAX_BUCKETS);
+    for (int i = 0; i < graph->num_values; i++) {
+        int k = 0, index = plan->num_buckets;
+        if (!is_whole(graph->values[i]) || !is_trained(graph->values[i])) continue;
+        Bucket bucket = bucket_of(options, graph->values[i]);
+        while (k < index && (plan->buckets[k].weight != bucket.weight || plan->buckets[k].grad != bucket.grad)) k++;
+        if (k < index) continue;
+        bucket.weights = bucket_value(plan, "weights", index);
+        bucket.grads = bucket_value(plan, "grads", index);
+        bucket.m = bucket_value(plan, "adam.m", index);
+        bucket.v = bucket_value(plan, "adam.v", index);
+        if (options->master_weights && dtype_info(bucket.weight)->bits < dtype_info(options->master_dtype)->bits)
+            bucket.master = bucket_value(plan, "master", index);
+        plan->buckets[plan->num_buckets++] = bucket;
+    }
 }
 
 static Status append_frozen(Plan *plan, const Value *value)
@@ -73,45 +136,17 @@ static Status append_frozen(Plan *plan, const Value *value)
     return OK;
 }
 
-static bool is_trained(const Value *value)
+/* Trained parameters first, a flat run for each bucket; then the frozen ones. */
+static Status layout_params(Plan *plan, const CompileOptions *options, const Graph *graph)
 {
-    const Value *member = value->first_member;
-    while (member && !member->param) member = member->next_member;
-    return value->param ? value->param->trained : member && member->param->trained;
-}
-
-/* Trained parameters first, in one flat run with the members of a packed one adjoining; then the frozen ones. */
-static Status layout_params(Plan *plan, const Graph *graph)
-{
-    Arena *arena = plan->arena;
     plan->params = graph->params;
     plan->num_params = graph->num_params;
-    plan->segments = arena_alloc(arena, sizeof(int64_t[4]) * (size_t)(graph->num_params + 1));
-    plan->trained_params = arena_array(arena, Param *, graph->num_params + 1);
-    Value **frozen = arena_array(arena, Value *, graph->num_values + 1);
-    int     num_frozen = 0;
-    DType   dtype = DT_F32;
-    for (int i = 0; i < graph->num_values; i++) {
-        Value *value = graph->values[i];
-        if (value->kind != VALUE_PARAM || value->producer || value->base) continue;
-        if (!is_trained(value)) {
-            frozen[num_frozen++] = value;
-            continue;
-        }
-        int64_t at = plan->flat_numel;
-        FAIL_IF(at && dtype != value->type.dtype, ERR_UNSUPPORTED, "trained parameters of several dtypes (%s)", value->name);
-        dtype = value->type.dtype;
-        TRY(add_trained_group(plan, value, at));
-        plan->flat_numel = align_up(at + type_numel(&value->type), FLAT_ALIGN);
-    }
-    TensorType flat = type_make(dtype, 1, plan->flat_numel);
-    if (plan->flat_numel) {
-        TRY(add_entry(plan, "weights", &flat, REGION_WEIGHTS, SPACE_DEVICE, 0));
-        TRY(add_entry(plan, "grads", &flat, REGION_GRADS, SPACE_DEVICE, 0));
-        plan->region_bytes[SPACE_DEVICE][REGION_GRADS] = type_bytes(&flat);
-    }
-    plan->region_bytes[SPACE_DEVICE][REGION_WEIGHTS] = align_up(dtype_bytes(dtype, plan->flat_numel), PLACE_ALIGN);
-    for (int i = 0; i < num_frozen; i++) TRY(append_frozen(plan, frozen[i]));
+    plan->segments = arena_alloc(plan->arena, sizeof(int64_t[4]) * (size_t)(graph->num_params + 1));
+    plan->trained_params = arena_array(plan->arena, Param *, graph->num_params + 1);
+    find_buckets(plan, options, graph);
+    for (int i = 0; i < plan->num_buckets; i++) TRY(layout_bucket(plan, options, graph, &plan->buckets[i]));
+    for (int i = 0; i < graph->num_values; i++)
+        if (is_whole(graph->values[i]) && !is_trained(graph->values[i])) TRY(append_frozen(plan, graph->values[i]));
     for (int i = 0; i < graph->num_params; i++) plan->total_numel += type_numel(&graph->params[i]->type);
     return OK;
 }
@@ -128,8 +163,7 @@ static Region region_of(const Value *value)
 
 Status layout_add(Plan *plan, const CompileOptions *options, const Graph *graph)
 {
-    (void)options;
-    if (!plan->params && graph->num_params) TRY(layout_params(plan, graph));
+    if (!plan->params && graph->num_params) TRY(layout_params(plan, options, graph));
     for (int i = 0; i < graph->num_values; i++) {
         const Value     *value = graph->values[i];
         bool             once = value->producer && (value->producer->flags & NODE_ONCE);

@@ -1,8 +1,8 @@
 #include "run/doctor.h"
 
-#include "base/philox.h"
 #include "base/strbuf.h"
-#include "run/doctor_samples.h"
+#include "ops/attrs.h"
+#include "ops/draw.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -72,63 +72,11 @@ static float get_float(const void *data, DType dtype, int64_t i)
     return dtype == DT_BF16 ? bf16_to_f32(((const uint16_t *)data)[i]) : ((const float *)data)[i];
 }
 
-static void draw(const TensorType *type, void *data, int range, uint64_t key)
-{
-    for (int64_t i = 0, n = type_numel(type); i < n; i++) {
-        Philox4 word = philox4x32((uint32_t)i, 0, 0, 0, key);
-        int     whole = range > 0 ? (int)(word.v[2] % (uint32_t)range) : 0;
-        double  u = ((double)word.v[0] + 0.5) / 4294967296.0, phase = (double)word.v[1] / 4294967296.0;
-        if (type->dtype == DT_I64)
-            ((int64_t *)data)[i] = whole;
-        else if (type->dtype == DT_I32)
-            ((int32_t *)data)[i] = whole;
-        else
-            set_float(data, type->dtype, i, (float)(sqrt(-2 * log(u)) * cos(6.283185307179586 * phase)));
-    }
-}
-
-/* Documents of growing lengths; one a row where kernels may rely on that. */
-static void draw_documents(const TensorType *type, int32_t *data, bool dense)
-{
-    for (int64_t b = 0; b < type->dim[0]; b++)
-        for (int32_t t = 0, start = 0, len = (int32_t)b + 3; t < type->dim[1]; t++) {
-            if (!dense && t - start == len) start = t, len += 41;
-            data[b * type->dim[1] + t] = start;
-        }
-}
-
-/* Inputs whose elements must agree with each other. */
-static void constrain(const Node *node, int k, const TensorType *type, void *data)
-{
-    int    op = node->op->id;
-    float *floats = data;
-    bool   hyper = type->dtype == DT_F32 && type->ndim == 1 && type->dim[0] == HYPER_COUNT;
-    if (hyper && (op == OP_ADAMW || op == OP_LOSS_SUM || op == OP_LOSS_SUM_BWD)) {
-        const float values[HYPER_COUNT] = {1e-2f, 0.25f, 0.271f, 0.142625f};
-        memcpy(data, values, sizeof values);
-    }
-    if (op == OP_ADAMW && k == 3)
-        for (int64_t i = 0; i < type_numel(type); i++)
-            set_float(data, type->dtype, i, fabsf(get_float(data, type->dtype, i)));
-    if (op == OP_ADAMW && k == 4) floats[0] = 30.0f;
-    if (op == OP_ADAMW && k == 8)
-        for (int64_t s = 0, n = type->dim[0], each = type_numel(&node->in[0]->type) / n; s < n; s++) {
-            int64_t row[4] = {s * each, s + 1 < n ? each - 3 : each, s & 1, 100 + s};
-            memcpy((int64_t *)data + s * 4, row, sizeof row);
-        }
-    bool labels = (op == OP_CROSS_ENTROPY && k == 1) || (op == OP_CROSS_ENTROPY_BWD && k == 2) ||
-                  (op == OP_LM_HEAD_LOSS && k == 2) || (op == OP_LM_HEAD_LOSS_BWD && k == 3);
-    for (int64_t i = 1; labels && i < type_numel(type); i += 4) ((int32_t *)data)[i] = IGNORE_INDEX;
-    if ((op == OP_ATTENTION && k == 3) || (op == OP_ATTENTION_BWD && k == 6))
-        draw_documents(type, data, ((const AttentionAttrs *)node->attrs)->dense);
-}
-
 static void case_fill(Case *c, const int *int_range)
 {
     for (int k = 0; k < c->node->num_in; k++) {
         if (!c->in[k]) continue;
-        draw(&c->node->in[k]->type, c->in[k], int_range[k], 77 + (uint64_t)k);
-        constrain(c->node, k, &c->node->in[k]->type, c->in[k]);
+        op_draw(c->node, k, int_range[k], 77 + (uint64_t)k, c->in[k]);
     }
 }
 
@@ -511,8 +459,7 @@ Status doctor_check_ops(Device *device, Device *cpu, const char *only, FILE *out
         const OpDef *op = op_table[id];
         if ((op->flags & OP_VIEW) || (only && (strlen(op->name) != op_len || strncmp(only, op->name, op_len) != 0))) continue;
         for (int i = 0; i < op->num_samples; i++) TRY(check_sample(&d, op, &op->samples[i], "sample", i));
-        for (int i = 0; i < num_doctor_samples; i++)
-            if (doctor_samples[i].op == (OpId)id) TRY(check_sample(&d, op, &doctor_samples[i].sample, "large", i));
+        for (int i = 0; i < op->num_large; i++) TRY(check_sample(&d, op, &op->large[i], "large", i));
     }
     fprintf(out, "%-20s %-14s %6s %6s  %-10s %-10s\n", "op", "kernel", "passed", "failed", "f32 error", "bf16 error");
     for (int i = 0; i < d.num_records; i++) {

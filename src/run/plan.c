@@ -38,6 +38,17 @@ const PlanEntry *plan_find(const Plan *plan, const char *name)
     return index ? &plan->entries[index - 1] : NULL;
 }
 
+const PlanEntry *plan_master(const Plan *plan, const Param *param, int64_t *out_at)
+{
+    const PlanEntry *entry = param->trained ? plan_find(plan, param->name) : NULL;
+    int              i = 0;
+    if (!entry) return NULL;
+    while (i + 1 < plan->num_buckets && plan->buckets[i + 1].weight_offset <= entry->place.offset) i++;
+    const Bucket *bucket = &plan->buckets[i];
+    *out_at = (entry->place.offset - bucket->weight_offset) * dtype_info(bucket->weight)->block / dtype_bytes(bucket->weight, dtype_info(bucket->weight)->block);
+    return bucket->master ? plan_find(plan, bucket->master) : NULL;
+}
+
 static void grow(Plan *plan)
 {
     int        bigger = plan->cap_entries ? 2 * plan->cap_entries : 256;

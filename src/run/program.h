@@ -5,8 +5,8 @@
 #include "device/device.h"
 
 typedef enum Region {
-    REGION_WEIGHTS,     /* trained parameters in one flat run first, then frozen ones */
-    REGION_GRADS,       /* flat, laid out as the trained parameters */
+    REGION_WEIGHTS,     /* the buckets of trained parameters first, then frozen ones */
+    REGION_GRADS,       /* of the buckets, laid out as the parameters */
     REGION_OPTIMIZER,   /* moments and master weights, flat; loss and norm scalars */
     REGION_CONSTS,
     REGION_INPUTS,
@@ -57,6 +57,16 @@ typedef struct Program {
     void       *replay;
 } Program;
 
+/* Trained parameters of one dtype whose gradients are of one dtype, in a flat run: what one optimizer node updates. The flat
+ * buffers are values of the plan under these names. */
+typedef struct Bucket {
+    DType       weight, grad;
+    int         first, count;  /* trained_params[first, first + count) */
+    int64_t     numel;         /* with the padding between parameters */
+    int64_t     weight_offset, grad_offset; /* bytes into their regions */
+    const char *weights, *grads, *m, *v, *master; /* master NULL: the weights are the only copy */
+} Bucket;
+
 typedef struct Plan {
     Arena      *arena;
     Program     program[PROGRAM_KIND_COUNT];
@@ -72,16 +82,19 @@ typedef struct Plan {
     int64_t     trained_numel;      /* without padding */
     int64_t     total_numel;
     DeviceFacts facts;
-    /* flat layout of trained parameters, elements, in order; segments[i] for trained_params[i] */
-    Param     **trained_params;
+    Param     **trained_params;     /* bucket by bucket */
     int         num_trained;
-    int64_t   (*segments)[4];
-    int64_t     flat_numel;
+    int64_t   (*segments)[4];       /* of trained_params[i]: where it lies in its bucket */
+    Bucket     *buckets;
+    int         num_buckets;
 } Plan;
 
 /* Where a lasting value (parameter, gradient, state, input) of any program lies; NULL: none of that name. Beside each
- * program's own names there are "weights", "grads", "adam.m", "adam.v" and "master", the flat buffers, and "loss.sum". */
+ * program's own names there are those of the buckets and "loss.sum". */
 const PlanEntry *plan_find(const Plan *plan, const char *name);
+/* The master copy of a parameter's bucket, and the element of it where the parameter begins; NULL: none, the parameter is its
+ * only copy. */
+const PlanEntry *plan_master(const Plan *plan, const Param *param, int64_t *out_at);
 /* Adds an entry; the name must be new. */
 PlanEntry *plan_add(Plan *plan, const char *name, const TensorType *type, Region region, Space space, int64_t offset);
 

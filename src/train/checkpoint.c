@@ -260,10 +260,10 @@ static Status load_optimizer(const char *path, Session *session)
     StFile *file;
     TRY(st_open(path, &file));
     Status status = check_layout(file, path, session_plan(session));
-    for (int i = 0; i < CHECKPOINT_NUM_VALUES && status == OK; i++) {
-        const PlanEntry *entry = plan_find(session_plan(session), checkpoint_values[i]);
+    const PlanEntry *values[CHECKPOINT_MAX_VALUES];
+    for (int i = 0, count = checkpoint_values(session_plan(session), values); i < count && status == OK; i++) {
+        const PlanEntry *entry = values[i];
         const StTensor  *tensor;
-        if (!entry) continue;
         status = st_require(file, entry->name, &tensor);
         if (status == OK && (tensor->bytes != (size_t)entry->place.bytes || tensor->dtype != st_dtype_from(entry->type.dtype)))
             status = status_fail(ERR_CHECKPOINT, "%s: %s has another size or dtype than this run's; was the model, LoRA or a dtype changed?",

@@ -9,9 +9,9 @@
 #define TUNING_NAME    "tuning.txt"
 #define PARTIAL_PREFIX ".checkpoint-" /* being written or removed */
 
-/* Flat optimizer values that a plan may have. */
-extern const char *const checkpoint_values[];
-enum { CHECKPOINT_NUM_VALUES = 3 };
+/* The optimizer's flat values, bucket by bucket. Returns how many. */
+enum { CHECKPOINT_MAX_VALUES = 64 };
+int checkpoint_values(const Plan *plan, const PlanEntry *out[CHECKPOINT_MAX_VALUES]);
 #define CHECKPOINT_LAYOUT "segments" /* beside them: where each trained parameter lies, plan->segments */
 
 const char *checkpoint_path(Arena *arena, const char *output_dir, int64_t step);

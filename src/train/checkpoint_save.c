@@ -12,7 +12,20 @@
 #include <stdlib.h>
 #include <string.h>
 
-const char *const checkpoint_values[] = { "adam.m", "adam.v", "master" };
+int checkpoint_values(const Plan *plan, const PlanEntry *out[CHECKPOINT_MAX_VALUES])
+{
+    int count = 0;
+    for (int i = 0; i < plan->num_buckets; i++) {
+        const char *const names[] = { plan->buckets[i].m, plan->buckets[i].v, plan->buckets[i].master };
+        for (int k = 0; k < 3; k++) {
+            const PlanEntry *entry = names[k] ? plan_find(plan, names[k]) : NULL;
+            if (!entry) continue;
+            CHECK(count < CHECKPOINT_MAX_VALUES);
+            out[count++] = entry;
+        }
+    }
+    return count;
+}
 
 int64_t checkpoint_model_bytes(const Plan *plan, bool adapters)
 {
@@ -22,10 +35,8 @@ int64_t checkpoint_model_bytes(const Plan *plan, bool adapters)
 int64_t checkpoint_bytes(const Plan *plan, bool adapters)
 {
     int64_t bytes = checkpoint_model_bytes(plan, adapters) + (1 << 16) + (int64_t)sizeof plan->segments[0] * plan->num_trained;
-    for (int i = 0; i < CHECKPOINT_NUM_VALUES; i++) {
-        const PlanEntry *entry = plan_find(plan, checkpoint_values[i]);
-        if (entry) bytes += entry->place.bytes;
-    }
+    const PlanEntry *values[CHECKPOINT_MAX_VALUES];
+    for (int i = 0, count = checkpoint_values(plan, values); i < count; i++) bytes += values[i]->place.bytes;
     return bytes;
 }
 
@@ -92,7 +103,7 @@ Status checkpoint_save_model(const SaveContext *c, const char *folder)
 
 typedef struct Values {
     Session         *session;
-    const PlanEntry *entries[CHECKPOINT_NUM_VALUES + 1]; /* NULL: the layout */
+    const PlanEntry *entries[CHECKPOINT_MAX_VALUES + 1]; /* NULL: the layout */
 } Values;
 
 static Status append_value(void *context, size_t index, FileWriter *out)
@@ -120,14 +131,12 @@ static Status append_value(void *context, size_t index, FileWriter *out)
 static Status save_optimizer(Session *session, const char *path)
 {
     Values values = { .session = session };
-    StDecl decls[CHECKPOINT_NUM_VALUES + 1];
-    size_t count = 0;
-    for (int i = 0; i < CHECKPOINT_NUM_VALUES; i++) {
-        const PlanEntry *entry = plan_find(session_plan(session), checkpoint_values[i]);
-        if (!entry) continue;
-        decls[count] = (StDecl){ .name = entry->name, .dtype = st_dtype_from(entry->type.dtype), .ndim = 1,
-                                 .dim = { type_numel(&entry->type) } };
-        values.entries[count++] = entry;
+    StDecl decls[CHECKPOINT_MAX_VALUES + 1];
+    size_t count = (size_t)checkpoint_values(session_plan(session), values.entries);
+    for (size_t i = 0; i < count; i++) {
+        const PlanEntry *entry = values.entries[i];
+        decls[i] = (StDecl){ .name = entry->name, .dtype = st_dtype_from(entry->type.dtype), .ndim = 1,
+                             .dim = { type_numel(&entry->type) } };
     }
     decls[count++] = (StDecl){ .name = CHECKPOINT_LAYOUT, .dtype = ST_I64, .ndim = 2,
                                .dim = { session_plan(session)->num_trained, 4 } };

@@ -65,10 +65,12 @@ static DType float_dtype(Choice choice)
     return choice == OPT_FLOAT_BF16 ? DT_BF16 : DT_F32;
 }
 
+/* bf16 sums of more gradients than this lose what is small against the sum: 0.4 % of it at 512, 3 % at 1,024. */
+enum { MOST_NARROW_SUMS = 64 };
+
 static Status choose_dtypes(const Config *config, CompileOptions *out)
 {
     out->model_dtype = float_dtype(config->model_dtype);
-    out->grad_dtype = out->model_dtype;
     out->moment_dtype = float_dtype(config->moment_dtype);
     FAIL_IF(config->matmul_dtype != OPT_UNSET && config->matmul_dtype != config->model_dtype, ERR_UNSUPPORTED,
             "matmul_dtype %s with model_dtype %s: they must be equal in this version", choice_text(config->matmul_dtype),
@@ -83,6 +85,13 @@ static Status choose_dtypes(const Config *config, CompileOptions *out)
             config->lora ? "lora_dtype" : "master_dtype");
     out->master_dtype = master;
     out->master_weights = master != out->model_dtype;
+    DType accum = config->grad_accum_dtype != OPT_UNSET                     ? float_dtype(config->grad_accum_dtype)
+                  : config->gradient_accumulation_steps > MOST_NARROW_SUMS ? DT_F32
+                  : config->lora                                           ? master
+                                                                           : out->model_dtype;
+    FAIL_IF(dtype_info(accum)->bits < dtype_info(out->model_dtype)->bits, ERR_UNSUPPORTED,
+            "grad_accum_dtype bf16 with model_dtype fp32: sums of gradients can't be narrower than the gradients");
+    out->fp32_grads = accum != out->model_dtype;
     return OK;
 }
 
@@ -144,8 +153,7 @@ Status setup_options(Arena *arena, const Config *config, const HfModel *model, C
                                .dropout = config->lora_dropout,
                                .use_rslora = config->lora_use_rslora,
                                .num_targets = (int)config->lora_target_modules.count,
-                               .targets = config->lora_target_modules.items,
-                               .dtype = out->master_dtype };
+                               .targets = config->lora_target_modules.items };
     out->train_base = !config->lora;
     out->beta1 = config->adamw_beta1;
     out->beta2 = config->adamw_beta2;

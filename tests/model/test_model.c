@@ -80,7 +80,7 @@ static Status load(Loaded *l, const char *dir, DType dtype, const PeftAdapter *a
     CompileOptions options = compile_defaults();
     options.programs = 1u << PROGRAM_EVAL;
     options.eval_seq = options.seq = 8;
-    options.model_dtype = options.grad_dtype = options.master_dtype = dtype;
+    options.model_dtype = options.master_dtype = dtype;
     options.train_base = false;
     if (adapter) options.lora = adapter->lora;
     *l = (Loaded){ 0 };

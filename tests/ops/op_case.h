@@ -2,7 +2,8 @@
  * outputs, any kernel. */
 #pragma once
 
-#include "ops/op_inputs.h"
+#include "ops/draw.h"
+#include "ops/infer.h"
 #include "test.h"
 
 enum { GUARD_BYTES = 256, GUARD_FILL = 0xA5 };
@@ -82,24 +83,7 @@ __attribute__((unused)) static void op_case_fill(OpCase *c, uint64_t seed, const
 {
     for (int k = 0; k < c->node->num_in; k++) {
         if (!c->node->in[k]) continue;
-        const TensorType *type = &c->node->in[k]->type;
-        void             *data = c->in[k].data;
-        for (int64_t i = 0, n = type_numel(type); i < n; i++) {
-            uint64_t key = seed * 64 + (uint64_t)k;
-            int64_t  whole = int_range[k] > 0 ? philox4x32((uint32_t)i, 1, 0, 0, key).v[0] % (uint32_t)int_range[k] : 0;
-            if (type->dtype == DT_I64)
-                ((int64_t *)data)[i] = whole;
-            else if (type->dtype == DT_I32)
-                ((int32_t *)data)[i] = (int32_t)whole;
-            else
-                vec_set(data, type->dtype, i, (float)draw_normal(key, (uint32_t)i));
-        }
-        draw_constrained(c->node->op, k, type, data);
-    }
-    if (c->node->op->id == OP_ADAMW) { /* the last segment reaches nearly to the end */
-        int64_t *last = (int64_t *)(void *)c->in[8].data + 4 * (c->node->in[8]->type.dim[0] - 1);
-        int64_t  room = c->node->in[0]->type.dim[0] - last[SEGMENT_OFFSET] - 3;
-        if (room > 0) last[SEGMENT_NUMEL] = room;
+        op_draw(c->node, k, int_range[k], seed * 64 + (uint64_t)k, c->in[k].data);
     }
 }
 

@@ -3,6 +3,7 @@
 #include "ops/attention.h"
 
 #include "ops/op_case.h"
+#include "ops/op_inputs.h"
 
 typedef struct Problem {
     int64_t batch, len, heads, kv_heads, dim, doc; /* doc: tokens of a document; the last is followed by padding */

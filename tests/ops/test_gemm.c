@@ -28,21 +28,21 @@ static Operands operands(int64_t m, int64_t n, int64_t k, bool trans_a, bool tra
     Operands o = { .gemm = { .m = m,
                              .n = n,
                              .k = k,
-                             .trans_a = trans_a,
-                             .trans_b = trans_b,
+                             .a.trans = trans_a,
+                             .b.trans = trans_b,
                              .alpha = 0.75f,
-                             .a_dtype = a,
-                             .b_dtype = b,
-                             .c_dtype = c,
-                             .bias_dtype = b } };
-    o.gemm.a_stride = (trans_a ? m : k) + pad;
-    o.gemm.b_stride = (trans_b ? k : n) + pad;
-    o.gemm.c_stride = n + pad;
-    o.gemm.a = o.a = random_tensor(a, (trans_a ? k : m) * o.gemm.a_stride, 1);
-    o.gemm.b = o.b = random_tensor(b, (trans_b ? n : k) * o.gemm.b_stride, 2);
-    o.gemm.c = o.c = random_tensor(c, m * o.gemm.c_stride, 3);
+                             .a.dtype = a,
+                             .b.dtype = b,
+                             .c.dtype = c,
+                             .bias.dtype = b } };
+    o.gemm.a.stride = (trans_a ? m : k) + pad;
+    o.gemm.b.stride = (trans_b ? k : n) + pad;
+    o.gemm.c.stride = n + pad;
+    o.gemm.a.data = o.a = random_tensor(a, (trans_a ? k : m) * o.gemm.a.stride, 1);
+    o.gemm.b.data = o.b = random_tensor(b, (trans_b ? n : k) * o.gemm.b.stride, 2);
+    o.gemm.c.data = o.c = random_tensor(c, m * o.gemm.c.stride, 3);
     o.bias = random_tensor(b, n, 4);
-    o.c_bytes = (size_t)dtype_bytes(c, m * o.gemm.c_stride);
+    o.c_bytes = (size_t)dtype_bytes(c, m * o.gemm.c.stride);
     return o;
 }
 
@@ -59,7 +59,7 @@ static void *product(const Operands *o, ThreadPool *pool)
     void  *workspace = malloc(bytes + 1), *c = malloc(o->c_bytes + 1);
     memset(workspace, 0xFF, bytes); /* NaN: scratch is never read before it is written */
     memcpy(c, o->c, o->c_bytes);
-    gemm.c = c;
+    gemm.c.data = c;
     gemm_run(&gemm, pool, workspace);
     free(workspace);
     return c;
@@ -70,17 +70,17 @@ static void check_product(const Operands *o, const char *what)
     Gemm  reference = o->gemm;
     void *expected = malloc(o->c_bytes + 1), *got = product(o, NULL);
     memcpy(expected, o->c, o->c_bytes);
-    reference.c = expected;
+    reference.c.data = expected;
     gemm_reference(&reference);
     double worst = 0, largest = 1;
-    for (int64_t i = 0; i < o->gemm.m * o->gemm.c_stride; i++) {
-        double x = vec_get(got, o->gemm.c_dtype, i), y = vec_get(expected, o->gemm.c_dtype, i);
-        if (i % o->gemm.c_stride >= o->gemm.n && x != y)
+    for (int64_t i = 0; i < o->gemm.m * o->gemm.c.stride; i++) {
+        double x = vec_get(got, o->gemm.c.dtype, i), y = vec_get(expected, o->gemm.c.dtype, i);
+        if ((i - o->gemm.c.offset) % o->gemm.c.stride >= o->gemm.n && x != y)
             test_fail(__FILE__, __LINE__, "%s: wrote beyond its columns", what);
         worst = fmax(worst, isfinite(x) ? fabs(x - y) : INFINITY);
         largest = fmax(largest, fabs(y));
     }
-    double limit = o->gemm.c_dtype == DT_F32 ? 2e-6 : 1.0 / 128;
+    double limit = o->gemm.c.dtype == DT_F32 ? 2e-6 : 1.0 / 128;
     if (!(worst <= limit * largest)) test_fail(__FILE__, __LINE__, "%s: off by %g of %g", what, worst, largest);
     free(expected), free(got);
 }
@@ -98,10 +98,35 @@ static void all_layouts_and_dtypes_match_three_loops(void)
             snprintf(what, sizeof what, "%lldx%lldx%lld, case %d", (long long)o.gemm.m, (long long)o.gemm.n,
                      (long long)o.gemm.k, bits);
             o.gemm.accumulate = bits & 32;
-            o.gemm.bias = bits & 8 ? o.bias : NULL;
+            o.gemm.epilogue = bits & 8 ? GEMM_BIAS : GEMM_PLAIN;
+            o.gemm.bias.data = o.bias;
             check_product(&o, what);
             operands_free(&o);
         }
+}
+
+/* A part of larger matrices, and operands whose numbers are in units of a scale. */
+static void offsets_and_scales_apply(void)
+{
+    static const float scale_a = 0.25f, scale_b = 8;
+    for (int dots = 0; dots < 2; dots++) {
+        Operands o = operands(dots ? 3 : 20, 30, 40, false, true, DT_F32, DT_F32, DT_F32, 7);
+        Gemm     part = o.gemm;
+        part.m -= 1, part.n -= 2, part.k -= 3;
+        part.a.offset = part.a.stride + 3, part.b.offset = 2 * part.b.stride + 3, part.c.offset = part.c.stride + 2;
+        o.gemm = part;
+        check_product(&o, "part");
+        float *plain = product(&o, NULL);
+        o.gemm.a.scale = &scale_a, o.gemm.b.scale = &scale_b;
+        float *scaled = product(&o, NULL);
+        for (int64_t i = 0; i < part.m; i++)
+            for (int64_t j = 0; j < part.n; j++) {
+                int64_t at = part.c.offset + i * part.c.stride + j;
+                EXPECT(scaled[at] == 2 * plain[at]);
+            }
+        free(plain), free(scaled);
+        operands_free(&o);
+    }
 }
 
 static void plain_store_does_not_read_what_was_there(void)
@@ -168,6 +193,6 @@ static void bits_do_not_depend_on_threads(void)
         }
 }
 
-TEST_MAIN(TEST(all_layouts_and_dtypes_match_three_loops), TEST(plain_store_does_not_read_what_was_there),
+TEST_MAIN(TEST(all_layouts_and_dtypes_match_three_loops), TEST(offsets_and_scales_apply), TEST(plain_store_does_not_read_what_was_there),
           TEST(empty_sum_is_zero_or_what_was_there), TEST(nan_and_infinity_reach_their_rows_alone),
           TEST(bits_do_not_depend_on_threads))

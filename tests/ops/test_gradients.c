@@ -5,30 +5,8 @@
  *   test_gradients [op]
  */
 #include "ops/op_case.h"
+#include "ops/op_inputs.h"
 #include "passes/pass.h"
-
-/* What no descriptor says: which inputs are parameters (their rules use grad_accumulator) or constants, and which
- * outputs besides the first are differentiable. */
-typedef struct Roles {
-    int      op;
-    uint32_t params, constants, outputs;
-} Roles;
-
-static const Roles all_roles[] = {
-    { OP_EMBEDDING, 1 << 1, 0, 0 },         { OP_LINEAR, 1 << 1 | 1 << 2, 0, 0 },
-    { OP_LINEAR_ADD, 1 << 2, 0, 0 },        { OP_RMS_NORM, 1 << 1, 0, 0 },
-    { OP_LORA_ADD, 1 << 2, 0, 0 },
-    { OP_ADD_RMS_NORM, 1 << 2, 0, 1 << 1 }, { OP_ROPE, 0, 1 << 1, 0 },
-    { OP_LM_HEAD_LOSS, 1 << 1, 0, 0 },      { OP_QKV_NORM_ROPE, 1 << 1 | 1 << 2, 1 << 3, 0 },
-    { OP_LOSS_SUM, 0, 1 << 1 | 1 << 2, 0 },
-};
-
-static Roles roles_of(const OpDef *op)
-{
-    for (size_t i = 0; i < sizeof all_roles / sizeof all_roles[0]; i++)
-        if (all_roles[i].op == op->id) return all_roles[i];
-    return (Roles){ .op = op->id };
-}
 
 /* ---- the functional: probe(o0, r0, o1, r1, ...) = sum of o_k r_k ---- */
 
@@ -110,20 +88,20 @@ static Status add_activation(Model *m, int i, const TensorType *type, Value **ou
 }
 
 /* loss_sum of the probe; of the op itself where its result is summed or is a sum. */
-static Status add_loss(Model *m, Roles roles)
+static Status add_loss(Model *m)
 {
     TensorType hyper = type_make(DT_F32, 1, (int64_t)HYPER_COUNT);
     Value     *in[NODE_MAX_IN] = { 0 };
     Node      *node = m->node;
     int        n = 0;
     for (int k = 0; k < m->node->num_out; k++) {
-        if (!m->node->out[k] || (k && !(roles.outputs >> k & 1))) continue;
+        if (!m->node->out[k] || (k && !(node->op->grad_outputs >> k & 1))) continue;
         in[n++] = m->node->out[k];
         in[n++] = graph_add_value(m->graph, VALUE_INPUT, arena_printf(&m->arena, "r%d", k), &m->node->out[k]->type);
     }
-    bool summed = roles.op == OP_LOSS_SUM || roles.op == OP_LM_HEAD_LOSS; /* the rule moves readers of its losses */
+    bool summed = m->node->op == &op_loss_sum || m->node->op == &op_lm_head_loss; /* the rule moves readers of its losses */
     if (!summed) TRY(graph_add_node(m->graph, &op_probe, NULL, "probe", in, n, 1, &node));
-    if (roles.op != OP_LOSS_SUM) {
+    if (m->node->op != &op_loss_sum) {
         Value *sum[] = { node->out[0], graph_add_value(m->graph, VALUE_INPUT, "hyper", &hyper) };
         TRY(graph_add_node(m->graph, &op_loss_sum, NULL, "loss", sum, 2, 1, &node));
     }
@@ -139,22 +117,21 @@ static Status model_make(Model *m, const OpDef *op, const OpSample *sample, int 
     table[OP_PROBE] = &op_probe;
     *m = (Model){ 0 };
     m->graph = graph_create(&m->arena, "gradient", table, OP_COUNT + 1);
-    Roles  roles = roles_of(op);
     Value *in[NODE_MAX_IN] = { 0 };
     for (int i = 0; i < op->num_in; i++) {
         const TensorType *type = &sample->in[i];
         if (!type->ndim) continue;
-        if (type->dtype != DT_F32 || roles.constants >> i & 1)
+        if (type->dtype != DT_F32 || op->constants >> i & 1)
             in[i] = graph_add_value(m->graph, VALUE_INPUT, arena_printf(&m->arena, "in%d", i), type);
-        else if (roles.params >> i & 1)
+        else if (op->params >> i & 1)
             in[i] = add_param(m, i, type);
         else
             TRY(add_activation(m, i, type, &in[i]));
     }
     if (op->id == OP_LOSS_SUM) in[2] = NULL; /* autodiff's to connect */
     TRY(graph_add_node(m->graph, op, sample->attrs, "out", in, op->num_in, ~0u, &m->node));
-    TRY(add_loss(m, roles));
-    if (differentiate) TRY(autodiff_graph(m->graph, differentiate == 2));
+    TRY(add_loss(m));
+    if (differentiate) TRY(autodiff_graph(m->graph, differentiate == 2, false));
     TRY(graph_verify(m->graph));
     m->num_memory = m->graph->num_values;
     m->memory = arena_array(&m->arena, void *, m->num_memory);
@@ -205,7 +182,7 @@ static void model_fill(Model *m, const OpSample *sample)
                 ((int32_t *)data)[i] = strncmp(name, "iota", 4) == 0 ? (int32_t)i : (int32_t)whole;
             if (value->type.dtype == DT_I64) ((int64_t *)data)[i] = whole;
         }
-        if (strncmp(name, "in", 2) == 0) draw_constrained(m->node->op, index, &value->type, data);
+        if (strncmp(name, "in", 2) == 0 && m->node->in[index]) op_draw(m->node, index, sample->int_range[index], name_key(name), data);
         if (strcmp(name, "hyper") == 0) ((float *)data)[HYPER_INV_TOKENS] = 1.0f;
     }
 }

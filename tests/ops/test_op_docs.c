@@ -36,13 +36,15 @@ static Str signature_of(const StrBuf *def, const char *name)
 static void write_attrs(StrBuf *out, const OpDef *op)
 {
     static const char *const types[] = {
-        [ATTR_TYPE_INT] = "int", [ATTR_TYPE_FLOAT] = "float", [ATTR_TYPE_BOOL] = "bool"
+        [ATTR_TYPE_INT] = "int", [ATTR_TYPE_FLOAT] = "float", [ATTR_TYPE_BOOL] = "bool", [ATTR_TYPE_DTYPE] = "dtype"
     };
     const char *separator = "\nAttributes: ";
     for (const AttrDef *a = op->attrs; a && a->type != ATTR_TYPE_END; a++, separator = ", ") {
         strbuf_printf(out, "%s`%s` (%s, ", separator, a->name, types[a->type]);
         if (a->type == ATTR_TYPE_BOOL)
             strbuf_puts(out, a->default_value != 0 ? "true)" : "false)");
+        else if (a->type == ATTR_TYPE_DTYPE)
+            strbuf_puts(out, "the operands')");
         else
             strbuf_printf(out, "%.12g)", a->default_value);
     }
@@ -56,7 +58,6 @@ static void write_facts(StrBuf *out, const OpDef *op)
     if (op->flags & OP_INPLACE) strbuf_puts(out, " Output 0 may share input 0's memory.");
     if (op->flags & OP_COMMUTES) strbuf_puts(out, " Inputs 0 and 1 may be swapped.");
     if (op->flags & OP_RANDOM) strbuf_puts(out, " Draws random numbers.");
-    if (op->flags & OP_NONDETERMINISTIC) strbuf_puts(out, " Results may differ in the last bits from run to run.");
     for (int i = 0; i < op->num_alias; i++)
         strbuf_printf(out,
                       op->alias[i].accumulate ? " Output %d is added to input %d." : " Output %d is input %d, updated.",
@@ -75,7 +76,8 @@ static StrBuf generate(void)
                       "key/value heads, D: head\n"
                       "dim, F: intermediate, P: positions. `[x]`: optional input. Floats are f32 or bf16, each tensor "
                       "its own; arithmetic is\n"
-                      "fp32. `acc`: what the result is added to. Attributes are given with type and default.\n");
+                      "fp32. `acc`: what the result is added to, in its dtype. Attributes are given with type and default; `dw_dtype` is the\n"
+                      "dtype of a parameter's gradient where there is no `acc`.\n");
     for (int id = 0; id < OP_COUNT; id++) {
         const OpDef *op = op_table[id];
         Str          signature = signature_of(&def, op->name);

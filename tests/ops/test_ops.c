@@ -23,14 +23,7 @@ static bool infers(const OpDef *op, const void *attrs, const TensorType *in)
 
 static bool kernel_fits(const OpCase *c, const CpuKernel *kernel)
 {
-    bool all = true;
-    for (int i = 0; i < c->node->num_in; i++)
-        if (c->node->in[i] && is_float(&c->node->in[i]->type))
-            all = all && (DT_SET(c->node->in[i]->type.dtype) & kernel->dtypes);
-    for (int k = 0; k < c->node->num_out; k++)
-        if (c->all_out[k] && is_float(&c->all_out[k]->type))
-            all = all && (DT_SET(c->all_out[k]->type.dtype) & kernel->dtypes);
-    return all;
+    return op_types_fit(c->node, kernel->dtypes, kernel->except);
 }
 
 static const CpuKernel *reference_of(const OpDef *op)

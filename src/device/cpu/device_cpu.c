@@ -3,7 +3,6 @@
 #include "device/device.h"
 
 #include "base/pool.h"
-#include "base/strbuf.h"
 #include "device/cpu/facts.h"
 
 #include <stdio.h>
@@ -42,27 +41,10 @@ static Status cpu_device_facts(Device *device, DeviceFacts *out)
     return OK;
 }
 
-static void append_dtypes(StrBuf *buf, Value *const *values, int count)
-{
-    for (int i = 0; i < count; i++)
-        strbuf_printf(buf, "%s%s", i ? ", " : "", values[i] ? dtype_info(values[i]->type.dtype)->name : "none");
-}
-
-static Status no_kernel(const Node *node)
-{
-    StrBuf text = { 0 };
-    append_dtypes(&text, node->in, node->num_in);
-    strbuf_printf(&text, " -> ");
-    append_dtypes(&text, node->out, node->num_out);
-    status_fail(ERR_UNSUPPORTED, "op %s has no CPU kernel for %s", node->op->name, text.data);
-    strbuf_deinit(&text);
-    return ERR_UNSUPPORTED;
-}
-
 static Status cpu_bind(Device *device, const Node *node, BoundKernel *out)
 {
     const CpuKernel *kernel = op_cpu_kernel(node);
-    if (!kernel) return no_kernel(node);
+    if (!kernel) return op_no_kernel(node, "CPU");
     *out = (BoundKernel){ .run = kernel->run, .name = kernel->name };
     if (node->op->workspace) out->workspace_bytes = node->op->workspace(node, pool_num_workers(cpu_of(device)->pool));
     return OK;

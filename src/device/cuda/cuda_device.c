@@ -2,7 +2,6 @@
  * stream, programs as CUDA graphs (launch.c). */
 #include "device/cuda/cuda.h"
 
-#include "base/strbuf.h"
 #include "device/cuda/gemm.h"
 #include "device/cuda/kernel.h"
 #include "device/cuda/plugin.h"
@@ -72,29 +71,8 @@ static Status facts(Device *device, DeviceFacts *out)
 static bool serves(const CudaKernel *kernel, const Node *node, CudaDevice *cuda)
 {
     if (cuda->sm < kernel->min_sm) return false;
-    for (int i = 0; i < node->num_in + node->num_out; i++) {
-        const Value *value = i < node->num_in ? node->in[i] : node->out[i - node->num_in];
-        if (value && dtype_info(value->type.dtype)->is_float && !(DT_SET(value->type.dtype) & kernel->dtypes))
-            return false;
-    }
+    if (!op_types_fit(node, kernel->dtypes, kernel->except)) return false;
     return !kernel->match || kernel->match(node, cuda);
-}
-
-static void append_dtypes(StrBuf *buf, Value *const *values, int count)
-{
-    for (int i = 0; i < count; i++)
-        strbuf_printf(buf, "%s%s", i ? ", " : "", values[i] ? dtype_info(values[i]->type.dtype)->name : "none");
-}
-
-static Status no_kernel(const Node *node)
-{
-    StrBuf text = {0};
-    append_dtypes(&text, node->in, node->num_in);
-    strbuf_printf(&text, " -> ");
-    append_dtypes(&text, node->out, node->num_out);
-    status_fail(ERR_UNSUPPORTED, "op %s has no CUDA kernel for %s", node->op->name, text.data);
-    strbuf_deinit(&text);
-    return ERR_UNSUPPORTED;
 }
 
 static const CudaKernelList *kernels_of(const Node *node)
@@ -115,7 +93,7 @@ static Status variant(Device *device, const Node *node, int index, BoundKernel *
         if (kernel->workspace) out->workspace_bytes = kernel->workspace(node, cuda);
         return OK;
     }
-    return no_kernel(node);
+    return op_no_kernel(node, "CUDA");
 }
 
 static Status bind_kernel(Device *device, const Node *node, BoundKernel *out)

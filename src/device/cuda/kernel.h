@@ -27,7 +27,7 @@ extern "C" {
 typedef struct CudaDevice CudaDevice; /* cuda.h */
 
 typedef struct CudaKernel {
-    DTypeSet    dtypes;  /* every float input and output must be of these */
+    DTypeSet    dtypes;  /* of every operand that `except` doesn't name: see CpuKernel */
     int         min_sm;  /* 10 * major + minor of the least compute capability; 0: any */
     KernelFn    run;
     const char *name;
@@ -36,6 +36,7 @@ typedef struct CudaKernel {
     /* Once for each launch, after allocation and before anything lasting was written: may overwrite the launch's tensors, allocate
      * and synchronise (measures algorithms, loads kernels), and leaves them zeroed. NULL: nothing to do. */
     Status    (*prepare)(const KernelArgs *args);
+    OperandTypes except[KERNEL_MAX_EXCEPT];
 } CudaKernel;
 
 typedef struct CudaKernelList {
