@@ -419,7 +419,7 @@ static const struct {
     const char *kind, *members;
     Status (*bind)(Binder *b, const JsonValue *s);
 } statements[] = {
-    {"param", " shape dtype hf init module linear head decay source ", bind_param},
+    {"param", " shape hf init module linear head decay dtype source ", bind_param},
     {"op", " in out attrs part source ", bind_op},
     {"repeat", " index carry body yield source ", bind_repeat},
     {"if", " then else source ", bind_if},

@@ -58,7 +58,8 @@ static Status qkv_norm_rope_backward(GradBuilder *grad, const Node *node)
                     dwk_wanted ? grad_accumulator(grad, wk) : NULL };
     Value *out[3];
     QkvAttrs attrs = *(const QkvAttrs *)node->attrs;
-    if (dwq_wanted || dwk_wanted) attrs.dw_dtype = grad_dw_dtype(grad, dwq_wanted ? wq : wk, wq->type.dtype);
+    if (dwq_wanted) attrs.dw_dtype = grad_dw_dtype(grad, wq, wq->type.dtype);
+    if (dwk_wanted && !attrs.dw_dtype) attrs.dw_dtype = grad_dw_dtype(grad, wk, wk->type.dtype);
     TRY(grad_emit(grad, OP_QKV_NORM_ROPE_BWD, &attrs, in, 9,
                   want_bit(dqkv_wanted, 0) | want_bit(dwq_wanted, 1) | want_bit(dwk_wanted, 2), out));
     if (dwq_wanted) grad_set(grad, wq, out[1]);
