@@ -1,8 +1,8 @@
-/* optimise: the optimizer's program over flat buffers. One node a bucket takes the norm of its gradients, one updates its weights;
- * a table of segments says which elements are which parameter. Clipping and the finite check are inside the update, so that a
- * bad step touches nothing: every bucket sees the norm of all gradients. */
-#include "ops/attrs.h"
+/* optimise: the optimizer's program over flat buffers. One node a bucket takes the norm of its gradients; its rule updates its
+ * weights. Clipping and the finite check are inside the update, so that a bad step touches nothing: every bucket sees the norm of
+ * all gradients. */
 #include "ops/ops.h"
+#include "passes/optimizers.h"
 #include "passes/pass.h"
 
 static Value *flat_value(Graph *graph, ValueKind kind, const char *name, DType dtype, int64_t numel)
@@ -27,31 +27,14 @@ static Status norm_of(const Plan *plan, Graph *graph, Value *const *grads, Value
     return OK;
 }
 
-/* What all buckets' updates read. */
-typedef struct Shared {
-    Value *norm2, *loss, *hyper, *step;
-} Shared;
-
-static Status update_bucket(const CompileOptions *options, const Plan *plan, Graph *graph, int index, Value *grads,
-                            const Shared *shared, Node **out)
+static Status update_bucket(Update *update, const Bucket *bucket, Value *grads)
 {
-    const Bucket *bucket = &plan->buckets[index];
-    bool          wide = bucket->master != NULL;
-    AdamwAttrs    attrs = { .beta1 = options->beta1, .beta2 = options->beta2, .eps = options->adam_eps,
-                            .weight_decay = options->weight_decay, .max_grad_norm = options->max_grad_norm,
-                            .stochastic = bucket->weight == DT_BF16 && !wide };
-    TensorType    segments = type_make(DT_I64, 2, (int64_t)bucket->count, (int64_t)4);
-    Value        *table = graph_add_value(graph, VALUE_CONST, index ? arena_printf(graph->arena, "segments.%d", index + 1) : "segments",
-                                          &segments);
-    table->const_data = plan->segments + bucket->first;
-    Value *in[] = {
-        flat_value(graph, VALUE_PARAM, bucket->weights, bucket->weight, bucket->numel), grads,
-        flat_value(graph, VALUE_STATE, bucket->m, options->moment_dtype, bucket->numel),
-        flat_value(graph, VALUE_STATE, bucket->v, options->moment_dtype, bucket->numel),
-        shared->norm2, shared->loss, shared->hyper, shared->step, table,
-        wide ? flat_value(graph, VALUE_STATE, bucket->master, options->master_dtype, bucket->numel) : NULL,
-    };
-    return graph_add_node(graph, &op_adamw, &attrs, "update", in, 10, wide ? ~0u : 0xFu, out);
+    update->bucket = bucket;
+    update->weights = flat_value(update->graph, VALUE_PARAM, bucket->weights, bucket->weight, bucket->numel);
+    update->grads = grads;
+    for (int k = 0; k < bucket->num_states; k++)
+        update->state[k] = flat_value(update->graph, VALUE_STATE, bucket->states[k].value, bucket->states[k].dtype, bucket->states[k].numel);
+    return bucket->rule->emit(update);
 }
 
 Status pass_optimise(PassContext *context, Graph **out_graph)
@@ -62,16 +45,16 @@ Status pass_optimise(PassContext *context, Graph **out_graph)
     Value **grads = arena_array(context->arena, Value *, plan->num_buckets);
     for (int i = 0; i < plan->num_buckets; i++)
         grads[i] = flat_value(graph, VALUE_GRAD, plan->buckets[i].grads, plan->buckets[i].grad, plan->buckets[i].numel);
-    Shared shared = { .loss = flat_value(graph, VALUE_STATE, "loss.sum", DT_F32, 1),
+    Value *applied = NULL;
+    Update update = { .options = context->options, .plan = plan, .graph = graph, .applied = &applied,
+                      .loss = flat_value(graph, VALUE_STATE, "loss.sum", DT_F32, 1),
                       .hyper = flat_value(graph, VALUE_INPUT, "hyper", DT_F32, HYPER_COUNT),
                       .step = flat_value(graph, VALUE_INPUT, "step", DT_I64, STEP_COUNT) };
-    TRY(norm_of(plan, graph, grads, &shared.norm2));
-    Node *update = NULL;
-    for (int i = 0; i < plan->num_buckets; i++)
-        TRY(update_bucket(context->options, plan, graph, i, grads[i], &shared, &update));
-    graph_add_output(graph, "loss", shared.loss);
-    graph_add_output(graph, "norm2", shared.norm2);
-    graph_add_output(graph, "applied", update->out[3]); /* the same of all */
+    TRY(norm_of(plan, graph, grads, &update.norm2));
+    for (int i = 0; i < plan->num_buckets; i++) TRY(update_bucket(&update, &plan->buckets[i], grads[i]));
+    graph_add_output(graph, "loss", update.loss);
+    graph_add_output(graph, "norm2", update.norm2);
+    graph_add_output(graph, "applied", applied);
     *out_graph = graph;
     return OK;
 }

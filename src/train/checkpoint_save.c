@@ -16,9 +16,9 @@ int checkpoint_values(const Plan *plan, const PlanEntry *out[CHECKPOINT_MAX_VALU
 {
     int count = 0;
     for (int i = 0; i < plan->num_buckets; i++) {
-        const char *const names[] = { plan->buckets[i].m, plan->buckets[i].v, plan->buckets[i].master };
-        for (int k = 0; k < 3; k++) {
-            const PlanEntry *entry = names[k] ? plan_find(plan, names[k]) : NULL;
+        const Bucket *bucket = &plan->buckets[i];
+        for (int k = 0; k < bucket->num_states; k++) {
+            const PlanEntry *entry = plan_find(plan, bucket->states[k].value);
             if (!entry) continue;
             CHECK(count < CHECKPOINT_MAX_VALUES);
             out[count++] = entry;
