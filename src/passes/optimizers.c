@@ -91,5 +91,5 @@ void optimizer_states(const CompileOptions *options, Bucket *bucket)
             (BucketState){ .name = state->name, .dtype = state->dtype(options), .extent = state->extent };
     if (options->master_weights && dtype_info(bucket->weight)->bits < dtype_info(options->master_dtype)->bits)
         bucket->states[bucket->num_states++] =
-            (BucketState){ .name = "master", .dtype = options->master_dtype, .extent = STATE_ELEMENTS, .is_copy = true };
+            (BucketState){ .name = OPTIMIZER_COPY, .dtype = options->master_dtype, .extent = STATE_ELEMENTS, .is_copy = true };
 }

@@ -28,6 +28,8 @@ typedef struct OptimizerRule {
 } OptimizerRule;
 
 enum { OPTIMIZER_MAX_RULES = 4 };
+/* The name of the state that is a wider copy of the weights. */
+#define OPTIMIZER_COPY "master"
 
 /* The rule for a parameter that is placed by itself: one, or the packed memory of several. */
 const OptimizerRule *optimizer_rule(const CompileOptions *options, const Value *whole);

@@ -109,6 +109,7 @@ typedef struct Plan {
     int64_t   (*segments)[4];       /* of trained_params[i]: where it lies in its bucket */
     Bucket     *buckets;
     int         num_buckets;
+    const char *optimizer;          /* its name, which checkpoints keep */
 } Plan;
 
 /* Where a lasting value (parameter, gradient, state, input) of any program lies; NULL: none of that name. Beside each
