@@ -87,6 +87,10 @@ typedef struct AdamwAttrs {
     bool    stochastic; /* bf16 weights without master: stochastic rounding */
 } AdamwAttrs;
 
+typedef struct StepScalarsAttrs {
+    double beta1, beta2;
+} StepScalarsAttrs;
+
 /* segments (S,4) i64 of adamw: one trained parameter a row, sorted by offset; what lies between segments is padding. */
 enum { SEGMENT_OFFSET, SEGMENT_NUMEL, SEGMENT_DECAY /* 0 or 1 */, SEGMENT_KEY /* names it for random numbers */ };
 

@@ -2,6 +2,7 @@
  * weights. Clipping and the finite check are inside the update, so that a bad step touches nothing: every bucket sees the norm of
  * all gradients. */
 #include "ops/ops.h"
+#include "ops/step_scalars.h"
 #include "passes/optimizers.h"
 #include "passes/pass.h"
 
@@ -27,6 +28,19 @@ static Status norm_of(const Plan *plan, Graph *graph, Value *const *grads, Value
     return OK;
 }
 
+/* Whether the step counts, and the scalars of all buckets' updates. */
+static Status begin_step(Update *update, Value **out_applied)
+{
+    StepScalarsAttrs attrs = { .beta1 = update->options->beta1, .beta2 = update->options->beta2 };
+    Value           *in[] = { flat_value(update->graph, VALUE_INPUT, "hyper", DT_F32, HYPER_COUNT), update->norm2, update->loss,
+                              flat_value(update->graph, VALUE_STATE, OPTIMIZER_APPLIED, DT_I64, 1) };
+    Node            *node;
+    TRY(graph_add_node(update->graph, &op_step_scalars, &attrs, "step_scalars", in, 4, ~0u, &node));
+    update->hyper = node->out[STEP_OUT_HYPER];
+    *out_applied = node->out[STEP_OUT_APPLIED];
+    return OK;
+}
+
 static Status update_bucket(Update *update, const Bucket *bucket, Value *grads)
 {
     update->bucket = bucket;
@@ -45,12 +59,12 @@ Status pass_optimise(PassContext *context, Graph **out_graph)
     Value **grads = arena_array(context->arena, Value *, plan->num_buckets);
     for (int i = 0; i < plan->num_buckets; i++)
         grads[i] = flat_value(graph, VALUE_GRAD, plan->buckets[i].grads, plan->buckets[i].grad, plan->buckets[i].numel);
-    Value *applied = NULL;
-    Update update = { .options = context->options, .plan = plan, .graph = graph, .applied = &applied,
+    Update update = { .options = context->options, .plan = plan, .graph = graph,
                       .loss = flat_value(graph, VALUE_STATE, "loss.sum", DT_F32, 1),
-                      .hyper = flat_value(graph, VALUE_INPUT, "hyper", DT_F32, HYPER_COUNT),
                       .step = flat_value(graph, VALUE_INPUT, "step", DT_I64, STEP_COUNT) };
+    Value *applied;
     TRY(norm_of(plan, graph, grads, &update.norm2));
+    TRY(begin_step(&update, &applied));
     for (int i = 0; i < plan->num_buckets; i++) TRY(update_bucket(&update, &plan->buckets[i], grads[i]));
     graph_add_output(graph, "loss", update.loss);
     graph_add_output(graph, "norm2", update.norm2);

@@ -64,9 +64,7 @@ static Status adamw_emit(const Update *u)
     AdamwAttrs attrs = adamw_settings(u);
     Node      *node;
     Value     *in[] = { u->weights, u->grads, u->state[0], u->state[1], u->norm2, u->loss, u->hyper, u->step, segments_of(u), copy_of(u) };
-    TRY(graph_add_node(u->graph, &op_adamw, &attrs, "update", in, 10, copy_of(u) ? ~0u : 0xFu, &node));
-    *u->applied = node->out[3];
-    return OK;
+    return graph_add_node(u->graph, &op_adamw, &attrs, "update", in, 10, copy_of(u) ? 0x17u : 0x7u, &node);
 }
 
 static const OptimizerRule rule_adamw = {

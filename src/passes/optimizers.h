@@ -12,7 +12,6 @@ typedef struct Update {
     Graph                *graph;
     Value                *weights, *grads, *state[BUCKET_MAX_STATES]; /* flat */
     Value                *norm2, *loss, *hyper, *step;                /* of all buckets */
-    Value               **applied;                                    /* receives whether the step was applied: the same of all */
 } Update;
 
 typedef struct StateRule {
@@ -28,6 +27,8 @@ typedef struct OptimizerRule {
 } OptimizerRule;
 
 enum { OPTIMIZER_MAX_RULES = 4 };
+/* The plan's count of applied steps, i64: the optimizer's t. */
+#define OPTIMIZER_APPLIED "applied"
 /* The name of the state that is a wider copy of the weights. */
 #define OPTIMIZER_COPY "master"
 
