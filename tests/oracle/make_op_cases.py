@@ -38,7 +38,7 @@ def add(op, case, ins, outs, **attrs):
         t = t.detach()
         dtype = torch.float32 if t.is_floating_point() else torch.int64 if wide else torch.int32
         tensors["%s.%s.%s%d" % (op, case, kind, k)] = t.to(dtype).clone(memory_format=torch.contiguous_format)
-    wide = {"adamw": (7, 8), "attention_cached": (5,)}.get(op, ())
+    wide = {"adamw": (7, 8), "attention_cached": (5,), "normuon_update": (6,)}.get(op, ())
     for k, t in enumerate(ins):
         put("in", k, t, k in wide)
     for k, t in enumerate(outs):
@@ -374,10 +374,34 @@ def make_lora():
     add("lora_add_bwd", "acc", [dy, h, b, acc], [dh, db + acc], **attrs)
 
 
+def make_normuon():
+    """Before and after the products: a matrix whose gradient is clipped, one that isn't finite, one with a row of zeros."""
+    rows, columns, beta, beta2, eps, decay, limit = 5, 7, 0.95, 0.9, 1e-10, 0.1, 1.0
+    for case, nesterov, bad in (("nesterov", True, False), ("plain", False, False), ("bad", True, True)):
+        g, m = rand(rows, columns, std=3.0), rand(rows, columns)
+        norm2 = f32(g.pow(2).sum().reshape(1)) + 100
+        clipped = g * min(1.0, limit / math.sqrt(float(norm2)))
+        m2 = beta * m + (1 - beta) * clipped
+        u = beta * m2 + (1 - beta) * clipped if nesterov else m2
+        loss = torch.tensor([math.nan if bad else 2.5], dtype=torch.float64)
+        add("normuon_momentum", case, [g, m, norm2, loss],
+            [torch.zeros_like(u), m] if bad else [u / (1.02 * u.norm() + 1e-6), m2], momentum=beta, max_grad_norm=limit, nesterov=nesterov)
+        w, x, v = rand(rows, columns), rand(rows, columns), rand(rows).pow(2)
+        x[2], v = 0, f32(v)
+        hyper = f32(torch.tensor([1e-2, 0, 0, 0, 0, 0, 0, 0], dtype=torch.float64))
+        v2 = beta2 * v + (1 - beta2) * x.pow(2).mean(1)
+        o = x / (v2.sqrt() + eps)[:, None]
+        w2 = w - hyper[0] * (decay * w + 0.2 * math.sqrt(rows * columns) / o.norm() * o)
+        add("normuon_update", case, [w, x, v, norm2, loss, hyper, torch.tensor([7, 3, 0, 0])], [w, v] if bad else [w2, v2],
+            beta2=beta2, eps=eps, weight_decay=decay, stochastic=False)
+    x = rand(6, 6)
+    add("add_identity", "square", [x], [3.5 * torch.eye(6, dtype=torch.float64) - 0.75 * x], a=3.5, b=-0.75)
+
+
 def main():
     torch.set_num_threads(1)
     for make in (make_embedding, make_linear, make_norms, make_rope, make_attention, make_swiglu, make_losses,
-                 make_optimizer, make_lora):
+                 make_optimizer, make_lora, make_normuon):
         make()
     save_file(dict(sorted(tensors.items())), PATH, metadata=dict(cases=json.dumps(cases, sort_keys=True)))
     print("%d cases of %d ops, %d bytes" % (len(cases), len({c.split(".")[0] for c in cases}), os.path.getsize(PATH)))
