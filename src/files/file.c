@@ -163,10 +163,10 @@ Status file_make_dirs(const char *path)
         char was = *at;
         *at = 0;
         if (mkdir(part, 0777) != 0 && errno != EEXIST) return fail_errno("make the folder", part);
+        FAIL_IF(!file_is_dir(part), ERR_INVALID, "cannot make the folder %s: %s is a file", path, part);
         if (was == 0) break;
         *at = was;
     }
-    FAIL_IF(!file_is_dir(path), ERR_IO, "cannot make the folder %s: a file of that name is there", path);
     return OK;
 }
 
