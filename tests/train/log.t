@@ -29,6 +29,11 @@ cp -r "$dir/whole" "$out"
 rm -r "$out/checkpoint-24"
 sed -i 's/"finished": true/"finished": false/' "$out/run.json"
 head -c $(($(head -4 "$dir/whole/metrics.jsonl" | wc -c) + 30)) "$dir/whole/metrics.jsonl" > "$out/metrics.jsonl"
+# --- epochs end at their number, also where the last step is a part of one
+run pt "$dir/run.yaml" output_dir="$dir/epoch" max_steps=-1 num_epochs=2 sequence_len=128 per_device_train_batch_size=64 gradient_accumulation_steps=4
+check "2 epochs: $(tail -1 "$dir/err")" [ "$status" = 0 ]
+check "the last step's: $(tail -1 "$dir/epoch/metrics.jsonl")" grep -q '"epoch":2,' <(tail -1 "$dir/epoch/metrics.jsonl")
+
 run pt "$dir/run.yaml" output_dir="$out"
 check "a cut log: the run goes on: $(tail -1 "$dir/err")" [ "$status" = 0 ]
 check "the gap is said: $(cat "$dir/err")" grep -q "warning: $out/metrics.jsonl was cut .* steps 5 to 16 are lost" "$dir/err"
