@@ -24,6 +24,34 @@ static void tell_outcome(const Config *config, const TrainOutcome *outcome)
 }
 
 Status cli_train(CliArgs *args, bool chat)
+/* As a shell reads it back. */
+static void put_word(StrBuf *out, const char *word)
+{
+    strbuf_putc(out, ' ');
+    if (*word && !word[strspn(word, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+=.,/:@%")]) {
+        strbuf_puts(out, word);
+        return;
+    }
+    strbuf_putc(out, '\'');
+    for (; *word; word++) {
+        if (*word == '\'') strbuf_puts(out, "'\\''");
+        else strbuf_putc(out, *word);
+    }
+    strbuf_putc(out, '\'');
+}
+
+/* Adds the command that goes on to the message: of two values of a key the later wins. */
+static Status with_command(const CliArgs *args, Status status)
+{
+    StrBuf line = { 0 };
+    strbuf_printf(&line, "%s\nto go on: surogate %s", status_message(), args->command);
+    for (int i = 0; i < args->argc; i++) put_word(&line, args->argv[i]);
+    strbuf_puts(&line, " resume_from_checkpoint=auto");
+    status = status_fail(status, "%s", line.data);
+    strbuf_deinit(&line);
+    return status;
+}
+
 {
     bool done;
     TRY(cli_parse(args, NULL, 0, true, &done));
@@ -38,5 +66,6 @@ Status cli_train(CliArgs *args, bool chat)
     samples_deinit(&samples);
     if (status == OK) tell_outcome(&config, &outcome);
     config_deinit(&config);
+    if ((status == ERR_INTERRUPTED || status == ERR_SAVE) && !train_goes_on(&config)) status = with_command(args, status);
     return status;
 }

@@ -411,8 +411,8 @@ static Status save_final(Trainer *t)
 static Status finish(Trainer *t)
 {
     Status status = save_final(t);
-    FAIL_IF(status != OK, ERR_SAVE, "training is done, but saving failed: %s. Make room and start the same command again: it goes on from the "
-            "last checkpoint", status_message());
+    FAIL_IF(status != OK, ERR_SAVE, "training is done, but saving failed: %s. %s; then %s goes on from the last checkpoint", status_message(),
+            status == ERR_NO_FIT ? "Make room" : "Put that right", trainer_same_command(t));
     report_update(t, true);
     return OK;
 }
@@ -425,8 +425,8 @@ static Status device_lost(Trainer *t)
     progress_break(&t->progress);
     FAIL_IF(t->saved_step < 0, ERR_DEVICE, "the device failed after step %lld: %s. There is no checkpoint yet (save_steps); the same command starts anew",
             (long long)t->state.step, failure);
-    FAIL(ERR_DEVICE, "the device failed after step %lld: %s. The checkpoint of step %lld in %s is whole; the same command goes on from it",
-         (long long)t->state.step, failure, (long long)t->saved_step, t->config->output_dir);
+    FAIL(ERR_DEVICE, "the device failed after step %lld: %s. The checkpoint of step %lld in %s is whole; %s goes on from it",
+         (long long)t->state.step, failure, (long long)t->saved_step, t->config->output_dir, trainer_same_command(t));
 }
 
 static void close_trainer(Trainer *t)
@@ -475,3 +475,9 @@ Status train_run(const Config *config, const TrainHooks *hooks, TrainOutcome *ou
     free(t);
     return status;
 }
+bool train_goes_on(const Config *config)
+{
+    const char *resume = config->resume_from_checkpoint;
+    return strcmp(resume, "auto") == 0 || strcmp(resume, "true") == 0;
+}
+

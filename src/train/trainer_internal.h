@@ -51,6 +51,9 @@ NODISCARD Status train_loop(Trainer *trainer);
 NODISCARD Status trainer_save(Trainer *trainer);
 NODISCARD Status trainer_context(Trainer *trainer, bool finished, StrBuf *state_text, SaveContext *out);
 
+/* The command that goes on from the newest checkpoint, in words. */
+const char *trainer_same_command(const Trainer *trainer);
+
 double trainer_flops_per_step(const Trainer *trainer);
 /* Seconds of a step if every launch ran at the machine's measured peak of arithmetic or memory, whichever binds; 0: unknown. */
 double trainer_limit_seconds(Trainer *trainer);
