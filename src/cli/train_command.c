@@ -16,14 +16,14 @@ static void tell_outcome(const Config *config, const TrainOutcome *outcome)
             dir);
         return;
     }
-    log_info("done: %lld steps, loss %.4f", (long long)outcome->steps, outcome->loss);
+    if (isfinite(outcome->loss)) log_info("done: %lld steps, loss %.4f", (long long)outcome->steps, outcome->loss);
+    else log_info("done: %lld steps", (long long)outcome->steps);
     if (isfinite(outcome->eval_loss)) log_info("evaluation loss %.4f", outcome->eval_loss);
     log_info("%s %s\nlog     %s/metrics.jsonl\nreport  %s/report.html", config->lora ? "adapter" : "model  ", dir, dir,
              dir);
     if (config->lora && config->merge_adapter) log_info("merged  %s/merged", dir);
 }
 
-Status cli_train(CliArgs *args, bool chat)
 /* As a shell reads it back. */
 static void put_word(StrBuf *out, const char *word)
 {
@@ -52,6 +52,7 @@ static Status with_command(const CliArgs *args, Status status)
     return status;
 }
 
+Status cli_train(CliArgs *args, bool chat)
 {
     bool done;
     TRY(cli_parse(args, NULL, 0, true, &done));
@@ -65,7 +66,7 @@ static Status with_command(const CliArgs *args, Status status)
     Status status = train_run(&config, &hooks, &outcome);
     samples_deinit(&samples);
     if (status == OK) tell_outcome(&config, &outcome);
-    config_deinit(&config);
     if ((status == ERR_INTERRUPTED || status == ERR_SAVE) && !train_goes_on(&config)) status = with_command(args, status);
+    config_deinit(&config);
     return status;
 }
