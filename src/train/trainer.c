@@ -365,8 +365,6 @@ static Status open_metrics(Trainer *t)
 static Status prepare(Trainer *t)
 {
     const Config *c = t->config;
-    TRY(checkpoint_clean(c->output_dir));
-    TRY(output_dir_clean(c->output_dir));
     TRY(open_data(t));
     TRY(run_data_template(c, t->tokenizer_dir, t->record.began, &t->tmpl));
     TRY(find_stop_token(t));
@@ -479,6 +477,8 @@ static Status train(Trainer *t, TrainOutcome *out)
     TRY(make_plan(t));
     if (file_is_dir(t->config->output_dir)) TRY(output_lock_take(t->config->output_dir, &t->output_lock));
     TRY(look_at_output(t, &out->already_finished));
+    TRY(checkpoint_clean(t->config->output_dir));
+    TRY(output_dir_clean(t->config->output_dir));
     if (out->already_finished) return merge_finished(t);
     TRY(prepare(t));
     Status status = train_loop(t);
