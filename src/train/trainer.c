@@ -178,6 +178,7 @@ static Status look_at_output(Trainer *t, bool *out_finished)
     run_record_make(c, t->model, &t->record);
     t->record.tokenizer = tokenizer_hash(t->tokenizer);
     Status status = run_record_read(c->output_dir, &presence, &before);
+    t->is_first = status == OK && presence == RUN_ABSENT;
     if (status == ERR_INVALID) status = without_record(t);
     else if (status == OK) status = choose_checkpoint(t, presence);
     if (status == OK && t->resume_path[0]) status = checkpoint_read_state(t->resume_path, &state);
@@ -261,6 +262,7 @@ static Status check_disk(const Trainer *t)
     DiskNeed need = { .output_dir = t->config->output_dir, .checkpoint_bytes = checkpoint_bytes(t->plan, adapters) + side,
                       .final_bytes = checkpoint_model_bytes(t->plan, adapters) + side, .step = t->state.step, .total = t->schedule.total,
                       .saves_left = saves_left(t), .keep = t->keep, .goes_on = continues_output(t), .starts_anew = resume_is(t, "false") };
+    need.is_first = t->is_first && !need.goes_on;
     if (adapters && t->config->merge_adapter) need.final_bytes += checkpoint_model_bytes(t->plan, false) + side;
     return disk_check(&need);
 }

@@ -35,6 +35,7 @@ typedef struct Trainer {
     Progress          progress;
     char              metrics_path[4096];
     char              resume_path[4096]; /* checkpoint to go on from; "": none */
+    bool              is_first;          /* output_dir holds no run of ours */
     int               output_lock;       /* of output_dir */
     double            start_seconds;     /* when the program began, for the time to the first step */
     double            last_loss, last_eval_loss;

@@ -48,6 +48,7 @@ for resume in false "$dir/INT/checkpoint-400"; do
     rm -rf "$out"
     cp -r "$dir/whole" "$out"
     command="pt $dir/run.yaml 'output_dir=$(sed "s/'/'\\\\''/" <<< "$out")' resume_from_checkpoint=$resume"
+    : > "$dir/err"
     "$SUROGATE" pt "$dir/run.yaml" output_dir="$out" resume_from_checkpoint="$resume" max_steps=800 > "$dir/out" 2> "$dir/err" &
     pid=$!
     until grep -q '^step ' "$dir/err" || ! kill -0 $pid 2> /dev/null; do sleep 0.01; done
