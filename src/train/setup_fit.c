@@ -1,7 +1,10 @@
-/* What would fit where a plan doesn't: settings are changed one by one, then together, and each change is planned. */
+/* What would fit where a plan doesn't: settings are changed one by one, then together, and each change is planned: of a deep model only
+ * the first layers, of which all the others are taken to be repetitions. */
 #include "train/setup.h"
 
 #include "config/options.h"
+
+#include <math.h>
 
 typedef enum Change {
     CHANGE_BATCH, /* smaller, with as many micro-steps more */
@@ -49,39 +52,77 @@ static bool make_change(Config *config, Change change, StrBuf *said)
     }
 }
 
+enum { FEW_LAYERS = 3, MORE_LAYERS = 5 };
+
 typedef struct Fit {
     const Config  *config;
     const HfModel *model;
     Device        *device;
     int64_t        limit, least; /* least: of the plans so far */
+    bool           whole;        /* the model isn't deep, or isn't like its first layers: all of it is planned */
+    double         turns;        /* from MORE_LAYERS to all layers, in steps of as many as from FEW_LAYERS to MORE_LAYERS */
     StrBuf         lines;
 } Fit;
 
-/* The bytes of the plan of these settings; -1 when they don't go together. */
-static int64_t planned_bytes(const Fit *fit, const Config *config)
+typedef struct Size {
+    int64_t bytes, numel;
+} Size;
+
+/* Of the plan of these settings for the first max_layers layers (0: all); bytes -1 when they don't go together. */
+static Size plan_size(const Fit *fit, const Config *config, int64_t max_layers)
 {
+    const uint32_t both = 1u << PROGRAM_MICRO_FIRST | 1u << PROGRAM_MICRO_NEXT;
     Arena          arena = { 0 };
     CompileOptions options;
     Plan          *plan;
     Status         status = setup_options(&arena, config, fit->model, &options);
+    options.max_layers = max_layers;
+    if ((options.programs & both) == both) options.programs &= ~(1u << PROGRAM_MICRO_FIRST); /* its memory is the other's */
     if (status == OK)
         status = compile_plan(&arena, fit->model->module, &fit->model->config, fit->model->config_name, &options, fit->device, &plan);
-    int64_t bytes = status == OK ? plan_total_bytes(plan) : -1;
+    Size size = status == OK ? (Size){ plan_total_bytes(plan), plan->total_numel } : (Size){ -1, 0 };
     status_clear();
     arena_deinit(&arena);
-    return bytes;
+    return size;
 }
 
-/* Adds a line when the settings fit. */
-static bool try_settings(Fit *fit, const Config *config, const StrBuf *said)
+static int64_t planned_bytes(const Fit *fit, const Config *config)
 {
-    char    text[32];
+    if (fit->whole) return plan_size(fit, config, 0).bytes;
+    int64_t few = plan_size(fit, config, FEW_LAYERS).bytes, more = plan_size(fit, config, MORE_LAYERS).bytes;
+    return few < 0 || more < 0 ? -1 : more + (int64_t)(fit->turns * (double)(more - few));
+}
+
+/* Whether a plan of the first layers tells the bytes of the whole model's is seen from the plan that there is: `need`, `numel`. */
+static void compare_depths(Fit *fit, int64_t need, int64_t numel)
+{
+    Size few = plan_size(fit, fit->config, FEW_LAYERS), more = plan_size(fit, fit->config, MORE_LAYERS);
+    fit->whole = more.numel == few.numel || more.numel == numel;
+    if (fit->whole) return;
+    fit->turns = (double)(numel - more.numel) / (double)(more.numel - few.numel);
+    double told = (double)more.bytes + fit->turns * (double)(more.bytes - few.bytes);
+    fit->whole = fabs(told - (double)need) > 0.01 * (double)need;
+}
+
+/* The bytes of these settings if they fit, with 1 % to spare where only the first layers were planned; else -1. */
+static int64_t fitting_bytes(Fit *fit, const Config *config)
+{
     int64_t bytes = planned_bytes(fit, config);
-    if (bytes < 0) return false;
+    if (bytes < 0) return -1;
     if (bytes < fit->least) fit->least = bytes;
-    if (bytes > fit->limit) return false;
-    strbuf_printf(&fit->lines, "\n  %s:%.*s", size_text(bytes, text), (int)said->len, said->data);
-    return true;
+    return bytes > fit->limit - (fit->whole ? 0 : bytes / 100) ? -1 : bytes;
+}
+
+static void add_line(Fit *fit, int64_t bytes, const StrBuf *said)
+{
+    char text[32];
+    strbuf_printf(&fit->lines, "\n  %s%s:%.*s", fit->whole ? "" : "about ", size_text(bytes, text), (int)said->len, said->data);
+}
+
+static void try_settings(Fit *fit, const Config *config, const StrBuf *said)
+{
+    int64_t bytes = fitting_bytes(fit, config);
+    if (bytes >= 0) add_line(fit, bytes, said);
 }
 
 static void try_alone(Fit *fit)
@@ -94,33 +135,50 @@ static void try_alone(Fit *fit)
     }
 }
 
-/* One change after the other, until they fit together; then, if it may be, shorter and shorter sequences. */
-static void try_together(Fit *fit, const Change changes[4], bool may_shorten)
+/* One change after the other, until they fit together; the first `known` together don't. */
+static void try_together(Fit *fit, Config *config, const Change changes[4], int known, StrBuf *said)
+{
+    for (int i = 0; i < 4 && !fit->lines.len; i++)
+        if (make_change(config, changes[i], said) && i >= known) try_settings(fit, config, said);
+}
+
+/* The longest sequences that fit, of half the length, a quarter, ... */
+static void try_shorter(Fit *fit, Config *config, StrBuf *said)
 {
     enum { LEAST_SEQUENCE = 256 };
-    Config config = *fit->config;
-    StrBuf said = { 0 };
-    bool   fits = false;
-    for (int i = 0; i < 4 && !fits; i++)
-        if (make_change(&config, changes[i], &said)) fits = try_settings(fit, &config, &said);
-    size_t len = said.len;
-    config.sequence_len = setup_sequence_len(&config, fit->model);
-    while (!fits && may_shorten && config.sequence_len / 2 >= LEAST_SEQUENCE) {
-        config.sequence_len /= 2;
-        said.len = len;
-        strbuf_printf(&said, " sequence_len=%lld", (long long)config.sequence_len);
-        fits = try_settings(fit, &config, &said);
+    int64_t full = setup_sequence_len(config, fit->model);
+    int     low = 1, high = 0; /* halvings: the fewest that fit are from low to high */
+    while (full >> (high + 1) >= LEAST_SEQUENCE) high++;
+    config->sequence_len = full >> high;
+    int64_t bytes = high ? fitting_bytes(fit, config) : -1;
+    if (bytes < 0) return;
+    while (low < high) {
+        int middle = (low + high) / 2;
+        config->sequence_len = full >> middle;
+        int64_t found = fitting_bytes(fit, config);
+        if (found < 0) {
+            low = middle + 1;
+        } else {
+            high = middle;
+            bytes = found;
+        }
     }
-    strbuf_deinit(&said);
+    strbuf_printf(said, " sequence_len=%lld", (long long)(full >> high));
+    add_line(fit, bytes, said);
 }
 
 static void try_all(Fit *fit)
 {
     static const Change full[] = { CHANGE_BATCH, CHANGE_RECOMPUTE, CHANGE_MODEL, CHANGE_MOMENTS },
                         lora[] = { CHANGE_BATCH, CHANGE_RECOMPUTE, CHANGE_MODEL, CHANGE_LORA };
+    Config with_full = *fit->config, with_lora = *fit->config;
+    StrBuf full_said = { 0 }, lora_said = { 0 };
     try_alone(fit);
-    if (!fit->lines.len) try_together(fit, full, false);
-    if (!fit->lines.len) try_together(fit, lora, true);
+    if (!fit->lines.len) try_together(fit, &with_full, full, 1, &full_said);
+    if (!fit->lines.len) try_together(fit, &with_lora, lora, 3, &lora_said);
+    if (!fit->lines.len) try_shorter(fit, &with_lora, &lora_said);
+    strbuf_deinit(&full_said);
+    strbuf_deinit(&lora_said);
 }
 
 Status setup_check_memory(const Config *config, const HfModel *model, Device *device, const Plan *plan, bool with_table)
@@ -130,6 +188,7 @@ Status setup_check_memory(const Config *config, const HfModel *model, Device *de
     Fit    fit = { .config = config, .model = model, .device = device, .limit = limit, .least = need };
     StrBuf table = { 0 };
     char   a[32], b[32], c[32];
+    compare_depths(&fit, need, plan->total_numel);
     try_all(&fit);
     if (with_table) {
         strbuf_putc(&table, '\n');
