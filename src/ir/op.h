@@ -124,7 +124,7 @@ NODISCARD Status grad_add(GradBuilder *grad, Value *value, Value *contribution);
 Value *grad_accumulator(GradBuilder *grad, Value *param);
 /* d/dparam is now `value`, which already holds what grad_accumulator gave. */
 void grad_set(GradBuilder *grad, Value *param, Value *value);
-/* Readers of forward value `from` after this read `to` instead (the backward op yields it anyhow). */
+/* Readers of forward value `from` after this read `to` instead (the backward op yields it anyhow), unless gradients were made of them. */
 void grad_replace_forward(GradBuilder *grad, Value *from, Value *to);
 
 /* ---- what changes from run to run, read from device memory ---- */
