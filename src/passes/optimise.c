@@ -54,6 +54,15 @@ static Status update_bucket(const CompileOptions *options, const Plan *plan, Gra
     return graph_add_node(graph, &op_adamw, &attrs, "update", in, 10, wide ? ~0u : 0xFu, out);
 }
 
+static Status add_result(Graph *graph, const Shared *shared, Value *applied)
+{
+    TensorType type = type_make(DT_F32, 2, (int64_t)RESULT_ROWS, (int64_t)RESULT_COUNT);
+    Value     *ring = graph_add_value(graph, VALUE_STATE, "results", &type);
+    ring->space = SPACE_HOST;
+    Value *in[] = { shared->loss, shared->norm2, applied, shared->step, ring };
+    return graph_add_node(graph, &op_step_result, NULL, "result", in, 5, ~0u, NULL);
+}
+
 Status pass_optimise(PassContext *context, Graph **out_graph)
 {
     const Plan *plan = context->plan;
@@ -69,9 +78,11 @@ Status pass_optimise(PassContext *context, Graph **out_graph)
     Node *update = NULL;
     for (int i = 0; i < plan->num_buckets; i++)
         TRY(update_bucket(context->options, plan, graph, i, grads[i], &shared, &update));
+    Value *applied = update->out[3]; /* the same of all */
+    TRY(add_result(graph, &shared, applied));
     graph_add_output(graph, "loss", shared.loss);
     graph_add_output(graph, "norm2", shared.norm2);
-    graph_add_output(graph, "applied", update->out[3]); /* the same of all */
+    graph_add_output(graph, "applied", applied);
     *out_graph = graph;
     return OK;
 }
