@@ -86,8 +86,8 @@ static Status plan_run(Arena *arena, const Config *config, Device *device, StrBu
     CompileOptions options;
     Plan          *plan;
     Status         status = setup_model(arena, config, &model);
-    if (status == OK) status = setup_options(arena, config, model, &options);
-    if (status == OK) status = compile_plan(arena, model->module, &model->config, model->config_name, &options, device, &plan);
+    if (status == OK) status = setup_options(config, model, &options);
+    if (status == OK) status = setup_plan(arena, model, &options, device, &plan);
     if (status == OK) plan_write_json(plan, out);
     hf_model_close(model);
     return status;
@@ -99,7 +99,7 @@ sg_status sg_run_plan(sg_run *run, const char *gpu, char **out_json)
     Arena   arena = { 0 };
     StrBuf  json = { 0 };
     log_mute(true);
-    Status status = gpu ? device_null_create(gpu, &device) : setup_device(&run->config, &device);
+    Status status = setup_device(&run->config, gpu, &device);
     if (status == OK) status = plan_run(&arena, &run->config, device, &json);
     if (device) device->api->destroy(device);
     arena_deinit(&arena);

@@ -68,11 +68,11 @@ static Status make_plan(Trainer *t)
     TRY(output_dir_check_source(t->config->output_dir, t->model->dir));
     TRY(output_dir_check_source(t->config->output_dir, t->tokenizer_dir));
     TRY(config_at(t->config->origin, KEY_run_output_dir, output_dir_check(t->config->output_dir)));
-    TRY(setup_options(&t->arena, t->config, t->model, &t->options));
-    TRY(setup_device(t->config, &t->device));
+    TRY(setup_options(t->config, t->model, &t->options));
+    TRY(setup_device(t->config, NULL, &t->device));
     if (t->config->device == OPT_DEVICE_AUTO && !device_has_driver())
         log_info("running on the CPU: there is no NVIDIA driver here (libcuda.so.1)");
-    TRY(compile_plan(&t->arena, t->model->module, &t->model->config, t->model->config_name, &t->options, t->device, &t->plan));
+    TRY(setup_plan(&t->arena, t->model, &t->options, t->device, &t->plan));
     if (!t->config->from_scratch) TRY(weights_check(t->plan, t->model));
     return setup_check_memory(t->config, t->model, t->device, t->plan, true);
 }

@@ -2,11 +2,11 @@
 #pragma once
 
 #include "data/loader.h"
+#include "setup/setup.h"
 #include "text/template.h"
 #include "text/tokenizer.h"
 #include "train/checkpoint.h"
 #include "train/eval_trend.h"
-#include "train/setup.h"
 
 /* What samples are made with. */
 typedef struct SampleJob {

@@ -1,5 +1,5 @@
 /* What would fit where a plan doesn't: settings are changed one by one, then together, and each change is planned. */
-#include "train/setup.h"
+#include "setup/setup.h"
 
 #include "config/options.h"
 
@@ -82,10 +82,10 @@ static int64_t planned_bytes(const Fit *fit, const Config *config, uint32_t prog
     Arena          arena = { 0 };
     CompileOptions options;
     Plan          *plan;
-    Status         status = setup_options(&arena, config, fit->model, &options);
+    Status         status = setup_options(config, fit->model, &options);
     options.programs &= programs;
     if (status == OK)
-        status = compile_plan(&arena, fit->model->module, &fit->model->config, fit->model->config_name, &options, fit->device, &plan);
+        status = setup_plan(&arena, fit->model, &options, fit->device, &plan);
     int64_t bytes = status == OK ? plan_total_bytes(plan) : -1;
     status_clear();
     arena_deinit(&arena);
