@@ -5,7 +5,7 @@
 #include "base/version.h"
 #include "infer/evaluate.h"
 #include "infer/generate.h"
-#include "train/trainer.h"
+#include "infer/samples.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -112,9 +112,8 @@ sg_status sg_run_plan(sg_run *run, const char *gpu, char **out_json)
 
 sg_status sg_run_train(sg_run *run, sg_outcome *out_outcome)
 {
-    TrainHooks   hooks = { 0 };
     TrainOutcome outcome;
-    Status       status = train_run(&run->config, &hooks, &outcome);
+    Status       status = train_with_samples(&run->config, &outcome);
     if (status == OK) *out_outcome = (sg_outcome){ outcome.already_finished, outcome.steps, outcome.loss, outcome.eval_loss };
     return (sg_status)status;
 }

@@ -316,14 +316,19 @@ static Status open_data(Trainer *t)
     return status;
 }
 
+static bool trains_turns(const RunData *data)
+{
+    bool any = false;
+    for (int i = 0; i < data->num_train_sets; i++) any |= data->train_sets[i].has_mask;
+    return any;
+}
+
 /* What is trained to end a turn must end it when the model is served. */
 static Status find_stop_token(Trainer *t)
 {
     StrBuf  stop = { 0 };
-    bool    has_turns = false;
     int32_t id = -1, eos = tokenizer_eos_id(t->tokenizer);
-    for (int i = 0; i < t->data.num_train_sets; i++) has_turns |= t->data.train_sets[i].has_mask;
-    if (!has_turns || !t->tmpl) return OK;
+    if (!t->tmpl) return OK;
     TRY(stop_token_find(t->tokenizer, t->tmpl, &id));
     if (id < 0 || id == eos) return OK;
     t->stop_token = id;
@@ -372,7 +377,7 @@ static Status prepare(Trainer *t)
 {
     const Config *c = t->config;
     TRY(open_data(t));
-    TRY(run_data_template(c, t->tokenizer_dir, t->record.began, &t->tmpl));
+    if (trains_turns(&t->data)) TRY(run_data_template(c, t->tokenizer_dir, t->record.began, &t->tmpl));
     TRY(find_stop_token(t));
     TRY(schedule_make(c, t->data.total_steps, &t->schedule));
     TRY(load_state(t));
