@@ -145,7 +145,7 @@ struct OpDef {
     int             num_large;
 };
 
-/* ---- for backward rules (implemented by passes/autodiff.c) ---- */
+/* ---- for backward rules (ir/grad.c) ---- */
 
 /* The gradient of a forward value; NULL when nothing downstream contributes (the rule then adds nothing for it). */
 Value *grad_of(GradBuilder *grad, Value *value);

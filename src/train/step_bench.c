@@ -3,7 +3,7 @@
 
 #include "base/philox.h"
 #include "ops/ops.h"
-#include "train/setup.h"
+#include "setup/setup.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -101,13 +101,11 @@ static void make_batch(StepBench *b)
 static Status create(StepBench *b)
 {
     TRY(setup_model(&b->arena, b->config, &b->model));
-    TRY(setup_options(&b->arena, b->config, b->model, &b->options));
+    TRY(setup_options(b->config, b->model, &b->options));
     b->options.programs &= 1u << PROGRAM_MICRO_FIRST | 1u << PROGRAM_MICRO_NEXT | 1u << PROGRAM_OPTIMIZER;
-    TRY(setup_device(b->config, &b->device));
+    TRY(setup_device(b->config, NULL, &b->device));
     double before = now();
-    TRY(compile_plan(&b->arena, b->model->module, &b->model->config, b->model->config_name, &b->options, b->device, &b->plan));
-    TRY(setup_check_memory(b->config, b->model, b->device, b->plan, true));
-    TRY(session_create(b->plan, b->device, &b->session));
+    TRY(setup_session(&b->arena, b->config, b->model, &b->options, b->device, &b->plan, &b->session));
     b->create_seconds = now() - before;
     make_batch(b);
     return fill_weights(b);

@@ -32,7 +32,7 @@ typedef struct Trainer {
     const char       *tokenizer_dir;
     HfSideFiles       side_files;    /* of it: what is saved needs no file of another folder */
     const char       *base_model;    /* what adapters name as their base */
-    Template         *tmpl;          /* the chat template; NULL: none */
+    Template         *tmpl;          /* the chat template; NULL: no turns are trained, or there is none */
     Str               chat_template; /* of the run file; data NULL: the folder's own */
     int32_t           stop_token;    /* that ends a turn where it isn't the tokenizer's EOS; -1: none */
     CompileOptions    options;
