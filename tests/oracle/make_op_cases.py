@@ -286,6 +286,16 @@ def make_swiglu():
     add("swiglu_bwd", "packed", [dh, packed], [torch.cat((dgate, dup), -1)])
 
 
+def make_gelu():
+    x, dy = rand(3, 5, 13, std=3.0), rand(3, 5, 13)
+    x[0, 0, :6] = torch.tensor([90.0, -90.0, 0.0, -7.0, -13.0, 4.0])
+    for case, tanh in (("erf", False), ("tanh", True)):
+        def gelu(x):
+            return F.gelu(x, approximate="tanh" if tanh else "none")
+        add("gelu", case, [x], [gelu(x)], tanh=tanh)
+        add("gelu_bwd", case, [dy, x], grads(gelu, [x], dy), tanh=tanh)
+
+
 def make_losses():
     b, t, c, v = 2, 6, 10, 37
     labels = ints(0, v, b, t)
@@ -377,7 +387,7 @@ def make_lora():
 def main():
     torch.set_num_threads(1)
     for make in (make_embedding, make_linear, make_norms, make_rope, make_attention, make_swiglu, make_losses,
-                 make_optimizer, make_lora):
+                 make_optimizer, make_lora, make_gelu):
         make()
     save_file(dict(sorted(tensors.items())), PATH, metadata=dict(cases=json.dumps(cases, sort_keys=True)))
     print("%d cases of %d ops, %d bytes" % (len(cases), len({c.split(".")[0] for c in cases}), os.path.getsize(PATH)))
