@@ -27,11 +27,40 @@ static void tell_outcome(const Config *config, const TrainOutcome *outcome)
             dir);
         return;
     }
-    log_info("done: %lld steps, loss %.4f", (long long)outcome->steps, outcome->loss);
+    if (isfinite(outcome->loss)) log_info("done: %lld steps, loss %.4f", (long long)outcome->steps, outcome->loss);
+    else log_info("done: %lld steps", (long long)outcome->steps);
     tell_evaluations(outcome);
     log_info("%s %s\nlog     %s/metrics.jsonl\nreport  %s/report.html", config->lora ? "adapter" : "model  ", dir, dir,
              dir);
     if (config->lora && config->merge_adapter) log_info("merged  %s/merged", dir);
+}
+
+/* As a shell reads it back. */
+static void put_word(StrBuf *out, const char *word)
+{
+    strbuf_putc(out, ' ');
+    if (*word && !word[strspn(word, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+=.,/:@%")]) {
+        strbuf_puts(out, word);
+        return;
+    }
+    strbuf_putc(out, '\'');
+    for (; *word; word++) {
+        if (*word == '\'') strbuf_puts(out, "'\\''");
+        else strbuf_putc(out, *word);
+    }
+    strbuf_putc(out, '\'');
+}
+
+/* Adds the command that goes on to the message: of two values of a key the later wins. */
+static Status with_command(const CliArgs *args, Status status)
+{
+    StrBuf line = { 0 };
+    strbuf_printf(&line, "%s\nto go on: surogate %s", status_message(), args->command);
+    for (int i = 0; i < args->argc; i++) put_word(&line, args->argv[i]);
+    strbuf_puts(&line, " resume_from_checkpoint=auto");
+    status = status_fail(status, "%s", line.data);
+    strbuf_deinit(&line);
+    return status;
 }
 
 Status cli_train(CliArgs *args, bool chat)
@@ -48,6 +77,7 @@ Status cli_train(CliArgs *args, bool chat)
     Status status = train_run(&config, &hooks, &outcome);
     samples_deinit(&samples);
     if (status == OK) tell_outcome(&config, &outcome);
+    if ((status == ERR_INTERRUPTED || status == ERR_SAVE) && !train_goes_on(&config)) status = with_command(args, status);
     config_deinit(&config);
     return status;
 }

@@ -16,7 +16,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { MAX_RETRY_MS = 30000, SHOW_EVERY_MS = 200 };
+enum { MAX_RETRY_MS = 30000, SHOW_EVERY_MS = 200, TOLD_RETRY_MS = 1000 };
 
 static void sleep_ms(int64_t ms)
 {
@@ -30,7 +30,9 @@ static void wait_to_retry(const HubRepo *repo, const HttpResponse *answer, int a
     int64_t ms = (int64_t)repo->options->retry_ms << (attempt < 16 ? attempt : 16);
     if (answer->retry_after_s > 0)
         ms = answer->retry_after_s < MAX_RETRY_MS / 1000 ? answer->retry_after_s * 1000 : MAX_RETRY_MS;
-    sleep_ms(ms < MAX_RETRY_MS ? ms : MAX_RETRY_MS);
+    if (ms > MAX_RETRY_MS) ms = MAX_RETRY_MS;
+    if (ms >= TOLD_RETRY_MS) log_info("%s: no answer yet; trying again in %lld s", repo->repo, (long long)(ms + 999) / 1000);
+    sleep_ms(ms);
 }
 
 Status hub_request(HubRepo *repo, HttpRequest *request, int attempts, HttpResponse *out)

@@ -163,7 +163,7 @@ Value *grad_accumulator(GradBuilder *grad, Value *param);
 int64_t grad_dw_dtype(GradBuilder *grad, const Value *param, DType own);
 /* d/dparam is now `value`, which already holds what grad_accumulator gave. */
 void grad_set(GradBuilder *grad, Value *param, Value *value);
-/* Readers of forward value `from` after this read `to` instead (the backward op yields it anyhow). */
+/* Readers of forward value `from` after this read `to` instead (the backward op yields it anyhow), unless gradients were made of them. */
 void grad_replace_forward(GradBuilder *grad, Value *from, Value *to);
 
 /* ---- what changes from run to run, read from device memory ---- */

@@ -259,14 +259,22 @@ static Status parse_param(Parser *parser, Param *param)
 
 static Status parse_data(Parser *parser, Value *value)
 {
-    if (value->kind != VALUE_CONST || value->type.dtype != DT_I64 || !take(parser, '['))
-        SYNTAX(parser, "expected data=[integers] of an i64 constant");
+    bool whole = value->type.dtype == DT_I64;
+    if (value->kind != VALUE_CONST || !(whole || value->type.dtype == DT_F32) || !take(parser, '['))
+        SYNTAX(parser, "expected data=[numbers] of an i64 or f32 constant");
     /* Each takes a byte at least: no text makes room for more than it holds. */
     if (type_numel(&value->type) > parser->end - parser->p)
-        SYNTAX(parser, "expected %lld integers", (long long)type_numel(&value->type));
-    int64_t *data = arena_array(parser->arena, int64_t, type_numel(&value->type));
-    for (int64_t i = 0; i < type_numel(&value->type); i++) TRY(parse_int(parser, &data[i]));
-    if (!take(parser, ']')) SYNTAX(parser, "expected ] after %lld integers", (long long)type_numel(&value->type));
+        SYNTAX(parser, "expected %lld numbers", (long long)type_numel(&value->type));
+    void *data = arena_alloc(parser->arena, (size_t)type_bytes(&value->type));
+    for (int64_t i = 0; i < type_numel(&value->type); i++) {
+        const char *text = whole ? NULL : word(parser);
+        double      number = 0;
+        if (whole) TRY(parse_int(parser, (int64_t *)data + i));
+        if (!whole && !text) SYNTAX(parser, "expected a number, found nothing");
+        if (!whole) TRY(parse_double(parser, text, &number));
+        if (!whole) ((float *)data)[i] = (float)number;
+    }
+    if (!take(parser, ']')) SYNTAX(parser, "expected ] after %lld numbers", (long long)type_numel(&value->type));
     value->const_data = data;
     return OK;
 }

@@ -14,7 +14,6 @@ struct GradBuilder {
     Value **homes;        /* by value id of trained parameters: their gradient's lasting memory */
     bool    accumulate;
     bool    fp32_grads;
-    Node   *last_forward;
 };
 
 Value *grad_of(GradBuilder *grad, Value *value)
@@ -92,23 +91,39 @@ void grad_set(GradBuilder *grad, Value *param, Value *value)
     grad->grads[param->id] = value;
 }
 
-static Node *first_forward_reader(const GradBuilder *grad, const Value *value)
+static bool reads_any(const Node *node, const char *marked)
 {
-    Node *first = NULL;
-    for (const Use *use = value->first_use; use; use = use->next)
-        if (use->node && !node_precedes(grad->last_forward, use->node) && (!first || node_precedes(use->node, first)))
-            first = use->node;
-    return first;
+    for (int i = 0; i < node->num_in; i++)
+        if (node->in[i] && marked[node->in[i]->id]) return true;
+    return false;
 }
 
+/* By value id: `from` and what follows from it in the forward pass; NULL: some gradient is made of one of these already. */
+static char *find_followers(const Graph *graph, const Value *from)
+{
+    char *marked = arena_array(graph->arena, char, graph->num_values);
+    marked[from->id] = 1;
+    for (const Node *node = from->producer->next; node; node = node->next) {
+        if (!reads_any(node, marked)) continue;
+        if (node->flags & NODE_BACKWARD) return NULL;
+        for (int k = 0; k < node->num_out; k++)
+            if (node->out[k]) marked[node->out[k]->id] = 1;
+    }
+    return marked;
+}
+
+/* What follows from `from` in the forward pass moves behind the backward node that yields `to`. */
 void grad_replace_forward(GradBuilder *grad, Value *from, Value *to)
 {
-    /* Forward readers move behind the backward node that yields `to`. */
-    for (Node *node; (node = first_forward_reader(grad, from));) {
-        if (node == grad->last_forward) grad->last_forward = node->prev;
-        graph_move_before(grad->graph, node, NULL);
+    Graph      *graph = grad->graph;
+    const char *marked = find_followers(graph, from);
+    if (!marked) return;
+    const Node *last = graph->last;
+    for (Node *node = from->producer->next, *next; node; node = next) {
+        next = node == last ? NULL : node->next;
+        if (reads_any(node, marked)) graph_move_before(graph, node, NULL);
     }
-    graph_replace_uses(grad->graph, from, to, NULL);
+    graph_replace_uses(graph, from, to, NULL);
 }
 
 /* Forward order: wanted is what a trained parameter flows into. */
@@ -151,6 +166,24 @@ static Status node_backward(GradBuilder *grad, const Node *node, const Value *lo
     return OK;
 }
 
+static Status check_loss(const Value *loss)
+{
+    char text[64];
+    FAIL_IF(!loss || !loss->producer, ERR_INVALID, "the graph computes no output \"loss\"");
+    FAIL_IF(loss->type.dtype != DT_F32 || type_numel(&loss->type) != 1, ERR_INVALID,
+            "output \"loss\": expected one f32 number, found %s of %s", type_text(&loss->type, text), loss->producer->op->name);
+    return OK;
+}
+
+/* A number known now; its memory outlives the graph. */
+static Value *add_number(Graph *graph, const char *name, const TensorType *type, const float *number)
+{
+    Value *value = graph_add_value(graph, VALUE_CONST, name, type);
+    value->layer = -1;
+    value->const_data = number;
+    return value;
+}
+
 /* The input that output `value` of a node is added to where it is connected; -1: there is none. */
 static int accumulator_of(const Value *value)
 {
@@ -160,19 +193,33 @@ static int accumulator_of(const Value *value)
     return -1;
 }
 
-/* The loss of all micro-steps adds up in one place. */
+/* The loss of all micro-steps adds up in one place: in the node that makes it where that can be, else in one behind it. */
 static Status settle_loss(GradBuilder *grad)
 {
-    Value *loss = graph_output(grad->graph, "loss");
-    Node  *node = loss->producer;
-    Value *sum = graph_add_value(grad->graph, VALUE_STATE, "loss.sum", &loss->type);
+    static const float zero = 0;
+    Graph *graph = grad->graph;
+    Value *loss = graph_output(graph, "loss"), *sum = graph_add_value(graph, VALUE_STATE, "loss.sum", &loss->type);
     int    slot = accumulator_of(loss);
-    FAIL_IF(slot < 0, ERR_INVALID, "output \"loss\": expected the result of loss_sum, found %s, which can't be added up", node->op->name);
-    loss->kind = VALUE_STATE;
-    if (grad->accumulate)
-        node_set_input(node, slot, sum);
-    else
+    if (grad->accumulate && slot >= 0 && !loss->producer->in[slot] && loss->num_uses == 1) {
+        loss->kind = VALUE_STATE;
+        node_set_input(loss->producer, slot, sum);
+        return OK;
+    }
+    if (!grad->accumulate && value_root(loss, NULL) == loss) {
+        loss->kind = VALUE_STATE;
         loss->home = sum;
+        return OK;
+    }
+    graph->layer = -1;
+    graph->part = PART_NONE;
+    graph->source = loss->producer->source;
+    Value *in[] = { grad->accumulate ? sum : add_number(graph, "loss.zero", &loss->type, &zero), loss };
+    Node  *add;
+    TRY(graph_add_node(graph, graph->ops[OP_ADD], NULL, "loss.added", in, 2, ~0u, &add));
+    add->out[0]->home = sum;
+    add->out[0]->kind = VALUE_STATE;
+    graph_replace_uses(graph, loss, add->out[0], add);
+    node_set_input(add, 1, loss);
     return OK;
 }
 
@@ -235,15 +282,17 @@ static void merge_adds(Graph *graph)
 
 Status autodiff_graph(Graph *graph, bool accumulate, bool fp32_grads)
 {
-    GradBuilder grad = { .graph = graph, .num_forward = graph->num_values, .accumulate = accumulate, .fp32_grads = fp32_grads,
-                         .last_forward = graph->last };
+    static const float one = 1;
+    GradBuilder grad = { .graph = graph, .num_forward = graph->num_values, .accumulate = accumulate, .fp32_grads = fp32_grads };
     grad.wanted = arena_array(graph->arena, char, graph->num_values);
     grad.grads = arena_array(graph->arena, Value *, graph->num_values);
     grad.homes = arena_array(graph->arena, Value *, graph->num_values);
     find_wanted(&grad);
     const Value *loss = graph_output(graph, "loss");
-    FAIL_IF(!loss || !loss->producer, ERR_INVALID, "the graph computes no output \"loss\"");
+    TRY(check_loss(loss));
     FAIL_IF(!grad.wanted[loss->id], ERR_INVALID, "nothing to train: the loss depends on no trained parameter");
+    if (loss->producer->op->id != OP_LOSS_SUM) /* its rule takes no gradient for 1 */
+        grad.grads[loss->id] = add_number(graph, "loss.one", &loss->type, &one);
     int          count = graph->num_nodes, i = 0;
     const Node **forward = arena_array(graph->arena, const Node *, count);
     for (const Node *node = graph->first; node; node = node->next) forward[i++] = node;

@@ -223,14 +223,19 @@ static bool save_due(const Trainer *t)
            t->state.step < t->schedule.total;
 }
 
+const char *trainer_same_command(const Trainer *t)
+{
+    return train_goes_on(t->config) ? "the same command" : "the same command with resume_from_checkpoint: auto";
+}
+
 static Status interrupted(Trainer *t)
 {
     if (t->saved_step != t->state.step) {
         Status status = trainer_save(t);
         FAIL_IF(status != OK, ERR_SAVE, "interrupted at step %lld, and the state couldn't be saved: %s", (long long)t->state.step, status_message());
     }
-    FAIL(ERR_INTERRUPTED, "interrupted after step %lld of %lld; the same command goes on from there", (long long)t->state.step,
-         (long long)t->schedule.total);
+    FAIL(ERR_INTERRUPTED, "interrupted after step %lld of %lld; %s goes on from there", (long long)t->state.step, (long long)t->schedule.total,
+         trainer_same_command(t));
 }
 
 /* ---- the loop ---- */

@@ -98,7 +98,7 @@ static Status choose_checkpoint(Trainer *t, RunPresence presence)
         return OK;
     }
     snprintf(t->resume_path, sizeof t->resume_path, "%s", resume);
-    FAIL_IF(!file_is_dir(resume), ERR_NOT_FOUND, "resume_from_checkpoint: there is no folder %s; expected auto, true, false or a checkpoint's folder",
+    FAIL_IF(!file_is_dir(resume), ERR_CHECKPOINT, "resume_from_checkpoint: there is no folder %s; expected auto, true, false or a checkpoint's folder",
             resume);
     return checkpoint_verify(resume);
 }
@@ -132,6 +132,35 @@ static Status refuse_changes(Trainer *t, const RunRecord *before, bool finished)
     return status;
 }
 
+/* An adapter means nothing on other weights than it was trained on, whatever else may change. */
+static Status refuse_other_base(Trainer *t)
+{
+    RunPresence presence;
+    RunRecord   writer;
+    const char *dir = arena_printf(&t->arena, "%s/..", t->resume_path);
+    Status      status = run_record_read(dir, &presence, &writer);
+    if (status != OK) status_clear(); /* not known */
+    bool is_other = status == OK && writer.base && t->record.base && writer.base != t->record.base;
+    run_record_deinit(&writer);
+    FAIL_IF(is_other, ERR_INVALID,
+            "%s holds an adapter that was trained on other weights than %s holds: they were changed since. Put them back, or start a new adapter on "
+            "these: name another output_dir, or set resume_from_checkpoint: false", t->resume_path, t->config->model);
+    return OK;
+}
+
+/* run.json is damaged: a checkpoint knows the settings too. */
+static Status without_record(Trainer *t)
+{
+    char problem[STATUS_MESSAGE_BYTES / 4];
+    snprintf(problem, sizeof problem, "%s", status_message());
+    TRY(choose_checkpoint(t, RUN_ABSENT));
+    FAIL_IF(!t->resume_path[0] && !resume_is(t, "false"), ERR_INVALID,
+            "%s. It is damaged, and %s holds no checkpoint to go on from. Name another output_dir, or set resume_from_checkpoint: false to start anew "
+            "in its place", problem, t->config->output_dir);
+    if (t->resume_path[0]) log_warn("%s. It is damaged, and written anew: the run goes on as %s says", problem, t->resume_path);
+    return OK;
+}
+
 /* What is there of an earlier start decides; only `auto` refuses to go on with other settings. */
 static Status look_at_output(Trainer *t, bool *out_finished)
 {
@@ -142,13 +171,16 @@ static Status look_at_output(Trainer *t, bool *out_finished)
     run_record_make(c, t->model, &t->record);
     t->record.tokenizer = tokenizer_hash(t->tokenizer);
     Status status = run_record_read(c->output_dir, &presence, &before);
-    if (status == OK) status = choose_checkpoint(t, presence);
+    t->is_first = status == OK && presence == RUN_ABSENT;
+    if (status == ERR_INVALID) status = without_record(t);
+    else if (status == OK) status = choose_checkpoint(t, presence);
     if (status == OK && t->resume_path[0]) status = checkpoint_read_state(t->resume_path, &state);
     if (status == OK && t->resume_path[0] && c->max_steps > 0) status = check_step(t, &state, c->max_steps);
     if (status == OK && !c->from_scratch) status = run_record_base(t->model, &before, (int)c->threads, &t->record);
     bool finished = presence == RUN_FINISHED && resume_is(t, "auto");
     bool going_on = presence == RUN_UNFINISHED && resume_is(t, "auto") && t->resume_path[0];
     if (status == OK && (finished || going_on)) status = refuse_changes(t, &before, finished);
+    if (status == OK && t->resume_path[0] && c->lora) status = refuse_other_base(t);
     if (status == OK && presence == RUN_ABSENT && resume_is(t, "auto") && t->resume_path[0] && state.settings_hash != t->record.hash)
         status = status_fail(ERR_INVALID,
                              "%s was made with other settings (or another config.json of the model); which isn't known, as run.json is gone. Name "
@@ -223,6 +255,7 @@ static Status check_disk(const Trainer *t)
     DiskNeed need = { .output_dir = t->config->output_dir, .checkpoint_bytes = checkpoint_bytes(t->plan, adapters) + side,
                       .final_bytes = checkpoint_model_bytes(t->plan, adapters) + side, .step = t->state.step, .total = t->schedule.total,
                       .saves_left = saves_left(t), .keep = t->keep, .goes_on = continues_output(t), .starts_anew = resume_is(t, "false") };
+    need.is_first = t->is_first && !need.goes_on;
     if (adapters && t->config->merge_adapter) need.final_bytes += checkpoint_model_bytes(t->plan, false) + side;
     return disk_check(&need);
 }
@@ -338,8 +371,6 @@ static Status read_trend(Trainer *t)
 static Status prepare(Trainer *t)
 {
     const Config *c = t->config;
-    TRY(checkpoint_clean(c->output_dir));
-    TRY(output_dir_clean(c->output_dir));
     TRY(open_data(t));
     TRY(run_data_template(c, t->tokenizer_dir, t->record.began, &t->tmpl));
     TRY(find_stop_token(t));
@@ -417,8 +448,8 @@ static Status save_final(Trainer *t)
 static Status finish(Trainer *t)
 {
     Status status = save_final(t);
-    FAIL_IF(status != OK, ERR_SAVE, "training is done, but saving failed: %s. Make room and start the same command again: it goes on from the "
-            "last checkpoint", status_message());
+    FAIL_IF(status != OK, ERR_SAVE, "training is done, but saving failed: %s. %s; then %s goes on from the last checkpoint", status_message(),
+            status == ERR_NO_FIT ? "Make room" : "Put that right", trainer_same_command(t));
     report_update(t, true);
     return OK;
 }
@@ -430,8 +461,8 @@ static Status device_lost(Trainer *t)
     snprintf(failure, sizeof failure, "%.900s", status_message());
     FAIL_IF(t->saved_step < 0, ERR_DEVICE, "the device failed after step %lld: %s. There is no checkpoint yet (save_steps); the same command starts anew",
             (long long)t->state.step, failure);
-    FAIL(ERR_DEVICE, "the device failed after step %lld: %s. The checkpoint of step %lld in %s is whole; the same command goes on from it",
-         (long long)t->state.step, failure, (long long)t->saved_step, t->config->output_dir);
+    FAIL(ERR_DEVICE, "the device failed after step %lld: %s. The checkpoint of step %lld in %s is whole; %s goes on from it",
+         (long long)t->state.step, failure, (long long)t->saved_step, t->config->output_dir, trainer_same_command(t));
 }
 
 static void close_trainer(Trainer *t)
@@ -454,12 +485,20 @@ static Status train(Trainer *t, TrainOutcome *out)
     TRY(make_plan(t));
     if (file_is_dir(t->config->output_dir)) TRY(output_lock_take(t->config->output_dir, &t->output_lock));
     TRY(look_at_output(t, &out->already_finished));
+    TRY(checkpoint_clean(t->config->output_dir));
+    TRY(output_dir_clean(t->config->output_dir));
     if (out->already_finished) return merge_finished(t);
     hf_model_tell(t->model, t->options.model_dtype, true, &t->model_notes);
     TRY(prepare(t));
     Status status = train_loop(t);
     if (status == ERR_DEVICE) return device_lost(t);
     return status == OK ? finish(t) : status;
+}
+
+bool train_goes_on(const Config *config)
+{
+    const char *resume = config->resume_from_checkpoint;
+    return strcmp(resume, "auto") == 0 || strcmp(resume, "true") == 0;
 }
 
 Status train_run(const Config *config, const TrainHooks *hooks, TrainOutcome *out)

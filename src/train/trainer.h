@@ -36,6 +36,9 @@ typedef struct TrainOutcome {
     EvalTrend trend;          /* of all evaluations */
 } TrainOutcome;
 
+/* Whether a run that was cut goes on with these very settings: resume_from_checkpoint says so. */
+bool train_goes_on(const Config *config);
+
 /* Trains as the run file says; the model ends up in output_dir. Statuses: ERR_INVALID and the like before anything is touched,
  * ERR_NO_FIT for memory or disk, ERR_DIVERGED, ERR_INTERRUPTED after a resumable save, ERR_SAVE when the last save failed. */
 NODISCARD Status train_run(const Config *config, const TrainHooks *hooks, TrainOutcome *out);

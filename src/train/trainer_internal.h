@@ -39,6 +39,7 @@ typedef struct Trainer {
     StepLimit         limit;
     char              metrics_path[4096];
     char              resume_path[4096]; /* checkpoint to go on from; "": none */
+    bool              is_first;          /* output_dir holds no run of ours */
     int               output_lock;       /* of output_dir */
     double            start_seconds;     /* when the program began, for the time to the first step */
     double            last_loss, last_eval_loss;
@@ -54,6 +55,9 @@ NODISCARD Status train_loop(Trainer *trainer);
 /* A checkpoint of the present state. */
 NODISCARD Status trainer_save(Trainer *trainer);
 NODISCARD Status trainer_context(Trainer *trainer, bool finished, StrBuf *state_text, SaveContext *out);
+
+/* The command that goes on from the newest checkpoint, in words. */
+const char *trainer_same_command(const Trainer *trainer);
 
 double trainer_flops_per_step(const Trainer *trainer);
 double trainer_seconds(void); /* monotonic */

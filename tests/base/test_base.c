@@ -35,6 +35,13 @@ static void failures_carry_a_message(void)
     (void)status_prefix(ERR_IO, "p");
     EXPECT_INT(strlen(status_message()), STATUS_MESSAGE_BYTES - 1);
     EXPECT(strncmp(status_message(), "p: aaa", 6) == 0);
+    (void)status_fail(ERR_IO, "cut: %.4s, \u6f22, \xe9.txt, %.1s", "a\u6f22\u5b57", "\U0001f600"); /* whole characters and other bytes stay */
+    EXPECT_STR(status_message(), "cut: a\u6f22, \u6f22, ?.txt, ?");
+    (void)status_fail(ERR_IO, "cut: %.3s|%.5s|\x80\xff", "a\u6f22\u5b57", "a\u6f22\u5b57");
+    EXPECT_STR(status_message(), "cut: a?|a\u6f22?|\x80\xff");
+    for (int i = 0; i < 5998; i += 3) memcpy(longest + i, "\u6f22", 3);
+    (void)status_fail(ERR_IO, "%s", longest);
+    EXPECT(memcmp(status_message() + strlen(status_message()) - 3, "\u6f22", 3) == 0 || status_message()[strlen(status_message()) - 1] == '?');
     status_clear();
     EXPECT_STR(status_message(), "");
     EXPECT_INT(status_exit_code(ERR_NO_FIT), 3);

@@ -404,8 +404,7 @@ static void views_stay_in_their_base(void)
         Graph     *graph = new_graph();
         TensorType whole = type_make(DT_E2M1, 1, (int64_t)8), part = type_make(DT_E2M1, 1, (int64_t)4);
         Value     *base = graph_add_value(graph, VALUE_PARAM, "base", &whole), *view = graph_add_value(graph, VALUE_PARAM, "view", &part);
-        view->base = base;
-        view->base_offset = offset;
+        value_set_base(view, base, offset);
         if (offset % 2) EXPECT_FAILS(graph_verify(graph), ERR_INTERNAL, "starts within a block");
         else EXPECT_OK(graph_verify(graph));
     }
@@ -424,7 +423,7 @@ static Status no_kernel(const KernelArgs *args)
     return OK;
 }
 
-/* A kernel is chosen for the floats it is written for: any other format of floats isn't passed to it as if it were an integer. */
+/* A kernel is chosen for the floats it is written for: and for indices and counters; nothing else is passed to it as if it were one of these. */
 static void kernels_serve_only_their_formats(void)
 {
     static const OpDef  op = { .name = "copy", .num_in = 1, .num_out = 1, .min_in = 1, .infer = same_infer, .cpu = { { DT_SET_FLOAT, no_kernel, "copy" } } };
@@ -435,7 +434,7 @@ static void kernels_serve_only_their_formats(void)
         Value     *in[] = { graph_add_value(graph, VALUE_INPUT, "x", &type) };
         Node      *node;
         EXPECT_OK(graph_add_node(graph, &op, NULL, "y", in, 1, ~0u, &node));
-        bool served = dtype == DT_F32 || dtype == DT_BF16 || !dtype_info((DType)dtype)->is_float;
+        bool served = dtype == DT_F32 || dtype == DT_BF16 || dtype == DT_I32 || dtype == DT_I64;
         EXPECT_INT(op_cpu_kernel(node) != NULL, served);
     }
     done();
@@ -552,11 +551,13 @@ static void syntax_errors_say_where(void)
         {"input y: f32[4] base=z@0", "f:3: view y of unknown z"},
         {"input y: f32[4] base=y@0", "f:3: view y: its base y must be from outside and no view"},
         {"y: f32[4] = add(x, x)\ninput z: f32[2] base=y@0", "f:4: view z: its base y must be from outside"},
-        {"input y: i64[1] data=[1]", "f:3: expected data=[integers] of an i64 constant"},
-        {"const y: f32[1] data=[1]", "f:3: expected data=[integers] of an i64 constant"},
+        {"input y: i64[1] data=[1]", "f:3: expected data=[numbers] of an i64 or f32 constant"},
+        {"const y: bf16[1] data=[1]", "f:3: expected data=[numbers] of an i64 or f32 constant"},
+        {"const y: f32[1] data=[one]", "f:3: expected a number, found one"},
+        {"const y: f32[1] data=[]", "f:3: expected a number, found nothing"},
         {"const y: i64[2] data=[1]", "f:3: expected an integer"},
-        {"const y: i64[2] data=[1,2,3]", "f:3: expected ] after 2 integers"},
-        {"const y: i64[99999999] data=[1]", "f:3: expected 99999999 integers"},
+        {"const y: i64[2] data=[1,2,3]", "f:3: expected ] after 2 numbers"},
+        {"const y: i64[99999999] data=[1]", "f:3: expected 99999999 numbers"},
         {"param y: f32[4] {", "f:3: expected }"},
         {"param y: f32[4] {shiny}", "f:3: unknown property of a parameter"},
         {"param y: f32[4] {init=}", "f:3: expected a kind after init="},
