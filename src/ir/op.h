@@ -174,7 +174,7 @@ enum { STEP_SEED, STEP_INDEX /* optimizer step from 0 */, STEP_POSITION /* first
 enum {
     HYPER_LR,
     HYPER_INV_TOKENS,       /* 1 / trained tokens of the whole optimizer step */
-    HYPER_BIAS1, HYPER_BIAS2, /* 1 - beta^t */
+    HYPER_BIAS1, HYPER_BIAS2, /* 1 - beta^t of the optimizer's step t: written on the device, by step_scalars */
     HYPER_COUNT = 8
 };
 /* State `results`, f32[RESULT_ROWS,RESULT_COUNT] in the host's memory: row (step mod RESULT_ROWS) is of that optimizer step. */

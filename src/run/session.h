@@ -9,7 +9,7 @@ typedef struct Session Session;
 NODISCARD Status session_create(Plan *plan, Device *device, Session **out_session);
 void             session_destroy(Session *session);
 
-/* Values by name ("tokens", a parameter's, "adam.m"); data is dense host memory of exactly the value's bytes. */
+/* Values by name ("tokens", a parameter's, "weights"); data is dense host memory of exactly the value's bytes. */
 NODISCARD Status session_write(Session *session, const char *name, const void *data, size_t bytes);
 NODISCARD Status session_read(Session *session, const char *name, void *data, size_t bytes);
 /* A range of a value, bytes. */

@@ -140,9 +140,7 @@ static Status train_step(StepBench *b, double *out_seconds, float *out_loss)
     int64_t micros = b->config->gradient_accumulation_steps, cells = b->options.batch * b->options.seq;
     int64_t step[STEP_COUNT] = { [STEP_SEED] = 1, [STEP_INDEX] = b->step };
     float   hyper[HYPER_COUNT] = { [HYPER_LR] = 1e-5f,
-                                   [HYPER_INV_TOKENS] = (float)(1.0 / (double)(b->trained * micros)),
-                                   [HYPER_BIAS1] = (float)(1 - pow(b->config->adamw_beta1, (double)(b->step + 1))),
-                                   [HYPER_BIAS2] = (float)(1 - pow(b->config->adamw_beta2, (double)(b->step + 1))) };
+                                   [HYPER_INV_TOKENS] = (float)(1.0 / (double)(b->trained * micros)) };
     double  before = now();
     TRY(session_write(b->session, "hyper", hyper, sizeof hyper));
     TRY(session_write(b->session, "step", step, sizeof step));

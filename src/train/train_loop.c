@@ -34,13 +34,7 @@ static Status write_batch(Trainer *t, const Batch *batch, size_t cells)
 static Status write_scalars(Trainer *t, int64_t index, int64_t tokens, double lr)
 {
     int64_t step[STEP_COUNT] = { [STEP_SEED] = t->config->seed, [STEP_INDEX] = index };
-    double  updates = (double)(t->state.applied + 1);
-    float   hyper[HYPER_COUNT] = {
-          [HYPER_LR] = (float)lr,
-          [HYPER_INV_TOKENS] = tokens > 0 ? (float)(1.0 / (double)tokens) : 0.0f,
-          [HYPER_BIAS1] = (float)(1.0 - pow(t->config->adamw_beta1, updates)),
-          [HYPER_BIAS2] = (float)(1.0 - pow(t->config->adamw_beta2, updates)),
-    };
+    float   hyper[HYPER_COUNT] = { [HYPER_LR] = (float)lr, [HYPER_INV_TOKENS] = tokens > 0 ? (float)(1.0 / (double)tokens) : 0.0f };
     TRY(session_write(t->session, "step", step, sizeof step));
     return session_write(t->session, "hyper", hyper, sizeof hyper);
 }

@@ -13,7 +13,7 @@
 #include "train/trainer_state.h"
 
 /* The device has the next step to run while the host looks at the one before. */
-enum { STEPS_AHEAD = 0 };
+enum { STEPS_AHEAD = 1 };
 
 /* A step whose programs were queued. */
 typedef struct QueuedStep {
