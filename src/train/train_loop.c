@@ -289,9 +289,10 @@ static bool must_finish(const Trainer *t)
 
 Status train_loop(Trainer *t)
 {
+    int most_queued = t->device->api->is_synchronous ? 0 : STEPS_AHEAD;
     signals_set_resumable(true);
     for (;;) {
-        TRY(finish_steps(t, must_finish(t) ? 0 : STEPS_AHEAD));
+        TRY(finish_steps(t, must_finish(t) ? 0 : most_queued));
         if (t->num_queued == 0) {
             if (t->state.eval_pending && !signals_pending()) {
                 TRY(run_eval(t));
