@@ -180,6 +180,7 @@ static int by_value(const void *a, const void *b)
 Status step_bench_run(StepBench *b, int num_steps, StepTimes *out_times)
 {
     double *seconds = arena_array(&b->arena, double, num_steps + 1);
+    float   loss;
     *out_times = (StepTimes){ .sequence_len = b->options.seq,
                               .tokens = b->options.batch * b->options.seq * b->config->gradient_accumulation_steps,
                               .create_seconds = b->create_seconds };
@@ -188,7 +189,8 @@ Status step_bench_run(StepBench *b, int num_steps, StepTimes *out_times)
     qsort(seconds, (size_t)num_steps, sizeof *seconds, by_value);
     out_times->median = seconds[num_steps / 2];
     out_times->best = seconds[0];
-    TRY(session_output(b->session, PROGRAM_OPTIMIZER, "loss", &out_times->loss, sizeof out_times->loss));
+    TRY(session_output(b->session, PROGRAM_OPTIMIZER, "loss", &loss, sizeof loss));
+    out_times->loss = loss;
     for (int kind = 0; kind < PROGRAM_KIND_COUNT; kind++) {
         const Program *program = &b->plan->program[kind];
         for (int i = 0; i < program->num_launches; i++)
