@@ -70,7 +70,6 @@ static Status fill_batch(const Loader *loader, int64_t number, Batch *batch)
 {
     const LoaderOptions *o = &loader->rows.options;
     batch->step = number / o->grad_accum_steps;
-    batch->micro = (int32_t)(number % o->grad_accum_steps);
     batch->num_tokens = batch->num_trained = 0;
     int64_t place = (number * o->world_size + o->rank) * o->batch_size;
     for (int64_t b = 0; b < o->batch_size; b++) {

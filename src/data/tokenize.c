@@ -36,7 +36,6 @@ typedef struct Pipeline {
     int64_t            remake_end;  /* a damaged shard is made anew up to this row; 0: none */
     int64_t            rows_read;
     bool               in_document; /* the last unit's document goes on */
-    bool               is_limited;  /* dataset->samples was reached */
     Record             held;        /* a record read and not yet in a unit */
     bool               has_held, was_part;
 

@@ -41,7 +41,6 @@ Status hub_request(HubRepo *repo, HttpRequest *request, int attempts, HttpRespon
     for (int attempt = 0;; attempt++) {
         Status status = http_request(repo->http, request, out);
         if ((status == OK && !out->transient) || !out->transient || attempt + 1 >= attempts) return status;
-        log_debug("hub: %s: %s %d; trying again", request->url, status == OK ? "answer" : status_message(), out->code);
         wait_to_retry(repo, out, attempt);
     }
 }
@@ -216,7 +215,6 @@ static Status get_bytes(Download *d)
         if (!again || attempt + 1 >= d->repo->options->attempts)
             return status_prefix(status, "%s: %s (%lld bytes are kept; pull again to go on)", d->repo->repo,
                                  d->file->name, (long long)d->have);
-        log_debug("hub: %s; trying again", status_message());
         wait_to_retry(d->repo, &answer, attempt);
     }
 }
