@@ -2,6 +2,7 @@
 #
 #   make quickstart    install what is needed, build, train a small model on the manual pages, evaluate it, generate
 #   make test          install, build, run every test that needs no GPU; the last line counts them
+#   make test-long     the tests of tests/long, which take minutes or hours
 #   make build         leaves build/surogate
 #   make train         just the native program
 #   make rebuild clean bench fuzz
@@ -24,7 +25,7 @@ CMAKE_ARGS = -G Ninja -DCMAKE_BUILD_TYPE=$(BUILD_TYPE) -DSAN=$(SAN) -DCUDA=$(CUD
 GPU    ?= /dev/nvidiactl
 PLUGIN  = $$([ -e $(GPU) ] && cmake --build $(BUILD) --target help | sed -n 's/^\(surogate_cuda\): phony$$/\1/p')
 
-.PHONY: help build train test quickstart quickstart-build rebuild clean bench fuzz deps configure test-gpu gpu-bundle release
+.PHONY: help build train test test-long quickstart quickstart-build rebuild clean bench fuzz deps configure test-gpu gpu-bundle release
 
 build: configure
 	@cmake --build $(BUILD) -j $(JOBS)
@@ -42,6 +43,9 @@ deps:
 
 test: build
 	@tools/run-tests $(BUILD)
+
+test-long: build
+	@TEST_LONG=1 TEST_TIMEOUT=$${TEST_TIMEOUT:-86400} tools/run-tests $(BUILD)
 
 quickstart:
 	@tools/install-deps quickstart

@@ -5,17 +5,17 @@
 #include <math.h>
 
 static const DTypeInfo table[DT_COUNT] = {
-    [DT_F32]  = { "f32", "F32", "float32", 32, 1, true, false },
-    [DT_BF16] = { "bf16", "BF16", "bfloat16", 16, 1, true, false },
-    [DT_I32]  = { "i32", "I32", "int32", 32, 1, false, false },
-    [DT_I64]  = { "i64", "I64", "int64", 64, 1, false, false },
-    [DT_U8]   = { "u8", "U8", "uint8", 8, 1, false, false },
-    [DT_I8]   = { "i8", "I8", "int8", 8, 1, false, false },
-    [DT_F16]  = { "f16", "F16", "float16", 16, 1, true, false },
-    [DT_E4M3] = { "e4m3", "F8_E4M3", "float8_e4m3fn", 8, 1, true, false },
-    [DT_E5M2] = { "e5m2", "F8_E5M2", "float8_e5m2", 8, 1, true, false },
-    [DT_E2M1] = { "e2m1", "F4", "float4_e2m1fn", 4, 2, true, false }, /* as NVFP4 and MXFP4 pack it */
-    [DT_NF4]  = { "nf4", NULL, "nf4", 4, 2, true, true },              /* as bitsandbytes packs it */
+    [DT_F32]  = { "f32", "float32", 32, 1, false },
+    [DT_BF16] = { "bf16", "bfloat16", 16, 1, false },
+    [DT_I32]  = { "i32", "int32", 32, 1, false },
+    [DT_I64]  = { "i64", "int64", 64, 1, false },
+    [DT_U8]   = { "u8", "uint8", 8, 1, false },
+    [DT_I8]   = { "i8", "int8", 8, 1, false },
+    [DT_F16]  = { "f16", "float16", 16, 1, false },
+    [DT_E4M3] = { "e4m3", "float8_e4m3fn", 8, 1, false },
+    [DT_E5M2] = { "e5m2", "float8_e5m2", 8, 1, false },
+    [DT_E2M1] = { "e2m1", "float4_e2m1fn", 4, 2, false }, /* as NVFP4 and MXFP4 pack it */
+    [DT_NF4]  = { "nf4", "nf4", 4, 2, true },            /* as bitsandbytes packs it */
 };
 
 const DTypeInfo *dtype_info(DType dtype)
@@ -49,7 +49,7 @@ void bf16_to_f32_row(float *dst, const uint16_t *src, int64_t count)
     for (int64_t i = 0; i < count; i++) dst[i] = bf16_to_f32(src[i]);
 }
 
-void bf16_from_f32_row(uint16_t *dst, const float *src, int64_t count)
+static void bf16_from_f32_row(uint16_t *dst, const float *src, int64_t count)
 {
     for (int64_t i = 0; i < count; i++) dst[i] = bf16_from_f32(src[i]);
 }

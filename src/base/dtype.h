@@ -21,11 +21,9 @@ typedef enum DType {
 
 typedef struct DTypeInfo {
     const char *name;             /* in IR and reports: f32 */
-    const char *safetensors_name; /* F32; NULL: safetensors has none, its bytes go as U8 */
     const char *hf_name;          /* config.json and run files: float32 */
     int         bits;             /* of an element */
     int         block;            /* elements that fill whole bytes together: 1, or 2 in one byte */
-    bool        is_float;
     bool        first_is_high;    /* of two elements in a byte the first is in the high four bits, else in the low ones */
 } DTypeInfo;
 
@@ -70,7 +68,6 @@ static inline uint16_t bf16_from_f32_stochastic(float value, uint32_t random)
 }
 
 void bf16_to_f32_row(float *dst, const uint16_t *src, int64_t count);
-void bf16_from_f32_row(uint16_t *dst, const float *src, int64_t count);
 
 /* Floats to codes of any format but I32, I64 and U8; numel: whole blocks. To nearest, ties to even (NF4: to the lower one). What
  * is beyond the finite range, infinities included, becomes the largest finite value, but in F32 and BF16, which keep infinities

@@ -39,6 +39,9 @@ struct JsonMember {
  * error: "name:line:column: what". */
 NODISCARD Status json_parse(Arena *arena, const char *name, const char *text, size_t len, JsonValue *out);
 
+/* The same of a row of data, as Python writes it: NaN, Infinity, -Infinity and numbers beyond a double are null. */
+NODISCARD Status json_parse_row(Arena *arena, const char *name, const char *text, size_t len, JsonValue *out);
+
 /* 1-based line and column (in bytes) of a byte offset. */
 void json_position(const char *text, size_t len, size_t offset, int *line, int *column);
 

@@ -22,6 +22,7 @@ typedef struct Parser {
     JsonMember  few[FEW];
     size_t      count, capacity;
     int         depth;
+    bool        is_row;           /* numbers that are not finite are null */
     const char *problem;          /* in the arena, or static; NULL: none */
     size_t      problem_offset;
 } Parser;
@@ -196,7 +197,8 @@ static bool convert_number(Parser *parser, const char *from, bool is_whole, Json
     out->type = JSON_DOUBLE;
     out->count = is_whole;
     out->number = strtod(text, NULL);
-    return isfinite(out->number) || fail_at(parser, from, "a number too large for a double");
+    if (parser->is_row && !isfinite(out->number)) *out = (JsonValue){ 0 };
+    return out->type == JSON_NULL || isfinite(out->number) || fail_at(parser, from, "a number too large for a double");
 }
 
 static bool read_number(Parser *parser, JsonValue *out)
@@ -364,6 +366,18 @@ static bool read_literal(Parser *parser, const char *literal)
     return true;
 }
 
+/* Takes a number that isn't finite; what it stands for is null. */
+static bool take_non_finite(Parser *parser)
+{
+    static const Str words[] = { { "NaN", 3 }, { "Infinity", 8 }, { "-Infinity", 9 } };
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
+        if ((size_t)(parser->end - parser->at) < words[i].len || memcmp(parser->at, words[i].data, words[i].len) != 0) continue;
+        parser->at += words[i].len;
+        return true;
+    }
+    return false;
+}
+
 /* *out is zeroed. */
 static bool read_value(Parser *parser, JsonValue *out)
 {
@@ -384,7 +398,7 @@ static bool read_value(Parser *parser, JsonValue *out)
         is_read = read_literal(parser, out->boolean ? "true" : "false");
         break;
     case 'n': is_read = read_literal(parser, "null"); break;
-    default: is_read = read_number(parser, out);
+    default: is_read = (parser->is_row && take_non_finite(parser)) || read_number(parser, out);
     }
     out->offset = (size_t)(parser->at - parser->begin) - 1;
     return is_read;
@@ -397,7 +411,7 @@ static bool read_document(Parser *parser, JsonValue *out)
     return parser->at == parser->end || fail_at(parser, parser->at, "more text behind the value");
 }
 
-Status json_parse(Arena *arena, const char *name, const char *text, size_t len, JsonValue *out)
+static Status parse(Arena *arena, const char *name, const char *text, size_t len, bool is_row, JsonValue *out)
 {
     FAIL_IF(len > UINT32_MAX, ERR_INVALID, "%s: JSON texts above 4 GiB are not read", name);
     Parser parser; /* `few` needs no zeros */
@@ -409,6 +423,7 @@ Status json_parse(Arena *arena, const char *name, const char *text, size_t len, 
     parser.capacity = FEW;
     parser.count = 0;
     parser.depth = 0;
+    parser.is_row = is_row;
     JsonValue value = { 0 };
     bool      is_read = read_document(&parser, &value);
     if (parser.stack != parser.few) free(parser.stack);
@@ -419,4 +434,14 @@ Status json_parse(Arena *arena, const char *name, const char *text, size_t len, 
     }
     *out = value;
     return OK;
+}
+
+Status json_parse(Arena *arena, const char *name, const char *text, size_t len, JsonValue *out)
+{
+    return parse(arena, name, text, len, false, out);
+}
+
+Status json_parse_row(Arena *arena, const char *name, const char *text, size_t len, JsonValue *out)
+{
+    return parse(arena, name, text, len, true, out);
 }

@@ -13,14 +13,8 @@
 #define YELLOW     "\033[33m"
 #define PLAIN      "\033[0m"
 
-static LogLevel           current_level = LOG_NORMAL;
 static bool               has_status; /* the terminal's last line is a status line */
 static _Thread_local bool is_muted;
-
-void log_set_level(LogLevel level)
-{
-    __atomic_store_n(&current_level, level, __ATOMIC_RELAXED);
-}
 
 static bool can_rewrite(int fd)
 {
@@ -54,8 +48,8 @@ static void log_line(const char *colour, const char *prefix, const char *fmt, va
     va_end(again);
 }
 
-#define LOG_BODY(cond, colour, prefix)                                                \
-    if (!is_muted && (cond)) {                                                        \
+#define LOG_BODY(colour, prefix)                                                      \
+    if (!is_muted) {                                                                  \
         va_list args;                                                                 \
         va_start(args, fmt);                                                          \
         log_line(colour, prefix, fmt, args);                                          \
@@ -64,22 +58,17 @@ static void log_line(const char *colour, const char *prefix, const char *fmt, va
 
 void log_info(const char *fmt, ...)
 {
-    LOG_BODY(__atomic_load_n(&current_level, __ATOMIC_RELAXED) >= LOG_NORMAL, "", "")
+    LOG_BODY("", "")
 }
 
 void log_warn(const char *fmt, ...)
 {
-    LOG_BODY(true, YELLOW, "warning: ")
+    LOG_BODY(YELLOW, "warning: ")
 }
 
 void log_error(const char *fmt, ...)
 {
-    LOG_BODY(true, RED, "error: ")
-}
-
-void log_debug(const char *fmt, ...)
-{
-    LOG_BODY(__atomic_load_n(&current_level, __ATOMIC_RELAXED) >= LOG_VERBOSE, "", "")
+    LOG_BODY(RED, "error: ")
 }
 
 void log_status(const char *text)

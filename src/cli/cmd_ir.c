@@ -2,7 +2,7 @@
 #include "cli/cli.h"
 
 #include "passes/pass.h"
-#include "train/setup.h"
+#include "setup/setup.h"
 
 #include <string.h>
 
@@ -48,13 +48,13 @@ static Status print_graph(Arena *arena, const Config *config, Wanted *wanted)
     TRY(cli_find_program(wanted->program, &kind));
     if (wanted->pass) TRY(check_pass(wanted->pass));
     TRY(setup_model(arena, config, &model));
-    TRY(setup_options(arena, config, model, &options));
+    TRY(setup_options(config, model, &options));
     options.programs = 1u << kind;
     if (kind == PROGRAM_OPTIMIZER) options.programs |= 1u << PROGRAM_MICRO_FIRST;
     options.after_pass = keep_graph;
     options.after_pass_context = wanted;
     TRY(device_null_create(NULL, &device));
-    Status status = compile_plan(arena, model->module, &model->config, model->config_name, &options, device, &plan);
+    Status status = setup_plan(arena, model, &options, device, &plan);
     device->api->destroy(device);
     hf_model_close(model);
     TRY(status);

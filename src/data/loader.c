@@ -46,7 +46,9 @@ int64_t loader_num_steps(const Loader *loader)
 
 double loader_epoch(const Loader *loader, int64_t step)
 {
-    return (double)step * (double)loader_rows_per_step(loader) / (double)loader->rows.stats.rows_per_epoch;
+    int64_t rows = step * loader_rows_per_step(loader), most = loader->rows.options.num_epochs * loader->rows.stats.rows_per_epoch;
+    if (most > 0 && rows > most) rows = most; /* the last step's may be fewer */
+    return (double)rows / (double)loader->rows.stats.rows_per_epoch;
 }
 
 const LoaderStats *loader_stats(const Loader *loader)
@@ -68,7 +70,6 @@ static Status fill_batch(const Loader *loader, int64_t number, Batch *batch)
 {
     const LoaderOptions *o = &loader->rows.options;
     batch->step = number / o->grad_accum_steps;
-    batch->micro = (int32_t)(number % o->grad_accum_steps);
     batch->num_tokens = batch->num_trained = 0;
     int64_t place = (number * o->world_size + o->rank) * o->batch_size;
     for (int64_t b = 0; b < o->batch_size; b++) {

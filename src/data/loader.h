@@ -52,7 +52,6 @@ typedef struct Batch {
     int32_t *doc_start; /* index in the row of the first token of this token's document: attention sees doc_start..t */
     int32_t *doc_id;    /* >= 0: identity of the sample, the same however rows and batches are laid out; -1: padding */
     int64_t  step;      /* train step, from 0 */
-    int32_t  micro;     /* in 0..grad_accum_steps-1 */
     int64_t  num_tokens;  /* not padding */
     int64_t  num_trained; /* labels that aren't LABEL_IGNORE */
 } Batch;

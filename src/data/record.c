@@ -401,9 +401,9 @@ static Status parse_json(Arena *arena, const Record *record, JsonValue *out)
     if (record->file->is_rows) {
         char name[4096];
         snprintf(name, sizeof name, "%s: row %lld", record->file->path, (long long)record->line);
-        return json_parse(arena, name, record->bytes.data, record->bytes.len, out);
+        return json_parse_row(arena, name, record->bytes.data, record->bytes.len, out);
     }
-    Status status = json_parse(arena, "", record->bytes.data, record->bytes.len, out);
+    Status status = json_parse_row(arena, "", record->bytes.data, record->bytes.len, out);
     if (status == OK) return OK;
     /* ":line:column: what" of the record becomes that of the file */
     char      message[STATUS_MESSAGE_BYTES];

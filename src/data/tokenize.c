@@ -36,7 +36,6 @@ typedef struct Pipeline {
     int64_t            remake_end;  /* a damaged shard is made anew up to this row; 0: none */
     int64_t            rows_read;
     bool               in_document; /* the last unit's document goes on */
-    bool               is_limited;  /* dataset->samples was reached */
     Record             held;        /* a record read and not yet in a unit */
     bool               has_held, was_part;
 
@@ -324,7 +323,6 @@ static Status finish(Pipeline *p)
 
 static Status run(Pipeline *p)
 {
-    TRY(file_make_dirs(p->report->dir)); /* says what lock_dir didn't */
     TRY(file_write_atomic(dir_path(p, "key.json"), p->key.json.data, p->key.json.len));
     TRY(detect_format(p));
     snprintf(p->report->format, sizeof p->report->format, "%s", p->format.description);
@@ -489,6 +487,7 @@ static Status make(Pipeline *p)
     lock_dir(p);
     TRY(look(p, &p->report->was_cached));
     if (p->report->was_cached) return OK;
+    TRY(file_make_dirs(p->report->dir)); /* says what lock_dir didn't */
     /* It isn't whole until dataset.json is written again; if this is killed, the sound shards stay known. */
     if (p->done.count > 0) TRY(tokenize_report_save(dir_path(p, "progress.json"), p->report, &p->done));
     TRY(file_remove_tree(dir_path(p, "dataset.json")));

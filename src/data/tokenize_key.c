@@ -55,7 +55,6 @@ static Status put_files(StrBuf *out, ThreadPool *pool, DatasetKey *key)
         uint64_t    hash;
         int64_t     size = file_size(path);
         TRY(file_hash_parts(pool, path, &hash));
-        key->total_bytes += size > 0 ? size : 0;
         strbuf_puts(out, i ? ",\n    {\"name\": " : "\n    {\"name\": ");
         json_write_string(out, slash ? slash + 1 : path, strlen(slash ? slash + 1 : path));
         strbuf_printf(out, ", \"bytes\": %lld, \"xxh3_parts\": \"%016llx\"}", (long long)size, (unsigned long long)hash);

@@ -8,7 +8,6 @@ typedef struct DatasetKey {
     StrBuf   json;        /* what it hashes, as a JSON object */
     char   **paths;       /* in the arena */
     int      num_paths;
-    int64_t  total_bytes; /* of the files */
 } DatasetKey;
 
 /* Finds and hashes the files. */

@@ -56,7 +56,7 @@ static void keep_document(Unit *unit, MaskEncoder *encoder, bool continues)
     unit->num_without_calls += encoder->turns_without_calls;
     unit->num_empty += encoder->turns_empty;
     unit->documents[unit->num_documents++] =
-        (UnitDocument){ begin, (int64_t)encoder->begin, continues, encoder->num_trained > 0 };
+        (UnitDocument){ begin, (int64_t)encoder->begin, continues };
 }
 
 /* A row between the two steps. */

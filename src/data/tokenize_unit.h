@@ -10,7 +10,6 @@ enum { UNIT_BYTES = 1 << 20, UNIT_RECORDS = 4096 };
 typedef struct UnitDocument {
     int64_t begin, end;  /* in the unit's tokens */
     bool    continues;   /* the document goes on in the next unit */
-    bool    has_trained;
 } UnitDocument;
 
 typedef struct Unit {

@@ -96,7 +96,7 @@ void file_unmap(FileMap *map)
     *map = (FileMap){ "", 0 };
 }
 
-Status file_read(Arena *arena, const char *path, size_t max_bytes, Str *out)
+Status file_read_as_is(Arena *arena, const char *path, size_t max_bytes, Str *out)
 {
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0) return fail_errno("open", path);
@@ -116,10 +116,15 @@ Status file_read(Arena *arena, const char *path, size_t max_bytes, Str *out)
         text.len += (size_t)n;
     }
     close(fd);
-    if (status == OK) status = check_no_pointer(path, text.data, text.len);
     if (status == OK) *out = (Str){ arena_strndup(arena, strbuf_cstr(&text), text.len), text.len };
     strbuf_deinit(&text);
     return status;
+}
+
+Status file_read(Arena *arena, const char *path, size_t max_bytes, Str *out)
+{
+    TRY(file_read_as_is(arena, path, max_bytes, out));
+    return check_no_pointer(path, out->data, out->len);
 }
 
 bool file_exists(const char *path)
@@ -163,10 +168,10 @@ Status file_make_dirs(const char *path)
         char was = *at;
         *at = 0;
         if (mkdir(part, 0777) != 0 && errno != EEXIST) return fail_errno("make the folder", part);
+        FAIL_IF(!file_is_dir(part), ERR_INVALID, "cannot make the folder %s: %s is a file", path, part);
         if (was == 0) break;
         *at = was;
     }
-    FAIL_IF(!file_is_dir(path), ERR_IO, "cannot make the folder %s: a file of that name is there", path);
     return OK;
 }
 

@@ -20,6 +20,7 @@ void             file_unmap(FileMap *map);
 
 /* Reads at most max_bytes (an error beyond it); NUL follows the text. Works for pipes too. */
 NODISCARD Status file_read(Arena *arena, const char *path, size_t max_bytes, Str *out);
+NODISCARD Status file_read_as_is(Arena *arena, const char *path, size_t max_bytes, Str *out); /* a pointer's text, too */
 
 /* What an errno of the functions below is as a status: a full disk is ERR_NO_FIT. */
 Status file_status(int error);

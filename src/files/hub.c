@@ -197,8 +197,8 @@ static Status check_disk(const HubRepo *repo, int64_t bytes)
     int64_t free_bytes;
     TRY(file_free_bytes(repo->options->cache, &free_bytes));
     FAIL_IF(bytes > 0 && bytes > free_bytes - FREE_SPARE_BYTES, ERR_NO_FIT,
-            "%s: %.1f GB are to be downloaded, %s has %.1f GB free; set HF_HUB_CACHE to a larger disk", repo->repo,
-            (double)bytes / 1e9, repo->options->cache, (double)free_bytes / 1e9);
+            "%s: %.1f MB are to be downloaded, %s has %.1f MB free, of which %.1f MB are left alone; set HF_HUB_CACHE to a larger disk",
+            repo->repo, (double)bytes / 1e6, repo->options->cache, (double)free_bytes / 1e6, (double)FREE_SPARE_BYTES / 1e6);
     return OK;
 }
 

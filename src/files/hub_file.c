@@ -16,7 +16,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { MAX_RETRY_MS = 30000, SHOW_EVERY_MS = 200 };
+enum { MAX_RETRY_MS = 30000, SHOW_EVERY_MS = 200, TOLD_RETRY_MS = 1000 };
 
 static void sleep_ms(int64_t ms)
 {
@@ -30,7 +30,9 @@ static void wait_to_retry(const HubRepo *repo, const HttpResponse *answer, int a
     int64_t ms = (int64_t)repo->options->retry_ms << (attempt < 16 ? attempt : 16);
     if (answer->retry_after_s > 0)
         ms = answer->retry_after_s < MAX_RETRY_MS / 1000 ? answer->retry_after_s * 1000 : MAX_RETRY_MS;
-    sleep_ms(ms < MAX_RETRY_MS ? ms : MAX_RETRY_MS);
+    if (ms > MAX_RETRY_MS) ms = MAX_RETRY_MS;
+    if (ms >= TOLD_RETRY_MS) log_info("%s: no answer yet; trying again in %lld s", repo->repo, (long long)(ms + 999) / 1000);
+    sleep_ms(ms);
 }
 
 Status hub_request(HubRepo *repo, HttpRequest *request, int attempts, HttpResponse *out)
@@ -39,7 +41,6 @@ Status hub_request(HubRepo *repo, HttpRequest *request, int attempts, HttpRespon
     for (int attempt = 0;; attempt++) {
         Status status = http_request(repo->http, request, out);
         if ((status == OK && !out->transient) || !out->transient || attempt + 1 >= attempts) return status;
-        log_debug("hub: %s: %s %d; trying again", request->url, status == OK ? "answer" : status_message(), out->code);
         wait_to_retry(repo, out, attempt);
     }
 }
@@ -214,7 +215,6 @@ static Status get_bytes(Download *d)
         if (!again || attempt + 1 >= d->repo->options->attempts)
             return status_prefix(status, "%s: %s (%lld bytes are kept; pull again to go on)", d->repo->repo,
                                  d->file->name, (long long)d->have);
-        log_debug("hub: %s; trying again", status_message());
         wait_to_retry(d->repo, &answer, attempt);
     }
 }

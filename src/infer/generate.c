@@ -4,7 +4,6 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 typedef struct Decoder {
     Session *session;
@@ -12,13 +11,6 @@ typedef struct Decoder {
     int32_t *tokens, *positions; /* (chunk) */
     float   *logits;             /* (vocab_size) */
 } Decoder;
-
-static double seconds_now(void)
-{
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (double)time.tv_sec + (double)time.tv_nsec * 1e-9;
-}
 
 static Status open_decoder(Session *session, Decoder *d)
 {
@@ -116,13 +108,9 @@ static Status run_job(Decoder *d, const GenerateJob *job, GenerateStats *stats)
 {
     FAIL_IF((int64_t)job->prompt_len > d->cache_len, ERR_INVALID, "the prompt has %zu tokens, the context only %lld; shorten it",
             job->prompt_len, (long long)d->cache_len);
-    double start = seconds_now();
     TRY(prefill(d, job->prompt, (int64_t)job->prompt_len));
-    stats->prefill_seconds = seconds_now() - start;
     Sampler *sampler = sampler_create(&job->sample, job->vocab_size && job->vocab_size < d->vocab_size ? job->vocab_size : d->vocab_size);
-    start = seconds_now();
     Status status = decode(d, job, sampler, stats);
-    stats->decode_seconds = seconds_now() - start;
     sampler_destroy(sampler);
     return status;
 }

@@ -233,7 +233,7 @@ Status hf_read_side_files(Arena *arena, const char *dir, HfSideFiles *out)
 {
     *out = (HfSideFiles){ 0 };
     for (int i = 0; i < HF_NUM_SIDE_FILES; i++) {
-        Status status = file_read(arena, arena_printf(arena, "%s/%s", dir, side_names[i]), MAX_SIDE_BYTES, &out->texts[i]);
+        Status status = file_read_as_is(arena, arena_printf(arena, "%s/%s", dir, side_names[i]), MAX_SIDE_BYTES, &out->texts[i]);
         if (status == ERR_NOT_FOUND) status_clear();
         else TRY(status);
         out->bytes += (int64_t)out->texts[i].len;

@@ -191,6 +191,30 @@ Status weights_check(const Plan *plan, HfModel *model)
     return OK;
 }
 
+typedef struct FiniteCheck {
+    const HfModel *model;
+    bool           failed; /* some tensor */
+} FiniteCheck;
+
+static void check_finite(void *context, int64_t index, int worker)
+{
+    FiniteCheck    *check = context;
+    const StTensor *tensor = st_at(check->model->weights, (size_t)index);
+    (void)worker;
+    if (!is_harmless(check->model, tensor->name) && st_check_range(tensor, DT_F32) != OK) __atomic_store_n(&check->failed, true, __ATOMIC_RELAXED);
+}
+
+Status weights_check_finite(HfModel *model, ThreadPool *pool)
+{
+    FiniteCheck check = { .model = model };
+    TRY(hf_model_open_weights(model));
+    size_t count = st_count(model->weights);
+    pool_run(pool, (int64_t)count, check_finite, &check);
+    for (size_t i = 0; check.failed && i < count; i++) /* the message of the first, whatever the threads */
+        if (!is_harmless(model, st_at(model->weights, i)->name)) TRY(st_check_range(st_at(model->weights, i), DT_F32));
+    return OK;
+}
+
 Status weights_load(Session *session, HfModel *model)
 {
     const Plan *plan = session_plan(session);

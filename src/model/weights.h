@@ -15,6 +15,10 @@ NODISCARD Status param_write(Session *session, const Param *param, int64_t first
  * tensor: missing, unexpected, of another shape. */
 NODISCARD Status weights_check(const Plan *plan, HfModel *model);
 
+/* Whether the model's tensors hold only finite values; reads them all. ERR_INVALID names the first place that doesn't. pool may be
+ * NULL. */
+NODISCARD Status weights_check_finite(HfModel *model, ThreadPool *pool);
+
 /* Fills every parameter that isn't an adapter's from the model's safetensors, converting dtypes. Errors as
  * weights_check's, and values that aren't finite. */
 NODISCARD Status weights_load(Session *session, HfModel *model);

@@ -234,7 +234,7 @@ void gemm_reference(const Gemm *g)
         }
 }
 
-OpCost gemm_cost(const Gemm *g)
+static OpCost gemm_cost(const Gemm *g)
 {
     return (OpCost){ .flops = 2.0 * (double)g->m * (double)g->n * (double)g->k,
                      .bytes = (double)(dtype_bytes(g->a.dtype, g->m * g->k) + dtype_bytes(g->b.dtype, g->n * g->k) +

@@ -13,10 +13,7 @@ void gemm_run(const Gemm *gemm, ThreadPool *pool, void *workspace);
 /* The same by three loops in fp64, on this thread. */
 void gemm_reference(const Gemm *gemm);
 
-/* 2 m n k, and each matrix moved once. */
-OpCost gemm_cost(const Gemm *gemm);
-
-/* Of an op that is `count` products, one after another. */
+/* Of an op that is `count` products, one after another: of each 2 m n k, and each matrix moved once. */
 OpCost gemms_cost(const Gemm *gemms, int count);
 size_t gemms_workspace(const Gemm *gemms, int count, int num_workers); /* the most that one of them needs */
 

@@ -1,6 +1,7 @@
 /* adapt: LoRA (Hu et al. 2021). Each target linear y = x W^T becomes y + (alpha / r) dropout(x) A^T B^T, with rsLoRA
  * (Kalajdzievski 2023) alpha / sqrt(r). The base is frozen: the passes after this one see parameters that aren't trained,
  * and nothing else. */
+#include "base/philox.h"
 #include "ops/attrs.h"
 #include "ops/ops.h"
 #include "passes/pass.h"
@@ -27,14 +28,6 @@ static bool is_target(const LoraOptions *lora, const Param *param, char *matched
         found = true;
     }
     return found;
-}
-
-/* Names a dropout among all, for its random numbers: from the parameter's name, so that no other pass changes it. */
-static int64_t site_of(const char *name)
-{
-    uint64_t h = 0xcbf29ce484222325u;
-    for (; *name; name++) h = (h ^ (unsigned char)*name) * 0x100000001b3u;
-    return (int64_t)(h >> 16);
 }
 
 static Value *add_adapter(Graph *graph, const Param *base, const char *suffix, int64_t rows, int64_t cols, InitKind init)
@@ -64,7 +57,7 @@ static Status wrap(Graph *graph, Node *linear, const LoraOptions *lora, bool tra
     graph->layer = linear->layer;
     graph->part = linear->part;
     if (training && lora->dropout > 0) {
-        DropoutAttrs attrs = { .p = lora->dropout, .site = site_of(base->name) };
+        DropoutAttrs attrs = { .p = lora->dropout, .site = (int64_t)philox_name_key(base->name) };
         Value       *in[] = { x, graph_find(graph, "doc_id"), graph_find(graph, "positions"), graph_find(graph, "step") };
         TRY(graph_add_node(graph, &op_dropout, &attrs, arena_printf(graph->arena, "%s.lora_dropout", y->name), in, 4, ~0u, &node));
         x = node->out[0];

@@ -1,115 +1,9 @@
 /* autodiff: reverse-mode differentiation of the output "loss", ahead of time. Each op's own rule builds the backward nodes;
  * what the forward pass must save follows from what they read. A parameter's gradient is produced straight into its lasting
  * memory, and added to there by a parameter's second use or a later micro-step. */
+#include "ir/grad.h"
 #include "ops/ops.h"
 #include "passes/pass.h"
-
-#include <string.h>
-
-struct GradBuilder {
-    Graph  *graph;
-    int     num_forward;  /* values that existed before */
-    char   *wanted;       /* by value id: leads to a trained parameter */
-    Value **grads;        /* by value id: d loss / d value so far */
-    Value **homes;        /* by value id of trained parameters: their gradient's lasting memory */
-    bool    accumulate;
-    bool    fp32_grads;
-    Node   *last_forward;
-};
-
-Value *grad_of(GradBuilder *grad, Value *value)
-{
-    return value && value->id < grad->num_forward ? grad->grads[value->id] : NULL;
-}
-
-bool grad_wanted(GradBuilder *grad, const Value *value)
-{
-    return value && value->id < grad->num_forward && grad->wanted[value->id];
-}
-
-Status grad_emit(GradBuilder *grad, int op_id, const void *attrs, Value *const *in, int num_in, uint32_t want, Value **out)
-{
-    const OpDef *op = grad->graph->ops[op_id];
-    Node        *node;
-    TRY(graph_add_node(grad->graph, op, attrs, arena_printf(grad->graph->arena, "d.%s", op->name), in, num_in, want, &node));
-    node->flags |= NODE_BACKWARD;
-    for (int k = 0; k < op->num_out; k++) out[k] = node->out[k];
-    return OK;
-}
-
-Status grad_add(GradBuilder *grad, Value *value, Value *contribution)
-{
-    if (!contribution || !grad_wanted(grad, value)) return OK;
-    CHECK(value->kind != VALUE_PARAM); /* parameters go through grad_accumulator and grad_set */
-    Value **slot = &grad->grads[value->id];
-    if (!*slot) {
-        *slot = contribution;
-        return OK;
-    }
-    Value *in[] = { *slot, contribution };
-    return grad_emit(grad, OP_ADD, NULL, in, 2, ~0u, slot);
-}
-
-static DType home_dtype(const GradBuilder *grad, const Value *param)
-{
-    return grad->fp32_grads ? DT_F32 : param->type.dtype;
-}
-
-static Value *home_of(GradBuilder *grad, Value *param)
-{
-    Value **home = &grad->homes[param->id];
-    if (!*home) {
-        TensorType type = param->type;
-        type.dtype = home_dtype(grad, param);
-        *home = graph_add_value(grad->graph, VALUE_GRAD, arena_printf(grad->graph->arena, "grad.%s", param->name), &type);
-        (*home)->layer = param->layer;
-    }
-    return *home;
-}
-
-int64_t grad_dw_dtype(GradBuilder *grad, const Value *param, DType own)
-{
-    DType dtype = home_dtype(grad, param);
-    return dtype == own ? 0 : DTYPE_TO_ATTR(dtype);
-}
-
-Value *grad_accumulator(GradBuilder *grad, Value *param)
-{
-    CHECK(param->kind == VALUE_PARAM && param->id < grad->num_forward);
-    if (grad->grads[param->id]) return grad->grads[param->id];
-    return grad->accumulate ? home_of(grad, param) : NULL;
-}
-
-void grad_set(GradBuilder *grad, Value *param, Value *value)
-{
-    CHECK(param->kind == VALUE_PARAM && value->producer);
-    if (!node_alias_of(value->producer, value->out_index)) {
-        CHECK(!grad->grads[param->id]);
-        value->home = home_of(grad, param);
-        CHECK(type_equal(&value->type, &value->home->type)); /* the rule asked for grad_dw_dtype */
-        value->kind = VALUE_GRAD;
-    }
-    grad->grads[param->id] = value;
-}
-
-static Node *first_forward_reader(const GradBuilder *grad, const Value *value)
-{
-    Node *first = NULL;
-    for (const Use *use = value->first_use; use; use = use->next)
-        if (use->node && !node_precedes(grad->last_forward, use->node) && (!first || node_precedes(use->node, first)))
-            first = use->node;
-    return first;
-}
-
-void grad_replace_forward(GradBuilder *grad, Value *from, Value *to)
-{
-    /* Forward readers move behind the backward node that yields `to`. */
-    for (Node *node; (node = first_forward_reader(grad, from));) {
-        if (node == grad->last_forward) grad->last_forward = node->prev;
-        graph_move_before(grad->graph, node, NULL);
-    }
-    graph_replace_uses(grad->graph, from, to, NULL);
-}
 
 /* Forward order: wanted is what a trained parameter flows into. */
 static void find_wanted(GradBuilder *grad)
@@ -151,6 +45,24 @@ static Status node_backward(GradBuilder *grad, const Node *node, const Value *lo
     return OK;
 }
 
+static Status check_loss(const Value *loss)
+{
+    char text[64];
+    FAIL_IF(!loss || !loss->producer, ERR_INVALID, "the graph computes no output \"loss\"");
+    FAIL_IF(loss->type.dtype != DT_F32 || type_numel(&loss->type) != 1, ERR_INVALID,
+            "output \"loss\": expected one f32 number, found %s of %s", type_text(&loss->type, text), loss->producer->op->name);
+    return OK;
+}
+
+/* A number known now; its memory outlives the graph. */
+static Value *add_number(Graph *graph, const char *name, const TensorType *type, const float *number)
+{
+    Value *value = graph_add_value(graph, VALUE_CONST, name, type);
+    value->layer = -1;
+    value->const_data = number;
+    return value;
+}
+
 /* The input that output `value` of a node is added to where it is connected; -1: there is none. */
 static int accumulator_of(const Value *value)
 {
@@ -160,19 +72,33 @@ static int accumulator_of(const Value *value)
     return -1;
 }
 
-/* The loss of all micro-steps adds up in one place. */
+/* The loss of all micro-steps adds up in one place: in the node that makes it where that can be, else in one behind it. */
 static Status settle_loss(GradBuilder *grad)
 {
-    Value *loss = graph_output(grad->graph, "loss");
-    Node  *node = loss->producer;
-    Value *sum = graph_add_value(grad->graph, VALUE_STATE, "loss.sum", &loss->type);
+    static const float zero = 0;
+    Graph *graph = grad->graph;
+    Value *loss = graph_output(graph, "loss"), *sum = graph_add_value(graph, VALUE_STATE, "loss.sum", &loss->type);
     int    slot = accumulator_of(loss);
-    FAIL_IF(slot < 0, ERR_INVALID, "output \"loss\": expected the result of loss_sum, found %s, which can't be added up", node->op->name);
-    loss->kind = VALUE_STATE;
-    if (grad->accumulate)
-        node_set_input(node, slot, sum);
-    else
+    if (grad->accumulate && slot >= 0 && !loss->producer->in[slot] && loss->num_uses == 1) {
+        loss->kind = VALUE_STATE;
+        node_set_input(loss->producer, slot, sum);
+        return OK;
+    }
+    if (!grad->accumulate && value_root(loss, NULL) == loss) {
+        loss->kind = VALUE_STATE;
         loss->home = sum;
+        return OK;
+    }
+    graph->layer = -1;
+    graph->part = PART_NONE;
+    graph->source = loss->producer->source;
+    Value *in[] = { grad->accumulate ? sum : add_number(graph, "loss.zero", &loss->type, &zero), loss };
+    Node  *add;
+    TRY(graph_add_node(graph, graph->ops[OP_ADD], NULL, "loss.added", in, 2, ~0u, &add));
+    add->out[0]->home = sum;
+    add->out[0]->kind = VALUE_STATE;
+    graph_replace_uses(graph, loss, add->out[0], add);
+    node_set_input(add, 1, loss);
     return OK;
 }
 
@@ -235,15 +161,15 @@ static void merge_adds(Graph *graph)
 
 Status autodiff_graph(Graph *graph, bool accumulate, bool fp32_grads)
 {
-    GradBuilder grad = { .graph = graph, .num_forward = graph->num_values, .accumulate = accumulate, .fp32_grads = fp32_grads,
-                         .last_forward = graph->last };
-    grad.wanted = arena_array(graph->arena, char, graph->num_values);
-    grad.grads = arena_array(graph->arena, Value *, graph->num_values);
-    grad.homes = arena_array(graph->arena, Value *, graph->num_values);
+    static const float one = 1;
+    GradBuilder grad;
+    grad_init(&grad, graph, OP_ADD, accumulate, fp32_grads);
     find_wanted(&grad);
     const Value *loss = graph_output(graph, "loss");
-    FAIL_IF(!loss || !loss->producer, ERR_INVALID, "the graph computes no output \"loss\"");
+    TRY(check_loss(loss));
     FAIL_IF(!grad.wanted[loss->id], ERR_INVALID, "nothing to train: the loss depends on no trained parameter");
+    if (loss->producer->op->id != OP_LOSS_SUM) /* its rule takes no gradient for 1 */
+        grad.grads[loss->id] = add_number(graph, "loss.one", &loss->type, &one);
     int          count = graph->num_nodes, i = 0;
     const Node **forward = arena_array(graph->arena, const Node *, count);
     for (const Node *node = graph->first; node; node = node->next) forward[i++] = node;

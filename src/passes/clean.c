@@ -1,4 +1,5 @@
 /* clean: one node for equal computations, none for unread ones. */
+#include "files/file.h"
 #include "ops/ops.h"
 #include "passes/pass.h"
 
@@ -43,9 +44,9 @@ static void drop_unread_outputs(Graph *graph)
 
 static uint64_t node_hash(const Node *node)
 {
-    uint64_t h = (uint64_t)(node->op->id + 1) * 0x9E3779B97F4A7C15u;
-    for (int i = 0; i < node->num_in; i++) h = (h ^ (uint64_t)(node->in[i] ? node->in[i]->id + 1 : 0)) * 0x100000001b3u;
-    return h ^ h >> 31;
+    int32_t ids[NODE_MAX_IN];
+    for (int i = 0; i < node->num_in; i++) ids[i] = node->in[i] ? node->in[i]->id : -1;
+    return hash_bytes(ids, sizeof *ids * (size_t)node->num_in, (uint64_t)node->op->id);
 }
 
 static bool same_computation(const Node *a, const Node *b)

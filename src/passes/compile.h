@@ -51,6 +51,7 @@ typedef struct CompileOptions {
     bool        dense;               /* every training row is one document (padding behind it at most) */
     bool        train_base;          /* false with LoRA */
     int         num_workers;
+    int64_t     max_layers;          /* a plan of the model's first layers alone; 0: of all */
     bool        verify;              /* graph_verify after every pass */
     /* called after each pass of each program; NULL: nobody */
     void      (*after_pass)(void *context, const char *pass, const Graph *graph);

@@ -51,6 +51,16 @@ static Status update_bucket(Update *update, const Bucket *bucket, Value *grads)
     return bucket->rule->emit(update);
 }
 
+/* What the host is told of the step, in its own memory. */
+static Status add_result(const Update *update, Value *applied)
+{
+    TensorType type = type_make(DT_F32, 2, (int64_t)RESULT_ROWS, (int64_t)RESULT_COUNT);
+    Value     *ring = graph_add_value(update->graph, VALUE_STATE, "results", &type);
+    ring->space = SPACE_HOST;
+    Value *in[] = { update->loss, update->norm2, applied, update->step, ring };
+    return graph_add_node(update->graph, &op_step_result, NULL, "result", in, 5, ~0u, NULL);
+}
+
 Status pass_optimise(PassContext *context, Graph **out_graph)
 {
     const Plan *plan = context->plan;
@@ -66,6 +76,7 @@ Status pass_optimise(PassContext *context, Graph **out_graph)
     TRY(norm_of(plan, graph, grads, &update.norm2));
     TRY(begin_step(&update, &applied));
     for (int i = 0; i < plan->num_buckets; i++) TRY(update_bucket(&update, &plan->buckets[i], grads[i]));
+    TRY(add_result(&update, applied));
     graph_add_output(graph, "loss", update.loss);
     graph_add_output(graph, "norm2", update.norm2);
     graph_add_output(graph, "applied", applied);

@@ -1,5 +1,6 @@
 /* place: one static offset for every buffer. Lasting values are laid out once for all programs of a session (layout_add);
  * activations by liveness, the memory of one reused by others that are never alive with it. */
+#include "base/philox.h"
 #include "ops/attrs.h"
 #include "ops/ops.h"
 #include "passes/intervals.h"
@@ -60,9 +61,7 @@ static Status add_trained(Plan *plan, const Value *value, const Bucket *bucket, 
     segment[SEGMENT_OFFSET] = at;
     segment[SEGMENT_NUMEL] = type_numel(&value->type);
     segment[SEGMENT_DECAY] = value->param->decay;
-    uint64_t h = 0xcbf29ce484222325u; /* random numbers follow the name, not the place */
-    for (const char *p = value->param->name; *p; p++) h = (h ^ (unsigned char)*p) * 0x100000001b3u;
-    segment[SEGMENT_KEY] = (int64_t)(h >> 16);
+    segment[SEGMENT_KEY] = (int64_t)philox_name_key(value->param->name);
     plan->trained_params[plan->num_trained++] = value->param;
     plan->trained_numel += segment[SEGMENT_NUMEL];
     return OK;

@@ -2,6 +2,7 @@
 #include "run/program.h"
 
 #include "base/json.h"
+#include "files/file.h"
 #include "ops/attrs.h"
 
 #include <string.h>
@@ -18,16 +19,9 @@ const char *program_kind_name(ProgramKind kind)
     return names[kind];
 }
 
-static uint32_t entry_hash(const char *name)
-{
-    uint32_t h = 2166136261u;
-    for (; *name; name++) h = (h ^ (unsigned char)*name) * 16777619u;
-    return h ^ h >> 15;
-}
-
 static int *entry_slot(const Plan *plan, const char *name)
 {
-    uint32_t mask = (uint32_t)plan->entry_table_size - 1, i = entry_hash(name) & mask;
+    uint32_t mask = (uint32_t)plan->entry_table_size - 1, i = (uint32_t)hash_bytes(name, strlen(name), 0) & mask;
     while (plan->entry_table[i] && strcmp(plan->entries[plan->entry_table[i] - 1].name, name) != 0) i = (i + 1) & mask;
     return &plan->entry_table[i];
 }

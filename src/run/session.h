@@ -19,6 +19,9 @@ NODISCARD Status session_read_range(Session *session, const char *name, size_t o
 /* Asynchronous on CUDA; session_read and session_sync wait. */
 NODISCARD Status session_run(Session *session, ProgramKind kind);
 NODISCARD Status session_sync(Session *session);
+/* Waiting for what was run up to a point without what was run since: a mark stands behind the runs before it; see Device. */
+NODISCARD Status session_mark(Session *session, int64_t number);  /* of number mod DEVICE_MARKS */
+NODISCARD Status session_await(Session *session, int64_t number);
 /* A graph output of a program ("loss", "losses", "logits"): valid until the next run of any program. */
 NODISCARD Status session_output(Session *session, ProgramKind kind, const char *name, void *data, size_t bytes);
 /* Direct pointer where the host sees the memory (device cpu, values of SPACE_HOST), else NULL. */

@@ -64,7 +64,7 @@ NODISCARD Status checkpoint_refuse_damaged(const char *output_dir);
 /* Weights and optimizer state into the session. */
 NODISCARD Status checkpoint_load(const char *path, Session *session, bool adapters);
 
-/* Removes what an interrupted save left. */
+/* Removes what a save left that was interrupted, or failed and couldn't remove it. */
 NODISCARD Status checkpoint_clean(const char *output_dir);
 /* Removes every checkpoint of ours, and says which folders stay. */
 NODISCARD Status checkpoint_remove_all(const char *output_dir);

@@ -214,26 +214,6 @@ static Status publish(Arena *arena, const SaveContext *c, const char *partial, i
     return file_sync_dir(c->output_dir);
 }
 
-Status checkpoint_save(const SaveContext *c, const TrainState *state)
-{
-    Arena       arena = { 0 };
-    const char *partial = arena_printf(&arena, "%s/" PARTIAL_PREFIX "%lld.partial", c->output_dir, (long long)state->step);
-    Status      status = file_remove_tree(partial);
-    if (status == OK) status = write_files(c, state, &arena, partial);
-    if (status == OK) status = publish(&arena, c, partial, state->step);
-    if (status != OK) {
-        char message[STATUS_MESSAGE_BYTES];
-        snprintf(message, sizeof message, "%s", status_message());
-        if (file_remove_tree(partial) != OK) status_clear();
-        arena_deinit(&arena);
-        FAIL(status, "%s", message);
-    }
-    status = prune(&arena, c->output_dir, c->keep, state->step);
-    if (status != OK) log_warn("an old checkpoint couldn't be removed: %s", status_message());
-    arena_deinit(&arena);
-    return OK;
-}
-
 static bool is_partial(const char *name)
 {
     size_t      len = strlen(PARTIAL_PREFIX);
@@ -254,6 +234,26 @@ Status checkpoint_clean(const char *output_dir)
     closedir(dir);
     arena_deinit(&arena);
     return status;
+}
+
+Status checkpoint_save(const SaveContext *c, const TrainState *state)
+{
+    Arena       arena = { 0 };
+    const char *partial = arena_printf(&arena, "%s/" PARTIAL_PREFIX "%lld.partial", c->output_dir, (long long)state->step);
+    Status      status = checkpoint_clean(c->output_dir);
+    if (status == OK) status = write_files(c, state, &arena, partial);
+    if (status == OK) status = publish(&arena, c, partial, state->step);
+    if (status != OK) {
+        char message[STATUS_MESSAGE_BYTES];
+        snprintf(message, sizeof message, "%s", status_message());
+        if (file_remove_tree(partial) != OK) status_clear();
+        arena_deinit(&arena);
+        FAIL(status, "%s", message);
+    }
+    status = prune(&arena, c->output_dir, c->keep, state->step);
+    if (status != OK) log_warn("an old checkpoint couldn't be removed: %s", status_message());
+    arena_deinit(&arena);
+    return OK;
 }
 
 static Status remove_ours(Arena *arena, const char *output_dir)

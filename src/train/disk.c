@@ -5,20 +5,19 @@
 #include "train/checkpoint.h"
 #include "train/output_dir.h"
 
-/* What the run needs beyond what is there. A new run leaves room for an interruption's checkpoint, and for the model even while a
- * checkpoint is written: log and report grow, and it must be able to go on later. */
+/* What the run needs beyond what is there. The first start leaves room for an interruption's checkpoint, and for the model even while a
+ * checkpoint is written: log and report grow, and where it was let start every later one must be. */
 static int64_t more_bytes(const DiskNeed *n, const CheckpointsHeld *held, int64_t *out_most)
 {
     int64_t one = n->checkpoint_bytes, there = n->starts_anew ? 0 : held->count;
     if (n->keep > 0 && there > n->keep) there = n->keep; /* the oldest go */
     int64_t kept = n->keep > 0 ? n->keep : there + n->saves_left;
-    *out_most = kept + (n->keep > 0 || !n->goes_on);
-    if (!n->goes_on) return (*out_most - there) * one + n->final_bytes;
-    int64_t replaced = output_dir_bytes(n->output_dir);
+    *out_most = kept + (n->keep > 0 || n->is_first);
+    int64_t at_save = n->saves_left ? (*out_most - there) * one : 0;
+    if (n->is_first) return at_save + n->final_bytes;
+    int64_t replaced = n->goes_on ? output_dir_bytes(n->output_dir) : 0;
     int64_t at_end = n->final_bytes > replaced ? n->final_bytes - replaced : 0;
-    if (n->saves_left == 0) return at_end;
-    int64_t at_save = (*out_most - there) * one;
-    at_end += (kept - there) * one;
+    if (n->saves_left) at_end += (kept - there) * one;
     return at_save > at_end ? at_save : at_end;
 }
 

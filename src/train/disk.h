@@ -12,6 +12,7 @@ typedef struct DiskNeed {
     int64_t     step, total;      /* train steps that were done, and all */
     int64_t     saves_left;       /* checkpoints that are to come, without interruptions */
     int64_t     keep;             /* checkpoints that stay; 0: all */
+    bool        is_first;         /* no start of this program was here before */
     bool        goes_on;          /* from a checkpoint of output_dir: what is there stays; else only our checkpoints stay, */
     bool        starts_anew;      /* and with this not even they */
 } DiskNeed;

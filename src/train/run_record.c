@@ -3,6 +3,7 @@
 
 #include "base/pool.h"
 #include "files/file.h"
+#include "model/weights.h"
 #include "train/run_data.h"
 
 #include <inttypes.h>
@@ -115,6 +116,7 @@ Status run_record_base(HfModel *model, const RunRecord *before, int threads, Run
     }
     TRY(pool_create(threads, &pool));
     Status status = fold_files(model->weights, pool, &out->base, NULL);
+    if (status == OK) status = weights_check_finite(model, pool);
     pool_destroy(pool);
     return status;
 }

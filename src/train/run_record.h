@@ -20,7 +20,8 @@ typedef struct RunRecord {
 void run_record_make(const Config *config, const HfModel *model, RunRecord *out);
 void run_record_deinit(RunRecord *record);
 
-/* Fills in `base`: from `before` where the files weren't touched since, else by reading them all, on `threads` threads (0: all). */
+/* Fills in `base`: from `before` where the files weren't touched since, else by reading them all, on `threads` threads (0: all): then
+ * values that aren't finite are an error, before anything is made of the data. */
 NODISCARD Status run_record_base(HfModel *model, const RunRecord *before, int threads, RunRecord *out);
 
 typedef enum RunPresence { RUN_ABSENT, RUN_UNFINISHED, RUN_FINISHED } RunPresence;

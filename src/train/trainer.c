@@ -69,11 +69,11 @@ static Status make_plan(Trainer *t)
     TRY(output_dir_check_source(t->config->output_dir, t->model->dir));
     TRY(output_dir_check_source(t->config->output_dir, t->tokenizer_dir));
     TRY(config_at(t->config->origin, KEY_run_output_dir, output_dir_check(t->config->output_dir)));
-    TRY(setup_options(&t->arena, t->config, t->model, &t->options));
-    TRY(setup_device(t->config, &t->device));
+    TRY(setup_options(t->config, t->model, &t->options));
+    TRY(setup_device(t->config, NULL, &t->device));
     if (t->config->device == OPT_DEVICE_AUTO && !device_has_driver())
         log_info("running on the CPU: there is no NVIDIA driver here (libcuda.so.1)");
-    TRY(compile_plan(&t->arena, t->model->module, &t->model->config, t->model->config_name, &t->options, t->device, &t->plan));
+    TRY(setup_plan(&t->arena, t->model, &t->options, t->device, &t->plan));
     if (!t->config->from_scratch) TRY(weights_check(t->plan, t->model));
     return setup_check_memory(t->config, t->model, t->device, t->plan, true);
 }
@@ -99,7 +99,7 @@ static Status choose_checkpoint(Trainer *t, RunPresence presence)
         return OK;
     }
     snprintf(t->resume_path, sizeof t->resume_path, "%s", resume);
-    FAIL_IF(!file_is_dir(resume), ERR_NOT_FOUND, "resume_from_checkpoint: there is no folder %s; expected auto, true, false or a checkpoint's folder",
+    FAIL_IF(!file_is_dir(resume), ERR_CHECKPOINT, "resume_from_checkpoint: there is no folder %s; expected auto, true, false or a checkpoint's folder",
             resume);
     return checkpoint_verify(resume);
 }
@@ -133,6 +133,35 @@ static Status refuse_changes(Trainer *t, const RunRecord *before, bool finished)
     return status;
 }
 
+/* An adapter means nothing on other weights than it was trained on, whatever else may change. */
+static Status refuse_other_base(Trainer *t)
+{
+    RunPresence presence;
+    RunRecord   writer;
+    const char *dir = arena_printf(&t->arena, "%s/..", t->resume_path);
+    Status      status = run_record_read(dir, &presence, &writer);
+    if (status != OK) status_clear(); /* not known */
+    bool is_other = status == OK && writer.base && t->record.base && writer.base != t->record.base;
+    run_record_deinit(&writer);
+    FAIL_IF(is_other, ERR_INVALID,
+            "%s holds an adapter that was trained on other weights than %s holds: they were changed since. Put them back, or start a new adapter on "
+            "these: name another output_dir, or set resume_from_checkpoint: false", t->resume_path, t->config->model);
+    return OK;
+}
+
+/* run.json is damaged: a checkpoint knows the settings too. */
+static Status without_record(Trainer *t)
+{
+    char problem[STATUS_MESSAGE_BYTES / 4];
+    snprintf(problem, sizeof problem, "%s", status_message());
+    TRY(choose_checkpoint(t, RUN_ABSENT));
+    FAIL_IF(!t->resume_path[0] && !resume_is(t, "false"), ERR_INVALID,
+            "%s. It is damaged, and %s holds no checkpoint to go on from. Name another output_dir, or set resume_from_checkpoint: false to start anew "
+            "in its place", problem, t->config->output_dir);
+    if (t->resume_path[0]) log_warn("%s. It is damaged, and written anew: the run goes on as %s says", problem, t->resume_path);
+    return OK;
+}
+
 /* What is there of an earlier start decides; only `auto` refuses to go on with other settings. */
 static Status look_at_output(Trainer *t, bool *out_finished)
 {
@@ -143,13 +172,16 @@ static Status look_at_output(Trainer *t, bool *out_finished)
     run_record_make(c, t->model, &t->record);
     t->record.tokenizer = tokenizer_hash(t->tokenizer);
     Status status = run_record_read(c->output_dir, &presence, &before);
-    if (status == OK) status = choose_checkpoint(t, presence);
+    t->is_first = status == OK && presence == RUN_ABSENT;
+    if (status == ERR_INVALID) status = without_record(t);
+    else if (status == OK) status = choose_checkpoint(t, presence);
     if (status == OK && t->resume_path[0]) status = checkpoint_read_state(t->resume_path, &state);
     if (status == OK && t->resume_path[0] && c->max_steps > 0) status = check_step(t, &state, c->max_steps);
     if (status == OK && !c->from_scratch) status = run_record_base(t->model, &before, (int)c->threads, &t->record);
     bool finished = presence == RUN_FINISHED && resume_is(t, "auto");
     bool going_on = presence == RUN_UNFINISHED && resume_is(t, "auto") && t->resume_path[0];
     if (status == OK && (finished || going_on)) status = refuse_changes(t, &before, finished);
+    if (status == OK && t->resume_path[0] && c->lora) status = refuse_other_base(t);
     if (status == OK && presence == RUN_ABSENT && resume_is(t, "auto") && t->resume_path[0] && state.settings_hash != t->record.hash)
         status = status_fail(ERR_INVALID,
                              "%s was made with other settings (or another config.json of the model); which isn't known, as run.json is gone. Name "
@@ -224,6 +256,7 @@ static Status check_disk(const Trainer *t)
     DiskNeed need = { .output_dir = t->config->output_dir, .checkpoint_bytes = checkpoint_bytes(t->plan, adapters) + side,
                       .final_bytes = checkpoint_model_bytes(t->plan, adapters) + side, .step = t->state.step, .total = t->schedule.total,
                       .saves_left = saves_left(t), .keep = t->keep, .goes_on = continues_output(t), .starts_anew = resume_is(t, "false") };
+    need.is_first = t->is_first && !need.goes_on;
     if (adapters && t->config->merge_adapter) need.final_bytes += checkpoint_model_bytes(t->plan, false) + side;
     return disk_check(&need);
 }
@@ -284,14 +317,19 @@ static Status open_data(Trainer *t)
     return status;
 }
 
+static bool trains_turns(const RunData *data)
+{
+    bool any = false;
+    for (int i = 0; i < data->num_train_sets; i++) any |= data->train_sets[i].has_mask;
+    return any;
+}
+
 /* What is trained to end a turn must end it when the model is served. */
 static Status find_stop_token(Trainer *t)
 {
     StrBuf  stop = { 0 };
-    bool    has_turns = false;
     int32_t id = -1, eos = tokenizer_eos_id(t->tokenizer);
-    for (int i = 0; i < t->data.num_train_sets; i++) has_turns |= t->data.train_sets[i].has_mask;
-    if (!has_turns || !t->tmpl) return OK;
+    if (!t->tmpl) return OK;
     TRY(stop_token_find(t->tokenizer, t->tmpl, &id));
     if (id < 0 || id == eos) return OK;
     t->stop_token = id;
@@ -339,10 +377,8 @@ static Status read_trend(Trainer *t)
 static Status prepare(Trainer *t)
 {
     const Config *c = t->config;
-    TRY(checkpoint_clean(c->output_dir));
-    TRY(output_dir_clean(c->output_dir));
     TRY(open_data(t));
-    TRY(run_data_template(c, t->tokenizer_dir, t->record.began, &t->tmpl));
+    if (trains_turns(&t->data)) TRY(run_data_template(c, t->tokenizer_dir, t->record.began, &t->tmpl));
     TRY(find_stop_token(t));
     TRY(schedule_make(c, t->data.total_steps, &t->schedule));
     TRY(load_state(t));
@@ -419,8 +455,8 @@ static Status save_final(Trainer *t)
 static Status finish(Trainer *t)
 {
     Status status = save_final(t);
-    FAIL_IF(status != OK, ERR_SAVE, "training is done, but saving failed: %s. Make room and start the same command again: it goes on from the "
-            "last checkpoint", status_message());
+    FAIL_IF(status != OK, ERR_SAVE, "training is done, but saving failed: %s. %s; then %s goes on from the last checkpoint", status_message(),
+            status == ERR_NO_FIT ? "Make room" : "Put that right", trainer_same_command(t));
     report_update(t, true);
     return OK;
 }
@@ -432,8 +468,8 @@ static Status device_lost(Trainer *t)
     snprintf(failure, sizeof failure, "%.900s", status_message());
     FAIL_IF(t->saved_step < 0, ERR_DEVICE, "the device failed after step %lld: %s. There is no checkpoint yet (save_steps); the same command starts anew",
             (long long)t->state.step, failure);
-    FAIL(ERR_DEVICE, "the device failed after step %lld: %s. The checkpoint of step %lld in %s is whole; the same command goes on from it",
-         (long long)t->state.step, failure, (long long)t->saved_step, t->config->output_dir);
+    FAIL(ERR_DEVICE, "the device failed after step %lld: %s. The checkpoint of step %lld in %s is whole; %s goes on from it",
+         (long long)t->state.step, failure, (long long)t->saved_step, t->config->output_dir, trainer_same_command(t));
 }
 
 static void close_trainer(Trainer *t)
@@ -456,12 +492,20 @@ static Status train(Trainer *t, TrainOutcome *out)
     TRY(make_plan(t));
     if (file_is_dir(t->config->output_dir)) TRY(output_lock_take(t->config->output_dir, &t->output_lock));
     TRY(look_at_output(t, &out->already_finished));
+    TRY(checkpoint_clean(t->config->output_dir));
+    TRY(output_dir_clean(t->config->output_dir));
     if (out->already_finished) return merge_finished(t);
     hf_model_tell(t->model, t->options.model_dtype, true, &t->model_notes);
     TRY(prepare(t));
     Status status = train_loop(t);
     if (status == ERR_DEVICE) return device_lost(t);
     return status == OK ? finish(t) : status;
+}
+
+bool train_goes_on(const Config *config)
+{
+    const char *resume = config->resume_from_checkpoint;
+    return strcmp(resume, "auto") == 0 || strcmp(resume, "true") == 0;
 }
 
 Status train_run(const Config *config, const TrainHooks *hooks, TrainOutcome *out)

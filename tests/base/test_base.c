@@ -35,6 +35,13 @@ static void failures_carry_a_message(void)
     (void)status_prefix(ERR_IO, "p");
     EXPECT_INT(strlen(status_message()), STATUS_MESSAGE_BYTES - 1);
     EXPECT(strncmp(status_message(), "p: aaa", 6) == 0);
+    (void)status_fail(ERR_IO, "cut: %.4s, \u6f22, \xe9.txt, %.1s", "a\u6f22\u5b57", "\U0001f600"); /* whole characters and other bytes stay */
+    EXPECT_STR(status_message(), "cut: a\u6f22, \u6f22, ?.txt, ?");
+    (void)status_fail(ERR_IO, "cut: %.3s|%.5s|\x80\xff", "a\u6f22\u5b57", "a\u6f22\u5b57");
+    EXPECT_STR(status_message(), "cut: a?|a\u6f22?|\x80\xff");
+    for (int i = 0; i < 5998; i += 3) memcpy(longest + i, "\u6f22", 3);
+    (void)status_fail(ERR_IO, "%s", longest);
+    EXPECT(memcmp(status_message() + strlen(status_message()) - 3, "\u6f22", 3) == 0 || status_message()[strlen(status_message()) - 1] == '?');
     status_clear();
     EXPECT_STR(status_message(), "");
     EXPECT_INT(status_exit_code(ERR_NO_FIT), 3);
@@ -210,7 +217,7 @@ static void every_task_runs_once(void)
     pool_destroy(pool);
 }
 
-static void log_lines_go_to_stderr_by_level(void)
+static void log_lines_go_to_stderr(void)
 {
     char  path[] = "/tmp/surogate-test-XXXXXX", text[4096], expected[2100];
     int   fd = mkstemp(path), saved = dup(2);
@@ -219,19 +226,16 @@ static void log_lines_go_to_stderr_by_level(void)
     longest[sizeof longest - 1] = 0;
     dup2(fd, 2);
     log_info("info %d", 1);
-    log_debug("hidden");
-    log_set_level(LOG_VERBOSE);
-    log_debug("debug");
-    log_set_level(LOG_QUIET);
+    log_mute(true);
     log_info("hidden");
+    log_mute(false);
     log_warn("w");
     log_error("%s", longest);
     EXPECT(!log_is_terminal());
-    log_set_level(LOG_NORMAL);
     dup2(saved, 2);
     ssize_t n = pread(fd, text, sizeof text - 1, 0);
     text[n > 0 ? n : 0] = 0;
-    snprintf(expected, sizeof expected, "info 1\ndebug\nwarning: w\nerror: %s\n", longest);
+    snprintf(expected, sizeof expected, "info 1\nwarning: w\nerror: %s\n", longest);
     EXPECT_STR(text, expected);
     close(fd);
     close(saved);
@@ -254,4 +258,4 @@ static void find_gives_what_memmem_gives(void)
 
 TEST_MAIN(TEST(find_gives_what_memmem_gives), TEST(failures_carry_a_message), TEST(arenas_give_zeroed_aligned_memory), TEST(strings_grow),
           TEST(bf16_rounds_to_nearest_even), TEST(stochastic_rounding_has_no_bias), TEST(edits_are_counted_as_defined),
-          TEST(dtypes_have_names), TEST(philox_gives_the_published_words), TEST(every_task_runs_once), TEST(log_lines_go_to_stderr_by_level))
+          TEST(dtypes_have_names), TEST(philox_gives_the_published_words), TEST(every_task_runs_once), TEST(log_lines_go_to_stderr))

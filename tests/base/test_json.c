@@ -179,6 +179,20 @@ static void keys_made_to_collide_take_no_longer(void)
     strbuf_deinit(&text);
 }
 
+static void rows_may_hold_what_python_writes(void)
+{
+    JsonValue  v;
+    static const char row[] = "{\"text\": \"a\", \"score\": NaN, \"more\": [Infinity, -Infinity, 1e999, -1]}";
+    EXPECT_OK(json_parse_row(&arena, "row", row, sizeof row - 1, &v));
+    EXPECT_INT(json_get(&v, "score")->type, JSON_NULL);
+    const JsonValue *more = json_get(&v, "more");
+    for (int i = 0; i < 3; i++) EXPECT_INT(more->items[i].type, JSON_NULL);
+    EXPECT_INT(more->items[3].integer, -1);
+    EXPECT_FAILS(parse(row, &v), ERR_INVALID, "expected a value");
+    EXPECT_FAILS(json_parse_row(&arena, "row", "[nan]", 5, &v), ERR_INVALID, "expected a value");
+    EXPECT_FAILS(json_parse_row(&arena, "row", "[NaN1]", 6, &v), ERR_INVALID, "expected ','");
+}
+
 static void writing_then_reading_is_identity(void)
 {
     const char *text = "{\"a\": [1, 2.5, -3, 1e+300, 5e-324, 0.1, 1.0, 1e-06], \"s\": \"q\\\"\\\\\\n\\r\\t\\u0001\xC3\xA9/\", "
@@ -241,6 +255,6 @@ static void doubles_survive_a_round_trip(void)
 TEST_MAIN(TEST(values_of_every_type), TEST(numbers_beyond_int64_become_doubles), TEST(positions_are_those_of_last_bytes),
           TEST(malformed_texts_are_named_with_their_place), TEST(nul_escapes_are_kept),
           TEST(lone_surrogates_become_replacement_characters), TEST(nesting_is_bounded),
-          TEST(many_members_keep_order_and_find_duplicates), TEST(keys_made_to_collide_take_no_longer),
+          TEST(many_members_keep_order_and_find_duplicates), TEST(keys_made_to_collide_take_no_longer), TEST(rows_may_hold_what_python_writes),
           TEST(writing_then_reading_is_identity),
           TEST(odd_bytes_are_written_as_valid_utf8), TEST(doubles_survive_a_round_trip))

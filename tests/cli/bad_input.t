@@ -149,6 +149,7 @@ END
     }
     for what in overlap nan shape missing; do damage $what; done
     refused "overlapping tensors" 2 "overlap/model.safetensors" -- eval "$dir/overlap" --text "$dir/text.txt"
+    untouched "NaN in a tensor of a run's model" 2 "nan/model.safetensors" "model.norm.weight" -- pt "$dir/run.yaml" model="$dir/nan"
     refused "NaN in a tensor" 2 "nan/model.safetensors" "model.norm.weight" -- eval "$dir/nan" --text "$dir/text.txt"
     refused "another shape" 2 "model.norm.weight" "shape" -- eval "$dir/shape" --text "$dir/text.txt"
     refused "missing and unexpected tensor" 2 "model.nrm.weight" -- eval "$dir/missing" --text "$dir/text.txt"

@@ -305,7 +305,10 @@ static void other_tools_keys_are_answered(void)
     EXPECT_INT(config.model_dtype, OPT_FLOAT_FP32);
     EXPECT_CONTAINS(config.notes, "run.yaml:1:1: bf16 is read as model_dtype: fp32\n");
     EXPECT_CONTAINS(options[KEY_run_gradient_dtype].help, "Activation gradients and inputs of backward products"); /* not those of weights */
+    EXPECT_OK(parse("recipe: bf16\n", NULL, NULL));
+    EXPECT_CONTAINS(config.notes, "recipe");
     static const char *const cases[][2] = {
+        { "recipe: fp8_hybrid\n", "run.yaml:1:1: recipe: matrix products have one policy; set model_dtype: bf16 or fp32" },
         { "load_in_4bit: true\n", "run.yaml:1:1: load_in_4bit: quantised bases aren't supported yet" },
         { "fp16: true\n", "fp16: there is no fp16; set model_dtype: bf16 or fp32" },
         { "model_dtype: fp16\n", "expected one of fp32, bf16, found \"fp16\"" },

@@ -35,6 +35,7 @@ typedef struct HubServer {
     int         stall;         /* nothing comes after the first half */
     int         bad_start;     /* a 206 that starts elsewhere */
     int         unavailable;   /* 503 */
+    int         retry_after;   /* with it: seconds */
     int         refuse;        /* every answer of the hub is this code */
     int         range_refused; /* 416 */
     const char *error_code;    /* X-Error-Code beside it */
@@ -156,7 +157,10 @@ static void hub_serve(HubServer *s, int fd, bool cdn)
     else if (cdn)
         hub_answer_large(s, fd, start);
     else if (hub_counts_down(&s->unavailable))
-        hub_answer(fd, 503, "Retry-After: 0\r\n", "busy", 4, head);
+    {
+        snprintf(headers, sizeof headers, "Retry-After: %d\r\n", s->retry_after);
+        hub_answer(fd, 503, headers, "busy", 4, head);
+    }
     else if (s->refuse)
         hub_answer(fd, s->refuse, headers, "<html>no</html>", 15, head);
     else if (strstr(path, "/api/"))

@@ -241,6 +241,29 @@ static void a_bad_connection_is_mended(void)
     teardown(&s);
 }
 
+static void a_wait_that_the_hub_asks_for_is_told(void)
+{
+    SETUP(s);
+    char  text[4096] = "";
+    FILE *file = tmpfile();
+    if (!file) abort();
+    int before = dup(2);
+    s.server.unavailable = s.server.retry_after = 1;
+    fflush(stderr);
+    dup2(fileno(file), 2);
+    Status status = pull(&s, two_files);
+    fflush(stderr);
+    dup2(before, 2);
+    close(before);
+    EXPECT_OK(status);
+    rewind(file);
+    size_t len = fread(text, 1, sizeof text - 1, file);
+    text[len] = 0;
+    fclose(file);
+    EXPECT_CONTAINS(text, "org/tiny: no answer yet; trying again in 1 s");
+    teardown(&s);
+}
+
 static void an_earlier_run_is_taken_up(void)
 {
     SETUP(s);
@@ -491,7 +514,7 @@ int main(int argc, char **argv)
         TEST(datasets_and_revisions_have_their_own_paths),
         TEST(a_moved_repository_is_followed_with_the_token),
         TEST(a_bad_connection_is_mended),
-        TEST(an_earlier_run_is_taken_up),
+        TEST(a_wait_that_the_hub_asks_for_is_told), TEST(an_earlier_run_is_taken_up),
         TEST(an_earlier_rest_that_is_wrong_is_replaced),
         TEST(another_process_is_waited_for),
         TEST(an_unreachable_hub_leaves_the_cache),

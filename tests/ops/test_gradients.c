@@ -58,6 +58,8 @@ typedef struct Model {
     Arena  arena;
     Graph *graph;
     Node  *node;               /* the op under test */
+    Node   made;               /* as it was made: differentiating may remove it */
+    Value *made_in[NODE_MAX_IN];
     Value *param[NODE_MAX_IN]; /* what input i comes from; NULL: not differentiated */
     Param  params[NODE_MAX_IN];
     void **memory; /* by value id; at roots */
@@ -130,6 +132,8 @@ static Status model_make(Model *m, const OpDef *op, const OpSample *sample, int 
     }
     if (op->id == OP_LOSS_SUM) in[2] = NULL; /* autodiff's to connect */
     TRY(graph_add_node(m->graph, op, sample->attrs, "out", in, op->num_in, ~0u, &m->node));
+    m->made = *m->node;
+    m->made.in = memcpy(m->made_in, m->node->in, sizeof(Value *) * (size_t)op->num_in);
     TRY(add_loss(m));
     if (differentiate) TRY(autodiff_graph(m->graph, differentiate == 2, false));
     TRY(graph_verify(m->graph));
@@ -182,7 +186,7 @@ static void model_fill(Model *m, const OpSample *sample)
                 ((int32_t *)data)[i] = strncmp(name, "iota", 4) == 0 ? (int32_t)i : (int32_t)whole;
             if (value->type.dtype == DT_I64) ((int64_t *)data)[i] = whole;
         }
-        if (strncmp(name, "in", 2) == 0 && m->node->in[index]) op_draw(m->node, index, sample->int_range[index], name_key(name), data);
+        if (strncmp(name, "in", 2) == 0 && m->made.in[index]) op_draw(&m->made, index, sample->int_range[index], name_key(name), data);
         if (strcmp(name, "hyper") == 0) ((float *)data)[HYPER_INV_TOKENS] = 1.0f;
     }
 }

@@ -38,7 +38,7 @@ def add(op, case, ins, outs, **attrs):
         t = t.detach()
         dtype = torch.float32 if t.is_floating_point() else torch.int64 if wide else torch.int32
         tensors["%s.%s.%s%d" % (op, case, kind, k)] = t.to(dtype).clone(memory_format=torch.contiguous_format)
-    wide = {"adamw": (7, 8), "attention_cached": (5,), "normuon_update": (6,), "step_scalars": (3,)}.get(op, ())
+    wide = {"adamw": (7, 8), "attention_cached": (5,), "normuon_update": (6,), "step_scalars": (3,), "step_result": (3,)}.get(op, ())
     for k, t in enumerate(ins):
         put("in", k, t, k in wide)
     for k, t in enumerate(outs):
@@ -286,6 +286,30 @@ def make_swiglu():
     add("swiglu_bwd", "packed", [dh, packed], [torch.cat((dgate, dup), -1)])
 
 
+def make_gelu():
+    x, dy = rand(3, 5, 13, std=3.0), rand(3, 5, 13)
+    x[0, 0, :6] = torch.tensor([90.0, -90.0, 0.0, -7.0, -13.0, 4.0])
+    for case, tanh in (("erf", False), ("tanh", True)):
+        def gelu(x):
+            return F.gelu(x, approximate="tanh" if tanh else "none")
+        add("gelu", case, [x], [gelu(x)], tanh=tanh)
+        add("gelu_bwd", case, [dy, x], grads(gelu, [x], dy), tanh=tanh)
+
+
+def make_layer_norm():
+    for case, dims, eps, mean, std in (("odd", (2, 3, 19), 1e-5, 0.0, 1.0), ("far", (4, 40), 1e-6, 30.0, 0.1)):
+        c = dims[-1:]
+        x, w, b, dy = rand(*dims, mean=mean, std=std), rand(*c, std=0.3, mean=1.0), rand(*c), rand(*dims)
+        accx, accw, accb = rand(*dims), rand(*c), rand(*c)
+        mu, rstd = x.mean(-1), 1 / torch.sqrt(x.var(-1, correction=0) + eps)
+        add("layer_norm", case, [x, w, b], [F.layer_norm(x, c, w, b, eps), mu, rstd], eps=eps)
+        add("layer_norm", case + "_bare", [x, w], [F.layer_norm(x, c, w, None, eps), mu, rstd], eps=eps)
+        dx, dw, db = grads(lambda x, w, b: F.layer_norm(x, c, w, b, eps), [x, w, b], dy)
+        add("layer_norm_bwd", case, [dy, x, w, f32(mu), f32(rstd)], [dx, dw, db], eps=eps)
+        add("layer_norm_bwd", case + "_acc", [dy, x, w, f32(mu), f32(rstd), accx, accw, accb], [dx + accx, dw + accw, db + accb],
+            eps=eps)
+
+
 def make_losses():
     b, t, c, v = 2, 6, 10, 37
     labels = ints(0, v, b, t)
@@ -408,10 +432,19 @@ def make_step_scalars():
             [after, torch.tensor([count + (not bad)]), one(0.0 if bad else 1.0)], beta1=0.9, beta2=0.95)
 
 
+def make_step_result():
+    """Step 6 of a ring of 4 rows: the third."""
+    loss, norm2, applied, ring = rand(1), rand(1).pow(2).float().double(), torch.ones(1, dtype=torch.float64), rand(4, 4)
+    after = ring.clone()
+    after[2, :3] = torch.cat([loss, norm2, applied])
+    add("step_result", "third", [loss, norm2, applied, torch.tensor([1, 6, 0, 0]), ring], [after])
+
+
 def main():
     torch.set_num_threads(1)
     for make in (make_embedding, make_linear, make_norms, make_rope, make_attention, make_swiglu, make_losses,
-                 make_optimizer, make_lora, make_normuon, make_step_scalars):
+                 make_optimizer, make_lora, make_gelu, make_layer_norm, make_normuon, make_step_scalars,
+                 make_step_result):
         make()
     save_file(dict(sorted(tensors.items())), PATH, metadata=dict(cases=json.dumps(cases, sort_keys=True)))
     print("%d cases of %d ops, %d bytes" % (len(cases), len({c.split(".")[0] for c in cases}), os.path.getsize(PATH)))

@@ -19,9 +19,20 @@ if cc -shared -fPIC -D_GNU_SOURCE -o "$dir/fail_io.so" tests/train/fail_io.c -ld
         [ $how = short ] && said=0
         check "$how: it is said once: $(grep warning "$dir/err")" [ "$(grep -c "warning: cannot write $out/metrics.jsonl" "$dir/err")" = $said ]
     done
+    out=$dir/broken
+    FAIL_UNDER=$out/model.safetensors FAIL_AT=1 FAIL_FOR=1000 FAIL_AS=EIO LD_PRELOAD=$dir/fail_io.so run pt "$dir/run.yaml" output_dir="$out"
+    check "a broken disk at the end: exit $status" [ "$status" = 6 ]
+    check "room isn't what it needs: $(tail -1 "$dir/err")" [ "$(grep -c "Input/output error. Put that right; then the same command goes on" "$dir/err")" = 1 ]
+    FAIL_UNDER=$out/model.safetensors FAIL_AT=1 FAIL_FOR=1000 FAIL_AS=ENOSPC LD_PRELOAD=$dir/fail_io.so run pt "$dir/run.yaml" output_dir="$out"
+    check "a full one: exit $status, $(tail -1 "$dir/err")" [ "$status" = 6 -a "$(grep -c "Make room; then the same command goes on" "$dir/err")" = 1 ]
 else
     skip "no compiler for fail_io.c: $(head -1 "$dir/err")"
 fi
+
+# --- epochs end at their number, also where the last step is a part of one
+run pt "$dir/run.yaml" output_dir="$dir/epoch" max_steps=-1 num_epochs=2 sequence_len=128 per_device_train_batch_size=64 gradient_accumulation_steps=4
+check "2 epochs: $(tail -1 "$dir/err")" [ "$status" = 0 ]
+check "the last step's: $(tail -1 "$dir/epoch/metrics.jsonl")" grep -q '"epoch":2,' <(tail -1 "$dir/epoch/metrics.jsonl")
 
 # --- cut in the middle of step 5's line, after checkpoint-16 was saved
 out=$dir/cut

@@ -211,6 +211,6 @@ check "the report says what the data is" grep -q 'conversation (messages.*were c
 refused "on_long_sample: error" 2 "longer than sequence_len 40" -- sft "$dir/run.yaml" output_dir="$dir/error" max_steps=1 sequence_len=40 on_long_sample=error
 refused "no validation rows" 2 "no validation data left" "Raise validation_split_ratio" -- sft "$dir/run.yaml" output_dir="$dir/none" max_steps=1 \
     datasets.0.samples=1 validation_split_ratio=0.01
-refused "all rows untrained" 2 "nothing to train on" -- sft "$dir/run.yaml" output_dir="$dir/none" datasets.0.path="$dir/tail.jsonl" \
-    < <(tail -1 "$dir/some.jsonl" > "$dir/tail.jsonl")
+tail -1 "$dir/some.jsonl" > "$dir/tail.jsonl"
+refused "all rows untrained" 2 "nothing to train on" -- sft "$dir/run.yaml" output_dir="$dir/none" datasets.0.path="$dir/tail.jsonl"
 finish

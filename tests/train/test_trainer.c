@@ -85,7 +85,7 @@ static void open_folder(void)
     NewOptions               model = { .arch = "qwen3-tiny", .settings = settings, .num_settings = 4, .weights = true, .seed = 1,
                                        .tokenizer = in_folder("tokenizer"), .max_shard_bytes = 1 << 30 };
     EXPECT_OK(new_model(&model, in_folder("model")));
-    log_set_level(LOG_QUIET);
+    log_mute(true);
 }
 
 static void close_folder(void)
