@@ -4,7 +4,7 @@
  *   m <- beta1 m + (1 - beta1) g,   v <- beta2 v + (1 - beta2) g^2
  *   w <- w - lr weight_decay w (in segments that decay) - lr (m / bias1) / (sqrt(v / bias2) + eps)
  *
- * A step whose loss or norm isn't finite touches nothing and reports applied = 0. Padding between segments is never
+ * A step whose loss or norm isn't finite touches nothing. Padding between segments is never
  * touched. Arithmetic is fp32. bf16 weights without a master copy are rounded stochastically: with nearest rounding
  * updates under half an ulp (2^-9 of the weight) would be lost for good. So is a bf16 v, which moves by 0.1% a step; a
  * bf16 m moves by 10% a step and is rounded to nearest. A bf16 weight with an fp32 master is the master rounded to
@@ -24,10 +24,10 @@ static const AttrDef adamw_attrs[] = {
 };
 
 enum { IN_W, IN_G, IN_M, IN_V, IN_NORM2, IN_LOSS, IN_HYPER, IN_STEP, IN_SEGMENTS, IN_MASTER };
-enum { OUT_W, OUT_M, OUT_V, OUT_APPLIED, OUT_MASTER };
+enum { OUT_W, OUT_M, OUT_V, OUT_MASTER };
 
 /* w, g, m, v (E), norm2, loss (1) f32, hyper f32 (HYPER_COUNT), step i64 (STEP_COUNT), segments i64 (S,4), [master (E)
- * f32] -> w', m', v' in place, applied (1) f32, master' in place. */
+ * f32] -> w', m', v', master' in place. */
 static Status adamw_infer(Node *node)
 {
     TRY(infer_input(node, IN_W, "w", DT_SET_FLOAT, DIMS(-1)));
@@ -44,7 +44,6 @@ static Status adamw_infer(Node *node)
     node->out[OUT_W]->type = *w;
     node->out[OUT_M]->type = node->in[IN_M]->type;
     node->out[OUT_V]->type = node->in[IN_V]->type;
-    node->out[OUT_APPLIED]->type = type_make(DT_F32, 1, INT64_C(1));
     node->out[OUT_MASTER]->type = node->in[IN_MASTER] ? node->in[IN_MASTER]->type : (TensorType){ 0 };
     return OK;
 }
@@ -106,7 +105,6 @@ static Status adamw_cpu(const KernelArgs *args)
     int64_t tasks;
     TRY(segments_tasks(&args->in[IN_SEGMENTS], args->in[IN_W].type.dim[0], &tasks));
     bool applied = isfinite(norm2) && isfinite(loss);
-    if (args->out[OUT_APPLIED].data) *(float *)args->out[OUT_APPLIED].data = applied ? 1.0f : 0.0f;
     AdamwStep step = { args, adamw_scalars(args->attrs, norm2, args->in[IN_HYPER].data) };
     if (applied) pool_run(args->pool, tasks, adamw_task, &step);
     return OK;
@@ -156,9 +154,9 @@ const OpDef op_adamw = {
     .id = OP_ADAMW,
     .name = "adamw",
     .synopsis =
-        "w, m, v after a step of AdamW with clipping; applied = 0 and nothing touched where norm or loss isn't finite",
+        "w, m, v after a step of AdamW with clipping; nothing touched where norm or loss isn't finite",
     .num_in = 10,
-    .num_out = 5,
+    .num_out = 4,
     .min_in = 9,
     .flags = OP_RANDOM,
     .alias = { { .out = OUT_W, .in = IN_W },

@@ -4,7 +4,7 @@
 #include "ops/adamw.h" /* after the headers that make ir/op.h C++ */
 
 enum { IN_W, IN_G, IN_M, IN_V, IN_NORM2, IN_LOSS, IN_HYPER, IN_STEP, IN_SEGMENTS, IN_MASTER };
-enum { OUT_W, OUT_M, OUT_V, OUT_APPLIED, OUT_MASTER };
+enum { OUT_W, OUT_M, OUT_V, OUT_MASTER };
 enum { THREADS = 256, WIDTH = 8, TURNS = 2, PER_BLOCK = THREADS * WIDTH * TURNS };
 
 typedef struct Adamw {
@@ -13,7 +13,6 @@ typedef struct Adamw {
     const int64_t *step;
     const int64_t (*segments)[4];
     int64_t        num_segments, numel;
-    float         *applied;
     AdamwAttrs     attrs;
     bool           random_w, random_v;
     bool           whole; /* every pointer is 16-byte aligned */
@@ -101,7 +100,6 @@ template <typename W, typename G, typename M> static __global__ void __launch_bo
     if (threadIdx.x == 0) shared = step_scalars(&a, begin);
     __syncthreads();
     StepScalars s = shared;
-    if (blockIdx.x == 0 && threadIdx.x == 0 && a.applied) *a.applied = s.apply ? 1.0f : 0.0f;
     if (!s.apply) return;
     for (int turn = 0; turn < TURNS; turn++) {
         int64_t i = begin + ((int64_t)turn * THREADS + threadIdx.x) * WIDTH, k = s.segment;
@@ -131,7 +129,6 @@ static Status adamw_run(const KernelArgs *args)
     a.segments = (const int64_t(*)[4])in[IN_SEGMENTS].data;
     a.num_segments = in[IN_SEGMENTS].type.dim[0];
     a.numel = type_numel(&a.w.type);
-    a.applied = (float *)args->out[OUT_APPLIED].data;
     a.attrs = *attrs;
     a.random_w = a.w.type.dtype == DT_BF16 && !a.master.data && attrs->stochastic;
     a.random_v = a.v.type.dtype == DT_BF16;

@@ -21,10 +21,10 @@ static const AttrDef adamw_8bit_attrs[] = {
 enum {
     IN_W, IN_G, IN_M, IN_V, IN_M_SCALE, IN_V_SCALE, IN_NORM2, IN_LOSS, IN_HYPER, IN_STEP, IN_SEGMENTS, IN_MASTER
 };
-enum { OUT_W, OUT_M, OUT_V, OUT_M_SCALE, OUT_V_SCALE, OUT_APPLIED, OUT_MASTER };
+enum { OUT_W, OUT_M, OUT_V, OUT_M_SCALE, OUT_V_SCALE, OUT_MASTER };
 
 /* w, g (E), m, v u8 (E), m_scale, v_scale f32 (MOMENT_FIRST(E, S)), norm2, loss (1) f32, hyper f32 (HYPER_COUNT), step i64
- * (STEP_COUNT), segments i64 (S,4), [master (E) f32] -> all of them in place, applied (1) f32. */
+ * (STEP_COUNT), segments i64 (S,4), [master (E) f32] -> all of them in place. */
 static Status adamw_8bit_infer(Node *node)
 {
     TRY(infer_input(node, IN_W, "w", DT_SET_FLOAT, DIMS(-1)));
@@ -45,7 +45,6 @@ static Status adamw_8bit_infer(Node *node)
         static const int outs[] = { OUT_W, -1, OUT_M, OUT_V, OUT_M_SCALE, OUT_V_SCALE };
         if (outs[i] >= 0) node->out[outs[i]]->type = node->in[i]->type;
     }
-    node->out[OUT_APPLIED]->type = type_make(DT_F32, 1, INT64_C(1));
     node->out[OUT_MASTER]->type = node->in[IN_MASTER] ? node->in[IN_MASTER]->type : (TensorType){ 0 };
     return OK;
 }
@@ -118,7 +117,6 @@ static Status adamw_8bit_cpu(const KernelArgs *args)
     int64_t tasks;
     TRY(segments_tasks(&args->in[IN_SEGMENTS], args->in[IN_W].type.dim[0], &tasks));
     bool applied = isfinite(norm2) && isfinite(loss);
-    if (args->out[OUT_APPLIED].data) *(float *)args->out[OUT_APPLIED].data = applied ? 1.0f : 0.0f;
     dynamic_map_fill(&maps->m, true);
     dynamic_map_fill(&maps->v, false);
     Step8 step = { args, maps, adamw_scalars(args->attrs, norm2, args->in[IN_HYPER].data) };
@@ -148,7 +146,7 @@ const OpDef op_adamw_8bit = {
     .name = "adamw_8bit",
     .synopsis = "w, m, v after a step of AdamW, m and v as codes of 8 bits with a scale for each 256; else as adamw",
     .num_in = 12,
-    .num_out = 7,
+    .num_out = 6,
     .min_in = 11,
     .flags = OP_RANDOM,
     .alias = { { .out = OUT_W, .in = IN_W },

@@ -8,7 +8,7 @@
 enum {
     IN_W, IN_G, IN_M, IN_V, IN_M_SCALE, IN_V_SCALE, IN_NORM2, IN_LOSS, IN_HYPER, IN_STEP, IN_SEGMENTS, IN_MASTER
 };
-enum { OUT_W, OUT_M, OUT_V, OUT_M_SCALE, OUT_V_SCALE, OUT_APPLIED, OUT_MASTER };
+enum { OUT_W, OUT_M, OUT_V, OUT_M_SCALE, OUT_V_SCALE, OUT_MASTER };
 enum { THREADS = 256, WIDTH = MOMENT_BLOCK / 32, RUN = 16, BLOCKS_PER_CTA = THREADS / 32 * RUN };
 
 typedef struct Adamw8 {
@@ -19,7 +19,6 @@ typedef struct Adamw8 {
     const int64_t *step;
     const int64_t (*segments)[4];
     int64_t        num_segments, num_blocks;
-    float         *applied;
     AdamwAttrs     attrs;
     bool           random_w;
     bool           whole; /* every pointer is 16-byte aligned */
@@ -159,7 +158,6 @@ template <typename W, typename G> static __global__ void __launch_bounds__(THREA
     if (threadIdx.x == 0) {
         shared.s = adamw_scalars(&a.attrs, *a.norm2, a.hyper);
         shared.apply = step_applies(a.norm2, a.loss);
-        if (blockIdx.x == 0 && a.applied) *a.applied = shared.apply ? 1.0f : 0.0f;
     }
     for (int p = threadIdx.x; p < DYNAMIC_MAGNITUDES; p += THREADS) {
         dynamic_map_entry(&shared.m, true, p);
@@ -189,7 +187,6 @@ static Status adamw_8bit_run(const KernelArgs *args)
     a.segments = (const int64_t(*)[4])in[IN_SEGMENTS].data;
     a.num_segments = in[IN_SEGMENTS].type.dim[0];
     a.num_blocks = in[IN_M_SCALE].type.dim[0];
-    a.applied = (float *)args->out[OUT_APPLIED].data;
     a.attrs = *attrs;
     a.random_w = a.w.type.dtype == DT_BF16 && !a.master.data && attrs->stochastic;
     a.whole = is_aligned16(a.w.data) && is_aligned16(a.g.data) && is_aligned16(a.m) && is_aligned16(a.v) && is_aligned16(a.master.data);

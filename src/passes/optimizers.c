@@ -64,7 +64,7 @@ static Status adamw_emit(const Update *u)
     AdamwAttrs attrs = adamw_settings(u);
     Node      *node;
     Value     *in[] = { u->weights, u->grads, u->state[0], u->state[1], u->norm2, u->loss, u->hyper, u->step, segments_of(u), copy_of(u) };
-    return graph_add_node(u->graph, &op_adamw, &attrs, "update", in, 10, copy_of(u) ? 0x17u : 0x7u, &node);
+    return graph_add_node(u->graph, &op_adamw, &attrs, "update", in, 10, copy_of(u) ? 0xFu : 0x7u, &node);
 }
 
 static const OptimizerRule rule_adamw = {
@@ -94,7 +94,7 @@ static Status adamw_8bit_emit(const Update *u)
     Value *const *state = u->state;
     Node         *node;
     Value *in[] = { u->weights, u->grads, state[0], state[1], state[2], state[3], u->norm2, u->loss, u->hyper, u->step, segments_of(u), copy_of(u) };
-    return graph_add_node(u->graph, &op_adamw_8bit, &attrs, "update", in, 12, copy_of(u) ? 0x5Fu : 0x1Fu, &node);
+    return graph_add_node(u->graph, &op_adamw_8bit, &attrs, "update", in, 12, copy_of(u) ? 0x3Fu : 0x1Fu, &node);
 }
 
 static const OptimizerRule rule_adamw_8bit = {

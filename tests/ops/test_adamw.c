@@ -48,7 +48,7 @@ static Setup setup_make(DType weights, DType moments, bool master, const AdamwAt
 /* A step; its results become the next one's inputs. */
 static void setup_step(Setup *s, int64_t index)
 {
-    static const int state_in[] = { 0, 2, 3, 9 }, state_out[] = { 0, 1, 2, 4 };
+    static const int state_in[] = { 0, 2, 3, 9 }, state_out[] = { 0, 1, 2, 3 };
     ((int64_t *)in_data(s, 7))[STEP_INDEX] = index;
     RunOptions run = { .want = ~0u };
     EXPECT_OK(op_case_run(&s->c, &op_adamw.cpu[0], &run, "adamw"));
@@ -132,13 +132,11 @@ static void a_step_that_is_not_finite_touches_nothing(void)
         *s.loss = bad == 2 ? NAN : bad == 3 ? -INFINITY : 1.0f;
         RunOptions run = { .want = ~0u };
         EXPECT_OK(op_case_run(&s.c, &op_adamw.cpu[0], &run, "adamw"));
-        EXPECT(*(float *)(void *)s.c.out[3].data == 0.0f);
         EXPECT(memcmp(s.c.out[0].data, in_data(&s, 0), s.c.out[0].bytes) == 0);
         EXPECT(memcmp(s.c.out[1].data, in_data(&s, 2), s.c.out[1].bytes) == 0);
         EXPECT(memcmp(s.c.out[2].data, in_data(&s, 3), s.c.out[2].bytes) == 0);
         *s.norm2 = *s.loss = 1.0f;
         EXPECT_OK(op_case_run(&s.c, &op_adamw.cpu[0], &run, "adamw"));
-        EXPECT(*(float *)(void *)s.c.out[3].data == 1.0f);
         EXPECT(memcmp(s.c.out[0].data, in_data(&s, 0), 32) == 0 && memcmp(s.c.out[1].data, in_data(&s, 2), 32) == 0);
         EXPECT(memcmp(s.c.out[0].data + 32, (char *)in_data(&s, 0) + 32, 32) != 0);
         op_case_free(&s.c);

@@ -170,7 +170,6 @@ static void a_step_that_is_not_finite_touches_nothing(void)
         RunOptions run = { .want = ~0u };
         EXPECT_OK(op_case_run(&c, &op_adamw_8bit.cpu[0], &run, "adamw_8bit"));
         for (int k = 0; k < STATES; k++) EXPECT(memcmp(c.out[k].data, c.in[state_in[k]].data, c.out[k].bytes) == 0);
-        EXPECT(*(float *)(void *)c.out[5].data == 0);
         op_case_free(&c);
     }
 }
