@@ -107,7 +107,8 @@ Status checkpoint_states_save(Arena *arena, Session *session, const char *path, 
     *out_sums = (TensorSums){ arena_array(arena, TensorSum, count + 1), count };
     for (size_t i = 0; i < count; i++) {
         TensorType type = state_type(items[i].state, items[i].param);
-        decls[i] = (StDecl){ .name = tensor_name(arena, items[i].param, items[i].state->name), .dtype = st_dtype_from(type.dtype), .ndim = type.ndim };
+        decls[i] = (StDecl){ .name = tensor_name(arena, items[i].param, items[i].state->name), .dtype = st_dtype_from(type.dtype),
+                             .ndim = type.ndim };
         memcpy(decls[i].dim, type.dim, sizeof type.dim);
         out_sums->items[i].name = decls[i].name;
     }
@@ -174,8 +175,8 @@ static Status check_format(StateLoader *l)
     FAIL_IF(!version && st_find(l->file, FLAT_TENSOR), ERR_CHECKPOINT,
             "%s is of an older format, in which states aren't told apart by parameter. Go on with the version of this program that wrote it, %s",
             l->path, way_out(l));
-    FAIL_IF(!version || strcmp(version, FORMAT_VERSION) != 0, ERR_CHECKPOINT, "%s: its format has version %s; this program reads version " FORMAT_VERSION,
-            l->path, version ? version : "(none)");
+    FAIL_IF(!version || strcmp(version, FORMAT_VERSION) != 0, ERR_CHECKPOINT,
+            "%s: its format has version %s; this program reads version " FORMAT_VERSION, l->path, version ? version : "(none)");
     return OK;
 }
 
@@ -185,8 +186,8 @@ static Status missing(StateLoader *l, const char *name)
     FAIL_IF(optimizer && strcmp(optimizer, l->plan->optimizer) != 0, ERR_CHECKPOINT,
             "%s is of optimizer %s, this run's is %s (tensor %s is missing). Set optimizer: %s, %s", l->path, optimizer, l->plan->optimizer, name,
             optimizer, way_out(l));
-    FAIL(ERR_CHECKPOINT, "%s: tensor %s is missing: is the checkpoint of another model, or of other LoRA settings? Go on with those it was made with, %s",
-         l->path, name, way_out(l));
+    FAIL(ERR_CHECKPOINT, "%s: tensor %s is missing: is the checkpoint of another model, or of other LoRA settings? Go on with those it was "
+         "made with, %s", l->path, name, way_out(l));
 }
 
 static Status check_dims(StateLoader *l, const StTensor *tensor, const TensorType *want)
@@ -242,8 +243,8 @@ static Status write_values(StateLoader *l, const Item *item, int64_t first, int6
     bool               is_signed = state->code == CODE_SIGNED;
     const BucketState *scale = &item->bucket->states[state->scale];
     for (int64_t i = 0; i < count; i += MOMENT_BLOCK)
-        l->scales[i / MOMENT_BLOCK] = dynamic_encode(&l->maps[is_signed], is_signed, l->values + i, count - i < MOMENT_BLOCK ? count - i : MOMENT_BLOCK,
-                                                     (uint8_t *)l->stored + i);
+        l->scales[i / MOMENT_BLOCK] = dynamic_encode(&l->maps[is_signed], is_signed, l->values + i,
+                                                     count - i < MOMENT_BLOCK ? count - i : MOMENT_BLOCK, (uint8_t *)l->stored + i);
     TRY(session_write_range(l->session, state->value, at, l->stored, bytes));
     return session_write_range(l->session, scale->value, (size_t)(scale->at[item->index] + first / MOMENT_BLOCK) * sizeof *l->scales, l->scales,
                                (size_t)((count + MOMENT_BLOCK - 1) / MOMENT_BLOCK) * sizeof *l->scales);

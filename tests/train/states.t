@@ -127,6 +127,16 @@ reads "NorMuon, packed or not: one curve" curve "$dir/muon-whole" "$dir/muon" 1e
 refused "another optimizer's states" 5 "of optimizer normuon, this run's is adamw" "Set optimizer: normuon" "begin a new run: model: " -- \
     pt "$dir/run.yaml" output_dir="$dir/muon" max_steps=14
 
+# --- a run that goes on ends with the same bytes, whatever the optimizer
+for optimizer in adamw_8bit normuon; do
+    train "$optimizer" 8 model_dtype=bf16 optimizer=$optimizer
+    train "$optimizer-two" 5 model_dtype=bf16 optimizer=$optimizer
+    train "$optimizer-two" 8 model_dtype=bf16 optimizer=$optimizer
+    for file in model.safetensors checkpoint-8/optimizer.safetensors; do
+        check "$optimizer: $file" cmp "$dir/$optimizer/$file" "$dir/$optimizer-two/$file"
+    done
+done
+
 # --- a damaged tensor is named
 $python "$dir/read.py" flip "$dir/whole/checkpoint-12/optimizer.safetensors" model.layers.0.mlp.down_proj.weight.v
 refused "a damaged tensor" 5 "in tensor model.layers.0.mlp.down_proj.weight.v" "start anew" -- pt "$dir/run.yaml" output_dir="$dir/whole" max_steps=14
