@@ -74,6 +74,7 @@ CompileOptions compile_defaults(void)
         .model_dtype = DT_F32, .master_dtype = DT_F32, .moment_dtype = DT_F32,
         .lora = { .r = 16, .alpha = 32 },
         .beta1 = 0.9, .beta2 = 0.999, .adam_eps = 1e-8, .max_grad_norm = 1.0, .train_base = true, .num_workers = 1,
+        .normuon = normuon_defaults(),
     };
 }
 

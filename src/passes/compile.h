@@ -2,6 +2,7 @@
 #pragma once
 
 #include "ir/module.h"
+#include "passes/normuon.h"
 #include "run/program.h"
 
 typedef enum Fusion {
@@ -46,6 +47,7 @@ typedef struct CompileOptions {
     LoraOptions lora;
     OptimizerKind optimizer;
     double      beta1, beta2, adam_eps, weight_decay, max_grad_norm;
+    NormuonOptions normuon;          /* without what others say: dtype and max_grad_norm */
     bool        dense;               /* every training row is one document (padding behind it at most) */
     bool        train_base;          /* false with LoRA */
     int         num_workers;

@@ -1,5 +1,6 @@
 /* Optimizers as a table. An optimizer (optimizers.def) chooses a rule for each trained parameter; a rule says which states it keeps,
- * and emits nodes for a bucket of parameters at a time. Plan, checkpoints and tests know states by the bucket's list alone. */
+ * and emits nodes for a bucket of parameters at a time. Plan, checkpoints and tests know states by the bucket's list alone. A new
+ * optimizer is a line in optimizers.def, and its choice and rules in optimizers.c. */
 #pragma once
 
 #include "passes/compile.h"
@@ -18,6 +19,8 @@ typedef struct StateRule {
     const char *name;
     StateExtent extent;
     DType     (*dtype)(const CompileOptions *options);
+    StateCode   code;
+    int         scale; /* as in BucketState */
 } StateRule;
 
 typedef struct OptimizerRule {
@@ -26,11 +29,12 @@ typedef struct OptimizerRule {
     Status    (*emit)(const Update *update);
 } OptimizerRule;
 
-enum { OPTIMIZER_MAX_RULES = 4 };
+enum { OPTIMIZER_MAX_RULES = 4 }; /* of one optimizer */
 /* The plan's count of applied steps, i64: the optimizer's t. */
 #define OPTIMIZER_APPLIED "applied"
-/* The name of the state that is a wider copy of the weights. */
-#define OPTIMIZER_COPY "master"
+/* The name of the state that is a wider copy of the weights; what the name of a state of scales ends with, after that of the codes. */
+#define OPTIMIZER_COPY  "master"
+#define OPTIMIZER_SCALE ".scale"
 
 /* The rule for a parameter that is placed by itself: one, or the packed memory of several. */
 const OptimizerRule *optimizer_rule(const CompileOptions *options, const Value *whole);

@@ -61,8 +61,11 @@ typedef struct Program {
 typedef enum StateExtent {
     STATE_ELEMENTS, /* one for each element */
     STATE_ROWS,     /* one for each row, all dims but the last */
-    STATE_BLOCKS,   /* one for each MOMENT_BLOCK elements */
+    STATE_BLOCKS,   /* one for each MOMENT_BLOCK elements: the scales of codes */
 } StateExtent;
+
+/* The dynamic map (ops/dynamic_map.h) of a state that may be kept in codes of 8 bits. */
+typedef enum StateCode { CODE_NONE, CODE_SIGNED, CODE_UNSIGNED } StateCode;
 
 /* What the optimizer keeps of the parameters of a bucket, one after the other in a flat value of the plan. */
 typedef struct BucketState {
@@ -70,6 +73,8 @@ typedef struct BucketState {
     const char    *value;  /* the plan's */
     DType          dtype;
     StateExtent    extent;
+    StateCode      code;
+    int            scale;   /* of one in codes (DT_U8): index of the state that holds their scales */
     bool           is_copy; /* of the weights, in more bits */
     int64_t        numel;
     const int64_t *at;      /* where it begins for each parameter of the bucket */

@@ -95,6 +95,24 @@ static Status choose_dtypes(const Config *config, CompileOptions *out)
     return OK;
 }
 
+static Status choose_optimizer(const Config *config, CompileOptions *out)
+{
+    FAIL_IF(!optimizer_parse(choice_text(config->optimizer), &out->optimizer), ERR_INTERNAL, "optimizer: no row of optimizers.def is named %s",
+            choice_text(config->optimizer));
+    FAIL_IF(config->lora && config->optimizer == OPT_OPTIMIZER_NORMUON, ERR_INVALID,
+            "optimizer: normuon updates the matrices of blocks, which lora freezes; adapters take adamw or adamw_8bit");
+    out->normuon.momentum = config->normuon_momentum;
+    out->normuon.beta2 = config->normuon_beta2;
+    out->normuon.nesterov = config->normuon_nesterov;
+    out->normuon.steps = config->normuon_coefficients == OPT_NORMUON_NEWTON_SCHULZ ? NORMUON_NEWTON_SCHULZ : NORMUON_POLAR_EXPRESS;
+    out->beta1 = config->adamw_beta1;
+    out->beta2 = config->adamw_beta2;
+    out->adam_eps = config->adamw_epsilon;
+    out->weight_decay = config->weight_decay;
+    out->max_grad_norm = config->max_grad_norm;
+    return OK;
+}
+
 static Status unknown_fusion(const char *name, const char *const names[FUSION_COUNT])
 {
     StrBuf      list = { 0 };
@@ -144,6 +162,7 @@ Status setup_options(const Config *config, const HfModel *model, CompileOptions 
     if (out->cache_len > model->max_positions) out->cache_len = model->max_positions;
     out->prefill_chunk = out->cache_len < 64 ? out->cache_len : 64;
     TRY(choose_dtypes(config, out));
+    TRY(config_at(config->origin, KEY_run_optimizer, choose_optimizer(config, out)));
     TRY(choose_fusions(config, out));
     out->recompute = recompute_parts(config);
     out->lora = (LoraOptions){ .enabled = config->lora,
@@ -154,11 +173,6 @@ Status setup_options(const Config *config, const HfModel *model, CompileOptions 
                                .num_targets = (int)config->lora_target_modules.count,
                                .targets = config->lora_target_modules.items };
     out->train_base = !config->lora;
-    out->beta1 = config->adamw_beta1;
-    out->beta2 = config->adamw_beta2;
-    out->adam_eps = config->adamw_epsilon;
-    out->weight_decay = config->weight_decay;
-    out->max_grad_norm = config->max_grad_norm;
     return OK;
 }
 

@@ -41,7 +41,7 @@ static bool make_change(Config *config, Change change, StrBuf *said)
         strbuf_puts(said, " recompute_block=true");
         return true;
     case CHANGE_MOMENTS:
-        if (config->moment_dtype == OPT_FLOAT_BF16 || config->lora) return false;
+        if (config->moment_dtype == OPT_FLOAT_BF16 || config->lora || config->optimizer == OPT_OPTIMIZER_ADAMW_8BIT) return false;
         config->moment_dtype = OPT_FLOAT_BF16;
         strbuf_puts(said, " moment_dtype=bf16");
         return true;

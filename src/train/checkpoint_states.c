@@ -7,6 +7,8 @@
 
 #include "base/log.h"
 #include "model/weights.h"
+#include "ops/attrs.h"
+#include "ops/dynamic_map.h"
 #include "passes/optimizers.h"
 
 #include <stdlib.h>
@@ -27,8 +29,10 @@ static const char *tensor_name(Arena *arena, const Param *param, const char *sta
 
 /* A state of a parameter. */
 typedef struct Item {
+    const Bucket      *bucket;
     const BucketState *state;
     const Param       *param;
+    int                index;         /* of the parameter in the bucket */
     size_t             offset, bytes; /* in the state's flat value */
 } Item;
 
@@ -36,7 +40,7 @@ static Item item_of(const Plan *plan, const Bucket *bucket, int index, const Buc
 {
     const Param *param = plan->trained_params[bucket->first + index];
     TensorType   type = state_type(state, param);
-    return (Item){ state, param, (size_t)dtype_bytes(state->dtype, state->at[index]), (size_t)type_bytes(&type) };
+    return (Item){ bucket, state, param, index, (size_t)dtype_bytes(state->dtype, state->at[index]), (size_t)type_bytes(&type) };
 }
 
 static size_t count_items(const Plan *plan)
@@ -140,8 +144,10 @@ typedef struct StateLoader {
     bool         *used;   /* by tensor of the file */
     Session      *session;
     const Plan   *plan;
-    float        *values; /* CHUNK_NUMEL, and the same as the session stores them */
+    float        *values; /* CHUNK_NUMEL, and the same as the session stores them, with scales where that is in codes */
     void         *stored;
+    float        *scales;
+    DynamicMap    maps[2]; /* by whether it has a sign */
     int           num_converted, num_copies_lost, num_copies_made;
     DType         from, to; /* of the first converted */
 } StateLoader;
@@ -198,20 +204,66 @@ static Status check_dims(StateLoader *l, const StTensor *tensor, const TensorTyp
     return status;
 }
 
-/* Values in another float type than the session's. */
+/* The scales of a tensor of codes; NULL: they aren't codes. */
+static Status find_scales(StateLoader *l, const Item *item, const StTensor *tensor, const StTensor **out)
+{
+    const char *name = arena_printf(&l->arena, "%s" OPTIMIZER_SCALE, tensor->name);
+    BucketState scales = { .dtype = DT_F32, .extent = STATE_BLOCKS };
+    TensorType  type = state_type(&scales, item->param);
+    *out = NULL;
+    if (tensor->dtype != ST_U8) return OK;
+    *out = take(l, name);
+    if (!*out) return missing(l, name);
+    FAIL_IF((*out)->dtype != ST_F32, ERR_CHECKPOINT, "%s: tensor %s is %s, expected F32", l->path, name, st_dtype_name((*out)->dtype));
+    return check_dims(l, *out, &type);
+}
+
+/* Elements [first, first + count) of a tensor to l->values; whole blocks, but for the last. */
+static Status read_values(StateLoader *l, const Item *item, const StTensor *tensor, const StTensor *scales, int64_t first, int64_t count)
+{
+    bool           is_signed = item->state->code == CODE_SIGNED;
+    const uint8_t *codes = (const uint8_t *)tensor->data + first;
+    if (!scales) return st_to_f32(tensor, first, count, l->values);
+    for (int64_t i = 0; i < count; i += MOMENT_BLOCK)
+        dynamic_decode(&l->maps[is_signed], is_signed, codes + i, ((const float *)scales->data)[(first + i) / MOMENT_BLOCK],
+                       count - i < MOMENT_BLOCK ? count - i : MOMENT_BLOCK, l->values + i);
+    return OK;
+}
+
+/* The same from l->values into the session. */
+static Status write_values(StateLoader *l, const Item *item, int64_t first, int64_t count)
+{
+    const BucketState *state = item->state;
+    size_t             at = item->offset + (size_t)dtype_bytes(state->dtype, first), bytes = (size_t)dtype_bytes(state->dtype, count);
+    if (state->dtype != DT_U8) {
+        dtype_convert(l->stored, state->dtype, l->values, DT_F32, count);
+        return session_write_range(l->session, state->value, at, l->stored, bytes);
+    }
+    bool               is_signed = state->code == CODE_SIGNED;
+    const BucketState *scale = &item->bucket->states[state->scale];
+    for (int64_t i = 0; i < count; i += MOMENT_BLOCK)
+        l->scales[i / MOMENT_BLOCK] = dynamic_encode(&l->maps[is_signed], is_signed, l->values + i, count - i < MOMENT_BLOCK ? count - i : MOMENT_BLOCK,
+                                                     (uint8_t *)l->stored + i);
+    TRY(session_write_range(l->session, state->value, at, l->stored, bytes));
+    return session_write_range(l->session, scale->value, (size_t)(scale->at[item->index] + first / MOMENT_BLOCK) * sizeof *l->scales, l->scales,
+                               (size_t)((count + MOMENT_BLOCK - 1) / MOMENT_BLOCK) * sizeof *l->scales);
+}
+
+/* Values that are stored in another way than the session's. */
 static Status convert(StateLoader *l, const Item *item, const StTensor *tensor)
 {
-    DType from;
-    FAIL_IF(!st_dtype_to(tensor->dtype, &from) || !(DT_SET(from) & DT_SET_FLOAT) || !(DT_SET(item->state->dtype) & DT_SET_FLOAT), ERR_CHECKPOINT,
+    DType           from;
+    DTypeSet        known = DT_SET_FLOAT | (item->state->code ? DT_SET(DT_U8) : 0);
+    const StTensor *scales;
+    FAIL_IF(!st_dtype_to(tensor->dtype, &from) || !(DT_SET(from) & known) || !(DT_SET(item->state->dtype) & known), ERR_CHECKPOINT,
             "%s: tensor %s is %s, which can't be read as %s; go on with the settings it was made with, %s", l->path, tensor->name,
             st_dtype_name(tensor->dtype), dtype_info(item->state->dtype)->name, way_out(l));
+    TRY(find_scales(l, item, tensor, &scales));
     if (l->num_converted++ == 0) l->from = from, l->to = item->state->dtype;
     for (int64_t i = 0; i < tensor->numel; i += CHUNK_NUMEL) {
         int64_t n = tensor->numel - i < CHUNK_NUMEL ? tensor->numel - i : CHUNK_NUMEL;
-        size_t  at = item->offset + (size_t)dtype_bytes(item->state->dtype, i);
-        TRY(st_to_f32(tensor, i, n, l->values));
-        dtype_convert(l->stored, item->state->dtype, l->values, DT_F32, n);
-        TRY(session_write_range(l->session, item->state->value, at, l->stored, (size_t)dtype_bytes(item->state->dtype, n)));
+        TRY(read_values(l, item, tensor, scales, i, n));
+        TRY(write_values(l, item, i, n));
     }
     return OK;
 }
@@ -225,9 +277,12 @@ static Status load_item(StateLoader *l, const Item *item)
         l->num_copies_made++;
         return OK;
     }
+    const StTensor *scales;
+    if (!tensor && item->state->extent == STATE_BLOCKS) return OK; /* codes ask for their scales, others were coded */
     if (!tensor) return missing(l, name);
     TRY(check_dims(l, tensor, &type));
     if (tensor->dtype != st_dtype_from(item->state->dtype)) return convert(l, item, tensor);
+    if (item->state->code) TRY(find_scales(l, item, tensor, &scales));
     return session_write_range(l->session, item->state->value, item->offset, tensor->data, tensor->bytes);
 }
 
@@ -245,10 +300,15 @@ static Status check_unused(StateLoader *l)
     return OK;
 }
 
+static const char *storage_text(DType dtype)
+{
+    return dtype == DT_U8 ? "codes of 8 bits" : dtype_info(dtype)->hf_name;
+}
+
 static void tell(const StateLoader *l)
 {
     if (l->num_converted)
-        log_info("%s: moments were stored as %s, this run keeps them as %s: converted", l->path, dtype_info(l->from)->name, dtype_info(l->to)->name);
+        log_info("%s: moments were stored as %s, this run keeps them as %s: converted", l->path, storage_text(l->from), storage_text(l->to));
     if (l->num_copies_lost) log_info("%s: its wider copy of the weights is left out: this run updates the weights themselves", l->path);
     if (l->num_copies_made) log_info("%s has no wider copy of the weights: this run's begins as they are", l->path);
 }
@@ -274,6 +334,8 @@ Status checkpoint_states_load(const char *folder, Session *session)
         l.used = arena_array(&l.arena, bool, st_count(file) + 1);
         l.values = arena_array(&l.arena, float, CHUNK_NUMEL);
         l.stored = arena_array(&l.arena, float, CHUNK_NUMEL);
+        l.scales = arena_array(&l.arena, float, CHUNK_NUMEL / MOMENT_BLOCK);
+        for (int is_signed = 0; is_signed < 2; is_signed++) dynamic_map_fill(&l.maps[is_signed], is_signed);
         status = load_items(&l);
         st_close(file);
     }

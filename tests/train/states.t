@@ -24,14 +24,24 @@ def values(tensor):
     return struct.unpack("<%df" % (len(raw) // 2), b"".join(b"\0\0" + raw[i:i + 2] for i in range(0, len(raw), 2)))
 
 def states(folder, model, *wanted):
-    """Every tensor of the model's file has these states (name:dtype) in its shape, and nothing else is there."""
+    """Every tensor of the model's file has these states (name:dtype) in its shape, and nothing else is there. 8bit: codes and a scale for each 256
+    of the tensors with 4096 elements, F32 of the others. normuon: a momentum and a second moment for each row, of matrices in blocks."""
     weights, found = tensors(folder + "/" + model), tensors(folder + "/optimizer.safetensors")
-    for name, (_, shape, _) in weights.items():
+    def take(name, dtype, shape):
+        have = found.pop(name)
+        assert have[:2] == (dtype, shape), (name, have[:2], dtype, shape)
+        assert dtype == "U8" or any(values(have)) or "embed" in name, name
+    for name, (_, shape, raw) in weights.items():
+        numel = shape[0] * (shape + [1])[1]
         for state in wanted:
             state, dtype = state.split(":")
-            have = found.pop(name + "." + state)
-            assert have[:2] == (dtype, shape), (name, state, have[:2], shape)
-            assert any(values(have)) or "embed" in name, (name, state)
+            if dtype == "normuon" and ".layers." in name and len(shape) == 2:
+                if state == "m": take(name + ".momentum", "F32", shape)
+                else: take(name + ".row_v", "F32", shape[:1])
+            elif dtype == "8bit" and numel >= 4096:
+                take(name + "." + state, "U8", shape)
+                take(name + "." + state + ".scale", "F32", [(numel + 255) // 256])
+            else: take(name + "." + state, dtype.replace("8bit", "F32").replace("normuon", "F32"), shape)
     assert not found, sorted(found)
 
 def curve(a, b, most):
@@ -86,15 +96,36 @@ refused "adapters of other layers" 2 "checkpoint-12" "target_modules" -- pt "$di
 train narrow 12 model_dtype=bf16
 train dtypes 4 model_dtype=bf16
 train dtypes 5 model_dtype=bf16 moment_dtype=bf16
-says "moments were stored as f32, this run keeps them as bf16: converted"
+says "moments were stored as float32, this run keeps them as bfloat16: converted"
 reads "bf16 moments" states "$dir/dtypes/checkpoint-5" model.safetensors m:BF16 v:BF16
 train dtypes 6 model_dtype=bf16 master_dtype=fp32
-says "moments were stored as bf16, this run keeps them as f32: converted"
+says "moments were stored as bfloat16, this run keeps them as float32: converted"
 says "no wider copy of the weights"
 reads "fp32 moments and copies" states "$dir/dtypes/checkpoint-6" model.safetensors m:F32 v:F32 master:F32
 train dtypes 12 model_dtype=bf16
 says "wider copy of the weights is left out"
 reads "one curve, but for rounding" curve "$dir/narrow" "$dir/dtypes" 2e-3
+
+# --- moments of 8 bits and back
+train bytes 4
+train bytes 5 optimizer=adamw_bnb_8bit
+says "moments were stored as float32, this run keeps them as codes of 8 bits: converted"
+reads "codes and scales" states "$dir/bytes/checkpoint-5" model.safetensors m:8bit v:8bit
+train bytes 8 optimizer=adamw_8bit fusion=none
+check "codes go on as they are: $(cat "$dir/err")" [ "$(grep -c converted "$dir/err")" = 0 ]
+train bytes 12
+says "moments were stored as codes of 8 bits, this run keeps them as float32: converted"
+reads "one curve, but for 8 bits" curve "$dir/whole" "$dir/bytes" 2e-3
+
+# --- NorMuon, packed and not
+train muon 4 optimizer=normuon
+reads "states of matrices and of the others" states "$dir/muon/checkpoint-4" model.safetensors m:normuon v:normuon
+train muon 8 optimizer=normuon fusion=none
+train muon 12 optimizer=normuon
+train muon-whole 12 optimizer=normuon
+reads "NorMuon, packed or not: one curve" curve "$dir/muon-whole" "$dir/muon" 1e-5
+refused "another optimizer's states" 5 "of optimizer normuon, this run's is adamw" "Set optimizer: normuon" "begin a new run: model: " -- \
+    pt "$dir/run.yaml" output_dir="$dir/muon" max_steps=14
 
 # --- a damaged tensor is named
 $python "$dir/read.py" flip "$dir/whole/checkpoint-12/optimizer.safetensors" model.layers.0.mlp.down_proj.weight.v
