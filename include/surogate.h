@@ -58,7 +58,7 @@ typedef struct sg_outcome {
     double  loss, eval_loss;  /* last ones; NaN: none */
 } sg_outcome;
 
-/* Trains as the run file says; the model ends up in its output_dir. Resumes by itself what an earlier call left unfinished. */
+/* Trains as the run file says, samples and all; the model ends up in its output_dir. Resumes by itself what an earlier call left unfinished. */
 SG_API sg_status sg_run_train(sg_run *run, sg_outcome *out_outcome);
 
 /* ---- models ---- */

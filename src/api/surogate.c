@@ -5,7 +5,7 @@
 #include "base/version.h"
 #include "infer/evaluate.h"
 #include "infer/generate.h"
-#include "train/trainer.h"
+#include "infer/samples.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -86,8 +86,8 @@ static Status plan_run(Arena *arena, const Config *config, Device *device, StrBu
     CompileOptions options;
     Plan          *plan;
     Status         status = setup_model(arena, config, &model);
-    if (status == OK) status = setup_options(arena, config, model, &options);
-    if (status == OK) status = compile_plan(arena, model->module, &model->config, model->config_name, &options, device, &plan);
+    if (status == OK) status = setup_options(config, model, &options);
+    if (status == OK) status = setup_plan(arena, model, &options, device, &plan);
     if (status == OK) plan_write_json(plan, out);
     hf_model_close(model);
     return status;
@@ -99,7 +99,7 @@ sg_status sg_run_plan(sg_run *run, const char *gpu, char **out_json)
     Arena   arena = { 0 };
     StrBuf  json = { 0 };
     log_mute(true);
-    Status status = gpu ? device_null_create(gpu, &device) : setup_device(&run->config, &device);
+    Status status = setup_device(&run->config, gpu, &device);
     if (status == OK) status = plan_run(&arena, &run->config, device, &json);
     if (device) device->api->destroy(device);
     arena_deinit(&arena);
@@ -112,9 +112,8 @@ sg_status sg_run_plan(sg_run *run, const char *gpu, char **out_json)
 
 sg_status sg_run_train(sg_run *run, sg_outcome *out_outcome)
 {
-    TrainHooks   hooks = { 0 };
     TrainOutcome outcome;
-    Status       status = train_run(&run->config, &hooks, &outcome);
+    Status       status = train_with_samples(&run->config, &outcome);
     if (status == OK) *out_outcome = (sg_outcome){ outcome.already_finished, outcome.steps, outcome.loss, outcome.eval_loss };
     return (sg_status)status;
 }

@@ -2,7 +2,7 @@
 #include "cli/cli.h"
 
 #include "run/timeline.h"
-#include "train/setup.h"
+#include "setup/setup.h"
 #include "train/step_bench.h"
 
 #include <stdio.h>
@@ -83,10 +83,10 @@ static Status explain_plan(Explain *e, Arena *arena, const Config *config)
     Device        *device;
     Plan          *plan;
     TRY(setup_model(arena, config, &model));
-    TRY(setup_options(arena, config, model, &options));
+    TRY(setup_options(config, model, &options));
     options.programs |= 1u << e->kind;
-    TRY(e->gpu ? device_null_create(e->gpu, &device) : setup_device(config, &device));
-    Status status = compile_plan(arena, model->module, &model->config, model->config_name, &options, device, &plan);
+    TRY(setup_device(config, e->gpu, &device));
+    Status status = setup_plan(arena, model, &options, device, &plan);
     e->plan = plan;
     if (status == OK) status = print_program(e);
     device->api->destroy(device);

@@ -2,9 +2,9 @@
 #include "cli/cli.h"
 
 #include "cli/inspect_view.h"
+#include "setup/setup.h"
 #include "train/run_data.h"
 #include "train/run_record.h"
-#include "train/setup.h"
 
 static Status inspect(Arena *arena, const Config *config, InspectView *view)
 {

@@ -4,7 +4,7 @@
 #include "files/file.h"
 #include "passes/alone.h"
 #include "passes/pass.h"
-#include "train/setup.h"
+#include "setup/setup.h"
 
 #include <string.h>
 
@@ -49,13 +49,13 @@ static Status print_graph(Arena *arena, const Config *config, Wanted *wanted)
     int index;
     if (wanted->pass && pass_find(wanted->pass, &index) != OK) return status_prefix(ERR_INVALID, "--after");
     TRY(setup_model(arena, config, &model));
-    TRY(setup_options(arena, config, model, &options));
+    TRY(setup_options(config, model, &options));
     options.programs = 1u << kind;
     if (kind == PROGRAM_OPTIMIZER) options.programs |= 1u << PROGRAM_MICRO_FIRST;
     options.after_pass = keep_graph;
     options.after_pass_context = wanted;
     TRY(device_null_create(NULL, &device));
-    Status status = compile_plan(arena, model->module, &model->config, model->config_name, &options, device, &plan);
+    Status status = setup_plan(arena, model, &options, device, &plan);
     device->api->destroy(device);
     hf_model_close(model);
     TRY(status);

@@ -2,9 +2,9 @@
 #include "cli/cli.h"
 
 #include "model/weights.h"
+#include "setup/setup.h"
 #include "train/checkpoint.h"
 #include "train/run_data.h"
-#include "train/setup.h"
 
 /* What the run file names is there, though planning reads none of it. */
 static Status check_inputs(Arena *arena, const Config *config)
@@ -25,8 +25,8 @@ static Status make_plan(Arena *arena, const Config *config, Device *device, HfMo
     TRY(setup_model(arena, config, out_model));
     HfModel *model = *out_model;
     TRY(check_inputs(arena, config));
-    TRY(setup_options(arena, config, model, &options));
-    TRY(compile_plan(arena, model->module, &model->config, model->config_name, &options, device, out));
+    TRY(setup_options(config, model, &options));
+    TRY(setup_plan(arena, model, &options, device, out));
     return config->from_scratch || !hf_model_has_weights(model) ? OK : weights_check(*out, model);
 }
 
@@ -66,7 +66,7 @@ Status cmd_plan(CliArgs *args)
     HfModel *model = NULL;
     Plan    *plan;
     Arena    arena = { 0 };
-    Status   status = gpu ? device_null_create(gpu, &device) : setup_device(&config, &device);
+    Status   status = setup_device(&config, gpu, &device);
     if (status == OK) status = make_plan(&arena, &config, device, &model, &plan);
     if (status == OK) status = print_plan(&config, model, device, plan, json);
     if (model) hf_model_close(model);

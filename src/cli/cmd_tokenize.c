@@ -3,9 +3,9 @@
 
 #include "cli/inspect_view.h"
 #include "model/hf_model.h"
+#include "setup/setup.h"
 #include "train/run_data.h"
 #include "train/run_record.h"
-#include "train/setup.h"
 
 static Status show(const Config *config, const Tokenizer *tokenizer, const char *dir, int64_t seq_len)
 {

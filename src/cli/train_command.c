@@ -2,8 +2,7 @@
 #include "cli/train_command.h"
 
 #include "base/log.h"
-#include "cli/samples.h"
-#include "train/trainer.h"
+#include "infer/samples.h"
 
 #include <math.h>
 
@@ -63,19 +62,15 @@ static Status with_command(const CliArgs *args, Status status)
     return status;
 }
 
-Status cli_train(CliArgs *args, bool chat)
+Status cli_train(CliArgs *args)
 {
     bool done;
     TRY(cli_parse(args, NULL, 0, true, &done));
     if (done) return OK;
     Config config;
     TRY(cli_config(args, &config));
-    Samples      samples;
     TrainOutcome outcome;
-    TrainHooks   hooks = { .context = &samples, .sample = samples_generate };
-    samples_init(&samples, &config, chat);
-    Status status = train_run(&config, &hooks, &outcome);
-    samples_deinit(&samples);
+    Status       status = train_with_samples(&config, &outcome);
     if (status == OK) tell_outcome(&config, &outcome);
     if ((status == ERR_INTERRUPTED || status == ERR_SAVE) && !train_goes_on(&config)) status = with_command(args, status);
     config_deinit(&config);

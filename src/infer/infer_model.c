@@ -2,6 +2,7 @@
 #include "infer/infer_model.h"
 
 #include "model/weights.h"
+#include "setup/setup.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -94,12 +95,7 @@ Status infer_open(InferModel *infer, const char *dir, const char *adapter, const
 Status infer_start(InferModel *infer)
 {
     infer_stop(infer);
-    TRY(compile_plan(&infer->arena, infer->model->module, &infer->model->config, infer->model->config_name, &infer->options,
-                     infer->device, &infer->plan));
-    int64_t limit = infer->plan->facts.memory_bytes, need = plan_total_bytes(infer->plan);
-    FAIL_IF(limit && need > limit, ERR_NO_FIT, "the model needs %.2f GiB of memory, the device has %.2f GiB", (double)need / (1 << 30),
-            (double)limit / (1 << 30));
-    TRY(session_create(infer->plan, infer->device, &infer->session));
+    TRY(setup_session(&infer->arena, NULL, infer->model, &infer->options, infer->device, &infer->plan, &infer->session));
     TRY(weights_load(infer->session, infer->model));
     return infer->has_adapter ? weights_load_adapter(infer->session, infer->adapter.dir) : OK;
 }

@@ -17,7 +17,7 @@ typedef struct Param Param;
 typedef struct OpDef OpDef;
 typedef struct Use   Use;
 
-enum { TENSOR_MAX_DIMS = 4, NODE_MAX_IN = 16, NODE_MAX_OUT = 6 };
+enum { TENSOR_MAX_DIMS = 4, NODE_MAX_IN = 16, NODE_MAX_OUT = 8 };
 
 typedef struct TensorType {
     DType   dtype;

@@ -145,7 +145,7 @@ struct OpDef {
     int             num_large;
 };
 
-/* ---- for backward rules (implemented by passes/autodiff.c) ---- */
+/* ---- for backward rules (ir/grad.c) ---- */
 
 /* The gradient of a forward value; NULL when nothing downstream contributes (the rule then adds nothing for it). */
 Value *grad_of(GradBuilder *grad, Value *value);
@@ -174,9 +174,11 @@ enum { STEP_SEED, STEP_INDEX /* optimizer step from 0 */, STEP_POSITION /* first
 enum {
     HYPER_LR,
     HYPER_INV_TOKENS,       /* 1 / trained tokens of the whole optimizer step */
-    HYPER_BIAS1, HYPER_BIAS2, /* 1 - beta^t */
+    HYPER_BIAS1, HYPER_BIAS2, /* 1 - beta^t of the optimizer's step t: written on the device, by step_scalars */
     HYPER_COUNT = 8
 };
+/* State `results`, f32[RESULT_ROWS,RESULT_COUNT] in the host's memory: row (step mod RESULT_ROWS) is of that optimizer step. */
+enum { RESULT_LOSS, RESULT_NORM2, RESULT_APPLIED, RESULT_COUNT = 4, RESULT_ROWS = 4 };
 
 /* A launch of a node as far as the node says: types of what is there, which outputs are added to; no data, no workspace. */
 typedef struct NodeArgs {

@@ -55,10 +55,11 @@ Status pass_run(PassContext *context, int index)
     return status == ERR_INTERNAL ? status_prefix(status, "after pass %s", passes[index].name) : status;
 }
 
-Status plan_start(Arena *arena, Device *device, Plan **out_plan)
+Status plan_start(Arena *arena, const CompileOptions *options, Device *device, Plan **out_plan)
 {
     Plan *plan = arena_new(arena, Plan);
     plan->arena = arena;
+    plan->optimizer = optimizer_name(options->optimizer);
     TRY(device->api->facts(device, &plan->facts));
     plan->facts.rates = device_rates(plan->facts.name);
     *out_plan = plan;
@@ -104,7 +105,7 @@ Status compile_plan(Arena *arena, const IrModule *module, const JsonValue *confi
                     const CompileOptions *options, Device *device, Plan **out_plan)
 {
     Plan *plan;
-    TRY(plan_start(arena, device, &plan));
+    TRY(plan_start(arena, options, device, &plan));
     PassContext context = { .arena = arena, .file = module->file, .module = module, .config = config, .config_name = config_name,
                             .options = options, .device = device, .plan = plan };
     uint32_t    update = options->programs & (1u << PROGRAM_OPTIMIZER), others = options->programs & ~update;

@@ -33,7 +33,7 @@ bool pass_after_layout(int index);
 NODISCARD Status pass_run(PassContext *context, int index);
 
 /* An empty plan for this device. */
-NODISCARD Status plan_start(Arena *arena, Device *device, Plan **out_plan);
+NODISCARD Status plan_start(Arena *arena, const CompileOptions *options, Device *device, Plan **out_plan);
 
 /* ---- the layout that programs share (passes/place.c) ---- */
 

@@ -5,6 +5,7 @@
 #include "model/init.h"
 #include "model/merge.h"
 #include "model/weights.h"
+#include "passes/optimizers.h"
 #include "train/disk.h"
 #include "train/output_dir.h"
 #include "train/report.h"
@@ -68,11 +69,11 @@ static Status make_plan(Trainer *t)
     TRY(output_dir_check_source(t->config->output_dir, t->model->dir));
     TRY(output_dir_check_source(t->config->output_dir, t->tokenizer_dir));
     TRY(config_at(t->config->origin, KEY_run_output_dir, output_dir_check(t->config->output_dir)));
-    TRY(setup_options(&t->arena, t->config, t->model, &t->options));
-    TRY(setup_device(t->config, &t->device));
+    TRY(setup_options(t->config, t->model, &t->options));
+    TRY(setup_device(t->config, NULL, &t->device));
     if (t->config->device == OPT_DEVICE_AUTO && !device_has_driver())
         log_info("running on the CPU: there is no NVIDIA driver here (libcuda.so.1)");
-    TRY(compile_plan(&t->arena, t->model->module, &t->model->config, t->model->config_name, &t->options, t->device, &t->plan));
+    TRY(setup_plan(&t->arena, t->model, &t->options, t->device, &t->plan));
     if (!t->config->from_scratch) TRY(weights_check(t->plan, t->model));
     return setup_check_memory(t->config, t->model, t->device, t->plan, true);
 }
@@ -316,14 +317,19 @@ static Status open_data(Trainer *t)
     return status;
 }
 
+static bool trains_turns(const RunData *data)
+{
+    bool any = false;
+    for (int i = 0; i < data->num_train_sets; i++) any |= data->train_sets[i].has_mask;
+    return any;
+}
+
 /* What is trained to end a turn must end it when the model is served. */
 static Status find_stop_token(Trainer *t)
 {
     StrBuf  stop = { 0 };
-    bool    has_turns = false;
     int32_t id = -1, eos = tokenizer_eos_id(t->tokenizer);
-    for (int i = 0; i < t->data.num_train_sets; i++) has_turns |= t->data.train_sets[i].has_mask;
-    if (!has_turns || !t->tmpl) return OK;
+    if (!t->tmpl) return OK;
     TRY(stop_token_find(t->tokenizer, t->tmpl, &id));
     if (id < 0 || id == eos) return OK;
     t->stop_token = id;
@@ -372,7 +378,7 @@ static Status prepare(Trainer *t)
 {
     const Config *c = t->config;
     TRY(open_data(t));
-    TRY(run_data_template(c, t->tokenizer_dir, t->record.began, &t->tmpl));
+    if (trains_turns(&t->data)) TRY(run_data_template(c, t->tokenizer_dir, t->record.began, &t->tmpl));
     TRY(find_stop_token(t));
     TRY(schedule_make(c, t->data.total_steps, &t->schedule));
     TRY(load_state(t));
@@ -381,6 +387,7 @@ static Status prepare(Trainer *t)
     if (t->resume_path[0]) TRY(checkpoint_load_tuning(t->resume_path, t->device));
     TRY(session_create(t->plan, t->device, &t->session));
     TRY(load_weights(t));
+    TRY(session_write(t->session, OPTIMIZER_APPLIED, &t->state.applied, sizeof t->state.applied));
     if (resume_is(t, "false")) TRY(checkpoint_remove_all(c->output_dir));
     if (continues_output(t)) TRY(checkpoint_prune(c->output_dir, t->keep, t->state.step));
     t->record.data = t->data.keys;

@@ -2,17 +2,17 @@
 #pragma once
 
 #include "data/loader.h"
+#include "setup/setup.h"
 #include "text/template.h"
 #include "text/tokenizer.h"
 #include "train/checkpoint.h"
 #include "train/eval_trend.h"
-#include "train/setup.h"
 
 /* What samples are made with. */
 typedef struct SampleJob {
     Session         *session; /* has PREFILL and DECODE programs */
     const Tokenizer *tokenizer;
-    const Template  *tmpl; /* the run's chat template; NULL: none */
+    const Template  *tmpl; /* the run's chat template; NULL: it trains no turns, or there is none */
     const Loader    *eval; /* the rows just evaluated, of as many tokens as the session's EVAL program takes */
     int32_t          stop_token; /* that ends a turn beside the tokenizer's EOS; -1: none */
     int64_t          step;

@@ -89,6 +89,25 @@ static void train_into(const char *folder, const char *more)
     sg_run_close(run);
 }
 
+static void a_run_writes_its_samples(void)
+{
+    char        line[4096], output[300];
+    const char *args[] = { under("run.yaml"), "validation_split_ratio=0.2", "generate_samples=2", "sample_max_tokens=8", "sequence_len=16",
+                           output };
+    sg_run     *run;
+    sg_outcome  outcome;
+    int         num_samples = 0;
+    snprintf(output, sizeof output, "output_dir=%s", under("sampled"));
+    EXPECT_INT(sg_run_open(args, 6, &run), SG_OK);
+    EXPECT_INT(sg_run_train(run, &outcome), SG_OK);
+    sg_run_close(run);
+    FILE *metrics = fopen(under("sampled/metrics.jsonl"), "r");
+    EXPECT(metrics != NULL);
+    while (metrics && fgets(line, sizeof line, metrics)) num_samples += strstr(line, "\"log\":\"sample\"") != NULL;
+    if (metrics) fclose(metrics);
+    EXPECT_INT(num_samples, 2);
+}
+
 static void only_training_prints(void)
 {
     const char *args[] = { under("run.yaml"), "warmup_ratio=0.1", "lr=1e-3", "wandb_project=null" };
@@ -141,8 +160,8 @@ static void mistakes_have_messages(void)
 
 int main(int argc, char **argv)
 {
-    static const TestCase cases[] = { TEST(a_run_plans_trains_and_finishes_once), TEST(a_model_encodes_evaluates_and_goes_on), TEST(only_training_prints),
-                                      TEST(mistakes_have_messages) };
+    static const TestCase cases[] = { TEST(a_run_plans_trains_and_finishes_once), TEST(a_model_encodes_evaluates_and_goes_on), TEST(a_run_writes_its_samples),
+                                      TEST(only_training_prints), TEST(mistakes_have_messages) };
     char                  command[300];
     if (!mkdtemp(dir)) return 1;
     int status = test_run(cases, sizeof cases / sizeof cases[0], argc, argv);

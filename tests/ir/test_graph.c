@@ -585,7 +585,7 @@ static void syntax_errors_say_where(void)
         {"y: f32[4] = multiply(x, x)", "f:3: unknown op multiply"},
         {"y: f32[4] = add x", "f:3: expected ( after add"},
         {"a: f32[4], b: f32[4] = add(x, x)", "f:3: add has 1 outputs"},
-        {"_, _, _, _, _, _, _ = add(x, x)", "f:3: expected NAME: type"},
+        {"_, _, _, _, _, _, _, _, _ = add(x, x)", "f:3: expected NAME: type"},
         {"y: f32[4] = add(x, z)", "f:3: unknown value z"},
         {"y: f32[4] = add(x, x, x)", "f:3: add takes at most 2 inputs"},
         {"y: f32[4] = add(x, x", "f:3: add takes at most 2 inputs"},

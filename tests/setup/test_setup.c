@@ -1,5 +1,5 @@
 /* What fits where a plan doesn't: found with little planning, for that of a large model is what takes time. */
-#include "train/setup.h"
+#include "setup/setup.h"
 
 #include "test.h"
 
@@ -42,14 +42,14 @@ static void expect_answer(const char *lines, const char *text, int most_plans)
     strbuf_printf(&run, "model: %s\nsequence_len: 8192\n%s", folder, lines);
     EXPECT_OK(config_parse("run.yaml", run.data, run.len, NULL, 0, &config, NULL));
     EXPECT_OK(setup_model(&arena, &config, &model));
-    EXPECT_OK(setup_options(&arena, &config, model, &options));
+    EXPECT_OK(setup_options(&config, model, &options));
     EXPECT_OK(device_null_create("h200", &planned));
     counting_api = *planned->api;
     counting_api.facts = facts;
     counting_api.bind = count_bind;
     Device counting = { &counting_api };
     num_launches = 0;
-    EXPECT_OK(compile_plan(&arena, model->module, &model->config, model->config_name, &options, &counting, &plan));
+    EXPECT_OK(setup_plan(&arena, model, &options, &counting, &plan));
     int first = num_launches;
     EXPECT_FAILS(setup_check_memory(&config, model, &counting, plan, false), ERR_NO_FIT, text);
     EXPECT(num_launches - first <= most_plans * first);

@@ -1,5 +1,5 @@
 /* Choices that a run file leaves open are made here, and nowhere else. */
-#include "train/setup.h"
+#include "setup/setup.h"
 
 #include "data/record.h"
 #include "files/hub.h"
@@ -130,9 +130,8 @@ static uint32_t recompute_parts(const Config *config)
            (uint32_t)config->recompute_swiglu << PART_SWIGLU | (uint32_t)config->recompute_rmsnorm << PART_NORM;
 }
 
-Status setup_options(Arena *arena, const Config *config, const HfModel *model, CompileOptions *out)
+Status setup_options(const Config *config, const HfModel *model, CompileOptions *out)
 {
-    (void)arena;
     *out = compile_defaults();
     out->programs = training_programs(config);
     out->batch = config->per_device_train_batch_size;
@@ -181,9 +180,26 @@ Status setup_check_datasets(Arena *arena, const Config *config, bool pull)
     return check_list(arena, &config->validation_datasets, pull);
 }
 
-Status setup_device(const Config *config, Device **out_device)
+Status setup_device(const Config *config, const char *gpu, Device **out_device)
 {
+    if (gpu) return device_null_create(gpu, out_device);
     return device_open(choice_text(config->device), (int)config->threads, out_device);
+}
+
+Status setup_plan(Arena *arena, const HfModel *model, const CompileOptions *options, Device *device, Plan **out_plan)
+{
+    return compile_plan(arena, model->module, &model->config, model->config_name, options, device, out_plan);
+}
+
+Status setup_session(Arena *arena, const Config *config, const HfModel *model, const CompileOptions *options, Device *device,
+                     Plan **out_plan, Session **out_session)
+{
+    TRY(setup_plan(arena, model, options, device, out_plan));
+    int64_t limit = (*out_plan)->facts.memory_bytes, need = plan_total_bytes(*out_plan);
+    if (config) TRY(setup_check_memory(config, model, device, *out_plan, true));
+    FAIL_IF(!config && limit && need > limit, ERR_NO_FIT, "the model needs %.2f GiB of memory, the device has %.2f GiB", (double)need / (1 << 30),
+            (double)limit / (1 << 30));
+    return session_create(*out_plan, device, out_session);
 }
 
 /* ---- the plan, for people ---- */

@@ -1,6 +1,6 @@
 /* See samples.h. Nothing is put before a text that training didn't see there: where no prompt is given, samples go on from
  * rows of the evaluation. */
-#include "cli/samples.h"
+#include "infer/samples.h"
 
 #include "base/log.h"
 #include "files/file.h"
@@ -9,15 +9,12 @@
 
 #include <string.h>
 
-void samples_init(Samples *samples, const Config *config, bool chat)
-{
-    *samples = (Samples){ .config = config, .chat = chat };
-}
-
-void samples_deinit(Samples *samples)
-{
-    if (samples->scratch) tokenizer_scratch_destroy(samples->scratch);
-}
+typedef struct Samples {
+    const Config     *config;
+    const Tokenizer  *tokenizer; /* the run's */
+    TokenizerScratch *scratch;   /* made at the first use */
+    const Template   *tmpl;      /* lays out prompts; NULL: they are fed as they stand */
+} Samples;
 
 static bool keep_id(void *context, int32_t id)
 {
@@ -104,11 +101,11 @@ static Status generate_one(Samples *s, const SampleJob *job, int index)
     return status;
 }
 
-Status samples_generate(void *context, const SampleJob *job)
+static Status generate_all(void *context, const SampleJob *job)
 {
     Samples *s = context;
     s->tokenizer = job->tokenizer;
-    s->tmpl = s->chat ? job->tmpl : NULL;
+    s->tmpl = job->tmpl;
     if (!s->scratch) s->scratch = tokenizer_scratch_create(s->tokenizer);
     for (int i = 0; i < s->config->generate_samples; i++) {
         if (generate_one(s, job, i) == OK) continue;
@@ -116,4 +113,13 @@ Status samples_generate(void *context, const SampleJob *job)
         status_clear();
     }
     return OK;
+}
+
+Status train_with_samples(const Config *config, TrainOutcome *out)
+{
+    Samples    samples = { .config = config };
+    TrainHooks hooks = { .context = &samples, .sample = generate_all };
+    Status     status = train_run(config, &hooks, out);
+    if (samples.scratch) tokenizer_scratch_destroy(samples.scratch);
+    return status;
 }

@@ -1,6 +1,6 @@
 /* What would fit where a plan doesn't: settings are changed one by one, then together, and each change is planned: of a deep model only
  * the first layers, of which all the others are taken to be repetitions. */
-#include "train/setup.h"
+#include "setup/setup.h"
 
 #include "config/options.h"
 
@@ -82,7 +82,7 @@ static Size plan_size(const Fit *fit, const Config *config, int64_t max_layers)
     Arena          arena = { 0 };
     CompileOptions options;
     Plan          *plan;
-    Status         status = setup_options(&arena, config, fit->model, &options);
+    Status         status = setup_options(config, fit->model, &options);
     options.max_layers = max_layers;
     if ((options.programs & both) == both) options.programs &= ~(1u << PROGRAM_MICRO_FIRST); /* its memory is the other's */
     if (status == OK)
