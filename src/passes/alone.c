@@ -10,7 +10,7 @@
 
 /* ---- options ---- */
 
-typedef enum OptionKind { KIND_PROGRAM, KIND_INT, KIND_FLOAT, KIND_BOOL, KIND_DTYPE, KIND_PARTS, KIND_FUSIONS, KIND_TARGETS } OptionKind;
+typedef enum OptionKind { KIND_PROGRAM, KIND_INT, KIND_FLOAT, KIND_BOOL, KIND_DTYPE, KIND_PARTS, KIND_FUSIONS, KIND_TARGETS, KIND_OPTIMIZER } OptionKind;
 
 /* What passes read of CompileOptions; the program says which one the graph is of. */
 static const struct {
@@ -29,6 +29,7 @@ static const struct {
     { "master_weights", KIND_BOOL, offsetof(CompileOptions, master_weights) },
     { "moment_dtype", KIND_DTYPE, offsetof(CompileOptions, moment_dtype) },
     { "no_fuse", KIND_FUSIONS, offsetof(CompileOptions, no_fuse) },
+    { "optimizer", KIND_OPTIMIZER, offsetof(CompileOptions, optimizer) },
     { "recompute", KIND_PARTS, offsetof(CompileOptions, recompute) },
     { "use_rslora", KIND_BOOL, offsetof(CompileOptions, lora.use_rslora) },
 };
@@ -79,10 +80,11 @@ static Status read_number(OptionKind kind, const char *text, void *out)
 
 static Status read_option(Arena *arena, OptionKind kind, const char *text, void *out)
 {
-    const char *parts[PART_COUNT], *fusions[FUSION_COUNT], *yes_no[] = { "false", "true" };
+    const char *parts[PART_COUNT], *fusions[FUSION_COUNT], *optimizers[OPTIMIZER_COUNT], *yes_no[] = { "false", "true" };
     int         index = 0;
     for (int i = 0; i < PART_COUNT; i++) parts[i] = part_name((Part)i);
     for (int i = 0; i < FUSION_COUNT; i++) fusions[i] = fusion_name((Fusion)i);
+    for (int i = 0; i < OPTIMIZER_COUNT; i++) optimizers[i] = optimizer_name((OptimizerKind)i);
     switch (kind) {
     case KIND_PROGRAM: break; /* no field */
     case KIND_INT:
@@ -100,7 +102,11 @@ static Status read_option(Arena *arena, OptionKind kind, const char *text, void 
         lora->num_targets = (int)split_list(arena, text, &words);
         lora->targets = words;
         lora->enabled = true;
+        break;
     }
+    case KIND_OPTIMIZER:
+        TRY(find_name("optimizer", text, optimizers, OPTIMIZER_COUNT, &index));
+        *(OptimizerKind *)out = (OptimizerKind)index;
     }
     return OK;
 }
