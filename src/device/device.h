@@ -50,6 +50,7 @@ typedef struct Launch {
 
 typedef struct DeviceApi {
     const char *name;
+    bool        is_synchronous; /* what is run has finished when the call returns */
     Status (*facts)(Device *device, DeviceFacts *out);
     /* Chooses a kernel for the node: dtypes and shapes are final. ERR_UNSUPPORTED names op and dtypes. Planning time: also
      * says how much workspace it needs. */

@@ -356,6 +356,7 @@ static Status bind_repeat(Binder *b, const JsonValue *s)
         TRY(bind_value(b, &carry->members[i].value, &value));
         TRY(push_scope(b, s, carry->members[i].key.data, value));
     }
+    if (!b->depth && b->options->max_layers && count > b->options->max_layers) count = b->options->max_layers;
     int outer_layer = b->graph->layer, carried = b->num_scope;
     b->index_name[b->depth++] = index;
     for (int64_t i = 0; i < count; i++) {

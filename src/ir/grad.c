@@ -4,7 +4,7 @@
 void grad_init(GradBuilder *grad, Graph *graph, int add_op, bool accumulate, bool fp32_grads)
 {
     *grad = (GradBuilder){ .graph = graph, .add_op = add_op, .num_forward = graph->num_values, .accumulate = accumulate,
-                           .fp32_grads = fp32_grads, .last_forward = graph->last };
+                           .fp32_grads = fp32_grads };
     grad->wanted = arena_array(graph->arena, char, graph->num_values);
     grad->grads = arena_array(graph->arena, Value *, graph->num_values);
     grad->homes = arena_array(graph->arena, Value *, graph->num_values);
@@ -85,21 +85,37 @@ void grad_set(GradBuilder *grad, Value *param, Value *value)
     grad->grads[param->id] = value;
 }
 
-static Node *first_forward_reader(const GradBuilder *grad, const Value *value)
+static bool reads_any(const Node *node, const char *marked)
 {
-    Node *first = NULL;
-    for (const Use *use = value->first_use; use; use = use->next)
-        if (use->node && !node_precedes(grad->last_forward, use->node) && (!first || node_precedes(use->node, first)))
-            first = use->node;
-    return first;
+    for (int i = 0; i < node->num_in; i++)
+        if (node->in[i] && marked[node->in[i]->id]) return true;
+    return false;
 }
 
+/* By value id: `from` and what follows from it in the forward pass; NULL: some gradient is made of one of these already. */
+static char *find_followers(const Graph *graph, const Value *from)
+{
+    char *marked = arena_array(graph->arena, char, graph->num_values);
+    marked[from->id] = 1;
+    for (const Node *node = from->producer->next; node; node = node->next) {
+        if (!reads_any(node, marked)) continue;
+        if (node->flags & NODE_BACKWARD) return NULL;
+        for (int k = 0; k < node->num_out; k++)
+            if (node->out[k]) marked[node->out[k]->id] = 1;
+    }
+    return marked;
+}
+
+/* What follows from `from` in the forward pass moves behind the backward node that yields `to`. */
 void grad_replace_forward(GradBuilder *grad, Value *from, Value *to)
 {
-    /* Forward readers move behind the backward node that yields `to`. */
-    for (Node *node; (node = first_forward_reader(grad, from));) {
-        if (node == grad->last_forward) grad->last_forward = node->prev;
-        graph_move_before(grad->graph, node, NULL);
+    Graph      *graph = grad->graph;
+    const char *marked = find_followers(graph, from);
+    if (!marked) return;
+    const Node *last = graph->last;
+    for (Node *node = from->producer->next, *next; node; node = next) {
+        next = node == last ? NULL : node->next;
+        if (reads_any(node, marked)) graph_move_before(graph, node, NULL);
     }
-    graph_replace_uses(grad->graph, from, to, NULL);
+    graph_replace_uses(graph, from, to, NULL);
 }

@@ -13,7 +13,6 @@ struct GradBuilder {
     Value **homes;        /* by value id of trained parameters: their gradient's lasting memory */
     bool    accumulate;
     bool    fp32_grads;
-    Node   *last_forward;
 };
 
 /* Nothing is wanted yet. accumulate: parameters' gradients are added to what their memory holds. fp32_grads: that memory is f32,

@@ -17,7 +17,7 @@ typedef struct Param Param;
 typedef struct OpDef OpDef;
 typedef struct Use   Use;
 
-enum { TENSOR_MAX_DIMS = 4, NODE_MAX_IN = 16, NODE_MAX_OUT = 6 };
+enum { TENSOR_MAX_DIMS = 4, NODE_MAX_IN = 16, NODE_MAX_OUT = 8 };
 
 typedef struct TensorType {
     DType   dtype;
@@ -225,7 +225,8 @@ Value *node_alias_of(const Node *node, int k);
 /* Checks SSA order, types (infer again), aliases, names, parameters, lists of uses and members. ERR_INTERNAL with the node's text. */
 NODISCARD Status graph_verify(const Graph *graph);
 
-/* The text form, docs/ir.md: print -> parse -> print is the identity. */
+/* The text form, docs/ir.md: print -> parse -> print is the identity. What is parsed holds (graph_verify); errors say
+ * file:line:column. */
 void graph_print(const Graph *graph, StrBuf *out);
 void node_print(const Node *node, StrBuf *out);
 NODISCARD Status graph_parse(Arena *arena, const char *file, const char *text, size_t len, const OpDef *const *ops,

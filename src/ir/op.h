@@ -163,7 +163,7 @@ Value *grad_accumulator(GradBuilder *grad, Value *param);
 int64_t grad_dw_dtype(GradBuilder *grad, const Value *param, DType own);
 /* d/dparam is now `value`, which already holds what grad_accumulator gave. */
 void grad_set(GradBuilder *grad, Value *param, Value *value);
-/* Readers of forward value `from` after this read `to` instead (the backward op yields it anyhow). */
+/* Readers of forward value `from` after this read `to` instead (the backward op yields it anyhow), unless gradients were made of them. */
 void grad_replace_forward(GradBuilder *grad, Value *from, Value *to);
 
 /* ---- what changes from run to run, read from device memory ---- */
@@ -174,9 +174,11 @@ enum { STEP_SEED, STEP_INDEX /* optimizer step from 0 */, STEP_POSITION /* first
 enum {
     HYPER_LR,
     HYPER_INV_TOKENS,       /* 1 / trained tokens of the whole optimizer step */
-    HYPER_BIAS1, HYPER_BIAS2, /* 1 - beta^t */
+    HYPER_BIAS1, HYPER_BIAS2, /* 1 - beta^t of the optimizer's step t: written on the device, by step_scalars */
     HYPER_COUNT = 8
 };
+/* State `results`, f32[RESULT_ROWS,RESULT_COUNT] in the host's memory: row (step mod RESULT_ROWS) is of that optimizer step. */
+enum { RESULT_LOSS, RESULT_NORM2, RESULT_APPLIED, RESULT_COUNT = 4, RESULT_ROWS = 4 };
 
 /* A launch of a node as far as the node says: types of what is there, which outputs are added to; no data, no workspace. */
 typedef struct NodeArgs {

@@ -1,4 +1,4 @@
-/* Reads the text form of a graph back. A hand-written scanner over one line at a time; every error says file:line. */
+/* Reads the text form of a graph back. A hand-written scanner over one line at a time; every error says file:line:column. */
 #include "ir/graph_internal.h"
 
 #include <errno.h>
@@ -8,38 +8,74 @@
 
 enum { MAX_PIECES = 4096, MAX_LAYER = 1 << 20 };
 
+typedef struct Place {
+    int line, column;
+} Place;
+
 typedef struct PendingView {
     Value      *value;
     const char *base;
     int64_t     offset;
-    int         line;
+    Place       place;
 } PendingView;
+
+/* Where the text says something, by the id of what it says. */
+typedef struct Places {
+    Place *items;
+    int    capacity;
+} Places;
 
 typedef struct Parser {
     Arena      *arena;
     Graph      *graph;
     const char *file;
     const char *p, *end;
+    const char *line_start, *at; /* at: the word or mark looked at last, which errors point at */
     int         line;
     PendingView *views; /* bases may stand further down */
     int          num_views, cap_views;
+    Places       nodes, values; /* of nodes, and of values from outside */
 } Parser;
 
-#define SYNTAX(parser, ...) return syntax_error(parser, __VA_ARGS__)
+#define SYNTAX(parser, ...) return syntax_error(parser, (parser)->at, __VA_ARGS__)
 
-PRINTF_LIKE(2, 3) static Status syntax_error(Parser *parser, const char *fmt, ...)
+static Place place_of(const Parser *parser, const char *at)
+{
+    return (Place){ parser->line, (int)(at - parser->line_start) + 1 };
+}
+
+static Status prefix_place(const Parser *parser, Place place)
+{
+    return status_prefix(ERR_INVALID, "%s:%d:%d", parser->file, place.line, place.column);
+}
+
+PRINTF_LIKE(3, 4) static Status syntax_error(const Parser *parser, const char *at, const char *fmt, ...)
 {
     char              text[512];
     __builtin_va_list args;
     __builtin_va_start(args, fmt);
     vsnprintf(text, sizeof text, fmt, args);
     __builtin_va_end(args);
-    FAIL(ERR_INVALID, "%s:%d: %s", parser->file, parser->line, text);
+    status_fail(ERR_INVALID, "%s", text);
+    return prefix_place(parser, place_of(parser, at));
+}
+
+static void places_put(Arena *arena, Places *places, int id, Place place)
+{
+    if (id >= places->capacity) {
+        int    bigger = 2 * id + 64;
+        Place *items = arena_array(arena, Place, bigger);
+        if (places->capacity) memcpy(items, places->items, sizeof *items * (size_t)places->capacity);
+        places->items = items;
+        places->capacity = bigger;
+    }
+    places->items[id] = place;
 }
 
 static void skip_blanks(Parser *parser)
 {
     while (parser->p < parser->end && (*parser->p == ' ' || *parser->p == ',')) parser->p++;
+    parser->at = parser->p;
 }
 
 static bool at_line_end(Parser *parser)
@@ -128,6 +164,7 @@ static Status parse_type(Parser *parser, TensorType *out)
 {
     *out = (TensorType){ 0 };
     const char *name = word(parser);
+    Place       place = place_of(parser, parser->at);
     if (!name || !dtype_parse(name, &out->dtype)) SYNTAX(parser, "expected a dtype, found %s", name ? name : "nothing");
     if (!take(parser, '[')) SYNTAX(parser, "expected [ after the dtype");
     while (!take(parser, ']')) {
@@ -135,7 +172,7 @@ static Status parse_type(Parser *parser, TensorType *out)
         TRY(parse_int(parser, &out->dim[out->ndim++]));
     }
     if (!out->ndim) SYNTAX(parser, "a tensor has at least one dim");
-    if (type_check(out) != OK) return status_prefix(ERR_INVALID, "%s:%d", parser->file, parser->line);
+    if (type_check(out) != OK) return prefix_place(parser, place);
     return OK;
 }
 
@@ -222,14 +259,22 @@ static Status parse_param(Parser *parser, Param *param)
 
 static Status parse_data(Parser *parser, Value *value)
 {
-    if (value->kind != VALUE_CONST || value->type.dtype != DT_I64 || !take(parser, '['))
-        SYNTAX(parser, "expected data=[integers] of an i64 constant");
+    bool whole = value->type.dtype == DT_I64;
+    if (value->kind != VALUE_CONST || !(whole || value->type.dtype == DT_F32) || !take(parser, '['))
+        SYNTAX(parser, "expected data=[numbers] of an i64 or f32 constant");
     /* Each takes a byte at least: no text makes room for more than it holds. */
     if (type_numel(&value->type) > parser->end - parser->p)
-        SYNTAX(parser, "expected %lld integers", (long long)type_numel(&value->type));
-    int64_t *data = arena_array(parser->arena, int64_t, type_numel(&value->type));
-    for (int64_t i = 0; i < type_numel(&value->type); i++) TRY(parse_int(parser, &data[i]));
-    if (!take(parser, ']')) SYNTAX(parser, "expected ] after %lld integers", (long long)type_numel(&value->type));
+        SYNTAX(parser, "expected %lld numbers", (long long)type_numel(&value->type));
+    void *data = arena_alloc(parser->arena, (size_t)type_bytes(&value->type));
+    for (int64_t i = 0; i < type_numel(&value->type); i++) {
+        const char *text = whole ? NULL : word(parser);
+        double      number = 0;
+        if (whole) TRY(parse_int(parser, (int64_t *)data + i));
+        if (!whole && !text) SYNTAX(parser, "expected a number, found nothing");
+        if (!whole) TRY(parse_double(parser, text, &number));
+        if (!whole) ((float *)data)[i] = (float)number;
+    }
+    if (!take(parser, ']')) SYNTAX(parser, "expected ] after %lld numbers", (long long)type_numel(&value->type));
     value->const_data = data;
     return OK;
 }
@@ -266,6 +311,7 @@ static Status parse_value_tail(Parser *parser, Value *value)
             if (value->param && value->kind == VALUE_PARAM) value->param->layer = value->layer;
         } else if (take_word(parser, "base") && take(parser, '=')) {
             const char *base = word(parser);
+            Place       place = place_of(parser, parser->at);
             int64_t     offset = 0;
             if (!base || !take(parser, '@')) SYNTAX(parser, "expected base=NAME@offset");
             TRY(parse_int(parser, &offset));
@@ -276,7 +322,7 @@ static Status parse_value_tail(Parser *parser, Value *value)
                 parser->views = views;
                 parser->cap_views = bigger;
             }
-            parser->views[parser->num_views++] = (PendingView){value, base, offset, parser->line};
+            parser->views[parser->num_views++] = (PendingView){value, base, offset, place};
         } else if (take_word(parser, "data") && take(parser, '=')) {
             TRY(parse_data(parser, value));
         } else {
@@ -289,10 +335,11 @@ static Status parse_value_tail(Parser *parser, Value *value)
 static Status parse_value(Parser *parser, ValueKind kind)
 {
     const char *name = word(parser);
+    Place       place = place_of(parser, parser->at);
     TensorType  type;
+    if (name) TRY(check_name(parser, name, graph_find(parser->graph, name) != NULL));
     if (!name || !take(parser, ':')) SYNTAX(parser, "expected NAME: type");
     TRY(parse_type(parser, &type));
-    TRY(check_name(parser, name, graph_find(parser->graph, name) != NULL));
     /* A parameter has a {…} part somewhere on its line; one without is the packed base of others. */
     const char *eol = memchr(parser->p, '\n', (size_t)(parser->end - parser->p));
     size_t      rest = (size_t)((eol ? eol : parser->end) - parser->p);
@@ -308,6 +355,7 @@ static Status parse_value(Parser *parser, ValueKind kind)
         TRY(parse_param(parser, param));
         if (!at_line_end(parser)) SYNTAX(parser, "unexpected text after }");
         value = graph_add_param(parser->graph, param);
+        places_put(parser->arena, &parser->values, value->id, place);
         const char *end = parser->end, *after = parser->p;
         parser->p = tail;
         parser->end = brace;
@@ -317,17 +365,18 @@ static Status parse_value(Parser *parser, ValueKind kind)
         return status;
     }
     value = graph_add_value(parser->graph, kind, name, &type);
+    places_put(parser->arena, &parser->values, value->id, place);
     return parse_value_tail(parser, value);
 }
 
 static Status parse_attrs(Parser *parser, const OpDef *op, char *attrs)
 {
     while (!take(parser, '}')) {
-        const char    *name = word(parser);
+        const char    *name = word(parser), *at = parser->at;
         const AttrDef *a = op->attrs;
         if (!name || !take(parser, '=')) SYNTAX(parser, "expected attribute=value");
         while (a && a->type != ATTR_TYPE_END && strcmp(a->name, name) != 0) a++;
-        if (!a || a->type == ATTR_TYPE_END) SYNTAX(parser, "%s has no attribute %s", op->name, name);
+        if (!a || a->type == ATTR_TYPE_END) return syntax_error(parser, at, "%s has no attribute %s", op->name, name);
         const char *text = word(parser);
         if (!text) SYNTAX(parser, "attribute %s has no value", name);
         if (a->type == ATTR_TYPE_INT) {
@@ -385,8 +434,12 @@ static Status parse_node_tail(Parser *parser, Node *node)
             SYNTAX(parser, "unknown property of a node");
         }
     }
-    for (int k = 0; k < node->num_out; k++)
-        if (node->out[k]) node->out[k]->layer = node->layer;
+    for (int k = 0; k < node->num_out; k++) {
+        Value *out = node->out[k];
+        if (!out) continue;
+        out->layer = node->layer;
+        if (node->flags & NODE_ONCE && out->kind == VALUE_ACTIVATION) out->kind = VALUE_CONST;
+    }
     return OK;
 }
 
@@ -419,12 +472,13 @@ static Status parse_node(Parser *parser)
         }
         want |= 1u << num_out;
     }
-    const char  *op_name = word(parser);
+    const char  *op_name = word(parser), *op_at = parser->at;
     const OpDef *op = NULL;
     for (int i = 0; op_name && i < graph->num_ops; i++)
         if (strcmp(graph->ops[i]->name, op_name) == 0) op = graph->ops[i];
-    if (!op || !take(parser, '(')) SYNTAX(parser, "unknown op %s", op_name ? op_name : "");
+    if (!op) SYNTAX(parser, "unknown op %s", op_name ? op_name : "");
     if (num_out > op->num_out) SYNTAX(parser, "%s has %d outputs", op->name, op->num_out);
+    if (!take(parser, '(')) SYNTAX(parser, "expected ( after %s", op->name);
     Value *in[NODE_MAX_IN] = { 0 };
     while (!take(parser, ')')) {
         const char *name = word(parser);
@@ -436,7 +490,8 @@ static Status parse_node(Parser *parser)
     if (take(parser, '{')) TRY(parse_attrs(parser, op, attrs));
     Node *node;
     if (graph_add_node(graph, op, attrs, num_out ? names[0] : "_", in, num_in, 0, &node) != OK)
-        return status_prefix(ERR_INVALID, "%s:%d", parser->file, parser->line);
+        return prefix_place(parser, place_of(parser, op_at));
+    places_put(parser->arena, &parser->nodes, node->id, place_of(parser, op_at));
     for (int k = 0; k < num_out; k++) {
         if (!(want >> k & 1)) continue;
         Value *value = graph_add_value(graph, VALUE_ACTIVATION, names[k], &types[k]);
@@ -479,18 +534,29 @@ static Status connect_views(Parser *parser)
 {
     for (int i = 0; i < parser->num_views; i++) {
         PendingView *view = &parser->views[i];
-        parser->line = view->line;
-        Value *base = graph_find(parser->graph, view->base);
-        if (!base) SYNTAX(parser, "view %s of unknown %s", view->value->name, view->base);
+        Value       *base = graph_find(parser->graph, view->base);
+        if (!base) status_fail(ERR_INVALID, "view %s of unknown %s", view->value->name, view->base);
+        if (!base) return prefix_place(parser, view->place);
         value_set_base(view->value, base, view->offset);
     }
     for (int i = 0; i < parser->num_views; i++) {
         const Value *value = parser->views[i].value;
-        parser->line = parser->views[i].line;
-        if (value->base->base || value->base->producer)
-            SYNTAX(parser, "view %s: its base %s must be from outside and no view", value->name, value->base->name);
+        if (!value->base->base && !value->base->producer) continue;
+        status_fail(ERR_INVALID, "view %s: its base %s must be from outside and no view", value->name, value->base->name);
+        return prefix_place(parser, parser->views[i].place);
     }
     return OK;
+}
+
+/* What holds between two passes must hold of a text too. */
+static Status check_graph(const Parser *parser)
+{
+    const Node  *node = NULL;
+    const Value *value = NULL;
+    if (graph_verify_at(parser->graph, &node, &value) == OK) return OK;
+    if (node) return prefix_place(parser, parser->nodes.items[node->id]);
+    if (value) return prefix_place(parser, parser->values.items[value->id]);
+    return status_prefix(ERR_INVALID, "%s", parser->file);
 }
 
 Status graph_parse(Arena *arena, const char *file, const char *text, size_t len, const OpDef *const *ops, int num_ops,
@@ -498,6 +564,7 @@ Status graph_parse(Arena *arena, const char *file, const char *text, size_t len,
 {
     Parser parser = { .arena = arena, .file = file, .p = text, .end = text + len, .line = 1 };
     while (parser.p < parser.end) {
+        parser.line_start = parser.p;
         if (!at_line_end(&parser) && *parser.p != '#') {
             if (!parser.graph) {
                 const char *name = take_word(&parser, "graph") ? word(&parser) : NULL;
@@ -514,6 +581,7 @@ Status graph_parse(Arena *arena, const char *file, const char *text, size_t len,
     }
     if (!parser.graph) FAIL(ERR_INVALID, "%s: no graph in it", file);
     TRY(connect_views(&parser));
+    TRY(check_graph(&parser));
     *out_graph = parser.graph;
     return OK;
 }

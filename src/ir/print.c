@@ -68,10 +68,14 @@ static void print_value(StrBuf *out, const Value *value)
     if (value->base) strbuf_printf(out, " base=%s@%lld", value->base->name, (long long)value->base_offset);
     if (value->param) print_param(out, value->param);
     if (value->const_data) {
-        CHECK(value->type.dtype == DT_I64);
+        bool whole = value->type.dtype == DT_I64;
+        CHECK(whole || value->type.dtype == DT_F32);
         strbuf_puts(out, " data=[");
-        for (int64_t i = 0; i < type_numel(&value->type); i++)
-            strbuf_printf(out, "%s%lld", i ? "," : "", (long long)((const int64_t *)value->const_data)[i]);
+        for (int64_t i = 0; i < type_numel(&value->type); i++) {
+            if (i) strbuf_putc(out, ',');
+            if (whole) strbuf_printf(out, "%lld", (long long)((const int64_t *)value->const_data)[i]);
+            if (!whole) print_number(out, (double)((const float *)value->const_data)[i]);
+        }
         strbuf_putc(out, ']');
     }
     strbuf_putc(out, '\n');

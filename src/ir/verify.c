@@ -13,8 +13,8 @@ typedef struct Verify {
 static Status node_failed(const Node *node, const char *what, const Value *value)
 {
     StrBuf text = { 0 };
-    node_print(node, &text);
-    status_fail(ERR_INTERNAL, "graph: %s%s%s: %s", what, value ? " " : "", value ? value->name : "", strbuf_cstr(&text));
+    node_print(node, &text); /* ends with a new line */
+    status_fail(ERR_INTERNAL, "graph: %s%s%s: %.*s", what, value ? " " : "", value ? value->name : "", (int)text.len - 1, text.data);
     strbuf_deinit(&text);
     return ERR_INTERNAL;
 }
@@ -130,24 +130,36 @@ static Status verify_members(const Graph *graph)
     return OK;
 }
 
-Status graph_verify(const Graph *graph)
+Status graph_verify_at(const Graph *graph, const Node **out_node, const Value **out_value)
 {
     Verify v = { .graph = graph };
     v.defined = arena_array(graph->arena, char, graph->num_values + 1);
     v.dead = arena_array(graph->arena, char, graph->num_values + 1);
     for (int i = 0; i < graph->num_values; i++) {
+        *out_value = graph->values[i]->producer ? NULL : graph->values[i];
+        *out_node = graph->values[i]->producer;
         TRY(verify_value(graph, graph->values[i], i));
         v.defined[i] = graph->values[i]->kind != VALUE_ACTIVATION && !graph->values[i]->producer;
     }
+    *out_value = NULL;
     int count = 0;
     for (const Node *node = graph->first; node; node = node->next, count++) {
+        *out_node = node;
         FAIL_IF(node->next && (node->next->prev != node || !node_precedes(node, node->next)), ERR_INTERNAL, "graph: node list broken");
         TRY(verify_node(&v, node));
     }
+    *out_node = NULL;
     FAIL_IF(count != graph->num_nodes, ERR_INTERNAL, "graph: %d nodes listed, %d counted", count, graph->num_nodes);
     for (int i = 0; i < graph->num_outputs; i++)
         FAIL_IF(!v.defined[graph->outputs[i].value->id], ERR_INTERNAL, "graph: output %s is never produced",
                 graph->outputs[i].name);
     TRY(verify_uses(graph));
     return verify_members(graph);
+}
+
+Status graph_verify(const Graph *graph)
+{
+    const Node  *node;
+    const Value *value;
+    return graph_verify_at(graph, &node, &value);
 }

@@ -2,7 +2,7 @@
  * added on the way. A matrix is held whole, one at a time. */
 #include "model/merge.h"
 
-#include "model/weights_internal.h"
+#include "model/weights.h"
 
 #include <stdlib.h>
 #include <string.h>

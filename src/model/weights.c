@@ -1,8 +1,6 @@
 /* Reading weights. A tensor is converted in chunks, straight from the map into the session. */
 #include "model/weights.h"
 
-#include "model/weights_internal.h"
-
 #include <stdlib.h>
 #include <string.h>
 

@@ -4,6 +4,9 @@
 #include "model/hf_model.h"
 #include "run/session.h"
 
+/* PEFT writes an adapter's tensors under the path of the wrapped model. */
+#define ADAPTER_PREFIX "base_model.model."
+
 /* Writes elements [first, first + count) of a parameter, given as floats: rounded to its storage dtype, and exact into its
  * master copy where the plan has one. */
 NODISCARD Status param_write(Session *session, const Param *param, int64_t first, const float *values, int64_t count);

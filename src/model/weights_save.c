@@ -2,8 +2,6 @@
  * read from the session in chunks while the file streams. */
 #include "model/weights.h"
 
-#include "model/weights_internal.h"
-
 #include <stdlib.h>
 #include <string.h>
 

@@ -82,12 +82,38 @@ typedef struct DropoutAttrs {
     int64_t site; /* names this dropout among all: part of the key */
 } DropoutAttrs;
 
-typedef struct AdamwAttrs {
+typedef struct AdamwAttrs { /* adamw, adamw_8bit */
     double  beta1, beta2, eps, weight_decay, max_grad_norm; /* max_grad_norm 0: no clipping */
     bool    stochastic; /* bf16 weights without master: stochastic rounding */
 } AdamwAttrs;
 
+typedef struct StepScalarsAttrs {
+    double beta1, beta2;
+} StepScalarsAttrs;
+
+typedef struct NormuonMomentumAttrs {
+    double  momentum, max_grad_norm; /* max_grad_norm 0: no clipping */
+    bool    nesterov;
+    int64_t dtype;                   /* of x; 0: g's */
+} NormuonMomentumAttrs;
+
+typedef struct AddIdentityAttrs { /* a I + b x */
+    double a, b;
+} AddIdentityAttrs;
+
+typedef struct NormuonUpdateAttrs {
+    double  beta2, eps, weight_decay;
+    bool    stochastic; /* bf16 weights without master: stochastic rounding */
+    int64_t key;        /* names the parameter for random numbers: SEGMENT_KEY */
+} NormuonUpdateAttrs;
+
 /* segments (S,4) i64 of adamw: one trained parameter a row, sorted by offset; what lies between segments is padding. */
 enum { SEGMENT_OFFSET, SEGMENT_NUMEL, SEGMENT_DECAY /* 0 or 1 */, SEGMENT_KEY /* names it for random numbers */ };
+
+/* Moments of 8 bits have a scale for each MOMENT_BLOCK elements, counted from the beginning of their segment: wherever a parameter
+ * lies, its blocks are its own. Segment `index` at `offset` has them from MOMENT_FIRST(offset, index) on; E elements in S segments
+ * have room for MOMENT_FIRST(E, S). */
+enum { MOMENT_BLOCK = 256 };
+#define MOMENT_FIRST(offset, index) ((offset) / MOMENT_BLOCK + (index))
 
 enum { IGNORE_INDEX = -100 };

@@ -14,6 +14,8 @@ static void draw_plain(const TensorType *type, int range, uint64_t key, void *da
             ((int64_t *)data)[i] = whole;
         else if (type->dtype == DT_I32)
             ((int32_t *)data)[i] = whole;
+        else if (type->dtype == DT_U8)
+            ((uint8_t *)data)[i] = (uint8_t)whole;
         else
             vec_set(data, type->dtype, i, (float)(sqrt(-2 * log(u)) * cos(6.283185307179586 * phase)));
     }

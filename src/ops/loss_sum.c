@@ -1,5 +1,5 @@
 /* loss_sum: the training loss: the sum of token losses over the trained tokens of the whole optimizer step, whose count
- * is known beforehand. Micro-batches add up. It is the root of differentiation: its gradient is 1. */
+ * is known beforehand. Micro-batches add up. Where it is the root of differentiation, its gradient is 1. */
 #include "ops/infer.h"
 
 /* losses (B,T) f32, hyper f32 (HYPER_COUNT), [acc (1) f32] -> (1) f32. */
@@ -16,8 +16,8 @@ static Status loss_sum_backward(GradBuilder *grad, const Node *node)
 {
     const TensorType *losses = &node->in[0]->type;
     LossSumBwdAttrs   attrs = { .rows = losses->dim[0], .cols = losses->dim[1] };
-    Value            *in[] = { node->in[1] }, *out[1];
-    TRY(grad_emit(grad, OP_LOSS_SUM_BWD, &attrs, in, 1, 1, out));
+    Value            *in[] = { node->in[1], grad_of(grad, node->out[0]) }, *out[1];
+    TRY(grad_emit(grad, OP_LOSS_SUM_BWD, &attrs, in, 2, 1, out));
     return grad_add(grad, node->in[0], out[0]);
 }
 

@@ -45,6 +45,24 @@ static Status node_backward(GradBuilder *grad, const Node *node, const Value *lo
     return OK;
 }
 
+static Status check_loss(const Value *loss)
+{
+    char text[64];
+    FAIL_IF(!loss || !loss->producer, ERR_INVALID, "the graph computes no output \"loss\"");
+    FAIL_IF(loss->type.dtype != DT_F32 || type_numel(&loss->type) != 1, ERR_INVALID,
+            "output \"loss\": expected one f32 number, found %s of %s", type_text(&loss->type, text), loss->producer->op->name);
+    return OK;
+}
+
+/* A number known now; its memory outlives the graph. */
+static Value *add_number(Graph *graph, const char *name, const TensorType *type, const float *number)
+{
+    Value *value = graph_add_value(graph, VALUE_CONST, name, type);
+    value->layer = -1;
+    value->const_data = number;
+    return value;
+}
+
 /* The input that output `value` of a node is added to where it is connected; -1: there is none. */
 static int accumulator_of(const Value *value)
 {
@@ -54,19 +72,33 @@ static int accumulator_of(const Value *value)
     return -1;
 }
 
-/* The loss of all micro-steps adds up in one place. */
+/* The loss of all micro-steps adds up in one place: in the node that makes it where that can be, else in one behind it. */
 static Status settle_loss(GradBuilder *grad)
 {
-    Value *loss = graph_output(grad->graph, "loss");
-    Node  *node = loss->producer;
-    Value *sum = graph_add_value(grad->graph, VALUE_STATE, "loss.sum", &loss->type);
+    static const float zero = 0;
+    Graph *graph = grad->graph;
+    Value *loss = graph_output(graph, "loss"), *sum = graph_add_value(graph, VALUE_STATE, "loss.sum", &loss->type);
     int    slot = accumulator_of(loss);
-    FAIL_IF(slot < 0, ERR_INVALID, "output \"loss\": expected the result of loss_sum, found %s, which can't be added up", node->op->name);
-    loss->kind = VALUE_STATE;
-    if (grad->accumulate)
-        node_set_input(node, slot, sum);
-    else
+    if (grad->accumulate && slot >= 0 && !loss->producer->in[slot] && loss->num_uses == 1) {
+        loss->kind = VALUE_STATE;
+        node_set_input(loss->producer, slot, sum);
+        return OK;
+    }
+    if (!grad->accumulate && value_root(loss, NULL) == loss) {
+        loss->kind = VALUE_STATE;
         loss->home = sum;
+        return OK;
+    }
+    graph->layer = -1;
+    graph->part = PART_NONE;
+    graph->source = loss->producer->source;
+    Value *in[] = { grad->accumulate ? sum : add_number(graph, "loss.zero", &loss->type, &zero), loss };
+    Node  *add;
+    TRY(graph_add_node(graph, graph->ops[OP_ADD], NULL, "loss.added", in, 2, ~0u, &add));
+    add->out[0]->home = sum;
+    add->out[0]->kind = VALUE_STATE;
+    graph_replace_uses(graph, loss, add->out[0], add);
+    node_set_input(add, 1, loss);
     return OK;
 }
 
@@ -129,12 +161,15 @@ static void merge_adds(Graph *graph)
 
 Status autodiff_graph(Graph *graph, bool accumulate, bool fp32_grads)
 {
+    static const float one = 1;
     GradBuilder grad;
     grad_init(&grad, graph, OP_ADD, accumulate, fp32_grads);
     find_wanted(&grad);
     const Value *loss = graph_output(graph, "loss");
-    FAIL_IF(!loss || !loss->producer, ERR_INVALID, "the graph computes no output \"loss\"");
+    TRY(check_loss(loss));
     FAIL_IF(!grad.wanted[loss->id], ERR_INVALID, "nothing to train: the loss depends on no trained parameter");
+    if (loss->producer->op->id != OP_LOSS_SUM) /* its rule takes no gradient for 1 */
+        grad.grads[loss->id] = add_number(graph, "loss.one", &loss->type, &one);
     int          count = graph->num_nodes, i = 0;
     const Node **forward = arena_array(graph->arena, const Node *, count);
     for (const Node *node = graph->first; node; node = node->next) forward[i++] = node;

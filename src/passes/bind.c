@@ -19,6 +19,7 @@ Status pass_bind(PassContext *context, Graph **graph)
                   .batch = options->batch,
                   .seq = options->seq,
                   .dtype = options->model_dtype,
+                  .max_layers = options->max_layers,
                   .ops = op_table,
                   .num_ops = OP_COUNT,
     };

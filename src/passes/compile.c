@@ -71,6 +71,7 @@ Status compile_plan(Arena *arena, const IrModule *module, const JsonValue *confi
 {
     Plan *plan = arena_new(arena, Plan);
     plan->arena = arena;
+    plan->optimizer = optimizer_name(options->optimizer);
     TRY(device->api->facts(device, &plan->facts));
     plan->facts.rates = device_rates(plan->facts.name);
     PassContext context = { .arena = arena, .module = module, .config = config, .config_name = config_name,

@@ -12,6 +12,15 @@ typedef enum Fusion {
 } Fusion;
 const char *fusion_name(Fusion fusion);
 
+typedef enum OptimizerKind {
+#define OPTIMIZER(id, name, help) OPTIMIZER_##id,
+#include "passes/optimizers.def"
+#undef OPTIMIZER
+    OPTIMIZER_COUNT
+} OptimizerKind;
+const char *optimizer_name(OptimizerKind optimizer);
+bool        optimizer_parse(const char *name, OptimizerKind *out);
+
 typedef struct LoraOptions {
     bool               enabled;
     int64_t            r;
@@ -35,10 +44,12 @@ typedef struct CompileOptions {
     uint32_t    recompute;           /* bit per Part */
     uint32_t    no_fuse;             /* bit per Fusion: switched off */
     LoraOptions lora;
+    OptimizerKind optimizer;
     double      beta1, beta2, adam_eps, weight_decay, max_grad_norm;
     bool        dense;               /* every training row is one document (padding behind it at most) */
     bool        train_base;          /* false with LoRA */
     int         num_workers;
+    int64_t     max_layers;          /* a plan of the model's first layers alone; 0: of all */
     bool        verify;              /* graph_verify after every pass */
     /* called after each pass of each program; NULL: nobody */
     void      (*after_pass)(void *context, const char *pass, const Graph *graph);

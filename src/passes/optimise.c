@@ -1,8 +1,9 @@
-/* optimise: the optimizer's program over flat buffers. One node a bucket takes the norm of its gradients, one updates its weights;
- * a table of segments says which elements are which parameter. Clipping and the finite check are inside the update, so that a
- * bad step touches nothing: every bucket sees the norm of all gradients. */
-#include "ops/attrs.h"
+/* optimise: the optimizer's program over flat buffers. One node a bucket takes the norm of its gradients; its rule updates its
+ * weights. Clipping and the finite check are inside the update, so that a bad step touches nothing: every bucket sees the norm of
+ * all gradients. */
 #include "ops/ops.h"
+#include "ops/step_scalars.h"
+#include "passes/optimizers.h"
 #include "passes/pass.h"
 
 static Value *flat_value(Graph *graph, ValueKind kind, const char *name, DType dtype, int64_t numel)
@@ -27,31 +28,37 @@ static Status norm_of(const Plan *plan, Graph *graph, Value *const *grads, Value
     return OK;
 }
 
-/* What all buckets' updates read. */
-typedef struct Shared {
-    Value *norm2, *loss, *hyper, *step;
-} Shared;
-
-static Status update_bucket(const CompileOptions *options, const Plan *plan, Graph *graph, int index, Value *grads,
-                            const Shared *shared, Node **out)
+/* Whether the step counts, and the scalars of all buckets' updates. */
+static Status begin_step(Update *update, Value **out_applied)
 {
-    const Bucket *bucket = &plan->buckets[index];
-    bool          wide = bucket->master != NULL;
-    AdamwAttrs    attrs = { .beta1 = options->beta1, .beta2 = options->beta2, .eps = options->adam_eps,
-                            .weight_decay = options->weight_decay, .max_grad_norm = options->max_grad_norm,
-                            .stochastic = bucket->weight == DT_BF16 && !wide };
-    TensorType    segments = type_make(DT_I64, 2, (int64_t)bucket->count, (int64_t)4);
-    Value        *table = graph_add_value(graph, VALUE_CONST, index ? arena_printf(graph->arena, "segments.%d", index + 1) : "segments",
-                                          &segments);
-    table->const_data = plan->segments + bucket->first;
-    Value *in[] = {
-        flat_value(graph, VALUE_PARAM, bucket->weights, bucket->weight, bucket->numel), grads,
-        flat_value(graph, VALUE_STATE, bucket->m, options->moment_dtype, bucket->numel),
-        flat_value(graph, VALUE_STATE, bucket->v, options->moment_dtype, bucket->numel),
-        shared->norm2, shared->loss, shared->hyper, shared->step, table,
-        wide ? flat_value(graph, VALUE_STATE, bucket->master, options->master_dtype, bucket->numel) : NULL,
-    };
-    return graph_add_node(graph, &op_adamw, &attrs, "update", in, 10, wide ? ~0u : 0xFu, out);
+    StepScalarsAttrs attrs = { .beta1 = update->options->beta1, .beta2 = update->options->beta2 };
+    Value           *in[] = { flat_value(update->graph, VALUE_INPUT, "hyper", DT_F32, HYPER_COUNT), update->norm2, update->loss,
+                              flat_value(update->graph, VALUE_STATE, OPTIMIZER_APPLIED, DT_I64, 1) };
+    Node            *node;
+    TRY(graph_add_node(update->graph, &op_step_scalars, &attrs, "step_scalars", in, 4, ~0u, &node));
+    update->hyper = node->out[STEP_OUT_HYPER];
+    *out_applied = node->out[STEP_OUT_APPLIED];
+    return OK;
+}
+
+static Status update_bucket(Update *update, const Bucket *bucket, Value *grads)
+{
+    update->bucket = bucket;
+    update->weights = flat_value(update->graph, VALUE_PARAM, bucket->weights, bucket->weight, bucket->numel);
+    update->grads = grads;
+    for (int k = 0; k < bucket->num_states; k++)
+        update->state[k] = flat_value(update->graph, VALUE_STATE, bucket->states[k].value, bucket->states[k].dtype, bucket->states[k].numel);
+    return bucket->rule->emit(update);
+}
+
+/* What the host is told of the step, in its own memory. */
+static Status add_result(const Update *update, Value *applied)
+{
+    TensorType type = type_make(DT_F32, 2, (int64_t)RESULT_ROWS, (int64_t)RESULT_COUNT);
+    Value     *ring = graph_add_value(update->graph, VALUE_STATE, "results", &type);
+    ring->space = SPACE_HOST;
+    Value *in[] = { update->loss, update->norm2, applied, update->step, ring };
+    return graph_add_node(update->graph, &op_step_result, NULL, "result", in, 5, ~0u, NULL);
 }
 
 Status pass_optimise(PassContext *context, Graph **out_graph)
@@ -62,16 +69,17 @@ Status pass_optimise(PassContext *context, Graph **out_graph)
     Value **grads = arena_array(context->arena, Value *, plan->num_buckets);
     for (int i = 0; i < plan->num_buckets; i++)
         grads[i] = flat_value(graph, VALUE_GRAD, plan->buckets[i].grads, plan->buckets[i].grad, plan->buckets[i].numel);
-    Shared shared = { .loss = flat_value(graph, VALUE_STATE, "loss.sum", DT_F32, 1),
-                      .hyper = flat_value(graph, VALUE_INPUT, "hyper", DT_F32, HYPER_COUNT),
+    Update update = { .options = context->options, .plan = plan, .graph = graph,
+                      .loss = flat_value(graph, VALUE_STATE, "loss.sum", DT_F32, 1),
                       .step = flat_value(graph, VALUE_INPUT, "step", DT_I64, STEP_COUNT) };
-    TRY(norm_of(plan, graph, grads, &shared.norm2));
-    Node *update = NULL;
-    for (int i = 0; i < plan->num_buckets; i++)
-        TRY(update_bucket(context->options, plan, graph, i, grads[i], &shared, &update));
-    graph_add_output(graph, "loss", shared.loss);
-    graph_add_output(graph, "norm2", shared.norm2);
-    graph_add_output(graph, "applied", update->out[3]); /* the same of all */
+    Value *applied;
+    TRY(norm_of(plan, graph, grads, &update.norm2));
+    TRY(begin_step(&update, &applied));
+    for (int i = 0; i < plan->num_buckets; i++) TRY(update_bucket(&update, &plan->buckets[i], grads[i]));
+    TRY(add_result(&update, applied));
+    graph_add_output(graph, "loss", update.loss);
+    graph_add_output(graph, "norm2", update.norm2);
+    graph_add_output(graph, "applied", applied);
     *out_graph = graph;
     return OK;
 }

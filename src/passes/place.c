@@ -4,6 +4,7 @@
 #include "ops/attrs.h"
 #include "ops/ops.h"
 #include "passes/intervals.h"
+#include "passes/optimizers.h"
 #include "passes/pass.h"
 #include "run/order.h"
 
@@ -68,10 +69,33 @@ static Status add_trained(Plan *plan, const Value *value, const Bucket *bucket, 
 
 static Bucket bucket_of(const CompileOptions *options, const Value *value)
 {
-    return (Bucket){ .weight = value->type.dtype, .grad = options->fp32_grads ? DT_F32 : value->type.dtype };
+    return (Bucket){ .weight = value->type.dtype, .grad = options->fp32_grads ? DT_F32 : value->type.dtype,
+                     .rule = optimizer_rule(options, value) };
 }
 
-/* The trained parameters of these types in the order of the graph, the members of a packed one adjoining. */
+static bool is_same_bucket(const Bucket *a, const Bucket *b)
+{
+    return a->weight == b->weight && a->grad == b->grad && a->rule == b->rule;
+}
+
+/* Where a state begins for each parameter of a bucket, and how long it is. */
+static void layout_state(Plan *plan, const Bucket *bucket, BucketState *state)
+{
+    enum { ROWS_ALIGN = 64 }; /* elements between parameters */
+    int64_t *at = arena_array(plan->arena, int64_t, bucket->count + 1), rows = 0;
+    for (int i = 0; i < bucket->count; i++) {
+        int64_t offset = plan->segments[bucket->first + i][SEGMENT_OFFSET];
+        at[i] = state->extent == STATE_ELEMENTS ? offset : state->extent == STATE_BLOCKS ? MOMENT_FIRST(offset, i) : rows;
+        TensorType type = state_type(state, plan->trained_params[bucket->first + i]);
+        rows = align_up(rows + type_numel(&type), ROWS_ALIGN);
+    }
+    state->at = at;
+    state->numel = state->extent == STATE_ELEMENTS ? bucket->numel
+                   : state->extent == STATE_BLOCKS ? MOMENT_FIRST(bucket->numel, bucket->count)
+                                                   : rows;
+}
+
+/* The trained parameters of a bucket in the order of the graph, the members of a packed one adjoining. */
 static Status layout_bucket(Plan *plan, const CompileOptions *options, const Graph *graph, Bucket *bucket)
 {
     int64_t *weights_end = &plan->region_bytes[SPACE_DEVICE][REGION_WEIGHTS], *grads_end = &plan->region_bytes[SPACE_DEVICE][REGION_GRADS];
@@ -83,7 +107,7 @@ static Status layout_bucket(Plan *plan, const CompileOptions *options, const Gra
         int64_t      at = bucket->numel;
         if (!is_whole(value) || !is_trained(value)) continue;
         Bucket its = bucket_of(options, value);
-        if (its.weight != bucket->weight || its.grad != bucket->grad) continue;
+        if (!is_same_bucket(&its, bucket)) continue;
         TRY(add_trained(plan, value, bucket, at));
         for (const Value *member = value->param ? NULL : value->first_member; member; member = member->next_member)
             if (member->param) TRY(add_trained(plan, member, bucket, at + member->base_offset));
@@ -95,6 +119,7 @@ static Status layout_bucket(Plan *plan, const CompileOptions *options, const Gra
     TRY(add_entry(plan, bucket->grads, &grads, REGION_GRADS, SPACE_DEVICE, bucket->grad_offset));
     *weights_end = align_up(bucket->weight_offset + type_bytes(&weights), PLACE_ALIGN);
     *grads_end = align_up(bucket->grad_offset + type_bytes(&grads), PLACE_ALIGN);
+    for (int k = 0; k < bucket->num_states; k++) layout_state(plan, bucket, &bucket->states[k]);
     return OK;
 }
 
@@ -103,23 +128,27 @@ static const char *bucket_value(Plan *plan, const char *name, int index)
     return index ? arena_printf(plan->arena, "%s.%d", name, index + 1) : name;
 }
 
-/* One bucket for each pair of types, in the order in which the graph has them. */
+static void name_values(Plan *plan, const CompileOptions *options, Bucket *bucket, int index)
+{
+    bucket->weights = bucket_value(plan, "weights", index);
+    bucket->grads = bucket_value(plan, "grads", index);
+    optimizer_states(options, bucket);
+    for (int k = 0; k < bucket->num_states; k++)
+        bucket->states[k].value = bucket_value(plan, arena_printf(plan->arena, "%s.%s", bucket->rule->name, bucket->states[k].name), index);
+}
+
+/* One bucket for each rule and pair of types, in the order in which the graph has them. */
 static void find_buckets(Plan *plan, const CompileOptions *options, const Graph *graph)
 {
-    enum { MAX_BUCKETS = DT_COUNT * 2 }; /* a gradient is of its weight's dtype or fp32 */
+    enum { MAX_BUCKETS = DT_COUNT * 2 * OPTIMIZER_MAX_RULES }; /* a gradient is of its weight's dtype or fp32 */
     plan->buckets = arena_array(plan->arena, Bucket, MAX_BUCKETS);
     for (int i = 0; i < graph->num_values; i++) {
         int k = 0, index = plan->num_buckets;
         if (!is_whole(graph->values[i]) || !is_trained(graph->values[i])) continue;
         Bucket bucket = bucket_of(options, graph->values[i]);
-        while (k < index && (plan->buckets[k].weight != bucket.weight || plan->buckets[k].grad != bucket.grad)) k++;
+        while (k < index && !is_same_bucket(&plan->buckets[k], &bucket)) k++;
         if (k < index) continue;
-        bucket.weights = bucket_value(plan, "weights", index);
-        bucket.grads = bucket_value(plan, "grads", index);
-        bucket.m = bucket_value(plan, "adam.m", index);
-        bucket.v = bucket_value(plan, "adam.v", index);
-        if (options->master_weights && dtype_info(bucket.weight)->bits < dtype_info(options->master_dtype)->bits)
-            bucket.master = bucket_value(plan, "master", index);
+        name_values(plan, options, &bucket, index);
         plan->buckets[plan->num_buckets++] = bucket;
     }
 }

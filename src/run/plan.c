@@ -3,6 +3,7 @@
 
 #include "base/json.h"
 #include "files/file.h"
+#include "ops/attrs.h"
 
 #include <string.h>
 
@@ -32,6 +33,16 @@ const PlanEntry *plan_find(const Plan *plan, const char *name)
     return index ? &plan->entries[index - 1] : NULL;
 }
 
+TensorType state_type(const BucketState *state, const Param *param)
+{
+    TensorType type = param->type;
+    int64_t    numel = type_numel(&type);
+    type.dtype = state->dtype;
+    if (state->extent == STATE_ROWS && type.ndim > 1) type.dim[--type.ndim] = 0;
+    if (state->extent == STATE_BLOCKS) type = type_make(state->dtype, 1, (numel + MOMENT_BLOCK - 1) / MOMENT_BLOCK);
+    return type;
+}
+
 const PlanEntry *plan_master(const Plan *plan, const Param *param, int64_t *out_at)
 {
     const PlanEntry *entry = param->trained ? plan_find(plan, param->name) : NULL;
@@ -40,7 +51,9 @@ const PlanEntry *plan_master(const Plan *plan, const Param *param, int64_t *out_
     while (i + 1 < plan->num_buckets && plan->buckets[i + 1].weight_offset <= entry->place.offset) i++;
     const Bucket *bucket = &plan->buckets[i];
     *out_at = (entry->place.offset - bucket->weight_offset) * dtype_info(bucket->weight)->block / dtype_bytes(bucket->weight, dtype_info(bucket->weight)->block);
-    return bucket->master ? plan_find(plan, bucket->master) : NULL;
+    for (int k = 0; k < bucket->num_states; k++)
+        if (bucket->states[k].is_copy) return plan_find(plan, bucket->states[k].value);
+    return NULL;
 }
 
 static void grow(Plan *plan)

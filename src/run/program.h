@@ -57,14 +57,36 @@ typedef struct Program {
     void       *replay;
 } Program;
 
-/* Trained parameters of one dtype whose gradients are of one dtype, in a flat run: what one optimizer node updates. The flat
+/* How many values a state has for a parameter. */
+typedef enum StateExtent {
+    STATE_ELEMENTS, /* one for each element */
+    STATE_ROWS,     /* one for each row, all dims but the last */
+    STATE_BLOCKS,   /* one for each MOMENT_BLOCK elements */
+} StateExtent;
+
+/* What the optimizer keeps of the parameters of a bucket, one after the other in a flat value of the plan. */
+typedef struct BucketState {
+    const char    *name;   /* "m": that of parameter P is tensor P.m of a checkpoint */
+    const char    *value;  /* the plan's */
+    DType          dtype;
+    StateExtent    extent;
+    bool           is_copy; /* of the weights, in more bits */
+    int64_t        numel;
+    const int64_t *at;      /* where it begins for each parameter of the bucket */
+} BucketState;
+
+/* Trained parameters that one rule of the optimizer updates, of one dtype, whose gradients are of one dtype, in a flat run. The flat
  * buffers are values of the plan under these names. */
+enum { BUCKET_MAX_STATES = 6 };
 typedef struct Bucket {
     DType       weight, grad;
+    const struct OptimizerRule *rule; /* passes/optimizers.h */
     int         first, count;  /* trained_params[first, first + count) */
     int64_t     numel;         /* with the padding between parameters */
     int64_t     weight_offset, grad_offset; /* bytes into their regions */
-    const char *weights, *grads, *m, *v, *master; /* master NULL: the weights are the only copy */
+    const char *weights, *grads;
+    BucketState states[BUCKET_MAX_STATES];
+    int         num_states;
 } Bucket;
 
 typedef struct Plan {
@@ -87,12 +109,15 @@ typedef struct Plan {
     int64_t   (*segments)[4];       /* of trained_params[i]: where it lies in its bucket */
     Bucket     *buckets;
     int         num_buckets;
+    const char *optimizer;          /* its name, which checkpoints keep */
 } Plan;
 
 /* Where a lasting value (parameter, gradient, state, input) of any program lies; NULL: none of that name. Beside each
  * program's own names there are those of the buckets and "loss.sum". */
 const PlanEntry *plan_find(const Plan *plan, const char *name);
-/* The master copy of a parameter's bucket, and the element of it where the parameter begins; NULL: none, the parameter is its
+/* Elements of a state of a parameter of its bucket, as a tensor of its own. */
+TensorType state_type(const BucketState *state, const Param *param);
+/* The wider copy of a parameter's bucket, and the element of it where the parameter begins; NULL: none, the parameter is its
  * only copy. */
 const PlanEntry *plan_master(const Plan *plan, const Param *param, int64_t *out_at);
 /* Adds an entry; the name must be new. */

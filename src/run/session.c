@@ -144,6 +144,16 @@ Status session_sync(Session *s)
     return s->device->api->sync(s->device);
 }
 
+Status session_mark(Session *s, int64_t number)
+{
+    return s->device->api->mark(s->device, (int)(number % DEVICE_MARKS));
+}
+
+Status session_await(Session *s, int64_t number)
+{
+    return s->device->api->await(s->device, (int)(number % DEVICE_MARKS));
+}
+
 Status session_output(Session *s, ProgramKind kind, const char *name, void *data, size_t bytes)
 {
     const Program *program = &s->plan->program[kind];

@@ -9,7 +9,7 @@ typedef struct Session Session;
 NODISCARD Status session_create(Plan *plan, Device *device, Session **out_session);
 void             session_destroy(Session *session);
 
-/* Values by name ("tokens", a parameter's, "adam.m"); data is dense host memory of exactly the value's bytes. */
+/* Values by name ("tokens", a parameter's, "weights"); data is dense host memory of exactly the value's bytes. */
 NODISCARD Status session_write(Session *session, const char *name, const void *data, size_t bytes);
 NODISCARD Status session_read(Session *session, const char *name, void *data, size_t bytes);
 /* A range of a value, bytes. */
@@ -19,6 +19,9 @@ NODISCARD Status session_read_range(Session *session, const char *name, size_t o
 /* Asynchronous on CUDA; session_read and session_sync wait. */
 NODISCARD Status session_run(Session *session, ProgramKind kind);
 NODISCARD Status session_sync(Session *session);
+/* Waiting for what was run up to a point without what was run since: a mark stands behind the runs before it; see Device. */
+NODISCARD Status session_mark(Session *session, int64_t number);  /* of number mod DEVICE_MARKS */
+NODISCARD Status session_await(Session *session, int64_t number);
 /* A graph output of a program ("loss", "losses", "logits"): valid until the next run of any program. */
 NODISCARD Status session_output(Session *session, ProgramKind kind, const char *name, void *data, size_t bytes);
 /* Direct pointer where the host sees the memory (device cpu, values of SPACE_HOST), else NULL. */

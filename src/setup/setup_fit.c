@@ -1,7 +1,11 @@
-/* What would fit where a plan doesn't: settings are changed one by one, then together, and each change is planned. */
+/* What would fit where a plan doesn't: settings are changed one by one, then together, and each change is planned: of a deep model only
+ * the first layers, of which all the others are taken to be repetitions. */
 #include "setup/setup.h"
 
 #include "config/options.h"
+
+#include <math.h>
+#include <stdlib.h>
 
 typedef enum Change {
     CHANGE_BATCH, /* smaller, with as many micro-steps more */
@@ -55,69 +59,78 @@ static bool make_change(Config *config, Change change, StrBuf *said)
     }
 }
 
+enum { FEW_LAYERS = 3, MORE_LAYERS = 5 };
+
 typedef struct Fit {
     const Config  *config;
     const HfModel *model;
     Device        *device;
-    const Plan    *plan; /* of config, which doesn't fit */
     int64_t        limit;
+    bool           whole;        /* the model isn't deep, or isn't like its first layers: all of it is planned */
+    double         turns;        /* from MORE_LAYERS to all layers, in steps of as many as from FEW_LAYERS to MORE_LAYERS */
     StrBuf         lines;
 } Fit;
 
-/* What these settings take at the least, known without a plan: neither micro-batches, recomputation nor sequences change what weights,
- * gradients and optimizer take. */
-static int64_t lasting_bytes(const Fit *fit, const Config *config)
-{
-    const Config  *base = fit->config;
-    const int64_t *region = fit->plan->region_bytes[SPACE_DEVICE];
-    int64_t        bytes = fit->plan->total_numel * (config->model_dtype == OPT_FLOAT_BF16 ? 2 : 4);
-    if (config->model_dtype != base->model_dtype || config->lora != base->lora) return bytes;
-    bytes += region[REGION_GRADS];
-    return config->moment_dtype == base->moment_dtype ? bytes + region[REGION_OPTIMIZER] : bytes;
-}
+typedef struct Size {
+    int64_t bytes, numel;
+} Size;
 
-/* The bytes of the plan of these settings, of these of its programs; -1 when they don't go together. */
-static int64_t planned_bytes(const Fit *fit, const Config *config, uint32_t programs)
+/* Of the plan of these settings for the first max_layers layers (0: all); bytes -1 when they don't go together. */
+static Size plan_size(const Fit *fit, const Config *config, int64_t max_layers)
 {
+    const uint32_t both = 1u << PROGRAM_MICRO_FIRST | 1u << PROGRAM_MICRO_NEXT;
     Arena          arena = { 0 };
     CompileOptions options;
     Plan          *plan;
     Status         status = setup_options(config, fit->model, &options);
-    options.programs &= programs;
+    options.max_layers = max_layers;
+    if ((options.programs & both) == both) options.programs &= ~(1u << PROGRAM_MICRO_FIRST); /* its memory is the other's */
     if (status == OK)
-        status = setup_plan(&arena, fit->model, &options, fit->device, &plan);
-    int64_t bytes = status == OK ? plan_total_bytes(plan) : -1;
+        status = compile_plan(&arena, fit->model->module, &fit->model->config, fit->model->config_name, &options, fit->device, &plan);
+    Size size = status == OK ? (Size){ plan_total_bytes(plan), plan->total_numel } : (Size){ -1, 0 };
     status_clear();
     arena_deinit(&arena);
-    return bytes;
+    return size;
 }
 
-/* False where what is known without a plan, or that of the first micro-step alone, takes too much already. */
-static bool may_fit(const Fit *fit, const Config *config)
+static int64_t planned_bytes(const Fit *fit, const Config *config)
 {
-    if (lasting_bytes(fit, config) > fit->limit) return false;
-    int64_t bytes = planned_bytes(fit, config, 1u << PROGRAM_MICRO_FIRST);
-    return bytes >= 0 && bytes <= fit->limit;
+    if (fit->whole) return plan_size(fit, config, 0).bytes;
+    int64_t few = plan_size(fit, config, FEW_LAYERS).bytes, more = plan_size(fit, config, MORE_LAYERS).bytes;
+    return few < 0 || more < 0 ? -1 : more + (int64_t)(fit->turns * (double)(more - few));
 }
 
-/* The bytes of the plan of settings that fit; 0 where they don't. */
-static int64_t fitting_bytes(const Fit *fit, const Config *config)
+/* Whether a plan of the first layers tells the bytes of the whole model's is seen from the plan that there is: `need`, `numel`. */
+static void compare_depths(Fit *fit, int64_t need, int64_t numel)
 {
-    int64_t bytes = may_fit(fit, config) ? planned_bytes(fit, config, ~0u) : -1;
-    return bytes > fit->limit || bytes < 0 ? 0 : bytes;
+    Size few = plan_size(fit, fit->config, FEW_LAYERS), more = plan_size(fit, fit->config, MORE_LAYERS);
+    fit->whole = more.numel == few.numel || more.numel == numel;
+    if (fit->whole) return;
+    fit->turns = (double)(numel - more.numel) / (double)(more.numel - few.numel);
+    double told = (double)more.bytes + fit->turns * (double)(more.bytes - few.bytes);
+    fit->whole = fabs(told - (double)need) > 0.01 * (double)need;
+}
+
+/* The bytes of these settings if they fit, else -1. Where the first layers tell it within 1 %, all are planned. */
+static int64_t fitting_bytes(Fit *fit, const Config *config)
+{
+    int64_t bytes = planned_bytes(fit, config);
+    if (bytes >= 0 && !fit->whole && llabs(bytes - fit->limit) < fit->limit / 100) bytes = plan_size(fit, config, 0).bytes;
+    return bytes > fit->limit ? -1 : bytes;
+}
+
+static void add_line(Fit *fit, int64_t bytes, const StrBuf *said)
+{
+    char text[32];
+    strbuf_printf(&fit->lines, "\n  %s%s:%.*s", fit->whole ? "" : "about ", size_text(bytes, text), (int)said->len, said->data);
 }
 
 /* What fits becomes a line. */
-static bool tell(Fit *fit, int64_t bytes, const StrBuf *said)
-{
-    char text[32];
-    if (bytes) strbuf_printf(&fit->lines, "\n  %s:%.*s", size_text(bytes, text), (int)said->len, said->data);
-    return bytes > 0;
-}
-
 static bool try_settings(Fit *fit, const Config *config, const StrBuf *said)
 {
-    return tell(fit, fitting_bytes(fit, config), said);
+    int64_t bytes = fitting_bytes(fit, config);
+    if (bytes >= 0) add_line(fit, bytes, said);
+    return bytes >= 0;
 }
 
 static void try_alone(Fit *fit)
@@ -137,21 +150,31 @@ static bool try_more(Fit *fit, Config *config, Change change, StrBuf *said)
     return make_change(config, change, said) && !is_first && try_settings(fit, config, said);
 }
 
-/* Sequences halved until they fit; where even the shortest don't, *config and `said` are of those. */
+/* The longest sequences that fit, of half the length, a quarter, ...; if even the shortest don't, *config and `said` are of those. */
 static bool try_shorter(Fit *fit, Config *config, StrBuf *said)
 {
     enum { LEAST_SEQUENCE = 256 };
-    int64_t longest = setup_sequence_len(config, fit->model), shortest = longest, bytes = 0;
-    while (shortest / 2 >= LEAST_SEQUENCE) shortest /= 2;
-    if (shortest == longest) return false;
-    config->sequence_len = shortest;
-    bool may = may_fit(fit, config); /* first, as most often none does where this one doesn't */
-    for (int64_t length = longest / 2; may && !bytes && length >= shortest; length /= 2) {
-        config->sequence_len = length;
-        bytes = fitting_bytes(fit, config);
+    int64_t full = setup_sequence_len(config, fit->model);
+    int     low = 1, high = 0; /* halvings: the fewest that fit are from low to high */
+    while (full >> (high + 1) >= LEAST_SEQUENCE) high++;
+    if (!high) return false;
+    config->sequence_len = full >> high;
+    int64_t bytes = fitting_bytes(fit, config);
+    while (bytes >= 0 && low < high) {
+        int middle = (low + high) / 2;
+        config->sequence_len = full >> middle;
+        int64_t found = fitting_bytes(fit, config);
+        if (found < 0) {
+            low = middle + 1;
+        } else {
+            high = middle;
+            bytes = found;
+        }
     }
+    config->sequence_len = full >> high;
     strbuf_printf(said, " sequence_len=%lld", (long long)config->sequence_len);
-    return tell(fit, bytes, said);
+    if (bytes >= 0) add_line(fit, bytes, said);
+    return bytes >= 0;
 }
 
 /* One change after the other, until they fit together. Where nothing does, *config and `said` are what takes least. */
@@ -175,7 +198,7 @@ Status setup_check_memory(const Config *config, const HfModel *model, Device *de
 {
     int64_t limit = setup_memory_limit(config, plan), need = plan_total_bytes(plan);
     if (!limit || need <= limit) return OK;
-    Fit    fit = { .config = config, .model = model, .device = device, .plan = plan, .limit = limit };
+    Fit    fit = { .config = config, .model = model, .device = device, .limit = limit };
     StrBuf text = { 0 }, said = { 0 };
     Config least = *config;
     char   a[32], b[32], c[32];
@@ -185,13 +208,14 @@ Status setup_check_memory(const Config *config, const HfModel *model, Device *de
         strbuf_putc(&text, '\n');
         setup_print_plan(config, plan, &text);
     }
+    compare_depths(&fit, need, plan->total_numel);
     try_alone(&fit);
     if (fit.lines.len || try_together(&fit, &least, &said)) {
         strbuf_printf(&text, "\nwhat fits:%s", strbuf_cstr(&fit.lines));
     } else {
-        int64_t bytes = planned_bytes(&fit, &least, ~0u);
-        strbuf_printf(&text, "\nno settings make it fit: it takes %s at the least%s%s; train a smaller model, or on a device with more memory",
-                      size_text(bytes < 0 ? need : bytes, c), said.len ? ", with" : "", strbuf_cstr(&said));
+        int64_t bytes = planned_bytes(&fit, &least);
+        strbuf_printf(&text, "\nno settings make it fit: it takes %s%s at the least%s%s; train a smaller model, or on a device with more memory",
+                      fit.whole ? "" : "about ", size_text(bytes < 0 ? need : bytes, c), said.len ? ", with" : "", strbuf_cstr(&said));
     }
     Status status = status_fail(ERR_NO_FIT, "%s", text.data);
     strbuf_deinit(&text);

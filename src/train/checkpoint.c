@@ -52,7 +52,7 @@ static Status read_json(Arena *arena, const char *path, JsonValue *out)
     return json_parse(arena, path, text.data, text.len, out);
 }
 
-static bool get_hash(const JsonValue *object, const char *key, uint64_t *out)
+bool checkpoint_get_hash(const JsonValue *object, const char *key, uint64_t *out)
 {
     const char *text;
     return json_get_str(object, key, &text) && sscanf(text, "%16" SCNx64, out) == 1;
@@ -63,16 +63,18 @@ static Status verify_file(Arena *arena, const char *folder, const JsonValue *ent
     const char *name;
     int64_t     bytes;
     uint64_t    want, have;
-    FAIL_IF(!json_get_str(entry, "name", &name) || !json_get_int(entry, "bytes", &bytes) || !get_hash(entry, "xxh3", &want), ERR_CHECKPOINT,
+    FAIL_IF(!json_get_str(entry, "name", &name) || !json_get_int(entry, "bytes", &bytes) || !checkpoint_get_hash(entry, "xxh3", &want), ERR_CHECKPOINT,
             "%s/" MANIFEST_NAME ": an entry without name, bytes or xxh3", folder);
     const char *path = arena_printf(arena, "%s/%s", folder, name);
     int64_t     size = file_size(path);
     FAIL_IF(size < 0, ERR_CHECKPOINT, "%s is missing", path);
     FAIL_IF(size != bytes, ERR_CHECKPOINT, "%s has %lld bytes, the manifest says %lld", path, (long long)size, (long long)bytes);
     TRY(file_hash(path, &have));
-    FAIL_IF(have != want, ERR_CHECKPOINT, "%s was changed or damaged: its checksum is %016llx, the manifest says %016llx", path,
-            (unsigned long long)have, (unsigned long long)want);
-    return OK;
+    if (have == want) return OK;
+    const JsonValue *sums = json_get(entry, "tensors");
+    const char      *tensor = sums && sums->type == JSON_OBJECT ? checkpoint_states_damaged(arena, path, sums) : NULL;
+    FAIL(ERR_CHECKPOINT, "%s was changed or damaged%s%s: its checksum is %016llx, the manifest says %016llx", path, tensor ? ", in tensor " : "",
+         tensor ? tensor : "", (unsigned long long)have, (unsigned long long)want);
 }
 
 /* Files without which the model or adapter can't be used; the others are for going on. */
@@ -186,7 +188,7 @@ Status checkpoint_read_state(const char *path, TrainState *out)
         !(json_get_int(&root, "step", &s.step) && json_get_int(&root, "applied", &s.applied) && json_get_int(&root, "skipped", &s.skipped) &&
           json_get_int(&root, "bad_in_row", &s.bad_in_row) && json_get_int(&root, "total_tokens", &s.total_tokens) &&
           json_get_int(&root, "metrics_bytes", &s.metrics_bytes) && json_get_bool(&root, "eval_pending", &s.eval_pending) &&
-          get_hash(&root, "settings_hash", &s.settings_hash) && get_hash(&root, "data_hash", &s.data_hash) && s.step >= 0 &&
+          checkpoint_get_hash(&root, "settings_hash", &s.settings_hash) && checkpoint_get_hash(&root, "data_hash", &s.data_hash) && s.step >= 0 &&
           s.metrics_bytes >= 0))
         status = status_fail(ERR_CHECKPOINT, "%s: a key is missing or of another type", name);
     if (status == OK && !json_get_int(&root, "total_trained", &s.total_trained)) s.total_trained = s.total_tokens; /* the only count of older checkpoints */
@@ -244,36 +246,6 @@ Status checkpoint_refuse_damaged(const char *output_dir)
 
 /* ---- loading ---- */
 
-/* The values are flat: they are of this plan only where every parameter lies as it did. */
-static Status check_layout(const StFile *file, const char *path, const Plan *plan)
-{
-    const StTensor *segments = st_find(file, CHECKPOINT_LAYOUT);
-    size_t          bytes = sizeof plan->segments[0] * (size_t)plan->num_trained;
-    FAIL_IF(!segments || segments->bytes != bytes || memcmp(segments->data, plan->segments, bytes) != 0, ERR_CHECKPOINT,
-            "%s: the optimizer's state is of parameters that lie in another order: were `fusion`, the LoRA settings or the version of "
-            "this program changed? Go on with those the checkpoint was made with, or start anew from its weights", path);
-    return OK;
-}
-
-static Status load_optimizer(const char *path, Session *session)
-{
-    StFile *file;
-    TRY(st_open(path, &file));
-    Status status = check_layout(file, path, session_plan(session));
-    const PlanEntry *values[CHECKPOINT_MAX_VALUES];
-    for (int i = 0, count = checkpoint_values(session_plan(session), values); i < count && status == OK; i++) {
-        const PlanEntry *entry = values[i];
-        const StTensor  *tensor;
-        status = st_require(file, entry->name, &tensor);
-        if (status == OK && (tensor->bytes != (size_t)entry->place.bytes || tensor->dtype != st_dtype_from(entry->type.dtype)))
-            status = status_fail(ERR_CHECKPOINT, "%s: %s has another size or dtype than this run's; was the model, LoRA or a dtype changed?",
-                                 path, entry->name);
-        if (status == OK) status = session_write(session, entry->name, tensor->data, tensor->bytes);
-    }
-    st_close(file);
-    return status;
-}
-
 static Status load_model(Arena *arena, const char *path, Session *session)
 {
     HfModel *model;
@@ -287,7 +259,7 @@ Status checkpoint_load(const char *path, Session *session, bool adapters)
 {
     Arena  arena = { 0 };
     Status status = adapters ? weights_load_adapter(session, path) : load_model(&arena, path, session);
-    if (status == OK) status = load_optimizer(arena_printf(&arena, "%s/" OPTIMIZER_NAME, path), session);
+    if (status == OK) status = checkpoint_states_load(path, session);
     arena_deinit(&arena);
     return status;
 }

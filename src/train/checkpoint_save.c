@@ -12,21 +12,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-int checkpoint_values(const Plan *plan, const PlanEntry *out[CHECKPOINT_MAX_VALUES])
-{
-    int count = 0;
-    for (int i = 0; i < plan->num_buckets; i++) {
-        const char *const names[] = { plan->buckets[i].m, plan->buckets[i].v, plan->buckets[i].master };
-        for (int k = 0; k < 3; k++) {
-            const PlanEntry *entry = names[k] ? plan_find(plan, names[k]) : NULL;
-            if (!entry) continue;
-            CHECK(count < CHECKPOINT_MAX_VALUES);
-            out[count++] = entry;
-        }
-    }
-    return count;
-}
-
 int64_t checkpoint_model_bytes(const Plan *plan, bool adapters)
 {
     return weights_bytes(plan, adapters) + (1 << 16);
@@ -34,10 +19,7 @@ int64_t checkpoint_model_bytes(const Plan *plan, bool adapters)
 
 int64_t checkpoint_bytes(const Plan *plan, bool adapters)
 {
-    int64_t bytes = checkpoint_model_bytes(plan, adapters) + (1 << 16) + (int64_t)sizeof plan->segments[0] * plan->num_trained;
-    const PlanEntry *values[CHECKPOINT_MAX_VALUES];
-    for (int i = 0, count = checkpoint_values(plan, values); i < count; i++) bytes += values[i]->place.bytes;
-    return bytes;
+    return checkpoint_model_bytes(plan, adapters) + (1 << 16) + checkpoint_states_bytes(plan);
 }
 
 static int compare_text(const void *a, const void *b)
@@ -99,50 +81,6 @@ Status checkpoint_save_model(const SaveContext *c, const char *folder)
     return save_tokenizer(c, folder);
 }
 
-/* ---- optimizer state ---- */
-
-typedef struct Values {
-    Session         *session;
-    const PlanEntry *entries[CHECKPOINT_MAX_VALUES + 1]; /* NULL: the layout */
-} Values;
-
-static Status append_value(void *context, size_t index, FileWriter *out)
-{
-    enum { CHUNK_BYTES = 1 << 20 };
-    Values          *values = context;
-    const Plan      *plan = session_plan(values->session);
-    const PlanEntry *entry = values->entries[index];
-    if (!entry) return file_writer_append(out, plan->segments, sizeof plan->segments[0] * (size_t)plan->num_trained);
-    const char      *direct = session_pointer(values->session, entry->name);
-    size_t           bytes = (size_t)entry->place.bytes;
-    if (direct) return file_writer_append(out, direct, bytes);
-    char *chunk = malloc(CHUNK_BYTES);
-    CHECK(chunk);
-    Status status = OK;
-    for (size_t at = 0; at < bytes && status == OK; at += CHUNK_BYTES) {
-        size_t n = bytes - at < CHUNK_BYTES ? bytes - at : CHUNK_BYTES;
-        status = session_read_range(values->session, entry->name, at, chunk, n);
-        if (status == OK) status = file_writer_append(out, chunk, n);
-    }
-    free(chunk);
-    return status;
-}
-
-static Status save_optimizer(Session *session, const char *path)
-{
-    Values values = { .session = session };
-    StDecl decls[CHECKPOINT_MAX_VALUES + 1];
-    size_t count = (size_t)checkpoint_values(session_plan(session), values.entries);
-    for (size_t i = 0; i < count; i++) {
-        const PlanEntry *entry = values.entries[i];
-        decls[i] = (StDecl){ .name = entry->name, .dtype = st_dtype_from(entry->type.dtype), .ndim = 1,
-                             .dim = { type_numel(&entry->type) } };
-    }
-    decls[count++] = (StDecl){ .name = CHECKPOINT_LAYOUT, .dtype = ST_I64, .ndim = 2,
-                               .dim = { session_plan(session)->num_trained, 4 } };
-    return st_write(path, decls, count, NULL, append_value, &values);
-}
-
 /* ---- the rest ---- */
 
 static Status save_state(const TrainState *s, const char *path)
@@ -161,8 +99,19 @@ static Status save_state(const TrainState *s, const char *path)
     return status;
 }
 
+static void write_sums(const TensorSums *sums, StrBuf *out)
+{
+    strbuf_puts(out, ", \"tensors\": {");
+    for (size_t i = 0; i < sums->count; i++) {
+        strbuf_puts(out, i ? ",\n      " : "\n      ");
+        json_write_string(out, sums->items[i].name, strlen(sums->items[i].name));
+        strbuf_printf(out, ": \"%016llx\"", (unsigned long long)sums->items[i].sum);
+    }
+    strbuf_puts(out, "\n    }");
+}
+
 /* Every file of the folder, by name, with size and checksum of what the disk gives back. */
-static Status save_manifest(Arena *arena, const char *folder)
+static Status save_manifest(Arena *arena, const char *folder, const TensorSums *sums)
 {
     enum { MAX_FILES = 65536 };
     DIR *dir = opendir(folder);
@@ -182,7 +131,9 @@ static Status save_manifest(Arena *arena, const char *folder)
         status = file_hash(path, &hash);
         strbuf_puts(&text, i ? ",\n    {\"name\": " : "\n    {\"name\": ");
         json_write_string(&text, names[i], strlen(names[i]));
-        strbuf_printf(&text, ", \"bytes\": %lld, \"xxh3\": \"%016llx\"}", (long long)file_size(path), (unsigned long long)hash);
+        strbuf_printf(&text, ", \"bytes\": %lld, \"xxh3\": \"%016llx\"", (long long)file_size(path), (unsigned long long)hash);
+        if (strcmp(names[i], OPTIMIZER_NAME) == 0) write_sums(sums, &text);
+        strbuf_putc(&text, '}');
     }
     strbuf_puts(&text, "\n  ]\n}\n");
     if (status == OK) status = file_write_atomic(arena_printf(arena, "%s/" MANIFEST_NAME, folder), text.data, text.len);
@@ -203,13 +154,14 @@ static Status save_tuning(Session *session, Arena *arena, const char *path)
 
 static Status write_files(const SaveContext *c, const TrainState *state, Arena *arena, const char *folder)
 {
+    TensorSums sums;
     TRY(file_make_dirs(folder));
     TRY(checkpoint_save_model(c, folder));
-    TRY(save_optimizer(c->session, arena_printf(arena, "%s/" OPTIMIZER_NAME, folder)));
+    TRY(checkpoint_states_save(arena, c->session, arena_printf(arena, "%s/" OPTIMIZER_NAME, folder), &sums));
     TRY(save_state(state, arena_printf(arena, "%s/" STATE_NAME, folder)));
     TRY(file_write_atomic(arena_printf(arena, "%s/trainer_state.json", folder), c->trainer_state, strlen(c->trainer_state)));
     TRY(save_tuning(c->session, arena, arena_printf(arena, "%s/" TUNING_NAME, folder)));
-    TRY(save_manifest(arena, folder));
+    TRY(save_manifest(arena, folder, &sums));
     return file_sync_dir(folder);
 }
 

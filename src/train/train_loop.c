@@ -1,4 +1,5 @@
-/* The loop over train steps. A step writes inputs, replays programs, reads three numbers; it allocates nothing. */
+/* The loop over train steps. A step writes inputs and replays programs; its three numbers are read while the next one runs. It allocates
+ * nothing, and the device never waits for the host. */
 #include "train/trainer_internal.h"
 
 #include "base/log.h"
@@ -6,6 +7,7 @@
 #include "train/signals.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 #include <time.h>
 
@@ -29,16 +31,10 @@ static Status write_batch(Trainer *t, const Batch *batch, size_t cells)
     return OK;
 }
 
-static Status write_scalars(Trainer *t, int64_t tokens, double lr)
+static Status write_scalars(Trainer *t, int64_t index, int64_t tokens, double lr)
 {
-    int64_t step[STEP_COUNT] = { [STEP_SEED] = t->config->seed, [STEP_INDEX] = t->state.step };
-    double  updates = (double)(t->state.applied + 1);
-    float   hyper[HYPER_COUNT] = {
-          [HYPER_LR] = (float)lr,
-          [HYPER_INV_TOKENS] = tokens > 0 ? (float)(1.0 / (double)tokens) : 0.0f,
-          [HYPER_BIAS1] = (float)(1.0 - pow(t->config->adamw_beta1, updates)),
-          [HYPER_BIAS2] = (float)(1.0 - pow(t->config->adamw_beta2, updates)),
-    };
+    int64_t step[STEP_COUNT] = { [STEP_SEED] = t->config->seed, [STEP_INDEX] = index };
+    float   hyper[HYPER_COUNT] = { [HYPER_LR] = (float)lr, [HYPER_INV_TOKENS] = tokens > 0 ? (float)(1.0 / (double)tokens) : 0.0f };
     TRY(session_write(t->session, "step", step, sizeof step));
     return session_write(t->session, "hyper", hyper, sizeof hyper);
 }
@@ -50,7 +46,7 @@ static Status run_micros(Trainer *t, StepWork *out_work)
     for (int64_t micro = 0; micro < t->config->gradient_accumulation_steps; micro++) {
         const Batch *batch;
         TRY(loader_next(t->data.train, &batch));
-        FAIL_IF(!batch, ERR_INTERNAL, "the data ended in step %lld", (long long)t->state.step);
+        FAIL_IF(!batch, ERR_INTERNAL, "the data ended in step %lld", (long long)(t->state.step + t->num_queued));
         step_work_add(out_work, batch, t->options.batch, t->options.seq);
         TRY(write_batch(t, batch, cells));
         TRY(session_run(t->session, micro == 0 ? PROGRAM_MICRO_FIRST : PROGRAM_MICRO_NEXT));
@@ -64,34 +60,51 @@ static double unsigned_nan(double value)
     return isnan(value) ? (double)NAN : value;
 }
 
-static Status run_step(Trainer *t, StepMetrics *out)
+/* Step t->state.step + num_queued: its programs are queued behind what the device runs. */
+static Status queue_step(Trainer *t)
 {
-    double   start = trainer_seconds();
-    int64_t  trained;
-    float    loss, norm2, applied;
-    StepWork work = { 0 };
-    TRY(loader_step_tokens(t->data.train, t->state.step, &trained));
-    double lr = schedule_lr(&t->schedule, t->state.step);
-    TRY(write_scalars(t, trained, lr));
-    TRY(run_micros(t, &work));
+    int64_t     index = t->state.step + t->num_queued, trained;
+    QueuedStep *step = &t->queued[index % (STEPS_AHEAD + 1)];
+    *step = (QueuedStep){ .queued_at = trainer_seconds() };
+    if (t->hooks->step_begin) t->hooks->step_begin(t->hooks->context, index);
+    TRY(loader_step_tokens(t->data.train, index, &trained));
+    double lr = schedule_lr(&t->schedule, index);
+    TRY(write_scalars(t, index, trained, lr));
+    TRY(run_micros(t, &step->work));
     TRY(session_run(t->session, PROGRAM_OPTIMIZER));
-    TRY(session_output(t->session, PROGRAM_OPTIMIZER, "loss", &loss, sizeof loss));
-    TRY(session_output(t->session, PROGRAM_OPTIMIZER, "norm2", &norm2, sizeof norm2));
-    TRY(session_output(t->session, PROGRAM_OPTIMIZER, "applied", &applied, sizeof applied));
-    bool good = applied != 0;
+    TRY(session_mark(t->session, index));
+    step->metrics = (StepMetrics){ .step = index + 1, .epoch = loader_epoch(t->data.train, index + 1), .lr = lr,
+                                   .step_tokens = step->work.tokens, .step_trained = trained };
+    t->num_queued++;
+    return OK;
+}
+
+/* Waits for the oldest queued step; state and *out tell of it. */
+static Status await_step(Trainer *t, StepMetrics *out)
+{
+    QueuedStep *step = &t->queued[t->state.step % (STEPS_AHEAD + 1)];
+    TRY(session_await(t->session, t->state.step));
+    double       now = trainer_seconds();
+    const float *result = (const float *)session_pointer(t->session, "results") + t->state.step % RESULT_ROWS * RESULT_COUNT;
+    bool         good = result[RESULT_APPLIED] != 0;
+    t->num_queued--;
     t->state.step++;
     t->state.applied += good;
     t->state.skipped += !good;
     t->state.bad_in_row = good ? 0 : t->state.bad_in_row + 1;
-    t->state.total_tokens += work.tokens;
-    t->state.total_trained += trained;
-    t->last_loss = loss;
-    *out = (StepMetrics){ .step = t->state.step, .epoch = loader_epoch(t->data.train, t->state.step), .loss = unsigned_nan(loss), .norm = unsigned_nan(sqrt(norm2)),
-                          .lr = lr, .step_tokens = work.tokens, .step_trained = trained, .total_tokens = t->state.total_tokens,
-                          .total_trained = t->state.total_trained, .skipped = !good,
-                          .seconds = trainer_seconds() - start };
-    out->limit_seconds = step_limit_seconds(&t->limit, &work, out->seconds);
-    eval_trend_step(&t->trend, loss);
+    t->state.total_tokens += step->metrics.step_tokens;
+    t->state.total_trained += step->metrics.step_trained;
+    t->last_loss = result[RESULT_LOSS];
+    *out = step->metrics;
+    out->loss = unsigned_nan(result[RESULT_LOSS]);
+    out->norm = unsigned_nan(sqrt(result[RESULT_NORM2]));
+    out->total_tokens = t->state.total_tokens;
+    out->total_trained = t->state.total_trained;
+    out->skipped = !good;
+    out->seconds = now - fmax(step->queued_at, t->finished_at);
+    out->limit_seconds = step_limit_seconds(&t->limit, &step->work, out->seconds);
+    t->finished_at = now;
+    eval_trend_step(&t->trend, result[RESULT_LOSS]);
     return OK;
 }
 
@@ -161,10 +174,10 @@ static Status run_eval(Trainer *t)
     return t->hooks->sample(t->hooks->context, &job);
 }
 
-static bool eval_due(const Trainer *t)
+static bool eval_due(const Trainer *t, int64_t step)
 {
     if (!t->data.eval) return false;
-    return t->state.step == t->schedule.total || (t->config->eval_steps > 0 && t->state.step % t->config->eval_steps == 0);
+    return step == t->schedule.total || (t->config->eval_steps > 0 && step % t->config->eval_steps == 0);
 }
 
 /* ---- saving ---- */
@@ -217,10 +230,9 @@ static void save_or_warn(Trainer *t)
     status_clear();
 }
 
-static bool save_due(const Trainer *t)
+static bool save_due(const Trainer *t, int64_t step)
 {
-    return t->config->save_steps > 0 && t->state.step % t->config->save_steps == 0 && t->state.step != t->saved_step &&
-           t->state.step < t->schedule.total;
+    return t->config->save_steps > 0 && step % t->config->save_steps == 0 && step != t->saved_step && step < t->schedule.total;
 }
 
 const char *trainer_same_command(const Trainer *t)
@@ -240,34 +252,58 @@ static Status interrupted(Trainer *t)
 
 /* ---- the loop ---- */
 
-static Status one_step(Trainer *t)
+/* The oldest queued step: its result is awaited, written down, shown. */
+static Status finish_step(Trainer *t)
 {
     StepMetrics step;
-    int64_t     index = t->state.step;
-    if (t->hooks->step_begin) t->hooks->step_begin(t->hooks->context, index);
-    TRY(run_step(t, &step));
+    TRY(await_step(t, &step));
     log_line(t, metrics_step(t->metrics, &step));
     if (t->progress.steps == 0 && !log_is_terminal()) log_info("first step %.2f s after the start", trainer_seconds() - t->start_seconds);
     progress_step(&t->progress, &step);
-    if (t->hooks->step_end) t->hooks->step_end(t->hooks->context, index);
+    if (t->hooks->step_end) t->hooks->step_end(t->hooks->context, step.step - 1);
     if (t->limit.is_beaten) step_limit_measure(&t->limit);
-    t->state.eval_pending = eval_due(t);
+    t->state.eval_pending = eval_due(t, t->state.step);
     return check_divergence(t, &step);
+}
+
+/* Until at most so many are queued. When a run diverged, the steps queued behind are written down too. */
+static Status finish_steps(Trainer *t, int most_queued)
+{
+    while (t->num_queued > most_queued) {
+        Status status = finish_step(t), other = status;
+        if (status == OK) continue;
+        char message[STATUS_MESSAGE_BYTES];
+        snprintf(message, sizeof message, "%s", status_message());
+        while (t->num_queued > 0 && (other == OK || other == ERR_DIVERGED)) other = finish_step(t);
+        FAIL(status, "%s", message);
+    }
+    return OK;
+}
+
+/* Whether evaluating, saving or ending comes behind the last queued step: then its result is needed. */
+static bool must_finish(const Trainer *t)
+{
+    int64_t step = t->state.step + t->num_queued;
+    return step >= t->schedule.total || eval_due(t, step) || save_due(t, step) || signals_pending();
 }
 
 Status train_loop(Trainer *t)
 {
+    int most_queued = t->device->api->is_synchronous ? 0 : STEPS_AHEAD;
     signals_set_resumable(true);
     for (;;) {
-        if (t->state.eval_pending && !signals_pending()) {
-            TRY(run_eval(t));
-            step_limit_measure(&t->limit);
-            if (!t->state.eval_pending) report_update(t, false);
+        TRY(finish_steps(t, must_finish(t) ? 0 : most_queued));
+        if (t->num_queued == 0) {
+            if (t->state.eval_pending && !signals_pending()) {
+                TRY(run_eval(t));
+                step_limit_measure(&t->limit);
+                if (!t->state.eval_pending) report_update(t, false);
+            }
+            if (save_due(t, t->state.step) && !signals_pending()) save_or_warn(t);
+            if (signals_pending()) return interrupted(t);
+            if (t->state.step >= t->schedule.total) break;
         }
-        if (save_due(t) && !signals_pending()) save_or_warn(t);
-        if (signals_pending()) return interrupted(t);
-        if (t->state.step >= t->schedule.total) break;
-        TRY(one_step(t));
+        if (!must_finish(t) || t->num_queued == 0) TRY(queue_step(t));
     }
     return OK;
 }

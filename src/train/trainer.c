@@ -5,6 +5,7 @@
 #include "model/init.h"
 #include "model/merge.h"
 #include "model/weights.h"
+#include "passes/optimizers.h"
 #include "train/disk.h"
 #include "train/output_dir.h"
 #include "train/report.h"
@@ -386,6 +387,7 @@ static Status prepare(Trainer *t)
     if (t->resume_path[0]) TRY(checkpoint_load_tuning(t->resume_path, t->device));
     TRY(session_create(t->plan, t->device, &t->session));
     TRY(load_weights(t));
+    TRY(session_write(t->session, OPTIMIZER_APPLIED, &t->state.applied, sizeof t->state.applied));
     if (resume_is(t, "false")) TRY(checkpoint_remove_all(c->output_dir));
     if (continues_output(t)) TRY(checkpoint_prune(c->output_dir, t->keep, t->state.step));
     t->record.data = t->data.keys;

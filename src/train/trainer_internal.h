@@ -12,6 +12,16 @@
 #include "train/trainer.h"
 #include "train/trainer_state.h"
 
+/* The device has the next step to run while the host looks at the one before. */
+enum { STEPS_AHEAD = 1 };
+
+/* A step whose programs were queued. */
+typedef struct QueuedStep {
+    StepMetrics metrics; /* all but what its result says */
+    StepWork    work;
+    double      queued_at; /* trainer_seconds() */
+} QueuedStep;
+
 typedef struct Trainer {
     const Config     *config;
     const TrainHooks *hooks;
@@ -32,7 +42,10 @@ typedef struct Trainer {
     RunData           data;
     RunRecord         record;
     Schedule          schedule;
-    TrainState        state;
+    TrainState        state;             /* after the last finished step */
+    QueuedStep        queued[STEPS_AHEAD + 1]; /* by step mod: what the device runs, its results not yet known */
+    int               num_queued;
+    double            finished_at;       /* trainer_seconds() */
     Metrics          *metrics;
     Progress          progress;
     EvalTrend         trend;

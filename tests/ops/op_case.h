@@ -161,6 +161,7 @@ static double element(const TensorType *type, const void *data, int64_t i)
 {
     if (type->dtype == DT_I64) return (double)((const int64_t *)data)[i];
     if (type->dtype == DT_I32) return (double)((const int32_t *)data)[i];
+    if (type->dtype == DT_U8) return (double)((const uint8_t *)data)[i];
     return (double)vec_get(data, type->dtype, i);
 }
 

@@ -242,8 +242,6 @@ __attribute__((unused)) static double step_once(Family *f, int step, double *nor
         EXPECT_OK(session_run(f->session, first ? PROGRAM_MICRO_NEXT : PROGRAM_MICRO_FIRST));
     }
     float hyper[HYPER_COUNT] = { [HYPER_LR] = 1e-3f, [HYPER_INV_TOKENS] = inv };
-    hyper[HYPER_BIAS1] = (float)(1 - pow(0.9, step + 1));
-    hyper[HYPER_BIAS2] = (float)(1 - pow(0.95, step + 1));
     EXPECT_OK(session_write(f->session, "hyper", hyper, sizeof hyper));
     EXPECT_OK(session_run(f->session, PROGRAM_OPTIMIZER));
     EXPECT_OK(session_output(f->session, PROGRAM_OPTIMIZER, "loss", &loss, sizeof loss));

@@ -168,6 +168,7 @@ static void cpu_destroy(Device *device)
 
 static const DeviceApi cpu_api = {
     .name = "cpu",
+    .is_synchronous = true,
     .facts = cpu_device_facts,
     .bind = cpu_bind,
     .alloc = cpu_alloc,
