@@ -2,7 +2,7 @@
 #pragma once
 
 #include "config/config.h"
-#include "text/template.h"
+#include "text/template/template.h"
 #include "text/tokenizer.h"
 #include "train/trainer.h"
 
