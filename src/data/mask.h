@@ -7,7 +7,7 @@
 #pragma once
 
 #include "data/format.h"
-#include "text/template/template.h"
+#include "text/template/memo.h"
 #include "text/tokenizer.h"
 
 /* What all threads share; immutable. */

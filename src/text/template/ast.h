@@ -4,6 +4,8 @@
 #include "text/template/template.h"
 #include "text/template/value.h"
 
+#include <setjmp.h>
+
 /* Deepest nesting of a template's expressions and blocks (Python's compiler gives up earlier). */
 enum { TEMPLATE_MAX_NESTING = 200, TEMPLATE_MAX_BYTES = 8 << 20 };
 
@@ -50,22 +52,22 @@ typedef struct Scope {
     uint32_t   num_slots; /* of the function it starts; 0 when it starts none */
 } Scope;
 
-typedef struct Node  Node;
+typedef struct Node Node;
 typedef struct Nodes {
     Node   **items;
-    uint32_t count;
+    uint32_t count, capacity;
 } Nodes;
 
 struct Node {
     uint8_t  kind;     /* NodeKind */
-    uint8_t  op;       /* TokenKind of N_BINARY and compare operands */
+    uint8_t  op;       /* TokenKind of N_BINARY and of compare operands and keywords */
     uint16_t height;   /* of the tree below */
     int32_t  line;
-    uint32_t name;     /* interned: N_NAME, N_GETATTR, N_KEYWORD, N_NSREF, N_MACRO */
-    uint32_t index;    /* N_FILTER, N_TEST: in its table, UINT32_MAX unknown. N_NSREF: the attribute. Macro: num params */
+    uint32_t name;     /* interned: N_NAME, N_GETATTR, N_KEYWORD, N_NSREF, N_MACRO, N_FILTER, N_TEST */
+    uint32_t attribute; /* interned, of N_NSREF */
     bool     store;    /* N_NAME: a target */
-    bool     negated, recursive, uses_caller, uses_kwargs, uses_varargs, has_star, has_star_star;
-    bool     needs_dict_args; /* a call with keywords or stars */
+    bool     negated, recursive, uses_caller, uses_kwargs, uses_varargs;
+    const struct Builtin *builtin; /* N_FILTER, N_TEST: NULL unknown. N_GETATTR: the first method of the name */
     Value    value;    /* N_CONST, N_DATA */
     VarRef   var;      /* N_NAME, N_NSREF, N_MACRO; N_FOR: the loop variable */
     VarRef   caller, kwargs, varargs; /* of a macro or a generation block */
@@ -77,11 +79,13 @@ struct Node {
     Scope   *scope, *test_scope, *else_scope;
 };
 
+/* Each name once, by number. */
+enum { NAME_BUCKETS = 1024 };
 typedef struct NameTable {
     Str      *names;
-    uint32_t  count, capacity;
-    uint32_t *buckets; /* index + 1 */
-    uint32_t  num_buckets;
+    uint32_t *next; /* of the same bucket, + 1 */
+    uint32_t  count, names_capacity, next_capacity;
+    uint32_t  buckets[NAME_BUCKETS];
 } NameTable;
 
 struct Template {
@@ -97,52 +101,59 @@ struct Template {
     uint32_t  inputs[4];        /* names of TemplateInput's messages, tools, documents, add_generation_prompt; UINT32_MAX: not read */
 };
 
-/* template_lex.c: all tokens of the source, T_EOF last. The source is UTF-8. */
-NODISCARD Status template_lex(Template *tmpl, const char *source, size_t len, Token **out_tokens, size_t *out_count);
+/* What reads a template. All its memory is the template's, so that a failure leaves by parser_fail, from wherever it is. */
+typedef struct Parser {
+    Template   *tmpl;
+    jmp_buf     failed;
+    Status      status;
+    const char *text;
+    size_t      len, at;       /* the lexer's place */
+    int         line;
+    bool        line_starting; /* the lexer's last match ended with a newline */
+    Token      *tokens;
+    uint32_t    num_tokens, capacity;
+    size_t      pos;           /* the parser's token */
+    int         depth;         /* nesting now */
+    int         loops;         /* break and continue are allowed when > 0 */
+    bool        in_for;        /* inside of a for: nothing there may be named loop */
+} Parser;
 
-/* template_parse.c: the tree, into tmpl->body. */
-NODISCARD Status template_parse_tokens(Template *tmpl, Token *tokens);
+_Noreturn void parser_fail(Parser *p, Status status, int line, const char *fmt, ...) PRINTF_LIKE(4, 5);
 
-/* template_scope.c: gives every name its slot and every scope its loads. */
-NODISCARD Status template_resolve(Template *tmpl);
+/* lex.c: all tokens of the text, T_EOF last. */
+void template_lex(Parser *p);
+
+/* parse.c: the tree, into tmpl->body. */
+void template_parse_tokens(Parser *p);
+
+/* scope.c: gives every name its slot and every scope its loads. */
+void template_resolve(Parser *p);
 
 /* template.c: base_context and inputs, after a change of folder_variables. */
 void template_prepare(Template *tmpl);
 
-/* Index of an interned name; the names of methods come first, in the order of MethodId. */
+/* The number of a name, which is added when it isn't there; template_find_name: UINT32_MAX then. */
 uint32_t template_intern(Template *tmpl, Str name);
+uint32_t template_find_name(const Template *tmpl, Str name);
 
-/* Parser state, shared by template_parse.c (statements) and template_expr.c. */
-typedef struct Parser {
-    Template *tmpl;
-    Token    *tokens;
-    size_t    pos;
-    int       depth;      /* nesting now */
-    int       loops;      /* break and continue are allowed when > 0 */
-    bool      in_for;     /* inside of a for: nothing there may be named loop */
-} Parser;
-
-typedef struct NodeList {
-    Node   **items;
-    uint32_t count, capacity;
-} NodeList;
-
-NODISCARD Status parser_fail(const Parser *p, Status status, int line, const char *fmt, ...) PRINTF_LIKE(4, 5);
-NODISCARD Status parser_expect(Parser *p, TokenKind kind, Token *out); /* out may be NULL */
-Node            *parser_node(Parser *p, NodeKind kind, int line);
-void             node_list_add(Parser *p, NodeList *list, Node *node);
+/* expr.c */
+Node  *parser_node(Parser *p, NodeKind kind, int line);
+void   nodes_add(Parser *p, Nodes *nodes, Node *node);
+Token *parser_expect(Parser *p, TokenKind kind);
+const char *token_describe(const Token *token, char *buffer, size_t size);
 static inline Token *parser_token(Parser *p) { return &p->tokens[p->pos]; }
 static inline bool   parser_at(Parser *p, TokenKind kind) { return p->tokens[p->pos].kind == kind; }
 bool parser_at_name(Parser *p, const char *name);
 bool parser_skip_name(Parser *p, const char *name);
 bool parser_skip(Parser *p, TokenKind kind);
-const char *token_describe(const Token *token, char *buffer, size_t size);
+uint32_t parser_intern(Parser *p, const Token *name);
+void     parser_deeper(Parser *p); /* p->depth++, within its limit */
 
 /* How parse_tuple reads. */
 typedef struct TupleOptions {
     bool simplified, no_condexpr, parentheses, with_namespace;
 } TupleOptions;
-NODISCARD Status parse_tuple(Parser *p, TupleOptions options, Node **out);
-NODISCARD Status parse_expression(Parser *p, Node **out);
-NODISCARD Status parse_target(Parser *p, bool with_namespace, Node **out);
-NODISCARD Status parse_filter_chain(Parser *p, Node *node, bool start_inline, Node **out);
+Node *parse_tuple(Parser *p, TupleOptions options);
+Node *parse_expression(Parser *p);
+Node *parse_target(Parser *p, bool with_namespace);
+Node *parse_filter_chain(Parser *p, Node *node, bool start_inline);

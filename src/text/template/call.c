@@ -1,151 +1,131 @@
 /* Calls: arguments, built-in functions by their parameter lists, macros, loops. */
-#include "text/template/methods.h"
 #include "text/template/open.h"
+#include "text/template/render.h"
 
 #include <string.h>
 
-uint32_t builtin_find(const Builtin *table, uint32_t count, Str name)
+const Builtin *builtin_find(const Builtin *table, Str name)
 {
-    for (uint32_t i = 0; i < count; i++)
-        if (str_equal(name, table[i].name)) return i;
-    return UINT32_MAX;
+    while (table->name && !str_equal(name, table->name)) table++;
+    return table->name ? table : NULL;
+}
+
+const Builtin *method_of(const Builtin *first, Value object)
+{
+    ValueType type = object.type == V_OPEN ? V_STRING : (ValueType)object.type;
+    for (const Builtin *row = first; row && row->name && (row == first || strcmp(row->name, first->name) == 0); row++)
+        if (row->types >> type & 1) return row;
+    return NULL;
+}
+
+/* ---- parameters ---- */
+
+int64_t arg_int(Render *r, Value v, const char *what, int64_t otherwise)
+{
+    if (value_is_missing(v)) return otherwise;
+    if (!value_is(v, TYPES_INTEGRAL)) render_fail(r, "%s must be an integer, not %s", what, value_type_name(v));
+    return value_as_int(v);
+}
+
+bool arg_bool(Render *r, Value v, bool otherwise)
+{
+    return value_is_missing(v) ? otherwise : value_truth(r, v);
+}
+
+Value arg_text(Render *r, Value v, const char *what)
+{
+    if (v.type != V_STRING) render_fail(r, "%s must be str, not %s", what, value_type_name(v));
+    return v;
 }
 
 /* The next of the names split by spaces; false at the end. */
 static bool next_param(const char **params, Str *name, bool *required)
 {
-    const char *s = *params;
-    while (*s == ' ') s++;
+    const char *s = *params + strspn(*params, " ");
     if (!*s) return false;
     *required = *s == '!';
-    if (*required) s++;
-    size_t len = strcspn(s, " ");
-    *name = (Str){ s, len };
-    *params = s + len;
+    *name = (Str){ s + *required, strcspn(s + *required, " ") };
+    *params = name->data + name->len;
     return true;
 }
 
-static Status keyword_unknown(Render *r, const Builtin *builtin, const Args *args)
+Value builtin_call(Render *r, const Builtin *builtin, Value self, const Args *args)
 {
-    for (uint32_t k = 0; k < args->num_keywords; k++) {
-        const char *params = builtin->params;
-        Str         name;
-        bool        required, known = false;
-        while (next_param(&params, &name, &required)) known |= str_same(name, args->keywords[k].name);
-        if (!known)
-            return render_fail(r, "%s() got an unexpected keyword argument '%.*s'", builtin->name,
-                               (int)(args->keywords[k].name.len & 0xFF), args->keywords[k].name.data);
-    }
-    return OK;
-}
-
-Status builtin_call(Render *r, const Builtin *builtin, Value self, const Args *args, Value *out)
-{
-    Value       argv[MAX_PARAMS] = { 0 };
-    const char *params = builtin->params;
+    Value       argv[MAX_PARAMS] = { 0 }, answer;
+    Call        call = { self, argv, args, builtin->mode };
+    const char *params = builtin->params, *what = builtin->name;
     Str         name;
-    bool        required, done = false;
-    if (r->open) TRY(open_builtin(r, builtin, &self, args, out, &done));
-    if (done) return OK;
-    if (params[0] == '*') return builtin->call(r, self, NULL, args, out);
-    if (params[0] == '/' && args->num_keywords) return render_fail(r, "%s() takes no keyword arguments", builtin->name);
+    bool        required;
+    uint32_t    i = 0, num_used = 0;
+    if (r->open && open_builtin(r, builtin, &call.self, args, &answer)) return answer;
+    if (params[0] == '*') return builtin->call(r, &call);
+    if (params[0] == '/' && args->num_keywords) render_fail(r, "%s() takes no keyword arguments", what);
     if (params[0] == '/') params++;
-    uint32_t i = 0;
     for (; next_param(&params, &name, &required); i++) {
         if (i < args->count) argv[i] = args->items[i];
         for (uint32_t k = 0; k < args->num_keywords; k++) {
             if (!str_same(name, args->keywords[k].name)) continue;
-            if (!value_is_missing(argv[i]))
-                return render_fail(r, "%s() got two values for '%.*s'", builtin->name, (int)name.len, name.data);
+            if (!value_is_missing(argv[i])) render_fail(r, "%s() got two values for '%.*s'", what, (int)name.len, name.data);
             argv[i] = args->keywords[k].value;
+            num_used++;
         }
-        if (required && value_is_missing(argv[i]))
-            return render_fail(r, "%s() needs the argument '%.*s'", builtin->name, (int)name.len, name.data);
+        if (required && value_is_missing(argv[i])) render_fail(r, "%s() needs the argument '%.*s'", what, (int)name.len, name.data);
     }
-    if (args->count > i)
-        return render_fail(r, "%s() takes at most %u arguments, %u were given", builtin->name, i, args->count);
-    if (args->num_keywords) TRY(keyword_unknown(r, builtin, args));
-    return builtin->call(r, self, argv, args, out);
+    if (args->count > i) render_fail(r, "%s() takes at most %u arguments, %u were given", what, i, args->count);
+    if (args->num_keywords > num_used) render_fail(r, "%s() got a keyword argument that it doesn't know", what);
+    return builtin->call(r, &call);
 }
 
 /* ---- arguments ---- */
 
 typedef struct Collected {
-    Value   *items;
+    List     items;
     Keyword *keywords;
-    uint32_t count, num_keywords;
+    uint32_t num_keywords, capacity;
 } Collected;
 
-static Status add_keyword(Render *r, Collected *c, Str name, Value value)
+static void add_keyword(Render *r, Collected *c, Str name, Value value)
 {
     for (uint32_t i = 0; i < c->num_keywords; i++)
         if (str_same(c->keywords[i].name, name))
-            return render_fail(r, "got two values for the keyword argument '%.*s'", (int)(name.len & 0xFF), name.data);
+            render_fail(r, "got two values for the keyword argument '%.*s'", shown(name.len), name.data);
+    c->keywords = array_grown(&r->arena, c->keywords, c->num_keywords, &c->capacity, sizeof *c->keywords);
     c->keywords[c->num_keywords++] = (Keyword){ name, value };
-    return OK;
 }
 
-static Status spread(Render *r, const Node *keyword, Collected *c)
+static void add_argument(Render *r, Collected *c, const Node *arg)
 {
-    Value value;
-    TRY(eval(r, keyword->a, &value));
-    if (keyword->op == T_ASSIGN) return add_keyword(r, c, r->tmpl->names.names[keyword->name], value);
-    if (keyword->op == T_MUL) {
-        List   list;
-        TRY(value_to_list(r, value, &list));
-        Value *items = arena_array(&r->arena, Value, (size_t)c->count + list.count + 1);
-        if (c->count) memcpy(items, c->items, c->count * sizeof *items);
-        if (list.count) memcpy(items + c->count, list.items, list.count * sizeof *items);
-        c->items = items;
-        c->count += list.count;
-        return OK;
+    if (arg->kind != N_KEYWORD) {
+        list_add(r, &c->items, eval(r, arg));
+        return;
     }
-    if (value.type != V_DICT) return render_fail(r, "the argument after ** must be a mapping, not %s", value_type_name(value));
-    Keyword *keywords = arena_array(&r->arena, Keyword, (size_t)c->num_keywords + value.dict->count + 1);
-    if (c->num_keywords) memcpy(keywords, c->keywords, c->num_keywords * sizeof *keywords);
-    c->keywords = keywords;
-    TRY(render_tick(r, (int64_t)value.dict->count * value.dict->count >> 4));
-    for (uint32_t i = 0; i < value.dict->count; i++) {
-        if (value.dict->entries[i].key.type != V_STRING) return render_fail(r, "keywords must be strings");
-        TRY(add_keyword(r, c, value_str(value.dict->entries[i].key), value.dict->entries[i].value));
+    Value value = eval(r, arg->a);
+    if (arg->op == T_ASSIGN) {
+        add_keyword(r, c, r->tmpl->names.names[arg->name], value);
+    } else if (arg->op == T_MUL) {
+        List list = value_to_list(r, value);
+        for (uint32_t i = 0; i < list.count; i++) list_add(r, &c->items, list.items[i]);
+    } else {
+        if (value.type != V_DICT) render_fail(r, "the argument after ** must be a mapping, not %s", value_type_name(value));
+        render_tick(r, (int64_t)value.dict->count * value.dict->count >> 4);
+        for (uint32_t i = 0; i < value.dict->count; i++) {
+            DictEntry entry = value.dict->entries[i];
+            if (entry.key.type != V_STRING) render_fail(r, "keywords must be strings");
+            add_keyword(r, c, value_str(entry.key), entry.value);
+        }
     }
-    return OK;
 }
 
-Status eval_args(Render *r, const Node *node, Value caller, Args *out)
+Args eval_args(Render *r, const Node *node, Value caller)
 {
     Collected c = { 0 };
-    uint32_t  num_keywords = 0;
-    for (uint32_t i = 0; node->needs_dict_args && i < node->items.count; i++)
-        num_keywords += node->items.items[i]->kind == N_KEYWORD;
-    if (!value_is_missing(caller)) num_keywords++;
-    if (node->items.count) c.items = arena_array(&r->arena, Value, node->items.count);
-    if (num_keywords) c.keywords = arena_array(&r->arena, Keyword, num_keywords);
-    for (uint32_t i = 0; i < node->items.count; i++) {
-        const Node *arg = node->items.items[i];
-        if (arg->kind != N_KEYWORD) {
-            TRY(eval(r, arg, &c.items[c.count++]));
-            continue;
-        }
-        TRY(spread(r, arg, &c));
-    }
-    if (!value_is_missing(caller)) {
-        Keyword *keywords = arena_array(&r->arena, Keyword, (size_t)c.num_keywords + 1);
-        if (c.num_keywords) memcpy(keywords, c.keywords, c.num_keywords * sizeof *keywords);
-        c.keywords = keywords;
-        TRY(add_keyword(r, &c, str_of("caller"), caller));
-    }
-    *out = (Args){ c.items, c.count, c.keywords, c.num_keywords };
-    return OK;
+    if (node->items.count) c.items.items = arena_array(&r->arena, Value, c.items.capacity = node->items.count);
+    for (uint32_t i = 0; i < node->items.count; i++) add_argument(r, &c, node->items.items[i]);
+    if (!value_is_missing(caller)) add_keyword(r, &c, str_of("caller"), caller);
+    return (Args){ c.items.items, c.items.count, c.keywords, c.num_keywords };
 }
 
 /* ---- macros ---- */
-
-static Value *slot_of(Frame *frame, VarRef var)
-{
-    for (uint16_t hops = var.hops; hops; hops--) frame = frame->parent;
-    return &frame->slots[var.slot];
-}
 
 typedef struct MacroCall {
     const Node *node;
@@ -164,124 +144,95 @@ static Value take_keyword(MacroCall *call, Str name)
     return (Value){ 0 };
 }
 
-static Status bind_extras(Render *r, MacroCall *call)
+/* caller, kwargs and varargs. */
+static void bind_extras(Render *r, MacroCall *call)
 {
     const Node *node = call->node;
-    uint32_t    num_params = node->items.count, left = 0;
+    const Args *args = call->args;
+    uint32_t    num_params = node->items.count;
     if (node->uses_caller) {
         Value caller = take_keyword(call, str_of("caller"));
-        if (value_is_missing(caller) || caller.type == V_NONE) caller = value_hint("No caller defined");
-        *slot_of(call->frame, node->caller) = caller;
+        *slot_of(call->frame, node->caller) = value_is_given(caller) ? caller : value_hint("No caller defined");
     }
     Dict *rest = arena_new(&r->arena, Dict);
-    for (uint32_t i = 0; i < call->args->num_keywords; i++) {
-        const Keyword *keyword = &call->args->keywords[i];
+    for (uint32_t i = 0; i < args->num_keywords; i++) {
+        Str name = args->keywords[i].name;
         if (call->used[i]) continue;
-        left++;
-        if (!node->uses_kwargs)
-            return render_fail(r, "the macro takes no keyword argument '%.*s'", (int)(keyword->name.len & 0xFF), keyword->name.data);
-        TRY(dict_set(r, rest, value_text(keyword->name.data, keyword->name.len), keyword->value));
+        if (!node->uses_kwargs) render_fail(r, "the macro takes no keyword argument '%.*s'", shown(name.len), name.data);
+        dict_set(r, rest, value_of_str(name), args->keywords[i].value);
     }
-    if (node->uses_kwargs) *slot_of(call->frame, node->kwargs) = (Value){ .type = V_DICT, .dict = rest };
-    if (node->uses_varargs) {
-        uint32_t count = call->args->count > num_params ? call->args->count - num_params : 0;
-        Value   *rest_items = count ? (Value *)call->args->items + num_params : NULL;
-        *slot_of(call->frame, node->varargs) = value_list(r, V_TUPLE, rest_items, count);
-    } else if (call->args->count > num_params) {
-        return render_fail(r, "the macro takes not more than %u arguments", num_params);
-    }
-    return OK;
+    if (node->uses_kwargs) *slot_of(call->frame, node->kwargs) = value_dict(rest);
+    List more = { 0 };
+    if (args->count > num_params) more = (List){ .items = (Value *)args->items + num_params, .count = args->count - num_params };
+    if (node->uses_varargs) *slot_of(call->frame, node->varargs) = value_list(r, V_TUPLE, more);
+    else if (more.count) render_fail(r, "the macro takes not more than %u arguments", num_params);
 }
 
-static Status bind_params(Render *r, MacroCall *call)
+static void bind_params(Render *r, MacroCall *call)
 {
     const Node *node = call->node;
     uint32_t    num_params = node->items.count, num_required = num_params - node->values.count;
     for (uint32_t i = 0; i < num_params; i++) {
-        Value *slot = slot_of(call->frame, node->items.items[i]->var);
-        *slot = i < call->args->count ? call->args->items[i] : take_keyword(call, r->tmpl->names.names[node->items.items[i]->name]);
+        const Node *param = node->items.items[i];
+        *slot_of(call->frame, param->var) =
+            i < call->args->count ? call->args->items[i] : take_keyword(call, r->tmpl->names.names[param->name]);
     }
-    TRY(bind_extras(r, call));
+    bind_extras(r, call);
     scope_enter(r, node->scope);
     for (uint32_t i = 0; i < num_params; i++) {
+        Str    name = r->tmpl->names.names[node->items.items[i]->name];
         Value *slot = slot_of(call->frame, node->items.items[i]->var);
         if (!value_is_missing(*slot)) continue;
-        if (i >= num_required) {
-            Value value;
-            TRY(eval(r, node->values.items[i - num_required], &value));
-            *slot = value;
-        } else {
-            Str name = r->tmpl->names.names[node->items.items[i]->name];
-            const char *text = arena_printf(&r->arena, "parameter '%.*s' was not provided", (int)(name.len & 0xFF), name.data);
-            *slot = value_undefined(UNDEF_HINT, V_NONE, text, strlen(text));
-        }
+        *slot = i >= num_required ? eval(r, node->values.items[i - num_required])
+                                  : value_hint(arena_printf(&r->arena, "parameter '%.*s' was not provided", shown(name.len), name.data));
     }
-    return OK;
 }
 
-static Status call_macro(Render *r, const Macro *macro, const Args *args, Value *out)
+static Value call_macro(Render *r, const Macro *macro, const Args *args)
 {
-    MacroCall call = { .node = macro->node, .args = args };
+    MacroCall call = { .node = macro->node, .args = args, .frame = frame_new(r, macro->frame, macro->node->scope) };
     Frame    *caller = r->frame;
     size_t    start = r->out.len;
-    call.frame = arena_alloc(&r->arena, sizeof(Frame) + macro->node->scope->num_slots * sizeof(Value));
-    call.frame->parent = macro->frame;
     call.used = arena_array(&r->arena, bool, args->num_keywords + 1);
     r->frame = call.frame;
-    TRY(bind_params(r, &call));
-    TRY(exec_nodes(r, &macro->node->body));
+    bind_params(r, &call);
+    exec_nodes(r, &macro->node->body);
     r->frame = caller;
-    return capture_end(r, start, out);
+    return capture_end(r, start);
 }
 
 /* ---- calls ---- */
 
-static Status call_method(Render *r, Value self, uint32_t id, const Args *args, Value *out)
+static Value call_method(Render *r, Value self, const Builtin *method, const Args *args)
 {
-    TRY(builtin_call(r, &method_table_of(self)->methods[id], self, args, out));
-    if (self.type == V_STRING && (self.flags & VALUE_MARKUP) && out->type == V_STRING) out->flags |= VALUE_MARKUP;
-    return OK;
+    Value v = builtin_call(r, method, self, args);
+    if (value_is_markup(self) && v.type == V_STRING) v.flags |= VALUE_MARKUP;
+    return v;
 }
 
-static Status call_joiner(Render *r, Cycler *joiner, Value *out)
-{
-    *out = joiner->pos ? joiner->text : value_text("", 0);
-    joiner->pos = 1;
-    (void)r;
-    return OK;
-}
-
-static Status call_value(Render *r, Value callee, const Args *args, Value *out)
+static Value call_value(Render *r, Value callee, const Args *args)
 {
     switch ((ValueType)callee.type) {
-    case V_UNDEFINED: return undefined_fail(r, callee);
-    case V_METHOD: return call_method(r, callee.method->self, callee.method->id, args, out);
-    case V_FUNCTION: return builtin_call(r, &template_functions[callee.len], callee, args, out);
-    case V_MACRO: return call_macro(r, callee.macro, args, out);
-    case V_LOOP: return loop_call(r, callee.loop, args, out);
-    case V_JOINER: return call_joiner(r, callee.cycler, out);
-    default: return render_fail(r, "'%s' object is not callable", value_type_name(callee));
+    case V_UNDEFINED: undefined_fail(r, callee);
+    case V_METHOD: return call_method(r, callee.method->self, callee.method->builtin, args);
+    case V_FUNCTION: return builtin_call(r, callee.function, callee, args);
+    case V_MACRO: return call_macro(r, callee.macro, args);
+    case V_LOOP: return loop_call(r, callee.loop, args);
+    case V_JOINER: return callee.cycler->pos++ ? callee.cycler->text : value_text("", 0);
+    default: render_fail(r, "'%s' object is not callable", value_type_name(callee));
     }
 }
 
-Status eval_call(Render *r, const Node *node, Value caller, Value *out)
+Value eval_call(Render *r, const Node *node, Value caller)
 {
-    const Node *callee = node->a;
-    Args        args;
-    Value       value;
-    if (callee->kind == N_GETATTR && callee->name < METHOD_COUNT) { /* without an object for the bound method */
-        TRY(eval(r, callee->a, &value));
-        const MethodTable *table = method_table_of(value);
-        if (table && table->methods[callee->name].call) {
-            TRY(eval_args(r, node, caller, &args));
-            r->line = node->line;
-            return call_method(r, value, callee->name, &args, out);
-        }
-        TRY(value_getattr(r, value, callee->name, &value));
-    } else {
-        TRY(eval(r, callee, &value));
-    }
-    TRY(eval_args(r, node, caller, &args));
+    const Node    *callee = node->a;
+    bool           is_attribute = callee->kind == N_GETATTR;
+    Value          value = eval(r, is_attribute ? callee->a : callee);
+    const Builtin *method = is_attribute ? method_of(callee->builtin, value) : NULL;
+    bool           is_method = method && method->call; /* without an object for the bound method */
+    if (is_attribute) r->line = callee->line;
+    if (is_attribute && !is_method) value = value_getattr(r, value, callee->builtin, r->tmpl->names.names[callee->name]);
+    Args args = eval_args(r, node, caller);
     r->line = node->line;
-    return call_value(r, value, &args, out);
+    return is_method ? call_method(r, value, method, &args) : call_value(r, value, &args);
 }

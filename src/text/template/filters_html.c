@@ -1,17 +1,15 @@
 /* Filters that know of HTML and addresses: striptags, urlencode, xmlattr. */
 #include "text/template/filters.h"
-
-#include "text/template/methods.h"
 #include "text/template/text.h"
-#include "text/tokenizer_unicode.h"
 
 #include <string.h>
 
 /* ---- striptags ---- */
 
 /* Comments and tags out, up to one that doesn't end, and runs of white space to one space, none at the ends. */
-static void strip_tags(StrBuf *out, Str text)
+static void strip_tags(Render *r, Str text)
 {
+    size_t begin = r->out.len;
     bool space = false, has_end = true;
     for (size_t pos = 0; pos < text.len;) {
         size_t next = pos, end = SIZE_MAX;
@@ -21,15 +19,15 @@ static void strip_tags(StrBuf *out, Str text)
             has_end = end != SIZE_MAX;
             if (has_end) end += comment ? 3 : 1;
         }
-        bool is_space = cp_is_space(utf8_next(text.data, text.len, &next));
+        bool is_space = cp_is_space(utf8_next(text, &next));
         if (end != SIZE_MAX) {
             next = end;
         } else if (is_space) {
-            space = out->len > 0;
+            space = r->out.len > begin;
         } else {
-            if (space) strbuf_putc(out, ' ');
+            if (space) strbuf_putc(&r->out, ' ');
             space = false;
-            strbuf_append(out, text.data + pos, next - pos);
+            strbuf_append(&r->out, text.data + pos, next - pos);
         }
         pos = next;
     }
@@ -81,140 +79,103 @@ static size_t number_entity(Str text, uint32_t *out)
 }
 
 /* Bytes of the entity's name at text with its semicolon, or 0; the character. Of names without one the longest counts. */
-static Status named_entity(Render *r, Str text, uint32_t *out, size_t *out_len)
+static size_t named_entity(Render *r, Str text, uint32_t *out)
 {
-    size_t end = 0;
-    *out_len = 0;
+    size_t end = 0, len = 0;
     while (end < text.len && end < MAX_ENTITY && !strchr("\t\n\f <&#;", text.data[end])) end++;
-    bool closed = end && end < text.len && text.data[end] == ';';
-    if (closed && str_equal((Str){ text.data, end }, "apos")) {
+    bool is_closed = end && end < text.len && text.data[end] == ';';
+    if (is_closed && str_equal((Str){ text.data, end }, "apos")) {
         *out = '\'';
-        *out_len = end + 1;
-        return OK;
+        return end + 1;
     }
     for (size_t i = 0; i < NUM_ENTITIES; i++) {
         size_t n = strlen(entities[i]);
-        if (n > end || n < *out_len || memcmp(text.data, entities[i], n) != 0) continue;
+        if (n > end || n < len || memcmp(text.data, entities[i], n) != 0) continue;
         *out = entity_cp(i);
-        *out_len = n;
+        len = n;
     }
-    if (closed && *out_len != end) return render_fail(r, "the entity '&%.*s;' is not supported", (int)end, text.data);
-    *out_len += closed;
-    return OK;
+    if (is_closed && len != end) render_fail(r, "the entity '&%.*s;' is not supported", (int)end, text.data);
+    return len + is_closed;
 }
 
-static Status unescape(Render *r, StrBuf *out, Str text)
+static void unescape(Render *r, Str text)
 {
     for (size_t pos = 0; pos < text.len;) {
         Str      rest = { text.data + pos + 1, text.len - pos - 1 };
         uint32_t cp = 0;
         size_t   len = 0;
         char     bytes[4];
-        if (text.data[pos] == '&' && rest.len) {
-            if (rest.data[0] == '#') len = number_entity(rest, &cp);
-            else TRY(named_entity(r, rest, &cp, &len));
-        }
-        if (!len) strbuf_putc(out, text.data[pos]);
-        else if (cp) strbuf_append(out, bytes, utf8_encode(cp, bytes));
+        if (text.data[pos] == '&' && rest.len) len = rest.data[0] == '#' ? number_entity(rest, &cp) : named_entity(r, rest, &cp);
+        if (!len) strbuf_putc(&r->out, text.data[pos]);
+        else if (cp) strbuf_append(&r->out, bytes, utf8_encode(cp, bytes));
         pos += len + 1;
     }
-    return OK;
 }
 
-FILTER_FN(striptags)
+Value filter_striptags(Render *r, const Call *c)
 {
-    StrBuf bare = { 0 }, text = { 0 };
-    UNUSED(argv), UNUSED(args);
-    TRY(value_to_text(r, self, &self));
-    TRY(text_check(r, self.len));
-    strip_tags(&bare, value_str(self));
-    Status status = unescape(r, &text, (Str){ strbuf_cstr(&bare), bare.len });
-    if (status == OK) status = text_finish(r, &text, out);
-    strbuf_deinit(&bare);
-    strbuf_deinit(&text);
-    return status;
+    Value  text = value_to_text(r, c->self);
+    size_t begin = r->out.len;
+    text_check(r, text.len);
+    strip_tags(r, value_str(text));
+    text = text_take(r, begin);
+    unescape(r, value_str(text));
+    return text_take(r, begin);
 }
 
 /* ---- urlencode, xmlattr ---- */
 
-static void quote_url(StrBuf *out, Str text, bool query)
+static void quote_url(Render *r, Value v, bool is_query)
 {
+    Str text = value_str(value_to_text(r, v));
     for (size_t i = 0; i < text.len; i++) {
         unsigned char c = (unsigned char)text.data[i];
-        if ((c < 0x80 && cp_is_alnum(c)) || c == '_' || c == '.' || c == '-' || c == '~' || (c == '/' && !query)) {
-            strbuf_putc(out, (char)c);
-        } else if (c == ' ' && query) {
-            strbuf_putc(out, '+');
-        } else {
-            strbuf_printf(out, "%%%02X", c);
-        }
+        if ((c < 0x80 && cp_is_alnum(c)) || (c && strchr("_.-~", c)) || (c == '/' && !is_query)) strbuf_putc(&r->out, (char)c);
+        else if (c == ' ' && is_query) strbuf_putc(&r->out, '+');
+        else strbuf_printf(&r->out, "%%%02X", c);
     }
+    text_fits(r);
 }
 
-static Status encode_pairs(Render *r, Value pairs, StrBuf *out)
+Value filter_urlencode(Render *r, const Call *c)
 {
-    List list;
-    View view = { pairs.dict, VIEW_ITEMS };
-    if (pairs.type == V_DICT) pairs = (Value){ .type = V_VIEW, .view = &view };
-    TRY(value_to_list(r, pairs, &list));
-    for (uint32_t i = 0; i < list.count; i++) {
-        List  pair;
-        Value text;
-        TRY(value_to_list(r, list.items[i], &pair));
-        if (pair.count != 2) return render_fail(r, "urlencode: expected pairs");
-        for (int j = 0; j < 2; j++) {
-            if (j || i) strbuf_putc(out, j ? '=' : '&');
-            TRY(value_to_text(r, pair.items[j], &text));
-            quote_url(out, value_str(text), true);
-        }
-        TRY(text_check(r, out->len));
+    Value  pairs = c->self.type == V_DICT ? value_view(r, c->self.dict, VIEW_ITEMS) : c->self, item;
+    size_t begin = r->out.len;
+    if (pairs.type == V_STRING || !value_is(pairs, TYPES_ITERABLE)) {
+        quote_url(r, pairs, false);
+        return text_take(r, begin);
     }
-    return OK;
+    for (Iterator it = iterator_of(r, pairs); iterator_next(r, &it, &item);) {
+        List pair = value_to_list(r, item);
+        if (pair.count != 2) render_fail(r, "urlencode: expected pairs");
+        if (r->out.len > begin) strbuf_putc(&r->out, '&');
+        quote_url(r, pair.items[0], true);
+        strbuf_putc(&r->out, '=');
+        quote_url(r, pair.items[1], true);
+    }
+    return text_take(r, begin);
 }
 
-FILTER_FN(urlencode)
+Value filter_xmlattr(Render *r, const Call *c)
 {
-    StrBuf text = { 0 };
-    Status status = OK;
-    UNUSED(argv), UNUSED(args);
-    if (self.type == V_STRING || !value_is_iterable(self)) {
-        TRY(value_to_text(r, self, &self));
-        TRY(text_check(r, self.len));
-        quote_url(&text, value_str(self), false);
-    } else {
-        status = encode_pairs(r, self, &text);
-    }
-    if (status == OK) return text_finish(r, &text, out);
-    strbuf_deinit(&text);
-    return status;
-}
-
-FILTER_FN(xmlattr)
-{
-    bool  autospace, any = false;
-    Value text = value_text("", 0);
-    UNUSED(args);
-    TRY(arg_bool(r, argv[0], true, &autospace));
-    if (self.type != V_DICT) return render_fail(r, "xmlattr: expected a dict, got %s", value_type_name(self));
-    for (uint32_t i = 0; i < self.dict->count; i++) {
-        Value key = self.dict->entries[i].key, value = self.dict->entries[i].value, parts[5];
+    bool   spaced = arg_bool(r, c->argv[0], true);
+    size_t begin = r->out.len;
+    if (c->self.type != V_DICT) render_fail(r, "xmlattr: expected a dict, got %s", value_type_name(c->self));
+    for (uint32_t i = 0; i < c->self.dict->count; i++) {
+        Value key = c->self.dict->entries[i].key, value = c->self.dict->entries[i].value;
         if (value.type == V_NONE || value.type == V_UNDEFINED) continue;
-        if (key.type != V_STRING) return render_fail(r, "xmlattr: keys must be texts");
-        for (size_t c = 0; c < key.len; c++)
-            if (strchr(" \t\n\r\f\v/>=", key.text[c]) && key.text[c])
-                return render_fail(r, "xmlattr: invalid character in an attribute's name");
-        parts[0] = value_text(" ", any || autospace);
-        parts[2] = value_text("=\"", 2);
-        parts[4] = value_text("\"", 1);
-        TRY(value_to_markup(r, key, &parts[1]));
-        TRY(value_to_markup(r, value, &parts[3]));
-        for (int p = 0; p < 5; p++) {
-            parts[p].flags = 0;
-            TRY(value_binary(r, T_ADD, text, parts[p], &text));
-        }
-        any = true;
+        arg_text(r, key, "xmlattr: an attribute's name");
+        for (size_t at = 0; at < key.len; at++)
+            if (key.text[at] && strchr(" \t\n\r\f\v/>=", key.text[at])) render_fail(r, "xmlattr: invalid character in an attribute's name");
+        key = value_to_markup(r, key);
+        value = value_to_markup(r, value);
+        strbuf_puts(&r->out, spaced ? " " : "");
+        print_str(r, key);
+        strbuf_puts(&r->out, "=\"");
+        print_str(r, value);
+        strbuf_putc(&r->out, '"');
+        text_fits(r);
+        spaced = true;
     }
-    *out = text;
-    return OK;
+    return text_take(r, begin);
 }
-

@@ -1,585 +1,455 @@
 /* Filters on sequences and mappings. What Python makes lazily is a LazyList here. */
 #include "text/template/filters.h"
-
-#include "text/template/methods.h"
-#include "text/template/repr.h"
 #include "text/template/text.h"
 
 #include <math.h>
 #include <string.h>
 
+enum { MOST_PARTS = 16, MOST_SORT_KEYS = 8 };
+
 /* "a.b.0", an integer, or nothing: the path that getters follow. */
 typedef struct Getter {
-    Value parts[16];
+    Value parts[MOST_PARTS];
     int   count;
     Value otherwise; /* V_MISSING or None: no default */
     bool  fold_case;
 } Getter;
 
-static Status getter_add(Render *r, Getter *getter, Str part)
+/* The first of the parts of a text that a character splits; the rest stays in *text, whose data is NULL after the last. */
+static Str next_part(Str *text, char split)
 {
-    bool digits = part.len > 0 && part.len < 18;
-    if (getter->count == 16) return render_fail(r, "an attribute path has more than 16 parts");
+    const char *end = text->len ? memchr(text->data, split, text->len) : NULL;
+    Str         part = { text->data, end ? (size_t)(end - text->data) : text->len };
+    *text = end ? (Str){ end + 1, text->len - part.len - 1 } : (Str){ 0 };
+    return part;
+}
+
+static Value path_part(Str part)
+{
     int64_t number = 0;
-    for (size_t i = 0; digits && i < part.len; i++) {
-        digits = part.data[i] >= '0' && part.data[i] <= '9';
+    bool    is_number = part.len > 0 && part.len < 18;
+    for (size_t i = 0; is_number && i < part.len; i++) {
+        is_number = part.data[i] >= '0' && part.data[i] <= '9';
         number = number * 10 + (part.data[i] - '0');
     }
-    getter->parts[getter->count++] = digits ? value_int(number) : value_text(part.data, part.len);
-    return OK;
+    return is_number ? value_int(number) : value_of_str(part);
 }
 
-static Status getter_init(Render *r, Getter *getter, Value attribute, Value otherwise, bool fold_case)
+static Getter getter_of(Render *r, Value attribute, Value otherwise, bool fold_case)
 {
-    *getter = (Getter){ .otherwise = otherwise, .fold_case = fold_case };
-    if (value_is_missing(attribute) || attribute.type == V_NONE) return OK;
+    Getter getter = { .otherwise = otherwise, .fold_case = fold_case };
+    if (!value_is_given(attribute)) return getter;
     if (attribute.type != V_STRING) {
-        getter->parts[getter->count++] = attribute;
-        return OK;
+        getter.parts[getter.count++] = attribute;
+        return getter;
     }
-    size_t begin = 0;
-    for (size_t i = 0; i <= attribute.len; i++) {
-        if (i < attribute.len && attribute.text[i] != '.') continue;
-        TRY(getter_add(r, getter, (Str){ attribute.text + begin, i - begin }));
-        begin = i + 1;
+    for (Str path = value_str(attribute); path.data;) {
+        if (getter.count == MOST_PARTS) render_fail(r, "an attribute path has more than %d parts", MOST_PARTS);
+        getter.parts[getter.count++] = path_part(next_part(&path, '.'));
     }
-    return OK;
+    return getter;
 }
 
-static Status getter_get(Render *r, const Getter *getter, Value item, Value *out)
+static Value getter_get(Render *r, const Getter *getter, Value item)
 {
     for (int i = 0; i < getter->count; i++) {
-        TRY(value_getitem(r, item, getter->parts[i], &item));
-        if (item.type == V_UNDEFINED && !value_is_missing(getter->otherwise) && getter->otherwise.type != V_NONE)
-            item = getter->otherwise;
+        item = value_getitem(r, item, getter->parts[i]);
+        if (item.type == V_UNDEFINED && value_is_given(getter->otherwise)) item = getter->otherwise;
     }
-    *out = item;
-    if (!getter->fold_case || item.type != V_STRING) return OK;
-    static const Args none = { 0 };
-    return builtin_call(r, &template_text_methods.methods[M_lower], item, &none, out);
+    if (!getter->fold_case || item.type != V_STRING) return item;
+    return text_case(r, &(Call){ .self = item, .mode = CASE_LOWER });
 }
 
 /* A list that is made when it is asked for: the caller sets make or next. */
-static LazyList *lazy(Render *r, Value source, Args args, Value *out)
+static Value lazy(Render *r, Value source, Args args)
 {
-    LazyList *list = arena_new(&r->arena, LazyList);
-    list->source = source;
-    list->name = "generator";
-    list->args = args;
-    *out = (Value){ .type = V_ITER, .iter = list };
-    return list;
+    Value v = { .type = V_ITER, .iter = arena_new(&r->arena, LazyList) };
+    *v.iter = (LazyList){ .source = source, .name = "generator", .args = args };
+    return v;
 }
 
-static Status lazy_getter(Render *r, LazyList *list, Value attribute, Value otherwise, bool fold_case)
+/* For filters of two parameters. */
+static Value lazy_two(Render *r, const Call *c)
+{
+    Value *items = arena_array(&r->arena, Value, 2);
+    memcpy(items, c->argv, 2 * sizeof *items);
+    return lazy(r, c->self, (Args){ .items = items, .count = 2 });
+}
+
+static void lazy_getter(Render *r, LazyList *list, Value attribute, Value otherwise, bool fold_case)
 {
     list->getter = arena_new(&r->arena, Getter);
-    return getter_init(r, list->getter, attribute, otherwise, fold_case);
-}
-
-static Status take_list(LazyList *lazy_list, List list)
-{
-    lazy_list->items = list.items;
-    lazy_list->count = list.count;
-    return OK;
+    *list->getter = getter_of(r, attribute, otherwise, fold_case);
 }
 
 /* ---- one value of many ---- */
 
-FILTER_FN(length)
+Value filter_length(Render *r, const Call *c)
 {
-    int64_t length;
-    UNUSED(argv), UNUSED(args);
-    TRY(value_length(r, self, &length));
-    *out = value_int(length);
-    return OK;
+    return value_int(value_length(r, c->self));
 }
 
-FILTER_FN(first)
+Value filter_first(Render *r, const Call *c)
 {
-    Iterator it;
-    bool     done;
-    UNUSED(argv), UNUSED(args);
-    TRY(iterator_init(r, &it, self));
-    TRY(iterator_next(r, &it, out, &done));
-    if (done) *out = value_hint("No first item, sequence was empty.");
-    return OK;
+    Iterator it = iterator_of(r, c->self);
+    Value    item;
+    return iterator_next(r, &it, &item) ? item : value_hint("No first item, sequence was empty.");
 }
 
-FILTER_FN(last)
+Value filter_last(Render *r, const Call *c)
 {
-    UNUSED(argv), UNUSED(args);
-    List list;
-    if (self.type == V_ITER || self.type == V_LOOP) return render_fail(r, "'%s' object is not reversible", value_type_name(self));
-    *out = value_hint("No last item, sequence was empty.");
-    if (self.type == V_STRING || self.type == V_LIST || self.type == V_TUPLE || self.type == V_RANGE) {
-        int64_t length;
-        TRY(value_length(r, self, &length));
-        return length ? value_getitem(r, self, value_int(-1), out) : OK;
-    }
-    TRY(value_to_list(r, self, &list));
-    if (list.count) *out = list.items[list.count - 1];
-    return OK;
+    Value self = c->self, none = value_hint("No last item, sequence was empty.");
+    if (self.type == V_ITER || self.type == V_LOOP) render_fail(r, "'%s' object is not reversible", value_type_name(self));
+    if (value_is(self, TYPES_SLICED)) return value_length(r, self) ? value_getitem(r, self, value_int(-1)) : none;
+    List list = value_to_list(r, self);
+    return list.count ? list.items[list.count - 1] : none;
 }
 
-static Status extreme(Render *r, Value self, const Value *argv, bool want_max, Value *out)
+/* min, max by `mode`. */
+Value filter_extreme(Render *r, const Call *c)
 {
-    Getter   getter;
-    Iterator it;
-    Value    best_key = { 0 };
-    bool     case_sensitive;
-    TRY(arg_bool(r, argv[0], false, &case_sensitive));
-    TRY(getter_init(r, &getter, argv[1], (Value){ 0 }, !case_sensitive));
-    TRY(iterator_init(r, &it, self));
-    *out = value_hint("No aggregated item, sequence was empty.");
-    for (bool first = true;; first = false) {
-        Value item, key;
-        bool  done;
-        int   order = 0;
-        TRY(iterator_next(r, &it, &item, &done));
-        if (done) return OK;
-        TRY(getter_get(r, &getter, item, &key));
-        if (!first) TRY(value_compare(r, key, best_key, want_max ? ">" : "<", &order));
-        if (!first && order != (want_max ? 1 : -1)) continue;
-        *out = item;
+    Getter getter = getter_of(r, c->argv[1], (Value){ 0 }, !arg_bool(r, c->argv[0], false));
+    Value  best = value_hint("No aggregated item, sequence was empty."), best_key = { 0 }, item;
+    for (Iterator it = iterator_of(r, c->self); iterator_next(r, &it, &item);) {
+        Value key = getter_get(r, &getter, item);
+        bool  is_first = value_is_missing(best_key);
+        if (!is_first && value_compare(r, key, best_key, c->mode ? ">" : "<") != (c->mode ? 1 : -1)) continue;
+        best = item;
         best_key = key;
     }
+    return best;
 }
-FILTER_FN(max) { UNUSED(args); return extreme(r, self, argv, true, out); }
-FILTER_FN(min) { UNUSED(args); return extreme(r, self, argv, false, out); }
 
-FILTER_FN(sum)
+Value filter_sum(Render *r, const Call *c)
 {
-    Getter   getter;
-    Iterator it;
-    UNUSED(args);
-    *out = arg_or(argv[1], value_int(0));
-    if (out->type == V_STRING) return render_fail(r, "sum() can't sum strings");
-    TRY(getter_init(r, &getter, argv[0], (Value){ 0 }, false));
-    TRY(iterator_init(r, &it, self));
-    for (;;) {
-        Value item;
-        bool  done;
-        TRY(iterator_next(r, &it, &item, &done));
-        if (done) return OK;
-        TRY(getter_get(r, &getter, item, &item));
-        TRY(value_binary(r, T_ADD, *out, item, out));
+    Getter getter = getter_of(r, c->argv[0], (Value){ 0 }, false);
+    Value  sum = value_or(c->argv[1], value_int(0)), item;
+    if (sum.type == V_STRING) render_fail(r, "sum() can't sum strings");
+    for (Iterator it = iterator_of(r, c->self); iterator_next(r, &it, &item);)
+        sum = value_binary(r, T_ADD, sum, getter_get(r, &getter, item));
+    return sum;
+}
+
+Value filter_join(Render *r, const Call *c)
+{
+    Getter   getter = getter_of(r, c->argv[1], (Value){ 0 }, false);
+    Value    separator = value_to_text(r, value_or(c->argv[0], value_text("", 0))), item;
+    Iterator it = iterator_of(r, c->self);
+    size_t   begin = r->out.len;
+    for (bool is_first = true; iterator_next(r, &it, &item); is_first = false) {
+        item = getter_get(r, &getter, item);
+        if (!is_first) print_str(r, separator);
+        print_str(r, item);
+        text_fits(r);
     }
+    return text_take(r, begin);
 }
 
-FILTER_FN(join)
+Value filter_default(Render *r, const Call *c)
 {
-    Getter   getter;
-    Iterator it;
-    StrBuf   text = { 0 };
-    Status   status;
-    Value    item, separator = arg_or(argv[0], value_text("", 0));
-    bool     done;
-    UNUSED(args);
-    TRY(getter_init(r, &getter, argv[1], (Value){ 0 }, false));
-    TRY(value_to_text(r, separator, &separator));
-    TRY(iterator_init(r, &it, self));
-    for (bool first = true;; first = false) {
-        status = iterator_next(r, &it, &item, &done);
-        if (status != OK || done) break;
-        if (!first) strbuf_append(&text, separator.text, separator.len);
-        status = getter_get(r, &getter, item, &item);
-        if (status == OK) status = value_append_str(r, &text, item);
-        if (status == OK && text.len > RENDER_MAX_TEXT_BYTES) status = text_check(r, text.len);
-        if (status != OK) break;
-    }
-    if (status == OK) return text_finish(r, &text, out);
-    strbuf_deinit(&text);
-    return status;
+    bool is_wanted = c->self.type == V_UNDEFINED || (arg_bool(r, c->argv[1], false) && !value_truth(r, c->self));
+    return is_wanted ? value_or(c->argv[0], value_text("", 0)) : c->self;
 }
 
-FILTER_FN(default)
+Value filter_attr(Render *r, const Call *c)
 {
-    bool boolean, truth = true;
-    UNUSED(args);
-    TRY(arg_bool(r, argv[1], false, &boolean));
-    if (boolean) TRY(value_truth(r, self, &truth));
-    *out = self.type == V_UNDEFINED || !truth ? arg_or(argv[0], value_text("", 0)) : self;
-    return OK;
-}
-
-FILTER_FN(attr)
-{
-    UNUSED(args);
-    if (argv[0].type != V_STRING) return render_fail(r, "attr: the name must be a text");
-    uint32_t id = 0;
-    while (id < METHOD_COUNT && !str_equal(value_str(argv[0]), template_method_names[id])) id++;
-    TRY(value_getattr_only(r, self, id, value_str(argv[0]), out));
-    if (value_is_missing(*out)) *out = value_undefined(UNDEF_ATTRIBUTE, (ValueType)self.type, argv[0].text, argv[0].len);
-    return OK;
+    Str   name = value_str(arg_text(r, c->argv[0], "attr: the name"));
+    Value v = value_attribute(r, c->self, builtin_find(template_methods, name), name);
+    return value_is_missing(v) ? value_undefined(UNDEF_ATTRIBUTE, c->self, name) : v;
 }
 
 /* ---- lists ---- */
 
-FILTER_FN(list)
+Value filter_list(Render *r, const Call *c)
 {
-    UNUSED(argv), UNUSED(args);
-    List list;
-    TRY(value_to_list(r, self, &list));
-    *out = value_list(r, V_LIST, list.items, list.count);
-    return OK;
+    return value_list(r, V_LIST, value_to_list(r, c->self));
 }
 
-static Status make_items(Render *r, LazyList *list)
+static void make_items(Render *r, LazyList *list, List *out)
 {
-    List pairs;
-    if (list->source.type == V_UNDEFINED) return OK;
-    if (list->source.type != V_DICT) return render_fail(r, "can only get item pairs from a mapping");
-    View view = { list->source.dict, VIEW_ITEMS };
-    TRY(value_to_list(r, (Value){ .type = V_VIEW, .view = &view }, &pairs));
-    return take_list(list, pairs);
-}
-FILTER_FN(items)
-{
-    UNUSED(argv), UNUSED(args);
-    lazy(r, self, (Args){ 0 }, out)->make = make_items;
-    return OK;
+    if (list->source.type == V_UNDEFINED) return;
+    if (list->source.type != V_DICT) render_fail(r, "can only get item pairs from a mapping");
+    *out = value_to_list(r, value_view(r, list->source.dict, VIEW_ITEMS));
 }
 
-static Status make_reversed(Render *r, LazyList *list)
+Value filter_items(Render *r, const Call *c)
 {
-    List all;
-    TRY(value_to_list(r, list->source, &all));
-    for (uint32_t i = 0; i < all.count / 2; i++) {
-        Value swap = all.items[i];
-        all.items[i] = all.items[all.count - 1 - i];
-        all.items[all.count - 1 - i] = swap;
+    Value v = lazy(r, c->self, (Args){ 0 });
+    v.iter->make = make_items;
+    return v;
+}
+
+static void make_reversed(Render *r, LazyList *list, List *out)
+{
+    List all = value_to_list(r, list->source);
+    for (uint32_t i = all.count; i > 0; i--) list_add(r, out, all.items[i - 1]);
+}
+
+Value filter_reverse(Render *r, const Call *c)
+{
+    Value self = c->self;
+    if (self.type == V_STRING) return value_slice(r, self, (Value[]){ { 0 }, { 0 }, value_int(-1) });
+    if (!value_is(self, TYPES_ITERABLE)) render_fail(r, "reverse: argument must be iterable");
+    Value v = lazy(r, self, (Args){ 0 });
+    v.iter->make = make_reversed;
+    v.iter->name = self.type == V_LIST ? "list_reverseiterator" : "reversed";
+    if (self.type != V_ITER) return v;
+    lazy_prepare(r, v.iter);
+    return value_list(r, V_LIST, v.iter->items);
+}
+
+/* Items from `begin` to `end`, filled up to `size` with `fill` when that is given. */
+static Value part_of(Render *r, const List *all, int64_t begin, int64_t end, Value fill, int64_t size)
+{
+    List part = { 0 };
+    for (int64_t i = begin; i < end; i++) list_add(r, &part, all->items[i]);
+    while (value_is_given(fill) && part.count < size) list_add(r, &part, fill);
+    return value_list(r, V_LIST, part);
+}
+
+static void make_batch(Render *r, LazyList *list, List *out)
+{
+    Value number = list->args.items[0], fill = list->args.items[1];
+    bool  is_float = number.type == V_FLOAT; /* only compared with lengths */
+    bool  is_whole = is_float && number.number == floor(number.number) && fabs(number.number) < 1e9;
+    if (is_float) number = value_int(is_whole ? (int64_t)number.number : -1);
+    int64_t size = arg_int(r, number, "batch: the size", 0);
+    List    all = value_to_list(r, list->source);
+    for (int64_t at = 0, next; at < all.count; at = next) {
+        next = size > 0 && size < all.count - at ? at + size : all.count;
+        if (size == 0) list_add(r, out, value_list(r, V_LIST, (List){ 0 })); /* as Jinja's comparison has it */
+        if (is_float && value_is_given(fill) && next - at < size) render_fail(r, "batch: filling up takes an integer, not a float");
+        list_add(r, out, part_of(r, &all, at, next, fill, size));
     }
-    return take_list(list, all);
 }
 
-FILTER_FN(reverse)
+static void make_slice(Render *r, LazyList *list, List *out)
 {
-    UNUSED(argv), UNUSED(args);
-    if (self.type == V_STRING) {
-        TRY(value_slice(r, self, value_none(), value_none(), value_int(-1), out));
-        return OK;
+    int64_t slices = arg_int(r, list->args.items[0], "slice: the number of slices", 0);
+    List    all = value_to_list(r, list->source);
+    if (slices == 0) render_fail(r, "integer division or modulo by zero");
+    int64_t each = slices > 0 ? all.count / slices : 0, longer = slices > 0 ? all.count % slices : 0;
+    for (int64_t i = 0, begin = 0, end; i < slices; i++, begin = end) {
+        end = begin + each + (i < longer);
+        list_add(r, out, part_of(r, &all, begin, end, i < longer ? value_none() : list->args.items[1], each + 1));
     }
-    if (!value_is_iterable(self)) return render_fail(r, "reverse: argument must be iterable");
-    LazyList *list = lazy(r, self, (Args){ 0 }, out);
-    list->make = make_reversed;
-    list->name = self.type == V_LIST ? "list_reverseiterator" : "reversed";
-    if (self.type != V_ITER) return OK;
-    TRY(lazy_prepare(r, list));
-    *out = value_list(r, V_LIST, list->items, list->count);
-    return OK;
 }
 
-static Status append(Render *r, List *list, uint32_t *capacity, Value item)
+Value filter_batch(Render *r, const Call *c)
 {
-    if (list->count == *capacity) {
-        *capacity = *capacity ? *capacity * 2 : 8;
-        Value *items = arena_array(&r->arena, Value, *capacity);
-        if (list->count) memcpy(items, list->items, list->count * sizeof *items);
-        list->items = items;
+    Value v = lazy_two(r, c);
+    v.iter->make = make_batch;
+    return v;
+}
+
+Value filter_slice(Render *r, const Call *c)
+{
+    Value v = lazy_two(r, c);
+    v.iter->make = make_slice;
+    return v;
+}
+
+/* ---- sorting: a merge sort, stable as Python's, with a comparison that can fail ---- */
+
+typedef struct Sorter {
+    Render      *r;
+    const Value *keys;
+    uint32_t    *order, *scratch;
+    bool         reverse; /* keeps the order of equals too */
+} Sorter;
+
+static void merge_sort(Sorter *s, uint32_t begin, uint32_t end)
+{
+    if (end - begin < 2) return;
+    uint32_t middle = begin + (end - begin) / 2, a = begin, b = middle, n = begin;
+    merge_sort(s, begin, middle);
+    merge_sort(s, middle, end);
+    while (a < middle || b < end) {
+        bool take_b = a == middle;
+        render_tick(s->r, 1);
+        if (a < middle && b < end)
+            take_b = value_compare(s->r, s->keys[s->order[b]], s->keys[s->order[a]], "<") == (s->reverse ? 1 : -1);
+        s->scratch[n++] = s->order[take_b ? b++ : a++];
     }
-    list->items[list->count++] = item;
-    return render_tick(r, 1);
+    memcpy(s->order + begin, s->scratch + begin, (end - begin) * sizeof *s->order);
 }
 
-static Status make_batch(Render *r, LazyList *list)
+void sort_values(Render *r, Value *items, const Value *keys, uint32_t count, bool reverse)
 {
-    int64_t  size;
-    List     all, out = { 0 };
-    uint32_t capacity = 0;
-    Value    number = list->args.items[0];
-    bool     is_float = number.type == V_FLOAT; /* only compared with lengths */
-    if (is_float) {
-        bool whole = number.number == floor(number.number) && fabs(number.number) < 1e9;
-        number = value_int(whole ? (int64_t)number.number : -1);
+    Sorter s = { .r = r, .keys = keys, .reverse = reverse };
+    Value *unsorted = arena_array(&r->arena, Value, (size_t)count + 1);
+    s.order = arena_array(&r->arena, uint32_t, (size_t)count * 2 + 1);
+    s.scratch = s.order + count;
+    for (uint32_t i = 0; i < count; i++) {
+        s.order[i] = i;
+        unsorted[i] = items[i];
     }
-    TRY(arg_int(r, number, "batch: the size", 0, &size));
-    TRY(value_to_list(r, list->source, &all));
-    for (uint32_t at = 0, next; at < all.count; at = next) {
-        next = size > 0 && size < all.count - at ? at + (uint32_t)size : all.count;
-        if (size <= 0) next = all.count;
-        if (size == 0) TRY(append(r, &out, &capacity, value_list(r, V_LIST, NULL, 0))); /* as Jinja's comparison has it */
-        List part = { all.items + at, next - at };
-        Value fill = list->args.items[1];
-        if (!value_is_missing(fill) && fill.type != V_NONE && part.count < size) {
-            if (is_float) return render_fail(r, "batch: filling up takes an integer, not a float");
-            uint32_t part_capacity = 0;
-            List     full = { 0 };
-            for (int64_t i = 0; i < size; i++) TRY(append(r, &full, &part_capacity, i < part.count ? part.items[i] : fill));
-            part = full;
-        }
-        TRY(append(r, &out, &capacity, value_list(r, V_LIST, part.items, part.count)));
-    }
-    return take_list(list, out);
+    merge_sort(&s, 0, count);
+    for (uint32_t i = 0; i < count; i++) items[i] = unsorted[s.order[i]];
 }
 
-static Status make_slice(Render *r, LazyList *list)
+static Value *keys_of(Render *r, const List *list, const Getter *getter)
 {
-    int64_t  slices, offset = 0;
-    List     all, out = { 0 };
-    uint32_t capacity = 0;
-    Value    fill = list->args.items[1];
-    TRY(arg_int(r, list->args.items[0], "slice: the number of slices", 0, &slices));
-    TRY(value_to_list(r, list->source, &all));
-    if (slices == 0) return render_fail(r, "integer division or modulo by zero");
-    int64_t each = slices > 0 ? all.count / slices : 0, with_extra = slices > 0 ? all.count % slices : 0;
-    for (int64_t i = 0; i < slices; i++) {
-        int64_t start = offset + i * each;
-        if (i < with_extra) offset++;
-        int64_t  end = offset + (i + 1) * each;
-        uint32_t part_capacity = 0;
-        List     part = { 0 };
-        for (int64_t j = start; j < end; j++) TRY(append(r, &part, &part_capacity, all.items[j]));
-        if (!value_is_missing(fill) && fill.type != V_NONE && i >= with_extra) TRY(append(r, &part, &part_capacity, fill));
-        TRY(append(r, &out, &capacity, value_list(r, V_LIST, part.items, part.count)));
-    }
-    return take_list(list, out);
+    Value *keys = arena_array(&r->arena, Value, list->count);
+    for (uint32_t i = 0; i < list->count; i++) keys[i] = getter_get(r, getter, list->items[i]);
+    return keys;
 }
 
-/* For filters of two parameters. */
-static LazyList *lazy_two(Render *r, Value self, const Value *argv, Value *out)
+Value filter_sort(Render *r, const Call *c)
 {
-    Value *items = arena_array(&r->arena, Value, 2);
-    items[0] = argv[0];
-    items[1] = argv[1];
-    return lazy(r, self, (Args){ items, 2, NULL, 0 }, out);
-}
-
-FILTER_FN(batch)
-{
-    UNUSED(args);
-    lazy_two(r, self, argv, out)->make = make_batch;
-    return OK;
-}
-
-FILTER_FN(slice)
-{
-    UNUSED(args);
-    lazy_two(r, self, argv, out)->make = make_slice;
-    return OK;
-}
-
-/* ---- sorting ---- */
-
-/* Keys of a sort: lists, so that equal ones need no order. */
-static Status sort_keys(Render *r, const List *list, Value attribute, bool fold_case, Value *keys)
-{
-    Getter getters[8];
+    bool     reverse = arg_bool(r, c->argv[0], false), fold_case = !arg_bool(r, c->argv[1], false);
+    List     list = value_to_list(r, c->self);
+    Getter   getters[MOST_SORT_KEYS];
     uint32_t count = 0;
-    size_t begin = 0;
-    if (attribute.type == V_STRING) {
-        for (size_t i = 0; i <= attribute.len; i++) {
-            if (i < attribute.len && attribute.text[i] != ',') continue;
-            if (count == 8) return render_fail(r, "sort: more than 8 attributes are not supported");
-            TRY(getter_init(r, &getters[count++], value_text(attribute.text + begin, i - begin), (Value){ 0 }, fold_case));
-            begin = i + 1;
-        }
-    } else {
-        TRY(getter_init(r, &getters[count++], attribute, (Value){ 0 }, fold_case));
+    bool     is_text = c->argv[2].type == V_STRING;
+    for (Str names = is_text ? value_str(c->argv[2]) : (Str){ "", 0 }; names.data;) {
+        if (count == MOST_SORT_KEYS) render_fail(r, "sort: more than %d attributes are not supported", MOST_SORT_KEYS);
+        Str name = next_part(&names, ',');
+        getters[count++] = getter_of(r, is_text ? value_of_str(name) : c->argv[2], (Value){ 0 }, fold_case);
     }
-    for (uint32_t i = 0; i < list->count; i++) {
-        Value *items = arena_array(&r->arena, Value, count);
-        for (uint32_t g = 0; g < count; g++) TRY(getter_get(r, &getters[g], list->items[i], &items[g]));
-        keys[i] = value_list(r, V_LIST, items, count);
+    Value *keys = arena_array(&r->arena, Value, list.count); /* lists, so that equal ones need no order */
+    for (uint32_t i = 0; i < list.count; i++) {
+        List key = { 0 };
+        for (uint32_t g = 0; g < count; g++) list_add(r, &key, getter_get(r, &getters[g], list.items[i]));
+        keys[i] = value_list(r, V_LIST, key);
     }
-    return OK;
+    sort_values(r, list.items, keys, list.count, reverse);
+    return value_list(r, V_LIST, list);
 }
 
-FILTER_FN(sort)
+Value filter_dictsort(Render *r, const Call *c)
 {
-    List list;
-    bool reverse, case_sensitive;
-    UNUSED(args);
-    TRY(arg_bool(r, argv[0], false, &reverse));
-    TRY(arg_bool(r, argv[1], false, &case_sensitive));
-    TRY(value_to_list(r, self, &list));
-    Value *keys = arena_array(&r->arena, Value, list.count);
-    TRY(sort_keys(r, &list, argv[2], !case_sensitive, keys));
-    TRY(sort_values(r, list.items, keys, list.count, reverse));
-    *out = value_list(r, V_LIST, list.items, list.count);
-    return OK;
-}
-
-FILTER_FN(dictsort)
-{
-    bool   case_sensitive, reverse;
-    Value  by = arg_or(argv[1], value_text("key", 3));
-    List   list;
-    Getter getter;
-    UNUSED(args);
-    TRY(arg_bool(r, argv[0], false, &case_sensitive));
-    TRY(arg_bool(r, argv[2], false, &reverse));
-    bool by_value = by.type == V_STRING && str_equal(value_str(by), "value");
+    bool  fold_case = !arg_bool(r, c->argv[0], false), reverse = arg_bool(r, c->argv[2], false);
+    Value by = value_or(c->argv[1], value_text("key", 3));
+    bool  by_value = by.type == V_STRING && str_equal(value_str(by), "value");
     if (!by_value && !(by.type == V_STRING && str_equal(value_str(by), "key")))
-        return render_fail(r, "dictsort: by must be \"key\" or \"value\"");
-    if (self.type == V_UNDEFINED) return undefined_fail(r, self);
-    if (self.type != V_DICT) return render_fail(r, "dictsort: expected a dict, got %s", value_type_name(self));
-    View view = { self.dict, VIEW_ITEMS };
-    TRY(value_to_list(r, (Value){ .type = V_VIEW, .view = &view }, &list));
-    TRY(getter_init(r, &getter, value_int(by_value), (Value){ 0 }, !case_sensitive));
-    Value *keys = arena_array(&r->arena, Value, list.count);
-    for (uint32_t i = 0; i < list.count; i++) TRY(getter_get(r, &getter, list.items[i], &keys[i]));
-    TRY(sort_values(r, list.items, keys, list.count, reverse));
-    *out = value_list(r, V_LIST, list.items, list.count);
-    return OK;
+        render_fail(r, "dictsort: by must be \"key\" or \"value\"");
+    if (c->self.type == V_UNDEFINED) undefined_fail(r, c->self);
+    if (c->self.type != V_DICT) render_fail(r, "dictsort: expected a dict, got %s", value_type_name(c->self));
+    List   list = value_to_list(r, value_view(r, c->self.dict, VIEW_ITEMS));
+    Getter getter = getter_of(r, value_int(by_value), (Value){ 0 }, fold_case);
+    sort_values(r, list.items, keys_of(r, &list, &getter), list.count, reverse);
+    return value_list(r, V_LIST, list);
 }
 
-FILTER_FN(groupby)
+Value filter_groupby(Render *r, const Call *c)
 {
-    bool     case_sensitive;
-    List     list, groups = { 0 };
-    Getter   getter, plain;
-    uint32_t capacity = 0;
-    UNUSED(args);
-    TRY(arg_bool(r, argv[2], false, &case_sensitive));
-    TRY(getter_init(r, &getter, argv[0], argv[1], !case_sensitive));
-    TRY(getter_init(r, &plain, argv[0], argv[1], false));
-    TRY(value_to_list(r, self, &list));
-    Value *keys = arena_array(&r->arena, Value, list.count);
-    for (uint32_t i = 0; i < list.count; i++) TRY(getter_get(r, &getter, list.items[i], &keys[i]));
-    TRY(sort_values(r, list.items, keys, list.count, false));
+    Getter getter = getter_of(r, c->argv[0], c->argv[1], !arg_bool(r, c->argv[2], false)), plain = getter;
+    List   list = value_to_list(r, c->self), groups = { 0 };
+    plain.fold_case = false;
+    sort_values(r, list.items, keys_of(r, &list, &getter), list.count, false);
+    const Value *keys = keys_of(r, &list, &getter);
     for (uint32_t begin = 0, end; begin < list.count; begin = end) {
-        bool  same = true;
-        Value key;
-        for (end = begin + 1; end < list.count; end++) {
-            TRY(value_equal(r, keys[begin], keys[end], &same));
-            if (!same) break;
-        }
-        TRY(getter_get(r, &plain, list.items[begin], &key));
-        Value group = value_pair(r, key, value_list(r, V_LIST, list.items + begin, end - begin));
+        for (end = begin + 1; end < list.count && value_equal(r, keys[begin], keys[end]);) end++;
+        Value members = value_list(r, V_LIST, (List){ .items = list.items + begin, .count = end - begin });
+        Value group = value_pair(r, getter_get(r, &plain, list.items[begin]), members);
         group.flags = VALUE_GROUP;
-        TRY(append(r, &groups, &capacity, group));
+        list_add(r, &groups, group);
     }
-    *out = value_list(r, V_LIST, groups.items, groups.count);
-    return OK;
+    return value_list(r, V_LIST, groups);
 }
 
-static Status next_unique(Render *r, LazyList *list, Value *out, bool *out_done)
+static bool next_unique(Render *r, LazyList *list, Value *out)
 {
-    bool case_sensitive;
-    if (!list->ready) {
-        list->ready = true;
+    if (!list->is_ready) {
+        list->is_ready = true;
         list->seen = arena_new(&r->arena, Dict);
-        TRY(arg_bool(r, list->args.items[0], false, &case_sensitive));
-        TRY(lazy_getter(r, list, list->args.items[1], (Value){ 0 }, !case_sensitive));
-        TRY(iterator_init(r, &list->it, list->source));
+        lazy_getter(r, list, list->args.items[1], (Value){ 0 }, !arg_bool(r, list->args.items[0], false));
+        list->it = iterator_of(r, list->source);
     }
-    for (;;) {
-        Value    key;
+    while (iterator_next(r, &list->it, out)) {
         uint32_t before = list->seen->count;
-        TRY(iterator_next(r, &list->it, out, out_done));
-        if (*out_done) return OK;
-        TRY(getter_get(r, list->getter, *out, &key));
-        TRY(dict_set(r, list->seen, key, value_none()));
-        if (list->seen->count > before) return OK;
+        dict_set(r, list->seen, getter_get(r, list->getter, *out), value_none());
+        if (list->seen->count > before) return true;
     }
+    return false;
 }
 
-FILTER_FN(unique)
+Value filter_unique(Render *r, const Call *c)
 {
-    UNUSED(args);
-    lazy_two(r, self, argv, out)->next = next_unique;
-    return OK;
+    Value v = lazy_two(r, c);
+    v.iter->next = next_unique;
+    return v;
 }
 
 /* ---- map, select, reject ---- */
 
-static Status map_attribute(Render *r, LazyList *list)
+/* The filter or test that args[at] names, for the arguments behind. */
+static void lazy_builtin(Render *r, LazyList *list, uint32_t at, const Builtin *table, const char *what)
+{
+    Value name = arg_text(r, list->args.items[at], "a filter's or test's name");
+    list->builtin = builtin_find(table, value_str(name));
+    if (!list->builtin) render_fail(r, "no %s named '%.*s'", what, shown(name.len), name.text);
+    list->builtin_args = list->args;
+    list->builtin_args.items += at + 1;
+    list->builtin_args.count -= at + 1;
+}
+
+/* At the first read; false: the source is false, and nothing else is looked at. */
+static bool lazy_begin(Render *r, LazyList *list)
+{
+    bool truth = value_truth(r, list->source);
+    list->is_ready = true;
+    list->it = truth ? iterator_of(r, list->source) : (Iterator){ .source = { .type = V_UNDEFINED } };
+    return truth;
+}
+
+static void map_attribute(Render *r, LazyList *list)
 {
     Value attribute = { 0 }, otherwise = { 0 };
     for (uint32_t i = 0; i < list->args.num_keywords; i++) {
         const Keyword *keyword = &list->args.keywords[i];
-        if (str_equal(keyword->name, "attribute")) {
-            attribute = keyword->value;
-        } else if (str_equal(keyword->name, "default")) {
-            otherwise = keyword->value;
-        } else {
-            return render_fail(r, "map: unexpected keyword argument '%.*s'", (int)(keyword->name.len & 0xFF), keyword->name.data);
-        }
+        bool           is_attribute = str_equal(keyword->name, "attribute");
+        if (!is_attribute && !str_equal(keyword->name, "default"))
+            render_fail(r, "map: unexpected keyword argument '%.*s'", shown(keyword->name.len), keyword->name.data);
+        *(is_attribute ? &attribute : &otherwise) = keyword->value;
     }
-    if (value_is_missing(attribute)) return render_fail(r, "map requires a filter argument");
-    return lazy_getter(r, list, attribute, otherwise, false);
+    if (value_is_missing(attribute)) render_fail(r, "map requires a filter argument");
+    lazy_getter(r, list, attribute, otherwise, false);
 }
 
-/* The filter or test that args[at] names, for the arguments behind. */
-static Status lazy_builtin(Render *r, LazyList *list, uint32_t at, const Builtin *table, uint32_t count, const char *what)
+static bool next_mapped(Render *r, LazyList *list, Value *out)
 {
-    Value name = list->args.items[at];
-    if (name.type != V_STRING) return render_fail(r, "the %s's name must be a text", what);
-    uint32_t index = builtin_find(table, count, value_str(name));
-    if (index == UINT32_MAX) return render_fail(r, "no %s named '%.*s'", what, (int)(name.len & 0xFF), name.text);
-    list->builtin = &table[index];
-    list->builtin_args = list->args;
-    list->builtin_args.items += at + 1;
-    list->builtin_args.count -= at + 1;
-    return OK;
+    bool begins = !list->is_ready && lazy_begin(r, list);
+    if (begins && list->args.count) lazy_builtin(r, list, 0, template_filters, "filter");
+    if (begins && !list->args.count) map_attribute(r, list);
+    if (!iterator_next(r, &list->it, out)) return false;
+    *out = list->builtin ? builtin_call(r, list->builtin, *out, &list->builtin_args) : getter_get(r, list->getter, *out);
+    return true;
 }
 
-/* The iterator over the source; over nothing, and nothing else is looked at, when that is false. */
-static Status lazy_begin(Render *r, LazyList *list, bool *out_empty)
+Value filter_map(Render *r, const Call *c)
 {
-    bool truth;
-    list->ready = true;
-    TRY(value_truth(r, list->source, &truth));
-    *out_empty = !truth;
-    if (truth) return iterator_init(r, &list->it, list->source);
-    list->it = (Iterator){ .source = { .type = V_UNDEFINED } };
-    return OK;
+    Value v = lazy(r, c->self, *c->args);
+    v.iter->next = next_mapped;
+    return v;
 }
 
-static Status next_mapped(Render *r, LazyList *list, Value *out, bool *out_done)
+static void begin_select(Render *r, LazyList *list)
 {
-    bool empty = true;
-    if (!list->ready) TRY(lazy_begin(r, list, &empty));
-    if (!empty && list->args.count) TRY(lazy_builtin(r, list, 0, template_filters, template_num_filters, "filter"));
-    if (!empty && !list->args.count) TRY(map_attribute(r, list));
-    TRY(iterator_next(r, &list->it, out, out_done));
-    if (*out_done) return OK;
-    if (!list->builtin) return getter_get(r, list->getter, *out, out);
-    return builtin_call(r, list->builtin, *out, &list->builtin_args, out);
-}
-
-FILTER_FN(map)
-{
-    UNUSED(argv);
-    lazy(r, self, *args, out)->next = next_mapped;
-    return OK;
-}
-
-static Status begin_select(Render *r, LazyList *list)
-{
-    bool     empty;
     uint32_t off = list->by_attribute;
-    TRY(lazy_begin(r, list, &empty));
-    if (empty) return OK;
-    if (list->by_attribute && !list->args.count) return render_fail(r, "missing parameter for the attribute's name");
-    TRY(lazy_getter(r, list, list->by_attribute ? list->args.items[0] : value_none(), (Value){ 0 }, false));
-    if (list->args.count <= off) return OK;
-    return lazy_builtin(r, list, off, template_tests, template_num_tests, "test");
+    if (!lazy_begin(r, list)) return;
+    if (list->by_attribute && !list->args.count) render_fail(r, "missing parameter for the attribute's name");
+    lazy_getter(r, list, list->by_attribute ? list->args.items[0] : value_none(), (Value){ 0 }, false);
+    if (list->args.count > off) lazy_builtin(r, list, off, template_tests, "test");
 }
 
-static Status next_selected(Render *r, LazyList *list, Value *out, bool *out_done)
+static bool next_selected(Render *r, LazyList *list, Value *out)
 {
-    if (!list->ready) TRY(begin_select(r, list));
-    for (bool truth;;) {
-        Value item;
-        TRY(iterator_next(r, &list->it, out, out_done));
-        if (*out_done) return OK;
-        TRY(getter_get(r, list->getter, *out, &item));
-        if (list->builtin) TRY(builtin_call(r, list->builtin, item, &list->builtin_args, &item));
-        TRY(value_truth(r, item, &truth));
-        if (truth != list->negate) return OK;
+    if (!list->is_ready) begin_select(r, list);
+    while (iterator_next(r, &list->it, out)) {
+        Value item = getter_get(r, list->getter, *out);
+        if (list->builtin) item = builtin_call(r, list->builtin, item, &list->builtin_args);
+        if (value_truth(r, item) != list->negate) return true;
     }
+    return false;
 }
 
-static Status select_items(Render *r, Value self, const Args *args, bool negate, bool by_attribute, Value *out)
+Value filter_select(Render *r, const Call *c)
 {
-    LazyList *list = lazy(r, self, *args, out);
-    list->next = next_selected;
-    list->negate = negate;
-    list->by_attribute = by_attribute;
-    return OK;
+    Value v = lazy(r, c->self, *c->args);
+    v.iter->next = next_selected;
+    v.iter->negate = c->mode & SELECT_NOT;
+    v.iter->by_attribute = c->mode & SELECT_ATTRIBUTE;
+    return v;
 }
-FILTER_FN(select) { UNUSED(argv); return select_items(r, self, args, false, false, out); }
-FILTER_FN(reject) { UNUSED(argv); return select_items(r, self, args, true, false, out); }
-FILTER_FN(selectattr) { UNUSED(argv); return select_items(r, self, args, false, true, out); }
-FILTER_FN(rejectattr) { UNUSED(argv); return select_items(r, self, args, true, true, out); }

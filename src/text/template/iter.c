@@ -1,133 +1,148 @@
 /* Iteration. A generator (what map, select and the like give) is read once: item by item from its source, or a list that
  * is made when first read. */
-#include "text/template/eval.h"
+#include "text/template/render.h"
 #include "text/template/text.h"
 
 #include <string.h>
 
-bool value_is_iterable(Value v)
-{
-    switch ((ValueType)v.type) {
-    case V_UNDEFINED:
-    case V_STRING:
-    case V_LIST:
-    case V_TUPLE:
-    case V_DICT:
-    case V_RANGE:
-    case V_ITER:
-    case V_VIEW:
-    case V_LOOP: return true;
-    default: return false;
-    }
-}
-
 /* Generators read generators: their nesting is bounded as that of expressions is. */
-static Status enter(Render *r)
+void lazy_prepare(Render *r, LazyList *list)
 {
-    if (r->depth >= RENDER_MAX_DEPTH) return render_fail(r, "generators are nested deeper than %d", RENDER_MAX_DEPTH);
-    r->depth++;
-    return OK;
-}
-
-Status lazy_prepare(Render *r, LazyList *list)
-{
-    if (list->ready) return OK;
-    list->ready = true;
-    TRY(enter(r));
-    TRY(list->make(r, list));
+    if (list->is_ready) return;
+    list->is_ready = true;
+    render_deeper(r);
+    list->make(r, list, &list->items);
     r->depth--;
-    return OK;
 }
 
-static Status lazy_next(Render *r, LazyList *list, Value *out, bool *out_done)
+static bool lazy_next(Render *r, LazyList *list, Value *out)
 {
     if (list->make) {
-        TRY(lazy_prepare(r, list));
-        *out_done = list->pos >= list->count;
-        if (!*out_done) *out = list->items[list->pos++];
-        return OK;
+        lazy_prepare(r, list);
+        if (list->pos >= list->items.count) return false;
+        *out = list->items.items[list->pos++];
+        return true;
     }
-    TRY(enter(r));
-    TRY(list->next(r, list, out, out_done));
+    render_deeper(r);
+    bool more = list->next(r, list, out);
     r->depth--;
-    return OK;
+    return more;
 }
 
-Status iterator_init(Render *r, Iterator *it, Value source)
+Iterator iterator_of(Render *r, Value source)
 {
-    *it = (Iterator){ .source = source };
-    switch ((ValueType)source.type) {
-    case V_UNDEFINED: return OK;
-    case V_STRING: it->count = source.len; return OK;
-    case V_LIST:
-    case V_TUPLE: it->count = source.list->count; return OK;
-    case V_DICT: it->count = source.dict->count; return OK;
-    case V_RANGE: it->count = source.range->count; return OK;
-    case V_VIEW: it->count = source.view->dict->count; return OK;
-    case V_ITER:
-    case V_LOOP: return OK;
-    default: return render_fail(r, "'%s' object is not iterable", value_type_name(source));
-    }
+    if (!value_is(source, TYPES_ITERABLE)) render_fail(r, "'%s' object is not iterable", value_type_name(source));
+    bool has_length = source.type != V_ITER && source.type != V_LOOP;
+    return (Iterator){ .source = source, .count = source.type == V_STRING ? source.len : has_length ? value_length(r, source) : 0 };
 }
 
 static Value view_item(Render *r, const View *view, int64_t i)
 {
     const DictEntry *entry = &view->dict->entries[i];
-    if (view->kind == VIEW_KEYS) return entry->key;
-    if (view->kind == VIEW_VALUES) return entry->value;
-    return value_pair(r, entry->key, entry->value);
+    if (view->kind == VIEW_ITEMS) return value_pair(r, entry->key, entry->value);
+    return view->kind == VIEW_KEYS ? entry->key : entry->value;
 }
 
-Status iterator_next(Render *r, Iterator *it, Value *out, bool *out_done)
+bool iterator_next(Render *r, Iterator *it, Value *out)
 {
-    TRY(render_tick(r, 1));
-    *out_done = false;
-    if (it->source.type == V_ITER) return lazy_next(r, it->source.iter, out, out_done);
-    if (it->source.type == V_LOOP) {
-        Value item;
-        TRY(loop_next(r, it->source.loop, &item, out_done));
-        if (!*out_done) *out = value_pair(r, item, it->source);
-        return OK;
+    Value source = it->source;
+    render_tick(r, 1);
+    if (source.type == V_ITER) return lazy_next(r, source.iter, out);
+    if (source.type == V_LOOP) {
+        bool more = loop_next(r, source.loop, out);
+        if (more) *out = value_pair(r, *out, source);
+        return more;
     }
-    if (it->pos >= it->count) {
-        *out_done = true;
-        return OK;
-    }
-    int64_t i = it->pos++;
-    switch ((ValueType)it->source.type) {
+    if (it->pos >= it->count) return false;
+    size_t i = (size_t)it->pos++, end = i;
+    switch ((ValueType)source.type) {
     case V_LIST:
-    case V_TUPLE: *out = it->source.list->items[i]; break;
-    case V_DICT: *out = it->source.dict->entries[i].key; break;
-    case V_RANGE: *out = value_int(it->source.range->start + i * it->source.range->step); break;
-    case V_VIEW: *out = view_item(r, it->source.view, i); break;
-    default: { /* a text: pos counts bytes */
-        size_t end = (size_t)i;
-        utf8_next(it->source.text, it->source.len, &end);
-        *out = value_text(it->source.text + i, end - (size_t)i);
+    case V_TUPLE: *out = source.list->items[i]; break;
+    case V_DICT: *out = source.dict->entries[i].key; break;
+    case V_RANGE: *out = value_int(source.range->start + (int64_t)i * source.range->step); break;
+    case V_VIEW: *out = view_item(r, source.view, (int64_t)i); break;
+    default: /* a text: pos counts bytes */
+        utf8_next(value_str(source), &end);
+        *out = value_text(source.text + i, end - i);
         it->pos = (int64_t)end;
     }
-    }
-    return OK;
+    return true;
 }
 
-Status value_to_list(Render *r, Value source, List *out)
+List value_to_list(Render *r, Value source)
 {
-    uint32_t capacity = 8;
-    Iterator it;
-    TRY(iterator_init(r, &it, source));
-    if (it.count > 0 && source.type != V_STRING) capacity = (uint32_t)it.count;
-    *out = (List){ .items = arena_array(&r->arena, Value, capacity) };
-    for (;;) {
-        bool  done;
-        Value item;
-        TRY(iterator_next(r, &it, &item, &done));
-        if (done) return OK;
-        if (out->count == capacity) {
-            Value *items = arena_array(&r->arena, Value, (size_t)capacity * 2);
-            memcpy(items, out->items, out->count * sizeof *items);
-            out->items = items;
-            capacity *= 2;
-        }
-        out->items[out->count++] = item;
+    List  list = { 0 };
+    Value item;
+    for (Iterator it = iterator_of(r, source); iterator_next(r, &it, &item);) {
+        if (!list.capacity && source.type != V_STRING && it.count > 0)
+            list.items = arena_array(&r->arena, Value, list.capacity = (uint32_t)it.count);
+        list.items = array_grown(&r->arena, list.items, list.count, &list.capacity, sizeof item);
+        list.items[list.count++] = item;
     }
+    return list;
+}
+
+/* ---- loops: loop.last reads one item ahead, loop.length of a filtered loop or a generator reads all ---- */
+
+/* The next item that passes the filter. */
+static bool pull(Render *r, LoopState *loop, Value *out)
+{
+    const Node *node = loop->node;
+    while (iterator_next(r, &loop->it, out)) {
+        if (!node->c || loop->filtered) return true;
+        Frame *frame = r->frame;
+        int    line = r->line;
+        r->frame = loop->body_frame;
+        scope_enter(r, node->test_scope);
+        assign_target(r, node->test_target, *out);
+        bool passes = value_truth(r, eval(r, node->c));
+        r->frame = frame;
+        r->line = line;
+        if (passes) return true;
+    }
+    return false;
+}
+
+bool loop_next(Render *r, LoopState *loop, Value *out)
+{
+    *out = loop->after;
+    loop->after = (Value){ 0 };
+    if (value_is_missing(*out) && !pull(r, loop, out)) return false;
+    loop->index0++;
+    loop->before = loop->current;
+    loop->current = *out;
+    return true;
+}
+
+/* Reads the rest into a list when the source doesn't know its length. */
+int64_t loop_length(Render *r, LoopState *loop)
+{
+    if (loop->length >= 0) return loop->length;
+    if (!loop->node->c && loop->it.source.type != V_ITER) return loop->length = value_length(r, loop->it.source);
+    List  rest = { 0 };
+    Value item;
+    while (pull(r, loop, &item)) list_add(r, &rest, item);
+    loop->filtered = true;
+    loop->it = iterator_of(r, value_list(r, V_LIST, rest));
+    return loop->length = rest.count + loop->index0 + 1 + !value_is_missing(loop->after);
+}
+
+Value loop_attribute(Render *r, LoopState *loop, Str name)
+{
+    if (str_equal(name, "index")) return value_int(loop->index0 + 1);
+    if (str_equal(name, "index0")) return value_int(loop->index0);
+    if (str_equal(name, "first")) return value_bool(loop->index0 == 0);
+    if (str_equal(name, "depth")) return value_int(loop->depth0 + 1);
+    if (str_equal(name, "depth0")) return value_int(loop->depth0);
+    if (str_equal(name, "length")) return value_int(loop_length(r, loop));
+    if (str_equal(name, "revindex")) return value_int(loop_length(r, loop) - loop->index0);
+    if (str_equal(name, "revindex0")) return value_int(loop_length(r, loop) - loop->index0 - 1);
+    if (str_equal(name, "previtem")) return loop->index0 == 0 ? value_hint("there is no previous item") : loop->before;
+    bool is_last = str_equal(name, "last");
+    if (!is_last && !str_equal(name, "nextitem")) return (Value){ 0 };
+    Value item;
+    if (value_is_missing(loop->after) && pull(r, loop, &item)) loop->after = item;
+    bool none = value_is_missing(loop->after);
+    if (is_last) return value_bool(none);
+    return none ? value_hint("there is no next item") : loop->after;
 }

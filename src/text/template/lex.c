@@ -3,146 +3,112 @@
  * newline after it. */
 #include "text/template/ast.h"
 #include "text/template/text.h"
-#include "text/tokenizer_unicode.h"
 
 #include <errno.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-typedef struct Lexer {
-    Template   *tmpl;
-    const char *text;
-    size_t      len, pos;
-    int         line;
-    bool        line_starting; /* the last match ended with a newline */
-    Token      *tokens;
-    size_t      count, capacity;
-    char        closers[TEMPLATE_MAX_NESTING];
-    int         num_closers;
-} Lexer;
+#define LEX_FAIL(p, ...) parser_fail((p), ERR_INVALID, (p)->line, __VA_ARGS__)
 
-#define LEX_FAIL(lx, ...) return lex_fail((lx), __VA_ARGS__)
-
-__attribute__((format(printf, 2, 3))) static Status lex_fail(const Lexer *lx, const char *fmt, ...)
+static Token *add_token(Parser *p, TokenKind kind)
 {
-    char    message[512];
-    va_list args;
-    va_start(args, fmt);
-    vsnprintf(message, sizeof message, fmt, args);
-    va_end(args);
-    FAIL(ERR_INVALID, "%s:%d: %s", lx->tmpl->name, lx->line, message);
+    p->tokens = array_grown(&p->tmpl->arena, p->tokens, p->num_tokens, &p->capacity, sizeof *p->tokens);
+    p->tokens[p->num_tokens] = (Token){ .kind = kind, .line = p->line };
+    return &p->tokens[p->num_tokens++];
 }
 
-static Token *add_token(Lexer *lx, TokenKind kind)
-{
-    if (lx->count == lx->capacity) {
-        size_t capacity = lx->capacity ? lx->capacity * 2 : 256;
-        Token *tokens = arena_array(&lx->tmpl->arena, Token, capacity);
-        if (lx->count) memcpy(tokens, lx->tokens, lx->count * sizeof *tokens);
-        lx->tokens = tokens;
-        lx->capacity = capacity;
-    }
-    Token *token = &lx->tokens[lx->count++];
-    *token = (Token){ .kind = kind, .line = lx->line };
-    return token;
-}
-
-static bool at(const Lexer *lx, size_t pos, const char *what)
+static bool at(const Parser *p, size_t pos, const char *what)
 {
     size_t n = strlen(what);
-    return lx->len - pos >= n && memcmp(lx->text + pos, what, n) == 0;
+    return p->len - pos >= n && memcmp(p->text + pos, what, n) == 0;
 }
 
-static size_t skip_space(const Lexer *lx, size_t pos)
+static char char_at(const Parser *p, size_t pos)
 {
-    while (pos < lx->len) {
-        size_t next = pos;
-        if (!cp_is_space(utf8_next(lx->text, lx->len, &next))) break;
-        pos = next;
-    }
-    return pos;
+    return pos < p->len ? p->text[pos] : 0;
+}
+
+static size_t skip_space(const Parser *p, size_t pos)
+{
+    return p->len - text_strip((Str){ p->text + pos, p->len - pos }, true, false).len;
 }
 
 /* Moves to `end`, counting lines. */
-static void advance(Lexer *lx, size_t end)
+static void advance(Parser *p, size_t end)
 {
-    for (size_t i = lx->pos; i < end; i++) lx->line += lx->text[i] == '\n';
-    lx->pos = end;
-    if (end > 0) lx->line_starting = lx->text[end - 1] == '\n';
+    for (size_t i = p->at; i < end; i++) p->line += p->text[i] == '\n';
+    p->at = end;
+    if (end > 0) p->line_starting = p->text[end - 1] == '\n';
 }
 
-/* The text before a tag as its sign leaves it: '-' stripped, 0 with lstrip_blocks for blocks and comments. */
-static Str strip_before(const Lexer *lx, size_t begin, size_t end, char sign, bool is_variable)
+/* The text before a tag, as the tag's sign leaves it: '-' stripped, 0 with lstrip_blocks for blocks and comments. */
+static void add_data(Parser *p, size_t end, char sign, bool is_variable)
 {
-    Str text = { lx->text + begin, end - begin };
-    if (sign == '-') return text_strip(text, false, true);
-    if (sign == '+' || is_variable) return text;
-    size_t line = text.len;
-    while (line > 0 && text.data[line - 1] != '\n') line--;
-    if ((line > 0 || lx->line_starting) && line < text.len && text_strip((Str){ text.data + line, text.len - line }, true, false).len == 0)
-        text.len = line;
-    return text;
+    Str text = { p->text + p->at, end - p->at };
+    if (sign == '-') text = text_strip(text, false, true);
+    if (!sign && !is_variable) {
+        size_t line = text.len;
+        while (line > 0 && text.data[line - 1] != '\n') line--;
+        bool starts_line = line > 0 || p->line_starting;
+        if (starts_line && text_strip((Str){ text.data + line, text.len - line }, true, false).len == 0) text.len = line;
+    }
+    if (text.len) add_token(p, T_DATA)->value = value_of_str(text);
 }
 
-static void add_data(Lexer *lx, Str text)
+/* The end of a tag's close at pos, or 0: with '-' the white space behind it too, with `trim` a newline. */
+static size_t tag_end(const Parser *p, size_t pos, const char *close, bool plus, bool trim)
 {
-    if (text.len) add_token(lx, T_DATA)->value = value_text(text.data, text.len);
+    size_t len = strlen(close);
+    char   sign = char_at(p, pos);
+    if ((sign == '-' || (plus && sign == '+')) && at(p, pos + 1, close))
+        return sign == '-' ? skip_space(p, pos + 1 + len) : pos + 1 + len;
+    if (!at(p, pos, close)) return 0;
+    return pos + len + (trim && char_at(p, pos + len) == '\n');
 }
 
-/* After "name" at pos: the end of a block's tag, or 0. `minus_only`: the tag of raw, which trims no newline. */
-static size_t tag_end(const Lexer *lx, size_t pos, const char *close, bool plus, bool trim)
+static char sign_at(const Parser *p, size_t pos)
 {
-    if (pos < lx->len && lx->text[pos] == '-' && at(lx, pos + 1, close)) return skip_space(lx, pos + 1 + strlen(close));
-    if (plus && pos < lx->len && lx->text[pos] == '+' && at(lx, pos + 1, close)) return pos + 1 + strlen(close);
-    if (!at(lx, pos, close)) return 0;
-    pos += strlen(close);
-    return trim && pos < lx->len && lx->text[pos] == '\n' ? pos + 1 : pos;
+    char c = char_at(p, pos);
+    return c == '-' || c == '+' ? c : 0;
 }
 
-/* "{%[-+] raw %}" or endraw at pos; returns the end of it or 0. */
-static size_t raw_tag(const Lexer *lx, size_t pos, const char *word, char *sign)
+/* "{%[-+] raw %}" or endraw at pos; returns the end of it or 0. The tag of raw trims no newline. */
+static size_t raw_tag(const Parser *p, size_t pos, const char *word)
 {
-    if (!at(lx, pos, "{%")) return 0;
-    pos += 2;
-    *sign = 0;
-    if (pos < lx->len && (lx->text[pos] == '-' || lx->text[pos] == '+')) *sign = lx->text[pos++];
-    pos = skip_space(lx, pos);
-    if (!at(lx, pos, word)) return 0;
-    pos = skip_space(lx, pos + strlen(word));
+    if (!at(p, pos, "{%")) return 0;
+    pos = skip_space(p, pos + 2 + (sign_at(p, pos + 2) != 0));
+    if (!at(p, pos, word)) return 0;
     bool end = word[0] == 'e';
-    return tag_end(lx, pos, "%}", end, end);
+    return tag_end(p, skip_space(p, pos + strlen(word)), "%}", end, end);
 }
 
-static Status lex_raw(Lexer *lx)
+static void lex_raw(Parser *p)
 {
-    if (lx->pos == lx->len) return OK; /* Jinja doesn't mind a raw or a comment that starts at the very end */
-    for (size_t pos = lx->pos; pos < lx->len; pos++) {
-        const char *brace = memchr(lx->text + pos, '{', lx->len - pos);
+    if (p->at == p->len) return; /* Jinja doesn't mind a raw or a comment that starts at the very end */
+    for (size_t pos = p->at; pos < p->len; pos++) {
+        const char *brace = memchr(p->text + pos, '{', p->len - pos);
         if (!brace) break;
-        pos = (size_t)(brace - lx->text);
-        char   sign;
-        size_t end = raw_tag(lx, pos, "endraw", &sign);
+        pos = (size_t)(brace - p->text);
+        size_t end = raw_tag(p, pos, "endraw");
         if (!end) continue;
-        add_data(lx, strip_before(lx, lx->pos, pos, sign, false));
-        advance(lx, end);
-        return OK;
+        add_data(p, pos, sign_at(p, pos + 2), false);
+        advance(p, end);
+        return;
     }
-    LEX_FAIL(lx, "missing end of raw directive");
+    LEX_FAIL(p, "missing end of raw directive");
 }
 
-static Status lex_comment(Lexer *lx)
+static void lex_comment(Parser *p)
 {
-    if (lx->pos == lx->len) return OK;
-    for (size_t pos = lx->pos; pos < lx->len; pos++) {
-        size_t end = 0;
-        if (lx->text[pos] == '-' || lx->text[pos] == '+' || lx->text[pos] == '#') end = tag_end(lx, pos, "#}", true, true);
+    if (p->at == p->len) return;
+    for (size_t pos = p->at; pos < p->len; pos++) {
+        size_t end = strchr("-+#", p->text[pos]) ? tag_end(p, pos, "#}", true, true) : 0;
         if (!end) continue;
-        advance(lx, end);
-        return OK;
+        advance(p, end);
+        return;
     }
-    LEX_FAIL(lx, "missing end of comment tag");
+    LEX_FAIL(p, "missing end of comment tag");
 }
 
 static int hex_digit(char c)
@@ -152,187 +118,145 @@ static int hex_digit(char c)
     return -1;
 }
 
-/* \xhh, \uhhhh, \Uhhhhhhhh; pos is behind the letter. */
-static Status lex_hex_escape(Lexer *lx, Str body, size_t *pos, int digits, StrBuf *out)
+/* Up to `most` digits of a base at *s: a character. */
+static uint32_t escaped_code(Str *s, int base, int most, int *out_digits)
 {
     uint32_t cp = 0;
-    for (int i = 0; i < digits; i++, (*pos)++) {
-        int digit = *pos < body.len ? hex_digit(body.data[*pos]) : -1;
-        if (digit < 0) LEX_FAIL(lx, "truncated \\x, \\u or \\U escape in a string: %d hexadecimal digits are needed", digits);
-        cp = cp << 4 | (uint32_t)digit;
+    for (*out_digits = 0; *out_digits < most && s->len; ++*out_digits, s->data++, s->len--) {
+        int digit = hex_digit(s->data[0]);
+        if (digit < 0 || digit >= base) break;
+        cp = cp * (uint32_t)base + (uint32_t)digit;
     }
-    if (cp > 0x10FFFF || (cp >= 0xD800 && cp <= 0xDFFF)) LEX_FAIL(lx, "a string escape gives U+%X, which is no character", cp);
-    char bytes[4];
-    strbuf_append(out, bytes, utf8_encode(cp, bytes));
-    return OK;
+    return cp;
 }
 
-static void octal_escape(Str body, size_t *pos, StrBuf *out)
-{
-    uint32_t cp = 0;
-    for (int i = 0; i < 3 && *pos < body.len && body.data[*pos] >= '0' && body.data[*pos] <= '7'; i++)
-        cp = cp * 8 + (uint32_t)(body.data[(*pos)++] - '0');
-    char bytes[4];
-    strbuf_append(out, bytes, utf8_encode(cp, bytes));
-}
-
-/* One escape; pos is behind the backslash. Python's "unicode-escape" after writing non-ASCII as escapes itself. */
-static Status lex_escape(Lexer *lx, Str body, size_t *pos, StrBuf *out)
+/* One escape, behind its backslash, to `out`; returns the bytes written. Python's "unicode-escape" after writing non-ASCII as
+ * escapes itself. */
+static size_t lex_escape(Parser *p, Str *s, char *out)
 {
     static const char from[] = "\\'\"abfnrtv", to[] = "\\'\"\a\b\f\n\r\t\v";
-    char              c = body.data[*pos];
+    char              c = s->data[0];
     const char       *simple = strchr(from, c);
-    if (c && simple) {
-        strbuf_putc(out, to[simple - from]);
-        ++*pos;
-        return OK;
+    int               digits;
+    if (c >= '0' && c <= '7') return utf8_encode(escaped_code(s, 8, 3, &digits), out);
+    if ((unsigned char)c >= 0x80) {
+        size_t   pos = 0;
+        uint32_t cp = utf8_next(*s, &pos);
+        *s = (Str){ s->data + pos, s->len - pos };
+        return (size_t)sprintf(out, cp < 0x100 ? "\\x%02x" : cp < 0x10000 ? "\\u%04x" : "\\U%08x", cp);
     }
-    if (c == '\n') {
-        ++*pos;
-        return OK;
-    }
-    if (c >= '0' && c <= '7') {
-        octal_escape(body, pos, out);
-        return OK;
-    }
-    int digits = c == 'x' ? 2 : c == 'u' ? 4 : c == 'U' ? 8 : 0;
-    if (digits) {
-        ++*pos;
-        return lex_hex_escape(lx, body, pos, digits, out);
-    }
-    if (c == 'N') LEX_FAIL(lx, "\\N escapes in strings are not supported");
-    strbuf_putc(out, '\\');
-    if ((unsigned char)c < 0x80) return OK;
-    uint32_t cp = utf8_next(body.data, body.len, pos);
-    strbuf_printf(out, cp < 0x100 ? "x%02x" : cp < 0x10000 ? "u%04x" : "U%08x", cp);
-    return OK;
+    if (c == 'N') LEX_FAIL(p, "\\N escapes in strings are not supported");
+    int wanted = c == 'x' ? 2 : c == 'u' ? 4 : c == 'U' ? 8 : 0;
+    *out = '\\';
+    if (!wanted && c != '\n' && (!c || !simple)) return 1;
+    *s = (Str){ s->data + 1, s->len - 1 };
+    if (c == '\n') return 0;
+    if (simple) *out = to[simple - from];
+    if (!wanted) return 1;
+    uint32_t cp = escaped_code(s, 16, wanted, &digits);
+    if (digits < wanted) LEX_FAIL(p, "truncated \\x, \\u or \\U escape in a string: %d hexadecimal digits are needed", wanted);
+    if (cp > 0x10FFFF || (cp >= 0xD800 && cp <= 0xDFFF)) LEX_FAIL(p, "a string escape gives U+%X, which is no character", cp);
+    return utf8_encode(cp, out);
 }
 
-static Status lex_string(Lexer *lx)
+static Str unescaped(Parser *p, Str body)
 {
-    char   quote = lx->text[lx->pos];
-    size_t end = lx->pos + 1;
-    bool   escaped = false;
-    while (end < lx->len && lx->text[end] != quote) {
-        if (lx->text[end] == '\\') {
-            escaped = true;
-            end++;
-        }
-        end++;
+    char  *text = arena_alloc(&p->tmpl->arena, body.len * 3 + 16); /* an escape grows to less than three times its bytes */
+    size_t n = 0;
+    while (body.len) {
+        char c = body.data[0];
+        body = (Str){ body.data + 1, body.len - 1 };
+        if (c == '\\') n += lex_escape(p, &body, text + n);
+        else text[n++] = c;
     }
-    if (end >= lx->len) LEX_FAIL(lx, "a string that starts here has no end");
-    Str    body = { lx->text + lx->pos + 1, end - lx->pos - 1 };
-    Token *token = add_token(lx, T_STRING);
-    size_t index = lx->count - 1;
-    token->value = value_text(body.data, body.len);
-    if (escaped) {
-        StrBuf out = { 0 };
-        Status status = OK;
-        for (size_t pos = 0; pos < body.len && status == OK;) {
-            if (body.data[pos] != '\\') {
-                strbuf_putc(&out, body.data[pos++]);
-            } else {
-                pos++;
-                status = lex_escape(lx, body, &pos, &out);
-            }
-        }
-        lx->tokens[index].value = value_text(arena_strndup(&lx->tmpl->arena, strbuf_cstr(&out), out.len), out.len);
-        strbuf_deinit(&out);
-        TRY(status);
-    }
-    if (text_is_ascii(lx->tokens[index].value.text, lx->tokens[index].value.len)) lx->tokens[index].value.flags = VALUE_ASCII;
-    advance(lx, end + 1);
-    return OK;
+    return (Str){ text, n };
+}
+
+static void lex_string(Parser *p)
+{
+    char   quote = p->text[p->at];
+    size_t end = p->at + 1;
+    while (end < p->len && p->text[end] != quote) end += 1 + (p->text[end] == '\\');
+    if (end >= p->len) LEX_FAIL(p, "a string that starts here has no end");
+    Str body = { p->text + p->at + 1, end - p->at - 1 };
+    if (body.len && memchr(body.data, '\\', body.len)) body = unescaped(p, body);
+    Token *token = add_token(p, T_STRING);
+    token->value = value_of_str(body);
+    if (text_is_ascii(body)) token->value.flags = VALUE_ASCII;
+    advance(p, end + 1);
 }
 
 /* Digits that may be parted by single underscores; returns the end. */
-static size_t digits_end(const Lexer *lx, size_t pos, int base)
+static size_t digits_end(const Parser *p, size_t pos, int base)
 {
-    while (pos < lx->len) {
-        size_t next = pos + (lx->text[pos] == '_');
-        int    digit = next < lx->len ? hex_digit(lx->text[next]) : -1;
-        if (digit < 0 || digit >= base) break;
+    for (;;) {
+        size_t next = pos + (char_at(p, pos) == '_');
+        int    digit = hex_digit(char_at(p, next));
+        if (digit < 0 || digit >= base) return pos;
         pos = next + 1;
     }
-    return pos;
+}
+
+static bool digit_at(const Parser *p, size_t pos)
+{
+    return char_at(p, pos) >= '0' && char_at(p, pos) <= '9';
 }
 
 /* The end of a float at the position, or 0. */
-static size_t float_end(const Lexer *lx)
+static size_t float_end(const Parser *p)
 {
-    size_t pos = digits_end(lx, lx->pos, 10), end = 0;
-    if (lx->pos > 0 && lx->text[lx->pos - 1] == '.') return 0;
-    if (pos + 1 < lx->len && lx->text[pos] == '.' && lx->text[pos + 1] >= '0' && lx->text[pos + 1] <= '9')
-        pos = end = digits_end(lx, pos + 1, 10);
-    if (pos < lx->len && (lx->text[pos] | 32) == 'e') {
-        size_t digits = pos + 1;
-        if (digits < lx->len && (lx->text[digits] == '+' || lx->text[digits] == '-')) digits++;
-        if (digits < lx->len && lx->text[digits] >= '0' && lx->text[digits] <= '9') end = digits_end(lx, digits, 10);
-    }
+    size_t pos = digits_end(p, p->at, 10), end = 0;
+    if (p->at > 0 && p->text[p->at - 1] == '.') return 0;
+    if (char_at(p, pos) == '.' && digit_at(p, pos + 1)) pos = end = digits_end(p, pos + 1, 10);
+    size_t exponent = pos + 1 + (sign_at(p, pos + 1) != 0);
+    if ((char_at(p, pos) | 32) == 'e' && digit_at(p, exponent)) end = digits_end(p, exponent, 10);
     return end;
 }
 
-static void copy_digits(const Lexer *lx, size_t end, char *out, size_t size)
-{
-    size_t n = 0;
-    for (size_t i = lx->pos; i < end && n + 1 < size; i++)
-        if (lx->text[i] != '_') out[n++] = lx->text[i];
-    out[n] = 0;
-}
-
-static Status lex_number(Lexer *lx)
+/* Of the digits from p->at to `end`, without underscores. */
+static void add_number(Parser *p, size_t end, TokenKind kind, int base)
 {
     char   digits[512];
-    size_t end = float_end(lx);
-    if (end) {
-        copy_digits(lx, end, digits, sizeof digits);
-        add_token(lx, T_FLOAT)->value = value_float(strtod(digits, NULL));
-        advance(lx, end);
-        return OK;
-    }
-    int  base = 10;
-    char letter = lx->pos + 1 < lx->len && lx->text[lx->pos] == '0' ? (char)(lx->text[lx->pos + 1] | 32) : 0;
-    if (letter == 'x') base = 16;
-    if (letter == 'o') base = 8;
-    if (letter == 'b') base = 2;
-    size_t start = base == 10 ? lx->pos : lx->pos + 2;
-    end = digits_end(lx, start, base);
-    if (base != 10 && end == start) { /* "0x" without digits: the number 0, then a name */
-        base = 10;
-        end = lx->pos + 1;
-    } else if (base == 10 && lx->text[lx->pos] == '0') {
-        end = lx->pos + 1;
-        while (end < lx->len && (lx->text[end] == '0' || (lx->text[end] == '_' && end + 1 < lx->len && lx->text[end + 1] == '0')))
-            end++;
-    } else {
-        lx->pos = start;
-    }
-    copy_digits(lx, end, digits, sizeof digits);
+    size_t n = 0;
+    for (size_t i = p->at; i < end && n + 1 < sizeof digits; i++)
+        if (p->text[i] != '_') digits[n++] = p->text[i];
+    digits[n] = 0;
     errno = 0;
-    long long value = strtoll(digits, NULL, base);
-    if (errno || end - lx->pos >= sizeof digits)
-        LEX_FAIL(lx, "the integer %.40s does not fit 64 bits, larger ones are not supported", digits);
-    add_token(lx, T_INTEGER)->value = value_int(value);
-    advance(lx, end);
-    return OK;
+    Value value = kind == T_FLOAT ? value_float(strtod(digits, NULL)) : value_int(strtoll(digits, NULL, base));
+    if (kind == T_INTEGER && (errno || end - p->at >= sizeof digits))
+        LEX_FAIL(p, "the integer %.40s does not fit 64 bits, larger ones are not supported", digits);
+    add_token(p, kind)->value = value;
+    advance(p, end);
 }
 
-static Status lex_name(Lexer *lx)
+static void lex_number(Parser *p)
 {
-    size_t end = lx->pos;
-    while (end < lx->len) {
-        size_t next = end;
-        if (!cp_is_identifier(utf8_next(lx->text, lx->len, &next), end == lx->pos)) break;
-        end = next;
+    size_t end = float_end(p);
+    if (end) {
+        add_number(p, end, T_FLOAT, 10);
+        return;
     }
-    if (end == lx->pos) {
-        size_t next = end;
-        utf8_next(lx->text, lx->len, &next);
-        LEX_FAIL(lx, "unexpected character '%.*s'", (int)(next - end), lx->text + end);
+    char letter = p->text[p->at] == '0' ? (char)(char_at(p, p->at + 1) | 32) : 0;
+    int  base = letter == 'x' ? 16 : letter == 'o' ? 8 : letter == 'b' ? 2 : 10;
+    end = digits_end(p, base == 10 ? p->at : p->at + 2, base);
+    if (base != 10 && end > p->at + 2) {
+        p->at += 2;
+    } else if (p->text[p->at] == '0') { /* zeros alone; "0x" without digits: the number 0, then a name */
+        end = p->at + 1;
+        while (base == 10 && char_at(p, end + (char_at(p, end) == '_')) == '0') end += 1 + (char_at(p, end) == '_');
+        base = 10;
     }
-    add_token(lx, T_NAME)->value = value_text(lx->text + lx->pos, end - lx->pos);
-    advance(lx, end);
-    return OK;
+    add_number(p, end, T_INTEGER, base);
+}
+
+static void lex_name(Parser *p)
+{
+    size_t end = p->at, next = p->at;
+    Str    text = { p->text, p->len };
+    while (end < p->len && cp_is_identifier(utf8_next(text, &next), end == p->at)) end = next;
+    if (end == p->at) LEX_FAIL(p, "unexpected character '%.*s'", (int)(next - end), p->text + end);
+    add_token(p, T_NAME)->value = value_text(p->text + p->at, end - p->at);
+    advance(p, end);
 }
 
 static const struct {
@@ -345,111 +269,103 @@ static const struct {
     { "}", T_RBRACE }, { ">", T_GT }, { "<", T_LT }, { "=", T_ASSIGN }, { ".", T_DOT }, { ":", T_COLON },
     { "|", T_PIPE }, { ",", T_COMMA }, { ";", T_SEMICOLON },
 };
+enum { NUM_OPERATORS = sizeof operators / sizeof operators[0] };
 
-static Status balance(Lexer *lx, TokenKind kind)
+/* The brackets that are open, by what closes them. */
+typedef struct Brackets {
+    char closers[TEMPLATE_MAX_NESTING];
+    int  count;
+} Brackets;
+
+static void balance(Parser *p, Brackets *open, char c)
 {
-    char c = lx->text[lx->pos];
-    if (kind == T_LBRACE || kind == T_LPAREN || kind == T_LBRACKET) {
-        if (lx->num_closers == TEMPLATE_MAX_NESTING) LEX_FAIL(lx, "brackets are nested deeper than %d", TEMPLATE_MAX_NESTING);
-        lx->closers[lx->num_closers++] = kind == T_LBRACE ? '}' : kind == T_LPAREN ? ')' : ']';
-    } else if (kind == T_RBRACE || kind == T_RPAREN || kind == T_RBRACKET) {
-        if (!lx->num_closers) LEX_FAIL(lx, "unexpected '%c'", c);
-        char expected = lx->closers[--lx->num_closers];
-        if (expected != c) LEX_FAIL(lx, "unexpected '%c', expected '%c'", c, expected);
+    char closer = c == '{' ? '}' : c == '(' ? ')' : c == '[' ? ']' : 0;
+    if (closer) {
+        if (open->count == TEMPLATE_MAX_NESTING) LEX_FAIL(p, "brackets are nested deeper than %d", TEMPLATE_MAX_NESTING);
+        open->closers[open->count++] = closer;
+    } else if (c == '}' || c == ')' || c == ']') {
+        if (!open->count) LEX_FAIL(p, "unexpected '%c'", c);
+        char expected = open->closers[--open->count];
+        if (expected != c) LEX_FAIL(p, "unexpected '%c', expected '%c'", c, expected);
     }
-    return OK;
 }
 
 /* The tokens of a block or of an expression to print, with its end. */
-static Status lex_tag(Lexer *lx, bool is_block)
+static void lex_tag(Parser *p, bool is_block)
 {
-    lx->num_closers = 0;
-    for (;;) {
-        if (lx->pos >= lx->len) return OK;
-        size_t end = lx->num_closers ? 0 : tag_end(lx, lx->pos, is_block ? "%}" : "}}", is_block, is_block);
+    Brackets open = { .count = 0 };
+    while (p->at < p->len) {
+        size_t end = open.count ? 0 : tag_end(p, p->at, is_block ? "%}" : "}}", is_block, is_block), op = 0;
+        size_t space = skip_space(p, p->at);
         if (end) {
-            add_token(lx, is_block ? T_BLOCK_END : T_VARIABLE_END);
-            advance(lx, end);
-            return OK;
+            add_token(p, is_block ? T_BLOCK_END : T_VARIABLE_END);
+            advance(p, end);
+            return;
         }
-        size_t space = skip_space(lx, lx->pos);
-        if (space > lx->pos) {
-            advance(lx, space);
-            continue;
+        while (op < NUM_OPERATORS && !at(p, p->at, operators[op].text)) op++;
+        if (space > p->at) {
+            advance(p, space);
+        } else if (digit_at(p, p->at)) {
+            lex_number(p);
+        } else if (p->text[p->at] == '\'' || p->text[p->at] == '"') {
+            lex_string(p);
+        } else if (op == NUM_OPERATORS) {
+            lex_name(p);
+        } else {
+            balance(p, &open, p->text[p->at]);
+            add_token(p, operators[op].kind);
+            advance(p, p->at + strlen(operators[op].text));
         }
-        char c = lx->text[lx->pos];
-        if (c >= '0' && c <= '9') {
-            TRY(lex_number(lx));
-            continue;
-        }
-        if (c == '\'' || c == '"') {
-            TRY(lex_string(lx));
-            continue;
-        }
-        size_t op = 0, num_ops = sizeof operators / sizeof operators[0];
-        while (op < num_ops && !at(lx, lx->pos, operators[op].text)) op++;
-        if (op == num_ops) {
-            TRY(lex_name(lx));
-            continue;
-        }
-        TRY(balance(lx, operators[op].kind));
-        add_token(lx, operators[op].kind);
-        advance(lx, lx->pos + strlen(operators[op].text));
     }
 }
 
 /* Text up to the next tag, then the tag. */
-static Status lex_root(Lexer *lx)
+static void lex_root(Parser *p)
 {
-    size_t begin = lx->pos;
-    for (size_t pos = begin; pos + 1 < lx->len; pos++) {
-        const char *brace = memchr(lx->text + pos, '{', lx->len - pos - 1);
+    for (size_t pos = p->at; pos + 1 < p->len; pos++) {
+        const char *brace = memchr(p->text + pos, '{', p->len - pos - 1);
         if (!brace) break;
-        pos = (size_t)(brace - lx->text);
-        char kind = lx->text[pos + 1], sign = 0;
+        pos = (size_t)(brace - p->text);
+        char kind = p->text[pos + 1];
         if (kind != '{' && kind != '%' && kind != '#') continue;
-        size_t raw_end = raw_tag(lx, pos, "raw", &sign), end = pos + 2;
-        if (!raw_end) {
-            sign = 0;
-            if (end < lx->len && (lx->text[end] == '-' || lx->text[end] == '+')) sign = lx->text[end++];
+        size_t raw_end = raw_tag(p, pos, "raw");
+        char   sign = sign_at(p, pos + 2);
+        add_data(p, pos, sign, kind == '{');
+        advance(p, raw_end ? raw_end : pos + 2 + (sign != 0));
+        if (raw_end) {
+            lex_raw(p);
+        } else if (kind == '#') {
+            lex_comment(p);
+        } else {
+            add_token(p, kind == '{' ? T_VARIABLE_BEGIN : T_BLOCK_BEGIN);
+            lex_tag(p, kind == '%');
         }
-        add_data(lx, strip_before(lx, begin, pos, sign, kind == '{'));
-        advance(lx, raw_end ? raw_end : end);
-        if (raw_end) return lex_raw(lx);
-        if (kind == '#') return lex_comment(lx);
-        add_token(lx, kind == '{' ? T_VARIABLE_BEGIN : T_BLOCK_BEGIN);
-        return lex_tag(lx, kind == '%');
+        return;
     }
-    add_data(lx, (Str){ lx->text + begin, lx->len - begin });
-    advance(lx, lx->len);
-    return OK;
+    add_data(p, p->len, '+', false);
+    advance(p, p->len);
 }
 
 /* A copy in the arena with \n for every newline and without the last one. */
-static Str normalize_newlines(Arena *arena, const char *source, size_t len)
+static void normalize_newlines(Parser *p)
 {
-    char  *text = arena_alloc(arena, len + 1);
+    char  *text = arena_alloc(&p->tmpl->arena, p->len + 1);
     size_t n = 0;
-    for (size_t i = 0; i < len; i++) {
-        if (source[i] == '\r') {
-            text[n++] = '\n';
-            if (i + 1 < len && source[i + 1] == '\n') i++;
-        } else {
-            text[n++] = source[i];
-        }
+    for (size_t i = 0; i < p->len; i++) {
+        if (p->text[i] == '\r' && char_at(p, i + 1) == '\n') continue;
+        text[n++] = p->text[i] == '\r' ? '\n' : p->text[i];
     }
     if (n && text[n - 1] == '\n') n--;
-    return (Str){ text, n };
+    p->text = text;
+    p->len = n;
 }
 
-Status template_lex(Template *tmpl, const char *source, size_t len, Token **out_tokens, size_t *out_count)
+void template_lex(Parser *p)
 {
-    Str   text = normalize_newlines(&tmpl->arena, source, len);
-    Lexer lx = { .tmpl = tmpl, .text = text.data, .len = text.len, .line = 1, .line_starting = true };
-    if (!utf8_is_valid(text.data, text.len)) LEX_FAIL(&lx, "the template is not valid UTF-8");
-    while (lx.pos < lx.len) TRY(lex_root(&lx));
-    add_token(&lx, T_EOF);
-    *out_tokens = lx.tokens;
-    *out_count = lx.count;
-    return OK;
+    p->line = 1;
+    p->line_starting = true;
+    if (utf8_valid_prefix(p->text, p->len) < p->len) LEX_FAIL(p, "the template is not valid UTF-8");
+    normalize_newlines(p);
+    while (p->at < p->len) lex_root(p);
+    add_token(p, T_EOF);
 }

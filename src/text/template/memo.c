@@ -2,9 +2,10 @@
  * isn't open (template_open.h). Under a key lie the paths that were traced: the guards that lead there and what comes out.
  * A template asks the same questions in the same order until an answer differs, so at most one path fits. A path that ends
  * where a trace had to stop is kept too: it says that rendering has to do it. */
-#include "text/template/open.h"
+#include "text/template/memo.h"
 
 #include "files/file.h"
+#include "text/template/open.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -14,13 +15,14 @@ enum {
     MOST_PATHS = 16,               /* of a shape */
     MOST_BYTES = 16 << 20,         /* of all that is remembered */
     MOST_TRACE_STEPS = 1 << 20,
-    MOST_OPEN_BYTES = 64 << 20     /* operations times bytes: far below every limit of a rendering */
+    MOST_OPEN_BYTES = 64 << 20,    /* operations times bytes: far below every limit of a rendering */
+    GUARD_BUCKETS = 1 << 12
 };
 
 /* A guard as all paths share it, with the answer of the conversation at hand. */
 typedef struct AskedGuard {
     Guard    guard;
-    uint32_t next;   /* of the same message, + 1 */
+    uint32_t next;   /* of the same bucket, + 1 */
     bool     holds;
     uint64_t stamp;  /* of the conversation that answered */
 } AskedGuard;
@@ -68,8 +70,7 @@ struct TemplateMemo {
     uint32_t         num_shapes;
     AskedGuard      *guards;
     uint32_t         num_guards, guard_capacity;
-    uint32_t        *first_guard; /* of a message, + 1 */
-    uint32_t         num_messages;
+    uint32_t         guard_buckets[GUARD_BUCKETS]; /* the first guard of each, + 1 */
     /* the conversation at hand */
     const JsonValue *messages;
     uint64_t         stamp;
@@ -95,17 +96,7 @@ void template_memo_destroy(TemplateMemo *memo)
     arena_deinit(&memo->arena);
     strbuf_deinit(&memo->key);
     free(memo->shapes);
-    free(memo->guards);
-    free(memo->first_guard);
-    free(memo->key_ends);
     free(memo);
-}
-
-static void *grown(void *memory, size_t bytes)
-{
-    memory = realloc(memory, bytes);
-    if (!memory) fatal_out_of_memory(bytes);
-    return memory;
 }
 
 /* ---- keys ---- */
@@ -165,14 +156,11 @@ bool template_memo_start(TemplateMemo *memo, const JsonValue *messages)
     memo->stamp++;
     memo->open_bytes = 0;
     strbuf_clear(&memo->key);
-    if (messages->count + 1 > memo->key_capacity) {
-        memo->key_capacity = messages->count * 2 + 16;
-        memo->key_ends = grown(memo->key_ends, memo->key_capacity * sizeof *memo->key_ends);
-    }
-    memo->key_ends[0] = 0;
-    for (uint32_t i = 0; i < messages->count; i++) {
+    for (uint32_t i = 0;; i++) {
+        memo->key_ends = array_grown(&memo->arena, memo->key_ends, i, &memo->key_capacity, sizeof *memo->key_ends);
+        memo->key_ends[i] = memo->key.len;
+        if (i == messages->count) break;
         if (!put_message(memo, &messages->items[i])) return false;
-        memo->key_ends[i + 1] = memo->key.len;
     }
     memo->messages = messages;
     return true;
@@ -213,24 +201,16 @@ static OpenPart keep_part(TemplateMemo *memo, OpenPart part)
 /* The shared guard's number. */
 static uint32_t intern_guard(TemplateMemo *memo, const Guard *guard)
 {
-    uint32_t message = guard->of.message;
-    if (message >= memo->num_messages) {
-        uint32_t count = message * 2 + 16;
-        memo->first_guard = grown(memo->first_guard, count * sizeof *memo->first_guard);
-        memset(memo->first_guard + memo->num_messages, 0, (count - memo->num_messages) * sizeof *memo->first_guard);
-        memo->num_messages = count;
-    }
-    for (uint32_t i = memo->first_guard[message]; i; i = memo->guards[i - 1].next) {
+    uint64_t  hash = hash_bytes(guard->with.data, guard->with.len, (uint64_t)guard->of.message << 32 | guard->of.member);
+    uint32_t *bucket = &memo->guard_buckets[hash % GUARD_BUCKETS];
+    for (uint32_t i = *bucket; i; i = memo->guards[i - 1].next) {
         const Guard *other = &memo->guards[i - 1].guard;
         if (other->kind == guard->kind && same_part(&other->of, &guard->of) && str_same(other->with, guard->with)) return i - 1;
     }
-    if (memo->num_guards == memo->guard_capacity) {
-        memo->guard_capacity = memo->guard_capacity * 2 + 64;
-        memo->guards = grown(memo->guards, memo->guard_capacity * sizeof *memo->guards);
-    }
     Guard kept = { guard->kind, keep_part(memo, guard->of), keep_text(memo, guard->with) };
-    memo->guards[memo->num_guards] = (AskedGuard){ .guard = kept, .next = memo->first_guard[message] };
-    return (memo->first_guard[message] = ++memo->num_guards) - 1;
+    memo->guards = array_grown(&memo->arena, memo->guards, memo->num_guards, &memo->guard_capacity, sizeof *memo->guards);
+    memo->guards[memo->num_guards] = (AskedGuard){ .guard = kept, .next = *bucket };
+    return (*bucket = ++memo->num_guards) - 1;
 }
 
 static bool path_fits(TemplateMemo *memo, const Path *path)

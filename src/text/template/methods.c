@@ -1,29 +1,12 @@
-/* Methods of str. The tables of the other types are in template_methods_other.c. */
-#include "text/template/methods.h"
+/* Methods of Python's types that change nothing. One that would change its object has a name and no call: the sandbox
+ * answers with an undefined that complains when called. */
+#include "text/template/render.h"
 #include "text/template/text.h"
 
+#include <math.h>
 #include <string.h>
 
-
-const char *const template_method_names[METHOD_COUNT] = {
-#define METHOD(name) #name,
-    TEMPLATE_METHODS(METHOD)
-#undef METHOD
-};
-
-static Status want_text(Render *r, Value v, const char *what)
-{
-    if (v.type == V_STRING) return OK;
-    return render_fail(r, "%s must be str, not %s", what, value_type_name(v));
-}
-
-static Status want_int(Render *r, Value v, const char *what, int64_t *out)
-{
-    if (value_is_missing(v)) return OK;
-    if (!value_is_integral(v)) return render_fail(r, "%s must be an integer, not %s", what, value_type_name(v));
-    *out = value_as_int(v);
-    return OK;
-}
+/* ---- texts: case and ends ---- */
 
 static Value part_of(Value self, size_t begin, size_t len)
 {
@@ -32,254 +15,189 @@ static Value part_of(Value self, size_t begin, size_t len)
     return v;
 }
 
-static Status map_case(Render *r, Value self, CaseMap map, Value *out)
+Value text_case(Render *r, const Call *c)
 {
-    StrBuf text = { 0 };
-    TRY(text_check(r, self.len));
-    text_map_case(&text, value_str(self), map);
-    TRY(text_finish(r, &text, out));
-    out->flags = self.flags & (VALUE_MARKUP | VALUE_ASCII);
-    return OK;
+    Value  self = value_to_text(r, c->self), v;
+    size_t begin = r->out.len;
+    text_check(r, self.len);
+    text_map_case(&r->out, value_str(self), (CaseMap)c->mode);
+    v = text_take(r, begin);
+    v.flags = self.flags & (VALUE_MARKUP | VALUE_ASCII);
+    return v;
 }
 
-#define CASE_METHOD(fn, map)                       \
-    METHOD_FN(fn)                                  \
-    {                                              \
-        UNUSED(argv), UNUSED(args);                \
-        return map_case(r, self, map, out);        \
-    }
-CASE_METHOD(str_upper, CASE_UPPER)
-CASE_METHOD(str_lower, CASE_LOWER)
-CASE_METHOD(str_title, CASE_TITLE)
-CASE_METHOD(str_swapcase, CASE_SWAP)
-CASE_METHOD(str_capitalize, CASE_CAPITALIZE)
-CASE_METHOD(str_casefold, CASE_FOLD)
-
-static Status strip(Render *r, Value self, Value chars, bool left, bool right, Value *out)
+Value text_trim(Render *r, const Call *c)
 {
-    Str result;
-    if (value_is_missing(chars) || chars.type == V_NONE) {
-        result = text_strip(value_str(self), left, right);
+    Value self = value_to_text(r, c->self), chars = c->argv[0];
+    bool  left = c->mode & SIDE_LEFT, right = c->mode & SIDE_RIGHT;
+    Str   text = value_str(self), result;
+    if (value_is_given(chars)) {
+        arg_text(r, chars, "the argument of strip");
+        render_tick(r, (int64_t)self.len * (chars.len + 1) >> 10);
+        result = text_strip_chars(text, value_str(chars), left, right);
     } else {
-        TRY(want_text(r, chars, "the argument of strip"));
-        TRY(render_tick(r, (int64_t)self.len * (chars.len + 1) >> 10));
-        result = text_strip_chars(value_str(self), value_str(chars), left, right);
+        result = text_strip(text, left, right);
     }
-    *out = part_of(self, (size_t)(result.data - self.text), result.len);
-    return OK;
-}
-METHOD_FN(str_strip) { UNUSED(args); return strip(r, self, argv[0], true, true, out); }
-METHOD_FN(str_lstrip) { UNUSED(args); return strip(r, self, argv[0], true, false, out); }
-METHOD_FN(str_rstrip) { UNUSED(args); return strip(r, self, argv[0], false, true, out); }
-
-/* Searching backwards compares at every place: the product bounds it. */
-static Status charge_search(Render *r, Str text, Value needle, bool backward)
-{
-    return render_tick(r, (int64_t)(text.len >> 8) + (backward ? (int64_t)(text.len * needle.len >> 12) : 0));
+    return part_of(self, (size_t)(result.data - self.text), result.len);
 }
 
-/* ---- splitting ---- */
+/* ---- texts: splitting ---- */
 
-typedef struct Parts {
-    Value   *items;
-    uint32_t count, capacity;
-} Parts;
-
-static Status add_part(Render *r, Parts *parts, Value part)
+/* The place of a separator or SIZE_MAX; searching backwards compares at every place: the product bounds it. */
+static size_t search(Render *r, Str text, Value needle, bool backward)
 {
-    if (parts->count == parts->capacity) {
-        uint32_t capacity = parts->capacity ? parts->capacity * 2 : 8;
-        Value   *items = arena_array(&r->arena, Value, capacity);
-        if (parts->count) memcpy(items, parts->items, parts->count * sizeof *items);
-        parts->items = items;
-        parts->capacity = capacity;
-    }
-    parts->items[parts->count++] = part;
-    return render_tick(r, 1);
+    if (!backward) return text_find(text, value_str(needle), 0);
+    render_tick(r, (int64_t)(text.len * needle.len >> 12));
+    return text_find_last(text, value_str(needle));
 }
 
-static void reverse_values(Value *items, uint32_t count)
+static void reverse(List list)
 {
-    for (uint32_t i = 0; i < count / 2; i++) {
-        Value swap = items[i];
-        items[i] = items[count - 1 - i];
-        items[count - 1 - i] = swap;
+    for (uint32_t i = 0; i < list.count / 2; i++) {
+        Value swap = list.items[i];
+        list.items[i] = list.items[list.count - 1 - i];
+        list.items[list.count - 1 - i] = swap;
     }
 }
 
-static Status split_spaces(Render *r, Value self, int64_t most, Parts *parts)
+/* At white space; from the right the parts come in reverse. */
+static void split_spaces(Render *r, Value self, int64_t most, bool right, List *parts)
 {
-    size_t pos = 0;
+    Str rest = value_str(self);
     for (;;) {
-        Str rest = text_strip((Str){ self.text + pos, self.len - pos }, true, false);
-        if (!rest.len) return OK;
-        size_t begin = (size_t)(rest.data - self.text), end = begin;
-        if (most >= 0 && parts->count >= most) return add_part(r, parts, part_of(self, begin, self.len - begin));
-        while (end < self.len) {
-            size_t next = end;
-            if (cp_is_space(utf8_next(self.text, self.len, &next))) break;
-            end = next;
+        rest = text_strip(rest, !right, right);
+        if (!rest.len) return;
+        size_t begin = 0, end = rest.len;
+        bool   is_rest = most >= 0 && parts->count >= most;
+        for (size_t at = 0; !right && !is_rest && at < rest.len; ) {
+            size_t start = at;
+            if (!cp_is_space(utf8_next(rest, &at))) continue;
+            end = start;
+            break;
         }
-        TRY(add_part(r, parts, part_of(self, begin, end - begin)));
-        pos = end;
+        for (size_t at = rest.len; right && !is_rest && at > 0; ) {
+            size_t stop = at, next = at = utf8_back(rest.data, at);
+            if (!cp_is_space(utf8_next(rest, &next))) continue;
+            begin = stop;
+            break;
+        }
+        list_add(r, parts, part_of(self, (size_t)(rest.data - self.text) + begin, end - begin));
+        if (is_rest) return;
+        rest = right ? (Str){ rest.data, begin } : (Str){ rest.data + end, rest.len - end };
     }
 }
 
-static Status rsplit_spaces(Render *r, Value self, int64_t most, Parts *parts)
+static void split_at(Render *r, Value self, Value sep, int64_t most, bool right, List *parts)
 {
-    size_t end = self.len;
-    for (;;) {
-        size_t stop = text_strip((Str){ self.text, end }, false, true).len, begin = stop;
-        if (!stop) return OK;
-        if (most >= 0 && parts->count >= most) return add_part(r, parts, part_of(self, 0, stop));
-        while (begin > 0) {
-            size_t before = begin - 1;
-            while (before > 0 && ((unsigned char)self.text[before] & 0xC0) == 0x80) before--;
-            size_t next = before;
-            if (cp_is_space(utf8_next(self.text, self.len, &next))) break;
-            begin = before;
-        }
-        TRY(add_part(r, parts, part_of(self, begin, stop - begin)));
-        end = begin;
+    size_t begin = 0, end = self.len;
+    if (!sep.len) render_fail(r, "empty separator");
+    while (most < 0 || parts->count < most) {
+        size_t hit = search(r, (Str){ self.text + begin, end - begin }, sep, right);
+        if (hit == SIZE_MAX) break;
+        size_t behind = begin + hit + sep.len;
+        list_add(r, parts, right ? part_of(self, behind, end - behind) : part_of(self, begin, hit));
+        if (right) end = begin + hit;
+        else begin = behind;
     }
+    list_add(r, parts, part_of(self, begin, end - begin));
 }
 
-static Status split(Render *r, Value self, const Value *argv, bool right, Value *out)
+static Value str_split(Render *r, const Call *c)
 {
-    Parts   parts = { 0 };
-    int64_t most = -1;
-    Value   sep = argv[0];
-    TRY(want_int(r, argv[1], "maxsplit", &most));
-    TRY(render_tick(r, self.len >> 8));
-    if (value_is_missing(sep) || sep.type == V_NONE) {
-        TRY(right ? rsplit_spaces(r, self, most, &parts) : split_spaces(r, self, most, &parts));
-    } else {
-        TRY(want_text(r, sep, "the separator"));
-        if (!sep.len) return render_fail(r, "empty separator");
-        TRY(charge_search(r, value_str(self), sep, right));
-        size_t begin = 0, end = self.len;
-        while (most < 0 || parts.count < most) {
-            Str    rest = { self.text + begin, end - begin };
-            size_t hit = right ? text_find_last(rest, value_str(sep)) : text_find(rest, value_str(sep), 0);
-            if (hit == SIZE_MAX) break;
-            if (right) {
-                TRY(add_part(r, &parts, part_of(self, hit + sep.len, end - hit - sep.len)));
-                end = hit;
-            } else {
-                TRY(add_part(r, &parts, part_of(self, begin, hit)));
-                begin += hit + sep.len;
-            }
-        }
-        TRY(add_part(r, &parts, part_of(self, begin, end - begin)));
-    }
-    if (right) reverse_values(parts.items, parts.count);
-    *out = value_list(r, V_LIST, parts.items, parts.count);
-    return OK;
+    List    parts = { 0 };
+    bool    right = c->mode == SIDE_RIGHT;
+    int64_t most = arg_int(r, c->argv[1], "maxsplit", -1);
+    render_tick(r, c->self.len >> 8);
+    if (value_is_given(c->argv[0])) split_at(r, c->self, arg_text(r, c->argv[0], "the separator"), most, right, &parts);
+    else split_spaces(r, c->self, most, right, &parts);
+    if (right) reverse(parts);
+    return value_list(r, V_LIST, parts);
 }
-METHOD_FN(str_split) { UNUSED(args); return split(r, self, argv, false, out); }
-METHOD_FN(str_rsplit) { UNUSED(args); return split(r, self, argv, true, out); }
 
 static bool is_line_break(uint32_t cp)
 {
     return (cp >= 10 && cp <= 13) || (cp >= 28 && cp <= 30) || cp == 0x85 || cp == 0x2028 || cp == 0x2029;
 }
 
-METHOD_FN(str_splitlines)
+Value text_lines(Render *r, Value text, bool keep)
 {
-    Parts parts = { 0 };
-    bool  keep = false;
-    UNUSED(args);
-    TRY(render_tick(r, self.len >> 8));
-    if (!value_is_missing(argv[0])) TRY(value_truth(r, argv[0], &keep));
-    for (size_t begin = 0; begin < self.len;) {
-        size_t end = begin, next = begin;
-        while (end < self.len) {
-            uint32_t cp = utf8_next(self.text, self.len, &next);
-            if (is_line_break(cp)) {
-                if (cp == '\r' && next < self.len && self.text[next] == '\n') next++;
-                break;
-            }
-            end = next;
+    List lines = { 0 };
+    Str  all = value_str(text);
+    render_tick(r, text.len >> 8);
+    for (size_t begin = 0, next = 0; begin < all.len; begin = next) {
+        size_t end = begin;
+        for (bool breaks = false; !breaks && next < all.len;) {
+            uint32_t cp = utf8_next(all, &next);
+            breaks = is_line_break(cp);
+            if (cp == '\r' && next < all.len && all.data[next] == '\n') next++;
+            if (!breaks || keep) end = next;
         }
-        TRY(add_part(r, &parts, part_of(self, begin, (keep ? next : end) - begin)));
-        begin = next;
+        list_add(r, &lines, part_of(text, begin, end - begin));
     }
-    *out = value_list(r, V_LIST, parts.items, parts.count);
-    return OK;
+    return value_list(r, V_LIST, lines);
 }
 
-static Status partition(Render *r, Value self, Value sep, bool right, Value *out)
+static Value str_splitlines(Render *r, const Call *c)
 {
-    TRY(want_text(r, sep, "the separator"));
-    if (!sep.len) return render_fail(r, "empty separator");
-    TRY(charge_search(r, value_str(self), sep, right));
-    size_t hit = right ? text_find_last(value_str(self), value_str(sep)) : text_find(value_str(self), value_str(sep), 0);
-    Value *items = arena_array(&r->arena, Value, 3);
-    if (hit == SIZE_MAX) {
-        items[0] = items[1] = items[2] = part_of(self, 0, 0);
-        items[right ? 2 : 0] = self;
-    } else {
-        items[0] = part_of(self, 0, hit);
-        items[1] = part_of(self, hit, sep.len);
-        items[2] = part_of(self, hit + sep.len, self.len - hit - sep.len);
-    }
-    *out = value_list(r, V_TUPLE, items, 3);
-    return OK;
+    return text_lines(r, c->self, arg_bool(r, c->argv[0], false));
 }
-METHOD_FN(str_partition) { UNUSED(args); return partition(r, self, argv[0], false, out); }
-METHOD_FN(str_rpartition) { UNUSED(args); return partition(r, self, argv[0], true, out); }
 
-/* ---- searching; `start` and `end` count characters as in a slice ---- */
-
-static Status window(Render *r, Value self, const Value *argv, Str *out, int64_t *out_start, bool *out_valid)
+static Value str_partition(Render *r, const Call *c)
 {
-    int64_t start = 0, end, length;
-    TRY(value_length(r, self, &length));
-    end = length;
-    if (!value_is_missing(argv[1]) && argv[1].type != V_NONE) TRY(want_int(r, argv[1], "start", &start));
-    if (!value_is_missing(argv[2]) && argv[2].type != V_NONE) TRY(want_int(r, argv[2], "end", &end));
+    Value  self = c->self, sep = arg_text(r, c->argv[0], "the separator");
+    bool   right = c->mode == SIDE_RIGHT;
+    List   parts = { 0 };
+    if (!sep.len) render_fail(r, "empty separator");
+    render_tick(r, self.len >> 8);
+    size_t hit = search(r, value_str(self), sep, right), behind = hit + sep.len;
+    if (hit == SIZE_MAX) hit = behind = right ? 0 : self.len;
+    list_add(r, &parts, part_of(self, 0, hit));
+    list_add(r, &parts, part_of(self, hit, behind - hit));
+    list_add(r, &parts, part_of(self, behind, self.len - behind));
+    return value_list(r, V_TUPLE, parts);
+}
+
+/* ---- texts: searching; start and end count characters as in a slice ---- */
+
+/* The part that is searched; false when there is none. */
+static bool window(Render *r, const Call *c, Str *out, int64_t *out_start)
+{
+    Str     self = value_str(c->self);
+    int64_t length = value_length(r, c->self), start = 0, end = length;
+    if (value_is_given(c->argv[1])) start = arg_int(r, c->argv[1], "start", 0);
+    if (value_is_given(c->argv[2])) end = arg_int(r, c->argv[2], "end", 0);
     if (end > length) end = length;
     if (end < 0) end = end < -length ? 0 : end + length;
     if (start < 0) start = start < -length ? 0 : start + length;
-    *out_valid = start <= end && start <= length;
     *out_start = start;
-    if (!*out_valid) return OK;
-    size_t begin = utf8_offset(self.text, self.len, (size_t)start);
-    *out = (Str){ self.text + begin, utf8_offset(self.text + begin, self.len - begin, (size_t)(end - start)) };
-    return render_tick(r, self.len >> 8);
+    if (start > end) return false;
+    render_tick(r, self.len >> 8);
+    size_t begin = utf8_offset(self, (size_t)start);
+    self = (Str){ self.data + begin, self.len - begin };
+    *out = (Str){ self.data, utf8_offset(self, (size_t)(end - start)) };
+    return true;
 }
 
-static Status find(Render *r, Value self, const Value *argv, bool last, bool must, Value *out)
+enum { FIND_LAST = 1, FIND_MUST = 2 };
+
+static Value str_find(Render *r, const Call *c)
 {
+    Value   needle = arg_text(r, c->argv[0], "the text to find");
     Str     text;
     int64_t start;
-    bool    valid;
-    size_t  hit = SIZE_MAX;
-    TRY(want_text(r, argv[0], "the text to find"));
-    TRY(window(r, self, argv, &text, &start, &valid));
-    if (valid) TRY(charge_search(r, text, argv[0], last));
-    if (valid) hit = last ? text_find_last(text, value_str(argv[0])) : text_find(text, value_str(argv[0]), 0);
-    if (hit == SIZE_MAX && must) return render_fail(r, "substring not found");
-    *out = value_int(hit == SIZE_MAX ? -1 : start + (int64_t)utf8_count(text.data, hit));
-    return OK;
+    size_t  hit = window(r, c, &text, &start) ? search(r, text, needle, c->mode & FIND_LAST) : SIZE_MAX;
+    if (hit == SIZE_MAX && c->mode & FIND_MUST) render_fail(r, "substring not found");
+    return value_int(hit == SIZE_MAX ? -1 : start + (int64_t)utf8_count((Str){ text.data, hit }));
 }
-METHOD_FN(str_find) { UNUSED(args); return find(r, self, argv, false, false, out); }
-METHOD_FN(str_rfind) { UNUSED(args); return find(r, self, argv, true, false, out); }
-METHOD_FN(str_index) { UNUSED(args); return find(r, self, argv, false, true, out); }
-METHOD_FN(str_rindex) { UNUSED(args); return find(r, self, argv, true, true, out); }
 
-METHOD_FN(str_count)
+static Value str_count(Render *r, const Call *c)
 {
-    Str     text;
+    Str     text, needle = value_str(arg_text(r, c->argv[0], "the text to count"));
     int64_t start, count = 0;
-    bool    valid;
-    UNUSED(args);
-    TRY(want_text(r, argv[0], "the text to count"));
-    TRY(window(r, self, argv, &text, &start, &valid));
-    if (valid && !argv[0].len) count = (int64_t)utf8_count(text.data, text.len) + 1;
-    for (size_t at = 0; valid && argv[0].len && (at = text_find(text, value_str(argv[0]), at)) != SIZE_MAX; at += argv[0].len) count++;
-    *out = value_int(count);
-    return OK;
+    if (!window(r, c, &text, &start)) return value_int(0);
+    if (!needle.len) return value_int((int64_t)utf8_count(text) + 1);
+    for (size_t at = 0; (at = text_find(text, needle, at)) != SIZE_MAX; at += needle.len) count++;
+    return value_int(count);
 }
 
 static bool has_affix(Str text, Value affix, bool at_end)
@@ -288,270 +206,368 @@ static bool has_affix(Str text, Value affix, bool at_end)
     return affix.len == 0 || memcmp(text.data + (at_end ? text.len - affix.len : 0), affix.text, affix.len) == 0;
 }
 
-static Status affix(Render *r, Value self, const Value *argv, bool at_end, Value *out)
+static Value str_affix(Render *r, const Call *c)
 {
-    Str     text;
+    Str     text = { 0 };
     int64_t start;
-    bool    valid, found = false;
-    List    list = { (Value *)argv, 1 };
-    if (argv[0].type == V_TUPLE) list = *argv[0].list;
-    TRY(window(r, self, argv, &text, &start, &valid));
-    for (uint32_t i = 0; i < list.count && !found; i++) {
-        TRY(want_text(r, list.items[i], "a prefix or suffix"));
-        found = valid && has_affix(text, list.items[i], at_end);
-    }
-    *out = value_bool(found);
-    return OK;
-}
-METHOD_FN(str_startswith) { UNUSED(args); return affix(r, self, argv, false, out); }
-METHOD_FN(str_endswith) { UNUSED(args); return affix(r, self, argv, true, out); }
-
-METHOD_FN(str_removeprefix)
-{
-    UNUSED(args);
-    TRY(want_text(r, argv[0], "the prefix"));
-    *out = has_affix(value_str(self), argv[0], false) ? part_of(self, argv[0].len, self.len - argv[0].len) : self;
-    return OK;
+    bool    found = false, is_tuple = c->argv[0].type == V_TUPLE, has_window = window(r, c, &text, &start);
+    List    list = is_tuple ? *c->argv[0].list : (List){ .items = (Value *)c->argv, .count = 1 };
+    for (uint32_t i = 0; i < list.count && !found; i++)
+        found = has_affix(text, arg_text(r, list.items[i], "a prefix or suffix"), c->mode == SIDE_RIGHT) && has_window;
+    return value_bool(found);
 }
 
-METHOD_FN(str_removesuffix)
+static Value str_remove(Render *r, const Call *c)
 {
-    UNUSED(args);
-    TRY(want_text(r, argv[0], "the suffix"));
-    *out = has_affix(value_str(self), argv[0], true) ? part_of(self, 0, self.len - argv[0].len) : self;
-    return OK;
+    Value affix = arg_text(r, c->argv[0], "a prefix or suffix");
+    bool  right = c->mode == SIDE_RIGHT;
+    if (!has_affix(value_str(c->self), affix, right)) return c->self;
+    return part_of(c->self, right ? 0 : affix.len, c->self.len - affix.len);
 }
 
-/* ---- building ---- */
+/* ---- texts: building ---- */
 
-METHOD_FN(str_replace)
+Value text_replace(Render *r, Value text, Value old, Value new_text, int64_t most)
 {
-    int64_t most = -1, done = 0;
-    StrBuf  text = { 0 };
-    Status  status = OK;
-    Value   new_text = argv[1];
-    UNUSED(args);
-    TRY(want_text(r, argv[0], "replace: the old text"));
-    TRY(want_text(r, new_text, "replace: the new text"));
-    if (self.flags & VALUE_MARKUP) TRY(value_to_markup(r, new_text, &new_text));
-    TRY(want_int(r, argv[2], "replace: the count", &most));
-    TRY(render_tick(r, self.len >> 8));
-    Str    old = value_str(argv[0]);
-    size_t pos = 0;
-    while (status == OK && (most < 0 || done < most)) {
-        size_t hit = text_find(value_str(self), old, pos);
+    Str    self = value_str(arg_text(r, text, "replace: the text"));
+    size_t begin = r->out.len, pos = 0;
+    int64_t done = 0;
+    arg_text(r, old, "replace: the old text");
+    arg_text(r, new_text, "replace: the new text");
+    if (text.flags & VALUE_MARKUP) new_text = value_to_markup(r, new_text);
+    render_tick(r, self.len >> 8);
+    while (most < 0 || done < most) {
+        size_t hit = text_find(self, value_str(old), pos);
         if (hit == SIZE_MAX) break;
-        strbuf_append(&text, self.text + pos, hit - pos);
-        strbuf_append(&text, new_text.text, new_text.len);
+        strbuf_append(&r->out, self.data + pos, hit - pos);
+        strbuf_append(&r->out, new_text.text, new_text.len);
+        text_fits(r);
         pos = hit + old.len;
         done++;
-        if ((done & 1023) == 0) status = text_check(r, text.len);
         if (old.len) continue;
         if (pos >= self.len) break;
-        size_t next = pos;
-        utf8_next(self.text, self.len, &next);
-        strbuf_append(&text, self.text + pos, next - pos);
-        pos = next;
+        size_t from = pos;
+        utf8_next(self, &pos);
+        strbuf_append(&r->out, self.data + from, pos - from);
     }
-    if (status != OK) {
-        strbuf_deinit(&text);
-        return status;
-    }
-    if (!done) {
-        strbuf_deinit(&text);
-        *out = self;
-        return OK;
-    }
-    strbuf_append(&text, self.text + pos, self.len - pos);
-    return text_finish(r, &text, out);
+    if (!done) return text;
+    strbuf_append(&r->out, self.data + pos, self.len - pos);
+    return text_take(r, begin);
 }
 
-METHOD_FN(str_join)
+static Value str_replace(Render *r, const Call *c)
 {
-    StrBuf   text = { 0 };
-    Iterator it;
-    Status   status;
-    UNUSED(args);
-    TRY(iterator_init(r, &it, argv[0]));
-    for (int64_t i = 0;; i++) {
-        bool  done;
-        Value item;
-        status = iterator_next(r, &it, &item, &done);
-        if (status != OK || done) break;
-        if (i) strbuf_append(&text, self.text, self.len);
-        status = self.flags & VALUE_MARKUP ? value_to_markup(r, item, &item) : want_text(r, item, "an item to join");
-        if (status == OK) strbuf_append(&text, item.text, item.len);
-        if (status == OK && (i & 63) == 0) status = text_check(r, text.len);
-        if (status != OK) break;
+    return text_replace(r, c->self, c->argv[0], c->argv[1], arg_int(r, c->argv[2], "replace: the count", -1));
+}
+
+static Value str_join(Render *r, const Call *c)
+{
+    size_t   begin = r->out.len;
+    Iterator it = iterator_of(r, c->argv[0]);
+    Value    item;
+    for (int64_t i = 0; iterator_next(r, &it, &item); i++) {
+        item = value_is_markup(c->self) ? value_to_markup(r, item) : arg_text(r, item, "an item to join");
+        if (i) strbuf_append(&r->out, c->self.text, c->self.len);
+        strbuf_append(&r->out, item.text, item.len);
+        text_fits(r);
     }
-    if (status == OK) return text_finish(r, &text, out);
-    strbuf_deinit(&text);
-    return status;
+    return text_take(r, begin);
 }
 
-static Status pad(Render *r, Value self, const Value *argv, int side, Value *out)
+Value text_pad(Render *r, Value text, int64_t width, Value fill, int side)
 {
-    int64_t width = 0, length;
-    Value   fill = value_is_missing(argv[1]) ? value_text(" ", 1) : argv[1];
-    TRY(want_int(r, argv[0], "the width", &width));
-    TRY(want_text(r, fill, "the fill character"));
-    if (self.flags & VALUE_MARKUP) TRY(value_to_markup(r, fill, &fill));
-    if (utf8_count(fill.text, fill.len) != 1) return render_fail(r, "the fill character must be exactly one character long");
-    TRY(value_length(r, self, &length));
-    if (width <= length) {
-        *out = self;
-        return OK;
+    size_t begin = r->out.len;
+    arg_text(r, fill, "the fill character");
+    if (text.flags & VALUE_MARKUP) fill = value_to_markup(r, fill);
+    if (utf8_count(value_str(fill)) != 1) render_fail(r, "the fill character must be exactly one character long");
+    int64_t margin = width - value_length(r, text);
+    if (margin <= 0) return text;
+    if (width > RENDER_MAX_TEXT_BYTES) text_check(r, (size_t)width);
+    int64_t left = side == SIDE_RIGHT ? 0 : side == SIDE_LEFT ? margin : margin / 2 + (margin & width & 1);
+    text_check(r, text.len + (size_t)margin * fill.len);
+    for (int64_t i = 0; i < left; i++) strbuf_append(&r->out, fill.text, fill.len);
+    strbuf_append(&r->out, text.text, text.len);
+    for (int64_t i = left; i < margin; i++) strbuf_append(&r->out, fill.text, fill.len);
+    return text_take(r, begin);
+}
+
+static Value str_pad(Render *r, const Call *c)
+{
+    int64_t width = arg_int(r, c->argv[0], "the width", 0);
+    return text_pad(r, c->self, width, value_or(c->argv[1], value_text(" ", 1)), (int)c->mode);
+}
+
+static Value str_zfill(Render *r, const Call *c)
+{
+    size_t  sign = c->self.len && (c->self.text[0] == '+' || c->self.text[0] == '-'), begin = r->out.len;
+    int64_t width = arg_int(r, c->argv[0], "the width", 0), margin = width - value_length(r, c->self);
+    if (margin <= 0) return c->self;
+    text_check(r, (size_t)width);
+    strbuf_append(&r->out, c->self.text, sign);
+    for (int64_t i = 0; i < margin; i++) strbuf_putc(&r->out, '0');
+    strbuf_append(&r->out, c->self.text + sign, c->self.len - sign);
+    return text_take(r, begin);
+}
+
+static Value str_expandtabs(Render *r, const Call *c)
+{
+    int64_t size = arg_int(r, c->argv[0], "the tab size", 8), column = 0;
+    size_t  begin = r->out.len;
+    Str     self = value_str(c->self);
+    if (size > 1000) render_fail(r, "expandtabs: a tab size beyond 1000 is not supported");
+    for (size_t pos = 0, from = 0; pos < self.len; from = pos) {
+        uint32_t cp = utf8_next(self, &pos);
+        if (cp != '\t') strbuf_append(&r->out, self.data + from, pos - from);
+        for (int64_t n = cp == '\t' && size > 0 ? size - column % size : 0; n > 0; n--, column++) strbuf_putc(&r->out, ' ');
+        if (cp != '\t') column = cp == '\n' || cp == '\r' ? 0 : column + 1;
+        text_fits(r);
     }
-    if (width > RENDER_MAX_TEXT_BYTES) return text_check(r, (size_t)width);
-    int64_t margin = width - length, left = side < 0 ? 0 : side > 0 ? margin : margin / 2 + (margin & width & 1);
-    TRY(text_check(r, self.len + (size_t)margin * fill.len));
-    StrBuf text = { 0 };
-    for (int64_t i = 0; i < left; i++) strbuf_append(&text, fill.text, fill.len);
-    strbuf_append(&text, self.text, self.len);
-    for (int64_t i = left; i < margin; i++) strbuf_append(&text, fill.text, fill.len);
-    return text_finish(r, &text, out);
-}
-METHOD_FN(str_center) { UNUSED(args); return pad(r, self, argv, 0, out); }
-METHOD_FN(str_ljust) { UNUSED(args); return pad(r, self, argv, -1, out); }
-METHOD_FN(str_rjust) { UNUSED(args); return pad(r, self, argv, 1, out); }
-
-METHOD_FN(str_zfill)
-{
-    int64_t width = 0, length;
-    UNUSED(args);
-    TRY(want_int(r, argv[0], "the width", &width));
-    TRY(value_length(r, self, &length));
-    *out = self;
-    if (width <= length) return OK;
-    TRY(text_check(r, (size_t)width));
-    StrBuf text = { 0 };
-    size_t sign = self.len && (self.text[0] == '+' || self.text[0] == '-');
-    strbuf_append(&text, self.text, sign);
-    for (int64_t i = length; i < width; i++) strbuf_putc(&text, '0');
-    strbuf_append(&text, self.text + sign, self.len - sign);
-    return text_finish(r, &text, out);
+    return text_take(r, begin);
 }
 
-METHOD_FN(str_expandtabs)
+static Value str_format(Render *r, const Call *c)
 {
-    int64_t size = 8, column = 0;
-    StrBuf  text = { 0 };
-    UNUSED(args);
-    TRY(want_int(r, argv[0], "the tab size", &size));
-    if (size > 1000) return render_fail(r, "expandtabs: a tab size beyond 1000 is not supported");
-    for (size_t pos = 0; pos < self.len; ) {
-        size_t begin = pos;
-        uint32_t cp = utf8_next(self.text, self.len, &pos);
-        if (cp == '\t') {
-            for (int64_t n = size > 0 ? size - column % size : 0; n > 0; n--, column++) strbuf_putc(&text, ' ');
-            continue;
-        }
-        strbuf_append(&text, self.text + begin, pos - begin);
-        column = cp == '\n' || cp == '\r' ? 0 : column + 1;
+    return format_braces(r, c->self, c->args);
+}
+
+static Value str_format_map(Render *r, const Call *c)
+{
+    if (c->argv[0].type != V_DICT) render_fail(r, "format_map takes a dict");
+    const Dict *dict = c->argv[0].dict;
+    Keyword    *keywords = arena_array(&r->arena, Keyword, dict->count);
+    Args        args = { .keywords = keywords };
+    for (uint32_t i = 0; i < dict->count; i++)
+        if (dict->entries[i].key.type == V_STRING)
+            keywords[args.num_keywords++] = (Keyword){ value_str(dict->entries[i].key), dict->entries[i].value };
+    return format_braces(r, c->self, &args);
+}
+
+/* ---- texts: tests of all characters ---- */
+
+static bool cp_is_ascii(uint32_t cp)
+{
+    return cp < 0x80;
+}
+
+/* Every character is of a class; `mode` tells which. ASCII and printable are true of the empty text. */
+typedef enum CharClass {
+    CHARS_ALNUM, CHARS_ALPHA, CHARS_DECIMAL, CHARS_DIGIT, CHARS_NUMERIC, CHARS_SPACE, CHARS_ASCII, CHARS_PRINTABLE
+} CharClass;
+
+static Value str_is(Render *r, const Call *c)
+{
+    static bool (*const tests[])(uint32_t) = { cp_is_alnum, cp_is_alpha, cp_is_decimal, cp_is_digit,
+                                               cp_is_numeric, cp_is_space, cp_is_ascii, cp_is_printable };
+    bool all = c->self.len || c->mode >= CHARS_ASCII;
+    render_tick(r, c->self.len >> 8);
+    for (size_t pos = 0; all && pos < c->self.len;) all = tests[c->mode](utf8_next(value_str(c->self), &pos));
+    return value_bool(all);
+}
+
+static Value str_isidentifier(Render *r, const Call *c)
+{
+    bool all = c->self.len > 0;
+    render_tick(r, c->self.len >> 8);
+    for (size_t pos = 0; all && pos < c->self.len;) {
+        bool is_first = pos == 0;
+        all = cp_is_identifier(utf8_next(value_str(c->self), &pos), is_first);
     }
-    return text_finish(r, &text, out);
+    return value_bool(all);
 }
 
-METHOD_FN(str_format) { UNUSED(argv); return format_braces(r, self, args, out); }
-
-METHOD_FN(str_format_map)
+/* islower, isupper: some cased letter, none of the other case. */
+Value text_cased(Render *r, const Call *c)
 {
-    UNUSED(args);
-    if (argv[0].type != V_DICT) return render_fail(r, "format_map takes a dict");
-    Keyword *keywords = arena_array(&r->arena, Keyword, argv[0].dict->count);
-    Args     spread = { NULL, 0, keywords, 0 };
-    for (uint32_t i = 0; i < argv[0].dict->count; i++)
-        if (argv[0].dict->entries[i].key.type == V_STRING)
-            keywords[spread.num_keywords++] =
-                (Keyword){ value_str(argv[0].dict->entries[i].key), argv[0].dict->entries[i].value };
-    return format_braces(r, self, &spread, out);
-}
-
-/* ---- tests of all characters ---- */
-
-static Status all_chars(Render *r, Value self, bool (*test)(uint32_t), bool of_empty, Value *out)
-{
-    bool all = self.len ? true : of_empty;
-    TRY(render_tick(r, self.len >> 8));
-    for (size_t pos = 0; all && pos < self.len;) all = test(utf8_next(self.text, self.len, &pos));
-    *out = value_bool(all);
-    return OK;
-}
-static bool cp_is_ascii(uint32_t cp) { return cp < 0x80; }
-
-#define CHARS_METHOD(fn, test, of_empty)                       \
-    METHOD_FN(fn)                                              \
-    {                                                          \
-        UNUSED(argv), UNUSED(args);                            \
-        return all_chars(r, self, test, of_empty, out);        \
-    }
-CHARS_METHOD(str_isalnum, cp_is_alnum, false)
-CHARS_METHOD(str_isalpha, cp_is_alpha, false)
-CHARS_METHOD(str_isascii, cp_is_ascii, true)
-CHARS_METHOD(str_isdecimal, cp_is_decimal, false)
-CHARS_METHOD(str_isdigit, cp_is_digit, false)
-CHARS_METHOD(str_isnumeric, cp_is_numeric, false)
-CHARS_METHOD(str_isprintable, cp_is_printable, true)
-CHARS_METHOD(str_isspace, cp_is_space, false)
-
-METHOD_FN(str_isidentifier)
-{
-    bool all = self.len > 0;
-    UNUSED(argv), UNUSED(args), UNUSED(r);
-    for (size_t pos = 0; all && pos < self.len;) {
-        bool first = pos == 0;
-        all = cp_is_identifier(utf8_next(self.text, self.len, &pos), first);
-    }
-    *out = value_bool(all);
-    return OK;
-}
-
-/* islower: some cased letter, none of the other case. */
-static Value all_cased(Value self, bool lower)
-{
-    bool cased = false;
+    bool  is_cased = false, lower = c->mode == CASE_LOWER;
+    Value self = value_to_text(r, c->self);
+    render_tick(r, self.len >> 8);
     for (size_t pos = 0; pos < self.len;) {
-        uint32_t cp = utf8_next(self.text, self.len, &pos);
+        uint32_t cp = utf8_next(value_str(self), &pos);
         if (cp_is_title(cp) || (lower ? cp_is_upper(cp) : cp_is_lower(cp))) return value_bool(false);
-        cased |= lower ? cp_is_lower(cp) : cp_is_upper(cp);
+        is_cased |= lower ? cp_is_lower(cp) : cp_is_upper(cp);
     }
-    return value_bool(cased);
+    return value_bool(is_cased);
 }
-METHOD_FN(str_islower) { UNUSED(argv), UNUSED(args); *out = all_cased(self, true); return render_tick(r, self.len >> 8); }
-METHOD_FN(str_isupper) { UNUSED(argv), UNUSED(args); *out = all_cased(self, false); return render_tick(r, self.len >> 8); }
 
-METHOD_FN(str_istitle)
+static Value str_istitle(Render *r, const Call *c)
 {
-    bool cased = false, previous = false, ok = true;
-    UNUSED(argv), UNUSED(args), UNUSED(r);
-    for (size_t pos = 0; ok && pos < self.len;) {
-        uint32_t cp = utf8_next(self.text, self.len, &pos);
+    bool is_cased = false, previous = false;
+    render_tick(r, c->self.len >> 8);
+    for (size_t pos = 0; pos < c->self.len;) {
+        uint32_t cp = utf8_next(value_str(c->self), &pos);
         bool     capital = cp_is_upper(cp) || cp_is_title(cp), small = cp_is_lower(cp);
-        if ((capital && previous) || (small && !previous)) ok = false;
+        if ((capital && previous) || (small && !previous)) return value_bool(false);
         previous = capital || small;
-        cased |= previous;
+        is_cased |= previous;
     }
-    *out = value_bool(ok && cased);
-    return OK;
+    return value_bool(is_cased);
 }
 
-METHOD_UNSUPPORTED(encode)
-METHOD_UNSUPPORTED(maketrans)
-METHOD_UNSUPPORTED(translate)
+/* ---- lists, ranges, dicts ---- */
 
-/* STR: its parameters have no names, as in Python. */
-#define STR(name, params) [M_##name] = { #name, str_##name, "/" params }
-#define STR_NAMED(name, params) [M_##name] = { #name, str_##name, params }
-const MethodTable template_text_methods = { .methods = {
-    STR(upper, ""), STR(lower, ""), STR(title, ""), STR(swapcase, ""), STR(capitalize, ""), STR(casefold, ""),
-    STR(strip, "chars"), STR(lstrip, "chars"), STR(rstrip, "chars"), STR_NAMED(split, "sep maxsplit"),
-    STR_NAMED(rsplit, "sep maxsplit"), STR_NAMED(splitlines, "keepends"), STR(partition, "!sep"), STR(rpartition, "!sep"),
-    STR(find, "!sub start end"), STR(rfind, "!sub start end"), STR(index, "!sub start end"), STR(rindex, "!sub start end"),
-    STR(count, "!sub start end"), STR(startswith, "!prefix start end"), STR(endswith, "!suffix start end"),
-    STR(removeprefix, "!prefix"), STR(removesuffix, "!suffix"), STR(replace, "!old !new count"), STR(join, "!iterable"),
-    STR(center, "!width fillchar"), STR(ljust, "!width fillchar"), STR(rjust, "!width fillchar"), STR(zfill, "!width"),
-    STR_NAMED(expandtabs, "tabsize"), STR_NAMED(format, "*"), STR(format_map, "!mapping"), STR(isalnum, ""), STR(isalpha, ""),
-    STR(isascii, ""), STR(isdecimal, ""), STR(isdigit, ""), STR(isnumeric, ""), STR(isprintable, ""), STR(isspace, ""),
-    STR(isidentifier, ""), STR(islower, ""), STR(isupper, ""), STR(istitle, ""),
-    UNSUPPORTED(encode), UNSUPPORTED(maketrans), UNSUPPORTED(translate),
-} };
+/* A range as the list of its items. */
+static const List *items_of(Render *r, Value self)
+{
+    if (self.type != V_RANGE) return self.list;
+    List *list = arena_new(&r->arena, List);
+    *list = value_to_list(r, self);
+    return list;
+}
+
+static Value list_count(Render *r, const Call *c)
+{
+    const List *list = items_of(r, c->self);
+    int64_t     count = 0;
+    render_tick(r, list->count);
+    for (uint32_t i = 0; i < list->count; i++) count += value_equal(r, list->items[i], c->argv[0]);
+    return value_int(count);
+}
+
+static Value list_index(Render *r, const Call *c)
+{
+    const List *list = items_of(r, c->self);
+    int64_t     length = list->count, start = 0, end = length;
+    if (value_is(c->argv[1], TYPES_INTEGRAL)) start = value_as_int(c->argv[1]);
+    if (value_is(c->argv[2], TYPES_INTEGRAL)) end = value_as_int(c->argv[2]);
+    if (start < 0) start = start < -length ? 0 : start + length;
+    if (end < 0) end += length;
+    render_tick(r, length);
+    for (int64_t i = start; i < end && i < length; i++)
+        if (value_equal(r, list->items[i], c->argv[0])) return value_int(i);
+    render_fail(r, "list.index: the value is not in the list");
+}
+
+static Value list_copy(Render *r, const Call *c)
+{
+    return value_list(r, V_LIST, value_to_list(r, c->self));
+}
+
+static Value dict_method_get(Render *r, const Call *c)
+{
+    value_hashable(r, c->argv[0]);
+    return value_or(dict_get(r, c->self.dict, c->argv[0]), value_or(c->argv[1], value_none()));
+}
+
+static Value dict_view(Render *r, const Call *c)
+{
+    return value_view(r, c->self.dict, (ViewKind)c->mode);
+}
+
+static Value dict_copy(Render *r, const Call *c)
+{
+    const Dict *dict = c->self.dict;
+    Dict       *copy = arena_new(&r->arena, Dict);
+    copy->entries = arena_array(&r->arena, DictEntry, dict->count);
+    copy->count = copy->capacity = dict->count;
+    if (copy->count) memcpy(copy->entries, dict->entries, copy->count * sizeof *copy->entries);
+    render_tick(r, copy->count >> 3);
+    return value_dict(copy);
+}
+
+static Value dict_fromkeys(Render *r, const Call *c)
+{
+    Dict *dict = arena_new(&r->arena, Dict);
+    Value key;
+    for (Iterator it = iterator_of(r, c->argv[0]); iterator_next(r, &it, &key);)
+        dict_set(r, dict, key, value_or(c->argv[1], value_none()));
+    return value_dict(dict);
+}
+
+/* ---- numbers, loops, cyclers ---- */
+
+static Value number_is_integer(Render *r, const Call *c)
+{
+    (void)r;
+    return value_bool(isfinite(c->self.number) && floor(c->self.number) == c->self.number);
+}
+
+static Value number_bit_length(Render *r, const Call *c)
+{
+    int64_t  i = value_as_int(c->self);
+    uint64_t magnitude = i < 0 ? 0 - (uint64_t)i : (uint64_t)i;
+    (void)r;
+    return value_int(magnitude ? 64 - __builtin_clzll(magnitude) : 0);
+}
+
+static Value loop_cycle(Render *r, const Call *c)
+{
+    if (!c->args->count) render_fail(r, "no items for cycling given");
+    return c->args->items[c->self.loop->index0 % c->args->count];
+}
+
+static Value loop_changed(Render *r, const Call *c)
+{
+    LoopState *loop = c->self.loop;
+    Value      before = loop->changed;
+    loop->changed = value_list(r, V_TUPLE, (List){ .items = (Value *)c->args->items, .count = c->args->count });
+    return value_bool(value_is_missing(before) || !value_equal(r, before, loop->changed));
+}
+
+static Value cycler_next(Render *r, const Call *c)
+{
+    Cycler *cycler = c->self.cycler;
+    Value   v = cycler->items.items[cycler->pos];
+    (void)r;
+    cycler->pos = (cycler->pos + 1) % cycler->items.count;
+    return v;
+}
+
+static Value cycler_reset(Render *r, const Call *c)
+{
+    (void)r;
+    c->self.cycler->pos = 0;
+    return value_none();
+}
+
+/* One that Python has and we don't; `mode` is its row. */
+static Value unsupported(Render *r, const Call *c)
+{
+    render_fail(r, "the method %s() is not supported", template_methods[c->mode].name);
+}
+
+/* Parameters of str's methods have no names, as in Python, but for some. */
+const Builtin template_methods[] = {
+    { "encode", unsupported, "*", 0, TYPE_STRING }, { "maketrans", unsupported, "*", 1, TYPE_STRING },
+    { "translate", unsupported, "*", 2, TYPE_STRING }, { "as_integer_ratio", unsupported, "*", 3, TYPES_NUMBER },
+    { "bit_count", unsupported, "*", 4, TYPES_NUMBER }, { "conjugate", unsupported, "*", 5, TYPES_NUMBER },
+    { "hex", unsupported, "*", 6, TYPES_NUMBER }, { "to_bytes", unsupported, "*", 7, TYPES_NUMBER },
+    { "upper", text_case, "/", CASE_UPPER, TYPE_STRING }, { "lower", text_case, "/", CASE_LOWER, TYPE_STRING },
+    { "title", text_case, "/", CASE_TITLE, TYPE_STRING }, { "swapcase", text_case, "/", CASE_SWAP, TYPE_STRING },
+    { "capitalize", text_case, "/", CASE_CAPITALIZE, TYPE_STRING }, { "casefold", text_case, "/", CASE_FOLD, TYPE_STRING },
+    { "strip", text_trim, "/chars", SIDE_BOTH, TYPE_STRING }, { "lstrip", text_trim, "/chars", SIDE_LEFT, TYPE_STRING },
+    { "rstrip", text_trim, "/chars", SIDE_RIGHT, TYPE_STRING }, { "split", str_split, "sep maxsplit", SIDE_LEFT, TYPE_STRING },
+    { "rsplit", str_split, "sep maxsplit", SIDE_RIGHT, TYPE_STRING }, { "splitlines", str_splitlines, "keepends", 0, TYPE_STRING },
+    { "partition", str_partition, "/!sep", SIDE_LEFT, TYPE_STRING }, { "rpartition", str_partition, "/!sep", SIDE_RIGHT, TYPE_STRING },
+    { "find", str_find, "/!sub start end", 0, TYPE_STRING }, { "rfind", str_find, "/!sub start end", FIND_LAST, TYPE_STRING },
+    { "index", str_find, "/!sub start end", FIND_MUST, TYPE_STRING },
+    { "index", list_index, "/!value start end", 0, TYPES_ARRAY }, { "index", list_index, "/!value", 0, TYPE_RANGE },
+    { "rindex", str_find, "/!sub start end", FIND_LAST | FIND_MUST, TYPE_STRING },
+    { "count", str_count, "/!sub start end", 0, TYPE_STRING }, { "count", list_count, "/!value", 0, TYPES_ARRAY | TYPE_RANGE },
+    { "startswith", str_affix, "/!prefix start end", SIDE_LEFT, TYPE_STRING },
+    { "endswith", str_affix, "/!suffix start end", SIDE_RIGHT, TYPE_STRING },
+    { "removeprefix", str_remove, "/!prefix", SIDE_LEFT, TYPE_STRING },
+    { "removesuffix", str_remove, "/!suffix", SIDE_RIGHT, TYPE_STRING },
+    { "replace", str_replace, "/!old !new count", 0, TYPE_STRING }, { "join", str_join, "/!iterable", 0, TYPE_STRING },
+    { "center", str_pad, "/!width fillchar", SIDE_BOTH, TYPE_STRING }, { "ljust", str_pad, "/!width fillchar", SIDE_RIGHT, TYPE_STRING },
+    { "rjust", str_pad, "/!width fillchar", SIDE_LEFT, TYPE_STRING }, { "zfill", str_zfill, "/!width", 0, TYPE_STRING },
+    { "expandtabs", str_expandtabs, "tabsize", 0, TYPE_STRING }, { "format", str_format, "*", 0, TYPE_STRING },
+    { "format_map", str_format_map, "/!mapping", 0, TYPE_STRING }, { "isalnum", str_is, "/", CHARS_ALNUM, TYPE_STRING },
+    { "isalpha", str_is, "/", CHARS_ALPHA, TYPE_STRING }, { "isdecimal", str_is, "/", CHARS_DECIMAL, TYPE_STRING },
+    { "isdigit", str_is, "/", CHARS_DIGIT, TYPE_STRING }, { "isnumeric", str_is, "/", CHARS_NUMERIC, TYPE_STRING },
+    { "isspace", str_is, "/", CHARS_SPACE, TYPE_STRING }, { "isascii", str_is, "/", CHARS_ASCII, TYPE_STRING },
+    { "isprintable", str_is, "/", CHARS_PRINTABLE, TYPE_STRING }, { "isidentifier", str_isidentifier, "/", 0, TYPE_STRING },
+    { "islower", text_cased, "/", CASE_LOWER, TYPE_STRING }, { "isupper", text_cased, "/", CASE_UPPER, TYPE_STRING },
+    { "istitle", str_istitle, "/", 0, TYPE_STRING },
+    { "copy", list_copy, "", 0, TYPE_LIST }, { "copy", dict_copy, "", 0, TYPE_DICT },
+    { "append", NULL, "", 0, TYPE_LIST }, { "clear", NULL, "", 0, TYPE_LIST | TYPE_DICT }, { "extend", NULL, "", 0, TYPE_LIST },
+    { "insert", NULL, "", 0, TYPE_LIST }, { "pop", NULL, "", 0, TYPE_LIST | TYPE_DICT }, { "remove", NULL, "", 0, TYPE_LIST },
+    { "reverse", NULL, "", 0, TYPE_LIST }, { "sort", NULL, "", 0, TYPE_LIST }, { "popitem", NULL, "", 0, TYPE_DICT },
+    { "setdefault", NULL, "", 0, TYPE_DICT }, { "update", NULL, "", 0, TYPE_DICT },
+    { "get", dict_method_get, "/!key default", 0, TYPE_DICT }, { "keys", dict_view, "", VIEW_KEYS, TYPE_DICT },
+    { "values", dict_view, "", VIEW_VALUES, TYPE_DICT }, { "items", dict_view, "", VIEW_ITEMS, TYPE_DICT },
+    { "fromkeys", dict_fromkeys, "/!iterable value", 0, TYPE_DICT },
+    { "is_integer", number_is_integer, "", 0, TYPE_FLOAT }, { "bit_length", number_bit_length, "", 0, TYPES_INTEGRAL },
+    { "cycle", loop_cycle, "*", 0, TYPE_LOOP }, { "changed", loop_changed, "*", 0, TYPE_LOOP },
+    { "next", cycler_next, "", 0, TYPE_CYCLER }, { "reset", cycler_reset, "", 0, TYPE_CYCLER },
+    { 0 },
+};

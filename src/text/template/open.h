@@ -1,10 +1,10 @@
 /* Open texts: rendering a conversation without looking at its texts, so that one rendering serves all conversations of a
- * shape (template_memo.c). An open text (V_OPEN) is a place in the conversation, or a join of such places and of texts of
+ * shape (memo.c). An open text (V_OPEN) is a place in the conversation, or a join of such places and of texts of
  * the template. What may be done with one is listed here: print, join, strip, ask one of five questions, whose answers are
  * kept as guards. Everything else stops the trace, so that what a trace gives follows from shape and guards alone. */
 #pragma once
 
-#include "text/template/eval.h"
+#include "text/template/render.h"
 
 /* A part of a text: the template's own, or an open one. */
 typedef struct OpenPart {
@@ -14,10 +14,10 @@ typedef struct OpenPart {
     Str      text;
 } OpenPart;
 
-struct OpenText {
+typedef struct OpenText {
     OpenPart *parts;
-    uint32_t  count;
-};
+    uint32_t  count, capacity;
+} OpenText;
 
 typedef enum GuardKind { GUARD_EMPTY, GUARD_STARTS, GUARD_ENDS, GUARD_HOLDS, GUARD_EQUALS } GuardKind;
 typedef struct Guard {
@@ -50,17 +50,18 @@ typedef struct OpenTrace {
 Str  open_part_text(const JsonValue *messages, const OpenPart *part);
 bool guard_holds(const JsonValue *messages, const Guard *guard);
 
-/* Messages as the template sees them: roles as they are, other texts open. ERR_UNSUPPORTED when they hold more than texts. */
-NODISCARD Status open_messages(Render *r, const JsonValue *messages, uint32_t count, Value *out);
+/* Messages as the template sees them: roles as they are, other texts open. Stops when they hold more than texts. */
+Value open_messages(Render *r, const JsonValue *messages);
 
 /* What values do in a trace; r->open is set. */
-NODISCARD Status open_stop(const Render *r);
-NODISCARD Status open_truth(Render *r, Value v, bool *out);
-NODISCARD Status open_equal(Render *r, Value a, Value b, bool *out);
-NODISCARD Status open_contains(Render *r, Value item, Value container, bool *out);
-NODISCARD Status open_join(Render *r, const Value *items, uint32_t count, Value *out); /* of texts */
-NODISCARD Status open_print(Render *r, Value v);
+_Noreturn void open_stop(Render *r);
+bool  open_truth(Render *r, Value v);
+bool  open_equal(Render *r, Value a, Value b);
+bool  open_contains(Render *r, Value item, Value container);
+Value open_join(Render *r, const Value *items, uint32_t count); /* of texts */
+Value open_binary(Render *r, TokenKind op, Value a, Value b);
+void  open_print(Render *r, Value v);
 /* The output from `start` on, cut off: open when there is something open in it. */
-NODISCARD Status open_capture(Render *r, size_t start, Value *out);
-/* Before a filter, test, function or method is called: *out_done tells that it was answered here. */
-NODISCARD Status open_builtin(Render *r, const Builtin *builtin, Value *self, const Args *args, Value *out, bool *out_done);
+Value open_capture(Render *r, size_t start);
+/* Before a filter, test, function or method is called: true when it was answered here. */
+bool  open_builtin(Render *r, const Builtin *builtin, Value *self, const Args *args, Value *out);

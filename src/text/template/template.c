@@ -2,28 +2,30 @@
 #include "text/template/template.h"
 
 #include "files/file.h"
-#include "text/template/methods.h"
 #include "text/template/open.h"
 
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
+static Status parse(Parser *p)
+{
+    if (setjmp(p->failed)) return p->status;
+    template_lex(p);
+    template_parse_tokens(p);
+    template_resolve(p);
+    return OK;
+}
+
 Status template_parse(const char *name, const char *source, size_t len, Template **out_template)
 {
+    FAIL_IF(len > TEMPLATE_MAX_BYTES, ERR_INVALID, "%s:1: the template has %zu bytes, the most is %d", name, len, TEMPLATE_MAX_BYTES);
     Template *tmpl = calloc(1, sizeof *tmpl);
-    Token    *tokens;
-    size_t    count;
     if (!tmpl) fatal_out_of_memory(sizeof *tmpl);
     tmpl->name = arena_strdup(&tmpl->arena, name);
     tmpl->hash = hash_bytes(source, len, 0);
-    for (uint32_t i = 0; i < METHOD_COUNT; i++) template_intern(tmpl, str_of(template_method_names[i]));
-    Status status = OK;
-    if (len > TEMPLATE_MAX_BYTES)
-        status = status_fail(ERR_INVALID, "%s:1: the template has %zu bytes, the most is %d", name, len, TEMPLATE_MAX_BYTES);
-    if (status == OK) status = template_lex(tmpl, source, len, &tokens, &count);
-    if (status == OK) status = template_parse_tokens(tmpl, tokens);
-    if (status == OK) status = template_resolve(tmpl);
+    Parser p = { .tmpl = tmpl, .text = source, .len = len };
+    Status status = parse(&p);
     if (status != OK) {
         template_destroy(tmpl);
         return status;
@@ -54,64 +56,52 @@ void template_output_deinit(TemplateOutput *out)
 
 /* ---- rendering ---- */
 
-static uint32_t name_index(const Template *tmpl, Str name)
-{
-    for (uint32_t i = METHOD_COUNT; i < tmpl->names.count; i++)
-        if (str_same(tmpl->names.names[i], name)) return i;
-    for (uint32_t i = 0; i < METHOD_COUNT && i < tmpl->names.count; i++)
-        if (str_same(tmpl->names.names[i], name)) return i;
-    return UINT32_MAX;
-}
-
 static void set_base(Template *tmpl, Str name, Value value)
 {
-    uint32_t index = name_index(tmpl, name);
+    uint32_t index = template_find_name(tmpl, name);
     if (index != UINT32_MAX) tmpl->base_context[index] = value;
 }
 
 void template_prepare(Template *tmpl)
 {
     static const char *const inputs[] = { "messages", "tools", "documents", "add_generation_prompt" };
+    const Dict *folder = tmpl->folder_variables;
     tmpl->base_context = arena_array(&tmpl->arena, Value, tmpl->names.count);
-    for (uint32_t i = 0; i < template_num_functions; i++)
-        set_base(tmpl, str_of(template_functions[i].name), (Value){ .type = V_FUNCTION, .len = i });
-    for (uint32_t i = 0; tmpl->folder_variables && i < tmpl->folder_variables->count; i++)
-        set_base(tmpl, value_str(tmpl->folder_variables->entries[i].key), tmpl->folder_variables->entries[i].value);
-    for (int i = 0; i < 4; i++) tmpl->inputs[i] = name_index(tmpl, str_of(inputs[i]));
+    for (const Builtin *row = template_functions; row->name; row++)
+        set_base(tmpl, str_of(row->name), (Value){ .type = V_FUNCTION, .function = row });
+    for (uint32_t i = 0; folder && i < folder->count; i++) set_base(tmpl, value_str(folder->entries[i].key), folder->entries[i].value);
+    for (int i = 0; i < 4; i++) tmpl->inputs[i] = template_find_name(tmpl, str_of(inputs[i]));
 }
 
-static Status set_json(Render *r, uint32_t index, const JsonValue *json)
+static void set_json(Render *r, uint32_t name, const JsonValue *json)
 {
-    if (index == UINT32_MAX) return OK;
-    return value_from_json(&r->arena, json, &r->context[index]);
+    if (name != UINT32_MAX) r->context[name] = value_from_json(r, json);
 }
 
-static Status set_open(Render *r, uint32_t index, const JsonValue *messages)
-{
-    return index == UINT32_MAX ? OK : open_messages(r, messages, messages->count, &r->context[index]);
-}
-
-static Status set_context(Render *r, const TemplateInput *input)
+static void set_context(Render *r, const TemplateInput *input)
 {
     const uint32_t *inputs = r->tmpl->inputs;
     r->context = arena_array(&r->arena, Value, r->tmpl->names.count);
     memcpy(r->context, r->tmpl->base_context, r->tmpl->names.count * sizeof *r->context);
-    TRY(r->open ? set_open(r, inputs[0], input->messages) : set_json(r, inputs[0], input->messages));
-    TRY(set_json(r, inputs[1], input->tools));
-    TRY(set_json(r, inputs[2], input->documents));
+    if (!r->open) set_json(r, inputs[0], input->messages);
+    else if (inputs[0] != UINT32_MAX) r->context[inputs[0]] = open_messages(r, input->messages);
+    set_json(r, inputs[1], input->tools);
+    set_json(r, inputs[2], input->documents);
     if (inputs[3] != UINT32_MAX) r->context[inputs[3]] = value_bool(input->add_generation_prompt);
-    for (uint32_t i = 0; input->variables && i < input->variables->count; i++)
-        TRY(set_json(r, name_index(r->tmpl, input->variables->members[i].key), &input->variables->members[i].value));
-    return OK;
+    for (uint32_t i = 0; input->variables && i < input->variables->count; i++) {
+        const JsonMember *member = &input->variables->members[i];
+        set_json(r, template_find_name(r->tmpl, member->key), &member->value);
+    }
 }
 
 Status template_execute(Render *r, const TemplateInput *input)
 {
-    const Scope *scope = r->tmpl->root_scope;
-    TRY(set_context(r, input));
-    r->frame = arena_alloc(&r->arena, sizeof(Frame) + scope->num_slots * sizeof(Value));
-    scope_enter(r, scope);
-    return exec_nodes(r, &r->tmpl->body);
+    if (setjmp(r->failed)) return ERR_INVALID;
+    set_context(r, input);
+    r->frame = frame_new(r, NULL, r->tmpl->root_scope);
+    scope_enter(r, r->tmpl->root_scope);
+    exec_nodes(r, &r->tmpl->body);
+    return OK;
 }
 
 static void take_output(Render *r, TemplateOutput *out)

@@ -2,72 +2,29 @@
  * the table below. */
 #define _GNU_SOURCE /* memmem */
 #include "text/template/text.h"
-#include "text/tokenizer_unicode.h"
 
 #include <string.h>
 #include <utf8proc.h>
 
-uint32_t utf8_next(const char *text, size_t len, size_t *pos)
-{
-    const unsigned char *s = (const unsigned char *)text + *pos;
-    size_t               left = len - *pos;
-    if (s[0] < 0x80 || left < 2) {
-        *pos += 1;
-        return s[0];
-    }
-    if (s[0] < 0xE0) {
-        *pos += 2;
-        return (uint32_t)(s[0] & 0x1F) << 6 | (s[1] & 0x3F);
-    }
-    if (s[0] < 0xF0 && left >= 3) {
-        *pos += 3;
-        return (uint32_t)(s[0] & 0x0F) << 12 | (uint32_t)(s[1] & 0x3F) << 6 | (s[2] & 0x3F);
-    }
-    if (left < 4) {
-        *pos = len;
-        return 0xFFFD;
-    }
-    *pos += 4;
-    return (uint32_t)(s[0] & 0x07) << 18 | (uint32_t)(s[1] & 0x3F) << 12 | (uint32_t)(s[2] & 0x3F) << 6 | (s[3] & 0x3F);
-}
-
-size_t utf8_count(const char *text, size_t len)
+size_t utf8_count(Str text)
 {
     size_t count = 0;
-    for (size_t i = 0; i < len; i++) count += ((unsigned char)text[i] & 0xC0) != 0x80;
+    for (size_t i = 0; i < text.len; i++) count += ((unsigned char)text.data[i] & 0xC0) != 0x80;
     return count;
 }
 
-size_t utf8_offset(const char *text, size_t len, size_t count)
+size_t utf8_offset(Str text, size_t count)
 {
     size_t i = 0;
-    for (; i < len; i++) {
-        if (((unsigned char)text[i] & 0xC0) == 0x80) continue;
-        if (count-- == 0) break;
-    }
+    for (; i < text.len; i++)
+        if (((unsigned char)text.data[i] & 0xC0) != 0x80 && count-- == 0) break;
     return i;
 }
 
-bool utf8_is_valid(const char *text, size_t len)
-{
-    size_t pos = 0;
-    while (pos < len) {
-        if ((unsigned char)text[pos] < 0x80) {
-            pos++;
-            continue;
-        }
-        utf8proc_int32_t   cp;
-        utf8proc_ssize_t n = utf8proc_iterate((const utf8proc_uint8_t *)text + pos, (utf8proc_ssize_t)(len - pos), &cp);
-        if (n <= 0) return false;
-        pos += (size_t)n;
-    }
-    return true;
-}
-
-bool text_is_ascii(const char *text, size_t len)
+bool text_is_ascii(Str text)
 {
     unsigned char all = 0;
-    for (size_t i = 0; i < len; i++) all |= (unsigned char)text[i];
+    for (size_t i = 0; i < text.len; i++) all |= (unsigned char)text.data[i];
     return all < 0x80;
 }
 
@@ -182,70 +139,6 @@ bool cp_is_identifier(uint32_t cp, bool first)
                       c == UTF8PROC_CATEGORY_PC || cp == 0xB7);
 }
 
-/* Code points whose upper or title case is several: {code point, upper, title}. */
-static const struct {
-    uint32_t    cp;
-    const char *upper, *title;
-} special_case[] = {
-    { 0xDF, "SS", "Ss" }, { 0x149, "\312\274N", "\312\274N" }, { 0x1F0, "J\314\214", "J\314\214" },
-    { 0x390, "\316\231\314\210\314\201", "\316\231\314\210\314\201" },
-    { 0x3B0, "\316\245\314\210\314\201", "\316\245\314\210\314\201" },
-    { 0x587, "\324\265\325\222", "\324\265\326\202" }, { 0x1E96, "H\314\261", "H\314\261" },
-    { 0x1E97, "T\314\210", "T\314\210" }, { 0x1E98, "W\314\212", "W\314\212" }, { 0x1E99, "Y\314\212", "Y\314\212" },
-    { 0x1E9A, "A\312\276", "A\312\276" }, { 0x1F50, "\316\245\314\223", "\316\245\314\223" },
-    { 0x1F52, "\316\245\314\223\314\200", "\316\245\314\223\314\200" },
-    { 0x1F54, "\316\245\314\223\314\201", "\316\245\314\223\314\201" },
-    { 0x1F56, "\316\245\314\223\315\202", "\316\245\314\223\315\202" },
-    { 0x1F80, "\341\274\210\316\231", "\341\276\210" }, { 0x1F81, "\341\274\211\316\231", "\341\276\211" },
-    { 0x1F82, "\341\274\212\316\231", "\341\276\212" }, { 0x1F83, "\341\274\213\316\231", "\341\276\213" },
-    { 0x1F84, "\341\274\214\316\231", "\341\276\214" }, { 0x1F85, "\341\274\215\316\231", "\341\276\215" },
-    { 0x1F86, "\341\274\216\316\231", "\341\276\216" }, { 0x1F87, "\341\274\217\316\231", "\341\276\217" },
-    { 0x1F88, "\341\274\210\316\231", "\341\276\210" }, { 0x1F89, "\341\274\211\316\231", "\341\276\211" },
-    { 0x1F8A, "\341\274\212\316\231", "\341\276\212" }, { 0x1F8B, "\341\274\213\316\231", "\341\276\213" },
-    { 0x1F8C, "\341\274\214\316\231", "\341\276\214" }, { 0x1F8D, "\341\274\215\316\231", "\341\276\215" },
-    { 0x1F8E, "\341\274\216\316\231", "\341\276\216" }, { 0x1F8F, "\341\274\217\316\231", "\341\276\217" },
-    { 0x1F90, "\341\274\250\316\231", "\341\276\230" }, { 0x1F91, "\341\274\251\316\231", "\341\276\231" },
-    { 0x1F92, "\341\274\252\316\231", "\341\276\232" }, { 0x1F93, "\341\274\253\316\231", "\341\276\233" },
-    { 0x1F94, "\341\274\254\316\231", "\341\276\234" }, { 0x1F95, "\341\274\255\316\231", "\341\276\235" },
-    { 0x1F96, "\341\274\256\316\231", "\341\276\236" }, { 0x1F97, "\341\274\257\316\231", "\341\276\237" },
-    { 0x1F98, "\341\274\250\316\231", "\341\276\230" }, { 0x1F99, "\341\274\251\316\231", "\341\276\231" },
-    { 0x1F9A, "\341\274\252\316\231", "\341\276\232" }, { 0x1F9B, "\341\274\253\316\231", "\341\276\233" },
-    { 0x1F9C, "\341\274\254\316\231", "\341\276\234" }, { 0x1F9D, "\341\274\255\316\231", "\341\276\235" },
-    { 0x1F9E, "\341\274\256\316\231", "\341\276\236" }, { 0x1F9F, "\341\274\257\316\231", "\341\276\237" },
-    { 0x1FA0, "\341\275\250\316\231", "\341\276\250" }, { 0x1FA1, "\341\275\251\316\231", "\341\276\251" },
-    { 0x1FA2, "\341\275\252\316\231", "\341\276\252" }, { 0x1FA3, "\341\275\253\316\231", "\341\276\253" },
-    { 0x1FA4, "\341\275\254\316\231", "\341\276\254" }, { 0x1FA5, "\341\275\255\316\231", "\341\276\255" },
-    { 0x1FA6, "\341\275\256\316\231", "\341\276\256" }, { 0x1FA7, "\341\275\257\316\231", "\341\276\257" },
-    { 0x1FA8, "\341\275\250\316\231", "\341\276\250" }, { 0x1FA9, "\341\275\251\316\231", "\341\276\251" },
-    { 0x1FAA, "\341\275\252\316\231", "\341\276\252" }, { 0x1FAB, "\341\275\253\316\231", "\341\276\253" },
-    { 0x1FAC, "\341\275\254\316\231", "\341\276\254" }, { 0x1FAD, "\341\275\255\316\231", "\341\276\255" },
-    { 0x1FAE, "\341\275\256\316\231", "\341\276\256" }, { 0x1FAF, "\341\275\257\316\231", "\341\276\257" },
-    { 0x1FB2, "\341\276\272\316\231", "\341\276\272\315\205" }, { 0x1FB3, "\316\221\316\231", "\341\276\274" },
-    { 0x1FB4, "\316\206\316\231", "\316\206\315\205" }, { 0x1FB6, "\316\221\315\202", "\316\221\315\202" },
-    { 0x1FB7, "\316\221\315\202\316\231", "\316\221\315\202\315\205" },
-    { 0x1FBC, "\316\221\316\231", "\341\276\274" }, { 0x1FC2, "\341\277\212\316\231", "\341\277\212\315\205" },
-    { 0x1FC3, "\316\227\316\231", "\341\277\214" }, { 0x1FC4, "\316\211\316\231", "\316\211\315\205" },
-    { 0x1FC6, "\316\227\315\202", "\316\227\315\202" },
-    { 0x1FC7, "\316\227\315\202\316\231", "\316\227\315\202\315\205" },
-    { 0x1FCC, "\316\227\316\231", "\341\277\214" },
-    { 0x1FD2, "\316\231\314\210\314\200", "\316\231\314\210\314\200" },
-    { 0x1FD3, "\316\231\314\210\314\201", "\316\231\314\210\314\201" },
-    { 0x1FD6, "\316\231\315\202", "\316\231\315\202" },
-    { 0x1FD7, "\316\231\314\210\315\202", "\316\231\314\210\315\202" },
-    { 0x1FE2, "\316\245\314\210\314\200", "\316\245\314\210\314\200" },
-    { 0x1FE3, "\316\245\314\210\314\201", "\316\245\314\210\314\201" },
-    { 0x1FE4, "\316\241\314\223", "\316\241\314\223" }, { 0x1FE6, "\316\245\315\202", "\316\245\315\202" },
-    { 0x1FE7, "\316\245\314\210\315\202", "\316\245\314\210\315\202" },
-    { 0x1FF2, "\341\277\272\316\231", "\341\277\272\315\205" }, { 0x1FF3, "\316\251\316\231", "\341\277\274" },
-    { 0x1FF4, "\316\217\316\231", "\316\217\315\205" }, { 0x1FF6, "\316\251\315\202", "\316\251\315\202" },
-    { 0x1FF7, "\316\251\315\202\316\231", "\316\251\315\202\315\205" },
-    { 0x1FFC, "\316\251\316\231", "\341\277\274" }, { 0xFB00, "FF", "Ff" }, { 0xFB01, "FI", "Fi" },
-    { 0xFB02, "FL", "Fl" }, { 0xFB03, "FFI", "Ffi" }, { 0xFB04, "FFL", "Ffl" }, { 0xFB05, "ST", "St" },
-    { 0xFB06, "ST", "St" }, { 0xFB13, "\325\204\325\206", "\325\204\325\266" },
-    { 0xFB14, "\325\204\324\265", "\325\204\325\245" }, { 0xFB15, "\325\204\324\273", "\325\204\325\253" },
-    { 0xFB16, "\325\216\325\206", "\325\216\325\266" }, { 0xFB17, "\325\204\324\275", "\325\204\325\255" },
-};
-
 static void put_cp(StrBuf *out, uint32_t cp)
 {
     char   bytes[4];
@@ -253,16 +146,39 @@ static void put_cp(StrBuf *out, uint32_t cp)
     strbuf_append(out, bytes, n);
 }
 
+enum { MOST_FOLDED = 4 }; /* the longest folding has 3 code points */
+
+static int folded(uint32_t cp, utf8proc_int32_t out[MOST_FOLDED])
+{
+    int boundclass = 0;
+    return (int)utf8proc_decompose_char((utf8proc_int32_t)cp, out, MOST_FOLDED, UTF8PROC_CASEFOLD, &boundclass);
+}
+
+static void put_folded(StrBuf *out, uint32_t cp)
+{
+    utf8proc_int32_t codes[MOST_FOLDED];
+    int              n = folded(cp, codes);
+    for (int i = 0; i < n; i++) put_cp(out, (uint32_t)codes[i]);
+}
+
+/* Where a small letter folds to several characters, its capital is theirs (Unicode's SpecialCasing.txt). In titles only the first
+ * of them is a capital, and an iota that stood below its letter stays there. */
 static void put_upper(StrBuf *out, uint32_t cp, bool title)
 {
-    if (cp >= 0x80) {
-        for (size_t i = 0; i < sizeof special_case / sizeof special_case[0]; i++) {
-            if (special_case[i].cp != cp) continue;
-            strbuf_puts(out, title ? special_case[i].title : special_case[i].upper);
-            return;
-        }
+    enum { APOSTROPHE_N = 0x149, SHARP_S = 0xDF, IOTA = 0x3B9, IOTA_BELOW = 0x345, GREEK_EXTENDED = 0x1F00 };
+    utf8proc_int32_t codes[MOST_FOLDED], single = (utf8proc_int32_t)cp;
+    single = title ? utf8proc_totitle(single) : utf8proc_toupper(single);
+    bool has_single = cp_is_upper(cp) || (title && cp != SHARP_S && ((uint32_t)single != cp || cp_is_title(cp)));
+    int  n = cp < 0x80 || has_single ? 1 : folded(cp, codes);
+    if (n <= 1) {
+        put_cp(out, (uint32_t)single);
+        return;
     }
-    put_cp(out, (uint32_t)(title ? utf8proc_totitle((utf8proc_int32_t)cp) : utf8proc_toupper((utf8proc_int32_t)cp)));
+    for (int i = 0; i < n; i++) {
+        bool is_capital = i == 0 || !title || cp == APOSTROPHE_N;
+        if (!is_capital && codes[i] == IOTA && cp >= GREEK_EXTENDED && cp < 0x2000) codes[i] = IOTA_BELOW;
+        put_cp(out, (uint32_t)(is_capital ? utf8proc_toupper(codes[i]) : codes[i]));
+    }
 }
 
 /* Unicode's Case_Ignorable, near enough: marks, modifiers, formats, and the word-medial punctuation. */
@@ -283,17 +199,15 @@ static bool is_final_sigma(Str text, size_t begin, size_t end)
     bool   before = false;
     size_t pos = begin;
     while (pos > 0) {
-        do pos--;
-        while (pos > 0 && ((unsigned char)text.data[pos] & 0xC0) == 0x80);
-        size_t   at = pos;
-        uint32_t cp = utf8_next(text.data, text.len, &at);
+        size_t   at = pos = utf8_back(text.data, pos);
+        uint32_t cp = utf8_next(text, &at);
         if (is_case_ignorable(cp)) continue;
         before = cp_is_cased(cp);
         break;
     }
     if (!before) return false;
     for (pos = end; pos < text.len;) {
-        uint32_t cp = utf8_next(text.data, text.len, &pos);
+        uint32_t cp = utf8_next(text, &pos);
         if (!is_case_ignorable(cp)) return !cp_is_cased(cp);
     }
     return true;
@@ -308,15 +222,6 @@ static void put_lower(StrBuf *out, uint32_t cp, Str text, size_t begin, size_t e
     } else {
         put_cp(out, (uint32_t)utf8proc_tolower((utf8proc_int32_t)cp));
     }
-}
-
-static void put_folded(StrBuf *out, uint32_t cp)
-{
-    enum { MOST = 4 }; /* the longest folding has 3 */
-    utf8proc_int32_t folded[MOST];
-    int              boundclass = 0;
-    utf8proc_ssize_t n = utf8proc_decompose_char((utf8proc_int32_t)cp, folded, MOST, UTF8PROC_CASEFOLD, &boundclass);
-    for (utf8proc_ssize_t i = 0; i < n; i++) put_cp(out, (uint32_t)folded[i]);
 }
 
 static void map_ascii(StrBuf *out, Str text, CaseMap map)
@@ -339,14 +244,14 @@ static void map_ascii(StrBuf *out, Str text, CaseMap map)
 
 void text_map_case(StrBuf *out, Str text, CaseMap map)
 {
-    if (text_is_ascii(text.data, text.len)) {
+    if (text_is_ascii(text)) {
         map_ascii(out, text, map);
         return;
     }
     bool cased = false;
     for (size_t pos = 0; pos < text.len;) {
         size_t   begin = pos;
-        uint32_t cp = utf8_next(text.data, text.len, &pos);
+        uint32_t cp = utf8_next(text, &pos);
         bool     up = map == CASE_UPPER || (map == CASE_TITLE && !cased) || (map == CASE_CAPITALIZE && begin == 0) ||
                   (map == CASE_SWAP && cp_is_lower(cp));
         bool     keep = map == CASE_SWAP && !cp_is_lower(cp) && !cp_is_upper(cp);
@@ -363,45 +268,32 @@ void text_map_case(StrBuf *out, Str text, CaseMap map)
     }
 }
 
-Str text_strip(Str text, bool left, bool right)
+/* Whether the one character of a text is to be stripped: one of `chars`, or white space where that has no data. */
+static bool is_stripped(Str one, Str chars)
 {
-    size_t begin = 0, end = text.len;
-    while (left && begin < end) {
-        size_t next = begin;
-        if (!cp_is_space(utf8_next(text.data, end, &next))) break;
-        begin = next;
-    }
-    while (right && end > begin) {
-        size_t last = end - 1;
-        while (last > begin && ((unsigned char)text.data[last] & 0xC0) == 0x80) last--;
-        size_t at = last;
-        if (!cp_is_space(utf8_next(text.data, end, &at))) break;
-        end = last;
-    }
-    return (Str){ text.data + begin, end - begin };
-}
-
-static bool has_char(Str chars, Str one)
-{
-    return text_find(chars, one, 0) != SIZE_MAX;
+    size_t pos = 0;
+    return chars.data ? text_find(chars, one, 0) != SIZE_MAX : cp_is_space(utf8_next(one, &pos));
 }
 
 Str text_strip_chars(Str text, Str chars, bool left, bool right)
 {
-    size_t begin = 0, end = text.len;
-    while (left && begin < end) {
-        size_t next = begin;
-        utf8_next(text.data, end, &next);
-        if (!has_char(chars, (Str){ text.data + begin, next - begin })) break;
-        begin = next;
+    while (left && text.len) {
+        size_t next = 0;
+        utf8_next(text, &next);
+        if (!is_stripped((Str){ text.data, next }, chars)) break;
+        text = (Str){ text.data + next, text.len - next };
     }
-    while (right && end > begin) {
-        size_t last = end - 1;
-        while (last > begin && ((unsigned char)text.data[last] & 0xC0) == 0x80) last--;
-        if (!has_char(chars, (Str){ text.data + last, end - last })) break;
-        end = last;
+    while (right && text.len) {
+        size_t last = utf8_back(text.data, text.len);
+        if (!is_stripped((Str){ text.data + last, text.len - last }, chars)) break;
+        text.len = last;
     }
-    return (Str){ text.data + begin, end - begin };
+    return text;
+}
+
+Str text_strip(Str text, bool left, bool right)
+{
+    return text_strip_chars(text, (Str){ 0 }, left, right);
 }
 
 size_t text_find(Str text, Str needle, size_t from)

@@ -1,6 +1,7 @@
 /* Truth, equality, order and dictionaries, with Python's rules: numbers compare across bool, int and float; lists and
  * tuples element by element; other types are equal only when they are the same object. */
 #include "text/template/open.h"
+#include "text/template/render.h"
 #include "text/template/text.h"
 
 #include <math.h>
@@ -8,24 +9,37 @@
 #include <stdio.h>
 #include <string.h>
 
-Status render_fail(const Render *r, const char *fmt, ...)
+void *array_grown(Arena *arena, void *items, uint32_t count, uint32_t *capacity, size_t size)
+{
+    if (count < *capacity) return items;
+    *capacity = count < 4 ? 8 : count * 2;
+    void *more = arena_alloc(arena, arena_array_bytes(*capacity, size));
+    if (count) memcpy(more, items, count * size);
+    return more;
+}
+
+void render_fail(Render *r, const char *fmt, ...)
 {
     char    message[2048];
     va_list args;
     va_start(args, fmt);
     vsnprintf(message, sizeof message, fmt, args);
     va_end(args);
-    FAIL(ERR_INVALID, "%s:%d: %s", r->tmpl->name, r->line, message);
+    (void)status_fail(ERR_INVALID, "%s:%d: %s", r->tmpl->name, r->line, message);
+    longjmp(r->failed, 1);
 }
 
-Status render_tick(Render *r, int64_t steps)
+void render_tick(Render *r, int64_t steps)
 {
     r->steps += steps;
-    if (r->steps > r->max_steps)
-        return render_fail(r, "the template takes more than %lld steps", (long long)r->max_steps);
+    if (r->steps > r->max_steps) render_fail(r, "the template takes more than %lld steps", (long long)r->max_steps);
     if (r->arena.used_bytes > RENDER_MAX_ARENA_BYTES)
-        return render_fail(r, "the template needs more than %d MiB of memory", RENDER_MAX_ARENA_BYTES >> 20);
-    return OK;
+        render_fail(r, "the template needs more than %d MiB of memory", RENDER_MAX_ARENA_BYTES >> 20);
+}
+
+void render_deeper(Render *r)
+{
+    if (r->depth++ >= RENDER_MAX_DEPTH) render_fail(r, "evaluation is nested deeper than %d: endless recursion?", RENDER_MAX_DEPTH);
 }
 
 const char *value_type_name(Value v)
@@ -37,171 +51,150 @@ const char *value_type_name(Value v)
     static const char *const views[] = { "dict_keys", "dict_values", "dict_items" };
     if (v.type == V_VIEW) return views[v.view->kind];
     if (v.type == V_ITER) return v.iter->name;
-    if (v.type == V_STRING && (v.flags & VALUE_MARKUP)) return "Markup";
-    return names[v.type];
+    return value_is_markup(v) ? "Markup" : names[v.type];
 }
 
-/* As Jinja names the object of a missing attribute. */
-static const char *object_name(ValueType type)
+void undefined_fail(Render *r, Value undefined)
 {
-    Value v = { .type = (uint8_t)type };
-    switch (type) {
-    case V_NONE: return "None";
-    case V_VIEW: return "dict view object";
-    case V_ITER: return "generator object";
-    case V_NAMESPACE: return "jinja2.utils.Namespace object";
-    case V_LOOP: return "jinja2.runtime.LoopContext object";
-    case V_MACRO: return "jinja2.runtime.Macro object";
-    case V_CYCLER: return "jinja2.utils.Cycler object";
-    case V_JOINER: return "jinja2.utils.Joiner object";
-    case V_STRING: return "str object";
-    case V_LIST: return "list object";
-    case V_DICT: return "dict object";
-    case V_TUPLE: return "tuple object";
-    case V_INT: return "int object";
-    case V_FLOAT: return "float object";
-    case V_BOOL: return "bool object";
-    default: return value_type_name(v);
+    /* as Jinja names the object of a missing attribute; by type */
+    static const char *const objects[] = {
+        "missing", "Undefined", "None", "bool object", "int object", "float object", "str object", "list object", "tuple object",
+        "dict object", "range", "generator object", "dict view object", "jinja2.utils.Namespace object",
+        "jinja2.runtime.LoopContext object", "jinja2.runtime.Macro object", "function", "method", "jinja2.utils.Cycler object",
+        "jinja2.utils.Joiner object", "str object",
+    };
+    const char *object = objects[undefined.aux >> 8];
+    int         len = undefined.len < 500 ? (int)undefined.len : 500;
+    switch ((UndefinedKind)(undefined.aux & 0xFF)) {
+    case UNDEF_NAME: render_fail(r, "'%.*s' is undefined", len, undefined.text);
+    case UNDEF_ATTRIBUTE: render_fail(r, "'%s' has no attribute '%.*s'", object, len, undefined.text);
+    case UNDEF_ELEMENT: render_fail(r, "%s has no element %.*s", object, len, undefined.text);
+    case UNDEF_UNSAFE: render_fail(r, "access to attribute '%.*s' of '%s' is unsafe", len, undefined.text, object);
+    default: render_fail(r, "%.*s", len, undefined.text);
     }
 }
 
-Status undefined_fail(const Render *r, Value undefined)
+void check_size(Render *r, Value v)
 {
-    UndefinedKind kind = undefined.aux & 0xFF;
-    const char   *object = object_name((ValueType)(undefined.aux >> 8));
-    int           len = undefined.len < 500 ? (int)undefined.len : 500;
-    switch (kind) {
-    case UNDEF_NAME: return render_fail(r, "'%.*s' is undefined", len, undefined.text);
-    case UNDEF_ATTRIBUTE: return render_fail(r, "'%s' has no attribute '%.*s'", object, len, undefined.text);
-    case UNDEF_ELEMENT: return render_fail(r, "%s has no element %.*s", object, len, undefined.text);
-    case UNDEF_UNSAFE: return render_fail(r, "access to attribute '%.*s' of '%s' is unsafe", len, undefined.text, object);
-    default: return render_fail(r, "%.*s", len, undefined.text);
-    }
+    if (v.type == V_FLOAT && (v.flags & VALUE_TOO_BIG))
+        render_fail(r, "an integer of the data does not fit 64 bits, larger ones are not supported");
 }
 
-Status check_size(const Render *r, Value v)
+Value value_list(Render *r, ValueType type, List list)
 {
-    if (v.type != V_FLOAT || !(v.flags & VALUE_TOO_BIG)) return OK;
-    return render_fail(r, "an integer of the data does not fit 64 bits, larger ones are not supported");
+    Value v = { .type = (uint8_t)type, .list = arena_new(&r->arena, List) };
+    *v.list = list;
+    return v;
 }
 
-Value value_list(Render *r, ValueType type, Value *items, uint32_t count)
+void list_add(Render *r, List *list, Value v)
 {
-    List *list = arena_new(&r->arena, List);
-    *list = (List){ items, count };
-    return (Value){ .type = (uint8_t)type, .list = list };
+    list->items = array_grown(&r->arena, list->items, list->count, &list->capacity, sizeof v);
+    list->items[list->count++] = v;
+    render_tick(r, 1);
 }
 
 Value value_pair(Render *r, Value a, Value b)
 {
-    Value *items = arena_array(&r->arena, Value, 2);
-    items[0] = a;
-    items[1] = b;
-    return value_list(r, V_TUPLE, items, 2);
+    List pair = { .items = arena_array(&r->arena, Value, 2), .count = 2 };
+    pair.items[0] = a;
+    pair.items[1] = b;
+    return value_list(r, V_TUPLE, pair);
 }
 
-Value value_copy_text(Render *r, const char *text, size_t len)
+Value value_view(Render *r, Dict *dict, ViewKind kind)
 {
-    return value_text(arena_strndup(&r->arena, text, len), len);
+    Value v = { .type = V_VIEW, .view = arena_new(&r->arena, View) };
+    *v.view = (View){ dict, kind };
+    return v;
 }
 
-Status text_check(Render *r, size_t bytes)
+void text_check(Render *r, size_t bytes)
 {
-    if (bytes > RENDER_MAX_TEXT_BYTES) return render_fail(r, "a text grows beyond %d MiB", RENDER_MAX_TEXT_BYTES >> 20);
-    return render_tick(r, (int64_t)(bytes >> 10));
+    if (bytes > RENDER_MAX_TEXT_BYTES) render_fail(r, "a text grows beyond %d MiB", RENDER_MAX_TEXT_BYTES >> 20);
+    render_tick(r, (int64_t)(bytes >> 10));
 }
 
-Status text_finish(Render *r, StrBuf *text, Value *out)
+void text_fits(Render *r)
 {
-    Status status = text_check(r, text->len);
-    if (status == OK) *out = value_copy_text(r, strbuf_cstr(text), text->len);
-    strbuf_deinit(text);
-    return status;
+    if (r->out.len > RENDER_MAX_TEXT_BYTES) text_check(r, r->out.len);
 }
 
-Status value_truth(Render *r, Value v, bool *out)
+Value text_take(Render *r, size_t begin)
 {
-    int64_t length = 0;
+    size_t len = r->out.len - begin;
+    text_check(r, len);
+    r->out.len = begin;
+    return value_text(arena_strndup(&r->arena, strbuf_cstr(&r->out) + begin, len), len);
+}
+
+bool value_truth(Render *r, Value v)
+{
     switch ((ValueType)v.type) {
     case V_MISSING:
     case V_UNDEFINED:
-    case V_NONE: *out = false; return OK;
-    case V_BOOL: *out = v.boolean; return OK;
-    case V_INT: *out = v.integer != 0; return OK;
-    case V_FLOAT: *out = v.number != 0; return OK;
-    case V_STRING: *out = v.len != 0; return OK;
+    case V_NONE: return false;
+    case V_BOOL: return v.boolean;
+    case V_INT: return v.integer != 0;
+    case V_FLOAT: return v.number != 0;
+    case V_STRING: return v.len != 0;
     case V_LIST:
     case V_TUPLE:
     case V_DICT:
     case V_RANGE:
     case V_VIEW:
-    case V_LOOP:
-        TRY(value_length(r, v, &length));
-        *out = length != 0;
-        return OK;
-    case V_OPEN: return open_truth(r, v, out);
-    default: *out = true; return OK;
+    case V_LOOP: return value_length(r, v) != 0;
+    case V_OPEN: return open_truth(r, v);
+    default: return true;
     }
 }
 
-Status value_length(Render *r, Value v, int64_t *out)
+int64_t value_length(Render *r, Value v)
 {
     switch ((ValueType)v.type) {
-    case V_UNDEFINED: *out = 0; return OK;
+    case V_UNDEFINED: return 0;
     case V_STRING:
-        TRY(render_tick(r, v.len >> 10));
-        *out = v.flags & VALUE_ASCII ? v.len : (int64_t)utf8_count(v.text, v.len);
-        return OK;
+        render_tick(r, v.len >> 10);
+        return v.flags & VALUE_ASCII ? v.len : (int64_t)utf8_count(value_str(v));
     case V_LIST:
-    case V_TUPLE: *out = v.list->count; return OK;
-    case V_DICT: *out = v.dict->count; return OK;
-    case V_RANGE: *out = v.range->count; return OK;
-    case V_VIEW: *out = v.view->dict->count; return OK;
-    case V_LOOP: return loop_length(r, v.loop, out);
-    default: return render_fail(r, "object of type '%s' has no length", value_type_name(v));
+    case V_TUPLE: return v.list->count;
+    case V_DICT: return v.dict->count;
+    case V_RANGE: return v.range->count;
+    case V_VIEW: return v.view->dict->count;
+    case V_LOOP: return loop_length(r, v.loop);
+    default: render_fail(r, "object of type '%s' has no length", value_type_name(v));
     }
 }
 
-static Status enter(Render *r)
+/* ---- equality and order ---- */
+
+static bool equal_lists(Render *r, const List *a, const List *b)
 {
-    if (r->depth >= RENDER_MAX_DEPTH) return render_fail(r, "values are nested too deeply");
-    r->depth++;
-    return render_tick(r, 1);
+    bool same = a->count == b->count;
+    for (uint32_t i = 0; same && a != b && i < a->count; i++) same = value_equal(r, a->items[i], b->items[i]);
+    return same;
 }
 
-static Status equal_lists(Render *r, Value a, Value b, bool *out)
+static bool equal_entries(Render *r, const Dict *a, const Dict *b, bool with_values)
 {
-    *out = a.list->count == b.list->count;
-    for (uint32_t i = 0; *out && a.list != b.list && i < a.list->count; i++)
-        TRY(value_equal(r, a.list->items[i], b.list->items[i], out));
-    return OK;
-}
-
-static Status equal_dicts(Render *r, const Dict *a, const Dict *b, bool *out)
-{
-    *out = a->count == b->count;
-    for (uint32_t i = 0; *out && a != b && i < a->count; i++) {
-        Value other;
-        TRY(dict_get(r, b, a->entries[i].key, &other));
-        *out = !value_is_missing(other);
-        if (*out) TRY(value_equal(r, a->entries[i].value, other, out));
+    bool same = a->count == b->count;
+    for (uint32_t i = 0; same && a != b && i < a->count; i++) {
+        Value other = dict_get(r, b, a->entries[i].key);
+        same = !value_is_missing(other) && (!with_values || value_equal(r, a->entries[i].value, other));
     }
-    return OK;
+    return same;
 }
 
 /* keys() and items() of a dict are sets, values() is only equal to itself. */
-static Status equal_views(Render *r, Value a, Value b, bool *out)
+static bool equal_views(Render *r, const View *a, const View *b)
 {
-    const Dict *dict = a.view->dict;
-    bool        is_set = a.view->kind != VIEW_VALUES;
-    *out = a.view->kind == b.view->kind && dict->count == b.view->dict->count && (is_set || a.view == b.view);
-    for (uint32_t i = 0; *out && is_set && i < dict->count; i++) {
-        Value other;
-        TRY(dict_get(r, b.view->dict, dict->entries[i].key, &other));
-        *out = !value_is_missing(other);
-        if (*out && a.view->kind == VIEW_ITEMS) TRY(value_equal(r, dict->entries[i].value, other, out));
-    }
-    return OK;
+    if (a == b || a->kind != b->kind || a->kind == VIEW_VALUES) return a == b;
+    return equal_entries(r, a->dict, b->dict, a->kind == VIEW_ITEMS);
+}
+
+static bool equal_ranges(const Range *a, const Range *b)
+{
+    return a->count == b->count && (a->count == 0 || (a->start == b->start && (a->count == 1 || a->step == b->step)));
 }
 
 /* int against float without rounding the int: -1, 0, 1. */
@@ -217,131 +210,105 @@ static int compare_int_float(int64_t a, double b)
 
 static int compare_numbers(Value a, Value b)
 {
-    if (value_is_integral(a) && value_is_integral(b)) {
-        int64_t x = value_as_int(a), y = value_as_int(b);
-        return x < y ? -1 : x > y;
-    }
+    bool   a_whole = value_is(a, TYPES_INTEGRAL), b_whole = value_is(b, TYPES_INTEGRAL);
     double x = value_as_float(a), y = value_as_float(b);
+    if (a_whole && b_whole) return (value_as_int(a) > value_as_int(b)) - (value_as_int(a) < value_as_int(b));
     if (isnan(x) || isnan(y)) return 2;
-    if (value_is_integral(a)) return compare_int_float(value_as_int(a), y);
-    if (value_is_integral(b)) return -compare_int_float(value_as_int(b), x);
-    return x < y ? -1 : x > y;
+    if (a_whole) return compare_int_float(value_as_int(a), y);
+    if (b_whole) return -compare_int_float(value_as_int(b), x);
+    return (x > y) - (x < y);
 }
 
-Status value_equal(Render *r, Value a, Value b, bool *out)
+static bool equal_containers(Render *r, Value a, Value b)
 {
-    Status status = OK;
-    if (value_is_number(a) && value_is_number(b)) {
-        *out = compare_numbers(a, b) == 0;
-        return OK;
-    }
-    if (a.type == V_OPEN || b.type == V_OPEN) return open_equal(r, a, b, out);
-    if (a.type != b.type) {
-        *out = false;
-        return OK;
-    }
+    render_deeper(r);
+    render_tick(r, 1);
+    bool same = a.type == V_VIEW   ? equal_views(r, a.view, b.view)
+                : a.type == V_DICT ? equal_entries(r, a.dict, b.dict, true)
+                                   : equal_lists(r, a.list, b.list);
+    r->depth--;
+    return same;
+}
+
+bool value_equal(Render *r, Value a, Value b)
+{
+    if (value_is(a, TYPES_NUMBER) && value_is(b, TYPES_NUMBER)) return compare_numbers(a, b) == 0;
+    if (a.type == V_OPEN || b.type == V_OPEN) return open_equal(r, a, b);
+    if (a.type != b.type) return false;
     switch ((ValueType)a.type) {
     case V_MISSING:
     case V_UNDEFINED:
-    case V_NONE: *out = true; return OK;
-    case V_STRING:
-        *out = str_same(value_str(a), value_str(b));
-        return render_tick(r, a.len >> 10);
+    case V_NONE: return true;
+    case V_STRING: render_tick(r, a.len >> 10); return str_same(value_str(a), value_str(b));
     case V_LIST:
     case V_TUPLE:
     case V_DICT:
-    case V_VIEW:
-        TRY(enter(r));
-        status = a.type == V_VIEW   ? equal_views(r, a, b, out)
-                 : a.type == V_DICT ? equal_dicts(r, a.dict, b.dict, out)
-                                    : equal_lists(r, a, b, out);
-        r->depth--;
-        return status;
-    case V_RANGE:
-        *out = a.range->count == b.range->count &&
-               (a.range->count == 0 ||
-                (a.range->start == b.range->start && (a.range->count == 1 || a.range->step == b.range->step)));
-        return OK;
-    case V_FUNCTION: *out = a.len == b.len; return OK;
-    default: *out = a.list == b.list; return OK;
+    case V_VIEW: return equal_containers(r, a, b);
+    case V_RANGE: return equal_ranges(a.range, b.range);
+    default: return a.list == b.list;
     }
 }
 
-static Status compare_lists(Render *r, Value a, Value b, const char *op, int *out)
+static int compare_lists(Render *r, const List *a, const List *b, const char *op)
 {
-    for (uint32_t i = 0; i < a.list->count && i < b.list->count; i++) {
-        bool same;
-        TRY(value_equal(r, a.list->items[i], b.list->items[i], &same));
-        if (!same) return value_compare(r, a.list->items[i], b.list->items[i], op, out);
-    }
-    *out = a.list->count < b.list->count ? -1 : a.list->count > b.list->count;
-    return OK;
+    for (uint32_t i = 0; i < a->count && i < b->count; i++)
+        if (!value_equal(r, a->items[i], b->items[i])) return value_compare(r, a->items[i], b->items[i], op);
+    return (a->count > b->count) - (a->count < b->count);
 }
 
-Status value_compare(Render *r, Value a, Value b, const char *op, int *out)
+static int compare_texts(Render *r, Str a, Str b)
 {
-    if (a.type == V_UNDEFINED) return undefined_fail(r, a);
-    if (b.type == V_UNDEFINED) return undefined_fail(r, b);
-    if (value_is_number(a) && value_is_number(b)) {
-        *out = compare_numbers(a, b);
-        return OK;
-    }
-    if (a.type == V_STRING && b.type == V_STRING) {
-        size_t shorter = a.len < b.len ? a.len : b.len;
-        int    order = shorter ? memcmp(a.text, b.text, shorter) : 0;
-        if (!order) order = a.len < b.len ? -1 : a.len > b.len;
-        *out = order < 0 ? -1 : order > 0;
-        return render_tick(r, (int64_t)(shorter >> 10));
-    }
-    if (a.type == b.type && (a.type == V_LIST || a.type == V_TUPLE)) {
-        TRY(enter(r));
-        Status status = compare_lists(r, a, b, op, out);
-        r->depth--;
-        return status;
-    }
-    return render_fail(r, "'%s' is not supported between '%s' and '%s'", op, value_type_name(a), value_type_name(b));
+    size_t shorter = a.len < b.len ? a.len : b.len;
+    int    order = shorter ? memcmp(a.data, b.data, shorter) : 0;
+    render_tick(r, (int64_t)(shorter >> 10));
+    return order ? (order > 0) - (order < 0) : (a.len > b.len) - (a.len < b.len);
 }
 
-Status value_contains(Render *r, Value item, Value container, bool *out)
+int value_compare(Render *r, Value a, Value b, const char *op)
 {
-    *out = false;
-    if (container.type == V_OPEN) return open_contains(r, item, container, out);
+    if (a.type == V_UNDEFINED) undefined_fail(r, a);
+    if (b.type == V_UNDEFINED) undefined_fail(r, b);
+    if (value_is(a, TYPES_NUMBER) && value_is(b, TYPES_NUMBER)) return compare_numbers(a, b);
+    if (a.type == V_STRING && b.type == V_STRING) return compare_texts(r, value_str(a), value_str(b));
+    if (a.type != b.type || !value_is(a, TYPES_ARRAY))
+        render_fail(r, "'%s' is not supported between '%s' and '%s'", op, value_type_name(a), value_type_name(b));
+    render_deeper(r);
+    int order = compare_lists(r, a.list, b.list, op);
+    r->depth--;
+    return order;
+}
+
+bool value_contains(Render *r, Value item, Value container)
+{
+    Value one;
+    if (container.type == V_OPEN) return open_contains(r, item, container);
     if (container.type == V_STRING) {
-        if (item.type == V_UNDEFINED) return render_fail(r, "'in <string>' requires a string as left operand, not Undefined");
         if (item.type != V_STRING)
-            return render_fail(r, "'in <string>' requires a string as left operand, not %s", value_type_name(item));
-        TRY(render_tick(r, container.len >> 8));
-        *out = text_find(value_str(container), value_str(item), 0) != SIZE_MAX;
-        return OK;
+            render_fail(r, "'in <string>' requires a string as left operand, not %s", value_type_name(item));
+        render_tick(r, container.len >> 8);
+        return text_find(value_str(container), value_str(item), 0) != SIZE_MAX;
     }
     if (container.type == V_DICT || (container.type == V_VIEW && container.view->kind == VIEW_KEYS)) {
-        Value found;
-        TRY(value_hashable(r, item));
-        TRY(dict_get(r, container.type == V_DICT ? container.dict : container.view->dict, item, &found));
-        *out = !value_is_missing(found);
-        return OK;
+        value_hashable(r, item);
+        return !value_is_missing(dict_get(r, container.type == V_DICT ? container.dict : container.view->dict, item));
     }
-    if (!value_is_iterable(container)) return render_fail(r, "argument of type '%s' is not iterable", value_type_name(container));
-    Iterator it;
-    TRY(iterator_init(r, &it, container));
-    for (bool done = false; !*out;) {
-        Value one;
-        TRY(iterator_next(r, &it, &one, &done));
-        if (done) break;
-        TRY(value_equal(r, one, item, out));
-    }
-    return OK;
+    if (!value_is(container, TYPES_ITERABLE)) render_fail(r, "argument of type '%s' is not iterable", value_type_name(container));
+    for (Iterator it = iterator_of(r, container); iterator_next(r, &it, &one);)
+        if (value_equal(r, one, item)) return true;
+    return false;
 }
 
-Status value_hashable(Render *r, Value key)
+/* ---- dictionaries ---- */
+
+void value_hashable(Render *r, Value key)
 {
-    if (key.type == V_OPEN) return open_stop(r);
-    if (key.type == V_LIST || key.type == V_DICT) return render_fail(r, "unhashable type: '%s'", value_type_name(key));
-    if (key.type != V_TUPLE) return OK;
-    TRY(enter(r));
-    for (uint32_t i = 0; i < key.list->count; i++) TRY(value_hashable(r, key.list->items[i]));
+    if (key.type == V_OPEN) open_stop(r);
+    if (key.type == V_LIST || key.type == V_DICT) render_fail(r, "unhashable type: '%s'", value_type_name(key));
+    if (key.type != V_TUPLE) return;
+    render_deeper(r);
+    render_tick(r, 1);
+    for (uint32_t i = 0; i < key.list->count; i++) value_hashable(r, key.list->items[i]);
     r->depth--;
-    return OK;
 }
 
 Value dict_get_text(const Dict *dict, Str key)
@@ -354,92 +321,75 @@ Value dict_get_text(const Dict *dict, Str key)
     return (Value){ 0 };
 }
 
-Status dict_get(Render *r, const Dict *dict, Value key, Value *out)
+static DictEntry *find_entry(Render *r, const Dict *dict, Value key)
 {
-    TRY(render_tick(r, dict->count >> 4));
-    *out = (Value){ 0 };
-    if (key.type == V_OPEN) return open_stop(r);
-    if (key.type == V_STRING) {
-        *out = dict_get_text(dict, value_str(key));
-        return OK;
-    }
-    for (uint32_t i = 0; i < dict->count; i++) {
-        bool same;
-        if (dict->entries[i].key.type == V_STRING) continue;
-        TRY(value_equal(r, dict->entries[i].key, key, &same));
-        if (!same) continue;
-        *out = dict->entries[i].value;
-        break;
-    }
-    return OK;
+    for (uint32_t i = 0; i < dict->count; i++)
+        if (value_equal(r, dict->entries[i].key, key)) return &dict->entries[i];
+    return NULL;
 }
 
-Status dict_set(Render *r, Dict *dict, Value key, Value value)
+Value dict_get(Render *r, const Dict *dict, Value key)
 {
-    TRY(value_hashable(r, key));
-    TRY(render_tick(r, dict->count >> 4));
-    for (uint32_t i = 0; i < dict->count; i++) {
-        bool same;
-        TRY(value_equal(r, dict->entries[i].key, key, &same));
-        if (!same) continue;
-        dict->entries[i].value = value;
-        return OK;
-    }
-    if (dict->count == dict->capacity) {
-        uint32_t   capacity = dict->capacity ? dict->capacity * 2 : 4;
-        DictEntry *entries = arena_array(&r->arena, DictEntry, capacity);
-        if (dict->count) memcpy(entries, dict->entries, dict->count * sizeof *entries);
-        dict->entries = entries;
-        dict->capacity = capacity;
-    }
-    dict->entries[dict->count++] = (DictEntry){ key, value };
-    return OK;
+    render_tick(r, dict->count >> 4);
+    if (key.type == V_OPEN) open_stop(r);
+    if (key.type == V_STRING) return dict_get_text(dict, value_str(key));
+    DictEntry *entry = find_entry(r, dict, key);
+    return entry ? entry->value : (Value){ 0 };
 }
+
+void dict_set(Render *r, Dict *dict, Value key, Value value)
+{
+    value_hashable(r, key);
+    render_tick(r, dict->count >> 4);
+    DictEntry *entry = find_entry(r, dict, key);
+    if (entry) {
+        entry->value = value;
+        return;
+    }
+    dict->entries = array_grown(&r->arena, dict->entries, dict->count, &dict->capacity, sizeof *dict->entries);
+    dict->entries[dict->count++] = (DictEntry){ key, value };
+}
+
+/* ---- JSON ---- */
 
 static Value text_of_json(Str text)
 {
-    Value v = value_text(text.data, text.len);
-    if (text_is_ascii(text.data, text.len)) v.flags = VALUE_ASCII;
+    Value v = value_of_str(text);
+    if (text_is_ascii(text)) v.flags = VALUE_ASCII;
     return v;
 }
 
-/* Texts stay where the JSON has them. */
-Status value_from_json(Arena *arena, const JsonValue *json, Value *out)
+static Value dict_of_json(Render *r, const JsonValue *json)
 {
-    *out = value_none();
-    if (!json) return OK;
+    Dict *dict = arena_new(&r->arena, Dict);
+    dict->entries = arena_array(&r->arena, DictEntry, json->count);
+    dict->count = dict->capacity = json->count;
+    for (uint32_t i = 0; i < json->count; i++)
+        dict->entries[i] = (DictEntry){ text_of_json(json->members[i].key), value_from_json(r, &json->members[i].value) };
+    return value_dict(dict);
+}
+
+/* Texts stay where the JSON has them. */
+Value value_from_json(Render *r, const JsonValue *json)
+{
+    if (!json) return value_none();
     switch (json->type) {
-    case JSON_NULL: break;
-    case JSON_BOOL: *out = value_bool(json->boolean); break;
-    case JSON_INT: *out = value_int(json->integer); break;
-    case JSON_DOUBLE:
-        *out = json->count && json->number == 0 ? value_int(0) : value_float(json->number);
-        if (out->type == V_FLOAT && json->count) out->flags = VALUE_TOO_BIG;
-        break;
+    case JSON_BOOL: return value_bool(json->boolean);
+    case JSON_INT: return value_int(json->integer);
+    case JSON_DOUBLE: {
+        Value v = value_float(json->number); /* count: it was written as an integer */
+        if (json->count) v.flags = VALUE_TOO_BIG;
+        return json->count && json->number == 0 ? value_int(0) : v;
+    }
     case JSON_STRING:
-        FAIL_IF(json->string.len > RENDER_MAX_TEXT_BYTES, ERR_INVALID, "a text of %zu bytes is too long for a template",
-                json->string.len);
-        *out = text_of_json(json->string);
-        break;
+        if (json->string.len > RENDER_MAX_TEXT_BYTES) render_fail(r, "a text of %zu bytes is too long", json->string.len);
+        return text_of_json(json->string);
     case JSON_ARRAY: {
-        List *list = arena_new(arena, List);
-        list->items = arena_array(arena, Value, json->count);
-        list->count = json->count;
-        for (uint32_t i = 0; i < json->count; i++) TRY(value_from_json(arena, &json->items[i], &list->items[i]));
-        *out = (Value){ .type = V_LIST, .list = list };
-        break;
+        List list = { .items = arena_array(&r->arena, Value, json->count), .count = json->count };
+        for (uint32_t i = 0; i < json->count; i++) list.items[i] = value_from_json(r, &json->items[i]);
+        return value_list(r, V_LIST, list);
     }
-    case JSON_OBJECT: {
-        Dict *dict = arena_new(arena, Dict);
-        dict->entries = arena_array(arena, DictEntry, json->count);
-        dict->count = dict->capacity = json->count;
-        for (uint32_t i = 0; i < json->count; i++) {
-            dict->entries[i].key = text_of_json(json->members[i].key);
-            TRY(value_from_json(arena, &json->members[i].value, &dict->entries[i].value));
-        }
-        *out = (Value){ .type = V_DICT, .dict = dict };
-        break;
+    case JSON_OBJECT: return dict_of_json(r, json);
+    default: return value_none();
     }
-    }
-    return OK;
 }
