@@ -127,7 +127,7 @@ int64_t template_now(const Template *tmpl)
 
 bool template_asks_time(const Template *tmpl)
 {
-    return name_index(tmpl, str_of("strftime_now")) != UINT32_MAX;
+    return template_find_name(tmpl, str_of("strftime_now")) != UINT32_MAX;
 }
 
 Status template_render(const Template *tmpl, const TemplateInput *input, TemplateOutput *out)
