@@ -6,6 +6,7 @@
 #   make build         leaves build/surogate
 #   make train         just the native program
 #   make rebuild clean bench fuzz
+#   make format        lays out the C and CUDA sources as .clang-format says
 #   make test-gpu      the tests that need a GPU; leaves a stamp of what they ran on, which CI compares with the tree
 #   make gpu-bundle    build/gpu-bundle: program, plugin and GPU tests for a machine with nothing installed (BUNDLE/check runs them)
 #   make help          this text
@@ -25,7 +26,7 @@ CMAKE_ARGS = -G Ninja -DCMAKE_BUILD_TYPE=$(BUILD_TYPE) -DSAN=$(SAN) -DCUDA=$(CUD
 GPU    ?= /dev/nvidiactl
 PLUGIN  = $$([ -e $(GPU) ] && cmake --build $(BUILD) --target help | sed -n 's/^\(surogate_cuda\): phony$$/\1/p')
 
-.PHONY: help build train test test-long quickstart quickstart-build rebuild clean bench fuzz deps configure test-gpu gpu-bundle release
+.PHONY: help build train test test-long quickstart quickstart-build rebuild clean bench fuzz deps configure format test-gpu gpu-bundle release
 
 build: configure
 	@cmake --build $(BUILD) -j $(JOBS)
@@ -65,6 +66,10 @@ rebuild: clean
 
 clean:
 	rm -rf $(BUILD)
+
+format:
+	@tools/install-deps ci
+	@git ls-files '*.c' '*.h' '*.cu' '*.cuh' | xargs clang-format -i
 
 bench: build
 	@bench/run $(BUILD)

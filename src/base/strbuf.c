@@ -159,3 +159,18 @@ const char *nearest_name(const char *text, const char *const *names, size_t coun
     }
     return best;
 }
+
+Status find_name(const char *what, const char *name, const char *const *names, size_t count, int *out_index)
+{
+    for (size_t i = 0; i < count; i++) {
+        *out_index = (int)i;
+        if (strcmp(names[i], name) == 0) return OK;
+    }
+    StrBuf      all = { 0 };
+    const char *near = nearest_name(name, names, count);
+    for (size_t i = 0; i < count; i++) strbuf_printf(&all, "%s%s", i ? ", " : "", names[i]);
+    Status status = status_fail(ERR_INVALID, "there is no %s %s%s%s%s; expected one of %s", what, name, near ? ", did you mean " : "",
+                                near ? near : "", near ? "?" : "", strbuf_cstr(&all));
+    strbuf_deinit(&all);
+    return status;
+}

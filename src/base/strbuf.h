@@ -47,3 +47,6 @@ int edit_distance(const char *a, const char *b);
 
 /* The entry of `names` (count) nearest to `text` by edit distance, or NULL when none is near enough to suggest. */
 const char *nearest_name(const char *text, const char *const *names, size_t count);
+
+/* The index of `name` among `names`; ERR_INVALID: "there is no WHAT NAME ...; expected one of ...". */
+NODISCARD Status find_name(const char *what, const char *name, const char *const *names, size_t count, int *out_index);

@@ -3,7 +3,7 @@
 
 #include "files/file.h"
 #include "files/hub.h"
-#include "text/template.h"
+#include "text/template/template.h"
 
 #include <string.h>
 

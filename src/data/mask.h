@@ -6,7 +6,7 @@
 #pragma once
 
 #include "data/format.h"
-#include "text/template.h"
+#include "text/template/memo.h"
 #include "text/tokenizer.h"
 
 /* What all threads share; immutable. */

@@ -9,7 +9,7 @@
 #pragma once
 
 #include "data/format.h"
-#include "text/template.h"
+#include "text/template/template.h"
 #include "text/tokenizer.h"
 
 enum { TOKENIZE_VERSION = 4 };

@@ -1,7 +1,7 @@
 /* Asking a tuned model: a question becomes what the chat template makes of it, as in training. */
 #pragma once
 
-#include "text/template.h"
+#include "text/template/template.h"
 #include "text/tokenizer.h"
 
 typedef struct ChatPrompt {

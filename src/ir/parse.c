@@ -443,41 +443,72 @@ static Status parse_node_tail(Parser *parser, Node *node)
     return OK;
 }
 
+/* The outputs of a node as its line gives them. */
+typedef struct Outputs {
+    const char *name[NODE_MAX_OUT]; /* "_": not wanted */
+    TensorType  type[NODE_MAX_OUT];
+    Value      *home[NODE_MAX_OUT]; /* NULL: none */
+    Space       space[NODE_MAX_OUT];
+    int         count;
+    uint32_t    want;
+} Outputs;
+
+/* name: type, or _ */
+static Status parse_output(Parser *parser, Outputs *outputs)
+{
+    int         index = outputs->count;
+    const char *name = word(parser);
+    if (!name) SYNTAX(parser, "expected an output's name");
+    outputs->name[index] = name;
+    outputs->count++;
+    if (strcmp(name, "_") == 0) return OK;
+    bool taken = graph_find(parser->graph, name) != NULL;
+    for (int k = 0; k < index; k++) taken = taken || strcmp(outputs->name[k], name) == 0;
+    TRY(check_name(parser, name, taken));
+    if (!take(parser, ':')) SYNTAX(parser, "expected : after %s", name);
+    TRY(parse_type(parser, &outputs->type[index]));
+    outputs->space[index] = SPACE_DEVICE;
+    if (take_word(parser, "space") && take(parser, '=')) TRY(parse_space(parser, &outputs->space[index]));
+    if (take_word(parser, "home") && take(parser, '=')) {
+        const char *home = word(parser);
+        outputs->home[index] = home ? graph_find(parser->graph, home) : NULL;
+        if (!outputs->home[index]) SYNTAX(parser, "unknown home %s", home ? home : "");
+    }
+    outputs->want |= 1u << index;
+    return OK;
+}
+
+static void add_outputs(Graph *graph, Node *node, const Outputs *outputs)
+{
+    for (int k = 0; k < outputs->count; k++) {
+        if (!(outputs->want >> k & 1)) continue;
+        Value *value = graph_add_value(graph, VALUE_ACTIVATION, outputs->name[k], &outputs->type[k]);
+        value->producer = node;
+        value->out_index = k;
+        node->out[k] = value;
+        value->home = outputs->home[k];
+        value->space = outputs->space[k];
+        Value *memory = value->home ? value->home : node_alias_of(node, k);
+        if (memory) value->kind = memory->kind, value->space = memory->space;
+    }
+}
+
 /* name: type, _, name: type = op(a, _, b) {attr=value} layer=0 ... */
 static Status parse_node(Parser *parser)
 {
-    Graph      *graph = parser->graph;
-    const char *names[NODE_MAX_OUT];
-    TensorType  types[NODE_MAX_OUT];
-    Value      *homes[NODE_MAX_OUT] = { 0 };
-    Space       spaces[NODE_MAX_OUT];
-    int         num_out = 0, num_in = 0;
-    uint32_t    want = 0;
-    for (; !take(parser, '='); num_out++) {
-        if (num_out == NODE_MAX_OUT || at_line_end(parser)) SYNTAX(parser, "expected NAME: type, ... = op(...)");
-        names[num_out] = word(parser);
-        if (!names[num_out]) SYNTAX(parser, "expected an output's name");
-        if (strcmp(names[num_out], "_") == 0) continue;
-        bool taken = graph_find(graph, names[num_out]) != NULL;
-        for (int k = 0; k < num_out; k++) taken = taken || strcmp(names[k], names[num_out]) == 0;
-        TRY(check_name(parser, names[num_out], taken));
-        if (!take(parser, ':')) SYNTAX(parser, "expected : after %s", names[num_out]);
-        TRY(parse_type(parser, &types[num_out]));
-        spaces[num_out] = SPACE_DEVICE;
-        if (take_word(parser, "space") && take(parser, '=')) TRY(parse_space(parser, &spaces[num_out]));
-        if (take_word(parser, "home") && take(parser, '=')) {
-            const char *home = word(parser);
-            homes[num_out] = home ? graph_find(graph, home) : NULL;
-            if (!homes[num_out]) SYNTAX(parser, "unknown home %s", home ? home : "");
-        }
-        want |= 1u << num_out;
+    Graph  *graph = parser->graph;
+    Outputs outputs = { 0 };
+    int     num_in = 0;
+    while (!take(parser, '=')) {
+        if (outputs.count == NODE_MAX_OUT || at_line_end(parser)) SYNTAX(parser, "expected NAME: type, ... = op(...)");
+        TRY(parse_output(parser, &outputs));
     }
     const char  *op_name = word(parser), *op_at = parser->at;
     const OpDef *op = NULL;
     for (int i = 0; op_name && i < graph->num_ops; i++)
         if (strcmp(graph->ops[i]->name, op_name) == 0) op = graph->ops[i];
     if (!op) SYNTAX(parser, "unknown op %s", op_name ? op_name : "");
-    if (num_out > op->num_out) SYNTAX(parser, "%s has %d outputs", op->name, op->num_out);
+    if (outputs.count > op->num_out) SYNTAX(parser, "%s has %d outputs", op->name, op->num_out);
     if (!take(parser, '(')) SYNTAX(parser, "expected ( after %s", op->name);
     Value *in[NODE_MAX_IN] = { 0 };
     while (!take(parser, ')')) {
@@ -489,20 +520,10 @@ static Status parse_node(Parser *parser)
     char *attrs = attrs_defaults(parser->arena, op);
     if (take(parser, '{')) TRY(parse_attrs(parser, op, attrs));
     Node *node;
-    if (graph_add_node(graph, op, attrs, num_out ? names[0] : "_", in, num_in, 0, &node) != OK)
+    if (graph_add_node(graph, op, attrs, outputs.count ? outputs.name[0] : "_", in, num_in, 0, &node) != OK)
         return prefix_place(parser, place_of(parser, op_at));
     places_put(parser->arena, &parser->nodes, node->id, place_of(parser, op_at));
-    for (int k = 0; k < num_out; k++) {
-        if (!(want >> k & 1)) continue;
-        Value *value = graph_add_value(graph, VALUE_ACTIVATION, names[k], &types[k]);
-        value->producer = node;
-        value->out_index = k;
-        node->out[k] = value;
-        value->home = homes[k];
-        value->space = spaces[k];
-        Value *memory = value->home ? value->home : node_alias_of(node, k);
-        if (memory) value->kind = memory->kind, value->space = memory->space;
-    }
+    add_outputs(graph, node, &outputs);
     return parse_node_tail(parser, node);
 }
 

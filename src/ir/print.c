@@ -20,6 +20,18 @@ static void print_number(StrBuf *out, double value)
     strbuf_puts(out, buf);
 }
 
+/* As few digits as give the same float again. */
+static void print_float(StrBuf *out, float value)
+{
+    char buf[40];
+    for (int digits = 6; digits <= 9; digits++) {
+        snprintf(buf, sizeof buf, "%.*g", digits, (double)value);
+        float back;
+        if (sscanf(buf, "%f", &back) == 1 && back == value) break;
+    }
+    strbuf_puts(out, buf);
+}
+
 static void print_quoted(StrBuf *out, const char *text)
 {
     strbuf_putc(out, '"');
@@ -41,7 +53,7 @@ static void print_param(StrBuf *out, const Param *p)
     strbuf_printf(out, "init=%s", init_names[p->init]);
     if (p->init == INIT_NORMAL || p->init == INIT_UNIFORM) {
         strbuf_putc(out, ':');
-        print_number(out, (double)p->init_std);
+        print_float(out, p->init_std);
     }
     if (p->module) {
         strbuf_puts(out, " module=");
@@ -74,7 +86,7 @@ static void print_value(StrBuf *out, const Value *value)
         for (int64_t i = 0; i < type_numel(&value->type); i++) {
             if (i) strbuf_putc(out, ',');
             if (whole) strbuf_printf(out, "%lld", (long long)((const int64_t *)value->const_data)[i]);
-            if (!whole) print_number(out, (double)((const float *)value->const_data)[i]);
+            if (!whole) print_float(out, ((const float *)value->const_data)[i]);
         }
         strbuf_putc(out, ']');
     }

@@ -14,6 +14,8 @@ static const char *const wanted[PROGRAM_KIND_COUNT] = {
 Status pass_bind(PassContext *context, Graph **graph)
 {
     const CompileOptions *options = context->options;
+    FAIL_IF(!context->module, ERR_INVALID, "it makes the graph of a model, and this is a graph already; surogate ir run.yaml --after bind prints "
+            "a model's");
     BindOptions           bind = {
                   .graph_name = program_kind_name(context->kind),
                   .batch = options->batch,
@@ -38,7 +40,7 @@ Status pass_bind(PassContext *context, Graph **graph)
     TRY(ir_module_bind(context->arena, context->module, context->config, context->config_name, &bind, graph));
     const char *want = wanted[context->kind];
     Value      *value = graph_output(*graph, want);
-    FAIL_IF(!value, ERR_INVALID, "%s: the graph has no output \"%s\", which %s needs", context->module->file, want,
+    FAIL_IF(!value, ERR_INVALID, "%s: the graph has no output \"%s\", which %s needs", context->file, want,
             program_kind_name(context->kind));
     graph_clear_outputs(*graph);
     graph_add_output(*graph, want, value);

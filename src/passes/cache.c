@@ -19,9 +19,9 @@ static Status use_cache(PassContext *context, Graph *graph, Node *node)
 static Status one_row(PassContext *context, Graph *graph)
 {
     Value *logits = graph_output(graph, "logits");
-    Node  *head = logits->producer;
+    Node  *head = logits ? logits->producer : NULL;
     FAIL_IF(!head || head->op != &op_linear, ERR_UNSUPPORTED, "%s: \"logits\" isn't a linear layer's output; generation needs that",
-            context->module->file);
+            context->file);
     TensorType type = type_make(DT_I32, 1, context->options->cache_batch);
     Value     *in[] = { head->in[0], graph_add_value(graph, VALUE_INPUT, "row", &type) };
     Node      *row, *last;

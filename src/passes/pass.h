@@ -5,7 +5,8 @@
 
 typedef struct PassContext {
     Arena                *arena;
-    const IrModule       *module;
+    const char           *file;    /* what the graph comes from, for messages */
+    const IrModule       *module;  /* NULL: the graph is there already */
     const JsonValue      *config;
     const char           *config_name;
     const CompileOptions *options;
@@ -22,6 +23,17 @@ typedef struct PassContext {
 /* Number of passes and the name of each, in order. */
 int         pass_count(void);
 const char *pass_name(int index);
+/* ERR_INVALID with all names. */
+NODISCARD Status pass_find(const char *name, int *out_index);
+/* Bit per ProgramKind: what the pass runs for. */
+uint32_t pass_programs(int index);
+/* Whether it needs the layout of what lasts: it is run once all programs are scheduled. */
+bool pass_after_layout(int index);
+/* Runs it over context->program->graph, and verifies that if the options say so. */
+NODISCARD Status pass_run(PassContext *context, int index);
+
+/* An empty plan for this device. */
+NODISCARD Status plan_start(Arena *arena, const CompileOptions *options, Device *device, Plan **out_plan);
 
 /* ---- the layout that programs share (passes/place.c) ---- */
 

@@ -1,6 +1,6 @@
 /* schedule: order and streams. Nodes that depend on nothing that changes run once after start; the others keep the order of
- * their making (forward, then backward from the end), except that a node whose result is larger than what it frees waits
- * until just before its first reader. */
+ * their making (forward, then backward from the end), except that a node that frees nothing by running early waits until just
+ * before its first reader. */
 #include "ops/ops.h"
 #include "passes/pass.h"
 
@@ -31,8 +31,7 @@ static Node *first_reader(const Node *node)
     return first;
 }
 
-/* A view costs nothing and holds its source: it moves next to its reader. Nodes that only read lasting values (no activation
- * dies by running them early) are moved likewise. */
+/* What reads inputs and constants alone: no activation dies by running it early. */
 static bool should_wait(const Node *node)
 {
     if (node->flags & NODE_ONCE) return false;

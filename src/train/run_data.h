@@ -5,7 +5,7 @@
 #include "data/inspect.h"
 #include "data/loader.h"
 #include "passes/compile.h"
-#include "text/template.h"
+#include "text/template/template.h"
 #include "text/tokenizer.h"
 #include "config/config.h"
 

@@ -2,7 +2,7 @@
  * stops at neither unless it is told: generation_config.json of what is saved names both. */
 #pragma once
 
-#include "text/template.h"
+#include "text/template/template.h"
 #include "text/tokenizer.h"
 
 /* *out_id: the special token that ends an assistant's turn; -1: none, or the template refuses a plain question and answer. */

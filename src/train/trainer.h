@@ -3,7 +3,7 @@
 
 #include "data/loader.h"
 #include "setup/setup.h"
-#include "text/template.h"
+#include "text/template/template.h"
 #include "text/tokenizer.h"
 #include "train/checkpoint.h"
 #include "train/eval_trend.h"

@@ -210,6 +210,20 @@ run tokenizer train --vocab-size 260 --out "$dir/few" --force "$dir/words.txt"
 check "--force: $(cat "$dir/err")" [ "$status" = 0 ]
 check "as many as asked" [ "$(grep -c asked "$dir/err")" = 0 ]
 refused "unknown pass" 2 "fus" "fuse" -- ir "$dir/run.yaml" --after fus
+printf 'graph "g"\ninput x: f32[4]\ny: f32[4] = add(x, z)\n' > "$dir/broken.ir"
+refused "broken text of a graph" 2 "broken.ir:3:20: unknown value z" -- ir "$dir/broken.ir" --pass clean
+printf '# option recompute=blok\ngraph "g"\n' > "$dir/option.ir"
+refused "a text's option" 2 "option.ir:1:10: option recompute: there is no part blok, did you mean block?" -- ir "$dir/option.ir" --pass clean
+printf '\n# option recompute\ngraph "g"\n' > "$dir/option.ir"
+refused "an option without a value" 2 "option.ir:2:10: expected # option NAME=VALUE" -- ir "$dir/option.ir" --pass clean
+printf '# option lora_rank=1.5\ngraph "g"\n' > "$dir/option.ir"
+refused "an option out of range" 2 "option.ir:1:10: option lora_rank: expected a whole number" -- ir "$dir/option.ir" --pass clean
+refused "unknown pass over a text" 2 "there is no pass cleam, did you mean clean?" -- ir "$dir/option.ir" --pass cleam
+printf 'graph "g"\ninput x: f32[4]\n' > "$dir/plain.ir"
+refused "a pass that needs a model" 2 "pass bind" "--after bind" -- ir "$dir/plain.ir" --pass bind
+refused "no text" 2 "nothere.ir" -- ir "$dir/nothere.ir" --pass clean
+refused "a text and a run file" 2 "--pass goes without --after" -- ir "$dir/broken.ir" --pass clean --after fuse
+refused "two texts" 2 "--pass reads the text of one graph" -- ir "$dir/broken.ir" "$dir/option.ir" --pass clean
 refused "unknown GPU" 2 "h2000" -- plan "$dir/run.yaml" --gpu h2000
 refused "the output is the model's own folder" 2 "the model's own folder" -- pt "$dir/run.yaml" output_dir="$dir/model"
 refused "new: an unknown key" 2 "did you mean hidden_size" -- new --arch qwen3-tiny "$dir/new" hidden_sizes=3

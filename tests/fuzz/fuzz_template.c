@@ -1,6 +1,6 @@
 /* Input: a template, NUL, the variables as JSON. Parses and renders; errors are fine, crashes and leaks are not. Messages
  * among the variables are rendered by the memo too, as they are and with their texts turned round, which must agree. */
-#include "text/template.h"
+#include "text/template/memo.h"
 
 #include <string.h>
 

@@ -1,5 +1,5 @@
 /* For template_random.py: reads lines of JSON {"template", "context"}, writes {"text"} or {"error"} for each. */
-#include "text/template.h"
+#include "text/template/template.h"
 
 #include <stdio.h>
 #include <stdlib.h>

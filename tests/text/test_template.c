@@ -1,6 +1,6 @@
 /* The chat template engine: Jinja2's own results (tests/fixtures/template_cases.json and template_families.json, written by
  * tests/oracle/template_random.py), texts of real models, limits, and the folder's template. */
-#include "text/template.h"
+#include "text/template/memo.h"
 
 #include "files/file.h"
 #include "test.h"

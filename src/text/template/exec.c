@@ -1,0 +1,237 @@
+/* Statements: each writes to r->out. What is captured (macros, set blocks) is the tail of r->out, cut off afterwards. */
+#include "text/template/open.h"
+#include "text/template/render.h"
+
+#include <string.h>
+
+Frame *frame_new(Render *r, Frame *parent, const Scope *scope)
+{
+    Frame *frame = arena_alloc(&r->arena, sizeof(Frame) + scope->num_slots * sizeof(Value));
+    frame->parent = parent;
+    return frame;
+}
+
+Value *slot_of(Frame *frame, VarRef var)
+{
+    for (uint16_t hops = var.hops; hops; hops--) frame = frame->parent;
+    return &frame->slots[var.slot];
+}
+
+void scope_enter(Render *r, const Scope *scope)
+{
+    for (uint32_t i = 0; i < scope->count; i++) {
+        const ScopeLoad *load = &scope->loads[i];
+        Value           *slot = &r->frame->slots[load->slot];
+        switch (load->kind) {
+        case LOAD_RESOLVE: *slot = r->context[load->name]; break;
+        case LOAD_ALIAS: *slot = *slot_of(r->frame, load->alias); break;
+        default: *slot = (Value){ 0 };
+        }
+    }
+}
+
+Value capture_end(Render *r, size_t start)
+{
+    return r->open ? open_capture(r, start) : text_take(r, start);
+}
+
+/* Namespaces are checked before a value is computed, too. */
+static void check_namespaces(Render *r, const Node *target)
+{
+    if (target->kind == N_NSREF && slot_of(r->frame, target->var)->type != V_NAMESPACE)
+        render_fail(r, "cannot assign attribute on non-namespace object");
+    for (uint32_t i = 0; i < target->items.count; i++) check_namespaces(r, target->items.items[i]);
+}
+
+void assign_target(Render *r, const Node *target, Value value)
+{
+    Value *slot = slot_of(r->frame, target->var);
+    if (target->kind == N_NAME) {
+        *slot = value;
+        return;
+    }
+    if (target->kind == N_NSREF) {
+        check_namespaces(r, target);
+        dict_set(r, slot->dict, value_of_str(r->tmpl->names.names[target->attribute]), value);
+        return;
+    }
+    if (!value_is(value, TYPES_ITERABLE)) render_fail(r, "cannot unpack non-iterable %s object", value_type_name(value));
+    List list = value_is(value, TYPES_ARRAY) ? *value.list : value_to_list(r, value);
+    if (list.count != target->items.count) render_fail(r, "%u values to unpack into %u names", list.count, target->items.count);
+    for (uint32_t i = 0; i < list.count; i++) assign_target(r, target->items.items[i], list.items[i]);
+}
+
+static void exec_set(Render *r, const Node *node)
+{
+    check_namespaces(r, node->a);
+    assign_target(r, node->a, eval(r, node->b));
+}
+
+static void emit(Render *r, Value value)
+{
+    if (value.type == V_OPEN) open_print(r, value);
+    else print_str(r, value);
+}
+
+static void exec_print(Render *r, const Node *node)
+{
+    for (uint32_t i = 0; i < node->items.count; i++) {
+        Value value = eval(r, node->items.items[i]);
+        r->line = node->line;
+        emit(r, value);
+    }
+}
+
+static void exec_if(Render *r, const Node *node)
+{
+    for (;; node = node->b) {
+        r->line = node->line;
+        bool truth = value_truth(r, eval(r, node->a));
+        if (!truth && node->b) continue;
+        exec_nodes(r, truth ? &node->body : &node->orelse);
+        return;
+    }
+}
+
+static Value macro_value(Render *r, const Node *node)
+{
+    Macro *macro = arena_new(&r->arena, Macro);
+    *macro = (Macro){ node, r->frame };
+    return (Value){ .type = V_MACRO, .macro = macro };
+}
+
+/* The result of a call or filter block; Jinja joins it to the text as it is. */
+static void write_text(Render *r, Value value)
+{
+    if (value.type != V_STRING && value.type != V_OPEN)
+        render_fail(r, "a block gives %s where a text is needed", value_type_name(value));
+    emit(r, value);
+}
+
+/* set and filter blocks: what stands inside, through the filters. */
+static void exec_capture(Render *r, const Node *node)
+{
+    size_t start = r->out.len;
+    scope_enter(r, node->scope);
+    r->captures++;
+    exec_nodes(r, &node->body);
+    r->captures--;
+    Value value = capture_end(r, start);
+    if (r->flow != FLOW_NEXT) return;
+    r->line = node->line;
+    value = eval_filter_chain(r, node->b, value);
+    if (node->kind == N_FILTERBLOCK) {
+        write_text(r, value);
+    } else {
+        check_namespaces(r, node->a);
+        assign_target(r, node->a, value);
+    }
+}
+
+static void exec_with(Render *r, const Node *node)
+{
+    scope_enter(r, node->scope);
+    for (uint32_t i = 0; i < node->items.count; i++) assign_target(r, node->items.items[i], eval(r, node->values.items[i]));
+    exec_nodes(r, &node->body);
+}
+
+static void exec_generation(Render *r, const Node *node)
+{
+    size_t begin = r->out.len;
+    if (node->uses_caller) *slot_of(r->frame, node->caller) = value_hint("No caller defined");
+    if (node->uses_kwargs) *slot_of(r->frame, node->kwargs) = value_dict(arena_new(&r->arena, Dict));
+    if (node->uses_varargs) *slot_of(r->frame, node->varargs) = value_list(r, V_TUPLE, (List){ 0 });
+    scope_enter(r, node->scope);
+    exec_nodes(r, &node->body);
+    if (r->captures) return;
+    r->spans = array_grown(&r->arena, r->spans, r->num_spans, &r->spans_capacity, sizeof *r->spans);
+    r->spans[r->num_spans++] = (TemplateSpan){ begin, r->out.len };
+}
+
+/* ---- loops ---- */
+
+static void exec_loop(Render *r, LoopState *loop)
+{
+    const Node *node = loop->node;
+    bool        is_empty = true;
+    for (Value item; loop_next(r, loop, &item);) {
+        assign_target(r, node->a, item);
+        *slot_of(r->frame, node->var) = (Value){ .type = V_LOOP, .loop = loop };
+        scope_enter(r, node->scope);
+        exec_nodes(r, &node->body);
+        Flow flow = r->flow;
+        r->flow = FLOW_NEXT;
+        if (flow == FLOW_NEXT) is_empty = false; /* as Jinja has it: a body left by break or continue doesn't count */
+        if (flow == FLOW_BREAK) break;
+    }
+    if (!is_empty || !node->orelse.count) return;
+    scope_enter(r, node->else_scope);
+    exec_nodes(r, &node->orelse);
+}
+
+static void exec_loop_over(Render *r, const Node *node, Frame *home, Value source, int64_t depth0)
+{
+    LoopState *loop = arena_new(&r->arena, LoopState);
+    Frame     *frame = r->frame;
+    *loop = (LoopState){ .node = node, .frame = home, .index0 = -1, .length = -1, .depth0 = depth0, .it = iterator_of(r, source) };
+    if (node->recursive) r->frame = frame_new(r, home, node->scope);
+    loop->body_frame = r->frame;
+    exec_loop(r, loop);
+    r->frame = frame;
+}
+
+static void exec_for(Render *r, const Node *node)
+{
+    Value source = eval(r, node->b);
+    r->line = node->line;
+    exec_loop_over(r, node, r->frame, source, 0);
+}
+
+/* loop(items) inside a recursive loop: its body's text for these items. */
+Value loop_call(Render *r, LoopState *outer, const Args *args)
+{
+    size_t start = r->out.len;
+    if (!outer->node->recursive) render_fail(r, "the loop must have the 'recursive' marker to be called recursively");
+    if (args->count != 1 || args->num_keywords) render_fail(r, "loop() takes one argument");
+    int depth = r->depth;
+    for (int i = 0; i < 4; i++) render_deeper(r); /* its C frames */
+    exec_loop_over(r, outer->node, outer->frame, args->items[0], outer->depth0 + 1);
+    r->depth = depth;
+    return capture_end(r, start);
+}
+
+static void exec_node(Render *r, const Node *node)
+{
+    switch ((NodeKind)node->kind) {
+    case N_DATA: strbuf_append(&r->out, node->value.text, node->value.len); break;
+    case N_PRINT: exec_print(r, node); break;
+    case N_IF: exec_if(r, node); break;
+    case N_FOR: exec_for(r, node); break;
+    case N_SET: exec_set(r, node); break;
+    case N_SETBLOCK:
+    case N_FILTERBLOCK: exec_capture(r, node); break;
+    case N_MACRO: *slot_of(r->frame, node->var) = macro_value(r, node); break;
+    case N_CALLBLOCK: write_text(r, eval_call(r, node->a, macro_value(r, node))); break;
+    case N_WITH: exec_with(r, node); break;
+    case N_GENERATION: exec_generation(r, node); break;
+    case N_SCOPE:
+        scope_enter(r, node->scope);
+        exec_nodes(r, &node->body);
+        break;
+    case N_BREAK: r->flow = FLOW_BREAK; break;
+    case N_CONTINUE: r->flow = FLOW_CONTINUE; break;
+    default: CHECK(!"a statement");
+    }
+}
+
+void exec_nodes(Render *r, const Nodes *nodes)
+{
+    render_deeper(r);
+    for (uint32_t i = 0; i < nodes->count && r->flow == FLOW_NEXT; i++) {
+        r->line = nodes->items[i]->line;
+        render_tick(r, 1);
+        exec_node(r, nodes->items[i]);
+        if (r->out.len > RENDER_MAX_TEXT_BYTES) render_fail(r, "the output grows beyond %d MiB", RENDER_MAX_TEXT_BYTES >> 20);
+    }
+    r->depth--;
+}

@@ -1,0 +1,371 @@
+/* The lexer: text outside of tags, and the tokens inside. White space control happens here: "-" strips to the tag, "+"
+ * keeps, otherwise lstrip_blocks removes the blanks before a block or comment that starts its line, and trim_blocks the
+ * newline after it. */
+#include "text/template/ast.h"
+#include "text/template/text.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define LEX_FAIL(p, ...) parser_fail((p), ERR_INVALID, (p)->line, __VA_ARGS__)
+
+static Token *add_token(Parser *p, TokenKind kind)
+{
+    p->tokens = array_grown(&p->tmpl->arena, p->tokens, p->num_tokens, &p->capacity, sizeof *p->tokens);
+    p->tokens[p->num_tokens] = (Token){ .kind = kind, .line = p->line };
+    return &p->tokens[p->num_tokens++];
+}
+
+static bool at(const Parser *p, size_t pos, const char *what)
+{
+    size_t n = strlen(what);
+    return p->len - pos >= n && memcmp(p->text + pos, what, n) == 0;
+}
+
+static char char_at(const Parser *p, size_t pos)
+{
+    return pos < p->len ? p->text[pos] : 0;
+}
+
+static size_t skip_space(const Parser *p, size_t pos)
+{
+    return p->len - text_strip((Str){ p->text + pos, p->len - pos }, true, false).len;
+}
+
+/* Moves to `end`, counting lines. */
+static void advance(Parser *p, size_t end)
+{
+    for (size_t i = p->at; i < end; i++) p->line += p->text[i] == '\n';
+    p->at = end;
+    if (end > 0) p->line_starting = p->text[end - 1] == '\n';
+}
+
+/* The text before a tag, as the tag's sign leaves it: '-' stripped, 0 with lstrip_blocks for blocks and comments. */
+static void add_data(Parser *p, size_t end, char sign, bool is_variable)
+{
+    Str text = { p->text + p->at, end - p->at };
+    if (sign == '-') text = text_strip(text, false, true);
+    if (!sign && !is_variable) {
+        size_t line = text.len;
+        while (line > 0 && text.data[line - 1] != '\n') line--;
+        bool starts_line = line > 0 || p->line_starting;
+        if (starts_line && text_strip((Str){ text.data + line, text.len - line }, true, false).len == 0) text.len = line;
+    }
+    if (text.len) add_token(p, T_DATA)->value = value_of_str(text);
+}
+
+/* The end of a tag's close at pos, or 0: with '-' the white space behind it too, with `trim` a newline. */
+static size_t tag_end(const Parser *p, size_t pos, const char *close, bool plus, bool trim)
+{
+    size_t len = strlen(close);
+    char   sign = char_at(p, pos);
+    if ((sign == '-' || (plus && sign == '+')) && at(p, pos + 1, close))
+        return sign == '-' ? skip_space(p, pos + 1 + len) : pos + 1 + len;
+    if (!at(p, pos, close)) return 0;
+    return pos + len + (trim && char_at(p, pos + len) == '\n');
+}
+
+static char sign_at(const Parser *p, size_t pos)
+{
+    char c = char_at(p, pos);
+    return c == '-' || c == '+' ? c : 0;
+}
+
+/* "{%[-+] raw %}" or endraw at pos; returns the end of it or 0. The tag of raw trims no newline. */
+static size_t raw_tag(const Parser *p, size_t pos, const char *word)
+{
+    if (!at(p, pos, "{%")) return 0;
+    pos = skip_space(p, pos + 2 + (sign_at(p, pos + 2) != 0));
+    if (!at(p, pos, word)) return 0;
+    bool end = word[0] == 'e';
+    return tag_end(p, skip_space(p, pos + strlen(word)), "%}", end, end);
+}
+
+static void lex_raw(Parser *p)
+{
+    if (p->at == p->len) return; /* Jinja doesn't mind a raw or a comment that starts at the very end */
+    for (size_t pos = p->at; pos < p->len; pos++) {
+        const char *brace = memchr(p->text + pos, '{', p->len - pos);
+        if (!brace) break;
+        pos = (size_t)(brace - p->text);
+        size_t end = raw_tag(p, pos, "endraw");
+        if (!end) continue;
+        add_data(p, pos, sign_at(p, pos + 2), false);
+        advance(p, end);
+        return;
+    }
+    LEX_FAIL(p, "missing end of raw directive");
+}
+
+static void lex_comment(Parser *p)
+{
+    if (p->at == p->len) return;
+    for (size_t pos = p->at; pos < p->len; pos++) {
+        size_t end = strchr("-+#", p->text[pos]) ? tag_end(p, pos, "#}", true, true) : 0;
+        if (!end) continue;
+        advance(p, end);
+        return;
+    }
+    LEX_FAIL(p, "missing end of comment tag");
+}
+
+static int hex_digit(char c)
+{
+    if (c >= '0' && c <= '9') return c - '0';
+    if ((c | 32) >= 'a' && (c | 32) <= 'f') return (c | 32) - 'a' + 10;
+    return -1;
+}
+
+/* Up to `most` digits of a base at *s: a character. */
+static uint32_t escaped_code(Str *s, int base, int most, int *out_digits)
+{
+    uint32_t cp = 0;
+    for (*out_digits = 0; *out_digits < most && s->len; ++*out_digits, s->data++, s->len--) {
+        int digit = hex_digit(s->data[0]);
+        if (digit < 0 || digit >= base) break;
+        cp = cp * (uint32_t)base + (uint32_t)digit;
+    }
+    return cp;
+}
+
+/* One escape, behind its backslash, to `out`; returns the bytes written. Python's "unicode-escape" after writing non-ASCII as
+ * escapes itself. */
+static size_t lex_escape(Parser *p, Str *s, char *out)
+{
+    static const char from[] = "\\'\"abfnrtv", to[] = "\\'\"\a\b\f\n\r\t\v";
+    char              c = s->data[0];
+    const char       *simple = strchr(from, c);
+    int               digits;
+    if (c >= '0' && c <= '7') return utf8_encode(escaped_code(s, 8, 3, &digits), out);
+    if ((unsigned char)c >= 0x80) {
+        size_t   pos = 0;
+        uint32_t cp = utf8_next(*s, &pos);
+        *s = (Str){ s->data + pos, s->len - pos };
+        return (size_t)sprintf(out, cp < 0x100 ? "\\x%02x" : cp < 0x10000 ? "\\u%04x" : "\\U%08x", cp);
+    }
+    if (c == 'N') LEX_FAIL(p, "\\N escapes in strings are not supported");
+    int wanted = c == 'x' ? 2 : c == 'u' ? 4 : c == 'U' ? 8 : 0;
+    *out = '\\';
+    if (!wanted && c != '\n' && (!c || !simple)) return 1;
+    *s = (Str){ s->data + 1, s->len - 1 };
+    if (c == '\n') return 0;
+    if (simple) *out = to[simple - from];
+    if (!wanted) return 1;
+    uint32_t cp = escaped_code(s, 16, wanted, &digits);
+    if (digits < wanted) LEX_FAIL(p, "truncated \\x, \\u or \\U escape in a string: %d hexadecimal digits are needed", wanted);
+    if (cp > 0x10FFFF || (cp >= 0xD800 && cp <= 0xDFFF)) LEX_FAIL(p, "a string escape gives U+%X, which is no character", cp);
+    return utf8_encode(cp, out);
+}
+
+static Str unescaped(Parser *p, Str body)
+{
+    char  *text = arena_alloc(&p->tmpl->arena, body.len * 3 + 16); /* an escape grows to less than three times its bytes */
+    size_t n = 0;
+    while (body.len) {
+        char c = body.data[0];
+        body = (Str){ body.data + 1, body.len - 1 };
+        if (c == '\\') n += lex_escape(p, &body, text + n);
+        else text[n++] = c;
+    }
+    return (Str){ text, n };
+}
+
+static void lex_string(Parser *p)
+{
+    char   quote = p->text[p->at];
+    size_t end = p->at + 1;
+    while (end < p->len && p->text[end] != quote) end += 1 + (p->text[end] == '\\');
+    if (end >= p->len) LEX_FAIL(p, "a string that starts here has no end");
+    Str body = { p->text + p->at + 1, end - p->at - 1 };
+    if (body.len && memchr(body.data, '\\', body.len)) body = unescaped(p, body);
+    Token *token = add_token(p, T_STRING);
+    token->value = value_of_str(body);
+    if (text_is_ascii(body)) token->value.flags = VALUE_ASCII;
+    advance(p, end + 1);
+}
+
+/* Digits that may be parted by single underscores; returns the end. */
+static size_t digits_end(const Parser *p, size_t pos, int base)
+{
+    for (;;) {
+        size_t next = pos + (char_at(p, pos) == '_');
+        int    digit = hex_digit(char_at(p, next));
+        if (digit < 0 || digit >= base) return pos;
+        pos = next + 1;
+    }
+}
+
+static bool digit_at(const Parser *p, size_t pos)
+{
+    return char_at(p, pos) >= '0' && char_at(p, pos) <= '9';
+}
+
+/* The end of a float at the position, or 0. */
+static size_t float_end(const Parser *p)
+{
+    size_t pos = digits_end(p, p->at, 10), end = 0;
+    if (p->at > 0 && p->text[p->at - 1] == '.') return 0;
+    if (char_at(p, pos) == '.' && digit_at(p, pos + 1)) pos = end = digits_end(p, pos + 1, 10);
+    size_t exponent = pos + 1 + (sign_at(p, pos + 1) != 0);
+    if ((char_at(p, pos) | 32) == 'e' && digit_at(p, exponent)) end = digits_end(p, exponent, 10);
+    return end;
+}
+
+/* Of the digits from p->at to `end`, without underscores. */
+static void add_number(Parser *p, size_t end, TokenKind kind, int base)
+{
+    char   digits[512];
+    size_t n = 0;
+    for (size_t i = p->at; i < end && n + 1 < sizeof digits; i++)
+        if (p->text[i] != '_') digits[n++] = p->text[i];
+    digits[n] = 0;
+    errno = 0;
+    Value value = kind == T_FLOAT ? value_float(strtod(digits, NULL)) : value_int(strtoll(digits, NULL, base));
+    if (kind == T_INTEGER && (errno || end - p->at >= sizeof digits))
+        LEX_FAIL(p, "the integer %.40s does not fit 64 bits, larger ones are not supported", digits);
+    add_token(p, kind)->value = value;
+    advance(p, end);
+}
+
+static void lex_number(Parser *p)
+{
+    size_t end = float_end(p);
+    if (end) {
+        add_number(p, end, T_FLOAT, 10);
+        return;
+    }
+    char letter = p->text[p->at] == '0' ? (char)(char_at(p, p->at + 1) | 32) : 0;
+    int  base = letter == 'x' ? 16 : letter == 'o' ? 8 : letter == 'b' ? 2 : 10;
+    end = digits_end(p, base == 10 ? p->at : p->at + 2, base);
+    if (base != 10 && end > p->at + 2) {
+        p->at += 2;
+    } else if (p->text[p->at] == '0') { /* zeros alone; "0x" without digits: the number 0, then a name */
+        end = p->at + 1;
+        while (base == 10 && char_at(p, end + (char_at(p, end) == '_')) == '0') end += 1 + (char_at(p, end) == '_');
+        base = 10;
+    }
+    add_number(p, end, T_INTEGER, base);
+}
+
+static void lex_name(Parser *p)
+{
+    size_t end = p->at, next = p->at;
+    Str    text = { p->text, p->len };
+    while (end < p->len && cp_is_identifier(utf8_next(text, &next), end == p->at)) end = next;
+    if (end == p->at) LEX_FAIL(p, "unexpected character '%.*s'", (int)(next - end), p->text + end);
+    add_token(p, T_NAME)->value = value_text(p->text + p->at, end - p->at);
+    advance(p, end);
+}
+
+static const struct {
+    char      text[3];
+    TokenKind kind;
+} operators[] = {
+    { "//", T_FLOORDIV }, { "**", T_POW }, { "==", T_EQ }, { "!=", T_NE }, { ">=", T_GE }, { "<=", T_LE },
+    { "+", T_ADD }, { "-", T_SUB }, { "/", T_DIV }, { "*", T_MUL }, { "%", T_MOD }, { "~", T_TILDE },
+    { "[", T_LBRACKET }, { "]", T_RBRACKET }, { "(", T_LPAREN }, { ")", T_RPAREN }, { "{", T_LBRACE },
+    { "}", T_RBRACE }, { ">", T_GT }, { "<", T_LT }, { "=", T_ASSIGN }, { ".", T_DOT }, { ":", T_COLON },
+    { "|", T_PIPE }, { ",", T_COMMA }, { ";", T_SEMICOLON },
+};
+enum { NUM_OPERATORS = sizeof operators / sizeof operators[0] };
+
+/* The brackets that are open, by what closes them. */
+typedef struct Brackets {
+    char closers[TEMPLATE_MAX_NESTING];
+    int  count;
+} Brackets;
+
+static void balance(Parser *p, Brackets *open, char c)
+{
+    char closer = c == '{' ? '}' : c == '(' ? ')' : c == '[' ? ']' : 0;
+    if (closer) {
+        if (open->count == TEMPLATE_MAX_NESTING) LEX_FAIL(p, "brackets are nested deeper than %d", TEMPLATE_MAX_NESTING);
+        open->closers[open->count++] = closer;
+    } else if (c == '}' || c == ')' || c == ']') {
+        if (!open->count) LEX_FAIL(p, "unexpected '%c'", c);
+        char expected = open->closers[--open->count];
+        if (expected != c) LEX_FAIL(p, "unexpected '%c', expected '%c'", c, expected);
+    }
+}
+
+/* The tokens of a block or of an expression to print, with its end. */
+static void lex_tag(Parser *p, bool is_block)
+{
+    Brackets open = { .count = 0 };
+    while (p->at < p->len) {
+        size_t end = open.count ? 0 : tag_end(p, p->at, is_block ? "%}" : "}}", is_block, is_block), op = 0;
+        size_t space = skip_space(p, p->at);
+        if (end) {
+            add_token(p, is_block ? T_BLOCK_END : T_VARIABLE_END);
+            advance(p, end);
+            return;
+        }
+        while (op < NUM_OPERATORS && !at(p, p->at, operators[op].text)) op++;
+        if (space > p->at) {
+            advance(p, space);
+        } else if (digit_at(p, p->at)) {
+            lex_number(p);
+        } else if (p->text[p->at] == '\'' || p->text[p->at] == '"') {
+            lex_string(p);
+        } else if (op == NUM_OPERATORS) {
+            lex_name(p);
+        } else {
+            balance(p, &open, p->text[p->at]);
+            add_token(p, operators[op].kind);
+            advance(p, p->at + strlen(operators[op].text));
+        }
+    }
+}
+
+/* Text up to the next tag, then the tag. */
+static void lex_root(Parser *p)
+{
+    for (size_t pos = p->at; pos + 1 < p->len; pos++) {
+        const char *brace = memchr(p->text + pos, '{', p->len - pos - 1);
+        if (!brace) break;
+        pos = (size_t)(brace - p->text);
+        char kind = p->text[pos + 1];
+        if (kind != '{' && kind != '%' && kind != '#') continue;
+        size_t raw_end = raw_tag(p, pos, "raw");
+        char   sign = sign_at(p, pos + 2);
+        add_data(p, pos, sign, kind == '{');
+        advance(p, raw_end ? raw_end : pos + 2 + (sign != 0));
+        if (raw_end) {
+            lex_raw(p);
+        } else if (kind == '#') {
+            lex_comment(p);
+        } else {
+            add_token(p, kind == '{' ? T_VARIABLE_BEGIN : T_BLOCK_BEGIN);
+            lex_tag(p, kind == '%');
+        }
+        return;
+    }
+    add_data(p, p->len, '+', false);
+    advance(p, p->len);
+}
+
+/* A copy in the arena with \n for every newline and without the last one. */
+static void normalize_newlines(Parser *p)
+{
+    char  *text = arena_alloc(&p->tmpl->arena, p->len + 1);
+    size_t n = 0;
+    for (size_t i = 0; i < p->len; i++) {
+        if (p->text[i] == '\r' && char_at(p, i + 1) == '\n') continue;
+        text[n++] = p->text[i] == '\r' ? '\n' : p->text[i];
+    }
+    if (n && text[n - 1] == '\n') n--;
+    p->text = text;
+    p->len = n;
+}
+
+void template_lex(Parser *p)
+{
+    p->line = 1;
+    p->line_starting = true;
+    if (utf8_valid_prefix(p->text, p->len) < p->len) LEX_FAIL(p, "the template is not valid UTF-8");
+    normalize_newlines(p);
+    while (p->at < p->len) lex_root(p);
+    add_token(p, T_EOF);
+}

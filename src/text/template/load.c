@@ -1,0 +1,151 @@
+/* The template of a model folder, and the built-in one. */
+#include "files/file.h"
+#include "text/template/ast.h"
+
+#include <string.h>
+
+enum { MAX_CONFIG_BYTES = 256 << 20 };
+
+__asm__(".section .rodata\n.global template_chatml\n.global template_chatml_end\ntemplate_chatml:\n.incbin \"" SUROGATE_CHATML
+        "\"\ntemplate_chatml_end:\n.byte 0\n.previous\n");
+extern const char template_chatml[], template_chatml_end[];
+
+Str template_builtin(const char *name)
+{
+    if (strcmp(name, "chatml") != 0) return (Str){ 0 };
+    return (Str){ template_chatml, (size_t)(template_chatml_end - template_chatml) };
+}
+
+static Status load_config(Arena *arena, const char *path, JsonValue *out)
+{
+    Str text;
+    *out = (JsonValue){ .type = JSON_OBJECT };
+    if (!file_exists(path)) return OK;
+    TRY(file_read(arena, path, MAX_CONFIG_BYTES, &text));
+    return json_parse(arena, path, text.data, text.len, out);
+}
+
+/* A token of the folder becomes a variable: a text, or {"content": text}. */
+static void keep_token(Template *tmpl, Str name, const JsonValue *value)
+{
+    Dict  *dict = tmpl->folder_variables;
+    Arena *arena = &tmpl->arena;
+    if (value->type == JSON_OBJECT) value = json_get(value, "content");
+    if (!value || value->type != JSON_STRING) return;
+    uint32_t at = 0;
+    while (at < dict->count && !str_same(value_str(dict->entries[at].key), name)) at++;
+    Str text = value->string;
+    dict->entries[at].key = value_text(arena_strndup(arena, name.data, name.len), name.len);
+    dict->entries[at].value = value_text(arena_strndup(arena, text.data, text.len), text.len);
+    if (at == dict->count) dict->count++;
+    tmpl->hash = hash_bytes(text.data, text.len, hash_bytes(name.data, name.len, tmpl->hash));
+}
+
+/* Entries named "..._token", and those of "extra_special_tokens". */
+static void keep_tokens(Template *tmpl, const JsonValue *config)
+{
+    const JsonValue *extra = json_get(config, "extra_special_tokens");
+    for (uint32_t i = 0; config->type == JSON_OBJECT && i < config->count; i++) {
+        Str  key = config->members[i].key;
+        bool is_token = key.len >= 6 && memcmp(key.data + key.len - 6, "_token", 6) == 0;
+        if (is_token) keep_token(tmpl, key, &config->members[i].value);
+    }
+    for (uint32_t i = 0; extra && extra->type == JSON_OBJECT && i < extra->count; i++)
+        keep_token(tmpl, extra->members[i].key, &extra->members[i].value);
+}
+
+static uint32_t most_tokens(const JsonValue *config)
+{
+    const JsonValue *extra = json_get(config, "extra_special_tokens");
+    return config->count + (extra ? extra->count : 0);
+}
+
+/* What special_tokens_map.json says counts more, where tokenizer_config.json is of the time before added_tokens_decoder. */
+static Status keep_special_tokens(Template *tmpl, Arena *arena, const char *dir, const JsonValue *config)
+{
+    JsonValue map = { .type = JSON_OBJECT };
+    if (!json_get(config, "added_tokens_decoder"))
+        TRY(load_config(arena, arena_printf(arena, "%s/special_tokens_map.json", dir), &map));
+    size_t most = (size_t)most_tokens(config) + most_tokens(&map) + 1;
+    tmpl->folder_variables = arena_new(&tmpl->arena, Dict);
+    tmpl->folder_variables->entries = arena_array(&tmpl->arena, DictEntry, most);
+    keep_tokens(tmpl, config);
+    keep_tokens(tmpl, &map);
+    template_prepare(tmpl);
+    return OK;
+}
+
+static const JsonValue *named_template(const JsonValue *list, const char *which)
+{
+    const JsonValue *member = json_get(list, which);
+    if (member && member->type == JSON_STRING) return member;
+    for (uint32_t i = 0; list->type == JSON_ARRAY && i < list->count; i++) {
+        const JsonValue *name = json_get(&list->items[i], "name"), *text = json_get(&list->items[i], "template");
+        if (name && name->type == JSON_STRING && text && text->type == JSON_STRING && str_equal(name->string, which)) return text;
+    }
+    return NULL;
+}
+
+/* chat_template of tokenizer_config.json: a text, a list of named ones, or an object of them. */
+static Status choose_template(const char *path, const JsonValue *config, const char *which, bool has_tools, const JsonValue **out)
+{
+    const JsonValue *entry = json_get(config, "chat_template");
+    *out = NULL;
+    if (!entry || entry->type == JSON_NULL) return OK;
+    if (entry->type == JSON_STRING) {
+        *out = entry;
+        FAIL_IF(which && strcmp(which, "default") != 0, ERR_NOT_FOUND, "%s: there is one chat template, none named '%s'", path, which);
+        return OK;
+    }
+    FAIL_IF(entry->type != JSON_ARRAY && entry->type != JSON_OBJECT, ERR_INVALID,
+            "%s: chat_template: expected a text, a list or an object, got %s", path, json_type_name(entry->type));
+    if (!which && has_tools) *out = named_template(entry, "tool_use");
+    if (!*out) *out = named_template(entry, which ? which : "default");
+    FAIL_IF(!*out, ERR_NOT_FOUND, "%s: chat_template: no template named '%s' in the list", path, which ? which : "default");
+    return OK;
+}
+
+static Status load(Arena *arena, const char *dir, const char *which, bool has_tools, Template **out_template)
+{
+    JsonValue        config;
+    const JsonValue *chosen = NULL;
+    Str              text;
+    const char *config_path = arena_printf(arena, "%s/tokenizer_config.json", dir);
+    const char *path = arena_printf(arena, "%s/chat_template.jinja", dir);
+    TRY(load_config(arena, config_path, &config));
+    const char *wanted = which ? which : has_tools ? "tool_use" : "default";
+    const char *named = arena_printf(arena, "%s/additional_chat_templates/%s.jinja", dir, wanted);
+    if (strcmp(wanted, "default") != 0 && !strchr(wanted, '/') && file_exists(named)) path = named;
+    else if (which && strcmp(which, "default") != 0 && json_get(&config, "chat_template")) path = "";
+    if (file_exists(path)) {
+        TRY(file_read(arena, path, TEMPLATE_MAX_BYTES, &text));
+    } else {
+        TRY(choose_template(config_path, &config, which, has_tools, &chosen));
+        if (!chosen) return OK;
+        text = chosen->string;
+        path = arena_printf(arena, "%s (chat_template)", config_path);
+    }
+    TRY(template_parse(path, text.data, text.len, out_template));
+    return keep_special_tokens(*out_template, arena, dir, &config);
+}
+
+Status template_load(const char *dir, const char *which, bool has_tools, Template **out_template)
+{
+    Arena arena = { 0 };
+    *out_template = NULL;
+    Status status = load(&arena, dir, which, has_tools, out_template);
+    if (status != OK) template_destroy(*out_template);
+    if (status != OK) *out_template = NULL;
+    arena_deinit(&arena);
+    return status;
+}
+
+Status template_use_folder(Template *tmpl, const char *dir)
+{
+    Arena     arena = { 0 };
+    JsonValue config;
+    Status    status = load_config(&arena, arena_printf(&arena, "%s/tokenizer_config.json", dir), &config);
+    if (status == OK) status = keep_special_tokens(tmpl, &arena, dir, &config);
+    arena_deinit(&arena);
+    return status;
+}

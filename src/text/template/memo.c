@@ -1,0 +1,399 @@
+/* Remembered renderings. A conversation's shape is spelled out as a key: of each message the members' names and all that
+ * isn't open (template_open.h). Under a key lie the paths that were traced: the guards that lead there and what comes out.
+ * A template asks the same questions in the same order until an answer differs, so at most one path fits. A path that ends
+ * where a trace had to stop is kept too: it says that rendering has to do it. */
+#include "text/template/memo.h"
+
+#include "files/file.h"
+#include "text/template/open.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    MOST_SHAPES = 1 << 12,
+    MOST_PATHS = 16,               /* of a shape */
+    MOST_BYTES = 16 << 20,         /* of all that is remembered */
+    MOST_TRACE_STEPS = 1 << 20,
+    MOST_OPEN_BYTES = 64 << 20,    /* operations times bytes: far below every limit of a rendering */
+    GUARD_BUCKETS = 1 << 12
+};
+
+/* A guard as all paths share it, with the answer of the conversation at hand. */
+typedef struct AskedGuard {
+    Guard    guard;
+    uint32_t next;   /* of the same bucket, + 1 */
+    bool     holds;
+    uint64_t stamp;  /* of the conversation that answered */
+} AskedGuard;
+
+typedef struct PathGuard {
+    uint32_t guard;
+    bool     holds;
+} PathGuard;
+
+/* A rendering of the first messages beside that of all: what is the same in every conversation that takes both paths. */
+typedef struct PrefixLink {
+    const TemplatePath *path;              /* of the first messages; NULL: not compared yet */
+    uint32_t            part, prefix_part; /* where they part, or the prefix ends */
+    size_t              at, prefix_at;     /* in these parts; 0 of open ones */
+} PrefixLink;
+
+typedef struct TemplatePath Path;
+struct TemplatePath {
+    Path       *next;
+    PathGuard  *guards;
+    uint32_t    num_guards;
+    bool        is_stop;
+    OpenPlace  *parts;  /* at: of the traced output; for spans */
+    uint32_t    num_parts;
+    TemplateSpan *spans; /* in the traced output, where an open part takes one byte */
+    size_t      num_spans;
+    uint64_t    num_ops;
+    uint32_t    num_messages;
+    PrefixLink *links; /* (2 * (num_messages + 1)), by count and prompt; NULL: none yet */
+};
+
+typedef struct Shape {
+    uint64_t hash;
+    Str      key;
+    bool     prompted;
+    int      num_paths;
+    Path    *paths;
+} Shape;
+
+struct TemplateMemo {
+    const Template  *tmpl;
+    int64_t          now_unix;
+    Arena            arena;
+    Shape           *shapes; /* (2 * MOST_SHAPES), open addressing; key.data NULL: free */
+    uint32_t         num_shapes;
+    AskedGuard      *guards;
+    uint32_t         num_guards, guard_capacity;
+    uint32_t         guard_buckets[GUARD_BUCKETS]; /* the first guard of each, + 1 */
+    /* the conversation at hand */
+    const JsonValue *messages;
+    uint64_t         stamp;
+    StrBuf           key;
+    size_t          *key_ends; /* of each message in the key */
+    uint32_t         key_capacity;
+    uint64_t         open_bytes;
+};
+
+TemplateMemo *template_memo_create(const Template *tmpl, int64_t now_unix)
+{
+    TemplateMemo *memo = calloc(1, sizeof *memo);
+    if (memo) memo->shapes = calloc(2 * MOST_SHAPES, sizeof *memo->shapes);
+    if (!memo || !memo->shapes) fatal_out_of_memory(2 * MOST_SHAPES * sizeof *memo->shapes);
+    memo->tmpl = tmpl;
+    memo->now_unix = now_unix;
+    return memo;
+}
+
+void template_memo_destroy(TemplateMemo *memo)
+{
+    if (!memo) return;
+    arena_deinit(&memo->arena);
+    strbuf_deinit(&memo->key);
+    free(memo->shapes);
+    free(memo);
+}
+
+/* ---- keys ---- */
+
+/* Where there is room. */
+static char *put_bytes(char *at, const void *data, size_t len)
+{
+    if (len) memcpy(at, data, len);
+    return at + len;
+}
+
+static char *put_text(char *at, Str text)
+{
+    uint32_t len = (uint32_t)text.len;
+    return put_bytes(put_bytes(at, &len, sizeof len), text.data, text.len);
+}
+
+static bool put_member(TemplateMemo *memo, const JsonMember *member)
+{
+    enum { MOST_REST = 32 }; /* bytes beside the texts */
+    const JsonValue *value = &member->value;
+    bool             is_role = value->type == JSON_STRING && str_equal(member->key, "role");
+    strbuf_reserve(&memo->key, member->key.len + (is_role ? value->string.len : 0) + MOST_REST);
+    char *at = put_text(memo->key.data + memo->key.len, member->key);
+    *at++ = (char)value->type;
+    switch (value->type) {
+    case JSON_NULL: break;
+    case JSON_BOOL: *at++ = value->boolean; break;
+    case JSON_INT: at = put_bytes(at, &value->integer, sizeof value->integer); break;
+    case JSON_DOUBLE:
+        at = put_bytes(at, &value->number, sizeof value->number);
+        *at++ = (char)value->count; /* written as an integer */
+        break;
+    case JSON_STRING:
+        memo->open_bytes += value->string.len;
+        if (is_role) at = put_text(at, value->string);
+        break;
+    case JSON_ARRAY:
+    case JSON_OBJECT: return false;
+    }
+    memo->key.len = (size_t)(at - memo->key.data);
+    return true;
+}
+
+static bool put_message(TemplateMemo *memo, const JsonValue *message)
+{
+    if (message->type != JSON_OBJECT) return false;
+    strbuf_append(&memo->key, &message->count, sizeof message->count);
+    for (uint32_t k = 0; k < message->count; k++)
+        if (!put_member(memo, &message->members[k])) return false;
+    return true;
+}
+
+bool template_memo_start(TemplateMemo *memo, const JsonValue *messages)
+{
+    memo->messages = NULL;
+    memo->stamp++;
+    memo->open_bytes = 0;
+    strbuf_clear(&memo->key);
+    for (uint32_t i = 0;; i++) {
+        memo->key_ends = array_grown(&memo->arena, memo->key_ends, i, &memo->key_capacity, sizeof *memo->key_ends);
+        memo->key_ends[i] = memo->key.len;
+        if (i == messages->count) break;
+        if (!put_message(memo, &messages->items[i])) return false;
+    }
+    memo->messages = messages;
+    return true;
+}
+
+/* The shape's place; key.data NULL: not there yet. */
+static Shape *find_shape(const TemplateMemo *memo, Str key, bool prompted)
+{
+    uint64_t hash = hash_bytes(key.data, key.len, prompted);
+    for (uint64_t at = hash;; at++) {
+        Shape *shape = &memo->shapes[at & (2 * MOST_SHAPES - 1)];
+        if (shape->key.data && (shape->hash != hash || shape->prompted != prompted || !str_same(shape->key, key))) continue;
+        shape->hash = hash;
+        shape->prompted = prompted;
+        return shape;
+    }
+}
+
+/* ---- guards ---- */
+
+static bool same_part(const OpenPart *a, const OpenPart *b)
+{
+    return a->message == b->message && a->member == b->member && a->left == b->left && a->right == b->right &&
+           (!a->text.data == !b->text.data) && str_same(a->text, b->text);
+}
+
+static Str keep_text(TemplateMemo *memo, Str text)
+{
+    return text.data ? (Str){ arena_strndup(&memo->arena, text.data, text.len), text.len } : text;
+}
+
+static OpenPart keep_part(TemplateMemo *memo, OpenPart part)
+{
+    part.text = keep_text(memo, part.text);
+    return part;
+}
+
+/* The shared guard's number. */
+static uint32_t intern_guard(TemplateMemo *memo, const Guard *guard)
+{
+    uint64_t  hash = hash_bytes(guard->with.data, guard->with.len, (uint64_t)guard->of.message << 32 | guard->of.member);
+    uint32_t *bucket = &memo->guard_buckets[hash % GUARD_BUCKETS];
+    for (uint32_t i = *bucket; i; i = memo->guards[i - 1].next) {
+        const Guard *other = &memo->guards[i - 1].guard;
+        if (other->kind == guard->kind && same_part(&other->of, &guard->of) && str_same(other->with, guard->with)) return i - 1;
+    }
+    Guard kept = { guard->kind, keep_part(memo, guard->of), keep_text(memo, guard->with) };
+    memo->guards = array_grown(&memo->arena, memo->guards, memo->num_guards, &memo->guard_capacity, sizeof *memo->guards);
+    memo->guards[memo->num_guards] = (AskedGuard){ .guard = kept, .next = *bucket };
+    return (*bucket = ++memo->num_guards) - 1;
+}
+
+static bool path_fits(TemplateMemo *memo, const Path *path)
+{
+    for (uint32_t i = 0; i < path->num_guards; i++) {
+        AskedGuard *asked = &memo->guards[path->guards[i].guard];
+        if (asked->stamp != memo->stamp) {
+            asked->holds = guard_holds(memo->messages, &asked->guard);
+            asked->stamp = memo->stamp;
+        }
+        if (asked->holds != path->guards[i].holds) return false;
+    }
+    return true;
+}
+
+/* ---- tracing ---- */
+
+static void add_part(Path *path, size_t at, OpenPart part)
+{
+    path->parts[path->num_parts++] = (OpenPlace){ at, part };
+}
+
+static void keep_output(TemplateMemo *memo, Path *path, const Render *r)
+{
+    const OpenTrace *trace = r->open;
+    size_t           at = 0;
+    path->parts = arena_array(&memo->arena, OpenPlace, (size_t)trace->num_places * 2 + 1);
+    for (uint32_t i = 0; i <= trace->num_places; i++) {
+        size_t end = i < trace->num_places ? trace->places[i].at : r->out.len;
+        if (end > at) add_part(path, at, (OpenPart){ .text = keep_text(memo, (Str){ r->out.data + at, end - at }) });
+        if (i < trace->num_places) add_part(path, end, keep_part(memo, trace->places[i].part));
+        at = end + 1;
+    }
+    path->num_spans = r->num_spans;
+    path->spans = arena_array(&memo->arena, TemplateSpan, r->num_spans);
+    if (r->num_spans) memcpy(path->spans, r->spans, r->num_spans * sizeof *path->spans);
+}
+
+static Path *trace_path(TemplateMemo *memo, uint32_t count, bool prompted)
+{
+    JsonValue     messages = *memo->messages;
+    TemplateInput input = { .messages = &messages, .add_generation_prompt = prompted };
+    OpenTrace     trace = { .messages = memo->messages };
+    Render        r = { .tmpl = memo->tmpl, .line = 1, .now_unix = memo->now_unix, .max_steps = MOST_TRACE_STEPS, .open = &trace };
+    messages.count = count;
+    Path  *path = arena_new(&memo->arena, Path);
+    Status status = template_execute(&r, &input);
+    path->is_stop = status != OK;
+    path->num_messages = count;
+    path->num_ops = trace.num_ops;
+    path->num_guards = trace.num_guards;
+    path->guards = arena_array(&memo->arena, PathGuard, trace.num_guards);
+    for (uint32_t i = 0; i < trace.num_guards; i++)
+        path->guards[i] = (PathGuard){ intern_guard(memo, &trace.guards[i].guard), trace.guards[i].holds };
+    if (status == OK) keep_output(memo, path, &r);
+    status_clear();
+    strbuf_deinit(&r.out);
+    arena_deinit(&r.arena);
+    return path;
+}
+
+/* NULL: too much is remembered already. */
+static Path *find_path(TemplateMemo *memo, uint32_t count, bool prompted)
+{
+    Str    key = { strbuf_cstr(&memo->key), memo->key_ends[count] };
+    Shape *shape = find_shape(memo, key, prompted);
+    for (Path *path = shape->paths; path; path = path->next)
+        if (path_fits(memo, path)) return path;
+    bool is_new = !shape->key.data;
+    if (memo->arena.used_bytes > MOST_BYTES || shape->num_paths == MOST_PATHS || (is_new && memo->num_shapes == MOST_SHAPES))
+        return NULL;
+    if (is_new) {
+        shape->key = keep_text(memo, key);
+        memo->num_shapes++;
+    }
+    Path *path = trace_path(memo, count, prompted);
+    path->next = shape->paths;
+    shape->paths = path;
+    shape->num_paths++;
+    return path;
+}
+
+/* ---- rendering ---- */
+
+/* Whether a path's rendering stays far below every limit of a rendering. */
+static bool can_render(const TemplateMemo *memo, const Path *path)
+{
+    return path && !path->is_stop && (path->num_ops + 1) * memo->open_bytes <= MOST_OPEN_BYTES;
+}
+
+static Str part_text(const TemplateMemo *memo, const OpenPart *part)
+{
+    return part->is_open ? open_part_text(memo->messages, part) : part->text;
+}
+
+/* Where a byte of the traced output is in the text; begins[i] is where part i begins. */
+static size_t place_of(const Path *path, const size_t *begins, size_t at)
+{
+    uint32_t i = 0;
+    while (i + 1 < path->num_parts && path->parts[i + 1].at <= at) i++;
+    size_t inside = path->num_parts ? at - path->parts[i].at : 0;
+    return path->parts && path->num_parts && path->parts[i].part.is_open && inside ? begins[i + 1] : begins[i] + inside;
+}
+
+static void place_spans(const Path *path, Arena *arena, TemplateParts *out)
+{
+    out->num_spans = path->num_spans;
+    out->spans = arena_array(arena, TemplateSpan, path->num_spans);
+    for (size_t i = 0; i < path->num_spans; i++)
+        out->spans[i] = (TemplateSpan){ place_of(path, out->begins, path->spans[i].begin), place_of(path, out->begins, path->spans[i].end) };
+}
+
+bool template_memo_render(TemplateMemo *memo, uint32_t count, bool add_generation_prompt, Arena *arena, TemplateParts *out)
+{
+    *out = (TemplateParts){ 0 };
+    if (!memo->messages) return false;
+    Path *path = find_path(memo, count, add_generation_prompt);
+    if (!can_render(memo, path)) return false;
+    out->path = path;
+    out->num_parts = path->num_parts;
+    out->parts = arena_array(arena, Str, path->num_parts);
+    out->begins = arena_array(arena, size_t, path->num_parts + 1);
+    for (uint32_t i = 0; i < path->num_parts; i++) {
+        out->parts[i] = part_text(memo, &path->parts[i].part);
+        out->begins[i + 1] = out->len += out->parts[i].len;
+    }
+    if (path->num_spans) place_spans(path, arena, out);
+    return true;
+}
+
+/* ---- prefixes ---- */
+
+/* Open parts of one place are the same text whatever it is; an open part beside anything else is where paths part. */
+static void compare(const Path *whole, const Path *prefix, PrefixLink *link)
+{
+    *link = (PrefixLink){ .path = prefix };
+    while (link->part < whole->num_parts && link->prefix_part < prefix->num_parts) {
+        const OpenPart *a = &whole->parts[link->part].part, *b = &prefix->parts[link->prefix_part].part;
+        if (a->is_open || b->is_open) {
+            if (!a->is_open || !b->is_open || !same_part(a, b)) return;
+            link->part++;
+            link->prefix_part++;
+            continue;
+        }
+        while (link->at < a->text.len && link->prefix_at < b->text.len) {
+            if (a->text.data[link->at] != b->text.data[link->prefix_at]) return;
+            link->at++;
+            link->prefix_at++;
+        }
+        bool a_ends = link->at == a->text.len, b_ends = link->prefix_at == b->text.len;
+        if (a_ends) link->at = 0;
+        if (b_ends) link->prefix_at = 0;
+        link->part += a_ends;
+        link->prefix_part += b_ends;
+    }
+}
+
+/* NULL: no path of the first messages is known. */
+static PrefixLink *find_link(TemplateMemo *memo, Path *whole, uint32_t count, bool prompted)
+{
+    if (!whole->links && memo->arena.used_bytes > MOST_BYTES) return NULL;
+    if (!whole->links) whole->links = arena_array(&memo->arena, PrefixLink, 2 * ((size_t)whole->num_messages + 1));
+    PrefixLink *link = &whole->links[2 * count + prompted];
+    if (link->path && path_fits(memo, link->path)) return link;
+    const Path *path = find_path(memo, count, prompted);
+    if (!path || path->is_stop) return NULL;
+    compare(whole, path, link);
+    return link;
+}
+
+bool template_memo_prefix(TemplateMemo *memo, const TemplateParts *whole, uint32_t count, bool add_generation_prompt,
+                          bool *out_is_prefix, size_t *out_len)
+{
+    PrefixLink *link = count <= whole->path->num_messages ? find_link(memo, whole->path, count, add_generation_prompt) : NULL;
+    if (!link || !can_render(memo, link->path)) return false;
+    *out_len = whole->begins[link->part] + link->at;
+    *out_is_prefix = link->prefix_part == link->path->num_parts;
+    if (*out_is_prefix) return true;
+    if (link->part == whole->num_parts) return false;
+    /* the same up to here: different bytes tell, while equal ones leave it open */
+    Str a = whole->parts[link->part], b = part_text(memo, &link->path->parts[link->prefix_part].part);
+    a = (Str){ a.data + link->at, a.len - link->at };
+    b = (Str){ b.data + link->prefix_at, b.len - link->prefix_at };
+    size_t len = a.len < b.len ? a.len : b.len;
+    return len > 0 && memcmp(a.data, b.data, len) != 0;
+}

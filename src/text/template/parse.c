@@ -1,0 +1,283 @@
+/* Statements: the text between tags, and {% %} blocks. */
+#include "text/template/ast.h"
+
+#include "files/file.h"
+
+#include <string.h>
+
+static void parse_block(Parser *p, const char *const *ends, Nodes *out);
+
+static bool at_any(Parser *p, const char *const *names)
+{
+    for (; names && *names; names++)
+        if (parser_at_name(p, *names)) return true;
+    return false;
+}
+
+/* "%}", the statements, and the "{%" of the end tag; the parser then stands at the end's name. */
+static void parse_body(Parser *p, const char *const *ends, Nodes *out)
+{
+    parser_skip(p, T_COLON);
+    parser_expect(p, T_BLOCK_END);
+    int line = parser_token(p)->line;
+    parse_block(p, ends, out);
+    if (parser_at(p, T_EOF))
+        parser_fail(p, ERR_INVALID, parser_token(p)->line, "unexpected end of template: the block of line %d needs '%s'", line, ends[0]);
+}
+
+/* As parse_body, with one end, which is skipped. */
+static void parse_body_to(Parser *p, const char *end, Nodes *out)
+{
+    parse_body(p, (const char *const[]){ end, NULL }, out);
+    p->pos++;
+}
+
+/* The else of a for or an if, and its end. */
+static void parse_else(Parser *p, const char *end, Nodes *out)
+{
+    if (parser_skip_name(p, "else")) parse_body_to(p, end, out);
+    else p->pos++;
+}
+
+static Node *parse_for(Parser *p, Node *node)
+{
+    static const char *const ends[] = { "endfor", "else", NULL };
+    bool in_for = p->in_for;
+    p->in_for = true;
+    node->kind = N_FOR;
+    node->a = parse_target(p, false);
+    if (!parser_skip_name(p, "in")) parser_fail(p, ERR_INVALID, node->line, "expected 'in' in a for loop");
+    node->b = parse_tuple(p, (TupleOptions){ .no_condexpr = true });
+    if (parser_skip_name(p, "if")) node->c = parse_expression(p);
+    node->recursive = parser_skip_name(p, "recursive");
+    p->loops++;
+    parse_body(p, ends, &node->body);
+    p->loops--;
+    parse_else(p, "endfor", &node->orelse);
+    p->in_for = in_for;
+    return node;
+}
+
+/* elif is an if in the else. */
+static Node *parse_if(Parser *p, Node *node)
+{
+    static const char *const ends[] = { "endif", "elif", "else", NULL };
+    node->kind = N_IF;
+    for (Node *branch = node;; branch = branch->b) {
+        branch->a = parse_tuple(p, (TupleOptions){ .no_condexpr = true });
+        parse_body(p, ends, &branch->body);
+        int line = parser_token(p)->line;
+        if (parser_skip_name(p, "elif")) {
+            branch->b = parser_node(p, N_IF, line);
+            continue;
+        }
+        parse_else(p, "endif", &branch->orelse);
+        return node;
+    }
+}
+
+static Node *parse_set(Parser *p, Node *node)
+{
+    node->kind = N_SET;
+    node->a = parse_target(p, true);
+    if (parser_skip(p, T_ASSIGN)) {
+        node->b = parse_tuple(p, (TupleOptions){ 0 });
+        return node;
+    }
+    node->kind = N_SETBLOCK;
+    node->b = parse_filter_chain(p, NULL, false);
+    parse_body_to(p, "endset", &node->body);
+    return node;
+}
+
+/* What a macro or a parameter may be called. */
+static Token *parse_plain_name(Parser *p)
+{
+    static const char *const constants[] = { "true", "false", "none", "True", "False", "None", NULL };
+    if (at_any(p, constants)) parser_fail(p, ERR_INVALID, parser_token(p)->line, "can't assign to a constant");
+    return parser_expect(p, T_NAME);
+}
+
+/* (a, b=1): names into items, defaults of the last ones into values. */
+static void parse_signature(Parser *p, Node *node)
+{
+    parser_expect(p, T_LPAREN);
+    while (!parser_at(p, T_RPAREN)) {
+        if (node->items.count) parser_expect(p, T_COMMA);
+        Token *name = parse_plain_name(p);
+        Node  *param = parser_node(p, N_NAME, name->line);
+        param->name = parser_intern(p, name);
+        param->store = true;
+        for (uint32_t i = 0; i < node->items.count; i++)
+            if (node->items.items[i]->name == param->name)
+                parser_fail(p, ERR_INVALID, name->line, "a macro has two parameters of one name");
+        nodes_add(p, &node->items, param);
+        if (parser_skip(p, T_ASSIGN)) nodes_add(p, &node->values, parse_expression(p));
+        else if (node->values.count) parser_fail(p, ERR_INVALID, name->line, "a parameter without default follows one with a default");
+    }
+    p->pos++;
+}
+
+/* The body of what becomes a function of its own: loops outside of it don't count inside. */
+static Node *parse_function_body(Parser *p, Node *node, const char *end)
+{
+    int loops = p->loops;
+    p->loops = 0;
+    parse_body_to(p, end, &node->body);
+    p->loops = loops;
+    return node;
+}
+
+static Node *parse_macro(Parser *p, Node *node)
+{
+    node->kind = N_MACRO;
+    node->name = parser_intern(p, parse_plain_name(p));
+    parse_signature(p, node);
+    return parse_function_body(p, node, "endmacro");
+}
+
+static Node *parse_call_block(Parser *p, Node *node)
+{
+    node->kind = N_CALLBLOCK;
+    if (parser_at(p, T_LPAREN)) parse_signature(p, node);
+    node->a = parse_expression(p);
+    if (node->a->kind != N_CALL) parser_fail(p, ERR_INVALID, node->line, "expected a call in a call block");
+    return parse_function_body(p, node, "endcall");
+}
+
+static Node *parse_generation(Parser *p, Node *node)
+{
+    node->kind = N_GENERATION;
+    return parse_function_body(p, node, "endgeneration");
+}
+
+static Node *parse_filter_block(Parser *p, Node *node)
+{
+    node->kind = N_FILTERBLOCK;
+    node->b = parse_filter_chain(p, NULL, true);
+    parse_body_to(p, "endfilter", &node->body);
+    return node;
+}
+
+static Node *parse_with(Parser *p, Node *node)
+{
+    bool in_for = p->in_for;
+    node->kind = N_WITH;
+    while (!parser_at(p, T_BLOCK_END)) {
+        if (node->items.count) parser_expect(p, T_COMMA);
+        p->in_for = false; /* with's own names may be anything */
+        nodes_add(p, &node->items, parse_target(p, false));
+        p->in_for = in_for;
+        parser_expect(p, T_ASSIGN);
+        nodes_add(p, &node->values, parse_expression(p));
+    }
+    parse_body_to(p, "endwith", &node->body);
+    return node;
+}
+
+static Node *parse_print(Parser *p, Node *node)
+{
+    node->kind = N_PRINT;
+    while (!parser_at(p, T_BLOCK_END)) {
+        if (node->items.count) parser_expect(p, T_COMMA);
+        nodes_add(p, &node->items, parse_expression(p));
+    }
+    return node;
+}
+
+/* Escaping stays off whatever the expression says, if it says false; true would change what is printed. */
+static Node *parse_autoescape(Parser *p, Node *node)
+{
+    Node *flag = parse_expression(p);
+    if (flag->kind != N_CONST || flag->value.type != V_BOOL || flag->value.boolean)
+        parser_fail(p, ERR_UNSUPPORTED, node->line, "autoescape other than false is not supported");
+    node->kind = N_SCOPE;
+    parse_body_to(p, "endautoescape", &node->body);
+    return node;
+}
+
+static Node *parse_loop_control(Parser *p, Node *node)
+{
+    bool is_break = str_equal(value_str(p->tokens[p->pos - 1].value), "break");
+    if (!p->loops) parser_fail(p, ERR_INVALID, node->line, "'%s' outside of a loop", is_break ? "break" : "continue");
+    node->kind = is_break ? N_BREAK : N_CONTINUE;
+    return node;
+}
+
+/* What follows a tag's name goes into the node; NULL: not supported. */
+static const struct {
+    const char *name;
+    Node *(*parse)(Parser *p, Node *node);
+} statements[] = {
+    { "for", parse_for }, { "if", parse_if }, { "set", parse_set }, { "macro", parse_macro }, { "call", parse_call_block },
+    { "filter", parse_filter_block }, { "with", parse_with }, { "generation", parse_generation }, { "print", parse_print },
+    { "autoescape", parse_autoescape }, { "break", parse_loop_control }, { "continue", parse_loop_control },
+    { "block", NULL }, { "extends", NULL }, { "include", NULL }, { "import", NULL }, { "from", NULL }, { "trans", NULL },
+    { "do", NULL }, { "debug", NULL },
+};
+
+static Node *parse_statement(Parser *p, const char *const *ends)
+{
+    Token *token = parser_token(p);
+    char   got[96];
+    if (token->kind != T_NAME) parser_fail(p, ERR_INVALID, token->line, "a tag's name was expected after '{%%'");
+    for (size_t i = 0; i < sizeof statements / sizeof statements[0]; i++) {
+        if (!parser_skip_name(p, statements[i].name)) continue;
+        if (!statements[i].parse) parser_fail(p, ERR_UNSUPPORTED, token->line, "the tag '%s' is not supported", statements[i].name);
+        return statements[i].parse(p, parser_node(p, N_DATA, token->line));
+    }
+    parser_fail(p, ERR_INVALID, token->line, "unknown tag %s%s%s%s", token_describe(token, got, sizeof got),
+                ends ? "; the block it stands in needs '" : "", ends ? ends[0] : "", ends ? "'" : "");
+}
+
+/* Statements up to one of the ends (then the parser stands at its name) or to the end of the template. */
+static void parse_block(Parser *p, const char *const *ends, Nodes *out)
+{
+    parser_deeper(p);
+    while (!parser_at(p, T_EOF)) {
+        Token *token = parser_token(p);
+        Node  *node = parser_node(p, token->kind == T_DATA ? N_DATA : N_PRINT, token->line);
+        p->pos++;
+        if (token->kind == T_DATA) {
+            node->value = token->value;
+        } else if (token->kind == T_VARIABLE_BEGIN) {
+            nodes_add(p, &node->items, parse_tuple(p, (TupleOptions){ 0 }));
+            parser_expect(p, T_VARIABLE_END);
+        } else {
+            if (at_any(p, ends)) break;
+            node = parse_statement(p, ends);
+            parser_expect(p, T_BLOCK_END);
+        }
+        nodes_add(p, out, node);
+    }
+    p->depth--;
+}
+
+static uint32_t bucket_of(Str name)
+{
+    return (uint32_t)(hash_bytes(name.data, name.len, 0) % NAME_BUCKETS);
+}
+
+uint32_t template_find_name(const Template *tmpl, Str name)
+{
+    uint32_t i = tmpl->names.buckets[bucket_of(name)];
+    while (i && !str_same(tmpl->names.names[i - 1], name)) i = tmpl->names.next[i - 1];
+    return i ? i - 1 : UINT32_MAX;
+}
+
+uint32_t template_intern(Template *tmpl, Str name)
+{
+    NameTable *table = &tmpl->names;
+    uint32_t   found = template_find_name(tmpl, name), *bucket = &table->buckets[bucket_of(name)];
+    if (found != UINT32_MAX) return found;
+    table->names = array_grown(&tmpl->arena, table->names, table->count, &table->names_capacity, sizeof *table->names);
+    table->next = array_grown(&tmpl->arena, table->next, table->count, &table->next_capacity, sizeof *table->next);
+    table->names[table->count] = (Str){ arena_strndup(&tmpl->arena, name.data, name.len), name.len };
+    table->next[table->count] = *bucket;
+    return (*bucket = ++table->count) - 1;
+}
+
+void template_parse_tokens(Parser *p)
+{
+    parse_block(p, NULL, &p->tmpl->body);
+}

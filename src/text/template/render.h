@@ -1,0 +1,226 @@
+/* One rendering: its state, and what expressions, filters, tests and methods share. All its memory lies in its arena and in
+ * its output, so that a failure needs no way back through the callers: render_fail keeps the message and leaves to
+ * template_execute, which returns ERR_INVALID. */
+#pragma once
+
+#include "text/template/ast.h"
+
+enum {
+    RENDER_MAX_STEPS = 10 * 1000 * 1000,
+    RENDER_MAX_DEPTH = 1200,              /* nested evaluations, macro calls included */
+    RENDER_MAX_NESTING = 400,             /* of values within values */
+    RENDER_MAX_RANGE = 100000,
+    RENDER_MAX_TEXT_BYTES = 64 << 20,     /* of the output, and of one string */
+    RENDER_MAX_ARENA_BYTES = 512 << 20
+};
+
+typedef struct Frame {
+    struct Frame *parent;
+    Value         slots[];
+} Frame;
+
+typedef enum Flow { FLOW_NEXT, FLOW_BREAK, FLOW_CONTINUE } Flow;
+
+typedef struct Render {
+    const Template *tmpl;
+    jmp_buf         failed;
+    Arena           arena;
+    StrBuf          out;      /* its tail is what is being captured or put together */
+    Frame          *frame;
+    Value          *context;  /* of every interned name; V_MISSING when not given */
+    int             line;
+    int             depth;
+    int             captures; /* set and filter blocks we are in: no spans there */
+    Flow            flow;
+    int64_t         steps, max_steps;
+    int64_t         now_unix;
+    TemplateSpan   *spans;
+    uint32_t        num_spans, spans_capacity;
+    struct OpenTrace *open;   /* the messages' texts are left open; NULL: they are as they are */
+} Render;
+
+_Noreturn void render_fail(Render *r, const char *fmt, ...) PRINTF_LIKE(2, 3);
+_Noreturn void undefined_fail(Render *r, Value undefined);
+void render_tick(Render *r, int64_t steps); /* counts work; fails beyond the limit; also bounds the arena */
+void render_deeper(Render *r);              /* r->depth++, within its limit */
+
+typedef struct Macro {
+    const Node *node;
+    Frame      *frame; /* where it was defined */
+} Macro;
+
+/* ---- builtins ---- */
+
+/* Keyword arguments have text names; *args and **kwargs are already spread. */
+typedef struct Keyword {
+    Str   name;
+    Value value;
+} Keyword;
+typedef struct Args {
+    const Value   *items;
+    uint32_t       count;
+    const Keyword *keywords;
+    uint32_t       num_keywords;
+} Args;
+
+typedef struct Call {
+    Value        self; /* what the filter, test or method is applied to */
+    const Value *argv; /* by parameter, V_MISSING when not given */
+    const Args  *args; /* as they were given */
+    uint32_t     mode; /* the builtin's */
+} Call;
+
+enum { MAX_PARAMS = 6 };
+
+/* A filter, test, function or method. `params`: names split by spaces; "*" alone takes `args` as they are; a leading "!" marks
+ * one that must be given, a "/" before all that they can't be named. `call` of a method NULL: it would change its object, which
+ * the sandbox forbids. */
+typedef struct Builtin {
+    const char *name;
+    Value     (*call)(Render *r, const Call *c);
+    const char *params;
+    uint32_t    mode;  /* tells uses of one function apart */
+    uint32_t    types; /* of methods: whose it is; rows of one name stand together */
+} Builtin;
+
+/* Tables; a row without name ends them. */
+extern const Builtin template_filters[], template_tests[], template_functions[], template_methods[];
+const Builtin *builtin_find(const Builtin *table, Str name); /* NULL: none */
+/* The method of an object, among those from the first row of its name on; NULL: it has none. */
+const Builtin *method_of(const Builtin *first, Value object);
+Value          builtin_call(Render *r, const Builtin *builtin, Value self, const Args *args);
+
+/* Arguments: with what stands for one that isn't given. */
+int64_t arg_int(Render *r, Value v, const char *what, int64_t otherwise);
+bool    arg_bool(Render *r, Value v, bool otherwise);
+Value   arg_text(Render *r, Value v, const char *what); /* fails when it is none */
+
+/* ---- value.c ---- */
+
+bool    value_truth(Render *r, Value v);
+bool    value_equal(Render *r, Value a, Value b);
+int     value_compare(Render *r, Value a, Value b, const char *op); /* -1, 0, 1; 2: NaN */
+int64_t value_length(Render *r, Value v);
+bool    value_contains(Render *r, Value item, Value container);
+void    value_hashable(Render *r, Value key);
+Value   dict_get(Render *r, const Dict *dict, Value key); /* V_MISSING: absent */
+Value   dict_get_text(const Dict *dict, Str key);
+void    dict_set(Render *r, Dict *dict, Value key, Value value);
+void    list_add(Render *r, List *list, Value v);
+Value   value_list(Render *r, ValueType type, List list);
+Value   value_pair(Render *r, Value a, Value b);
+Value   value_view(Render *r, Dict *dict, ViewKind kind);
+Value   value_from_json(Render *r, const JsonValue *json);
+void    check_size(Render *r, Value v); /* fails for VALUE_TOO_BIG */
+
+/* A text is put together at the end of r->out, from r->out.len on, and cut off there. */
+Value   text_take(Render *r, size_t begin);
+void    text_check(Render *r, size_t bytes); /* the limit on a text's size; counts the work */
+void    text_fits(Render *r);                /* r->out hasn't grown beyond it */
+
+/* ---- iter.c: iteration; the source must live as long ---- */
+
+typedef struct Iterator {
+    Value   source;
+    int64_t pos, count;
+} Iterator;
+
+/* A generator: `next` gives one item after the other, or `make` all at the first read. */
+typedef struct LazyList LazyList;
+struct LazyList {
+    const char *name;  /* its Python type, for messages */
+    Value       source;
+    Args        args;
+    void      (*make)(Render *r, LazyList *list, List *out);
+    bool      (*next)(Render *r, LazyList *list, Value *out); /* false: at the end */
+    List        items; /* of make */
+    uint32_t    pos;
+    bool        is_ready; /* read before */
+    bool        negate, by_attribute;
+    Iterator    it;    /* of next: what is left of the source */
+    struct Getter *getter;
+    const Builtin *builtin;
+    Args           builtin_args;
+    Dict          *seen;
+};
+Iterator iterator_of(Render *r, Value source);
+bool     iterator_next(Render *r, Iterator *it, Value *out); /* false: at the end */
+List     value_to_list(Render *r, Value source);             /* a copy of its own */
+void     lazy_prepare(Render *r, LazyList *list);            /* calls make */
+
+/* State of a running loop. The items come one by one, so that a loop's filter sees what its body changed. */
+typedef struct LoopState {
+    const Node *node;
+    Frame      *frame;      /* where the loop stands */
+    Frame      *body_frame; /* of its body's variables: another one when recursive */
+    Iterator    it;
+    Value       current, before, after; /* V_MISSING: none */
+    Value       changed;                /* last arguments of loop.changed, a tuple */
+    int64_t     index0, length, depth0; /* length -1: not known yet */
+    bool        filtered; /* what is left in `it` has passed the filter */
+} LoopState;
+bool    loop_next(Render *r, LoopState *loop, Value *out);
+int64_t loop_length(Render *r, LoopState *loop);
+Value   loop_attribute(Render *r, LoopState *loop, Str name); /* V_MISSING: none */
+Value   loop_call(Render *r, LoopState *loop, const Args *args);
+
+/* ---- repr.c: values as text, at the end of r->out ---- */
+
+typedef struct TextStyle {
+    bool is_json, ascii, sort_keys, has_indent;
+    Str  indent; /* of one level */
+    Str  item_separator, key_separator;
+} TextStyle;
+void  print_value(Render *r, Value v, const TextStyle *style); /* repr(v), or json.dumps(v) */
+void  print_str(Render *r, Value v);       /* str(v); of undefined nothing */
+Value value_to_text(Render *r, Value v);   /* str(v); markup stays */
+Value value_to_markup(Render *r, Value v); /* escaped unless it is markup */
+void  print_float(Render *r, double number);
+void  print_code(Render *r, uint32_t cp);  /* \xhh, \uhhhh or \Uhhhhhhhh */
+extern const TextStyle repr_style;
+
+/* ---- op.c ---- */
+
+Value value_binary(Render *r, TokenKind op, Value a, Value b);
+Value value_slice(Render *r, Value object, const Value bounds[3]); /* start, stop, step; not given: V_MISSING or None */
+Value value_attribute(Render *r, Value object, const Builtin *methods, Str name); /* without items; V_MISSING: none */
+Value value_getattr(Render *r, Value object, const Builtin *methods, Str name);   /* object.name; `methods` of that name */
+Value value_getitem(Render *r, Value object, Value key);                          /* object[key] */
+
+/* ---- format.c ---- */
+
+Value format_percent(Render *r, Value format, const Args *args, bool one_value);
+Value format_braces(Render *r, Value format, const Args *args);
+
+/* ---- filters_seq.c: a stable order of items by keys (as many, in the same order) ---- */
+
+void  sort_values(Render *r, Value *items, const Value *keys, uint32_t count, bool reverse);
+
+/* ---- methods.c: functions that filters and tests share ---- */
+
+Value text_case(Render *r, const Call *c); /* mode: CaseMap; of any value, as text */
+Value text_cased(Render *r, const Call *c); /* mode: lower; islower, isupper */
+Value text_trim(Render *r, const Call *c);  /* mode: Sides */
+Value text_pad(Render *r, Value text, int64_t width, Value fill, int side);
+Value text_lines(Render *r, Value text, bool keep);
+Value text_replace(Render *r, Value text, Value old, Value new_text, int64_t most);
+typedef enum Sides { SIDE_LEFT = 1, SIDE_RIGHT = 2, SIDE_BOTH = 3 } Sides;
+
+/* ---- template.c: everything but taking the output ---- */
+
+NODISCARD Status template_execute(Render *r, const TemplateInput *input);
+
+/* ---- eval.c, call.c, exec.c ---- */
+
+Value eval(Render *r, const Node *node);
+bool  value_is_ordered(Render *r, TokenKind op, Value a, Value b); /* a op b of a comparison */
+Value eval_call(Render *r, const Node *node, Value caller);
+Args  eval_args(Render *r, const Node *node, Value caller);
+/* Applies the filters of a set or filter block; NULL: none. */
+Value eval_filter_chain(Render *r, const Node *filter, Value text);
+void  exec_nodes(Render *r, const Nodes *nodes);
+void  scope_enter(Render *r, const Scope *scope);
+void  assign_target(Render *r, const Node *target, Value value);
+Value capture_end(Render *r, size_t start);
+Frame *frame_new(Render *r, Frame *parent, const Scope *scope);
+Value *slot_of(Frame *frame, VarRef var);

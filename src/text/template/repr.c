@@ -1,0 +1,294 @@
+/* Values as text: Python's str() and repr(), and json.dumps; all at the end of r->out. */
+#include "text/template/open.h"
+#include "text/template/render.h"
+#include "text/template/text.h"
+
+#include <float.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* d.ddde+x with its last digit one higher; false when that is a 9. */
+static bool next_decimal(char *text)
+{
+    char *last = strchr(text, 'e') - 1;
+    if (*last == '9') return false;
+    ++*last;
+    return true;
+}
+
+/* The fewest digits that read back to the same number, as "%.17e" would print them. 15 digits survive a round trip, so
+ * the first that reads back is the shortest; not so below the normal range. Below a power of two numbers lie closer than
+ * above: the nearest decimal may be too far while the next higher one isn't. */
+static void shortest(double number, char *out, size_t size)
+{
+    for (int precision = fabs(number) < DBL_MIN ? 1 : 15; precision <= 17; precision++) {
+        snprintf(out, size, "%.*e", precision - 1, number);
+        if (strtod(out, NULL) == number) return;
+        if (precision < 17 && next_decimal(out) && strtod(out, NULL) == number) return;
+    }
+}
+
+/* Python's repr: digits as they are for exponents in -4..15, else scientific. */
+void print_float(Render *r, double number)
+{
+    StrBuf *out = &r->out;
+    char    text[40], digits[24];
+    if (!isfinite(number)) {
+        strbuf_puts(out, isnan(number) ? "nan" : number < 0 ? "-inf" : "inf");
+        return;
+    }
+    shortest(number, text, sizeof text);
+    int exponent = atoi(strchr(text, 'e') + 1), n = 0;
+    for (const char *s = text; *s != 'e'; s++)
+        if (*s >= '0' && *s <= '9') digits[n++] = *s;
+    while (n > 1 && digits[n - 1] == '0') n--;
+    digits[n] = 0;
+    if (text[0] == '-') strbuf_putc(out, '-');
+    if (exponent < -4 || exponent >= 16) {
+        strbuf_printf(out, n > 1 ? "%c.%s" : "%c", digits[0], digits + 1);
+        strbuf_printf(out, "e%c%02d", exponent < 0 ? '-' : '+', abs(exponent));
+    } else if (exponent < 0) {
+        strbuf_printf(out, "0.%.*s%s", -1 - exponent, "000", digits);
+    } else {
+        for (int i = 0; i <= exponent || i < n; i++) {
+            if (i == exponent + 1) strbuf_putc(out, '.');
+            strbuf_putc(out, i < n ? digits[i] : '0');
+        }
+        if (n <= exponent + 1) strbuf_puts(out, ".0");
+    }
+}
+
+void print_code(Render *r, uint32_t cp)
+{
+    strbuf_printf(&r->out, cp < 0x100 ? "\\x%02x" : cp < 0x10000 ? "\\u%04x" : "\\U%08x", cp);
+}
+
+/* ---- texts with quotes ---- */
+
+static void print_repr_text(Render *r, Str text)
+{
+    char quote = memchr(text.data, '\'', text.len) && !memchr(text.data, '"', text.len) ? '"' : '\'';
+    strbuf_putc(&r->out, quote);
+    for (size_t pos = 0, begin = 0; pos < text.len; begin = pos) {
+        uint32_t cp = utf8_next(text, &pos);
+        if (cp == (uint32_t)quote || cp == '\\') {
+            strbuf_printf(&r->out, "\\%c", (char)cp);
+        } else if (cp == '\n' || cp == '\r' || cp == '\t') {
+            strbuf_puts(&r->out, cp == '\n' ? "\\n" : cp == '\r' ? "\\r" : "\\t");
+        } else if (cp_is_printable(cp)) {
+            strbuf_append(&r->out, text.data + begin, pos - begin);
+        } else {
+            print_code(r, cp);
+        }
+    }
+    strbuf_putc(&r->out, quote);
+}
+
+static void print_json_code(Render *r, uint32_t cp)
+{
+    static const char named[] = "\"\"\\\\\nn\rr\tt\bb\ff"; /* a character, its letter */
+    const char *name = cp && cp < 0x80 ? strchr(named, (int)cp) : NULL;
+    if (name) strbuf_printf(&r->out, "\\%c", named[(name - named) | 1]);
+    else if (cp < 0x10000) strbuf_printf(&r->out, "\\u%04x", cp);
+    else strbuf_printf(&r->out, "\\u%04x\\u%04x", 0xD800 + ((cp - 0x10000) >> 10), 0xDC00 + ((cp - 0x10000) & 0x3FF));
+}
+
+static void print_json_text(Render *r, Str text, bool ascii)
+{
+    size_t plain = 0, pos = 0;
+    strbuf_putc(&r->out, '"');
+    while (pos < text.len) {
+        unsigned char c = (unsigned char)text.data[pos];
+        if (c >= 0x20 && c != '"' && c != '\\' && (c < 0x7F || !ascii)) {
+            pos++;
+            continue;
+        }
+        strbuf_append(&r->out, text.data + plain, pos - plain);
+        print_json_code(r, utf8_next(text, &pos));
+        plain = pos;
+    }
+    strbuf_append(&r->out, text.data + plain, text.len - plain);
+    strbuf_putc(&r->out, '"');
+}
+
+/* ---- containers ---- */
+
+const TextStyle repr_style = { .item_separator = { ", ", 2 }, .key_separator = { ": ", 2 } };
+
+static void print_any(Render *r, Value v, const TextStyle *style, int depth);
+
+/* Before an item at this depth, or before the end of what holds items one deeper. */
+static void print_break(Render *r, const TextStyle *style, Str separator, int depth)
+{
+    strbuf_append(&r->out, separator.data, separator.len);
+    if (!style->has_indent) return;
+    strbuf_putc(&r->out, '\n');
+    for (int i = 0; i < depth; i++) strbuf_append(&r->out, style->indent.data, style->indent.len);
+}
+
+static void print_items(Render *r, const List *list, const TextStyle *style, int depth)
+{
+    for (uint32_t i = 0; i < list->count; i++) {
+        print_break(r, style, i ? style->item_separator : (Str){ "", 0 }, depth);
+        print_any(r, list->items[i], style, depth);
+    }
+    if (list->count) print_break(r, style, (Str){ "", 0 }, depth - 1);
+}
+
+static void print_json_key(Render *r, Value key, const TextStyle *style)
+{
+    if (key.type == V_STRING) {
+        print_any(r, key, style, 0);
+        return;
+    }
+    if (key.type != V_NONE && !value_is(key, TYPES_NUMBER))
+        render_fail(r, "tojson: keys must be str, int, float, bool or None, not %s", value_type_name(key));
+    strbuf_putc(&r->out, '"');
+    print_any(r, key, style, 0);
+    strbuf_putc(&r->out, '"');
+}
+
+static void print_dict(Render *r, const Dict *dict, const TextStyle *style, int depth)
+{
+    Value *order = NULL, *keys = arena_array(&r->arena, Value, style->sort_keys ? 2 * (size_t)dict->count : 0);
+    for (uint32_t i = 0; style->sort_keys && i < dict->count; i++) {
+        order = keys + dict->count;
+        keys[i] = dict->entries[i].key;
+        order[i] = value_int(i);
+    }
+    if (order) sort_values(r, order, keys, dict->count, false);
+    strbuf_putc(&r->out, '{');
+    for (uint32_t i = 0; i < dict->count; i++) {
+        const DictEntry *entry = &dict->entries[order ? order[i].integer : i];
+        print_break(r, style, i ? style->item_separator : (Str){ "", 0 }, depth);
+        if (style->is_json) print_json_key(r, entry->key, style);
+        else print_any(r, entry->key, style, depth);
+        strbuf_append(&r->out, style->key_separator.data, style->key_separator.len);
+        print_any(r, entry->value, style, depth);
+    }
+    if (dict->count) print_break(r, style, (Str){ "", 0 }, depth - 1);
+    strbuf_putc(&r->out, '}');
+}
+
+/* What JSON has no word for. */
+static void print_object(Render *r, Value v, int depth)
+{
+    List list;
+    switch ((ValueType)v.type) {
+    case V_UNDEFINED: strbuf_puts(&r->out, "Undefined"); break;
+    case V_VIEW:
+        list = value_to_list(r, v);
+        strbuf_printf(&r->out, "%s([", value_type_name(v));
+        print_items(r, &list, &repr_style, depth);
+        strbuf_puts(&r->out, "])");
+        break;
+    case V_NAMESPACE:
+        strbuf_puts(&r->out, "<Namespace ");
+        print_dict(r, v.dict, &repr_style, depth);
+        strbuf_putc(&r->out, '>');
+        break;
+    case V_LOOP:
+        strbuf_printf(&r->out, "<LoopContext %lld/%lld>", (long long)v.loop->index0 + 1, (long long)loop_length(r, v.loop));
+        break;
+    case V_MACRO:
+        strbuf_puts(&r->out, "<Macro ");
+        if (v.macro->node->kind == N_MACRO) print_repr_text(r, r->tmpl->names.names[v.macro->node->name]);
+        else strbuf_puts(&r->out, "anonymous");
+        strbuf_putc(&r->out, '>');
+        break;
+    case V_RANGE:
+        strbuf_printf(&r->out, "range(%lld, %lld", (long long)v.range->start, (long long)v.range->stop);
+        if (v.range->step != 1) strbuf_printf(&r->out, ", %lld", (long long)v.range->step);
+        strbuf_putc(&r->out, ')');
+        break;
+    case V_OPEN: open_stop(r);
+    default: render_fail(r, "a %s has no text: it would differ from run to run", value_type_name(v));
+    }
+}
+
+static void print_text(Render *r, Value v, const TextStyle *style)
+{
+    if (style->is_json) {
+        print_json_text(r, value_str(v), style->ascii);
+        return;
+    }
+    if (v.flags & VALUE_MARKUP) strbuf_puts(&r->out, "Markup(");
+    print_repr_text(r, value_str(v));
+    if (v.flags & VALUE_MARKUP) strbuf_putc(&r->out, ')');
+}
+
+static void print_number(Render *r, Value v, bool is_json)
+{
+    check_size(r, v);
+    if (v.type == V_INT) strbuf_printf(&r->out, "%lld", (long long)v.integer);
+    else if (isfinite(v.number) || !is_json) print_float(r, v.number);
+    else strbuf_puts(&r->out, isnan(v.number) ? "NaN" : v.number < 0 ? "-Infinity" : "Infinity");
+}
+
+static void print_any(Render *r, Value v, const TextStyle *style, int depth)
+{
+    bool is_json = style->is_json;
+    if (depth > RENDER_MAX_NESTING) render_fail(r, "values are nested deeper than %d", RENDER_MAX_NESTING);
+    render_tick(r, 1);
+    text_fits(r);
+    switch ((ValueType)v.type) {
+    case V_NONE: strbuf_puts(&r->out, is_json ? "null" : "None"); break;
+    case V_BOOL: strbuf_puts(&r->out, is_json ? (v.boolean ? "true" : "false") : v.boolean ? "True" : "False"); break;
+    case V_INT:
+    case V_FLOAT: print_number(r, v, is_json); break;
+    case V_STRING: print_text(r, v, style); break;
+    case V_LIST:
+    case V_TUPLE: {
+        bool is_tuple = v.type == V_TUPLE && !is_json;
+        strbuf_putc(&r->out, is_tuple ? '(' : '[');
+        print_items(r, v.list, style, depth + 1);
+        strbuf_puts(&r->out, !is_tuple ? "]" : v.list->count == 1 ? ",)" : ")");
+        break;
+    }
+    case V_DICT: print_dict(r, v.dict, style, depth + 1); break;
+    default:
+        if (is_json) render_fail(r, "tojson: object of type %s is not JSON serializable", value_type_name(v));
+        print_object(r, v, depth + 1);
+    }
+}
+
+void print_value(Render *r, Value v, const TextStyle *style)
+{
+    print_any(r, v, style, 0);
+}
+
+void print_str(Render *r, Value v)
+{
+    if (v.type == V_STRING) strbuf_append(&r->out, v.text, v.len);
+    else if (v.type != V_UNDEFINED) print_any(r, v, &repr_style, 0);
+}
+
+Value value_to_text(Render *r, Value v)
+{
+    if (v.type == V_STRING) return v;
+    size_t begin = r->out.len;
+    print_str(r, v);
+    return text_take(r, begin);
+}
+
+Value value_to_markup(Render *r, Value v)
+{
+    size_t begin = r->out.len;
+    v = value_to_text(r, v);
+    if (v.flags & VALUE_MARKUP) return v;
+    for (size_t i = 0; i < v.len; i++) {
+        switch (v.text[i]) {
+        case '&': strbuf_puts(&r->out, "&amp;"); break;
+        case '<': strbuf_puts(&r->out, "&lt;"); break;
+        case '>': strbuf_puts(&r->out, "&gt;"); break;
+        case '"': strbuf_puts(&r->out, "&#34;"); break;
+        case '\'': strbuf_puts(&r->out, "&#39;"); break;
+        default: strbuf_putc(&r->out, v.text[i]);
+        }
+    }
+    v = text_take(r, begin);
+    v.flags |= VALUE_MARKUP;
+    return v;
+}

@@ -1,0 +1,148 @@
+/* Templates: parsing and rendering. */
+#include "text/template/template.h"
+
+#include "files/file.h"
+#include "text/template/open.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+static Status parse(Parser *p)
+{
+    if (setjmp(p->failed)) return p->status;
+    template_lex(p);
+    template_parse_tokens(p);
+    template_resolve(p);
+    return OK;
+}
+
+Status template_parse(const char *name, const char *source, size_t len, Template **out_template)
+{
+    FAIL_IF(len > TEMPLATE_MAX_BYTES, ERR_INVALID, "%s:1: the template has %zu bytes, the most is %d", name, len, TEMPLATE_MAX_BYTES);
+    Template *tmpl = calloc(1, sizeof *tmpl);
+    if (!tmpl) fatal_out_of_memory(sizeof *tmpl);
+    tmpl->name = arena_strdup(&tmpl->arena, name);
+    tmpl->hash = hash_bytes(source, len, 0);
+    Parser p = { .tmpl = tmpl, .text = source, .len = len };
+    Status status = parse(&p);
+    if (status != OK) {
+        template_destroy(tmpl);
+        return status;
+    }
+    template_prepare(tmpl);
+    *out_template = tmpl;
+    return OK;
+}
+
+void template_destroy(Template *tmpl)
+{
+    if (!tmpl) return;
+    arena_deinit(&tmpl->arena);
+    free(tmpl);
+}
+
+uint64_t template_hash(const Template *tmpl)
+{
+    return tmpl->hash;
+}
+
+void template_output_deinit(TemplateOutput *out)
+{
+    strbuf_deinit(&out->text);
+    free(out->spans);
+    *out = (TemplateOutput){ 0 };
+}
+
+/* ---- rendering ---- */
+
+static void set_base(Template *tmpl, Str name, Value value)
+{
+    uint32_t index = template_find_name(tmpl, name);
+    if (index != UINT32_MAX) tmpl->base_context[index] = value;
+}
+
+void template_prepare(Template *tmpl)
+{
+    static const char *const inputs[] = { "messages", "tools", "documents", "add_generation_prompt" };
+    const Dict *folder = tmpl->folder_variables;
+    tmpl->base_context = arena_array(&tmpl->arena, Value, tmpl->names.count);
+    for (const Builtin *row = template_functions; row->name; row++)
+        set_base(tmpl, str_of(row->name), (Value){ .type = V_FUNCTION, .function = row });
+    for (uint32_t i = 0; folder && i < folder->count; i++) set_base(tmpl, value_str(folder->entries[i].key), folder->entries[i].value);
+    for (int i = 0; i < 4; i++) tmpl->inputs[i] = template_find_name(tmpl, str_of(inputs[i]));
+}
+
+static void set_json(Render *r, uint32_t name, const JsonValue *json)
+{
+    if (name != UINT32_MAX) r->context[name] = value_from_json(r, json);
+}
+
+static void set_context(Render *r, const TemplateInput *input)
+{
+    const uint32_t *inputs = r->tmpl->inputs;
+    r->context = arena_array(&r->arena, Value, r->tmpl->names.count);
+    memcpy(r->context, r->tmpl->base_context, r->tmpl->names.count * sizeof *r->context);
+    if (!r->open) set_json(r, inputs[0], input->messages);
+    else if (inputs[0] != UINT32_MAX) r->context[inputs[0]] = open_messages(r, input->messages);
+    set_json(r, inputs[1], input->tools);
+    set_json(r, inputs[2], input->documents);
+    if (inputs[3] != UINT32_MAX) r->context[inputs[3]] = value_bool(input->add_generation_prompt);
+    for (uint32_t i = 0; input->variables && i < input->variables->count; i++) {
+        const JsonMember *member = &input->variables->members[i];
+        set_json(r, template_find_name(r->tmpl, member->key), &member->value);
+    }
+}
+
+Status template_execute(Render *r, const TemplateInput *input)
+{
+    if (setjmp(r->failed)) return ERR_INVALID;
+    set_context(r, input);
+    r->frame = frame_new(r, NULL, r->tmpl->root_scope);
+    scope_enter(r, r->tmpl->root_scope);
+    exec_nodes(r, &r->tmpl->body);
+    return OK;
+}
+
+static void take_output(Render *r, TemplateOutput *out)
+{
+    *out = (TemplateOutput){ .text = r->out };
+    r->out = (StrBuf){ 0 };
+    if (!r->num_spans) return;
+    out->spans = calloc(r->num_spans, sizeof *out->spans);
+    if (!out->spans) fatal_out_of_memory(r->num_spans * sizeof *out->spans);
+    for (size_t i = 0; i < r->num_spans; i++)
+        if (r->spans[i].end <= out->text.len) out->spans[out->num_spans++] = r->spans[i];
+}
+
+void template_stop_clock(Template *tmpl, int64_t now_unix)
+{
+    tmpl->now_unix = now_unix;
+}
+
+int64_t template_now(const Template *tmpl)
+{
+    return tmpl->now_unix ? tmpl->now_unix : time(NULL);
+}
+
+bool template_asks_time(const Template *tmpl)
+{
+    return template_find_name(tmpl, str_of("strftime_now")) != UINT32_MAX;
+}
+
+Status template_render(const Template *tmpl, const TemplateInput *input, TemplateOutput *out)
+{
+    Render r = { .tmpl = tmpl, .line = 1, .now_unix = input->now_unix ? input->now_unix : tmpl->now_unix };
+    r.max_steps = input->max_steps ? input->max_steps : RENDER_MAX_STEPS;
+    *out = (TemplateOutput){ 0 };
+    if (input->arena) r.arena = *input->arena;
+    size_t used_before = r.arena.used_bytes;
+    r.arena.used_bytes = 0; /* the limit is on this render alone */
+    Status status = template_execute(&r, input);
+    if (status == OK) take_output(&r, out);
+    strbuf_deinit(&r.out);
+    r.arena.used_bytes += used_before;
+    if (input->arena) *input->arena = r.arena;
+    else arena_deinit(&r.arena);
+    return status;
+}

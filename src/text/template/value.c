@@ -1,0 +1,395 @@
+/* Truth, equality, order and dictionaries, with Python's rules: numbers compare across bool, int and float; lists and
+ * tuples element by element; other types are equal only when they are the same object. */
+#include "text/template/open.h"
+#include "text/template/render.h"
+#include "text/template/text.h"
+
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+void *array_grown(Arena *arena, void *items, uint32_t count, uint32_t *capacity, size_t size)
+{
+    if (count < *capacity) return items;
+    *capacity = count < 4 ? 8 : count * 2;
+    void *more = arena_alloc(arena, arena_array_bytes(*capacity, size));
+    if (count) memcpy(more, items, count * size);
+    return more;
+}
+
+void render_fail(Render *r, const char *fmt, ...)
+{
+    char    message[2048];
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(message, sizeof message, fmt, args);
+    va_end(args);
+    (void)status_fail(ERR_INVALID, "%s:%d: %s", r->tmpl->name, r->line, message);
+    longjmp(r->failed, 1);
+}
+
+void render_tick(Render *r, int64_t steps)
+{
+    r->steps += steps;
+    if (r->steps > r->max_steps) render_fail(r, "the template takes more than %lld steps", (long long)r->max_steps);
+    if (r->arena.used_bytes > RENDER_MAX_ARENA_BYTES)
+        render_fail(r, "the template needs more than %d MiB of memory", RENDER_MAX_ARENA_BYTES >> 20);
+}
+
+void render_deeper(Render *r)
+{
+    if (r->depth++ >= RENDER_MAX_DEPTH) render_fail(r, "evaluation is nested deeper than %d: endless recursion?", RENDER_MAX_DEPTH);
+}
+
+const char *value_type_name(Value v)
+{
+    static const char *const names[] = {
+        "missing", "Undefined", "NoneType", "bool", "int", "float", "str", "list", "tuple", "dict", "range", "generator",
+        "dict_items", "Namespace", "LoopContext", "Macro", "function", "method", "Cycler", "Joiner", "str",
+    };
+    static const char *const views[] = { "dict_keys", "dict_values", "dict_items" };
+    if (v.type == V_VIEW) return views[v.view->kind];
+    if (v.type == V_ITER) return v.iter->name;
+    return value_is_markup(v) ? "Markup" : names[v.type];
+}
+
+void undefined_fail(Render *r, Value undefined)
+{
+    /* as Jinja names the object of a missing attribute; by type */
+    static const char *const objects[] = {
+        "missing", "Undefined", "None", "bool object", "int object", "float object", "str object", "list object", "tuple object",
+        "dict object", "range", "generator object", "dict view object", "jinja2.utils.Namespace object",
+        "jinja2.runtime.LoopContext object", "jinja2.runtime.Macro object", "function", "method", "jinja2.utils.Cycler object",
+        "jinja2.utils.Joiner object", "str object",
+    };
+    const char *object = objects[undefined.aux >> 8];
+    int         len = undefined.len < 500 ? (int)undefined.len : 500;
+    switch ((UndefinedKind)(undefined.aux & 0xFF)) {
+    case UNDEF_NAME: render_fail(r, "'%.*s' is undefined", len, undefined.text);
+    case UNDEF_ATTRIBUTE: render_fail(r, "'%s' has no attribute '%.*s'", object, len, undefined.text);
+    case UNDEF_ELEMENT: render_fail(r, "%s has no element %.*s", object, len, undefined.text);
+    case UNDEF_UNSAFE: render_fail(r, "access to attribute '%.*s' of '%s' is unsafe", len, undefined.text, object);
+    default: render_fail(r, "%.*s", len, undefined.text);
+    }
+}
+
+void check_size(Render *r, Value v)
+{
+    if (v.type == V_FLOAT && (v.flags & VALUE_TOO_BIG))
+        render_fail(r, "an integer of the data does not fit 64 bits, larger ones are not supported");
+}
+
+Value value_list(Render *r, ValueType type, List list)
+{
+    Value v = { .type = (uint8_t)type, .list = arena_new(&r->arena, List) };
+    *v.list = list;
+    return v;
+}
+
+void list_add(Render *r, List *list, Value v)
+{
+    list->items = array_grown(&r->arena, list->items, list->count, &list->capacity, sizeof v);
+    list->items[list->count++] = v;
+    render_tick(r, 1);
+}
+
+Value value_pair(Render *r, Value a, Value b)
+{
+    List pair = { .items = arena_array(&r->arena, Value, 2), .count = 2 };
+    pair.items[0] = a;
+    pair.items[1] = b;
+    return value_list(r, V_TUPLE, pair);
+}
+
+Value value_view(Render *r, Dict *dict, ViewKind kind)
+{
+    Value v = { .type = V_VIEW, .view = arena_new(&r->arena, View) };
+    *v.view = (View){ dict, kind };
+    return v;
+}
+
+void text_check(Render *r, size_t bytes)
+{
+    if (bytes > RENDER_MAX_TEXT_BYTES) render_fail(r, "a text grows beyond %d MiB", RENDER_MAX_TEXT_BYTES >> 20);
+    render_tick(r, (int64_t)(bytes >> 10));
+}
+
+void text_fits(Render *r)
+{
+    if (r->out.len > RENDER_MAX_TEXT_BYTES) text_check(r, r->out.len);
+}
+
+Value text_take(Render *r, size_t begin)
+{
+    size_t len = r->out.len - begin;
+    text_check(r, len);
+    r->out.len = begin;
+    return value_text(arena_strndup(&r->arena, strbuf_cstr(&r->out) + begin, len), len);
+}
+
+bool value_truth(Render *r, Value v)
+{
+    switch ((ValueType)v.type) {
+    case V_MISSING:
+    case V_UNDEFINED:
+    case V_NONE: return false;
+    case V_BOOL: return v.boolean;
+    case V_INT: return v.integer != 0;
+    case V_FLOAT: return v.number != 0;
+    case V_STRING: return v.len != 0;
+    case V_LIST:
+    case V_TUPLE:
+    case V_DICT:
+    case V_RANGE:
+    case V_VIEW:
+    case V_LOOP: return value_length(r, v) != 0;
+    case V_OPEN: return open_truth(r, v);
+    default: return true;
+    }
+}
+
+int64_t value_length(Render *r, Value v)
+{
+    switch ((ValueType)v.type) {
+    case V_UNDEFINED: return 0;
+    case V_STRING:
+        render_tick(r, v.len >> 10);
+        return v.flags & VALUE_ASCII ? v.len : (int64_t)utf8_count(value_str(v));
+    case V_LIST:
+    case V_TUPLE: return v.list->count;
+    case V_DICT: return v.dict->count;
+    case V_RANGE: return v.range->count;
+    case V_VIEW: return v.view->dict->count;
+    case V_LOOP: return loop_length(r, v.loop);
+    default: render_fail(r, "object of type '%s' has no length", value_type_name(v));
+    }
+}
+
+/* ---- equality and order ---- */
+
+static bool equal_lists(Render *r, const List *a, const List *b)
+{
+    bool same = a->count == b->count;
+    for (uint32_t i = 0; same && a != b && i < a->count; i++) same = value_equal(r, a->items[i], b->items[i]);
+    return same;
+}
+
+static bool equal_entries(Render *r, const Dict *a, const Dict *b, bool with_values)
+{
+    bool same = a->count == b->count;
+    for (uint32_t i = 0; same && a != b && i < a->count; i++) {
+        Value other = dict_get(r, b, a->entries[i].key);
+        same = !value_is_missing(other) && (!with_values || value_equal(r, a->entries[i].value, other));
+    }
+    return same;
+}
+
+/* keys() and items() of a dict are sets, values() is only equal to itself. */
+static bool equal_views(Render *r, const View *a, const View *b)
+{
+    if (a == b || a->kind != b->kind || a->kind == VIEW_VALUES) return a == b;
+    return equal_entries(r, a->dict, b->dict, a->kind == VIEW_ITEMS);
+}
+
+static bool equal_ranges(const Range *a, const Range *b)
+{
+    return a->count == b->count && (a->count == 0 || (a->start == b->start && (a->count == 1 || a->step == b->step)));
+}
+
+/* int against float without rounding the int: -1, 0, 1. */
+static int compare_int_float(int64_t a, double b)
+{
+    if (b >= 9223372036854775808.0) return -1;
+    if (b < -9223372036854775808.0) return 1;
+    int64_t whole = (int64_t)b;
+    if (a != whole) return a < whole ? -1 : 1;
+    double rest = b - (double)whole;
+    return rest > 0 ? -1 : rest < 0 ? 1 : 0;
+}
+
+static int compare_numbers(Value a, Value b)
+{
+    bool   a_whole = value_is(a, TYPES_INTEGRAL), b_whole = value_is(b, TYPES_INTEGRAL);
+    double x = value_as_float(a), y = value_as_float(b);
+    if (a_whole && b_whole) return (value_as_int(a) > value_as_int(b)) - (value_as_int(a) < value_as_int(b));
+    if (isnan(x) || isnan(y)) return 2;
+    if (a_whole) return compare_int_float(value_as_int(a), y);
+    if (b_whole) return -compare_int_float(value_as_int(b), x);
+    return (x > y) - (x < y);
+}
+
+static bool equal_containers(Render *r, Value a, Value b)
+{
+    render_deeper(r);
+    render_tick(r, 1);
+    bool same = a.type == V_VIEW   ? equal_views(r, a.view, b.view)
+                : a.type == V_DICT ? equal_entries(r, a.dict, b.dict, true)
+                                   : equal_lists(r, a.list, b.list);
+    r->depth--;
+    return same;
+}
+
+bool value_equal(Render *r, Value a, Value b)
+{
+    if (value_is(a, TYPES_NUMBER) && value_is(b, TYPES_NUMBER)) return compare_numbers(a, b) == 0;
+    if (a.type == V_OPEN || b.type == V_OPEN) return open_equal(r, a, b);
+    if (a.type != b.type) return false;
+    switch ((ValueType)a.type) {
+    case V_MISSING:
+    case V_UNDEFINED:
+    case V_NONE: return true;
+    case V_STRING: render_tick(r, a.len >> 10); return str_same(value_str(a), value_str(b));
+    case V_LIST:
+    case V_TUPLE:
+    case V_DICT:
+    case V_VIEW: return equal_containers(r, a, b);
+    case V_RANGE: return equal_ranges(a.range, b.range);
+    default: return a.list == b.list;
+    }
+}
+
+static int compare_lists(Render *r, const List *a, const List *b, const char *op)
+{
+    for (uint32_t i = 0; i < a->count && i < b->count; i++)
+        if (!value_equal(r, a->items[i], b->items[i])) return value_compare(r, a->items[i], b->items[i], op);
+    return (a->count > b->count) - (a->count < b->count);
+}
+
+static int compare_texts(Render *r, Str a, Str b)
+{
+    size_t shorter = a.len < b.len ? a.len : b.len;
+    int    order = shorter ? memcmp(a.data, b.data, shorter) : 0;
+    render_tick(r, (int64_t)(shorter >> 10));
+    return order ? (order > 0) - (order < 0) : (a.len > b.len) - (a.len < b.len);
+}
+
+int value_compare(Render *r, Value a, Value b, const char *op)
+{
+    if (a.type == V_UNDEFINED) undefined_fail(r, a);
+    if (b.type == V_UNDEFINED) undefined_fail(r, b);
+    if (value_is(a, TYPES_NUMBER) && value_is(b, TYPES_NUMBER)) return compare_numbers(a, b);
+    if (a.type == V_STRING && b.type == V_STRING) return compare_texts(r, value_str(a), value_str(b));
+    if (a.type != b.type || !value_is(a, TYPES_ARRAY))
+        render_fail(r, "'%s' is not supported between '%s' and '%s'", op, value_type_name(a), value_type_name(b));
+    render_deeper(r);
+    int order = compare_lists(r, a.list, b.list, op);
+    r->depth--;
+    return order;
+}
+
+bool value_contains(Render *r, Value item, Value container)
+{
+    Value one;
+    if (container.type == V_OPEN) return open_contains(r, item, container);
+    if (container.type == V_STRING) {
+        if (item.type != V_STRING)
+            render_fail(r, "'in <string>' requires a string as left operand, not %s", value_type_name(item));
+        render_tick(r, container.len >> 8);
+        return text_find(value_str(container), value_str(item), 0) != SIZE_MAX;
+    }
+    if (container.type == V_DICT || (container.type == V_VIEW && container.view->kind == VIEW_KEYS)) {
+        value_hashable(r, item);
+        return !value_is_missing(dict_get(r, container.type == V_DICT ? container.dict : container.view->dict, item));
+    }
+    if (!value_is(container, TYPES_ITERABLE)) render_fail(r, "argument of type '%s' is not iterable", value_type_name(container));
+    for (Iterator it = iterator_of(r, container); iterator_next(r, &it, &one);)
+        if (value_equal(r, one, item)) return true;
+    return false;
+}
+
+/* ---- dictionaries ---- */
+
+void value_hashable(Render *r, Value key)
+{
+    if (key.type == V_OPEN) open_stop(r);
+    if (key.type == V_LIST || key.type == V_DICT) render_fail(r, "unhashable type: '%s'", value_type_name(key));
+    if (key.type != V_TUPLE) return;
+    render_deeper(r);
+    render_tick(r, 1);
+    for (uint32_t i = 0; i < key.list->count; i++) value_hashable(r, key.list->items[i]);
+    r->depth--;
+}
+
+Value dict_get_text(const Dict *dict, Str key)
+{
+    for (uint32_t i = 0; i < dict->count; i++) {
+        const Value *other = &dict->entries[i].key;
+        if (other->type == V_STRING && other->len == key.len && memcmp(other->text, key.data, key.len) == 0)
+            return dict->entries[i].value;
+    }
+    return (Value){ 0 };
+}
+
+static DictEntry *find_entry(Render *r, const Dict *dict, Value key)
+{
+    for (uint32_t i = 0; i < dict->count; i++)
+        if (value_equal(r, dict->entries[i].key, key)) return &dict->entries[i];
+    return NULL;
+}
+
+Value dict_get(Render *r, const Dict *dict, Value key)
+{
+    render_tick(r, dict->count >> 4);
+    if (key.type == V_OPEN) open_stop(r);
+    if (key.type == V_STRING) return dict_get_text(dict, value_str(key));
+    DictEntry *entry = find_entry(r, dict, key);
+    return entry ? entry->value : (Value){ 0 };
+}
+
+void dict_set(Render *r, Dict *dict, Value key, Value value)
+{
+    value_hashable(r, key);
+    render_tick(r, dict->count >> 4);
+    DictEntry *entry = find_entry(r, dict, key);
+    if (entry) {
+        entry->value = value;
+        return;
+    }
+    dict->entries = array_grown(&r->arena, dict->entries, dict->count, &dict->capacity, sizeof *dict->entries);
+    dict->entries[dict->count++] = (DictEntry){ key, value };
+}
+
+/* ---- JSON ---- */
+
+static Value text_of_json(Str text)
+{
+    Value v = value_of_str(text);
+    if (text_is_ascii(text)) v.flags = VALUE_ASCII;
+    return v;
+}
+
+static Value dict_of_json(Render *r, const JsonValue *json)
+{
+    Dict *dict = arena_new(&r->arena, Dict);
+    dict->entries = arena_array(&r->arena, DictEntry, json->count);
+    dict->count = dict->capacity = json->count;
+    for (uint32_t i = 0; i < json->count; i++)
+        dict->entries[i] = (DictEntry){ text_of_json(json->members[i].key), value_from_json(r, &json->members[i].value) };
+    return value_dict(dict);
+}
+
+/* Texts stay where the JSON has them. */
+Value value_from_json(Render *r, const JsonValue *json)
+{
+    if (!json) return value_none();
+    switch (json->type) {
+    case JSON_BOOL: return value_bool(json->boolean);
+    case JSON_INT: return value_int(json->integer);
+    case JSON_DOUBLE: {
+        Value v = value_float(json->number); /* count: it was written as an integer */
+        if (json->count) v.flags = VALUE_TOO_BIG;
+        return json->count && json->number == 0 ? value_int(0) : v;
+    }
+    case JSON_STRING:
+        if (json->string.len > RENDER_MAX_TEXT_BYTES) render_fail(r, "a text of %zu bytes is too long", json->string.len);
+        return text_of_json(json->string);
+    case JSON_ARRAY: {
+        List list = { .items = arena_array(&r->arena, Value, json->count), .count = json->count };
+        for (uint32_t i = 0; i < json->count; i++) list.items[i] = value_from_json(r, &json->items[i]);
+        return value_list(r, V_LIST, list);
+    }
+    case JSON_OBJECT: return dict_of_json(r, json);
+    default: return value_none();
+    }
+}
