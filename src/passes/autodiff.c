@@ -181,7 +181,7 @@ Status autodiff_graph(Graph *graph, bool accumulate, bool fp32_grads)
     const Value *loss = graph_output(graph, "loss");
     TRY(check_loss(loss));
     FAIL_IF(!grad.wanted[loss->id], ERR_INVALID, "nothing to train: the loss depends on no trained parameter");
-    if (loss->producer->op->id != OP_LOSS_SUM) /* its rule takes no gradient for 1 */
+    if (!(loss->producer->op->flags & OP_LOSS))
         grad.grads[loss->id] = add_number(graph, "loss.one", &loss->type, &one);
     int          count = graph->num_nodes, i = 0;
     const Node **forward = arena_array(graph->arena, const Node *, count);
