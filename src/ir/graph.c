@@ -141,7 +141,7 @@ static void name_insert(Graph *graph, Value *value)
         bigger.slots = arena_array(graph->arena, NameSlot, bigger.capacity);
         for (uint32_t i = 0; i < table->capacity; i++) {
             const NameSlot *slot = &table->slots[i];
-            if (slot->value) *name_slot(&bigger, slot->value->name, slot->hash) = *slot;
+            if (slot->value && slot->hash == name_hash(slot->value->name)) *name_slot(&bigger, slot->value->name, slot->hash) = *slot;
         }
         *table = bigger;
     }
@@ -215,6 +215,14 @@ Value *graph_add_value(Graph *graph, ValueKind kind, const char *name, const Ten
     graph->values[graph->num_values++] = value;
     name_insert(graph, value);
     return value;
+}
+
+/* The slot of the old name stays, so that names behind it are found; nothing matches it. */
+void graph_rename(Graph *graph, Value *value, const char *name)
+{
+    if (strcmp(value->name, name) == 0) return;
+    value->name = unique_name(graph, name);
+    name_insert(graph, value);
 }
 
 Value *graph_add_param(Graph *graph, Param *param)

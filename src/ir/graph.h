@@ -180,6 +180,8 @@ Graph *graph_create(Arena *arena, const char *name, const OpDef *const *ops, int
 Value *graph_add_value(Graph *graph, ValueKind kind, const char *name, const TensorType *type);
 Value *graph_add_param(Graph *graph, Param *param); /* the VALUE_PARAM of it; also lists it in params */
 Value *graph_find(const Graph *graph, const char *name); /* NULL: none */
+/* The value is found by this name from here on, made unique by a suffix where taken. */
+void graph_rename(Graph *graph, Value *value, const char *name);
 
 /* Applies `op` at the cursor: copies attrs (NULL: the op's defaults), runs op->infer, makes output values named `name` (further
  * ones name.1, ...). `in` has num_in entries and is padded with NULL to the op's inputs. want: bit k = output k is made

@@ -79,6 +79,7 @@ enum {
     OP_COMMUTES = 1 << 3,    /* in[0] and in[1] may be swapped */
     OP_BY_DOCUMENT = 1 << 4, /* cost is of rows of one document: shorter ones take less */
     OP_BY_LABEL = 1 << 5,    /* cost is of rows that all have a label: others may be passed over */
+    OP_LOSS = 1 << 6,        /* backward takes an output without a gradient for the loss itself, whose gradient is 1 */
 };
 
 /* Output `out` takes over the memory of input `in` where that input is connected. accumulate: the kernel adds to it
@@ -111,6 +112,14 @@ typedef struct OpSample {
     int         int_range[NODE_MAX_IN]; /* integer input k is drawn from [0, int_range); see InputHolds */
 } OpSample;
 
+/* Inputs of an op that another one makes from the same inputs, as a gradient reads what the forward op wrote: contents that don't
+ * belong together mean nothing. Both have the same struct of attributes. */
+typedef struct OpResults {
+    const OpDef *op;                /* NULL: no such inputs */
+    int8_t       in[NODE_MAX_IN];   /* its input i is input in[i] of this op, for its num_in */
+    int8_t       out[NODE_MAX_OUT]; /* its output k is input out[k] of this op, for its num_out */
+} OpResults;
+
 struct OpDef {
     int             id;
     const char     *name;      /* spelling in IR and Python */
@@ -133,12 +142,15 @@ struct OpDef {
     size_t        (*gpu_workspace)(const Node *node);                /* CUDA kernels' where it is large, for plans of a GPU that isn't here */
     CpuKernel       cpu[OP_MAX_KERNELS];                              /* first match wins, reference last */
     uint8_t         holds[NODE_MAX_IN];  /* InputHolds of each input */
+    OpResults       results;
     uint32_t        params;       /* bit k: input k may be a trained weight: backward takes its gradient through grad_accumulator */
     uint32_t        constants;    /* bit k: input k never has a gradient (a table, scalars) */
     uint32_t        grad_outputs; /* bit k: output k has a gradient too; the first always has */
     /* Emits at the cursor the form that appends this run's keys and values to a cache and reads all of it, for prefill and decode;
      * NULL: the op works on each token by itself, or has no such form. */
     Status        (*cached)(Graph *graph, const Node *node, int64_t batch, int64_t len, Node **out);
+    /* Notes whether every row is one document (padding behind it at most), which kernels may then rely on; NULL: all the same. */
+    void          (*set_dense)(Node *node, bool dense);
     const OpSample *samples;
     int             num_samples;
     const OpSample *large;               /* shapes of real models: doctor runs them too */

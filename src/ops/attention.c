@@ -326,6 +326,11 @@ static Status attention_use_cache(Graph *graph, const Node *node, int64_t batch,
     return graph_add_node(graph, &op_attention_cached, attrs, node->out[0]->name, in, 6, ~0u, out);
 }
 
+static void attention_set_dense(Node *node, bool dense)
+{
+    ((AttentionAttrs *)node->attrs)->dense = dense;
+}
+
 static const AttentionAttrs attention_small = { .num_heads = 4, .num_kv_heads = 2, .head_dim = 6 };
 static const AttentionAttrs attention_packed = { .num_heads = 3, .num_kv_heads = 1, .head_dim = 16, .scale = 0.3 };
 
@@ -375,6 +380,7 @@ const OpDef op_attention = {
     .cpu = { { DT_SET_FLOAT, attention_blocks, "blocks" }, { DT_SET_FLOAT, attention_reference, "reference" } },
     .holds = { [3] = HOLDS_DOC_START },
     .cached = attention_use_cache,
+    .set_dense = attention_set_dense,
     .samples = attention_samples,
     .num_samples = sizeof attention_samples / sizeof attention_samples[0],
     .large = attention_large_samples,

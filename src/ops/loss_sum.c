@@ -51,6 +51,7 @@ const OpDef op_loss_sum = {
     .min_in = 2,
     .alias = { { .out = 0, .in = 2, .accumulate = true } },
     .num_alias = 1,
+    .flags = OP_LOSS,
     .infer = loss_sum_infer,
     .backward = loss_sum_backward,
     .cost = loss_sum_cost,

@@ -196,7 +196,8 @@ static Status run_one(PassContext *context, int index, bool *laid_out)
     }
     FAIL_IF(!(pass_programs(index) >> context->kind & 1), ERR_INVALID, "it doesn't run for %s; the line # option program=NAME says what the graph is of",
             program_kind_name(context->kind));
-    if (!pass_after_layout(index)) program->placement = NULL, program->num_launches = program->num_once = 0;
+    if (!pass_after_layout(index)) program->placement = NULL; /* of another graph */
+    program->num_launches = program->num_once = 0;
     return pass_run(context, index);
 }
 

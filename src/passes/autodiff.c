@@ -24,6 +24,22 @@ static void find_wanted(GradBuilder *grad)
     }
 }
 
+/* Rules know where they find weights: gradients of those are made in lasting memory, of all else they are activations. */
+static Status check_inputs(GradBuilder *grad, const Node *node)
+{
+    const char *source = node->source ? node->source : "graph";
+    for (int i = 0; i < node->num_in; i++) {
+        const Value *in = node->in[i];
+        bool         weight = in && in->kind == VALUE_PARAM && !in->producer, expected = node->op->params >> i & 1;
+        if (!grad_wanted(grad, in) || weight == expected) continue;
+        FAIL_IF(weight, ERR_UNSUPPORTED, "%s: input %d of %s is the trained weight %s, and the op has no gradient for a weight there", source, i,
+                node->op->name, in->name);
+        FAIL(ERR_UNSUPPORTED, "%s: input %d of %s is %s, which is computed from a trained weight, and the op has a gradient only for a weight there",
+             source, i, node->op->name, in->name);
+    }
+    return OK;
+}
+
 static Status node_backward(GradBuilder *grad, const Node *node, const Value *loss)
 {
     bool needed = false, leads = false;
@@ -33,10 +49,7 @@ static Status node_backward(GradBuilder *grad, const Node *node, const Value *lo
     if (!needed || !leads) return OK;
     FAIL_IF(!node->op->backward, ERR_UNSUPPORTED, "%s: op %s has no gradient, and %s needs one",
             node->source ? node->source : "graph", node->op->name, node->out[0] ? node->out[0]->name : "its output");
-    for (int i = 0; i < node->num_in; i++)
-        FAIL_IF(grad_wanted(grad, node->in[i]) && node->in[i]->kind == VALUE_PARAM && !(node->op->params >> i & 1), ERR_UNSUPPORTED,
-                "%s: input %d of %s is the trained weight %s, and the op has no gradient for a weight there",
-                node->source ? node->source : "graph", i, node->op->name, node->in[i]->name);
+    TRY(check_inputs(grad, node));
     grad->graph->layer = node->layer;
     grad->graph->part = node->part;
     grad->graph->source = node->source;
@@ -168,7 +181,7 @@ Status autodiff_graph(Graph *graph, bool accumulate, bool fp32_grads)
     const Value *loss = graph_output(graph, "loss");
     TRY(check_loss(loss));
     FAIL_IF(!grad.wanted[loss->id], ERR_INVALID, "nothing to train: the loss depends on no trained parameter");
-    if (loss->producer->op->id != OP_LOSS_SUM) /* its rule takes no gradient for 1 */
+    if (!(loss->producer->op->flags & OP_LOSS))
         grad.grads[loss->id] = add_number(graph, "loss.one", &loss->type, &one);
     int          count = graph->num_nodes, i = 0;
     const Node **forward = arena_array(graph->arena, const Node *, count);

@@ -1,5 +1,4 @@
 /* bind: the module becomes a graph for this program's shapes, with only the outputs that the program is run for. */
-#include "ops/attrs.h"
 #include "ops/ops.h"
 #include "passes/pass.h"
 
@@ -45,7 +44,7 @@ Status pass_bind(PassContext *context, Graph **graph)
     graph_clear_outputs(*graph);
     graph_add_output(*graph, want, value);
     for (Node *node = (*graph)->first; node; node = node->next)
-        if (node->op == &op_attention) ((AttentionAttrs *)node->attrs)->dense = options->dense && context->kind != PROGRAM_EVAL;
+        if (node->op->set_dense) node->op->set_dense(node, options->dense && context->kind != PROGRAM_EVAL);
     for (int i = 0; i < (*graph)->num_params; i++) (*graph)->params[i]->trained = options->train_base;
     remove_dead_nodes(*graph);
     return OK;

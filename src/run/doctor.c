@@ -85,29 +85,28 @@ static void case_fill(Case *c, const int *int_range)
 static Status run_on(Device *device, Case *c, const BoundKernel *kernel, uint32_t want, int poison, bool twice,
                      bool *out_same, StrBuf *faults);
 
-/* attention_bwd reads what attention wrote: o and lse of these inputs, from the CPU in fp32. */
-static Status fill_attention_results(Doctor *d, Case *c)
+/* What another op makes of the same inputs (OpResults): from the CPU in fp32. */
+static Status fill_results(Doctor *d, Case *c)
 {
-    enum { IN_Q = 1, IN_O = 4, IN_LSE, IN_DOC };
-    TensorType       in[4] = {0};
-    Case             forward;
-    static const int from[4] = {IN_Q, IN_Q + 1, IN_Q + 2, IN_DOC};
-    for (int i = 0; i < 4; i++)
-        if (c->in[from[i]]) in[i] = c->node->in[from[i]]->type;
-    TRY(case_make(&forward, &op_attention, c->node->attrs, in));
-    for (int i = 0; i < 4; i++)
-        if (c->in[from[i]]) memcpy(forward.in[i], c->in[from[i]], (size_t)type_bytes(&in[i]));
-    BoundKernel kernel;
-    bool        same;
-    StrBuf      faults = {0};
-    Status      status = d->cpu->api->bind(d->cpu, forward.node, &kernel);
-    if (status == OK) status = run_on(d->cpu, &forward, &kernel, ~0u, 0, false, &same, &faults);
-    for (int64_t i = 0, n = type_numel(&c->node->in[IN_O]->type); i < n && status == OK; i++)
-        set_float(c->in[IN_O], c->node->in[IN_O]->type.dtype, i,
-                  get_float(forward.result[0], forward.out[0]->type.dtype, i));
-    if (status == OK) memcpy(c->in[IN_LSE], forward.result[1], (size_t)type_bytes(&c->node->in[IN_LSE]->type));
+    const OpResults *results = &c->node->op->results;
+    TensorType       in[NODE_MAX_IN] = {0};
+    Case             made;
+    BoundKernel      kernel;
+    bool             same;
+    StrBuf           faults = {0};
+    for (int i = 0; i < results->op->num_in; i++)
+        if (c->in[results->in[i]]) in[i] = c->node->in[results->in[i]]->type;
+    Status status = case_make(&made, results->op, c->node->attrs, in);
+    for (int i = 0; i < results->op->num_in && status == OK; i++)
+        if (made.in[i]) memcpy(made.in[i], c->in[results->in[i]], (size_t)type_bytes(&in[i]));
+    if (status == OK) status = d->cpu->api->bind(d->cpu, made.node, &kernel);
+    if (status == OK) status = run_on(d->cpu, &made, &kernel, ~0u, 0, false, &same, &faults);
+    for (int k = 0; k < results->op->num_out && status == OK; k++) {
+        const TensorType *type = &c->node->in[results->out[k]]->type;
+        if (made.out[k]) dtype_convert(c->in[results->out[k]], type->dtype, made.result[k], made.out[k]->type.dtype, type_numel(type));
+    }
     strbuf_deinit(&faults);
-    arena_deinit(&forward.arena);
+    arena_deinit(&made.arena);
     return status;
 }
 
@@ -380,7 +379,7 @@ static Status check_case(Doctor *d, const OpDef *op, const OpSample *sample, con
     Status      status = case_make(&c, op, sample->attrs, in);
     if (status == OK) {
         case_fill(&c, sample->int_range);
-        if (op->id == OP_ATTENTION_BWD) status = fill_attention_results(d, &c);
+        if (op->results.op) status = fill_results(d, &c);
     }
     double tolerance = is_bf16 ? 1e-2 : sample->tolerance > 0 ? sample->tolerance : 1e-5;
     if (status == OK) status = reference(d, &c, &wide);

@@ -1,4 +1,4 @@
-/* Any text of a graph, with any options, is what a pass works on or refuses: each pass alone, then all that can follow one another. */
+/* Any text of a graph, with any options, is what passes work on or refuse: each alone, each twice, and those of training in order. */
 #include "passes/alone.h"
 #include "passes/pass.h"
 
@@ -28,8 +28,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     const char *train[] = { "adapt", "fuse", "autodiff", "clean", "recompute", "schedule", "place", "emit" };
     for (int i = 0; i < pass_count(); i++) {
-        const char *name = pass_name(i);
-        run(data, size, &name, 1);
+        const char *twice[] = { pass_name(i), pass_name(i) };
+        run(data, size, twice, 1);
+        run(data, size, twice, 2);
     }
     run(data, size, train, sizeof train / sizeof train[0]);
     return 0;

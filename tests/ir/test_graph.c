@@ -80,6 +80,22 @@ static void names_are_unique_and_found(void)
     done();
 }
 
+static void a_value_can_be_renamed(void)
+{
+    Graph *graph = new_graph();
+    Value *a = outside(graph, VALUE_INPUT, "a", 4), *b = outside(graph, VALUE_INPUT, "b", 4);
+    graph_rename(graph, a, "c");
+    EXPECT(!graph_find(graph, "a") && graph_find(graph, "c") == a);
+    graph_rename(graph, b, "c");
+    EXPECT_STR(b->name, "c~2");
+    graph_rename(graph, a, "a");
+    EXPECT(graph_find(graph, "a") == a && !graph_find(graph, "c"));
+    for (int i = 0; i < 2000; i++) outside(graph, VALUE_INPUT, "x", 4); /* the table grows */
+    EXPECT(graph_find(graph, "a") == a && graph_find(graph, "c~2") == b && !graph_find(graph, "b"));
+    EXPECT_OK(graph_verify(graph));
+    done();
+}
+
 static void missing_inputs_and_bad_types_are_named(void)
 {
     Graph *graph = new_graph();
@@ -683,7 +699,7 @@ static void many_pieces_come_back(void)
     done();
 }
 
-TEST_MAIN(TEST(types), TEST(names_are_unique_and_found), TEST(missing_inputs_and_bad_types_are_named),
+TEST_MAIN(TEST(types), TEST(names_are_unique_and_found), TEST(a_value_can_be_renamed), TEST(missing_inputs_and_bad_types_are_named),
           TEST(nodes_are_put_moved_and_removed), TEST(every_value_knows_its_readers),
           TEST(order_is_known_without_a_walk), TEST(roots_of_all_values_are_found_at_once),
           TEST(members_are_listed_by_id), TEST(memory_is_followed_to_where_it_is),

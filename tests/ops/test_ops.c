@@ -326,6 +326,21 @@ static void check_sample(const OpDef *op, int index)
     check_corrupted(op, sample);
 }
 
+/* What another op is said to make of the same inputs has the dims that it makes. */
+static void check_results(const OpDef *op, const OpSample *sample, int index)
+{
+    const OpResults *results = &op->results;
+    TensorType       in[NODE_MAX_IN] = { 0 };
+    OpCase           c;
+    for (int i = 0; i < results->op->num_in; i++) in[i] = sample->in[results->in[i]];
+    Status status = op_case_make(&c, results->op, sample->attrs, in);
+    if (status != OK) test_fail(__FILE__, __LINE__, "%s sample %d: %s", op->name, index, status_message());
+    for (int k = 0; k < results->op->num_out && status == OK; k++)
+        if (c.all_out[k] && !type_same_dims(&c.all_out[k]->type, &sample->in[results->out[k]]))
+            test_fail(__FILE__, __LINE__, "%s sample %d: input %d isn't what %s makes", op->name, index, results->out[k], results->op->name);
+    op_case_free(&c);
+}
+
 static void check_op(const OpDef *op, int id)
 {
     EXPECT_INT(op->id, id);
@@ -336,7 +351,10 @@ static void check_op(const OpDef *op, int id)
     EXPECT_STR(op->flags & OP_VIEW ? "reference" : reference_of(op)->name, "reference");
     for (int a = 0; a < op->num_alias; a++) EXPECT(op->alias[a].in < op->num_in && op->alias[a].out < op->num_out);
     if (!op->num_samples) test_fail(__FILE__, __LINE__, "%s has no samples", op->name);
-    for (int i = 0; i < op->num_samples; i++) check_sample(op, i);
+    for (int i = 0; i < op->num_samples; i++) {
+        check_sample(op, i);
+        if (op->results.op) check_results(op, &op->samples[i], i);
+    }
 }
 
 int main(int argc, char **argv)
