@@ -27,7 +27,7 @@ typedef struct DeviceFacts {
     const OpRate *rates;                  /* NULL: none were measured */
 } DeviceFacts;
 
-enum { DEVICE_MARKS = 4 };
+enum { DEVICE_MARKS = 8 };
 
 /* What a GPU's matrix products are given to work in. */
 enum { GPU_GEMM_WORKSPACE = 32 << 20 };
@@ -76,6 +76,8 @@ typedef struct DeviceApi {
      * for what stands before it. Results that launches wrote to SPACE_HOST may be read then. */
     Status (*mark)(Device *device, int slot);
     Status (*await)(Device *device, int slot);
+    /* Seconds from when the device reached one mark to when it reached the other; both were awaited. */
+    Status (*seconds_between)(Device *device, int from_slot, int to_slot, double *out);
     /* What prepare measured and chose, as text (NUL-terminated, cut at size), so that a resumed run chooses the same; taking such
      * a text comes before programs are prepared, and what doesn't fit this device is ignored. NULL: nothing is chosen. */
     void   (*tuning_get)(Device *device, char *out, size_t size);

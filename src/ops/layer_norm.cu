@@ -15,7 +15,7 @@ template <int N> static __device__ __forceinline__ int64_t pack_column(int p)
 
 /* b, y, mean_out, rstd_out may be NULL; y may be x's memory. C is a multiple of a pack. */
 template <typename T, int PACKS>
-static __global__ void layer_norm_packs(const T *x, const T *w, const T *b, T *y, float *mean_out, float *rstd_out, int64_t cols, float eps)
+static __global__ void __launch_bounds__(1024) layer_norm_packs(const T *x, const T *w, const T *b, T *y, float *mean_out, float *rstd_out, int64_t cols, float eps)
 {
     enum { N = Pack<T>::N };
     __shared__ float scratch[32];
@@ -119,7 +119,7 @@ static Status layer_norm_run(const KernelArgs *args)
 
 /* dx may be dy's memory; dx, dw, db NULL: not wanted. Partial sums of a chunk are `stride` floats apart. */
 template <typename T, int PACKS>
-static __global__ void layer_norm_bwd_packs(const T *dy, const T *x, const T *w, const float *means, const float *rstds, T *dx, bool add,
+static __global__ void __launch_bounds__(1024) layer_norm_bwd_packs(const T *dy, const T *x, const T *w, const float *means, const float *rstds, T *dx, bool add,
                                             float *dw, float *db, int64_t stride, int64_t rows, int64_t cols, int64_t chunk_rows)
 {
     enum { N = Pack<T>::N };

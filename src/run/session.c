@@ -144,14 +144,25 @@ Status session_sync(Session *s)
     return s->device->api->sync(s->device);
 }
 
-Status session_mark(Session *s, int64_t number)
+static int mark_of(int64_t number, bool end)
 {
-    return s->device->api->mark(s->device, (int)(number % DEVICE_MARKS));
+    return (int)(2 * number % DEVICE_MARKS) + end;
 }
 
-Status session_await(Session *s, int64_t number)
+Status session_begin_step(Session *s, int64_t number)
 {
-    return s->device->api->await(s->device, (int)(number % DEVICE_MARKS));
+    return s->device->api->mark(s->device, mark_of(number, false));
+}
+
+Status session_end_step(Session *s, int64_t number)
+{
+    return s->device->api->mark(s->device, mark_of(number, true));
+}
+
+Status session_await_step(Session *s, int64_t number, double *out_seconds)
+{
+    TRY(s->device->api->await(s->device, mark_of(number, true)));
+    return s->device->api->seconds_between(s->device, mark_of(number, false), mark_of(number, true), out_seconds);
 }
 
 Status session_output(Session *s, ProgramKind kind, const char *name, void *data, size_t bytes)

@@ -19,9 +19,11 @@ NODISCARD Status session_read_range(Session *session, const char *name, size_t o
 /* Asynchronous on CUDA; session_read and session_sync wait. */
 NODISCARD Status session_run(Session *session, ProgramKind kind);
 NODISCARD Status session_sync(Session *session);
-/* Waiting for what was run up to a point without what was run since: a mark stands behind the runs before it; see Device. */
-NODISCARD Status session_mark(Session *session, int64_t number);  /* of number mod DEVICE_MARKS */
-NODISCARD Status session_await(Session *session, int64_t number);
+/* Step `number` begins and ends: marks stand before and behind what is run in between, and `await` waits for the second without what
+ * was run since. At most DEVICE_MARKS / 2 steps are known. *out_seconds: what the device took from one mark to the other. */
+NODISCARD Status session_begin_step(Session *session, int64_t number);
+NODISCARD Status session_end_step(Session *session, int64_t number);
+NODISCARD Status session_await_step(Session *session, int64_t number, double *out_seconds);
 /* A graph output of a program ("loss", "losses", "logits"): valid until the next run of any program. */
 NODISCARD Status session_output(Session *session, ProgramKind kind, const char *name, void *data, size_t bytes);
 /* Direct pointer where the host sees the memory (device cpu, values of SPACE_HOST), else NULL. */

@@ -138,6 +138,7 @@ void step_bench_destroy(StepBench *b)
 /* Queues a step's programs behind what the device runs. */
 static Status queue_step(StepBench *b)
 {
+    TRY(session_begin_step(b->session, b->step));
     int64_t micros = b->config->gradient_accumulation_steps, cells = b->options.batch * b->options.seq;
     int64_t step[STEP_COUNT] = { [STEP_SEED] = 1, [STEP_INDEX] = b->step };
     float   hyper[HYPER_COUNT] = { [HYPER_LR] = 1e-5f,
@@ -151,22 +152,17 @@ static Status queue_step(StepBench *b)
         TRY(session_run(b->session, micro ? PROGRAM_MICRO_NEXT : PROGRAM_MICRO_FIRST));
     }
     TRY(session_run(b->session, PROGRAM_OPTIMIZER));
-    return session_mark(b->session, b->step++);
+    return session_end_step(b->session, b->step++);
 }
 
-/* Steps one behind the other as a run makes them: the device has the next one while a result is awaited. seconds[i]: from the end of
- * the step before to that of step i. */
+/* Steps one behind the other as a run makes them: the device has the next one while a result is awaited. */
 static Status time_steps(StepBench *b, int count, double *seconds)
 {
     bool    ahead = !b->device->api->is_synchronous;
     int64_t first = b->step;
-    double  before = now();
     for (int i = 0; i < count; i++) {
         while (b->step <= first + i + ahead && b->step < first + count) TRY(queue_step(b));
-        TRY(session_await(b->session, first + i));
-        double after = now();
-        seconds[i] = after - before;
-        before = after;
+        TRY(session_await_step(b->session, first + i, &seconds[i]));
     }
     return OK;
 }

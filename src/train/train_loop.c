@@ -65,14 +65,15 @@ static Status queue_step(Trainer *t)
 {
     int64_t     index = t->state.step + t->num_queued, trained;
     QueuedStep *step = &t->queued[index % (STEPS_AHEAD + 1)];
-    *step = (QueuedStep){ .queued_at = trainer_seconds() };
+    *step = (QueuedStep){ 0 };
     if (t->hooks->step_begin) t->hooks->step_begin(t->hooks->context, index);
+    TRY(session_begin_step(t->session, index));
     TRY(loader_step_tokens(t->data.train, index, &trained));
     double lr = schedule_lr(&t->schedule, index);
     TRY(write_scalars(t, index, trained, lr));
     TRY(run_micros(t, &step->work));
     TRY(session_run(t->session, PROGRAM_OPTIMIZER));
-    TRY(session_mark(t->session, index));
+    TRY(session_end_step(t->session, index));
     step->metrics = (StepMetrics){ .step = index + 1, .epoch = loader_epoch(t->data.train, index + 1), .lr = lr,
                                    .step_tokens = step->work.tokens, .step_trained = trained };
     t->num_queued++;
@@ -83,8 +84,7 @@ static Status queue_step(Trainer *t)
 static Status await_step(Trainer *t, StepMetrics *out)
 {
     QueuedStep *step = &t->queued[t->state.step % (STEPS_AHEAD + 1)];
-    TRY(session_await(t->session, t->state.step));
-    double       now = trainer_seconds();
+    TRY(session_await_step(t->session, t->state.step, &step->metrics.seconds));
     const float *result = (const float *)session_pointer(t->session, "results") + t->state.step % RESULT_ROWS * RESULT_COUNT;
     bool         good = result[RESULT_APPLIED] != 0;
     t->num_queued--;
@@ -101,9 +101,7 @@ static Status await_step(Trainer *t, StepMetrics *out)
     out->total_tokens = t->state.total_tokens;
     out->total_trained = t->state.total_trained;
     out->skipped = !good;
-    out->seconds = now - fmax(step->queued_at, t->finished_at);
     out->limit_seconds = step_limit_seconds(&t->limit, &step->work, out->seconds);
-    t->finished_at = now;
     eval_trend_step(&t->trend, result[RESULT_LOSS]);
     return OK;
 }

@@ -19,7 +19,6 @@ enum { STEPS_AHEAD = 1 };
 typedef struct QueuedStep {
     StepMetrics metrics; /* all but what its result says */
     StepWork    work;
-    double      queued_at; /* trainer_seconds() */
 } QueuedStep;
 
 typedef struct Trainer {
@@ -45,7 +44,6 @@ typedef struct Trainer {
     TrainState        state;             /* after the last finished step */
     QueuedStep        queued[STEPS_AHEAD + 1]; /* by step mod: what the device runs, its results not yet known */
     int               num_queued;
-    double            finished_at;       /* trainer_seconds() */
     Metrics          *metrics;
     Progress          progress;
     EvalTrend         trend;

@@ -19,6 +19,7 @@ enum {
 typedef struct CpuDevice {
     Device      base;
     ThreadPool *pool;
+    double      marks[DEVICE_MARKS]; /* when each was set */
     void       *peak_memory; /* of device_cpu_measure_peak, kept for its next call */
     Status      error; /* sticky, with its message */
     char        message[512];
@@ -155,8 +156,20 @@ static Status cpu_sync(Device *device)
 
 static Status cpu_mark(Device *device, int slot)
 {
+    cpu_of(device)->marks[slot] = now();
+    return sticky(cpu_of(device));
+}
+
+static Status cpu_await(Device *device, int slot)
+{
     (void)slot;
     return sticky(cpu_of(device));
+}
+
+static Status cpu_seconds_between(Device *device, int from_slot, int to_slot, double *out)
+{
+    *out = cpu_of(device)->marks[to_slot] - cpu_of(device)->marks[from_slot];
+    return OK;
 }
 
 static void cpu_destroy(Device *device)
@@ -182,7 +195,8 @@ static const DeviceApi cpu_api = {
     .release = cpu_release,
     .sync = cpu_sync,
     .mark = cpu_mark,
-    .await = cpu_mark,
+    .await = cpu_await,
+    .seconds_between = cpu_seconds_between,
     .destroy = cpu_destroy,
 };
 

@@ -276,7 +276,7 @@ static Status mark(Device *device, int slot)
 {
     CudaDevice *cuda = cuda_of(device);
     TRY(enter(cuda));
-    if (!cuda->marks[slot]) CUDA_TRY(cudaEventCreateWithFlags(&cuda->marks[slot], cudaEventDisableTiming | cudaEventBlockingSync));
+    if (!cuda->marks[slot]) CUDA_TRY(cudaEventCreateWithFlags(&cuda->marks[slot], cudaEventBlockingSync));
     CUDA_TRY(cudaEventRecord(cuda->marks[slot], cuda->stream));
     return OK;
 }
@@ -289,6 +289,16 @@ static Status await(Device *device, int slot)
     cudaError_t error = cudaEventSynchronize(cuda->marks[slot]);
     if (error == cudaSuccess) return OK;
     return keep(cuda, cuda_failed(error, "cudaEventSynchronize", __FILE__, __LINE__), "a launch (SUROGATE_CUDA_EAGER=1 names it)");
+}
+
+static Status seconds_between(Device *device, int from_slot, int to_slot, double *out)
+{
+    CudaDevice *cuda = cuda_of(device);
+    float       ms = 0;
+    TRY(enter(cuda));
+    CUDA_TRY(cudaEventElapsedTime(&ms, cuda->marks[from_slot], cuda->marks[to_slot]));
+    *out = 1e-3 * (double)ms;
+    return OK;
 }
 
 static void tuning_get(Device *device, char *out, size_t size)
@@ -337,6 +347,7 @@ const DeviceApi cuda_device_api = {
     .sync = sync_device,
     .mark = mark,
     .await = await,
+    .seconds_between = seconds_between,
     .tuning_get = tuning_get,
     .tuning_set = tuning_set,
     .destroy = destroy,

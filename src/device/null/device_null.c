@@ -111,6 +111,14 @@ static Status null_mark(Device *device, int slot)
     return refuse(device);
 }
 
+static Status null_seconds_between(Device *device, int from_slot, int to_slot, double *out)
+{
+    (void)from_slot;
+    (void)to_slot;
+    (void)out;
+    return refuse(device);
+}
+
 static Status null_sync(Device *device)
 {
     (void)device;
@@ -137,6 +145,7 @@ static const DeviceApi null_api = {
     .sync = null_sync,
     .mark = null_mark,
     .await = null_mark,
+    .seconds_between = null_seconds_between,
     .destroy = null_destroy,
 };
 
