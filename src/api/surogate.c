@@ -11,9 +11,19 @@
 #include <string.h>
 
 #define STATUS(code, name, exit_code) _Static_assert((int)code == (int)SG_##code, "sg_status follows status.def");
-enum { SG_ERR_INTERNAL = SG_INTERNAL, SG_ERR_INVALID = SG_INVALID, SG_ERR_UNSUPPORTED = SG_UNSUPPORTED, SG_ERR_NOT_FOUND = SG_NOT_FOUND,
-       SG_ERR_IO = SG_IO, SG_ERR_DEVICE = SG_DEVICE, SG_ERR_NO_FIT = SG_NO_FIT, SG_ERR_DIVERGED = SG_DIVERGED,
-       SG_ERR_CHECKPOINT = SG_CHECKPOINT, SG_ERR_SAVE = SG_SAVE, SG_ERR_INTERRUPTED = SG_INTERRUPTED };
+enum {
+    SG_ERR_INTERNAL = SG_INTERNAL,
+    SG_ERR_INVALID = SG_INVALID,
+    SG_ERR_UNSUPPORTED = SG_UNSUPPORTED,
+    SG_ERR_NOT_FOUND = SG_NOT_FOUND,
+    SG_ERR_IO = SG_IO,
+    SG_ERR_DEVICE = SG_DEVICE,
+    SG_ERR_NO_FIT = SG_NO_FIT,
+    SG_ERR_DIVERGED = SG_DIVERGED,
+    SG_ERR_CHECKPOINT = SG_CHECKPOINT,
+    SG_ERR_SAVE = SG_SAVE,
+    SG_ERR_INTERRUPTED = SG_INTERRUPTED
+};
 #include "base/status.def"
 #undef STATUS
 
@@ -96,8 +106,8 @@ static Status plan_run(Arena *arena, const Config *config, Device *device, StrBu
 sg_status sg_run_plan(sg_run *run, const char *gpu, char **out_json)
 {
     Device *device = NULL;
-    Arena   arena = { 0 };
-    StrBuf  json = { 0 };
+    Arena   arena = {0};
+    StrBuf  json = {0};
     log_mute(true);
     Status status = setup_device(&run->config, gpu, &device);
     if (status == OK) status = plan_run(&arena, &run->config, device, &json);
@@ -114,7 +124,7 @@ sg_status sg_run_train(sg_run *run, sg_outcome *out_outcome)
 {
     TrainOutcome outcome;
     Status       status = train_with_samples(&run->config, &outcome);
-    if (status == OK) *out_outcome = (sg_outcome){ outcome.already_finished, outcome.steps, outcome.loss, outcome.eval_loss };
+    if (status == OK) *out_outcome = (sg_outcome){outcome.already_finished, outcome.steps, outcome.loss, outcome.eval_loss};
     return (sg_status)status;
 }
 
@@ -147,7 +157,7 @@ static Status need_tokenizer(const sg_model *model)
 
 sg_status sg_model_encode(sg_model *model, const char *text, size_t len, int32_t **out_ids, size_t *out_num)
 {
-    TokenIds ids = { 0 };
+    TokenIds ids = {0};
     Status   status = need_tokenizer(model);
     if (status == OK) status = infer_encode(&model->infer, text, len, &ids);
     if (status == OK) {
@@ -161,7 +171,7 @@ sg_status sg_model_encode(sg_model *model, const char *text, size_t len, int32_t
 
 sg_status sg_model_decode(sg_model *model, const int32_t *ids, size_t num, char **out_text)
 {
-    StrBuf text = { 0 };
+    StrBuf text = {0};
     Status status = need_tokenizer(model);
     if (status == OK) status = tokenizer_decode(model->infer.tokenizer, ids, num, true, &text);
     if (status == OK)
@@ -188,7 +198,8 @@ static bool collect(void *context, int32_t id)
     return true;
 }
 
-static Status generate_ids(InferModel *infer, const int32_t *ids, size_t num, int64_t max_tokens, const sg_sampling *sampling, TokenIds *out)
+static Status generate_ids(InferModel *infer, const int32_t *ids, size_t num, int64_t max_tokens, const sg_sampling *sampling,
+                           TokenIds *out)
 {
     int64_t positions = infer->model->max_positions, want = (int64_t)num + max_tokens;
     FAIL_IF(num == 0, ERR_INVALID, "generation needs at least one id to go on from");
@@ -200,8 +211,14 @@ static Status generate_ids(InferModel *infer, const int32_t *ids, size_t num, in
     infer->options.prefill_chunk = (int64_t)num < 128 ? (int64_t)num : 128;
     TRY(infer_start(infer));
     GenerateStats stats;
-    GenerateJob   job = { .prompt = ids, .prompt_len = num, .max_tokens = max_tokens, .eos = infer->eos, .num_eos = infer->num_eos,
-                          .vocab_size = infer->tokenizer ? tokenizer_vocab_size(infer->tokenizer) : 0, .sink = collect, .context = out };
+    GenerateJob   job = {.prompt = ids,
+                         .prompt_len = num,
+                         .max_tokens = max_tokens,
+                         .eos = infer->eos,
+                         .num_eos = infer->num_eos,
+                         .vocab_size = infer->tokenizer ? tokenizer_vocab_size(infer->tokenizer) : 0,
+                         .sink = collect,
+                         .context = out};
     job.sample.temperature = sampling->temperature;
     job.sample.top_k = sampling->top_k;
     job.sample.top_p = sampling->top_p > 0 ? sampling->top_p : 1;
@@ -212,7 +229,7 @@ static Status generate_ids(InferModel *infer, const int32_t *ids, size_t num, in
 sg_status sg_model_generate(sg_model *model, const int32_t *ids, size_t num, int64_t max_tokens, const sg_sampling *sampling,
                             int32_t **out_ids, size_t *out_num)
 {
-    TokenIds out = { 0 };
+    TokenIds out = {0};
     infer_stop(&model->infer);
     log_mute(true);
     Status status = generate_ids(&model->infer, ids, num, max_tokens, sampling, &out);

@@ -59,7 +59,7 @@ void arena_deinit(Arena *arena)
         next = chunk->next;
         free(chunk);
     }
-    *arena = (Arena){ 0 };
+    *arena = (Arena){0};
 }
 
 void arena_reset(Arena *arena)

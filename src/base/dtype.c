@@ -5,17 +5,17 @@
 #include <math.h>
 
 static const DTypeInfo table[DT_COUNT] = {
-    [DT_F32]  = { "f32", "float32", 32, 1, false },
-    [DT_BF16] = { "bf16", "bfloat16", 16, 1, false },
-    [DT_I32]  = { "i32", "int32", 32, 1, false },
-    [DT_I64]  = { "i64", "int64", 64, 1, false },
-    [DT_U8]   = { "u8", "uint8", 8, 1, false },
-    [DT_I8]   = { "i8", "int8", 8, 1, false },
-    [DT_F16]  = { "f16", "float16", 16, 1, false },
-    [DT_E4M3] = { "e4m3", "float8_e4m3fn", 8, 1, false },
-    [DT_E5M2] = { "e5m2", "float8_e5m2", 8, 1, false },
-    [DT_E2M1] = { "e2m1", "float4_e2m1fn", 4, 2, false }, /* as NVFP4 and MXFP4 pack it */
-    [DT_NF4]  = { "nf4", "nf4", 4, 2, true },            /* as bitsandbytes packs it */
+    [DT_F32] = {"f32", "float32", 32, 1, false},
+    [DT_BF16] = {"bf16", "bfloat16", 16, 1, false},
+    [DT_I32] = {"i32", "int32", 32, 1, false},
+    [DT_I64] = {"i64", "int64", 64, 1, false},
+    [DT_U8] = {"u8", "uint8", 8, 1, false},
+    [DT_I8] = {"i8", "int8", 8, 1, false},
+    [DT_F16] = {"f16", "float16", 16, 1, false},
+    [DT_E4M3] = {"e4m3", "float8_e4m3fn", 8, 1, false},
+    [DT_E5M2] = {"e5m2", "float8_e5m2", 8, 1, false},
+    [DT_E2M1] = {"e2m1", "float4_e2m1fn", 4, 2, false}, /* as NVFP4 and MXFP4 pack it */
+    [DT_NF4] = {"nf4", "nf4", 4, 2, true},              /* as bitsandbytes packs it */
 };
 
 const DTypeInfo *dtype_info(DType dtype)
@@ -60,13 +60,14 @@ static void f16_encode(const float *values, int64_t numel, uint16_t *codes)
 {
     const __m256 most = _mm256_set1_ps(65504), least = _mm256_set1_ps(-65504), sign = _mm256_set1_ps(-0.0f), quiet = _mm256_set1_ps(NAN);
     for (int64_t i = 0; i < numel; i += 8) {
-        float    part[8] = { 0 };
+        float    part[8] = {0};
         uint16_t half[8];
         size_t   n = numel - i < 8 ? (size_t)(numel - i) : 8;
         memcpy(part, values + i, n * sizeof *part);
         __m256 x = _mm256_loadu_ps(part), clamped = _mm256_max_ps(least, _mm256_min_ps(most, x));
         __m256 is_nan = _mm256_cmp_ps(x, x, _CMP_UNORD_Q), nan = _mm256_or_ps(_mm256_and_ps(x, sign), quiet);
-        _mm_storeu_si128((__m128i *)half, _mm256_cvtps_ph(_mm256_blendv_ps(clamped, nan, is_nan), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+        _mm_storeu_si128((__m128i *)half,
+                         _mm256_cvtps_ph(_mm256_blendv_ps(clamped, nan, is_nan), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
         memcpy(codes + i, half, n * sizeof *half);
     }
 }
@@ -85,7 +86,7 @@ typedef struct SmallFloat {
     uint32_t largest, infinity, nan; /* codes without the sign; 0: there is none */
 } SmallFloat;
 
-static const SmallFloat e4m3 = { 8, 3, 7, 0x7E, 0, 0x7F }, e5m2 = { 8, 2, 15, 0x7B, 0x7C, 0x7E }, e2m1 = { 4, 1, 1, 0x7, 0, 0 };
+static const SmallFloat e4m3 = {8, 3, 7, 0x7E, 0, 0x7F}, e5m2 = {8, 2, 15, 0x7B, 0x7C, 0x7E}, e2m1 = {4, 1, 1, 0x7, 0, 0};
 
 static inline uint32_t small_encode(const SmallFloat *f, float value)
 {
@@ -196,18 +197,33 @@ void dtype_encode(DType dtype, const float *values, int64_t numel, void *codes)
 {
     CHECK(numel % dtype_info(dtype)->block == 0);
     switch (dtype) {
-    case DT_F32: memcpy(codes, values, (size_t)dtype_bytes(dtype, numel)); break;
-    case DT_BF16: bf16_from_f32_row(codes, values, numel); break;
-    case DT_F16: f16_encode(values, numel, codes); break;
-    case DT_I8: i8_encode(values, numel, codes); break;
-    case DT_E4M3: small_encode_all(&e4m3, values, numel, codes); break;
-    case DT_E5M2: small_encode_all(&e5m2, values, numel, codes); break;
+    case DT_F32:
+        memcpy(codes, values, (size_t)dtype_bytes(dtype, numel));
+        break;
+    case DT_BF16:
+        bf16_from_f32_row(codes, values, numel);
+        break;
+    case DT_F16:
+        f16_encode(values, numel, codes);
+        break;
+    case DT_I8:
+        i8_encode(values, numel, codes);
+        break;
+    case DT_E4M3:
+        small_encode_all(&e4m3, values, numel, codes);
+        break;
+    case DT_E5M2:
+        small_encode_all(&e5m2, values, numel, codes);
+        break;
     case DT_E2M1:
-    case DT_NF4: encode_pairs(dtype, values, numel, codes); break;
+    case DT_NF4:
+        encode_pairs(dtype, values, numel, codes);
+        break;
     case DT_I32:
     case DT_I64:
     case DT_U8:
-    case DT_COUNT: CHECK(!"a format that floats are stored in");
+    case DT_COUNT:
+        CHECK(!"a format that floats are stored in");
     }
 }
 
@@ -215,18 +231,33 @@ void dtype_decode(DType dtype, const void *codes, int64_t numel, float *values)
 {
     CHECK(numel % dtype_info(dtype)->block == 0);
     switch (dtype) {
-    case DT_F32: memcpy(values, codes, (size_t)dtype_bytes(dtype, numel)); break;
-    case DT_BF16: bf16_to_f32_row(values, codes, numel); break;
-    case DT_F16: f16_decode(codes, numel, values); break;
-    case DT_I8: i8_decode(codes, numel, values); break;
-    case DT_E4M3: small_decode_all(&e4m3, codes, numel, values); break;
-    case DT_E5M2: small_decode_all(&e5m2, codes, numel, values); break;
+    case DT_F32:
+        memcpy(values, codes, (size_t)dtype_bytes(dtype, numel));
+        break;
+    case DT_BF16:
+        bf16_to_f32_row(values, codes, numel);
+        break;
+    case DT_F16:
+        f16_decode(codes, numel, values);
+        break;
+    case DT_I8:
+        i8_decode(codes, numel, values);
+        break;
+    case DT_E4M3:
+        small_decode_all(&e4m3, codes, numel, values);
+        break;
+    case DT_E5M2:
+        small_decode_all(&e5m2, codes, numel, values);
+        break;
     case DT_E2M1:
-    case DT_NF4: decode_pairs(dtype, codes, numel, values); break;
+    case DT_NF4:
+        decode_pairs(dtype, codes, numel, values);
+        break;
     case DT_I32:
     case DT_I64:
     case DT_U8:
-    case DT_COUNT: CHECK(!"a format that floats are stored in");
+    case DT_COUNT:
+        CHECK(!"a format that floats are stored in");
     }
 }
 

@@ -10,8 +10,13 @@
 #include <string.h>
 
 typedef enum DType {
-    DT_F32, DT_BF16, DT_I32, DT_I64, DT_U8,
-    DT_I8, DT_F16,
+    DT_F32,
+    DT_BF16,
+    DT_I32,
+    DT_I64,
+    DT_U8,
+    DT_I8,
+    DT_F16,
     DT_E4M3, /* 1.4.3 bits, the variant without infinities ("fn"): largest 448, NaN is all ones */
     DT_E5M2, /* 1.5.2 bits, with infinities and NaN: largest 57344 */
     DT_E2M1, /* 1.2.1 bits, neither: 0, 0.5, 1, 1.5, 2, 3, 4, 6 and their negatives */
@@ -20,11 +25,11 @@ typedef enum DType {
 } DType;
 
 typedef struct DTypeInfo {
-    const char *name;             /* in IR and reports: f32 */
-    const char *hf_name;          /* config.json and run files: float32 */
-    int         bits;             /* of an element */
-    int         block;            /* elements that fill whole bytes together: 1, or 2 in one byte */
-    bool        first_is_high;    /* of two elements in a byte the first is in the high four bits, else in the low ones */
+    const char *name;          /* in IR and reports: f32 */
+    const char *hf_name;       /* config.json and run files: float32 */
+    int         bits;          /* of an element */
+    int         block;         /* elements that fill whole bytes together: 1, or 2 in one byte */
+    bool        first_is_high; /* of two elements in a byte the first is in the high four bits, else in the low ones */
 } DTypeInfo;
 
 const DTypeInfo *dtype_info(DType dtype);
@@ -36,9 +41,9 @@ int64_t dtype_bytes(DType dtype, int64_t numel);
 bool dtype_parse(const char *text, DType *out);
 
 typedef uint32_t DTypeSet; /* bit per DType */
-#define DT_SET(dt)   (1u << (dt))
-#define DT_SET_F32   DT_SET(DT_F32)
-#define DT_SET_BF16  DT_SET(DT_BF16)
+#define DT_SET(dt) (1u << (dt))
+#define DT_SET_F32 DT_SET(DT_F32)
+#define DT_SET_BF16 DT_SET(DT_BF16)
 #define DT_SET_FLOAT (DT_SET_F32 | DT_SET_BF16) /* those that ops compute in */
 
 static inline float bf16_to_f32(uint16_t bits)

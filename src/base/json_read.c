@@ -18,12 +18,12 @@ typedef struct Parser {
     const char *begin, *at, *end; /* of the text */
     char       *out;              /* of the next string: never more bytes from its begin than `at` from the text's */
     Arena      *arena;
-    JsonMember *stack;            /* items of open containers, an array's with only .value; `few`, then heap */
+    JsonMember *stack; /* items of open containers, an array's with only .value; `few`, then heap */
     JsonMember  few[FEW];
     size_t      count, capacity;
     int         depth;
-    bool        is_row;           /* numbers that are not finite are null */
-    const char *problem;          /* in the arena, or static; NULL: none */
+    bool        is_row;  /* numbers that are not finite are null */
+    const char *problem; /* in the arena, or static; NULL: none */
     size_t      problem_offset;
 } Parser;
 
@@ -36,7 +36,8 @@ static bool fail_at(Parser *parser, const char *at, const char *problem)
 
 static void skip_blanks(Parser *parser)
 {
-    while (parser->at < parser->end && (*parser->at == ' ' || *parser->at == '\n' || *parser->at == '\r' || *parser->at == '\t')) parser->at++;
+    while (parser->at < parser->end && (*parser->at == ' ' || *parser->at == '\n' || *parser->at == '\r' || *parser->at == '\t'))
+        parser->at++;
 }
 
 /* Takes `c`, or leaves what else is there. */
@@ -125,8 +126,9 @@ static bool read_unicode(Parser *parser, const char **at, char **to)
 
 static bool read_escape(Parser *parser, const char **at, char **to)
 {
-    static const char plain[256] = { ['"'] = '"', ['\\'] = '\\', ['/'] = '/', ['b'] = '\b', ['f'] = '\f', ['n'] = '\n', ['r'] = '\r', ['t'] = '\t' };
-    char              c = parser->end - *at >= 2 ? (*at)[1] : 0;
+    static const char plain[256] = {
+        ['"'] = '"', ['\\'] = '\\', ['/'] = '/', ['b'] = '\b', ['f'] = '\f', ['n'] = '\n', ['r'] = '\r', ['t'] = '\t'};
+    char c = parser->end - *at >= 2 ? (*at)[1] : 0;
     if (c == 'u') return read_unicode(parser, at, to);
     if (!plain[(unsigned char)c]) return fail_at(parser, *at, "no escape of JSON; a backslash is written \\\\");
     *(*to)++ = plain[(unsigned char)c];
@@ -162,7 +164,7 @@ static bool read_string(Parser *parser, Str *out)
         }
     }
     *to = 0;
-    *out = (Str){ parser->out, (size_t)(to - parser->out) };
+    *out = (Str){parser->out, (size_t)(to - parser->out)};
     parser->out = to + 1; /* the quotes' place, at most */
     parser->at = at + 1;
     return true;
@@ -197,7 +199,7 @@ static bool convert_number(Parser *parser, const char *from, bool is_whole, Json
     out->type = JSON_DOUBLE;
     out->count = is_whole;
     out->number = strtod(text, NULL);
-    if (parser->is_row && !isfinite(out->number)) *out = (JsonValue){ 0 };
+    if (parser->is_row && !isfinite(out->number)) *out = (JsonValue){0};
     return out->type == JSON_NULL || isfinite(out->number) || fail_at(parser, from, "a number too large for a double");
 }
 
@@ -251,7 +253,8 @@ static void sip_round(uint64_t v[4])
  * the time depends on it. */
 static uint64_t hash_key(const uint64_t seed[2], Str key)
 {
-    uint64_t v[4] = { seed[0] ^ 0x736F6D6570736575u, seed[1] ^ 0x646F72616E646F6Du, seed[0] ^ 0x6C7967656E657261u, seed[1] ^ 0x7465646279746573u };
+    uint64_t v[4] = {seed[0] ^ 0x736F6D6570736575u, seed[1] ^ 0x646F72616E646F6Du, seed[0] ^ 0x6C7967656E657261u,
+                     seed[1] ^ 0x7465646279746573u};
     uint64_t part;
     size_t   at = 0;
     for (; key.len - at >= 8; at += 8) {
@@ -312,7 +315,7 @@ static bool read_items(Parser *parser, bool has_keys)
     skip_blanks(parser);
     if (take(parser, closing)) return true;
     for (;;) {
-        JsonMember item = { 0 };
+        JsonMember item = {0};
         if (has_keys) {
             skip_blanks(parser);
             if (!take(parser, '"')) return fail_at(parser, parser->at, "expected a key in double quotes");
@@ -360,8 +363,7 @@ static bool read_container(Parser *parser, JsonValue *out)
 static bool read_literal(Parser *parser, const char *literal)
 {
     size_t len = strlen(literal);
-    if ((size_t)(parser->end - parser->at) < len || memcmp(parser->at, literal, len) != 0)
-        return fail_at(parser, parser->at, NO_VALUE);
+    if ((size_t)(parser->end - parser->at) < len || memcmp(parser->at, literal, len) != 0) return fail_at(parser, parser->at, NO_VALUE);
     parser->at += len;
     return true;
 }
@@ -369,7 +371,7 @@ static bool read_literal(Parser *parser, const char *literal)
 /* Takes a number that isn't finite; what it stands for is null. */
 static bool take_non_finite(Parser *parser)
 {
-    static const Str words[] = { { "NaN", 3 }, { "Infinity", 8 }, { "-Infinity", 9 } };
+    static const Str words[] = {{"NaN", 3}, {"Infinity", 8}, {"-Infinity", 9}};
     for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
         if ((size_t)(parser->end - parser->at) < words[i].len || memcmp(parser->at, words[i].data, words[i].len) != 0) continue;
         parser->at += words[i].len;
@@ -385,7 +387,9 @@ static bool read_value(Parser *parser, JsonValue *out)
     skip_blanks(parser);
     switch (parser->at < parser->end ? *parser->at : 0) {
     case '{':
-    case '[': is_read = read_container(parser, out); break;
+    case '[':
+        is_read = read_container(parser, out);
+        break;
     case '"':
         parser->at++;
         out->type = JSON_STRING;
@@ -397,8 +401,11 @@ static bool read_value(Parser *parser, JsonValue *out)
         out->boolean = *parser->at == 't';
         is_read = read_literal(parser, out->boolean ? "true" : "false");
         break;
-    case 'n': is_read = read_literal(parser, "null"); break;
-    default: is_read = (parser->is_row && take_non_finite(parser)) || read_number(parser, out);
+    case 'n':
+        is_read = read_literal(parser, "null");
+        break;
+    default:
+        is_read = (parser->is_row && take_non_finite(parser)) || read_number(parser, out);
     }
     out->offset = (size_t)(parser->at - parser->begin) - 1;
     return is_read;
@@ -424,7 +431,7 @@ static Status parse(Arena *arena, const char *name, const char *text, size_t len
     parser.count = 0;
     parser.depth = 0;
     parser.is_row = is_row;
-    JsonValue value = { 0 };
+    JsonValue value = {0};
     bool      is_read = read_document(&parser, &value);
     if (parser.stack != parser.few) free(parser.stack);
     if (!is_read) {

@@ -9,9 +9,9 @@
 #include <unistd.h>
 
 #define ERASE_LINE "\r\033[K"
-#define RED        "\033[1;31m"
-#define YELLOW     "\033[33m"
-#define PLAIN      "\033[0m"
+#define RED "\033[1;31m"
+#define YELLOW "\033[33m"
+#define PLAIN "\033[0m"
 
 static bool               has_status; /* the terminal's last line is a status line */
 static _Thread_local bool is_muted;
@@ -39,7 +39,7 @@ static void log_line(const char *colour, const char *prefix, const char *fmt, va
     if (n >= 0 && (size_t)n < sizeof fixed) {
         print_line(colour, prefix, fixed);
     } else if (n >= 0) {
-        StrBuf text = { 0 };
+        StrBuf text = {0};
         strbuf_reserve(&text, (size_t)n);
         vsnprintf(text.data, (size_t)n + 1, fmt, again);
         print_line(colour, prefix, text.data);
@@ -48,12 +48,12 @@ static void log_line(const char *colour, const char *prefix, const char *fmt, va
     va_end(again);
 }
 
-#define LOG_BODY(colour, prefix)                                                      \
-    if (!is_muted) {                                                                  \
-        va_list args;                                                                 \
-        va_start(args, fmt);                                                          \
-        log_line(colour, prefix, fmt, args);                                          \
-        va_end(args);                                                                 \
+#define LOG_BODY(colour, prefix) \
+    if (!is_muted) { \
+        va_list args; \
+        va_start(args, fmt); \
+        log_line(colour, prefix, fmt, args); \
+        va_end(args); \
     }
 
 void log_info(const char *fmt, ...)
@@ -89,8 +89,10 @@ void log_note(StrBuf *notes, bool is_warning, const char *fmt, ...)
     va_start(args, fmt);
     vsnprintf(line, sizeof line, fmt, args);
     va_end(args);
-    if (is_warning) log_warn("%s", line);
-    else log_info("%s", line);
+    if (is_warning)
+        log_warn("%s", line);
+    else
+        log_info("%s", line);
     if (notes) strbuf_printf(notes, "%s%s\n", is_warning ? "warning: " : "", line);
 }
 

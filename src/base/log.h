@@ -18,7 +18,7 @@ void log_status(const char *text);
 /* A terminal whose last line can be written anew: TERM isn't dumb. */
 bool log_is_terminal(void);
 /* Columns of that terminal, less where COLUMNS says less; 80 where nothing tells. */
-int  log_columns(void);
+int log_columns(void);
 /* Whether text for a file descriptor may be coloured: such a terminal, and NO_COLOR isn't set. */
 bool log_has_colour(int fd);
 

@@ -28,7 +28,7 @@ PHILOX_FN Philox4 philox4x32(uint32_t c0, uint32_t c1, uint32_t c2, uint32_t c3,
         k0 += 0x9E3779B9u;
         k1 += 0xBB67AE85u;
     }
-    Philox4 out = { { c0, c1, c2, c3 } };
+    Philox4 out = {{c0, c1, c2, c3}};
     return out;
 }
 

@@ -14,7 +14,7 @@ static const struct {
     const char *name;
     int         exit_code;
 } table[] = {
-#define STATUS(code, name, exit_code) { name, exit_code },
+#define STATUS(code, name, exit_code) {name, exit_code},
 #include "base/status.def"
 #undef STATUS
 };
@@ -45,7 +45,7 @@ static void mend_cuts(char *text)
     size_t len = strlen(text), to = 0;
     for (size_t at = 0; at < len;) {
         unsigned char lead = (unsigned char)text[at];
-        size_t        whole = json_utf8_len((const unsigned char *)text + at, len - at), want = lead >= 0xF0 ? 4 : lead >= 0xE0 ? 3 : 2, have = 1;
+        size_t whole = json_utf8_len((const unsigned char *)text + at, len - at), want = lead >= 0xF0 ? 4 : lead >= 0xE0 ? 3 : 2, have = 1;
         while (have < want && ((unsigned char)text[at + have] & 0xC0) == 0x80) have++;
         bool   is_cut = whole == 0 && lead >= 0xC2 && lead <= 0xF4 && have < want;
         size_t taken = is_cut ? have : whole ? whole : 1;

@@ -53,11 +53,21 @@ static Status set_flag(CliArgs *args, const Flag *flag, const char *value)
     char *end = NULL;
     errno = 0;
     switch (flag->kind) {
-    case FLAG_SWITCH: *(bool *)flag->out = true; return OK;
-    case FLAG_TEXT: *(const char **)flag->out = value; return OK;
-    case FLAG_LIST: str_list_push(&args->arena, flag->out, value); return OK;
-    case FLAG_INT: *(int64_t *)flag->out = strtoll(value, &end, 10); break;
-    case FLAG_FLOAT: *(double *)flag->out = strtod(value, &end); break;
+    case FLAG_SWITCH:
+        *(bool *)flag->out = true;
+        return OK;
+    case FLAG_TEXT:
+        *(const char **)flag->out = value;
+        return OK;
+    case FLAG_LIST:
+        str_list_push(&args->arena, flag->out, value);
+        return OK;
+    case FLAG_INT:
+        *(int64_t *)flag->out = strtoll(value, &end, 10);
+        break;
+    case FLAG_FLOAT:
+        *(double *)flag->out = strtod(value, &end);
+        break;
     }
     FAIL_IF(end == value || *end || errno, ERR_INVALID, "surogate %s: %s %s: expected a %snumber", args->command, flag->name, value,
             flag->kind == FLAG_INT ? "whole " : "");
@@ -132,7 +142,7 @@ static void say_lines(void (*say)(const char *fmt, ...), const char *text)
 
 static Status load_config(const char *const *words, size_t count, Config *out_config)
 {
-    StrBuf problems = { 0 };
+    StrBuf problems = {0};
     Status status = config_load_args(words, count, out_config, &problems);
     if (status != OK && problems.len) {
         say_lines(log_error, strbuf_cstr(&problems));
@@ -166,9 +176,7 @@ Status cli_dataset_config(CliArgs *args, const char *path, size_t first, Config 
 Status cli_variables(Arena *arena, const StrList *list, const JsonValue **out)
 {
     JsonValue *object = arena_new(arena, JsonValue);
-    *object = (JsonValue){ .type = JSON_OBJECT,
-                           .count = (uint32_t)list->count,
-                           .members = arena_array(arena, JsonMember, list->count + 1) };
+    *object = (JsonValue){.type = JSON_OBJECT, .count = (uint32_t)list->count, .members = arena_array(arena, JsonMember, list->count + 1)};
     for (size_t i = 0; i < list->count; i++) {
         const char *equals = strchr(list->items[i], '=');
         FAIL_IF(!equals || equals == list->items[i], ERR_INVALID, "--var %s: expected NAME=VALUE", list->items[i]);
@@ -176,7 +184,7 @@ Status cli_variables(Arena *arena, const StrList *list, const JsonValue **out)
         member->key = str_of(arena_strndup(arena, list->items[i], (size_t)(equals - list->items[i])));
         if (json_parse(arena, "", equals + 1, strlen(equals + 1), &member->value) == OK) continue;
         status_clear();
-        member->value = (JsonValue){ .type = JSON_STRING, .string = str_of(equals + 1) };
+        member->value = (JsonValue){.type = JSON_STRING, .string = str_of(equals + 1)};
     }
     *out = object;
     return OK;
@@ -239,6 +247,7 @@ Status cli_find_program(const char *name, ProgramKind *out)
         if (strcmp(names[i], name) == 0) return OK;
     }
     const char *near = nearest_name(name, names, PROGRAM_KIND_COUNT);
-    FAIL(ERR_INVALID, "--program %s: there is none of that name%s%s%s; expected micro_first, micro_next, optimizer, eval, prefill or decode",
-         name, near ? ", did you mean " : "", near ? near : "", near ? "?" : "");
+    FAIL(ERR_INVALID,
+         "--program %s: there is none of that name%s%s%s; expected micro_first, micro_next, optimizer, eval, prefill or decode", name,
+         near ? ", did you mean " : "", near ? near : "", near ? "?" : "");
 }

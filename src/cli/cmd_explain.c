@@ -39,7 +39,8 @@ static void print_launch(Explain *e, const Program *program, int index)
     if (has_limit(e))
         strbuf_printf(&e->out, "%9.2f %9.2f %10.2f ", 1e6 * launch_limit_seconds(&e->plan->facts, launch, e->document_share),
                       1e6 * launch_seconds(&e->plan->facts, launch), 1e6 * e->timeline.start[index]);
-    else strbuf_printf(&e->out, "%9s ", "-");
+    else
+        strbuf_printf(&e->out, "%9s ", "-");
     if (e->streams) strbuf_printf(&e->out, "%-8s ", stream_name(launch->stream));
     strbuf_printf(&e->out, "%10.3f %10.3f  %-10s %-24s ", cost.flops * 1e-9, cost.bytes * 1e-6, launch->kernel.name, place);
     node_print(launch->node, &e->out);
@@ -69,7 +70,8 @@ static Status print_program(Explain *e)
     if (has_limit(e))
         strbuf_printf(&e->out, ", at the limit %.3f ms, expected %.3f ms (%s)", 1e3 * limit, 1e3 * e->timeline.seconds,
                       e->plan->facts.rates ? "rates measured on this GPU" : "data-sheet rates");
-    if (e->seconds) strbuf_printf(&e->out, ", measured %.3f ms (measuring took %.2f us a launch, taken off)", 1e3 * measured, 1e6 * e->overhead);
+    if (e->seconds)
+        strbuf_printf(&e->out, ", measured %.3f ms (measuring took %.2f us a launch, taken off)", 1e3 * measured, 1e6 * e->overhead);
     strbuf_putc(&e->out, '\n');
     if (has_limit(e)) timeline_print_streams(&e->timeline, program->launches, &e->out);
     return cli_print(&e->out);
@@ -102,9 +104,10 @@ static Status explain_measured(Explain *e, Arena *arena, const Config *config)
     e->plan = step_bench_plan(bench);
     e->document_share = step_bench_document_share(bench);
     const Program *program = &e->plan->program[e->kind];
-    Status         status = program->graph ? OK
-                                           : status_fail(ERR_INVALID, "--measure: a step of this run has no %s; expected micro_first, micro_next or optimizer",
-                                                         e->program);
+    Status         status = program->graph
+                                ? OK
+                                : status_fail(ERR_INVALID, "--measure: a step of this run has no %s; expected micro_first, micro_next or optimizer",
+                                              e->program);
     e->seconds = arena_array(arena, double, program->num_launches + 1);
     if (status == OK) status = step_bench_run(bench, 2, &times);
     if (status == OK) status = step_bench_profile(bench, e->kind, e->seconds, &e->overhead);
@@ -115,19 +118,19 @@ static Status explain_measured(Explain *e, Arena *arena, const Config *config)
 
 Status cmd_explain(CliArgs *args)
 {
-    Explain    e = { .program = "micro_first", .document_share = 1 };
+    Explain    e = {.program = "micro_first", .document_share = 1};
     bool       done;
     const Flag flags[] = {
-        { "--program", FLAG_TEXT, &e.program, "NAME", "micro_first, micro_next, optimizer, eval, prefill or decode (micro_first)" },
-        { "--gpu", FLAG_TEXT, &e.gpu, "NAME", "as for this GPU: h200, h100, rtx4090, ..." },
-        { "--measure", FLAG_SWITCH, &e.measure, NULL, "run it here, on random weights and tokens, and time every launch" },
+        {"--program", FLAG_TEXT, &e.program, "NAME", "micro_first, micro_next, optimizer, eval, prefill or decode (micro_first)"},
+        {"--gpu", FLAG_TEXT, &e.gpu, "NAME", "as for this GPU: h200, h100, rtx4090, ..."},
+        {"--measure", FLAG_SWITCH, &e.measure, NULL, "run it here, on random weights and tokens, and time every launch"},
     };
     TRY(cli_parse(args, flags, 3, true, &done));
     if (done) return OK;
     FAIL_IF(e.gpu && e.measure, ERR_INVALID, "surogate explain: --measure runs on this machine's device, --gpu is for one that isn't here");
     TRY(cli_find_program(e.program, &e.kind));
     Config config;
-    Arena  arena = { 0 };
+    Arena  arena = {0};
     TRY(cli_config(args, &config));
     Status status = e.measure ? explain_measured(&e, &arena, &config) : explain_plan(&e, &arena, &config);
     strbuf_deinit(&e.out);

@@ -9,7 +9,7 @@
 #include <string.h>
 
 typedef struct Wanted {
-    const char *pass;    /* NULL: the last */
+    const char *pass; /* NULL: the last */
     const char *program;
     StrBuf      text;
 } Wanted;
@@ -27,7 +27,7 @@ enum { MAX_TEXT = 256 << 20 };
 static Status run_alone(Arena *arena, CliArgs *args, const StrList *passes)
 {
     Str         text;
-    StrBuf      out = { 0 };
+    StrBuf      out = {0};
     const char *path = args->num_words == 1 ? args->words[0] : "";
     FAIL_IF(args->num_words != 1, ERR_INVALID, "--pass reads the text of one graph: surogate ir FILE.ir --pass NAME (- is standard input)");
     TRY(file_read(arena, cli_input_path(path), MAX_TEXT, &text));
@@ -65,20 +65,21 @@ static Status print_graph(Arena *arena, const Config *config, Wanted *wanted)
 
 Status cmd_ir(CliArgs *args)
 {
-    Wanted     wanted = { 0 };
-    StrList    passes = { 0 };
+    Wanted     wanted = {0};
+    StrList    passes = {0};
     bool       done;
     const Flag flags[] = {
-        { "--after", FLAG_TEXT, &wanted.pass, "PASS", "bind, adapt, fuse, ... (the last one)" },
-        { "--program", FLAG_TEXT, &wanted.program, "NAME", "micro_first, micro_next, optimizer, eval, prefill or decode (micro_first)" },
-        { "--pass", FLAG_LIST, &passes, "PASS", "reads the text of a graph (FILE.ir, or -) in place of a run file, and prints it after this pass; may be given several times" },
+        {"--after", FLAG_TEXT, &wanted.pass, "PASS", "bind, adapt, fuse, ... (the last one)"},
+        {"--program", FLAG_TEXT, &wanted.program, "NAME", "micro_first, micro_next, optimizer, eval, prefill or decode (micro_first)"},
+        {"--pass", FLAG_LIST, &passes, "PASS",
+         "reads the text of a graph (FILE.ir, or -) in place of a run file, and prints it after this pass; may be given several times"},
     };
     TRY(cli_parse(args, flags, 3, true, &done));
     if (done) return OK;
     FAIL_IF(passes.count && (wanted.pass || wanted.program), ERR_INVALID,
             "--pass goes without --after and --program: the line # option program=NAME of the text says what the graph is of");
     Config config;
-    Arena  arena = { 0 };
+    Arena  arena = {0};
     if (passes.count) {
         Status status = run_alone(&arena, args, &passes);
         arena_deinit(&arena);

@@ -26,7 +26,7 @@ static Status probe(const char *dir, const char *adapter, float **out_logits, in
     }
     int64_t vocab = status == OK ? infer.model->vocab_size : 0, chunk = infer.options.prefill_chunk, rows = 0;
     int32_t tokens[PROBE_TOKENS], positions[PROBE_TOKENS];
-    int64_t step[STEP_COUNT] = { 0 };
+    int64_t step[STEP_COUNT] = {0};
     for (int32_t i = 0; i < chunk && vocab; i++) {
         tokens[i] = (int32_t)(philox4x32((uint32_t)i, 0, 0, 0, 42).v[0] % (uint64_t)vocab);
         positions[i] = i;
@@ -59,7 +59,7 @@ static Status compare(const char *base, const char *adapter, const char *merged)
             largest = fmax(largest, fabs((double)with[i] - (double)without[i]));
             scale = fmax(scale, fabs((double)with[i]));
         }
-        StrBuf out = { 0 };
+        StrBuf out = {0};
         strbuf_printf(&out, "largest logit difference %.3g (largest logit %.3g)\n", largest, scale);
         status = cli_print(&out);
         strbuf_deinit(&out);

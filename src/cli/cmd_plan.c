@@ -32,7 +32,7 @@ static Status make_plan(Arena *arena, const Config *config, Device *device, HfMo
 
 static Status print_plan(const Config *config, const HfModel *model, Device *device, const Plan *plan, bool json)
 {
-    StrBuf  out = { 0 };
+    StrBuf  out = {0};
     Status  fits = setup_check_memory(config, model, device, plan, false);
     int64_t disk = checkpoint_bytes(plan, config->lora);
     if (json) {
@@ -55,8 +55,8 @@ Status cmd_plan(CliArgs *args)
     const char *gpu = NULL;
     bool        json = false, done;
     const Flag  flags[] = {
-         { "--gpu", FLAG_TEXT, &gpu, "NAME", "plan for this GPU: h200, h100, rtx4090, ..." },
-         { "--json", FLAG_SWITCH, &json, NULL, "as one JSON object" },
+         {"--gpu", FLAG_TEXT, &gpu, "NAME", "plan for this GPU: h200, h100, rtx4090, ..."},
+         {"--json", FLAG_SWITCH, &json, NULL, "as one JSON object"},
     };
     TRY(cli_parse(args, flags, 2, true, &done));
     if (done) return OK;
@@ -65,7 +65,7 @@ Status cmd_plan(CliArgs *args)
     Device  *device = NULL;
     HfModel *model = NULL;
     Plan    *plan;
-    Arena    arena = { 0 };
+    Arena    arena = {0};
     Status   status = setup_device(&config, gpu, &device);
     if (status == OK) status = make_plan(&arena, &config, device, &model, &plan);
     if (status == OK) status = print_plan(&config, model, device, plan, json);

@@ -10,27 +10,31 @@ static void tell_evaluations(const TrainOutcome *outcome)
 {
     const EvalTrend *trend = &outcome->trend;
     if (!isfinite(outcome->eval_loss)) return;
-    if (trend->best_step == trend->last_step) log_info("evaluation loss %.4f, the best", outcome->eval_loss);
-    else log_info("evaluation loss %.4f; the best was %.4f at step %lld", outcome->eval_loss, trend->best, (long long)trend->best_step);
+    if (trend->best_step == trend->last_step)
+        log_info("evaluation loss %.4f, the best", outcome->eval_loss);
+    else
+        log_info("evaluation loss %.4f; the best was %.4f at step %lld", outcome->eval_loss, trend->best, (long long)trend->best_step);
     if (eval_trend_overfits(trend))
-        log_warn("the model overfits: since step %lld the training loss fell from %.4f to %.4f and the evaluation loss rose. Train for fewer steps "
-                 "(num_epochs, max_steps), lower learning_rate, or add data", (long long)trend->best_step, trend->train_best, trend->train_last);
+        log_warn("the model overfits: since step %lld the training loss fell from %.4f to %.4f and the evaluation loss rose. Train for "
+                 "fewer steps "
+                 "(num_epochs, max_steps), lower learning_rate, or add data",
+                 (long long)trend->best_step, trend->train_best, trend->train_last);
 }
 
 static void tell_outcome(const Config *config, const TrainOutcome *outcome)
 {
     const char *dir = config->output_dir;
     if (outcome->already_finished) {
-        log_info(
-            "%s holds this run, and it is finished. To train again, name another output_dir or set resume_from_checkpoint: false",
-            dir);
+        log_info("%s holds this run, and it is finished. To train again, name another output_dir or set resume_from_checkpoint: false",
+                 dir);
         return;
     }
-    if (isfinite(outcome->loss)) log_info("done: %lld steps, loss %.4f", (long long)outcome->steps, outcome->loss);
-    else log_info("done: %lld steps", (long long)outcome->steps);
+    if (isfinite(outcome->loss))
+        log_info("done: %lld steps, loss %.4f", (long long)outcome->steps, outcome->loss);
+    else
+        log_info("done: %lld steps", (long long)outcome->steps);
     tell_evaluations(outcome);
-    log_info("%s %s\nlog     %s/metrics.jsonl\nreport  %s/report.html", config->lora ? "adapter" : "model  ", dir, dir,
-             dir);
+    log_info("%s %s\nlog     %s/metrics.jsonl\nreport  %s/report.html", config->lora ? "adapter" : "model  ", dir, dir, dir);
     if (config->lora && config->merge_adapter) log_info("merged  %s/merged", dir);
 }
 
@@ -44,8 +48,10 @@ static void put_word(StrBuf *out, const char *word)
     }
     strbuf_putc(out, '\'');
     for (; *word; word++) {
-        if (*word == '\'') strbuf_puts(out, "'\\''");
-        else strbuf_putc(out, *word);
+        if (*word == '\'')
+            strbuf_puts(out, "'\\''");
+        else
+            strbuf_putc(out, *word);
     }
     strbuf_putc(out, '\'');
 }
@@ -53,7 +59,7 @@ static void put_word(StrBuf *out, const char *word)
 /* Adds the command that goes on to the message: of two values of a key the later wins. */
 static Status with_command(const CliArgs *args, Status status)
 {
-    StrBuf line = { 0 };
+    StrBuf line = {0};
     strbuf_printf(&line, "%s\nto go on: surogate %s", status_message(), args->command);
     for (int i = 0; i < args->argc; i++) put_word(&line, args->argv[i]);
     strbuf_puts(&line, " resume_from_checkpoint=auto");

@@ -44,7 +44,7 @@ static const char *origin_of(Arena *arena, const YamlNode *node)
 
 static void unknown_key(ConfigReader *reader, const Target *target, const YamlNode *key)
 {
-    StrBuf near = { 0 };
+    StrBuf near = {0};
     option_suggest(&near, target->scope, key->text.data);
     reader_problem(reader, key, "unknown key %s%.100s%s", target->prefix, key->text.data, near.data);
     strbuf_deinit(&near);
@@ -77,7 +77,7 @@ static const OptionAlias *find_alias(OptionScope scope, const char *name, const 
 /* A value that asks for nothing. */
 static bool is_inert(const YamlNode *value)
 {
-    static const char *const words[] = { "", "none", "auto", "0", "0.0" };
+    static const char *const words[] = {"", "none", "auto", "0", "0.0"};
     bool                     on;
     if (value->type != YAML_SCALAR) return value->count == 0;
     if (yaml_is_null(value) || (bool_read(value->text.data, &on) && !on)) return true;
@@ -122,7 +122,8 @@ static bool read_peer(ConfigReader *reader, const Target *target, const char *na
     if (!peer) return false;
     if (peer->answer && !is_inert(value) && !has_inert_members(target, name, value))
         reader_problem(reader, key, "%s%s: %s", target->prefix, key->text.data, peer->answer);
-    else note_ignored(reader, target, key->text.data);
+    else
+        note_ignored(reader, target, key->text.data);
     return true;
 }
 
@@ -149,7 +150,7 @@ static const OptionInfo *resolve_key(ConfigReader *reader, const Target *target,
     const OptionInfo *option = option_find(target->scope, key->text.data);
     *out_alias = NULL;
     if (!option) {
-        StrBuf             expected = { 0 };
+        StrBuf             expected = {0};
         const OptionAlias *alias = *out_alias = find_alias(target->scope, key->text.data, *value, &expected);
         if (!alias) read_foreign(reader, target, key, *value, strbuf_cstr(&expected));
         strbuf_deinit(&expected);
@@ -173,12 +174,12 @@ static const YamlNode *split_commas(Arena *arena, const YamlNode *value)
 {
     if (value->type != YAML_SCALAR || !strchr(value->text.data, ',') || strpbrk(value->text.data, " \t\n")) return value;
     YamlNode *list = arena_array(arena, YamlNode, 1), *items = arena_array(arena, YamlNode, value->text.len + 1);
-    *list = (YamlNode){ .type = YAML_SEQUENCE, .source = value->source };
+    *list = (YamlNode){.type = YAML_SEQUENCE, .source = value->source};
     list->items = arena_array(arena, YamlNode *, value->text.len + 1);
     for (const char *at = value->text.data;; at++) {
         size_t    len = strcspn(at, ",");
         YamlNode *item = &items[list->count];
-        *item = (YamlNode){ .type = YAML_SCALAR, .source = value->source, .text = { arena_strndup(arena, at, len), len } };
+        *item = (YamlNode){.type = YAML_SCALAR, .source = value->source, .text = {arena_strndup(arena, at, len), len}};
         list->items[list->count++] = item;
         at += len;
         if (!*at) return list;
@@ -217,8 +218,8 @@ static void read_pair(ConfigReader *reader, const Target *target, const YamlNode
     if (!option || (alias && is_null)) return;
     const char **origin = &target->origin[option - options];
     if (!overriding) {
-        Written written = { key->text.data, value->type == YAML_SCALAR ? value->text.data : NULL,
-                            is_off && alias && alias->value && option->fallback && strcmp(alias->means, option->fallback) == 0 };
+        Written written = {key->text.data, value->type == YAML_SCALAR ? value->text.data : NULL,
+                           is_off && alias && alias->value && option->fallback && strcmp(alias->means, option->fallback) == 0};
         if (*origin && !takes_place(reader, target, key, option, &written)) return;
         target->written[option - options] = written;
     }
@@ -231,8 +232,10 @@ static void read_pair(ConfigReader *reader, const Target *target, const YamlNode
     }
     *origin = origin_of(reader->arena, value);
     if (overriding && option->kind == KIND_LIST) value = split_commas(reader->arena, value);
-    if (option->kind == KIND_DATASETS) read_datasets(reader, label, value, field_of(target, option));
-    else option_read(reader, option, label, value, field_of(target, option));
+    if (option->kind == KIND_DATASETS)
+        read_datasets(reader, label, value, field_of(target, option));
+    else
+        option_read(reader, option, label, value, field_of(target, option));
 }
 
 static void read_mapping(ConfigReader *reader, const Target *target, const YamlNode *map)
@@ -242,19 +245,19 @@ static void read_mapping(ConfigReader *reader, const Target *target, const YamlN
 
 static Target dataset_target(Arena *arena, const char *label, Dataset *dataset, size_t index)
 {
-    return (Target){ SCOPE_dataset, dataset, dataset->origin, arena_printf(arena, "%s[%zu].", label, index), NULL };
+    return (Target){SCOPE_dataset, dataset, dataset->origin, arena_printf(arena, "%s[%zu].", label, index), NULL};
 }
 
 static void read_dataset(ConfigReader *reader, const char *label, const YamlNode *node, Dataset *out, size_t index)
 {
     Target  target = dataset_target(reader->arena, label, out, index);
-    Written written[CONFIG_KEY_COUNT] = { 0 };
+    Written written[CONFIG_KEY_COUNT] = {0};
     target.written = written;
     target_reset(reader->arena, &target);
     if (node->type == YAML_MAPPING) {
         read_mapping(reader, &target, node);
     } else if (node->type == YAML_SCALAR && !yaml_is_null(node)) {
-        YamlNode key = { .type = YAML_SCALAR, .source = node->source, .text = str_of("path") };
+        YamlNode key = {.type = YAML_SCALAR, .source = node->source, .text = str_of("path")};
         read_pair(reader, &target, &key, node, false);
     } else {
         reader_problem(reader, node, "%s[%zu]: expected a mapping or a path, found %s", label, index, yaml_type_name(node));
@@ -273,7 +276,7 @@ static void read_datasets(ConfigReader *reader, const char *label, const YamlNod
         reader_problem(reader, node, "%s: %zu datasets, at most %d are read", label, count, MOST_DATASETS);
         return;
     }
-    *out = (DatasetList){ arena_array(reader->arena, Dataset, count), count };
+    *out = (DatasetList){arena_array(reader->arena, Dataset, count), count};
     for (size_t i = 0; i < count; i++) read_dataset(reader, label, items[i], &out->items[i], i);
 }
 
@@ -318,16 +321,16 @@ static void read_override(ConfigReader *reader, const Target *run, const char *t
 {
     const char *equals = strchr(text, '=');
     const char *source = arena_printf(reader->arena, ARGUMENT_SOURCE "%.200s", text);
-    YamlNode    key = { .type = YAML_SCALAR, .is_plain = true, .source = source };
+    YamlNode    key = {.type = YAML_SCALAR, .is_plain = true, .source = source};
     if (!equals || equals == text) {
         reader_problem(reader, &key, "expected key=value");
         return;
     }
     key.text.len = (size_t)(equals - text);
     key.text.data = arena_strndup(reader->arena, text, key.text.len);
-    YamlNode  plain = { .type = YAML_SCALAR, .is_plain = true, .source = source };
+    YamlNode  plain = {.type = YAML_SCALAR, .is_plain = true, .source = source};
     YamlNode *value = &plain;
-    plain.text = (Str){ arena_strdup(reader->arena, equals + 1), strlen(equals + 1) };
+    plain.text = (Str){arena_strdup(reader->arena, equals + 1), strlen(equals + 1)};
     if ((equals[1] == '[' || equals[1] == '{') && yaml_parse(reader->arena, source, equals + 1, plain.text.len, &value) != OK) {
         reader_problem(reader, NULL, "%s", status_message());
         return;
@@ -345,24 +348,25 @@ static void read_override(ConfigReader *reader, const Target *run, const char *t
     key.text = str_of(rest);
     read_pair(reader, &target, &key, value, true);
     if (!run->origin[list - options]) run->origin[list - options] = source;
-    if (!dataset->path) reader_problem(reader, &key, "%s[%zu]: the key path is missing; set %s.%zu.path first", list->name, index,
-                                       list->name, index);
+    if (!dataset->path)
+        reader_problem(reader, &key, "%s[%zu]: the key path is missing; set %s.%zu.path first", list->name, index, list->name, index);
 }
 
 /* ---- keys that need one another ---- */
 
 static void problem_at(ConfigReader *reader, const char *place, const char *name, const char *what)
 {
-    reader_problem(reader, &(YamlNode){ .source = place }, "%s: %s", name, what);
+    reader_problem(reader, &(YamlNode){.source = place}, "%s: %s", name, what);
 }
 
 /* Nobody would keep the random weights that the adapter belongs to. */
 static void check_scratch(ConfigReader *reader, const Config *config)
 {
     if (config->lora && config->from_scratch)
-        problem_at(reader, config->origin[KEY_run_from_scratch], "from_scratch",
-                   "an adapter is of no use without its base, and random weights aren't saved; write lora: false to train all parameters, or make "
-                   "the base first (surogate new --random) and name it as the model, without from_scratch");
+        problem_at(
+            reader, config->origin[KEY_run_from_scratch], "from_scratch",
+            "an adapter is of no use without its base, and random weights aren't saved; write lora: false to train all parameters, or make "
+            "the base first (surogate new --random) and name it as the model, without from_scratch");
 }
 
 /* "~/" is the home folder; other signs of a shell would name a folder called so. */
@@ -373,7 +377,8 @@ static void check_path(ConfigReader *reader, const char **path, const char *plac
     if (text[0] == '~' && (text[1] == '/' || !text[1]) && home)
         *path = arena_printf(reader->arena, "%s%s", home, text + 1);
     else if (text[0] == '~' || text[0] == '$')
-        problem_at(reader, place, name, "only a leading ~/ stands for something, users and variables don't; write the path (./~ for such a name)");
+        problem_at(reader, place, name,
+                   "only a leading ~/ stands for something, users and variables don't; write the path (./~ for such a name)");
 }
 
 static void check_dataset_paths(ConfigReader *reader, DatasetList *list)
@@ -387,11 +392,12 @@ static void check_dataset_paths(ConfigReader *reader, DatasetList *list)
 /* A line for the keys that have no effect for the same reason. A value that asks for nothing loses nothing. */
 static void warn_idle(ConfigReader *reader, const Target *target)
 {
-    const OptionNeed *unmet[CONFIG_KEY_COUNT] = { 0 };
+    const OptionNeed *unmet[CONFIG_KEY_COUNT] = {0};
     for (int i = 0; i < CONFIG_KEY_COUNT; i++)
-        if (target->origin[i] && option_is_on(&options[i], field_of(target, &options[i]))) unmet[i] = option_unmet((ConfigKey)i, target->base);
+        if (target->origin[i] && option_is_on(&options[i], field_of(target, &options[i])))
+            unmet[i] = option_unmet((ConfigKey)i, target->base);
     for (int i = 0; i < CONFIG_KEY_COUNT; i++) {
-        StrBuf line = { 0 }, reason = { 0 }, other = { 0 };
+        StrBuf line = {0}, reason = {0}, other = {0};
         if (!unmet[i]) continue;
         option_write_need(&reason, unmet[i], "");
         strbuf_printf(&line, "%s: %s%s", target->origin[i], target->prefix, options[i].name);
@@ -443,20 +449,22 @@ static Status give_problems(const ConfigReader *reader, StrBuf *problems)
     FAIL(ERR_INVALID, "%zu problems:\n%.*s", reader->num_problems, (int)len - 1, text);
 }
 
-Status config_parse(const char *name, const char *text, size_t len, const char *const *overrides, size_t num_overrides,
-                    Config *out, StrBuf *problems)
+Status config_parse(const char *name, const char *text, size_t len, const char *const *overrides, size_t num_overrides, Config *out,
+                    StrBuf *problems)
 {
     memset(out, 0, sizeof *out);
-    StrBuf       lines = { 0 }, notes = { 0 }, ignored = { 0 };
-    ConfigReader reader = { .arena = &out->arena, .problems = &lines, .notes = &notes, .ignored = &ignored, .warnings = &out->warnings };
-    Written      written[CONFIG_KEY_COUNT] = { 0 };
-    Target       run = { SCOPE_run, out, out->origin, "", written };
+    StrBuf       lines = {0}, notes = {0}, ignored = {0};
+    ConfigReader reader = {.arena = &out->arena, .problems = &lines, .notes = &notes, .ignored = &ignored, .warnings = &out->warnings};
+    Written      written[CONFIG_KEY_COUNT] = {0};
+    Target       run = {SCOPE_run, out, out->origin, "", written};
     YamlNode    *root = NULL;
     target_reset(&out->arena, &run);
-    if (yaml_parse(&out->arena, name, text, len, &root) != OK) reader_problem(&reader, NULL, "%s", status_message());
+    if (yaml_parse(&out->arena, name, text, len, &root) != OK)
+        reader_problem(&reader, NULL, "%s", status_message());
     else if (root->type != YAML_MAPPING)
         reader_problem(&reader, root, "expected lines of \"key: value\", found %s", yaml_type_name(root));
-    else read_mapping(&reader, &run, root);
+    else
+        read_mapping(&reader, &run, root);
     for (size_t i = 0; i < num_overrides; i++) read_override(&reader, &run, overrides[i]);
     check_together(&reader, &run, out);
     Status status = reader.num_problems ? give_problems(&reader, problems) : OK;

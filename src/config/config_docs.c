@@ -33,7 +33,7 @@ static void write_limits(StrBuf *out, const OptionInfo *option, const char *quot
 
 static const char *type_word(OptionKind kind)
 {
-    static const char *const words[] = { "boolean", "integer", "number", "size", "text", "word", "list", "mapping", "list of datasets" };
+    static const char *const words[] = {"boolean", "integer", "number", "size", "text", "word", "list", "mapping", "list of datasets"};
     return words[kind];
 }
 
@@ -63,20 +63,20 @@ static void write_aliases(StrBuf *out, ConfigKey key, const char *quote)
 
 void config_markdown(StrBuf *out)
 {
-    strbuf_puts(out,
-                "# Run file reference\n\n"
-                "<!-- Written by `surogate help keys --markdown` from src/config/options.def. -->\n\n"
-                "A run file is YAML: a mapping of the keys below. The same keys go on the command line as `key=value`, and inside a\n"
-                "dataset as `datasets.0.path=value`; the command line wins. An unknown key, a wrong type and a value out of range\n"
-                "are errors, all told at once.\n\n"
-                "Numbers may be written as `2e-4`; integers have neither fraction nor exponent. Booleans are `true`/`false` (`yes`,\n"
-                "`no`, `on`, `off` are read too). Sizes take `KB`, `MB`, `GB`, `TB` (powers of 1000) and `KiB`, `MiB`, `GiB`, `TiB`.\n"
-                "A list of one needs no brackets; on the command line `key=a,b` is a list too. An empty value or `null` means the default.\n"
-                "Names in the last column are those of other tools: they are read, and the key's own name is printed. Other keys of\n"
-                "theirs are ignored, and named, where they change nothing here; else the error says what to write. `false` under\n"
-                "such a name, where it means the default, gives way to another name for the same key.\n\n"
-                "A key that has no effect beside the others gets a warning that says why, and the run goes on: `lora_rank` without\n"
-                "`lora: true`. A value that asks for nothing (`false`, `0`) gets none.\n");
+    strbuf_puts(
+        out, "# Run file reference\n\n"
+             "<!-- Written by `surogate help keys --markdown` from src/config/options.def. -->\n\n"
+             "A run file is YAML: a mapping of the keys below. The same keys go on the command line as `key=value`, and inside a\n"
+             "dataset as `datasets.0.path=value`; the command line wins. An unknown key, a wrong type and a value out of range\n"
+             "are errors, all told at once.\n\n"
+             "Numbers may be written as `2e-4`; integers have neither fraction nor exponent. Booleans are `true`/`false` (`yes`,\n"
+             "`no`, `on`, `off` are read too). Sizes take `KB`, `MB`, `GB`, `TB` (powers of 1000) and `KiB`, `MiB`, `GiB`, `TiB`.\n"
+             "A list of one needs no brackets; on the command line `key=a,b` is a list too. An empty value or `null` means the default.\n"
+             "Names in the last column are those of other tools: they are read, and the key's own name is printed. Other keys of\n"
+             "theirs are ignored, and named, where they change nothing here; else the error says what to write. `false` under\n"
+             "such a name, where it means the default, gives way to another name for the same key.\n\n"
+             "A key that has no effect beside the others gets a warning that says why, and the run goes on: `lora_rank` without\n"
+             "`lora: true`. A value that asks for nothing (`false`, `0`) gets none.\n");
     for (size_t i = 0; i < num_option_rows; i++) {
         const OptionRow *row = &option_rows[i];
         if (row->title) {
@@ -113,13 +113,27 @@ static void schema_words(StrBuf *out, const char *set)
 static void schema_type(StrBuf *out, const OptionInfo *option)
 {
     switch (option->kind) {
-    case KIND_BOOL: strbuf_puts(out, "{\"type\": \"boolean\"}"); break;
-    case KIND_SIZE: strbuf_puts(out, "{\"type\": [\"integer\", \"string\"]}"); break;
-    case KIND_STRING: strbuf_puts(out, "{\"type\": [\"string\", \"boolean\", \"number\"]}"); break;
-    case KIND_CHOICE: schema_words(out, option->limits.words); break;
-    case KIND_LIST: strbuf_puts(out, "{\"type\": [\"string\", \"array\"], \"items\": {\"type\": [\"string\", \"number\"]}}"); break;
-    case KIND_MAP: strbuf_puts(out, "{\"type\": \"object\", \"additionalProperties\": {\"type\": \"string\"}}"); break;
-    case KIND_DATASETS: strbuf_puts(out, "{\"$ref\": \"#/$defs/datasets\"}"); break;
+    case KIND_BOOL:
+        strbuf_puts(out, "{\"type\": \"boolean\"}");
+        break;
+    case KIND_SIZE:
+        strbuf_puts(out, "{\"type\": [\"integer\", \"string\"]}");
+        break;
+    case KIND_STRING:
+        strbuf_puts(out, "{\"type\": [\"string\", \"boolean\", \"number\"]}");
+        break;
+    case KIND_CHOICE:
+        schema_words(out, option->limits.words);
+        break;
+    case KIND_LIST:
+        strbuf_puts(out, "{\"type\": [\"string\", \"array\"], \"items\": {\"type\": [\"string\", \"number\"]}}");
+        break;
+    case KIND_MAP:
+        strbuf_puts(out, "{\"type\": \"object\", \"additionalProperties\": {\"type\": \"string\"}}");
+        break;
+    case KIND_DATASETS:
+        strbuf_puts(out, "{\"$ref\": \"#/$defs/datasets\"}");
+        break;
     case KIND_INT:
     case KIND_FLOAT:
         strbuf_printf(out, "{\"type\": \"%s\"", option->kind == KIND_INT ? "integer" : "number");
@@ -147,8 +161,10 @@ static void schema_properties(StrBuf *out, OptionScope scope)
         json_write_string(out, option->help, strlen(option->help));
         if (option->fallback) {
             strbuf_puts(out, ", \"default\": ");
-            if (option->kind == KIND_BOOL || option->kind == KIND_INT || option->kind == KIND_FLOAT) strbuf_puts(out, option->fallback);
-            else json_write_string(out, option->fallback, strlen(option->fallback));
+            if (option->kind == KIND_BOOL || option->kind == KIND_INT || option->kind == KIND_FLOAT)
+                strbuf_puts(out, option->fallback);
+            else
+                json_write_string(out, option->fallback, strlen(option->fallback));
         }
         strbuf_puts(out, ", \"anyOf\": [");
         schema_type(out, option);
@@ -169,17 +185,19 @@ void config_schema(StrBuf *out)
     strbuf_puts(out, "{\n  \"$schema\": \"https://json-schema.org/draft/2020-12/schema\",\n  \"title\": \"Surogate run file\",\n"
                      "  \"type\": \"object\",\n  \"additionalProperties\": false,\n  \"properties\": {");
     schema_properties(out, SCOPE_run);
-    strbuf_puts(out, "\n  },\n  \"$defs\": {\n   \"dataset\": {\"type\": \"object\", \"additionalProperties\": false, \"required\": [\"path\"], "
-                     "\"properties\": {");
+    strbuf_puts(out,
+                "\n  },\n  \"$defs\": {\n   \"dataset\": {\"type\": \"object\", \"additionalProperties\": false, \"required\": [\"path\"], "
+                "\"properties\": {");
     schema_properties(out, SCOPE_dataset);
-    strbuf_puts(out, "\n   }},\n   \"datasets\": {\"anyOf\": [{\"type\": \"string\"}, {\"$ref\": \"#/$defs/dataset\"}, "
-                     "{\"type\": \"array\", \"items\": {\"anyOf\": [{\"type\": \"string\"}, {\"$ref\": \"#/$defs/dataset\"}]}}]}\n  }\n}\n");
+    strbuf_puts(out,
+                "\n   }},\n   \"datasets\": {\"anyOf\": [{\"type\": \"string\"}, {\"$ref\": \"#/$defs/dataset\"}, "
+                "{\"type\": \"array\", \"items\": {\"anyOf\": [{\"type\": \"string\"}, {\"$ref\": \"#/$defs/dataset\"}]}}]}\n  }\n}\n");
 }
 
 static void help_of(StrBuf *out, ConfigKey key)
 {
     const OptionInfo *option = &options[key];
-    StrBuf            values = { 0 }, names = { 0 };
+    StrBuf            values = {0}, names = {0};
     write_limits(&values, option, "");
     write_aliases(&names, key, "");
     strbuf_printf(out, "%s%s (%s", option->scope == SCOPE_dataset ? "datasets[]." : "", option->name, type_word(option->kind));
@@ -229,7 +247,8 @@ static const char *dataset_key(const char *name)
     const char *key = strrchr(name, '.');
     for (int i = 0; key && i < CONFIG_KEY_COUNT; i++) {
         size_t len = strlen(options[i].name);
-        if (options[i].kind == KIND_DATASETS && strncmp(name, options[i].name, len) == 0 && (name[len] == '.' || name[len] == '[')) return key + 1;
+        if (options[i].kind == KIND_DATASETS && strncmp(name, options[i].name, len) == 0 && (name[len] == '.' || name[len] == '['))
+            return key + 1;
     }
     return NULL;
 }
@@ -238,8 +257,10 @@ void config_keys(StrBuf *out)
 {
     for (size_t i = 0; i < num_option_rows; i++) {
         const OptionRow *row = &option_rows[i];
-        if (row->title) strbuf_printf(out, "%s%s\n", i ? "\n" : "", row->title);
-        else strbuf_printf(out, "  %-29s %s\n", options[row->key].name, options[row->key].help);
+        if (row->title)
+            strbuf_printf(out, "%s%s\n", i ? "\n" : "", row->title);
+        else
+            strbuf_printf(out, "  %-29s %s\n", options[row->key].name, options[row->key].help);
     }
 }
 
@@ -252,7 +273,7 @@ Status config_help(StrBuf *out, const char *key)
         found |= is_ours | help_of_peer(out, (OptionScope)scope, name ? name : key, is_ours);
     }
     if (found) return OK;
-    StrBuf near = { 0 };
+    StrBuf near = {0};
     if (name || !option_suggest(&near, SCOPE_run, key)) {
         strbuf_clear(&near);
         option_suggest(&near, SCOPE_dataset, name ? name : key);

@@ -5,20 +5,31 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define OFFSET_run(name)     offsetof(Config, name)
+#define OFFSET_run(name) offsetof(Config, name)
 #define OFFSET_dataset(name) offsetof(Dataset, name)
-#define ANY               { false, false, 0, 0, NULL }
-#define RANGE(least, most) { true, false, (double)(least), (double)(most), NULL }
-#define ABOVE(least)       { true, true, (double)(least), 1e300, NULL }
-#define WORDS(set)         { false, false, 0, 0, #set }
+#define ANY \
+    { \
+        false, false, 0, 0, NULL \
+    }
+#define RANGE(least, most) \
+    { \
+        true, false, (double)(least), (double)(most), NULL \
+    }
+#define ABOVE(least) \
+    { \
+        true, true, (double)(least), 1e300, NULL \
+    }
+#define WORDS(set) \
+    { \
+        false, false, 0, 0, #set \
+    }
 
 #define SECTION(title, text)
 #define ALIAS(scope, other, name)
 #define ALIAS_VALUE(scope, other, other_value, name, value)
 #define NEEDS(scope, name, other, values)
 #define OR_NEEDS(scope, name, other, values)
-#define OPTION(scope, kind, name, fallback, limits, help) \
-    { SCOPE_##scope, KIND_##kind, #name, OFFSET_##scope(name), fallback, limits, help },
+#define OPTION(scope, kind, name, fallback, limits, help) {SCOPE_##scope, KIND_##kind, #name, OFFSET_##scope(name), fallback, limits, help},
 const OptionInfo options[CONFIG_KEY_COUNT] = {
 #include "config/options.def"
 };
@@ -27,8 +38,8 @@ const OptionInfo options[CONFIG_KEY_COUNT] = {
 #undef ALIAS_VALUE
 
 #define OPTION(scope, kind, name, fallback, limits, help)
-#define ALIAS(scope, other, name) { SCOPE_##scope, other, NULL, KEY_##scope##_##name, NULL },
-#define ALIAS_VALUE(scope, other, other_value, name, value) { SCOPE_##scope, other, other_value, KEY_##scope##_##name, value },
+#define ALIAS(scope, other, name) {SCOPE_##scope, other, NULL, KEY_##scope##_##name, NULL},
+#define ALIAS_VALUE(scope, other, other_value, name, value) {SCOPE_##scope, other, other_value, KEY_##scope##_##name, value},
 const OptionAlias option_aliases[] = {
 #include "config/options.def"
 };
@@ -38,12 +49,12 @@ const OptionAlias option_aliases[] = {
 #undef OR_NEEDS
 const size_t num_option_aliases = sizeof option_aliases / sizeof *option_aliases;
 
-#define ON  "on"
+#define ON "on"
 #define OFF "off"
 #define ALIAS(scope, other, name)
 #define ALIAS_VALUE(scope, other, other_value, name, value)
-#define NEEDS(scope, name, other, values)    { KEY_##scope##_##name, KEY_##scope##_##other, values, false },
-#define OR_NEEDS(scope, name, other, values) { KEY_##scope##_##name, KEY_##scope##_##other, values, true },
+#define NEEDS(scope, name, other, values) {KEY_##scope##_##name, KEY_##scope##_##other, values, false},
+#define OR_NEEDS(scope, name, other, values) {KEY_##scope##_##name, KEY_##scope##_##other, values, true},
 const OptionNeed option_needs[] = {
 #include "config/options.def"
 };
@@ -53,23 +64,23 @@ const OptionNeed option_needs[] = {
 #undef OR_NEEDS
 const size_t num_option_needs = sizeof option_needs / sizeof *option_needs;
 
-#define SECTION(title, text) { title, text, CONFIG_KEY_COUNT },
+#define SECTION(title, text) {title, text, CONFIG_KEY_COUNT},
 #define NEEDS(scope, name, other, values)
 #define OR_NEEDS(scope, name, other, values)
-#define OPTION(scope, kind, name, fallback, limits, help) { NULL, NULL, KEY_##scope##_##name },
+#define OPTION(scope, kind, name, fallback, limits, help) {NULL, NULL, KEY_##scope##_##name},
 const OptionRow option_rows[] = {
 #include "config/options.def"
 };
 const size_t num_option_rows = sizeof option_rows / sizeof *option_rows;
 
-#define CHOICE(set, enumerator, text)   { #set, enumerator, text, false },
-#define SPELLING(set, enumerator, text) { #set, enumerator, text, true },
+#define CHOICE(set, enumerator, text) {#set, enumerator, text, false},
+#define SPELLING(set, enumerator, text) {#set, enumerator, text, true},
 const ChoiceInfo choices[] = {
 #include "config/choices.def"
 };
 const size_t num_choices = sizeof choices / sizeof *choices;
 
-#define PEER(scope, name, value, answer) { SCOPE_##scope, name, value, answer },
+#define PEER(scope, name, value, answer) {SCOPE_##scope, name, value, answer},
 const PeerKey peer_keys[] = {
 #include "config/peers.def"
 };
@@ -85,8 +96,8 @@ const OptionInfo *option_find(OptionScope scope, const char *name)
 
 const char *option_kind_name(OptionKind kind)
 {
-    static const char *const names[] = { "true or false", "an integer",      "a number",    "a size like 8GB", "a text",
-                                         "a word",        "a list of texts", "a mapping of texts", "a list of datasets" };
+    static const char *const names[] = {"true or false", "an integer",      "a number",           "a size like 8GB",   "a text",
+                                        "a word",        "a list of texts", "a mapping of texts", "a list of datasets"};
     return names[kind];
 }
 
@@ -138,15 +149,23 @@ bool option_suggest(StrBuf *out, OptionScope scope, const char *name)
 bool option_is_on(const OptionInfo *option, const void *field)
 {
     switch (option->kind) {
-    case KIND_BOOL: return *(const bool *)field;
+    case KIND_BOOL:
+        return *(const bool *)field;
     case KIND_INT:
-    case KIND_SIZE: return *(const int64_t *)field > 0;
-    case KIND_FLOAT: return *(const double *)field != 0;
-    case KIND_STRING: return *(const char *const *)field != NULL;
-    case KIND_CHOICE: return *(const Choice *)field != OPT_UNSET;
-    case KIND_LIST: return ((const StrList *)field)->count > 0;
-    case KIND_MAP: return ((const StrMap *)field)->count > 0;
-    case KIND_DATASETS: return ((const DatasetList *)field)->count > 0;
+    case KIND_SIZE:
+        return *(const int64_t *)field > 0;
+    case KIND_FLOAT:
+        return *(const double *)field != 0;
+    case KIND_STRING:
+        return *(const char *const *)field != NULL;
+    case KIND_CHOICE:
+        return *(const Choice *)field != OPT_UNSET;
+    case KIND_LIST:
+        return ((const StrList *)field)->count > 0;
+    case KIND_MAP:
+        return ((const StrMap *)field)->count > 0;
+    case KIND_DATASETS:
+        return ((const DatasetList *)field)->count > 0;
     }
     return false;
 }
@@ -194,7 +213,10 @@ void option_write_need(StrBuf *out, const OptionNeed *need, const char *quote)
         const char       *values = option_needs[i].values;
         bool              is_word = strcmp(values, ON) != 0 && strcmp(values, OFF) != 0;
         bool              is_true = !is_off && other->kind == KIND_BOOL;
-        strbuf_printf(out, "%s%s%s%s%s%s", i > first ? " or " : "", quote, other->name, is_word ? ": " : is_true ? ": true" : "",
+        strbuf_printf(out, "%s%s%s%s%s%s", i > first ? " or " : "", quote, other->name,
+                      is_word   ? ": "
+                      : is_true ? ": true"
+                                : "",
                       is_word ? values : "", quote);
     }
     if (is_off) strbuf_puts(out, " is set");

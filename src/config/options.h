@@ -6,7 +6,15 @@
 typedef enum OptionScope { SCOPE_run, SCOPE_dataset } OptionScope;
 
 typedef enum OptionKind {
-    KIND_BOOL, KIND_INT, KIND_FLOAT, KIND_SIZE, KIND_STRING, KIND_CHOICE, KIND_LIST, KIND_MAP, KIND_DATASETS
+    KIND_BOOL,
+    KIND_INT,
+    KIND_FLOAT,
+    KIND_SIZE,
+    KIND_STRING,
+    KIND_CHOICE,
+    KIND_LIST,
+    KIND_MAP,
+    KIND_DATASETS
 } OptionKind;
 
 /* words: the set of choices, else NULL. has_limits: min and max count; min itself is out when above_min. */

@@ -18,18 +18,18 @@ typedef struct MapEntry {
 } MapEntry;
 
 struct ParquetReader {
-    Arena         arena;
-    const char   *path;
-    FileMap       map; /* empty when over borrowed bytes */
+    Arena          arena;
+    const char    *path;
+    FileMap        map; /* empty when over borrowed bytes */
     const uint8_t *file;
-    size_t        size;
-    ParquetMeta   meta;
-    ColumnReader *columns; /* (num_leaves) */
-    int32_t       group;   /* the one in work */
-    int64_t       rows_left; /* of it */
-    uint64_t      given_bytes;
-    MapEntry     *entries; /* heap: of the maps that are open */
-    size_t        num_entries, entry_capacity;
+    size_t         size;
+    ParquetMeta    meta;
+    ColumnReader  *columns;   /* (num_leaves) */
+    int32_t        group;     /* the one in work */
+    int64_t        rows_left; /* of it */
+    uint64_t       given_bytes;
+    MapEntry      *entries; /* heap: of the maps that are open */
+    size_t         num_entries, entry_capacity;
 };
 
 static Status write_node(ParquetReader *reader, const ParquetNode *node, StrBuf *out);
@@ -114,7 +114,7 @@ static Status write_entry(ParquetReader *reader, const ParquetNode *entry, StrBu
     size_t at = out->len;
     TRY(write_node(reader, entry->children[0], out));
     if (out->data[at] != '"') {
-        StrBuf key = { 0 };
+        StrBuf key = {0};
         strbuf_append(&key, out->data + at, out->len - at);
         out->len = at;
         json_write_string(out, key.data, key.len);
@@ -122,9 +122,11 @@ static Status write_entry(ParquetReader *reader, const ParquetNode *entry, StrBu
     }
     size_t key_end = out->len;
     strbuf_putc(out, ':');
-    if (entry->num_children > 1) TRY(write_node(reader, entry->children[1], out));
-    else strbuf_puts(out, "null");
-    push_entry(reader, (MapEntry){ at, out->len, key_end, false });
+    if (entry->num_children > 1)
+        TRY(write_node(reader, entry->children[1], out));
+    else
+        strbuf_puts(out, "null");
+    push_entry(reader, (MapEntry){at, out->len, key_end, false});
     return OK;
 }
 
@@ -241,8 +243,7 @@ Status parquet_next(ParquetReader *reader, StrBuf *out, bool *out_has)
     if (!*out_has) return OK;
     for (int32_t c = 0; c < reader->meta.num_leaves; c++) {
         TRY(column_peek(&reader->columns[c]));
-        FAIL_IF(reader->columns[c].rep != 0, ERR_INVALID, "%s: column %s: damaged levels", reader->path,
-                reader->meta.leaves[c]->name);
+        FAIL_IF(reader->columns[c].rep != 0, ERR_INVALID, "%s: column %s: damaged levels", reader->path, reader->meta.leaves[c]->name);
     }
     size_t before = out->len;
     TRY(write_struct(reader, reader->meta.root, out));

@@ -15,7 +15,7 @@ typedef struct PageHeader {
 
 static void read_kind_header(ThriftReader *thrift, PageHeader *header, int kind)
 {
-    for (ThriftField field = { 0 }; thrift_field(thrift, &field);) {
+    for (ThriftField field = {0}; thrift_field(thrift, &field);) {
         if (kind == 8 && field.id == 7) {
             header->is_compressed = thrift_bool(thrift, &field);
             continue;
@@ -32,8 +32,8 @@ static void read_kind_header(ThriftReader *thrift, PageHeader *header, int kind)
 
 static bool read_page_header(ThriftReader *thrift, PageHeader *header)
 {
-    *header = (PageHeader){ .is_compressed = true, .type = -1 };
-    for (ThriftField field = { 0 }; thrift_field(thrift, &field);) {
+    *header = (PageHeader){.is_compressed = true, .type = -1};
+    for (ThriftField field = {0}; thrift_field(thrift, &field);) {
         if ((field.id == 5 || field.id == 7 || field.id == 8) && field.type == THRIFT_STRUCT) {
             read_kind_header(thrift, header, field.id);
             continue;
@@ -96,7 +96,7 @@ static Status packed_levels(RleDecoder *rle, int64_t num_values, const uint8_t *
 /* Version 1 levels: a length in 4 bytes, then RLE. */
 static Status levels_v1(RleDecoder *rle, int32_t most, int64_t encoding, int64_t num_values, const uint8_t **at, const uint8_t *end)
 {
-    *rle = (RleDecoder){ .width = level_width(most) };
+    *rle = (RleDecoder){.width = level_width(most)};
     if (most == 0) return OK;
     if (encoding == PQ_ENC_BIT_PACKED) return packed_levels(rle, num_values, at, end);
     FAIL_IF(encoding != PQ_ENC_RLE, ERR_UNSUPPORTED, "level encoding %lld is not supported", (long long)encoding);
@@ -129,12 +129,11 @@ static Status load_page_v1(ColumnReader *column, const PageHeader *header, const
 static Status load_page_v2(ColumnReader *column, const PageHeader *header, const uint8_t *data)
 {
     int64_t reps = header->rep_bytes, defs = header->def_bytes;
-    FAIL_IF(reps < 0 || defs < 0 || reps > header->compressed || defs > header->compressed - reps ||
-                reps + defs > header->uncompressed,
+    FAIL_IF(reps < 0 || defs < 0 || reps > header->compressed || defs > header->compressed - reps || reps + defs > header->uncompressed,
             ERR_INVALID, "the page is too short for its levels");
-    column->reps = (RleDecoder){ .at = data, .end = data + reps, .width = level_width(column->leaf->rep_level) };
+    column->reps = (RleDecoder){.at = data, .end = data + reps, .width = level_width(column->leaf->rep_level)};
     data += reps;
-    column->defs = (RleDecoder){ .at = data, .end = data + defs, .width = level_width(column->leaf->def_level) };
+    column->defs = (RleDecoder){.at = data, .end = data + defs, .width = level_width(column->leaf->def_level)};
     data += defs;
     size_t packed = (size_t)(header->compressed - reps - defs), size = (size_t)(header->uncompressed - reps - defs);
     if (column->codec == CODEC_NONE || !header->is_compressed || packed == 0)
@@ -147,11 +146,11 @@ static Status load_page_v2(ColumnReader *column, const PageHeader *header, const
 static Status load_page(ColumnReader *column)
 {
     PageHeader   header;
-    ThriftReader thrift = { column->at, column->end, false };
+    ThriftReader thrift = {column->at, column->end, false};
     FAIL_IF(column->at >= column->end, ERR_INVALID, "the pages end %lld values too early", (long long)column->values_left);
     FAIL_IF(!read_page_header(&thrift, &header), ERR_INVALID, "a damaged page header");
-    FAIL_IF(header.uncompressed > PAGE_MAX_BYTES, ERR_INVALID, "a page of %lld bytes, more than %d MiB",
-            (long long)header.uncompressed, PAGE_MAX_BYTES >> 20);
+    FAIL_IF(header.uncompressed > PAGE_MAX_BYTES, ERR_INVALID, "a page of %lld bytes, more than %d MiB", (long long)header.uncompressed,
+            PAGE_MAX_BYTES >> 20);
     FAIL_IF(header.compressed > thrift.end - thrift.at, ERR_INVALID, "a page runs over the end of its column");
     column->at = thrift.at + header.compressed;
     if (header.type == PAGE_DICTIONARY) return load_dictionary(column, &header, thrift.at);

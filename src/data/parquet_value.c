@@ -33,8 +33,7 @@ static void write_date(StrBuf *out, int64_t day)
 static void write_time(StrBuf *out, int64_t nanos)
 {
     int64_t second = nanos / 1000000000, rest = nanos % 1000000000;
-    strbuf_printf(out, "%02lld:%02lld:%02lld.", (long long)(second / 3600), (long long)(second / 60 % 60),
-                  (long long)(second % 60));
+    strbuf_printf(out, "%02lld:%02lld:%02lld.", (long long)(second / 3600), (long long)(second / 60 % 60), (long long)(second % 60));
     if (rest % 1000000 == 0)
         strbuf_printf(out, "%03lld", (long long)(rest / 1000000));
     else if (rest % 1000 == 0)
@@ -133,8 +132,7 @@ static void write_number(StrBuf *out, double value)
 static void write_uuid(StrBuf *out, const char *bytes)
 {
     strbuf_putc(out, '"');
-    for (int i = 0; i < 16; i++)
-        strbuf_printf(out, i == 4 || i == 6 || i == 8 || i == 10 ? "-%02x" : "%02x", (unsigned char)bytes[i]);
+    for (int i = 0; i < 16; i++) strbuf_printf(out, i == 4 || i == 6 || i == 8 || i == 10 ? "-%02x" : "%02x", (unsigned char)bytes[i]);
     strbuf_putc(out, '"');
 }
 
@@ -156,10 +154,12 @@ static void write_integer(StrBuf *out, const ParquetNode *leaf, int64_t value)
     switch (leaf->meaning) {
     case PQ_DECIMAL: {
         uint64_t high_first = __builtin_bswap64((uint64_t)value);
-        write_decimal(out, (Str){ (const char *)&high_first, sizeof high_first }, leaf->scale);
+        write_decimal(out, (Str){(const char *)&high_first, sizeof high_first}, leaf->scale);
         return;
     }
-    case PQ_TIMESTAMP: write_timestamp(out, value, leaf->unit); return;
+    case PQ_TIMESTAMP:
+        write_timestamp(out, value, leaf->unit);
+        return;
     case PQ_DATE:
         strbuf_putc(out, '"');
         write_date(out, (int32_t)value);
@@ -176,19 +176,29 @@ static void write_integer(StrBuf *out, const ParquetNode *leaf, int64_t value)
     case PQ_UNSIGNED:
         strbuf_printf(out, "%llu", leaf->type == PQ_INT32 ? (unsigned long long)(uint32_t)value : (unsigned long long)value);
         return;
-    default: strbuf_printf(out, "%lld", (long long)value);
+    default:
+        strbuf_printf(out, "%lld", (long long)value);
     }
 }
 
 void parquet_write_value(StrBuf *out, const ParquetNode *leaf, PqValue value)
 {
     switch (leaf->type) {
-    case PQ_BOOLEAN: strbuf_puts(out, value.integer ? "true" : "false"); return;
+    case PQ_BOOLEAN:
+        strbuf_puts(out, value.integer ? "true" : "false");
+        return;
     case PQ_INT32:
-    case PQ_INT64: write_integer(out, leaf, value.integer); return;
-    case PQ_INT96: write_int96(out, value.bytes.data); return;
+    case PQ_INT64:
+        write_integer(out, leaf, value.integer);
+        return;
+    case PQ_INT96:
+        write_int96(out, value.bytes.data);
+        return;
     case PQ_FLOAT:
-    case PQ_DOUBLE: write_number(out, value.number); return;
-    default: write_bytes(out, leaf, value.bytes);
+    case PQ_DOUBLE:
+        write_number(out, value.number);
+        return;
+    default:
+        write_bytes(out, leaf, value.bytes);
     }
 }

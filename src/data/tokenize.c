@@ -28,12 +28,12 @@ typedef struct Pipeline {
     RowFormat          format;
     MaskRules         *rules;
     UnitContext        context;
-    int                lock_fd;     /* -1: none */
+    int                lock_fd; /* -1: none */
     int64_t            shard_tokens;
-    ShardWriter       *writer;      /* NULL between shards */
+    ShardWriter       *writer; /* NULL between shards */
     DoneShards         done;
-    bool              *is_damaged;  /* (done.count) at the start; NULL: none is */
-    int64_t            remake_end;  /* a damaged shard is made anew up to this row; 0: none */
+    bool              *is_damaged; /* (done.count) at the start; NULL: none is */
+    int64_t            remake_end; /* a damaged shard is made anew up to this row; 0: none */
     int64_t            rows_read;
     bool               in_document; /* the last unit's document goes on */
     Record             held;        /* a record read and not yet in a unit */
@@ -55,7 +55,7 @@ static void *worker_main(void *context)
 {
     Pipeline   *p = context;
     MaskEncoder encoder;
-    Arena       arena = { 0 };
+    Arena       arena = {0};
     mask_encoder_init(&encoder, p->rules);
     pthread_mutex_lock(&p->lock);
     for (;;) {
@@ -186,8 +186,8 @@ static Status write_unit(Pipeline *p, const Unit *unit)
     for (int i = 0; i < unit->num_documents; i++) {
         const UnitDocument *document = &unit->documents[i];
         if (!p->writer)
-            TRY(shard_writer_open(shard_path(p, p->done.count), tokenizer_hash(p->job->tokenizer),
-                                  tokenizer_vocab_size(p->job->tokenizer), p->format.type != DATASET_TEXT, &p->writer));
+            TRY(shard_writer_open(shard_path(p, p->done.count), tokenizer_hash(p->job->tokenizer), tokenizer_vocab_size(p->job->tokenizer),
+                                  p->format.type != DATASET_TEXT, &p->writer));
         TRY(shard_writer_append(p->writer, unit->tokens.ids.data + document->begin, unit->tokens.mask + document->begin,
                                 document->end - document->begin));
         p->in_document = document->continues;
@@ -195,8 +195,7 @@ static Status write_unit(Pipeline *p, const Unit *unit)
     }
     add_counts(p, unit);
     /* A shard ends with a unit, so that progress counts whole units. */
-    bool is_full = p->writer && (shard_writer_tokens(p->writer) >= p->shard_tokens ||
-                                 shard_writer_documents(p->writer) >= SHARD_DOCUMENTS);
+    bool is_full = p->writer && (shard_writer_tokens(p->writer) >= p->shard_tokens || shard_writer_documents(p->writer) >= SHARD_DOCUMENTS);
     if (!is_full || p->in_document) return OK;
     TRY(commit_shard(p));
     return p->remake_end ? OK : tokenize_report_save(dir_path(p, "progress.json"), p->report, &p->done);
@@ -246,14 +245,14 @@ static Status detect_format(Pipeline *p)
     bool      has = true;
     JsonValue row;
     Reader   *reader;
-    Arena     arena = { 0 };
+    Arena     arena = {0};
     TRY(reader_open(p->key.paths, p->key.num_paths, &reader));
     Status status = reader_next(reader, &record, &has);
     if (status == OK && !has) status = status_fail(ERR_INVALID, "%s: the dataset is empty", p->job->dataset->path);
     while (status == OK && has) {
         if (record.kind == RECORD_TEXT) { /* a document as it stands: no need to look into it */
-            row = (JsonValue){ .type = JSON_OBJECT, .count = 1, .members = arena_new(&arena, JsonMember) };
-            row.members[0] = (JsonMember){ str_of("text"), { .type = JSON_STRING, .string = str_of("") } };
+            row = (JsonValue){.type = JSON_OBJECT, .count = 1, .members = arena_new(&arena, JsonMember)};
+            row.members[0] = (JsonMember){str_of("text"), {.type = JSON_STRING, .string = str_of("")}};
         } else {
             status = record_parse(&arena, &record, &row);
         }
@@ -315,8 +314,8 @@ static Status finish(Pipeline *p)
             "%s: nothing to train on: %lld rows (%lld bad, %lld without a trained token)%s%s", p->job->dataset->path,
             (long long)p->done.num_rows, (long long)p->report->num_bad_rows, (long long)p->report->num_untrained,
             p->report->num_examples ? "; the first: " : "", p->report->num_examples ? p->report->examples[0] : "");
-    FAIL_IF(p->is_damaged && !adds_up(p), ERR_INVALID, "%s: its shards don't add up to what it counts; remove this folder, then it is made anew",
-            p->report->dir);
+    FAIL_IF(p->is_damaged && !adds_up(p), ERR_INVALID,
+            "%s: its shards don't add up to what it counts; remove this folder, then it is made anew", p->report->dir);
     TRY(tokenize_report_save(dir_path(p, "dataset.json"), p->report, &p->done));
     return file_remove_tree(dir_path(p, "progress.json"));
 }
@@ -327,7 +326,7 @@ static Status run(Pipeline *p)
     TRY(detect_format(p));
     snprintf(p->report->format, sizeof p->report->format, "%s", p->format.description);
     TRY(mask_rules_create(p->job->tokenizer, p->job->tmpl, p->job->dataset->train_on, &p->rules));
-    p->context = (UnitContext){ p->job->dataset, &p->format, p->rules, mask_rules_traits(p->rules) };
+    p->context = (UnitContext){p->job->dataset, &p->format, p->rules, mask_rules_traits(p->rules)};
     TRY(reader_open(p->key.paths, p->key.num_paths, &p->reader));
     TRY(start_workers(p));
     TRY(remake_damaged(p));
@@ -401,8 +400,10 @@ static Status check_shards(Pipeline *p)
         count++;
         first = i;
     }
-    if (count == 0) p->is_damaged = NULL;
-    else if (check_shard(p, first) != OK) log_warn("%s; %d of %d shards %s made anew", status_message(), count, p->done.count, count > 1 ? "are" : "is");
+    if (count == 0)
+        p->is_damaged = NULL;
+    else if (check_shard(p, first) != OK)
+        log_warn("%s; %d of %d shards %s made anew", status_message(), count, p->done.count, count > 1 ? "are" : "is");
     status_clear();
     return OK;
 }
@@ -411,9 +412,9 @@ static void forget(Pipeline *p)
 {
     char dir[sizeof p->report->dir];
     memcpy(dir, p->report->dir, sizeof dir);
-    *p->report = (TokenizeReport){ 0 };
+    *p->report = (TokenizeReport){0};
     memcpy(p->report->dir, dir, sizeof dir);
-    p->done = (DoneShards){ 0 };
+    p->done = (DoneShards){0};
 }
 
 /* Is every shard that dataset.json counts there and sound? Checksums are compared once for each stamp of the shards, which
@@ -466,8 +467,8 @@ static Status settle_dir(Pipeline *p)
 
 static void pipeline_init(Pipeline *p, const TokenizeJob *job, TokenizeReport *report)
 {
-    *p = (Pipeline){ .job = job, .report = report, .lock_fd = -1 };
-    *report = (TokenizeReport){ 0 };
+    *p = (Pipeline){.job = job, .report = report, .lock_fd = -1};
+    *report = (TokenizeReport){0};
     pthread_mutex_init(&p->lock, NULL);
     pthread_cond_init(&p->changed, NULL);
 }
@@ -476,8 +477,8 @@ static void pipeline_init(Pipeline *p, const TokenizeJob *job, TokenizeReport *r
  * what is wrong. */
 static void lock_dir(Pipeline *p)
 {
-    const char *dir = p->report->dir, *waiting = arena_printf(&p->arena, "%s: another process is tokenizing into %s; waiting for it",
-                                                              p->job->dataset->path, dir);
+    const char *dir = p->report->dir,
+               *waiting = arena_printf(&p->arena, "%s: another process is tokenizing into %s; waiting for it", p->job->dataset->path, dir);
     if (file_make_dirs(dir) != OK || file_lock(arena_printf(&p->arena, "%s/.lock", dir), waiting, &p->lock_fd) != OK) status_clear();
 }
 

@@ -23,9 +23,9 @@ static void put_hash(StrBuf *out, const char *key, uint64_t hash)
 
 static void put_options(StrBuf *out, const DatasetOptions *o)
 {
-    static const char *const types[] = { "auto", "text", "instruction", "conversation" };
-    static const char *const train_on[] = { "assistant", "last_turn", "all" };
-    static const char *const system[] = { "default", "none", "fixed", "field" };
+    static const char *const types[] = {"auto", "text", "instruction", "conversation"};
+    static const char *const train_on[] = {"assistant", "last_turn", "all"};
+    static const char *const system[] = {"default", "none", "fixed", "field"};
     put_string(out, "type", types[o->type]);
     put_string(out, "split", o->split);
     strbuf_printf(out, ",\n  \"samples\": %lld", (long long)o->samples);
@@ -65,9 +65,10 @@ static Status put_files(StrBuf *out, ThreadPool *pool, DatasetKey *key)
 
 Status dataset_key(Arena *arena, const TokenizeJob *job, DatasetKey *out)
 {
-    *out = (DatasetKey){ 0 };
+    *out = (DatasetKey){0};
     FAIL_IF(!job->dataset->path, ERR_INVALID, "a dataset needs a path");
-    TRY(reader_find_files(arena, job->dataset->path, job->dataset->split, job->dataset->type == DATASET_TEXT, &out->paths, &out->num_paths));
+    TRY(reader_find_files(arena, job->dataset->path, job->dataset->split, job->dataset->type == DATASET_TEXT, &out->paths,
+                          &out->num_paths));
     StrBuf *json = &out->json;
     strbuf_printf(json, "{\n  \"version\": \"%d.%d\"", TOKENIZE_VERSION, SHARD_VERSION);
     put_hash(json, "tokenizer", tokenizer_hash(job->tokenizer));

@@ -5,8 +5,8 @@
 
 typedef struct DatasetKey {
     uint64_t hash;
-    StrBuf   json;        /* what it hashes, as a JSON object */
-    char   **paths;       /* in the arena */
+    StrBuf   json;  /* what it hashes, as a JSON object */
+    char   **paths; /* in the arena */
     int      num_paths;
 } DatasetKey;
 

@@ -21,13 +21,14 @@ void done_shards_add(Arena *arena, DoneShards *done)
 
 static void put_report(const TokenizeReport *r, const DoneShards *done, StrBuf *out)
 {
-    strbuf_printf(out, "{\n  \"shards\": %d,\n  \"rows\": %lld,\n  \"documents\": %lld,\n  \"tokens\": %lld,\n"
-                       "  \"trained\": %lld,\n  \"bad_rows\": %lld,\n  \"untrained_rows\": %lld,\n  \"turns_without_stop\": %lld,\n"
-                       "  \"turns_without_calls\": %lld,\n  \"empty_turns\": %lld,\n  \"unprinted_messages\": %lld,\n"
-                       "  \"format\": ",
-                  done->count, (long long)done->num_rows, (long long)r->num_documents, (long long)r->num_tokens,
-                  (long long)r->num_trained, (long long)r->num_bad_rows, (long long)r->num_untrained,
-                  (long long)r->num_without_stop, (long long)r->num_without_calls, (long long)r->num_empty, (long long)r->num_unprinted);
+    strbuf_printf(out,
+                  "{\n  \"shards\": %d,\n  \"rows\": %lld,\n  \"documents\": %lld,\n  \"tokens\": %lld,\n"
+                  "  \"trained\": %lld,\n  \"bad_rows\": %lld,\n  \"untrained_rows\": %lld,\n  \"turns_without_stop\": %lld,\n"
+                  "  \"turns_without_calls\": %lld,\n  \"empty_turns\": %lld,\n  \"unprinted_messages\": %lld,\n"
+                  "  \"format\": ",
+                  done->count, (long long)done->num_rows, (long long)r->num_documents, (long long)r->num_tokens, (long long)r->num_trained,
+                  (long long)r->num_bad_rows, (long long)r->num_untrained, (long long)r->num_without_stop, (long long)r->num_without_calls,
+                  (long long)r->num_empty, (long long)r->num_unprinted);
     json_write_string(out, r->format, strlen(r->format));
     strbuf_puts(out, ",\n  \"first_unprinted\": ");
     json_write_string(out, r->first_unprinted, strlen(r->first_unprinted));
@@ -43,7 +44,7 @@ static void put_report(const TokenizeReport *r, const DoneShards *done, StrBuf *
 
 Status tokenize_report_save(const char *path, const TokenizeReport *report, const DoneShards *done)
 {
-    StrBuf json = { 0 };
+    StrBuf json = {0};
     put_report(report, done, &json);
     Status status = file_write_atomic(path, json.data, json.len);
     strbuf_deinit(&json);
@@ -81,7 +82,7 @@ bool tokenize_report_load(Arena *arena, const char *path, TokenizeReport *report
     const char *format, *unprinted;
     Str         text;
     JsonValue   json;
-    bool        is_read = file_read(arena, path, MAX_REPORT_BYTES, &text) == OK && json_parse(arena, path, text.data, text.len, &json) == OK;
+    bool is_read = file_read(arena, path, MAX_REPORT_BYTES, &text) == OK && json_parse(arena, path, text.data, text.len, &json) == OK;
     status_clear();
     if (!is_read || !get_counts(&json, report, done) || !get_ends(arena, &json, done) ||
         !json_get_str(&json, "first_unprinted", &unprinted) || !json_get_str(&json, "format", &format))

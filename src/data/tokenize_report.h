@@ -5,7 +5,7 @@
 
 typedef struct DoneShards {
     int      count;
-    int64_t *ends;     /* rows read up to the end of each shard; in an arena */
+    int64_t *ends; /* rows read up to the end of each shard; in an arena */
     int      capacity;
     int64_t  num_rows; /* written, in complete documents */
 } DoneShards;
@@ -15,4 +15,4 @@ void done_shards_add(Arena *arena, DoneShards *done);
 
 NODISCARD Status tokenize_report_save(const char *path, const TokenizeReport *report, const DoneShards *done);
 /* false: the file can't be read, or something is missing in it; what was filled in then is of no use. report->dir stays. */
-bool             tokenize_report_load(Arena *arena, const char *path, TokenizeReport *report, DoneShards *done);
+bool tokenize_report_load(Arena *arena, const char *path, TokenizeReport *report, DoneShards *done);

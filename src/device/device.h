@@ -17,14 +17,14 @@ const OpRate *device_rates(const char *gpu);
 
 /* What planning needs to know; known for named GPUs without having one. */
 typedef struct DeviceFacts {
-    char    name[64];
-    int64_t memory_bytes;                 /* what programs may take; 0: unknown */
-    double  gemm_flops[DT_COUNT];         /* per second, by operand dtype; 0: unknown */
-    double  vector_flops;                 /* per second, fp32 */
-    double  bandwidth;                    /* bytes per second, read plus written */
-    double  launch_seconds;               /* fixed cost of a step in a replayed program */
-    int     num_workers;                  /* CPU: threads */
-    const OpRate *rates;                  /* NULL: none were measured */
+    char          name[64];
+    int64_t       memory_bytes;         /* what programs may take; 0: unknown */
+    double        gemm_flops[DT_COUNT]; /* per second, by operand dtype; 0: unknown */
+    double        vector_flops;         /* per second, fp32 */
+    double        bandwidth;            /* bytes per second, read plus written */
+    double        launch_seconds;       /* fixed cost of a step in a replayed program */
+    int           num_workers;          /* CPU: threads */
+    const OpRate *rates;                /* NULL: none were measured */
 } DeviceFacts;
 
 enum { DEVICE_MARKS = 8 };
@@ -58,10 +58,12 @@ typedef struct DeviceApi {
     /* The index'th kernel that serves the node, bind's being 0: for tests of all. ERR_UNSUPPORTED past the last. NULL: not offered. */
     Status (*variant)(Device *device, const Node *node, int index, BoundKernel *out);
     Status (*alloc)(Device *device, Space space, size_t bytes, void **out); /* 256-byte aligned, zeroed; ERR_NO_FIT */
-    void   (*free)(Device *device, Space space, void *memory);
-    Status (*upload)(Device *device, void *dst, const void *src, size_t bytes);   /* ordered with launches; src may be reused on return unless of SPACE_HOST: then after sync or the next run */
+    void (*free)(Device *device, Space space, void *memory);
+    Status (*upload)(
+        Device *device, void *dst, const void *src,
+        size_t bytes); /* ordered with launches; src may be reused on return unless of SPACE_HOST: then after sync or the next run */
     Status (*download)(Device *device, void *dst, const void *src, size_t bytes); /* waits for launches before it */
-    Status (*clear)(Device *device, void *dst, size_t bytes);                      /* to zero, ordered */
+    Status (*clear)(Device *device, void *dst, size_t bytes);                     /* to zero, ordered */
     /* Turns a list of launches into something replayable; *out_replay may be NULL (CPU: the list itself). Comes before anything
      * lasting is written: algorithms may be measured on the launches' memory, which is zero again on return. */
     Status (*prepare)(Device *device, const Launch *launches, int count, void **out_replay);
@@ -70,7 +72,7 @@ typedef struct DeviceApi {
      * run() makes them, several of them (so what the program changes moves on). What measuring a launch costs is taken off, and is
      * *out_overhead. NULL: not offered. */
     Status (*profile)(Device *device, const Launch *launches, int count, double *seconds, double *out_overhead);
-    void   (*release)(Device *device, void *replay);
+    void (*release)(Device *device, void *replay);
     Status (*sync)(Device *device); /* waits; returns the sticky error */
     /* A mark stands behind everything queued before it: `mark` sets the one numbered `slot` (0 to DEVICE_MARKS - 1) anew, `await` waits
      * for what stands before it. Results that launches wrote to SPACE_HOST may be read then. */
@@ -80,9 +82,9 @@ typedef struct DeviceApi {
     Status (*seconds_between)(Device *device, int from_slot, int to_slot, double *out);
     /* What prepare measured and chose, as text (NUL-terminated, cut at size), so that a resumed run chooses the same; taking such
      * a text comes before programs are prepared, and what doesn't fit this device is ignored. NULL: nothing is chosen. */
-    void   (*tuning_get)(Device *device, char *out, size_t size);
-    void   (*tuning_set)(Device *device, const char *text);
-    void   (*destroy)(Device *device);
+    void (*tuning_get)(Device *device, char *out, size_t size);
+    void (*tuning_set)(Device *device, const char *text);
+    void (*destroy)(Device *device);
 } DeviceApi;
 
 struct Device {
@@ -92,18 +94,18 @@ struct Device {
 /* "cpu", "cuda", or "auto": CUDA where it can be used, else the CPU; where there is a driver, stderr says what else CUDA lacks. threads:
  * of the CPU, 0 all. */
 NODISCARD Status device_open(const char *name, int threads, Device **out);
-bool             device_has_driver(void); /* of NVIDIA's GPUs; without one "auto" is the CPU */
+bool             device_has_driver(void);                          /* of NVIDIA's GPUs; without one "auto" is the CPU */
 NODISCARD Status device_cpu_create(int num_threads, Device **out); /* 0: all cores */
 /* Facts of a known GPU by name ("h200", "h100", "rtx4090", ...) or of this machine (NULL). */
 NODISCARD Status device_null_create(const char *gpu, Device **out);
-const char     *device_null_names(void); /* the known names, for messages */
-ThreadPool     *device_cpu_pool(Device *device); /* NULL for other devices: work then runs on the calling thread */
+const char      *device_null_names(void);         /* the known names, for messages */
+ThreadPool      *device_cpu_pool(Device *device); /* NULL for other devices: work then runs on the calling thread */
 /* What all threads of a CPU device reach together: fp32 GEMM flops and, unless out_bytes is NULL, memory traffic (read plus written) per
  * second. Takes at most about 100 ms. */
 NODISCARD Status device_cpu_measure_peak(Device *device, double *out_flops, double *out_bytes);
 /* The plugin; message says exactly what is missing (driver, library, GPU). */
 NODISCARD Status device_cuda_create(int index, Device **out);
 /* Lines about a CUDA device: GPU, driver, libraries with versions and paths. */
-void             device_cuda_describe(Device *device, char *out, size_t size);
+void device_cuda_describe(Device *device, char *out, size_t size);
 /* Measures copies to and from the host and to other GPUs: a line each. */
 NODISCARD Status device_cuda_links(Device *device, char *out, size_t size);

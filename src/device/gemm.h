@@ -6,8 +6,8 @@
 
 /* A matrix within rows that may be wider. trans: stored the other way round. */
 typedef struct GemmOperand {
-    void        *data;   /* NULL while planning: well aligned */
-    const float *scale;  /* its numbers are multiplied by this one; NULL: by 1 */
+    void        *data;  /* NULL while planning: well aligned */
+    const float *scale; /* its numbers are multiplied by this one; NULL: by 1 */
     DType        dtype;
     bool         trans;
     int64_t      stride; /* elements from a stored row to the next */
@@ -29,13 +29,13 @@ typedef struct Gemm {
 /* All of a tensor (..., C) from element `offset` on, its rows C apart. */
 static inline GemmOperand gemm_operand(const TensorView *t, bool trans, int64_t offset)
 {
-    GemmOperand o = { t->data, NULL, t->type.dtype, trans, type_cols(&t->type), offset };
+    GemmOperand o = {t->data, NULL, t->type.dtype, trans, type_cols(&t->type), offset};
     return o;
 }
 
 static inline Gemm gemm_of(int64_t m, int64_t n, int64_t k, GemmOperand a, GemmOperand b, GemmOperand c, double alpha, bool accumulate)
 {
-    GemmOperand none = { NULL, NULL, DT_F32, false, 0, 0 };
-    Gemm        g = { m, n, k, a, b, c, none, GEMM_PLAIN, accumulate, (float)alpha };
+    GemmOperand none = {NULL, NULL, DT_F32, false, 0, 0};
+    Gemm        g = {m, n, k, a, b, c, none, GEMM_PLAIN, accumulate, (float)alpha};
     return g;
 }

@@ -4,10 +4,10 @@
 #include <string.h>
 
 static const OpRate h200[] = {
-#define RATE(op, tflops, gbytes_per_second, microseconds) { #op, (tflops) * 1e12, (gbytes_per_second) * 1e9, (microseconds) * 1e-6 },
+#define RATE(op, tflops, gbytes_per_second, microseconds) {#op, (tflops)*1e12, (gbytes_per_second)*1e9, (microseconds)*1e-6},
 #include "device/rates_h200.def"
 #undef RATE
-    { 0 },
+    {0},
 };
 
 const OpRate *device_rates(const char *gpu)

@@ -62,7 +62,8 @@ static Status check_no_pointer(const char *path, const char *data, size_t size)
     static const char start[] = "version https://git-lfs.github.com/spec/";
     enum { POINTER_BYTES = 1024 }; /* of LFS's specification: a pointer is shorter */
     FAIL_IF(size < POINTER_BYTES && size >= sizeof start && memcmp(data, start, sizeof start - 1) == 0, ERR_INVALID,
-            "%s is a git-LFS pointer, not the file itself: run `git lfs install` and `git lfs pull` in its folder, or download it again", path);
+            "%s is a git-LFS pointer, not the file itself: run `git lfs install` and `git lfs pull` in its folder, or download it again",
+            path);
     return OK;
 }
 
@@ -71,12 +72,14 @@ static Status map_bytes(const char *path, FileMap *out)
     int     fd;
     int64_t size;
     TRY(open_regular(path, &fd, &size));
-    *out = (FileMap){ "", 0 };
+    *out = (FileMap){"", 0};
     Status status = OK;
     if (size > 0) {
         void *data = mmap(NULL, (size_t)size, PROT_READ, MAP_PRIVATE, fd, 0);
-        if (data == MAP_FAILED) status = fail_errno("map", path);
-        else *out = (FileMap){ data, (size_t)size };
+        if (data == MAP_FAILED)
+            status = fail_errno("map", path);
+        else
+            *out = (FileMap){data, (size_t)size};
     }
     close(fd);
     return status;
@@ -93,19 +96,18 @@ Status file_map(const char *path, FileMap *out)
 void file_unmap(FileMap *map)
 {
     if (map->size > 0) munmap((void *)map->data, map->size);
-    *map = (FileMap){ "", 0 };
+    *map = (FileMap){"", 0};
 }
 
 Status file_read_as_is(Arena *arena, const char *path, size_t max_bytes, Str *out)
 {
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0) return fail_errno("open", path);
-    StrBuf text = { 0 };
+    StrBuf text = {0};
     Status status = OK;
     for (;;) {
         if (text.len > max_bytes) {
-            status = status_fail(ERR_INVALID, "%s is larger than %zu bytes, the most that is read of such a file", path,
-                                 max_bytes);
+            status = status_fail(ERR_INVALID, "%s is larger than %zu bytes, the most that is read of such a file", path, max_bytes);
             break;
         }
         strbuf_reserve(&text, 1 << 16);
@@ -116,7 +118,7 @@ Status file_read_as_is(Arena *arena, const char *path, size_t max_bytes, Str *ou
         text.len += (size_t)n;
     }
     close(fd);
-    if (status == OK) *out = (Str){ arena_strndup(arena, strbuf_cstr(&text), text.len), text.len };
+    if (status == OK) *out = (Str){arena_strndup(arena, strbuf_cstr(&text), text.len), text.len};
     strbuf_deinit(&text);
     return status;
 }
@@ -227,7 +229,7 @@ Status file_writer_open(const char *path, FileWriter **out)
     TRY(copy_path(copy, path));
     FileWriter *writer = malloc(sizeof *writer);
     if (!writer) fatal_out_of_memory(sizeof *writer);
-    StrBuf name = { 0 };
+    StrBuf name = {0};
     strbuf_printf(&name, "%s.partial", path); /* one fixed name: a killed run's rest is written over by the next */
     writer->partial = name.data;
     writer->path = strdup(path);
@@ -358,7 +360,7 @@ static int64_t bytes_below(Arena *arena, const char *path)
 
 int64_t file_tree_bytes(const char *path)
 {
-    Arena   arena = { 0 };
+    Arena   arena = {0};
     int64_t bytes = bytes_below(&arena, path);
     arena_deinit(&arena);
     return bytes;
@@ -381,9 +383,12 @@ Status file_free_bytes(const char *path, int64_t *out_bytes)
     while (statvfs(part, &info) != 0) {
         if (errno != ENOENT) return fail_errno("look at the file system of", path);
         char *slash = strrchr(part, '/');
-        if (!slash) strcpy(part, ".");
-        else if (slash == part) part[1] = 0;
-        else *slash = 0;
+        if (!slash)
+            strcpy(part, ".");
+        else if (slash == part)
+            part[1] = 0;
+        else
+            *slash = 0;
     }
     *out_bytes = (int64_t)info.f_bavail * (int64_t)info.f_frsize;
     return OK;
@@ -401,8 +406,8 @@ uint64_t file_stamp(const char *path)
     struct timespec now;
     clock_gettime(CLOCK_REALTIME, &now);
     if (stat(path, &info) != 0 || info.st_ctim.tv_sec + SETTLED_SECONDS >= now.tv_sec) return 0;
-    int64_t facts[] = { info.st_size, info.st_mtim.tv_sec, info.st_mtim.tv_nsec, info.st_ctim.tv_sec, info.st_ctim.tv_nsec,
-                        (int64_t)info.st_ino };
+    int64_t facts[] = {info.st_size,        info.st_mtim.tv_sec,  info.st_mtim.tv_nsec,
+                       info.st_ctim.tv_sec, info.st_ctim.tv_nsec, (int64_t)info.st_ino};
     return hash_bytes(facts, sizeof facts, 0) | 1; /* never 0 */
 }
 
@@ -457,7 +462,7 @@ static void hash_part(void *context, int64_t part, int worker)
 
 Status file_hash_parts(ThreadPool *pool, const char *path, uint64_t *out_hash)
 {
-    PartHashes parts = { .path = path };
+    PartHashes parts = {.path = path};
     int64_t    size;
     TRY(open_regular(path, &parts.fd, &size));
     int64_t count = (size + FILE_HASH_PART_BYTES - 1) / FILE_HASH_PART_BYTES;

@@ -28,7 +28,7 @@ Status file_status(int error);
 bool    file_exists(const char *path);
 bool    file_is_dir(const char *path);
 bool    file_is_same(const char *a, const char *b); /* both are there and are one file or folder */
-int64_t file_size(const char *path); /* -1: absent */
+int64_t file_size(const char *path);                /* -1: absent */
 
 /* path's folder and all above it. */
 NODISCARD Status file_make_dirs(const char *path);
@@ -40,11 +40,11 @@ NODISCARD Status file_write_atomic(const char *path, const void *data, size_t si
 /* The same in pieces, through a buffer: append as often as wanted, then commit or abort, either of which frees the writer.
  * A failed append leaves only abort. */
 typedef struct FileWriter FileWriter;
-NODISCARD Status file_writer_open(const char *path, FileWriter **out);
-NODISCARD Status file_writer_append(FileWriter *writer, const void *data, size_t size);
-uint64_t         file_writer_size(const FileWriter *writer); /* bytes appended */
-NODISCARD Status file_writer_commit(FileWriter *writer);
-void             file_writer_abort(FileWriter *writer); /* NULL is fine */
+NODISCARD Status          file_writer_open(const char *path, FileWriter **out);
+NODISCARD Status          file_writer_append(FileWriter *writer, const void *data, size_t size);
+uint64_t                  file_writer_size(const FileWriter *writer); /* bytes appended */
+NODISCARD Status          file_writer_commit(FileWriter *writer);
+void                      file_writer_abort(FileWriter *writer); /* NULL is fine */
 
 /* Locks the file `path`, made when it is absent, until *out_fd is closed or this process ends, however it ends. While another
  * process holds it, says `waiting` on stderr and waits. Where the file system has no locks, a warning: then there is none. */
@@ -70,7 +70,7 @@ uint64_t         hash_bytes(const void *data, size_t size, uint64_t seed);
 NODISCARD Status file_hash(const char *path, uint64_t *out_hash);
 /* Of size, times and inode: another value after any write, replacement or rename; 0, which says nothing, for a file that is absent
  * or was touched within the last second. What was once learnt of a file's content holds while this stays. */
-uint64_t         file_stamp(const char *path);
+uint64_t file_stamp(const char *path);
 /* Of a large file on many threads: XXH3 of its parts' XXH3, whatever the number of threads. pool may be NULL. */
 enum { FILE_HASH_PART_BYTES = 16 << 20 };
 NODISCARD Status file_hash_parts(ThreadPool *pool, const char *path, uint64_t *out_hash);

@@ -9,17 +9,23 @@ Status st_to_f32(const StTensor *tensor, int64_t first, int64_t count, float *ds
     CHECK(first >= 0 && count >= 0 && first <= tensor->numel - count);
     const char *src = (const char *)tensor->data + first * (st_dtype_bits(tensor->dtype) / 8);
     switch (tensor->dtype) {
-    case ST_F32: memcpy(dst, src, (size_t)count * 4); return OK;
-    case ST_BF16: bf16_to_f32_row(dst, (const uint16_t *)src, count); return OK;
-    case ST_F16: dtype_decode(DT_F16, src, count, dst); return OK;
+    case ST_F32:
+        memcpy(dst, src, (size_t)count * 4);
+        return OK;
+    case ST_BF16:
+        bf16_to_f32_row(dst, (const uint16_t *)src, count);
+        return OK;
+    case ST_F16:
+        dtype_decode(DT_F16, src, count, dst);
+        return OK;
     case ST_F64: {
         const double *wide = (const double *)src;
         for (int64_t i = 0; i < count; i++) dst[i] = (float)wide[i];
         return OK;
     }
     default:
-        FAIL(ERR_UNSUPPORTED, "%s: tensor \"%.200s\" is %s; weights are read as F32, BF16, F16 or F64", tensor->path,
-             tensor->name, st_dtype_name(tensor->dtype));
+        FAIL(ERR_UNSUPPORTED, "%s: tensor \"%.200s\" is %s; weights are read as F32, BF16, F16 or F64", tensor->path, tensor->name,
+             st_dtype_name(tensor->dtype));
     }
 }
 
@@ -48,8 +54,9 @@ static Status out_of_range(const StTensor *tensor, int64_t at, float value, DTyp
     FAIL_IF(wider, ERR_INVALID, "%s: tensor \"%.200s\" holds %g at %s, which no float can hold", tensor->path, tensor->name,
             ((const double *)tensor->data)[at], text);
     FAIL(ERR_INVALID, "%s: tensor \"%.200s\" holds %s at %s%s", tensor->path, tensor->name, isnan(value) ? "NaN" : "an infinity", text,
-         tensor->dtype == ST_F16 && isinf(value) ? "; F16 ends at 65504, so a larger value was lost when the file was written: take the weights as BF16 or F32"
-                                                 : "");
+         tensor->dtype == ST_F16 && isinf(value)
+             ? "; F16 ends at 65504, so a larger value was lost when the file was written: take the weights as BF16 or F32"
+             : "");
 }
 
 Status st_check_range(const StTensor *tensor, DType as)

@@ -21,8 +21,8 @@ typedef struct GenerateJob {
 } GenerateJob;
 
 typedef struct GenerateStats {
-    int64_t generated;   /* tokens handed out; EOS isn't */
-    bool    stopped;     /* at EOS or by the sink */
+    int64_t generated;    /* tokens handed out; EOS isn't */
+    bool    stopped;      /* at EOS or by the sink */
     bool    context_full; /* the cache ended before max_tokens */
 } GenerateStats;
 

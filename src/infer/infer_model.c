@@ -51,8 +51,10 @@ static Status find_adapter(InferModel *infer, const char **dir, const char *adap
     if (!adapter && peft_is_adapter_dir(*dir) && !file_exists(arena_printf(&infer->arena, "%s/config.json", *dir))) {
         TRY(peft_open(&infer->arena, *dir, &infer->adapter));
         infer->has_adapter = true;
-        FAIL_IF(!infer->adapter.base_model, ERR_INVALID, "%s/adapter_config.json names no base model; give the base as the model "
-                "and this folder with --adapter", *dir);
+        FAIL_IF(!infer->adapter.base_model, ERR_INVALID,
+                "%s/adapter_config.json names no base model; give the base as the model "
+                "and this folder with --adapter",
+                *dir);
         *dir = infer->adapter.base_model;
     } else if (adapter) {
         TRY(peft_open(&infer->arena, adapter, &infer->adapter));
@@ -63,12 +65,13 @@ static Status find_adapter(InferModel *infer, const char **dir, const char *adap
 
 Status infer_open(InferModel *infer, const char *dir, const char *adapter, const char *device, int threads)
 {
-    *infer = (InferModel){ 0 };
+    *infer = (InferModel){0};
     TRY(find_adapter(infer, &dir, adapter));
     Status status = hf_model_open(&infer->arena, dir, &infer->model);
     if (status != OK && infer->has_adapter && !adapter)
-        return status_prefix(status, "the base model that %s/adapter_config.json names (or give the base as the model, and this folder with --adapter)",
-                             infer->adapter.dir);
+        return status_prefix(
+            status, "the base model that %s/adapter_config.json names (or give the base as the model, and this folder with --adapter)",
+            infer->adapter.dir);
     TRY(status);
     TRY(hf_model_open_weights(infer->model));
     if (infer->has_adapter) peft_check_base(&infer->adapter, infer->model->dir);
@@ -114,12 +117,12 @@ void infer_close(InferModel *infer)
     if (infer->device) infer->device->api->destroy(infer->device);
     hf_model_close(infer->model);
     arena_deinit(&infer->arena);
-    *infer = (InferModel){ 0 };
+    *infer = (InferModel){0};
 }
 
 Status infer_encode(InferModel *infer, const char *text, size_t len, TokenIds *out)
 {
-    EncodeOptions options = { .add_special = true };
+    EncodeOptions options = {.add_special = true};
     size_t        first = out->len;
     FAIL_IF(!infer->tokenizer, ERR_NOT_FOUND, "%s has no tokenizer.json, which is needed to read text", infer->tokenizer_dir);
     TRY(tokenizer_encode(infer->tokenizer, infer->scratch, text, len, options, out));

@@ -27,8 +27,8 @@ static bool keep_id(void *context, int32_t id)
 /* The ids of a prompt that the run file gives. */
 static Status encode_prompt(Samples *s, const char *prompt, TokenIds *ids)
 {
-    if (s->tmpl) return chat_encode(s->tmpl, s->tokenizer, s->scratch, &(ChatPrompt){ .question = str_of(prompt) }, ids);
-    return tokenizer_encode(s->tokenizer, s->scratch, prompt, strlen(prompt), (EncodeOptions){ .add_special = true }, ids);
+    if (s->tmpl) return chat_encode(s->tmpl, s->tokenizer, s->scratch, &(ChatPrompt){.question = str_of(prompt)}, ids);
+    return tokenizer_encode(s->tokenizer, s->scratch, prompt, strlen(prompt), (EncodeOptions){.add_special = true}, ids);
 }
 
 /* Where a row's first document with a trained token is cut: tokens *out_begin .. *out_end - 1. The last of a text, its EOS, is
@@ -48,10 +48,13 @@ static Status cut_prompt(const Samples *s, const SampleJob *job, int64_t index, 
 {
     const Graph *eval = session_plan(job->session)->program[PROGRAM_EVAL].graph;
     int64_t      seq_len = graph_find(eval, "tokens")->type.dim[1], begin, end;
-    Arena        arena = { 0 };
+    Arena        arena = {0};
     int32_t     *memory = arena_array(&arena, int32_t, 5 * seq_len);
-    Batch        row = { .tokens = memory, .labels = memory + seq_len, .positions = memory + 2 * seq_len, .doc_start = memory + 3 * seq_len,
-                         .doc_id = memory + 4 * seq_len };
+    Batch        row = {.tokens = memory,
+                        .labels = memory + seq_len,
+                        .positions = memory + 2 * seq_len,
+                        .doc_start = memory + 3 * seq_len,
+                        .doc_id = memory + 4 * seq_len};
     Status       status = loader_read_row(job->eval, index, &row);
     if (status == OK) {
         cut_row(&row, seq_len, &begin, &end);
@@ -78,8 +81,8 @@ static Status make_prompt(Samples *s, const SampleJob *job, int index, TokenIds 
 static Status generate_one(Samples *s, const SampleJob *job, int index)
 {
     const Config *c = s->config;
-    TokenIds      ids = { 0 }, out = { 0 };
-    StrBuf        prompt = { 0 }, text = { 0 };
+    TokenIds      ids = {0}, out = {0};
+    StrBuf        prompt = {0}, text = {0};
     GenerateStats stats;
     int32_t       stops[2];
     int           num_stops = 0;
@@ -87,9 +90,15 @@ static Status generate_one(Samples *s, const SampleJob *job, int index)
     if (job->stop_token >= 0) stops[num_stops++] = job->stop_token;
     Status status = make_prompt(s, job, index, &ids, &prompt);
     if (status == OK) {
-        GenerateJob generation = { .prompt = ids.data, .prompt_len = ids.len, .max_tokens = c->sample_max_tokens, .vocab_size = tokenizer_vocab_size(s->tokenizer),
-                                   .sample = { .temperature = c->sample_temperature, .top_p = 1, .seed = (uint64_t)c->seed + (uint64_t)index },
-                                   .eos = stops, .num_eos = num_stops, .sink = keep_id, .context = &out };
+        GenerateJob generation = {.prompt = ids.data,
+                                  .prompt_len = ids.len,
+                                  .max_tokens = c->sample_max_tokens,
+                                  .vocab_size = tokenizer_vocab_size(s->tokenizer),
+                                  .sample = {.temperature = c->sample_temperature, .top_p = 1, .seed = (uint64_t)c->seed + (uint64_t)index},
+                                  .eos = stops,
+                                  .num_eos = num_stops,
+                                  .sink = keep_id,
+                                  .context = &out};
         status = generate(job->session, &generation, &stats);
     }
     if (status == OK) status = tokenizer_decode(s->tokenizer, out.data, out.len, true, &text);
@@ -117,8 +126,8 @@ static Status generate_all(void *context, const SampleJob *job)
 
 Status train_with_samples(const Config *config, TrainOutcome *out)
 {
-    Samples    samples = { .config = config };
-    TrainHooks hooks = { .context = &samples, .sample = generate_all };
+    Samples    samples = {.config = config};
+    TrainHooks hooks = {.context = &samples, .sample = generate_all};
     Status     status = train_run(config, &hooks, out);
     if (samples.scratch) tokenizer_scratch_destroy(samples.scratch);
     return status;

@@ -3,8 +3,8 @@
 
 void grad_init(GradBuilder *grad, Graph *graph, int add_op, bool accumulate, bool fp32_grads)
 {
-    *grad = (GradBuilder){ .graph = graph, .add_op = add_op, .num_forward = graph->num_values, .accumulate = accumulate,
-                           .fp32_grads = fp32_grads };
+    *grad = (GradBuilder){
+        .graph = graph, .add_op = add_op, .num_forward = graph->num_values, .accumulate = accumulate, .fp32_grads = fp32_grads};
     grad->wanted = arena_array(graph->arena, char, graph->num_values);
     grad->grads = arena_array(graph->arena, Value *, graph->num_values);
     grad->homes = arena_array(graph->arena, Value *, graph->num_values);
@@ -39,7 +39,7 @@ Status grad_add(GradBuilder *grad, Value *value, Value *contribution)
         *slot = contribution;
         return OK;
     }
-    Value *in[] = { *slot, contribution };
+    Value *in[] = {*slot, contribution};
     return grad_emit(grad, grad->add_op, NULL, in, 2, ~0u, slot);
 }
 

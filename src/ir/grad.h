@@ -6,11 +6,11 @@
 
 struct GradBuilder {
     Graph  *graph;
-    int     add_op;       /* id of a + b: sums the gradients of a value that several nodes read */
-    int     num_forward;  /* values that existed before */
-    char   *wanted;       /* by value id: leads to a trained parameter */
-    Value **grads;        /* by value id: d loss / d value so far */
-    Value **homes;        /* by value id of trained parameters: their gradient's lasting memory */
+    int     add_op;      /* id of a + b: sums the gradients of a value that several nodes read */
+    int     num_forward; /* values that existed before */
+    char   *wanted;      /* by value id: leads to a trained parameter */
+    Value **grads;       /* by value id: d loss / d value so far */
+    Value **homes;       /* by value id of trained parameters: their gradient's lasting memory */
     bool    accumulate;
     bool    fp32_grads;
 };

@@ -19,7 +19,7 @@ typedef struct NameTable {
 
 TensorType type_make(DType dtype, int ndim, ...)
 {
-    TensorType type = { .dtype = dtype, .ndim = (uint8_t)ndim };
+    TensorType type = {.dtype = dtype, .ndim = (uint8_t)ndim};
     va_list    args;
     va_start(args, ndim);
     for (int i = 0; i < ndim; i++) type.dim[i] = va_arg(args, int64_t);
@@ -80,24 +80,25 @@ Status type_check(const TensorType *type)
     FAIL_IF(numel > (double)TYPE_MAX_NUMEL, ERR_INVALID, "a tensor of %.3g elements; at most %.3g are possible", numel,
             (double)TYPE_MAX_NUMEL);
     int block = dtype_info(type->dtype)->block;
-    FAIL_IF(type_cols(type) % block, ERR_INVALID, "rows of %lld elements of %s, which are stored in blocks of %d; a row must be whole blocks",
-            (long long)type_cols(type), dtype_info(type->dtype)->name, block);
+    FAIL_IF(type_cols(type) % block, ERR_INVALID,
+            "rows of %lld elements of %s, which are stored in blocks of %d; a row must be whole blocks", (long long)type_cols(type),
+            dtype_info(type->dtype)->name, block);
     return OK;
 }
 
 const char *space_name(Space space)
 {
-    static const char *const names[SPACE_COUNT] = { "device", "host" };
+    static const char *const names[SPACE_COUNT] = {"device", "host"};
     return names[space];
 }
 
 const char *stream_name(Stream stream)
 {
-    static const char *const names[STREAM_COUNT] = { "compute", "copy_in", "copy_out", "comm" };
+    static const char *const names[STREAM_COUNT] = {"compute", "copy_in", "copy_out", "comm"};
     return names[stream];
 }
 
-static const char *const part_names[PART_COUNT] = { "none", "norm", "qkv", "att", "ffn", "swiglu", "block" };
+static const char *const part_names[PART_COUNT] = {"none", "norm", "qkv", "att", "ffn", "swiglu", "block"};
 
 const char *part_name(Part part)
 {
@@ -137,7 +138,7 @@ static void name_insert(Graph *graph, Value *value)
 {
     NameTable *table = graph->names;
     if (2 * (table->used + 1) > table->capacity) {
-        NameTable bigger = { .capacity = table->capacity ? 2 * table->capacity : 256, .used = table->used };
+        NameTable bigger = {.capacity = table->capacity ? 2 * table->capacity : 256, .used = table->used};
         bigger.slots = arena_array(graph->arena, NameSlot, bigger.capacity);
         for (uint32_t i = 0; i < table->capacity; i++) {
             const NameSlot *slot = &table->slots[i];
@@ -146,7 +147,7 @@ static void name_insert(Graph *graph, Value *value)
         *table = bigger;
     }
     uint64_t hash = name_hash(value->name);
-    *name_slot(table, value->name, hash) = (NameSlot){ value, hash };
+    *name_slot(table, value->name, hash) = (NameSlot){value, hash};
     table->used++;
 }
 
@@ -169,7 +170,7 @@ static const char *unique_name(Graph *graph, const char *name)
 {
     Value *first = graph_find(graph, name);
     if (!first) return arena_strdup(graph->arena, name);
-    StrBuf text = { 0 };
+    StrBuf text = {0};
     do {
         strbuf_clear(&text);
         strbuf_printf(&text, "%s~%d", name, ++first->num_namesakes + 1);
@@ -318,7 +319,7 @@ static Status check_inputs(const Node *node)
 /* Runs infer with a place for every output, wanted or not. */
 Status node_infer(const Node *node, TensorType out_types[NODE_MAX_OUT])
 {
-    Value  scratch[NODE_MAX_OUT] = { 0 };
+    Value  scratch[NODE_MAX_OUT] = {0};
     Value *out[NODE_MAX_OUT];
     for (int k = 0; k < NODE_MAX_OUT; k++) out[k] = &scratch[k];
     Node copy = *node;
@@ -334,7 +335,7 @@ Status node_infer(const Node *node, TensorType out_types[NODE_MAX_OUT])
 
 static Status infer_failed(Status status, const Node *node, const char *name)
 {
-    StrBuf text = { 0 };
+    StrBuf text = {0};
     for (int i = 0; i < node->num_in; i++) {
         char buf[64];
         if (i) strbuf_puts(&text, ", ");
@@ -343,8 +344,8 @@ static Status infer_failed(Status status, const Node *node, const char *name)
         else
             strbuf_puts(&text, "_");
     }
-    status_prefix(status, "%s%s%s = %s(%s)", node->source ? node->source : "", node->source ? ": " : "", name,
-                  node->op->name, strbuf_cstr(&text));
+    status_prefix(status, "%s%s%s = %s(%s)", node->source ? node->source : "", node->source ? ": " : "", name, node->op->name,
+                  strbuf_cstr(&text));
     strbuf_deinit(&text);
     return status;
 }
@@ -354,13 +355,13 @@ static void node_connect(Graph *graph, Node *node)
 {
     node->uses = arena_array(graph->arena, Use, node->num_in + 1);
     for (int i = 0; i < node->num_in; i++) {
-        node->uses[i] = (Use){ .node = node, .index = i };
+        node->uses[i] = (Use){.node = node, .index = i};
         if (node->in[i]) use_link(&node->uses[i], node->in[i]);
     }
 }
 
-Status graph_add_node(Graph *graph, const OpDef *op, const void *attrs, const char *name, Value *const *in, int num_in,
-                      uint32_t want, Node **out_node)
+Status graph_add_node(Graph *graph, const OpDef *op, const void *attrs, const char *name, Value *const *in, int num_in, uint32_t want,
+                      Node **out_node)
 {
     CHECK(num_in <= op->num_in && op->num_in <= NODE_MAX_IN && op->num_out <= NODE_MAX_OUT);
     Node *node = arena_new(graph->arena, Node);
@@ -402,7 +403,7 @@ void graph_add_output(Graph *graph, const char *name, Value *value)
     Use *use = arena_new(graph->arena, Use);
     use->index = graph->num_outputs;
     use_link(use, value);
-    graph->outputs[graph->num_outputs++] = (NamedValue){ arena_strdup(graph->arena, name), value, use };
+    graph->outputs[graph->num_outputs++] = (NamedValue){arena_strdup(graph->arena, name), value, use};
 }
 
 void graph_clear_outputs(Graph *graph)
@@ -538,7 +539,7 @@ Root *graph_roots(const Graph *graph)
         for (int k = 0; k < node->num_out; k++) {
             if (!node->out[k]) continue;
             const Value *memory = memory_of(node->out[k]);
-            roots[node->out[k]->id] = memory ? roots[memory->id] : (Root){ node->out[k], 0 };
+            roots[node->out[k]->id] = memory ? roots[memory->id] : (Root){node->out[k], 0};
         }
     return roots;
 }

@@ -3,8 +3,12 @@
 
 const KernelArgs *node_args(const Node *node, NodeArgs *storage)
 {
-    *storage = (NodeArgs){ .args = { .in = storage->in, .out = storage->out, .num_in = node->num_in, .num_out = node->num_out,
-                                     .attrs = node->attrs, .accumulate = node_accumulate_mask(node) } };
+    *storage = (NodeArgs){.args = {.in = storage->in,
+                                   .out = storage->out,
+                                   .num_in = node->num_in,
+                                   .num_out = node->num_out,
+                                   .attrs = node->attrs,
+                                   .accumulate = node_accumulate_mask(node)}};
     for (int i = 0; i < node->num_in; i++)
         if (node->in[i]) storage->in[i].type = node->in[i]->type;
     for (int k = 0; k < node->num_out; k++)
@@ -54,7 +58,7 @@ static void append_dtypes(StrBuf *text, Value *const *values, int count)
 
 Status op_no_kernel(const Node *node, const char *device)
 {
-    StrBuf text = { 0 };
+    StrBuf text = {0};
     append_dtypes(&text, node->in, node->num_in);
     strbuf_puts(&text, " -> ");
     append_dtypes(&text, node->out, node->num_out);

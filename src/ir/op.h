@@ -15,15 +15,15 @@ typedef struct TensorView {
 /* One launch. Kernels see views, attributes, workspace and stream, never recipes, layers, LoRA or sharding. */
 typedef struct KernelArgs {
     const TensorView *in;
-    TensorView       *out;        /* data NULL: not wanted */
+    TensorView       *out; /* data NULL: not wanted */
     int               num_in, num_out;
     const void       *attrs;
     uint32_t          accumulate; /* bit k: out[k] += result (out[k] is the aliased input's memory) */
     void             *workspace;  /* op->workspace bytes, 256-byte aligned */
     size_t            workspace_bytes;
-    ThreadPool       *pool;       /* CPU */
-    void             *stream;     /* CUDA: cudaStream_t */
-    void             *device;     /* CUDA: the plugin's device, for library handles */
+    ThreadPool       *pool;   /* CPU */
+    void             *stream; /* CUDA: cudaStream_t */
+    void             *device; /* CUDA: the plugin's device, for library handles */
 } KernelArgs;
 
 typedef Status (*KernelFn)(const KernelArgs *args);
@@ -58,13 +58,25 @@ typedef struct AttrDef {
     double      default_value;
 } AttrDef;
 
-#define ATTR_INT(Struct, field, value)   { #field, ATTR_TYPE_INT, offsetof(Struct, field), (value) }
-#define ATTR_FLOAT(Struct, field, value) { #field, ATTR_TYPE_FLOAT, offsetof(Struct, field), (value) }
-#define ATTR_BOOL(Struct, field, value)  { #field, ATTR_TYPE_BOOL, offsetof(Struct, field), (value) }
-#define ATTR_DTYPE(Struct, field)        { #field, ATTR_TYPE_DTYPE, offsetof(Struct, field), 0 }
+#define ATTR_INT(Struct, field, value) \
+    { \
+#field, ATTR_TYPE_INT, offsetof(Struct, field), (value) \
+    }
+#define ATTR_FLOAT(Struct, field, value) \
+    { \
+#field, ATTR_TYPE_FLOAT, offsetof(Struct, field), (value) \
+    }
+#define ATTR_BOOL(Struct, field, value) \
+    { \
+#field, ATTR_TYPE_BOOL, offsetof(Struct, field), (value) \
+    }
+#define ATTR_DTYPE(Struct, field) \
+    { \
+#field, ATTR_TYPE_DTYPE, offsetof(Struct, field), 0 \
+    }
 
 #define DTYPE_TO_ATTR(dtype) ((int64_t)(dtype) + 1)
-#define ATTR_TO_DTYPE(attr)  ((DType)((attr) - 1)) /* of one that isn't 0 */
+#define ATTR_TO_DTYPE(attr) ((DType)((attr)-1)) /* of one that isn't 0 */
 
 typedef struct OpCost {
     double flops;       /* multiply and add count two */
@@ -107,8 +119,8 @@ typedef enum InputHolds {
 /* One shape the generic test runs. in: dims of each input (ndim 0: absent). */
 typedef struct OpSample {
     TensorType  in[NODE_MAX_IN];
-    const void *attrs;     /* NULL: defaults */
-    double      tolerance; /* of kernels against the reference in f32, max|d|/max|ref|; 0: 1e-5 */
+    const void *attrs;                  /* NULL: defaults */
+    double      tolerance;              /* of kernels against the reference in f32, max|d|/max|ref|; 0: 1e-5 */
     int         int_range[NODE_MAX_IN]; /* integer input k is drawn from [0, int_range); see InputHolds */
 } OpSample;
 
@@ -121,39 +133,39 @@ typedef struct OpResults {
 } OpResults;
 
 struct OpDef {
-    int             id;
-    const char     *name;      /* spelling in IR and Python */
-    const char     *synopsis;  /* one line of math */
-    uint8_t         num_in, num_out;
-    uint8_t         min_in;    /* inputs [0, min_in) may not be absent, unless in optional_in */
-    uint32_t        optional_in; /* bit k: input k may be absent */
-    uint32_t        flags;
-    OpAlias         alias[NODE_MAX_OUT]; /* ended by {0, 0} unless first; see num_alias */
-    uint8_t         num_alias;
-    size_t          attrs_size;
-    const AttrDef  *attrs;     /* ended by ATTR_TYPE_END */
-    Status        (*infer)(Node *node);                             /* checks inputs, sets out types */
-    Status        (*backward)(GradBuilder *grad, const Node *node); /* emits nodes; NULL: no gradient */
+    int            id;
+    const char    *name;     /* spelling in IR and Python */
+    const char    *synopsis; /* one line of math */
+    uint8_t        num_in, num_out;
+    uint8_t        min_in;      /* inputs [0, min_in) may not be absent, unless in optional_in */
+    uint32_t       optional_in; /* bit k: input k may be absent */
+    uint32_t       flags;
+    OpAlias        alias[NODE_MAX_OUT]; /* ended by {0, 0} unless first; see num_alias */
+    uint8_t        num_alias;
+    size_t         attrs_size;
+    const AttrDef *attrs;                                    /* ended by ATTR_TYPE_END */
+    Status (*infer)(Node *node);                             /* checks inputs, sets out types */
+    Status (*backward)(GradBuilder *grad, const Node *node); /* emits nodes; NULL: no gradient */
     /* Emits at the cursor nodes that give output k again from inputs and *other* outputs that stay; NULL: the node is
      * cloned whole. Sets *out_value. */
-    Status        (*rebuild)(Graph *graph, const Node *node, int k, Value **out_value);
-    OpCost        (*cost)(const Node *node);
-    size_t        (*workspace)(const Node *node, int num_workers);   /* CPU kernels' scratch, bytes; NULL: none */
-    size_t        (*gpu_workspace)(const Node *node);                /* CUDA kernels' where it is large, for plans of a GPU that isn't here */
-    CpuKernel       cpu[OP_MAX_KERNELS];                              /* first match wins, reference last */
-    uint8_t         holds[NODE_MAX_IN];  /* InputHolds of each input */
-    OpResults       results;
-    uint32_t        params;       /* bit k: input k may be a trained weight: backward takes its gradient through grad_accumulator */
-    uint32_t        constants;    /* bit k: input k never has a gradient (a table, scalars) */
-    uint32_t        grad_outputs; /* bit k: output k has a gradient too; the first always has */
+    Status (*rebuild)(Graph *graph, const Node *node, int k, Value **out_value);
+    OpCost (*cost)(const Node *node);
+    size_t (*workspace)(const Node *node, int num_workers); /* CPU kernels' scratch, bytes; NULL: none */
+    size_t (*gpu_workspace)(const Node *node);              /* CUDA kernels' where it is large, for plans of a GPU that isn't here */
+    CpuKernel cpu[OP_MAX_KERNELS];                          /* first match wins, reference last */
+    uint8_t   holds[NODE_MAX_IN];                           /* InputHolds of each input */
+    OpResults results;
+    uint32_t  params;       /* bit k: input k may be a trained weight: backward takes its gradient through grad_accumulator */
+    uint32_t  constants;    /* bit k: input k never has a gradient (a table, scalars) */
+    uint32_t  grad_outputs; /* bit k: output k has a gradient too; the first always has */
     /* Emits at the cursor the form that appends this run's keys and values to a cache and reads all of it, for prefill and decode;
      * NULL: the op works on each token by itself, or has no such form. */
-    Status        (*cached)(Graph *graph, const Node *node, int64_t batch, int64_t len, Node **out);
+    Status (*cached)(Graph *graph, const Node *node, int64_t batch, int64_t len, Node **out);
     /* Notes whether every row is one document (padding behind it at most), which kernels may then rely on; NULL: all the same. */
-    void          (*set_dense)(Node *node, bool dense);
+    void (*set_dense)(Node *node, bool dense);
     const OpSample *samples;
     int             num_samples;
-    const OpSample *large;               /* shapes of real models: doctor runs them too */
+    const OpSample *large; /* shapes of real models: doctor runs them too */
     int             num_large;
 };
 
@@ -164,8 +176,7 @@ Value *grad_of(GradBuilder *grad, Value *value);
 /* Whether anybody wants d/dvalue: false for integers and what leads to no trained parameter. */
 bool grad_wanted(GradBuilder *grad, const Value *value);
 /* Applies an op at the end of the graph. `out` receives op->num_out values (NULL where want leaves it out). */
-NODISCARD Status grad_emit(GradBuilder *grad, int op_id, const void *attrs, Value *const *in, int num_in, uint32_t want,
-                           Value **out);
+NODISCARD Status grad_emit(GradBuilder *grad, int op_id, const void *attrs, Value *const *in, int num_in, uint32_t want, Value **out);
 /* Adds `contribution` to d/dvalue; NULL is nothing. */
 NODISCARD Status grad_add(GradBuilder *grad, Value *value, Value *contribution);
 /* The optional accumulate input for a parameter gradient: the gradient so far (an earlier micro-step's, or another use's
@@ -181,12 +192,18 @@ void grad_replace_forward(GradBuilder *grad, Value *from, Value *to);
 /* ---- what changes from run to run, read from device memory ---- */
 
 /* Input `step`, i64[STEP_COUNT]. */
-enum { STEP_SEED, STEP_INDEX /* optimizer step from 0 */, STEP_POSITION /* first position of this decode or prefill run */, STEP_COUNT = 4 };
+enum {
+    STEP_SEED,
+    STEP_INDEX /* optimizer step from 0 */,
+    STEP_POSITION /* first position of this decode or prefill run */,
+    STEP_COUNT = 4
+};
 /* Input `hyper`, f32[HYPER_COUNT]. */
 enum {
     HYPER_LR,
-    HYPER_INV_TOKENS,       /* 1 / trained tokens of the whole optimizer step */
-    HYPER_BIAS1, HYPER_BIAS2, /* 1 - beta^t of the optimizer's step t: written on the device, by step_scalars */
+    HYPER_INV_TOKENS, /* 1 / trained tokens of the whole optimizer step */
+    HYPER_BIAS1,
+    HYPER_BIAS2, /* 1 - beta^t of the optimizer's step t: written on the device, by step_scalars */
     HYPER_COUNT = 8
 };
 /* State `results`, f32[RESULT_ROWS,RESULT_COUNT] in the host's memory: row (step mod RESULT_ROWS) is of that optimizer step. */

@@ -26,12 +26,12 @@ typedef struct Places {
 } Places;
 
 typedef struct Parser {
-    Arena      *arena;
-    Graph      *graph;
-    const char *file;
-    const char *p, *end;
-    const char *line_start, *at; /* at: the word or mark looked at last, which errors point at */
-    int         line;
+    Arena       *arena;
+    Graph       *graph;
+    const char  *file;
+    const char  *p, *end;
+    const char  *line_start, *at; /* at: the word or mark looked at last, which errors point at */
+    int          line;
     PendingView *views; /* bases may stand further down */
     int          num_views, cap_views;
     Places       nodes, values; /* of nodes, and of values from outside */
@@ -41,7 +41,7 @@ typedef struct Parser {
 
 static Place place_of(const Parser *parser, const char *at)
 {
-    return (Place){ parser->line, (int)(at - parser->line_start) + 1 };
+    return (Place){parser->line, (int)(at - parser->line_start) + 1};
 }
 
 static Status prefix_place(const Parser *parser, Place place)
@@ -96,7 +96,7 @@ static bool take(Parser *parser, char c)
 static char *word(Parser *parser)
 {
     skip_blanks(parser);
-    StrBuf text = { 0 };
+    StrBuf text = {0};
     bool   quoted = parser->p < parser->end && *parser->p == '"';
     if (quoted) {
         for (parser->p++; parser->p < parser->end && *parser->p != '"' && *parser->p != '\n'; parser->p++) {
@@ -162,7 +162,7 @@ static Status check_name(Parser *parser, const char *name, bool taken)
 
 static Status parse_type(Parser *parser, TensorType *out)
 {
-    *out = (TensorType){ 0 };
+    *out = (TensorType){0};
     const char *name = word(parser);
     Place       place = place_of(parser, parser->at);
     if (!name || !dtype_parse(name, &out->dtype)) SYNTAX(parser, "expected a dtype, found %s", name ? name : "nothing");
@@ -190,7 +190,7 @@ static Status parse_hf(Parser *parser, HfSource *hf)
         hf->rows = b;
         hf->total_rows = c;
     }
-    static const char *const names[] = { "whole", "concat", "slice", "transpose" };
+    static const char *const names[] = {"whole", "concat", "slice", "transpose"};
     int                      k = 0;
     while (k < 4 && strcmp(kind, names[k]) != 0) k++;
     if (k == 4) SYNTAX(parser, "unknown hf kind %s", kind);
@@ -219,14 +219,9 @@ static Status parse_init(Parser *parser, Param *param)
         TRY(parse_double(parser, colon + 1, &number));
     }
     bool takes_number = strcmp(text, "normal") == 0 || strcmp(text, "uniform") == 0;
-    if (!takes_number && strcmp(text, "zeros") != 0 && strcmp(text, "ones") != 0)
-        SYNTAX(parser, "unknown init %s", text);
-    if (takes_number != (colon != NULL))
-        SYNTAX(parser, "init %s %s", text, takes_number ? "needs a number" : "takes no number");
-    param->init = text[0] == 'z'   ? INIT_ZEROS
-                  : text[0] == 'o' ? INIT_ONES
-                  : text[0] == 'u' ? INIT_UNIFORM
-                                   : INIT_NORMAL;
+    if (!takes_number && strcmp(text, "zeros") != 0 && strcmp(text, "ones") != 0) SYNTAX(parser, "unknown init %s", text);
+    if (takes_number != (colon != NULL)) SYNTAX(parser, "init %s %s", text, takes_number ? "needs a number" : "takes no number");
+    param->init = text[0] == 'z' ? INIT_ZEROS : text[0] == 'o' ? INIT_ONES : text[0] == 'u' ? INIT_UNIFORM : INIT_NORMAL;
     param->init_std = (float)number;
     return OK;
 }
@@ -263,8 +258,7 @@ static Status parse_data(Parser *parser, Value *value)
     if (value->kind != VALUE_CONST || !(whole || value->type.dtype == DT_F32) || !take(parser, '['))
         SYNTAX(parser, "expected data=[numbers] of an i64 or f32 constant");
     /* Each takes a byte at least: no text makes room for more than it holds. */
-    if (type_numel(&value->type) > parser->end - parser->p)
-        SYNTAX(parser, "expected %lld numbers", (long long)type_numel(&value->type));
+    if (type_numel(&value->type) > parser->end - parser->p) SYNTAX(parser, "expected %lld numbers", (long long)type_numel(&value->type));
     void *data = arena_alloc(parser->arena, (size_t)type_bytes(&value->type));
     for (int64_t i = 0; i < type_numel(&value->type); i++) {
         const char *text = whole ? NULL : word(parser);
@@ -388,8 +382,7 @@ static Status parse_attrs(Parser *parser, const OpDef *op, char *attrs)
         if (a->type == ATTR_TYPE_FLOAT) TRY(parse_double(parser, text, (double *)(void *)(attrs + a->offset)));
         if (a->type == ATTR_TYPE_BOOL) {
             bool yes = strcmp(text, "true") == 0;
-            if (!yes && strcmp(text, "false") != 0)
-                SYNTAX(parser, "attribute %s: expected true or false, found %s", name, text);
+            if (!yes && strcmp(text, "false") != 0) SYNTAX(parser, "attribute %s: expected true or false, found %s", name, text);
             *(bool *)(attrs + a->offset) = yes;
         }
         if (a->type == ATTR_TYPE_DTYPE) {
@@ -497,7 +490,7 @@ static void add_outputs(Graph *graph, Node *node, const Outputs *outputs)
 static Status parse_node(Parser *parser)
 {
     Graph  *graph = parser->graph;
-    Outputs outputs = { 0 };
+    Outputs outputs = {0};
     int     num_in = 0;
     while (!take(parser, '=')) {
         if (outputs.count == NODE_MAX_OUT || at_line_end(parser)) SYNTAX(parser, "expected NAME: type, ... = op(...)");
@@ -510,7 +503,7 @@ static Status parse_node(Parser *parser)
     if (!op) SYNTAX(parser, "unknown op %s", op_name ? op_name : "");
     if (outputs.count > op->num_out) SYNTAX(parser, "%s has %d outputs", op->name, op->num_out);
     if (!take(parser, '(')) SYNTAX(parser, "expected ( after %s", op->name);
-    Value *in[NODE_MAX_IN] = { 0 };
+    Value *in[NODE_MAX_IN] = {0};
     while (!take(parser, ')')) {
         const char *name = word(parser);
         if (!name || num_in == op->num_in) SYNTAX(parser, "%s takes at most %d inputs", op->name, op->num_in);
@@ -529,7 +522,7 @@ static Status parse_node(Parser *parser)
 
 static Status parse_line(Parser *parser)
 {
-    static const char *const kinds[] = { "input", "param", NULL, "grad", "state", "cache", "const" };
+    static const char *const kinds[] = {"input", "param", NULL, "grad", "state", "cache", "const"};
     const char              *start = parser->p;
     if (take_word(parser, "output") && parser->p < parser->end && *parser->p == ' ') {
         const char *name = word(parser);
@@ -580,10 +573,9 @@ static Status check_graph(const Parser *parser)
     return status_prefix(ERR_INVALID, "%s", parser->file);
 }
 
-Status graph_parse(Arena *arena, const char *file, const char *text, size_t len, const OpDef *const *ops, int num_ops,
-                   Graph **out_graph)
+Status graph_parse(Arena *arena, const char *file, const char *text, size_t len, const OpDef *const *ops, int num_ops, Graph **out_graph)
 {
-    Parser parser = { .arena = arena, .file = file, .p = text, .end = text + len, .line = 1 };
+    Parser parser = {.arena = arena, .file = file, .p = text, .end = text + len, .line = 1};
     while (parser.p < parser.end) {
         parser.line_start = parser.p;
         if (!at_line_end(&parser) && *parser.p != '#') {

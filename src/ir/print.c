@@ -5,9 +5,9 @@
 #include <stdio.h>
 #include <string.h>
 
-static const char *const kind_names[VALUE_KIND_COUNT] = { "input", "param", "act", "grad", "state", "cache", "const" };
-static const char *const init_names[] = { "normal", "zeros", "ones", "uniform" };
-static const char *const hf_names[] = { "whole", "concat", "slice", "transpose" };
+static const char *const kind_names[VALUE_KIND_COUNT] = {"input", "param", "act", "grad", "state", "cache", "const"};
+static const char *const init_names[] = {"normal", "zeros", "ones", "uniform"};
+static const char *const hf_names[] = {"whole", "concat", "slice", "transpose"};
 
 static void print_number(StrBuf *out, double value)
 {

@@ -12,7 +12,7 @@ typedef struct Verify {
 
 static Status node_failed(const Node *node, const char *what, const Value *value)
 {
-    StrBuf text = { 0 };
+    StrBuf text = {0};
     node_print(node, &text); /* ends with a new line */
     status_fail(ERR_INTERNAL, "graph: %s%s%s: %.*s", what, value ? " " : "", value ? value->name : "", (int)text.len - 1, text.data);
     strbuf_deinit(&text);
@@ -66,10 +66,8 @@ static Status verify_node(Verify *v, const Node *node)
         if (v->defined[out->id]) return node_failed(node, "produced twice:", out);
         if (!type_equal(&out->type, &types[k])) return node_failed(node, "type differs from what the op infers:", out);
         Value *alias = out->home ? out->home : node_alias_of(node, k);
-        if (out->home && out->home->producer)
-            return node_failed(node, "a home is memory from outside, unlike", out->home);
-        if (alias && type_bytes(&alias->type) != type_bytes(&out->type))
-            return node_failed(node, "alias of another size:", alias);
+        if (out->home && out->home->producer) return node_failed(node, "a home is memory from outside, unlike", out->home);
+        if (alias && type_bytes(&alias->type) != type_bytes(&out->type)) return node_failed(node, "alias of another size:", alias);
         if (alias) mark_dead(v, alias);
         v->defined[out->id] = 1;
     }
@@ -85,8 +83,7 @@ static Status verify_value(const Graph *graph, const Value *value, int index)
     if (value->base) {
         int64_t room = type_numel(&value->base->type) - type_numel(&value->type);
         FAIL_IF(value->base->base || value->base->producer || value->producer, ERR_INTERNAL,
-                "graph: view %s of %s: both must be from outside, and the base no view", value->name,
-                value->base->name);
+                "graph: view %s of %s: both must be from outside, and the base no view", value->name, value->base->name);
         FAIL_IF(value->base_offset < 0 || value->base_offset > room || value->type.dtype != value->base->type.dtype ||
                     value->base_offset % dtype_info(value->type.dtype)->block,
                 ERR_INTERNAL, "graph: view %s leaves its base %s, or starts within a block of it", value->name, value->base->name);
@@ -132,7 +129,7 @@ static Status verify_members(const Graph *graph)
 
 Status graph_verify_at(const Graph *graph, const Node **out_node, const Value **out_value)
 {
-    Verify v = { .graph = graph };
+    Verify v = {.graph = graph};
     v.defined = arena_array(graph->arena, char, graph->num_values + 1);
     v.dead = arena_array(graph->arena, char, graph->num_values + 1);
     for (int i = 0; i < graph->num_values; i++) {
@@ -151,8 +148,7 @@ Status graph_verify_at(const Graph *graph, const Node **out_node, const Value **
     *out_node = NULL;
     FAIL_IF(count != graph->num_nodes, ERR_INTERNAL, "graph: %d nodes listed, %d counted", count, graph->num_nodes);
     for (int i = 0; i < graph->num_outputs; i++)
-        FAIL_IF(!v.defined[graph->outputs[i].value->id], ERR_INTERNAL, "graph: output %s is never produced",
-                graph->outputs[i].name);
+        FAIL_IF(!v.defined[graph->outputs[i].value->id], ERR_INTERNAL, "graph: output %s is never produced", graph->outputs[i].name);
     TRY(verify_uses(graph));
     return verify_members(graph);
 }

@@ -20,11 +20,11 @@ static Status find_module(Arena *arena, HfModel *model)
     size_t      len;
     const char *text = ir_shipped_module(architecture, &len);
     if (!text) {
-        StrBuf known = { 0 };
+        StrBuf known = {0};
         for (const char *const *name = ir_shipped_architectures(); *name; name++)
             strbuf_printf(&known, "%s%s", known.len ? ", " : "", *name);
-        Status status = status_fail(ERR_UNSUPPORTED, "%s: architecture %s isn't supported; this version has %s",
-                                    model->config_name, architecture, strbuf_cstr(&known));
+        Status status = status_fail(ERR_UNSUPPORTED, "%s: architecture %s isn't supported; this version has %s", model->config_name,
+                                    architecture, strbuf_cstr(&known));
         strbuf_deinit(&known);
         return status;
     }
@@ -52,20 +52,22 @@ Status hf_model_open(Arena *arena, const char *dir, HfModel **out_model)
 {
     HfModel *model = arena_new(arena, HfModel);
     model->arena = arena;
-    StrBuf    local = { 0 };
-    Status    status = hub_local_path(HUB_MODEL, dir, &local);
+    StrBuf local = {0};
+    Status status = hub_local_path(HUB_MODEL, dir, &local);
     model->dir = arena_strdup(arena, strbuf_cstr(&local));
     strbuf_deinit(&local);
     TRY(status);
     dir = model->dir;
     model->config_name = arena_printf(arena, "%s/config.json", dir);
-    FAIL_IF(!file_is_dir(dir), ERR_NOT_FOUND, "%s is a file; model must be a folder that holds a Hugging Face model (config.json, safetensors), "
-                                              "or ORG/NAME of one on the hub", dir);
+    FAIL_IF(!file_is_dir(dir), ERR_NOT_FOUND,
+            "%s is a file; model must be a folder that holds a Hugging Face model (config.json, safetensors), "
+            "or ORG/NAME of one on the hub",
+            dir);
     FAIL_IF(!file_exists(model->config_name) && peft_is_adapter_dir(dir), ERR_INVALID,
-            "%s is a LoRA adapter, not a model; merge it into its base first (surogate merge BASE_DIR %s OUT_DIR), or train a new one from the base",
+            "%s is a LoRA adapter, not a model; merge it into its base first (surogate merge BASE_DIR %s OUT_DIR), or train a new one from "
+            "the base",
             dir, dir);
-    FAIL_IF(!file_exists(model->config_name), ERR_NOT_FOUND,
-            "%s: no config.json in this folder; expected a Hugging Face model", dir);
+    FAIL_IF(!file_exists(model->config_name), ERR_NOT_FOUND, "%s: no config.json in this folder; expected a Hugging Face model", dir);
     TRY(file_read(arena, model->config_name, MAX_CONFIG_BYTES, &model->config_text));
     TRY(json_parse(arena, model->config_name, model->config_text.data, model->config_text.len, &model->config));
     TRY(find_module(arena, model));
@@ -76,8 +78,8 @@ Status hf_model_open(Arena *arena, const char *dir, HfModel **out_model)
 
 bool hf_model_has_weights(const HfModel *model)
 {
-    char path[4096];
-    static const char *const names[] = { "model.safetensors", "model.safetensors.index.json" };
+    char                     path[4096];
+    static const char *const names[] = {"model.safetensors", "model.safetensors.index.json"};
     for (int i = 0; i < 2; i++) {
         snprintf(path, sizeof path, "%s/%s", model->dir, names[i]);
         if (file_exists(path)) return true;
@@ -88,8 +90,8 @@ bool hf_model_has_weights(const HfModel *model)
 /* What other programs save weights as, and we don't read. */
 static bool has_pickled_weights(const HfModel *model)
 {
-    char path[4096];
-    static const char *const names[] = { "pytorch_model.bin", "pytorch_model.bin.index.json" };
+    char                     path[4096];
+    static const char *const names[] = {"pytorch_model.bin", "pytorch_model.bin.index.json"};
     for (int i = 0; i < 2; i++) {
         snprintf(path, sizeof path, "%s/%s", model->dir, names[i]);
         if (file_exists(path)) return true;
@@ -101,7 +103,8 @@ Status hf_model_require_weights(const HfModel *model)
 {
     if (hf_model_has_weights(model)) return OK;
     FAIL_IF(has_pickled_weights(model), ERR_UNSUPPORTED,
-            "%s has its weights as pytorch_model.bin only, a Python pickle, which isn't read. Convert it once: python -c \"from transformers import "
+            "%s has its weights as pytorch_model.bin only, a Python pickle, which isn't read. Convert it once: python -c \"from "
+            "transformers import "
             "AutoModelForCausalLM as M; M.from_pretrained('%s', torch_dtype='auto').save_pretrained('%s')\"",
             model->dir, model->dir, model->dir);
     FAIL(ERR_NOT_FOUND, "%s has no weights: no model.safetensors or model.safetensors.index.json in it", model->dir);
@@ -117,15 +120,15 @@ static bool same_values(const StTensor *a, const StTensor *b)
 static Status settle_head(HfModel *model)
 {
     const StTensor *embedding = st_find(model->weights, "model.embed_tokens.weight"), *head = st_find(model->weights, "lm_head.weight");
-    StrBuf          text = { 0 };
+    StrBuf          text = {0};
     if (!model->tied_head || !embedding || !head || same_values(embedding, head)) return OK;
     for (uint32_t i = 0; i < model->config.count; i++) {
         JsonMember *member = &model->config.members[i];
-        if (str_equal(member->key, "tie_word_embeddings")) member->value = (JsonValue){ .type = JSON_BOOL, .boolean = false };
+        if (str_equal(member->key, "tie_word_embeddings")) member->value = (JsonValue){.type = JSON_BOOL, .boolean = false};
     }
     json_write(&text, &model->config, 2);
     strbuf_putc(&text, '\n');
-    model->config_text = (Str){ arena_strndup(model->arena, text.data, text.len), text.len };
+    model->config_text = (Str){arena_strndup(model->arena, text.data, text.len), text.len};
     strbuf_deinit(&text);
     model->is_untied = true;
     return read_facts(model);
@@ -145,7 +148,7 @@ static void tell_conversion(const HfModel *model, DType dtype, bool training, St
     static const struct {
         StDType     dtype;
         const char *name;
-    } wide[] = { { ST_F16, "fp16" }, { ST_F32, "fp32" }, { ST_F64, "fp64" } };
+    } wide[] = {{ST_F16, "fp16"}, {ST_F32, "fp32"}, {ST_F64, "fp64"}};
     for (size_t k = 0; k < sizeof wide / sizeof *wide; k++) {
         size_t count = 0, all = st_count(model->weights);
         if (wide[k].dtype == st_dtype_from(dtype)) continue;
@@ -154,18 +157,22 @@ static void tell_conversion(const HfModel *model, DType dtype, bool training, St
         bool exact = wide[k].dtype == ST_F16 && dtype == DT_F32;
         log_note(notes, false, "%s: %zu of %zu tensors are %s; they are %s %s%s", model->dir, count, all, wide[k].name,
                  exact ? "stored as" : "rounded to", dtype == DT_BF16 ? "bf16" : "fp32",
-                 exact ? ", which keeps every value" : training && dtype == DT_BF16 ? " (model_dtype: fp32 keeps more)" : "");
+                 exact                          ? ", which keeps every value"
+                 : training && dtype == DT_BF16 ? " (model_dtype: fp32 keeps more)"
+                                                : "");
     }
 }
 
 void hf_model_tell(const HfModel *model, DType dtype, bool training, StrBuf *notes)
 {
     if (model->is_untied)
-        log_note(notes, true, "%s: config.json says tie_word_embeddings: true, but lm_head.weight is stored and differs from the embedding. The stored "
-                              "one is used, as transformers does", model->dir);
+        log_note(notes, true,
+                 "%s: config.json says tie_word_embeddings: true, but lm_head.weight is stored and differs from the embedding. The stored "
+                 "one is used, as transformers does",
+                 model->dir);
     if (training && model->attention_dropout > 0)
-        log_note(notes, true, "%s: attention_dropout %g of config.json is ignored: attention is trained without dropout", model->config_name,
-                 model->attention_dropout);
+        log_note(notes, true, "%s: attention_dropout %g of config.json is ignored: attention is trained without dropout",
+                 model->config_name, model->attention_dropout);
     if (model->weights) tell_conversion(model, dtype, training, notes);
 }
 
@@ -178,8 +185,8 @@ void hf_model_close(HfModel *model)
 
 Status hf_model_bind(Arena *arena, const HfModel *model, DType dtype, Graph **out_graph)
 {
-    BindOptions options = { .graph_name = "params", .batch = 1, .seq = 1, .max_len = 1, .dtype = dtype, .ops = op_table,
-                            .num_ops = OP_COUNT };
+    BindOptions options = {
+        .graph_name = "params", .batch = 1, .seq = 1, .max_len = 1, .dtype = dtype, .ops = op_table, .num_ops = OP_COUNT};
     return ir_module_bind(arena, model->module, &model->config, model->config_name, &options, out_graph);
 }
 
@@ -215,8 +222,8 @@ void hf_model_config_text(Arena *arena, const HfModel *model, DType dtype, StrBu
 
 Status hf_model_write_config(const HfModel *model, DType dtype, const char *folder)
 {
-    Arena  arena = { 0 };
-    StrBuf text = { 0 };
+    Arena  arena = {0};
+    StrBuf text = {0};
     hf_model_config_text(&arena, model, dtype, &text);
     Status status = file_write_atomic(arena_printf(&arena, "%s/config.json", folder), text.data, text.len);
     strbuf_deinit(&text);
@@ -225,17 +232,28 @@ Status hf_model_write_config(const HfModel *model, DType dtype, const char *fold
 }
 
 static const char *const side_names[HF_NUM_SIDE_FILES] = {
-    "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt", "tokenizer.model",
-    "vocab.txt", "chat_template.jinja", "chat_template.json", "generation_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "merges.txt",
+    "tokenizer.model",
+    "vocab.txt",
+    "chat_template.jinja",
+    "chat_template.json",
+    "generation_config.json",
 };
 
 Status hf_read_side_files(Arena *arena, const char *dir, HfSideFiles *out)
 {
-    *out = (HfSideFiles){ 0 };
+    *out = (HfSideFiles){0};
     for (int i = 0; i < HF_NUM_SIDE_FILES; i++) {
         Status status = file_read_as_is(arena, arena_printf(arena, "%s/%s", dir, side_names[i]), MAX_SIDE_BYTES, &out->texts[i]);
-        if (status == ERR_NOT_FOUND) status_clear();
-        else TRY(status);
+        if (status == ERR_NOT_FOUND)
+            status_clear();
+        else
+            TRY(status);
         out->bytes += (int64_t)out->texts[i].len;
     }
     return OK;
@@ -254,7 +272,7 @@ Status hf_write_side_files(const HfSideFiles *files, const char *folder)
 
 Status hf_copy_side_files(const char *from, const char *folder)
 {
-    Arena       arena = { 0 };
+    Arena       arena = {0};
     HfSideFiles files;
     Status      status = OK;
     if (!file_is_same(from, folder)) {

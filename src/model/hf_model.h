@@ -7,18 +7,18 @@
 typedef struct HfModel {
     Arena      *arena;
     const char *dir;
-    const char *config_name;  /* DIR/config.json, for errors */
-    Str         config_text;  /* as in the file, but for what is_untied says */
+    const char *config_name; /* DIR/config.json, for errors */
+    Str         config_text; /* as in the file, but for what is_untied says */
     JsonValue   config;
-    IrModule   *module;       /* the shipped IR of its architecture */
+    IrModule   *module; /* the shipped IR of its architecture */
     IrDims      dims;
     int64_t     vocab_size;
     int64_t     max_positions; /* longest sequence it was made for */
-    DType       dtype;        /* what config.json says; F32 when it says nothing */
+    DType       dtype;         /* what config.json says; F32 when it says nothing */
     bool        tied_head;
-    bool        is_untied;    /* the file ties the head, but the folder has another one: config says tie_word_embeddings: false */
+    bool        is_untied; /* the file ties the head, but the folder has another one: config says tie_word_embeddings: false */
     double      attention_dropout;
-    StFile     *weights;      /* NULL until hf_model_open_weights */
+    StFile     *weights; /* NULL until hf_model_open_weights */
 } HfModel;
 
 /* Reads DIR/config.json and checks it against the IR of its architecture. ERR_NOT_FOUND, ERR_UNSUPPORTED (an architecture or
@@ -26,7 +26,7 @@ typedef struct HfModel {
 NODISCARD Status hf_model_open(Arena *arena, const char *dir, HfModel **out_model);
 /* Maps the weights. They may untie the head (is_untied), so this comes before the model is bound. Idempotent. */
 NODISCARD Status hf_model_open_weights(HfModel *model);
-bool             hf_model_has_weights(const HfModel *model); /* there are safetensors in the folder */
+bool             hf_model_has_weights(const HfModel *model);     /* there are safetensors in the folder */
 NODISCARD Status hf_model_require_weights(const HfModel *model); /* else an error that says what is there instead */
 void             hf_model_close(HfModel *model);
 

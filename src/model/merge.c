@@ -13,7 +13,7 @@ typedef struct Merger {
     const StFile    *base, *adapter;
     const StTensor **sources; /* by index of the declaration */
     size_t           num_sources;
-    StTensor         head;    /* the embedding under the head's name, where the base has no other head */
+    StTensor         head; /* the embedding under the head's name, where the base has no other head */
     double           scale;
     ThreadPool      *pool;
     Arena            arena;
@@ -59,8 +59,9 @@ static Status append_floats(const StTensor *like, const float *values, FileWrite
     DType   dtype = merged_dtype(like);
     size_t  bytes = (size_t)dtype_bytes(dtype, like->numel);
     int64_t at = dtype_first_unfit(dtype, values, like->numel);
-    FAIL_IF(at < like->numel, ERR_INVALID, "%s: merged, tensor %s has a value of %g, which is no finite number in %s; convert the base to a wider dtype first",
-            like->path, like->name, values[at], dtype_info(dtype)->name);
+    FAIL_IF(at < like->numel, ERR_INVALID,
+            "%s: merged, tensor %s has a value of %g, which is no finite number in %s; convert the base to a wider dtype first", like->path,
+            like->name, values[at], dtype_info(dtype)->name);
     if (dtype == DT_F32) return file_writer_append(out, values, bytes);
     void *converted = malloc(bytes);
     FAIL_IF(!converted, ERR_NO_FIT, "no memory for tensor %s", like->name);
@@ -72,15 +73,13 @@ static Status append_floats(const StTensor *like, const float *values, FileWrite
 
 static Status append_merged(Merger *merger, const StTensor *w, const StTensor *a, const StTensor *b, FileWriter *out)
 {
-    bool fits = a->ndim == 2 && b->ndim == 2 && w->ndim == 2 && a->dim[0] == b->dim[1] && b->dim[0] == w->dim[0] &&
-                a->dim[1] == w->dim[1];
+    bool fits = a->ndim == 2 && b->ndim == 2 && w->ndim == 2 && a->dim[0] == b->dim[1] && b->dim[0] == w->dim[0] && a->dim[1] == w->dim[1];
     FAIL_IF(!fits, ERR_INVALID, "%s: the shapes of %s and its pair don't fit tensor %s of the base", a->path, a->name, w->name);
     TRY(st_check_range(a, DT_F32));
     TRY(st_check_range(b, DT_F32));
     float *values = malloc((size_t)(w->numel + a->numel + b->numel) * sizeof *values);
     FAIL_IF(!values, ERR_NO_FIT, "no memory for tensor %s", w->name);
-    Product product = { values, values + w->numel, values + w->numel + a->numel, w->dim[0], w->dim[1], a->dim[0],
-                        (float)merger->scale };
+    Product product = {values, values + w->numel, values + w->numel + a->numel, w->dim[0], w->dim[1], a->dim[0], (float)merger->scale};
     Status  status = st_to_f32(w, 0, w->numel, values);
     if (status == OK) status = st_to_f32(a, 0, a->numel, values + w->numel);
     if (status == OK) status = st_to_f32(b, 0, b->numel, values + w->numel + a->numel);
@@ -108,7 +107,7 @@ static Status declare(Merger *merger, StDecl *decls)
     for (size_t i = 0; i < merger->num_sources; i++) {
         const StTensor *w = merger->sources[i];
         StDecl         *decl = &decls[i];
-        *decl = (StDecl){ .name = w->name, .dtype = w->dtype, .ndim = w->ndim };
+        *decl = (StDecl){.name = w->name, .dtype = w->dtype, .ndim = w->ndim};
         memcpy(decl->dim, w->dim, sizeof decl->dim);
         const StTensor *a = find_half(merger, w->name, "lora_A"), *b = find_half(merger, w->name, "lora_B");
         FAIL_IF(!a != !b, ERR_INVALID, "%s: %s has no other half", (a ? a : b)->path, (a ? a : b)->name);
@@ -165,12 +164,12 @@ static Status write_tensors(Merger *merger, const char *folder, int64_t max_shar
 /* The base's config.json, which says so where the head isn't the embedding any more. */
 static Status write_config(Arena *arena, const HfModel *base, bool untied, const char *folder)
 {
-    StrBuf    text = { 0 };
+    StrBuf    text = {0};
     JsonValue config = base->config;
     config.members = arena_array(arena, JsonMember, config.count);
     for (uint32_t i = 0; i < config.count; i++) {
         config.members[i] = base->config.members[i];
-        if (str_equal(config.members[i].key, "tie_word_embeddings")) config.members[i].value = (JsonValue){ .type = JSON_BOOL };
+        if (str_equal(config.members[i].key, "tie_word_embeddings")) config.members[i].value = (JsonValue){.type = JSON_BOOL};
     }
     if (untied) {
         json_write(&text, &config, 2);
@@ -201,7 +200,7 @@ static Status has_inner_template(Arena *arena, const char *dir, bool *out)
  * win over one in the adapter's tokenizer_config.json. */
 static Status copy_tokenizer(Arena *arena, const char *base, const char *adapter, const char *folder)
 {
-    static const char *const files[] = { "chat_template.jinja", "chat_template.json" };
+    static const char *const files[] = {"chat_template.jinja", "chat_template.json"};
     bool                     is_inner;
     TRY(hf_copy_side_files(base, folder));
     TRY(has_inner_template(arena, adapter, &is_inner));
@@ -214,7 +213,7 @@ Status merge_adapter(HfModel *base, const PeftAdapter *adapter, const char *fold
     TRY(hf_model_open_weights(base));
     StFile *file;
     TRY(st_open(adapter->dir, &file));
-    Merger merger = { .base = base->weights, .adapter = file, .pool = pool };
+    Merger merger = {.base = base->weights, .adapter = file, .pool = pool};
     Status status = peft_scale(&adapter->lora, &merger.scale);
     bool   untied = false;
     if (status == OK) status = find_sources(&merger, base, &untied);

@@ -6,7 +6,7 @@
 
 typedef struct PeftAdapter {
     const char *dir;
-    LoraOptions lora;      /* of LoRA's kind; targets live in the arena */
+    LoraOptions lora;       /* of LoRA's kind; targets live in the arena */
     const char *base_model; /* base_model_name_or_path; NULL: not said */
 } PeftAdapter;
 

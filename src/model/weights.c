@@ -46,7 +46,7 @@ static Status wrong_shape(const StTensor *tensor, const TensorType *type, int64_
 {
     TensorType want = *type;
     char       text[64];
-    StrBuf     have = { 0 };
+    StrBuf     have = {0};
     want.dim[0] = rows;
     for (int i = 0; i < tensor->ndim; i++) strbuf_printf(&have, "%s%lld", i ? "," : "", (long long)tensor->dim[i]);
     Status status = status_fail(ERR_INVALID, "%s: tensor %s has shape [%s], config.json says %s", tensor->path, tensor->name,
@@ -64,8 +64,8 @@ static Status check_dtype(const StTensor *tensor)
 }
 
 /* Elements [from, from + count) of the tensor to the parameter's elements at `at`. */
-static Status copy_elements(Session *session, const Param *param, int64_t at, const StTensor *tensor, int64_t from,
-                            int64_t count, float *chunk)
+static Status copy_elements(Session *session, const Param *param, int64_t at, const StTensor *tensor, int64_t from, int64_t count,
+                            float *chunk)
 {
     for (int64_t i = 0; i < count; i += CHUNK_NUMEL) {
         int64_t n = count - i < CHUNK_NUMEL ? count - i : CHUNK_NUMEL;
@@ -78,8 +78,8 @@ static Status copy_elements(Session *session, const Param *param, int64_t at, co
 static Status copy_transposed(Session *session, const Param *param, const StTensor *tensor)
 {
     int64_t rows = param->type.dim[0], cols = param->type.dim[1];
-    float *all = malloc((size_t)(rows * cols) * sizeof *all);
-    float *row = malloc((size_t)cols * sizeof *row);
+    float  *all = malloc((size_t)(rows * cols) * sizeof *all);
+    float  *row = malloc((size_t)cols * sizeof *row);
     FAIL_IF(!all || !row, ERR_NO_FIT, "no memory to transpose tensor %s", tensor->name);
     Status status = st_to_f32(tensor, 0, rows * cols, all);
     for (int64_t r = 0; r < rows && status == OK; r++) {
@@ -166,7 +166,7 @@ static Status check_unexpected(const Plan *plan, const HfModel *model)
         for (int k = 0; k < plan->params[i]->hf.num_names && !plan->params[i]->is_adapter; k++)
             names[count++] = plan->params[i]->hf.names[k];
     qsort(names, count, sizeof *names, compare_names);
-    StrBuf list = { 0 };
+    StrBuf list = {0};
     int    unexpected = 0;
     for (size_t i = 0; i < st_count(model->weights); i++) {
         const char *name = st_at(model->weights, i)->name;
@@ -201,12 +201,13 @@ static void check_finite(void *context, int64_t index, int worker)
     FiniteCheck    *check = context;
     const StTensor *tensor = st_at(check->model->weights, (size_t)index);
     (void)worker;
-    if (!is_harmless(check->model, tensor->name) && st_check_range(tensor, DT_F32) != OK) __atomic_store_n(&check->failed, true, __ATOMIC_RELAXED);
+    if (!is_harmless(check->model, tensor->name) && st_check_range(tensor, DT_F32) != OK)
+        __atomic_store_n(&check->failed, true, __ATOMIC_RELAXED);
 }
 
 Status weights_check_finite(HfModel *model, ThreadPool *pool)
 {
-    FiniteCheck check = { .model = model };
+    FiniteCheck check = {.model = model};
     TRY(hf_model_open_weights(model));
     size_t count = st_count(model->weights);
     pool_run(pool, (int64_t)count, check_finite, &check);
@@ -234,7 +235,7 @@ Status weights_load_adapter(Session *session, const char *folder)
 {
     const Plan *plan = session_plan(session);
     StFile     *file;
-    Arena       arena = { 0 };
+    Arena       arena = {0};
     TRY(st_open(folder, &file));
     float *chunk = malloc(CHUNK_NUMEL * sizeof *chunk);
     CHECK(chunk);
@@ -250,8 +251,10 @@ Status weights_load_adapter(Session *session, const char *folder)
         used++;
     }
     if (status == OK && used != st_count(file))
-        status = status_fail(ERR_INVALID, "%s: %zu tensors, of which this model takes %zu: is it an adapter of another model, or are "
-                             "its target_modules others than adapter_config.json says?", folder, st_count(file), used);
+        status = status_fail(ERR_INVALID,
+                             "%s: %zu tensors, of which this model takes %zu: is it an adapter of another model, or are "
+                             "its target_modules others than adapter_config.json says?",
+                             folder, st_count(file), used);
     free(chunk);
     st_close(file);
     arena_deinit(&arena);

@@ -19,7 +19,7 @@ static Source source_of(const Plan *plan, const Param *param)
 {
     int64_t          at;
     const PlanEntry *master = param->is_adapter ? plan_master(plan, param, &at) : NULL;
-    return master ? (Source){ master->name, master->type.dtype, at } : (Source){ param->name, param->type.dtype, 0 };
+    return master ? (Source){master->name, master->type.dtype, at} : (Source){param->name, param->type.dtype, 0};
 }
 
 /* Rows [row, row + rows) of `param` are rows [at, at + rows) of the tensor. */
@@ -74,11 +74,10 @@ static Status add_concat(Saver *saver, const Param *param)
     for (int i = 0; i < hf->num_names; i++) {
         const StTensor *loaded = saver->model->weights ? st_find(saver->model->weights, hf->names[i]) : NULL;
         int64_t         rows = loaded && loaded->ndim ? loaded->dim[0] : param->type.dim[0] / hf->num_names;
-        add_piece(saver, add_tensor(saver, hf->names[i], param, rows, false), (Piece){ param, row, rows, 0 }, 1);
+        add_piece(saver, add_tensor(saver, hf->names[i], param, rows, false), (Piece){param, row, rows, 0}, 1);
         row += rows;
     }
-    FAIL_IF(row != param->type.dim[0], ERR_UNSUPPORTED, "%s: how its rows divide among %d tensors isn't known", param->name,
-            hf->num_names);
+    FAIL_IF(row != param->type.dim[0], ERR_UNSUPPORTED, "%s: how its rows divide among %d tensors isn't known", param->name, hf->num_names);
     return OK;
 }
 
@@ -98,7 +97,7 @@ static Status add_slices(Saver *saver, const Plan *plan, int first)
             if (hf->kind == HF_SLICE && strcmp(hf->names[0], name) == 0 && hf->begin == at) next = plan->params[i];
         }
         FAIL_IF(!next, ERR_UNSUPPORTED, "tensor %s: no parameter holds its rows from %lld on", name, (long long)at);
-        add_piece(saver, tensor, (Piece){ next, 0, next->hf.rows, at }, plan->num_params - first);
+        add_piece(saver, tensor, (Piece){next, 0, next->hf.rows, at}, plan->num_params - first);
         at += next->hf.rows;
     }
     return OK;
@@ -116,12 +115,16 @@ static Status collect(Saver *saver, const Plan *plan, bool adapters)
         const char *name = param->hf.names[0];
         if (adapters) name = arena_printf(&saver->arena, ADAPTER_PREFIX "%s", name);
         switch (param->hf.kind) {
-        case HF_CONCAT: TRY(add_concat(saver, param)); break;
-        case HF_SLICE: TRY(add_slices(saver, plan, i)); break;
+        case HF_CONCAT:
+            TRY(add_concat(saver, param));
+            break;
+        case HF_SLICE:
+            TRY(add_slices(saver, plan, i));
+            break;
         case HF_WHOLE:
         case HF_TRANSPOSE:
             add_piece(saver, add_tensor(saver, name, param, param->type.dim[0], param->hf.kind == HF_TRANSPOSE),
-                      (Piece){ param, 0, param->type.dim[0], 0 }, 1);
+                      (Piece){param, 0, param->type.dim[0], 0}, 1);
         }
     }
     return OK;
@@ -144,9 +147,9 @@ static Status append_transposed(Saver *saver, const Param *param, FileWriter *ou
 
 static Status append_piece(Saver *saver, const Piece *piece, FileWriter *out)
 {
-    Source  source = source_of(session_plan(saver->session), piece->param);
-    int64_t row_bytes = dtype_bytes(source.dtype, type_numel(&piece->param->type) / piece->param->type.dim[0]);
-    size_t  begin = (size_t)(dtype_bytes(source.dtype, source.at) + piece->row * row_bytes), bytes = (size_t)(piece->rows * row_bytes);
+    Source      source = source_of(session_plan(saver->session), piece->param);
+    int64_t     row_bytes = dtype_bytes(source.dtype, type_numel(&piece->param->type) / piece->param->type.dim[0]);
+    size_t      begin = (size_t)(dtype_bytes(source.dtype, source.at) + piece->row * row_bytes), bytes = (size_t)(piece->rows * row_bytes);
     const char *direct = session_pointer(saver->session, source.name);
     if (direct) return file_writer_append(out, direct + begin, bytes);
     char *chunk = malloc(CHUNK_BYTES);
@@ -170,14 +173,12 @@ static Status append_tensor(void *context, size_t index, FileWriter *out)
     return OK;
 }
 
-Status weights_save(Session *session, const HfModel *model, bool adapters, const char *folder, const char *stem,
-                    int64_t max_shard_bytes)
+Status weights_save(Session *session, const HfModel *model, bool adapters, const char *folder, const char *stem, int64_t max_shard_bytes)
 {
-    Saver saver = { .session = session, .model = model };
+    Saver saver = {.session = session, .model = model};
     TRY(session_sync(session));
     Status status = collect(&saver, session_plan(session), adapters);
-    if (status == OK)
-        status = st_write_folder(folder, stem, saver.decls, saver.count, (size_t)max_shard_bytes, append_tensor, &saver);
+    if (status == OK) status = st_write_folder(folder, stem, saver.decls, saver.count, (size_t)max_shard_bytes, append_tensor, &saver);
     arena_deinit(&saver.arena);
     return status;
 }

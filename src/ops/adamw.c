@@ -20,7 +20,7 @@ static const AttrDef adamw_attrs[] = {
     ATTR_FLOAT(AdamwAttrs, weight_decay, 0),
     ATTR_FLOAT(AdamwAttrs, max_grad_norm, 0),
     ATTR_BOOL(AdamwAttrs, stochastic, true),
-    { 0 },
+    {0},
 };
 
 enum { IN_W, IN_G, IN_M, IN_V, IN_NORM2, IN_LOSS, IN_HYPER, IN_STEP, IN_SEGMENTS, IN_MASTER };
@@ -44,7 +44,7 @@ static Status adamw_infer(Node *node)
     node->out[OUT_W]->type = *w;
     node->out[OUT_M]->type = node->in[IN_M]->type;
     node->out[OUT_V]->type = node->in[IN_V]->type;
-    node->out[OUT_MASTER]->type = node->in[IN_MASTER] ? node->in[IN_MASTER]->type : (TensorType){ 0 };
+    node->out[OUT_MASTER]->type = node->in[IN_MASTER] ? node->in[IN_MASTER]->type : (TensorType){0};
     return OK;
 }
 
@@ -95,8 +95,8 @@ static void adamw_task(void *context, int64_t task, int worker)
     uint64_t       key = update_key(s->args->in[IN_STEP].data, segment[SEGMENT_KEY]);
     (void)worker;
     for (int64_t first = task * UPDATE_PER_TASK; first < end; first += TILE)
-        adamw_tile(s, segment[SEGMENT_OFFSET] + first, first, min_i64(TILE, end - first),
-                   segment[SEGMENT_DECAY] ? s->scalars.decay : 1.0f, key);
+        adamw_tile(s, segment[SEGMENT_OFFSET] + first, first, min_i64(TILE, end - first), segment[SEGMENT_DECAY] ? s->scalars.decay : 1.0f,
+                   key);
 }
 
 static Status adamw_cpu(const KernelArgs *args)
@@ -104,72 +104,85 @@ static Status adamw_cpu(const KernelArgs *args)
     float   norm2 = *(const float *)args->in[IN_NORM2].data, loss = *(const float *)args->in[IN_LOSS].data;
     int64_t tasks;
     TRY(segments_tasks(&args->in[IN_SEGMENTS], args->in[IN_W].type.dim[0], &tasks));
-    bool applied = isfinite(norm2) && isfinite(loss);
-    AdamwStep step = { args, adamw_scalars(args->attrs, norm2, args->in[IN_HYPER].data) };
+    bool      applied = isfinite(norm2) && isfinite(loss);
+    AdamwStep step = {args, adamw_scalars(args->attrs, norm2, args->in[IN_HYPER].data)};
     if (applied) pool_run(args->pool, tasks, adamw_task, &step);
     return OK;
 }
 
 static const AdamwAttrs adamw_clipped = {
-    .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1, .max_grad_norm = 1, .stochastic = true
-};
+    .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1, .max_grad_norm = 1, .stochastic = true};
 
 static const OpSample adamw_samples[] = {
-    { .in = { { DT_F32, 1, { 64 } },
-              { DT_F32, 1, { 64 } },
-              { DT_F32, 1, { 64 } },
-              { DT_F32, 1, { 64 } },
-              { DT_F32, 1, { 1 } },
-              { DT_F32, 1, { 1 } },
-              { DT_F32, 1, { HYPER_COUNT } },
-              { DT_I64, 1, { STEP_COUNT } },
-              { DT_I64, 2, { 3, 4 } } },
-      .attrs = &adamw_clipped,
-      .int_range = { [IN_STEP] = 99 } },
-    { .in = { { DT_F32, 1, { 40000 } },
-              { DT_F32, 1, { 40000 } },
-              { DT_F32, 1, { 40000 } },
-              { DT_F32, 1, { 40000 } },
-              { DT_F32, 1, { 1 } },
-              { DT_F32, 1, { 1 } },
-              { DT_F32, 1, { HYPER_COUNT } },
-              { DT_I64, 1, { STEP_COUNT } },
-              { DT_I64, 2, { 2, 4 } },
-              { DT_F32, 1, { 40000 } } },
-      .int_range = { [IN_STEP] = 99 } },
+    {.in = {{DT_F32, 1, {64}},
+            {DT_F32, 1, {64}},
+            {DT_F32, 1, {64}},
+            {DT_F32, 1, {64}},
+            {DT_F32, 1, {1}},
+            {DT_F32, 1, {1}},
+            {DT_F32, 1, {HYPER_COUNT}},
+            {DT_I64, 1, {STEP_COUNT}},
+            {DT_I64, 2, {3, 4}}},
+     .attrs = &adamw_clipped,
+     .int_range = {[IN_STEP] = 99}},
+    {.in = {{DT_F32, 1, {40000}},
+            {DT_F32, 1, {40000}},
+            {DT_F32, 1, {40000}},
+            {DT_F32, 1, {40000}},
+            {DT_F32, 1, {1}},
+            {DT_F32, 1, {1}},
+            {DT_F32, 1, {HYPER_COUNT}},
+            {DT_I64, 1, {STEP_COUNT}},
+            {DT_I64, 2, {2, 4}},
+            {DT_F32, 1, {40000}}},
+     .int_range = {[IN_STEP] = 99}},
 };
 
 /* Shapes of real models. */
 static const OpSample adamw_large_samples[] = {
     /* fp32 gradients and moments beside bf16 weights, without a master copy and with one */
-    { .in = { { DT_BF16, 1, { 40000 } }, { DT_F32, 1, { 40000 } }, { DT_F32, 1, { 40000 } }, { DT_F32, 1, { 40000 } },
-            { DT_F32, 1, { 1 } }, { DT_F32, 1, { 1 } }, { DT_F32, 1, { HYPER_COUNT } }, { DT_I64, 1, { STEP_COUNT } },
-            { DT_I64, 2, { 2, 4 } }, { 0 } }, .tolerance = 1e-2, .int_range = { [7] = 99 } },
-    { .in = { { DT_BF16, 1, { 40000 } }, { DT_F32, 1, { 40000 } }, { DT_F32, 1, { 40000 } }, { DT_F32, 1, { 40000 } },
-            { DT_F32, 1, { 1 } }, { DT_F32, 1, { 1 } }, { DT_F32, 1, { HYPER_COUNT } }, { DT_I64, 1, { STEP_COUNT } },
-            { DT_I64, 2, { 2, 4 } }, { DT_F32, 1, { 40000 } } }, .tolerance = 1e-2, .int_range = { [7] = 99 } },
+    {.in = {{DT_BF16, 1, {40000}},
+            {DT_F32, 1, {40000}},
+            {DT_F32, 1, {40000}},
+            {DT_F32, 1, {40000}},
+            {DT_F32, 1, {1}},
+            {DT_F32, 1, {1}},
+            {DT_F32, 1, {HYPER_COUNT}},
+            {DT_I64, 1, {STEP_COUNT}},
+            {DT_I64, 2, {2, 4}},
+            {0}},
+     .tolerance = 1e-2,
+     .int_range = {[7] = 99}},
+    {.in = {{DT_BF16, 1, {40000}},
+            {DT_F32, 1, {40000}},
+            {DT_F32, 1, {40000}},
+            {DT_F32, 1, {40000}},
+            {DT_F32, 1, {1}},
+            {DT_F32, 1, {1}},
+            {DT_F32, 1, {HYPER_COUNT}},
+            {DT_I64, 1, {STEP_COUNT}},
+            {DT_I64, 2, {2, 4}},
+            {DT_F32, 1, {40000}}},
+     .tolerance = 1e-2,
+     .int_range = {[7] = 99}},
 };
 
 const OpDef op_adamw = {
     .id = OP_ADAMW,
     .name = "adamw",
-    .synopsis =
-        "w, m, v after a step of AdamW with clipping; nothing touched where norm or loss isn't finite",
+    .synopsis = "w, m, v after a step of AdamW with clipping; nothing touched where norm or loss isn't finite",
     .num_in = 10,
     .num_out = 4,
     .min_in = 9,
     .flags = OP_RANDOM,
-    .alias = { { .out = OUT_W, .in = IN_W },
-               { .out = OUT_M, .in = IN_M },
-               { .out = OUT_V, .in = IN_V },
-               { .out = OUT_MASTER, .in = IN_MASTER } },
+    .alias = {{.out = OUT_W, .in = IN_W}, {.out = OUT_M, .in = IN_M}, {.out = OUT_V, .in = IN_V}, {.out = OUT_MASTER, .in = IN_MASTER}},
     .num_alias = 4,
     .attrs_size = sizeof(AdamwAttrs),
     .attrs = adamw_attrs,
     .infer = adamw_infer,
     .cost = adamw_cost,
-    .cpu = { { DT_SET_FLOAT, adamw_cpu, "reference" } },
-    .holds = { [IN_V] = HOLDS_SQUARES, [IN_NORM2] = HOLDS_NORM2, [IN_HYPER] = HOLDS_HYPER, [IN_SEGMENTS] = HOLDS_SEGMENTS },
+    .cpu = {{DT_SET_FLOAT, adamw_cpu, "reference"}},
+    .holds = {[IN_V] = HOLDS_SQUARES, [IN_NORM2] = HOLDS_NORM2, [IN_HYPER] = HOLDS_HYPER, [IN_SEGMENTS] = HOLDS_SEGMENTS},
     .samples = adamw_samples,
     .num_samples = sizeof adamw_samples / sizeof adamw_samples[0],
     .large = adamw_large_samples,

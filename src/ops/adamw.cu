@@ -12,10 +12,10 @@ typedef struct Adamw {
     const float   *norm2, *loss, *hyper;
     const int64_t *step;
     const int64_t (*segments)[4];
-    int64_t        num_segments, numel;
-    AdamwAttrs     attrs;
-    bool           random_w, random_v;
-    bool           whole; /* every pointer is 16-byte aligned */
+    int64_t    num_segments, numel;
+    AdamwAttrs attrs;
+    bool       random_w, random_v;
+    bool       whole; /* every pointer is 16-byte aligned */
 } Adamw;
 
 typedef struct StepScalars {
@@ -137,9 +137,8 @@ static Status adamw_run(const KernelArgs *args)
     unsigned     grid = (unsigned)cuda_div_up(a.numel, PER_BLOCK);
     cudaStream_t stream = cuda_stream(args);
     CUDA_FLOAT(a.w.type.dtype, W,
-               CUDA_FLOAT(a.g.type.dtype, G,
-                          CUDA_FLOAT(a.m.type.dtype, M, adamw_blocks<W, G, M><<<grid, THREADS, 0, stream>>>(a))));
+               CUDA_FLOAT(a.g.type.dtype, G, CUDA_FLOAT(a.m.type.dtype, M, adamw_blocks<W, G, M><<<grid, THREADS, 0, stream>>>(a))));
     return CUDA_LAUNCHED();
 }
 
-CUDA_KERNELS(adamw, { .dtypes = DT_SET_FLOAT, .run = adamw_run, .name = "packs" })
+CUDA_KERNELS(adamw, {.dtypes = DT_SET_FLOAT, .run = adamw_run, .name = "packs"})

@@ -15,12 +15,10 @@ static const AttrDef adamw_8bit_attrs[] = {
     ATTR_FLOAT(AdamwAttrs, weight_decay, 0),
     ATTR_FLOAT(AdamwAttrs, max_grad_norm, 0),
     ATTR_BOOL(AdamwAttrs, stochastic, true),
-    { 0 },
+    {0},
 };
 
-enum {
-    IN_W, IN_G, IN_M, IN_V, IN_M_SCALE, IN_V_SCALE, IN_NORM2, IN_LOSS, IN_HYPER, IN_STEP, IN_SEGMENTS, IN_MASTER
-};
+enum { IN_W, IN_G, IN_M, IN_V, IN_M_SCALE, IN_V_SCALE, IN_NORM2, IN_LOSS, IN_HYPER, IN_STEP, IN_SEGMENTS, IN_MASTER };
 enum { OUT_W, OUT_M, OUT_V, OUT_M_SCALE, OUT_V_SCALE, OUT_MASTER };
 
 /* w, g (E), m, v u8 (E), m_scale, v_scale f32 (MOMENT_FIRST(E, S)), norm2, loss (1) f32, hyper f32 (HYPER_COUNT), step i64
@@ -42,10 +40,10 @@ static Status adamw_8bit_infer(Node *node)
     TRY(infer_input(node, IN_STEP, "step", DT_SET(DT_I64), DIMS(STEP_COUNT)));
     if (node->in[IN_MASTER]) TRY(infer_like(node, IN_MASTER, "master", DT_SET_F32, w));
     for (int i = IN_W; i <= IN_V_SCALE; i++) {
-        static const int outs[] = { OUT_W, -1, OUT_M, OUT_V, OUT_M_SCALE, OUT_V_SCALE };
+        static const int outs[] = {OUT_W, -1, OUT_M, OUT_V, OUT_M_SCALE, OUT_V_SCALE};
         if (outs[i] >= 0) node->out[outs[i]]->type = node->in[i]->type;
     }
-    node->out[OUT_MASTER]->type = node->in[IN_MASTER] ? node->in[IN_MASTER]->type : (TensorType){ 0 };
+    node->out[OUT_MASTER]->type = node->in[IN_MASTER] ? node->in[IN_MASTER]->type : (TensorType){0};
     return OK;
 }
 
@@ -119,27 +117,40 @@ static Status adamw_8bit_cpu(const KernelArgs *args)
     bool applied = isfinite(norm2) && isfinite(loss);
     dynamic_map_fill(&maps->m, true);
     dynamic_map_fill(&maps->v, false);
-    Step8 step = { args, maps, adamw_scalars(args->attrs, norm2, args->in[IN_HYPER].data) };
+    Step8 step = {args, maps, adamw_scalars(args->attrs, norm2, args->in[IN_HYPER].data)};
     if (applied) pool_run(args->pool, tasks, adamw_8bit_task, &step);
     return OK;
 }
 
 static const AdamwAttrs adamw_8bit_clipped = {
-    .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1, .max_grad_norm = 1, .stochastic = true
-};
+    .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1, .max_grad_norm = 1, .stochastic = true};
 
 /* Other kernels contract other products: a moment between two values may take the other one's code. */
-#define SAMPLE(w_dtype, e, segments, master)                                                                                     \
-    { .in = { { w_dtype, 1, { e } }, { DT_F32, 1, { e } }, { DT_U8, 1, { e } }, { DT_U8, 1, { e } },                              \
-              { DT_F32, 1, { MOMENT_FIRST(e, segments) } }, { DT_F32, 1, { MOMENT_FIRST(e, segments) } }, { DT_F32, 1, { 1 } },   \
-              { DT_F32, 1, { 1 } }, { DT_F32, 1, { HYPER_COUNT } }, { DT_I64, 1, { STEP_COUNT } }, { DT_I64, 2, { segments, 4 } }, \
-              { DT_F32, master, { e } } },                                                                                       \
-      .attrs = &adamw_8bit_clipped, .tolerance = 1e-3, .int_range = { [IN_M] = 256, [IN_V] = 256, [IN_STEP] = 99 } }
+#define SAMPLE(w_dtype, e, segments, master) \
+    { \
+        .in = {{w_dtype, 1, {e}}, \
+               {DT_F32, 1, {e}}, \
+               {DT_U8, 1, {e}}, \
+               {DT_U8, 1, {e}}, \
+               {DT_F32, 1, {MOMENT_FIRST(e, segments)}}, \
+               {DT_F32, 1, {MOMENT_FIRST(e, segments)}}, \
+               {DT_F32, 1, {1}}, \
+               {DT_F32, 1, {1}}, \
+               {DT_F32, 1, {HYPER_COUNT}}, \
+               {DT_I64, 1, {STEP_COUNT}}, \
+               {DT_I64, 2, {segments, 4}}, \
+               {DT_F32, master, {e}}}, \
+        .attrs = &adamw_8bit_clipped, .tolerance = 1e-3, .int_range = { \
+            [IN_M] = 256, \
+            [IN_V] = 256, \
+            [IN_STEP] = 99 \
+        } \
+    }
 
-static const OpSample adamw_8bit_samples[] = { SAMPLE(DT_F32, 700, 3, 0), SAMPLE(DT_F32, 40000, 2, 1) };
+static const OpSample adamw_8bit_samples[] = {SAMPLE(DT_F32, 700, 3, 0), SAMPLE(DT_F32, 40000, 2, 1)};
 
 /* Shapes of real models: fp32 gradients beside bf16 weights, without a master copy and with one. */
-static const OpSample adamw_8bit_large_samples[] = { SAMPLE(DT_BF16, 400000, 2, 0), SAMPLE(DT_BF16, 400000, 2, 1) };
+static const OpSample adamw_8bit_large_samples[] = {SAMPLE(DT_BF16, 400000, 2, 0), SAMPLE(DT_BF16, 400000, 2, 1)};
 
 const OpDef op_adamw_8bit = {
     .id = OP_ADAMW_8BIT,
@@ -149,22 +160,27 @@ const OpDef op_adamw_8bit = {
     .num_out = 6,
     .min_in = 11,
     .flags = OP_RANDOM,
-    .alias = { { .out = OUT_W, .in = IN_W },
-               { .out = OUT_M, .in = IN_M },
-               { .out = OUT_V, .in = IN_V },
-               { .out = OUT_M_SCALE, .in = IN_M_SCALE },
-               { .out = OUT_V_SCALE, .in = IN_V_SCALE },
-               { .out = OUT_MASTER, .in = IN_MASTER } },
+    .alias = {{.out = OUT_W, .in = IN_W},
+              {.out = OUT_M, .in = IN_M},
+              {.out = OUT_V, .in = IN_V},
+              {.out = OUT_M_SCALE, .in = IN_M_SCALE},
+              {.out = OUT_V_SCALE, .in = IN_V_SCALE},
+              {.out = OUT_MASTER, .in = IN_MASTER}},
     .num_alias = 6,
     .attrs_size = sizeof(AdamwAttrs),
     .attrs = adamw_8bit_attrs,
     .infer = adamw_8bit_infer,
     .cost = adamw_8bit_cost,
     .workspace = adamw_8bit_workspace,
-    .cpu = { { DT_SET_FLOAT, adamw_8bit_cpu, "reference",
-               { { .in = 1u << IN_M | 1u << IN_V, .out = 1u << OUT_M | 1u << OUT_V, .dtypes = DT_SET(DT_U8) } } } },
-    .holds = { [IN_M_SCALE] = HOLDS_SQUARES, [IN_V_SCALE] = HOLDS_SQUARES, [IN_NORM2] = HOLDS_NORM2, [IN_HYPER] = HOLDS_HYPER,
-               [IN_SEGMENTS] = HOLDS_SEGMENTS },
+    .cpu = {{DT_SET_FLOAT,
+             adamw_8bit_cpu,
+             "reference",
+             {{.in = 1u << IN_M | 1u << IN_V, .out = 1u << OUT_M | 1u << OUT_V, .dtypes = DT_SET(DT_U8)}}}},
+    .holds = {[IN_M_SCALE] = HOLDS_SQUARES,
+              [IN_V_SCALE] = HOLDS_SQUARES,
+              [IN_NORM2] = HOLDS_NORM2,
+              [IN_HYPER] = HOLDS_HYPER,
+              [IN_SEGMENTS] = HOLDS_SEGMENTS},
     .samples = adamw_8bit_samples,
     .num_samples = sizeof adamw_8bit_samples / sizeof adamw_8bit_samples[0],
     .large = adamw_8bit_large_samples,

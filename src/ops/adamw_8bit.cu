@@ -5,9 +5,7 @@
 #include "ops/adamw.h" /* after the headers that make ir/op.h C++ */
 #include "ops/dynamic_map.h"
 
-enum {
-    IN_W, IN_G, IN_M, IN_V, IN_M_SCALE, IN_V_SCALE, IN_NORM2, IN_LOSS, IN_HYPER, IN_STEP, IN_SEGMENTS, IN_MASTER
-};
+enum { IN_W, IN_G, IN_M, IN_V, IN_M_SCALE, IN_V_SCALE, IN_NORM2, IN_LOSS, IN_HYPER, IN_STEP, IN_SEGMENTS, IN_MASTER };
 enum { OUT_W, OUT_M, OUT_V, OUT_M_SCALE, OUT_V_SCALE, OUT_MASTER };
 enum { THREADS = 256, WIDTH = MOMENT_BLOCK / 32, RUN = 16, BLOCKS_PER_CTA = THREADS / 32 * RUN };
 
@@ -18,10 +16,10 @@ typedef struct Adamw8 {
     const float   *norm2, *loss, *hyper;
     const int64_t *step;
     const int64_t (*segments)[4];
-    int64_t        num_segments, num_blocks;
-    AdamwAttrs     attrs;
-    bool           random_w;
-    bool           whole; /* every pointer is 16-byte aligned */
+    int64_t    num_segments, num_blocks;
+    AdamwAttrs attrs;
+    bool       random_w;
+    bool       whole; /* every pointer is 16-byte aligned */
 } Adamw8;
 
 typedef struct Shared {
@@ -30,7 +28,10 @@ typedef struct Shared {
     DynamicMap   m, v;
 } Shared;
 
-static __device__ __forceinline__ int64_t first_block(const Adamw8 *a, int64_t k) { return MOMENT_FIRST(a->segments[k][SEGMENT_OFFSET], k); }
+static __device__ __forceinline__ int64_t first_block(const Adamw8 *a, int64_t k)
+{
+    return MOMENT_FIRST(a->segments[k][SEGMENT_OFFSET], k);
+}
 
 static __device__ __forceinline__ int64_t end_block(const Adamw8 *a, int64_t k)
 {
@@ -110,11 +111,11 @@ static __device__ __forceinline__ float encode(const DynamicMap *map, bool is_si
 template <typename W, typename G>
 static __device__ void update_block(const Adamw8 *a, const Shared *shared, const int64_t *seg, int64_t block, int64_t first)
 {
-    int            lane = threadIdx.x & 31;
-    int64_t        left = seg[SEGMENT_NUMEL] - first - lane * WIDTH, at = seg[SEGMENT_OFFSET] + first + lane * WIDTH;
-    int            count = (int)(left < 0 ? 0 : left > WIDTH ? WIDTH : left);
-    bool           fast = a->whole && count == WIDTH && seg[SEGMENT_OFFSET] % WIDTH == 0;
-    float          w[WIDTH], g[WIDTH], m[WIDTH], v[WIDTH], decay = seg[SEGMENT_DECAY] ? shared->s.decay : 1.0f;
+    int                  lane = threadIdx.x & 31;
+    int64_t              left = seg[SEGMENT_NUMEL] - first - lane * WIDTH, at = seg[SEGMENT_OFFSET] + first + lane * WIDTH;
+    int                  count = (int)(left < 0 ? 0 : left > WIDTH ? WIDTH : left);
+    bool                 fast = a->whole && count == WIDTH && seg[SEGMENT_OFFSET] % WIDTH == 0;
+    float                w[WIDTH], g[WIDTH], m[WIDTH], v[WIDTH], decay = seg[SEGMENT_DECAY] ? shared->s.decay : 1.0f;
     __align__(8) uint8_t m_codes[WIDTH], v_codes[WIDTH];
     if (a->master.data)
         load_some((const float *)a->master.data + at, fast, count, w);
@@ -196,5 +197,7 @@ static Status adamw_8bit_run(const KernelArgs *args)
     return CUDA_LAUNCHED();
 }
 
-CUDA_KERNELS(adamw_8bit, { .dtypes = DT_SET_FLOAT, .run = adamw_8bit_run, .name = "warps",
-                           .except = { { .in = 1u << IN_M | 1u << IN_V, .out = 1u << OUT_M | 1u << OUT_V, .dtypes = DT_SET(DT_U8) } } })
+CUDA_KERNELS(adamw_8bit, {.dtypes = DT_SET_FLOAT,
+                          .run = adamw_8bit_run,
+                          .name = "warps",
+                          .except = {{.in = 1u << IN_M | 1u << IN_V, .out = 1u << OUT_M | 1u << OUT_V, .dtypes = DT_SET(DT_U8)}}})

@@ -1,7 +1,7 @@
 /* add_identity: a I + b x of a square matrix: with a product added to it, a polynomial of x. */
 #include "ops/infer.h"
 
-static const AttrDef add_identity_attrs[] = { ATTR_FLOAT(AddIdentityAttrs, a, 1), ATTR_FLOAT(AddIdentityAttrs, b, 1), { 0 } };
+static const AttrDef add_identity_attrs[] = {ATTR_FLOAT(AddIdentityAttrs, a, 1), ATTR_FLOAT(AddIdentityAttrs, b, 1), {0}};
 
 /* x (N,N) -> (N,N) of x's dtype. */
 static Status add_identity_infer(Node *node)
@@ -43,15 +43,15 @@ static Status add_identity_cpu(const KernelArgs *args)
     return OK;
 }
 
-static const AddIdentityAttrs polar = { .a = 8.156554524902461, .b = -22.48329292557795 };
+static const AddIdentityAttrs polar = {.a = 8.156554524902461, .b = -22.48329292557795};
 
 static const OpSample add_identity_samples[] = {
-    { .in = { { DT_F32, 2, { 5, 5 } } }, .attrs = &polar },
-    { .in = { { DT_F32, 2, { 200, 200 } } }, .attrs = &polar },
+    {.in = {{DT_F32, 2, {5, 5}}}, .attrs = &polar},
+    {.in = {{DT_F32, 2, {200, 200}}}, .attrs = &polar},
 };
 
 /* Shapes of real models. */
-static const OpSample add_identity_large_samples[] = { { .in = { { DT_F32, 2, { 1024, 1024 } } }, .attrs = &polar } };
+static const OpSample add_identity_large_samples[] = {{.in = {{DT_F32, 2, {1024, 1024}}}, .attrs = &polar}};
 
 const OpDef op_add_identity = {
     .id = OP_ADD_IDENTITY,
@@ -64,7 +64,7 @@ const OpDef op_add_identity = {
     .attrs = add_identity_attrs,
     .infer = add_identity_infer,
     .cost = add_identity_cost,
-    .cpu = { { DT_SET_FLOAT, add_identity_cpu, "reference" } },
+    .cpu = {{DT_SET_FLOAT, add_identity_cpu, "reference"}},
     .samples = add_identity_samples,
     .num_samples = sizeof add_identity_samples / sizeof add_identity_samples[0],
     .large = add_identity_large_samples,

@@ -4,7 +4,8 @@
 enum { THREADS = 256, WIDTH = 8 };
 
 /* Blocks: pieces of a row x rows. */
-template <typename T> static __global__ void __launch_bounds__(THREADS) add_identity_rows(const T *x, T *y, int64_t n, float a, float b, bool whole)
+template <typename T>
+static __global__ void __launch_bounds__(THREADS) add_identity_rows(const T *x, T *y, int64_t n, float a, float b, bool whole)
 {
     int64_t col = ((int64_t)blockIdx.x * THREADS + threadIdx.x) * WIDTH;
     float   v[WIDTH];
@@ -30,9 +31,9 @@ static Status add_identity_run(const KernelArgs *args)
     bool                    whole = n % WIDTH == 0 && is_aligned16(x->data) && is_aligned16(y->data);
     dim3                    grid((unsigned)cuda_div_up(n, THREADS * WIDTH), (unsigned)(n < 65535 ? n : 65535));
     CUDA_FLOAT(x->type.dtype, T,
-               add_identity_rows<T><<<grid, THREADS, 0, cuda_stream(args)>>>((const T *)x->data, (T *)y->data, n, (float)attrs->a,
-                                                                           (float)attrs->b, whole));
+               add_identity_rows<T>
+               <<<grid, THREADS, 0, cuda_stream(args)>>>((const T *)x->data, (T *)y->data, n, (float)attrs->a, (float)attrs->b, whole));
     return CUDA_LAUNCHED();
 }
 
-CUDA_KERNELS(add_identity, { .dtypes = DT_SET_FLOAT, .run = add_identity_run, .name = "rows" })
+CUDA_KERNELS(add_identity, {.dtypes = DT_SET_FLOAT, .run = add_identity_run, .name = "rows"})

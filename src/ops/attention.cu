@@ -89,17 +89,16 @@ static Status sdpa_run(const KernelArgs *args)
     return cuda_sdpa_run((CudaDevice *)args->device, &s, args->workspace, args->stream);
 }
 
-#define LSE_F32 {{.out = 1u << 1, .dtypes = DT_SET_F32}}
+#define LSE_F32 \
+    { \
+        { \
+            .out = 1u << 1, .dtypes = DT_SET_F32 \
+        } \
+    }
 
-CUDA_KERNELS(
-    attention,
-    {.dtypes = DT_SET_BF16,
-     .run = sdpa_run,
-     .name = "cudnn",
-     .workspace = sdpa_workspace,
-     .match = sdpa_match,
-     .except = LSE_F32},
-    {.dtypes = DT_SET_BF16, .min_sm = 90, .run = wgmma_run, .name = "wgmma", .match = wgmma_match, .except = LSE_F32},
-    {.dtypes = DT_SET_BF16, .min_sm = 80, .run = mma_run, .name = "mma", .match = mma_match, .except = LSE_F32},
-    {.dtypes = DT_SET_BF16, .run = simt_run, .name = "simt", .match = simt_match, .except = LSE_F32},
-    {.dtypes = DT_SET_F32, .run = simt_run, .name = "simt", .match = simt_match})
+CUDA_KERNELS(attention,
+             {.dtypes = DT_SET_BF16, .run = sdpa_run, .name = "cudnn", .workspace = sdpa_workspace, .match = sdpa_match, .except = LSE_F32},
+             {.dtypes = DT_SET_BF16, .min_sm = 90, .run = wgmma_run, .name = "wgmma", .match = wgmma_match, .except = LSE_F32},
+             {.dtypes = DT_SET_BF16, .min_sm = 80, .run = mma_run, .name = "mma", .match = mma_match, .except = LSE_F32},
+             {.dtypes = DT_SET_BF16, .run = simt_run, .name = "simt", .match = simt_match, .except = LSE_F32},
+             {.dtypes = DT_SET_F32, .run = simt_run, .name = "simt", .match = simt_match})

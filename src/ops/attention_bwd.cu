@@ -53,8 +53,7 @@ static CudaSdpa sdpa_of(const AttentionDims *a)
     s.backward = true;
     s.batch = a->batch, s.len = a->len, s.num_heads = a->num_heads, s.num_kv_heads = a->num_kv_heads, s.dim = a->dim;
     s.scale = a->scale;
-    s.q_stride = a->q.token_stride, s.kv_stride = a->k.token_stride, s.dq_stride = a->dq.token_stride,
-    s.dkv_stride = a->dk.token_stride;
+    s.q_stride = a->q.token_stride, s.kv_stride = a->k.token_stride, s.dq_stride = a->dq.token_stride, s.dkv_stride = a->dk.token_stride;
     s.q = a->q.data, s.k = a->k.data, s.v = a->v.data, s.o = a->o.data, s.grad_o = a->grad_o.data;
     s.dq = a->dq.data, s.dk = a->dk.data, s.dv = a->dv.data;
     s.lse = a->lse;
@@ -120,34 +119,28 @@ static Status sdpa_run(const KernelArgs *args)
     return cuda_sdpa_run((CudaDevice *)args->device, &s, args->workspace, args->stream);
 }
 
-#define LSE_F32 {{.in = 1u << IN_LSE, .dtypes = DT_SET_F32}}
+#define LSE_F32 \
+    { \
+        { \
+            .in = 1u << IN_LSE, .dtypes = DT_SET_F32 \
+        } \
+    }
 
-CUDA_KERNELS(
-    attention_bwd,
-    {.dtypes = DT_SET_BF16,
-     .run = sdpa_run,
-     .name = "cudnn",
-     .workspace = sdpa_workspace,
-     .match = sdpa_match,
-     .except = LSE_F32},
-    {.dtypes = DT_SET_BF16,
-     .min_sm = 90,
-     .run = wgmma_run,
-     .name = "wgmma",
-     .workspace = simt_workspace,
-     .match = wgmma_match,
-     .except = LSE_F32},
-    {.dtypes = DT_SET_BF16,
-     .min_sm = 80,
-     .run = mma_run,
-     .name = "mma",
-     .workspace = simt_workspace,
-     .match = mma_match,
-     .except = LSE_F32},
-    {.dtypes = DT_SET_BF16,
-     .run = simt_run,
-     .name = "simt",
-     .workspace = simt_workspace,
-     .match = simt_match,
-     .except = LSE_F32},
-    {.dtypes = DT_SET_F32, .run = simt_run, .name = "simt", .workspace = simt_workspace, .match = simt_match})
+CUDA_KERNELS(attention_bwd,
+             {.dtypes = DT_SET_BF16, .run = sdpa_run, .name = "cudnn", .workspace = sdpa_workspace, .match = sdpa_match, .except = LSE_F32},
+             {.dtypes = DT_SET_BF16,
+              .min_sm = 90,
+              .run = wgmma_run,
+              .name = "wgmma",
+              .workspace = simt_workspace,
+              .match = wgmma_match,
+              .except = LSE_F32},
+             {.dtypes = DT_SET_BF16,
+              .min_sm = 80,
+              .run = mma_run,
+              .name = "mma",
+              .workspace = simt_workspace,
+              .match = mma_match,
+              .except = LSE_F32},
+             {.dtypes = DT_SET_BF16, .run = simt_run, .name = "simt", .workspace = simt_workspace, .match = simt_match, .except = LSE_F32},
+             {.dtypes = DT_SET_F32, .run = simt_run, .name = "simt", .workspace = simt_workspace, .match = simt_match})

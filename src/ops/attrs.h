@@ -11,17 +11,17 @@ typedef struct EmbeddingDwAttrs {
 } EmbeddingDwAttrs;
 
 typedef struct LinearAttrs { /* linear_add, linear_dx, linear_dw */
-    double  alpha; /* 1 */
-    int64_t col;   /* first column of y or dy that w's rows stand for: 0 */
-    int64_t rows;  /* linear_dw: M, rows of w */
-    int64_t dw_dtype; /* linear_dw */
+    double  alpha;           /* 1 */
+    int64_t col;             /* first column of y or dy that w's rows stand for: 0 */
+    int64_t rows;            /* linear_dw: M, rows of w */
+    int64_t dw_dtype;        /* linear_dw */
 } LinearAttrs;
 
 /* Adapters on columns of one y: member m has rows[m] rows of b, after those of the members before it, and adds to columns
  * [col[m], col[m] + rows[m]). rows 0: none, and none after it. */
 enum { LORA_MAX_MEMBERS = 3 };
 typedef struct LoraAttrs { /* lora_add, lora_add_bwd */
-    double  alpha; /* 1 */
+    double  alpha;         /* 1 */
     int64_t rows[LORA_MAX_MEMBERS], col[LORA_MAX_MEMBERS];
     int64_t dw_dtype; /* lora_add_bwd: of db */
 } LoraAttrs;
@@ -63,7 +63,7 @@ typedef struct RopeAttrs { /* half-split pairs (i, i + D/2), as Hugging Face */
 
 typedef struct QkvAttrs { /* layout of a packed row: H query heads, G keys, G values, D each */
     int64_t num_heads, num_kv_heads, head_dim;
-    double  eps; /* qkv_norm_rope */
+    double  eps;      /* qkv_norm_rope */
     int64_t dw_dtype; /* qkv_norm_rope_bwd: of dwq and dwk */
 } QkvAttrs;
 
@@ -82,9 +82,9 @@ typedef struct DropoutAttrs {
     int64_t site; /* names this dropout among all: part of the key */
 } DropoutAttrs;
 
-typedef struct AdamwAttrs { /* adamw, adamw_8bit */
-    double  beta1, beta2, eps, weight_decay, max_grad_norm; /* max_grad_norm 0: no clipping */
-    bool    stochastic; /* bf16 weights without master: stochastic rounding */
+typedef struct AdamwAttrs {                                /* adamw, adamw_8bit */
+    double beta1, beta2, eps, weight_decay, max_grad_norm; /* max_grad_norm 0: no clipping */
+    bool   stochastic;                                     /* bf16 weights without master: stochastic rounding */
 } AdamwAttrs;
 
 typedef struct StepScalarsAttrs {
@@ -94,7 +94,7 @@ typedef struct StepScalarsAttrs {
 typedef struct NormuonMomentumAttrs {
     double  momentum, max_grad_norm; /* max_grad_norm 0: no clipping */
     bool    nesterov;
-    int64_t dtype;                   /* of x; 0: g's */
+    int64_t dtype; /* of x; 0: g's */
 } NormuonMomentumAttrs;
 
 typedef struct AddIdentityAttrs { /* a I + b x */

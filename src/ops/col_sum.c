@@ -1,7 +1,7 @@
 /* col_sum: the sum of rows, dy (N,M) -> (M): gradient of a bias. */
 #include "ops/infer.h"
 
-static const AttrDef col_sum_attrs[] = { ATTR_DTYPE(ColSumAttrs, dw_dtype), { 0 } };
+static const AttrDef col_sum_attrs[] = {ATTR_DTYPE(ColSumAttrs, dw_dtype), {0}};
 
 /* dy (...,M), [acc (M)] -> (M), in dy's dtype if not told otherwise. */
 static Status col_sum_infer(Node *node)
@@ -51,17 +51,17 @@ static Status col_sum_cpu(const KernelArgs *args)
     return OK;
 }
 
-static const ColSumAttrs col_sum_f32 = { .dw_dtype = DTYPE_TO_ATTR(DT_F32) };
+static const ColSumAttrs col_sum_f32 = {.dw_dtype = DTYPE_TO_ATTR(DT_F32)};
 
 static const OpSample col_sum_samples[] = {
-    { .in = { { DT_F32, 2, { 5, 7 } }, { DT_F32, 1, { 7 } } } },
-    { .in = { { DT_F32, 2, { 300, 1100 } } } },
-    { .in = { { DT_F32, 2, { 70, 9 } } }, .attrs = &col_sum_f32 },
+    {.in = {{DT_F32, 2, {5, 7}}, {DT_F32, 1, {7}}}},
+    {.in = {{DT_F32, 2, {300, 1100}}}},
+    {.in = {{DT_F32, 2, {70, 9}}}, .attrs = &col_sum_f32},
 };
 
 /* Shapes of real models. */
 static const OpSample col_sum_large_samples[] = {
-    { .in = { { DT_F32, 2, { 4096, 1024 } } } },
+    {.in = {{DT_F32, 2, {4096, 1024}}}},
 };
 
 const OpDef op_col_sum = {
@@ -71,14 +71,14 @@ const OpDef op_col_sum = {
     .num_in = 2,
     .num_out = 1,
     .min_in = 1,
-    .alias = { { .out = 0, .in = 1, .accumulate = true } },
+    .alias = {{.out = 0, .in = 1, .accumulate = true}},
     .num_alias = 1,
     .attrs_size = sizeof(ColSumAttrs),
     .attrs = col_sum_attrs,
     .infer = col_sum_infer,
     .cost = col_sum_cost,
     .workspace = col_sum_workspace,
-    .cpu = { { DT_SET_FLOAT, col_sum_cpu, "reference" } },
+    .cpu = {{DT_SET_FLOAT, col_sum_cpu, "reference"}},
     .samples = col_sum_samples,
     .num_samples = sizeof col_sum_samples / sizeof col_sum_samples[0],
     .large = col_sum_large_samples,

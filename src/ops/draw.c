@@ -36,28 +36,37 @@ static void draw_documents(const Node *node, const TensorType *type, int32_t *da
 static void draw_segments(const Node *node, const TensorType *type, int64_t (*rows)[4])
 {
     for (int64_t s = 0, n = type->dim[0], each = type_numel(&node->in[0]->type) / n; s < n; s++) {
-        int64_t row[4] = { s * each, s + 1 < n ? each - 3 : each, s & 1, 100 + s };
+        int64_t row[4] = {s * each, s + 1 < n ? each - 3 : each, s & 1, 100 + s};
         memcpy(rows[s], row, sizeof row);
     }
 }
 
 void op_draw(const Node *node, int k, int range, uint64_t key, void *data)
 {
-    static const float hyper[HYPER_COUNT] = { 1e-2f, 0.25f, 0.271f, 0.142625f };
+    static const float hyper[HYPER_COUNT] = {1e-2f, 0.25f, 0.271f, 0.142625f};
     const TensorType  *type = &node->in[k]->type;
     int64_t            numel = type_numel(type);
     draw_plain(type, range, key, data);
     switch (node->op->holds[k]) {
-    case HOLDS_ANY: break;
-    case HOLDS_HYPER: memcpy(data, hyper, sizeof hyper); break;
+    case HOLDS_ANY:
+        break;
+    case HOLDS_HYPER:
+        memcpy(data, hyper, sizeof hyper);
+        break;
     case HOLDS_SQUARES:
         for (int64_t i = 0; i < numel; i++) vec_set(data, type->dtype, i, fabsf(vec_get(data, type->dtype, i)));
         break;
-    case HOLDS_NORM2: *(float *)data = 30; break;
+    case HOLDS_NORM2:
+        *(float *)data = 30;
+        break;
     case HOLDS_LABELS:
         for (int64_t i = 1; i < numel; i += 4) ((int32_t *)data)[i] = IGNORE_INDEX;
         break;
-    case HOLDS_DOC_START: draw_documents(node, type, data); break;
-    case HOLDS_SEGMENTS: draw_segments(node, type, data); break;
+    case HOLDS_DOC_START:
+        draw_documents(node, type, data);
+        break;
+    case HOLDS_SEGMENTS:
+        draw_segments(node, type, data);
+        break;
     }
 }

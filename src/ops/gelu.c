@@ -4,7 +4,7 @@
 #include "ops/gelu.h"
 #include "ops/infer.h"
 
-static const AttrDef gelu_attrs[] = { ATTR_BOOL(GeluAttrs, tanh, false), { 0 } };
+static const AttrDef gelu_attrs[] = {ATTR_BOOL(GeluAttrs, tanh, false), {0}};
 
 /* x (...) -> y of x's type. */
 static Status gelu_infer(Node *node)
@@ -25,7 +25,7 @@ static Status gelu_bwd_infer(Node *node)
 
 static Status gelu_backward(GradBuilder *grad, const Node *node)
 {
-    Value *x = node->in[0], *in[] = { grad_of(grad, node->out[0]), x }, *dx;
+    Value *x = node->in[0], *in[] = {grad_of(grad, node->out[0]), x}, *dx;
     TRY(grad_emit(grad, OP_GELU_BWD, node->attrs, in, 2, ~0u, &dx));
     return grad_add(grad, x, dx);
 }
@@ -44,8 +44,8 @@ static OpCost gelu_bwd_cost(const Node *node)
  * coefficients of p are fitted to a relative error of 2e-8. No branches: loops over it vectorise. */
 static inline float normal_cdf(float x, float bell)
 {
-    static const float fit[] = { 8.459400288e-2f,  8.535760879e-2f,  7.416961952e-2f, 1.074628905e-1f, -4.732502702e-2f,
-                                 2.738595138e-1f, -2.561385949e-1f, 2.427813821e-1f, -6.476140545e-2f };
+    static const float fit[] = {8.459400288e-2f, 8.535760879e-2f,  7.416961952e-2f, 1.074628905e-1f, -4.732502702e-2f,
+                                2.738595138e-1f, -2.561385949e-1f, 2.427813821e-1f, -6.476140545e-2f};
     float              t = 1.0f / (1.0f + 0.21213203436f * fabsf(x)), p = fit[8];
     for (int k = 7; k >= 0; k--) p = p * t + fit[k];
     p *= t * bell;
@@ -132,31 +132,31 @@ static Status gelu_bwd_cpu(const KernelArgs *args)
     return OK;
 }
 
-static const GeluAttrs gelu_by_tanh = { .tanh = true };
+static const GeluAttrs gelu_by_tanh = {.tanh = true};
 
 static const OpSample gelu_samples[] = {
-    { .in = { { DT_F32, 1, { 9 } } } },
-    { .in = { { DT_F32, 3, { 2, 3, 7 } } }, .attrs = &gelu_by_tanh },
-    { .in = { { DT_F32, 3, { 3, 35, 333 } } } },
-    { .in = { { DT_F32, 2, { 70, 1037 } } }, .attrs = &gelu_by_tanh },
+    {.in = {{DT_F32, 1, {9}}}},
+    {.in = {{DT_F32, 3, {2, 3, 7}}}, .attrs = &gelu_by_tanh},
+    {.in = {{DT_F32, 3, {3, 35, 333}}}},
+    {.in = {{DT_F32, 2, {70, 1037}}}, .attrs = &gelu_by_tanh},
 };
 
 static const OpSample gelu_bwd_samples[] = {
-    { .in = { { DT_F32, 1, { 9 } }, { DT_F32, 1, { 9 } } } },
-    { .in = { { DT_F32, 3, { 2, 3, 7 } }, { DT_F32, 3, { 2, 3, 7 } } }, .attrs = &gelu_by_tanh },
-    { .in = { { DT_F32, 3, { 3, 35, 333 } }, { DT_F32, 3, { 3, 35, 333 } } } },
-    { .in = { { DT_F32, 2, { 70, 1037 } }, { DT_F32, 2, { 70, 1037 } } }, .attrs = &gelu_by_tanh },
+    {.in = {{DT_F32, 1, {9}}, {DT_F32, 1, {9}}}},
+    {.in = {{DT_F32, 3, {2, 3, 7}}, {DT_F32, 3, {2, 3, 7}}}, .attrs = &gelu_by_tanh},
+    {.in = {{DT_F32, 3, {3, 35, 333}}, {DT_F32, 3, {3, 35, 333}}}},
+    {.in = {{DT_F32, 2, {70, 1037}}, {DT_F32, 2, {70, 1037}}}, .attrs = &gelu_by_tanh},
 };
 
 /* Shapes of real models. */
 static const OpSample gelu_large_samples[] = {
-    { .in = { { DT_F32, 2, { 600, 3072 } } } },
-    { .in = { { DT_F32, 2, { 600, 3072 } } }, .attrs = &gelu_by_tanh },
+    {.in = {{DT_F32, 2, {600, 3072}}}},
+    {.in = {{DT_F32, 2, {600, 3072}}}, .attrs = &gelu_by_tanh},
 };
 
 static const OpSample gelu_bwd_large_samples[] = {
-    { .in = { { DT_F32, 2, { 600, 3072 } }, { DT_F32, 2, { 600, 3072 } } } },
-    { .in = { { DT_F32, 2, { 600, 3072 } }, { DT_F32, 2, { 600, 3072 } } }, .attrs = &gelu_by_tanh },
+    {.in = {{DT_F32, 2, {600, 3072}}, {DT_F32, 2, {600, 3072}}}},
+    {.in = {{DT_F32, 2, {600, 3072}}, {DT_F32, 2, {600, 3072}}}, .attrs = &gelu_by_tanh},
 };
 
 const OpDef op_gelu = {
@@ -172,7 +172,7 @@ const OpDef op_gelu = {
     .infer = gelu_infer,
     .backward = gelu_backward,
     .cost = gelu_cost,
-    .cpu = { { DT_SET_FLOAT, gelu_cpu, "reference" } },
+    .cpu = {{DT_SET_FLOAT, gelu_cpu, "reference"}},
     .samples = gelu_samples,
     .num_samples = sizeof gelu_samples / sizeof gelu_samples[0],
     .large = gelu_large_samples,
@@ -191,7 +191,7 @@ const OpDef op_gelu_bwd = {
     .attrs = gelu_attrs,
     .infer = gelu_bwd_infer,
     .cost = gelu_bwd_cost,
-    .cpu = { { DT_SET_FLOAT, gelu_bwd_cpu, "reference" } },
+    .cpu = {{DT_SET_FLOAT, gelu_bwd_cpu, "reference"}},
     .samples = gelu_bwd_samples,
     .num_samples = sizeof gelu_bwd_samples / sizeof gelu_bwd_samples[0],
     .large = gelu_bwd_large_samples,

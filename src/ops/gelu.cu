@@ -37,8 +37,7 @@ template <typename T, bool TANH, bool BWD> static __global__ void gelu_packs(con
     }
 }
 
-template <bool TANH, bool BWD>
-static __global__ void gelu_elements(TensorView dy, TensorView x, TensorView y, int64_t begin, int64_t count)
+template <bool TANH, bool BWD> static __global__ void gelu_elements(TensorView dy, TensorView x, TensorView y, int64_t begin, int64_t count)
 {
     for (int64_t i = begin + (int64_t)blockIdx.x * THREADS + threadIdx.x; i < count; i += (int64_t)gridDim.x * THREADS) {
         float d = BWD ? elem_get(dy.data, dy.type.dtype, i) : 0;
@@ -48,15 +47,15 @@ static __global__ void gelu_elements(TensorView dy, TensorView x, TensorView y, 
 
 template <bool TANH, bool BWD> static Status gelu_launch(const KernelArgs *args)
 {
-    const TensorView *dy = &args->in[0], *x = &args->in[BWD], *y = &args->out[0], *views[] = { dy, x, y };
+    const TensorView *dy = &args->in[0], *x = &args->in[BWD], *y = &args->out[0], *views[] = {dy, x, y};
     int64_t           count = type_numel(&y->type), begin = 0;
     if (views_are(y->type.dtype, views, 3)) {
         CUDA_FLOAT(y->type.dtype, T, {
             int64_t packs = count / Pack<T>::N;
             begin = packs * Pack<T>::N;
             if (packs)
-                gelu_packs<T, TANH, BWD><<<cuda_grid(packs, THREADS), THREADS, 0, cuda_stream(args)>>>((const T *)dy->data, (const T *)x->data,
-                                                                                                      (T *)y->data, packs);
+                gelu_packs<T, TANH, BWD><<<cuda_grid(packs, THREADS), THREADS, 0, cuda_stream(args)>>>(
+                    (const T *)dy->data, (const T *)x->data, (T *)y->data, packs);
         });
     }
     if (begin < count)
@@ -74,5 +73,5 @@ static Status gelu_bwd_run(const KernelArgs *args)
     return ((const GeluAttrs *)args->attrs)->tanh ? gelu_launch<true, true>(args) : gelu_launch<false, true>(args);
 }
 
-CUDA_KERNELS(gelu, { .dtypes = DT_SET_FLOAT, .run = gelu_run, .name = "packs" })
-CUDA_KERNELS(gelu_bwd, { .dtypes = DT_SET_FLOAT, .run = gelu_bwd_run, .name = "packs" })
+CUDA_KERNELS(gelu, {.dtypes = DT_SET_FLOAT, .run = gelu_run, .name = "packs"})
+CUDA_KERNELS(gelu_bwd, {.dtypes = DT_SET_FLOAT, .run = gelu_bwd_run, .name = "packs"})

@@ -6,13 +6,13 @@
 #include "device/cpu/sgemm.h"
 
 enum {
-    DEPTH = 320,           /* of a run of multiply-adds before they are added to c: a's rows and b's columns of it fit in caches */
-    TILE_M = 120,          /* rows of a that a task packs at a time, 150 KiB */
-    LEAST_M = 48,          /* fewer reuse b too little */
+    DEPTH = 320,  /* of a run of multiply-adds before they are added to c: a's rows and b's columns of it fit in caches */
+    TILE_M = 120, /* rows of a that a task packs at a time, 150 KiB */
+    LEAST_M = 48, /* fewer reuse b too little */
     LEAST_N = 128,
     TASKS_PER_WORKER = 4,
-    BLOCK_FLOATS = 1 << 19, /* of b packed at a time, 2 MiB */
-    BLOCK_N = 512,          /* columns that a block has at least */
+    BLOCK_FLOATS = 1 << 19,     /* of b packed at a time, 2 MiB */
+    BLOCK_N = 512,              /* columns that a block has at least */
     PACK_COLS = 2 * SGEMM_COLS, /* packed by a task */
     NARROW = 64,                /* columns of c for which a is read where it lies: packing it takes longer than using it */
     FEW_ROWS = 4,
@@ -33,7 +33,7 @@ static int64_t even_tile(int64_t size, int64_t tile, int64_t multiple)
 static Grid gemm_grid(const Gemm *g, int num_workers)
 {
     int64_t m = max_i64(1, g->m), n = max_i64(1, g->n), k = max_i64(1, g->k);
-    Grid    grid = { .depth = even_tile(k, DEPTH, 8), .tile_m = even_tile(m, TILE_M, SGEMM_ROWS) };
+    Grid    grid = {.depth = even_tile(k, DEPTH, 8), .tile_m = even_tile(m, TILE_M, SGEMM_ROWS)};
     grid.block_n = even_tile(n, max_i64(BLOCK_N, BLOCK_FLOATS / k), SGEMM_COLS);
     grid.block_k = k; /* a bf16 tile adds up over all of it */
     if (g->c.dtype == DT_F32) grid.block_k = min_i64(k, max_i64(1, BLOCK_FLOATS / grid.block_n / grid.depth) * grid.depth);
@@ -126,20 +126,20 @@ static void pack_task(void *context, int64_t task, int worker)
 }
 
 /* A tile of c over the depth of the block. */
-static void tile_sum(const GemmJob *job, int64_t row, int64_t rows, int64_t col, int64_t cols, float *panels, float *c,
-                     int64_t c_stride, bool adds)
+static void tile_sum(const GemmJob *job, int64_t row, int64_t rows, int64_t col, int64_t cols, float *panels, float *c, int64_t c_stride,
+                     bool adds)
 {
     const Gemm *g = job->gemm;
     int64_t     l = 0;
     do { /* once where k is 0, too */
-        int64_t     depth = min_i64(job->grid.depth, job->depth - l);
-        const void *from = element(&g->a, row, job->k + l);
-        SgemmA      a = cols <= NARROW && g->a.dtype == DT_F32
-                            ? sgemm_a(job->kernel, g->a.trans, from, g->a.stride)
-                            : sgemm_pack_a(job->kernel, g->a.trans, rows, depth, from, g->a.dtype, g->a.stride, panels);
+        int64_t      depth = min_i64(job->grid.depth, job->depth - l);
+        const void  *from = element(&g->a, row, job->k + l);
+        SgemmA       a = cols <= NARROW && g->a.dtype == DT_F32
+                             ? sgemm_a(job->kernel, g->a.trans, from, g->a.stride)
+                             : sgemm_pack_a(job->kernel, g->a.trans, rows, depth, from, g->a.dtype, g->a.stride, panels);
         const float *b = job->block + col * job->depth + l * job->kernel->cols;
-        sgemm_run(job->kernel, rows, cols, depth, factor_of(g), a, (SgemmB){ b, job->kernel->cols * job->depth, job->kernel->cols },
-                  c, c_stride, adds || l > 0);
+        sgemm_run(job->kernel, rows, cols, depth, factor_of(g), a, (SgemmB){b, job->kernel->cols * job->depth, job->kernel->cols}, c,
+                  c_stride, adds || l > 0);
         l += depth;
     } while (l < job->depth);
 }
@@ -175,8 +175,7 @@ static void tile_task(void *context, int64_t task, int worker)
 
 static void run_blocks(const Gemm *g, ThreadPool *pool, float *workspace)
 {
-    GemmJob job = { .gemm = g, .kernel = sgemm_kernel(), 
-                    .grid = gemm_grid(g, pool_num_workers(pool)), .block = workspace };
+    GemmJob job = {.gemm = g, .kernel = sgemm_kernel(), .grid = gemm_grid(g, pool_num_workers(pool)), .block = workspace};
     job.scratch = workspace + block_floats(&job.grid);
     job.scratch_floats = scratch_floats(g, &job.grid);
     for (job.k = 0; job.k < max_i64(g->k, 1); job.k += job.grid.block_k)
@@ -195,8 +194,7 @@ static void gemm_dots(void *context, int64_t task, int worker)
     int64_t        end = min_i64(g->n, (task + 1) * DOT_COLS);
     float         *scratch = job->scratch + worker * job->scratch_floats;
     const float   *a[FEW_ROWS];
-    for (int64_t i = 0; i < g->m; i++)
-        a[i] = vec_load_row(element(&g->a, i, 0), g->a.dtype, g->k, scratch + (i + 1) * g->k);
+    for (int64_t i = 0; i < g->m; i++) a[i] = vec_load_row(element(&g->a, i, 0), g->a.dtype, g->k, scratch + (i + 1) * g->k);
     for (int64_t j = task * DOT_COLS; j < end; j++) {
         const float *b = vec_load_row(element(&g->b, 0, j), g->b.dtype, g->k, scratch);
         for (int64_t i = 0; i < g->m; i++) {
@@ -215,7 +213,7 @@ void gemm_run(const Gemm *g, ThreadPool *pool, void *workspace)
         run_blocks(g, pool, workspace);
         return;
     }
-    GemmJob job = { .gemm = g, .scratch = workspace, .scratch_floats = dot_floats(g) };
+    GemmJob job = {.gemm = g, .scratch = workspace, .scratch_floats = dot_floats(g)};
     pool_run(pool, div_up(g->n, DOT_COLS), gemm_dots, &job);
 }
 
@@ -225,8 +223,8 @@ void gemm_reference(const Gemm *g)
         for (int64_t j = 0; j < g->n; j++) {
             double sum = 0;
             for (int64_t k = 0; k < g->k; k++)
-                sum += (double)vec_get(g->a.data, g->a.dtype, index_of(&g->a, i, k)) *
-                       vec_get(g->b.data, g->b.dtype, index_of(&g->b, k, j));
+                sum +=
+                    (double)vec_get(g->a.data, g->a.dtype, index_of(&g->a, i, k)) * vec_get(g->b.data, g->b.dtype, index_of(&g->b, k, j));
             sum *= factor_of(g);
             if (g->epilogue == GEMM_BIAS) sum += vec_get(g->bias.data, g->bias.dtype, g->bias.offset + j);
             if (g->accumulate) sum += vec_get(g->c.data, g->c.dtype, index_of(&g->c, i, j));
@@ -236,15 +234,15 @@ void gemm_reference(const Gemm *g)
 
 static OpCost gemm_cost(const Gemm *g)
 {
-    return (OpCost){ .flops = 2.0 * (double)g->m * (double)g->n * (double)g->k,
-                     .bytes = (double)(dtype_bytes(g->a.dtype, g->m * g->k) + dtype_bytes(g->b.dtype, g->n * g->k) +
-                                       dtype_bytes(g->c.dtype, g->m * g->n) * (g->accumulate ? 2 : 1)),
-                     .matrix_unit = true };
+    return (OpCost){.flops = 2.0 * (double)g->m * (double)g->n * (double)g->k,
+                    .bytes = (double)(dtype_bytes(g->a.dtype, g->m * g->k) + dtype_bytes(g->b.dtype, g->n * g->k) +
+                                      dtype_bytes(g->c.dtype, g->m * g->n) * (g->accumulate ? 2 : 1)),
+                    .matrix_unit = true};
 }
 
 OpCost gemms_cost(const Gemm *gemms, int count)
 {
-    OpCost cost = { .matrix_unit = true };
+    OpCost cost = {.matrix_unit = true};
     for (int i = 0; i < count; i++) {
         OpCost one = gemm_cost(&gemms[i]);
         cost.flops += one.flops;

@@ -8,7 +8,11 @@
 #include "ops/vec.h"
 
 /* Dims for infer_input; -1: any. */
-#define DIMS(...) (int)(sizeof((int64_t[]){ __VA_ARGS__ }) / sizeof(int64_t)), (const int64_t[]){ __VA_ARGS__ }
+#define DIMS(...) \
+    (int)(sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t)), (const int64_t[]) \
+    { \
+        __VA_ARGS__ \
+    }
 
 /* Input k has one of these dtypes and these dims. `name` is its name in ops.def, for the message. The input must be
  * present. */
@@ -76,8 +80,7 @@ static inline void tile_add(const TensorView *t, int64_t at, const float *src, i
 }
 
 /* Elements of one tensor to another. */
-static inline void tile_copy(const TensorView *to, int64_t to_at, const TensorView *from, int64_t from_at,
-                             int64_t count)
+static inline void tile_copy(const TensorView *to, int64_t to_at, const TensorView *from, int64_t from_at, int64_t count)
 {
     float scratch[TILE];
     if (to->type.dtype == from->type.dtype) {
@@ -124,5 +127,4 @@ static inline int64_t num_chunks(int64_t rows)
 }
 
 /* out[0, cols) (+)= the sum of `count` rows of partial sums, `stride` floats apart, in order of rows. */
-void chunks_combine(const TensorView *out, bool accumulate, const float *partial, int64_t count, int64_t stride,
-                    int64_t cols);
+void chunks_combine(const TensorView *out, bool accumulate, const float *partial, int64_t count, int64_t stride, int64_t cols);

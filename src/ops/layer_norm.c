@@ -6,8 +6,8 @@
 #include "ops/layer_norm.h"
 #include "ops/infer.h"
 
-static const AttrDef layer_norm_attrs[] = { ATTR_FLOAT(LayerNormAttrs, eps, 1e-5), { 0 } };
-static const AttrDef layer_norm_bwd_attrs[] = { ATTR_FLOAT(LayerNormAttrs, eps, 1e-5), ATTR_DTYPE(LayerNormAttrs, dw_dtype), { 0 } };
+static const AttrDef layer_norm_attrs[] = {ATTR_FLOAT(LayerNormAttrs, eps, 1e-5), {0}};
+static const AttrDef layer_norm_bwd_attrs[] = {ATTR_FLOAT(LayerNormAttrs, eps, 1e-5), ATTR_DTYPE(LayerNormAttrs, dw_dtype), {0}};
 
 enum { X, W, B }; /* inputs of layer_norm */
 enum { IN_DY, IN_X, IN_W, IN_MEAN, IN_RSTD, IN_ACC_DX, IN_ACC_DW, IN_ACC_DB };
@@ -58,8 +58,14 @@ static Status layer_norm_backward(GradBuilder *grad, const Node *node)
     if (!dy || !want) return OK;
     LayerNormAttrs attrs = *(const LayerNormAttrs *)node->attrs;
     attrs.dw_dtype = grad_dw_dtype(grad, w, w->type.dtype);
-    Value *in[] = { dy, x, w, node->out[1], node->out[2], NULL, dw_wanted ? grad_accumulator(grad, w) : NULL,
-                    db_wanted ? grad_accumulator(grad, b) : NULL };
+    Value *in[] = {dy,
+                   x,
+                   w,
+                   node->out[1],
+                   node->out[2],
+                   NULL,
+                   dw_wanted ? grad_accumulator(grad, w) : NULL,
+                   db_wanted ? grad_accumulator(grad, b) : NULL};
     Value *out[3];
     TRY(grad_emit(grad, OP_LAYER_NORM_BWD, &attrs, in, 8, want, out));
     if (dw_wanted) grad_set(grad, w, out[1]);
@@ -175,7 +181,7 @@ static RowSums row_sums(const KernelArgs *args, int64_t row, int64_t cols)
         sum += vec_dot(dy, w, n);
         dot += vec_dot3(dy, w, centred, n);
     }
-    return (RowSums){ mean, rstd, rstd * sum / (float)cols, rstd * rstd * rstd * dot / (float)cols };
+    return (RowSums){mean, rstd, rstd * sum / (float)cols, rstd * rstd * rstd * dot / (float)cols};
 }
 
 /* One row of dx and its part of dw and db (NULL: not wanted). dx may share dy's memory. */
@@ -227,34 +233,37 @@ static Status layer_norm_bwd_cpu(const KernelArgs *args)
 
 /* ---- samples ---- */
 
-static const LayerNormAttrs large_eps = { .eps = 0.1 }, sums_f32 = { .eps = 1e-5, .dw_dtype = DTYPE_TO_ATTR(DT_F32) };
+static const LayerNormAttrs large_eps = {.eps = 0.1}, sums_f32 = {.eps = 1e-5, .dw_dtype = DTYPE_TO_ATTR(DT_F32)};
 
 static const OpSample layer_norm_samples[] = {
-    { .in = { { DT_F32, 3, { 2, 3, 16 } }, { DT_F32, 1, { 16 } }, { DT_F32, 1, { 16 } } }, .attrs = &large_eps },
-    { .in = { { DT_F32, 2, { 70, 1037 } }, { DT_F32, 1, { 1037 } }, { DT_F32, 1, { 1037 } } } },
-    { .in = { { DT_F32, 2, { 5, 24 } }, { DT_F32, 1, { 24 } } } },
+    {.in = {{DT_F32, 3, {2, 3, 16}}, {DT_F32, 1, {16}}, {DT_F32, 1, {16}}}, .attrs = &large_eps},
+    {.in = {{DT_F32, 2, {70, 1037}}, {DT_F32, 1, {1037}}, {DT_F32, 1, {1037}}}},
+    {.in = {{DT_F32, 2, {5, 24}}, {DT_F32, 1, {24}}}},
 };
 
 static const OpSample layer_norm_bwd_samples[] = {
-    { .in = { { DT_F32, 3, { 2, 3, 16 } }, { DT_F32, 3, { 2, 3, 16 } }, { DT_F32, 1, { 16 } }, { DT_F32, 2, { 2, 3 } },
-              { DT_F32, 2, { 2, 3 } } } },
-    { .in = { { DT_F32, 2, { 70, 1037 } }, { DT_F32, 2, { 70, 1037 } }, { DT_F32, 1, { 1037 } }, { DT_F32, 1, { 70 } },
-              { DT_F32, 1, { 70 } }, { DT_F32, 2, { 70, 1037 } }, { DT_F32, 1, { 1037 } }, { DT_F32, 1, { 1037 } } } },
-    { .in = { { DT_F32, 2, { 70, 64 } }, { DT_F32, 2, { 70, 64 } }, { DT_F32, 1, { 64 } }, { DT_F32, 1, { 70 } }, { DT_F32, 1, { 70 } } },
-      .attrs = &sums_f32 },
+    {.in = {{DT_F32, 3, {2, 3, 16}}, {DT_F32, 3, {2, 3, 16}}, {DT_F32, 1, {16}}, {DT_F32, 2, {2, 3}}, {DT_F32, 2, {2, 3}}}},
+    {.in = {{DT_F32, 2, {70, 1037}},
+            {DT_F32, 2, {70, 1037}},
+            {DT_F32, 1, {1037}},
+            {DT_F32, 1, {70}},
+            {DT_F32, 1, {70}},
+            {DT_F32, 2, {70, 1037}},
+            {DT_F32, 1, {1037}},
+            {DT_F32, 1, {1037}}}},
+    {.in = {{DT_F32, 2, {70, 64}}, {DT_F32, 2, {70, 64}}, {DT_F32, 1, {64}}, {DT_F32, 1, {70}}, {DT_F32, 1, {70}}}, .attrs = &sums_f32},
 };
 
 /* Shapes of real models. */
 static const OpSample layer_norm_large_samples[] = {
-    { .in = { { DT_F32, 2, { 600, 768 } }, { DT_F32, 1, { 768 } }, { DT_F32, 1, { 768 } } } },
-    { .in = { { DT_F32, 2, { 100, 8192 } }, { DT_F32, 1, { 8192 } }, { DT_F32, 1, { 8192 } } } },
+    {.in = {{DT_F32, 2, {600, 768}}, {DT_F32, 1, {768}}, {DT_F32, 1, {768}}}},
+    {.in = {{DT_F32, 2, {100, 8192}}, {DT_F32, 1, {8192}}, {DT_F32, 1, {8192}}}},
 };
 
 static const OpSample layer_norm_bwd_large_samples[] = {
-    { .in = { { DT_F32, 2, { 600, 768 } }, { DT_F32, 2, { 600, 768 } }, { DT_F32, 1, { 768 } }, { DT_F32, 1, { 600 } },
-              { DT_F32, 1, { 600 } } } },
-    { .in = { { DT_F32, 2, { 100, 8192 } }, { DT_F32, 2, { 100, 8192 } }, { DT_F32, 1, { 8192 } }, { DT_F32, 1, { 100 } },
-              { DT_F32, 1, { 100 } } }, .attrs = &sums_f32 },
+    {.in = {{DT_F32, 2, {600, 768}}, {DT_F32, 2, {600, 768}}, {DT_F32, 1, {768}}, {DT_F32, 1, {600}}, {DT_F32, 1, {600}}}},
+    {.in = {{DT_F32, 2, {100, 8192}}, {DT_F32, 2, {100, 8192}}, {DT_F32, 1, {8192}}, {DT_F32, 1, {100}}, {DT_F32, 1, {100}}},
+     .attrs = &sums_f32},
 };
 
 const OpDef op_layer_norm = {
@@ -270,7 +279,7 @@ const OpDef op_layer_norm = {
     .infer = layer_norm_infer,
     .backward = layer_norm_backward,
     .cost = layer_norm_cost,
-    .cpu = { { DT_SET_FLOAT, layer_norm_cpu, "reference" } },
+    .cpu = {{DT_SET_FLOAT, layer_norm_cpu, "reference"}},
     .params = 1u << W | 1u << B,
     .samples = layer_norm_samples,
     .num_samples = sizeof layer_norm_samples / sizeof layer_norm_samples[0],
@@ -286,15 +295,16 @@ const OpDef op_layer_norm_bwd = {
     .num_out = 3,
     .min_in = 5,
     .flags = OP_INPLACE,
-    .alias = { { .out = 0, .in = IN_ACC_DX, .accumulate = true }, { .out = 1, .in = IN_ACC_DW, .accumulate = true },
-               { .out = 2, .in = IN_ACC_DB, .accumulate = true } },
+    .alias = {{.out = 0, .in = IN_ACC_DX, .accumulate = true},
+              {.out = 1, .in = IN_ACC_DW, .accumulate = true},
+              {.out = 2, .in = IN_ACC_DB, .accumulate = true}},
     .num_alias = 3,
     .attrs_size = sizeof(LayerNormAttrs),
     .attrs = layer_norm_bwd_attrs,
     .infer = layer_norm_bwd_infer,
     .cost = layer_norm_bwd_cost,
     .workspace = layer_norm_bwd_workspace,
-    .cpu = { { DT_SET_FLOAT, layer_norm_bwd_cpu, "reference" } },
+    .cpu = {{DT_SET_FLOAT, layer_norm_bwd_cpu, "reference"}},
     .samples = layer_norm_bwd_samples,
     .num_samples = sizeof layer_norm_bwd_samples / sizeof layer_norm_bwd_samples[0],
     .large = layer_norm_bwd_large_samples,

@@ -15,7 +15,8 @@ template <int N> static __device__ __forceinline__ int64_t pack_column(int p)
 
 /* b, y, mean_out, rstd_out may be NULL; y may be x's memory. C is a multiple of a pack. */
 template <typename T, int PACKS>
-static __global__ void __launch_bounds__(1024) layer_norm_packs(const T *x, const T *w, const T *b, T *y, float *mean_out, float *rstd_out, int64_t cols, float eps)
+static __global__ void __launch_bounds__(1024)
+    layer_norm_packs(const T *x, const T *w, const T *b, T *y, float *mean_out, float *rstd_out, int64_t cols, float eps)
 {
     enum { N = Pack<T>::N };
     __shared__ float scratch[32];
@@ -106,12 +107,12 @@ static Status layer_norm_run(const KernelArgs *args)
     const TensorView *x = &args->in[0], *w = &args->in[1], *b = &args->in[2], *y = &args->out[0];
     int64_t           cols = type_cols(&x->type), rows = type_rows(&x->type);
     float             eps = (float)((const LayerNormAttrs *)args->attrs)->eps;
-    const TensorView *views[] = { x, w, b, y };
+    const TensorView *views[] = {x, w, b, y};
     bool              done = false;
     if (fit_packs(x, views, 4, cols)) CUDA_FLOAT(x->type.dtype, T, done = launch_forward<T>(args, rows, cols, eps));
     if (!done)
         layer_norm_elements<<<(unsigned)rows, 256, 0, cuda_stream(args)>>>(*x, *w, *b, *y, (float *)args->out[1].data,
-                                                                          (float *)args->out[2].data, cols, eps);
+                                                                           (float *)args->out[2].data, cols, eps);
     return CUDA_LAUNCHED();
 }
 
@@ -119,8 +120,9 @@ static Status layer_norm_run(const KernelArgs *args)
 
 /* dx may be dy's memory; dx, dw, db NULL: not wanted. Partial sums of a chunk are `stride` floats apart. */
 template <typename T, int PACKS>
-static __global__ void __launch_bounds__(1024) layer_norm_bwd_packs(const T *dy, const T *x, const T *w, const float *means, const float *rstds, T *dx, bool add,
-                                            float *dw, float *db, int64_t stride, int64_t rows, int64_t cols, int64_t chunk_rows)
+static __global__ void __launch_bounds__(1024)
+    layer_norm_bwd_packs(const T *dy, const T *x, const T *w, const float *means, const float *rstds, T *dx, bool add, float *dw, float *db,
+                         int64_t stride, int64_t rows, int64_t cols, int64_t chunk_rows)
 {
     enum { N = Pack<T>::N };
     __shared__ float scratch[32];
@@ -206,13 +208,13 @@ typedef struct Partial {
 
 template <typename T> static bool launch_backward(const KernelArgs *args, const Partial *sums, int64_t rows, int64_t cols)
 {
-    unsigned threads = row_threads(cols / Pack<T>::N), grid = (unsigned)cuda_div_up(rows, sums->chunk_rows);
-    int64_t  each = cuda_div_up(cols / Pack<T>::N, threads), stride = sums->stride, chunk = sums->chunk_rows;
-    bool     add = args->accumulate & 1;
-    const T *dy = (const T *)args->in[IN_DY].data, *x = (const T *)args->in[IN_X].data, *w = (const T *)args->in[IN_W].data;
-    T       *dx = (T *)args->out[0].data;
-    float   *dw = sums->dw, *db = sums->db;
-    auto     stream = cuda_stream(args);
+    unsigned     threads = row_threads(cols / Pack<T>::N), grid = (unsigned)cuda_div_up(rows, sums->chunk_rows);
+    int64_t      each = cuda_div_up(cols / Pack<T>::N, threads), stride = sums->stride, chunk = sums->chunk_rows;
+    bool         add = args->accumulate & 1;
+    const T     *dy = (const T *)args->in[IN_DY].data, *x = (const T *)args->in[IN_X].data, *w = (const T *)args->in[IN_W].data;
+    T           *dx = (T *)args->out[0].data;
+    float       *dw = sums->dw, *db = sums->db;
+    auto         stream = cuda_stream(args);
     const float *mean = (const float *)args->in[IN_MEAN].data, *rstd = (const float *)args->in[IN_RSTD].data;
     if (each == 1)
         layer_norm_bwd_packs<T, 1><<<grid, threads, 0, stream>>>(dy, x, w, mean, rstd, dx, add, dw, db, stride, rows, cols, chunk);
@@ -226,11 +228,11 @@ template <typename T> static bool launch_backward(const KernelArgs *args, const 
 static Status layer_norm_bwd_run(const KernelArgs *args)
 {
     const TensorView *dy = &args->in[IN_DY], *x = &args->in[IN_X], *w = &args->in[IN_W], *dx = &args->out[0];
-    int64_t           cols = type_cols(&x->type), rows = type_rows(&x->type), chunk = sum_chunk_rows(rows), chunks = cuda_div_up(rows, chunk);
-    bool              dw = args->out[1].data != NULL, db = args->out[2].data != NULL, done = false;
-    float            *part = (float *)args->workspace;
-    Partial           sums = { dw ? part : NULL, db ? part + (dw ? cols : 0) : NULL, cols * (dw + db), chunk };
-    const TensorView *views[] = { dy, x, w, dx };
+    int64_t cols = type_cols(&x->type), rows = type_rows(&x->type), chunk = sum_chunk_rows(rows), chunks = cuda_div_up(rows, chunk);
+    bool    dw = args->out[1].data != NULL, db = args->out[2].data != NULL, done = false;
+    float  *part = (float *)args->workspace;
+    Partial sums = {dw ? part : NULL, db ? part + (dw ? cols : 0) : NULL, cols * (dw + db), chunk};
+    const TensorView *views[] = {dy, x, w, dx};
     if (fit_packs(x, views, 4, cols)) CUDA_FLOAT(x->type.dtype, T, done = launch_backward<T>(args, &sums, rows, cols));
     if (!done)
         layer_norm_bwd_elements<<<(unsigned)chunks, 256, 0, cuda_stream(args)>>>(
@@ -249,6 +251,5 @@ static size_t layer_norm_bwd_workspace(const Node *node, CudaDevice *device)
     return (size_t)(sum_num_chunks(type_rows(x)) * type_cols(x) * sums) * sizeof(float);
 }
 
-CUDA_KERNELS(layer_norm, { .dtypes = DT_SET_FLOAT, .run = layer_norm_run, .name = "rows" })
-CUDA_KERNELS(layer_norm_bwd,
-             { .dtypes = DT_SET_FLOAT, .run = layer_norm_bwd_run, .name = "chunks", .workspace = layer_norm_bwd_workspace })
+CUDA_KERNELS(layer_norm, {.dtypes = DT_SET_FLOAT, .run = layer_norm_run, .name = "rows"})
+CUDA_KERNELS(layer_norm_bwd, {.dtypes = DT_SET_FLOAT, .run = layer_norm_bwd_run, .name = "chunks", .workspace = layer_norm_bwd_workspace})

@@ -19,19 +19,19 @@ static Status linear_backward(GradBuilder *grad, const Node *node)
     Value *x = node->in[0], *w = node->in[1], *bias = node->in[2], *dy = grad_of(grad, node->out[0]), *out;
     if (!dy) return OK;
     if (grad_wanted(grad, x)) {
-        Value *in[] = { dy, w, NULL };
+        Value *in[] = {dy, w, NULL};
         TRY(grad_emit(grad, OP_LINEAR_DX, NULL, in, 3, ~0u, &out));
         TRY(grad_add(grad, x, out));
     }
     if (grad_wanted(grad, w)) {
-        LinearAttrs attrs = { .alpha = 1, .rows = w->type.dim[0], .dw_dtype = grad_dw_dtype(grad, w, dy->type.dtype) };
-        Value      *in[] = { dy, x, grad_accumulator(grad, w) };
+        LinearAttrs attrs = {.alpha = 1, .rows = w->type.dim[0], .dw_dtype = grad_dw_dtype(grad, w, dy->type.dtype)};
+        Value      *in[] = {dy, x, grad_accumulator(grad, w)};
         TRY(grad_emit(grad, OP_LINEAR_DW, &attrs, in, 3, ~0u, &out));
         grad_set(grad, w, out);
     }
     if (bias && grad_wanted(grad, bias)) {
-        ColSumAttrs attrs = { .dw_dtype = grad_dw_dtype(grad, bias, dy->type.dtype) };
-        Value      *in[] = { dy, grad_accumulator(grad, bias) };
+        ColSumAttrs attrs = {.dw_dtype = grad_dw_dtype(grad, bias, dy->type.dtype)};
+        Value      *in[] = {dy, grad_accumulator(grad, bias)};
         TRY(grad_emit(grad, OP_COL_SUM, &attrs, in, 2, ~0u, &out));
         grad_set(grad, bias, out);
     }
@@ -42,16 +42,16 @@ GEMM_COST(linear)
 GEMM_KERNELS(linear)
 
 static const OpSample linear_samples[] = {
-    { .in = { { DT_F32, 2, { 3, 5 } }, { DT_F32, 2, { 7, 5 } }, { DT_F32, 1, { 7 } } } },
-    { .in = { { DT_F32, 3, { 2, 150, 40 } }, { DT_F32, 2, { 530, 40 } } } },
-    { .in = { { DT_F32, 3, { 2, 10, 1100 } }, { DT_F32, 2, { 18, 1100 } }, { DT_F32, 1, { 18 } } } },
+    {.in = {{DT_F32, 2, {3, 5}}, {DT_F32, 2, {7, 5}}, {DT_F32, 1, {7}}}},
+    {.in = {{DT_F32, 3, {2, 150, 40}}, {DT_F32, 2, {530, 40}}}},
+    {.in = {{DT_F32, 3, {2, 10, 1100}}, {DT_F32, 2, {18, 1100}}, {DT_F32, 1, {18}}}},
 };
 
 /* Shapes of real models. */
 static const OpSample linear_large_samples[] = {
-    { .in = { { DT_F32, 3, { 2, 256, 512 } }, { DT_F32, 2, { 768, 512 } }, { DT_F32, 1, { 768 } } } },
-    { .in = { { DT_F32, 3, { 2, 512, 1024 } }, { DT_F32, 2, { 3072, 1024 } } } },
-    { .in = { { DT_F32, 3, { 2, 512, 1024 } }, { DT_F32, 2, { 16, 1024 } } } },
+    {.in = {{DT_F32, 3, {2, 256, 512}}, {DT_F32, 2, {768, 512}}, {DT_F32, 1, {768}}}},
+    {.in = {{DT_F32, 3, {2, 512, 1024}}, {DT_F32, 2, {3072, 1024}}}},
+    {.in = {{DT_F32, 3, {2, 512, 1024}}, {DT_F32, 2, {16, 1024}}}},
 };
 
 const OpDef op_linear = {
@@ -65,7 +65,7 @@ const OpDef op_linear = {
     .backward = linear_backward,
     .cost = linear_cost,
     .workspace = linear_workspace,
-    .cpu = { { DT_SET_FLOAT, linear_tiles, "tiles" }, { DT_SET_FLOAT, linear_reference, "reference" } },
+    .cpu = {{DT_SET_FLOAT, linear_tiles, "tiles"}, {DT_SET_FLOAT, linear_reference, "reference"}},
     .params = 1u << 1 | 1u << 2,
     .samples = linear_samples,
     .num_samples = sizeof linear_samples / sizeof linear_samples[0],

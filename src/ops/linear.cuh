@@ -16,8 +16,7 @@ static inline bool products_supported(CudaDevice *device, const Gemm *gemms, int
 
 static inline Status products_prepare(const KernelArgs *args, const Gemm *gemms, int count)
 {
-    for (int i = 0; i < count; i++)
-        TRY(cuda_gemm_prepare((CudaDevice *)args->device, &gemms[i], args->workspace, args->workspace_bytes));
+    for (int i = 0; i < count; i++) TRY(cuda_gemm_prepare((CudaDevice *)args->device, &gemms[i], args->workspace, args->workspace_bytes));
     return OK;
 }
 
@@ -42,7 +41,10 @@ static inline Status products_plain(const KernelArgs *args, const Gemm *gemms, i
         Gemm     gemms[MAX_PRODUCTS]; \
         return products_supported(device, gemms, op##_products(node_args(node, &storage), gemms)); \
     } \
-    static size_t op##_workspace(const Node *, CudaDevice *) { return LINEAR_WORKSPACE; } \
+    static size_t op##_workspace(const Node *, CudaDevice *) \
+    { \
+        return LINEAR_WORKSPACE; \
+    } \
     static Status op##_prepare(const KernelArgs *args) \
     { \
         Gemm gemms[MAX_PRODUCTS]; \
@@ -66,4 +68,6 @@ static inline Status products_plain(const KernelArgs *args, const Gemm *gemms, i
      .workspace = op##_workspace, \
      .match = op##_match, \
      .prepare = op##_prepare}, \
-    {.dtypes = DT_SET_FLOAT, .run = op##_plain, .name = "plain"}
+    { \
+        .dtypes = DT_SET_FLOAT, .run = op##_plain, .name = "plain" \
+    }

@@ -1,7 +1,7 @@
 /* linear_dx: dx = alpha dy[:, col:col+M] w: gradient of a linear layer's input. */
 #include "ops/gemm.h"
 
-static const AttrDef linear_dx_attrs[] = { ATTR_FLOAT(LinearAttrs, alpha, 1), ATTR_INT(LinearAttrs, col, 0), { 0 } };
+static const AttrDef linear_dx_attrs[] = {ATTR_FLOAT(LinearAttrs, alpha, 1), ATTR_INT(LinearAttrs, col, 0), {0}};
 
 /* dy (...,Y), w (M,K), [acc (...,K)] -> dx (...,K) of acc's dtype, else dy's. */
 static Status linear_dx_infer(Node *node)
@@ -26,20 +26,19 @@ static Status linear_dx_infer(Node *node)
 GEMM_COST(linear_dx)
 GEMM_KERNELS(linear_dx)
 
-static const LinearAttrs linear_dx_part = { .alpha = 0.5, .col = 6 };
+static const LinearAttrs linear_dx_part = {.alpha = 0.5, .col = 6};
 
 static const OpSample linear_dx_samples[] = {
-    { .in = { { DT_F32, 2, { 3, 7 } }, { DT_F32, 2, { 7, 5 } }, { DT_F32, 2, { 3, 5 } } } },
-    { .in = { { DT_F32, 3, { 2, 40, 50 } }, { DT_F32, 2, { 30, 9 } } }, .attrs = &linear_dx_part },
-    { .in = { { DT_F32, 2, { 20, 1100 } }, { DT_F32, 2, { 1100, 40 } }, { DT_F32, 2, { 20, 40 } } } },
+    {.in = {{DT_F32, 2, {3, 7}}, {DT_F32, 2, {7, 5}}, {DT_F32, 2, {3, 5}}}},
+    {.in = {{DT_F32, 3, {2, 40, 50}}, {DT_F32, 2, {30, 9}}}, .attrs = &linear_dx_part},
+    {.in = {{DT_F32, 2, {20, 1100}}, {DT_F32, 2, {1100, 40}}, {DT_F32, 2, {20, 40}}}},
 };
 
-static const LinearAttrs large_part = { .alpha = 2, .col = 256, .rows = 512 };
+static const LinearAttrs large_part = {.alpha = 2, .col = 256, .rows = 512};
 
 /* Shapes of real models. */
 static const OpSample linear_dx_large_samples[] = {
-    { .in = { { DT_F32, 3, { 2, 256, 1024 } }, { DT_F32, 2, { 512, 256 } }, { DT_F32, 3, { 2, 256, 256 } } },
-            .attrs = &large_part },
+    {.in = {{DT_F32, 3, {2, 256, 1024}}, {DT_F32, 2, {512, 256}}, {DT_F32, 3, {2, 256, 256}}}, .attrs = &large_part},
 };
 
 const OpDef op_linear_dx = {
@@ -49,14 +48,14 @@ const OpDef op_linear_dx = {
     .num_in = 3,
     .num_out = 1,
     .min_in = 2,
-    .alias = { { .out = 0, .in = 2, .accumulate = true } },
+    .alias = {{.out = 0, .in = 2, .accumulate = true}},
     .num_alias = 1,
     .attrs_size = sizeof(LinearAttrs),
     .attrs = linear_dx_attrs,
     .infer = linear_dx_infer,
     .cost = linear_dx_cost,
     .workspace = linear_dx_workspace,
-    .cpu = { { DT_SET_FLOAT, linear_dx_tiles, "tiles" }, { DT_SET_FLOAT, linear_dx_reference, "reference" } },
+    .cpu = {{DT_SET_FLOAT, linear_dx_tiles, "tiles"}, {DT_SET_FLOAT, linear_dx_reference, "reference"}},
     .samples = linear_dx_samples,
     .num_samples = sizeof linear_dx_samples / sizeof linear_dx_samples[0],
     .large = linear_dx_large_samples,

@@ -30,8 +30,8 @@ static Status lm_head_loss_backward(GradBuilder *grad, const Node *node)
     bool     want_x = grad_wanted(grad, x), want_w = grad_wanted(grad, w);
     uint32_t want = 1u | want_bit(want_x, 1) | want_bit(want_w, 2);
     if (!dlosses || (!want_x && !want_w)) return OK;
-    Value *in[] = { dlosses, x, w, node->in[2], want_w ? grad_accumulator(grad, w) : NULL };
-    LmHeadBwdAttrs attrs = { .dw_dtype = want_w ? grad_dw_dtype(grad, w, x->type.dtype) : 0 };
+    Value         *in[] = {dlosses, x, w, node->in[2], want_w ? grad_accumulator(grad, w) : NULL};
+    LmHeadBwdAttrs attrs = {.dw_dtype = want_w ? grad_dw_dtype(grad, w, x->type.dtype) : 0};
     TRY(grad_emit(grad, OP_LM_HEAD_LOSS_BWD, &attrs, in, 5, want, out));
     grad_replace_forward(grad, node->out[0], out[0]);
     if (want_w) grad_set(grad, w, out[2]);
@@ -54,7 +54,7 @@ static int64_t rows_of_chunk(const LmHead *head)
 /* The chunk's logits, then dlogits: (rows, V) f32. */
 static TensorView chunk_view(const LmHead *h, int64_t rows, float *logits)
 {
-    return (TensorView){ logits, type_make(DT_F32, 2, rows, h->vocab) };
+    return (TensorView){logits, type_make(DT_F32, 2, rows, h->vocab)};
 }
 
 static void *dx_row(const LmHead *h, int64_t row)
@@ -81,9 +81,8 @@ static int64_t sum_floats(const LmHead *h)
 size_t lm_head_workspace(const LmHead *h, int num_workers)
 {
     if (!h->rows) return 0;
-    int64_t rows = rows_of_chunk(h),
-            last = h->rows % rows ? h->rows % rows : rows; /* fewer may fall into another grid */
-    TensorView sum = { .type = type_as(&h->w.type, DT_F32) };
+    int64_t    rows = rows_of_chunk(h), last = h->rows % rows ? h->rows % rows : rows; /* fewer may fall into another grid */
+    TensorView sum = {.type = type_as(&h->w.type, DT_F32)};
     Gemm       gemms[6];
     int        count = 0;
     for (int turn = 0; turn < 2; turn++) {
@@ -152,13 +151,13 @@ static void store_task(void *context, int64_t task, int worker)
 
 void lm_head_run(const LmHead *h, ThreadPool *pool, void *workspace)
 {
-    int64_t step = h->rows ? rows_of_chunk(h) : 1;
-    float  *logits = workspace, *sum = sums_apart(h) ? logits + logits_floats(h) : h->dw.data;
-    void   *scratch = logits + (h->rows ? logits_floats(h) + sum_floats(h) : 0);
-    bool    holds = h->accumulate && !sums_apart(h); /* sum has something to add to */
-    TensorView total = { sum, type_as(&h->w.type, DT_F32) };
+    int64_t    step = h->rows ? rows_of_chunk(h) : 1;
+    float     *logits = workspace, *sum = sums_apart(h) ? logits + logits_floats(h) : h->dw.data;
+    void      *scratch = logits + (h->rows ? logits_floats(h) + sum_floats(h) : 0);
+    bool       holds = h->accumulate && !sums_apart(h); /* sum has something to add to */
+    TensorView total = {sum, type_as(&h->w.type, DT_F32)};
     for (int64_t row = 0; row < h->rows; row += step) {
-        ChunkJob job = { .head = h, .row = row, .rows = min_i64(step, h->rows - row), .logits = logits };
+        ChunkJob job = {.head = h, .row = row, .rows = min_i64(step, h->rows - row), .logits = logits};
         if (chunk_ignored(h, row, job.rows)) {
             if (h->losses) memset(h->losses + row, 0, (size_t)job.rows * sizeof(float));
             if (h->dx.data) memset(dx_row(h, row), 0, (size_t)(dtype_bytes(h->dx.type.dtype, job.rows * h->channels)));
@@ -179,7 +178,7 @@ void lm_head_run(const LmHead *h, ThreadPool *pool, void *workspace)
     }
     if (!h->dw.data) return;
     if (!holds) memset(sum, 0, (size_t)(h->vocab * h->channels) * sizeof(float));
-    StoreJob store = { h, sum };
+    StoreJob store = {h, sum};
     if (sums_apart(h)) pool_run(pool, h->vocab, store_task, &store);
 }
 
@@ -215,7 +214,7 @@ void lm_head_reference(const LmHead *h, float *row_scratch)
 
 static LmHead lm_head_loss_of_types(const TensorType *x, const TensorType *w)
 {
-    return (LmHead){ .rows = type_rows(x), .channels = type_cols(x), .vocab = w->dim[0], .x.type = *x, .w.type = *w };
+    return (LmHead){.rows = type_rows(x), .channels = type_cols(x), .vocab = w->dim[0], .x.type = *x, .w.type = *w};
 }
 
 static size_t lm_head_loss_gpu_workspace(const Node *node)
@@ -254,17 +253,14 @@ static Status lm_head_loss_reference(const KernelArgs *args)
 }
 
 static const OpSample lm_head_loss_samples[] = {
-    { .in = { { DT_F32, 3, { 2, 3, 5 } }, { DT_F32, 2, { 7, 5 } }, { DT_I32, 2, { 2, 3 } } },
-      .int_range = { 0, 0, 7 } },
-    { .in = { { DT_F32, 3, { 2, 40, 12 } }, { DT_F32, 2, { 1100, 12 } }, { DT_I32, 2, { 2, 40 } } },
-      .int_range = { 0, 0, 1100 } },
+    {.in = {{DT_F32, 3, {2, 3, 5}}, {DT_F32, 2, {7, 5}}, {DT_I32, 2, {2, 3}}}, .int_range = {0, 0, 7}},
+    {.in = {{DT_F32, 3, {2, 40, 12}}, {DT_F32, 2, {1100, 12}}, {DT_I32, 2, {2, 40}}}, .int_range = {0, 0, 1100}},
 };
 
 /* Shapes of real models. */
 static const OpSample lm_head_loss_large_samples[] = {
     /* few channels: bf16 logits as large as sqrt(channels) times these inputs are further from those in fp32 than models' are */
-    { .in = { { DT_F32, 3, { 2, 200, 32 } }, { DT_F32, 2, { 5003, 32 } }, { DT_I32, 2, { 2, 200 } } },
-            .int_range = { 0, 0, 5003 } },
+    {.in = {{DT_F32, 3, {2, 200, 32}}, {DT_F32, 2, {5003, 32}}, {DT_I32, 2, {2, 200}}}, .int_range = {0, 0, 5003}},
 };
 
 const OpDef op_lm_head_loss = {
@@ -280,8 +276,8 @@ const OpDef op_lm_head_loss = {
     .cost = lm_head_loss_cost,
     .workspace = lm_head_loss_workspace,
     .gpu_workspace = lm_head_loss_gpu_workspace,
-    .cpu = { { DT_SET_FLOAT, lm_head_loss_chunks, "chunks" }, { DT_SET_FLOAT, lm_head_loss_reference, "reference" } },
-    .holds = { [2] = HOLDS_LABELS },
+    .cpu = {{DT_SET_FLOAT, lm_head_loss_chunks, "chunks"}, {DT_SET_FLOAT, lm_head_loss_reference, "reference"}},
+    .holds = {[2] = HOLDS_LABELS},
     .params = 1u << 1,
     .samples = lm_head_loss_samples,
     .num_samples = sizeof lm_head_loss_samples / sizeof lm_head_loss_samples[0],

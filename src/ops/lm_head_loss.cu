@@ -27,5 +27,4 @@ static Status run(const KernelArgs *args)
     return lm_head_chunks(&h, args, true);
 }
 
-CUDA_KERNELS(lm_head_loss,
-             {.dtypes = DT_SET_FLOAT, .run = run, .name = "chunks", .workspace = workspace, .prepare = prepare})
+CUDA_KERNELS(lm_head_loss, {.dtypes = DT_SET_FLOAT, .run = run, .name = "chunks", .workspace = workspace, .prepare = prepare})

@@ -13,8 +13,7 @@ typedef struct LoraLayout {
     int     rows[LORA_MAX_MEMBERS], col[LORA_MAX_MEMBERS], first[LORA_MAX_MEMBERS] /* row of b */, slab[LORA_MAX_MEMBERS];
 } LoraLayout;
 
-static inline LoraLayout lora_layout(const LoraAttrs *attrs, const TensorType *y, const TensorType *h, const TensorType *b,
-                                     int slab_cols)
+static inline LoraLayout lora_layout(const LoraAttrs *attrs, const TensorType *y, const TensorType *h, const TensorType *b, int slab_cols)
 {
     LoraLayout l = {};
     l.tokens = type_rows(y), l.y_stride = type_cols(y), l.h_stride = type_cols(h), l.b_rows = b->dim[0];

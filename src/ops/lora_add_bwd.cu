@@ -22,7 +22,7 @@ enum {
     DY_STRIDE = COLS + 8,
     WARPS = 8,
     THREADS = WARPS * 32,
-    H_TILES = 3,      /* in memory: of the tile at hand and of those being loaded */
+    H_TILES = 3, /* in memory: of the tile at hand and of those being loaded */
 };
 
 template <int R> struct Shared {
@@ -40,8 +40,7 @@ static LoraChunks chunks_of(const LoraLayout *l)
 
 /* Begins to copy `rows` rows of `packs` 16-byte packs; rows at `end` and after, and packs at `last` and after, are zeros. */
 template <int ROWS, int PACKS>
-static __device__ __forceinline__ void copy_rows(bf16 *to, int to_stride, const bf16 *from, int64_t from_stride, int64_t end,
-                                                 int last)
+static __device__ __forceinline__ void copy_rows(bf16 *to, int to_stride, const bf16 *from, int64_t from_stride, int64_t end, int last)
 {
     for (int i = threadIdx.x; i < ROWS * PACKS; i += THREADS) {
         int  row = i / PACKS, pack = i % PACKS;
@@ -67,8 +66,7 @@ static __device__ __forceinline__ void multiply(float (&c)[N / 8][4], const uint
 
 /* dh of 16 tokens: over 64 columns of a tile, where b begins at the tile's first column. */
 template <int R>
-static __device__ __forceinline__ void add_dh(float (&dh)[Shared<R>::COLS_R / 8][4], const bf16 *dy, const bf16 *b, int token,
-                                              int col)
+static __device__ __forceinline__ void add_dh(float (&dh)[Shared<R>::COLS_R / 8][4], const bf16 *dy, const bf16 *b, int token, int col)
 {
     int lane = threadIdx.x & 31;
 #pragma unroll
@@ -93,8 +91,7 @@ static __device__ __forceinline__ void add_db(float (&db)[Shared<R>::COLS_R / 8]
 }
 
 /* A lane's pairs of a result (16 rows x r): rows below `end` to rows of R floats. */
-template <int R>
-static __device__ __forceinline__ void store_sums(float *to, const float (&c)[Shared<R>::COLS_R / 8][4], int64_t end)
+template <int R> static __device__ __forceinline__ void store_sums(float *to, const float (&c)[Shared<R>::COLS_R / 8][4], int64_t end)
 {
     int lane = threadIdx.x & 31;
 #pragma unroll
@@ -108,8 +105,7 @@ static __device__ __forceinline__ void store_sums(float *to, const float (&c)[Sh
 }
 
 /* The dh of the warps with the second half of the columns joins that of those with the first. */
-template <int R>
-static __device__ __forceinline__ void join_halves(float (&dh)[Shared<R>::COLS_R / 8][4], float *sum, bool second)
+template <int R> static __device__ __forceinline__ void join_halves(float (&dh)[Shared<R>::COLS_R / 8][4], float *sum, bool second)
 {
     enum { COLS_R = Shared<R>::COLS_R };
     int lane = threadIdx.x & 31;
@@ -125,16 +121,15 @@ static __device__ __forceinline__ void join_halves(float (&dh)[Shared<R>::COLS_R
 
 /* dh_sums (slabs, tokens, R), db_sums (chunks, rows of b, R). */
 template <int R>
-static __global__ void __launch_bounds__(THREADS)
-    lora_bwd_mma(const bf16 *dy, const bf16 *h, const bf16 *b, float *dh_sums, float *db_sums, const __grid_constant__ LoraLayout l,
-                 LoraChunks chunks)
+static __global__ void __launch_bounds__(THREADS) lora_bwd_mma(const bf16 *dy, const bf16 *h, const bf16 *b, float *dh_sums, float *db_sums,
+                                                               const __grid_constant__ LoraLayout l, LoraChunks chunks)
 {
-    typedef Shared<R> S;
+    typedef Shared<R>       S;
     extern __shared__ uint4 shared_bytes_[];
-    S      &shared = *reinterpret_cast<S *>(shared_bytes_);
-    int     slab = (int)(blockIdx.x % l.num_slabs), warp = threadIdx.x >> 5, m = lora_member_of_slab(l, slab);
-    int64_t chunk = blockIdx.x / l.num_slabs, first = chunk * chunks.per, tiles = min(chunks.per, chunks.tiles - first);
-    int     col = (slab - l.slab[m]) * SLAB, cols = min((int)SLAB, l.rows[m] - col);
+    S                      &shared = *reinterpret_cast<S *>(shared_bytes_);
+    int                     slab = (int)(blockIdx.x % l.num_slabs), warp = threadIdx.x >> 5, m = lora_member_of_slab(l, slab);
+    int64_t                 chunk = blockIdx.x / l.num_slabs, first = chunk * chunks.per, tiles = min(chunks.per, chunks.tiles - first);
+    int                     col = (slab - l.slab[m]) * SLAB, cols = min((int)SLAB, l.rows[m] - col);
     dy += first * TOKENS * l.y_stride + l.col[m] + col;
     h += first * TOKENS * l.h_stride + m * R;
     b += (int64_t)(l.first[m] + col) * R;
@@ -170,8 +165,7 @@ static __global__ void __launch_bounds__(THREADS)
         }
         join_halves<R>(dh, shared.sum, warp >> 2);
         int64_t token = t * TOKENS + (warp & 3) * 16;
-        if (warp < 4)
-            store_sums<R>(dh_sums + ((int64_t)slab * l.tokens + first * TOKENS + token) * R, dh, tokens - token);
+        if (warp < 4) store_sums<R>(dh_sums + ((int64_t)slab * l.tokens + first * TOKENS + token) * R, dh, tokens - token);
     }
     copy_wait<0>();
 #pragma unroll
@@ -201,8 +195,8 @@ template <typename T> static __device__ __forceinline__ void store_quad(T *to, f
 
 /* Four elements a thread: of dh (num_dh of them; 0: not wanted), then of db. Partial sums are added in order. */
 template <typename D>
-static __global__ void lora_bwd_combine(bf16 *dh, D *db, const float *dh_sums, const float *db_sums, int64_t num_dh,
-                                        int64_t num_db, bool accumulate, const __grid_constant__ LoraLayout l, int64_t num_chunks)
+static __global__ void lora_bwd_combine(bf16 *dh, D *db, const float *dh_sums, const float *db_sums, int64_t num_dh, int64_t num_db,
+                                        bool accumulate, const __grid_constant__ LoraLayout l, int64_t num_chunks)
 {
     int64_t at = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * 4;
     float   sum[4] = {};
@@ -248,15 +242,15 @@ template <int R> static Status launch(const KernelArgs *args, const LoraLayout &
 {
     CUDA_TRY(cudaFuncSetAttribute(lora_bwd_mma<R>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)sizeof(Shared<R>)));
     lora_bwd_mma<R><<<(unsigned)(chunks.count * l.num_slabs), THREADS, sizeof(Shared<R>), cuda_stream(args)>>>(
-        (const bf16 *)args->in[IN_DY].data, (const bf16 *)args->in[IN_H].data, (const bf16 *)args->in[IN_B].data, dh_sums, db_sums,
-        l, chunks);
+        (const bf16 *)args->in[IN_DY].data, (const bf16 *)args->in[IN_H].data, (const bf16 *)args->in[IN_B].data, dh_sums, db_sums, l,
+        chunks);
     return CUDA_LAUNCHED();
 }
 
 static Status mma_run(const KernelArgs *args)
 {
     LoraLayout l = layout_of((const LoraAttrs *)args->attrs, &args->in[IN_DY].type, &args->in[IN_H].type, &args->in[IN_B].type);
-    LoraChunks     chunks = chunks_of(&l);
+    LoraChunks chunks = chunks_of(&l);
     float     *dh_sums = (float *)args->workspace, *db_sums = dh_sums + l.num_slabs * l.tokens * l.r;
     bf16      *dh = (bf16 *)args->out[OUT_DH].data;
     void      *db = args->out[OUT_DB].data;

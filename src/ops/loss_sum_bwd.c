@@ -1,9 +1,7 @@
 /* loss_sum_bwd: d loss / d losses: inv_tokens everywhere, times the gradient of the sum where it is one term of the loss. */
 #include "ops/infer.h"
 
-static const AttrDef loss_sum_bwd_attrs[] = { ATTR_INT(LossSumBwdAttrs, rows, 1),
-                                              ATTR_INT(LossSumBwdAttrs, cols, 1),
-                                              { 0 } };
+static const AttrDef loss_sum_bwd_attrs[] = {ATTR_INT(LossSumBwdAttrs, rows, 1), ATTR_INT(LossSumBwdAttrs, cols, 1), {0}};
 
 /* hyper f32 (HYPER_COUNT), [d (1) f32] -> dlosses (rows, cols) f32. It doesn't read the losses: they may be computed together with
  * what follows from their gradient. */
@@ -19,7 +17,7 @@ static Status loss_sum_bwd_infer(Node *node)
 static OpCost loss_sum_bwd_cost(const Node *node)
 {
     const LossSumBwdAttrs *attrs = node->attrs;
-    return (OpCost){ .bytes = 4.0 * (double)attrs->rows * (double)attrs->cols };
+    return (OpCost){.bytes = 4.0 * (double)attrs->rows * (double)attrs->cols};
 }
 
 static Status loss_sum_bwd_cpu(const KernelArgs *args)
@@ -30,11 +28,11 @@ static Status loss_sum_bwd_cpu(const KernelArgs *args)
     return OK;
 }
 
-static const LossSumBwdAttrs sample_attrs = { 5, 33 };
+static const LossSumBwdAttrs sample_attrs = {5, 33};
 
 static const OpSample loss_sum_bwd_samples[] = {
-    { .in = { { DT_F32, 1, { HYPER_COUNT } } }, .attrs = &sample_attrs },
-    { .in = { { DT_F32, 1, { HYPER_COUNT } }, { DT_F32, 1, { 1 } } }, .attrs = &sample_attrs },
+    {.in = {{DT_F32, 1, {HYPER_COUNT}}}, .attrs = &sample_attrs},
+    {.in = {{DT_F32, 1, {HYPER_COUNT}}, {DT_F32, 1, {1}}}, .attrs = &sample_attrs},
 };
 
 const OpDef op_loss_sum_bwd = {
@@ -48,8 +46,8 @@ const OpDef op_loss_sum_bwd = {
     .attrs = loss_sum_bwd_attrs,
     .infer = loss_sum_bwd_infer,
     .cost = loss_sum_bwd_cost,
-    .cpu = { { DT_SET_FLOAT, loss_sum_bwd_cpu, "reference" } },
-    .holds = { HOLDS_HYPER },
+    .cpu = {{DT_SET_FLOAT, loss_sum_bwd_cpu, "reference"}},
+    .holds = {HOLDS_HYPER},
     .samples = loss_sum_bwd_samples,
     .num_samples = sizeof loss_sum_bwd_samples / sizeof loss_sum_bwd_samples[0],
 };

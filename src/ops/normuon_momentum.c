@@ -11,11 +11,11 @@
 
 #include "ops/infer.h"
 
-static const AttrDef normuon_momentum_attrs[] = { ATTR_FLOAT(NormuonMomentumAttrs, momentum, 0.95),
-                                                  ATTR_FLOAT(NormuonMomentumAttrs, max_grad_norm, 0),
-                                                  ATTR_BOOL(NormuonMomentumAttrs, nesterov, true),
-                                                  ATTR_DTYPE(NormuonMomentumAttrs, dtype),
-                                                  { 0 } };
+static const AttrDef normuon_momentum_attrs[] = {ATTR_FLOAT(NormuonMomentumAttrs, momentum, 0.95),
+                                                 ATTR_FLOAT(NormuonMomentumAttrs, max_grad_norm, 0),
+                                                 ATTR_BOOL(NormuonMomentumAttrs, nesterov, true),
+                                                 ATTR_DTYPE(NormuonMomentumAttrs, dtype),
+                                                 {0}};
 
 enum { IN_G, IN_M, IN_NORM2, IN_LOSS };
 enum { OUT_X, OUT_M };
@@ -102,8 +102,11 @@ static Status normuon_momentum_cpu(const KernelArgs *args)
     int64_t                     tasks = div_up(type_numel(&args->in[IN_G].type), MOMENTUM_PER_TASK);
     const double               *sums = args->workspace;
     double                      sum = 0;
-    MomentumStep s = { .args = args, .clip = clip_factor(norm2, attrs->max_grad_norm), .momentum = (float)attrs->momentum,
-                       .rest = (float)(1 - attrs->momentum), .nesterov = attrs->nesterov };
+    MomentumStep                s = {.args = args,
+                                     .clip = clip_factor(norm2, attrs->max_grad_norm),
+                                     .momentum = (float)attrs->momentum,
+                                     .rest = (float)(1 - attrs->momentum),
+                                     .nesterov = attrs->nesterov};
     if (!isfinite(norm2) || !isfinite(*(const float *)args->in[IN_LOSS].data)) {
         if (args->out[OUT_X].data) memset(args->out[OUT_X].data, 0, (size_t)type_bytes(&args->out[OUT_X].type));
         return OK;
@@ -115,24 +118,21 @@ static Status normuon_momentum_cpu(const KernelArgs *args)
     return OK;
 }
 
-static const NormuonMomentumAttrs momentum_clipped = { .momentum = 0.95, .max_grad_norm = 1, .nesterov = true },
-                                  momentum_plain = { .momentum = 0.9, .dtype = DTYPE_TO_ATTR(DT_F32) },
-                                  momentum_bf16 = { .momentum = 0.95, .max_grad_norm = 1, .nesterov = true,
-                                                    .dtype = DTYPE_TO_ATTR(DT_BF16) };
+static const NormuonMomentumAttrs momentum_clipped = {.momentum = 0.95, .max_grad_norm = 1, .nesterov = true},
+                                  momentum_plain = {.momentum = 0.9, .dtype = DTYPE_TO_ATTR(DT_F32)},
+                                  momentum_bf16 = {.momentum = 0.95, .max_grad_norm = 1, .nesterov = true, .dtype = DTYPE_TO_ATTR(DT_BF16)};
 
 static const OpSample normuon_momentum_samples[] = {
-    { .in = { { DT_F32, 2, { 7, 9 } }, { DT_F32, 2, { 7, 9 } }, { DT_F32, 1, { 1 } }, { DT_F32, 1, { 1 } } },
-      .attrs = &momentum_clipped },
-    { .in = { { DT_F32, 2, { 150, 300 } }, { DT_F32, 2, { 150, 300 } }, { DT_F32, 1, { 1 } }, { DT_F32, 1, { 1 } } },
-      .attrs = &momentum_plain },
+    {.in = {{DT_F32, 2, {7, 9}}, {DT_F32, 2, {7, 9}}, {DT_F32, 1, {1}}, {DT_F32, 1, {1}}}, .attrs = &momentum_clipped},
+    {.in = {{DT_F32, 2, {150, 300}}, {DT_F32, 2, {150, 300}}, {DT_F32, 1, {1}}, {DT_F32, 1, {1}}}, .attrs = &momentum_plain},
 };
 
 /* Shapes of real models. */
 static const OpSample normuon_momentum_large_samples[] = {
-    { .in = { { DT_F32, 2, { 1024, 3072 } }, { DT_F32, 2, { 1024, 3072 } }, { DT_F32, 1, { 1 } }, { DT_F32, 1, { 1 } } },
-      .attrs = &momentum_clipped },
-    { .in = { { DT_BF16, 2, { 2048, 1024 } }, { DT_F32, 2, { 2048, 1024 } }, { DT_F32, 1, { 1 } }, { DT_F32, 1, { 1 } } },
-      .attrs = &momentum_bf16, .tolerance = 1e-2 },
+    {.in = {{DT_F32, 2, {1024, 3072}}, {DT_F32, 2, {1024, 3072}}, {DT_F32, 1, {1}}, {DT_F32, 1, {1}}}, .attrs = &momentum_clipped},
+    {.in = {{DT_BF16, 2, {2048, 1024}}, {DT_F32, 2, {2048, 1024}}, {DT_F32, 1, {1}}, {DT_F32, 1, {1}}},
+     .attrs = &momentum_bf16,
+     .tolerance = 1e-2},
 };
 
 const OpDef op_normuon_momentum = {
@@ -142,15 +142,15 @@ const OpDef op_normuon_momentum = {
     .num_in = 4,
     .num_out = 2,
     .min_in = 4,
-    .alias = { { .out = OUT_M, .in = IN_M } },
+    .alias = {{.out = OUT_M, .in = IN_M}},
     .num_alias = 1,
     .attrs_size = sizeof(NormuonMomentumAttrs),
     .attrs = normuon_momentum_attrs,
     .infer = normuon_momentum_infer,
     .cost = normuon_momentum_cost,
     .workspace = normuon_momentum_workspace,
-    .cpu = { { DT_SET_FLOAT, normuon_momentum_cpu, "reference" } },
-    .holds = { [IN_NORM2] = HOLDS_NORM2 },
+    .cpu = {{DT_SET_FLOAT, normuon_momentum_cpu, "reference"}},
+    .holds = {[IN_NORM2] = HOLDS_NORM2},
     .samples = normuon_momentum_samples,
     .num_samples = sizeof normuon_momentum_samples / sizeof normuon_momentum_samples[0],
     .large = normuon_momentum_large_samples,

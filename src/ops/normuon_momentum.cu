@@ -8,13 +8,13 @@ enum { OUT_X, OUT_M };
 enum { THREADS = 256, WIDTH = 8, MOST_BLOCKS = 1024 };
 
 typedef struct Momentum {
-    const void           *g;
-    void                 *m, *x;
-    const float          *norm2, *loss;
-    float                *partial;
-    int64_t               numel, each; /* elements; of a block */
-    NormuonMomentumAttrs  attrs;
-    bool                  whole; /* every pointer is 16-byte aligned */
+    const void          *g;
+    void                *m, *x;
+    const float         *norm2, *loss;
+    float               *partial;
+    int64_t              numel, each; /* elements; of a block */
+    NormuonMomentumAttrs attrs;
+    bool                 whole; /* every pointer is 16-byte aligned */
 } Momentum;
 
 static int64_t block_elements(int64_t numel)
@@ -38,8 +38,14 @@ static __device__ __forceinline__ Factors factors_of(const Momentum *a)
     return f;
 }
 
-static __device__ __forceinline__ float step_of(const Factors *f, float g, float m) { return f->momentum * m + f->rest * (g * f->clip); }
-static __device__ __forceinline__ float input_of(const Factors *f, float g, float m) { return f->nesterov ? step_of(f, g, m) : m; }
+static __device__ __forceinline__ float step_of(const Factors *f, float g, float m)
+{
+    return f->momentum * m + f->rest * (g * f->clip);
+}
+static __device__ __forceinline__ float input_of(const Factors *f, float g, float m)
+{
+    return f->nesterov ? step_of(f, g, m) : m;
+}
 
 template <typename G, typename M> static __global__ void __launch_bounds__(THREADS) momentum_blocks(Momentum a)
 {
@@ -77,12 +83,12 @@ template <typename G, typename M> static __global__ void __launch_bounds__(THREA
 template <typename G, typename M, typename X> static __global__ void __launch_bounds__(THREADS) scale_blocks(Momentum a)
 {
     __shared__ float scratch[32];
-    Factors  f = factors_of(&a);
-    const G *g = (const G *)a.g;
-    const M *m = (const M *)a.m;
-    X       *x = (X *)a.x;
-    float    sum = 0, gs[WIDTH], ms[WIDTH];
-    bool     applies = step_applies(a.norm2, a.loss);
+    Factors          f = factors_of(&a);
+    const G         *g = (const G *)a.g;
+    const M         *m = (const M *)a.m;
+    X               *x = (X *)a.x;
+    float            sum = 0, gs[WIDTH], ms[WIDTH];
+    bool             applies = step_applies(a.norm2, a.loss);
     for (int k = threadIdx.x; applies && k < (int)gridDim.x; k += THREADS) sum += a.partial[k];
     sum = block_sum(sum, scratch);
     float   scale = 1 / (1.02f * sqrtf(sum) + 1e-6f);
@@ -117,8 +123,7 @@ static Status normuon_momentum_run(const KernelArgs *args)
     CUDA_FLOAT(g->type.dtype, G, CUDA_FLOAT(m->type.dtype, M, momentum_blocks<G, M><<<grid, THREADS, 0, stream>>>(a)));
     if (x->data)
         CUDA_FLOAT(g->type.dtype, G,
-                   CUDA_FLOAT(m->type.dtype, M,
-                              CUDA_FLOAT(x->type.dtype, X, scale_blocks<G, M, X><<<grid, THREADS, 0, stream>>>(a))));
+                   CUDA_FLOAT(m->type.dtype, M, CUDA_FLOAT(x->type.dtype, X, scale_blocks<G, M, X><<<grid, THREADS, 0, stream>>>(a))));
     return CUDA_LAUNCHED();
 }
 
@@ -128,4 +133,5 @@ static size_t normuon_momentum_workspace(const Node *node, CudaDevice *device)
     return MOST_BLOCKS * sizeof(float);
 }
 
-CUDA_KERNELS(normuon_momentum, { .dtypes = DT_SET_FLOAT, .run = normuon_momentum_run, .name = "blocks", .workspace = normuon_momentum_workspace })
+CUDA_KERNELS(normuon_momentum,
+             {.dtypes = DT_SET_FLOAT, .run = normuon_momentum_run, .name = "blocks", .workspace = normuon_momentum_workspace})

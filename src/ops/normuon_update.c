@@ -9,12 +9,12 @@
  * copy are rounded stochastically, as adamw's are; with one they are the master rounded to nearest. */
 #include "ops/update.h"
 
-static const AttrDef normuon_update_attrs[] = { ATTR_FLOAT(NormuonUpdateAttrs, beta2, 0.95),
-                                                ATTR_FLOAT(NormuonUpdateAttrs, eps, 1e-10),
-                                                ATTR_FLOAT(NormuonUpdateAttrs, weight_decay, 0),
-                                                ATTR_BOOL(NormuonUpdateAttrs, stochastic, true),
-                                                ATTR_INT(NormuonUpdateAttrs, key, 0),
-                                                { 0 } };
+static const AttrDef normuon_update_attrs[] = {ATTR_FLOAT(NormuonUpdateAttrs, beta2, 0.95),
+                                               ATTR_FLOAT(NormuonUpdateAttrs, eps, 1e-10),
+                                               ATTR_FLOAT(NormuonUpdateAttrs, weight_decay, 0),
+                                               ATTR_BOOL(NormuonUpdateAttrs, stochastic, true),
+                                               ATTR_INT(NormuonUpdateAttrs, key, 0),
+                                               {0}};
 
 enum { IN_W, IN_X, IN_V, IN_NORM2, IN_LOSS, IN_HYPER, IN_STEP, IN_MASTER };
 enum { OUT_W, OUT_V, OUT_MASTER };
@@ -34,7 +34,7 @@ static Status normuon_update_infer(Node *node)
     if (node->in[IN_MASTER]) TRY(infer_like(node, IN_MASTER, "master", DT_SET_F32, w));
     node->out[OUT_W]->type = *w;
     node->out[OUT_V]->type = node->in[IN_V]->type;
-    node->out[OUT_MASTER]->type = node->in[IN_MASTER] ? node->in[IN_MASTER]->type : (TensorType){ 0 };
+    node->out[OUT_MASTER]->type = node->in[IN_MASTER] ? node->in[IN_MASTER]->type : (TensorType){0};
     return OK;
 }
 
@@ -83,11 +83,11 @@ static void rows_task(void *context, int64_t task, int worker)
 static void weights_tile(const UpdateStep *s, int64_t at, int64_t count, uint64_t key)
 {
     const NormuonUpdateAttrs *attrs = s->args->attrs;
-    const TensorView *in = s->args->in, *out = s->args->out, *source = in[IN_MASTER].data ? &in[IN_MASTER] : &in[IN_W];
-    float             w[TILE], scratch[TILE];
-    uint32_t          random[TILE];
-    int64_t           cols = in[IN_X].type.dim[1];
-    const float      *x = tile_load(&in[IN_X], at, count, scratch);
+    const TensorView         *in = s->args->in, *out = s->args->out, *source = in[IN_MASTER].data ? &in[IN_MASTER] : &in[IN_W];
+    float                     w[TILE], scratch[TILE];
+    uint32_t                  random[TILE];
+    int64_t                   cols = in[IN_X].type.dim[1];
+    const float              *x = tile_load(&in[IN_X], at, count, scratch);
     vec_copy_in(w, vec_at(source->data, source->type.dtype, at), source->type.dtype, count);
     for (int64_t i = 0; i < count;) {
         int64_t row = (at + i) / cols, end = min_i64(count, (row + 1) * cols - at);
@@ -119,8 +119,10 @@ static Status normuon_update_cpu(const KernelArgs *args)
     const TensorType         *w = &args->in[IN_W].type;
     int64_t                   rows = w->dim[0], numel = type_numel(w);
     double                    lr = (double)((const float *)args->in[IN_HYPER].data)[HYPER_LR], sum = 0;
-    UpdateStep s = { .args = args, .inverse = args->workspace, .square = (double *)args->workspace + rows,
-                     .decay = (float)(1 - lr * attrs->weight_decay) };
+    UpdateStep                s = {.args = args,
+                                   .inverse = args->workspace,
+                                   .square = (double *)args->workspace + rows,
+                                   .decay = (float)(1 - lr * attrs->weight_decay)};
     if (!isfinite(*(const float *)args->in[IN_NORM2].data) || !isfinite(*(const float *)args->in[IN_LOSS].data)) return OK;
     pool_run(args->pool, div_up(rows, rows_per_task(w->dim[1])), rows_task, &s);
     for (int64_t i = 0; i < rows; i++) sum += s.square[i];
@@ -129,35 +131,40 @@ static Status normuon_update_cpu(const KernelArgs *args)
     return OK;
 }
 
-static const NormuonUpdateAttrs decaying = { .beta2 = 0.95, .eps = 1e-10, .weight_decay = 0.1, .stochastic = true, .key = 77 };
+static const NormuonUpdateAttrs decaying = {.beta2 = 0.95, .eps = 1e-10, .weight_decay = 0.1, .stochastic = true, .key = 77};
 
-#define SAMPLE(w_dtype, rows, cols, master)                                                                                     \
-    { .in = { { w_dtype, 2, { rows, cols } }, { w_dtype, 2, { rows, cols } }, { DT_F32, 1, { rows } }, { DT_F32, 1, { 1 } },     \
-              { DT_F32, 1, { 1 } }, { DT_F32, 1, { HYPER_COUNT } }, { DT_I64, 1, { STEP_COUNT } }, { DT_F32, master, { rows, cols } } }, \
-      .attrs = &decaying, .int_range = { [IN_STEP] = 99 } }
+#define SAMPLE(w_dtype, rows, cols, master) \
+    { \
+        .in = {{w_dtype, 2, {rows, cols}}, {w_dtype, 2, {rows, cols}}, {DT_F32, 1, {rows}},       {DT_F32, 1, {1}}, \
+               {DT_F32, 1, {1}},           {DT_F32, 1, {HYPER_COUNT}}, {DT_I64, 1, {STEP_COUNT}}, {DT_F32, master, {rows, cols}}}, \
+        .attrs = &decaying, .int_range = { \
+            [IN_STEP] = 99 \
+        } \
+    }
 
-static const OpSample normuon_update_samples[] = { SAMPLE(DT_F32, 7, 9, 0), SAMPLE(DT_F32, 150, 301, 2) };
+static const OpSample normuon_update_samples[] = {SAMPLE(DT_F32, 7, 9, 0), SAMPLE(DT_F32, 150, 301, 2)};
 
 /* Shapes of real models. */
-static const OpSample normuon_update_large_samples[] = { SAMPLE(DT_F32, 3072, 1024, 0), SAMPLE(DT_F32, 1024, 3072, 2) };
+static const OpSample normuon_update_large_samples[] = {SAMPLE(DT_F32, 3072, 1024, 0), SAMPLE(DT_F32, 1024, 3072, 2)};
 
 const OpDef op_normuon_update = {
     .id = OP_NORMUON_UPDATE,
     .name = "normuon_update",
-    .synopsis = "v' = beta2 v + (1 - beta2) mean x^2 of each row; w' = w - lr (weight_decay w + 0.2 sqrt(R C) o / |o|), o = x / (sqrt(v') + eps)",
+    .synopsis =
+        "v' = beta2 v + (1 - beta2) mean x^2 of each row; w' = w - lr (weight_decay w + 0.2 sqrt(R C) o / |o|), o = x / (sqrt(v') + eps)",
     .num_in = 8,
     .num_out = 3,
     .min_in = 7,
     .flags = OP_RANDOM,
-    .alias = { { .out = OUT_W, .in = IN_W }, { .out = OUT_V, .in = IN_V }, { .out = OUT_MASTER, .in = IN_MASTER } },
+    .alias = {{.out = OUT_W, .in = IN_W}, {.out = OUT_V, .in = IN_V}, {.out = OUT_MASTER, .in = IN_MASTER}},
     .num_alias = 3,
     .attrs_size = sizeof(NormuonUpdateAttrs),
     .attrs = normuon_update_attrs,
     .infer = normuon_update_infer,
     .cost = normuon_update_cost,
     .workspace = normuon_update_workspace,
-    .cpu = { { DT_SET_FLOAT, normuon_update_cpu, "reference" } },
-    .holds = { [IN_V] = HOLDS_SQUARES, [IN_NORM2] = HOLDS_NORM2, [IN_HYPER] = HOLDS_HYPER },
+    .cpu = {{DT_SET_FLOAT, normuon_update_cpu, "reference"}},
+    .holds = {[IN_V] = HOLDS_SQUARES, [IN_NORM2] = HOLDS_NORM2, [IN_HYPER] = HOLDS_HYPER},
     .samples = normuon_update_samples,
     .num_samples = sizeof normuon_update_samples / sizeof normuon_update_samples[0],
     .large = normuon_update_large_samples,

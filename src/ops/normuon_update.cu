@@ -7,20 +7,23 @@ enum { OUT_W, OUT_V, OUT_MASTER };
 enum { THREADS = 256, WARPS = THREADS / 32, WIDTH = 8, MOST_BLOCKS = 256, PIECE = 32 * WIDTH * 4 /* columns of a warp's */ };
 
 typedef struct Update {
-    void               *w;
-    const void         *x;
-    float              *v, *master; /* master NULL: w is the only copy */
-    const float        *norm2, *loss, *hyper;
-    const int64_t      *step;
-    float              *inverse, *partial;
-    int64_t             rows, cols, each; /* rows of a block of the first launch */
-    int                 num_partial;
-    NormuonUpdateAttrs  attrs;
-    bool                random_w;
-    bool                whole; /* every row of every matrix begins at a multiple of 16 bytes */
+    void              *w;
+    const void        *x;
+    float             *v, *master; /* master NULL: w is the only copy */
+    const float       *norm2, *loss, *hyper;
+    const int64_t     *step;
+    float             *inverse, *partial;
+    int64_t            rows, cols, each; /* rows of a block of the first launch */
+    int                num_partial;
+    NormuonUpdateAttrs attrs;
+    bool               random_w;
+    bool               whole; /* every row of every matrix begins at a multiple of 16 bytes */
 } Update;
 
-static int64_t block_rows(int64_t rows) { return cuda_div_up(cuda_div_up(rows, MOST_BLOCKS), WARPS) * WARPS; }
+static int64_t block_rows(int64_t rows)
+{
+    return cuda_div_up(cuda_div_up(rows, MOST_BLOCKS), WARPS) * WARPS;
+}
 
 template <typename X> static __global__ void __launch_bounds__(THREADS) second_moments(Update a)
 {
@@ -65,15 +68,15 @@ template <typename W, typename X> static __global__ void __launch_bounds__(THREA
     int     lane = threadIdx.x & 31;
     int64_t row = (int64_t)blockIdx.x * WARPS + (threadIdx.x >> 5), begin = (int64_t)blockIdx.y * PIECE,
             end = begin + PIECE < a.cols ? begin + PIECE : a.cols;
-    double  lr = (double)a.hyper[HYPER_LR];
-    float   sum = 0, decay = (float)(1 - lr * a.attrs.weight_decay), w[WIDTH], x[WIDTH];
+    double lr = (double)a.hyper[HYPER_LR];
+    float  sum = 0, decay = (float)(1 - lr * a.attrs.weight_decay), w[WIDTH], x[WIDTH];
     for (int k = threadIdx.x; k < a.num_partial; k += THREADS) sum += a.partial[k];
     sum = block_sum(sum, scratch);
     if (row >= a.rows) return;
-    float     factor = sum > 0 ? (float)(lr * 0.2 * sqrt((double)a.rows * (double)a.cols / (double)sum)) * a.inverse[row] : 0;
-    uint64_t  key = update_key(a.step, a.attrs.key);
-    const X  *xs = (const X *)a.x;
-    W        *ws = (W *)a.w;
+    float    factor = sum > 0 ? (float)(lr * 0.2 * sqrt((double)a.rows * (double)a.cols / (double)sum)) * a.inverse[row] : 0;
+    uint64_t key = update_key(a.step, a.attrs.key);
+    const X *xs = (const X *)a.x;
+    W       *ws = (W *)a.w;
     for (int64_t c = begin + lane * WIDTH; c < end; c += 32 * WIDTH) {
         int64_t at = row * a.cols + c;
         if (a.whole) {
@@ -120,7 +123,8 @@ static Status normuon_update_run(const KernelArgs *args)
     a.whole = a.cols % WIDTH == 0 && is_aligned16(a.w) && is_aligned16(a.x) && is_aligned16(a.master);
     dim3         grid((unsigned)cuda_div_up(a.rows, WARPS), (unsigned)cuda_div_up(a.cols, PIECE));
     cudaStream_t stream = cuda_stream(args);
-    FAIL_IF(grid.y > 65535, ERR_UNSUPPORTED, "normuon_update: %lld columns, expected at most %lld", (long long)a.cols, (long long)PIECE * 65535);
+    FAIL_IF(grid.y > 65535, ERR_UNSUPPORTED, "normuon_update: %lld columns, expected at most %lld", (long long)a.cols,
+            (long long)PIECE * 65535);
     CUDA_FLOAT(in[IN_X].type.dtype, X, second_moments<X><<<(unsigned)a.num_partial, THREADS, 0, stream>>>(a));
     CUDA_FLOAT(w->type.dtype, W, CUDA_FLOAT(in[IN_X].type.dtype, X, move_weights<W, X><<<grid, THREADS, 0, stream>>>(a)));
     return CUDA_LAUNCHED();
@@ -132,4 +136,4 @@ static size_t normuon_update_workspace(const Node *node, CudaDevice *device)
     return (size_t)(MOST_BLOCKS + node->in[IN_W]->type.dim[0]) * sizeof(float);
 }
 
-CUDA_KERNELS(normuon_update, { .dtypes = DT_SET_FLOAT, .run = normuon_update_run, .name = "rows", .workspace = normuon_update_workspace })
+CUDA_KERNELS(normuon_update, {.dtypes = DT_SET_FLOAT, .run = normuon_update_run, .name = "rows", .workspace = normuon_update_workspace})

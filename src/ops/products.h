@@ -7,7 +7,10 @@
 
 enum { MAX_PRODUCTS = 2 * LORA_MAX_MEMBERS };
 
-static inline bool view_wanted(const TensorView *view) { return view->type.ndim > 0; }
+static inline bool view_wanted(const TensorView *view)
+{
+    return view->type.ndim > 0;
+}
 
 /* y = x w^T + bias */
 static inline int linear_products(const KernelArgs *args, Gemm *out)
@@ -36,8 +39,8 @@ static inline int linear_dx_products(const KernelArgs *args, Gemm *out)
 {
     const LinearAttrs *attrs = (const LinearAttrs *)args->attrs;
     const TensorView  *dy = &args->in[0], *w = &args->in[1], *dx = &args->out[0];
-    *out = gemm_of(type_rows(&dy->type), w->type.dim[1], w->type.dim[0], gemm_operand(dy, false, attrs->col),
-                   gemm_operand(w, false, 0), gemm_operand(dx, false, 0), attrs->alpha, args->accumulate & 1);
+    *out = gemm_of(type_rows(&dy->type), w->type.dim[1], w->type.dim[0], gemm_operand(dy, false, attrs->col), gemm_operand(w, false, 0),
+                   gemm_operand(dx, false, 0), attrs->alpha, args->accumulate & 1);
     return 1;
 }
 
@@ -46,8 +49,8 @@ static inline int linear_dw_products(const KernelArgs *args, Gemm *out)
 {
     const LinearAttrs *attrs = (const LinearAttrs *)args->attrs;
     const TensorView  *dy = &args->in[0], *x = &args->in[1], *dw = &args->out[0];
-    *out = gemm_of(attrs->rows, type_cols(&x->type), type_rows(&x->type), gemm_operand(dy, true, attrs->col),
-                   gemm_operand(x, false, 0), gemm_operand(dw, false, 0), attrs->alpha, args->accumulate & 1);
+    *out = gemm_of(attrs->rows, type_cols(&x->type), type_rows(&x->type), gemm_operand(dy, true, attrs->col), gemm_operand(x, false, 0),
+                   gemm_operand(dw, false, 0), attrs->alpha, args->accumulate & 1);
     return 1;
 }
 
@@ -55,8 +58,8 @@ static inline int linear_dw_products(const KernelArgs *args, Gemm *out)
  * rows of b. */
 typedef enum LoraProduct { LORA_ADD, LORA_DH, LORA_DB } LoraProduct;
 
-static inline int lora_products(LoraProduct product, const LoraAttrs *attrs, const TensorView *y, const TensorView *h,
-                                const TensorView *b, bool accumulate, Gemm *out)
+static inline int lora_products(LoraProduct product, const LoraAttrs *attrs, const TensorView *y, const TensorView *h, const TensorView *b,
+                                bool accumulate, Gemm *out)
 {
     int     members = lora_members(attrs);
     int64_t tokens = type_rows(&y->type), r = type_cols(&b->type), first = 0; /* row of b */
@@ -91,8 +94,8 @@ static inline int lora_add_bwd_products(const KernelArgs *args, Gemm *out)
 static inline Gemm head_logits_product(const TensorView *x, const TensorView *w, int64_t row, int64_t rows, const TensorView *logits)
 {
     int64_t channels = type_cols(&x->type), vocab = w->type.dim[0];
-    return gemm_of(rows, vocab, channels, gemm_operand(x, false, row * channels), gemm_operand(w, true, 0),
-                   gemm_operand(logits, false, 0), 1, false);
+    return gemm_of(rows, vocab, channels, gemm_operand(x, false, row * channels), gemm_operand(w, true, 0), gemm_operand(logits, false, 0),
+                   1, false);
 }
 
 static inline Gemm head_dx_product(const TensorView *dlogits, const TensorView *w, int64_t row, int64_t rows, const TensorView *dx)

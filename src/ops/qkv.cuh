@@ -13,8 +13,7 @@ typedef struct QkvDims {
 
 static inline QkvDims qkv_dims(const QkvAttrs *attrs, const TensorType *qkv, const TensorType *table)
 {
-    QkvDims d = {type_rows(qkv),  attrs->num_heads, attrs->num_kv_heads,
-                 attrs->head_dim, table->dim[0],    (float)attrs->eps};
+    QkvDims d = {type_rows(qkv), attrs->num_heads, attrs->num_kv_heads, attrs->head_dim, table->dim[0], (float)attrs->eps};
     return d;
 }
 
@@ -55,8 +54,7 @@ static __device__ __forceinline__ QkvTableOf<N> load_table(const float *table, i
 }
 
 /* Turns this lane's part v of a head; sign -1: back. All lanes of the warp take part. */
-template <int LANES, int N>
-static __device__ __forceinline__ void turn(float *v, const QkvTableOf<N> &t, int lane, float sign)
+template <int LANES, int N> static __device__ __forceinline__ void turn(float *v, const QkvTableOf<N> &t, int lane, float sign)
 {
     float side = lane >= LANES / 2 ? sign : -sign;
 #pragma unroll

@@ -19,7 +19,7 @@ static Status step_result_infer(Node *node)
 static OpCost step_result_cost(const Node *node)
 {
     (void)node;
-    return (OpCost){ .bytes = 2 * RESULT_COUNT * sizeof(float) };
+    return (OpCost){.bytes = 2 * RESULT_COUNT * sizeof(float)};
 }
 
 static Status step_result_cpu(const KernelArgs *args)
@@ -33,12 +33,8 @@ static Status step_result_cpu(const KernelArgs *args)
 }
 
 static const OpSample step_result_samples[] = {
-    { .in = { { DT_F32, 1, { 1 } },
-              { DT_F32, 1, { 1 } },
-              { DT_F32, 1, { 1 } },
-              { DT_I64, 1, { STEP_COUNT } },
-              { DT_F32, 2, { RESULT_ROWS, RESULT_COUNT } } },
-      .int_range = { [IN_STEP] = 99 } },
+    {.in = {{DT_F32, 1, {1}}, {DT_F32, 1, {1}}, {DT_F32, 1, {1}}, {DT_I64, 1, {STEP_COUNT}}, {DT_F32, 2, {RESULT_ROWS, RESULT_COUNT}}},
+     .int_range = {[IN_STEP] = 99}},
 };
 
 const OpDef op_step_result = {
@@ -48,11 +44,11 @@ const OpDef op_step_result = {
     .num_in = 5,
     .num_out = 1,
     .min_in = 5,
-    .alias = { { .out = 0, .in = IN_RING } },
+    .alias = {{.out = 0, .in = IN_RING}},
     .num_alias = 1,
     .infer = step_result_infer,
     .cost = step_result_cost,
-    .cpu = { { DT_SET_F32, step_result_cpu, "reference" } },
+    .cpu = {{DT_SET_F32, step_result_cpu, "reference"}},
     .samples = step_result_samples,
     .num_samples = sizeof step_result_samples / sizeof step_result_samples[0],
 };

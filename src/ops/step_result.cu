@@ -19,4 +19,4 @@ static Status step_result_run(const KernelArgs *args)
     return CUDA_LAUNCHED();
 }
 
-CUDA_KERNELS(step_result, { .dtypes = DT_SET_F32, .run = step_result_run, .name = "row" })
+CUDA_KERNELS(step_result, {.dtypes = DT_SET_F32, .run = step_result_run, .name = "row"})

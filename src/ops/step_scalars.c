@@ -11,7 +11,7 @@
 static const AttrDef step_scalars_attrs[] = {
     ATTR_FLOAT(StepScalarsAttrs, beta1, 0.9),
     ATTR_FLOAT(StepScalarsAttrs, beta2, 0.999),
-    { 0 },
+    {0},
 };
 
 /* hyper f32 (HYPER_COUNT), norm2, loss (1) f32, count (1) i64 -> hyper' (HYPER_COUNT), count' in place, applied (1) f32. */
@@ -39,8 +39,7 @@ static Status step_scalars_cpu(const KernelArgs *args)
 }
 
 static const OpSample step_scalars_samples[] = {
-    { .in = { { DT_F32, 1, { HYPER_COUNT } }, { DT_F32, 1, { 1 } }, { DT_F32, 1, { 1 } }, { DT_I64, 1, { 1 } } },
-      .int_range = { [STEP_IN_COUNT] = 1000 } },
+    {.in = {{DT_F32, 1, {HYPER_COUNT}}, {DT_F32, 1, {1}}, {DT_F32, 1, {1}}, {DT_I64, 1, {1}}}, .int_range = {[STEP_IN_COUNT] = 1000}},
 };
 
 const OpDef op_step_scalars = {
@@ -50,14 +49,14 @@ const OpDef op_step_scalars = {
     .num_in = 4,
     .num_out = 3,
     .min_in = 4,
-    .alias = { { .out = STEP_OUT_COUNT, .in = STEP_IN_COUNT } },
+    .alias = {{.out = STEP_OUT_COUNT, .in = STEP_IN_COUNT}},
     .num_alias = 1,
     .attrs_size = sizeof(StepScalarsAttrs),
     .attrs = step_scalars_attrs,
     .infer = step_scalars_infer,
     .cost = step_scalars_cost,
-    .cpu = { { DT_SET_FLOAT, step_scalars_cpu, "reference" } },
-    .holds = { [STEP_IN_HYPER] = HOLDS_HYPER, [STEP_IN_NORM2] = HOLDS_NORM2 },
+    .cpu = {{DT_SET_FLOAT, step_scalars_cpu, "reference"}},
+    .holds = {[STEP_IN_HYPER] = HOLDS_HYPER, [STEP_IN_NORM2] = HOLDS_NORM2},
     .samples = step_scalars_samples,
     .num_samples = sizeof step_scalars_samples / sizeof step_scalars_samples[0],
 };

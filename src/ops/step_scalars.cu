@@ -14,11 +14,11 @@ static __global__ void step_scalars_one(StepArgs args)
 
 static Status step_scalars_run(const KernelArgs *args)
 {
-    StepArgs step = { *(const StepScalarsAttrs *)args->attrs, {}, {} };
+    StepArgs step = {*(const StepScalarsAttrs *)args->attrs, {}, {}};
     memcpy(step.in, args->in, sizeof step.in);
     memcpy(step.out, args->out, sizeof step.out);
     step_scalars_one<<<1, 1, 0, cuda_stream(args)>>>(step);
     return CUDA_LAUNCHED();
 }
 
-CUDA_KERNELS(step_scalars, { .dtypes = DT_SET_FLOAT, .run = step_scalars_run, .name = "thread" })
+CUDA_KERNELS(step_scalars, {.dtypes = DT_SET_FLOAT, .run = step_scalars_run, .name = "thread"})

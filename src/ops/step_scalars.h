@@ -19,9 +19,9 @@ enum { STEP_OUT_HYPER, STEP_OUT_COUNT, STEP_OUT_APPLIED };
 STEP_FN void step_scalars(const StepScalarsAttrs *attrs, const TensorView *in, const TensorView *out)
 {
     const float *hyper = (const float *)in[STEP_IN_HYPER].data;
-    bool    applied = isfinite(*(const float *)in[STEP_IN_NORM2].data) && isfinite(*(const float *)in[STEP_IN_LOSS].data);
-    int64_t count = *(const int64_t *)in[STEP_IN_COUNT].data;
-    float  *out_hyper = (float *)out[STEP_OUT_HYPER].data;
+    bool         applied = isfinite(*(const float *)in[STEP_IN_NORM2].data) && isfinite(*(const float *)in[STEP_IN_LOSS].data);
+    int64_t      count = *(const int64_t *)in[STEP_IN_COUNT].data;
+    float       *out_hyper = (float *)out[STEP_OUT_HYPER].data;
     for (int i = 0; out_hyper && i < HYPER_COUNT; i++) out_hyper[i] = hyper[i];
     if (out_hyper) {
         out_hyper[HYPER_BIAS1] = (float)(1.0 - pow(attrs->beta1, (double)(count + 1)));

@@ -15,8 +15,8 @@ NODISCARD static inline Status segments_tasks(const TensorView *table, int64_t n
     for (int64_t i = 0; i < table->type.dim[0]; i++) {
         int64_t first = segments[i][SEGMENT_OFFSET], count = segments[i][SEGMENT_NUMEL];
         FAIL_IF(first < end || count < 0 || count > numel - first, ERR_INVALID,
-                "segment %lld is [%lld, +%lld): segments are sorted, apart, and within %lld elements", (long long)i,
-                (long long)first, (long long)count, (long long)numel);
+                "segment %lld is [%lld, +%lld): segments are sorted, apart, and within %lld elements", (long long)i, (long long)first,
+                (long long)count, (long long)numel);
         end = first + count;
         tasks += div_up(count, UPDATE_PER_TASK);
     }
@@ -47,8 +47,7 @@ static inline void update_random(uint32_t *random, uint64_t key, int64_t first, 
 }
 
 /* Elements [at, at + count) of a bf16 tensor, each with 16 bits of its random word. */
-static inline void store_stochastic(const TensorView *t, int64_t at, const float *src, const uint32_t *random, int shift,
-                                    int64_t count)
+static inline void store_stochastic(const TensorView *t, int64_t at, const float *src, const uint32_t *random, int shift, int64_t count)
 {
     uint16_t *dst = vec_at_mut(t->data, DT_BF16, at);
     for (int64_t i = 0; i < count; i++) dst[i] = bf16_from_f32_stochastic(src[i], random[i] >> shift);

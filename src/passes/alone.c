@@ -10,7 +10,17 @@
 
 /* ---- options ---- */
 
-typedef enum OptionKind { KIND_PROGRAM, KIND_INT, KIND_FLOAT, KIND_BOOL, KIND_DTYPE, KIND_PARTS, KIND_FUSIONS, KIND_TARGETS, KIND_OPTIMIZER } OptionKind;
+typedef enum OptionKind {
+    KIND_PROGRAM,
+    KIND_INT,
+    KIND_FLOAT,
+    KIND_BOOL,
+    KIND_DTYPE,
+    KIND_PARTS,
+    KIND_FUSIONS,
+    KIND_TARGETS,
+    KIND_OPTIMIZER
+} OptionKind;
 
 /* What passes read of CompileOptions; the program says which one the graph is of. */
 static const struct {
@@ -18,20 +28,20 @@ static const struct {
     OptionKind  kind;
     size_t      at;
 } table[] = {
-    { "program", KIND_PROGRAM, 0 },
-    { "cache_batch", KIND_INT, offsetof(CompileOptions, cache_batch) },
-    { "cache_len", KIND_INT, offsetof(CompileOptions, cache_len) },
-    { "fp32_grads", KIND_BOOL, offsetof(CompileOptions, fp32_grads) },
-    { "lora_alpha", KIND_FLOAT, offsetof(CompileOptions, lora.alpha) },
-    { "lora_dropout", KIND_FLOAT, offsetof(CompileOptions, lora.dropout) },
-    { "lora_rank", KIND_INT, offsetof(CompileOptions, lora.r) },
-    { "lora_targets", KIND_TARGETS, offsetof(CompileOptions, lora) },
-    { "master_weights", KIND_BOOL, offsetof(CompileOptions, master_weights) },
-    { "moment_dtype", KIND_DTYPE, offsetof(CompileOptions, moment_dtype) },
-    { "no_fuse", KIND_FUSIONS, offsetof(CompileOptions, no_fuse) },
-    { "optimizer", KIND_OPTIMIZER, offsetof(CompileOptions, optimizer) },
-    { "recompute", KIND_PARTS, offsetof(CompileOptions, recompute) },
-    { "use_rslora", KIND_BOOL, offsetof(CompileOptions, lora.use_rslora) },
+    {"program", KIND_PROGRAM, 0},
+    {"cache_batch", KIND_INT, offsetof(CompileOptions, cache_batch)},
+    {"cache_len", KIND_INT, offsetof(CompileOptions, cache_len)},
+    {"fp32_grads", KIND_BOOL, offsetof(CompileOptions, fp32_grads)},
+    {"lora_alpha", KIND_FLOAT, offsetof(CompileOptions, lora.alpha)},
+    {"lora_dropout", KIND_FLOAT, offsetof(CompileOptions, lora.dropout)},
+    {"lora_rank", KIND_INT, offsetof(CompileOptions, lora.r)},
+    {"lora_targets", KIND_TARGETS, offsetof(CompileOptions, lora)},
+    {"master_weights", KIND_BOOL, offsetof(CompileOptions, master_weights)},
+    {"moment_dtype", KIND_DTYPE, offsetof(CompileOptions, moment_dtype)},
+    {"no_fuse", KIND_FUSIONS, offsetof(CompileOptions, no_fuse)},
+    {"optimizer", KIND_OPTIMIZER, offsetof(CompileOptions, optimizer)},
+    {"recompute", KIND_PARTS, offsetof(CompileOptions, recompute)},
+    {"use_rslora", KIND_BOOL, offsetof(CompileOptions, lora.use_rslora)},
 };
 enum { NUM_OPTIONS = sizeof table / sizeof table[0], MAX_WHOLE = 1 << 20 };
 
@@ -80,22 +90,28 @@ static Status read_number(OptionKind kind, const char *text, void *out)
 
 static Status read_option(Arena *arena, OptionKind kind, const char *text, void *out)
 {
-    const char *parts[PART_COUNT], *fusions[FUSION_COUNT], *optimizers[OPTIMIZER_COUNT], *yes_no[] = { "false", "true" };
+    const char *parts[PART_COUNT], *fusions[FUSION_COUNT], *optimizers[OPTIMIZER_COUNT], *yes_no[] = {"false", "true"};
     int         index = 0;
     for (int i = 0; i < PART_COUNT; i++) parts[i] = part_name((Part)i);
     for (int i = 0; i < FUSION_COUNT; i++) fusions[i] = fusion_name((Fusion)i);
     for (int i = 0; i < OPTIMIZER_COUNT; i++) optimizers[i] = optimizer_name((OptimizerKind)i);
     switch (kind) {
-    case KIND_PROGRAM: break; /* no field */
+    case KIND_PROGRAM:
+        break; /* no field */
     case KIND_INT:
-    case KIND_FLOAT: return read_number(kind, text, out);
+    case KIND_FLOAT:
+        return read_number(kind, text, out);
     case KIND_BOOL:
         TRY(find_name("value", text, yes_no, 2, &index));
         *(bool *)out = index;
         break;
-    case KIND_DTYPE: FAIL_IF(!dtype_parse(text, out), ERR_INVALID, "expected a dtype, found %s", text); break;
-    case KIND_PARTS: return read_bits(arena, "part", text, parts, PART_COUNT, out);
-    case KIND_FUSIONS: return read_bits(arena, "fusion", text, fusions, FUSION_COUNT, out);
+    case KIND_DTYPE:
+        FAIL_IF(!dtype_parse(text, out), ERR_INVALID, "expected a dtype, found %s", text);
+        break;
+    case KIND_PARTS:
+        return read_bits(arena, "part", text, parts, PART_COUNT, out);
+    case KIND_FUSIONS:
+        return read_bits(arena, "fusion", text, fusions, FUSION_COUNT, out);
     case KIND_TARGETS: {
         const char **words;
         LoraOptions *lora = out;
@@ -194,8 +210,8 @@ static Status run_one(PassContext *context, int index, bool *laid_out)
         context->kind = PROGRAM_OPTIMIZER;
         *laid_out = false;
     }
-    FAIL_IF(!(pass_programs(index) >> context->kind & 1), ERR_INVALID, "it doesn't run for %s; the line # option program=NAME says what the graph is of",
-            program_kind_name(context->kind));
+    FAIL_IF(!(pass_programs(index) >> context->kind & 1), ERR_INVALID,
+            "it doesn't run for %s; the line # option program=NAME says what the graph is of", program_kind_name(context->kind));
     if (!pass_after_layout(index)) program->placement = NULL; /* of another graph */
     program->num_launches = program->num_once = 0;
     return pass_run(context, index);
@@ -215,12 +231,11 @@ static Status run_all(PassContext *context, const int *indices, size_t count, St
     return OK;
 }
 
-Status passes_run_alone(Arena *arena, const char *file, const char *text, size_t len, const char *const *names, size_t count,
-                        StrBuf *out)
+Status passes_run_alone(Arena *arena, const char *file, const char *text, size_t len, const char *const *names, size_t count, StrBuf *out)
 {
     CompileOptions options = compile_defaults();
-    Program        program = { 0 };
-    PassContext    context = { .arena = arena, .file = file, .options = &options, .program = &program };
+    Program        program = {0};
+    PassContext    context = {.arena = arena, .file = file, .options = &options, .program = &program};
     int           *indices = arena_array(arena, int, count + 1);
     options.verify = true;
     for (size_t i = 0; i < count; i++) TRY(pass_find(names[i], &indices[i]));

@@ -32,10 +32,11 @@ static Status check_inputs(GradBuilder *grad, const Node *node)
         const Value *in = node->in[i];
         bool         weight = in && in->kind == VALUE_PARAM && !in->producer, expected = node->op->params >> i & 1;
         if (!grad_wanted(grad, in) || weight == expected) continue;
-        FAIL_IF(weight, ERR_UNSUPPORTED, "%s: input %d of %s is the trained weight %s, and the op has no gradient for a weight there", source, i,
-                node->op->name, in->name);
-        FAIL(ERR_UNSUPPORTED, "%s: input %d of %s is %s, which is computed from a trained weight, and the op has a gradient only for a weight there",
-             source, i, node->op->name, in->name);
+        FAIL_IF(weight, ERR_UNSUPPORTED, "%s: input %d of %s is the trained weight %s, and the op has no gradient for a weight there",
+                source, i, node->op->name, in->name);
+        FAIL(ERR_UNSUPPORTED,
+             "%s: input %d of %s is %s, which is computed from a trained weight, and the op has a gradient only for a weight there", source,
+             i, node->op->name, in->name);
     }
     return OK;
 }
@@ -43,12 +44,11 @@ static Status check_inputs(GradBuilder *grad, const Node *node)
 static Status node_backward(GradBuilder *grad, const Node *node, const Value *loss)
 {
     bool needed = false, leads = false;
-    for (int k = 0; k < node->num_out; k++)
-        needed = needed || (node->out[k] && (node->out[k] == loss || grad_of(grad, node->out[k])));
+    for (int k = 0; k < node->num_out; k++) needed = needed || (node->out[k] && (node->out[k] == loss || grad_of(grad, node->out[k])));
     for (int i = 0; i < node->num_in; i++) leads = leads || grad_wanted(grad, node->in[i]);
     if (!needed || !leads) return OK;
-    FAIL_IF(!node->op->backward, ERR_UNSUPPORTED, "%s: op %s has no gradient, and %s needs one",
-            node->source ? node->source : "graph", node->op->name, node->out[0] ? node->out[0]->name : "its output");
+    FAIL_IF(!node->op->backward, ERR_UNSUPPORTED, "%s: op %s has no gradient, and %s needs one", node->source ? node->source : "graph",
+            node->op->name, node->out[0] ? node->out[0]->name : "its output");
     TRY(check_inputs(grad, node));
     grad->graph->layer = node->layer;
     grad->graph->part = node->part;
@@ -89,9 +89,9 @@ static int accumulator_of(const Value *value)
 static Status settle_loss(GradBuilder *grad)
 {
     static const float zero = 0;
-    Graph *graph = grad->graph;
-    Value *loss = graph_output(graph, "loss"), *sum = graph_add_value(graph, VALUE_STATE, "loss.sum", &loss->type);
-    int    slot = accumulator_of(loss);
+    Graph             *graph = grad->graph;
+    Value             *loss = graph_output(graph, "loss"), *sum = graph_add_value(graph, VALUE_STATE, "loss.sum", &loss->type);
+    int                slot = accumulator_of(loss);
     if (grad->accumulate && slot >= 0 && !loss->producer->in[slot] && loss->num_uses == 1) {
         loss->kind = VALUE_STATE;
         node_set_input(loss->producer, slot, sum);
@@ -105,7 +105,7 @@ static Status settle_loss(GradBuilder *grad)
     graph->layer = -1;
     graph->part = PART_NONE;
     graph->source = loss->producer->source;
-    Value *in[] = { grad->accumulate ? sum : add_number(graph, "loss.zero", &loss->type, &zero), loss };
+    Value *in[] = {grad->accumulate ? sum : add_number(graph, "loss.zero", &loss->type, &zero), loss};
     Node  *add;
     TRY(graph_add_node(graph, graph->ops[OP_ADD], NULL, "loss.added", in, 2, ~0u, &add));
     add->out[0]->home = sum;
@@ -175,14 +175,13 @@ static void merge_adds(Graph *graph)
 Status autodiff_graph(Graph *graph, bool accumulate, bool fp32_grads)
 {
     static const float one = 1;
-    GradBuilder grad;
+    GradBuilder        grad;
     grad_init(&grad, graph, OP_ADD, accumulate, fp32_grads);
     find_wanted(&grad);
     const Value *loss = graph_output(graph, "loss");
     TRY(check_loss(loss));
     FAIL_IF(!grad.wanted[loss->id], ERR_INVALID, "nothing to train: the loss depends on no trained parameter");
-    if (!(loss->producer->op->flags & OP_LOSS))
-        grad.grads[loss->id] = add_number(graph, "loss.one", &loss->type, &one);
+    if (!(loss->producer->op->flags & OP_LOSS)) grad.grads[loss->id] = add_number(graph, "loss.one", &loss->type, &one);
     int          count = graph->num_nodes, i = 0;
     const Node **forward = arena_array(graph->arena, const Node *, count);
     for (const Node *node = graph->first; node; node = node->next) forward[i++] = node;

@@ -13,16 +13,17 @@ static const char *const wanted[PROGRAM_KIND_COUNT] = {
 Status pass_bind(PassContext *context, Graph **graph)
 {
     const CompileOptions *options = context->options;
-    FAIL_IF(!context->module, ERR_INVALID, "it makes the graph of a model, and this is a graph already; surogate ir run.yaml --after bind prints "
+    FAIL_IF(!context->module, ERR_INVALID,
+            "it makes the graph of a model, and this is a graph already; surogate ir run.yaml --after bind prints "
             "a model's");
-    BindOptions           bind = {
-                  .graph_name = program_kind_name(context->kind),
-                  .batch = options->batch,
-                  .seq = options->seq,
-                  .dtype = options->model_dtype,
-                  .max_layers = options->max_layers,
-                  .ops = op_table,
-                  .num_ops = OP_COUNT,
+    BindOptions bind = {
+        .graph_name = program_kind_name(context->kind),
+        .batch = options->batch,
+        .seq = options->seq,
+        .dtype = options->model_dtype,
+        .max_layers = options->max_layers,
+        .ops = op_table,
+        .num_ops = OP_COUNT,
     };
     if (context->kind == PROGRAM_EVAL) {
         bind.batch = options->eval_batch;

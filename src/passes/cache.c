@@ -23,13 +23,13 @@ static Status one_row(PassContext *context, Graph *graph)
     FAIL_IF(!head || head->op != &op_linear, ERR_UNSUPPORTED, "%s: \"logits\" isn't a linear layer's output; generation needs that",
             context->file);
     TensorType type = type_make(DT_I32, 1, context->options->cache_batch);
-    Value     *in[] = { head->in[0], graph_add_value(graph, VALUE_INPUT, "row", &type) };
+    Value     *in[] = {head->in[0], graph_add_value(graph, VALUE_INPUT, "row", &type)};
     Node      *row, *last;
     graph->layer = -1;
     graph->part = PART_NONE;
     graph->cursor = head;
     TRY(graph_add_node(graph, &op_gather_row, NULL, "last_row", in, 2, ~0u, &row));
-    Value *head_in[] = { row->out[0], head->in[1], head->in[2] };
+    Value *head_in[] = {row->out[0], head->in[1], head->in[2]};
     TRY(graph_add_node(graph, &op_linear, NULL, "last_logits", head_in, 3, ~0u, &last));
     graph->cursor = NULL;
     graph_replace_uses(graph, logits, last->out[0], head);

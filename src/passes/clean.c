@@ -69,14 +69,13 @@ static char *find_taken(const Graph *graph)
 static void merge_equal_nodes(Graph *graph)
 {
     const char *taken = find_taken(graph);
-    uint32_t capacity = 64;
+    uint32_t    capacity = 64;
     while (capacity < 2u * (uint32_t)graph->num_nodes) capacity *= 2;
     Node **table = arena_array(graph->arena, Node *, capacity);
     for (Node *node = graph->first, *next; node; node = next) {
         next = node->next;
         bool pure = true;
-        for (int k = 0; k < node->num_out; k++)
-            pure = pure && !node_alias_of(node, k) && !(node->out[k] && taken[node->out[k]->id]);
+        for (int k = 0; k < node->num_out; k++) pure = pure && !node_alias_of(node, k) && !(node->out[k] && taken[node->out[k]->id]);
         if (!pure || has_effect(node)) continue;
         uint32_t i = (uint32_t)node_hash(node) & (capacity - 1);
         while (table[i] && !same_computation(table[i], node)) i = (i + 1) & (capacity - 1);

@@ -14,7 +14,7 @@ static const struct {
     uint32_t    programs;
     PassFn      run;
 } passes[] = {
-#define PASS(name, programs, help) { #name, programs, pass_##name },
+#define PASS(name, programs, help) {#name, programs, pass_##name},
 #include "passes/passes.def"
 #undef PASS
 };
@@ -70,10 +70,23 @@ CompileOptions compile_defaults(void)
 {
     return (CompileOptions){
         .programs = 1u << PROGRAM_MICRO_FIRST | 1u << PROGRAM_MICRO_NEXT | 1u << PROGRAM_OPTIMIZER,
-        .batch = 1, .seq = 128, .eval_batch = 1, .eval_seq = 128, .cache_batch = 1, .cache_len = 256, .prefill_chunk = 64,
-        .model_dtype = DT_F32, .master_dtype = DT_F32, .moment_dtype = DT_F32,
-        .lora = { .r = 16, .alpha = 32 },
-        .beta1 = 0.9, .beta2 = 0.999, .adam_eps = 1e-8, .max_grad_norm = 1.0, .train_base = true, .num_workers = 1,
+        .batch = 1,
+        .seq = 128,
+        .eval_batch = 1,
+        .eval_seq = 128,
+        .cache_batch = 1,
+        .cache_len = 256,
+        .prefill_chunk = 64,
+        .model_dtype = DT_F32,
+        .master_dtype = DT_F32,
+        .moment_dtype = DT_F32,
+        .lora = {.r = 16, .alpha = 32},
+        .beta1 = 0.9,
+        .beta2 = 0.999,
+        .adam_eps = 1e-8,
+        .max_grad_norm = 1.0,
+        .train_base = true,
+        .num_workers = 1,
         .normuon = normuon_defaults(),
     };
 }
@@ -102,13 +115,19 @@ static Status run_phase(PassContext *context, uint32_t programs, int first, int 
     return OK;
 }
 
-Status compile_plan(Arena *arena, const IrModule *module, const JsonValue *config, const char *config_name,
-                    const CompileOptions *options, Device *device, Plan **out_plan)
+Status compile_plan(Arena *arena, const IrModule *module, const JsonValue *config, const char *config_name, const CompileOptions *options,
+                    Device *device, Plan **out_plan)
 {
     Plan *plan;
     TRY(plan_start(arena, options, device, &plan));
-    PassContext context = { .arena = arena, .file = module->file, .module = module, .config = config, .config_name = config_name,
-                            .options = options, .device = device, .plan = plan };
+    PassContext context = {.arena = arena,
+                           .file = module->file,
+                           .module = module,
+                           .config = config,
+                           .config_name = config_name,
+                           .options = options,
+                           .device = device,
+                           .plan = plan};
     uint32_t    update = options->programs & (1u << PROGRAM_OPTIMIZER), others = options->programs & ~update;
     /* The optimizer's graph is made from the layout of the trained parameters. */
     TRY(run_phase(&context, others, 0, NUM_BEFORE_LAYOUT, true));

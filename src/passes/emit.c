@@ -19,7 +19,7 @@ static void views_of(Arena *arena, Value *const *values, int count, TensorView *
 static Status emit_node(PassContext *context, Node *node, Launch *launch)
 {
     Program *program = context->program;
-    *launch = (Launch){ .node = node, .stream = node->stream };
+    *launch = (Launch){.node = node, .stream = node->stream};
     TRY(context->device->api->bind(context->device, node, &launch->kernel));
     TensorView *in;
     views_of(context->arena, node->in, node->num_in, &in);

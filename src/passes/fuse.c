@@ -39,7 +39,7 @@ typedef struct Projection {
 
 static bool match_projection(Value *out, Projection *p)
 {
-    *p = (Projection){ .out = out, .lora = producer_is(out, &op_linear_add) };
+    *p = (Projection){.out = out, .lora = producer_is(out, &op_linear_add)};
     Value *plain = p->lora ? p->lora->in[0] : out;
     p->linear = producer_is(plain, &op_linear);
     if (!p->linear || !read_once(out) || !read_once(plain)) return false;
@@ -86,7 +86,7 @@ static Status pack_projections(Graph *graph, const Projection *p, int count, Val
 {
     Node  *node;
     Value *bias = p[0].linear->in[2] ? pack_inputs(graph, p, count, 2) : NULL;
-    Value *in[] = { p[0].linear->in[0], pack_inputs(graph, p, count, 1), bias };
+    Value *in[] = {p[0].linear->in[0], pack_inputs(graph, p, count, 1), bias};
     graph->layer = p[0].linear->layer;
     graph->part = p[0].linear->part;
     graph->source = p[0].linear->source;
@@ -96,9 +96,10 @@ static Status pack_projections(Graph *graph, const Projection *p, int count, Val
     for (int i = 0; i < count; i++) {
         if (p[i].lora) {
             LinearAttrs attrs = *(const LinearAttrs *)p[i].lora->attrs;
-            Value      *add_in[] = { *out, p[i].lora->in[1], p[i].lora->in[2] };
+            Value      *add_in[] = {*out, p[i].lora->in[1], p[i].lora->in[2]};
             attrs.col += col;
-            TRY(graph_add_node(graph, &op_linear_add, &attrs, arena_printf(graph->arena, "%s.packed", p[i].out->name), add_in, 3, ~0u, &node));
+            TRY(graph_add_node(graph, &op_linear_add, &attrs, arena_printf(graph->arena, "%s.packed", p[i].out->name), add_in, 3, ~0u,
+                               &node));
             *out = node->out[0];
         }
         col += p[i].linear->in[1]->type.dim[0];
@@ -115,7 +116,7 @@ typedef struct HeadPath { /* projection -> reshape -> [rms_norm] -> [rope] */
 
 static bool match_heads(Value *value, bool rope, HeadPath *h)
 {
-    *h = (HeadPath){ 0 };
+    *h = (HeadPath){0};
     if (rope) {
         h->rope = producer_is(value, &op_rope);
         if (!h->rope || ((const RopeAttrs *)h->rope->attrs)->inverse || !read_once(value)) return false;
@@ -144,15 +145,17 @@ static Status fuse_qkv(Graph *graph, Node *attention, bool *fired)
     if (!attention->in[1] || !match_heads(attention->in[0], true, &q) || !match_heads(attention->in[1], true, &k) ||
         !match_heads(attention->in[2], false, &v) || !same_rope(&q, &k))
         return OK;
-    Projection p[] = { q.projection, k.projection, v.projection };
+    Projection p[] = {q.projection, k.projection, v.projection};
     if (!can_pack(p, 3)) return OK;
     Value *packed;
     Node  *node;
     graph->cursor = attention;
     TRY(pack_projections(graph, p, 3, &packed));
-    QkvAttrs qkv = { .num_heads = attrs->num_heads, .num_kv_heads = attrs->num_kv_heads, .head_dim = attrs->head_dim,
-                     .eps = q.norm ? ((const RmsNormAttrs *)q.norm->attrs)->eps : 0 };
-    Value   *in[] = { packed, q.norm ? q.norm->in[1] : NULL, k.norm ? k.norm->in[1] : NULL, q.rope->in[1], q.rope->in[2] };
+    QkvAttrs qkv = {.num_heads = attrs->num_heads,
+                    .num_kv_heads = attrs->num_kv_heads,
+                    .head_dim = attrs->head_dim,
+                    .eps = q.norm ? ((const RmsNormAttrs *)q.norm->attrs)->eps : 0};
+    Value   *in[] = {packed, q.norm ? q.norm->in[1] : NULL, k.norm ? k.norm->in[1] : NULL, q.rope->in[1], q.rope->in[2]};
     TRY(graph_add_node(graph, &op_qkv_norm_rope, &qkv, arena_printf(graph->arena, "%s.packed", attention->in[0]->name), in, 5,
                        q.norm ? ~0u : 1u, &node));
     graph->cursor = NULL;
@@ -168,8 +171,8 @@ static Status fuse_qkv(Graph *graph, Node *attention, bool *fired)
 static Status fuse_gate_up(Graph *graph, Node *swiglu, bool *fired)
 {
     Projection p[2];
-    if (swiglu->op != &op_swiglu || !swiglu->in[1] || !match_projection(swiglu->in[0], &p[0]) ||
-        !match_projection(swiglu->in[1], &p[1]) || !can_pack(p, 2))
+    if (swiglu->op != &op_swiglu || !swiglu->in[1] || !match_projection(swiglu->in[0], &p[0]) || !match_projection(swiglu->in[1], &p[1]) ||
+        !can_pack(p, 2))
         return OK;
     Value *packed;
     graph->cursor = swiglu;
@@ -197,15 +200,13 @@ static bool is_plain_param(const Value *w)
 static bool match_adapter(Node *add, Adapters *a)
 {
     Node *down = producer_is(add->in[1], &op_linear);
-    if (!down || down->in[2] || !read_once(add->in[1]) || !is_plain_param(down->in[1]) || !is_plain_param(add->in[2]))
-        return false;
+    if (!down || down->in[2] || !read_once(add->in[1]) || !is_plain_param(down->in[1]) || !is_plain_param(add->in[2])) return false;
     if (a->count) {
         const Node        *last_down = a->down[0], *last = a->add[0];
         const LinearAttrs *mine = add->attrs, *its = last->attrs;
         const TensorType  *type = &last_down->in[1]->type, *up = &last->in[2]->type;
         if (!read_once(add->out[0]) || down->in[0] != last_down->in[0] || mine->alpha != its->alpha ||
-            !type_equal(&down->in[1]->type, type) || add->in[2]->type.dtype != up->dtype ||
-            mine->col + add->in[2]->type.dim[0] > its->col)
+            !type_equal(&down->in[1]->type, type) || add->in[2]->type.dtype != up->dtype || mine->col + add->in[2]->type.dim[0] > its->col)
             return false;
     }
     memmove(a->add + 1, a->add, sizeof *a->add * (size_t)a->count);
@@ -235,7 +236,7 @@ static Status stack_down(Graph *graph, const Adapters *a, Value **out_h, Value *
     }
     *out_b = up[0];
     if (a->count > 1) {
-        Value *in[] = { node->in[0], pack_params(graph, down, a->count) };
+        Value *in[] = {node->in[0], pack_params(graph, down, a->count)};
         *out_b = pack_params(graph, up, a->count);
         TRY(graph_add_node(graph, &op_linear, NULL, arena_printf(graph->arena, "%s.packed", node->out[0]->name), in, 2, ~0u, &node));
     }
@@ -245,17 +246,17 @@ static Status stack_down(Graph *graph, const Adapters *a, Value **out_h, Value *
 
 static Status fuse_lora(Graph *graph, Node *last, bool *fired)
 {
-    Adapters a = { 0 };
+    Adapters a = {0};
     if (last->op != &op_linear_add || goes_on(last)) return OK;
     for (Node *add = last; add && a.count < LORA_MAX_MEMBERS; add = producer_is(add->in[0], &op_linear_add))
         if (!match_adapter(add, &a)) break;
     if (!a.count) return OK;
-    LoraAttrs attrs = { .alpha = ((const LinearAttrs *)last->attrs)->alpha };
+    LoraAttrs attrs = {.alpha = ((const LinearAttrs *)last->attrs)->alpha};
     for (int m = 0; m < a.count; m++) {
         attrs.rows[m] = a.add[m]->in[2]->type.dim[0];
         attrs.col[m] = ((const LinearAttrs *)a.add[m]->attrs)->col;
     }
-    Value *in[3] = { a.add[0]->in[0] };
+    Value *in[3] = {a.add[0]->in[0]};
     Node  *node;
     graph->cursor = last;
     graph->layer = last->layer;
@@ -276,7 +277,7 @@ static Status fuse_residual_norm(Graph *graph, Node *norm, bool *fired)
 {
     Node *add = norm->op == &op_rms_norm ? producer_is(norm->in[0], &op_add) : NULL;
     if (!add || norm->in[1]->type.ndim != 1) return OK;
-    Value *in[] = { add->in[0], add->in[1], norm->in[1] };
+    Value *in[] = {add->in[0], add->in[1], norm->in[1]};
     Node  *node;
     /* Where the add stood: its sum may be read before the norm is. The layer is the add's, so that what the next layer
      * reads counts as that layer's input. */
@@ -301,7 +302,7 @@ static Status fuse_lm_head(Graph *graph, Node *loss, bool *fired)
 {
     Node *head = loss->op == &op_cross_entropy ? producer_is(loss->in[0], &op_linear) : NULL;
     if (!head || head->in[2] || !read_once(head->out[0]) || (loss->out[1] && loss->out[1]->num_uses)) return OK;
-    Value *in[] = { head->in[0], head->in[1], loss->in[1] };
+    Value *in[] = {head->in[0], head->in[1], loss->in[1]};
     Node  *node;
     graph->cursor = loss;
     graph->layer = -1;

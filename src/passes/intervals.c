@@ -80,7 +80,7 @@ typedef struct Timeline {
 
 static Timeline timeline_make(Arena *arena, int num_times)
 {
-    Timeline t = { .arena = arena, .size = 1 };
+    Timeline t = {.arena = arena, .size = 1};
     while (t.size < num_times) t.size *= 2;
     t.covering = arena_array(arena, RangeSet, 2 * t.size);
     t.touching = arena_array(arena, RangeSet, 2 * t.size);
@@ -94,7 +94,7 @@ static void timeline_clear(Timeline *t)
 
 static void timeline_add(Timeline *t, const Interval *item)
 {
-    Range range = { item->offset, item->offset + item->bytes };
+    Range range = {item->offset, item->offset + item->bytes};
     int   first = item->start + t->size, last = item->end + t->size;
     for (int a = first, b = last + 1; a < b; a /= 2, b /= 2) {
         if (a & 1) add_range(t->arena, &t->covering[a++], range);
@@ -234,8 +234,8 @@ static int64_t largest_live(Arena *arena, const Interval *intervals, int num, in
 int64_t intervals_place(Arena *arena, Interval *intervals, int num, int64_t *out_live)
 {
     enum { REPAIRS = 64, REPAIRED_INTERVALS = 4096 };
-    int (*const orders[])(const void *, const void *) = { by_size, by_area, by_start };
-    Placing p = { .intervals = intervals, .num_intervals = num, .height = INT64_MAX };
+    int (*const orders[])(const void *, const void *) = {by_size, by_area, by_start};
+    Placing p = {.intervals = intervals, .num_intervals = num, .height = INT64_MAX};
     int     num_times = 0;
     p.items = arena_array(arena, Interval *, num + 1);
     p.best = arena_array(arena, int64_t, num + 1);

@@ -31,7 +31,7 @@ typedef struct NormuonMatrix {
     Value  *v;         /* (R) f32: second moment of each row */
     Value  *master;    /* (R,C) f32; NULL: w is the only copy, bf16 ones are rounded stochastically */
     double  weight_decay;
-    int64_t key;       /* names the parameter for random numbers: its segment's SEGMENT_KEY */
+    int64_t key; /* names the parameter for random numbers: its segment's SEGMENT_KEY */
 } NormuonMatrix;
 
 /* Emits at the cursor; w, m, v and master are updated in place. Starts: m and v zero. */

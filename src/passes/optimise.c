@@ -17,10 +17,10 @@ static Status norm_of(const Plan *plan, Graph *graph, Value *const *grads, Value
 {
     for (int i = 0; i < plan->num_buckets; i++) {
         Node  *node;
-        Value *in[] = { grads[i] };
+        Value *in[] = {grads[i]};
         TRY(graph_add_node(graph, &op_sum_squares, NULL, "norm2", in, 1, ~0u, &node));
         if (i > 0) {
-            Value *sum_in[] = { *out, node->out[0] };
+            Value *sum_in[] = {*out, node->out[0]};
             TRY(graph_add_node(graph, &op_add, NULL, "norm2", sum_in, 2, ~0u, &node));
         }
         *out = node->out[0];
@@ -31,9 +31,9 @@ static Status norm_of(const Plan *plan, Graph *graph, Value *const *grads, Value
 /* Whether the step counts, and the scalars of all buckets' updates. */
 static Status begin_step(Update *update, Value **out_applied)
 {
-    StepScalarsAttrs attrs = { .beta1 = update->options->beta1, .beta2 = update->options->beta2 };
-    Value           *in[] = { flat_value(update->graph, VALUE_INPUT, "hyper", DT_F32, HYPER_COUNT), update->norm2, update->loss,
-                              flat_value(update->graph, VALUE_STATE, OPTIMIZER_APPLIED, DT_I64, 1) };
+    StepScalarsAttrs attrs = {.beta1 = update->options->beta1, .beta2 = update->options->beta2};
+    Value           *in[] = {flat_value(update->graph, VALUE_INPUT, "hyper", DT_F32, HYPER_COUNT), update->norm2, update->loss,
+                             flat_value(update->graph, VALUE_STATE, OPTIMIZER_APPLIED, DT_I64, 1)};
     Node            *node;
     TRY(graph_add_node(update->graph, &op_step_scalars, &attrs, "step_scalars", in, 4, ~0u, &node));
     update->hyper = node->out[STEP_OUT_HYPER];
@@ -47,7 +47,8 @@ static Status update_bucket(Update *update, const Bucket *bucket, Value *grads)
     update->weights = flat_value(update->graph, VALUE_PARAM, bucket->weights, bucket->weight, bucket->numel);
     update->grads = grads;
     for (int k = 0; k < bucket->num_states; k++)
-        update->state[k] = flat_value(update->graph, VALUE_STATE, bucket->states[k].value, bucket->states[k].dtype, bucket->states[k].numel);
+        update->state[k] =
+            flat_value(update->graph, VALUE_STATE, bucket->states[k].value, bucket->states[k].dtype, bucket->states[k].numel);
     return bucket->rule->emit(update);
 }
 
@@ -57,7 +58,7 @@ static Status add_result(const Update *update, Value *applied)
     TensorType type = type_make(DT_F32, 2, (int64_t)RESULT_ROWS, (int64_t)RESULT_COUNT);
     Value     *ring = graph_add_value(update->graph, VALUE_STATE, "results", &type);
     ring->space = SPACE_HOST;
-    Value *in[] = { update->loss, update->norm2, applied, update->step, ring };
+    Value *in[] = {update->loss, update->norm2, applied, update->step, ring};
     return graph_add_node(update->graph, &op_step_result, NULL, "result", in, 5, ~0u, NULL);
 }
 
@@ -69,9 +70,11 @@ Status pass_optimise(PassContext *context, Graph **out_graph)
     Value **grads = arena_array(context->arena, Value *, plan->num_buckets);
     for (int i = 0; i < plan->num_buckets; i++)
         grads[i] = flat_value(graph, VALUE_GRAD, plan->buckets[i].grads, plan->buckets[i].grad, plan->buckets[i].numel);
-    Update update = { .options = context->options, .plan = plan, .graph = graph,
-                      .loss = flat_value(graph, VALUE_STATE, "loss.sum", DT_F32, 1),
-                      .step = flat_value(graph, VALUE_INPUT, "step", DT_I64, STEP_COUNT) };
+    Update update = {.options = context->options,
+                     .plan = plan,
+                     .graph = graph,
+                     .loss = flat_value(graph, VALUE_STATE, "loss.sum", DT_F32, 1),
+                     .step = flat_value(graph, VALUE_INPUT, "step", DT_I64, STEP_COUNT)};
     Value *applied;
     TRY(norm_of(plan, graph, grads, &update.norm2));
     TRY(begin_step(&update, &applied));

@@ -54,23 +54,26 @@ static Value *copy_of(const Update *u)
 static AdamwAttrs adamw_settings(const Update *u)
 {
     const CompileOptions *options = u->options;
-    return (AdamwAttrs){ .beta1 = options->beta1, .beta2 = options->beta2, .eps = options->adam_eps,
-                         .weight_decay = options->weight_decay, .max_grad_norm = options->max_grad_norm,
-                         .stochastic = u->bucket->weight == DT_BF16 && !copy_of(u) };
+    return (AdamwAttrs){.beta1 = options->beta1,
+                        .beta2 = options->beta2,
+                        .eps = options->adam_eps,
+                        .weight_decay = options->weight_decay,
+                        .max_grad_norm = options->max_grad_norm,
+                        .stochastic = u->bucket->weight == DT_BF16 && !copy_of(u)};
 }
 
 static Status adamw_emit(const Update *u)
 {
     AdamwAttrs attrs = adamw_settings(u);
     Node      *node;
-    Value     *in[] = { u->weights, u->grads, u->state[0], u->state[1], u->norm2, u->loss, u->hyper, u->step, segments_of(u), copy_of(u) };
+    Value     *in[] = {u->weights, u->grads, u->state[0], u->state[1], u->norm2, u->loss, u->hyper, u->step, segments_of(u), copy_of(u)};
     return graph_add_node(u->graph, &op_adamw, &attrs, "update", in, 10, copy_of(u) ? 0xFu : 0x7u, &node);
 }
 
 static const OptimizerRule rule_adamw = {
     .name = "adamw",
-    .states = { { .name = "m", .extent = STATE_ELEMENTS, .dtype = dtype_of_moments, .code = CODE_SIGNED },
-                { .name = "v", .extent = STATE_ELEMENTS, .dtype = dtype_of_moments, .code = CODE_UNSIGNED } },
+    .states = {{.name = "m", .extent = STATE_ELEMENTS, .dtype = dtype_of_moments, .code = CODE_SIGNED},
+               {.name = "v", .extent = STATE_ELEMENTS, .dtype = dtype_of_moments, .code = CODE_UNSIGNED}},
     .emit = adamw_emit,
 };
 
@@ -93,16 +96,17 @@ static Status adamw_8bit_emit(const Update *u)
     AdamwAttrs    attrs = adamw_settings(u);
     Value *const *state = u->state;
     Node         *node;
-    Value *in[] = { u->weights, u->grads, state[0], state[1], state[2], state[3], u->norm2, u->loss, u->hyper, u->step, segments_of(u), copy_of(u) };
+    Value        *in[] = {u->weights, u->grads, state[0], state[1], state[2],       state[3],
+                          u->norm2,   u->loss,  u->hyper, u->step,  segments_of(u), copy_of(u)};
     return graph_add_node(u->graph, &op_adamw_8bit, &attrs, "update", in, 12, copy_of(u) ? 0x3Fu : 0x1Fu, &node);
 }
 
 static const OptimizerRule rule_adamw_8bit = {
     .name = "adamw_8bit",
-    .states = { { .name = "m", .extent = STATE_ELEMENTS, .dtype = bytes, .code = CODE_SIGNED, .scale = 2 },
-                { .name = "v", .extent = STATE_ELEMENTS, .dtype = bytes, .code = CODE_UNSIGNED, .scale = 3 },
-                { .name = "m" OPTIMIZER_SCALE, .extent = STATE_BLOCKS, .dtype = fp32 },
-                { .name = "v" OPTIMIZER_SCALE, .extent = STATE_BLOCKS, .dtype = fp32 } },
+    .states = {{.name = "m", .extent = STATE_ELEMENTS, .dtype = bytes, .code = CODE_SIGNED, .scale = 2},
+               {.name = "v", .extent = STATE_ELEMENTS, .dtype = bytes, .code = CODE_UNSIGNED, .scale = 3},
+               {.name = "m" OPTIMIZER_SCALE, .extent = STATE_BLOCKS, .dtype = fp32},
+               {.name = "v" OPTIMIZER_SCALE, .extent = STATE_BLOCKS, .dtype = fp32}},
     .emit = adamw_8bit_emit,
 };
 
@@ -120,19 +124,19 @@ static Value *part_of(const Update *u, Value *flat, const Param *param, int64_t 
 
 static Status normuon_one(const Update *u, const NormuonOptions *options, int index)
 {
-    const NormuonShared shared = { u->norm2, u->loss, u->hyper, u->step };
+    const NormuonShared shared = {u->norm2, u->loss, u->hyper, u->step};
     const Param        *param = u->plan->trained_params[u->bucket->first + index];
     const int64_t      *segment = u->plan->segments[u->bucket->first + index];
     const BucketState  *rows = &u->bucket->states[1];
     TensorType          of_rows = state_type(rows, param);
     int64_t             at = segment[SEGMENT_OFFSET];
-    NormuonMatrix       matrix = { .w = part_of(u, u->weights, param, at, &param->type),
-                                   .g = part_of(u, u->grads, param, at, &param->type),
-                                   .m = part_of(u, u->state[0], param, at, &param->type),
-                                   .v = part_of(u, u->state[1], param, rows->at[index], &of_rows),
-                                   .master = copy_of(u) ? part_of(u, copy_of(u), param, at, &param->type) : NULL,
-                                   .weight_decay = segment[SEGMENT_DECAY] ? u->options->weight_decay : 0,
-                                   .key = segment[SEGMENT_KEY] };
+    NormuonMatrix       matrix = {.w = part_of(u, u->weights, param, at, &param->type),
+                                  .g = part_of(u, u->grads, param, at, &param->type),
+                                  .m = part_of(u, u->state[0], param, at, &param->type),
+                                  .v = part_of(u, u->state[1], param, rows->at[index], &of_rows),
+                                  .master = copy_of(u) ? part_of(u, copy_of(u), param, at, &param->type) : NULL,
+                                  .weight_decay = segment[SEGMENT_DECAY] ? u->options->weight_decay : 0,
+                                  .key = segment[SEGMENT_KEY]};
     return normuon_emit(u->graph, options, &shared, &matrix);
 }
 
@@ -147,8 +151,8 @@ static Status normuon_emit_all(const Update *u)
 
 static const OptimizerRule rule_normuon = {
     .name = "normuon",
-    .states = { { .name = "momentum", .extent = STATE_ELEMENTS, .dtype = dtype_of_moments },
-                { .name = "row_v", .extent = STATE_ROWS, .dtype = fp32 } },
+    .states = {{.name = "momentum", .extent = STATE_ELEMENTS, .dtype = dtype_of_moments},
+               {.name = "row_v", .extent = STATE_ROWS, .dtype = fp32}},
     .emit = normuon_emit_all,
 };
 
@@ -194,9 +198,9 @@ void optimizer_states(const CompileOptions *options, Bucket *bucket)
 {
     const StateRule *state = bucket->rule->states;
     for (; state->name; state++)
-        bucket->states[bucket->num_states++] = (BucketState){ .name = state->name, .dtype = state->dtype(options), .extent = state->extent,
-                                                              .code = state->code, .scale = state->scale };
+        bucket->states[bucket->num_states++] = (BucketState){
+            .name = state->name, .dtype = state->dtype(options), .extent = state->extent, .code = state->code, .scale = state->scale};
     if (options->master_weights && dtype_info(bucket->weight)->bits < dtype_info(options->master_dtype)->bits)
         bucket->states[bucket->num_states++] =
-            (BucketState){ .name = OPTIMIZER_COPY, .dtype = options->master_dtype, .extent = STATE_ELEMENTS, .is_copy = true };
+            (BucketState){.name = OPTIMIZER_COPY, .dtype = options->master_dtype, .extent = STATE_ELEMENTS, .is_copy = true};
 }

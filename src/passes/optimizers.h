@@ -18,22 +18,22 @@ typedef struct Update {
 typedef struct StateRule {
     const char *name;
     StateExtent extent;
-    DType     (*dtype)(const CompileOptions *options);
-    StateCode   code;
-    int         scale; /* as in BucketState */
+    DType (*dtype)(const CompileOptions *options);
+    StateCode code;
+    int       scale; /* as in BucketState */
 } StateRule;
 
 typedef struct OptimizerRule {
     const char *name;
     StateRule   states[BUCKET_MAX_STATES - 1]; /* one without name ends it; a wider copy of the weights comes after them */
-    Status    (*emit)(const Update *update);
+    Status (*emit)(const Update *update);
 } OptimizerRule;
 
 enum { OPTIMIZER_MAX_RULES = 4 }; /* of one optimizer */
 /* The plan's count of applied steps, i64: the optimizer's t. */
 #define OPTIMIZER_APPLIED "applied"
 /* The name of the state that is a wider copy of the weights; what the name of a state of scales ends with, after that of the codes. */
-#define OPTIMIZER_COPY  "master"
+#define OPTIMIZER_COPY "master"
 #define OPTIMIZER_SCALE ".scale"
 
 /* The rule for a parameter that is placed by itself: one, or the packed memory of several. */

@@ -5,8 +5,8 @@
 
 typedef struct PassContext {
     Arena                *arena;
-    const char           *file;    /* what the graph comes from, for messages */
-    const IrModule       *module;  /* NULL: the graph is there already */
+    const char           *file;   /* what the graph comes from, for messages */
+    const IrModule       *module; /* NULL: the graph is there already */
     const JsonValue      *config;
     const char           *config_name;
     const CompileOptions *options;

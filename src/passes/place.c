@@ -11,8 +11,8 @@
 #include <string.h>
 
 enum {
-    PLACE_ALIGN = 256,  /* bytes: what vector loads, cuBLASLt and cuDNN ask for at most */
-    FLAT_ALIGN = 128,   /* elements between parameters of the flat run: PLACE_ALIGN for two-byte elements */
+    PLACE_ALIGN = 256, /* bytes: what vector loads, cuBLASLt and cuDNN ask for at most */
+    FLAT_ALIGN = 128,  /* elements between parameters of the flat run: PLACE_ALIGN for two-byte elements */
 };
 
 static int64_t align_up(int64_t n, int64_t to)
@@ -69,8 +69,8 @@ static Status add_trained(Plan *plan, const Value *value, const Bucket *bucket, 
 
 static Bucket bucket_of(const CompileOptions *options, const Value *value)
 {
-    return (Bucket){ .weight = value->type.dtype, .grad = options->fp32_grads ? DT_F32 : value->type.dtype,
-                     .rule = optimizer_rule(options, value) };
+    return (Bucket){
+        .weight = value->type.dtype, .grad = options->fp32_grads ? DT_F32 : value->type.dtype, .rule = optimizer_rule(options, value)};
 }
 
 static bool is_same_bucket(const Bucket *a, const Bucket *b)
@@ -182,10 +182,14 @@ static Status layout_params(Plan *plan, const CompileOptions *options, const Gra
 static Region region_of(const Value *value)
 {
     switch (value->kind) {
-    case VALUE_INPUT: return REGION_INPUTS;
-    case VALUE_CACHE: return REGION_CACHE;
-    case VALUE_CONST: return REGION_CONSTS;
-    default: return REGION_OPTIMIZER;
+    case VALUE_INPUT:
+        return REGION_INPUTS;
+    case VALUE_CACHE:
+        return REGION_CACHE;
+    case VALUE_CONST:
+        return REGION_CONSTS;
+    default:
+        return REGION_OPTIMIZER;
     }
 }
 
@@ -208,8 +212,7 @@ Status layout_add(Plan *plan, const CompileOptions *options, const Graph *graph)
             wider->place.offset = *end;
             *end = align_up(wider->place.offset + wider->place.bytes, PLACE_ALIGN);
         } else if (value->kind != VALUE_INPUT) {
-            FAIL_IF(type_bytes(&value->type) != entry->place.bytes, ERR_INTERNAL, "plan: %s differs in size between programs",
-                    value->name);
+            FAIL_IF(type_bytes(&value->type) != entry->place.bytes, ERR_INTERNAL, "plan: %s differs in size between programs", value->name);
         }
     }
     return OK;
@@ -259,7 +262,7 @@ static void find_lives(Placer *p, Arena *arena)
             Value *out = node->out[k];
             if (!out || p->roots[out->id].value != out || out->kind != VALUE_ACTIVATION) continue;
             p->interval_of[out->id] = p->num;
-            p->intervals[p->num++] = (Interval){ out->id, index, index, align_up(type_bytes(&out->type), PLACE_ALIGN), 0 };
+            p->intervals[p->num++] = (Interval){out->id, index, index, align_up(type_bytes(&out->type), PLACE_ALIGN), 0};
         }
         for (int i = 0; i < node->num_in; i++) extend(p, node->in[i], index);
         for (int k = 0; k < node->num_out; k++) extend(p, node->out[k], index);
@@ -311,7 +314,7 @@ static int64_t place_space(Placer *p, Arena *arena, Space space, int64_t *out_li
 static Status placement_of(Placer *p, const Plan *plan, const Value *value, Placement *out)
 {
     const Value *root = p->roots[value->id].value;
-    *out = (Placement){ .bytes = type_bytes(&value->type), .space = root->space };
+    *out = (Placement){.bytes = type_bytes(&value->type), .space = root->space};
     if (p->interval_of[root->id] >= 0) {
         out->region = REGION_ACTIVATIONS;
         out->offset = p->intervals[p->interval_of[root->id]].offset;
@@ -328,10 +331,10 @@ static Status placement_of(Placer *p, const Plan *plan, const Value *value, Plac
 
 Status pass_place(PassContext *context, Graph **graph)
 {
-    Arena  *arena = context->arena;
-    Plan   *plan = context->plan;
+    Arena   *arena = context->arena;
+    Plan    *plan = context->plan;
     Program *program = context->program;
-    Placer  p = { .graph = *graph, .roots = graph_roots(*graph), .program = program, .order = order_make(arena, *graph) };
+    Placer   p = {.graph = *graph, .roots = graph_roots(*graph), .program = program, .order = order_make(arena, *graph)};
     p.interval_of = arena_array(arena, int, (*graph)->num_values + 1);
     p.intervals = arena_array(arena, Interval, (*graph)->num_values + 1);
     for (int i = 0; i < (*graph)->num_values; i++) p.interval_of[i] = -1;

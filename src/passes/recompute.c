@@ -5,10 +5,10 @@
 
 typedef struct Recompute {
     Graph   *graph;
-    uint32_t parts;    /* bit per Part */
+    uint32_t parts;      /* bit per Part */
     int      num_values; /* before any clone */
-    char    *boundary; /* by value id: read by a forward node of another layer, or a graph output */
-    Value  **clones;   /* by value id */
+    char    *boundary;   /* by value id: read by a forward node of another layer, or a graph output */
+    Value  **clones;     /* by value id */
 } Recompute;
 
 static void find_boundaries(Recompute *r)
@@ -99,7 +99,7 @@ static Status clone_value(Recompute *r, Value *value, Value **out)
 Status pass_recompute(PassContext *context, Graph **graph_ref)
 {
     Graph    *graph = *graph_ref;
-    Recompute r = { .graph = graph, .parts = context->options->recompute, .num_values = graph->num_values };
+    Recompute r = {.graph = graph, .parts = context->options->recompute, .num_values = graph->num_values};
     if (!r.parts) return OK;
     r.boundary = arena_array(graph->arena, char, graph->num_values);
     r.clones = arena_array(graph->arena, Value *, graph->num_values);

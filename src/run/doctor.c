@@ -82,8 +82,8 @@ static void case_fill(Case *c, const int *int_range)
     }
 }
 
-static Status run_on(Device *device, Case *c, const BoundKernel *kernel, uint32_t want, int poison, bool twice,
-                     bool *out_same, StrBuf *faults);
+static Status run_on(Device *device, Case *c, const BoundKernel *kernel, uint32_t want, int poison, bool twice, bool *out_same,
+                     StrBuf *faults);
 
 /* What another op makes of the same inputs (OpResults): from the CPU in fp32. */
 static Status fill_results(Doctor *d, Case *c)
@@ -147,13 +147,11 @@ static void write_image(const Case *c, const Layout *l, uint32_t want, int poiso
     for (int i = 0; i < c->node->num_in; i++)
         if (c->in[i]) memcpy(image + l->in[i], c->in[i], (size_t)type_bytes(&c->node->in[i]->type));
     for (int k = 0; k < c->node->num_out; k++)
-        if (c->out[k] && (want >> k & 1) && l->taken[k] < 0)
-            memset(image + l->out[k], poison, (size_t)type_bytes(&c->out[k]->type));
+        if (c->out[k] && (want >> k & 1) && l->taken[k] < 0) memset(image + l->out[k], poison, (size_t)type_bytes(&c->out[k]->type));
 }
 
 /* Results are kept; whatever else changed is a fault. */
-static void read_image(Case *c, const Layout *l, uint32_t want, int poison, unsigned char *image,
-                       unsigned char *expected, StrBuf *faults)
+static void read_image(Case *c, const Layout *l, uint32_t want, int poison, unsigned char *image, unsigned char *expected, StrBuf *faults)
 {
     write_image(c, l, want, poison, expected);
     for (int k = 0; k < c->node->num_out; k++) {
@@ -205,8 +203,7 @@ static Status run_open(Run *r, Device *device, const Case *c, const BoundKernel 
     return device->api->prepare(device, &r->launch, 1, &r->replay);
 }
 
-static Status run_once(Run *r, Case *c, const Layout *l, uint32_t want, int poison, unsigned char *images,
-                       StrBuf *faults)
+static Status run_once(Run *r, Case *c, const Layout *l, uint32_t want, int poison, unsigned char *images, StrBuf *faults)
 {
     const DeviceApi *api = r->device->api;
     unsigned char    tail[GUARD];
@@ -219,15 +216,14 @@ static Status run_once(Run *r, Case *c, const Layout *l, uint32_t want, int pois
     TRY(api->download(r->device, images, r->memory, l->bytes));
     TRY(api->download(r->device, tail, r->workspace + r->launch.kernel.workspace_bytes, GUARD));
     for (int i = 0; i < GUARD && !faults->len; i++)
-        if (tail[i] != GUARD_FILL)
-            strbuf_printf(faults, "; wrote behind its workspace of %zu bytes", r->launch.kernel.workspace_bytes);
+        if (tail[i] != GUARD_FILL) strbuf_printf(faults, "; wrote behind its workspace of %zu bytes", r->launch.kernel.workspace_bytes);
     read_image(c, l, want, poison, images, images + l->bytes, faults);
     return OK;
 }
 
 /* Leaves results in c->result. twice: again with another poison; *out_same says whether the bits are the same. */
-static Status run_on(Device *device, Case *c, const BoundKernel *kernel, uint32_t want, int poison, bool twice,
-                     bool *out_same, StrBuf *faults)
+static Status run_on(Device *device, Case *c, const BoundKernel *kernel, uint32_t want, int poison, bool twice, bool *out_same,
+                     StrBuf *faults)
 {
     Layout         l = lay_out(c, want);
     unsigned char *images = malloc(2 * l.bytes), *first[NODE_MAX_OUT] = {0};
@@ -348,8 +344,8 @@ static Status check_subsets(Doctor *d, Case *c, const BoundKernel *kernel, StrBu
     return status;
 }
 
-static Status check_variant(Doctor *d, Case *c, const Case *wide, const BoundKernel *kernel, double tolerance,
-                            bool is_bf16, const char *what)
+static Status check_variant(Doctor *d, Case *c, const Case *wide, const BoundKernel *kernel, double tolerance, bool is_bf16,
+                            const char *what)
 {
     KernelRecord *record = record_of(d, c->node->op->name, kernel->name);
     StrBuf        faults = {0};
@@ -365,14 +361,12 @@ static Status check_variant(Doctor *d, Case *c, const Case *wide, const BoundKer
     if (!faults.len) TRY(check_subsets(d, c, kernel, &faults));
     *(faults.len ? &record->failed : &record->passed) += 1;
     *(faults.len ? &d->counts->failed : &d->counts->passed) += 1;
-    if (faults.len)
-        fprintf(d->out, "FAILED %s, %s (%s): %s\n", c->node->op->name, kernel->name, what, strbuf_cstr(&faults) + 2);
+    if (faults.len) fprintf(d->out, "FAILED %s, %s (%s): %s\n", c->node->op->name, kernel->name, what, strbuf_cstr(&faults) + 2);
     strbuf_deinit(&faults);
     return OK;
 }
 
-static Status check_case(Doctor *d, const OpDef *op, const OpSample *sample, const TensorType *in, bool is_bf16,
-                         const char *what)
+static Status check_case(Doctor *d, const OpDef *op, const OpSample *sample, const TensorType *in, bool is_bf16, const char *what)
 {
     Case        c, wide = {0};
     BoundKernel kernel;
@@ -442,8 +436,7 @@ static Status check_sample(Doctor *d, const OpDef *op, const OpSample *sample, c
         if (is_bf16 && !changed) break;
         for (int accumulate = 0; accumulate < 2; accumulate++) {
             if (accumulate && !connect_accumulators(op, sample->attrs, in)) break;
-            snprintf(what, sizeof what, "%s %d, %s%s", which, index, is_bf16 ? "bf16" : "f32",
-                     accumulate ? ", accumulating" : "");
+            snprintf(what, sizeof what, "%s %d, %s%s", which, index, is_bf16 ? "bf16" : "f32", accumulate ? ", accumulating" : "");
             TRY(check_case(d, op, sample, in, is_bf16, what));
         }
     }
@@ -465,8 +458,7 @@ Status doctor_check_ops(Device *device, Device *cpu, const char *only, FILE *out
     fprintf(out, "%-20s %-14s %6s %6s  %-10s %-10s\n", "op", "kernel", "passed", "failed", "f32 error", "bf16 error");
     for (int i = 0; i < d.num_records; i++) {
         const KernelRecord *r = &d.records[i];
-        fprintf(out, "%-20s %-14s %6d %6d  %-10.2g %-10.2g\n", r->op, r->name, r->passed, r->failed, r->worst[0],
-                r->worst[1]);
+        fprintf(out, "%-20s %-14s %6d %6d  %-10.2g %-10.2g\n", r->op, r->name, r->passed, r->failed, r->worst[0], r->worst[1]);
     }
     counts->kernels = d.num_records;
     return OK;

@@ -19,14 +19,14 @@ typedef struct Life {
 } Life;
 
 struct Order {
-    int       count;
-    bool      single;
-    Stream   *stream;
+    int     count;
+    bool    single;
+    Stream *stream;
     int32_t (*wait)[STREAM_COUNT];  /* as Launch.wait */
     int32_t (*clock)[STREAM_COUNT]; /* 1 + the last launch of each stream that has finished when this one starts, itself included */
-    Life     *life;                 /* by value id; NULL: not of a graph */
-    int      *makers[STREAM_COUNT]; /* launches of a stream that make an activation */
-    int       num_makers[STREAM_COUNT];
+    Life *life;                     /* by value id; NULL: not of a graph */
+    int  *makers[STREAM_COUNT];     /* launches of a stream that make an activation */
+    int   num_makers[STREAM_COUNT];
 };
 
 bool node_is_launch(const Node *node)
@@ -99,11 +99,13 @@ static void touch(Builder *b, Value *value, int index, bool write)
         if (!apart && t->launch != index && (write || t->write)) need(b, t->launch);
         bool covered = t->begin >= begin && t->end <= end;
         bool same_reader = !t->write && b->order->stream[t->launch] == b->order->stream[index];
-        if (covered && (write || same_reader)) *at = t->next;
-        else at = &(*at)->next;
+        if (covered && (write || same_reader))
+            *at = t->next;
+        else
+            at = &(*at)->next;
     }
     Touch *t = arena_new(b->arena, Touch);
-    *t = (Touch){ b->touches[root->id], begin, end, index, write };
+    *t = (Touch){b->touches[root->id], begin, end, index, write};
     b->touches[root->id] = t;
 }
 
@@ -137,7 +139,8 @@ static void find_makers(Order *order, Arena *arena, const Graph *graph)
     for (int i = 0; i < graph->num_values; i++) {
         const Value *value = graph->values[i];
         int          first = order->life[i].first;
-        if (value->kind == VALUE_ACTIVATION && first >= 0) order->makers[order->stream[first]][order->num_makers[order->stream[first]]++] = first;
+        if (value->kind == VALUE_ACTIVATION && first >= 0)
+            order->makers[order->stream[first]][order->num_makers[order->stream[first]]++] = first;
     }
     for (int s = 0; s < STREAM_COUNT; s++) qsort(order->makers[s], (size_t)order->num_makers[s], sizeof(int), by_index);
 }
@@ -156,9 +159,9 @@ Order *order_make(Arena *arena, const Graph *graph)
     if (order->single) return order;
     order->life = arena_array(arena, Life, graph->num_values + 1);
     for (int i = 0; i < graph->num_values; i++) order->life[i].first = -1;
-    Builder  b = { .order = order, .arena = arena, .touches = arena_array(arena, Touch *, graph->num_values + 1) };
+    Builder  b = {.order = order, .arena = arena, .touches = arena_array(arena, Touch *, graph->num_values + 1)};
     int32_t *launch_of = arena_array(arena, int32_t, graph->next_node_id + 1);
-    int32_t  last[STREAM_COUNT] = { 0 };
+    int32_t  last[STREAM_COUNT] = {0};
     int      index = 0;
     for (Node *node = graph->first; node; node = node->next) {
         if (!node_is_launch(node)) continue;
@@ -180,7 +183,7 @@ Order *order_make(Arena *arena, const Graph *graph)
 Order *order_of_launches(Arena *arena, const Launch *launches, int count)
 {
     Order  *order = order_create(arena, count);
-    int32_t last[STREAM_COUNT] = { 0 };
+    int32_t last[STREAM_COUNT] = {0};
     for (int i = 0; i < count; i++) {
         order->stream[i] = launches[i].stream;
         order->single = order->single && launches[i].stream == launches[0].stream;
@@ -231,8 +234,10 @@ int order_last_beside(const Order *order, const Value *value)
         int low = 0, high = order->num_makers[s];
         while (low < high) {
             int middle = (low + high) / 2;
-            if (is_over(order, life, order->makers[s][middle])) high = middle;
-            else low = middle + 1;
+            if (is_over(order, life, order->makers[s][middle]))
+                high = middle;
+            else
+                low = middle + 1;
         }
         if (low && order->makers[s][low - 1] > last) last = order->makers[s][low - 1];
     }
@@ -244,7 +249,7 @@ int order_last_beside(const Order *order, const Value *value)
 static void add_access(AccessList *list, const void *at, int64_t bytes, bool write)
 {
     if (!at || bytes <= 0) return;
-    ((Access *)list->items)[list->count++] = (Access){ 0, write, (int64_t)(intptr_t)at, (int64_t)(intptr_t)at + bytes };
+    ((Access *)list->items)[list->count++] = (Access){0, write, (int64_t)(intptr_t)at, (int64_t)(intptr_t)at + bytes};
 }
 
 AccessList *order_accesses(Arena *arena, const Launch *launches, int count)
@@ -276,7 +281,7 @@ static bool conflict(const AccessList *a, const AccessList *b, Access *out)
 static uint64_t *closure(Arena *arena, const Launch *launches, int count, int words)
 {
     uint64_t *done = arena_array(arena, uint64_t, (int64_t)words * count + 1);
-    int       last[STREAM_COUNT] = { 0 };
+    int       last[STREAM_COUNT] = {0};
     for (int i = 0; i < count; i++) {
         uint64_t *row = done + (size_t)i * (size_t)words;
         for (int s = 0; s < STREAM_COUNT; s++) {
@@ -299,7 +304,7 @@ bool order_check(Arena *arena, const Launch *launches, const AccessList *accesse
             Access at;
             if (done[(size_t)second * (size_t)words + (size_t)(first / 64)] >> first % 64 & 1) continue;
             if (!conflict(&accesses[first], &accesses[second], &at)) continue;
-            *out_race = (Race){ first, second, at };
+            *out_race = (Race){first, second, at};
             return false;
         }
     return true;

@@ -9,13 +9,14 @@
 
 const char *region_name(Region region)
 {
-    static const char *const names[REGION_COUNT] = { "weights", "grads", "optimizer", "consts", "inputs", "cache", "activations", "workspace" };
+    static const char *const names[REGION_COUNT] = {"weights", "grads", "optimizer",   "consts",
+                                                    "inputs",  "cache", "activations", "workspace"};
     return names[region];
 }
 
 const char *program_kind_name(ProgramKind kind)
 {
-    static const char *const names[PROGRAM_KIND_COUNT] = { "micro_first", "micro_next", "optimizer", "eval", "prefill", "decode" };
+    static const char *const names[PROGRAM_KIND_COUNT] = {"micro_first", "micro_next", "optimizer", "eval", "prefill", "decode"};
     return names[kind];
 }
 
@@ -50,7 +51,8 @@ const PlanEntry *plan_master(const Plan *plan, const Param *param, int64_t *out_
     if (!entry) return NULL;
     while (i + 1 < plan->num_buckets && plan->buckets[i + 1].weight_offset <= entry->place.offset) i++;
     const Bucket *bucket = &plan->buckets[i];
-    *out_at = (entry->place.offset - bucket->weight_offset) * dtype_info(bucket->weight)->block / dtype_bytes(bucket->weight, dtype_info(bucket->weight)->block);
+    *out_at = (entry->place.offset - bucket->weight_offset) * dtype_info(bucket->weight)->block /
+              dtype_bytes(bucket->weight, dtype_info(bucket->weight)->block);
     for (int k = 0; k < bucket->num_states; k++)
         if (bucket->states[k].is_copy) return plan_find(plan, bucket->states[k].value);
     return NULL;
@@ -72,7 +74,7 @@ PlanEntry *plan_add(Plan *plan, const char *name, const TensorType *type, Region
 {
     if (plan->num_entries == plan->cap_entries) grow(plan);
     PlanEntry *entry = &plan->entries[plan->num_entries++];
-    *entry = (PlanEntry){ name, *type, { region, space, offset, type_bytes(type) } };
+    *entry = (PlanEntry){name, *type, {region, space, offset, type_bytes(type)}};
     *entry_slot(plan, name) = plan->num_entries;
     return entry;
 }
@@ -97,7 +99,7 @@ int64_t plan_host_bytes(const Plan *plan)
 OpCost launch_cost(const Launch *launch)
 {
     const Node *node = launch->node;
-    return node->op->cost ? node->op->cost(node) : (OpCost){ 0 };
+    return node->op->cost ? node->op->cost(node) : (OpCost){0};
 }
 
 /* The dtype of the largest input: what a matrix unit works on. */

@@ -5,9 +5,9 @@
 #include "device/device.h"
 
 typedef enum Region {
-    REGION_WEIGHTS,     /* the buckets of trained parameters first, then frozen ones */
-    REGION_GRADS,       /* of the buckets, laid out as the parameters */
-    REGION_OPTIMIZER,   /* moments and master weights, flat; loss and norm scalars */
+    REGION_WEIGHTS,   /* the buckets of trained parameters first, then frozen ones */
+    REGION_GRADS,     /* of the buckets, laid out as the parameters */
+    REGION_OPTIMIZER, /* moments and master weights, flat; loss and norm scalars */
     REGION_CONSTS,
     REGION_INPUTS,
     REGION_CACHE,       /* KV cache */
@@ -28,9 +28,9 @@ typedef enum ProgramKind {
     PROGRAM_MICRO_FIRST, /* forward and backward; gradients and loss written */
     PROGRAM_MICRO_NEXT,  /* the same, gradients and loss added to */
     PROGRAM_OPTIMIZER,
-    PROGRAM_EVAL,        /* per-token losses */
-    PROGRAM_PREFILL,     /* a chunk of a prompt into the KV cache, logits of one row */
-    PROGRAM_DECODE,      /* one token */
+    PROGRAM_EVAL,    /* per-token losses */
+    PROGRAM_PREFILL, /* a chunk of a prompt into the KV cache, logits of one row */
+    PROGRAM_DECODE,  /* one token */
     PROGRAM_KIND_COUNT
 } ProgramKind;
 const char *program_kind_name(ProgramKind kind);
@@ -44,14 +44,14 @@ typedef struct PlanEntry {
 
 typedef struct Program {
     ProgramKind kind;
-    Graph      *graph;        /* NULL: this session has no such program */
-    Placement  *placement;    /* by value id: where it is placed */
+    Graph      *graph;     /* NULL: this session has no such program */
+    Placement  *placement; /* by value id: where it is placed */
     int         num_launches, num_once;
-    Launch     *once;         /* launches of NODE_ONCE nodes, run after allocation */
+    Launch     *once; /* launches of NODE_ONCE nodes, run after allocation */
     Launch     *launches;
-    int64_t     live_bytes;   /* largest sum of activations alive at one time: the bound a perfect placement would meet */
+    int64_t     live_bytes; /* largest sum of activations alive at one time: the bound a perfect placement would meet */
     int64_t     activation_bytes;
-    OpCost      cost;         /* sums over launches */
+    OpCost      cost;              /* sums over launches */
     double      roofline_seconds;  /* every launch at its limit, one after another */
     double      simulated_seconds; /* see run/timeline.h */
     void       *replay;
@@ -69,29 +69,29 @@ typedef enum StateCode { CODE_NONE, CODE_SIGNED, CODE_UNSIGNED } StateCode;
 
 /* What the optimizer keeps of the parameters of a bucket, one after the other in a flat value of the plan. */
 typedef struct BucketState {
-    const char    *name;   /* "m": that of parameter P is tensor P.m of a checkpoint */
-    const char    *value;  /* the plan's */
+    const char    *name;  /* "m": that of parameter P is tensor P.m of a checkpoint */
+    const char    *value; /* the plan's */
     DType          dtype;
     StateExtent    extent;
     StateCode      code;
     int            scale;   /* of one in codes (DT_U8): index of the state that holds their scales */
     bool           is_copy; /* of the weights, in more bits */
     int64_t        numel;
-    const int64_t *at;      /* where it begins for each parameter of the bucket */
+    const int64_t *at; /* where it begins for each parameter of the bucket */
 } BucketState;
 
 /* Trained parameters that one rule of the optimizer updates, of one dtype, whose gradients are of one dtype, in a flat run. The flat
  * buffers are values of the plan under these names. */
 enum { BUCKET_MAX_STATES = 6 };
 typedef struct Bucket {
-    DType       weight, grad;
-    const struct OptimizerRule *rule; /* passes/optimizers.h */
-    int         first, count;  /* trained_params[first, first + count) */
-    int64_t     numel;         /* with the padding between parameters */
-    int64_t     weight_offset, grad_offset; /* bytes into their regions */
-    const char *weights, *grads;
-    BucketState states[BUCKET_MAX_STATES];
-    int         num_states;
+    DType                       weight, grad;
+    const struct OptimizerRule *rule;                       /* passes/optimizers.h */
+    int                         first, count;               /* trained_params[first, first + count) */
+    int64_t                     numel;                      /* with the padding between parameters */
+    int64_t                     weight_offset, grad_offset; /* bytes into their regions */
+    const char                 *weights, *grads;
+    BucketState                 states[BUCKET_MAX_STATES];
+    int                         num_states;
 } Bucket;
 
 typedef struct Plan {
@@ -106,15 +106,15 @@ typedef struct Plan {
     int         entry_table_size;
     Param     **params;
     int         num_params;
-    int64_t     trained_numel;      /* without padding */
+    int64_t     trained_numel; /* without padding */
     int64_t     total_numel;
     DeviceFacts facts;
-    Param     **trained_params;     /* bucket by bucket */
+    Param     **trained_params; /* bucket by bucket */
     int         num_trained;
-    int64_t   (*segments)[4];       /* of trained_params[i]: where it lies in its bucket */
+    int64_t (*segments)[4]; /* of trained_params[i]: where it lies in its bucket */
     Bucket     *buckets;
     int         num_buckets;
-    const char *optimizer;          /* its name, which checkpoints keep */
+    const char *optimizer; /* its name, which checkpoints keep */
 } Plan;
 
 /* Where a lasting value (parameter, gradient, state, input) of any program lies; NULL: none of that name. Beside each

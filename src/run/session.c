@@ -25,8 +25,7 @@ static void bind_launches(Session *s, const Program *program, Launch *launches, 
             if (node->in[i]) in[i].data = address(s, &program->placement[node->in[i]->id]);
         for (int k = 0; k < node->num_out; k++)
             if (node->out[k]) launches[n].args.out[k].data = address(s, &program->placement[node->out[k]->id]);
-        launches[n].args.workspace =
-            (char *)s->region[SPACE_DEVICE][REGION_WORKSPACE] + s->plan->workspace_offset[launches[n].stream];
+        launches[n].args.workspace = (char *)s->region[SPACE_DEVICE][REGION_WORKSPACE] + s->plan->workspace_offset[launches[n].stream];
     }
 }
 
@@ -36,8 +35,9 @@ static Status allocate_region(Session *s, Space space, Region region)
     if (!bytes) return OK;
     Status status = s->device->api->alloc(s->device, space, (size_t)bytes, &s->region[space][region]);
     if (status != OK)
-        return status_prefix(status, "%s%s: %.2f GiB of %.2f GiB in all", region_name(region), space == SPACE_HOST ? ", pinned on the host" : "",
-                             (double)bytes / (1 << 30), (double)(space == SPACE_HOST ? plan_host_bytes(s->plan) : plan_total_bytes(s->plan)) / (1 << 30));
+        return status_prefix(status, "%s%s: %.2f GiB of %.2f GiB in all", region_name(region),
+                             space == SPACE_HOST ? ", pinned on the host" : "", (double)bytes / (1 << 30),
+                             (double)(space == SPACE_HOST ? plan_host_bytes(s->plan) : plan_total_bytes(s->plan)) / (1 << 30));
     if (space == SPACE_DEVICE) s->allocated_bytes += bytes;
     return OK;
 }
@@ -178,7 +178,7 @@ Status session_output(Session *s, ProgramKind kind, const char *name, void *data
 void *session_pointer(Session *s, const char *name)
 {
     const PlanEntry *entry = plan_find(s->plan, name);
-    bool seen = entry && (entry->place.space == SPACE_HOST || strcmp(s->device->api->name, "cpu") == 0);
+    bool             seen = entry && (entry->place.space == SPACE_HOST || strcmp(s->device->api->name, "cpu") == 0);
     return seen ? address(s, &entry->place) : NULL;
 }
 

@@ -27,10 +27,11 @@ static int latest_before(const Timeline *t, const Launch *launches, int index, c
 
 void timeline_simulate(Arena *arena, const DeviceFacts *facts, const Launch *launches, int count, Timeline *out)
 {
-    int  last[STREAM_COUNT] = { 0 }, final = -1;
+    int  last[STREAM_COUNT] = {0}, final = -1;
     int *before = arena_array(arena, int, count + 1);
-    *out = (Timeline){ .start = arena_array(arena, double, count + 1), .end = arena_array(arena, double, count + 1),
-                       .critical = arena_array(arena, int, count + 1) };
+    *out = (Timeline){.start = arena_array(arena, double, count + 1),
+                      .end = arena_array(arena, double, count + 1),
+                      .critical = arena_array(arena, int, count + 1)};
     for (int i = 0; i < count; i++) {
         double seconds = launch_seconds(facts, &launches[i]);
         before[i] = latest_before(out, launches, i, last);
@@ -47,7 +48,7 @@ void timeline_simulate(Arena *arena, const DeviceFacts *facts, const Launch *lau
 
 void timeline_print_streams(const Timeline *timeline, const Launch *launches, StrBuf *out)
 {
-    double critical[STREAM_COUNT] = { 0 };
+    double critical[STREAM_COUNT] = {0};
     int    streams = 0;
     for (int s = 0; s < STREAM_COUNT; s++) streams += timeline->busy[s] > 0;
     if (streams < 2) return;

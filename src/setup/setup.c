@@ -19,7 +19,7 @@ static uint32_t training_programs(const Config *config)
 
 Status setup_tokenizer_dir(Arena *arena, const Config *config, const char **out_dir)
 {
-    StrBuf      path = { 0 };
+    StrBuf      path = {0};
     const char *end = "/tokenizer.json";
     ConfigKey   key = config->tokenizer ? KEY_run_tokenizer : KEY_run_model;
     Status      status = hub_local_path(HUB_MODEL, config->tokenizer ? config->tokenizer : config->model, &path);
@@ -53,8 +53,9 @@ Status setup_model(Arena *arena, const Config *config, HfModel **out_model)
     TRY(config_at(config->origin, KEY_run_model, hf_model_open(arena, config->model, &model)));
     *out_model = model;
     if (setup_sequence_len(config, model) > model->max_positions) {
-        Status status = status_fail(ERR_INVALID, "sequence_len is %lld, but %s was made for %lld positions (max_position_embeddings); lower sequence_len",
-                                    (long long)config->sequence_len, config->model, (long long)model->max_positions);
+        Status status = status_fail(
+            ERR_INVALID, "sequence_len is %lld, but %s was made for %lld positions (max_position_embeddings); lower sequence_len",
+            (long long)config->sequence_len, config->model, (long long)model->max_positions);
         return config_at(config->origin, KEY_run_sequence_len, status);
     }
     return config->from_scratch || !hf_model_has_weights(model) ? OK : hf_model_open_weights(model);
@@ -85,7 +86,7 @@ static Status choose_dtypes(const Config *config, CompileOptions *out)
             config->lora ? "lora_dtype" : "master_dtype");
     out->master_dtype = master;
     out->master_weights = master != out->model_dtype;
-    DType accum = config->grad_accum_dtype != OPT_UNSET                     ? float_dtype(config->grad_accum_dtype)
+    DType accum = config->grad_accum_dtype != OPT_UNSET                    ? float_dtype(config->grad_accum_dtype)
                   : config->gradient_accumulation_steps > MOST_NARROW_SUMS ? DT_F32
                   : config->lora                                           ? master
                                                                            : out->model_dtype;
@@ -97,8 +98,8 @@ static Status choose_dtypes(const Config *config, CompileOptions *out)
 
 static Status choose_optimizer(const Config *config, CompileOptions *out)
 {
-    FAIL_IF(!optimizer_parse(choice_text(config->optimizer), &out->optimizer), ERR_INTERNAL, "optimizer: no row of optimizers.def is named %s",
-            choice_text(config->optimizer));
+    FAIL_IF(!optimizer_parse(choice_text(config->optimizer), &out->optimizer), ERR_INTERNAL,
+            "optimizer: no row of optimizers.def is named %s", choice_text(config->optimizer));
     FAIL_IF(config->lora && config->optimizer == OPT_OPTIMIZER_NORMUON, ERR_INVALID,
             "optimizer: normuon updates the matrices of blocks, which lora freezes; adapters take adamw or adamw_8bit");
     out->normuon.momentum = config->normuon_momentum;
@@ -115,11 +116,11 @@ static Status choose_optimizer(const Config *config, CompileOptions *out)
 
 static Status unknown_fusion(const char *name, const char *const names[FUSION_COUNT])
 {
-    StrBuf      list = { 0 };
+    StrBuf      list = {0};
     const char *near = nearest_name(name, names, FUSION_COUNT);
     for (int i = 0; i < FUSION_COUNT; i++) strbuf_printf(&list, ", %s", names[i]);
-    Status status = status_fail(ERR_INVALID, "fusion: there is none named %s%s%s%s; expected all, none%s", name, near ? ", did you mean " : "",
-                                near ? near : "", near ? "?" : "", list.data);
+    Status status = status_fail(ERR_INVALID, "fusion: there is none named %s%s%s%s; expected all, none%s", name,
+                                near ? ", did you mean " : "", near ? near : "", near ? "?" : "", list.data);
     strbuf_deinit(&list);
     return status;
 }
@@ -165,13 +166,13 @@ Status setup_options(const Config *config, const HfModel *model, CompileOptions 
     TRY(config_at(config->origin, KEY_run_optimizer, choose_optimizer(config, out)));
     TRY(choose_fusions(config, out));
     out->recompute = recompute_parts(config);
-    out->lora = (LoraOptions){ .enabled = config->lora,
-                               .r = config->lora_rank,
-                               .alpha = config->lora_alpha,
-                               .dropout = config->lora_dropout,
-                               .use_rslora = config->lora_use_rslora,
-                               .num_targets = (int)config->lora_target_modules.count,
-                               .targets = config->lora_target_modules.items };
+    out->lora = (LoraOptions){.enabled = config->lora,
+                              .r = config->lora_rank,
+                              .alpha = config->lora_alpha,
+                              .dropout = config->lora_dropout,
+                              .use_rslora = config->lora_use_rslora,
+                              .num_targets = (int)config->lora_target_modules.count,
+                              .targets = config->lora_target_modules.items};
     out->train_base = !config->lora;
     return OK;
 }
@@ -183,7 +184,8 @@ static Status check_list(Arena *arena, const DatasetList *list, bool pull)
         char         **paths;
         int            count;
         if (!d->path || (!pull && hub_is_remote(d->path))) continue;
-        TRY(config_at(d->origin, KEY_dataset_path, reader_find_files(arena, d->path, d->split, d->type == OPT_DATASET_TEXT, &paths, &count)));
+        TRY(config_at(d->origin, KEY_dataset_path,
+                      reader_find_files(arena, d->path, d->split, d->type == OPT_DATASET_TEXT, &paths, &count)));
     }
     return OK;
 }
@@ -211,8 +213,8 @@ Status setup_session(Arena *arena, const Config *config, const HfModel *model, c
     TRY(setup_plan(arena, model, options, device, out_plan));
     int64_t limit = (*out_plan)->facts.memory_bytes, need = plan_total_bytes(*out_plan);
     if (config) TRY(setup_check_memory(config, model, device, *out_plan, true));
-    FAIL_IF(!config && limit && need > limit, ERR_NO_FIT, "the model needs %.2f GiB of memory, the device has %.2f GiB", (double)need / (1 << 30),
-            (double)limit / (1 << 30));
+    FAIL_IF(!config && limit && need > limit, ERR_NO_FIT, "the model needs %.2f GiB of memory, the device has %.2f GiB",
+            (double)need / (1 << 30), (double)limit / (1 << 30));
     return session_create(*out_plan, device, out_session);
 }
 

@@ -33,7 +33,8 @@ static bool make_change(Config *config, Change change, StrBuf *said)
         config->gradient_accumulation_steps *= config->per_device_train_batch_size;
         if (config->gradient_accumulation_steps > most) config->gradient_accumulation_steps = most;
         config->per_device_train_batch_size = 1;
-        strbuf_printf(said, " per_device_train_batch_size=1 gradient_accumulation_steps=%lld", (long long)config->gradient_accumulation_steps);
+        strbuf_printf(said, " per_device_train_batch_size=1 gradient_accumulation_steps=%lld",
+                      (long long)config->gradient_accumulation_steps);
         return true;
     case CHANGE_RECOMPUTE:
         if (config->recompute_block) return false;
@@ -55,7 +56,8 @@ static bool make_change(Config *config, Change change, StrBuf *said)
         config->lora = true;
         strbuf_puts(said, " lora=true");
         return true;
-    default: return false;
+    default:
+        return false;
     }
 }
 
@@ -66,8 +68,8 @@ typedef struct Fit {
     const HfModel *model;
     Device        *device;
     int64_t        limit;
-    bool           whole;        /* the model isn't deep, or isn't like its first layers: all of it is planned */
-    double         turns;        /* from MORE_LAYERS to all layers, in steps of as many as from FEW_LAYERS to MORE_LAYERS */
+    bool           whole; /* the model isn't deep, or isn't like its first layers: all of it is planned */
+    double         turns; /* from MORE_LAYERS to all layers, in steps of as many as from FEW_LAYERS to MORE_LAYERS */
     StrBuf         lines;
 } Fit;
 
@@ -79,7 +81,7 @@ typedef struct Size {
 static Size plan_size(const Fit *fit, const Config *config, int64_t max_layers)
 {
     const uint32_t both = 1u << PROGRAM_MICRO_FIRST | 1u << PROGRAM_MICRO_NEXT;
-    Arena          arena = { 0 };
+    Arena          arena = {0};
     CompileOptions options;
     Plan          *plan;
     Status         status = setup_options(config, fit->model, &options);
@@ -87,7 +89,7 @@ static Size plan_size(const Fit *fit, const Config *config, int64_t max_layers)
     if ((options.programs & both) == both) options.programs &= ~(1u << PROGRAM_MICRO_FIRST); /* its memory is the other's */
     if (status == OK)
         status = compile_plan(&arena, fit->model->module, &fit->model->config, fit->model->config_name, &options, fit->device, &plan);
-    Size size = status == OK ? (Size){ plan_total_bytes(plan), plan->total_numel } : (Size){ -1, 0 };
+    Size size = status == OK ? (Size){plan_total_bytes(plan), plan->total_numel} : (Size){-1, 0};
     status_clear();
     arena_deinit(&arena);
     return size;
@@ -137,7 +139,7 @@ static void try_alone(Fit *fit)
 {
     for (int change = 0; change < CHANGE_COUNT; change++) {
         Config config = *fit->config;
-        StrBuf said = { 0 };
+        StrBuf said = {0};
         if (make_change(&config, (Change)change, &said)) try_settings(fit, &config, &said);
         strbuf_deinit(&said);
     }
@@ -198,8 +200,8 @@ Status setup_check_memory(const Config *config, const HfModel *model, Device *de
 {
     int64_t limit = setup_memory_limit(config, plan), need = plan_total_bytes(plan);
     if (!limit || need <= limit) return OK;
-    Fit    fit = { .config = config, .model = model, .device = device, .limit = limit };
-    StrBuf text = { 0 }, said = { 0 };
+    Fit    fit = {.config = config, .model = model, .device = device, .limit = limit};
+    StrBuf text = {0}, said = {0};
     Config least = *config;
     char   a[32], b[32], c[32];
     strbuf_printf(&text, "the plan takes %s, there are %s%s", size_text(need, a), size_text(limit, b),
@@ -214,7 +216,8 @@ Status setup_check_memory(const Config *config, const HfModel *model, Device *de
         strbuf_printf(&text, "\nwhat fits:%s", strbuf_cstr(&fit.lines));
     } else {
         int64_t bytes = planned_bytes(&fit, &least);
-        strbuf_printf(&text, "\nno settings make it fit: it takes %s%s at the least%s%s; train a smaller model, or on a device with more memory",
+        strbuf_printf(&text,
+                      "\nno settings make it fit: it takes %s%s at the least%s%s; train a smaller model, or on a device with more memory",
                       fit.whole ? "" : "about ", size_text(bytes < 0 ? need : bytes, c), said.len ? ", with" : "", strbuf_cstr(&said));
     }
     Status status = status_fail(ERR_NO_FIT, "%s", text.data);

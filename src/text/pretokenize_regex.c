@@ -40,7 +40,7 @@ typedef struct Translator {
 } Translator;
 
 #define SPACE_SET "\\t-\\r \\x{85}\\x{A0}\\x{1680}\\x{2000}-\\x{200A}\\x{2028}\\x{2029}\\x{202F}\\x{205F}\\x{3000}"
-#define NOT_SPACE_SET                                                                                       \
+#define NOT_SPACE_SET \
     "\\x00-\\x08\\x0E-\\x1F!-\\x{84}\\x{86}-\\x{9F}\\x{A1}-\\x{167F}\\x{1681}-\\x{1FFF}\\x{200B}-\\x{2027}" \
     "\\x{202A}-\\x{202E}\\x{2030}-\\x{205E}\\x{2060}-\\x{2FFF}\\x{3001}-\\x{10FFFF}"
 
@@ -65,12 +65,13 @@ static bool pcre2_knows(const char *format, const char *name)
 static Status find_property(Str text, Property *out)
 {
     size_t len = 0;
-    *out = (Property){ 0 };
+    *out = (Property){0};
     for (size_t i = 0; i < text.len && len + 1 < sizeof out->name; i++)
         if (!strchr(" -_", text.data[i])) out->name[len++] = (char)tolower((unsigned char)text.data[i]);
     out->is_class = len > 0 && len <= 2;
     out->is_script = !out->is_class && pcre2_knows("\\p{sc:%s}", out->name);
-    FAIL_IF(!out->is_script && !pcre2_knows("\\p{%s}", out->name), ERR_UNSUPPORTED, "the property \\p{%.*s} isn't supported", (int)text.len, text.data);
+    FAIL_IF(!out->is_script && !pcre2_knows("\\p{%s}", out->name), ERR_UNSUPPORTED, "the property \\p{%.*s} isn't supported", (int)text.len,
+            text.data);
     return OK;
 }
 
@@ -93,8 +94,8 @@ static int put_property(StrBuf *out, const Property *property)
         bool        is_script;
         uint32_t    first, last;
     } newer[] = {
-#define RANGE(class, first, last) { #class, false, first, last },
-#define SCRIPT(name, first, last) { name, true, first, last },
+#define RANGE(class, first, last) {#class, false, first, last},
+#define SCRIPT(name, first, last) {name, true, first, last},
 #include "text/tokenizer_unicode_ranges.def"
 #undef RANGE
 #undef SCRIPT
@@ -112,7 +113,7 @@ static int put_property(StrBuf *out, const Property *property)
 /* A general category: one or two letters. */
 static void put_class(StrBuf *out, const char *name)
 {
-    Property property = { .is_class = true };
+    Property property = {.is_class = true};
     strcpy(property.name, name);
     put_property(out, &property);
 }
@@ -131,13 +132,26 @@ static void put_word(StrBuf *out, bool in_set)
 static bool put_escape_set(StrBuf *out, char letter, bool in_set)
 {
     switch (letter) {
-    case 's': strbuf_puts(out, SPACE_SET); return true;
-    case 'S': strbuf_puts(out, NOT_SPACE_SET); return true;
-    case 'd': put_class(out, "Nd"); return true;
-    case 'h': strbuf_puts(out, "0-9A-Fa-f"); return true;
-    case 'H': strbuf_puts(out, "\\x00-/:-@G-`g-\\x{10FFFF}"); return true;
-    case 'w': put_word(out, in_set); return true;
-    default: return false;
+    case 's':
+        strbuf_puts(out, SPACE_SET);
+        return true;
+    case 'S':
+        strbuf_puts(out, NOT_SPACE_SET);
+        return true;
+    case 'd':
+        put_class(out, "Nd");
+        return true;
+    case 'h':
+        strbuf_puts(out, "0-9A-Fa-f");
+        return true;
+    case 'H':
+        strbuf_puts(out, "\\x00-/:-@G-`g-\\x{10FFFF}");
+        return true;
+    case 'w':
+        put_word(out, in_set);
+        return true;
+    default:
+        return false;
     }
 }
 
@@ -154,7 +168,7 @@ static size_t property_at(const Translator *t, Str *out_name, bool *out_negated)
     }
     const char *end = memchr(p + open, '}', left - open);
     if (!end) return 0;
-    *out_name = (Str){ p + open, (size_t)(end - p) - open };
+    *out_name = (Str){p + open, (size_t)(end - p) - open};
     return (size_t)(end - p) + 1;
 }
 
@@ -200,8 +214,10 @@ static Status translate_escape(Translator *t, bool in_set)
     t->at += 2;
     if (p[1] == 'W' || p[1] == 'D') {
         strbuf_puts(out, "[^");
-        if (p[1] == 'W') put_word(out, false);
-        else put_class(out, "Nd");
+        if (p[1] == 'W')
+            put_word(out, false);
+        else
+            put_class(out, "Nd");
         strbuf_putc(out, ']');
     } else if (!in_set && (p[1] == 'b' || p[1] == 'B')) {
         put_boundary(out, p[1] == 'B');
@@ -231,10 +247,18 @@ static bool translate_posix(Translator *t)
     static const struct {
         const char *name, *members; /* NULL: they are built */
     } classes[] = {
-        { "[:alpha:]", "\\p{Alphabetic}" }, { "[:digit:]", NULL },         { "[:alnum:]", "\\p{Alphabetic}\\p{Nd}" },
-        { "[:space:]", SPACE_SET },         { "[:upper:]", "\\p{Uppercase}" }, { "[:lower:]", "\\p{Lowercase}" },
-        { "[:cntrl:]", "\\p{Cc}" },         { "[:blank:]", "\\p{Zs}\\t" }, { "[:xdigit:]", "0-9A-Fa-f" },
-        { "[:ascii:]", "\\x00-\\x7F" },     { "[:word:]", NULL },          { "[:punct:]", NULL },
+        {"[:alpha:]", "\\p{Alphabetic}"},
+        {"[:digit:]", NULL},
+        {"[:alnum:]", "\\p{Alphabetic}\\p{Nd}"},
+        {"[:space:]", SPACE_SET},
+        {"[:upper:]", "\\p{Uppercase}"},
+        {"[:lower:]", "\\p{Lowercase}"},
+        {"[:cntrl:]", "\\p{Cc}"},
+        {"[:blank:]", "\\p{Zs}\\t"},
+        {"[:xdigit:]", "0-9A-Fa-f"},
+        {"[:ascii:]", "\\x00-\\x7F"},
+        {"[:word:]", NULL},
+        {"[:punct:]", NULL},
     };
     const char *p = t->pattern + t->at;
     for (size_t i = 0; i < sizeof classes / sizeof classes[0]; i++) {
@@ -363,7 +387,7 @@ static Status translate_group(Translator *t)
 /* The expression as PCRE2 gets it, appended. */
 static Status regex_translate(const char *pattern, size_t len, StrBuf *out)
 {
-    Translator t = { .pattern = pattern, .len = len, .out = out };
+    Translator t = {.pattern = pattern, .len = len, .out = out};
     while (t.at < t.len) {
         size_t start = out->len;
         char   c = pattern[t.at];
@@ -392,7 +416,7 @@ static Status regex_translate(const char *pattern, size_t len, StrBuf *out)
 Status regex_compile(const char *pattern, size_t len, Regex **out_regex)
 {
     *out_regex = NULL;
-    StrBuf translated = { 0 };
+    StrBuf translated = {0};
     Status status = regex_translate(pattern, len, &translated);
     if (status != OK) {
         strbuf_deinit(&translated);
@@ -404,8 +428,7 @@ Status regex_compile(const char *pattern, size_t len, Regex **out_regex)
     if (!context) fatal_out_of_memory(0);
     pcre2_set_newline(context, PCRE2_NEWLINE_LF);
     pcre2_code *code = pcre2_compile((PCRE2_SPTR)strbuf_cstr(&translated), translated.len,
-                                     PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C, &error, &offset,
-                                     context);
+                                     PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C, &error, &offset, context);
     pcre2_compile_context_free(context);
     strbuf_deinit(&translated);
     if (!code) {
@@ -451,15 +474,13 @@ void regex_scratch_destroy(RegexScratch *scratch)
     free(scratch);
 }
 
-Status regex_find(const Regex *regex, RegexScratch *scratch, Str text, size_t from, bool *out_found, size_t *out_start,
-                  size_t *out_end)
+Status regex_find(const Regex *regex, RegexScratch *scratch, Str text, size_t from, bool *out_found, size_t *out_start, size_t *out_end)
 {
     *out_found = false;
-    int rc = pcre2_match(regex->code, (PCRE2_SPTR)text.data, text.len, from, PCRE2_NO_UTF_CHECK, scratch->match,
-                         scratch->context);
+    int rc = pcre2_match(regex->code, (PCRE2_SPTR)text.data, text.len, from, PCRE2_NO_UTF_CHECK, scratch->match, scratch->context);
     if (rc == PCRE2_ERROR_JIT_STACKLIMIT)
-        rc = pcre2_match(regex->code, (PCRE2_SPTR)text.data, text.len, from, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT,
-                         scratch->match, scratch->context);
+        rc = pcre2_match(regex->code, (PCRE2_SPTR)text.data, text.len, from, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT, scratch->match,
+                         scratch->context);
     if (rc == PCRE2_ERROR_NOMATCH) return OK;
     if (rc < 0) {
         PCRE2_UCHAR message[200];
@@ -467,8 +488,7 @@ Status regex_find(const Regex *regex, RegexScratch *scratch, Str text, size_t fr
         FAIL(ERR_INVALID, "the tokenizer's expression failed at byte %zu of a text: %s", from, (const char *)message);
     }
     const size_t *range = pcre2_get_ovector_pointer(scratch->match);
-    FAIL_IF(range[0] > range[1] || range[0] < from, ERR_UNSUPPORTED,
-            "the tokenizer's expression moves its match's start (\\K)");
+    FAIL_IF(range[0] > range[1] || range[0] < from, ERR_UNSUPPORTED, "the tokenizer's expression moves its match's start (\\K)");
     *out_found = true;
     *out_start = range[0];
     *out_end = range[1];

@@ -20,8 +20,8 @@ void          regex_scratch_destroy(RegexScratch *scratch);
 
 /* The first match at or after `from` in valid UTF-8: *out_start, *out_end. *out_found is false when there is none.
  * ERR_INVALID when the expression needs too many steps. */
-NODISCARD Status regex_find(const Regex *regex, RegexScratch *scratch, Str text, size_t from, bool *out_found,
-                            size_t *out_start, size_t *out_end);
+NODISCARD Status regex_find(const Regex *regex, RegexScratch *scratch, Str text, size_t from, bool *out_found, size_t *out_start,
+                            size_t *out_end);
 
 /* Appends text with every match replaced by `content` as it stands. */
 NODISCARD Status regex_replace(const Regex *regex, RegexScratch *scratch, Str text, Str content, StrBuf *out);

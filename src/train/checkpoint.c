@@ -63,8 +63,8 @@ static Status verify_file(Arena *arena, const char *folder, const JsonValue *ent
     const char *name;
     int64_t     bytes;
     uint64_t    want, have;
-    FAIL_IF(!json_get_str(entry, "name", &name) || !json_get_int(entry, "bytes", &bytes) || !checkpoint_get_hash(entry, "xxh3", &want), ERR_CHECKPOINT,
-            "%s/" MANIFEST_NAME ": an entry without name, bytes or xxh3", folder);
+    FAIL_IF(!json_get_str(entry, "name", &name) || !json_get_int(entry, "bytes", &bytes) || !checkpoint_get_hash(entry, "xxh3", &want),
+            ERR_CHECKPOINT, "%s/" MANIFEST_NAME ": an entry without name, bytes or xxh3", folder);
     const char *path = arena_printf(arena, "%s/%s", folder, name);
     int64_t     size = file_size(path);
     FAIL_IF(size < 0, ERR_CHECKPOINT, "%s is missing", path);
@@ -73,8 +73,8 @@ static Status verify_file(Arena *arena, const char *folder, const JsonValue *ent
     if (have == want) return OK;
     const JsonValue *sums = json_get(entry, "tensors");
     const char      *tensor = sums && sums->type == JSON_OBJECT ? checkpoint_states_damaged(arena, path, sums) : NULL;
-    FAIL(ERR_CHECKPOINT, "%s was changed or damaged%s%s: its checksum is %016llx, the manifest says %016llx", path, tensor ? ", in tensor " : "",
-         tensor ? tensor : "", (unsigned long long)have, (unsigned long long)want);
+    FAIL(ERR_CHECKPOINT, "%s was changed or damaged%s%s: its checksum is %016llx, the manifest says %016llx", path,
+         tensor ? ", in tensor " : "", tensor ? tensor : "", (unsigned long long)have, (unsigned long long)want);
 }
 
 /* Files without which the model or adapter can't be used; the others are for going on. */
@@ -117,7 +117,7 @@ static bool is_ours(Arena *arena, const char *path)
 
 bool checkpoint_is_ours(const char *path)
 {
-    Arena arena = { 0 };
+    Arena arena = {0};
     bool  found = is_ours(&arena, path);
     arena_deinit(&arena);
     status_clear();
@@ -126,23 +126,22 @@ bool checkpoint_is_ours(const char *path)
 
 bool checkpoint_any_is_ours(const char *output_dir)
 {
-    Arena    arena = { 0 };
+    Arena    arena = {0};
     int64_t *steps;
     size_t   count;
     bool     found = false;
     if (checkpoint_list(&arena, output_dir, &steps, &count) != OK) status_clear();
-    for (size_t i = 0; i < count && !found; i++)
-        found = checkpoint_is_ours(checkpoint_path(&arena, output_dir, steps[i]));
+    for (size_t i = 0; i < count && !found; i++) found = checkpoint_is_ours(checkpoint_path(&arena, output_dir, steps[i]));
     arena_deinit(&arena);
     return found;
 }
 
 Status checkpoint_held(const char *output_dir, int64_t step, int64_t total, CheckpointsHeld *out)
 {
-    Arena    arena = { 0 };
+    Arena    arena = {0};
     int64_t *steps;
     size_t   count;
-    *out = (CheckpointsHeld){ 0 };
+    *out = (CheckpointsHeld){0};
     Status status = checkpoint_list(&arena, output_dir, &steps, &count);
     for (size_t i = 0; i < count && status == OK; i++) {
         const char *path = checkpoint_path(&arena, output_dir, steps[i]);
@@ -157,7 +156,7 @@ Status checkpoint_held(const char *output_dir, int64_t step, int64_t total, Chec
 
 Status checkpoint_verify(const char *path)
 {
-    Arena  arena = { 0 };
+    Arena  arena = {0};
     Status status = verify_files(&arena, path, false);
     arena_deinit(&arena);
     return status == OK ? OK : ERR_CHECKPOINT;
@@ -165,7 +164,7 @@ Status checkpoint_verify(const char *path)
 
 Status checkpoint_load_tuning(const char *path, Device *device)
 {
-    Arena       arena = { 0 };
+    Arena       arena = {0};
     Str         text;
     const char *name = arena_printf(&arena, "%s/" TUNING_NAME, path);
     Status      status = OK;
@@ -179,19 +178,20 @@ Status checkpoint_load_tuning(const char *path, Device *device)
 
 Status checkpoint_read_state(const char *path, TrainState *out)
 {
-    Arena       arena = { 0 };
+    Arena       arena = {0};
     JsonValue   root;
     const char *name = arena_printf(&arena, "%s/" STATE_NAME, path);
     Status      status = read_json(&arena, name, &root);
-    TrainState  s = { 0 };
+    TrainState  s = {0};
     if (status == OK &&
-        !(json_get_int(&root, "step", &s.step) && json_get_int(&root, "applied", &s.applied) && json_get_int(&root, "skipped", &s.skipped) &&
-          json_get_int(&root, "bad_in_row", &s.bad_in_row) && json_get_int(&root, "total_tokens", &s.total_tokens) &&
-          json_get_int(&root, "metrics_bytes", &s.metrics_bytes) && json_get_bool(&root, "eval_pending", &s.eval_pending) &&
-          checkpoint_get_hash(&root, "settings_hash", &s.settings_hash) && checkpoint_get_hash(&root, "data_hash", &s.data_hash) && s.step >= 0 &&
-          s.metrics_bytes >= 0))
+        !(json_get_int(&root, "step", &s.step) && json_get_int(&root, "applied", &s.applied) &&
+          json_get_int(&root, "skipped", &s.skipped) && json_get_int(&root, "bad_in_row", &s.bad_in_row) &&
+          json_get_int(&root, "total_tokens", &s.total_tokens) && json_get_int(&root, "metrics_bytes", &s.metrics_bytes) &&
+          json_get_bool(&root, "eval_pending", &s.eval_pending) && checkpoint_get_hash(&root, "settings_hash", &s.settings_hash) &&
+          checkpoint_get_hash(&root, "data_hash", &s.data_hash) && s.step >= 0 && s.metrics_bytes >= 0))
         status = status_fail(ERR_CHECKPOINT, "%s: a key is missing or of another type", name);
-    if (status == OK && !json_get_int(&root, "total_trained", &s.total_trained)) s.total_trained = s.total_tokens; /* the only count of older checkpoints */
+    if (status == OK && !json_get_int(&root, "total_trained", &s.total_trained))
+        s.total_trained = s.total_tokens; /* the only count of older checkpoints */
     arena_deinit(&arena);
     *out = s;
     return status;
@@ -199,7 +199,7 @@ Status checkpoint_read_state(const char *path, TrainState *out)
 
 Status checkpoint_newest(const char *output_dir, char *out_path, size_t path_bytes)
 {
-    Arena    arena = { 0 };
+    Arena    arena = {0};
     int64_t *steps;
     size_t   count;
     Status   status = checkpoint_list(&arena, output_dir, &steps, &count);
@@ -223,7 +223,7 @@ static bool was_ours(Arena *arena, const char *path)
 
 Status checkpoint_refuse_damaged(const char *output_dir)
 {
-    Arena       arena = { 0 };
+    Arena       arena = {0};
     int64_t    *steps;
     size_t      count;
     const char *newest = NULL, *usable = NULL;
@@ -236,10 +236,12 @@ Status checkpoint_refuse_damaged(const char *output_dir)
         status_clear();
     }
     if (newest && checkpoint_verify(newest) != OK)
-        status = status_prefix(ERR_CHECKPOINT, "%s holds no valid checkpoint, but damaged ones; nothing was touched. To start anew name another output_dir, or set "
-                               "resume_from_checkpoint: false; %s%s%s. The newest", output_dir,
-                               usable ? "the model in " : "the weights in none of them are whole", usable ? usable : "",
-                               usable ? " is whole, only what going on needs isn't: it can be the model of another run" : "");
+        status = status_prefix(
+            ERR_CHECKPOINT,
+            "%s holds no valid checkpoint, but damaged ones; nothing was touched. To start anew name another output_dir, or set "
+            "resume_from_checkpoint: false; %s%s%s. The newest",
+            output_dir, usable ? "the model in " : "the weights in none of them are whole", usable ? usable : "",
+            usable ? " is whole, only what going on needs isn't: it can be the model of another run" : "");
     arena_deinit(&arena);
     return status;
 }
@@ -257,7 +259,7 @@ static Status load_model(Arena *arena, const char *path, Session *session)
 
 Status checkpoint_load(const char *path, Session *session, bool adapters)
 {
-    Arena  arena = { 0 };
+    Arena  arena = {0};
     Status status = adapters ? weights_load_adapter(session, path) : load_model(&arena, path, session);
     if (status == OK) status = checkpoint_states_load(path, session);
     arena_deinit(&arena);

@@ -10,13 +10,13 @@
 /* What a run is besides weights and optimizer state. Random numbers and data need no state of their own: both are functions of
  * (seed, step). */
 typedef struct TrainState {
-    int64_t  step;         /* train steps done: also the data cursor */
-    int64_t  applied;      /* of them, those that updated weights: what bias correction counts */
-    int64_t  skipped;      /* not finite */
-    int64_t  bad_in_row;   /* of these, the last ones in a row */
+    int64_t  step;                        /* train steps done: also the data cursor */
+    int64_t  applied;                     /* of them, those that updated weights: what bias correction counts */
+    int64_t  skipped;                     /* not finite */
+    int64_t  bad_in_row;                  /* of these, the last ones in a row */
     int64_t  total_tokens, total_trained; /* docs/metrics.md */
-    int64_t  metrics_bytes; /* length of metrics.jsonl */
-    bool     eval_pending; /* interrupted before the evaluation of this step */
+    int64_t  metrics_bytes;               /* length of metrics.jsonl */
+    bool     eval_pending;                /* interrupted before the evaluation of this step */
     uint64_t settings_hash, data_hash;
 } TrainState;
 
@@ -24,14 +24,14 @@ typedef struct TrainState {
 typedef struct SaveContext {
     Session           *session;
     const HfModel     *model;
-    const LoraOptions *lora;        /* enabled: adapters are saved, under PEFT's names */
-    const char        *base_model;  /* adapters: base_model_name_or_path */
+    const LoraOptions *lora;       /* enabled: adapters are saved, under PEFT's names */
+    const char        *base_model; /* adapters: base_model_name_or_path */
     const HfSideFiles *side_files;
     Str                chat_template; /* in place of theirs; data NULL: none */
-    int32_t            eos, stop;   /* the tokenizer's EOS; the token that ends a turn where that is another: stop_token.h; -1: none */
+    int32_t            eos, stop;     /* the tokenizer's EOS; the token that ends a turn where that is another: stop_token.h; -1: none */
     const char        *output_dir;
     int64_t            max_shard_bytes;
-    int64_t            keep;        /* save_total_limit; 0: all */
+    int64_t            keep;          /* save_total_limit; 0: all */
     const char        *trainer_state; /* trainer_state.json's text */
 } SaveContext;
 

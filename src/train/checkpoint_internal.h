@@ -3,10 +3,10 @@
 
 #include "train/checkpoint.h"
 
-#define MANIFEST_NAME  "manifest.json"
-#define STATE_NAME     "run_state.json"
+#define MANIFEST_NAME "manifest.json"
+#define STATE_NAME "run_state.json"
 #define OPTIMIZER_NAME "optimizer.safetensors"
-#define TUNING_NAME    "tuning.txt"
+#define TUNING_NAME "tuning.txt"
 #define PARTIAL_PREFIX ".checkpoint-" /* being written or removed */
 
 bool checkpoint_get_hash(const JsonValue *object, const char *key, uint64_t *out);
@@ -27,7 +27,7 @@ int64_t          checkpoint_states_bytes(const Plan *plan);
 NODISCARD Status checkpoint_states_save(Arena *arena, Session *session, const char *path, TensorSums *out_sums);
 NODISCARD Status checkpoint_states_load(const char *folder, Session *session);
 /* The first tensor of a file that isn't as the manifest's {name: sum} says; NULL: none, or the file's header is damaged. */
-const char      *checkpoint_states_damaged(Arena *arena, const char *path, const JsonValue *sums);
+const char *checkpoint_states_damaged(Arena *arena, const char *path, const JsonValue *sums);
 
 const char *checkpoint_path(Arena *arena, const char *output_dir, int64_t step);
 

@@ -50,7 +50,7 @@ static void expand_targets(Arena *arena, const Plan *plan, LoraOptions *lora)
 
 static Status write_adapter_config(const SaveContext *c, const char *folder)
 {
-    Arena       arena = { 0 };
+    Arena       arena = {0};
     LoraOptions lora = *c->lora;
     expand_targets(&arena, session_plan(c->session), &lora);
     Status status = peft_write_config(&lora, c->base_model, folder);
@@ -64,7 +64,7 @@ static Status save_tokenizer(const SaveContext *c, const char *folder)
     TRY(hf_write_side_files(c->side_files, folder));
     if (c->stop >= 0) TRY(stop_token_save(c->stop, c->eos, folder));
     if (!c->chat_template.data) return OK;
-    Arena  arena = { 0 };
+    Arena  arena = {0};
     Status status = file_write_atomic(arena_printf(&arena, "%s/chat_template.jinja", folder), c->chat_template.data, c->chat_template.len);
     arena_deinit(&arena);
     return status;
@@ -73,11 +73,12 @@ static Status save_tokenizer(const SaveContext *c, const char *folder)
 Status checkpoint_save_model(const SaveContext *c, const char *folder)
 {
     bool adapters = c->lora->enabled;
-    TRY(weights_save(c->session, c->model, adapters, folder, adapters ? "adapter_model" : "model",
-                     c->max_shard_bytes));
+    TRY(weights_save(c->session, c->model, adapters, folder, adapters ? "adapter_model" : "model", c->max_shard_bytes));
     const Plan *plan = session_plan(c->session);
-    if (adapters) TRY(write_adapter_config(c, folder));
-    else TRY(hf_model_write_config(c->model, plan->params[0]->type.dtype, folder));
+    if (adapters)
+        TRY(write_adapter_config(c, folder));
+    else
+        TRY(hf_model_write_config(c->model, plan->params[0]->type.dtype, folder));
     return save_tokenizer(c, folder);
 }
 
@@ -85,15 +86,15 @@ Status checkpoint_save_model(const SaveContext *c, const char *folder)
 
 static Status save_state(const TrainState *s, const char *path)
 {
-    StrBuf text = { 0 };
+    StrBuf text = {0};
     strbuf_printf(&text,
                   "{\n  \"version\": 1,\n  \"step\": %lld,\n  \"applied\": %lld,\n  \"skipped\": %lld,\n  \"bad_in_row\": %lld,\n"
-                  "  \"total_tokens\": %lld,\n  \"total_trained\": %lld,\n  \"metrics_bytes\": %lld,\n  \"eval_pending\": %s,\n  \"settings_hash\": \"%016llx\",\n"
+                  "  \"total_tokens\": %lld,\n  \"total_trained\": %lld,\n  \"metrics_bytes\": %lld,\n  \"eval_pending\": %s,\n  "
+                  "\"settings_hash\": \"%016llx\",\n"
                   "  \"data_hash\": \"%016llx\"\n}\n",
                   (long long)s->step, (long long)s->applied, (long long)s->skipped, (long long)s->bad_in_row, (long long)s->total_tokens,
-                  (long long)s->total_trained,
-                  (long long)s->metrics_bytes, s->eval_pending ? "true" : "false", (unsigned long long)s->settings_hash,
-                  (unsigned long long)s->data_hash);
+                  (long long)s->total_trained, (long long)s->metrics_bytes, s->eval_pending ? "true" : "false",
+                  (unsigned long long)s->settings_hash, (unsigned long long)s->data_hash);
     Status status = file_write_atomic(path, text.data, text.len);
     strbuf_deinit(&text);
     return status;
@@ -122,7 +123,7 @@ static Status save_manifest(Arena *arena, const char *folder, const TensorSums *
         if (entry->d_name[0] != '.') names[count++] = arena_strdup(arena, entry->d_name);
     closedir(dir);
     qsort(names, count, sizeof *names, compare_text);
-    StrBuf text = { 0 };
+    StrBuf text = {0};
     Status status = OK;
     strbuf_puts(&text, "{\n  \"version\": 1,\n  \"files\": [");
     for (size_t i = 0; i < count && status == OK; i++) {
@@ -189,7 +190,7 @@ static Status prune(Arena *arena, const char *output_dir, int64_t keep, int64_t 
 
 Status checkpoint_prune(const char *output_dir, int64_t keep, int64_t step)
 {
-    Arena  arena = { 0 };
+    Arena  arena = {0};
     Status status = prune(&arena, output_dir, keep, step);
     arena_deinit(&arena);
     return status;
@@ -208,8 +209,10 @@ static Status set_aside(Arena *arena, const char *path)
 static Status publish(Arena *arena, const SaveContext *c, const char *partial, int64_t step)
 {
     const char *path = checkpoint_path(arena, c->output_dir, step);
-    if (checkpoint_is_ours(path)) TRY(remove_checkpoint(arena, c->output_dir, step)); /* of an earlier run, or with a bad checksum */
-    else if (file_exists(path)) TRY(set_aside(arena, path));
+    if (checkpoint_is_ours(path))
+        TRY(remove_checkpoint(arena, c->output_dir, step)); /* of an earlier run, or with a bad checksum */
+    else if (file_exists(path))
+        TRY(set_aside(arena, path));
     FAIL_IF(rename(partial, path) != 0, ERR_IO, "cannot rename %s to %s: %s", partial, path, strerror(errno));
     return file_sync_dir(c->output_dir);
 }
@@ -225,7 +228,7 @@ static bool is_partial(const char *name)
 
 Status checkpoint_clean(const char *output_dir)
 {
-    Arena  arena = { 0 };
+    Arena  arena = {0};
     DIR   *dir = opendir(output_dir);
     Status status = OK;
     if (!dir) return OK;
@@ -238,7 +241,7 @@ Status checkpoint_clean(const char *output_dir)
 
 Status checkpoint_save(const SaveContext *c, const TrainState *state)
 {
-    Arena       arena = { 0 };
+    Arena       arena = {0};
     const char *partial = arena_printf(&arena, "%s/" PARTIAL_PREFIX "%lld.partial", c->output_dir, (long long)state->step);
     Status      status = checkpoint_clean(c->output_dir);
     if (status == OK) status = write_files(c, state, &arena, partial);
@@ -263,15 +266,17 @@ static Status remove_ours(Arena *arena, const char *output_dir)
     TRY(checkpoint_list(arena, output_dir, &steps, &count));
     for (size_t i = 0; i < count; i++) {
         const char *path = checkpoint_path(arena, output_dir, steps[i]);
-        if (checkpoint_is_ours(path)) TRY(remove_checkpoint(arena, output_dir, steps[i]));
-        else log_warn("%s stays: it is not a whole checkpoint of this program", path);
+        if (checkpoint_is_ours(path))
+            TRY(remove_checkpoint(arena, output_dir, steps[i]));
+        else
+            log_warn("%s stays: it is not a whole checkpoint of this program", path);
     }
     return OK;
 }
 
 Status checkpoint_remove_all(const char *output_dir)
 {
-    Arena  arena = { 0 };
+    Arena  arena = {0};
     Status status = remove_ours(&arena, output_dir);
     arena_deinit(&arena);
     return status;

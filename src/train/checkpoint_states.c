@@ -15,14 +15,15 @@
 #include <string.h>
 
 #define FORMAT_VERSION "2"
-#define FLAT_TENSOR    "segments" /* of the format before it */
+#define FLAT_TENSOR "segments" /* of the format before it */
 
 enum { CHUNK_BYTES = 1 << 20, CHUNK_NUMEL = 1 << 18 };
 
 static const char *tensor_name(Arena *arena, const Param *param, const char *state)
 {
     bool is_whole = param->hf.kind == HF_WHOLE && param->hf.num_names == 1;
-    return arena_printf(arena, "%s%s.%s", is_whole && param->is_adapter ? ADAPTER_PREFIX : "", is_whole ? param->hf.names[0] : param->name, state);
+    return arena_printf(arena, "%s%s.%s", is_whole && param->is_adapter ? ADAPTER_PREFIX : "", is_whole ? param->hf.names[0] : param->name,
+                        state);
 }
 
 /* ---- writing ---- */
@@ -40,7 +41,7 @@ static Item item_of(const Plan *plan, const Bucket *bucket, int index, const Buc
 {
     const Param *param = plan->trained_params[bucket->first + index];
     TensorType   type = state_type(state, param);
-    return (Item){ bucket, state, param, index, (size_t)dtype_bytes(state->dtype, state->at[index]), (size_t)type_bytes(&type) };
+    return (Item){bucket, state, param, index, (size_t)dtype_bytes(state->dtype, state->at[index]), (size_t)type_bytes(&type)};
 }
 
 static size_t count_items(const Plan *plan)
@@ -66,7 +67,7 @@ static Item *list_items(Arena *arena, const Plan *plan)
 int64_t checkpoint_states_bytes(const Plan *plan)
 {
     enum { HEADER_BYTES = 256 }; /* of a tensor, and its checksum */
-    Arena   arena = { 0 };
+    Arena   arena = {0};
     Item   *items = list_items(&arena, plan);
     int64_t bytes = 0;
     for (size_t i = 0; i < count_items(plan); i++) bytes += (int64_t)items[i].bytes + HEADER_BYTES;
@@ -100,19 +101,19 @@ static Status append_item(void *context, size_t index, FileWriter *out)
 Status checkpoint_states_save(Arena *arena, Session *session, const char *path, TensorSums *out_sums)
 {
     const Plan *plan = session_plan(session);
-    const char *metadata[] = { "format", "surogate optimizer", "version", FORMAT_VERSION, "optimizer", plan->optimizer, NULL };
+    const char *metadata[] = {"format", "surogate optimizer", "version", FORMAT_VERSION, "optimizer", plan->optimizer, NULL};
     size_t      count = count_items(plan);
     Item       *items = list_items(arena, plan);
     StDecl     *decls = arena_array(arena, StDecl, count + 1);
-    *out_sums = (TensorSums){ arena_array(arena, TensorSum, count + 1), count };
+    *out_sums = (TensorSums){arena_array(arena, TensorSum, count + 1), count};
     for (size_t i = 0; i < count; i++) {
         TensorType type = state_type(items[i].state, items[i].param);
-        decls[i] = (StDecl){ .name = tensor_name(arena, items[i].param, items[i].state->name), .dtype = st_dtype_from(type.dtype),
-                             .ndim = type.ndim };
+        decls[i] = (StDecl){
+            .name = tensor_name(arena, items[i].param, items[i].state->name), .dtype = st_dtype_from(type.dtype), .ndim = type.ndim};
         memcpy(decls[i].dim, type.dim, sizeof type.dim);
         out_sums->items[i].name = decls[i].name;
     }
-    Saver saver = { session, items, out_sums->items, malloc(CHUNK_BYTES) };
+    Saver saver = {session, items, out_sums->items, malloc(CHUNK_BYTES)};
     CHECK(saver.chunk);
     Status status = st_write(path, decls, count, metadata, append_item, &saver);
     free(saver.chunk);
@@ -142,7 +143,7 @@ typedef struct StateLoader {
     Arena         arena;
     const char   *path, *folder;
     const StFile *file;
-    bool         *used;   /* by tensor of the file */
+    bool         *used; /* by tensor of the file */
     Session      *session;
     const Plan   *plan;
     float        *values; /* CHUNK_NUMEL, and the same as the session stores them, with scales where that is in codes */
@@ -165,7 +166,8 @@ static const StTensor *take(StateLoader *l, const char *name)
 static const char *way_out(StateLoader *l)
 {
     if (l->plan->trained_params[0]->is_adapter)
-        return arena_printf(&l->arena, "or keep what was trained and begin a new run: surogate merge BASE %s OUT, then model: OUT", l->folder);
+        return arena_printf(&l->arena, "or keep what was trained and begin a new run: surogate merge BASE %s OUT, then model: OUT",
+                            l->folder);
     return arena_printf(&l->arena, "or keep what was trained and begin a new run: model: %s, with another output_dir", l->folder);
 }
 
@@ -173,7 +175,8 @@ static Status check_format(StateLoader *l)
 {
     const char *version = st_metadata(l->file, "version");
     FAIL_IF(!version && st_find(l->file, FLAT_TENSOR), ERR_CHECKPOINT,
-            "%s is of an older format, in which states aren't told apart by parameter. Go on with the version of this program that wrote it, %s",
+            "%s is of an older format, in which states aren't told apart by parameter. Go on with the version of this program that wrote "
+            "it, %s",
             l->path, way_out(l));
     FAIL_IF(!version || strcmp(version, FORMAT_VERSION) != 0, ERR_CHECKPOINT,
             "%s: its format has version %s; this program reads version " FORMAT_VERSION, l->path, version ? version : "(none)");
@@ -184,23 +187,26 @@ static Status missing(StateLoader *l, const char *name)
 {
     const char *optimizer = st_metadata(l->file, "optimizer");
     FAIL_IF(optimizer && strcmp(optimizer, l->plan->optimizer) != 0, ERR_CHECKPOINT,
-            "%s is of optimizer %s, this run's is %s (tensor %s is missing). Set optimizer: %s, %s", l->path, optimizer, l->plan->optimizer, name,
-            optimizer, way_out(l));
-    FAIL(ERR_CHECKPOINT, "%s: tensor %s is missing: is the checkpoint of another model, or of other LoRA settings? Go on with those it was "
-         "made with, %s", l->path, name, way_out(l));
+            "%s is of optimizer %s, this run's is %s (tensor %s is missing). Set optimizer: %s, %s", l->path, optimizer, l->plan->optimizer,
+            name, optimizer, way_out(l));
+    FAIL(ERR_CHECKPOINT,
+         "%s: tensor %s is missing: is the checkpoint of another model, or of other LoRA settings? Go on with those it was "
+         "made with, %s",
+         l->path, name, way_out(l));
 }
 
 static Status check_dims(StateLoader *l, const StTensor *tensor, const TensorType *want)
 {
     bool   same = tensor->ndim == want->ndim;
-    StrBuf have = { 0 };
+    StrBuf have = {0};
     char   text[64];
     for (int i = 0; same && i < want->ndim; i++) same = tensor->dim[i] == want->dim[i];
     if (same) return OK;
     for (int i = 0; i < tensor->ndim; i++) strbuf_printf(&have, "%s%lld", i ? "," : "", (long long)tensor->dim[i]);
-    Status status = status_fail(ERR_CHECKPOINT, "%s: tensor %s has shape [%s], this run's is %s: is the checkpoint of another model, or of another "
-                                "lora_rank? Go on with the settings it was made with, %s", l->path, tensor->name, strbuf_cstr(&have),
-                                type_text(want, text), way_out(l));
+    Status status = status_fail(ERR_CHECKPOINT,
+                                "%s: tensor %s has shape [%s], this run's is %s: is the checkpoint of another model, or of another "
+                                "lora_rank? Go on with the settings it was made with, %s",
+                                l->path, tensor->name, strbuf_cstr(&have), type_text(want, text), way_out(l));
     strbuf_deinit(&have);
     return status;
 }
@@ -209,7 +215,7 @@ static Status check_dims(StateLoader *l, const StTensor *tensor, const TensorTyp
 static Status find_scales(StateLoader *l, const Item *item, const StTensor *tensor, const StTensor **out)
 {
     const char *name = arena_printf(&l->arena, "%s" OPTIMIZER_SCALE, tensor->name);
-    BucketState scales = { .dtype = DT_F32, .extent = STATE_BLOCKS };
+    BucketState scales = {.dtype = DT_F32, .extent = STATE_BLOCKS};
     TensorType  type = state_type(&scales, item->param);
     *out = NULL;
     if (tensor->dtype != ST_U8) return OK;
@@ -246,8 +252,8 @@ static Status write_values(StateLoader *l, const Item *item, int64_t first, int6
         l->scales[i / MOMENT_BLOCK] = dynamic_encode(&l->maps[is_signed], is_signed, l->values + i,
                                                      count - i < MOMENT_BLOCK ? count - i : MOMENT_BLOCK, (uint8_t *)l->stored + i);
     TRY(session_write_range(l->session, state->value, at, l->stored, bytes));
-    return session_write_range(l->session, scale->value, (size_t)(scale->at[item->index] + first / MOMENT_BLOCK) * sizeof *l->scales, l->scales,
-                               (size_t)((count + MOMENT_BLOCK - 1) / MOMENT_BLOCK) * sizeof *l->scales);
+    return session_write_range(l->session, scale->value, (size_t)(scale->at[item->index] + first / MOMENT_BLOCK) * sizeof *l->scales,
+                               l->scales, (size_t)((count + MOMENT_BLOCK - 1) / MOMENT_BLOCK) * sizeof *l->scales);
 }
 
 /* Values that are stored in another way than the session's. */
@@ -296,8 +302,10 @@ static Status check_unused(StateLoader *l)
         l->num_copies_lost += !was_used && take(l, name);
     }
     for (size_t i = 0; i < st_count(l->file); i++)
-        FAIL_IF(!l->used[i], ERR_CHECKPOINT, "%s: tensor %s is of no parameter that this run trains: is the checkpoint of another model, of other "
-                "LoRA settings or of another optimizer? Go on with those it was made with, %s", l->path, st_at(l->file, i)->name, way_out(l));
+        FAIL_IF(!l->used[i], ERR_CHECKPOINT,
+                "%s: tensor %s is of no parameter that this run trains: is the checkpoint of another model, of other "
+                "LoRA settings or of another optimizer? Go on with those it was made with, %s",
+                l->path, st_at(l->file, i)->name, way_out(l));
     return OK;
 }
 
@@ -309,7 +317,8 @@ static const char *storage_text(DType dtype)
 static void tell(const StateLoader *l)
 {
     if (l->num_converted)
-        log_info("%s: moments were stored as %s, this run keeps them as %s: converted", l->path, storage_text(l->from), storage_text(l->to));
+        log_info("%s: moments were stored as %s, this run keeps them as %s: converted", l->path, storage_text(l->from),
+                 storage_text(l->to));
     if (l->num_copies_lost) log_info("%s: its wider copy of the weights is left out: this run updates the weights themselves", l->path);
     if (l->num_copies_made) log_info("%s has no wider copy of the weights: this run's begins as they are", l->path);
 }
@@ -327,7 +336,7 @@ static Status load_items(StateLoader *l)
 Status checkpoint_states_load(const char *folder, Session *session)
 {
     StFile     *file;
-    StateLoader l = { .session = session, .plan = session_plan(session), .folder = folder };
+    StateLoader l = {.session = session, .plan = session_plan(session), .folder = folder};
     l.path = arena_printf(&l.arena, "%s/" OPTIMIZER_NAME, folder);
     Status status = st_open(l.path, &file);
     if (status == OK) {

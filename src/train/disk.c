@@ -29,11 +29,15 @@ Status disk_check(const DiskNeed *n)
     int64_t need = more_bytes(n, &held, &most);
     TRY(file_free_bytes(n->output_dir, &free_bytes));
     if (n->starts_anew) free_bytes += held.bytes;
-    if (!n->goes_on) free_bytes += output_dir_bytes(n->output_dir);
-    else if (n->keep > 0 && held.num_before > n->keep) free_bytes += (held.num_before - n->keep) * n->checkpoint_bytes;
+    if (!n->goes_on)
+        free_bytes += output_dir_bytes(n->output_dir);
+    else if (n->keep > 0 && held.num_before > n->keep)
+        free_bytes += (held.num_before - n->keep) * n->checkpoint_bytes;
     FAIL_IF(need > free_bytes, ERR_NO_FIT,
-            "too little disk in %s: with up to %lld checkpoints of %.1f MiB and the model the run takes %.1f MiB more, %.1f MiB are free or will be; "
+            "too little disk in %s: with up to %lld checkpoints of %.1f MiB and the model the run takes %.1f MiB more, %.1f MiB are free "
+            "or will be; "
             "lower save_total_limit, raise save_steps or name another output_dir",
-            n->output_dir, (long long)most, (double)n->checkpoint_bytes / (1 << 20), (double)need / (1 << 20), (double)free_bytes / (1 << 20));
+            n->output_dir, (long long)most, (double)n->checkpoint_bytes / (1 << 20), (double)need / (1 << 20),
+            (double)free_bytes / (1 << 20));
     return OK;
 }

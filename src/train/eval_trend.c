@@ -35,8 +35,10 @@ void eval_trend_line(EvalTrend *trend, const JsonValue *line)
     json_get_str(line, "log", &log);
     json_get_double(line, "loss", &loss);
     json_get_int(line, "step", &step);
-    if (strcmp(log, "step") == 0) eval_trend_step(trend, loss);
-    else if (strcmp(log, "eval") == 0) eval_trend_eval(trend, step, loss);
+    if (strcmp(log, "step") == 0)
+        eval_trend_step(trend, loss);
+    else if (strcmp(log, "eval") == 0)
+        eval_trend_eval(trend, step, loss);
 }
 
 bool eval_trend_overfits(const EvalTrend *trend)

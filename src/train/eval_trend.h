@@ -5,10 +5,10 @@
 
 /* Zero-initialise. Losses are means; those that aren't finite are passed over. */
 typedef struct EvalTrend {
-    int64_t best_step, last_step; /* 0: no evaluation yet */
-    double  best, last;           /* evaluation losses */
+    int64_t best_step, last_step;   /* 0: no evaluation yet */
+    double  best, last;             /* evaluation losses */
     double  train_best, train_last; /* training loss of the steps between that evaluation and the one before it */
-    double  train_sum;            /* since the last evaluation */
+    double  train_sum;              /* since the last evaluation */
     int64_t train_count;
 } EvalTrend;
 

@@ -24,8 +24,8 @@ struct Metrics {
 /* Where the whole lines up to `step` end, at most *bytes. */
 static Status settle_bytes(const char *path, int64_t step, int64_t *bytes)
 {
-    Arena     arena = { 0 };
-    Str       text = { 0 };
+    Arena     arena = {0};
+    Str       text = {0};
     JsonValue line;
     int64_t   most = *bytes, at = 0, end = 0, line_step = 0;
     if (most == 0) return OK;
@@ -35,8 +35,10 @@ static Status settle_bytes(const char *path, int64_t step, int64_t *bytes)
         const char *stop = memchr(text.data + at, '\n', (size_t)(most - at));
         if (!stop) break;
         end = stop + 1 - text.data;
-        if (json_parse(&arena, path, text.data + at, (size_t)(end - at), &line) != OK) status_clear();
-        else if (json_get_int(&line, "step", &line_step) && line_step > step) end = at;
+        if (json_parse(&arena, path, text.data + at, (size_t)(end - at), &line) != OK)
+            status_clear();
+        else if (json_get_int(&line, "step", &line_step) && line_step > step)
+            end = at;
     }
     *bytes = at;
     arena_deinit(&arena);
@@ -113,8 +115,10 @@ static Status append_line(Metrics *metrics, const char *line, size_t len)
 /* "%.9g" reads back to the same float; NaN and infinities are null in JSON. */
 static const char *number(char out[32], double value)
 {
-    if (isfinite(value)) snprintf(out, 32, "%.9g", value);
-    else strcpy(out, "null");
+    if (isfinite(value))
+        snprintf(out, 32, "%.9g", value);
+    else
+        strcpy(out, "null");
     return out;
 }
 
@@ -128,37 +132,39 @@ static double now(void)
 Status metrics_step(Metrics *metrics, const StepMetrics *s)
 {
     char line[LINE_BYTES], loss[32], norm[32], lr[32], epoch[32];
-    int  len = snprintf(line, sizeof line,
-                        "{\"log\":\"step\",\"time\":%.3f,\"step\":%lld,\"epoch\":%s,\"step_tokens\":%lld,\"step_trained\":%lld,\"total_tokens\":%lld,"
-                        "\"total_trained\":%lld,\"duration_ms\":%.3f,\"tokens_per_second\":%.1f,\"norm\":%s,\"loss\":%s,\"lr\":%s%s}\n",
-                        now(), (long long)s->step, number(epoch, s->epoch), (long long)s->step_tokens, (long long)s->step_trained,
-                        (long long)s->total_tokens, (long long)s->total_trained,
-                        s->seconds * 1e3, s->seconds > 0 ? (double)s->step_tokens / s->seconds : 0, number(norm, s->norm),
-                        number(loss, s->loss), number(lr, s->lr), s->skipped ? ",\"skipped\":true" : "");
+    int  len = snprintf(
+         line, sizeof line,
+         "{\"log\":\"step\",\"time\":%.3f,\"step\":%lld,\"epoch\":%s,\"step_tokens\":%lld,\"step_trained\":%lld,\"total_tokens\":%lld,"
+          "\"total_trained\":%lld,\"duration_ms\":%.3f,\"tokens_per_second\":%.1f,\"norm\":%s,\"loss\":%s,\"lr\":%s%s}\n",
+         now(), (long long)s->step, number(epoch, s->epoch), (long long)s->step_tokens, (long long)s->step_trained,
+         (long long)s->total_tokens, (long long)s->total_trained, s->seconds * 1e3, s->seconds > 0 ? (double)s->step_tokens / s->seconds : 0,
+         number(norm, s->norm), number(loss, s->loss), number(lr, s->lr), s->skipped ? ",\"skipped\":true" : "");
     return append_line(metrics, line, (size_t)len);
 }
 
 Status metrics_eval(Metrics *metrics, const EvalMetrics *e)
 {
     char line[LINE_BYTES], loss[32], epoch[32];
-    int  len = snprintf(line, sizeof line,
-                        "{\"log\":\"eval\",\"time\":%.3f,\"step\":%lld,\"epoch\":%s,\"eval_tokens\":%lld,\"eval_trained\":%lld,\"duration_ms\":%.3f,"
-                        "\"loss\":%s}\n",
-                        now(), (long long)e->step, number(epoch, e->epoch), (long long)e->tokens, (long long)e->trained, e->seconds * 1e3,
-                        number(loss, e->loss));
+    int  len = snprintf(
+         line, sizeof line,
+         "{\"log\":\"eval\",\"time\":%.3f,\"step\":%lld,\"epoch\":%s,\"eval_tokens\":%lld,\"eval_trained\":%lld,\"duration_ms\":%.3f,"
+          "\"loss\":%s}\n",
+         now(), (long long)e->step, number(epoch, e->epoch), (long long)e->tokens, (long long)e->trained, e->seconds * 1e3,
+         number(loss, e->loss));
     return append_line(metrics, line, (size_t)len);
 }
 
 Status metrics_gap(Metrics *metrics, int64_t from, int64_t step)
 {
     char line[LINE_BYTES];
-    int  len = snprintf(line, sizeof line, "{\"log\":\"gap\",\"time\":%.3f,\"from\":%lld,\"step\":%lld}\n", now(), (long long)from, (long long)step);
+    int  len = snprintf(line, sizeof line, "{\"log\":\"gap\",\"time\":%.3f,\"from\":%lld,\"step\":%lld}\n", now(), (long long)from,
+                        (long long)step);
     return append_line(metrics, line, (size_t)len);
 }
 
 Status metrics_sample(Metrics *metrics, int64_t step, const char *prompt, const char *text, size_t len)
 {
-    StrBuf line = { 0 };
+    StrBuf line = {0};
     strbuf_printf(&line, "{\"log\":\"sample\",\"time\":%.3f,\"step\":%lld,\"prompt\":", now(), (long long)step);
     json_write_string(&line, prompt, strlen(prompt));
     strbuf_puts(&line, ",\"text\":");
@@ -171,7 +177,7 @@ Status metrics_sample(Metrics *metrics, int64_t step, const char *prompt, const 
 
 Status metrics_read(Arena *arena, const char *path, MetricsHistory *out)
 {
-    *out = (MetricsHistory){ 0 };
+    *out = (MetricsHistory){0};
     Str text;
     if (!file_exists(path)) return OK;
     TRY(file_read(arena, path, MAX_FILE_BYTES, &text));
@@ -181,8 +187,10 @@ Status metrics_read(Arena *arena, const char *path, MetricsHistory *out)
     for (const char *at = text.data, *end = text.data + text.len; at < end;) {
         const char *stop = memchr(at, '\n', (size_t)(end - at));
         if (!stop) break;
-        if (json_parse(arena, path, at, (size_t)(stop - at), &out->lines[out->count]) == OK) out->count++;
-        else status_clear();
+        if (json_parse(arena, path, at, (size_t)(stop - at), &out->lines[out->count]) == OK)
+            out->count++;
+        else
+            status_clear();
         at = stop + 1;
     }
     return OK;

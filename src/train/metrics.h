@@ -17,14 +17,14 @@ NODISCARD Status metrics_sync(Metrics *metrics);
 
 /* step, epoch, loss: of this step. NaN and infinities are written as null. */
 typedef struct StepMetrics {
-    int64_t step;     /* steps done, from 1 */
+    int64_t step; /* steps done, from 1 */
     double  epoch;
     double  loss, norm, lr;
     int64_t step_tokens, step_trained;   /* read, and of them trained: docs/metrics.md */
     int64_t total_tokens, total_trained; /* of the run so far */
-    bool    skipped;        /* not finite: weights were left alone */
-    double  seconds;        /* of the step */
-    double  limit_seconds;  /* that it would take at the machine's limit; 0: unknown. Not in the file */
+    bool    skipped;                     /* not finite: weights were left alone */
+    double  seconds;                     /* of the step */
+    double  limit_seconds;               /* that it would take at the machine's limit; 0: unknown. Not in the file */
 } StepMetrics;
 NODISCARD Status metrics_step(Metrics *metrics, const StepMetrics *step);
 

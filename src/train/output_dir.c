@@ -13,16 +13,34 @@
 
 /* What a run writes at its end, beside checkpoints and log. */
 static const char *const outputs[] = {
-    "model.safetensors", "model-*-of-*.safetensors", "model.safetensors.index.json", "config.json", "generation_config.json",
-    "adapter_model.safetensors", "adapter_model-*-of-*.safetensors", "adapter_model.safetensors.index.json", "adapter_config.json",
-    "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt",
-    "tokenizer.model", "vocab.txt", "chat_template.jinja", "chat_template.json", "trainer_state.json", "report.html", "merged",
+    "model.safetensors",
+    "model-*-of-*.safetensors",
+    "model.safetensors.index.json",
+    "config.json",
+    "generation_config.json",
+    "adapter_model.safetensors",
+    "adapter_model-*-of-*.safetensors",
+    "adapter_model.safetensors.index.json",
+    "adapter_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "merges.txt",
+    "tokenizer.model",
+    "vocab.txt",
+    "chat_template.jinja",
+    "chat_template.json",
+    "trainer_state.json",
+    "report.html",
+    "merged",
     ".merged.partial",
     NULL,
 };
 #define PARTIAL_END ".partial" /* a name's file, or merged's folder, while it is written */
 /* What else mustn't be there when no run of ours was. */
-static const char *const others[] = { "checkpoint-*", "adapter_*", "pytorch_model*", "metrics.jsonl", NULL };
+static const char *const others[] = {"checkpoint-*", "adapter_*", "pytorch_model*", "metrics.jsonl", NULL};
 
 static bool matches(const char *const *patterns, const char *name)
 {
@@ -44,26 +62,28 @@ static void name_foreign(DIR *dir, StrBuf *out)
 
 Status output_dir_check(const char *path)
 {
-    Arena arena = { 0 };
+    Arena arena = {0};
     bool  is_ours = file_exists(arena_printf(&arena, "%s/run.json", path)) || checkpoint_any_is_ours(path);
     arena_deinit(&arena);
     DIR *dir = is_ours ? NULL : opendir(path);
     if (!dir) return OK;
-    StrBuf names = { 0 };
+    StrBuf names = {0};
     name_foreign(dir, &names);
     closedir(dir);
     Status status = OK;
     if (names.len)
-        status = status_fail(ERR_INVALID, "output_dir %s holds %s, which no run of this program left there (it has no run.json); a run would write "
-                             "over them. Name another output_dir, or an empty folder", path, names.data);
+        status = status_fail(ERR_INVALID,
+                             "output_dir %s holds %s, which no run of this program left there (it has no run.json); a run would write "
+                             "over them. Name another output_dir, or an empty folder",
+                             path, names.data);
     strbuf_deinit(&names);
     return status;
 }
 
 Status output_dir_check_source(const char *path, const char *source)
 {
-    FAIL_IF(file_is_same(path, source), ERR_INVALID, "output_dir is the model's own folder, %s, whose files would be overwritten; name another",
-            source);
+    FAIL_IF(file_is_same(path, source), ERR_INVALID,
+            "output_dir is the model's own folder, %s, whose files would be overwritten; name another", source);
     char  *dir = realpath(path, NULL), *inner = realpath(source, NULL), name[256] = "";
     size_t len = dir ? strlen(dir) : 0;
     if (dir && inner && strncmp(inner, dir, len) == 0 && inner[len] == '/')
@@ -77,7 +97,7 @@ Status output_dir_check_source(const char *path, const char *source)
 
 int64_t output_dir_bytes(const char *path)
 {
-    Arena   arena = { 0 };
+    Arena   arena = {0};
     DIR    *dir = opendir(path);
     int64_t bytes = 0;
     if (!dir) return 0;
@@ -100,7 +120,7 @@ static bool is_left_over(const char *name)
 
 Status output_dir_clean(const char *path)
 {
-    Arena  arena = { 0 };
+    Arena  arena = {0};
     DIR   *dir = opendir(path);
     Status status = OK;
     if (!dir) return OK;
@@ -113,7 +133,7 @@ Status output_dir_clean(const char *path)
 
 Status output_dir_clear(const char *path)
 {
-    Arena  arena = { 0 };
+    Arena  arena = {0};
     DIR   *dir = opendir(path);
     Status status = OK;
     FAIL_IF(!dir, ERR_IO, "cannot list %s: %s", path, strerror(errno));

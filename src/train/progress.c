@@ -19,7 +19,7 @@ typedef struct Line {
 
 void progress_init(Progress *p, int64_t total_steps, int64_t logging_steps)
 {
-    *p = (Progress){ .total_steps = total_steps, .logging_steps = logging_steps };
+    *p = (Progress){.total_steps = total_steps, .logging_steps = logging_steps};
 }
 
 double progress_of_limit(const Progress *p)
@@ -57,10 +57,14 @@ static void fit(const Line *line, char out[LINE_BYTES])
 static const char *time_text(double seconds, char out[32])
 {
     long s = (long)(seconds + 0.5);
-    if (!(seconds < 1e9)) snprintf(out, 32, "-");
-    else if (s >= 3600) snprintf(out, 32, "%ldh%02ldm", s / 3600, s / 60 % 60);
-    else if (s >= 60) snprintf(out, 32, "%ldm%02lds", s / 60, s % 60);
-    else snprintf(out, 32, "%lds", s);
+    if (!(seconds < 1e9))
+        snprintf(out, 32, "-");
+    else if (s >= 3600)
+        snprintf(out, 32, "%ldh%02ldm", s / 3600, s / 60 % 60);
+    else if (s >= 60)
+        snprintf(out, 32, "%ldm%02lds", s / 60, s % 60);
+    else
+        snprintf(out, 32, "%lds", s);
     return out;
 }
 
@@ -86,7 +90,7 @@ static double rate(int64_t tokens, double seconds)
 
 static void step_line(const Progress *p, const StepMetrics *s, char out[LINE_BYTES])
 {
-    Line line = { 0 };
+    Line line = {0};
     char number[32];
     snprintf(add_field(&line, 0), FIELD_BYTES, "step %lld/%lld", (long long)s->step, (long long)p->total_steps);
     snprintf(add_field(&line, 0), FIELD_BYTES, "loss %.4f", s->loss);
@@ -114,20 +118,22 @@ void progress_step(Progress *p, const StepMetrics *s)
     bool logged = s->step % p->logging_steps == 0 || s->step == p->total_steps;
     if (!logged && !log_is_terminal()) return;
     step_line(p, s, line);
-    if (logged) log_info("%s", line);
-    else log_status(line);
+    if (logged)
+        log_info("%s", line);
+    else
+        log_status(line);
 }
 
 void progress_eval(const EvalMetrics *e, const EvalTrend *trend)
 {
-    Line line = { 0 };
+    Line line = {0};
     char text[LINE_BYTES], number[32];
     snprintf(add_field(&line, 0), FIELD_BYTES, "eval at step %lld", (long long)e->step);
     snprintf(add_field(&line, 0), FIELD_BYTES, "loss %.4f", e->loss);
     snprintf(add_field(&line, 2), FIELD_BYTES, "perplexity %.3f", exp(e->loss));
     if (trend->best_step != e->step && trend->best_step)
-        snprintf(add_field(&line, 1), FIELD_BYTES, "%sbest %.4f at step %lld", eval_trend_overfits(trend) ? "overfitting: " : "", trend->best,
-                 (long long)trend->best_step);
+        snprintf(add_field(&line, 1), FIELD_BYTES, "%sbest %.4f at step %lld", eval_trend_overfits(trend) ? "overfitting: " : "",
+                 trend->best, (long long)trend->best_step);
     snprintf(add_field(&line, 3), FIELD_BYTES, "(%s tokens, %.1f s)", grouped((double)e->tokens, number), e->seconds);
     fit(&line, text);
     log_info("%s", text);

@@ -6,9 +6,9 @@
 
 typedef struct Progress {
     int64_t total_steps, logging_steps;
-    double  seconds;                   /* of a step, smoothed: for the time that is left */
-    int64_t steps;                     /* of this start */
-    double  limit_sum, seconds_sum;    /* of the steps whose limit is known */
+    double  seconds;                /* of a step, smoothed: for the time that is left */
+    int64_t steps;                  /* of this start */
+    double  limit_sum, seconds_sum; /* of the steps whose limit is known */
 } Progress;
 
 void progress_init(Progress *progress, int64_t total_steps, int64_t logging_steps);

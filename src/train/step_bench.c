@@ -11,7 +11,7 @@
 #include <time.h>
 
 enum { NUM_ARRAYS = 5 };
-static const char *const array_names[NUM_ARRAYS] = { "tokens", "labels", "positions", "doc_start", "doc_id" };
+static const char *const array_names[NUM_ARRAYS] = {"tokens", "labels", "positions", "doc_start", "doc_id"};
 
 struct StepBench {
     const Config  *config;
@@ -21,8 +21,8 @@ struct StepBench {
     Device        *device;
     Plan          *plan;
     Session       *session;
-    int32_t       *batch;         /* array_names, (B, T) each */
-    int64_t        trained;       /* labels of a micro-batch */
+    int32_t       *batch;          /* array_names, (B, T) each */
+    int64_t        trained;        /* labels of a micro-batch */
     double         document_share; /* pairs of queries and keys, over those of rows of one document */
     int64_t        step;
     double         create_seconds;
@@ -46,7 +46,8 @@ static Status fill_weights(StepBench *b)
     for (int kind = 0; kind < 2; kind++)
         for (int dtype = 0; dtype < DT_COUNT; dtype++) {
             if (!(DT_SET(dtype) & DT_SET_FLOAT)) continue;
-            for (int i = 0; i < BLOCK; i++) values[i] = kind ? 1 : (philox_uniform(philox4x32((uint32_t)i, 0, 0, 0, 1).v[0]) - 0.5f) * 0.07f;
+            for (int i = 0; i < BLOCK; i++)
+                values[i] = kind ? 1 : (philox_uniform(philox4x32((uint32_t)i, 0, 0, 0, 1).v[0]) - 0.5f) * 0.07f;
             dtype_convert(data, (DType)dtype, values, DT_F32, BLOCK);
             for (int i = 0; i < b->plan->num_params && status == OK; i++) {
                 const Param *param = b->plan->params[i];
@@ -140,9 +141,8 @@ static Status queue_step(StepBench *b)
 {
     TRY(session_begin_step(b->session, b->step));
     int64_t micros = b->config->gradient_accumulation_steps, cells = b->options.batch * b->options.seq;
-    int64_t step[STEP_COUNT] = { [STEP_SEED] = 1, [STEP_INDEX] = b->step };
-    float   hyper[HYPER_COUNT] = { [HYPER_LR] = 1e-5f,
-                                   [HYPER_INV_TOKENS] = (float)(1.0 / (double)(b->trained * micros)) };
+    int64_t step[STEP_COUNT] = {[STEP_SEED] = 1, [STEP_INDEX] = b->step};
+    float   hyper[HYPER_COUNT] = {[HYPER_LR] = 1e-5f, [HYPER_INV_TOKENS] = (float)(1.0 / (double)(b->trained * micros))};
     TRY(session_write(b->session, "hyper", hyper, sizeof hyper));
     TRY(session_write(b->session, "step", step, sizeof step));
     for (int64_t micro = 0; micro < micros; micro++) {
@@ -177,9 +177,9 @@ Status step_bench_run(StepBench *b, int num_steps, StepTimes *out_times)
 {
     double *seconds = arena_array(&b->arena, double, num_steps + 1);
     float   loss;
-    *out_times = (StepTimes){ .sequence_len = b->options.seq,
-                              .tokens = b->options.batch * b->options.seq * b->config->gradient_accumulation_steps,
-                              .create_seconds = b->create_seconds };
+    *out_times = (StepTimes){.sequence_len = b->options.seq,
+                             .tokens = b->options.batch * b->options.seq * b->config->gradient_accumulation_steps,
+                             .create_seconds = b->create_seconds};
     TRY(time_steps(b, 1, &out_times->first));
     TRY(time_steps(b, num_steps, seconds));
     qsort(seconds, (size_t)num_steps, sizeof *seconds, by_value);

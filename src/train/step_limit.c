@@ -17,13 +17,16 @@ void step_work_add(StepWork *work, const Batch *batch, int64_t batch_size, int64
 
 static ProgramWork program_work(const Program *program, double times)
 {
-    ProgramWork work = { .bytes = program->cost.bytes, .times = times };
+    ProgramWork work = {.bytes = program->cost.bytes, .times = times};
     for (int i = 0; i < program->num_launches; i++) {
         const Launch *launch = &program->launches[i];
         double        flops = launch_cost(launch).flops;
-        if (launch->node->op->flags & OP_BY_DOCUMENT) work.document_flops += flops;
-        else if (launch->node->op->flags & OP_BY_LABEL) work.label_flops += flops;
-        else work.flops += flops;
+        if (launch->node->op->flags & OP_BY_DOCUMENT)
+            work.document_flops += flops;
+        else if (launch->node->op->flags & OP_BY_LABEL)
+            work.label_flops += flops;
+        else
+            work.flops += flops;
     }
     return work;
 }
@@ -33,14 +36,16 @@ void step_limit_measure(StepLimit *limit)
     double flops;
     if (!limit->is_measured) return;
     limit->is_beaten = false;
-    if (device_cpu_measure_peak(limit->device, &flops, NULL) == OK) limit->flops_rate = fmax(limit->flops_rate, flops);
-    else status_clear();
+    if (device_cpu_measure_peak(limit->device, &flops, NULL) == OK)
+        limit->flops_rate = fmax(limit->flops_rate, flops);
+    else
+        status_clear();
 }
 
 void step_limit_init(StepLimit *limit, Device *device, const Plan *plan, DType dtype, int64_t micros, int64_t batch_size, int64_t seq_len)
 {
     const DeviceFacts *facts = &plan->facts;
-    *limit = (StepLimit){ .device = device, .cells = (double)(micros * batch_size * seq_len) };
+    *limit = (StepLimit){.device = device, .cells = (double)(micros * batch_size * seq_len)};
     limit->pairs = limit->cells * (double)(seq_len + 1) / 2;
     for (int kind = PROGRAM_MICRO_FIRST; kind <= PROGRAM_OPTIMIZER; kind++)
         if (plan->program[kind].graph)

@@ -24,8 +24,8 @@ typedef struct ProgramWork {
 typedef struct StepLimit {
     Device     *device;
     bool        is_measured, is_beaten; /* by a step: it is to be measured again */
-    double      flops_rate, byte_rate; /* per second; flops_rate 0: unknown; byte_rate 0: doesn't bind */
-    double      cells, pairs;          /* of a step whose rows are one document each */
+    double      flops_rate, byte_rate;  /* per second; flops_rate 0: unknown; byte_rate 0: doesn't bind */
+    double      cells, pairs;           /* of a step whose rows are one document each */
     ProgramWork program[PROGRAM_OPTIMIZER + 1];
 } StepLimit;
 

@@ -24,8 +24,8 @@ double trainer_seconds(void)
 
 static Status write_batch(Trainer *t, const Batch *batch, size_t cells)
 {
-    static const char *const names[] = { "tokens", "labels", "positions", "doc_start", "doc_id" };
-    const int32_t *const data[] = { batch->tokens, batch->labels, batch->positions, batch->doc_start, batch->doc_id };
+    static const char *const names[] = {"tokens", "labels", "positions", "doc_start", "doc_id"};
+    const int32_t *const     data[] = {batch->tokens, batch->labels, batch->positions, batch->doc_start, batch->doc_id};
     for (int i = 0; i < 5; i++)
         if (plan_find(t->plan, names[i])) TRY(session_write(t->session, names[i], data[i], cells * sizeof(int32_t)));
     return OK;
@@ -33,8 +33,8 @@ static Status write_batch(Trainer *t, const Batch *batch, size_t cells)
 
 static Status write_scalars(Trainer *t, int64_t index, int64_t tokens, double lr)
 {
-    int64_t step[STEP_COUNT] = { [STEP_SEED] = t->config->seed, [STEP_INDEX] = index };
-    float   hyper[HYPER_COUNT] = { [HYPER_LR] = (float)lr, [HYPER_INV_TOKENS] = tokens > 0 ? (float)(1.0 / (double)tokens) : 0.0f };
+    int64_t step[STEP_COUNT] = {[STEP_SEED] = t->config->seed, [STEP_INDEX] = index};
+    float   hyper[HYPER_COUNT] = {[HYPER_LR] = (float)lr, [HYPER_INV_TOKENS] = tokens > 0 ? (float)(1.0 / (double)tokens) : 0.0f};
     TRY(session_write(t->session, "step", step, sizeof step));
     return session_write(t->session, "hyper", hyper, sizeof hyper);
 }
@@ -65,7 +65,7 @@ static Status queue_step(Trainer *t)
 {
     int64_t     index = t->state.step + t->num_queued, trained;
     QueuedStep *step = &t->queued[index % (STEPS_AHEAD + 1)];
-    *step = (QueuedStep){ 0 };
+    *step = (QueuedStep){0};
     if (t->hooks->step_begin) t->hooks->step_begin(t->hooks->context, index);
     TRY(session_begin_step(t->session, index));
     TRY(loader_step_tokens(t->data.train, index, &trained));
@@ -74,8 +74,11 @@ static Status queue_step(Trainer *t)
     TRY(run_micros(t, &step->work));
     TRY(session_run(t->session, PROGRAM_OPTIMIZER));
     TRY(session_end_step(t->session, index));
-    step->metrics = (StepMetrics){ .step = index + 1, .epoch = loader_epoch(t->data.train, index + 1), .lr = lr,
-                                   .step_tokens = step->work.tokens, .step_trained = trained };
+    step->metrics = (StepMetrics){.step = index + 1,
+                                  .epoch = loader_epoch(t->data.train, index + 1),
+                                  .lr = lr,
+                                  .step_tokens = step->work.tokens,
+                                  .step_trained = trained};
     t->num_queued++;
     return OK;
 }
@@ -112,8 +115,10 @@ static Status check_divergence(Trainer *t, const StepMetrics *step)
     log_warn("step %lld: loss %g, gradient norm %g: the step was left out, weights are as before it", (long long)step->step, step->loss,
              step->norm);
     if (t->config->on_divergence == OPT_DIVERGENCE_SKIP || t->state.bad_in_row < MAX_BAD_IN_ROW) return OK;
-    FAIL(ERR_DIVERGED, "loss or gradient norm wasn't finite in %d steps in a row (up to step %lld); lower learning_rate, lengthen warm-up, "
-         "or look at the data of these steps", MAX_BAD_IN_ROW, (long long)step->step);
+    FAIL(ERR_DIVERGED,
+         "loss or gradient norm wasn't finite in %d steps in a row (up to step %lld); lower learning_rate, lengthen warm-up, "
+         "or look at the data of these steps",
+         MAX_BAD_IN_ROW, (long long)step->step);
 }
 
 /* A disk that fails must not end the run: lines wait then. It is said once until they are written. */
@@ -153,7 +158,7 @@ static Status eval_batches(Trainer *t, EvalMetrics *out)
 static Status run_eval(Trainer *t)
 {
     double      start = trainer_seconds();
-    EvalMetrics eval = { .step = t->state.step, .epoch = loader_epoch(t->data.train, t->state.step) };
+    EvalMetrics eval = {.step = t->state.step, .epoch = loader_epoch(t->data.train, t->state.step)};
     Status      status = eval_batches(t, &eval);
     if (status == ERR_INTERRUPTED) {
         status_clear();
@@ -167,8 +172,13 @@ static Status run_eval(Trainer *t)
     eval_trend_eval(&t->trend, eval.step, eval.loss);
     progress_eval(&eval, &t->trend);
     if (t->config->generate_samples == 0 || !t->hooks->sample) return OK;
-    SampleJob job = { .session = t->session, .tokenizer = t->tokenizer, .tmpl = t->tmpl, .eval = t->data.eval, .stop_token = t->stop_token,
-                      .step = t->state.step, .metrics = t->metrics };
+    SampleJob job = {.session = t->session,
+                     .tokenizer = t->tokenizer,
+                     .tmpl = t->tmpl,
+                     .eval = t->data.eval,
+                     .stop_token = t->stop_token,
+                     .step = t->state.step,
+                     .metrics = t->metrics};
     return t->hooks->sample(t->hooks->context, &job);
 }
 
@@ -189,24 +199,36 @@ double trainer_flops_per_step(const Trainer *t)
 Status trainer_context(Trainer *t, bool finished, StrBuf *state_text, SaveContext *out)
 {
     const Config *c = t->config;
-    TrainerFacts  facts = { .max_steps = t->schedule.total, .logging_steps = c->logging_steps, .save_steps = c->save_steps,
-                            .eval_steps = c->eval_steps, .batch_size = c->per_device_train_batch_size,
-                            .rows_per_step = loader_rows_per_step(t->data.train), .num_epochs = c->num_epochs,
-                            .epoch = loader_epoch(t->data.train, t->state.step), .flops_per_step = trainer_flops_per_step(t),
-                            .finished = finished };
+    TrainerFacts  facts = {.max_steps = t->schedule.total,
+                           .logging_steps = c->logging_steps,
+                           .save_steps = c->save_steps,
+                           .eval_steps = c->eval_steps,
+                           .batch_size = c->per_device_train_batch_size,
+                           .rows_per_step = loader_rows_per_step(t->data.train),
+                           .num_epochs = c->num_epochs,
+                           .epoch = loader_epoch(t->data.train, t->state.step),
+                           .flops_per_step = trainer_flops_per_step(t),
+                           .finished = finished};
     TRY(trainer_state_text(t->metrics_path, &t->state, &facts, state_text));
-    *out = (SaveContext){ .session = t->session, .model = t->model, .lora = &t->options.lora, .base_model = t->base_model,
-                          .side_files = &t->side_files, .chat_template = t->chat_template,
-                          .eos = tokenizer_eos_id(t->tokenizer), .stop = t->stop_token, .output_dir = c->output_dir,
-                          .max_shard_bytes = c->max_shard_size,
-                          .keep = t->keep, .trainer_state = strbuf_cstr(state_text) };
+    *out = (SaveContext){.session = t->session,
+                         .model = t->model,
+                         .lora = &t->options.lora,
+                         .base_model = t->base_model,
+                         .side_files = &t->side_files,
+                         .chat_template = t->chat_template,
+                         .eos = tokenizer_eos_id(t->tokenizer),
+                         .stop = t->stop_token,
+                         .output_dir = c->output_dir,
+                         .max_shard_bytes = c->max_shard_size,
+                         .keep = t->keep,
+                         .trainer_state = strbuf_cstr(state_text)};
     return OK;
 }
 
 Status trainer_save(Trainer *t)
 {
     SaveContext context;
-    StrBuf      text = { 0 };
+    StrBuf      text = {0};
     Status      status = metrics_sync(t->metrics);
     t->state.metrics_bytes = metrics_bytes(t->metrics);
     t->state.settings_hash = t->record.hash;
@@ -242,10 +264,11 @@ static Status interrupted(Trainer *t)
 {
     if (t->saved_step != t->state.step) {
         Status status = trainer_save(t);
-        FAIL_IF(status != OK, ERR_SAVE, "interrupted at step %lld, and the state couldn't be saved: %s", (long long)t->state.step, status_message());
+        FAIL_IF(status != OK, ERR_SAVE, "interrupted at step %lld, and the state couldn't be saved: %s", (long long)t->state.step,
+                status_message());
     }
-    FAIL(ERR_INTERRUPTED, "interrupted after step %lld of %lld; %s goes on from there", (long long)t->state.step, (long long)t->schedule.total,
-         trainer_same_command(t));
+    FAIL(ERR_INTERRUPTED, "interrupted after step %lld of %lld; %s goes on from there", (long long)t->state.step,
+         (long long)t->schedule.total, trainer_same_command(t));
 }
 
 /* ---- the loop ---- */

@@ -39,9 +39,12 @@ static Status check_writable(const char *dir)
     snprintf(part, sizeof part, "%s", dir);
     while (!file_exists(part)) {
         char *slash = strrchr(part, '/');
-        if (!slash) snprintf(part, sizeof part, ".");
-        else if (slash == part) part[1] = 0;
-        else *slash = 0;
+        if (!slash)
+            snprintf(part, sizeof part, ".");
+        else if (slash == part)
+            part[1] = 0;
+        else
+            *slash = 0;
     }
     FAIL_IF(!file_is_dir(part), ERR_INVALID, "output_dir %s: %s is a file, not a folder", dir, part);
     FAIL_IF(access(part, W_OK | X_OK) != 0, ERR_INVALID, "output_dir %s can't be written: %s: %s", dir, part, strerror(errno));
@@ -57,7 +60,8 @@ static Status require_weights(const Trainer *t)
 
 static Status make_plan(Trainer *t)
 {
-    FAIL_IF(t->config->max_steps <= 0 && !(t->config->num_epochs > 0), ERR_INVALID, "nothing to do: num_epochs is 0 and max_steps isn't set");
+    FAIL_IF(t->config->max_steps <= 0 && !(t->config->num_epochs > 0), ERR_INVALID,
+            "nothing to do: num_epochs is 0 and max_steps isn't set");
     TRY(setup_model(&t->arena, t->config, &t->model));
     if (!t->config->from_scratch) TRY(require_weights(t));
     TRY(config_require(t->config, KEY_run_datasets, "training"));
@@ -99,8 +103,8 @@ static Status choose_checkpoint(Trainer *t, RunPresence presence)
         return OK;
     }
     snprintf(t->resume_path, sizeof t->resume_path, "%s", resume);
-    FAIL_IF(!file_is_dir(resume), ERR_CHECKPOINT, "resume_from_checkpoint: there is no folder %s; expected auto, true, false or a checkpoint's folder",
-            resume);
+    FAIL_IF(!file_is_dir(resume), ERR_CHECKPOINT,
+            "resume_from_checkpoint: there is no folder %s; expected auto, true, false or a checkpoint's folder", resume);
     return checkpoint_verify(resume);
 }
 
@@ -115,20 +119,24 @@ static Status check_step(const Trainer *t, const TrainState *state, int64_t tota
 static Status refuse_changes(Trainer *t, const RunRecord *before, bool finished)
 {
     const char *dir = t->config->output_dir;
-    StrBuf      difference = { 0 };
+    StrBuf      difference = {0};
     Status      status = OK;
-    if (finished) TRY(run_data_keys(t->config, t->tokenizer, t->tokenizer_dir, t->record.began, &t->record.data)); /* else its checkpoint tells, once opened */
+    if (finished)
+        TRY(run_data_keys(t->config, t->tokenizer, t->tokenizer_dir, t->record.began,
+                          &t->record.data)); /* else its checkpoint tells, once opened */
     const char *input = run_record_changed_input(before, &t->record);
     if (!run_record_same_settings(before, &t->record, &difference))
-        status = status_fail(ERR_INVALID,
-                             "%s holds %s run with other settings (%s). Name another output_dir; or set resume_from_checkpoint: true to go on "
-                             "from its checkpoint with the new settings, or false to start anew in its place",
-                             dir, finished ? "a finished" : "an unfinished", strbuf_cstr(&difference));
+        status =
+            status_fail(ERR_INVALID,
+                        "%s holds %s run with other settings (%s). Name another output_dir; or set resume_from_checkpoint: true to go on "
+                        "from its checkpoint with the new settings, or false to start anew in its place",
+                        dir, finished ? "a finished" : "an unfinished", strbuf_cstr(&difference));
     else if (input)
-        status = status_fail(ERR_INVALID,
-                             "%s were changed since the %s run in %s was made. Name another output_dir; or set resume_from_checkpoint: true to go "
-                             "on from its checkpoint with them, or false to start anew in its place",
-                             input, finished ? "finished" : "unfinished", dir);
+        status = status_fail(
+            ERR_INVALID,
+            "%s were changed since the %s run in %s was made. Name another output_dir; or set resume_from_checkpoint: true to go "
+            "on from its checkpoint with them, or false to start anew in its place",
+            input, finished ? "finished" : "unfinished", dir);
     strbuf_deinit(&difference);
     return status;
 }
@@ -144,8 +152,10 @@ static Status refuse_other_base(Trainer *t)
     bool is_other = status == OK && writer.base && t->record.base && writer.base != t->record.base;
     run_record_deinit(&writer);
     FAIL_IF(is_other, ERR_INVALID,
-            "%s holds an adapter that was trained on other weights than %s holds: they were changed since. Put them back, or start a new adapter on "
-            "these: name another output_dir, or set resume_from_checkpoint: false", t->resume_path, t->config->model);
+            "%s holds an adapter that was trained on other weights than %s holds: they were changed since. Put them back, or start a new "
+            "adapter on "
+            "these: name another output_dir, or set resume_from_checkpoint: false",
+            t->resume_path, t->config->model);
     return OK;
 }
 
@@ -156,8 +166,10 @@ static Status without_record(Trainer *t)
     snprintf(problem, sizeof problem, "%s", status_message());
     TRY(choose_checkpoint(t, RUN_ABSENT));
     FAIL_IF(!t->resume_path[0] && !resume_is(t, "false"), ERR_INVALID,
-            "%s. It is damaged, and %s holds no checkpoint to go on from. Name another output_dir, or set resume_from_checkpoint: false to start anew "
-            "in its place", problem, t->config->output_dir);
+            "%s. It is damaged, and %s holds no checkpoint to go on from. Name another output_dir, or set resume_from_checkpoint: false to "
+            "start anew "
+            "in its place",
+            problem, t->config->output_dir);
     if (t->resume_path[0]) log_warn("%s. It is damaged, and written anew: the run goes on as %s says", problem, t->resume_path);
     return OK;
 }
@@ -173,8 +185,10 @@ static Status look_at_output(Trainer *t, bool *out_finished)
     t->record.tokenizer = tokenizer_hash(t->tokenizer);
     Status status = run_record_read(c->output_dir, &presence, &before);
     t->is_first = status == OK && presence == RUN_ABSENT;
-    if (status == ERR_INVALID) status = without_record(t);
-    else if (status == OK) status = choose_checkpoint(t, presence);
+    if (status == ERR_INVALID)
+        status = without_record(t);
+    else if (status == OK)
+        status = choose_checkpoint(t, presence);
     if (status == OK && t->resume_path[0]) status = checkpoint_read_state(t->resume_path, &state);
     if (status == OK && t->resume_path[0] && c->max_steps > 0) status = check_step(t, &state, c->max_steps);
     if (status == OK && !c->from_scratch) status = run_record_base(t->model, &before, (int)c->threads, &t->record);
@@ -183,10 +197,12 @@ static Status look_at_output(Trainer *t, bool *out_finished)
     if (status == OK && (finished || going_on)) status = refuse_changes(t, &before, finished);
     if (status == OK && t->resume_path[0] && c->lora) status = refuse_other_base(t);
     if (status == OK && presence == RUN_ABSENT && resume_is(t, "auto") && t->resume_path[0] && state.settings_hash != t->record.hash)
-        status = status_fail(ERR_INVALID,
-                             "%s was made with other settings (or another config.json of the model); which isn't known, as run.json is gone. Name "
-                             "another output_dir; or set resume_from_checkpoint: true to go on with the new settings, or false to start anew in its "
-                             "place", t->resume_path);
+        status = status_fail(
+            ERR_INVALID,
+            "%s was made with other settings (or another config.json of the model); which isn't known, as run.json is gone. Name "
+            "another output_dir; or set resume_from_checkpoint: true to go on with the new settings, or false to start anew in its "
+            "place",
+            t->resume_path);
     *out_finished = status == OK && finished;
     run_record_deinit(&before);
     return status;
@@ -200,8 +216,10 @@ static Status load_weights(Trainer *t)
     bool          adapters = t->options.lora.enabled;
     ThreadPool   *pool = device_cpu_pool(t->device);
     if (t->resume_path[0] && !adapters) return checkpoint_load(t->resume_path, t->session, false);
-    if (c->from_scratch) TRY(init_params(t->session, (uint64_t)c->seed, false, pool));
-    else TRY(weights_load(t->session, t->model));
+    if (c->from_scratch)
+        TRY(init_params(t->session, (uint64_t)c->seed, false, pool));
+    else
+        TRY(weights_load(t->session, t->model));
     if (t->resume_path[0]) return checkpoint_load(t->resume_path, t->session, true);
     return adapters ? init_params(t->session, (uint64_t)c->seed, true, pool) : OK;
 }
@@ -209,7 +227,7 @@ static Status load_weights(Trainer *t)
 /* Whether this start goes on from a checkpoint of this very output: only then log and outputs there are this run's. */
 static bool continues_output(const Trainer *t)
 {
-    Arena arena = { 0 };
+    Arena arena = {0};
     bool  found = t->resume_path[0] && file_is_same(arena_printf(&arena, "%s/..", t->resume_path), t->config->output_dir);
     arena_deinit(&arena);
     return found;
@@ -219,12 +237,15 @@ static Status load_state(Trainer *t)
 {
     if (!t->resume_path[0]) return OK;
     TRY(checkpoint_read_state(t->resume_path, &t->state));
-    FAIL_IF(t->state.data_hash != t->data.hash && resume_is(t, "auto"), ERR_INVALID,
-            "the datasets were changed since %s was written; name another output_dir, or set resume_from_checkpoint: true to go on with them",
-            t->resume_path);
+    FAIL_IF(
+        t->state.data_hash != t->data.hash && resume_is(t, "auto"), ERR_INVALID,
+        "the datasets were changed since %s was written; name another output_dir, or set resume_from_checkpoint: true to go on with them",
+        t->resume_path);
     TRY(check_step(t, &t->state, t->schedule.total));
-    if (continues_output(t)) t->saved_step = t->state.step;
-    else t->state.metrics_bytes = 0;
+    if (continues_output(t))
+        t->saved_step = t->state.step;
+    else
+        t->state.metrics_bytes = 0;
     return OK;
 }
 
@@ -253,9 +274,15 @@ static Status check_disk(const Trainer *t)
 {
     bool     adapters = t->options.lora.enabled;
     int64_t  side = t->side_files.bytes;
-    DiskNeed need = { .output_dir = t->config->output_dir, .checkpoint_bytes = checkpoint_bytes(t->plan, adapters) + side,
-                      .final_bytes = checkpoint_model_bytes(t->plan, adapters) + side, .step = t->state.step, .total = t->schedule.total,
-                      .saves_left = saves_left(t), .keep = t->keep, .goes_on = continues_output(t), .starts_anew = resume_is(t, "false") };
+    DiskNeed need = {.output_dir = t->config->output_dir,
+                     .checkpoint_bytes = checkpoint_bytes(t->plan, adapters) + side,
+                     .final_bytes = checkpoint_model_bytes(t->plan, adapters) + side,
+                     .step = t->state.step,
+                     .total = t->schedule.total,
+                     .saves_left = saves_left(t),
+                     .keep = t->keep,
+                     .goes_on = continues_output(t),
+                     .starts_anew = resume_is(t, "false")};
     need.is_first = t->is_first && !need.goes_on;
     if (adapters && t->config->merge_adapter) need.final_bytes += checkpoint_model_bytes(t->plan, false) + side;
     return disk_check(&need);
@@ -264,7 +291,7 @@ static Status check_disk(const Trainer *t)
 /* Whether tokenizing left something worth keeping. */
 static bool has_shards(const char *path)
 {
-    Arena arena = { 0 };
+    Arena arena = {0};
     DIR  *dir = opendir(path);
     bool  found = false;
     if (!dir) return false;
@@ -327,14 +354,15 @@ static bool trains_turns(const RunData *data)
 /* What is trained to end a turn must end it when the model is served. */
 static Status find_stop_token(Trainer *t)
 {
-    StrBuf  stop = { 0 };
+    StrBuf  stop = {0};
     int32_t id = -1, eos = tokenizer_eos_id(t->tokenizer);
     if (!t->tmpl) return OK;
     TRY(stop_token_find(t->tokenizer, t->tmpl, &id));
     if (id < 0 || id == eos) return OK;
     t->stop_token = id;
     Status status = tokenizer_decode(t->tokenizer, &id, 1, false, &stop);
-    log_info("turns end with %s, which isn't the tokenizer's EOS: generation_config.json of what is saved stops there too", strbuf_cstr(&stop));
+    log_info("turns end with %s, which isn't the tokenizer's EOS: generation_config.json of what is saved stops there too",
+             strbuf_cstr(&stop));
     strbuf_deinit(&stop);
     return status;
 }
@@ -342,7 +370,7 @@ static Status find_stop_token(Trainer *t)
 /* The log up to the checkpoint; where lines of it were lost since, that is said, here and in it. */
 static Status open_metrics(Trainer *t)
 {
-    Arena          arena = { 0 };
+    Arena          arena = {0};
     MetricsHistory history;
     int64_t        step = t->state.step, last = 0;
     const char    *log = "";
@@ -366,7 +394,7 @@ static Status open_metrics(Trainer *t)
 /* Of earlier starts of this run. */
 static Status read_trend(Trainer *t)
 {
-    Arena          arena = { 0 };
+    Arena          arena = {0};
     MetricsHistory history;
     Status         status = metrics_read(&arena, t->metrics_path, &history);
     for (size_t i = 0; status == OK && i < history.count; i++) eval_trend_line(&t->trend, &history.lines[i]);
@@ -397,12 +425,14 @@ static Status prepare(Trainer *t)
     TRY(open_metrics(t));
     loader_seek(t->data.train, t->state.step);
     TRY(read_trend(t));
-    step_limit_init(&t->limit, t->device, t->plan, t->options.model_dtype, c->gradient_accumulation_steps, t->options.batch, t->options.seq);
+    step_limit_init(&t->limit, t->device, t->plan, t->options.model_dtype, c->gradient_accumulation_steps, t->options.batch,
+                    t->options.seq);
     progress_init(&t->progress, t->schedule.total, c->logging_steps);
     log_info("%lld parameters, %lld trained; %.1f MiB of memory; steps of %lld sequences of %lld tokens", (long long)t->plan->total_numel,
-             (long long)t->plan->trained_numel, (double)plan_total_bytes(t->plan) / (1 << 20), (long long)loader_rows_per_step(t->data.train),
-             (long long)t->options.seq);
-    if (t->resume_path[0]) log_info("going on from %s, step %lld of %lld", t->resume_path, (long long)t->state.step, (long long)t->schedule.total);
+             (long long)t->plan->trained_numel, (double)plan_total_bytes(t->plan) / (1 << 20),
+             (long long)loader_rows_per_step(t->data.train), (long long)t->options.seq);
+    if (t->resume_path[0])
+        log_info("going on from %s, step %lld of %lld", t->resume_path, (long long)t->state.step, (long long)t->schedule.total);
     return OK;
 }
 
@@ -438,7 +468,7 @@ static Status merge_finished(Trainer *t)
 static Status save_final(Trainer *t)
 {
     SaveContext context;
-    StrBuf      text = { 0 };
+    StrBuf      text = {0};
     const char *dir = t->config->output_dir;
     if (t->saved_step != t->state.step) TRY(trainer_save(t));
     TRY(metrics_sync(t->metrics));
@@ -455,8 +485,8 @@ static Status save_final(Trainer *t)
 static Status finish(Trainer *t)
 {
     Status status = save_final(t);
-    FAIL_IF(status != OK, ERR_SAVE, "training is done, but saving failed: %s. %s; then %s goes on from the last checkpoint", status_message(),
-            status == ERR_NO_FIT ? "Make room" : "Put that right", trainer_same_command(t));
+    FAIL_IF(status != OK, ERR_SAVE, "training is done, but saving failed: %s. %s; then %s goes on from the last checkpoint",
+            status_message(), status == ERR_NO_FIT ? "Make room" : "Put that right", trainer_same_command(t));
     report_update(t, true);
     return OK;
 }
@@ -466,7 +496,8 @@ static Status device_lost(Trainer *t)
 {
     char failure[STATUS_MESSAGE_BYTES];
     snprintf(failure, sizeof failure, "%.900s", status_message());
-    FAIL_IF(t->saved_step < 0, ERR_DEVICE, "the device failed after step %lld: %s. There is no checkpoint yet (save_steps); the same command starts anew",
+    FAIL_IF(t->saved_step < 0, ERR_DEVICE,
+            "the device failed after step %lld: %s. There is no checkpoint yet (save_steps); the same command starts anew",
             (long long)t->state.step, failure);
     FAIL(ERR_DEVICE, "the device failed after step %lld: %s. The checkpoint of step %lld in %s is whole; %s goes on from it",
          (long long)t->state.step, failure, (long long)t->saved_step, t->config->output_dir, trainer_same_command(t));
@@ -510,7 +541,7 @@ bool train_goes_on(const Config *config)
 
 Status train_run(const Config *config, const TrainHooks *hooks, TrainOutcome *out)
 {
-    static const TrainHooks none = { 0 };
+    static const TrainHooks none = {0};
     Trainer                *t = calloc(1, sizeof *t);
     CHECK(t);
     t->config = config;
@@ -519,7 +550,7 @@ Status train_run(const Config *config, const TrainHooks *hooks, TrainOutcome *ou
     t->last_loss = t->last_eval_loss = NAN;
     t->saved_step = t->stop_token = -1;
     t->output_lock = OUTPUT_LOCK_NONE;
-    *out = (TrainOutcome){ .loss = NAN, .eval_loss = NAN };
+    *out = (TrainOutcome){.loss = NAN, .eval_loss = NAN};
     Status status = train(t, out);
     out->steps = t->state.step;
     out->loss = t->last_loss;

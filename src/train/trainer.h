@@ -12,8 +12,8 @@
 typedef struct SampleJob {
     Session         *session; /* has PREFILL and DECODE programs */
     const Tokenizer *tokenizer;
-    const Template  *tmpl; /* the run's chat template; NULL: it trains no turns, or there is none */
-    const Loader    *eval; /* the rows just evaluated, of as many tokens as the session's EVAL program takes */
+    const Template  *tmpl;       /* the run's chat template; NULL: it trains no turns, or there is none */
+    const Loader    *eval;       /* the rows just evaluated, of as many tokens as the session's EVAL program takes */
     int32_t          stop_token; /* that ends a turn beside the tokenizer's EOS; -1: none */
     int64_t          step;
     Metrics         *metrics; /* where samples go */
@@ -21,19 +21,19 @@ typedef struct SampleJob {
 
 /* What users of the library (and tests) may hang into the loop. Any may be NULL. */
 typedef struct TrainHooks {
-    void  *context;
+    void *context;
     /* After an evaluation. */
     Status (*sample)(void *context, const SampleJob *job);
     /* Around the work of one train step, evaluation and saving not counted; step from 0. */
-    void   (*step_begin)(void *context, int64_t step);
-    void   (*step_end)(void *context, int64_t step);
+    void (*step_begin)(void *context, int64_t step);
+    void (*step_end)(void *context, int64_t step);
 } TrainHooks;
 
 typedef struct TrainOutcome {
-    bool    already_finished; /* no step was made: an earlier start had finished this run */
-    int64_t steps;
-    double  loss, eval_loss;  /* of the last step and evaluation; NaN: none */
-    EvalTrend trend;          /* of all evaluations */
+    bool      already_finished; /* no step was made: an earlier start had finished this run */
+    int64_t   steps;
+    double    loss, eval_loss; /* of the last step and evaluation; NaN: none */
+    EvalTrend trend;           /* of all evaluations */
 } TrainOutcome;
 
 /* Whether a run that was cut goes on with these very settings: resume_from_checkpoint says so. */

@@ -26,7 +26,7 @@ typedef struct Trainer {
     const TrainHooks *hooks;
     Arena             arena;
     HfModel          *model;
-    StrBuf            model_notes;   /* of hf_model_tell */
+    StrBuf            model_notes; /* of hf_model_tell */
     Tokenizer        *tokenizer;
     const char       *tokenizer_dir;
     HfSideFiles       side_files;    /* of it: what is saved needs no file of another folder */
@@ -41,7 +41,7 @@ typedef struct Trainer {
     RunData           data;
     RunRecord         record;
     Schedule          schedule;
-    TrainState        state;             /* after the last finished step */
+    TrainState        state;                   /* after the last finished step */
     QueuedStep        queued[STEPS_AHEAD + 1]; /* by step mod: what the device runs, its results not yet known */
     int               num_queued;
     Metrics          *metrics;
@@ -54,10 +54,10 @@ typedef struct Trainer {
     int               output_lock;       /* of output_dir */
     double            start_seconds;     /* when the program began, for the time to the first step */
     double            last_loss, last_eval_loss;
-    int64_t           keep;              /* checkpoints that stay; 0: all */
-    int64_t           saved_step;        /* of the newest checkpoint of this run; -1: none */
-    bool              log_waits;         /* lines of metrics.jsonl couldn't be written yet */
-    bool              save_failed;       /* the newest attempt */
+    int64_t           keep;        /* checkpoints that stay; 0: all */
+    int64_t           saved_step;  /* of the newest checkpoint of this run; -1: none */
+    bool              log_waits;   /* lines of metrics.jsonl couldn't be written yet */
+    bool              save_failed; /* the newest attempt */
 } Trainer;
 
 /* Steps until the end, a signal or divergence; then the last checkpoint is written. */

@@ -69,21 +69,24 @@ static void add_closing(StrBuf *out, const TrainState *state, const TrainerFacts
 
 Status trainer_state_text(const char *metrics_path, const TrainState *state, const TrainerFacts *facts, StrBuf *out)
 {
-    Arena          arena = { 0 };
+    Arena          arena = {0};
     MetricsHistory history;
-    StrBuf         entries = { 0 };
-    Totals         totals = { 0 };
+    StrBuf         entries = {0};
+    Totals         totals = {0};
     Status         status = metrics_read(&arena, metrics_path, &history);
     for (size_t i = 0; status == OK && i < history.count; i++) add_line(&entries, &history.lines[i], facts, &totals);
     if (status == OK && facts->finished) add_closing(&entries, state, facts, &totals);
     strbuf_puts(out, "{\n  \"best_global_step\": ");
-    if (totals.trend.best_step) strbuf_printf(out, "%lld", (long long)totals.trend.best_step);
-    else strbuf_puts(out, "null");
+    if (totals.trend.best_step)
+        strbuf_printf(out, "%lld", (long long)totals.trend.best_step);
+    else
+        strbuf_puts(out, "null");
     strbuf_puts(out, ",\n  \"best_metric\": ");
     json_write_double(out, totals.trend.best_step ? totals.trend.best : NAN);
     strbuf_puts(out, ",\n  \"best_model_checkpoint\": null,\n  \"epoch\": ");
     json_write_double(out, facts->epoch);
-    strbuf_printf(out, ",\n  \"eval_steps\": %lld,\n  \"global_step\": %lld,\n  \"is_hyper_param_search\": false,\n"
+    strbuf_printf(out,
+                  ",\n  \"eval_steps\": %lld,\n  \"global_step\": %lld,\n  \"is_hyper_param_search\": false,\n"
                   "  \"is_local_process_zero\": true,\n  \"is_world_process_zero\": true,\n  \"log_history\": [%s\n  ],\n",
                   (long long)facts->eval_steps, (long long)state->step, strbuf_cstr(&entries));
     strbuf_printf(out, "  \"logging_steps\": %lld,\n  \"max_steps\": %lld,\n  \"num_input_tokens_seen\": %lld,\n  \"num_train_epochs\": ",
@@ -91,7 +94,8 @@ Status trainer_state_text(const char *metrics_path, const TrainState *state, con
     json_write_double(out, facts->num_epochs);
     strbuf_printf(out, ",\n  \"save_steps\": %lld,\n  \"total_flos\": ", (long long)facts->save_steps);
     json_write_double(out, facts->flops_per_step * (double)state->step);
-    strbuf_printf(out, ",\n  \"train_batch_size\": %lld,\n  \"trial_name\": null,\n  \"trial_params\": null\n}\n", (long long)facts->batch_size);
+    strbuf_printf(out, ",\n  \"train_batch_size\": %lld,\n  \"trial_name\": null,\n  \"trial_params\": null\n}\n",
+                  (long long)facts->batch_size);
     strbuf_deinit(&entries);
     arena_deinit(&arena);
     return status;

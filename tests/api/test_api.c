@@ -31,7 +31,7 @@ static void write_run_file(void)
 
 static void a_run_plans_trains_and_finishes_once(void)
 {
-    const char *args[] = { under("run.yaml"), "learning_rate=1e-3" };
+    const char *args[] = {under("run.yaml"), "learning_rate=1e-3"};
     sg_run     *run;
     char       *json;
     sg_outcome  outcome;
@@ -55,7 +55,7 @@ static void a_model_encodes_evaluates_and_goes_on(void)
     size_t      num, num_more;
     char       *text;
     float       losses[64];
-    sg_sampling greedy = { 0 };
+    sg_sampling greedy = {0};
     const char  question[] = "To be, or not";
     int         status = sg_model_open(under("out"), NULL, "cpu", 1, &model);
     if (status != SG_OK) test_fail(__FILE__, __LINE__, "%s", sg_message());
@@ -80,7 +80,7 @@ static void a_model_encodes_evaluates_and_goes_on(void)
 static void train_into(const char *folder, const char *more)
 {
     char        output[300];
-    const char *args[] = { under("run.yaml"), output, more };
+    const char *args[] = {under("run.yaml"), output, more};
     sg_run     *run;
     sg_outcome  outcome;
     snprintf(output, sizeof output, "output_dir=%s", under(folder));
@@ -92,11 +92,11 @@ static void train_into(const char *folder, const char *more)
 static void a_run_writes_its_samples(void)
 {
     char        line[4096], output[300];
-    const char *args[] = { under("run.yaml"), "validation_split_ratio=0.2", "generate_samples=2", "sample_max_tokens=8", "sequence_len=16",
-                           output };
-    sg_run     *run;
-    sg_outcome  outcome;
-    int         num_samples = 0;
+    const char *args[] = {
+        under("run.yaml"), "validation_split_ratio=0.2", "generate_samples=2", "sample_max_tokens=8", "sequence_len=16", output};
+    sg_run    *run;
+    sg_outcome outcome;
+    int        num_samples = 0;
     snprintf(output, sizeof output, "output_dir=%s", under("sampled"));
     EXPECT_INT(sg_run_open(args, 6, &run), SG_OK);
     EXPECT_INT(sg_run_train(run, &outcome), SG_OK);
@@ -110,9 +110,9 @@ static void a_run_writes_its_samples(void)
 
 static void only_training_prints(void)
 {
-    const char *args[] = { under("run.yaml"), "warmup_ratio=0.1", "lr=1e-3", "wandb_project=null" };
+    const char *args[] = {under("run.yaml"), "warmup_ratio=0.1", "lr=1e-3", "wandb_project=null"};
     char        model_key[300], path[300], *json;
-    const char *lora_args[] = { under("run.yaml"), "lora=true", "lora_rank=2", "from_scratch=false", model_key, path };
+    const char *lora_args[] = {under("run.yaml"), "lora=true", "lora_rank=2", "from_scratch=false", model_key, path};
     sg_run     *run;
     sg_outcome  outcome;
     sg_model   *model;
@@ -132,10 +132,10 @@ static void only_training_prints(void)
     sg_run_close(run);
     EXPECT_INT(sg_model_open(under("out"), under("adapter"), "auto", 1, &model), SG_OK);
     float   losses[2];
-    int32_t ids[] = { 1, 2, 3 }, *more;
+    int32_t ids[] = {1, 2, 3}, *more;
     size_t  num_more;
     EXPECT_INT(sg_model_losses(model, ids, 3, losses), SG_OK);
-    EXPECT_INT(sg_model_generate(model, ids, 3, 2, &(sg_sampling){ 0 }, &more, &num_more), SG_OK);
+    EXPECT_INT(sg_model_generate(model, ids, 3, 2, &(sg_sampling){0}, &more, &num_more), SG_OK);
     sg_free(more);
     sg_model_close(model);
     EXPECT_INT(ftell(stderr), 0);
@@ -146,7 +146,7 @@ static void only_training_prints(void)
 
 static void mistakes_have_messages(void)
 {
-    const char *args[] = { "max_stepz=3" };
+    const char *args[] = {"max_stepz=3"};
     sg_run     *run = NULL;
     sg_model   *model = NULL;
     EXPECT_INT(sg_run_open(args, 1, &run), SG_INVALID);
@@ -160,8 +160,8 @@ static void mistakes_have_messages(void)
 
 int main(int argc, char **argv)
 {
-    static const TestCase cases[] = { TEST(a_run_plans_trains_and_finishes_once), TEST(a_model_encodes_evaluates_and_goes_on), TEST(a_run_writes_its_samples),
-                                      TEST(only_training_prints), TEST(mistakes_have_messages) };
+    static const TestCase cases[] = {TEST(a_run_plans_trains_and_finishes_once), TEST(a_model_encodes_evaluates_and_goes_on),
+                                     TEST(a_run_writes_its_samples), TEST(only_training_prints), TEST(mistakes_have_messages)};
     char                  command[300];
     if (!mkdtemp(dir)) return 1;
     int status = test_run(cases, sizeof cases / sizeof cases[0], argc, argv);

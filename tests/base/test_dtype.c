@@ -8,7 +8,7 @@
 #include <float.h>
 #include <stdlib.h>
 
-static const DType coded[] = { DT_I8, DT_F16, DT_E4M3, DT_E5M2, DT_E2M1, DT_NF4 };
+static const DType coded[] = {DT_I8, DT_F16, DT_E4M3, DT_E5M2, DT_E2M1, DT_NF4};
 enum { NUM_CODED = sizeof coded / sizeof coded[0], ALL_BF16 = 1 << 16, MOST_CODES = 1 << 16 };
 
 typedef struct Code {
@@ -24,8 +24,8 @@ static int   num_codes, num_sorted;
 static void encode(DType dtype, const float *values, int64_t numel, uint16_t *out)
 {
     for (int64_t i = 0; i < numel; i++) {
-        float   pair[2] = { values[i], 0 };
-        uint8_t bytes[4] = { 0 };
+        float   pair[2] = {values[i], 0};
+        uint8_t bytes[4] = {0};
         dtype_encode(dtype, pair, dtype_info(dtype)->block, bytes);
         out[i] = (uint16_t)(bytes[0] | (dtype_info(dtype)->bits == 16 ? bytes[1] << 8 : 0));
         if (dtype_info(dtype)->block == 2) out[i] = dtype_info(dtype)->first_is_high ? bytes[0] >> 4 : bytes[0] & 15;
@@ -42,7 +42,7 @@ static void decode_all(DType dtype)
 {
     num_codes = 1 << dtype_info(dtype)->bits;
     for (int code = 0; code < num_codes; code++) {
-        uint8_t bytes[2] = { (uint8_t)code, (uint8_t)(code >> 8) };
+        uint8_t bytes[2] = {(uint8_t)code, (uint8_t)(code >> 8)};
         float   pair[2];
         if (dtype_info(dtype)->block == 2) bytes[0] = (uint8_t)(code | code << 4);
         dtype_decode(dtype, bytes, dtype_info(dtype)->block, pair);
@@ -50,7 +50,7 @@ static void decode_all(DType dtype)
     }
     num_sorted = 0;
     for (int code = 0; code < num_codes; code++)
-        if (isfinite(decoded[code]) && !(decoded[code] == 0 && signbit(decoded[code]))) sorted[num_sorted++] = (Code){ decoded[code], code };
+        if (isfinite(decoded[code]) && !(decoded[code] == 0 && signbit(decoded[code]))) sorted[num_sorted++] = (Code){decoded[code], code};
     qsort(sorted, (size_t)num_sorted, sizeof *sorted, compare);
 }
 
@@ -122,7 +122,7 @@ static void expect_hash(const JsonValue *hashes, DType dtype, const char *what, 
 static JsonValue read_hashes(Arena *arena)
 {
     static char text[8192];
-    JsonValue   hashes = { 0 };
+    JsonValue   hashes = {0};
     FILE       *file = fopen("tests/fixtures/dtypes.json", "r");
     EXPECT(file != NULL);
     size_t len = file ? fread(text, 1, sizeof text, file) : 0;
@@ -133,7 +133,7 @@ static JsonValue read_hashes(Arena *arena)
 
 static void codes_and_roundings_are_the_oracle_s(void)
 {
-    Arena           arena = { 0 };
+    Arena           arena = {0};
     const JsonValue hashes = read_hashes(&arena);
     float          *values = arena_array(&arena, float, 3 * MOST_CODES);
     uint16_t       *codes = arena_array(&arena, uint16_t, 3 * MOST_CODES);
@@ -161,9 +161,9 @@ static void codes_and_roundings_are_the_oracle_s(void)
 
 static void what_is_beyond_is_the_largest_and_codes_come_back(void)
 {
-    static const double largest[NUM_CODED] = { 127, 65504, 448, 57344, 6, 1 };
+    static const double largest[NUM_CODED] = {127, 65504, 448, 57344, 6, 1};
     for (int k = 0; k < NUM_CODED; k++) {
-        const float beyond[] = { INFINITY, FLT_MAX, (float)largest[k] * 1.25f };
+        const float beyond[] = {INFINITY, FLT_MAX, (float)largest[k] * 1.25f};
         uint16_t    code, again;
         decode_all(coded[k]);
         EXPECT(sorted[num_sorted - 1].value == largest[k]);
@@ -201,7 +201,7 @@ static void long_rows_are_as_single_values(void)
 /* NVFP4 has the even element of two in the low four bits, bitsandbytes' NF4 in the high ones. */
 static void two_elements_share_a_byte_in_the_stated_order(void)
 {
-    const float values[4] = { 1, -6, 0, 0.5f };
+    const float values[4] = {1, -6, 0, 0.5f};
     uint8_t     bytes[2];
     dtype_encode(DT_E2M1, values, 4, bytes);
     EXPECT_INT(bytes[0], 0xF2);
@@ -213,7 +213,7 @@ static void two_elements_share_a_byte_in_the_stated_order(void)
 
 static void sizes_are_of_whole_blocks(void)
 {
-    static const int64_t bytes_of_64[DT_COUNT] = { 256, 128, 256, 512, 64, 64, 128, 64, 64, 32, 32 };
+    static const int64_t bytes_of_64[DT_COUNT] = {256, 128, 256, 512, 64, 64, 128, 64, 64, 32, 32};
     for (int i = 0; i < DT_COUNT; i++) {
         const DTypeInfo *info = dtype_info((DType)i);
         DType            parsed;
@@ -238,5 +238,6 @@ static void values_beyond_a_format_are_found(void)
     free(values);
 }
 
-TEST_MAIN(TEST(codes_and_roundings_are_the_oracle_s), TEST(what_is_beyond_is_the_largest_and_codes_come_back), TEST(long_rows_are_as_single_values),
-          TEST(two_elements_share_a_byte_in_the_stated_order), TEST(sizes_are_of_whole_blocks), TEST(values_beyond_a_format_are_found))
+TEST_MAIN(TEST(codes_and_roundings_are_the_oracle_s), TEST(what_is_beyond_is_the_largest_and_codes_come_back),
+          TEST(long_rows_are_as_single_values), TEST(two_elements_share_a_byte_in_the_stated_order), TEST(sizes_are_of_whole_blocks),
+          TEST(values_beyond_a_format_are_found))

@@ -11,7 +11,7 @@
 /* A byte-level tokenizer without merges: 256 bytes and an end mark. */
 static Tokenizer *byte_tokenizer(const char *eos)
 {
-    StrBuf json = { 0 };
+    StrBuf json = {0};
     strbuf_puts(&json, "{\"version\":\"1.0\",\"added_tokens\":[{\"id\":256,\"content\":\"<|end|>\",\"special\":true,\"normalized\":false}],"
                        "\"normalizer\":null,\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"use_regex\":true},"
                        "\"post_processor\":null,\"decoder\":{\"type\":\"ByteLevel\"},\"model\":{\"type\":\"BPE\",\"vocab\":{");
@@ -49,13 +49,13 @@ typedef struct Kit {
 
 static void kit_open(Kit *kit)
 {
-    *kit = (Kit){ .dir = strdup(scratch_dir()), .tokenizer = byte_tokenizer("<|end|>") };
+    *kit = (Kit){.dir = strdup(scratch_dir()), .tokenizer = byte_tokenizer("<|end|>")};
     EXPECT_OK(template_parse("template", source, strlen(source), &kit->tmpl));
     snprintf(kit->data, sizeof kit->data, "%s/data.jsonl", kit->dir);
     snprintf(kit->cache, sizeof kit->cache, "%s/cache", kit->dir);
-    kit->dataset = (DatasetOptions){ .path = kit->data };
-    kit->job = (TokenizeJob){ .tokenizer = kit->tokenizer, .tmpl = kit->tmpl, .cache_dir = kit->cache, .num_threads = 2,
-                              .shard_tokens = 20000 };
+    kit->dataset = (DatasetOptions){.path = kit->data};
+    kit->job =
+        (TokenizeJob){.tokenizer = kit->tokenizer, .tmpl = kit->tmpl, .cache_dir = kit->cache, .num_threads = 2, .shard_tokens = 20000};
     kit->job.dataset = &kit->dataset;
 }
 
@@ -70,13 +70,15 @@ static void kit_close(Kit *kit)
 /* rows conversations; every `bad`th is broken JSON (0: none). */
 static void write_chats(Kit *kit, int rows, int bad)
 {
-    StrBuf text = { 0 };
+    StrBuf text = {0};
     for (int i = 0; i < rows; i++) {
         if (bad && i % bad == bad - 1)
             strbuf_puts(&text, "{\"messages\": [}\n");
         else
-            strbuf_printf(&text, "{\"messages\": [{\"role\": \"user\", \"content\": \"question %d of %.*s\"}, {\"role\": \"assistant\", "
-                                 "\"content\": \"answer %d\"}]}\n", i, i % 97,
+            strbuf_printf(&text,
+                          "{\"messages\": [{\"role\": \"user\", \"content\": \"question %d of %.*s\"}, {\"role\": \"assistant\", "
+                          "\"content\": \"answer %d\"}]}\n",
+                          i, i % 97,
                           "a rather long text that goes on and on, for as long as anybody may care to read what it has to say.....", i * i);
     }
     EXPECT_OK(file_write_atomic(kit->data, text.data, text.len));
@@ -283,7 +285,7 @@ static int list_times(const char *dir, int64_t out[MOST_SHARDS])
 /* Also where the one that makes them anew is killed at it. */
 static void only_the_damaged_shards_are_made_anew(void)
 {
-    static const int damaged[] = { 2, 5, -1 };
+    static const int damaged[] = {2, 5, -1};
     Kit              kit;
     int64_t          before[MOST_SHARDS], after[MOST_SHARDS];
     kit_open(&kit);
@@ -297,8 +299,10 @@ static void only_the_damaged_shards_are_made_anew(void)
         for (int i = 0; i < 3; i++) {
             char path[4300];
             snprintf(path, sizeof path, "%s/shard-%05d.tokens", first.dir, damaged[i] < 0 ? last : damaged[i]);
-            if (i == 1) EXPECT(unlink(path) == 0);
-            else flip_bit(path);
+            if (i == 1)
+                EXPECT(unlink(path) == 0);
+            else
+                flip_bit(path);
         }
         if (killed) tokenize_killed_at(&kit, 0);
         EXPECT_OK(tokenize_dataset(&kit.job, &kit.report));
@@ -317,9 +321,9 @@ static void only_the_damaged_shards_are_made_anew(void)
 /* What says which rows a shard has may be damaged too. */
 static void counts_that_cannot_be_right_are_made_anew(void)
 {
-    Kit kit;
-    Str text;
-    Arena arena = { 0 };
+    Kit   kit;
+    Str   text;
+    Arena arena = {0};
     kit_open(&kit);
     write_chats(&kit, 30000, 0);
     EXPECT_OK(tokenize_dataset(&kit.job, &kit.report));
@@ -428,7 +432,7 @@ static void every_input_of_the_key_changes_it(void)
     NEXT_DIR();
     write_chats(&kit, 100, 0);
     static const char dated[] = "{{ strftime_now('%d %B') }}{% for m in messages %}[{{ m.role }}]{{ m.content }}<|end|>{% endfor %}";
-    Template *clock;
+    Template         *clock;
     EXPECT_OK(template_parse("dated", dated, strlen(dated), &clock));
     kit.job.tmpl = clock;
     for (int day = 1; day <= 2; day++) {
@@ -504,9 +508,9 @@ static void inspecting_adds_up(void)
     int            seen = 0;
     kit_open(&kit);
     write_chats(&kit, 500, 0);
-    EXPECT_OK(inspect_dataset(&kit.job, 0, (InspectPacking){ .seq_len = 256 }, check_row, &seen, &summary));
+    EXPECT_OK(inspect_dataset(&kit.job, 0, (InspectPacking){.seq_len = 256}, check_row, &seen, &summary));
     EXPECT_INT(summary.num_rows, 20);
-    EXPECT_OK(inspect_dataset(&kit.job, 0, (InspectPacking){ .seq_len = 256 }, NULL, NULL, &summary));
+    EXPECT_OK(inspect_dataset(&kit.job, 0, (InspectPacking){.seq_len = 256}, NULL, NULL, &summary));
     EXPECT_OK(tokenize_dataset(&kit.job, &kit.report));
     EXPECT_INT(summary.num_tokens, kit.report.num_tokens);
     EXPECT_INT(summary.num_trained, kit.report.num_trained);
@@ -517,7 +521,8 @@ static void inspecting_adds_up(void)
     kit_close(&kit);
 }
 
-TEST_MAIN(TEST(threads_change_no_byte), TEST(killed_runs_end_with_equal_bytes),
-          TEST(processes_that_share_a_cache_make_it_once), TEST(those_that_wait_go_on_for_a_killed_maker), TEST(damaged_shards_are_made_anew),
-          TEST(only_the_damaged_shards_are_made_anew), TEST(counts_that_cannot_be_right_are_made_anew), TEST(a_killed_run_does_not_go_on_from_damage), TEST(every_input_of_the_key_changes_it),
-          TEST(bad_rows_stop_with_their_place), TEST(long_texts_become_one_document), TEST(inspecting_adds_up))
+TEST_MAIN(TEST(threads_change_no_byte), TEST(killed_runs_end_with_equal_bytes), TEST(processes_that_share_a_cache_make_it_once),
+          TEST(those_that_wait_go_on_for_a_killed_maker), TEST(damaged_shards_are_made_anew), TEST(only_the_damaged_shards_are_made_anew),
+          TEST(counts_that_cannot_be_right_are_made_anew), TEST(a_killed_run_does_not_go_on_from_damage),
+          TEST(every_input_of_the_key_changes_it), TEST(bad_rows_stop_with_their_place), TEST(long_texts_become_one_document),
+          TEST(inspecting_adds_up))

@@ -6,7 +6,7 @@
 
 static void memory_is_aligned_and_zero(void)
 {
-    static const size_t sizes[] = { 0, 1, 255, 100000, 5 << 20 };
+    static const size_t sizes[] = {0, 1, 255, 100000, 5 << 20};
     Device             *device;
     EXPECT_OK(device_cpu_create(2, &device));
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
@@ -41,9 +41,8 @@ static void launches_run_in_order_and_the_first_error_stays(void)
     int         first = 0, second = 0;
     DeviceFacts facts;
     EXPECT_OK(device_cpu_create(3, &device));
-    Launch good = { .kernel = { count_up, "count", 0 }, .args.workspace = &first },
-           bad = { .kernel = { break_down, "break", 0 } };
-    Launch launches[] = { good, good, bad, { .kernel = { count_up, "count", 0 }, .args.workspace = &second } };
+    Launch good = {.kernel = {count_up, "count", 0}, .args.workspace = &first}, bad = {.kernel = {break_down, "break", 0}};
+    Launch launches[] = {good, good, bad, {.kernel = {count_up, "count", 0}, .args.workspace = &second}};
     EXPECT_OK(device->api->run(device, launches, 2, NULL));
     EXPECT_INT(first, 2);
     EXPECT_FAILS(device->api->run(device, launches, 4, NULL), ERR_INVALID, "break: token 7 is none");
@@ -93,8 +92,7 @@ static void null_knows_gpus_and_runs_nothing(void)
     while ((name = strtok_r(rest, ", ", &rest))) {
         EXPECT_OK(device_null_create(name, &device));
         EXPECT_OK(device->api->facts(device, &facts));
-        EXPECT(facts.gemm_flops[DT_BF16] > facts.gemm_flops[DT_F32] && facts.bandwidth > 1e11 &&
-               facts.memory_bytes > (int64_t)10 << 30);
+        EXPECT(facts.gemm_flops[DT_BF16] > facts.gemm_flops[DT_F32] && facts.bandwidth > 1e11 && facts.memory_bytes > (int64_t)10 << 30);
         void *memory;
         EXPECT_FAILS(device->api->alloc(device, SPACE_DEVICE, 1, &memory), ERR_UNSUPPORTED, facts.name);
         EXPECT_FAILS(device->api->run(device, NULL, 0, NULL), ERR_UNSUPPORTED, "runs nothing");
@@ -107,5 +105,5 @@ static void null_knows_gpus_and_runs_nothing(void)
     device->api->destroy(device);
 }
 
-TEST_MAIN(TEST(memory_is_aligned_and_zero), TEST(launches_run_in_order_and_the_first_error_stays),
-          TEST(the_peak_is_measured), TEST(null_knows_gpus_and_runs_nothing))
+TEST_MAIN(TEST(memory_is_aligned_and_zero), TEST(launches_run_in_order_and_the_first_error_stays), TEST(the_peak_is_measured),
+          TEST(null_knows_gpus_and_runs_nothing))

@@ -10,11 +10,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 /* What a pass makes is a graph again. */
 static void run(const uint8_t *data, size_t size, const char *const *names, size_t count)
 {
-    Arena  arena = { 0 };
-    StrBuf out = { 0 }, again = { 0 };
+    Arena  arena = {0};
+    StrBuf out = {0}, again = {0};
     Status status = passes_run_alone(&arena, "fuzz", (const char *)data, size, names, count, &out);
-    if (status == OK) status = passes_run_alone(&arena, "again", out.data, out.len, names, 0, &again);
-    else if (status != ERR_INTERNAL) status = OK;
+    if (status == OK)
+        status = passes_run_alone(&arena, "again", out.data, out.len, names, 0, &again);
+    else if (status != ERR_INTERNAL)
+        status = OK;
     if (status != OK) {
         fprintf(stderr, "%s: %s\n%s", names[0], status_message(), strbuf_cstr(&out));
         abort();
@@ -26,9 +28,9 @@ static void run(const uint8_t *data, size_t size, const char *const *names, size
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    const char *train[] = { "adapt", "fuse", "autodiff", "clean", "recompute", "schedule", "place", "emit" };
+    const char *train[] = {"adapt", "fuse", "autodiff", "clean", "recompute", "schedule", "place", "emit"};
     for (int i = 0; i < pass_count(); i++) {
-        const char *twice[] = { pass_name(i), pass_name(i) };
+        const char *twice[] = {pass_name(i), pass_name(i)};
         run(data, size, twice, 1);
         run(data, size, twice, 2);
     }

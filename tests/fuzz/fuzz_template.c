@@ -26,7 +26,7 @@ static void turn_texts_round(JsonValue *messages)
 static void check_prefix(const Template *tmpl, TemplateMemo *memo, const JsonValue *messages, const TemplateParts *parts, Str text)
 {
     JsonValue      some = *messages;
-    TemplateInput  input = { .messages = &some, .now_unix = 1700000000 };
+    TemplateInput  input = {.messages = &some, .now_unix = 1700000000};
     TemplateOutput prefix;
     bool           is_prefix;
     size_t         len;
@@ -40,7 +40,7 @@ static void check_prefix(const Template *tmpl, TemplateMemo *memo, const JsonVal
 
 static void check_memo(const Template *tmpl, TemplateMemo *memo, const JsonValue *messages, Arena *arena)
 {
-    TemplateInput  input = { .messages = messages, .now_unix = 1700000000 };
+    TemplateInput  input = {.messages = messages, .now_unix = 1700000000};
     TemplateOutput whole;
     TemplateParts  parts;
     size_t         at = 0;
@@ -51,7 +51,7 @@ static void check_memo(const Template *tmpl, TemplateMemo *memo, const JsonValue
         CHECK(parts.parts[i].len == 0 || memcmp(whole.text.data + at, parts.parts[i].data, parts.parts[i].len) == 0);
     for (size_t i = 0; i < parts.num_spans; i++)
         CHECK(parts.spans[i].begin == whole.spans[i].begin && parts.spans[i].end == whole.spans[i].end);
-    check_prefix(tmpl, memo, messages, &parts, (Str){ whole.text.data, whole.text.len });
+    check_prefix(tmpl, memo, messages, &parts, (Str){whole.text.data, whole.text.len});
     template_output_deinit(&whole);
 }
 
@@ -59,12 +59,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     const uint8_t *nul = size ? memchr(data, 0, size) : NULL;
     size_t         len = nul ? (size_t)(nul - data) : size;
-    Arena          arena = { 0 };
+    Arena          arena = {0};
     JsonValue      variables;
     Template      *tmpl;
-    TemplateInput  input = { .now_unix = 1700000000, .max_steps = 5000 };
-    if (nul && json_parse(&arena, "json", (const char *)nul + 1, size - len - 1, &variables) == OK &&
-        variables.type == JSON_OBJECT)
+    TemplateInput  input = {.now_unix = 1700000000, .max_steps = 5000};
+    if (nul && json_parse(&arena, "json", (const char *)nul + 1, size - len - 1, &variables) == OK && variables.type == JSON_OBJECT)
         input.variables = &variables;
     if (template_parse("fuzz", (const char *)data, len, &tmpl) == OK) {
         TemplateOutput out;

@@ -292,8 +292,7 @@ static void reads_of_old_versions_are_refused(void)
 {
     Sample s = sample();
     apply(s.graph, &op_add, "late", s.state, s.x);
-    EXPECT_FAILS(graph_verify(s.graph), ERR_INTERNAL,
-                 "read of memory that a later version took over: state: late: f32[4] = add(state, x)");
+    EXPECT_FAILS(graph_verify(s.graph), ERR_INTERNAL, "read of memory that a later version took over: state: late: f32[4] = add(state, x)");
     s = sample();
     apply(s.graph, &op_add, "fine", s.newer->out[0], s.x);
     EXPECT_OK(graph_verify(s.graph));
@@ -426,15 +425,16 @@ static void views_stay_in_their_base(void)
         TensorType whole = type_make(DT_E2M1, 1, (int64_t)8), part = type_make(DT_E2M1, 1, (int64_t)4);
         Value     *base = graph_add_value(graph, VALUE_PARAM, "base", &whole), *view = graph_add_value(graph, VALUE_PARAM, "view", &part);
         value_set_base(view, base, offset);
-        if (offset % 2) EXPECT_FAILS(graph_verify(graph), ERR_INTERNAL, "starts within a block");
-        else EXPECT_OK(graph_verify(graph));
+        if (offset % 2)
+            EXPECT_FAILS(graph_verify(graph), ERR_INTERNAL, "starts within a block");
+        else
+            EXPECT_OK(graph_verify(graph));
     }
     Graph *graph = new_graph();
     Value *a = outside(graph, VALUE_PARAM, "a", 4), *b = outside(graph, VALUE_PARAM, "b", 4);
     value_set_base(a, b, 0);
     value_set_base(b, a, 0);
-    EXPECT_FAILS(graph_verify(graph), ERR_INTERNAL,
-                 "graph: view a of b: both must be from outside, and the base no view");
+    EXPECT_FAILS(graph_verify(graph), ERR_INTERNAL, "graph: view a of b: both must be from outside, and the base no view");
     done();
 }
 
@@ -444,15 +444,17 @@ static Status no_kernel(const KernelArgs *args)
     return OK;
 }
 
-/* A kernel is chosen for the floats it is written for: and for indices and counters; nothing else is passed to it as if it were one of these. */
+/* A kernel is chosen for the floats it is written for: and for indices and counters; nothing else is passed to it as if it were one of
+ * these. */
 static void kernels_serve_only_their_formats(void)
 {
-    static const OpDef  op = { .name = "copy", .num_in = 1, .num_out = 1, .min_in = 1, .infer = same_infer, .cpu = { { DT_SET_FLOAT, no_kernel, "copy" } } };
-    static const OpDef *table[] = { &op };
+    static const OpDef op = {
+        .name = "copy", .num_in = 1, .num_out = 1, .min_in = 1, .infer = same_infer, .cpu = {{DT_SET_FLOAT, no_kernel, "copy"}}};
+    static const OpDef *table[] = {&op};
     for (int dtype = 0; dtype < DT_COUNT; dtype++) {
         Graph     *graph = graph_create(&arena, "g", table, 1);
         TensorType type = type_make((DType)dtype, 1, (int64_t)4);
-        Value     *in[] = { graph_add_value(graph, VALUE_INPUT, "x", &type) };
+        Value     *in[] = {graph_add_value(graph, VALUE_INPUT, "x", &type)};
         Node      *node;
         EXPECT_OK(graph_add_node(graph, &op, NULL, "y", in, 1, ~0u, &node));
         bool served = dtype == DT_F32 || dtype == DT_BF16 || dtype == DT_I32 || dtype == DT_I64;
@@ -500,20 +502,16 @@ static void printing_what_was_parsed_is_the_same_text(void)
     EXPECT_STR(strbuf_cstr(&text), every_feature);
     const Param *a = graph_find(graph, "a.weight")->param, *b = graph_find(graph, "b.weight")->param,
                 *c = graph_find(graph, "c.weight")->param;
-    EXPECT(a->trained && a->decay && a->is_linear && !a->is_head && !a->is_adapter && a->init == INIT_NORMAL &&
-           a->layer == 0);
+    EXPECT(a->trained && a->decay && a->is_linear && !a->is_head && !a->is_adapter && a->init == INIT_NORMAL && a->layer == 0);
     EXPECT_STR(a->module, "m.a");
-    EXPECT(b->hf.kind == HF_SLICE && b->hf.begin == 4 && b->hf.rows == 4 && b->hf.total_rows == 8 &&
-           b->init == INIT_UNIFORM);
+    EXPECT(b->hf.kind == HF_SLICE && b->hf.begin == 4 && b->hf.rows == 4 && b->hf.total_rows == 8 && b->init == INIT_UNIFORM);
     EXPECT_STR(b->hf.names[0], "b\\c");
     EXPECT(c->hf.kind == HF_CONCAT && c->hf.num_names == 2 && c->is_adapter && c->layer == -1);
     EXPECT_INT(graph->num_params, 5);
-    EXPECT(graph_find(graph, "b.weight")->base == graph_find(graph, "packed") &&
-           graph_find(graph, "b.weight")->base_offset == 8);
+    EXPECT(graph_find(graph, "b.weight")->base == graph_find(graph, "packed") && graph_find(graph, "b.weight")->base_offset == 8);
     EXPECT_INT(((const int64_t *)graph_find(graph, "segments")->const_data)[2], INT64_MAX);
     const Node *source = graph_find(graph, "s")->producer, *split = graph_find(graph, "x")->producer;
-    EXPECT(source->stream == 2 && source->part == PART_NORM && source->layer == 0 &&
-           ((const SourceAttrs *)source->attrs)->flip);
+    EXPECT(source->stream == 2 && source->part == PART_NORM && source->layer == 0 && ((const SourceAttrs *)source->attrs)->flip);
     EXPECT_STR(source->source, "a \"b\".py:3");
     EXPECT(split->flags == (NODE_BACKWARD | NODE_CLONE) && !split->out[1] && graph_find(graph, "x.2")->layer == 3);
     EXPECT(graph_find(graph, "g.1")->kind == VALUE_GRAD && graph_find(graph, "h")->kind == VALUE_STATE);
@@ -523,10 +521,9 @@ static void printing_what_was_parsed_is_the_same_text(void)
 
 static void blanks_and_comments_say_nothing(void)
 {
-    static const char text[] =
-        "# first\n\n   graph g  \n  input   x :  f32[ 4 ]  \n#\nx2: f32[4]=add( x,x )\n\noutput y=x2";
-    Graph *graph;
-    StrBuf out = {0};
+    static const char text[] = "# first\n\n   graph g  \n  input   x :  f32[ 4 ]  \n#\nx2: f32[4]=add( x,x )\n\noutput y=x2";
+    Graph            *graph;
+    StrBuf            out = {0};
     EXPECT_OK(graph_parse(&arena, "f", text, strlen(text), fake_ops, NUM_FAKE_OPS, &graph));
     graph_print(graph, &out);
     EXPECT_STR(strbuf_cstr(&out), "graph \"g\"\ninput x: f32[4]\nx2: f32[4] = add(x, x)\noutput y = x2\n");
@@ -635,8 +632,8 @@ static void syntax_errors_say_where(void)
         const char *want = cases[i].message;
         char        plain[512];
         if (want ? status != ERR_INVALID || strncmp(without_column(status_message(), plain), want, strlen(want)) != 0 : status != OK)
-            test_fail(__FILE__, __LINE__, "%s\n  gives \"%s\"\n  expected \"%s\"", cases[i].line,
-                      status == OK ? "OK" : status_message(), want ? want : "OK");
+            test_fail(__FILE__, __LINE__, "%s\n  gives \"%s\"\n  expected \"%s\"", cases[i].line, status == OK ? "OK" : status_message(),
+                      want ? want : "OK");
         /* The same text, cut off anywhere, never crashes. */
         for (size_t len = 0; len < strlen(text); len++)
             if (graph_parse(&arena, "f", text, len, fake_ops, NUM_FAKE_OPS, &graph) == OK) (void)!graph_verify(graph);
@@ -646,8 +643,7 @@ static void syntax_errors_say_where(void)
     EXPECT_FAILS(graph_parse(&arena, "f", "", 0, fake_ops, NUM_FAKE_OPS, &graph), ERR_INVALID, "f: no graph in it");
     EXPECT_FAILS(graph_parse(&arena, "f", "\ninput x", 8, fake_ops, NUM_FAKE_OPS, &graph), ERR_INVALID,
                  "f:2:1: expected graph \"NAME\" first");
-    EXPECT_FAILS(graph_parse(&arena, "f", "graph g\0x", 9, fake_ops, NUM_FAKE_OPS, &graph), ERR_INVALID,
-                 "f:1:8: unexpected text");
+    EXPECT_FAILS(graph_parse(&arena, "f", "graph g\0x", 9, fake_ops, NUM_FAKE_OPS, &graph), ERR_INVALID, "f:1:8: unexpected text");
     done();
 }
 
@@ -700,9 +696,9 @@ static void many_pieces_come_back(void)
 }
 
 TEST_MAIN(TEST(types), TEST(names_are_unique_and_found), TEST(a_value_can_be_renamed), TEST(missing_inputs_and_bad_types_are_named),
-          TEST(nodes_are_put_moved_and_removed), TEST(every_value_knows_its_readers),
-          TEST(order_is_known_without_a_walk), TEST(roots_of_all_values_are_found_at_once),
-          TEST(members_are_listed_by_id), TEST(memory_is_followed_to_where_it_is),
+          TEST(nodes_are_put_moved_and_removed), TEST(every_value_knows_its_readers), TEST(order_is_known_without_a_walk),
+          TEST(roots_of_all_values_are_found_at_once), TEST(members_are_listed_by_id), TEST(memory_is_followed_to_where_it_is),
           TEST(reads_of_old_versions_are_refused), TEST(what_does_not_hold_together_is_refused), TEST(lists_that_do_not_hold_are_refused),
           TEST(views_stay_in_their_base), TEST(kernels_serve_only_their_formats), TEST(printing_what_was_parsed_is_the_same_text),
-          TEST(blanks_and_comments_say_nothing), TEST(syntax_errors_say_where), TEST(errors_point_at_what_is_wrong), TEST(many_pieces_come_back))
+          TEST(blanks_and_comments_say_nothing), TEST(syntax_errors_say_where), TEST(errors_point_at_what_is_wrong),
+          TEST(many_pieces_come_back))

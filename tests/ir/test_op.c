@@ -12,15 +12,15 @@ static Status any_infer(Node *node)
     return OK;
 }
 
-static const OpDef        op_any = { .name = "any", .num_in = 4, .num_out = 2, .min_in = 1, .infer = any_infer };
-static const OpDef *const ops[] = { &op_any };
+static const OpDef        op_any = {.name = "any", .num_in = 4, .num_out = 2, .min_in = 1, .infer = any_infer};
+static const OpDef *const ops[] = {&op_any};
 
 /* A node of inputs of these dtypes (DT_COUNT: absent); y is of x's dtype, the sum f32. */
 static Node *node_of(Arena *arena, DType x, DType w, DType scale, DType labels)
 {
     Graph      *graph = graph_create(arena, "case", ops, 1);
-    const DType dtypes[] = { x, w, scale, labels };
-    Value      *in[4] = { 0 };
+    const DType dtypes[] = {x, w, scale, labels};
+    Value      *in[4] = {0};
     Node       *node;
     for (int k = 0; k < 4; k++) {
         TensorType type = type_make(dtypes[k], 1, INT64_C(8));
@@ -32,12 +32,12 @@ static Node *node_of(Arena *arena, DType x, DType w, DType scale, DType labels)
 
 static void a_named_operand_has_its_own_types(void)
 {
-    static const OperandTypes plain[KERNEL_MAX_EXCEPT] = { 0 };
-    static const OperandTypes named[KERNEL_MAX_EXCEPT] = { { .out = 1u << OUT_SUM, .dtypes = DT_SET_F32 },
-                                                           { .in = 1u << IN_SCALE, .dtypes = DT_SET_F32 },
-                                                           { .in = 1u << IN_LABELS, .dtypes = DT_SET(DT_I32) } };
-    Arena arena = { 0 };
-    Node *node = node_of(&arena, DT_BF16, DT_BF16, DT_F32, DT_I32);
+    static const OperandTypes plain[KERNEL_MAX_EXCEPT] = {0};
+    static const OperandTypes named[KERNEL_MAX_EXCEPT] = {{.out = 1u << OUT_SUM, .dtypes = DT_SET_F32},
+                                                          {.in = 1u << IN_SCALE, .dtypes = DT_SET_F32},
+                                                          {.in = 1u << IN_LABELS, .dtypes = DT_SET(DT_I32)}};
+    Arena                     arena = {0};
+    Node                     *node = node_of(&arena, DT_BF16, DT_BF16, DT_F32, DT_I32);
     EXPECT(!op_types_fit(node, DT_SET_BF16, plain)); /* scale and sum are f32 */
     EXPECT(op_types_fit(node, DT_SET_FLOAT, plain));
     EXPECT(op_types_fit(node, DT_SET_BF16, named));
@@ -50,8 +50,8 @@ static void a_named_operand_has_its_own_types(void)
 
 static void nothing_said_fits_nothing(void)
 {
-    static const OperandTypes plain[KERNEL_MAX_EXCEPT] = { 0 };
-    Arena                     arena = { 0 };
+    static const OperandTypes plain[KERNEL_MAX_EXCEPT] = {0};
+    Arena                     arena = {0};
     EXPECT(!op_types_fit(node_of(&arena, DT_F32, DT_F32, DT_F32, DT_I32), 0, plain));
     /* bytes that hold anything are no index: a kernel must say that it takes them */
     EXPECT(!op_types_fit(node_of(&arena, DT_F32, DT_U8, DT_F32, DT_I32), DT_SET_FLOAT, plain));

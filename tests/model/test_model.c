@@ -11,7 +11,7 @@
 
 #define FAMILIES "tests/fixtures/families/"
 
-static const char *const families[] = { "qwen3", "qwen3_untied", "qwen2", "llama", "llama3" };
+static const char *const families[] = {"qwen3", "qwen3_untied", "qwen2", "llama", "llama3"};
 enum { NUM_FAMILIES = sizeof families / sizeof families[0] };
 
 /* ---- initialisation ---- */
@@ -83,7 +83,7 @@ static Status load(Loaded *l, const char *dir, DType dtype, const PeftAdapter *a
     options.model_dtype = options.master_dtype = dtype;
     options.train_base = false;
     if (adapter) options.lora = adapter->lora;
-    *l = (Loaded){ 0 };
+    *l = (Loaded){0};
     TRY(hf_model_open(&l->arena, dir, &l->model));
     TRY(hf_model_open_weights(l->model));
     TRY(device_cpu_create(1, &l->device));
@@ -130,8 +130,8 @@ static void expect_equal_files(const char *a_path, const char *b_path)
 static void a_saved_model_holds_the_same_tensors(void)
 {
     for (int i = 0; i < NUM_FAMILIES; i++) {
-        Loaded l;
-        Arena  arena = { 0 };
+        Loaded      l;
+        Arena       arena = {0};
         const char *dir = arena_printf(&arena, FAMILIES "%s", families[i]);
         EXPECT_OK(load(&l, dir, DT_F32, NULL));
         EXPECT_OK(weights_save(l.session, l.model, false, make_folder(), "model", 1 << 30));
@@ -163,7 +163,7 @@ static void shards_hold_the_same_tensors(void)
 static void config_tells_the_truth_about_the_dtype(void)
 {
     Loaded l;
-    StrBuf text = { 0 };
+    StrBuf text = {0};
     EXPECT_OK(load(&l, FAMILIES "qwen3", DT_BF16, NULL));
     hf_model_config_text(&l.arena, l.model, DT_BF16, &text);
     EXPECT_CONTAINS(strbuf_cstr(&text), "\"dtype\": \"bfloat16\"");
@@ -176,7 +176,7 @@ static void adapters_go_in_and_out_key_for_key(void)
 {
     for (int i = 0; i < NUM_FAMILIES; i++) {
         Loaded      l;
-        Arena       arena = { 0 };
+        Arena       arena = {0};
         PeftAdapter adapter, again;
         const char *dir = arena_printf(&arena, FAMILIES "%s/adapter", families[i]);
         EXPECT_OK(peft_open(&arena, dir, &adapter));
@@ -198,7 +198,7 @@ static void adapters_go_in_and_out_key_for_key(void)
 
 static void an_adapter_setting_we_lack_is_refused(void)
 {
-    Arena       arena = { 0 };
+    Arena       arena = {0};
     PeftAdapter adapter;
     Str         text;
     EXPECT_OK(file_read(&arena, FAMILIES "qwen3/adapter/adapter_config.json", 1 << 20, &text));
@@ -221,7 +221,7 @@ static void make_headed(Arena *arena, const char *dir, float difference)
     StDecl *decls = arena_array(arena, StDecl, count + 1);
     for (size_t i = 0; i < count; i++) {
         const StTensor *t = st_at(file, i);
-        decls[i] = (StDecl){ .name = t->name, .dtype = t->dtype, .ndim = t->ndim, .data = t->data };
+        decls[i] = (StDecl){.name = t->name, .dtype = t->dtype, .ndim = t->ndim, .data = t->data};
         memcpy(decls[i].dim, t->dim, sizeof t->dim);
         if (strcmp(t->name, "model.embed_tokens.weight") == 0) decls[count] = decls[i];
     }
@@ -240,7 +240,7 @@ static void make_headed(Arena *arena, const char *dir, float difference)
 static void a_stored_head_wins_over_the_config(void)
 {
     for (int differs = 0; differs < 2; differs++) {
-        Arena    arena = { 0 };
+        Arena    arena = {0};
         Loaded   l;
         HfModel *model;
         char     headed[sizeof folder];
@@ -263,7 +263,7 @@ static void a_stored_head_wins_over_the_config(void)
 /* A merged matrix is W + alpha/r B A (with rsLoRA alpha/sqrt(r)) in double. */
 static void merging_adds_the_product(void)
 {
-    Arena       arena = { 0 };
+    Arena       arena = {0};
     HfModel    *base;
     PeftAdapter adapter;
     StFile     *a_file, *merged;
@@ -305,7 +305,7 @@ static void make_half(Arena *arena, const char *dir, char out_dir[64])
         const StTensor *t = st_at(file, i);
         void           *half = arena_alloc(arena, t->bytes / 2);
         dtype_encode(DT_F16, t->data, t->numel, half);
-        decls[i] = (StDecl){ .name = t->name, .dtype = ST_F16, .ndim = t->ndim, .data = half };
+        decls[i] = (StDecl){.name = t->name, .dtype = ST_F16, .ndim = t->ndim, .data = half};
         memcpy(decls[i].dim, t->dim, sizeof t->dim);
     }
     strcpy(out_dir, make_folder());
@@ -317,7 +317,7 @@ static void make_half(Arena *arena, const char *dir, char out_dir[64])
 /* An F16 base stays one when it is merged, and what F16 can't hold is an error. */
 static void a_merged_half_is_one(void)
 {
-    Arena       arena = { 0 };
+    Arena       arena = {0};
     HfModel    *base, *wide;
     PeftAdapter adapter;
     StFile     *merged, *want;
@@ -352,7 +352,7 @@ static void a_merged_half_is_one(void)
 
 static void new_models_load_and_are_what_from_scratch_gives(void)
 {
-    NewOptions options = { .arch = "qwen2.5-tiny", .weights = true, .seed = 3, .max_shard_bytes = 1 << 30 };
+    NewOptions options = {.arch = "qwen2.5-tiny", .weights = true, .seed = 3, .max_shard_bytes = 1 << 30};
     Loaded     l;
     char       path[128];
     snprintf(path, sizeof path, "%s/m", make_folder());
@@ -370,11 +370,11 @@ static void new_models_load_and_are_what_from_scratch_gives(void)
 /* Every preset is a config its family takes, and has about as many parameters as its name says. */
 static void presets_bind(void)
 {
-    StrBuf names = { 0 };
+    StrBuf names = {0};
     EXPECT_OK(new_list(&names));
     for (char *name = strtok(names.data, "\n"); name; name = strtok(NULL, "\n")) {
-        NewOptions options = { .arch = name };
-        Arena      arena = { 0 };
+        NewOptions options = {.arch = name};
+        Arena      arena = {0};
         HfModel   *model;
         Graph     *graph;
         char       path[128];
@@ -396,5 +396,6 @@ static void presets_bind(void)
 
 TEST_MAIN(TEST(init_has_the_asked_moments), TEST(init_depends_on_seed_name_and_element_alone), TEST(init_is_what_the_documents_say),
           TEST(a_saved_model_holds_the_same_tensors), TEST(shards_hold_the_same_tensors), TEST(config_tells_the_truth_about_the_dtype),
-          TEST(adapters_go_in_and_out_key_for_key), TEST(an_adapter_setting_we_lack_is_refused), TEST(a_stored_head_wins_over_the_config), TEST(merging_adds_the_product), TEST(a_merged_half_is_one),
-          TEST(new_models_load_and_are_what_from_scratch_gives), TEST(presets_bind))
+          TEST(adapters_go_in_and_out_key_for_key), TEST(an_adapter_setting_we_lack_is_refused), TEST(a_stored_head_wins_over_the_config),
+          TEST(merging_adds_the_product), TEST(a_merged_half_is_one), TEST(new_models_load_and_are_what_from_scratch_gives),
+          TEST(presets_bind))

@@ -22,19 +22,18 @@ static void *random_tensor(DType dtype, int64_t numel, uint64_t key)
 }
 
 /* op(a) (m,k), op(b) (k,n), c (m,n), each within rows that are `pad` wider. */
-static Operands operands(int64_t m, int64_t n, int64_t k, bool trans_a, bool trans_b, DType a, DType b, DType c,
-                         int64_t pad)
+static Operands operands(int64_t m, int64_t n, int64_t k, bool trans_a, bool trans_b, DType a, DType b, DType c, int64_t pad)
 {
-    Operands o = { .gemm = { .m = m,
-                             .n = n,
-                             .k = k,
-                             .a.trans = trans_a,
-                             .b.trans = trans_b,
-                             .alpha = 0.75f,
-                             .a.dtype = a,
-                             .b.dtype = b,
-                             .c.dtype = c,
-                             .bias.dtype = b } };
+    Operands o = {.gemm = {.m = m,
+                           .n = n,
+                           .k = k,
+                           .a.trans = trans_a,
+                           .b.trans = trans_b,
+                           .alpha = 0.75f,
+                           .a.dtype = a,
+                           .b.dtype = b,
+                           .c.dtype = c,
+                           .bias.dtype = b}};
     o.gemm.a.stride = (trans_a ? m : k) + pad;
     o.gemm.b.stride = (trans_b ? k : n) + pad;
     o.gemm.c.stride = n + pad;
@@ -87,16 +86,13 @@ static void check_product(const Operands *o, const char *what)
 
 static void all_layouts_and_dtypes_match_three_loops(void)
 {
-    static const int64_t sizes[][3] = { { 1, 1, 1 },     { 1, 70, 33 },  { 4, 65, 1100 }, { 5, 40, 20 },
-                                        { 130, 70, 40 }, { 17, 600, 9 }, { 40, 24, 2100 } };
+    static const int64_t sizes[][3] = {{1, 1, 1}, {1, 70, 33}, {4, 65, 1100}, {5, 40, 20}, {130, 70, 40}, {17, 600, 9}, {40, 24, 2100}};
     for (size_t s = 0; s < sizeof sizes / sizeof sizes[0]; s++)
         for (int bits = 0; bits < 64; bits++) {
             DType    a = bits & 1 ? DT_BF16 : DT_F32, b = bits & 2 ? DT_BF16 : DT_F32, c = bits & 4 ? DT_BF16 : DT_F32;
-            Operands o =
-                operands(sizes[s][0], sizes[s][1], sizes[s][2], bits & 8, bits & 16, a, b, c, bits & 32 ? 5 : 0);
-            char what[96];
-            snprintf(what, sizeof what, "%lldx%lldx%lld, case %d", (long long)o.gemm.m, (long long)o.gemm.n,
-                     (long long)o.gemm.k, bits);
+            Operands o = operands(sizes[s][0], sizes[s][1], sizes[s][2], bits & 8, bits & 16, a, b, c, bits & 32 ? 5 : 0);
+            char     what[96];
+            snprintf(what, sizeof what, "%lldx%lldx%lld, case %d", (long long)o.gemm.m, (long long)o.gemm.n, (long long)o.gemm.k, bits);
             o.gemm.accumulate = bits & 32;
             o.gemm.epilogue = bits & 8 ? GEMM_BIAS : GEMM_PLAIN;
             o.gemm.bias.data = o.bias;
@@ -171,7 +167,7 @@ static void nan_and_infinity_reach_their_rows_alone(void)
 
 static void bits_do_not_depend_on_threads(void)
 {
-    static const int64_t sizes[][3] = { { 1000, 512, 64 }, { 300, 520, 200 }, { 3, 4000, 100 }, { 500, 260, 1030 } };
+    static const int64_t sizes[][3] = {{1000, 512, 64}, {300, 520, 200}, {3, 4000, 100}, {500, 260, 1030}};
     for (size_t s = 0; s < sizeof sizes / sizeof sizes[0]; s++)
         for (int bf16 = 0; bf16 < 2; bf16++) {
             DType    dtype = bf16 ? DT_BF16 : DT_F32;
@@ -182,8 +178,7 @@ static void bits_do_not_depend_on_threads(void)
                 EXPECT_OK(pool_create(threads, &pool));
                 for (int again = 0; again < 2; again++) {
                     void *got = product(&o, pool);
-                    if (memcmp(one, got, o.c_bytes) != 0)
-                        test_fail(__FILE__, __LINE__, "size %zu: %d threads give other bits", s, threads);
+                    if (memcmp(one, got, o.c_bytes) != 0) test_fail(__FILE__, __LINE__, "size %zu: %d threads give other bits", s, threads);
                     free(got);
                 }
                 pool_destroy(pool);
@@ -194,5 +189,4 @@ static void bits_do_not_depend_on_threads(void)
 }
 
 TEST_MAIN(TEST(all_layouts_and_dtypes_match_three_loops), TEST(offsets_and_scales_apply), TEST(plain_store_does_not_read_what_was_there),
-          TEST(empty_sum_is_zero_or_what_was_there), TEST(nan_and_infinity_reach_their_rows_alone),
-          TEST(bits_do_not_depend_on_threads))
+          TEST(empty_sum_is_zero_or_what_was_there), TEST(nan_and_infinity_reach_their_rows_alone), TEST(bits_do_not_depend_on_threads))

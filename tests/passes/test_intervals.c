@@ -3,7 +3,6 @@
 #include "passes/intervals.h"
 #include "test.h"
 
-
 /* ---- the slow reference: what is alive with an interval, one by one ---- */
 
 static int by_offset(const void *a, const void *b)
@@ -121,8 +120,8 @@ static void fill(Interval *items, int num, uint32_t seed)
         else
             end = draw(seed, 0, 6, 2) ? times - 1 - start : start + draw(seed, at, 7, times);
         if (end < start) end = start;
-        items[i] = (Interval){ .id = 2 * i + 1, .start = start, .end = end < times ? end : times - 1,
-                               .bytes = 256 * (int64_t)draw(seed, at, 8, sizes) };
+        items[i] = (Interval){
+            .id = 2 * i + 1, .start = start, .end = end < times ? end : times - 1, .bytes = 256 * (int64_t)draw(seed, at, 8, sizes)};
     }
 }
 
@@ -144,7 +143,7 @@ static void offsets_are_those_of_a_full_search(void)
     int repaired = 0;
     for (uint32_t seed = 0; seed < 300; seed++) {
         Interval items[MOST], slow[MOST];
-        Arena    arena = { 0 };
+        Arena    arena = {0};
         int      num = draw(seed, 1, 0, MOST), tries;
         int64_t  live;
         fill(items, num, seed);
@@ -164,7 +163,7 @@ static void what_lives_together_shares_no_byte(void)
 {
     enum { COUNT = 3000 };
     Interval *items = calloc(COUNT, sizeof *items);
-    Arena     arena = { 0 };
+    Arena     arena = {0};
     int64_t   live;
     fill(items, COUNT, 77);
     int64_t height = intervals_place(&arena, items, COUNT, &live);
@@ -183,8 +182,8 @@ static void what_lives_together_shares_no_byte(void)
 
 static void nothing_takes_nothing(void)
 {
-    Arena    arena = { 0 };
-    Interval none = { .id = 1, .start = 3, .end = 4 }, one = { .id = 1, .start = 0, .end = 0, .bytes = 7 };
+    Arena    arena = {0};
+    Interval none = {.id = 1, .start = 3, .end = 4}, one = {.id = 1, .start = 0, .end = 0, .bytes = 7};
     int64_t  live = -1;
     EXPECT_INT(intervals_place(&arena, NULL, 0, &live), 0);
     EXPECT_INT(live, 0);

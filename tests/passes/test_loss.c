@@ -5,12 +5,12 @@
 #include "test.h"
 
 /* sum = inv_tokens (t0 + ... + t5); both losses have one more term, of x a^T. */
-#define TERMS                                                                                             \
-    "graph \"terms\"\n"                                                                                   \
-    "input tokens: i32[1,6]\ninput hyper: f32[8]\ninput x: f32[1,4]\n"                                    \
-    "param table: f32[6,1] {trained init=zeros}\nparam a: f32[1,4] {trained init=zeros}\n"                \
-    "rows: f32[1,6,1] = embedding(tokens, table)\n"                                                       \
-    "losses: f32[1,6] = reshape(rows) {ndim=2, d0=1, d1=6}\n"                                             \
+#define TERMS \
+    "graph \"terms\"\n" \
+    "input tokens: i32[1,6]\ninput hyper: f32[8]\ninput x: f32[1,4]\n" \
+    "param table: f32[6,1] {trained init=zeros}\nparam a: f32[1,4] {trained init=zeros}\n" \
+    "rows: f32[1,6,1] = embedding(tokens, table)\n" \
+    "losses: f32[1,6] = reshape(rows) {ndim=2, d0=1, d1=6}\n" \
     "sum: f32[1] = loss_sum(losses, hyper)\n"
 
 static const char in_place[] = TERMS "flat: f32[1,1] = reshape(sum) {ndim=2, d0=1, d1=1}\n"
@@ -24,16 +24,16 @@ static const char alone[] = TERMS "output loss = sum\n";
 static const char seen_twice[] = TERMS "output loss = sum\noutput other = sum\n";
 
 /* Two terms, the first of a head that is fused with its loss; a second head; and a gradient that is made of the loss itself. */
-#define HEAD                                                                                              \
-    "graph \"head\"\n"                                                                                    \
-    "input tokens: i32[1,6]\ninput labels: i32[1,6]\ninput hyper: f32[8]\ninput x: f32[1,4]\n"            \
-    "param table: f32[6,4] {trained init=zeros}\nparam head: f32[7,4] {trained init=zeros}\n"             \
-    "param a: f32[1,4] {trained init=zeros}\n"                                                            \
-    "rows: f32[1,6,4] = embedding(tokens, table)\n"                                                       \
-    "logits: f32[1,6,7] = linear(rows, head)\n"                                                           \
-    "losses: f32[1,6], lse: f32[1,6] = cross_entropy(logits, labels)\n"                                               \
-    "sum: f32[1] = loss_sum(losses, hyper)\n"                                                             \
-    "dot: f32[1,1] = linear(x, a)\n"                                                                      \
+#define HEAD \
+    "graph \"head\"\n" \
+    "input tokens: i32[1,6]\ninput labels: i32[1,6]\ninput hyper: f32[8]\ninput x: f32[1,4]\n" \
+    "param table: f32[6,4] {trained init=zeros}\nparam head: f32[7,4] {trained init=zeros}\n" \
+    "param a: f32[1,4] {trained init=zeros}\n" \
+    "rows: f32[1,6,4] = embedding(tokens, table)\n" \
+    "logits: f32[1,6,7] = linear(rows, head)\n" \
+    "losses: f32[1,6], lse: f32[1,6] = cross_entropy(logits, labels)\n" \
+    "sum: f32[1] = loss_sum(losses, hyper)\n" \
+    "dot: f32[1,1] = linear(x, a)\n" \
     "one: f32[1] = reshape(dot) {ndim=1, d0=1}\n"
 static const char head_and_term[] = HEAD "both: f32[1] = add(sum, one)\noutput loss = both\n";
 static const char two_heads[] = HEAD "more: f32[1,6,7] = linear(rows, head)\n"
@@ -72,8 +72,8 @@ static float *floats(Model *m, const char *name)
 static bool model_make(Model *m, const char *text, bool accumulate, bool fuse)
 {
     int counts[FUSION_COUNT];
-    *m = (Model){ 0 };
-    StrBuf printed = { 0 }, again = { 0 };
+    *m = (Model){0};
+    StrBuf printed = {0}, again = {0};
     Status status = graph_parse(&m->arena, "loss.ir", text, strlen(text), op_table, OP_COUNT, &m->graph);
     if (status == OK) status = fuse_graph(m->graph, fuse ? 0 : ~0u, counts);
     if (status == OK) status = autodiff_graph(m->graph, accumulate, false);
@@ -112,15 +112,20 @@ static void model_run(Model *m)
 {
     for (Node *node = m->graph->first; node; node = node->next) {
         if (node->op->flags & OP_VIEW) continue;
-        TensorView in[NODE_MAX_IN] = { 0 }, out[NODE_MAX_OUT] = { 0 };
+        TensorView in[NODE_MAX_IN] = {0}, out[NODE_MAX_OUT] = {0};
         for (int i = 0; i < node->num_in; i++)
-            if (node->in[i]) in[i] = (TensorView){ memory_of(m, node->in[i]), node->in[i]->type };
+            if (node->in[i]) in[i] = (TensorView){memory_of(m, node->in[i]), node->in[i]->type};
         for (int k = 0; k < node->num_out; k++)
-            if (node->out[k]) out[k] = (TensorView){ memory_of(m, node->out[k]), node->out[k]->type };
+            if (node->out[k]) out[k] = (TensorView){memory_of(m, node->out[k]), node->out[k]->type};
         size_t     bytes = node->op->workspace ? node->op->workspace(node, 1) : 0;
-        KernelArgs args = { .in = in, .out = out, .num_in = node->num_in, .num_out = node->num_out, .attrs = node->attrs,
-                            .accumulate = node_accumulate_mask(node), .workspace = arena_alloc(&m->arena, bytes + 256),
-                            .workspace_bytes = bytes };
+        KernelArgs args = {.in = in,
+                           .out = out,
+                           .num_in = node->num_in,
+                           .num_out = node->num_out,
+                           .attrs = node->attrs,
+                           .accumulate = node_accumulate_mask(node),
+                           .workspace = arena_alloc(&m->arena, bytes + 256),
+                           .workspace_bytes = bytes};
         EXPECT_OK(op_cpu_kernel(node)->run(&args));
     }
 }
@@ -180,11 +185,11 @@ static void fill_head(Model *m)
 /* The head's rule gives the losses late: what reads them comes later still, or they are made before. */
 static void a_fused_head_gives_the_same_with_more_terms(void)
 {
-    static const char *const texts[] = { head_and_term, two_heads, gated };
+    static const char *const texts[] = {head_and_term, two_heads, gated};
     static const struct {
         const char *name;
         int         count;
-    } results[] = { { "loss.sum", 1 }, { "grad.table", 24 }, { "grad.head", 28 }, { "grad.a", 4 } };
+    } results[] = {{"loss.sum", 1}, {"grad.table", 24}, {"grad.head", 28}, {"grad.a", 4}};
     for (int t = 0; t < 3; t++) {
         Model plain, fused;
         if (model_make(&plain, texts[t], false, false) && model_make(&fused, texts[t], false, true)) {
@@ -207,12 +212,12 @@ static void what_is_no_number_is_refused(void)
     static const struct {
         const char *text, *message;
     } cases[] = {
-        { TERMS "output loss = losses\n", "output \"loss\": expected one f32 number, found f32[1,6] of reshape" },
-        { TERMS "output loss = x\n", "the graph computes no output \"loss\"" },
-        { TERMS "output sum = sum\n", "the graph computes no output \"loss\"" },
+        {TERMS "output loss = losses\n", "output \"loss\": expected one f32 number, found f32[1,6] of reshape"},
+        {TERMS "output loss = x\n", "the graph computes no output \"loss\""},
+        {TERMS "output sum = sum\n", "the graph computes no output \"loss\""},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        Arena  arena = { 0 };
+        Arena  arena = {0};
         Graph *graph;
         EXPECT_OK(graph_parse(&arena, "loss.ir", cases[i].text, strlen(cases[i].text), op_table, OP_COUNT, &graph));
         EXPECT_FAILS(autodiff_graph(graph, false, false), ERR_INVALID, cases[i].message);
@@ -220,5 +225,5 @@ static void what_is_no_number_is_refused(void)
     }
 }
 
-TEST_MAIN(TEST(terms_add_up_over_micro_steps), TEST(one_term_is_summed_where_it_is_made),
-          TEST(a_fused_head_gives_the_same_with_more_terms), TEST(what_is_no_number_is_refused))
+TEST_MAIN(TEST(terms_add_up_over_micro_steps), TEST(one_term_is_summed_where_it_is_made), TEST(a_fused_head_gives_the_same_with_more_terms),
+          TEST(what_is_no_number_is_refused))

@@ -28,19 +28,22 @@ static Value *value_make(Setup *s, ValueKind kind, const char *name, TensorType 
 static void setup_make(Setup *s, const NormuonOptions *options, DType weights, int64_t rows, int64_t cols)
 {
     TensorType w = type_make(weights, 2, rows, cols), wide = type_make(DT_F32, 2, rows, cols), one = type_make(DT_F32, 1, INT64_C(1));
-    *s = (Setup){ 0 };
+    *s = (Setup){0};
     s->graph = graph_create(&s->arena, "update", op_table, OP_COUNT);
-    s->shared = (NormuonShared){ .norm2 = value_make(s, VALUE_STATE, "norm2", one), .loss = value_make(s, VALUE_STATE, "loss", one),
-                                 .hyper = value_make(s, VALUE_INPUT, "hyper", type_make(DT_F32, 1, (int64_t)HYPER_COUNT)),
-                                 .step = value_make(s, VALUE_INPUT, "step", type_make(DT_I64, 1, (int64_t)STEP_COUNT)) };
-    s->matrix = (NormuonMatrix){ .w = value_make(s, VALUE_PARAM, "w", w), .g = value_make(s, VALUE_GRAD, "g", wide),
-                                 .m = value_make(s, VALUE_STATE, "m", wide), .v = value_make(s, VALUE_STATE, "v", type_make(DT_F32, 1, rows)),
-                                 .weight_decay = weight_decay, .key = 5 };
+    s->shared = (NormuonShared){.norm2 = value_make(s, VALUE_STATE, "norm2", one),
+                                .loss = value_make(s, VALUE_STATE, "loss", one),
+                                .hyper = value_make(s, VALUE_INPUT, "hyper", type_make(DT_F32, 1, (int64_t)HYPER_COUNT)),
+                                .step = value_make(s, VALUE_INPUT, "step", type_make(DT_I64, 1, (int64_t)STEP_COUNT))};
+    s->matrix = (NormuonMatrix){.w = value_make(s, VALUE_PARAM, "w", w),
+                                .g = value_make(s, VALUE_GRAD, "g", wide),
+                                .m = value_make(s, VALUE_STATE, "m", wide),
+                                .v = value_make(s, VALUE_STATE, "v", type_make(DT_F32, 1, rows)),
+                                .weight_decay = weight_decay,
+                                .key = 5};
     EXPECT_OK(normuon_emit(s->graph, options, &s->shared, &s->matrix));
     EXPECT_OK(graph_verify(s->graph));
     EXPECT(s->graph->num_values <= MAX_VALUES);
-    for (int i = 0; i < s->graph->num_values; i++)
-        s->memory[i] = arena_alloc(&s->arena, (size_t)type_bytes(&s->graph->values[i]->type));
+    for (int i = 0; i < s->graph->num_values; i++) s->memory[i] = arena_alloc(&s->arena, (size_t)type_bytes(&s->graph->values[i]->type));
 }
 
 static void *data_of(Setup *s, Value *value)
@@ -109,9 +112,9 @@ static double error_of(const NormuonOptions *options, int64_t rows, int64_t cols
 
 static void updates_follow_the_formula(void)
 {
-    static const char *const steps[] = { [NORMUON_POLAR_EXPRESS] = "polar_express", [NORMUON_NEWTON_SCHULZ] = "newton_schulz" };
-    static const int64_t shapes[][2] = { { 24, 56 }, { 56, 24 }, { 32, 32 }, { 24, 56 } }; /* the last without Nesterov */
-    StFile *file = NULL;
+    static const char *const steps[] = {[NORMUON_POLAR_EXPRESS] = "polar_express", [NORMUON_NEWTON_SCHULZ] = "newton_schulz"};
+    static const int64_t     shapes[][2] = {{24, 56}, {56, 24}, {32, 32}, {24, 56}}; /* the last without Nesterov */
+    StFile                  *file = NULL;
     EXPECT_OK(st_open(fixture_path, &file));
     for (int k = 0; file && k < NORMUON_STEPS_COUNT * 4 * 2; k++) {
         NormuonOptions options = normuon_defaults();
@@ -141,7 +144,7 @@ static void a_step_that_is_not_finite_touches_nothing(void)
         float          kept[3][24 * 56];
         setup_make(&s, &options, DT_F32, 24, 56);
         update(&s, 1);
-        Value *const state[] = { s.matrix.w, s.matrix.m, s.matrix.v };
+        Value *const state[] = {s.matrix.w, s.matrix.m, s.matrix.v};
         for (int k = 0; k < 3; k++) memcpy(kept[k], data_of(&s, state[k]), (size_t)type_bytes(&state[k]->type));
         *(float *)data_of(&s, s.matrix.g) = NAN;
         *(float *)data_of(&s, s.shared.norm2) = bad ? NAN : 1;

@@ -1,5 +1,5 @@
-/* Every optimizer on parameters of several dtypes: which rule has which, where states lie, that they move there and nowhere else, and that a step
- * that isn't applied touches none of them. Only the optimizer's program runs, on gradients that are made here. */
+/* Every optimizer on parameters of several dtypes: which rule has which, where states lie, that they move there and nowhere else, and that
+ * a step that isn't applied touches none of them. Only the optimizer's program runs, on gradients that are made here. */
 #include "family_config.h"
 
 #include "base/philox.h"
@@ -25,7 +25,7 @@ static IrModule *module_of(Arena *arena)
     static const char ones[] = "\"init\": \"ones\"", wide[] = ", \"dtype\": \"f32\"";
     size_t            len = 0;
     const char       *ir = ir_shipped_module("Qwen2ForCausalLM", &len), *text = arena_strndup(arena, ir, len);
-    StrBuf            out = { 0 };
+    StrBuf            out = {0};
     IrModule         *module;
     for (const char *at; (at = strstr(text, ones)); text = at + strlen(ones)) {
         strbuf_append(&out, text, (size_t)(at - text) + strlen(ones));
@@ -40,7 +40,7 @@ static IrModule *module_of(Arena *arena)
 static void run_open(Run *r, CompileOptions *options)
 {
     JsonValue *config;
-    *r = (Run){ 0 };
+    *r = (Run){0};
     config = arena_new(&r->arena, JsonValue);
     options->verify = true;
     options->batch = 1;
@@ -62,11 +62,12 @@ static void run_close(Run *r)
 static void draw_parts(Run *r, const Bucket *bucket, const char *value, DType dtype, uint64_t key)
 {
     for (int i = bucket->first; i < bucket->first + bucket->count; i++) {
-        int64_t  n = type_numel(&r->plan->trained_params[i]->type);
-        float   *values = malloc((size_t)n * sizeof *values);
-        void    *stored = malloc((size_t)dtype_bytes(dtype, n));
+        int64_t n = type_numel(&r->plan->trained_params[i]->type);
+        float  *values = malloc((size_t)n * sizeof *values);
+        void   *stored = malloc((size_t)dtype_bytes(dtype, n));
         for (int64_t k = 0; k < n; k++)
-            values[k] = (float)philox4x32((uint32_t)k, (uint32_t)r->plan->segments[i][SEGMENT_KEY], 0, 0, key).v[0] / 4294967296.0f * 0.1f - 0.04f;
+            values[k] =
+                (float)philox4x32((uint32_t)k, (uint32_t)r->plan->segments[i][SEGMENT_KEY], 0, 0, key).v[0] / 4294967296.0f * 0.1f - 0.04f;
         dtype_convert(stored, dtype, values, DT_F32, n);
         EXPECT_OK(session_write_range(r->session, value, (size_t)dtype_bytes(dtype, r->plan->segments[i][SEGMENT_OFFSET]), stored,
                                       (size_t)dtype_bytes(dtype, n)));
@@ -78,8 +79,8 @@ static void draw_parts(Run *r, const Bucket *bucket, const char *value, DType dt
 /* One run of the optimizer's program; returns whether the step was applied. */
 static bool step(Run *r, int64_t index, float loss)
 {
-    float   hyper[HYPER_COUNT] = { [HYPER_LR] = 1e-2f, [HYPER_INV_TOKENS] = 1 }, applied = -1;
-    int64_t now[STEP_COUNT] = { [STEP_SEED] = 7, [STEP_INDEX] = index };
+    float   hyper[HYPER_COUNT] = {[HYPER_LR] = 1e-2f, [HYPER_INV_TOKENS] = 1}, applied = -1;
+    int64_t now[STEP_COUNT] = {[STEP_SEED] = 7, [STEP_INDEX] = index};
     for (int b = 0; b < r->plan->num_buckets; b++)
         draw_parts(r, &r->plan->buckets[b], r->plan->buckets[b].grads, r->plan->buckets[b].grad, 100 + (uint64_t)index);
     EXPECT_OK(session_write(r->session, "hyper", hyper, sizeof hyper));
@@ -168,7 +169,8 @@ static void check_bad_step(Run *r)
         EXPECT(memcmp(weights, after, bytes) == 0);
         for (int k = 0; k < bucket->num_states; k++) {
             unsigned char *state = state_bytes(r, &bucket->states[k], &sizes[k]);
-            if (memcmp(before[k], state, sizes[k]) != 0) test_fail(__FILE__, __LINE__, "%s: touched by a bad step", bucket->states[k].value);
+            if (memcmp(before[k], state, sizes[k]) != 0)
+                test_fail(__FILE__, __LINE__, "%s: touched by a bad step", bucket->states[k].value);
             free(state);
             free(before[k]);
         }
@@ -191,7 +193,8 @@ static void states_are_where_the_plan_says(void)
         if (i % 2) options.no_fuse = (1u << FUSION_COUNT) - 1;
         if (i / 2 % 2) options.fp32_grads = options.master_weights = true, options.master_dtype = DT_F32;
         run_open(&r, &options);
-        for (int b = 0; b < r.plan->num_buckets; b++) draw_parts(&r, &r.plan->buckets[b], r.plan->buckets[b].weights, r.plan->buckets[b].weight, 5);
+        for (int b = 0; b < r.plan->num_buckets; b++)
+            draw_parts(&r, &r.plan->buckets[b], r.plan->buckets[b].weights, r.plan->buckets[b].weight, 5);
         for (int index = 0; index < 3; index++) EXPECT(step(&r, index, 1));
         check_buckets(&r, options.optimizer, &seen);
         check_bad_step(&r);

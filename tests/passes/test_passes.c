@@ -16,8 +16,8 @@ typedef struct Golden {
 
 static void compare_golden(const char *path, const char *text, size_t len)
 {
-    Arena arena = { 0 };
-    Str   want = { 0 };
+    Arena arena = {0};
+    Str   want = {0};
     if (update_golden) EXPECT_OK(file_write_atomic(path, text, len));
     EXPECT_OK(file_read(&arena, path, 1 << 24, &want));
     size_t line = 1, at = 0;
@@ -28,8 +28,8 @@ static void compare_golden(const char *path, const char *text, size_t len)
 
 static void check_round_trip(const Graph *graph, const char *pass)
 {
-    StrBuf first = { 0 }, second = { 0 };
-    Arena  arena = { 0 };
+    StrBuf first = {0}, second = {0};
+    Arena  arena = {0};
     Graph *again;
     graph_print(graph, &first);
     Status status = graph_parse(&arena, pass, first.data, first.len, op_table, OP_COUNT, &again);
@@ -49,7 +49,7 @@ static void after_pass(void *context, const char *pass, const Graph *graph)
 {
     const Golden *g = context;
     char          path[256];
-    StrBuf        text = { 0 };
+    StrBuf        text = {0};
     check_round_trip(graph, pass);
     if (strcmp(graph->name, g->program) != 0 || (strcmp(pass, "bind") != 0 && strcmp(pass, "schedule") != 0)) return;
     graph_print(graph, &text);
@@ -69,8 +69,8 @@ static Plan *compile_family(Arena *arena, const char *family, CompileOptions *op
 
 static void golden_case(const char *family, const char *case_name, const char *program, CompileOptions options)
 {
-    Golden  g = { .family = family, .case_name = case_name, .program = program };
-    Arena   arena = { 0 };
+    Golden  g = {.family = family, .case_name = case_name, .program = program};
+    Arena   arena = {0};
     Device *device;
     EXPECT_OK(device_null_create("h200", &device));
     options.after_pass = after_pass;
@@ -80,8 +80,8 @@ static void golden_case(const char *family, const char *case_name, const char *p
     arena_deinit(&arena);
 }
 
-static const char *all_linear[] = { "all-linear" };
-static const char *some_linear[] = { "q_proj", "v_proj", "up_proj" };
+static const char *all_linear[] = {"all-linear"};
+static const char *some_linear[] = {"q_proj", "v_proj", "up_proj"};
 
 static CompileOptions small_options(void)
 {
@@ -96,7 +96,7 @@ static void texts_as_bound_and_as_run(void)
     CompileOptions options = small_options();
     golden_case("qwen3", "full", "micro_next", options);
     options.recompute = ~0u;
-    options.lora = (LoraOptions){ .enabled = true, .r = 4, .alpha = 8, .dropout = 0.1, .targets = some_linear, .num_targets = 3 };
+    options.lora = (LoraOptions){.enabled = true, .r = 4, .alpha = 8, .dropout = 0.1, .targets = some_linear, .num_targets = 3};
     options.train_base = false;
     golden_case("llama", "lora_recompute", "micro_first", options);
     options = small_options();
@@ -109,12 +109,12 @@ static void texts_as_bound_and_as_run(void)
 
 static void count_fusions(const char *family, bool lora, int counts[FUSION_COUNT])
 {
-    Arena          arena = { 0 };
+    Arena          arena = {0};
     CompileOptions options = small_options();
     Device        *device;
     options.programs = 1u << PROGRAM_MICRO_FIRST;
     options.no_fuse = (1u << FUSION_COUNT) - 1;
-    if (lora) options.lora = (LoraOptions){ .enabled = true, .r = 4, .alpha = 8, .targets = all_linear, .num_targets = 1 };
+    if (lora) options.lora = (LoraOptions){.enabled = true, .r = 4, .alpha = 8, .targets = all_linear, .num_targets = 1};
     options.train_base = !lora;
     EXPECT_OK(device_null_create("h200", &device));
     EXPECT_OK(fixture_forward_graph(&arena, family, &options, device, counts));
@@ -127,7 +127,7 @@ static void fusions_fire_in_every_family(void)
     static const struct {
         const char *family;
         int         layers;
-    } families[] = { { "llama", 2 }, { "llama3", 3 }, { "qwen3", 2 }, { "qwen3_untied", 2 }, { "qwen2", 2 } };
+    } families[] = {{"llama", 2}, {"llama3", 3}, {"qwen3", 2}, {"qwen3_untied", 2}, {"qwen2", 2}};
     for (size_t i = 0; i < sizeof families / sizeof families[0]; i++) {
         for (int lora = 0; lora < 2; lora++) {
             int counts[FUSION_COUNT];
@@ -180,9 +180,9 @@ static void check_no_overlap(const Program *program, const char *what)
 
 static void generated_configs_plan_what_is_allocated(void)
 {
-    static const char *const families[] = { "llama", "llama3", "qwen3", "qwen3_untied", "qwen2" };
+    static const char *const families[] = {"llama", "llama3", "qwen3", "qwen3_untied", "qwen2"};
     for (uint32_t i = 0; i < 200; i++) {
-        Arena          arena = { 0 };
+        Arena          arena = {0};
         CompileOptions options = compile_defaults();
         Device        *device;
         Session       *session;
@@ -200,8 +200,12 @@ static void generated_configs_plan_what_is_allocated(void)
         options.master_weights = draw(i, 14, 2) && options.model_dtype == DT_BF16;
         options.num_workers = 1 + (int)draw(i, 16, 3);
         if (draw(i, 15, 2)) {
-            options.lora = (LoraOptions){ .enabled = true, .r = 1 + draw(i, 17, 8), .alpha = 8, .dropout = draw(i, 18, 2) ? 0.1 : 0,
-                                          .targets = all_linear, .num_targets = 1 };
+            options.lora = (LoraOptions){.enabled = true,
+                                         .r = 1 + draw(i, 17, 8),
+                                         .alpha = 8,
+                                         .dropout = draw(i, 18, 2) ? 0.1 : 0,
+                                         .targets = all_linear,
+                                         .num_targets = 1};
             options.train_base = false;
         }
         EXPECT_OK(device_cpu_create(options.num_workers, &device));
@@ -237,10 +241,10 @@ static const char llama_70b[] =
 
 static void plan_large(const char *name, const char *architecture, const char *config, int64_t parameters, uint32_t recompute)
 {
-    Arena          arena = { 0 };
-    Device        *device;
-    Plan          *plan = NULL;
-    CompileOptions options = compile_defaults();
+    Arena           arena = {0};
+    Device         *device;
+    Plan           *plan = NULL;
+    CompileOptions  options = compile_defaults();
     struct timespec before, after;
     options.seq = 8192;
     options.eval_seq = 8192;
@@ -272,8 +276,8 @@ static void large_models_plan_without_a_machine(void)
 
 int main(int argc, char **argv)
 {
-    static const TestCase cases[] = { TEST(texts_as_bound_and_as_run), TEST(fusions_fire_in_every_family),
-                                      TEST(generated_configs_plan_what_is_allocated), TEST(large_models_plan_without_a_machine) };
+    static const TestCase cases[] = {TEST(texts_as_bound_and_as_run), TEST(fusions_fire_in_every_family),
+                                     TEST(generated_configs_plan_what_is_allocated), TEST(large_models_plan_without_a_machine)};
     if (argc > 1 && strcmp(argv[1], "--update") == 0) {
         update_golden = true;
         argc = 1;

@@ -18,7 +18,7 @@ typedef struct Family {
     Session *session;
 } Family;
 
-static const char *const family_names[] = { "llama", "llama3", "qwen3", "qwen3_untied", "qwen2" };
+static const char *const family_names[] = {"llama", "llama3", "qwen3", "qwen3_untied", "qwen2"};
 enum { NUM_FAMILIES = 5, FAMILY_B = 2, FAMILY_T = 24, FAMILY_V = 61, FAMILY_TOKENS = FAMILY_B * FAMILY_T };
 
 /* max |got - want| / max |want| */
@@ -67,7 +67,7 @@ __attribute__((unused)) static const int32_t *fixture_ints(const Family *f, cons
 /* A text in which each `from` is `to`. */
 __attribute__((unused)) static const char *replaced(Arena *arena, const char *text, const char *from, const char *to)
 {
-    StrBuf out = { 0 };
+    StrBuf out = {0};
     for (const char *at; (at = strstr(text, from)); text = at + strlen(from)) {
         strbuf_append(&out, text, (size_t)(at - text));
         strbuf_puts(&out, to);
@@ -85,7 +85,7 @@ __attribute__((unused)) static void family_open_on(Family *f, const char *name, 
 {
     char path[512];
     Str  text;
-    *f = (Family){ .device = device };
+    *f = (Family){.device = device};
     snprintf(f->dir, sizeof f->dir, "tests/fixtures/families/%s", name);
     snprintf(path, sizeof path, "%s/expected.safetensors", f->dir);
     EXPECT_OK(st_open(path, &f->expected));
@@ -131,8 +131,7 @@ __attribute__((unused)) static void family_open_mixed(Family *f, const char *nam
     family_open_on(f, name, config_file, options, device, norm_dtype);
 }
 
-__attribute__((unused)) static void family_open(Family *f, const char *name, const char *config_file, CompileOptions *options,
-                                                int threads)
+__attribute__((unused)) static void family_open(Family *f, const char *name, const char *config_file, CompileOptions *options, int threads)
 {
     family_open_mixed(f, name, config_file, options, threads, NULL);
 }
@@ -183,8 +182,8 @@ __attribute__((unused)) static void family_batch(Family *f, const int32_t *ids, 
     size_t  skip = (size_t)first * FAMILY_T, bytes = (size_t)rows * FAMILY_T * 4;
     int32_t doc_id[FAMILY_TOKENS];
     for (int i = 0; i < rows * FAMILY_T; i++) doc_id[i] = (first + i / FAMILY_T) * 1000 + doc_start[skip + (size_t)i];
-    int64_t steps[STEP_COUNT] = { 1234, step, 0, 0 };
-    float   hyper[HYPER_COUNT] = { [HYPER_INV_TOKENS] = inv_tokens };
+    int64_t steps[STEP_COUNT] = {1234, step, 0, 0};
+    float   hyper[HYPER_COUNT] = {[HYPER_INV_TOKENS] = inv_tokens};
     EXPECT_OK(session_write(f->session, "tokens", ids + skip, bytes));
     if (labels) EXPECT_OK(session_write(f->session, "labels", labels + skip, bytes));
     EXPECT_OK(session_write(f->session, "positions", positions + skip, bytes));
@@ -204,10 +203,10 @@ __attribute__((unused)) static int count_labels(const int32_t *labels, int n)
 /* The adapter folder's settings, from its adapter_config.json. */
 __attribute__((unused)) static void use_adapter(const char *family, CompileOptions *options, Arena *arena)
 {
-    static const char *const lora_all[] = { "all-linear" };
-    char      path[512];
-    Str       text;
-    JsonValue config;
+    static const char *const lora_all[] = {"all-linear"};
+    char                     path[512];
+    Str                      text;
+    JsonValue                config;
     snprintf(path, sizeof path, "tests/fixtures/families/%s/adapter/adapter_config.json", family);
     EXPECT_OK(file_read(arena, path, 1 << 20, &text));
     EXPECT_OK(json_parse(arena, path, text.data, text.len, &config));
@@ -231,7 +230,7 @@ __attribute__((unused)) static void use_adapter(const char *family, CompileOptio
 /* A train step on the fixture's rows for it; returns the loss. */
 __attribute__((unused)) static double step_once(Family *f, int step, double *norm)
 {
-    static const char *const what[] = { "steps.ids", "steps.labels", "steps.position_ids", "steps.doc_start" };
+    static const char *const what[] = {"steps.ids", "steps.labels", "steps.position_ids", "steps.doc_start"};
     const int32_t           *data[4];
     for (int i = 0; i < 4; i++) data[i] = fixture_ints(f, what[i]) + (size_t)step * FAMILY_TOKENS;
     float inv = 1.0f / (float)count_labels(data[1], FAMILY_TOKENS), loss, norm2, applied;
@@ -241,7 +240,7 @@ __attribute__((unused)) static double step_once(Family *f, int step, double *nor
         family_batch(f, data[0], data[1], data[2], data[3], first, rows, inv, step);
         EXPECT_OK(session_run(f->session, first ? PROGRAM_MICRO_NEXT : PROGRAM_MICRO_FIRST));
     }
-    float hyper[HYPER_COUNT] = { [HYPER_LR] = 1e-3f, [HYPER_INV_TOKENS] = inv };
+    float hyper[HYPER_COUNT] = {[HYPER_LR] = 1e-3f, [HYPER_INV_TOKENS] = inv};
     EXPECT_OK(session_write(f->session, "hyper", hyper, sizeof hyper));
     EXPECT_OK(session_run(f->session, PROGRAM_OPTIMIZER));
     EXPECT_OK(session_output(f->session, PROGRAM_OPTIMIZER, "loss", &loss, sizeof loss));

@@ -17,16 +17,16 @@ static CompileOptions bf16_options(void)
 
 static void use_lora(CompileOptions *options)
 {
-    static const char *const all[] = { "all-linear" };
-    options->lora = (LoraOptions){ .enabled = true, .r = 4, .alpha = 8, .targets = all, .num_targets = 1 };
+    static const char *const all[] = {"all-linear"};
+    options->lora = (LoraOptions){.enabled = true, .r = 4, .alpha = 8, .targets = all, .num_targets = 1};
     options->train_base = false;
 }
 
 /* Micro-step `step`: one of the four rows of the fixture's `plain` and `packed` batches, its loss scaled by a number of its own. */
 static void run_micro_step(Family *f, int step, ProgramKind kind)
 {
-    static const char *const what[2][4] = { { "plain.ids", "plain.labels", "plain.position_ids", "plain.doc_start" },
-                                            { "packed.ids", "packed.labels", "packed.position_ids", "packed.doc_start" } };
+    static const char *const what[2][4] = {{"plain.ids", "plain.labels", "plain.position_ids", "plain.doc_start"},
+                                           {"packed.ids", "packed.labels", "packed.position_ids", "packed.doc_start"}};
     const int32_t           *data[4];
     float                    scale = 0.5f + philox_uniform(philox4x32((uint32_t)step, 0, 0, 0, 1).v[0]);
     for (int i = 0; i < 4; i++) data[i] = fixture_ints(f, what[step / 2 % 2][i]);
@@ -75,8 +75,10 @@ static double sum_error(const char *family, bool lora, bool fp32_grads, int step
     options.fp32_grads = fp32_grads;
     if (lora) use_lora(&options);
     family_open(&f, family, "config.json", &options, 1);
-    if (lora) fill_weights(&f);
-    else family_load(&f);
+    if (lora)
+        fill_weights(&f);
+    else
+        family_load(&f);
     int64_t n = f.plan->trained_numel;
     double *exact = calloc((size_t)n, sizeof *exact), *kept = calloc((size_t)n, sizeof *kept);
     for (int step = 0; step < steps; step++) {
@@ -97,7 +99,7 @@ static double sum_error(const char *family, bool lora, bool fp32_grads, int step
 
 static void fp32_sums_keep_what_bf16_sums_lose(void)
 {
-    static const char *const families[] = { "llama", "qwen3", "qwen2" };
+    static const char *const families[] = {"llama", "qwen3", "qwen2"};
     for (int i = 0; i < 3; i++)
         for (int lora = 0; lora < 2; lora++) {
             double narrow = sum_error(families[i], lora, false, 1024), wide = sum_error(families[i], lora, true, 1024);
@@ -164,7 +166,7 @@ static void fp32_adapters_train_over_a_bf16_base(void)
 {
     for (int i = 0; i < NUM_FAMILIES; i++) {
         CompileOptions options = bf16_options();
-        Arena          arena = { 0 };
+        Arena          arena = {0};
         Family         f;
         double         norm;
         int64_t        at;
@@ -192,5 +194,4 @@ static void fp32_adapters_train_over_a_bf16_base(void)
     }
 }
 
-TEST_MAIN(TEST(fp32_sums_keep_what_bf16_sums_lose), TEST(fp32_norms_train_beside_bf16_matrices),
-          TEST(fp32_adapters_train_over_a_bf16_base))
+TEST_MAIN(TEST(fp32_sums_keep_what_bf16_sums_lose), TEST(fp32_norms_train_beside_bf16_matrices), TEST(fp32_adapters_train_over_a_bf16_base))

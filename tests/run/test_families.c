@@ -21,8 +21,8 @@ static void name_of(char out[128], const char *prefix, const char *which, const 
 /* One micro-step on the fixture's `plain` or `packed` batch; returns the loss. */
 static float run_batch(Family *f, const char *prefix, const char *which)
 {
-    char           name[4][128];
-    static const char *const what[] = { "ids", "labels", "position_ids", "doc_start" };
+    char                     name[4][128];
+    static const char *const what[] = {"ids", "labels", "position_ids", "doc_start"};
     (void)prefix;
     for (int i = 0; i < 4; i++) name_of(name[i], "", which, what[i]);
     const int32_t *labels = fixture_ints(f, name[1]);
@@ -53,7 +53,7 @@ static void check_gradients(Family *f, const char *prefix, double tolerance)
 static void losses_and_gradients(CompileOptions options, const char *family, bool lora, const char *config)
 {
     Family      f;
-    Arena       arena = { 0 };
+    Arena       arena = {0};
     const char *prefix = lora ? "lora." : "";
     if (lora) use_adapter(family, &options, &arena);
     family_open(&f, family, config, &options, 2);
@@ -100,7 +100,7 @@ static void gradients_match_without_fusions(void)
 static float *rounded_gradients(const char *family, bool lora, DType dtype, float *loss, int64_t *out_n)
 {
     CompileOptions options = train_options();
-    Arena          arena = { 0 };
+    Arena          arena = {0};
     Family         f;
     options.model_dtype = dtype;
     if (lora) use_adapter(family, &options, &arena);
@@ -163,7 +163,7 @@ static void recomputing_gives_equal_bits(void)
             int64_t n, saved = 0;
             for (int flags = -1; flags <= PART_COUNT - 1; flags++) {
                 CompileOptions options = train_options();
-                Arena          arena = { 0 };
+                Arena          arena = {0};
                 Family         f;
                 options.recompute = flags < 0 ? 0 : flags == 0 ? ~0u : 1u << flags;
                 if (lora) use_adapter(family_names[i], &options, &arena);
@@ -202,8 +202,10 @@ static void threads_change_no_bit(void)
             float *grads = flat_gradients(&f, &n), *again = flat_gradients(&f, &n);
             EXPECT(memcmp(grads, again, (size_t)n * sizeof(float)) == 0);
             if (one) EXPECT(memcmp(one, grads, (size_t)n * sizeof(float)) == 0);
-            if (one) free(grads);
-            else one = grads;
+            if (one)
+                free(grads);
+            else
+                one = grads;
             free(again);
             family_close(&f);
         }
@@ -214,7 +216,7 @@ static void threads_change_no_bit(void)
 static void trajectory(const char *family, bool lora, int batch)
 {
     CompileOptions options = train_options();
-    Arena          arena = { 0 };
+    Arena          arena = {0};
     Family         f;
     options.batch = batch;
     if (lora) use_adapter(family, &options, &arena);

@@ -35,7 +35,7 @@ typedef struct Case {
     int         num_outputs;
 } Case;
 
-static const TensorType cell = { DT_F32, 2, { ROWS, COLS } };
+static const TensorType cell = {DT_F32, 2, {ROWS, COLS}};
 
 /* ---- random programs ---- */
 
@@ -77,15 +77,15 @@ static void add_random_node(Maker *m)
     m->graph->layer = -1;
     uint32_t kind = draw(m->random, 8), state = draw(m->random, NUM_STATES);
     if (kind == 0) { /* a state goes on: its readers before must be through */
-        Value *in[] = { m->states[state], pick(m), m->weight };
+        Value *in[] = {m->states[state], pick(m), m->weight};
         EXPECT_OK(graph_add_node(m->graph, &op_linear_add, NULL, "state", in, 3, ~0u, &node));
         m->states[state] = node->out[0];
     } else if (kind == 1) { /* scratch is used */
-        Value *in[] = { pick(m), m->weight };
+        Value *in[] = {pick(m), m->weight};
         EXPECT_OK(graph_add_node(m->graph, &op_linear, NULL, "linear", in, 2, ~0u, &node));
         keep(m, node->out[0]);
     } else {
-        Value *in[] = { pick(m), kind == 2 ? m->states[state] : pick(m) };
+        Value *in[] = {pick(m), kind == 2 ? m->states[state] : pick(m)};
         EXPECT_OK(graph_add_node(m->graph, &op_add, NULL, "sum", in, 2, ~0u, &node));
         keep(m, node->out[0]);
     }
@@ -96,11 +96,10 @@ static void add_random_node(Maker *m)
 
 static Graph *make_graph(Arena *arena, Random *random)
 {
-    Maker m = { .random = random, .graph = graph_create(arena, "random", op_table, OP_COUNT) };
-    TensorType square = { DT_F32, 2, { COLS, COLS } };
+    Maker      m = {.random = random, .graph = graph_create(arena, "random", op_table, OP_COUNT)};
+    TensorType square = {DT_F32, 2, {COLS, COLS}};
     for (int i = 0; i < 3; i++) keep(&m, graph_add_value(m.graph, VALUE_INPUT, arena_printf(arena, "in%d", i), &cell));
-    for (int i = 0; i < NUM_STATES; i++)
-        m.states[i] = graph_add_value(m.graph, VALUE_STATE, arena_printf(arena, "state%d", i), &cell);
+    for (int i = 0; i < NUM_STATES; i++) m.states[i] = graph_add_value(m.graph, VALUE_STATE, arena_printf(arena, "state%d", i), &cell);
     m.weight = graph_add_value(m.graph, VALUE_INPUT, "weight", &square);
     int count = 12 + (int)draw(random, 28);
     for (int i = 0; i < count; i++) add_random_node(&m);
@@ -118,8 +117,8 @@ static void compile(Case *c, Random *random)
     c->program = &c->plan->program[PROGRAM_EVAL];
     c->program->kind = PROGRAM_EVAL;
     c->program->graph = make_graph(&c->arena, random);
-    PassContext context = { .arena = &c->arena, .options = &options, .device = c->cpu, .kind = PROGRAM_EVAL, .plan = c->plan,
-                            .program = c->program };
+    PassContext context = {
+        .arena = &c->arena, .options = &options, .device = c->cpu, .kind = PROGRAM_EVAL, .plan = c->plan, .program = c->program};
     EXPECT_OK(graph_verify(c->program->graph));
     EXPECT_OK(layout_add(c->plan, &options, c->program->graph));
     EXPECT_OK(pass_place(&context, &c->program->graph));
@@ -255,7 +254,7 @@ static void read_outputs(Case *c, float *out)
 static bool orders_differ(Case *c, const float *want, float *got, uint32_t key)
 {
     for (uint32_t i = 0; i < ORDERS; i++) {
-        Random random = { key * ORDERS + i, 0 };
+        Random random = {key * ORDERS + i, 0};
         run(c, &random);
         read_outputs(c, got);
         if (memcmp(want, got, sizeof(float) * ROWS * COLS * (size_t)c->num_outputs) != 0) return true;
@@ -271,7 +270,7 @@ typedef struct Score {
 
 static bool is_implied(Case *c, int launch, int stream)
 {
-    Arena  scratch = { 0 };
+    Arena   scratch = {0};
     Launch *l = &c->program->launches[launch];
     int32_t kept = l->wait[stream];
     l->wait[stream] = 0;
@@ -297,7 +296,7 @@ static void judge_wait(Case *c, int launch, int stream, const float *want, float
     Launch *l = &c->program->launches[launch];
     int32_t kept = l->wait[stream];
     Race    race;
-    Arena   scratch = { 0 };
+    Arena   scratch = {0};
     score->waits++;
     score->implied += is_implied(c, launch, stream);
     if (guards_memory(c, launch, stream)) {
@@ -311,11 +310,12 @@ static void judge_wait(Case *c, int launch, int stream, const float *want, float
 
 static void judge_program(Device *cpu, uint32_t seed, bool run_too, Score *score)
 {
-    Case   c = { .cpu = cpu };
-    Random random = { seed, 0 };
+    Case   c = {.cpu = cpu};
+    Random random = {seed, 0};
     Race   race;
     compile(&c, &random);
-    float *want = malloc(sizeof(float) * ROWS * COLS * (size_t)c.num_outputs), *got = malloc(sizeof(float) * ROWS * COLS * (size_t)c.num_outputs);
+    float *want = malloc(sizeof(float) * ROWS * COLS * (size_t)c.num_outputs),
+          *got = malloc(sizeof(float) * ROWS * COLS * (size_t)c.num_outputs);
     CHECK(want && got);
     if (!order_check(&c.arena, c.program->launches, c.accesses, c.program->num_launches, &race))
         test_fail(__FILE__, __LINE__, "program %u: launches %d and %d race", seed, race.first, race.second);
@@ -334,7 +334,7 @@ static void judge_program(Device *cpu, uint32_t seed, bool run_too, Score *score
 static void judge(uint32_t first, uint32_t count, bool run_too)
 {
     Device *cpu;
-    Score   score = { 0 };
+    Score   score = {0};
     EXPECT_OK(device_cpu_create(1, &cpu));
     for (uint32_t i = 0; i < count; i++) judge_program(cpu, first + i, run_too, &score);
     cpu->api->destroy(cpu);

@@ -3,9 +3,9 @@
 
 #include "test.h"
 
-static Device   *planned;       /* the device under the counting one */
+static Device   *planned; /* the device under the counting one */
 static DeviceApi counting_api;
-static int       num_launches;  /* planned */
+static int       num_launches; /* planned */
 
 static Status facts(Device *device, DeviceFacts *out)
 {
@@ -29,12 +29,12 @@ static const char llama_70b[] =
  * the launches of that plan. */
 static void expect_answer(const char *lines, const char *text, int most_plans)
 {
-    Arena          arena = { 0 };
+    Arena          arena = {0};
     Config         config;
     HfModel       *model;
     CompileOptions options;
     Plan          *plan;
-    StrBuf         run = { 0 };
+    StrBuf         run = {0};
     char           folder[] = "/tmp/test_setup_XXXXXX";
     EXPECT(mkdtemp(folder));
     const char *path = arena_printf(&arena, "%s/config.json", folder);
@@ -47,7 +47,7 @@ static void expect_answer(const char *lines, const char *text, int most_plans)
     counting_api = *planned->api;
     counting_api.facts = facts;
     counting_api.bind = count_bind;
-    Device counting = { &counting_api };
+    Device counting = {&counting_api};
     num_launches = 0;
     EXPECT_OK(setup_plan(&arena, model, &options, &counting, &plan));
     int first = num_launches;
@@ -66,7 +66,8 @@ static void a_large_model_is_answered_with_little_planning(void)
 {
     expect_answer("", "recompute_block=true lora=true sequence_len=2048", 10);
     expect_answer("memory_limit: 20GiB\n", "it takes about 1", 4);
-    expect_answer("memory_limit: 132GiB\n", "with per_device_train_batch_size=1 gradient_accumulation_steps=8 recompute_block=true lora=true sequence_len=256;", 7);
+    expect_answer("memory_limit: 132GiB\n",
+                  "with per_device_train_batch_size=1 gradient_accumulation_steps=8 recompute_block=true lora=true sequence_len=256;", 7);
 }
 
 /* A run from random weights has no base to adapt. */

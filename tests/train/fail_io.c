@@ -24,7 +24,7 @@ static int is_watched(const char *path)
 
 static const char *path_of(int fd, char path[PATH_MAX])
 {
-    char    link[64];
+    char link[64];
     snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
     ssize_t n = readlink(link, path, PATH_MAX - 1);
     path[n > 0 ? n : 0] = 0;
@@ -44,14 +44,14 @@ static int fate(const char *path)
 }
 
 #define REAL(name) ((__typeof__(&name))dlsym(RTLD_NEXT, #name))
-#define FAIL_BY_PATH(path, ...)           \
-    do {                                  \
-        if (fate(path) < 0) return -1;    \
-        return __VA_ARGS__;               \
+#define FAIL_BY_PATH(path, ...) \
+    do { \
+        if (fate(path) < 0) return -1; \
+        return __VA_ARGS__; \
     } while (0)
-#define FAIL_BY_FD(fd, ...)                  \
-    do {                                     \
-        char path[PATH_MAX];                 \
+#define FAIL_BY_FD(fd, ...) \
+    do { \
+        char path[PATH_MAX]; \
         FAIL_BY_PATH(path_of(fd, path), __VA_ARGS__); \
     } while (0)
 
@@ -69,15 +69,42 @@ ssize_t pwrite(int fd, const void *data, size_t size, off_t at)
     return how < 0 ? -1 : REAL(pwrite)(fd, data, how == SHORT && size > 1 ? size / 2 : size, at);
 }
 
-ssize_t read(int fd, void *data, size_t size) { FAIL_BY_FD(fd, REAL(read)(fd, data, size)); }
-ssize_t pread(int fd, void *data, size_t size, off_t at) { FAIL_BY_FD(fd, REAL(pread)(fd, data, size, at)); }
-int     fsync(int fd) { FAIL_BY_FD(fd, REAL(fsync)(fd)); }
-int     fdatasync(int fd) { FAIL_BY_FD(fd, REAL(fdatasync)(fd)); }
-int     ftruncate(int fd, off_t size) { FAIL_BY_FD(fd, REAL(ftruncate)(fd, size)); }
-int     mkdir(const char *path, mode_t mode) { FAIL_BY_PATH(path, REAL(mkdir)(path, mode)); }
-int     rename(const char *from, const char *to) { FAIL_BY_PATH(to, REAL(rename)(from, to)); }
-int     unlink(const char *path) { FAIL_BY_PATH(path, REAL(unlink)(path)); }
-int     rmdir(const char *path) { FAIL_BY_PATH(path, REAL(rmdir)(path)); }
+ssize_t read(int fd, void *data, size_t size)
+{
+    FAIL_BY_FD(fd, REAL(read)(fd, data, size));
+}
+ssize_t pread(int fd, void *data, size_t size, off_t at)
+{
+    FAIL_BY_FD(fd, REAL(pread)(fd, data, size, at));
+}
+int fsync(int fd)
+{
+    FAIL_BY_FD(fd, REAL(fsync)(fd));
+}
+int fdatasync(int fd)
+{
+    FAIL_BY_FD(fd, REAL(fdatasync)(fd));
+}
+int ftruncate(int fd, off_t size)
+{
+    FAIL_BY_FD(fd, REAL(ftruncate)(fd, size));
+}
+int mkdir(const char *path, mode_t mode)
+{
+    FAIL_BY_PATH(path, REAL(mkdir)(path, mode));
+}
+int rename(const char *from, const char *to)
+{
+    FAIL_BY_PATH(to, REAL(rename)(from, to));
+}
+int unlink(const char *path)
+{
+    FAIL_BY_PATH(path, REAL(unlink)(path));
+}
+int rmdir(const char *path)
+{
+    FAIL_BY_PATH(path, REAL(rmdir)(path));
+}
 
 /* A network file system reports a failed write here; the file is closed all the same. */
 int close(int fd)

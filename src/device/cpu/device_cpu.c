@@ -20,8 +20,8 @@ typedef struct CpuDevice {
     Device      base;
     ThreadPool *pool;
     double      marks[DEVICE_MARKS]; /* when each was set */
-    void       *peak_memory; /* of device_cpu_measure_peak, kept for its next call */
-    Status      error; /* sticky, with its message */
+    void       *peak_memory;         /* of device_cpu_measure_peak, kept for its next call */
+    Status      error;               /* sticky, with its message */
     char        message[512];
 } CpuDevice;
 
@@ -46,7 +46,7 @@ static Status cpu_bind(Device *device, const Node *node, BoundKernel *out)
 {
     const CpuKernel *kernel = op_cpu_kernel(node);
     if (!kernel) return op_no_kernel(node, "CPU");
-    *out = (BoundKernel){ .run = kernel->run, .name = kernel->name };
+    *out = (BoundKernel){.run = kernel->run, .name = kernel->name};
     if (node->op->workspace) out->workspace_bytes = node->op->workspace(node, pool_num_workers(cpu_of(device)->pool));
     return OK;
 }

@@ -19,8 +19,8 @@ typedef struct CudaDevice {
     int            index, sm; /* sm: 10 * major + minor */
     char           name[64];
     int            num_sms, driver_version;
-    size_t         shared_bytes; /* a block may ask for */
-    int64_t        memory_bytes; /* total */
+    size_t         shared_bytes;       /* a block may ask for */
+    int64_t        memory_bytes;       /* total */
     cudaStream_t   stream;             /* compute */
     cudaStream_t   side[STREAM_COUNT]; /* the others, made at first use */
     cudaEvent_t    marks[DEVICE_MARKS];

@@ -78,7 +78,7 @@ static bool serves(const CudaKernel *kernel, const Node *node, CudaDevice *cuda)
 static const CudaKernelList *kernels_of(const Node *node)
 {
     const OpDef *op = node->op;
-    bool known = op->id >= 0 && op->id < cuda_kernel_table_count && strcmp(cuda_kernel_table[op->id].op, op->name) == 0;
+    bool         known = op->id >= 0 && op->id < cuda_kernel_table_count && strcmp(cuda_kernel_table[op->id].op, op->name) == 0;
     return known ? cuda_kernel_table[op->id].kernels : NULL;
 }
 
@@ -147,8 +147,10 @@ static void free_memory(Device *device, Space space, void *memory)
 {
     cudaSetDevice(cuda_of(device)->index);
     cudaStreamSynchronize(cuda_of(device)->stream);
-    if (space == SPACE_HOST) cudaFreeHost(memory);
-    else cudaFree(memory);
+    if (space == SPACE_HOST)
+        cudaFreeHost(memory);
+    else
+        cudaFree(memory);
 }
 
 /* Up to `want` bytes of staging that no copy reads any more. */
@@ -245,7 +247,8 @@ static Status run(Device *device, const Launch *launches, int count, void *repla
 {
     CudaDevice *cuda = cuda_of(device);
     TRY(enter(cuda));
-    if (!replay) return keep(cuda, cuda->eager ? cuda_launch_in_turn(cuda, launches, count, true) : cuda_launch_all(cuda, launches, count), "");
+    if (!replay)
+        return keep(cuda, cuda->eager ? cuda_launch_in_turn(cuda, launches, count, true) : cuda_launch_all(cuda, launches, count), "");
     cudaError_t error = cudaGraphLaunch((cudaGraphExec_t)replay, cuda->stream);
     if (error != cudaSuccess) return keep(cuda, cuda_failed(error, "cudaGraphLaunch", __FILE__, __LINE__), "");
     return OK;

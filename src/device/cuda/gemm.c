@@ -45,8 +45,7 @@ struct CudaGemmCache {
 #define BLAS_TRY(lib, expr) \
     do { \
         cublasStatus_t blas_status_ = (lib)->expr; \
-        if (blas_status_ != CUBLAS_STATUS_SUCCESS) \
-            FAIL(ERR_DEVICE, "cuBLASLt: status %d from %s", (int)blas_status_, #expr); \
+        if (blas_status_ != CUBLAS_STATUS_SUCCESS) FAIL(ERR_DEVICE, "cuBLASLt: status %d from %s", (int)blas_status_, #expr); \
     } while (0)
 
 static cudaDataType_t type_of(DType dtype)
@@ -68,11 +67,10 @@ static int bias_kind(const Gemm *g)
 
 static void key_of(const Gemm *g, char out[KEY_BYTES])
 {
-    snprintf(out, KEY_BYTES, "%lld,%lld,%lld,%c%c,%d,%d%d%d,%d,%lld,%lld,%lld,%u,%u,%u", (long long)g->m,
-             (long long)g->n, (long long)g->k, g->a.trans ? 't' : 'n', g->b.trans ? 't' : 'n', g->accumulate,
-             g->a.dtype, g->b.dtype, g->c.dtype, bias_kind(g), (long long)g->a.stride, (long long)g->b.stride,
-             (long long)g->c.stride, alignment_of(&g->a),
-             alignment_of(&g->b), alignment_of(&g->c));
+    snprintf(out, KEY_BYTES, "%lld,%lld,%lld,%c%c,%d,%d%d%d,%d,%lld,%lld,%lld,%u,%u,%u", (long long)g->m, (long long)g->n, (long long)g->k,
+             g->a.trans ? 't' : 'n', g->b.trans ? 't' : 'n', g->accumulate, g->a.dtype, g->b.dtype, g->c.dtype, bias_kind(g),
+             (long long)g->a.stride, (long long)g->b.stride, (long long)g->c.stride, alignment_of(&g->a), alignment_of(&g->b),
+             alignment_of(&g->c));
 }
 
 /* ---- the cache on disk ---- */
@@ -82,8 +80,7 @@ static bool cache_path(const CudaDevice *device, char out[PATH_MAX])
     const char *base = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
     char        gpu[64];
     int         n;
-    for (size_t i = 0; i < sizeof gpu; i++)
-        gpu[i] = device->name[i] == ' ' || device->name[i] == '/' ? '-' : device->name[i];
+    for (size_t i = 0; i < sizeof gpu; i++) gpu[i] = device->name[i] == ' ' || device->name[i] == '/' ? '-' : device->name[i];
     if (base && base[0])
         n = snprintf(out, PATH_MAX - 128, "%s/surogate", base);
     else if (home && home[0])
@@ -205,16 +202,15 @@ void cuda_gemm_import(CudaDevice *device, const char *text)
 
 /* ---- plans ---- */
 
-static Status make_layout(const CudaLibraries *lib, DType dtype, int64_t rows, int64_t cols, int64_t stride,
-                          cublasLtMatrixLayout_t *out)
+static Status make_layout(const CudaLibraries *lib, DType dtype, int64_t rows, int64_t cols, int64_t stride, cublasLtMatrixLayout_t *out)
 {
     /* stored (rows, cols) row-major is (cols, rows) column-major */
     BLAS_TRY(lib, cublasLtMatrixLayoutCreate(out, type_of(dtype), (uint64_t)cols, (uint64_t)rows, stride));
     return OK;
 }
 
-static Status set_desc(const CudaLibraries *lib, cublasLtMatmulDesc_t desc, cublasLtMatmulDescAttributes_t attribute,
-                       const void *value, size_t size)
+static Status set_desc(const CudaLibraries *lib, cublasLtMatmulDesc_t desc, cublasLtMatmulDescAttributes_t attribute, const void *value,
+                       size_t size)
 {
     BLAS_TRY(lib, cublasLtMatmulDescSetAttribute(desc, attribute, value, size));
     return OK;
@@ -237,15 +233,12 @@ static Status make_descriptors(const CudaLibraries *lib, const Gemm *g, GemmPlan
     return make_layout(lib, g->c.dtype, g->m, g->n, g->c.stride, &plan->c);
 }
 
-static int find_algos(const CudaLibraries *lib, const Gemm *g, const GemmPlan *plan,
-                      cublasLtMatmulHeuristicResult_t *out)
+static int find_algos(const CudaLibraries *lib, const Gemm *g, const GemmPlan *plan, cublasLtMatmulHeuristicResult_t *out)
 {
     cublasLtMatmulPreference_t preference;
     size_t                     workspace = GPU_GEMM_WORKSPACE;
-    uint32_t                   schemes =
-        CUBLASLT_REDUCTION_SCHEME_NONE | CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE; /* partial sums in fp32 workspace */
-    uint32_t align_a = alignment_of(&g->a),
-             align_b = alignment_of(&g->b);
+    uint32_t schemes = CUBLASLT_REDUCTION_SCHEME_NONE | CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE; /* partial sums in fp32 workspace */
+    uint32_t align_a = alignment_of(&g->a), align_b = alignment_of(&g->b);
     uint32_t align_c = alignment_of(&g->c);
     int      count = 0;
     if (lib->cublasLtMatmulPreferenceCreate(&preference) != CUBLAS_STATUS_SUCCESS) return 0;
@@ -262,10 +255,9 @@ static int find_algos(const CudaLibraries *lib, const Gemm *g, const GemmPlan *p
         {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, &align_c, sizeof align_c},
     };
     for (size_t i = 0; i < sizeof settings / sizeof settings[0]; i++)
-        lib->cublasLtMatmulPreferenceSetAttribute(preference, settings[i].attribute, settings[i].value,
-                                                  settings[i].size);
-    cublasStatus_t status = lib->cublasLtMatmulAlgoGetHeuristic(lib->blas, plan->desc, plan->b, plan->a, plan->c,
-                                                                plan->c, preference, MAX_ALGOS, out, &count);
+        lib->cublasLtMatmulPreferenceSetAttribute(preference, settings[i].attribute, settings[i].value, settings[i].size);
+    cublasStatus_t status =
+        lib->cublasLtMatmulAlgoGetHeuristic(lib->blas, plan->desc, plan->b, plan->a, plan->c, plan->c, preference, MAX_ALGOS, out, &count);
     lib->cublasLtMatmulPreferenceDestroy(preference);
     return status == CUBLAS_STATUS_SUCCESS ? count : 0;
 }
@@ -285,8 +277,7 @@ static bool take_known(const CudaLibraries *lib, CudaGemmCache *cache, GemmPlan 
     if (!known) return false;
     cublasLtMatmulAlgo_t algo;
     memcpy(&algo, known->words, sizeof algo);
-    cublasStatus_t status =
-        lib->cublasLtMatmulAlgoCheck(lib->blas, plan->desc, plan->b, plan->a, plan->c, plan->c, &algo, &result);
+    cublasStatus_t status = lib->cublasLtMatmulAlgoCheck(lib->blas, plan->desc, plan->b, plan->a, plan->c, plan->c, &algo, &result);
     if (status != CUBLAS_STATUS_SUCCESS || result.workspaceSize > GPU_GEMM_WORKSPACE) return false;
     plan->algo = algo;
     plan->microseconds = known->microseconds;
@@ -328,16 +319,16 @@ static void *first_of(const GemmOperand *x)
     return (char *)x->data + dtype_bytes(x->dtype, x->offset);
 }
 
-static Status multiply(CudaDevice *device, const Gemm *g, GemmPlan *plan, const cublasLtMatmulAlgo_t *algo,
-                       void *workspace, size_t workspace_bytes, cudaStream_t stream)
+static Status multiply(CudaDevice *device, const Gemm *g, GemmPlan *plan, const cublasLtMatmulAlgo_t *algo, void *workspace,
+                       size_t workspace_bytes, cudaStream_t stream)
 {
     const CudaLibraries *lib = &device->lib;
     float                beta = g->accumulate ? 1.0f : 0.0f;
     void                *c = first_of(&g->c);
     void                *bias = first_of(&g->bias);
     if (g->epilogue == GEMM_BIAS) TRY(set_desc(lib, plan->desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof bias));
-    BLAS_TRY(lib, cublasLtMatmul(lib->blas, plan->desc, &g->alpha, first_of(&g->b), plan->b, first_of(&g->a), plan->a, &beta, c, plan->c, c, plan->c, algo,
-                                 workspace, workspace_bytes, stream));
+    BLAS_TRY(lib, cublasLtMatmul(lib->blas, plan->desc, &g->alpha, first_of(&g->b), plan->b, first_of(&g->a), plan->a, &beta, c, plan->c, c,
+                                 plan->c, algo, workspace, workspace_bytes, stream));
     return OK;
 }
 
@@ -351,15 +342,14 @@ Status cuda_gemm_run(CudaDevice *device, const Gemm *g, void *workspace, size_t 
 
 /* ---- measuring ---- */
 
-static Status time_algo(CudaDevice *device, const Gemm *g, GemmPlan *plan, const cublasLtMatmulAlgo_t *algo,
-                        void *workspace, size_t workspace_bytes, cudaEvent_t events[2], float *out_ms)
+static Status time_algo(CudaDevice *device, const Gemm *g, GemmPlan *plan, const cublasLtMatmulAlgo_t *algo, void *workspace,
+                        size_t workspace_bytes, cudaEvent_t events[2], float *out_ms)
 {
     int   repeats = 1;
     float ms = 0;
     for (int round = 0; round < 3; round++) { /* the first warms up and says how many fill a millisecond */
         CUDA_TRY(cudaEventRecord(events[0], device->stream));
-        for (int i = 0; i < repeats; i++)
-            TRY(multiply(device, g, plan, algo, workspace, workspace_bytes, device->stream));
+        for (int i = 0; i < repeats; i++) TRY(multiply(device, g, plan, algo, workspace, workspace_bytes, device->stream));
         CUDA_TRY(cudaEventRecord(events[1], device->stream));
         CUDA_TRY(cudaEventSynchronize(events[1]));
         CUDA_TRY(cudaEventElapsedTime(&ms, events[0], events[1]));
@@ -381,7 +371,8 @@ static Status fill_operands(const Gemm *g, bool random, cudaStream_t stream)
         if (random && i < 2)
             TRY(cuda_fill_random(first_of(x), x->dtype, rows, cols, x->stride, stream));
         else
-            CUDA_TRY(cudaMemset2DAsync(first_of(x), (size_t)dtype_bytes(x->dtype, x->stride), 0, (size_t)dtype_bytes(x->dtype, cols), (size_t)rows, stream));
+            CUDA_TRY(cudaMemset2DAsync(first_of(x), (size_t)dtype_bytes(x->dtype, x->stride), 0, (size_t)dtype_bytes(x->dtype, cols),
+                                       (size_t)rows, stream));
     }
     return OK;
 }

@@ -51,8 +51,7 @@ Status cuda_gemm_plain(const Gemm *g, void *stream)
 {
     if (!g->m || !g->n) return OK;
     dim3 grid((unsigned)cuda_div_up(g->m, EDGE), (unsigned)cuda_div_up(g->n, EDGE));
-    FAIL_IF(grid.y > 65535, ERR_UNSUPPORTED, "the plain matrix product is for at most %d columns, got %lld",
-            65535 * EDGE, (long long)g->n);
+    FAIL_IF(grid.y > 65535, ERR_UNSUPPORTED, "the plain matrix product is for at most %d columns, got %lld", 65535 * EDGE, (long long)g->n);
     gemm_tiles<<<grid, THREADS, 0, (cudaStream_t)stream>>>(*g);
     return CUDA_LAUNCHED();
 }

@@ -9,7 +9,7 @@ typedef struct Run {
     CudaDevice   *cuda;
     const Launch *launches;
     int           count;
-    cudaEvent_t  *done; /* behind each launch that another stream waits for; the one more is where the program begins, then ends */
+    cudaEvent_t  *done;    /* behind each launch that another stream waits for; the one more is where the program begins, then ends */
     bool         *awaited; /* by launch */
     bool          forked[STREAM_COUNT];
 } Run;

@@ -11,10 +11,10 @@
 enum { WARM_RUNS = 2, RUNS = 5, PLAIN_RUNS = 2 };
 
 typedef struct Profile {
-    CudaDevice   *cuda;
-    const Launch *launches;
-    int           count;
-    cudaEvent_t  *events; /* count + 1 */
+    CudaDevice     *cuda;
+    const Launch   *launches;
+    int             count;
+    cudaEvent_t    *events; /* count + 1 */
     cudaGraphExec_t plain, marked;
 } Profile;
 

@@ -44,15 +44,15 @@ static bool next_param(const char **params, Str *name, bool *required)
     const char *s = *params + strspn(*params, " ");
     if (!*s) return false;
     *required = *s == '!';
-    *name = (Str){ s + *required, strcspn(s + *required, " ") };
+    *name = (Str){s + *required, strcspn(s + *required, " ")};
     *params = name->data + name->len;
     return true;
 }
 
 Value builtin_call(Render *r, const Builtin *builtin, Value self, const Args *args)
 {
-    Value       argv[MAX_PARAMS] = { 0 }, answer;
-    Call        call = { self, argv, args, builtin->mode };
+    Value       argv[MAX_PARAMS] = {0}, answer;
+    Call        call = {self, argv, args, builtin->mode};
     const char *params = builtin->params, *what = builtin->name;
     Str         name;
     bool        required;
@@ -90,7 +90,7 @@ static void add_keyword(Render *r, Collected *c, Str name, Value value)
         if (str_same(c->keywords[i].name, name))
             render_fail(r, "got two values for the keyword argument '%.*s'", shown(name.len), name.data);
     c->keywords = array_grown(&r->arena, c->keywords, c->num_keywords, &c->capacity, sizeof *c->keywords);
-    c->keywords[c->num_keywords++] = (Keyword){ name, value };
+    c->keywords[c->num_keywords++] = (Keyword){name, value};
 }
 
 static void add_argument(Render *r, Collected *c, const Node *arg)
@@ -118,11 +118,11 @@ static void add_argument(Render *r, Collected *c, const Node *arg)
 
 Args eval_args(Render *r, const Node *node, Value caller)
 {
-    Collected c = { 0 };
+    Collected c = {0};
     if (node->items.count) c.items.items = arena_array(&r->arena, Value, c.items.capacity = node->items.count);
     for (uint32_t i = 0; i < node->items.count; i++) add_argument(r, &c, node->items.items[i]);
     if (!value_is_missing(caller)) add_keyword(r, &c, str_of("caller"), caller);
-    return (Args){ c.items.items, c.items.count, c.keywords, c.num_keywords };
+    return (Args){c.items.items, c.items.count, c.keywords, c.num_keywords};
 }
 
 /* ---- macros ---- */
@@ -141,7 +141,7 @@ static Value take_keyword(MacroCall *call, Str name)
         call->used[i] = true;
         return call->args->keywords[i].value;
     }
-    return (Value){ 0 };
+    return (Value){0};
 }
 
 /* caller, kwargs and varargs. */
@@ -162,10 +162,12 @@ static void bind_extras(Render *r, MacroCall *call)
         dict_set(r, rest, value_of_str(name), args->keywords[i].value);
     }
     if (node->uses_kwargs) *slot_of(call->frame, node->kwargs) = value_dict(rest);
-    List more = { 0 };
-    if (args->count > num_params) more = (List){ .items = (Value *)args->items + num_params, .count = args->count - num_params };
-    if (node->uses_varargs) *slot_of(call->frame, node->varargs) = value_list(r, V_TUPLE, more);
-    else if (more.count) render_fail(r, "the macro takes not more than %u arguments", num_params);
+    List more = {0};
+    if (args->count > num_params) more = (List){.items = (Value *)args->items + num_params, .count = args->count - num_params};
+    if (node->uses_varargs)
+        *slot_of(call->frame, node->varargs) = value_list(r, V_TUPLE, more);
+    else if (more.count)
+        render_fail(r, "the macro takes not more than %u arguments", num_params);
 }
 
 static void bind_params(Render *r, MacroCall *call)
@@ -190,7 +192,7 @@ static void bind_params(Render *r, MacroCall *call)
 
 static Value call_macro(Render *r, const Macro *macro, const Args *args)
 {
-    MacroCall call = { .node = macro->node, .args = args, .frame = frame_new(r, macro->frame, macro->node->scope) };
+    MacroCall call = {.node = macro->node, .args = args, .frame = frame_new(r, macro->frame, macro->node->scope)};
     Frame    *caller = r->frame;
     size_t    start = r->out.len;
     call.used = arena_array(&r->arena, bool, args->num_keywords + 1);
@@ -213,13 +215,20 @@ static Value call_method(Render *r, Value self, const Builtin *method, const Arg
 static Value call_value(Render *r, Value callee, const Args *args)
 {
     switch ((ValueType)callee.type) {
-    case V_UNDEFINED: undefined_fail(r, callee);
-    case V_METHOD: return call_method(r, callee.method->self, callee.method->builtin, args);
-    case V_FUNCTION: return builtin_call(r, callee.function, callee, args);
-    case V_MACRO: return call_macro(r, callee.macro, args);
-    case V_LOOP: return loop_call(r, callee.loop, args);
-    case V_JOINER: return callee.cycler->pos++ ? callee.cycler->text : value_text("", 0);
-    default: render_fail(r, "'%s' object is not callable", value_type_name(callee));
+    case V_UNDEFINED:
+        undefined_fail(r, callee);
+    case V_METHOD:
+        return call_method(r, callee.method->self, callee.method->builtin, args);
+    case V_FUNCTION:
+        return builtin_call(r, callee.function, callee, args);
+    case V_MACRO:
+        return call_macro(r, callee.macro, args);
+    case V_LOOP:
+        return loop_call(r, callee.loop, args);
+    case V_JOINER:
+        return callee.cycler->pos++ ? callee.cycler->text : value_text("", 0);
+    default:
+        render_fail(r, "'%s' object is not callable", value_type_name(callee));
     }
 }
 

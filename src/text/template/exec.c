@@ -23,9 +23,14 @@ void scope_enter(Render *r, const Scope *scope)
         const ScopeLoad *load = &scope->loads[i];
         Value           *slot = &r->frame->slots[load->slot];
         switch (load->kind) {
-        case LOAD_RESOLVE: *slot = r->context[load->name]; break;
-        case LOAD_ALIAS: *slot = *slot_of(r->frame, load->alias); break;
-        default: *slot = (Value){ 0 };
+        case LOAD_RESOLVE:
+            *slot = r->context[load->name];
+            break;
+        case LOAD_ALIAS:
+            *slot = *slot_of(r->frame, load->alias);
+            break;
+        default:
+            *slot = (Value){0};
         }
     }
 }
@@ -69,8 +74,10 @@ static void exec_set(Render *r, const Node *node)
 
 static void emit(Render *r, Value value)
 {
-    if (value.type == V_OPEN) open_print(r, value);
-    else print_str(r, value);
+    if (value.type == V_OPEN)
+        open_print(r, value);
+    else
+        print_str(r, value);
 }
 
 static void exec_print(Render *r, const Node *node)
@@ -96,15 +103,14 @@ static void exec_if(Render *r, const Node *node)
 static Value macro_value(Render *r, const Node *node)
 {
     Macro *macro = arena_new(&r->arena, Macro);
-    *macro = (Macro){ node, r->frame };
-    return (Value){ .type = V_MACRO, .macro = macro };
+    *macro = (Macro){node, r->frame};
+    return (Value){.type = V_MACRO, .macro = macro};
 }
 
 /* The result of a call or filter block; Jinja joins it to the text as it is. */
 static void write_text(Render *r, Value value)
 {
-    if (value.type != V_STRING && value.type != V_OPEN)
-        render_fail(r, "a block gives %s where a text is needed", value_type_name(value));
+    if (value.type != V_STRING && value.type != V_OPEN) render_fail(r, "a block gives %s where a text is needed", value_type_name(value));
     emit(r, value);
 }
 
@@ -140,12 +146,12 @@ static void exec_generation(Render *r, const Node *node)
     size_t begin = r->out.len;
     if (node->uses_caller) *slot_of(r->frame, node->caller) = value_hint("No caller defined");
     if (node->uses_kwargs) *slot_of(r->frame, node->kwargs) = value_dict(arena_new(&r->arena, Dict));
-    if (node->uses_varargs) *slot_of(r->frame, node->varargs) = value_list(r, V_TUPLE, (List){ 0 });
+    if (node->uses_varargs) *slot_of(r->frame, node->varargs) = value_list(r, V_TUPLE, (List){0});
     scope_enter(r, node->scope);
     exec_nodes(r, &node->body);
     if (r->captures) return;
     r->spans = array_grown(&r->arena, r->spans, r->num_spans, &r->spans_capacity, sizeof *r->spans);
-    r->spans[r->num_spans++] = (TemplateSpan){ begin, r->out.len };
+    r->spans[r->num_spans++] = (TemplateSpan){begin, r->out.len};
 }
 
 /* ---- loops ---- */
@@ -156,7 +162,7 @@ static void exec_loop(Render *r, LoopState *loop)
     bool        is_empty = true;
     for (Value item; loop_next(r, loop, &item);) {
         assign_target(r, node->a, item);
-        *slot_of(r->frame, node->var) = (Value){ .type = V_LOOP, .loop = loop };
+        *slot_of(r->frame, node->var) = (Value){.type = V_LOOP, .loop = loop};
         scope_enter(r, node->scope);
         exec_nodes(r, &node->body);
         Flow flow = r->flow;
@@ -173,7 +179,7 @@ static void exec_loop_over(Render *r, const Node *node, Frame *home, Value sourc
 {
     LoopState *loop = arena_new(&r->arena, LoopState);
     Frame     *frame = r->frame;
-    *loop = (LoopState){ .node = node, .frame = home, .index0 = -1, .length = -1, .depth0 = depth0, .it = iterator_of(r, source) };
+    *loop = (LoopState){.node = node, .frame = home, .index0 = -1, .length = -1, .depth0 = depth0, .it = iterator_of(r, source)};
     if (node->recursive) r->frame = frame_new(r, home, node->scope);
     loop->body_frame = r->frame;
     exec_loop(r, loop);
@@ -203,24 +209,49 @@ Value loop_call(Render *r, LoopState *outer, const Args *args)
 static void exec_node(Render *r, const Node *node)
 {
     switch ((NodeKind)node->kind) {
-    case N_DATA: strbuf_append(&r->out, node->value.text, node->value.len); break;
-    case N_PRINT: exec_print(r, node); break;
-    case N_IF: exec_if(r, node); break;
-    case N_FOR: exec_for(r, node); break;
-    case N_SET: exec_set(r, node); break;
+    case N_DATA:
+        strbuf_append(&r->out, node->value.text, node->value.len);
+        break;
+    case N_PRINT:
+        exec_print(r, node);
+        break;
+    case N_IF:
+        exec_if(r, node);
+        break;
+    case N_FOR:
+        exec_for(r, node);
+        break;
+    case N_SET:
+        exec_set(r, node);
+        break;
     case N_SETBLOCK:
-    case N_FILTERBLOCK: exec_capture(r, node); break;
-    case N_MACRO: *slot_of(r->frame, node->var) = macro_value(r, node); break;
-    case N_CALLBLOCK: write_text(r, eval_call(r, node->a, macro_value(r, node))); break;
-    case N_WITH: exec_with(r, node); break;
-    case N_GENERATION: exec_generation(r, node); break;
+    case N_FILTERBLOCK:
+        exec_capture(r, node);
+        break;
+    case N_MACRO:
+        *slot_of(r->frame, node->var) = macro_value(r, node);
+        break;
+    case N_CALLBLOCK:
+        write_text(r, eval_call(r, node->a, macro_value(r, node)));
+        break;
+    case N_WITH:
+        exec_with(r, node);
+        break;
+    case N_GENERATION:
+        exec_generation(r, node);
+        break;
     case N_SCOPE:
         scope_enter(r, node->scope);
         exec_nodes(r, &node->body);
         break;
-    case N_BREAK: r->flow = FLOW_BREAK; break;
-    case N_CONTINUE: r->flow = FLOW_CONTINUE; break;
-    default: CHECK(!"a statement");
+    case N_BREAK:
+        r->flow = FLOW_BREAK;
+        break;
+    case N_CONTINUE:
+        r->flow = FLOW_CONTINUE;
+        break;
+    default:
+        CHECK(!"a statement");
     }
 }
 

@@ -39,7 +39,7 @@ Value filter_title(Render *r, const Call *c)
         bool splits = splits_words(utf8_next(text, &pos));
         for (size_t next = pos; !begins && !splits && pos < text.len; pos = next) /* the rest of the word at once: sigma looks around */
             if (splits_words(utf8_next(text, &next))) break;
-        text_map_case(&r->out, (Str){ text.data + from, pos - from }, begins && !splits ? CASE_UPPER : CASE_LOWER);
+        text_map_case(&r->out, (Str){text.data + from, pos - from}, begins && !splits ? CASE_UPPER : CASE_LOWER);
         begins = splits;
     }
     return text_take(r, begin);
@@ -112,12 +112,11 @@ Value filter_truncate(Render *r, const Call *c)
     bool    killwords = arg_bool(r, c->argv[1], false);
     int64_t leeway = value_is_given(c->argv[3]) ? arg_int(r, c->argv[3], "truncate: the leeway", 5) : 5;
     int64_t end_count = value_length(r, end), count = value_length(r, self);
-    if (length < end_count || leeway < 0)
-        render_fail(r, "truncate: the length must be at least that of the end, leeway at least 0");
+    if (length < end_count || leeway < 0) render_fail(r, "truncate: the length must be at least that of the end, leeway at least 0");
     if (count <= length || count - length <= leeway) return self;
     arg_text(r, end, "truncate: the end");
-    Value cut = value_slice(r, arg_text(r, self, "truncate: the text"), (Value[]){ value_int(0), value_int(length - end_count), { 0 } });
-    size_t space = killwords ? SIZE_MAX : text_find_last(value_str(cut), (Str){ " ", 1 });
+    Value  cut = value_slice(r, arg_text(r, self, "truncate: the text"), (Value[]){value_int(0), value_int(length - end_count), {0}});
+    size_t space = killwords ? SIZE_MAX : text_find_last(value_str(cut), (Str){" ", 1});
     if (space != SIZE_MAX) cut.len = (uint32_t)space;
     return value_binary(r, T_ADD, cut, end);
 }
@@ -267,9 +266,9 @@ static int64_t round_integer(Render *r, int64_t number, int64_t precision)
 
 Value filter_round(Render *r, const Call *c)
 {
-    Value method = value_or(c->argv[1], value_text("common", 6));
-    Str   how = method.type == V_STRING ? value_str(method) : (Str){ 0 };
-    bool  to_integer = c->argv[0].type == V_NONE, up = str_equal(how, "ceil"), down = str_equal(how, "floor"); /* round(x, None) */
+    Value   method = value_or(c->argv[1], value_text("common", 6));
+    Str     how = method.type == V_STRING ? value_str(method) : (Str){0};
+    bool    to_integer = c->argv[0].type == V_NONE, up = str_equal(how, "ceil"), down = str_equal(how, "floor"); /* round(x, None) */
     int64_t precision = to_integer ? 0 : arg_int(r, c->argv[0], "round: the precision", 0);
     if (!up && !down && !str_equal(how, "common")) render_fail(r, "round: the method must be common, ceil or floor");
     Value v = want_number(r, c->self, "round");
@@ -287,17 +286,20 @@ Value filter_round(Render *r, const Call *c)
 Value filter_filesizeformat(Render *r, const Call *c)
 {
     static const char units[] = "kMGTPEZY";
-    bool  binary = arg_bool(r, c->argv[0], false);
-    Value number = to_float(r, c->self, value_none());
+    bool              binary = arg_bool(r, c->argv[0], false);
+    Value             number = to_float(r, c->self, value_none());
     if (number.type != V_FLOAT) render_fail(r, "filesizeformat: expected a number");
     double      bytes = number.number, base = binary ? 1024 : 1000;
     size_t      begin = r->out.len;
     int         i = 0;
     long double unit = (long double)base * base; /* powers of 1000 up to the ninth are exact */
     for (; bytes >= unit && i < 7; i++) unit *= base;
-    if (bytes == 1) strbuf_puts(&r->out, "1 Byte");
-    else if (bytes < base) strbuf_printf(&r->out, "%.0f Bytes", trunc(bytes) + 0.0);
-    else strbuf_printf(&r->out, "%.1f %c%sB", base * bytes / (double)unit, binary && i == 0 ? 'K' : units[i], binary ? "i" : "");
+    if (bytes == 1)
+        strbuf_puts(&r->out, "1 Byte");
+    else if (bytes < base)
+        strbuf_printf(&r->out, "%.0f Bytes", trunc(bytes) + 0.0);
+    else
+        strbuf_printf(&r->out, "%.1f %c%sB", base * bytes / (double)unit, binary && i == 0 ? 'K' : units[i], binary ? "i" : "");
     return text_take(r, begin);
 }
 

@@ -4,11 +4,14 @@
 
 #include "text/template/render.h"
 
-#define TEMPLATE_FILTERS(X)                                                                                                     \
-    X(abs) X(attr) X(batch) X(center) X(default) X(dictsort) X(escape) X(extreme) X(filesizeformat) X(first) X(float) X(format) \
-    X(groupby) X(indent) X(int) X(items) X(join) X(last) X(length) X(list) X(map) X(replace) X(reverse) X(round) X(safe)        \
-    X(select) X(slice) X(sort) X(string) X(striptags) X(sum) X(title) X(tojson) X(truncate) X(unique) X(urlencode) X(wordcount) \
-    X(xmlattr)
+// clang-format off
+#define TEMPLATE_FILTERS(X) \
+    X(abs) \
+    X(attr) \
+    X(batch) X(center) X(default) X(dictsort) X(escape) X(extreme) X(filesizeformat) X(first) X(float) X(format) X(groupby) X(indent) \
+        X(int) X(items) X(join) X(last) X(length) X(list) X(map) X(replace) X(reverse) X(round) X(safe) X(select) X(slice) X(sort) \
+            X(string) X(striptags) X(sum) X(title) X(tojson) X(truncate) X(unique) X(urlencode) X(wordcount) X(xmlattr)
+// clang-format on
 
 #define DECLARE(name) Value filter_##name(Render *r, const Call *c);
 TEMPLATE_FILTERS(DECLARE)

@@ -10,7 +10,7 @@
 static void strip_tags(Render *r, Str text)
 {
     size_t begin = r->out.len;
-    bool space = false, has_end = true;
+    bool   space = false, has_end = true;
     for (size_t pos = 0; pos < text.len;) {
         size_t next = pos, end = SIZE_MAX;
         if (text.data[pos] == '<' && has_end) {
@@ -35,21 +35,21 @@ static void strip_tags(Render *r, Str text)
 
 /* Entities that may lack their semicolon; from nbsp on in the order of Latin-1, from U+00A0. */
 static const char *const entities[] = {
-    "AMP", "LT", "GT", "QUOT", "COPY", "REG", "amp", "lt", "gt", "quot",
-    "nbsp", "iexcl", "cent", "pound", "curren", "yen", "brvbar", "sect", "uml", "copy", "ordf", "laquo", "not", "shy", "reg",
-    "macr", "deg", "plusmn", "sup2", "sup3", "acute", "micro", "para", "middot", "cedil", "sup1", "ordm", "raquo", "frac14",
-    "frac12", "frac34", "iquest", "Agrave", "Aacute", "Acirc", "Atilde", "Auml", "Aring", "AElig", "Ccedil", "Egrave", "Eacute",
-    "Ecirc", "Euml", "Igrave", "Iacute", "Icirc", "Iuml", "ETH", "Ntilde", "Ograve", "Oacute", "Ocirc", "Otilde", "Ouml",
-    "times", "Oslash", "Ugrave", "Uacute", "Ucirc", "Uuml", "Yacute", "THORN", "szlig", "agrave", "aacute", "acirc", "atilde",
-    "auml", "aring", "aelig", "ccedil", "egrave", "eacute", "ecirc", "euml", "igrave", "iacute", "icirc", "iuml", "eth",
-    "ntilde", "ograve", "oacute", "ocirc", "otilde", "ouml", "divide", "oslash", "ugrave", "uacute", "ucirc", "uuml", "yacute",
-    "thorn", "yuml",
+    "AMP",    "LT",     "GT",     "QUOT",   "COPY",   "REG",    "amp",    "lt",     "gt",     "quot",   "nbsp",   "iexcl",
+    "cent",   "pound",  "curren", "yen",    "brvbar", "sect",   "uml",    "copy",   "ordf",   "laquo",  "not",    "shy",
+    "reg",    "macr",   "deg",    "plusmn", "sup2",   "sup3",   "acute",  "micro",  "para",   "middot", "cedil",  "sup1",
+    "ordm",   "raquo",  "frac14", "frac12", "frac34", "iquest", "Agrave", "Aacute", "Acirc",  "Atilde", "Auml",   "Aring",
+    "AElig",  "Ccedil", "Egrave", "Eacute", "Ecirc",  "Euml",   "Igrave", "Iacute", "Icirc",  "Iuml",   "ETH",    "Ntilde",
+    "Ograve", "Oacute", "Ocirc",  "Otilde", "Ouml",   "times",  "Oslash", "Ugrave", "Uacute", "Ucirc",  "Uuml",   "Yacute",
+    "THORN",  "szlig",  "agrave", "aacute", "acirc",  "atilde", "auml",   "aring",  "aelig",  "ccedil", "egrave", "eacute",
+    "ecirc",  "euml",   "igrave", "iacute", "icirc",  "iuml",   "eth",    "ntilde", "ograve", "oacute", "ocirc",  "otilde",
+    "ouml",   "divide", "oslash", "ugrave", "uacute", "ucirc",  "uuml",   "yacute", "thorn",  "yuml",
 };
 enum { NUM_ENTITIES = sizeof entities / sizeof entities[0], FIRST_LATIN = 10, MAX_ENTITY = 32 };
 
 static uint32_t entity_cp(size_t index)
 {
-    static const uint32_t first[FIRST_LATIN] = { '&', '<', '>', '"', 0xA9, 0xAE, '&', '<', '>', '"' };
+    static const uint32_t first[FIRST_LATIN] = {'&', '<', '>', '"', 0xA9, 0xAE, '&', '<', '>', '"'};
     return index < FIRST_LATIN ? first[index] : 0xA0 + (uint32_t)(index - FIRST_LATIN);
 }
 
@@ -57,8 +57,8 @@ static uint32_t entity_cp(size_t index)
 static size_t number_entity(Str text, uint32_t *out)
 {
     static const uint16_t windows[] = {
-        0x20AC, 0x81, 0x201A, 0x192, 0x201E, 0x2026, 0x2020, 0x2021, 0x2C6, 0x2030, 0x160, 0x2039, 0x152, 0x8D, 0x17D, 0x8F,
-        0x90, 0x2018, 0x2019, 0x201C, 0x201D, 0x2022, 0x2013, 0x2014, 0x2DC, 0x2122, 0x161, 0x203A, 0x153, 0x9D, 0x17E, 0x178,
+        0x20AC, 0x81,   0x201A, 0x192,  0x201E, 0x2026, 0x2020, 0x2021, 0x2C6, 0x2030, 0x160, 0x2039, 0x152, 0x8D, 0x17D, 0x8F,
+        0x90,   0x2018, 0x2019, 0x201C, 0x201D, 0x2022, 0x2013, 0x2014, 0x2DC, 0x2122, 0x161, 0x203A, 0x153, 0x9D, 0x17E, 0x178,
     };
     bool     hex = text.len > 1 && (text.data[1] | 32) == 'x';
     size_t   begin = hex ? 2 : 1, pos = begin;
@@ -72,9 +72,12 @@ static size_t number_entity(Str text, uint32_t *out)
     if (pos == begin) return 0;
     bool control = cp < 0x20 && cp != '\t' && cp != '\n' && cp != '\f' && cp != '\r';
     *out = cp;
-    if (cp == 0 || cp > 0x10FFFF || (cp >= 0xD800 && cp <= 0xDFFF)) *out = 0xFFFD;
-    else if (cp >= 0x80 && cp <= 0x9F) *out = windows[cp - 0x80];
-    else if (control || cp == 0x7F || (cp & 0xFFFE) == 0xFFFE || (cp >= 0xFDD0 && cp <= 0xFDEF)) *out = 0;
+    if (cp == 0 || cp > 0x10FFFF || (cp >= 0xD800 && cp <= 0xDFFF))
+        *out = 0xFFFD;
+    else if (cp >= 0x80 && cp <= 0x9F)
+        *out = windows[cp - 0x80];
+    else if (control || cp == 0x7F || (cp & 0xFFFE) == 0xFFFE || (cp >= 0xFDD0 && cp <= 0xFDEF))
+        *out = 0;
     return pos + (pos < text.len && text.data[pos] == ';');
 }
 
@@ -84,7 +87,7 @@ static size_t named_entity(Render *r, Str text, uint32_t *out)
     size_t end = 0, len = 0;
     while (end < text.len && end < MAX_ENTITY && !strchr("\t\n\f <&#;", text.data[end])) end++;
     bool is_closed = end && end < text.len && text.data[end] == ';';
-    if (is_closed && str_equal((Str){ text.data, end }, "apos")) {
+    if (is_closed && str_equal((Str){text.data, end}, "apos")) {
         *out = '\'';
         return end + 1;
     }
@@ -101,13 +104,15 @@ static size_t named_entity(Render *r, Str text, uint32_t *out)
 static void unescape(Render *r, Str text)
 {
     for (size_t pos = 0; pos < text.len;) {
-        Str      rest = { text.data + pos + 1, text.len - pos - 1 };
+        Str      rest = {text.data + pos + 1, text.len - pos - 1};
         uint32_t cp = 0;
         size_t   len = 0;
         char     bytes[4];
         if (text.data[pos] == '&' && rest.len) len = rest.data[0] == '#' ? number_entity(rest, &cp) : named_entity(r, rest, &cp);
-        if (!len) strbuf_putc(&r->out, text.data[pos]);
-        else if (cp) strbuf_append(&r->out, bytes, utf8_encode(cp, bytes));
+        if (!len)
+            strbuf_putc(&r->out, text.data[pos]);
+        else if (cp)
+            strbuf_append(&r->out, bytes, utf8_encode(cp, bytes));
         pos += len + 1;
     }
 }
@@ -130,9 +135,12 @@ static void quote_url(Render *r, Value v, bool is_query)
     Str text = value_str(value_to_text(r, v));
     for (size_t i = 0; i < text.len; i++) {
         unsigned char c = (unsigned char)text.data[i];
-        if ((c < 0x80 && cp_is_alnum(c)) || (c && strchr("_.-~", c)) || (c == '/' && !is_query)) strbuf_putc(&r->out, (char)c);
-        else if (c == ' ' && is_query) strbuf_putc(&r->out, '+');
-        else strbuf_printf(&r->out, "%%%02X", c);
+        if ((c < 0x80 && cp_is_alnum(c)) || (c && strchr("_.-~", c)) || (c == '/' && !is_query))
+            strbuf_putc(&r->out, (char)c);
+        else if (c == ' ' && is_query)
+            strbuf_putc(&r->out, '+');
+        else
+            strbuf_printf(&r->out, "%%%02X", c);
     }
     text_fits(r);
 }

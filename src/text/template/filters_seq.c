@@ -19,8 +19,8 @@ typedef struct Getter {
 static Str next_part(Str *text, char split)
 {
     const char *end = text->len ? memchr(text->data, split, text->len) : NULL;
-    Str         part = { text->data, end ? (size_t)(end - text->data) : text->len };
-    *text = end ? (Str){ end + 1, text->len - part.len - 1 } : (Str){ 0 };
+    Str         part = {text->data, end ? (size_t)(end - text->data) : text->len};
+    *text = end ? (Str){end + 1, text->len - part.len - 1} : (Str){0};
     return part;
 }
 
@@ -37,7 +37,7 @@ static Value path_part(Str part)
 
 static Getter getter_of(Render *r, Value attribute, Value otherwise, bool fold_case)
 {
-    Getter getter = { .otherwise = otherwise, .fold_case = fold_case };
+    Getter getter = {.otherwise = otherwise, .fold_case = fold_case};
     if (!value_is_given(attribute)) return getter;
     if (attribute.type != V_STRING) {
         getter.parts[getter.count++] = attribute;
@@ -57,14 +57,14 @@ static Value getter_get(Render *r, const Getter *getter, Value item)
         if (item.type == V_UNDEFINED && value_is_given(getter->otherwise)) item = getter->otherwise;
     }
     if (!getter->fold_case || item.type != V_STRING) return item;
-    return text_case(r, &(Call){ .self = item, .mode = CASE_LOWER });
+    return text_case(r, &(Call){.self = item, .mode = CASE_LOWER});
 }
 
 /* A list that is made when it is asked for: the caller sets make or next. */
 static Value lazy(Render *r, Value source, Args args)
 {
-    Value v = { .type = V_ITER, .iter = arena_new(&r->arena, LazyList) };
-    *v.iter = (LazyList){ .source = source, .name = "generator", .args = args };
+    Value v = {.type = V_ITER, .iter = arena_new(&r->arena, LazyList)};
+    *v.iter = (LazyList){.source = source, .name = "generator", .args = args};
     return v;
 }
 
@@ -73,7 +73,7 @@ static Value lazy_two(Render *r, const Call *c)
 {
     Value *items = arena_array(&r->arena, Value, 2);
     memcpy(items, c->argv, 2 * sizeof *items);
-    return lazy(r, c->self, (Args){ .items = items, .count = 2 });
+    return lazy(r, c->self, (Args){.items = items, .count = 2});
 }
 
 static void lazy_getter(Render *r, LazyList *list, Value attribute, Value otherwise, bool fold_case)
@@ -108,8 +108,8 @@ Value filter_last(Render *r, const Call *c)
 /* min, max by `mode`. */
 Value filter_extreme(Render *r, const Call *c)
 {
-    Getter getter = getter_of(r, c->argv[1], (Value){ 0 }, !arg_bool(r, c->argv[0], false));
-    Value  best = value_hint("No aggregated item, sequence was empty."), best_key = { 0 }, item;
+    Getter getter = getter_of(r, c->argv[1], (Value){0}, !arg_bool(r, c->argv[0], false));
+    Value  best = value_hint("No aggregated item, sequence was empty."), best_key = {0}, item;
     for (Iterator it = iterator_of(r, c->self); iterator_next(r, &it, &item);) {
         Value key = getter_get(r, &getter, item);
         bool  is_first = value_is_missing(best_key);
@@ -122,7 +122,7 @@ Value filter_extreme(Render *r, const Call *c)
 
 Value filter_sum(Render *r, const Call *c)
 {
-    Getter getter = getter_of(r, c->argv[0], (Value){ 0 }, false);
+    Getter getter = getter_of(r, c->argv[0], (Value){0}, false);
     Value  sum = value_or(c->argv[1], value_int(0)), item;
     if (sum.type == V_STRING) render_fail(r, "sum() can't sum strings");
     for (Iterator it = iterator_of(r, c->self); iterator_next(r, &it, &item);)
@@ -132,7 +132,7 @@ Value filter_sum(Render *r, const Call *c)
 
 Value filter_join(Render *r, const Call *c)
 {
-    Getter   getter = getter_of(r, c->argv[1], (Value){ 0 }, false);
+    Getter   getter = getter_of(r, c->argv[1], (Value){0}, false);
     Value    separator = value_to_text(r, value_or(c->argv[0], value_text("", 0))), item;
     Iterator it = iterator_of(r, c->self);
     size_t   begin = r->out.len;
@@ -174,7 +174,7 @@ static void make_items(Render *r, LazyList *list, List *out)
 
 Value filter_items(Render *r, const Call *c)
 {
-    Value v = lazy(r, c->self, (Args){ 0 });
+    Value v = lazy(r, c->self, (Args){0});
     v.iter->make = make_items;
     return v;
 }
@@ -188,9 +188,9 @@ static void make_reversed(Render *r, LazyList *list, List *out)
 Value filter_reverse(Render *r, const Call *c)
 {
     Value self = c->self;
-    if (self.type == V_STRING) return value_slice(r, self, (Value[]){ { 0 }, { 0 }, value_int(-1) });
+    if (self.type == V_STRING) return value_slice(r, self, (Value[]){{0}, {0}, value_int(-1)});
     if (!value_is(self, TYPES_ITERABLE)) render_fail(r, "reverse: argument must be iterable");
-    Value v = lazy(r, self, (Args){ 0 });
+    Value v = lazy(r, self, (Args){0});
     v.iter->make = make_reversed;
     v.iter->name = self.type == V_LIST ? "list_reverseiterator" : "reversed";
     if (self.type != V_ITER) return v;
@@ -201,7 +201,7 @@ Value filter_reverse(Render *r, const Call *c)
 /* Items from `begin` to `end`, filled up to `size` with `fill` when that is given. */
 static Value part_of(Render *r, const List *all, int64_t begin, int64_t end, Value fill, int64_t size)
 {
-    List part = { 0 };
+    List part = {0};
     for (int64_t i = begin; i < end; i++) list_add(r, &part, all->items[i]);
     while (value_is_given(fill) && part.count < size) list_add(r, &part, fill);
     return value_list(r, V_LIST, part);
@@ -217,7 +217,7 @@ static void make_batch(Render *r, LazyList *list, List *out)
     List    all = value_to_list(r, list->source);
     for (int64_t at = 0, next; at < all.count; at = next) {
         next = size > 0 && size < all.count - at ? at + size : all.count;
-        if (size == 0) list_add(r, out, value_list(r, V_LIST, (List){ 0 })); /* as Jinja's comparison has it */
+        if (size == 0) list_add(r, out, value_list(r, V_LIST, (List){0})); /* as Jinja's comparison has it */
         if (is_float && value_is_given(fill) && next - at < size) render_fail(r, "batch: filling up takes an integer, not a float");
         list_add(r, out, part_of(r, &all, at, next, fill, size));
     }
@@ -267,8 +267,7 @@ static void merge_sort(Sorter *s, uint32_t begin, uint32_t end)
     while (a < middle || b < end) {
         bool take_b = a == middle;
         render_tick(s->r, 1);
-        if (a < middle && b < end)
-            take_b = value_compare(s->r, s->keys[s->order[b]], s->keys[s->order[a]], "<") == (s->reverse ? 1 : -1);
+        if (a < middle && b < end) take_b = value_compare(s->r, s->keys[s->order[b]], s->keys[s->order[a]], "<") == (s->reverse ? 1 : -1);
         s->scratch[n++] = s->order[take_b ? b++ : a++];
     }
     memcpy(s->order + begin, s->scratch + begin, (end - begin) * sizeof *s->order);
@@ -276,7 +275,7 @@ static void merge_sort(Sorter *s, uint32_t begin, uint32_t end)
 
 void sort_values(Render *r, Value *items, const Value *keys, uint32_t count, bool reverse)
 {
-    Sorter s = { .r = r, .keys = keys, .reverse = reverse };
+    Sorter s = {.r = r, .keys = keys, .reverse = reverse};
     Value *unsorted = arena_array(&r->arena, Value, (size_t)count + 1);
     s.order = arena_array(&r->arena, uint32_t, (size_t)count * 2 + 1);
     s.scratch = s.order + count;
@@ -302,14 +301,14 @@ Value filter_sort(Render *r, const Call *c)
     Getter   getters[MOST_SORT_KEYS];
     uint32_t count = 0;
     bool     is_text = c->argv[2].type == V_STRING;
-    for (Str names = is_text ? value_str(c->argv[2]) : (Str){ "", 0 }; names.data;) {
+    for (Str names = is_text ? value_str(c->argv[2]) : (Str){"", 0}; names.data;) {
         if (count == MOST_SORT_KEYS) render_fail(r, "sort: more than %d attributes are not supported", MOST_SORT_KEYS);
         Str name = next_part(&names, ',');
-        getters[count++] = getter_of(r, is_text ? value_of_str(name) : c->argv[2], (Value){ 0 }, fold_case);
+        getters[count++] = getter_of(r, is_text ? value_of_str(name) : c->argv[2], (Value){0}, fold_case);
     }
     Value *keys = arena_array(&r->arena, Value, list.count); /* lists, so that equal ones need no order */
     for (uint32_t i = 0; i < list.count; i++) {
-        List key = { 0 };
+        List key = {0};
         for (uint32_t g = 0; g < count; g++) list_add(r, &key, getter_get(r, &getters[g], list.items[i]));
         keys[i] = value_list(r, V_LIST, key);
     }
@@ -322,12 +321,11 @@ Value filter_dictsort(Render *r, const Call *c)
     bool  fold_case = !arg_bool(r, c->argv[0], false), reverse = arg_bool(r, c->argv[2], false);
     Value by = value_or(c->argv[1], value_text("key", 3));
     bool  by_value = by.type == V_STRING && str_equal(value_str(by), "value");
-    if (!by_value && !(by.type == V_STRING && str_equal(value_str(by), "key")))
-        render_fail(r, "dictsort: by must be \"key\" or \"value\"");
+    if (!by_value && !(by.type == V_STRING && str_equal(value_str(by), "key"))) render_fail(r, "dictsort: by must be \"key\" or \"value\"");
     if (c->self.type == V_UNDEFINED) undefined_fail(r, c->self);
     if (c->self.type != V_DICT) render_fail(r, "dictsort: expected a dict, got %s", value_type_name(c->self));
     List   list = value_to_list(r, value_view(r, c->self.dict, VIEW_ITEMS));
-    Getter getter = getter_of(r, value_int(by_value), (Value){ 0 }, fold_case);
+    Getter getter = getter_of(r, value_int(by_value), (Value){0}, fold_case);
     sort_values(r, list.items, keys_of(r, &list, &getter), list.count, reverse);
     return value_list(r, V_LIST, list);
 }
@@ -335,13 +333,13 @@ Value filter_dictsort(Render *r, const Call *c)
 Value filter_groupby(Render *r, const Call *c)
 {
     Getter getter = getter_of(r, c->argv[0], c->argv[1], !arg_bool(r, c->argv[2], false)), plain = getter;
-    List   list = value_to_list(r, c->self), groups = { 0 };
+    List   list = value_to_list(r, c->self), groups = {0};
     plain.fold_case = false;
     sort_values(r, list.items, keys_of(r, &list, &getter), list.count, false);
     const Value *keys = keys_of(r, &list, &getter);
     for (uint32_t begin = 0, end; begin < list.count; begin = end) {
         for (end = begin + 1; end < list.count && value_equal(r, keys[begin], keys[end]);) end++;
-        Value members = value_list(r, V_LIST, (List){ .items = list.items + begin, .count = end - begin });
+        Value members = value_list(r, V_LIST, (List){.items = list.items + begin, .count = end - begin});
         Value group = value_pair(r, getter_get(r, &plain, list.items[begin]), members);
         group.flags = VALUE_GROUP;
         list_add(r, &groups, group);
@@ -354,7 +352,7 @@ static bool next_unique(Render *r, LazyList *list, Value *out)
     if (!list->is_ready) {
         list->is_ready = true;
         list->seen = arena_new(&r->arena, Dict);
-        lazy_getter(r, list, list->args.items[1], (Value){ 0 }, !arg_bool(r, list->args.items[0], false));
+        lazy_getter(r, list, list->args.items[1], (Value){0}, !arg_bool(r, list->args.items[0], false));
         list->it = iterator_of(r, list->source);
     }
     while (iterator_next(r, &list->it, out)) {
@@ -390,13 +388,13 @@ static bool lazy_begin(Render *r, LazyList *list)
 {
     bool truth = value_truth(r, list->source);
     list->is_ready = true;
-    list->it = truth ? iterator_of(r, list->source) : (Iterator){ .source = { .type = V_UNDEFINED } };
+    list->it = truth ? iterator_of(r, list->source) : (Iterator){.source = {.type = V_UNDEFINED}};
     return truth;
 }
 
 static void map_attribute(Render *r, LazyList *list)
 {
-    Value attribute = { 0 }, otherwise = { 0 };
+    Value attribute = {0}, otherwise = {0};
     for (uint32_t i = 0; i < list->args.num_keywords; i++) {
         const Keyword *keyword = &list->args.keywords[i];
         bool           is_attribute = str_equal(keyword->name, "attribute");
@@ -430,7 +428,7 @@ static void begin_select(Render *r, LazyList *list)
     uint32_t off = list->by_attribute;
     if (!lazy_begin(r, list)) return;
     if (list->by_attribute && !list->args.count) render_fail(r, "missing parameter for the attribute's name");
-    lazy_getter(r, list, list->by_attribute ? list->args.items[0] : value_none(), (Value){ 0 }, false);
+    lazy_getter(r, list, list->by_attribute ? list->args.items[0] : value_none(), (Value){0}, false);
     if (list->args.count > off) lazy_builtin(r, list, off, template_tests, "test");
 }
 

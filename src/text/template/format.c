@@ -12,8 +12,8 @@ typedef struct Spec {
     char    fill[5];
     char    align, sign, type; /* 0: not given */
     bool    alternate, zero;
-    char    grouping;          /* ',' or '_' */
-    int64_t width, precision;  /* precision -1: not given */
+    char    grouping;         /* ',' or '_' */
+    int64_t width, precision; /* precision -1: not given */
 } Spec;
 
 /* A format that is being read. */
@@ -21,9 +21,9 @@ typedef struct Format {
     Str         text;
     size_t      pos;
     const Args *args;
-    uint32_t    used;    /* arguments */
-    Value       mapping; /* of %; V_MISSING: none */
-    bool        escape;  /* the format is markup: what it formats is escaped first, unless it is markup itself */
+    uint32_t    used;                /* arguments */
+    Value       mapping;             /* of %; V_MISSING: none */
+    bool        escape;              /* the format is markup: what it formats is escaped first, unless it is markup itself */
     bool        numbered, automatic; /* fields of str.format so far */
 } Format;
 
@@ -113,7 +113,7 @@ static void put_character(Render *r, const Spec *spec, int64_t number)
 {
     char bytes[4];
     if (number < 0 || number > 0x10FFFF || (number >= 0xD800 && number <= 0xDFFF)) render_fail(r, "%%c arg not in range(0x110000)");
-    put_padded(r, spec, (Str){ "", 0 }, (Str){ bytes, utf8_encode((uint32_t)number, bytes) }, '>');
+    put_padded(r, spec, (Str){"", 0}, (Str){bytes, utf8_encode((uint32_t)number, bytes)}, '>');
 }
 
 /* Digits, with zeros before them up to the precision. */
@@ -201,7 +201,7 @@ static void put_text(Render *r, const Spec *spec, Value text, char align)
 {
     Str body = value_str(text);
     if (spec->precision >= 0) body.len = utf8_offset(body, (size_t)spec->precision);
-    put_padded(r, spec, (Str){ "", 0 }, body, align);
+    put_padded(r, spec, (Str){"", 0}, body, align);
 }
 
 /* s, r, a: the value as text. */
@@ -214,8 +214,10 @@ static Value convert(Render *r, Value v, char how)
     if (how == 'r') return text;
     for (size_t pos = 0; pos < text.len;) {
         uint32_t cp = utf8_next(value_str(text), &pos);
-        if (cp < 0x80) strbuf_putc(&r->out, (char)cp);
-        else print_code(r, cp);
+        if (cp < 0x80)
+            strbuf_putc(&r->out, (char)cp);
+        else
+            print_code(r, cp);
     }
     return text_take(r, begin);
 }
@@ -245,7 +247,7 @@ static void percent_character(Render *r, const Spec *spec, Value v)
         return;
     }
     if (v.type != V_STRING || utf8_count(value_str(v)) != 1) render_fail(r, "%%c requires int or char");
-    put_padded(r, spec, (Str){ "", 0 }, value_str(v), '>');
+    put_padded(r, spec, (Str){"", 0}, value_str(v), '>');
 }
 
 static void percent_text(Render *r, Spec *spec, bool escape, Value v)
@@ -276,8 +278,10 @@ static void percent_number(Render *r, Spec *spec, Value v)
     bool is_real = strchr("eEfFgG", spec->type);
     if (!value_is(v, is_real ? TYPES_NUMBER : TYPES_INTEGRAL))
         render_fail(r, "%%%c format: a number is required, not %s", spec->type, value_type_name(v));
-    if (is_real) put_real(r, spec, value_as_float(v));
-    else put_integer(r, spec, value_as_int(v));
+    if (is_real)
+        put_real(r, spec, value_as_float(v));
+    else
+        put_integer(r, spec, value_as_int(v));
 }
 
 /* (name), behind the parenthesis. */
@@ -290,7 +294,7 @@ static Value percent_key(Render *r, Format *f)
     }
     if (f->mapping.type != V_DICT) render_fail(r, "format requires a mapping");
     f->used = f->args->count;
-    Str   key = { f->text.data + begin, f->pos - 1 - begin };
+    Str   key = {f->text.data + begin, f->pos - 1 - begin};
     Value v = dict_get_text(f->mapping.dict, key);
     if (value_is_missing(v)) render_fail(r, "no key '%.*s' for format", shown(key.len), key.data);
     return v;
@@ -299,8 +303,8 @@ static Value percent_key(Render *r, Format *f)
 /* One conversion, behind the %. */
 static void percent_item(Render *r, Format *f)
 {
-    Spec  spec = { .fill = " ", .precision = -1 };
-    Value v = { 0 };
+    Spec  spec = {.fill = " ", .precision = -1};
+    Value v = {0};
     if (skip(f, '%')) {
         strbuf_putc(&r->out, '%');
         return;
@@ -328,8 +332,10 @@ static void percent_item(Render *r, Format *f)
     check_size(r, v);
     if (f->escape && spec.type && strchr("cxXo", spec.type)) render_fail(r, "%%%c can't be used in markup", spec.type);
     if (!spec.type || !strchr("sracdiuxXoeEfFgG", spec.type)) render_fail(r, "unsupported format character '%c'", spec.type);
-    if (strchr("srac", spec.type)) percent_text(r, &spec, f->escape, v);
-    else percent_number(r, &spec, v);
+    if (strchr("srac", spec.type))
+        percent_text(r, &spec, f->escape, v);
+    else
+        percent_number(r, &spec, v);
 }
 
 /* one_value: "..." % value, where a tuple is the arguments and a mapping may be looked into. */
@@ -337,7 +343,7 @@ Value format_percent(Render *r, Value format, const Args *args, bool one_value)
 {
     enum { MAPPINGS = TYPE_DICT | TYPE_LIST | TYPE_RANGE | TYPE_UNDEFINED };
     Args   spread = *args;
-    Format f = { .text = value_str(format), .args = &spread, .escape = format.flags & VALUE_MARKUP };
+    Format f = {.text = value_str(format), .args = &spread, .escape = format.flags & VALUE_MARKUP};
     size_t begin = r->out.len;
     if (one_value && args->items[0].type == V_TUPLE) {
         spread.items = args->items[0].list->items;
@@ -348,7 +354,7 @@ Value format_percent(Render *r, Value format, const Args *args, bool one_value)
         Dict *dict = arena_new(&r->arena, Dict);
         for (uint32_t i = 0; i < args->num_keywords; i++) dict_set(r, dict, value_of_str(args->keywords[i].name), args->keywords[i].value);
         f.mapping = value_dict(dict);
-        spread = (Args){ .items = &f.mapping, .count = 1 };
+        spread = (Args){.items = &f.mapping, .count = 1};
     }
     while (f.pos < f.text.len) {
         const char *percent = memchr(f.text.data + f.pos, '%', f.text.len - f.pos);
@@ -369,8 +375,8 @@ Value format_percent(Render *r, Value format, const Args *args, bool one_value)
 /* Zeros before a number stand behind its sign; `zero` means them only where no fill is given. */
 static Spec parse_spec(Render *r, Str text, bool is_number)
 {
-    Spec   spec = { .fill = " ", .precision = -1 };
-    Format f = { .text = text };
+    Spec   spec = {.fill = " ", .precision = -1};
+    Format f = {.text = text};
     size_t next = 0;
     utf8_next(text, &next);
     bool has_fill = next < text.len && memchr("<>=^", text.data[next], 4);
@@ -402,11 +408,12 @@ static void format_integer(Render *r, Spec *spec, int64_t number)
 {
     bool is_character = spec->type == 'c';
     if (spec->precision >= 0) render_fail(r, "precision not allowed in integer format specifier");
-    if (spec->type && !strchr("dxXobnc", spec->type))
-        render_fail(r, "unknown format code '%c' for object of type 'int'", spec->type);
+    if (spec->type && !strchr("dxXobnc", spec->type)) render_fail(r, "unknown format code '%c' for object of type 'int'", spec->type);
     if (is_character && (spec->sign || spec->alternate)) render_fail(r, "a sign or # is not allowed with 'c'");
-    if (is_character) put_character(r, spec, number);
-    else put_integer(r, spec, number);
+    if (is_character)
+        put_character(r, spec, number);
+    else
+        put_integer(r, spec, number);
 }
 
 static void format_value(Render *r, Value v, Str spec_text)
@@ -464,8 +471,7 @@ static Value field_root(Render *r, Format *f, Str name)
     if (!name.len || index >= 0) {
         f->automatic |= !name.len;
         f->numbered |= name.len > 0;
-        if (f->numbered && f->automatic)
-            render_fail(r, "cannot switch between manual field specification and automatic field numbering");
+        if (f->numbered && f->automatic) render_fail(r, "cannot switch between manual field specification and automatic field numbering");
         if (!name.len) index = f->used++;
         if (index >= f->args->count) render_fail(r, "replacement index %lld out of range", (long long)index);
         return f->args->items[index];
@@ -480,13 +486,13 @@ static Value field_value(Render *r, Format *f, Str name)
 {
     size_t end = 0;
     while (end < name.len && name.data[end] != '.' && name.data[end] != '[') end++;
-    Value v = field_root(r, f, (Str){ name.data, end });
+    Value v = field_root(r, f, (Str){name.data, end});
     while (end < name.len) {
         bool   is_item = name.data[end] == '[';
         size_t begin = ++end;
         while (end < name.len && (is_item ? name.data[end] != ']' : name.data[end] != '.' && name.data[end] != '[')) end++;
         if (end == begin || (is_item && end >= name.len)) render_fail(r, "empty attribute in format string");
-        Str     key = { name.data + begin, end - begin };
+        Str     key = {name.data + begin, end - begin};
         int64_t index = is_item ? index_of(key, 17) : -1;
         v = value_getitem(r, v, index >= 0 ? value_int(index) : value_of_str(key));
         end += is_item;
@@ -503,8 +509,8 @@ static void format_field(Render *r, Format *f, Str field, int depth)
     int    brackets = 0;
     for (; name < field.len && (brackets || (field.data[name] != '!' && field.data[name] != ':')); name++)
         brackets += field.data[name] == '[' ? 1 : field.data[name] == ']' ? -(brackets > 0) : 0;
-    Value  v = field_value(r, f, (Str){ field.data, name });
-    Format rest = { .text = field, .pos = name };
+    Value  v = field_value(r, f, (Str){field.data, name});
+    Format rest = {.text = field, .pos = name};
     if (skip(&rest, '!')) {
         char how = skip_any(&rest, "sra");
         if (!how) render_fail(r, "unknown conversion in format string");
@@ -512,14 +518,16 @@ static void format_field(Render *r, Format *f, Str field, int depth)
         v = convert(r, v, how);
     }
     skip(&rest, ':');
-    Str spec = { field.data + rest.pos, field.len - rest.pos };
+    Str spec = {field.data + rest.pos, field.len - rest.pos};
     if (memchr(spec.data, '{', spec.len)) {
         size_t begin = r->out.len;
         format_fields(r, f, spec, depth + 1);
         spec = value_str(text_take(r, begin));
     }
-    if (f->escape) format_escaped(r, v, spec);
-    else format_value(r, v, spec);
+    if (f->escape)
+        format_escaped(r, v, spec);
+    else
+        format_value(r, v, spec);
 }
 
 static void format_fields(Render *r, Format *f, Str text, int depth)
@@ -538,14 +546,14 @@ static void format_fields(Render *r, Format *f, Str text, int depth)
         int    nesting = 1;
         for (; pos < text.len && nesting; pos++) nesting += text.data[pos] == '{' ? 1 : text.data[pos] == '}' ? -1 : 0;
         if (nesting) render_fail(r, "expected '}' before end of string");
-        format_field(r, f, (Str){ text.data + begin, pos - 1 - begin }, depth);
+        format_field(r, f, (Str){text.data + begin, pos - 1 - begin}, depth);
         text_fits(r);
     }
 }
 
 Value format_braces(Render *r, Value format, const Args *args)
 {
-    Format f = { .args = args, .escape = format.flags & VALUE_MARKUP };
+    Format f = {.args = args, .escape = format.flags & VALUE_MARKUP};
     size_t begin = r->out.len;
     format_fields(r, &f, value_str(format), 0);
     return text_take(r, begin);

@@ -12,19 +12,19 @@
 
 enum {
     MOST_SHAPES = 1 << 12,
-    MOST_PATHS = 16,               /* of a shape */
-    MOST_BYTES = 16 << 20,         /* of all that is remembered */
+    MOST_PATHS = 16,       /* of a shape */
+    MOST_BYTES = 16 << 20, /* of all that is remembered */
     MOST_TRACE_STEPS = 1 << 20,
-    MOST_OPEN_BYTES = 64 << 20,    /* operations times bytes: far below every limit of a rendering */
+    MOST_OPEN_BYTES = 64 << 20, /* operations times bytes: far below every limit of a rendering */
     GUARD_BUCKETS = 1 << 12
 };
 
 /* A guard as all paths share it, with the answer of the conversation at hand. */
 typedef struct AskedGuard {
     Guard    guard;
-    uint32_t next;   /* of the same bucket, + 1 */
+    uint32_t next; /* of the same bucket, + 1 */
     bool     holds;
-    uint64_t stamp;  /* of the conversation that answered */
+    uint64_t stamp; /* of the conversation that answered */
 } AskedGuard;
 
 typedef struct PathGuard {
@@ -41,17 +41,17 @@ typedef struct PrefixLink {
 
 typedef struct TemplatePath Path;
 struct TemplatePath {
-    Path       *next;
-    PathGuard  *guards;
-    uint32_t    num_guards;
-    bool        is_stop;
-    OpenPlace  *parts;  /* at: of the traced output; for spans */
-    uint32_t    num_parts;
+    Path         *next;
+    PathGuard    *guards;
+    uint32_t      num_guards;
+    bool          is_stop;
+    OpenPlace    *parts; /* at: of the traced output; for spans */
+    uint32_t      num_parts;
     TemplateSpan *spans; /* in the traced output, where an open part takes one byte */
-    size_t      num_spans;
-    uint64_t    num_ops;
-    uint32_t    num_messages;
-    PrefixLink *links; /* (2 * (num_messages + 1)), by count and prompt; NULL: none yet */
+    size_t        num_spans;
+    uint64_t      num_ops;
+    uint32_t      num_messages;
+    PrefixLink   *links; /* (2 * (num_messages + 1)), by count and prompt; NULL: none yet */
 };
 
 typedef struct Shape {
@@ -63,14 +63,14 @@ typedef struct Shape {
 } Shape;
 
 struct TemplateMemo {
-    const Template  *tmpl;
-    int64_t          now_unix;
-    Arena            arena;
-    Shape           *shapes; /* (2 * MOST_SHAPES), open addressing; key.data NULL: free */
-    uint32_t         num_shapes;
-    AskedGuard      *guards;
-    uint32_t         num_guards, guard_capacity;
-    uint32_t         guard_buckets[GUARD_BUCKETS]; /* the first guard of each, + 1 */
+    const Template *tmpl;
+    int64_t         now_unix;
+    Arena           arena;
+    Shape          *shapes; /* (2 * MOST_SHAPES), open addressing; key.data NULL: free */
+    uint32_t        num_shapes;
+    AskedGuard     *guards;
+    uint32_t        num_guards, guard_capacity;
+    uint32_t        guard_buckets[GUARD_BUCKETS]; /* the first guard of each, + 1 */
     /* the conversation at hand */
     const JsonValue *messages;
     uint64_t         stamp;
@@ -123,9 +123,14 @@ static bool put_member(TemplateMemo *memo, const JsonMember *member)
     char *at = put_text(memo->key.data + memo->key.len, member->key);
     *at++ = (char)value->type;
     switch (value->type) {
-    case JSON_NULL: break;
-    case JSON_BOOL: *at++ = value->boolean; break;
-    case JSON_INT: at = put_bytes(at, &value->integer, sizeof value->integer); break;
+    case JSON_NULL:
+        break;
+    case JSON_BOOL:
+        *at++ = value->boolean;
+        break;
+    case JSON_INT:
+        at = put_bytes(at, &value->integer, sizeof value->integer);
+        break;
     case JSON_DOUBLE:
         at = put_bytes(at, &value->number, sizeof value->number);
         *at++ = (char)value->count; /* written as an integer */
@@ -135,7 +140,8 @@ static bool put_member(TemplateMemo *memo, const JsonMember *member)
         if (is_role) at = put_text(at, value->string);
         break;
     case JSON_ARRAY:
-    case JSON_OBJECT: return false;
+    case JSON_OBJECT:
+        return false;
     }
     memo->key.len = (size_t)(at - memo->key.data);
     return true;
@@ -189,7 +195,7 @@ static bool same_part(const OpenPart *a, const OpenPart *b)
 
 static Str keep_text(TemplateMemo *memo, Str text)
 {
-    return text.data ? (Str){ arena_strndup(&memo->arena, text.data, text.len), text.len } : text;
+    return text.data ? (Str){arena_strndup(&memo->arena, text.data, text.len), text.len} : text;
 }
 
 static OpenPart keep_part(TemplateMemo *memo, OpenPart part)
@@ -207,9 +213,9 @@ static uint32_t intern_guard(TemplateMemo *memo, const Guard *guard)
         const Guard *other = &memo->guards[i - 1].guard;
         if (other->kind == guard->kind && same_part(&other->of, &guard->of) && str_same(other->with, guard->with)) return i - 1;
     }
-    Guard kept = { guard->kind, keep_part(memo, guard->of), keep_text(memo, guard->with) };
+    Guard kept = {guard->kind, keep_part(memo, guard->of), keep_text(memo, guard->with)};
     memo->guards = array_grown(&memo->arena, memo->guards, memo->num_guards, &memo->guard_capacity, sizeof *memo->guards);
-    memo->guards[memo->num_guards] = (AskedGuard){ .guard = kept, .next = *bucket };
+    memo->guards[memo->num_guards] = (AskedGuard){.guard = kept, .next = *bucket};
     return (*bucket = ++memo->num_guards) - 1;
 }
 
@@ -230,7 +236,7 @@ static bool path_fits(TemplateMemo *memo, const Path *path)
 
 static void add_part(Path *path, size_t at, OpenPart part)
 {
-    path->parts[path->num_parts++] = (OpenPlace){ at, part };
+    path->parts[path->num_parts++] = (OpenPlace){at, part};
 }
 
 static void keep_output(TemplateMemo *memo, Path *path, const Render *r)
@@ -240,7 +246,7 @@ static void keep_output(TemplateMemo *memo, Path *path, const Render *r)
     path->parts = arena_array(&memo->arena, OpenPlace, (size_t)trace->num_places * 2 + 1);
     for (uint32_t i = 0; i <= trace->num_places; i++) {
         size_t end = i < trace->num_places ? trace->places[i].at : r->out.len;
-        if (end > at) add_part(path, at, (OpenPart){ .text = keep_text(memo, (Str){ r->out.data + at, end - at }) });
+        if (end > at) add_part(path, at, (OpenPart){.text = keep_text(memo, (Str){r->out.data + at, end - at})});
         if (i < trace->num_places) add_part(path, end, keep_part(memo, trace->places[i].part));
         at = end + 1;
     }
@@ -252,9 +258,9 @@ static void keep_output(TemplateMemo *memo, Path *path, const Render *r)
 static Path *trace_path(TemplateMemo *memo, uint32_t count, bool prompted)
 {
     JsonValue     messages = *memo->messages;
-    TemplateInput input = { .messages = &messages, .add_generation_prompt = prompted };
-    OpenTrace     trace = { .messages = memo->messages };
-    Render        r = { .tmpl = memo->tmpl, .line = 1, .now_unix = memo->now_unix, .max_steps = MOST_TRACE_STEPS, .open = &trace };
+    TemplateInput input = {.messages = &messages, .add_generation_prompt = prompted};
+    OpenTrace     trace = {.messages = memo->messages};
+    Render        r = {.tmpl = memo->tmpl, .line = 1, .now_unix = memo->now_unix, .max_steps = MOST_TRACE_STEPS, .open = &trace};
     messages.count = count;
     Path  *path = arena_new(&memo->arena, Path);
     Status status = template_execute(&r, &input);
@@ -264,7 +270,7 @@ static Path *trace_path(TemplateMemo *memo, uint32_t count, bool prompted)
     path->num_guards = trace.num_guards;
     path->guards = arena_array(&memo->arena, PathGuard, trace.num_guards);
     for (uint32_t i = 0; i < trace.num_guards; i++)
-        path->guards[i] = (PathGuard){ intern_guard(memo, &trace.guards[i].guard), trace.guards[i].holds };
+        path->guards[i] = (PathGuard){intern_guard(memo, &trace.guards[i].guard), trace.guards[i].holds};
     if (status == OK) keep_output(memo, path, &r);
     status_clear();
     strbuf_deinit(&r.out);
@@ -275,13 +281,12 @@ static Path *trace_path(TemplateMemo *memo, uint32_t count, bool prompted)
 /* NULL: too much is remembered already. */
 static Path *find_path(TemplateMemo *memo, uint32_t count, bool prompted)
 {
-    Str    key = { strbuf_cstr(&memo->key), memo->key_ends[count] };
+    Str    key = {strbuf_cstr(&memo->key), memo->key_ends[count]};
     Shape *shape = find_shape(memo, key, prompted);
     for (Path *path = shape->paths; path; path = path->next)
         if (path_fits(memo, path)) return path;
     bool is_new = !shape->key.data;
-    if (memo->arena.used_bytes > MOST_BYTES || shape->num_paths == MOST_PATHS || (is_new && memo->num_shapes == MOST_SHAPES))
-        return NULL;
+    if (memo->arena.used_bytes > MOST_BYTES || shape->num_paths == MOST_PATHS || (is_new && memo->num_shapes == MOST_SHAPES)) return NULL;
     if (is_new) {
         shape->key = keep_text(memo, key);
         memo->num_shapes++;
@@ -320,12 +325,12 @@ static void place_spans(const Path *path, Arena *arena, TemplateParts *out)
     out->num_spans = path->num_spans;
     out->spans = arena_array(arena, TemplateSpan, path->num_spans);
     for (size_t i = 0; i < path->num_spans; i++)
-        out->spans[i] = (TemplateSpan){ place_of(path, out->begins, path->spans[i].begin), place_of(path, out->begins, path->spans[i].end) };
+        out->spans[i] = (TemplateSpan){place_of(path, out->begins, path->spans[i].begin), place_of(path, out->begins, path->spans[i].end)};
 }
 
 bool template_memo_render(TemplateMemo *memo, uint32_t count, bool add_generation_prompt, Arena *arena, TemplateParts *out)
 {
-    *out = (TemplateParts){ 0 };
+    *out = (TemplateParts){0};
     if (!memo->messages) return false;
     Path *path = find_path(memo, count, add_generation_prompt);
     if (!can_render(memo, path)) return false;
@@ -346,7 +351,7 @@ bool template_memo_render(TemplateMemo *memo, uint32_t count, bool add_generatio
 /* Open parts of one place are the same text whatever it is; an open part beside anything else is where paths part. */
 static void compare(const Path *whole, const Path *prefix, PrefixLink *link)
 {
-    *link = (PrefixLink){ .path = prefix };
+    *link = (PrefixLink){.path = prefix};
     while (link->part < whole->num_parts && link->prefix_part < prefix->num_parts) {
         const OpenPart *a = &whole->parts[link->part].part, *b = &prefix->parts[link->prefix_part].part;
         if (a->is_open || b->is_open) {
@@ -381,8 +386,8 @@ static PrefixLink *find_link(TemplateMemo *memo, Path *whole, uint32_t count, bo
     return link;
 }
 
-bool template_memo_prefix(TemplateMemo *memo, const TemplateParts *whole, uint32_t count, bool add_generation_prompt,
-                          bool *out_is_prefix, size_t *out_len)
+bool template_memo_prefix(TemplateMemo *memo, const TemplateParts *whole, uint32_t count, bool add_generation_prompt, bool *out_is_prefix,
+                          size_t *out_len)
 {
     PrefixLink *link = count <= whole->path->num_messages ? find_link(memo, whole->path, count, add_generation_prompt) : NULL;
     if (!link || !can_render(memo, link->path)) return false;
@@ -392,8 +397,8 @@ bool template_memo_prefix(TemplateMemo *memo, const TemplateParts *whole, uint32
     if (link->part == whole->num_parts) return false;
     /* the same up to here: different bytes tell, while equal ones leave it open */
     Str a = whole->parts[link->part], b = part_text(memo, &link->path->parts[link->prefix_part].part);
-    a = (Str){ a.data + link->at, a.len - link->at };
-    b = (Str){ b.data + link->prefix_at, b.len - link->prefix_at };
+    a = (Str){a.data + link->at, a.len - link->at};
+    b = (Str){b.data + link->prefix_at, b.len - link->prefix_at};
     size_t len = a.len < b.len ? a.len : b.len;
     return len > 0 && memcmp(a.data, b.data, len) != 0;
 }

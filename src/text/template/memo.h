@@ -6,8 +6,8 @@
 #include "text/template/template.h"
 
 typedef struct TemplateMemo TemplateMemo;
-TemplateMemo *template_memo_create(const Template *tmpl, int64_t now_unix);
-void          template_memo_destroy(TemplateMemo *memo); /* NULL is fine */
+TemplateMemo               *template_memo_create(const Template *tmpl, int64_t now_unix);
+void                        template_memo_destroy(TemplateMemo *memo); /* NULL is fine */
 
 typedef struct TemplatePath TemplatePath;
 
@@ -28,5 +28,5 @@ bool template_memo_start(TemplateMemo *memo, const JsonValue *messages);
 bool template_memo_render(TemplateMemo *memo, uint32_t count, bool add_generation_prompt, Arena *arena, TemplateParts *out);
 /* Does `whole`, the conversation as template_memo_render gave it, start with the rendering of its first `count` messages, which
  * has *out_len bytes then? false: not known without a look at both texts. */
-bool template_memo_prefix(TemplateMemo *memo, const TemplateParts *whole, uint32_t count, bool add_generation_prompt,
-                          bool *out_is_prefix, size_t *out_len);
+bool template_memo_prefix(TemplateMemo *memo, const TemplateParts *whole, uint32_t count, bool add_generation_prompt, bool *out_is_prefix,
+                          size_t *out_len);

@@ -69,13 +69,13 @@ static void split_spaces(Render *r, Value self, int64_t most, bool right, List *
         if (!rest.len) return;
         size_t begin = 0, end = rest.len;
         bool   is_rest = most >= 0 && parts->count >= most;
-        for (size_t at = 0; !right && !is_rest && at < rest.len; ) {
+        for (size_t at = 0; !right && !is_rest && at < rest.len;) {
             size_t start = at;
             if (!cp_is_space(utf8_next(rest, &at))) continue;
             end = start;
             break;
         }
-        for (size_t at = rest.len; right && !is_rest && at > 0; ) {
+        for (size_t at = rest.len; right && !is_rest && at > 0;) {
             size_t stop = at, next = at = utf8_back(rest.data, at);
             if (!cp_is_space(utf8_next(rest, &next))) continue;
             begin = stop;
@@ -83,7 +83,7 @@ static void split_spaces(Render *r, Value self, int64_t most, bool right, List *
         }
         list_add(r, parts, part_of(self, (size_t)(rest.data - self.text) + begin, end - begin));
         if (is_rest) return;
-        rest = right ? (Str){ rest.data, begin } : (Str){ rest.data + end, rest.len - end };
+        rest = right ? (Str){rest.data, begin} : (Str){rest.data + end, rest.len - end};
     }
 }
 
@@ -92,24 +92,28 @@ static void split_at(Render *r, Value self, Value sep, int64_t most, bool right,
     size_t begin = 0, end = self.len;
     if (!sep.len) render_fail(r, "empty separator");
     while (most < 0 || parts->count < most) {
-        size_t hit = search(r, (Str){ self.text + begin, end - begin }, sep, right);
+        size_t hit = search(r, (Str){self.text + begin, end - begin}, sep, right);
         if (hit == SIZE_MAX) break;
         size_t behind = begin + hit + sep.len;
         list_add(r, parts, right ? part_of(self, behind, end - behind) : part_of(self, begin, hit));
-        if (right) end = begin + hit;
-        else begin = behind;
+        if (right)
+            end = begin + hit;
+        else
+            begin = behind;
     }
     list_add(r, parts, part_of(self, begin, end - begin));
 }
 
 static Value str_split(Render *r, const Call *c)
 {
-    List    parts = { 0 };
+    List    parts = {0};
     bool    right = c->mode == SIDE_RIGHT;
     int64_t most = arg_int(r, c->argv[1], "maxsplit", -1);
     render_tick(r, c->self.len >> 8);
-    if (value_is_given(c->argv[0])) split_at(r, c->self, arg_text(r, c->argv[0], "the separator"), most, right, &parts);
-    else split_spaces(r, c->self, most, right, &parts);
+    if (value_is_given(c->argv[0]))
+        split_at(r, c->self, arg_text(r, c->argv[0], "the separator"), most, right, &parts);
+    else
+        split_spaces(r, c->self, most, right, &parts);
     if (right) reverse(parts);
     return value_list(r, V_LIST, parts);
 }
@@ -121,7 +125,7 @@ static bool is_line_break(uint32_t cp)
 
 Value text_lines(Render *r, Value text, bool keep)
 {
-    List lines = { 0 };
+    List lines = {0};
     Str  all = value_str(text);
     render_tick(r, text.len >> 8);
     for (size_t begin = 0, next = 0; begin < all.len; begin = next) {
@@ -144,9 +148,9 @@ static Value str_splitlines(Render *r, const Call *c)
 
 static Value str_partition(Render *r, const Call *c)
 {
-    Value  self = c->self, sep = arg_text(r, c->argv[0], "the separator");
-    bool   right = c->mode == SIDE_RIGHT;
-    List   parts = { 0 };
+    Value self = c->self, sep = arg_text(r, c->argv[0], "the separator");
+    bool  right = c->mode == SIDE_RIGHT;
+    List  parts = {0};
     if (!sep.len) render_fail(r, "empty separator");
     render_tick(r, self.len >> 8);
     size_t hit = search(r, value_str(self), sep, right), behind = hit + sep.len;
@@ -173,8 +177,8 @@ static bool window(Render *r, const Call *c, Str *out, int64_t *out_start)
     if (start > end) return false;
     render_tick(r, self.len >> 8);
     size_t begin = utf8_offset(self, (size_t)start);
-    self = (Str){ self.data + begin, self.len - begin };
-    *out = (Str){ self.data, utf8_offset(self, (size_t)(end - start)) };
+    self = (Str){self.data + begin, self.len - begin};
+    *out = (Str){self.data, utf8_offset(self, (size_t)(end - start))};
     return true;
 }
 
@@ -187,7 +191,7 @@ static Value str_find(Render *r, const Call *c)
     int64_t start;
     size_t  hit = window(r, c, &text, &start) ? search(r, text, needle, c->mode & FIND_LAST) : SIZE_MAX;
     if (hit == SIZE_MAX && c->mode & FIND_MUST) render_fail(r, "substring not found");
-    return value_int(hit == SIZE_MAX ? -1 : start + (int64_t)utf8_count((Str){ text.data, hit }));
+    return value_int(hit == SIZE_MAX ? -1 : start + (int64_t)utf8_count((Str){text.data, hit}));
 }
 
 static Value str_count(Render *r, const Call *c)
@@ -208,10 +212,10 @@ static bool has_affix(Str text, Value affix, bool at_end)
 
 static Value str_affix(Render *r, const Call *c)
 {
-    Str     text = { 0 };
+    Str     text = {0};
     int64_t start;
     bool    found = false, is_tuple = c->argv[0].type == V_TUPLE, has_window = window(r, c, &text, &start);
-    List    list = is_tuple ? *c->argv[0].list : (List){ .items = (Value *)c->argv, .count = 1 };
+    List    list = is_tuple ? *c->argv[0].list : (List){.items = (Value *)c->argv, .count = 1};
     for (uint32_t i = 0; i < list.count && !found; i++)
         found = has_affix(text, arg_text(r, list.items[i], "a prefix or suffix"), c->mode == SIDE_RIGHT) && has_window;
     return value_bool(found);
@@ -229,8 +233,8 @@ static Value str_remove(Render *r, const Call *c)
 
 Value text_replace(Render *r, Value text, Value old, Value new_text, int64_t most)
 {
-    Str    self = value_str(arg_text(r, text, "replace: the text"));
-    size_t begin = r->out.len, pos = 0;
+    Str     self = value_str(arg_text(r, text, "replace: the text"));
+    size_t  begin = r->out.len, pos = 0;
     int64_t done = 0;
     arg_text(r, old, "replace: the old text");
     arg_text(r, new_text, "replace: the new text");
@@ -335,10 +339,10 @@ static Value str_format_map(Render *r, const Call *c)
     if (c->argv[0].type != V_DICT) render_fail(r, "format_map takes a dict");
     const Dict *dict = c->argv[0].dict;
     Keyword    *keywords = arena_array(&r->arena, Keyword, dict->count);
-    Args        args = { .keywords = keywords };
+    Args        args = {.keywords = keywords};
     for (uint32_t i = 0; i < dict->count; i++)
         if (dict->entries[i].key.type == V_STRING)
-            keywords[args.num_keywords++] = (Keyword){ value_str(dict->entries[i].key), dict->entries[i].value };
+            keywords[args.num_keywords++] = (Keyword){value_str(dict->entries[i].key), dict->entries[i].value};
     return format_braces(r, c->self, &args);
 }
 
@@ -351,13 +355,20 @@ static bool cp_is_ascii(uint32_t cp)
 
 /* Every character is of a class; `mode` tells which. ASCII and printable are true of the empty text. */
 typedef enum CharClass {
-    CHARS_ALNUM, CHARS_ALPHA, CHARS_DECIMAL, CHARS_DIGIT, CHARS_NUMERIC, CHARS_SPACE, CHARS_ASCII, CHARS_PRINTABLE
+    CHARS_ALNUM,
+    CHARS_ALPHA,
+    CHARS_DECIMAL,
+    CHARS_DIGIT,
+    CHARS_NUMERIC,
+    CHARS_SPACE,
+    CHARS_ASCII,
+    CHARS_PRINTABLE
 } CharClass;
 
 static Value str_is(Render *r, const Call *c)
 {
-    static bool (*const tests[])(uint32_t) = { cp_is_alnum, cp_is_alpha, cp_is_decimal, cp_is_digit,
-                                               cp_is_numeric, cp_is_space, cp_is_ascii, cp_is_printable };
+    static bool (*const tests[])(uint32_t) = {cp_is_alnum,   cp_is_alpha, cp_is_decimal, cp_is_digit,
+                                              cp_is_numeric, cp_is_space, cp_is_ascii,   cp_is_printable};
     bool all = c->self.len || c->mode >= CHARS_ASCII;
     render_tick(r, c->self.len >> 8);
     for (size_t pos = 0; all && pos < c->self.len;) all = tests[c->mode](utf8_next(value_str(c->self), &pos));
@@ -468,8 +479,7 @@ static Value dict_fromkeys(Render *r, const Call *c)
 {
     Dict *dict = arena_new(&r->arena, Dict);
     Value key;
-    for (Iterator it = iterator_of(r, c->argv[0]); iterator_next(r, &it, &key);)
-        dict_set(r, dict, key, value_or(c->argv[1], value_none()));
+    for (Iterator it = iterator_of(r, c->argv[0]); iterator_next(r, &it, &key);) dict_set(r, dict, key, value_or(c->argv[1], value_none()));
     return value_dict(dict);
 }
 
@@ -499,7 +509,7 @@ static Value loop_changed(Render *r, const Call *c)
 {
     LoopState *loop = c->self.loop;
     Value      before = loop->changed;
-    loop->changed = value_list(r, V_TUPLE, (List){ .items = (Value *)c->args->items, .count = c->args->count });
+    loop->changed = value_list(r, V_TUPLE, (List){.items = (Value *)c->args->items, .count = c->args->count});
     return value_bool(value_is_missing(before) || !value_equal(r, before, loop->changed));
 }
 
@@ -527,47 +537,84 @@ static Value unsupported(Render *r, const Call *c)
 
 /* Parameters of str's methods have no names, as in Python, but for some. */
 const Builtin template_methods[] = {
-    { "encode", unsupported, "*", 0, TYPE_STRING }, { "maketrans", unsupported, "*", 1, TYPE_STRING },
-    { "translate", unsupported, "*", 2, TYPE_STRING }, { "as_integer_ratio", unsupported, "*", 3, TYPES_NUMBER },
-    { "bit_count", unsupported, "*", 4, TYPES_NUMBER }, { "conjugate", unsupported, "*", 5, TYPES_NUMBER },
-    { "hex", unsupported, "*", 6, TYPES_NUMBER }, { "to_bytes", unsupported, "*", 7, TYPES_NUMBER },
-    { "upper", text_case, "/", CASE_UPPER, TYPE_STRING }, { "lower", text_case, "/", CASE_LOWER, TYPE_STRING },
-    { "title", text_case, "/", CASE_TITLE, TYPE_STRING }, { "swapcase", text_case, "/", CASE_SWAP, TYPE_STRING },
-    { "capitalize", text_case, "/", CASE_CAPITALIZE, TYPE_STRING }, { "casefold", text_case, "/", CASE_FOLD, TYPE_STRING },
-    { "strip", text_trim, "/chars", SIDE_BOTH, TYPE_STRING }, { "lstrip", text_trim, "/chars", SIDE_LEFT, TYPE_STRING },
-    { "rstrip", text_trim, "/chars", SIDE_RIGHT, TYPE_STRING }, { "split", str_split, "sep maxsplit", SIDE_LEFT, TYPE_STRING },
-    { "rsplit", str_split, "sep maxsplit", SIDE_RIGHT, TYPE_STRING }, { "splitlines", str_splitlines, "keepends", 0, TYPE_STRING },
-    { "partition", str_partition, "/!sep", SIDE_LEFT, TYPE_STRING }, { "rpartition", str_partition, "/!sep", SIDE_RIGHT, TYPE_STRING },
-    { "find", str_find, "/!sub start end", 0, TYPE_STRING }, { "rfind", str_find, "/!sub start end", FIND_LAST, TYPE_STRING },
-    { "index", str_find, "/!sub start end", FIND_MUST, TYPE_STRING },
-    { "index", list_index, "/!value start end", 0, TYPES_ARRAY }, { "index", list_index, "/!value", 0, TYPE_RANGE },
-    { "rindex", str_find, "/!sub start end", FIND_LAST | FIND_MUST, TYPE_STRING },
-    { "count", str_count, "/!sub start end", 0, TYPE_STRING }, { "count", list_count, "/!value", 0, TYPES_ARRAY | TYPE_RANGE },
-    { "startswith", str_affix, "/!prefix start end", SIDE_LEFT, TYPE_STRING },
-    { "endswith", str_affix, "/!suffix start end", SIDE_RIGHT, TYPE_STRING },
-    { "removeprefix", str_remove, "/!prefix", SIDE_LEFT, TYPE_STRING },
-    { "removesuffix", str_remove, "/!suffix", SIDE_RIGHT, TYPE_STRING },
-    { "replace", str_replace, "/!old !new count", 0, TYPE_STRING }, { "join", str_join, "/!iterable", 0, TYPE_STRING },
-    { "center", str_pad, "/!width fillchar", SIDE_BOTH, TYPE_STRING }, { "ljust", str_pad, "/!width fillchar", SIDE_RIGHT, TYPE_STRING },
-    { "rjust", str_pad, "/!width fillchar", SIDE_LEFT, TYPE_STRING }, { "zfill", str_zfill, "/!width", 0, TYPE_STRING },
-    { "expandtabs", str_expandtabs, "tabsize", 0, TYPE_STRING }, { "format", str_format, "*", 0, TYPE_STRING },
-    { "format_map", str_format_map, "/!mapping", 0, TYPE_STRING }, { "isalnum", str_is, "/", CHARS_ALNUM, TYPE_STRING },
-    { "isalpha", str_is, "/", CHARS_ALPHA, TYPE_STRING }, { "isdecimal", str_is, "/", CHARS_DECIMAL, TYPE_STRING },
-    { "isdigit", str_is, "/", CHARS_DIGIT, TYPE_STRING }, { "isnumeric", str_is, "/", CHARS_NUMERIC, TYPE_STRING },
-    { "isspace", str_is, "/", CHARS_SPACE, TYPE_STRING }, { "isascii", str_is, "/", CHARS_ASCII, TYPE_STRING },
-    { "isprintable", str_is, "/", CHARS_PRINTABLE, TYPE_STRING }, { "isidentifier", str_isidentifier, "/", 0, TYPE_STRING },
-    { "islower", text_cased, "/", CASE_LOWER, TYPE_STRING }, { "isupper", text_cased, "/", CASE_UPPER, TYPE_STRING },
-    { "istitle", str_istitle, "/", 0, TYPE_STRING },
-    { "copy", list_copy, "", 0, TYPE_LIST }, { "copy", dict_copy, "", 0, TYPE_DICT },
-    { "append", NULL, "", 0, TYPE_LIST }, { "clear", NULL, "", 0, TYPE_LIST | TYPE_DICT }, { "extend", NULL, "", 0, TYPE_LIST },
-    { "insert", NULL, "", 0, TYPE_LIST }, { "pop", NULL, "", 0, TYPE_LIST | TYPE_DICT }, { "remove", NULL, "", 0, TYPE_LIST },
-    { "reverse", NULL, "", 0, TYPE_LIST }, { "sort", NULL, "", 0, TYPE_LIST }, { "popitem", NULL, "", 0, TYPE_DICT },
-    { "setdefault", NULL, "", 0, TYPE_DICT }, { "update", NULL, "", 0, TYPE_DICT },
-    { "get", dict_method_get, "/!key default", 0, TYPE_DICT }, { "keys", dict_view, "", VIEW_KEYS, TYPE_DICT },
-    { "values", dict_view, "", VIEW_VALUES, TYPE_DICT }, { "items", dict_view, "", VIEW_ITEMS, TYPE_DICT },
-    { "fromkeys", dict_fromkeys, "/!iterable value", 0, TYPE_DICT },
-    { "is_integer", number_is_integer, "", 0, TYPE_FLOAT }, { "bit_length", number_bit_length, "", 0, TYPES_INTEGRAL },
-    { "cycle", loop_cycle, "*", 0, TYPE_LOOP }, { "changed", loop_changed, "*", 0, TYPE_LOOP },
-    { "next", cycler_next, "", 0, TYPE_CYCLER }, { "reset", cycler_reset, "", 0, TYPE_CYCLER },
-    { 0 },
+    {"encode", unsupported, "*", 0, TYPE_STRING},
+    {"maketrans", unsupported, "*", 1, TYPE_STRING},
+    {"translate", unsupported, "*", 2, TYPE_STRING},
+    {"as_integer_ratio", unsupported, "*", 3, TYPES_NUMBER},
+    {"bit_count", unsupported, "*", 4, TYPES_NUMBER},
+    {"conjugate", unsupported, "*", 5, TYPES_NUMBER},
+    {"hex", unsupported, "*", 6, TYPES_NUMBER},
+    {"to_bytes", unsupported, "*", 7, TYPES_NUMBER},
+    {"upper", text_case, "/", CASE_UPPER, TYPE_STRING},
+    {"lower", text_case, "/", CASE_LOWER, TYPE_STRING},
+    {"title", text_case, "/", CASE_TITLE, TYPE_STRING},
+    {"swapcase", text_case, "/", CASE_SWAP, TYPE_STRING},
+    {"capitalize", text_case, "/", CASE_CAPITALIZE, TYPE_STRING},
+    {"casefold", text_case, "/", CASE_FOLD, TYPE_STRING},
+    {"strip", text_trim, "/chars", SIDE_BOTH, TYPE_STRING},
+    {"lstrip", text_trim, "/chars", SIDE_LEFT, TYPE_STRING},
+    {"rstrip", text_trim, "/chars", SIDE_RIGHT, TYPE_STRING},
+    {"split", str_split, "sep maxsplit", SIDE_LEFT, TYPE_STRING},
+    {"rsplit", str_split, "sep maxsplit", SIDE_RIGHT, TYPE_STRING},
+    {"splitlines", str_splitlines, "keepends", 0, TYPE_STRING},
+    {"partition", str_partition, "/!sep", SIDE_LEFT, TYPE_STRING},
+    {"rpartition", str_partition, "/!sep", SIDE_RIGHT, TYPE_STRING},
+    {"find", str_find, "/!sub start end", 0, TYPE_STRING},
+    {"rfind", str_find, "/!sub start end", FIND_LAST, TYPE_STRING},
+    {"index", str_find, "/!sub start end", FIND_MUST, TYPE_STRING},
+    {"index", list_index, "/!value start end", 0, TYPES_ARRAY},
+    {"index", list_index, "/!value", 0, TYPE_RANGE},
+    {"rindex", str_find, "/!sub start end", FIND_LAST | FIND_MUST, TYPE_STRING},
+    {"count", str_count, "/!sub start end", 0, TYPE_STRING},
+    {"count", list_count, "/!value", 0, TYPES_ARRAY | TYPE_RANGE},
+    {"startswith", str_affix, "/!prefix start end", SIDE_LEFT, TYPE_STRING},
+    {"endswith", str_affix, "/!suffix start end", SIDE_RIGHT, TYPE_STRING},
+    {"removeprefix", str_remove, "/!prefix", SIDE_LEFT, TYPE_STRING},
+    {"removesuffix", str_remove, "/!suffix", SIDE_RIGHT, TYPE_STRING},
+    {"replace", str_replace, "/!old !new count", 0, TYPE_STRING},
+    {"join", str_join, "/!iterable", 0, TYPE_STRING},
+    {"center", str_pad, "/!width fillchar", SIDE_BOTH, TYPE_STRING},
+    {"ljust", str_pad, "/!width fillchar", SIDE_RIGHT, TYPE_STRING},
+    {"rjust", str_pad, "/!width fillchar", SIDE_LEFT, TYPE_STRING},
+    {"zfill", str_zfill, "/!width", 0, TYPE_STRING},
+    {"expandtabs", str_expandtabs, "tabsize", 0, TYPE_STRING},
+    {"format", str_format, "*", 0, TYPE_STRING},
+    {"format_map", str_format_map, "/!mapping", 0, TYPE_STRING},
+    {"isalnum", str_is, "/", CHARS_ALNUM, TYPE_STRING},
+    {"isalpha", str_is, "/", CHARS_ALPHA, TYPE_STRING},
+    {"isdecimal", str_is, "/", CHARS_DECIMAL, TYPE_STRING},
+    {"isdigit", str_is, "/", CHARS_DIGIT, TYPE_STRING},
+    {"isnumeric", str_is, "/", CHARS_NUMERIC, TYPE_STRING},
+    {"isspace", str_is, "/", CHARS_SPACE, TYPE_STRING},
+    {"isascii", str_is, "/", CHARS_ASCII, TYPE_STRING},
+    {"isprintable", str_is, "/", CHARS_PRINTABLE, TYPE_STRING},
+    {"isidentifier", str_isidentifier, "/", 0, TYPE_STRING},
+    {"islower", text_cased, "/", CASE_LOWER, TYPE_STRING},
+    {"isupper", text_cased, "/", CASE_UPPER, TYPE_STRING},
+    {"istitle", str_istitle, "/", 0, TYPE_STRING},
+    {"copy", list_copy, "", 0, TYPE_LIST},
+    {"copy", dict_copy, "", 0, TYPE_DICT},
+    {"append", NULL, "", 0, TYPE_LIST},
+    {"clear", NULL, "", 0, TYPE_LIST | TYPE_DICT},
+    {"extend", NULL, "", 0, TYPE_LIST},
+    {"insert", NULL, "", 0, TYPE_LIST},
+    {"pop", NULL, "", 0, TYPE_LIST | TYPE_DICT},
+    {"remove", NULL, "", 0, TYPE_LIST},
+    {"reverse", NULL, "", 0, TYPE_LIST},
+    {"sort", NULL, "", 0, TYPE_LIST},
+    {"popitem", NULL, "", 0, TYPE_DICT},
+    {"setdefault", NULL, "", 0, TYPE_DICT},
+    {"update", NULL, "", 0, TYPE_DICT},
+    {"get", dict_method_get, "/!key default", 0, TYPE_DICT},
+    {"keys", dict_view, "", VIEW_KEYS, TYPE_DICT},
+    {"values", dict_view, "", VIEW_VALUES, TYPE_DICT},
+    {"items", dict_view, "", VIEW_ITEMS, TYPE_DICT},
+    {"fromkeys", dict_fromkeys, "/!iterable value", 0, TYPE_DICT},
+    {"is_integer", number_is_integer, "", 0, TYPE_FLOAT},
+    {"bit_length", number_bit_length, "", 0, TYPES_INTEGRAL},
+    {"cycle", loop_cycle, "*", 0, TYPE_LOOP},
+    {"changed", loop_changed, "*", 0, TYPE_LOOP},
+    {"next", cycler_next, "", 0, TYPE_CYCLER},
+    {"reset", cycler_reset, "", 0, TYPE_CYCLER},
+    {0},
 };

@@ -35,15 +35,23 @@ static int64_t int_binary(Render *r, TokenKind op, int64_t a, int64_t b)
     bool    wraps = false;
     if (b == 0 && (op == T_FLOORDIV || op == T_MOD)) render_fail(r, "integer division or modulo by zero");
     switch (op) {
-    case T_ADD: wraps = __builtin_add_overflow(a, b, &result); break;
-    case T_SUB: wraps = __builtin_sub_overflow(a, b, &result); break;
-    case T_MUL: wraps = __builtin_mul_overflow(a, b, &result); break;
-    case T_POW: return int_power(r, a, b);
+    case T_ADD:
+        wraps = __builtin_add_overflow(a, b, &result);
+        break;
+    case T_SUB:
+        wraps = __builtin_sub_overflow(a, b, &result);
+        break;
+    case T_MUL:
+        wraps = __builtin_mul_overflow(a, b, &result);
+        break;
+    case T_POW:
+        return int_power(r, a, b);
     case T_FLOORDIV:
         wraps = a == INT64_MIN && b == -1;
         if (!wraps) result = floor_div(a, b);
         break;
-    default: result = b == -1 ? 0 : a - floor_div(a, b) * b; /* T_MOD */
+    default:
+        result = b == -1 ? 0 : a - floor_div(a, b) * b; /* T_MOD */
     }
     if (wraps) overflow(r);
     return result;
@@ -98,13 +106,20 @@ static double float_binary(Render *r, TokenKind op, double a, double b)
 {
     if (b == 0 && (op == T_DIV || op == T_FLOORDIV || op == T_MOD)) render_fail(r, "division by zero");
     switch (op) {
-    case T_ADD: return a + b;
-    case T_SUB: return a - b;
-    case T_MUL: return a * b;
-    case T_DIV: return a / b;
-    case T_FLOORDIV: return float_floor_div(a, b);
-    case T_MOD: return float_mod(a, b);
-    default: return float_power(r, a, b);
+    case T_ADD:
+        return a + b;
+    case T_SUB:
+        return a - b;
+    case T_MUL:
+        return a * b;
+    case T_DIV:
+        return a / b;
+    case T_FLOORDIV:
+        return float_floor_div(a, b);
+    case T_MOD:
+        return float_mod(a, b);
+    default:
+        return float_power(r, a, b);
     }
 }
 
@@ -139,7 +154,7 @@ static Value add_texts(Render *r, Value a, Value b)
 
 static Value add_lists(Render *r, Value a, Value b)
 {
-    List sum = { .count = a.list->count + b.list->count };
+    List sum = {.count = a.list->count + b.list->count};
     render_tick(r, sum.count >> 3);
     sum.items = arena_array(&r->arena, Value, sum.count);
     if (a.list->count) memcpy(sum.items, a.list->items, a.list->count * sizeof a);
@@ -154,11 +169,9 @@ static Value repeat(Render *r, Value sequence, int64_t times)
     if (__builtin_mul_overflow(one, (size_t)(times < 0 ? 0 : times), &total)) total = SIZE_MAX;
     text_check(r, total);
     char *bytes = arena_alloc(&r->arena, total + 1);
-    for (size_t at = 0; at < total; at += one)
-        memcpy(bytes + at, is_text ? (const void *)sequence.text : sequence.list->items, one);
+    for (size_t at = 0; at < total; at += one) memcpy(bytes + at, is_text ? (const void *)sequence.text : sequence.list->items, one);
     if (!is_text)
-        return value_list(r, (ValueType)sequence.type,
-                          (List){ .items = (Value *)(void *)bytes, .count = (uint32_t)(total / sizeof(Value)) });
+        return value_list(r, (ValueType)sequence.type, (List){.items = (Value *)(void *)bytes, .count = (uint32_t)(total / sizeof(Value))});
     Value v = value_text(bytes, total);
     v.flags = sequence.flags;
     return v;
@@ -172,10 +185,10 @@ static bool is_set(Value v)
 Value value_binary(Render *r, TokenKind op, Value a, Value b)
 {
     enum { REPEATED = TYPE_STRING | TYPES_ARRAY };
-    static const char *const names[] = { "+", "-", "*", "/", "//", "%", "**" };
+    static const char *const names[] = {"+", "-", "*", "/", "//", "%", "**"};
     if (a.type == V_OPEN || b.type == V_OPEN) return open_binary(r, op, a, b);
     if (value_is(a, TYPES_NUMBER) && value_is(b, TYPES_NUMBER)) return number_binary(r, op, a, b);
-    if (op == T_MOD && a.type == V_STRING) return format_percent(r, a, &(Args){ .items = &b, .count = 1 }, true);
+    if (op == T_MOD && a.type == V_STRING) return format_percent(r, a, &(Args){.items = &b, .count = 1}, true);
     if (a.type == V_UNDEFINED) undefined_fail(r, a);
     if (op == T_SUB && (is_set(a) || is_set(b))) render_fail(r, "sets, as of a dict's keys, are not supported");
     if (b.type == V_UNDEFINED) undefined_fail(r, b);
@@ -207,7 +220,7 @@ static Value slice_text(Render *r, Value text, int64_t start, int64_t step, int6
     render_tick(r, text.len >> 6);
     if (step == 1) {
         size_t from = utf8_offset(all, (size_t)start);
-        v = value_text(text.text + from, utf8_offset((Str){ text.text + from, text.len - from }, (size_t)count));
+        v = value_text(text.text + from, utf8_offset((Str){text.text + from, text.len - from}, (size_t)count));
     } else {
         uint32_t *offsets = arena_array(&r->arena, uint32_t, utf8_count(all) + 1), n = 0;
         while (pos < all.len) {
@@ -225,13 +238,12 @@ static Value slice_text(Render *r, Value text, int64_t start, int64_t step, int6
 
 static Value slice_range(Render *r, const Range *range, Range slice)
 {
-    Value  v = { .type = V_RANGE, .range = arena_new(&r->arena, Range) };
+    Value  v = {.type = V_RANGE, .range = arena_new(&r->arena, Range)};
     Range *out = v.range;
     bool   wraps = __builtin_mul_overflow(slice.start, range->step, &out->start) ||
                  __builtin_add_overflow(out->start, range->start, &out->start) ||
                  __builtin_mul_overflow(slice.stop, range->step, &out->stop) ||
-                 __builtin_add_overflow(out->stop, range->start, &out->stop) ||
-                 __builtin_mul_overflow(slice.step, range->step, &out->step);
+                 __builtin_add_overflow(out->stop, range->start, &out->stop) || __builtin_mul_overflow(slice.step, range->step, &out->step);
     if (wraps) overflow(r);
     out->count = slice.count;
     return v;
@@ -248,11 +260,11 @@ Value value_slice(Render *r, Value object, const Value bounds[3])
     int64_t stop = slice_bound(r, bounds[1], length, step < 0 ? -1 : length, step < 0);
     if (step > 0 && stop > start) count = (stop - start - 1) / step + 1;
     if (step < 0 && stop < start) count = (start - stop - 1) / -(step + (step == INT64_MIN)) + 1;
-    if (object.type == V_RANGE) return slice_range(r, object.range, (Range){ start, stop, step, count });
+    if (object.type == V_RANGE) return slice_range(r, object.range, (Range){start, stop, step, count});
     if (count <= 1) step = 1;
     if (object.type == V_STRING) return slice_text(r, object, count ? start : 0, step, count);
     render_tick(r, count >> 3);
-    List part = { .items = arena_array(&r->arena, Value, count), .count = (uint32_t)count };
+    List part = {.items = arena_array(&r->arena, Value, count), .count = (uint32_t)count};
     for (int64_t i = 0, at = start; i < count; i++, at += step) part.items[i] = object.list->items[at];
     return value_list(r, (ValueType)object.type, part);
 }
@@ -262,21 +274,19 @@ Value value_slice(Render *r, Value object, const Value bounds[3])
 static Value bind_method(Render *r, Value self, const Builtin *builtin)
 {
     Method *method = arena_new(&r->arena, Method);
-    *method = (Method){ self, builtin };
-    return (Value){ .type = V_METHOD, .method = method };
+    *method = (Method){self, builtin};
+    return (Value){.type = V_METHOD, .method = method};
 }
 
 static Value macro_attribute(Render *r, const Node *node, Str name)
 {
-    List list = { 0 };
-    if (str_equal(name, "name"))
-        return node->kind == N_MACRO ? value_of_str(r->tmpl->names.names[node->name]) : value_none();
+    List list = {0};
+    if (str_equal(name, "name")) return node->kind == N_MACRO ? value_of_str(r->tmpl->names.names[node->name]) : value_none();
     if (str_equal(name, "catch_kwargs")) return value_bool(node->uses_kwargs);
     if (str_equal(name, "catch_varargs")) return value_bool(node->uses_varargs);
     if (str_equal(name, "caller")) return value_bool(node->uses_caller);
-    if (!str_equal(name, "arguments")) return (Value){ 0 };
-    for (uint32_t i = 0; i < node->items.count; i++)
-        list_add(r, &list, value_of_str(r->tmpl->names.names[node->items.items[i]->name]));
+    if (!str_equal(name, "arguments")) return (Value){0};
+    for (uint32_t i = 0; i < node->items.count; i++) list_add(r, &list, value_of_str(r->tmpl->names.names[node->items.items[i]->name]));
     return value_list(r, V_TUPLE, list);
 }
 
@@ -287,14 +297,14 @@ static Value number_attribute(Value number, Str name)
     if (str_equal(name, "imag")) return is_float ? value_float(0) : value_int(0);
     if (!is_float && str_equal(name, "numerator")) return value_int(value_as_int(number));
     if (!is_float && str_equal(name, "denominator")) return value_int(1);
-    return (Value){ 0 };
+    return (Value){0};
 }
 
 static Value range_attribute(const Range *range, Str name)
 {
     if (str_equal(name, "start")) return value_int(range->start);
     if (str_equal(name, "step")) return value_int(range->step);
-    return str_equal(name, "stop") ? value_int(range->stop) : (Value){ 0 };
+    return str_equal(name, "stop") ? value_int(range->stop) : (Value){0};
 }
 
 /* Attributes that are no methods. */
@@ -307,20 +317,26 @@ static Value plain_attribute(Render *r, Value object, Str name)
         bool  is_hidden = !value_is_missing(v) && name.data[0] == '_';
         return is_hidden ? value_undefined(UNDEF_UNSAFE, object, name) : v;
     }
-    case V_LOOP: return loop_attribute(r, object.loop, name);
-    case V_MACRO: return macro_attribute(r, object.macro->node, name);
+    case V_LOOP:
+        return loop_attribute(r, object.loop, name);
+    case V_MACRO:
+        return macro_attribute(r, object.macro->node, name);
     case V_TUPLE:
         if (is_group && str_equal(name, "grouper")) return object.list->items[0];
-        return is_group && str_equal(name, "list") ? object.list->items[1] : (Value){ 0 };
+        return is_group && str_equal(name, "list") ? object.list->items[1] : (Value){0};
     case V_FUNCTION:
-        if (!str_equal(name, "fromkeys") || strcmp(object.function->name, "dict") != 0) return (Value){ 0 };
+        if (!str_equal(name, "fromkeys") || strcmp(object.function->name, "dict") != 0) return (Value){0};
         return bind_method(r, value_dict(arena_new(&r->arena, Dict)), builtin_find(template_methods, name));
-    case V_CYCLER: return str_equal(name, "current") ? object.cycler->items.items[object.cycler->pos] : (Value){ 0 };
-    case V_RANGE: return range_attribute(object.range, name);
+    case V_CYCLER:
+        return str_equal(name, "current") ? object.cycler->items.items[object.cycler->pos] : (Value){0};
+    case V_RANGE:
+        return range_attribute(object.range, name);
     case V_INT:
     case V_BOOL:
-    case V_FLOAT: return number_attribute(object, name);
-    default: return (Value){ 0 };
+    case V_FLOAT:
+        return number_attribute(object, name);
+    default:
+        return (Value){0};
     }
 }
 
@@ -347,11 +363,11 @@ Value value_getattr(Render *r, Value object, const Builtin *methods, Str name)
 /* object[i] of the sequences; V_MISSING beyond the end. */
 static Value sequence_item(Render *r, Value object, int64_t i)
 {
-    if (!value_is(object, TYPES_SLICED)) return (Value){ 0 };
+    if (!value_is(object, TYPES_SLICED)) return (Value){0};
     bool    is_ascii = object.type == V_STRING && (object.flags & VALUE_ASCII);
     int64_t length = value_length(r, object);
     if (i < 0) i += length;
-    if (i < 0 || i >= length) return (Value){ 0 };
+    if (i < 0 || i >= length) return (Value){0};
     if (object.type == V_RANGE) return value_int(object.range->start + i * object.range->step);
     if (object.type != V_STRING) return object.list->items[i];
     if (!is_ascii) return slice_text(r, object, i, 1, 1);
@@ -362,11 +378,13 @@ static Value sequence_item(Render *r, Value object, int64_t i)
 
 Value value_getitem(Render *r, Value object, Value key)
 {
-    Value v = { 0 };
+    Value v = {0};
     if (object.type == V_UNDEFINED) undefined_fail(r, object);
     if (object.type == V_OPEN) open_stop(r);
-    if (object.type == V_DICT) v = dict_get(r, object.dict, key);
-    else if (value_is(key, TYPES_INTEGRAL)) v = sequence_item(r, object, value_as_int(key));
+    if (object.type == V_DICT)
+        v = dict_get(r, object.dict, key);
+    else if (value_is(key, TYPES_INTEGRAL))
+        v = sequence_item(r, object, value_as_int(key));
     if (!value_is_missing(v)) return v;
     if (key.type == V_STRING) {
         v = value_attribute(r, object, builtin_find(template_methods, value_str(key)), value_str(key));

@@ -7,10 +7,10 @@
 
 enum {
     RENDER_MAX_STEPS = 10 * 1000 * 1000,
-    RENDER_MAX_DEPTH = 1200,              /* nested evaluations, macro calls included */
-    RENDER_MAX_NESTING = 400,             /* of values within values */
+    RENDER_MAX_DEPTH = 1200,  /* nested evaluations, macro calls included */
+    RENDER_MAX_NESTING = 400, /* of values within values */
     RENDER_MAX_RANGE = 100000,
-    RENDER_MAX_TEXT_BYTES = 64 << 20,     /* of the output, and of one string */
+    RENDER_MAX_TEXT_BYTES = 64 << 20, /* of the output, and of one string */
     RENDER_MAX_ARENA_BYTES = 512 << 20
 };
 
@@ -22,27 +22,27 @@ typedef struct Frame {
 typedef enum Flow { FLOW_NEXT, FLOW_BREAK, FLOW_CONTINUE } Flow;
 
 typedef struct Render {
-    const Template *tmpl;
-    jmp_buf         failed;
-    Arena           arena;
-    StrBuf          out;      /* its tail is what is being captured or put together */
-    Frame          *frame;
-    Value          *context;  /* of every interned name; V_MISSING when not given */
-    int             line;
-    int             depth;
-    int             captures; /* set and filter blocks we are in: no spans there */
-    Flow            flow;
-    int64_t         steps, max_steps;
-    int64_t         now_unix;
-    TemplateSpan   *spans;
-    uint32_t        num_spans, spans_capacity;
-    struct OpenTrace *open;   /* the messages' texts are left open; NULL: they are as they are */
+    const Template   *tmpl;
+    jmp_buf           failed;
+    Arena             arena;
+    StrBuf            out; /* its tail is what is being captured or put together */
+    Frame            *frame;
+    Value            *context; /* of every interned name; V_MISSING when not given */
+    int               line;
+    int               depth;
+    int               captures; /* set and filter blocks we are in: no spans there */
+    Flow              flow;
+    int64_t           steps, max_steps;
+    int64_t           now_unix;
+    TemplateSpan     *spans;
+    uint32_t          num_spans, spans_capacity;
+    struct OpenTrace *open; /* the messages' texts are left open; NULL: they are as they are */
 } Render;
 
 _Noreturn void render_fail(Render *r, const char *fmt, ...) PRINTF_LIKE(2, 3);
 _Noreturn void undefined_fail(Render *r, Value undefined);
-void render_tick(Render *r, int64_t steps); /* counts work; fails beyond the limit; also bounds the arena */
-void render_deeper(Render *r);              /* r->depth++, within its limit */
+void           render_tick(Render *r, int64_t steps); /* counts work; fails beyond the limit; also bounds the arena */
+void           render_deeper(Render *r);              /* r->depth++, within its limit */
 
 typedef struct Macro {
     const Node *node;
@@ -77,7 +77,7 @@ enum { MAX_PARAMS = 6 };
  * the sandbox forbids. */
 typedef struct Builtin {
     const char *name;
-    Value     (*call)(Render *r, const Call *c);
+    Value (*call)(Render *r, const Call *c);
     const char *params;
     uint32_t    mode;  /* tells uses of one function apart */
     uint32_t    types; /* of methods: whose it is; rows of one name stand together */
@@ -85,7 +85,7 @@ typedef struct Builtin {
 
 /* Tables; a row without name ends them. */
 extern const Builtin template_filters[], template_tests[], template_functions[], template_methods[];
-const Builtin *builtin_find(const Builtin *table, Str name); /* NULL: none */
+const Builtin       *builtin_find(const Builtin *table, Str name); /* NULL: none */
 /* The method of an object, among those from the first row of its name on; NULL: it has none. */
 const Builtin *method_of(const Builtin *first, Value object);
 Value          builtin_call(Render *r, const Builtin *builtin, Value self, const Args *args);
@@ -114,9 +114,9 @@ Value   value_from_json(Render *r, const JsonValue *json);
 void    check_size(Render *r, Value v); /* fails for VALUE_TOO_BIG */
 
 /* A text is put together at the end of r->out, from r->out.len on, and cut off there. */
-Value   text_take(Render *r, size_t begin);
-void    text_check(Render *r, size_t bytes); /* the limit on a text's size; counts the work */
-void    text_fits(Render *r);                /* r->out hasn't grown beyond it */
+Value text_take(Render *r, size_t begin);
+void  text_check(Render *r, size_t bytes); /* the limit on a text's size; counts the work */
+void  text_fits(Render *r);                /* r->out hasn't grown beyond it */
 
 /* ---- iter.c: iteration; the source must live as long ---- */
 
@@ -128,16 +128,16 @@ typedef struct Iterator {
 /* A generator: `next` gives one item after the other, or `make` all at the first read. */
 typedef struct LazyList LazyList;
 struct LazyList {
-    const char *name;  /* its Python type, for messages */
+    const char *name; /* its Python type, for messages */
     Value       source;
     Args        args;
-    void      (*make)(Render *r, LazyList *list, List *out);
-    bool      (*next)(Render *r, LazyList *list, Value *out); /* false: at the end */
-    List        items; /* of make */
-    uint32_t    pos;
-    bool        is_ready; /* read before */
-    bool        negate, by_attribute;
-    Iterator    it;    /* of next: what is left of the source */
+    void (*make)(Render *r, LazyList *list, List *out);
+    bool (*next)(Render *r, LazyList *list, Value *out); /* false: at the end */
+    List           items;                                /* of make */
+    uint32_t       pos;
+    bool           is_ready; /* read before */
+    bool           negate, by_attribute;
+    Iterator       it; /* of next: what is left of the source */
     struct Getter *getter;
     const Builtin *builtin;
     Args           builtin_args;
@@ -157,7 +157,7 @@ typedef struct LoopState {
     Value       current, before, after; /* V_MISSING: none */
     Value       changed;                /* last arguments of loop.changed, a tuple */
     int64_t     index0, length, depth0; /* length -1: not known yet */
-    bool        filtered; /* what is left in `it` has passed the filter */
+    bool        filtered;               /* what is left in `it` has passed the filter */
 } LoopState;
 bool    loop_next(Render *r, LoopState *loop, Value *out);
 int64_t loop_length(Render *r, LoopState *loop);
@@ -171,18 +171,18 @@ typedef struct TextStyle {
     Str  indent; /* of one level */
     Str  item_separator, key_separator;
 } TextStyle;
-void  print_value(Render *r, Value v, const TextStyle *style); /* repr(v), or json.dumps(v) */
-void  print_str(Render *r, Value v);       /* str(v); of undefined nothing */
-Value value_to_text(Render *r, Value v);   /* str(v); markup stays */
-Value value_to_markup(Render *r, Value v); /* escaped unless it is markup */
-void  print_float(Render *r, double number);
-void  print_code(Render *r, uint32_t cp);  /* \xhh, \uhhhh or \Uhhhhhhhh */
+void                   print_value(Render *r, Value v, const TextStyle *style); /* repr(v), or json.dumps(v) */
+void                   print_str(Render *r, Value v);                           /* str(v); of undefined nothing */
+Value                  value_to_text(Render *r, Value v);                       /* str(v); markup stays */
+Value                  value_to_markup(Render *r, Value v);                     /* escaped unless it is markup */
+void                   print_float(Render *r, double number);
+void                   print_code(Render *r, uint32_t cp); /* \xhh, \uhhhh or \Uhhhhhhhh */
 extern const TextStyle repr_style;
 
 /* ---- op.c ---- */
 
 Value value_binary(Render *r, TokenKind op, Value a, Value b);
-Value value_slice(Render *r, Value object, const Value bounds[3]); /* start, stop, step; not given: V_MISSING or None */
+Value value_slice(Render *r, Value object, const Value bounds[3]);                /* start, stop, step; not given: V_MISSING or None */
 Value value_attribute(Render *r, Value object, const Builtin *methods, Str name); /* without items; V_MISSING: none */
 Value value_getattr(Render *r, Value object, const Builtin *methods, Str name);   /* object.name; `methods` of that name */
 Value value_getitem(Render *r, Value object, Value key);                          /* object[key] */
@@ -194,11 +194,11 @@ Value format_braces(Render *r, Value format, const Args *args);
 
 /* ---- filters_seq.c: a stable order of items by keys (as many, in the same order) ---- */
 
-void  sort_values(Render *r, Value *items, const Value *keys, uint32_t count, bool reverse);
+void sort_values(Render *r, Value *items, const Value *keys, uint32_t count, bool reverse);
 
 /* ---- methods.c: functions that filters and tests share ---- */
 
-Value text_case(Render *r, const Call *c); /* mode: CaseMap; of any value, as text */
+Value text_case(Render *r, const Call *c);  /* mode: CaseMap; of any value, as text */
 Value text_cased(Render *r, const Call *c); /* mode: lower; islower, isupper */
 Value text_trim(Render *r, const Call *c);  /* mode: Sides */
 Value text_pad(Render *r, Value text, int64_t width, Value fill, int side);
@@ -217,10 +217,10 @@ bool  value_is_ordered(Render *r, TokenKind op, Value a, Value b); /* a op b of 
 Value eval_call(Render *r, const Node *node, Value caller);
 Args  eval_args(Render *r, const Node *node, Value caller);
 /* Applies the filters of a set or filter block; NULL: none. */
-Value eval_filter_chain(Render *r, const Node *filter, Value text);
-void  exec_nodes(Render *r, const Nodes *nodes);
-void  scope_enter(Render *r, const Scope *scope);
-void  assign_target(Render *r, const Node *target, Value value);
-Value capture_end(Render *r, size_t start);
+Value  eval_filter_chain(Render *r, const Node *filter, Value text);
+void   exec_nodes(Render *r, const Nodes *nodes);
+void   scope_enter(Render *r, const Scope *scope);
+void   assign_target(Render *r, const Node *target, Value value);
+Value  capture_end(Render *r, size_t start);
 Frame *frame_new(Render *r, Frame *parent, const Scope *scope);
 Value *slot_of(Frame *frame, VarRef var);

@@ -61,11 +61,13 @@ static Entry *find(const Resolver *rs, const Builder *scope, uint32_t name)
 static Entry *define(Resolver *rs, Builder *scope, uint32_t name, LoadKind kind)
 {
     Entry *entry = arena_new(&rs->tmpl->arena, Entry);
-    *entry = (Entry){ .builder = scope, .outer = rs->entries[name] };
-    entry->load = (ScopeLoad){ .kind = kind, .slot = scope->function->num_slots++, .name = name };
+    *entry = (Entry){.builder = scope, .outer = rs->entries[name]};
+    entry->load = (ScopeLoad){.kind = kind, .slot = scope->function->num_slots++, .name = name};
     rs->entries[name] = entry;
-    if (scope->last) scope->last->next = entry;
-    else scope->first = entry;
+    if (scope->last)
+        scope->last->next = entry;
+    else
+        scope->first = entry;
     scope->last = entry;
     scope->count++;
     return entry;
@@ -73,7 +75,7 @@ static Entry *define(Resolver *rs, Builder *scope, uint32_t name, LoadKind kind)
 
 static VarRef ref_from(const Builder *scope, const Entry *entry)
 {
-    return (VarRef){ .hops = (uint16_t)(scope->function->depth - entry->builder->function->depth), .slot = entry->load.slot };
+    return (VarRef){.hops = (uint16_t)(scope->function->depth - entry->builder->function->depth), .slot = entry->load.slot};
 }
 
 /* A variable that is stored here starts as the outer one when there is one. */
@@ -136,7 +138,9 @@ static void analyze_nodes(Resolver *rs, Builder *scope, const Nodes *nodes)
     for (uint32_t i = 0; i < nodes->count; i++) {
         const Node *node = nodes->items[i];
         switch (node->kind) {
-        case N_PRINT: analyze_all(rs, scope, &node->items, false); break;
+        case N_PRINT:
+            analyze_all(rs, scope, &node->items, false);
+            break;
         case N_IF:
             analyze_expr(rs, scope, node->a, false);
             rs->branches++;
@@ -147,14 +151,26 @@ static void analyze_nodes(Resolver *rs, Builder *scope, const Nodes *nodes)
             }
             rs->branches--;
             break;
-        case N_FOR: analyze_expr(rs, scope, node->b, false); break;
-        case N_SET: analyze_expr(rs, scope, node->b, false); /* fallthrough */
+        case N_FOR:
+            analyze_expr(rs, scope, node->b, false);
+            break;
+        case N_SET:
+            analyze_expr(rs, scope, node->b, false); /* fallthrough */
         case N_SETBLOCK:
-        case N_CALLBLOCK: analyze_expr(rs, scope, node->a, false); break;
-        case N_FILTERBLOCK: analyze_expr(rs, scope, node->b, false); break;
-        case N_MACRO: note_store(rs, scope, node->name); break;
-        case N_WITH: analyze_all(rs, scope, &node->values, false); break;
-        default: break;
+        case N_CALLBLOCK:
+            analyze_expr(rs, scope, node->a, false);
+            break;
+        case N_FILTERBLOCK:
+            analyze_expr(rs, scope, node->b, false);
+            break;
+        case N_MACRO:
+            note_store(rs, scope, node->name);
+            break;
+        case N_WITH:
+            analyze_all(rs, scope, &node->values, false);
+            break;
+        default:
+            break;
         }
     }
 }
@@ -172,8 +188,10 @@ static void undeclared_in_expr(Undeclared *u, const Node *node)
     if (!node) return;
     for (int i = 0; node->kind == N_NAME && i < NUM_SPECIAL; i++) {
         if (node->name != u->names[i]) continue;
-        if (node->store) u->hidden[i] = true;
-        else if (!u->hidden[i]) u->used[i] = true;
+        if (node->store)
+            u->hidden[i] = true;
+        else if (!u->hidden[i])
+            u->used[i] = true;
     }
     for (uint32_t i = 0; i < num_children(node); i++) undeclared_in_expr(u, child_of(node, i));
 }
@@ -193,13 +211,12 @@ static void undeclared_in_statement(Undeclared *u, const Node *node)
 static void undeclared_in(Undeclared *u, const Nodes *nodes)
 {
     for (uint32_t i = 0; i < nodes->count; i++)
-        for (const Node *node = nodes->items[i]; node; node = node->kind == N_IF ? node->b : NULL)
-            undeclared_in_statement(u, node);
+        for (const Node *node = nodes->items[i]; node; node = node->kind == N_IF ? node->b : NULL) undeclared_in_statement(u, node);
 }
 
 static Undeclared find_undeclared(const Resolver *rs, const Nodes *body)
 {
-    Undeclared u = { .names = rs->specials };
+    Undeclared u = {.names = rs->specials};
     undeclared_in(&u, body);
     return u;
 }
@@ -231,15 +248,13 @@ static Scope *close_scope(Resolver *rs, const Builder *scope, bool is_function)
 static _Noreturn void unknown_builtin(Resolver *rs, const Node *node)
 {
     enum { MOST = 128 };
-    static const char *const missing[] = { "pprint", "random", "urlize", "wordwrap" }; /* Jinja has them */
-    bool        is_filter = node->kind == N_FILTER;
-    uint32_t    count = 0;
-    const char *names[MOST], *name = rs->tmpl->names.names[node->name].data;
+    static const char *const missing[] = {"pprint", "random", "urlize", "wordwrap"}; /* Jinja has them */
+    bool                     is_filter = node->kind == N_FILTER;
+    uint32_t                 count = 0;
+    const char              *names[MOST], *name = rs->tmpl->names.names[node->name].data;
     for (size_t i = 0; is_filter && i < sizeof missing / sizeof missing[0]; i++)
-        if (strcmp(name, missing[i]) == 0)
-            parser_fail(rs->parser, ERR_UNSUPPORTED, node->line, "the filter '%s' is not supported", name);
-    for (const Builtin *row = is_filter ? template_filters : template_tests; row->name && count < MOST; row++)
-        names[count++] = row->name;
+        if (strcmp(name, missing[i]) == 0) parser_fail(rs->parser, ERR_UNSUPPORTED, node->line, "the filter '%s' is not supported", name);
+    for (const Builtin *row = is_filter ? template_filters : template_tests; row->name && count < MOST; row++) names[count++] = row->name;
     const char *near = nearest_name(name, names, count);
     parser_fail(rs->parser, ERR_UNSUPPORTED, node->line, "no %s named '%s'%s%s%s", is_filter ? "filter" : "test", name,
                 near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
@@ -302,8 +317,8 @@ static void bind_for(Resolver *rs, Builder *outer, Node *node)
 static void bind_specials(Resolver *rs, Builder *scope, Node *node)
 {
     Undeclared u = find_undeclared(rs, &node->body);
-    bool      *uses[] = { &node->uses_caller, &node->uses_kwargs, &node->uses_varargs };
-    VarRef    *vars[] = { &node->caller, &node->kwargs, &node->varargs };
+    bool      *uses[] = {&node->uses_caller, &node->uses_kwargs, &node->uses_varargs};
+    VarRef    *vars[] = {&node->caller, &node->kwargs, &node->varargs};
     for (int s = 0; s < SPECIAL_LOOP; s++) {
         *uses[s] = u.used[s];
         for (uint32_t i = 0; i < node->items.count; i++) {
@@ -348,7 +363,9 @@ static void bind_scope(Resolver *rs, Builder *outer, Node *node)
 static void bind_statement(Resolver *rs, Builder *scope, Node *node)
 {
     switch (node->kind) {
-    case N_PRINT: bind_all(rs, scope, &node->items); break;
+    case N_PRINT:
+        bind_all(rs, scope, &node->items);
+        break;
     case N_IF:
         rs->soft++;
         for (Node *branch = node; branch; branch = branch->b) {
@@ -362,7 +379,9 @@ static void bind_statement(Resolver *rs, Builder *scope, Node *node)
         bind_expr(rs, scope, node->b);
         bind_expr(rs, scope, node->a);
         break;
-    case N_FOR: bind_for(rs, scope, node); break;
+    case N_FOR:
+        bind_for(rs, scope, node);
+        break;
     case N_MACRO:
         node->var = ref_from(scope, find(rs, scope, node->name));
         bind_macro(rs, scope, node);
@@ -375,8 +394,11 @@ static void bind_statement(Resolver *rs, Builder *scope, Node *node)
     case N_SETBLOCK:
     case N_FILTERBLOCK:
     case N_GENERATION:
-    case N_SCOPE: bind_scope(rs, scope, node); break;
-    default: break;
+    case N_SCOPE:
+        bind_scope(rs, scope, node);
+        break;
+    default:
+        break;
     }
 }
 
@@ -387,9 +409,9 @@ static void bind_nodes(Resolver *rs, Builder *scope, const Nodes *nodes)
 
 void template_resolve(Parser *p)
 {
-    static const char *const specials[NUM_SPECIAL] = { "caller", "kwargs", "varargs", "loop" };
-    Template *tmpl = p->tmpl;
-    Resolver  rs = { .parser = p, .tmpl = tmpl, .unnamed = template_intern(tmpl, str_of("")) };
+    static const char *const specials[NUM_SPECIAL] = {"caller", "kwargs", "varargs", "loop"};
+    Template                *tmpl = p->tmpl;
+    Resolver                 rs = {.parser = p, .tmpl = tmpl, .unnamed = template_intern(tmpl, str_of(""))};
     for (int i = 0; i < NUM_SPECIAL; i++) rs.specials[i] = template_intern(tmpl, str_of(specials[i]));
     rs.entries = arena_array(&tmpl->arena, Entry *, tmpl->names.count);
     Builder *root = open_scope(&rs, NULL, true);

@@ -31,8 +31,8 @@ bool text_is_ascii(Str text)
 bool cp_is_space(uint32_t cp)
 {
     if (cp < 0x80) return cp == ' ' || (cp >= 9 && cp <= 13) || (cp >= 28 && cp <= 31);
-    return cp == 0x85 || cp == 0xA0 || cp == 0x1680 || (cp >= 0x2000 && cp <= 0x200A) || cp == 0x2028 || cp == 0x2029 ||
-           cp == 0x202F || cp == 0x205F || cp == 0x3000;
+    return cp == 0x85 || cp == 0xA0 || cp == 0x1680 || (cp >= 0x2000 && cp <= 0x200A) || cp == 0x2028 || cp == 0x2029 || cp == 0x202F ||
+           cp == 0x205F || cp == 0x3000;
 }
 
 static utf8proc_category_t category(uint32_t cp)
@@ -64,10 +64,10 @@ uint32_t cp_decimal_value(uint32_t cp)
 bool cp_is_digit(uint32_t cp)
 {
     static const uint32_t ranges[][2] = {
-        { 0xB2, 0xB3 }, { 0xB9, 0xB9 }, { 0x1369, 0x1371 }, { 0x19DA, 0x19DA }, { 0x2070, 0x2070 }, { 0x2074, 0x2079 },
-        { 0x2080, 0x2089 }, { 0x2460, 0x2468 }, { 0x2474, 0x247C }, { 0x2488, 0x2490 }, { 0x24EA, 0x24EA },
-        { 0x24F5, 0x24FD }, { 0x24FF, 0x24FF }, { 0x2776, 0x277E }, { 0x2780, 0x2788 }, { 0x278A, 0x2792 },
-        { 0x10A40, 0x10A43 }, { 0x10E60, 0x10E68 }, { 0x11052, 0x1105A }, { 0x1F100, 0x1F10A },
+        {0xB2, 0xB3},     {0xB9, 0xB9},       {0x1369, 0x1371},   {0x19DA, 0x19DA},   {0x2070, 0x2070},
+        {0x2074, 0x2079}, {0x2080, 0x2089},   {0x2460, 0x2468},   {0x2474, 0x247C},   {0x2488, 0x2490},
+        {0x24EA, 0x24EA}, {0x24F5, 0x24FD},   {0x24FF, 0x24FF},   {0x2776, 0x277E},   {0x2780, 0x2788},
+        {0x278A, 0x2792}, {0x10A40, 0x10A43}, {0x10E60, 0x10E68}, {0x11052, 0x1105A}, {0x1F100, 0x1F10A},
     };
     if (cp_is_decimal(cp)) return true;
     for (size_t i = 0; i < sizeof ranges / sizeof ranges[0]; i++)
@@ -79,10 +79,10 @@ bool cp_is_digit(uint32_t cp)
 static bool cp_is_numeral_ideograph(uint32_t cp)
 {
     static const uint32_t list[] = {
-        0x3405, 0x3483, 0x382A, 0x3B4D, 0x4E00, 0x4E03, 0x4E07, 0x4E09, 0x4E5D, 0x4E8C, 0x4E94, 0x4E96, 0x4EBF, 0x4EC0,
-        0x4EDF, 0x4EE8, 0x4F0D, 0x4F70, 0x5104, 0x5146, 0x5169, 0x516B, 0x516D, 0x5341, 0x5343, 0x5344, 0x5345, 0x534C,
-        0x53C1, 0x53C2, 0x53C3, 0x53C4, 0x56DB, 0x58F1, 0x58F9, 0x5E7A, 0x5EFE, 0x5EFF, 0x5F0C, 0x5F0D, 0x5F0E, 0x5F10,
-        0x62FE, 0x634C, 0x67D2, 0x6F06, 0x7396, 0x767E, 0x8086, 0x842C, 0x8CAE, 0x8CB3, 0x8D30, 0x9621, 0x9646, 0x964C,
+        0x3405, 0x3483, 0x382A, 0x3B4D, 0x4E00, 0x4E03, 0x4E07, 0x4E09, 0x4E5D, 0x4E8C,  0x4E94, 0x4E96, 0x4EBF, 0x4EC0,
+        0x4EDF, 0x4EE8, 0x4F0D, 0x4F70, 0x5104, 0x5146, 0x5169, 0x516B, 0x516D, 0x5341,  0x5343, 0x5344, 0x5345, 0x534C,
+        0x53C1, 0x53C2, 0x53C3, 0x53C4, 0x56DB, 0x58F1, 0x58F9, 0x5E7A, 0x5EFE, 0x5EFF,  0x5F0C, 0x5F0D, 0x5F0E, 0x5F10,
+        0x62FE, 0x634C, 0x67D2, 0x6F06, 0x7396, 0x767E, 0x8086, 0x842C, 0x8CAE, 0x8CB3,  0x8D30, 0x9621, 0x9646, 0x964C,
         0x9678, 0x96F6, 0xF96B, 0xF973, 0xF978, 0xF9B2, 0xF9D1, 0xF9D3, 0xF9FD, 0x2F890,
     };
     for (size_t i = 0; i < sizeof list / sizeof list[0]; i++)
@@ -93,8 +93,7 @@ static bool cp_is_numeral_ideograph(uint32_t cp)
 bool cp_is_numeric(uint32_t cp)
 {
     utf8proc_category_t c = category(cp);
-    return c == UTF8PROC_CATEGORY_ND || c == UTF8PROC_CATEGORY_NL || c == UTF8PROC_CATEGORY_NO ||
-           cp_is_numeral_ideograph(cp);
+    return c == UTF8PROC_CATEGORY_ND || c == UTF8PROC_CATEGORY_NL || c == UTF8PROC_CATEGORY_NO || cp_is_numeral_ideograph(cp);
 }
 
 bool cp_is_alnum(uint32_t cp)
@@ -135,8 +134,8 @@ bool cp_is_identifier(uint32_t cp, bool first)
     if (cp < 0x80) return cp_is_alpha(cp) || cp == '_' || (!first && cp >= '0' && cp <= '9');
     utf8proc_category_t c = category(cp);
     if (cp_is_alpha(cp) || c == UTF8PROC_CATEGORY_NL) return true;
-    return !first && (c == UTF8PROC_CATEGORY_MN || c == UTF8PROC_CATEGORY_MC || c == UTF8PROC_CATEGORY_ND ||
-                      c == UTF8PROC_CATEGORY_PC || cp == 0xB7);
+    return !first &&
+           (c == UTF8PROC_CATEGORY_MN || c == UTF8PROC_CATEGORY_MC || c == UTF8PROC_CATEGORY_ND || c == UTF8PROC_CATEGORY_PC || cp == 0xB7);
 }
 
 static void put_cp(StrBuf *out, uint32_t cp)
@@ -185,12 +184,12 @@ static void put_upper(StrBuf *out, uint32_t cp, bool title)
 static bool is_case_ignorable(uint32_t cp)
 {
     utf8proc_category_t c = category(cp);
-    if (c == UTF8PROC_CATEGORY_MN || c == UTF8PROC_CATEGORY_ME || c == UTF8PROC_CATEGORY_CF ||
-        c == UTF8PROC_CATEGORY_LM || c == UTF8PROC_CATEGORY_SK)
+    if (c == UTF8PROC_CATEGORY_MN || c == UTF8PROC_CATEGORY_ME || c == UTF8PROC_CATEGORY_CF || c == UTF8PROC_CATEGORY_LM ||
+        c == UTF8PROC_CATEGORY_SK)
         return true;
-    return cp == '\'' || cp == '.' || cp == ':' || cp == 0xB7 || cp == 0x387 || cp == 0x55F || cp == 0x5F4 ||
-           cp == 0x2018 || cp == 0x2019 || cp == 0x2024 || cp == 0x2027 || cp == 0xFE13 || cp == 0xFE52 || cp == 0xFE55 ||
-           cp == 0xFF07 || cp == 0xFF0E || cp == 0xFF1A;
+    return cp == '\'' || cp == '.' || cp == ':' || cp == 0xB7 || cp == 0x387 || cp == 0x55F || cp == 0x5F4 || cp == 0x2018 ||
+           cp == 0x2019 || cp == 0x2024 || cp == 0x2027 || cp == 0xFE13 || cp == 0xFE52 || cp == 0xFE55 || cp == 0xFF07 || cp == 0xFF0E ||
+           cp == 0xFF1A;
 }
 
 /* A sigma at [begin, end) is final when a cased letter stands before it and none after, ignorable ones skipped. */
@@ -254,7 +253,7 @@ void text_map_case(StrBuf *out, Str text, CaseMap map)
         uint32_t cp = utf8_next(text, &pos);
         bool     up = map == CASE_UPPER || (map == CASE_TITLE && !cased) || (map == CASE_CAPITALIZE && begin == 0) ||
                   (map == CASE_SWAP && cp_is_lower(cp));
-        bool     keep = map == CASE_SWAP && !cp_is_lower(cp) && !cp_is_upper(cp);
+        bool keep = map == CASE_SWAP && !cp_is_lower(cp) && !cp_is_upper(cp);
         if (keep) {
             put_cp(out, cp);
         } else if (map == CASE_FOLD) {
@@ -280,12 +279,12 @@ Str text_strip_chars(Str text, Str chars, bool left, bool right)
     while (left && text.len) {
         size_t next = 0;
         utf8_next(text, &next);
-        if (!is_stripped((Str){ text.data, next }, chars)) break;
-        text = (Str){ text.data + next, text.len - next };
+        if (!is_stripped((Str){text.data, next}, chars)) break;
+        text = (Str){text.data + next, text.len - next};
     }
     while (right && text.len) {
         size_t last = utf8_back(text.data, text.len);
-        if (!is_stripped((Str){ text.data + last, text.len - last }, chars)) break;
+        if (!is_stripped((Str){text.data + last, text.len - last}, chars)) break;
         text.len = last;
     }
     return text;
@@ -293,14 +292,14 @@ Str text_strip_chars(Str text, Str chars, bool left, bool right)
 
 Str text_strip(Str text, bool left, bool right)
 {
-    return text_strip_chars(text, (Str){ 0 }, left, right);
+    return text_strip_chars(text, (Str){0}, left, right);
 }
 
 size_t text_find(Str text, Str needle, size_t from)
 {
     if (from > text.len || needle.len > text.len - from) return SIZE_MAX;
     if (needle.len == 0) return from;
-    const char *hit = str_search((Str){ text.data + from, text.len - from }, needle);
+    const char *hit = str_search((Str){text.data + from, text.len - from}, needle);
     return hit ? (size_t)(hit - text.data) : SIZE_MAX;
 }
 
