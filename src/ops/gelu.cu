@@ -8,12 +8,12 @@ enum { THREADS = 256 };
 template <bool TANH> static __device__ __forceinline__ float gelu_of(float x, float *slope)
 {
     if (TANH) {
-        float s = 1.0f / (1.0f + __expf(-1.5957691216f * (x + 0.044715f * (x * x * x))));
+        float s = 1.0f / (1.0f + expf(-1.5957691216f * (x + 0.044715f * (x * x * x))));
         *slope = s + x * s * (1.0f - s) * (1.5957691216f * (1.0f + 0.134145f * (x * x)));
         return x * s;
     }
     float below = normcdff(x);
-    *slope = below + 0.3989422804f * x * __expf(-0.5f * x * x);
+    *slope = below + 0.3989422804f * x * expf(-0.5f * x * x);
     return x * below;
 }
 
