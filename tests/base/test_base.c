@@ -40,7 +40,7 @@ static void failures_carry_a_message(void)
     EXPECT_STR(status_message(), "cut: a\u6f22, \u6f22, ?.txt, ?");
     (void)status_fail(ERR_IO, "cut: %.3s|%.5s|\x80\xff", "a\u6f22\u5b57", "a\u6f22\u5b57");
     EXPECT_STR(status_message(), "cut: a?|a\u6f22?|\x80\xff");
-    for (int i = 0; i < 5998; i += 3) memcpy(longest + i, "\u6f22", 3);
+    for (size_t i = 0; i + 3 < sizeof longest; i += 3) memcpy(longest + i, "\u6f22", 3);
     (void)status_fail(ERR_IO, "%s", longest);
     EXPECT(memcmp(status_message() + strlen(status_message()) - 3, "\u6f22", 3) == 0 ||
            status_message()[strlen(status_message()) - 1] == '?');

@@ -685,8 +685,7 @@ static void memo_is_right_or_silent(void)
         "{% generation %}{{ m.content }}{% endgeneration %}",
         "{% generation %}a{{ m.content }}{{ m.content }}{% endgeneration %}b{% generation %}{% endgeneration %}",
         "{% macro f(t) %}{% generation %}{{ t }}{% endgeneration %}{% endmacro %}{{ m.content }}{{ f(m.content) }}",
-        "{% macro f(t) %}{% generation %}{{ t }}{% endgeneration %}{% endmacro %}{% set y = f(m.content) %}{{ m.role }}{{ m.name }}{{ y "
-        "}}{{ y }}",
+        "{% macro f(t) %}{% generation %}{{ t }}{% endgeneration %}{% endmacro %}{% set y = f(m.content) %}{{ m.role }}{{ m.name }}{{ y }}{{ y }}",
         "{% set x %}{% generation %}{{ m.content }}{% endgeneration %}{% endset %}{{ x }}",
         "{{ m.content ~ 1 ~ none ~ m.role }}",
         "{{ m.content ~ [m.content] }}",
