@@ -85,10 +85,10 @@ static int by_place(const void *a, const void *b, void *ignored)
 /* Of entries with one key the last counts (parquet-format, LogicalTypes.md). Takes the others, from entries[first] on, out of the text. */
 static void drop_repeated(ParquetReader *reader, size_t first, StrBuf *out)
 {
-    MapEntry *entries = reader->entries + first;
-    size_t    count = reader->num_entries - first, num_repeated = 0;
+    size_t count = reader->num_entries - first, num_repeated = 0;
     reader->num_entries = first;
     if (count < 2) return;
+    MapEntry *entries = reader->entries + first;
     qsort_r(entries, count, sizeof *entries, by_key, out->data);
     for (size_t i = 0; i + 1 < count; i++) {
         entries[i].is_repeated = compare_keys(&entries[i], &entries[i + 1], out->data) == 0;
