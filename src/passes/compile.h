@@ -34,7 +34,7 @@ typedef struct LoraOptions {
 enum { MAX_PROGRAMS = 32 };
 
 typedef struct CompileOptions {
-    ProgramSpec    programs[MAX_PROGRAMS]; /* which to make; several of a kind differ in shape */
+    ProgramSpec    programs[MAX_PROGRAMS]; /* which to make beside the one that loads weights; several of a kind differ in shape */
     int            num_programs;
     int64_t        cache_len;    /* tokens of a row of the KV cache */
     DType          model_dtype;  /* parameters and activations */
