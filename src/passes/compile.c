@@ -86,7 +86,7 @@ CompileOptions compile_defaults(void)
 
 void compile_add(CompileOptions *options, ProgramKind kind, int64_t batch, int64_t seq)
 {
-    CHECK(options->num_programs < MAX_PROGRAMS);
+    CHECK(options->num_programs < MAX_PROGRAMS && kind != PROGRAM_LOAD);
     options->programs[options->num_programs++] = (ProgramSpec){kind, batch, seq};
 }
 

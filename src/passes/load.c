@@ -59,8 +59,10 @@ static Status load_param(Plan *plan, Graph *graph, Param *param)
     for (int64_t row = 0; row < param->type.dim[0]; row += rows) {
         TensorType type = param->type;
         type.dtype = DT_F32;
-        if (rows < type.dim[0] - row) type.dim[0] = rows;
-        else type.dim[0] -= row;
+        if (rows < type.dim[0] - row)
+            type.dim[0] = rows;
+        else
+            type.dim[0] -= row;
         Value *staged = graph_add_value(graph, VALUE_STAGED, arena_printf(graph->arena, "arriving.%s", param->name), &type);
         plan->arrivals[plan->num_arrivals++] = (Arrival){param, row * cols, staged};
         TRY(keep_piece(graph, staged, kept, row * cols));

@@ -40,9 +40,9 @@ enum { NUM_TENSORS = 6 };
 static void declare(Size size, StDType dtype, StDecl decls[NUM_TENSORS])
 {
     const StDecl all[NUM_TENSORS] = {
-        {.name = "embed", .ndim = 2, .dim = {size.v, size.c}},    {.name = "norm", .ndim = 1, .dim = {size.c}},
+        {.name = "embed", .ndim = 2, .dim = {size.v, size.c}},     {.name = "norm", .ndim = 1, .dim = {size.c}},
         {.name = "gates", .ndim = 2, .dim = {3 * size.f, size.c}}, {.name = "up.a", .ndim = 2, .dim = {size.f / 2, size.c}},
-        {.name = "up.b", .ndim = 2, .dim = {size.f / 2, size.c}}, {.name = "down", .ndim = 2, .dim = {size.f, size.c}},
+        {.name = "up.b", .ndim = 2, .dim = {size.f / 2, size.c}},  {.name = "down", .ndim = 2, .dim = {size.f, size.c}},
     };
     for (int i = 0; i < NUM_TENSORS; i++) {
         decls[i] = all[i];
@@ -63,9 +63,9 @@ typedef struct Loading {
 /* A model of zeros in a file without blocks on the disk. */
 static void write_zeros(const char *path, const StDecl *decls)
 {
-    static const uint64_t  align = 64;
-    StrBuf                 header = {0};
-    unsigned long long     at = 0;
+    static const uint64_t align = 64;
+    StrBuf                header = {0};
+    unsigned long long    at = 0;
     for (int i = 0; i < NUM_TENSORS; i++) {
         unsigned long long bytes = st_decl_bytes(&decls[i]);
         strbuf_printf(&header, "%s\"%s\":{\"dtype\":\"%s\",\"shape\":[%lld", i ? "," : "{", decls[i].name, st_dtype_name(decls[i].dtype),
@@ -123,7 +123,8 @@ static void compile(Loading *l, Size size, const CompileOptions *options, bool f
 {
     JsonValue *config = arena_new(&l->arena, JsonValue);
     IrModule  *module;
-    char      *text = arena_printf(&l->arena, "{\"v\": %lld, \"c\": %lld, \"f\": %lld}", (long long)size.v, (long long)size.c, (long long)size.f);
+    char      *text =
+        arena_printf(&l->arena, "{\"v\": %lld, \"c\": %lld, \"f\": %lld}", (long long)size.v, (long long)size.c, (long long)size.f);
     EXPECT_OK(json_parse(&l->arena, "config.json", text, strlen(text), config));
     EXPECT_OK(ir_module_parse(&l->arena, "small", module_text, sizeof module_text - 1, &module));
     EXPECT_OK(device_cpu_create(2, &l->device));
@@ -199,8 +200,10 @@ static void every_dtype_arrives_bit_for_bit(void)
         options.master_weights = train && options.model_dtype == DT_BF16;
         options.train_base = train;
         options.verify = true;
-        if (train) compile_add_training(&options, 1, 4);
-        else compile_add(&options, PROGRAM_EVAL, 1, 4);
+        if (train)
+            compile_add_training(&options, 1, 4);
+        else
+            compile_add(&options, PROGRAM_EVAL, 1, 4);
         snprintf(what, sizeof what, "%s to %s%s%s", st_dtype_name(types[i % 4]), dtype_info(options.model_dtype)->name,
                  far ? ", far memory" : "", train ? ", trained" : "");
         open_model(&l, size, types[i % 4], false);
@@ -273,8 +276,10 @@ static void loading_adds_nothing_to_a_plan(void)
         Loading        l = {0};
         CompileOptions options = compile_defaults();
         options.model_dtype = i & 1 ? DT_F32 : DT_BF16;
-        if (i & 2) compile_add(&options, PROGRAM_EVAL, 1, 8);
-        else compile_add_training(&options, 1, 8);
+        if (i & 2)
+            compile_add(&options, PROGRAM_EVAL, 1, 8);
+        else
+            compile_add_training(&options, 1, 8);
         compile(&l, size, &options, false);
         int64_t        most = 0;
         const Program *load = plan_program(l.plan, PROGRAM_LOAD);
