@@ -418,6 +418,14 @@ static bool connect_accumulators(const OpDef *op, const void *attrs, TensorType 
     return changed;
 }
 
+static bool has_bf16(const TensorType *in, int count)
+{
+    for (int i = 0; i < count; i++)
+        if (in[i].ndim && in[i].dtype == DT_BF16) return true;
+    return false;
+}
+
+/* The sample as it is, then in bf16. One that mixes types is judged as bf16 both times. */
 static Status check_sample(Doctor *d, const OpDef *op, const OpSample *sample, const char *which, int index)
 {
     for (int is_bf16 = 0; is_bf16 < 2; is_bf16++) {
@@ -434,10 +442,12 @@ static Status check_sample(Doctor *d, const OpDef *op, const OpSample *sample, c
                 in[i].dtype = DT_F32;
         }
         if (is_bf16 && !changed) break;
+        bool rounds = has_bf16(in, op->num_in);
         for (int accumulate = 0; accumulate < 2; accumulate++) {
             if (accumulate && !connect_accumulators(op, sample->attrs, in)) break;
-            snprintf(what, sizeof what, "%s %d, %s%s", which, index, is_bf16 ? "bf16" : "f32", accumulate ? ", accumulating" : "");
-            TRY(check_case(d, op, sample, in, is_bf16, what));
+            snprintf(what, sizeof what, "%s %d, %s%s", which, index, is_bf16 ? "bf16" : rounds ? "mixed" : "f32",
+                     accumulate ? ", accumulating" : "");
+            TRY(check_case(d, op, sample, in, rounds, what));
         }
     }
     return OK;
