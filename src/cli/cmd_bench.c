@@ -113,7 +113,8 @@ static void print_times(const Config *config, const Plan *plan, const StepTimes 
                   plan->facts.name, (long long)config->gradient_accumulation_steps, (long long)config->per_device_train_batch_size,
                   (long long)t->sequence_len, config->sample_packing ? ", several documents each" : "", (double)t->tokens / t->median,
                   t->flops / t->median * 1e-12);
-    strbuf_printf(out, "time          %.3f ms (best %.3f, first %.3f); between steps the device idles %.2f %% of it\nmemory        %.2f GiB\n",
+    strbuf_printf(out,
+                  "time          %.3f ms (best %.3f, first %.3f); between steps the device idles %.2f %% of it\nmemory        %.2f GiB\n",
                   1e3 * t->median, 1e3 * t->best, 1e3 * t->first, 100 * t->idle, memory);
 }
 

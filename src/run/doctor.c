@@ -445,7 +445,10 @@ static Status check_sample(Doctor *d, const OpDef *op, const OpSample *sample, c
         bool rounds = has_bf16(in, op->num_in);
         for (int accumulate = 0; accumulate < 2; accumulate++) {
             if (accumulate && !connect_accumulators(op, sample->attrs, in)) break;
-            snprintf(what, sizeof what, "%s %d, %s%s", which, index, is_bf16 ? "bf16" : rounds ? "mixed" : "f32",
+            snprintf(what, sizeof what, "%s %d, %s%s", which, index,
+                     is_bf16  ? "bf16"
+                     : rounds ? "mixed"
+                              : "f32",
                      accumulate ? ", accumulating" : "");
             TRY(check_case(d, op, sample, in, rounds, what));
         }
