@@ -44,7 +44,7 @@ static bool match_projection(Value *out, Projection *p)
     p->linear = producer_is(plain, &op_linear);
     if (!p->linear || !read_once(out) || !read_once(plain)) return false;
     const Value *w = p->linear->in[1];
-    return w->kind == VALUE_PARAM && w->param && !w->base && (!p->linear->in[2] || !p->linear->in[2]->base);
+    return w->kind == VALUE_PARAM && w->param && !w->storage && (!p->linear->in[2] || !p->linear->in[2]->storage);
 }
 
 /* The same input, the same kind of weight: one GEMM can do them all. */
@@ -67,7 +67,7 @@ static Value *pack_params(Graph *graph, Value *const *members, int count)
     Value *packed = graph_add_value(graph, VALUE_PARAM, arena_printf(graph->arena, "packed.%s", members[0]->name), &type);
     packed->layer = members[0]->layer;
     for (int i = 0; i < count; i++) {
-        value_set_base(members[i], packed, offset);
+        value_place_in(members[i], packed, offset);
         offset += type_numel(&members[i]->type);
     }
     return packed;
@@ -193,7 +193,7 @@ typedef struct Adapters { /* of one result, in the order of their adds */
 
 static bool is_plain_param(const Value *w)
 {
-    return w->kind == VALUE_PARAM && w->param && !w->base && read_once(w);
+    return w->kind == VALUE_PARAM && w->param && !w->storage && read_once(w);
 }
 
 /* `add` joins those in front of which it stands in the chain. */

@@ -12,8 +12,7 @@ static void mark_once(Graph *graph)
             const Value *in = node->in[i];
             if (in) constant = in->producer ? (in->producer->flags & NODE_ONCE) != 0 : in->kind == VALUE_CONST;
         }
-        for (int k = 0; k < node->num_out && constant; k++)
-            constant = !node->out[k] || (!node->out[k]->home && node->out[k]->kind == VALUE_ACTIVATION);
+        for (int k = 0; k < node->num_out && constant; k++) constant = !node->out[k] || node->out[k]->kind == VALUE_ACTIVATION;
         if (!constant) continue;
         node->flags |= NODE_ONCE;
         for (int k = 0; k < node->num_out; k++)
