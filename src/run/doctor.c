@@ -134,7 +134,7 @@ static Layout lay_out(const Case *c, uint32_t want)
         l.taken[k] = -1;
         if (!c->out[k] || !(want >> k & 1)) continue;
         for (int i = 0; i < c->node->num_in; i++)
-            if (c->node->in[i] && node_alias_of(c->node, k) == c->node->in[i]) l.taken[k] = i;
+            if (c->node->in[i] && c->out[k]->storage == c->node->in[i]) l.taken[k] = i;
         l.out[k] = l.taken[k] >= 0 ? l.in[l.taken[k]] : place(&l, type_bytes(&c->out[k]->type));
     }
     l.bytes += GUARD;
@@ -322,7 +322,7 @@ static Status check_subsets(Doctor *d, Case *c, const BoundKernel *kernel, StrBu
     for (int k = 0; k < c->node->num_out; k++) {
         if (!c->out[k]) continue;
         all |= 1u << k;
-        if (node_alias_of(c->node, k) && !(node_accumulate_mask(c->node) >> k & 1)) always |= 1u << k;
+        if (c->out[k]->storage && !(node_accumulate_mask(c->node) >> k & 1)) always |= 1u << k;
         kept[k] = malloc((size_t)type_bytes(&c->out[k]->type) + 1);
         if (!kept[k]) fatal_out_of_memory(0);
         memcpy(kept[k], c->result[k], (size_t)type_bytes(&c->out[k]->type));

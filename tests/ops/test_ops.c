@@ -148,7 +148,7 @@ static void check_accumulates(OpCase *c, const CpuKernel *kernel, const Outputs 
         if (!(mask >> k & 1)) continue;
         const TensorType *type = &c->all_out[k]->type;
         int               acc = 0;
-        while (c->node->in[acc] != node_alias_of(c->node, k)) acc++;
+        while (c->node->in[acc] != c->all_out[k]->storage) acc++;
         double worst = 0, largest = 0;
         for (int64_t i = 0; i < type_numel(type); i++) {
             double sum = element(type, c->in[acc].data, i) + element(type, c->out[k].data, i), got = element(type, expected->data[k], i);
@@ -167,7 +167,7 @@ static uint32_t inplace_outputs(const OpCase *c)
 {
     uint32_t mask = 0;
     for (int k = 0; k < c->node->num_out; k++)
-        if (c->all_out[k] && node_alias_of(c->node, k) && !(node_accumulate_mask(c->node) >> k & 1)) mask |= 1u << k;
+        if (c->all_out[k] && c->all_out[k]->storage && !(node_accumulate_mask(c->node) >> k & 1)) mask |= 1u << k;
     return mask;
 }
 
@@ -190,7 +190,7 @@ static void check_kernel(OpCase *c, const CpuKernel *kernel, const char *what)
     for (run.want = 1; run.want < c->all; run.want++)
         if ((run.want & c->all) == run.want && (run.want & always) == always) check_same_bits(c, kernel, &expected, &run, what);
     run.want = ~0u;
-    bool shares = c->node->in[0] && c->all_out[0] && type_equal(&c->node->in[0]->type, &c->all_out[0]->type) && !node_alias_of(c->node, 0);
+    bool shares = c->node->in[0] && c->all_out[0] && type_equal(&c->node->in[0]->type, &c->all_out[0]->type) && !c->all_out[0]->storage;
     run.inplace = true;
     if ((op->flags & OP_INPLACE) && shares) check_same_bits(c, kernel, &expected, &run, what);
     check_accumulates(c, kernel, &expected, what);
