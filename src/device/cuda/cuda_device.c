@@ -176,7 +176,7 @@ static Status upload_staged(CudaDevice *cuda, char *dst, const char *src, size_t
         size_t n;
         TRY(stage(cuda, bytes, &part, &n));
         memcpy(part, src, n);
-        CUDA_TRY(cudaMemcpyAsync(dst, part, n, cudaMemcpyHostToDevice, cuda->stream));
+        CUDA_TRY(cudaMemcpyAsync(dst, part, n, cudaMemcpyDefault, cuda->stream));
         dst += n, src += n, bytes -= n;
     }
     return OK;
@@ -189,7 +189,7 @@ static Status upload(Device *device, void *dst, const void *src, size_t bytes)
     struct cudaPointerAttributes attributes = {.type = cudaMemoryTypeUnregistered};
     if (bytes >= PINNED_AT_LEAST && cudaPointerGetAttributes(&attributes, src) != cudaSuccess) cudaGetLastError();
     if (attributes.type == cudaMemoryTypeHost) {
-        CUDA_TRY(cudaMemcpyAsync(dst, src, bytes, cudaMemcpyHostToDevice, cuda->stream));
+        CUDA_TRY(cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDefault, cuda->stream));
         return OK;
     }
     return keep(cuda, upload_staged(cuda, dst, src, bytes), "upload");
@@ -206,7 +206,7 @@ static Status download(Device *device, void *dst, const void *src, size_t bytes)
 {
     CudaDevice *cuda = cuda_of(device);
     TRY(enter(cuda));
-    if (bytes) CUDA_TRY(cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDeviceToHost, cuda->stream));
+    if (bytes) CUDA_TRY(cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDefault, cuda->stream));
     return wait(cuda, "download");
 }
 
