@@ -45,9 +45,9 @@ static Status facts(Device *device, DeviceFacts *out)
 {
     static const struct {
         const char *name;
-        double      bf16_tflops, fp32_tflops, gbytes_per_second;
+        double      bf16_tflops, fp32_tflops, gbytes_per_second, link_gbytes_per_second;
     } gpus[] = {
-#define GPU(id, name, memory, bf16, fp32, bandwidth) {name, bf16, fp32, bandwidth},
+#define GPU(id, name, memory, bf16, fp32, bandwidth, link) {name, bf16, fp32, bandwidth, link},
 #include "device/null/gpus.def"
 #undef GPU
     };
@@ -62,6 +62,7 @@ static Status facts(Device *device, DeviceFacts *out)
         out->gemm_flops[DT_BF16] = gpus[i].bf16_tflops * 1e12;
         out->gemm_flops[DT_F32] = out->vector_flops = gpus[i].fp32_tflops * 1e12;
         out->bandwidth = gpus[i].gbytes_per_second * 1e9;
+        out->link_in = out->link_out = gpus[i].link_gbytes_per_second * 1e9;
     }
     return OK;
 }
