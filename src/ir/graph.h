@@ -136,6 +136,9 @@ enum {
     NODE_BACKWARD = 1 << 0, /* made by autodiff */
     NODE_CLONE = 1 << 1,    /* made by recompute */
     NODE_ONCE = 1 << 2,     /* depends on nothing that changes: runs once after start */
+    /* Materialised at use: made again for each reader (pass recompute), so that its outputs live no longer than one of them runs. What
+     * it reads keeps its contents, and is made at use or lasts; what it makes is memory of its own. */
+    NODE_AT_USE = 1 << 3,
 };
 
 struct Node {

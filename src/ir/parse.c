@@ -423,6 +423,8 @@ static Status parse_node_tail(Parser *parser, Node *node)
             node->flags |= NODE_CLONE;
         } else if (take_word(parser, "once")) {
             node->flags |= NODE_ONCE;
+        } else if (take_word(parser, "at_use")) {
+            node->flags |= NODE_AT_USE;
         } else {
             SYNTAX(parser, "unknown property of a node");
         }

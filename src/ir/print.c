@@ -117,6 +117,14 @@ static const char *node_name(const Node *node)
     return "_";
 }
 
+/* One that was removed, or runs later, orders nothing. */
+static bool orders(const Node *earlier, const Node *node)
+{
+    for (int k = 0; k < earlier->num_out; k++)
+        if (earlier->out[k]) return earlier->out[k]->producer == earlier && node_precedes(earlier, node);
+    return false;
+}
+
 void node_print(const Node *node, StrBuf *out)
 {
     char buf[64];
@@ -142,8 +150,10 @@ void node_print(const Node *node, StrBuf *out)
     if (node->flags & NODE_BACKWARD) strbuf_puts(out, " backward");
     if (node->flags & NODE_CLONE) strbuf_puts(out, " clone");
     if (node->flags & NODE_ONCE) strbuf_puts(out, " once");
+    if (node->flags & NODE_AT_USE) strbuf_puts(out, " at_use");
     if (node->stream) strbuf_printf(out, " stream=%s", stream_name(node->stream));
-    for (int i = 0; i < node->num_after; i++) strbuf_printf(out, " after=%s", node_name(node->after[i]));
+    for (int i = 0; i < node->num_after; i++)
+        if (orders(node->after[i], node)) strbuf_printf(out, " after=%s", node_name(node->after[i]));
     if (node->source) {
         strbuf_puts(out, " source=");
         print_quoted(out, node->source);

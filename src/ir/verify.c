@@ -71,6 +71,7 @@ static Status verify_node(Verify *v, const Node *node)
         if (!v->defined[in->id]) return node_failed(node, "read before it is produced:", in);
         if (is_dead(v, in)) return node_failed(node, "read of memory that a later version took over:", in);
     }
+    if (node->flags & NODE_AT_USE && node->flags & NODE_ONCE) return node_failed(node, "made once and at use", NULL);
     TensorType types[NODE_MAX_OUT];
     if (node_infer(node, types) != OK) {
         char message[512];
@@ -85,8 +86,21 @@ static Status verify_node(Verify *v, const Node *node)
         if (v->defined[out->id]) return node_failed(node, "produced twice:", out);
         if (!type_equal(&out->type, &types[k])) return node_failed(node, "type differs from what the op infers:", out);
         TRY(verify_storage(node, out));
-        if (out->sharing == STORAGE_UPDATE || out->sharing == STORAGE_HOME) mark_dead(v, out->storage);
+        bool overwrites = out->sharing == STORAGE_UPDATE || out->sharing == STORAGE_HOME;
+        if (overwrites && node->flags & NODE_AT_USE) return node_failed(node, "made at use in memory that is another's:", out->storage);
+        if (overwrites) mark_dead(v, out->storage);
         v->defined[out->id] = 1;
+    }
+    return OK;
+}
+
+/* What is made at use may be made again at any time: what it reads has no later version. */
+static Status verify_at_use(Verify *v, const Node *node)
+{
+    for (int i = 0; i < node->num_in && node->flags & NODE_AT_USE; i++) {
+        const Value *in = node->in[i];
+        bool         again = in && in->producer && in->producer->flags & NODE_AT_USE;
+        if (in && !again && is_dead(v, in)) return node_failed(node, "made at use from memory that a later version took over:", in);
     }
     return OK;
 }
@@ -169,6 +183,10 @@ Status graph_verify_at(const Graph *graph, const Node **out_node, const Value **
         *out_node = node;
         FAIL_IF(node->next && (node->next->prev != node || !node_precedes(node, node->next)), ERR_INTERNAL, "graph: node list broken");
         TRY(verify_node(&v, node));
+    }
+    for (const Node *node = graph->first; node; node = node->next) {
+        *out_node = node;
+        TRY(verify_at_use(&v, node));
     }
     *out_node = NULL;
     FAIL_IF(count != graph->num_nodes, ERR_INTERNAL, "graph: %d nodes listed, %d counted", count, graph->num_nodes);

@@ -52,6 +52,8 @@ static uint64_t node_hash(const Node *node)
 static bool same_computation(const Node *a, const Node *b)
 {
     if (a->op != b->op || memcmp(a->in, b->in, sizeof(Value *) * (size_t)a->num_in) != 0) return false;
+    for (int k = 0; k < a->num_out; k++)
+        if (a->out[k] && b->out[k] && a->out[k]->space != b->out[k]->space) return false;
     return !a->op->attrs_size || memcmp(a->attrs, b->attrs, a->op->attrs_size) == 0;
 }
 

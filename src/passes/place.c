@@ -246,6 +246,27 @@ static void extend(Placer *p, const Value *value, int index)
     if (interval && interval->end < index) interval->end = index;
 }
 
+static Status check_use(const Placer *p, const Value *value, bool backward)
+{
+    const Node *maker = value ? p->roots[value->id].value->producer : NULL;
+    bool        across = maker && maker->flags & NODE_AT_USE && !(maker->flags & NODE_BACKWARD) == backward;
+    FAIL_IF(across, ERR_INVALID, "%s is made at use, but lives from the forward pass into the backward pass; pass recompute makes it again",
+            value->name);
+    return OK;
+}
+
+/* What is made at use isn't alive from a forward node to a backward one. */
+static Status prove_at_use(const Placer *p)
+{
+    bool backward = false;
+    for (const Node *node = p->graph->first; node; node = node->next) {
+        backward = backward || node->flags & NODE_BACKWARD;
+        for (int i = 0; i < node->num_in; i++) TRY(check_use(p, node->in[i], node->flags & NODE_BACKWARD));
+    }
+    for (int i = 0; i < p->graph->num_outputs; i++) TRY(check_use(p, p->graph->outputs[i].value, backward));
+    return OK;
+}
+
 /* With several streams a life ends where every later result is made after its last touch. */
 static void extend_beside(Placer *p, const int *index_of_launch)
 {
@@ -342,6 +363,7 @@ Status pass_place(PassContext *context, Graph **graph)
     p.interval_of = arena_array(arena, int, (*graph)->num_values + 1);
     p.intervals = arena_array(arena, Interval, (*graph)->num_values + 1);
     for (int i = 0; i < (*graph)->num_values; i++) p.interval_of[i] = -1;
+    TRY(prove_at_use(&p));
     find_lives(&p, arena);
     share_in_place(&p);
     for (int space = 0; space < SPACE_COUNT; space++) {

@@ -19,7 +19,7 @@ static void mark_once(Graph *graph)
     const Root *roots = graph_roots(graph);
     const char *overwritten = find_overwritten(graph, roots);
     for (Node *node = graph->first; node; node = node->next) {
-        bool constant = !(node->op->flags & OP_RANDOM);
+        bool constant = !(node->op->flags & OP_RANDOM) && !(node->flags & NODE_AT_USE);
         for (int i = 0; i < node->num_in && constant; i++) {
             const Value *in = node->in[i];
             if (in) constant = in->producer ? (in->producer->flags & NODE_ONCE) != 0 : in->kind == VALUE_CONST;

@@ -51,15 +51,16 @@ static void run_harmless(const OpDef *op, const OpSample *sample, const TensorTy
     op_case_free(&c);
 }
 
-/* A wrong dtype is always refused. Wrong dims are refused, or harmless: then they run within bounds. */
+/* A wrong dtype is always refused, but by what only moves bytes. Wrong dims are refused, or harmless: then they run within bounds. */
 static void check_corrupted(const OpDef *op, const OpSample *sample)
 {
     TensorType in[NODE_MAX_IN];
+    bool       takes_any = op->flags & OP_VIEW || op->cpu[0].dtypes == DT_SET_ANY;
     memcpy(in, sample->in, sizeof in);
     for (int i = 0; i < op->num_in; i++) {
         if (!sample->in[i].ndim) continue;
         in[i].dtype = is_float(&in[i]) ? DT_I32 : DT_F32;
-        if (!(op->flags & OP_VIEW) && infers(op, sample->attrs, in))
+        if (!takes_any && infers(op, sample->attrs, in))
             test_fail(__FILE__, __LINE__, "%s: infer takes %s for input %d", op->name, dtype_info(in[i].dtype)->name, i);
         in[i] = sample->in[i];
         for (int change = 0; change <= 2 * in[i].ndim + 1; change++) {

@@ -440,11 +440,16 @@ def make_step_result():
     add("step_result", "third", [loss, norm2, applied, torch.tensor([1, 6, 0, 0]), ring], [after])
 
 
+def make_copy():
+    x = rand(3, 5)
+    add("copy", "plain", [x], [x])
+
+
 def main():
     torch.set_num_threads(1)
     for make in (make_embedding, make_linear, make_norms, make_rope, make_attention, make_swiglu, make_losses,
                  make_optimizer, make_lora, make_gelu, make_layer_norm, make_normuon, make_step_scalars,
-                 make_step_result):
+                 make_step_result, make_copy):
         make()
     save_file(dict(sorted(tensors.items())), PATH, metadata=dict(cases=json.dumps(cases, sort_keys=True)))
     print("%d cases of %d ops, %d bytes" % (len(cases), len({c.split(".")[0] for c in cases}), os.path.getsize(PATH)))

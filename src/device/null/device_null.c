@@ -10,11 +10,11 @@
 typedef struct GpuFacts {
     const char *id, *name;
     int         memory_mib;
-    double      bf16_tflops, fp32_tflops, gbytes_per_second;
+    double      bf16_tflops, fp32_tflops, gbytes_per_second, link_gbytes_per_second;
 } GpuFacts;
 
 static const GpuFacts gpus[] = {
-#define GPU(id, name, memory, bf16, fp32, bandwidth) {id, name, memory, bf16, fp32, bandwidth},
+#define GPU(id, name, memory, bf16, fp32, bandwidth, link) {id, name, memory, bf16, fp32, bandwidth, link},
 #include "device/null/gpus.def"
 #undef GPU
 };
@@ -153,7 +153,7 @@ static const DeviceApi null_api = {
 const char *device_null_names(void)
 {
     static const char names[] =
-#define GPU(id, name, memory, bf16, fp32, bandwidth) ", " id
+#define GPU(id, name, memory, bf16, fp32, bandwidth, link) ", " id
 #include "device/null/gpus.def"
 #undef GPU
         ;
@@ -165,6 +165,8 @@ static void gpu_facts(const GpuFacts *gpu, DeviceFacts *out)
     *out = (DeviceFacts){.memory_bytes = (int64_t)(gpu->memory_mib - DRIVER_MIB) * 1048576,
                          .vector_flops = gpu->fp32_tflops * 1e12,
                          .bandwidth = gpu->gbytes_per_second * 1e9,
+                         .link_in = gpu->link_gbytes_per_second * 1e9,
+                         .link_out = gpu->link_gbytes_per_second * 1e9,
                          .launch_seconds = 2e-6,
                          .num_workers = 1};
     out->gemm_flops[DT_F32] = gpu->fp32_tflops * 1e12;
