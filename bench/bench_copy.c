@@ -129,10 +129,10 @@ static Status case_open(const Bench *b, Case *c, Graph *graph)
 {
     CompileOptions options = compile_defaults();
     TRY(plan_start(&c->arena, &options, b->device, &c->plan));
-    c->program = &c->plan->program[PROGRAM_EVAL];
-    *c->program = (Program){.kind = PROGRAM_EVAL, .graph = graph};
-    PassContext context = {
-        .arena = &c->arena, .options = &options, .device = b->device, .kind = PROGRAM_EVAL, .plan = c->plan, .program = c->program};
+    c->program = c->plan->programs = arena_new(&c->arena, Program);
+    c->plan->num_programs = 1;
+    *c->program = (Program){.spec = {.kind = PROGRAM_EVAL}, .name = "copies", .graph = graph};
+    PassContext context = {.arena = &c->arena, .options = &options, .device = b->device, .plan = c->plan, .program = c->program};
     TRY(graph_verify(graph));
     TRY(layout_add(c->plan, &options, graph));
     TRY(pass_place(&context, &c->program->graph));
@@ -177,7 +177,7 @@ static Status time_case(Case *c, double *out_seconds)
     double seconds[RUNS + 1];
     for (int i = 0; i <= RUNS; i++) {
         TRY(session_begin_step(c->session, i));
-        TRY(session_run(c->session, PROGRAM_EVAL));
+        TRY(session_run(c->session, c->program));
         TRY(session_end_step(c->session, i));
         TRY(session_await_step(c->session, i, &seconds[i]));
     }
@@ -260,7 +260,7 @@ static Status compare(Bench *b, Case *c, const char *name, bool *out_same)
     size_t   bytes = (size_t)type_bytes(&graph_output(c->program->graph, name)->type);
     uint8_t *got = malloc(bytes);
     if (!got) fatal_out_of_memory(bytes);
-    Status status = session_output(c->session, PROGRAM_EVAL, name, got, bytes);
+    Status status = session_output(c->session, c->program, name, got, bytes);
     bool   same = status == OK && (!b->want || memcmp(b->want, got, bytes) == 0);
     *out_same = *out_same && same;
     if (!b->want)

@@ -205,10 +205,7 @@ static Status generate_ids(InferModel *infer, const int32_t *ids, size_t num, in
     FAIL_IF(num == 0, ERR_INVALID, "generation needs at least one id to go on from");
     FAIL_IF(max_tokens < 1, ERR_INVALID, "max_tokens %lld; expected at least 1", (long long)max_tokens);
     FAIL_IF((int64_t)num > positions, ERR_INVALID, "the prompt has %zu tokens, the model was made for %lld", num, (long long)positions);
-    infer->options.programs = 1u << PROGRAM_PREFILL | 1u << PROGRAM_DECODE;
-    infer->options.cache_batch = 1;
-    infer->options.cache_len = want < positions ? want : positions;
-    infer->options.prefill_chunk = (int64_t)num < 128 ? (int64_t)num : 128;
+    infer_want_generation(infer, (int64_t)num, want < positions ? want : positions);
     TRY(infer_start(infer));
     GenerateStats stats;
     GenerateJob   job = {.prompt = ids,

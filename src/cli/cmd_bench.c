@@ -34,14 +34,12 @@ static OpSum *sum_of(Arena *arena, OpSums *sums, const Launch *launch)
     return sum;
 }
 
-static Status sum_program(Arena *arena, StepBench *bench, ProgramKind kind, OpSums *sums)
+static Status sum_program(Arena *arena, StepBench *bench, const Program *program, OpSums *sums)
 {
-    const Plan    *plan = step_bench_plan(bench);
-    const Program *program = &plan->program[kind];
-    int            times = step_bench_times(bench, kind);
-    if (!times) return OK;
-    double *seconds = arena_array(arena, double, program->num_launches + 1);
-    TRY(step_bench_profile(bench, kind, seconds, &sums->overhead));
+    const Plan *plan = step_bench_plan(bench);
+    int         times = step_bench_times(bench, program);
+    double     *seconds = arena_array(arena, double, program->num_launches + 1);
+    TRY(step_bench_profile(bench, program, seconds, &sums->overhead));
     for (int i = 0; i < program->num_launches; i++) {
         const Launch *launch = &program->launches[i];
         OpSum        *sum = sum_of(arena, sums, launch);
@@ -125,9 +123,9 @@ static Status run_bench(Arena *arena, const Config *config, int steps, bool ops,
     OpSums     sums = {0};
     StrBuf     out = {0};
     TRY(step_bench_create(config, &bench));
-    Status status = step_bench_run(bench, steps, &times);
-    for (int kind = 0; kind < PROGRAM_KIND_COUNT && ops && status == OK; kind++)
-        status = sum_program(arena, bench, (ProgramKind)kind, &sums);
+    Status      status = step_bench_run(bench, steps, &times);
+    const Plan *plan = step_bench_plan(bench);
+    for (int i = 0; i < plan->num_programs && ops && status == OK; i++) status = sum_program(arena, bench, &plan->programs[i], &sums);
     if (status == OK) {
         print_times(config, step_bench_plan(bench), &times, json, &out);
         if (sums.count) qsort(sums.items, (size_t)sums.count, sizeof *sums.items, by_seconds);

@@ -49,9 +49,8 @@ static void print_launch(Explain *e, const Program *program, int index)
 
 static Status print_program(Explain *e)
 {
-    const Program *program = &e->plan->program[e->kind];
+    const Program *program = plan_program(e->plan, e->kind);
     double         limit = 0, measured = 0;
-    FAIL_IF(!program->graph, ERR_INVALID, "this run has no program %s", e->program);
     timeline_simulate(e->plan->arena, &e->plan->facts, program->launches, program->num_launches, &e->timeline);
     for (int i = 0; i < program->num_launches; i++) e->streams = e->streams || program->launches[i].stream != STREAM_COMPUTE;
     strbuf_printf(&e->out, "%5s ", "#");
@@ -65,7 +64,7 @@ static Status print_program(Explain *e)
         limit += launch_limit_seconds(&e->plan->facts, &program->launches[i], e->document_share);
         if (e->seconds) measured += e->seconds[i];
     }
-    strbuf_printf(&e->out, "\n%s: %d launches, %.3f GFLOP, %.3f MB", e->program, program->num_launches, program->cost.flops * 1e-9,
+    strbuf_printf(&e->out, "\n%s: %d launches, %.3f GFLOP, %.3f MB", program->name, program->num_launches, program->cost.flops * 1e-9,
                   program->cost.bytes * 1e-6);
     if (has_limit(e))
         strbuf_printf(&e->out, ", at the limit %.3f ms, expected %.3f ms (%s)", 1e3 * limit, 1e3 * e->timeline.seconds,
@@ -86,7 +85,7 @@ static Status explain_plan(Explain *e, Arena *arena, const Config *config)
     Plan          *plan;
     TRY(setup_model(arena, config, &model));
     TRY(setup_options(config, model, &options));
-    options.programs |= 1u << e->kind;
+    if (!compile_spec(&options, e->kind)) setup_add_program(config, model, e->kind, &options);
     TRY(setup_device(config, e->gpu, &device));
     Status status = setup_plan(arena, model, &options, device, &plan);
     e->plan = plan;
@@ -103,14 +102,14 @@ static Status explain_measured(Explain *e, Arena *arena, const Config *config)
     TRY(step_bench_create(config, &bench));
     e->plan = step_bench_plan(bench);
     e->document_share = step_bench_document_share(bench);
-    const Program *program = &e->plan->program[e->kind];
-    Status         status = program->graph
+    const Program *program = plan_program(e->plan, e->kind);
+    Status         status = program
                                 ? OK
                                 : status_fail(ERR_INVALID, "--measure: a step of this run has no %s; expected micro_first, micro_next or optimizer",
                                               e->program);
-    e->seconds = arena_array(arena, double, program->num_launches + 1);
     if (status == OK) status = step_bench_run(bench, 2, &times);
-    if (status == OK) status = step_bench_profile(bench, e->kind, e->seconds, &e->overhead);
+    if (status == OK) e->seconds = arena_array(arena, double, program->num_launches + 1);
+    if (status == OK) status = step_bench_profile(bench, program, e->seconds, &e->overhead);
     if (status == OK) status = print_program(e);
     step_bench_destroy(bench);
     return status;

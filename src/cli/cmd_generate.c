@@ -109,11 +109,7 @@ static Status start(InferModel *infer, const GenerateArgs *g, size_t prompt_len)
 {
     int64_t want = (int64_t)prompt_len + g->max_tokens;
     if (want > infer->model->max_positions) want = infer->model->max_positions;
-    infer->options.programs = 1u << PROGRAM_PREFILL | 1u << PROGRAM_DECODE;
-    infer->options.cache_batch = 1;
-    infer->options.cache_len = want;
-    infer->options.prefill_chunk = (int64_t)prompt_len < 128 ? (int64_t)prompt_len : 128;
-    if (infer->options.prefill_chunk > want) infer->options.prefill_chunk = want;
+    infer_want_generation(infer, (int64_t)prompt_len, want);
     return infer_start(infer);
 }
 

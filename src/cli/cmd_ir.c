@@ -50,8 +50,9 @@ static Status print_graph(Arena *arena, const Config *config, Wanted *wanted)
     if (wanted->pass && pass_find(wanted->pass, &index) != OK) return status_prefix(ERR_INVALID, "--after");
     TRY(setup_model(arena, config, &model));
     TRY(setup_options(config, model, &options));
-    options.programs = 1u << kind;
-    if (kind == PROGRAM_OPTIMIZER) options.programs |= 1u << PROGRAM_MICRO_FIRST;
+    options.num_programs = 0;
+    setup_add_program(config, model, kind, &options);
+    if (kind == PROGRAM_OPTIMIZER) setup_add_program(config, model, PROGRAM_MICRO_FIRST, &options);
     options.after_pass = keep_graph;
     options.after_pass_context = wanted;
     TRY(device_null_create(NULL, &device));

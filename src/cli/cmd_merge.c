@@ -16,15 +16,16 @@ static Status probe(const char *dir, const char *adapter, float **out_logits, in
 {
     InferModel infer;
     *out_logits = NULL;
-    Status status = infer_open(&infer, dir, adapter, "cpu", 0);
+    Status  status = infer_open(&infer, dir, adapter, "cpu", 0);
+    int64_t vocab = 0, chunk = 0, rows = 0;
     if (status == OK) {
         CompileOptions *options = &infer.options;
         options->model_dtype = options->master_dtype = DT_F32;
-        options->programs = 1u << PROGRAM_PREFILL;
-        options->cache_len = options->prefill_chunk = PROBE_TOKENS < infer.model->max_positions ? PROBE_TOKENS : infer.model->max_positions;
+        options->cache_len = chunk = PROBE_TOKENS < infer.model->max_positions ? PROBE_TOKENS : infer.model->max_positions;
+        compile_add(options, PROGRAM_PREFILL, 1, chunk);
         status = infer_start(&infer);
+        if (status == OK) vocab = infer.model->vocab_size;
     }
-    int64_t vocab = status == OK ? infer.model->vocab_size : 0, chunk = infer.options.prefill_chunk, rows = 0;
     int32_t tokens[PROBE_TOKENS], positions[PROBE_TOKENS];
     int64_t step[STEP_COUNT] = {0};
     for (int32_t i = 0; i < chunk && vocab; i++) {
@@ -38,8 +39,10 @@ static Status probe(const char *dir, const char *adapter, float **out_logits, in
         if (status == OK) status = session_write(infer.session, "positions", positions, (size_t)chunk * 4);
         if (status == OK) status = session_write(infer.session, "step", step, sizeof step);
         if (status == OK) status = session_write(infer.session, "row", &row, sizeof row);
-        if (status == OK) status = session_run(infer.session, PROGRAM_PREFILL);
-        if (status == OK) status = session_output(infer.session, PROGRAM_PREFILL, "logits", logits + rows * vocab, (size_t)vocab * 4);
+        if (status == OK) status = session_run(infer.session, plan_program(infer.plan, PROGRAM_PREFILL));
+        if (status == OK)
+            status = session_output(infer.session, plan_program(infer.plan, PROGRAM_PREFILL), "logits", logits + rows * vocab,
+                                    (size_t)vocab * 4);
     }
     infer_close(&infer);
     *out_logits = logits;

@@ -14,11 +14,10 @@ Status evaluate_start(InferModel *infer, size_t longest_ids, int64_t context)
     int64_t length = (int64_t)longest_ids - 1;
     if (length < 1) length = 1;
     CompileOptions *options = &infer->options;
-    options->programs = 1u << PROGRAM_EVAL;
-    options->eval_seq = options->seq = length < most ? length : most;
-    int64_t rows = (length + options->eval_seq - 1) / options->eval_seq, fit = ROW_TOKENS / options->eval_seq;
-    options->eval_batch = rows < 1 || fit < 1 ? 1 : rows < fit ? rows : fit;
-    if (options->eval_batch > MOST_ROWS) options->eval_batch = MOST_ROWS;
+    int64_t         seq = length < most ? length : most, rows = (length + seq - 1) / seq, fit = ROW_TOKENS / seq;
+    int64_t         batch = rows < 1 || fit < 1 ? 1 : rows < fit ? rows : fit;
+    options->num_programs = 0;
+    compile_add(options, PROGRAM_EVAL, batch < MOST_ROWS ? batch : MOST_ROWS, seq);
     return infer_start(infer);
 }
 
@@ -52,8 +51,9 @@ static Status run_batch(Session *session, const EvalBatch *batch)
     const int32_t *const     data[] = {batch->tokens, batch->labels, batch->positions, batch->doc_start, batch->doc_id};
     for (int i = 0; i < 5; i++)
         if (plan_find(session_plan(session), names[i])) TRY(session_write(session, names[i], data[i], bytes));
-    TRY(session_run(session, PROGRAM_EVAL));
-    return session_output(session, PROGRAM_EVAL, "losses", batch->losses, bytes);
+    const Program *program = plan_program(session_plan(session), PROGRAM_EVAL);
+    TRY(session_run(session, program));
+    return session_output(session, program, "losses", batch->losses, bytes);
 }
 
 static Status evaluate_rows(Session *session, EvalBatch *batch, const int32_t *ids, int64_t count, float *losses)
@@ -79,10 +79,11 @@ static Status evaluate_rows(Session *session, EvalBatch *batch, const int32_t *i
 Status evaluate_ids(InferModel *infer, const int32_t *ids, size_t count, float *losses)
 {
     FAIL_IF(count < 2, ERR_INVALID, "the text has %zu token; expected at least two, as the first has no loss", count);
-    EvalBatch batch = {.rows = infer->options.eval_batch, .seq = infer->options.eval_seq};
-    size_t    cells = (size_t)(infer->options.eval_batch * batch.seq);
-    int32_t  *memory = calloc(6 * cells, sizeof *memory);
-    int64_t   first[MOST_ROWS];
+    const ProgramSpec *spec = &plan_program(infer->plan, PROGRAM_EVAL)->spec;
+    EvalBatch          batch = {.rows = spec->batch, .seq = spec->seq};
+    size_t             cells = (size_t)(batch.rows * batch.seq);
+    int32_t           *memory = calloc(6 * cells, sizeof *memory);
+    int64_t            first[MOST_ROWS];
     CHECK(memory);
     batch.tokens = memory;
     batch.labels = memory + cells;

@@ -6,19 +6,20 @@
 #include <string.h>
 
 typedef struct Decoder {
-    Session *session;
-    int64_t  chunk, cache_len, vocab_size;
-    int32_t *tokens, *positions; /* (chunk) */
-    float   *logits;             /* (vocab_size) */
+    Session       *session;
+    const Program *prefill, *decode;
+    int64_t        chunk, cache_len, vocab_size;
+    int32_t       *tokens, *positions; /* (chunk) */
+    float         *logits;             /* (vocab_size) */
 } Decoder;
 
 static Status open_decoder(Session *session, Decoder *d)
 {
     const Plan *plan = session_plan(session);
-    *d = (Decoder){.session = session};
-    const Graph *prefill = plan->program[PROGRAM_PREFILL].graph, *decode = plan->program[PROGRAM_DECODE].graph;
-    FAIL_IF(!prefill || !decode, ERR_INTERNAL, "generate: the session has no prefill and decode programs");
-    d->chunk = graph_find(prefill, "tokens")->type.dim[1];
+    *d = (Decoder){.session = session, .prefill = plan_program(plan, PROGRAM_PREFILL), .decode = plan_program(plan, PROGRAM_DECODE)};
+    FAIL_IF(!d->prefill || !d->decode, ERR_INTERNAL, "generate: the session has no prefill and decode programs");
+    const Graph *decode = d->decode->graph;
+    d->chunk = d->prefill->spec.seq;
     d->vocab_size = type_cols(&graph_output(decode, "logits")->type);
     d->cache_len = 0;
     for (int i = 0; i < decode->num_values && !d->cache_len; i++)
@@ -36,7 +37,7 @@ static void close_decoder(Decoder *d)
     free(d->logits);
 }
 
-static Status run_tokens(Decoder *d, ProgramKind kind, int64_t count, int64_t position)
+static Status run_tokens(Decoder *d, const Program *program, int64_t count, int64_t position)
 {
     int64_t step[STEP_COUNT] = {[STEP_POSITION] = position};
     size_t  bytes = (size_t)count * sizeof(int32_t);
@@ -44,15 +45,15 @@ static Status run_tokens(Decoder *d, ProgramKind kind, int64_t count, int64_t po
     TRY(session_write(d->session, "tokens", d->tokens, bytes));
     TRY(session_write(d->session, "positions", d->positions, bytes));
     TRY(session_write(d->session, "step", step, sizeof step));
-    TRY(session_run(d->session, kind));
+    TRY(session_run(d->session, program));
     return OK;
 }
 
-static Status read_logits(Decoder *d, ProgramKind kind)
+static Status read_logits(Decoder *d, const Program *program)
 {
-    const Value *value = graph_output(session_plan(d->session)->program[kind].graph, "logits");
+    const Value *value = graph_output(program->graph, "logits");
     size_t       bytes = (size_t)type_bytes(&value->type);
-    TRY(session_output(d->session, kind, "logits", d->logits, bytes));
+    TRY(session_output(d->session, program, "logits", d->logits, bytes));
     if (value->type.dtype != DT_BF16) return OK;
     const uint16_t *narrow = (const uint16_t *)d->logits;
     for (int64_t i = d->vocab_size - 1; i >= 0; i--) d->logits[i] = bf16_to_f32(narrow[i]); /* from the end, in place */
@@ -69,10 +70,10 @@ static Status prefill(Decoder *d, const int32_t *prompt, int64_t count)
         memcpy(d->tokens, prompt + begin, (size_t)(end - begin) * sizeof *prompt);
         int32_t row = (int32_t)(end - begin - 1);
         TRY(session_write(d->session, "row", &row, sizeof row));
-        TRY(run_tokens(d, PROGRAM_PREFILL, d->chunk, begin));
+        TRY(run_tokens(d, d->prefill, d->chunk, begin));
         at = end;
     }
-    return read_logits(d, PROGRAM_PREFILL);
+    return read_logits(d, d->prefill);
 }
 
 static bool is_eos(const GenerateJob *job, int32_t id)
@@ -98,8 +99,8 @@ static Status decode(Decoder *d, const GenerateJob *job, Sampler *sampler, Gener
         stats->context_full = position >= d->cache_len;
         if (stats->context_full) return OK;
         d->tokens[0] = id;
-        TRY(run_tokens(d, PROGRAM_DECODE, 1, position++));
-        TRY(read_logits(d, PROGRAM_DECODE));
+        TRY(run_tokens(d, d->decode, 1, position++));
+        TRY(read_logits(d, d->decode));
     }
     return OK;
 }

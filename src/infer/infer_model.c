@@ -95,6 +95,15 @@ Status infer_open(InferModel *infer, const char *dir, const char *adapter, const
     return OK;
 }
 
+void infer_want_generation(InferModel *infer, int64_t prompt_len, int64_t cache_len)
+{
+    enum { MOST_CHUNK = 128 };
+    infer->options.num_programs = 0;
+    infer->options.cache_len = cache_len;
+    compile_add(&infer->options, PROGRAM_PREFILL, 1, prompt_len < MOST_CHUNK ? prompt_len : MOST_CHUNK);
+    compile_add(&infer->options, PROGRAM_DECODE, 1, 1);
+}
+
 Status infer_start(InferModel *infer)
 {
     infer_stop(infer);

@@ -30,7 +30,10 @@ typedef struct InferModel {
 NODISCARD Status infer_open(InferModel *infer, const char *dir, const char *adapter, const char *device, int threads);
 void             infer_close(InferModel *infer);
 
-/* What infer_start compiles: fill in programs and shapes of infer->options first (dtype is the model's unless changed). */
+/* Asks for what generates after a prompt of so many tokens, cache_len with it, in place of other programs. */
+void infer_want_generation(InferModel *infer, int64_t prompt_len, int64_t cache_len);
+
+/* Compiles infer->options, whose programs come first (dtype is the model's unless changed). */
 NODISCARD Status infer_start(InferModel *infer);
 void             infer_stop(InferModel *infer); /* drops the session, so that another may be started */
 

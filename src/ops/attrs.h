@@ -33,6 +33,10 @@ static inline int lora_members(const LoraAttrs *attrs)
     return count;
 }
 
+typedef struct CastAttrs {
+    int64_t dtype; /* of the result; 0: f32 */
+} CastAttrs;
+
 typedef struct ReshapeAttrs {
     int64_t ndim, d0, d1, d2, d3;
 } ReshapeAttrs;

@@ -22,14 +22,14 @@ typedef enum OptionKind {
     KIND_OPTIMIZER
 } OptionKind;
 
-/* What passes read of CompileOptions; the program says which one the graph is of. */
+/* What passes read of CompileOptions; its one program says what the graph is of. */
 static const struct {
     const char *name;
     OptionKind  kind;
     size_t      at;
 } table[] = {
-    {"program", KIND_PROGRAM, 0},
-    {"cache_batch", KIND_INT, offsetof(CompileOptions, cache_batch)},
+    {"program", KIND_PROGRAM, offsetof(CompileOptions, programs[0].kind)},
+    {"batch", KIND_INT, offsetof(CompileOptions, programs[0].batch)},
     {"cache_len", KIND_INT, offsetof(CompileOptions, cache_len)},
     {"fp32_grads", KIND_BOOL, offsetof(CompileOptions, fp32_grads)},
     {"lora_alpha", KIND_FLOAT, offsetof(CompileOptions, lora.alpha)},
@@ -90,14 +90,18 @@ static Status read_number(OptionKind kind, const char *text, void *out)
 
 static Status read_option(Arena *arena, OptionKind kind, const char *text, void *out)
 {
-    const char *parts[PART_COUNT], *fusions[FUSION_COUNT], *optimizers[OPTIMIZER_COUNT], *yes_no[] = {"false", "true"};
-    int         index = 0;
+    const char *programs[PROGRAM_KIND_COUNT], *parts[PART_COUNT], *fusions[FUSION_COUNT], *optimizers[OPTIMIZER_COUNT],
+        *yes_no[] = {"false", "true"};
+    int index = 0;
+    for (int i = 0; i < PROGRAM_KIND_COUNT; i++) programs[i] = program_kind_name((ProgramKind)i);
     for (int i = 0; i < PART_COUNT; i++) parts[i] = part_name((Part)i);
     for (int i = 0; i < FUSION_COUNT; i++) fusions[i] = fusion_name((Fusion)i);
     for (int i = 0; i < OPTIMIZER_COUNT; i++) optimizers[i] = optimizer_name((OptimizerKind)i);
     switch (kind) {
     case KIND_PROGRAM:
-        break; /* no field */
+        TRY(find_name("program", text, programs, PROGRAM_KIND_COUNT, &index));
+        *(ProgramKind *)out = (ProgramKind)index;
+        break;
     case KIND_INT:
     case KIND_FLOAT:
         return read_number(kind, text, out);
@@ -127,21 +131,18 @@ static Status read_option(Arena *arena, OptionKind kind, const char *text, void 
     return OK;
 }
 
-static Status set_option(Arena *arena, const char *name, const char *value, CompileOptions *options, ProgramKind *kind)
+static Status set_option(Arena *arena, const char *name, const char *value, CompileOptions *options)
 {
-    const char *names[NUM_OPTIONS], *programs[PROGRAM_KIND_COUNT];
-    int         index, program = *kind;
+    const char *names[NUM_OPTIONS];
+    int         index;
     for (int i = 0; i < NUM_OPTIONS; i++) names[i] = table[i].name;
-    for (int i = 0; i < PROGRAM_KIND_COUNT; i++) programs[i] = program_kind_name((ProgramKind)i);
     TRY(find_name("option", name, names, NUM_OPTIONS, &index));
-    Status status = table[index].kind == KIND_PROGRAM ? find_name("program", value, programs, PROGRAM_KIND_COUNT, &program)
-                                                      : read_option(arena, table[index].kind, value, (char *)options + table[index].at);
-    *kind = (ProgramKind)program;
+    Status status = read_option(arena, table[index].kind, value, (char *)options + table[index].at);
     return status == OK ? OK : status_prefix(status, "option %s", name);
 }
 
 /* The lines `# option NAME=VALUE` among the comments before the graph. */
-static Status read_options(Arena *arena, const char *file, const char *text, size_t len, CompileOptions *options, ProgramKind *kind)
+static Status read_options(Arena *arena, const char *file, const char *text, size_t len, CompileOptions *options)
 {
     static const char mark[] = "# option ";
     const char       *end = text + len;
@@ -153,7 +154,7 @@ static Status read_options(Arena *arena, const char *file, const char *text, siz
             char *equals = strchr(name, '=');
             FAIL_IF(!equals, ERR_INVALID, "%s:%d:%zu: expected # option NAME=VALUE", file, line, sizeof mark);
             *equals = 0;
-            Status status = set_option(arena, name, equals + 1, options, kind);
+            Status status = set_option(arena, name, equals + 1, options);
             if (status != OK) return status_prefix(status, "%s:%d:%zu", file, line, sizeof mark);
         }
         text = eol < end ? eol + 1 : end;
@@ -207,11 +208,12 @@ static Status run_one(PassContext *context, int index, bool *laid_out)
         *laid_out = true;
     }
     if (makes_update) {
-        context->kind = PROGRAM_OPTIMIZER;
+        program->spec.kind = PROGRAM_OPTIMIZER;
+        program->name = program_kind_name(PROGRAM_OPTIMIZER);
         *laid_out = false;
     }
-    FAIL_IF(!(pass_programs(index) >> context->kind & 1), ERR_INVALID,
-            "it doesn't run for %s; the line # option program=NAME says what the graph is of", program_kind_name(context->kind));
+    FAIL_IF(!(pass_programs(index) >> program->spec.kind & 1), ERR_INVALID,
+            "it doesn't run for %s; the line # option program=NAME says what the graph is of", program_kind_name(program->spec.kind));
     if (!pass_after_layout(index)) program->placement = NULL; /* of another graph */
     program->num_launches = program->num_once = 0;
     return pass_run(context, index);
@@ -238,8 +240,11 @@ Status passes_run_alone(Arena *arena, const char *file, const char *text, size_t
     PassContext    context = {.arena = arena, .file = file, .options = &options, .program = &program};
     int           *indices = arena_array(arena, int, count + 1);
     options.verify = true;
+    compile_add(&options, PROGRAM_MICRO_FIRST, 1, 1);
     for (size_t i = 0; i < count; i++) TRY(pass_find(names[i], &indices[i]));
-    TRY(read_options(arena, file, text, len, &options, &context.kind));
+    TRY(read_options(arena, file, text, len, &options));
+    program.spec = options.programs[0];
+    program.name = program_kind_name(program.spec.kind);
     TRY(graph_parse(arena, file, text, len, op_table, OP_COUNT, &program.graph));
     TRY(device_null_create(NULL, &context.device));
     Status status = plan_start(arena, &options, context.device, &context.plan);

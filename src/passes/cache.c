@@ -9,7 +9,7 @@ static Status use_cache(PassContext *context, Graph *graph, Node *node)
     graph->layer = node->layer;
     graph->part = node->part;
     graph->cursor = node;
-    TRY(node->op->cached(graph, node, context->options->cache_batch, context->options->cache_len, &cached));
+    TRY(node->op->cached(graph, node, context->program->spec.batch, context->options->cache_len, &cached));
     graph->cursor = NULL;
     graph_replace_uses(graph, node->out[0], cached->out[0], node);
     graph_remove_node(graph, node);
@@ -22,7 +22,7 @@ static Status one_row(PassContext *context, Graph *graph)
     Node  *head = logits ? logits->producer : NULL;
     FAIL_IF(!head || head->op != &op_linear, ERR_UNSUPPORTED, "%s: \"logits\" isn't a linear layer's output; generation needs that",
             context->file);
-    TensorType type = type_make(DT_I32, 1, context->options->cache_batch);
+    TensorType type = type_make(DT_I32, 1, context->program->spec.batch);
     Value     *in[] = {head->in[0], graph_add_value(graph, VALUE_INPUT, "row", &type)};
     Node      *row, *last;
     graph->layer = -1;
@@ -43,5 +43,5 @@ Status pass_cache(PassContext *context, Graph **graph)
         next = node->next;
         if (node->op->cached) TRY(use_cache(context, *graph, node));
     }
-    return context->kind == PROGRAM_PREFILL ? one_row(context, *graph) : OK;
+    return context->program->spec.kind == PROGRAM_PREFILL ? one_row(context, *graph) : OK;
 }

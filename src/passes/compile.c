@@ -69,14 +69,7 @@ Status plan_start(Arena *arena, const CompileOptions *options, Device *device, P
 CompileOptions compile_defaults(void)
 {
     return (CompileOptions){
-        .programs = 1u << PROGRAM_MICRO_FIRST | 1u << PROGRAM_MICRO_NEXT | 1u << PROGRAM_OPTIMIZER,
-        .batch = 1,
-        .seq = 128,
-        .eval_batch = 1,
-        .eval_seq = 128,
-        .cache_batch = 1,
         .cache_len = 256,
-        .prefill_chunk = 64,
         .model_dtype = DT_F32,
         .master_dtype = DT_F32,
         .moment_dtype = DT_F32,
@@ -91,26 +84,79 @@ CompileOptions compile_defaults(void)
     };
 }
 
+void compile_add(CompileOptions *options, ProgramKind kind, int64_t batch, int64_t seq)
+{
+    CHECK(options->num_programs < MAX_PROGRAMS);
+    options->programs[options->num_programs++] = (ProgramSpec){kind, batch, seq};
+}
+
+void compile_add_training(CompileOptions *options, int64_t batch, int64_t seq)
+{
+    compile_add(options, PROGRAM_MICRO_FIRST, batch, seq);
+    compile_add(options, PROGRAM_MICRO_NEXT, batch, seq);
+    compile_add(options, PROGRAM_OPTIMIZER, 0, 0);
+}
+
+void compile_drop(CompileOptions *options, ProgramKind kind)
+{
+    int count = 0;
+    for (int i = 0; i < options->num_programs; i++)
+        if (options->programs[i].kind != kind) options->programs[count++] = options->programs[i];
+    options->num_programs = count;
+}
+
+const ProgramSpec *compile_spec(const CompileOptions *options, ProgramKind kind)
+{
+    for (int i = 0; i < options->num_programs; i++)
+        if (options->programs[i].kind == kind) return &options->programs[i];
+    return NULL;
+}
+
+/* The programs asked for, each under a name of its own. */
+static Status add_programs(Plan *plan, const CompileOptions *options)
+{
+    int of_kind[PROGRAM_KIND_COUNT] = {0};
+    plan->programs = arena_array(plan->arena, Program, options->num_programs + 1);
+    for (int i = 0; i < options->num_programs; i++) of_kind[options->programs[i].kind]++;
+    for (int i = 0; i < options->num_programs; i++) {
+        const ProgramSpec *spec = &options->programs[i];
+        const char        *name = program_kind_name(spec->kind);
+        if (of_kind[spec->kind] > 1) name = arena_printf(plan->arena, "%s[%lldx%lld]", name, (long long)spec->batch, (long long)spec->seq);
+        FAIL_IF(plan_program_of(plan, spec->kind, spec->batch, spec->seq), ERR_INTERNAL, "compile: program %s is asked for twice", name);
+        plan->programs[plan->num_programs++] = (Program){.spec = *spec, .name = name};
+    }
+    return OK;
+}
+
 static Status run_passes(PassContext *context, int first, int end)
 {
     const CompileOptions *options = context->options;
     for (int i = first; i < end; i++) {
-        if (!(passes[i].programs >> context->kind & 1)) continue;
+        if (!(passes[i].programs >> context->program->spec.kind & 1)) continue;
         TRY(pass_run(context, i));
         if (options->after_pass) options->after_pass(options->after_pass_context, passes[i].name, context->program->graph);
     }
     return OK;
 }
 
-static Status run_phase(PassContext *context, uint32_t programs, int first, int end, bool layout)
+/* All passes but the last two, and the layout, of the programs of these kinds. */
+static Status schedule_programs(PassContext *context, uint32_t kinds)
 {
-    for (int kind = 0; kind < PROGRAM_KIND_COUNT; kind++) {
-        if (!(programs >> kind & 1)) continue;
-        context->kind = (ProgramKind)kind;
-        context->program = &context->plan->program[kind];
-        context->program->kind = (ProgramKind)kind;
-        TRY(run_passes(context, first, end));
-        if (layout) TRY(layout_add(context->plan, context->options, context->program->graph));
+    Plan *plan = context->plan;
+    for (int i = 0; i < plan->num_programs; i++) {
+        context->program = &plan->programs[i];
+        if (!(kinds >> context->program->spec.kind & 1)) continue;
+        TRY(run_passes(context, 0, NUM_BEFORE_LAYOUT));
+        TRY(layout_add(plan, context->options, context->program->graph));
+    }
+    return OK;
+}
+
+static Status place_programs(PassContext *context)
+{
+    for (int i = 0; i < context->plan->num_programs; i++) {
+        context->program = &context->plan->programs[i];
+        TRY(run_passes(context, NUM_BEFORE_LAYOUT, NUM_PASSES));
     }
     return OK;
 }
@@ -128,11 +174,11 @@ Status compile_plan(Arena *arena, const IrModule *module, const JsonValue *confi
                            .options = options,
                            .device = device,
                            .plan = plan};
-    uint32_t    update = options->programs & (1u << PROGRAM_OPTIMIZER), others = options->programs & ~update;
+    TRY(add_programs(plan, options));
     /* The optimizer's graph is made from the layout of the trained parameters. */
-    TRY(run_phase(&context, others, 0, NUM_BEFORE_LAYOUT, true));
-    TRY(run_phase(&context, update, 0, NUM_BEFORE_LAYOUT, true));
-    TRY(run_phase(&context, options->programs, NUM_BEFORE_LAYOUT, NUM_PASSES, false));
+    TRY(schedule_programs(&context, ~(1u << PROGRAM_OPTIMIZER)));
+    TRY(schedule_programs(&context, 1u << PROGRAM_OPTIMIZER));
+    TRY(place_programs(&context));
     *out_plan = plan;
     return OK;
 }

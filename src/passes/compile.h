@@ -31,12 +31,12 @@ typedef struct LoraOptions {
     const char *const *targets; /* module names or path suffixes; "all-linear" alone: all but the head */
 } LoraOptions;
 
+enum { MAX_PROGRAMS = 32 };
+
 typedef struct CompileOptions {
-    /* which programs to make: bit per ProgramKind */
-    uint32_t       programs;
-    int64_t        batch, seq; /* of a training micro-step */
-    int64_t        eval_batch, eval_seq;
-    int64_t        cache_batch, cache_len, prefill_chunk;
+    ProgramSpec    programs[MAX_PROGRAMS]; /* which to make; several of a kind differ in shape */
+    int            num_programs;
+    int64_t        cache_len;    /* tokens of a row of the KV cache */
     DType          model_dtype;  /* parameters and activations */
     bool           fp32_grads;   /* weight gradients are stored and summed in fp32; else in their parameter's dtype */
     DType          master_dtype; /* where wider than the parameter's: a master copy; else stochastic rounding for bf16 */
@@ -58,7 +58,15 @@ typedef struct CompileOptions {
     void *after_pass_context;
 } CompileOptions;
 
+/* Without programs. */
 CompileOptions compile_defaults(void);
+/* Asks for one program more, or for those of a training step: both micro-steps and the optimizer's. */
+void compile_add(CompileOptions *options, ProgramKind kind, int64_t batch, int64_t seq);
+void compile_add_training(CompileOptions *options, int64_t batch, int64_t seq);
+/* Takes back all programs of a kind. */
+void compile_drop(CompileOptions *options, ProgramKind kind);
+/* What was asked for first of a kind; NULL: nothing. */
+const ProgramSpec *compile_spec(const CompileOptions *options, ProgramKind kind);
 
 /* `config`: the model folder's config.json. Everything is allocated in `arena`. Errors name file, key, node or parameter. */
 NODISCARD Status compile_plan(Arena *arena, const IrModule *module, const JsonValue *config, const char *config_name,

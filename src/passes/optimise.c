@@ -65,7 +65,7 @@ static Status add_result(const Update *update, Value *applied)
 Status pass_optimise(PassContext *context, Graph **out_graph)
 {
     const Plan *plan = context->plan;
-    Graph      *graph = graph_create(context->arena, program_kind_name(context->kind), op_table, OP_COUNT);
+    Graph      *graph = graph_create(context->arena, context->program->name, op_table, OP_COUNT);
     FAIL_IF(!plan->num_trained, ERR_INVALID, "nothing to train: no parameter is trained");
     Value **grads = arena_array(context->arena, Value *, plan->num_buckets);
     for (int i = 0; i < plan->num_buckets; i++)

@@ -11,9 +11,8 @@ typedef struct PassContext {
     const char           *config_name;
     const CompileOptions *options;
     Device               *device;
-    ProgramKind           kind;
     Plan                 *plan;    /* layout of what earlier programs placed */
-    Program              *program; /* what place and emit fill */
+    Program              *program; /* whose shape the passes ask for, and what place and emit fill */
 } PassContext;
 
 #define PASS(name, programs, help) NODISCARD Status pass_##name(PassContext *context, Graph **graph);

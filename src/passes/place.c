@@ -197,8 +197,29 @@ static Region region_of(const Value *value)
     }
 }
 
+/* Whether programs may have a value in different sizes: an input is of a run's shape, and a run of fewer rows uses the first rows of a
+ * cache. The largest decides. */
+static bool may_grow(const Value *value)
+{
+    return value->kind == VALUE_INPUT || value->kind == VALUE_CACHE;
+}
+
+/* Places the values of a region anew, one behind the other. */
+static void repack(Plan *plan, Region region)
+{
+    for (int space = 0; space < SPACE_COUNT; space++) plan->region_bytes[space][region] = 0;
+    for (int i = 0; i < plan->num_entries; i++) {
+        Placement *place = &plan->entries[i].place;
+        int64_t   *end = &plan->region_bytes[place->space][region];
+        if (place->region != region) continue;
+        place->offset = *end;
+        *end = align_up(place->offset + place->bytes, PLACE_ALIGN);
+    }
+}
+
 Status layout_add(Plan *plan, const CompileOptions *options, const Graph *graph)
 {
+    bool has_grown = false;
     if (!plan->params && graph->num_params) TRY(layout_params(plan, options, graph));
     for (int i = 0; i < graph->num_values; i++) {
         const Value     *value = graph->values[i];
@@ -207,18 +228,17 @@ Status layout_add(Plan *plan, const CompileOptions *options, const Graph *graph)
         if (value->kind == VALUE_ACTIVATION || value->storage || (value->producer && !once)) continue;
         if (!entry) {
             TRY(append_entry(plan, value->name, &value->type, region_of(value), value->space));
-        } else if (value->kind == VALUE_INPUT && type_bytes(&value->type) > entry->place.bytes) {
-            /* Programs read the same input with other shapes: the largest decides. The smaller place is left unused. */
+        } else if (may_grow(value) && type_bytes(&value->type) > entry->place.bytes) {
             PlanEntry *wider = &plan->entries[entry - plan->entries];
             wider->type = value->type;
             wider->place.bytes = type_bytes(&value->type);
-            int64_t *end = &plan->region_bytes[wider->place.space][REGION_INPUTS];
-            wider->place.offset = *end;
-            *end = align_up(wider->place.offset + wider->place.bytes, PLACE_ALIGN);
-        } else if (value->kind != VALUE_INPUT) {
+            has_grown = true;
+        } else if (!may_grow(value)) {
             FAIL_IF(type_bytes(&value->type) != entry->place.bytes, ERR_INTERNAL, "plan: %s differs in size between programs", value->name);
         }
     }
+    if (has_grown) repack(plan, REGION_INPUTS);
+    if (has_grown) repack(plan, REGION_CACHE);
     return OK;
 }
 

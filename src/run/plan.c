@@ -21,6 +21,22 @@ const char *program_kind_name(ProgramKind kind)
     return names[kind];
 }
 
+const Program *plan_program(const Plan *plan, ProgramKind kind)
+{
+    for (int i = 0; i < plan->num_programs; i++)
+        if (plan->programs[i].spec.kind == kind) return &plan->programs[i];
+    return NULL;
+}
+
+const Program *plan_program_of(const Plan *plan, ProgramKind kind, int64_t batch, int64_t seq)
+{
+    for (int i = 0; i < plan->num_programs; i++) {
+        const ProgramSpec *spec = &plan->programs[i].spec;
+        if (spec->kind == kind && spec->batch == batch && spec->seq == seq) return &plan->programs[i];
+    }
+    return NULL;
+}
+
 static int *entry_slot(const Plan *plan, const char *name)
 {
     uint32_t mask = (uint32_t)plan->entry_table_size - 1, i = (uint32_t)hash_bytes(name, strlen(name), 0) & mask;
@@ -152,12 +168,10 @@ void plan_write_json(const Plan *plan, StrBuf *out)
     for (int i = 0; i < REGION_COUNT; i++)
         strbuf_printf(out, "%s\"%s\": %lld", i ? ", " : "", region_name((Region)i), (long long)plan->region_bytes[SPACE_DEVICE][i]);
     strbuf_printf(out, "}, \"pinned_bytes\": %lld, \"programs\": {", (long long)plan_host_bytes(plan));
-    const char *separator = "";
-    for (int kind = 0; kind < PROGRAM_KIND_COUNT; kind++) {
-        const Program *p = &plan->program[kind];
-        if (!p->graph) continue;
-        strbuf_printf(out, "%s\"%s\": {\"launches\": %d, \"activation_bytes\": %lld, \"live_bytes\": %lld, \"flops\": ", separator,
-                      program_kind_name((ProgramKind)kind), p->num_launches, (long long)p->activation_bytes, (long long)p->live_bytes);
+    for (int i = 0; i < plan->num_programs; i++) {
+        const Program *p = &plan->programs[i];
+        strbuf_printf(out, "%s\"%s\": {\"launches\": %d, \"activation_bytes\": %lld, \"live_bytes\": %lld, \"flops\": ", i ? ", " : "",
+                      p->name, p->num_launches, (long long)p->activation_bytes, (long long)p->live_bytes);
         json_write_double(out, p->cost.flops);
         strbuf_puts(out, ", \"bytes\": ");
         json_write_double(out, p->cost.bytes);
@@ -166,7 +180,6 @@ void plan_write_json(const Plan *plan, StrBuf *out)
         strbuf_puts(out, ", \"simulated_seconds\": ");
         json_write_double(out, p->simulated_seconds);
         strbuf_putc(out, '}');
-        separator = ", ";
     }
     strbuf_puts(out, "}}");
 }

@@ -23,17 +23,23 @@ typedef struct Placement {
     int64_t offset, bytes;
 } Placement;
 
-/* The programs of a session; all share regions, so a weight is one memory in all of them. */
+/* What a program is for. */
 typedef enum ProgramKind {
     PROGRAM_MICRO_FIRST, /* forward and backward; gradients and loss written */
     PROGRAM_MICRO_NEXT,  /* the same, gradients and loss added to */
     PROGRAM_OPTIMIZER,
     PROGRAM_EVAL,    /* per-token losses */
     PROGRAM_PREFILL, /* a chunk of a prompt into the KV cache, logits of one row */
-    PROGRAM_DECODE,  /* one token */
+    PROGRAM_DECODE,  /* one token a row */
     PROGRAM_KIND_COUNT
 } ProgramKind;
 const char *program_kind_name(ProgramKind kind);
+
+/* A program that a session has: its purpose and the shape of a run of it. */
+typedef struct ProgramSpec {
+    ProgramKind kind;
+    int64_t     batch, seq; /* rows, and tokens of a row; the optimizer's program has none */
+} ProgramSpec;
 
 /* A lasting value of the session, by name. */
 typedef struct PlanEntry {
@@ -43,8 +49,9 @@ typedef struct PlanEntry {
 } PlanEntry;
 
 typedef struct Program {
-    ProgramKind kind;
-    Graph      *graph;     /* NULL: this session has no such program */
+    ProgramSpec spec;
+    const char *name; /* its kind's; where the session has several of the kind, with the shape: "decode[4x1]" */
+    Graph      *graph;
     Placement  *placement; /* by value id: where it is placed */
     int         num_launches, num_once;
     Launch     *once; /* launches of NODE_ONCE nodes, run after allocation */
@@ -96,7 +103,8 @@ typedef struct Bucket {
 
 typedef struct Plan {
     Arena      *arena;
-    Program     program[PROGRAM_KIND_COUNT];
+    Program    *programs; /* they share all regions, so that a weight is one memory in all of them */
+    int         num_programs;
     int64_t     region_bytes[SPACE_COUNT][REGION_COUNT];
     int64_t     workspace_offset[STREAM_COUNT]; /* in REGION_WORKSPACE */
     int64_t     workspace_bytes[STREAM_COUNT];
@@ -116,6 +124,11 @@ typedef struct Plan {
     int         num_buckets;
     const char *optimizer; /* its name, which checkpoints keep */
 } Plan;
+
+/* The first program of a kind; NULL: the session has none. */
+const Program *plan_program(const Plan *plan, ProgramKind kind);
+/* The one of a kind and a shape. */
+const Program *plan_program_of(const Plan *plan, ProgramKind kind, int64_t batch, int64_t seq);
 
 /* Where a lasting value (parameter, gradient, state, input) of any program lies; NULL: none of that name. Beside each
  * program's own names there are those of the buckets and "loss.sum". */

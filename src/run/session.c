@@ -66,9 +66,8 @@ Status session_create(Plan *plan, Device *device, Session **out_session)
     s->plan = plan;
     s->device = device;
     Status status = allocate(s);
-    for (int kind = 0; kind < PROGRAM_KIND_COUNT && status == OK; kind++) {
-        Program *program = &plan->program[kind];
-        if (!program->graph) continue;
+    for (int i = 0; i < plan->num_programs && status == OK; i++) {
+        Program *program = &plan->programs[i];
         bind_launches(s, program, program->once, program->num_once);
         bind_launches(s, program, program->launches, program->num_launches);
         status = upload_consts(s, program);
@@ -87,8 +86,8 @@ Status session_create(Plan *plan, Device *device, Session **out_session)
 void session_destroy(Session *s)
 {
     if (!s) return;
-    for (int kind = 0; kind < PROGRAM_KIND_COUNT; kind++) {
-        Program *program = &s->plan->program[kind];
+    for (int i = 0; i < s->plan->num_programs; i++) {
+        Program *program = &s->plan->programs[i];
         if (program->replay) s->device->api->release(s->device, program->replay);
         program->replay = NULL;
     }
@@ -132,10 +131,9 @@ Status session_read(Session *s, const char *name, void *data, size_t bytes)
     return session_read_range(s, name, 0, data, bytes);
 }
 
-Status session_run(Session *s, ProgramKind kind)
+Status session_run(Session *s, const Program *program)
 {
-    Program *program = &s->plan->program[kind];
-    FAIL_IF(!program->graph, ERR_INTERNAL, "this session has no program %s", program_kind_name(kind));
+    FAIL_IF(!program, ERR_INTERNAL, "a run of a program that this session doesn't have");
     return s->device->api->run(s->device, program->launches, program->num_launches, program->replay);
 }
 
@@ -170,11 +168,10 @@ Status session_idle_before(Session *s, int64_t number, double *out_seconds)
     return s->device->api->seconds_between(s->device, mark_of(number - 1, true), mark_of(number, false), out_seconds);
 }
 
-Status session_output(Session *s, ProgramKind kind, const char *name, void *data, size_t bytes)
+Status session_output(Session *s, const Program *program, const char *name, void *data, size_t bytes)
 {
-    const Program *program = &s->plan->program[kind];
-    const Value   *value = program->graph ? graph_output(program->graph, name) : NULL;
-    FAIL_IF(!value, ERR_NOT_FOUND, "program %s has no output %s", program_kind_name(kind), name);
+    const Value *value = program ? graph_output(program->graph, name) : NULL;
+    FAIL_IF(!value, ERR_NOT_FOUND, "%s has no output %s", program ? program->name : "a program that this session doesn't have", name);
     FAIL_IF(bytes > (size_t)type_bytes(&value->type), ERR_INTERNAL, "output %s: %zu bytes of %lld", name, bytes,
             (long long)type_bytes(&value->type));
     return s->device->api->download(s->device, data, address(s, &program->placement[value->id]), bytes);

@@ -16,8 +16,8 @@ NODISCARD Status session_read(Session *session, const char *name, void *data, si
 NODISCARD Status session_write_range(Session *session, const char *name, size_t offset, const void *data, size_t bytes);
 NODISCARD Status session_read_range(Session *session, const char *name, size_t offset, void *data, size_t bytes);
 
-/* Asynchronous on CUDA; session_read and session_sync wait. */
-NODISCARD Status session_run(Session *session, ProgramKind kind);
+/* Runs a program of the session's plan (plan_program). Asynchronous on CUDA; session_read and session_sync wait. */
+NODISCARD Status session_run(Session *session, const Program *program);
 NODISCARD Status session_sync(Session *session);
 /* Step `number` begins and ends: marks stand before and behind what is run in between, and `await` waits for the second without what
  * was run since. At most DEVICE_MARKS / 2 steps are known. *out_seconds: what the device took from one mark to the other. */
@@ -27,7 +27,7 @@ NODISCARD Status session_await_step(Session *session, int64_t number, double *ou
 /* What the device idled before step `number`, which has ended: from the end of the step before it to its beginning. */
 NODISCARD Status session_idle_before(Session *session, int64_t number, double *out_seconds);
 /* A graph output of a program ("loss", "losses", "logits"): valid until the next run of any program. */
-NODISCARD Status session_output(Session *session, ProgramKind kind, const char *name, void *data, size_t bytes);
+NODISCARD Status session_output(Session *session, const Program *program, const char *name, void *data, size_t bytes);
 /* Direct pointer where the host sees the memory (device cpu, values of SPACE_HOST), else NULL. */
 void *session_pointer(Session *session, const char *name);
 

@@ -6,17 +6,6 @@
 
 #include <string.h>
 
-/* Bits per ProgramKind. */
-static uint32_t training_programs(const Config *config)
-{
-    uint32_t programs = 1u << PROGRAM_MICRO_FIRST | 1u << PROGRAM_OPTIMIZER;
-    if (config->gradient_accumulation_steps > 1) programs |= 1u << PROGRAM_MICRO_NEXT;
-    bool has_eval = config->validation_datasets.count > 0 || config->validation_split_ratio > 0;
-    if (has_eval) programs |= 1u << PROGRAM_EVAL;
-    if (has_eval && config->generate_samples > 0) programs |= 1u << PROGRAM_PREFILL | 1u << PROGRAM_DECODE;
-    return programs;
-}
-
 Status setup_tokenizer_dir(Arena *arena, const Config *config, const char **out_dir)
 {
     StrBuf      path = {0};
@@ -149,19 +138,38 @@ static uint32_t recompute_parts(const Config *config)
            (uint32_t)config->recompute_swiglu << PART_SWIGLU | (uint32_t)config->recompute_rmsnorm << PART_NORM;
 }
 
+void setup_add_program(const Config *config, const HfModel *model, ProgramKind kind, CompileOptions *options)
+{
+    enum { PREFILL_CHUNK = 64 };
+    int64_t batch = config->per_device_train_batch_size, seq = setup_sequence_len(config, model);
+    if (kind == PROGRAM_OPTIMIZER) batch = seq = 0;
+    if (kind == PROGRAM_EVAL && config->per_device_eval_batch_size > 0) batch = config->per_device_eval_batch_size;
+    if (kind == PROGRAM_PREFILL || kind == PROGRAM_DECODE) batch = 1;
+    if (kind == PROGRAM_PREFILL) seq = options->cache_len < PREFILL_CHUNK ? options->cache_len : PREFILL_CHUNK;
+    if (kind == PROGRAM_DECODE) seq = 1;
+    compile_add(options, kind, batch, seq);
+}
+
+static void choose_programs(const Config *config, const HfModel *model, CompileOptions *out)
+{
+    bool has_eval = config->validation_datasets.count > 0 || config->validation_split_ratio > 0;
+    bool has_samples = has_eval && config->generate_samples > 0;
+    bool wanted[PROGRAM_KIND_COUNT] = {
+        [PROGRAM_MICRO_FIRST] = true,    [PROGRAM_MICRO_NEXT] = config->gradient_accumulation_steps > 1,
+        [PROGRAM_OPTIMIZER] = true,      [PROGRAM_EVAL] = has_eval,
+        [PROGRAM_PREFILL] = has_samples, [PROGRAM_DECODE] = has_samples,
+    };
+    for (int kind = 0; kind < PROGRAM_KIND_COUNT; kind++)
+        if (wanted[kind]) setup_add_program(config, model, (ProgramKind)kind, out);
+}
+
 Status setup_options(const Config *config, const HfModel *model, CompileOptions *out)
 {
     *out = compile_defaults();
-    out->programs = training_programs(config);
-    out->batch = config->per_device_train_batch_size;
     out->dense = !config->sample_packing; /* then a sequence a row */
-    out->seq = setup_sequence_len(config, model);
-    out->eval_batch = config->per_device_eval_batch_size > 0 ? config->per_device_eval_batch_size : out->batch;
-    out->eval_seq = out->seq;
-    out->cache_batch = 1;
-    out->cache_len = out->seq + config->sample_max_tokens;
+    out->cache_len = setup_sequence_len(config, model) + config->sample_max_tokens;
     if (out->cache_len > model->max_positions) out->cache_len = model->max_positions;
-    out->prefill_chunk = out->cache_len < 64 ? out->cache_len : 64;
+    choose_programs(config, model, out);
     TRY(choose_dtypes(config, out));
     TRY(config_at(config->origin, KEY_run_optimizer, choose_optimizer(config, out)));
     TRY(choose_fusions(config, out));
@@ -240,12 +248,11 @@ void setup_print_plan(const Config *config, const Plan *plan, StrBuf *out)
     if (limit) strbuf_printf(out, "   of %s%s", size_text(limit, text), limit == config->memory_limit ? " (memory_limit)" : "");
     strbuf_puts(out, "\n\nprogram         launches       GFLOP     traffic  activations");
     bool timed = false;
-    for (int i = 0; i < PROGRAM_KIND_COUNT; i++) timed |= plan->program[i].graph && plan->program[i].roofline_seconds > 0;
+    for (int i = 0; i < plan->num_programs; i++) timed |= plan->programs[i].roofline_seconds > 0;
     strbuf_puts(out, timed ? "   time at the limit    expected\n" : "\n");
-    for (int i = 0; i < PROGRAM_KIND_COUNT; i++) {
-        const Program *p = &plan->program[i];
-        if (!p->graph) continue;
-        strbuf_printf(out, "  %-13s %8d %11.2f", program_kind_name((ProgramKind)i), p->num_launches, p->cost.flops * 1e-9);
+    for (int i = 0; i < plan->num_programs; i++) {
+        const Program *p = &plan->programs[i];
+        strbuf_printf(out, "  %-13s %8d %11.2f", p->name, p->num_launches, p->cost.flops * 1e-9);
         strbuf_printf(out, " %11s", size_text((int64_t)p->cost.bytes, text));
         strbuf_printf(out, " %12s", size_text(p->activation_bytes, text));
         if (timed) strbuf_printf(out, "       %10.3f ms %8.3f ms", p->roofline_seconds * 1e3, p->simulated_seconds * 1e3);

@@ -80,13 +80,12 @@ typedef struct Size {
 /* Of the plan of these settings for the first max_layers layers (0: all); bytes -1 when they don't go together. */
 static Size plan_size(const Fit *fit, const Config *config, int64_t max_layers)
 {
-    const uint32_t both = 1u << PROGRAM_MICRO_FIRST | 1u << PROGRAM_MICRO_NEXT;
     Arena          arena = {0};
     CompileOptions options;
     Plan          *plan;
     Status         status = setup_options(config, fit->model, &options);
     options.max_layers = max_layers;
-    if ((options.programs & both) == both) options.programs &= ~(1u << PROGRAM_MICRO_FIRST); /* its memory is the other's */
+    if (compile_spec(&options, PROGRAM_MICRO_NEXT)) compile_drop(&options, PROGRAM_MICRO_FIRST); /* its memory is the other's */
     if (status == OK)
         status = compile_plan(&arena, fit->model->module, &fit->model->config, fit->model->config_name, &options, fit->device, &plan);
     Size size = status == OK ? (Size){plan_total_bytes(plan), plan->total_numel} : (Size){-1, 0};

@@ -400,7 +400,8 @@ static Status open_eval(const Config *config, const CompileOptions *compile, con
     LoaderOptions options = *base;
     bool          split = config->validation_datasets.count == 0;
     if (split && !(config->validation_split_ratio > 0)) return OK;
-    options.batch_size = (int32_t)compile->eval_batch;
+    const ProgramSpec *spec = compile_spec(compile, PROGRAM_EVAL);
+    options.batch_size = (int32_t)spec->batch;
     options.grad_accum_steps = 1;
     options.num_epochs = 1;
     options.part = split ? PART_VALIDATION : PART_ALL;
@@ -408,7 +409,7 @@ static Status open_eval(const Config *config, const CompileOptions *compile, con
     int             count = split ? data->num_train_sets : data->num_eval_sets;
     options.mode = loader_mode(config, sets, count);
     TRY(make_loader(data, &options, sets, count, split ? &config->datasets : &config->validation_datasets, &data->eval));
-    data->losses = arena_array(&data->arena, float, compile->eval_batch * compile->eval_seq);
+    data->losses = arena_array(&data->arena, float, spec->batch * spec->seq);
     return OK;
 }
 
@@ -427,7 +428,7 @@ Status run_data_open(const Config *config, const CompileOptions *compile, const 
     LoaderOptions base = {.mode = loader_mode(config, out->train_sets, out->num_train_sets),
                           .long_samples = long_samples(config->on_long_sample),
                           .validation_ratio = config->validation_datasets.count ? 0 : config->validation_split_ratio,
-                          .seq_len = (int32_t)compile->seq,
+                          .seq_len = (int32_t)compile_spec(compile, PROGRAM_MICRO_FIRST)->seq,
                           .seed = (uint64_t)config->seed,
                           .pad_id = pad >= 0 ? pad : 0,
                           .vocab_size = vocab_size};

@@ -72,9 +72,15 @@ static int64_t document_len(uint32_t n, int64_t most)
     return len < 2 ? 2 : len > (double)most ? most : (int64_t)len;
 }
 
+/* The shape of a micro-step. */
+static const ProgramSpec *micro_spec(const StepBench *b)
+{
+    return &plan_program(b->plan, PROGRAM_MICRO_FIRST)->spec;
+}
+
 static void make_batch(StepBench *b)
 {
-    int64_t  seq = b->options.seq, count = b->options.batch * seq;
+    int64_t  seq = micro_spec(b)->seq, count = micro_spec(b)->batch * seq;
     int32_t *tokens = arena_array(&b->arena, int32_t, NUM_ARRAYS * count), *labels = tokens + count, *positions = labels + count;
     int32_t *start = positions + count, *id = start + count, document = 0;
     uint32_t vocab = (uint32_t)b->model->vocab_size;
@@ -96,14 +102,16 @@ static void make_batch(StepBench *b)
         id[i] = document - 1;
         pairs += (double)(t - begin + 1);
     }
-    b->document_share = pairs / ((double)b->options.batch * (double)seq * (double)(seq + 1) / 2);
+    b->document_share = pairs / ((double)count * (double)(seq + 1) / 2);
 }
 
 static Status create(StepBench *b)
 {
     TRY(setup_model(&b->arena, b->config, &b->model));
     TRY(setup_options(b->config, b->model, &b->options));
-    b->options.programs &= 1u << PROGRAM_MICRO_FIRST | 1u << PROGRAM_MICRO_NEXT | 1u << PROGRAM_OPTIMIZER;
+    compile_drop(&b->options, PROGRAM_EVAL);
+    compile_drop(&b->options, PROGRAM_PREFILL);
+    compile_drop(&b->options, PROGRAM_DECODE);
     TRY(setup_device(b->config, NULL, &b->device));
     double before = now();
     TRY(setup_session(&b->arena, b->config, b->model, &b->options, b->device, &b->plan, &b->session));
@@ -140,7 +148,7 @@ void step_bench_destroy(StepBench *b)
 static Status queue_step(StepBench *b)
 {
     TRY(session_begin_step(b->session, b->step));
-    int64_t micros = b->config->gradient_accumulation_steps, cells = b->options.batch * b->options.seq;
+    int64_t micros = b->config->gradient_accumulation_steps, cells = micro_spec(b)->batch * micro_spec(b)->seq;
     int64_t step[STEP_COUNT] = {[STEP_SEED] = 1, [STEP_INDEX] = b->step};
     float   hyper[HYPER_COUNT] = {[HYPER_LR] = 1e-5f, [HYPER_INV_TOKENS] = (float)(1.0 / (double)(b->trained * micros))};
     TRY(session_write(b->session, "hyper", hyper, sizeof hyper));
@@ -149,9 +157,9 @@ static Status queue_step(StepBench *b)
         for (int i = 0; i < NUM_ARRAYS; i++)
             if (plan_find(b->plan, array_names[i]))
                 TRY(session_write(b->session, array_names[i], b->batch + i * cells, (size_t)cells * sizeof(int32_t)));
-        TRY(session_run(b->session, micro ? PROGRAM_MICRO_NEXT : PROGRAM_MICRO_FIRST));
+        TRY(session_run(b->session, plan_program(b->plan, micro ? PROGRAM_MICRO_NEXT : PROGRAM_MICRO_FIRST)));
     }
-    TRY(session_run(b->session, PROGRAM_OPTIMIZER));
+    TRY(session_run(b->session, plan_program(b->plan, PROGRAM_OPTIMIZER)));
     return session_end_step(b->session, b->step++);
 }
 
@@ -185,35 +193,33 @@ Status step_bench_run(StepBench *b, int num_steps, StepTimes *out_times)
 {
     double *seconds = arena_array(&b->arena, double, num_steps + 1);
     float   loss;
-    *out_times = (StepTimes){.sequence_len = b->options.seq,
-                             .tokens = b->options.batch * b->options.seq * b->config->gradient_accumulation_steps,
+    *out_times = (StepTimes){.sequence_len = micro_spec(b)->seq,
+                             .tokens = micro_spec(b)->batch * micro_spec(b)->seq * b->config->gradient_accumulation_steps,
                              .create_seconds = b->create_seconds};
     TRY(time_steps(b, 1, &out_times->first, &out_times->idle));
     TRY(time_steps(b, num_steps, seconds, &out_times->idle));
     qsort(seconds, (size_t)num_steps, sizeof *seconds, by_value);
     out_times->median = seconds[num_steps / 2];
     out_times->best = seconds[0];
-    TRY(session_output(b->session, PROGRAM_OPTIMIZER, "loss", &loss, sizeof loss));
+    TRY(session_output(b->session, plan_program(b->plan, PROGRAM_OPTIMIZER), "loss", &loss, sizeof loss));
     out_times->loss = loss;
-    for (int kind = 0; kind < PROGRAM_KIND_COUNT; kind++) {
-        const Program *program = &b->plan->program[kind];
+    for (int k = 0; k < b->plan->num_programs; k++) {
+        const Program *program = &b->plan->programs[k];
         for (int i = 0; i < program->num_launches; i++)
-            out_times->flops += step_bench_times(b, (ProgramKind)kind) * step_bench_flops(b, &program->launches[i]);
+            out_times->flops += step_bench_times(b, program) * step_bench_flops(b, &program->launches[i]);
     }
     return OK;
 }
 
-Status step_bench_profile(StepBench *b, ProgramKind kind, double *seconds, double *out_overhead)
+Status step_bench_profile(StepBench *b, const Program *program, double *seconds, double *out_overhead)
 {
-    const Program *program = &b->plan->program[kind];
     FAIL_IF(!b->device->api->profile, ERR_UNSUPPORTED, "the device %s can't time launches", b->device->api->name);
     return b->device->api->profile(b->device, program->launches, program->num_launches, seconds, out_overhead);
 }
 
-int step_bench_times(const StepBench *b, ProgramKind kind)
+int step_bench_times(const StepBench *b, const Program *program)
 {
-    if (!b->plan->program[kind].graph) return 0;
-    return kind == PROGRAM_MICRO_NEXT ? (int)b->config->gradient_accumulation_steps - 1 : 1;
+    return program->spec.kind == PROGRAM_MICRO_NEXT ? (int)b->config->gradient_accumulation_steps - 1 : 1;
 }
 
 double step_bench_flops(const StepBench *b, const Launch *launch)

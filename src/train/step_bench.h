@@ -25,10 +25,10 @@ void             step_bench_destroy(StepBench *bench);
 NODISCARD Status step_bench_run(StepBench *bench, int num_steps, StepTimes *out_times);
 
 /* Seconds of each launch of the program, in order (DeviceApi.profile). The array is the caller's: num_launches entries. */
-NODISCARD Status step_bench_profile(StepBench *bench, ProgramKind kind, double *seconds, double *out_overhead);
+NODISCARD Status step_bench_profile(StepBench *bench, const Program *program, double *seconds, double *out_overhead);
 
 /* How often a step runs the program. */
-int step_bench_times(const StepBench *bench, ProgramKind kind);
+int step_bench_times(const StepBench *bench, const Program *program);
 /* Arithmetic of a launch; attention by the documents there are. */
 double step_bench_flops(const StepBench *bench, const Launch *launch);
 /* Pairs of queries and keys, over those of rows of one document. */

@@ -42,14 +42,16 @@ void step_limit_measure(StepLimit *limit)
         status_clear();
 }
 
-void step_limit_init(StepLimit *limit, Device *device, const Plan *plan, DType dtype, int64_t micros, int64_t batch_size, int64_t seq_len)
+void step_limit_init(StepLimit *limit, Device *device, const Plan *plan, DType dtype, int64_t micros)
 {
     const DeviceFacts *facts = &plan->facts;
-    *limit = (StepLimit){.device = device, .cells = (double)(micros * batch_size * seq_len)};
-    limit->pairs = limit->cells * (double)(seq_len + 1) / 2;
+    const ProgramSpec *spec = &plan_program(plan, PROGRAM_MICRO_FIRST)->spec;
+    *limit = (StepLimit){.device = device, .cells = (double)(micros * spec->batch * spec->seq)};
+    limit->pairs = limit->cells * (double)(spec->seq + 1) / 2;
     for (int kind = PROGRAM_MICRO_FIRST; kind <= PROGRAM_OPTIMIZER; kind++)
-        if (plan->program[kind].graph)
-            limit->program[kind] = program_work(&plan->program[kind], kind == PROGRAM_MICRO_NEXT ? (double)(micros - 1) : 1);
+        if (plan_program(plan, (ProgramKind)kind))
+            limit->program[kind] =
+                program_work(plan_program(plan, (ProgramKind)kind), kind == PROGRAM_MICRO_NEXT ? (double)(micros - 1) : 1);
     limit->is_measured = !(facts->gemm_flops[dtype] > 0 && facts->bandwidth > 0);
     if (limit->is_measured) {
         step_limit_measure(limit);

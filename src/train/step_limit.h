@@ -30,7 +30,7 @@ typedef struct StepLimit {
 } StepLimit;
 
 /* device and plan are borrowed. dtype: of the products. */
-void step_limit_init(StepLimit *limit, Device *device, const Plan *plan, DType dtype, int64_t micros, int64_t batch_size, int64_t seq_len);
+void step_limit_init(StepLimit *limit, Device *device, const Plan *plan, DType dtype, int64_t micros);
 
 /* Measures again: another program may have been busy before, so that the best of all measurements counts. */
 void step_limit_measure(StepLimit *limit);

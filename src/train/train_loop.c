@@ -42,14 +42,15 @@ static Status write_scalars(Trainer *t, int64_t index, int64_t tokens, double lr
 /* Gradients and loss of all micro-batches. */
 static Status run_micros(Trainer *t, StepWork *out_work)
 {
-    size_t cells = (size_t)(t->options.batch * t->options.seq);
+    const ProgramSpec *spec = &plan_program(t->plan, PROGRAM_MICRO_FIRST)->spec;
+    size_t             cells = (size_t)(spec->batch * spec->seq);
     for (int64_t micro = 0; micro < t->config->gradient_accumulation_steps; micro++) {
         const Batch *batch;
         TRY(loader_next(t->data.train, &batch));
         FAIL_IF(!batch, ERR_INTERNAL, "the data ended in step %lld", (long long)(t->state.step + t->num_queued));
-        step_work_add(out_work, batch, t->options.batch, t->options.seq);
+        step_work_add(out_work, batch, spec->batch, spec->seq);
         TRY(write_batch(t, batch, cells));
-        TRY(session_run(t->session, micro == 0 ? PROGRAM_MICRO_FIRST : PROGRAM_MICRO_NEXT));
+        TRY(session_run(t->session, plan_program(t->plan, micro == 0 ? PROGRAM_MICRO_FIRST : PROGRAM_MICRO_NEXT)));
     }
     return OK;
 }
@@ -72,7 +73,7 @@ static Status queue_step(Trainer *t)
     double lr = schedule_lr(&t->schedule, index);
     TRY(write_scalars(t, index, trained, lr));
     TRY(run_micros(t, &step->work));
-    TRY(session_run(t->session, PROGRAM_OPTIMIZER));
+    TRY(session_run(t->session, plan_program(t->plan, PROGRAM_OPTIMIZER)));
     TRY(session_end_step(t->session, index));
     step->metrics = (StepMetrics){.step = index + 1,
                                   .epoch = loader_epoch(t->data.train, index + 1),
@@ -133,10 +134,11 @@ static void log_line(Trainer *t, Status status)
 
 static Status eval_batches(Trainer *t, EvalMetrics *out)
 {
-    Loader *loader = t->data.eval;
-    size_t  cells = (size_t)(t->options.eval_batch * t->options.eval_seq);
-    double  sum = 0;
-    int64_t most = t->config->eval_max_batches;
+    const Program *program = plan_program(t->plan, PROGRAM_EVAL);
+    Loader        *loader = t->data.eval;
+    size_t         cells = (size_t)(program->spec.batch * program->spec.seq);
+    double         sum = 0;
+    int64_t        most = t->config->eval_max_batches;
     loader_seek(loader, 0);
     for (int64_t i = 0; most == 0 || i < most; i++) {
         const Batch *batch;
@@ -144,8 +146,8 @@ static Status eval_batches(Trainer *t, EvalMetrics *out)
         if (!batch) break;
         FAIL_IF(signals_pending(), ERR_INTERRUPTED, "evaluation was interrupted");
         TRY(write_batch(t, batch, cells));
-        TRY(session_run(t->session, PROGRAM_EVAL));
-        TRY(session_output(t->session, PROGRAM_EVAL, "losses", t->data.losses, cells * sizeof(float)));
+        TRY(session_run(t->session, program));
+        TRY(session_output(t->session, program, "losses", t->data.losses, cells * sizeof(float)));
         for (size_t k = 0; k < cells; k++)
             if (batch->labels[k] != LABEL_IGNORE) sum += t->data.losses[k];
         out->tokens += batch->num_tokens;
@@ -193,7 +195,7 @@ static bool eval_due(const Trainer *t, int64_t step)
 double trainer_flops_per_step(const Trainer *t)
 {
     double micro = (double)t->config->gradient_accumulation_steps;
-    return t->plan->program[PROGRAM_MICRO_FIRST].cost.flops * micro + t->plan->program[PROGRAM_OPTIMIZER].cost.flops;
+    return plan_program(t->plan, PROGRAM_MICRO_FIRST)->cost.flops * micro + plan_program(t->plan, PROGRAM_OPTIMIZER)->cost.flops;
 }
 
 Status trainer_context(Trainer *t, bool finished, StrBuf *state_text, SaveContext *out)

@@ -425,12 +425,11 @@ static Status prepare(Trainer *t)
     TRY(open_metrics(t));
     loader_seek(t->data.train, t->state.step);
     TRY(read_trend(t));
-    step_limit_init(&t->limit, t->device, t->plan, t->options.model_dtype, c->gradient_accumulation_steps, t->options.batch,
-                    t->options.seq);
+    step_limit_init(&t->limit, t->device, t->plan, t->options.model_dtype, c->gradient_accumulation_steps);
     progress_init(&t->progress, t->schedule.total, c->logging_steps);
     log_info("%lld parameters, %lld trained; %.1f MiB of memory; steps of %lld sequences of %lld tokens", (long long)t->plan->total_numel,
              (long long)t->plan->trained_numel, (double)plan_total_bytes(t->plan) / (1 << 20),
-             (long long)loader_rows_per_step(t->data.train), (long long)t->options.seq);
+             (long long)loader_rows_per_step(t->data.train), (long long)plan_program(t->plan, PROGRAM_MICRO_FIRST)->spec.seq);
     if (t->resume_path[0])
         log_info("going on from %s, step %lld of %lld", t->resume_path, (long long)t->state.step, (long long)t->schedule.total);
     return OK;

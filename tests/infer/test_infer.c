@@ -14,9 +14,7 @@ static Status open_model(InferModel *infer)
 
 static Status start_cache(InferModel *infer, int64_t cache_len, int64_t chunk)
 {
-    infer->options.programs = 1u << PROGRAM_PREFILL | 1u << PROGRAM_DECODE;
-    infer->options.cache_len = cache_len;
-    infer->options.prefill_chunk = chunk;
+    infer_want_generation(infer, chunk, cache_len);
     return infer_start(infer);
 }
 

@@ -13,15 +13,18 @@ static bool read_attrs(const OpDef *op, const JsonValue *json, char *attrs)
 {
     uint32_t known = 0;
     for (const AttrDef *a = op->attrs; a && a->type != ATTR_TYPE_END; a++) {
-        double  number = a->default_value;
-        int64_t whole = (int64_t)a->default_value;
-        bool    flag = a->default_value != 0;
+        double      number = a->default_value;
+        int64_t     whole = (int64_t)a->default_value;
+        const char *text = NULL;
+        DType       dtype;
+        bool        flag = a->default_value != 0;
         known += json_get(json, a->name) != NULL;
         if (a->type == ATTR_TYPE_FLOAT) json_get_double(json, a->name, &number);
         if (a->type == ATTR_TYPE_INT) json_get_int(json, a->name, &whole);
         if (a->type == ATTR_TYPE_BOOL) json_get_bool(json, a->name, &flag);
+        if (a->type == ATTR_TYPE_DTYPE && json_get_str(json, a->name, &text) && dtype_parse(text, &dtype)) whole = DTYPE_TO_ATTR(dtype);
         if (a->type == ATTR_TYPE_FLOAT) memcpy(attrs + a->offset, &number, sizeof number);
-        if (a->type == ATTR_TYPE_INT) memcpy(attrs + a->offset, &whole, sizeof whole);
+        if (a->type == ATTR_TYPE_INT || a->type == ATTR_TYPE_DTYPE) memcpy(attrs + a->offset, &whole, sizeof whole);
         if (a->type == ATTR_TYPE_BOOL) memcpy(attrs + a->offset, &flag, sizeof flag);
     }
     return known == json->count;

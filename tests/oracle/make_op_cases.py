@@ -36,7 +36,7 @@ def add(op, case, ins, outs, **attrs):
         if t is None:
             return
         t = t.detach()
-        dtype = torch.float32 if t.is_floating_point() else torch.int64 if wide else torch.int32
+        dtype = torch.bfloat16 if t.dtype == torch.bfloat16 else torch.float32 if t.is_floating_point() else torch.int64 if wide else torch.int32
         tensors["%s.%s.%s%d" % (op, case, kind, k)] = t.to(dtype).clone(memory_format=torch.contiguous_format)
     wide = {"adamw": (7, 8), "attention_cached": (5,), "normuon_update": (6,), "step_scalars": (3,), "step_result": (3,)}.get(op, ())
     for k, t in enumerate(ins):
@@ -445,11 +445,20 @@ def make_copy():
     add("copy", "plain", [x], [x])
 
 
+def make_cast():
+    """Ties on both sides of an even number, what rounds up to the next power and to infinity, the least numbers of both types."""
+    bits = [0x3F808000, 0x3F818000, 0x3F808001, 0x3F807FFF, 0x3FFFFFFF, 0x7F7FFFFF, 0x7F7F7FFF, 0x7F800000, 0x00000001, 0x00008000,
+            0x00018000, 0x00800000, 0x00000000, 0x42280000]
+    x = torch.tensor(bits + [b - (1 << 31) for b in bits], dtype=torch.int32).view(torch.float32).reshape(4, 7)
+    add("cast", "f32", [x], [x])
+    add("cast", "bf16", [x], [x.to(torch.bfloat16)], dtype="bf16")
+
+
 def main():
     torch.set_num_threads(1)
     for make in (make_embedding, make_linear, make_norms, make_rope, make_attention, make_swiglu, make_losses,
                  make_optimizer, make_lora, make_gelu, make_layer_norm, make_normuon, make_step_scalars,
-                 make_step_result, make_copy):
+                 make_step_result, make_copy, make_cast):
         make()
     save_file(dict(sorted(tensors.items())), PATH, metadata=dict(cases=json.dumps(cases, sort_keys=True)))
     print("%d cases of %d ops, %d bytes" % (len(cases), len({c.split(".")[0] for c in cases}), os.path.getsize(PATH)))

@@ -19,6 +19,15 @@ __attribute__((unused)) static Status compile_config(Arena *arena, const char *n
     return compile_plan(arena, module, config, name, options, device, out);
 }
 
+/* One program of each kind. */
+__attribute__((unused)) static void add_all_programs(CompileOptions *options, int64_t batch, int64_t seq, int64_t chunk)
+{
+    compile_add_training(options, batch, seq);
+    compile_add(options, PROGRAM_EVAL, 1, seq);
+    compile_add(options, PROGRAM_PREFILL, 1, chunk);
+    compile_add(options, PROGRAM_DECODE, 1, 1);
+}
+
 __attribute__((unused)) static Status read_fixture(Arena *arena, const char *family, Str *out_text, const char **out_architecture)
 {
     char      path[256];
@@ -53,13 +62,14 @@ __attribute__((unused)) static Status fixture_forward_graph(Arena *arena, const 
     const char *ir = ir_shipped_module(architecture, &ir_len);
     TRY(json_parse(arena, family, text.data, text.len, config));
     TRY(ir_module_parse(arena, architecture, ir, ir_len, &module));
+    Program     program = {.spec = options->programs[0], .name = "micro_first"};
     PassContext context = {.arena = arena,
                            .module = module,
                            .config = config,
                            .config_name = family,
                            .options = options,
                            .device = device,
-                           .kind = PROGRAM_MICRO_FIRST};
+                           .program = &program};
     TRY(pass_bind(&context, &graph));
     TRY(pass_adapt(&context, &graph));
     return fuse_graph(graph, 0, counts);

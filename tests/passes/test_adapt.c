@@ -13,18 +13,15 @@ static void adapt(Adapted *a, const char *const *targets, int num_targets, doubl
     Device        *device;
     CompileOptions options = compile_defaults();
     memset(a, 0, sizeof *a);
-    options.batch = 2;
-    options.seq = options.eval_seq = 8;
     options.cache_len = 8;
-    options.prefill_chunk = 4;
-    options.programs = (1u << PROGRAM_KIND_COUNT) - 1;
+    add_all_programs(&options, 2, 8, 4);
     options.train_base = train_base;
     options.verify = true;
     options.lora = (LoraOptions){.enabled = true, .r = 4, .alpha = 8, .dropout = dropout, .targets = targets, .num_targets = num_targets};
     EXPECT_OK(device_null_create("h200", &device));
     a->status = compile_fixture(&a->arena, "llama", &options, device, &a->plan);
     device->api->destroy(device);
-    for (int k = 0; a->status == OK && k < PROGRAM_KIND_COUNT; k++) a->graph[k] = a->plan->program[k].graph;
+    for (int k = 0; a->status == OK && k < PROGRAM_KIND_COUNT; k++) a->graph[k] = plan_program(a->plan, (ProgramKind)k)->graph;
 }
 
 static int count_ops(const Graph *graph, const OpDef *op)
@@ -97,7 +94,8 @@ static void options_are_checked(void)
 {
     static const char *const q[] = {"q_proj"};
     Arena                    arena = {0};
-    PassContext              context = {.arena = &arena};
+    Program                  program = {.spec.kind = PROGRAM_MICRO_FIRST};
+    PassContext              context = {.arena = &arena, .program = &program};
     CompileOptions           options = compile_defaults();
     Graph                   *graph = graph_create(&arena, "g", op_table, OP_COUNT);
     context.options = &options;

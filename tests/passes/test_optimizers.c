@@ -43,8 +43,7 @@ static void run_open(Run *r, CompileOptions *options)
     *r = (Run){0};
     config = arena_new(&r->arena, JsonValue);
     options->verify = true;
-    options->batch = 1;
-    options->seq = 8;
+    compile_add_training(options, 1, 8);
     EXPECT_OK(device_cpu_create(2, &r->device));
     EXPECT_OK(json_parse(&r->arena, "config.json", config_text, strlen(config_text), config));
     EXPECT_OK(compile_plan(&r->arena, module_of(&r->arena), config, "config.json", options, r->device, &r->plan));
@@ -86,8 +85,8 @@ static bool step(Run *r, int64_t index, float loss)
     EXPECT_OK(session_write(r->session, "hyper", hyper, sizeof hyper));
     EXPECT_OK(session_write(r->session, "step", now, sizeof now));
     EXPECT_OK(session_write(r->session, "loss.sum", &loss, sizeof loss));
-    EXPECT_OK(session_run(r->session, PROGRAM_OPTIMIZER));
-    EXPECT_OK(session_output(r->session, PROGRAM_OPTIMIZER, "applied", &applied, sizeof applied));
+    EXPECT_OK(session_run(r->session, plan_program(r->plan, PROGRAM_OPTIMIZER)));
+    EXPECT_OK(session_output(r->session, plan_program(r->plan, PROGRAM_OPTIMIZER), "applied", &applied, sizeof applied));
     return applied == 1;
 }
 

@@ -86,8 +86,7 @@ static const char *some_linear[] = {"q_proj", "v_proj", "up_proj"};
 static CompileOptions small_options(void)
 {
     CompileOptions options = compile_defaults();
-    options.batch = 2;
-    options.seq = 8;
+    compile_add_training(&options, 2, 8);
     return options;
 }
 
@@ -99,8 +98,10 @@ static void texts_as_bound_and_as_run(void)
     options.lora = (LoraOptions){.enabled = true, .r = 4, .alpha = 8, .dropout = 0.1, .targets = some_linear, .num_targets = 3};
     options.train_base = false;
     golden_case("llama", "lora_recompute", "micro_first", options);
-    options = small_options();
-    options.programs = 1u << PROGRAM_PREFILL | 1u << PROGRAM_DECODE | 1u << PROGRAM_EVAL;
+    options = compile_defaults();
+    compile_add(&options, PROGRAM_EVAL, 1, 128);
+    compile_add(&options, PROGRAM_PREFILL, 1, 64);
+    compile_add(&options, PROGRAM_DECODE, 1, 1);
     options.train_base = false;
     golden_case("qwen2", "prefill", "prefill", options);
 }
@@ -112,7 +113,6 @@ static void count_fusions(const char *family, bool lora, int counts[FUSION_COUNT
     Arena          arena = {0};
     CompileOptions options = small_options();
     Device        *device;
-    options.programs = 1u << PROGRAM_MICRO_FIRST;
     options.no_fuse = (1u << FUSION_COUNT) - 1;
     if (lora) options.lora = (LoraOptions){.enabled = true, .r = 4, .alpha = 8, .targets = all_linear, .num_targets = 1};
     options.train_base = !lora;
@@ -186,13 +186,13 @@ static void generated_configs_plan_what_is_allocated(void)
         CompileOptions options = compile_defaults();
         Device        *device;
         Session       *session;
-        options.batch = 1 + draw(i, 1, 4);
-        options.seq = 1 + draw(i, 2, 96);
-        options.eval_batch = 1 + draw(i, 3, 3);
-        options.eval_seq = 1 + draw(i, 4, 128);
         options.cache_len = 1 + draw(i, 5, 64);
-        options.prefill_chunk = 1 + draw(i, 6, (uint32_t)options.cache_len);
-        options.programs = draw(i, 7, 2) ? (1u << PROGRAM_KIND_COUNT) - 1 : options.programs;
+        compile_add_training(&options, 1 + draw(i, 1, 4), 1 + draw(i, 2, 96));
+        if (draw(i, 7, 2)) {
+            compile_add(&options, PROGRAM_EVAL, 1 + draw(i, 3, 3), 1 + draw(i, 4, 128));
+            compile_add(&options, PROGRAM_PREFILL, 1, 1 + draw(i, 6, (uint32_t)options.cache_len));
+            compile_add(&options, PROGRAM_DECODE, 1, 1);
+        }
         options.recompute = draw(i, 8, 2) ? draw(i, 9, 1u << PART_COUNT) : 0;
         options.no_fuse = draw(i, 10, 3) ? 0 : draw(i, 11, 1u << FUSION_COUNT);
         options.model_dtype = draw(i, 12, 2) ? DT_BF16 : DT_F32;
@@ -213,9 +213,8 @@ static void generated_configs_plan_what_is_allocated(void)
         EXPECT_OK(session_create(plan, device, &session));
         EXPECT_INT(session_allocated_bytes(session), plan_total_bytes(plan));
         int64_t most = 0, live = 0;
-        for (int kind = 0; kind < PROGRAM_KIND_COUNT; kind++) {
-            const Program *program = &plan->program[kind];
-            if (!program->graph) continue;
+        for (int k = 0; k < plan->num_programs; k++) {
+            const Program *program = &plan->programs[k];
             check_no_overlap(program, families[i % 5]);
             if (program->activation_bytes > most) most = program->activation_bytes;
             if (program->live_bytes > live) live = program->live_bytes;
@@ -246,22 +245,20 @@ static void plan_large(const char *name, const char *architecture, const char *c
     Plan           *plan = NULL;
     CompileOptions  options = compile_defaults();
     struct timespec before, after;
-    options.seq = 8192;
-    options.eval_seq = 8192;
-    options.programs = (1u << PROGRAM_KIND_COUNT) - 1;
+    add_all_programs(&options, 1, 8192, 64);
     options.model_dtype = DT_BF16;
     options.recompute = recompute;
     EXPECT_OK(device_null_create("h200", &device));
     clock_gettime(CLOCK_MONOTONIC, &before);
     EXPECT_OK(compile_config(&arena, name, architecture, config, strlen(config), &options, device, &plan));
     clock_gettime(CLOCK_MONOTONIC, &after);
-    double seconds = (double)(after.tv_sec - before.tv_sec) + 1e-9 * (double)(after.tv_nsec - before.tv_nsec);
+    const Program *program = plan_program(plan, PROGRAM_MICRO_NEXT);
+    double         seconds = (double)(after.tv_sec - before.tv_sec) + 1e-9 * (double)(after.tv_nsec - before.tv_nsec);
     fprintf(stderr, "plan of %s at T=8192, recompute %x: %.3f s, %.1f GiB, activations %.2f of %.2f GiB alive, %d launches\n", name,
-            recompute, seconds, (double)plan_total_bytes(plan) / (1 << 30),
-            (double)plan->program[PROGRAM_MICRO_NEXT].activation_bytes / (1 << 30),
-            (double)plan->program[PROGRAM_MICRO_NEXT].live_bytes / (1 << 30), plan->program[PROGRAM_MICRO_NEXT].num_launches);
+            recompute, seconds, (double)plan_total_bytes(plan) / (1 << 30), (double)program->activation_bytes / (1 << 30),
+            (double)program->live_bytes / (1 << 30), program->num_launches);
     EXPECT_INT(plan->total_numel, parameters);
-    EXPECT((double)plan->program[PROGRAM_MICRO_NEXT].activation_bytes <= 1.05 * (double)plan->program[PROGRAM_MICRO_NEXT].live_bytes);
+    EXPECT((double)program->activation_bytes <= 1.05 * (double)program->live_bytes);
     device->api->destroy(device);
     arena_deinit(&arena);
 }

@@ -242,17 +242,18 @@ __attribute__((unused)) static double step_once(Family *f, int step, double *nor
     for (int i = 0; i < 4; i++) data[i] = fixture_ints(f, what[i]) + (size_t)step * FAMILY_TOKENS;
     float inv = 1.0f / (float)count_labels(data[1], FAMILY_TOKENS), loss, norm2, applied;
     /* Two micro-steps of one row each, when the plan's batch is one. */
-    int rows = (int)f->plan->program[PROGRAM_MICRO_FIRST].graph->values[0]->type.dim[0];
+    int rows = (int)plan_program(f->plan, PROGRAM_MICRO_FIRST)->spec.batch;
     for (int first = 0; first < FAMILY_B; first += rows) {
         family_batch(f, data[0], data[1], data[2], data[3], first, rows, inv, step);
-        EXPECT_OK(session_run(f->session, first ? PROGRAM_MICRO_NEXT : PROGRAM_MICRO_FIRST));
+        EXPECT_OK(session_run(f->session, plan_program(f->plan, first ? PROGRAM_MICRO_NEXT : PROGRAM_MICRO_FIRST)));
     }
-    float hyper[HYPER_COUNT] = {[HYPER_LR] = 1e-3f, [HYPER_INV_TOKENS] = inv};
+    const Program *optimizer = plan_program(f->plan, PROGRAM_OPTIMIZER);
+    float          hyper[HYPER_COUNT] = {[HYPER_LR] = 1e-3f, [HYPER_INV_TOKENS] = inv};
     EXPECT_OK(session_write(f->session, "hyper", hyper, sizeof hyper));
-    EXPECT_OK(session_run(f->session, PROGRAM_OPTIMIZER));
-    EXPECT_OK(session_output(f->session, PROGRAM_OPTIMIZER, "loss", &loss, sizeof loss));
-    EXPECT_OK(session_output(f->session, PROGRAM_OPTIMIZER, "norm2", &norm2, sizeof norm2));
-    EXPECT_OK(session_output(f->session, PROGRAM_OPTIMIZER, "applied", &applied, sizeof applied));
+    EXPECT_OK(session_run(f->session, optimizer));
+    EXPECT_OK(session_output(f->session, optimizer, "loss", &loss, sizeof loss));
+    EXPECT_OK(session_output(f->session, optimizer, "norm2", &norm2, sizeof norm2));
+    EXPECT_OK(session_output(f->session, optimizer, "applied", &applied, sizeof applied));
     EXPECT(applied == 1.0f);
     *norm = sqrt((double)norm2);
     return (double)loss;

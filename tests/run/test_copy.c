@@ -68,7 +68,10 @@ static void run_open(Run *r, const char *text)
     CompileOptions           options = compile_defaults();
     *r = (Run){.device = family_device(2)};
     EXPECT_OK(plan_start(&r->arena, &options, r->device, &r->plan));
-    r->program = &r->plan->program[PROGRAM_MICRO_FIRST];
+    r->program = r->plan->programs = arena_new(&r->arena, Program);
+    r->plan->num_programs = 1;
+    r->program->spec.kind = PROGRAM_MICRO_FIRST;
+    r->program->name = "micro_first";
     options.verify = true;
     PassContext context = {.arena = &r->arena, .options = &options, .device = r->device, .plan = r->plan, .program = r->program};
     EXPECT_OK(graph_parse(&r->arena, "text", text, strlen(text), op_table, OP_COUNT, &r->program->graph));
@@ -115,9 +118,9 @@ static void copies_leave_the_bits(void)
         run_open(&r, texts[t]);
         fill(&r, true);
         for (int turn = 0; turn < 1 + 2 * t; turn++) { /* replayed, it gives them again */
-            EXPECT_OK(session_run(r.session, PROGRAM_MICRO_FIRST));
+            EXPECT_OK(session_run(r.session, r.program));
             for (int i = 0; i < 2; i++) {
-                EXPECT_OK(session_output(r.session, PROGRAM_MICRO_FIRST, outputs[i], t ? got : want[i], BYTES));
+                EXPECT_OK(session_output(r.session, r.program, outputs[i], t ? got : want[i], BYTES));
                 EXPECT(!t || memcmp(want[i], got, BYTES) == 0);
             }
         }
@@ -132,12 +135,12 @@ static void any_dtype_is_copied(void)
     Run                      r;
     run_open(&r, codes);
     fill(&r, false);
-    EXPECT_OK(session_run(r.session, PROGRAM_MICRO_FIRST));
+    EXPECT_OK(session_run(r.session, r.program));
     for (int i = 0; i < 3; i++) {
         uint8_t want[64], got[64];
         size_t  bytes = (size_t)plan_find(r.plan, names[i])->place.bytes;
         EXPECT_OK(session_read(r.session, names[i], want, bytes));
-        EXPECT_OK(session_output(r.session, PROGRAM_MICRO_FIRST, names[i], got, bytes));
+        EXPECT_OK(session_output(r.session, r.program, names[i], got, bytes));
         EXPECT(memcmp(want, got, bytes) == 0);
     }
     run_close(&r);

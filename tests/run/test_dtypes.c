@@ -6,8 +6,7 @@
 static CompileOptions bf16_options(void)
 {
     CompileOptions options = compile_defaults();
-    options.batch = 1;
-    options.seq = FAMILY_T;
+    compile_add_training(&options, 1, FAMILY_T);
     options.beta2 = 0.95;
     options.weight_decay = 0.1;
     options.max_grad_norm = 1.0;
@@ -31,7 +30,7 @@ static void run_micro_step(Family *f, int step, ProgramKind kind)
     float                    scale = 0.5f + philox_uniform(philox4x32((uint32_t)step, 0, 0, 0, 1).v[0]);
     for (int i = 0; i < 4; i++) data[i] = fixture_ints(f, what[step / 2 % 2][i]);
     family_batch(f, data[0], data[1], data[2], data[3], step % 2, 1, scale / 1024, 0);
-    EXPECT_OK(session_run(f->session, kind));
+    EXPECT_OK(session_run(f->session, plan_program(f->plan, kind)));
 }
 
 /* Adds all gradients, parameter after parameter in the order of the plan. */

@@ -2,15 +2,19 @@
  * recomputation, by fixtures that tests/oracle/make_families.py wrote. */
 #include "family.h"
 
-static CompileOptions train_options(void)
+static CompileOptions train_options_of(int64_t batch)
 {
     CompileOptions options = compile_defaults();
-    options.batch = FAMILY_B;
-    options.seq = FAMILY_T;
+    compile_add_training(&options, batch, FAMILY_T);
     options.beta2 = 0.95;
     options.weight_decay = 0.1;
     options.max_grad_norm = 1.0;
     return options;
+}
+
+static CompileOptions train_options(void)
+{
+    return train_options_of(FAMILY_B);
 }
 
 static void name_of(char out[128], const char *prefix, const char *which, const char *what)
@@ -28,9 +32,9 @@ static float run_batch(Family *f, const char *prefix, const char *which)
     const int32_t *labels = fixture_ints(f, name[1]);
     family_batch(f, fixture_ints(f, name[0]), labels, fixture_ints(f, name[2]), fixture_ints(f, name[3]), 0, FAMILY_B,
                  1.0f / (float)count_labels(labels, FAMILY_TOKENS), 0);
-    EXPECT_OK(session_run(f->session, PROGRAM_MICRO_FIRST));
+    EXPECT_OK(session_run(f->session, plan_program(f->plan, PROGRAM_MICRO_FIRST)));
     float loss = NAN;
-    EXPECT_OK(session_output(f->session, PROGRAM_MICRO_FIRST, "loss", &loss, sizeof loss));
+    EXPECT_OK(session_output(f->session, plan_program(f->plan, PROGRAM_MICRO_FIRST), "loss", &loss, sizeof loss));
     return loss;
 }
 
@@ -215,10 +219,9 @@ static void threads_change_no_bit(void)
 
 static void trajectory(const char *family, bool lora, int batch)
 {
-    CompileOptions options = train_options();
+    CompileOptions options = train_options_of(batch);
     Arena          arena = {0};
     Family         f;
-    options.batch = batch;
     if (lora) use_adapter(family, &options, &arena);
     family_open(&f, family, "config.json", &options, 2);
     family_load(&f);

@@ -96,8 +96,7 @@ static void run_layout(const char *family, bool lora, const Rows *r, int micro_b
 {
     Family         f;
     CompileOptions options = compile_defaults();
-    options.batch = micro_batch;
-    options.seq = r->len;
+    compile_add_training(&options, micro_batch, r->len);
     if (lora) {
         options.lora = (LoraOptions){.enabled = true, .r = 4, .alpha = 8, .dropout = 0.3, .targets = all_linear, .num_targets = 1};
         options.train_base = false;
@@ -120,11 +119,11 @@ static void run_layout(const char *family, bool lora, const Rows *r, int micro_b
     float norm2, value;
     for (int first = 0; first < r->rows; first += micro_batch) {
         write_rows(&f, r, first, micro_batch, 1.0f / (float)trained);
-        EXPECT_OK(session_run(f.session, first ? PROGRAM_MICRO_NEXT : PROGRAM_MICRO_FIRST));
+        EXPECT_OK(session_run(f.session, plan_program(f.plan, first ? PROGRAM_MICRO_NEXT : PROGRAM_MICRO_FIRST)));
     }
-    EXPECT_OK(session_run(f.session, PROGRAM_OPTIMIZER));
-    EXPECT_OK(session_output(f.session, PROGRAM_OPTIMIZER, "loss", &value, sizeof value));
-    EXPECT_OK(session_output(f.session, PROGRAM_OPTIMIZER, "norm2", &norm2, sizeof norm2));
+    EXPECT_OK(session_run(f.session, plan_program(f.plan, PROGRAM_OPTIMIZER)));
+    EXPECT_OK(session_output(f.session, plan_program(f.plan, PROGRAM_OPTIMIZER), "loss", &value, sizeof value));
+    EXPECT_OK(session_output(f.session, plan_program(f.plan, PROGRAM_OPTIMIZER), "norm2", &norm2, sizeof norm2));
     *loss = (double)value;
     *norm = sqrt((double)norm2);
     family_close(&f);

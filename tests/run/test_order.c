@@ -118,11 +118,11 @@ static void compile(Case *c, Random *random)
     CompileOptions options = compile_defaults();
     c->plan = arena_new(&c->arena, Plan);
     c->plan->arena = &c->arena;
-    c->program = &c->plan->program[PROGRAM_EVAL];
-    c->program->kind = PROGRAM_EVAL;
+    c->plan->programs = c->program = arena_new(&c->arena, Program);
+    c->plan->num_programs = 1;
+    c->program->spec.kind = PROGRAM_EVAL;
     c->program->graph = make_graph(&c->arena, random);
-    PassContext context = {
-        .arena = &c->arena, .options = &options, .device = c->cpu, .kind = PROGRAM_EVAL, .plan = c->plan, .program = c->program};
+    PassContext context = {.arena = &c->arena, .options = &options, .device = c->cpu, .plan = c->plan, .program = c->program};
     EXPECT_OK(graph_verify(c->program->graph));
     EXPECT_OK(layout_add(c->plan, &options, c->program->graph));
     EXPECT_OK(pass_place(&context, &c->program->graph));

@@ -1,0 +1,75 @@
+/* cast: the same numbers in another float dtype, rounded to nearest, ties to even. Nothing is saturated. */
+#include "ops/infer.h"
+
+static const AttrDef cast_attrs[] = {ATTR_DTYPE(CastAttrs, dtype), {0}};
+
+/* The dtype that the attribute asks for; f32 where it says nothing. */
+static DType cast_dtype(const Node *node)
+{
+    const CastAttrs *attrs = node->attrs;
+    return attrs->dtype ? ATTR_TO_DTYPE(attrs->dtype) : DT_F32;
+}
+
+/* x (...) -> y of x's dims. */
+static Status cast_infer(Node *node)
+{
+    TRY(infer_float(node, 0, "x", 1));
+    DType dtype = cast_dtype(node);
+    FAIL_IF(!(DT_SET(dtype) & DT_SET_FLOAT), ERR_INVALID, "dtype is %s; expected f32 or bf16", dtype_info(dtype)->name);
+    node->out[0]->type = type_as(&node->in[0]->type, dtype);
+    return OK;
+}
+
+static OpCost cast_cost(const Node *node)
+{
+    return cost_streaming(node, 0);
+}
+
+enum { CAST_PER_TASK = 64 * TILE };
+
+static void cast_task(void *context, int64_t task, int worker)
+{
+    const KernelArgs *args = context;
+    int64_t           at = task * CAST_PER_TASK, count = type_numel(&args->out[0].type) - at;
+    (void)worker;
+    tile_copy(&args->out[0], at, &args->in[0], at, min_i64(CAST_PER_TASK, count));
+}
+
+static Status cast_cpu(const KernelArgs *args)
+{
+    pool_run(args->pool, div_up(type_numel(&args->out[0].type), CAST_PER_TASK), cast_task, (void *)args);
+    return OK;
+}
+
+static const CastAttrs cast_to_bf16 = {.dtype = DTYPE_TO_ATTR(DT_BF16)};
+
+static const OpSample cast_samples[] = {
+    {.in = {{DT_F32, 1, {9}}}},
+    {.in = {{DT_F32, 3, {2, 3, 7}}}, .attrs = &cast_to_bf16},
+    {.in = {{DT_F32, 2, {70, 1037}}}},
+    {.in = {{DT_F32, 3, {3, 35, 1333}}}, .attrs = &cast_to_bf16},
+};
+
+/* Shapes of real models. */
+static const OpSample cast_large_samples[] = {
+    {.in = {{DT_F32, 2, {4096, 1024}}}},
+    {.in = {{DT_F32, 2, {4096, 1024}}}, .attrs = &cast_to_bf16},
+};
+
+const OpDef op_cast = {
+    .id = OP_CAST,
+    .name = "cast",
+    .synopsis = "y = x rounded to another dtype",
+    .num_in = 1,
+    .num_out = 1,
+    .min_in = 1,
+    .attrs_size = sizeof(CastAttrs),
+    .attrs = cast_attrs,
+    .infer = cast_infer,
+    .cost = cast_cost,
+    .cpu = {{DT_SET_FLOAT, cast_cpu, "reference"}},
+    .samples = cast_samples,
+    .num_samples = sizeof cast_samples / sizeof cast_samples[0],
+    .large = cast_large_samples,
+    .num_large = sizeof cast_large_samples / sizeof cast_large_samples[0],
+};
