@@ -64,7 +64,6 @@ typedef struct DeviceApi {
         Device *device, void *dst, const void *src,
         size_t bytes); /* ordered with launches; src may be reused on return unless of SPACE_HOST: then after sync or the next run */
     Status (*download)(Device *device, void *dst, const void *src, size_t bytes); /* waits for launches before it */
-    Status (*clear)(Device *device, void *dst, size_t bytes);                     /* to zero, ordered */
     /* Turns a list of launches into something replayable; *out_replay may be NULL (CPU: the list itself). Comes before anything
      * lasting is written: algorithms may be measured on the launches' memory, which is zero again on return. */
     Status (*prepare)(Device *device, const Launch *launches, int count, void **out_replay);

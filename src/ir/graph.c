@@ -1,4 +1,5 @@
 /* Building and editing graphs: arrays of values, a linked list of nodes, a hash table of names, all in one arena. */
+#include "files/file.h"
 #include "ir/graph_internal.h"
 
 #include <stdarg.h>
@@ -119,9 +120,7 @@ bool part_parse(const char *text, Part *out)
 
 static uint64_t name_hash(const char *name)
 {
-    uint64_t h = 0xcbf29ce484222325u; /* FNV-1a */
-    for (; *name; name++) h = (h ^ (unsigned char)*name) * 0x100000001b3u;
-    return h ^ (h >> 29);
+    return hash_bytes(name, strlen(name), 0);
 }
 
 /* Where the name is, or would be put. */

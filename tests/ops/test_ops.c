@@ -334,7 +334,6 @@ static void check_results(const OpDef *op, const OpSample *sample, int index)
 static void check_op(const OpDef *op, int id)
 {
     EXPECT_INT(op->id, id);
-    EXPECT(op_by_name(op->name) == op);
     EXPECT(op->synopsis && op->infer && op->cost && op->num_in <= NODE_MAX_IN && op->num_out <= NODE_MAX_OUT && op->min_in <= op->num_in);
     EXPECT(op->cpu[0].run || (op->flags & OP_VIEW));
     EXPECT_STR(op->flags & OP_VIEW ? "reference" : reference_of(op)->name, "reference");

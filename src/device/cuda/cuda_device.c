@@ -211,14 +211,6 @@ static Status download(Device *device, void *dst, const void *src, size_t bytes)
     return wait(cuda, "download");
 }
 
-static Status clear(Device *device, void *dst, size_t bytes)
-{
-    CudaDevice *cuda = cuda_of(device);
-    TRY(enter(cuda));
-    CUDA_TRY(cudaMemsetAsync(dst, 0, bytes, cuda->stream));
-    return OK;
-}
-
 /* ---- launches ---- */
 
 static Status prepare(Device *device, const Launch *launches, int count, void **out_replay)
@@ -343,7 +335,6 @@ const DeviceApi cuda_device_api = {
     .free = free_memory,
     .upload = upload,
     .download = download,
-    .clear = clear,
     .prepare = prepare,
     .run = run,
     .profile = profile,

@@ -77,13 +77,6 @@ static Status null_copy(Device *device, void *dst, const void *src, size_t bytes
     return refuse(device);
 }
 
-static Status null_clear(Device *device, void *dst, size_t bytes)
-{
-    (void)dst;
-    (void)bytes;
-    return refuse(device);
-}
-
 static Status null_prepare(Device *device, const Launch *launches, int count, void **out_replay)
 {
     (void)launches;
@@ -139,7 +132,6 @@ static const DeviceApi null_api = {
     .free = null_free,
     .upload = null_copy,
     .download = null_copy,
-    .clear = null_clear,
     .prepare = null_prepare,
     .run = null_run,
     .release = null_release,
