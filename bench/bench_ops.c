@@ -129,10 +129,10 @@ static double case_bandwidth(const Case *c, DType dtype, ThreadPool *pool)
     for (int k = 0; k < node->num_out; k++) {
         if (!node->out[k]) continue;
         outs[k] = (TensorView){NULL, node->out[k]->type};
-        Value *alias = node_alias_of(node, k);
-        for (int i = 0; alias && i < node->num_in; i++)
-            if (node->in[i] == alias) outs[k].data = views[i].data;
-        if (!alias) outs[k].data = filled(&outs[k].type);
+        const Value *storage = node->out[k]->storage;
+        for (int i = 0; storage && i < node->num_in; i++)
+            if (node->in[i] == storage) outs[k].data = views[i].data;
+        if (!storage) outs[k].data = filled(&outs[k].type);
     }
     size_t     bytes = c->op->workspace ? c->op->workspace(node, pool_num_workers(pool)) : 0;
     KernelArgs args = {.in = views,
@@ -146,7 +146,7 @@ static double case_bandwidth(const Case *c, DType dtype, ThreadPool *pool)
                        .pool = pool};
     double     seconds = fastest_seconds(op_cpu_kernel(node)->run, &args), moved = c->op->cost(node).bytes;
     for (int k = 0; k < node->num_out; k++)
-        if (outs[k].data && !node_alias_of(node, k)) free(outs[k].data);
+        if (outs[k].data && !node->out[k]->storage) free(outs[k].data);
     for (int i = 0; i < node->num_in; i++) free(views[i].data);
     free(args.workspace);
     arena_deinit(&arena);

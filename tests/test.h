@@ -6,6 +6,7 @@
 #pragma once
 
 #include <math.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -33,6 +34,12 @@ __attribute__((format(printf, 3, 4), unused)) static void test_fail(const char *
     fputc('\n', stderr);
     __builtin_va_end(args);
 }
+
+__attribute__((unused)) static const char *const test_status_names[] = {
+#define STATUS(code, exit_code) #code,
+#include "base/status.def"
+#undef STATUS
+};
 
 #define EXPECT(cond) \
     do { \
@@ -72,8 +79,8 @@ __attribute__((format(printf, 3, 4), unused)) static void test_fail(const char *
     do { \
         Status status_ = (expr); \
         if (status_ != (status) || !strstr(status_message(), (part))) \
-            test_fail(__FILE__, __LINE__, "%s gave %s \"%s\", expected %s \"...%s...\"", #expr, status_name(status_), \
-                      status_ == OK ? "" : status_message(), status_name(status), (part)); \
+            test_fail(__FILE__, __LINE__, "%s gave %s \"%s\", expected %s \"...%s...\"", #expr, test_status_names[status_], \
+                      status_ == OK ? "" : status_message(), test_status_names[status], (part)); \
     } while (0)
 /* Leaves the case; it is counted as skipped, with its reason. */
 #define SKIP(reason) \
@@ -82,6 +89,19 @@ __attribute__((format(printf, 3, 4), unused)) static void test_fail(const char *
         test_skipped_case = 1; \
         return; \
     } while (0)
+
+/* Copies a file's bytes; the case fails where that fails. */
+__attribute__((unused)) static void test_copy(const char *from, const char *to)
+{
+    FILE  *in = fopen(from, "rb"), *out = fopen(to, "wb");
+    char   buffer[1 << 16];
+    size_t n;
+    bool   copied = in && out;
+    while (copied && (n = fread(buffer, 1, sizeof buffer, in)) > 0) copied = fwrite(buffer, 1, n, out) == n;
+    if (in) copied = !ferror(in) && fclose(in) == 0 && copied;
+    if (out) copied = fclose(out) == 0 && copied;
+    if (!copied) test_fail(__FILE__, __LINE__, "cannot copy %s to %s", from, to);
+}
 
 /* The folder of real test inputs beside a checkout, or NULL when absent (the case then skips). */
 __attribute__((unused)) static const char *test_shared_dir(void)

@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define STATUS(code, name, exit_code) _Static_assert((int)code == (int)SG_##code, "sg_status follows status.def");
+#define STATUS(code, exit_code) _Static_assert((int)code == (int)SG_##code, "sg_status follows status.def");
 enum {
     SG_ERR_INTERNAL = SG_INTERNAL,
     SG_ERR_INVALID = SG_INVALID,

@@ -1,4 +1,4 @@
-/* The thread-local message buffer behind FAIL, and the table expanded from status.def. */
+/* The thread-local message buffer behind FAIL, and the exit codes of status.def. */
 #include "base/status.h"
 
 #include "base/json_utf8.h"
@@ -10,23 +10,15 @@
 
 static _Thread_local char message[STATUS_MESSAGE_BYTES];
 
-static const struct {
-    const char *name;
-    int         exit_code;
-} table[] = {
-#define STATUS(code, name, exit_code) {name, exit_code},
+static const int exit_codes[] = {
+#define STATUS(code, exit_code) exit_code,
 #include "base/status.def"
 #undef STATUS
 };
 
-const char *status_name(Status status)
-{
-    return status < STATUS_COUNT ? table[status].name : "unknown";
-}
-
 int status_exit_code(Status status)
 {
-    return status < STATUS_COUNT ? table[status].exit_code : 1;
+    return status < STATUS_COUNT ? exit_codes[status] : 1;
 }
 
 const char *status_message(void)

@@ -9,7 +9,7 @@
 #include <stddef.h>
 
 typedef enum Status {
-#define STATUS(code, name, exit_code) code,
+#define STATUS(code, exit_code) code,
 #include "base/status.def"
 #undef STATUS
     STATUS_COUNT
@@ -21,8 +21,7 @@ typedef enum Status {
 /* Longest message kept; what is longer is cut. */
 enum { STATUS_MESSAGE_BYTES = 4096 };
 
-const char *status_name(Status status);
-int         status_exit_code(Status status);
+int status_exit_code(Status status);
 
 /* The message of the last failure on this thread; "" when there was none. Valid until the next failure. */
 const char *status_message(void);

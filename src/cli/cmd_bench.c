@@ -99,11 +99,11 @@ static void print_times(const Config *config, const Plan *plan, const StepTimes 
         strbuf_printf(
             out,
             ", \"batch\": %lld, \"accumulation\": %lld, \"sequence_len\": %lld, \"packed\": %s, \"tokens_per_second\": %.1f, "
-            "\"step_ms\": %.4f, \"best_ms\": %.4f, \"first_ms\": %.4f, \"create_s\": %.3f, \"tflops\": %.3f, \"memory_gib\": %.3f, "
+            "\"step_ms\": %.4f, \"best_ms\": %.4f, \"first_ms\": %.4f, \"idle_percent\": %.3f, \"create_s\": %.3f, \"tflops\": %.3f, \"memory_gib\": %.3f, "
             "\"loss\": %.5f",
             (long long)config->per_device_train_batch_size, (long long)config->gradient_accumulation_steps, (long long)t->sequence_len,
             config->sample_packing ? "true" : "false", (double)t->tokens / t->median, 1e3 * t->median, 1e3 * t->best, 1e3 * t->first,
-            t->create_seconds, t->flops / t->median * 1e-12, memory, t->loss);
+            100 * t->idle, t->create_seconds, t->flops / t->median * 1e-12, memory, t->loss);
         return;
     }
     strbuf_printf(out,
@@ -112,8 +112,9 @@ static void print_times(const Config *config, const Plan *plan, const StepTimes 
                   plan->facts.name, (long long)config->gradient_accumulation_steps, (long long)config->per_device_train_batch_size,
                   (long long)t->sequence_len, config->sample_packing ? ", several documents each" : "", (double)t->tokens / t->median,
                   t->flops / t->median * 1e-12);
-    strbuf_printf(out, "time          %.3f ms (best %.3f, first %.3f)\nmemory        %.2f GiB\n", 1e3 * t->median, 1e3 * t->best,
-                  1e3 * t->first, memory);
+    strbuf_printf(out,
+                  "time          %.3f ms (best %.3f, first %.3f); between steps the device idles %.2f %% of it\nmemory        %.2f GiB\n",
+                  1e3 * t->median, 1e3 * t->best, 1e3 * t->first, 100 * t->idle, memory);
 }
 
 static Status run_bench(Arena *arena, const Config *config, int steps, bool ops, bool json)

@@ -216,6 +216,7 @@ static void read_pair(ConfigReader *reader, const Target *target, const YamlNode
     bool               is_null = yaml_is_null(value), is_off = is_inert(value);
     const OptionInfo  *option = resolve_key(reader, target, key, &value, &alias);
     if (!option || (alias && is_null)) return;
+    is_null |= option->kind == KIND_DATASETS && value->type == YAML_SEQUENCE && value->count == 0; /* no datasets: the key isn't set */
     const char **origin = &target->origin[option - options];
     if (!overriding) {
         Written written = {key->text.data, value->type == YAML_SCALAR ? value->text.data : NULL,

@@ -91,12 +91,9 @@ typedef struct Config {
 #undef NEEDS
 #undef OR_NEEDS
 
-/* path: the run file, or NULL for defaults and overrides alone. overrides: "key=value", "datasets.0.path=value"; a value
+/* text: of the run file `name`; empty: defaults and overrides alone. overrides: "key=value", "datasets.0.path=value"; a value
  * that starts with [ or { is read as YAML, any other as it is. On ERR_INVALID `problems` (may be NULL) gets all lines,
  * status_message() as many as fit; *out then holds nothing. Else *out needs config_deinit. */
-NODISCARD Status config_load(const char *path, const char *const *overrides, size_t num_overrides, Config *out, StrBuf *problems);
-
-/* The same with the file's text in memory. */
 NODISCARD Status config_parse(const char *name, const char *text, size_t len, const char *const *overrides, size_t num_overrides,
                               Config *out, StrBuf *problems);
 

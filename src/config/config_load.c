@@ -4,7 +4,8 @@
 
 #include <string.h>
 
-Status config_load(const char *path, const char *const *overrides, size_t num_overrides, Config *out, StrBuf *problems)
+/* path NULL: the overrides alone. */
+static Status load(const char *path, const char *const *overrides, size_t num_overrides, Config *out, StrBuf *problems)
 {
     Arena  scratch = {0};
     Str    text = {"", 0};
@@ -50,7 +51,7 @@ Status config_load_args(const char *const *args, size_t count, Config *out, StrB
         if (file) path = file;
     }
     if (status == OK)
-        status = config_load(path, overrides, num_overrides, out, problems);
+        status = load(path, overrides, num_overrides, out, problems);
     else if (problems)
         strbuf_printf(problems, "%s\n", status_message());
     arena_deinit(&scratch);

@@ -139,7 +139,6 @@ static Status inspect_record(Inspector *in, const Record *record, InspectRowFn e
         row.mask = in->encoder.mask;
         row.count = in->encoder.ids.len;
         row.num_trained = in->encoder.num_trained;
-        row.text = in->encoder.text;
     }
     *out_go_on = !each || each(context, &row);
     return OK;

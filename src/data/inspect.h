@@ -14,7 +14,6 @@ typedef struct InspectRow {
     const uint8_t *mask; /* a byte an id: 1 trained */
     size_t         count;
     int64_t        num_trained;
-    Str            text;  /* rendered, or the document */
     const char    *error; /* NULL, or why the row is bad: the rest is then empty */
 } InspectRow;
 

@@ -112,11 +112,11 @@ static void *room_for(void *data, size_t *capacity, size_t count, size_t size)
     return data;
 }
 
-/* Room for the flags of `count` ids of the last sample. */
+/* Room for the flags of `count` ids of the last sample. There is some even for none: encoder->mask is never NULL after it. */
 static void ensure(MaskEncoder *encoder, size_t count)
 {
     MaskDocuments *documents = &encoder->documents;
-    if (encoder->begin + count > documents->mask_capacity) {
+    if (encoder->begin + count >= documents->mask_capacity) {
         documents->mask_capacity = (encoder->begin + count) * 3 / 2 + 64;
         documents->mask = realloc(documents->mask, documents->mask_capacity);
         if (!documents->mask) fatal_out_of_memory(documents->mask_capacity);

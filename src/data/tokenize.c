@@ -326,7 +326,7 @@ static Status run(Pipeline *p)
     TRY(detect_format(p));
     snprintf(p->report->format, sizeof p->report->format, "%s", p->format.description);
     TRY(mask_rules_create(p->job->tokenizer, p->job->tmpl, p->job->dataset->train_on, &p->rules));
-    p->context = (UnitContext){p->job->dataset, &p->format, p->rules, mask_rules_traits(p->rules)};
+    p->context = (UnitContext){p->job->dataset, &p->format, mask_rules_traits(p->rules)};
     TRY(reader_open(p->key.paths, p->key.num_paths, &p->reader));
     TRY(start_workers(p));
     TRY(remake_damaged(p));

@@ -36,7 +36,6 @@ typedef struct Unit {
 typedef struct UnitContext {
     const DatasetOptions *dataset;
     const RowFormat      *format;
-    const MaskRules      *rules;
     const TemplateTraits *tmpl;
 } UnitContext;
 

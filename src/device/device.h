@@ -12,9 +12,6 @@ typedef struct OpRate {
     double      flops, bytes, seconds;
 } OpRate;
 
-/* Of a GPU by its full name; NULL: none was measured (device/rates.c). */
-const OpRate *device_rates(const char *gpu);
-
 /* What planning needs to know; known for named GPUs without having one. */
 typedef struct DeviceFacts {
     char          name[64];
@@ -22,10 +19,14 @@ typedef struct DeviceFacts {
     double        gemm_flops[DT_COUNT]; /* per second, by operand dtype; 0: unknown */
     double        vector_flops;         /* per second, fp32 */
     double        bandwidth;            /* bytes per second, read plus written */
+    double        link_in, link_out;    /* bytes per second from and to the host's pinned memory; 0: unknown */
     double        launch_seconds;       /* fixed cost of a step in a replayed program */
     int           num_workers;          /* CPU: threads */
     const OpRate *rates;                /* NULL: none were measured */
 } DeviceFacts;
+
+/* What was measured on the GPU of that name takes the data sheet's place (device/rates.c). */
+void device_use_rates(DeviceFacts *facts);
 
 enum { DEVICE_MARKS = 8 };
 
@@ -63,7 +64,6 @@ typedef struct DeviceApi {
         Device *device, void *dst, const void *src,
         size_t bytes); /* ordered with launches; src may be reused on return unless of SPACE_HOST: then after sync or the next run */
     Status (*download)(Device *device, void *dst, const void *src, size_t bytes); /* waits for launches before it */
-    Status (*clear)(Device *device, void *dst, size_t bytes);                     /* to zero, ordered */
     /* Turns a list of launches into something replayable; *out_replay may be NULL (CPU: the list itself). Comes before anything
      * lasting is written: algorithms may be measured on the launches' memory, which is zero again on return. */
     Status (*prepare)(Device *device, const Launch *launches, int count, void **out_replay);

@@ -1,16 +1,24 @@
-/* Rates of ops on GPUs that were measured. */
+/* Rates of ops and links on GPUs that were measured. */
 #include "device/device.h"
 
 #include <string.h>
 
 static const OpRate h200[] = {
 #define RATE(op, tflops, gbytes_per_second, microseconds) {#op, (tflops)*1e12, (gbytes_per_second)*1e9, (microseconds)*1e-6},
+#define LINK(in, out)
 #include "device/rates_h200.def"
 #undef RATE
+#undef LINK
     {0},
 };
 
-const OpRate *device_rates(const char *gpu)
+void device_use_rates(DeviceFacts *facts)
 {
-    return strcmp(gpu, "NVIDIA H200") == 0 ? h200 : NULL;
+    if (strcmp(facts->name, "NVIDIA H200") != 0) return;
+    facts->rates = h200;
+#define RATE(op, tflops, gbytes_per_second, microseconds)
+#define LINK(in, out) facts->link_in = (in)*1e9, facts->link_out = (out)*1e9;
+#include "device/rates_h200.def"
+#undef RATE
+#undef LINK
 }

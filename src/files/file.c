@@ -67,7 +67,7 @@ static Status check_no_pointer(const char *path, const char *data, size_t size)
     return OK;
 }
 
-static Status map_bytes(const char *path, FileMap *out)
+Status file_map(const char *path, FileMap *out)
 {
     int     fd;
     int64_t size;
@@ -82,13 +82,7 @@ static Status map_bytes(const char *path, FileMap *out)
             *out = (FileMap){data, (size_t)size};
     }
     close(fd);
-    return status;
-}
-
-Status file_map(const char *path, FileMap *out)
-{
-    TRY(map_bytes(path, out));
-    Status status = check_no_pointer(path, out->data, out->size);
+    if (status == OK) status = check_no_pointer(path, out->data, out->size);
     if (status != OK) file_unmap(out);
     return status;
 }
@@ -364,15 +358,6 @@ int64_t file_tree_bytes(const char *path)
     int64_t bytes = bytes_below(&arena, path);
     arena_deinit(&arena);
     return bytes;
-}
-
-Status file_copy(const char *from, const char *to)
-{
-    FileMap map;
-    TRY(map_bytes(from, &map));
-    Status status = file_write_atomic(to, map.data, map.size);
-    file_unmap(&map);
-    return status;
 }
 
 Status file_free_bytes(const char *path, int64_t *out_bytes)

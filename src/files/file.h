@@ -59,9 +59,6 @@ NODISCARD Status file_remove_tree(const char *path);
 /* Bytes on disk of a file or of a whole folder tree; what can't be read counts as 0. */
 int64_t file_tree_bytes(const char *path);
 
-/* Copies bytes, whatever they are; fsyncs. */
-NODISCARD Status file_copy(const char *from, const char *to);
-
 /* Free bytes of the file system that holds `path` (or its nearest existing parent). */
 NODISCARD Status file_free_bytes(const char *path, int64_t *out_bytes);
 

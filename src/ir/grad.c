@@ -76,11 +76,10 @@ Value *grad_accumulator(GradBuilder *grad, Value *param)
 void grad_set(GradBuilder *grad, Value *param, Value *value)
 {
     CHECK(param->kind == VALUE_PARAM && value->producer);
-    if (!node_alias_of(value->producer, value->out_index)) {
-        CHECK(!grad->grads[param->id]);
-        value->home = home_of(grad, param);
-        CHECK(type_equal(&value->type, &value->home->type)); /* the rule asked for grad_dw_dtype */
-        value->kind = VALUE_GRAD;
+    if (value->sharing != STORAGE_UPDATE) {
+        CHECK(!grad->grads[param->id] && !value->storage);
+        value_place_in(value, home_of(grad, param), 0);
+        CHECK(type_equal(&value->type, &value->storage->type)); /* the rule asked for grad_dw_dtype */
     }
     grad->grads[param->id] = value;
 }

@@ -1,4 +1,5 @@
 /* Building and editing graphs: arrays of values, a linked list of nodes, a hash table of names, all in one arena. */
+#include "files/file.h"
 #include "ir/graph_internal.h"
 
 #include <stdarg.h>
@@ -119,9 +120,7 @@ bool part_parse(const char *text, Part *out)
 
 static uint64_t name_hash(const char *name)
 {
-    uint64_t h = 0xcbf29ce484222325u; /* FNV-1a */
-    for (; *name; name++) h = (h ^ (unsigned char)*name) * 0x100000001b3u;
-    return h ^ (h >> 29);
+    return hash_bytes(name, strlen(name), 0);
 }
 
 /* Where the name is, or would be put. */
@@ -285,12 +284,118 @@ static void use_unlink(Use *use, Value *value)
     value->num_uses--;
 }
 
+/* ---- storage ---- */
+
+static const OpAlias *find_alias(const Node *node, int k)
+{
+    for (int i = 0; i < node->op->num_alias; i++)
+        if (node->op->alias[i].out == k && node->in[node->op->alias[i].in]) return &node->op->alias[i];
+    return NULL;
+}
+
+uint32_t node_accumulate_mask(const Node *node)
+{
+    uint32_t mask = 0;
+    for (int k = 0; k < node->num_out; k++) {
+        const OpAlias *alias = find_alias(node, k);
+        if (alias && alias->accumulate) mask |= 1u << k;
+    }
+    return mask;
+}
+
+Sharing node_sharing(const Node *node, int k, Value **out_storage)
+{
+    const OpAlias *alias = find_alias(node, k);
+    bool           view = k == 0 && (node->op->flags & OP_VIEW);
+    *out_storage = view ? node->in[0] : alias ? node->in[alias->in] : NULL;
+    return !*out_storage ? STORAGE_OWN : view ? STORAGE_VIEW : STORAGE_UPDATE;
+}
+
+static void set_storage(Value *value, Sharing sharing, Value *storage, int64_t offset)
+{
+    if (value->sharing == STORAGE_UPDATE || value->sharing == STORAGE_HOME) value->kind = VALUE_ACTIVATION;
+    value->sharing = sharing;
+    value->storage = storage;
+    value->offset = offset;
+    if (sharing == STORAGE_UPDATE || sharing == STORAGE_HOME) value->kind = storage->kind;
+}
+
+/* The output lives where its op says, unless value_place_in gave it a home. */
+static void follow_op(Value *out)
+{
+    Value  *storage;
+    Sharing sharing = node_sharing(out->producer, out->out_index, &storage);
+    if (out->sharing != STORAGE_HOME) set_storage(out, sharing, storage, 0);
+}
+
+static void unlink_member(Value *value)
+{
+    Value **link = &value->storage->first_member, *before = NULL;
+    while (*link != value) link = &(before = *link)->next_member;
+    *link = value->next_member;
+    if (value->storage->last_member == value) value->storage->last_member = before;
+}
+
+static void link_member(Value *value)
+{
+    Value *base = value->storage, **link = &base->first_member;
+    if (base->last_member && base->last_member->id < value->id) link = &base->last_member->next_member;
+    while (*link && (*link)->id < value->id) link = &(*link)->next_member;
+    value->next_member = *link;
+    if (!*link) base->last_member = value;
+    *link = value;
+}
+
+void value_place_in(Value *value, Value *storage, int64_t offset)
+{
+    if (value->sharing == STORAGE_MEMBER) unlink_member(value);
+    set_storage(value, value->producer ? STORAGE_HOME : STORAGE_MEMBER, storage, offset);
+    if (value->sharing == STORAGE_MEMBER) link_member(value);
+}
+
+Value *value_root(Value *value, int64_t *out_offset)
+{
+    int64_t offset = 0;
+    for (; value->storage; value = value->storage) offset += value->offset;
+    if (out_offset) *out_offset = offset;
+    return value;
+}
+
+Root *graph_roots(const Graph *graph)
+{
+    Root *roots = arena_array(graph->arena, Root, graph->num_values + 1);
+    for (int i = 0; i < graph->num_values; i++)
+        if (!graph->values[i]->producer) roots[i].value = value_root(graph->values[i], &roots[i].offset);
+    for (const Node *node = graph->first; node; node = node->next)
+        for (int k = 0; k < node->num_out; k++) {
+            Value *out = node->out[k];
+            if (!out) continue;
+            roots[out->id] = out->storage ? roots[out->storage->id] : (Root){out, 0};
+            roots[out->id].offset += out->offset;
+        }
+    return roots;
+}
+
+/* ---- nodes ---- */
+
 void node_set_input(Node *node, int index, Value *value)
 {
     Value **in = (Value **)&node->in[index];
     if (*in) use_unlink(&node->uses[index], *in);
     *in = value;
     if (value) use_link(&node->uses[index], value);
+    for (int k = 0; k < node->num_out; k++)
+        if (node->out[k]) follow_op(node->out[k]);
+}
+
+Value *node_add_output(Graph *graph, Node *node, int k, const char *name, const TensorType *type)
+{
+    Value *value = graph_add_value(graph, VALUE_ACTIVATION, name, type);
+    value->producer = node;
+    value->out_index = k;
+    node->out[k] = value;
+    follow_op(value);
+    return value;
 }
 
 void *attrs_defaults(Arena *arena, const OpDef *op)
@@ -383,13 +488,7 @@ Status graph_add_node(Graph *graph, const OpDef *op, const void *attrs, const ch
     if (status != OK) return infer_failed(status, node, name);
     for (int k = 0; k < op->num_out; k++) {
         if (!(want >> k & 1) || !types[k].ndim) continue;
-        const char *out_name = k ? arena_printf(graph->arena, "%s.%d", name, k) : name;
-        Value      *value = graph_add_value(graph, VALUE_ACTIVATION, out_name, &types[k]);
-        value->producer = node;
-        value->out_index = k;
-        node->out[k] = value;
-        Value *alias = node_alias_of(node, k);
-        if (alias) value->kind = alias->kind, value->space = alias->space;
+        node_add_output(graph, node, k, k ? arena_printf(graph->arena, "%s.%d", name, k) : name, &types[k]);
     }
     node_connect(graph, node);
     node_link(graph, node, graph->cursor);
@@ -429,17 +528,28 @@ void node_add_after(Graph *graph, Node *node, Node *earlier)
     node->after = after;
 }
 
+/* Nothing makes the value any more. */
+static void forget(Value *value)
+{
+    set_storage(value, STORAGE_OWN, NULL, 0);
+    value->producer = NULL;
+    value->kind = VALUE_ACTIVATION;
+}
+
+void node_drop_output(Node *node, int k)
+{
+    forget(node->out[k]);
+    node->out[k] = NULL;
+}
+
 void graph_remove_node(Graph *graph, Node *node)
 {
     if (graph->cursor == node) graph->cursor = node->next;
     node_unlink(graph, node);
     node->prev = node->next = NULL;
     for (int i = 0; i < node->num_in; i++) node_set_input(node, i, NULL);
-    for (int k = 0; k < node->num_out; k++) {
-        if (!node->out[k]) continue;
-        node->out[k]->producer = NULL;
-        node->out[k]->kind = VALUE_ACTIVATION; /* no version of anything any more */
-    }
+    for (int k = 0; k < node->num_out; k++)
+        if (node->out[k]) forget(node->out[k]);
 }
 
 void graph_move_before(Graph *graph, Node *node, Node *before)
@@ -467,79 +577,4 @@ void graph_replace_uses(Graph *graph, Value *from, Value *to, Node *start)
             node_set_input(use->node, use->index, to);
         }
     }
-}
-
-void value_set_base(Value *value, Value *base, int64_t offset)
-{
-    if (value->base) {
-        Value **link = &value->base->first_member, *before = NULL;
-        while (*link != value) link = &(before = *link)->next_member;
-        *link = value->next_member;
-        if (value->base->last_member == value) value->base->last_member = before;
-    }
-    value->base = base;
-    value->base_offset = offset;
-    Value **link = &base->first_member;
-    if (base->last_member && base->last_member->id < value->id) link = &base->last_member->next_member;
-    while (*link && (*link)->id < value->id) link = &(*link)->next_member;
-    value->next_member = *link;
-    if (!*link) base->last_member = value;
-    *link = value;
-}
-
-/* ---- memory identity ---- */
-
-static const OpAlias *find_alias(const Node *node, int k)
-{
-    for (int i = 0; i < node->op->num_alias; i++)
-        if (node->op->alias[i].out == k && node->in[node->op->alias[i].in]) return &node->op->alias[i];
-    return NULL;
-}
-
-Value *node_alias_of(const Node *node, int k)
-{
-    const OpAlias *alias = find_alias(node, k);
-    return alias ? node->in[alias->in] : NULL;
-}
-
-uint32_t node_accumulate_mask(const Node *node)
-{
-    uint32_t mask = 0;
-    for (int k = 0; k < node->num_out; k++) {
-        const OpAlias *alias = find_alias(node, k);
-        if (alias && alias->accumulate) mask |= 1u << k;
-    }
-    return mask;
-}
-
-/* The value whose memory this one is a part of or takes over; NULL: it has memory of its own. */
-static Value *memory_of(const Value *value)
-{
-    if (value->base) return value->base;
-    if (value->producer && value->out_index == 0 && (value->producer->op->flags & OP_VIEW)) return value->producer->in[0];
-    if (value->home) return value->home;
-    return value->producer ? node_alias_of(value->producer, value->out_index) : NULL;
-}
-
-Value *value_root(Value *value, int64_t *out_offset)
-{
-    int64_t offset = 0;
-    for (Value *next; (next = memory_of(value)); value = next)
-        if (value->base) offset += value->base_offset;
-    if (out_offset) *out_offset = offset;
-    return value;
-}
-
-Root *graph_roots(const Graph *graph)
-{
-    Root *roots = arena_array(graph->arena, Root, graph->num_values + 1);
-    for (int i = 0; i < graph->num_values; i++)
-        if (!graph->values[i]->producer) roots[i].value = value_root(graph->values[i], &roots[i].offset);
-    for (const Node *node = graph->first; node; node = node->next)
-        for (int k = 0; k < node->num_out; k++) {
-            if (!node->out[k]) continue;
-            const Value *memory = memory_of(node->out[k]);
-            roots[node->out[k]->id] = memory ? roots[memory->id] : (Root){node->out[k], 0};
-        }
-    return roots;
 }

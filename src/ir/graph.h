@@ -1,9 +1,9 @@
 /* Graph: an SSA program over tensors. A Value is produced once, by a Node or from outside (input, parameter, state);
  * a Node applies one op. Everything lives in the graph's arena and is freed with it; pointers stay valid till then.
  *
- * State changes only through an alias: a Node's output that aliases one of its inputs is the new version of the same
- * memory, and nobody may read the old version later (graph_verify checks). Names are for people, files and look-up
- * by identity: meaning (kind, layer, part, parameter) is in fields and no code parses a name. */
+ * State changes only by a new version: an output in the memory of an input, or of a value from outside (see Sharing). Nobody may
+ * read the old version later (graph_verify checks). Names are for people, files and look-up by identity: meaning (kind, layer,
+ * part, parameter) is in fields and no code parses a name. */
 #pragma once
 
 #include "base/arena.h"
@@ -103,6 +103,16 @@ struct Use {
     Use  *prev, *next; /* among the uses of the value, in no order */
 };
 
+/* How a value comes by its memory. Views and updates are what the op says of its outputs (OP_VIEW, OpDef.alias) and follow the
+ * node's inputs; value_place_in makes members and homes. */
+typedef enum Sharing {
+    STORAGE_OWN,    /* it has its own */
+    STORAGE_MEMBER, /* from outside: consecutive elements of another value from outside, as of a packed weight */
+    STORAGE_VIEW,   /* an output: an input's elements under another shape */
+    STORAGE_UPDATE, /* an output: the new version of an input */
+    STORAGE_HOME,   /* an output: made straight into a value from outside (a gradient, a sum), or into a part of it */
+} Sharing;
+
 struct Value {
     int32_t     id;            /* index in graph->values */
     int32_t     layer;         /* -1: none */
@@ -110,16 +120,16 @@ struct Value {
     int         num_namesakes; /* given this name and a suffix: ~2, ~3, ... */
     TensorType  type;
     ValueKind   kind;
-    Space       space;
-    Node       *producer;    /* NULL: from outside */
-    int         out_index;   /* which output of producer */
-    Param      *param;       /* of a PARAM; NULL for the packed base of several */
-    Value      *base;        /* contiguous view: this is base's elements [base_offset, base_offset + numel); else NULL */
-    int64_t     base_offset; /* elements */
-    Value      *first_member, *last_member, *next_member; /* the views of a base, by id; value_set_base keeps them */
-    Value      *home;       /* produced straight into the memory of this outside value (a gradient, a sum); else NULL */
-    const void *const_data; /* VALUE_CONST with contents known now: type_bytes bytes; else NULL */
-    Use        *first_use;  /* every reader in the graph */
+    Space       space;     /* of a value with memory of its own */
+    Node       *producer;  /* NULL: from outside */
+    int         out_index; /* which output of producer */
+    Param      *param;     /* of a PARAM; NULL for the packed base of several */
+    Sharing     sharing;
+    Value      *storage; /* its elements are storage's [offset, offset + numel); NULL: it has memory of its own */
+    int64_t     offset;  /* 0 except in a member or a home */
+    Value      *first_member, *last_member, *next_member; /* the members of a packed one, by id; value_place_in keeps them */
+    const void *const_data;                               /* VALUE_CONST with contents known now: type_bytes bytes; else NULL */
+    Use        *first_use;                                /* every reader in the graph */
     int         num_uses;
 };
 
@@ -127,6 +137,9 @@ enum {
     NODE_BACKWARD = 1 << 0, /* made by autodiff */
     NODE_CLONE = 1 << 1,    /* made by recompute */
     NODE_ONCE = 1 << 2,     /* depends on nothing that changes: runs once after start */
+    /* Materialised at use: made again for each reader (pass recompute), so that its outputs live no longer than one of them runs. What
+     * it reads keeps its contents, and is made at use or lasts; what it makes is memory of its own. */
+    NODE_AT_USE = 1 << 3,
 };
 
 struct Node {
@@ -190,12 +203,13 @@ void graph_rename(Graph *graph, Value *value, const char *name);
 NODISCARD Status graph_add_node(Graph *graph, const OpDef *op, const void *attrs, const char *name, Value *const *in, int num_in,
                                 uint32_t want, Node **out_node);
 
-/* Input `index` of the node is `value` from here on; NULL: absent. */
+/* Input `index` of the node is `value` from here on; NULL: absent. Outputs that live in an input's memory follow. */
 void node_set_input(Node *node, int index, Value *value);
 /* Whether `a` runs before `b`; both are in one graph. */
 bool node_precedes(const Node *a, const Node *b);
-/* `value` is a view of `base` from element `offset` on. */
-void value_set_base(Value *value, Value *base, int64_t offset);
+/* `value` is `storage`'s elements from `offset` on: a member, if it is from outside, else an output whose home that is. `storage` is
+ * from outside; an output takes its kind. */
+void value_place_in(Value *value, Value *storage, int64_t offset);
 
 void   graph_add_output(Graph *graph, const char *name, Value *value);
 void   graph_clear_outputs(Graph *graph);
@@ -204,12 +218,13 @@ Value *graph_output(const Graph *graph, const char *name); /* NULL: none */
 void node_add_after(Graph *graph, Node *node, Node *earlier);
 /* The node reads nothing any more; its outputs must have no readers left. */
 void graph_remove_node(Graph *graph, Node *node);
+/* Nobody wants output `k`, which has no readers: the kernel skips it. */
+void node_drop_output(Node *node, int k);
 void graph_move_before(Graph *graph, Node *node, Node *before); /* NULL: to the end */
 /* All readers of `from` at and after `start` (NULL: the first node), and graph outputs, read `to`. */
 void graph_replace_uses(Graph *graph, Value *from, Value *to, Node *start);
 
-/* The memory a value lives in: follows contiguous views, OP_VIEW nodes, aliases and homes back to where it is placed.
- * *out_offset: elements into it (NULL: not wanted). */
+/* The value with memory of its own in which this one lives. *out_offset: elements into it (NULL: not wanted). */
 Value *value_root(Value *value, int64_t *out_offset);
 
 /* Where a value lives: `offset` elements into `value`. */
@@ -220,12 +235,10 @@ typedef struct Root {
 /* value_root of every value by id, in the graph's arena: one walk, however long the chains. */
 Root *graph_roots(const Graph *graph);
 
-/* Bit k set: output k of node adds to what its aliased input holds. */
+/* Bit k set: output k of node adds to what the input that it updates holds. */
 uint32_t node_accumulate_mask(const Node *node);
-/* Input whose memory output `k` takes over (alias present and connected), or NULL. */
-Value *node_alias_of(const Node *node, int k);
 
-/* Checks SSA order, types (infer again), aliases, names, parameters, lists of uses and members. ERR_INTERNAL with the node's text. */
+/* Checks SSA order, types (infer again), storage, names, parameters, lists of uses and members. ERR_INTERNAL with the node's text. */
 NODISCARD Status graph_verify(const Graph *graph);
 
 /* The text form, docs/ir.md: print -> parse -> print is the identity. What is parsed holds (graph_verify); errors say

@@ -6,6 +6,12 @@
 /* The attributes of an op at their defaults, in the arena; NULL when it has none. */
 void *attrs_defaults(Arena *arena, const OpDef *op);
 
+/* What the op says of where output `k` lives: in which input's memory, and how; STORAGE_OWN and NULL: nothing. */
+Sharing node_sharing(const Node *node, int k, Value **out_storage);
+
+/* Makes output `k` of the node. */
+Value *node_add_output(Graph *graph, Node *node, int k, const char *name, const TensorType *type);
+
 /* Checks the inputs and computes every output's type, wanted or not. */
 Status node_infer(const Node *node, TensorType out_types[NODE_MAX_OUT]);
 

@@ -423,6 +423,8 @@ static Status parse_node_tail(Parser *parser, Node *node)
             node->flags |= NODE_CLONE;
         } else if (take_word(parser, "once")) {
             node->flags |= NODE_ONCE;
+        } else if (take_word(parser, "at_use")) {
+            node->flags |= NODE_AT_USE;
         } else {
             SYNTAX(parser, "unknown property of a node");
         }
@@ -440,7 +442,8 @@ static Status parse_node_tail(Parser *parser, Node *node)
 typedef struct Outputs {
     const char *name[NODE_MAX_OUT]; /* "_": not wanted */
     TensorType  type[NODE_MAX_OUT];
-    Value      *home[NODE_MAX_OUT]; /* NULL: none */
+    Value      *home[NODE_MAX_OUT];   /* NULL: none */
+    int64_t     offset[NODE_MAX_OUT]; /* into home */
     Space       space[NODE_MAX_OUT];
     int         count;
     uint32_t    want;
@@ -466,6 +469,7 @@ static Status parse_output(Parser *parser, Outputs *outputs)
         const char *home = word(parser);
         outputs->home[index] = home ? graph_find(parser->graph, home) : NULL;
         if (!outputs->home[index]) SYNTAX(parser, "unknown home %s", home ? home : "");
+        if (take(parser, '@')) TRY(parse_int(parser, &outputs->offset[index]));
     }
     outputs->want |= 1u << index;
     return OK;
@@ -475,14 +479,9 @@ static void add_outputs(Graph *graph, Node *node, const Outputs *outputs)
 {
     for (int k = 0; k < outputs->count; k++) {
         if (!(outputs->want >> k & 1)) continue;
-        Value *value = graph_add_value(graph, VALUE_ACTIVATION, outputs->name[k], &outputs->type[k]);
-        value->producer = node;
-        value->out_index = k;
-        node->out[k] = value;
-        value->home = outputs->home[k];
-        value->space = outputs->space[k];
-        Value *memory = value->home ? value->home : node_alias_of(node, k);
-        if (memory) value->kind = memory->kind, value->space = memory->space;
+        Value *value = node_add_output(graph, node, k, outputs->name[k], &outputs->type[k]);
+        if (!value->storage) value->space = outputs->space[k];
+        if (outputs->home[k]) value_place_in(value, outputs->home[k], outputs->offset[k]);
     }
 }
 
@@ -551,12 +550,12 @@ static Status connect_views(Parser *parser)
         Value       *base = graph_find(parser->graph, view->base);
         if (!base) status_fail(ERR_INVALID, "view %s of unknown %s", view->value->name, view->base);
         if (!base) return prefix_place(parser, view->place);
-        value_set_base(view->value, base, view->offset);
+        value_place_in(view->value, base, view->offset);
     }
     for (int i = 0; i < parser->num_views; i++) {
         const Value *value = parser->views[i].value;
-        if (!value->base->base && !value->base->producer) continue;
-        status_fail(ERR_INVALID, "view %s: its base %s must be from outside and no view", value->name, value->base->name);
+        if (!value->storage->storage && !value->storage->producer) continue;
+        status_fail(ERR_INVALID, "view %s: its base %s must be from outside and no view", value->name, value->storage->name);
         return prefix_place(parser, parser->views[i].place);
     }
     return OK;

@@ -75,9 +75,9 @@ static void print_value(StrBuf *out, const Value *value)
 {
     char buf[64];
     strbuf_printf(out, "%s %s: %s", kind_names[value->kind], value->name, type_text(&value->type, buf));
-    if (value->space) strbuf_printf(out, " space=%s", space_name(value->space));
+    if (value->space && !value->storage) strbuf_printf(out, " space=%s", space_name(value->space));
     if (value->layer >= 0) strbuf_printf(out, " layer=%d", value->layer);
-    if (value->base) strbuf_printf(out, " base=%s@%lld", value->base->name, (long long)value->base_offset);
+    if (value->storage) strbuf_printf(out, " base=%s@%lld", value->storage->name, (long long)value->offset);
     if (value->param) print_param(out, value->param);
     if (value->const_data) {
         bool whole = value->type.dtype == DT_I64;
@@ -117,18 +117,27 @@ static const char *node_name(const Node *node)
     return "_";
 }
 
+/* One that was removed, or runs later, orders nothing. */
+static bool orders(const Node *earlier, const Node *node)
+{
+    for (int k = 0; k < earlier->num_out; k++)
+        if (earlier->out[k]) return earlier->out[k]->producer == earlier && node_precedes(earlier, node);
+    return false;
+}
+
 void node_print(const Node *node, StrBuf *out)
 {
     char buf[64];
     for (int k = 0; k < node->num_out; k++) {
+        const Value *value = node->out[k];
         if (k) strbuf_puts(out, ", ");
-        if (node->out[k])
-            strbuf_printf(out, "%s: %s", node->out[k]->name, type_text(&node->out[k]->type, buf));
-        else
-            strbuf_putc(out, '_');
-        if (node->out[k] && node->out[k]->space && !node->out[k]->home && !node_alias_of(node, k))
-            strbuf_printf(out, " space=%s", space_name(node->out[k]->space));
-        if (node->out[k] && node->out[k]->home) strbuf_printf(out, " home=%s", node->out[k]->home->name);
+        if (!value) strbuf_putc(out, '_');
+        if (!value) continue;
+        strbuf_printf(out, "%s: %s", value->name, type_text(&value->type, buf));
+        if (value->space && !value->storage) strbuf_printf(out, " space=%s", space_name(value->space));
+        if (value->sharing != STORAGE_HOME) continue;
+        strbuf_printf(out, " home=%s", value->storage->name);
+        if (value->offset) strbuf_printf(out, "@%lld", (long long)value->offset);
     }
     strbuf_printf(out, " = %s(", node->op->name);
     int num_in = node->num_in;
@@ -141,8 +150,10 @@ void node_print(const Node *node, StrBuf *out)
     if (node->flags & NODE_BACKWARD) strbuf_puts(out, " backward");
     if (node->flags & NODE_CLONE) strbuf_puts(out, " clone");
     if (node->flags & NODE_ONCE) strbuf_puts(out, " once");
+    if (node->flags & NODE_AT_USE) strbuf_puts(out, " at_use");
     if (node->stream) strbuf_printf(out, " stream=%s", stream_name(node->stream));
-    for (int i = 0; i < node->num_after; i++) strbuf_printf(out, " after=%s", node_name(node->after[i]));
+    for (int i = 0; i < node->num_after; i++)
+        if (orders(node->after[i], node)) strbuf_printf(out, " after=%s", node_name(node->after[i]));
     if (node->source) {
         strbuf_puts(out, " source=");
         print_quoted(out, node->source);

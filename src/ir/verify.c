@@ -19,28 +19,47 @@ static Status node_failed(const Node *node, const char *what, const Value *value
     return ERR_INTERNAL;
 }
 
-/* Whether the value, or what it is a view of, was overwritten by a later version. */
+/* Whether the value, or what it is a view or a member of, was overwritten by a later version. */
 static bool is_dead(const Verify *v, const Value *value)
 {
-    for (;;) {
-        if (v->dead[value->id]) return true;
-        if (value->base)
-            value = value->base;
-        else if (value->producer && (value->producer->op->flags & OP_VIEW) && value->out_index == 0)
-            value = value->producer->in[0];
-        else
-            return false;
-    }
+    while (!v->dead[value->id] && (value->sharing == STORAGE_MEMBER || value->sharing == STORAGE_VIEW)) value = value->storage;
+    return v->dead[value->id];
 }
 
 /* A later version took over the value's memory: of all that is a view of the same, too. */
 static void mark_dead(Verify *v, const Value *value)
 {
     v->dead[value->id] = 1;
-    while (!value->base && value->producer && (value->producer->op->flags & OP_VIEW) && value->out_index == 0) {
-        value = value->producer->in[0];
-        v->dead[value->id] = 1;
+    while (value->sharing == STORAGE_VIEW) v->dead[(value = value->storage)->id] = 1;
+}
+
+static bool is_outside(const Value *value)
+{
+    return !value->producer && value->kind != VALUE_ACTIVATION;
+}
+
+static bool lies_within(const Value *value)
+{
+    const TensorType *type = &value->type, *whole = &value->storage->type;
+    return type->dtype == whole->dtype && value->offset >= 0 && value->offset <= type_numel(whole) - type_numel(type) &&
+           value->offset % dtype_info(type->dtype)->block == 0;
+}
+
+/* Views and updates are as the op says, homes are memory from outside. */
+static Status verify_storage(const Node *node, const Value *out)
+{
+    Value  *storage;
+    Sharing sharing = node_sharing(node, out->out_index, &storage);
+    if (storage || out->sharing != STORAGE_HOME) {
+        if (out->sharing != sharing || out->storage != storage || out->offset)
+            return node_failed(node, "storage differs from what the op says:", out);
+        if (storage && (type_numel(&storage->type) != type_numel(&out->type) || storage->type.dtype != out->type.dtype))
+            return node_failed(node, "alias of another size:", storage);
+        return OK;
     }
+    if (!is_outside(out->storage)) return node_failed(node, "a home is memory from outside, unlike", out->storage);
+    if (!lies_within(out)) return node_failed(node, "output leaves its home, or starts within a block of it:", out->storage);
+    return OK;
 }
 
 static Status verify_node(Verify *v, const Node *node)
@@ -52,6 +71,7 @@ static Status verify_node(Verify *v, const Node *node)
         if (!v->defined[in->id]) return node_failed(node, "read before it is produced:", in);
         if (is_dead(v, in)) return node_failed(node, "read of memory that a later version took over:", in);
     }
+    if (node->flags & NODE_AT_USE && node->flags & NODE_ONCE) return node_failed(node, "made once and at use", NULL);
     TensorType types[NODE_MAX_OUT];
     if (node_infer(node, types) != OK) {
         char message[512];
@@ -65,11 +85,22 @@ static Status verify_node(Verify *v, const Node *node)
         if (out->producer != node || out->out_index != k) return node_failed(node, "output not its own:", out);
         if (v->defined[out->id]) return node_failed(node, "produced twice:", out);
         if (!type_equal(&out->type, &types[k])) return node_failed(node, "type differs from what the op infers:", out);
-        Value *alias = out->home ? out->home : node_alias_of(node, k);
-        if (out->home && out->home->producer) return node_failed(node, "a home is memory from outside, unlike", out->home);
-        if (alias && type_bytes(&alias->type) != type_bytes(&out->type)) return node_failed(node, "alias of another size:", alias);
-        if (alias) mark_dead(v, alias);
+        TRY(verify_storage(node, out));
+        bool overwrites = out->sharing == STORAGE_UPDATE || out->sharing == STORAGE_HOME;
+        if (overwrites && node->flags & NODE_AT_USE) return node_failed(node, "made at use in memory that is another's:", out->storage);
+        if (overwrites) mark_dead(v, out->storage);
         v->defined[out->id] = 1;
+    }
+    return OK;
+}
+
+/* What is made at use may be made again at any time: what it reads has no later version. */
+static Status verify_at_use(Verify *v, const Node *node)
+{
+    for (int i = 0; i < node->num_in && node->flags & NODE_AT_USE; i++) {
+        const Value *in = node->in[i];
+        bool         again = in && in->producer && in->producer->flags & NODE_AT_USE;
+        if (in && !again && is_dead(v, in)) return node_failed(node, "made at use from memory that a later version took over:", in);
     }
     return OK;
 }
@@ -80,14 +111,22 @@ static Status verify_value(const Graph *graph, const Value *value, int index)
     FAIL_IF(value->type.ndim < 1 || value->type.ndim > TENSOR_MAX_DIMS || type_check(&value->type) != OK, ERR_INTERNAL,
             "graph: value %s has no proper type", value->name);
     FAIL_IF(graph_find(graph, value->name) != value, ERR_INTERNAL, "graph: two values named %s", value->name);
-    if (value->base) {
-        int64_t room = type_numel(&value->base->type) - type_numel(&value->type);
-        FAIL_IF(value->base->base || value->base->producer || value->producer, ERR_INTERNAL,
-                "graph: view %s of %s: both must be from outside, and the base no view", value->name, value->base->name);
-        FAIL_IF(value->base_offset < 0 || value->base_offset > room || value->type.dtype != value->base->type.dtype ||
-                    value->base_offset % dtype_info(value->type.dtype)->block,
-                ERR_INTERNAL, "graph: view %s leaves its base %s, or starts within a block of it", value->name, value->base->name);
+    const Value *storage = value->storage;
+    FAIL_IF(!storage != (value->sharing == STORAGE_OWN), ERR_INTERNAL, "graph: value %s has %s", value->name,
+            storage ? "memory of its own and storage" : "neither memory of its own nor storage");
+    if (!storage) return OK;
+    FAIL_IF(storage->id >= graph->num_values || graph->values[storage->id] != storage, ERR_INTERNAL,
+            "graph: storage of %s is the foreign value %s", value->name, storage->name);
+    FAIL_IF(value->sharing != STORAGE_VIEW && value->kind != storage->kind, ERR_INTERNAL,
+            "graph: value %s is of another kind than its storage %s", value->name, storage->name);
+    if (value->sharing != STORAGE_MEMBER) { /* of an output: verify_storage */
+        FAIL_IF(!value->producer, ERR_INTERNAL, "graph: value %s from outside has the storage of an output", value->name);
+        return OK;
     }
+    FAIL_IF(storage->storage || !is_outside(storage) || !is_outside(value), ERR_INTERNAL,
+            "graph: view %s of %s: both must be from outside, and the base no view", value->name, storage->name);
+    FAIL_IF(!lies_within(value), ERR_INTERNAL, "graph: view %s leaves its base %s, or starts within a block of it", value->name,
+            storage->name);
     return OK;
 }
 
@@ -118,9 +157,9 @@ static Status verify_members(const Graph *graph)
     int64_t listed = 0, views = 0;
     for (int i = 0; i < graph->num_values; i++) {
         const Value *base = graph->values[i];
-        views += base->base != NULL;
+        views += base->sharing == STORAGE_MEMBER;
         for (const Value *member = base->first_member; member; member = member->next_member, listed++)
-            FAIL_IF(member->base != base || (member->next_member ? member->next_member->id <= member->id : member != base->last_member),
+            FAIL_IF(member->storage != base || (member->next_member ? member->next_member->id <= member->id : member != base->last_member),
                     ERR_INTERNAL, "graph: list of members of %s broken", base->name);
     }
     FAIL_IF(listed != views, ERR_INTERNAL, "graph: %lld members listed, %lld counted", (long long)listed, (long long)views);
@@ -144,6 +183,10 @@ Status graph_verify_at(const Graph *graph, const Node **out_node, const Value **
         *out_node = node;
         FAIL_IF(node->next && (node->next->prev != node || !node_precedes(node, node->next)), ERR_INTERNAL, "graph: node list broken");
         TRY(verify_node(&v, node));
+    }
+    for (const Node *node = graph->first; node; node = node->next) {
+        *out_node = node;
+        TRY(verify_at_use(&v, node));
     }
     *out_node = NULL;
     FAIL_IF(count != graph->num_nodes, ERR_INTERNAL, "graph: %d nodes listed, %d counted", count, graph->num_nodes);

@@ -14,7 +14,7 @@ static void find_wanted(GradBuilder *grad)
     }
     for (int i = 0; i < grad->num_forward; i++) { /* a packed base is trained when its members are */
         const Value *value = grad->graph->values[i];
-        if (value->kind == VALUE_PARAM && value->base && grad->wanted[i]) grad->wanted[value->base->id] = 1;
+        if (value->sharing == STORAGE_MEMBER && grad->wanted[i]) grad->wanted[value->storage->id] = 1;
     }
     for (const Node *node = grad->graph->first; node; node = node->next) {
         bool any = false;
@@ -93,13 +93,11 @@ static Status settle_loss(GradBuilder *grad)
     Value             *loss = graph_output(graph, "loss"), *sum = graph_add_value(graph, VALUE_STATE, "loss.sum", &loss->type);
     int                slot = accumulator_of(loss);
     if (grad->accumulate && slot >= 0 && !loss->producer->in[slot] && loss->num_uses == 1) {
-        loss->kind = VALUE_STATE;
         node_set_input(loss->producer, slot, sum);
         return OK;
     }
-    if (!grad->accumulate && value_root(loss, NULL) == loss) {
-        loss->kind = VALUE_STATE;
-        loss->home = sum;
+    if (!grad->accumulate && !loss->storage) {
+        value_place_in(loss, sum, 0);
         return OK;
     }
     graph->layer = -1;
@@ -108,8 +106,7 @@ static Status settle_loss(GradBuilder *grad)
     Value *in[] = {grad->accumulate ? sum : add_number(graph, "loss.zero", &loss->type, &zero), loss};
     Node  *add;
     TRY(graph_add_node(graph, graph->ops[OP_ADD], NULL, "loss.added", in, 2, ~0u, &add));
-    add->out[0]->home = sum;
-    add->out[0]->kind = VALUE_STATE;
+    value_place_in(add->out[0], sum, 0);
     graph_replace_uses(graph, loss, add->out[0], add);
     node_set_input(add, 1, loss);
     return OK;
@@ -126,18 +123,16 @@ static int free_accumulator(const Value *value)
     return slot >= 0 && !node->in[slot] ? slot : -1;
 }
 
-static bool is_view(const Node *node)
-{
-    return (node->op->flags & OP_VIEW) != 0;
-}
-
 /* Whether nobody but `reader` reads the value or a view of it from `node` on. */
 static bool unread_from(const Value *value, const Node *node, const Node *reader)
 {
     for (const Use *use = value->first_use; use; use = use->next) {
         if (use->node == reader) continue;
         if (!use->node || !node_precedes(use->node, node)) return false;
-        if (is_view(use->node) && use->node->out[0] && !unread_from(use->node->out[0], node, reader)) return false;
+        for (int k = 0; k < use->node->num_out; k++) {
+            const Value *out = use->node->out[k];
+            if (out && out->sharing == STORAGE_VIEW && out->storage == value && !unread_from(out, node, reader)) return false;
+        }
     }
     return true;
 }
@@ -149,7 +144,7 @@ static bool dies_at(const Value *value, const Root *roots, const Node *node, con
     const Value *root = roots[value->id].value;
     if (root->kind != VALUE_ACTIVATION || !root->producer) return false;
     if (!value->producer || !node_precedes(value->producer, node)) return false;
-    while (is_view(value->producer)) value = value->producer->in[0];
+    while (value->sharing == STORAGE_VIEW) value = value->storage;
     return unread_from(value, node, reader);
 }
 

@@ -8,9 +8,10 @@
 /* Writes memory that outlives the run. */
 static bool has_effect(const Node *node)
 {
-    if (node->op->flags & OP_VIEW) return false;
-    for (int k = 0; k < node->num_out; k++)
-        if (node->out[k] && value_root(node->out[k], NULL)->kind != VALUE_ACTIVATION) return true;
+    for (int k = 0; k < node->num_out; k++) {
+        Value *out = node->out[k];
+        if (out && out->sharing != STORAGE_VIEW && value_root(out, NULL)->kind != VALUE_ACTIVATION) return true;
+    }
     return false;
 }
 
@@ -36,8 +37,7 @@ static void drop_unread_outputs(Graph *graph)
         for (int k = 0; k < node->num_out; k++) {
             Value *out = node->out[k];
             if (!out || out->num_uses || value_root(out, NULL)->kind != VALUE_ACTIVATION) continue;
-            out->producer = NULL;
-            node->out[k] = NULL;
+            node_drop_output(node, k);
         }
     }
 }
@@ -52,6 +52,8 @@ static uint64_t node_hash(const Node *node)
 static bool same_computation(const Node *a, const Node *b)
 {
     if (a->op != b->op || memcmp(a->in, b->in, sizeof(Value *) * (size_t)a->num_in) != 0) return false;
+    for (int k = 0; k < a->num_out; k++)
+        if (a->out[k] && b->out[k] && a->out[k]->space != b->out[k]->space) return false;
     return !a->op->attrs_size || memcmp(a->attrs, b->attrs, a->op->attrs_size) == 0;
 }
 
@@ -61,7 +63,7 @@ static char *find_taken(const Graph *graph)
     char *taken = arena_array(graph->arena, char, graph->num_values + 1);
     for (const Node *node = graph->first; node; node = node->next)
         for (int k = 0; k < node->num_out; k++)
-            if (node_alias_of(node, k)) taken[node_alias_of(node, k)->id] = 1;
+            if (node->out[k] && node->out[k]->sharing == STORAGE_UPDATE) taken[node->out[k]->storage->id] = 1;
     return taken;
 }
 
@@ -75,7 +77,8 @@ static void merge_equal_nodes(Graph *graph)
     for (Node *node = graph->first, *next; node; node = next) {
         next = node->next;
         bool pure = true;
-        for (int k = 0; k < node->num_out; k++) pure = pure && !node_alias_of(node, k) && !(node->out[k] && taken[node->out[k]->id]);
+        for (int k = 0; k < node->num_out; k++)
+            pure = pure && (!node->out[k] || (node->out[k]->sharing != STORAGE_UPDATE && !taken[node->out[k]->id]));
         if (!pure || has_effect(node)) continue;
         uint32_t i = (uint32_t)node_hash(node) & (capacity - 1);
         while (table[i] && !same_computation(table[i], node)) i = (i + 1) & (capacity - 1);

@@ -61,7 +61,7 @@ Status plan_start(Arena *arena, const CompileOptions *options, Device *device, P
     plan->arena = arena;
     plan->optimizer = optimizer_name(options->optimizer);
     TRY(device->api->facts(device, &plan->facts));
-    plan->facts.rates = device_rates(plan->facts.name);
+    device_use_rates(&plan->facts);
     *out_plan = plan;
     return OK;
 }

@@ -37,24 +37,36 @@ typedef struct Projection {
     Value *out;
 } Projection;
 
+/* A weight that isn't packed with others. */
+static bool is_plain(const Value *w)
+{
+    return w->kind == VALUE_PARAM && w->param && !w->storage;
+}
+
 static bool match_projection(Value *out, Projection *p)
 {
     *p = (Projection){.out = out, .lora = producer_is(out, &op_linear_add)};
     Value *plain = p->lora ? p->lora->in[0] : out;
     p->linear = producer_is(plain, &op_linear);
     if (!p->linear || !read_once(out) || !read_once(plain)) return false;
-    const Value *w = p->linear->in[1];
-    return w->kind == VALUE_PARAM && w->param && !w->base && (!p->linear->in[2] || !p->linear->in[2]->base);
+    return is_plain(p->linear->in[1]) && (!p->linear->in[2] || is_plain(p->linear->in[2]));
+}
+
+/* Two weights of one kind, or two that aren't there. */
+static bool can_join(const Value *a, const Value *b)
+{
+    if (!a || !b) return a == b;
+    return a != b && a->type.dtype == b->type.dtype && a->param->trained == b->param->trained;
 }
 
 /* The same input, the same kind of weight: one GEMM can do them all. */
 static bool can_pack(const Projection *p, int count)
 {
-    for (int i = 1; i < count; i++) {
-        const Node *a = p[0].linear, *b = p[i].linear;
-        if (a->in[0] != b->in[0] || a->in[1] == b->in[1] || !a->in[2] != !b->in[2]) return false;
-        if (a->in[1]->type.dtype != b->in[1]->type.dtype || a->in[1]->param->trained != b->in[1]->param->trained) return false;
-    }
+    for (int i = 0; i < count; i++)
+        for (int k = 0; k < i; k++) {
+            const Node *a = p[k].linear, *b = p[i].linear;
+            if (a->in[0] != b->in[0] || !can_join(a->in[1], b->in[1]) || !can_join(a->in[2], b->in[2])) return false;
+        }
     return true;
 }
 
@@ -67,7 +79,7 @@ static Value *pack_params(Graph *graph, Value *const *members, int count)
     Value *packed = graph_add_value(graph, VALUE_PARAM, arena_printf(graph->arena, "packed.%s", members[0]->name), &type);
     packed->layer = members[0]->layer;
     for (int i = 0; i < count; i++) {
-        value_set_base(members[i], packed, offset);
+        value_place_in(members[i], packed, offset);
         offset += type_numel(&members[i]->type);
     }
     return packed;
@@ -191,16 +203,16 @@ typedef struct Adapters { /* of one result, in the order of their adds */
     Node *add[LORA_MAX_MEMBERS], *down[LORA_MAX_MEMBERS]; /* y += alpha h B^T with h = x A^T */
 } Adapters;
 
-static bool is_plain_param(const Value *w)
+static bool is_plain_once(const Value *w)
 {
-    return w->kind == VALUE_PARAM && w->param && !w->base && read_once(w);
+    return is_plain(w) && read_once(w);
 }
 
 /* `add` joins those in front of which it stands in the chain. */
 static bool match_adapter(Node *add, Adapters *a)
 {
     Node *down = producer_is(add->in[1], &op_linear);
-    if (!down || down->in[2] || !read_once(add->in[1]) || !is_plain_param(down->in[1]) || !is_plain_param(add->in[2])) return false;
+    if (!down || down->in[2] || !read_once(add->in[1]) || !is_plain_once(down->in[1]) || !is_plain_once(add->in[2])) return false;
     if (a->count) {
         const Node        *last_down = a->down[0], *last = a->add[0];
         const LinearAttrs *mine = add->attrs, *its = last->attrs;

@@ -23,24 +23,14 @@ static int64_t rows_of(const Plan *plan, int64_t cols)
     return rows < least ? least : rows;
 }
 
-/* Elements [first, first + numel of type) of an outside value. */
-static Value *part_of(Graph *graph, Value *whole, int64_t first, TensorType type)
+/* Makes the elements of `kept` from `first` on of what arrives. */
+static Status keep_piece(Graph *graph, Value *staged, Value *kept, int64_t first)
 {
-    type.dtype = whole->type.dtype;
-    if (type_numel(&type) == type_numel(&whole->type)) return whole;
-    Value *part = graph_add_value(graph, whole->kind, whole->name, &type);
-    value_set_base(part, whole, first);
-    return part;
-}
-
-static Status keep_piece(Graph *graph, Value *staged, Value *whole, int64_t first)
-{
-    CastAttrs attrs = {.dtype = DTYPE_TO_ATTR(whole->type.dtype)};
-    Value    *part = part_of(graph, whole, first, staged->type), *in[] = {staged};
+    CastAttrs attrs = {.dtype = DTYPE_TO_ATTR(kept->type.dtype)};
+    Value    *in[] = {staged};
     Node     *node;
     TRY(graph_add_node(graph, &op_cast, &attrs, "kept", in, 1, ~0u, &node));
-    node->out[0]->home = part;
-    node->out[0]->kind = part->kind;
+    value_place_in(node->out[0], kept, first);
     return OK;
 }
 

@@ -118,7 +118,7 @@ static Value *part_of(const Update *u, Value *flat, const Param *param, int64_t 
     TensorType type = *dims;
     type.dtype = flat->type.dtype;
     Value *part = graph_add_value(u->graph, flat->kind, arena_printf(u->graph->arena, "%s.%s", flat->name, param->name), &type);
-    value_set_base(part, flat, at);
+    value_place_in(part, flat, at);
     return part;
 }
 

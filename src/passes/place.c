@@ -1,5 +1,9 @@
 /* place: one static offset for every buffer. Lasting values are laid out once for all programs of a session (layout_add);
- * activations by liveness, the memory of one reused by others that are never alive with it. */
+ * activations by liveness, the memory of one reused by others that are never alive with it.
+ *
+ * Only values with memory of their own are given any; the others lie where their storage does (Value.storage). An element-wise result
+ * that takes the memory of an operand (share_in_place) is no storage but such a reuse, by a value that is made as the other dies: it
+ * depends on the order of the nodes, and nothing but offsets follows from it. */
 #include "base/philox.h"
 #include "ops/attrs.h"
 #include "ops/ops.h"
@@ -39,7 +43,7 @@ static Status append_entry(Plan *plan, const char *name, const TensorType *type,
 /* A parameter that is placed by itself: one that isn't packed, or the memory of packed ones, which are its members. */
 static bool is_whole(const Value *value)
 {
-    return value->kind == VALUE_PARAM && !value->producer && !value->base;
+    return value->kind == VALUE_PARAM && !value->producer && !value->storage;
 }
 
 static bool is_trained(const Value *whole)
@@ -110,7 +114,7 @@ static Status layout_bucket(Plan *plan, const CompileOptions *options, const Gra
         if (!is_same_bucket(&its, bucket)) continue;
         TRY(add_trained(plan, value, bucket, at));
         for (const Value *member = value->param ? NULL : value->first_member; member; member = member->next_member)
-            if (member->param) TRY(add_trained(plan, member, bucket, at + member->base_offset));
+            if (member->param) TRY(add_trained(plan, member, bucket, at + member->offset));
         bucket->numel = align_up(at + type_numel(&value->type), FLAT_ALIGN);
     }
     bucket->count = plan->num_trained - bucket->first;
@@ -160,7 +164,7 @@ static Status append_frozen(Plan *plan, const Value *value)
     for (const Value *member = value->param ? NULL : value->first_member; member; member = member->next_member)
         if (member->param)
             TRY(add_entry(plan, member->name, &member->type, REGION_WEIGHTS, base.space,
-                          base.offset + dtype_bytes(member->type.dtype, member->base_offset)));
+                          base.offset + dtype_bytes(member->type.dtype, member->offset)));
     return OK;
 }
 
@@ -221,7 +225,7 @@ Status layout_add(Plan *plan, const CompileOptions *options, const Graph *graph)
         const Value     *value = graph->values[i];
         bool             once = value->producer && (value->producer->flags & NODE_ONCE);
         const PlanEntry *entry = plan_find(plan, value->name);
-        if (value->kind == VALUE_ACTIVATION || value->kind == VALUE_STAGED || value->base || (value->producer && !once)) continue;
+        if (value->kind == VALUE_ACTIVATION || value->kind == VALUE_STAGED || value->storage || (value->producer && !once)) continue;
         if (!entry) {
             TRY(append_entry(plan, value->name, &value->type, region_of(value), value->space));
         } else if (may_grow(value) && type_bytes(&value->type) > entry->place.bytes) {
@@ -260,6 +264,27 @@ static void extend(Placer *p, const Value *value, int index)
 {
     Interval *interval = value ? find_interval(p, value) : NULL;
     if (interval && interval->end < index) interval->end = index;
+}
+
+static Status check_use(const Placer *p, const Value *value, bool backward)
+{
+    const Node *maker = value ? p->roots[value->id].value->producer : NULL;
+    bool        across = maker && maker->flags & NODE_AT_USE && !(maker->flags & NODE_BACKWARD) == backward;
+    FAIL_IF(across, ERR_INVALID, "%s is made at use, but lives from the forward pass into the backward pass; pass recompute makes it again",
+            value->name);
+    return OK;
+}
+
+/* What is made at use isn't alive from a forward node to a backward one. */
+static Status prove_at_use(const Placer *p)
+{
+    bool backward = false;
+    for (const Node *node = p->graph->first; node; node = node->next) {
+        backward = backward || node->flags & NODE_BACKWARD;
+        for (int i = 0; i < node->num_in; i++) TRY(check_use(p, node->in[i], node->flags & NODE_BACKWARD));
+    }
+    for (int i = 0; i < p->graph->num_outputs; i++) TRY(check_use(p, p->graph->outputs[i].value, backward));
+    return OK;
 }
 
 /* With several streams a life ends where every later result is made after its last touch. */
@@ -308,10 +333,10 @@ static void share_in_place(Placer *p)
         if (!(node->op->flags & OP_INPLACE) || !out || p->interval_of[out->id] < 0) continue;
         int sides = node->op->flags & OP_COMMUTES ? 2 : 1;
         for (int i = 0; i < sides; i++) {
-            const Value *in = node->in[i];
+            const Value *in = node->in[i], *root = in ? p->roots[in->id].value : NULL;
             Interval    *from = in ? find_interval(p, in) : NULL, *to = &p->intervals[p->interval_of[out->id]];
             if (!from || from == to || from->end != index || from->bytes != to->bytes || to->start != index) continue;
-            if (in->space != out->space || !order_is_last_touch(p->order, p->roots[in->id].value, launch)) continue;
+            if (root->space != out->space || !order_is_last_touch(p->order, root, launch)) continue;
             from->end = to->end;
             to->bytes = 0; /* nothing of its own any more */
             p->interval_of[out->id] = (int)(from - p->intervals);
@@ -362,6 +387,7 @@ Status pass_place(PassContext *context, Graph **graph)
     p.interval_of = arena_array(arena, int, (*graph)->num_values + 1);
     p.intervals = arena_array(arena, Interval, (*graph)->num_values + 1);
     for (int i = 0; i < (*graph)->num_values; i++) p.interval_of[i] = -1;
+    TRY(prove_at_use(&p));
     find_lives(&p, arena);
     share_in_place(&p);
     for (int space = 0; space < SPACE_COUNT; space++) {

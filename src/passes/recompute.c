@@ -1,7 +1,30 @@
 /* recompute: what the flags name isn't kept for the backward pass; its forward nodes are cloned right before their first use
- * there. Cheapest form of Chen et al. 2016. Clones draw the same random numbers (they are keyed) and give the same bits. */
+ * there. Cheapest form of Chen et al. 2016. Clones draw the same random numbers (they are keyed) and give the same bits.
+ *
+ * What is materialised at use (NODE_AT_USE: uploaded, gathered, dequantised) is made right before each reader, whatever the flags. */
 #include "ops/ops.h"
 #include "passes/pass.h"
+
+/* Puts one more of `node` at the cursor, reading `in`. */
+static Status add_clone(Graph *graph, const Node *node, Value *const *in, uint32_t flags, Node **out)
+{
+    uint32_t want = 0;
+    int      first = 0;
+    for (int k = 0; k < node->num_out; k++) want |= (uint32_t)(node->out[k] != NULL) << k;
+    while (first < node->num_out && !node->out[first]) first++;
+    graph->layer = node->layer;
+    graph->part = node->part;
+    graph->source = node->source;
+    TRY(graph_add_node(graph, node->op, node->attrs, node->out[first]->name, in, node->num_in, want, out));
+    (*out)->flags |= NODE_CLONE | flags | (node->flags & NODE_AT_USE);
+    (*out)->stream = node->stream;
+    for (int k = 0; k < node->num_out; k++)
+        if (node->out[k]) (*out)->out[k]->space = node->out[k]->space;
+    for (int i = 0; i < node->num_after; i++) node_add_after(graph, *out, node->after[i]);
+    return OK;
+}
+
+/* ---- what the flags drop ---- */
 
 typedef struct Recompute {
     Graph   *graph;
@@ -50,18 +73,10 @@ static Status clone_input(Recompute *r, Value *value, Value **out)
 
 static Status clone_node(Recompute *r, const Node *node)
 {
-    Value   *in[NODE_MAX_IN];
-    uint32_t want = 0;
+    Value *in[NODE_MAX_IN];
+    Node  *clone;
     for (int i = 0; i < node->num_in; i++) TRY(clone_input(r, node->in[i], &in[i]));
-    for (int k = 0; k < node->num_out; k++) want |= (uint32_t)(node->out[k] != NULL) << k;
-    int first = 0;
-    while (first < node->num_out && !node->out[first]) first++;
-    r->graph->layer = node->layer;
-    r->graph->part = node->part;
-    r->graph->source = node->source;
-    Node *clone;
-    TRY(graph_add_node(r->graph, node->op, node->attrs, node->out[first]->name, in, node->num_in, want, &clone));
-    clone->flags |= NODE_BACKWARD | NODE_CLONE;
+    TRY(add_clone(r->graph, node, in, NODE_BACKWARD, &clone));
     for (int k = 0; k < node->num_out; k++)
         if (node->out[k]) r->clones[node->out[k]->id] = clone->out[k];
     return OK;
@@ -96,11 +111,9 @@ static Status clone_value(Recompute *r, Value *value, Value **out)
     return OK;
 }
 
-Status pass_recompute(PassContext *context, Graph **graph_ref)
+static Status drop_parts(Graph *graph, uint32_t parts)
 {
-    Graph    *graph = *graph_ref;
-    Recompute r = {.graph = graph, .parts = context->options->recompute, .num_values = graph->num_values};
-    if (!r.parts) return OK;
+    Recompute r = {.graph = graph, .parts = parts, .num_values = graph->num_values};
     r.boundary = arena_array(graph->arena, char, graph->num_values);
     r.clones = arena_array(graph->arena, Value *, graph->num_values);
     find_boundaries(&r);
@@ -113,10 +126,94 @@ Status pass_recompute(PassContext *context, Graph **graph_ref)
             if (in != node->in[i]) node_set_input(node, i, in);
         }
     }
+    return OK;
+}
+
+/* ---- materialised at use ---- */
+
+typedef struct AtUse {
+    Graph       *graph;
+    Node       **made;   /* by id of a node made at use: the one made last, itself or a clone */
+    const Node **reader; /* for this reader */
+} AtUse;
+
+/* A view of what is made at use is made with it. */
+static bool mark_views(Graph *graph)
+{
+    bool any = false;
+    for (Node *node = graph->first; node; node = node->next) {
+        const Node *maker = node->op->flags & OP_VIEW ? node->in[0]->producer : NULL;
+        if (maker && maker->flags & NODE_AT_USE) node->flags |= NODE_AT_USE;
+        any = any || node->flags & NODE_AT_USE;
+    }
+    return any;
+}
+
+static Node *made_at_use(const Value *value)
+{
+    return value && value->producer && value->producer->flags & NODE_AT_USE ? value->producer : NULL;
+}
+
+/* Has `node`, and what it reads that is made at use too, stand right before the reader (NULL: the end): itself for its first reader, if
+ * all that it reads is still its own, else a clone. */
+static Status materialise(AtUse *a, Node *node, const Node *reader, uint32_t backward, Node **out)
+{
+    Value *in[NODE_MAX_IN];
+    bool   own = !a->made[node->id];
+    *out = a->made[node->id];
+    if (!own && a->reader[node->id] == reader) return OK;
+    for (int i = 0; i < node->num_in; i++) {
+        Node *maker = made_at_use(in[i] = node->in[i]), *made;
+        if (maker) TRY(materialise(a, maker, reader, backward, &made));
+        if (maker) in[i] = made->out[in[i]->out_index];
+        own = own && in[i] == node->in[i];
+    }
+    *out = node;
+    node->flags |= own ? backward : 0;
+    if (own)
+        graph_move_before(a->graph, node, a->graph->cursor);
+    else
+        TRY(add_clone(a->graph, node, in, backward, out));
+    a->made[node->id] = *out;
+    a->reader[node->id] = reader;
+    return OK;
+}
+
+/* Graph outputs are read at the end: they keep the nodes that make them. */
+static Status materialise_all(Graph *graph)
+{
+    AtUse    a = {.graph = graph};
+    Node    *made;
+    uint32_t last = graph->last->flags & NODE_BACKWARD;
+    graph->cursor = NULL;
+    a.made = arena_array(graph->arena, Node *, graph->next_node_id);
+    a.reader = arena_array(graph->arena, const Node *, graph->next_node_id);
+    for (int i = 0; i < graph->num_outputs; i++)
+        if (made_at_use(graph->outputs[i].value)) TRY(materialise(&a, graph->outputs[i].value->producer, NULL, last, &made));
+    for (Node *node = graph->first; node; node = node->next) {
+        if (node->flags & NODE_AT_USE) continue;
+        graph->cursor = node;
+        for (int i = 0; i < node->num_in; i++) {
+            Node *maker = made_at_use(node->in[i]);
+            if (!maker) continue;
+            TRY(materialise(&a, maker, node, node->flags & NODE_BACKWARD, &made));
+            node_set_input(node, i, made->out[node->in[i]->out_index]);
+        }
+    }
+    return OK;
+}
+
+Status pass_recompute(PassContext *context, Graph **graph_ref)
+{
+    Graph   *graph = *graph_ref;
+    uint32_t parts = context->options->recompute;
+    if (parts) TRY(drop_parts(graph, parts));
+    bool at_use = mark_views(graph);
+    if (at_use) TRY(materialise_all(graph));
     graph->cursor = NULL;
     graph->layer = -1;
     graph->part = PART_NONE;
     graph->source = NULL;
-    remove_dead_nodes(graph);
+    if (parts || at_use) remove_dead_nodes(graph);
     return OK;
 }

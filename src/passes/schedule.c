@@ -4,16 +4,30 @@
 #include "ops/ops.h"
 #include "passes/pass.h"
 
+/* By id of values with memory of their own: a run overwrites it with a later version, so that it must be made anew for the next. */
+static char *find_overwritten(const Graph *graph, const Root *roots)
+{
+    char *overwritten = arena_array(graph->arena, char, graph->num_values + 1);
+    for (const Node *node = graph->first; node; node = node->next)
+        for (int k = 0; k < node->num_out; k++)
+            if (node->out[k] && node->out[k]->sharing == STORAGE_UPDATE) overwritten[roots[node->out[k]->id].value->id] = 1;
+    return overwritten;
+}
+
 static void mark_once(Graph *graph)
 {
+    const Root *roots = graph_roots(graph);
+    const char *overwritten = find_overwritten(graph, roots);
     for (Node *node = graph->first; node; node = node->next) {
-        bool constant = !(node->op->flags & OP_RANDOM);
+        bool constant = !(node->op->flags & OP_RANDOM) && !(node->flags & NODE_AT_USE);
         for (int i = 0; i < node->num_in && constant; i++) {
             const Value *in = node->in[i];
             if (in) constant = in->producer ? (in->producer->flags & NODE_ONCE) != 0 : in->kind == VALUE_CONST;
         }
-        for (int k = 0; k < node->num_out && constant; k++)
-            constant = !node->out[k] || (!node->out[k]->home && node->out[k]->kind == VALUE_ACTIVATION);
+        for (int k = 0; k < node->num_out && constant; k++) {
+            const Value *out = node->out[k];
+            constant = !out || (out->kind == VALUE_ACTIVATION && !overwritten[roots[out->id].value->id]);
+        }
         if (!constant) continue;
         node->flags |= NODE_ONCE;
         for (int k = 0; k < node->num_out; k++)

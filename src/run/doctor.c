@@ -134,7 +134,7 @@ static Layout lay_out(const Case *c, uint32_t want)
         l.taken[k] = -1;
         if (!c->out[k] || !(want >> k & 1)) continue;
         for (int i = 0; i < c->node->num_in; i++)
-            if (c->node->in[i] && node_alias_of(c->node, k) == c->node->in[i]) l.taken[k] = i;
+            if (c->node->in[i] && c->out[k]->storage == c->node->in[i]) l.taken[k] = i;
         l.out[k] = l.taken[k] >= 0 ? l.in[l.taken[k]] : place(&l, type_bytes(&c->out[k]->type));
     }
     l.bytes += GUARD;
@@ -322,7 +322,7 @@ static Status check_subsets(Doctor *d, Case *c, const BoundKernel *kernel, StrBu
     for (int k = 0; k < c->node->num_out; k++) {
         if (!c->out[k]) continue;
         all |= 1u << k;
-        if (node_alias_of(c->node, k) && !(node_accumulate_mask(c->node) >> k & 1)) always |= 1u << k;
+        if (c->out[k]->storage && !(node_accumulate_mask(c->node) >> k & 1)) always |= 1u << k;
         kept[k] = malloc((size_t)type_bytes(&c->out[k]->type) + 1);
         if (!kept[k]) fatal_out_of_memory(0);
         memcpy(kept[k], c->result[k], (size_t)type_bytes(&c->out[k]->type));
@@ -418,6 +418,14 @@ static bool connect_accumulators(const OpDef *op, const void *attrs, TensorType 
     return changed;
 }
 
+static bool has_bf16(const TensorType *in, int count)
+{
+    for (int i = 0; i < count; i++)
+        if (in[i].ndim && in[i].dtype == DT_BF16) return true;
+    return false;
+}
+
+/* The sample as it is, then in bf16. One that mixes types is judged as bf16 both times. */
 static Status check_sample(Doctor *d, const OpDef *op, const OpSample *sample, const char *which, int index)
 {
     for (int is_bf16 = 0; is_bf16 < 2; is_bf16++) {
@@ -434,10 +442,15 @@ static Status check_sample(Doctor *d, const OpDef *op, const OpSample *sample, c
                 in[i].dtype = DT_F32;
         }
         if (is_bf16 && !changed) break;
+        bool rounds = has_bf16(in, op->num_in);
         for (int accumulate = 0; accumulate < 2; accumulate++) {
             if (accumulate && !connect_accumulators(op, sample->attrs, in)) break;
-            snprintf(what, sizeof what, "%s %d, %s%s", which, index, is_bf16 ? "bf16" : "f32", accumulate ? ", accumulating" : "");
-            TRY(check_case(d, op, sample, in, is_bf16, what));
+            snprintf(what, sizeof what, "%s %d, %s%s", which, index,
+                     is_bf16  ? "bf16"
+                     : rounds ? "mixed"
+                              : "f32",
+                     accumulate ? ", accumulating" : "");
+            TRY(check_case(d, op, sample, in, rounds, what));
         }
     }
     return OK;

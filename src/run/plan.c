@@ -5,6 +5,7 @@
 #include "files/file.h"
 #include "ops/attrs.h"
 
+#include <math.h>
 #include <string.h>
 
 const char *region_name(Region region)
@@ -132,6 +133,22 @@ static DType operand_dtype(const Node *node)
     return dtype;
 }
 
+static double host_bytes(Value *const *values, int count)
+{
+    double bytes = 0;
+    for (int i = 0; i < count; i++)
+        if (values[i] && value_root(values[i], NULL)->space == SPACE_HOST) bytes += (double)type_bytes(&values[i]->type);
+    return bytes;
+}
+
+double launch_link_seconds(const DeviceFacts *facts, const Launch *launch)
+{
+    const Node *node = launch->node;
+    double      in = facts->link_in > 0 ? host_bytes(node->in, node->num_in) / facts->link_in : 0;
+    double      out = facts->link_out > 0 ? host_bytes(node->out, node->num_out) / facts->link_out : 0;
+    return fmax(in, out);
+}
+
 double launch_limit_seconds(const DeviceFacts *facts, const Launch *launch, double document_share)
 {
     const Node *node = launch->node;
@@ -139,7 +156,7 @@ double launch_limit_seconds(const DeviceFacts *facts, const Launch *launch, doub
     double      rate = cost.matrix_unit ? facts->gemm_flops[operand_dtype(node)] : facts->vector_flops;
     double      flops = node->op->flags & OP_BY_DOCUMENT ? cost.flops * document_share : cost.flops;
     double      compute = rate > 0 ? flops / rate : 0, memory = facts->bandwidth > 0 ? cost.bytes / facts->bandwidth : 0;
-    return (compute > memory ? compute : memory) + facts->launch_seconds;
+    return fmax(fmax(compute, memory), launch_link_seconds(facts, launch)) + facts->launch_seconds;
 }
 
 void plan_write_json(const Plan *plan, StrBuf *out)

@@ -157,8 +157,10 @@ int64_t plan_total_bytes(const Plan *plan); /* of the device */
 int64_t plan_host_bytes(const Plan *plan);  /* pinned memory of the host */
 
 OpCost launch_cost(const Launch *launch);
-/* Seconds a launch takes at least on such a device: by arithmetic or by traffic, and what any launch costs. document_share: how much of the
- * arithmetic of rows of one document (OP_BY_DOCUMENT) the rows ask for, at most 1. */
+/* Seconds that the link is busy with what a launch reads and writes of the host's memory. */
+double launch_link_seconds(const DeviceFacts *facts, const Launch *launch);
+/* Seconds a launch takes at least on such a device: by arithmetic, traffic or the link, and what any launch costs. document_share: how much
+ * of the arithmetic of rows of one document (OP_BY_DOCUMENT) the rows ask for, at most 1. */
 double launch_limit_seconds(const DeviceFacts *facts, const Launch *launch, double document_share);
 
 /* {"regions": {...}, "total_bytes", "programs": {...}, ...}: what `surogate plan --json` prints. */

@@ -237,6 +237,11 @@ Status session_await_step(Session *s, int64_t number, double *out_seconds)
     return s->device->api->seconds_between(s->device, mark_of(number, false), mark_of(number, true), out_seconds);
 }
 
+Status session_idle_before(Session *s, int64_t number, double *out_seconds)
+{
+    return s->device->api->seconds_between(s->device, mark_of(number - 1, true), mark_of(number, false), out_seconds);
+}
+
 Status session_output(Session *s, const Program *program, const char *name, void *data, size_t bytes)
 {
     const Value *value = program ? graph_output(program->graph, name) : NULL;

@@ -39,6 +39,8 @@ NODISCARD Status session_sync(Session *session);
 NODISCARD Status session_begin_step(Session *session, int64_t number);
 NODISCARD Status session_end_step(Session *session, int64_t number);
 NODISCARD Status session_await_step(Session *session, int64_t number, double *out_seconds);
+/* What the device idled before step `number`, which has ended: from the end of the step before it to its beginning. */
+NODISCARD Status session_idle_before(Session *session, int64_t number, double *out_seconds);
 /* A graph output of a program ("loss", "losses", "logits"): valid until the next run of any program. */
 NODISCARD Status session_output(Session *session, const Program *program, const char *name, void *data, size_t bytes);
 /* Direct pointer where the host sees the memory (device cpu, values of SPACE_HOST), else NULL. */

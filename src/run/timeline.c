@@ -1,6 +1,7 @@
 /* See timeline.h. */
 #include "run/timeline.h"
 
+#include <math.h>
 #include <string.h>
 
 double launch_seconds(const DeviceFacts *facts, const Launch *launch)
@@ -11,7 +12,7 @@ double launch_seconds(const DeviceFacts *facts, const Launch *launch)
     if (!rate || !rate->op) return launch_limit_seconds(facts, launch, 1);
     OpCost cost = launch_cost(launch);
     double compute = rate->flops > 0 ? cost.flops / rate->flops : 0, memory = rate->bytes > 0 ? cost.bytes / rate->bytes : 0;
-    return rate->seconds + (compute > memory ? compute : memory);
+    return rate->seconds + fmax(fmax(compute, memory), launch_link_seconds(facts, launch));
 }
 
 /* What ends last among those that launch `index` starts after; -1: none. */

@@ -10,6 +10,7 @@
 typedef enum Change {
     CHANGE_BATCH, /* smaller, with as many micro-steps more */
     CHANGE_RECOMPUTE,
+    CHANGE_OPTIMIZER, /* moments of 8 bits take less than those of bf16 */
     CHANGE_MOMENTS,
     CHANGE_MODEL,
     CHANGE_LORA,
@@ -40,6 +41,11 @@ static bool make_change(Config *config, Change change, StrBuf *said)
         if (config->recompute_block) return false;
         config->recompute_block = true;
         strbuf_puts(said, " recompute_block=true");
+        return true;
+    case CHANGE_OPTIMIZER:
+        if (config->optimizer != OPT_OPTIMIZER_ADAMW || config->lora) return false;
+        config->optimizer = OPT_OPTIMIZER_ADAMW_8BIT;
+        strbuf_puts(said, " optimizer=adamw_8bit");
         return true;
     case CHANGE_MOMENTS:
         if (config->moment_dtype == OPT_FLOAT_BF16 || config->lora || config->optimizer == OPT_OPTIMIZER_ADAMW_8BIT) return false;
@@ -186,7 +192,7 @@ static bool try_together(Fit *fit, Config *config, StrBuf *said)
         return true;
     Config adapted = *config;
     size_t len = said->len;
-    if (try_more(fit, config, CHANGE_MOMENTS, said)) return true;
+    if (try_more(fit, config, CHANGE_OPTIMIZER, said) || try_more(fit, config, CHANGE_MOMENTS, said)) return true;
     if (may_adapt(&adapted)) { /* without moments of the base */
         *config = adapted;
         said->len = len;

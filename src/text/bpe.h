@@ -21,7 +21,6 @@ typedef struct Bpe {
 
     MergeSlot *merges;
     uint64_t   merge_mask;
-    uint32_t   num_merges;
 
     int32_t   byte_ids[256];     /* of a byte's stand-in character, -1: absent */
     int32_t   fallback_ids[256]; /* of "<0x00>" to "<0xFF>", -1: absent */

@@ -212,14 +212,14 @@ static int32_t token_join(WordCounts *tokens, const Pair *pair, StrBuf *text)
     return (int32_t)tokens->len - 1;
 }
 
-static void merge_push(Learner *l, LearnedMerges *out, uint32_t pair, int32_t id)
+static void merge_push(Learner *l, LearnedMerges *out, uint32_t pair)
 {
     if (out->len == out->capacity) {
         out->capacity = out->capacity ? out->capacity * 2 : 4096;
         out->data = grown(out->data, out->capacity, sizeof *out->data);
     }
     l->pairs[pair].last_merge = (int64_t)out->len;
-    out->data[out->len++] = (LearnedMerge){l->pairs[pair].left, l->pairs[pair].right, id};
+    out->data[out->len++] = (LearnedMerge){l->pairs[pair].left, l->pairs[pair].right};
 }
 
 static void repeats_drop(Learner *l, LearnedMerges *merges)
@@ -250,7 +250,7 @@ void bpe_learn(const WordCounts *words, const int32_t byte_ids[256], int64_t voc
         heap_pop(&l);
         Pair    pair = l.pairs[top.pair];
         int32_t id = token_join(tokens, &pair, &text);
-        merge_push(&l, out, top.pair, id);
+        merge_push(&l, out, top.pair);
         for (uint32_t i = 0; i < top.words.len; i++) word_merge(&l, top.words.data[i], pair.left, pair.right, id);
         free(top.words.data);
         touched_push(&l);

@@ -4,7 +4,7 @@
 #include "text/bpe_words.h"
 
 typedef struct LearnedMerge {
-    int32_t left, right, id;
+    int32_t left, right;
 } LearnedMerge;
 
 typedef struct LearnedMerges {

@@ -210,7 +210,6 @@ static Status merges_parse(Arena *arena, const JsonValue *merges, Bpe *bpe)
     MergeBatch batch = {.joined = {0}};
     Status     status = OK;
     for (uint32_t i = 0; i < merges->count && status == OK; i += MERGE_BATCH) status = merges_read(bpe, merges, i, &batch);
-    bpe->num_merges = merges->count;
     strbuf_deinit(&batch.joined);
     return status;
 }

@@ -346,11 +346,6 @@ const char *tokenizer_id_to_token(const Tokenizer *t, int32_t id)
     return id >= 0 && id < t->num_ids ? t->ids[id].text.data : NULL;
 }
 
-int32_t tokenizer_token_to_id(const Tokenizer *t, const char *token)
-{
-    return token_id(t, str_of(token));
-}
-
 bool tokenizer_is_special(const Tokenizer *t, int32_t id)
 {
     return id >= 0 && id < t->num_ids && t->ids[id].special;

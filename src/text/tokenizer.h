@@ -67,9 +67,8 @@ typedef struct TokenStream {
 NODISCARD Status token_stream_push(const Tokenizer *tokenizer, TokenStream *stream, int32_t id, bool skip_special, StrBuf *out_text);
 void             token_stream_finish(TokenStream *stream, StrBuf *out_text); /* hands out what is left; frees */
 
-int32_t     tokenizer_vocab_size(const Tokenizer *tokenizer);                     /* largest id + 1, added tokens included */
-const char *tokenizer_id_to_token(const Tokenizer *tokenizer, int32_t id);        /* as in the file; NULL: unused id */
-int32_t     tokenizer_token_to_id(const Tokenizer *tokenizer, const char *token); /* -1: absent */
+int32_t     tokenizer_vocab_size(const Tokenizer *tokenizer);              /* largest id + 1, added tokens included */
+const char *tokenizer_id_to_token(const Tokenizer *tokenizer, int32_t id); /* as in the file; NULL: unused id */
 bool        tokenizer_is_special(const Tokenizer *tokenizer, int32_t id);
 int32_t     tokenizer_bos_id(const Tokenizer *tokenizer);   /* -1: none */
 int32_t     tokenizer_eos_id(const Tokenizer *tokenizer);   /* -1: none */

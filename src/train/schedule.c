@@ -14,7 +14,7 @@ Status schedule_make(const Config *config, int64_t total_steps, Schedule *out)
         .cooldown = config->cooldown_steps,
     };
     if (config->lr_scheduler_type == OPT_LR_LINEAR || config->lr_scheduler_type == OPT_LR_COSINE) out->cooldown = 0;
-    FAIL_IF(out->warmup + out->cooldown > total_steps, ERR_INVALID,
+    FAIL_IF(out->warmup > total_steps || out->cooldown > total_steps - out->warmup, ERR_INVALID,
             "warm-up takes %lld steps and cooldown %lld, the whole run has %lld; lower warmup_steps, warmup_ratio or cooldown_steps",
             (long long)out->warmup, (long long)out->cooldown, (long long)total_steps);
     return OK;

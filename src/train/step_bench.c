@@ -163,15 +163,23 @@ static Status queue_step(StepBench *b)
     return session_end_step(b->session, b->step++);
 }
 
-/* Steps one behind the other as a run makes them: the device has the next one while a result is awaited. */
-static Status time_steps(StepBench *b, int count, double *seconds)
+/* Steps one behind the other as a run makes them: the device has the next one while a result is awaited. A step takes from the end of
+ * the one before it to its own; *out_idle: the part of all that in which the device had nothing to do. */
+static Status time_steps(StepBench *b, int count, double *seconds, double *out_idle)
 {
     bool    ahead = !b->device->api->is_synchronous;
     int64_t first = b->step;
+    double  idle = 0, sum = 0;
     for (int i = 0; i < count; i++) {
+        double gap = 0;
         while (b->step <= first + i + ahead && b->step < first + count) TRY(queue_step(b));
         TRY(session_await_step(b->session, first + i, &seconds[i]));
+        if (i > 0) TRY(session_idle_before(b->session, first + i, &gap));
+        seconds[i] += gap;
+        sum += seconds[i];
+        idle += gap;
     }
+    *out_idle = idle / sum;
     return OK;
 }
 
@@ -188,8 +196,8 @@ Status step_bench_run(StepBench *b, int num_steps, StepTimes *out_times)
     *out_times = (StepTimes){.sequence_len = micro_spec(b)->seq,
                              .tokens = micro_spec(b)->batch * micro_spec(b)->seq * b->config->gradient_accumulation_steps,
                              .create_seconds = b->create_seconds};
-    TRY(time_steps(b, 1, &out_times->first));
-    TRY(time_steps(b, num_steps, seconds));
+    TRY(time_steps(b, 1, &out_times->first, &out_times->idle));
+    TRY(time_steps(b, num_steps, seconds, &out_times->idle));
     qsort(seconds, (size_t)num_steps, sizeof *seconds, by_value);
     out_times->median = seconds[num_steps / 2];
     out_times->best = seconds[0];

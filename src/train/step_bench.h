@@ -12,6 +12,7 @@ typedef struct StepTimes {
     int64_t tokens; /* of a step */
     int64_t sequence_len;
     double  median, best, first; /* seconds */
+    double  idle;                /* share of the time in which the device waited for the next step */
     double  flops;               /* of a step, attention by the documents there are */
     double  loss;
     double  create_seconds; /* compiling, allocating, choosing algorithms */

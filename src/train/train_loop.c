@@ -238,7 +238,6 @@ Status trainer_save(Trainer *t)
     if (status == OK) status = trainer_context(t, false, &text, &context);
     if (status == OK) status = checkpoint_save(&context, &t->state);
     strbuf_deinit(&text);
-    t->save_failed = status != OK;
     if (status == OK) t->saved_step = t->state.step;
     return status;
 }

@@ -249,10 +249,15 @@ static Status load_state(Trainer *t)
     return OK;
 }
 
+static int64_t divide_up(int64_t steps, int64_t every)
+{
+    return steps / every + (steps % every > 0);
+}
+
 /* Checkpoints that a run to `total` steps saves: by save_steps from step 0 on, and at its end. */
 static int64_t saves_up_to(const Config *c, int64_t total)
 {
-    return c->save_steps > 0 ? (total + c->save_steps - 1) / c->save_steps + 1 : 1;
+    return c->save_steps > 0 ? divide_up(total, c->save_steps) + 1 : 1;
 }
 
 /* Of a run that saves less often than save_total_limit, the checkpoints of interruptions don't pile up. */
@@ -267,7 +272,7 @@ static int64_t saves_left(const Trainer *t)
     int64_t total = t->schedule.total, step = t->state.step, every = t->config->save_steps;
     if (step == total) return t->saved_step != total;
     if (every == 0) return 1;
-    return saves_up_to(t->config, total) - (t->saved_step == step ? step / every + 1 : (step + every - 1) / every);
+    return saves_up_to(t->config, total) - (t->saved_step == step ? step / every + 1 : divide_up(step, every));
 }
 
 static Status check_disk(const Trainer *t)

@@ -54,10 +54,9 @@ typedef struct Trainer {
     int               output_lock;       /* of output_dir */
     double            start_seconds;     /* when the program began, for the time to the first step */
     double            last_loss, last_eval_loss;
-    int64_t           keep;        /* checkpoints that stay; 0: all */
-    int64_t           saved_step;  /* of the newest checkpoint of this run; -1: none */
-    bool              log_waits;   /* lines of metrics.jsonl couldn't be written yet */
-    bool              save_failed; /* the newest attempt */
+    int64_t           keep;       /* checkpoints that stay; 0: all */
+    int64_t           saved_step; /* of the newest checkpoint of this run; -1: none */
+    bool              log_waits;  /* lines of metrics.jsonl couldn't be written yet */
 } Trainer;
 
 /* Steps until the end, a signal or divergence; then the last checkpoint is written. */

@@ -54,6 +54,13 @@ untouched "an unknown chat template" 2 "template.yaml:7:16: chat_template: expec
 untouched "missing model" 2 "$dir/nomodel" -- pt "$dir/run.yaml" model="$dir/nomodel"
 untouched "model without config" 2 "config.json" -- pt "$dir/run.yaml" model="$dir/tokenizer"
 untouched "no model said" 2 "a run needs the key model: put \"model: ...\"" -- pt output_dir="$dir/new"
+untouched "no datasets" 2 "training needs the key datasets: put" -- pt "$dir/run.yaml" 'datasets=[]'
+refused "more checkpoints than a disk holds" 3 "too little disk in $dir/far" -- pt "$dir/run.yaml" output_dir="$dir/far" \
+    max_steps=1000000000000 save_steps=1 save_total_limit=0
+untouched "warm-up and cooldown longer than the run" 2 "the whole run has 4" -- pt "$dir/run.yaml" lr_scheduler_type=wsd \
+    warmup_steps=9223372036854775807 cooldown_steps=9223372036854775807
+run pt "$dir/run.yaml" save_steps=9223372036854775807 output_dir="$dir/far"
+check "a checkpoint after more steps than there are: exit $status, $(tail -1 "$dir/err")" [ "$status" = 0 ]
 untouched "missing dataset" 2 "$dir/nodata.txt" -- pt "$dir/run.yaml" datasets.0.path="$dir/nodata.txt"
 : > "$dir/empty.txt"
 untouched "empty dataset" 2 "empty.txt" -- pt "$dir/run.yaml" datasets.0.path="$dir/empty.txt"

@@ -26,7 +26,7 @@ static Kit kit_open(const char *tokenizer_json, const char *eos, const char *sou
     const char *dir = scratch_dir();
     char        config[300];
     snprintf(config, sizeof config, "{\"eos_token\": \"%s\"}", eos);
-    EXPECT_OK(file_copy(tokenizer_json, path_in(dir, "tokenizer.json")));
+    test_copy(tokenizer_json, path_in(dir, "tokenizer.json"));
     EXPECT_OK(file_write_atomic(path_in(dir, "tokenizer_config.json"), config, strlen(config)));
     EXPECT_OK(tokenizer_load(dir, &kit.tokenizer));
     EXPECT_OK(file_remove_tree(dir));

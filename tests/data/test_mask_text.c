@@ -424,7 +424,8 @@ static void markers_of_the_next_turn_are_never_trained(void)
         Str       text = read_text(&kit.arena, "datasets/glaive_toolcall_en_demo.json");
         JsonValue rows;
         EXPECT_OK(json_parse(&kit.arena, "rows", text.data, text.len, &rows));
-        int32_t marker = tokenizer_token_to_id(kit.tokenizer, "<|im_start|>");
+        EXPECT_OK(mask_encode_text(&kit.encoder, str_of("<|im_start|>"), true, false));
+        int32_t marker = kit.encoder.ids.data[kit.encoder.ids.len - 1];
         for (uint32_t r = 0; r < rows.count; r++) {
             DatasetOptions options = {.type = DATASET_CONVERSATION};
             RowFormat      format;

@@ -51,7 +51,7 @@ static void launches_run_in_order_and_the_first_error_stays(void)
     status_clear();
     EXPECT_FAILS(device->api->run(device, launches, 1, NULL), ERR_INVALID, "token 7 is none");
     EXPECT_FAILS(device->api->sync(device), ERR_INVALID, "token 7 is none");
-    EXPECT_FAILS(device->api->clear(device, &first, sizeof first), ERR_INVALID, "token 7 is none");
+    EXPECT_FAILS(device->api->upload(device, &first, &second, sizeof first), ERR_INVALID, "token 7 is none");
     EXPECT_INT(first, 4);
     EXPECT_OK(device->api->facts(device, &facts));
     EXPECT_INT(facts.num_workers, 3);

@@ -213,11 +213,11 @@ static void roots_of_all_values_are_found_at_once(void)
     Graph *graph = new_graph();
     Value *packed = outside(graph, VALUE_PARAM, "packed", 12), *view = outside(graph, VALUE_PARAM, "view", 4);
     Value *state = outside(graph, VALUE_GRAD, "state", 4), *acc = NULL;
-    value_set_base(view, packed, 8);
+    value_place_in(view, packed, 8);
     Node *flat = apply(graph, &op_flat, "flat", view, NULL);
     for (int i = 0; i < 5; i++) acc = apply(graph, &op_sum, "sum", flat->out[0], acc)->out[0];
     apply(graph, &op_sum, "lasting", acc, state);
-    apply(graph, &op_add, "home", view, view)->out[0]->home = state;
+    value_place_in(apply(graph, &op_add, "home", view, view)->out[0], state, 0);
     const Root *roots = graph_roots(graph);
     for (int i = 0; i < graph->num_values; i++) {
         int64_t offset;
@@ -232,14 +232,14 @@ static void members_are_listed_by_id(void)
     Graph *graph = new_graph();
     Value *base = outside(graph, VALUE_PARAM, "base", 12), *other = outside(graph, VALUE_PARAM, "other", 12);
     Value *a = outside(graph, VALUE_PARAM, "a", 4), *b = outside(graph, VALUE_PARAM, "b", 4), *c = outside(graph, VALUE_PARAM, "c", 4);
-    value_set_base(b, base, 4);
-    value_set_base(c, base, 8);
-    value_set_base(a, base, 0);
+    value_place_in(b, base, 4);
+    value_place_in(c, base, 8);
+    value_place_in(a, base, 0);
     EXPECT(base->first_member == a && a->next_member == b && b->next_member == c && base->last_member == c && !c->next_member);
-    value_set_base(c, other, 0); /* the last, one in the middle, the only one */
+    value_place_in(c, other, 0); /* the last, one in the middle, the only one */
     EXPECT(base->last_member == b && other->first_member == c && other->last_member == c);
-    value_set_base(b, other, 4);
-    value_set_base(a, other, 8);
+    value_place_in(b, other, 4);
+    value_place_in(a, other, 8);
     EXPECT(!base->first_member && !base->last_member && other->first_member == a && a->next_member == b && other->last_member == c);
     EXPECT_OK(graph_verify(graph));
     done();
@@ -250,7 +250,7 @@ static void memory_is_followed_to_where_it_is(void)
     Graph  *graph = new_graph();
     int64_t offset;
     Value  *packed = outside(graph, VALUE_PARAM, "packed", 12), *view = outside(graph, VALUE_PARAM, "view", 4);
-    value_set_base(view, packed, 8);
+    value_place_in(view, packed, 8);
     Node *flat = apply(graph, &op_flat, "flat", view, NULL), *sum = apply(graph, &op_sum, "sum", flat->out[0], NULL);
     EXPECT(value_root(flat->out[0], &offset) == packed && offset == 8);
     EXPECT(value_root(sum->out[0], NULL) == sum->out[0]);
@@ -258,12 +258,67 @@ static void memory_is_followed_to_where_it_is(void)
     Value *state = outside(graph, VALUE_GRAD, "state", 4);
     Node  *more = apply(graph, &op_sum, "more", view, state);
     EXPECT(value_root(more->out[0], &offset) == state && offset == 0);
-    EXPECT(node_alias_of(more, 0) == state && more->out[0]->kind == VALUE_GRAD);
+    EXPECT(more->out[0]->storage == state && more->out[0]->kind == VALUE_GRAD);
     EXPECT_INT(node_accumulate_mask(more), 1);
     Node *home = apply(graph, &op_add, "home", view, view);
-    home->out[0]->home = state;
+    value_place_in(home->out[0], state, 0);
     EXPECT(value_root(home->out[0], NULL) == state);
     EXPECT_OK(graph_verify(graph));
+    done();
+}
+
+static bool lives(const Value *value, Sharing sharing, const Value *storage, int64_t offset)
+{
+    return value->sharing == sharing && value->storage == storage && value->offset == offset;
+}
+
+static void storage_follows_the_inputs(void)
+{
+    Graph *graph = new_graph();
+    Value *x = outside(graph, VALUE_INPUT, "x", 4), *state = outside(graph, VALUE_STATE, "state", 4);
+    Value *grad = outside(graph, VALUE_GRAD, "grad", 4);
+    Value *sum = apply(graph, &op_sum, "sum", x, NULL)->out[0], *flat = apply(graph, &op_flat, "flat", sum, NULL)->out[0];
+    EXPECT(lives(sum, STORAGE_OWN, NULL, 0) && sum->kind == VALUE_ACTIVATION);
+    EXPECT(lives(flat, STORAGE_VIEW, sum, 0) && flat->kind == VALUE_ACTIVATION);
+    node_set_input(sum->producer, 1, state);
+    EXPECT(lives(sum, STORAGE_UPDATE, state, 0) && sum->kind == VALUE_STATE);
+    EXPECT(value_root(flat, NULL) == state);
+    EXPECT_OK(graph_verify(graph));
+    node_set_input(sum->producer, 1, grad);
+    EXPECT(lives(sum, STORAGE_UPDATE, grad, 0) && sum->kind == VALUE_GRAD);
+    node_set_input(sum->producer, 1, NULL);
+    EXPECT(lives(sum, STORAGE_OWN, NULL, 0) && sum->kind == VALUE_ACTIVATION);
+    node_set_input(flat->producer, 0, x);
+    EXPECT(lives(flat, STORAGE_VIEW, x, 0));
+    EXPECT_OK(graph_verify(graph));
+    value_place_in(sum, grad, 0);
+    node_set_input(sum->producer, 0, flat);
+    EXPECT(lives(sum, STORAGE_HOME, grad, 0) && sum->kind == VALUE_GRAD);
+    node_drop_output(sum->producer, 0);
+    EXPECT(lives(sum, STORAGE_OWN, NULL, 0) && sum->kind == VALUE_ACTIVATION && !sum->producer);
+    graph_remove_node(graph, flat->producer);
+    EXPECT(lives(flat, STORAGE_OWN, NULL, 0) && !flat->producer);
+    done();
+}
+
+static void homes_may_be_parts(void)
+{
+    Graph *graph = new_graph();
+    Value *x = outside(graph, VALUE_INPUT, "x", 4), *packed = outside(graph, VALUE_PARAM, "packed", 12);
+    Value *member = outside(graph, VALUE_PARAM, "member", 8);
+    value_place_in(member, packed, 4);
+    Value  *first = apply(graph, &op_add, "first", x, x)->out[0], *second = apply(graph, &op_add, "second", x, x)->out[0];
+    int64_t offset;
+    value_place_in(first, packed, 0);
+    value_place_in(second, member, 4);
+    EXPECT(lives(second, STORAGE_HOME, member, 4) && second->kind == VALUE_PARAM);
+    EXPECT(value_root(second, &offset) == packed && offset == 8);
+    EXPECT(graph_roots(graph)[second->id].value == packed && graph_roots(graph)[second->id].offset == 8);
+    EXPECT_OK(graph_verify(graph));
+    for (offset = -1; offset < 12; offset += 6) {
+        value_place_in(second, member, offset);
+        EXPECT_FAILS(graph_verify(graph), ERR_INTERNAL, "output leaves its home, or starts within a block of it: member: second: f32[4]");
+    }
     done();
 }
 
@@ -307,11 +362,11 @@ static void reads_of_old_versions_are_refused(void)
     apply(s.graph, &op_add, "late", view, s.a->out[0]);
     EXPECT_FAILS(graph_verify(s.graph), ERR_INTERNAL, "took over: view: late");
     s = sample(); /* the same through a home */
-    s.a->out[0]->home = s.x;
+    value_place_in(s.a->out[0], s.x, 0);
     EXPECT_FAILS(graph_verify(s.graph), ERR_INTERNAL, "took over: x: b: f32[4] = add(a, x)");
     s = sample(); /* an overwritten base takes its views along */
     Value *part = outside(s.graph, VALUE_STATE, "part", 2);
-    value_set_base(part, s.state, 0);
+    value_place_in(part, s.state, 0);
     apply(s.graph, &op_flat, "late", part, NULL);
     EXPECT_FAILS(graph_verify(s.graph), ERR_INTERNAL, "took over: part");
     done();
@@ -345,10 +400,10 @@ static void what_does_not_hold_together_is_refused(void)
     s.a->out[0]->producer = NULL;
     EXPECT_FAILS(graph_verify(s.graph), ERR_INTERNAL, "output not its own: a");
     s = sample();
-    s.b->out[0]->home = outside(s.graph, VALUE_GRAD, "g", 5);
+    apply(s.graph, &op_sum, "more", s.b->out[0], outside(s.graph, VALUE_GRAD, "g", 5));
     EXPECT_FAILS(graph_verify(s.graph), ERR_INTERNAL, "alias of another size: g");
     s = sample();
-    s.b->out[0]->home = s.a->out[0];
+    value_place_in(s.b->out[0], s.a->out[0], 0);
     EXPECT_FAILS(graph_verify(s.graph), ERR_INTERNAL, "a home is memory from outside, unlike a");
     s = sample();
     graph_add_output(s.graph, "gone", s.b->out[0]);
@@ -364,6 +419,51 @@ static void what_does_not_hold_together_is_refused(void)
     s = sample();
     s.b->order = s.a->order;
     EXPECT_FAILS(graph_verify(s.graph), ERR_INTERNAL, "node list broken");
+    done();
+}
+
+static void storage_that_does_not_hold_is_refused(void)
+{
+    Sample s = sample(); /* it isn't the op's to decide; it is, and says otherwise; it says so of another input */
+    s.b->out[0]->sharing = STORAGE_UPDATE;
+    s.b->out[0]->storage = s.a->out[0];
+    EXPECT_FAILS(graph_verify(s.graph), ERR_INTERNAL, "storage differs from what the op says: b: b: f32[4] = add(a, x)");
+    s = sample();
+    s.newer->out[0]->sharing = STORAGE_OWN;
+    s.newer->out[0]->storage = NULL;
+    EXPECT_FAILS(graph_verify(s.graph), ERR_INTERNAL, "storage differs from what the op says: newer: newer: f32[4] = sum(b, state)");
+    s = sample();
+    s.newer->out[0]->storage = outside(s.graph, VALUE_STATE, "other", 4);
+    EXPECT_FAILS(graph_verify(s.graph), ERR_INTERNAL, "storage differs from what the op says: newer");
+    s = sample();
+    s.newer->out[0]->offset = 1;
+    EXPECT_FAILS(graph_verify(s.graph), ERR_INTERNAL, "storage differs from what the op says: newer");
+    s = sample(); /* a home in the place of an update */
+    value_place_in(s.newer->out[0], outside(s.graph, VALUE_STATE, "other", 4), 0);
+    EXPECT_FAILS(graph_verify(s.graph), ERR_INTERNAL, "storage differs from what the op says: newer");
+    s = sample();
+    s.x->storage = s.state;
+    EXPECT_FAILS(graph_verify(s.graph), ERR_INTERNAL, "graph: value x has memory of its own and storage");
+    s = sample();
+    s.x->sharing = STORAGE_MEMBER;
+    EXPECT_FAILS(graph_verify(s.graph), ERR_INTERNAL, "graph: value x has neither memory of its own nor storage");
+    s = sample();
+    s.state->sharing = STORAGE_HOME;
+    s.state->storage = outside(s.graph, VALUE_STATE, "other", 4);
+    EXPECT_FAILS(graph_verify(s.graph), ERR_INTERNAL, "graph: value state from outside has the storage of an output");
+    s = sample();
+    value_place_in(s.b->out[0], sample().state, 0);
+    EXPECT_FAILS(graph_verify(s.graph), ERR_INTERNAL, "graph: storage of b is the foreign value state");
+    s = sample();
+    s.newer->out[0]->kind = VALUE_GRAD;
+    EXPECT_FAILS(graph_verify(s.graph), ERR_INTERNAL, "graph: value newer is of another kind than its storage state");
+    s = sample(); /* circles */
+    Value *v = apply(s.graph, &op_flat, "v", s.x, NULL)->out[0], *w = apply(s.graph, &op_flat, "w", v, NULL)->out[0];
+    v->storage = w;
+    EXPECT_FAILS(graph_verify(s.graph), ERR_INTERNAL, "storage differs from what the op says: v: v: f32[4] = flat(x)");
+    s = sample();
+    value_place_in(s.x, s.x, 0);
+    EXPECT_FAILS(graph_verify(s.graph), ERR_INTERNAL, "graph: view x of x: both must be from outside, and the base no view");
     done();
 }
 
@@ -383,8 +483,9 @@ static void lists_that_do_not_hold_are_refused(void)
     s.x->first_member = s.x->last_member = s.state;
     EXPECT_FAILS(graph_verify(s.graph), ERR_INTERNAL, "list of members of x broken");
     s = sample();
-    Value *part = outside(s.graph, VALUE_STATE, "part", 2);
-    part->base = s.x;
+    Value *part = outside(s.graph, VALUE_INPUT, "part", 2);
+    part->sharing = STORAGE_MEMBER;
+    part->storage = s.x;
     EXPECT_FAILS(graph_verify(s.graph), ERR_INTERNAL, "0 members listed, 1 counted");
     s = sample();
     s.x->name = "a";
@@ -414,7 +515,7 @@ static void views_stay_in_their_base(void)
         Value     *base = outside(graph, VALUE_PARAM, "base", 12);
         TensorType type = type_make(cases[i].dtype, 1, cases[i].len);
         Value     *view = graph_add_value(graph, VALUE_PARAM, "view", &type);
-        value_set_base(view, base, cases[i].offset);
+        value_place_in(view, base, cases[i].offset);
         if (cases[i].message)
             EXPECT_FAILS(graph_verify(graph), ERR_INTERNAL, cases[i].message);
         else
@@ -424,7 +525,7 @@ static void views_stay_in_their_base(void)
         Graph     *graph = new_graph();
         TensorType whole = type_make(DT_E2M1, 1, (int64_t)8), part = type_make(DT_E2M1, 1, (int64_t)4);
         Value     *base = graph_add_value(graph, VALUE_PARAM, "base", &whole), *view = graph_add_value(graph, VALUE_PARAM, "view", &part);
-        value_set_base(view, base, offset);
+        value_place_in(view, base, offset);
         if (offset % 2)
             EXPECT_FAILS(graph_verify(graph), ERR_INTERNAL, "starts within a block");
         else
@@ -432,8 +533,8 @@ static void views_stay_in_their_base(void)
     }
     Graph *graph = new_graph();
     Value *a = outside(graph, VALUE_PARAM, "a", 4), *b = outside(graph, VALUE_PARAM, "b", 4);
-    value_set_base(a, b, 0);
-    value_set_base(b, a, 0);
+    value_place_in(a, b, 0);
+    value_place_in(b, a, 0);
     EXPECT_FAILS(graph_verify(graph), ERR_INTERNAL, "graph: view a of b: both must be from outside, and the base no view");
     done();
 }
@@ -487,6 +588,7 @@ static const char every_feature[] =
     "g.1: f32[4] = sum(v, g) after=output after=x\n"
     "h: f32[4] home=input = add(x, v)\n"
     "w: f32[4] space=host = add(x, v)\n"
+    "p: f32[2] home=input@2 = source() {len=2, scale=0.5, flip=false}\n"
     "_ = add(x, v)\n"
     "n: f32[4] = sum(h)\n"
     "output loss = h\n"
@@ -508,7 +610,7 @@ static void printing_what_was_parsed_is_the_same_text(void)
     EXPECT_STR(b->hf.names[0], "b\\c");
     EXPECT(c->hf.kind == HF_CONCAT && c->hf.num_names == 2 && c->is_adapter && c->layer == -1);
     EXPECT_INT(graph->num_params, 5);
-    EXPECT(graph_find(graph, "b.weight")->base == graph_find(graph, "packed") && graph_find(graph, "b.weight")->base_offset == 8);
+    EXPECT(graph_find(graph, "b.weight")->storage == graph_find(graph, "packed") && graph_find(graph, "b.weight")->offset == 8);
     EXPECT_INT(((const int64_t *)graph_find(graph, "segments")->const_data)[2], INT64_MAX);
     const Node *source = graph_find(graph, "s")->producer, *split = graph_find(graph, "x")->producer;
     EXPECT(source->stream == 2 && source->part == PART_NORM && source->layer == 0 && ((const SourceAttrs *)source->attrs)->flip);
@@ -600,6 +702,10 @@ static void syntax_errors_say_where(void)
         {"x: f32[4] = add(x, x)", "f:3: second value named x"},
         {"y: f32[4], y: f32[4] = split(x, _, x)", "f:3: second value named y"},
         {"y: f32[4] home=z = add(x, x)", "f:3: unknown home z"},
+        {"y: f32[4] home=x@z = add(x, x)", "f:3: expected an integer, found z"},
+        {"y: f32[4] home=x@1 = add(x, x)", "f:3: graph: output leaves its home, or starts within a block of it: x"},
+        {"y: f32[4] home=x = sum(x, x)", "f:3: graph: storage differs from what the op says: y"},
+        {"y: f32[4] home=x = flat(x)", "f:3: graph: storage differs from what the op says: y"},
         {"y: f32[4] = multiply(x, x)", "f:3: unknown op multiply"},
         {"y: f32[4] = add x", "f:3: expected ( after add"},
         {"a: f32[4], b: f32[4] = add(x, x)", "f:3: add has 1 outputs"},
@@ -698,6 +804,7 @@ static void many_pieces_come_back(void)
 TEST_MAIN(TEST(types), TEST(names_are_unique_and_found), TEST(a_value_can_be_renamed), TEST(missing_inputs_and_bad_types_are_named),
           TEST(nodes_are_put_moved_and_removed), TEST(every_value_knows_its_readers), TEST(order_is_known_without_a_walk),
           TEST(roots_of_all_values_are_found_at_once), TEST(members_are_listed_by_id), TEST(memory_is_followed_to_where_it_is),
+          TEST(storage_follows_the_inputs), TEST(homes_may_be_parts), TEST(storage_that_does_not_hold_is_refused),
           TEST(reads_of_old_versions_are_refused), TEST(what_does_not_hold_together_is_refused), TEST(lists_that_do_not_hold_are_refused),
           TEST(views_stay_in_their_base), TEST(kernels_serve_only_their_formats), TEST(printing_what_was_parsed_is_the_same_text),
           TEST(blanks_and_comments_say_nothing), TEST(syntax_errors_say_where), TEST(errors_point_at_what_is_wrong),

@@ -151,8 +151,8 @@ static void every_family_refuses_what_it_does_not_compute(void)
         for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
             Status status = dims_of(families[f], cases[i].more, cases[i].without, &dims);
             if (status != cases[i].status || !strstr(status_message(), cases[i].message))
-                test_fail(__FILE__, __LINE__, "%s with %s: %s \"%s\", expected \"%s\"", families[f], cases[i].more, status_name(status),
-                          status == OK ? "" : status_message(), cases[i].message);
+                test_fail(__FILE__, __LINE__, "%s with %s: %s \"%s\", expected \"%s\"", families[f], cases[i].more,
+                          test_status_names[status], status == OK ? "" : status_message(), cases[i].message);
         }
     }
     EXPECT_FAILS(dims_of("LlamaForCausalLM", ", \"attention_bias\": true", NULL, &dims), ERR_UNSUPPORTED, "attention_bias isn't supported");

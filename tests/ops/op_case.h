@@ -112,7 +112,7 @@ __attribute__((unused)) static Status op_case_run(OpCase *c, const CpuKernel *ke
         memset(c->out[k].data, options->poison, c->out[k].bytes);
         out[k] = (TensorView){c->out[k].data, c->all_out[k]->type};
         for (int i = 0; i < op->num_in; i++) {
-            if (node_alias_of(c->node, k) != c->node->in[i] && !(options->inplace && k == 0 && i == 0)) continue;
+            if (c->all_out[k]->storage != c->node->in[i] && !(options->inplace && k == 0 && i == 0)) continue;
             if (!c->node->in[i]) continue;
             if (!(options->plain && node_accumulate_mask(c->node) >> k & 1)) memcpy(c->out[k].data, c->in[i].data, c->out[k].bytes);
             in[i].data = c->out[k].data;

@@ -51,15 +51,16 @@ static void run_harmless(const OpDef *op, const OpSample *sample, const TensorTy
     op_case_free(&c);
 }
 
-/* A wrong dtype is always refused. Wrong dims are refused, or harmless: then they run within bounds. */
+/* A wrong dtype is always refused, but by what only moves bytes. Wrong dims are refused, or harmless: then they run within bounds. */
 static void check_corrupted(const OpDef *op, const OpSample *sample)
 {
     TensorType in[NODE_MAX_IN];
+    bool       takes_any = op->flags & OP_VIEW || op->cpu[0].dtypes == DT_SET_ANY;
     memcpy(in, sample->in, sizeof in);
     for (int i = 0; i < op->num_in; i++) {
         if (!sample->in[i].ndim) continue;
         in[i].dtype = is_float(&in[i]) ? DT_I32 : DT_F32;
-        if (!(op->flags & OP_VIEW) && infers(op, sample->attrs, in))
+        if (!takes_any && infers(op, sample->attrs, in))
             test_fail(__FILE__, __LINE__, "%s: infer takes %s for input %d", op->name, dtype_info(in[i].dtype)->name, i);
         in[i] = sample->in[i];
         for (int change = 0; change <= 2 * in[i].ndim + 1; change++) {
@@ -148,7 +149,7 @@ static void check_accumulates(OpCase *c, const CpuKernel *kernel, const Outputs 
         if (!(mask >> k & 1)) continue;
         const TensorType *type = &c->all_out[k]->type;
         int               acc = 0;
-        while (c->node->in[acc] != node_alias_of(c->node, k)) acc++;
+        while (c->node->in[acc] != c->all_out[k]->storage) acc++;
         double worst = 0, largest = 0;
         for (int64_t i = 0; i < type_numel(type); i++) {
             double sum = element(type, c->in[acc].data, i) + element(type, c->out[k].data, i), got = element(type, expected->data[k], i);
@@ -167,7 +168,7 @@ static uint32_t inplace_outputs(const OpCase *c)
 {
     uint32_t mask = 0;
     for (int k = 0; k < c->node->num_out; k++)
-        if (c->all_out[k] && node_alias_of(c->node, k) && !(node_accumulate_mask(c->node) >> k & 1)) mask |= 1u << k;
+        if (c->all_out[k] && c->all_out[k]->storage && !(node_accumulate_mask(c->node) >> k & 1)) mask |= 1u << k;
     return mask;
 }
 
@@ -190,7 +191,7 @@ static void check_kernel(OpCase *c, const CpuKernel *kernel, const char *what)
     for (run.want = 1; run.want < c->all; run.want++)
         if ((run.want & c->all) == run.want && (run.want & always) == always) check_same_bits(c, kernel, &expected, &run, what);
     run.want = ~0u;
-    bool shares = c->node->in[0] && c->all_out[0] && type_equal(&c->node->in[0]->type, &c->all_out[0]->type) && !node_alias_of(c->node, 0);
+    bool shares = c->node->in[0] && c->all_out[0] && type_equal(&c->node->in[0]->type, &c->all_out[0]->type) && !c->all_out[0]->storage;
     run.inplace = true;
     if ((op->flags & OP_INPLACE) && shares) check_same_bits(c, kernel, &expected, &run, what);
     check_accumulates(c, kernel, &expected, what);
@@ -333,7 +334,6 @@ static void check_results(const OpDef *op, const OpSample *sample, int index)
 static void check_op(const OpDef *op, int id)
 {
     EXPECT_INT(op->id, id);
-    EXPECT(op_by_name(op->name) == op);
     EXPECT(op->synopsis && op->infer && op->cost && op->num_in <= NODE_MAX_IN && op->num_out <= NODE_MAX_OUT && op->min_in <= op->num_in);
     EXPECT(op->cpu[0].run || (op->flags & OP_VIEW));
     EXPECT_STR(op->flags & OP_VIEW ? "reference" : reference_of(op)->name, "reference");

@@ -440,6 +440,11 @@ def make_step_result():
     add("step_result", "third", [loss, norm2, applied, torch.tensor([1, 6, 0, 0]), ring], [after])
 
 
+def make_copy():
+    x = rand(3, 5)
+    add("copy", "plain", [x], [x])
+
+
 def make_cast():
     """Ties on both sides of an even number, what rounds up to the next power and to infinity, the least numbers of both types."""
     bits = [0x3F808000, 0x3F818000, 0x3F808001, 0x3F807FFF, 0x3FFFFFFF, 0x7F7FFFFF, 0x7F7F7FFF, 0x7F800000, 0x00000001, 0x00008000,
@@ -453,7 +458,7 @@ def main():
     torch.set_num_threads(1)
     for make in (make_embedding, make_linear, make_norms, make_rope, make_attention, make_swiglu, make_losses,
                  make_optimizer, make_lora, make_gelu, make_layer_norm, make_normuon, make_step_scalars,
-                 make_step_result, make_cast):
+                 make_step_result, make_copy, make_cast):
         make()
     save_file(dict(sorted(tensors.items())), PATH, metadata=dict(cases=json.dumps(cases, sort_keys=True)))
     print("%d cases of %d ops, %d bytes" % (len(cases), len({c.split(".")[0] for c in cases}), os.path.getsize(PATH)))

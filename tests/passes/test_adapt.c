@@ -135,7 +135,7 @@ static void only_adapters_have_gradients_and_optimizer_state(void)
     EXPECT(base > 14);
     for (int i = 0; graph && i < graph->num_values; i++) {
         const Value *value = graph->values[i];
-        if (value->kind != VALUE_GRAD || value->producer || value->base) continue;
+        if (value->kind != VALUE_GRAD || value->producer || value->storage) continue;
         grads++;
         grad_numel += type_numel(&value->type);
     }

@@ -114,11 +114,11 @@ __attribute__((unused)) static void family_open_on(Family *f, const char *name, 
     EXPECT_OK(session_create(f->plan, f->device, &f->session));
 }
 
-/* The same on the CPU with `threads`; or, built with FAMILY_CUDA, on the first GPU, without which the test is skipped. */
-__attribute__((unused)) static void family_open_mixed(Family *f, const char *name, const char *config_file, CompileOptions *options,
-                                                      int threads, const char *norm_dtype)
+/* The CPU with `threads`; or, built with FAMILY_CUDA, the first GPU, without which the test is skipped. */
+__attribute__((unused)) static Device *family_device(int threads)
 {
     Device *device = NULL;
+    (void)threads;
 #ifdef FAMILY_CUDA
     if (device_cuda_create(0, &device) != OK) {
         printf("%s\n0 passed, 0 failed, 1 skipped\n", status_message());
@@ -127,8 +127,15 @@ __attribute__((unused)) static void family_open_mixed(Family *f, const char *nam
 #else
     EXPECT_OK(device_cpu_create(threads, &device));
 #endif
+    return device;
+}
+
+/* family_open_on that device. */
+__attribute__((unused)) static void family_open_mixed(Family *f, const char *name, const char *config_file, CompileOptions *options,
+                                                      int threads, const char *norm_dtype)
+{
     options->num_workers = threads;
-    family_open_on(f, name, config_file, options, device, norm_dtype);
+    family_open_on(f, name, config_file, options, family_device(threads), norm_dtype);
 }
 
 __attribute__((unused)) static void family_open(Family *f, const char *name, const char *config_file, CompileOptions *options, int threads)

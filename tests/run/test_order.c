@@ -84,6 +84,10 @@ static void add_random_node(Maker *m)
         Value *in[] = {pick(m), m->weight};
         EXPECT_OK(graph_add_node(m->graph, &op_linear, NULL, "linear", in, 2, ~0u, &node));
         keep(m, node->out[0]);
+    } else if (kind == 3) {
+        Value *in[] = {pick(m)};
+        EXPECT_OK(graph_add_node(m->graph, &op_copy, NULL, "copy", in, 1, ~0u, &node));
+        keep(m, node->out[0]);
     } else {
         Value *in[] = {pick(m), kind == 2 ? m->states[state] : pick(m)};
         EXPECT_OK(graph_add_node(m->graph, &op_add, NULL, "sum", in, 2, ~0u, &node));

@@ -49,8 +49,48 @@ static void one_stream_takes_the_sum(void)
     timeline_simulate(&arena, &facts, launches, 2, &t);
     EXPECT_NEAR(t.seconds, 1.5 + 2.5, 1e-6);
     EXPECT_INT(t.num_critical, 2);
-    EXPECT(device_rates("NVIDIA H200") != NULL && device_rates("no GPU of this name") == NULL);
     arena_deinit(&arena);
 }
 
-TEST_MAIN(TEST(streams_overlap_but_for_waits), TEST(one_stream_takes_the_sum))
+static void measured_rates_are_of_one_gpu(void)
+{
+    DeviceFacts h200 = {.name = "NVIDIA H200", .link_in = 64e9}, other = {.name = "no GPU of this name", .link_in = 64e9};
+    device_use_rates(&h200);
+    device_use_rates(&other);
+    EXPECT(h200.rates && h200.link_in < 64e9 && h200.link_in > 0 && h200.link_out > 0);
+    EXPECT(!other.rates && other.link_in == 64e9);
+}
+
+/* A copy of as many GB into the other space. */
+static Launch copy(Graph *graph, int gigabytes, Space from, Space to)
+{
+    TensorType type = type_make(DT_U8, 1, (int64_t)gigabytes * 1000000000);
+    Value     *x = graph_add_value(graph, VALUE_INPUT, "x", &type);
+    Node      *node;
+    x->space = from;
+    EXPECT_OK(graph_add_node(graph, &op_copy, NULL, "y", &x, 1, ~0u, &node));
+    node->out[0]->space = to;
+    return (Launch){.node = node, .stream = to == SPACE_HOST ? STREAM_COPY_OUT : STREAM_COPY_IN};
+}
+
+static void copies_between_spaces_take_the_link(void)
+{
+    Arena       arena = {0};
+    Graph      *graph = graph_create(&arena, "g", op_table, OP_COUNT);
+    DeviceFacts facts = {.rates = rates, .bandwidth = 1e9, .link_in = 0.5e9, .link_out = 0.25e9};
+    Launch      in = copy(graph, 3, SPACE_HOST, SPACE_DEVICE), out = copy(graph, 3, SPACE_DEVICE, SPACE_HOST);
+    Launch      here = copy(graph, 3, SPACE_DEVICE, SPACE_DEVICE), both[] = {in, out, work(graph, SLOW, STREAM_COMPUTE)};
+    Timeline    t;
+    EXPECT_NEAR(launch_seconds(&facts, &in), 6, 1e-6);
+    EXPECT_NEAR(launch_seconds(&facts, &out), 12, 1e-6);
+    EXPECT_NEAR(launch_seconds(&facts, &here), 6, 1e-6); /* read and written */
+    timeline_simulate(&arena, &facts, both, 3, &t);
+    EXPECT_NEAR(t.seconds, 12, 1e-6);
+    facts.link_in = facts.link_out = 0; /* unknown */
+    facts.bandwidth = 6e9;
+    EXPECT_NEAR(launch_seconds(&facts, &in), 1, 1e-6);
+    arena_deinit(&arena);
+}
+
+TEST_MAIN(TEST(streams_overlap_but_for_waits), TEST(one_stream_takes_the_sum), TEST(measured_rates_are_of_one_gpu),
+          TEST(copies_between_spaces_take_the_link))

@@ -22,12 +22,12 @@ static Status count_bind(Device *device, const Node *node, BoundKernel *out)
 
 static const char llama_70b[] =
     "{\"architectures\":[\"LlamaForCausalLM\"],\"vocab_size\":128256,\"hidden_size\":8192,\"intermediate_size\":28672,"
-    "\"num_hidden_layers\":80,\"num_attention_heads\":64,\"num_key_value_heads\":8,\"rms_norm_eps\":1e-5,"
+    "\"num_hidden_layers\":%d,\"num_attention_heads\":64,\"num_key_value_heads\":8,\"rms_norm_eps\":1e-5,"
     "\"max_position_embeddings\":131072,\"rope_theta\":500000,\"tie_word_embeddings\":false}";
 
-/* A plan of Llama-3.1-70B with these lines of a run file, and whether it fits: `text` in the answer, for at most so many times
- * the launches of that plan. */
-static void expect_answer(const char *lines, const char *text, int most_plans)
+/* A plan of Llama-3.1-70B, or of its first layers, with these lines of a run file, and whether it fits: `text` in the answer, for at
+ * most so many times the launches of that plan. */
+static void expect_answer(int num_layers, const char *lines, const char *text, int most_plans)
 {
     Arena          arena = {0};
     Config         config;
@@ -37,8 +37,8 @@ static void expect_answer(const char *lines, const char *text, int most_plans)
     StrBuf         run = {0};
     char           folder[] = "/tmp/test_setup_XXXXXX";
     EXPECT(mkdtemp(folder));
-    const char *path = arena_printf(&arena, "%s/config.json", folder);
-    EXPECT_OK(file_write_atomic(path, llama_70b, strlen(llama_70b)));
+    const char *path = arena_printf(&arena, "%s/config.json", folder), *json = arena_printf(&arena, llama_70b, num_layers);
+    EXPECT_OK(file_write_atomic(path, json, strlen(json)));
     strbuf_printf(&run, "model: %s\nsequence_len: 8192\n%s", folder, lines);
     EXPECT_OK(config_parse("run.yaml", run.data, run.len, NULL, 0, &config, NULL));
     EXPECT_OK(setup_model(&arena, &config, &model));
@@ -64,16 +64,27 @@ static void expect_answer(const char *lines, const char *text, int most_plans)
 /* What leaves weights, gradients and moments, which alone take more, isn't planned. */
 static void a_large_model_is_answered_with_little_planning(void)
 {
-    expect_answer("", "recompute_block=true lora=true sequence_len=2048", 10);
-    expect_answer("memory_limit: 20GiB\n", "it takes about 1", 4);
-    expect_answer("memory_limit: 132GiB\n",
+    expect_answer(80, "", "recompute_block=true lora=true sequence_len=2048", 10);
+    expect_answer(80, "memory_limit: 20GiB\n", "it takes about 1", 4);
+    expect_answer(80, "memory_limit: 132GiB\n",
                   "with per_device_train_batch_size=1 gradient_accumulation_steps=8 recompute_block=true lora=true sequence_len=256;", 7);
 }
 
 /* A run from random weights has no base to adapt. */
 static void what_was_not_tried_is_not_named(void)
 {
-    expect_answer("memory_limit: 20GiB\nfrom_scratch: true\n", "recompute_block=true moment_dtype=bf16 sequence_len=256;", 3);
+    expect_answer(80, "memory_limit: 20GiB\nfrom_scratch: true\n", "recompute_block=true optimizer=adamw_8bit sequence_len=256;", 3);
 }
 
-TEST_MAIN(TEST(a_large_model_is_answered_with_little_planning), TEST(what_was_not_tried_is_not_named))
+/* Those of 8 bits take least, and come first. They are AdamW's; adapters' are no matter. */
+static void smaller_moments_are_offered(void)
+{
+    expect_answer(10, "memory_limit: 130GiB\n", ": optimizer=adamw_8bit\n", 6);
+    EXPECT_CONTAINS(strstr(status_message(), "adamw_8bit"), ": moment_dtype=bf16\n");
+    expect_answer(10, "memory_limit: 115GiB\noptimizer: normuon\n", ": moment_dtype=bf16", 6);
+    EXPECT(!strstr(status_message(), "adamw_8bit"));
+    expect_answer(10, "memory_limit: 60GiB\nlora: true\n", ": recompute_block=true", 6);
+    EXPECT(!strstr(status_message(), "adamw_8bit") && !strstr(status_message(), "moment_dtype"));
+}
+
+TEST_MAIN(TEST(a_large_model_is_answered_with_little_planning), TEST(what_was_not_tried_is_not_named), TEST(smaller_moments_are_offered))

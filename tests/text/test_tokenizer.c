@@ -298,9 +298,7 @@ static void special_tokens_can_be_plain_text(void)
     EXPECT_STR(encoded(tokenizer, str_of("a<s><t>"), (EncodeOptions){.plain_special = true}), "97 60 115 62 301");
     EXPECT_STR(encoded(tokenizer, str_of("b"), (EncodeOptions){.add_special = true}), "300 98 301");
     EXPECT_INT(tokenizer_vocab_size(tokenizer), 302);
-    EXPECT_INT(tokenizer_token_to_id(tokenizer, "<s>"), 300);
-    EXPECT_INT(tokenizer_token_to_id(tokenizer, "abab"), 257);
-    EXPECT_INT(tokenizer_token_to_id(tokenizer, "none"), -1);
+    EXPECT_STR(tokenizer_id_to_token(tokenizer, 257), "abab");
     EXPECT_STR(tokenizer_id_to_token(tokenizer, 301), "<t>");
     EXPECT(tokenizer_id_to_token(tokenizer, 299) == NULL && tokenizer_id_to_token(tokenizer, 302) == NULL);
     EXPECT(tokenizer_is_special(tokenizer, 300) && !tokenizer_is_special(tokenizer, 301) && !tokenizer_is_special(tokenizer, -1));

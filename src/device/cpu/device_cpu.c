@@ -81,13 +81,6 @@ static Status cpu_copy(Device *device, void *dst, const void *src, size_t bytes)
     return OK;
 }
 
-static Status cpu_clear(Device *device, void *dst, size_t bytes)
-{
-    TRY(sticky(cpu_of(device)));
-    if (bytes) memset(dst, 0, bytes);
-    return OK;
-}
-
 static Status cpu_prepare(Device *device, const Launch *launches, int count, void **out_replay)
 {
     (void)launches;
@@ -188,7 +181,6 @@ static const DeviceApi cpu_api = {
     .free = cpu_free,
     .upload = cpu_copy,
     .download = cpu_copy,
-    .clear = cpu_clear,
     .prepare = cpu_prepare,
     .run = cpu_run,
     .profile = cpu_profile,

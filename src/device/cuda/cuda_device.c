@@ -45,9 +45,9 @@ static Status facts(Device *device, DeviceFacts *out)
 {
     static const struct {
         const char *name;
-        double      bf16_tflops, fp32_tflops, gbytes_per_second;
+        double      bf16_tflops, fp32_tflops, gbytes_per_second, link_gbytes_per_second;
     } gpus[] = {
-#define GPU(id, name, memory, bf16, fp32, bandwidth) {name, bf16, fp32, bandwidth},
+#define GPU(id, name, memory, bf16, fp32, bandwidth, link) {name, bf16, fp32, bandwidth, link},
 #include "device/null/gpus.def"
 #undef GPU
     };
@@ -62,6 +62,7 @@ static Status facts(Device *device, DeviceFacts *out)
         out->gemm_flops[DT_BF16] = gpus[i].bf16_tflops * 1e12;
         out->gemm_flops[DT_F32] = out->vector_flops = gpus[i].fp32_tflops * 1e12;
         out->bandwidth = gpus[i].gbytes_per_second * 1e9;
+        out->link_in = out->link_out = gpus[i].link_gbytes_per_second * 1e9;
     }
     return OK;
 }
@@ -176,7 +177,7 @@ static Status upload_staged(CudaDevice *cuda, char *dst, const char *src, size_t
         size_t n;
         TRY(stage(cuda, bytes, &part, &n));
         memcpy(part, src, n);
-        CUDA_TRY(cudaMemcpyAsync(dst, part, n, cudaMemcpyHostToDevice, cuda->stream));
+        CUDA_TRY(cudaMemcpyAsync(dst, part, n, cudaMemcpyDefault, cuda->stream));
         dst += n, src += n, bytes -= n;
     }
     return OK;
@@ -189,7 +190,7 @@ static Status upload(Device *device, void *dst, const void *src, size_t bytes)
     struct cudaPointerAttributes attributes = {.type = cudaMemoryTypeUnregistered};
     if (bytes >= PINNED_AT_LEAST && cudaPointerGetAttributes(&attributes, src) != cudaSuccess) cudaGetLastError();
     if (attributes.type == cudaMemoryTypeHost) {
-        CUDA_TRY(cudaMemcpyAsync(dst, src, bytes, cudaMemcpyHostToDevice, cuda->stream));
+        CUDA_TRY(cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDefault, cuda->stream));
         return OK;
     }
     return keep(cuda, upload_staged(cuda, dst, src, bytes), "upload");
@@ -206,16 +207,8 @@ static Status download(Device *device, void *dst, const void *src, size_t bytes)
 {
     CudaDevice *cuda = cuda_of(device);
     TRY(enter(cuda));
-    if (bytes) CUDA_TRY(cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDeviceToHost, cuda->stream));
+    if (bytes) CUDA_TRY(cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDefault, cuda->stream));
     return wait(cuda, "download");
-}
-
-static Status clear(Device *device, void *dst, size_t bytes)
-{
-    CudaDevice *cuda = cuda_of(device);
-    TRY(enter(cuda));
-    CUDA_TRY(cudaMemsetAsync(dst, 0, bytes, cuda->stream));
-    return OK;
 }
 
 /* ---- launches ---- */
@@ -342,7 +335,6 @@ const DeviceApi cuda_device_api = {
     .free = free_memory,
     .upload = upload,
     .download = download,
-    .clear = clear,
     .prepare = prepare,
     .run = run,
     .profile = profile,

@@ -10,11 +10,11 @@
 typedef struct GpuFacts {
     const char *id, *name;
     int         memory_mib;
-    double      bf16_tflops, fp32_tflops, gbytes_per_second;
+    double      bf16_tflops, fp32_tflops, gbytes_per_second, link_gbytes_per_second;
 } GpuFacts;
 
 static const GpuFacts gpus[] = {
-#define GPU(id, name, memory, bf16, fp32, bandwidth) {id, name, memory, bf16, fp32, bandwidth},
+#define GPU(id, name, memory, bf16, fp32, bandwidth, link) {id, name, memory, bf16, fp32, bandwidth, link},
 #include "device/null/gpus.def"
 #undef GPU
 };
@@ -77,13 +77,6 @@ static Status null_copy(Device *device, void *dst, const void *src, size_t bytes
     return refuse(device);
 }
 
-static Status null_clear(Device *device, void *dst, size_t bytes)
-{
-    (void)dst;
-    (void)bytes;
-    return refuse(device);
-}
-
 static Status null_prepare(Device *device, const Launch *launches, int count, void **out_replay)
 {
     (void)launches;
@@ -139,7 +132,6 @@ static const DeviceApi null_api = {
     .free = null_free,
     .upload = null_copy,
     .download = null_copy,
-    .clear = null_clear,
     .prepare = null_prepare,
     .run = null_run,
     .release = null_release,
@@ -153,7 +145,7 @@ static const DeviceApi null_api = {
 const char *device_null_names(void)
 {
     static const char names[] =
-#define GPU(id, name, memory, bf16, fp32, bandwidth) ", " id
+#define GPU(id, name, memory, bf16, fp32, bandwidth, link) ", " id
 #include "device/null/gpus.def"
 #undef GPU
         ;
@@ -165,6 +157,8 @@ static void gpu_facts(const GpuFacts *gpu, DeviceFacts *out)
     *out = (DeviceFacts){.memory_bytes = (int64_t)(gpu->memory_mib - DRIVER_MIB) * 1048576,
                          .vector_flops = gpu->fp32_tflops * 1e12,
                          .bandwidth = gpu->gbytes_per_second * 1e9,
+                         .link_in = gpu->link_gbytes_per_second * 1e9,
+                         .link_out = gpu->link_gbytes_per_second * 1e9,
                          .launch_seconds = 2e-6,
                          .num_workers = 1};
     out->gemm_flops[DT_F32] = gpu->fp32_tflops * 1e12;
