@@ -38,7 +38,8 @@ static Status sum_program(Arena *arena, StepBench *bench, const Program *program
 {
     const Plan *plan = step_bench_plan(bench);
     int         times = step_bench_times(bench, program);
-    double     *seconds = arena_array(arena, double, program->num_launches + 1);
+    if (!times) return OK;
+    double *seconds = arena_array(arena, double, program->num_launches + 1);
     TRY(step_bench_profile(bench, program, seconds, &sums->overhead));
     for (int i = 0; i < program->num_launches; i++) {
         const Launch *launch = &program->launches[i];

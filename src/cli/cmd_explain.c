@@ -103,7 +103,7 @@ static Status explain_measured(Explain *e, Arena *arena, const Config *config)
     e->plan = step_bench_plan(bench);
     e->document_share = step_bench_document_share(bench);
     const Program *program = plan_program(e->plan, e->kind);
-    Status         status = program
+    Status         status = program && step_bench_times(bench, program)
                                 ? OK
                                 : status_fail(ERR_INVALID, "--measure: a step of this run has no %s; expected micro_first, micro_next or optimizer",
                                               e->program);
@@ -120,7 +120,7 @@ Status cmd_explain(CliArgs *args)
     Explain    e = {.program = "micro_first", .document_share = 1};
     bool       done;
     const Flag flags[] = {
-        {"--program", FLAG_TEXT, &e.program, "NAME", "micro_first, micro_next, optimizer, eval, prefill or decode (micro_first)"},
+        {"--program", FLAG_TEXT, &e.program, "NAME", "micro_first, micro_next, optimizer, eval, prefill, decode or load (micro_first)"},
         {"--gpu", FLAG_TEXT, &e.gpu, "NAME", "as for this GPU: h200, h100, rtx4090, ..."},
         {"--measure", FLAG_SWITCH, &e.measure, NULL, "run it here, on random weights and tokens, and time every launch"},
     };

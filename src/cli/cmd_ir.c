@@ -52,7 +52,7 @@ static Status print_graph(Arena *arena, const Config *config, Wanted *wanted)
     TRY(setup_options(config, model, &options));
     options.num_programs = 0;
     setup_add_program(config, model, kind, &options);
-    if (kind == PROGRAM_OPTIMIZER) setup_add_program(config, model, PROGRAM_MICRO_FIRST, &options);
+    if (kind == PROGRAM_OPTIMIZER || kind == PROGRAM_LOAD) setup_add_program(config, model, PROGRAM_MICRO_FIRST, &options);
     options.after_pass = keep_graph;
     options.after_pass_context = wanted;
     TRY(device_null_create(NULL, &device));
@@ -71,7 +71,8 @@ Status cmd_ir(CliArgs *args)
     bool       done;
     const Flag flags[] = {
         {"--after", FLAG_TEXT, &wanted.pass, "PASS", "bind, adapt, fuse, ... (the last one)"},
-        {"--program", FLAG_TEXT, &wanted.program, "NAME", "micro_first, micro_next, optimizer, eval, prefill or decode (micro_first)"},
+        {"--program", FLAG_TEXT, &wanted.program, "NAME",
+         "micro_first, micro_next, optimizer, eval, prefill, decode or load (micro_first)"},
         {"--pass", FLAG_LIST, &passes, "PASS",
          "reads the text of a graph (FILE.ir, or -) in place of a run file, and prints it after this pass; may be given several times"},
     };

@@ -521,7 +521,7 @@ static Status parse_node(Parser *parser)
 
 static Status parse_line(Parser *parser)
 {
-    static const char *const kinds[] = {"input", "param", NULL, "grad", "state", "cache", "const"};
+    static const char *const kinds[] = {"input", "param", NULL, "grad", "state", "cache", "const", "staged"};
     const char              *start = parser->p;
     if (take_word(parser, "output") && parser->p < parser->end && *parser->p == ' ') {
         const char *name = word(parser);

@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-static const char *const kind_names[VALUE_KIND_COUNT] = {"input", "param", "act", "grad", "state", "cache", "const"};
+static const char *const kind_names[VALUE_KIND_COUNT] = {"input", "param", "act", "grad", "state", "cache", "const", "staged"};
 static const char *const init_names[] = {"normal", "zeros", "ones", "uniform"};
 static const char *const hf_names[] = {"whole", "concat", "slice", "transpose"};
 

@@ -3,13 +3,11 @@
 
 #include "base/philox.h"
 #include "files/file.h"
-#include "model/weights.h"
 
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
-enum { TASK_NUMEL = 1 << 14, CHUNK_NUMEL = 1 << 20 };
+enum { TASK_NUMEL = 1 << 14 };
 
 static Philox4 draw(uint64_t seed, uint64_t name, int64_t block)
 {
@@ -66,6 +64,7 @@ void init_values(uint64_t seed, const Param *param, int64_t first, int64_t count
 
 typedef struct Fill {
     uint64_t     seed;
+    ThreadPool  *pool;
     const Param *param;
     int64_t      first, count;
     float       *out;
@@ -79,22 +78,20 @@ static void fill_task(void *context, int64_t task, int worker)
     init_values(fill->seed, fill->param, fill->first + begin, count < TASK_NUMEL ? count : TASK_NUMEL, fill->out + begin);
 }
 
+static Status fill_values(void *context, const Param *param, int64_t first, int64_t count, float *out)
+{
+    Fill *fill = context;
+    fill->param = param;
+    fill->first = first;
+    fill->count = count;
+    fill->out = out;
+    pool_run(fill->pool, (count + TASK_NUMEL - 1) / TASK_NUMEL, fill_task, fill);
+    return OK;
+}
+
 Status init_params(Session *session, uint64_t seed, bool adapters, ThreadPool *pool)
 {
-    const Plan *plan = session_plan(session);
-    float      *chunk = malloc(CHUNK_NUMEL * sizeof *chunk);
-    CHECK(chunk);
-    Status status = OK;
-    for (int i = 0; i < plan->num_params; i++) {
-        const Param *param = plan->params[i];
-        int64_t      numel = type_numel(&param->type);
-        if (param->is_adapter != adapters) continue;
-        for (int64_t first = 0; first < numel && status == OK; first += CHUNK_NUMEL) {
-            Fill fill = {seed, param, first, numel - first < CHUNK_NUMEL ? numel - first : CHUNK_NUMEL, chunk};
-            pool_run(pool, (fill.count + TASK_NUMEL - 1) / TASK_NUMEL, fill_task, &fill);
-            status = param_write(session, param, first, chunk, fill.count);
-        }
-    }
-    free(chunk);
-    return status;
+    Fill       fill = {.seed = seed, .pool = pool};
+    LoadSource source = {.context = &fill, .values = fill_values};
+    return session_load(session, adapters, &source);
 }

@@ -1,38 +1,10 @@
-/* Reading weights. A tensor is converted in chunks, straight from the map into the session. */
+/* Reading weights: what the load program asks for, from the map of the file. */
 #include "model/weights.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-enum { CHUNK_NUMEL = 1 << 18 };
-
-/* Converts while writing to `name` from byte `offset` on. */
-static Status write_as(Session *session, const char *name, size_t offset, DType dtype, const float *values, int64_t count)
-{
-    enum { PART = 4096 }; /* elements */
-    if (dtype == DT_F32) return session_write_range(session, name, offset, values, (size_t)dtype_bytes(dtype, count));
-    uint16_t converted[PART];
-    for (int64_t i = 0; i < count; i += PART) {
-        int64_t n = count - i < PART ? count - i : PART;
-        CHECK(dtype_bytes(dtype, n) <= (int64_t)sizeof converted);
-        dtype_encode(dtype, values + i, n, converted);
-        TRY(session_write_range(session, name, offset + (size_t)dtype_bytes(dtype, i), converted, (size_t)dtype_bytes(dtype, n)));
-    }
-    return OK;
-}
-
-Status param_write(Session *session, const Param *param, int64_t first, const float *values, int64_t count)
-{
-    DType   dtype = param->type.dtype;
-    int64_t at;
-    TRY(write_as(session, param->name, (size_t)(dtype_bytes(dtype, first)), dtype, values, count));
-    const PlanEntry *master = plan_master(session_plan(session), param, &at);
-    if (!master) return OK;
-    at += first;
-    return write_as(session, master->name, (size_t)(dtype_bytes(master->type.dtype, at)), master->type.dtype, values, count);
-}
-
-/* ---- one tensor into (a part of) one parameter ---- */
+/* ---- whether the file has what the parameters say ---- */
 
 static bool shape_is(const StTensor *tensor, const TensorType *type, int64_t rows)
 {
@@ -63,34 +35,6 @@ static Status check_dtype(const StTensor *tensor)
     return OK;
 }
 
-/* Elements [from, from + count) of the tensor to the parameter's elements at `at`. */
-static Status copy_elements(Session *session, const Param *param, int64_t at, const StTensor *tensor, int64_t from, int64_t count,
-                            float *chunk)
-{
-    for (int64_t i = 0; i < count; i += CHUNK_NUMEL) {
-        int64_t n = count - i < CHUNK_NUMEL ? count - i : CHUNK_NUMEL;
-        TRY(st_to_f32(tensor, from + i, n, chunk));
-        TRY(param_write(session, param, at + i, chunk, n));
-    }
-    return OK;
-}
-
-static Status copy_transposed(Session *session, const Param *param, const StTensor *tensor)
-{
-    int64_t rows = param->type.dim[0], cols = param->type.dim[1];
-    float  *all = malloc((size_t)(rows * cols) * sizeof *all);
-    float  *row = malloc((size_t)cols * sizeof *row);
-    FAIL_IF(!all || !row, ERR_NO_FIT, "no memory to transpose tensor %s", tensor->name);
-    Status status = st_to_f32(tensor, 0, rows * cols, all);
-    for (int64_t r = 0; r < rows && status == OK; r++) {
-        for (int64_t c = 0; c < cols; c++) row[c] = all[c * rows + r];
-        status = param_write(session, param, r * cols, row, cols);
-    }
-    free(all);
-    free(row);
-    return status;
-}
-
 static Status check_transposed(const Param *param, const StTensor *tensor)
 {
     FAIL_IF(tensor->ndim != 2 || tensor->dim[0] != param->type.dim[1] || tensor->dim[1] != param->type.dim[0], ERR_INVALID,
@@ -99,14 +43,31 @@ static Status check_transposed(const Param *param, const StTensor *tensor)
     return OK;
 }
 
+/* A file, and how it names tensors. */
+typedef struct FileSource {
+    const StFile *file;
+    const char   *prefix; /* of the names that parameters give */
+    float        *column; /* scratch of a transposed one */
+} FileSource;
+
+/* The tensor `index` of those that make up the parameter. */
+static Status find_tensor(const FileSource *source, const Param *param, int index, const StTensor **out)
+{
+    StrBuf name = {0};
+    strbuf_printf(&name, "%s%s", source->prefix, param->hf.names[index]);
+    Status status = st_require(source->file, strbuf_cstr(&name), out);
+    strbuf_deinit(&name);
+    return status;
+}
+
 /* Whether the file's tensors make up the parameter. */
-static Status check_param(const StFile *file, const Param *param)
+static Status check_param(const FileSource *source, const Param *param)
 {
     const HfSource *hf = &param->hf;
     int64_t         at = 0; /* rows */
     for (int i = 0; i < hf->num_names; i++) {
         const StTensor *tensor;
-        TRY(st_require(file, hf->names[i], &tensor));
+        TRY(find_tensor(source, param, i, &tensor));
         TRY(check_dtype(tensor));
         if (hf->kind == HF_TRANSPOSE) return check_transposed(param, tensor);
         bool    slice = hf->kind == HF_SLICE;
@@ -117,26 +78,89 @@ static Status check_param(const StFile *file, const Param *param)
                 tensor->name);
     }
     FAIL_IF(at != param->type.dim[0], ERR_INVALID, "%s: the pieces of %s have fewer rows than config.json says",
-            st_count(file) ? st_at(file, 0)->path : "weights", hf->names[0]);
+            st_count(source->file) ? st_at(source->file, 0)->path : "weights", hf->names[0]);
     return OK;
 }
 
-/* Of a file that check_param let pass. */
-static Status load_param(Session *session, const StFile *file, const Param *param, float *chunk)
+/* ---- elements of a parameter that check_param let pass ---- */
+
+static Status begin_param(void *context, const Param *param)
+{
+    for (int i = 0; i < param->hf.num_names; i++) {
+        const StTensor *tensor;
+        TRY(find_tensor(context, param, i, &tensor));
+        TRY(st_check_range(tensor, param->type.dtype));
+    }
+    return OK;
+}
+
+/* A run of a tensor's elements. */
+typedef struct Run {
+    const StTensor *tensor;
+    int64_t         first, count;
+} Run;
+
+/* Elements of the parameter from `first` on, at most `most`, as far as one tensor has them. */
+static Status find_run(const FileSource *source, const Param *param, int64_t first, int64_t most, Run *out)
 {
     const HfSource *hf = &param->hf;
     int64_t         cols = type_numel(&param->type) / param->type.dim[0], at = 0;
     for (int i = 0; i < hf->num_names; i++) {
-        const StTensor *tensor;
-        TRY(st_require(file, hf->names[i], &tensor));
-        TRY(st_check_range(tensor, param->type.dtype));
-        if (hf->kind == HF_TRANSPOSE) return copy_transposed(session, param, tensor);
+        TRY(find_tensor(source, param, i, &out->tensor));
         bool    slice = hf->kind == HF_SLICE;
-        int64_t take = slice ? hf->rows * cols : tensor->numel;
-        TRY(copy_elements(session, param, at, tensor, slice ? hf->begin * cols : 0, take, chunk));
-        at += take;
+        int64_t numel = slice ? hf->rows * cols : out->tensor->numel, left = at + numel - first;
+        if (left > 0) {
+            out->first = first - at + (slice ? hf->begin * cols : 0);
+            out->count = left < most ? left : most;
+            return OK;
+        }
+        at += numel;
+    }
+    FAIL(ERR_INTERNAL, "%s has no element %lld", param->name, (long long)first);
+}
+
+/* Rows [row, row + count) of a transposed parameter: columns of the tensor. */
+static Status read_transposed(FileSource *source, const Param *param, int64_t row, int64_t count, float *out)
+{
+    const StTensor *tensor;
+    int64_t         cols = param->type.dim[1];
+    TRY(find_tensor(source, param, 0, &tensor));
+    source->column = realloc(source->column, (size_t)count * sizeof *source->column);
+    if (!source->column) fatal_out_of_memory((size_t)count * sizeof *source->column);
+    for (int64_t c = 0; c < cols; c++) {
+        TRY(st_to_f32(tensor, c * param->type.dim[0] + row, count, source->column));
+        for (int64_t r = 0; r < count; r++) out[r * cols + c] = source->column[r];
     }
     return OK;
+}
+
+static Status read_values(void *context, const Param *param, int64_t first, int64_t count, float *out)
+{
+    Run     run;
+    int64_t cols = type_numel(&param->type) / param->type.dim[0];
+    if (param->hf.kind == HF_TRANSPOSE) return read_transposed(context, param, first / cols, count / cols, out);
+    for (; count > 0; first += run.count, count -= run.count, out += run.count) {
+        TRY(find_run(context, param, first, count, &run));
+        TRY(st_to_f32(run.tensor, run.first, run.count, out));
+    }
+    return OK;
+}
+
+static const void *find_stored(void *context, const Param *param, int64_t first, int64_t count)
+{
+    Run   run;
+    DType dtype;
+    if (param->hf.kind == HF_TRANSPOSE || find_run(context, param, first, count, &run) != OK) return NULL;
+    if (run.count < count || !st_dtype_to(run.tensor->dtype, &dtype) || dtype != param->type.dtype) return NULL;
+    return (const char *)run.tensor->data + dtype_bytes(dtype, run.first);
+}
+
+static Status load_from(Session *session, bool adapters, FileSource *source)
+{
+    LoadSource load = {.context = source, .begin = begin_param, .values = read_values, .stored = find_stored};
+    Status     status = session_load(session, adapters, &load);
+    free(source->column);
+    return status;
 }
 
 /* ---- tensors that nobody asked for ---- */
@@ -186,8 +210,9 @@ Status weights_check(const Plan *plan, HfModel *model)
 {
     TRY(hf_model_open_weights(model));
     TRY(check_unexpected(plan, model));
+    FileSource source = {.file = model->weights, .prefix = ""};
     for (int i = 0; i < plan->num_params; i++)
-        if (!plan->params[i]->is_adapter) TRY(check_param(model->weights, plan->params[i]));
+        if (!plan->params[i]->is_adapter) TRY(check_param(&source, plan->params[i]));
     return OK;
 }
 
@@ -218,45 +243,35 @@ Status weights_check_finite(HfModel *model, ThreadPool *pool)
 
 Status weights_load(Session *session, HfModel *model)
 {
-    const Plan *plan = session_plan(session);
-    TRY(weights_check(plan, model));
-    float *chunk = malloc(CHUNK_NUMEL * sizeof *chunk);
-    CHECK(chunk);
-    Status status = OK;
-    for (int i = 0; i < plan->num_params && status == OK; i++)
-        if (!plan->params[i]->is_adapter) status = load_param(session, model->weights, plan->params[i], chunk);
-    free(chunk);
-    return status;
+    TRY(weights_check(session_plan(session), model));
+    FileSource source = {.file = model->weights, .prefix = ""};
+    return load_from(session, false, &source);
 }
 
 /* ---- adapters ---- */
 
-Status weights_load_adapter(Session *session, const char *folder)
+static Status check_adapter(const Plan *plan, const FileSource *source, const char *folder)
 {
-    const Plan *plan = session_plan(session);
-    StFile     *file;
-    Arena       arena = {0};
-    TRY(st_open(folder, &file));
-    float *chunk = malloc(CHUNK_NUMEL * sizeof *chunk);
-    CHECK(chunk);
-    Status status = OK;
     size_t used = 0;
-    for (int i = 0; i < plan->num_params && status == OK; i++) {
-        Param param = *plan->params[i];
-        if (!param.is_adapter) continue;
-        const char *name = arena_printf(&arena, ADAPTER_PREFIX "%s", param.hf.names[0]);
-        param.hf.names = &name;
-        status = check_param(file, &param);
-        if (status == OK) status = load_param(session, file, &param, chunk);
+    for (int i = 0; i < plan->num_params; i++) {
+        if (!plan->params[i]->is_adapter) continue;
+        TRY(check_param(source, plan->params[i]));
         used++;
     }
-    if (status == OK && used != st_count(file))
-        status = status_fail(ERR_INVALID,
-                             "%s: %zu tensors, of which this model takes %zu: is it an adapter of another model, or are "
-                             "its target_modules others than adapter_config.json says?",
-                             folder, st_count(file), used);
-    free(chunk);
+    FAIL_IF(used != st_count(source->file), ERR_INVALID,
+            "%s: %zu tensors, of which this model takes %zu: is it an adapter of another model, or are "
+            "its target_modules others than adapter_config.json says?",
+            folder, st_count(source->file), used);
+    return OK;
+}
+
+Status weights_load_adapter(Session *session, const char *folder)
+{
+    StFile *file;
+    TRY(st_open(folder, &file));
+    FileSource source = {.file = file, .prefix = ADAPTER_PREFIX};
+    Status     status = check_adapter(session_plan(session), &source, folder);
+    if (status == OK) status = load_from(session, true, &source);
     st_close(file);
-    arena_deinit(&arena);
     return status;
 }

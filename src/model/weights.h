@@ -7,10 +7,6 @@
 /* PEFT writes an adapter's tensors under the path of the wrapped model. */
 #define ADAPTER_PREFIX "base_model.model."
 
-/* Writes elements [first, first + count) of a parameter, given as floats: rounded to its storage dtype, and exact into its
- * master copy where the plan has one. */
-NODISCARD Status param_write(Session *session, const Param *param, int64_t first, const float *values, int64_t count);
-
 /* Names, shapes, dtypes and sizes of the model's safetensors against the plan's parameters; reads headers only. Errors name the
  * tensor: missing, unexpected, of another shape. */
 NODISCARD Status weights_check(const Plan *plan, HfModel *model);

@@ -34,7 +34,7 @@ static inline int lora_members(const LoraAttrs *attrs)
 }
 
 typedef struct CastAttrs {
-    int64_t dtype; /* of the result; 0: f32 */
+    int64_t dtype; /* of the result; 0: the operand's */
 } CastAttrs;
 
 typedef struct ReshapeAttrs {

@@ -3,11 +3,11 @@
 
 static const AttrDef cast_attrs[] = {ATTR_DTYPE(CastAttrs, dtype), {0}};
 
-/* The dtype that the attribute asks for; f32 where it says nothing. */
+/* The dtype that the attribute asks for; x's where it says nothing. */
 static DType cast_dtype(const Node *node)
 {
     const CastAttrs *attrs = node->attrs;
-    return attrs->dtype ? ATTR_TO_DTYPE(attrs->dtype) : DT_F32;
+    return attrs->dtype ? ATTR_TO_DTYPE(attrs->dtype) : node->in[0]->type.dtype;
 }
 
 /* x (...) -> y of x's dims. */

@@ -198,18 +198,18 @@ static void print_launches(const Program *program, StrBuf *out)
 
 /* ---- running ---- */
 
-/* What the optimizer updates, and what is placed behind it, follows from where the values of the graph lie. */
+/* What the optimizer updates, what weights arrive in, and what is placed behind it, follows from where the values of the graph lie. */
 static Status run_one(PassContext *context, int index, bool *laid_out)
 {
     Program *program = context->program;
-    bool     makes_update = pass_programs(index) == 1u << PROGRAM_OPTIMIZER;
-    if ((makes_update || pass_after_layout(index)) && !*laid_out) {
+    bool     makes_update = pass_programs(index) == 1u << PROGRAM_OPTIMIZER, makes_load = pass_programs(index) == 1u << PROGRAM_LOAD;
+    if ((makes_update || makes_load || pass_after_layout(index)) && !*laid_out) {
         TRY(layout_add(context->plan, context->options, program->graph));
         *laid_out = true;
     }
-    if (makes_update) {
-        program->spec.kind = PROGRAM_OPTIMIZER;
-        program->name = program_kind_name(PROGRAM_OPTIMIZER);
+    if (makes_update || makes_load) {
+        program->spec.kind = makes_update ? PROGRAM_OPTIMIZER : PROGRAM_LOAD;
+        program->name = program_kind_name(program->spec.kind);
         *laid_out = false;
     }
     FAIL_IF(!(pass_programs(index) >> program->spec.kind & 1), ERR_INVALID,

@@ -86,7 +86,7 @@ CompileOptions compile_defaults(void)
 
 void compile_add(CompileOptions *options, ProgramKind kind, int64_t batch, int64_t seq)
 {
-    CHECK(options->num_programs < MAX_PROGRAMS);
+    CHECK(options->num_programs < MAX_PROGRAMS && kind != PROGRAM_LOAD);
     options->programs[options->num_programs++] = (ProgramSpec){kind, batch, seq};
 }
 
@@ -112,7 +112,7 @@ const ProgramSpec *compile_spec(const CompileOptions *options, ProgramKind kind)
     return NULL;
 }
 
-/* The programs asked for, each under a name of its own. */
+/* The programs asked for, each under a name of its own, and the one that loads their weights. */
 static Status add_programs(Plan *plan, const CompileOptions *options)
 {
     int of_kind[PROGRAM_KIND_COUNT] = {0};
@@ -125,6 +125,7 @@ static Status add_programs(Plan *plan, const CompileOptions *options)
         FAIL_IF(plan_program_of(plan, spec->kind, spec->batch, spec->seq), ERR_INTERNAL, "compile: program %s is asked for twice", name);
         plan->programs[plan->num_programs++] = (Program){.spec = *spec, .name = name};
     }
+    plan->programs[plan->num_programs++] = (Program){.spec.kind = PROGRAM_LOAD, .name = program_kind_name(PROGRAM_LOAD)};
     return OK;
 }
 
@@ -152,11 +153,11 @@ static Status schedule_programs(PassContext *context, uint32_t kinds)
     return OK;
 }
 
-static Status place_programs(PassContext *context)
+static Status place_programs(PassContext *context, uint32_t kinds)
 {
     for (int i = 0; i < context->plan->num_programs; i++) {
         context->program = &context->plan->programs[i];
-        TRY(run_passes(context, NUM_BEFORE_LAYOUT, NUM_PASSES));
+        if (kinds >> context->program->spec.kind & 1) TRY(run_passes(context, NUM_BEFORE_LAYOUT, NUM_PASSES));
     }
     return OK;
 }
@@ -175,10 +176,14 @@ Status compile_plan(Arena *arena, const IrModule *module, const JsonValue *confi
                            .device = device,
                            .plan = plan};
     TRY(add_programs(plan, options));
-    /* The optimizer's graph is made from the layout of the trained parameters. */
-    TRY(schedule_programs(&context, ~(1u << PROGRAM_OPTIMIZER)));
-    TRY(schedule_programs(&context, 1u << PROGRAM_OPTIMIZER));
-    TRY(place_programs(&context));
+    const uint32_t update = 1u << PROGRAM_OPTIMIZER, load = 1u << PROGRAM_LOAD, model = ~(update | load);
+    /* The optimizer's graph is made from the layout of the trained parameters, that of loading from all weights and master copies, and
+     * from the room that the others leave it. */
+    TRY(schedule_programs(&context, model));
+    TRY(schedule_programs(&context, update));
+    TRY(place_programs(&context, model | update));
+    TRY(schedule_programs(&context, load));
+    TRY(place_programs(&context, load));
     *out_plan = plan;
     return OK;
 }

@@ -34,7 +34,7 @@ typedef struct LoraOptions {
 enum { MAX_PROGRAMS = 32 };
 
 typedef struct CompileOptions {
-    ProgramSpec    programs[MAX_PROGRAMS]; /* which to make; several of a kind differ in shape */
+    ProgramSpec    programs[MAX_PROGRAMS]; /* which to make beside the one that loads weights; several of a kind differ in shape */
     int            num_programs;
     int64_t        cache_len;    /* tokens of a row of the KV cache */
     DType          model_dtype;  /* parameters and activations */
@@ -60,7 +60,8 @@ typedef struct CompileOptions {
 
 /* Without programs. */
 CompileOptions compile_defaults(void);
-/* Asks for one program more, or for those of a training step: both micro-steps and the optimizer's. */
+/* Asks for one program more (but not PROGRAM_LOAD, which is always there), or for those of a training step: both micro-steps and the
+ * optimizer's. */
 void compile_add(CompileOptions *options, ProgramKind kind, int64_t batch, int64_t seq);
 void compile_add_training(CompileOptions *options, int64_t batch, int64_t seq);
 /* Takes back all programs of a kind. */

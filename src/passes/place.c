@@ -225,7 +225,7 @@ Status layout_add(Plan *plan, const CompileOptions *options, const Graph *graph)
         const Value     *value = graph->values[i];
         bool             once = value->producer && (value->producer->flags & NODE_ONCE);
         const PlanEntry *entry = plan_find(plan, value->name);
-        if (value->kind == VALUE_ACTIVATION || value->storage || (value->producer && !once)) continue;
+        if (value->kind == VALUE_ACTIVATION || value->kind == VALUE_STAGED || value->storage || (value->producer && !once)) continue;
         if (!entry) {
             TRY(append_entry(plan, value->name, &value->type, region_of(value), value->space));
         } else if (may_grow(value) && type_bytes(&value->type) > entry->place.bytes) {
@@ -296,6 +296,14 @@ static void extend_beside(Placer *p, const int *index_of_launch)
     }
 }
 
+/* Values of a kind that are their own memory live from here on, unless they do already. */
+static void begin_life(Placer *p, const Value *value, ValueKind kind, int index)
+{
+    if (!value || p->roots[value->id].value != value || value->kind != kind || p->interval_of[value->id] >= 0) return;
+    p->interval_of[value->id] = p->num;
+    p->intervals[p->num++] = (Interval){value->id, index, index, align_up(type_bytes(&value->type), PLACE_ALIGN), 0};
+}
+
 static void find_lives(Placer *p, Arena *arena)
 {
     int  index = 0, launch = 0;
@@ -303,12 +311,8 @@ static void find_lives(Placer *p, Arena *arena)
     for (Node *node = p->graph->first; node; node = node->next) {
         if (node->flags & NODE_ONCE) continue;
         if (node_is_launch(node)) index_of_launch[launch++] = index;
-        for (int k = 0; k < node->num_out; k++) {
-            Value *out = node->out[k];
-            if (!out || p->roots[out->id].value != out || out->kind != VALUE_ACTIVATION) continue;
-            p->interval_of[out->id] = p->num;
-            p->intervals[p->num++] = (Interval){out->id, index, index, align_up(type_bytes(&out->type), PLACE_ALIGN), 0};
-        }
+        for (int i = 0; i < node->num_in; i++) begin_life(p, node->in[i], VALUE_STAGED, index);
+        for (int k = 0; k < node->num_out; k++) begin_life(p, node->out[k], VALUE_ACTIVATION, index);
         for (int i = 0; i < node->num_in; i++) extend(p, node->in[i], index);
         for (int k = 0; k < node->num_out; k++) extend(p, node->out[k], index);
         index++;

@@ -17,7 +17,7 @@ const char *region_name(Region region)
 
 const char *program_kind_name(ProgramKind kind)
 {
-    static const char *const names[PROGRAM_KIND_COUNT] = {"micro_first", "micro_next", "optimizer", "eval", "prefill", "decode"};
+    static const char *const names[PROGRAM_KIND_COUNT] = {"micro_first", "micro_next", "optimizer", "eval", "prefill", "decode", "load"};
     return names[kind];
 }
 

@@ -31,6 +31,7 @@ typedef enum ProgramKind {
     PROGRAM_EVAL,    /* per-token losses */
     PROGRAM_PREFILL, /* a chunk of a prompt into the KV cache, logits of one row */
     PROGRAM_DECODE,  /* one token a row */
+    PROGRAM_LOAD,    /* weights as they arrive, piece by piece: made for every plan that has weights */
     PROGRAM_KIND_COUNT
 } ProgramKind;
 const char *program_kind_name(ProgramKind kind);
@@ -101,6 +102,15 @@ typedef struct Bucket {
     int                         num_states;
 } Bucket;
 
+/* Elements [first, first + numel of `staged`) of a parameter arrive in the value `staged` of the load program. The launches that
+ * read it, up to those that read the next one, make of them what is kept; all are of the compute stream, in whose order pieces are
+ * written. */
+typedef struct Arrival {
+    const Param *param;
+    int64_t      first;
+    const Value *staged;
+} Arrival;
+
 typedef struct Plan {
     Arena      *arena;
     Program    *programs; /* they share all regions, so that a weight is one memory in all of them */
@@ -123,6 +133,8 @@ typedef struct Plan {
     Bucket     *buckets;
     int         num_buckets;
     const char *optimizer; /* its name, which checkpoints keep */
+    Arrival    *arrivals;  /* parameter by parameter, in order of `params`, from its first element to its last */
+    int         num_arrivals;
 } Plan;
 
 /* The first program of a kind; NULL: the session has none. */

@@ -1,6 +1,8 @@
 /* Allocates the plan's regions, binds every launch to memory, replays. */
 #include "run/session.h"
 
+#include "ops/ops.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -73,6 +75,7 @@ Status session_create(Plan *plan, Device *device, Session **out_session)
         status = upload_consts(s, program);
         if (status == OK && program->num_once) status = device->api->run(device, program->once, program->num_once, NULL);
         if (status == OK) status = device->api->sync(device);
+        if (status == OK && program->spec.kind == PROGRAM_LOAD) continue; /* never run whole */
         if (status == OK) status = device->api->prepare(device, program->launches, program->num_launches, &program->replay);
     }
     if (status != OK) {
@@ -131,6 +134,77 @@ Status session_read(Session *s, const char *name, void *data, size_t bytes)
     return session_read_range(s, name, 0, data, bytes);
 }
 
+/* ---- loading ---- */
+
+/* Whether the host may use the device's memory as its own. */
+static bool is_shared(const Session *s, Space space)
+{
+    return space == SPACE_HOST || strcmp(s->device->api->name, "cpu") == 0;
+}
+
+/* Writes what arrives where it is staged; scratch of LOAD_NUMEL floats, or of 4 rows where those are more. */
+static Status stage(Session *s, const Arrival *arrival, const Placement *place, const LoadSource *source, float **scratch)
+{
+    enum { LOAD_NUMEL = 1 << 20 };
+    const TensorType *type = &arrival->staged->type;
+    int64_t           numel = type_numel(type), cols = numel / type->dim[0], rows = LOAD_NUMEL / cols / 4 * 4;
+    if (is_shared(s, place->space)) return source->values(source->context, arrival->param, arrival->first, numel, address(s, place));
+    int64_t most = (rows ? rows : 4) * cols;
+    *scratch = realloc(*scratch, (size_t)most * sizeof **scratch);
+    if (!*scratch) fatal_out_of_memory((size_t)most * sizeof **scratch);
+    for (int64_t at = 0; at < numel; at += most) {
+        int64_t count = numel - at < most ? numel - at : most;
+        TRY(source->values(source->context, arrival->param, arrival->first + at, count, *scratch));
+        TRY(s->device->api->upload(s->device, (float *)address(s, place) + at, *scratch, (size_t)count * sizeof **scratch));
+    }
+    return OK;
+}
+
+/* Where a piece that is only rounded is kept, if it may arrive in that dtype; NULL: its nodes want it as floats. */
+static const TensorView *plain_result(const Arrival *arrival, const Launch *launches, int count)
+{
+    bool plain = count == 1 && launches->node->op == &op_cast && launches->args.out[0].type.dtype == arrival->param->type.dtype;
+    return plain ? &launches->args.out[0] : NULL;
+}
+
+static Status load_piece(Session *s, const Arrival *arrival, const Launch *launches, int count, const LoadSource *source, float **scratch)
+{
+    const Program    *program = plan_program(s->plan, PROGRAM_LOAD);
+    const TensorView *result = source->stored ? plain_result(arrival, launches, count) : NULL;
+    const void       *stored = result ? source->stored(source->context, arrival->param, arrival->first, type_numel(&result->type)) : NULL;
+    if (stored) return s->device->api->upload(s->device, result->data, stored, (size_t)type_bytes(&result->type));
+    TRY(stage(s, arrival, &program->placement[arrival->staged->id], source, scratch));
+    return s->device->api->run(s->device, launches, count, NULL);
+}
+
+static bool reads(const Launch *launch, const Value *value)
+{
+    for (int i = 0; i < launch->node->num_in; i++)
+        if (launch->node->in[i] == value) return true;
+    return false;
+}
+
+Status session_load(Session *s, bool adapters, const LoadSource *source)
+{
+    const Plan    *plan = s->plan;
+    const Program *program = plan_program(plan, PROGRAM_LOAD);
+    float         *scratch = NULL;
+    Status         status = OK;
+    int            begin = 0, end;
+    for (int i = 0; i < plan->num_arrivals && status == OK; i++, begin = end) {
+        const Arrival *arrival = &plan->arrivals[i];
+        const Value   *next = i + 1 < plan->num_arrivals ? plan->arrivals[i + 1].staged : NULL;
+        for (end = begin; end < program->num_launches && !(next && reads(&program->launches[end], next));) end++;
+        if (arrival->param->is_adapter != adapters) continue;
+        if (!arrival->first && source->begin) status = source->begin(source->context, arrival->param);
+        if (status == OK) status = load_piece(s, arrival, program->launches + begin, end - begin, source, &scratch);
+    }
+    free(scratch);
+    return status;
+}
+
+/* ---- runs ---- */
+
 Status session_run(Session *s, const Program *program)
 {
     FAIL_IF(!program, ERR_INTERNAL, "a run of a program that this session doesn't have");
@@ -180,8 +254,7 @@ Status session_output(Session *s, const Program *program, const char *name, void
 void *session_pointer(Session *s, const char *name)
 {
     const PlanEntry *entry = plan_find(s->plan, name);
-    bool             seen = entry && (entry->place.space == SPACE_HOST || strcmp(s->device->api->name, "cpu") == 0);
-    return seen ? address(s, &entry->place) : NULL;
+    return entry && is_shared(s, entry->place.space) ? address(s, &entry->place) : NULL;
 }
 
 const Plan *session_plan(const Session *s)

@@ -16,6 +16,21 @@ NODISCARD Status session_read(Session *session, const char *name, void *data, si
 NODISCARD Status session_write_range(Session *session, const char *name, size_t offset, const void *data, size_t bytes);
 NODISCARD Status session_read_range(Session *session, const char *name, size_t offset, void *data, size_t bytes);
 
+/* Where weights arrive from. Ranges of elements [first, first + count) are whole rows, in order. */
+typedef struct LoadSource {
+    void *context;
+    /* Before a parameter's first element; NULL: nothing is to be done. */
+    Status (*begin)(void *context, const Param *param);
+    /* Elements as floats. first is a multiple of 4. */
+    Status (*values)(void *context, const Param *param, int64_t first, int64_t count, float *out);
+    /* The elements where they lie in one piece in the parameter's dtype; NULL: they don't. The function may be NULL. */
+    const void *(*stored)(void *context, const Param *param, int64_t first, int64_t count);
+} LoadSource;
+
+/* Fills the parameters of the adapters, or all others, by the load program (passes/load.c): each piece is read straight into where the
+ * launches that keep it read it, or, where it arrives as it is kept, into its place. The host holds a few MiB at a time. */
+NODISCARD Status session_load(Session *session, bool adapters, const LoadSource *source);
+
 /* Runs a program of the session's plan (plan_program). Asynchronous on CUDA; session_read and session_sync wait. */
 NODISCARD Status session_run(Session *session, const Program *program);
 NODISCARD Status session_sync(Session *session);

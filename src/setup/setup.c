@@ -147,7 +147,7 @@ void setup_add_program(const Config *config, const HfModel *model, ProgramKind k
     if (kind == PROGRAM_PREFILL || kind == PROGRAM_DECODE) batch = 1;
     if (kind == PROGRAM_PREFILL) seq = options->cache_len < PREFILL_CHUNK ? options->cache_len : PREFILL_CHUNK;
     if (kind == PROGRAM_DECODE) seq = 1;
-    compile_add(options, kind, batch, seq);
+    if (kind != PROGRAM_LOAD) compile_add(options, kind, batch, seq); /* that one is always there */
 }
 
 static void choose_programs(const Config *config, const HfModel *model, CompileOptions *out)

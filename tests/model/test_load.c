@@ -1,0 +1,295 @@
+/* The load program: every element of every dtype arrives as it should, in pieces, and the host never holds more than a few MiB of
+ * what isn't planned. */
+#include "files/file.h"
+#include "model/weights.h"
+#include "ops/ops.h"
+#include "passes/compile.h"
+#include "test.h"
+
+#include "base/philox.h"
+
+#include <fcntl.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+/* Parameters of each way into a file; gate and up are packed by a fusion. */
+static const char module_text[] =
+    "{\"surogate_ir\": 1, \"architecture\": \"Small\", \"config\": [{\"symbol\": \"V\", \"key\": \"v\"}, {\"symbol\": \"C\", \"key\": \"c\"},"
+    " {\"symbol\": \"F\", \"key\": \"f\"}], \"require\": [], \"ignored\": [], \"refused\": [], \"graph\": ["
+    "{\"param\": \"embed\", \"shape\": [\"V\", \"C\"], \"hf\": \"embed\", \"init\": {\"normal\": \"1\"}},"
+    "{\"param\": \"norm\", \"shape\": [\"C\"], \"hf\": \"norm\", \"init\": \"ones\", \"decay\": false},"
+    "{\"param\": \"gate\", \"shape\": [\"F\", \"C\"], \"hf\": {\"slice\": \"gates\", \"begin\": \"F\", \"total\": \"3 * F\"}},"
+    "{\"param\": \"up\", \"shape\": [\"F\", \"C\"], \"hf\": {\"concat\": [\"up.a\", \"up.b\"]}},"
+    "{\"param\": \"down\", \"shape\": [\"C\", \"F\"], \"hf\": {\"transpose\": \"down\"}},"
+    "{\"op\": \"embedding\", \"in\": [\"tokens\", \"embed\"], \"out\": \"x\"},"
+    "{\"op\": \"rms_norm\", \"in\": [\"x\", \"norm\"], \"out\": \"h\"},"
+    "{\"op\": \"linear\", \"in\": [\"h\", \"gate\"], \"out\": \"g\"}, {\"op\": \"linear\", \"in\": [\"h\", \"up\"], \"out\": \"u\"},"
+    "{\"op\": \"swiglu\", \"in\": [\"g\", \"u\"], \"out\": \"s\"}, {\"op\": \"linear\", \"in\": [\"s\", \"down\"], \"out\": \"d\"},"
+    "{\"op\": \"linear\", \"in\": [\"d\", \"embed\"], \"out\": \"logits\"},"
+    "{\"op\": \"cross_entropy\", \"in\": [\"logits\", \"labels\"], \"out\": \"losses\"},"
+    "{\"op\": \"loss_sum\", \"in\": [\"losses\", \"hyper\"], \"out\": \"loss\"},"
+    "{\"output\": \"losses\", \"is\": \"losses\"}, {\"output\": \"loss\", \"is\": \"loss\"}]}";
+
+typedef struct Size {
+    int64_t v, c, f;
+} Size;
+
+enum { NUM_TENSORS = 6 };
+
+/* What the file of such a model holds. */
+static void declare(Size size, StDType dtype, StDecl decls[NUM_TENSORS])
+{
+    const StDecl all[NUM_TENSORS] = {
+        {.name = "embed", .ndim = 2, .dim = {size.v, size.c}},     {.name = "norm", .ndim = 1, .dim = {size.c}},
+        {.name = "gates", .ndim = 2, .dim = {3 * size.f, size.c}}, {.name = "up.a", .ndim = 2, .dim = {size.f / 2, size.c}},
+        {.name = "up.b", .ndim = 2, .dim = {size.f / 2, size.c}},  {.name = "down", .ndim = 2, .dim = {size.f, size.c}},
+    };
+    for (int i = 0; i < NUM_TENSORS; i++) {
+        decls[i] = all[i];
+        decls[i].dtype = dtype;
+    }
+}
+
+typedef struct Loading {
+    Arena     arena;
+    char      dir[64];
+    HfModel   model;
+    DeviceApi api; /* of the device, under another name: memory that the host doesn't see */
+    Device   *device;
+    Plan     *plan;
+    Session  *session;
+} Loading;
+
+/* A model of zeros in a file without blocks on the disk. */
+static void write_zeros(const char *path, const StDecl *decls)
+{
+    static const uint64_t align = 64;
+    StrBuf                header = {0};
+    unsigned long long    at = 0;
+    for (int i = 0; i < NUM_TENSORS; i++) {
+        unsigned long long bytes = st_decl_bytes(&decls[i]);
+        strbuf_printf(&header, "%s\"%s\":{\"dtype\":\"%s\",\"shape\":[%lld", i ? "," : "{", decls[i].name, st_dtype_name(decls[i].dtype),
+                      (long long)decls[i].dim[0]);
+        if (decls[i].ndim == 2) strbuf_printf(&header, ",%lld", (long long)decls[i].dim[1]);
+        strbuf_printf(&header, "],\"data_offsets\":[%llu,%llu]}", at, at + bytes);
+        at += bytes;
+    }
+    strbuf_putc(&header, '}');
+    while ((header.len + 8) % align) strbuf_putc(&header, ' ');
+    uint64_t len = header.len;
+    int      fd = open(path, O_CREAT | O_WRONLY, 0600);
+    EXPECT(write(fd, &len, 8) == 8 && write(fd, header.data, header.len) == (ssize_t)header.len);
+    EXPECT(ftruncate(fd, (off_t)(8 + header.len + at)) == 0);
+    close(fd);
+    strbuf_deinit(&header);
+}
+
+/* Random numbers that any of the dtypes holds roughly, in the file's dtype. */
+static void write_random(Arena *arena, const char *path, StDecl *decls)
+{
+    for (int i = 0; i < NUM_TENSORS; i++) {
+        int64_t numel = decls[i].dim[0] * (decls[i].ndim == 2 ? decls[i].dim[1] : 1);
+        float  *values = arena_array(arena, float, numel);
+        double *wide = arena_array(arena, double, numel);
+        DType   dtype;
+        for (int64_t k = 0; k < numel; k++) values[k] = philox_uniform(philox4x32((uint32_t)k, (uint32_t)i, 0, 0, 3).v[0]) - 0.5f;
+        for (int64_t k = 0; k < numel; k++) wide[k] = (double)values[k] / 3;
+        decls[i].data = wide;
+        if (!st_dtype_to(decls[i].dtype, &dtype)) continue; /* F64 */
+        void *codes = arena_alloc(arena, (size_t)dtype_bytes(dtype, numel));
+        dtype_encode(dtype, values, numel, codes);
+        decls[i].data = codes;
+    }
+    EXPECT_OK(st_write(path, decls, NUM_TENSORS, NULL, NULL, NULL));
+}
+
+static void open_model(Loading *l, Size size, StDType dtype, bool zeros)
+{
+    StDecl decls[NUM_TENSORS];
+    *l = (Loading){0};
+    strcpy(l->dir, "/tmp/surogate_load_XXXXXX");
+    EXPECT(mkdtemp(l->dir) != NULL);
+    const char *path = arena_printf(&l->arena, "%s/model.safetensors", l->dir);
+    declare(size, dtype, decls);
+    if (zeros)
+        write_zeros(path, decls);
+    else
+        write_random(&l->arena, path, decls);
+    l->model.dir = l->dir;
+    EXPECT_OK(st_open(l->dir, &l->model.weights));
+}
+
+static void compile(Loading *l, Size size, const CompileOptions *options, bool far)
+{
+    JsonValue *config = arena_new(&l->arena, JsonValue);
+    IrModule  *module;
+    char      *text =
+        arena_printf(&l->arena, "{\"v\": %lld, \"c\": %lld, \"f\": %lld}", (long long)size.v, (long long)size.c, (long long)size.f);
+    EXPECT_OK(json_parse(&l->arena, "config.json", text, strlen(text), config));
+    EXPECT_OK(ir_module_parse(&l->arena, "small", module_text, sizeof module_text - 1, &module));
+    EXPECT_OK(device_cpu_create(2, &l->device));
+    l->api = *l->device->api;
+    if (far) l->api.name = "far";
+    l->device->api = &l->api;
+    Status status = compile_plan(&l->arena, module, config, "config.json", options, l->device, &l->plan);
+    EXPECT_OK(status);
+    if (status != OK) exit(1);
+}
+
+static void close_model(Loading *l)
+{
+    session_destroy(l->session);
+    l->device->api->destroy(l->device);
+    st_close(l->model.weights);
+    EXPECT_OK(file_remove_tree(l->dir));
+    arena_deinit(&l->arena);
+}
+
+/* ---- bits ---- */
+
+/* What the parameter's elements are in the file. */
+static float *values_of(Loading *l, const Param *param)
+{
+    const HfSource *hf = &param->hf;
+    int64_t         numel = type_numel(&param->type), cols = numel / param->type.dim[0], at = 0;
+    float          *out = arena_array(&l->arena, float, numel);
+    for (int i = 0; i < hf->num_names; i++) {
+        const StTensor *tensor = st_find(l->model.weights, hf->names[i]);
+        float          *values = arena_array(&l->arena, float, tensor->numel);
+        int64_t         skip = hf->kind == HF_SLICE ? hf->begin * cols : 0, take = hf->kind == HF_SLICE ? numel : tensor->numel;
+        EXPECT_OK(st_to_f32(tensor, 0, tensor->numel, values));
+        for (int64_t k = 0; k < take; k++)
+            out[at + k] = hf->kind == HF_TRANSPOSE ? values[k % cols * param->type.dim[0] + k / cols] : values[skip + k];
+        at += take;
+    }
+    EXPECT_INT(at, numel);
+    return out;
+}
+
+static void check_bits(Loading *l, const char *what)
+{
+    int masters = 0;
+    for (int i = 0; i < l->plan->num_params; i++) {
+        const Param     *param = l->plan->params[i];
+        int64_t          numel = type_numel(&param->type), at;
+        size_t           bytes = (size_t)type_bytes(&param->type);
+        float           *values = values_of(l, param), *exact = arena_array(&l->arena, float, numel);
+        void            *got = arena_alloc(&l->arena, bytes), *want = arena_alloc(&l->arena, bytes);
+        const PlanEntry *master = plan_master(l->plan, param, &at);
+        dtype_encode(param->type.dtype, values, numel, want);
+        EXPECT_OK(session_read(l->session, param->name, got, bytes));
+        if (memcmp(got, want, bytes) != 0) test_fail(__FILE__, __LINE__, "%s: %s differs", what, param->name);
+        if (!master) continue;
+        masters++;
+        EXPECT_OK(session_read_range(l->session, master->name, (size_t)at * 4, exact, (size_t)numel * 4));
+        if (memcmp(exact, values, (size_t)numel * 4) != 0) test_fail(__FILE__, __LINE__, "%s: master of %s differs", what, param->name);
+    }
+    EXPECT(masters == 0 || masters == l->plan->num_params);
+}
+
+static void every_dtype_arrives_bit_for_bit(void)
+{
+    static const StDType types[] = {ST_F32, ST_BF16, ST_F16, ST_F64};
+    const Size           size = {700, 24, 136};
+    for (int i = 0; i < 4 * 2 * 2 * 2; i++) {
+        Loading        l;
+        char           what[64];
+        CompileOptions options = compile_defaults();
+        bool           far = i & 4, train = i & 8;
+        options.model_dtype = i & 16 ? DT_F32 : DT_BF16;
+        options.master_weights = train && options.model_dtype == DT_BF16;
+        options.train_base = train;
+        options.verify = true;
+        if (train)
+            compile_add_training(&options, 1, 4);
+        else
+            compile_add(&options, PROGRAM_EVAL, 1, 4);
+        snprintf(what, sizeof what, "%s to %s%s%s", st_dtype_name(types[i % 4]), dtype_info(options.model_dtype)->name,
+                 far ? ", far memory" : "", train ? ", trained" : "");
+        open_model(&l, size, types[i % 4], false);
+        compile(&l, size, &options, far);
+        EXPECT(l.plan->num_arrivals > l.plan->num_params); /* embed and others in pieces */
+        EXPECT_OK(session_create(l.plan, l.device, &l.session));
+        EXPECT_OK(weights_load(l.session, &l.model));
+        check_bits(&l, what);
+        close_model(&l);
+    }
+}
+
+/* ---- memory ---- */
+
+/* Bytes of a line of /proc/self/status. */
+static int64_t process_bytes(const char *name)
+{
+    FILE     *file = fopen("/proc/self/status", "r");
+    char      line[256];
+    long long kib = 0;
+    while (file && fgets(line, sizeof line, file))
+        if (strncmp(line, name, strlen(name)) == 0) kib = atoll(line + strlen(name));
+    if (file) fclose(file);
+    return (int64_t)kib << 10;
+}
+
+/* Of private memory that can be written: what RssAnon may become at most, and what RLIMIT_DATA bounds. */
+static void limit_data(int64_t bytes)
+{
+    struct rlimit limit;
+    EXPECT(getrlimit(RLIMIT_DATA, &limit) == 0);
+    limit.rlim_cur = bytes ? (rlim_t)bytes : limit.rlim_max;
+    EXPECT(setrlimit(RLIMIT_DATA, &limit) == 0);
+}
+
+/* Every tensor but the norm takes 16 MiB and more. A process that held one of them beside the plan would end. */
+static void the_host_holds_little_beside_the_plan(void)
+{
+    static const struct {
+        StDType file;
+        DType   model;
+    } cases[] = {{ST_BF16, DT_BF16}, {ST_F32, DT_BF16}, {ST_BF16, DT_F32}};
+    const Size size = {24576, 1024, 8192};
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+    test_skipped_case = 1; /* the sanitizer's own memory has no bound */
+    return;
+#endif
+    for (int i = 0; i < 6; i++) {
+        Loading        l;
+        CompileOptions options = compile_defaults();
+        bool           far = i >= 3;
+        options.model_dtype = cases[i % 3].model;
+        options.train_base = false;
+        compile_add(&options, PROGRAM_EVAL, 1, 64);
+        open_model(&l, size, cases[i % 3].file, true);
+        compile(&l, size, &options, far);
+        limit_data(process_bytes("VmData:") + plan_total_bytes(l.plan) + (12 << 20));
+        EXPECT_OK(session_create(l.plan, l.device, &l.session));
+        EXPECT_OK(weights_load(l.session, &l.model));
+        limit_data(0);
+        close_model(&l);
+    }
+}
+
+/* Pieces lie where activations do when weights have arrived. */
+static void loading_adds_nothing_to_a_plan(void)
+{
+    const Size size = {24576, 1024, 8192};
+    for (int i = 0; i < 4; i++) {
+        Loading        l = {0};
+        CompileOptions options = compile_defaults();
+        options.model_dtype = i & 1 ? DT_F32 : DT_BF16;
+        if (i & 2)
+            compile_add(&options, PROGRAM_EVAL, 1, 8);
+        else
+            compile_add_training(&options, 1, 8);
+        compile(&l, size, &options, false);
+        int64_t        most = 0;
+        const Program *load = plan_program(l.plan, PROGRAM_LOAD);
+        for (int k = 0; k < l.plan->num_programs; k++)
+            if (&l.plan->programs[k] != load && l.plan->programs[k].activation_bytes > most) most = l.plan->programs[k].activation_bytes;
+        EXPECT(load->activation_bytes > 0 && load->activation_bytes <= most);
+        EXPECT_INT(l.plan->region_bytes[SPACE_DEVICE][REGION_ACTIVATIONS], most);
+        l.device->api->destroy(l.device);
+        arena_deinit(&l.arena);
+    }
+}
+
+TEST_MAIN(TEST(every_dtype_arrives_bit_for_bit), TEST(the_host_holds_little_beside_the_plan), TEST(loading_adds_nothing_to_a_plan))
