@@ -197,7 +197,7 @@ Status cli_print(const StrBuf *text)
         status_clear();
         return ERR_IO;
     }
-    FAIL(ERR_IO, "cannot write the result: %s", strerror(errno));
+    return file_fail("write", "the result");
 }
 
 const char *cli_input_path(const char *path)
@@ -219,7 +219,7 @@ Status cli_list_files(Arena *arena, const char *path, const char ***out_paths, s
         return OK;
     }
     DIR *dir = opendir(path);
-    FAIL_IF(!dir, ERR_IO, "cannot list %s: %s", path, strerror(errno));
+    if (!dir) return file_fail("list", path);
     size_t capacity = 0;
     *out_paths = NULL;
     for (struct dirent *entry; (entry = readdir(dir));) {

@@ -456,7 +456,7 @@ static Status save_merged(Trainer *t)
     if (status == OK) status = merge_adapter(base, &adapter, partial, t->config->max_shard_size, device_cpu_pool(t->device));
     hf_model_close(base);
     TRY(status);
-    FAIL_IF(rename(partial, folder) != 0, ERR_IO, "cannot rename %s to %s: %s", partial, folder, strerror(errno));
+    if (rename(partial, folder) != 0) return file_fail("rename to", folder);
     return file_sync_dir(dir);
 }
 
