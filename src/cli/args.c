@@ -23,7 +23,7 @@ static void print_help(const CliArgs *args, const Flag *flags, size_t num_flags,
     if (config) printf("\nA run file may also be given with --config; key=value overrides its keys (docs/reference/config.md).\n");
 }
 
-/* --max-steps where max_steps=5 is how a key is set; NULL: no key of that name. value: what follows, or NULL. */
+/* For --max-steps, a key of the run file and no flag: "max_steps=VALUE". NULL: there is no such key. value: what follows, or NULL. */
 static const char *key_for_flag(Arena *arena, const char *word, const char *value)
 {
     char *key = arena_strdup(arena, word + 2);
@@ -197,7 +197,7 @@ Status cli_print(const StrBuf *text)
         status_clear();
         return ERR_IO;
     }
-    FAIL(ERR_IO, "cannot write the result: %s", strerror(errno));
+    return file_fail("write", "the result");
 }
 
 const char *cli_input_path(const char *path)
@@ -219,7 +219,7 @@ Status cli_list_files(Arena *arena, const char *path, const char ***out_paths, s
         return OK;
     }
     DIR *dir = opendir(path);
-    FAIL_IF(!dir, ERR_IO, "cannot list %s: %s", path, strerror(errno));
+    if (!dir) return file_fail("list", path);
     size_t capacity = 0;
     *out_paths = NULL;
     for (struct dirent *entry; (entry = readdir(dir));) {

@@ -56,7 +56,7 @@ static void put_word(StrBuf *out, const char *word)
     strbuf_putc(out, '\'');
 }
 
-/* Adds the command that goes on to the message: of two values of a key the later wins. */
+/* Adds to the message the command that goes on. It may set a key twice: the later value wins. */
 static Status with_command(const CliArgs *args, Status status)
 {
     StrBuf line = {0};

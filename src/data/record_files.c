@@ -68,7 +68,7 @@ static Status find_below(PathList *list, const char *dir, int depth)
     FAIL_IF(depth > FIND_MAX_DEPTH, ERR_INVALID, "%s: folders nested more than %d deep", dir, FIND_MAX_DEPTH);
     struct dirent **entries;
     int             count = scandir(dir, &entries, NULL, NULL);
-    FAIL_IF(count < 0, ERR_IO, "%s: cannot list the folder", dir);
+    if (count < 0) return file_fail("list", dir);
     Status status = OK;
     for (int i = 0; i < count; i++) {
         const char *name = entries[i]->d_name;

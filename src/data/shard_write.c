@@ -59,7 +59,7 @@ static Status write_all(ShardWriter *writer, const void *data, size_t size)
             set_direct(writer, false);
             continue;
         }
-        FAIL_IF(n <= 0, ERR_IO, "%s: cannot write: %s", writer->temporary, n < 0 ? strerror(errno) : "nothing written");
+        if (n < 0) return file_fail("write", writer->temporary);
         from += n;
         size -= (size_t)n;
     }
@@ -137,7 +137,7 @@ Status shard_writer_open(const char *path, uint64_t tokenizer_hash, int32_t voca
     h->tokenizer_hash = tokenizer_hash;
     writer->fd = open(writer->temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
     if (writer->fd < 0) {
-        Status status = status_fail(ERR_IO, "%s: cannot create: %s", writer->temporary, strerror(errno));
+        Status status = file_fail("create", writer->temporary);
         writer_free(writer);
         return status;
     }
@@ -243,10 +243,10 @@ static Status write_whole(ShardWriter *writer)
     TRY(write_tail(writer));
     h->file_size = shard_layout(h).end;
     h->header_checksum = shard_header_checksum(h);
-    FAIL_IF(pwrite(writer->fd, h, sizeof *h, 0) != (ssize_t)sizeof *h, ERR_IO, "%s: cannot write the header: %s", writer->temporary,
-            strerror(errno));
-    FAIL_IF(fsync(writer->fd) != 0, ERR_IO, "%s: cannot fsync: %s", writer->temporary, strerror(errno));
-    FAIL_IF(rename(writer->temporary, writer->path) != 0, ERR_IO, "%s: cannot rename: %s", writer->temporary, strerror(errno));
+    if (lseek(writer->fd, 0, SEEK_SET) < 0) return file_fail("write", writer->temporary);
+    TRY(write_all(writer, h, sizeof *h));
+    if (fsync(writer->fd) != 0) return file_fail("fsync", writer->temporary);
+    if (rename(writer->temporary, writer->path) != 0) return file_fail("rename to", writer->path);
     return OK;
 }
 

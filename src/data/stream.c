@@ -1,6 +1,8 @@
 /* Each kind of source fills a buffer from the file's bytes; members of gzip and frames of zstd may follow each other. */
 #include "data/stream.h"
 
+#include "files/file.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <math.h>
@@ -36,7 +38,7 @@ static Status read_file(const char *path, StreamSource *source, void *out, size_
     do {
         n = read(source->fd, out, room);
     } while (n < 0 && errno == EINTR);
-    FAIL_IF(n < 0, ERR_IO, "%s: cannot read: %s", path, strerror(errno));
+    if (n < 0) return file_fail("read", path);
     *given = (size_t)n;
     source->read_bytes += (uint64_t)n;
     return OK;
@@ -46,7 +48,7 @@ static Status read_file(const char *path, StreamSource *source, void *out, size_
 static Status input_fill(const char *path, StreamSource *source)
 {
     if (source->input_at < source->input_end || source->input_done) return OK;
-    size_t n;
+    size_t n = 0;
     if (source->fd < 0) {
         n = source->memory.len; /* all at once */
         source->input = (const unsigned char *)source->memory.data;
@@ -155,13 +157,9 @@ Status stream_more(Stream *stream)
 static Status source_open(const char *path, StreamSource *source)
 {
     source->fd = open(path, O_RDONLY | O_CLOEXEC);
-    FAIL_IF(source->fd < 0,
-            errno == ENOENT                     ? ERR_NOT_FOUND
-            : errno == EACCES || errno == EPERM ? ERR_INVALID
-                                                : ERR_IO,
-            "%s: cannot open: %s", path, strerror(errno));
+    if (source->fd < 0) return file_fail("open", path);
     struct stat about;
-    FAIL_IF(fstat(source->fd, &about) != 0, ERR_IO, "%s: cannot stat: %s", path, strerror(errno));
+    if (fstat(source->fd, &about) != 0) return file_fail("read", path);
     FAIL_IF(S_ISDIR(about.st_mode), ERR_INVALID, "%s: is a folder, want a file", path);
     source->file_bytes = (uint64_t)about.st_size;
     source->buffer = malloc(INPUT_BYTES);

@@ -502,6 +502,7 @@ Status tokenize_dataset(const TokenizeJob *job, TokenizeReport *out_report)
     Status status = make(&p);
     out_report->num_rows = p.done.num_rows;
     pipeline_deinit(&p);
+    FAIL_IF(status == ERR_NO_FIT, status, "%s. Make room; then the same command goes on where it stopped", status_message());
     return status;
 }
 

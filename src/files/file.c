@@ -24,26 +24,26 @@
 
 enum { COPY_BYTES = 1 << 20, PATH_MOST = PATH_MAX };
 
-Status file_status(int error)
+static Status status_of(int error)
 {
     if (error == ENOENT || error == ENOTDIR) return ERR_NOT_FOUND;
     if (error == EACCES || error == EPERM || error == EROFS) return ERR_INVALID; /* what was named can't be used */
     return error == ENOSPC || error == EDQUOT ? ERR_NO_FIT : ERR_IO;
 }
 
-static Status fail_errno(const char *what, const char *path)
+Status file_fail(const char *what, const char *path)
 {
     int error = errno;
-    FAIL(file_status(error), "cannot %s %s: %s", what, path, strerror(error));
+    FAIL(status_of(error), "cannot %s %s: %s", what, path, strerror(error));
 }
 
 static Status open_regular(const char *path, int *out_fd, int64_t *out_size)
 {
     int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0) return fail_errno("open", path);
+    if (fd < 0) return file_fail("open", path);
     struct stat info;
     if (fstat(fd, &info) != 0) {
-        Status status = fail_errno("read", path);
+        Status status = file_fail("read", path);
         close(fd);
         return status;
     }
@@ -77,7 +77,7 @@ Status file_map(const char *path, FileMap *out)
     if (size > 0) {
         void *data = mmap(NULL, (size_t)size, PROT_READ, MAP_PRIVATE, fd, 0);
         if (data == MAP_FAILED)
-            status = fail_errno("map", path);
+            status = file_fail("map", path);
         else
             *out = (FileMap){data, (size_t)size};
     }
@@ -96,7 +96,7 @@ void file_unmap(FileMap *map)
 Status file_read_as_is(Arena *arena, const char *path, size_t max_bytes, Str *out)
 {
     int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0) return fail_errno("open", path);
+    if (fd < 0) return file_fail("open", path);
     StrBuf text = {0};
     Status status = OK;
     for (;;) {
@@ -107,7 +107,7 @@ Status file_read_as_is(Arena *arena, const char *path, size_t max_bytes, Str *ou
         strbuf_reserve(&text, 1 << 16);
         ssize_t n = read(fd, text.data + text.len, text.capacity - text.len - 1);
         if (n < 0 && errno == EINTR) continue;
-        if (n < 0) status = fail_errno("read", path);
+        if (n < 0) status = file_fail("read", path);
         if (n <= 0) break;
         text.len += (size_t)n;
     }
@@ -163,7 +163,7 @@ Status file_make_dirs(const char *path)
         if (*at != '/' && *at != 0) continue;
         char was = *at;
         *at = 0;
-        if (mkdir(part, 0777) != 0 && errno != EEXIST) return fail_errno("make the folder", part);
+        if (mkdir(part, 0777) != 0 && errno != EEXIST) return file_fail("make the folder", part);
         FAIL_IF(!file_is_dir(part), ERR_INVALID, "cannot make the folder %s: %s is a file", path, part);
         if (was == 0) break;
         *at = was;
@@ -175,7 +175,7 @@ Status file_lock(const char *path, const char *waiting, int *out_fd)
 {
     int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
     if (fd < 0 && errno == EACCES) fd = open(path, O_RDONLY | O_CLOEXEC); /* another user's: reading is enough to lock it */
-    if (fd < 0) return fail_errno("create", path);
+    if (fd < 0) return file_fail("create", path);
     int failed = flock(fd, LOCK_EX | LOCK_NB);
     if (failed && errno == EWOULDBLOCK) {
         log_info("%s", waiting);
@@ -190,9 +190,9 @@ Status file_lock(const char *path, const char *waiting, int *out_fd)
 Status file_sync_dir(const char *path)
 {
     int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (fd < 0) return fail_errno("open the folder", path);
+    if (fd < 0) return file_fail("open the folder", path);
     /* Some network file systems can't fsync a folder (EINVAL): there is nothing to make durable then. */
-    Status status = fsync(fd) != 0 && errno != EINVAL ? fail_errno("fsync", path) : OK;
+    Status status = fsync(fd) != 0 && errno != EINVAL ? file_fail("fsync", path) : OK;
     close(fd);
     return status;
 }
@@ -202,7 +202,7 @@ static Status write_all(int fd, const char *path, const char *data, size_t size)
     while (size > 0) {
         ssize_t n = write(fd, data, size < (1u << 30) ? size : (1u << 30));
         if (n < 0 && errno == EINTR) continue;
-        if (n < 0) return fail_errno("write", path);
+        if (n < 0) return file_fail("write", path);
         data += n;
         size -= (size_t)n;
     }
@@ -232,7 +232,7 @@ Status file_writer_open(const char *path, FileWriter **out)
     writer->size = 0;
     writer->fd = open(writer->partial, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
     if (writer->fd < 0) {
-        Status status = fail_errno("create", writer->partial);
+        Status status = file_fail("create", writer->partial);
         file_writer_abort(writer);
         return status;
     }
@@ -282,13 +282,13 @@ void file_writer_abort(FileWriter *writer)
 Status file_writer_commit(FileWriter *writer)
 {
     Status status = writer_flush(writer);
-    if (status == OK && fsync(writer->fd) != 0) status = fail_errno("fsync", writer->path);
+    if (status == OK && fsync(writer->fd) != 0) status = file_fail("fsync", writer->path);
     if (status == OK) {
         int fd = writer->fd;
         writer->fd = -1;
         /* A network file system may report a failed write only here. */
-        if (close(fd) != 0) status = fail_errno("close", writer->path);
-        if (status == OK && rename(writer->partial, writer->path) != 0) status = fail_errno("rename to", writer->path);
+        if (close(fd) != 0) status = file_fail("close", writer->path);
+        if (status == OK && rename(writer->partial, writer->path) != 0) status = file_fail("rename to", writer->path);
         if (status != OK) unlink(writer->partial);
     }
     if (status == OK) status = file_sync_dir(dirname(writer->path));
@@ -309,10 +309,10 @@ Status file_write_atomic(const char *path, const void *data, size_t size)
 static Status remove_below(char path[PATH_MOST], size_t len)
 {
     struct stat info;
-    if (lstat(path, &info) != 0) return errno == ENOENT ? OK : fail_errno("remove", path);
-    if (!S_ISDIR(info.st_mode)) return unlink(path) != 0 && errno != ENOENT ? fail_errno("remove", path) : OK;
+    if (lstat(path, &info) != 0) return errno == ENOENT ? OK : file_fail("remove", path);
+    if (!S_ISDIR(info.st_mode)) return unlink(path) != 0 && errno != ENOENT ? file_fail("remove", path) : OK;
     DIR *dir = opendir(path);
-    if (!dir) return fail_errno("open the folder", path);
+    if (!dir) return file_fail("open the folder", path);
     Status         status = OK;
     struct dirent *entry;
     while (status == OK && (entry = readdir(dir))) {
@@ -327,7 +327,7 @@ static Status remove_below(char path[PATH_MOST], size_t len)
         path[len] = 0;
     }
     closedir(dir);
-    if (status == OK && rmdir(path) != 0 && errno != ENOENT) status = fail_errno("remove", path);
+    if (status == OK && rmdir(path) != 0 && errno != ENOENT) status = file_fail("remove", path);
     return status;
 }
 
@@ -366,7 +366,7 @@ Status file_free_bytes(const char *path, int64_t *out_bytes)
     TRY(copy_path(part, path));
     struct statvfs info;
     while (statvfs(part, &info) != 0) {
-        if (errno != ENOENT) return fail_errno("look at the file system of", path);
+        if (errno != ENOENT) return file_fail("look at the file system of", path);
         char *slash = strrchr(part, '/');
         if (!slash)
             strcpy(part, ".");
@@ -409,7 +409,7 @@ static Status hash_range(int fd, const char *path, int64_t at, int64_t bytes, ui
     while (bytes > 0 && status == OK) {
         ssize_t n = pread(fd, buffer, bytes < BUFFER_BYTES ? (size_t)bytes : BUFFER_BYTES, at);
         if (n == 0) break;
-        if (n < 0 && errno != EINTR) status = fail_errno("read", path);
+        if (n < 0 && errno != EINTR) status = file_fail("read", path);
         if (n < 0) continue;
         XXH3_64bits_update(&state, buffer, (size_t)n);
         at += n;

@@ -22,8 +22,8 @@ void             file_unmap(FileMap *map);
 NODISCARD Status file_read(Arena *arena, const char *path, size_t max_bytes, Str *out);
 NODISCARD Status file_read_as_is(Arena *arena, const char *path, size_t max_bytes, Str *out); /* a pointer's text, too */
 
-/* What an errno of the functions below is as a status: a full disk is ERR_NO_FIT. */
-Status file_status(int error);
+/* "cannot WHAT PATH: ", and what errno says. A full disk is ERR_NO_FIT. */
+NODISCARD Status file_fail(const char *what, const char *path);
 
 bool    file_exists(const char *path);
 bool    file_is_dir(const char *path);

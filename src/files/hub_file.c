@@ -135,7 +135,7 @@ static void show_progress(Download *d, bool last)
 
 static Status set_length(Download *d, int64_t length)
 {
-    FAIL_IF(ftruncate(d->fd, length) != 0 || lseek(d->fd, length, SEEK_SET) < 0, ERR_IO, "cannot write %s: %s", d->path, strerror(errno));
+    if (ftruncate(d->fd, length) != 0 || lseek(d->fd, length, SEEK_SET) < 0) return file_fail("write", d->path);
     d->have = length;
     return OK;
 }
@@ -156,7 +156,7 @@ static Status take_bytes(void *context, const HttpResponse *answer, const void *
     for (const char *p = data; len;) {
         ssize_t n = write(d->fd, p, len);
         if (n < 0 && errno == EINTR) continue;
-        FAIL_IF(n < 0, errno == ENOSPC ? ERR_NO_FIT : ERR_IO, "cannot write %s: %s", d->path, strerror(errno));
+        if (n < 0) return file_fail("write", d->path);
         p += n;
         len -= (size_t)n;
         d->have += n;
@@ -232,10 +232,7 @@ static Status download(Download *d)
         TRY(get_bytes(d));
         show_progress(d, true);
         TRY(check_bytes(d, &same));
-        if (same) {
-            FAIL_IF(fsync(d->fd) != 0, ERR_IO, "cannot write %s: %s", d->path, strerror(errno));
-            return OK;
-        }
+        if (same) return fsync(d->fd) != 0 ? file_fail("fsync", d->path) : OK;
         log_warn("%s: %s: the bytes don't have the checksum %s; downloading it again", d->repo->repo, d->file->name, d->file->etag);
         TRY(set_length(d, 0));
     }
@@ -257,10 +254,9 @@ static Status link_pointer(HubRepo *repo, const HubFile *file, const char *blob)
     int failed = unlink(file->pointer) != 0 && errno != ENOENT; /* a pointer to a blob that was removed */
     if (!failed) failed = symlink(target.data, file->pointer) != 0 && errno != EEXIST;
     if (failed) failed = link(blob, file->pointer) != 0 && errno != EEXIST; /* file systems without symbolic links */
-    int error = errno;
+    Status status = failed ? file_fail("make", file->pointer) : OK;
     strbuf_deinit(&target);
-    FAIL_IF(failed, ERR_IO, "cannot make %s: %s", file->pointer, strerror(error));
-    return OK;
+    return status;
 }
 
 Status hub_lock(HubRepo *repo, const char *name, const char *what, int *out_fd)
@@ -275,10 +271,10 @@ static Status pull_blob(HubRepo *repo, const HubFile *file, const char *blob)
     if (file_exists(blob)) return OK;
     Download d = {.repo = repo, .file = file, .path = arena_printf(repo->arena, "%s.incomplete", blob)};
     d.fd = open(d.path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
-    FAIL_IF(d.fd < 0, ERR_IO, "cannot create %s: %s", d.path, strerror(errno));
+    if (d.fd < 0) return file_fail("create", d.path);
     d.have = lseek(d.fd, 0, SEEK_END);
     Status status = download(&d);
-    if (status == OK && rename(d.path, blob) != 0) status = status_fail(ERR_IO, "cannot rename to %s: %s", blob, strerror(errno));
+    if (status == OK && rename(d.path, blob) != 0) status = file_fail("rename to", blob);
     close(d.fd);
     return status;
 }

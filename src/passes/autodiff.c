@@ -24,7 +24,7 @@ static void find_wanted(GradBuilder *grad)
     }
 }
 
-/* Rules know where they find weights: gradients of those are made in lasting memory, of all else they are activations. */
+/* A rule knows which of its inputs are weights. Their gradients are made in lasting memory, all others are activations. */
 static Status check_inputs(GradBuilder *grad, const Node *node)
 {
     const char *source = node->source ? node->source : "graph";

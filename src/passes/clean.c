@@ -30,7 +30,7 @@ void remove_dead_nodes(Graph *graph)
     }
 }
 
-/* Kernels skip what nobody wants; an output that is always written may be needed by the kernel itself, which then sees NULL. */
+/* Takes away outputs that nobody reads. A kernel finds NULL there, also where it needs those numbers itself. */
 static void drop_unread_outputs(Graph *graph)
 {
     for (Node *node = graph->first; node; node = node->next) {
@@ -57,7 +57,7 @@ static bool same_computation(const Node *a, const Node *b)
     return !a->op->attrs_size || memcmp(a->attrs, b->attrs, a->op->attrs_size) == 0;
 }
 
-/* By value id: some node takes over the value's memory, so that its life may not be made longer. */
+/* By value id: whether some node takes over the value's memory. The life of such a value may not become longer. */
 static char *find_taken(const Graph *graph)
 {
     char *taken = arena_array(graph->arena, char, graph->num_values + 1);

@@ -208,7 +208,7 @@ static bool is_plain_once(const Value *w)
     return is_plain(w) && read_once(w);
 }
 
-/* `add` joins those in front of which it stands in the chain. */
+/* Puts `add` first in the list: in the chain it stands before those already there. */
 static bool match_adapter(Node *add, Adapters *a)
 {
     Node *down = producer_is(add->in[1], &op_linear);

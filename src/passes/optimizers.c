@@ -182,7 +182,7 @@ static const OptimizerRule *(*const choices[OPTIMIZER_COUNT])(const Param *) = {
 #undef OPTIMIZER
 };
 
-/* Packed parameters have one rule: adamw, which suits all, where they don't agree. */
+/* Packed parameters have one rule. If theirs differ, it is adamw, which suits all. */
 const OptimizerRule *optimizer_rule(const CompileOptions *options, const Value *whole)
 {
     const OptimizerRule *rule = NULL;

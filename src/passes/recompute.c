@@ -58,7 +58,7 @@ static bool is_dropped(const Recompute *r, const Value *value)
     const Node *node = value->producer;
     if (!node || value->id >= r->num_values || (node->flags & (NODE_BACKWARD | NODE_ONCE))) return false;
     if (value->kind != VALUE_ACTIVATION || !has_part(r, node)) return false;
-    /* An output that can be had again from another of the same node's is no boundary that must be kept. */
+    /* An output that is recomputed from another output of the same node needn't be kept, even at a boundary. */
     if (node->op->rebuild && value->out_index == 1) return true;
     return !r->boundary[value->id] && !(node->op->rebuild && !(r->parts >> PART_BLOCK & 1));
 }

@@ -85,7 +85,7 @@ static void case_fill(Case *c, const int *int_range)
 static Status run_on(Device *device, Case *c, const BoundKernel *kernel, uint32_t want, int poison, bool twice, bool *out_same,
                      StrBuf *faults);
 
-/* What another op makes of the same inputs (OpResults): from the CPU in fp32. */
+/* Results of another op on the same inputs (OpResults), from the CPU in fp32. */
 static Status fill_results(Doctor *d, Case *c)
 {
     const OpResults *results = &c->node->op->results;
@@ -402,7 +402,7 @@ static bool infers(const OpDef *op, const void *attrs, const TensorType *in)
     return status == OK;
 }
 
-/* Accumulate inputs connected where the sample leaves them out: of the output's type. */
+/* Connects the accumulate inputs that the sample leaves out: they have the output's type. */
 static bool connect_accumulators(const OpDef *op, const void *attrs, TensorType *in)
 {
     Case c;

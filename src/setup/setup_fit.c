@@ -1,5 +1,5 @@
-/* What would fit where a plan doesn't: settings are changed one by one, then together, and each change is planned: of a deep model only
- * the first layers, of which all the others are taken to be repetitions. */
+/* What would fit where a plan doesn't. Settings are changed one by one, then together, and each change is planned. Of a deep model only the
+ * first layers are planned; the others are taken to repeat them. */
 #include "setup/setup.h"
 
 #include "config/options.h"
@@ -23,7 +23,8 @@ static bool may_adapt(const Config *config)
     return !config->lora && !config->from_scratch;
 }
 
-/* Makes a change and says it as key=value; false when the run file is so already, or fixes what would have to change too. */
+/* Makes a change and says it as key=value. False when it is made already, or when the run file sets another key that would have to change
+ * with it. */
 static bool make_change(Config *config, Change change, StrBuf *said)
 {
     const char *const *origin = config->origin;
@@ -83,7 +84,8 @@ typedef struct Size {
     int64_t bytes, numel;
 } Size;
 
-/* Of the plan of these settings for the first max_layers layers (0: all); bytes -1 when they don't go together. */
+/* What a plan with these settings takes, of the model's first max_layers layers (0: of all). bytes is -1 when the settings don't go
+ * together. */
 static Size plan_size(const Fit *fit, const Config *config, int64_t max_layers)
 {
     Arena          arena = {0};
@@ -107,7 +109,7 @@ static int64_t planned_bytes(const Fit *fit, const Config *config)
     return few < 0 || more < 0 ? -1 : more + (int64_t)(fit->turns * (double)(more - few));
 }
 
-/* Whether a plan of the first layers tells the bytes of the whole model's is seen from the plan that there is: `need`, `numel`. */
+/* Tries whether plans of the first layers tell the whole model's bytes: for the run's own settings those are known (`need`, `numel`). */
 static void compare_depths(Fit *fit, int64_t need, int64_t numel)
 {
     Size few = plan_size(fit, fit->config, FEW_LAYERS), more = plan_size(fit, fit->config, MORE_LAYERS);
@@ -118,7 +120,7 @@ static void compare_depths(Fit *fit, int64_t need, int64_t numel)
     fit->whole = fabs(told - (double)need) > 0.01 * (double)need;
 }
 
-/* The bytes of these settings if they fit, else -1. Where the first layers tell it within 1 %, all are planned. */
+/* The bytes of these settings if they fit, else -1. Where the first layers' answer is within 1 % of the limit, all layers are planned. */
 static int64_t fitting_bytes(Fit *fit, const Config *config)
 {
     int64_t bytes = planned_bytes(fit, config);
@@ -150,7 +152,7 @@ static void try_alone(Fit *fit)
     }
 }
 
-/* One change more. The first alone was tried before. */
+/* One change more. The first one isn't tried: alone it was already. */
 static bool try_more(Fit *fit, Config *config, Change change, StrBuf *said)
 {
     bool is_first = said->len == 0;

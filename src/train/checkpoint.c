@@ -238,10 +238,10 @@ Status checkpoint_refuse_damaged(const char *output_dir)
     if (newest && checkpoint_verify(newest) != OK)
         status = status_prefix(
             ERR_CHECKPOINT,
-            "%s holds no valid checkpoint, but damaged ones; nothing was touched. To start anew name another output_dir, or set "
-            "resume_from_checkpoint: false; %s%s%s. The newest",
-            output_dir, usable ? "the model in " : "the weights in none of them are whole", usable ? usable : "",
-            usable ? " is whole, only what going on needs isn't: it can be the model of another run" : "");
+            "%s holds no valid checkpoint, but damaged ones; nothing was touched. To start anew, name another output_dir or set "
+            "resume_from_checkpoint: false. %s%s%s. The newest",
+            output_dir, usable ? "The model in " : "None of them has a whole model", usable ? usable : "",
+            usable ? " is whole: another run can start from it" : "");
     arena_deinit(&arena);
     return status;
 }

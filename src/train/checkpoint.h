@@ -39,8 +39,8 @@ typedef struct SaveContext {
 int64_t checkpoint_bytes(const Plan *plan, bool adapters);
 int64_t checkpoint_model_bytes(const Plan *plan, bool adapters);
 
-/* Saves, then removes the oldest beyond `keep` of those that are ours and not later than this one. On failure what was there
- * before stays. A folder of that name that isn't ours is set aside under another. */
+/* Saves, then removes our oldest checkpoints beyond `keep`; later ones than this stay. If saving fails, what was there stays. A folder of
+ * that name that isn't ours gets another name. */
 NODISCARD Status checkpoint_save(const SaveContext *context, const TrainState *state);
 /* Model or adapter, config and tokenizer files alone, into `folder`. */
 NODISCARD Status checkpoint_save_model(const SaveContext *context, const char *folder);
@@ -54,24 +54,25 @@ NODISCARD Status checkpoint_read_state(const char *path, TrainState *out);
 /* Hands the device the choices of kernels that the checkpoint was made with; before session_create. One without is fine. */
 NODISCARD Status checkpoint_load_tuning(const char *path, Device *device);
 
-/* The newest valid checkpoint of output_dir, or "" when there is none. Each one that is passed over is warned about, with why. */
+/* The newest valid checkpoint of output_dir, or "" when there is none. A warning says why one was passed over. */
 NODISCARD Status checkpoint_newest(const char *output_dir, char *out_path, size_t path_bytes);
 
-/* For when there is no valid one: ERR_CHECKPOINT when output_dir holds damaged ones of ours. Says how to start anew, and which of them has
- * a whole model. */
+/* To be called when there is no valid one: ERR_CHECKPOINT if output_dir holds damaged ones of ours. The message says how to start anew, and
+ * which of them has a whole model. */
 NODISCARD Status checkpoint_refuse_damaged(const char *output_dir);
 
 /* Weights and optimizer state into the session. */
 NODISCARD Status checkpoint_load(const char *path, Session *session, bool adapters);
 
-/* Removes what a save left that was interrupted, or failed and couldn't remove it. */
+/* Removes what an interrupted or failed save left behind. */
 NODISCARD Status checkpoint_clean(const char *output_dir);
 /* Removes every checkpoint of ours, and says which folders stay. */
 NODISCARD Status checkpoint_remove_all(const char *output_dir);
-/* Removes the oldest beyond `keep` (0: none) of those of ours up to `step`, as checkpoint_save does. */
+/* Removes the oldest of our checkpoints up to `step`, so that `keep` of them stay (0: all), as checkpoint_save does. */
 NODISCARD Status checkpoint_prune(const char *output_dir, int64_t keep, int64_t step);
 
-/* What output_dir holds of ours: up to step `total`, of them up to `step`; bytes of all, whatever their step. */
+/* Our checkpoints in output_dir. count: those up to step `total`; num_before: those of them up to `step`; bytes: of all, whatever their
+ * step. */
 typedef struct CheckpointsHeld {
     int64_t count, num_before, bytes;
 } CheckpointsHeld;

@@ -116,7 +116,7 @@ static Status save_manifest(Arena *arena, const char *folder, const TensorSums *
 {
     enum { MAX_FILES = 65536 };
     DIR *dir = opendir(folder);
-    FAIL_IF(!dir, ERR_IO, "cannot list %s: %s", folder, strerror(errno));
+    if (!dir) return file_fail("list", folder);
     const char **names = arena_array(arena, const char *, MAX_FILES);
     size_t       count = 0;
     for (struct dirent *entry; (entry = readdir(dir)) && count < MAX_FILES;)
@@ -171,7 +171,7 @@ static Status remove_checkpoint(Arena *arena, const char *output_dir, int64_t st
 {
     const char *from = checkpoint_path(arena, output_dir, step);
     const char *to = arena_printf(arena, "%s/" PARTIAL_PREFIX "%lld.removed", output_dir, (long long)step);
-    FAIL_IF(rename(from, to) != 0 && errno != ENOENT, ERR_IO, "cannot rename %s: %s", from, strerror(errno));
+    if (rename(from, to) != 0 && errno != ENOENT) return file_fail("rename", from);
     return file_remove_tree(to);
 }
 
@@ -201,7 +201,7 @@ static Status set_aside(Arena *arena, const char *path)
 {
     const char *to = arena_printf(arena, "%s.aside", path);
     for (int i = 2; file_exists(to); i++) to = arena_printf(arena, "%s.aside%d", path, i);
-    FAIL_IF(rename(path, to) != 0, ERR_IO, "cannot rename %s to %s: %s", path, to, strerror(errno));
+    if (rename(path, to) != 0) return file_fail("rename", path);
     log_warn("%s was not a whole checkpoint of this program; it is now %s", path, to);
     return OK;
 }
@@ -213,7 +213,7 @@ static Status publish(Arena *arena, const SaveContext *c, const char *partial, i
         TRY(remove_checkpoint(arena, c->output_dir, step)); /* of an earlier run, or with a bad checksum */
     else if (file_exists(path))
         TRY(set_aside(arena, path));
-    FAIL_IF(rename(partial, path) != 0, ERR_IO, "cannot rename %s to %s: %s", partial, path, strerror(errno));
+    if (rename(partial, path) != 0) return file_fail("rename to", path);
     return file_sync_dir(c->output_dir);
 }
 

@@ -162,7 +162,7 @@ static const StTensor *take(StateLoader *l, const char *name)
     return tensor;
 }
 
-/* What to do with a checkpoint whose optimizer can't be gone on with. */
+/* What to do when a run can't go on with a checkpoint's optimizer. */
 static const char *way_out(StateLoader *l)
 {
     if (l->plan->trained_params[0]->is_adapter)
@@ -293,7 +293,7 @@ static Status load_item(StateLoader *l, const Item *item)
     return session_write_range(l->session, item->state->value, item->offset, tensor->data, tensor->bytes);
 }
 
-/* Nothing may be left over but copies of weights that this run doesn't keep: it begins with the weights rounded from them. */
+/* No tensor may be left over, but for wider copies of weights that this run doesn't keep: it begins with those copies rounded. */
 static Status check_unused(StateLoader *l)
 {
     for (int i = 0; i < l->plan->num_trained; i++) {

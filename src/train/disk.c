@@ -1,12 +1,12 @@
-/* See disk.h. A save needs room for one checkpoint more than stays; the end, for the model beside those that stay. */
+/* See disk.h. During a save there is one checkpoint more than stays; at the end there is the model beside those that stay. */
 #include "train/disk.h"
 
 #include "files/file.h"
 #include "train/checkpoint.h"
 #include "train/output_dir.h"
 
-/* What the run needs beyond what is there. The first start leaves room for an interruption's checkpoint, and for the model even while a
- * checkpoint is written: log and report grow, and where it was let start every later one must be. */
+/* The bytes that the run needs beyond what is there. A first start asks for more: room for the checkpoint of an interruption, and for the
+ * model while a checkpoint is written. So each later start has enough room, although log and report have grown. */
 static double more_bytes(const DiskNeed *n, const CheckpointsHeld *held, int64_t *out_most)
 {
     double  one = (double)n->checkpoint_bytes; /* all of a long run's may be more bytes than an integer counts */
@@ -34,10 +34,10 @@ Status disk_check(const DiskNeed *n)
         free_bytes += output_dir_bytes(n->output_dir);
     else if (n->keep > 0 && held.num_before > n->keep)
         free_bytes += (held.num_before - n->keep) * n->checkpoint_bytes;
-    FAIL_IF(need > (double)free_bytes, ERR_NO_FIT,
-            "too little disk in %s: with up to %lld checkpoints of %.1f MiB and the model the run takes %.1f MiB more, %.1f MiB are free "
-            "or will be; "
-            "lower save_total_limit, raise save_steps or name another output_dir",
-            n->output_dir, (long long)most, (double)n->checkpoint_bytes / (1 << 20), need / (1 << 20), (double)free_bytes / (1 << 20));
+    FAIL_IF(
+        need > (double)free_bytes, ERR_NO_FIT,
+        "too little disk in %s: the run takes %.1f MiB more, for up to %lld checkpoints of %.1f MiB and the model; %.1f MiB are free or "
+        "will be. Lower save_total_limit, raise save_steps or name another output_dir",
+        n->output_dir, need / (1 << 20), (long long)most, (double)n->checkpoint_bytes / (1 << 20), (double)free_bytes / (1 << 20));
     return OK;
 }

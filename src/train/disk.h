@@ -17,5 +17,5 @@ typedef struct DiskNeed {
     bool        starts_anew;      /* and with this not even they */
 } DiskNeed;
 
-/* ERR_NO_FIT when it doesn't. Where a run was let start, it may go on: what it holds counts. The leftovers of saves must be gone. */
+/* ERR_NO_FIT when the disk is too small. A run that was let start may go on, as what it left there counts. Call checkpoint_clean first. */
 NODISCARD Status disk_check(const DiskNeed *need);

@@ -49,11 +49,11 @@ Status metrics_open(const char *path, int64_t keep_bytes, int64_t step, Metrics 
 {
     TRY(settle_bytes(path, step, &keep_bytes));
     int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0644);
-    FAIL_IF(fd < 0, file_status(errno), "cannot open %s: %s", path, strerror(errno));
+    if (fd < 0) return file_fail("open", path);
     if (ftruncate(fd, keep_bytes) != 0) {
-        int error = errno;
+        Status status = file_fail("continue", path);
         close(fd);
-        FAIL(file_status(error), "cannot continue %s: %s", path, strerror(error));
+        return status;
     }
     Metrics *metrics = calloc(1, sizeof *metrics);
     CHECK(metrics);
@@ -76,9 +76,9 @@ static Status write_waiting(Metrics *metrics)
         done += (size_t)n;
     }
     if (done < len) {
-        int error = errno;
-        if (ftruncate(metrics->fd, metrics->bytes) != 0) status_clear(); /* the next attempt writes over the torn line */
-        FAIL(file_status(error), "cannot write %s: %s; its lines are kept and written with the next one", metrics->path, strerror(error));
+        Status status = file_fail("write", metrics->path);
+        (void)!ftruncate(metrics->fd, metrics->bytes); /* else the next attempt writes over the torn line */
+        return status;
     }
     metrics->bytes += (int64_t)len;
     metrics->waiting.len = 0;
@@ -102,8 +102,7 @@ int64_t metrics_bytes(const Metrics *metrics)
 Status metrics_sync(Metrics *metrics)
 {
     TRY(write_waiting(metrics));
-    FAIL_IF(fdatasync(metrics->fd) != 0, file_status(errno), "cannot write %s: %s", metrics->path, strerror(errno));
-    return OK;
+    return fdatasync(metrics->fd) != 0 ? file_fail("write", metrics->path) : OK;
 }
 
 static Status append_line(Metrics *metrics, const char *line, size_t len)

@@ -1,15 +1,15 @@
-/* metrics.jsonl: one JSON object a line, appended and handed to the kernel a line at a time, so that it is whole to the
- * last full line however the program ends. A line that can't be written is an error, but waits for the next one, the next sync or
- * the end. The keys are in docs/metrics.md; "time", "duration_ms" and "tokens_per_second"
- * are timing fields, all others are the same in every run of the same settings. */
+/* metrics.jsonl: one JSON object a line. Each line is handed to the kernel at once: however the program ends, only the last line can be
+ * torn. A line that can't be written is an error; it is written with the next one, at the next sync or at the end. The keys are in
+ * docs/metrics.md. "time", "duration_ms" and "tokens_per_second" are timing fields; all others are the same in every run of the same
+ * settings. */
 #pragma once
 
 #include "base/json.h"
 
 typedef struct Metrics Metrics;
 
-/* Opens for appending after the first `keep_bytes` bytes, which hold the lines up to `step`; what follows them (a torn or repeated
- * line) is cut off. Of a file that was cut since, the whole lines stay that are of those: metrics_bytes is less then. */
+/* Opens for appending after the first `keep_bytes` bytes, which hold the lines up to `step`; what follows them (a torn or repeated line) is
+ * cut off. If the file was cut since, its whole lines up to `step` stay, and metrics_bytes is less. */
 NODISCARD Status metrics_open(const char *path, int64_t keep_bytes, int64_t step, Metrics **out);
 void             metrics_close(Metrics *metrics); /* NULL is fine */
 int64_t          metrics_bytes(const Metrics *metrics);

@@ -136,7 +136,7 @@ Status output_dir_clear(const char *path)
     Arena  arena = {0};
     DIR   *dir = opendir(path);
     Status status = OK;
-    FAIL_IF(!dir, ERR_IO, "cannot list %s: %s", path, strerror(errno));
+    if (!dir) return file_fail("list", path);
     for (struct dirent *entry; status == OK && (entry = readdir(dir));)
         if (matches(outputs, entry->d_name)) status = file_remove_tree(arena_printf(&arena, "%s/%s", path, entry->d_name));
     closedir(dir);

@@ -2,6 +2,7 @@
 #include "train/output_lock.h"
 
 #include "base/log.h"
+#include "files/file.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -38,7 +39,7 @@ Status output_lock_take(const char *dir, int *lock)
     snprintf(path, sizeof path, "%s/" LOCK_NAME, dir);
     for (;;) {
         int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0644);
-        FAIL_IF(fd < 0, ERR_IO, "cannot create %s: %s", path, strerror(errno));
+        if (fd < 0) return file_fail("create", path);
         if (flock(fd, LOCK_EX | LOCK_NB) != 0) {
             bool   is_held = errno == EWOULDBLOCK;
             Status status = is_held ? fail_held(dir, fd) : OK;

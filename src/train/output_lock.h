@@ -5,8 +5,8 @@
 
 enum { OUTPUT_LOCK_NONE = -1 };
 
-/* *lock: OUTPUT_LOCK_NONE, or what an earlier call made of the same folder, which then stands. ERR_INVALID names the process
- * that holds it. A file system without locks is a warning. The folder must be there. */
+/* *lock: OUTPUT_LOCK_NONE, or the lock that an earlier call took on the same folder, which is kept. ERR_INVALID names the process that
+ * holds the lock. A file system without locks is a warning. The folder must be there. */
 NODISCARD Status output_lock_take(const char *dir, int *lock);
 
 /* Removes the file. */

@@ -1,4 +1,4 @@
-/* The page is report_page.html, in the program's read-only data; it draws what one JSON object says, put in place of its marker. */
+/* The page is report_page.html, in the program's read-only data. It draws one JSON object, which takes the place of its marker. */
 #include "train/report.h"
 
 #include "base/log.h"

@@ -1,5 +1,5 @@
-/* OUTPUT/run.json: which settings the run in a folder has, and whether it is finished. What decides between going on, starting
- * anew and refusing. */
+/* OUTPUT/run.json: which settings the run in a folder has, and whether it is finished. It decides whether a start goes on, starts anew or
+ * is refused. */
 #pragma once
 
 #include "config/config.h"
@@ -20,8 +20,8 @@ typedef struct RunRecord {
 void run_record_make(const Config *config, const HfModel *model, RunRecord *out);
 void run_record_deinit(RunRecord *record);
 
-/* Fills in `base`: from `before` where the files weren't touched since, else by reading them all, on `threads` threads (0: all): then
- * values that aren't finite are an error, before anything is made of the data. */
+/* Fills in `base`: from `before` where the files weren't touched since, else by reading them all on `threads` threads (0: all). Values that
+ * aren't finite are then an error, before the data is tokenized. */
 NODISCARD Status run_record_base(HfModel *model, const RunRecord *before, int threads, RunRecord *out);
 
 typedef enum RunPresence { RUN_ABSENT, RUN_UNFINISHED, RUN_FINISHED } RunPresence;

@@ -1,5 +1,5 @@
-/* The token that ends a turn by the chat template. Where it isn't the tokenizer's EOS, a model that was tuned on conversations
- * stops at neither unless it is told: generation_config.json of what is saved names both. */
+/* The token with which the chat template ends a turn. It may be another than the tokenizer's EOS. Then a server must stop at both:
+ * generation_config.json of what is saved names them. */
 #pragma once
 
 #include "text/template/template.h"

@@ -125,7 +125,7 @@ static Status check_divergence(Trainer *t, const StepMetrics *step)
 /* A disk that fails must not end the run: lines wait then. It is said once until they are written. */
 static void log_line(Trainer *t, Status status)
 {
-    if (status != OK && !t->log_waits) log_warn("%s", status_message());
+    if (status != OK && !t->log_waits) log_warn("%s; its lines are kept and written with the next one", status_message());
     t->log_waits = status != OK;
     if (status != OK) status_clear();
 }

@@ -152,9 +152,8 @@ static Status refuse_other_base(Trainer *t)
     bool is_other = status == OK && writer.base && t->record.base && writer.base != t->record.base;
     run_record_deinit(&writer);
     FAIL_IF(is_other, ERR_INVALID,
-            "%s holds an adapter that was trained on other weights than %s holds: they were changed since. Put them back, or start a new "
-            "adapter on "
-            "these: name another output_dir, or set resume_from_checkpoint: false",
+            "the adapter of %s was trained on other weights than %s holds: they were changed since. Put the old ones back; or start a new "
+            "adapter: name another output_dir, or set resume_from_checkpoint: false",
             t->resume_path, t->config->model);
     return OK;
 }
@@ -199,7 +198,7 @@ static Status look_at_output(Trainer *t, bool *out_finished)
     if (status == OK && presence == RUN_ABSENT && resume_is(t, "auto") && t->resume_path[0] && state.settings_hash != t->record.hash)
         status = status_fail(
             ERR_INVALID,
-            "%s was made with other settings (or another config.json of the model); which isn't known, as run.json is gone. Name "
+            "%s was made with other settings (or another config.json of the model); which ones isn't known, as run.json is gone. Name "
             "another output_dir; or set resume_from_checkpoint: true to go on with the new settings, or false to start anew in its "
             "place",
             t->resume_path);
@@ -260,7 +259,7 @@ static int64_t saves_up_to(const Config *c, int64_t total)
     return c->save_steps > 0 ? divide_up(total, c->save_steps) + 1 : 1;
 }
 
-/* Of a run that saves less often than save_total_limit, the checkpoints of interruptions don't pile up. */
+/* A run that saves less often than save_total_limit keeps only as many as it saves: checkpoints of interruptions don't pile up. */
 static int64_t settle_keep(const Trainer *t)
 {
     int64_t most = saves_up_to(t->config, t->schedule.total);
@@ -372,7 +371,7 @@ static Status find_stop_token(Trainer *t)
     return status;
 }
 
-/* The log up to the checkpoint; where lines of it were lost since, that is said, here and in it. */
+/* Opens the log behind the checkpoint's lines. If lines were lost since, a warning and a line of the log say so. */
 static Status open_metrics(Trainer *t)
 {
     Arena          arena = {0};
@@ -455,7 +454,7 @@ static Status save_merged(Trainer *t)
     if (status == OK) status = merge_adapter(base, &adapter, partial, t->config->max_shard_size, device_cpu_pool(t->device));
     hf_model_close(base);
     TRY(status);
-    FAIL_IF(rename(partial, folder) != 0, ERR_IO, "cannot rename %s to %s: %s", partial, folder, strerror(errno));
+    if (rename(partial, folder) != 0) return file_fail("rename to", folder);
     return file_sync_dir(dir);
 }
 

@@ -29,7 +29,7 @@ typedef struct Trainer {
     StrBuf            model_notes; /* of hf_model_tell */
     Tokenizer        *tokenizer;
     const char       *tokenizer_dir;
-    HfSideFiles       side_files;    /* of it: what is saved needs no file of another folder */
+    HfSideFiles       side_files;    /* of tokenizer_dir, read: saving needs no file of that folder */
     const char       *base_model;    /* what adapters name as their base */
     Template         *tmpl;          /* the chat template; NULL: no turns are trained, or there is none */
     Str               chat_template; /* of the run file; data NULL: the folder's own */
@@ -42,7 +42,7 @@ typedef struct Trainer {
     RunRecord         record;
     Schedule          schedule;
     TrainState        state;                   /* after the last finished step */
-    QueuedStep        queued[STEPS_AHEAD + 1]; /* by step mod: what the device runs, its results not yet known */
+    QueuedStep        queued[STEPS_AHEAD + 1]; /* by step modulo their number: the device runs them, no results yet */
     int               num_queued;
     Metrics          *metrics;
     Progress          progress;

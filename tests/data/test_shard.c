@@ -136,10 +136,13 @@ static void a_full_disk_is_an_error(void)
     limit = (struct rlimit){(3 << 19) + 100, was.rlim_max};
     signal(SIGXFSZ, SIG_IGN);
     setrlimit(RLIMIT_FSIZE, &limit);
-    EXPECT_FAILS(write_counted(path, 1 << 21, ids), ERR_IO, "x.tmp: cannot write");
+    EXPECT_FAILS(write_counted(path, 1 << 21, ids), ERR_IO, "x.tmp: File too large");
     setrlimit(RLIMIT_FSIZE, &was);
     EXPECT(!file_exists(path));
     EXPECT(!file_exists(path_in(dir, "x.tmp")));
+    EXPECT_INT(symlink("/dev/full", path_in(dir, "x.tmp")), 0);
+    EXPECT_FAILS(write_counted(path, 1 << 21, ids), ERR_NO_FIT, "x.tmp: No space left on device");
+    EXPECT(!file_exists(path));
     free(ids);
     EXPECT_OK(file_remove_tree(dir));
 }

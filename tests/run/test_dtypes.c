@@ -193,4 +193,98 @@ static void fp32_adapters_train_over_a_bf16_base(void)
     }
 }
 
-TEST_MAIN(TEST(fp32_sums_keep_what_bf16_sums_lose), TEST(fp32_norms_train_beside_bf16_matrices), TEST(fp32_adapters_train_over_a_bf16_base))
+/* Squares of the distances from the truth, of ours and of PEFT's. */
+typedef struct Distances {
+    double ours, pefts;
+} Distances;
+
+/* Adds `n` numbers of ours, which the file has as FAMILY.truth.NAME and FAMILY.peft.NAME. */
+static void add_distances(Distances *sum, Arena *arena, const StFile *file, const char *family, const char *name, const float *ours,
+                          int64_t n)
+{
+    const StTensor *found[2] = {st_find(file, arena_printf(arena, "%s.truth.%s", family, name)),
+                                st_find(file, arena_printf(arena, "%s.peft.%s", family, name))};
+    if (!found[0] || !found[1] || found[0]->numel != n || found[1]->numel != n) {
+        test_fail(__FILE__, __LINE__, "mixed_types.safetensors: no %s of %s", name, family);
+        return;
+    }
+    const float *truth = found[0]->data, *peft = found[1]->data;
+    for (int64_t i = 0; i < n; i++) {
+        sum->ours += ((double)ours[i] - (double)truth[i]) * ((double)ours[i] - (double)truth[i]);
+        sum->pefts += ((double)peft[i] - (double)truth[i]) * ((double)peft[i] - (double)truth[i]);
+    }
+}
+
+/* Both round the same things to bf16, to 2^-8 of each at most, but sum them in other orders. */
+static void expect_as_near(const char *family, const char *what, Distances d)
+{
+    double most = 1.5;
+    if (!(d.ours <= most * most * d.pefts))
+        test_fail(__FILE__, __LINE__, "%s: %s are off by %.3g, PEFT's by %.3g", family, what, sqrt(d.ours), sqrt(d.pefts));
+}
+
+/* Of the packed batch. */
+static void check_batch(Family *f, const char *family, const StFile *file, Distances *losses)
+{
+    static const char *const what[] = {"packed.ids", "packed.labels", "packed.position_ids", "packed.doc_start"};
+    const int32_t           *data[4];
+    Distances                grads = {0};
+    float                    loss;
+    for (int i = 0; i < 4; i++) data[i] = fixture_ints(f, what[i]);
+    family_batch(f, data[0], data[1], data[2], data[3], 0, FAMILY_B, 1.0f / (float)count_labels(data[1], FAMILY_TOKENS), 0);
+    EXPECT_OK(session_run(f->session, PROGRAM_MICRO_FIRST));
+    EXPECT_OK(session_output(f->session, PROGRAM_MICRO_FIRST, "loss", &loss, sizeof loss));
+    add_distances(losses, &f->arena, file, family, "loss", &loss, 1);
+    for (int k = 0; k < f->plan->num_trained; k++) {
+        const Param *param = f->plan->trained_params[k];
+        int64_t      n = type_numel(&param->type);
+        float       *grad = arena_array(&f->arena, float, n);
+        EXPECT_OK(session_read(f->session, arena_printf(&f->arena, "grad.%s", param->name), grad, (size_t)n * sizeof *grad));
+        add_distances(&grads, &f->arena, file, family, arena_printf(&f->arena, "grad.base_model.model.%s", param->hf.names[0]), grad, n);
+    }
+    expect_as_near(family, "gradients", grads);
+}
+
+/* PEFT's own arrangement in numbers, and in fp64 from the same bf16 base: ours is no further from that than PEFT's.
+ * tests/oracle/make_mixed_types.py wrote both. */
+static void fp32_adapters_are_as_true_as_pefts(void)
+{
+    enum { NUM_STEPS = 5 };
+    static const char *const families[] = {"llama", "qwen3"};
+    StFile                  *file;
+    EXPECT_OK(st_open("tests/fixtures/mixed_types.safetensors", &file));
+    for (int i = 0; i < 2; i++) {
+        CompileOptions options = bf16_options();
+        Arena          arena = {0};
+        Family         f;
+        Distances      losses = {0}, adapters = {0};
+        float          loss[NUM_STEPS];
+        double         norm;
+        int64_t        at;
+        use_adapter(families[i], &options, &arena);
+        options.batch = FAMILY_B;
+        options.master_weights = options.fp32_grads = true;
+        family_open(&f, families[i], "config.json", &options, 2);
+        family_load(&f);
+        check_batch(&f, families[i], file, &losses);
+        for (int step = 0; step < NUM_STEPS; step++) loss[step] = (float)step_once(&f, step, &norm);
+        add_distances(&losses, &arena, file, families[i], "steps.loss", loss, NUM_STEPS);
+        expect_as_near(families[i], "losses", losses);
+        for (int k = 0; k < f.plan->num_trained; k++) {
+            const Param     *param = f.plan->trained_params[k];
+            int64_t          n = type_numel(&param->type);
+            float           *values = arena_array(&arena, float, n);
+            const PlanEntry *master = plan_master(f.plan, param, &at);
+            EXPECT_OK(session_read_range(f.session, master->name, (size_t)at * 4, values, (size_t)n * 4));
+            add_distances(&adapters, &arena, file, families[i], arena_printf(&arena, "after.base_model.model.%s", param->hf.names[0]),
+                          values, n);
+        }
+        expect_as_near(families[i], "adapters", adapters);
+        family_close(&f);
+        arena_deinit(&arena);
+    }
+    st_close(file);
+}
+
+TEST_MAIN(TEST(fp32_sums_keep_what_bf16_sums_lose), TEST(fp32_norms_train_beside_bf16_matrices), TEST(fp32_adapters_train_over_a_bf16_base),
+          TEST(fp32_adapters_are_as_true_as_pefts))

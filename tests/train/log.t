@@ -25,6 +25,10 @@ if cc -shared -fPIC -D_GNU_SOURCE -o "$dir/fail_io.so" tests/train/fail_io.c -ld
     check "room isn't what it needs: $(tail -1 "$dir/err")" [ "$(grep -c "Input/output error. Put that right; then the same command goes on" "$dir/err")" = 1 ]
     FAIL_UNDER=$out/model.safetensors FAIL_AT=1 FAIL_FOR=1000 FAIL_AS=ENOSPC LD_PRELOAD=$dir/fail_io.so run pt "$dir/run.yaml" output_dir="$out"
     check "a full one: exit $status, $(tail -1 "$dir/err")" [ "$status" = 6 -a "$(grep -c "Make room; then the same command goes on" "$dir/err")" = 1 ]
+    FAIL_UNDER=$dir/full FAIL_AT=20 FAIL_FOR=1000 FAIL_AS=ENOSPC LD_PRELOAD=$dir/fail_io.so \
+        run pt "$dir/run.yaml" output_dir="$out" dataset_cache_dir="$dir/full"
+    check "a full one while tokenizing: exit $status, $(tail -1 "$dir/err")" [ "$status" = 3 -a \
+        "$(grep -c "cannot .* $dir/full/.*: No space left on device. Make room; then the same command goes on where it stopped" "$dir/err")" = 1 ]
 else
     skip "no compiler for fail_io.c: $(head -1 "$dir/err")"
 fi

@@ -74,11 +74,11 @@ printf x >> "$out/checkpoint-12/optimizer.safetensors"
 before=$(contents "$out")
 for resume in auto true; do
     refused "all damaged, $resume" 5 "checkpoint-12/optimizer.safetensors has" "name another output_dir" "resume_from_checkpoint: false" \
-        "the model in $out/checkpoint-12 is whole" -- pt "$dir/run.yaml" output_dir="$out" resume_from_checkpoint=$resume
+        "The model in $out/checkpoint-12 is whole" -- pt "$dir/run.yaml" output_dir="$out" resume_from_checkpoint=$resume
     check "all damaged, $resume: nothing was touched" [ "$(contents "$out")" = "$before" ]
 done
 printf x >> "$out/checkpoint-12/model.safetensors"
-refused "all weights damaged" 5 "weights in none of them" -- pt "$dir/run.yaml" output_dir="$out"
+refused "all weights damaged" 5 "None of them has a whole model" -- pt "$dir/run.yaml" output_dir="$out"
 run pt "$dir/run.yaml" output_dir="$out" resume_from_checkpoint=false
 check "all damaged, anew: $(tail -1 "$dir/err")" [ "$status" = 0 ]
 check "gives the same" cmp "$out/model.safetensors" "$dir/whole/model.safetensors"
