@@ -4,20 +4,22 @@
  * nodes here.
  *
  * Nothing else runs while weights arrive, so that staged values lie where activations do. A piece is as large as the activations of
- * the other programs: loading takes no memory of its own. */
+ * the other programs, and loading takes no memory of its own; where those are tiny beside the weights it is a small part of these. */
 #include "ops/attrs.h"
 #include "ops/ops.h"
 #include "passes/pass.h"
 
 enum {
     MOST_BYTES = 64 << 20, /* of a piece */
+    MOST_PIECES = 4096,    /* about, of all weights, if they are large beside the activations */
     BLOCK = 64,            /* a piece has a multiple of so many elements, but the last of a parameter */
 };
 
 /* Rows of a piece. */
 static int64_t rows_of(const Plan *plan, int64_t cols)
 {
-    int64_t bytes = plan->region_bytes[SPACE_DEVICE][REGION_ACTIVATIONS];
+    int64_t bytes = plan->region_bytes[SPACE_DEVICE][REGION_ACTIVATIONS], part = dtype_bytes(DT_F32, plan->total_numel) / MOST_PIECES;
+    if (bytes < part) bytes = part;
     if (bytes > MOST_BYTES) bytes = MOST_BYTES;
     int64_t least = cols % BLOCK ? BLOCK : 1, rows = bytes / dtype_bytes(DT_F32, cols) / least * least;
     return rows < least ? least : rows;

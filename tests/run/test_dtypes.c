@@ -232,8 +232,8 @@ static void check_batch(Family *f, const char *family, const StFile *file, Dista
     float                    loss;
     for (int i = 0; i < 4; i++) data[i] = fixture_ints(f, what[i]);
     family_batch(f, data[0], data[1], data[2], data[3], 0, FAMILY_B, 1.0f / (float)count_labels(data[1], FAMILY_TOKENS), 0);
-    EXPECT_OK(session_run(f->session, PROGRAM_MICRO_FIRST));
-    EXPECT_OK(session_output(f->session, PROGRAM_MICRO_FIRST, "loss", &loss, sizeof loss));
+    EXPECT_OK(session_run(f->session, plan_program(f->plan, PROGRAM_MICRO_FIRST)));
+    EXPECT_OK(session_output(f->session, plan_program(f->plan, PROGRAM_MICRO_FIRST), "loss", &loss, sizeof loss));
     add_distances(losses, &f->arena, file, family, "loss", &loss, 1);
     for (int k = 0; k < f->plan->num_trained; k++) {
         const Param *param = f->plan->trained_params[k];
@@ -262,7 +262,8 @@ static void fp32_adapters_are_as_true_as_pefts(void)
         double         norm;
         int64_t        at;
         use_adapter(families[i], &options, &arena);
-        options.batch = FAMILY_B;
+        options.num_programs = 0;
+        compile_add_training(&options, FAMILY_B, FAMILY_T);
         options.master_weights = options.fp32_grads = true;
         family_open(&f, families[i], "config.json", &options, 2);
         family_load(&f);
