@@ -49,7 +49,12 @@ typedef struct Sample {
 typedef struct TemplateTraits {
     bool takes_parts;      /* content may be a list of {"type": "text", "text": ...} */
     bool prints_developer; /* the role */
+    const char *reasoning_key; /* of reasoning_keys: under which it prints an answer's thinking; NULL: none */
 } TemplateTraits;
+
+/* The names under which datasets and templates have an answer's thinking. */
+enum { NUM_REASONING_KEYS = 3 };
+extern const char *const reasoning_keys[NUM_REASONING_KEYS];
 
 /* In the arena (parts borrow from row). tmpl NULL: there is no chat template, so that instructions are laid out by
  * prompt_format, or Alpaca's text. ERR_INVALID says which field is wrong, without a place. */

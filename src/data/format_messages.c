@@ -186,6 +186,23 @@ static bool is_ready(const DatasetOptions *options, const JsonValue *message)
     return str_equal(name, "user") || str_equal(name, "assistant") || str_equal(name, "system");
 }
 
+const char *const reasoning_keys[NUM_REASONING_KEYS] = { "reasoning_content", "reasoning", "thinking" };
+
+/* An answer's thinking, under the template's name for it. */
+static void set_reasoning(Arena *arena, JsonValue *message, const JsonValue *from, const TemplateTraits *tmpl)
+{
+    const char      *key = NULL;
+    const JsonValue *found = NULL;
+    for (size_t i = 0; i < NUM_REASONING_KEYS; i++) {
+        const JsonValue *value = json_get(from, reasoning_keys[i]);
+        bool             is_better = !found || (found->type == JSON_STRING && found->string.len == 0);
+        if (!value || value->type == JSON_NULL || !is_better) continue;
+        found = value;
+        key = reasoning_keys[i];
+    }
+    if (found) message_set(arena, message, tmpl->reasoning_key ? tmpl->reasoning_key : key, found);
+}
+
 static Status add_message(MessageList *list, const DatasetOptions *options, const TemplateTraits *tmpl, const JsonValue *from,
                           uint32_t number)
 {
@@ -213,11 +230,12 @@ static Status add_message(MessageList *list, const DatasetOptions *options, cons
     } else if (calls && calls->type != JSON_NULL && !(calls->type == JSON_ARRAY && calls->count == 0)) {
         TRY(set_calls(list->arena, message, calls, number));
     }
-    static const Str kept[] = { { "name", 4 }, { "tool_call_id", 12 }, { "reasoning_content", 17 }, { "thinking", 8 } };
+    static const Str kept[] = { { "name", 4 }, { "tool_call_id", 12 } };
     for (size_t i = 0; i < sizeof kept / sizeof kept[0]; i++) {
         const JsonValue *value = json_find(from, kept[i]);
         if (value && value->type != JSON_NULL) message_set(list->arena, message, kept[i].data, value);
     }
+    set_reasoning(list->arena, message, from, tmpl);
     return train_flag(from, number, &list->train[list->count - 1]);
 }
 

@@ -6,21 +6,21 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Bytes of text a token stands for, by decoding it alone; TOKEN_BYTES_UNKNOWN when that can't be told (a part of a character). */
-static Status token_lengths(MaskRules *rules, int32_t id, StrBuf *text)
+/* Bytes a token stands for: those it decodes to, else those of its text when it is decoded alone. */
+static Status token_length(MaskRules *rules, int32_t id, StrBuf *text)
 {
     TokenStream stream = { .started = true, .spoke = true };
-    int64_t     raw = tokenizer_token_bytes(rules->tokenizer, id);
-    rules->token_bytes[id] = TOKEN_BYTES_UNKNOWN;
-    rules->raw_bytes[id] = raw > 0 && raw < TOKEN_BYTES_UNKNOWN ? (uint8_t)raw : TOKEN_BYTES_UNKNOWN;
+    int64_t     bytes = tokenizer_token_bytes(rules->tokenizer, id);
+    bool        is_raw = bytes > 0 && bytes < MOST_TOKEN_BYTES;
     strbuf_clear(text);
     if (!tokenizer_id_to_token(rules->tokenizer, id)) return OK;
-    rules->has_raw_bytes &= rules->raw_bytes[id] != TOKEN_BYTES_UNKNOWN;
-    TRY(token_stream_push(rules->tokenizer, &stream, id, false, text));
-    size_t bytes = text->len + stream.pending.len;
-    bool   is_cut = text->len >= 3 && memmem(text->data, text->len, "\xef\xbf\xbd", 3);
-    if (!is_cut && bytes < TOKEN_BYTES_UNKNOWN) rules->token_bytes[id] = (uint8_t)bytes;
-    strbuf_deinit(&stream.pending);
+    rules->has_raw_bytes &= is_raw;
+    if (!is_raw) {
+        TRY(token_stream_push(rules->tokenizer, &stream, id, false, text));
+        bytes = (int64_t)(text->len + stream.pending.len);
+        strbuf_deinit(&stream.pending);
+    }
+    rules->token_bytes[id] = (uint8_t)(bytes < MOST_TOKEN_BYTES ? bytes : MOST_TOKEN_BYTES);
     return OK;
 }
 
@@ -34,14 +34,13 @@ Status mask_rules_create(const Tokenizer *tokenizer, const Template *tmpl, Train
     rules->train_on = train_on;
     if (tmpl) rules->now_unix = template_now(tmpl);
     rules->vocab_size = tokenizer_vocab_size(tokenizer);
-    rules->token_bytes = malloc(sizeof *rules->token_bytes * (size_t)rules->vocab_size);
-    rules->raw_bytes = malloc(sizeof *rules->raw_bytes * (size_t)rules->vocab_size);
-    if (!rules->token_bytes || !rules->raw_bytes) fatal_out_of_memory(sizeof *rules->token_bytes * (size_t)rules->vocab_size);
+    rules->token_bytes = calloc((size_t)rules->vocab_size + 1, sizeof *rules->token_bytes);
+    if (!rules->token_bytes) fatal_out_of_memory(sizeof *rules->token_bytes * (size_t)rules->vocab_size);
     rules->has_raw_bytes = true;
     StrBuf text = { 0 };
     Status status = OK;
     for (int32_t id = 0; status == OK && id < rules->vocab_size; id++)
-        status = token_lengths(rules, id, &text);
+        status = token_length(rules, id, &text);
     strbuf_deinit(&text);
     if (status != OK) {
         mask_rules_destroy(rules);
@@ -57,8 +56,10 @@ void mask_rules_destroy(MaskRules *rules)
 {
     if (!rules) return;
     strbuf_deinit(&rules->opening);
+    strbuf_deinit(&rules->header);
+    strbuf_deinit(&rules->stop);
+    strbuf_deinit(&rules->tail);
     free(rules->token_bytes);
-    free(rules->raw_bytes);
     free(rules);
 }
 
@@ -87,7 +88,7 @@ void mask_encoder_deinit(MaskEncoder *encoder)
     strbuf_deinit(&encoder->laid_out);
     free(encoder->layouts);
     free(encoder->spans);
-    free(encoder->ends);
+    free(encoder->anchors);
     *encoder = (MaskEncoder){ 0 };
 }
 
@@ -103,7 +104,16 @@ void mask_keep(MaskEncoder *encoder)
     encoder->begin = encoder->documents.ids.len;
 }
 
-/* Room for the flags and ends of `count` ids of the last sample. */
+static void *room_for(void *data, size_t *capacity, size_t count, size_t size)
+{
+    if (count <= *capacity) return data;
+    *capacity = count + count / 2 + 64;
+    data = realloc(data, *capacity * size);
+    if (!data) fatal_out_of_memory(*capacity * size);
+    return data;
+}
+
+/* Room for the flags of `count` ids of the last sample. */
 static void ensure(MaskEncoder *encoder, size_t count)
 {
     MaskDocuments *documents = &encoder->documents;
@@ -113,16 +123,6 @@ static void ensure(MaskEncoder *encoder, size_t count)
         if (!documents->mask) fatal_out_of_memory(documents->mask_capacity);
     }
     encoder->mask = documents->mask + encoder->begin;
-    if (count <= encoder->end_capacity) return;
-    encoder->end_capacity = count + count / 2 + 64;
-    encoder->ends = realloc(encoder->ends, encoder->end_capacity * sizeof *encoder->ends);
-    if (!encoder->ends) fatal_out_of_memory(encoder->end_capacity * sizeof *encoder->ends);
-}
-
-static Status encode(MaskEncoder *encoder, const char *text, size_t len, TokenIds *ids)
-{
-    ids->len = 0;
-    return tokenizer_encode(encoder->rules->tokenizer, encoder->scratch, text, len, (EncodeOptions){ 0 }, ids);
 }
 
 /* After the documents' ids have grown. */
@@ -170,67 +170,21 @@ static bool put_eos(MaskEncoder *encoder)
     return true;
 }
 
-/* ---- where each token ends ---- */
+/* ---- from places in the text to tokens ---- */
 
-/* From the anchors on, so that `ends` isn't needed: the usual case. */
-static bool find_anchors(MaskEncoder *encoder)
-{
-    const MaskRules *rules = encoder->rules;
-    encoder->anchors = NULL;
-    return rules->has_raw_bytes &&
-           tokenizer_anchors(rules->tokenizer, encoder->scratch, &encoder->anchors, &encoder->num_anchors);
-}
+/* A place in the text as the tokens see it. One that lies inside a token has it between the two counts. */
+typedef struct Border {
+    size_t before; /* tokens that end there or before it */
+    size_t begun;  /* tokens that begin before it */
+} Border;
 
-/* By the tokens' own lengths. */
-static bool ends_by_table(MaskEncoder *encoder)
-{
-    const uint8_t  *token_bytes = encoder->rules->token_bytes;
-    const TokenIds *ids = &encoder->ids;
-    int64_t         at = 0;
-    int64_t        *ends = encoder->ends;
-    bool            is_known = true;
-    for (size_t i = 0; i < ids->len; i++) {
-        uint8_t bytes = token_bytes[ids->data[i]];
-        is_known &= bytes != TOKEN_BYTES_UNKNOWN;
-        ends[i] = at += bytes;
-    }
-    return is_known && at == (int64_t)encoder->text.len;
-}
-
-/* By decoding them one after the other: right too when characters are cut, or a leading space was added. */
-static Status ends_by_stream(MaskEncoder *encoder, bool *out_fits)
-{
-    TokenStream stream = { 0 };
-    StrBuf      text = { 0 };
-    Status      status = OK;
-    for (size_t i = 0; status == OK && i < encoder->ids.len; i++) {
-        status = token_stream_push(encoder->rules->tokenizer, &stream, encoder->ids.data[i], false, &text);
-        encoder->ends[i] = (int64_t)(text.len + stream.pending.len);
-    }
-    token_stream_finish(&stream, &text);
-    *out_fits = text.len == encoder->text.len && (text.len == 0 || memcmp(text.data, encoder->text.data, text.len) == 0);
-    strbuf_deinit(&text);
-    return status;
-}
-
-/* First token that ends after byte `at`, when no exact map exists: as many as encoding the text before it gives too. */
-static Status token_after_prefix(MaskEncoder *encoder, size_t at, size_t *out)
-{
-    TRY(encode(encoder, encoder->text.data, at, &encoder->spare));
-    size_t n = 0, most = encoder->spare.len < encoder->ids.len ? encoder->spare.len : encoder->ids.len;
-    while (n < most && encoder->spare.data[n] == encoder->ids.data[n]) n++;
-    *out = n;
-    return OK;
-}
-
-/* The last anchor that begins before a place. */
-static const TokenAnchor *anchor_before(const MaskEncoder *encoder, size_t place, bool by_token)
+/* The last anchor at a place or before it. */
+static const TokenAnchor *anchor_at(const MaskEncoder *encoder, size_t place)
 {
     size_t low = 0, high = encoder->num_anchors;
     while (high - low > 1) {
-        size_t             middle = low + (high - low) / 2;
-        const TokenAnchor *anchor = &encoder->anchors[middle];
-        if ((by_token ? anchor->token : anchor->byte) < place)
+        size_t middle = low + (high - low) / 2;
+        if (encoder->anchors[middle].byte <= place)
             low = middle;
         else
             high = middle;
@@ -238,87 +192,87 @@ static const TokenAnchor *anchor_before(const MaskEncoder *encoder, size_t place
     return &encoder->anchors[low];
 }
 
-/* The byte where a token ends. */
-static int64_t token_end(const MaskEncoder *encoder, size_t token)
+/* Tokens, and how many of them `bytes` bytes fill. */
+static Border border_after(const MaskEncoder *encoder, const int32_t *ids, size_t count, size_t bytes)
 {
-    if (!encoder->anchors) return encoder->ends[token];
-    const TokenAnchor *anchor = anchor_before(encoder, token + 1, true);
-    int64_t            at = (int64_t)anchor->byte;
-    for (size_t i = anchor->token; i <= token; i++) at += encoder->rules->raw_bytes[encoder->ids.data[i]];
-    return at;
+    const uint8_t *token_bytes = encoder->rules->token_bytes;
+    size_t         n = 0;
+    for (; n < count && bytes > 0 && bytes >= token_bytes[ids[n]]; n++) bytes -= token_bytes[ids[n]];
+    return (Border){ n, n + (bytes > 0 && n < count) };
 }
 
-/* The first token from `low` on that ends at byte `at` > 0 or behind it; ids.len when none does. */
-static size_t first_end(const MaskEncoder *encoder, size_t low, int64_t at)
+/* An added token stands where its own text does; blanks that it took aren't it. */
+static Border border_in_added(const MaskEncoder *encoder, const TokenAnchor *anchor, size_t place)
 {
-    size_t high = encoder->ids.len;
-    if (encoder->anchors) {
-        const TokenAnchor *anchor = anchor_before(encoder, (size_t)at, false);
-        int64_t            end = (int64_t)anchor->byte;
-        size_t             token = anchor->token;
-        if (anchor + 1 < encoder->anchors + encoder->num_anchors && (int64_t)anchor[1].byte == at)
-            token = anchor[1].token - 1;
-        else
-            while (token < high && (end += encoder->rules->raw_bytes[encoder->ids.data[token]]) < at) token++;
-        return token > low ? token : low;
-    }
-    while (low < high) {
-        size_t middle = low + (high - low) / 2;
-        if (encoder->ends[middle] >= at)
-            high = middle;
-        else
-            low = middle + 1;
-    }
-    return low;
+    const char *token = tokenizer_id_to_token(encoder->rules->tokenizer, encoder->ids.data[anchor->token]);
+    Str         text = { encoder->text.data + anchor->byte, anchor[1].byte - anchor->byte }, own = str_of(token ? token : "");
+    const char *at = str_search(text, own);
+    size_t      begin = at ? (size_t)(at - encoder->text.data) : anchor->byte;
+    return (Border){ anchor->token + (place >= begin + own.len), anchor->token + (place > begin) };
 }
 
-/* Sets span->first and span->end (token indices) from its bytes. */
-static Status place_span(MaskEncoder *encoder, bool has_ends, TurnSpan *span)
+/* Where tokens aren't the text's bytes: the text up to the place is encoded. Where its last tokens aren't those of the whole,
+ * as many tokens of the whole are before the place as have as many bytes. */
+static Status border_by_prefix(MaskEncoder *encoder, const TokenAnchor *anchor, size_t place, Border *out)
 {
-    if (!has_ends) {
-        TRY(token_after_prefix(encoder, span->begin_byte, &span->first));
-        return token_after_prefix(encoder, span->end_byte, &span->end);
-    }
-    span->first = first_end(encoder, 0, (int64_t)span->begin_byte + 1);
-    span->end = span->first;
-    /* the first token that begins at end_byte or behind it: the one after that which ends there */
-    if (span->first > 0 && token_end(encoder, span->first - 1) >= (int64_t)span->end_byte) return OK;
-    if (span->first == 0 && span->end_byte == 0) return OK;
-    size_t last = first_end(encoder, span->first, (int64_t)span->end_byte);
-    span->end = last < encoder->ids.len ? last + 1 : last;
+    const TokenAnchor *from = anchor > encoder->anchors ? anchor - 1 : anchor; /* an added token: a text behind it is no first one */
+    TokenIds          *prefix = &encoder->spare;
+    prefix->len = 0;
+    TRY(tokenizer_encode(encoder->rules->tokenizer, encoder->scratch, encoder->text.data + from->byte, place - from->byte,
+                         (EncodeOptions){ 0 }, prefix));
+    const int32_t *ids = encoder->ids.data + from->token;
+    size_t         count = anchor[1].token - from->token, n = 0, bytes = 0;
+    while (n < prefix->len && n < count && prefix->data[n] == ids[n]) n++;
+    for (size_t i = n; i < prefix->len; i++) bytes += encoder->rules->token_bytes[prefix->data[i]];
+    Border rest = border_after(encoder, ids + n, count - n, bytes);
+    *out = (Border){ from->token + n + rest.before, from->token + n + rest.begun };
     return OK;
 }
 
-static bool is_blank(const char *text, size_t len)
+static Status find_border(MaskEncoder *encoder, size_t place, Border *out)
 {
-    for (size_t i = 0; i < len; i++)
-        if (text[i] != ' ' && text[i] != '\n' && text[i] != '\r' && text[i] != '\t') return false;
-    return true;
+    const TokenAnchor *anchor = anchor_at(encoder, place);
+    *out = (Border){ anchor->token, anchor->token };
+    if (place == anchor->byte) return OK;
+    if (anchor->is_added) {
+        *out = border_in_added(encoder, anchor, place);
+    } else if (encoder->has_bytes) {
+        Border inside = border_after(encoder, encoder->ids.data + anchor->token, anchor[1].token - anchor->token, place - anchor->byte);
+        out->before += inside.before;
+        out->begun += inside.begun;
+    } else {
+        TRY(border_by_prefix(encoder, anchor, place, out));
+    }
+    return OK;
 }
 
-/* A span ends with its stop token: the one that follows it when special, or the last special one within when only blanks
- * come after it. */
-static void settle_stop(MaskEncoder *encoder, bool has_ends, TurnSpan *span)
+/* A copy, as texts are encoded to find borders. */
+static void keep_anchors(MaskEncoder *encoder)
+{
+    const TokenAnchor *anchors;
+    encoder->has_bytes = tokenizer_anchors(encoder->rules->tokenizer, encoder->scratch, &anchors, &encoder->num_anchors) &&
+                         encoder->rules->has_raw_bytes;
+    encoder->anchors = room_for(encoder->anchors, &encoder->anchor_capacity, encoder->num_anchors, sizeof *anchors);
+    memcpy(encoder->anchors, anchors, encoder->num_anchors * sizeof *anchors);
+}
+
+/* Sets span->first and span->end (token indices): a token that holds a byte of the span is in it. Blanks behind a stop token
+ * aren't. */
+static Status place_span(MaskEncoder *encoder, TurnSpan *span)
 {
     const Tokenizer *tokenizer = encoder->rules->tokenizer;
-    const TokenIds  *ids = &encoder->ids;
-    if (span->first >= span->end) return;
-    int64_t end = has_ends ? token_end(encoder, span->end - 1) : 0;
-    for (size_t i = span->end; i-- > span->first && has_ends;) {
-        if (tokenizer_is_special(tokenizer, ids->data[i])) {
-            span->end = i + 1;
-            return;
-        }
-        if (i == 0) break;
-        int64_t begin = encoder->anchors ? end - encoder->rules->raw_bytes[ids->data[i]] : encoder->ends[i - 1];
-        if (!is_blank(encoder->text.data + begin, (size_t)(end - begin))) break;
-        end = begin;
-    }
-    if (tokenizer_is_special(tokenizer, ids->data[span->end - 1])) return;
-    if (span->end < ids->len && tokenizer_is_special(tokenizer, ids->data[span->end]))
-        span->end++;
-    else
-        encoder->turns_without_stop++;
+    const int32_t   *ids = encoder->ids.data;
+    Border           begin, end, bare;
+    size_t           bare_byte = span->begin_byte + turns_trim_end((Str){ encoder->text.data + span->begin_byte, span->end_byte - span->begin_byte }).len;
+    TRY(find_border(encoder, span->begin_byte, &begin));
+    TRY(find_border(encoder, bare_byte, &bare));
+    bool ends_with_stop = bare.before > begin.before && bare.before == bare.begun && turns_is_stop(tokenizer, ids[bare.before - 1]);
+    end = bare;
+    if (!ends_with_stop && bare_byte < span->end_byte) TRY(find_border(encoder, span->end_byte, &end));
+    span->first = begin.before;
+    span->end = end.begun;
+    if (span->first < span->end) encoder->turns_without_stop += !turns_is_stop(tokenizer, ids[span->end - 1]);
+    return OK;
 }
 
 static void count_trained(MaskEncoder *encoder)
@@ -340,13 +294,10 @@ static Status encode_messages(MaskEncoder *encoder, const Layout *layout)
     TRY(append_ids(encoder, encoder->text.data, encoder->text.len, true));
     ensure(encoder, encoder->ids.len + 2);
     memset(encoder->mask, is_all, encoder->ids.len + 2);
-    bool has_ends = layout->num_spans == 0 || find_anchors(encoder) || ends_by_table(encoder);
-    if (!has_ends) TRY(ends_by_stream(encoder, &has_ends));
+    if (layout->num_spans > 0) keep_anchors(encoder);
     for (uint32_t i = 0; i < layout->num_spans; i++) {
         TurnSpan *span = &encoder->spans[layout->first_span + i];
-        TRY(place_span(encoder, has_ends, span));
-        if (span->ends_at_stop) TRY(turns_find_stop(encoder->rules, &encoder->ids, span));
-        settle_stop(encoder, has_ends, span);
+        TRY(place_span(encoder, span));
         encoder->turns_without_calls += span->lacks_calls;
         encoder->turns_empty += span->is_empty;
         memset(encoder->mask + span->first, 1, span->end > span->first ? span->end - span->first : 0);
@@ -375,15 +326,6 @@ static Status encode_prompted(MaskEncoder *encoder, const Layout *layout)
 }
 
 /* ---- laying out ---- */
-
-static void *room_for(void *data, size_t *capacity, size_t count, size_t size)
-{
-    if (count <= *capacity) return data;
-    *capacity = count + count / 2 + 64;
-    data = realloc(data, *capacity * size);
-    if (!data) fatal_out_of_memory(*capacity * size);
-    return data;
-}
 
 void mask_clear(MaskEncoder *encoder)
 {

@@ -1,9 +1,8 @@
 /* From a sample to token ids and which of them are trained.
  *
  * The whole sample is rendered and encoded once, so that ids are those of serving. Which bytes are trained comes from the
- * template's {% generation %} marks, or from rendering prefixes of the conversation (a turn starts where the rendering of
- * what stands before it, generation prompt included, ends); tokens that touch trained bytes are trained. A trained turn
- * ends with its stop token and without the blanks after it. */
+ * template's {% generation %} marks, or from further renderings of the conversation (mask_turns.c): contents and their stops,
+ * nothing else. A token that holds a trained byte is trained, whatever the tokenizer. */
 #pragma once
 
 #include "data/format.h"
@@ -51,13 +50,12 @@ typedef struct MaskEncoder {
     uint8_t          *mask;     /* a byte an id: 1 trained; in documents.mask */
     Str               text;     /* that was encoded */
     int64_t           num_trained; /* labels: trained ids but the first */
-    int               turns_without_stop; /* trained turns whose end is no special token */
+    int               turns_without_stop; /* trained turns whose last token is neither special nor EOS */
     int               turns_without_calls, turns_empty; /* see TurnSpan */
     int               messages_unprinted; /* whose content the template doesn't print */
-    int64_t          *ends;     /* internal: byte in text where each id ends, when there are no anchors */
-    const TokenAnchor *anchors; /* NULL: none */
-    size_t            num_anchors;
-    size_t            end_capacity;
+    TokenAnchor      *anchors;  /* internal: of the last conversation */
+    size_t            num_anchors, anchor_capacity;
+    bool              has_bytes; /* internal: tokens are its text's bytes */
     MaskDocuments     documents;
     size_t            begin;    /* of the last sample in documents */
     TokenIds          spare;

@@ -1,6 +1,7 @@
 /* What a template prints of the messages it is given. */
 #include "data/mask_turns.h"
 
+#include <stdio.h>
 #include <string.h>
 
 /* ---- traits ---- */
@@ -9,7 +10,10 @@
 static const char parts_probe[] = "[{\"role\": \"user\", \"content\": " PARTS("Alpha") "}, {\"role\": \"assistant\", \"content\": " PARTS("Omega") "}]";
 static const char developer_probe[] = "[{\"role\": \"developer\", \"content\": \"Alpha\"}, {\"role\": \"user\", \"content\": \"Omega\"}]";
 
-/* Does the conversation come out with both its texts, and with nothing of how lists are written down? */
+/* With an answer's thinking under a name. */
+static const char thought_probe[] = "[{\"role\": \"user\", \"content\": \"Alpha\"}, {\"role\": \"assistant\", \"content\": \"Omega\", \"%s\": \"Theta\"}]";
+
+/* Does the conversation come out with its texts, and with nothing of how lists are written down? */
 static bool prints(const MaskRules *rules, const char *conversation)
 {
     Arena          arena = { 0 };
@@ -19,7 +23,8 @@ static bool prints(const MaskRules *rules, const char *conversation)
     Status         status = json_parse(&arena, "probe", conversation, strlen(conversation), &messages);
     if (status == OK) status = template_render(rules->tmpl, &input, &out);
     const char *text = status == OK ? strbuf_cstr(&out.text) : "";
-    bool        is_printed = strstr(text, "Alpha") && strstr(text, "Omega") && !strstr(text, "'text'") && !strstr(text, "\"text\"");
+    bool        has_thought = !strstr(conversation, "Theta") || strstr(text, "Theta");
+    bool        is_printed = has_thought && strstr(text, "Alpha") && strstr(text, "Omega") && !strstr(text, "'text'") && !strstr(text, "\"text\"");
     status_clear(); /* a template that refuses it doesn't print it */
     template_output_deinit(&out);
     arena_deinit(&arena);
@@ -30,6 +35,11 @@ void content_probe(MaskRules *rules)
 {
     rules->traits.takes_parts = prints(rules, parts_probe);
     rules->traits.prints_developer = prints(rules, developer_probe);
+    for (size_t i = 0; i < NUM_REASONING_KEYS && !rules->traits.reasoning_key; i++) {
+        char conversation[sizeof thought_probe + 32];
+        snprintf(conversation, sizeof conversation, thought_probe, reasoning_keys[i]);
+        if (prints(rules, conversation)) rules->traits.reasoning_key = reasoning_keys[i];
+    }
 }
 
 const TemplateTraits *mask_rules_traits(const MaskRules *rules)
@@ -60,8 +70,7 @@ static Str sign_of(Str text)
     return best;
 }
 
-/* Thinking is left out of earlier turns on purpose. */
-static Str behind_thinking(Str text)
+Str content_behind_thinking(Str text)
 {
     static const Str end = { "</think>", 8 };
     for (const char *at; (at = str_search(text, end));)
@@ -89,16 +98,27 @@ static bool is_usual(const JsonValue *role)
     return false;
 }
 
-Status content_look(const Sample *sample, const TemplateParts *whole, Str text, uint32_t *out_unprinted)
+static bool has_thought(const JsonValue *message)
+{
+    for (size_t i = 0; i < NUM_REASONING_KEYS && message->count > 2; i++) {
+        const JsonValue *thought = json_get(message, reasoning_keys[i]);
+        if (thought && thought->type == JSON_STRING && thought->string.len > 0) return true;
+    }
+    return false;
+}
+
+Status content_look(const Sample *sample, const TemplateTraits *traits, const TemplateParts *whole, Str text, uint32_t *out_unprinted)
 {
     uint32_t next = 0;
     Str      rest = text; /* where the next one most likely stands */
     *out_unprinted = 0;
     for (uint32_t i = 0; i < sample->messages->count; i++) {
         const JsonValue *message = &sample->messages->items[i], *content = json_get(message, "content");
+        bool lacks_thought = !traits->reasoning_key && has_thought(message);
+        *out_unprinted += lacks_thought;
         if (!content || content->type != JSON_STRING || content->string.len == 0) continue; /* a list: of a template that takes parts */
         if (is_part(whole, content->string, &next)) continue;
-        Str sign = sign_of(behind_thinking(content->string));
+        Str sign = sign_of(content_behind_thinking(content->string));
         if (sign.len == 0) continue;
         const char *at = str_search(rest, sign);
         if (at) rest = (Str){ at, rest.len - (size_t)(at - rest.data) };
@@ -106,7 +126,7 @@ Status content_look(const Sample *sample, const TemplateParts *whole, Str text, 
         const JsonValue *role = json_get(message, "role");
         FAIL_IF(!is_usual(role), ERR_INVALID, "message %u: the template prints nothing of the role \"%s\"; want system, user, assistant or tool", i + 1,
                 role && role->type == JSON_STRING ? role->string.data : "");
-        ++*out_unprinted;
+        *out_unprinted += !lacks_thought;
     }
     return OK;
 }

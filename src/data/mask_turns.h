@@ -3,17 +3,22 @@
 
 #include "data/mask.h"
 
-enum { TOKEN_BYTES_UNKNOWN = 255 };
+enum { MOST_TOKEN_BYTES = 255 };
 
 struct MaskRules {
     const Tokenizer *tokenizer;
     const Template  *tmpl;
     TrainOn          train_on;
     int32_t          vocab_size;
-    uint8_t         *token_bytes; /* by id; TOKEN_BYTES_UNKNOWN: can't be told. Small, so that it stays in cache */
-    uint8_t         *raw_bytes;   /* the same of tokens that decode to bytes, parts of characters too */
-    bool             has_raw_bytes; /* of all tokens, each 1 to 254 */
-    StrBuf           opening;     /* what add_generation_prompt adds; empty: not known, no shortcut */
+    uint8_t         *token_bytes; /* by id, in the same measure for all; small, so that it stays in cache */
+    bool             has_raw_bytes; /* token_bytes are the bytes of the text, 1 to 254 each */
+    /* What the template puts around a plain answer, from turns_probe. Empty: nothing, or not known */
+    StrBuf           opening;     /* what add_generation_prompt adds */
+    StrBuf           header;      /* what stands before the answer's content, behind the question's turn */
+    size_t           header_open; /* bytes of the header that open the turn; the rest is trained */
+    bool             has_header;  /* else it isn't known */
+    StrBuf           stop;        /* what ends an answer, also when more follows */
+    StrBuf           tail;        /* what ends the conversation behind that */
     int64_t          now_unix;    /* one clock for all rows */
     bool             forbids_shortcuts, forbids_memo;
     TemplateTraits   traits;
@@ -22,7 +27,6 @@ struct MaskRules {
 struct TurnSpan {
     size_t begin_byte, end_byte;
     size_t first, end;    /* tokens */
-    bool   ends_at_stop;  /* end_byte is only a bound: the turn ends at its first stop token */
     bool   lacks_calls;   /* the message calls tools, which the template doesn't print */
     bool   is_empty;      /* an answer without content or call: its stop token alone is trained */
 };
@@ -34,14 +38,23 @@ typedef struct TurnList {
     bool      is_all; /* every token is trained */
 } TurnList;
 
-/* Finds `opening`; leaves it empty when the template doesn't show one. */
+/* Without the blanks at its end. */
+Str turns_trim_end(Str text);
+
+/* Does a token of its own end turns: a special one, EOS? */
+bool turns_is_stop(const Tokenizer *tokenizer, int32_t id);
+
+/* Settles opening, header, stop and tail by rendering plain talks. */
 void turns_probe(MaskRules *rules);
 
 /* Settles `traits`. */
 void content_probe(MaskRules *rules);
 
-/* Counts messages whose content isn't in the rendered text. ERR_INVALID when the role is one that templates don't know. */
-NODISCARD Status content_look(const Sample *sample, const TemplateParts *whole, Str text, uint32_t *out_unprinted);
+/* What stands behind thinking, which templates leave out of earlier turns on purpose. */
+Str content_behind_thinking(Str text);
+
+/* Counts messages whose content, or thinking, isn't in the rendered text. ERR_INVALID when the role is one that templates don't know. */
+NODISCARD Status content_look(const Sample *sample, const TemplateTraits *traits, const TemplateParts *whole, Str text, uint32_t *out_unprinted);
 
 /* A row on its way. */
 typedef struct TurnContext {
@@ -55,6 +68,3 @@ typedef struct TurnContext {
 
 /* Appends the rendered sample to *text and finds its trained turns. */
 NODISCARD Status turns_render(TurnContext *context, StrBuf *text, TurnList *out);
-
-/* Moves the span's end to behind its first EOS. ERR_INVALID when there is none in it. */
-NODISCARD Status turns_find_stop(const MaskRules *rules, const TokenIds *ids, TurnSpan *span);

@@ -12,7 +12,7 @@
 #include "text/template/template.h"
 #include "text/tokenizer.h"
 
-enum { TOKENIZE_VERSION = 3 };
+enum { TOKENIZE_VERSION = 4 };
 
 typedef struct TokenizeReport {
     char    dir[4096];       /* the dataset's folder */

@@ -45,9 +45,10 @@ NODISCARD Status tokenizer_encode(const Tokenizer *tokenizer, TokenizerScratch *
 /* Where an added token, or a text between two, begins: in the text and in the ids of the last encode. */
 typedef struct TokenAnchor {
     size_t byte, token;
+    bool   is_added; /* a token that is found before the normalizer; it may have taken the blanks beside it */
 } TokenAnchor;
-/* In order, the end of both last; valid until the next encode. false: not known, as tokens aren't all bytes of the text. When
- * known, what a token adds to its anchor is tokenizer_token_bytes. */
+/* In order, the end of both last; valid until the next encode. true: every token is bytes of the text, so that what it adds to
+ * its anchor is tokenizer_token_bytes. */
 bool tokenizer_anchors(const Tokenizer *tokenizer, const TokenizerScratch *scratch, const TokenAnchor **out, size_t *out_count);
 
 /* Bytes a token decodes to, whatever stands beside it; -1: that depends. A byte-level token may be a part of a character. */

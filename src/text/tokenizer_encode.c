@@ -94,14 +94,14 @@ static Status encode_segment(const Tokenizer *t, TokenizerScratch *scratch, Str 
     return OK;
 }
 
-static void anchor_push(TokenizerScratch *scratch, size_t byte, size_t token)
+static void anchor_push(TokenizerScratch *scratch, size_t byte, size_t token, bool is_added)
 {
     if (scratch->num_anchors == scratch->anchor_capacity) {
         scratch->anchor_capacity = scratch->anchor_capacity * 2 + 16;
         scratch->anchors = realloc(scratch->anchors, scratch->anchor_capacity * sizeof *scratch->anchors);
         if (!scratch->anchors) fatal_out_of_memory(scratch->anchor_capacity * sizeof *scratch->anchors);
     }
-    scratch->anchors[scratch->num_anchors++] = (TokenAnchor){ byte, token };
+    scratch->anchors[scratch->num_anchors++] = (TokenAnchor){ byte, token, is_added };
 }
 
 static Status encode_all(const Tokenizer *t, TokenizerScratch *scratch, Str text, EncodeOptions options, TokenIds *out)
@@ -113,7 +113,7 @@ static Status encode_all(const Tokenizer *t, TokenizerScratch *scratch, Str text
     added_split(&t->added[0], &char_table, text, options.plain_special, splits);
     for (size_t i = 0; i < splits->len; i++) {
         AddedSplit split = splits->data[i];
-        anchor_push(scratch, split.start, out->len - first);
+        anchor_push(scratch, split.start, out->len - first, split.id >= 0);
         if (split.id >= 0) {
             token_ids_push(out, split.id);
         } else {
@@ -121,7 +121,7 @@ static Status encode_all(const Tokenizer *t, TokenizerScratch *scratch, Str text
             TRY(encode_segment(t, scratch, part, split.start == 0, options.plain_special, out));
         }
     }
-    anchor_push(scratch, text.len, out->len - first);
+    anchor_push(scratch, text.len, out->len - first, false);
     for (size_t i = 0; options.add_special && i < t->suffix.len; i++) token_ids_push(out, t->suffix.data[i]);
     return OK;
 }
@@ -139,7 +139,13 @@ Status tokenizer_encode(const Tokenizer *t, TokenizerScratch *scratch, const cha
         scratch->kept_text = false;
     }
     TokenIds ids = *out; /* a copy on our stack: the caller's may share its cache line with another thread's */
+    size_t   first = ids.len;
     Status   status = encode_all(t, scratch, all, options, &ids);
+    if (all.data != text) { /* places in the repaired text say nothing of this one */
+        scratch->num_anchors = 0;
+        anchor_push(scratch, 0, 0, false);
+        anchor_push(scratch, len, ids.len - first, false);
+    }
     *out = ids;
     return status;
 }
@@ -147,12 +153,12 @@ Status tokenizer_encode(const Tokenizer *t, TokenizerScratch *scratch, const cha
 bool tokenizer_anchors(const Tokenizer *t, const TokenizerScratch *scratch, const TokenAnchor **out, size_t *out_count)
 {
     const AddedSplits *splits = &scratch->splits[0];
+    *out = scratch->anchors;
+    *out_count = scratch->num_anchors;
     if (!scratch->kept_text || !t->raw_bytes || !pretokenizer_scanner(t->pre) || t->added[1].num_tokens > 0) return false;
     for (size_t i = 0; i < splits->len; i++) /* an added token that took blanks beside it isn't its bytes */
         if (splits->data[i].id >= 0 &&
             tokenizer_token_bytes(t, splits->data[i].id) != (int64_t)(splits->data[i].end - splits->data[i].start))
             return false;
-    *out = scratch->anchors;
-    *out_count = scratch->num_anchors;
     return true;
 }

@@ -3,7 +3,7 @@
 #include "data/record.h"
 #include "data_util.h"
 
-static const TemplateTraits plain_template;
+static const TemplateTraits plain_template, thinking_template = { .reasoning_key = "thinking" };
 
 /* Format of the file's first row; the row made ready is left in *sample. */
 static const char *detect(Arena *arena, const DatasetOptions *options, const char *path, Sample *sample)
@@ -50,7 +50,7 @@ static void real_datasets_are_recognised(void)
     }
 }
 
-static const char *messages_of(const char *json, DatasetOptions options)
+static const char *messages_for(const TemplateTraits *tmpl, const char *json, DatasetOptions options)
 {
     static StrBuf text;
     Arena         arena = { 0 };
@@ -60,7 +60,7 @@ static const char *messages_of(const char *json, DatasetOptions options)
     strbuf_clear(&text);
     EXPECT_OK(json_parse(&arena, "row", json, strlen(json), &row));
     Status status = format_detect(&options, &row, &format);
-    if (status == OK) status = format_row(&arena, &options, &format, &row, &plain_template, &sample);
+    if (status == OK) status = format_row(&arena, &options, &format, &row, tmpl, &sample);
     if (status != OK) strbuf_puts(&text, status_message());
     else if (sample.messages) json_write(&text, sample.messages, -1);
     else strbuf_printf(&text, "%.*s|%.*s", (int)sample.prompt_bytes, sample.text.data, (int)(sample.text.len - sample.prompt_bytes),
@@ -71,6 +71,11 @@ static const char *messages_of(const char *json, DatasetOptions options)
     }
     arena_deinit(&arena);
     return strbuf_cstr(&text);
+}
+
+static const char *messages_of(const char *json, DatasetOptions options)
+{
+    return messages_for(&plain_template, json, options);
 }
 
 static void rows_become_messages(void)
@@ -93,6 +98,24 @@ static void rows_become_messages(void)
 }
 
 #define TALK(messages) "{\"messages\": [" messages "]}"
+
+#define THOUGHT(thinking) TALK("{\"role\": \"assistant\", \"content\": \"a\", " thinking "}")
+
+static void thinking_goes_by_the_name_that_the_template_prints(void)
+{
+    static const char *const names[] = { "reasoning_content", "reasoning", "thinking" };
+    static const char        as_thinking[] = "[{\"role\": \"assistant\", \"content\": \"a\", \"thinking\": \"t\"}]";
+    DatasetOptions           none = { 0 };
+    for (size_t i = 0; i < 3; i++) {
+        char row[200], want[200];
+        snprintf(row, sizeof row, THOUGHT("\"%s\": \"t\""), names[i]);
+        snprintf(want, sizeof want, "[{\"role\": \"assistant\", \"content\": \"a\", \"%s\": \"t\"}]", names[i]);
+        EXPECT_STR(messages_for(&thinking_template, row, none), as_thinking);
+        EXPECT_STR(messages_of(row, none), want);
+    }
+    EXPECT_STR(messages_for(&thinking_template, THOUGHT("\"reasoning_content\": \"\", \"reasoning\": \"t\""), none), as_thinking);
+    EXPECT_STR(messages_for(&thinking_template, THOUGHT("\"reasoning\": null"), none), "[{\"role\": \"assistant\", \"content\": \"a\"}]");
+}
 
 static void messages_keep_what_they_say(void)
 {
@@ -214,5 +237,5 @@ static void likely_causes_are_said(void)
     EXPECT_CONTAINS(messages_of("{\"q;a\": \"1;2\"}", (DatasetOptions){ 0 }), "separated by ','");
 }
 
-TEST_MAIN(TEST(prompts_are_checked), TEST(messages_keep_what_they_say), TEST(flags_are_yes_or_no), TEST(a_system_column_counts_by_row),
+TEST_MAIN(TEST(prompts_are_checked), TEST(messages_keep_what_they_say), TEST(thinking_goes_by_the_name_that_the_template_prints), TEST(flags_are_yes_or_no), TEST(a_system_column_counts_by_row),
           TEST(named_fields_must_be_there), TEST(likely_causes_are_said), TEST(real_datasets_are_recognised), TEST(rows_become_messages), TEST(wrong_fields_are_named))

@@ -346,6 +346,35 @@ static void greetings_are_trained(void)
     arena_deinit(&arena);
 }
 
+static void thinking_under_any_name_is_trained_or_counted(void)
+{
+    if (!tiny_tokenizer()) SKIP("no ../shared");
+    static const char row[] = ASKED "{\"role\": \"assistant\", \"content\": \"answer\", \"%s\": \"why\"}]}";
+    static const char other[] = "{% for m in messages %}<|im_start|>{{ m.role }}{{ '\n' }}{% if m.thinking %}({{ m.thinking }}){% endif %}{{ m.content }}<|im_end|>"
+                                "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant{{ '\n' }}{% endif %}";
+    Arena       arena = { 0 };
+    struct {
+        const char *source, *want;
+        int         unprinted;
+    } cases[] = {
+        { chat_template(&arena, "Qwen-Qwen3-0.6B"), "<think>\nwhy\n</think>\n\nanswer<|im_end|>", 0 },
+        { other, "(why)answer<|im_end|>", 0 },
+        { chatml, "answer<|im_end|>", 1 },
+    };
+    for (size_t i = 0; i < 3; i++) {
+        Kit kit = kit_open(tiny_tokenizer(), "<|im_end|>", cases[i].source, TRAIN_ON_ASSISTANT);
+        for (size_t k = 0; k < NUM_REASONING_KEYS; k++) {
+            char thought[300];
+            snprintf(thought, sizeof thought, row, reasoning_keys[k]);
+            EXPECT_OK(encode_json(&kit, thought));
+            EXPECT_STR(trained_text(&kit), cases[i].want);
+            EXPECT_INT(kit.encoder.messages_unprinted, cases[i].unprinted);
+        }
+        kit_close(&kit);
+    }
+    arena_deinit(&arena);
+}
+
 static void parts_are_joined_where_the_template_takes_none(void)
 {
     if (!tiny_tokenizer()) SKIP("no ../shared");
@@ -364,5 +393,6 @@ static void parts_are_joined_where_the_template_takes_none(void)
 }
 
 TEST_MAIN(TEST(greetings_are_trained), TEST(contents_that_are_not_printed_are_counted), TEST(parts_are_joined_where_the_template_takes_none),
+          TEST(thinking_under_any_name_is_trained_or_counted),
           TEST(published_ids_and_masks), TEST(rules_choose_turns), TEST(unstable_templates_are_refused_or_end_at_eos),
           TEST(text_gets_eos_and_prompts_are_masked), TEST(shortcut_equals_prefixes), TEST(quick_ways_change_nothing))
