@@ -411,8 +411,6 @@ static void white_space_control(void)
 
 /* ---- the memo ---- */
 
-static int prefixes_known;
-
 /* Conversation number n: shapes repeat, texts don't. */
 static void make_conversation(Arena *arena, uint64_t n, JsonValue *out)
 {
@@ -449,20 +447,6 @@ static bool parts_are(const TemplateParts *parts, const TemplateOutput *whole)
     return same;
 }
 
-/* What the memo says of a rendering of the first messages beside that of all. */
-static bool prefix_is(TemplateMemo *memo, const TemplateParts *all, uint32_t count, bool prompted, const TemplateOutput *some)
-{
-    StrBuf text = { 0 };
-    bool   says = false;
-    size_t len = 0;
-    for (uint32_t i = 0; i < all->num_parts; i++) strbuf_append(&text, all->parts[i].data, all->parts[i].len);
-    bool is_known = all->path && template_memo_prefix(memo, all, count, prompted, &says, &len);
-    bool is_so = some->text.len <= text.len && (some->text.len == 0 || memcmp(text.data, some->text.data, some->text.len) == 0);
-    strbuf_deinit(&text);
-    prefixes_known += is_known;
-    return !is_known || (says == is_so && (!is_so || len == some->text.len));
-}
-
 /* Many conversations and their beginnings, by the memo and by the template; returns how many the memo knew. */
 static int compare_memo(const char *source, int conversations)
 {
@@ -476,8 +460,6 @@ static int compare_memo(const char *source, int conversations)
         arena_reset(&arena);
         make_conversation(&arena, (uint64_t)n, &messages);
         EXPECT(template_memo_start(memo, &messages));
-        TemplateParts all;
-        template_memo_render(memo, messages.count, false, &arena, &all);
         for (uint32_t k = 2; k < 2 * messages.count + 2; k++) {
             JsonValue      some = messages;
             TemplateInput  input = { .messages = &some, .add_generation_prompt = k & 1, .now_unix = 1700000000 };
@@ -490,8 +472,6 @@ static int compare_memo(const char *source, int conversations)
             if (status != OK || !parts_are(&parts, &whole))
                 test_fail(__FILE__, __LINE__, "%s: conversation %d, %u messages: the memo gives another text (%s)", source, n, k / 2,
                           status == OK ? strbuf_cstr(&whole.text) : status_message());
-            if (status == OK && !prefix_is(memo, &all, k / 2, k & 1, &whole))
-                test_fail(__FILE__, __LINE__, "%s: conversation %d, %u messages: the memo is wrong about a prefix", source, n, k / 2);
             template_output_deinit(&whole);
         }
     }
@@ -581,9 +561,7 @@ static void memo_knows_usual_templates(void)
         "{% for m in messages %}{% if m.content is string and '</think>' in m.content %}!{% endif %}{% generation %}{{ m.content }}{% endgeneration %}{% endfor %}",
         "{{ strftime_now('%d') }}{% for m in messages %}{% if m.content.startswith('<x>') and m.content.endswith('</x>') %}x{% endif %}{{ m.role }}{% endfor %}",
     };
-    prefixes_known = 0;
     for (size_t i = 0; i < sizeof usual / sizeof usual[0]; i++) EXPECT(compare_memo(usual[i], 400) > 1500);
-    EXPECT(prefixes_known > 6000);
     if (!test_shared_dir()) return;
     static const char *const real[] = { "Qwen-Qwen3-0.6B", "Qwen-Qwen2.5-7B-Instruct", "Qwen3.5-4B", "meta-llama-Llama-3.2-3B-Instruct", "HuggingFaceTB-SmolLM3-3B",
                                         "google-gemma-2-2b-it", "microsoft-Phi-3.5-mini-instruct", "mistralai-Mistral-Nemo-Instruct-2407",
@@ -592,9 +570,7 @@ static void memo_knows_usual_templates(void)
         Arena arena = { 0 };
         Str   source;
         EXPECT_OK(file_read(&arena, arena_printf(&arena, "%s/data/chat/templates/%s.jinja", test_shared_dir(), real[i]), 1 << 20, &source));
-        prefixes_known = 0;
         EXPECT(compare_memo(source.data, 400) > 600); /* of 1 to 4 messages with and without the prompt; some refuse roles */
-        EXPECT(prefixes_known > 150);
         arena_deinit(&arena);
     }
 }
