@@ -416,10 +416,10 @@ big / -3
 9223372036854775807 / 9223372036854775806
 """.strip().split("\n")]
 _STATEMENTS += [
-    "{% for loop in l %}x{% endfor %}", "{% for i in l %}{% set loop = 5 %}{% endfor %}", "{% for i in l %}{% macro m() %}{% set loop = 5 %}{% endmacro %}{% endfor %}", "{% for i in l %}{% with loop = 3 %}{{ loop }}{% endwith %}{{ loop.index }}{% endfor %}",
-    "{% for i in l %}{% macro m(loop) %}{{ loop }}{% endmacro %}{{ m(1) }}{% endfor %}", "{% for i in l %}{% macro m(loop) %}{{ loop }}{% endmacro %}{{ loop.index }}{% endfor %}", "{% set loop = 9 %}{% for i in l %}{{ loop.index }}{% endfor %}{{ loop }}",
+    "{% for loop in l %}x{% endfor %}", "{% for i in l %}{% set loop = 5 %}{% endfor %}", "{% for i in l %}{% macro m() %}{% set loop = 5 %}{% endmacro %}{% endfor %}",
+    "{% for i in l %}{% macro m(loop) %}{{ loop }}{% endmacro %}{{ m(1) }}{% endfor %}", "{% set loop = 9 %}{% for i in l %}{{ loop.index }}{% endfor %}{{ loop }}",
     "{% for i, in [[1], [2]] %}{{ i }}{% endfor %}", "{% macro m(caller) %}{{ caller() }}{% endmacro %}", "{% macro m(caller=none) %}{{ caller() if caller else 'n' }}{% endmacro %}{{ m() }}{% call m() %}x{% endcall %}",
-    "{% macro m() %}{% set kwargs = 1 %}{{ kwargs }}{% endmacro %}{{ m(x=1) }}", "{% macro m() %}{% set varargs = varargs %}{{ varargs }}{% endmacro %}{{ m(1) }}", "{% macro m() %}{{ varargs }}{% set varargs = 1 %}{{ varargs }}{% endmacro %}{{ m(1) }}",
+    "{% macro m() %}{{ varargs }}{% set varargs = 1 %}{{ varargs }}{% endmacro %}{{ m(1) }}",
     "{% macro m() %}{% macro k() %}{{ varargs }}{% endmacro %}{{ k(5) }}{% endmacro %}{{ m(1) }}", "{% macro m() %}{% filter upper %}{{ kwargs }}{% endfilter %}{% endmacro %}{{ m(a='b') }}", "{% macro m(a, a) %}{% endmacro %}", "{% macro true() %}{% endmacro %}", "{% macro m(none) %}{% endmacro %}",
     "{% macro m() %}{% generation %}{{ caller() }}{% endgeneration %}{% endmacro %}{% call m() %}x{% endcall %}", "{% generation %}{{ varargs }}{{ kwargs }}{{ caller is defined }}{% endgeneration %}", "{% macro m(a, b=a, c=b) %}{{ a }}{{ b }}{{ c }}{% endmacro %}{{ m(1) }}{{ m(1, 2) }}{{ m(1, c=5) }}",
     "{% set a = 9 %}{% macro m(b=a, a=1) %}{{ b }}{{ a }}{% endmacro %}{{ m() }}", "{% macro m(x) %}{{ caller(x) }}{% endmacro %}{% call(y) m(3) %}{{ y }}{% call(z) m(y + 1) %}{{ y }}{{ z }}{% endcall %}{% endcall %}",

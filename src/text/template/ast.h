@@ -1,4 +1,4 @@
-/* The parsed template: a tree in the template's arena, names interned, variables resolved to slots. */
+/* The parsed template: a tree in the template's arena, names interned. */
 #pragma once
 
 #include "text/template/template.h"
@@ -15,7 +15,7 @@ typedef enum NodeKind {
     N_BINARY, N_CONCAT, N_COMPARE, N_AND, N_OR, N_NOT, N_NEG, N_POS, N_NSREF, N_KEYWORD,
     /* statements */
     N_DATA, N_PRINT, N_IF, N_FOR, N_SET, N_SETBLOCK, N_MACRO, N_CALLBLOCK, N_FILTERBLOCK, N_WITH, N_GENERATION,
-    N_SCOPE, N_BREAK, N_CONTINUE
+    N_BREAK, N_CONTINUE
 } NodeKind;
 
 typedef enum TokenKind {
@@ -32,24 +32,21 @@ typedef struct Token {
     Value     value; /* T_NAME, T_STRING, T_DATA: the text; T_INTEGER, T_FLOAT */
 } Token;
 
-/* A variable: `hops` functions out (root, macro, call block and recursive loop are functions), then a slot. */
-typedef struct VarRef {
-    uint16_t hops;
-    uint32_t slot;
-} VarRef;
+/* Names that macros and loops set by themselves. */
+typedef enum Special { SPECIAL_CALLER, SPECIAL_KWARGS, SPECIAL_VARARGS, SPECIAL_LOOP, NUM_SPECIAL } Special;
 
-/* How a scope sets one of its variables when entered. */
-typedef enum LoadKind { LOAD_PARAMETER, LOAD_RESOLVE, LOAD_ALIAS, LOAD_UNDEFINED } LoadKind;
-typedef struct ScopeLoad {
-    LoadKind kind;
-    uint32_t slot, name;
-    VarRef   alias;
-} ScopeLoad;
-
+/* A name that a scope mentions by itself, not within an inner scope, by Jinja's rules (its idtracking). On entry it becomes a
+ * variable of the scope: one that is stored starts as the variable of that name around, if there is one, else undefined, or, when
+ * it `resolves`, as the render's; one that is only read does so if there is none around. */
+typedef struct Symbol {
+    uint32_t name;
+    bool     is_parameter; /* set by who enters */
+    bool     is_stored;
+    bool     resolves;     /* read before it is stored, or first stored inside of an if */
+} Symbol;
 typedef struct Scope {
-    ScopeLoad *loads;
-    uint32_t   count;
-    uint32_t   num_slots; /* of the function it starts; 0 when it starts none */
+    Symbol  *symbols;
+    uint32_t count, capacity;
 } Scope;
 
 typedef struct Node Node;
@@ -59,24 +56,22 @@ typedef struct Nodes {
 } Nodes;
 
 struct Node {
-    uint8_t  kind;     /* NodeKind */
-    uint8_t  op;       /* TokenKind of N_BINARY and of compare operands and keywords */
-    uint16_t height;   /* of the tree below */
+    uint8_t  kind;      /* NodeKind */
+    uint8_t  op;        /* TokenKind of N_BINARY and of compare operands and keywords */
+    uint16_t height;    /* of the tree below */
     int32_t  line;
-    uint32_t name;     /* interned: N_NAME, N_GETATTR, N_KEYWORD, N_NSREF, N_MACRO, N_FILTER, N_TEST */
+    uint32_t name;      /* interned: N_NAME, N_GETATTR, N_KEYWORD, N_NSREF, N_MACRO, N_FILTER, N_TEST */
     uint32_t attribute; /* interned, of N_NSREF */
-    bool     store;    /* N_NAME: a target */
-    bool     negated, recursive, uses_caller, uses_kwargs, uses_varargs;
+    bool     negated, recursive;
+    bool     uses[NUM_SPECIAL]; /* N_MACRO, N_CALLBLOCK, N_GENERATION: the special names it mentions */
     const struct Builtin *builtin; /* N_FILTER, N_TEST: NULL unknown. N_GETATTR: the first method of the name */
-    Value    value;    /* N_CONST, N_DATA */
-    VarRef   var;      /* N_NAME, N_NSREF, N_MACRO; N_FOR: the loop variable */
-    VarRef   caller, kwargs, varargs; /* of a macro or a generation block */
-    Node    *a, *b, *c; /* operands; target, iterable, filter test of a loop; condition and next elif of an if */
-    Node    *test_target; /* of a loop with a filter */
-    Nodes    items;    /* elements, arguments (positional, keywords, *, **), parameters, targets */
-    Nodes    values;   /* defaults, values, dict values */
+    Value    value;     /* N_CONST, N_DATA */
+    Node    *a, *b, *c; /* operands; target, iterable, filter of a loop; condition and next elif of an if; of blocks: target or
+                           call, filters */
+    Nodes    items;     /* elements, arguments (positional, keywords, *, **), parameters, targets */
+    Nodes    values;    /* defaults, values, dict values */
     Nodes    body, orelse;
-    Scope   *scope, *test_scope, *else_scope;
+    Scope   *scope, *test_scope, *else_scope; /* of the body; of a loop's filter and else */
 };
 
 /* Each name once, by number. */
@@ -92,12 +87,13 @@ struct Template {
     Arena     arena;
     char     *name;
     NameTable names;
-    Scope    *root_scope;
+    Scope     scope;
     Nodes     body;
     uint64_t  hash;
     Dict     *folder_variables; /* from tokenizer_config.json; NULL */
     Value    *base_context;     /* (names.count) functions and the folder's variables: what a render starts from */
     int64_t   now_unix;         /* for inputs that name no time; 0: the clock */
+    uint32_t  specials[NUM_SPECIAL]; /* their names */
     uint32_t  inputs[4];        /* names of TemplateInput's messages, tools, documents, add_generation_prompt; UINT32_MAX: not read */
 };
 
@@ -115,7 +111,13 @@ typedef struct Parser {
     size_t      pos;           /* the parser's token */
     int         depth;         /* nesting now */
     int         loops;         /* break and continue are allowed when > 0 */
+    int         soft;          /* ifs and inline ifs around: what is unknown there may stand as long as it isn't reached */
+    int         branches;      /* ifs around, of the scope */
+    Scope      *scope;
+    bool        in_target;     /* its names are noted later */
     bool        in_for;        /* inside of a for: nothing there may be named loop */
+    Node       *function;      /* the macro, call block or generation around; NULL */
+    const Node *unknown;       /* a filter or test outside of every if so far; NULL */
 } Parser;
 
 _Noreturn void parser_fail(Parser *p, Status status, int line, const char *fmt, ...) PRINTF_LIKE(4, 5);
@@ -125,9 +127,6 @@ void template_lex(Parser *p);
 
 /* parse.c: the tree, into tmpl->body. */
 void template_parse_tokens(Parser *p);
-
-/* scope.c: gives every name its slot and every scope its loads. */
-void template_resolve(Parser *p);
 
 /* template.c: base_context and inputs, after a change of folder_variables. */
 void template_prepare(Template *tmpl);
@@ -147,6 +146,7 @@ bool parser_at_name(Parser *p, const char *name);
 bool parser_skip_name(Parser *p, const char *name);
 bool parser_skip(Parser *p, TokenKind kind);
 uint32_t parser_intern(Parser *p, const Token *name);
+void     parser_note(Parser *p, uint32_t name, bool is_parameter, bool is_stored); /* a symbol of p->scope */
 void     parser_deeper(Parser *p); /* p->depth++, within its limit */
 
 /* How parse_tuple reads. */
@@ -157,3 +157,4 @@ Node *parse_tuple(Parser *p, TupleOptions options);
 Node *parse_expression(Parser *p);
 Node *parse_target(Parser *p, bool with_namespace);
 Node *parse_filter_chain(Parser *p, Node *node, bool start_inline);
+void  parser_check_unknown(Parser *p); /* fails when there is an unknown filter or test */

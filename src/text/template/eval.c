@@ -6,7 +6,7 @@
 
 static Value eval_name(Render *r, const Node *node)
 {
-    Value v = *slot_of(r->frame, node->var);
+    Value v = get_variable(r, node->name);
     return value_is_missing(v) ? value_undefined(UNDEF_NAME, v, r->tmpl->names.names[node->name]) : v;
 }
 

@@ -69,6 +69,24 @@ uint32_t parser_intern(Parser *p, const Token *name)
     return template_intern(p->tmpl, value_str(name->value));
 }
 
+void parser_note(Parser *p, uint32_t name, bool is_parameter, bool is_stored)
+{
+    enum { MOST_SYMBOLS = 4096 };
+    Scope  *scope = p->scope;
+    uint32_t i = 0;
+    while (i < scope->count && scope->symbols[i].name != name) i++;
+    if (i == MOST_SYMBOLS) parser_fail(p, ERR_INVALID, parser_token(p)->line, "more than %d names in one scope", MOST_SYMBOLS);
+    scope->symbols = array_grown(&p->tmpl->arena, scope->symbols, scope->count, &scope->capacity, sizeof *scope->symbols);
+    Symbol *symbol = &scope->symbols[i];
+    if (i == scope->count) {
+        scope->count++;
+        *symbol = (Symbol){ .name = name, .resolves = !is_stored };
+    }
+    if (is_stored && !symbol->is_stored) symbol->resolves |= p->branches > 0;
+    symbol->is_parameter |= is_parameter;
+    symbol->is_stored |= is_stored;
+}
+
 static _Noreturn void too_deep(Parser *p, int line)
 {
     parser_fail(p, ERR_INVALID, line, "the template is nested deeper than %d here", TEMPLATE_MAX_NESTING);
@@ -135,7 +153,9 @@ static Node *parse_name(Parser *p, bool with_namespace)
     bool  is_attribute = with_namespace && parser_skip(p, T_DOT);
     Node *node = parser_node(p, is_attribute ? N_NSREF : N_NAME, token->line);
     node->name = parser_intern(p, token);
+    for (int i = 0; p->function && i < NUM_SPECIAL; i++) p->function->uses[i] |= node->name == p->tmpl->specials[i];
     if (is_attribute) node->attribute = parser_intern(p, parser_expect(p, T_NAME));
+    if (!p->in_target) parser_note(p, node->name, false, false);
     return node;
 }
 
@@ -279,23 +299,31 @@ static Node *parse_call(Parser *p, Node *callee)
     return finished(p, node);
 }
 
-/* A filter or test: name or name.name. The resolver complains about unknown ones: inside an if they may stand as long as they
- * are not reached. */
 static Node *parse_builtin(Parser *p, NodeKind kind, int line, Node *object, const Builtin *table)
 {
     Node *node = parser_node(p, kind, line);
-    char  full[128];
     node->a = object;
     node->negated = kind == N_TEST && parser_skip_name(p, "not");
     Token *name = parser_expect(p, T_NAME);
-    size_t len = (size_t)snprintf(full, sizeof full, "%.*s", shown(name->value.len), name->value.text);
-    while (len < sizeof full && parser_skip(p, T_DOT)) {
-        name = parser_expect(p, T_NAME);
-        len += (size_t)snprintf(full + len, sizeof full - len, ".%.*s", shown(name->value.len), name->value.text);
-    }
-    node->name = template_intern(p->tmpl, str_of(full));
-    node->builtin = builtin_find(table, str_of(full));
+    node->name = parser_intern(p, name);
+    node->builtin = builtin_find(table, value_str(name->value));
+    if ((!node->builtin || node->builtin->call == missing) && !p->soft && !p->unknown) p->unknown = node;
     return node;
+}
+
+void parser_check_unknown(Parser *p)
+{
+    enum { MOST = 128 };
+    const Node *node = p->unknown;
+    uint32_t    count = 0;
+    if (!node) return;
+    const char *names[MOST], *name = p->tmpl->names.names[node->name].data, *kind = node->kind == N_FILTER ? "filter" : "test";
+    if (node->builtin) parser_fail(p, ERR_UNSUPPORTED, node->line, "the %s '%s' is not supported", kind, name);
+    for (const Builtin *row = node->kind == N_FILTER ? template_filters : template_tests; row->name && count < MOST; row++)
+        if (row->call != missing) names[count++] = row->name;
+    const char *near = nearest_name(name, names, count);
+    parser_fail(p, ERR_UNSUPPORTED, node->line, "no %s named '%s'%s%s%s", kind, name, near ? "; did you mean '" : "", near ? near : "",
+                near ? "'?" : "");
 }
 
 Node *parse_filter_chain(Parser *p, Node *node, bool start_inline)
@@ -428,10 +456,13 @@ static Node *parse_level(Parser *p, Level level)
 /* a if b else c; N_CONDEXPR keeps a, b, c. */
 static Node *parse_condition(Parser *p)
 {
-    Token *first = parser_token(p);
-    Node  *value = parse_level(p, LEVEL_OR);
+    Token      *first = parser_token(p);
+    const Node *unknown = p->unknown;
+    Node       *value = parse_level(p, LEVEL_OR);
     for (; parser_skip_name(p, "if"); first = parser_token(p)) {
         Node *node = parser_node(p, N_CONDEXPR, first->line);
+        p->unknown = unknown; /* what stands in it may not be reached */
+        p->soft++;
         node->a = value;
         node->b = parse_level(p, LEVEL_OR);
         if (parser_skip_name(p, "else")) {
@@ -439,6 +470,7 @@ static Node *parse_condition(Parser *p)
             node->c = parse_condition(p);
             p->depth--;
         }
+        p->soft--;
         value = finished(p, node);
     }
     return value;
@@ -478,13 +510,14 @@ static void mark_target(Parser *p, Node *node, bool with_namespace)
     if (is_loop && p->in_for) parser_fail(p, ERR_INVALID, node->line, "'loop' can't be assigned to inside of a for");
     if (node->kind != N_NAME && node->kind != N_TUPLE && !(node->kind == N_NSREF && with_namespace))
         parser_fail(p, ERR_INVALID, node->line, "can't assign to this: a name or names were expected");
-    node->store = node->kind == N_NAME;
     for (uint32_t i = 0; i < node->items.count; i++) mark_target(p, node->items.items[i], with_namespace);
 }
 
 Node *parse_target(Parser *p, bool with_namespace)
 {
+    p->in_target = true;
     Node *node = parse_tuple(p, (TupleOptions){ .simplified = true, .with_namespace = with_namespace });
+    p->in_target = false;
     mark_target(p, node, with_namespace);
     return node;
 }

@@ -1,5 +1,4 @@
-/* Iteration. A generator (what map, select and the like give) is read once: item by item from its source, or a list that
- * is made when first read. */
+/* Iteration, generators, and the state of loops. */
 #include "text/template/render.h"
 #include "text/template/text.h"
 
@@ -19,9 +18,9 @@ static bool lazy_next(Render *r, LazyList *list, Value *out)
 {
     if (list->make) {
         lazy_prepare(r, list);
-        if (list->pos >= list->items.count) return false;
-        *out = list->items.items[list->pos++];
-        return true;
+        bool more = list->pos < list->items.count;
+        if (more) *out = list->items.items[list->pos++];
+        return more;
     }
     render_deeper(r);
     bool more = list->next(r, list, out);
@@ -82,8 +81,6 @@ List value_to_list(Render *r, Value source)
     return list;
 }
 
-/* ---- loops: loop.last reads one item ahead, loop.length of a filtered loop or a generator reads all ---- */
-
 /* The next item that passes the filter. */
 static bool pull(Render *r, LoopState *loop, Value *out)
 {
@@ -92,9 +89,8 @@ static bool pull(Render *r, LoopState *loop, Value *out)
         if (!node->c || loop->filtered) return true;
         Frame *frame = r->frame;
         int    line = r->line;
-        r->frame = loop->body_frame;
-        scope_enter(r, node->test_scope);
-        assign_target(r, node->test_target, *out);
+        frame_enter(r, loop->frame, node->test_scope);
+        assign_target(r, node->a, *out);
         bool passes = value_truth(r, eval(r, node->c));
         r->frame = frame;
         r->line = line;

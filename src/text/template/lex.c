@@ -86,29 +86,21 @@ static size_t raw_tag(const Parser *p, size_t pos, const char *word)
 static void lex_raw(Parser *p)
 {
     if (p->at == p->len) return; /* Jinja doesn't mind a raw or a comment that starts at the very end */
-    for (size_t pos = p->at; pos < p->len; pos++) {
-        const char *brace = memchr(p->text + pos, '{', p->len - pos);
-        if (!brace) break;
-        pos = (size_t)(brace - p->text);
-        size_t end = raw_tag(p, pos, "endraw");
-        if (!end) continue;
-        add_data(p, pos, sign_at(p, pos + 2), false);
-        advance(p, end);
-        return;
-    }
-    LEX_FAIL(p, "missing end of raw directive");
+    size_t end = 0, pos = p->at;
+    while (pos < p->len && !(end = raw_tag(p, pos, "endraw"))) pos++;
+    if (!end) LEX_FAIL(p, "missing end of raw directive");
+    add_data(p, pos, sign_at(p, pos + 2), false);
+    advance(p, end);
 }
 
 static void lex_comment(Parser *p)
 {
     if (p->at == p->len) return;
-    for (size_t pos = p->at; pos < p->len; pos++) {
-        size_t end = strchr("-+#", p->text[pos]) ? tag_end(p, pos, "#}", true, true) : 0;
-        if (!end) continue;
-        advance(p, end);
-        return;
-    }
-    LEX_FAIL(p, "missing end of comment tag");
+    size_t end = 0;
+    for (size_t pos = p->at; pos < p->len && !end; pos++)
+        if (strchr("-+#", p->text[pos])) end = tag_end(p, pos, "#}", true, true);
+    if (!end) LEX_FAIL(p, "missing end of comment tag");
+    advance(p, end);
 }
 
 static int hex_digit(char c)

@@ -12,8 +12,6 @@ void open_stop(Render *r)
     render_fail(r, "the text of a message decides here");
 }
 
-/* ---- parts and guards ---- */
-
 Str open_part_text(const JsonValue *messages, const OpenPart *part)
 {
     return text_strip_chars(messages->items[part->message].members[part->member].value.string, part->text, part->left, part->right);
@@ -65,8 +63,6 @@ static Value open_one(Render *r, OpenPart part)
     return v;
 }
 
-/* ---- the conversation ---- */
-
 static Value open_member(Render *r, const JsonMember *member, OpenPart part)
 {
     if (member->value.type == JSON_ARRAY || member->value.type == JSON_OBJECT) open_stop(r);
@@ -92,8 +88,6 @@ Value open_messages(Render *r, const JsonValue *messages)
     }
     return value_list(r, V_LIST, list);
 }
-
-/* ---- operations ---- */
 
 bool open_truth(Render *r, Value v)
 {
@@ -176,8 +170,6 @@ Value open_capture(Render *r, size_t start)
     return open_join(r, items.items, items.count);
 }
 
-/* ---- filters, tests, functions, methods ---- */
-
 /* Whether the builtin is a row of a table, and, where `names` isn't NULL, one of those named. */
 static bool is_row_of(const Builtin *builtin, const Builtin *table, const char *const *names)
 {
@@ -197,8 +189,8 @@ static bool are_plain(const Args *args)
 {
     for (uint32_t i = 0; i < args->count; i++)
         if (is_opaque(args->items[i])) return false;
-    for (uint32_t i = 0; i < args->num_keywords; i++)
-        if (is_opaque(args->keywords[i].value)) return false;
+    for (uint32_t i = 0; i < args->keywords.count; i++)
+        if (is_opaque(args->keywords.entries[i].value)) return false;
     return true;
 }
 
@@ -207,7 +199,7 @@ static Value strip(Render *r, Value v, const Args *args, uint32_t sides)
 {
     bool     has_chars = args->count > 0 && args->items[0].type != V_NONE;
     OpenPart part = v.open->count == 1 ? v.open->parts[0] : (OpenPart){ .left = true };
-    if (part.left || part.right || args->count > 1 || args->num_keywords) open_stop(r);
+    if (part.left || part.right || args->count > 1 || args->keywords.count) open_stop(r);
     if (has_chars && (args->items[0].type != V_STRING || args->items[0].len > MOST_STRIP_CHARS)) open_stop(r);
     part.left = sides & SIDE_LEFT;
     part.right = sides & SIDE_RIGHT;
@@ -218,7 +210,7 @@ static Value strip(Render *r, Value v, const Args *args, uint32_t sides)
 
 static Value affix(Render *r, Value v, const Args *args, GuardKind kind)
 {
-    if (args->count != 1 || args->num_keywords || args->items[0].type != V_STRING) open_stop(r);
+    if (args->count != 1 || args->keywords.count || args->items[0].type != V_STRING) open_stop(r);
     return value_bool(ask(r, kind, v, value_str(args->items[0])));
 }
 
@@ -249,7 +241,7 @@ bool open_builtin(Render *r, const Builtin *builtin, Value *self, const Args *ar
     static const char *const filters[] = { "length", "count", "first", "last", "list", "items", "default", "d", "selectattr",
                                            "rejectattr", NULL };
     static const char *const functions[] = { "namespace", "dict", NULL }, *const clock[] = { "strftime_now", NULL };
-    bool is_plain = are_plain(args), has_no_args = args->count == 0 && args->num_keywords == 0;
+    bool is_plain = are_plain(args), has_no_args = args->count == 0 && args->keywords.count == 0;
     bool passes;
     if (is_row_of(builtin, template_functions, NULL)) {
         bool needs_clock = is_row_of(builtin, template_functions, clock) && !r->now_unix;

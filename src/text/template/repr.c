@@ -31,7 +31,7 @@ static void shortest(double number, char *out, size_t size)
 }
 
 /* Python's repr: digits as they are for exponents in -4..15, else scientific. */
-void print_float(Render *r, double number)
+static void print_float(Render *r, double number)
 {
     StrBuf *out = &r->out;
     char    text[40], digits[24];
@@ -60,13 +60,6 @@ void print_float(Render *r, double number)
     }
 }
 
-void print_code(Render *r, uint32_t cp)
-{
-    strbuf_printf(&r->out, cp < 0x100 ? "\\x%02x" : cp < 0x10000 ? "\\u%04x" : "\\U%08x", cp);
-}
-
-/* ---- texts with quotes ---- */
-
 static void print_repr_text(Render *r, Str text)
 {
     char quote = memchr(text.data, '\'', text.len) && !memchr(text.data, '"', text.len) ? '"' : '\'';
@@ -80,7 +73,7 @@ static void print_repr_text(Render *r, Str text)
         } else if (cp_is_printable(cp)) {
             strbuf_append(&r->out, text.data + begin, pos - begin);
         } else {
-            print_code(r, cp);
+            strbuf_printf(&r->out, cp < 0x100 ? "\\x%02x" : cp < 0x10000 ? "\\u%04x" : "\\U%08x", cp);
         }
     }
     strbuf_putc(&r->out, quote);
@@ -112,8 +105,6 @@ static void print_json_text(Render *r, Str text, bool ascii)
     strbuf_append(&r->out, text.data + plain, text.len - plain);
     strbuf_putc(&r->out, '"');
 }
-
-/* ---- containers ---- */
 
 const TextStyle repr_style = { .item_separator = { ", ", 2 }, .key_separator = { ": ", 2 } };
 
@@ -175,36 +166,22 @@ static void print_dict(Render *r, const Dict *dict, const TextStyle *style, int 
 /* What JSON has no word for. */
 static void print_object(Render *r, Value v, int depth)
 {
-    List list;
-    switch ((ValueType)v.type) {
-    case V_UNDEFINED: strbuf_puts(&r->out, "Undefined"); break;
-    case V_VIEW:
-        list = value_to_list(r, v);
+    if (v.type == V_OPEN) open_stop(r);
+    if (v.type == V_RANGE && v.range->step == 1) {
+        strbuf_printf(&r->out, "range(%lld, %lld)", (long long)v.range->start, (long long)v.range->stop);
+    } else if (v.type == V_VIEW) {
+        List list = value_to_list(r, v);
         strbuf_printf(&r->out, "%s([", value_type_name(v));
         print_items(r, &list, &repr_style, depth);
         strbuf_puts(&r->out, "])");
-        break;
-    case V_NAMESPACE:
+    } else if (v.type == V_NAMESPACE) {
         strbuf_puts(&r->out, "<Namespace ");
         print_dict(r, v.dict, &repr_style, depth);
         strbuf_putc(&r->out, '>');
-        break;
-    case V_LOOP:
-        strbuf_printf(&r->out, "<LoopContext %lld/%lld>", (long long)v.loop->index0 + 1, (long long)loop_length(r, v.loop));
-        break;
-    case V_MACRO:
-        strbuf_puts(&r->out, "<Macro ");
-        if (v.macro->node->kind == N_MACRO) print_repr_text(r, r->tmpl->names.names[v.macro->node->name]);
-        else strbuf_puts(&r->out, "anonymous");
-        strbuf_putc(&r->out, '>');
-        break;
-    case V_RANGE:
-        strbuf_printf(&r->out, "range(%lld, %lld", (long long)v.range->start, (long long)v.range->stop);
-        if (v.range->step != 1) strbuf_printf(&r->out, ", %lld", (long long)v.range->step);
-        strbuf_putc(&r->out, ')');
-        break;
-    case V_OPEN: open_stop(r);
-    default: render_fail(r, "a %s has no text: it would differ from run to run", value_type_name(v));
+    } else if (v.type == V_UNDEFINED) {
+        strbuf_puts(&r->out, "Undefined");
+    } else {
+        render_fail(r, "a %s has no text", value_type_name(v));
     }
 }
 
@@ -270,6 +247,13 @@ Value value_to_text(Render *r, Value v)
     if (v.type == V_STRING) return v;
     size_t begin = r->out.len;
     print_str(r, v);
+    return text_take(r, begin);
+}
+
+Value value_repr(Render *r, Value v)
+{
+    size_t begin = r->out.len;
+    print_value(r, v, &repr_style);
     return text_take(r, begin);
 }
 
