@@ -172,7 +172,7 @@ static void keep_output(TemplateMemo *memo, Path *path, const Render *r)
     path->parts = arena_array(&memo->arena, OpenPlace, (size_t)trace->num_places * 2 + 1);
     for (uint32_t i = 0; i <= trace->num_places; i++) {
         size_t end = i < trace->num_places ? trace->places[i].at : r->out.len;
-        Str    text = { r->out.data + at, end - at };
+        Str    text = { strbuf_cstr(&r->out) + at, end - at };
         if (end > at) path->parts[path->num_parts++] = (OpenPlace){ at, { .text = keep_text(memo, text) } };
         if (i < trace->num_places) path->parts[path->num_parts++] = (OpenPlace){ end, keep_part(memo, trace->places[i].part) };
         at = end + 1;
