@@ -2,9 +2,11 @@
 #
 #   make quickstart    install what is needed, build, train a small model on the manual pages, evaluate it, generate
 #   make test          install, build, run every test that needs no GPU; the last line counts them
+#   make test-long     the tests of tests/long, which take minutes or hours
 #   make build         leaves build/surogate
 #   make train         just the native program
 #   make rebuild clean bench fuzz
+#   make format        lays out the C and CUDA sources as .clang-format says
 #   make test-gpu      the tests that need a GPU; leaves a stamp of what they ran on, which CI compares with the tree
 #   make gpu-bundle    build/gpu-bundle: program, plugin and GPU tests for a machine with nothing installed (BUNDLE/check runs them)
 #   make help          this text
@@ -20,7 +22,11 @@ FUZZ_SECONDS ?= 60
 
 CMAKE_ARGS = -G Ninja -DCMAKE_BUILD_TYPE=$(BUILD_TYPE) -DSAN=$(SAN) -DCUDA=$(CUDA) --no-warn-unused-cli
 
-.PHONY: help build train test quickstart rebuild clean bench fuzz deps configure test-gpu gpu-bundle release
+# Compiling the CUDA plugin takes minutes: the quickstart does it where a GPU can use it and nvcc was found.
+GPU    ?= /dev/nvidiactl
+PLUGIN  = $$([ -e $(GPU) ] && cmake --build $(BUILD) --target help | sed -n 's/^\(surogate_cuda\): phony$$/\1/p')
+
+.PHONY: help build train test test-long quickstart quickstart-build rebuild clean bench fuzz deps configure format test-gpu gpu-bundle release
 
 build: configure
 	@cmake --build $(BUILD) -j $(JOBS)
@@ -39,10 +45,17 @@ deps:
 test: build
 	@tools/run-tests $(BUILD)
 
+test-long: build
+	@TEST_LONG=1 TEST_TIMEOUT=$${TEST_TIMEOUT:-86400} tools/run-tests $(BUILD)
+
 quickstart:
 	@tools/install-deps quickstart
-	@$(MAKE) --no-print-directory train
+	@$(MAKE) --no-print-directory quickstart-build
 	@tools/quickstart $(BUILD)
+
+quickstart-build: configure
+	@cmake --build $(BUILD) -j $(JOBS) --target surogate $(PLUGIN)
+	@echo "built $(BUILD)/surogate"
 
 # The comment at the head of this file.
 help:
@@ -53,6 +66,10 @@ rebuild: clean
 
 clean:
 	rm -rf $(BUILD)
+
+format:
+	@tools/install-deps ci
+	@git ls-files '*.c' '*.h' '*.cu' '*.cuh' | xargs clang-format -i
 
 bench: build
 	@bench/run $(BUILD)

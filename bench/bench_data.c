@@ -65,10 +65,10 @@ static void put_chat(StrBuf *line, const JsonValue *first, const JsonValue *seco
 
 static void write_chats(const char *rows_path, const char *path, size_t bytes)
 {
-    Arena       arena = { 0 };
+    Arena       arena = {0};
     Str         text;
     FileWriter *writer;
-    StrBuf      line = { 0 };
+    StrBuf      line = {0};
     need(file_read(&arena, rows_path, (size_t)2 << 30, &text));
     int64_t count = 0, most = 1;
     for (size_t i = 0; i < text.len; i++) most += text.data[i] == '\n';
@@ -77,7 +77,7 @@ static void write_chats(const char *rows_path, const char *path, size_t bytes)
     for (const char *at = text.data, *end = text.data + text.len; at < end && (size_t)(at - text.data) < bytes; count++) {
         const char *stop = memchr(at, '\n', (size_t)(end - at));
         if (!stop) stop = end;
-        lines[count] = (Str){ at, (size_t)(stop - at) };
+        lines[count] = (Str){at, (size_t)(stop - at)};
         if (count == 0 || !json_get(&rows[0], "messages")) need(json_parse(&arena, rows_path, at, (size_t)(stop - at), &rows[count]));
         at = stop + 1;
     }
@@ -111,11 +111,11 @@ typedef struct Encoding {
 /* What the conversations render to. */
 static void render_all(Encoding *e, const Template *tmpl, const char *path)
 {
-    char  *paths[] = { (char *)path };
+    char   *paths[] = {(char *)path};
     Reader *reader;
     Record  record;
     bool    has = true;
-    Arena   arena = { 0 };
+    Arena   arena = {0};
     size_t  capacity = 0;
     need(reader_open(paths, 1, &reader));
     for (;;) {
@@ -124,10 +124,10 @@ static void render_all(Encoding *e, const Template *tmpl, const char *path)
         e->begins[e->count] = e->text.len;
         if (!has) break;
         JsonValue      row;
-        TemplateOutput output = { 0 };
+        TemplateOutput output = {0};
         arena_reset(&arena);
         need(record_parse(&arena, &record, &row));
-        need(template_render(tmpl, &(TemplateInput){ .messages = json_get(&row, "messages") }, &output));
+        need(template_render(tmpl, &(TemplateInput){.messages = json_get(&row, "messages")}, &output));
         strbuf_append(&e->text, output.text.data, output.text.len);
         template_output_deinit(&output);
         e->count++;
@@ -142,7 +142,7 @@ static void encode_some(void *context, int64_t task, int worker)
     for (int64_t i = task * 256; i < e->count && i < (task + 1) * 256; i++) {
         e->ids[worker].len = 0;
         need(tokenizer_encode(e->tokenizer, e->scratches[worker], e->text.data + e->begins[i], e->begins[i + 1] - e->begins[i],
-                              (EncodeOptions){ 0 }, &e->ids[worker]));
+                              (EncodeOptions){0}, &e->ids[worker]));
     }
 }
 
@@ -173,8 +173,8 @@ static void bench_loader(const char *dir)
     Loader      *loader;
     const Batch *batch;
     need(shard_set_open(dir, &set));
-    LoaderSource  source = { .shards = &set };
-    LoaderOptions options = { .mode = LOADER_PACKED, .seq_len = 2048, .batch_size = 16, .shuffle = true, .num_epochs = 1 };
+    LoaderSource  source = {.shards = &set};
+    LoaderOptions options = {.mode = LOADER_PACKED, .seq_len = 2048, .batch_size = 16, .shuffle = true, .num_epochs = 1};
     double        start = now();
     need(loader_create(&options, &source, 1, &loader));
     printf("loader: packing %lld documents took %.2f s, efficiency %.2f %%\n", (long long)set.num_documents, now() - start,
@@ -216,7 +216,7 @@ static void take_best(Figures *best, double wall, double cpu)
 
 static void compare(Encoding *e, const TokenizeJob *job, int rounds, TokenizeReport *report)
 {
-    Figures alone = { 0 }, all = { 0 };
+    Figures alone = {0}, all = {0};
     double  size = (double)file_size(job->dataset->path) * 1e-6;
     for (int round = 0; round < rounds; round++) {
         double cpu, wall = encode_alone(e, job->num_threads, &cpu);
@@ -227,8 +227,9 @@ static void compare(Encoding *e, const TokenizeJob *job, int rounds, TokenizeRep
         take_best(&all, now() - start, cpu_now() - cpu_start);
     }
     printf("tokenize: %.0f MB of chats, %d threads, best of %d: encode alone %.2f s (%.1f MB/s of text), tokenize %.2f s (%.1f MB/s of "
-           "JSONL): %.2f x (bar: 1.3), in CPU time %.2f x\n", size, job->num_threads, rounds, alone.wall,
-           (double)e->text.len / alone.wall * 1e-6, all.wall, size / all.wall, all.wall / alone.wall, all.cpu / alone.cpu);
+           "JSONL): %.2f x (bar: 1.3), in CPU time %.2f x\n",
+           size, job->num_threads, rounds, alone.wall, (double)e->text.len / alone.wall * 1e-6, all.wall, size / all.wall,
+           all.wall / alone.wall, all.cpu / alone.cpu);
 }
 
 int main(int argc, char **argv)
@@ -242,7 +243,7 @@ int main(int argc, char **argv)
     char       dir[] = "/tmp/bench-data-XXXXXX", path[100];
     Tokenizer *tokenizer;
     Template  *tmpl;
-    Encoding   encoding = { 0 };
+    Encoding   encoding = {0};
     if (!mkdtemp(dir)) return 1;
     snprintf(path, sizeof path, "%s/chats.jsonl", dir);
     need(tokenizer_load(argv[1], &tokenizer));
@@ -250,8 +251,8 @@ int main(int argc, char **argv)
     write_chats(argv[2], path, bytes);
     encoding.tokenizer = tokenizer;
     render_all(&encoding, tmpl, path);
-    DatasetOptions dataset = { .path = path };
-    TokenizeJob    job = { .dataset = &dataset, .tokenizer = tokenizer, .tmpl = tmpl, .cache_dir = dir, .num_threads = threads };
+    DatasetOptions dataset = {.path = path};
+    TokenizeJob    job = {.dataset = &dataset, .tokenizer = tokenizer, .tmpl = tmpl, .cache_dir = dir, .num_threads = threads};
     TokenizeReport report;
     compare(&encoding, &job, rounds, &report);
     bench_loader(report.dir);

@@ -19,31 +19,31 @@ typedef struct Shape {
 } Shape;
 
 static const Shape shapes[] = {
-    { "one big", 'y', 2048, 2048, 2048 },
-    { "qwen3 qkv", 'y', 4096, 256, 512 },
-    { "qwen3 o", 'y', 4096, 256, 256 },
-    { "qwen3 gate+up", 'y', 4096, 256, 1536 },
-    { "qwen3 down", 'y', 4096, 768, 256 },
-    { "qwen3 head chunk", 'y', 1024, 256, 4096 },
-    { "qwen3 qkv", 'x', 4096, 256, 512 },
-    { "qwen3 gate+up", 'x', 4096, 256, 1536 },
-    { "qwen3 down", 'x', 4096, 768, 256 },
-    { "qwen3 head chunk", 'x', 1024, 256, 4096 },
-    { "qwen3 qkv", 'w', 4096, 256, 512 },
-    { "qwen3 o", 'w', 4096, 256, 256 },
-    { "qwen3 gate+up", 'w', 4096, 256, 1536 },
-    { "qwen3 down", 'w', 4096, 768, 256 },
-    { "qwen3 head chunk", 'w', 1024, 256, 4096 },
-    { "llama-15m qkv", 'y', 2048, 288, 864 },
-    { "llama-15m gate+up", 'y', 2048, 288, 1536 },
-    { "llama-15m head chunk", 'y', 128, 288, 32000 },
-    { "llama-15m head chunk", 'x', 128, 288, 32000 },
-    { "llama-15m head chunk", 'w', 128, 288, 32000 },
-    { "lora a", 'y', 4096, 256, 16 },
-    { "lora b", 'y', 4096, 16, 256 },
-    { "decode 1 row", 'y', 1, 256, 4096 },
-    { "decode 4 rows", 'y', 4, 256, 4096 },
-    { "decode 8 rows", 'y', 8, 256, 4096 },
+    {"one big", 'y', 2048, 2048, 2048},
+    {"qwen3 qkv", 'y', 4096, 256, 512},
+    {"qwen3 o", 'y', 4096, 256, 256},
+    {"qwen3 gate+up", 'y', 4096, 256, 1536},
+    {"qwen3 down", 'y', 4096, 768, 256},
+    {"qwen3 head chunk", 'y', 1024, 256, 4096},
+    {"qwen3 qkv", 'x', 4096, 256, 512},
+    {"qwen3 gate+up", 'x', 4096, 256, 1536},
+    {"qwen3 down", 'x', 4096, 768, 256},
+    {"qwen3 head chunk", 'x', 1024, 256, 4096},
+    {"qwen3 qkv", 'w', 4096, 256, 512},
+    {"qwen3 o", 'w', 4096, 256, 256},
+    {"qwen3 gate+up", 'w', 4096, 256, 1536},
+    {"qwen3 down", 'w', 4096, 768, 256},
+    {"qwen3 head chunk", 'w', 1024, 256, 4096},
+    {"llama-15m qkv", 'y', 2048, 288, 864},
+    {"llama-15m gate+up", 'y', 2048, 288, 1536},
+    {"llama-15m head chunk", 'y', 128, 288, 32000},
+    {"llama-15m head chunk", 'x', 128, 288, 32000},
+    {"llama-15m head chunk", 'w', 128, 288, 32000},
+    {"lora a", 'y', 4096, 256, 16},
+    {"lora b", 'y', 4096, 16, 256},
+    {"decode 1 row", 'y', 1, 256, 4096},
+    {"decode 4 rows", 'y', 4, 256, 4096},
+    {"decode 8 rows", 'y', 8, 256, 4096},
 };
 
 /* One thread: its CPU time, which other programs on the machine hardly change. More: wall time. */
@@ -90,18 +90,16 @@ static void run_gemm(void *context)
 
 static Gemm gemm_of_shape(const Shape *s, DType dtype)
 {
-    Gemm g = { .alpha = 1, .a_dtype = dtype, .b_dtype = dtype, .c_dtype = dtype };
+    Gemm g = {.alpha = 1, .a.dtype = dtype, .b.dtype = dtype, .c.dtype = dtype};
     switch (s->kind) {
     case 'y':
-        g.m = s->rows, g.n = s->m, g.k = s->k, g.trans_b = true, g.a_stride = s->k, g.b_stride = s->k,
-        g.c_stride = s->m;
+        g.m = s->rows, g.n = s->m, g.k = s->k, g.b.trans = true, g.a.stride = s->k, g.b.stride = s->k, g.c.stride = s->m;
         break;
     case 'x':
-        g.m = s->rows, g.n = s->k, g.k = s->m, g.a_stride = s->m, g.b_stride = s->k, g.c_stride = s->k;
+        g.m = s->rows, g.n = s->k, g.k = s->m, g.a.stride = s->m, g.b.stride = s->k, g.c.stride = s->k;
         break;
     default:
-        g.m = s->m, g.n = s->k, g.k = s->rows, g.trans_a = true, g.a_stride = s->m, g.b_stride = s->k,
-        g.c_stride = s->k;
+        g.m = s->m, g.n = s->k, g.k = s->rows, g.a.trans = true, g.a.stride = s->m, g.b.stride = s->k, g.c.stride = s->k;
     }
     return g;
 }
@@ -116,14 +114,14 @@ static void bench_shape(const Shape *s, ThreadPool *pools[2])
     double flops = 2.0 * (double)s->rows * (double)s->k * (double)s->m;
     for (int d = 0; d < 2; d++)
         for (int i = 0; i < 2; i++) {
-            GemmRun run = { gemm_of_shape(s, d ? DT_BF16 : DT_F32), pools[i], NULL };
+            GemmRun run = {gemm_of_shape(s, d ? DT_BF16 : DT_F32), pools[i], NULL};
             void   *a = filled((size_t)(run.gemm.m * run.gemm.k)), *b = filled((size_t)(run.gemm.n * run.gemm.k));
-            run.gemm.a = a;
-            run.gemm.b = b;
-            run.gemm.c = filled((size_t)(run.gemm.m * run.gemm.n));
+            run.gemm.a.data = a;
+            run.gemm.b.data = b;
+            run.gemm.c.data = filled((size_t)(run.gemm.m * run.gemm.n));
             run.workspace = filled(gemm_workspace(&run.gemm, pool_num_workers(pools[i])) / sizeof(float) + 1);
             printf(" %9.1f", flops / fastest_seconds(run_gemm, &run, pools[i]) * 1e-9);
-            free(a), free(b), free(run.gemm.c), free(run.workspace);
+            free(a), free(b), free(run.gemm.c.data), free(run.workspace);
         }
     printf("\n");
 }
@@ -142,10 +140,10 @@ static void run_op(void *context)
 /* One op at these input types on `pool`; ms. Integer inputs are 0, but labels are 1. */
 static double bench_op(const OpDef *op, const void *attrs, const TensorType *in, uint32_t want, ThreadPool *pool)
 {
-    Arena      arena = { 0 };
+    Arena      arena = {0};
     Graph     *graph = graph_create(&arena, "bench", op_table, OP_COUNT);
-    Value     *values[NODE_MAX_IN] = { 0 };
-    TensorView views[NODE_MAX_IN] = { 0 }, out[NODE_MAX_OUT] = { 0 };
+    Value     *values[NODE_MAX_IN] = {0};
+    TensorView views[NODE_MAX_IN] = {0}, out[NODE_MAX_OUT] = {0};
     Node      *node;
     for (int i = 0; i < op->num_in; i++)
         if (in[i].ndim) values[i] = graph_add_value(graph, VALUE_INPUT, "in", &in[i]);
@@ -155,24 +153,22 @@ static double bench_op(const OpDef *op, const void *attrs, const TensorType *in,
     }
     for (int i = 0; i < op->num_in; i++) {
         if (!values[i]) continue;
-        views[i] = (TensorView){ filled((size_t)type_bytes(&in[i]) / 4 + 1), in[i] };
+        views[i] = (TensorView){filled((size_t)type_bytes(&in[i]) / 4 + 1), in[i]};
         if (in[i].dtype == DT_I32)
-            for (int64_t k = 0; k < type_numel(&in[i]); k++)
-                ((int32_t *)views[i].data)[k] = op->id == OP_LM_HEAD_LOSS_BWD;
+            for (int64_t k = 0; k < type_numel(&in[i]); k++) ((int32_t *)views[i].data)[k] = op->id == OP_LM_HEAD_LOSS_BWD;
     }
     for (int k = 0; k < op->num_out; k++)
-        if (node->out[k])
-            out[k] = (TensorView){ filled((size_t)type_bytes(&node->out[k]->type) / 4 + 1), node->out[k]->type };
+        if (node->out[k]) out[k] = (TensorView){filled((size_t)type_bytes(&node->out[k]->type) / 4 + 1), node->out[k]->type};
     size_t bytes = op->workspace(node, pool_num_workers(pool));
-    OpRun  run = { op,
-                   { .in = views,
-                     .out = out,
-                     .num_in = op->num_in,
-                     .num_out = op->num_out,
-                     .attrs = node->attrs,
-                     .workspace = filled(bytes / 4 + 1),
-                     .workspace_bytes = bytes,
-                     .pool = pool } };
+    OpRun  run = {op,
+                  {.in = views,
+                   .out = out,
+                   .num_in = op->num_in,
+                   .num_out = op->num_out,
+                   .attrs = node->attrs,
+                   .workspace = filled(bytes / 4 + 1),
+                   .workspace_bytes = bytes,
+                   .pool = pool}};
     double seconds = fastest_seconds(run_op, &run, pool);
     for (int i = 0; i < op->num_in; i++) free(views[i].data);
     for (int k = 0; k < op->num_out; k++) free(out[k].data);
@@ -183,23 +179,19 @@ static double bench_op(const OpDef *op, const void *attrs, const TensorType *in,
 
 static void bench_ops(ThreadPool *pools[2])
 {
-    const AttentionAttrs attention = { .num_heads = 4, .num_kv_heads = 2, .head_dim = 64 };
-    const TensorType     f32 = { DT_F32, 4, { 8, 512, 4, 64 } }, packed = { DT_F32, 3, { 8, 512, 512 } };
-    const TensorType     lse = { DT_F32, 3, { 8, 4, 512 } }, starts = { DT_I32, 2, { 8, 512 } }, none = { 0 };
-    const TensorType     forward[] = { packed, none, none, starts },
-                     backward[] = { f32, packed, none, none, f32, lse, starts };
-    const TensorType losses = { DT_F32, 2, { 8, 512 } }, x = { DT_F32, 3, { 8, 512, 256 } },
-                     w = { DT_F32, 2, { 4096, 256 } };
-    const TensorType head[] = { losses, x, w, starts, none };
-    const TensorType losses4 = { DT_F32, 2, { 4, 512 } }, x4 = { DT_F32, 3, { 4, 512, 288 } },
-                     w4 = { DT_F32, 2, { 32000, 288 } };
-    const TensorType labels4 = { DT_I32, 2, { 4, 512 } }, head4[] = { losses4, x4, w4, labels4, none };
+    const AttentionAttrs attention = {.num_heads = 4, .num_kv_heads = 2, .head_dim = 64};
+    const TensorType     f32 = {DT_F32, 4, {8, 512, 4, 64}}, packed = {DT_F32, 3, {8, 512, 512}};
+    const TensorType     lse = {DT_F32, 3, {8, 4, 512}}, starts = {DT_I32, 2, {8, 512}}, none = {0};
+    const TensorType     forward[] = {packed, none, none, starts}, backward[] = {f32, packed, none, none, f32, lse, starts};
+    const TensorType     losses = {DT_F32, 2, {8, 512}}, x = {DT_F32, 3, {8, 512, 256}}, w = {DT_F32, 2, {4096, 256}};
+    const TensorType     head[] = {losses, x, w, starts, none};
+    const TensorType     losses4 = {DT_F32, 2, {4, 512}}, x4 = {DT_F32, 3, {4, 512, 288}}, w4 = {DT_F32, 2, {32000, 288}};
+    const TensorType     labels4 = {DT_I32, 2, {4, 512}}, head4[] = {losses4, x4, w4, labels4, none};
     for (int i = 0; i < 2; i++) {
         printf("%d threads: attention B8 T512 H4 G2 D64: forward %.2f ms", pool_num_workers(pools[i]),
                bench_op(&op_attention, &attention, forward, 3, pools[i]));
         printf(", backward %.2f ms", bench_op(&op_attention_bwd, &attention, backward, 1, pools[i]));
-        printf("; head's loss N4096 C256 V4096 with dx, dw %.2f ms",
-               bench_op(&op_lm_head_loss_bwd, NULL, head, 7, pools[i]));
+        printf("; head's loss N4096 C256 V4096 with dx, dw %.2f ms", bench_op(&op_lm_head_loss_bwd, NULL, head, 7, pools[i]));
         printf(", N2048 C288 V32000 %.2f ms\n", bench_op(&op_lm_head_loss_bwd, NULL, head4, 7, pools[i]));
     }
 }
@@ -207,16 +199,15 @@ static void bench_ops(ThreadPool *pools[2])
 int main(int argc, char **argv)
 {
     Device     *device;
-    ThreadPool *pools[2] = { NULL, NULL };
+    ThreadPool *pools[2] = {NULL, NULL};
     double      flops, bytes;
-    if (device_cpu_create(argc > 1 ? atoi(argv[1]) : 0, &device) != OK ||
-        device_cpu_measure_peak(device, &flops, &bytes) != OK) {
+    if (device_cpu_create(argc > 1 ? atoi(argv[1]) : 0, &device) != OK || device_cpu_measure_peak(device, &flops, &bytes) != OK) {
         fprintf(stderr, "%s\n", status_message());
         return 1;
     }
     pools[1] = device_cpu_pool(device);
-    printf("kernels %s; %d threads reach %.0f GFLOP/s and %.1f GB/s\n", sgemm_kernel()->name, pool_num_workers(pools[1]),
-           flops * 1e-9, bytes * 1e-9);
+    printf("kernels %s; %d threads reach %.0f GFLOP/s and %.1f GB/s\n", sgemm_kernel()->name, pool_num_workers(pools[1]), flops * 1e-9,
+           bytes * 1e-9);
     printf("GFLOP/s                     rows      k      m   f32 1 th   f32 all  bf16 1 th  bf16 all\n");
     for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) bench_shape(&shapes[i], pools);
     bench_ops(pools);

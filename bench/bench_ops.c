@@ -16,34 +16,44 @@ typedef struct Case {
     const void  *attrs;
 } Case;
 
-#define NDIM(...) (sizeof((int64_t[]){ __VA_ARGS__ }) / sizeof(int64_t))
-#define X(...)    { DT_F32, NDIM(__VA_ARGS__), { __VA_ARGS__ } }
-#define I(...)    { DT_I32, NDIM(__VA_ARGS__), { __VA_ARGS__ } }
+#define NDIM(...) (sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t))
+#define X(...) \
+    { \
+        DT_F32, NDIM(__VA_ARGS__), \
+        { \
+            __VA_ARGS__ \
+        } \
+    }
+#define I(...) \
+    { \
+        DT_I32, NDIM(__VA_ARGS__), \
+        { \
+            __VA_ARGS__ \
+        } \
+    }
 
-static const EmbeddingDwAttrs vocab = { .vocab = V };
-static const QkvAttrs         qkv = { .num_heads = 4, .num_kv_heads = 2, .head_dim = 64, .eps = 1e-6 };
-static const DropoutAttrs     tenth = { .p = 0.1 };
-static const AdamwAttrs       adam = { .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .stochastic = true };
+static const EmbeddingDwAttrs vocab = {.vocab = V};
+static const QkvAttrs         qkv = {.num_heads = 4, .num_kv_heads = 2, .head_dim = 64, .eps = 1e-6};
+static const DropoutAttrs     tenth = {.p = 0.1};
+static const AdamwAttrs       adam = {.beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .stochastic = true};
 
 static const Case cases[] = {
-    { &op_embedding, { I(B, T), X(V, C) }, NULL },
-    { &op_embedding_dw, { I(B, T), X(B, T, C), X(V, C) }, &vocab },
-    { &op_add, { X(N, C), X(N, C) }, NULL },
-    { &op_col_sum, { X(N, C) }, NULL },
-    { &op_rms_norm, { X(N, C), X(C) }, NULL },
-    { &op_rms_norm_bwd, { X(N, C), X(N, C), X(C), X(N) }, NULL },
-    { &op_rms_norm_bwd, { X(N, C), X(N, C), X(C), X(N), X(N, C), X(C) }, NULL },
-    { &op_add_rms_norm, { X(N, C), X(N, C), X(C) }, NULL },
-    { &op_rope, { X(B, T, 6, 48), X(T, 48), I(B, T) }, NULL },
-    { &op_qkv_norm_rope, { X(B, T, 512), X(64), X(64), X(T, 64), I(B, T) }, &qkv },
-    { &op_qkv_norm_rope_bwd, { X(B, T, 512), X(B, T, 512), X(64), X(64), X(T, 64), I(B, T), X(B, T, 6) }, &qkv },
-    { &op_swiglu, { X(N, 2 * F) }, NULL },
-    { &op_swiglu_bwd, { X(N, F), X(N, 2 * F) }, NULL },
-    { &op_dropout, { X(B, T, C), I(B, T), I(B, T), { DT_I64, 1, { STEP_COUNT } } }, &tenth },
-    { &op_sum_squares, { X(E) }, NULL },
-    { &op_adamw,
-      { X(E), X(E), X(E), X(E), X(1), X(1), X(HYPER_COUNT), { DT_I64, 1, { STEP_COUNT } }, { DT_I64, 2, { 1, 4 } } },
-      &adam },
+    {&op_embedding, {I(B, T), X(V, C)}, NULL},
+    {&op_embedding_dw, {I(B, T), X(B, T, C), X(V, C)}, &vocab},
+    {&op_add, {X(N, C), X(N, C)}, NULL},
+    {&op_col_sum, {X(N, C)}, NULL},
+    {&op_rms_norm, {X(N, C), X(C)}, NULL},
+    {&op_rms_norm_bwd, {X(N, C), X(N, C), X(C), X(N)}, NULL},
+    {&op_rms_norm_bwd, {X(N, C), X(N, C), X(C), X(N), X(N, C), X(C)}, NULL},
+    {&op_add_rms_norm, {X(N, C), X(N, C), X(C)}, NULL},
+    {&op_rope, {X(B, T, 6, 48), X(T, 48), I(B, T)}, NULL},
+    {&op_qkv_norm_rope, {X(B, T, 512), X(64), X(64), X(T, 64), I(B, T)}, &qkv},
+    {&op_qkv_norm_rope_bwd, {X(B, T, 512), X(B, T, 512), X(64), X(64), X(T, 64), I(B, T), X(B, T, 6)}, &qkv},
+    {&op_swiglu, {X(N, 2 * F)}, NULL},
+    {&op_swiglu_bwd, {X(N, F), X(N, 2 * F)}, NULL},
+    {&op_dropout, {X(B, T, C), I(B, T), I(B, T), {DT_I64, 1, {STEP_COUNT}}}, &tenth},
+    {&op_sum_squares, {X(E)}, NULL},
+    {&op_adamw, {X(E), X(E), X(E), X(E), X(1), X(1), X(HYPER_COUNT), {DT_I64, 1, {STEP_COUNT}}, {DT_I64, 2, {1, 4}}}, &adam},
 };
 
 /* One thread: its CPU time, which other programs on the machine hardly change. More: wall time. */
@@ -96,21 +106,20 @@ static void *filled(const TensorType *type)
 /* GB/s of the case with floats in `dtype`; 0 where the op doesn't take it. */
 static double case_bandwidth(const Case *c, DType dtype, ThreadPool *pool)
 {
-    Arena      arena = { 0 };
+    Arena      arena = {0};
     Graph     *graph = graph_create(&arena, "bench", op_table, OP_COUNT);
     Node      *node;
-    Value     *in[NODE_MAX_IN] = { 0 };
-    TensorView views[NODE_MAX_IN] = { 0 }, outs[NODE_MAX_OUT] = { 0 };
+    Value     *in[NODE_MAX_IN] = {0};
+    TensorView views[NODE_MAX_IN] = {0}, outs[NODE_MAX_OUT] = {0};
     for (int i = 0; i < c->op->num_in; i++) {
         TensorType type = c->in[i];
         bool       big = type.ndim >= 2 || type_numel(&type) == E;
         if (!type.ndim) continue;
-        bool statistic = c->op == &op_rope || c->op == &op_qkv_norm_rope || c->op == &op_qkv_norm_rope_bwd
-                             ? type.dim[0] == T || i == 6
-                             : false;
+        bool statistic =
+            c->op == &op_rope || c->op == &op_qkv_norm_rope || c->op == &op_qkv_norm_rope_bwd ? type.dim[0] == T || i == 6 : false;
         if (type.dtype == DT_F32 && big && !statistic) type.dtype = dtype;
         in[i] = graph_add_value(graph, VALUE_INPUT, "x", &type);
-        views[i] = (TensorView){ filled(&type), type };
+        views[i] = (TensorView){filled(&type), type};
     }
     if (c->op == &op_adamw) ((int64_t *)views[8].data)[SEGMENT_NUMEL] = E;
     if (graph_add_node(graph, c->op, c->attrs, "y", in, c->op->num_in, ~0u, &node) != OK) {
@@ -119,22 +128,22 @@ static double case_bandwidth(const Case *c, DType dtype, ThreadPool *pool)
     }
     for (int k = 0; k < node->num_out; k++) {
         if (!node->out[k]) continue;
-        outs[k] = (TensorView){ NULL, node->out[k]->type };
+        outs[k] = (TensorView){NULL, node->out[k]->type};
         Value *alias = node_alias_of(node, k);
         for (int i = 0; alias && i < node->num_in; i++)
             if (node->in[i] == alias) outs[k].data = views[i].data;
         if (!alias) outs[k].data = filled(&outs[k].type);
     }
     size_t     bytes = c->op->workspace ? c->op->workspace(node, pool_num_workers(pool)) : 0;
-    KernelArgs args = { .in = views,
-                        .out = outs,
-                        .num_in = node->num_in,
-                        .num_out = node->num_out,
-                        .attrs = node->attrs,
-                        .accumulate = node_accumulate_mask(node),
-                        .workspace = aligned_alloc(256, (bytes + 256) / 256 * 256),
-                        .workspace_bytes = bytes,
-                        .pool = pool };
+    KernelArgs args = {.in = views,
+                       .out = outs,
+                       .num_in = node->num_in,
+                       .num_out = node->num_out,
+                       .attrs = node->attrs,
+                       .accumulate = node_accumulate_mask(node),
+                       .workspace = aligned_alloc(256, (bytes + 256) / 256 * 256),
+                       .workspace_bytes = bytes,
+                       .pool = pool};
     double     seconds = fastest_seconds(op_cpu_kernel(node)->run, &args), moved = c->op->cost(node).bytes;
     for (int k = 0; k < node->num_out; k++)
         if (outs[k].data && !node_alias_of(node, k)) free(outs[k].data);
@@ -147,8 +156,8 @@ static double case_bandwidth(const Case *c, DType dtype, ThreadPool *pool)
 static double copy_bandwidth(int64_t bytes)
 {
     TensorType type = type_make(DT_F32, 1, bytes / 8);
-    TensorView in = { filled(&type), type }, out = { filled(&type), type };
-    KernelArgs args = { .in = &in, .out = &out };
+    TensorView in = {filled(&type), type}, out = {filled(&type), type};
+    KernelArgs args = {.in = &in, .out = &out};
     double     seconds = fastest_seconds(copy_run, &args);
     free(in.data);
     free(out.data);
@@ -160,8 +169,7 @@ int main(int argc, char **argv)
     ThreadPool *pool;
     if (pool_create(argc > 1 ? atoi(argv[1]) : 0, &pool) != OK) return 1;
     int workers = pool_num_workers(pool);
-    printf("memcpy, 1 thread: %.1f GB/s of 9 MiB, %.1f of 128 MiB (read + written)\n", copy_bandwidth(9 << 20),
-           copy_bandwidth(128 << 20));
+    printf("memcpy, 1 thread: %.1f GB/s of 9 MiB, %.1f of 128 MiB (read + written)\n", copy_bandwidth(9 << 20), copy_bandwidth(128 << 20));
     printf("%-20s %18s %18s   GB/s\n%-20s %9s %8d %9s %8d\n", "", "f32", "bf16", "threads", "1", workers, "1", workers);
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         if (argc > 2 && strcmp(argv[2], cases[i].op->name) != 0) continue;

@@ -51,16 +51,16 @@ static void encode_part(void *context, int64_t part, int worker)
     SpeedJob *job = context;
     size_t    start = part ? part_end(job, (size_t)part - 1) : 0, end = part_end(job, (size_t)part);
     job->ids[worker].len = 0;
-    if (tokenizer_encode(job->tokenizer, job->scratch[worker], job->text.data + start, end - start,
-                         (EncodeOptions){ 0 }, &job->ids[worker]) != OK)
+    if (tokenizer_encode(job->tokenizer, job->scratch[worker], job->text.data + start, end - start, (EncodeOptions){0},
+                         &job->ids[worker]) != OK)
         exit(failed());
     job->num_ids[worker] += job->ids[worker].len;
 }
 
 static int run_speed(int argc, char **argv)
 {
-    SpeedJob    job = { 0 };
-    Arena       arena = { 0 };
+    SpeedJob    job = {0};
+    Arena       arena = {0};
     Tokenizer  *tokenizer;
     ThreadPool *pool;
     int         threads = argc > 4 ? atoi(argv[4]) : 1;
@@ -84,8 +84,8 @@ static int run_speed(int argc, char **argv)
         count = 0;
         for (int i = 0; i < threads; i++) count += job.num_ids[i];
     }
-    printf("%.2f MB/s %.2f Mtokens/s threads %d load %.0f ms tokens %zu\n", (double)job.text.len / best / 1e6,
-           (double)count / best / 1e6, threads, load * 1e3, count);
+    printf("%.2f MB/s %.2f Mtokens/s threads %d load %.0f ms tokens %zu\n", (double)job.text.len / best / 1e6, (double)count / best / 1e6,
+           threads, load * 1e3, count);
     for (int i = 0; i < threads; i++) {
         tokenizer_scratch_destroy(job.scratch[i]);
         token_ids_deinit(&job.ids[i]);
@@ -101,9 +101,9 @@ static int run_encode(int argc, char **argv)
     Tokenizer *tokenizer;
     if (tokenizer_load(argv[2], &tokenizer) != OK) return failed();
     TokenizerScratch *scratch = tokenizer_scratch_create(tokenizer);
-    EncodeOptions     options = { .add_special = argc > 3 };
-    TokenIds          ids = { 0 };
-    StrBuf            text = { 0 };
+    EncodeOptions     options = {.add_special = argc > 3};
+    TokenIds          ids = {0};
+    StrBuf            text = {0};
     uint32_t          len;
     while (fread(&len, 4, 1, stdin) == 1) {
         strbuf_clear(&text);
@@ -126,7 +126,7 @@ static int run_decode(char **argv)
 {
     Tokenizer *tokenizer;
     if (tokenizer_load(argv[2], &tokenizer) != OK) return failed();
-    StrBuf   ids = { 0 }, text = { 0 };
+    StrBuf   ids = {0}, text = {0};
     uint32_t count;
     while (fread(&count, 4, 1, stdin) == 1) {
         strbuf_clear(&ids);
@@ -146,25 +146,27 @@ static int run_decode(char **argv)
 
 static int run_train(int argc, char **argv)
 {
-    Arena           arena = { 0 };
+    Arena           arena = {0};
     ThreadPool     *pool;
     BpeTrainer     *trainer;
-    const char     *special[] = { "<|endoftext|>", "<|im_start|>", "<|im_end|>" };
-    BpeTrainOptions options = { .vocab_size = atoi(argv[3]), .min_frequency = atoi(argv[4]), .special_tokens = special,
-                                .num_special_tokens = 3, .eos_token = "<|endoftext|>" };
+    const char     *special[] = {"<|endoftext|>", "<|im_start|>", "<|im_end|>"};
+    BpeTrainOptions options = {.vocab_size = atoi(argv[3]),
+                               .min_frequency = atoi(argv[4]),
+                               .special_tokens = special,
+                               .num_special_tokens = 3,
+                               .eos_token = "<|endoftext|>"};
     double          start = seconds_now();
     if (pool_create(atoi(argv[5]), &pool) != OK) return failed();
     options.pool = pool;
     if (bpe_trainer_create(&options, &trainer) != OK) return failed();
     for (int i = 6; i < argc; i++) {
         Str text;
-        if (file_read(&arena, argv[i], (size_t)1 << 31, &text) != OK || bpe_trainer_add(trainer, &text, 1) != OK)
-            return failed();
+        if (file_read(&arena, argv[i], (size_t)1 << 31, &text) != OK || bpe_trainer_add(trainer, &text, 1) != OK) return failed();
     }
     double counted = seconds_now();
     if (bpe_trainer_train(trainer) != OK || bpe_trainer_save(trainer, argv[2]) != OK) return failed();
-    printf("%.2f s: counting words %.2f s, merging %.2f s; %zu merges\n", seconds_now() - start, counted - start,
-           seconds_now() - counted, bpe_trainer_num_merges(trainer));
+    printf("%.2f s: counting words %.2f s, merging %.2f s; %zu merges\n", seconds_now() - start, counted - start, seconds_now() - counted,
+           bpe_trainer_num_merges(trainer));
     bpe_trainer_destroy(trainer);
     pool_destroy(pool);
     arena_deinit(&arena);

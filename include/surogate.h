@@ -23,22 +23,22 @@ extern "C" {
 typedef enum sg_status {
     SG_OK,
     SG_INTERNAL,
-    SG_INVALID,     /* a run file, model folder, data set or argument */
+    SG_INVALID, /* a run file, model folder, data set or argument */
     SG_UNSUPPORTED,
     SG_NOT_FOUND,
     SG_IO,
     SG_DEVICE,
-    SG_NO_FIT,      /* memory or disk */
-    SG_DIVERGED,    /* loss or norm not finite */
+    SG_NO_FIT,   /* memory or disk */
+    SG_DIVERGED, /* loss or norm not finite */
     SG_CHECKPOINT,
     SG_SAVE,
     SG_INTERRUPTED, /* a signal came; a resumable checkpoint was saved */
 } sg_status;
 
-SG_API const char *sg_version(void);                /* "0.1.0" */
-SG_API const char *sg_message(void);                /* of this thread's last failure; valid until the next */
+SG_API const char *sg_version(void); /* "0.1.0" */
+SG_API const char *sg_message(void); /* of this thread's last failure; valid until the next */
 SG_API int         sg_exit_code(sg_status status);
-SG_API void        sg_free(void *memory);           /* what calls below hand out */
+SG_API void        sg_free(void *memory); /* what calls below hand out */
 
 /* ---- training runs ---- */
 
@@ -55,18 +55,19 @@ SG_API sg_status sg_run_plan(sg_run *run, const char *gpu, char **out_json);
 typedef struct sg_outcome {
     bool    already_finished; /* the output folder held this run, finished; nothing was done */
     int64_t steps;
-    double  loss, eval_loss;  /* last ones; NaN: none */
+    double  loss, eval_loss; /* last ones; NaN: none */
 } sg_outcome;
 
-/* Trains as the run file says; the model ends up in its output_dir. Resumes by itself what an earlier call left unfinished. */
+/* Trains as the run file says, samples and all; the model ends up in its output_dir. Resumes by itself what an earlier call left
+ * unfinished. */
 SG_API sg_status sg_run_train(sg_run *run, sg_outcome *out_outcome);
 
 /* ---- models ---- */
 
 typedef struct sg_model sg_model;
 
-/* A model folder, or an adapter folder that names its base. adapter: a PEFT folder over it, or NULL. device: "auto" (or NULL), "cpu" or "cuda".
- * threads of the CPU; 0: all cores. */
+/* A model folder, or an adapter folder that names its base. adapter: a PEFT folder over it, or NULL. device: "auto" (or NULL), "cpu" or
+ * "cuda". threads of the CPU; 0: all cores. */
 SG_API sg_status sg_model_open(const char *dir, const char *adapter, const char *device, int threads, sg_model **out_model);
 SG_API void      sg_model_close(sg_model *model); /* NULL is fine */
 

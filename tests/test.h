@@ -12,13 +12,16 @@
 
 typedef struct TestCase {
     const char *name;
-    void      (*run)(void);
+    void (*run)(void);
 } TestCase;
 
 static int test_failures_of_case;
 static int test_skipped_case;
 
-#define TEST(fn) { #fn, fn }
+#define TEST(fn) \
+    { \
+#fn, fn \
+    }
 
 __attribute__((format(printf, 3, 4), unused)) static void test_fail(const char *file, int line, const char *fmt, ...)
 {
@@ -31,53 +34,53 @@ __attribute__((format(printf, 3, 4), unused)) static void test_fail(const char *
     __builtin_va_end(args);
 }
 
-#define EXPECT(cond)                                                              \
-    do {                                                                          \
-        if (!(cond)) test_fail(__FILE__, __LINE__, "expected %s", #cond);         \
+#define EXPECT(cond) \
+    do { \
+        if (!(cond)) test_fail(__FILE__, __LINE__, "expected %s", #cond); \
     } while (0)
-#define EXPECT_INT(got, want)                                                     \
-    do {                                                                          \
-        long long got_ = (long long)(got), want_ = (long long)(want);             \
+#define EXPECT_INT(got, want) \
+    do { \
+        long long got_ = (long long)(got), want_ = (long long)(want); \
         if (got_ != want_) test_fail(__FILE__, __LINE__, "%s is %lld, expected %lld", #got, got_, want_); \
     } while (0)
-#define EXPECT_STR(got, want)                                                     \
-    do {                                                                          \
-        const char *got_ = (got), *want_ = (want);                                \
-        if (!got_ || strcmp(got_, want_) != 0)                                    \
+#define EXPECT_STR(got, want) \
+    do { \
+        const char *got_ = (got), *want_ = (want); \
+        if (!got_ || strcmp(got_, want_) != 0) \
             test_fail(__FILE__, __LINE__, "%s is\n  \"%s\"\nexpected\n  \"%s\"", #got, got_ ? got_ : "(null)", want_); \
     } while (0)
-#define EXPECT_CONTAINS(got, part)                                                \
-    do {                                                                          \
-        const char *got_ = (got), *part_ = (part);                                \
-        if (!got_ || !strstr(got_, part_))                                        \
+#define EXPECT_CONTAINS(got, part) \
+    do { \
+        const char *got_ = (got), *part_ = (part); \
+        if (!got_ || !strstr(got_, part_)) \
             test_fail(__FILE__, __LINE__, "%s is\n  \"%s\"\nexpected to contain\n  \"%s\"", #got, got_ ? got_ : "(null)", part_); \
     } while (0)
 /* |got - want| <= tolerance; NaN fails. */
-#define EXPECT_NEAR(got, want, tolerance)                                         \
-    do {                                                                          \
-        double got_ = (double)(got), want_ = (double)(want);                      \
-        if (!(fabs(got_ - want_) <= (double)(tolerance)))                         \
+#define EXPECT_NEAR(got, want, tolerance) \
+    do { \
+        double got_ = (double)(got), want_ = (double)(want); \
+        if (!(fabs(got_ - want_) <= (double)(tolerance))) \
             test_fail(__FILE__, __LINE__, "%s is %.9g, expected %.9g within %.3g", #got, got_, want_, (double)(tolerance)); \
     } while (0)
-#define EXPECT_OK(expr)                                                           \
-    do {                                                                          \
-        Status status_ = (expr);                                                  \
+#define EXPECT_OK(expr) \
+    do { \
+        Status status_ = (expr); \
         if (status_ != OK) test_fail(__FILE__, __LINE__, "%s: %s", #expr, status_message()); \
     } while (0)
 /* Fails with this status, and the message contains this part. */
-#define EXPECT_FAILS(expr, status, part)                                          \
-    do {                                                                          \
-        Status status_ = (expr);                                                  \
-        if (status_ != (status) || !strstr(status_message(), (part)))             \
+#define EXPECT_FAILS(expr, status, part) \
+    do { \
+        Status status_ = (expr); \
+        if (status_ != (status) || !strstr(status_message(), (part))) \
             test_fail(__FILE__, __LINE__, "%s gave %s \"%s\", expected %s \"...%s...\"", #expr, status_name(status_), \
                       status_ == OK ? "" : status_message(), status_name(status), (part)); \
     } while (0)
 /* Leaves the case; it is counted as skipped, with its reason. */
-#define SKIP(reason)                                                              \
-    do {                                                                          \
-        fprintf(stderr, "skipped: %s: %s\n", __func__, (reason));                 \
-        test_skipped_case = 1;                                                    \
-        return;                                                                   \
+#define SKIP(reason) \
+    do { \
+        fprintf(stderr, "skipped: %s: %s\n", __func__, (reason)); \
+        test_skipped_case = 1; \
+        return; \
     } while (0)
 
 /* The folder of real test inputs beside a checkout, or NULL when absent (the case then skips). */
@@ -115,9 +118,9 @@ __attribute__((unused)) static int test_run(const TestCase *cases, int count, in
     return failed != 0;
 }
 
-#define TEST_MAIN(...)                                                            \
-    int main(int argc, char **argv)                                               \
-    {                                                                             \
-        static const TestCase cases[] = { __VA_ARGS__ };                          \
+#define TEST_MAIN(...) \
+    int main(int argc, char **argv) \
+    { \
+        static const TestCase cases[] = {__VA_ARGS__}; \
         return test_run(cases, (int)(sizeof cases / sizeof cases[0]), argc, argv); \
     }

@@ -9,32 +9,33 @@
 enum { NUM_BLOCKS = 0x1100 };
 
 static const struct {
-    char     class;
+    char class;
     uint32_t first, last;
 } newer_ranges[] = {
-#define RANGE(class, first, last) { (#class)[0], first, last },
+#define RANGE(class, first, last) {(#class)[0], first, last},
+#define SCRIPT(name, first, last)
 #include "text/tokenizer_unicode_ranges.def"
 #undef RANGE
+#undef SCRIPT
 };
 
 static bool is_white_space(uint32_t code)
 {
     return (code >= 9 && code <= 13) || code == 32 || code == 0x85 || code == 0xA0 || code == 0x1680 ||
-           (code >= 0x2000 && code <= 0x200A) || code == 0x2028 || code == 0x2029 || code == 0x202F || code == 0x205F ||
-           code == 0x3000;
+           (code >= 0x2000 && code <= 0x200A) || code == 0x2028 || code == 0x2029 || code == 0x202F || code == 0x205F || code == 0x3000;
 }
 
 /* Symbols (So) with the property Alphabetic: circled and squared Latin letters. */
 static bool is_alphabetic_symbol(uint32_t code)
 {
-    return (code >= 0x24B6 && code <= 0x24E9) || (code >= 0x1F130 && code <= 0x1F149) ||
-           (code >= 0x1F150 && code <= 0x1F169) || (code >= 0x1F170 && code <= 0x1F189);
+    return (code >= 0x24B6 && code <= 0x24E9) || (code >= 0x1F130 && code <= 0x1F149) || (code >= 0x1F150 && code <= 0x1F169) ||
+           (code >= 0x1F170 && code <= 0x1F189);
 }
 
 /* True when NFC of the character alone is another text. */
 static bool nfc_changes(uint32_t code)
 {
-    int32_t          buffer[32] = { 0 };
+    int32_t          buffer[32] = {0};
     utf8proc_uint8_t text[4];
     utf8proc_ssize_t size = utf8proc_encode_char((int32_t)code, text);
     utf8proc_ssize_t len = utf8proc_decompose(text, size, buffer, 32, UTF8PROC_COMPOSE | UTF8PROC_STABLE);
@@ -46,8 +47,7 @@ static bool nfc_changes(uint32_t code)
 /* Yes for NFC's quick check answers "no" and "maybe", and for every combining class but 0. */
 static bool nfc_open(uint32_t code)
 {
-    if ((code >= 0x1161 && code <= 0x1175) || (code >= 0x11A8 && code <= 0x11C2))
-        return true; /* Hangul vowels, finals */
+    if ((code >= 0x1161 && code <= 0x1175) || (code >= 0x11A8 && code <= 0x11C2)) return true; /* Hangul vowels, finals */
     const utf8proc_property_t *property = utf8proc_get_property((int32_t)code);
     if (property->combining_class != 0) return true;
     if (property->comb_index != UINT16_MAX && property->comb_index >= 0x8000) return true; /* joins the one before */
@@ -62,21 +62,34 @@ static uint8_t flags_of(uint32_t code)
     case UTF8PROC_CATEGORY_LL:
     case UTF8PROC_CATEGORY_LT:
     case UTF8PROC_CATEGORY_LM:
-    case UTF8PROC_CATEGORY_LO: flags = CHAR_LETTER | CHAR_WORD; break;
+    case UTF8PROC_CATEGORY_LO:
+        flags = CHAR_LETTER | CHAR_WORD;
+        break;
     case UTF8PROC_CATEGORY_MN:
     case UTF8PROC_CATEGORY_MC:
-    case UTF8PROC_CATEGORY_ME: flags = CHAR_MARK | CHAR_WORD; break;
+    case UTF8PROC_CATEGORY_ME:
+        flags = CHAR_MARK | CHAR_WORD;
+        break;
     case UTF8PROC_CATEGORY_ND:
-    case UTF8PROC_CATEGORY_NL: flags = CHAR_NUMBER | CHAR_WORD; break;
-    case UTF8PROC_CATEGORY_NO: flags = CHAR_NUMBER; break;
-    case UTF8PROC_CATEGORY_PC: flags = CHAR_PUNCT | CHAR_WORD; break;
+    case UTF8PROC_CATEGORY_NL:
+        flags = CHAR_NUMBER | CHAR_WORD;
+        break;
+    case UTF8PROC_CATEGORY_NO:
+        flags = CHAR_NUMBER;
+        break;
+    case UTF8PROC_CATEGORY_PC:
+        flags = CHAR_PUNCT | CHAR_WORD;
+        break;
     case UTF8PROC_CATEGORY_PD:
     case UTF8PROC_CATEGORY_PS:
     case UTF8PROC_CATEGORY_PE:
     case UTF8PROC_CATEGORY_PI:
     case UTF8PROC_CATEGORY_PF:
-    case UTF8PROC_CATEGORY_PO: flags = CHAR_PUNCT; break;
-    default: break;
+    case UTF8PROC_CATEGORY_PO:
+        flags = CHAR_PUNCT;
+        break;
+    default:
+        break;
     }
     if (code > 32 && code < 127 && !(flags & (CHAR_LETTER | CHAR_NUMBER))) flags |= CHAR_PUNCT;
     if (is_white_space(code)) flags |= CHAR_SPACE;
@@ -107,7 +120,7 @@ static void block_fill(uint32_t block, uint8_t flags[256])
     }
     for (uint32_t i = 0; i < 256; i++) flags[i] = flags_of(block * 256 + i);
     for (size_t r = 0; r < sizeof newer_ranges / sizeof newer_ranges[0]; r++) {
-        if (newer_ranges[r].last >> 8 < block || newer_ranges[r].first >> 8 > block) continue;
+        if (newer_ranges[r].last >> 8 < block || newer_ranges[r].first >> 8 > block || newer_ranges[r].class == 'S') continue;
         uint8_t bits = newer_ranges[r].class == 'L'   ? CHAR_LETTER | CHAR_WORD
                        : newer_ranges[r].class == 'N' ? CHAR_NUMBER | CHAR_WORD
                        : newer_ranges[r].class == 'M' ? CHAR_MARK | CHAR_WORD

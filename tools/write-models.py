@@ -38,10 +38,10 @@ def config():
         setting("theta", ["rope_parameters.rope_theta", "rope_theta"], "10000", min=1),
         setting("llama3_rope", [k % name for k in rope for name in ("rope_type", "type")], "0",
                 choices={"default": 0, "llama3": 1}),
-        setting("rope_factor", [k % "factor" for k in rope], "8", min=0),
-        setting("rope_low", [k % "low_freq_factor" for k in rope], "1", min=0),
-        setting("rope_high", [k % "high_freq_factor" for k in rope], "4", min=0),
-        setting("rope_original", [k % "original_max_position_embeddings" for k in rope], "8192", min=1),
+        setting("rope_factor", [k % "factor" for k in rope], "1", needed_if="llama3_rope", min=1),
+        setting("rope_low", [k % "low_freq_factor" for k in rope], "1", needed_if="llama3_rope", min=0),
+        setting("rope_high", [k % "high_freq_factor" for k in rope], "4", needed_if="llama3_rope", min=0),
+        setting("rope_original", [k % "original_max_position_embeddings" for k in rope], "8192", needed_if="llama3_rope", min=1),
         setting("rotary_share", ["rope_parameters.partial_rotary_factor", "partial_rotary_factor"], "1"),
         setting("windows", "layer_types", "0", choices={"full_attention": 0}),
         setting("use_window", "use_sliding_window", "0"),
@@ -122,8 +122,9 @@ def block(qkv_bias, qk_norm):
 def family(architecture, qkv_bias=False, qk_norm=False, rules=()):
     head = linear("head", ["V", "C"], "lm_head")
     head[0]["head"] = True
+    embed = {"param": "embed.weight", "shape": ["V", "C"], "hf": "model.embed_tokens.weight", "init": {"normal": "init_std"}}
     graph = [
-        {"param": "embed.weight", "shape": ["V", "C"], "hf": "model.embed_tokens.weight", "init": {"normal": "init_std"}},
+        {"if": "tied", "then": [{**embed, "module": "lm_head", "linear": True, "head": True}], "else": [embed]},
         op("embedding", ["tokens", "embed.weight"], "embed"),
         op("rope_table", [], "rope_table", len="P", head_dim="D", theta="theta", factor="llama3_rope ? rope_factor : 0",
            low_freq="rope_low", high_freq="rope_high", original_len="rope_original"),

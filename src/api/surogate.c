@@ -1,18 +1,29 @@
 /* The public interface over the layers below: handles, copies of results, nothing else. */
 #include "surogate.h"
 
+#include "base/log.h"
 #include "base/version.h"
 #include "infer/evaluate.h"
 #include "infer/generate.h"
-#include "train/trainer.h"
+#include "infer/samples.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 #define STATUS(code, name, exit_code) _Static_assert((int)code == (int)SG_##code, "sg_status follows status.def");
-enum { SG_ERR_INTERNAL = SG_INTERNAL, SG_ERR_INVALID = SG_INVALID, SG_ERR_UNSUPPORTED = SG_UNSUPPORTED, SG_ERR_NOT_FOUND = SG_NOT_FOUND,
-       SG_ERR_IO = SG_IO, SG_ERR_DEVICE = SG_DEVICE, SG_ERR_NO_FIT = SG_NO_FIT, SG_ERR_DIVERGED = SG_DIVERGED,
-       SG_ERR_CHECKPOINT = SG_CHECKPOINT, SG_ERR_SAVE = SG_SAVE, SG_ERR_INTERRUPTED = SG_INTERRUPTED };
+enum {
+    SG_ERR_INTERNAL = SG_INTERNAL,
+    SG_ERR_INVALID = SG_INVALID,
+    SG_ERR_UNSUPPORTED = SG_UNSUPPORTED,
+    SG_ERR_NOT_FOUND = SG_NOT_FOUND,
+    SG_ERR_IO = SG_IO,
+    SG_ERR_DEVICE = SG_DEVICE,
+    SG_ERR_NO_FIT = SG_NO_FIT,
+    SG_ERR_DIVERGED = SG_DIVERGED,
+    SG_ERR_CHECKPOINT = SG_CHECKPOINT,
+    SG_ERR_SAVE = SG_SAVE,
+    SG_ERR_INTERRUPTED = SG_INTERRUPTED
+};
 #include "base/status.def"
 #undef STATUS
 
@@ -51,17 +62,25 @@ static void *allocate(size_t bytes)
     return memory;
 }
 
+/* Calls that may have something to say begin with log_mute(true) and end with this: only training prints. */
+static sg_status end_quiet(Status status)
+{
+    log_mute(false);
+    return (sg_status)status;
+}
+
 /* ---- runs ---- */
 
 sg_status sg_run_open(const char *const *args, size_t num_args, sg_run **out_run)
 {
     sg_run *run = allocate(sizeof *run);
-    Status  status = config_load_args(args, num_args, &run->config, NULL);
+    log_mute(true);
+    Status status = config_load_args(args, num_args, &run->config, NULL);
     if (status == OK)
         *out_run = run;
     else
         free(run);
-    return (sg_status)status;
+    return end_quiet(status);
 }
 
 void sg_run_close(sg_run *run)
@@ -73,22 +92,24 @@ void sg_run_close(sg_run *run)
 
 static Status plan_run(Arena *arena, const Config *config, Device *device, StrBuf *out)
 {
-    HfModel       *model;
+    HfModel       *model = NULL;
     CompileOptions options;
     Plan          *plan;
-    TRY(setup_model(arena, config, &model));
-    TRY(setup_options(arena, config, model, &options));
-    TRY(compile_plan(arena, model->module, &model->config, model->config_name, &options, device, &plan));
-    plan_write_json(plan, out);
-    return OK;
+    Status         status = setup_model(arena, config, &model);
+    if (status == OK) status = setup_options(config, model, &options);
+    if (status == OK) status = setup_plan(arena, model, &options, device, &plan);
+    if (status == OK) plan_write_json(plan, out);
+    hf_model_close(model);
+    return status;
 }
 
 sg_status sg_run_plan(sg_run *run, const char *gpu, char **out_json)
 {
     Device *device = NULL;
-    Arena   arena = { 0 };
-    StrBuf  json = { 0 };
-    Status  status = gpu ? device_null_create(gpu, &device) : setup_device(&run->config, &device);
+    Arena   arena = {0};
+    StrBuf  json = {0};
+    log_mute(true);
+    Status status = setup_device(&run->config, gpu, &device);
     if (status == OK) status = plan_run(&arena, &run->config, device, &json);
     if (device) device->api->destroy(device);
     arena_deinit(&arena);
@@ -96,15 +117,14 @@ sg_status sg_run_plan(sg_run *run, const char *gpu, char **out_json)
         *out_json = json.data;
     else
         strbuf_deinit(&json);
-    return (sg_status)status;
+    return end_quiet(status);
 }
 
 sg_status sg_run_train(sg_run *run, sg_outcome *out_outcome)
 {
-    TrainHooks   hooks = { 0 };
     TrainOutcome outcome;
-    Status       status = train_run(&run->config, &hooks, &outcome);
-    if (status == OK) *out_outcome = (sg_outcome){ outcome.already_finished, outcome.steps, outcome.loss, outcome.eval_loss };
+    Status       status = train_with_samples(&run->config, &outcome);
+    if (status == OK) *out_outcome = (sg_outcome){outcome.already_finished, outcome.steps, outcome.loss, outcome.eval_loss};
     return (sg_status)status;
 }
 
@@ -113,12 +133,13 @@ sg_status sg_run_train(sg_run *run, sg_outcome *out_outcome)
 sg_status sg_model_open(const char *dir, const char *adapter, const char *device, int threads, sg_model **out_model)
 {
     sg_model *model = allocate(sizeof *model);
-    Status    status = infer_open(&model->infer, dir, adapter, device ? device : "auto", threads);
+    log_mute(true);
+    Status status = infer_open(&model->infer, dir, adapter, device ? device : "auto", threads);
     if (status == OK)
         *out_model = model;
     else
         sg_model_close(model);
-    return (sg_status)status;
+    return end_quiet(status);
 }
 
 void sg_model_close(sg_model *model)
@@ -136,7 +157,7 @@ static Status need_tokenizer(const sg_model *model)
 
 sg_status sg_model_encode(sg_model *model, const char *text, size_t len, int32_t **out_ids, size_t *out_num)
 {
-    TokenIds ids = { 0 };
+    TokenIds ids = {0};
     Status   status = need_tokenizer(model);
     if (status == OK) status = infer_encode(&model->infer, text, len, &ids);
     if (status == OK) {
@@ -150,7 +171,7 @@ sg_status sg_model_encode(sg_model *model, const char *text, size_t len, int32_t
 
 sg_status sg_model_decode(sg_model *model, const int32_t *ids, size_t num, char **out_text)
 {
-    StrBuf text = { 0 };
+    StrBuf text = {0};
     Status status = need_tokenizer(model);
     if (status == OK) status = tokenizer_decode(model->infer.tokenizer, ids, num, true, &text);
     if (status == OK)
@@ -164,10 +185,11 @@ sg_status sg_model_losses(sg_model *model, const int32_t *ids, size_t num, float
 {
     if (num < 2) return (sg_status)status_fail(ERR_INVALID, "losses of %zu ids; expected at least 2", num);
     infer_stop(&model->infer);
+    log_mute(true);
     Status status = evaluate_start(&model->infer, num, 0);
     if (status == OK) status = evaluate_ids(&model->infer, ids, num, losses);
     infer_stop(&model->infer);
-    return (sg_status)status;
+    return end_quiet(status);
 }
 
 static bool collect(void *context, int32_t id)
@@ -176,7 +198,8 @@ static bool collect(void *context, int32_t id)
     return true;
 }
 
-static Status generate_ids(InferModel *infer, const int32_t *ids, size_t num, int64_t max_tokens, const sg_sampling *sampling, TokenIds *out)
+static Status generate_ids(InferModel *infer, const int32_t *ids, size_t num, int64_t max_tokens, const sg_sampling *sampling,
+                           TokenIds *out)
 {
     int64_t positions = infer->model->max_positions, want = (int64_t)num + max_tokens;
     FAIL_IF(num == 0, ERR_INVALID, "generation needs at least one id to go on from");
@@ -188,8 +211,14 @@ static Status generate_ids(InferModel *infer, const int32_t *ids, size_t num, in
     infer->options.prefill_chunk = (int64_t)num < 128 ? (int64_t)num : 128;
     TRY(infer_start(infer));
     GenerateStats stats;
-    GenerateJob   job = { .prompt = ids, .prompt_len = num, .max_tokens = max_tokens, .eos = infer->eos, .num_eos = infer->num_eos,
-                          .vocab_size = infer->tokenizer ? tokenizer_vocab_size(infer->tokenizer) : 0, .sink = collect, .context = out };
+    GenerateJob   job = {.prompt = ids,
+                         .prompt_len = num,
+                         .max_tokens = max_tokens,
+                         .eos = infer->eos,
+                         .num_eos = infer->num_eos,
+                         .vocab_size = infer->tokenizer ? tokenizer_vocab_size(infer->tokenizer) : 0,
+                         .sink = collect,
+                         .context = out};
     job.sample.temperature = sampling->temperature;
     job.sample.top_k = sampling->top_k;
     job.sample.top_p = sampling->top_p > 0 ? sampling->top_p : 1;
@@ -200,8 +229,9 @@ static Status generate_ids(InferModel *infer, const int32_t *ids, size_t num, in
 sg_status sg_model_generate(sg_model *model, const int32_t *ids, size_t num, int64_t max_tokens, const sg_sampling *sampling,
                             int32_t **out_ids, size_t *out_num)
 {
-    TokenIds out = { 0 };
+    TokenIds out = {0};
     infer_stop(&model->infer);
+    log_mute(true);
     Status status = generate_ids(&model->infer, ids, num, max_tokens, sampling, &out);
     infer_stop(&model->infer);
     if (status == OK) {
@@ -210,5 +240,5 @@ sg_status sg_model_generate(sg_model *model, const int32_t *ids, size_t num, int
     } else {
         token_ids_deinit(&out);
     }
-    return (sg_status)status;
+    return end_quiet(status);
 }

@@ -59,7 +59,7 @@ void arena_deinit(Arena *arena)
         next = chunk->next;
         free(chunk);
     }
-    *arena = (Arena){ 0 };
+    *arena = (Arena){0};
 }
 
 void arena_reset(Arena *arena)
@@ -97,11 +97,12 @@ char *arena_printf(Arena *arena, const char *fmt, ...)
     va_list args, again;
     va_start(args, fmt);
     va_copy(again, args);
-    int n = vsnprintf(NULL, 0, fmt, args);
+    size_t room = arena->chunk ? arena->chunk->size - arena->chunk->used : 0;
+    int    n = vsnprintf(room ? (char *)arena->chunk->data + arena->chunk->used : NULL, room, fmt, args);
     va_end(args);
     CHECK(n >= 0);
-    char *out = arena_alloc(arena, (size_t)n + 1);
-    vsnprintf(out, (size_t)n + 1, fmt, again);
+    char *out = take(arena, (size_t)n + 1); /* where it is printed already, if it fits there */
+    if ((size_t)n >= room) vsnprintf(out, (size_t)n + 1, fmt, again);
     va_end(again);
     return out;
 }

@@ -10,7 +10,7 @@
 typedef struct ArenaChunk ArenaChunk;
 
 typedef struct Arena {
-    ArenaChunk *chunk;     /* newest first */
+    ArenaChunk *chunk;      /* newest first */
     size_t      used_bytes; /* handed out since init or reset */
 } Arena;
 
@@ -27,8 +27,8 @@ char *arena_strdup(Arena *arena, const char *text);
 char *arena_strndup(Arena *arena, const char *text, size_t len); /* NUL added */
 char *arena_printf(Arena *arena, const char *fmt, ...) PRINTF_LIKE(2, 3);
 
-#define arena_new(arena, Type)             ((Type *)arena_alloc((arena), sizeof(Type)))
-#define arena_array(arena, Type, count)    ((Type *)arena_alloc((arena), arena_array_bytes((size_t)(count), sizeof(Type))))
+#define arena_new(arena, Type) ((Type *)arena_alloc((arena), sizeof(Type)))
+#define arena_array(arena, Type, count) ((Type *)arena_alloc((arena), arena_array_bytes((size_t)(count), sizeof(Type))))
 
 /* count * size; overflow is fatal. */
 size_t arena_array_bytes(size_t count, size_t size);

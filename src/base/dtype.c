@@ -1,18 +1,34 @@
-/* The dtype table and the conversions between float formats. */
+/* The dtype table and the conversions between formats. Small floats share one encoder and one decoder, given their fields. */
 #include "base/dtype.h"
 
+#include <immintrin.h>
+#include <math.h>
+
 static const DTypeInfo table[DT_COUNT] = {
-    [DT_F32]  = { "f32", "F32", "float32", 4 },
-    [DT_BF16] = { "bf16", "BF16", "bfloat16", 2 },
-    [DT_I32]  = { "i32", "I32", "int32", 4 },
-    [DT_I64]  = { "i64", "I64", "int64", 8 },
-    [DT_U8]   = { "u8", "U8", "uint8", 1 },
+    [DT_F32] = {"f32", "float32", 32, 1, false},
+    [DT_BF16] = {"bf16", "bfloat16", 16, 1, false},
+    [DT_I32] = {"i32", "int32", 32, 1, false},
+    [DT_I64] = {"i64", "int64", 64, 1, false},
+    [DT_U8] = {"u8", "uint8", 8, 1, false},
+    [DT_I8] = {"i8", "int8", 8, 1, false},
+    [DT_F16] = {"f16", "float16", 16, 1, false},
+    [DT_E4M3] = {"e4m3", "float8_e4m3fn", 8, 1, false},
+    [DT_E5M2] = {"e5m2", "float8_e5m2", 8, 1, false},
+    [DT_E2M1] = {"e2m1", "float4_e2m1fn", 4, 2, false}, /* as NVFP4 and MXFP4 pack it */
+    [DT_NF4] = {"nf4", "nf4", 4, 2, true},              /* as bitsandbytes packs it */
 };
 
 const DTypeInfo *dtype_info(DType dtype)
 {
     CHECK(dtype < DT_COUNT);
     return &table[dtype];
+}
+
+int64_t dtype_bytes(DType dtype, int64_t numel)
+{
+    const DTypeInfo *info = dtype_info(dtype);
+    CHECK(numel % info->block == 0);
+    return numel / info->block * (info->bits * info->block / 8);
 }
 
 bool dtype_parse(const char *text, DType *out)
@@ -33,15 +49,251 @@ void bf16_to_f32_row(float *dst, const uint16_t *src, int64_t count)
     for (int64_t i = 0; i < count; i++) dst[i] = bf16_to_f32(src[i]);
 }
 
-void bf16_from_f32_row(uint16_t *dst, const float *src, int64_t count)
+static void bf16_from_f32_row(uint16_t *dst, const float *src, int64_t count)
 {
     for (int64_t i = 0; i < count; i++) dst[i] = bf16_from_f32(src[i]);
 }
 
+/* ---- F16, by the CPU's own instructions ---- */
+
+static void f16_encode(const float *values, int64_t numel, uint16_t *codes)
+{
+    const __m256 most = _mm256_set1_ps(65504), least = _mm256_set1_ps(-65504), sign = _mm256_set1_ps(-0.0f), quiet = _mm256_set1_ps(NAN);
+    for (int64_t i = 0; i < numel; i += 8) {
+        float    part[8] = {0};
+        uint16_t half[8];
+        size_t   n = numel - i < 8 ? (size_t)(numel - i) : 8;
+        memcpy(part, values + i, n * sizeof *part);
+        __m256 x = _mm256_loadu_ps(part), clamped = _mm256_max_ps(least, _mm256_min_ps(most, x));
+        __m256 is_nan = _mm256_cmp_ps(x, x, _CMP_UNORD_Q), nan = _mm256_or_ps(_mm256_and_ps(x, sign), quiet);
+        _mm_storeu_si128((__m128i *)half,
+                         _mm256_cvtps_ph(_mm256_blendv_ps(clamped, nan, is_nan), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+        memcpy(codes + i, half, n * sizeof *half);
+    }
+}
+
+static void f16_decode(const uint16_t *codes, int64_t numel, float *values)
+{
+    int64_t i = 0;
+    for (; i + 8 <= numel; i += 8) _mm256_storeu_ps(values + i, _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(codes + i))));
+    for (; i < numel; i++) values[i] = _cvtsh_ss(codes[i]);
+}
+
+/* ---- floats of 8 and 4 bits ---- */
+
+typedef struct SmallFloat {
+    int      bits, mantissa, bias;
+    uint32_t largest, infinity, nan; /* codes without the sign; 0: there is none */
+} SmallFloat;
+
+static const SmallFloat e4m3 = {8, 3, 7, 0x7E, 0, 0x7F}, e5m2 = {8, 2, 15, 0x7B, 0x7C, 0x7E}, e2m1 = {4, 1, 1, 0x7, 0, 0};
+
+static inline uint32_t small_encode(const SmallFloat *f, float value)
+{
+    uint32_t word;
+    memcpy(&word, &value, 4);
+    uint32_t magnitude = word & 0x7FFFFFFFu, sign = word >> 31 << (f->bits - 1);
+    if (magnitude > 0x7F800000u) return f->nan ? sign | f->nan : 0;
+    /* The value is significand * 2^(exponent - 150); the code's last bit is worth 2^(1 - bias - mantissa) or, above, more. */
+    int      exponent = (int)(magnitude >> 23), least = 128 - f->bias; /* of a normal number */
+    uint32_t significand = (magnitude & 0x7FFFFFu) | (exponent ? 0x800000u : 0);
+    int      cut = 23 - f->mantissa + (exponent < least ? least - exponent : 0);
+    if (cut > 25) return sign; /* less than half of the smallest */
+    uint32_t code = significand >> cut, rest = significand & ((1u << cut) - 1), half = 1u << (cut - 1);
+    code += rest > half || (rest == half && (code & 1));
+    if (exponent > least) code += (uint32_t)(exponent - least) << f->mantissa; /* a carry goes into the exponent by itself */
+    return sign | (code > f->largest ? f->largest : code);
+}
+
+static inline float small_decode(const SmallFloat *f, uint32_t code)
+{
+    uint32_t magnitude = code & ((1u << (f->bits - 1)) - 1), exponent = magnitude >> f->mantissa, word;
+    float    sign = code >> (f->bits - 1) ? -1.0f : 1.0f, value;
+    if (magnitude > f->largest) return copysignf(magnitude == f->infinity ? INFINITY : NAN, sign);
+    if (!exponent) return sign * ldexpf((float)magnitude, 1 - f->bias - f->mantissa);
+    word = (magnitude << (23 - f->mantissa)) + ((uint32_t)(127 - f->bias) << 23);
+    memcpy(&value, &word, 4);
+    return sign * value;
+}
+
+static void small_encode_all(const SmallFloat *f, const float *values, int64_t numel, uint8_t *codes)
+{
+    for (int64_t i = 0; i < numel; i++) codes[i] = (uint8_t)small_encode(f, values[i]);
+}
+
+static void small_decode_all(const SmallFloat *f, const uint8_t *codes, int64_t numel, float *values)
+{
+    for (int64_t i = 0; i < numel; i++) values[i] = small_decode(f, codes[i]);
+}
+
+/* ---- NF4 ---- */
+
+static const float nf4_values[16] = {
+    -1.0f,
+    -0.6961928009986877f,
+    -0.5250730514526367f,
+    -0.39491748809814453f,
+    -0.28444138169288635f,
+    -0.18477343022823334f,
+    -0.09105003625154495f,
+    0.0f,
+    0.07958029955625534f,
+    0.16093020141124725f,
+    0.24611230194568634f,
+    0.33791524171829224f,
+    0.44070982933044434f,
+    0.5626170039176941f,
+    0.7229568362236023f,
+    1.0f,
+};
+enum { NF4_ZERO = 7 };
+
+static inline uint32_t nf4_encode(float value)
+{
+    uint32_t code = 0;
+    if (value != value) return NF4_ZERO;
+    for (int i = 0; i < 15; i++) code += value > (nf4_values[i] + nf4_values[i + 1]) / 2;
+    return code;
+}
+
+/* ---- two elements a byte ---- */
+
+static uint32_t encode_four_bits(DType dtype, float value)
+{
+    return dtype == DT_NF4 ? nf4_encode(value) : small_encode(&e2m1, value);
+}
+
+static float decode_four_bits(DType dtype, uint32_t code)
+{
+    return dtype == DT_NF4 ? nf4_values[code] : small_decode(&e2m1, code);
+}
+
+static void encode_pairs(DType dtype, const float *values, int64_t numel, uint8_t *codes)
+{
+    int first = dtype_info(dtype)->first_is_high ? 4 : 0;
+    for (int64_t i = 0; i < numel; i += 2)
+        codes[i / 2] = (uint8_t)(encode_four_bits(dtype, values[i]) << first | encode_four_bits(dtype, values[i + 1]) << (4 - first));
+}
+
+static void decode_pairs(DType dtype, const uint8_t *codes, int64_t numel, float *values)
+{
+    int first = dtype_info(dtype)->first_is_high ? 4 : 0;
+    for (int64_t i = 0; i < numel; i++) values[i] = decode_four_bits(dtype, codes[i / 2] >> (i % 2 ? 4 - first : first) & 15u);
+}
+
+/* ---- any format ---- */
+
+static void i8_encode(const float *values, int64_t numel, int8_t *codes)
+{
+    for (int64_t i = 0; i < numel; i++) codes[i] = values[i] != values[i] ? 0 : (int8_t)rintf(fminf(fmaxf(values[i], -128), 127));
+}
+
+static void i8_decode(const int8_t *codes, int64_t numel, float *values)
+{
+    for (int64_t i = 0; i < numel; i++) values[i] = codes[i];
+}
+
+void dtype_encode(DType dtype, const float *values, int64_t numel, void *codes)
+{
+    CHECK(numel % dtype_info(dtype)->block == 0);
+    switch (dtype) {
+    case DT_F32:
+        memcpy(codes, values, (size_t)dtype_bytes(dtype, numel));
+        break;
+    case DT_BF16:
+        bf16_from_f32_row(codes, values, numel);
+        break;
+    case DT_F16:
+        f16_encode(values, numel, codes);
+        break;
+    case DT_I8:
+        i8_encode(values, numel, codes);
+        break;
+    case DT_E4M3:
+        small_encode_all(&e4m3, values, numel, codes);
+        break;
+    case DT_E5M2:
+        small_encode_all(&e5m2, values, numel, codes);
+        break;
+    case DT_E2M1:
+    case DT_NF4:
+        encode_pairs(dtype, values, numel, codes);
+        break;
+    case DT_I32:
+    case DT_I64:
+    case DT_U8:
+    case DT_COUNT:
+        CHECK(!"a format that floats are stored in");
+    }
+}
+
+void dtype_decode(DType dtype, const void *codes, int64_t numel, float *values)
+{
+    CHECK(numel % dtype_info(dtype)->block == 0);
+    switch (dtype) {
+    case DT_F32:
+        memcpy(values, codes, (size_t)dtype_bytes(dtype, numel));
+        break;
+    case DT_BF16:
+        bf16_to_f32_row(values, codes, numel);
+        break;
+    case DT_F16:
+        f16_decode(codes, numel, values);
+        break;
+    case DT_I8:
+        i8_decode(codes, numel, values);
+        break;
+    case DT_E4M3:
+        small_decode_all(&e4m3, codes, numel, values);
+        break;
+    case DT_E5M2:
+        small_decode_all(&e5m2, codes, numel, values);
+        break;
+    case DT_E2M1:
+    case DT_NF4:
+        decode_pairs(dtype, codes, numel, values);
+        break;
+    case DT_I32:
+    case DT_I64:
+    case DT_U8:
+    case DT_COUNT:
+        CHECK(!"a format that floats are stored in");
+    }
+}
+
+enum { UNFIT_BLOCK = 1024 };
+
+/* Whether a magnitude, as bits, reaches the limit; written without branches so that it vectorises. */
+static inline bool any_from(uint32_t limit, const float *values, int64_t numel)
+{
+    uint32_t any = 0;
+    for (int64_t i = 0; i < numel; i++) {
+        uint32_t word;
+        memcpy(&word, &values[i], 4);
+        any |= (word & 0x7FFFFFFFu) >= limit;
+    }
+    return any;
+}
+
+int64_t dtype_first_unfit(DType as, const float *values, int64_t numel)
+{
+    /* The bits of the least magnitude that rounds beyond the largest finite value. */
+    uint32_t limit = as == DT_F16 ? 0x477FF000u : as == DT_BF16 ? 0x7F7F8000u : 0x7F800000u;
+    CHECK(DT_SET(as) & (DT_SET_FLOAT | DT_SET(DT_F16)));
+    int64_t at = 0;
+    while (at + UNFIT_BLOCK <= numel && !any_from(limit, values + at, UNFIT_BLOCK)) at += UNFIT_BLOCK;
+    while (at < numel && !any_from(limit, values + at, 1)) at++;
+    return at;
+}
+
 void dtype_convert(void *dst, DType dst_dtype, const void *src, DType src_dtype, int64_t count)
 {
-    CHECK(((DT_SET(dst_dtype) | DT_SET(src_dtype)) & ~DT_SET_FLOAT) == 0);
-    if (dst_dtype == src_dtype) memcpy(dst, src, (size_t)(count * dtype_bytes(src_dtype)));
-    else if (dst_dtype == DT_F32 && src_dtype == DT_BF16) bf16_to_f32_row(dst, src, count);
-    else bf16_from_f32_row(dst, src, count);
+    if (dst_dtype == src_dtype) {
+        memcpy(dst, src, (size_t)dtype_bytes(src_dtype, count));
+    } else if (src_dtype == DT_F32) {
+        dtype_encode(dst_dtype, src, count, dst);
+    } else {
+        CHECK(dst_dtype == DT_F32);
+        dtype_decode(src_dtype, src, count, dst);
+    }
 }

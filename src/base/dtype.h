@@ -1,4 +1,7 @@
-/* The number formats a tensor may hold, one table, and conversions between them and float. */
+/* The number formats a tensor may hold, one table, and conversions between them and float.
+ *
+ * A format of less than a byte is stored in blocks of `block` elements that fill whole bytes: sizes and offsets are of whole
+ * blocks, and an element of one has no address. */
 #pragma once
 
 #include "base/status.h"
@@ -6,26 +9,42 @@
 #include <stdint.h>
 #include <string.h>
 
-typedef enum DType { DT_F32, DT_BF16, DT_I32, DT_I64, DT_U8, DT_COUNT } DType;
+typedef enum DType {
+    DT_F32,
+    DT_BF16,
+    DT_I32,
+    DT_I64,
+    DT_U8,
+    DT_I8,
+    DT_F16,
+    DT_E4M3, /* 1.4.3 bits, the variant without infinities ("fn"): largest 448, NaN is all ones */
+    DT_E5M2, /* 1.5.2 bits, with infinities and NaN: largest 57344 */
+    DT_E2M1, /* 1.2.1 bits, neither: 0, 0.5, 1, 1.5, 2, 3, 4, 6 and their negatives */
+    DT_NF4,  /* an index into 16 quantiles of a normal distribution, from -1 to 1 */
+    DT_COUNT
+} DType;
 
 typedef struct DTypeInfo {
-    const char *name;             /* in IR and reports: f32 */
-    const char *safetensors_name; /* F32 */
-    const char *hf_name;          /* config.json and run files: float32 */
-    int         bytes;            /* of an element */
+    const char *name;          /* in IR and reports: f32 */
+    const char *hf_name;       /* config.json and run files: float32 */
+    int         bits;          /* of an element */
+    int         block;         /* elements that fill whole bytes together: 1, or 2 in one byte */
+    bool        first_is_high; /* of two elements in a byte the first is in the high four bits, else in the low ones */
 } DTypeInfo;
 
 const DTypeInfo *dtype_info(DType dtype);
-static inline int64_t dtype_bytes(DType dtype) { return dtype_info(dtype)->bytes; }
+
+/* Bytes of `numel` elements, and the offset of element `numel`. They must be whole blocks: our bug otherwise. */
+int64_t dtype_bytes(DType dtype, int64_t numel);
 
 /* By IR name, HF name or common alias (bf16, fp32, bfloat16, float32). */
 bool dtype_parse(const char *text, DType *out);
 
 typedef uint32_t DTypeSet; /* bit per DType */
-#define DT_SET(dt)   (1u << (dt))
-#define DT_SET_F32   DT_SET(DT_F32)
-#define DT_SET_BF16  DT_SET(DT_BF16)
-#define DT_SET_FLOAT (DT_SET_F32 | DT_SET_BF16)
+#define DT_SET(dt) (1u << (dt))
+#define DT_SET_F32 DT_SET(DT_F32)
+#define DT_SET_BF16 DT_SET(DT_BF16)
+#define DT_SET_FLOAT (DT_SET_F32 | DT_SET_BF16) /* those that ops compute in */
 
 static inline float bf16_to_f32(uint16_t bits)
 {
@@ -54,7 +73,18 @@ static inline uint16_t bf16_from_f32_stochastic(float value, uint32_t random)
 }
 
 void bf16_to_f32_row(float *dst, const uint16_t *src, int64_t count);
-void bf16_from_f32_row(uint16_t *dst, const float *src, int64_t count);
 
-/* Any float dtype, element-wise; src and dst do not overlap. */
+/* Floats to codes of any format but I32, I64 and U8; numel: whole blocks. To nearest, ties to even (NF4: to the lower one). What
+ * is beyond the finite range, infinities included, becomes the largest finite value, but in F32 and BF16, which keep infinities
+ * and round to them. NaN becomes a quiet one of its sign; where the format has none, 0. */
+void dtype_encode(DType dtype, const float *values, int64_t numel, void *codes);
+
+/* The same formats back, exactly. */
+void dtype_decode(DType dtype, const void *codes, int64_t numel, float *values);
+
+/* The first of the values that is NaN or infinite, or isn't finite and within range any more in `as` (F32, BF16 or F16); numel:
+ * there is none. */
+int64_t dtype_first_unfit(DType as, const float *values, int64_t numel);
+
+/* Between two of those formats of which one is F32, or within one, element-wise; src and dst do not overlap. */
 void dtype_convert(void *dst, DType dst_dtype, const void *src, DType src_dtype, int64_t count);

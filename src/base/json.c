@@ -60,6 +60,6 @@ bool json_get_bool(const JsonValue *object, const char *key, bool *out)
 
 const char *json_type_name(JsonType type)
 {
-    static const char *const names[] = { "null", "boolean", "integer", "number", "string", "array", "object" };
+    static const char *const names[] = {"null", "boolean", "integer", "number", "string", "array", "object"};
     return names[type];
 }

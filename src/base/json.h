@@ -22,11 +22,11 @@ struct JsonValue {
     size_t   offset; /* of its last byte in the text: for json_position */
     union {
         bool        boolean;
-        int64_t     integer;  /* JSON_INT: written without fraction and exponent, fits int64 */
-        double      number;   /* JSON_DOUBLE */
-        Str         string;   /* NUL follows, in the arena: where a copy of the document was */
-        JsonValue  *items;    /* JSON_ARRAY */
-        JsonMember *members;  /* JSON_OBJECT, in file order */
+        int64_t     integer; /* JSON_INT: written without fraction and exponent, fits int64 */
+        double      number;  /* JSON_DOUBLE */
+        Str         string;  /* NUL follows, in the arena: where a copy of the document was */
+        JsonValue  *items;   /* JSON_ARRAY */
+        JsonMember *members; /* JSON_OBJECT, in file order */
     };
 };
 
@@ -39,11 +39,14 @@ struct JsonMember {
  * error: "name:line:column: what". */
 NODISCARD Status json_parse(Arena *arena, const char *name, const char *text, size_t len, JsonValue *out);
 
+/* The same of a row of data, as Python writes it: NaN, Infinity, -Infinity and numbers beyond a double are null. */
+NODISCARD Status json_parse_row(Arena *arena, const char *name, const char *text, size_t len, JsonValue *out);
+
 /* 1-based line and column (in bytes) of a byte offset. */
 void json_position(const char *text, size_t len, size_t offset, int *line, int *column);
 
 /* NULL when absent or when `object` is no object. Linear: for objects of few members. */
-const JsonValue *json_find(const JsonValue *object, Str key);
+const JsonValue               *json_find(const JsonValue *object, Str key);
 static inline const JsonValue *json_get(const JsonValue *object, const char *key)
 {
     return json_find(object, str_of(key)); /* here, so that the length of a literal is none of the run's work */

@@ -1,4 +1,4 @@
-/* What the JSON reader takes for UTF-8, and the writer. Private to them. */
+/* What the JSON reader takes for UTF-8, and the writer. Private to them and to messages. */
 #pragma once
 
 #include <stddef.h>

@@ -11,12 +11,24 @@
 static void write_escape(StrBuf *out, unsigned char c)
 {
     switch (c) {
-    case '"': strbuf_puts(out, "\\\""); break;
-    case '\\': strbuf_puts(out, "\\\\"); break;
-    case '\n': strbuf_puts(out, "\\n"); break;
-    case '\r': strbuf_puts(out, "\\r"); break;
-    case '\t': strbuf_puts(out, "\\t"); break;
-    default: strbuf_printf(out, "\\u%04x", c); break;
+    case '"':
+        strbuf_puts(out, "\\\"");
+        break;
+    case '\\':
+        strbuf_puts(out, "\\\\");
+        break;
+    case '\n':
+        strbuf_puts(out, "\\n");
+        break;
+    case '\r':
+        strbuf_puts(out, "\\r");
+        break;
+    case '\t':
+        strbuf_puts(out, "\\t");
+        break;
+    default:
+        strbuf_printf(out, "\\u%04x", c);
+        break;
     }
 }
 
@@ -33,8 +45,10 @@ void json_write_string(StrBuf *out, const char *text, size_t len)
             continue;
         }
         strbuf_append(out, text + plain, i - plain);
-        if (n) write_escape(out, c);
-        else strbuf_puts(out, "\xEF\xBF\xBD");
+        if (n)
+            write_escape(out, c);
+        else
+            strbuf_puts(out, "\xEF\xBF\xBD");
         plain = ++i;
     }
     if (len) strbuf_append(out, text + plain, len - plain);
@@ -68,13 +82,24 @@ static void write_value(StrBuf *out, const JsonValue *value, int indent, int lev
 {
     bool object = value->type == JSON_OBJECT;
     switch (value->type) {
-    case JSON_NULL: strbuf_puts(out, "null"); return;
-    case JSON_BOOL: strbuf_puts(out, value->boolean ? "true" : "false"); return;
-    case JSON_INT: strbuf_printf(out, "%lld", (long long)value->integer); return;
-    case JSON_DOUBLE: json_write_double(out, value->number); return;
-    case JSON_STRING: json_write_string(out, value->string.data, value->string.len); return;
+    case JSON_NULL:
+        strbuf_puts(out, "null");
+        return;
+    case JSON_BOOL:
+        strbuf_puts(out, value->boolean ? "true" : "false");
+        return;
+    case JSON_INT:
+        strbuf_printf(out, "%lld", (long long)value->integer);
+        return;
+    case JSON_DOUBLE:
+        json_write_double(out, value->number);
+        return;
+    case JSON_STRING:
+        json_write_string(out, value->string.data, value->string.len);
+        return;
     case JSON_ARRAY:
-    case JSON_OBJECT: break;
+    case JSON_OBJECT:
+        break;
     }
     strbuf_putc(out, object ? '{' : '[');
     for (uint32_t i = 0; i < value->count; i++) {

@@ -28,8 +28,16 @@ PHILOX_FN Philox4 philox4x32(uint32_t c0, uint32_t c1, uint32_t c2, uint32_t c3,
         k0 += 0x9E3779B9u;
         k1 += 0xBB67AE85u;
     }
-    Philox4 out = { { c0, c1, c2, c3 } };
+    Philox4 out = {{c0, c1, c2, c3}};
     return out;
+}
+
+/* The key, of 48 bits, of random numbers that belong to a name and follow it wherever it goes: FNV-1a, as recorded runs have it. */
+PHILOX_FN uint64_t philox_name_key(const char *name)
+{
+    uint64_t h = 0xcbf29ce484222325u;
+    for (; *name; name++) h = (h ^ (unsigned char)*name) * 0x100000001b3u;
+    return h >> 16;
 }
 
 /* Uniform in [0, 1): the top 24 bits. */

@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 enum {
-    SPINS = 4000,      /* about 40 us at 10 ns a pause: longer than the serial code between two jobs of a step */
+    SPINS = 4000, /* about 40 us at 10 ns a pause: longer than the serial code between two jobs of a step */
     MOST_WORKERS = 1024,
 };
 
@@ -31,12 +31,12 @@ struct ThreadPool {
     void    *context;
     int64_t  num_tasks;
     bool     stopping;
-    _Alignas(64) int64_t  next_task;
+    _Alignas(64) int64_t next_task;
     _Alignas(64) uint32_t generation; /* of the job; futex */
-    uint32_t              sleepers;
-    _Alignas(64) uint32_t active;     /* workers inside the job, the caller aside; futex */
-    uint32_t              caller_sleeps;
-    bool                  open;       /* a job may be entered; who is inside (active) before looking may read its fields */
+    uint32_t sleepers;
+    _Alignas(64) uint32_t active; /* workers inside the job, the caller aside; futex */
+    uint32_t caller_sleeps;
+    bool     open; /* a job may be entered; who is inside (active) before looking may read its fields */
     Worker   workers[];
 };
 
@@ -82,8 +82,7 @@ static void *worker_main(void *argument)
         if (__atomic_load_n(&pool->stopping, __ATOMIC_ACQUIRE)) return NULL;
         __atomic_fetch_add(&pool->active, 1, __ATOMIC_SEQ_CST);
         if (__atomic_load_n(&pool->open, __ATOMIC_SEQ_CST)) work(pool, worker->index);
-        if (__atomic_sub_fetch(&pool->active, 1, __ATOMIC_SEQ_CST) == 0 &&
-            __atomic_load_n(&pool->caller_sleeps, __ATOMIC_SEQ_CST))
+        if (__atomic_sub_fetch(&pool->active, 1, __ATOMIC_SEQ_CST) == 0 && __atomic_load_n(&pool->caller_sleeps, __ATOMIC_SEQ_CST))
             futex_wake(&pool->active);
     }
 }
@@ -116,7 +115,7 @@ Status pool_create(int num_workers, ThreadPool **out_pool)
     pool->spins = num_workers <= cores ? SPINS : 0;
     for (int i = 1; i < num_workers; i++) {
         Worker *worker = &pool->workers[i];
-        *worker = (Worker){ .pool = pool, .index = i };
+        *worker = (Worker){.pool = pool, .index = i};
         int error = pthread_create(&worker->thread, NULL, worker_main, worker);
         if (error) {
             pool_destroy(pool);

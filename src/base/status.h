@@ -44,13 +44,13 @@ _Noreturn void fatal_out_of_memory(size_t bytes);
 
 /* `code` is returned as such (and evaluated twice): so the compiler sees that a failed call isn't OK. */
 #define FAIL(code, ...) return status_fail((code), __VA_ARGS__), (code)
-#define FAIL_IF(cond, code, ...)                                   \
-    do {                                                           \
+#define FAIL_IF(cond, code, ...) \
+    do { \
         if (cond) return status_fail((code), __VA_ARGS__), (code); \
     } while (0)
-#define TRY(expr)                          \
-    do {                                   \
-        Status try_status_ = (expr);       \
+#define TRY(expr) \
+    do { \
+        Status try_status_ = (expr); \
         if (try_status_ != OK) return try_status_; \
     } while (0)
 #define CHECK(expr) ((expr) ? (void)0 : check_failed(#expr, __FILE__, __LINE__))

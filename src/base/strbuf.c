@@ -10,7 +10,7 @@
 void strbuf_deinit(StrBuf *buf)
 {
     free(buf->data);
-    *buf = (StrBuf){ 0 };
+    *buf = (StrBuf){0};
 }
 
 void strbuf_clear(StrBuf *buf)
@@ -93,7 +93,7 @@ const char *str_search(Str text, Str what)
 
 const char *size_text(int64_t bytes, char out[32])
 {
-    static const char *const units[] = { "B", "KiB", "MiB", "GiB", "TiB" };
+    static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
     double                   value = (double)bytes;
     int                      unit = 0;
     for (; value >= 1024 && unit < 4; unit++) value /= 1024;
@@ -111,7 +111,7 @@ typedef struct LetterPlaces {
 
 static void letter_places(const char *text, LetterPlaces *out)
 {
-    *out = (LetterPlaces){ .len = (int)strnlen(text, MOST_LETTERS) };
+    *out = (LetterPlaces){.len = (int)strnlen(text, MOST_LETTERS)};
     for (int i = 0; i < out->len; i++) out->of[(unsigned char)text[i]] |= (uint64_t)1 << i;
 }
 
@@ -145,8 +145,8 @@ int edit_distance(const char *a, const char *b)
 
 const char *nearest_name(const char *text, const char *const *names, size_t count)
 {
-    const char *best = NULL;
-    int         len = (int)strlen(text), least = len > 1 ? len / 5 + 2 : 0;
+    const char  *best = NULL;
+    int          len = (int)strlen(text), least = len > 1 ? len / 5 + 2 : 0;
     LetterPlaces places;
     letter_places(text, &places);
     for (size_t i = 0; i < count; i++) {
@@ -158,4 +158,19 @@ const char *nearest_name(const char *text, const char *const *names, size_t coun
         }
     }
     return best;
+}
+
+Status find_name(const char *what, const char *name, const char *const *names, size_t count, int *out_index)
+{
+    for (size_t i = 0; i < count; i++) {
+        *out_index = (int)i;
+        if (strcmp(names[i], name) == 0) return OK;
+    }
+    StrBuf      all = {0};
+    const char *near = nearest_name(name, names, count);
+    for (size_t i = 0; i < count; i++) strbuf_printf(&all, "%s%s", i ? ", " : "", names[i]);
+    Status status = status_fail(ERR_INVALID, "there is no %s %s%s%s%s; expected one of %s", what, name, near ? ", did you mean " : "",
+                                near ? near : "", near ? "?" : "", strbuf_cstr(&all));
+    strbuf_deinit(&all);
+    return status;
 }

@@ -17,18 +17,18 @@ typedef struct StrBuf {
 } StrBuf;
 
 /* Zero-initialised is ready to use. */
-void strbuf_deinit(StrBuf *buf);
-void strbuf_clear(StrBuf *buf); /* keeps the memory */
-void strbuf_reserve(StrBuf *buf, size_t extra);
-void strbuf_append(StrBuf *buf, const void *data, size_t len);
-void strbuf_puts(StrBuf *buf, const char *text);
-void strbuf_putc(StrBuf *buf, char c);
-void strbuf_printf(StrBuf *buf, const char *fmt, ...) PRINTF_LIKE(2, 3);
+void        strbuf_deinit(StrBuf *buf);
+void        strbuf_clear(StrBuf *buf); /* keeps the memory */
+void        strbuf_reserve(StrBuf *buf, size_t extra);
+void        strbuf_append(StrBuf *buf, const void *data, size_t len);
+void        strbuf_puts(StrBuf *buf, const char *text);
+void        strbuf_putc(StrBuf *buf, char c);
+void        strbuf_printf(StrBuf *buf, const char *fmt, ...) PRINTF_LIKE(2, 3);
 const char *strbuf_cstr(const StrBuf *buf); /* "" while empty */
 
 static inline Str str_of(const char *text)
 {
-    return (Str){ text, __builtin_strlen(text) };
+    return (Str){text, __builtin_strlen(text)};
 }
 static inline bool str_equal(Str a, const char *b) /* here, so that a literal's length and comparison are the compiler's */
 {
@@ -47,3 +47,6 @@ int edit_distance(const char *a, const char *b);
 
 /* The entry of `names` (count) nearest to `text` by edit distance, or NULL when none is near enough to suggest. */
 const char *nearest_name(const char *text, const char *const *names, size_t count);
+
+/* The index of `name` among `names`; ERR_INVALID: "there is no WHAT NAME ...; expected one of ...". */
+NODISCARD Status find_name(const char *what, const char *name, const char *const *names, size_t count, int *out_index);

@@ -30,16 +30,15 @@ typedef struct Builder {
     int         line, column; /* of the event */
 } Builder;
 
-#define FAIL_HERE(b, ...)                                                                                 \
-    return status_fail(ERR_INVALID, __VA_ARGS__),                                                         \
-           status_prefix(ERR_INVALID, "%s:%d:%d", (b)->name, (b)->line, (b)->column), ERR_INVALID
+#define FAIL_HERE(b, ...) \
+    return status_fail(ERR_INVALID, __VA_ARGS__), status_prefix(ERR_INVALID, "%s:%d:%d", (b)->name, (b)->line, (b)->column), ERR_INVALID
 
 static const char no_tags[] = "YAML tags (!name) aren't supported; write the plain value";
 
 /* Bytes of the UTF-8 character at p[0..len) and its code in *code; 0 when it is none. */
 static size_t decode(const unsigned char *p, size_t len, unsigned *code)
 {
-    static const unsigned least[] = { 0, 0, 0x80, 0x800, 0x10000 }; /* a shorter form is the valid one below */
+    static const unsigned least[] = {0, 0, 0x80, 0x800, 0x10000}; /* a shorter form is the valid one below */
     size_t                need = p[0] < 0x80 ? 1 : p[0] < 0xC0 ? 0 : p[0] < 0xE0 ? 2 : p[0] < 0xF0 ? 3 : p[0] < 0xF8 ? 4 : 0;
     if (need == 0 || need > len) return 0;
     *code = need == 1 ? p[0] : p[0] & (0x7Fu >> need);
@@ -117,7 +116,7 @@ static Status remember(Builder *builder, const yaml_char_t *anchor, YamlNode *no
 {
     if (!anchor) return OK;
     if (builder->num_anchors == YAML_MAX_ANCHORS) FAIL_HERE(builder, "more than %d anchors", YAML_MAX_ANCHORS);
-    builder->anchors[builder->num_anchors++] = (Anchor){ arena_strdup(builder->arena, (const char *)anchor), node };
+    builder->anchors[builder->num_anchors++] = (Anchor){arena_strdup(builder->arena, (const char *)anchor), node};
     return OK;
 }
 
@@ -140,7 +139,7 @@ static Status on_scalar(Builder *builder, const yaml_event_t *event)
     YamlNode   *node = node_new(builder, YAML_SCALAR);
     if (memchr(text, 0, len)) FAIL_HERE(builder, "a NUL character");
     node->is_plain = event->data.scalar.style == YAML_PLAIN_SCALAR_STYLE;
-    node->text = (Str){ arena_strndup(builder->arena, text, len), len };
+    node->text = (Str){arena_strndup(builder->arena, text, len), len};
     TRY(remember(builder, event->data.scalar.anchor, node));
     return attach(builder, node);
 }
@@ -152,7 +151,7 @@ static Status open_collection(Builder *builder, YamlType type, const yaml_char_t
     if (builder->depth == YAML_MAX_DEPTH) FAIL_HERE(builder, "nested deeper than %d levels", YAML_MAX_DEPTH);
     TRY(remember(builder, anchor, node));
     node->source = NULL; /* marks it open, until it ends */
-    builder->frames[builder->depth++] = (Frame){ .node = node };
+    builder->frames[builder->depth++] = (Frame){.node = node};
     return OK;
 }
 
@@ -178,10 +177,14 @@ static void close_collection(Builder *builder)
 static const yaml_char_t *tag_of(const yaml_event_t *event)
 {
     switch (event->type) {
-    case YAML_SCALAR_EVENT: return event->data.scalar.tag;
-    case YAML_SEQUENCE_START_EVENT: return event->data.sequence_start.tag;
-    case YAML_MAPPING_START_EVENT: return event->data.mapping_start.tag;
-    default: return NULL;
+    case YAML_SCALAR_EVENT:
+        return event->data.scalar.tag;
+    case YAML_SEQUENCE_START_EVENT:
+        return event->data.sequence_start.tag;
+    case YAML_MAPPING_START_EVENT:
+        return event->data.mapping_start.tag;
+    default:
+        return NULL;
     }
 }
 
@@ -194,13 +197,20 @@ static Status on_event(Builder *builder, const yaml_event_t *event)
     case YAML_DOCUMENT_START_EVENT:
         if (builder->documents++) FAIL_HERE(builder, "a second YAML document; a run file holds one");
         return OK;
-    case YAML_SCALAR_EVENT: return on_scalar(builder, event);
-    case YAML_ALIAS_EVENT: return on_alias(builder, (const char *)event->data.alias.anchor);
-    case YAML_SEQUENCE_START_EVENT: return open_collection(builder, YAML_SEQUENCE, event->data.sequence_start.anchor);
-    case YAML_MAPPING_START_EVENT: return open_collection(builder, YAML_MAPPING, event->data.mapping_start.anchor);
+    case YAML_SCALAR_EVENT:
+        return on_scalar(builder, event);
+    case YAML_ALIAS_EVENT:
+        return on_alias(builder, (const char *)event->data.alias.anchor);
+    case YAML_SEQUENCE_START_EVENT:
+        return open_collection(builder, YAML_SEQUENCE, event->data.sequence_start.anchor);
+    case YAML_MAPPING_START_EVENT:
+        return open_collection(builder, YAML_MAPPING, event->data.mapping_start.anchor);
     case YAML_SEQUENCE_END_EVENT:
-    case YAML_MAPPING_END_EVENT: close_collection(builder); return OK;
-    default: return OK;
+    case YAML_MAPPING_END_EVENT:
+        close_collection(builder);
+        return OK;
+    default:
+        return OK;
     }
 }
 
@@ -215,28 +225,28 @@ static const char only_spaces[] = "a tab where only spaces may stand";
 static const char unclosed[] = "this quote is never closed";
 
 static const Saying sayings[] = {
-    { "found a tab character that violates indentation", AT_PROBLEM, only_spaces },
-    { "found a tab character where an indentation space is expected", AT_PROBLEM, only_spaces },
-    { "mapping values are not allowed in this context", AT_PROBLEM,
-      "no key can stand here; check the indentation and the line before, and quote a value with \": \" in it" },
-    { "block sequence entries are not allowed in this context", AT_PROBLEM,
-      "no \"- \" can stand here; a list's items have lines of their own" },
-    { "could not find expected ':'", AT_CONTEXT, "no \": \" follows this key" },
-    { "did not find expected key", IN_CONTEXT, "expected a key; check the indentation, and quotes and brackets before it" },
-    { "did not find expected '-' indicator", IN_CONTEXT, "expected \"- \"; check the indentation" },
-    { "did not find expected ',' or ']'", IN_CONTEXT, "expected , or ]" },
-    { "did not find expected ',' or '}'", IN_CONTEXT, "expected , or }" },
-    { "did not find expected node content", AT_PROBLEM, "expected a value" },
-    { "did not find expected <document start>", AT_PROBLEM, "expected the end or ---; check the indentation" },
-    { "found unexpected end of stream", AT_CONTEXT, unclosed },
-    { "found unexpected document indicator", AT_CONTEXT, unclosed },
-    { "found unknown escape character", AT_PROBLEM, "no such escape; write \\\\ for a backslash, or use single quotes" },
-    { "did not find expected hexdecimal number", AT_PROBLEM, "expected a hexadecimal digit; write \\\\ for a backslash" },
-    { "did not find expected comment or line break", AT_PROBLEM, "the text of | and > starts on the next line" },
-    { "did not find expected alphabetic or numeric character", AT_CONTEXT,
-      "* and & start a name of letters, digits, - and _; quote a text that starts with them" },
-    { "found invalid Unicode character escape code", AT_PROBLEM, "no character has this code; write the character itself" },
-    { "found undefined tag handle", AT_PROBLEM, no_tags },
+    {"found a tab character that violates indentation", AT_PROBLEM, only_spaces},
+    {"found a tab character where an indentation space is expected", AT_PROBLEM, only_spaces},
+    {"mapping values are not allowed in this context", AT_PROBLEM,
+     "no key can stand here; check the indentation and the line before, and quote a value with \": \" in it"},
+    {"block sequence entries are not allowed in this context", AT_PROBLEM,
+     "no \"- \" can stand here; a list's items have lines of their own"},
+    {"could not find expected ':'", AT_CONTEXT, "no \": \" follows this key"},
+    {"did not find expected key", IN_CONTEXT, "expected a key; check the indentation, and quotes and brackets before it"},
+    {"did not find expected '-' indicator", IN_CONTEXT, "expected \"- \"; check the indentation"},
+    {"did not find expected ',' or ']'", IN_CONTEXT, "expected , or ]"},
+    {"did not find expected ',' or '}'", IN_CONTEXT, "expected , or }"},
+    {"did not find expected node content", AT_PROBLEM, "expected a value"},
+    {"did not find expected <document start>", AT_PROBLEM, "expected the end or ---; check the indentation"},
+    {"found unexpected end of stream", AT_CONTEXT, unclosed},
+    {"found unexpected document indicator", AT_CONTEXT, unclosed},
+    {"found unknown escape character", AT_PROBLEM, "no such escape; write \\\\ for a backslash, or use single quotes"},
+    {"did not find expected hexdecimal number", AT_PROBLEM, "expected a hexadecimal digit; write \\\\ for a backslash"},
+    {"did not find expected comment or line break", AT_PROBLEM, "the text of | and > starts on the next line"},
+    {"did not find expected alphabetic or numeric character", AT_CONTEXT,
+     "* and & start a name of letters, digits, - and _; quote a text that starts with them"},
+    {"found invalid Unicode character escape code", AT_PROBLEM, "no character has this code; write the character itself"},
+    {"found undefined tag handle", AT_PROBLEM, no_tags},
 };
 
 /* What the library has to say of a text it can't parse. */
@@ -284,7 +294,7 @@ static Status read_events(Builder *builder, const char *text, size_t len)
 Status yaml_parse(Arena *arena, const char *name, const char *text, size_t len, YamlNode **out)
 {
     FAIL_IF(len > YAML_MAX_BYTES, ERR_INVALID, "%s: %zu bytes; run files of up to %d are read", name, len, YAML_MAX_BYTES);
-    Builder builder = { .arena = arena, .name = arena_strdup(arena, name) };
+    Builder builder = {.arena = arena, .name = arena_strdup(arena, name)};
     if (len >= 3 && memcmp(text, "\xEF\xBB\xBF", 3) == 0) text += 3, len -= 3; /* a byte order mark */
     TRY(check_text(&builder, text, len));
     TRY(read_events(&builder, text, len));
@@ -295,14 +305,16 @@ Status yaml_parse(Arena *arena, const char *name, const char *text, size_t len, 
 
 void yaml_write_string(StrBuf *out, const char *text, size_t len)
 {
-    StrBuf json = { 0 };
+    StrBuf json = {0};
     json_write_string(&json, text, len);
     for (size_t i = 0, n = 0; i < json.len; i += n) {
         unsigned code;
         n = decode((const unsigned char *)json.data + i, json.len - i, &code);
         CHECK(n);
-        if (is_forbidden(code)) strbuf_printf(out, "\\u%04x", code);
-        else strbuf_append(out, json.data + i, n);
+        if (is_forbidden(code))
+            strbuf_printf(out, "\\u%04x", code);
+        else
+            strbuf_append(out, json.data + i, n);
     }
     strbuf_deinit(&json);
 }

@@ -48,25 +48,26 @@ static Status unknown_flag(const CliArgs *args, const Flag *flags, size_t num_fl
          near ? ", did you mean " : "", near ? near : "", near ? "?" : "", args->command);
 }
 
-/* One more item; the list stays small. */
-static void push_text(Arena *arena, StrList *list, const char *text)
-{
-    const char **items = arena_array(arena, const char *, list->count + 1);
-    if (list->count) memcpy(items, list->items, list->count * sizeof *items);
-    items[list->count] = text;
-    *list = (StrList){ items, list->count + 1 };
-}
-
 static Status set_flag(CliArgs *args, const Flag *flag, const char *value)
 {
     char *end = NULL;
     errno = 0;
     switch (flag->kind) {
-    case FLAG_SWITCH: *(bool *)flag->out = true; return OK;
-    case FLAG_TEXT: *(const char **)flag->out = value; return OK;
-    case FLAG_LIST: push_text(&args->arena, flag->out, value); return OK;
-    case FLAG_INT: *(int64_t *)flag->out = strtoll(value, &end, 10); break;
-    case FLAG_FLOAT: *(double *)flag->out = strtod(value, &end); break;
+    case FLAG_SWITCH:
+        *(bool *)flag->out = true;
+        return OK;
+    case FLAG_TEXT:
+        *(const char **)flag->out = value;
+        return OK;
+    case FLAG_LIST:
+        str_list_push(&args->arena, flag->out, value);
+        return OK;
+    case FLAG_INT:
+        *(int64_t *)flag->out = strtoll(value, &end, 10);
+        break;
+    case FLAG_FLOAT:
+        *(double *)flag->out = strtod(value, &end);
+        break;
     }
     FAIL_IF(end == value || *end || errno, ERR_INVALID, "surogate %s: %s %s: expected a %snumber", args->command, flag->name, value,
             flag->kind == FLAG_INT ? "whole " : "");
@@ -130,15 +131,25 @@ Status cli_want_words(const CliArgs *args, size_t count)
     return OK;
 }
 
+static void say_lines(void (*say)(const char *fmt, ...), const char *text)
+{
+    while (*text) {
+        int len = (int)strcspn(text, "\n");
+        say("%.*s", len, text);
+        text += len + (text[len] == '\n');
+    }
+}
+
 static Status load_config(const char *const *words, size_t count, Config *out_config)
 {
-    StrBuf problems = { 0 };
+    StrBuf problems = {0};
     Status status = config_load_args(words, count, out_config, &problems);
     if (status != OK && problems.len) {
-        fprintf(stderr, "%s%s", strbuf_cstr(&problems), problems.data[problems.len - 1] == '\n' ? "" : "\n");
+        say_lines(log_error, strbuf_cstr(&problems));
         status_clear();
     }
-    if (status == OK && out_config->notes && out_config->notes[0]) fprintf(stderr, "%s", out_config->notes);
+    if (status == OK && out_config->notes && out_config->notes[0]) say_lines(log_info, out_config->notes);
+    for (size_t i = 0; status == OK && i < out_config->warnings.count; i++) log_warn("%s", out_config->warnings.items[i]);
     strbuf_deinit(&problems);
     return status;
 }
@@ -165,9 +176,7 @@ Status cli_dataset_config(CliArgs *args, const char *path, size_t first, Config 
 Status cli_variables(Arena *arena, const StrList *list, const JsonValue **out)
 {
     JsonValue *object = arena_new(arena, JsonValue);
-    *object = (JsonValue){ .type = JSON_OBJECT,
-                           .count = (uint32_t)list->count,
-                           .members = arena_array(arena, JsonMember, list->count + 1) };
+    *object = (JsonValue){.type = JSON_OBJECT, .count = (uint32_t)list->count, .members = arena_array(arena, JsonMember, list->count + 1)};
     for (size_t i = 0; i < list->count; i++) {
         const char *equals = strchr(list->items[i], '=');
         FAIL_IF(!equals || equals == list->items[i], ERR_INVALID, "--var %s: expected NAME=VALUE", list->items[i]);
@@ -175,7 +184,7 @@ Status cli_variables(Arena *arena, const StrList *list, const JsonValue **out)
         member->key = str_of(arena_strndup(arena, list->items[i], (size_t)(equals - list->items[i])));
         if (json_parse(arena, "", equals + 1, strlen(equals + 1), &member->value) == OK) continue;
         status_clear();
-        member->value = (JsonValue){ .type = JSON_STRING, .string = str_of(equals + 1) };
+        member->value = (JsonValue){.type = JSON_STRING, .string = str_of(equals + 1)};
     }
     *out = object;
     return OK;
@@ -189,6 +198,11 @@ Status cli_print(const StrBuf *text)
         return ERR_IO;
     }
     FAIL(ERR_IO, "cannot write the result: %s", strerror(errno));
+}
+
+const char *cli_input_path(const char *path)
+{
+    return strcmp(path, "-") == 0 ? "/dev/stdin" : path;
 }
 
 static int compare_text(const void *a, const void *b)
@@ -233,6 +247,7 @@ Status cli_find_program(const char *name, ProgramKind *out)
         if (strcmp(names[i], name) == 0) return OK;
     }
     const char *near = nearest_name(name, names, PROGRAM_KIND_COUNT);
-    FAIL(ERR_INVALID, "--program %s: there is none of that name%s%s%s; expected micro_first, micro_next, optimizer, eval, prefill or decode",
-         name, near ? ", did you mean " : "", near ? near : "", near ? "?" : "");
+    FAIL(ERR_INVALID,
+         "--program %s: there is none of that name%s%s%s; expected micro_first, micro_next, optimizer, eval, prefill or decode", name,
+         near ? ", did you mean " : "", near ? near : "", near ? "?" : "");
 }

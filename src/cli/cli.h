@@ -11,7 +11,7 @@ typedef enum FlagKind { FLAG_SWITCH, FLAG_TEXT, FLAG_INT, FLAG_FLOAT, FLAG_LIST 
 
 /* One flag of a command. `out`: bool *, const char **, int64_t *, double *, StrList * (a flag that may come several times). */
 typedef struct Flag {
-    const char *name;  /* "--text" */
+    const char *name; /* "--text" */
     FlagKind    kind;
     void       *out;
     const char *value; /* "FILE", for help; NULL for switches */
@@ -23,9 +23,9 @@ typedef struct CliArgs {
     const char  *command;
     const char  *arguments; /* of commands.def */
     const char  *help;
-    int          argc;      /* what follows the verb */
+    int          argc; /* what follows the verb */
     char       **argv;
-    const char **words;     /* what is no flag of the command, in order */
+    const char **words; /* what is no flag of the command, in order */
     size_t       num_words;
 } CliArgs;
 
@@ -54,6 +54,9 @@ NODISCARD Status cli_variables(Arena *arena, const StrList *list, const JsonValu
 
 /* stdout; ERR_IO when it can't be written (a full disk, a closed pipe). */
 NODISCARD Status cli_print(const StrBuf *text);
+
+/* The path of a file that a flag names: - is standard input. */
+const char *cli_input_path(const char *path);
 
 /* Regular files of a folder, sorted by name, or the one file. */
 NODISCARD Status cli_list_files(Arena *arena, const char *path, const char ***out_paths, size_t *out_count);

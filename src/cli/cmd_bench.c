@@ -30,7 +30,7 @@ static OpSum *sum_of(Arena *arena, OpSums *sums, const Launch *launch)
     if (sums->count) memcpy(items, sums->items, sizeof *items * (size_t)sums->count);
     sums->items = items;
     OpSum *sum = &items[sums->count++];
-    *sum = (OpSum){ .op = launch->node->op->name, .kernel = launch->kernel.name };
+    *sum = (OpSum){.op = launch->node->op->name, .kernel = launch->kernel.name};
     return sum;
 }
 
@@ -47,7 +47,7 @@ static Status sum_program(Arena *arena, StepBench *bench, ProgramKind kind, OpSu
         OpSum        *sum = sum_of(arena, sums, launch);
         sum->launches += times;
         sum->seconds += times * seconds[i];
-        sum->limit_seconds += times * launch_limit_seconds(&plan->facts, launch);
+        sum->limit_seconds += times * launch_limit_seconds(&plan->facts, launch, step_bench_document_share(bench));
         sum->flops += times * step_bench_flops(bench, launch);
         sum->bytes += times * launch_cost(launch).bytes;
         sums->seconds += times * seconds[i];
@@ -81,8 +81,10 @@ static void print_sums_json(const OpSums *sums, StrBuf *out)
     strbuf_printf(out, ", \"ops_ms\": %.4f, \"ops\": [", 1e3 * sums->seconds);
     for (int i = 0; i < sums->count; i++) {
         const OpSum *s = &sums->items[i];
-        strbuf_printf(out, "%s{\"op\": \"%s\", \"kernel\": \"%s\", \"launches\": %d, \"ms\": %.4f, \"limit_ms\": %.4f, \"gflop\": %.4f, \"mbytes\": %.4f}",
-                      i ? ", " : "", s->op, s->kernel, s->launches, 1e3 * s->seconds, 1e3 * s->limit_seconds, s->flops * 1e-9, s->bytes * 1e-6);
+        strbuf_printf(
+            out,
+            "%s{\"op\": \"%s\", \"kernel\": \"%s\", \"launches\": %d, \"ms\": %.4f, \"limit_ms\": %.4f, \"gflop\": %.4f, \"mbytes\": %.4f}",
+            i ? ", " : "", s->op, s->kernel, s->launches, 1e3 * s->seconds, 1e3 * s->limit_seconds, s->flops * 1e-9, s->bytes * 1e-6);
     }
     strbuf_puts(out, "]");
 }
@@ -95,16 +97,19 @@ static void print_times(const Config *config, const Plan *plan, const StepTimes 
         json_write_string(out, config->model, strlen(config->model));
         strbuf_puts(out, ", \"device\": ");
         json_write_string(out, plan->facts.name, strlen(plan->facts.name));
-        strbuf_printf(out,
-                      ", \"batch\": %lld, \"accumulation\": %lld, \"sequence_len\": %lld, \"packed\": %s, \"tokens_per_second\": %.1f, "
-                      "\"step_ms\": %.4f, \"best_ms\": %.4f, \"first_ms\": %.4f, \"create_s\": %.3f, \"tflops\": %.3f, \"memory_gib\": %.3f, "
-                      "\"loss\": %.5f",
-                      (long long)config->per_device_train_batch_size, (long long)config->gradient_accumulation_steps,
-                      (long long)t->sequence_len, config->sample_packing ? "true" : "false", (double)t->tokens / t->median,
-                      1e3 * t->median, 1e3 * t->best, 1e3 * t->first, t->create_seconds, t->flops / t->median * 1e-12, memory, t->loss);
+        strbuf_printf(
+            out,
+            ", \"batch\": %lld, \"accumulation\": %lld, \"sequence_len\": %lld, \"packed\": %s, \"tokens_per_second\": %.1f, "
+            "\"step_ms\": %.4f, \"best_ms\": %.4f, \"first_ms\": %.4f, \"create_s\": %.3f, \"tflops\": %.3f, \"memory_gib\": %.3f, "
+            "\"loss\": %.5f",
+            (long long)config->per_device_train_batch_size, (long long)config->gradient_accumulation_steps, (long long)t->sequence_len,
+            config->sample_packing ? "true" : "false", (double)t->tokens / t->median, 1e3 * t->median, 1e3 * t->best, 1e3 * t->first,
+            t->create_seconds, t->flops / t->median * 1e-12, memory, t->loss);
         return;
     }
-    strbuf_printf(out, "device        %s\nstep          %lld x %lld sequences of %lld tokens%s\nspeed         %.0f tokens/s, %.3f TFLOP/s\n",
+    strbuf_printf(out,
+                  "device        %s\nstep          %lld x %lld sequences of %lld tokens%s\nspeed         %.0f tokens/s (read, all of them "
+                  "trained), %.3f TFLOP/s\n",
                   plan->facts.name, (long long)config->gradient_accumulation_steps, (long long)config->per_device_train_batch_size,
                   (long long)t->sequence_len, config->sample_packing ? ", several documents each" : "", (double)t->tokens / t->median,
                   t->flops / t->median * 1e-12);
@@ -116,11 +121,12 @@ static Status run_bench(Arena *arena, const Config *config, int steps, bool ops,
 {
     StepBench *bench;
     StepTimes  times;
-    OpSums     sums = { 0 };
-    StrBuf     out = { 0 };
+    OpSums     sums = {0};
+    StrBuf     out = {0};
     TRY(step_bench_create(config, &bench));
     Status status = step_bench_run(bench, steps, &times);
-    for (int kind = 0; kind < PROGRAM_KIND_COUNT && ops && status == OK; kind++) status = sum_program(arena, bench, (ProgramKind)kind, &sums);
+    for (int kind = 0; kind < PROGRAM_KIND_COUNT && ops && status == OK; kind++)
+        status = sum_program(arena, bench, (ProgramKind)kind, &sums);
     if (status == OK) {
         print_times(config, step_bench_plan(bench), &times, json, &out);
         if (sums.count) qsort(sums.items, (size_t)sums.count, sizeof *sums.items, by_seconds);
@@ -139,8 +145,8 @@ Status cmd_bench(CliArgs *args)
     int64_t    steps = 10;
     bool       json = false, done;
     const Flag flags[] = {
-        { "--steps", FLAG_INT, &steps, "N", "steps to time after the first (10)" },
-        { "--json", FLAG_SWITCH, &json, NULL, "as one JSON object" },
+        {"--steps", FLAG_INT, &steps, "N", "steps to time after the first (10)"},
+        {"--json", FLAG_SWITCH, &json, NULL, "as one JSON object"},
     };
     TRY(cli_parse(args, flags, 2, true, &done));
     if (done) return OK;
@@ -148,7 +154,7 @@ Status cmd_bench(CliArgs *args)
     bool ops = args->num_words > 0 && strcmp(args->words[0], "ops") == 0;
     if (ops) args->words++, args->num_words--;
     Config config;
-    Arena  arena = { 0 };
+    Arena  arena = {0};
     TRY(cli_config(args, &config));
     Status status = run_bench(&arena, &config, (int)steps, ops, json);
     arena_deinit(&arena);

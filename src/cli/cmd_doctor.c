@@ -28,7 +28,7 @@ Status cmd_doctor(CliArgs *args)
     const char *op = NULL;
     bool        no_speed = false, done;
     int64_t     gpu = 0;
-    const Flag  flags[] = {{"--op", FLAG_TEXT, &op, "NAME", "check this op alone; NAME:KERNEL: by this kernel"},
+    const Flag  flags[] = {{"--op", FLAG_TEXT, &op, "NAME", "check only this op; NAME:KERNEL: only this kernel of it"},
                            {"--gpu", FLAG_INT, &gpu, "INDEX", "which GPU (0)"},
                            {"--no-speed", FLAG_SWITCH, &no_speed, NULL, "leave out the measurements"}};
     TRY(cli_parse(args, flags, 3, false, &done));

@@ -18,10 +18,10 @@ typedef struct EvalArgs {
 } EvalArgs;
 
 typedef struct Documents {
-    TokenIds ids;         /* all, one after the other */
-    size_t  *begin;       /* (count + 1) */
+    TokenIds ids;   /* all, one after the other */
+    size_t  *begin; /* (count + 1) */
     size_t   count, longest;
-    size_t   bytes;       /* of the texts */
+    size_t   bytes; /* of the texts */
 } Documents;
 
 static void documents_deinit(Documents *documents)
@@ -32,7 +32,7 @@ static void documents_deinit(Documents *documents)
 static Status read_documents(Arena *arena, InferModel *infer, const char *path, Documents *out)
 {
     const char **paths;
-    TRY(cli_list_files(arena, path, &paths, &out->count));
+    TRY(cli_list_files(arena, cli_input_path(path), &paths, &out->count));
     out->begin = arena_array(arena, size_t, out->count + 1);
     for (size_t i = 0; i < out->count; i++) {
         TextFile file;
@@ -50,7 +50,8 @@ static Status read_documents(Arena *arena, InferModel *infer, const char *path, 
 }
 
 /* losses[i] is of id i + 1 within its document. */
-static Status evaluate_documents(InferModel *infer, const EvalArgs *e, const Documents *documents, float *losses, double *out_sum, size_t *out_count)
+static Status evaluate_documents(InferModel *infer, const EvalArgs *e, const Documents *documents, float *losses, double *out_sum,
+                                 size_t *out_count)
 {
     TRY(evaluate_start(infer, documents->longest, e->context));
     *out_sum = 0;
@@ -68,7 +69,7 @@ static Status evaluate_documents(InferModel *infer, const EvalArgs *e, const Doc
 /* Bits per byte of the bigram model that learned from `path`. */
 static Status bigram_bits(Arena *arena, InferModel *infer, const char *path, const Documents *documents, double *out)
 {
-    Documents train = { 0 };
+    Documents train = {0};
     Status    status = read_documents(arena, infer, path, &train);
     if (status == OK) {
         Bigram *bigram = bigram_create((int32_t)infer->model->vocab_size);
@@ -103,8 +104,10 @@ static void print_summary(StrBuf *out, const EvalArgs *e, const Documents *docum
         strbuf_puts(out, "}\n");
         return;
     }
-    strbuf_printf(out, "documents       %zu\nbytes           %zu\ntokens          %zu\nloss            %.4f nats a token\nperplexity      %.3f\n"
-                  "bits per byte   %.4f\n", documents->count, documents->bytes, count, mean, exp(mean), bits);
+    strbuf_printf(out,
+                  "documents       %zu\nbytes           %zu\ntokens          %zu\nloss            %.4f nats a token\nperplexity      %.3f\n"
+                  "bits per byte   %.4f\n",
+                  documents->count, documents->bytes, count, mean, exp(mean), bits);
     if (e->bigram) strbuf_printf(out, "bigram model    %.4f bits per byte\n", bigram);
 }
 
@@ -118,9 +121,11 @@ static Status evaluate(CliArgs *args, const EvalArgs *e, InferModel *infer, Docu
     CHECK(losses);
     Status status = evaluate_documents(infer, e, documents, losses, &sum, &count);
     if (status == OK) {
-        StrBuf out = { 0 };
-        if (e->json && documents->count == 1 && !e->bigram) print_one(&out, documents, losses, sum / (double)count);
-        else print_summary(&out, e, documents, count, sum, bigram);
+        StrBuf out = {0};
+        if (e->json && documents->count == 1 && !e->bigram)
+            print_one(&out, documents, losses, sum / (double)count);
+        else
+            print_summary(&out, e, documents, count, sum, bigram);
         status = cli_print(&out);
         strbuf_deinit(&out);
     }
@@ -130,16 +135,16 @@ static Status evaluate(CliArgs *args, const EvalArgs *e, InferModel *infer, Docu
 
 Status cmd_eval(CliArgs *args)
 {
-    EvalArgs   e = { .device = "auto" };
+    EvalArgs   e = {.device = "auto"};
     bool       done;
     const Flag flags[] = {
-        { "--text", FLAG_TEXT, &e.text, "FILE", "the text, or a folder whose files are evaluated one by one" },
-        { "--json", FLAG_SWITCH, &e.json, NULL, "for one file {\"ids\",\"losses\",\"mean\"}, one loss for every id after the first" },
-        { "--adapter", FLAG_TEXT, &e.adapter, "DIR", "a LoRA adapter over the model" },
-        { "--context", FLAG_INT, &e.context, "N", "tokens a window sees; longer texts overlap by half (the model's, at most 4096)" },
-        { "--bigram", FLAG_TEXT, &e.bigram, "FILE", "also the bits per byte of a token-bigram model of this text (or folder)" },
-        { "--device", FLAG_TEXT, &e.device, "NAME", "auto, cpu or cuda (auto)" },
-        { "--threads", FLAG_INT, &e.threads, "N", "CPU threads; 0: all (0)" },
+        {"--text", FLAG_TEXT, &e.text, "FILE", "the text, or a folder whose files are evaluated one by one; -: from standard input"},
+        {"--json", FLAG_SWITCH, &e.json, NULL, "for one file {\"ids\",\"losses\",\"mean\"}, one loss for every id after the first"},
+        {"--adapter", FLAG_TEXT, &e.adapter, "DIR", "a LoRA adapter over the model"},
+        {"--context", FLAG_INT, &e.context, "N", "tokens in a window; windows of longer texts overlap by half (the model's, at most 4096)"},
+        {"--bigram", FLAG_TEXT, &e.bigram, "FILE", "also print the bits per byte of a bigram model learned from this text or folder"},
+        {"--device", FLAG_TEXT, &e.device, "NAME", "auto, cpu or cuda (auto)"},
+        {"--threads", FLAG_INT, &e.threads, "N", "CPU threads; 0: all (0)"},
     };
     TRY(cli_parse(args, flags, sizeof flags / sizeof *flags, false, &done));
     if (done) return OK;
@@ -147,7 +152,7 @@ Status cmd_eval(CliArgs *args)
     FAIL_IF(!e.text, ERR_INVALID, "surogate eval: --text FILE is missing");
     FAIL_IF(e.context < 0, ERR_INVALID, "--context %lld: expected at least 1", (long long)e.context);
     InferModel infer;
-    Documents  documents = { 0 };
+    Documents  documents = {0};
     Status     status = infer_open(&infer, args->words[0], e.adapter, e.device, (int)e.threads);
     if (status == OK) status = evaluate(args, &e, &infer, &documents);
     documents_deinit(&documents);

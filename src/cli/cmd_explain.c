@@ -1,18 +1,20 @@
 /* surogate explain run.yaml: one line a launch of a program: kernel, limit, arithmetic, traffic, where its result lies. */
 #include "cli/cli.h"
 
-#include "train/setup.h"
+#include "run/timeline.h"
+#include "setup/setup.h"
 #include "train/step_bench.h"
 
 #include <stdio.h>
 
 typedef struct Explain {
     const char *program, *gpu;
-    bool        measure;
+    bool        measure, streams; /* streams: several are in use */
     ProgramKind kind;
     const Plan *plan;
     double     *seconds; /* a launch; NULL: not measured */
-    double      overhead;
+    Timeline    timeline;
+    double      overhead, document_share;
     StrBuf      out;
 } Explain;
 
@@ -34,8 +36,12 @@ static void print_launch(Explain *e, const Program *program, int index)
     }
     strbuf_printf(&e->out, "%5d ", index);
     if (e->seconds) strbuf_printf(&e->out, "%9.2f ", 1e6 * e->seconds[index]);
-    if (has_limit(e)) strbuf_printf(&e->out, "%9.2f ", 1e6 * launch_limit_seconds(&e->plan->facts, launch));
-    else strbuf_printf(&e->out, "%9s ", "-");
+    if (has_limit(e))
+        strbuf_printf(&e->out, "%9.2f %9.2f %10.2f ", 1e6 * launch_limit_seconds(&e->plan->facts, launch, e->document_share),
+                      1e6 * launch_seconds(&e->plan->facts, launch), 1e6 * e->timeline.start[index]);
+    else
+        strbuf_printf(&e->out, "%9s ", "-");
+    if (e->streams) strbuf_printf(&e->out, "%-8s ", stream_name(launch->stream));
     strbuf_printf(&e->out, "%10.3f %10.3f  %-10s %-24s ", cost.flops * 1e-9, cost.bytes * 1e-6, launch->kernel.name, place);
     node_print(launch->node, &e->out);
     if (e->out.len && e->out.data[e->out.len - 1] != '\n') strbuf_putc(&e->out, '\n');
@@ -46,19 +52,28 @@ static Status print_program(Explain *e)
     const Program *program = &e->plan->program[e->kind];
     double         limit = 0, measured = 0;
     FAIL_IF(!program->graph, ERR_INVALID, "this run has no program %s", e->program);
+    timeline_simulate(e->plan->arena, &e->plan->facts, program->launches, program->num_launches, &e->timeline);
+    for (int i = 0; i < program->num_launches; i++) e->streams = e->streams || program->launches[i].stream != STREAM_COMPUTE;
     strbuf_printf(&e->out, "%5s ", "#");
     if (e->seconds) strbuf_printf(&e->out, "%9s ", "us");
-    strbuf_printf(&e->out, "%9s %10s %10s  %-10s %-24s node\n", "limit us", "GFLOP", "MB", "kernel", "result");
+    strbuf_printf(&e->out, "%9s ", "limit us");
+    if (has_limit(e)) strbuf_printf(&e->out, "%9s %10s ", "expected", "start us");
+    if (e->streams) strbuf_printf(&e->out, "%-8s ", "stream");
+    strbuf_printf(&e->out, "%10s %10s  %-10s %-24s node\n", "GFLOP", "MB", "kernel", "result");
     for (int i = 0; i < program->num_launches; i++) {
         print_launch(e, program, i);
-        limit += launch_limit_seconds(&e->plan->facts, &program->launches[i]);
+        limit += launch_limit_seconds(&e->plan->facts, &program->launches[i], e->document_share);
         if (e->seconds) measured += e->seconds[i];
     }
     strbuf_printf(&e->out, "\n%s: %d launches, %.3f GFLOP, %.3f MB", e->program, program->num_launches, program->cost.flops * 1e-9,
                   program->cost.bytes * 1e-6);
-    if (has_limit(e)) strbuf_printf(&e->out, ", at the limit %.3f ms", 1e3 * limit);
-    if (e->seconds) strbuf_printf(&e->out, ", measured %.3f ms (measuring took %.2f us a launch, taken off)", 1e3 * measured, 1e6 * e->overhead);
+    if (has_limit(e))
+        strbuf_printf(&e->out, ", at the limit %.3f ms, expected %.3f ms (%s)", 1e3 * limit, 1e3 * e->timeline.seconds,
+                      e->plan->facts.rates ? "rates measured on this GPU" : "data-sheet rates");
+    if (e->seconds)
+        strbuf_printf(&e->out, ", measured %.3f ms (measuring took %.2f us a launch, taken off)", 1e3 * measured, 1e6 * e->overhead);
     strbuf_putc(&e->out, '\n');
+    if (has_limit(e)) timeline_print_streams(&e->timeline, program->launches, &e->out);
     return cli_print(&e->out);
 }
 
@@ -70,10 +85,10 @@ static Status explain_plan(Explain *e, Arena *arena, const Config *config)
     Device        *device;
     Plan          *plan;
     TRY(setup_model(arena, config, &model));
-    TRY(setup_options(arena, config, model, &options));
+    TRY(setup_options(config, model, &options));
     options.programs |= 1u << e->kind;
-    TRY(e->gpu ? device_null_create(e->gpu, &device) : setup_device(config, &device));
-    Status status = compile_plan(arena, model->module, &model->config, model->config_name, &options, device, &plan);
+    TRY(setup_device(config, e->gpu, &device));
+    Status status = setup_plan(arena, model, &options, device, &plan);
     e->plan = plan;
     if (status == OK) status = print_program(e);
     device->api->destroy(device);
@@ -87,10 +102,12 @@ static Status explain_measured(Explain *e, Arena *arena, const Config *config)
     StepTimes  times;
     TRY(step_bench_create(config, &bench));
     e->plan = step_bench_plan(bench);
+    e->document_share = step_bench_document_share(bench);
     const Program *program = &e->plan->program[e->kind];
-    Status         status = program->graph ? OK
-                                           : status_fail(ERR_INVALID, "--measure: a step of this run has no %s; expected micro_first, micro_next or optimizer",
-                                                         e->program);
+    Status         status = program->graph
+                                ? OK
+                                : status_fail(ERR_INVALID, "--measure: a step of this run has no %s; expected micro_first, micro_next or optimizer",
+                                              e->program);
     e->seconds = arena_array(arena, double, program->num_launches + 1);
     if (status == OK) status = step_bench_run(bench, 2, &times);
     if (status == OK) status = step_bench_profile(bench, e->kind, e->seconds, &e->overhead);
@@ -101,19 +118,19 @@ static Status explain_measured(Explain *e, Arena *arena, const Config *config)
 
 Status cmd_explain(CliArgs *args)
 {
-    Explain    e = { .program = "micro_first" };
+    Explain    e = {.program = "micro_first", .document_share = 1};
     bool       done;
     const Flag flags[] = {
-        { "--program", FLAG_TEXT, &e.program, "NAME", "micro_first, micro_next, optimizer, eval, prefill or decode (micro_first)" },
-        { "--gpu", FLAG_TEXT, &e.gpu, "NAME", "as on this GPU: h200, h100, rtx4090, ..." },
-        { "--measure", FLAG_SWITCH, &e.measure, NULL, "run it here, on random weights and tokens, and time every launch" },
+        {"--program", FLAG_TEXT, &e.program, "NAME", "micro_first, micro_next, optimizer, eval, prefill or decode (micro_first)"},
+        {"--gpu", FLAG_TEXT, &e.gpu, "NAME", "as for this GPU: h200, h100, rtx4090, ..."},
+        {"--measure", FLAG_SWITCH, &e.measure, NULL, "run it here, on random weights and tokens, and time every launch"},
     };
     TRY(cli_parse(args, flags, 3, true, &done));
     if (done) return OK;
     FAIL_IF(e.gpu && e.measure, ERR_INVALID, "surogate explain: --measure runs on this machine's device, --gpu is for one that isn't here");
     TRY(cli_find_program(e.program, &e.kind));
     Config config;
-    Arena  arena = { 0 };
+    Arena  arena = {0};
     TRY(cli_config(args, &config));
     Status status = e.measure ? explain_measured(&e, &arena, &config) : explain_plan(&e, &arena, &config);
     strbuf_deinit(&e.out);

@@ -25,8 +25,8 @@ typedef struct Printer {
     const GenerateArgs *args;
     const Tokenizer    *tokenizer;
     TokenStream         stream;
-    StrBuf              text;    /* all of it */
-    size_t              settled; /* bytes of text: printed, unless it is JSON */
+    StrBuf              text;        /* all of it */
+    size_t              settled;     /* bytes of text: printed, unless it is JSON */
     bool                has_stopped; /* at a stop text; text ends before it */
     Status              status;
 } Printer;
@@ -52,7 +52,7 @@ static size_t settle(Printer *p)
 /* Prints up to there; nothing yet where the result is one object at the end. */
 static void print_to(Printer *p, size_t end)
 {
-    StrBuf part = { 0 };
+    StrBuf part = {0};
     if (p->status != OK || end <= p->settled) return;
     strbuf_append(&part, p->text.data + p->settled, end - p->settled);
     if (!p->args->json) p->status = cli_print(&part);
@@ -81,7 +81,7 @@ static bool print_token(void *context, int32_t id)
 
 static void print_end(Printer *p, const GenerateStats *stats)
 {
-    StrBuf out = { 0 };
+    StrBuf out = {0};
     if (!p->has_stopped) token_stream_finish(&p->stream, &p->text);
     settle(p);
     print_to(p, p->text.len);
@@ -121,12 +121,19 @@ static Status generate_text(InferModel *infer, const GenerateArgs *g, const Toke
 {
     GenerateStats stats;
     FAIL_IF(ids->len == 0, ERR_INVALID, "the prompt is empty and the tokenizer adds no BOS: give a --prompt to go on from");
-    FAIL_IF((int64_t)ids->len > infer->model->max_positions, ERR_INVALID, "the prompt has %zu tokens, the model was made for %lld; shorten it",
-            ids->len, (long long)infer->model->max_positions);
+    FAIL_IF((int64_t)ids->len > infer->model->max_positions, ERR_INVALID,
+            "the prompt has %zu tokens, the model was made for %lld; shorten it", ids->len, (long long)infer->model->max_positions);
     TRY(start(infer, g, ids->len));
-    Printer     printer = { .args = g, .tokenizer = infer->tokenizer, .stream.started = has_text(infer, ids) };
-    GenerateJob job = { .prompt = ids->data, .prompt_len = ids->len, .max_tokens = g->max_tokens, .sample = g->sample,
-                        .vocab_size = infer->tokenizer ? tokenizer_vocab_size(infer->tokenizer) : 0, .eos = infer->eos, .num_eos = g->ignore_eos ? 0 : infer->num_eos, .sink = print_token, .context = &printer };
+    Printer     printer = {.args = g, .tokenizer = infer->tokenizer, .stream.started = has_text(infer, ids)};
+    GenerateJob job = {.prompt = ids->data,
+                       .prompt_len = ids->len,
+                       .max_tokens = g->max_tokens,
+                       .sample = g->sample,
+                       .vocab_size = infer->tokenizer ? tokenizer_vocab_size(infer->tokenizer) : 0,
+                       .eos = infer->eos,
+                       .num_eos = g->ignore_eos ? 0 : infer->num_eos,
+                       .sink = print_token,
+                       .context = &printer};
     Status      status = generate(infer->session, &job, &stats);
     if (status == OK && printer.status == OK) print_end(&printer, &stats);
     if (status == OK) status = printer.status;
@@ -139,7 +146,7 @@ static Status generate_text(InferModel *infer, const GenerateArgs *g, const Toke
 static Status encode_question(InferModel *infer, const GenerateArgs *g, Str question, TokenIds *ids)
 {
     Template  *tmpl;
-    ChatPrompt prompt = { .system = g->system, .question = question };
+    ChatPrompt prompt = {.system = g->system, .question = question};
     TRY(cli_variables(&infer->arena, &g->variables, &prompt.variables));
     FAIL_IF(!infer->tokenizer, ERR_NOT_FOUND, "%s has no tokenizer.json", infer->tokenizer_dir);
     TRY(template_load(infer->tokenizer_dir, NULL, false, &tmpl));
@@ -152,12 +159,9 @@ static Status encode_question(InferModel *infer, const GenerateArgs *g, Str ques
 static Status run(CliArgs *args, const GenerateArgs *g)
 {
     InferModel infer;
-    TokenIds   ids = { 0 };
+    TokenIds   ids = {0};
     Str        prompt = str_of(g->prompt ? g->prompt : "");
-    if (g->prompt_file) {
-        const char *path = strcmp(g->prompt_file, "-") == 0 ? "/dev/stdin" : g->prompt_file;
-        TRY(file_read(&args->arena, path, 1 << 28, &prompt));
-    }
+    if (g->prompt_file) TRY(file_read(&args->arena, cli_input_path(g->prompt_file), 1 << 28, &prompt));
     Status status = infer_open(&infer, args->words[0], g->adapter, g->device, (int)g->threads);
     if (status == OK) status = g->chat ? encode_question(&infer, g, prompt, &ids) : infer_encode(&infer, prompt.data, prompt.len, &ids);
     if (status == OK) status = generate_text(&infer, g, &ids);
@@ -168,30 +172,33 @@ static Status run(CliArgs *args, const GenerateArgs *g)
 
 Status cmd_generate(CliArgs *args)
 {
-    GenerateArgs g = { .device = "auto", .max_tokens = 128, .sample = { .temperature = 0.8, .top_p = 1 } };
+    GenerateArgs g = {.device = "auto", .max_tokens = 128, .sample = {.temperature = 0.8, .top_p = 1}};
     bool         done;
     const Flag   flags[] = {
-          { "--prompt", FLAG_TEXT, &g.prompt, "TEXT", "what the text starts with (it isn't printed again)" },
-          { "--prompt-file", FLAG_TEXT, &g.prompt_file, "FILE", "the same from a file; -: from standard input" },
-          { "--chat", FLAG_SWITCH, &g.chat, NULL, "the prompt is a question, laid out by the folder's chat template" },
-          { "--system", FLAG_TEXT, &g.system, "TEXT", "with --chat: the system message before the question" },
-          { "--var", FLAG_LIST, &g.variables, "NAME=VALUE", "with --chat: a variable of the template, as JSON or text; may be given several times" },
-          { "--stop", FLAG_LIST, &g.stops, "TEXT", "end where the model writes this, which isn't printed; may be given several times" },
-          { "--json", FLAG_SWITCH, &g.json, NULL, "{\"text\", \"tokens\": how many, \"stop_reason\": eos, stop, length or context}" },
-          { "--max-tokens", FLAG_INT, &g.max_tokens, "N", "most tokens to generate (128)" },
-          { "--temperature", FLAG_FLOAT, &g.sample.temperature, "T", "0: always the likeliest token (0.8)" },
-          { "--top-k", FLAG_INT, &g.sample.top_k, "N", "choose among the N likeliest; 0: all (0)" },
-          { "--top-p", FLAG_FLOAT, &g.sample.top_p, "P", "choose among the likeliest that have P of the probability (1)" },
-          { "--seed", FLAG_INT, &g.seed, "N", "of the random choices (0)" },
-          { "--adapter", FLAG_TEXT, &g.adapter, "DIR", "a LoRA adapter over the model" },
-          { "--ignore-eos", FLAG_SWITCH, &g.ignore_eos, NULL, "go on after an end-of-text token" },
-          { "--device", FLAG_TEXT, &g.device, "NAME", "auto, cpu or cuda (auto)" },
-          { "--threads", FLAG_INT, &g.threads, "N", "CPU threads; 0: all (0)" },
+          {"--prompt", FLAG_TEXT, &g.prompt, "TEXT", "the text to continue (it isn't printed)"},
+          {"--prompt-file", FLAG_TEXT, &g.prompt_file, "FILE", "read the prompt from a file; -: from standard input"},
+          {"--chat", FLAG_SWITCH, &g.chat, NULL, "ask the prompt as a question, through the folder's chat template"},
+          {"--system", FLAG_TEXT, &g.system, "TEXT", "with --chat: the system message before the question"},
+          {"--var", FLAG_LIST, &g.variables, "NAME=VALUE",
+           "with --chat: a variable of the template, as JSON or text; may be given several times"},
+          {"--stop", FLAG_LIST, &g.stops, "TEXT", "stop when the model writes this (it isn't printed); may be given several times"},
+          {"--json", FLAG_SWITCH, &g.json, NULL, "{\"text\", \"tokens\": how many, \"stop_reason\": eos, stop, length or context}"},
+          {"--max-tokens", FLAG_INT, &g.max_tokens, "N", "most tokens to generate (128)"},
+          {"--temperature", FLAG_FLOAT, &g.sample.temperature, "T", "0: always the likeliest token (0.8)"},
+          {"--top-k", FLAG_INT, &g.sample.top_k, "N", "choose among the N likeliest tokens; 0: all (0)"},
+          {"--top-p", FLAG_FLOAT, &g.sample.top_p, "P", "choose among the likeliest tokens that together have probability P (1)"},
+          {"--seed", FLAG_INT, &g.seed, "N", "of the random choices (0)"},
+          {"--adapter", FLAG_TEXT, &g.adapter, "DIR", "a LoRA adapter over the model"},
+          {"--ignore-eos", FLAG_SWITCH, &g.ignore_eos, NULL, "go on after an end-of-text token"},
+          {"--device", FLAG_TEXT, &g.device, "NAME", "auto, cpu or cuda (auto)"},
+          {"--threads", FLAG_INT, &g.threads, "N", "CPU threads; 0: all (0)"},
     };
     TRY(cli_parse(args, flags, sizeof flags / sizeof *flags, false, &done));
     if (done) return OK;
     TRY(cli_want_words(args, 1));
     FAIL_IF(g.prompt && g.prompt_file, ERR_INVALID, "surogate generate: --prompt and --prompt-file exclude each other");
+    FAIL_IF(g.chat && !g.prompt && !g.prompt_file, ERR_INVALID,
+            "surogate generate: --chat needs a question: --prompt TEXT or --prompt-file FILE (-: from standard input)");
     FAIL_IF((g.system || g.variables.count) && !g.chat, ERR_INVALID, "surogate generate: --system and --var need --chat");
     for (size_t i = 0; i < g.stops.count; i++) FAIL_IF(!g.stops.items[i][0], ERR_INVALID, "--stop \"\": expected a text");
     FAIL_IF(g.max_tokens < 1, ERR_INVALID, "--max-tokens %lld: expected at least 1", (long long)g.max_tokens);

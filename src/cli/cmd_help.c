@@ -6,14 +6,15 @@
 /* The table as Markdown or JSON Schema, all keys, or those named. */
 static Status print_keys(const CliArgs *args, bool markdown, bool schema)
 {
-    StrBuf out = { 0 };
+    StrBuf out = {0};
     Status status = OK;
-    if (markdown) config_markdown(&out);
-    else if (schema) config_schema(&out);
-    else if (args->num_words == 1) config_help(&out, NULL);
-    for (size_t i = 1; i < args->num_words && status == OK; i++)
-        if (!config_help(&out, args->words[i]))
-            status = status_fail(ERR_INVALID, "there is no key %s; `surogate help keys` lists all", args->words[i]);
+    if (markdown)
+        config_markdown(&out);
+    else if (schema)
+        config_schema(&out);
+    else if (args->num_words == 1)
+        config_keys(&out);
+    for (size_t i = 1; i < args->num_words && status == OK; i++) status = config_help(&out, args->words[i]);
     if (status == OK) status = cli_print(&out);
     strbuf_deinit(&out);
     return status;
@@ -23,8 +24,8 @@ Status cmd_help(CliArgs *args)
 {
     bool       markdown = false, schema = false, done;
     const Flag flags[] = {
-        { "--markdown", FLAG_SWITCH, &markdown, NULL, "help keys: docs/reference/config.md" },
-        { "--schema", FLAG_SWITCH, &schema, NULL, "help keys: a JSON Schema, for editors" },
+        {"--markdown", FLAG_SWITCH, &markdown, NULL, "help keys: docs/reference/config.md"},
+        {"--schema", FLAG_SWITCH, &schema, NULL, "help keys: a JSON Schema, for editors"},
     };
     TRY(cli_parse(args, flags, 2, false, &done));
     if (done) return OK;

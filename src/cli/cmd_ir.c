@@ -1,13 +1,15 @@
-/* surogate ir run.yaml --after PASS --program NAME: the graph as text. */
+/* surogate ir run.yaml --after PASS --program NAME: the graph as text. surogate ir FILE.ir --pass NAME: a graph's text after a pass. */
 #include "cli/cli.h"
 
+#include "files/file.h"
+#include "passes/alone.h"
 #include "passes/pass.h"
-#include "train/setup.h"
+#include "setup/setup.h"
 
 #include <string.h>
 
 typedef struct Wanted {
-    const char *pass;    /* NULL: the last */
+    const char *pass; /* NULL: the last */
     const char *program;
     StrBuf      text;
 } Wanted;
@@ -20,21 +22,19 @@ static void keep_graph(void *context, const char *pass, const Graph *graph)
     graph_print(graph, &wanted->text);
 }
 
-static Status check_pass(const char *name)
+enum { MAX_TEXT = 256 << 20 };
+
+static Status run_alone(Arena *arena, CliArgs *args, const StrList *passes)
 {
-    const char *names[64];
-    int         count = pass_count() < 64 ? pass_count() : 64;
-    StrBuf      all = { 0 };
-    for (int i = 0; i < count; i++) {
-        names[i] = pass_name(i);
-        if (strcmp(names[i], name) == 0) {
-            strbuf_deinit(&all);
-            return OK;
-        }
-        strbuf_printf(&all, "%s%s", i ? ", " : "", names[i]);
-    }
-    Status status = status_fail(ERR_INVALID, "--after %s: there is no pass of that name; expected one of %s", name, strbuf_cstr(&all));
-    strbuf_deinit(&all);
+    Str         text;
+    StrBuf      out = {0};
+    const char *path = args->num_words == 1 ? args->words[0] : "";
+    FAIL_IF(args->num_words != 1, ERR_INVALID, "--pass reads the text of one graph: surogate ir FILE.ir --pass NAME (- is standard input)");
+    TRY(file_read(arena, cli_input_path(path), MAX_TEXT, &text));
+    Status status = passes_run_alone(arena, strcmp(path, "-") == 0 ? "<stdin>" : path, text.data, text.len,
+                                     (const char *const *)passes->items, passes->count, &out);
+    if (status == OK) status = cli_print(&out);
+    strbuf_deinit(&out);
     return status;
 }
 
@@ -46,16 +46,18 @@ static Status print_graph(Arena *arena, const Config *config, Wanted *wanted)
     Device        *device;
     Plan          *plan;
     TRY(cli_find_program(wanted->program, &kind));
-    if (wanted->pass) TRY(check_pass(wanted->pass));
+    int index;
+    if (wanted->pass && pass_find(wanted->pass, &index) != OK) return status_prefix(ERR_INVALID, "--after");
     TRY(setup_model(arena, config, &model));
-    TRY(setup_options(arena, config, model, &options));
+    TRY(setup_options(config, model, &options));
     options.programs = 1u << kind;
     if (kind == PROGRAM_OPTIMIZER) options.programs |= 1u << PROGRAM_MICRO_FIRST;
     options.after_pass = keep_graph;
     options.after_pass_context = wanted;
     TRY(device_null_create(NULL, &device));
-    Status status = compile_plan(arena, model->module, &model->config, model->config_name, &options, device, &plan);
+    Status status = setup_plan(arena, model, &options, device, &plan);
     device->api->destroy(device);
+    hf_model_close(model);
     TRY(status);
     FAIL_IF(!wanted->text.len, ERR_INVALID, "--after %s: this pass doesn't run for %s", wanted->pass ? wanted->pass : "", wanted->program);
     return cli_print(&wanted->text);
@@ -63,16 +65,27 @@ static Status print_graph(Arena *arena, const Config *config, Wanted *wanted)
 
 Status cmd_ir(CliArgs *args)
 {
-    Wanted     wanted = { .program = "micro_first" };
+    Wanted     wanted = {0};
+    StrList    passes = {0};
     bool       done;
     const Flag flags[] = {
-        { "--after", FLAG_TEXT, &wanted.pass, "PASS", "bind, adapt, fuse, ... (the last one)" },
-        { "--program", FLAG_TEXT, &wanted.program, "NAME", "micro_first, micro_next, optimizer, eval, prefill or decode (micro_first)" },
+        {"--after", FLAG_TEXT, &wanted.pass, "PASS", "bind, adapt, fuse, ... (the last one)"},
+        {"--program", FLAG_TEXT, &wanted.program, "NAME", "micro_first, micro_next, optimizer, eval, prefill or decode (micro_first)"},
+        {"--pass", FLAG_LIST, &passes, "PASS",
+         "reads the text of a graph (FILE.ir, or -) in place of a run file, and prints it after this pass; may be given several times"},
     };
-    TRY(cli_parse(args, flags, 2, true, &done));
+    TRY(cli_parse(args, flags, 3, true, &done));
     if (done) return OK;
+    FAIL_IF(passes.count && (wanted.pass || wanted.program), ERR_INVALID,
+            "--pass goes without --after and --program: the line # option program=NAME of the text says what the graph is of");
     Config config;
-    Arena  arena = { 0 };
+    Arena  arena = {0};
+    if (passes.count) {
+        Status status = run_alone(&arena, args, &passes);
+        arena_deinit(&arena);
+        return status;
+    }
+    if (!wanted.program) wanted.program = program_kind_name(PROGRAM_MICRO_FIRST);
     TRY(cli_config(args, &config));
     Status status = print_graph(&arena, &config, &wanted);
     strbuf_deinit(&wanted.text);

@@ -19,14 +19,14 @@ static Status probe(const char *dir, const char *adapter, float **out_logits, in
     Status status = infer_open(&infer, dir, adapter, "cpu", 0);
     if (status == OK) {
         CompileOptions *options = &infer.options;
-        options->model_dtype = options->grad_dtype = options->master_dtype = DT_F32;
+        options->model_dtype = options->master_dtype = DT_F32;
         options->programs = 1u << PROGRAM_PREFILL;
         options->cache_len = options->prefill_chunk = PROBE_TOKENS < infer.model->max_positions ? PROBE_TOKENS : infer.model->max_positions;
         status = infer_start(&infer);
     }
     int64_t vocab = status == OK ? infer.model->vocab_size : 0, chunk = infer.options.prefill_chunk, rows = 0;
     int32_t tokens[PROBE_TOKENS], positions[PROBE_TOKENS];
-    int64_t step[STEP_COUNT] = { 0 };
+    int64_t step[STEP_COUNT] = {0};
     for (int32_t i = 0; i < chunk && vocab; i++) {
         tokens[i] = (int32_t)(philox4x32((uint32_t)i, 0, 0, 0, 42).v[0] % (uint64_t)vocab);
         positions[i] = i;
@@ -59,7 +59,7 @@ static Status compare(const char *base, const char *adapter, const char *merged)
             largest = fmax(largest, fabs((double)with[i] - (double)without[i]));
             scale = fmax(scale, fabs((double)with[i]));
         }
-        StrBuf out = { 0 };
+        StrBuf out = {0};
         strbuf_printf(&out, "largest logit difference %.3g (largest logit %.3g)\n", largest, scale);
         status = cli_print(&out);
         strbuf_deinit(&out);

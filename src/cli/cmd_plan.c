@@ -2,22 +2,37 @@
 #include "cli/cli.h"
 
 #include "model/weights.h"
+#include "setup/setup.h"
 #include "train/checkpoint.h"
-#include "train/setup.h"
+#include "train/run_data.h"
+
+/* What the run file names is there, though planning reads none of it. */
+static Status check_inputs(Arena *arena, const Config *config)
+{
+    const char *dir;
+    Template   *tmpl;
+    TRY(setup_check_datasets(arena, config, false));
+    if (config->tokenizer || config->chat_template) TRY(setup_tokenizer_dir(arena, config, &dir));
+    if (!config->chat_template) return OK;
+    TRY(run_data_template(config, dir, 0, &tmpl));
+    template_destroy(tmpl);
+    return OK;
+}
 
 static Status make_plan(Arena *arena, const Config *config, Device *device, HfModel **out_model, Plan **out)
 {
     CompileOptions options;
     TRY(setup_model(arena, config, out_model));
     HfModel *model = *out_model;
-    TRY(setup_options(arena, config, model, &options));
-    TRY(compile_plan(arena, model->module, &model->config, model->config_name, &options, device, out));
+    TRY(check_inputs(arena, config));
+    TRY(setup_options(config, model, &options));
+    TRY(setup_plan(arena, model, &options, device, out));
     return config->from_scratch || !hf_model_has_weights(model) ? OK : weights_check(*out, model);
 }
 
 static Status print_plan(const Config *config, const HfModel *model, Device *device, const Plan *plan, bool json)
 {
-    StrBuf  out = { 0 };
+    StrBuf  out = {0};
     Status  fits = setup_check_memory(config, model, device, plan, false);
     int64_t disk = checkpoint_bytes(plan, config->lora);
     if (json) {
@@ -40,8 +55,8 @@ Status cmd_plan(CliArgs *args)
     const char *gpu = NULL;
     bool        json = false, done;
     const Flag  flags[] = {
-         { "--gpu", FLAG_TEXT, &gpu, "NAME", "plan for this GPU: h200, h100, rtx4090, ..." },
-         { "--json", FLAG_SWITCH, &json, NULL, "as one JSON object" },
+         {"--gpu", FLAG_TEXT, &gpu, "NAME", "plan for this GPU: h200, h100, rtx4090, ..."},
+         {"--json", FLAG_SWITCH, &json, NULL, "as one JSON object"},
     };
     TRY(cli_parse(args, flags, 2, true, &done));
     if (done) return OK;
@@ -50,8 +65,8 @@ Status cmd_plan(CliArgs *args)
     Device  *device = NULL;
     HfModel *model = NULL;
     Plan    *plan;
-    Arena    arena = { 0 };
-    Status   status = gpu ? device_null_create(gpu, &device) : setup_device(&config, &device);
+    Arena    arena = {0};
+    Status   status = setup_device(&config, gpu, &device);
     if (status == OK) status = make_plan(&arena, &config, device, &model, &plan);
     if (status == OK) status = print_plan(&config, model, device, plan, json);
     if (model) hf_model_close(model);

@@ -3,5 +3,5 @@
 
 Status cmd_pt(CliArgs *args)
 {
-    return cli_train(args, false);
+    return cli_train(args);
 }

@@ -14,8 +14,7 @@ Status cmd_pull(CliArgs *args)
     const Flag  flags[] = {
          {"--revision", FLAG_TEXT, &revision, "NAME", "branch, tag or commit (main)"},
          {"--dataset", FLAG_SWITCH, &dataset, NULL, "the repository is a dataset"},
-         {"--include", FLAG_TEXT, &include, "GLOB,...",
-          "files to take; !GLOB leaves some out again (those that training reads)"},
+         {"--include", FLAG_TEXT, &include, "GLOB,...", "files to download; !GLOB excludes some (those that training reads)"},
          {"--all", FLAG_SWITCH, &all, NULL, "every file"},
     };
     TRY(cli_parse(args, flags, sizeof flags / sizeof *flags, false, &done));

@@ -3,5 +3,5 @@
 
 Status cmd_sft(CliArgs *args)
 {
-    return cli_train(args, true);
+    return cli_train(args);
 }

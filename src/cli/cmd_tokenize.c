@@ -3,19 +3,19 @@
 
 #include "cli/inspect_view.h"
 #include "model/hf_model.h"
+#include "setup/setup.h"
 #include "train/run_data.h"
 #include "train/run_record.h"
-#include "train/setup.h"
 
 static Status show(const Config *config, const Tokenizer *tokenizer, const char *dir, int64_t seq_len)
 {
     Template *tmpl;
     TRY(run_data_template(config, dir, run_record_began(config), &tmpl));
-    InspectView view = { .rows = 3, .packing = run_data_packing(config, seq_len) };
+    InspectView view = {.rows = 3, .packing = run_data_packing(config, seq_len)};
     Status      status = OK;
     for (size_t i = 0; i < config->datasets.count && status == OK; i++) {
         DatasetOptions options;
-        TokenizeJob    job = { .dataset = &options, .tokenizer = tokenizer, .tmpl = tmpl };
+        TokenizeJob    job = {.dataset = &options, .tokenizer = tokenizer, .tmpl = tmpl};
         status = run_data_options(config, &config->datasets.items[i], &options);
         if (status == OK) status = inspect_view_print(&job, &view);
     }
@@ -42,11 +42,11 @@ static Status tokenize(Arena *arena, const Config *config, bool debug)
 Status cmd_tokenize(CliArgs *args)
 {
     bool       debug = false, done;
-    const Flag flags[] = { { "--debug", FLAG_SWITCH, &debug, NULL, "then show rows with their trained tokens, lengths and packing" } };
+    const Flag flags[] = {{"--debug", FLAG_SWITCH, &debug, NULL, "also show rows with their trained tokens, lengths and packing"}};
     TRY(cli_parse(args, flags, 1, true, &done));
     if (done) return OK;
     Config config;
-    Arena  arena = { 0 };
+    Arena  arena = {0};
     TRY(cli_config(args, &config));
     Status status = tokenize(&arena, &config, debug);
     arena_deinit(&arena);

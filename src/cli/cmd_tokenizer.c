@@ -55,8 +55,13 @@ static Status train(CliArgs *args, const TokenizerArgs *t, ThreadPool *pool)
     int         num_special = split_names(&args->arena, t->special, special), eos = 0;
     while (eos < num_special && strcmp(special[eos], t->eos) != 0) eos++;
     if (eos == num_special) special[num_special++] = t->eos;
-    BpeTrainOptions options = { .vocab_size = (int32_t)t->vocab_size, .min_frequency = t->min_frequency, .special_tokens = special,
-                                .num_special_tokens = num_special, .eos_token = t->eos, .pad_token = t->eos, .pool = pool };
+    BpeTrainOptions options = {.vocab_size = (int32_t)t->vocab_size,
+                               .min_frequency = t->min_frequency,
+                               .special_tokens = special,
+                               .num_special_tokens = num_special,
+                               .eos_token = t->eos,
+                               .pad_token = t->eos,
+                               .pool = pool};
     BpeTrainer     *trainer;
     size_t          files;
     TRY(bpe_trainer_create(&options, &trainer));
@@ -65,34 +70,35 @@ static Status train(CliArgs *args, const TokenizerArgs *t, ThreadPool *pool)
     if (status == OK) status = bpe_trainer_save(trainer, t->out);
     int64_t learnt = 256 + num_special + (int64_t)bpe_trainer_num_merges(trainer);
     if (status == OK && learnt < t->vocab_size)
-        log_warn("%lld tokens were learnt of the %lld asked for: no pair is left that comes often enough; give more text", (long long)learnt,
-                 (long long)t->vocab_size);
+        log_warn("%lld tokens were learnt of the %lld asked for: no other pair of tokens is frequent enough; give more text",
+                 (long long)learnt, (long long)t->vocab_size);
     if (status == OK)
-        log_info("wrote %s/tokenizer.json: %zu merges from %zu file%s", t->out, bpe_trainer_num_merges(trainer), files, files == 1 ? "" : "s");
+        log_info("wrote %s/tokenizer.json: %zu merges from %zu file%s", t->out, bpe_trainer_num_merges(trainer), files,
+                 files == 1 ? "" : "s");
     bpe_trainer_destroy(trainer);
     return status;
 }
 
 Status cmd_tokenizer(CliArgs *args)
 {
-    TokenizerArgs t = { .special = "<|endoftext|>", .eos = "<|endoftext|>" };
+    TokenizerArgs t = {.special = "<|endoftext|>", .eos = "<|endoftext|>"};
     bool          done;
     const Flag    flags[] = {
-           { "--vocab-size", FLAG_INT, &t.vocab_size, "N", "tokens in all, special ones and the 256 bytes included" },
-           { "--out", FLAG_TEXT, &t.out, "DIR", "where tokenizer.json and tokenizer_config.json go" },
-           { "--special-tokens", FLAG_TEXT, &t.special, "A,B,...", "special tokens, which take the first ids (<|endoftext|>)" },
-           { "--eos-token", FLAG_TEXT, &t.eos, "TOKEN", "the one that ends a text (<|endoftext|>)" },
-           { "--force", FLAG_SWITCH, &t.force, NULL, "write over a tokenizer.json that is there" },
-           { "--min-frequency", FLAG_INT, &t.min_frequency, "N", "rarer pairs aren't merged (1)" },
+           {"--vocab-size", FLAG_INT, &t.vocab_size, "N", "size of the vocabulary, with special tokens and the 256 bytes"},
+           {"--out", FLAG_TEXT, &t.out, "DIR", "where tokenizer.json and tokenizer_config.json go"},
+           {"--special-tokens", FLAG_TEXT, &t.special, "A,B,...", "special tokens, which take the first ids (<|endoftext|>)"},
+           {"--eos-token", FLAG_TEXT, &t.eos, "TOKEN", "the token that ends a text (<|endoftext|>)"},
+           {"--force", FLAG_SWITCH, &t.force, NULL, "replace a tokenizer.json that is there"},
+           {"--min-frequency", FLAG_INT, &t.min_frequency, "N", "rarer pairs aren't merged (1)"},
     };
     TRY(cli_parse(args, flags, sizeof flags / sizeof *flags, false, &done));
     if (done) return OK;
     FAIL_IF(args->num_words < 2 || strcmp(args->words[0], "train") != 0 || !t.out || !t.vocab_size, ERR_INVALID,
             "usage: surogate tokenizer %s", args->arguments);
-    FAIL_IF(t.vocab_size < 257 || t.vocab_size > MAX_VOCAB, ERR_INVALID, "--vocab-size %lld: expected from 257 (256 bytes and a special token) to %d",
-            (long long)t.vocab_size, MAX_VOCAB);
+    FAIL_IF(t.vocab_size < 257 || t.vocab_size > MAX_VOCAB, ERR_INVALID,
+            "--vocab-size %lld: expected from 257 (256 bytes and a special token) to %d", (long long)t.vocab_size, MAX_VOCAB);
     FAIL_IF(!t.force && file_exists(arena_printf(&args->arena, "%s/tokenizer.json", t.out)), ERR_INVALID,
-            "%s/tokenizer.json is there; name a new folder, or write over it with --force", t.out);
+            "%s/tokenizer.json exists; name a new folder, or replace it with --force", t.out);
     Device *device;
     TRY(device_cpu_create(0, &device));
     Status status = train(args, &t, device_cpu_pool(device));

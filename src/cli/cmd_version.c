@@ -13,8 +13,8 @@
 
 Status cmd_version(CliArgs *args)
 {
-    bool json = false, done;
-    const Flag flags[] = { { "--json", FLAG_SWITCH, &json, NULL, "as one JSON object" } };
+    bool       json = false, done;
+    const Flag flags[] = {{"--json", FLAG_SWITCH, &json, NULL, "as one JSON object"}};
     TRY(cli_parse(args, flags, 1, false, &done));
     if (done) return OK;
     TRY(cli_want_words(args, 0));
@@ -24,7 +24,7 @@ Status cmd_version(CliArgs *args)
     Status status = device->api->facts(device, &facts);
     device->api->destroy(device);
     TRY(status);
-    StrBuf out = { 0 };
+    StrBuf out = {0};
     if (json) {
         strbuf_puts(&out, "{\"version\": \"" SUROGATE_VERSION "\", \"compiler\": \"" COMPILER "\", \"cpu\": \"");
         strbuf_printf(&out, "%s\", \"threads\": %d, \"architectures\": [", facts.name, facts.num_workers);

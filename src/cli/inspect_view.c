@@ -20,12 +20,6 @@ typedef struct Printer {
     Status             status;
 } Printer;
 
-static bool has_colour(void)
-{
-    const char *term = getenv("TERM"), *no_color = getenv("NO_COLOR");
-    return isatty(STDOUT_FILENO) && !(no_color && *no_color) && !(term && strcmp(term, "dumb") == 0);
-}
-
 static Status flush(Printer *p)
 {
     Status status = cli_print(&p->out);
@@ -53,7 +47,7 @@ static void put_switch(Printer *p, bool trained)
 /* The text as its tokens decode, switched where the mask does. */
 static Status put_text(Printer *p, const InspectRow *row, size_t count)
 {
-    TokenStream stream = { 0 };
+    TokenStream stream = {0};
     bool        trained = false;
     Status      status = OK;
     for (size_t i = 0; i < count && status == OK; i++) {
@@ -68,8 +62,8 @@ static Status put_text(Printer *p, const InspectRow *row, size_t count)
 static Status put_row(Printer *p, const InspectRow *row)
 {
     size_t count = row->count < MAX_TOKENS_SHOWN ? row->count : MAX_TOKENS_SHOWN;
-    strbuf_printf(&p->out, "── row %lld (%s:%lld): %zu tokens, %lld trained\n", (long long)row->row, row->path,
-                  (long long)row->line, row->count, (long long)row->num_trained);
+    strbuf_printf(&p->out, "── row %lld (%s:%lld): %zu tokens, %lld trained\n", (long long)row->row, row->path, (long long)row->line,
+                  row->count, (long long)row->num_trained);
     TRY(put_text(p, row, count));
     strbuf_puts(&p->out, "\nids");
     bool trained = false;
@@ -132,25 +126,24 @@ static void put_summary(StrBuf *out, const char *path, const InspectSummary *s, 
     strbuf_printf(out, "dataset    %s\nformat     %s\nrows       %lld", path, s->format, (long long)s->num_rows);
     if (s->num_bad_rows) strbuf_printf(out, ", %lld bad", (long long)s->num_bad_rows);
     if (s->num_untrained) strbuf_printf(out, ", %lld without a trained token (left out)", (long long)s->num_untrained);
-    strbuf_printf(out, "\ntokens     %lld, of which %lld are trained (%.1f%%)\n", (long long)s->num_tokens,
-                  (long long)s->num_trained,
+    strbuf_printf(out, "\ntokens     %lld, of which %lld are trained (%.1f%%)\n", (long long)s->num_tokens, (long long)s->num_trained,
                   s->num_tokens ? 100.0 * (double)s->num_trained / (double)s->num_tokens : 0.0);
     if (kept > 0)
-        strbuf_printf(out, "length     %.1f on average, %lld to %lld\n", (double)s->num_tokens / (double)kept,
-                      (long long)s->shortest, (long long)s->longest);
-    if (s->num_without_stop)
-        strbuf_printf(out, "no stop    %lld trained turns end without a stop token\n", (long long)s->num_without_stop);
+        strbuf_printf(out, "length     %.1f on average, %lld to %lld\n", (double)s->num_tokens / (double)kept, (long long)s->shortest,
+                      (long long)s->longest);
+    if (s->num_without_stop) strbuf_printf(out, "no stop    %lld trained turns end without a stop token\n", (long long)s->num_without_stop);
     if (s->num_without_calls)
-        strbuf_printf(out, "no calls   %lld trained turns have tool calls that the chat template doesn't print\n", (long long)s->num_without_calls);
-    if (s->num_empty)
-        strbuf_printf(out, "empty      %lld trained turns have neither content nor tool calls\n", (long long)s->num_empty);
+        strbuf_printf(out, "no calls   %lld trained turns have tool calls that the chat template doesn't print\n",
+                      (long long)s->num_without_calls);
+    if (s->num_empty) strbuf_printf(out, "empty      %lld trained turns have neither content nor tool calls\n", (long long)s->num_empty);
     if (s->num_unprinted)
         strbuf_printf(out, "unprinted  %lld messages have a content that the chat template doesn't print; the first: %s\n",
                       (long long)s->num_unprinted, s->first_unprinted);
     if (packing->seq_len > 0 && kept > 0) {
-        static const char *const what[] = { [LONG_TRUNCATE] = "cut", [LONG_SPLIT] = "split", [LONG_DROP] = "left out", [LONG_ERROR] = "an error" };
-        strbuf_printf(out, "%s    %lld sequences of %d, %.1f%% filled", packing->is_padded ? "padding" : "packing", (long long)s->packed_rows,
-                      packing->seq_len, 100 * s->packing_efficiency);
+        static const char *const what[] = {
+            [LONG_TRUNCATE] = "cut", [LONG_SPLIT] = "split", [LONG_DROP] = "left out", [LONG_ERROR] = "an error"};
+        strbuf_printf(out, "%s    %lld sequences of %d, %.1f%% filled", packing->is_padded ? "padding" : "packing",
+                      (long long)s->packed_rows, packing->seq_len, 100 * s->packing_efficiency);
         if (s->num_too_long) strbuf_printf(out, "; %lld rows are longer (%s)", (long long)s->num_too_long, what[packing->long_samples]);
         strbuf_putc(out, '\n');
     }
@@ -161,8 +154,8 @@ static void put_summary(StrBuf *out, const char *path, const InspectSummary *s, 
 Status inspect_view_print(const TokenizeJob *job, const InspectView *view)
 {
     InspectSummary summary;
-    Printer        p = { .view = view, .tokenizer = job->tokenizer, .colour = has_colour() };
-    Status         status = inspect_dataset(job, 0, view->json ? (InspectPacking){ 0 } : view->packing, show_row, &p, &summary);
+    Printer        p = {.view = view, .tokenizer = job->tokenizer, .colour = log_has_colour(STDOUT_FILENO)};
+    Status         status = inspect_dataset(job, 0, view->json ? (InspectPacking){0} : view->packing, show_row, &p, &summary);
     if (status == OK) status = p.status;
     if (status == OK && !view->json) put_summary(&p.out, job->dataset->path, &summary, &view->packing);
     if (p.bad_shown > MAX_BAD_SHOWN) log_warn("skipped: %lld bad rows in all", (long long)p.bad_shown);

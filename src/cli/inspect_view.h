@@ -4,8 +4,8 @@
 #include "data/inspect.h"
 
 typedef struct InspectView {
-    bool    json;     /* a line a row: {"ids": [...], "mask": [...], "row": i}; else coloured text, ids and figures for people */
-    int64_t rows;     /* rows shown; -1: all. The figures are always of all rows */
+    bool           json; /* a line a row: {"ids": [...], "mask": [...], "row": i}; else coloured text, ids and figures for people */
+    int64_t        rows; /* rows shown; -1: all. The figures are always of all rows */
     InspectPacking packing;
 } InspectView;
 

@@ -10,11 +10,11 @@
 
 typedef struct Command {
     const char *name, *arguments, *help;
-    Status    (*run)(CliArgs *args);
+    Status (*run)(CliArgs *args);
 } Command;
 
 static const Command commands[] = {
-#define COMMAND(id, name, arguments, help) { name, arguments, help, cmd_##id },
+#define COMMAND(id, name, arguments, help) {name, arguments, help, cmd_##id},
 #include "cli/commands.def"
 #undef COMMAND
 };
@@ -23,7 +23,8 @@ enum { NUM_COMMANDS = sizeof commands / sizeof commands[0] };
 static void print_usage(FILE *out)
 {
     fprintf(out, "surogate: trains language models\n\n");
-    for (int i = 0; i < NUM_COMMANDS; i++) fprintf(out, "  surogate %-9s %-40s %s\n", commands[i].name, commands[i].arguments, commands[i].help);
+    for (int i = 0; i < NUM_COMMANDS; i++)
+        fprintf(out, "  surogate %-9s %-40s %s\n", commands[i].name, commands[i].arguments, commands[i].help);
     fprintf(out, "\n`surogate COMMAND --help` says more. Keys of run files: `surogate help keys`\n");
 }
 
@@ -47,7 +48,7 @@ static Status run(const char *name, int argc, char **argv)
 {
     const Command *command = find_command(name);
     if (!command) return unknown_command(name);
-    CliArgs args = { .command = command->name, .arguments = command->arguments, .help = command->help, .argc = argc, .argv = argv };
+    CliArgs args = {.command = command->name, .arguments = command->arguments, .help = command->help, .argc = argc, .argv = argv};
     Status  status = command->run(&args);
     arena_deinit(&args.arena);
     return status;
@@ -56,7 +57,7 @@ static Status run(const char *name, int argc, char **argv)
 Status cli_help(const char *command)
 {
     char help[] = "--help";
-    return run(command, 1, (char *[]){ help });
+    return run(command, 1, (char *[]){help});
 }
 
 int main(int argc, char **argv)
@@ -79,7 +80,9 @@ int main(int argc, char **argv)
     }
     if (strcmp(argv[1], "--version") == 0) argv[1] = "version";
     Status status = run(argv[1], argc - 2, argv + 2);
-    if (status == ERR_INTERRUPTED) log_info("%s", status_message());
-    else if (status != OK && status_message()[0]) log_error("%s", status_message());
+    if (status == ERR_INTERRUPTED)
+        log_info("%s", status_message());
+    else if (status != OK && status_message()[0])
+        log_error("%s", status_message());
     return status_exit_code(status);
 }

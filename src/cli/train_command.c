@@ -2,41 +2,83 @@
 #include "cli/train_command.h"
 
 #include "base/log.h"
-#include "cli/samples.h"
-#include "train/trainer.h"
+#include "infer/samples.h"
 
 #include <math.h>
+
+static void tell_evaluations(const TrainOutcome *outcome)
+{
+    const EvalTrend *trend = &outcome->trend;
+    if (!isfinite(outcome->eval_loss)) return;
+    if (trend->best_step == trend->last_step)
+        log_info("evaluation loss %.4f, the best", outcome->eval_loss);
+    else
+        log_info("evaluation loss %.4f; the best was %.4f at step %lld", outcome->eval_loss, trend->best, (long long)trend->best_step);
+    if (eval_trend_overfits(trend))
+        log_warn("the model overfits: since step %lld the training loss fell from %.4f to %.4f and the evaluation loss rose. Train for "
+                 "fewer steps "
+                 "(num_epochs, max_steps), lower learning_rate, or add data",
+                 (long long)trend->best_step, trend->train_best, trend->train_last);
+}
 
 static void tell_outcome(const Config *config, const TrainOutcome *outcome)
 {
     const char *dir = config->output_dir;
     if (outcome->already_finished) {
-        log_info(
-            "%s holds this run, finished. To train again name another output_dir, or set resume_from_checkpoint: false",
-            dir);
+        log_info("%s holds this run, and it is finished. To train again, name another output_dir or set resume_from_checkpoint: false",
+                 dir);
         return;
     }
-    log_info("done: %lld steps, loss %.4f", (long long)outcome->steps, outcome->loss);
-    if (isfinite(outcome->eval_loss)) log_info("evaluation loss %.4f", outcome->eval_loss);
-    log_info("%s %s\nlog     %s/metrics.jsonl\nreport  %s/report.html", config->lora ? "adapter" : "model  ", dir, dir,
-             dir);
+    if (isfinite(outcome->loss))
+        log_info("done: %lld steps, loss %.4f", (long long)outcome->steps, outcome->loss);
+    else
+        log_info("done: %lld steps", (long long)outcome->steps);
+    tell_evaluations(outcome);
+    log_info("%s %s\nlog     %s/metrics.jsonl\nreport  %s/report.html", config->lora ? "adapter" : "model  ", dir, dir, dir);
     if (config->lora && config->merge_adapter) log_info("merged  %s/merged", dir);
 }
 
-Status cli_train(CliArgs *args, bool chat)
+/* As a shell reads it back. */
+static void put_word(StrBuf *out, const char *word)
+{
+    strbuf_putc(out, ' ');
+    if (*word && !word[strspn(word, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+=.,/:@%")]) {
+        strbuf_puts(out, word);
+        return;
+    }
+    strbuf_putc(out, '\'');
+    for (; *word; word++) {
+        if (*word == '\'')
+            strbuf_puts(out, "'\\''");
+        else
+            strbuf_putc(out, *word);
+    }
+    strbuf_putc(out, '\'');
+}
+
+/* Adds the command that goes on to the message: of two values of a key the later wins. */
+static Status with_command(const CliArgs *args, Status status)
+{
+    StrBuf line = {0};
+    strbuf_printf(&line, "%s\nto go on: surogate %s", status_message(), args->command);
+    for (int i = 0; i < args->argc; i++) put_word(&line, args->argv[i]);
+    strbuf_puts(&line, " resume_from_checkpoint=auto");
+    status = status_fail(status, "%s", line.data);
+    strbuf_deinit(&line);
+    return status;
+}
+
+Status cli_train(CliArgs *args)
 {
     bool done;
     TRY(cli_parse(args, NULL, 0, true, &done));
     if (done) return OK;
     Config config;
     TRY(cli_config(args, &config));
-    Samples      samples;
     TrainOutcome outcome;
-    TrainHooks   hooks = { .context = &samples, .sample = samples_generate };
-    samples_init(&samples, &config, chat);
-    Status status = train_run(&config, &hooks, &outcome);
-    samples_deinit(&samples);
+    Status       status = train_with_samples(&config, &outcome);
     if (status == OK) tell_outcome(&config, &outcome);
+    if ((status == ERR_INTERRUPTED || status == ERR_SAVE) && !train_goes_on(&config)) status = with_command(args, status);
     config_deinit(&config);
     return status;
 }

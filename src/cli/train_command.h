@@ -3,5 +3,5 @@
 
 #include "cli/cli.h"
 
-/* Trains as the run file among the arguments says. chat: samples are answers to sample_prompts. */
-NODISCARD Status cli_train(CliArgs *args, bool chat);
+/* Trains as the run file among the arguments says. */
+NODISCARD Status cli_train(CliArgs *args);

@@ -9,12 +9,20 @@
 #include <string.h>
 #include <strings.h>
 
+/* How a key was written. */
+typedef struct Written {
+    const char *name;
+    const char *text;    /* of its value as our key's; NULL: no scalar */
+    bool        is_weak; /* another tool's false that means our default: another name's value comes before it */
+} Written;
+
 /* What a mapping is read into: the Config, or one Dataset. */
 typedef struct Target {
     OptionScope  scope;
     void        *base;
     const char **origin;
-    const char  *prefix; /* of keys in messages: "" or "datasets[0]." */
+    const char  *prefix;  /* of keys in messages: "" or "datasets[0]." */
+    Written     *written; /* by ConfigKey; NULL for overrides, which replace */
 } Target;
 
 static void *field_of(const Target *target, const OptionInfo *option)
@@ -36,33 +44,23 @@ static const char *origin_of(Arena *arena, const YamlNode *node)
 
 static void unknown_key(ConfigReader *reader, const Target *target, const YamlNode *key)
 {
-    enum { MOST_NAMES = 512 };
-    const char *names[MOST_NAMES];
-    size_t      count = 0;
-    for (int i = 0; i < CONFIG_KEY_COUNT; i++)
-        if (options[i].scope == target->scope) names[count++] = options[i].name;
-    for (size_t i = 0; i < num_option_aliases; i++)
-        if (option_aliases[i].scope == target->scope) names[count++] = option_aliases[i].name;
-    CHECK(count <= MOST_NAMES);
-    const char *near = nearest_name(key->text.data, names, count);
-    if (!near) {
-        reader_problem(reader, key, "unknown key %s%.100s; `surogate help keys` lists all", target->prefix, key->text.data);
-        return;
-    }
-    const char *also = NULL; /* as near: adamw_beta is adamw_beta1 or adamw_beta2 */
-    int         distance = edit_distance(key->text.data, near);
-    for (size_t i = 0; i < count && !also; i++)
-        if (names[i] != near && abs((int)strlen(names[i]) - (int)key->text.len) <= distance &&
-            edit_distance(key->text.data, names[i]) == distance)
-            also = names[i];
-    reader_problem(reader, key, "unknown key %s%.100s; did you mean %s%s%s?", target->prefix, key->text.data, near,
-                   also ? " or " : "", also ? also : "");
+    StrBuf near = {0};
+    option_suggest(&near, target->scope, key->text.data);
+    reader_problem(reader, key, "unknown key %s%.100s%s", target->prefix, key->text.data, near.data);
+    strbuf_deinit(&near);
+}
+
+/* A list of one text is that text. */
+static const YamlNode *only_item(const YamlNode *value)
+{
+    return value->type == YAML_SEQUENCE && value->count == 1 && value->items[0]->type == YAML_SCALAR ? value->items[0] : value;
 }
 
 /* The alias that takes this value, or NULL; *out_expected lists the values that the name takes, "" when it is no alias. */
 static const OptionAlias *find_alias(OptionScope scope, const char *name, const YamlNode *value, StrBuf *out_expected)
 {
     bool given = false, wanted = false;
+    value = only_item(value);
     bool is_bool = value->type == YAML_SCALAR && bool_read(value->text.data, &given);
     for (size_t i = 0; i < num_option_aliases; i++) {
         const OptionAlias *alias = &option_aliases[i];
@@ -79,7 +77,7 @@ static const OptionAlias *find_alias(OptionScope scope, const char *name, const 
 /* A value that asks for nothing. */
 static bool is_inert(const YamlNode *value)
 {
-    static const char *const words[] = { "", "none", "auto", "0", "0.0" };
+    static const char *const words[] = {"", "none", "auto", "0", "0.0"};
     bool                     on;
     if (value->type != YAML_SCALAR) return value->count == 0;
     if (yaml_is_null(value) || (bool_read(value->text.data, &on) && !on)) return true;
@@ -88,18 +86,45 @@ static bool is_inert(const YamlNode *value)
     return false;
 }
 
-/* Answers a key, or a value of it, that peers.def knows; false when it doesn't. */
-static bool read_peer(ConfigReader *reader, const Target *target, const char *name, const YamlNode *key, const YamlNode *value)
+/* The row of peers.def for a name and its value, or NULL. */
+static const PeerKey *find_peer(OptionScope scope, const char *name, const YamlNode *value)
 {
     for (size_t i = 0; i < num_peer_keys; i++) {
         const PeerKey *peer = &peer_keys[i];
-        if (peer->scope != target->scope || fnmatch(peer->name, name, 0) != 0) continue;
-        if (peer->value && (value->type != YAML_SCALAR || fnmatch(peer->value, value->text.data, 0) != 0)) continue;
-        if (peer->answer && !is_inert(value)) reader_problem(reader, key, "%s%s: %s", target->prefix, key->text.data, peer->answer);
-        else strbuf_printf(reader->ignored, "%s%s%s", reader->ignored->len ? ", " : "", target->prefix, key->text.data);
-        return true;
+        if (peer->scope != scope || fnmatch(peer->name, name, 0) != 0) continue;
+        if (!peer->value || (value->type == YAML_SCALAR && fnmatch(peer->value, value->text.data, 0) == 0)) return peer;
     }
-    return false;
+    return NULL;
+}
+
+static void note_ignored(ConfigReader *reader, const Target *target, const char *name)
+{
+    strbuf_printf(reader->ignored, "%s%s%s", reader->ignored->len ? ", " : "", target->prefix, name);
+}
+
+/* Whether each member of a mapping has a row of its own, "name.member", that says nothing is to do. */
+static bool has_inert_members(const Target *target, const char *name, const YamlNode *value)
+{
+    bool inert = value->type == YAML_MAPPING;
+    for (size_t i = 0; inert && i < value->count; i++) {
+        char member[256];
+        snprintf(member, sizeof member, "%s.%s", name, value->keys[i]->type == YAML_SCALAR ? value->keys[i]->text.data : "");
+        const PeerKey *peer = find_peer(target->scope, member, value->items[i]);
+        inert = (peer && !peer->answer) || is_inert(value->items[i]);
+    }
+    return inert;
+}
+
+/* Answers a key, or a value of it, that peers.def knows; false when it doesn't. */
+static bool read_peer(ConfigReader *reader, const Target *target, const char *name, const YamlNode *key, const YamlNode *value)
+{
+    const PeerKey *peer = find_peer(target->scope, name, only_item(value));
+    if (!peer) return false;
+    if (peer->answer && !is_inert(value) && !has_inert_members(target, name, value))
+        reader_problem(reader, key, "%s%s: %s", target->prefix, key->text.data, peer->answer);
+    else
+        note_ignored(reader, target, key->text.data);
+    return true;
 }
 
 /* A key that is neither ours nor an alias with this value. */
@@ -110,30 +135,30 @@ static void read_foreign(ConfigReader *reader, const Target *target, const YamlN
     if (!*expected) {
         unknown_key(reader, target, key);
     } else if (is_inert(value)) {
-        strbuf_printf(reader->ignored, "%s%s%s", reader->ignored->len ? ", " : "", target->prefix, key->text.data);
+        note_ignored(reader, target, key->text.data);
     } else {
         reader_problem(reader, value, "%s: expected %s, found %s%.100s%s", key->text.data, expected, is_text ? "\"" : "",
                        is_text ? value->text.data : yaml_type_name(value), is_text ? "\"" : "");
     }
 }
 
-/* The option that a key and its value are for, under its name or another; *value becomes what the value means there, *is_alias says
- * that the name is another. NULL: the key was answered. */
+/* The option that a key and its value are for, under its name or another, which *out_alias then is; *value becomes what the value
+ * means there. NULL: the key was answered. */
 static const OptionInfo *resolve_key(ConfigReader *reader, const Target *target, const YamlNode *key, const YamlNode **value,
-                                     bool *is_alias)
+                                     const OptionAlias **out_alias)
 {
     const OptionInfo *option = option_find(target->scope, key->text.data);
-    *is_alias = !option;
+    *out_alias = NULL;
     if (!option) {
-        StrBuf             expected = { 0 };
-        const OptionAlias *alias = find_alias(target->scope, key->text.data, *value, &expected);
+        StrBuf             expected = {0};
+        const OptionAlias *alias = *out_alias = find_alias(target->scope, key->text.data, *value, &expected);
         if (!alias) read_foreign(reader, target, key, *value, strbuf_cstr(&expected));
         strbuf_deinit(&expected);
         if (!alias) return NULL;
         option = &options[alias->key];
         if (alias->value) {
             YamlNode *meaning = arena_array(reader->arena, YamlNode, 1);
-            *meaning = **value;
+            *meaning = *only_item(*value);
             meaning->text = str_of(alias->means);
             *value = meaning;
         }
@@ -149,12 +174,12 @@ static const YamlNode *split_commas(Arena *arena, const YamlNode *value)
 {
     if (value->type != YAML_SCALAR || !strchr(value->text.data, ',') || strpbrk(value->text.data, " \t\n")) return value;
     YamlNode *list = arena_array(arena, YamlNode, 1), *items = arena_array(arena, YamlNode, value->text.len + 1);
-    *list = (YamlNode){ .type = YAML_SEQUENCE, .source = value->source };
+    *list = (YamlNode){.type = YAML_SEQUENCE, .source = value->source};
     list->items = arena_array(arena, YamlNode *, value->text.len + 1);
     for (const char *at = value->text.data;; at++) {
         size_t    len = strcspn(at, ",");
         YamlNode *item = &items[list->count];
-        *item = (YamlNode){ .type = YAML_SCALAR, .source = value->source, .text = { arena_strndup(arena, at, len), len } };
+        *item = (YamlNode){.type = YAML_SCALAR, .source = value->source, .text = {arena_strndup(arena, at, len), len}};
         list->items[list->count++] = item;
         at += len;
         if (!*at) return list;
@@ -163,6 +188,23 @@ static const YamlNode *split_commas(Arena *arena, const YamlNode *value)
 
 static void read_datasets(ConfigReader *reader, const char *label, const YamlNode *node, DatasetList *out);
 
+/* A key's second value, under this or another name: whether it takes the first one's place. Two names may say the same. */
+static bool takes_place(ConfigReader *reader, const Target *target, const YamlNode *key, const OptionInfo *option, const Written *second)
+{
+    const Written *first = &target->written[option - options];
+    const char    *origin = target->origin[option - options];
+    bool           is_same_name = strcmp(first->name, second->name) == 0;
+    bool           is_alias = !option_find(target->scope, second->name), was_alias = !option_find(target->scope, first->name);
+    if (is_alias && was_alias && (first->is_weak || second->is_weak)) return first->is_weak;
+    if (!is_same_name && first->text && second->text && strcmp(first->text, second->text) == 0) return false;
+    if (is_same_name)
+        reader_problem(reader, key, "%s%s is given twice; first at %s", target->prefix, second->name, origin);
+    else
+        reader_problem(reader, key, "%s%s and %s (at %s) both set %s; keep one of them", target->prefix, second->name, first->name, origin,
+                       option->name);
+    return false;
+}
+
 /* One key and its value. overriding: a second value replaces the first instead of being a problem. */
 static void read_pair(ConfigReader *reader, const Target *target, const YamlNode *key, const YamlNode *value, bool overriding)
 {
@@ -170,13 +212,16 @@ static void read_pair(ConfigReader *reader, const Target *target, const YamlNode
         reader_problem(reader, key, "expected a key, found %s", yaml_type_name(key));
         return;
     }
-    bool              is_alias, is_null = yaml_is_null(value);
-    const OptionInfo *option = resolve_key(reader, target, key, &value, &is_alias);
-    if (!option || (is_alias && is_null)) return;
+    const OptionAlias *alias;
+    bool               is_null = yaml_is_null(value), is_off = is_inert(value);
+    const OptionInfo  *option = resolve_key(reader, target, key, &value, &alias);
+    if (!option || (alias && is_null)) return;
     const char **origin = &target->origin[option - options];
-    if (*origin && !overriding) {
-        reader_problem(reader, key, "%s%s is given twice; first at %s", target->prefix, option->name, *origin);
-        return;
+    if (!overriding) {
+        Written written = {key->text.data, value->type == YAML_SCALAR ? value->text.data : NULL,
+                           is_off && alias && alias->value && option->fallback && strcmp(alias->means, option->fallback) == 0};
+        if (*origin && !takes_place(reader, target, key, option, &written)) return;
+        target->written[option - options] = written;
     }
     char label[160];
     snprintf(label, sizeof label, "%s%s", target->prefix, option->name);
@@ -187,8 +232,10 @@ static void read_pair(ConfigReader *reader, const Target *target, const YamlNode
     }
     *origin = origin_of(reader->arena, value);
     if (overriding && option->kind == KIND_LIST) value = split_commas(reader->arena, value);
-    if (option->kind == KIND_DATASETS) read_datasets(reader, label, value, field_of(target, option));
-    else option_read(reader, option, label, value, field_of(target, option));
+    if (option->kind == KIND_DATASETS)
+        read_datasets(reader, label, value, field_of(target, option));
+    else
+        option_read(reader, option, label, value, field_of(target, option));
 }
 
 static void read_mapping(ConfigReader *reader, const Target *target, const YamlNode *map)
@@ -198,17 +245,19 @@ static void read_mapping(ConfigReader *reader, const Target *target, const YamlN
 
 static Target dataset_target(Arena *arena, const char *label, Dataset *dataset, size_t index)
 {
-    return (Target){ SCOPE_dataset, dataset, dataset->origin, arena_printf(arena, "%s[%zu].", label, index) };
+    return (Target){SCOPE_dataset, dataset, dataset->origin, arena_printf(arena, "%s[%zu].", label, index), NULL};
 }
 
 static void read_dataset(ConfigReader *reader, const char *label, const YamlNode *node, Dataset *out, size_t index)
 {
-    Target target = dataset_target(reader->arena, label, out, index);
+    Target  target = dataset_target(reader->arena, label, out, index);
+    Written written[CONFIG_KEY_COUNT] = {0};
+    target.written = written;
     target_reset(reader->arena, &target);
     if (node->type == YAML_MAPPING) {
         read_mapping(reader, &target, node);
     } else if (node->type == YAML_SCALAR && !yaml_is_null(node)) {
-        YamlNode key = { .type = YAML_SCALAR, .source = node->source, .text = str_of("path") };
+        YamlNode key = {.type = YAML_SCALAR, .source = node->source, .text = str_of("path")};
         read_pair(reader, &target, &key, node, false);
     } else {
         reader_problem(reader, node, "%s[%zu]: expected a mapping or a path, found %s", label, index, yaml_type_name(node));
@@ -227,7 +276,7 @@ static void read_datasets(ConfigReader *reader, const char *label, const YamlNod
         reader_problem(reader, node, "%s: %zu datasets, at most %d are read", label, count, MOST_DATASETS);
         return;
     }
-    *out = (DatasetList){ arena_array(reader->arena, Dataset, count), count };
+    *out = (DatasetList){arena_array(reader->arena, Dataset, count), count};
     for (size_t i = 0; i < count; i++) read_dataset(reader, label, items[i], &out->items[i], i);
 }
 
@@ -272,16 +321,16 @@ static void read_override(ConfigReader *reader, const Target *run, const char *t
 {
     const char *equals = strchr(text, '=');
     const char *source = arena_printf(reader->arena, ARGUMENT_SOURCE "%.200s", text);
-    YamlNode    key = { .type = YAML_SCALAR, .is_plain = true, .source = source };
+    YamlNode    key = {.type = YAML_SCALAR, .is_plain = true, .source = source};
     if (!equals || equals == text) {
         reader_problem(reader, &key, "expected key=value");
         return;
     }
     key.text.len = (size_t)(equals - text);
     key.text.data = arena_strndup(reader->arena, text, key.text.len);
-    YamlNode  plain = { .type = YAML_SCALAR, .is_plain = true, .source = source };
+    YamlNode  plain = {.type = YAML_SCALAR, .is_plain = true, .source = source};
     YamlNode *value = &plain;
-    plain.text = (Str){ arena_strdup(reader->arena, equals + 1), strlen(equals + 1) };
+    plain.text = (Str){arena_strdup(reader->arena, equals + 1), strlen(equals + 1)};
     if ((equals[1] == '[' || equals[1] == '{') && yaml_parse(reader->arena, source, equals + 1, plain.text.len, &value) != OK) {
         reader_problem(reader, NULL, "%s", status_message());
         return;
@@ -299,27 +348,25 @@ static void read_override(ConfigReader *reader, const Target *run, const char *t
     key.text = str_of(rest);
     read_pair(reader, &target, &key, value, true);
     if (!run->origin[list - options]) run->origin[list - options] = source;
-    if (!dataset->path) reader_problem(reader, &key, "%s[%zu]: the key path is missing; set %s.%zu.path first", list->name, index,
-                                       list->name, index);
+    if (!dataset->path)
+        reader_problem(reader, &key, "%s[%zu]: the key path is missing; set %s.%zu.path first", list->name, index, list->name, index);
 }
 
 /* ---- keys that need one another ---- */
 
 static void problem_at(ConfigReader *reader, const char *place, const char *name, const char *what)
 {
-    reader_problem(reader, &(YamlNode){ .source = place }, "%s: %s", name, what);
+    reader_problem(reader, &(YamlNode){.source = place}, "%s: %s", name, what);
 }
 
-/* LoRA's keys without `lora` would train all parameters, which nobody meant who wrote them. */
-static void check_lora(ConfigReader *reader, const Config *config)
+/* Nobody would keep the random weights that the adapter belongs to. */
+static void check_scratch(ConfigReader *reader, const Config *config)
 {
-    if (config->origin[KEY_run_lora]) return;
-    for (int i = 0; i < CONFIG_KEY_COUNT; i++)
-        if (options[i].scope == SCOPE_run && config->origin[i] && strncmp(options[i].name, "lora_", 5) == 0) {
-            problem_at(reader, config->origin[i], options[i].name,
-                       "is set, but lora isn't; write lora: true to train adapters, or lora: false to train all parameters");
-            return;
-        }
+    if (config->lora && config->from_scratch)
+        problem_at(
+            reader, config->origin[KEY_run_from_scratch], "from_scratch",
+            "an adapter is of no use without its base, and random weights aren't saved; write lora: false to train all parameters, or make "
+            "the base first (surogate new --random) and name it as the model, without from_scratch");
 }
 
 /* "~/" is the home folder; other signs of a shell would name a folder called so. */
@@ -330,7 +377,8 @@ static void check_path(ConfigReader *reader, const char **path, const char *plac
     if (text[0] == '~' && (text[1] == '/' || !text[1]) && home)
         *path = arena_printf(reader->arena, "%s%s", home, text + 1);
     else if (text[0] == '~' || text[0] == '$')
-        problem_at(reader, place, name, "only a leading ~/ stands for something, users and variables don't; write the path (./~ for such a name)");
+        problem_at(reader, place, name,
+                   "only a leading ~/ stands for something, users and variables don't; write the path (./~ for such a name)");
 }
 
 static void check_dataset_paths(ConfigReader *reader, DatasetList *list)
@@ -341,17 +389,53 @@ static void check_dataset_paths(ConfigReader *reader, DatasetList *list)
     }
 }
 
-static void check_together(ConfigReader *reader, Config *config)
+/* A line for the keys that have no effect for the same reason. A value that asks for nothing loses nothing. */
+static void warn_idle(ConfigReader *reader, const Target *target)
 {
-    check_lora(reader, config);
+    const OptionNeed *unmet[CONFIG_KEY_COUNT] = {0};
+    for (int i = 0; i < CONFIG_KEY_COUNT; i++)
+        if (target->origin[i] && option_is_on(&options[i], field_of(target, &options[i])))
+            unmet[i] = option_unmet((ConfigKey)i, target->base);
+    for (int i = 0; i < CONFIG_KEY_COUNT; i++) {
+        StrBuf line = {0}, reason = {0}, other = {0};
+        if (!unmet[i]) continue;
+        option_write_need(&reason, unmet[i], "");
+        strbuf_printf(&line, "%s: %s%s", target->origin[i], target->prefix, options[i].name);
+        for (int k = i + 1; k < CONFIG_KEY_COUNT; k++) {
+            if (!unmet[k]) continue;
+            strbuf_clear(&other);
+            option_write_need(&other, unmet[k], "");
+            if (strcmp(other.data, reason.data) != 0) continue;
+            strbuf_printf(&line, ", %s", options[k].name);
+            unmet[k] = NULL;
+        }
+        strbuf_printf(&line, ": no effect %s", reason.data);
+        str_list_push(reader->arena, reader->warnings, arena_strdup(reader->arena, line.data));
+        strbuf_deinit(&line);
+        strbuf_deinit(&reason);
+        strbuf_deinit(&other);
+    }
+}
+
+static void warn_idle_datasets(ConfigReader *reader, const char *label, const DatasetList *list)
+{
+    for (size_t i = 0; i < list->count; i++) {
+        Target target = dataset_target(reader->arena, label, &list->items[i], i);
+        warn_idle(reader, &target);
+    }
+}
+
+static void check_together(ConfigReader *reader, const Target *run, Config *config)
+{
+    check_scratch(reader, config);
     check_path(reader, &config->model, config->origin[KEY_run_model], "model");
     check_path(reader, &config->tokenizer, config->origin[KEY_run_tokenizer], "tokenizer");
     check_path(reader, &config->output_dir, config->origin[KEY_run_output_dir], "output_dir");
     check_dataset_paths(reader, &config->datasets);
     check_dataset_paths(reader, &config->validation_datasets);
-    if (config->eval_steps > 0 && !config->validation_datasets.count && !(config->validation_split_ratio > 0))
-        strbuf_printf(reader->notes, "%s: eval_steps: there is nothing to evaluate on; set validation_datasets or validation_split_ratio\n",
-                      config->origin[KEY_run_eval_steps]);
+    warn_idle(reader, run);
+    warn_idle_datasets(reader, "datasets", &config->datasets);
+    warn_idle_datasets(reader, "validation_datasets", &config->validation_datasets);
 }
 
 /* ---- the whole ---- */
@@ -365,21 +449,24 @@ static Status give_problems(const ConfigReader *reader, StrBuf *problems)
     FAIL(ERR_INVALID, "%zu problems:\n%.*s", reader->num_problems, (int)len - 1, text);
 }
 
-Status config_parse(const char *name, const char *text, size_t len, const char *const *overrides, size_t num_overrides,
-                    Config *out, StrBuf *problems)
+Status config_parse(const char *name, const char *text, size_t len, const char *const *overrides, size_t num_overrides, Config *out,
+                    StrBuf *problems)
 {
     memset(out, 0, sizeof *out);
-    StrBuf       lines = { 0 }, notes = { 0 }, ignored = { 0 };
-    ConfigReader reader = { .arena = &out->arena, .problems = &lines, .notes = &notes, .ignored = &ignored };
-    Target       run = { SCOPE_run, out, out->origin, "" };
+    StrBuf       lines = {0}, notes = {0}, ignored = {0};
+    ConfigReader reader = {.arena = &out->arena, .problems = &lines, .notes = &notes, .ignored = &ignored, .warnings = &out->warnings};
+    Written      written[CONFIG_KEY_COUNT] = {0};
+    Target       run = {SCOPE_run, out, out->origin, "", written};
     YamlNode    *root = NULL;
     target_reset(&out->arena, &run);
-    if (yaml_parse(&out->arena, name, text, len, &root) != OK) reader_problem(&reader, NULL, "%s", status_message());
+    if (yaml_parse(&out->arena, name, text, len, &root) != OK)
+        reader_problem(&reader, NULL, "%s", status_message());
     else if (root->type != YAML_MAPPING)
         reader_problem(&reader, root, "expected lines of \"key: value\", found %s", yaml_type_name(root));
-    else read_mapping(&reader, &run, root);
+    else
+        read_mapping(&reader, &run, root);
     for (size_t i = 0; i < num_overrides; i++) read_override(&reader, &run, overrides[i]);
-    check_together(&reader, out);
+    check_together(&reader, &run, out);
     Status status = reader.num_problems ? give_problems(&reader, problems) : OK;
     if (ignored.len) strbuf_printf(&notes, "ignored, as they change nothing here: %s\n", ignored.data);
     out->notes = arena_strdup(&out->arena, strbuf_cstr(&notes));

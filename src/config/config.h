@@ -36,25 +36,27 @@ typedef enum ConfigKey { /* KEY_run_model, ..., KEY_dataset_path, ... */
 #define OPTION(scope, kind, name, fallback, limits, help) KEY_##scope##_##name,
 #define ALIAS(scope, other, name)
 #define ALIAS_VALUE(scope, other, other_value, name, value)
+#define NEEDS(scope, name, other, values)
+#define OR_NEEDS(scope, name, other, values)
 #include "config/options.def"
 #undef OPTION
-    CONFIG_KEY_COUNT
+                         CONFIG_KEY_COUNT
 } ConfigKey;
 
-typedef struct Dataset     Dataset;
+typedef struct Dataset Dataset;
 typedef struct DatasetList {
     Dataset *items;
     size_t   count;
 } DatasetList;
 
-#define CONFIG_TYPE_BOOL     bool
-#define CONFIG_TYPE_INT      int64_t
-#define CONFIG_TYPE_FLOAT    double
-#define CONFIG_TYPE_SIZE     int64_t      /* bytes */
-#define CONFIG_TYPE_STRING   const char * /* NULL: not set */
-#define CONFIG_TYPE_CHOICE   Choice       /* OPT_UNSET: not set */
-#define CONFIG_TYPE_LIST     StrList
-#define CONFIG_TYPE_MAP      StrMap
+#define CONFIG_TYPE_BOOL bool
+#define CONFIG_TYPE_INT int64_t
+#define CONFIG_TYPE_FLOAT double
+#define CONFIG_TYPE_SIZE int64_t        /* bytes */
+#define CONFIG_TYPE_STRING const char * /* NULL: not set */
+#define CONFIG_TYPE_CHOICE Choice       /* OPT_UNSET: not set */
+#define CONFIG_TYPE_LIST StrList
+#define CONFIG_TYPE_MAP StrMap
 #define CONFIG_TYPE_DATASETS DatasetList
 #define CONFIG_NO_FIELD(kind, name)
 #define CONFIG_FIELD(kind, name) CONFIG_TYPE_##kind name;
@@ -62,7 +64,7 @@ typedef struct DatasetList {
 #define OPTION(scope, kind, name, fallback, limits, help) CONFIG_FIELD_##scope(kind, name)
 
 struct Dataset {
-#define CONFIG_FIELD_run     CONFIG_NO_FIELD
+#define CONFIG_FIELD_run CONFIG_NO_FIELD
 #define CONFIG_FIELD_dataset CONFIG_FIELD
 #include "config/options.def"
 #undef CONFIG_FIELD_run
@@ -71,30 +73,32 @@ struct Dataset {
 };
 
 typedef struct Config {
-#define CONFIG_FIELD_run     CONFIG_FIELD
+#define CONFIG_FIELD_run CONFIG_FIELD
 #define CONFIG_FIELD_dataset CONFIG_NO_FIELD
 #include "config/options.def"
 #undef CONFIG_FIELD_run
 #undef CONFIG_FIELD_dataset
     const char *origin[CONFIG_KEY_COUNT];
-    const char *notes; /* a line for each key that was read under another tool's name, one for those ignored; "" when none */
-    Arena       arena; /* of everything above */
+    const char *notes;    /* a line for each key that was read under another tool's name, one for those ignored; "" when none */
+    StrList     warnings; /* each a line: keys that have no effect beside the others, and why */
+    Arena       arena;    /* of everything above */
 } Config;
 
 #undef OPTION
 #undef SECTION
 #undef ALIAS
 #undef ALIAS_VALUE
+#undef NEEDS
+#undef OR_NEEDS
 
 /* path: the run file, or NULL for defaults and overrides alone. overrides: "key=value", "datasets.0.path=value"; a value
  * that starts with [ or { is read as YAML, any other as it is. On ERR_INVALID `problems` (may be NULL) gets all lines,
  * status_message() as many as fit; *out then holds nothing. Else *out needs config_deinit. */
-NODISCARD Status config_load(const char *path, const char *const *overrides, size_t num_overrides, Config *out,
-                             StrBuf *problems);
+NODISCARD Status config_load(const char *path, const char *const *overrides, size_t num_overrides, Config *out, StrBuf *problems);
 
 /* The same with the file's text in memory. */
-NODISCARD Status config_parse(const char *name, const char *text, size_t len, const char *const *overrides,
-                              size_t num_overrides, Config *out, StrBuf *problems);
+NODISCARD Status config_parse(const char *name, const char *text, size_t len, const char *const *overrides, size_t num_overrides,
+                              Config *out, StrBuf *problems);
 
 /* The same from command line arguments: run.yaml, --config run.yaml, --config=run.yaml, key=value, --key=value. */
 NODISCARD Status config_load_args(const char *const *args, size_t count, Config *out, StrBuf *problems);
@@ -107,14 +111,20 @@ NODISCARD Status config_require(const Config *config, ConfigKey key, const char 
  * that of a Config or Dataset. Returns `status`. */
 Status config_at(const char *const *origin, ConfigKey key, Status status);
 
+/* One more item; for lists that stay small. */
+void str_list_push(Arena *arena, StrList *list, const char *text);
+
 /* How the choice is written. */
 const char *choice_text(Choice choice);
 
 /* The resolved run file as YAML: reads back to an equal Config. */
 void config_print(const Config *config, StrBuf *out);
 
-/* From the table alone: docs/reference/config.md; a JSON Schema for editors; help for one key (canonical or alias; false
- * when unknown) or, with NULL, a line for every key. */
+/* From the tables alone: docs/reference/config.md; a JSON Schema for editors; a line for every key. */
 void config_markdown(StrBuf *out);
 void config_schema(StrBuf *out);
-bool config_help(StrBuf *out, const char *key);
+void config_keys(StrBuf *out);
+
+/* Help for one key, as it is or in a dataset (datasets.path): ours, or another tool's name, or one that has no equivalent here.
+ * ERR_INVALID suggests the nearest. */
+NODISCARD Status config_help(StrBuf *out, const char *key);

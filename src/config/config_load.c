@@ -6,12 +6,13 @@
 
 Status config_load(const char *path, const char *const *overrides, size_t num_overrides, Config *out, StrBuf *problems)
 {
-    Arena  scratch = { 0 };
-    Str    text = { "", 0 };
+    Arena  scratch = {0};
+    Str    text = {"", 0};
     Status status = path ? file_read(&scratch, path, YAML_MAX_BYTES, &text) : OK;
     if (status == OK)
         status = config_parse(path ? path : "arguments", text.data, text.len, overrides, num_overrides, out, problems);
-    else if (problems) strbuf_printf(problems, "%s\n", status_message());
+    else if (problems)
+        strbuf_printf(problems, "%s\n", status_message());
     arena_deinit(&scratch);
     return status;
 }
@@ -25,15 +26,17 @@ static bool is_yaml_name(const char *text)
 
 Status config_load_args(const char *const *args, size_t count, Config *out, StrBuf *problems)
 {
-    Arena        scratch = { 0 };
-    const char  *path = NULL, **overrides = arena_array(&scratch, const char *, count);
-    size_t       num_overrides = 0;
-    Status       status = OK;
+    Arena       scratch = {0};
+    const char *path = NULL, **overrides = arena_array(&scratch, const char *, count);
+    size_t      num_overrides = 0;
+    Status      status = OK;
     for (size_t i = 0; i < count && status == OK; i++) {
         const char *arg = args[i], *file = NULL;
         if (strcmp(arg, "--config") == 0) {
-            if (i + 1 < count) file = args[++i];
-            else status = status_fail(ERR_INVALID, "--config: a file name must follow");
+            if (i + 1 < count)
+                file = args[++i];
+            else
+                status = status_fail(ERR_INVALID, "--config: a file name must follow");
         } else if (strncmp(arg, "--config=", 9) == 0) {
             file = arg + 9;
         } else if (strchr(arg, '=')) {
@@ -46,8 +49,10 @@ Status config_load_args(const char *const *args, size_t count, Config *out, StrB
         if (file && path) status = status_fail(ERR_INVALID, "two run files, %s and %s; give one", path, file);
         if (file) path = file;
     }
-    if (status == OK) status = config_load(path, overrides, num_overrides, out, problems);
-    else if (problems) strbuf_printf(problems, "%s\n", status_message());
+    if (status == OK)
+        status = config_load(path, overrides, num_overrides, out, problems);
+    else if (problems)
+        strbuf_printf(problems, "%s\n", status_message());
     arena_deinit(&scratch);
     return status;
 }

@@ -8,12 +8,14 @@
 /* Quoted unless plainly a word or path. */
 static void print_text(StrBuf *out, const char *text)
 {
-    static const char *const nulls[] = { "null", "Null", "NULL" };
+    static const char *const nulls[] = {"null", "Null", "NULL"};
     bool plain = *text && strspn(text, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./-") == strlen(text) &&
                  *text != '-' && strcmp(text, "...") != 0;
     for (int i = 0; i < 3; i++) plain = plain && strcmp(text, nulls[i]) != 0;
-    if (plain) strbuf_puts(out, text);
-    else yaml_write_string(out, text, strlen(text));
+    if (plain)
+        strbuf_puts(out, text);
+    else
+        yaml_write_string(out, text, strlen(text));
 }
 
 /* Bytes in the largest unit that divides them. */
@@ -22,8 +24,13 @@ static void print_size(StrBuf *out, int64_t bytes)
     static const struct {
         const char *unit;
         int64_t     bytes;
-    } units[] = { { "TB", 1000000000000 }, { "TiB", (int64_t)1 << 40 }, { "GB", 1000000000 }, { "GiB", (int64_t)1 << 30 },
-                  { "MB", 1000000 },       { "MiB", (int64_t)1 << 20 }, { "", 1 } };
+    } units[] = {{"TB", 1000000000000},
+                 {"TiB", (int64_t)1 << 40},
+                 {"GB", 1000000000},
+                 {"GiB", (int64_t)1 << 30},
+                 {"MB", 1000000},
+                 {"MiB", (int64_t)1 << 20},
+                 {"", 1}};
     size_t i = 0;
     while (bytes % units[i].bytes || bytes == 0) {
         if (units[i].bytes == 1) break;
@@ -59,27 +66,51 @@ static void print_map(StrBuf *out, const StrMap *map)
 static bool is_unset(const OptionInfo *option, const void *field)
 {
     switch (option->kind) {
-    case KIND_STRING: return !*(const char *const *)field;
-    case KIND_CHOICE: return *(const Choice *)field == OPT_UNSET;
-    case KIND_LIST: return !option->fallback && ((const StrList *)field)->count == 0;
-    case KIND_MAP: return ((const StrMap *)field)->count == 0;
-    case KIND_DATASETS: return ((const DatasetList *)field)->count == 0;
-    default: return false;
+    case KIND_STRING:
+        return !*(const char *const *)field;
+    case KIND_CHOICE:
+        return *(const Choice *)field == OPT_UNSET;
+    case KIND_LIST:
+        return !option->fallback && ((const StrList *)field)->count == 0;
+    case KIND_MAP:
+        return ((const StrMap *)field)->count == 0;
+    case KIND_DATASETS:
+        return ((const DatasetList *)field)->count == 0;
+    default:
+        return false;
     }
 }
 
 static void print_value(StrBuf *out, const OptionInfo *option, const void *field)
 {
     switch (option->kind) {
-    case KIND_BOOL: strbuf_puts(out, *(const bool *)field ? "true" : "false"); break;
-    case KIND_INT: strbuf_printf(out, "%lld", (long long)*(const int64_t *)field); break;
-    case KIND_FLOAT: json_write_double(out, *(const double *)field); break;
-    case KIND_SIZE: print_size(out, *(const int64_t *)field); break;
-    case KIND_STRING: print_text(out, *(const char *const *)field); break;
-    case KIND_CHOICE: strbuf_puts(out, choice_text(*(const Choice *)field)); break;
-    case KIND_LIST: print_list(out, field); break;
-    case KIND_MAP: print_map(out, field); break;
-    case KIND_DATASETS: CHECK(!"datasets are printed by print_datasets"); break;
+    case KIND_BOOL:
+        strbuf_puts(out, *(const bool *)field ? "true" : "false");
+        break;
+    case KIND_INT:
+        strbuf_printf(out, "%lld", (long long)*(const int64_t *)field);
+        break;
+    case KIND_FLOAT:
+        json_write_double(out, *(const double *)field);
+        break;
+    case KIND_SIZE:
+        print_size(out, *(const int64_t *)field);
+        break;
+    case KIND_STRING:
+        print_text(out, *(const char *const *)field);
+        break;
+    case KIND_CHOICE:
+        strbuf_puts(out, choice_text(*(const Choice *)field));
+        break;
+    case KIND_LIST:
+        print_list(out, field);
+        break;
+    case KIND_MAP:
+        print_map(out, field);
+        break;
+    case KIND_DATASETS:
+        CHECK(!"datasets are printed by print_datasets");
+        break;
     }
 }
 

@@ -17,8 +17,10 @@ void reader_problem(ConfigReader *reader, const YamlNode *node, const char *fmt,
     va_start(args, fmt);
     vsnprintf(text, sizeof text, fmt, args);
     va_end(args);
-    if (node && node->line) strbuf_printf(reader->problems, "%s:%d:%d: ", node->source, node->line, node->column);
-    else if (node) strbuf_printf(reader->problems, "%s: ", node->source);
+    if (node && node->line)
+        strbuf_printf(reader->problems, "%s:%d:%d: ", node->source, node->line, node->column);
+    else if (node)
+        strbuf_printf(reader->problems, "%s: ", node->source);
     strbuf_puts(reader->problems, text);
     strbuf_putc(reader->problems, '\n');
     reader->num_problems++;
@@ -26,7 +28,7 @@ void reader_problem(ConfigReader *reader, const YamlNode *node, const char *fmt,
 
 bool bool_read(const char *text, bool *out)
 {
-    static const char *const yes[] = { "true", "yes", "on" }, *const no[] = { "false", "no", "off" };
+    static const char *const yes[] = {"true", "yes", "on"}, *const no[] = {"false", "no", "off"};
     for (int i = 0; i < 3; i++) {
         if (strcasecmp(text, yes[i]) != 0 && strcasecmp(text, no[i]) != 0) continue;
         *out = strcasecmp(text, yes[i]) == 0;
@@ -75,9 +77,9 @@ static bool size_read(const char *text, int64_t *out)
     static const struct {
         const char *unit;
         double      bytes;
-    } units[] = { { "", 1 },       { "B", 1 },           { "KB", 1e3 },         { "MB", 1e6 },           { "GB", 1e9 },
-                  { "TB", 1e12 },  { "KiB", 1024 },      { "MiB", 1048576.0 },  { "GiB", 1073741824.0 }, { "TiB", 0x1p40 },
-                  { "K", 1024 },   { "M", 1048576.0 },   { "G", 1073741824.0 }, { "T", 0x1p40 } };
+    } units[] = {{"", 1},      {"B", 1},         {"KB", 1e3},         {"MB", 1e6},           {"GB", 1e9},
+                 {"TB", 1e12}, {"KiB", 1024},    {"MiB", 1048576.0},  {"GiB", 1073741824.0}, {"TiB", 0x1p40},
+                 {"K", 1024},  {"M", 1048576.0}, {"G", 1073741824.0}, {"T", 0x1p40}};
     char   number[64];
     size_t len = strspn(text, "0123456789.");
     double value;
@@ -115,7 +117,7 @@ static void choice_problem(ConfigReader *reader, const OptionInfo *option, const
 {
     const char *names[32], *near;
     size_t      count = 0;
-    StrBuf      list = { 0 };
+    StrBuf      list = {0};
     for (size_t i = 0; i < num_choices; i++) {
         if (strcmp(choices[i].set, option->limits.words) != 0 || choices[i].is_spelling) continue;
         CHECK(count < sizeof names / sizeof *names);
@@ -129,25 +131,15 @@ static void choice_problem(ConfigReader *reader, const OptionInfo *option, const
     strbuf_deinit(&list);
 }
 
-/* As the table writes it: 1e30, 16777216. */
-static void write_limit(char out[32], double value)
-{
-    if (value == floor(value) && fabs(value) < 1e15) snprintf(out, 32, "%.0f", value);
-    else snprintf(out, 32, "%g", value);
-}
-
 static bool in_range(ConfigReader *reader, const OptionInfo *option, const char *label, const YamlNode *node, double value)
 {
     const OptionLimits *limits = &option->limits;
     bool                low = limits->above_min ? value <= limits->min : value < limits->min;
     if (!limits->has_limits || (!low && value <= limits->max)) return true;
-    char least[32], most[32];
-    write_limit(least, limits->min);
-    write_limit(most, limits->max);
-    if (limits->above_min) reader_problem(reader, node, "%s: %.60s is out of range, expected above %s", label, node->text.data, least);
-    else if (limits->max >= 9e18)
-        reader_problem(reader, node, "%s: %.60s is out of range, expected at least %s", label, node->text.data, least);
-    else reader_problem(reader, node, "%s: %.60s is out of range, expected %s to %s", label, node->text.data, least, most);
+    StrBuf expected = {0};
+    option_write_range(&expected, limits);
+    reader_problem(reader, node, "%s: %.60s is out of range, expected %s", label, node->text.data, expected.data);
+    strbuf_deinit(&expected);
     return false;
 }
 
@@ -156,13 +148,15 @@ static bool number_read(ConfigReader *reader, const OptionInfo *option, const ch
     const char *text = node->text.data;
     int64_t     integer = 0;
     double      number = 0;
-    bool ok = option->kind == KIND_INT    ? int_read(text, &integer)
-              : option->kind == KIND_SIZE ? size_read(text, &integer)
-                                          : float_read(text, &number);
+    bool        ok = option->kind == KIND_INT    ? int_read(text, &integer)
+                     : option->kind == KIND_SIZE ? size_read(text, &integer)
+                                                 : float_read(text, &number);
     if (!ok) {
         bool whole = option->kind == KIND_INT && float_read(text, &number) && number == floor(number) && fabs(number) < 1e15;
-        if (whole) reader_problem(reader, node, "%s: expected an integer, found %.60s; write %.0f", label, text, number);
-        else reader_problem(reader, node, "%s: expected %s, found \"%.100s\"", label, option_kind_name(option->kind), text);
+        if (whole)
+            reader_problem(reader, node, "%s: expected an integer, found %.60s; write %.0f", label, text, number);
+        else
+            reader_problem(reader, node, "%s: expected %s, found \"%.100s\"", label, option_kind_name(option->kind), text);
         return false;
     }
     if (option->kind == KIND_SIZE && integer > 0 && integer < 1 << 20 && isdigit((unsigned char)text[strlen(text) - 1])) {
@@ -170,8 +164,10 @@ static bool number_read(ConfigReader *reader, const OptionInfo *option, const ch
         return false;
     }
     if (!in_range(reader, option, label, node, option->kind == KIND_FLOAT ? number : (double)integer)) return false;
-    if (option->kind == KIND_FLOAT) *(double *)out = number;
-    else *(int64_t *)out = integer;
+    if (option->kind == KIND_FLOAT)
+        *(double *)out = number;
+    else
+        *(int64_t *)out = integer;
     return true;
 }
 
@@ -187,8 +183,11 @@ static bool scalar_read(ConfigReader *reader, const OptionInfo *option, const ch
         if (choice_read(reader, option->limits.words, label, node, out)) return true;
         choice_problem(reader, option, label, node);
         return false;
-    case KIND_STRING: *(const char **)out = arena_strndup(reader->arena, text, node->text.len); return true;
-    default: return number_read(reader, option, label, node, out);
+    case KIND_STRING:
+        *(const char **)out = arena_strndup(reader->arena, text, node->text.len);
+        return true;
+    default:
+        return number_read(reader, option, label, node, out);
     }
 }
 
@@ -196,7 +195,7 @@ static bool list_read(ConfigReader *reader, const char *label, const YamlNode *n
 {
     const YamlNode *const *items = node->type == YAML_SCALAR ? &node : (const YamlNode *const *)node->items;
     size_t                 count = node->type == YAML_SCALAR ? 1 : node->count;
-    StrList                list = { arena_array(reader->arena, const char *, count), count };
+    StrList                list = {arena_array(reader->arena, const char *, count), count};
     for (size_t i = 0; i < count; i++) {
         if (items[i]->type != YAML_SCALAR || yaml_is_null(items[i])) {
             reader_problem(reader, items[i], "%s: expected a text as item %zu, found %s", label, i + 1, yaml_type_name(items[i]));
@@ -210,8 +209,8 @@ static bool list_read(ConfigReader *reader, const char *label, const YamlNode *n
 
 static bool map_read(ConfigReader *reader, const char *label, const YamlNode *node, StrMap *out)
 {
-    StrMap map = { arena_array(reader->arena, const char *, node->count), arena_array(reader->arena, const char *, node->count),
-                   node->count };
+    StrMap map = {arena_array(reader->arena, const char *, node->count), arena_array(reader->arena, const char *, node->count),
+                  node->count};
     for (size_t i = 0; i < node->count; i++) {
         const YamlNode *key = node->keys[i], *value = node->items[i];
         if (key->type != YAML_SCALAR || value->type != YAML_SCALAR || yaml_is_null(value)) {
@@ -239,12 +238,20 @@ bool option_read(ConfigReader *reader, const OptionInfo *option, const char *lab
 
 void option_reset(Arena *arena, const OptionInfo *option, void *out)
 {
-    static const size_t bytes[] = { sizeof(bool),   sizeof(int64_t), sizeof(double), sizeof(int64_t),    sizeof(char *),
-                                    sizeof(Choice), sizeof(StrList), sizeof(StrMap), sizeof(DatasetList) };
+    static const size_t bytes[] = {sizeof(bool),   sizeof(int64_t), sizeof(double), sizeof(int64_t),    sizeof(char *),
+                                   sizeof(Choice), sizeof(StrList), sizeof(StrMap), sizeof(DatasetList)};
     memset(out, 0, bytes[option->kind]);
     if (!option->fallback) return;
-    StrBuf       problems = { 0 };
-    ConfigReader reader = { .arena = arena, .problems = &problems };
-    YamlNode     node = { .type = YAML_SCALAR, .is_plain = true, .source = "options.def", .text = str_of(option->fallback) };
+    StrBuf       problems = {0};
+    ConfigReader reader = {.arena = arena, .problems = &problems};
+    YamlNode     node = {.type = YAML_SCALAR, .is_plain = true, .source = "options.def", .text = str_of(option->fallback)};
     CHECK(option_read(&reader, option, option->name, &node, out));
+}
+
+void str_list_push(Arena *arena, StrList *list, const char *text)
+{
+    const char **items = arena_array(arena, const char *, list->count + 1);
+    if (list->count) memcpy(items, list->items, list->count * sizeof *items);
+    items[list->count] = text;
+    *list = (StrList){items, list->count + 1};
 }

@@ -9,11 +9,12 @@
 
 /* Where problems go, and memory comes from. */
 typedef struct ConfigReader {
-    Arena  *arena;
-    StrBuf *problems;
-    size_t  num_problems;
-    StrBuf *notes;
-    StrBuf *ignored; /* names of other tools' keys that change nothing here, with commas */
+    Arena   *arena;
+    StrBuf  *problems;
+    size_t   num_problems;
+    StrBuf  *notes;
+    StrBuf  *ignored; /* names of other tools' keys that change nothing here, with commas */
+    StrList *warnings;
 } ConfigReader;
 
 /* Adds the line "source:line:column: ...". node may be NULL: no place. */

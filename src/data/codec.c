@@ -27,7 +27,7 @@ static bool read_bytes(const uint8_t **at, const uint8_t *end, int bytes, uint32
 {
     if (end - *at < bytes) return false;
     *out = 0;
-    for (int i = 0; i < bytes; i++) *out |= (uint32_t)*(*at)++ << (8 * i);
+    for (int i = 0; i < bytes; i++) *out |= (uint32_t) * (*at)++ << (8 * i);
     return true;
 }
 
@@ -82,7 +82,7 @@ static bool snappy_decompress(const uint8_t *src, size_t src_len, uint8_t *dst, 
 /* Several members may follow each other. */
 static bool gzip_decompress(const uint8_t *src, size_t src_len, uint8_t *dst, size_t dst_len)
 {
-    z_stream stream = { .next_in = (uint8_t *)src, .avail_in = (uInt)src_len, .next_out = dst, .avail_out = (uInt)dst_len };
+    z_stream stream = {.next_in = (uint8_t *)src, .avail_in = (uInt)src_len, .next_out = dst, .avail_out = (uInt)dst_len};
     uint8_t  spare; /* an empty output still needs a call that sees the member's end */
     if (dst_len == 0) {
         stream.next_out = &spare;
@@ -142,23 +142,24 @@ Status codec_decompress(Codec codec, const uint8_t *src, size_t src_len, uint8_t
         const char *name;
         Decompress  decompress;
     } codecs[CODEC_COUNT] = {
-        [CODEC_NONE] = { "none", NULL },
-        [CODEC_SNAPPY] = { "snappy", snappy_decompress },
-        [CODEC_GZIP] = { "gzip", gzip_decompress },
-        [CODEC_LZO] = { "LZO", NULL },
-        [CODEC_BROTLI] = { "brotli", brotli_decompress },
-        [CODEC_LZ4_HADOOP] = { "LZ4 (Hadoop)", lz4_hadoop },
-        [CODEC_ZSTD] = { "zstd", zstd_decompress },
-        [CODEC_LZ4] = { "LZ4", lz4_block },
+        [CODEC_NONE] = {"none", NULL},
+        [CODEC_SNAPPY] = {"snappy", snappy_decompress},
+        [CODEC_GZIP] = {"gzip", gzip_decompress},
+        [CODEC_LZO] = {"LZO", NULL},
+        [CODEC_BROTLI] = {"brotli", brotli_decompress},
+        [CODEC_LZ4_HADOOP] = {"LZ4 (Hadoop)", lz4_hadoop},
+        [CODEC_ZSTD] = {"zstd", zstd_decompress},
+        [CODEC_LZ4] = {"LZ4", lz4_block},
     };
     FAIL_IF((unsigned)codec >= CODEC_COUNT, ERR_UNSUPPORTED, "compression %d is unknown", (int)codec);
+    if (src_len == 0 && dst_len == 0) return OK; /* some writers don't compress nothing */
     if (codec == CODEC_NONE) {
         FAIL_IF(src_len != dst_len, ERR_INVALID, "an uncompressed block of %zu bytes, want %zu", src_len, dst_len);
-        if (dst_len) memcpy(dst, src, dst_len);
+        memcpy(dst, src, dst_len);
         return OK;
     }
-    FAIL_IF(!codecs[codec].decompress, ERR_UNSUPPORTED,
-            "compression %s is not supported; rewrite the file with zstd, snappy or gzip", codecs[codec].name);
+    FAIL_IF(!codecs[codec].decompress, ERR_UNSUPPORTED, "compression %s is not supported; rewrite the file with zstd, snappy or gzip",
+            codecs[codec].name);
     FAIL_IF(!codecs[codec].decompress(src, src_len, dst, dst_len), ERR_INVALID, "damaged %s data", codecs[codec].name);
     return OK;
 }

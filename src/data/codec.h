@@ -8,7 +8,15 @@
 
 /* Parquet's numbers. */
 typedef enum Codec {
-    CODEC_NONE, CODEC_SNAPPY, CODEC_GZIP, CODEC_LZO, CODEC_BROTLI, CODEC_LZ4_HADOOP, CODEC_ZSTD, CODEC_LZ4, CODEC_COUNT
+    CODEC_NONE,
+    CODEC_SNAPPY,
+    CODEC_GZIP,
+    CODEC_LZO,
+    CODEC_BROTLI,
+    CODEC_LZ4_HADOOP,
+    CODEC_ZSTD,
+    CODEC_LZ4,
+    CODEC_COUNT
 } Codec;
 
 /* dst[0..dst_len) is filled exactly: more, less or damaged data is ERR_INVALID without a place (the caller prefixes it);

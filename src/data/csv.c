@@ -18,8 +18,7 @@ static void push_field(CsvFields *fields, const char *data, size_t len)
         fields->items = items;
         fields->capacity = capacity;
     }
-    fields->items[fields->count++] =
-        (JsonValue){ .type = JSON_STRING, .string = { arena_strndup(fields->arena, data, len), len } };
+    fields->items[fields->count++] = (JsonValue){.type = JSON_STRING, .string = {arena_strndup(fields->arena, data, len), len}};
 }
 
 /* A quoted field from its first quote on; *at moves behind the closing one. */
@@ -43,26 +42,25 @@ static Status quoted_field(CsvFields *fields, Str bytes, size_t *at)
 
 Status csv_parse(Arena *arena, Str bytes, char delimiter, JsonValue *out)
 {
-    CsvFields fields = { .arena = arena };
+    CsvFields fields = {.arena = arena};
     size_t    at = 0;
     for (;;) {
         if (at < bytes.len && bytes.data[at] == '"') {
             TRY(quoted_field(&fields, bytes, &at));
             FAIL_IF(at < bytes.len && bytes.data[at] != delimiter, ERR_INVALID,
-                    "column %zu: a closing quote must be followed by '%c' or the line's end; write a quote in a field as \"\"",
-                    at, delimiter);
+                    "column %zu: a closing quote must be followed by '%c' or the line's end; write a quote in a field as \"\"", at,
+                    delimiter);
         } else {
             const char *end = at < bytes.len ? memchr(bytes.data + at, delimiter, bytes.len - at) : NULL;
             size_t      len = end ? (size_t)(end - bytes.data) - at : bytes.len - at;
             const char *quote = len ? memchr(bytes.data + at, '"', len) : NULL;
-            FAIL_IF(quote, ERR_INVALID, "column %zu: a quote inside a field that doesn't start with one",
-                    (size_t)(quote - bytes.data) + 1);
+            FAIL_IF(quote, ERR_INVALID, "column %zu: a quote inside a field that doesn't start with one", (size_t)(quote - bytes.data) + 1);
             push_field(&fields, bytes.data + at, len);
             at += len;
         }
         if (at >= bytes.len) break;
         at++;
     }
-    *out = (JsonValue){ .type = JSON_ARRAY, .count = fields.count, .items = fields.items };
+    *out = (JsonValue){.type = JSON_ARRAY, .count = fields.count, .items = fields.items};
     return OK;
 }

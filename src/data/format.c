@@ -36,11 +36,11 @@ static bool take_messages(RowFormat *out, const DatasetOptions *options, const J
     const JsonValue *messages = json_get(row, name), *first = messages->count ? &messages->items[0] : NULL;
     if (first && first->type != JSON_OBJECT) return false;
     const char *role = options->role_property ? options->role_property : is_type(first, "from", JSON_STRING) ? "from" : "role";
-    const char *content =
-        options->content_property ? options->content_property : is_type(first, "value", JSON_STRING) ? "value" : "content";
+    const char *content = options->content_property              ? options->content_property
+                          : is_type(first, "value", JSON_STRING) ? "value"
+                                                                 : "content";
     char        fields[160];
-    snprintf(fields, sizeof fields, "%s: %.40s[].%.40s/%.40s", strcmp(role, "from") == 0 ? "ShareGPT" : "messages", name, role,
-             content);
+    snprintf(fields, sizeof fields, "%s: %.40s[].%.40s/%.40s", strcmp(role, "from") == 0 ? "ShareGPT" : "messages", name, role, content);
     out->type = DATASET_CONVERSATION;
     out->messages_field = name;
     out->tools_field = options->tools_field ? options->tools_field : "tools";
@@ -51,7 +51,7 @@ static bool take_messages(RowFormat *out, const DatasetOptions *options, const J
 
 static bool detect_conversation(RowFormat *out, const DatasetOptions *options, const JsonValue *row)
 {
-    static const char *const names[] = { "messages", "conversations", "conversation", "chat", "dialogue" };
+    static const char *const names[] = {"messages", "conversations", "conversation", "chat", "dialogue"};
     if (options->messages_field && take_messages(out, options, row, options->messages_field)) return true;
     if (is_named(options->messages_field, "messages")) return false;
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
@@ -62,10 +62,12 @@ static bool detect_conversation(RowFormat *out, const DatasetOptions *options, c
 static bool detect_instruction(RowFormat *out, const DatasetOptions *options, const JsonValue *row)
 {
     static const char *const pairs[][3] = {
-        { "instruction", "output", "Alpaca" }, { "instruction", "response", "Dolly" }, { "instruction", "answer", NULL },
-        { "instruction", "completion", NULL },  { "question", "answer", NULL },          { "question", "response", NULL },
-        { "prompt", "completion", NULL },       { "prompt", "response", NULL },          { "prompt", "output", NULL },
-        { "query", "response", NULL },          { "query", "answer", NULL },             { "input", "output", NULL },
+        {"instruction", "output", "Alpaca"}, {"instruction", "response", "Dolly"},
+        {"instruction", "answer", NULL},     {"instruction", "completion", NULL},
+        {"question", "answer", NULL},        {"question", "response", NULL},
+        {"prompt", "completion", NULL},      {"prompt", "response", NULL},
+        {"prompt", "output", NULL},          {"query", "response", NULL},
+        {"query", "answer", NULL},           {"input", "output", NULL},
     };
     const char *question = options->instruction_field, *answer = options->output_field, *name = NULL;
     if (!(is_type(row, question, JSON_STRING) && field(row, answer))) {
@@ -117,12 +119,15 @@ static void put_fields(const JsonValue *row, StrBuf *out)
 /* What a row that nothing fits often is. */
 static void put_hint(const JsonValue *row, StrBuf *out)
 {
-    static const char *const answers[] = { "output", "response", "answer", "completion" };
+    static const char *const answers[] = {"output", "response", "answer", "completion"};
     for (size_t i = 0; i < sizeof answers / sizeof answers[0]; i++) {
         const JsonValue *answer = field(row, answers[i]);
-        if (answer && answer->type != JSON_STRING) strbuf_printf(out, "; an answer must be a text, \"%s\" is %s", answers[i], json_type_name(answer->type));
+        if (answer && answer->type != JSON_STRING)
+            strbuf_printf(out, "; an answer must be a text, \"%s\" is %s", answers[i], json_type_name(answer->type));
     }
-    if (field(row, "chosen") && field(row, "rejected")) strbuf_puts(out, "; preference data (chosen, rejected) isn't supported; its chosen answers alone can be trained on where they are messages: messages_field: chosen");
+    if (field(row, "chosen") && field(row, "rejected"))
+        strbuf_puts(out, "; preference data (chosen, rejected) isn't supported; its chosen answers alone can be trained on where they are "
+                         "messages: messages_field: chosen");
     if (row->count == 1 && strchr(row->members[0].key.data, ';')) strbuf_puts(out, "; columns of a .csv are separated by ',', not ';'");
 }
 
@@ -134,7 +139,7 @@ static Status fail_unknown(const DatasetOptions *options, const JsonValue *row)
         [DATASET_INSTRUCTION] = "a question and an answer (set instruction_field and output_field)",
         [DATASET_CONVERSATION] = "a list of messages (set messages_field)",
     };
-    StrBuf names = { 0 };
+    StrBuf names = {0};
     put_fields(row, &names);
     put_hint(row, &names);
     Status status = status_fail(ERR_INVALID, "want %s; the row has %s", wants[options->type], names.data);
@@ -144,7 +149,7 @@ static Status fail_unknown(const DatasetOptions *options, const JsonValue *row)
 
 static Status fail_missing(const char *key, const char *name, const JsonValue *row)
 {
-    StrBuf names = { 0 };
+    StrBuf names = {0};
     put_fields(row, &names);
     Status status = status_fail(ERR_INVALID, "%s is \"%s\", which the row doesn't have; it has %s", key, name, names.data);
     strbuf_deinit(&names);
@@ -158,11 +163,11 @@ static Status check_named(const DatasetOptions *options, const JsonValue *row, D
         const char *key, *name, *usual;
         DatasetType type;
     } fields[] = {
-        { "messages_field", options->messages_field, "messages", DATASET_CONVERSATION },
-        { "instruction_field", options->instruction_field, "instruction", DATASET_INSTRUCTION },
-        { "output_field", options->output_field, "output", DATASET_INSTRUCTION },
-        { "input_field", options->input_field, "input", DATASET_INSTRUCTION },
-        { "text_field", options->text_field, "text", DATASET_TEXT },
+        {"messages_field", options->messages_field, "messages", DATASET_CONVERSATION},
+        {"instruction_field", options->instruction_field, "instruction", DATASET_INSTRUCTION},
+        {"output_field", options->output_field, "output", DATASET_INSTRUCTION},
+        {"input_field", options->input_field, "input", DATASET_INSTRUCTION},
+        {"text_field", options->text_field, "text", DATASET_TEXT},
     };
     *type = options->type;
     for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++) {
@@ -174,7 +179,7 @@ static Status check_named(const DatasetOptions *options, const JsonValue *row, D
     return OK;
 }
 
-static const char *const placeholders[4] = { "{system}", "{instruction}", "{input}", "{output}" };
+static const char *const placeholders[4] = {"{system}", "{instruction}", "{input}", "{output}"};
 
 /* {a_word} is a place to fill in; other brackets are the text's own. */
 static Status check_placeholders(const char *key, const char *format)
@@ -206,7 +211,7 @@ static Status detect(const DatasetOptions *options, DatasetType type, const Json
 
 Status format_detect(const DatasetOptions *options, const JsonValue *row, RowFormat *out)
 {
-    *out = (RowFormat){ 0 };
+    *out = (RowFormat){0};
     FAIL_IF(row->type != JSON_OBJECT, ERR_INVALID, "a row is an object of fields, this is %s", json_type_name(row->type));
     bool is_field = options->system_prompt_type == SYSTEM_PROMPT_FIELD ||
                     (options->system_prompt_type == SYSTEM_PROMPT_DEFAULT && options->system_prompt_field);
@@ -225,7 +230,7 @@ Status format_detect(const DatasetOptions *options, const JsonValue *row, RowFor
 static Status text_of(Arena *arena, const JsonValue *row, const char *name, bool is_needed, Str *out)
 {
     const JsonValue *value = field(row, name);
-    *out = (Str){ "", 0 };
+    *out = (Str){"", 0};
     FAIL_IF(is_needed && !value, ERR_INVALID, "field \"%s\" is missing", name);
     if (!value || value->type == JSON_NULL) {
         FAIL_IF(is_needed, ERR_INVALID, "field \"%s\" is null, want a text", name);
@@ -237,18 +242,19 @@ static Status text_of(Arena *arena, const JsonValue *row, const char *name, bool
         *out = value->string;
         return OK;
     }
-    StrBuf text = { 0 };
+    StrBuf text = {0};
     json_write(&text, value, -1);
-    *out = (Str){ arena_strndup(arena, strbuf_cstr(&text), text.len), text.len };
+    *out = (Str){arena_strndup(arena, strbuf_cstr(&text), text.len), text.len};
     strbuf_deinit(&text);
     return OK;
 }
 
 static Status system_of(Arena *arena, const DatasetOptions *options, const RowFormat *format, const JsonValue *row, Str *out)
 {
-    *out = (Str){ "", 0 };
+    *out = (Str){"", 0};
     if (options->system_prompt_type == SYSTEM_PROMPT_NONE) return OK;
-    if (format->system_field && options->system_prompt_type != SYSTEM_PROMPT_FIXED) TRY(text_of(arena, row, format->system_field, false, out));
+    if (format->system_field && options->system_prompt_type != SYSTEM_PROMPT_FIXED)
+        TRY(text_of(arena, row, format->system_field, false, out));
     if (out->len == 0 && options->system_prompt) *out = str_of(options->system_prompt);
     return OK;
 }
@@ -258,8 +264,8 @@ static Status fill_format(StrBuf *out, const char *format, const Str values[4], 
 {
     bool has_output = false;
     for (int i = 0; i < 3; i++)
-        FAIL_IF(values[i].len > 0 && !strstr(format, placeholders[i]), ERR_INVALID, "the row has text for %s, which its prompt format lacks: %.60s",
-                placeholders[i], format);
+        FAIL_IF(values[i].len > 0 && !strstr(format, placeholders[i]), ERR_INVALID,
+                "the row has text for %s, which its prompt format lacks: %.60s", placeholders[i], format);
     while (*format) {
         int    found = -1;
         size_t plain = strcspn(format, "{");
@@ -285,9 +291,9 @@ static Status fill_format(StrBuf *out, const char *format, const Str values[4], 
 
 /* The text that the Stanford Alpaca models were tuned on. */
 #define ALPACA_TASK "Below is an instruction that describes a task"
-#define ALPACA_ASK  "Write a response that appropriately completes the request.\n\n### Instruction:\n{instruction}\n\n"
-static const char alpaca_format[] = ALPACA_TASK ", paired with an input that provides further context. " ALPACA_ASK
-                                                "### Input:\n{input}\n\n### Response:\n{output}";
+#define ALPACA_ASK "Write a response that appropriately completes the request.\n\n### Instruction:\n{instruction}\n\n"
+static const char alpaca_format[] =
+    ALPACA_TASK ", paired with an input that provides further context. " ALPACA_ASK "### Input:\n{input}\n\n### Response:\n{output}";
 static const char alpaca_format_no_input[] = ALPACA_TASK ". " ALPACA_ASK "### Response:\n{output}";
 
 static Status instruction_text(Arena *arena, const DatasetOptions *options, const Str values[4], Sample *out)
@@ -297,9 +303,9 @@ static Status instruction_text(Arena *arena, const DatasetOptions *options, cons
         format = options->prompt_format_no_input ? options->prompt_format_no_input
                  : options->prompt_format        ? options->prompt_format
                                                  : alpaca_format_no_input;
-    StrBuf text = { 0 };
+    StrBuf text = {0};
     Status status = fill_format(&text, format, values, &out->prompt_bytes);
-    out->text = (Str){ arena_strndup(arena, strbuf_cstr(&text), text.len), text.len };
+    out->text = (Str){arena_strndup(arena, strbuf_cstr(&text), text.len), text.len};
     strbuf_deinit(&text);
     return status;
 }
@@ -330,13 +336,14 @@ static Status format_instruction(Arena *arena, const DatasetOptions *options, co
     TRY(text_of(arena, row, format->output_field, true, &values[3]));
     FAIL_IF(values[3].len == 0, ERR_INVALID, "field \"%s\" is empty, nothing to learn", format->output_field);
     FAIL_IF(is_text && history && history->type == JSON_ARRAY && history->count > 0, ERR_INVALID,
-            "field \"history\" holds earlier turns, which need a chat template, not a prompt format; set chat_template: chatml, or a file's path");
+            "field \"history\" holds earlier turns, which need a chat template, not a prompt format; set chat_template: chatml, or a "
+            "file's path");
     if (is_text) return instruction_text(arena, options, values, out);
     if (values[2].len > 0) {
         const char *both = arena_printf(arena, "%.*s\n\n%.*s", (int)values[1].len, values[1].data, (int)values[2].len, values[2].data);
         values[1] = str_of(both);
     }
-    MessageList list = { .arena = arena };
+    MessageList list = {.arena = arena};
     if (values[0].len > 0) message_push(&list, "system", values[0]);
     TRY(push_history(&list, history));
     message_push(&list, "user", values[1]);
@@ -344,14 +351,15 @@ static Status format_instruction(Arena *arena, const DatasetOptions *options, co
     return message_list_finish(&list, out);
 }
 
-Status format_row(Arena *arena, const DatasetOptions *options, const RowFormat *format, const JsonValue *row,
-                  const TemplateTraits *tmpl, Sample *out)
+Status format_row(Arena *arena, const DatasetOptions *options, const RowFormat *format, const JsonValue *row, const TemplateTraits *tmpl,
+                  Sample *out)
 {
-    *out = (Sample){ 0 };
+    *out = (Sample){0};
     FAIL_IF(row->type != JSON_OBJECT, ERR_INVALID, "a row is an object of fields, this is %s", json_type_name(row->type));
     if (format->type == DATASET_TEXT) return text_of(arena, row, format->text_field, true, &out->text);
     if (format->type == DATASET_INSTRUCTION) return format_instruction(arena, options, format, row, tmpl, out);
-    FAIL_IF(!tmpl, ERR_INVALID, "conversations need a chat template, the model folder has none; set chat_template: chatml, or a file's path");
+    FAIL_IF(!tmpl, ERR_INVALID,
+            "conversations need a chat template, the model folder has none; set chat_template: chatml, or a file's path");
     Str system;
     TRY(system_of(arena, options, format, row, &system));
     return format_messages(arena, options, format, row, tmpl, system, out);

@@ -47,9 +47,9 @@ typedef struct Sample {
 
 /* What a chat template does with messages that not every template knows. */
 typedef struct TemplateTraits {
-    bool takes_parts;      /* content may be a list of {"type": "text", "text": ...} */
-    bool prints_developer; /* the role */
-    const char *reasoning_key; /* of reasoning_keys: under which it prints an answer's thinking; NULL: none */
+    bool        takes_parts;      /* content may be a list of {"type": "text", "text": ...} */
+    bool        prints_developer; /* the role */
+    const char *reasoning_key;    /* of reasoning_keys: under which it prints an answer's thinking; NULL: none */
 } TemplateTraits;
 
 /* The names under which datasets and templates have an answer's thinking. */

@@ -26,9 +26,9 @@ static JsonValue *next_message(MessageList *list)
 JsonValue *message_push(MessageList *list, const char *role, Str content)
 {
     JsonValue *message = next_message(list);
-    *message = (JsonValue){ .type = JSON_OBJECT, .count = 2, .members = arena_array(list->arena, JsonMember, 2) };
-    message->members[0] = (JsonMember){ { "role", 4 }, { .type = JSON_STRING, .string = str_of(role) } };
-    message->members[1] = (JsonMember){ { "content", 7 }, { .type = JSON_STRING, .string = content } };
+    *message = (JsonValue){.type = JSON_OBJECT, .count = 2, .members = arena_array(list->arena, JsonMember, 2)};
+    message->members[0] = (JsonMember){{"role", 4}, {.type = JSON_STRING, .string = str_of(role)}};
+    message->members[1] = (JsonMember){{"content", 7}, {.type = JSON_STRING, .string = content}};
     return message;
 }
 
@@ -50,7 +50,7 @@ static void message_set(Arena *arena, JsonValue *message, const char *key, const
 Status message_list_finish(MessageList *list, Sample *out)
 {
     JsonValue *messages = arena_new(list->arena, JsonValue);
-    *messages = (JsonValue){ .type = JSON_ARRAY, .count = list->count, .items = list->items };
+    *messages = (JsonValue){.type = JSON_ARRAY, .count = list->count, .items = list->items};
     out->messages = messages;
     out->train = list->train;
     return OK;
@@ -60,11 +60,14 @@ Status message_list_finish(MessageList *list, Sample *out)
 static const char *usual_role(const char *role, const TemplateTraits *tmpl)
 {
     static const char *const spellings[][2] = {
-        { "user", "user" },          { "human", "user" },
-        { "assistant", "assistant" }, { "gpt", "assistant" },   { "chatgpt", "assistant" }, { "bing", "assistant" },
-        { "bot", "assistant" },      { "chatbot", "assistant" }, { "model", "assistant" },  { "function_call", "assistant" },
-        { "tool", "tool" },          { "function", "tool" },    { "observation", "tool" },  { "function_response", "tool" },
-        { "system", "system" },      { "developer", "developer" },
+        {"user", "user"},           {"human", "user"},
+        {"assistant", "assistant"}, {"gpt", "assistant"},
+        {"chatgpt", "assistant"},   {"bing", "assistant"},
+        {"bot", "assistant"},       {"chatbot", "assistant"},
+        {"model", "assistant"},     {"function_call", "assistant"},
+        {"tool", "tool"},           {"function", "tool"},
+        {"observation", "tool"},    {"function_response", "tool"},
+        {"system", "system"},       {"developer", "developer"},
     };
     if (strcmp(role, "user") == 0 || strcmp(role, "assistant") == 0) return role;
     for (size_t i = 0; i < sizeof spellings / sizeof spellings[0]; i++) {
@@ -91,23 +94,24 @@ static Status set_calls(Arena *arena, JsonValue *message, const JsonValue *calls
 {
     uint32_t         count = calls->type == JSON_ARRAY ? calls->count : 1;
     const JsonValue *from = calls->type == JSON_ARRAY ? calls->items : calls;
-    JsonValue        list = { .type = JSON_ARRAY, .count = count, .items = arena_array(arena, JsonValue, count) };
+    JsonValue        list = {.type = JSON_ARRAY, .count = count, .items = arena_array(arena, JsonValue, count)};
     for (uint32_t i = 0; i < count; i++) {
-        FAIL_IF(from[i].type != JSON_OBJECT, ERR_INVALID, "message %u: tool call %u is %s, want an object", number, i + 1, json_type_name(from[i].type));
+        FAIL_IF(from[i].type != JSON_OBJECT, ERR_INVALID, "message %u: tool call %u is %s, want an object", number, i + 1,
+                json_type_name(from[i].type));
         const JsonValue *inner = json_get(&from[i], "function");
         JsonValue        function = inner ? *inner : from[i];
         FAIL_IF(function.type != JSON_OBJECT, ERR_INVALID, "message %u: tool call %u has no function", number, i + 1);
         const JsonValue *arguments = json_get(&function, "arguments");
         if (arguments && arguments->type == JSON_STRING) {
-            function.members = memcpy(arena_array(arena, JsonMember, function.count), function.members,
-                                      sizeof(JsonMember) * function.count);
-            const JsonValue *value = arguments->string.len ? parsed(arena, arguments) : &(JsonValue){ .type = JSON_OBJECT };
+            function.members =
+                memcpy(arena_array(arena, JsonMember, function.count), function.members, sizeof(JsonMember) * function.count);
+            const JsonValue *value = arguments->string.len ? parsed(arena, arguments) : &(JsonValue){.type = JSON_OBJECT};
             FAIL_IF(value == arguments, ERR_INVALID, "message %u: the arguments of tool call %u aren't JSON: %.60s", number, i + 1,
                     arguments->string.data);
             message_set(arena, &function, "arguments", value);
         }
-        JsonValue kind = { .type = JSON_STRING, .string = str_of("function") };
-        list.items[i] = (JsonValue){ .type = JSON_OBJECT };
+        JsonValue kind = {.type = JSON_STRING, .string = str_of("function")};
+        list.items[i] = (JsonValue){.type = JSON_OBJECT};
         const JsonValue *id = json_get(&from[i], "id");
         if (id) message_set(arena, &list.items[i], "id", id);
         message_set(arena, &list.items[i], "type", &kind);
@@ -120,7 +124,7 @@ static Status set_calls(Arena *arena, JsonValue *message, const JsonValue *calls
 /* What a row says about training on a message: "train" (or "training", "weight"), "masked" the other way round. -1: nothing. */
 static Status train_flag(const JsonValue *message, uint32_t number, int8_t *out)
 {
-    static const Str names[] = { { "train", 5 }, { "training", 8 }, { "weight", 6 }, { "masked", 6 } };
+    static const Str names[] = {{"train", 5}, {"training", 8}, {"weight", 6}, {"masked", 6}};
     *out = -1;
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         const JsonValue *value = json_find(message, names[i]);
@@ -140,12 +144,12 @@ static Status train_flag(const JsonValue *message, uint32_t number, int8_t *out)
 /* A list of parts: as it is where the template takes such, else their texts one behind the other. */
 static Status content_of_parts(Arena *arena, const JsonValue *parts, const TemplateTraits *tmpl, uint32_t number, JsonValue *out)
 {
-    StrBuf text = { 0 };
+    StrBuf text = {0};
     bool   is_typed = true;
     for (uint32_t i = 0; i < parts->count; i++) {
         const JsonValue *part = &parts->items[i], *type = json_get(part, "type");
         const JsonValue *words = part->type == JSON_STRING ? part : json_get(part, "text");
-        bool             is_text = words && words->type == JSON_STRING && (!type || (type->type == JSON_STRING && str_equal(type->string, "text")));
+        bool is_text = words && words->type == JSON_STRING && (!type || (type->type == JSON_STRING && str_equal(type->string, "text")));
         is_typed &= type != NULL;
         if (is_text) {
             strbuf_append(&text, words->string.data, words->string.len);
@@ -157,7 +161,7 @@ static Status content_of_parts(Arena *arena, const JsonValue *parts, const Templ
     }
     *out = *parts;
     if (!tmpl->takes_parts || !is_typed)
-        *out = (JsonValue){ .type = JSON_STRING, .string = { arena_strndup(arena, strbuf_cstr(&text), text.len), text.len } };
+        *out = (JsonValue){.type = JSON_STRING, .string = {arena_strndup(arena, strbuf_cstr(&text), text.len), text.len}};
     strbuf_deinit(&text);
     return OK;
 }
@@ -165,8 +169,8 @@ static Status content_of_parts(Arena *arena, const JsonValue *parts, const Templ
 static Status set_content(Arena *arena, JsonValue *message, const JsonValue *content, const TemplateTraits *tmpl, uint32_t number)
 {
     JsonValue joined;
-    FAIL_IF(content->type != JSON_STRING && content->type != JSON_ARRAY, ERR_INVALID, "message %u: content is %s, want a text",
-            number, json_type_name(content->type));
+    FAIL_IF(content->type != JSON_STRING && content->type != JSON_ARRAY, ERR_INVALID, "message %u: content is %s, want a text", number,
+            json_type_name(content->type));
     if (content->type == JSON_ARRAY) {
         TRY(content_of_parts(arena, content, tmpl, number, &joined));
         content = &joined;
@@ -186,7 +190,7 @@ static bool is_ready(const DatasetOptions *options, const JsonValue *message)
     return str_equal(name, "user") || str_equal(name, "assistant") || str_equal(name, "system");
 }
 
-const char *const reasoning_keys[NUM_REASONING_KEYS] = { "reasoning_content", "reasoning", "thinking" };
+const char *const reasoning_keys[NUM_REASONING_KEYS] = {"reasoning_content", "reasoning", "thinking"};
 
 /* An answer's thinking, under the template's name for it. */
 static void set_reasoning(Arena *arena, JsonValue *message, const JsonValue *from, const TemplateTraits *tmpl)
@@ -220,8 +224,11 @@ static Status add_message(MessageList *list, const DatasetOptions *options, cons
     const JsonValue *calls = json_get(from, "tool_calls");
     if (!calls || calls->type == JSON_NULL) calls = json_get(from, "function_call"); /* OpenAI's old form */
     bool is_call = strcasecmp(role, "function_call") == 0;
-    FAIL_IF(!content && (!calls || is_call), ERR_INVALID, "message %u has no \"%s\"", number, content_name ? content_name : is_sharegpt ? "value" : "content");
-    JsonValue *message = message_push(list, usual_role(role, tmpl), (Str){ "", 0 });
+    FAIL_IF(!content && (!calls || is_call), ERR_INVALID, "message %u has no \"%s\"", number,
+            content_name  ? content_name
+            : is_sharegpt ? "value"
+                          : "content");
+    JsonValue *message = message_push(list, usual_role(role, tmpl), (Str){"", 0});
     if (content && content->type != JSON_NULL && !is_call) TRY(set_content(list->arena, message, content, tmpl, number));
     if (is_call) {
         const JsonValue *call = parsed(list->arena, content);
@@ -230,7 +237,7 @@ static Status add_message(MessageList *list, const DatasetOptions *options, cons
     } else if (calls && calls->type != JSON_NULL && !(calls->type == JSON_ARRAY && calls->count == 0)) {
         TRY(set_calls(list->arena, message, calls, number));
     }
-    static const Str kept[] = { { "name", 4 }, { "tool_call_id", 12 } };
+    static const Str kept[] = {{"name", 4}, {"tool_call_id", 12}};
     for (size_t i = 0; i < sizeof kept / sizeof kept[0]; i++) {
         const JsonValue *value = json_find(from, kept[i]);
         if (value && value->type != JSON_NULL) message_set(list->arena, message, kept[i].data, value);
@@ -239,15 +246,18 @@ static Status add_message(MessageList *list, const DatasetOptions *options, cons
     return train_flag(from, number, &list->train[list->count - 1]);
 }
 
-/* OpenAI's old form: functions without {"type": "function", "function": ...} around them. */
-static const JsonValue *tools_of_functions(Arena *arena, const JsonValue *functions)
+/* Bare functions, as ShareGPT's tools and OpenAI's old functions are, get {"type": "function", "function": ...} around them. */
+static const JsonValue *wrapped_tools(Arena *arena, const JsonValue *from)
 {
-    JsonValue *tools = arena_new(arena, JsonValue), kind = { .type = JSON_STRING, .string = str_of("function") };
-    *tools = (JsonValue){ .type = JSON_ARRAY, .count = functions->count, .items = arena_array(arena, JsonValue, functions->count) };
-    for (uint32_t i = 0; i < functions->count; i++) {
-        tools->items[i] = (JsonValue){ .type = JSON_OBJECT };
+    JsonValue *tools = arena_new(arena, JsonValue), kind = {.type = JSON_STRING, .string = str_of("function")};
+    *tools = (JsonValue){.type = JSON_ARRAY, .count = from->count, .items = arena_array(arena, JsonValue, from->count)};
+    for (uint32_t i = 0; i < from->count; i++) {
+        const JsonValue *tool = &from->items[i];
+        tools->items[i] = *tool;
+        if (!json_get(tool, "name") || json_get(tool, "function")) continue;
+        tools->items[i] = (JsonValue){.type = JSON_OBJECT};
         message_set(arena, &tools->items[i], "type", &kind);
-        message_set(arena, &tools->items[i], "function", &functions->items[i]);
+        message_set(arena, &tools->items[i], "function", tool);
     }
     return tools;
 }
@@ -261,13 +271,12 @@ static bool is_none(const JsonValue *value)
 static Status read_tools(Arena *arena, const JsonValue *row, const char *name, const JsonValue **out)
 {
     const JsonValue *value = json_get(row, name);
-    bool             is_old = is_none(value) && !is_none(json_get(row, "functions"));
     *out = NULL;
-    if (is_old) value = json_get(row, name = "functions");
+    if (is_none(value) && !is_none(json_get(row, "functions"))) value = json_get(row, name = "functions");
     if (is_none(value)) return OK;
     const JsonValue *tools = parsed(arena, value);
     FAIL_IF(tools->type != JSON_ARRAY, ERR_INVALID, "field \"%s\" is %s, want a list of tools", name, json_type_name(tools->type));
-    if (tools->count > 0) *out = is_old ? tools_of_functions(arena, tools) : tools;
+    if (tools->count > 0) *out = wrapped_tools(arena, tools);
     return OK;
 }
 
@@ -286,7 +295,7 @@ Status format_messages(Arena *arena, const DatasetOptions *options, const RowFor
     FAIL_IF(!from || from->type != JSON_ARRAY, ERR_INVALID, "field \"%s\" is %s, want a list of messages", format->messages_field,
             from ? json_type_name(from->type) : "missing");
     FAIL_IF(from->count == 0, ERR_INVALID, "field \"%s\" is an empty list", format->messages_field);
-    MessageList list = { .arena = arena };
+    MessageList list = {.arena = arena};
     if (system.len > 0 && !begins_with_system(options, tmpl, from)) message_push(&list, "system", system);
     for (uint32_t i = 0; i < from->count; i++) TRY(add_message(&list, options, tmpl, &from->items[i], i + 1));
     TRY(read_tools(arena, row, format->tools_field, &out->tools));

@@ -21,7 +21,7 @@ typedef struct Inspector {
     MaskEncoder        encoder;
     Arena              arena;
     InspectPacking     packing;
-    Lengths            lengths; /* of samples, at most seq_len */
+    Lengths            lengths;       /* of samples, at most seq_len */
     int64_t            stream_tokens; /* of texts behind each other */
 } Inspector;
 
@@ -77,7 +77,8 @@ static void cut_row(Inspector *in, int64_t count)
     }
     in->summary->num_too_long += count > most && !is_text;
     if (rule == LONG_SPLIT)
-        for (int64_t done = 0; done < count; done += most) push_sample(in, done, count - done < most ? count - done : most, count - done > most);
+        for (int64_t done = 0; done < count; done += most)
+            push_sample(in, done, count - done < most ? count - done : most, count - done > most);
     else if (count <= most || rule == LONG_TRUNCATE)
         push_sample(in, 0, count < most ? count : most, false);
 }
@@ -123,7 +124,7 @@ static void add_row(Inspector *in, const Record *record)
 
 static Status inspect_record(Inspector *in, const Record *record, InspectRowFn each, void *context, bool *out_go_on)
 {
-    InspectRow row = { .row = in->summary->num_rows++, .path = record->file->path, .line = record->line };
+    InspectRow row = {.row = in->summary->num_rows++, .path = record->file->path, .line = record->line};
     char       message[STATUS_MESSAGE_BYTES];
     arena_reset(&in->arena);
     Status status = encode_record(in, record);
@@ -162,14 +163,15 @@ static Status inspect_all(Inspector *in, Reader *reader, int64_t max_rows, Inspe
 Status inspect_dataset(const TokenizeJob *job, int64_t max_rows, InspectPacking packing, InspectRowFn each, void *context,
                        InspectSummary *out_summary)
 {
-    *out_summary = (InspectSummary){ 0 };
-    Inspector in = { .job = job, .summary = out_summary, .packing = packing };
-    Arena     paths_arena = { 0 };
+    *out_summary = (InspectSummary){0};
+    Inspector in = {.job = job, .summary = out_summary, .packing = packing};
+    Arena     paths_arena = {0};
     char    **paths;
     int       count;
     Reader   *reader = NULL;
     if (job->dataset->samples > 0 && (max_rows == 0 || max_rows > job->dataset->samples)) max_rows = job->dataset->samples;
-    Status status = reader_find_files(&paths_arena, job->dataset->path, job->dataset->split, job->dataset->type == DATASET_TEXT, &paths, &count);
+    Status status =
+        reader_find_files(&paths_arena, job->dataset->path, job->dataset->split, job->dataset->type == DATASET_TEXT, &paths, &count);
     if (status == OK) status = mask_rules_create(job->tokenizer, job->tmpl, job->dataset->train_on, &in.rules);
     if (status == OK) status = reader_open(paths, count, &reader);
     if (status == OK) {

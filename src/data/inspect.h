@@ -7,14 +7,14 @@
 enum { INSPECT_BUCKETS = 24 }; /* lengths 2^i .. 2^(i+1) - 1; the last takes all above */
 
 typedef struct InspectRow {
-    int64_t        row;  /* from 0 */
+    int64_t        row; /* from 0 */
     const char    *path;
     int64_t        line; /* or row of a parquet file */
     const int32_t *ids;
     const uint8_t *mask; /* a byte an id: 1 trained */
     size_t         count;
     int64_t        num_trained;
-    Str            text; /* rendered, or the document */
+    Str            text;  /* rendered, or the document */
     const char    *error; /* NULL, or why the row is bad: the rest is then empty */
 } InspectRow;
 
@@ -31,13 +31,13 @@ typedef struct InspectPacking {
 typedef struct InspectSummary {
     char    format[256];
     int64_t num_rows, num_bad_rows, num_untrained, num_without_stop, num_without_calls, num_empty, num_unprinted;
-    char    first_unprinted[512];      /* where the first message is whose content the template doesn't print */
+    char    first_unprinted[512]; /* where the first message is whose content the template doesn't print */
     int64_t num_tokens, num_trained;
-    int64_t shortest, longest;         /* tokens of a row */
+    int64_t shortest, longest; /* tokens of a row */
     int64_t histogram[INSPECT_BUCKETS];
-    int64_t num_too_long;              /* rows longer than seq_len, to which long_samples happens */
-    int64_t packed_rows;               /* of seq_len */
-    double  packing_efficiency;        /* 0..1 */
+    int64_t num_too_long;       /* rows longer than seq_len, to which long_samples happens */
+    int64_t packed_rows;        /* of seq_len */
+    double  packing_efficiency; /* 0..1 */
 } InspectSummary;
 
 /* Reads at most max_rows rows (0: all), in order, on this thread. job->cache_dir, num_threads and shard_tokens don't

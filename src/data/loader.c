@@ -27,9 +27,9 @@ struct Loader {
     pthread_mutex_t lock;
     pthread_cond_t  changed;
     bool            has_thread, stop, busy;
-    int             first, ready;  /* slots first .. first + ready - 1 are filled */
-    int64_t         fill_micro;    /* number the thread fills next */
-    int64_t         generation;    /* counts seeks: what was begun before one is thrown away */
+    int             first, ready; /* slots first .. first + ready - 1 are filled */
+    int64_t         fill_micro;   /* number the thread fills next */
+    int64_t         generation;   /* counts seeks: what was begun before one is thrown away */
 };
 
 int64_t loader_rows_per_step(const Loader *loader)
@@ -46,7 +46,9 @@ int64_t loader_num_steps(const Loader *loader)
 
 double loader_epoch(const Loader *loader, int64_t step)
 {
-    return (double)step * (double)loader_rows_per_step(loader) / (double)loader->rows.stats.rows_per_epoch;
+    int64_t rows = step * loader_rows_per_step(loader), most = loader->rows.options.num_epochs * loader->rows.stats.rows_per_epoch;
+    if (most > 0 && rows > most) rows = most; /* the last step's may be fewer */
+    return (double)rows / (double)loader->rows.stats.rows_per_epoch;
 }
 
 const LoaderStats *loader_stats(const Loader *loader)
@@ -68,7 +70,6 @@ static Status fill_batch(const Loader *loader, int64_t number, Batch *batch)
 {
     const LoaderOptions *o = &loader->rows.options;
     batch->step = number / o->grad_accum_steps;
-    batch->micro = (int32_t)(number % o->grad_accum_steps);
     batch->num_tokens = batch->num_trained = 0;
     int64_t place = (number * o->world_size + o->rank) * o->batch_size;
     for (int64_t b = 0; b < o->batch_size; b++) {
@@ -98,8 +99,7 @@ Status loader_step_tokens(const Loader *loader, int64_t step, int64_t *out_count
 Status loader_read_row(const Loader *loader, int64_t index, Batch *row)
 {
     const Rows *rows = &loader->rows;
-    FAIL_IF(index < 0 || index >= rows->stats.num_rows, ERR_INVALID, "row %lld of %lld", (long long)index,
-            (long long)rows->stats.num_rows);
+    FAIL_IF(index < 0 || index >= rows->stats.num_rows, ERR_INVALID, "row %lld of %lld", (long long)index, (long long)rows->stats.num_rows);
     int source = 0;
     while (index >= rows->sources[source].num_rows) index -= rows->sources[source++].num_rows;
     row->num_tokens = row->num_trained = 0;
@@ -198,8 +198,8 @@ static void slots_init(Loader *loader)
     if (!loader->slots || !loader->memory) fatal_out_of_memory((size_t)loader->num_slots * 5 * numel * sizeof(int32_t));
     for (int i = 0; i < loader->num_slots; i++) {
         int32_t *at = loader->memory + (size_t)i * 5 * numel;
-        loader->slots[i].batch = (Batch){ .tokens = at, .labels = at + numel, .positions = at + 2 * numel,
-                                          .doc_start = at + 3 * numel, .doc_id = at + 4 * numel };
+        loader->slots[i].batch =
+            (Batch){.tokens = at, .labels = at + numel, .positions = at + 2 * numel, .doc_start = at + 3 * numel, .doc_id = at + 4 * numel};
     }
 }
 

@@ -38,45 +38,43 @@ typedef struct LoaderOptions {
     int32_t     rank, world_size; /* world_size 0 means 1 */
     int64_t     num_epochs;       /* 0: without end */
     uint64_t    seed;
-    bool        shuffle;          /* false: rows in order, the same each epoch */
-    int32_t     pad_id;           /* what padding holds in `tokens`; never trained */
-    int32_t     vocab_size;       /* of the model: ids beyond it are an error; 0: not checked */
-    int         prefetch;         /* micro-batches ahead; 0: none, no thread */
+    bool        shuffle;    /* false: rows in order, the same each epoch */
+    int32_t     pad_id;     /* what padding holds in `tokens`; never trained */
+    int32_t     vocab_size; /* of the model: ids beyond it are an error; 0: not checked */
+    int         prefetch;   /* micro-batches ahead; 0: none, no thread */
 } LoaderOptions;
 
 /* One micro-batch; every array is (B, T). */
 typedef struct Batch {
     int32_t *tokens;
-    int32_t *labels;    /* the next token, LABEL_IGNORE where it isn't trained, is another document's or is padding */
-    int32_t *positions; /* from 0 in each document (or its part in this row); 0 in padding */
-    int32_t *doc_start; /* index in the row of the first token of this token's document: attention sees doc_start..t */
-    int32_t *doc_id;    /* >= 0: identity of the sample, the same however rows and batches are laid out; -1: padding */
-    int64_t  step;      /* train step, from 0 */
-    int32_t  micro;     /* in 0..grad_accum_steps-1 */
+    int32_t *labels;      /* the next token, LABEL_IGNORE where it isn't trained, is another document's or is padding */
+    int32_t *positions;   /* from 0 in each document (or its part in this row); 0 in padding */
+    int32_t *doc_start;   /* index in the row of the first token of this token's document: attention sees doc_start..t */
+    int32_t *doc_id;      /* >= 0: identity of the sample, the same however rows and batches are laid out; -1: padding */
+    int64_t  step;        /* train step, from 0 */
     int64_t  num_tokens;  /* not padding */
     int64_t  num_trained; /* labels that aren't LABEL_IGNORE */
 } Batch;
 
 /* What was made of the data: for reports. */
 typedef struct LoaderStats {
-    int64_t num_documents;  /* of this part, those left out too */
-    int64_t num_used;       /* documents of which something is in a row */
-    int64_t num_tokens;     /* in rows of one epoch at weight 1 */
-    int64_t num_trained;    /* of those, labels */
-    int64_t num_rows;       /* at weight 1 */
-    int64_t rows_per_epoch; /* with weights */
+    int64_t num_documents;                              /* of this part, those left out too */
+    int64_t num_used;                                   /* documents of which something is in a row */
+    int64_t num_tokens;                                 /* in rows of one epoch at weight 1 */
+    int64_t num_trained;                                /* of those, labels */
+    int64_t num_rows;                                   /* at weight 1 */
+    int64_t rows_per_epoch;                             /* with weights */
     int64_t num_truncated, num_split, num_dropped_long; /* documents */
-    int64_t tokens_cut;        /* by truncation and dropping */
-    int64_t num_dropped_empty; /* samples left without a trained token */
-    double  efficiency;        /* num_tokens / (num_rows * T) */
+    int64_t tokens_cut;                                 /* by truncation and dropping */
+    int64_t num_dropped_empty;                          /* samples left without a trained token */
+    double  efficiency;                                 /* num_tokens / (num_rows * T) */
 } LoaderStats;
 
 typedef struct Loader Loader;
 
 /* ERR_INVALID when no trained token is left (it says why), or the vocabularies don't fit. */
-NODISCARD Status loader_create(const LoaderOptions *options, const LoaderSource *sources, int num_sources,
-                               Loader **out_loader);
-void             loader_destroy(Loader *loader); /* NULL is fine */
+NODISCARD Status   loader_create(const LoaderOptions *options, const LoaderSource *sources, int num_sources, Loader **out_loader);
+void               loader_destroy(Loader *loader); /* NULL is fine */
 const LoaderStats *loader_stats(const Loader *loader);
 
 /* Train steps in num_epochs; -1 when without end. The last one is filled up with padding. Steps run over the border of

@@ -89,7 +89,7 @@ typedef struct Cutter {
     LoaderStats         *stats;
     SourceRows          *source;
     int64_t              document_begin; /* of the document that is cut */
-    int64_t              next_id; /* counts the samples of both sides of the split, so that the split changes no id */
+    int64_t              next_id;        /* counts the samples of both sides of the split, so that the split changes no id */
 } Cutter;
 
 static void keep_sample(Cutter *cutter, Span span, bool keep)
@@ -153,14 +153,14 @@ static void cut_source(Cutter *cutter, int source)
 {
     const LoaderOptions *options = cutter->options;
     const ShardSet      *set = cutter->source->shards;
-    bool   is_split = options->part != PART_ALL && options->validation_ratio > 0;
-    bool   is_single = is_split && !set->has_mask && set->num_documents == 1;
-    double threshold = is_split && set->num_documents > 1 ? split_threshold(options, source, set->num_documents) : 0;
-    int64_t document = 0;
+    bool                 is_split = options->part != PART_ALL && options->validation_ratio > 0;
+    bool                 is_single = is_split && !set->has_mask && set->num_documents == 1;
+    double               threshold = is_split && set->num_documents > 1 ? split_threshold(options, source, set->num_documents) : 0;
+    int64_t              document = 0;
     for (int s = 0; s < set->num_shards; s++) {
         int64_t count = shard_info(set->shards[s])->num_documents;
         for (int64_t i = 0; i < count; i++, document++) {
-            Span whole = { .shard = s };
+            Span whole = {.shard = s};
             shard_document(set->shards[s], i, &whole.begin, &whole.count);
             bool is_validation = is_split && !is_single && split_draw(options->seed, source, document) < threshold;
             bool keep = options->part == PART_ALL || is_single || is_validation == (options->part == PART_VALIDATION);
@@ -200,15 +200,14 @@ static void packed_rows(SourceRows *source, int32_t seq_len)
 
 /* Walks the spans of a row in order: zero-initialise `at`, false at the end. */
 typedef struct RowWalk {
-    int64_t next, end; /* positions in packing.items or spans */
+    int64_t next, end;   /* positions in packing.items or spans */
     int64_t begin, stop; /* LOADER_STREAM: token offsets of the row */
 } RowWalk;
 
 static RowWalk walk_begin(const Rows *rows, const SourceRows *source, int64_t row)
 {
-    if (rows->options.mode == LOADER_PADDED) return (RowWalk){ .next = row, .end = row + 1 };
-    if (rows->options.mode == LOADER_PACKED)
-        return (RowWalk){ .next = source->packing.begin[row], .end = source->packing.begin[row + 1] };
+    if (rows->options.mode == LOADER_PADDED) return (RowWalk){.next = row, .end = row + 1};
+    if (rows->options.mode == LOADER_PACKED) return (RowWalk){.next = source->packing.begin[row], .end = source->packing.begin[row + 1]};
     int64_t begin = row * rows->options.seq_len, low = 0, high = source->spans.len;
     while (high - low > 1) { /* the last span whose offset is <= begin */
         int64_t middle = low + (high - low) / 2;
@@ -217,7 +216,7 @@ static RowWalk walk_begin(const Rows *rows, const SourceRows *source, int64_t ro
         else
             high = middle;
     }
-    return (RowWalk){ .next = low, .end = source->spans.len, .begin = begin, .stop = begin + rows->options.seq_len };
+    return (RowWalk){.next = low, .end = source->spans.len, .begin = begin, .stop = begin + rows->options.seq_len};
 }
 
 static bool walk_next(const Rows *rows, const SourceRows *source, RowWalk *walk, Span *out)
@@ -296,8 +295,7 @@ Status rows_fill(const Rows *rows, int source, int64_t row, Batch *batch, int64_
     const SourceRows *from = &rows->sources[source];
     RowWalk           walk = walk_begin(rows, from, row);
     int64_t           t = 0;
-    for (Span span; walk_next(rows, from, &walk, &span); t += span.count)
-        TRY(fill_span(rows, from, &span, batch, b, t));
+    for (Span span; walk_next(rows, from, &walk, &span); t += span.count) TRY(fill_span(rows, from, &span, batch, b, t));
     rows_fill_padding(rows, batch, b, t);
     return OK;
 }
@@ -336,7 +334,7 @@ static Status source_init(Rows *rows, int s, const LoaderSource *from, int64_t *
     FAIL_IF(from->shards->tokenizer_hash != rows->sources[0].shards->tokenizer_hash, ERR_INVALID,
             "%s: tokenized with another tokenizer than the data before it", name);
     FAIL_IF(!(from->weight >= 0) || from->weight > 1e6, ERR_INVALID, "%s: weight %g, want 0..1e6", name, from->weight);
-    Cutter cutter = { .options = options, .stats = &rows->stats, .source = source, .next_id = *next_id };
+    Cutter cutter = {.options = options, .stats = &rows->stats, .source = source, .next_id = *next_id};
     cut_source(&cutter, s);
     *next_id = cutter.next_id;
     if (options->mode == LOADER_STREAM)
@@ -368,10 +366,9 @@ static Status check_options(const LoaderOptions *o)
 {
     FAIL_IF(o->seq_len < 1, ERR_INVALID, "sequence_len is %d, want at least 1", o->seq_len);
     FAIL_IF(o->batch_size < 1, ERR_INVALID, "batch size is %d, want at least 1", o->batch_size);
-    FAIL_IF(!(o->validation_ratio >= 0 && o->validation_ratio < 1), ERR_INVALID,
-            "validation_split_ratio is %g, want 0 <= ratio < 1", o->validation_ratio);
-    FAIL_IF(o->part == PART_VALIDATION && o->validation_ratio == 0, ERR_INVALID,
-            "no validation data: validation_split_ratio is 0");
+    FAIL_IF(!(o->validation_ratio >= 0 && o->validation_ratio < 1), ERR_INVALID, "validation_split_ratio is %g, want 0 <= ratio < 1",
+            o->validation_ratio);
+    FAIL_IF(o->part == PART_VALIDATION && o->validation_ratio == 0, ERR_INVALID, "no validation data: validation_split_ratio is 0");
     CHECK(o->rank >= 0 && o->rank < o->world_size && o->num_epochs >= 0);
     return OK;
 }
@@ -390,8 +387,8 @@ Status rows_init(Rows *rows, const LoaderOptions *options, const LoaderSource *s
     for (int s = 0; s < num_sources; s++) TRY(source_init(rows, s, &sources[s], &next_id, &id_base));
     count_rows(rows);
     FAIL_IF(options->long_samples == LONG_ERROR && rows->stats.num_dropped_long > 0, ERR_INVALID,
-            "%" PRId64 " of %" PRId64 " samples are longer than sequence_len %d", rows->stats.num_dropped_long,
-            rows->stats.num_documents, options->seq_len);
+            "%" PRId64 " of %" PRId64 " samples are longer than sequence_len %d", rows->stats.num_dropped_long, rows->stats.num_documents,
+            options->seq_len);
     const LoaderStats *stats = &rows->stats;
     const char        *part = options->part == PART_VALIDATION ? "validation" : "training";
     FAIL_IF(stats->rows_per_epoch == 0 || stats->num_trained == 0, ERR_INVALID,
@@ -412,5 +409,5 @@ void rows_deinit(Rows *rows)
         packing_deinit(&rows->sources[s].packing);
     }
     free(rows->sources);
-    *rows = (Rows){ 0 };
+    *rows = (Rows){0};
 }

@@ -9,8 +9,8 @@ typedef struct Span {
     int64_t begin; /* in its shard */
     int64_t count;
     int32_t shard;
-    int32_t id;    /* identity: Batch.doc_id; not used by LOADER_STREAM */
-    bool    more;  /* the token after it is the label of its last one */
+    int32_t id;   /* identity: Batch.doc_id; not used by LOADER_STREAM */
+    bool    more; /* the token after it is the label of its last one */
 } Span;
 
 typedef struct SpanList {
@@ -22,10 +22,10 @@ typedef struct SpanList {
 typedef struct SourceRows {
     const ShardSet *shards;
     SpanList        spans;
-    int64_t        *offset;    /* LOADER_STREAM: (spans.len + 1) tokens before each span */
-    int64_t         id_base;   /* LOADER_STREAM: tokens of the sources before */
-    Packing         packing;   /* LOADER_PACKED */
-    int64_t         num_rows;  /* at weight 1 */
+    int64_t        *offset;     /* LOADER_STREAM: (spans.len + 1) tokens before each span */
+    int64_t         id_base;    /* LOADER_STREAM: tokens of the sources before */
+    Packing         packing;    /* LOADER_PACKED */
+    int64_t         num_rows;   /* at weight 1 */
     int64_t         epoch_rows; /* with weight */
 } SourceRows;
 

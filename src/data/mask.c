@@ -9,7 +9,7 @@
 /* Bytes a token stands for: those it decodes to, else those of its text when it is decoded alone. */
 static Status token_length(MaskRules *rules, int32_t id, StrBuf *text)
 {
-    TokenStream stream = { .started = true, .spoke = true };
+    TokenStream stream = {.started = true, .spoke = true};
     int64_t     bytes = tokenizer_token_bytes(rules->tokenizer, id);
     bool        is_raw = bytes > 0 && bytes < MOST_TOKEN_BYTES;
     strbuf_clear(text);
@@ -37,10 +37,9 @@ Status mask_rules_create(const Tokenizer *tokenizer, const Template *tmpl, Train
     rules->token_bytes = calloc((size_t)rules->vocab_size + 1, sizeof *rules->token_bytes);
     if (!rules->token_bytes) fatal_out_of_memory(sizeof *rules->token_bytes * (size_t)rules->vocab_size);
     rules->has_raw_bytes = true;
-    StrBuf text = { 0 };
+    StrBuf text = {0};
     Status status = OK;
-    for (int32_t id = 0; status == OK && id < rules->vocab_size; id++)
-        status = token_length(rules, id, &text);
+    for (int32_t id = 0; status == OK && id < rules->vocab_size; id++) status = token_length(rules, id, &text);
     strbuf_deinit(&text);
     if (status != OK) {
         mask_rules_destroy(rules);
@@ -75,7 +74,7 @@ void mask_rules_forbid_memo(MaskRules *rules)
 
 void mask_encoder_init(MaskEncoder *encoder, const MaskRules *rules)
 {
-    *encoder = (MaskEncoder){ .rules = rules, .scratch = tokenizer_scratch_create(rules->tokenizer) };
+    *encoder = (MaskEncoder){.rules = rules, .scratch = tokenizer_scratch_create(rules->tokenizer)};
     if (rules->tmpl && !rules->forbids_memo) encoder->memo = template_memo_create(rules->tmpl, rules->now_unix);
 }
 
@@ -89,14 +88,14 @@ void mask_encoder_deinit(MaskEncoder *encoder)
     free(encoder->layouts);
     free(encoder->spans);
     free(encoder->anchors);
-    *encoder = (MaskEncoder){ 0 };
+    *encoder = (MaskEncoder){0};
 }
 
 void mask_documents_deinit(MaskDocuments *documents)
 {
     token_ids_deinit(&documents->ids);
     free(documents->mask);
-    *documents = (MaskDocuments){ 0 };
+    *documents = (MaskDocuments){0};
 }
 
 void mask_keep(MaskEncoder *encoder)
@@ -129,7 +128,7 @@ static void ensure(MaskEncoder *encoder, size_t count)
 static void set_ids(MaskEncoder *encoder)
 {
     const TokenIds *all = &encoder->documents.ids;
-    encoder->ids = (TokenIds){ .data = all->data ? all->data + encoder->begin : NULL, .len = all->len - encoder->begin };
+    encoder->ids = (TokenIds){.data = all->data ? all->data + encoder->begin : NULL, .len = all->len - encoder->begin};
 }
 
 /* The sample begins with the ids of this text, or goes on with them. */
@@ -137,7 +136,7 @@ static Status append_ids(MaskEncoder *encoder, const char *text, size_t len, boo
 {
     TokenIds *all = &encoder->documents.ids;
     if (is_first) all->len = encoder->begin;
-    Status status = tokenizer_encode(encoder->rules->tokenizer, encoder->scratch, text, len, (EncodeOptions){ 0 }, all);
+    Status status = tokenizer_encode(encoder->rules->tokenizer, encoder->scratch, text, len, (EncodeOptions){0}, all);
     set_ids(encoder);
     return status;
 }
@@ -198,17 +197,17 @@ static Border border_after(const MaskEncoder *encoder, const int32_t *ids, size_
     const uint8_t *token_bytes = encoder->rules->token_bytes;
     size_t         n = 0;
     for (; n < count && bytes > 0 && bytes >= token_bytes[ids[n]]; n++) bytes -= token_bytes[ids[n]];
-    return (Border){ n, n + (bytes > 0 && n < count) };
+    return (Border){n, n + (bytes > 0 && n < count)};
 }
 
 /* An added token stands where its own text does; blanks that it took aren't it. */
 static Border border_in_added(const MaskEncoder *encoder, const TokenAnchor *anchor, size_t place)
 {
     const char *token = tokenizer_id_to_token(encoder->rules->tokenizer, encoder->ids.data[anchor->token]);
-    Str         text = { encoder->text.data + anchor->byte, anchor[1].byte - anchor->byte }, own = str_of(token ? token : "");
+    Str         text = {encoder->text.data + anchor->byte, anchor[1].byte - anchor->byte}, own = str_of(token ? token : "");
     const char *at = str_search(text, own);
     size_t      begin = at ? (size_t)(at - encoder->text.data) : anchor->byte;
-    return (Border){ anchor->token + (place >= begin + own.len), anchor->token + (place > begin) };
+    return (Border){anchor->token + (place >= begin + own.len), anchor->token + (place > begin)};
 }
 
 /* Where tokens aren't the text's bytes: the text up to the place is encoded. Where its last tokens aren't those of the whole,
@@ -219,20 +218,20 @@ static Status border_by_prefix(MaskEncoder *encoder, const TokenAnchor *anchor, 
     TokenIds          *prefix = &encoder->spare;
     prefix->len = 0;
     TRY(tokenizer_encode(encoder->rules->tokenizer, encoder->scratch, encoder->text.data + from->byte, place - from->byte,
-                         (EncodeOptions){ 0 }, prefix));
+                         (EncodeOptions){0}, prefix));
     const int32_t *ids = encoder->ids.data + from->token;
     size_t         count = anchor[1].token - from->token, n = 0, bytes = 0;
     while (n < prefix->len && n < count && prefix->data[n] == ids[n]) n++;
     for (size_t i = n; i < prefix->len; i++) bytes += encoder->rules->token_bytes[prefix->data[i]];
     Border rest = border_after(encoder, ids + n, count - n, bytes);
-    *out = (Border){ from->token + n + rest.before, from->token + n + rest.begun };
+    *out = (Border){from->token + n + rest.before, from->token + n + rest.begun};
     return OK;
 }
 
 static Status find_border(MaskEncoder *encoder, size_t place, Border *out)
 {
     const TokenAnchor *anchor = anchor_at(encoder, place);
-    *out = (Border){ anchor->token, anchor->token };
+    *out = (Border){anchor->token, anchor->token};
     if (place == anchor->byte) return OK;
     if (anchor->is_added) {
         *out = border_in_added(encoder, anchor, place);
@@ -250,8 +249,8 @@ static Status find_border(MaskEncoder *encoder, size_t place, Border *out)
 static void keep_anchors(MaskEncoder *encoder)
 {
     const TokenAnchor *anchors;
-    encoder->has_bytes = tokenizer_anchors(encoder->rules->tokenizer, encoder->scratch, &anchors, &encoder->num_anchors) &&
-                         encoder->rules->has_raw_bytes;
+    encoder->has_bytes =
+        tokenizer_anchors(encoder->rules->tokenizer, encoder->scratch, &anchors, &encoder->num_anchors) && encoder->rules->has_raw_bytes;
     encoder->anchors = room_for(encoder->anchors, &encoder->anchor_capacity, encoder->num_anchors, sizeof *anchors);
     memcpy(encoder->anchors, anchors, encoder->num_anchors * sizeof *anchors);
 }
@@ -263,7 +262,8 @@ static Status place_span(MaskEncoder *encoder, TurnSpan *span)
     const Tokenizer *tokenizer = encoder->rules->tokenizer;
     const int32_t   *ids = encoder->ids.data;
     Border           begin, end, bare;
-    size_t           bare_byte = span->begin_byte + turns_trim_end((Str){ encoder->text.data + span->begin_byte, span->end_byte - span->begin_byte }).len;
+    size_t           bare_byte =
+        span->begin_byte + turns_trim_end((Str){encoder->text.data + span->begin_byte, span->end_byte - span->begin_byte}).len;
     TRY(find_border(encoder, span->begin_byte, &begin));
     TRY(find_border(encoder, bare_byte, &bare));
     bool ends_with_stop = bare.before > begin.before && bare.before == bare.begun && turns_is_stop(tokenizer, ids[bare.before - 1]);
@@ -337,7 +337,7 @@ static Status lay_messages_out(MaskEncoder *encoder, Arena *arena, const Sample 
 {
     TurnList    turns;
     bool        has_memo = encoder->memo && !sample->tools && template_memo_start(encoder->memo, sample->messages);
-    TurnContext context = { .rules = encoder->rules, .sample = sample, .memo = has_memo ? encoder->memo : NULL, .arena = arena };
+    TurnContext context = {.rules = encoder->rules, .sample = sample, .memo = has_memo ? encoder->memo : NULL, .arena = arena};
     TRY(turns_render(&context, &encoder->laid_out, &turns));
     encoder->spans = room_for(encoder->spans, &encoder->span_capacity, encoder->num_spans + turns.count, sizeof *encoder->spans);
     if (turns.count) memcpy(encoder->spans + encoder->num_spans, turns.spans, turns.count * sizeof *turns.spans);
@@ -358,8 +358,8 @@ static void push_layout(MaskEncoder *encoder, Layout layout)
 
 Status mask_lay_out(MaskEncoder *encoder, Arena *arena, const Sample *sample)
 {
-    Layout layout = { .begin = encoder->laid_out.len, .prompt_bytes = sample->prompt_bytes,
-                      .kind = sample->messages ? LAYOUT_MESSAGES : LAYOUT_PROMPTED };
+    Layout layout = {
+        .begin = encoder->laid_out.len, .prompt_bytes = sample->prompt_bytes, .kind = sample->messages ? LAYOUT_MESSAGES : LAYOUT_PROMPTED};
     Status status = OK;
     if (sample->messages)
         status = lay_messages_out(encoder, arena, sample, &layout);
@@ -374,7 +374,7 @@ Status mask_lay_out(MaskEncoder *encoder, Arena *arena, const Sample *sample)
 
 void mask_lay_text_out(MaskEncoder *encoder, Str text)
 {
-    Layout layout = { .begin = encoder->laid_out.len, .kind = LAYOUT_TEXT };
+    Layout layout = {.begin = encoder->laid_out.len, .kind = LAYOUT_TEXT};
     strbuf_append(&encoder->laid_out, text.data, text.len);
     push_layout(encoder, layout);
 }
@@ -382,7 +382,7 @@ void mask_lay_text_out(MaskEncoder *encoder, Str text)
 Status mask_encode_waiting(MaskEncoder *encoder, size_t index)
 {
     const Layout *layout = &encoder->layouts[index];
-    encoder->text = (Str){ strbuf_cstr(&encoder->laid_out) + layout->begin, layout->len };
+    encoder->text = (Str){strbuf_cstr(&encoder->laid_out) + layout->begin, layout->len};
     if (layout->kind == LAYOUT_TEXT) return mask_encode_text(encoder, encoder->text, true, true);
     encoder->turns_without_stop = encoder->turns_without_calls = encoder->turns_empty = 0;
     encoder->messages_unprinted = (int)layout->num_unprinted;

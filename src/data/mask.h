@@ -12,8 +12,8 @@
 /* What all threads share; immutable. */
 typedef struct MaskRules MaskRules;
 /* tmpl may be NULL (text, or instructions laid out by a prompt format). Both are borrowed. */
-NODISCARD Status mask_rules_create(const Tokenizer *tokenizer, const Template *tmpl, TrainOn train_on, MaskRules **out_rules);
-void             mask_rules_destroy(MaskRules *rules); /* NULL is fine */
+NODISCARD Status      mask_rules_create(const Tokenizer *tokenizer, const Template *tmpl, TrainOn train_on, MaskRules **out_rules);
+void                  mask_rules_destroy(MaskRules *rules);      /* NULL is fine */
 const TemplateTraits *mask_rules_traits(const MaskRules *rules); /* NULL: no template */
 
 /* The same, but every row takes the way by prefixes that fits every template: what the quick ways are tested against. */
@@ -45,19 +45,19 @@ void mask_documents_deinit(MaskDocuments *documents);
 typedef struct MaskEncoder {
     const MaskRules  *rules;
     TokenizerScratch *scratch;
-    TemplateMemo     *memo;     /* NULL: no template */
-    TokenIds          ids;      /* of the last sample: a place in documents.ids */
-    uint8_t          *mask;     /* a byte an id: 1 trained; in documents.mask */
-    Str               text;     /* that was encoded */
-    int64_t           num_trained; /* labels: trained ids but the first */
-    int               turns_without_stop; /* trained turns whose last token is neither special nor EOS */
+    TemplateMemo     *memo;                             /* NULL: no template */
+    TokenIds          ids;                              /* of the last sample: a place in documents.ids */
+    uint8_t          *mask;                             /* a byte an id: 1 trained; in documents.mask */
+    Str               text;                             /* that was encoded */
+    int64_t           num_trained;                      /* labels: trained ids but the first */
+    int               turns_without_stop;               /* trained turns whose last token is neither special nor EOS */
     int               turns_without_calls, turns_empty; /* see TurnSpan */
-    int               messages_unprinted; /* whose content the template doesn't print */
-    TokenAnchor      *anchors;  /* internal: of the last conversation */
+    int               messages_unprinted;               /* whose content the template doesn't print */
+    TokenAnchor      *anchors;                          /* internal: of the last conversation */
     size_t            num_anchors, anchor_capacity;
     bool              has_bytes; /* internal: tokens are its text's bytes */
     MaskDocuments     documents;
-    size_t            begin;    /* of the last sample in documents */
+    size_t            begin; /* of the last sample in documents */
     TokenIds          spare;
     StrBuf            laid_out; /* texts of the samples that wait */
     Layout           *layouts;

@@ -7,24 +7,26 @@
 /* ---- traits ---- */
 
 #define PARTS(text) "[{\"type\": \"text\", \"text\": \"" text "\"}]"
-static const char parts_probe[] = "[{\"role\": \"user\", \"content\": " PARTS("Alpha") "}, {\"role\": \"assistant\", \"content\": " PARTS("Omega") "}]";
+static const char parts_probe[] =
+    "[{\"role\": \"user\", \"content\": " PARTS("Alpha") "}, {\"role\": \"assistant\", \"content\": " PARTS("Omega") "}]";
 static const char developer_probe[] = "[{\"role\": \"developer\", \"content\": \"Alpha\"}, {\"role\": \"user\", \"content\": \"Omega\"}]";
 
 /* With an answer's thinking under a name. */
-static const char thought_probe[] = "[{\"role\": \"user\", \"content\": \"Alpha\"}, {\"role\": \"assistant\", \"content\": \"Omega\", \"%s\": \"Theta\"}]";
+static const char thought_probe[] =
+    "[{\"role\": \"user\", \"content\": \"Alpha\"}, {\"role\": \"assistant\", \"content\": \"Omega\", \"%s\": \"Theta\"}]";
 
 /* Does the conversation come out with its texts, and with nothing of how lists are written down? */
 static bool prints(const MaskRules *rules, const char *conversation)
 {
-    Arena          arena = { 0 };
+    Arena          arena = {0};
     JsonValue      messages;
-    TemplateInput  input = { .messages = &messages, .now_unix = rules->now_unix };
-    TemplateOutput out = { 0 };
+    TemplateInput  input = {.messages = &messages, .now_unix = rules->now_unix};
+    TemplateOutput out = {0};
     Status         status = json_parse(&arena, "probe", conversation, strlen(conversation), &messages);
     if (status == OK) status = template_render(rules->tmpl, &input, &out);
     const char *text = status == OK ? strbuf_cstr(&out.text) : "";
     bool        has_thought = !strstr(conversation, "Theta") || strstr(text, "Theta");
-    bool        is_printed = has_thought && strstr(text, "Alpha") && strstr(text, "Omega") && !strstr(text, "'text'") && !strstr(text, "\"text\"");
+    bool is_printed = has_thought && strstr(text, "Alpha") && strstr(text, "Omega") && !strstr(text, "'text'") && !strstr(text, "\"text\"");
     status_clear(); /* a template that refuses it doesn't print it */
     template_output_deinit(&out);
     arena_deinit(&arena);
@@ -58,23 +60,22 @@ static bool is_plain(char byte)
 /* Some of the text by which it is found: the first run of at least 8 plain bytes, else the longest; at most 20 of them. */
 static Str sign_of(Str text)
 {
-    Str best = { 0 };
+    Str best = {0};
     for (size_t i = 0; i < text.len && best.len < 8;) {
         size_t begin = i;
         while (i < text.len && i - begin < 20 && is_plain(text.data[i])) i++;
-        if (i - begin > best.len) best = (Str){ text.data + begin, i - begin };
+        if (i - begin > best.len) best = (Str){text.data + begin, i - begin};
         i += i == begin;
     }
-    while (best.len > 0 && best.data[0] == ' ') best = (Str){ best.data + 1, best.len - 1 };
+    while (best.len > 0 && best.data[0] == ' ') best = (Str){best.data + 1, best.len - 1};
     while (best.len > 0 && best.data[best.len - 1] == ' ') best.len--;
     return best;
 }
 
 Str content_behind_thinking(Str text)
 {
-    static const Str end = { "</think>", 8 };
-    for (const char *at; (at = str_search(text, end));)
-        text = (Str){ at + end.len, text.len - (size_t)(at + end.len - text.data) };
+    static const Str end = {"</think>", 8};
+    for (const char *at; (at = str_search(text, end));) text = (Str){at + end.len, text.len - (size_t)(at + end.len - text.data)};
     return text;
 }
 
@@ -92,7 +93,7 @@ static bool is_part(const TemplateParts *whole, Str text, uint32_t *next)
 
 static bool is_usual(const JsonValue *role)
 {
-    static const char *const usual[] = { "user", "assistant", "system", "tool", "developer" };
+    static const char *const usual[] = {"user", "assistant", "system", "tool", "developer"};
     for (size_t i = 0; role && role->type == JSON_STRING && i < sizeof usual / sizeof usual[0]; i++)
         if (str_equal(role->string, usual[i])) return true;
     return false;
@@ -114,17 +115,18 @@ Status content_look(const Sample *sample, const TemplateTraits *traits, const Te
     *out_unprinted = 0;
     for (uint32_t i = 0; i < sample->messages->count; i++) {
         const JsonValue *message = &sample->messages->items[i], *content = json_get(message, "content");
-        bool lacks_thought = !traits->reasoning_key && has_thought(message);
+        bool             lacks_thought = !traits->reasoning_key && has_thought(message);
         *out_unprinted += lacks_thought;
         if (!content || content->type != JSON_STRING || content->string.len == 0) continue; /* a list: of a template that takes parts */
         if (is_part(whole, content->string, &next)) continue;
         Str sign = sign_of(content_behind_thinking(content->string));
         if (sign.len == 0) continue;
         const char *at = str_search(rest, sign);
-        if (at) rest = (Str){ at, rest.len - (size_t)(at - rest.data) };
+        if (at) rest = (Str){at, rest.len - (size_t)(at - rest.data)};
         if (at || str_search(text, sign)) continue;
         const JsonValue *role = json_get(message, "role");
-        FAIL_IF(!is_usual(role), ERR_INVALID, "message %u: the template prints nothing of the role \"%s\"; want system, user, assistant or tool", i + 1,
+        FAIL_IF(!is_usual(role), ERR_INVALID,
+                "message %u: the template prints nothing of the role \"%s\"; want system, user, assistant or tool", i + 1,
                 role && role->type == JSON_STRING ? role->string.data : "");
         *out_unprinted += !lacks_thought;
     }

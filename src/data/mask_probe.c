@@ -6,7 +6,8 @@
 
 #define SAID(role, text) "{\"role\": \"" role "\", \"content\": \"" text "\"}"
 static const char question[] = "[" SAID("user", "zaoneq") "]";
-static const char talk[] = "[" SAID("user", "zaoneq") ", " SAID("assistant", "zbtwoq") ", " SAID("user", "zcthreeq") ", " SAID("assistant", "zdfourq") "]";
+static const char talk[] =
+    "[" SAID("user", "zaoneq") ", " SAID("assistant", "zbtwoq") ", " SAID("user", "zcthreeq") ", " SAID("assistant", "zdfourq") "]";
 
 typedef struct Talk {
     Str whole;
@@ -18,9 +19,9 @@ typedef struct Talk {
 
 static Status render(const MaskRules *rules, const char *conversation, bool add_prompt, TemplateOutput *out)
 {
-    Arena         arena = { 0 };
+    Arena         arena = {0};
     JsonValue     messages;
-    TemplateInput input = { .messages = &messages, .add_generation_prompt = add_prompt, .now_unix = rules->now_unix };
+    TemplateInput input = {.messages = &messages, .add_generation_prompt = add_prompt, .now_unix = rules->now_unix};
     Status        status = json_parse(&arena, "probe", conversation, strlen(conversation), &messages);
     if (status == OK) status = template_render(rules->tmpl, &input, out);
     arena_deinit(&arena);
@@ -29,7 +30,7 @@ static Status render(const MaskRules *rules, const char *conversation, bool add_
 
 static Str text_of(const TemplateOutput *out)
 {
-    return (Str){ strbuf_cstr(&out->text), out->text.len };
+    return (Str){strbuf_cstr(&out->text), out->text.len};
 }
 
 static size_t common_len(Str a, Str b)
@@ -56,17 +57,17 @@ static void put(StrBuf *out, Str text, size_t begin, size_t end)
 
 static bool split_talk(Str whole, Talk *out)
 {
-    static const char *const said[] = { "zaoneq", "zbtwoq", "zcthreeq", "zdfourq" };
-    Str parts[4]; /* before what is said */
-    Str rest = whole;
+    static const char *const said[] = {"zaoneq", "zbtwoq", "zcthreeq", "zdfourq"};
+    Str                      parts[4]; /* before what is said */
+    Str                      rest = whole;
     for (size_t i = 0; i < 4; i++) {
         const char *at = str_search(rest, str_of(said[i]));
         if (!at) return false;
-        parts[i] = (Str){ rest.data, (size_t)(at - rest.data) };
-        rest = (Str){ at + strlen(said[i]), rest.len - parts[i].len - strlen(said[i]) };
+        parts[i] = (Str){rest.data, (size_t)(at - rest.data)};
+        rest = (Str){at + strlen(said[i]), rest.len - parts[i].len - strlen(said[i])};
     }
-    Str opening = { whole.data, (size_t)(parts[1].data - whole.data) + parts[1].len };
-    *out = (Talk){ .whole = whole, .opening = opening, .asked = parts[1], .middle = parts[2], .ending = rest };
+    Str opening = {whole.data, (size_t)(parts[1].data - whole.data) + parts[1].len};
+    *out = (Talk){.whole = whole, .opening = opening, .asked = parts[1], .middle = parts[2], .ending = rest};
     return true;
 }
 
@@ -74,14 +75,14 @@ static bool split_talk(Str whole, Talk *out)
 static Str first_stop(const Tokenizer *tokenizer, Str text)
 {
     TokenizerScratch *scratch = tokenizer_scratch_create(tokenizer);
-    TokenIds          ids = { 0 };
-    Str               found = { text.data, 0 };
-    if (tokenizer_encode(tokenizer, scratch, text.data, text.len, (EncodeOptions){ 0 }, &ids) != OK) ids.len = 0;
+    TokenIds          ids = {0};
+    Str               found = {text.data, 0};
+    if (tokenizer_encode(tokenizer, scratch, text.data, text.len, (EncodeOptions){0}, &ids) != OK) ids.len = 0;
     for (size_t i = 0; i < ids.len && found.len == 0; i++) {
         if (!turns_is_stop(tokenizer, ids.data[i]) || (i == 0 && ids.data[i] == tokenizer_bos_id(tokenizer))) continue;
         Str         token = str_of(tokenizer_id_to_token(tokenizer, ids.data[i]));
         const char *at = str_search(text, token);
-        if (at) found = (Str){ at, token.len };
+        if (at) found = (Str){at, token.len};
     }
     token_ids_deinit(&ids);
     tokenizer_scratch_destroy(scratch);
@@ -95,9 +96,9 @@ static size_t stop_len(const Tokenizer *tokenizer, Str text, size_t alike)
     Str    stop = first_stop(tokenizer, text);
     size_t len = (size_t)(stop.data - text.data) + stop.len;
     if (stop.len > 0 && len <= alike) return len;
-    for (len = alike; len > 0 && turns_trim_end((Str){ text.data, len }).len == len;) len--;
-    bool begins_blank = len > 0 && turns_trim_end((Str){ text.data, 1 }).len == 0;
-    return begins_blank ? 0 : turns_trim_end((Str){ text.data, len }).len;
+    for (len = alike; len > 0 && turns_trim_end((Str){text.data, len}).len == len;) len--;
+    bool begins_blank = len > 0 && turns_trim_end((Str){text.data, 1}).len == 0;
+    return begins_blank ? 0 : turns_trim_end((Str){text.data, len}).len;
 }
 
 /* Where the last answer ends with a stop token and others with another one: that stands behind questions too, and isn't what
@@ -105,10 +106,10 @@ static size_t stop_len(const Tokenizer *tokenizer, Str text, size_t alike)
 static Str other_stop(const Tokenizer *tokenizer, const Talk *in)
 {
     Str stop = first_stop(tokenizer, in->middle), begin = first_stop(tokenizer, in->whole);
-    if (first_stop(tokenizer, in->ending).len == 0 || stop.len == 0) return (Str){ 0 };
+    if (first_stop(tokenizer, in->ending).len == 0 || stop.len == 0) return (Str){0};
     size_t len = (size_t)(stop.data - in->middle.data) + stop.len;
     bool   opens = begin.len == stop.len && memcmp(begin.data, stop.data, stop.len) == 0;
-    return opens || len > common_len(in->asked, in->middle) ? (Str){ 0 } : (Str){ in->middle.data, len };
+    return opens || len > common_len(in->asked, in->middle) ? (Str){0} : (Str){in->middle.data, len};
 }
 
 /* What the middle and the ending begin with alike ends an answer. Where nothing is alike, the ending counts for the last answer,
@@ -119,7 +120,7 @@ static void find_stop(MaskRules *rules, const Talk *in)
     size_t len = common_len(in->middle, ending);
     if (len < ending.len) len = stop_len(rules->tokenizer, ending, len);
     bool opens = len == 0 && ends_with(turns_trim_end(in->opening), ending);
-    Str  stop = len > 0 || opens ? (Str){ ending.data, len } : other_stop(rules->tokenizer, in);
+    Str  stop = len > 0 || opens ? (Str){ending.data, len} : other_stop(rules->tokenizer, in);
     put(&rules->stop, stop, 0, stop.len);
     if (len > 0 || opens) put(&rules->tail, ending, len, ending.len);
 }
@@ -127,17 +128,17 @@ static void find_stop(MaskRules *rules, const Talk *in)
 /* Behind the question's turn, as far as that is rendered alike; else the generation prompt, if it stands before the answer. */
 static void find_header(MaskRules *rules, const Talk *in, Str plain)
 {
-    Str    opening = { strbuf_cstr(&rules->opening), rules->opening.len };
+    Str    opening = {strbuf_cstr(&rules->opening), rules->opening.len};
     size_t begin = starts_with(in->opening, plain) ? plain.len : in->opening.len - opening.len;
     rules->has_header = starts_with(in->opening, plain) || (opening.len > 0 && ends_with(in->opening, opening));
     if (!rules->has_header) return;
-    rules->header_open = common_len((Str){ in->opening.data + begin, in->opening.len - begin }, opening);
+    rules->header_open = common_len((Str){in->opening.data + begin, in->opening.len - begin}, opening);
     put(&rules->header, in->opening, begin, in->opening.len);
 }
 
 void turns_probe(MaskRules *rules)
 {
-    TemplateOutput plain = { 0 }, prompted = { 0 }, whole = { 0 };
+    TemplateOutput plain = {0}, prompted = {0}, whole = {0};
     Talk           parts;
     Status         status = render(rules, question, false, &plain);
     if (status == OK) status = render(rules, question, true, &prompted);

@@ -31,17 +31,17 @@ static void rendering_deinit(Rendering *rendering)
 static Status render(const TurnContext *context, uint32_t count, bool add_prompt, Rendering *out)
 {
     const Sample *sample = context->sample;
-    *out = (Rendering){ 0 };
+    *out = (Rendering){0};
     if (context->memo && template_memo_render(context->memo, count, add_prompt, context->arena, &out->text)) return OK;
     JsonValue     messages = *sample->messages;
-    TemplateInput input = { .messages = &messages, .tools = sample->tools, .add_generation_prompt = add_prompt,
-                            .now_unix = context->rules->now_unix };
+    TemplateInput input = {
+        .messages = &messages, .tools = sample->tools, .add_generation_prompt = add_prompt, .now_unix = context->rules->now_unix};
     messages.count = count;
     TRY(template_render(context->rules->tmpl, &input, &out->output));
     Str *part = arena_new(context->arena, Str);
-    *part = (Str){ strbuf_cstr(&out->output.text), out->output.text.len };
-    out->text = (TemplateParts){ .parts = part, .num_parts = 1, .len = part->len, .spans = out->output.spans,
-                                 .num_spans = out->output.num_spans };
+    *part = (Str){strbuf_cstr(&out->output.text), out->output.text.len};
+    out->text =
+        (TemplateParts){.parts = part, .num_parts = 1, .len = part->len, .spans = out->output.spans, .num_spans = out->output.num_spans};
     return OK;
 }
 
@@ -72,7 +72,7 @@ static bool trains_only_assistants(const TurnContext *context)
 
 static void add_span(TurnList *turns, size_t begin, size_t end)
 {
-    turns->spans[turns->count++] = (TurnSpan){ .begin_byte = begin, .end_byte = end };
+    turns->spans[turns->count++] = (TurnSpan){.begin_byte = begin, .end_byte = end};
 }
 
 /* ---- where a turn ends ---- */
@@ -114,14 +114,14 @@ static bool ends(Str text, Str suffix)
 
 static Str text_between(Str text, size_t begin, size_t end)
 {
-    return (Str){ text.data + begin, end - begin };
+    return (Str){text.data + begin, end - begin};
 }
 
 /* What may end a turn: what the template ends plain answers with, EOS. */
 static void stops_of(const MaskRules *rules, Str out[2])
 {
     const char *eos = tokenizer_id_to_token(rules->tokenizer, tokenizer_eos_id(rules->tokenizer));
-    out[0] = (Str){ rules->stop.data, rules->stop.len };
+    out[0] = (Str){rules->stop.data, rules->stop.len};
     out[1] = str_of(eos ? eos : "");
 }
 
@@ -145,20 +145,21 @@ static bool ends_with_stop(const MaskRules *rules, Str turn)
 static Str content_of(const JsonValue *message)
 {
     const JsonValue *content = json_get(message, "content");
-    return content && content->type == JSON_STRING ? content->string : (Str){ 0 };
+    return content && content->type == JSON_STRING ? content->string : (Str){0};
 }
 
 /* Message i fills the text from `begin` to `end`: the place behind its stop, else behind its content. */
 static size_t end_of_turn(const TurnContext *context, uint32_t i, Str text, size_t begin, size_t end)
 {
     const MaskRules *rules = context->rules;
-    Str              tail = { rules->tail.data, rules->tail.len }, content = content_of(&context->sample->messages->items[i]);
+    Str              tail = {rules->tail.data, rules->tail.len}, content = content_of(&context->sample->messages->items[i]);
     Str              turn = turns_trim_end(text_between(text, begin, end));
     bool             is_last = i + 1 == context->sample->messages->count;
-    if (is_last && ends(turn, tail)) turn = turns_trim_end((Str){ turn.data, turn.len - tail.len });
+    if (is_last && ends(turn, tail)) turn = turns_trim_end((Str){turn.data, turn.len - tail.len});
     if (ends_with_stop(rules, turn)) return begin + turn.len;
     size_t at = begin + turn.len, blanks = content.len - turns_trim_end(content).len;
-    bool   has_blanks = ends(turn, turns_trim_end(content)) && starts(text_between(text, at, end), text_between(content, content.len - blanks, content.len));
+    bool   has_blanks = ends(turn, turns_trim_end(content)) &&
+                      starts(text_between(text, at, end), text_between(content, content.len - blanks, content.len));
     return behind_stop(rules, text, has_blanks ? at + blanks : at); /* blanks at the end of the content are the content's */
 }
 
@@ -215,8 +216,8 @@ static Status turns_by_marks(const TurnContext *context, const TemplateParts *wh
     bool          is_simple = context->rules->train_on == TRAIN_ON_ASSISTANT;
     for (uint32_t i = 0; i < sample->messages->count; i++) is_simple &= !sample->train || sample->train[i] < 0;
     FAIL_IF(!has_one_each && !is_simple, ERR_INVALID,
-            "the template marks %zu generations for %u assistant messages, so that single turns can't be chosen",
-            whole->num_spans, context->num_assistants);
+            "the template marks %zu generations for %u assistant messages, so that single turns can't be chosen", whole->num_spans,
+            context->num_assistants);
     uint32_t message = 0;
     for (size_t k = 0; k < whole->num_spans; k++, message++) {
         while (has_one_each && !context->is_assistant[message]) message++;
@@ -240,10 +241,10 @@ static bool stands_at(const char *at, const char *end, Str text)
 static Str content_at(const JsonValue *message, const char *at, const char *end)
 {
     Str body = content_of(message);
-    if (!body.data || json_get(message, "tool_calls")) return (Str){ 0 };
+    if (!body.data || json_get(message, "tool_calls")) return (Str){0};
     if (!stands_at(at, end, body)) body = trimmed(body);
     if (!stands_at(at, end, body)) body = trimmed(content_behind_thinking(body));
-    return trimmed(body).len > 0 && stands_at(at, end, body) ? body : (Str){ 0 };
+    return trimmed(body).len > 0 && stands_at(at, end, body) ? body : (Str){0};
 }
 
 /* A turn's end, when its content stands at `begin` with a stop right behind it; else `begin`. */
@@ -259,12 +260,12 @@ static bool turns_by_opening(const TurnContext *context, Str text, TurnList *tur
 {
     const MaskRules *rules = context->rules;
     const Sample    *sample = context->sample;
-    Str              opening = { rules->opening.data, rules->opening.len };
+    Str              opening = {rules->opening.data, rules->opening.len};
     const char      *at = text.data, *end = text.data + text.len;
     if (opening.len == 0 || !trains_only_assistants(context)) return false;
     for (uint32_t i = 0; i < sample->messages->count; i++) {
         if (!context->is_assistant[i]) continue;
-        const char *open = str_search((Str){ at, (size_t)(end - at) }, opening);
+        const char *open = str_search((Str){at, (size_t)(end - at)}, opening);
         if (!open) return false;
         const char *begin = open + opening.len;
         Str         body = content_at(&sample->messages->items[i], begin, end);
@@ -272,12 +273,12 @@ static bool turns_by_opening(const TurnContext *context, Str text, TurnList *tur
         at = begin + body.len;
         /* an opening that starts inside a content would have been taken for a turn by the prefixes */
         size_t look = (size_t)(end - begin) < body.len + opening.len - 1 ? (size_t)(end - begin) : body.len + opening.len - 1;
-        if (str_search((Str){ begin, look }, opening)) return false;
+        if (str_search((Str){begin, look}, opening)) return false;
         size_t stop = behind_stop(context->rules, text, (size_t)(at - text.data));
         if (context->is_trained[i] && stop == (size_t)(at - text.data)) return false;
         if (context->is_trained[i]) add_span(turns, (size_t)(begin - text.data), stop);
     }
-    return !str_search((Str){ at, (size_t)(end - at) }, opening); /* else one more than there are turns */
+    return !str_search((Str){at, (size_t)(end - at)}, opening); /* else one more than there are turns */
 }
 
 /* ---- what changes ---- */
@@ -290,14 +291,14 @@ typedef struct Turn {
 /* The whole conversation with this content in the place of message i. */
 static Status render_other(const TurnContext *context, uint32_t i, const char *content, TemplateOutput *out)
 {
-    const Sample *sample = context->sample;
-    JsonMember    members[2] = { { { "content", 7 }, { .type = JSON_STRING, .string = str_of(content) } } };
+    const Sample    *sample = context->sample;
+    JsonMember       members[2] = {{{"content", 7}, {.type = JSON_STRING, .string = str_of(content)}}};
     const JsonValue *role = json_get(&sample->messages->items[i], "role");
-    JsonValue     messages = *sample->messages, *items = arena_array(context->arena, JsonValue, messages.count);
-    TemplateInput input = { .messages = &messages, .tools = sample->tools, .now_unix = context->rules->now_unix };
+    JsonValue        messages = *sample->messages, *items = arena_array(context->arena, JsonValue, messages.count);
+    TemplateInput    input = {.messages = &messages, .tools = sample->tools, .now_unix = context->rules->now_unix};
     memcpy(items, messages.items, messages.count * sizeof *items);
-    if (role) members[1] = (JsonMember){ { "role", 4 }, *role };
-    items[i] = (JsonValue){ .type = JSON_OBJECT, .count = role ? 2 : 1, .members = members };
+    if (role) members[1] = (JsonMember){{"role", 4}, *role};
+    items[i] = (JsonValue){.type = JSON_OBJECT, .count = role ? 2 : 1, .members = members};
     messages.items = items;
     return template_render(context->rules->tmpl, &input, out);
 }
@@ -306,10 +307,10 @@ static Status render_other(const TurnContext *context, uint32_t i, const char *c
  * first nor their last letter in common. false: they can't be had, or don't tell. */
 static bool find_content(const TurnContext *context, uint32_t i, Str text, size_t *out_begin, size_t *out_end)
 {
-    static const char *const others[] = { "Qqq", "xxX" };
-    size_t begin = text.len, rest = text.len;
+    static const char *const others[] = {"Qqq", "xxX"};
+    size_t                   begin = text.len, rest = text.len;
     for (int k = 0; k < 2; k++) {
-        TemplateOutput out = { 0 };
+        TemplateOutput out = {0};
         Status         status = render_other(context, i, others[k], &out);
         size_t         most = out.text.len < text.len ? out.text.len : text.len, alike = 0, alike_end = 0;
         while (alike < most && out.text.data[alike] == text.data[alike]) alike++;
@@ -340,12 +341,12 @@ static const char *find_last(Str text, Str what)
 static bool find_header(const TurnContext *context, uint32_t i, Str text, size_t content, size_t *out_begin)
 {
     const MaskRules *rules = context->rules;
-    Str              header = { rules->header.data, rules->header.len }, open = { rules->header.data, rules->header_open };
+    Str              header = {rules->header.data, rules->header.len}, open = {rules->header.data, rules->header_open};
     size_t           begin, end;
     if (!context->is_assistant[i] || !rules->has_header || (i == 0 && open.len == 0)) return false;
     *out_begin = content - (header.len - open.len);
-    if (header.len == 0 || ends((Str){ text.data, content }, header)) return true;
-    const char *at = open.len ? find_last((Str){ text.data, content }, open) : NULL;
+    if (header.len == 0 || ends((Str){text.data, content}, header)) return true;
+    const char *at = open.len ? find_last((Str){text.data, content}, open) : NULL;
     if (!at || (i > 0 && !find_content(context, i - 1, text, &begin, &end))) return false;
     *out_begin = (size_t)(at - text.data) + open.len;
     return i == 0 || at >= text.data + end;
@@ -357,9 +358,11 @@ static Status turn_by_change(const TurnContext *context, uint32_t i, Str text, s
     size_t begin, end;
     bool   is_found = find_content(context, i, text, &begin, &end) && begin >= from;
     FAIL_IF(!turn->begins && !(is_found && find_header(context, i, text, begin, &turn->begin)), ERR_INVALID,
-            i == 0 ? "message %u is an answer, and the template doesn't show where it begins; use a template with {%% generation %%}, or mark it \"train\": false"
+            i == 0 ? "message %u is an answer, and the template doesn't show where it begins; use a template with {%% generation %%}, or "
+                     "mark it \"train\": false"
                    : "the template renders what stands before message %u differently once it is there, so that its tokens can't be "
-                     "told apart; use a template with {%% generation %%}", i + 1);
+                     "told apart; use a template with {%% generation %%}",
+            i + 1);
     if (!turn->ends) turn->end = is_found ? behind_stop(context->rules, text, end) : 0;
     FAIL_IF(turn->end < turn->begin, ERR_INVALID,
             "the template renders message %u differently once more follows; use a template with {%% generation %%}", i + 1);
@@ -371,7 +374,7 @@ static Status turn_by_change(const TurnContext *context, uint32_t i, Str text, s
 /* Does the text start with the other? Parts that are one and the same place need no look. */
 static bool starts_with(const TemplateParts *text, const TemplateParts *prefix)
 {
-    Str      a = { 0 }, b = { 0 };
+    Str      a = {0}, b = {0};
     uint32_t i = 0, k = 0;
     if (prefix->len > text->len) return false;
     for (;;) {
@@ -380,18 +383,18 @@ static bool starts_with(const TemplateParts *text, const TemplateParts *prefix)
         while (a.len == 0) a = text->parts[i++]; /* not at its end: it is as long as the prefix */
         size_t len = a.len < b.len ? a.len : b.len;
         if (a.data != b.data && memcmp(a.data, b.data, len) != 0) return false;
-        a = (Str){ a.data + len, a.len - len };
-        b = (Str){ b.data + len, b.len - len };
+        a = (Str){a.data + len, a.len - len};
+        b = (Str){b.data + len, b.len - len};
     }
 }
 
 /* Where message i's turn begins and ends by the renderings without and with it. */
 static Turn turn_by_prefixes(const TurnContext *context, uint32_t i, const TemplateParts *whole)
 {
-    Rendering before = { 0 }, with = { 0 };
+    Rendering before = {0}, with = {0};
     bool      has_before = i == 0 || render(context, i, context->is_assistant[i], &before) == OK;
     bool      has_with = render(context, i + 1, false, &with) == OK;
-    Turn      turn = { .begin = before.text.len, .end = with.text.len };
+    Turn      turn = {.begin = before.text.len, .end = with.text.len};
     status_clear(); /* a template that can't render a part of a conversation */
     turn.begins = has_before && starts_with(whole, &before.text);
     turn.ends = has_with && turn.end >= turn.begin && starts_with(whole, &with.text);
@@ -403,8 +406,8 @@ static Turn turn_by_prefixes(const TurnContext *context, uint32_t i, const Templ
 /* The first message is an answer: no prefix shows where it begins, but the first opening does. */
 static void look_for_greeting(const TurnContext *context, Str text, Turn *turn)
 {
-    Str         opening = { context->rules->opening.data, context->rules->opening.len };
-    const char *open = opening.len ? str_search((Str){ text.data, turn->ends ? turn->end : text.len }, opening) : NULL;
+    Str         opening = {context->rules->opening.data, context->rules->opening.len};
+    const char *open = opening.len ? str_search((Str){text.data, turn->ends ? turn->end : text.len}, opening) : NULL;
     turn->begins = open != NULL;
     if (open) turn->begin = (size_t)(open - text.data) + opening.len;
 }
@@ -452,8 +455,8 @@ Status turns_render(TurnContext *context, StrBuf *text, TurnList *out)
     strbuf_reserve(text, whole.text.len);
     for (uint32_t i = 0; i < whole.text.num_parts; i++) strbuf_append(text, whole.text.parts[i].data, whole.text.parts[i].len);
     uint32_t most = sample->messages->count + (uint32_t)whole.text.num_spans;
-    *out = (TurnList){ .spans = arena_array(context->arena, TurnSpan, most), .is_all = context->rules->train_on == TRAIN_ON_ALL };
-    Str    all = { text->data + begin, whole.text.len };
+    *out = (TurnList){.spans = arena_array(context->arena, TurnSpan, most), .is_all = context->rules->train_on == TRAIN_ON_ALL};
+    Str    all = {text->data + begin, whole.text.len};
     Status status = content_look(sample, &context->rules->traits, &whole.text, all, &out->num_unprinted);
     if (status == OK && !out->is_all) status = find_turns(context, &whole.text, all, out); /* else no need to know */
     rendering_deinit(&whole);

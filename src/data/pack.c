@@ -22,8 +22,7 @@ static void bits_init(BitTree *tree, Arena *arena, int64_t count)
 
 static void bits_set(BitTree *tree, int64_t at)
 {
-    for (int level = 0; level < tree->num_levels; level++, at >>= 6)
-        tree->words[level][at >> 6] |= (uint64_t)1 << (at & 63);
+    for (int level = 0; level < tree->num_levels; level++, at >>= 6) tree->words[level][at >> 6] |= (uint64_t)1 << (at & 63);
 }
 
 static void bits_clear(BitTree *tree, int64_t at)
@@ -68,10 +67,10 @@ static int64_t *sort_by_length(Arena *arena, const int32_t *lengths, int64_t num
 }
 
 typedef struct Rows {
-    BitTree  free_lengths;          /* bit c: some open row has c tokens free */
-    int64_t *first, *last;          /* queue of rows by free length; -1: empty. (capacity + 1) */
-    int64_t *next;                  /* by row */
-    int64_t *row_of;                /* by sample */
+    BitTree  free_lengths; /* bit c: some open row has c tokens free */
+    int64_t *first, *last; /* queue of rows by free length; -1: empty. (capacity + 1) */
+    int64_t *next;         /* by row */
+    int64_t *row_of;       /* by sample */
     int64_t  num_rows;
 } Rows;
 
@@ -114,8 +113,8 @@ static void rows_collect(const Rows *rows, const int64_t *order, int64_t num_sam
 void pack_best_fit(const int32_t *lengths, int64_t num_samples, int32_t capacity, Packing *out)
 {
     CHECK(capacity >= 1 && num_samples >= 0);
-    *out = (Packing){ 0 };
-    Arena    arena = { 0 };
+    *out = (Packing){0};
+    Arena    arena = {0};
     int64_t *order = sort_by_length(&arena, lengths, num_samples, capacity);
     Rows     rows = {
             .first = arena_array(&arena, int64_t, (int64_t)capacity + 1),
@@ -140,5 +139,5 @@ void packing_deinit(Packing *packing)
 {
     free(packing->begin);
     free(packing->items);
-    *packing = (Packing){ 0 };
+    *packing = (Packing){0};
 }

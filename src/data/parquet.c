@@ -11,17 +11,25 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* An entry of a map as it stands in the row's text. */
+typedef struct MapEntry {
+    size_t begin, end, key_end;
+    bool   is_repeated; /* its key comes again */
+} MapEntry;
+
 struct ParquetReader {
-    Arena         arena;
-    const char   *path;
-    FileMap       map; /* empty when over borrowed bytes */
+    Arena          arena;
+    const char    *path;
+    FileMap        map; /* empty when over borrowed bytes */
     const uint8_t *file;
-    size_t        size;
-    ParquetMeta   meta;
-    ColumnReader *columns; /* (num_leaves) */
-    int32_t       group;   /* the one in work */
-    int64_t       rows_left; /* of it */
-    uint64_t      given_bytes;
+    size_t         size;
+    ParquetMeta    meta;
+    ColumnReader  *columns;   /* (num_leaves) */
+    int32_t        group;     /* the one in work */
+    int64_t        rows_left; /* of it */
+    uint64_t       given_bytes;
+    MapEntry      *entries; /* heap: of the maps that are open */
+    size_t         num_entries, entry_capacity;
 };
 
 static Status write_node(ParquetReader *reader, const ParquetNode *node, StrBuf *out);
@@ -43,21 +51,82 @@ static Status check_length(const ParquetReader *reader, const StrBuf *out)
     return OK;
 }
 
+static void push_entry(ParquetReader *reader, MapEntry entry)
+{
+    if (reader->num_entries == reader->entry_capacity) {
+        reader->entry_capacity = reader->entry_capacity ? reader->entry_capacity * 2 : 64;
+        reader->entries = realloc(reader->entries, sizeof *reader->entries * reader->entry_capacity);
+        if (!reader->entries) fatal_out_of_memory(sizeof *reader->entries * reader->entry_capacity);
+    }
+    reader->entries[reader->num_entries++] = entry;
+}
+
+static int compare_keys(const MapEntry *a, const MapEntry *b, const char *text)
+{
+    size_t a_len = a->key_end - a->begin, b_len = b->key_end - b->begin;
+    if (a_len != b_len) return a_len < b_len ? -1 : 1;
+    return memcmp(text + a->begin, text + b->begin, a_len);
+}
+
+static int by_key(const void *a, const void *b, void *text)
+{
+    const MapEntry *left = a, *right = b;
+    int             order = compare_keys(left, right, text);
+    return order ? order : left->begin < right->begin ? -1 : 1;
+}
+
+static int by_place(const void *a, const void *b, void *ignored)
+{
+    const MapEntry *left = a, *right = b;
+    (void)ignored;
+    return left->begin < right->begin ? -1 : 1;
+}
+
+/* Of entries with one key the last counts (parquet-format, LogicalTypes.md). Takes the others, from entries[first] on, out of the text. */
+static void drop_repeated(ParquetReader *reader, size_t first, StrBuf *out)
+{
+    size_t count = reader->num_entries - first, num_repeated = 0;
+    reader->num_entries = first;
+    if (count < 2) return;
+    MapEntry *entries = reader->entries + first;
+    qsort_r(entries, count, sizeof *entries, by_key, out->data);
+    for (size_t i = 0; i + 1 < count; i++) {
+        entries[i].is_repeated = compare_keys(&entries[i], &entries[i + 1], out->data) == 0;
+        num_repeated += entries[i].is_repeated;
+    }
+    if (num_repeated == 0) return;
+    qsort_r(entries, count, sizeof *entries, by_place, NULL);
+    size_t begin = entries[0].begin;
+    out->len = begin;
+    for (size_t i = 0; i < count; i++) {
+        size_t len = entries[i].end - entries[i].begin;
+        if (entries[i].is_repeated) continue;
+        if (out->len > begin) out->data[out->len++] = ',';
+        memmove(out->data + out->len, out->data + entries[i].begin, len);
+        out->len += len;
+    }
+    out->data[out->len] = 0;
+}
+
 /* "key": value, of a map's repeated node. */
 static Status write_entry(ParquetReader *reader, const ParquetNode *entry, StrBuf *out)
 {
     size_t at = out->len;
     TRY(write_node(reader, entry->children[0], out));
     if (out->data[at] != '"') {
-        StrBuf key = { 0 };
+        StrBuf key = {0};
         strbuf_append(&key, out->data + at, out->len - at);
         out->len = at;
         json_write_string(out, key.data, key.len);
         strbuf_deinit(&key);
     }
+    size_t key_end = out->len;
     strbuf_putc(out, ':');
-    if (entry->num_children > 1) return write_node(reader, entry->children[1], out);
-    strbuf_puts(out, "null");
+    if (entry->num_children > 1)
+        TRY(write_node(reader, entry->children[1], out));
+    else
+        strbuf_puts(out, "null");
+    push_entry(reader, (MapEntry){at, out->len, key_end, false});
     return OK;
 }
 
@@ -128,8 +197,10 @@ static Status write_present(ParquetReader *reader, const ParquetNode *node, StrB
     bool               is_map = wraps && node->meaning == PQ_MAP && child->num_children > 0;
     bool               is_list = wraps && node->meaning == PQ_LIST;
     if (!is_map && !is_list) return write_struct(reader, node, out);
+    size_t first = reader->num_entries;
     strbuf_putc(out, is_map ? '{' : '[');
     TRY(write_items(reader, child, is_map ? ITEM_ENTRY : list_item_kind(child), out));
+    if (is_map) drop_repeated(reader, first, out);
     strbuf_putc(out, is_map ? '}' : ']');
     return OK;
 }
@@ -158,6 +229,7 @@ static Status next_group(ParquetReader *reader)
     while (reader->rows_left == 0 && reader->group + 1 < reader->meta.num_groups) {
         const ParquetGroup *group = &reader->meta.groups[++reader->group];
         reader->rows_left = group->num_rows;
+        if (group->num_rows == 0) continue;
         for (int32_t c = 0; c < reader->meta.num_leaves; c++)
             column_begin(&reader->columns[c], reader->path, reader->meta.leaves[c], &group->chunks[c], reader->file);
     }
@@ -171,8 +243,7 @@ Status parquet_next(ParquetReader *reader, StrBuf *out, bool *out_has)
     if (!*out_has) return OK;
     for (int32_t c = 0; c < reader->meta.num_leaves; c++) {
         TRY(column_peek(&reader->columns[c]));
-        FAIL_IF(reader->columns[c].rep != 0, ERR_INVALID, "%s: column %s: damaged levels", reader->path,
-                reader->meta.leaves[c]->name);
+        FAIL_IF(reader->columns[c].rep != 0, ERR_INVALID, "%s: column %s: damaged levels", reader->path, reader->meta.leaves[c]->name);
     }
     size_t before = out->len;
     TRY(write_struct(reader, reader->meta.root, out));
@@ -228,6 +299,7 @@ void parquet_close(ParquetReader *reader)
     for (int32_t c = 0; reader->columns && c < reader->meta.num_leaves; c++) column_deinit(&reader->columns[c]);
     if (reader->map.data) file_unmap(&reader->map);
     arena_deinit(&reader->arena);
+    free(reader->entries);
     free(reader);
 }
 

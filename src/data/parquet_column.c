@@ -15,7 +15,7 @@ typedef struct PageHeader {
 
 static void read_kind_header(ThriftReader *thrift, PageHeader *header, int kind)
 {
-    for (ThriftField field = { 0 }; thrift_field(thrift, &field);) {
+    for (ThriftField field = {0}; thrift_field(thrift, &field);) {
         if (kind == 8 && field.id == 7) {
             header->is_compressed = thrift_bool(thrift, &field);
             continue;
@@ -32,8 +32,8 @@ static void read_kind_header(ThriftReader *thrift, PageHeader *header, int kind)
 
 static bool read_page_header(ThriftReader *thrift, PageHeader *header)
 {
-    *header = (PageHeader){ .is_compressed = true, .type = -1 };
-    for (ThriftField field = { 0 }; thrift_field(thrift, &field);) {
+    *header = (PageHeader){.is_compressed = true, .type = -1};
+    for (ThriftField field = {0}; thrift_field(thrift, &field);) {
         if ((field.id == 5 || field.id == 7 || field.id == 8) && field.type == THRIFT_STRUCT) {
             read_kind_header(thrift, header, field.id);
             continue;
@@ -62,8 +62,8 @@ static Status load_dictionary(ColumnReader *column, const PageHeader *header, co
     size_t   size = (size_t)header->uncompressed;
     uint8_t *page = ensure(&column->dictionary_page, &column->dictionary_capacity, size + 1);
     TRY(codec_decompress(column->codec, data, (size_t)header->compressed, page, size));
-    /* A value takes at least a byte (a boolean dictionary makes no sense), so that the count is bounded. */
-    FAIL_IF((uint64_t)header->num_values > size || column->leaf->type == PQ_BOOLEAN, ERR_INVALID, "a damaged dictionary");
+    /* A value takes at least a byte, a boolean a bit, so that the count is bounded. */
+    FAIL_IF((uint64_t)header->num_values > (column->leaf->type == PQ_BOOLEAN ? 8 * size : size), ERR_INVALID, "a damaged dictionary");
     free(column->dictionary);
     column->dictionary = calloc((size_t)header->num_values + 1, sizeof *column->dictionary);
     if (!column->dictionary) fatal_out_of_memory((size_t)header->num_values * sizeof *column->dictionary);
@@ -80,11 +80,25 @@ static int level_width(int32_t most)
     return most == 0 ? 0 : 32 - __builtin_clz((unsigned)most);
 }
 
-/* Version 1 levels: a length in 4 bytes, then RLE. */
-static Status levels_v1(RleDecoder *rle, int32_t most, int64_t encoding, const uint8_t **at, const uint8_t *end)
+/* The levels of old files: bits alone, of as many values as the page has. */
+static Status packed_levels(RleDecoder *rle, int64_t num_values, const uint8_t **at, const uint8_t *end)
 {
-    *rle = (RleDecoder){ .width = level_width(most) };
+    uint64_t bits = 8 * (uint64_t)(end - *at), width = (uint64_t)rle->width;
+    FAIL_IF((uint64_t)num_values > bits / width, ERR_INVALID, "the page is too short for its levels");
+    uint64_t bytes = ((uint64_t)num_values * width + 7) / 8;
+    rle->at = *at;
+    rle->end = *at += bytes;
+    rle->is_packed = rle->is_high_first = true;
+    rle->left = (uint64_t)num_values;
+    return OK;
+}
+
+/* Version 1 levels: a length in 4 bytes, then RLE. */
+static Status levels_v1(RleDecoder *rle, int32_t most, int64_t encoding, int64_t num_values, const uint8_t **at, const uint8_t *end)
+{
+    *rle = (RleDecoder){.width = level_width(most)};
     if (most == 0) return OK;
+    if (encoding == PQ_ENC_BIT_PACKED) return packed_levels(rle, num_values, at, end);
     FAIL_IF(encoding != PQ_ENC_RLE, ERR_UNSUPPORTED, "level encoding %lld is not supported", (long long)encoding);
     uint32_t len;
     FAIL_IF(end - *at < 4, ERR_INVALID, "the page is too short for its levels");
@@ -106,8 +120,8 @@ static Status load_page_v1(ColumnReader *column, const PageHeader *header, const
         at = page;
     }
     const uint8_t *end = at + size;
-    TRY(levels_v1(&column->reps, column->leaf->rep_level, header->rep_encoding, &at, end));
-    TRY(levels_v1(&column->defs, column->leaf->def_level, header->def_encoding, &at, end));
+    TRY(levels_v1(&column->reps, column->leaf->rep_level, header->rep_encoding, header->num_values, &at, end));
+    TRY(levels_v1(&column->defs, column->leaf->def_level, header->def_encoding, header->num_values, &at, end));
     return values_init(&column->values, column->leaf, (int)header->encoding, at, end);
 }
 
@@ -115,12 +129,11 @@ static Status load_page_v1(ColumnReader *column, const PageHeader *header, const
 static Status load_page_v2(ColumnReader *column, const PageHeader *header, const uint8_t *data)
 {
     int64_t reps = header->rep_bytes, defs = header->def_bytes;
-    FAIL_IF(reps < 0 || defs < 0 || reps > header->compressed || defs > header->compressed - reps ||
-                reps + defs > header->uncompressed,
+    FAIL_IF(reps < 0 || defs < 0 || reps > header->compressed || defs > header->compressed - reps || reps + defs > header->uncompressed,
             ERR_INVALID, "the page is too short for its levels");
-    column->reps = (RleDecoder){ .at = data, .end = data + reps, .width = level_width(column->leaf->rep_level) };
+    column->reps = (RleDecoder){.at = data, .end = data + reps, .width = level_width(column->leaf->rep_level)};
     data += reps;
-    column->defs = (RleDecoder){ .at = data, .end = data + defs, .width = level_width(column->leaf->def_level) };
+    column->defs = (RleDecoder){.at = data, .end = data + defs, .width = level_width(column->leaf->def_level)};
     data += defs;
     size_t packed = (size_t)(header->compressed - reps - defs), size = (size_t)(header->uncompressed - reps - defs);
     if (column->codec == CODEC_NONE || !header->is_compressed || packed == 0)
@@ -133,11 +146,11 @@ static Status load_page_v2(ColumnReader *column, const PageHeader *header, const
 static Status load_page(ColumnReader *column)
 {
     PageHeader   header;
-    ThriftReader thrift = { column->at, column->end, false };
+    ThriftReader thrift = {column->at, column->end, false};
     FAIL_IF(column->at >= column->end, ERR_INVALID, "the pages end %lld values too early", (long long)column->values_left);
     FAIL_IF(!read_page_header(&thrift, &header), ERR_INVALID, "a damaged page header");
-    FAIL_IF(header.uncompressed > PAGE_MAX_BYTES, ERR_INVALID, "a page of %lld bytes, more than %d MiB",
-            (long long)header.uncompressed, PAGE_MAX_BYTES >> 20);
+    FAIL_IF(header.uncompressed > PAGE_MAX_BYTES, ERR_INVALID, "a page of %lld bytes, more than %d MiB", (long long)header.uncompressed,
+            PAGE_MAX_BYTES >> 20);
     FAIL_IF(header.compressed > thrift.end - thrift.at, ERR_INVALID, "a page runs over the end of its column");
     column->at = thrift.at + header.compressed;
     if (header.type == PAGE_DICTIONARY) return load_dictionary(column, &header, thrift.at);

@@ -7,7 +7,7 @@
 typedef struct ColumnReader {
     const char        *path;
     const ParquetNode *leaf;
-    const uint8_t     *at, *end;    /* pages not read yet */
+    const uint8_t     *at, *end; /* pages not read yet */
     Codec              codec;
     int64_t            values_left; /* of the chunk, the page in work included */
     int64_t            page_left;

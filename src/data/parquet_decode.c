@@ -40,6 +40,17 @@ static bool read_bits(const uint8_t *data, const uint8_t *end, uint64_t bit, int
     return true;
 }
 
+/* The same from the highest bit of each byte on. */
+static bool read_high_bits(const uint8_t *data, const uint8_t *end, uint64_t bit, int width, uint64_t *out)
+{
+    *out = 0;
+    for (int i = 0; i < width; i++, bit++) {
+        if (bit / 8 >= (uint64_t)(end - data)) return false;
+        *out = *out << 1 | (data[bit / 8] >> (7 - bit % 8) & 1);
+    }
+    return true;
+}
+
 static bool rle_run(RleDecoder *rle)
 {
     uint64_t head;
@@ -71,7 +82,9 @@ bool rle_next(RleDecoder *rle, uint32_t *out)
         return true;
     }
     uint64_t value;
-    if (!read_bits(rle->at, rle->end, rle->bit, rle->width, &value)) return false;
+    bool     is_read = rle->is_high_first ? read_high_bits(rle->at, rle->end, rle->bit, rle->width, &value)
+                                          : read_bits(rle->at, rle->end, rle->bit, rle->width, &value);
+    if (!is_read) return false;
     rle->bit += (uint64_t)rle->width;
     *out = (uint32_t)value;
     if (rle->left == 0) { /* the last group may be cut short by the page's end */
@@ -84,12 +97,11 @@ bool rle_next(RleDecoder *rle, uint32_t *out)
 static bool delta_init(DeltaDecoder *delta, const uint8_t *at, const uint8_t *end)
 {
     uint64_t block_size, num_minis, first;
-    *delta = (DeltaDecoder){ .at = at, .end = end };
+    *delta = (DeltaDecoder){.at = at, .end = end};
     if (!read_varint(&delta->at, end, &block_size) || !read_varint(&delta->at, end, &num_minis) ||
         !read_varint(&delta->at, end, &delta->left) || !read_varint(&delta->at, end, &first))
         return false;
-    if (num_minis == 0 || block_size > 1 << 24 || num_minis > block_size || block_size % num_minis != 0 ||
-        block_size / num_minis % 8 != 0)
+    if (num_minis == 0 || block_size > 1 << 24 || num_minis > block_size || block_size % num_minis != 0 || block_size / num_minis % 8 != 0)
         return false;
     delta->num_minis = delta->mini = (uint32_t)num_minis; /* no block yet */
     delta->mini_size = (uint32_t)(block_size / num_minis);
@@ -160,17 +172,21 @@ static size_t fixed_bytes(const ParquetNode *leaf)
 {
     switch (leaf->type) {
     case PQ_INT32:
-    case PQ_FLOAT: return 4;
+    case PQ_FLOAT:
+        return 4;
     case PQ_INT64:
-    case PQ_DOUBLE: return 8;
-    case PQ_INT96: return 12;
-    default: return (size_t)leaf->type_bytes;
+    case PQ_DOUBLE:
+        return 8;
+    case PQ_INT96:
+        return 12;
+    default:
+        return (size_t)leaf->type_bytes;
     }
 }
 
 static PqValue fixed_value(const ParquetNode *leaf, const uint8_t *at)
 {
-    PqValue out = { 0 };
+    PqValue out = {0};
     int32_t word;
     float   number;
     switch (leaf->type) {
@@ -183,8 +199,12 @@ static PqValue fixed_value(const ParquetNode *leaf, const uint8_t *at)
         out.number = number;
         return out;
     case PQ_INT64:
-    case PQ_DOUBLE: memcpy(&out, at, 8); return out;
-    default: out.bytes = (Str){ (const char *)at, fixed_bytes(leaf) }; return out;
+    case PQ_DOUBLE:
+        memcpy(&out, at, 8);
+        return out;
+    default:
+        out.bytes = (Str){(const char *)at, fixed_bytes(leaf)};
+        return out;
     }
 }
 
@@ -202,7 +222,7 @@ static bool plain_next(ValueDecoder *values, PqValue *out)
         if (room < 4) return false;
         memcpy(&len, values->at, 4);
         if (len > room - 4) return false;
-        out->bytes = (Str){ (const char *)values->at + 4, len };
+        out->bytes = (Str){(const char *)values->at + 4, len};
         values->at += 4 + (size_t)len;
         return true;
     }
@@ -216,7 +236,7 @@ static bool plain_next(ValueDecoder *values, PqValue *out)
 static bool take_bytes(ValueDecoder *values, int64_t len, Str *out)
 {
     if (len < 0 || len > values->end - values->at) return false;
-    *out = (Str){ (const char *)values->at, (size_t)len };
+    *out = (Str){(const char *)values->at, (size_t)len};
     values->at += len;
     return true;
 }
@@ -229,7 +249,7 @@ static bool delta_bytes_next(ValueDecoder *values, PqValue *out)
     if (prefix < 0 || (uint64_t)prefix > values->buffer.len || !take_bytes(values, suffix, &tail)) return false;
     values->buffer.len = (size_t)prefix;
     strbuf_append(&values->buffer, tail.data, tail.len);
-    out->bytes = (Str){ strbuf_cstr(&values->buffer), values->buffer.len };
+    out->bytes = (Str){strbuf_cstr(&values->buffer), values->buffer.len};
     return values->leaf->type != PQ_FIXED || out->bytes.len == fixed_bytes(values->leaf);
 }
 
@@ -256,7 +276,8 @@ bool values_next(ValueDecoder *values, PqValue *out)
     uint32_t index;
     int64_t  integer;
     switch (values->encoding) {
-    case PQ_ENC_PLAIN: return plain_next(values, out);
+    case PQ_ENC_PLAIN:
+        return plain_next(values, out);
     case PQ_ENC_DICTIONARY:
         if (!rle_next(&values->rle, &index) || index >= values->dictionary_len) return false;
         *out = values->dictionary[index];
@@ -265,10 +286,14 @@ bool values_next(ValueDecoder *values, PqValue *out)
         if (!rle_next(&values->rle, &index)) return false;
         out->integer = index;
         return true;
-    case PQ_ENC_DELTA: return delta_next(&values->delta, &integer) && integer_of_type(values->leaf, integer, out);
-    case PQ_ENC_DELTA_LENGTH: return delta_next(&values->delta, &integer) && take_bytes(values, integer, &out->bytes);
-    case PQ_ENC_DELTA_BYTES: return delta_bytes_next(values, out);
-    default: return split_next(values, out);
+    case PQ_ENC_DELTA:
+        return delta_next(&values->delta, &integer) && integer_of_type(values->leaf, integer, out);
+    case PQ_ENC_DELTA_LENGTH:
+        return delta_next(&values->delta, &integer) && take_bytes(values, integer, &out->bytes);
+    case PQ_ENC_DELTA_BYTES:
+        return delta_bytes_next(values, out);
+    default:
+        return split_next(values, out);
     }
 }
 
@@ -279,20 +304,24 @@ static Status rle_values_init(ValueDecoder *values, bool is_dictionary)
         /* one byte of bit width; a page of nulls alone may have none */
         int width = at < values->end ? *at : 0;
         FAIL_IF(width > 32, ERR_INVALID, "dictionary indices of %d bits", width);
-        values->rle = (RleDecoder){ .at = at + (at < values->end), .end = values->end, .width = width };
+        values->rle = (RleDecoder){.at = at + (at < values->end), .end = values->end, .width = width};
         return OK;
     }
     uint32_t len;
+    values->rle = (RleDecoder){.at = at, .end = at, .width = 1};
+    if (at == values->end) return OK; /* nulls alone */
     FAIL_IF(values->end - at < 4, ERR_INVALID, "the page is too short");
     memcpy(&len, at, 4);
     FAIL_IF(len > (size_t)(values->end - at) - 4, ERR_INVALID, "the page is too short");
-    values->rle = (RleDecoder){ .at = at + 4, .end = at + 4 + len, .width = 1 };
+    values->rle = (RleDecoder){.at = at + 4, .end = at + 4 + len, .width = 1};
     return OK;
 }
 
 static Status delta_values_init(ValueDecoder *values)
 {
     bool is_ok = true;
+    values->delta = values->prefix = (DeltaDecoder){0};
+    if (values->at == values->end) return OK; /* nulls alone */
     if (values->encoding == PQ_ENC_DELTA_BYTES) {
         is_ok = delta_init(&values->prefix, values->at, values->end) && delta_skip(&values->prefix, &values->at);
         values->buffer.len = 0;
@@ -314,24 +343,31 @@ Status values_init(ValueDecoder *values, const ParquetNode *leaf, int encoding, 
     values->bit = 0;
     bool is_allowed = true;
     switch (values->encoding) {
-    case PQ_ENC_PLAIN: return OK;
+    case PQ_ENC_PLAIN:
+        return OK;
     case PQ_ENC_DICTIONARY:
-        FAIL_IF(!values->dictionary, ERR_INVALID, "dictionary indices without a dictionary");
-        return rle_values_init(values, true);
+        return rle_values_init(values, true); /* nulls alone need no dictionary */
     case PQ_ENC_RLE:
         if (leaf->type == PQ_BOOLEAN) return rle_values_init(values, false);
         is_allowed = false;
         break;
-    case PQ_ENC_DELTA: is_allowed = is_integer; break;
-    case PQ_ENC_DELTA_LENGTH: is_allowed = leaf->type == PQ_BYTES; break;
-    case PQ_ENC_DELTA_BYTES: is_allowed = is_bytes; break;
+    case PQ_ENC_DELTA:
+        is_allowed = is_integer;
+        break;
+    case PQ_ENC_DELTA_LENGTH:
+        is_allowed = leaf->type == PQ_BYTES;
+        break;
+    case PQ_ENC_DELTA_BYTES:
+        is_allowed = is_bytes;
+        break;
     case PQ_ENC_SPLIT:
         is_allowed = leaf->type != PQ_BOOLEAN && leaf->type != PQ_BYTES && leaf->type != PQ_INT96;
         if (!is_allowed) break;
         values->split_count = (uint64_t)(end - at) / fixed_bytes(leaf);
         values->split_index = 0;
         return OK;
-    default: FAIL(ERR_UNSUPPORTED, "encoding %d is not supported", encoding);
+    default:
+        FAIL(ERR_UNSUPPORTED, "encoding %d is not supported", encoding);
     }
     FAIL_IF(!is_allowed, ERR_INVALID, "encoding %d can't hold values of type %d", encoding, (int)leaf->type);
     return delta_values_init(values);

@@ -16,30 +16,37 @@ typedef union PqValue {
 /* Runs and bit-packed groups mixed ("RLE"): levels, dictionary indices, booleans. */
 typedef struct RleDecoder {
     const uint8_t *at, *end;
-    int            width; /* bits of a value, 0..32 */
-    bool           is_packed;
-    uint64_t       left;  /* values of this run */
-    uint64_t       bit;   /* is_packed: place in the run */
-    uint32_t       value; /* else */
+    int            width;                    /* bits of a value, 0..32 */
+    bool           is_packed, is_high_first; /* is_high_first: packed from the highest bit of each byte (BIT_PACKED) */
+    uint64_t       left;                     /* values of this run */
+    uint64_t       bit;                      /* is_packed: place in the run */
+    uint32_t       value;                    /* else */
 } RleDecoder;
 bool rle_next(RleDecoder *rle, uint32_t *out); /* false when the data ends */
 
 /* DELTA_BINARY_PACKED. */
 typedef struct DeltaDecoder {
     const uint8_t *at, *end;
-    uint64_t       left;       /* values not read yet */
-    uint64_t       value;      /* the next one (wraps as int64 does) */
+    uint64_t       left;  /* values not read yet */
+    uint64_t       value; /* the next one (wraps as int64 does) */
     uint64_t       min_delta;
-    uint32_t       mini_size;  /* values of a miniblock */
+    uint32_t       mini_size;       /* values of a miniblock */
     uint32_t       num_minis, mini; /* of a block; the one in work */
-    const uint8_t *widths;     /* (num_minis) */
+    const uint8_t *widths;          /* (num_minis) */
     uint32_t       mini_left;
     uint64_t       bit;
 } DeltaDecoder;
 
 enum { /* Parquet's numbers of encodings */
-    PQ_ENC_PLAIN = 0, PQ_ENC_PLAIN_DICTIONARY = 2, PQ_ENC_RLE = 3, PQ_ENC_BIT_PACKED = 4, PQ_ENC_DELTA = 5,
-    PQ_ENC_DELTA_LENGTH = 6, PQ_ENC_DELTA_BYTES = 7, PQ_ENC_DICTIONARY = 8, PQ_ENC_SPLIT = 9
+       PQ_ENC_PLAIN = 0,
+       PQ_ENC_PLAIN_DICTIONARY = 2,
+       PQ_ENC_RLE = 3,
+       PQ_ENC_BIT_PACKED = 4,
+       PQ_ENC_DELTA = 5,
+       PQ_ENC_DELTA_LENGTH = 6,
+       PQ_ENC_DELTA_BYTES = 7,
+       PQ_ENC_DICTIONARY = 8,
+       PQ_ENC_SPLIT = 9
 };
 
 /* The values of one page, one after the other. */
@@ -47,11 +54,11 @@ typedef struct ValueDecoder {
     const ParquetNode *leaf;
     int                encoding;
     const uint8_t     *at, *end;
-    uint64_t           bit;      /* plain booleans */
+    uint64_t           bit; /* plain booleans */
     RleDecoder         rle;
     DeltaDecoder       delta, prefix;
     uint64_t           split_count, split_index;
-    StrBuf             buffer;   /* DELTA_BYTES: the last value; SPLIT: this one. Kept over pages */
+    StrBuf             buffer; /* DELTA_BYTES: the last value; SPLIT: this one. Kept over pages */
     const PqValue     *dictionary;
     uint32_t           dictionary_len;
 } ValueDecoder;

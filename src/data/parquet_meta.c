@@ -12,7 +12,7 @@ typedef struct MetaReader {
     ThriftReader thrift;
     Arena       *arena;
     const char  *path;
-    ParquetNode *flat;     /* schema elements, depth first */
+    ParquetNode *flat; /* schema elements, depth first */
     uint32_t     num_flat;
 } MetaReader;
 
@@ -29,7 +29,7 @@ static int32_t read_time_unit(ThriftReader *thrift, const ThriftField *of)
         thrift_skip(thrift, of->type);
         return unit;
     }
-    for (ThriftField field = { 0 }; thrift_field(thrift, &field);) {
+    for (ThriftField field = {0}; thrift_field(thrift, &field);) {
         unit = field.id == 2 ? 6 : field.id == 3 ? 9 : 3;
         thrift_skip(thrift, field.type);
     }
@@ -40,7 +40,7 @@ static int32_t read_time_unit(ThriftReader *thrift, const ThriftField *of)
 static void read_logical_kind(ThriftReader *thrift, ParquetNode *node, int kind)
 {
     bool is_signed = true;
-    for (ThriftField field = { 0 }; thrift_field(thrift, &field);) {
+    for (ThriftField field = {0}; thrift_field(thrift, &field);) {
         if (kind == 5 && field.id == 1)
             node->scale = clamp32(thrift_int(thrift, &field, 0));
         else if ((kind == 7 || kind == 8) && field.id == 2)
@@ -56,10 +56,10 @@ static void read_logical_kind(ThriftReader *thrift, ParquetNode *node, int kind)
 static void read_logical(ThriftReader *thrift, ParquetNode *node)
 {
     static const ParquetMeaning meanings[16] = {
-        [1] = PQ_STRING, [2] = PQ_MAP, [3] = PQ_LIST, [4] = PQ_STRING, [5] = PQ_DECIMAL, [6] = PQ_DATE, [7] = PQ_TIME,
-        [8] = PQ_TIMESTAMP, [12] = PQ_STRING, [14] = PQ_UUID, [15] = PQ_FLOAT16,
+        [1] = PQ_STRING, [2] = PQ_MAP,       [3] = PQ_LIST,    [4] = PQ_STRING, [5] = PQ_DECIMAL,  [6] = PQ_DATE,
+        [7] = PQ_TIME,   [8] = PQ_TIMESTAMP, [12] = PQ_STRING, [14] = PQ_UUID,  [15] = PQ_FLOAT16,
     };
-    for (ThriftField field = { 0 }; thrift_field(thrift, &field);) {
+    for (ThriftField field = {0}; thrift_field(thrift, &field);) {
         if (field.id >= 1 && field.id <= 15) node->meaning = meanings[field.id];
         if (field.type == THRIFT_STRUCT)
             read_logical_kind(thrift, node, field.id);
@@ -72,8 +72,8 @@ static void read_logical(ThriftReader *thrift, ParquetNode *node)
 static void set_converted(ParquetNode *node, int64_t converted)
 {
     static const ParquetMeaning meanings[] = {
-        PQ_STRING, PQ_MAP, PQ_MAP, PQ_LIST, PQ_STRING, PQ_DECIMAL, PQ_DATE, PQ_TIME, PQ_TIME, PQ_TIMESTAMP, PQ_TIMESTAMP,
-        PQ_UNSIGNED, PQ_UNSIGNED, PQ_UNSIGNED, PQ_UNSIGNED, PQ_PLAIN, PQ_PLAIN, PQ_PLAIN, PQ_PLAIN, PQ_STRING,
+        PQ_STRING,    PQ_MAP,      PQ_MAP,      PQ_LIST,     PQ_STRING,   PQ_DECIMAL, PQ_DATE,  PQ_TIME,  PQ_TIME,  PQ_TIMESTAMP,
+        PQ_TIMESTAMP, PQ_UNSIGNED, PQ_UNSIGNED, PQ_UNSIGNED, PQ_UNSIGNED, PQ_PLAIN,   PQ_PLAIN, PQ_PLAIN, PQ_PLAIN, PQ_STRING,
     };
     if (converted < 0 || converted >= (int64_t)(sizeof meanings / sizeof meanings[0])) return;
     node->meaning = meanings[converted];
@@ -85,10 +85,14 @@ static void read_schema_element(MetaReader *reader, ParquetNode *node)
     ThriftReader *thrift = &reader->thrift;
     bool          has_logical = false;
     node->type = -1;
-    for (ThriftField field = { 0 }; thrift_field(thrift, &field);) {
+    for (ThriftField field = {0}; thrift_field(thrift, &field);) {
         switch (field.id) {
-        case 1: node->type = clamp32(thrift_int(thrift, &field, -1)); break;
-        case 2: node->type_bytes = clamp32(thrift_int(thrift, &field, 0)); break;
+        case 1:
+            node->type = clamp32(thrift_int(thrift, &field, -1));
+            break;
+        case 2:
+            node->type_bytes = clamp32(thrift_int(thrift, &field, 0));
+            break;
         case 3: {
             int64_t repetition = thrift_int(thrift, &field, 0);
             if (repetition < 0 || repetition > 2) thrift->failed = true;
@@ -101,13 +105,17 @@ static void read_schema_element(MetaReader *reader, ParquetNode *node)
             node->name_len = name.len;
             break;
         }
-        case 5: node->num_children = clamp32(thrift_int(thrift, &field, 0)); break;
+        case 5:
+            node->num_children = clamp32(thrift_int(thrift, &field, 0));
+            break;
         case 6: {
             int64_t converted = thrift_int(thrift, &field, -1);
             if (!has_logical) set_converted(node, converted);
             break;
         }
-        case 7: node->scale = clamp32(thrift_int(thrift, &field, 0)); break;
+        case 7:
+            node->scale = clamp32(thrift_int(thrift, &field, 0));
+            break;
         case 10:
             has_logical = field.type == THRIFT_STRUCT;
             if (has_logical) {
@@ -117,7 +125,8 @@ static void read_schema_element(MetaReader *reader, ParquetNode *node)
                 thrift_skip(thrift, field.type);
             }
             break;
-        default: thrift_skip(thrift, field.type);
+        default:
+            thrift_skip(thrift, field.type);
         }
     }
     if (!node->name) node->name = arena_strdup(reader->arena, "");
@@ -133,14 +142,25 @@ static void read_schema(MetaReader *reader, const ThriftField *field)
 static void read_chunk_meta(ThriftReader *thrift, ParquetChunk *chunk)
 {
     int64_t data_page = 0, dictionary_page = 0;
-    for (ThriftField field = { 0 }; thrift_field(thrift, &field);) {
+    for (ThriftField field = {0}; thrift_field(thrift, &field);) {
         switch (field.id) {
-        case 4: chunk->codec = clamp32(thrift_int(thrift, &field, 0)); break;
-        case 5: chunk->num_values = thrift_int(thrift, &field, 0); break;
-        case 7: chunk->size = thrift_int(thrift, &field, 0); break;
-        case 9: data_page = thrift_int(thrift, &field, 0); break;
-        case 11: dictionary_page = thrift_int(thrift, &field, 0); break;
-        default: thrift_skip(thrift, field.type);
+        case 4:
+            chunk->codec = clamp32(thrift_int(thrift, &field, 0));
+            break;
+        case 5:
+            chunk->num_values = thrift_int(thrift, &field, 0);
+            break;
+        case 7:
+            chunk->size = thrift_int(thrift, &field, 0);
+            break;
+        case 9:
+            data_page = thrift_int(thrift, &field, 0);
+            break;
+        case 11:
+            dictionary_page = thrift_int(thrift, &field, 0);
+            break;
+        default:
+            thrift_skip(thrift, field.type);
         }
     }
     /* Some writers leave 0 for no dictionary, or point behind the data. */
@@ -149,7 +169,7 @@ static void read_chunk_meta(ThriftReader *thrift, ParquetChunk *chunk)
 
 static void read_chunk(ThriftReader *thrift, ParquetChunk *chunk)
 {
-    for (ThriftField field = { 0 }; thrift_field(thrift, &field);) {
+    for (ThriftField field = {0}; thrift_field(thrift, &field);) {
         if (field.id == 3 && field.type == THRIFT_STRUCT) {
             read_chunk_meta(thrift, chunk);
         } else {
@@ -164,7 +184,7 @@ static void read_group(MetaReader *reader, ParquetGroup *group, int32_t *num_chu
 {
     ThriftReader *thrift = &reader->thrift;
     *num_chunks = 0;
-    for (ThriftField field = { 0 }; thrift_field(thrift, &field);) {
+    for (ThriftField field = {0}; thrift_field(thrift, &field);) {
         if (field.id == 1) {
             uint32_t count = thrift_list(thrift, &field, THRIFT_STRUCT);
             group->chunks = arena_array(reader->arena, ParquetChunk, count);
@@ -188,15 +208,15 @@ static Status read_groups(MetaReader *reader, const ThriftField *field, ParquetM
         int32_t num_chunks;
         read_group(reader, &out->groups[i], &num_chunks);
         if (out->num_leaves < 0) out->num_leaves = num_chunks;
-        FAIL_IF(num_chunks != out->num_leaves, ERR_INVALID, "%s: row group %u has %d columns, the first has %d",
-                reader->path, i, num_chunks, out->num_leaves);
+        FAIL_IF(num_chunks != out->num_leaves, ERR_INVALID, "%s: row group %u has %d columns, the first has %d", reader->path, i,
+                num_chunks, out->num_leaves);
     }
     return OK;
 }
 
 static Status read_file_meta(MetaReader *reader, ParquetMeta *out)
 {
-    for (ThriftField field = { 0 }; thrift_field(&reader->thrift, &field);) {
+    for (ThriftField field = {0}; thrift_field(&reader->thrift, &field);) {
         if (field.id == 2)
             read_schema(reader, &field);
         else if (field.id == 3)
@@ -211,19 +231,19 @@ static Status read_file_meta(MetaReader *reader, ParquetMeta *out)
 }
 
 /* Builds the tree below flat[*next], giving levels and leaf numbers. */
-static Status link_node(MetaReader *reader, uint32_t *next, int32_t def, int32_t rep, int depth, ParquetMeta *out,
-                        int32_t *num_leaves, ParquetNode **out_node)
+static Status link_node(MetaReader *reader, uint32_t *next, int32_t def, int32_t rep, int depth, ParquetMeta *out, int32_t *num_leaves,
+                        ParquetNode **out_node)
 {
-    FAIL_IF(*next >= reader->num_flat || depth > PQ_MAX_DEPTH, ERR_INVALID,
-            "%s: the schema is %s", reader->path, depth > PQ_MAX_DEPTH ? "nested too deeply" : "cut off");
+    FAIL_IF(*next >= reader->num_flat || depth > PQ_MAX_DEPTH, ERR_INVALID, "%s: the schema is %s", reader->path,
+            depth > PQ_MAX_DEPTH ? "nested too deeply" : "cut off");
     ParquetNode *node = &reader->flat[(*next)++];
     node->def_level = def + (depth > 0 && node->repetition != PQ_REQUIRED);
     node->rep_level = rep + (depth > 0 && node->repetition == PQ_REPEATED);
     node->leaf = *num_leaves;
     *out_node = node;
     if (node->num_children == 0 && depth > 0) {
-        FAIL_IF(node->type < PQ_BOOLEAN || node->type > PQ_FIXED || (node->type == PQ_FIXED && node->type_bytes < 1),
-                ERR_INVALID, "%s: column %s has no proper type", reader->path, node->name);
+        FAIL_IF(node->type < PQ_BOOLEAN || node->type > PQ_FIXED || (node->type == PQ_FIXED && node->type_bytes < 1), ERR_INVALID,
+                "%s: column %s has no proper type", reader->path, node->name);
         out->leaves[(*num_leaves)++] = node;
         return OK;
     }
@@ -235,6 +255,14 @@ static Status link_node(MetaReader *reader, uint32_t *next, int32_t def, int32_t
     return OK;
 }
 
+/* Some writers leave the dictionary page's header out of a column's size (PARQUET-816): pages may run on for that much. */
+static void add_slack(ParquetChunk *chunk, size_t size)
+{
+    enum { DICTIONARY_HEADER_BYTES = 100 };
+    int64_t room = (int64_t)size - chunk->begin - chunk->size;
+    chunk->size += room < DICTIONARY_HEADER_BYTES ? room : DICTIONARY_HEADER_BYTES;
+}
+
 static Status check_groups(const MetaReader *reader, const ParquetMeta *meta, size_t size)
 {
     int64_t rows = 0;
@@ -242,31 +270,33 @@ static Status check_groups(const MetaReader *reader, const ParquetMeta *meta, si
         FAIL_IF(meta->groups[g].num_rows < 0 || __builtin_add_overflow(rows, meta->groups[g].num_rows, &rows), ERR_INVALID,
                 "%s: row group %d: impossible number of rows", reader->path, g);
         for (int32_t c = 0; c < meta->num_leaves; c++) {
-            const ParquetChunk *chunk = &meta->groups[g].chunks[c];
-            const char         *name = meta->leaves[c]->name;
-            FAIL_IF(chunk->has_crypto, ERR_UNSUPPORTED, "%s: column %s is encrypted; parquet encryption is not supported",
-                    reader->path, name);
+            ParquetChunk *chunk = &meta->groups[g].chunks[c];
+            const char   *name = meta->leaves[c]->name;
+            FAIL_IF(chunk->has_crypto, ERR_UNSUPPORTED, "%s: column %s is encrypted; parquet encryption is not supported", reader->path,
+                    name);
             FAIL_IF(chunk->is_elsewhere, ERR_UNSUPPORTED, "%s: column %s lies in another file", reader->path, name);
+            if (meta->groups[g].num_rows == 0) continue; /* writers put anything where there are no pages */
             FAIL_IF(chunk->begin < 4 || chunk->size < 0 || chunk->num_values < 0 || (uint64_t)chunk->begin > size ||
                         (uint64_t)chunk->size > size - (uint64_t)chunk->begin,
                     ERR_INVALID, "%s: column %s of row group %d lies outside the file", reader->path, name, g);
+            add_slack(chunk, size);
         }
     }
-    FAIL_IF(rows != meta->num_rows, ERR_INVALID, "%s: the row groups hold %lld rows, the footer says %lld", reader->path,
-            (long long)rows, (long long)meta->num_rows);
+    FAIL_IF(rows != meta->num_rows, ERR_INVALID, "%s: the row groups hold %lld rows, the footer says %lld", reader->path, (long long)rows,
+            (long long)meta->num_rows);
     return OK;
 }
 
 Status parquet_meta_read(Arena *arena, const char *path, const uint8_t *file, size_t size, ParquetMeta *out)
 {
-    *out = (ParquetMeta){ 0 };
+    *out = (ParquetMeta){0};
     FAIL_IF(size < 4 + PQ_FOOTER_BYTES || memcmp(file, "PAR", 3) != 0, ERR_INVALID, "%s: not a parquet file", path);
     const uint8_t *tail = file + size - PQ_FOOTER_BYTES;
     FAIL_IF(memcmp(tail + 4, "PARE", 4) == 0, ERR_UNSUPPORTED, "%s: an encrypted parquet file, which is not supported", path);
     FAIL_IF(memcmp(tail + 4, "PAR1", 4) != 0, ERR_INVALID, "%s: the end of a parquet file is missing; the file was cut", path);
     uint32_t len = (uint32_t)tail[0] | (uint32_t)tail[1] << 8 | (uint32_t)tail[2] << 16 | (uint32_t)tail[3] << 24;
     FAIL_IF(len > size - 4 - PQ_FOOTER_BYTES, ERR_INVALID, "%s: the parquet footer is longer than the file", path);
-    MetaReader reader = { .thrift = { tail - len, tail, false }, .arena = arena, .path = path };
+    MetaReader reader = {.thrift = {tail - len, tail, false}, .arena = arena, .path = path};
     TRY(read_file_meta(&reader, out));
     uint32_t next = 0;
     int32_t  num_leaves = 0;

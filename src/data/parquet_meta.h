@@ -11,7 +11,17 @@ typedef enum ParquetRepetition { PQ_REQUIRED, PQ_OPTIONAL, PQ_REPEATED } Parquet
 
 /* What a value means, out of logical and converted types. */
 typedef enum ParquetMeaning {
-    PQ_PLAIN, PQ_STRING, PQ_LIST, PQ_MAP, PQ_DECIMAL, PQ_DATE, PQ_TIME, PQ_TIMESTAMP, PQ_UNSIGNED, PQ_FLOAT16, PQ_UUID
+    PQ_PLAIN,
+    PQ_STRING,
+    PQ_LIST,
+    PQ_MAP,
+    PQ_DECIMAL,
+    PQ_DATE,
+    PQ_TIME,
+    PQ_TIMESTAMP,
+    PQ_UNSIGNED,
+    PQ_FLOAT16,
+    PQ_UUID
 } ParquetMeaning;
 
 typedef struct ParquetNode ParquetNode;
@@ -25,8 +35,8 @@ struct ParquetNode {
     int32_t           scale;      /* PQ_DECIMAL */
     int32_t           unit;       /* PQ_TIMESTAMP and PQ_TIME: decimal digits of a second: 3, 6, 9 */
     ParquetNode     **children;
-    int32_t           num_children; /* 0: a leaf */
-    int32_t           leaf;         /* a leaf's column; a group's first column */
+    int32_t           num_children;         /* 0: a leaf */
+    int32_t           leaf;                 /* a leaf's column; a group's first column */
     int32_t           def_level, rep_level; /* at which this node is present; of its own repetition */
 };
 

@@ -33,8 +33,7 @@ static void write_date(StrBuf *out, int64_t day)
 static void write_time(StrBuf *out, int64_t nanos)
 {
     int64_t second = nanos / 1000000000, rest = nanos % 1000000000;
-    strbuf_printf(out, "%02lld:%02lld:%02lld.", (long long)(second / 3600), (long long)(second / 60 % 60),
-                  (long long)(second % 60));
+    strbuf_printf(out, "%02lld:%02lld:%02lld.", (long long)(second / 3600), (long long)(second / 60 % 60), (long long)(second % 60));
     if (rest % 1000000 == 0)
         strbuf_printf(out, "%03lld", (long long)(rest / 1000000));
     else if (rest % 1000 == 0)
@@ -73,17 +72,38 @@ static void write_int96(StrBuf *out, const char *bytes)
     strbuf_puts(out, "Z\"");
 }
 
-static void write_decimal(StrBuf *out, __int128 value, int32_t scale)
+enum { DECIMAL_BYTES = 32, DECIMAL_DIGITS = 78 };
+
+/* Divides a number, its highest byte first, by 10; gives the rest. */
+static int divide_by_10(unsigned char number[DECIMAL_BYTES])
 {
-    char              digits[64];
-    int               len = 0;
-    unsigned __int128 rest = value < 0 ? -(unsigned __int128)value : (unsigned __int128)value;
-    if (scale < 0 || scale > 38) scale = 0;
-    while (rest > 0 || len <= scale) {
-        digits[len++] = (char)('0' + (int)(rest % 10));
-        rest /= 10;
+    int rest = 0;
+    for (int i = 0; i < DECIMAL_BYTES; i++) {
+        rest = rest << 8 | number[i];
+        number[i] = (unsigned char)(rest / 10);
+        rest %= 10;
     }
-    if (value < 0) strbuf_putc(out, '-');
+    return rest;
+}
+
+/* `bytes`, at most DECIMAL_BYTES, are an integer in two's complement, its highest byte first. */
+static void write_decimal(StrBuf *out, Str bytes, int32_t scale)
+{
+    static const unsigned char zero[DECIMAL_BYTES];
+    unsigned char              number[DECIMAL_BYTES];
+    char                       digits[DECIMAL_DIGITS + 1];
+    int                        len = 0, carry = 1;
+    bool                       is_negative = bytes.data[0] & 0x80;
+    memset(number, is_negative ? 0xFF : 0, sizeof number);
+    memcpy(number + DECIMAL_BYTES - bytes.len, bytes.data, bytes.len);
+    for (int i = DECIMAL_BYTES - 1; is_negative && i >= 0; i--) {
+        carry += (unsigned char)~number[i];
+        number[i] = (unsigned char)carry;
+        carry >>= 8;
+    }
+    if (scale < 0 || scale >= DECIMAL_DIGITS) scale = 0;
+    while (memcmp(number, zero, sizeof zero) != 0 || len <= scale) digits[len++] = (char)('0' + divide_by_10(number));
+    if (is_negative) strbuf_putc(out, '-');
     while (len > 0) {
         if (len == scale) strbuf_putc(out, '.');
         strbuf_putc(out, digits[--len]);
@@ -112,17 +132,14 @@ static void write_number(StrBuf *out, double value)
 static void write_uuid(StrBuf *out, const char *bytes)
 {
     strbuf_putc(out, '"');
-    for (int i = 0; i < 16; i++)
-        strbuf_printf(out, i == 4 || i == 6 || i == 8 || i == 10 ? "-%02x" : "%02x", (unsigned char)bytes[i]);
+    for (int i = 0; i < 16; i++) strbuf_printf(out, i == 4 || i == 6 || i == 8 || i == 10 ? "-%02x" : "%02x", (unsigned char)bytes[i]);
     strbuf_putc(out, '"');
 }
 
 static void write_bytes(StrBuf *out, const ParquetNode *leaf, Str bytes)
 {
-    if (leaf->meaning == PQ_DECIMAL && bytes.len >= 1 && bytes.len <= 16) {
-        unsigned __int128 value = bytes.data[0] & 0x80 ? ~(unsigned __int128)0 : 0; /* big-endian, signed */
-        for (size_t i = 0; i < bytes.len; i++) value = value << 8 | (unsigned char)bytes.data[i];
-        write_decimal(out, (__int128)value, leaf->scale);
+    if (leaf->meaning == PQ_DECIMAL && bytes.len >= 1 && bytes.len <= DECIMAL_BYTES) {
+        write_decimal(out, bytes, leaf->scale);
     } else if (leaf->meaning == PQ_FLOAT16 && bytes.len == 2) {
         write_number(out, half_value(bytes.data));
     } else if (leaf->meaning == PQ_UUID && bytes.len == 16) {
@@ -135,8 +152,14 @@ static void write_bytes(StrBuf *out, const ParquetNode *leaf, Str bytes)
 static void write_integer(StrBuf *out, const ParquetNode *leaf, int64_t value)
 {
     switch (leaf->meaning) {
-    case PQ_DECIMAL: write_decimal(out, value, leaf->scale); return;
-    case PQ_TIMESTAMP: write_timestamp(out, value, leaf->unit); return;
+    case PQ_DECIMAL: {
+        uint64_t high_first = __builtin_bswap64((uint64_t)value);
+        write_decimal(out, (Str){(const char *)&high_first, sizeof high_first}, leaf->scale);
+        return;
+    }
+    case PQ_TIMESTAMP:
+        write_timestamp(out, value, leaf->unit);
+        return;
     case PQ_DATE:
         strbuf_putc(out, '"');
         write_date(out, (int32_t)value);
@@ -153,19 +176,29 @@ static void write_integer(StrBuf *out, const ParquetNode *leaf, int64_t value)
     case PQ_UNSIGNED:
         strbuf_printf(out, "%llu", leaf->type == PQ_INT32 ? (unsigned long long)(uint32_t)value : (unsigned long long)value);
         return;
-    default: strbuf_printf(out, "%lld", (long long)value);
+    default:
+        strbuf_printf(out, "%lld", (long long)value);
     }
 }
 
 void parquet_write_value(StrBuf *out, const ParquetNode *leaf, PqValue value)
 {
     switch (leaf->type) {
-    case PQ_BOOLEAN: strbuf_puts(out, value.integer ? "true" : "false"); return;
+    case PQ_BOOLEAN:
+        strbuf_puts(out, value.integer ? "true" : "false");
+        return;
     case PQ_INT32:
-    case PQ_INT64: write_integer(out, leaf, value.integer); return;
-    case PQ_INT96: write_int96(out, value.bytes.data); return;
+    case PQ_INT64:
+        write_integer(out, leaf, value.integer);
+        return;
+    case PQ_INT96:
+        write_int96(out, value.bytes.data);
+        return;
     case PQ_FLOAT:
-    case PQ_DOUBLE: write_number(out, value.number); return;
-    default: write_bytes(out, leaf, value.bytes);
+    case PQ_DOUBLE:
+        write_number(out, value.number);
+        return;
+    default:
+        write_bytes(out, leaf, value.bytes);
     }
 }

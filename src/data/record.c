@@ -16,15 +16,15 @@ struct Reader {
     int            count, next; /* the file to open next */
     char          *name;        /* of bytes in memory: paths points here */
     Str            bytes;
-    Arena          arena;       /* RecordFiles and headers */
-    RecordFile    *file;        /* the open one; NULL: none */
+    Arena          arena; /* RecordFiles and headers */
+    RecordFile    *file;  /* the open one; NULL: none */
     FileFormat     format;
     Stream         stream;
     ParquetReader *parquet;
-    StrBuf         row;     /* of parquet */
-    int64_t        line;    /* of stream.begin; rows read, of parquet */
+    StrBuf         row;  /* of parquet */
+    int64_t        line; /* of stream.begin; rows read, of parquet */
     int            column;
-    int64_t        offset; /* of stream.begin in the text: text files alone */
+    int64_t        offset;                      /* of stream.begin in the text: text files alone */
     bool           in_array, is_over, is_first; /* JSON */
 };
 
@@ -165,7 +165,7 @@ static Status next_json(Reader *reader, Record *out, bool *out_has)
     TRY(scan_value(&reader->stream, &len));
     if (len == 0) FAIL_HERE("expected a JSON value");
     if (len > reader->stream.end - reader->stream.begin) len = reader->stream.end - reader->stream.begin;
-    out->bytes = (Str){ reader->stream.data + reader->stream.begin, len };
+    out->bytes = (Str){reader->stream.data + reader->stream.begin, len};
     consume(reader, len);
     *out_has = true;
     return OK;
@@ -195,7 +195,7 @@ static Status next_csv_record(Reader *reader, Record *out, bool *out_has)
     out->kind = RECORD_CSV;
     out->line = reader->line;
     out->column = 1;
-    out->bytes = (Str){ stream->data + stream->begin, at };
+    out->bytes = (Str){stream->data + stream->begin, at};
     consume(reader, at + (stream->begin + at < stream->end));
     if (out->bytes.len > 0 && out->bytes.data[out->bytes.len - 1] == '\r') out->bytes.len--;
     return OK;
@@ -265,8 +265,8 @@ static Status check_text(const Reader *reader, Str text)
             (long long)(reader->offset + (nul - text.data)));
     size_t invalid = count_invalid(text, &first);
     FAIL_IF(invalid > text.len / MAX_INVALID_SHARE, ERR_INVALID,
-            "%s: %zu of %zu bytes aren't UTF-8, the first at offset %lld: this is no text, or one in another encoding; convert it to UTF-8", path,
-            invalid, text.len, (long long)(reader->offset + (int64_t)first));
+            "%s: %zu of %zu bytes aren't UTF-8, the first at offset %lld: this is no text, or one in another encoding; convert it to UTF-8",
+            path, invalid, text.len, (long long)(reader->offset + (int64_t)first));
     return OK;
 }
 
@@ -283,7 +283,7 @@ static Status next_text(Reader *reader, Record *out, bool *out_has)
         while (len > TEXT_PART_BYTES / 2 - 4 && ((unsigned char)data[len] & 0xc0) == 0x80) len--; /* not within a character */
     }
     out->kind = RECORD_TEXT;
-    out->bytes = (Str){ stream->data + stream->begin, len };
+    out->bytes = (Str){stream->data + stream->begin, len};
     out->line = reader->line;
     out->column = reader->column;
     TRY(check_text(reader, out->bytes));
@@ -301,7 +301,7 @@ static Status next_parquet(Reader *reader, Record *out, bool *out_has)
     strbuf_clear(&reader->row);
     TRY(parquet_next(reader->parquet, &reader->row, out_has));
     out->kind = RECORD_JSON;
-    out->bytes = (Str){ strbuf_cstr(&reader->row), reader->row.len };
+    out->bytes = (Str){strbuf_cstr(&reader->row), reader->row.len};
     out->line = reader->line++;
     out->column = 1;
     return OK;
@@ -371,15 +371,15 @@ void reader_close(Reader *reader)
 Status reader_next(Reader *reader, Record *out, bool *out_has)
 {
     typedef Status (*Next)(Reader *, Record *, bool *);
-    static const Next by_format[] = { [FILE_TEXT] = next_text, [FILE_JSONL] = next_jsonl, [FILE_JSON] = next_json,
-                                      [FILE_CSV] = next_csv, [FILE_TSV] = next_csv, [FILE_PARQUET] = next_parquet };
+    static const Next by_format[] = {[FILE_TEXT] = next_text, [FILE_JSONL] = next_jsonl, [FILE_JSON] = next_json,
+                                     [FILE_CSV] = next_csv,   [FILE_TSV] = next_csv,     [FILE_PARQUET] = next_parquet};
     for (;;) {
         *out_has = false;
         if (!reader->file) {
             if (reader->next == reader->count) return OK;
             TRY(open_next(reader));
         }
-        *out = (Record){ .file = reader->file };
+        *out = (Record){.file = reader->file};
         TRY(by_format[reader->format](reader, out, out_has));
         if (*out_has) return OK;
         close_file(reader);
@@ -401,9 +401,9 @@ static Status parse_json(Arena *arena, const Record *record, JsonValue *out)
     if (record->file->is_rows) {
         char name[4096];
         snprintf(name, sizeof name, "%s: row %lld", record->file->path, (long long)record->line);
-        return json_parse(arena, name, record->bytes.data, record->bytes.len, out);
+        return json_parse_row(arena, name, record->bytes.data, record->bytes.len, out);
     }
-    Status status = json_parse(arena, "", record->bytes.data, record->bytes.len, out);
+    Status status = json_parse_row(arena, "", record->bytes.data, record->bytes.len, out);
     if (status == OK) return OK;
     /* ":line:column: what" of the record becomes that of the file */
     char      message[STATUS_MESSAGE_BYTES];
@@ -411,8 +411,8 @@ static Status parse_json(Arena *arena, const Record *record, JsonValue *out)
     int       used = 0;
     snprintf(message, sizeof message, "%s", status_message());
     if (sscanf(message, ":%lld:%lld%n", &line, &column, &used) < 2) return status_prefix(status, "%s", record->file->path);
-    FAIL(status, "%s:%lld:%lld%s", record->file->path, (long long)record->line + line - 1,
-         line == 1 ? column + record->column - 1 : column, message + used);
+    FAIL(status, "%s:%lld:%lld%s", record->file->path, (long long)record->line + line - 1, line == 1 ? column + record->column - 1 : column,
+         message + used);
 }
 
 static Status parse_csv(Arena *arena, const Record *record, JsonValue *out)
@@ -421,11 +421,10 @@ static Status parse_csv(Arena *arena, const Record *record, JsonValue *out)
     JsonValue         fields;
     Status            status = csv_parse(arena, record->bytes, file->delimiter, &fields);
     if (status != OK) return status_prefix(status, "%s:%lld", file->path, (long long)record->line);
-    FAIL_IF(fields.count != file->header->count, ERR_INVALID, "%s:%lld: %u fields, the header has %u", file->path,
-            (long long)record->line, fields.count, file->header->count);
-    *out = (JsonValue){ .type = JSON_OBJECT, .count = fields.count, .members = arena_array(arena, JsonMember, fields.count) };
-    for (uint32_t i = 0; i < fields.count; i++)
-        out->members[i] = (JsonMember){ file->header->items[i].string, fields.items[i] };
+    FAIL_IF(fields.count != file->header->count, ERR_INVALID, "%s:%lld: %u fields, the header has %u", file->path, (long long)record->line,
+            fields.count, file->header->count);
+    *out = (JsonValue){.type = JSON_OBJECT, .count = fields.count, .members = arena_array(arena, JsonMember, fields.count)};
+    for (uint32_t i = 0; i < fields.count; i++) out->members[i] = (JsonMember){file->header->items[i].string, fields.items[i]};
     return OK;
 }
 
@@ -433,7 +432,7 @@ Status record_parse(Arena *arena, const Record *record, JsonValue *out)
 {
     if (record->kind == RECORD_JSON) return parse_json(arena, record, out);
     if (record->kind == RECORD_CSV) return parse_csv(arena, record, out);
-    *out = (JsonValue){ .type = JSON_OBJECT, .count = 1, .members = arena_new(arena, JsonMember) };
-    out->members[0] = (JsonMember){ str_of("text"), { .type = JSON_STRING, .string = record->bytes } };
+    *out = (JsonValue){.type = JSON_OBJECT, .count = 1, .members = arena_new(arena, JsonMember)};
+    out->members[0] = (JsonMember){str_of("text"), {.type = JSON_STRING, .string = record->bytes}};
     return OK;
 }

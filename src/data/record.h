@@ -14,10 +14,10 @@ typedef enum RecordKind {
 enum { TEXT_PART_BYTES = 16 << 20 };
 
 typedef struct RecordFile {
-    const char       *path;
-    const JsonValue  *header;    /* RECORD_CSV: array of the column names */
-    char              delimiter; /* RECORD_CSV */
-    bool              is_rows;   /* positions count rows of the file, not lines */
+    const char      *path;
+    const JsonValue *header;    /* RECORD_CSV: array of the column names */
+    char             delimiter; /* RECORD_CSV */
+    bool             is_rows;   /* positions count rows of the file, not lines */
 } RecordFile;
 
 typedef struct Record {

@@ -45,12 +45,14 @@ FileFormat file_format(const char *path, bool *out_is_known)
         const char *ending;
         FileFormat  format;
     } endings[] = {
-        { ".jsonl", FILE_JSONL }, { ".ndjson", FILE_JSONL }, { ".json", FILE_JSON }, { ".csv", FILE_CSV }, { ".tsv", FILE_TSV },
-        { ".parquet", FILE_PARQUET }, { ".txt", FILE_TEXT }, { ".text", FILE_TEXT }, { ".md", FILE_TEXT },
+        {".jsonl", FILE_JSONL},     {".ndjson", FILE_JSONL}, {".json", FILE_JSON}, {".csv", FILE_CSV}, {".tsv", FILE_TSV},
+        {".parquet", FILE_PARQUET}, {".txt", FILE_TEXT},     {".text", FILE_TEXT}, {".md", FILE_TEXT},
     };
     size_t len = strlen(path);
-    if (ends_with(path, len, ".gz")) len -= 3;
-    else if (ends_with(path, len, ".zst")) len -= 4;
+    if (ends_with(path, len, ".gz"))
+        len -= 3;
+    else if (ends_with(path, len, ".zst"))
+        len -= 4;
     for (size_t i = 0; i < sizeof endings / sizeof endings[0]; i++)
         if (ends_with(path, len, endings[i].ending)) {
             *out_is_known = true;
@@ -93,17 +95,19 @@ static int compare_paths(const void *a, const void *b)
 /* Keeps the files whose name starts with the split ("train-00000-of-00002.parquet"), when there are such. */
 static Status keep_split(PathList *list, const char *dir, const char *split)
 {
-    static const char *const usual[] = { "train", "test", "validation", "valid", "dev" };
-    int  kept = 0;
-    bool has_other = false;
+    static const char *const usual[] = {"train", "test", "validation", "valid", "dev"};
+    int                      kept = 0;
+    bool                     has_other = false;
     for (int pass = 0; pass < 2; pass++)
         for (int i = 0; i < list->count; i++) {
             const char *slash = strrchr(list->paths[i], '/'), *name = slash ? slash + 1 : list->paths[i];
             bool        is_it = strncmp(name, split, strlen(split)) == 0;
             for (size_t k = 0; k < sizeof usual / sizeof usual[0]; k++)
                 has_other |= !is_it && strncmp(name, usual[k], strlen(usual[k])) == 0;
-            if (pass == 0) kept += is_it;
-            else if (is_it) list->paths[kept++] = list->paths[i];
+            if (pass == 0)
+                kept += is_it;
+            else if (is_it)
+                list->paths[kept++] = list->paths[i];
             if (pass == 0 && i == list->count - 1) {
                 if (kept == 0) {
                     FAIL_IF(has_other && strcmp(split, "train") != 0, ERR_NOT_FOUND,
@@ -133,7 +137,8 @@ static Status check_endings(const PathList *list)
     for (int i = 0; i < list->count; i++) {
         bool is_known;
         (void)file_format(list->paths[i], &is_known);
-        FAIL_IF(!is_known, ERR_INVALID, "%s: what is in it can't be told from its ending; expected " ENDINGS " (type: text reads any file as text)",
+        FAIL_IF(!is_known, ERR_INVALID,
+                "%s: what is in it can't be told from its ending; expected " ENDINGS " (type: text reads any file as text)",
                 list->paths[i]);
     }
     return OK;
@@ -141,7 +146,7 @@ static Status check_endings(const PathList *list)
 
 Status reader_find_files(Arena *arena, const char *path, const char *split, bool any_ending, char ***out_paths, int *out_count)
 {
-    PathList list = { .arena = arena };
+    PathList list = {.arena = arena};
     if (file_is_dir(path)) {
         TRY(find_below(&list, path, 0));
         FAIL_IF(list.count == 0, ERR_NOT_FOUND, "%s: no data files here (" ENDINGS ")", path);
@@ -150,7 +155,7 @@ Status reader_find_files(Arena *arena, const char *path, const char *split, bool
     } else if (file_exists(path)) {
         push_path(&list, path);
     } else {
-        StrBuf local = { 0 };
+        StrBuf local = {0};
         Status status = strpbrk(path, "*?[") ? OK : hub_local_path(HUB_DATASET, path, &local);
         if (local.len) path = arena_strdup(arena, strbuf_cstr(&local));
         strbuf_deinit(&local);

@@ -11,13 +11,13 @@
 #include <string.h>
 
 struct Shard {
-    char            *path;
-    FileMap          map;
-    bool             is_mapped;
-    ShardHeader      header;
-    ShardInfo        info;
-    const uint64_t  *mask;  /* NULL: all trained */
-    const uint64_t  *index; /* (num_documents + 1) */
+    char           *path;
+    FileMap         map;
+    bool            is_mapped;
+    ShardHeader     header;
+    ShardInfo       info;
+    const uint64_t *mask;  /* NULL: all trained */
+    const uint64_t *index; /* (num_documents + 1) */
 };
 
 uint64_t shard_fold(uint64_t hash, const void *data, size_t size)
@@ -33,19 +33,16 @@ uint64_t shard_header_checksum(const ShardHeader *header)
 static Status check_header(const char *path, const ShardHeader *h, size_t size)
 {
     FAIL_IF(memcmp(h->magic, SHARD_MAGIC, sizeof h->magic) != 0, ERR_INVALID, "%s: not a token shard", path);
-    FAIL_IF(h->version != SHARD_VERSION, ERR_INVALID,
-            "%s: shard format %u, this program reads %d; tokenize the data again", path, h->version, SHARD_VERSION);
+    FAIL_IF(h->version != SHARD_VERSION, ERR_INVALID, "%s: shard format %u, this program reads %d; tokenize the data again", path,
+            h->version, SHARD_VERSION);
     FAIL_IF(h->header_checksum != shard_header_checksum(h), ERR_INVALID, "%s: the header is damaged", path);
     FAIL_IF((h->token_bytes != 2 && h->token_bytes != 4) || h->vocab_size < 1 || h->vocab_size > INT32_MAX ||
                 (h->flags & ~(uint32_t)SHARD_HAS_MASK),
-            ERR_INVALID, "%s: impossible header (token bytes %u, vocabulary %u, flags %u)", path, h->token_bytes,
-            h->vocab_size, h->flags);
-    FAIL_IF(h->file_size != size, ERR_INVALID, "%s: %zu bytes, the header says %" PRIu64 "; the file was cut", path, size,
-            h->file_size);
+            ERR_INVALID, "%s: impossible header (token bytes %u, vocabulary %u, flags %u)", path, h->token_bytes, h->vocab_size, h->flags);
+    FAIL_IF(h->file_size != size, ERR_INVALID, "%s: %zu bytes, the header says %" PRIu64 "; the file was cut", path, size, h->file_size);
     uint64_t room = size - SHARD_HEADER_BYTES;
-    FAIL_IF(h->num_tokens > room / h->token_bytes || h->num_documents > room / 8 || h->num_trained > h->num_tokens,
-            ERR_INVALID, "%s: impossible counts (%" PRIu64 " tokens, %" PRIu64 " documents)", path, h->num_tokens,
-            h->num_documents);
+    FAIL_IF(h->num_tokens > room / h->token_bytes || h->num_documents > room / 8 || h->num_trained > h->num_tokens, ERR_INVALID,
+            "%s: impossible counts (%" PRIu64 " tokens, %" PRIu64 " documents)", path, h->num_tokens, h->num_documents);
     ShardLayout layout = shard_layout(h);
     FAIL_IF(layout.end != size, ERR_INVALID, "%s: %zu bytes, its counts need %" PRIu64, path, size, layout.end);
     return OK;
@@ -63,8 +60,7 @@ static Status check_index(const Shard *shard)
 
 static Status shard_load(Shard *shard)
 {
-    FAIL_IF(shard->map.size < SHARD_HEADER_BYTES, ERR_INVALID, "%s: %zu bytes are too few for a token shard", shard->path,
-            shard->map.size);
+    FAIL_IF(shard->map.size < SHARD_HEADER_BYTES, ERR_INVALID, "%s: %zu bytes are too few for a token shard", shard->path, shard->map.size);
     ShardHeader *h = &shard->header;
     memcpy(h, shard->map.data, sizeof *h);
     TRY(check_header(shard->path, h, shard->map.size));
@@ -90,7 +86,7 @@ Status shard_open_bytes(const char *name, const void *data, size_t size, Shard *
     if (!shard) fatal_out_of_memory(sizeof *shard);
     shard->path = strdup(name);
     if (!shard->path) fatal_out_of_memory(strlen(name));
-    shard->map = (FileMap){ data, size };
+    shard->map = (FileMap){data, size};
     Status status = shard_load(shard);
     if (status != OK)
         shard_close(shard);
@@ -141,8 +137,7 @@ Status shard_verify(const Shard *shard)
         data += n;
         left -= n;
     }
-    FAIL_IF(hash != shard->header.data_checksum, ERR_INVALID, "%s: checksum differs, the file is damaged",
-            shard->path);
+    FAIL_IF(hash != shard->header.data_checksum, ERR_INVALID, "%s: checksum differs, the file is damaged", shard->path);
     return OK;
 }
 
@@ -174,7 +169,7 @@ Status shard_read(const Shard *shard, int64_t begin, int64_t count, int32_t *out
         }
     }
     FAIL_IF(most >= (uint32_t)shard->info.vocab_size, ERR_INVALID,
-            "%s: token id %u in tokens %" PRId64 "..%" PRId64 " is beyond the vocabulary of %d; the file is damaged",
-            shard->path, most, begin, begin + count - 1, shard->info.vocab_size);
+            "%s: token id %u in tokens %" PRId64 "..%" PRId64 " is beyond the vocabulary of %d; the file is damaged", shard->path, most,
+            begin, begin + count - 1, shard->info.vocab_size);
     return OK;
 }

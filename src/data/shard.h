@@ -17,10 +17,10 @@ typedef struct Shard Shard;
 typedef struct ShardInfo {
     uint64_t tokenizer_hash;
     int64_t  num_tokens, num_documents;
-    int64_t  num_trained;  /* labels that count: trained tokens that aren't the first of their document */
+    int64_t  num_trained; /* labels that count: trained tokens that aren't the first of their document */
     int32_t  vocab_size;
-    int      token_bytes;  /* 2 or 4 */
-    bool     has_mask;     /* false: every token is trained */
+    int      token_bytes; /* 2 or 4 */
+    bool     has_mask;    /* false: every token is trained */
 } ShardInfo;
 
 /* Maps a shard and checks header, sizes and index. ERR_INVALID names the file and what is wrong. */
@@ -49,8 +49,7 @@ const uint64_t *shard_mask(const Shard *shard);
 /* Writing: append tokens, end documents, then commit (fsync, rename) or abort; either frees the writer. Tokens stream to
  * disk; masks and the index wait in memory. */
 typedef struct ShardWriter ShardWriter;
-NODISCARD Status shard_writer_open(const char *path, uint64_t tokenizer_hash, int32_t vocab_size, bool has_mask,
-                                   ShardWriter **out_writer);
+NODISCARD Status shard_writer_open(const char *path, uint64_t tokenizer_hash, int32_t vocab_size, bool has_mask, ShardWriter **out_writer);
 /* mask: a byte a token, 0 or 1; NULL: all trained. Ids must be within the vocabulary (CHECK). */
 NODISCARD Status shard_writer_append(ShardWriter *writer, const int32_t *ids, const uint8_t *mask, int64_t count);
 NODISCARD Status shard_writer_end_document(ShardWriter *writer);
@@ -73,5 +72,3 @@ typedef struct ShardSet {
  * differ or one is missing in the row of numbers. */
 NODISCARD Status shard_set_open(const char *dir, ShardSet *out_set);
 void             shard_set_close(ShardSet *set);
-/* Reads all of it and compares every checksum, on `threads` threads (0: all cores). ERR_INVALID names the first damaged shard. */
-NODISCARD Status shard_set_verify(const ShardSet *set, int threads);

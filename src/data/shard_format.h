@@ -12,7 +12,7 @@
 #include "data/shard.h"
 
 #define SHARD_MAGIC "SGTOKENS"
-#define SHARD_NAME  "shard-%05d.tokens"
+#define SHARD_NAME "shard-%05d.tokens"
 
 enum { SHARD_HAS_MASK = 1, SHARD_BLOCK_BYTES = 1 << 20 };
 

@@ -1,7 +1,6 @@
 /* Folders of shards. */
 #include "data/shard.h"
 
-#include "base/pool.h"
 #include "data/shard_format.h"
 #include "files/file.h"
 
@@ -12,7 +11,7 @@ static Status set_add(ShardSet *set, const char *path)
     Shard *shard;
     TRY(shard_open(path, &shard));
     const ShardInfo *info = shard_info(shard);
-    Shard **grown = realloc(set->shards, sizeof *grown * (size_t)(set->num_shards + 1));
+    Shard          **grown = realloc(set->shards, sizeof *grown * (size_t)(set->num_shards + 1));
     if (!grown) fatal_out_of_memory(sizeof *grown);
     set->shards = grown;
     set->shards[set->num_shards++] = shard;
@@ -32,7 +31,7 @@ static Status set_add(ShardSet *set, const char *path)
 static Status set_load(ShardSet *set, const char *dir)
 {
     if (!file_is_dir(dir)) return set_add(set, dir);
-    Arena  names = { 0 };
+    Arena  names = {0};
     Status status = OK;
     for (int i = 0; status == OK; i++) {
         const char *path = arena_printf(&names, "%s/" SHARD_NAME, dir, i);
@@ -40,14 +39,13 @@ static Status set_load(ShardSet *set, const char *dir)
         status = set_add(set, path);
     }
     arena_deinit(&names);
-    if (status == OK && set->num_shards == 0)
-        status = status_fail(ERR_NOT_FOUND, "%s: no token shards here (shard-00000.tokens)", dir);
+    if (status == OK && set->num_shards == 0) status = status_fail(ERR_NOT_FOUND, "%s: no token shards here (shard-00000.tokens)", dir);
     return status;
 }
 
 Status shard_set_open(const char *dir, ShardSet *out_set)
 {
-    *out_set = (ShardSet){ 0 };
+    *out_set = (ShardSet){0};
     Status status = set_load(out_set, dir);
     if (status != OK) shard_set_close(out_set);
     return status;
@@ -57,33 +55,5 @@ void shard_set_close(ShardSet *set)
 {
     for (int i = 0; i < set->num_shards; i++) shard_close(set->shards[i]);
     free(set->shards);
-    *set = (ShardSet){ 0 };
-}
-
-typedef struct Verifying {
-    const ShardSet *set;
-    bool           *is_damaged; /* by shard */
-} Verifying;
-
-static void verify_one(void *context, int64_t i, int worker)
-{
-    Verifying *v = context;
-    (void)worker;
-    v->is_damaged[i] = shard_verify(v->set->shards[i]) != OK; /* the message is of this worker's thread */
-}
-
-Status shard_set_verify(const ShardSet *set, int threads)
-{
-    Arena       arena = { 0 };
-    Verifying   verifying = { set, arena_array(&arena, bool, set->num_shards + 1) };
-    ThreadPool *pool;
-    Status      status = pool_create(threads, &pool);
-    if (status == OK) {
-        pool_run(pool, set->num_shards, verify_one, &verifying);
-        pool_destroy(pool);
-    }
-    for (int i = 0; i < set->num_shards && status == OK; i++)
-        if (verifying.is_damaged[i]) status = shard_verify(set->shards[i]);
-    arena_deinit(&arena);
-    return status;
+    *set = (ShardSet){0};
 }

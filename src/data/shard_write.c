@@ -24,7 +24,7 @@ struct ShardWriter {
     char       *buffer; /* SHARD_HEADER_BYTES that wait to be written, then a block */
     size_t      block_used;
     bool        is_direct; /* past the page cache */
-    uint64_t   *mask;  /* heap, grows */
+    uint64_t   *mask;      /* heap, grows */
     size_t      mask_words;
     uint64_t   *index; /* heap, grows: first token of each ended document */
     size_t      index_capacity;
@@ -243,8 +243,8 @@ static Status write_whole(ShardWriter *writer)
     TRY(write_tail(writer));
     h->file_size = shard_layout(h).end;
     h->header_checksum = shard_header_checksum(h);
-    FAIL_IF(pwrite(writer->fd, h, sizeof *h, 0) != (ssize_t)sizeof *h, ERR_IO, "%s: cannot write the header: %s",
-            writer->temporary, strerror(errno));
+    FAIL_IF(pwrite(writer->fd, h, sizeof *h, 0) != (ssize_t)sizeof *h, ERR_IO, "%s: cannot write the header: %s", writer->temporary,
+            strerror(errno));
     FAIL_IF(fsync(writer->fd) != 0, ERR_IO, "%s: cannot fsync: %s", writer->temporary, strerror(errno));
     FAIL_IF(rename(writer->temporary, writer->path) != 0, ERR_IO, "%s: cannot rename: %s", writer->temporary, strerror(errno));
     return OK;
@@ -252,7 +252,7 @@ static Status write_whole(ShardWriter *writer)
 
 static Status sync_folder_of(const char *path)
 {
-    Arena       names = { 0 };
+    Arena       names = {0};
     const char *slash = strrchr(path, '/');
     Status      status = file_sync_dir(slash ? arena_strndup(&names, path, (size_t)(slash - path) + (slash == path)) : ".");
     arena_deinit(&names);
@@ -268,13 +268,13 @@ Status shard_writer_commit(ShardWriter *writer, ShardInfo *out_info)
     }
     const ShardHeader *h = &writer->header;
     if (out_info)
-        *out_info = (ShardInfo){ .tokenizer_hash = h->tokenizer_hash,
-                                 .num_tokens = (int64_t)h->num_tokens,
-                                 .num_documents = (int64_t)h->num_documents,
-                                 .num_trained = (int64_t)h->num_trained,
-                                 .vocab_size = (int32_t)h->vocab_size,
-                                 .token_bytes = (int)h->token_bytes,
-                                 .has_mask = h->flags & SHARD_HAS_MASK };
+        *out_info = (ShardInfo){.tokenizer_hash = h->tokenizer_hash,
+                                .num_tokens = (int64_t)h->num_tokens,
+                                .num_documents = (int64_t)h->num_documents,
+                                .num_trained = (int64_t)h->num_trained,
+                                .vocab_size = (int32_t)h->vocab_size,
+                                .token_bytes = (int)h->token_bytes,
+                                .has_mask = h->flags & SHARD_HAS_MASK};
     status = sync_folder_of(writer->path);
     writer_free(writer);
     return status;

@@ -17,17 +17,17 @@ enum { INPUT_BYTES = 1 << 17, WINDOW_FIRST_BYTES = 1 << 18, WINDOW_MEMORY_BYTES 
 typedef enum Coding { CODING_PLAIN, CODING_GZIP, CODING_ZSTD } Coding;
 
 struct StreamSource {
-    int           fd;     /* -1: memory */
-    Str           memory; /* not read yet */
-    Coding        coding;
-    z_stream      gzip;
-    ZSTD_DStream *zstd;
-    bool          in_member; /* within a gzip member or zstd frame: ending here is an error */
-    const unsigned char *input;  /* buffer, or the memory itself */
-    unsigned char       *buffer; /* INPUT_BYTES; NULL: memory */
-    size_t        input_at, input_end;
-    bool          input_done;
-    uint64_t      read_bytes, given_bytes, file_bytes;
+    int                  fd;     /* -1: memory */
+    Str                  memory; /* not read yet */
+    Coding               coding;
+    z_stream             gzip;
+    ZSTD_DStream        *zstd;
+    bool                 in_member; /* within a gzip member or zstd frame: ending here is an error */
+    const unsigned char *input;     /* buffer, or the memory itself */
+    unsigned char       *buffer;    /* INPUT_BYTES; NULL: memory */
+    size_t               input_at, input_end;
+    bool                 input_done;
+    uint64_t             read_bytes, given_bytes, file_bytes;
 };
 
 static Status read_file(const char *path, StreamSource *source, void *out, size_t room, size_t *given)
@@ -87,8 +87,8 @@ static Status gzip_step(const char *path, StreamSource *source, char *out, size_
 
 static Status zstd_step(const char *path, StreamSource *source, char *out, size_t room, size_t *given)
 {
-    ZSTD_inBuffer  input = { source->input, source->input_end, source->input_at };
-    ZSTD_outBuffer output = { out, room, 0 };
+    ZSTD_inBuffer  input = {source->input, source->input_end, source->input_at};
+    ZSTD_outBuffer output = {out, room, 0};
     size_t         code = ZSTD_decompressStream(source->zstd, &output, &input);
     source->input_at = input.pos;
     *given = output.pos;
@@ -113,8 +113,7 @@ static Status source_read(const char *path, StreamSource *source, char *out, siz
             if (*given) memcpy(out, source->input + source->input_at, *given);
             source->input_at += *given;
         } else if (!is_empty || source->in_member) {
-            TRY(source->coding == CODING_GZIP ? gzip_step(path, source, out, room, given)
-                                              : zstd_step(path, source, out, room, given));
+            TRY(source->coding == CODING_GZIP ? gzip_step(path, source, out, room, given) : zstd_step(path, source, out, room, given));
         }
         if (is_empty && *given == 0) {
             FAIL_IF(source->in_member, ERR_INVALID, "%s: the compressed data ends too early; the file was cut", path);
@@ -131,8 +130,8 @@ static Status source_read(const char *path, StreamSource *source, char *out, siz
 Status stream_more(Stream *stream)
 {
     size_t held = stream->end - stream->begin;
-    FAIL_IF(held > RECORD_MAX_BYTES, ERR_INVALID, "%s: a record of more than %d MiB; is this the right format?",
-            stream->path, RECORD_MAX_BYTES >> 20);
+    FAIL_IF(held > RECORD_MAX_BYTES, ERR_INVALID, "%s: a record of more than %d MiB; is this the right format?", stream->path,
+            RECORD_MAX_BYTES >> 20);
     if (stream->begin > 0 && held <= stream->begin) {
         memmove(stream->data, stream->data + stream->begin, held);
         stream->begin = 0;
@@ -156,7 +155,11 @@ Status stream_more(Stream *stream)
 static Status source_open(const char *path, StreamSource *source)
 {
     source->fd = open(path, O_RDONLY | O_CLOEXEC);
-    FAIL_IF(source->fd < 0, errno == ENOENT ? ERR_NOT_FOUND : errno == EACCES || errno == EPERM ? ERR_INVALID : ERR_IO, "%s: cannot open: %s", path, strerror(errno));
+    FAIL_IF(source->fd < 0,
+            errno == ENOENT                     ? ERR_NOT_FOUND
+            : errno == EACCES || errno == EPERM ? ERR_INVALID
+                                                : ERR_IO,
+            "%s: cannot open: %s", path, strerror(errno));
     struct stat about;
     FAIL_IF(fstat(source->fd, &about) != 0, ERR_IO, "%s: cannot stat: %s", path, strerror(errno));
     FAIL_IF(S_ISDIR(about.st_mode), ERR_INVALID, "%s: is a folder, want a file", path);
@@ -187,7 +190,7 @@ static Status skip_byte_order_mark(Stream *stream)
 {
     while (stream->end < 4 && !stream->at_end) TRY(stream_more(stream));
     const unsigned char *first = (const unsigned char *)stream->data;
-    bool is_utf16 = stream->end >= 2 && ((first[0] == 0xff && first[1] == 0xfe) || (first[0] == 0xfe && first[1] == 0xff));
+    bool                 is_utf16 = stream->end >= 2 && ((first[0] == 0xff && first[1] == 0xfe) || (first[0] == 0xfe && first[1] == 0xff));
     FAIL_IF(is_utf16, ERR_UNSUPPORTED, "%s: UTF-16 or UTF-32 text; convert it to UTF-8", stream->path);
     if (stream->end >= 3 && first[0] == 0xef && first[1] == 0xbb && first[2] == 0xbf) stream->begin = 3;
     return OK;
@@ -203,7 +206,7 @@ static Status stream_begin(Stream *stream, Status status)
 
 static void stream_init(Stream *stream, const char *path)
 {
-    *stream = (Stream){ .path = path, .source = calloc(1, sizeof(StreamSource)) };
+    *stream = (Stream){.path = path, .source = calloc(1, sizeof(StreamSource))};
     if (!stream->source) fatal_out_of_memory(sizeof(StreamSource));
     stream->source->fd = -1;
 }
@@ -233,7 +236,7 @@ void stream_close(Stream *stream)
     }
     free(source);
     free(stream->data);
-    *stream = (Stream){ 0 };
+    *stream = (Stream){0};
 }
 
 double stream_fraction(const Stream *stream)
@@ -250,7 +253,7 @@ Status stream_line(Stream *stream, Str *out_line, bool *out_has)
         const char *end = from < stream->end ? memchr(stream->data + from, '\n', stream->end - from) : NULL;
         size_t      len = end ? (size_t)(end - stream->data) - stream->begin : stream->end - stream->begin;
         if (end || (stream->at_end && len > 0)) {
-            *out_line = (Str){ stream->data + stream->begin, len };
+            *out_line = (Str){stream->data + stream->begin, len};
             stream->begin += len + (end != NULL);
             if (out_line->len > 0 && out_line->data[out_line->len - 1] == '\r') out_line->len--;
             *out_has = true;

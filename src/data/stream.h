@@ -16,11 +16,11 @@ enum { EXPAND_FREE_BYTES = 64 << 20, EXPAND_MAX_RATIO = 500 };
 typedef struct StreamSource StreamSource;
 
 typedef struct Stream {
-    const char   *path;        /* borrowed */
-    char         *data;        /* data[begin..end) is read and not consumed; the caller moves begin */
+    const char   *path; /* borrowed */
+    char         *data; /* data[begin..end) is read and not consumed; the caller moves begin */
     size_t        begin, end;
     size_t        capacity;
-    bool          at_end;      /* nothing follows data[end) */
+    bool          at_end; /* nothing follows data[end) */
     StreamSource *source;
 } Stream;
 

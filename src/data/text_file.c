@@ -3,6 +3,7 @@
 #include "data/stream.h"
 
 #include <string.h>
+#include <sys/stat.h>
 
 static bool starts_with(Str text, const char *bytes, size_t len)
 {
@@ -11,7 +12,7 @@ static bool starts_with(Str text, const char *bytes, size_t len)
 
 static Status unpack(const char *path, StrBuf *out)
 {
-    Stream stream = { 0 };
+    Stream stream = {0};
     TRY(stream_open(path, &stream));
     Status status = OK;
     while (status == OK) {
@@ -28,22 +29,33 @@ static Status check_text(const char *path, Str text)
 {
     FAIL_IF(starts_with(text, "PAR1", 4), ERR_INVALID, "%s: a parquet file, expected text; write its texts to a .txt file", path);
     const char *nul = text.len ? memchr(text.data, 0, text.len) : NULL;
-    FAIL_IF(nul, ERR_INVALID, "%s: a NUL byte at offset %zu: this is no text, or one in UTF-16; expected UTF-8", path, (size_t)(nul - text.data));
+    FAIL_IF(nul, ERR_INVALID, "%s: a NUL byte at offset %zu: this is no text, or one in UTF-16; expected UTF-8", path,
+            (size_t)(nul - text.data));
     return OK;
+}
+
+/* What can't be mapped: standard input, a pipe. */
+static bool is_stream(const char *path)
+{
+    struct stat info;
+    return stat(path, &info) == 0 && (S_ISFIFO(info.st_mode) || S_ISCHR(info.st_mode) || S_ISSOCK(info.st_mode));
 }
 
 Status text_file_open(const char *path, TextFile *out)
 {
-    *out = (TextFile){ 0 };
-    TRY(file_map(path, &out->map));
+    *out = (TextFile){0};
+    bool   unpacked = is_stream(path);
     Status status = OK;
-    out->text = (Str){ out->map.data, out->map.size };
-    if (starts_with(out->text, "\x1f\x8b", 2) || starts_with(out->text, "\x28\xb5\x2f\xfd", 4)) {
-        status = unpack(path, &out->unpacked);
-        out->text = (Str){ strbuf_cstr(&out->unpacked), out->unpacked.len };
-    } else if (starts_with(out->text, "\xef\xbb\xbf", 3)) {
-        out->text = (Str){ out->text.data + 3, out->text.len - 3 };
+    if (!unpacked) {
+        TRY(file_map(path, &out->map));
+        out->text = (Str){out->map.data, out->map.size};
+        unpacked = starts_with(out->text, "\x1f\x8b", 2) || starts_with(out->text, "\x28\xb5\x2f\xfd", 4);
     }
+    if (unpacked) {
+        status = unpack(path, &out->unpacked);
+        out->text = (Str){strbuf_cstr(&out->unpacked), out->unpacked.len};
+    }
+    if (starts_with(out->text, "\xef\xbb\xbf", 3)) out->text = (Str){out->text.data + 3, out->text.len - 3};
     if (status == OK) status = check_text(path, out->text);
     if (status != OK) text_file_close(out);
     return status;
@@ -53,5 +65,5 @@ void text_file_close(TextFile *file)
 {
     file_unmap(&file->map);
     strbuf_deinit(&file->unpacked);
-    *file = (TextFile){ 0 };
+    *file = (TextFile){0};
 }

@@ -42,9 +42,9 @@ static Str read_binary(ThriftReader *reader)
     uint64_t len = read_varint(reader);
     if (reader->failed || len > (uint64_t)(reader->end - reader->at)) {
         reader->failed = true;
-        return (Str){ "", 0 };
+        return (Str){"", 0};
     }
-    Str out = { (const char *)reader->at, (size_t)len };
+    Str out = {(const char *)reader->at, (size_t)len};
     reader->at += len;
     return out;
 }
@@ -75,12 +75,20 @@ static void skip_deep(ThriftReader *reader, ThriftType type, bool in_list, int d
     case THRIFT_FALSE:
         if (in_list) skip_bytes(reader, 1);
         return;
-    case THRIFT_BYTE: skip_bytes(reader, 1); return;
+    case THRIFT_BYTE:
+        skip_bytes(reader, 1);
+        return;
     case THRIFT_I16:
     case THRIFT_I32:
-    case THRIFT_I64: read_varint(reader); return;
-    case THRIFT_DOUBLE: skip_bytes(reader, 8); return;
-    case THRIFT_BINARY: read_binary(reader); return;
+    case THRIFT_I64:
+        read_varint(reader);
+        return;
+    case THRIFT_DOUBLE:
+        skip_bytes(reader, 8);
+        return;
+    case THRIFT_BINARY:
+        read_binary(reader);
+        return;
     case THRIFT_LIST:
     case THRIFT_SET: {
         ThriftType item;
@@ -99,9 +107,10 @@ static void skip_deep(ThriftReader *reader, ThriftType type, bool in_list, int d
         return;
     }
     case THRIFT_STRUCT:
-        for (ThriftField field = { 0 }; thrift_field(reader, &field);) skip_deep(reader, field.type, false, depth + 1);
+        for (ThriftField field = {0}; thrift_field(reader, &field);) skip_deep(reader, field.type, false, depth + 1);
         return;
-    default: reader->failed = true;
+    default:
+        reader->failed = true;
     }
 }
 
@@ -128,7 +137,7 @@ Str thrift_binary(ThriftReader *reader, const ThriftField *field)
 {
     if (field->type == THRIFT_BINARY) return read_binary(reader);
     thrift_skip(reader, field->type);
-    return (Str){ "", 0 };
+    return (Str){"", 0};
 }
 
 uint32_t thrift_list(ThriftReader *reader, const ThriftField *field, ThriftType item)

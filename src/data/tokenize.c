@@ -3,8 +3,10 @@
 #include "data/tokenize.h"
 
 #include "base/log.h"
+#include "base/pool.h"
 #include "data/shard_format.h"
 #include "data/tokenize_key.h"
+#include "data/tokenize_report.h"
 #include "data/tokenize_unit.h"
 #include "files/file.h"
 
@@ -13,6 +15,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { MAX_THREADS = 256, SHARD_DOCUMENTS = 1 << 22 };
 
@@ -25,12 +28,14 @@ typedef struct Pipeline {
     RowFormat          format;
     MaskRules         *rules;
     UnitContext        context;
+    int                lock_fd; /* -1: none */
     int64_t            shard_tokens;
-    ShardWriter       *writer;      /* NULL between shards */
-    int                num_shards;  /* complete */
-    int64_t            rows_done, rows_read; /* rows_done: written, in complete documents */
+    ShardWriter       *writer; /* NULL between shards */
+    DoneShards         done;
+    bool              *is_damaged; /* (done.count) at the start; NULL: none is */
+    int64_t            remake_end; /* a damaged shard is made anew up to this row; 0: none */
+    int64_t            rows_read;
     bool               in_document; /* the last unit's document goes on */
-    bool               is_limited;  /* dataset->samples was reached */
     Record             held;        /* a record read and not yet in a unit */
     bool               has_held, was_part;
 
@@ -50,7 +55,7 @@ static void *worker_main(void *context)
 {
     Pipeline   *p = context;
     MaskEncoder encoder;
-    Arena       arena = { 0 };
+    Arena       arena = {0};
     mask_encoder_init(&encoder, p->rules);
     pthread_mutex_lock(&p->lock);
     for (;;) {
@@ -98,7 +103,7 @@ static Status next_record(Pipeline *p, Record *out, bool *out_has)
         p->has_held = false;
         return OK;
     }
-    int64_t most = p->job->dataset->samples;
+    int64_t most = p->remake_end ? p->remake_end : p->job->dataset->samples;
     if (most > 0 && p->rows_read >= most && !p->was_part) return OK;
     TRY(reader_next(p->reader, out, out_has));
     p->rows_read += *out_has;
@@ -140,63 +145,9 @@ static const char *shard_path(Pipeline *p, int number)
     return arena_printf(&p->arena, "%s/" SHARD_NAME, p->report->dir, number);
 }
 
-static void report_write(const Pipeline *p, StrBuf *out)
+static const char *dir_path(Pipeline *p, const char *name)
 {
-    const TokenizeReport *r = p->report;
-    strbuf_printf(out, "{\n  \"shards\": %d,\n  \"rows\": %lld,\n  \"documents\": %lld,\n  \"tokens\": %lld,\n"
-                       "  \"trained\": %lld,\n  \"bad_rows\": %lld,\n  \"untrained_rows\": %lld,\n  \"turns_without_stop\": %lld,\n"
-                       "  \"turns_without_calls\": %lld,\n  \"empty_turns\": %lld,\n  \"unprinted_messages\": %lld,\n"
-                       "  \"format\": ",
-                  p->num_shards, (long long)p->rows_done, (long long)r->num_documents, (long long)r->num_tokens,
-                  (long long)r->num_trained, (long long)r->num_bad_rows, (long long)r->num_untrained,
-                  (long long)r->num_without_stop, (long long)r->num_without_calls, (long long)r->num_empty, (long long)r->num_unprinted);
-    json_write_string(out, r->format, strlen(r->format));
-    strbuf_puts(out, ",\n  \"first_unprinted\": ");
-    json_write_string(out, r->first_unprinted, strlen(r->first_unprinted));
-    strbuf_puts(out, ",\n  \"examples\": [");
-    for (int i = 0; i < r->num_examples; i++) {
-        strbuf_puts(out, i ? ", " : "");
-        json_write_string(out, r->examples[i], strlen(r->examples[i]));
-    }
-    strbuf_puts(out, "]\n}\n");
-}
-
-static Status save_report(Pipeline *p, const char *name)
-{
-    StrBuf json = { 0 };
-    report_write(p, &json);
-    Status status = file_write_atomic(arena_printf(&p->arena, "%s/%s", p->report->dir, name), json.data, json.len);
-    strbuf_deinit(&json);
-    return status;
-}
-
-static bool load_report(Pipeline *p, const char *name)
-{
-    const char *path = arena_printf(&p->arena, "%s/%s", p->report->dir, name), *format, *unprinted;
-    Str         text;
-    JsonValue   json;
-    if (!file_exists(path)) return false;
-    bool is_read = file_read(&p->arena, path, 1 << 20, &text) == OK && json_parse(&p->arena, path, text.data, text.len, &json) == OK;
-    status_clear();
-    TokenizeReport *r = p->report;
-    int64_t         shards = 0;
-    if (!is_read || !json_get_int(&json, "shards", &shards) || !json_get_int(&json, "rows", &p->rows_done) ||
-        !json_get_int(&json, "documents", &r->num_documents) || !json_get_int(&json, "tokens", &r->num_tokens) ||
-        !json_get_int(&json, "trained", &r->num_trained) || !json_get_int(&json, "bad_rows", &r->num_bad_rows) ||
-        !json_get_int(&json, "untrained_rows", &r->num_untrained) ||
-        !json_get_int(&json, "turns_without_stop", &r->num_without_stop) ||
-        !json_get_int(&json, "turns_without_calls", &r->num_without_calls) || !json_get_int(&json, "empty_turns", &r->num_empty) ||
-        !json_get_int(&json, "unprinted_messages", &r->num_unprinted) || !json_get_str(&json, "first_unprinted", &unprinted) ||
-        !json_get_str(&json, "format", &format))
-        return false;
-    p->num_shards = (int)shards;
-    snprintf(r->format, sizeof r->format, "%s", format);
-    snprintf(r->first_unprinted, sizeof r->first_unprinted, "%s", unprinted);
-    const JsonValue *examples = json_get(&json, "examples");
-    for (uint32_t i = 0; examples && examples->type == JSON_ARRAY && i < examples->count && i < 5; i++)
-        if (examples->items[i].type == JSON_STRING)
-            snprintf(r->examples[r->num_examples++], sizeof r->examples[0], "%s", examples->items[i].string.data);
-    return true;
+    return arena_printf(&p->arena, "%s/%s", p->report->dir, name);
 }
 
 static Status commit_shard(Pipeline *p)
@@ -206,7 +157,8 @@ static Status commit_shard(Pipeline *p)
     p->writer = NULL;
     if (!writer) return OK;
     TRY(shard_writer_commit(writer, &info));
-    p->num_shards++;
+    if (p->remake_end) return OK; /* counted before */
+    done_shards_add(&p->arena, &p->done);
     p->report->num_documents += info.num_documents;
     p->report->num_tokens += info.num_tokens;
     p->report->num_trained += info.num_trained;
@@ -216,7 +168,7 @@ static Status commit_shard(Pipeline *p)
 static void add_counts(Pipeline *p, const Unit *unit)
 {
     TokenizeReport *r = p->report;
-    p->rows_done += unit->num_rows;
+    p->done.num_rows += unit->num_rows;
     r->num_bad_rows += unit->num_bad;
     r->num_untrained += unit->num_untrained;
     r->num_without_stop += unit->num_without_stop;
@@ -234,8 +186,8 @@ static Status write_unit(Pipeline *p, const Unit *unit)
     for (int i = 0; i < unit->num_documents; i++) {
         const UnitDocument *document = &unit->documents[i];
         if (!p->writer)
-            TRY(shard_writer_open(shard_path(p, p->num_shards), tokenizer_hash(p->job->tokenizer),
-                                  tokenizer_vocab_size(p->job->tokenizer), p->format.type != DATASET_TEXT, &p->writer));
+            TRY(shard_writer_open(shard_path(p, p->done.count), tokenizer_hash(p->job->tokenizer), tokenizer_vocab_size(p->job->tokenizer),
+                                  p->format.type != DATASET_TEXT, &p->writer));
         TRY(shard_writer_append(p->writer, unit->tokens.ids.data + document->begin, unit->tokens.mask + document->begin,
                                 document->end - document->begin));
         p->in_document = document->continues;
@@ -243,11 +195,10 @@ static Status write_unit(Pipeline *p, const Unit *unit)
     }
     add_counts(p, unit);
     /* A shard ends with a unit, so that progress counts whole units. */
-    bool is_full = p->writer && (shard_writer_tokens(p->writer) >= p->shard_tokens ||
-                                 shard_writer_documents(p->writer) >= SHARD_DOCUMENTS);
+    bool is_full = p->writer && (shard_writer_tokens(p->writer) >= p->shard_tokens || shard_writer_documents(p->writer) >= SHARD_DOCUMENTS);
     if (!is_full || p->in_document) return OK;
     TRY(commit_shard(p));
-    return save_report(p, "progress.json");
+    return p->remake_end ? OK : tokenize_report_save(dir_path(p, "progress.json"), p->report, &p->done);
 }
 
 /* ---- the whole ---- */
@@ -256,7 +207,7 @@ static bool tell_progress(const Pipeline *p)
 {
     if (!p->job->progress) return true;
     int64_t tokens = p->report->num_tokens + (p->writer ? shard_writer_tokens(p->writer) : 0);
-    return p->job->progress(p->job->context, p->rows_done, tokens, reader_fraction(p->reader));
+    return p->job->progress(p->job->context, p->done.num_rows, tokens, reader_fraction(p->reader));
 }
 
 static Status write_oldest(Pipeline *p)
@@ -294,14 +245,14 @@ static Status detect_format(Pipeline *p)
     bool      has = true;
     JsonValue row;
     Reader   *reader;
-    Arena     arena = { 0 };
+    Arena     arena = {0};
     TRY(reader_open(p->key.paths, p->key.num_paths, &reader));
     Status status = reader_next(reader, &record, &has);
     if (status == OK && !has) status = status_fail(ERR_INVALID, "%s: the dataset is empty", p->job->dataset->path);
     while (status == OK && has) {
         if (record.kind == RECORD_TEXT) { /* a document as it stands: no need to look into it */
-            row = (JsonValue){ .type = JSON_OBJECT, .count = 1, .members = arena_new(&arena, JsonMember) };
-            row.members[0] = (JsonMember){ str_of("text"), { .type = JSON_STRING, .string = str_of("") } };
+            row = (JsonValue){.type = JSON_OBJECT, .count = 1, .members = arena_new(&arena, JsonMember)};
+            row.members[0] = (JsonMember){str_of("text"), {.type = JSON_STRING, .string = str_of("")}};
         } else {
             status = record_parse(&arena, &record, &row);
         }
@@ -319,35 +270,67 @@ static Status detect_format(Pipeline *p)
     return status;
 }
 
-static Status skip_done(Pipeline *p)
+static Status skip_rows(Pipeline *p, int64_t until)
 {
     bool   has = true;
     Record record;
-    for (int64_t i = 0; i < p->rows_done && has; i++) TRY(next_record(p, &record, &has));
+    while (p->rows_read < until && has) TRY(next_record(p, &record, &has));
     return OK;
+}
+
+/* Of each damaged shard the rows are read again; the counts are known. Units begin as they did, so that the bytes are the same. */
+static Status remake_damaged(Pipeline *p)
+{
+    TokenizeReport   report = *p->report;
+    const DoneShards done = p->done;
+    for (int i = 0; p->is_damaged && i < done.count; i++) {
+        if (!p->is_damaged[i]) continue;
+        TRY(skip_rows(p, i ? done.ends[i - 1] : 0));
+        p->done.count = i;
+        p->remake_end = done.ends[i];
+        TRY(run_units(p));
+    }
+    p->remake_end = 0;
+    p->done = done;
+    *p->report = report;
+    return OK;
+}
+
+/* Do the shards hold what is counted? */
+static bool adds_up(const Pipeline *p)
+{
+    ShardSet set;
+    bool     does = shard_set_open(p->report->dir, &set) == OK;
+    status_clear();
+    if (!does) return false;
+    does = set.num_shards == p->done.count && set.num_tokens == p->report->num_tokens && set.num_documents == p->report->num_documents;
+    shard_set_close(&set);
+    return does;
 }
 
 static Status finish(Pipeline *p)
 {
     FAIL_IF(p->report->num_tokens == 0 || p->report->num_trained == 0, ERR_INVALID,
             "%s: nothing to train on: %lld rows (%lld bad, %lld without a trained token)%s%s", p->job->dataset->path,
-            (long long)p->rows_done, (long long)p->report->num_bad_rows, (long long)p->report->num_untrained,
+            (long long)p->done.num_rows, (long long)p->report->num_bad_rows, (long long)p->report->num_untrained,
             p->report->num_examples ? "; the first: " : "", p->report->num_examples ? p->report->examples[0] : "");
-    TRY(save_report(p, "dataset.json"));
-    return file_remove_tree(arena_printf(&p->arena, "%s/progress.json", p->report->dir));
+    FAIL_IF(p->is_damaged && !adds_up(p), ERR_INVALID,
+            "%s: its shards don't add up to what it counts; remove this folder, then it is made anew", p->report->dir);
+    TRY(tokenize_report_save(dir_path(p, "dataset.json"), p->report, &p->done));
+    return file_remove_tree(dir_path(p, "progress.json"));
 }
 
 static Status run(Pipeline *p)
 {
-    TRY(file_make_dirs(p->report->dir));
-    TRY(file_write_atomic(arena_printf(&p->arena, "%s/key.json", p->report->dir), p->key.json.data, p->key.json.len));
+    TRY(file_write_atomic(dir_path(p, "key.json"), p->key.json.data, p->key.json.len));
     TRY(detect_format(p));
     snprintf(p->report->format, sizeof p->report->format, "%s", p->format.description);
     TRY(mask_rules_create(p->job->tokenizer, p->job->tmpl, p->job->dataset->train_on, &p->rules));
-    p->context = (UnitContext){ p->job->dataset, &p->format, p->rules, mask_rules_traits(p->rules) };
+    p->context = (UnitContext){p->job->dataset, &p->format, p->rules, mask_rules_traits(p->rules)};
     TRY(reader_open(p->key.paths, p->key.num_paths, &p->reader));
-    TRY(skip_done(p));
     TRY(start_workers(p));
+    TRY(remake_damaged(p));
+    TRY(skip_rows(p, p->done.num_rows));
     TRY(run_units(p));
     return finish(p);
 }
@@ -366,6 +349,7 @@ static void pipeline_deinit(Pipeline *p)
     mask_rules_destroy(p->rules);
     dataset_key_deinit(&p->key);
     arena_deinit(&p->arena);
+    if (p->lock_fd >= 0) close(p->lock_fd);
     pthread_mutex_destroy(&p->lock);
     pthread_cond_destroy(&p->changed);
 }
@@ -376,7 +360,7 @@ static void pipeline_deinit(Pipeline *p)
 static uint64_t shards_stamp(Pipeline *p)
 {
     uint64_t stamp = 0;
-    for (int i = 0; i < p->num_shards; i++) {
+    for (int i = 0; i < p->done.count; i++) {
         uint64_t one = file_stamp(shard_path(p, i));
         if (one == 0) return 0;
         stamp = hash_bytes(&one, sizeof one, stamp);
@@ -384,63 +368,92 @@ static uint64_t shards_stamp(Pipeline *p)
     return stamp;
 }
 
-/* Checksums are compared once for each stamp of the shards, which verified.txt holds. */
-static Status check_shards(Pipeline *p, const ShardSet *set)
+static Status check_shard(const Pipeline *p, int number)
 {
-    const char *path = arena_printf(&p->arena, "%s/verified.txt", p->report->dir);
-    const char *stamp = arena_printf(&p->arena, "%016llx\n", (unsigned long long)shards_stamp(p));
-    bool        is_settled = strspn(stamp, "0") < 16;
-    Str         known;
-    if (is_settled && file_exists(path) && file_read(&p->arena, path, 64, &known) == OK && strcmp(known.data, stamp) == 0) return OK;
-    TRY(shard_set_verify(set, p->job->num_threads));
-    if (is_settled && file_write_atomic(path, stamp, strlen(stamp)) != OK) status_clear(); /* a cache that can't be written: the next start compares again */
+    char   path[sizeof p->report->dir + 32];
+    Shard *shard;
+    snprintf(path, sizeof path, "%s/" SHARD_NAME, p->report->dir, number);
+    TRY(shard_open(path, &shard));
+    Status status = shard_verify(shard);
+    shard_close(shard);
+    return status;
+}
+
+static void check_task(void *context, int64_t number, int worker)
+{
+    Pipeline *p = context;
+    (void)worker;
+    p->is_damaged[number] = check_shard(p, (int)number) != OK; /* the message is of this worker's thread */
+}
+
+/* Finds the damaged shards, and says which they are. */
+static Status check_shards(Pipeline *p)
+{
+    ThreadPool *pool;
+    int         first = -1, count = 0;
+    TRY(pool_create(p->job->num_threads, &pool));
+    p->is_damaged = arena_array(&p->arena, bool, p->done.count + 1);
+    pool_run(pool, p->done.count, check_task, p);
+    pool_destroy(pool);
+    for (int i = p->done.count - 1; i >= 0; i--) {
+        if (!p->is_damaged[i]) continue;
+        count++;
+        first = i;
+    }
+    if (count == 0)
+        p->is_damaged = NULL;
+    else if (check_shard(p, first) != OK)
+        log_warn("%s; %d of %d shards %s made anew", status_message(), count, p->done.count, count > 1 ? "are" : "is");
+    status_clear();
     return OK;
 }
 
-/* Is every shard that dataset.json counts there and sound? Says why not where dataset.json is there. */
-static bool is_whole(Pipeline *p)
+static void forget(Pipeline *p)
 {
-    ShardSet set;
-    if (!load_report(p, "dataset.json")) return false;
-    Status status = shard_set_open(p->report->dir, &set);
-    if (status == OK) {
-        if (set.num_shards != p->num_shards || set.num_tokens != p->report->num_tokens)
-            status = status_fail(ERR_INVALID, "%s: %d shards with %lld tokens, dataset.json says %d with %lld", p->report->dir, set.num_shards,
-                                 (long long)set.num_tokens, p->num_shards, (long long)p->report->num_tokens);
-        if (status == OK) status = check_shards(p, &set);
-        shard_set_close(&set);
-    }
-    if (status != OK) log_warn("%s; the dataset is tokenized anew", status_message());
-    status_clear();
-    return status == OK;
+    char dir[sizeof p->report->dir];
+    memcpy(dir, p->report->dir, sizeof dir);
+    *p->report = (TokenizeReport){0};
+    memcpy(p->report->dir, dir, sizeof dir);
+    p->done = (DoneShards){0};
 }
 
-static void forget(TokenizeReport *report)
+/* Is every shard that dataset.json counts there and sound? Checksums are compared once for each stamp of the shards, which
+ * verified.txt holds. */
+static Status check_whole(Pipeline *p, bool *out_is_whole)
 {
-    char dir[sizeof report->dir];
-    memcpy(dir, report->dir, sizeof dir);
-    *report = (TokenizeReport){ 0 };
-    memcpy(report->dir, dir, sizeof dir);
+    const char *path = dir_path(p, "verified.txt");
+    const char *stamp = arena_printf(&p->arena, "%016llx\n", (unsigned long long)shards_stamp(p));
+    bool        is_settled = strspn(stamp, "0") < 16;
+    Str         known;
+    *out_is_whole = true;
+    if (is_settled && file_exists(path) && file_read(&p->arena, path, 64, &known) == OK && strcmp(known.data, stamp) == 0) return OK;
+    TRY(check_shards(p));
+    *out_is_whole = !p->is_damaged && adds_up(p);
+    if (!p->is_damaged && !*out_is_whole) {
+        log_warn("%s: the shards don't add up to what dataset.json counts; the dataset is tokenized anew", p->report->dir);
+        forget(p);
+    }
+    if (*out_is_whole && is_settled && file_write_atomic(path, stamp, strlen(stamp)) != OK)
+        status_clear(); /* a cache that can't be written: the next start compares again */
+    return OK;
 }
 
-/* The shards that progress.json counts must be sound; else all starts anew. */
-static void load_progress(Pipeline *p)
+static bool load_report(Pipeline *p, const char *name)
 {
-    bool   is_there = load_report(p, "progress.json");
-    Status status = OK;
-    for (int i = 0; is_there && i < p->num_shards && status == OK; i++) {
-        Shard *shard;
-        status = shard_open(shard_path(p, i), &shard);
-        if (status != OK) break;
-        status = shard_verify(shard);
-        shard_close(shard);
-    }
-    if (is_there && status == OK) return;
-    if (status != OK) log_warn("%s; the dataset is tokenized anew", status_message());
-    status_clear();
-    forget(p->report);
-    p->num_shards = 0;
-    p->rows_done = 0;
+    const char *path = dir_path(p, name);
+    if (!file_exists(path)) return false;
+    if (tokenize_report_load(&p->arena, path, p->report, &p->done)) return true;
+    log_warn("%s can't be read; the dataset is tokenized anew", path);
+    forget(p);
+    return false;
+}
+
+/* What is there already: all of it, or the shards of a dataset that was begun. */
+static Status look(Pipeline *p, bool *out_is_whole)
+{
+    *out_is_whole = false;
+    if (load_report(p, "dataset.json")) return check_whole(p, out_is_whole);
+    return load_report(p, "progress.json") ? check_shards(p) : OK;
 }
 
 static Status settle_dir(Pipeline *p)
@@ -454,28 +467,40 @@ static Status settle_dir(Pipeline *p)
 
 static void pipeline_init(Pipeline *p, const TokenizeJob *job, TokenizeReport *report)
 {
-    *p = (Pipeline){ .job = job, .report = report };
-    *report = (TokenizeReport){ 0 };
+    *p = (Pipeline){.job = job, .report = report, .lock_fd = -1};
+    *report = (TokenizeReport){0};
     pthread_mutex_init(&p->lock, NULL);
     pthread_cond_init(&p->changed, NULL);
+}
+
+/* One process at a time works in a folder. A cache that can't be written is only read: if something is missing there, writing says
+ * what is wrong. */
+static void lock_dir(Pipeline *p)
+{
+    const char *dir = p->report->dir,
+               *waiting = arena_printf(&p->arena, "%s: another process is tokenizing into %s; waiting for it", p->job->dataset->path, dir);
+    if (file_make_dirs(dir) != OK || file_lock(arena_printf(&p->arena, "%s/.lock", dir), waiting, &p->lock_fd) != OK) status_clear();
+}
+
+static Status make(Pipeline *p)
+{
+    TRY(settle_dir(p));
+    lock_dir(p);
+    TRY(look(p, &p->report->was_cached));
+    if (p->report->was_cached) return OK;
+    TRY(file_make_dirs(p->report->dir)); /* says what lock_dir didn't */
+    /* It isn't whole until dataset.json is written again; if this is killed, the sound shards stay known. */
+    if (p->done.count > 0) TRY(tokenize_report_save(dir_path(p, "progress.json"), p->report, &p->done));
+    TRY(file_remove_tree(dir_path(p, "dataset.json")));
+    return run(p);
 }
 
 Status tokenize_dataset(const TokenizeJob *job, TokenizeReport *out_report)
 {
     Pipeline p;
     pipeline_init(&p, job, out_report);
-    Status status = settle_dir(&p);
-    if (status == OK && is_whole(&p)) {
-        out_report->was_cached = true;
-    } else if (status == OK) {
-        forget(out_report);
-        p.num_shards = 0;
-        p.rows_done = 0;
-        load_progress(&p);
-        status = file_remove_tree(arena_printf(&p.arena, "%s/dataset.json", out_report->dir)); /* written last: it isn't whole until then */
-        if (status == OK) status = run(&p);
-    }
-    out_report->num_rows = p.rows_done;
+    Status status = make(&p);
+    out_report->num_rows = p.done.num_rows;
     pipeline_deinit(&p);
     return status;
 }
@@ -486,7 +511,7 @@ Status tokenize_find(const TokenizeJob *job, char *out_dir, size_t dir_bytes, bo
     TokenizeReport report;
     pipeline_init(&p, job, &report);
     Status status = settle_dir(&p);
-    if (out_is_whole) *out_is_whole = status == OK && is_whole(&p);
+    if (status == OK && out_is_whole) status = look(&p, out_is_whole);
     if (status == OK) snprintf(out_dir, dir_bytes, "%s", report.dir);
     pipeline_deinit(&p);
     return status;

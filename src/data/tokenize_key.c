@@ -23,9 +23,9 @@ static void put_hash(StrBuf *out, const char *key, uint64_t hash)
 
 static void put_options(StrBuf *out, const DatasetOptions *o)
 {
-    static const char *const types[] = { "auto", "text", "instruction", "conversation" };
-    static const char *const train_on[] = { "assistant", "last_turn", "all" };
-    static const char *const system[] = { "default", "none", "fixed", "field" };
+    static const char *const types[] = {"auto", "text", "instruction", "conversation"};
+    static const char *const train_on[] = {"assistant", "last_turn", "all"};
+    static const char *const system[] = {"default", "none", "fixed", "field"};
     put_string(out, "type", types[o->type]);
     put_string(out, "split", o->split);
     strbuf_printf(out, ",\n  \"samples\": %lld", (long long)o->samples);
@@ -55,7 +55,6 @@ static Status put_files(StrBuf *out, ThreadPool *pool, DatasetKey *key)
         uint64_t    hash;
         int64_t     size = file_size(path);
         TRY(file_hash_parts(pool, path, &hash));
-        key->total_bytes += size > 0 ? size : 0;
         strbuf_puts(out, i ? ",\n    {\"name\": " : "\n    {\"name\": ");
         json_write_string(out, slash ? slash + 1 : path, strlen(slash ? slash + 1 : path));
         strbuf_printf(out, ", \"bytes\": %lld, \"xxh3_parts\": \"%016llx\"}", (long long)size, (unsigned long long)hash);
@@ -66,15 +65,17 @@ static Status put_files(StrBuf *out, ThreadPool *pool, DatasetKey *key)
 
 Status dataset_key(Arena *arena, const TokenizeJob *job, DatasetKey *out)
 {
-    *out = (DatasetKey){ 0 };
+    *out = (DatasetKey){0};
     FAIL_IF(!job->dataset->path, ERR_INVALID, "a dataset needs a path");
-    TRY(reader_find_files(arena, job->dataset->path, job->dataset->split, job->dataset->type == DATASET_TEXT, &out->paths, &out->num_paths));
+    TRY(reader_find_files(arena, job->dataset->path, job->dataset->split, job->dataset->type == DATASET_TEXT, &out->paths,
+                          &out->num_paths));
     StrBuf *json = &out->json;
     strbuf_printf(json, "{\n  \"version\": \"%d.%d\"", TOKENIZE_VERSION, SHARD_VERSION);
     put_hash(json, "tokenizer", tokenizer_hash(job->tokenizer));
     strbuf_printf(json, ",\n  \"special\": [%d, %d, %s]", tokenizer_bos_id(job->tokenizer), tokenizer_eos_id(job->tokenizer),
                   tokenizer_adds_bos(job->tokenizer) ? "true" : "false");
     if (job->tmpl) put_hash(json, "template", template_hash(job->tmpl));
+    if (job->tmpl && template_asks_time(job->tmpl)) strbuf_printf(json, ",\n  \"time\": %lld", (long long)template_now(job->tmpl));
     strbuf_printf(json, ",\n  \"shard_tokens\": %lld", (long long)job->shard_tokens);
     put_options(json, job->dataset);
     ThreadPool *pool;

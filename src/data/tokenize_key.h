@@ -5,10 +5,9 @@
 
 typedef struct DatasetKey {
     uint64_t hash;
-    StrBuf   json;        /* what it hashes, as a JSON object */
-    char   **paths;       /* in the arena */
+    StrBuf   json;  /* what it hashes, as a JSON object */
+    char   **paths; /* in the arena */
     int      num_paths;
-    int64_t  total_bytes; /* of the files */
 } DatasetKey;
 
 /* Finds and hashes the files. */

@@ -55,8 +55,7 @@ static void keep_document(Unit *unit, MaskEncoder *encoder, bool continues)
     unit->num_without_stop += encoder->turns_without_stop;
     unit->num_without_calls += encoder->turns_without_calls;
     unit->num_empty += encoder->turns_empty;
-    unit->documents[unit->num_documents++] =
-        (UnitDocument){ begin, (int64_t)encoder->begin, continues, encoder->num_trained > 0 };
+    unit->documents[unit->num_documents++] = (UnitDocument){begin, (int64_t)encoder->begin, continues};
 }
 
 /* A row between the two steps. */
@@ -65,7 +64,7 @@ typedef struct Row {
     bool          is_plain; /* encoded as it stands in the unit */
     size_t        layout;
     Status        status;
-    char         *message;  /* heap; NULL: none */
+    char         *message; /* heap; NULL: none */
 } Row;
 
 static Status parse_and_lay_out(const Record *record, const UnitContext *context, MaskEncoder *encoder, Arena *arena)
@@ -108,8 +107,8 @@ static Status encode_row(Unit *unit, const Row *row, MaskEncoder *encoder)
     if (status != OK)
         return status_prefix(status, record->file->is_rows ? "%s: row %lld" : "%s:%lld", record->file->path, (long long)record->line);
     if (encoder->messages_unprinted && unit->num_unprinted == 0)
-        snprintf(unit->first_unprinted, sizeof unit->first_unprinted, record->file->is_rows ? "%.480s: row %lld" : "%.480s:%lld", record->file->path,
-                 (long long)record->line);
+        snprintf(unit->first_unprinted, sizeof unit->first_unprinted, record->file->is_rows ? "%.480s: row %lld" : "%.480s:%lld",
+                 record->file->path, (long long)record->line);
     unit->num_unprinted += encoder->messages_unprinted;
     if (encoder->num_trained == 0)
         unit->num_untrained++;
@@ -145,7 +144,7 @@ void unit_process(Unit *unit, const UnitContext *context, MaskEncoder *encoder, 
     enum { BATCH_ROWS = 256, BATCH_BYTES = 1 << 16 }; /* texts that stay in a core's cache between the steps */
     swap_tokens(unit, encoder);
     for (int done = 0; done < unit->num_records && unit->status == OK;) {
-        Row rows[BATCH_ROWS] = { 0 };
+        Row rows[BATCH_ROWS] = {0};
         int count = 0;
         mask_clear(encoder);
         while (done < unit->num_records && count < BATCH_ROWS && encoder->laid_out.len < BATCH_BYTES) {

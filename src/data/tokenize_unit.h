@@ -8,15 +8,14 @@
 enum { UNIT_BYTES = 1 << 20, UNIT_RECORDS = 4096 };
 
 typedef struct UnitDocument {
-    int64_t begin, end;  /* in the unit's tokens */
-    bool    continues;   /* the document goes on in the next unit */
-    bool    has_trained;
+    int64_t begin, end; /* in the unit's tokens */
+    bool    continues;  /* the document goes on in the next unit */
 } UnitDocument;
 
 typedef struct Unit {
     /* in */
-    StrBuf  bytes;        /* of all records */
-    Record *records;      /* (num_records); bytes are offsets until the unit is full */
+    StrBuf  bytes;   /* of all records */
+    Record *records; /* (num_records); bytes are offsets until the unit is full */
     size_t *offsets;
     int     num_records, capacity;
     bool    is_part, is_first_part; /* the only record is a part of a longer text */
@@ -28,7 +27,7 @@ typedef struct Unit {
     int           num_examples;
     char          first_unprinted[512]; /* where it is */
     char          examples[5][512];
-    Status        status;    /* of a row that stops everything */
+    Status        status; /* of a row that stops everything */
     char          message[STATUS_MESSAGE_BYTES];
     /* state, under the pipeline's lock */
     bool is_done;

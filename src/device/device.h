@@ -6,48 +6,64 @@
 
 typedef struct Device Device;
 
+/* What launches of an op were found to reach on a GPU: seconds + max(flops / rate, bytes / rate), where a rate of 0 never bounds it. */
+typedef struct OpRate {
+    const char *op; /* NULL ends a table */
+    double      flops, bytes, seconds;
+} OpRate;
+
+/* Of a GPU by its full name; NULL: none was measured (device/rates.c). */
+const OpRate *device_rates(const char *gpu);
+
 /* What planning needs to know; known for named GPUs without having one. */
 typedef struct DeviceFacts {
-    char    name[64];
-    int64_t memory_bytes;                 /* what programs may take; 0: unknown */
-    double  gemm_flops[DT_COUNT];         /* per second, by operand dtype; 0: unknown */
-    double  vector_flops;                 /* per second, fp32 */
-    double  bandwidth;                    /* bytes per second, read plus written */
-    double  launch_seconds;               /* fixed cost of a step in a replayed program */
-    int     num_workers;                  /* CPU: threads */
+    char          name[64];
+    int64_t       memory_bytes;         /* what programs may take; 0: unknown */
+    double        gemm_flops[DT_COUNT]; /* per second, by operand dtype; 0: unknown */
+    double        vector_flops;         /* per second, fp32 */
+    double        bandwidth;            /* bytes per second, read plus written */
+    double        launch_seconds;       /* fixed cost of a step in a replayed program */
+    int           num_workers;          /* CPU: threads */
+    const OpRate *rates;                /* NULL: none were measured */
 } DeviceFacts;
+
+enum { DEVICE_MARKS = 8 };
 
 /* What a GPU's matrix products are given to work in. */
 enum { GPU_GEMM_WORKSPACE = 32 << 20 };
 
-/* A step's kernel with everything bound, owned by the program that asked for it. */
+/* A launch's kernel with everything bound, owned by the program that asked for it. */
 typedef struct BoundKernel {
     KernelFn    run;
     const char *name; /* variant: "reference", "warp", ... */
     size_t      workspace_bytes;
 } BoundKernel;
 
+/* One instruction of a program. It starts when the launch before it on its own stream and those it waits for have finished. */
 typedef struct Launch {
     BoundKernel kernel;
     KernelArgs  args;
     const Node *node;
+    Stream      stream;
+    int32_t     wait[STREAM_COUNT]; /* 1 + index of the last launch of that stream to wait for; 0: none */
 } Launch;
 
 typedef struct DeviceApi {
     const char *name;
+    bool        is_synchronous; /* what is run has finished when the call returns */
     Status (*facts)(Device *device, DeviceFacts *out);
     /* Chooses a kernel for the node: dtypes and shapes are final. ERR_UNSUPPORTED names op and dtypes. Planning time: also
      * says how much workspace it needs. */
     Status (*bind)(Device *device, const Node *node, BoundKernel *out);
     /* The index'th kernel that serves the node, bind's being 0: for tests of all. ERR_UNSUPPORTED past the last. NULL: not offered. */
     Status (*variant)(Device *device, const Node *node, int index, BoundKernel *out);
-    Status (*alloc)(Device *device, size_t bytes, void **out); /* 256-byte aligned, zeroed; ERR_NO_FIT */
-    void   (*free)(Device *device, void *memory);
-    Status (*alloc_host)(Device *device, size_t bytes, void **out); /* memory the device copies from fast */
-    void   (*free_host)(Device *device, void *memory);
-    Status (*upload)(Device *device, void *dst, const void *src, size_t bytes);   /* ordered with launches; src may be reused on return unless from alloc_host: then after sync or the next run */
+    Status (*alloc)(Device *device, Space space, size_t bytes, void **out); /* 256-byte aligned, zeroed; ERR_NO_FIT */
+    void (*free)(Device *device, Space space, void *memory);
+    Status (*upload)(
+        Device *device, void *dst, const void *src,
+        size_t bytes); /* ordered with launches; src may be reused on return unless of SPACE_HOST: then after sync or the next run */
     Status (*download)(Device *device, void *dst, const void *src, size_t bytes); /* waits for launches before it */
-    Status (*clear)(Device *device, void *dst, size_t bytes);                      /* to zero, ordered */
+    Status (*clear)(Device *device, void *dst, size_t bytes);                     /* to zero, ordered */
     /* Turns a list of launches into something replayable; *out_replay may be NULL (CPU: the list itself). Comes before anything
      * lasting is written: algorithms may be measured on the launches' memory, which is zero again on return. */
     Status (*prepare)(Device *device, const Launch *launches, int count, void **out_replay);
@@ -56,32 +72,40 @@ typedef struct DeviceApi {
      * run() makes them, several of them (so what the program changes moves on). What measuring a launch costs is taken off, and is
      * *out_overhead. NULL: not offered. */
     Status (*profile)(Device *device, const Launch *launches, int count, double *seconds, double *out_overhead);
-    void   (*release)(Device *device, void *replay);
+    void (*release)(Device *device, void *replay);
     Status (*sync)(Device *device); /* waits; returns the sticky error */
+    /* A mark stands behind everything queued before it: `mark` sets the one numbered `slot` (0 to DEVICE_MARKS - 1) anew, `await` waits
+     * for what stands before it. Results that launches wrote to SPACE_HOST may be read then. */
+    Status (*mark)(Device *device, int slot);
+    Status (*await)(Device *device, int slot);
+    /* Seconds from when the device reached one mark to when it reached the other; both were awaited. */
+    Status (*seconds_between)(Device *device, int from_slot, int to_slot, double *out);
     /* What prepare measured and chose, as text (NUL-terminated, cut at size), so that a resumed run chooses the same; taking such
      * a text comes before programs are prepared, and what doesn't fit this device is ignored. NULL: nothing is chosen. */
-    void   (*tuning_get)(Device *device, char *out, size_t size);
-    void   (*tuning_set)(Device *device, const char *text);
-    void   (*destroy)(Device *device);
+    void (*tuning_get)(Device *device, char *out, size_t size);
+    void (*tuning_set)(Device *device, const char *text);
+    void (*destroy)(Device *device);
 } DeviceApi;
 
 struct Device {
     const DeviceApi *api;
 };
 
-/* "cpu", "cuda", or "auto": CUDA where it can be used, else the CPU, saying on stderr what CUDA lacks. threads: of the CPU, 0 all. */
+/* "cpu", "cuda", or "auto": CUDA where it can be used, else the CPU; where there is a driver, stderr says what else CUDA lacks. threads:
+ * of the CPU, 0 all. */
 NODISCARD Status device_open(const char *name, int threads, Device **out);
+bool             device_has_driver(void);                          /* of NVIDIA's GPUs; without one "auto" is the CPU */
 NODISCARD Status device_cpu_create(int num_threads, Device **out); /* 0: all cores */
 /* Facts of a known GPU by name ("h200", "h100", "rtx4090", ...) or of this machine (NULL). */
 NODISCARD Status device_null_create(const char *gpu, Device **out);
-const char     *device_null_names(void); /* the known names, for messages */
-ThreadPool     *device_cpu_pool(Device *device); /* NULL for other devices: work then runs on the calling thread */
-/* What all threads of a CPU device reach together: fp32 GEMM flops and memory traffic (read plus written) per second. Takes at
- * most about 100 ms. */
+const char      *device_null_names(void);         /* the known names, for messages */
+ThreadPool      *device_cpu_pool(Device *device); /* NULL for other devices: work then runs on the calling thread */
+/* What all threads of a CPU device reach together: fp32 GEMM flops and, unless out_bytes is NULL, memory traffic (read plus written) per
+ * second. Takes at most about 100 ms. */
 NODISCARD Status device_cpu_measure_peak(Device *device, double *out_flops, double *out_bytes);
 /* The plugin; message says exactly what is missing (driver, library, GPU). */
 NODISCARD Status device_cuda_create(int index, Device **out);
 /* Lines about a CUDA device: GPU, driver, libraries with versions and paths. */
-void             device_cuda_describe(Device *device, char *out, size_t size);
+void device_cuda_describe(Device *device, char *out, size_t size);
 /* Measures copies to and from the host and to other GPUs: a line each. */
 NODISCARD Status device_cuda_links(Device *device, char *out, size_t size);

@@ -6,8 +6,8 @@
 #include <dlfcn.h>
 #include <string.h>
 
-/* What every NVIDIA driver brings; a machine without a GPU mostly lacks it, and then a missing plugin is no news. */
-static bool has_driver(void)
+/* libcuda.so.1 is what every NVIDIA driver brings; a machine without a GPU mostly lacks it, and then a missing plugin is no news. */
+bool device_has_driver(void)
 {
     void *driver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL);
     if (driver) dlclose(driver);
@@ -19,10 +19,7 @@ Status device_open(const char *name, int threads, Device **out)
     if (strcmp(name, "cpu") == 0) return device_cpu_create(threads, out);
     if (strcmp(name, "cuda") == 0) return device_cuda_create(0, out);
     FAIL_IF(strcmp(name, "auto") != 0, ERR_INVALID, "device \"%s\"; expected auto, cpu or cuda", name);
-    if (!has_driver()) {
-        log_info("running on the CPU: there is no NVIDIA driver here (libcuda.so.1)");
-        return device_cpu_create(threads, out);
-    }
+    if (!device_has_driver()) return device_cpu_create(threads, out);
     if (device_cuda_create(0, out) == OK) return OK;
     log_info("running on the CPU: %s", status_message());
     status_clear();

@@ -21,14 +21,12 @@ static Status open_crypto(Crypto *out)
 {
     static const char *const names[] = {"libcrypto.so.3", "libcrypto.so.1.1"};
     void                    *library = NULL;
-    for (size_t i = 0; i < sizeof names / sizeof *names && !library; i++)
-        library = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
+    for (size_t i = 0; i < sizeof names / sizeof *names && !library; i++) library = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
     const struct {
         const char *name;
         void       *function;
-    } symbols[] = {{"EVP_MD_CTX_new", &out->ctx_new},  {"EVP_MD_CTX_free", &out->ctx_free},
-                   {"EVP_sha1", &out->sha1},           {"EVP_sha256", &out->sha256},
-                   {"EVP_DigestInit_ex", &out->init},  {"EVP_DigestUpdate", &out->update},
+    } symbols[] = {{"EVP_MD_CTX_new", &out->ctx_new},  {"EVP_MD_CTX_free", &out->ctx_free}, {"EVP_sha1", &out->sha1},
+                   {"EVP_sha256", &out->sha256},       {"EVP_DigestInit_ex", &out->init},   {"EVP_DigestUpdate", &out->update},
                    {"EVP_DigestFinal_ex", &out->final}};
     bool all = library != NULL;
     for (size_t i = 0; i < sizeof symbols / sizeof *symbols && all; i++) {
@@ -36,8 +34,7 @@ static Status open_crypto(Crypto *out)
         memcpy(symbols[i].function, &found, sizeof found);
         all = found != NULL;
     }
-    FAIL_IF(!all, ERR_UNSUPPORTED,
-            "checking downloads needs libcrypto (libcrypto.so.3), which isn't installed: apt-get install libssl3");
+    FAIL_IF(!all, ERR_UNSUPPORTED, "checking downloads needs libcrypto (libcrypto.so.3), which isn't installed: apt-get install libssl3");
     return OK;
 }
 

@@ -1,6 +1,8 @@
 /* What the kernel offers, with messages that name the file, and writes that are whole or not at all. */
 #include "files/file.h"
 
+#include "base/log.h"
+
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -9,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
@@ -21,13 +24,17 @@
 
 enum { COPY_BYTES = 1 << 20, PATH_MOST = PATH_MAX };
 
+Status file_status(int error)
+{
+    if (error == ENOENT || error == ENOTDIR) return ERR_NOT_FOUND;
+    if (error == EACCES || error == EPERM || error == EROFS) return ERR_INVALID; /* what was named can't be used */
+    return error == ENOSPC || error == EDQUOT ? ERR_NO_FIT : ERR_IO;
+}
+
 static Status fail_errno(const char *what, const char *path)
 {
-    int    error = errno;
-    Status status = error == ENOENT || error == ENOTDIR                    ? ERR_NOT_FOUND
-                    : error == EACCES || error == EPERM || error == EROFS ? ERR_INVALID /* what was named can't be used */
-                                                                          : ERR_IO;
-    FAIL(status, "cannot %s %s: %s", what, path, strerror(error));
+    int error = errno;
+    FAIL(file_status(error), "cannot %s %s: %s", what, path, strerror(error));
 }
 
 static Status open_regular(const char *path, int *out_fd, int64_t *out_size)
@@ -49,38 +56,58 @@ static Status open_regular(const char *path, int *out_fd, int64_t *out_size)
     return OK;
 }
 
-Status file_map(const char *path, FileMap *out)
+/* What a clone without git-LFS has in a file's place: a short text that starts so. */
+static Status check_no_pointer(const char *path, const char *data, size_t size)
+{
+    static const char start[] = "version https://git-lfs.github.com/spec/";
+    enum { POINTER_BYTES = 1024 }; /* of LFS's specification: a pointer is shorter */
+    FAIL_IF(size < POINTER_BYTES && size >= sizeof start && memcmp(data, start, sizeof start - 1) == 0, ERR_INVALID,
+            "%s is a git-LFS pointer, not the file itself: run `git lfs install` and `git lfs pull` in its folder, or download it again",
+            path);
+    return OK;
+}
+
+static Status map_bytes(const char *path, FileMap *out)
 {
     int     fd;
     int64_t size;
     TRY(open_regular(path, &fd, &size));
-    *out = (FileMap){ "", 0 };
+    *out = (FileMap){"", 0};
     Status status = OK;
     if (size > 0) {
         void *data = mmap(NULL, (size_t)size, PROT_READ, MAP_PRIVATE, fd, 0);
-        if (data == MAP_FAILED) status = fail_errno("map", path);
-        else *out = (FileMap){ data, (size_t)size };
+        if (data == MAP_FAILED)
+            status = fail_errno("map", path);
+        else
+            *out = (FileMap){data, (size_t)size};
     }
     close(fd);
+    return status;
+}
+
+Status file_map(const char *path, FileMap *out)
+{
+    TRY(map_bytes(path, out));
+    Status status = check_no_pointer(path, out->data, out->size);
+    if (status != OK) file_unmap(out);
     return status;
 }
 
 void file_unmap(FileMap *map)
 {
     if (map->size > 0) munmap((void *)map->data, map->size);
-    *map = (FileMap){ "", 0 };
+    *map = (FileMap){"", 0};
 }
 
-Status file_read(Arena *arena, const char *path, size_t max_bytes, Str *out)
+Status file_read_as_is(Arena *arena, const char *path, size_t max_bytes, Str *out)
 {
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0) return fail_errno("open", path);
-    StrBuf text = { 0 };
+    StrBuf text = {0};
     Status status = OK;
     for (;;) {
         if (text.len > max_bytes) {
-            status = status_fail(ERR_INVALID, "%s is larger than %zu bytes, the most that is read of such a file", path,
-                                 max_bytes);
+            status = status_fail(ERR_INVALID, "%s is larger than %zu bytes, the most that is read of such a file", path, max_bytes);
             break;
         }
         strbuf_reserve(&text, 1 << 16);
@@ -91,9 +118,15 @@ Status file_read(Arena *arena, const char *path, size_t max_bytes, Str *out)
         text.len += (size_t)n;
     }
     close(fd);
-    if (status == OK) *out = (Str){ arena_strndup(arena, strbuf_cstr(&text), text.len), text.len };
+    if (status == OK) *out = (Str){arena_strndup(arena, strbuf_cstr(&text), text.len), text.len};
     strbuf_deinit(&text);
     return status;
+}
+
+Status file_read(Arena *arena, const char *path, size_t max_bytes, Str *out)
+{
+    TRY(file_read_as_is(arena, path, max_bytes, out));
+    return check_no_pointer(path, out->data, out->len);
 }
 
 bool file_exists(const char *path)
@@ -137,10 +170,26 @@ Status file_make_dirs(const char *path)
         char was = *at;
         *at = 0;
         if (mkdir(part, 0777) != 0 && errno != EEXIST) return fail_errno("make the folder", part);
+        FAIL_IF(!file_is_dir(part), ERR_INVALID, "cannot make the folder %s: %s is a file", path, part);
         if (was == 0) break;
         *at = was;
     }
-    FAIL_IF(!file_is_dir(path), ERR_IO, "cannot make the folder %s: a file of that name is there", path);
+    return OK;
+}
+
+Status file_lock(const char *path, const char *waiting, int *out_fd)
+{
+    int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    if (fd < 0 && errno == EACCES) fd = open(path, O_RDONLY | O_CLOEXEC); /* another user's: reading is enough to lock it */
+    if (fd < 0) return fail_errno("create", path);
+    int failed = flock(fd, LOCK_EX | LOCK_NB);
+    if (failed && errno == EWOULDBLOCK) {
+        log_info("%s", waiting);
+        do failed = flock(fd, LOCK_EX);
+        while (failed && errno == EINTR);
+    }
+    if (failed) log_warn("%s can't be locked: %s; don't start another process that writes there", path, strerror(errno));
+    *out_fd = fd;
     return OK;
 }
 
@@ -180,7 +229,7 @@ Status file_writer_open(const char *path, FileWriter **out)
     TRY(copy_path(copy, path));
     FileWriter *writer = malloc(sizeof *writer);
     if (!writer) fatal_out_of_memory(sizeof *writer);
-    StrBuf name = { 0 };
+    StrBuf name = {0};
     strbuf_printf(&name, "%s.partial", path); /* one fixed name: a killed run's rest is written over by the next */
     writer->partial = name.data;
     writer->path = strdup(path);
@@ -295,10 +344,32 @@ Status file_remove_tree(const char *path)
     return remove_below(copy, strlen(copy));
 }
 
+static int64_t bytes_below(Arena *arena, const char *path)
+{
+    struct stat info;
+    if (lstat(path, &info) != 0) return 0;
+    int64_t bytes = (int64_t)info.st_blocks * 512;
+    DIR    *dir = S_ISDIR(info.st_mode) ? opendir(path) : NULL;
+    if (!dir) return bytes;
+    for (struct dirent *entry; (entry = readdir(dir));)
+        if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0)
+            bytes += bytes_below(arena, arena_printf(arena, "%s/%s", path, entry->d_name));
+    closedir(dir);
+    return bytes;
+}
+
+int64_t file_tree_bytes(const char *path)
+{
+    Arena   arena = {0};
+    int64_t bytes = bytes_below(&arena, path);
+    arena_deinit(&arena);
+    return bytes;
+}
+
 Status file_copy(const char *from, const char *to)
 {
     FileMap map;
-    TRY(file_map(from, &map));
+    TRY(map_bytes(from, &map));
     Status status = file_write_atomic(to, map.data, map.size);
     file_unmap(&map);
     return status;
@@ -312,9 +383,12 @@ Status file_free_bytes(const char *path, int64_t *out_bytes)
     while (statvfs(part, &info) != 0) {
         if (errno != ENOENT) return fail_errno("look at the file system of", path);
         char *slash = strrchr(part, '/');
-        if (!slash) strcpy(part, ".");
-        else if (slash == part) part[1] = 0;
-        else *slash = 0;
+        if (!slash)
+            strcpy(part, ".");
+        else if (slash == part)
+            part[1] = 0;
+        else
+            *slash = 0;
     }
     *out_bytes = (int64_t)info.f_bavail * (int64_t)info.f_frsize;
     return OK;
@@ -332,8 +406,8 @@ uint64_t file_stamp(const char *path)
     struct timespec now;
     clock_gettime(CLOCK_REALTIME, &now);
     if (stat(path, &info) != 0 || info.st_ctim.tv_sec + SETTLED_SECONDS >= now.tv_sec) return 0;
-    int64_t facts[] = { info.st_size, info.st_mtim.tv_sec, info.st_mtim.tv_nsec, info.st_ctim.tv_sec, info.st_ctim.tv_nsec,
-                        (int64_t)info.st_ino };
+    int64_t facts[] = {info.st_size,        info.st_mtim.tv_sec,  info.st_mtim.tv_nsec,
+                       info.st_ctim.tv_sec, info.st_ctim.tv_nsec, (int64_t)info.st_ino};
     return hash_bytes(facts, sizeof facts, 0) | 1; /* never 0 */
 }
 
@@ -388,7 +462,7 @@ static void hash_part(void *context, int64_t part, int worker)
 
 Status file_hash_parts(ThreadPool *pool, const char *path, uint64_t *out_hash)
 {
-    PartHashes parts = { .path = path };
+    PartHashes parts = {.path = path};
     int64_t    size;
     TRY(open_regular(path, &parts.fd, &size));
     int64_t count = (size + FILE_HASH_PART_BYTES - 1) / FILE_HASH_PART_BYTES;

@@ -14,16 +14,21 @@ typedef struct FileMap {
     size_t      size; /* bytes */
 } FileMap;
 
+/* A git-LFS pointer in the file's place is ERR_INVALID, here and in file_read. */
 NODISCARD Status file_map(const char *path, FileMap *out);
 void             file_unmap(FileMap *map);
 
 /* Reads at most max_bytes (an error beyond it); NUL follows the text. Works for pipes too. */
 NODISCARD Status file_read(Arena *arena, const char *path, size_t max_bytes, Str *out);
+NODISCARD Status file_read_as_is(Arena *arena, const char *path, size_t max_bytes, Str *out); /* a pointer's text, too */
+
+/* What an errno of the functions below is as a status: a full disk is ERR_NO_FIT. */
+Status file_status(int error);
 
 bool    file_exists(const char *path);
 bool    file_is_dir(const char *path);
 bool    file_is_same(const char *a, const char *b); /* both are there and are one file or folder */
-int64_t file_size(const char *path); /* -1: absent */
+int64_t file_size(const char *path);                /* -1: absent */
 
 /* path's folder and all above it. */
 NODISCARD Status file_make_dirs(const char *path);
@@ -35,11 +40,15 @@ NODISCARD Status file_write_atomic(const char *path, const void *data, size_t si
 /* The same in pieces, through a buffer: append as often as wanted, then commit or abort, either of which frees the writer.
  * A failed append leaves only abort. */
 typedef struct FileWriter FileWriter;
-NODISCARD Status file_writer_open(const char *path, FileWriter **out);
-NODISCARD Status file_writer_append(FileWriter *writer, const void *data, size_t size);
-uint64_t         file_writer_size(const FileWriter *writer); /* bytes appended */
-NODISCARD Status file_writer_commit(FileWriter *writer);
-void             file_writer_abort(FileWriter *writer); /* NULL is fine */
+NODISCARD Status          file_writer_open(const char *path, FileWriter **out);
+NODISCARD Status          file_writer_append(FileWriter *writer, const void *data, size_t size);
+uint64_t                  file_writer_size(const FileWriter *writer); /* bytes appended */
+NODISCARD Status          file_writer_commit(FileWriter *writer);
+void                      file_writer_abort(FileWriter *writer); /* NULL is fine */
+
+/* Locks the file `path`, made when it is absent, until *out_fd is closed or this process ends, however it ends. While another
+ * process holds it, says `waiting` on stderr and waits. Where the file system has no locks, a warning: then there is none. */
+NODISCARD Status file_lock(const char *path, const char *waiting, int *out_fd);
 
 /* fsync of a folder, so that renames in it last. */
 NODISCARD Status file_sync_dir(const char *path);
@@ -47,7 +56,10 @@ NODISCARD Status file_sync_dir(const char *path);
 /* Removes a file or a whole folder tree; absent is fine. */
 NODISCARD Status file_remove_tree(const char *path);
 
-/* Copies bytes, fsyncs. */
+/* Bytes on disk of a file or of a whole folder tree; what can't be read counts as 0. */
+int64_t file_tree_bytes(const char *path);
+
+/* Copies bytes, whatever they are; fsyncs. */
 NODISCARD Status file_copy(const char *from, const char *to);
 
 /* Free bytes of the file system that holds `path` (or its nearest existing parent). */
@@ -58,7 +70,7 @@ uint64_t         hash_bytes(const void *data, size_t size, uint64_t seed);
 NODISCARD Status file_hash(const char *path, uint64_t *out_hash);
 /* Of size, times and inode: another value after any write, replacement or rename; 0, which says nothing, for a file that is absent
  * or was touched within the last second. What was once learnt of a file's content holds while this stays. */
-uint64_t         file_stamp(const char *path);
+uint64_t file_stamp(const char *path);
 /* Of a large file on many threads: XXH3 of its parts' XXH3, whatever the number of threads. pool may be NULL. */
 enum { FILE_HASH_PART_BYTES = 16 << 20 };
 NODISCARD Status file_hash_parts(ThreadPool *pool, const char *path, uint64_t *out_hash);

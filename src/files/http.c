@@ -78,8 +78,7 @@ Status http_open(Http **out)
     static const char *const names[] = {"libcurl.so.4", "libcurl-gnutls.so.4"};
     Http                    *http = calloc(1, sizeof *http);
     if (!http) fatal_out_of_memory(sizeof *http);
-    for (size_t i = 0; i < sizeof names / sizeof *names && !http->library; i++)
-        http->library = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
+    for (size_t i = 0; i < sizeof names / sizeof *names && !http->library; i++) http->library = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
     const struct {
         const char *name;
         void       *function;
@@ -97,9 +96,8 @@ Status http_open(Http **out)
     if (all && http->global_init(GLOBAL_DEFAULT) == CURL_OK) http->easy = http->easy_init();
     if (!http->easy) {
         http_close(http);
-        FAIL(ERR_UNSUPPORTED,
-             "downloading needs libcurl (libcurl.so.4), which isn't installed: apt-get install libcurl4, or download "
-             "the files by other means and give their folder");
+        FAIL(ERR_UNSUPPORTED, "downloading needs libcurl (libcurl.so.4), which isn't installed: apt-get install libcurl4, or download "
+                              "the files by other means and give their folder");
     }
     *out = http;
     return OK;
@@ -186,8 +184,8 @@ static size_t on_body(char *data, size_t size, size_t count, void *context)
 
 static bool is_hopeless(int curl)
 {
-    return curl == CURL_BAD_PROTOCOL || curl == CURL_BAD_URL || curl == CURL_NO_PROXY_HOST || curl == CURL_NO_HOST ||
-           curl == CURL_WRITE || curl == CURL_TLS_PEER || curl == CURL_TLS_CAFILE ||
+    return curl == CURL_BAD_PROTOCOL || curl == CURL_BAD_URL || curl == CURL_NO_PROXY_HOST || curl == CURL_NO_HOST || curl == CURL_WRITE ||
+           curl == CURL_TLS_PEER || curl == CURL_TLS_CAFILE ||
            (curl >= CURL_TLS_ENGINE && curl <= CURL_TLS_CERT && curl != 55 && curl != 56); /* 55, 56: send, receive */
 }
 
@@ -197,8 +195,7 @@ static Status perform(Exchange *x, const char *url, bool with_token)
     const HttpRequest *q = x->request;
     char               error[ERROR_BYTES] = "";
     StrBuf             line = {0};
-    struct curl_slist *headers =
-        http->slist_append(NULL, "Accept-Encoding: identity"); /* sizes and hashes are of the file itself */
+    struct curl_slist *headers = http->slist_append(NULL, "Accept-Encoding: identity"); /* sizes and hashes are of the file itself */
     if (with_token) {
         strbuf_printf(&line, "Authorization: Bearer %s", q->token);
         headers = http->slist_append(headers, line.data);
@@ -217,15 +214,13 @@ static Status perform(Exchange *x, const char *url, bool with_token)
                    {OPT_CONNECTTIMEOUT, q->timeout_s},
                    {OPT_LOW_SPEED_LIMIT, 1},
                    {OPT_LOW_SPEED_TIME, q->timeout_s}};
-    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
-        http->easy_setopt(http->easy, numbers[i].option, numbers[i].value);
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) http->easy_setopt(http->easy, numbers[i].option, numbers[i].value);
     const struct {
         int         option;
         const void *value;
     } pointers[] = {{OPT_URL, url},           {OPT_USERAGENT, "surogate"}, {OPT_HTTPHEADER, headers},
                     {OPT_ERRORBUFFER, error}, {OPT_HEADERDATA, x},         {OPT_WRITEDATA, x}};
-    for (size_t i = 0; i < sizeof pointers / sizeof *pointers; i++)
-        http->easy_setopt(http->easy, pointers[i].option, pointers[i].value);
+    for (size_t i = 0; i < sizeof pointers / sizeof *pointers; i++) http->easy_setopt(http->easy, pointers[i].option, pointers[i].value);
     http->easy_setopt(http->easy, OPT_HEADERFUNCTION, on_header);
     http->easy_setopt(http->easy, OPT_WRITEFUNCTION, on_body);
     x->header_bytes = 0;

@@ -14,8 +14,7 @@
 
 enum { MAX_LISTING_BYTES = 64 << 20, MAX_NAME = 96, MAX_PATH = 1024, FREE_SPARE_BYTES = 64 << 20 };
 
-const char *const hub_model_files[] = {"*.json", "*.safetensors", "*.jinja",        "*.model",
-                                       "*.txt",  "!*/*",          "!consolidated*", NULL};
+const char *const hub_model_files[] = {"*.json", "*.safetensors", "*.jinja", "*.model", "*.txt", "!*/*", "!consolidated*", NULL};
 const char *const hub_dataset_files[] = {"*.json",   "*.jsonl",    "*.ndjson",    "*.parquet",           "*.csv",
                                          "*.tsv",    "*.txt",      "*.json.gz",   "*.jsonl.gz",          "*.csv.gz",
                                          "*.txt.gz", "*.json.zst", "*.jsonl.zst", "!dataset_infos.json", NULL};
@@ -24,8 +23,7 @@ const char *const hub_dataset_files[] = {"*.json",   "*.jsonl",    "*.ndjson",  
 
 static bool is_name(const char *text, size_t len)
 {
-    if (!len || len > MAX_NAME || !isalnum((unsigned char)text[0]) || !isalnum((unsigned char)text[len - 1]))
-        return false;
+    if (!len || len > MAX_NAME || !isalnum((unsigned char)text[0]) || !isalnum((unsigned char)text[len - 1])) return false;
     for (size_t i = 0; i < len; i++) {
         bool sign = text[i] == '-' || text[i] == '.';
         if (!isalnum((unsigned char)text[i]) && text[i] != '_' && !sign) return false;
@@ -36,9 +34,8 @@ static bool is_name(const char *text, size_t len)
 
 bool hub_is_repo_id(const char *path)
 {
-    static const char *const endings[] = {".json", ".jsonl",       ".parquet", ".ndjson", ".csv",
-                                          ".tsv",  ".txt",         ".md",      ".gz",     ".zst",
-                                          ".bin",  ".safetensors", ".yaml",    ".yml",    ".arrow"};
+    static const char *const endings[] = {".json", ".jsonl", ".parquet", ".ndjson",      ".csv",  ".tsv", ".txt",  ".md",
+                                          ".gz",   ".zst",   ".bin",     ".safetensors", ".yaml", ".yml", ".arrow"};
     const char              *slash = strchr(path, '/');
     if (!slash || !is_name(path, (size_t)(slash - path)) || !is_name(slash + 1, strlen(slash + 1))) return false;
     const char *dot = strrchr(slash, '.');
@@ -106,19 +103,17 @@ static const char *cached_commit(const HubRepo *repo)
         if (file_read(repo->arena, ref_path(repo), 256, &text) != OK) return NULL;
         commit = arena_strndup(repo->arena, text.data, strcspn(text.data, " \r\n"));
     }
-    if (!hub_is_safe_name(commit) || !file_is_dir(arena_printf(repo->arena, "%s/snapshots/%s", repo->folder, commit)))
-        return NULL;
+    if (!hub_is_safe_name(commit) || !file_is_dir(arena_printf(repo->arena, "%s/snapshots/%s", repo->folder, commit))) return NULL;
     return commit;
 }
 
 static Status answer_from_cache(const HubRepo *repo, StrBuf *out_dir)
 {
     const char *commit = cached_commit(repo);
-    FAIL_IF(
-        !commit, ERR_NOT_FOUND,
-        "%s (revision %s) isn't in the cache %s, and HF_HUB_OFFLINE or its like forbids downloading it; pull it where "
-        "there is a network, or give a local folder",
-        repo->repo, repo->revision, repo->options->cache);
+    FAIL_IF(!commit, ERR_NOT_FOUND,
+            "%s (revision %s) isn't in the cache %s, and HF_HUB_OFFLINE or its like forbids downloading it; pull it where "
+            "there is a network, or give a local folder",
+            repo->repo, repo->revision, repo->options->cache);
     strbuf_printf(out_dir, "%s/snapshots/%s", repo->folder, commit);
     return OK;
 }
@@ -129,8 +124,7 @@ static Status take_listing(void *context, const HttpResponse *response, const vo
 {
     StrBuf *text = context;
     (void)response;
-    FAIL_IF(text->len + len > MAX_LISTING_BYTES, ERR_IO, "the hub's list of files is larger than %d bytes",
-            MAX_LISTING_BYTES);
+    FAIL_IF(text->len + len > MAX_LISTING_BYTES, ERR_IO, "the hub's list of files is larger than %d bytes", MAX_LISTING_BYTES);
     strbuf_append(text, data, len);
     return OK;
 }
@@ -138,19 +132,14 @@ static Status take_listing(void *context, const HttpResponse *response, const vo
 static Status get_listing(HubRepo *repo, int attempts, StrBuf *text)
 {
     StrBuf url = {0};
-    strbuf_printf(&url, "%s/api/%s/%s/revision/", repo->options->endpoint,
-                  repo->kind == HUB_MODEL ? "models" : "datasets", repo->repo);
+    strbuf_printf(&url, "%s/api/%s/%s/revision/", repo->options->endpoint, repo->kind == HUB_MODEL ? "models" : "datasets", repo->repo);
     hub_url_append(&url, repo->revision, "");
-    HttpRequest  request = {.url = url.data,
-                            .timeout_s = repo->options->etag_timeout_s,
-                            .sink = take_listing,
-                            .context = text,
-                            .redirects = HTTP_ANYWHERE};
+    HttpRequest request = {
+        .url = url.data, .timeout_s = repo->options->etag_timeout_s, .sink = take_listing, .context = text, .redirects = HTTP_ANYWHERE};
     HttpResponse answer;
     Status       status = hub_request(repo, &request, attempts, &answer);
     if (status == OK) status = hub_check_answer(repo, repo->repo, &answer);
-    if (status != OK && (answer.transient || !answer.code))
-        status = status_prefix(ERR_IO, "%s: the hub can't be reached", repo->repo);
+    if (status != OK && (answer.transient || !answer.code)) status = status_prefix(ERR_IO, "%s: the hub can't be reached", repo->repo);
     strbuf_deinit(&url);
     return status;
 }
@@ -158,8 +147,8 @@ static Status get_listing(HubRepo *repo, int attempts, StrBuf *text)
 static HubFile make_file(HubRepo *repo, const char *name)
 {
     StrBuf url = {0};
-    strbuf_printf(&url, "%s/%s%s/resolve/%s/", repo->options->endpoint, repo->kind == HUB_MODEL ? "" : "datasets/",
-                  repo->repo, repo->commit);
+    strbuf_printf(&url, "%s/%s%s/resolve/%s/", repo->options->endpoint, repo->kind == HUB_MODEL ? "" : "datasets/", repo->repo,
+                  repo->commit);
     hub_url_append(&url, name, "/");
     HubFile file = {.name = name, .url = arena_strdup(repo->arena, url.data), .size = -1};
     file.pointer = arena_printf(repo->arena, "%s/snapshots/%s/%s", repo->folder, repo->commit, name);
@@ -167,15 +156,13 @@ static HubFile make_file(HubRepo *repo, const char *name)
     return file;
 }
 
-static Status read_listing(HubRepo *repo, const char *const *patterns, const StrBuf *text, HubFile **out_files,
-                           size_t *out_count)
+static Status read_listing(HubRepo *repo, const char *const *patterns, const StrBuf *text, HubFile **out_files, size_t *out_count)
 {
     JsonValue  *root = arena_new(repo->arena, JsonValue);
     const char *name = arena_printf(repo->arena, "%s: the hub's list of files", repo->repo);
     TRY(json_parse(repo->arena, name, strbuf_cstr(text), text->len, root));
     const JsonValue *siblings = json_get(root, "siblings");
-    FAIL_IF(!json_get_str(root, "sha", &repo->commit) || !hub_is_safe_name(repo->commit) || !siblings ||
-                siblings->type != JSON_ARRAY,
+    FAIL_IF(!json_get_str(root, "sha", &repo->commit) || !hub_is_safe_name(repo->commit) || !siblings || siblings->type != JSON_ARRAY,
             ERR_IO, "%s has no \"sha\" and \"siblings\"; is %s a hub?", name, repo->options->endpoint);
     *out_files = arena_array(repo->arena, HubFile, siblings->count + 1);
     *out_count = 0;
@@ -185,8 +172,7 @@ static Status read_listing(HubRepo *repo, const char *const *patterns, const Str
         FAIL_IF(!is_safe_path(file), ERR_IO, "%s has a file name that leaves the folder: \"%.100s\"", name, file);
         if (is_wanted(file, patterns)) (*out_files)[(*out_count)++] = make_file(repo, file);
     }
-    FAIL_IF(*out_count == 0, ERR_NOT_FOUND, "%s has no file of a kind that is wanted here, among %u", repo->repo,
-            siblings->count);
+    FAIL_IF(*out_count == 0, ERR_NOT_FOUND, "%s has no file of a kind that is wanted here, among %u", repo->repo, siblings->count);
     return OK;
 }
 
@@ -197,17 +183,15 @@ static Status check_disk(const HubRepo *repo, int64_t bytes)
     int64_t free_bytes;
     TRY(file_free_bytes(repo->options->cache, &free_bytes));
     FAIL_IF(bytes > 0 && bytes > free_bytes - FREE_SPARE_BYTES, ERR_NO_FIT,
-            "%s: %.1f GB are to be downloaded, %s has %.1f GB free; set HF_HUB_CACHE to a larger disk", repo->repo,
-            (double)bytes / 1e9, repo->options->cache, (double)free_bytes / 1e9);
+            "%s: %.1f MB are to be downloaded, %s has %.1f MB free, of which %.1f MB are left alone; set HF_HUB_CACHE to a larger disk",
+            repo->repo, (double)bytes / 1e6, repo->options->cache, (double)free_bytes / 1e6, (double)FREE_SPARE_BYTES / 1e6);
     return OK;
 }
 
 /* Bytes still to come: what is in blobs already needs none. */
 static int64_t missing_bytes(const HubRepo *repo, const HubFile *file)
 {
-    if (!file->etag || file->size < 0 ||
-        file_exists(arena_printf(repo->arena, "%s/blobs/%s", repo->folder, file->etag)))
-        return 0;
+    if (!file->etag || file->size < 0 || file_exists(arena_printf(repo->arena, "%s/blobs/%s", repo->folder, file->etag))) return 0;
     return file->size;
 }
 
@@ -219,15 +203,12 @@ static Status pull_files(HubRepo *repo, HubFile *files, size_t count)
         TRY(hub_file_look(repo, &files[i]));
         missing += files[i].etag != NULL;
         int64_t bytes = missing_bytes(repo, &files[i]);
-        int64_t part =
-            bytes ? file_size(arena_printf(repo->arena, "%s/blobs/%s.incomplete", repo->folder, files[i].etag)) : 0;
+        int64_t part = bytes ? file_size(arena_printf(repo->arena, "%s/blobs/%s.incomplete", repo->folder, files[i].etag)) : 0;
         repo->bytes_total += bytes;
         on_disk += part < 0 ? 0 : part < bytes ? part : bytes;
     }
     TRY(check_disk(repo, repo->bytes_total - on_disk));
-    if (missing)
-        log_info("%s: downloading %zu of %zu files, %.1f MB", repo->repo, missing, count,
-                 (double)repo->bytes_total / 1e6);
+    if (missing) log_info("%s: downloading %zu of %zu files, %.1f MB", repo->repo, missing, count, (double)repo->bytes_total / 1e6);
     for (size_t i = 0; i < count; i++)
         if (files[i].etag) TRY(hub_file_pull(repo, &files[i]));
     return OK;
@@ -268,17 +249,16 @@ static Status pull_online(HubRepo *repo, const char *const *patterns, StrBuf *ou
     return OK;
 }
 
-Status hub_pull(const HubOptions *options, HubKind kind, const char *name, const char *revision,
-                const char *const *patterns, StrBuf *out_dir)
+Status hub_pull(const HubOptions *options, HubKind kind, const char *name, const char *revision, const char *const *patterns,
+                StrBuf *out_dir)
 {
     Arena   arena = {0};
-    HubRepo repo = {
-        .arena = &arena, .options = options, .kind = kind, .repo = name, .revision = revision ? revision : "main"};
+    HubRepo repo = {.arena = &arena, .options = options, .kind = kind, .repo = name, .revision = revision ? revision : "main"};
     FAIL_IF(!hub_is_repo_id(name), ERR_INVALID, "\"%.200s\" isn't the name of a repository; expected ORG/NAME", name);
     FAIL_IF(!is_safe_path(repo.revision), ERR_INVALID, "\"%.200s\" isn't the name of a revision", repo.revision);
     const char *slash = strchr(name, '/');
-    const char *folder = arena_printf(&arena, "%s--%.*s--%s", kind == HUB_MODEL ? "models" : "datasets",
-                                      (int)(slash - name), name, slash + 1);
+    const char *folder =
+        arena_printf(&arena, "%s--%.*s--%s", kind == HUB_MODEL ? "models" : "datasets", (int)(slash - name), name, slash + 1);
     repo.folder = arena_printf(&arena, "%s/%s", options->cache, folder);
     repo.locks = arena_printf(&arena, "%s/.locks/%s", options->cache, folder);
     Status status;
@@ -302,25 +282,32 @@ Status hub_resolve(HubKind kind, const char *repo, const char *revision, const c
     return status;
 }
 
+bool hub_is_remote(const char *path)
+{
+    const char *at = strchr(path, '@');
+    char       *name = at ? strndup(path, (size_t)(at - path)) : strdup(path);
+    if (!name) fatal_out_of_memory(strlen(path));
+    bool is_remote = !file_exists(path) && hub_is_repo_id(name);
+    if (is_remote && !at) {
+        *strchr(name, '/') = 0;
+        is_remote = !file_is_dir(name);
+    }
+    free(name);
+    return is_remote;
+}
+
 Status hub_local_path(HubKind kind, const char *path, StrBuf *out_path)
 {
     if (file_exists(path)) {
         strbuf_puts(out_path, path);
         return OK;
     }
+    FAIL_IF(!hub_is_remote(path), ERR_NOT_FOUND, "%s: no such file or folder, nor is it the name (ORG/NAME) of a repository on the hub%s",
+            path, hub_is_repo_id(path) ? "; beside a folder of the ORG's name that is ORG/NAME@main" : "");
     const char *at = strchr(path, '@');
     char       *name = at ? strndup(path, (size_t)(at - path)) : strdup(path);
     if (!name) fatal_out_of_memory(strlen(path));
-    Status status;
-    if (hub_is_repo_id(name)) {
-        status = hub_resolve(kind, name, at ? at + 1 : NULL, kind == HUB_MODEL ? hub_model_files : hub_dataset_files,
-                             out_path);
-        if (status != OK) status = status_prefix(status, "%s: no such file or folder, and as a name on the hub", path);
-    } else {
-        status =
-            status_fail(ERR_NOT_FOUND,
-                        "%s: no such file or folder, nor is it the name (ORG/NAME) of a repository on the hub", path);
-    }
+    Status status = hub_resolve(kind, name, at ? at + 1 : NULL, kind == HUB_MODEL ? hub_model_files : hub_dataset_files, out_path);
     free(name);
-    return status;
+    return status == OK ? OK : status_prefix(status, "%s: no such file or folder, and as a name on the hub", path);
 }

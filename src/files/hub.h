@@ -36,14 +36,16 @@ extern const char *const hub_dataset_files[]; /* formats that are read here */
 /* The folder of the snapshot with every file that matches `patterns` (NULL: all); appended to out_dir. revision:
  * branch, tag or commit; NULL: main. Offline, or when the hub can't be reached, the cache answers (the latter with a
  * warning). ERR_NOT_FOUND, ERR_IO (network), ERR_NO_FIT (disk), ERR_UNSUPPORTED (no libcurl). */
-NODISCARD Status hub_pull(const HubOptions *options, HubKind kind, const char *repo, const char *revision,
-                          const char *const *patterns, StrBuf *out_dir);
+NODISCARD Status hub_pull(const HubOptions *options, HubKind kind, const char *repo, const char *revision, const char *const *patterns,
+                          StrBuf *out_dir);
 
 /* hub_pull as the environment says. */
-NODISCARD Status hub_resolve(HubKind kind, const char *repo, const char *revision, const char *const *patterns,
-                             StrBuf *out_dir);
+NODISCARD Status hub_resolve(HubKind kind, const char *repo, const char *revision, const char *const *patterns, StrBuf *out_dir);
 
-/* A path of a run file: itself where a file or folder is there, else the snapshot of the repository it names
- * ("ORG/NAME" or "ORG/NAME@REVISION") with the files of its kind; ERR_NOT_FOUND when it is neither. Appended to
- * out_path. */
+/* Whether a path of a run file is a repository's: ORG/NAME or ORG/NAME@REVISION, where no file or folder of that name
+ * is there. ORG/NAME in a folder ORG that is there is a file that isn't; with @REVISION it is the repository. */
+bool hub_is_remote(const char *path);
+
+/* A path of a run file: itself where a file or folder is there, else the snapshot of the repository it names, with the
+ * files of its kind; ERR_NOT_FOUND when it is neither. Appended to out_path. */
 NODISCARD Status hub_local_path(HubKind kind, const char *path, StrBuf *out_path);

@@ -55,8 +55,8 @@ static Status read_timeout(const char *name, int *out)
     *out = DEFAULT_TIMEOUT_S;
     if (!text) return OK;
     long seconds = strtol(text, &end, 10);
-    FAIL_IF(*end || seconds < 1 || seconds > MAX_TIMEOUT_S, ERR_INVALID, "%s=%s: expected whole seconds from 1 to %d",
-            name, text, MAX_TIMEOUT_S);
+    FAIL_IF(*end || seconds < 1 || seconds > MAX_TIMEOUT_S, ERR_INVALID, "%s=%s: expected whole seconds from 1 to %d", name, text,
+            MAX_TIMEOUT_S);
     *out = (int)seconds;
     return OK;
 }
@@ -68,8 +68,8 @@ static Status set_token(const char *text, const char *from, char **out)
     size_t len = strlen(text);
     while (len && isspace((unsigned char)text[len - 1])) len--;
     for (size_t i = 0; i < len; i++)
-        FAIL_IF(text[i] < 0x21 || text[i] > 0x7e, ERR_INVALID,
-                "%s: a token has printable letters and no blanks; byte %zu isn't one", from, i);
+        FAIL_IF(text[i] < 0x21 || text[i] > 0x7e, ERR_INVALID, "%s: a token has printable letters and no blanks; byte %zu isn't one", from,
+                i);
     *out = len ? strndup(text, len) : NULL;
     return OK;
 }

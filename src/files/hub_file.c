@@ -12,12 +12,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
-enum { MAX_RETRY_MS = 30000, SHOW_EVERY_MS = 200 };
+enum { MAX_RETRY_MS = 30000, SHOW_EVERY_MS = 200, TOLD_RETRY_MS = 1000 };
 
 static void sleep_ms(int64_t ms)
 {
@@ -29,9 +28,10 @@ static void sleep_ms(int64_t ms)
 static void wait_to_retry(const HubRepo *repo, const HttpResponse *answer, int attempt)
 {
     int64_t ms = (int64_t)repo->options->retry_ms << (attempt < 16 ? attempt : 16);
-    if (answer->retry_after_s > 0)
-        ms = answer->retry_after_s < MAX_RETRY_MS / 1000 ? answer->retry_after_s * 1000 : MAX_RETRY_MS;
-    sleep_ms(ms < MAX_RETRY_MS ? ms : MAX_RETRY_MS);
+    if (answer->retry_after_s > 0) ms = answer->retry_after_s < MAX_RETRY_MS / 1000 ? answer->retry_after_s * 1000 : MAX_RETRY_MS;
+    if (ms > MAX_RETRY_MS) ms = MAX_RETRY_MS;
+    if (ms >= TOLD_RETRY_MS) log_info("%s: no answer yet; trying again in %lld s", repo->repo, (long long)(ms + 999) / 1000);
+    sleep_ms(ms);
 }
 
 Status hub_request(HubRepo *repo, HttpRequest *request, int attempts, HttpResponse *out)
@@ -40,31 +40,28 @@ Status hub_request(HubRepo *repo, HttpRequest *request, int attempts, HttpRespon
     for (int attempt = 0;; attempt++) {
         Status status = http_request(repo->http, request, out);
         if ((status == OK && !out->transient) || !out->transient || attempt + 1 >= attempts) return status;
-        log_debug("hub: %s: %s %d; trying again", request->url, status == OK ? "answer" : status_message(), out->code);
         wait_to_retry(repo, out, attempt);
     }
 }
 
 Status hub_check_answer(const HubRepo *repo, const char *what, const HttpResponse *r)
 {
-    const char *token = repo->options->token ? "the token that HF_TOKEN or the token file gives"
-                                             : "no token (set HF_TOKEN, or write it to $HF_HOME/token)";
+    const char *token =
+        repo->options->token ? "the token that HF_TOKEN or the token file gives" : "no token (set HF_TOKEN, or write it to $HF_HOME/token)";
     const char *kind = repo->kind == HUB_MODEL ? "" : "datasets/";
     if (r->code >= 200 && r->code < 400) return OK;
     bool gated = strcmp(r->error_code, "GatedRepo") == 0;
     FAIL_IF(gated || r->code == 403, ERR_NOT_FOUND,
             "%s: access refused (%d); accept its terms at %s/%s%s with your account, then give a token of that "
             "account. Sent: %s%s%s",
-            what, r->code, repo->options->endpoint, kind, repo->repo, token,
-            r->error_message[0] ? ". The hub says: " : "", r->error_message);
-    FAIL_IF(r->code == 401, ERR_NOT_FOUND, "%s: there is no such repository at %s, or it is private (401). Sent: %s",
-            what, repo->options->endpoint, token);
-    FAIL_IF(r->code == 404 && strcmp(r->error_code, "RevisionNotFound") == 0, ERR_NOT_FOUND, "%s has no revision %s",
-            repo->repo, repo->revision);
-    FAIL_IF(r->code == 404, ERR_NOT_FOUND, "%s: not found at %s (404); is the name right?", what,
-            repo->options->endpoint);
-    FAIL(ERR_IO, "%s: %s answers %d%s%s", what, repo->options->endpoint, r->code, r->error_message[0] ? ": " : "",
-         r->error_message);
+            what, r->code, repo->options->endpoint, kind, repo->repo, token, r->error_message[0] ? ". The hub says: " : "",
+            r->error_message);
+    FAIL_IF(r->code == 401, ERR_NOT_FOUND, "%s: there is no such repository at %s, or it is private (401). Sent: %s", what,
+            repo->options->endpoint, token);
+    FAIL_IF(r->code == 404 && strcmp(r->error_code, "RevisionNotFound") == 0, ERR_NOT_FOUND, "%s has no revision %s", repo->repo,
+            repo->revision);
+    FAIL_IF(r->code == 404, ERR_NOT_FOUND, "%s: not found at %s (404); is the name right?", what, repo->options->endpoint);
+    FAIL(ERR_IO, "%s: %s answers %d%s%s", what, repo->options->endpoint, r->code, r->error_message[0] ? ": " : "", r->error_message);
 }
 
 bool hub_is_safe_name(const char *text)
@@ -88,18 +85,16 @@ static const char *plain_etag(Arena *arena, const char *etag)
 Status hub_file_look(HubRepo *repo, HubFile *file)
 {
     if (file_exists(file->pointer)) return OK;
-    HttpRequest request = {
-        .url = file->url, .head = true, .timeout_s = repo->options->etag_timeout_s, .redirects = HTTP_WITHIN_ORIGIN};
+    HttpRequest  request = {.url = file->url, .head = true, .timeout_s = repo->options->etag_timeout_s, .redirects = HTTP_WITHIN_ORIGIN};
     HttpResponse answer;
     const char  *what = arena_printf(repo->arena, "%s: %s", repo->repo, file->name);
     TRY(hub_request(repo, &request, repo->options->attempts, &answer));
     TRY(hub_check_answer(repo, what, &answer));
-    FAIL_IF(answer.commit[0] && strcmp(answer.commit, repo->commit) != 0, ERR_IO,
-            "%s: the server gives commit %s, asked for %s", what, answer.commit, repo->commit);
+    FAIL_IF(answer.commit[0] && strcmp(answer.commit, repo->commit) != 0, ERR_IO, "%s: the server gives commit %s, asked for %s", what,
+            answer.commit, repo->commit);
     const char *etag = answer.linked_etag[0] ? answer.linked_etag : answer.etag;
     file->etag = plain_etag(repo->arena, etag);
-    FAIL_IF(!file->etag, ERR_IO,
-            "%s: the server gives no usable ETag (\"%s\"), so that what comes can't be checked; is %s a hub?", what,
+    FAIL_IF(!file->etag, ERR_IO, "%s: the server gives no usable ETag (\"%s\"), so that what comes can't be checked; is %s a hub?", what,
             etag, repo->options->endpoint);
     file->size = answer.linked_size >= 0 ? answer.linked_size : answer.left_origin ? -1 : answer.length;
     return OK;
@@ -125,22 +120,22 @@ static int64_t now_ms(void)
 
 static void show_progress(Download *d, bool last)
 {
+    char     line[512];
     HubRepo *repo = d->repo;
     int64_t  now = now_ms(), done = repo->bytes_done + d->have;
     if (!repo->options->progress || (!last && now - repo->last_shown_ms < SHOW_EVERY_MS)) return;
     if (!repo->first_ms) repo->first_ms = now, repo->first_bytes = done;
-    double seconds = (double)(now - repo->first_ms) / 1000,
-           rate = seconds > 0.5 ? (double)(done - repo->first_bytes) / seconds : 0;
+    double seconds = (double)(now - repo->first_ms) / 1000, rate = seconds > 0.5 ? (double)(done - repo->first_bytes) / seconds : 0;
     repo->last_shown_ms = now;
-    fprintf(stderr, "\r\033[K%s: %.1f of %.1f MB, %.1f MB/s%s", d->file->name, (double)done / 1e6,
-            (double)repo->bytes_total / 1e6, rate / 1e6, last ? "\r\033[K" : "");
-    fflush(stderr);
+    snprintf(line, sizeof line, "%s: %.1f of %.1f MB, %.1f MB/s", d->file->name, (double)done / 1e6, (double)repo->bytes_total / 1e6,
+             rate / 1e6);
+    log_status(line);
+    if (last) log_status("");
 }
 
 static Status set_length(Download *d, int64_t length)
 {
-    FAIL_IF(ftruncate(d->fd, length) != 0 || lseek(d->fd, length, SEEK_SET) < 0, ERR_IO, "cannot write %s: %s", d->path,
-            strerror(errno));
+    FAIL_IF(ftruncate(d->fd, length) != 0 || lseek(d->fd, length, SEEK_SET) < 0, ERR_IO, "cannot write %s: %s", d->path, strerror(errno));
     d->have = length;
     return OK;
 }
@@ -151,13 +146,13 @@ static Status take_bytes(void *context, const HttpResponse *answer, const void *
     Download *d = context;
     if (!d->started) {
         int64_t start = answer->code == 206 ? answer->range_start : 0;
-        FAIL_IF(start != 0 && start != d->have, ERR_IO, "%s: asked for bytes from %lld, the server sends from %lld",
-                d->file->url, (long long)d->have, (long long)start);
+        FAIL_IF(start != 0 && start != d->have, ERR_IO, "%s: asked for bytes from %lld, the server sends from %lld", d->file->url,
+                (long long)d->have, (long long)start);
         if (start != d->have) TRY(set_length(d, start));
         d->started = true;
     }
-    FAIL_IF(d->file->size >= 0 && (int64_t)len > d->file->size - d->have, ERR_IO,
-            "%s: more bytes come than the %lld announced", d->file->url, (long long)d->file->size);
+    FAIL_IF(d->file->size >= 0 && (int64_t)len > d->file->size - d->have, ERR_IO, "%s: more bytes come than the %lld announced",
+            d->file->url, (long long)d->file->size);
     for (const char *p = data; len;) {
         ssize_t n = write(d->fd, p, len);
         if (n < 0 && errno == EINTR) continue;
@@ -192,8 +187,7 @@ static Status get_once(Download *d, bool *out_again, HttpResponse *answer)
     TRY(hub_check_answer(d->repo, arena_printf(d->repo->arena, "%s: %s", d->repo->repo, d->file->name), answer));
     if (!d->started) TRY(set_length(d, 0)); /* an empty body */
     *out_again = d->file->size >= 0 && d->have < d->file->size;
-    FAIL_IF(*out_again, ERR_IO, "%s: the server sent %lld bytes of %lld", d->file->url, (long long)d->have,
-            (long long)d->file->size);
+    FAIL_IF(*out_again, ERR_IO, "%s: the server sent %lld bytes of %lld", d->file->url, (long long)d->have, (long long)d->file->size);
     return OK;
 }
 
@@ -212,9 +206,8 @@ static Status get_bytes(Download *d)
             attempt = 0;
         }
         if (!again || attempt + 1 >= d->repo->options->attempts)
-            return status_prefix(status, "%s: %s (%lld bytes are kept; pull again to go on)", d->repo->repo,
-                                 d->file->name, (long long)d->have);
-        log_debug("hub: %s; trying again", status_message());
+            return status_prefix(status, "%s: %s (%lld bytes are kept; pull again to go on)", d->repo->repo, d->file->name,
+                                 (long long)d->have);
         wait_to_retry(d->repo, &answer, attempt);
     }
 }
@@ -243,13 +236,11 @@ static Status download(Download *d)
             FAIL_IF(fsync(d->fd) != 0, ERR_IO, "cannot write %s: %s", d->path, strerror(errno));
             return OK;
         }
-        log_warn("%s: %s: the bytes don't have the checksum %s; downloading it again", d->repo->repo, d->file->name,
-                 d->file->etag);
+        log_warn("%s: %s: the bytes don't have the checksum %s; downloading it again", d->repo->repo, d->file->name, d->file->etag);
         TRY(set_length(d, 0));
     }
-    FAIL(ERR_IO,
-         "%s: %s: twice the bytes that came don't have the checksum %s; a proxy between here and %s may change them",
-         d->repo->repo, d->file->name, d->file->etag, d->repo->options->endpoint);
+    FAIL(ERR_IO, "%s: %s: twice the bytes that came don't have the checksum %s; a proxy between here and %s may change them", d->repo->repo,
+         d->file->name, d->file->etag, d->repo->options->endpoint);
 }
 
 /* ---- its place ---- */
@@ -276,14 +267,7 @@ Status hub_lock(HubRepo *repo, const char *name, const char *what, int *out_fd)
 {
     const char *path = arena_printf(repo->arena, "%s/%s.lock", repo->locks, name);
     TRY(file_make_dirs(repo->locks));
-    int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
-    FAIL_IF(fd < 0, ERR_IO, "cannot create %s: %s", path, strerror(errno));
-    if (flock(fd, LOCK_EX | LOCK_NB) != 0) {
-        if (errno == EWOULDBLOCK) log_info("%s: %s: another process is at it; waiting", repo->repo, what);
-        while (flock(fd, LOCK_EX) != 0 && errno == EINTR) continue; /* where locks don't work, work without */
-    }
-    *out_fd = fd;
-    return OK;
+    return file_lock(path, arena_printf(repo->arena, "%s: %s: another process is at it; waiting", repo->repo, what), out_fd);
 }
 
 static Status pull_blob(HubRepo *repo, const HubFile *file, const char *blob)
@@ -294,17 +278,15 @@ static Status pull_blob(HubRepo *repo, const HubFile *file, const char *blob)
     FAIL_IF(d.fd < 0, ERR_IO, "cannot create %s: %s", d.path, strerror(errno));
     d.have = lseek(d.fd, 0, SEEK_END);
     Status status = download(&d);
-    if (status == OK && rename(d.path, blob) != 0)
-        status = status_fail(ERR_IO, "cannot rename to %s: %s", blob, strerror(errno));
+    if (status == OK && rename(d.path, blob) != 0) status = status_fail(ERR_IO, "cannot rename to %s: %s", blob, strerror(errno));
     close(d.fd);
     return status;
 }
 
 Status hub_file_pull(HubRepo *repo, const HubFile *file)
 {
-    const char *blobs = arena_printf(repo->arena, "%s/blobs", repo->folder),
-               *blob = arena_printf(repo->arena, "%s/%s", blobs, file->etag);
-    int lock;
+    const char *blobs = arena_printf(repo->arena, "%s/blobs", repo->folder), *blob = arena_printf(repo->arena, "%s/%s", blobs, file->etag);
+    int         lock;
     TRY(file_make_dirs(blobs));
     TRY(hub_lock(repo, file->etag, file->name, &lock));
     Status status = pull_blob(repo, file, blob);

@@ -12,7 +12,7 @@ static const struct {
     const char *name;
     int         bits, dtype;
 } dtypes[ST_DTYPE_COUNT] = {
-#define ST_DTYPE(name, bits, dtype) { #name, bits, dtype },
+#define ST_DTYPE(name, bits, dtype) {#name, bits, dtype},
 #include "files/safetensors.def"
 #undef ST_DTYPE
 };
@@ -55,8 +55,7 @@ typedef struct Place {
     const char *path, *tensor;
 } Place;
 
-#define FAIL_TENSOR(place, fmt, ...) \
-    FAIL(ERR_INVALID, "%s: tensor \"%.200s\": " fmt, (place)->path, (place)->tensor, __VA_ARGS__)
+#define FAIL_TENSOR(place, fmt, ...) FAIL(ERR_INVALID, "%s: tensor \"%.200s\": " fmt, (place)->path, (place)->tensor, __VA_ARGS__)
 
 static Status read_dtype(const Place *place, const JsonValue *info, StDType *out)
 {
@@ -80,17 +79,13 @@ static Status read_shape(const Place *place, const JsonValue *info, StTensor *te
     tensor->numel = 1;
     for (int i = 0; i < tensor->ndim; i++) {
         const JsonValue *dim = &shape->items[i];
-        if (dim->type != JSON_INT || dim->integer < 0)
-            FAIL_TENSOR(place, "dimension %d of its shape is no integer >= 0", i);
+        if (dim->type != JSON_INT || dim->integer < 0) FAIL_TENSOR(place, "dimension %d of its shape is no integer >= 0", i);
         tensor->dim[i] = dim->integer;
-        if (__builtin_mul_overflow(tensor->numel, dim->integer, &tensor->numel))
-            FAIL_TENSOR(place, "%s", "its shape overflows 64 bits");
+        if (__builtin_mul_overflow(tensor->numel, dim->integer, &tensor->numel)) FAIL_TENSOR(place, "%s", "its shape overflows 64 bits");
     }
     int64_t bits;
-    if (__builtin_mul_overflow(tensor->numel, st_dtype_bits(tensor->dtype), &bits))
-        FAIL_TENSOR(place, "%s", "its size overflows 64 bits");
-    if (bits % 8) FAIL_TENSOR(place, "%lld %s elements don't fill whole bytes", (long long)tensor->numel,
-                              st_dtype_name(tensor->dtype));
+    if (__builtin_mul_overflow(tensor->numel, st_dtype_bits(tensor->dtype), &bits)) FAIL_TENSOR(place, "%s", "its size overflows 64 bits");
+    if (bits % 8) FAIL_TENSOR(place, "%lld %s elements don't fill whole bytes", (long long)tensor->numel, st_dtype_name(tensor->dtype));
     tensor->bytes = (size_t)(bits / 8);
     return OK;
 }
@@ -103,11 +98,10 @@ static Status read_offsets(const Place *place, const JsonValue *info, const File
         offsets->items[1].type != JSON_INT)
         FAIL_TENSOR(place, "%s", "no \"data_offsets\" of two integers in the header");
     int64_t begin = offsets->items[0].integer, end = offsets->items[1].integer;
-    if (begin < 0 || end < begin)
-        FAIL_TENSOR(place, "data_offsets [%lld, %lld] are no range", (long long)begin, (long long)end);
+    if (begin < 0 || end < begin) FAIL_TENSOR(place, "data_offsets [%lld, %lld] are no range", (long long)begin, (long long)end);
     if ((uint64_t)end > data->size)
-        FAIL_TENSOR(place, "its data ends at byte %lld but the file holds only %zu bytes of data: the file is cut short",
-                    (long long)end, data->size);
+        FAIL_TENSOR(place, "its data ends at byte %lld but the file holds only %zu bytes of data: the file is cut short", (long long)end,
+                    data->size);
     if ((uint64_t)(end - begin) != tensor->bytes)
         FAIL_TENSOR(place, "data_offsets span %lld bytes, but its dtype %s and shape need %zu", (long long)(end - begin),
                     st_dtype_name(tensor->dtype), tensor->bytes);
@@ -162,7 +156,7 @@ static Status check_tiling(const StFile *file, size_t first, const char *path, c
     const char *at = data->data;
     for (size_t i = 0; i < count; i++) {
         const char *begin = order[i]->data;
-        Place       place = { path, order[i]->name };
+        Place       place = {path, order[i]->name};
         if (begin < at) FAIL_TENSOR(&place, "its data overlaps that of \"%.200s\"", order[i - 1]->name);
         if (begin > at) FAIL_TENSOR(&place, "%td bytes before its data belong to no tensor", begin - at);
         at = begin + order[i]->bytes;
@@ -182,7 +176,7 @@ static Status read_header(StFile *file, const char *path, const JsonValue *heade
             TRY(read_metadata(file, path, &member->value, first == 0));
             continue;
         }
-        Place place = { path, member->key.data };
+        Place place = {path, member->key.data};
         if (strlen(member->key.data) != member->key.len) FAIL_TENSOR(&place, "%s", "its name holds a NUL character");
         if (member->value.type != JSON_OBJECT) FAIL_TENSOR(&place, "%s", "its header entry is no object");
         StTensor *tensor = tensor_push(file);
@@ -203,16 +197,18 @@ Status st_read_bytes(StFile *file, const char *path, const FileMap *map)
     FAIL_IF(header_bytes > ST_MAX_HEADER_BYTES, ERR_INVALID,
             "%s: not a safetensors file: its first 8 bytes ask for a header of %llu bytes (at most %d are allowed)", path,
             (unsigned long long)header_bytes, ST_MAX_HEADER_BYTES);
-    FAIL_IF(header_bytes > map->size - 8, ERR_INVALID, "%s: the header of %llu bytes is cut short: the file has %zu bytes",
-            path, (unsigned long long)header_bytes, map->size);
+    FAIL_IF(header_bytes > map->size - 8, ERR_INVALID, "%s: the header of %llu bytes is cut short: the file has %zu bytes", path,
+            (unsigned long long)header_bytes, map->size);
     const char *text = map->data + 8;
     FAIL_IF(header_bytes == 0 || text[0] != '{', ERR_INVALID, "%s: the header doesn't start with '{'", path);
-    FileMap   data = { text + header_bytes, map->size - 8 - header_bytes };
-    Arena     scratch = { 0 };
+    FileMap   data = {text + header_bytes, map->size - 8 - header_bytes};
+    Arena     scratch = {0};
     JsonValue header;
     Status    status = json_parse(&scratch, "header", text, header_bytes, &header);
-    if (status != OK) status = status_prefix(status, "%s", path);
-    else status = read_header(file, path, &header, &data, &scratch);
+    if (status != OK)
+        status = status_prefix(status, "%s", path);
+    else
+        status = read_header(file, path, &header, &data, &scratch);
     arena_deinit(&scratch);
     return status;
 }
@@ -222,8 +218,7 @@ Status st_read_bytes(StFile *file, const char *path, const FileMap *map)
 static uint32_t *slot_of(const StFile *file, const char *name)
 {
     size_t at = hash_bytes(name, strlen(name), 0) & (file->table_size - 1);
-    while (file->table[at] && strcmp(file->tensors[file->table[at] - 1].name, name) != 0)
-        at = (at + 1) & (file->table_size - 1);
+    while (file->table[at] && strcmp(file->tensors[file->table[at] - 1].name, name) != 0) at = (at + 1) & (file->table_size - 1);
     return &file->table[at];
 }
 
@@ -234,8 +229,8 @@ Status st_build_table(StFile *file)
     file->table = arena_array(&file->arena, uint32_t, file->table_size);
     for (size_t i = 0; i < file->count; i++) {
         uint32_t *slot = slot_of(file, file->tensors[i].name);
-        FAIL_IF(*slot, ERR_INVALID, "tensor \"%.200s\" is in both %s and %s", file->tensors[i].name,
-                file->tensors[*slot - 1].path, file->tensors[i].path);
+        FAIL_IF(*slot, ERR_INVALID, "tensor \"%.200s\" is in both %s and %s", file->tensors[i].name, file->tensors[*slot - 1].path,
+                file->tensors[i].path);
         *slot = (uint32_t)i + 1;
     }
     return OK;
@@ -252,11 +247,13 @@ StFile *st_new(const char *path)
 Status st_open_memory(const char *name, const void *data, size_t size, StFile **out)
 {
     StFile *file = st_new(name);
-    FileMap map = { data, size };
+    FileMap map = {data, size};
     Status  status = st_read_bytes(file, file->path, &map);
     if (status == OK) status = st_build_table(file);
-    if (status == OK) *out = file;
-    else st_close(file);
+    if (status == OK)
+        *out = file;
+    else
+        st_close(file);
     return status;
 }
 

@@ -16,9 +16,9 @@ typedef enum StDType {
 
 const char *st_dtype_name(StDType dtype);
 int         st_dtype_bits(StDType dtype);
-bool        st_dtype_to(StDType dtype, DType *out);     /* false: not one we compute with */
-StDType     st_dtype_from(DType dtype);
-bool        st_dtype_is_float(StDType dtype);            /* one st_to_f32 converts: F32, BF16, F16, F64 */
+bool        st_dtype_to(StDType dtype, DType *out); /* false: not one that a tensor of ours may hold */
+StDType     st_dtype_from(DType dtype);             /* of one that has a safetensors name */
+bool        st_dtype_is_float(StDType dtype);       /* one st_to_f32 converts: F32, BF16, F16, F64 */
 
 /* One tensor of an open file; all pointers live until st_close. */
 typedef struct StTensor {
@@ -43,9 +43,9 @@ void             st_close(StFile *file); /* NULL is fine */
 NODISCARD Status st_open_memory(const char *name, const void *data, size_t size, StFile **out);
 
 size_t          st_count(const StFile *file);
-const StTensor *st_at(const StFile *file, size_t index);            /* in order of the files, then of the header */
-const StTensor *st_find(const StFile *file, const char *name);      /* NULL: absent. O(1) */
-const char     *st_metadata(const StFile *file, const char *key);   /* of the (first) file; NULL: absent */
+const StTensor *st_at(const StFile *file, size_t index);          /* in order of the files, then of the header */
+const StTensor *st_find(const StFile *file, const char *name);    /* NULL: absent. O(1) */
+const char     *st_metadata(const StFile *file, const char *key); /* of the (first) file; NULL: absent */
 
 /* The tensor, or ERR_NOT_FOUND with the file and the nearest name in the message. */
 NODISCARD Status st_require(const StFile *file, const char *name, const StTensor **out);
@@ -53,8 +53,9 @@ NODISCARD Status st_require(const StFile *file, const char *name, const StTensor
 /* Elements [first, first + count) as floats; ERR_UNSUPPORTED unless st_dtype_is_float. */
 NODISCARD Status st_to_f32(const StTensor *tensor, int64_t first, int64_t count, float *dst);
 
-/* ERR_INVALID naming tensor and index when an element is NaN or infinite, or too large for a float. Other dtypes pass. */
-NODISCARD Status st_check_finite(const StTensor *tensor);
+/* ERR_INVALID naming tensor and index when an element is NaN or infinite, or becomes so when it is stored as `as` (F32 or BF16).
+ * Tensors that st_to_f32 doesn't convert pass. */
+NODISCARD Status st_check_range(const StTensor *tensor, DType as);
 
 /* ---- writing ---- */
 
@@ -73,10 +74,9 @@ typedef Status (*StSource)(void *context, size_t index, FileWriter *out);
 
 /* metadata: {key, value, key, value, ..., NULL}, or NULL for {"format": "pt"}. Tensors are laid out by descending element
  * size, else in the given order. source may be NULL when every decl has data. The file appears whole or not at all. */
-NODISCARD Status st_write(const char *path, const StDecl *decls, size_t count, const char *const *metadata, StSource source,
-                          void *context);
+NODISCARD Status st_write(const char *path, const StDecl *decls, size_t count, const char *const *metadata, StSource source, void *context);
 
 /* `folder`/`stem`.safetensors, or, when the tensors take more than max_shard_bytes, stem-00001-of-0000N.safetensors and
  * stem.safetensors.index.json. Removes what an earlier save of the other kind left under those names. */
-NODISCARD Status st_write_folder(const char *folder, const char *stem, const StDecl *decls, size_t count,
-                                 size_t max_shard_bytes, StSource source, void *context);
+NODISCARD Status st_write_folder(const char *folder, const char *stem, const StDecl *decls, size_t count, size_t max_shard_bytes,
+                                 StSource source, void *context);

@@ -1,7 +1,6 @@
 /* Element values of float tensors: conversion to float and the check for NaN and infinity. */
 #include "files/safetensors.h"
 
-#include <immintrin.h>
 #include <math.h>
 #include <stdio.h>
 
@@ -10,40 +9,57 @@ Status st_to_f32(const StTensor *tensor, int64_t first, int64_t count, float *ds
     CHECK(first >= 0 && count >= 0 && first <= tensor->numel - count);
     const char *src = (const char *)tensor->data + first * (st_dtype_bits(tensor->dtype) / 8);
     switch (tensor->dtype) {
-    case ST_F32: memcpy(dst, src, (size_t)count * 4); return OK;
-    case ST_BF16: bf16_to_f32_row(dst, (const uint16_t *)src, count); return OK;
-    case ST_F16: {
-        const uint16_t *half = (const uint16_t *)src;
-        int64_t         i = 0;
-        for (; i + 8 <= count; i += 8)
-            _mm256_storeu_ps(dst + i, _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(half + i))));
-        for (; i < count; i++) dst[i] = _cvtsh_ss(half[i]);
+    case ST_F32:
+        memcpy(dst, src, (size_t)count * 4);
         return OK;
-    }
+    case ST_BF16:
+        bf16_to_f32_row(dst, (const uint16_t *)src, count);
+        return OK;
+    case ST_F16:
+        dtype_decode(DT_F16, src, count, dst);
+        return OK;
     case ST_F64: {
         const double *wide = (const double *)src;
         for (int64_t i = 0; i < count; i++) dst[i] = (float)wide[i];
         return OK;
     }
     default:
-        FAIL(ERR_UNSUPPORTED, "%s: tensor \"%.200s\" is %s; weights are read as F32, BF16, F16 or F64", tensor->path,
-             tensor->name, st_dtype_name(tensor->dtype));
+        FAIL(ERR_UNSUPPORTED, "%s: tensor \"%.200s\" is %s; weights are read as F32, BF16, F16 or F64", tensor->path, tensor->name,
+             st_dtype_name(tensor->dtype));
     }
 }
 
-/* The exponent bits of a value all set: NaN or infinity. Written without branches so that it vectorises. */
-static bool all_finite(const float *values, int64_t count)
+/* "[3, 4]" of an element. */
+static const char *index_text(const StTensor *tensor, int64_t left, char text[ST_MAX_NDIM * 24 + 3])
 {
-    uint32_t any = 0;
-    for (int64_t i = 0; i < count; i++) {
-        uint32_t word;
-        memcpy(&word, &values[i], 4);
-        any |= (word & 0x7F800000u) == 0x7F800000u;
+    int64_t index[ST_MAX_NDIM];
+    int     len = 1;
+    for (int i = tensor->ndim - 1; i >= 0; i--) {
+        index[i] = left % tensor->dim[i];
+        left /= tensor->dim[i];
     }
-    return !any;
+    strcpy(text, "[");
+    for (int i = 0; i < tensor->ndim; i++) len += sprintf(text + len, "%s%lld", i ? ", " : "", (long long)index[i]);
+    strcpy(text + len, "]");
+    return text;
 }
 
-Status st_check_finite(const StTensor *tensor)
+static Status out_of_range(const StTensor *tensor, int64_t at, float value, DType as)
+{
+    char text[ST_MAX_NDIM * 24 + 3];
+    index_text(tensor, at, text);
+    FAIL_IF(isfinite(value), ERR_INVALID, "%s: tensor \"%.200s\" holds %g at %s, which %s can't hold; set model_dtype: fp32", tensor->path,
+            tensor->name, value, text, dtype_info(as)->name);
+    bool wider = tensor->dtype == ST_F64 && isfinite(((const double *)tensor->data)[at]);
+    FAIL_IF(wider, ERR_INVALID, "%s: tensor \"%.200s\" holds %g at %s, which no float can hold", tensor->path, tensor->name,
+            ((const double *)tensor->data)[at], text);
+    FAIL(ERR_INVALID, "%s: tensor \"%.200s\" holds %s at %s%s", tensor->path, tensor->name, isnan(value) ? "NaN" : "an infinity", text,
+         tensor->dtype == ST_F16 && isinf(value)
+             ? "; F16 ends at 65504, so a larger value was lost when the file was written: take the weights as BF16 or F32"
+             : "");
+}
+
+Status st_check_range(const StTensor *tensor, DType as)
 {
     enum { BLOCK = 4096 };
     float values[BLOCK];
@@ -51,21 +67,8 @@ Status st_check_finite(const StTensor *tensor)
     for (int64_t first = 0; first < tensor->numel; first += BLOCK) {
         int64_t count = tensor->numel - first < BLOCK ? tensor->numel - first : BLOCK;
         TRY(st_to_f32(tensor, first, count, values));
-        if (all_finite(values, count)) continue;
-        int64_t at = 0;
-        while (isfinite(values[at])) at++;
-        float   value = values[at];
-        int64_t left = first + at, index[ST_MAX_NDIM];
-        for (int i = tensor->ndim - 1; i >= 0; i--) {
-            index[i] = left % tensor->dim[i];
-            left /= tensor->dim[i];
-        }
-        char text[ST_MAX_NDIM * 24] = "";
-        int  len = 0;
-        for (int i = 0; i < tensor->ndim; i++)
-            len += snprintf(text + len, sizeof text - (size_t)len, "%s%lld", i ? ", " : "", (long long)index[i]);
-        FAIL(ERR_INVALID, "%s: tensor \"%.200s\" holds %s at [%s]", tensor->path, tensor->name,
-             isnan(value) ? "NaN" : "an infinity", text);
+        int64_t at = dtype_first_unfit(as, values, count);
+        if (at < count) return out_of_range(tensor, first + at, values[at], as);
     }
     return OK;
 }

@@ -27,7 +27,7 @@ static void sort_by_width(const StDecl *decls, size_t *picked, size_t count, Are
 
 static void write_header(StrBuf *out, const StDecl *decls, const size_t *picked, size_t count, const char *const *metadata)
 {
-    static const char *const standard[] = { "format", "pt", NULL };
+    static const char *const standard[] = {"format", "pt", NULL};
     if (!metadata) metadata = standard;
     strbuf_append(out, "\0\0\0\0\0\0\0\0{\"__metadata__\":{", 8 + 17);
     for (size_t i = 0; metadata[i]; i += 2) {
@@ -54,14 +54,15 @@ static void write_header(StrBuf *out, const StDecl *decls, const size_t *picked,
     memcpy(out->data, &header_bytes, 8);
 }
 
-static Status write_tensors(FileWriter *writer, const StDecl *decls, const size_t *picked, size_t count, StSource source,
-                            void *context)
+static Status write_tensors(FileWriter *writer, const StDecl *decls, const size_t *picked, size_t count, StSource source, void *context)
 {
     for (size_t i = 0; i < count; i++) {
         const StDecl *decl = &decls[picked[i]];
         size_t        before = file_writer_size(writer), bytes = st_decl_bytes(decl);
-        if (decl->data) TRY(file_writer_append(writer, decl->data, bytes));
-        else TRY(source(context, picked[i], writer));
+        if (decl->data)
+            TRY(file_writer_append(writer, decl->data, bytes));
+        else
+            TRY(source(context, picked[i], writer));
         CHECK(file_writer_size(writer) - before == bytes);
     }
     return OK;
@@ -71,7 +72,7 @@ static Status write_picked(const char *path, const StDecl *decls, size_t *picked
                            StSource source, void *context, Arena *scratch)
 {
     sort_by_width(decls, picked, count, scratch);
-    StrBuf header = { 0 };
+    StrBuf header = {0};
     write_header(&header, decls, picked, count, metadata);
     FileWriter *writer;
     Status      status = header.len - 8 > ST_MAX_HEADER_BYTES
@@ -80,8 +81,10 @@ static Status write_picked(const char *path, const StDecl *decls, size_t *picked
     if (status == OK) {
         status = file_writer_append(writer, header.data, header.len);
         if (status == OK) status = write_tensors(writer, decls, picked, count, source, context);
-        if (status == OK) status = file_writer_commit(writer);
-        else file_writer_abort(writer);
+        if (status == OK)
+            status = file_writer_commit(writer);
+        else
+            file_writer_abort(writer);
     }
     strbuf_deinit(&header);
     return status;
@@ -96,7 +99,7 @@ static size_t *pick_all(Arena *scratch, size_t count)
 
 Status st_write(const char *path, const StDecl *decls, size_t count, const char *const *metadata, StSource source, void *context)
 {
-    Arena  scratch = { 0 };
+    Arena  scratch = {0};
     Status status = write_picked(path, decls, pick_all(&scratch, count), count, metadata, source, context, &scratch);
     arena_deinit(&scratch);
     return status;
@@ -112,10 +115,10 @@ static int by_name(const void *a, const void *b)
     return strcmp(((const IndexEntry *)a)->name, ((const IndexEntry *)b)->name);
 }
 
-static Status write_index(const char *folder, const char *stem, IndexEntry *entries, size_t count, size_t num_shards,
-                          size_t total_bytes, Arena *scratch)
+static Status write_index(const char *folder, const char *stem, IndexEntry *entries, size_t count, size_t num_shards, size_t total_bytes,
+                          Arena *scratch)
 {
-    StrBuf text = { 0 };
+    StrBuf text = {0};
     qsort(entries, count, sizeof *entries, by_name);
     strbuf_printf(&text, "{\n  \"metadata\": {\n    \"total_size\": %zu\n  },\n  \"weight_map\": {", total_bytes);
     for (size_t i = 0; i < count; i++) {
@@ -129,24 +132,23 @@ static Status write_index(const char *folder, const char *stem, IndexEntry *entr
     return status;
 }
 
-static Status write_shards(const char *folder, const char *stem, const StDecl *decls, IndexEntry *entries, size_t count,
-                           size_t num_shards, StSource source, void *context, Arena *scratch)
+static Status write_shards(const char *folder, const char *stem, const StDecl *decls, IndexEntry *entries, size_t count, size_t num_shards,
+                           StSource source, void *context, Arena *scratch)
 {
     size_t *all = pick_all(scratch, count), total = 0;
     for (size_t first = 0, end; first < count; first = end) {
         for (end = first; end < count && entries[end].shard == entries[first].shard; end++) total += st_decl_bytes(&decls[end]);
-        const char *path = arena_printf(scratch, "%s/%s-%05zu-of-%05zu.safetensors", folder, stem, entries[first].shard + 1,
-                                        num_shards);
+        const char *path = arena_printf(scratch, "%s/%s-%05zu-of-%05zu.safetensors", folder, stem, entries[first].shard + 1, num_shards);
         TRY(write_picked(path, decls, all + first, end - first, NULL, source, context, scratch));
     }
     TRY(write_index(folder, stem, entries, count, num_shards, total, scratch));
     return file_remove_tree(arena_printf(scratch, "%s/%s.safetensors", folder, stem));
 }
 
-Status st_write_folder(const char *folder, const char *stem, const StDecl *decls, size_t count, size_t max_shard_bytes,
-                       StSource source, void *context)
+Status st_write_folder(const char *folder, const char *stem, const StDecl *decls, size_t count, size_t max_shard_bytes, StSource source,
+                       void *context)
 {
-    Arena       scratch = { 0 };
+    Arena       scratch = {0};
     IndexEntry *entries = arena_array(&scratch, IndexEntry, count);
     size_t      shard = 0, used = 0;
     for (size_t i = 0; i < count; i++) {
@@ -156,7 +158,7 @@ Status st_write_folder(const char *folder, const char *stem, const StDecl *decls
             used = 0;
         }
         used += bytes;
-        entries[i] = (IndexEntry){ decls[i].name, shard };
+        entries[i] = (IndexEntry){decls[i].name, shard};
     }
     Status status = file_make_dirs(folder);
     if (status == OK && shard > 0) {

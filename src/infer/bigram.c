@@ -73,7 +73,7 @@ void bigram_finish(Bigram *b)
     for (size_t i = 0; i < b->num_seen; i++) {
         uint32_t v = (uint32_t)(b->seen[i] >> 32);
         if (b->num_pairs == 0 || b->pairs[b->num_pairs - 1].key != b->seen[i]) {
-            b->pairs[b->num_pairs++] = (Pair){ b->seen[i], 0 };
+            b->pairs[b->num_pairs++] = (Pair){b->seen[i], 0};
             b->follow_kinds[v]++;
         }
         b->pairs[b->num_pairs - 1].count++;

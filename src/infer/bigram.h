@@ -9,10 +9,10 @@
 #include <stdint.h>
 
 typedef struct Bigram Bigram;
-Bigram *bigram_create(int32_t vocab_size);
-void    bigram_destroy(Bigram *bigram); /* NULL is fine */
+Bigram               *bigram_create(int32_t vocab_size);
+void                  bigram_destroy(Bigram *bigram); /* NULL is fine */
 /* Learns from one document: pairs within it. */
-void    bigram_add(Bigram *bigram, const int32_t *ids, size_t count);
-void    bigram_finish(Bigram *bigram); /* after the last document */
+void bigram_add(Bigram *bigram, const int32_t *ids, size_t count);
+void bigram_finish(Bigram *bigram); /* after the last document */
 /* -ln p of ids[1..count), summed. */
-double  bigram_loss(const Bigram *bigram, const int32_t *ids, size_t count);
+double bigram_loss(const Bigram *bigram, const int32_t *ids, size_t count);

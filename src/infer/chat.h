@@ -5,7 +5,7 @@
 #include "text/tokenizer.h"
 
 typedef struct ChatPrompt {
-    const char      *system;    /* NULL: no such message */
+    const char      *system; /* NULL: no such message */
     Str              question;
     const JsonValue *variables; /* object of further variables of the template, or NULL */
 } ChatPrompt;

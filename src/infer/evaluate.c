@@ -9,8 +9,8 @@ enum { MOST_CONTEXT = 4096, ROW_TOKENS = 4096, MOST_ROWS = 64, IGNORED = -100 };
 Status evaluate_start(InferModel *infer, size_t longest_ids, int64_t context)
 {
     int64_t most = context > 0 ? context : infer->model->max_positions < MOST_CONTEXT ? infer->model->max_positions : MOST_CONTEXT;
-    FAIL_IF(most > infer->model->max_positions, ERR_INVALID, "--context %lld: the model was made for %lld positions",
-            (long long)context, (long long)infer->model->max_positions);
+    FAIL_IF(most > infer->model->max_positions, ERR_INVALID, "--context %lld: the model was made for %lld positions", (long long)context,
+            (long long)infer->model->max_positions);
     int64_t length = (int64_t)longest_ids - 1;
     if (length < 1) length = 1;
     CompileOptions *options = &infer->options;
@@ -47,9 +47,9 @@ static void fill_row(EvalBatch *batch, int64_t row, const int32_t *ids, int64_t 
 
 static Status run_batch(Session *session, const EvalBatch *batch)
 {
-    size_t bytes = (size_t)(batch->rows * batch->seq) * 4;
-    static const char *const names[] = { "tokens", "labels", "positions", "doc_start", "doc_id" };
-    const int32_t *const data[] = { batch->tokens, batch->labels, batch->positions, batch->doc_start, batch->doc_id };
+    size_t                   bytes = (size_t)(batch->rows * batch->seq) * 4;
+    static const char *const names[] = {"tokens", "labels", "positions", "doc_start", "doc_id"};
+    const int32_t *const     data[] = {batch->tokens, batch->labels, batch->positions, batch->doc_start, batch->doc_id};
     for (int i = 0; i < 5; i++)
         if (plan_find(session_plan(session), names[i])) TRY(session_write(session, names[i], data[i], bytes));
     TRY(session_run(session, PROGRAM_EVAL));
@@ -78,8 +78,8 @@ static Status evaluate_rows(Session *session, EvalBatch *batch, const int32_t *i
 
 Status evaluate_ids(InferModel *infer, const int32_t *ids, size_t count, float *losses)
 {
-    FAIL_IF(count < 2, ERR_INVALID, "the text has %zu token; expected at least two, the second is the first with a loss", count);
-    EvalBatch batch = { .rows = infer->options.eval_batch, .seq = infer->options.eval_seq };
+    FAIL_IF(count < 2, ERR_INVALID, "the text has %zu token; expected at least two, as the first has no loss", count);
+    EvalBatch batch = {.rows = infer->options.eval_batch, .seq = infer->options.eval_seq};
     size_t    cells = (size_t)(infer->options.eval_batch * batch.seq);
     int32_t  *memory = calloc(6 * cells, sizeof *memory);
     int64_t   first[MOST_ROWS];

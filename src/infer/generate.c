@@ -4,7 +4,6 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 typedef struct Decoder {
     Session *session;
@@ -13,17 +12,10 @@ typedef struct Decoder {
     float   *logits;             /* (vocab_size) */
 } Decoder;
 
-static double seconds_now(void)
-{
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (double)time.tv_sec + (double)time.tv_nsec * 1e-9;
-}
-
 static Status open_decoder(Session *session, Decoder *d)
 {
     const Plan *plan = session_plan(session);
-    *d = (Decoder){ .session = session };
+    *d = (Decoder){.session = session};
     const Graph *prefill = plan->program[PROGRAM_PREFILL].graph, *decode = plan->program[PROGRAM_DECODE].graph;
     FAIL_IF(!prefill || !decode, ERR_INTERNAL, "generate: the session has no prefill and decode programs");
     d->chunk = graph_find(prefill, "tokens")->type.dim[1];
@@ -46,7 +38,7 @@ static void close_decoder(Decoder *d)
 
 static Status run_tokens(Decoder *d, ProgramKind kind, int64_t count, int64_t position)
 {
-    int64_t step[STEP_COUNT] = { [STEP_POSITION] = position };
+    int64_t step[STEP_COUNT] = {[STEP_POSITION] = position};
     size_t  bytes = (size_t)count * sizeof(int32_t);
     for (int64_t i = 0; i < count; i++) d->positions[i] = (int32_t)(position + i < d->cache_len ? position + i : d->cache_len - 1);
     TRY(session_write(d->session, "tokens", d->tokens, bytes));
@@ -116,13 +108,9 @@ static Status run_job(Decoder *d, const GenerateJob *job, GenerateStats *stats)
 {
     FAIL_IF((int64_t)job->prompt_len > d->cache_len, ERR_INVALID, "the prompt has %zu tokens, the context only %lld; shorten it",
             job->prompt_len, (long long)d->cache_len);
-    double start = seconds_now();
     TRY(prefill(d, job->prompt, (int64_t)job->prompt_len));
-    stats->prefill_seconds = seconds_now() - start;
     Sampler *sampler = sampler_create(&job->sample, job->vocab_size && job->vocab_size < d->vocab_size ? job->vocab_size : d->vocab_size);
-    start = seconds_now();
-    Status status = decode(d, job, sampler, stats);
-    stats->decode_seconds = seconds_now() - start;
+    Status   status = decode(d, job, sampler, stats);
     sampler_destroy(sampler);
     return status;
 }
@@ -130,7 +118,7 @@ static Status run_job(Decoder *d, const GenerateJob *job, GenerateStats *stats)
 Status generate(Session *session, const GenerateJob *job, GenerateStats *out_stats)
 {
     Decoder d;
-    *out_stats = (GenerateStats){ 0 };
+    *out_stats = (GenerateStats){0};
     FAIL_IF(job->prompt_len == 0, ERR_INVALID, "the prompt is empty and the tokenizer adds no BOS: give at least one token to go on from");
     TRY(open_decoder(session, &d));
     Status status = run_job(&d, job, out_stats);

@@ -21,10 +21,9 @@ typedef struct GenerateJob {
 } GenerateJob;
 
 typedef struct GenerateStats {
-    int64_t generated;   /* tokens handed out; EOS isn't */
-    bool    stopped;     /* at EOS or by the sink */
+    int64_t generated;    /* tokens handed out; EOS isn't */
+    bool    stopped;      /* at EOS or by the sink */
     bool    context_full; /* the cache ended before max_tokens */
-    double  prefill_seconds, decode_seconds;
 } GenerateStats;
 
 /* The session has PREFILL and DECODE programs for batch 1. ERR_INVALID when the prompt doesn't fit into the cache. */

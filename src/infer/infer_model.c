@@ -2,6 +2,7 @@
 #include "infer/infer_model.h"
 
 #include "model/weights.h"
+#include "setup/setup.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -50,8 +51,10 @@ static Status find_adapter(InferModel *infer, const char **dir, const char *adap
     if (!adapter && peft_is_adapter_dir(*dir) && !file_exists(arena_printf(&infer->arena, "%s/config.json", *dir))) {
         TRY(peft_open(&infer->arena, *dir, &infer->adapter));
         infer->has_adapter = true;
-        FAIL_IF(!infer->adapter.base_model, ERR_INVALID, "%s/adapter_config.json names no base model; give the base as the model "
-                "and this folder with --adapter", *dir);
+        FAIL_IF(!infer->adapter.base_model, ERR_INVALID,
+                "%s/adapter_config.json names no base model; give the base as the model "
+                "and this folder with --adapter",
+                *dir);
         *dir = infer->adapter.base_model;
     } else if (adapter) {
         TRY(peft_open(&infer->arena, adapter, &infer->adapter));
@@ -62,14 +65,17 @@ static Status find_adapter(InferModel *infer, const char **dir, const char *adap
 
 Status infer_open(InferModel *infer, const char *dir, const char *adapter, const char *device, int threads)
 {
-    *infer = (InferModel){ 0 };
+    *infer = (InferModel){0};
     TRY(find_adapter(infer, &dir, adapter));
     Status status = hf_model_open(&infer->arena, dir, &infer->model);
     if (status != OK && infer->has_adapter && !adapter)
-        return status_prefix(status, "the base model that %s/adapter_config.json names (or give the base as the model, and this folder with --adapter)",
-                             infer->adapter.dir);
+        return status_prefix(
+            status, "the base model that %s/adapter_config.json names (or give the base as the model, and this folder with --adapter)",
+            infer->adapter.dir);
     TRY(status);
+    TRY(hf_model_open_weights(infer->model));
     if (infer->has_adapter) peft_check_base(&infer->adapter, infer->model->dir);
+    hf_model_tell(infer->model, infer->model->dtype, false, NULL);
     infer->tokenizer_dir = infer->model->dir;
     if (infer->has_adapter && file_exists(arena_printf(&infer->arena, "%s/tokenizer.json", infer->adapter.dir)))
         infer->tokenizer_dir = infer->adapter.dir;
@@ -80,7 +86,7 @@ Status infer_open(InferModel *infer, const char *dir, const char *adapter, const
     TRY(find_eos(infer));
     TRY(device_open(device, threads, &infer->device));
     infer->options = compile_defaults();
-    infer->options.model_dtype = infer->options.grad_dtype = infer->options.master_dtype = infer->model->dtype;
+    infer->options.model_dtype = infer->options.master_dtype = infer->model->dtype;
     infer->options.train_base = false;
     if (infer->has_adapter) {
         infer->options.lora = infer->adapter.lora;
@@ -92,12 +98,7 @@ Status infer_open(InferModel *infer, const char *dir, const char *adapter, const
 Status infer_start(InferModel *infer)
 {
     infer_stop(infer);
-    TRY(compile_plan(&infer->arena, infer->model->module, &infer->model->config, infer->model->config_name, &infer->options,
-                     infer->device, &infer->plan));
-    int64_t limit = infer->plan->facts.memory_bytes, need = plan_total_bytes(infer->plan);
-    FAIL_IF(limit && need > limit, ERR_NO_FIT, "the plan takes %.2f GiB, there are %.2f GiB", (double)need / (1 << 30),
-            (double)limit / (1 << 30));
-    TRY(session_create(infer->plan, infer->device, &infer->session));
+    TRY(setup_session(&infer->arena, NULL, infer->model, &infer->options, infer->device, &infer->plan, &infer->session));
     TRY(weights_load(infer->session, infer->model));
     return infer->has_adapter ? weights_load_adapter(infer->session, infer->adapter.dir) : OK;
 }
@@ -116,14 +117,14 @@ void infer_close(InferModel *infer)
     if (infer->device) infer->device->api->destroy(infer->device);
     hf_model_close(infer->model);
     arena_deinit(&infer->arena);
-    *infer = (InferModel){ 0 };
+    *infer = (InferModel){0};
 }
 
 Status infer_encode(InferModel *infer, const char *text, size_t len, TokenIds *out)
 {
-    EncodeOptions options = { .add_special = true };
+    EncodeOptions options = {.add_special = true};
     size_t        first = out->len;
-    FAIL_IF(!infer->tokenizer, ERR_NOT_FOUND, "%s has no tokenizer.json, which text needs", infer->tokenizer_dir);
+    FAIL_IF(!infer->tokenizer, ERR_NOT_FOUND, "%s has no tokenizer.json, which is needed to read text", infer->tokenizer_dir);
     TRY(tokenizer_encode(infer->tokenizer, infer->scratch, text, len, options, out));
     for (size_t i = first; i < out->len; i++)
         FAIL_IF(out->data[i] >= infer->model->vocab_size, ERR_INVALID,

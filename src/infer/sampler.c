@@ -21,7 +21,7 @@ Sampler *sampler_create(const SampleOptions *options, int64_t vocab_size)
 {
     Sampler *sampler = malloc(sizeof *sampler);
     CHECK(sampler);
-    *sampler = (Sampler){ *options, vocab_size, malloc((size_t)vocab_size * sizeof(Candidate)) };
+    *sampler = (Sampler){*options, vocab_size, malloc((size_t)vocab_size * sizeof(Candidate))};
     CHECK(sampler->candidates);
     return sampler;
 }
@@ -56,8 +56,7 @@ static int64_t keep_likely(Sampler *s, double *sum)
     double all = 0, kept = 0, best = s->candidates[0].logit;
     for (int64_t i = 0; i < count; i++) all += exp((s->candidates[i].logit - best) / s->options.temperature);
     int64_t n = 0;
-    while (n < count && (n == 0 || kept < s->options.top_p * all))
-        kept += exp((s->candidates[n++].logit - best) / s->options.temperature);
+    while (n < count && (n == 0 || kept < s->options.top_p * all)) kept += exp((s->candidates[n++].logit - best) / s->options.temperature);
     *sum = kept;
     return n;
 }
@@ -65,7 +64,7 @@ static int64_t keep_likely(Sampler *s, double *sum)
 int32_t sampler_pick(Sampler *s, const float *logits, int64_t position)
 {
     if (!(s->options.temperature > 0)) return argmax(logits, s->vocab_size);
-    for (int64_t i = 0; i < s->vocab_size; i++) s->candidates[i] = (Candidate){ logits[i], (int32_t)i };
+    for (int64_t i = 0; i < s->vocab_size; i++) s->candidates[i] = (Candidate){logits[i], (int32_t)i};
     qsort(s->candidates, (size_t)s->vocab_size, sizeof *s->candidates, by_logit);
     double  sum;
     int64_t n = keep_likely(s, &sum);

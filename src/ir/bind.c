@@ -5,7 +5,6 @@
 #include "ir/module.h"
 
 #include <math.h>
-#include <stdio.h>
 #include <string.h>
 
 enum { BIND_MAX_DEPTH = 16, BIND_MAX_NAMES = 64, BIND_MAX_PIECES = 4096 };
@@ -44,10 +43,10 @@ static int line_of(const Binder *b, size_t offset)
     return low + 1;
 }
 
-#define BIND_FAIL(b, at, ...)                                                                            \
-    do {                                                                                                 \
-        status_fail(ERR_INVALID, __VA_ARGS__);                                                           \
-        return status_prefix(ERR_INVALID, "%s:%d", (b)->module->file, line_of((b), (at)->offset));       \
+#define BIND_FAIL(b, at, ...) \
+    do { \
+        status_fail(ERR_INVALID, __VA_ARGS__); \
+        return status_prefix(ERR_INVALID, "%s:%d", (b)->module->file, line_of((b), (at)->offset)); \
     } while (0)
 
 /* Statements and turns of repeats cost work, so that no module of a few lines fills the memory or runs for ever. */
@@ -55,8 +54,7 @@ static Status spend(Binder *b, const JsonValue *at, int64_t work)
 {
     b->work -= work;
     int64_t most = b->options->max_work ? b->options->max_work : IR_MAX_WORK;
-    if (b->work < 0)
-        BIND_FAIL(b, at, "the module goes on without end: more than %lld JSON members worked on", (long long)most);
+    if (b->work < 0) BIND_FAIL(b, at, "the module goes on without end: more than %lld JSON members worked on", (long long)most);
     return OK;
 }
 
@@ -109,7 +107,7 @@ static Status expand(Binder *b, const JsonValue *value, const char **out)
     if (value->type != JSON_STRING) BIND_FAIL(b, value, "expected a name, found %s", json_type_name(value->type));
     if (value->string.len > MODULE_NAME_BYTES || strlen(value->string.data) != value->string.len)
         BIND_FAIL(b, value, "a name of %zu bytes; expected 1 to %d without NUL", value->string.len, MODULE_NAME_BYTES);
-    StrBuf      text = { 0 };
+    StrBuf      text = {0};
     const char *p = value->string.data;
     Status      status = OK;
     while (*p && status == OK) {
@@ -118,10 +116,10 @@ static Status expand(Binder *b, const JsonValue *value, const char **out)
             continue;
         }
         const char *close = strchr(p, '}');
-        JsonValue   inner = { .type = JSON_STRING, .offset = value->offset };
+        JsonValue   inner = {.type = JSON_STRING, .offset = value->offset};
         if (!close) {
-            status = status_fail(ERR_INVALID, "%s:%d: { without } in \"%s\"", b->module->file, line_of(b, value->offset),
-                                 value->string.data);
+            status =
+                status_fail(ERR_INVALID, "%s:%d: { without } in \"%s\"", b->module->file, line_of(b, value->offset), value->string.data);
             break;
         }
         inner.string.len = (size_t)(close - p - 1);
@@ -132,10 +130,9 @@ static Status expand(Binder *b, const JsonValue *value, const char **out)
         p = close + 1;
     }
     if (status == OK && !name_is_plain(strbuf_cstr(&text), MODULE_NAME_BYTES))
-        status = status_fail(
-            ERR_INVALID,
-            "%s:%d: \"%.100s\" isn't fit for a name: empty, too long, or with blanks or one of ,()[]{}=\"@:#\\",
-            b->module->file, line_of(b, value->offset), strbuf_cstr(&text));
+        status =
+            status_fail(ERR_INVALID, "%s:%d: \"%.100s\" isn't fit for a name: empty, too long, or with blanks or one of ,()[]{}=\"@:#\\",
+                        b->module->file, line_of(b, value->offset), strbuf_cstr(&text));
     *out = arena_strdup(b->arena, strbuf_cstr(&text));
     strbuf_deinit(&text);
     return status;
@@ -160,7 +157,7 @@ static Status bind_value(Binder *b, const JsonValue *name_json, Value **out)
 static Status push_scope(Binder *b, const JsonValue *at, const char *name, Value *value)
 {
     if (b->num_scope == BIND_MAX_NAMES) BIND_FAIL(b, at, "more than %d names carried", BIND_MAX_NAMES);
-    b->scope[b->num_scope++] = (Scope){ name, value };
+    b->scope[b->num_scope++] = (Scope){name, value};
     return OK;
 }
 
@@ -185,7 +182,8 @@ static Status bind_hf(Binder *b, const JsonValue *json, const TensorType *type, 
     const JsonValue *names;
     if ((names = json_get(json, "concat")) && names->type == JSON_ARRAY && names->count) {
         hf->kind = HF_CONCAT;
-        if (type->dim[0] % names->count) BIND_FAIL(b, json, "concat: %u pieces don't divide %lld rows", names->count, (long long)type->dim[0]);
+        if (type->dim[0] % names->count)
+            BIND_FAIL(b, json, "concat: %u pieces don't divide %lld rows", names->count, (long long)type->dim[0]);
     } else if ((names = json_get(json, "transpose"))) {
         hf->kind = HF_TRANSPOSE;
         if (type->ndim != 2) BIND_FAIL(b, json, "transpose: only for two dims");
@@ -197,7 +195,8 @@ static Status bind_hf(Binder *b, const JsonValue *json, const TensorType *type, 
         TRY(eval_int(b, begin, &hf->begin));
         TRY(eval_int(b, total, &hf->total_rows));
         if (hf->begin < 0 || hf->rows > hf->total_rows || hf->begin > hf->total_rows - hf->rows)
-            BIND_FAIL(b, json, "slice: rows %lld to %lld of %lld", (long long)hf->begin, (long long)(hf->begin + hf->rows), (long long)hf->total_rows);
+            BIND_FAIL(b, json, "slice: rows %lld to %lld of %lld", (long long)hf->begin, (long long)(hf->begin + hf->rows),
+                      (long long)hf->total_rows);
     } else {
         BIND_FAIL(b, json, "hf: expected a name, concat, transpose or slice");
     }
@@ -239,8 +238,15 @@ static Status bind_shape(Binder *b, const JsonValue *s, TensorType *type)
 static Status bind_flag(Binder *b, const JsonValue *s, const char *key, bool *out)
 {
     const JsonValue *value = json_get(s, key);
-    if (value && !json_get_bool(s, key, out))
-        BIND_FAIL(b, value, "%s: expected true or false, found %s", key, json_type_name(value->type));
+    if (value && !json_get_bool(s, key, out)) BIND_FAIL(b, value, "%s: expected true or false, found %s", key, json_type_name(value->type));
+    return OK;
+}
+
+static Status bind_dtype(Binder *b, const JsonValue *s, const char *key, DType *out)
+{
+    const JsonValue *value = json_get(s, key);
+    if (value->type != JSON_STRING || !dtype_parse(value->string.data, out) || !(DT_SET(*out) & DT_SET_FLOAT))
+        BIND_FAIL(b, value, "%s: expected f32 or bf16", key);
     return OK;
 }
 
@@ -253,6 +259,7 @@ static Status bind_param(Binder *b, const JsonValue *s)
     const JsonValue *hf = json_get(s, "hf"), *module = json_get(s, "module");
     TRY(expand(b, json_get(s, "param"), &param->name));
     TRY(bind_shape(b, s, &param->type));
+    if (json_get(s, "dtype")) TRY(bind_dtype(b, s, "dtype", &param->type.dtype));
     if (!hf) BIND_FAIL(b, s, "parameter %s: expected \"hf\", where it is in a model folder", param->name);
     TRY(bind_hf(b, hf, &param->type, &param->hf));
     if (module) TRY(expand(b, module, &param->module));
@@ -270,8 +277,7 @@ static Status bind_param(Binder *b, const JsonValue *s)
 
 static Status bind_attrs(Binder *b, const JsonValue *json, const OpDef *op, char *attrs)
 {
-    if (json && json->type != JSON_OBJECT)
-        BIND_FAIL(b, json, "attrs: expected an object, found %s", json_type_name(json->type));
+    if (json && json->type != JSON_OBJECT) BIND_FAIL(b, json, "attrs: expected an object, found %s", json_type_name(json->type));
     for (uint32_t i = 0; json && i < json->count; i++) {
         const AttrDef *a = op->attrs;
         const char    *name = json->members[i].key.data;
@@ -282,6 +288,12 @@ static Status bind_attrs(Binder *b, const JsonValue *json, const OpDef *op, char
         if (a->type == ATTR_TYPE_INT) {
             TRY(eval_int(b, &json->members[i].value, &whole));
             *(int64_t *)(void *)(attrs + a->offset) = whole;
+            continue;
+        }
+        if (a->type == ATTR_TYPE_DTYPE) {
+            DType dtype;
+            TRY(bind_dtype(b, json, name, &dtype));
+            *(int64_t *)(void *)(attrs + a->offset) = DTYPE_TO_ATTR(dtype);
             continue;
         }
         TRY(eval(b, &json->members[i].value, &number));
@@ -303,9 +315,10 @@ static Status bind_op(Binder *b, const JsonValue *s)
     const JsonValue *op_name = json_get(s, "op"), *in = json_get(s, "in"), *out = json_get(s, "out");
     const OpDef     *op = find_op(b, op_name);
     if (!op) BIND_FAIL(b, op_name, "unknown op %s", op_name->type == JSON_STRING ? op_name->string.data : "");
-    if (!in || in->type != JSON_ARRAY || in->count > op->num_in) BIND_FAIL(b, s, "%s: expected \"in\" with at most %d names", op->name, op->num_in);
+    if (!in || in->type != JSON_ARRAY || in->count > op->num_in)
+        BIND_FAIL(b, s, "%s: expected \"in\" with at most %d names", op->name, op->num_in);
     if (!out || out->type != JSON_STRING) BIND_FAIL(b, s, "%s: expected \"out\", a name", op->name);
-    Value *values[NODE_MAX_IN] = { 0 };
+    Value *values[NODE_MAX_IN] = {0};
     for (uint32_t i = 0; i < in->count; i++)
         if (in->items[i].type != JSON_NULL) TRY(bind_value(b, &in->items[i], &values[i]));
     const char *name, *part = NULL, *source = NULL;
@@ -317,9 +330,8 @@ static Status bind_op(Binder *b, const JsonValue *s)
     if (json_get(s, "part") && (!json_get_str(s, "part", &part) || !part_parse(part, &b->graph->part)))
         BIND_FAIL(b, json_get(s, "part"), "unknown part %s", part ? part : "");
     /* The DSL's own line where it gave one, else the line of the JSON. */
-    b->graph->source = json_get_str(s, "source", &source)
-                           ? source
-                           : arena_printf(b->arena, "%s:%d", b->module->file, line_of(b, s->offset));
+    b->graph->source =
+        json_get_str(s, "source", &source) ? source : arena_printf(b->arena, "%s:%d", b->module->file, line_of(b, s->offset));
     return graph_add_node(b->graph, op, attrs, name, values, (int)in->count, ~0u, NULL);
 }
 
@@ -342,6 +354,7 @@ static Status bind_repeat(Binder *b, const JsonValue *s)
         TRY(bind_value(b, &carry->members[i].value, &value));
         TRY(push_scope(b, s, carry->members[i].key.data, value));
     }
+    if (!b->depth && b->options->max_layers && count > b->options->max_layers) count = b->options->max_layers;
     int outer_layer = b->graph->layer, carried = b->num_scope;
     b->index_name[b->depth++] = index;
     for (int64_t i = 0; i < count; i++) {
@@ -376,8 +389,7 @@ static Status bind_if(Binder *b, const JsonValue *s)
 static Status bind_named(Binder *b, const JsonValue *s, const char *what, const char **out_name, Value **out_value)
 {
     const JsonValue *is = json_get(s, "is");
-    if (!json_get_str(s, what, out_name) || !name_is_plain(*out_name, MODULE_NAME_BYTES))
-        BIND_FAIL(b, s, "%s: expected a name", what);
+    if (!json_get_str(s, what, out_name) || !name_is_plain(*out_name, MODULE_NAME_BYTES)) BIND_FAIL(b, s, "%s: expected a name", what);
     if (!is) BIND_FAIL(b, s, "%s: expected \"is\"", what);
     return bind_value(b, is, out_value);
 }
@@ -405,13 +417,21 @@ static const struct {
     const char *kind, *members;
     Status (*bind)(Binder *b, const JsonValue *s);
 } statements[] = {
-    {"param", " shape hf init module linear head decay source ", bind_param},
+    {"param", " shape hf init module linear head decay dtype source ", bind_param},
     {"op", " in out attrs part source ", bind_op},
     {"repeat", " index carry body yield source ", bind_repeat},
     {"if", " then else source ", bind_if},
     {"let", " is source ", bind_let},
     {"output", " is source ", bind_output},
 };
+
+static bool is_listed(const char *words, const char *key)
+{
+    size_t len = strlen(key);
+    for (const char *word = words; (word = strchr(word, ' ')) && *++word;)
+        if (strncmp(word, key, len) == 0 && word[len] == ' ') return true;
+    return false;
+}
 
 static Status bind_statement(Binder *b, const JsonValue *s)
 {
@@ -421,11 +441,8 @@ static Status bind_statement(Binder *b, const JsonValue *s)
         if (!json_get(s, statements[i].kind)) continue;
         for (uint32_t k = 0; k < s->count; k++) {
             const char *key = s->members[k].key.data;
-            char        word[32];
-            snprintf(word, sizeof word, " %s ", key);
-            if (strcmp(key, statements[i].kind) != 0 && !strstr(statements[i].members, word))
-                BIND_FAIL(b, &s->members[k].value, "%s has no \"%.100s\"; it may have%s", statements[i].kind, key,
-                          statements[i].members);
+            if (strcmp(key, statements[i].kind) != 0 && !is_listed(statements[i].members, key))
+                BIND_FAIL(b, &s->members[k].value, "%s has no \"%.100s\"; it may have%s", statements[i].kind, key, statements[i].members);
         }
         return statements[i].bind(b, s);
     }
@@ -441,7 +458,7 @@ static Status bind_list(Binder *b, const JsonValue *list)
 
 static void add_inputs(Binder *b)
 {
-    static const char *const rows[] = { "tokens", "labels", "positions", "doc_start", "doc_id" };
+    static const char *const rows[] = {"tokens", "labels", "positions", "doc_start", "doc_id"};
     TensorType               type = type_make(DT_I32, 2, b->options->batch, b->options->seq);
     for (int i = 0; i < 5; i++) graph_add_value(b->graph, VALUE_INPUT, rows[i], &type);
     TensorType step = type_make(DT_I64, 1, (int64_t)STEP_COUNT), hyper = type_make(DT_F32, 1, (int64_t)HYPER_COUNT);
@@ -449,13 +466,10 @@ static void add_inputs(Binder *b)
     graph_add_value(b->graph, VALUE_INPUT, "hyper", &hyper);
 }
 
-Status ir_module_bind(Arena *arena, const IrModule *module, const JsonValue *config, const char *config_name,
-                      const BindOptions *options, Graph **out_graph)
+Status ir_module_bind(Arena *arena, const IrModule *module, const JsonValue *config, const char *config_name, const BindOptions *options,
+                      Graph **out_graph)
 {
-    Binder b = {.arena = arena,
-                .module = module,
-                .options = options,
-                .work = options->max_work ? options->max_work : IR_MAX_WORK};
+    Binder b = {.arena = arena, .module = module, .options = options, .work = options->max_work ? options->max_work : IR_MAX_WORK};
     b.line_starts = arena_array(arena, int, module->len + 2);
     b.num_lines = 1;
     for (size_t i = 0; i < module->len; i++)

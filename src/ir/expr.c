@@ -60,10 +60,10 @@ static Status unary(Expr *e, double *out)
     FAIL_IF(++e->depth > EXPR_MAX_DEPTH, ERR_INVALID, "expression \"%.40s…\" is nested too deeply", e->text);
     blanks(e);
     bool not = *e->p == '!' && e->p[1] != '=', minus = *e->p == '-';
-    if (not|| minus) {
+    if (not || minus) {
         e->p++;
         TRY(unary(e, out));
-        *out = not? *out == 0 : -*out;
+        *out = not ? *out == 0 : -*out;
     } else {
         TRY(primary(e, out));
     }
@@ -75,24 +75,35 @@ static Status unary(Expr *e, double *out)
 static const struct {
     const char *token;
     int         level;
-} operators[] = { { "||", 0 }, { "&&", 1 }, { "==", 2 }, { "!=", 2 }, { "<=", 3 }, { ">=", 3 }, { "<", 3 },
-                  { ">", 3 },  { "+", 4 },  { "-", 4 },  { "*", 5 },  { "/", 5 },  { "%", 5 } };
+} operators[] = {{"||", 0}, {"&&", 1}, {"==", 2}, {"!=", 2}, {"<=", 3}, {">=", 3}, {"<", 3},
+                 {">", 3},  {"+", 4},  {"-", 4},  {"*", 5},  {"/", 5},  {"%", 5}};
 enum { EXPR_LEVELS = 6 };
 
 static double apply(const char *token, double a, double b)
 {
     switch (token[0]) {
-    case '|': return a != 0 || b != 0;
-    case '&': return a != 0 && b != 0;
-    case '=': return a == b;
-    case '!': return a != b;
-    case '<': return token[1] ? a <= b : a < b;
-    case '>': return token[1] ? a >= b : a > b;
-    case '+': return a + b;
-    case '-': return a - b;
-    case '*': return a * b;
-    case '/': return a / b;
-    default: return fmod(a, b);
+    case '|':
+        return a != 0 || b != 0;
+    case '&':
+        return a != 0 && b != 0;
+    case '=':
+        return a == b;
+    case '!':
+        return a != b;
+    case '<':
+        return token[1] ? a <= b : a < b;
+    case '>':
+        return token[1] ? a >= b : a > b;
+    case '+':
+        return a + b;
+    case '-':
+        return a - b;
+    case '*':
+        return a * b;
+    case '/':
+        return a / b;
+    default:
+        return fmod(a, b);
     }
 }
 
@@ -128,9 +139,9 @@ static Status ternary(Expr *e, double *out)
 
 Status expr_eval(const char *text, ExprLookup lookup, const void *context, double *out)
 {
-    Expr e = { .text = text, .p = text, .lookup = lookup, .context = context };
-    FAIL_IF(strnlen(text, EXPR_MAX_BYTES + 1) > EXPR_MAX_BYTES, ERR_INVALID,
-            "expression \"%.40s…\" is longer than %d bytes", text, EXPR_MAX_BYTES);
+    Expr e = {.text = text, .p = text, .lookup = lookup, .context = context};
+    FAIL_IF(strnlen(text, EXPR_MAX_BYTES + 1) > EXPR_MAX_BYTES, ERR_INVALID, "expression \"%.40s…\" is longer than %d bytes", text,
+            EXPR_MAX_BYTES);
     TRY(ternary(&e, out));
     blanks(&e);
     FAIL_IF(*e.p, ERR_INVALID, "expression \"%s\": unexpected \"%s\"", text, e.p);

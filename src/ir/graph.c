@@ -5,16 +5,21 @@
 #include <stdio.h>
 #include <string.h>
 
+typedef struct NameSlot {
+    Value   *value; /* NULL: free */
+    uint64_t hash;  /* of its name */
+} NameSlot;
+
 typedef struct NameTable {
-    Value  **slots;
-    uint32_t capacity, used; /* capacity: power of two */
+    NameSlot *slots;
+    uint32_t  capacity, used; /* capacity: power of two */
 } NameTable;
 
 /* ---- types ---- */
 
 TensorType type_make(DType dtype, int ndim, ...)
 {
-    TensorType type = { .dtype = dtype, .ndim = (uint8_t)ndim };
+    TensorType type = {.dtype = dtype, .ndim = (uint8_t)ndim};
     va_list    args;
     va_start(args, ndim);
     for (int i = 0; i < ndim; i++) type.dim[i] = va_arg(args, int64_t);
@@ -31,7 +36,7 @@ int64_t type_numel(const TensorType *type)
 
 int64_t type_bytes(const TensorType *type)
 {
-    return type_numel(type) * dtype_bytes(type->dtype);
+    return dtype_bytes(type->dtype, type_numel(type));
 }
 
 int64_t type_cols(const TensorType *type)
@@ -74,10 +79,26 @@ Status type_check(const TensorType *type)
     }
     FAIL_IF(numel > (double)TYPE_MAX_NUMEL, ERR_INVALID, "a tensor of %.3g elements; at most %.3g are possible", numel,
             (double)TYPE_MAX_NUMEL);
+    int block = dtype_info(type->dtype)->block;
+    FAIL_IF(type_cols(type) % block, ERR_INVALID,
+            "rows of %lld elements of %s, which are stored in blocks of %d; a row must be whole blocks", (long long)type_cols(type),
+            dtype_info(type->dtype)->name, block);
     return OK;
 }
 
-static const char *const part_names[PART_COUNT] = { "none", "norm", "qkv", "att", "ffn", "swiglu", "block" };
+const char *space_name(Space space)
+{
+    static const char *const names[SPACE_COUNT] = {"device", "host"};
+    return names[space];
+}
+
+const char *stream_name(Stream stream)
+{
+    static const char *const names[STREAM_COUNT] = {"compute", "copy_in", "copy_out", "comm"};
+    return names[stream];
+}
+
+static const char *const part_names[PART_COUNT] = {"none", "norm", "qkv", "att", "ffn", "swiglu", "block"};
 
 const char *part_name(Part part)
 {
@@ -103,30 +124,36 @@ static uint64_t name_hash(const char *name)
     return h ^ (h >> 29);
 }
 
-static Value **name_slot(const NameTable *table, const char *name)
+/* Where the name is, or would be put. */
+static NameSlot *name_slot(const NameTable *table, const char *name, uint64_t hash)
 {
-    uint32_t i = (uint32_t)name_hash(name) & (table->capacity - 1);
-    while (table->slots[i] && strcmp(table->slots[i]->name, name) != 0) i = (i + 1) & (table->capacity - 1);
-    return &table->slots[i];
+    uint32_t i = (uint32_t)hash & (table->capacity - 1);
+    for (;; i = (i + 1) & (table->capacity - 1)) {
+        NameSlot *slot = &table->slots[i];
+        if (!slot->value || (slot->hash == hash && strcmp(slot->value->name, name) == 0)) return slot;
+    }
 }
 
 static void name_insert(Graph *graph, Value *value)
 {
     NameTable *table = graph->names;
     if (2 * (table->used + 1) > table->capacity) {
-        NameTable bigger = { .capacity = table->capacity ? 2 * table->capacity : 256, .used = table->used };
-        bigger.slots = arena_array(graph->arena, Value *, bigger.capacity);
-        for (uint32_t i = 0; i < table->capacity; i++)
-            if (table->slots[i]) *name_slot(&bigger, table->slots[i]->name) = table->slots[i];
+        NameTable bigger = {.capacity = table->capacity ? 2 * table->capacity : 256, .used = table->used};
+        bigger.slots = arena_array(graph->arena, NameSlot, bigger.capacity);
+        for (uint32_t i = 0; i < table->capacity; i++) {
+            const NameSlot *slot = &table->slots[i];
+            if (slot->value && slot->hash == name_hash(slot->value->name)) *name_slot(&bigger, slot->value->name, slot->hash) = *slot;
+        }
         *table = bigger;
     }
-    *name_slot(table, value->name) = value;
+    uint64_t hash = name_hash(value->name);
+    *name_slot(table, value->name, hash) = (NameSlot){value, hash};
     table->used++;
 }
 
 Value *graph_find(const Graph *graph, const char *name)
 {
-    return graph->names->capacity ? *name_slot(graph->names, name) : NULL;
+    return graph->names->capacity ? name_slot(graph->names, name, name_hash(name))->value : NULL;
 }
 
 bool name_is_plain(const char *name, size_t max_bytes)
@@ -143,7 +170,7 @@ static const char *unique_name(Graph *graph, const char *name)
 {
     Value *first = graph_find(graph, name);
     if (!first) return arena_strdup(graph->arena, name);
-    StrBuf text = { 0 };
+    StrBuf text = {0};
     do {
         strbuf_clear(&text);
         strbuf_printf(&text, "%s~%d", name, ++first->num_namesakes + 1);
@@ -191,6 +218,14 @@ Value *graph_add_value(Graph *graph, ValueKind kind, const char *name, const Ten
     return value;
 }
 
+/* The slot of the old name stays, so that names behind it are found; nothing matches it. */
+void graph_rename(Graph *graph, Value *value, const char *name)
+{
+    if (strcmp(value->name, name) == 0) return;
+    value->name = unique_name(graph, name);
+    name_insert(graph, value);
+}
+
 Value *graph_add_param(Graph *graph, Param *param)
 {
     Value *value = graph_add_value(graph, VALUE_PARAM, param->name, &param->type);
@@ -201,12 +236,29 @@ Value *graph_add_param(Graph *graph, Param *param)
     return value;
 }
 
+/* Numbers are sparse, so that a node put between two others takes one between theirs: many can be put before the same node, and
+ * all nodes are numbered again only where no number is free. */
+static void node_number(Graph *graph, Node *node)
+{
+    const int64_t gap = (int64_t)1 << 32, step = 1 << 16;
+    if (!node->next || !node->prev) {
+        node->order = node->prev ? node->prev->order + gap : node->next ? node->next->order - gap : 0;
+        return;
+    }
+    int64_t room = (node->next->order - node->prev->order) / 2;
+    node->order = node->prev->order + (room < step ? room : step);
+    if (room) return;
+    int64_t order = 0;
+    for (Node *n = graph->first; n; n = n->next) n->order = order += gap;
+}
+
 static void node_link(Graph *graph, Node *node, Node *before)
 {
     node->next = before;
     node->prev = before ? before->prev : graph->last;
     *(node->prev ? &node->prev->next : &graph->first) = node;
     *(before ? &before->prev : &graph->last) = node;
+    node_number(graph, node);
     graph->num_nodes++;
 }
 
@@ -215,6 +267,30 @@ static void node_unlink(Graph *graph, Node *node)
     *(node->prev ? &node->prev->next : &graph->first) = node->next;
     *(node->next ? &node->next->prev : &graph->last) = node->prev;
     graph->num_nodes--;
+}
+
+static void use_link(Use *use, Value *value)
+{
+    use->prev = NULL;
+    use->next = value->first_use;
+    if (use->next) use->next->prev = use;
+    value->first_use = use;
+    value->num_uses++;
+}
+
+static void use_unlink(Use *use, Value *value)
+{
+    *(use->prev ? &use->prev->next : &value->first_use) = use->next;
+    if (use->next) use->next->prev = use->prev;
+    value->num_uses--;
+}
+
+void node_set_input(Node *node, int index, Value *value)
+{
+    Value **in = (Value **)&node->in[index];
+    if (*in) use_unlink(&node->uses[index], *in);
+    *in = value;
+    if (value) use_link(&node->uses[index], value);
 }
 
 void *attrs_defaults(Arena *arena, const OpDef *op)
@@ -243,7 +319,7 @@ static Status check_inputs(const Node *node)
 /* Runs infer with a place for every output, wanted or not. */
 Status node_infer(const Node *node, TensorType out_types[NODE_MAX_OUT])
 {
-    Value  scratch[NODE_MAX_OUT] = { 0 };
+    Value  scratch[NODE_MAX_OUT] = {0};
     Value *out[NODE_MAX_OUT];
     for (int k = 0; k < NODE_MAX_OUT; k++) out[k] = &scratch[k];
     Node copy = *node;
@@ -259,7 +335,7 @@ Status node_infer(const Node *node, TensorType out_types[NODE_MAX_OUT])
 
 static Status infer_failed(Status status, const Node *node, const char *name)
 {
-    StrBuf text = { 0 };
+    StrBuf text = {0};
     for (int i = 0; i < node->num_in; i++) {
         char buf[64];
         if (i) strbuf_puts(&text, ", ");
@@ -268,14 +344,24 @@ static Status infer_failed(Status status, const Node *node, const char *name)
         else
             strbuf_puts(&text, "_");
     }
-    status_prefix(status, "%s%s%s = %s(%s)", node->source ? node->source : "", node->source ? ": " : "", name,
-                  node->op->name, strbuf_cstr(&text));
+    status_prefix(status, "%s%s%s = %s(%s)", node->source ? node->source : "", node->source ? ": " : "", name, node->op->name,
+                  strbuf_cstr(&text));
     strbuf_deinit(&text);
     return status;
 }
 
-Status graph_add_node(Graph *graph, const OpDef *op, const void *attrs, const char *name, Value *const *in, int num_in,
-                      uint32_t want, Node **out_node)
+/* The values it reads know of it from here on. */
+static void node_connect(Graph *graph, Node *node)
+{
+    node->uses = arena_array(graph->arena, Use, node->num_in + 1);
+    for (int i = 0; i < node->num_in; i++) {
+        node->uses[i] = (Use){.node = node, .index = i};
+        if (node->in[i]) use_link(&node->uses[i], node->in[i]);
+    }
+}
+
+Status graph_add_node(Graph *graph, const OpDef *op, const void *attrs, const char *name, Value *const *in, int num_in, uint32_t want,
+                      Node **out_node)
 {
     CHECK(num_in <= op->num_in && op->num_in <= NODE_MAX_IN && op->num_out <= NODE_MAX_OUT);
     Node *node = arena_new(graph->arena, Node);
@@ -286,9 +372,10 @@ Status graph_add_node(Graph *graph, const OpDef *op, const void *attrs, const ch
     node->source = graph->source;
     node->num_in = op->num_in;
     node->num_out = op->num_out;
-    node->in = arena_array(graph->arena, Value *, op->num_in + 1);
+    Value **inputs = arena_array(graph->arena, Value *, op->num_in + 1);
+    if (num_in) memcpy(inputs, in, sizeof *inputs * (size_t)num_in);
+    node->in = inputs;
     node->out = arena_array(graph->arena, Value *, op->num_out + 1);
-    for (int i = 0; i < num_in; i++) node->in[i] = in[i];
     node->attrs = attrs_defaults(graph->arena, op);
     if (attrs && op->attrs_size) memcpy(node->attrs, attrs, op->attrs_size);
     TensorType types[NODE_MAX_OUT];
@@ -302,8 +389,9 @@ Status graph_add_node(Graph *graph, const OpDef *op, const void *attrs, const ch
         value->out_index = k;
         node->out[k] = value;
         Value *alias = node_alias_of(node, k);
-        if (alias) value->kind = alias->kind;
+        if (alias) value->kind = alias->kind, value->space = alias->space;
     }
+    node_connect(graph, node);
     node_link(graph, node, graph->cursor);
     if (out_node) *out_node = node;
     return OK;
@@ -312,7 +400,16 @@ Status graph_add_node(Graph *graph, const OpDef *op, const void *attrs, const ch
 void graph_add_output(Graph *graph, const char *name, Value *value)
 {
     graph->outputs = array_grow(graph->arena, graph->outputs, graph->num_outputs, &graph->cap_outputs, sizeof(NamedValue));
-    graph->outputs[graph->num_outputs++] = (NamedValue){ arena_strdup(graph->arena, name), value };
+    Use *use = arena_new(graph->arena, Use);
+    use->index = graph->num_outputs;
+    use_link(use, value);
+    graph->outputs[graph->num_outputs++] = (NamedValue){arena_strdup(graph->arena, name), value, use};
+}
+
+void graph_clear_outputs(Graph *graph)
+{
+    for (int i = 0; i < graph->num_outputs; i++) use_unlink(graph->outputs[i].use, graph->outputs[i].value);
+    graph->num_outputs = 0;
 }
 
 Value *graph_output(const Graph *graph, const char *name)
@@ -324,11 +421,20 @@ Value *graph_output(const Graph *graph, const char *name)
 
 /* ---- editing ---- */
 
+void node_add_after(Graph *graph, Node *node, Node *earlier)
+{
+    Node **after = arena_array(graph->arena, Node *, node->num_after + 1);
+    if (node->num_after) memcpy(after, node->after, sizeof *after * (size_t)node->num_after);
+    after[node->num_after++] = earlier;
+    node->after = after;
+}
+
 void graph_remove_node(Graph *graph, Node *node)
 {
     if (graph->cursor == node) graph->cursor = node->next;
     node_unlink(graph, node);
     node->prev = node->next = NULL;
+    for (int i = 0; i < node->num_in; i++) node_set_input(node, i, NULL);
     for (int k = 0; k < node->num_out; k++) {
         if (!node->out[k]) continue;
         node->out[k]->producer = NULL;
@@ -343,23 +449,42 @@ void graph_move_before(Graph *graph, Node *node, Node *before)
     node_link(graph, node, before);
 }
 
-void graph_replace_uses(Graph *graph, Value *from, Value *to, Node *start)
+bool node_precedes(const Node *a, const Node *b)
 {
-    for (Node *node = start ? start : graph->first; node; node = node->next)
-        for (int i = 0; i < node->num_in; i++)
-            if (node->in[i] == from) node->in[i] = to;
-    for (int i = 0; i < graph->num_outputs; i++)
-        if (graph->outputs[i].value == from) graph->outputs[i].value = to;
+    return a->order < b->order;
 }
 
-int *graph_count_uses(const Graph *graph)
+void graph_replace_uses(Graph *graph, Value *from, Value *to, Node *start)
 {
-    int *uses = arena_array(graph->arena, int, graph->num_values + 1);
-    for (const Node *node = graph->first; node; node = node->next)
-        for (int i = 0; i < node->num_in; i++)
-            if (node->in[i]) uses[node->in[i]->id]++;
-    for (int i = 0; i < graph->num_outputs; i++) uses[graph->outputs[i].value->id]++;
-    return uses;
+    if (from == to) return;
+    for (Use *use = from->first_use, *next; use; use = next) {
+        next = use->next;
+        if (!use->node) {
+            use_unlink(use, from);
+            graph->outputs[use->index].value = to;
+            use_link(use, to);
+        } else if (!start || !node_precedes(use->node, start)) {
+            node_set_input(use->node, use->index, to);
+        }
+    }
+}
+
+void value_set_base(Value *value, Value *base, int64_t offset)
+{
+    if (value->base) {
+        Value **link = &value->base->first_member, *before = NULL;
+        while (*link != value) link = &(before = *link)->next_member;
+        *link = value->next_member;
+        if (value->base->last_member == value) value->base->last_member = before;
+    }
+    value->base = base;
+    value->base_offset = offset;
+    Value **link = &base->first_member;
+    if (base->last_member && base->last_member->id < value->id) link = &base->last_member->next_member;
+    while (*link && (*link)->id < value->id) link = &(*link)->next_member;
+    value->next_member = *link;
+    if (!*link) base->last_member = value;
+    *link = value;
 }
 
 /* ---- memory identity ---- */
@@ -387,24 +512,34 @@ uint32_t node_accumulate_mask(const Node *node)
     return mask;
 }
 
+/* The value whose memory this one is a part of or takes over; NULL: it has memory of its own. */
+static Value *memory_of(const Value *value)
+{
+    if (value->base) return value->base;
+    if (value->producer && value->out_index == 0 && (value->producer->op->flags & OP_VIEW)) return value->producer->in[0];
+    if (value->home) return value->home;
+    return value->producer ? node_alias_of(value->producer, value->out_index) : NULL;
+}
+
 Value *value_root(Value *value, int64_t *out_offset)
 {
     int64_t offset = 0;
-    for (;;) {
-        Value *next = NULL;
-        if (value->base) {
-            offset += value->base_offset;
-            next = value->base;
-        } else if (value->producer && value->out_index == 0 && (value->producer->op->flags & OP_VIEW)) {
-            next = value->producer->in[0];
-        } else if (value->home) {
-            next = value->home;
-        } else if (value->producer) {
-            next = node_alias_of(value->producer, value->out_index);
-        }
-        if (!next) break;
-        value = next;
-    }
+    for (Value *next; (next = memory_of(value)); value = next)
+        if (value->base) offset += value->base_offset;
     if (out_offset) *out_offset = offset;
     return value;
+}
+
+Root *graph_roots(const Graph *graph)
+{
+    Root *roots = arena_array(graph->arena, Root, graph->num_values + 1);
+    for (int i = 0; i < graph->num_values; i++)
+        if (!graph->values[i]->producer) roots[i].value = value_root(graph->values[i], &roots[i].offset);
+    for (const Node *node = graph->first; node; node = node->next)
+        for (int k = 0; k < node->num_out; k++) {
+            if (!node->out[k]) continue;
+            const Value *memory = memory_of(node->out[k]);
+            roots[node->out[k]->id] = memory ? roots[memory->id] : (Root){node->out[k], 0};
+        }
+    return roots;
 }

@@ -15,8 +15,9 @@ typedef struct Node  Node;
 typedef struct Value Value;
 typedef struct Param Param;
 typedef struct OpDef OpDef;
+typedef struct Use   Use;
 
-enum { TENSOR_MAX_DIMS = 4, NODE_MAX_IN = 16, NODE_MAX_OUT = 6 };
+enum { TENSOR_MAX_DIMS = 4, NODE_MAX_IN = 16, NODE_MAX_OUT = 8 };
 
 typedef struct TensorType {
     DType   dtype;
@@ -25,16 +26,16 @@ typedef struct TensorType {
 } TensorType;
 
 TensorType type_make(DType dtype, int ndim, ...); /* dims as int64_t */
-/* Every dim positive and the product at most TYPE_MAX_NUMEL, so that sizes in bytes never overflow. */
+/* Every dim positive, the product at most TYPE_MAX_NUMEL, so that sizes in bytes never overflow, and rows of whole blocks. */
 #define TYPE_MAX_NUMEL ((int64_t)1 << 48)
 NODISCARD Status type_check(const TensorType *type);
-int64_t    type_numel(const TensorType *type);
-int64_t    type_bytes(const TensorType *type);
-int64_t    type_cols(const TensorType *type); /* last dim */
-int64_t    type_rows(const TensorType *type); /* product of the others */
-bool       type_equal(const TensorType *a, const TensorType *b);
-bool       type_same_dims(const TensorType *a, const TensorType *b);
-const char *type_text(const TensorType *type, char buf[64]); /* "f32[2,24,96]" */
+int64_t          type_numel(const TensorType *type);
+int64_t          type_bytes(const TensorType *type);
+int64_t          type_cols(const TensorType *type); /* last dim */
+int64_t          type_rows(const TensorType *type); /* product of the others */
+bool             type_equal(const TensorType *a, const TensorType *b);
+bool             type_same_dims(const TensorType *a, const TensorType *b);
+const char      *type_text(const TensorType *type, char buf[64]); /* "f32[2,24,96]" */
 
 typedef enum ValueKind {
     VALUE_INPUT,      /* written from outside before each run */
@@ -46,6 +47,19 @@ typedef enum ValueKind {
     VALUE_CONST,      /* fixed after start: tables computed once, or const_data uploaded once */
     VALUE_KIND_COUNT
 } ValueKind;
+
+/* Where memory is. */
+typedef enum Space {
+    SPACE_DEVICE,
+    SPACE_HOST, /* the host's, pinned: copies run beside kernels, and kernels can reach it */
+    SPACE_COUNT
+} Space;
+const char *space_name(Space space);
+
+/* Queues of a device. Nodes of one stream run in order; those of two run beside one another, except where one must wait for what
+ * the other makes, reads or overwrites. Waits are derived from what nodes read and write (run/order.h). */
+typedef enum Stream { STREAM_COMPUTE, STREAM_COPY_IN, STREAM_COPY_OUT, STREAM_COMM, STREAM_COUNT } Stream;
+const char *stream_name(Stream stream);
 
 /* What recomputation flags speak of. */
 typedef enum Part { PART_NONE, PART_NORM, PART_QKV, PART_ATT, PART_FFN, PART_SWIGLU, PART_BLOCK, PART_COUNT } Part;
@@ -60,41 +74,52 @@ typedef enum HfKind { HF_WHOLE, HF_CONCAT, HF_SLICE, HF_TRANSPOSE } HfKind;
 typedef struct HfSource {
     HfKind       kind;
     int          num_names;
-    const char **names;      /* HF_CONCAT: the pieces in order along dim 0; else one */
+    const char **names;       /* HF_CONCAT: the pieces in order along dim 0; else one */
     int64_t      begin, rows; /* HF_SLICE: rows [begin, begin+rows) of a tensor with total_rows */
     int64_t      total_rows;
 } HfSource;
 
 /* What a weight is, apart from its place in a graph. */
 struct Param {
-    const char *name;        /* blocks.3.attn.q.weight */
-    TensorType  type;        /* storage dtype */
+    const char *name; /* blocks.3.attn.q.weight */
+    TensorType  type; /* storage dtype */
     HfSource    hf;
-    const char *module;      /* path of the module it is the weight of: model.layers.3.self_attn.q_proj; NULL: none */
-    bool        is_linear;   /* weight of a linear layer: LoRA may wrap it */
-    bool        is_head;     /* the output head: `all-linear` leaves it alone */
-    bool        decay;       /* weight decay applies */
+    const char *module;    /* path of the module it is the weight of: model.layers.3.self_attn.q_proj; NULL: none */
+    bool        is_linear; /* weight of a linear layer: LoRA may wrap it */
+    bool        is_head;   /* the output head: `all-linear` leaves it alone */
+    bool        decay;     /* weight decay applies */
     bool        trained;
-    bool        is_adapter;  /* belongs to a LoRA pair, saved apart */
-    int         layer;       /* -1: none */
+    bool        is_adapter; /* belongs to a LoRA pair, saved apart */
+    int         layer;      /* -1: none */
     InitKind    init;
     float       init_std;
 };
 
+/* One place that reads a value: input `index` of `node`, or the graph's output `index` where node is NULL. */
+struct Use {
+    Node *node;
+    int   index;
+    Use  *prev, *next; /* among the uses of the value, in no order */
+};
+
 struct Value {
-    int32_t     id;         /* index in graph->values */
-    int32_t     layer;      /* -1: none */
-    const char *name;       /* unique in the graph */
+    int32_t     id;            /* index in graph->values */
+    int32_t     layer;         /* -1: none */
+    const char *name;          /* unique in the graph */
     int         num_namesakes; /* given this name and a suffix: ~2, ~3, ... */
     TensorType  type;
     ValueKind   kind;
-    Node       *producer;   /* NULL: from outside */
-    int         out_index;  /* which output of producer */
-    Param      *param;      /* of a PARAM; NULL for the packed base of several */
-    Value      *base;       /* contiguous view: this is base's elements [base_offset, base_offset + numel); else NULL */
+    Space       space;
+    Node       *producer;    /* NULL: from outside */
+    int         out_index;   /* which output of producer */
+    Param      *param;       /* of a PARAM; NULL for the packed base of several */
+    Value      *base;        /* contiguous view: this is base's elements [base_offset, base_offset + numel); else NULL */
     int64_t     base_offset; /* elements */
+    Value      *first_member, *last_member, *next_member; /* the views of a base, by id; value_set_base keeps them */
     Value      *home;       /* produced straight into the memory of this outside value (a gradient, a sum); else NULL */
     const void *const_data; /* VALUE_CONST with contents known now: type_bytes bytes; else NULL */
+    Use        *first_use;  /* every reader in the graph */
+    int         num_uses;
 };
 
 enum {
@@ -104,29 +129,34 @@ enum {
 };
 
 struct Node {
-    int32_t      id;
-    int32_t      layer;
-    const OpDef *op;
-    Value      **in;   /* num_in entries, NULL where an optional input is absent */
-    Value      **out;  /* num_out entries; NULL: not wanted, the kernel skips it */
-    int          num_in, num_out;
-    void        *attrs; /* op->attrs_size bytes */
-    Part         part;
-    uint32_t     flags;
-    int          stream; /* 0: compute */
-    const char  *source; /* file:line of the IR or DSL statement; NULL: made by a pass */
-    Node        *prev, *next;
+    int32_t       id;
+    int32_t       layer;
+    const OpDef  *op;
+    Value *const *in;   /* num_in entries, NULL where an optional input is absent; node_set_input changes one */
+    Use          *uses; /* num_in entries, linked into the lists of the values read */
+    Value       **out;  /* num_out entries; NULL: not wanted, the kernel skips it */
+    int           num_in, num_out;
+    void         *attrs; /* op->attrs_size bytes */
+    Part          part;
+    uint32_t      flags;
+    Stream        stream;
+    Node        **after; /* earlier nodes that must have run, besides those whose results this one reads or overwrites */
+    int           num_after;
+    const char   *source; /* file:line of the IR or DSL statement; NULL: made by a pass */
+    Node         *prev, *next;
+    int64_t       order; /* grows along the list: node_precedes */
 };
 
 typedef struct NamedValue {
     const char *name;
     Value      *value;
+    Use        *use;
 } NamedValue;
 
 struct Graph {
     Arena              *arena;
     const char         *name;
-    const OpDef *const *ops;     /* table of num_ops descriptors, by id */
+    const OpDef *const *ops; /* table of num_ops descriptors, by id */
     int                 num_ops;
     Value             **values;
     int                 num_values, cap_values;
@@ -137,7 +167,7 @@ struct Graph {
     int                 num_outputs, cap_outputs;
     Param             **params; /* every parameter of the model, in the order of the IR */
     int                 num_params, cap_params;
-    int                 layer;  /* given to new nodes and values */
+    int                 layer; /* given to new nodes and values */
     Part                part;
     const char         *source;
     struct NameTable   *names;
@@ -148,39 +178,58 @@ Graph *graph_create(Arena *arena, const char *name, const OpDef *const *ops, int
 
 /* The name is made unique by a suffix where taken. */
 Value *graph_add_value(Graph *graph, ValueKind kind, const char *name, const TensorType *type);
-Value *graph_add_param(Graph *graph, Param *param); /* the VALUE_PARAM of it; also lists it in params */
+Value *graph_add_param(Graph *graph, Param *param);      /* the VALUE_PARAM of it; also lists it in params */
 Value *graph_find(const Graph *graph, const char *name); /* NULL: none */
+/* The value is found by this name from here on, made unique by a suffix where taken. */
+void graph_rename(Graph *graph, Value *value, const char *name);
 
 /* Applies `op` at the cursor: copies attrs (NULL: the op's defaults), runs op->infer, makes output values named `name` (further
  * ones name.1, ...). `in` has num_in entries and is padded with NULL to the op's inputs. want: bit k = output k is made
  * (~0u: all). Fails with infer's message, prefixed by node and source. */
-NODISCARD Status graph_add_node(Graph *graph, const OpDef *op, const void *attrs, const char *name, Value *const *in,
-                                int num_in, uint32_t want, Node **out_node);
+NODISCARD Status graph_add_node(Graph *graph, const OpDef *op, const void *attrs, const char *name, Value *const *in, int num_in,
+                                uint32_t want, Node **out_node);
 
-void graph_add_output(Graph *graph, const char *name, Value *value);
+/* Input `index` of the node is `value` from here on; NULL: absent. */
+void node_set_input(Node *node, int index, Value *value);
+/* Whether `a` runs before `b`; both are in one graph. */
+bool node_precedes(const Node *a, const Node *b);
+/* `value` is a view of `base` from element `offset` on. */
+void value_set_base(Value *value, Value *base, int64_t offset);
+
+void   graph_add_output(Graph *graph, const char *name, Value *value);
+void   graph_clear_outputs(Graph *graph);
 Value *graph_output(const Graph *graph, const char *name); /* NULL: none */
 
-void graph_remove_node(Graph *graph, Node *node);              /* its outputs must have no readers left */
+void node_add_after(Graph *graph, Node *node, Node *earlier);
+/* The node reads nothing any more; its outputs must have no readers left. */
+void graph_remove_node(Graph *graph, Node *node);
 void graph_move_before(Graph *graph, Node *node, Node *before); /* NULL: to the end */
 /* All readers of `from` at and after `start` (NULL: the first node), and graph outputs, read `to`. */
 void graph_replace_uses(Graph *graph, Value *from, Value *to, Node *start);
-/* Number of readers (graph outputs count) per value id; arena array of num_values. */
-int *graph_count_uses(const Graph *graph);
 
 /* The memory a value lives in: follows contiguous views, OP_VIEW nodes, aliases and homes back to where it is placed.
  * *out_offset: elements into it (NULL: not wanted). */
 Value *value_root(Value *value, int64_t *out_offset);
+
+/* Where a value lives: `offset` elements into `value`. */
+typedef struct Root {
+    Value  *value;
+    int64_t offset;
+} Root;
+/* value_root of every value by id, in the graph's arena: one walk, however long the chains. */
+Root *graph_roots(const Graph *graph);
 
 /* Bit k set: output k of node adds to what its aliased input holds. */
 uint32_t node_accumulate_mask(const Node *node);
 /* Input whose memory output `k` takes over (alias present and connected), or NULL. */
 Value *node_alias_of(const Node *node, int k);
 
-/* Checks SSA order, types (infer again), aliases, names, parameters. ERR_INTERNAL with the node's text. */
+/* Checks SSA order, types (infer again), aliases, names, parameters, lists of uses and members. ERR_INTERNAL with the node's text. */
 NODISCARD Status graph_verify(const Graph *graph);
 
-/* The text form, docs/ir.md: print -> parse -> print is the identity. */
-void graph_print(const Graph *graph, StrBuf *out);
-void node_print(const Node *node, StrBuf *out);
-NODISCARD Status graph_parse(Arena *arena, const char *file, const char *text, size_t len, const OpDef *const *ops,
-                             int num_ops, Graph **out_graph);
+/* The text form, docs/ir.md: print -> parse -> print is the identity. What is parsed holds (graph_verify); errors say
+ * file:line:column. */
+void             graph_print(const Graph *graph, StrBuf *out);
+void             node_print(const Node *node, StrBuf *out);
+NODISCARD Status graph_parse(Arena *arena, const char *file, const char *text, size_t len, const OpDef *const *ops, int num_ops,
+                             Graph **out_graph);

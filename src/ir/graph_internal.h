@@ -15,3 +15,6 @@ enum { MODULE_NAME_BYTES = 256, GRAPH_NAME_BYTES = 1024 };
 /* Whether a name can stand in the text of a graph: 1 to max_bytes, nothing there that ends a word or starts a comment.
  */
 bool name_is_plain(const char *name, size_t max_bytes);
+
+/* graph_verify; where it fails, the node or the value from outside at which it did, so far as it is one's fault. */
+Status graph_verify_at(const Graph *graph, const Node **out_node, const Value **out_value);

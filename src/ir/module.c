@@ -20,11 +20,10 @@ Status ir_module_parse(Arena *arena, const char *file, const char *text, size_t 
     TRY(json_parse(arena, file, text, len, &module->root));
     int64_t version = 0;
     FAIL_IF(!json_get_int(&module->root, "surogate_ir", &version) || version != IR_VERSION, ERR_INVALID,
-            "%s: expected \"surogate_ir\": %d, found %lld; write it again with this version's tools", file, IR_VERSION,
-            (long long)version);
-    FAIL_IF(!json_get_str(&module->root, "architecture", &module->architecture), ERR_INVALID,
-            "%s: expected a text under \"architecture\"", file);
-    static const char *const sections[] = { "config", "graph" };
+            "%s: expected \"surogate_ir\": %d, found %lld; write it again with this version's tools", file, IR_VERSION, (long long)version);
+    FAIL_IF(!json_get_str(&module->root, "architecture", &module->architecture), ERR_INVALID, "%s: expected a text under \"architecture\"",
+            file);
+    static const char *const sections[] = {"config", "graph"};
     for (int i = 0; i < 2; i++) {
         const JsonValue *section = json_get(&module->root, sections[i]);
         FAIL_IF(!section || section->type != JSON_ARRAY, ERR_INVALID, "%s: expected an array under \"%s\"", file, sections[i]);
@@ -78,12 +77,11 @@ static Status setting_from_choice(const Setting *s, const JsonValue *value, doub
         *out = (double)choice->integer;
         return OK;
     }
-    StrBuf known = { 0 };
+    StrBuf known = {0};
     for (uint32_t i = 0; choices && choices->type == JSON_OBJECT && i < choices->count; i++)
         strbuf_printf(&known, "%s%s", i ? ", " : "", choices->members[i].key.data);
-    Status status = status_fail(ERR_UNSUPPORTED, "%s: %s: \"%.100s\" isn't supported for %s; supported: %s", s->config_name,
-                                s->key, value->string.data, s->module->architecture,
-                                known.len ? strbuf_cstr(&known) : "a number");
+    Status status = status_fail(ERR_UNSUPPORTED, "%s: %s: \"%.100s\" isn't supported for %s; supported: %s", s->config_name, s->key,
+                                value->string.data, s->module->architecture, known.len ? strbuf_cstr(&known) : "a number");
     strbuf_deinit(&known);
     return status;
 }
@@ -91,10 +89,17 @@ static Status setting_from_choice(const Setting *s, const JsonValue *value, doub
 static Status setting_value(const Setting *s, const JsonValue *value, double *out)
 {
     switch (value->type) {
-    case JSON_INT: *out = (double)value->integer; return OK;
-    case JSON_DOUBLE: *out = value->number; return OK;
-    case JSON_BOOL: *out = value->boolean; return OK;
-    case JSON_STRING: return setting_from_choice(s, value, out);
+    case JSON_INT:
+        *out = (double)value->integer;
+        return OK;
+    case JSON_DOUBLE:
+        *out = value->number;
+        return OK;
+    case JSON_BOOL:
+        *out = value->boolean;
+        return OK;
+    case JSON_STRING:
+        return setting_from_choice(s, value, out);
     case JSON_ARRAY: /* one value a layer: all must be the same */
         *out = 0;
         for (uint32_t i = 0; i < value->count; i++) {
@@ -105,7 +110,8 @@ static Status setting_value(const Setting *s, const JsonValue *value, double *ou
             *out = one;
         }
         return OK;
-    default: FAIL(ERR_INVALID, "%s: %s: expected a number, found %s", s->config_name, s->key, json_type_name(value->type));
+    default:
+        FAIL(ERR_INVALID, "%s: %s: expected a number, found %s", s->config_name, s->key, json_type_name(value->type));
     }
 }
 
@@ -113,10 +119,10 @@ static Status check_range(const Setting *s, double value)
 {
     double least = 0, most = 0;
     FAIL_IF(!isfinite(value), ERR_INVALID, "%s: %s: %g; expected a finite number", s->config_name, s->key, value);
-    FAIL_IF(json_get_double(s->entry, "min", &least) && value < least, ERR_INVALID, "%s: %s: %g; expected at least %g",
-            s->config_name, s->key, value, least);
-    FAIL_IF(json_get_double(s->entry, "max", &most) && value > most, ERR_INVALID, "%s: %s: %g; expected at most %g",
-            s->config_name, s->key, value, most);
+    FAIL_IF(json_get_double(s->entry, "min", &least) && value < least, ERR_INVALID, "%s: %s: %g; expected at least %g", s->config_name,
+            s->key, value, least);
+    FAIL_IF(json_get_double(s->entry, "max", &most) && value > most, ERR_INVALID, "%s: %s: %g; expected at most %g", s->config_name, s->key,
+            value, most);
     bool integer = false;
     FAIL_IF(json_get_bool(s->entry, "integer", &integer) && integer && value != floor(value), ERR_INVALID,
             "%s: %s: %g; expected a whole number", s->config_name, s->key, value);
@@ -146,30 +152,40 @@ static Status check_symbol(const IrModule *module, const char *symbol, const IrD
     static const char *const reserved[] = {"B", "T", "P"};
     double                   value;
     for (int i = 0; i < 3; i++)
-        FAIL_IF(strcmp(symbol, reserved[i]) == 0, ERR_INVALID,
-                "%s: symbol %s has a meaning already (rows, tokens, positions)", module->file, symbol);
+        FAIL_IF(strcmp(symbol, reserved[i]) == 0, ERR_INVALID, "%s: symbol %s has a meaning already (rows, tokens, positions)",
+                module->file, symbol);
     FAIL_IF(ir_dims_get(dims, symbol, &value), ERR_INVALID, "%s: second symbol %s", module->file, symbol);
     return OK;
 }
 
-static Status read_setting(const IrModule *module, const JsonValue *entry, const JsonValue *config, const char *config_name,
-                           IrDims *dims)
+/* What stands for a key that isn't there: its default, unless others say that it must be. */
+static Status setting_absent(const Setting *s, const IrDims *dims, const char *symbol, double *out)
 {
-    Setting     s = { .module = module, .entry = entry, .config_name = config_name };
-    const char *symbol, *fallback = NULL;
+    const char *fallback, *needed;
+    double      is_needed = 0;
+    Status      status = OK;
+    if (json_get_str(s->entry, "needed_if", &needed)) status = expr_eval(needed, lookup_dims, dims, &is_needed);
+    if (status != OK) return status_prefix(status, "%s: needed_if of %s", s->module->file, symbol);
+    bool has_default = json_get_str(s->entry, "default", &fallback);
+    FAIL_IF(is_needed != 0 || !has_default, ERR_INVALID, "%s: %s: missing; %s needs it%s%s", s->config_name, s->key,
+            s->module->architecture, is_needed != 0 ? " with " : "", is_needed != 0 ? needed : "");
+    status = expr_eval(fallback, lookup_dims, dims, out);
+    return status == OK ? OK : status_prefix(status, "%s: default of %s", s->module->file, symbol);
+}
+
+static Status read_setting(const IrModule *module, const JsonValue *entry, const JsonValue *config, const char *config_name, IrDims *dims)
+{
+    Setting     s = {.module = module, .entry = entry, .config_name = config_name};
+    const char *symbol;
     FAIL_IF(!json_get_str(entry, "symbol", &symbol), ERR_INVALID, "%s: a config entry has no \"symbol\"", module->file);
     TRY(check_symbol(module, symbol, dims));
     FAIL_IF(dims->num == IR_MAX_SYMBOLS, ERR_INVALID, "%s: more than %d config entries", module->file, IR_MAX_SYMBOLS);
     const JsonValue *value = setting_find(&s, config);
     double           number = 0;
-    if (value) {
+    if (value)
         TRY(setting_value(&s, value, &number));
-    } else if (json_get_str(entry, "default", &fallback)) {
-        Status status = expr_eval(fallback, lookup_dims, dims, &number);
-        if (status != OK) return status_prefix(status, "%s: default of %s", module->file, symbol);
-    } else {
-        FAIL(ERR_INVALID, "%s: %s: missing; %s needs it", config_name, s.key, module->architecture);
-    }
+    else
+        TRY(setting_absent(&s, dims, symbol, &number));
     TRY(check_range(&s, number));
     dims->names[dims->num] = symbol;
     dims->values[dims->num++] = number;
@@ -193,20 +209,19 @@ static bool is_listed(const JsonValue *list, const char *key)
 
 static bool is_off(const JsonValue *value)
 {
-    return value->type == JSON_NULL || (value->type == JSON_BOOL && !value->boolean) ||
-           (value->type == JSON_INT && value->integer == 0) || (value->type == JSON_DOUBLE && value->number == 0);
+    return value->type == JSON_NULL || (value->type == JSON_BOOL && !value->boolean) || (value->type == JSON_INT && value->integer == 0) ||
+           (value->type == JSON_DOUBLE && value->number == 0);
 }
 
-static Status check_unknown_key(const IrModule *module, const char *key, const JsonValue *value,
-                                const char *config_name)
+static Status check_unknown_key(const IrModule *module, const char *key, const JsonValue *value, const char *config_name)
 {
     const JsonValue *refused = json_get(&module->root, "refused");
     if (is_off(value)) return OK;
     for (uint32_t k = 0; refused && refused->type == JSON_ARRAY && k < refused->count; k++) {
         const JsonValue *part = &refused->items[k];
         FAIL_IF(part->type == JSON_STRING && strstr(key, part->string.data), ERR_UNSUPPORTED,
-                "%s: %.200s: this setting isn't supported for %s; remove it only if the model doesn't use it",
-                config_name, key, module->architecture);
+                "%s: %.200s: this setting isn't supported for %s; remove it only if the model doesn't use it", config_name, key,
+                module->architecture);
     }
     return OK;
 }
@@ -232,7 +247,7 @@ static Status check_unknown_keys(const IrModule *module, const JsonValue *config
 
 Status ir_module_dims(Arena *arena, const IrModule *module, const JsonValue *config, const char *config_name, IrDims *out)
 {
-    *out = (IrDims){ 0 };
+    *out = (IrDims){0};
     out->names = arena_array(arena, const char *, IR_MAX_SYMBOLS);
     out->values = arena_array(arena, double, IR_MAX_SYMBOLS);
     FAIL_IF(config->type != JSON_OBJECT, ERR_INVALID, "%s: expected an object", config_name);
@@ -242,8 +257,8 @@ Status ir_module_dims(Arena *arena, const IrModule *module, const JsonValue *con
     for (uint32_t i = 0; rules && rules->type == JSON_ARRAY && i < rules->count; i++) {
         const char *that, *message;
         double      holds = 0;
-        FAIL_IF(!json_get_str(&rules->items[i], "that", &that) || !json_get_str(&rules->items[i], "message", &message),
-                ERR_INVALID, "%s: a rule needs \"that\" and \"message\"", module->file);
+        FAIL_IF(!json_get_str(&rules->items[i], "that", &that) || !json_get_str(&rules->items[i], "message", &message), ERR_INVALID,
+                "%s: a rule needs \"that\" and \"message\"", module->file);
         Status status = expr_eval(that, lookup_dims, out, &holds);
         if (status != OK) return status_prefix(status, "%s: rule", module->file);
         FAIL_IF(holds == 0, ERR_UNSUPPORTED, "%s: %s (%s: %s)", config_name, message, module->architecture, that);

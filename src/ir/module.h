@@ -6,11 +6,11 @@
 #include "ir/graph.h"
 
 typedef struct IrModule {
-    const char      *file;         /* for errors */
-    const char      *text;         /* the JSON, for positions */
-    size_t           len;
-    const char      *architecture; /* Qwen3ForCausalLM */
-    JsonValue        root;
+    const char *file; /* for errors */
+    const char *text; /* the JSON, for positions */
+    size_t      len;
+    const char *architecture; /* Qwen3ForCausalLM */
+    JsonValue   root;
 } IrModule;
 
 enum { IR_MAX_BYTES = 16 << 20 };
@@ -36,13 +36,14 @@ bool ir_dims_get(const IrDims *dims, const char *name, double *out);
 NODISCARD Status ir_module_dims(Arena *arena, const IrModule *module, const JsonValue *config, const char *config_name, IrDims *out);
 
 typedef struct BindOptions {
-    const char   *graph_name;
-    int64_t       batch, seq;   /* symbols B and T */
-    int64_t       max_len;      /* symbol P: positions the rotary table covers */
-    DType         dtype;        /* of parameters and activations */
+    const char         *graph_name;
+    int64_t             batch, seq; /* symbols B and T */
+    int64_t             max_len;    /* symbol P: positions the rotary table covers */
+    DType               dtype;      /* of parameters and activations */
     const OpDef *const *ops;
-    int           num_ops;
-    int64_t             max_work; /* JSON members looked at before the module is refused; 0: IR_MAX_WORK */
+    int                 num_ops;
+    int64_t             max_layers; /* turns of an outermost repeat beyond these are left out; 0: none are */
+    int64_t             max_work;   /* JSON members looked at before the module is refused; 0: IR_MAX_WORK */
 } BindOptions;
 
 /* Much more than any model takes: 100 layers of 128 experts are a tenth of it. */

@@ -1,20 +1,68 @@
-/* Choosing among an op's CPU kernels. */
+/* Choosing among an op's kernels. */
 #include "ir/op.h"
 
-static bool fits(DTypeSet dtypes, const Value *value)
+const KernelArgs *node_args(const Node *node, NodeArgs *storage)
 {
-    if (!value || !(DT_SET(value->type.dtype) & DT_SET_FLOAT)) return true;
-    return (DT_SET(value->type.dtype) & dtypes) != 0;
+    *storage = (NodeArgs){.args = {.in = storage->in,
+                                   .out = storage->out,
+                                   .num_in = node->num_in,
+                                   .num_out = node->num_out,
+                                   .attrs = node->attrs,
+                                   .accumulate = node_accumulate_mask(node)}};
+    for (int i = 0; i < node->num_in; i++)
+        if (node->in[i]) storage->in[i].type = node->in[i]->type;
+    for (int k = 0; k < node->num_out; k++)
+        if (node->out[k]) storage->out[k].type = node->out[k]->type;
+    return &storage->args;
+}
+
+static bool operand_fits(const Value *value, DTypeSet dtypes, bool named)
+{
+    if (!value) return true;
+    DTypeSet dtype = DT_SET(value->type.dtype), counters = DT_SET(DT_I32) | DT_SET(DT_I64);
+    return (dtype & dtypes) || (!named && (dtype & counters));
+}
+
+bool op_types_fit(const Node *node, DTypeSet dtypes, const OperandTypes except[KERNEL_MAX_EXCEPT])
+{
+    DTypeSet in[NODE_MAX_IN], out[NODE_MAX_OUT];
+    uint32_t named_in = 0, named_out = 0;
+    for (int k = 0; k < NODE_MAX_IN; k++) in[k] = dtypes;
+    for (int k = 0; k < NODE_MAX_OUT; k++) out[k] = dtypes;
+    for (int e = 0; e < KERNEL_MAX_EXCEPT && (except[e].in || except[e].out); e++) {
+        for (int k = 0; k < node->num_in; k++)
+            if (except[e].in >> k & 1) in[k] = except[e].dtypes;
+        for (int k = 0; k < node->num_out; k++)
+            if (except[e].out >> k & 1) out[k] = except[e].dtypes;
+        named_in |= except[e].in;
+        named_out |= except[e].out;
+    }
+    bool fits = true;
+    for (int k = 0; k < node->num_in; k++) fits = fits && operand_fits(node->in[k], in[k], named_in >> k & 1);
+    for (int k = 0; k < node->num_out; k++) fits = fits && operand_fits(node->out[k], out[k], named_out >> k & 1);
+    return fits;
 }
 
 const CpuKernel *op_cpu_kernel(const Node *node)
 {
-    for (int i = 0; i < OP_MAX_KERNELS && node->op->cpu[i].run; i++) {
-        const CpuKernel *kernel = &node->op->cpu[i];
-        bool             all = true;
-        for (int k = 0; k < node->num_in; k++) all = all && fits(kernel->dtypes, node->in[k]);
-        for (int k = 0; k < node->num_out; k++) all = all && fits(kernel->dtypes, node->out[k]);
-        if (all) return kernel;
-    }
+    for (int i = 0; i < OP_MAX_KERNELS && node->op->cpu[i].run; i++)
+        if (op_types_fit(node, node->op->cpu[i].dtypes, node->op->cpu[i].except)) return &node->op->cpu[i];
     return NULL;
+}
+
+static void append_dtypes(StrBuf *text, Value *const *values, int count)
+{
+    for (int i = 0; i < count; i++)
+        strbuf_printf(text, "%s%s", i ? ", " : "", values[i] ? dtype_info(values[i]->type.dtype)->name : "none");
+}
+
+Status op_no_kernel(const Node *node, const char *device)
+{
+    StrBuf text = {0};
+    append_dtypes(&text, node->in, node->num_in);
+    strbuf_puts(&text, " -> ");
+    append_dtypes(&text, node->out, node->num_out);
+    Status status = status_fail(ERR_UNSUPPORTED, "op %s has no %s kernel for %s", node->op->name, device, strbuf_cstr(&text));
+    strbuf_deinit(&text);
+    return status;
 }

@@ -15,30 +15,42 @@ typedef struct TensorView {
 /* One launch. Kernels see views, attributes, workspace and stream, never recipes, layers, LoRA or sharding. */
 typedef struct KernelArgs {
     const TensorView *in;
-    TensorView       *out;        /* data NULL: not wanted */
+    TensorView       *out; /* data NULL: not wanted */
     int               num_in, num_out;
     const void       *attrs;
     uint32_t          accumulate; /* bit k: out[k] += result (out[k] is the aliased input's memory) */
     void             *workspace;  /* op->workspace bytes, 256-byte aligned */
     size_t            workspace_bytes;
-    ThreadPool       *pool;       /* CPU */
-    void             *stream;     /* CUDA: cudaStream_t */
-    void             *device;     /* CUDA: the plugin's device, for library handles */
+    ThreadPool       *pool;   /* CPU */
+    void             *stream; /* CUDA: cudaStream_t */
+    void             *device; /* CUDA: the plugin's device, for library handles */
 } KernelArgs;
 
 typedef Status (*KernelFn)(const KernelArgs *args);
 
-enum { OP_MAX_KERNELS = 4 };
+enum { OP_MAX_KERNELS = 4, KERNEL_MAX_EXCEPT = 4 };
 
+/* The dtypes of some operands of a kernel: bit k of `in` and `out` names input and output k. */
+typedef struct OperandTypes {
+    uint32_t in, out;
+    DTypeSet dtypes;
+} OperandTypes;
+
+/* A kernel's types, on every device: `dtypes` for each operand but those that `except` names; indices and counters (i32, i64)
+ * are infer's business and fit any kernel that doesn't name them. A product of e4m3 and e5m2 with a scale each, say, is
+ *     .dtypes = DT_SET_BF16 | DT_SET_F32, .except = { { .in = 1 << IN_W, .dtypes = DT_SET(DT_E4M3) },
+ *     { .in = 1 << IN_DY, .dtypes = DT_SET(DT_E5M2) }, { .in = 1 << IN_W_SCALE | 1 << IN_DY_SCALE, .dtypes = DT_SET_F32 } } */
 typedef struct CpuKernel {
-    DTypeSet    dtypes; /* every float input and output must be of these */
-    KernelFn    run;
-    const char *name;
+    DTypeSet     dtypes;
+    KernelFn     run;
+    const char  *name;
+    OperandTypes except[KERNEL_MAX_EXCEPT]; /* one without operands ends it */
 } CpuKernel;
 
-typedef enum AttrType { ATTR_TYPE_END, ATTR_TYPE_INT, ATTR_TYPE_FLOAT, ATTR_TYPE_BOOL } AttrType;
+typedef enum AttrType { ATTR_TYPE_END, ATTR_TYPE_INT, ATTR_TYPE_FLOAT, ATTR_TYPE_BOOL, ATTR_TYPE_DTYPE } AttrType;
 
-/* An attribute: int64_t, double or bool at `offset` of the op's struct. */
+/* An attribute: int64_t, double or bool at `offset` of the op's struct. A dtype is an int64_t: 0 says nothing, and then it
+ * isn't printed either; else DTYPE_TO_ATTR(dtype). */
 typedef struct AttrDef {
     const char *name;
     AttrType    type;
@@ -46,9 +58,25 @@ typedef struct AttrDef {
     double      default_value;
 } AttrDef;
 
-#define ATTR_INT(Struct, field, value)   { #field, ATTR_TYPE_INT, offsetof(Struct, field), (value) }
-#define ATTR_FLOAT(Struct, field, value) { #field, ATTR_TYPE_FLOAT, offsetof(Struct, field), (value) }
-#define ATTR_BOOL(Struct, field, value)  { #field, ATTR_TYPE_BOOL, offsetof(Struct, field), (value) }
+#define ATTR_INT(Struct, field, value) \
+    { \
+#field, ATTR_TYPE_INT, offsetof(Struct, field), (value) \
+    }
+#define ATTR_FLOAT(Struct, field, value) \
+    { \
+#field, ATTR_TYPE_FLOAT, offsetof(Struct, field), (value) \
+    }
+#define ATTR_BOOL(Struct, field, value) \
+    { \
+#field, ATTR_TYPE_BOOL, offsetof(Struct, field), (value) \
+    }
+#define ATTR_DTYPE(Struct, field) \
+    { \
+#field, ATTR_TYPE_DTYPE, offsetof(Struct, field), 0 \
+    }
+
+#define DTYPE_TO_ATTR(dtype) ((int64_t)(dtype) + 1)
+#define ATTR_TO_DTYPE(attr) ((DType)((attr)-1)) /* of one that isn't 0 */
 
 typedef struct OpCost {
     double flops;       /* multiply and add count two */
@@ -57,17 +85,19 @@ typedef struct OpCost {
 } OpCost;
 
 enum {
-    OP_VIEW = 1 << 0,             /* out[0] is in[0]'s memory under another shape: no kernel */
-    OP_NONDETERMINISTIC = 1 << 1, /* results may differ in the last bits from run to run */
-    OP_RANDOM = 1 << 2,           /* draws random numbers (keyed, so that a clone draws the same) */
-    OP_MATERIALISE = 1 << 3,      /* recompute clones it once per use */
-    OP_INPLACE = 1 << 4,          /* out[0] may share in[0]'s memory when that dies here */
-    OP_COMMUTES = 1 << 5,         /* in[0] and in[1] may be swapped */
-    OP_BY_DOCUMENT = 1 << 6,      /* cost is of rows of one document: shorter ones take less */
+    OP_VIEW = 1 << 0,        /* out[0] is in[0]'s memory under another shape: no kernel */
+    OP_RANDOM = 1 << 1,      /* draws random numbers (keyed, so that a clone draws the same) */
+    OP_INPLACE = 1 << 2,     /* out[0] may share in[0]'s memory when that dies here */
+    OP_COMMUTES = 1 << 3,    /* in[0] and in[1] may be swapped */
+    OP_BY_DOCUMENT = 1 << 4, /* cost is of rows of one document: shorter ones take less */
+    OP_BY_LABEL = 1 << 5,    /* cost is of rows that all have a label: others may be passed over */
+    OP_LOSS = 1 << 6,        /* backward takes an output without a gradient for the loss itself, whose gradient is 1 */
 };
 
 /* Output `out` takes over the memory of input `in` where that input is connected. accumulate: the kernel adds to it
- * (optional input: without it the output is plainly written); else: the kernel updates it in place. */
+ * (optional input: without it the output is plainly written); else: the kernel updates it in place.
+ * What is added up has the dtype of the memory it is added to, and is rounded only when it is stored there. Where there is no
+ * such input yet, attribute dw_dtype of ops that make a parameter's gradient says the dtype; unset: the operands'. */
 typedef struct OpAlias {
     int8_t out, in;
     bool   accumulate;
@@ -75,69 +105,120 @@ typedef struct OpAlias {
 
 typedef struct GradBuilder GradBuilder;
 
+/* What the elements of an input are beyond their dtype. */
+typedef enum InputHolds {
+    HOLDS_ANY,       /* floats; integers below what shapes say (an index) */
+    HOLDS_HYPER,     /* HYPER_COUNT scalars of the run */
+    HOLDS_LABELS,    /* classes, or IGNORE_INDEX */
+    HOLDS_DOC_START, /* the place in its row where the token's document begins */
+    HOLDS_SQUARES,   /* not negative */
+    HOLDS_NORM2,     /* a squared norm */
+    HOLDS_SEGMENTS,  /* see ops/attrs.h */
+} InputHolds;
+
 /* One shape the generic test runs. in: dims of each input (ndim 0: absent). */
 typedef struct OpSample {
     TensorType  in[NODE_MAX_IN];
-    const void *attrs;     /* NULL: defaults */
-    double      tolerance; /* of kernels against the reference in f32, max|d|/max|ref|; 0: 1e-5 */
-    int         int_range[NODE_MAX_IN]; /* integer input k is drawn from [0, int_range) */
+    const void *attrs;                  /* NULL: defaults */
+    double      tolerance;              /* of kernels against the reference in f32, max|d|/max|ref|; 0: 1e-5 */
+    int         int_range[NODE_MAX_IN]; /* integer input k is drawn from [0, int_range); see InputHolds */
 } OpSample;
 
+/* Inputs of an op that another one makes from the same inputs, as a gradient reads what the forward op wrote: contents that don't
+ * belong together mean nothing. Both have the same struct of attributes. */
+typedef struct OpResults {
+    const OpDef *op;                /* NULL: no such inputs */
+    int8_t       in[NODE_MAX_IN];   /* its input i is input in[i] of this op, for its num_in */
+    int8_t       out[NODE_MAX_OUT]; /* its output k is input out[k] of this op, for its num_out */
+} OpResults;
+
 struct OpDef {
-    int             id;
-    const char     *name;      /* spelling in IR and Python */
-    const char     *synopsis;  /* one line of math */
-    uint8_t         num_in, num_out;
-    uint8_t         min_in;    /* inputs [0, min_in) may not be absent, unless in optional_in */
-    uint32_t        optional_in; /* bit k: input k may be absent */
-    uint32_t        flags;
-    OpAlias         alias[NODE_MAX_OUT]; /* ended by {0, 0} unless first; see num_alias */
-    uint8_t         num_alias;
-    size_t          attrs_size;
-    const AttrDef  *attrs;     /* ended by ATTR_TYPE_END */
-    Status        (*infer)(Node *node);                             /* checks inputs, sets out types */
-    Status        (*backward)(GradBuilder *grad, const Node *node); /* emits nodes; NULL: no gradient */
+    int            id;
+    const char    *name;     /* spelling in IR and Python */
+    const char    *synopsis; /* one line of math */
+    uint8_t        num_in, num_out;
+    uint8_t        min_in;      /* inputs [0, min_in) may not be absent, unless in optional_in */
+    uint32_t       optional_in; /* bit k: input k may be absent */
+    uint32_t       flags;
+    OpAlias        alias[NODE_MAX_OUT]; /* ended by {0, 0} unless first; see num_alias */
+    uint8_t        num_alias;
+    size_t         attrs_size;
+    const AttrDef *attrs;                                    /* ended by ATTR_TYPE_END */
+    Status (*infer)(Node *node);                             /* checks inputs, sets out types */
+    Status (*backward)(GradBuilder *grad, const Node *node); /* emits nodes; NULL: no gradient */
     /* Emits at the cursor nodes that give output k again from inputs and *other* outputs that stay; NULL: the node is
      * cloned whole. Sets *out_value. */
-    Status        (*rebuild)(Graph *graph, const Node *node, int k, Value **out_value);
-    OpCost        (*cost)(const Node *node);
-    size_t        (*workspace)(const Node *node, int num_workers);   /* CPU kernels' scratch, bytes; NULL: none */
-    size_t        (*gpu_workspace)(const Node *node);                /* CUDA kernels' where it is large, for plans of a GPU that isn't here */
-    CpuKernel       cpu[OP_MAX_KERNELS];                              /* first match wins, reference last */
+    Status (*rebuild)(Graph *graph, const Node *node, int k, Value **out_value);
+    OpCost (*cost)(const Node *node);
+    size_t (*workspace)(const Node *node, int num_workers); /* CPU kernels' scratch, bytes; NULL: none */
+    size_t (*gpu_workspace)(const Node *node);              /* CUDA kernels' where it is large, for plans of a GPU that isn't here */
+    CpuKernel cpu[OP_MAX_KERNELS];                          /* first match wins, reference last */
+    uint8_t   holds[NODE_MAX_IN];                           /* InputHolds of each input */
+    OpResults results;
+    uint32_t  params;       /* bit k: input k may be a trained weight: backward takes its gradient through grad_accumulator */
+    uint32_t  constants;    /* bit k: input k never has a gradient (a table, scalars) */
+    uint32_t  grad_outputs; /* bit k: output k has a gradient too; the first always has */
+    /* Emits at the cursor the form that appends this run's keys and values to a cache and reads all of it, for prefill and decode;
+     * NULL: the op works on each token by itself, or has no such form. */
+    Status (*cached)(Graph *graph, const Node *node, int64_t batch, int64_t len, Node **out);
+    /* Notes whether every row is one document (padding behind it at most), which kernels may then rely on; NULL: all the same. */
+    void (*set_dense)(Node *node, bool dense);
     const OpSample *samples;
     int             num_samples;
+    const OpSample *large; /* shapes of real models: doctor runs them too */
+    int             num_large;
 };
 
-/* ---- for backward rules (implemented by passes/autodiff.c) ---- */
+/* ---- for backward rules (ir/grad.c) ---- */
 
 /* The gradient of a forward value; NULL when nothing downstream contributes (the rule then adds nothing for it). */
 Value *grad_of(GradBuilder *grad, Value *value);
 /* Whether anybody wants d/dvalue: false for integers and what leads to no trained parameter. */
 bool grad_wanted(GradBuilder *grad, const Value *value);
 /* Applies an op at the end of the graph. `out` receives op->num_out values (NULL where want leaves it out). */
-NODISCARD Status grad_emit(GradBuilder *grad, int op_id, const void *attrs, Value *const *in, int num_in, uint32_t want,
-                           Value **out);
+NODISCARD Status grad_emit(GradBuilder *grad, int op_id, const void *attrs, Value *const *in, int num_in, uint32_t want, Value **out);
 /* Adds `contribution` to d/dvalue; NULL is nothing. */
 NODISCARD Status grad_add(GradBuilder *grad, Value *value, Value *contribution);
 /* The optional accumulate input for a parameter gradient: the gradient so far (an earlier micro-step's, or another use's
  * of the same parameter); NULL: none yet. A rule passes it to its op and gives the op's output to grad_set. */
 Value *grad_accumulator(GradBuilder *grad, Value *param);
+/* Attribute dw_dtype of an op that makes d/dparam, and would make it in `own` if not told. */
+int64_t grad_dw_dtype(GradBuilder *grad, const Value *param, DType own);
 /* d/dparam is now `value`, which already holds what grad_accumulator gave. */
 void grad_set(GradBuilder *grad, Value *param, Value *value);
-/* Readers of forward value `from` after this read `to` instead (the backward op yields it anyhow). */
+/* Readers of forward value `from` after this read `to` instead (the backward op yields it anyhow), unless gradients were made of them. */
 void grad_replace_forward(GradBuilder *grad, Value *from, Value *to);
 
 /* ---- what changes from run to run, read from device memory ---- */
 
 /* Input `step`, i64[STEP_COUNT]. */
-enum { STEP_SEED, STEP_INDEX /* optimizer step from 0 */, STEP_POSITION /* first position of this decode or prefill run */, STEP_COUNT = 4 };
+enum {
+    STEP_SEED,
+    STEP_INDEX /* optimizer step from 0 */,
+    STEP_POSITION /* first position of this decode or prefill run */,
+    STEP_COUNT = 4
+};
 /* Input `hyper`, f32[HYPER_COUNT]. */
 enum {
     HYPER_LR,
-    HYPER_INV_TOKENS,       /* 1 / trained tokens of the whole optimizer step */
-    HYPER_BIAS1, HYPER_BIAS2, /* 1 - beta^t */
+    HYPER_INV_TOKENS, /* 1 / trained tokens of the whole optimizer step */
+    HYPER_BIAS1,
+    HYPER_BIAS2, /* 1 - beta^t of the optimizer's step t: written on the device, by step_scalars */
     HYPER_COUNT = 8
 };
+/* State `results`, f32[RESULT_ROWS,RESULT_COUNT] in the host's memory: row (step mod RESULT_ROWS) is of that optimizer step. */
+enum { RESULT_LOSS, RESULT_NORM2, RESULT_APPLIED, RESULT_COUNT = 4, RESULT_ROWS = 4 };
 
+/* A launch of a node as far as the node says: types of what is there, which outputs are added to; no data, no workspace. */
+typedef struct NodeArgs {
+    KernelArgs args;
+    TensorView in[NODE_MAX_IN], out[NODE_MAX_OUT];
+} NodeArgs;
+const KernelArgs *node_args(const Node *node, NodeArgs *storage);
+
+/* Whether a kernel with these types (see CpuKernel) serves the node. */
+bool op_types_fit(const Node *node, DTypeSet dtypes, const OperandTypes except[KERNEL_MAX_EXCEPT]);
 /* The entry of cpu[] that serves the node's dtypes, or NULL. */
 const CpuKernel *op_cpu_kernel(const Node *node);
+/* ERR_UNSUPPORTED: the op has no kernel on this device ("CPU") for the node's dtypes, which are named. */
+NODISCARD Status op_no_kernel(const Node *node, const char *device);

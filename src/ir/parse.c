@@ -1,4 +1,4 @@
-/* Reads the text form of a graph back. A hand-written scanner over one line at a time; every error says file:line. */
+/* Reads the text form of a graph back. A hand-written scanner over one line at a time; every error says file:line:column. */
 #include "ir/graph_internal.h"
 
 #include <errno.h>
@@ -6,39 +6,76 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_PIECES = 4096, MAX_LAYER = 1 << 20, MAX_STREAM = 63 };
+enum { MAX_PIECES = 4096, MAX_LAYER = 1 << 20 };
+
+typedef struct Place {
+    int line, column;
+} Place;
 
 typedef struct PendingView {
     Value      *value;
     const char *base;
-    int         line;
+    int64_t     offset;
+    Place       place;
 } PendingView;
 
+/* Where the text says something, by the id of what it says. */
+typedef struct Places {
+    Place *items;
+    int    capacity;
+} Places;
+
 typedef struct Parser {
-    Arena      *arena;
-    Graph      *graph;
-    const char *file;
-    const char *p, *end;
-    int         line;
+    Arena       *arena;
+    Graph       *graph;
+    const char  *file;
+    const char  *p, *end;
+    const char  *line_start, *at; /* at: the word or mark looked at last, which errors point at */
+    int          line;
     PendingView *views; /* bases may stand further down */
     int          num_views, cap_views;
+    Places       nodes, values; /* of nodes, and of values from outside */
 } Parser;
 
-#define SYNTAX(parser, ...) return syntax_error(parser, __VA_ARGS__)
+#define SYNTAX(parser, ...) return syntax_error(parser, (parser)->at, __VA_ARGS__)
 
-PRINTF_LIKE(2, 3) static Status syntax_error(Parser *parser, const char *fmt, ...)
+static Place place_of(const Parser *parser, const char *at)
+{
+    return (Place){parser->line, (int)(at - parser->line_start) + 1};
+}
+
+static Status prefix_place(const Parser *parser, Place place)
+{
+    return status_prefix(ERR_INVALID, "%s:%d:%d", parser->file, place.line, place.column);
+}
+
+PRINTF_LIKE(3, 4) static Status syntax_error(const Parser *parser, const char *at, const char *fmt, ...)
 {
     char              text[512];
     __builtin_va_list args;
     __builtin_va_start(args, fmt);
     vsnprintf(text, sizeof text, fmt, args);
     __builtin_va_end(args);
-    FAIL(ERR_INVALID, "%s:%d: %s", parser->file, parser->line, text);
+    status_fail(ERR_INVALID, "%s", text);
+    return prefix_place(parser, place_of(parser, at));
+}
+
+static void places_put(Arena *arena, Places *places, int id, Place place)
+{
+    if (id >= places->capacity) {
+        int    bigger = 2 * id + 64;
+        Place *items = arena_array(arena, Place, bigger);
+        if (places->capacity) memcpy(items, places->items, sizeof *items * (size_t)places->capacity);
+        places->items = items;
+        places->capacity = bigger;
+    }
+    places->items[id] = place;
 }
 
 static void skip_blanks(Parser *parser)
 {
     while (parser->p < parser->end && (*parser->p == ' ' || *parser->p == ',')) parser->p++;
+    parser->at = parser->p;
 }
 
 static bool at_line_end(Parser *parser)
@@ -59,7 +96,7 @@ static bool take(Parser *parser, char c)
 static char *word(Parser *parser)
 {
     skip_blanks(parser);
-    StrBuf text = { 0 };
+    StrBuf text = {0};
     bool   quoted = parser->p < parser->end && *parser->p == '"';
     if (quoted) {
         for (parser->p++; parser->p < parser->end && *parser->p != '"' && *parser->p != '\n'; parser->p++) {
@@ -125,8 +162,9 @@ static Status check_name(Parser *parser, const char *name, bool taken)
 
 static Status parse_type(Parser *parser, TensorType *out)
 {
-    *out = (TensorType){ 0 };
+    *out = (TensorType){0};
     const char *name = word(parser);
+    Place       place = place_of(parser, parser->at);
     if (!name || !dtype_parse(name, &out->dtype)) SYNTAX(parser, "expected a dtype, found %s", name ? name : "nothing");
     if (!take(parser, '[')) SYNTAX(parser, "expected [ after the dtype");
     while (!take(parser, ']')) {
@@ -134,7 +172,7 @@ static Status parse_type(Parser *parser, TensorType *out)
         TRY(parse_int(parser, &out->dim[out->ndim++]));
     }
     if (!out->ndim) SYNTAX(parser, "a tensor has at least one dim");
-    if (type_check(out) != OK) return status_prefix(ERR_INVALID, "%s:%d", parser->file, parser->line);
+    if (type_check(out) != OK) return prefix_place(parser, place);
     return OK;
 }
 
@@ -152,7 +190,7 @@ static Status parse_hf(Parser *parser, HfSource *hf)
         hf->rows = b;
         hf->total_rows = c;
     }
-    static const char *const names[] = { "whole", "concat", "slice", "transpose" };
+    static const char *const names[] = {"whole", "concat", "slice", "transpose"};
     int                      k = 0;
     while (k < 4 && strcmp(kind, names[k]) != 0) k++;
     if (k == 4) SYNTAX(parser, "unknown hf kind %s", kind);
@@ -181,14 +219,9 @@ static Status parse_init(Parser *parser, Param *param)
         TRY(parse_double(parser, colon + 1, &number));
     }
     bool takes_number = strcmp(text, "normal") == 0 || strcmp(text, "uniform") == 0;
-    if (!takes_number && strcmp(text, "zeros") != 0 && strcmp(text, "ones") != 0)
-        SYNTAX(parser, "unknown init %s", text);
-    if (takes_number != (colon != NULL))
-        SYNTAX(parser, "init %s %s", text, takes_number ? "needs a number" : "takes no number");
-    param->init = text[0] == 'z'   ? INIT_ZEROS
-                  : text[0] == 'o' ? INIT_ONES
-                  : text[0] == 'u' ? INIT_UNIFORM
-                                   : INIT_NORMAL;
+    if (!takes_number && strcmp(text, "zeros") != 0 && strcmp(text, "ones") != 0) SYNTAX(parser, "unknown init %s", text);
+    if (takes_number != (colon != NULL)) SYNTAX(parser, "init %s %s", text, takes_number ? "needs a number" : "takes no number");
+    param->init = text[0] == 'z' ? INIT_ZEROS : text[0] == 'o' ? INIT_ONES : text[0] == 'u' ? INIT_UNIFORM : INIT_NORMAL;
     param->init_std = (float)number;
     return OK;
 }
@@ -221,28 +254,61 @@ static Status parse_param(Parser *parser, Param *param)
 
 static Status parse_data(Parser *parser, Value *value)
 {
-    if (value->kind != VALUE_CONST || value->type.dtype != DT_I64 || !take(parser, '['))
-        SYNTAX(parser, "expected data=[integers] of an i64 constant");
+    bool whole = value->type.dtype == DT_I64;
+    if (value->kind != VALUE_CONST || !(whole || value->type.dtype == DT_F32) || !take(parser, '['))
+        SYNTAX(parser, "expected data=[numbers] of an i64 or f32 constant");
     /* Each takes a byte at least: no text makes room for more than it holds. */
-    if (type_numel(&value->type) > parser->end - parser->p)
-        SYNTAX(parser, "expected %lld integers", (long long)type_numel(&value->type));
-    int64_t *data = arena_array(parser->arena, int64_t, type_numel(&value->type));
-    for (int64_t i = 0; i < type_numel(&value->type); i++) TRY(parse_int(parser, &data[i]));
-    if (!take(parser, ']')) SYNTAX(parser, "expected ] after %lld integers", (long long)type_numel(&value->type));
+    if (type_numel(&value->type) > parser->end - parser->p) SYNTAX(parser, "expected %lld numbers", (long long)type_numel(&value->type));
+    void *data = arena_alloc(parser->arena, (size_t)type_bytes(&value->type));
+    for (int64_t i = 0; i < type_numel(&value->type); i++) {
+        const char *text = whole ? NULL : word(parser);
+        double      number = 0;
+        if (whole) TRY(parse_int(parser, (int64_t *)data + i));
+        if (!whole && !text) SYNTAX(parser, "expected a number, found nothing");
+        if (!whole) TRY(parse_double(parser, text, &number));
+        if (!whole) ((float *)data)[i] = (float)number;
+    }
+    if (!take(parser, ']')) SYNTAX(parser, "expected ] after %lld numbers", (long long)type_numel(&value->type));
     value->const_data = data;
     return OK;
+}
+
+static Status parse_space(Parser *parser, Space *out)
+{
+    const char *name = word(parser);
+    for (int i = 0; i < SPACE_COUNT && name; i++) {
+        *out = (Space)i;
+        if (strcmp(name, space_name(*out)) == 0) return OK;
+    }
+    SYNTAX(parser, "unknown space %s; expected device or host", name ? name : "");
+}
+
+static Status parse_stream(Parser *parser, Stream *out)
+{
+    const char *name = word(parser);
+    for (int i = 0; i < STREAM_COUNT && name; i++) {
+        *out = (Stream)i;
+        if (strcmp(name, stream_name(*out)) == 0) return OK;
+    }
+    SYNTAX(parser, "unknown stream %s; expected compute, copy_in, copy_out or comm", name ? name : "");
 }
 
 static Status parse_value_tail(Parser *parser, Value *value)
 {
     while (!at_line_end(parser)) {
+        if (take_word(parser, "space") && take(parser, '=')) {
+            TRY(parse_space(parser, &value->space));
+            continue;
+        }
         if (take_word(parser, "layer") && take(parser, '=')) {
             TRY(parse_small(parser, "layer", MAX_LAYER, &value->layer));
             if (value->param && value->kind == VALUE_PARAM) value->param->layer = value->layer;
         } else if (take_word(parser, "base") && take(parser, '=')) {
             const char *base = word(parser);
+            Place       place = place_of(parser, parser->at);
+            int64_t     offset = 0;
             if (!base || !take(parser, '@')) SYNTAX(parser, "expected base=NAME@offset");
-            TRY(parse_int(parser, &value->base_offset));
+            TRY(parse_int(parser, &offset));
             if (parser->num_views == parser->cap_views) {
                 int          bigger = parser->cap_views ? 2 * parser->cap_views : 64;
                 PendingView *views = arena_array(parser->arena, PendingView, bigger);
@@ -250,7 +316,7 @@ static Status parse_value_tail(Parser *parser, Value *value)
                 parser->views = views;
                 parser->cap_views = bigger;
             }
-            parser->views[parser->num_views++] = (PendingView){value, base, parser->line};
+            parser->views[parser->num_views++] = (PendingView){value, base, offset, place};
         } else if (take_word(parser, "data") && take(parser, '=')) {
             TRY(parse_data(parser, value));
         } else {
@@ -263,10 +329,11 @@ static Status parse_value_tail(Parser *parser, Value *value)
 static Status parse_value(Parser *parser, ValueKind kind)
 {
     const char *name = word(parser);
+    Place       place = place_of(parser, parser->at);
     TensorType  type;
+    if (name) TRY(check_name(parser, name, graph_find(parser->graph, name) != NULL));
     if (!name || !take(parser, ':')) SYNTAX(parser, "expected NAME: type");
     TRY(parse_type(parser, &type));
-    TRY(check_name(parser, name, graph_find(parser->graph, name) != NULL));
     /* A parameter has a {…} part somewhere on its line; one without is the packed base of others. */
     const char *eol = memchr(parser->p, '\n', (size_t)(parser->end - parser->p));
     size_t      rest = (size_t)((eol ? eol : parser->end) - parser->p);
@@ -282,6 +349,7 @@ static Status parse_value(Parser *parser, ValueKind kind)
         TRY(parse_param(parser, param));
         if (!at_line_end(parser)) SYNTAX(parser, "unexpected text after }");
         value = graph_add_param(parser->graph, param);
+        places_put(parser->arena, &parser->values, value->id, place);
         const char *end = parser->end, *after = parser->p;
         parser->p = tail;
         parser->end = brace;
@@ -291,17 +359,18 @@ static Status parse_value(Parser *parser, ValueKind kind)
         return status;
     }
     value = graph_add_value(parser->graph, kind, name, &type);
+    places_put(parser->arena, &parser->values, value->id, place);
     return parse_value_tail(parser, value);
 }
 
 static Status parse_attrs(Parser *parser, const OpDef *op, char *attrs)
 {
     while (!take(parser, '}')) {
-        const char    *name = word(parser);
+        const char    *name = word(parser), *at = parser->at;
         const AttrDef *a = op->attrs;
         if (!name || !take(parser, '=')) SYNTAX(parser, "expected attribute=value");
         while (a && a->type != ATTR_TYPE_END && strcmp(a->name, name) != 0) a++;
-        if (!a || a->type == ATTR_TYPE_END) SYNTAX(parser, "%s has no attribute %s", op->name, name);
+        if (!a || a->type == ATTR_TYPE_END) return syntax_error(parser, at, "%s has no attribute %s", op->name, name);
         const char *text = word(parser);
         if (!text) SYNTAX(parser, "attribute %s has no value", name);
         if (a->type == ATTR_TYPE_INT) {
@@ -313,11 +382,24 @@ static Status parse_attrs(Parser *parser, const OpDef *op, char *attrs)
         if (a->type == ATTR_TYPE_FLOAT) TRY(parse_double(parser, text, (double *)(void *)(attrs + a->offset)));
         if (a->type == ATTR_TYPE_BOOL) {
             bool yes = strcmp(text, "true") == 0;
-            if (!yes && strcmp(text, "false") != 0)
-                SYNTAX(parser, "attribute %s: expected true or false, found %s", name, text);
+            if (!yes && strcmp(text, "false") != 0) SYNTAX(parser, "attribute %s: expected true or false, found %s", name, text);
             *(bool *)(attrs + a->offset) = yes;
         }
+        if (a->type == ATTR_TYPE_DTYPE) {
+            DType dtype;
+            if (!dtype_parse(text, &dtype)) SYNTAX(parser, "attribute %s: expected a dtype, found %s", name, text);
+            *(int64_t *)(void *)(attrs + a->offset) = DTYPE_TO_ATTR(dtype);
+        }
     }
+    return OK;
+}
+
+static Status parse_after(Parser *parser, Node *node)
+{
+    const char  *name = word(parser);
+    const Value *value = name ? graph_find(parser->graph, name) : NULL;
+    if (!value || !value->producer || value->producer == node) SYNTAX(parser, "after=: no earlier node makes %s", name ? name : "");
+    node_add_after(parser->graph, node, value->producer);
     return OK;
 }
 
@@ -330,7 +412,9 @@ static Status parse_node_tail(Parser *parser, Node *node)
             const char *part = word(parser);
             if (!part || !part_parse(part, &node->part)) SYNTAX(parser, "unknown part %s", part ? part : "");
         } else if (take_word(parser, "stream") && take(parser, '=')) {
-            TRY(parse_small(parser, "stream", MAX_STREAM, &node->stream));
+            TRY(parse_stream(parser, &node->stream));
+        } else if (take_word(parser, "after") && take(parser, '=')) {
+            TRY(parse_after(parser, node));
         } else if (take_word(parser, "source") && take(parser, '=')) {
             node->source = word(parser);
         } else if (take_word(parser, "backward")) {
@@ -343,44 +427,83 @@ static Status parse_node_tail(Parser *parser, Node *node)
             SYNTAX(parser, "unknown property of a node");
         }
     }
-    for (int k = 0; k < node->num_out; k++)
-        if (node->out[k]) node->out[k]->layer = node->layer;
+    for (int k = 0; k < node->num_out; k++) {
+        Value *out = node->out[k];
+        if (!out) continue;
+        out->layer = node->layer;
+        if (node->flags & NODE_ONCE && out->kind == VALUE_ACTIVATION) out->kind = VALUE_CONST;
+    }
     return OK;
+}
+
+/* The outputs of a node as its line gives them. */
+typedef struct Outputs {
+    const char *name[NODE_MAX_OUT]; /* "_": not wanted */
+    TensorType  type[NODE_MAX_OUT];
+    Value      *home[NODE_MAX_OUT]; /* NULL: none */
+    Space       space[NODE_MAX_OUT];
+    int         count;
+    uint32_t    want;
+} Outputs;
+
+/* name: type, or _ */
+static Status parse_output(Parser *parser, Outputs *outputs)
+{
+    int         index = outputs->count;
+    const char *name = word(parser);
+    if (!name) SYNTAX(parser, "expected an output's name");
+    outputs->name[index] = name;
+    outputs->count++;
+    if (strcmp(name, "_") == 0) return OK;
+    bool taken = graph_find(parser->graph, name) != NULL;
+    for (int k = 0; k < index; k++) taken = taken || strcmp(outputs->name[k], name) == 0;
+    TRY(check_name(parser, name, taken));
+    if (!take(parser, ':')) SYNTAX(parser, "expected : after %s", name);
+    TRY(parse_type(parser, &outputs->type[index]));
+    outputs->space[index] = SPACE_DEVICE;
+    if (take_word(parser, "space") && take(parser, '=')) TRY(parse_space(parser, &outputs->space[index]));
+    if (take_word(parser, "home") && take(parser, '=')) {
+        const char *home = word(parser);
+        outputs->home[index] = home ? graph_find(parser->graph, home) : NULL;
+        if (!outputs->home[index]) SYNTAX(parser, "unknown home %s", home ? home : "");
+    }
+    outputs->want |= 1u << index;
+    return OK;
+}
+
+static void add_outputs(Graph *graph, Node *node, const Outputs *outputs)
+{
+    for (int k = 0; k < outputs->count; k++) {
+        if (!(outputs->want >> k & 1)) continue;
+        Value *value = graph_add_value(graph, VALUE_ACTIVATION, outputs->name[k], &outputs->type[k]);
+        value->producer = node;
+        value->out_index = k;
+        node->out[k] = value;
+        value->home = outputs->home[k];
+        value->space = outputs->space[k];
+        Value *memory = value->home ? value->home : node_alias_of(node, k);
+        if (memory) value->kind = memory->kind, value->space = memory->space;
+    }
 }
 
 /* name: type, _, name: type = op(a, _, b) {attr=value} layer=0 ... */
 static Status parse_node(Parser *parser)
 {
-    Graph      *graph = parser->graph;
-    const char *names[NODE_MAX_OUT];
-    TensorType  types[NODE_MAX_OUT];
-    Value      *homes[NODE_MAX_OUT] = { 0 };
-    int         num_out = 0, num_in = 0;
-    uint32_t    want = 0;
-    for (; !take(parser, '='); num_out++) {
-        if (num_out == NODE_MAX_OUT || at_line_end(parser)) SYNTAX(parser, "expected NAME: type, ... = op(...)");
-        names[num_out] = word(parser);
-        if (!names[num_out]) SYNTAX(parser, "expected an output's name");
-        if (strcmp(names[num_out], "_") == 0) continue;
-        bool taken = graph_find(graph, names[num_out]) != NULL;
-        for (int k = 0; k < num_out; k++) taken = taken || strcmp(names[k], names[num_out]) == 0;
-        TRY(check_name(parser, names[num_out], taken));
-        if (!take(parser, ':')) SYNTAX(parser, "expected : after %s", names[num_out]);
-        TRY(parse_type(parser, &types[num_out]));
-        if (take_word(parser, "home") && take(parser, '=')) {
-            const char *home = word(parser);
-            homes[num_out] = home ? graph_find(graph, home) : NULL;
-            if (!homes[num_out]) SYNTAX(parser, "unknown home %s", home ? home : "");
-        }
-        want |= 1u << num_out;
+    Graph  *graph = parser->graph;
+    Outputs outputs = {0};
+    int     num_in = 0;
+    while (!take(parser, '=')) {
+        if (outputs.count == NODE_MAX_OUT || at_line_end(parser)) SYNTAX(parser, "expected NAME: type, ... = op(...)");
+        TRY(parse_output(parser, &outputs));
     }
-    const char  *op_name = word(parser);
+    const char  *op_name = word(parser), *op_at = parser->at;
     const OpDef *op = NULL;
     for (int i = 0; op_name && i < graph->num_ops; i++)
         if (strcmp(graph->ops[i]->name, op_name) == 0) op = graph->ops[i];
-    if (!op || !take(parser, '(')) SYNTAX(parser, "unknown op %s", op_name ? op_name : "");
-    if (num_out > op->num_out) SYNTAX(parser, "%s has %d outputs", op->name, op->num_out);
-    Value *in[NODE_MAX_IN] = { 0 };
+    if (!op) SYNTAX(parser, "unknown op %s", op_name ? op_name : "");
+    if (outputs.count > op->num_out) SYNTAX(parser, "%s has %d outputs", op->name, op->num_out);
+    if (!take(parser, '(')) SYNTAX(parser, "expected ( after %s", op->name);
+    Value *in[NODE_MAX_IN] = {0};
     while (!take(parser, ')')) {
         const char *name = word(parser);
         if (!name || num_in == op->num_in) SYNTAX(parser, "%s takes at most %d inputs", op->name, op->num_in);
@@ -390,24 +513,16 @@ static Status parse_node(Parser *parser)
     char *attrs = attrs_defaults(parser->arena, op);
     if (take(parser, '{')) TRY(parse_attrs(parser, op, attrs));
     Node *node;
-    if (graph_add_node(graph, op, attrs, num_out ? names[0] : "_", in, num_in, 0, &node) != OK)
-        return status_prefix(ERR_INVALID, "%s:%d", parser->file, parser->line);
-    for (int k = 0; k < num_out; k++) {
-        if (!(want >> k & 1)) continue;
-        Value *value = graph_add_value(graph, VALUE_ACTIVATION, names[k], &types[k]);
-        value->producer = node;
-        value->out_index = k;
-        node->out[k] = value;
-        value->home = homes[k];
-        Value *memory = value->home ? value->home : node_alias_of(node, k);
-        if (memory) value->kind = memory->kind;
-    }
+    if (graph_add_node(graph, op, attrs, outputs.count ? outputs.name[0] : "_", in, num_in, 0, &node) != OK)
+        return prefix_place(parser, place_of(parser, op_at));
+    places_put(parser->arena, &parser->nodes, node->id, place_of(parser, op_at));
+    add_outputs(graph, node, &outputs);
     return parse_node_tail(parser, node);
 }
 
 static Status parse_line(Parser *parser)
 {
-    static const char *const kinds[] = { "input", "param", NULL, "grad", "state", "cache", "const" };
+    static const char *const kinds[] = {"input", "param", NULL, "grad", "state", "cache", "const"};
     const char              *start = parser->p;
     if (take_word(parser, "output") && parser->p < parser->end && *parser->p == ' ') {
         const char *name = word(parser);
@@ -433,24 +548,36 @@ static Status connect_views(Parser *parser)
 {
     for (int i = 0; i < parser->num_views; i++) {
         PendingView *view = &parser->views[i];
-        parser->line = view->line;
-        view->value->base = graph_find(parser->graph, view->base);
-        if (!view->value->base) SYNTAX(parser, "view %s of unknown %s", view->value->name, view->base);
+        Value       *base = graph_find(parser->graph, view->base);
+        if (!base) status_fail(ERR_INVALID, "view %s of unknown %s", view->value->name, view->base);
+        if (!base) return prefix_place(parser, view->place);
+        value_set_base(view->value, base, view->offset);
     }
     for (int i = 0; i < parser->num_views; i++) {
         const Value *value = parser->views[i].value;
-        parser->line = parser->views[i].line;
-        if (value->base->base || value->base->producer)
-            SYNTAX(parser, "view %s: its base %s must be from outside and no view", value->name, value->base->name);
+        if (!value->base->base && !value->base->producer) continue;
+        status_fail(ERR_INVALID, "view %s: its base %s must be from outside and no view", value->name, value->base->name);
+        return prefix_place(parser, parser->views[i].place);
     }
     return OK;
 }
 
-Status graph_parse(Arena *arena, const char *file, const char *text, size_t len, const OpDef *const *ops, int num_ops,
-                   Graph **out_graph)
+/* What holds between two passes must hold of a text too. */
+static Status check_graph(const Parser *parser)
 {
-    Parser parser = { .arena = arena, .file = file, .p = text, .end = text + len, .line = 1 };
+    const Node  *node = NULL;
+    const Value *value = NULL;
+    if (graph_verify_at(parser->graph, &node, &value) == OK) return OK;
+    if (node) return prefix_place(parser, parser->nodes.items[node->id]);
+    if (value) return prefix_place(parser, parser->values.items[value->id]);
+    return status_prefix(ERR_INVALID, "%s", parser->file);
+}
+
+Status graph_parse(Arena *arena, const char *file, const char *text, size_t len, const OpDef *const *ops, int num_ops, Graph **out_graph)
+{
+    Parser parser = {.arena = arena, .file = file, .p = text, .end = text + len, .line = 1};
     while (parser.p < parser.end) {
+        parser.line_start = parser.p;
         if (!at_line_end(&parser) && *parser.p != '#') {
             if (!parser.graph) {
                 const char *name = take_word(&parser, "graph") ? word(&parser) : NULL;
@@ -467,6 +594,7 @@ Status graph_parse(Arena *arena, const char *file, const char *text, size_t len,
     }
     if (!parser.graph) FAIL(ERR_INVALID, "%s: no graph in it", file);
     TRY(connect_views(&parser));
+    TRY(check_graph(&parser));
     *out_graph = parser.graph;
     return OK;
 }

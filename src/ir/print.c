@@ -5,9 +5,9 @@
 #include <stdio.h>
 #include <string.h>
 
-static const char *const kind_names[VALUE_KIND_COUNT] = { "input", "param", "act", "grad", "state", "cache", "const" };
-static const char *const init_names[] = { "normal", "zeros", "ones", "uniform" };
-static const char *const hf_names[] = { "whole", "concat", "slice", "transpose" };
+static const char *const kind_names[VALUE_KIND_COUNT] = {"input", "param", "act", "grad", "state", "cache", "const"};
+static const char *const init_names[] = {"normal", "zeros", "ones", "uniform"};
+static const char *const hf_names[] = {"whole", "concat", "slice", "transpose"};
 
 static void print_number(StrBuf *out, double value)
 {
@@ -16,6 +16,18 @@ static void print_number(StrBuf *out, double value)
         snprintf(buf, sizeof buf, "%.*g", digits, value);
         double back;
         if (sscanf(buf, "%lf", &back) == 1 && back == value) break;
+    }
+    strbuf_puts(out, buf);
+}
+
+/* As few digits as give the same float again. */
+static void print_float(StrBuf *out, float value)
+{
+    char buf[40];
+    for (int digits = 6; digits <= 9; digits++) {
+        snprintf(buf, sizeof buf, "%.*g", digits, (double)value);
+        float back;
+        if (sscanf(buf, "%f", &back) == 1 && back == value) break;
     }
     strbuf_puts(out, buf);
 }
@@ -41,7 +53,7 @@ static void print_param(StrBuf *out, const Param *p)
     strbuf_printf(out, "init=%s", init_names[p->init]);
     if (p->init == INIT_NORMAL || p->init == INIT_UNIFORM) {
         strbuf_putc(out, ':');
-        print_number(out, (double)p->init_std);
+        print_float(out, p->init_std);
     }
     if (p->module) {
         strbuf_puts(out, " module=");
@@ -63,14 +75,19 @@ static void print_value(StrBuf *out, const Value *value)
 {
     char buf[64];
     strbuf_printf(out, "%s %s: %s", kind_names[value->kind], value->name, type_text(&value->type, buf));
+    if (value->space) strbuf_printf(out, " space=%s", space_name(value->space));
     if (value->layer >= 0) strbuf_printf(out, " layer=%d", value->layer);
     if (value->base) strbuf_printf(out, " base=%s@%lld", value->base->name, (long long)value->base_offset);
     if (value->param) print_param(out, value->param);
     if (value->const_data) {
-        CHECK(value->type.dtype == DT_I64);
+        bool whole = value->type.dtype == DT_I64;
+        CHECK(whole || value->type.dtype == DT_F32);
         strbuf_puts(out, " data=[");
-        for (int64_t i = 0; i < type_numel(&value->type); i++)
-            strbuf_printf(out, "%s%lld", i ? "," : "", (long long)((const int64_t *)value->const_data)[i]);
+        for (int64_t i = 0; i < type_numel(&value->type); i++) {
+            if (i) strbuf_putc(out, ',');
+            if (whole) strbuf_printf(out, "%lld", (long long)((const int64_t *)value->const_data)[i]);
+            if (!whole) print_float(out, ((const float *)value->const_data)[i]);
+        }
         strbuf_putc(out, ']');
     }
     strbuf_putc(out, '\n');
@@ -81,13 +98,23 @@ static void print_attrs(StrBuf *out, const Node *node)
     const char *attrs = node->attrs;
     const char *separator = " {";
     for (const AttrDef *a = node->op->attrs; a && a->type != ATTR_TYPE_END; a++) {
+        int64_t dtype = a->type == ATTR_TYPE_DTYPE ? *(const int64_t *)(const void *)(attrs + a->offset) : 0;
+        if (a->type == ATTR_TYPE_DTYPE && !dtype) continue;
         strbuf_printf(out, "%s%s=", separator, a->name);
         separator = ", ";
         if (a->type == ATTR_TYPE_INT) strbuf_printf(out, "%lld", (long long)*(const int64_t *)(const void *)(attrs + a->offset));
         if (a->type == ATTR_TYPE_FLOAT) print_number(out, *(const double *)(const void *)(attrs + a->offset));
         if (a->type == ATTR_TYPE_BOOL) strbuf_puts(out, *(const bool *)(attrs + a->offset) ? "true" : "false");
+        if (dtype) strbuf_puts(out, dtype_info(ATTR_TO_DTYPE(dtype))->name);
     }
     if (separator[0] == ',') strbuf_putc(out, '}');
+}
+
+static const char *node_name(const Node *node)
+{
+    for (int k = 0; k < node->num_out; k++)
+        if (node->out[k]) return node->out[k]->name;
+    return "_";
 }
 
 void node_print(const Node *node, StrBuf *out)
@@ -99,6 +126,8 @@ void node_print(const Node *node, StrBuf *out)
             strbuf_printf(out, "%s: %s", node->out[k]->name, type_text(&node->out[k]->type, buf));
         else
             strbuf_putc(out, '_');
+        if (node->out[k] && node->out[k]->space && !node->out[k]->home && !node_alias_of(node, k))
+            strbuf_printf(out, " space=%s", space_name(node->out[k]->space));
         if (node->out[k] && node->out[k]->home) strbuf_printf(out, " home=%s", node->out[k]->home->name);
     }
     strbuf_printf(out, " = %s(", node->op->name);
@@ -112,7 +141,8 @@ void node_print(const Node *node, StrBuf *out)
     if (node->flags & NODE_BACKWARD) strbuf_puts(out, " backward");
     if (node->flags & NODE_CLONE) strbuf_puts(out, " clone");
     if (node->flags & NODE_ONCE) strbuf_puts(out, " once");
-    if (node->stream) strbuf_printf(out, " stream=%d", node->stream);
+    if (node->stream) strbuf_printf(out, " stream=%s", stream_name(node->stream));
+    for (int i = 0; i < node->num_after; i++) strbuf_printf(out, " after=%s", node_name(node->after[i]));
     if (node->source) {
         strbuf_puts(out, " source=");
         print_quoted(out, node->source);

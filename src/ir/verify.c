@@ -12,9 +12,9 @@ typedef struct Verify {
 
 static Status node_failed(const Node *node, const char *what, const Value *value)
 {
-    StrBuf text = { 0 };
-    node_print(node, &text);
-    status_fail(ERR_INTERNAL, "graph: %s%s%s: %s", what, value ? " " : "", value ? value->name : "", strbuf_cstr(&text));
+    StrBuf text = {0};
+    node_print(node, &text); /* ends with a new line */
+    status_fail(ERR_INTERNAL, "graph: %s%s%s: %.*s", what, value ? " " : "", value ? value->name : "", (int)text.len - 1, text.data);
     strbuf_deinit(&text);
     return ERR_INTERNAL;
 }
@@ -66,10 +66,8 @@ static Status verify_node(Verify *v, const Node *node)
         if (v->defined[out->id]) return node_failed(node, "produced twice:", out);
         if (!type_equal(&out->type, &types[k])) return node_failed(node, "type differs from what the op infers:", out);
         Value *alias = out->home ? out->home : node_alias_of(node, k);
-        if (out->home && out->home->producer)
-            return node_failed(node, "a home is memory from outside, unlike", out->home);
-        if (alias && type_bytes(&alias->type) != type_bytes(&out->type))
-            return node_failed(node, "alias of another size:", alias);
+        if (out->home && out->home->producer) return node_failed(node, "a home is memory from outside, unlike", out->home);
+        if (alias && type_bytes(&alias->type) != type_bytes(&out->type)) return node_failed(node, "alias of another size:", alias);
         if (alias) mark_dead(v, alias);
         v->defined[out->id] = 1;
     }
@@ -85,31 +83,79 @@ static Status verify_value(const Graph *graph, const Value *value, int index)
     if (value->base) {
         int64_t room = type_numel(&value->base->type) - type_numel(&value->type);
         FAIL_IF(value->base->base || value->base->producer || value->producer, ERR_INTERNAL,
-                "graph: view %s of %s: both must be from outside, and the base no view", value->name,
-                value->base->name);
-        FAIL_IF(value->base_offset < 0 || value->base_offset > room || value->type.dtype != value->base->type.dtype,
-                ERR_INTERNAL, "graph: view %s leaves its base %s", value->name, value->base->name);
+                "graph: view %s of %s: both must be from outside, and the base no view", value->name, value->base->name);
+        FAIL_IF(value->base_offset < 0 || value->base_offset > room || value->type.dtype != value->base->type.dtype ||
+                    value->base_offset % dtype_info(value->type.dtype)->block,
+                ERR_INTERNAL, "graph: view %s leaves its base %s, or starts within a block of it", value->name, value->base->name);
     }
     return OK;
 }
 
-Status graph_verify(const Graph *graph)
+/* Each reader stands once in the list of what it reads: all listed are readers, and there are as many of both. */
+static Status verify_uses(const Graph *graph)
 {
-    Verify v = { .graph = graph };
+    int64_t listed = 0, connected = graph->num_outputs;
+    for (int i = 0; i < graph->num_values; i++) {
+        const Value *value = graph->values[i];
+        int          count = 0;
+        for (const Use *use = value->first_use, *before = NULL; use; before = use, use = use->next, count++) {
+            bool is_reader = use->node ? use == &use->node->uses[use->index] && use->node->in[use->index] == value
+                                       : use == graph->outputs[use->index].use && graph->outputs[use->index].value == value;
+            FAIL_IF(!is_reader || use->prev != before || count == value->num_uses, ERR_INTERNAL, "graph: list of uses of %s broken",
+                    value->name);
+        }
+        FAIL_IF(count != value->num_uses, ERR_INTERNAL, "graph: list of uses of %s broken", value->name);
+        listed += count;
+    }
+    for (const Node *node = graph->first; node; node = node->next)
+        for (int i = 0; i < node->num_in; i++) connected += node->in[i] != NULL;
+    FAIL_IF(listed != connected, ERR_INTERNAL, "graph: %lld uses listed, %lld counted", (long long)listed, (long long)connected);
+    return OK;
+}
+
+static Status verify_members(const Graph *graph)
+{
+    int64_t listed = 0, views = 0;
+    for (int i = 0; i < graph->num_values; i++) {
+        const Value *base = graph->values[i];
+        views += base->base != NULL;
+        for (const Value *member = base->first_member; member; member = member->next_member, listed++)
+            FAIL_IF(member->base != base || (member->next_member ? member->next_member->id <= member->id : member != base->last_member),
+                    ERR_INTERNAL, "graph: list of members of %s broken", base->name);
+    }
+    FAIL_IF(listed != views, ERR_INTERNAL, "graph: %lld members listed, %lld counted", (long long)listed, (long long)views);
+    return OK;
+}
+
+Status graph_verify_at(const Graph *graph, const Node **out_node, const Value **out_value)
+{
+    Verify v = {.graph = graph};
     v.defined = arena_array(graph->arena, char, graph->num_values + 1);
     v.dead = arena_array(graph->arena, char, graph->num_values + 1);
     for (int i = 0; i < graph->num_values; i++) {
+        *out_value = graph->values[i]->producer ? NULL : graph->values[i];
+        *out_node = graph->values[i]->producer;
         TRY(verify_value(graph, graph->values[i], i));
         v.defined[i] = graph->values[i]->kind != VALUE_ACTIVATION && !graph->values[i]->producer;
     }
+    *out_value = NULL;
     int count = 0;
     for (const Node *node = graph->first; node; node = node->next, count++) {
-        FAIL_IF(node->next && node->next->prev != node, ERR_INTERNAL, "graph: node list broken");
+        *out_node = node;
+        FAIL_IF(node->next && (node->next->prev != node || !node_precedes(node, node->next)), ERR_INTERNAL, "graph: node list broken");
         TRY(verify_node(&v, node));
     }
+    *out_node = NULL;
     FAIL_IF(count != graph->num_nodes, ERR_INTERNAL, "graph: %d nodes listed, %d counted", count, graph->num_nodes);
     for (int i = 0; i < graph->num_outputs; i++)
-        FAIL_IF(!v.defined[graph->outputs[i].value->id], ERR_INTERNAL, "graph: output %s is never produced",
-                graph->outputs[i].name);
-    return OK;
+        FAIL_IF(!v.defined[graph->outputs[i].value->id], ERR_INTERNAL, "graph: output %s is never produced", graph->outputs[i].name);
+    TRY(verify_uses(graph));
+    return verify_members(graph);
+}
+
+Status graph_verify(const Graph *graph)
+{
+    const Node  *node;
+    const Value *value;
+    return graph_verify_at(graph, &node, &value);
 }

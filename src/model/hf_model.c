@@ -1,6 +1,7 @@
 /* Opening a Hugging Face folder, and what of it is copied when we save one. */
 #include "model/hf_model.h"
 
+#include "base/log.h"
 #include "files/hub.h"
 #include "model/peft.h"
 #include "ops/ops.h"
@@ -8,7 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { MAX_CONFIG_BYTES = 16 << 20 };
+enum { MAX_CONFIG_BYTES = 16 << 20, MAX_SIDE_BYTES = 1 << 30 };
 
 static Status find_module(Arena *arena, HfModel *model)
 {
@@ -19,28 +20,30 @@ static Status find_module(Arena *arena, HfModel *model)
     size_t      len;
     const char *text = ir_shipped_module(architecture, &len);
     if (!text) {
-        StrBuf known = { 0 };
+        StrBuf known = {0};
         for (const char *const *name = ir_shipped_architectures(); *name; name++)
             strbuf_printf(&known, "%s%s", known.len ? ", " : "", *name);
-        Status status = status_fail(ERR_UNSUPPORTED, "%s: architecture %s isn't supported; this version has %s",
-                                    model->config_name, architecture, strbuf_cstr(&known));
+        Status status = status_fail(ERR_UNSUPPORTED, "%s: architecture %s isn't supported; this version has %s", model->config_name,
+                                    architecture, strbuf_cstr(&known));
         strbuf_deinit(&known);
         return status;
     }
     return ir_module_parse(arena, arena_printf(arena, "the shipped IR of %s", architecture), text, len, &model->module);
 }
 
-static Status read_facts(Arena *arena, HfModel *model)
+static Status read_facts(HfModel *model)
 {
-    TRY(ir_module_dims(arena, model->module, &model->config, model->config_name, &model->dims));
+    TRY(ir_module_dims(model->arena, model->module, &model->config, model->config_name, &model->dims));
     double value = 0;
     if (ir_dims_get(&model->dims, "V", &value)) model->vocab_size = (int64_t)value;
     if (ir_dims_get(&model->dims, "max_positions", &value)) model->max_positions = (int64_t)value;
     model->tied_head = ir_dims_get(&model->dims, "tied", &value) && value != 0;
+    json_get_double(&model->config, "attention_dropout", &model->attention_dropout);
     model->dtype = DT_F32;
     const char *dtype = NULL;
     if (json_get_str(&model->config, "dtype", &dtype) || json_get_str(&model->config, "torch_dtype", &dtype)) {
-        if (!dtype_parse(dtype, &model->dtype)) model->dtype = DT_BF16; /* float16: read exactly, stored as bf16 or fp32 */
+        /* float16 and what else we don't compute in: stored as bf16. */
+        if (!dtype_parse(dtype, &model->dtype) || !(DT_SET(model->dtype) & DT_SET_FLOAT)) model->dtype = DT_BF16;
     }
     return OK;
 }
@@ -48,32 +51,35 @@ static Status read_facts(Arena *arena, HfModel *model)
 Status hf_model_open(Arena *arena, const char *dir, HfModel **out_model)
 {
     HfModel *model = arena_new(arena, HfModel);
-    StrBuf    local = { 0 };
-    Status    status = hub_local_path(HUB_MODEL, dir, &local);
+    model->arena = arena;
+    StrBuf local = {0};
+    Status status = hub_local_path(HUB_MODEL, dir, &local);
     model->dir = arena_strdup(arena, strbuf_cstr(&local));
     strbuf_deinit(&local);
     TRY(status);
     dir = model->dir;
     model->config_name = arena_printf(arena, "%s/config.json", dir);
-    FAIL_IF(!file_is_dir(dir), ERR_NOT_FOUND, "%s is a file; model must be a folder that holds a Hugging Face model (config.json, safetensors), "
-                                              "or ORG/NAME of one on the hub", dir);
+    FAIL_IF(!file_is_dir(dir), ERR_NOT_FOUND,
+            "%s is a file; model must be a folder that holds a Hugging Face model (config.json, safetensors), "
+            "or ORG/NAME of one on the hub",
+            dir);
     FAIL_IF(!file_exists(model->config_name) && peft_is_adapter_dir(dir), ERR_INVALID,
-            "%s is a LoRA adapter, not a model; merge it into its base first (surogate merge BASE_DIR %s OUT_DIR), or train a new one from the base",
+            "%s is a LoRA adapter, not a model; merge it into its base first (surogate merge BASE_DIR %s OUT_DIR), or train a new one from "
+            "the base",
             dir, dir);
-    FAIL_IF(!file_exists(model->config_name), ERR_NOT_FOUND,
-            "%s: no config.json in this folder; expected a Hugging Face model", dir);
+    FAIL_IF(!file_exists(model->config_name), ERR_NOT_FOUND, "%s: no config.json in this folder; expected a Hugging Face model", dir);
     TRY(file_read(arena, model->config_name, MAX_CONFIG_BYTES, &model->config_text));
     TRY(json_parse(arena, model->config_name, model->config_text.data, model->config_text.len, &model->config));
     TRY(find_module(arena, model));
-    TRY(read_facts(arena, model));
+    TRY(read_facts(model));
     *out_model = model;
     return OK;
 }
 
 bool hf_model_has_weights(const HfModel *model)
 {
-    char path[4096];
-    static const char *const names[] = { "model.safetensors", "model.safetensors.index.json" };
+    char                     path[4096];
+    static const char *const names[] = {"model.safetensors", "model.safetensors.index.json"};
     for (int i = 0; i < 2; i++) {
         snprintf(path, sizeof path, "%s/%s", model->dir, names[i]);
         if (file_exists(path)) return true;
@@ -81,12 +87,93 @@ bool hf_model_has_weights(const HfModel *model)
     return false;
 }
 
+/* What other programs save weights as, and we don't read. */
+static bool has_pickled_weights(const HfModel *model)
+{
+    char                     path[4096];
+    static const char *const names[] = {"pytorch_model.bin", "pytorch_model.bin.index.json"};
+    for (int i = 0; i < 2; i++) {
+        snprintf(path, sizeof path, "%s/%s", model->dir, names[i]);
+        if (file_exists(path)) return true;
+    }
+    return false;
+}
+
+Status hf_model_require_weights(const HfModel *model)
+{
+    if (hf_model_has_weights(model)) return OK;
+    FAIL_IF(has_pickled_weights(model), ERR_UNSUPPORTED,
+            "%s has its weights as pytorch_model.bin only, a Python pickle, which isn't read. Convert it once: python -c \"from "
+            "transformers import "
+            "AutoModelForCausalLM as M; M.from_pretrained('%s', torch_dtype='auto').save_pretrained('%s')\"",
+            model->dir, model->dir, model->dir);
+    FAIL(ERR_NOT_FOUND, "%s has no weights: no model.safetensors or model.safetensors.index.json in it", model->dir);
+}
+
+static bool same_values(const StTensor *a, const StTensor *b)
+{
+    return a->dtype == b->dtype && a->ndim == b->ndim && memcmp(a->dim, b->dim, sizeof a->dim[0] * (size_t)a->ndim) == 0 &&
+           memcmp(a->data, b->data, a->bytes) == 0;
+}
+
+/* A head that is stored and differs from the embedding is the model's, whatever config.json says: so does transformers. */
+static Status settle_head(HfModel *model)
+{
+    const StTensor *embedding = st_find(model->weights, "model.embed_tokens.weight"), *head = st_find(model->weights, "lm_head.weight");
+    StrBuf          text = {0};
+    if (!model->tied_head || !embedding || !head || same_values(embedding, head)) return OK;
+    for (uint32_t i = 0; i < model->config.count; i++) {
+        JsonMember *member = &model->config.members[i];
+        if (str_equal(member->key, "tie_word_embeddings")) member->value = (JsonValue){.type = JSON_BOOL, .boolean = false};
+    }
+    json_write(&text, &model->config, 2);
+    strbuf_putc(&text, '\n');
+    model->config_text = (Str){arena_strndup(model->arena, text.data, text.len), text.len};
+    strbuf_deinit(&text);
+    model->is_untied = true;
+    return read_facts(model);
+}
+
 Status hf_model_open_weights(HfModel *model)
 {
     if (model->weights) return OK;
-    FAIL_IF(!hf_model_has_weights(model), ERR_NOT_FOUND,
-            "%s has no weights: no model.safetensors or model.safetensors.index.json in it", model->dir);
-    return st_open(model->dir, &model->weights);
+    TRY(hf_model_require_weights(model));
+    TRY(st_open(model->dir, &model->weights));
+    return settle_head(model);
+}
+
+/* Weights that are wider than bf16 and aren't stored as they are. */
+static void tell_conversion(const HfModel *model, DType dtype, bool training, StrBuf *notes)
+{
+    static const struct {
+        StDType     dtype;
+        const char *name;
+    } wide[] = {{ST_F16, "fp16"}, {ST_F32, "fp32"}, {ST_F64, "fp64"}};
+    for (size_t k = 0; k < sizeof wide / sizeof *wide; k++) {
+        size_t count = 0, all = st_count(model->weights);
+        if (wide[k].dtype == st_dtype_from(dtype)) continue;
+        for (size_t i = 0; i < all; i++) count += st_at(model->weights, i)->dtype == wide[k].dtype;
+        if (!count) continue;
+        bool exact = wide[k].dtype == ST_F16 && dtype == DT_F32;
+        log_note(notes, false, "%s: %zu of %zu tensors are %s; they are %s %s%s", model->dir, count, all, wide[k].name,
+                 exact ? "stored as" : "rounded to", dtype == DT_BF16 ? "bf16" : "fp32",
+                 exact                          ? ", which keeps every value"
+                 : training && dtype == DT_BF16 ? " (model_dtype: fp32 keeps more)"
+                                                : "");
+    }
+}
+
+void hf_model_tell(const HfModel *model, DType dtype, bool training, StrBuf *notes)
+{
+    if (model->is_untied)
+        log_note(notes, true,
+                 "%s: config.json says tie_word_embeddings: true, but lm_head.weight is stored and differs from the embedding. The stored "
+                 "one is used, as transformers does",
+                 model->dir);
+    if (training && model->attention_dropout > 0)
+        log_note(notes, true, "%s: attention_dropout %g of config.json is ignored: attention is trained without dropout",
+                 model->config_name, model->attention_dropout);
+    if (model->weights) tell_conversion(model, dtype, training, notes);
 }
 
 void hf_model_close(HfModel *model)
@@ -98,8 +185,8 @@ void hf_model_close(HfModel *model)
 
 Status hf_model_bind(Arena *arena, const HfModel *model, DType dtype, Graph **out_graph)
 {
-    BindOptions options = { .graph_name = "params", .batch = 1, .seq = 1, .max_len = 1, .dtype = dtype, .ops = op_table,
-                            .num_ops = OP_COUNT };
+    BindOptions options = {
+        .graph_name = "params", .batch = 1, .seq = 1, .max_len = 1, .dtype = dtype, .ops = op_table, .num_ops = OP_COUNT};
     return ir_module_bind(arena, model->module, &model->config, model->config_name, &options, out_graph);
 }
 
@@ -135,8 +222,8 @@ void hf_model_config_text(Arena *arena, const HfModel *model, DType dtype, StrBu
 
 Status hf_model_write_config(const HfModel *model, DType dtype, const char *folder)
 {
-    Arena  arena = { 0 };
-    StrBuf text = { 0 };
+    Arena  arena = {0};
+    StrBuf text = {0};
     hf_model_config_text(&arena, model, dtype, &text);
     Status status = file_write_atomic(arena_printf(&arena, "%s/config.json", folder), text.data, text.len);
     strbuf_deinit(&text);
@@ -144,16 +231,54 @@ Status hf_model_write_config(const HfModel *model, DType dtype, const char *fold
     return status;
 }
 
-Status hf_copy_tokenizer_files(const char *from, const char *folder)
+static const char *const side_names[HF_NUM_SIDE_FILES] = {
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "merges.txt",
+    "tokenizer.model",
+    "vocab.txt",
+    "chat_template.jinja",
+    "chat_template.json",
+    "generation_config.json",
+};
+
+Status hf_read_side_files(Arena *arena, const char *dir, HfSideFiles *out)
 {
-    static const char *const names[] = { "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
-                                         "added_tokens.json", "vocab.json", "merges.txt", "tokenizer.model", "vocab.txt",
-                                         "chat_template.jinja", "chat_template.json", "generation_config.json" };
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        char source[4096], target[4096];
-        snprintf(source, sizeof source, "%s/%s", from, names[i]);
-        snprintf(target, sizeof target, "%s/%s", folder, names[i]);
-        if (file_exists(source) && strcmp(source, target) != 0) TRY(file_copy(source, target));
+    *out = (HfSideFiles){0};
+    for (int i = 0; i < HF_NUM_SIDE_FILES; i++) {
+        Status status = file_read_as_is(arena, arena_printf(arena, "%s/%s", dir, side_names[i]), MAX_SIDE_BYTES, &out->texts[i]);
+        if (status == ERR_NOT_FOUND)
+            status_clear();
+        else
+            TRY(status);
+        out->bytes += (int64_t)out->texts[i].len;
     }
     return OK;
+}
+
+Status hf_write_side_files(const HfSideFiles *files, const char *folder)
+{
+    char path[4096];
+    for (int i = 0; i < HF_NUM_SIDE_FILES; i++) {
+        if (!files->texts[i].data) continue;
+        snprintf(path, sizeof path, "%s/%s", folder, side_names[i]);
+        TRY(file_write_atomic(path, files->texts[i].data, files->texts[i].len));
+    }
+    return OK;
+}
+
+Status hf_copy_side_files(const char *from, const char *folder)
+{
+    Arena       arena = {0};
+    HfSideFiles files;
+    Status      status = OK;
+    if (!file_is_same(from, folder)) {
+        status = hf_read_side_files(&arena, from, &files);
+        if (status == OK) status = hf_write_side_files(&files, folder);
+    }
+    arena_deinit(&arena);
+    return status;
 }

@@ -5,25 +5,33 @@
 #include "ir/module.h"
 
 typedef struct HfModel {
+    Arena      *arena;
     const char *dir;
-    const char *config_name;  /* DIR/config.json, for errors */
-    Str         config_text;  /* as in the file */
+    const char *config_name; /* DIR/config.json, for errors */
+    Str         config_text; /* as in the file, but for what is_untied says */
     JsonValue   config;
-    IrModule   *module;       /* the shipped IR of its architecture */
+    IrModule   *module; /* the shipped IR of its architecture */
     IrDims      dims;
     int64_t     vocab_size;
     int64_t     max_positions; /* longest sequence it was made for */
-    DType       dtype;        /* what config.json says; F32 when it says nothing */
+    DType       dtype;         /* what config.json says; F32 when it says nothing */
     bool        tied_head;
-    StFile     *weights;      /* NULL until hf_model_open_weights */
+    bool        is_untied; /* the file ties the head, but the folder has another one: config says tie_word_embeddings: false */
+    double      attention_dropout;
+    StFile     *weights; /* NULL until hf_model_open_weights */
 } HfModel;
 
 /* Reads DIR/config.json and checks it against the IR of its architecture. ERR_NOT_FOUND, ERR_UNSUPPORTED (an architecture or
  * setting we don't have) and ERR_INVALID say where and what to do. Lives in `arena`; hf_model_close drops the maps. */
 NODISCARD Status hf_model_open(Arena *arena, const char *dir, HfModel **out_model);
-NODISCARD Status hf_model_open_weights(HfModel *model); /* idempotent */
-bool             hf_model_has_weights(const HfModel *model); /* there are safetensors in the folder */
+/* Maps the weights. They may untie the head (is_untied), so this comes before the model is bound. Idempotent. */
+NODISCARD Status hf_model_open_weights(HfModel *model);
+bool             hf_model_has_weights(const HfModel *model);     /* there are safetensors in the folder */
+NODISCARD Status hf_model_require_weights(const HfModel *model); /* else an error that says what is there instead */
 void             hf_model_close(HfModel *model);
+
+/* Says, as notes of log_note, what of the folder isn't taken as it is; dtype: how the weights, where they are open, get stored. */
+void hf_model_tell(const HfModel *model, DType dtype, bool training, StrBuf *notes);
 
 /* An instantiation of the model just to see its parameters: batch 1, one token. */
 NODISCARD Status hf_model_bind(Arena *arena, const HfModel *model, DType dtype, Graph **out_graph);
@@ -34,5 +42,13 @@ void hf_model_config_text(Arena *arena, const HfModel *model, DType dtype, StrBu
 /* Writes config.json for weights of `dtype` into `folder`. */
 NODISCARD Status hf_model_write_config(const HfModel *model, DType dtype, const char *folder);
 
-/* Copies tokenizer, template and generation files that are in `from`, byte for byte. */
-NODISCARD Status hf_copy_tokenizer_files(const char *from, const char *folder);
+/* The files beside weights and config.json: tokenizer, chat template, generation. Byte for byte; those that aren't there are left
+ * out. `files` live in the arena: a run that read them at its start can save without their folder. */
+enum { HF_NUM_SIDE_FILES = 11 };
+typedef struct HfSideFiles {
+    Str     texts[HF_NUM_SIDE_FILES]; /* data NULL: not there */
+    int64_t bytes;                    /* of all */
+} HfSideFiles;
+NODISCARD Status hf_read_side_files(Arena *arena, const char *dir, HfSideFiles *out);
+NODISCARD Status hf_write_side_files(const HfSideFiles *files, const char *folder);
+NODISCARD Status hf_copy_side_files(const char *from, const char *folder); /* which may be the same */

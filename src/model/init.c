@@ -43,17 +43,22 @@ void init_uniform(uint64_t seed, const char *name, int64_t first, int64_t count,
     CHECK(first % 4 == 0);
     for (int64_t i = 0; i < count; i += 4) {
         Philox4 words = draw(seed, hash, (first + i) / 4);
-        for (int64_t k = 0; k < 4 && i + k < count; k++)
-            out[i + k] = (float)(((double)words.v[k] * 0x1p-31 - 1.0) * (double)bound);
+        for (int64_t k = 0; k < 4 && i + k < count; k++) out[i + k] = (float)(((double)words.v[k] * 0x1p-31 - 1.0) * (double)bound);
     }
 }
 
 void init_values(uint64_t seed, const Param *param, int64_t first, int64_t count, float *out)
 {
     switch (param->init) {
-    case INIT_NORMAL: init_normal(seed, param->name, first, count, param->init_std, out); break;
-    case INIT_UNIFORM: init_uniform(seed, param->name, first, count, param->init_std, out); break;
-    case INIT_ZEROS: memset(out, 0, (size_t)count * sizeof *out); break;
+    case INIT_NORMAL:
+        init_normal(seed, param->name, first, count, param->init_std, out);
+        break;
+    case INIT_UNIFORM:
+        init_uniform(seed, param->name, first, count, param->init_std, out);
+        break;
+    case INIT_ZEROS:
+        memset(out, 0, (size_t)count * sizeof *out);
+        break;
     case INIT_ONES:
         for (int64_t i = 0; i < count; i++) out[i] = 1.0f;
     }
@@ -85,7 +90,7 @@ Status init_params(Session *session, uint64_t seed, bool adapters, ThreadPool *p
         int64_t      numel = type_numel(&param->type);
         if (param->is_adapter != adapters) continue;
         for (int64_t first = 0; first < numel && status == OK; first += CHUNK_NUMEL) {
-            Fill fill = { seed, param, first, numel - first < CHUNK_NUMEL ? numel - first : CHUNK_NUMEL, chunk };
+            Fill fill = {seed, param, first, numel - first < CHUNK_NUMEL ? numel - first : CHUNK_NUMEL, chunk};
             pool_run(pool, (fill.count + TASK_NUMEL - 1) / TASK_NUMEL, fill_task, &fill);
             status = param_write(session, param, first, chunk, fill.count);
         }

@@ -2,7 +2,7 @@
  * added on the way. A matrix is held whole, one at a time. */
 #include "model/merge.h"
 
-#include "model/weights_internal.h"
+#include "model/weights.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -12,6 +12,8 @@ enum { MAX_CONFIG_BYTES = 16 << 20 };
 typedef struct Merger {
     const StFile    *base, *adapter;
     const StTensor **sources; /* by index of the declaration */
+    size_t           num_sources;
+    StTensor         head; /* the embedding under the head's name, where the base has no other head */
     double           scale;
     ThreadPool      *pool;
     Arena            arena;
@@ -45,30 +47,39 @@ static const StTensor *find_half(Merger *merger, const char *name, const char *h
     return st_find(merger->adapter, arena_printf(&merger->arena, ADAPTER_PREFIX "%.*s.%s.weight", (int)(len - tail), name, half));
 }
 
-static Status append_floats(const StTensor *like, const float *values, FileWriter *out)
+/* What a merged tensor is stored as: the base's format, or F32 for those of doubles. */
+static DType merged_dtype(const StTensor *w)
 {
     DType dtype;
-    if (!st_dtype_to(like->dtype, &dtype)) dtype = DT_F32;
-    if (dtype == DT_F32) return file_writer_append(out, values, (size_t)like->numel * sizeof *values);
-    void *converted = malloc((size_t)(like->numel * dtype_bytes(dtype)));
+    return st_dtype_to(w->dtype, &dtype) ? dtype : DT_F32;
+}
+
+static Status append_floats(const StTensor *like, const float *values, FileWriter *out)
+{
+    DType   dtype = merged_dtype(like);
+    size_t  bytes = (size_t)dtype_bytes(dtype, like->numel);
+    int64_t at = dtype_first_unfit(dtype, values, like->numel);
+    FAIL_IF(at < like->numel, ERR_INVALID,
+            "%s: merged, tensor %s has a value of %g, which is no finite number in %s; convert the base to a wider dtype first", like->path,
+            like->name, values[at], dtype_info(dtype)->name);
+    if (dtype == DT_F32) return file_writer_append(out, values, bytes);
+    void *converted = malloc(bytes);
     FAIL_IF(!converted, ERR_NO_FIT, "no memory for tensor %s", like->name);
-    dtype_convert(converted, dtype, values, DT_F32, like->numel);
-    Status status = file_writer_append(out, converted, (size_t)(like->numel * dtype_bytes(dtype)));
+    dtype_encode(dtype, values, like->numel, converted);
+    Status status = file_writer_append(out, converted, bytes);
     free(converted);
     return status;
 }
 
 static Status append_merged(Merger *merger, const StTensor *w, const StTensor *a, const StTensor *b, FileWriter *out)
 {
-    bool fits = a->ndim == 2 && b->ndim == 2 && w->ndim == 2 && a->dim[0] == b->dim[1] && b->dim[0] == w->dim[0] &&
-                a->dim[1] == w->dim[1];
+    bool fits = a->ndim == 2 && b->ndim == 2 && w->ndim == 2 && a->dim[0] == b->dim[1] && b->dim[0] == w->dim[0] && a->dim[1] == w->dim[1];
     FAIL_IF(!fits, ERR_INVALID, "%s: the shapes of %s and its pair don't fit tensor %s of the base", a->path, a->name, w->name);
-    TRY(st_check_finite(a));
-    TRY(st_check_finite(b));
+    TRY(st_check_range(a, DT_F32));
+    TRY(st_check_range(b, DT_F32));
     float *values = malloc((size_t)(w->numel + a->numel + b->numel) * sizeof *values);
     FAIL_IF(!values, ERR_NO_FIT, "no memory for tensor %s", w->name);
-    Product product = { values, values + w->numel, values + w->numel + a->numel, w->dim[0], w->dim[1], a->dim[0],
-                        (float)merger->scale };
+    Product product = {values, values + w->numel, values + w->numel + a->numel, w->dim[0], w->dim[1], a->dim[0], (float)merger->scale};
     Status  status = st_to_f32(w, 0, w->numel, values);
     if (status == OK) status = st_to_f32(a, 0, a->numel, values + w->numel);
     if (status == OK) status = st_to_f32(b, 0, b->numel, values + w->numel + a->numel);
@@ -89,22 +100,20 @@ static Status append_tensor(void *context, size_t index, FileWriter *out)
     return file_writer_append(out, w->data, w->bytes);
 }
 
-/* Tensors as the base has them; a merged one of a dtype we can't write becomes F32. */
+/* Tensors as the base has them, merged ones of merged_dtype. */
 static Status declare(Merger *merger, StDecl *decls)
 {
     size_t pairs = 0;
-    for (size_t i = 0; i < st_count(merger->base); i++) {
-        const StTensor *w = st_at(merger->base, i);
+    for (size_t i = 0; i < merger->num_sources; i++) {
+        const StTensor *w = merger->sources[i];
         StDecl         *decl = &decls[i];
-        DType           dtype;
-        merger->sources[i] = w;
-        *decl = (StDecl){ .name = w->name, .dtype = w->dtype, .ndim = w->ndim };
+        *decl = (StDecl){.name = w->name, .dtype = w->dtype, .ndim = w->ndim};
         memcpy(decl->dim, w->dim, sizeof decl->dim);
         const StTensor *a = find_half(merger, w->name, "lora_A"), *b = find_half(merger, w->name, "lora_B");
         FAIL_IF(!a != !b, ERR_INVALID, "%s: %s has no other half", (a ? a : b)->path, (a ? a : b)->name);
         if (!a) continue;
         pairs++;
-        if (!st_dtype_to(w->dtype, &dtype)) decl->dtype = ST_F32;
+        decl->dtype = st_dtype_from(merged_dtype(w));
     }
     if (2 * pairs == st_count(merger->adapter)) return OK;
     for (size_t i = 0; i < st_count(merger->adapter); i++) {
@@ -119,14 +128,58 @@ static Status declare(Merger *merger, StDecl *decls)
     return OK;
 }
 
-static Status write_merged(Merger *merger, const char *folder, int64_t max_shard_bytes)
+/* The base's tensors. An adapted head that is the embedding's parts from it: *out_untied. */
+static Status find_sources(Merger *merger, const HfModel *base, bool *out_untied)
 {
+    Graph *graph;
     size_t count = st_count(merger->base);
-    merger->sources = arena_array(&merger->arena, const StTensor *, count);
-    StDecl *decls = arena_array(&merger->arena, StDecl, count);
+    merger->sources = arena_array(&merger->arena, const StTensor *, count + 1);
+    for (size_t i = 0; i < count; i++) merger->sources[i] = st_at(merger->base, i);
+    merger->num_sources = count;
+    *out_untied = false;
+    TRY(hf_model_bind(&merger->arena, base, DT_F32, &graph));
+    for (int i = 0; i < graph->num_params; i++) {
+        const Param *param = graph->params[i];
+        if (!param->is_head || !base->tied_head) continue;
+        const StTensor *embedding;
+        const char     *name = arena_printf(&merger->arena, "%s.weight", param->module);
+        *out_untied = find_half(merger, name, "lora_A") != NULL;
+        if (!*out_untied || st_find(merger->base, name)) continue; /* a copy is in the files: it is merged as any tensor */
+        TRY(st_require(merger->base, param->hf.names[0], &embedding));
+        merger->head = *embedding;
+        merger->head.name = name;
+        merger->sources[merger->num_sources++] = &merger->head;
+    }
+    return OK;
+}
+
+static Status write_tensors(Merger *merger, const char *folder, int64_t max_shard_bytes)
+{
+    StDecl *decls = arena_array(&merger->arena, StDecl, merger->num_sources);
     TRY(declare(merger, decls));
     TRY(file_make_dirs(folder));
-    return st_write_folder(folder, "model", decls, count, (size_t)max_shard_bytes, append_tensor, merger);
+    return st_write_folder(folder, "model", decls, merger->num_sources, (size_t)max_shard_bytes, append_tensor, merger);
+}
+
+/* The base's config.json, which says so where the head isn't the embedding any more. */
+static Status write_config(Arena *arena, const HfModel *base, bool untied, const char *folder)
+{
+    StrBuf    text = {0};
+    JsonValue config = base->config;
+    config.members = arena_array(arena, JsonMember, config.count);
+    for (uint32_t i = 0; i < config.count; i++) {
+        config.members[i] = base->config.members[i];
+        if (str_equal(config.members[i].key, "tie_word_embeddings")) config.members[i].value = (JsonValue){.type = JSON_BOOL};
+    }
+    if (untied) {
+        json_write(&text, &config, 2);
+        strbuf_putc(&text, '\n');
+    } else {
+        strbuf_append(&text, base->config_text.data, base->config_text.len);
+    }
+    Status status = file_write_atomic(arena_printf(arena, "%s/config.json", folder), text.data, text.len);
+    strbuf_deinit(&text);
+    return status;
 }
 
 /* Whether tokenizer_config.json of the folder holds a chat template. */
@@ -147,12 +200,12 @@ static Status has_inner_template(Arena *arena, const char *dir, bool *out)
  * win over one in the adapter's tokenizer_config.json. */
 static Status copy_tokenizer(Arena *arena, const char *base, const char *adapter, const char *folder)
 {
-    static const char *const files[] = { "chat_template.jinja", "chat_template.json" };
+    static const char *const files[] = {"chat_template.jinja", "chat_template.json"};
     bool                     is_inner;
-    TRY(hf_copy_tokenizer_files(base, folder));
+    TRY(hf_copy_side_files(base, folder));
     TRY(has_inner_template(arena, adapter, &is_inner));
     for (int i = 0; is_inner && i < 2; i++) TRY(file_remove_tree(arena_printf(arena, "%s/%s", folder, files[i])));
-    return hf_copy_tokenizer_files(adapter, folder);
+    return hf_copy_side_files(adapter, folder);
 }
 
 Status merge_adapter(HfModel *base, const PeftAdapter *adapter, const char *folder, int64_t max_shard_bytes, ThreadPool *pool)
@@ -160,12 +213,13 @@ Status merge_adapter(HfModel *base, const PeftAdapter *adapter, const char *fold
     TRY(hf_model_open_weights(base));
     StFile *file;
     TRY(st_open(adapter->dir, &file));
-    Merger merger = { .base = base->weights, .adapter = file, .pool = pool };
+    Merger merger = {.base = base->weights, .adapter = file, .pool = pool};
     Status status = peft_scale(&adapter->lora, &merger.scale);
-    if (status == OK) status = write_merged(&merger, folder, max_shard_bytes);
+    bool   untied = false;
+    if (status == OK) status = find_sources(&merger, base, &untied);
+    if (status == OK) status = write_tensors(&merger, folder, max_shard_bytes);
     if (status == OK) status = copy_tokenizer(&merger.arena, base->dir, adapter->dir, folder);
-    if (status == OK) status = file_write_atomic(arena_printf(&merger.arena, "%s/config.json", folder), base->config_text.data,
-                                                 base->config_text.len);
+    if (status == OK) status = write_config(&merger.arena, base, untied, folder);
     st_close(file);
     arena_deinit(&merger.arena);
     return status;

@@ -7,5 +7,4 @@
 /* Writes the merged model as a whole HF folder; tokenizer, chat template and generation_config.json are the adapter's where its
  * folder has them. base's weights must be open. ERR_INVALID names a tensor of the adapter that
  * the base has no place for. pool may be NULL. */
-NODISCARD Status merge_adapter(HfModel *base, const PeftAdapter *adapter, const char *folder, int64_t max_shard_bytes,
-                               ThreadPool *pool);
+NODISCARD Status merge_adapter(HfModel *base, const PeftAdapter *adapter, const char *folder, int64_t max_shard_bytes, ThreadPool *pool);

@@ -32,7 +32,7 @@ static size_t preset_names(const JsonValue *presets, const char **names)
 
 Status new_list(StrBuf *out)
 {
-    Arena       arena = { 0 };
+    Arena       arena = {0};
     JsonValue   presets;
     const char *names[MAX_NAMES];
     Status      status = parse_presets(&arena, &presets);
@@ -50,7 +50,7 @@ static void set_member(JsonValue *object, Str key, const JsonValue *value)
             object->members[i].value = *value;
             return;
         }
-    object->members[object->count++] = (JsonMember){ key, *value };
+    object->members[object->count++] = (JsonMember){key, *value};
 }
 
 static Status find_preset(Arena *arena, const JsonValue *presets, const char *arch, size_t extra, JsonValue *out)
@@ -74,9 +74,10 @@ static Status find_preset(Arena *arena, const JsonValue *presets, const char *ar
 
 /* Keys of config.json that a preset may lack. */
 static const char *const further_keys[] = {
-    "attention_bias", "attention_dropout", "bos_token_id", "dtype", "eos_token_id", "head_dim", "initializer_range", "layer_types",
-    "max_window_layers", "mlp_bias", "pad_token_id", "partial_rotary_factor", "rope_parameters", "rope_scaling", "rope_theta",
-    "sliding_window", "tie_word_embeddings", "torch_dtype", "use_cache", "use_sliding_window",
+    "attention_bias",    "attention_dropout",  "bos_token_id",      "dtype",          "eos_token_id",        "head_dim",
+    "initializer_range", "layer_types",        "max_window_layers", "mlp_bias",       "pad_token_id",        "partial_rotary_factor",
+    "rope_parameters",   "rope_scaling",       "rope_theta",        "sliding_window", "tie_word_embeddings", "torch_dtype",
+    "use_cache",         "use_sliding_window",
 };
 enum { NUM_FURTHER = sizeof further_keys / sizeof further_keys[0] };
 
@@ -97,12 +98,12 @@ static Status apply_setting(Arena *arena, JsonValue *config, const char *setting
 {
     const char *equals = strchr(setting, '=');
     FAIL_IF(!equals || equals == setting, ERR_INVALID, "%s: expected key=value, a setting of config.json", setting);
-    Str       key = { arena_strndup(arena, setting, (size_t)(equals - setting)), (size_t)(equals - setting) };
+    Str       key = {arena_strndup(arena, setting, (size_t)(equals - setting)), (size_t)(equals - setting)};
     JsonValue value;
     TRY(check_key(config, key.data));
     if (json_parse(arena, "setting", equals + 1, strlen(equals + 1), &value) != OK) {
         status_clear();
-        value = (JsonValue){ .type = JSON_STRING, .string = str_of(arena_strdup(arena, equals + 1)) };
+        value = (JsonValue){.type = JSON_STRING, .string = str_of(arena_strdup(arena, equals + 1))};
     }
     set_member(config, key, &value);
     return OK;
@@ -116,12 +117,12 @@ static Status apply_tokenizer(JsonValue *config, const char *dir)
     const struct {
         const char *key;
         int64_t     value; /* -1: none */
-    } ids[] = { { "vocab_size", tokenizer_vocab_size(tokenizer) },
-                { "bos_token_id", tokenizer_bos_id(tokenizer) },
-                { "eos_token_id", tokenizer_eos_id(tokenizer) },
-                { "pad_token_id", tokenizer_pad_id(tokenizer) } };
+    } ids[] = {{"vocab_size", tokenizer_vocab_size(tokenizer)},
+               {"bos_token_id", tokenizer_bos_id(tokenizer)},
+               {"eos_token_id", tokenizer_eos_id(tokenizer)},
+               {"pad_token_id", tokenizer_pad_id(tokenizer)}};
     for (size_t i = 0; i < sizeof ids / sizeof ids[0]; i++) {
-        JsonValue value = { .type = ids[i].value < 0 ? JSON_NULL : JSON_INT, .integer = ids[i].value };
+        JsonValue value = {.type = ids[i].value < 0 ? JSON_NULL : JSON_INT, .integer = ids[i].value};
         set_member(config, str_of(ids[i].key), &value);
     }
     tokenizer_destroy(tokenizer);
@@ -143,11 +144,11 @@ static Status write_config(Arena *arena, const NewOptions *options, const char *
     for (size_t i = 0; i < options->num_settings; i++) TRY(apply_setting(arena, &config, options->settings[i]));
     qsort(config.members, config.count, sizeof *config.members, compare_members);
     const char *path = arena_printf(arena, "%s/config.json", folder);
-    StrBuf text = { 0 }, generation = { 0 };
+    StrBuf      text = {0}, generation = {0};
     json_write(&text, &config, 2);
     strbuf_putc(&text, '\n');
     strbuf_puts(&generation, "{\n");
-    static const char *const ids[] = { "bos_token_id", "eos_token_id" };
+    static const char *const ids[] = {"bos_token_id", "eos_token_id"};
     for (int i = 0; i < 2; i++) {
         const JsonValue *id = json_get(&config, ids[i]);
         if (!id) continue;
@@ -157,8 +158,7 @@ static Status write_config(Arena *arena, const NewOptions *options, const char *
     strbuf_puts(&generation, "\n}\n");
     Status status = file_make_dirs(folder);
     if (status == OK) status = file_write_atomic(path, text.data, text.len);
-    if (status == OK)
-        status = file_write_atomic(arena_printf(arena, "%s/generation_config.json", folder), generation.data, generation.len);
+    if (status == OK) status = file_write_atomic(arena_printf(arena, "%s/generation_config.json", folder), generation.data, generation.len);
     strbuf_deinit(&text);
     strbuf_deinit(&generation);
     return status;
@@ -167,13 +167,13 @@ static Status write_config(Arena *arena, const NewOptions *options, const char *
 /* ---- weights ---- */
 
 typedef struct Generator {
-    Graph     *graph;
-    uint64_t   seed;
-    ThreadPool *pool;
-    float     *values;
-    void      *converted;
+    Graph       *graph;
+    uint64_t     seed;
+    ThreadPool  *pool;
+    float       *values;
+    void        *converted;
     const Param *param; /* of the chunk being filled */
-    int64_t    first, count;
+    int64_t      first, count;
 } Generator;
 
 static void fill_task(void *context, int64_t task, int worker)
@@ -183,39 +183,39 @@ static void fill_task(void *context, int64_t task, int worker)
     DType      dtype = g->param->type.dtype;
     int64_t    at = task * TASK_NUMEL, n = g->count - at < TASK_NUMEL ? g->count - at : TASK_NUMEL;
     init_values(g->seed, g->param, g->first + at, n, g->values + at);
-    dtype_convert((char *)g->converted + at * dtype_bytes(dtype), dtype, g->values + at, DT_F32, n);
+    dtype_encode(dtype, g->values + at, n, (char *)g->converted + dtype_bytes(dtype, at));
 }
 
 static Status append_values(void *context, size_t index, FileWriter *out)
 {
     Generator *g = context;
     g->param = g->graph->params[index];
-    int64_t numel = type_numel(&g->param->type), size = dtype_bytes(g->param->type.dtype);
+    int64_t numel = type_numel(&g->param->type);
     for (g->first = 0; g->first < numel; g->first += CHUNK_NUMEL) {
         g->count = numel - g->first < CHUNK_NUMEL ? numel - g->first : CHUNK_NUMEL;
         pool_run(g->pool, (g->count + TASK_NUMEL - 1) / TASK_NUMEL, fill_task, g);
-        TRY(file_writer_append(out, g->converted, (size_t)(g->count * size)));
+        TRY(file_writer_append(out, g->converted, (size_t)dtype_bytes(g->param->type.dtype, g->count)));
     }
     return OK;
 }
 
 static Status write_weights(Arena *arena, const NewOptions *options, const HfModel *model, const char *folder)
 {
-    Generator g = { .seed = options->seed, .pool = options->pool };
+    Generator g = {.seed = options->seed, .pool = options->pool};
     TRY(hf_model_bind(arena, model, model->dtype, &g.graph));
     StDecl *decls = arena_array(arena, StDecl, g.graph->num_params);
     for (int i = 0; i < g.graph->num_params; i++) {
         const Param *param = g.graph->params[i];
         FAIL_IF(param->hf.kind != HF_WHOLE, ERR_UNSUPPORTED, "%s: parameter %s isn't one whole tensor of the file", options->arch,
                 param->name);
-        decls[i] = (StDecl){ .name = param->hf.names[0], .dtype = st_dtype_from(param->type.dtype), .ndim = param->type.ndim };
+        decls[i] = (StDecl){.name = param->hf.names[0], .dtype = st_dtype_from(param->type.dtype), .ndim = param->type.ndim};
         for (int k = 0; k < param->type.ndim; k++) decls[i].dim[k] = param->type.dim[k];
     }
     g.values = malloc(CHUNK_NUMEL * sizeof *g.values);
     g.converted = malloc(CHUNK_NUMEL * sizeof *g.values);
     CHECK(g.values && g.converted);
-    Status status = st_write_folder(folder, "model", decls, (size_t)g.graph->num_params, (size_t)options->max_shard_bytes,
-                                    append_values, &g);
+    Status status =
+        st_write_folder(folder, "model", decls, (size_t)g.graph->num_params, (size_t)options->max_shard_bytes, append_values, &g);
     free(g.values);
     free(g.converted);
     return status;
@@ -231,7 +231,7 @@ static void remove_config(Arena *arena, const char *folder)
 
 Status new_model(const NewOptions *options, const char *folder)
 {
-    Arena    arena = { 0 };
+    Arena    arena = {0};
     HfModel *model = NULL;
     FAIL_IF(file_exists(arena_printf(&arena, "%s/config.json", folder)), ERR_INVALID,
             "%s already holds a config.json; name a new folder, or remove it first", folder);
@@ -239,7 +239,7 @@ Status new_model(const NewOptions *options, const char *folder)
     if (status == OK) status = hf_model_open(&arena, folder, &model);
     if (status != OK) remove_config(&arena, folder);
     if (status == OK && options->weights) status = write_weights(&arena, options, model, folder);
-    if (status == OK && options->tokenizer) status = hf_copy_tokenizer_files(options->tokenizer, folder);
+    if (status == OK && options->tokenizer) status = hf_copy_side_files(options->tokenizer, folder);
     arena_deinit(&arena);
     return status;
 }

@@ -8,14 +8,15 @@
 NODISCARD Status new_list(StrBuf *out);
 
 typedef struct NewOptions {
-    const char        *arch;         /* qwen3-0.6b */
-    const char *const *settings;     /* key=value of config.json, over the preset's; values are read as JSON, else as text */
+    const char        *arch;     /* qwen3-0.6b */
+    const char *const *settings; /* key=value of config.json, over the preset's; values are read as JSON, else as text */
     size_t             num_settings;
-    const char        *tokenizer;    /* folder whose tokenizer files are copied; it also gives vocab_size and the ids of BOS, EOS and padding; NULL: none */
-    bool               weights;      /* false: config.json (and tokenizer) only, for from_scratch */
-    uint64_t           seed;
-    int64_t            max_shard_bytes;
-    ThreadPool        *pool;         /* may be NULL */
+    const char
+        *tokenizer; /* folder whose tokenizer files are copied; it also gives vocab_size and the ids of BOS, EOS and padding; NULL: none */
+    bool weights;   /* false: config.json (and tokenizer) only, for from_scratch */
+    uint64_t    seed;
+    int64_t     max_shard_bytes;
+    ThreadPool *pool; /* may be NULL */
 } NewOptions;
 
 /* Writes the folder; weights stream to disk. ERR_INVALID for an unknown name (with the nearest), a setting the family

@@ -23,13 +23,19 @@ static bool is_unused(const JsonValue *value)
 {
     if (!value) return true;
     switch (value->type) {
-    case JSON_NULL: return true;
-    case JSON_BOOL: return !value->boolean;
-    case JSON_INT: return value->integer == 0;
-    case JSON_DOUBLE: return value->number == 0;
-    case JSON_STRING: return value->string.len == 0 || str_equal(value->string, "none");
+    case JSON_NULL:
+        return true;
+    case JSON_BOOL:
+        return !value->boolean;
+    case JSON_INT:
+        return value->integer == 0;
+    case JSON_DOUBLE:
+        return value->number == 0;
+    case JSON_STRING:
+        return value->string.len == 0 || str_equal(value->string, "none");
     case JSON_ARRAY:
-    case JSON_OBJECT: return value->count == 0;
+    case JSON_OBJECT:
+        return value->count == 0;
     }
     return false;
 }
@@ -38,16 +44,31 @@ static bool is_unused(const JsonValue *value)
 static Status check_settings(const JsonValue *config, const char *name)
 {
     static const char *const unsupported[] = {
-        "use_dora", "use_qalora", "use_bdlora", "bias", "lora_bias", "fan_in_fan_out", "modules_to_save", "rank_pattern",
-        "alpha_pattern", "layers_to_transform", "layer_replication", "exclude_modules", "target_parameters",
-        "trainable_token_indices", "alora_invocation_tokens", "arrow_config", "monteclora_config", "velora_config",
+        "use_dora",
+        "use_qalora",
+        "use_bdlora",
+        "bias",
+        "lora_bias",
+        "fan_in_fan_out",
+        "modules_to_save",
+        "rank_pattern",
+        "alpha_pattern",
+        "layers_to_transform",
+        "layer_replication",
+        "exclude_modules",
+        "target_parameters",
+        "trainable_token_indices",
+        "alora_invocation_tokens",
+        "arrow_config",
+        "monteclora_config",
+        "velora_config",
     };
     for (size_t i = 0; i < sizeof unsupported / sizeof *unsupported; i++)
         FAIL_IF(!is_unused(json_get(config, unsupported[i])), ERR_UNSUPPORTED, "%s: \"%s\" isn't supported; expected a plain LoRA adapter",
                 name, unsupported[i]);
     const char *type = NULL;
-    FAIL_IF(!json_get_str(config, "peft_type", &type) || strcmp(type, "LORA") != 0, ERR_UNSUPPORTED,
-            "%s: peft_type is %s; expected LORA", name, type ? type : "absent");
+    FAIL_IF(!json_get_str(config, "peft_type", &type) || strcmp(type, "LORA") != 0, ERR_UNSUPPORTED, "%s: peft_type is %s; expected LORA",
+            name, type ? type : "absent");
     return OK;
 }
 
@@ -63,7 +84,8 @@ static Status read_targets(Arena *arena, const JsonValue *config, const char *na
         lora->num_targets = 1;
         return OK;
     }
-    FAIL_IF(!value || value->type != JSON_ARRAY || value->count == 0, ERR_INVALID, "%s: expected a list of names under target_modules", name);
+    FAIL_IF(!value || value->type != JSON_ARRAY || value->count == 0, ERR_INVALID, "%s: expected a list of names under target_modules",
+            name);
     const char **targets = arena_array(arena, const char *, value->count);
     for (uint32_t i = 0; i < value->count; i++) {
         FAIL_IF(value->items[i].type != JSON_STRING, ERR_INVALID, "%s: target_modules holds something else than names", name);
@@ -76,7 +98,7 @@ static Status read_targets(Arena *arena, const JsonValue *config, const char *na
 
 Status peft_open(Arena *arena, const char *dir, PeftAdapter *out)
 {
-    *out = (PeftAdapter){ .dir = arena_strdup(arena, dir) };
+    *out = (PeftAdapter){.dir = arena_strdup(arena, dir)};
     const char *name = arena_printf(arena, "%s/adapter_config.json", dir);
     Str         text;
     JsonValue   config;
@@ -85,7 +107,6 @@ Status peft_open(Arena *arena, const char *dir, PeftAdapter *out)
     TRY(check_settings(&config, name));
     LoraOptions *lora = &out->lora;
     lora->enabled = true;
-    lora->dtype = DT_F32;
     FAIL_IF(!json_get_int(&config, "r", &lora->r) || lora->r < 1 || lora->r > 65536, ERR_INVALID,
             "%s: expected a whole number from 1 to 65536 under \"r\"", name);
     FAIL_IF(!json_get_double(&config, "lora_alpha", &lora->alpha), ERR_INVALID, "%s: expected a number under \"lora_alpha\"", name);
@@ -109,14 +130,20 @@ void peft_check_base(const PeftAdapter *adapter, const char *model_dir)
         log_warn("%s was trained on %s, not on %s", adapter->dir, adapter->base_model, model_dir);
 }
 
+const char *peft_base_name(Arena *arena, const char *model)
+{
+    char full[PATH_MAX];
+    return file_is_dir(model) && realpath(model, full) ? arena_strdup(arena, full) : model;
+}
+
 Status peft_write_config(const LoraOptions *lora, const char *base_model, const char *folder)
 {
-    StrBuf out = { 0 };
+    StrBuf out = {0};
     strbuf_puts(&out, "{\n  \"alpha_pattern\": {},\n  \"auto_mapping\": null,\n  \"base_model_name_or_path\": ");
-    char full[PATH_MAX]; /* of a local folder, so that the adapter is found to belong to it from anywhere */
-    if (base_model && file_is_dir(base_model) && realpath(base_model, full)) base_model = full;
-    if (base_model) json_write_string(&out, base_model, strlen(base_model));
-    else strbuf_puts(&out, "null");
+    if (base_model)
+        json_write_string(&out, base_model, strlen(base_model));
+    else
+        strbuf_puts(&out, "null");
     strbuf_puts(&out, ",\n  \"bias\": \"none\",\n  \"exclude_modules\": null,\n  \"fan_in_fan_out\": false,\n  \"inference_mode\": true,\n"
                       "  \"init_lora_weights\": true,\n  \"layer_replication\": null,\n  \"layers_pattern\": null,\n"
                       "  \"layers_to_transform\": null,\n  \"loftq_config\": {},\n  \"lora_alpha\": ");

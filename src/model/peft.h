@@ -6,7 +6,7 @@
 
 typedef struct PeftAdapter {
     const char *dir;
-    LoraOptions lora;      /* of LoRA's kind; targets live in the arena */
+    LoraOptions lora;       /* of LoRA's kind; targets live in the arena */
     const char *base_model; /* base_model_name_or_path; NULL: not said */
 } PeftAdapter;
 
@@ -18,7 +18,11 @@ NODISCARD Status peft_open(Arena *arena, const char *dir, PeftAdapter *out);
 /* Warns when the adapter names a folder that is here and isn't the model's: it was trained on other weights. */
 void peft_check_base(const PeftAdapter *adapter, const char *model_dir);
 
-/* Writes adapter_config.json as PEFT does. base_model: path or name of what it adapts. */
+/* What an adapter's base is called in adapter_config.json: the full path of a folder that is here, so that it is found from anywhere,
+ * else `model` as it stands, a name on the hub. */
+const char *peft_base_name(Arena *arena, const char *model);
+
+/* Writes adapter_config.json as PEFT does. base_model: peft_base_name of what it adapts; NULL: not said. */
 NODISCARD Status peft_write_config(const LoraOptions *lora, const char *base_model, const char *folder);
 
 NODISCARD Status peft_scale(const LoraOptions *lora, double *out_scale); /* alpha / r, with rsLoRA alpha / sqrt(r) */

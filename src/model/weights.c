@@ -1,8 +1,6 @@
 /* Reading weights. A tensor is converted in chunks, straight from the map into the session. */
 #include "model/weights.h"
 
-#include "model/weights_internal.h"
-
 #include <stdlib.h>
 #include <string.h>
 
@@ -11,26 +9,27 @@ enum { CHUNK_NUMEL = 1 << 18 };
 /* Converts while writing to `name` from byte `offset` on. */
 static Status write_as(Session *session, const char *name, size_t offset, DType dtype, const float *values, int64_t count)
 {
-    size_t size = (size_t)dtype_bytes(dtype);
-    if (dtype == DT_F32) return session_write_range(session, name, offset, values, (size_t)count * size);
-    char converted[8192];
-    for (int64_t i = 0, most = (int64_t)(sizeof converted / size); i < count; i += most) {
-        int64_t n = count - i < most ? count - i : most;
-        dtype_convert(converted, dtype, values + i, DT_F32, n);
-        TRY(session_write_range(session, name, offset + (size_t)i * size, converted, (size_t)n * size));
+    enum { PART = 4096 }; /* elements */
+    if (dtype == DT_F32) return session_write_range(session, name, offset, values, (size_t)dtype_bytes(dtype, count));
+    uint16_t converted[PART];
+    for (int64_t i = 0; i < count; i += PART) {
+        int64_t n = count - i < PART ? count - i : PART;
+        CHECK(dtype_bytes(dtype, n) <= (int64_t)sizeof converted);
+        dtype_encode(dtype, values + i, n, converted);
+        TRY(session_write_range(session, name, offset + (size_t)dtype_bytes(dtype, i), converted, (size_t)dtype_bytes(dtype, n)));
     }
     return OK;
 }
 
 Status param_write(Session *session, const Param *param, int64_t first, const float *values, int64_t count)
 {
-    DType            dtype = param->type.dtype;
-    const PlanEntry *master = plan_find(session_plan(session), "master");
-    TRY(write_as(session, param->name, (size_t)(first * dtype_bytes(dtype)), dtype, values, count));
-    if (!master || !param->trained) return OK;
-    /* The trained parameters are one flat run at the start of their region; the master copy has the same layout. */
-    int64_t at = plan_find(session_plan(session), param->name)->place.offset / dtype_bytes(dtype) + first;
-    return write_as(session, "master", (size_t)(at * dtype_bytes(master->type.dtype)), master->type.dtype, values, count);
+    DType   dtype = param->type.dtype;
+    int64_t at;
+    TRY(write_as(session, param->name, (size_t)(dtype_bytes(dtype, first)), dtype, values, count));
+    const PlanEntry *master = plan_master(session_plan(session), param, &at);
+    if (!master) return OK;
+    at += first;
+    return write_as(session, master->name, (size_t)(dtype_bytes(master->type.dtype, at)), master->type.dtype, values, count);
 }
 
 /* ---- one tensor into (a part of) one parameter ---- */
@@ -47,7 +46,7 @@ static Status wrong_shape(const StTensor *tensor, const TensorType *type, int64_
 {
     TensorType want = *type;
     char       text[64];
-    StrBuf     have = { 0 };
+    StrBuf     have = {0};
     want.dim[0] = rows;
     for (int i = 0; i < tensor->ndim; i++) strbuf_printf(&have, "%s%lld", i ? "," : "", (long long)tensor->dim[i]);
     Status status = status_fail(ERR_INVALID, "%s: tensor %s has shape [%s], config.json says %s", tensor->path, tensor->name,
@@ -65,8 +64,8 @@ static Status check_dtype(const StTensor *tensor)
 }
 
 /* Elements [from, from + count) of the tensor to the parameter's elements at `at`. */
-static Status copy_elements(Session *session, const Param *param, int64_t at, const StTensor *tensor, int64_t from,
-                            int64_t count, float *chunk)
+static Status copy_elements(Session *session, const Param *param, int64_t at, const StTensor *tensor, int64_t from, int64_t count,
+                            float *chunk)
 {
     for (int64_t i = 0; i < count; i += CHUNK_NUMEL) {
         int64_t n = count - i < CHUNK_NUMEL ? count - i : CHUNK_NUMEL;
@@ -79,8 +78,8 @@ static Status copy_elements(Session *session, const Param *param, int64_t at, co
 static Status copy_transposed(Session *session, const Param *param, const StTensor *tensor)
 {
     int64_t rows = param->type.dim[0], cols = param->type.dim[1];
-    float *all = malloc((size_t)(rows * cols) * sizeof *all);
-    float *row = malloc((size_t)cols * sizeof *row);
+    float  *all = malloc((size_t)(rows * cols) * sizeof *all);
+    float  *row = malloc((size_t)cols * sizeof *row);
     FAIL_IF(!all || !row, ERR_NO_FIT, "no memory to transpose tensor %s", tensor->name);
     Status status = st_to_f32(tensor, 0, rows * cols, all);
     for (int64_t r = 0; r < rows && status == OK; r++) {
@@ -130,7 +129,7 @@ static Status load_param(Session *session, const StFile *file, const Param *para
     for (int i = 0; i < hf->num_names; i++) {
         const StTensor *tensor;
         TRY(st_require(file, hf->names[i], &tensor));
-        TRY(st_check_finite(tensor));
+        TRY(st_check_range(tensor, param->type.dtype));
         if (hf->kind == HF_TRANSPOSE) return copy_transposed(session, param, tensor);
         bool    slice = hf->kind == HF_SLICE;
         int64_t take = slice ? hf->rows * cols : tensor->numel;
@@ -167,7 +166,7 @@ static Status check_unexpected(const Plan *plan, const HfModel *model)
         for (int k = 0; k < plan->params[i]->hf.num_names && !plan->params[i]->is_adapter; k++)
             names[count++] = plan->params[i]->hf.names[k];
     qsort(names, count, sizeof *names, compare_names);
-    StrBuf list = { 0 };
+    StrBuf list = {0};
     int    unexpected = 0;
     for (size_t i = 0; i < st_count(model->weights); i++) {
         const char *name = st_at(model->weights, i)->name;
@@ -192,6 +191,31 @@ Status weights_check(const Plan *plan, HfModel *model)
     return OK;
 }
 
+typedef struct FiniteCheck {
+    const HfModel *model;
+    bool           failed; /* some tensor */
+} FiniteCheck;
+
+static void check_finite(void *context, int64_t index, int worker)
+{
+    FiniteCheck    *check = context;
+    const StTensor *tensor = st_at(check->model->weights, (size_t)index);
+    (void)worker;
+    if (!is_harmless(check->model, tensor->name) && st_check_range(tensor, DT_F32) != OK)
+        __atomic_store_n(&check->failed, true, __ATOMIC_RELAXED);
+}
+
+Status weights_check_finite(HfModel *model, ThreadPool *pool)
+{
+    FiniteCheck check = {.model = model};
+    TRY(hf_model_open_weights(model));
+    size_t count = st_count(model->weights);
+    pool_run(pool, (int64_t)count, check_finite, &check);
+    for (size_t i = 0; check.failed && i < count; i++) /* the message of the first, whatever the threads */
+        if (!is_harmless(model, st_at(model->weights, i)->name)) TRY(st_check_range(st_at(model->weights, i), DT_F32));
+    return OK;
+}
+
 Status weights_load(Session *session, HfModel *model)
 {
     const Plan *plan = session_plan(session);
@@ -211,7 +235,7 @@ Status weights_load_adapter(Session *session, const char *folder)
 {
     const Plan *plan = session_plan(session);
     StFile     *file;
-    Arena       arena = { 0 };
+    Arena       arena = {0};
     TRY(st_open(folder, &file));
     float *chunk = malloc(CHUNK_NUMEL * sizeof *chunk);
     CHECK(chunk);
@@ -227,8 +251,10 @@ Status weights_load_adapter(Session *session, const char *folder)
         used++;
     }
     if (status == OK && used != st_count(file))
-        status = status_fail(ERR_INVALID, "%s: %zu tensors, of which this model takes %zu: is it an adapter of another model, or are "
-                             "its target_modules others than adapter_config.json says?", folder, st_count(file), used);
+        status = status_fail(ERR_INVALID,
+                             "%s: %zu tensors, of which this model takes %zu: is it an adapter of another model, or are "
+                             "its target_modules others than adapter_config.json says?",
+                             folder, st_count(file), used);
     free(chunk);
     st_close(file);
     arena_deinit(&arena);

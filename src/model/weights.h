@@ -4,6 +4,9 @@
 #include "model/hf_model.h"
 #include "run/session.h"
 
+/* PEFT writes an adapter's tensors under the path of the wrapped model. */
+#define ADAPTER_PREFIX "base_model.model."
+
 /* Writes elements [first, first + count) of a parameter, given as floats: rounded to its storage dtype, and exact into its
  * master copy where the plan has one. */
 NODISCARD Status param_write(Session *session, const Param *param, int64_t first, const float *values, int64_t count);
@@ -11,6 +14,10 @@ NODISCARD Status param_write(Session *session, const Param *param, int64_t first
 /* Names, shapes, dtypes and sizes of the model's safetensors against the plan's parameters; reads headers only. Errors name the
  * tensor: missing, unexpected, of another shape. */
 NODISCARD Status weights_check(const Plan *plan, HfModel *model);
+
+/* Whether the model's tensors hold only finite values; reads them all. ERR_INVALID names the first place that doesn't. pool may be
+ * NULL. */
+NODISCARD Status weights_check_finite(HfModel *model, ThreadPool *pool);
 
 /* Fills every parameter that isn't an adapter's from the model's safetensors, converting dtypes. Errors as
  * weights_check's, and values that aren't finite. */

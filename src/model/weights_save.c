@@ -2,12 +2,25 @@
  * read from the session in chunks while the file streams. */
 #include "model/weights.h"
 
-#include "model/weights_internal.h"
-
 #include <stdlib.h>
 #include <string.h>
 
 enum { CHUNK_BYTES = 1 << 20 };
+
+/* Where a parameter is read from: an adapter's master copy is what was trained, and what a file gets; the weights of a model are
+ * written in the model's dtype. */
+typedef struct Source {
+    const char *name;
+    DType       dtype;
+    int64_t     at; /* its first element */
+} Source;
+
+static Source source_of(const Plan *plan, const Param *param)
+{
+    int64_t          at;
+    const PlanEntry *master = param->is_adapter ? plan_master(plan, param, &at) : NULL;
+    return master ? (Source){master->name, master->type.dtype, at} : (Source){param->name, param->type.dtype, 0};
+}
 
 /* Rows [row, row + rows) of `param` are rows [at, at + rows) of the tensor. */
 typedef struct Piece {
@@ -34,7 +47,7 @@ static SavedTensor *add_tensor(Saver *saver, const char *name, const Param *para
 {
     StDecl *decl = &saver->decls[saver->count];
     decl->name = name;
-    decl->dtype = st_dtype_from(param->type.dtype);
+    decl->dtype = st_dtype_from(source_of(session_plan(saver->session), param).dtype);
     decl->ndim = param->type.ndim;
     for (int i = 0; i < decl->ndim; i++) decl->dim[i] = param->type.dim[i];
     decl->dim[0] = rows;
@@ -61,11 +74,10 @@ static Status add_concat(Saver *saver, const Param *param)
     for (int i = 0; i < hf->num_names; i++) {
         const StTensor *loaded = saver->model->weights ? st_find(saver->model->weights, hf->names[i]) : NULL;
         int64_t         rows = loaded && loaded->ndim ? loaded->dim[0] : param->type.dim[0] / hf->num_names;
-        add_piece(saver, add_tensor(saver, hf->names[i], param, rows, false), (Piece){ param, row, rows, 0 }, 1);
+        add_piece(saver, add_tensor(saver, hf->names[i], param, rows, false), (Piece){param, row, rows, 0}, 1);
         row += rows;
     }
-    FAIL_IF(row != param->type.dim[0], ERR_UNSUPPORTED, "%s: how its rows divide among %d tensors isn't known", param->name,
-            hf->num_names);
+    FAIL_IF(row != param->type.dim[0], ERR_UNSUPPORTED, "%s: how its rows divide among %d tensors isn't known", param->name, hf->num_names);
     return OK;
 }
 
@@ -85,7 +97,7 @@ static Status add_slices(Saver *saver, const Plan *plan, int first)
             if (hf->kind == HF_SLICE && strcmp(hf->names[0], name) == 0 && hf->begin == at) next = plan->params[i];
         }
         FAIL_IF(!next, ERR_UNSUPPORTED, "tensor %s: no parameter holds its rows from %lld on", name, (long long)at);
-        add_piece(saver, tensor, (Piece){ next, 0, next->hf.rows, at }, plan->num_params - first);
+        add_piece(saver, tensor, (Piece){next, 0, next->hf.rows, at}, plan->num_params - first);
         at += next->hf.rows;
     }
     return OK;
@@ -103,12 +115,16 @@ static Status collect(Saver *saver, const Plan *plan, bool adapters)
         const char *name = param->hf.names[0];
         if (adapters) name = arena_printf(&saver->arena, ADAPTER_PREFIX "%s", name);
         switch (param->hf.kind) {
-        case HF_CONCAT: TRY(add_concat(saver, param)); break;
-        case HF_SLICE: TRY(add_slices(saver, plan, i)); break;
+        case HF_CONCAT:
+            TRY(add_concat(saver, param));
+            break;
+        case HF_SLICE:
+            TRY(add_slices(saver, plan, i));
+            break;
         case HF_WHOLE:
         case HF_TRANSPOSE:
             add_piece(saver, add_tensor(saver, name, param, param->type.dim[0], param->hf.kind == HF_TRANSPOSE),
-                      (Piece){ param, 0, param->type.dim[0], 0 }, 1);
+                      (Piece){param, 0, param->type.dim[0], 0}, 1);
         }
     }
     return OK;
@@ -116,7 +132,7 @@ static Status collect(Saver *saver, const Plan *plan, bool adapters)
 
 static Status append_transposed(Saver *saver, const Param *param, FileWriter *out)
 {
-    size_t bytes = (size_t)type_bytes(&param->type), size = (size_t)dtype_bytes(param->type.dtype);
+    size_t bytes = (size_t)type_bytes(&param->type), size = (size_t)dtype_bytes(param->type.dtype, 1);
     size_t rows = (size_t)param->type.dim[0], cols = (size_t)param->type.dim[1];
     char  *all = malloc(bytes), *turned = malloc(bytes);
     FAIL_IF(!all || !turned, ERR_NO_FIT, "no memory to transpose %s", param->name);
@@ -131,16 +147,17 @@ static Status append_transposed(Saver *saver, const Param *param, FileWriter *ou
 
 static Status append_piece(Saver *saver, const Piece *piece, FileWriter *out)
 {
-    int64_t row_bytes = type_bytes(&piece->param->type) / piece->param->type.dim[0];
-    size_t  begin = (size_t)(piece->row * row_bytes), bytes = (size_t)(piece->rows * row_bytes);
-    const char *direct = session_pointer(saver->session, piece->param->name);
+    Source      source = source_of(session_plan(saver->session), piece->param);
+    int64_t     row_bytes = dtype_bytes(source.dtype, type_numel(&piece->param->type) / piece->param->type.dim[0]);
+    size_t      begin = (size_t)(dtype_bytes(source.dtype, source.at) + piece->row * row_bytes), bytes = (size_t)(piece->rows * row_bytes);
+    const char *direct = session_pointer(saver->session, source.name);
     if (direct) return file_writer_append(out, direct + begin, bytes);
     char *chunk = malloc(CHUNK_BYTES);
     CHECK(chunk);
     Status status = OK;
     for (size_t i = 0; i < bytes && status == OK; i += CHUNK_BYTES) {
         size_t n = bytes - i < CHUNK_BYTES ? bytes - i : CHUNK_BYTES;
-        status = session_read_range(saver->session, piece->param->name, begin + i, chunk, n);
+        status = session_read_range(saver->session, source.name, begin + i, chunk, n);
         if (status == OK) status = file_writer_append(out, chunk, n);
     }
     free(chunk);
@@ -156,14 +173,12 @@ static Status append_tensor(void *context, size_t index, FileWriter *out)
     return OK;
 }
 
-Status weights_save(Session *session, const HfModel *model, bool adapters, const char *folder, const char *stem,
-                    int64_t max_shard_bytes)
+Status weights_save(Session *session, const HfModel *model, bool adapters, const char *folder, const char *stem, int64_t max_shard_bytes)
 {
-    Saver saver = { .session = session, .model = model };
+    Saver saver = {.session = session, .model = model};
     TRY(session_sync(session));
     Status status = collect(&saver, session_plan(session), adapters);
-    if (status == OK)
-        status = st_write_folder(folder, stem, saver.decls, saver.count, (size_t)max_shard_bytes, append_tensor, &saver);
+    if (status == OK) status = st_write_folder(folder, stem, saver.decls, saver.count, (size_t)max_shard_bytes, append_tensor, &saver);
     arena_deinit(&saver.arena);
     return status;
 }
@@ -171,7 +186,10 @@ Status weights_save(Session *session, const HfModel *model, bool adapters, const
 int64_t weights_bytes(const Plan *plan, bool adapters)
 {
     int64_t bytes = 0;
-    for (int i = 0; i < plan->num_params; i++)
-        if (plan->params[i]->is_adapter == adapters) bytes += type_bytes(&plan->params[i]->type) + 256; /* and its header entry */
+    for (int i = 0; i < plan->num_params; i++) {
+        const Param *param = plan->params[i];
+        if (param->is_adapter != adapters) continue;
+        bytes += dtype_bytes(source_of(plan, param).dtype, type_numel(&param->type)) + 256; /* and its header entry */
+    }
     return bytes;
 }

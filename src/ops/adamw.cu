@@ -1,11 +1,10 @@
 /* adamw on CUDA: a block takes a fixed run of flat elements, each thread packs of 8; the block finds its first segment by bisection.
  * Same arithmetic and random draws as the CPU's. Bound by memory: 14 bytes an element in bf16. */
-#include "ops/random.h"
-#include "ops/attrs.h"
-#include "ops/rows.cuh"
+#include "ops/update.cuh"
+#include "ops/adamw.h" /* after the headers that make ir/op.h C++ */
 
 enum { IN_W, IN_G, IN_M, IN_V, IN_NORM2, IN_LOSS, IN_HYPER, IN_STEP, IN_SEGMENTS, IN_MASTER };
-enum { OUT_W, OUT_M, OUT_V, OUT_APPLIED, OUT_MASTER };
+enum { OUT_W, OUT_M, OUT_V, OUT_MASTER };
 enum { THREADS = 256, WIDTH = 8, TURNS = 2, PER_BLOCK = THREADS * WIDTH * TURNS };
 
 typedef struct Adamw {
@@ -13,31 +12,23 @@ typedef struct Adamw {
     const float   *norm2, *loss, *hyper;
     const int64_t *step;
     const int64_t (*segments)[4];
-    int64_t        num_segments, numel;
-    float         *applied;
-    float          beta1, beta2, rest1, rest2, eps;
-    double         weight_decay, max_grad_norm;
-    bool           random_w, random_v;
-    bool           whole; /* every pointer is 16-byte aligned */
+    int64_t    num_segments, numel;
+    AdamwAttrs attrs;
+    bool       random_w, random_v;
+    bool       whole; /* every pointer is 16-byte aligned */
 } Adamw;
 
 typedef struct StepScalars {
-    float   clip, decay, step_size, inv_sqrt_bias2;
-    bool    apply;
-    int64_t segment; /* the first that reaches into the block */
+    AdamwScalars s;
+    bool         apply;
+    int64_t      segment; /* the first that reaches into the block */
 } StepScalars;
 
 static __device__ StepScalars step_scalars(const Adamw *a, int64_t begin)
 {
     StepScalars s;
-    float       norm2 = *a->norm2;
-    double      norm = sqrt((double)norm2), lr = (double)a->hyper[HYPER_LR];
-    double      clip = a->max_grad_norm > 0 ? a->max_grad_norm / (norm + 1e-6) : 1;
-    s.apply = isfinite(norm2) && isfinite(*a->loss);
-    s.clip = (float)(clip < 1 ? clip : 1);
-    s.decay = (float)(1 - lr * a->weight_decay);
-    s.step_size = (float)(lr / (double)a->hyper[HYPER_BIAS1]);
-    s.inv_sqrt_bias2 = (float)(1 / sqrt((double)a->hyper[HYPER_BIAS2]));
+    s.s = adamw_scalars(&a->attrs, *a->norm2, a->hyper);
+    s.apply = step_applies(a->norm2, a->loss);
     int64_t low = 0, high = a->num_segments;
     while (low < high) { /* the first segment that ends after begin */
         int64_t middle = (low + high) / 2;
@@ -50,31 +41,16 @@ static __device__ StepScalars step_scalars(const Adamw *a, int64_t begin)
     return s;
 }
 
-static __device__ __forceinline__ float bf16_random(float value, uint32_t random)
-{
-    uint32_t bits = __float_as_uint(value);
-    if ((bits & 0x7F800000u) == 0x7F800000u) return value; /* stored by nearest rounding, which keeps inf and NaN */
-    return __uint_as_float((bits + (random & 0xFFFFu)) & 0xFFFF0000u);
-}
-
-static __device__ __forceinline__ void update(const Adamw *a, const StepScalars *s, float decay, float *w, float g, float *m, float *v)
-{
-    float grad = g * s->clip;
-    *m = a->beta1 * *m + a->rest1 * grad;
-    *v = a->beta2 * *v + a->rest2 * grad * grad;
-    *w = *w * decay - s->step_size * *m / (sqrtf(*v) * s->inv_sqrt_bias2 + a->eps);
-}
-
 /* One element, wherever it lies in segment `seg`. */
 static __device__ void update_element(const Adamw *a, const StepScalars *s, const int64_t *seg, int64_t i)
 {
     float w = a->master.data ? ((const float *)a->master.data)[i] : elem_get(a->w.data, a->w.type.dtype, i);
     float m = elem_get(a->m.data, a->m.type.dtype, i), v = elem_get(a->v.data, a->v.type.dtype, i);
-    update(a, s, seg[SEGMENT_DECAY] ? s->decay : 1.0f, &w, elem_get(a->g.data, a->g.type.dtype, i), &m, &v);
+    adamw_element(&s->s, seg[SEGMENT_DECAY] ? s->s.decay : 1.0f, elem_get(a->g.data, a->g.type.dtype, i), &w, &m, &v);
     if (a->master.data) ((float *)a->master.data)[i] = w;
     if (a->random_w || a->random_v) {
         int64_t  first = i - seg[SEGMENT_OFFSET];
-        uint64_t key = random_key(a->step[STEP_SEED], a->step[STEP_INDEX], RANDOM_ADAMW, seg[SEGMENT_KEY]);
+        uint64_t key = update_key(a->step, seg[SEGMENT_KEY]);
         uint32_t word = random_segment_quad(key, (uint64_t)first / 4).v[first % 4];
         if (a->random_w) w = bf16_random(w, word);
         if (a->random_v) v = bf16_random(v, word >> 16);
@@ -85,21 +61,22 @@ static __device__ void update_element(const Adamw *a, const StepScalars *s, cons
 }
 
 /* WIDTH elements that all lie in `seg`, from a multiple of WIDTH; 4 divides their distance to the segment's start. */
-template <typename W, typename M> static __device__ void update_pack(const Adamw *a, const StepScalars *s, const int64_t *seg, int64_t i)
+template <typename W, typename G, typename M>
+static __device__ void update_pack(const Adamw *a, const StepScalars *s, const int64_t *seg, int64_t i)
 {
-    float w[WIDTH], g[WIDTH], m[WIDTH], v[WIDTH], decay = seg[SEGMENT_DECAY] ? s->decay : 1.0f;
+    float w[WIDTH], g[WIDTH], m[WIDTH], v[WIDTH], decay = seg[SEGMENT_DECAY] ? s->s.decay : 1.0f;
     if (a->master.data)
         load_n<WIDTH>((const float *)a->master.data + i, w);
     else
         load_n<WIDTH>((const W *)a->w.data + i, w);
-    load_n<WIDTH>((const W *)a->g.data + i, g);
+    load_n<WIDTH>((const G *)a->g.data + i, g);
     load_n<WIDTH>((const M *)a->m.data + i, m);
     load_n<WIDTH>((const M *)a->v.data + i, v);
 #pragma unroll
-    for (int k = 0; k < WIDTH; k++) update(a, s, decay, &w[k], g[k], &m[k], &v[k]);
+    for (int k = 0; k < WIDTH; k++) adamw_element(&s->s, decay, g[k], &w[k], &m[k], &v[k]);
     if (a->master.data) store_n<WIDTH>((float *)a->master.data + i, w);
     if (a->random_w || a->random_v) {
-        uint64_t key = random_key(a->step[STEP_SEED], a->step[STEP_INDEX], RANDOM_ADAMW, seg[SEGMENT_KEY]);
+        uint64_t key = update_key(a->step, seg[SEGMENT_KEY]);
         uint64_t quad = (uint64_t)(i - seg[SEGMENT_OFFSET]) / 4;
 #pragma unroll
         for (int q = 0; q < WIDTH / 4; q++) {
@@ -116,14 +93,13 @@ template <typename W, typename M> static __device__ void update_pack(const Adamw
     store_n<WIDTH>((M *)a->v.data + i, v);
 }
 
-template <typename W, typename M> static __global__ void __launch_bounds__(THREADS) adamw_blocks(Adamw a)
+template <typename W, typename G, typename M> static __global__ void __launch_bounds__(THREADS) adamw_blocks(Adamw a)
 {
     __shared__ StepScalars shared;
     int64_t                begin = (int64_t)blockIdx.x * PER_BLOCK;
     if (threadIdx.x == 0) shared = step_scalars(&a, begin);
     __syncthreads();
     StepScalars s = shared;
-    if (blockIdx.x == 0 && threadIdx.x == 0 && a.applied) *a.applied = s.apply ? 1.0f : 0.0f;
     if (!s.apply) return;
     for (int turn = 0; turn < TURNS; turn++) {
         int64_t i = begin + ((int64_t)turn * THREADS + threadIdx.x) * WIDTH, k = s.segment;
@@ -132,7 +108,7 @@ template <typename W, typename M> static __global__ void __launch_bounds__(THREA
         if (k == a.num_segments) return;
         int64_t from = a.segments[k][SEGMENT_OFFSET], end = from + a.segments[k][SEGMENT_NUMEL];
         if (a.whole && i >= from && i + WIDTH <= end && (i - from) % 4 == 0) {
-            update_pack<W, M>(&a, &s, a.segments[k], i);
+            update_pack<W, G, M>(&a, &s, a.segments[k], i);
             continue;
         }
         for (int64_t e = i; e < i + WIDTH && e < a.numel; e++) {
@@ -153,23 +129,16 @@ static Status adamw_run(const KernelArgs *args)
     a.segments = (const int64_t(*)[4])in[IN_SEGMENTS].data;
     a.num_segments = in[IN_SEGMENTS].type.dim[0];
     a.numel = type_numel(&a.w.type);
-    a.applied = (float *)args->out[OUT_APPLIED].data;
-    a.beta1 = (float)attrs->beta1, a.beta2 = (float)attrs->beta2;
-    a.rest1 = (float)(1 - attrs->beta1), a.rest2 = (float)(1 - attrs->beta2), a.eps = (float)attrs->eps;
-    a.weight_decay = attrs->weight_decay, a.max_grad_norm = attrs->max_grad_norm;
+    a.attrs = *attrs;
     a.random_w = a.w.type.dtype == DT_BF16 && !a.master.data && attrs->stochastic;
     a.random_v = a.v.type.dtype == DT_BF16;
     a.whole = is_aligned16(a.w.data) && is_aligned16(a.g.data) && is_aligned16(a.m.data) && is_aligned16(a.v.data) &&
-              is_aligned16(a.master.data) && a.g.type.dtype == a.w.type.dtype && a.m.type.dtype == a.v.type.dtype;
+              is_aligned16(a.master.data) && a.m.type.dtype == a.v.type.dtype;
     unsigned     grid = (unsigned)cuda_div_up(a.numel, PER_BLOCK);
     cudaStream_t stream = cuda_stream(args);
-    CUDA_FLOAT(a.w.type.dtype, W, {
-        if (a.m.type.dtype == DT_BF16)
-            adamw_blocks<W, __nv_bfloat16><<<grid, THREADS, 0, stream>>>(a);
-        else
-            adamw_blocks<W, float><<<grid, THREADS, 0, stream>>>(a);
-    });
+    CUDA_FLOAT(a.w.type.dtype, W,
+               CUDA_FLOAT(a.g.type.dtype, G, CUDA_FLOAT(a.m.type.dtype, M, adamw_blocks<W, G, M><<<grid, THREADS, 0, stream>>>(a))));
     return CUDA_LAUNCHED();
 }
 
-CUDA_KERNELS(adamw, { .dtypes = DT_SET_FLOAT, .run = adamw_run, .name = "packs" })
+CUDA_KERNELS(adamw, {.dtypes = DT_SET_FLOAT, .run = adamw_run, .name = "packs"})

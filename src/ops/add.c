@@ -46,8 +46,13 @@ static Status add_cpu(const KernelArgs *args)
 }
 
 static const OpSample add_samples[] = {
-    { .in = { { DT_F32, 1, { 9 } }, { DT_F32, 1, { 9 } } } },
-    { .in = { { DT_F32, 3, { 3, 35, 333 } }, { DT_F32, 3, { 3, 35, 333 } } } },
+    {.in = {{DT_F32, 1, {9}}, {DT_F32, 1, {9}}}},
+    {.in = {{DT_F32, 3, {3, 35, 333}}, {DT_F32, 3, {3, 35, 333}}}},
+};
+
+/* Shapes of real models. */
+static const OpSample add_large_samples[] = {
+    {.in = {{DT_F32, 3, {2, 300, 1024}}, {DT_F32, 3, {2, 300, 1024}}}},
 };
 
 const OpDef op_add = {
@@ -61,7 +66,9 @@ const OpDef op_add = {
     .infer = add_infer,
     .backward = add_backward,
     .cost = add_cost,
-    .cpu = { { DT_SET_FLOAT, add_cpu, "reference" } },
+    .cpu = {{DT_SET_FLOAT, add_cpu, "reference"}},
     .samples = add_samples,
     .num_samples = sizeof add_samples / sizeof add_samples[0],
+    .large = add_large_samples,
+    .num_large = sizeof add_large_samples / sizeof add_large_samples[0],
 };

@@ -33,11 +33,11 @@ static Status add_run(const KernelArgs *args)
             begin = packs * Pack<T>::N;
             if (packs)
                 add_packs<T><<<cuda_grid(packs, THREADS), THREADS, 0, cuda_stream(args)>>>((const T *)a->data, (const T *)b->data,
-                                                                                          (T *)c->data, packs);
+                                                                                           (T *)c->data, packs);
         });
     }
     if (begin < count) add_elements<<<cuda_grid(count - begin, THREADS), THREADS, 0, cuda_stream(args)>>>(*a, *b, *c, begin, count);
     return CUDA_LAUNCHED();
 }
 
-CUDA_KERNELS(add, { .dtypes = DT_SET_FLOAT, .run = add_run, .name = "packs" })
+CUDA_KERNELS(add, {.dtypes = DT_SET_FLOAT, .run = add_run, .name = "packs"})

@@ -3,7 +3,7 @@
  * y is the norm of s as stored, so that rms_norm(s, w) gives the same bits again. */
 #include "ops/rms_row.h"
 
-static const AttrDef add_rms_norm_attrs[] = { ATTR_FLOAT(RmsNormAttrs, eps, 1e-6), { 0 } };
+static const AttrDef add_rms_norm_attrs[] = {ATTR_FLOAT(RmsNormAttrs, eps, 1e-6), {0}};
 
 /* a, b (..., C), w (C) -> s, y (..., C) of a's dtype, rstd (...) f32. */
 static Status add_rms_norm_infer(Node *node)
@@ -24,13 +24,14 @@ static Status add_rms_norm_backward(GradBuilder *grad, const Node *node)
     Value *ds = grad_of(grad, node->out[0]), *dy = grad_of(grad, node->out[1]);
     bool   ds_wanted = grad_wanted(grad, a) || grad_wanted(grad, b), dw_wanted = grad_wanted(grad, w);
     if (dy && (ds_wanted || dw_wanted)) {
-        Value *in[] = { dy, node->out[0], w, node->out[2], NULL, dw_wanted ? grad_accumulator(grad, w) : NULL },
-              *out[2];
-        uint32_t want = want_bit(ds_wanted, 0) | want_bit(dw_wanted, 1);
-        TRY(grad_emit(grad, OP_RMS_NORM_BWD, node->attrs, in, 6, want, out));
+        Value       *in[] = {dy, node->out[0], w, node->out[2], NULL, dw_wanted ? grad_accumulator(grad, w) : NULL}, *out[2];
+        uint32_t     want = want_bit(ds_wanted, 0) | want_bit(dw_wanted, 1);
+        RmsNormAttrs attrs = *(const RmsNormAttrs *)node->attrs;
+        if (dw_wanted) attrs.dw_dtype = grad_dw_dtype(grad, w, w->type.dtype);
+        TRY(grad_emit(grad, OP_RMS_NORM_BWD, &attrs, in, 6, want, out));
         if (dw_wanted) grad_set(grad, w, out[1]);
         if (ds && ds_wanted) {
-            Value *sum[] = { ds, out[0] };
+            Value *sum[] = {ds, out[0]};
             TRY(grad_emit(grad, OP_ADD, NULL, sum, 2, 1, out));
         }
         ds = out[0];
@@ -45,7 +46,7 @@ static Status add_rms_norm_rebuild(Graph *graph, const Node *node, int k, Value 
 {
     *out_value = NULL;
     if (k != 1 || !node->out[0]) return OK;
-    Value *in[] = { node->out[0], node->in[2] };
+    Value *in[] = {node->out[0], node->in[2]};
     Node  *norm;
     TRY(graph_add_node(graph, &op_rms_norm, node->attrs, node->out[1]->name, in, 2, 1, &norm));
     *out_value = norm->out[0];
@@ -63,8 +64,7 @@ static size_t add_rms_norm_workspace(const Node *node, int num_workers)
     return (size_t)num_workers * (size_t)type_cols(&node->in[0]->type) * sizeof(float);
 }
 
-static void add_row(const TensorView *s, int64_t s_at, const TensorView *a, const TensorView *b, int64_t at,
-                    int64_t cols)
+static void add_row(const TensorView *s, int64_t s_at, const TensorView *a, const TensorView *b, int64_t at, int64_t cols)
 {
     float scratch_a[TILE], scratch_b[TILE], scratch_s[TILE];
     for (int64_t c = 0; c < cols; c += TILE) {
@@ -85,7 +85,7 @@ static void add_rms_norm_task(void *context, int64_t task, int worker)
     int64_t             cols = type_cols(&a->type), step = rows_per_task(cols);
     int64_t             end = min_i64(type_rows(&a->type), (task + 1) * step);
     bool                keep = args->out[0].data != NULL;
-    TensorView          s = { (float *)args->workspace + worker * cols, a->type };
+    TensorView          s = {(float *)args->workspace + worker * cols, a->type};
     if (keep) s = args->out[0];
     for (int64_t row = task * step; row < end; row++) {
         int64_t at = row * cols, s_at = keep ? at : 0;
@@ -104,8 +104,13 @@ static Status add_rms_norm_cpu(const KernelArgs *args)
 }
 
 static const OpSample add_rms_norm_samples[] = {
-    { .in = { { DT_F32, 3, { 2, 3, 16 } }, { DT_F32, 3, { 2, 3, 16 } }, { DT_F32, 1, { 16 } } } },
-    { .in = { { DT_F32, 2, { 70, 1037 } }, { DT_F32, 2, { 70, 1037 } }, { DT_F32, 1, { 1037 } } } },
+    {.in = {{DT_F32, 3, {2, 3, 16}}, {DT_F32, 3, {2, 3, 16}}, {DT_F32, 1, {16}}}},
+    {.in = {{DT_F32, 2, {70, 1037}}, {DT_F32, 2, {70, 1037}}, {DT_F32, 1, {1037}}}},
+};
+
+/* Shapes of real models. */
+static const OpSample add_rms_norm_large_samples[] = {
+    {.in = {{DT_F32, 2, {600, 1024}}, {DT_F32, 2, {600, 1024}}, {DT_F32, 1, {1024}}}},
 };
 
 const OpDef op_add_rms_norm = {
@@ -123,7 +128,11 @@ const OpDef op_add_rms_norm = {
     .rebuild = add_rms_norm_rebuild,
     .cost = add_rms_norm_cost,
     .workspace = add_rms_norm_workspace,
-    .cpu = { { DT_SET_FLOAT, add_rms_norm_cpu, "reference" } },
+    .cpu = {{DT_SET_FLOAT, add_rms_norm_cpu, "reference"}},
+    .params = 1u << 2,
+    .grad_outputs = 1u << 1,
     .samples = add_rms_norm_samples,
     .num_samples = sizeof add_rms_norm_samples / sizeof add_rms_norm_samples[0],
+    .large = add_rms_norm_large_samples,
+    .num_large = sizeof add_rms_norm_large_samples / sizeof add_rms_norm_large_samples[0],
 };

@@ -8,8 +8,8 @@ static Status add_rms_norm_run(const KernelArgs *args)
     const RmsNormAttrs *attrs = (const RmsNormAttrs *)args->attrs;
     int64_t             cols = type_cols(&a->type), rows = type_rows(&a->type);
     float              *rstd = (float *)args->out[2].data, eps = (float)attrs->eps;
-    const TensorView   *views[] = { a, b, w, s, y };
-    bool                whole = cols % (16 / dtype_bytes(a->type.dtype)) == 0 && is_aligned16(w->data);
+    const TensorView   *views[] = {a, b, w, s, y};
+    bool                whole = cols % (16 / dtype_bytes(a->type.dtype, 1)) == 0 && is_aligned16(w->data);
     if (whole && views_are(a->type.dtype, views, 5)) {
         CUDA_FLOAT(a->type.dtype, T,
                    rms_norm_packs<T, true><<<(unsigned)rows, row_threads(cols / Pack<T>::N), 0, cuda_stream(args)>>>(
@@ -20,4 +20,4 @@ static Status add_rms_norm_run(const KernelArgs *args)
     return CUDA_LAUNCHED();
 }
 
-CUDA_KERNELS(add_rms_norm, { .dtypes = DT_SET_FLOAT, .run = add_rms_norm_run, .name = "rows" })
+CUDA_KERNELS(add_rms_norm, {.dtypes = DT_SET_FLOAT, .run = add_rms_norm_run, .name = "rows"})

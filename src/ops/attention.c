@@ -8,11 +8,9 @@
 
 #include "device/cpu/sgemm.h"
 
-static const AttrDef attention_attrs[] = {
-    ATTR_INT(AttentionAttrs, num_heads, 0), ATTR_INT(AttentionAttrs, num_kv_heads, 0),
-    ATTR_INT(AttentionAttrs, head_dim, 0),  ATTR_FLOAT(AttentionAttrs, scale, 0),
-    ATTR_BOOL(AttentionAttrs, dense, 0),    { 0 }
-};
+static const AttrDef attention_attrs[] = {ATTR_INT(AttentionAttrs, num_heads, 0), ATTR_INT(AttentionAttrs, num_kv_heads, 0),
+                                          ATTR_INT(AttentionAttrs, head_dim, 0),  ATTR_FLOAT(AttentionAttrs, scale, 0),
+                                          ATTR_BOOL(AttentionAttrs, dense, 0),    {0}};
 
 Status attention_infer_qkv(const Node *node, int at)
 {
@@ -48,9 +46,9 @@ static Status attention_infer(Node *node)
 
 static Status attention_backward(GradBuilder *grad, const Node *node)
 {
-    Value *do_ = grad_of(grad, node->out[0]), *out[3] = { NULL };
+    Value *do_ = grad_of(grad, node->out[0]), *out[3] = {NULL};
     if (!do_) return OK;
-    Value   *in[] = { do_, node->in[0], node->in[1], node->in[2], node->out[0], node->out[1], node->in[3] };
+    Value   *in[] = {do_, node->in[0], node->in[1], node->in[2], node->out[0], node->out[1], node->in[3]};
     uint32_t want = 0;
     for (int k = 0; k < 3; k++) want |= want_bit(node->in[k] && grad_wanted(grad, node->in[k]), k);
     if (!want) return OK;
@@ -62,12 +60,12 @@ static Status attention_backward(GradBuilder *grad, const Node *node)
 
 Attention attention_dims(const AttentionAttrs *attrs, const TensorType *q)
 {
-    Attention a = { .batch = q->dim[0],
-                    .len = q->dim[1],
-                    .num_heads = attrs->num_heads,
-                    .num_kv_heads = attrs->num_kv_heads,
-                    .dim = attrs->head_dim,
-                    .group = attrs->num_heads / attrs->num_kv_heads };
+    Attention a = {.batch = q->dim[0],
+                   .len = q->dim[1],
+                   .num_heads = attrs->num_heads,
+                   .num_kv_heads = attrs->num_kv_heads,
+                   .dim = attrs->head_dim,
+                   .group = attrs->num_heads / attrs->num_kv_heads};
     a.scale = attrs->scale != 0 ? (float)attrs->scale : 1.0f / sqrtf((float)a.dim);
     a.q.dtype = q->dtype;
     return a;
@@ -76,7 +74,7 @@ Attention attention_dims(const AttentionAttrs *attrs, const TensorType *q)
 Heads heads_of_view(const TensorView *view, int64_t dim)
 {
     int64_t row = view->type.dim[2] * dim;
-    return (Heads){ view->data, view->type.dtype, view->type.dim[1] * row, row, dim };
+    return (Heads){view->data, view->type.dtype, view->type.dim[1] * row, row, dim};
 }
 
 void attention_bind_qkv(Attention *a, const TensorView *views, Heads *out_q, Heads *out_k, Heads *out_v)
@@ -88,7 +86,7 @@ void attention_bind_qkv(Attention *a, const TensorView *views, Heads *out_q, Hea
         return;
     }
     int64_t row = (a->num_heads + 2 * a->num_kv_heads) * a->dim;
-    *out_q = *out_k = *out_v = (Heads){ views[0].data, views[0].type.dtype, a->len * row, row, a->dim };
+    *out_q = *out_k = *out_v = (Heads){views[0].data, views[0].type.dtype, a->len * row, row, a->dim};
     out_k->data = vec_at_mut(views[0].data, out_q->dtype, a->num_heads * a->dim);
     out_v->data = vec_at_mut(views[0].data, out_q->dtype, (a->num_heads + a->num_kv_heads) * a->dim);
 }
@@ -118,8 +116,7 @@ int64_t attention_block_q(const Attention *a)
 static int64_t forward_floats(const Attention *a)
 {
     int64_t rows = a->group * attention_block_q(a);
-    return rows * (2 * a->dim + ATTENTION_BLOCK_K + 2) + sgemm_packed(ATTENTION_BLOCK_K, SGEMM_COLS, a->dim) +
-           ATTENTION_BLOCK_K * a->dim;
+    return rows * (2 * a->dim + ATTENTION_BLOCK_K + 2) + sgemm_packed(ATTENTION_BLOCK_K, SGEMM_COLS, a->dim) + ATTENTION_BLOCK_K * a->dim;
 }
 
 size_t attention_forward_workspace(const Attention *a, int num_workers)
@@ -177,16 +174,14 @@ static void block_softmax(const Attention *a, const QueryBlock *block, int64_t k
 }
 
 /* Rows [t, t + rows) of one head as f32, converted into scratch where bf16. */
-static const float *load_rows(const Heads *heads, int64_t b, int64_t t, int64_t rows, int64_t h, float *scratch,
-                              int64_t *out_stride)
+static const float *load_rows(const Heads *heads, int64_t b, int64_t t, int64_t rows, int64_t h, float *scratch, int64_t *out_stride)
 {
     if (heads->dtype == DT_F32) {
         *out_stride = heads->token_stride;
         return heads_at(heads, b, t, h);
     }
     *out_stride = heads->dim;
-    for (int64_t i = 0; i < rows; i++)
-        vec_copy_in(scratch + i * heads->dim, heads_at(heads, b, t + i, h), heads->dtype, heads->dim);
+    for (int64_t i = 0; i < rows; i++) vec_copy_in(scratch + i * heads->dim, heads_at(heads, b, t + i, h), heads->dtype, heads->dim);
     return scratch;
 }
 
@@ -225,36 +220,33 @@ static void forward_task(void *context, int64_t task, int worker)
     int64_t            most_rows = a->group * job->block_q, v_stride;
     /* the last blocks are the longest: they go first */
     int64_t    row = (job->blocks - 1 - task / (a->batch * a->num_kv_heads)) * job->block_q;
-    QueryBlock block = { .b = task / a->num_kv_heads % a->batch,
-                         .g = task % a->num_kv_heads,
-                         .row = row,
-                         .rows = min_i64(job->block_q, a->len - row),
-                         .q = scratch,
-                         .sum = scratch + most_rows * a->dim };
+    QueryBlock block = {.b = task / a->num_kv_heads % a->batch,
+                        .g = task % a->num_kv_heads,
+                        .row = row,
+                        .rows = min_i64(job->block_q, a->len - row),
+                        .q = scratch,
+                        .sum = scratch + most_rows * a->dim};
     block.score = block.sum + most_rows * a->dim;
     block.most = block.score + most_rows * ATTENTION_BLOCK_K;
     block.total = block.most + most_rows;
-    float *panels = block.total + most_rows, *v_scratch = panels + sgemm_packed(ATTENTION_BLOCK_K, SGEMM_COLS, a->dim);
+    float  *panels = block.total + most_rows, *v_scratch = panels + sgemm_packed(ATTENTION_BLOCK_K, SGEMM_COLS, a->dim);
     int64_t rows = a->group * block.rows, begin = first_key(a, block.b, row), end = a->first + row + block.rows;
     block_start(a, &block);
     for (int64_t key = begin; key < end; key += ATTENTION_BLOCK_K) {
         int64_t      keys = min_i64(ATTENTION_BLOCK_K, end - key);
         const float *v = load_rows(&a->v, block.b, key, keys, block.g, v_scratch, &v_stride);
-        SgemmB       k = sgemm_pack_b(kernel, true, keys, a->dim, heads_at(&a->k, block.b, key, block.g), a->k.dtype,
-                                      a->k.token_stride, panels);
+        SgemmB k = sgemm_pack_b(kernel, true, keys, a->dim, heads_at(&a->k, block.b, key, block.g), a->k.dtype, a->k.token_stride, panels);
         sgemm_run(kernel, rows, keys, a->dim, 1, sgemm_a(kernel, false, block.q, a->dim), k, block.score, keys, false);
         block_softmax(a, &block, key, keys, key == begin);
-        sgemm_run(kernel, rows, a->dim, keys, 1, sgemm_a(kernel, false, block.score, keys), sgemm_b(kernel, v, v_stride),
-                  block.sum, a->dim, key > begin);
+        sgemm_run(kernel, rows, a->dim, keys, 1, sgemm_a(kernel, false, block.score, keys), sgemm_b(kernel, v, v_stride), block.sum, a->dim,
+                  key > begin);
     }
     block_finish(a, &block);
 }
 
 void attention_forward(const Attention *a, ThreadPool *pool, void *workspace)
 {
-    ForwardJob job = {
-        .a = a, .scratch = workspace, .scratch_floats = forward_floats(a), .block_q = attention_block_q(a)
-    };
+    ForwardJob job = {.a = a, .scratch = workspace, .scratch_floats = forward_floats(a), .block_q = attention_block_q(a)};
     if (!a->batch || !a->len) return;
     job.blocks = div_up(a->len, job.block_q);
     pool_run(pool, a->batch * a->num_kv_heads * job.blocks, forward_task, &job);
@@ -278,8 +270,7 @@ static void reference_row(const Attention *a, int64_t b, int64_t t, int64_t h)
     for (int64_t d = 0; a->o.data && d < a->dim; d++) {
         double sum = 0;
         for (int64_t key = begin; key < end; key++)
-            sum += exp(reference_score(a, b, t, h, key) - most) / total *
-                   vec_get(heads_at(&a->v, b, key, h / a->group), a->v.dtype, d);
+            sum += exp(reference_score(a, b, t, h, key) - most) / total * vec_get(heads_at(&a->v, b, key, h / a->group), a->v.dtype, d);
         vec_set(heads_at_mut(&a->o, b, t, h), a->o.dtype, d, (float)sum);
     }
     if (a->lse) a->lse[(b * a->num_heads + h) * a->len + t] = (float)(most + log(total));
@@ -316,19 +307,45 @@ static Status attention_reference(const KernelArgs *args)
     return OK;
 }
 
-static const AttentionAttrs attention_small = { .num_heads = 4, .num_kv_heads = 2, .head_dim = 6 };
-static const AttentionAttrs attention_packed = { .num_heads = 3, .num_kv_heads = 1, .head_dim = 16, .scale = 0.3 };
+static Status attention_use_cache(Graph *graph, const Node *node, int64_t batch, int64_t len, Node **out)
+{
+    const AttentionAttrs *attrs = node->attrs;
+    TensorType            type = type_make(node->out[0]->type.dtype, 4, batch, len, attrs->num_kv_heads, attrs->head_dim);
+    Value                *k = graph_add_value(graph, VALUE_CACHE, arena_printf(graph->arena, "cache.k.%d", node->layer), &type);
+    Value                *v = graph_add_value(graph, VALUE_CACHE, arena_printf(graph->arena, "cache.v.%d", node->layer), &type);
+    Value                *in[] = {node->in[0], node->in[1], node->in[2], k, v, graph_find(graph, "step")};
+    return graph_add_node(graph, &op_attention_cached, attrs, node->out[0]->name, in, 6, ~0u, out);
+}
+
+static void attention_set_dense(Node *node, bool dense)
+{
+    ((AttentionAttrs *)node->attrs)->dense = dense;
+}
+
+static const AttentionAttrs attention_small = {.num_heads = 4, .num_kv_heads = 2, .head_dim = 6};
+static const AttentionAttrs attention_packed = {.num_heads = 3, .num_kv_heads = 1, .head_dim = 16, .scale = 0.3};
 
 static const OpSample attention_samples[] = {
-    { .in = { { DT_F32, 4, { 2, 5, 4, 6 } },
-              { DT_F32, 4, { 2, 5, 2, 6 } },
-              { DT_F32, 4, { 2, 5, 2, 6 } },
-              { DT_I32, 2, { 2, 5 } } },
-      .attrs = &attention_small,
-      .int_range = { 0, 0, 0, 1 } },
-    { .in = { { DT_F32, 3, { 1, 150, 80 } }, { 0 }, { 0 }, { DT_I32, 2, { 1, 150 } } },
-      .attrs = &attention_packed,
-      .int_range = { 0, 0, 0, 1 } },
+    {.in = {{DT_F32, 4, {2, 5, 4, 6}}, {DT_F32, 4, {2, 5, 2, 6}}, {DT_F32, 4, {2, 5, 2, 6}}, {DT_I32, 2, {2, 5}}},
+     .attrs = &attention_small,
+     .int_range = {0, 0, 0, 1}},
+    {.in = {{DT_F32, 3, {1, 150, 80}}, {0}, {0}, {DT_I32, 2, {1, 150}}}, .attrs = &attention_packed, .int_range = {0, 0, 0, 1}},
+};
+
+static const AttentionAttrs large_gqa_64 = {.num_heads = 4, .num_kv_heads = 2, .head_dim = 64};
+static const AttentionAttrs large_gqa_128 = {.num_heads = 4, .num_kv_heads = 1, .head_dim = 128};
+static const AttentionAttrs large_mha_96 = {.num_heads = 2, .num_kv_heads = 2, .head_dim = 96};
+static const AttentionAttrs large_dense_128 = {.num_heads = 4, .num_kv_heads = 2, .head_dim = 128, .dense = true};
+static const AttentionAttrs large_dense_64 = {.num_heads = 4, .num_kv_heads = 4, .head_dim = 64, .dense = true};
+
+/* Shapes of real models. */
+static const OpSample attention_large_samples[] = {
+    {.in = {{DT_F32, 3, {2, 333, 512}}, {0}, {0}, {DT_I32, 2, {2, 333}}}, .attrs = &large_gqa_64},
+    {.in = {{DT_F32, 3, {2, 600, 768}}, {0}, {0}, {DT_I32, 2, {2, 600}}}, .attrs = &large_gqa_128},
+    {.in = {{DT_F32, 4, {1, 130, 2, 96}}, {DT_F32, 4, {1, 130, 2, 96}}, {DT_F32, 4, {1, 130, 2, 96}}, {DT_I32, 2, {1, 130}}},
+     .attrs = &large_mha_96},
+    {.in = {{DT_F32, 3, {2, 512, 1024}}, {0}, {0}, {DT_I32, 2, {2, 512}}}, .attrs = &large_dense_128},
+    {.in = {{DT_F32, 3, {2, 300, 768}}, {0}, {0}, {DT_I32, 2, {2, 300}}}, .attrs = &large_dense_64},
 };
 
 const OpDef op_attention = {
@@ -346,7 +363,12 @@ const OpDef op_attention = {
     .flags = OP_BY_DOCUMENT,
     .cost = attention_cost,
     .workspace = attention_workspace,
-    .cpu = { { DT_SET_FLOAT, attention_blocks, "blocks" }, { DT_SET_FLOAT, attention_reference, "reference" } },
+    .cpu = {{DT_SET_FLOAT, attention_blocks, "blocks"}, {DT_SET_FLOAT, attention_reference, "reference"}},
+    .holds = {[3] = HOLDS_DOC_START},
+    .cached = attention_use_cache,
+    .set_dense = attention_set_dense,
     .samples = attention_samples,
     .num_samples = sizeof attention_samples / sizeof attention_samples[0],
+    .large = attention_large_samples,
+    .num_large = sizeof attention_large_samples / sizeof attention_large_samples[0],
 };

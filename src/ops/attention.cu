@@ -27,8 +27,7 @@ static CudaSdpa sdpa_of_node(const Node *node)
 
 static bool sdpa_match(const Node *node, CudaDevice *device)
 {
-    bool bf16 = node->in[0]->type.dtype == DT_BF16 && attention_one_dtype(node, 0);
-    if (!bf16 || !((const AttentionAttrs *)node->attrs)->dense || !node->out[0] || !node->out[1]) return false;
+    if (!((const AttentionAttrs *)node->attrs)->dense || !node->out[0] || !node->out[1]) return false;
     CudaSdpa s = sdpa_of_node(node);
     return cuda_sdpa_supported(device, &s);
 }
@@ -41,8 +40,7 @@ static size_t sdpa_workspace(const Node *node, CudaDevice *device)
 
 static bool mma_match(const Node *node, CudaDevice *)
 {
-    return attention_mma_dim(((const AttentionAttrs *)node->attrs)->head_dim) && attention_one_dtype(node, 0) &&
-           node->in[0]->type.dtype == DT_BF16;
+    return attention_mma_dim(((const AttentionAttrs *)node->attrs)->head_dim);
 }
 
 static bool wgmma_match(const Node *node, CudaDevice *device)
@@ -53,7 +51,7 @@ static bool wgmma_match(const Node *node, CudaDevice *device)
 
 static bool simt_match(const Node *node, CudaDevice *)
 {
-    return ((const AttentionAttrs *)node->attrs)->head_dim <= ATTENTION_MOST_DIM && attention_one_dtype(node, 0);
+    return ((const AttentionAttrs *)node->attrs)->head_dim <= ATTENTION_MOST_DIM;
 }
 
 static AttentionDims bound(const KernelArgs *args)
@@ -91,13 +89,16 @@ static Status sdpa_run(const KernelArgs *args)
     return cuda_sdpa_run((CudaDevice *)args->device, &s, args->workspace, args->stream);
 }
 
-CUDA_KERNELS(
-    attention,
-    {.dtypes = DT_SET_BF16 | DT_SET_F32,
-     .run = sdpa_run,
-     .name = "cudnn",
-     .workspace = sdpa_workspace,
-     .match = sdpa_match},
-    {.dtypes = DT_SET_BF16 | DT_SET_F32, .min_sm = 90, .run = wgmma_run, .name = "wgmma", .match = wgmma_match},
-    {.dtypes = DT_SET_BF16 | DT_SET_F32, .min_sm = 80, .run = mma_run, .name = "mma", .match = mma_match},
-    {.dtypes = DT_SET_FLOAT, .run = simt_run, .name = "simt", .match = simt_match})
+#define LSE_F32 \
+    { \
+        { \
+            .out = 1u << 1, .dtypes = DT_SET_F32 \
+        } \
+    }
+
+CUDA_KERNELS(attention,
+             {.dtypes = DT_SET_BF16, .run = sdpa_run, .name = "cudnn", .workspace = sdpa_workspace, .match = sdpa_match, .except = LSE_F32},
+             {.dtypes = DT_SET_BF16, .min_sm = 90, .run = wgmma_run, .name = "wgmma", .match = wgmma_match, .except = LSE_F32},
+             {.dtypes = DT_SET_BF16, .min_sm = 80, .run = mma_run, .name = "mma", .match = mma_match, .except = LSE_F32},
+             {.dtypes = DT_SET_BF16, .run = simt_run, .name = "simt", .match = simt_match, .except = LSE_F32},
+             {.dtypes = DT_SET_F32, .run = simt_run, .name = "simt", .match = simt_match})

@@ -14,7 +14,7 @@ typedef struct Heads {
 typedef struct AttentionDims {
     int            batch, len, num_heads, num_kv_heads, dim, group;
     float          scale;
-    DType          dtype;      /* of q; kernels want the others the same, unless they say otherwise */
+    DType          dtype;      /* of q and all others but lse */
     Heads          q, k, v, o; /* k, v: the cache where there is one */
     float         *lse;        /* (B,H,T); NULL: not wanted */
     const int32_t *doc_start;  /* (B,T); NULL: 0 */
@@ -53,23 +53,11 @@ static inline void heads_of_qkv(const AttentionDims *a, const TensorView *views,
         *v = heads_of(&views[2]);
         return;
     }
-    int64_t row = (int64_t)(a->num_heads + 2 * a->num_kv_heads) * a->dim, size = dtype_bytes(views[0].type.dtype);
+    int64_t row = (int64_t)(a->num_heads + 2 * a->num_kv_heads) * a->dim, size = dtype_bytes(views[0].type.dtype, 1);
     Heads   h = {views[0].data, a->len * row, row};
     *q = *k = *v = h;
     k->data = (char *)h.data + a->num_heads * a->dim * size;
     v->data = (char *)h.data + (a->num_heads + a->num_kv_heads) * a->dim * size;
-}
-
-/* Same dtype for all float tensors of a node (f32 lse aside). */
-static inline bool attention_one_dtype(const Node *node, int first_in)
-{
-    DType dtype = node->in[first_in]->type.dtype;
-    for (int i = 0; i < node->num_in; i++) {
-        const Value *value = node->in[i];
-        bool         is_lse = value && value->type.ndim == 3 && i != first_in;
-        if (value && !is_lse && (DT_SET(value->type.dtype) & DT_SET_FLOAT) && value->type.dtype != dtype) return false;
-    }
-    return true;
 }
 
 /* Forward and backward for any head dim up to ATTENTION_MOST_DIM (attention_simt.cu, a compilation unit of its own).

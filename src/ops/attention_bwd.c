@@ -8,11 +8,9 @@
 
 #include "device/cpu/sgemm.h"
 
-static const AttrDef attention_bwd_attrs[] = {
-    ATTR_INT(AttentionAttrs, num_heads, 0), ATTR_INT(AttentionAttrs, num_kv_heads, 0),
-    ATTR_INT(AttentionAttrs, head_dim, 0),  ATTR_FLOAT(AttentionAttrs, scale, 0),
-    ATTR_BOOL(AttentionAttrs, dense, 0),    { 0 }
-};
+static const AttrDef attention_bwd_attrs[] = {ATTR_INT(AttentionAttrs, num_heads, 0), ATTR_INT(AttentionAttrs, num_kv_heads, 0),
+                                              ATTR_INT(AttentionAttrs, head_dim, 0),  ATTR_FLOAT(AttentionAttrs, scale, 0),
+                                              ATTR_BOOL(AttentionAttrs, dense, 0),    {0}};
 
 enum { IN_DO, IN_Q, IN_K, IN_V, IN_O, IN_LSE, IN_DOC_START };
 
@@ -28,7 +26,7 @@ static Status attention_bwd_infer(Node *node)
     TRY(infer_input(node, IN_LSE, "lse", DT_SET_F32, DIMS(batch, attrs->num_heads, len)));
     TRY(infer_input(node, IN_DOC_START, "doc_start", DT_SET(DT_I32), DIMS(batch, len)));
     node->out[0]->type = *q;
-    for (int k = 1; k < 3; k++) node->out[k]->type = node->in[IN_Q + k] ? node->in[IN_Q + k]->type : (TensorType){ 0 };
+    for (int k = 1; k < 3; k++) node->out[k]->type = node->in[IN_Q + k] ? node->in[IN_Q + k]->type : (TensorType){0};
     return OK;
 }
 
@@ -58,18 +56,18 @@ static int64_t carve(const Attention *a, float *memory, Scratch *out)
         float **field;
         int64_t count;
     } parts[] = {
-        { &out->q, queries * a->dim },
-        { &out->grad_o, queries * a->dim },
-        { &out->dq, queries * a->dim },
-        { &out->lse, queries },
-        { &out->delta, queries },
-        { &out->kt, sgemm_packed(ATTENTION_BLOCK_K, SGEMM_COLS, a->dim) },
-        { &out->vt, sgemm_packed(ATTENTION_BLOCK_K, SGEMM_COLS, a->dim) },
-        { &out->k, ATTENTION_BLOCK_K * a->dim },
-        { &out->dk, ATTENTION_BLOCK_K * a->dim },
-        { &out->dv, ATTENTION_BLOCK_K * a->dim },
-        { &out->p, rows * ATTENTION_BLOCK_K },
-        { &out->ds, rows * ATTENTION_BLOCK_K },
+        {&out->q, queries * a->dim},
+        {&out->grad_o, queries * a->dim},
+        {&out->dq, queries * a->dim},
+        {&out->lse, queries},
+        {&out->delta, queries},
+        {&out->kt, sgemm_packed(ATTENTION_BLOCK_K, SGEMM_COLS, a->dim)},
+        {&out->vt, sgemm_packed(ATTENTION_BLOCK_K, SGEMM_COLS, a->dim)},
+        {&out->k, ATTENTION_BLOCK_K * a->dim},
+        {&out->dk, ATTENTION_BLOCK_K * a->dim},
+        {&out->dv, ATTENTION_BLOCK_K * a->dim},
+        {&out->p, rows * ATTENTION_BLOCK_K},
+        {&out->ds, rows * ATTENTION_BLOCK_K},
     };
     for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
         *parts[i].field = memory ? memory + at : NULL;
@@ -114,14 +112,11 @@ static void load_inputs(const BackwardJob *job, const Scratch *s, int64_t b, int
 }
 
 /* p and ds of queries [row, row + rows) x keys [key, key + keys), from scores in p and do v^T in ds. */
-static void block_gradients(const Attention *a, const Scratch *s, int64_t b, int64_t row, int64_t rows, int64_t key,
-                            int64_t keys)
+static void block_gradients(const Attention *a, const Scratch *s, int64_t b, int64_t row, int64_t rows, int64_t key, int64_t keys)
 {
     for (int64_t r = 0; r < a->group * rows; r++) {
-        int64_t t = row + r % rows, begin = max_i64((int64_t)a->doc_start[b * a->len + t] - key, 0),
-                end = min_i64(t + 1 - key, keys);
-        float *p = s->p + r * keys, *ds = s->ds + r * keys, lse = s->lse[row * a->group + r],
-              delta = s->delta[row * a->group + r];
+        int64_t t = row + r % rows, begin = max_i64((int64_t)a->doc_start[b * a->len + t] - key, 0), end = min_i64(t + 1 - key, keys);
+        float  *p = s->p + r * keys, *ds = s->ds + r * keys, lse = s->lse[row * a->group + r], delta = s->delta[row * a->group + r];
         begin = min_i64(begin, keys);
         end = max_i64(end, begin);
         for (int64_t j = 0; j < begin; j++) p[j] = ds[j] = 0;
@@ -152,10 +147,8 @@ static void key_block(const BackwardJob *job, const Scratch *s, int64_t b, int64
     memset(s->dv, 0, (size_t)(block_keys * dim) * sizeof(float));
     for (int64_t row = key / job->block_q * job->block_q; row < a->len; row += job->block_q) {
         if (a->doc_start[b * a->len + row] >= key + block_keys) break;
-        int64_t rows = min_i64(job->block_q, a->len - row), all = rows * a->group,
-                keys = min_i64(block_keys, row + rows - key);
-        float *q = s->q + row * a->group * dim, *grad_o = s->grad_o + row * a->group * dim,
-              *dq = s->dq + row * a->group * dim;
+        int64_t rows = min_i64(job->block_q, a->len - row), all = rows * a->group, keys = min_i64(block_keys, row + rows - key);
+        float  *q = s->q + row * a->group * dim, *grad_o = s->grad_o + row * a->group * dim, *dq = s->dq + row * a->group * dim;
         sgemm_run(kernel, all, keys, dim, 1, sgemm_a(kernel, false, q, dim), kt, s->p, keys, false);
         sgemm_run(kernel, all, keys, dim, 1, sgemm_a(kernel, false, grad_o, dim), vt, s->ds, keys, false);
         block_gradients(a, s, b, row, rows, key, keys);
@@ -178,8 +171,7 @@ static void backward_task(void *context, int64_t task, int worker)
     Scratch            s;
     carve(a, job->scratch + worker * job->scratch_floats, &s);
     load_inputs(job, &s, b, g);
-    for (int64_t key = 0; key < a->len; key += ATTENTION_BLOCK_K)
-        key_block(job, &s, b, g, key, min_i64(ATTENTION_BLOCK_K, a->len - key));
+    for (int64_t key = 0; key < a->len; key += ATTENTION_BLOCK_K) key_block(job, &s, b, g, key, min_i64(ATTENTION_BLOCK_K, a->len - key));
     if (!job->dq.data) return;
     for (int64_t row = 0; row < a->len; row += job->block_q) {
         int64_t rows = min_i64(job->block_q, a->len - row);
@@ -191,7 +183,7 @@ static void backward_task(void *context, int64_t task, int worker)
 
 static BackwardJob attention_bwd_bound(const KernelArgs *args)
 {
-    BackwardJob job = { .a = attention_dims(args->attrs, &args->in[IN_Q].type) };
+    BackwardJob job = {.a = attention_dims(args->attrs, &args->in[IN_Q].type)};
     Attention  *a = &job.a;
     attention_bind_qkv(a, args->in + IN_Q, &a->q, &a->k, &a->v);
     a->o = heads_of_view(&args->in[IN_O], a->dim);
@@ -202,7 +194,7 @@ static BackwardJob attention_bwd_bound(const KernelArgs *args)
     if (args->in[IN_Q].type.ndim == 3) {
         attention_bind_qkv(a, args->out, &job.dq, &job.dk, &job.dv);
     } else {
-        Heads *heads[] = { &job.dq, &job.dk, &job.dv };
+        Heads *heads[] = {&job.dq, &job.dk, &job.dv};
         for (int k = 0; k < 3; k++)
             if (args->out[k].data) *heads[k] = heads_of_view(&args->out[k], a->dim);
     }
@@ -221,20 +213,17 @@ static Status attention_bwd_blocks(const KernelArgs *args)
 
 /* One pair of query and key of one head: what it adds to dq[t], dk[key], dv[key], in fp32 sums (T,D) of a batch row and
  * head. */
-static void reference_pair(const BackwardJob *job, int64_t b, int64_t h, int64_t t, int64_t key, double delta,
-                           const Scratch *sums)
+static void reference_pair(const BackwardJob *job, int64_t b, int64_t h, int64_t t, int64_t key, double delta, const Scratch *sums)
 {
     const Attention *a = &job->a;
-    const void      *q = heads_at(&a->q, b, t, h), *k = heads_at(&a->k, b, key, h / a->group),
-               *v = heads_at(&a->v, b, key, h / a->group);
-    const void *grad_o = heads_at(&job->grad_o, b, t, h);
-    double      score = 0, grad_p = 0;
+    const void      *q = heads_at(&a->q, b, t, h), *k = heads_at(&a->k, b, key, h / a->group), *v = heads_at(&a->v, b, key, h / a->group);
+    const void      *grad_o = heads_at(&job->grad_o, b, t, h);
+    double           score = 0, grad_p = 0;
     for (int64_t d = 0; d < a->dim; d++) {
         score += (double)vec_get(q, a->q.dtype, d) * vec_get(k, a->k.dtype, d);
         grad_p += (double)vec_get(grad_o, job->grad_o.dtype, d) * vec_get(v, a->v.dtype, d);
     }
-    double p = exp(score * a->scale - a->lse[(b * a->num_heads + h) * a->len + t]),
-           ds = p * (grad_p - delta) * a->scale;
+    double p = exp(score * a->scale - a->lse[(b * a->num_heads + h) * a->len + t]), ds = p * (grad_p - delta) * a->scale;
     for (int64_t d = 0; d < a->dim; d++) {
         sums->dq[t * a->dim + d] += (float)(ds * vec_get(k, a->k.dtype, d));
         sums->dk[key * a->dim + d] += (float)(ds * vec_get(q, a->q.dtype, d));
@@ -244,8 +233,7 @@ static void reference_pair(const BackwardJob *job, int64_t b, int64_t h, int64_t
 
 static void reference_store(const Heads *to, int64_t b, int64_t h, int64_t len, const float *rows)
 {
-    for (int64_t t = 0; to->data && t < len; t++)
-        vec_store_row(heads_at_mut(to, b, t, h), to->dtype, rows + t * to->dim, to->dim);
+    for (int64_t t = 0; to->data && t < len; t++) vec_store_row(heads_at_mut(to, b, t, h), to->dtype, rows + t * to->dim, to->dim);
 }
 
 /* Pair by pair, over the heads of a group. */
@@ -277,8 +265,8 @@ static Status attention_bwd_reference(const KernelArgs *args)
     return OK;
 }
 
-static const AttentionAttrs attention_bwd_small = { .num_heads = 4, .num_kv_heads = 2, .head_dim = 6 };
-static const AttentionAttrs attention_bwd_packed = { .num_heads = 3, .num_kv_heads = 1, .head_dim = 16, .scale = 0.3 };
+static const AttentionAttrs attention_bwd_small = {.num_heads = 4, .num_kv_heads = 2, .head_dim = 6};
+static const AttentionAttrs attention_bwd_packed = {.num_heads = 3, .num_kv_heads = 1, .head_dim = 16, .scale = 0.3};
 
 /* cuDNN's deterministic backward holds a T x T score of 16 bits a head, and dk, dv a query head where heads share keys. */
 static size_t attention_bwd_gpu_workspace(const Node *node)
@@ -292,24 +280,74 @@ static size_t attention_bwd_gpu_workspace(const Node *node)
 }
 
 static const OpSample attention_bwd_samples[] = {
-    { .in = { { DT_F32, 4, { 2, 5, 4, 6 } },
-              { DT_F32, 4, { 2, 5, 4, 6 } },
-              { DT_F32, 4, { 2, 5, 2, 6 } },
-              { DT_F32, 4, { 2, 5, 2, 6 } },
-              { DT_F32, 4, { 2, 5, 4, 6 } },
-              { DT_F32, 3, { 2, 4, 5 } },
-              { DT_I32, 2, { 2, 5 } } },
-      .attrs = &attention_bwd_small,
-      .int_range = { 0, 0, 0, 0, 0, 0, 1 } },
-    { .in = { { DT_F32, 4, { 1, 150, 3, 16 } },
-              { DT_F32, 3, { 1, 150, 80 } },
-              { 0 },
-              { 0 },
-              { DT_F32, 4, { 1, 150, 3, 16 } },
-              { DT_F32, 3, { 1, 3, 150 } },
-              { DT_I32, 2, { 1, 150 } } },
-      .attrs = &attention_bwd_packed,
-      .int_range = { 0, 0, 0, 0, 0, 0, 1 } },
+    {.in = {{DT_F32, 4, {2, 5, 4, 6}},
+            {DT_F32, 4, {2, 5, 4, 6}},
+            {DT_F32, 4, {2, 5, 2, 6}},
+            {DT_F32, 4, {2, 5, 2, 6}},
+            {DT_F32, 4, {2, 5, 4, 6}},
+            {DT_F32, 3, {2, 4, 5}},
+            {DT_I32, 2, {2, 5}}},
+     .attrs = &attention_bwd_small,
+     .int_range = {0, 0, 0, 0, 0, 0, 1}},
+    {.in = {{DT_F32, 4, {1, 150, 3, 16}},
+            {DT_F32, 3, {1, 150, 80}},
+            {0},
+            {0},
+            {DT_F32, 4, {1, 150, 3, 16}},
+            {DT_F32, 3, {1, 3, 150}},
+            {DT_I32, 2, {1, 150}}},
+     .attrs = &attention_bwd_packed,
+     .int_range = {0, 0, 0, 0, 0, 0, 1}},
+};
+
+static const AttentionAttrs large_gqa_64 = {.num_heads = 4, .num_kv_heads = 2, .head_dim = 64};
+static const AttentionAttrs large_gqa_128 = {.num_heads = 4, .num_kv_heads = 1, .head_dim = 128};
+static const AttentionAttrs large_mha_96 = {.num_heads = 2, .num_kv_heads = 2, .head_dim = 96};
+static const AttentionAttrs large_dense_128 = {.num_heads = 4, .num_kv_heads = 2, .head_dim = 128, .dense = true};
+static const AttentionAttrs large_dense_64 = {.num_heads = 4, .num_kv_heads = 4, .head_dim = 64, .dense = true};
+
+/* Shapes of real models. */
+static const OpSample attention_bwd_large_samples[] = {
+    {.in = {{DT_F32, 4, {2, 333, 4, 64}},
+            {DT_F32, 3, {2, 333, 512}},
+            {0},
+            {0},
+            {DT_F32, 4, {2, 333, 4, 64}},
+            {DT_F32, 3, {2, 4, 333}},
+            {DT_I32, 2, {2, 333}}},
+     .attrs = &large_gqa_64},
+    {.in = {{DT_F32, 4, {2, 600, 4, 128}},
+            {DT_F32, 3, {2, 600, 768}},
+            {0},
+            {0},
+            {DT_F32, 4, {2, 600, 4, 128}},
+            {DT_F32, 3, {2, 4, 600}},
+            {DT_I32, 2, {2, 600}}},
+     .attrs = &large_gqa_128},
+    {.in = {{DT_F32, 4, {1, 130, 2, 96}},
+            {DT_F32, 4, {1, 130, 2, 96}},
+            {DT_F32, 4, {1, 130, 2, 96}},
+            {DT_F32, 4, {1, 130, 2, 96}},
+            {DT_F32, 4, {1, 130, 2, 96}},
+            {DT_F32, 3, {1, 2, 130}},
+            {DT_I32, 2, {1, 130}}},
+     .attrs = &large_mha_96},
+    {.in = {{DT_F32, 4, {2, 512, 4, 128}},
+            {DT_F32, 3, {2, 512, 1024}},
+            {0},
+            {0},
+            {DT_F32, 4, {2, 512, 4, 128}},
+            {DT_F32, 3, {2, 4, 512}},
+            {DT_I32, 2, {2, 512}}},
+     .attrs = &large_dense_128},
+    {.in = {{DT_F32, 4, {2, 300, 4, 64}},
+            {DT_F32, 3, {2, 300, 768}},
+            {0},
+            {0},
+            {DT_F32, 4, {2, 300, 4, 64}},
+            {DT_F32, 3, {2, 4, 300}},
+            {DT_I32, 2, {2, 300}}},
+     .attrs = &large_dense_64},
 };
 
 const OpDef op_attention_bwd = {
@@ -327,7 +365,11 @@ const OpDef op_attention_bwd = {
     .cost = attention_bwd_cost,
     .workspace = attention_bwd_workspace,
     .gpu_workspace = attention_bwd_gpu_workspace,
-    .cpu = { { DT_SET_FLOAT, attention_bwd_blocks, "blocks" }, { DT_SET_FLOAT, attention_bwd_reference, "reference" } },
+    .cpu = {{DT_SET_FLOAT, attention_bwd_blocks, "blocks"}, {DT_SET_FLOAT, attention_bwd_reference, "reference"}},
+    .holds = {[IN_DOC_START] = HOLDS_DOC_START},
+    .results = {&op_attention, {IN_Q, IN_K, IN_V, IN_DOC_START}, {IN_O, IN_LSE}},
     .samples = attention_bwd_samples,
     .num_samples = sizeof attention_bwd_samples / sizeof attention_bwd_samples[0],
+    .large = attention_bwd_large_samples,
+    .num_large = sizeof attention_bwd_large_samples / sizeof attention_bwd_large_samples[0],
 };

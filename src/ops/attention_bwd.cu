@@ -9,7 +9,7 @@ static bool mma_match(const Node *node, CudaDevice *device)
 {
     int64_t dim = ((const AttentionAttrs *)node->attrs)->head_dim;
     bool    fits = cuda_shared_bytes(device) >= (size_t)(6 * 64 * (dim + 8) * 2 + 2048);
-    return fits && attention_mma_dim(dim) && attention_one_dtype(node, IN_Q) && node->in[IN_Q]->type.dtype == DT_BF16;
+    return fits && attention_mma_dim(dim);
 }
 
 static bool wgmma_match(const Node *node, CudaDevice *device)
@@ -20,7 +20,7 @@ static bool wgmma_match(const Node *node, CudaDevice *device)
 
 static bool simt_match(const Node *node, CudaDevice *)
 {
-    return ((const AttentionAttrs *)node->attrs)->head_dim <= ATTENTION_MOST_DIM && attention_one_dtype(node, IN_Q);
+    return ((const AttentionAttrs *)node->attrs)->head_dim <= ATTENTION_MOST_DIM;
 }
 
 static size_t simt_workspace(const Node *node, CudaDevice *)
@@ -53,8 +53,7 @@ static CudaSdpa sdpa_of(const AttentionDims *a)
     s.backward = true;
     s.batch = a->batch, s.len = a->len, s.num_heads = a->num_heads, s.num_kv_heads = a->num_kv_heads, s.dim = a->dim;
     s.scale = a->scale;
-    s.q_stride = a->q.token_stride, s.kv_stride = a->k.token_stride, s.dq_stride = a->dq.token_stride,
-    s.dkv_stride = a->dk.token_stride;
+    s.q_stride = a->q.token_stride, s.kv_stride = a->k.token_stride, s.dq_stride = a->dq.token_stride, s.dkv_stride = a->dk.token_stride;
     s.q = a->q.data, s.k = a->k.data, s.v = a->v.data, s.o = a->o.data, s.grad_o = a->grad_o.data;
     s.dq = a->dq.data, s.dk = a->dk.data, s.dv = a->dv.data;
     s.lse = a->lse;
@@ -76,9 +75,9 @@ static CudaSdpa sdpa_of_node(const Node *node)
 
 static bool sdpa_match(const Node *node, CudaDevice *device)
 {
-    bool bf16 = node->in[IN_Q]->type.dtype == DT_BF16 && attention_one_dtype(node, IN_Q), all = node->out[0] != NULL;
+    bool all = node->out[0] != NULL;
     for (int k = 1; k < 3; k++) all = all && (!node->in[IN_Q + k] || node->out[k]);
-    if (!bf16 || !((const AttentionAttrs *)node->attrs)->dense || !all) return false;
+    if (!((const AttentionAttrs *)node->attrs)->dense || !all) return false;
     CudaSdpa s = sdpa_of_node(node);
     return cuda_sdpa_supported(device, &s);
 }
@@ -120,23 +119,28 @@ static Status sdpa_run(const KernelArgs *args)
     return cuda_sdpa_run((CudaDevice *)args->device, &s, args->workspace, args->stream);
 }
 
-CUDA_KERNELS(
-    attention_bwd,
-    {.dtypes = DT_SET_BF16 | DT_SET_F32,
-     .run = sdpa_run,
-     .name = "cudnn",
-     .workspace = sdpa_workspace,
-     .match = sdpa_match},
-    {.dtypes = DT_SET_BF16 | DT_SET_F32,
-     .min_sm = 90,
-     .run = wgmma_run,
-     .name = "wgmma",
-     .workspace = simt_workspace,
-     .match = wgmma_match},
-    {.dtypes = DT_SET_BF16 | DT_SET_F32,
-     .min_sm = 80,
-     .run = mma_run,
-     .name = "mma",
-     .workspace = simt_workspace,
-     .match = mma_match},
-    {.dtypes = DT_SET_FLOAT, .run = simt_run, .name = "simt", .workspace = simt_workspace, .match = simt_match})
+#define LSE_F32 \
+    { \
+        { \
+            .in = 1u << IN_LSE, .dtypes = DT_SET_F32 \
+        } \
+    }
+
+CUDA_KERNELS(attention_bwd,
+             {.dtypes = DT_SET_BF16, .run = sdpa_run, .name = "cudnn", .workspace = sdpa_workspace, .match = sdpa_match, .except = LSE_F32},
+             {.dtypes = DT_SET_BF16,
+              .min_sm = 90,
+              .run = wgmma_run,
+              .name = "wgmma",
+              .workspace = simt_workspace,
+              .match = wgmma_match,
+              .except = LSE_F32},
+             {.dtypes = DT_SET_BF16,
+              .min_sm = 80,
+              .run = mma_run,
+              .name = "mma",
+              .workspace = simt_workspace,
+              .match = mma_match,
+              .except = LSE_F32},
+             {.dtypes = DT_SET_BF16, .run = simt_run, .name = "simt", .workspace = simt_workspace, .match = simt_match, .except = LSE_F32},
+             {.dtypes = DT_SET_F32, .run = simt_run, .name = "simt", .workspace = simt_workspace, .match = simt_match})

@@ -2,11 +2,9 @@
  * then token t attends keys 0..position+t. The same position for all batch rows. */
 #include "ops/attention.h"
 
-static const AttrDef attention_cached_attrs[] = {
-    ATTR_INT(AttentionAttrs, num_heads, 0), ATTR_INT(AttentionAttrs, num_kv_heads, 0),
-    ATTR_INT(AttentionAttrs, head_dim, 0),  ATTR_FLOAT(AttentionAttrs, scale, 0),
-    ATTR_BOOL(AttentionAttrs, dense, 0),    { 0 }
-};
+static const AttrDef attention_cached_attrs[] = {ATTR_INT(AttentionAttrs, num_heads, 0), ATTR_INT(AttentionAttrs, num_kv_heads, 0),
+                                                 ATTR_INT(AttentionAttrs, head_dim, 0),  ATTR_FLOAT(AttentionAttrs, scale, 0),
+                                                 ATTR_BOOL(AttentionAttrs, dense, 0),    {0}};
 
 enum { IN_Q, IN_K, IN_V, IN_KC, IN_VC, IN_STEP };
 
@@ -17,14 +15,12 @@ static Status attention_cached_infer(Node *node)
     TRY(attention_infer_qkv(node, IN_Q));
     const TensorType *q = &node->in[IN_Q]->type;
     for (int k = IN_KC; k <= IN_VC; k++) {
-        TRY(infer_input(
-            node, k, k == IN_KC ? "kc" : "vc", DT_SET_FLOAT,
-            DIMS(q->dim[0], k == IN_KC ? -1 : node->in[IN_KC]->type.dim[1], attrs->num_kv_heads, attrs->head_dim)));
+        TRY(infer_input(node, k, k == IN_KC ? "kc" : "vc", DT_SET_FLOAT,
+                        DIMS(q->dim[0], k == IN_KC ? -1 : node->in[IN_KC]->type.dim[1], attrs->num_kv_heads, attrs->head_dim)));
         node->out[1 + k - IN_KC]->type = node->in[k]->type;
     }
-    FAIL_IF(node->in[IN_KC]->type.dim[1] < q->dim[1], ERR_INVALID,
-            "a cache of %lld positions is shorter than the %lld tokens of q", (long long)node->in[IN_KC]->type.dim[1],
-            (long long)q->dim[1]);
+    FAIL_IF(node->in[IN_KC]->type.dim[1] < q->dim[1], ERR_INVALID, "a cache of %lld positions is shorter than the %lld tokens of q",
+            (long long)node->in[IN_KC]->type.dim[1], (long long)q->dim[1]);
     TRY(infer_input(node, IN_STEP, "step", DT_SET(DT_I64), DIMS(STEP_COUNT)));
     node->out[0]->type = type_make(q->dtype, 4, q->dim[0], q->dim[1], attrs->num_heads, attrs->head_dim);
     return OK;
@@ -53,8 +49,7 @@ static void append_rows(const Attention *a, const Heads *cache, const Heads *row
     for (int64_t b = 0; b < a->batch; b++)
         for (int64_t t = 0; t < a->len; t++)
             for (int64_t g = 0; g < a->num_kv_heads; g++)
-                dtype_convert(heads_at_mut(cache, b, a->first + t, g), cache->dtype, heads_at(rows, b, t, g),
-                              rows->dtype, a->dim);
+                dtype_convert(heads_at_mut(cache, b, a->first + t, g), cache->dtype, heads_at(rows, b, t, g), rows->dtype, a->dim);
 }
 
 /* Appends the new keys and values; the rest is attention over the cache. */
@@ -94,28 +89,34 @@ static Status attention_cached_reference(const KernelArgs *args)
     return OK;
 }
 
-static const AttentionAttrs attention_cached_small = { .num_heads = 4, .num_kv_heads = 2, .head_dim = 6 };
-static const AttentionAttrs attention_cached_packed = {
-    .num_heads = 3, .num_kv_heads = 1, .head_dim = 16, .scale = 0.3
-};
+static const AttentionAttrs attention_cached_small = {.num_heads = 4, .num_kv_heads = 2, .head_dim = 6};
+static const AttentionAttrs attention_cached_packed = {.num_heads = 3, .num_kv_heads = 1, .head_dim = 16, .scale = 0.3};
 
 static const OpSample attention_cached_samples[] = {
-    { .in = { { DT_F32, 4, { 2, 1, 4, 6 } },
-              { DT_F32, 4, { 2, 1, 2, 6 } },
-              { DT_F32, 4, { 2, 1, 2, 6 } },
-              { DT_F32, 4, { 2, 9, 2, 6 } },
-              { DT_F32, 4, { 2, 9, 2, 6 } },
-              { DT_I64, 1, { STEP_COUNT } } },
-      .attrs = &attention_cached_small,
-      .int_range = { 0, 0, 0, 0, 0, 9 } },
-    { .in = { { DT_F32, 3, { 1, 70, 80 } },
-              { 0 },
-              { 0 },
-              { DT_F32, 4, { 1, 300, 1, 16 } },
-              { DT_F32, 4, { 1, 300, 1, 16 } },
-              { DT_I64, 1, { STEP_COUNT } } },
-      .attrs = &attention_cached_packed,
-      .int_range = { 0, 0, 0, 0, 0, 231 } },
+    {.in = {{DT_F32, 4, {2, 1, 4, 6}},
+            {DT_F32, 4, {2, 1, 2, 6}},
+            {DT_F32, 4, {2, 1, 2, 6}},
+            {DT_F32, 4, {2, 9, 2, 6}},
+            {DT_F32, 4, {2, 9, 2, 6}},
+            {DT_I64, 1, {STEP_COUNT}}},
+     .attrs = &attention_cached_small,
+     .int_range = {0, 0, 0, 0, 0, 9}},
+    {.in = {{DT_F32, 3, {1, 70, 80}}, {0}, {0}, {DT_F32, 4, {1, 300, 1, 16}}, {DT_F32, 4, {1, 300, 1, 16}}, {DT_I64, 1, {STEP_COUNT}}},
+     .attrs = &attention_cached_packed,
+     .int_range = {0, 0, 0, 0, 0, 231}},
+};
+
+static const AttentionAttrs large_gqa_128 = {.num_heads = 4, .num_kv_heads = 1, .head_dim = 128};
+static const AttentionAttrs large_gqa_64 = {.num_heads = 4, .num_kv_heads = 2, .head_dim = 64};
+
+/* Shapes of real models. */
+static const OpSample attention_cached_large_samples[] = {
+    {.in = {{DT_F32, 3, {2, 1, 768}}, {0}, {0}, {DT_F32, 4, {2, 700, 1, 128}}, {DT_F32, 4, {2, 700, 1, 128}}, {DT_I64, 1, {STEP_COUNT}}},
+     .attrs = &large_gqa_128,
+     .int_range = {0, 0, 0, 0, 0, 700}},
+    {.in = {{DT_F32, 3, {1, 200, 512}}, {0}, {0}, {DT_F32, 4, {1, 700, 2, 64}}, {DT_F32, 4, {1, 700, 2, 64}}, {DT_I64, 1, {STEP_COUNT}}},
+     .attrs = &large_gqa_64,
+     .int_range = {0, 0, 0, 0, 0, 500}},
 };
 
 const OpDef op_attention_cached = {
@@ -126,15 +127,16 @@ const OpDef op_attention_cached = {
     .num_out = 3,
     .min_in = 6,
     .optional_in = 1u << IN_K | 1u << IN_V,
-    .alias = { { .out = 1, .in = IN_KC }, { .out = 2, .in = IN_VC } },
+    .alias = {{.out = 1, .in = IN_KC}, {.out = 2, .in = IN_VC}},
     .num_alias = 2,
     .attrs_size = sizeof(AttentionAttrs),
     .attrs = attention_cached_attrs,
     .infer = attention_cached_infer,
     .cost = attention_cached_cost,
     .workspace = attention_cached_workspace,
-    .cpu = { { DT_SET_FLOAT, attention_cached_blocks, "blocks" },
-             { DT_SET_FLOAT, attention_cached_reference, "reference" } },
+    .cpu = {{DT_SET_FLOAT, attention_cached_blocks, "blocks"}, {DT_SET_FLOAT, attention_cached_reference, "reference"}},
     .samples = attention_cached_samples,
     .num_samples = sizeof attention_cached_samples / sizeof attention_cached_samples[0],
+    .large = attention_cached_large_samples,
+    .num_large = sizeof attention_cached_large_samples / sizeof attention_cached_large_samples[0],
 };

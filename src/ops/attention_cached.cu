@@ -7,8 +7,7 @@ enum { THREADS = 256 };
 
 static __global__ void append_rows(AttentionDims a, Heads k, Heads v, int dtype, int cache_dtype)
 {
-    int64_t first = a.step[STEP_POSITION], row = (int64_t)a.num_kv_heads * a.dim,
-            count = (int64_t)a.batch * a.len * row;
+    int64_t first = a.step[STEP_POSITION], row = (int64_t)a.num_kv_heads * a.dim, count = (int64_t)a.batch * a.len * row;
     if (first < 0 || first + a.len > a.key_len) return;
     for (int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x; i < count; i += (int64_t)gridDim.x * THREADS) {
         int64_t b = i / row / a.len, t = i / row % a.len, c = i % row, to = (b * a.key_len + first + t) * row + c;
@@ -19,7 +18,7 @@ static __global__ void append_rows(AttentionDims a, Heads k, Heads v, int dtype,
 
 static bool match(const Node *node, CudaDevice *)
 {
-    return ((const AttentionAttrs *)node->attrs)->head_dim <= ATTENTION_MOST_DIM && attention_one_dtype(node, IN_Q);
+    return ((const AttentionAttrs *)node->attrs)->head_dim <= ATTENTION_MOST_DIM;
 }
 
 static Status run(const KernelArgs *args)
@@ -31,13 +30,12 @@ static Status run(const KernelArgs *args)
     a.key_len = (int)args->in[IN_KC].type.dim[1];
     a.step = (const int64_t *)args->in[IN_STEP].data;
     int64_t count = (int64_t)a.batch * a.len * a.num_kv_heads * a.dim;
-    append_rows<<<cuda_grid(count, THREADS), THREADS, 0, cuda_stream(args)>>>(a, k, v, a.dtype,
-                                                                              args->out[1].type.dtype);
+    append_rows<<<cuda_grid(count, THREADS), THREADS, 0, cuda_stream(args)>>>(a, k, v, a.dtype, args->out[1].type.dtype);
     TRY(CUDA_LAUNCHED());
     /* one token: a tile of queries would be nearly empty */
-    if (a.dtype == DT_BF16 && a.len > 1 && attention_mma_dim(a.dim))
-        return attention_mma_forward(&a, cuda_stream(args));
+    if (a.dtype == DT_BF16 && a.len > 1 && attention_mma_dim(a.dim)) return attention_mma_forward(&a, cuda_stream(args));
     return attention_simt_forward(&a, cuda_stream(args));
 }
 
-CUDA_KERNELS(attention_cached, {.dtypes = DT_SET_FLOAT, .run = run, .name = "cached", .match = match})
+CUDA_KERNELS(attention_cached, {.dtypes = DT_SET_BF16, .run = run, .name = "cached", .match = match},
+             {.dtypes = DT_SET_F32, .run = run, .name = "cached", .match = match})

@@ -132,10 +132,8 @@ template <int D> static __global__ void __launch_bounds__(MMA_THREADS) mma_dkv(A
     extern __shared__ uint4 shared[];
     __shared__ QueryColumns columns;
     enum { ELEMENTS = TileOf<D>::ELEMENTS };
-    bf16 *k_tile = (bf16 *)shared, *v_tile = k_tile + ELEMENTS, *q_tiles = v_tile + ELEMENTS,
-         *o_tiles = q_tiles + 2 * ELEMENTS;
-    int b = blockIdx.z, g = blockIdx.y, row = (int)blockIdx.x * TILE_ROWS, lane = threadIdx.x & 31,
-        warp = threadIdx.x >> 5;
+    bf16 *k_tile = (bf16 *)shared, *v_tile = k_tile + ELEMENTS, *q_tiles = v_tile + ELEMENTS, *o_tiles = q_tiles + 2 * ELEMENTS;
+    int   b = blockIdx.z, g = blockIdx.y, row = (int)blockIdx.x * TILE_ROWS, lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
     int   head = g * a.group, end = last_query(a, b, row), query = row, stage = 0;
     float dk[D / 8][4] = {}, dv[D / 8][4] = {}, scale2 = a.scale * LOG2E;
     (void)lane;
@@ -146,8 +144,7 @@ template <int D> static __global__ void __launch_bounds__(MMA_THREADS) mma_dkv(A
     copy_commit();
     load_columns(a, &columns, 0, b, head, query);
     while (head < (g + 1) * a.group) {
-        int next_query = query + TILE_ROWS < end ? query + TILE_ROWS : row,
-            next_head = next_query == row ? head + 1 : head;
+        int next_query = query + TILE_ROWS < end ? query + TILE_ROWS : row, next_head = next_query == row ? head + 1 : head;
         __syncthreads();
         if (next_head < (g + 1) * a.group) {
             load_tile<D>(q_tiles + (stage ^ 1) * ELEMENTS, a.q, b, next_query, a.len, next_head);
@@ -191,8 +188,7 @@ template <int D> static Status forward(const AttentionDims *a, cudaStream_t stre
 {
     size_t bytes = 4 * TileOf<D>::ELEMENTS * sizeof(bf16);
     TRY(allow_shared(mma_forward<D>, bytes));
-    mma_forward<D>
-        <<<dim3((unsigned)cuda_div_up(a->len, TILE_ROWS), a->num_heads, a->batch), MMA_THREADS, bytes, stream>>>(*a);
+    mma_forward<D><<<dim3((unsigned)cuda_div_up(a->len, TILE_ROWS), a->num_heads, a->batch), MMA_THREADS, bytes, stream>>>(*a);
     return CUDA_LAUNCHED();
 }
 
@@ -202,8 +198,7 @@ template <int D> static Status backward(const AttentionDims *a, cudaStream_t str
     unsigned tiles = (unsigned)cuda_div_up(a->len, TILE_ROWS);
     TRY(allow_shared(mma_dq<D>, 4 * tile));
     TRY(allow_shared(mma_dkv<D>, 6 * tile));
-    if (a->dk.data || a->dv.data)
-        mma_dkv<D><<<dim3(tiles, a->num_kv_heads, a->batch), MMA_THREADS, 6 * tile, stream>>>(*a);
+    if (a->dk.data || a->dv.data) mma_dkv<D><<<dim3(tiles, a->num_kv_heads, a->batch), MMA_THREADS, 6 * tile, stream>>>(*a);
     if (a->dq.data) mma_dq<D><<<dim3(tiles, a->num_heads, a->batch), MMA_THREADS, 4 * tile, stream>>>(*a);
     return CUDA_LAUNCHED();
 }

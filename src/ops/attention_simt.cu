@@ -7,8 +7,7 @@
 
 enum { WARPS = 8, ROWS = 2, BLOCK = WARPS * ROWS, TILE = 32, THREADS = WARPS * 32 };
 
-template <typename T>
-static __device__ __forceinline__ const T *head_at(const Heads &h, int b, int t, int head, int dim)
+template <typename T> static __device__ __forceinline__ const T *head_at(const Heads &h, int b, int t, int head, int dim)
 {
     return (const T *)h.data + b * h.batch_stride + t * h.token_stride + (int64_t)head * dim;
 }
@@ -20,8 +19,7 @@ template <typename T> static __device__ __forceinline__ T *head_at_mut(const Hea
 
 /* Rows [t, t + rows) of one head, `count` rows in all (zeros behind), as floats `stride` apart. */
 template <typename T>
-static __device__ void load_rows(float *to, int stride, const Heads &h, int b, int t, int rows, int count, int head,
-                                 int dim)
+static __device__ void load_rows(float *to, int stride, const Heads &h, int b, int t, int rows, int count, int head, int dim)
 {
     for (int i = threadIdx.x; i < count * dim; i += THREADS) {
         int r = i / dim, d = i % dim;
@@ -53,11 +51,11 @@ static __device__ __forceinline__ float dot(const float *x, const float *y, int 
 template <typename T, int DIMS> static __global__ void __launch_bounds__(THREADS) forward_kernel(AttentionDims a)
 {
     extern __shared__ float shared[];
-    int    stride = a.dim + 1, b = blockIdx.z, head = blockIdx.y, row = (int)(gridDim.x - 1 - blockIdx.x) * BLOCK;
-    int    lane = threadIdx.x & 31, warp = threadIdx.x >> 5, rows = min(BLOCK, a.len - row);
-    int    first = a.step ? (int)a.step[STEP_POSITION] : 0;
-    float *q = shared, *k = q + BLOCK * a.dim, *v = k + TILE * stride;
-    float  most[ROWS], total[ROWS], sum[ROWS][DIMS];
+    int                     stride = a.dim + 1, b = blockIdx.z, head = blockIdx.y, row = (int)(gridDim.x - 1 - blockIdx.x) * BLOCK;
+    int                     lane = threadIdx.x & 31, warp = threadIdx.x >> 5, rows = min(BLOCK, a.len - row);
+    int                     first = a.step ? (int)a.step[STEP_POSITION] : 0;
+    float                  *q = shared, *k = q + BLOCK * a.dim, *v = k + TILE * stride;
+    float                   most[ROWS], total[ROWS], sum[ROWS][DIMS];
     for (int r = 0; r < ROWS; r++) {
         most[r] = -INFINITY, total[r] = 0;
         for (int i = 0; i < DIMS; i++) sum[r][i] = 0;
@@ -94,8 +92,7 @@ template <typename T, int DIMS> static __global__ void __launch_bounds__(THREADS
         if (t >= row + rows) break;
         if (a.o.data)
             for (int i = 0; i < DIMS; i++)
-                if (lane + 32 * i < a.dim)
-                    head_at_mut<T>(a.o, b, t, head, a.dim)[lane + 32 * i] = from_float<T>(sum[r][i] / total[r]);
+                if (lane + 32 * i < a.dim) head_at_mut<T>(a.o, b, t, head, a.dim)[lane + 32 * i] = from_float<T>(sum[r][i] / total[r]);
         if (a.lse && lane == 0) a.lse[((int64_t)b * a.num_heads + head) * a.len + t] = most[r] + logf(total[r]);
     }
 }
@@ -117,10 +114,10 @@ template <typename T> static __global__ void delta_kernel(AttentionDims a, float
 template <typename T, int DIMS> static __global__ void __launch_bounds__(THREADS) dq_kernel(AttentionDims a)
 {
     extern __shared__ float shared[];
-    int    stride = a.dim + 1, b = blockIdx.z, head = blockIdx.y, row = (int)(gridDim.x - 1 - blockIdx.x) * BLOCK;
-    int    lane = threadIdx.x & 31, warp = threadIdx.x >> 5, rows = min(BLOCK, a.len - row);
-    float *q = shared, *grad_o = q + BLOCK * a.dim, *k = grad_o + BLOCK * a.dim, *v = k + TILE * stride;
-    float  sum[ROWS][DIMS];
+    int                     stride = a.dim + 1, b = blockIdx.z, head = blockIdx.y, row = (int)(gridDim.x - 1 - blockIdx.x) * BLOCK;
+    int                     lane = threadIdx.x & 31, warp = threadIdx.x >> 5, rows = min(BLOCK, a.len - row);
+    float                  *q = shared, *grad_o = q + BLOCK * a.dim, *k = grad_o + BLOCK * a.dim, *v = k + TILE * stride;
+    float                   sum[ROWS][DIMS];
     for (int r = 0; r < ROWS; r++)
         for (int i = 0; i < DIMS; i++) sum[r][i] = 0;
     load_rows<T>(q, a.dim, a.q, b, row, rows, BLOCK, head, a.dim);
@@ -151,8 +148,7 @@ template <typename T, int DIMS> static __global__ void __launch_bounds__(THREADS
     for (int r = 0; r < ROWS; r++) {
         int t = row + warp * ROWS + r;
         for (int i = 0; i < DIMS; i++)
-            if (t < row + rows && lane + 32 * i < a.dim)
-                head_at_mut<T>(a.dq, b, t, head, a.dim)[lane + 32 * i] = from_float<T>(sum[r][i]);
+            if (t < row + rows && lane + 32 * i < a.dim) head_at_mut<T>(a.dq, b, t, head, a.dim)[lane + 32 * i] = from_float<T>(sum[r][i]);
     }
 }
 
@@ -184,8 +180,7 @@ template <typename T, int DIMS> static __global__ void __launch_bounds__(THREADS
                 float p = 0, ds = 0;
                 if (seen) {
                     p = expf(a.scale * dot(k + (warp * ROWS + r) * a.dim, q + lane * stride, a.dim) - a.lse[at]);
-                    ds =
-                        p * (dot(v + (warp * ROWS + r) * a.dim, grad_o + lane * stride, a.dim) - a.delta[at]) * a.scale;
+                    ds = p * (dot(v + (warp * ROWS + r) * a.dim, grad_o + lane * stride, a.dim) - a.delta[at]) * a.scale;
                 }
                 for (int j = 0; j < queries; j++) {
                     float pj = __shfl_sync(0xFFFFFFFFu, p, j), dsj = __shfl_sync(0xFFFFFFFFu, ds, j);
@@ -235,10 +230,8 @@ template <typename T, int DIMS> static Status backward(const AttentionDims *a, c
     unsigned blocks = (unsigned)cuda_div_up(a->len, BLOCK);
     TRY(allow_shared(dq_kernel<T, DIMS>, backward_bytes(a)));
     TRY(allow_shared(dkv_kernel<T, DIMS>, backward_bytes(a)));
-    if (a->dq.data)
-        dq_kernel<T, DIMS><<<dim3(blocks, a->num_heads, a->batch), THREADS, backward_bytes(a), stream>>>(*a);
-    if (a->dk.data || a->dv.data)
-        dkv_kernel<T, DIMS><<<dim3(blocks, a->num_kv_heads, a->batch), THREADS, backward_bytes(a), stream>>>(*a);
+    if (a->dq.data) dq_kernel<T, DIMS><<<dim3(blocks, a->num_heads, a->batch), THREADS, backward_bytes(a), stream>>>(*a);
+    if (a->dk.data || a->dv.data) dkv_kernel<T, DIMS><<<dim3(blocks, a->num_kv_heads, a->batch), THREADS, backward_bytes(a), stream>>>(*a);
     return CUDA_LAUNCHED();
 }
 

@@ -21,9 +21,8 @@ static const float LOG2E = 1.4426950408889634f, LN2 = 0.6931471805599453f;
 
 /* One tile's scores into the running softmax. most: of raw scores; o is scaled to the new one. */
 template <int D, bool MASK>
-static __device__ __forceinline__ void softmax_step(float (&s)[8][4], float (&o)[D / 8][4], float (&most)[2],
-                                                    float (&total)[2], float scale2, int key, const int (&last)[2],
-                                                    const int (&first)[2])
+static __device__ __forceinline__ void softmax_step(float (&s)[8][4], float (&o)[D / 8][4], float (&most)[2], float (&total)[2],
+                                                    float scale2, int key, const int (&last)[2], const int (&first)[2])
 {
 #pragma unroll
     for (int half = 0; half < 2; half++) {
@@ -60,9 +59,8 @@ static __device__ __forceinline__ void softmax_step(float (&s)[8][4], float (&o)
 
 /* p = exp(scale s - lse) and ds = p (dp - delta), in place of s and dp; rows are queries. */
 template <bool MASK>
-static __device__ __forceinline__ void query_gradients(float (&s)[8][4], float (&dp)[8][4], float           scale2,
-                                                       const float (&lse2)[2], const float (&delta)[2], int key,
-                                                       const int (&last)[2], const int (&first)[2])
+static __device__ __forceinline__ void query_gradients(float (&s)[8][4], float (&dp)[8][4], float scale2, const float (&lse2)[2],
+                                                       const float (&delta)[2], int key, const int (&last)[2], const int (&first)[2])
 {
 #pragma unroll
     for (int n = 0; n < 8; n++)
@@ -81,8 +79,7 @@ typedef struct QueryColumns {
     int   first[2][TILE_ROWS]; /* the first key a query attends; past the end: none */
 } QueryColumns;
 
-static __device__ __forceinline__ void load_columns(const AttentionDims &a, QueryColumns *c, int stage, int b, int head,
-                                                    int query)
+static __device__ __forceinline__ void load_columns(const AttentionDims &a, QueryColumns *c, int stage, int b, int head, int query)
 {
     int i = threadIdx.x, t = query + i;
     if (i >= TILE_ROWS) return;
@@ -93,8 +90,8 @@ static __device__ __forceinline__ void load_columns(const AttentionDims &a, Quer
 }
 
 /* s -> p, dp -> ds; s and dp are (keys, queries). */
-static __device__ __forceinline__ void key_gradients(float (&s)[8][4], float (&dp)[8][4], float scale2,
-                                                     const QueryColumns *c, int stage, int query, int key)
+static __device__ __forceinline__ void key_gradients(float (&s)[8][4], float (&dp)[8][4], float scale2, const QueryColumns *c, int stage,
+                                                     int query, int key)
 {
     int lane = threadIdx.x & 31;
 #pragma unroll

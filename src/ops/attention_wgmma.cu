@@ -140,8 +140,7 @@ template <int D> static __device__ __forceinline__ void dq_block(const Attention
     store_rows<D>(a.dq, b, row + warp * 16, a.len, head, dq, a.scale, a.scale);
 }
 
-template <int D>
-static __device__ __forceinline__ void dkv_block(const AttentionDims &a, char *shared, QueryColumns *columns)
+template <int D> static __device__ __forceinline__ void dkv_block(const AttentionDims &a, char *shared, QueryColumns *columns)
 {
     enum { BYTES = SwizzledTile<D>::BYTES };
     char *k_tile = shared, *v_tile = k_tile + BYTES, *q_tiles = v_tile + BYTES, *o_tiles = q_tiles + 2 * BYTES;
@@ -155,8 +154,7 @@ static __device__ __forceinline__ void dkv_block(const AttentionDims &a, char *s
     copy_commit();
     load_columns(a, columns, 0, b, head, query);
     while (head < (g + 1) * a.group) {
-        int next_query = query + TILE_ROWS < end ? query + TILE_ROWS : row,
-            next_head = next_query == row ? head + 1 : head;
+        int next_query = query + TILE_ROWS < end ? query + TILE_ROWS : row, next_head = next_query == row ? head + 1 : head;
         __syncthreads();
         if (next_head < (g + 1) * a.group) {
             load_swizzled<D>(q_tiles + (stage ^ 1) * BYTES, a.q, b, next_query, a.len, next_head);
@@ -240,8 +238,7 @@ template <int D> static Status forward(const AttentionDims *a, cudaStream_t stre
 {
     size_t bytes = 5 * SwizzledTile<D>::BYTES + 1024;
     TRY(allow_shared(wgmma_forward<D>, bytes));
-    wgmma_forward<D>
-        <<<dim3((unsigned)cuda_div_up(a->len, TILE_ROWS), a->num_heads, a->batch), MMA_THREADS, bytes, stream>>>(*a);
+    wgmma_forward<D><<<dim3((unsigned)cuda_div_up(a->len, TILE_ROWS), a->num_heads, a->batch), MMA_THREADS, bytes, stream>>>(*a);
     return CUDA_LAUNCHED();
 }
 
@@ -251,8 +248,7 @@ template <int D> static Status backward(const AttentionDims *a, cudaStream_t str
     unsigned tiles = (unsigned)cuda_div_up(a->len, TILE_ROWS);
     TRY(allow_shared(wgmma_dq<D>, bytes));
     TRY(allow_shared(wgmma_dkv<D>, bytes));
-    if (a->dk.data || a->dv.data)
-        wgmma_dkv<D><<<dim3(tiles, a->num_kv_heads, a->batch), MMA_THREADS, bytes, stream>>>(*a);
+    if (a->dk.data || a->dv.data) wgmma_dkv<D><<<dim3(tiles, a->num_kv_heads, a->batch), MMA_THREADS, bytes, stream>>>(*a);
     if (a->dq.data) wgmma_dq<D><<<dim3(tiles, a->num_heads, a->batch), MMA_THREADS, bytes, stream>>>(*a);
     return CUDA_LAUNCHED();
 }

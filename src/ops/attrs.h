@@ -4,22 +4,26 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+/* dw_dtype: dtype of a parameter's gradient where nothing is there to add to; 0: the operands' (see OpAlias). */
 typedef struct EmbeddingDwAttrs {
     int64_t vocab; /* rows of dw */
+    int64_t dw_dtype;
 } EmbeddingDwAttrs;
 
 typedef struct LinearAttrs { /* linear_add, linear_dx, linear_dw */
-    double  alpha; /* 1 */
-    int64_t col;   /* first column of y or dy that w's rows stand for: 0 */
-    int64_t rows;  /* linear_dw: M, rows of w */
+    double  alpha;           /* 1 */
+    int64_t col;             /* first column of y or dy that w's rows stand for: 0 */
+    int64_t rows;            /* linear_dw: M, rows of w */
+    int64_t dw_dtype;        /* linear_dw */
 } LinearAttrs;
 
 /* Adapters on columns of one y: member m has rows[m] rows of b, after those of the members before it, and adds to columns
  * [col[m], col[m] + rows[m]). rows 0: none, and none after it. */
 enum { LORA_MAX_MEMBERS = 3 };
 typedef struct LoraAttrs { /* lora_add, lora_add_bwd */
-    double  alpha; /* 1 */
+    double  alpha;         /* 1 */
     int64_t rows[LORA_MAX_MEMBERS], col[LORA_MAX_MEMBERS];
+    int64_t dw_dtype; /* lora_add_bwd: of db */
 } LoraAttrs;
 
 static inline int lora_members(const LoraAttrs *attrs)
@@ -33,9 +37,18 @@ typedef struct ReshapeAttrs {
     int64_t ndim, d0, d1, d2, d3;
 } ReshapeAttrs;
 
-typedef struct RmsNormAttrs {
-    double eps;
+typedef struct RmsNormAttrs { /* rms_norm, add_rms_norm, rms_norm_bwd */
+    double  eps;
+    int64_t dw_dtype; /* rms_norm_bwd */
 } RmsNormAttrs;
+
+typedef struct ColSumAttrs {
+    int64_t dw_dtype;
+} ColSumAttrs;
+
+typedef struct LmHeadBwdAttrs {
+    int64_t dw_dtype;
+} LmHeadBwdAttrs;
 
 /* Angles p * f_i, f_i = theta^(-2i/D). factor > 0: Llama 3's stretch: wavelengths over original_len / low_freq are divided by
  * factor, those under original_len / high_freq kept, between them blended linearly. */
@@ -50,7 +63,8 @@ typedef struct RopeAttrs { /* half-split pairs (i, i + D/2), as Hugging Face */
 
 typedef struct QkvAttrs { /* layout of a packed row: H query heads, G keys, G values, D each */
     int64_t num_heads, num_kv_heads, head_dim;
-    double  eps; /* qkv_norm_rope */
+    double  eps;      /* qkv_norm_rope */
+    int64_t dw_dtype; /* qkv_norm_rope_bwd: of dwq and dwk */
 } QkvAttrs;
 
 typedef struct AttentionAttrs {
@@ -68,12 +82,38 @@ typedef struct DropoutAttrs {
     int64_t site; /* names this dropout among all: part of the key */
 } DropoutAttrs;
 
-typedef struct AdamwAttrs {
-    double  beta1, beta2, eps, weight_decay, max_grad_norm; /* max_grad_norm 0: no clipping */
-    bool    stochastic; /* bf16 weights without master: stochastic rounding */
+typedef struct AdamwAttrs {                                /* adamw, adamw_8bit */
+    double beta1, beta2, eps, weight_decay, max_grad_norm; /* max_grad_norm 0: no clipping */
+    bool   stochastic;                                     /* bf16 weights without master: stochastic rounding */
 } AdamwAttrs;
+
+typedef struct StepScalarsAttrs {
+    double beta1, beta2;
+} StepScalarsAttrs;
+
+typedef struct NormuonMomentumAttrs {
+    double  momentum, max_grad_norm; /* max_grad_norm 0: no clipping */
+    bool    nesterov;
+    int64_t dtype; /* of x; 0: g's */
+} NormuonMomentumAttrs;
+
+typedef struct AddIdentityAttrs { /* a I + b x */
+    double a, b;
+} AddIdentityAttrs;
+
+typedef struct NormuonUpdateAttrs {
+    double  beta2, eps, weight_decay;
+    bool    stochastic; /* bf16 weights without master: stochastic rounding */
+    int64_t key;        /* names the parameter for random numbers: SEGMENT_KEY */
+} NormuonUpdateAttrs;
 
 /* segments (S,4) i64 of adamw: one trained parameter a row, sorted by offset; what lies between segments is padding. */
 enum { SEGMENT_OFFSET, SEGMENT_NUMEL, SEGMENT_DECAY /* 0 or 1 */, SEGMENT_KEY /* names it for random numbers */ };
+
+/* Moments of 8 bits have a scale for each MOMENT_BLOCK elements, counted from the beginning of their segment: wherever a parameter
+ * lies, its blocks are its own. Segment `index` at `offset` has them from MOMENT_FIRST(offset, index) on; E elements in S segments
+ * have room for MOMENT_FIRST(E, S). */
+enum { MOMENT_BLOCK = 256 };
+#define MOMENT_FIRST(offset, index) ((offset) / MOMENT_BLOCK + (index))
 
 enum { IGNORE_INDEX = -100 };

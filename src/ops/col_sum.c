@@ -1,15 +1,15 @@
 /* col_sum: the sum of rows, dy (N,M) -> (M): gradient of a bias. */
 #include "ops/infer.h"
 
-/* dy (...,M), [acc (M)] -> (M) of acc's dtype, else dy's. */
+static const AttrDef col_sum_attrs[] = {ATTR_DTYPE(ColSumAttrs, dw_dtype), {0}};
+
+/* dy (...,M), [acc (M)] -> (M), in dy's dtype if not told otherwise. */
 static Status col_sum_infer(Node *node)
 {
+    const ColSumAttrs *attrs = node->attrs;
     TRY(infer_float(node, 0, "dy", 2));
     TensorType sum = type_make(node->in[0]->type.dtype, 1, type_cols(&node->in[0]->type));
-    if (node->in[1]) {
-        TRY(infer_like(node, 1, "acc", DT_SET_FLOAT, &sum));
-        sum.dtype = node->in[1]->type.dtype;
-    }
+    TRY(infer_dw(node, 1, "acc", attrs->dw_dtype, &sum));
     node->out[0]->type = sum;
     return OK;
 }
@@ -51,9 +51,17 @@ static Status col_sum_cpu(const KernelArgs *args)
     return OK;
 }
 
+static const ColSumAttrs col_sum_f32 = {.dw_dtype = DTYPE_TO_ATTR(DT_F32)};
+
 static const OpSample col_sum_samples[] = {
-    { .in = { { DT_F32, 2, { 5, 7 } }, { DT_F32, 1, { 7 } } } },
-    { .in = { { DT_F32, 2, { 300, 1100 } } } },
+    {.in = {{DT_F32, 2, {5, 7}}, {DT_F32, 1, {7}}}},
+    {.in = {{DT_F32, 2, {300, 1100}}}},
+    {.in = {{DT_F32, 2, {70, 9}}}, .attrs = &col_sum_f32},
+};
+
+/* Shapes of real models. */
+static const OpSample col_sum_large_samples[] = {
+    {.in = {{DT_F32, 2, {4096, 1024}}}},
 };
 
 const OpDef op_col_sum = {
@@ -63,12 +71,16 @@ const OpDef op_col_sum = {
     .num_in = 2,
     .num_out = 1,
     .min_in = 1,
-    .alias = { { .out = 0, .in = 1, .accumulate = true } },
+    .alias = {{.out = 0, .in = 1, .accumulate = true}},
     .num_alias = 1,
+    .attrs_size = sizeof(ColSumAttrs),
+    .attrs = col_sum_attrs,
     .infer = col_sum_infer,
     .cost = col_sum_cost,
     .workspace = col_sum_workspace,
-    .cpu = { { DT_SET_FLOAT, col_sum_cpu, "reference" } },
+    .cpu = {{DT_SET_FLOAT, col_sum_cpu, "reference"}},
     .samples = col_sum_samples,
     .num_samples = sizeof col_sum_samples / sizeof col_sum_samples[0],
+    .large = col_sum_large_samples,
+    .num_large = sizeof col_sum_large_samples / sizeof col_sum_large_samples[0],
 };

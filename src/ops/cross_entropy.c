@@ -3,7 +3,7 @@
 
 RowLoss row_loss(const void *logits, DType dtype, int64_t vocab, int32_t label, float *exps)
 {
-    RowLoss row = { .shift = -INFINITY };
+    RowLoss row = {.shift = -INFINITY};
     float   scratch[TILE], tile[TILE];
     for (int64_t c = 0; c < vocab; c += TILE) {
         int64_t n = min_i64(TILE, vocab - c);
@@ -13,8 +13,7 @@ RowLoss row_loss(const void *logits, DType dtype, int64_t vocab, int32_t label, 
     float target = label >= 0 && label < vocab ? vec_get(logits, dtype, label) : NAN;
     for (int64_t c = 0; c < vocab; c += TILE) {
         int64_t n = min_i64(TILE, vocab - c);
-        row.total += vec_exp_sum(exps ? exps + c : tile, vec_load_row(vec_at(logits, dtype, c), dtype, n, scratch),
-                                 row.shift, n);
+        row.total += vec_exp_sum(exps ? exps + c : tile, vec_load_row(vec_at(logits, dtype, c), dtype, n, scratch), row.shift, n);
     }
     row.lse = row.shift + logf(row.total);
     row.loss = label == IGNORE_INDEX ? 0 : row.lse - target;
@@ -40,7 +39,7 @@ static Status cross_entropy_backward(GradBuilder *grad, const Node *node)
 {
     Value *logits = node->in[0], *dlosses = grad_of(grad, node->out[0]), *dlogits;
     if (!dlosses || !grad_wanted(grad, logits)) return OK;
-    Value *in[] = { dlosses, logits, node->in[1], node->out[1] };
+    Value *in[] = {dlosses, logits, node->in[1], node->out[1]};
     TRY(grad_emit(grad, OP_CROSS_ENTROPY_BWD, NULL, in, 4, ~0u, &dlogits));
     return grad_add(grad, logits, dlogits);
 }
@@ -80,14 +79,11 @@ static Status cross_entropy_reference(const KernelArgs *args)
     const int32_t    *labels = args->in[1].data;
     for (int64_t row = 0; row < rows; row++) {
         double most = -INFINITY, sum = 0;
-        for (int64_t j = 0; j < vocab; j++)
-            most = fmax(most, vec_get(logits->data, logits->type.dtype, row * vocab + j));
-        for (int64_t j = 0; j < vocab; j++)
-            sum += exp(vec_get(logits->data, logits->type.dtype, row * vocab + j) - most);
+        for (int64_t j = 0; j < vocab; j++) most = fmax(most, vec_get(logits->data, logits->type.dtype, row * vocab + j));
+        for (int64_t j = 0; j < vocab; j++) sum += exp(vec_get(logits->data, logits->type.dtype, row * vocab + j) - most);
         double  lse = most + log(sum);
         int32_t label = labels[row];
-        double  target =
-            label >= 0 && label < vocab ? vec_get(logits->data, logits->type.dtype, row * vocab + label) : NAN;
+        double  target = label >= 0 && label < vocab ? vec_get(logits->data, logits->type.dtype, row * vocab + label) : NAN;
         if (args->out[0].data) ((float *)args->out[0].data)[row] = label == IGNORE_INDEX ? 0 : (float)(lse - target);
         if (args->out[1].data) ((float *)args->out[1].data)[row] = (float)lse;
     }
@@ -95,8 +91,13 @@ static Status cross_entropy_reference(const KernelArgs *args)
 }
 
 static const OpSample cross_entropy_samples[] = {
-    { .in = { { DT_F32, 2, { 5, 7 } }, { DT_I32, 1, { 5 } } }, .int_range = { 0, 7 } },
-    { .in = { { DT_F32, 3, { 2, 3, 2100 } }, { DT_I32, 2, { 2, 3 } } }, .int_range = { 0, 2100 } },
+    {.in = {{DT_F32, 2, {5, 7}}, {DT_I32, 1, {5}}}, .int_range = {0, 7}},
+    {.in = {{DT_F32, 3, {2, 3, 2100}}, {DT_I32, 2, {2, 3}}}, .int_range = {0, 2100}},
+};
+
+/* Shapes of real models. */
+static const OpSample cross_entropy_large_samples[] = {
+    {.in = {{DT_F32, 2, {70, 32000}}, {DT_I32, 1, {70}}}, .int_range = {0, 32000}},
 };
 
 const OpDef op_cross_entropy = {
@@ -109,7 +110,10 @@ const OpDef op_cross_entropy = {
     .infer = cross_entropy_infer,
     .backward = cross_entropy_backward,
     .cost = cross_entropy_cost,
-    .cpu = { { DT_SET_FLOAT, cross_entropy_rows, "rows" }, { DT_SET_FLOAT, cross_entropy_reference, "reference" } },
+    .cpu = {{DT_SET_FLOAT, cross_entropy_rows, "rows"}, {DT_SET_FLOAT, cross_entropy_reference, "reference"}},
+    .holds = {[1] = HOLDS_LABELS},
     .samples = cross_entropy_samples,
     .num_samples = sizeof cross_entropy_samples / sizeof cross_entropy_samples[0],
+    .large = cross_entropy_large_samples,
+    .num_large = sizeof cross_entropy_large_samples / sizeof cross_entropy_large_samples[0],
 };

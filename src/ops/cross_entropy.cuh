@@ -14,8 +14,7 @@ static __device__ __forceinline__ float fast_exp(float x)
 
 /* Calls f(index of the first element, values, count of values) for the pieces of a row that this thread has: packs
  * where the row is aligned (VEC), else single elements. */
-template <typename T, bool VEC, typename F>
-static __device__ __forceinline__ void each_piece(const T *row, int64_t cols, F f)
+template <typename T, bool VEC, typename F> static __device__ __forceinline__ void each_piece(const T *row, int64_t cols, F f)
 {
     enum { N = VEC ? (int)Pack<T>::N : 1 };
     for (int64_t c = (int64_t)threadIdx.x * N; c < cols; c += ROW_THREADS * N) {
@@ -30,8 +29,7 @@ static __device__ __forceinline__ void each_piece(const T *row, int64_t cols, F 
 
 /* The largest element and the sum of exp(x - largest), for every thread. */
 template <typename T, bool VEC>
-static __device__ __forceinline__ void row_softmax(const T *row, int64_t cols, float *scratch, float *out_most,
-                                                   float *out_sum)
+static __device__ __forceinline__ void row_softmax(const T *row, int64_t cols, float *scratch, float *out_most, float *out_sum)
 {
     enum { N = VEC ? (int)Pack<T>::N : 1 };
     float most = -INFINITY, sum = 0;
@@ -88,8 +86,8 @@ static __global__ void __launch_bounds__(ROW_THREADS)
 }
 
 template <typename T>
-static void launch_loss_rows(T *logits, const int32_t *labels, const float *dlosses, int64_t rows, int64_t cols,
-                             float *losses, float *lse, cudaStream_t stream)
+static void launch_loss_rows(T *logits, const int32_t *labels, const float *dlosses, int64_t rows, int64_t cols, float *losses, float *lse,
+                             cudaStream_t stream)
 {
     if (!rows) return;
     bool vec = cols % Pack<T>::N == 0 && is_aligned16(logits);

@@ -46,8 +46,7 @@ static void gradient_row(const KernelArgs *args, int64_t row)
 static void cross_entropy_bwd_task(void *context, int64_t task, int worker)
 {
     const KernelArgs *args = context;
-    int64_t           step = rows_per_task(type_cols(&args->in[1].type)),
-            end = min_i64(type_rows(&args->in[1].type), (task + 1) * step);
+    int64_t           step = rows_per_task(type_cols(&args->in[1].type)), end = min_i64(type_rows(&args->in[1].type), (task + 1) * step);
     (void)worker;
     for (int64_t row = task * step; row < end; row++) gradient_row(args, row);
 }
@@ -69,21 +68,20 @@ static Status cross_entropy_bwd_reference(const KernelArgs *args)
         double  dloss = label == IGNORE_INDEX ? 0 : label >= 0 && label < vocab ? dlosses[row] : NAN;
         for (int64_t j = 0; j < vocab; j++) {
             double p = exp((double)vec_get(logits->data, logits->type.dtype, row * vocab + j) - lse[row]);
-            vec_set(args->out[0].data, args->out[0].type.dtype, row * vocab + j,
-                    dloss == 0 ? 0 : (float)(dloss * (p - (j == label))));
+            vec_set(args->out[0].data, args->out[0].type.dtype, row * vocab + j, dloss == 0 ? 0 : (float)(dloss * (p - (j == label))));
         }
     }
     return OK;
 }
 
 static const OpSample cross_entropy_bwd_samples[] = {
-    { .in = { { DT_F32, 1, { 5 } }, { DT_F32, 2, { 5, 7 } }, { DT_I32, 1, { 5 } }, { DT_F32, 1, { 5 } } },
-      .int_range = { 0, 0, 7 } },
-    { .in = { { DT_F32, 2, { 2, 3 } },
-              { DT_F32, 3, { 2, 3, 2100 } },
-              { DT_I32, 2, { 2, 3 } },
-              { DT_F32, 2, { 2, 3 } } },
-      .int_range = { 0, 0, 2100 } },
+    {.in = {{DT_F32, 1, {5}}, {DT_F32, 2, {5, 7}}, {DT_I32, 1, {5}}, {DT_F32, 1, {5}}}, .int_range = {0, 0, 7}},
+    {.in = {{DT_F32, 2, {2, 3}}, {DT_F32, 3, {2, 3, 2100}}, {DT_I32, 2, {2, 3}}, {DT_F32, 2, {2, 3}}}, .int_range = {0, 0, 2100}},
+};
+
+/* Shapes of real models. */
+static const OpSample cross_entropy_bwd_large_samples[] = {
+    {.in = {{DT_F32, 1, {70}}, {DT_F32, 2, {70, 32000}}, {DT_I32, 1, {70}}, {DT_F32, 1, {70}}}, .int_range = {0, 0, 32000}},
 };
 
 const OpDef op_cross_entropy_bwd = {
@@ -95,8 +93,10 @@ const OpDef op_cross_entropy_bwd = {
     .min_in = 4,
     .infer = cross_entropy_bwd_infer,
     .cost = cross_entropy_bwd_cost,
-    .cpu = { { DT_SET_FLOAT, cross_entropy_bwd_rows, "rows" },
-             { DT_SET_FLOAT, cross_entropy_bwd_reference, "reference" } },
+    .cpu = {{DT_SET_FLOAT, cross_entropy_bwd_rows, "rows"}, {DT_SET_FLOAT, cross_entropy_bwd_reference, "reference"}},
+    .holds = {[2] = HOLDS_LABELS},
     .samples = cross_entropy_bwd_samples,
     .num_samples = sizeof cross_entropy_bwd_samples / sizeof cross_entropy_bwd_samples[0],
+    .large = cross_entropy_bwd_large_samples,
+    .num_large = sizeof cross_entropy_bwd_large_samples / sizeof cross_entropy_bwd_large_samples[0],
 };

@@ -3,8 +3,7 @@
 
 template <typename T, bool VEC>
 static __global__ void __launch_bounds__(ROW_THREADS)
-    gradient_rows(const float *dlosses, const T *logits, const int32_t *labels, const float *lse, T *dlogits,
-                  int64_t cols)
+    gradient_rows(const float *dlosses, const T *logits, const int32_t *labels, const float *lse, T *dlogits, int64_t cols)
 {
     enum { N = VEC ? (int)Pack<T>::N : 1 };
     int64_t at = (int64_t)blockIdx.x * cols;
@@ -33,11 +32,11 @@ template <typename T> static void launch(const KernelArgs *args)
     T                *dlogits = (T *)args->out[0].data;
     if (!rows) return;
     if (cols % Pack<T>::N == 0 && is_aligned16(logits->data) && is_aligned16(dlogits))
-        gradient_rows<T, true><<<(unsigned)rows, ROW_THREADS, 0, cuda_stream(args)>>>(dlosses, (const T *)logits->data,
-                                                                                      labels, lse, dlogits, cols);
+        gradient_rows<T, true>
+            <<<(unsigned)rows, ROW_THREADS, 0, cuda_stream(args)>>>(dlosses, (const T *)logits->data, labels, lse, dlogits, cols);
     else
-        gradient_rows<T, false><<<(unsigned)rows, ROW_THREADS, 0, cuda_stream(args)>>>(dlosses, (const T *)logits->data,
-                                                                                       labels, lse, dlogits, cols);
+        gradient_rows<T, false>
+            <<<(unsigned)rows, ROW_THREADS, 0, cuda_stream(args)>>>(dlosses, (const T *)logits->data, labels, lse, dlogits, cols);
 }
 
 static Status cross_entropy_bwd_run(const KernelArgs *args)

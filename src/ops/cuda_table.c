@@ -6,7 +6,7 @@
 #undef OP
 
 const CudaTableEntry cuda_kernel_table[] = {
-#define OP(id, name) { #name, &cuda_kernels_##name },
+#define OP(id, name) {#name, &cuda_kernels_##name},
 #include "ops/ops.def"
 #undef OP
 };

@@ -5,7 +5,7 @@
 #include "ops/infer.h"
 #include "ops/random_row.h"
 
-static const AttrDef dropout_attrs[] = { ATTR_FLOAT(DropoutAttrs, p, 0), ATTR_INT(DropoutAttrs, site, 0), { 0 } };
+static const AttrDef dropout_attrs[] = {ATTR_FLOAT(DropoutAttrs, p, 0), ATTR_INT(DropoutAttrs, site, 0), {0}};
 
 enum { IN_X, IN_DOC_ID, IN_POSITIONS, IN_STEP };
 
@@ -25,8 +25,7 @@ static Status dropout_infer(Node *node)
 
 static Status dropout_backward(GradBuilder *grad, const Node *node)
 {
-    Value *in[] = { grad_of(grad, node->out[0]), node->in[IN_DOC_ID], node->in[IN_POSITIONS], node->in[IN_STEP] },
-          *out[1];
+    Value *in[] = {grad_of(grad, node->out[0]), node->in[IN_DOC_ID], node->in[IN_POSITIONS], node->in[IN_STEP]}, *out[1];
     TRY(grad_emit(grad, OP_DROPOUT, node->attrs, in, 4, 1, out));
     return grad_add(grad, node->in[IN_X], out[0]);
 }
@@ -52,10 +51,9 @@ static void dropout_task(void *context, int64_t task, int worker)
     const int32_t      *doc_id = args->in[IN_DOC_ID].data, *position = args->in[IN_POSITIONS].data;
     const int64_t      *now = args->in[IN_STEP].data;
     uint64_t            key = random_key(now[STEP_SEED], now[STEP_INDEX], RANDOM_DROPOUT, attrs->site);
-    int64_t             cols = type_cols(&x->type), step = rows_per_task(cols),
-            end = min_i64(type_rows(&x->type), (task + 1) * step);
-    float    scratch_x[TILE], scratch_y[TILE];
-    uint32_t random[TILE];
+    int64_t             cols = type_cols(&x->type), step = rows_per_task(cols), end = min_i64(type_rows(&x->type), (task + 1) * step);
+    float               scratch_x[TILE], scratch_y[TILE];
+    uint32_t            random[TILE];
     (void)worker;
     for (int64_t row = task * step; row < end; row++)
         for (int64_t c = 0; c < cols; c += TILE) {
@@ -75,21 +73,24 @@ static Status dropout_cpu(const KernelArgs *args)
     return OK;
 }
 
-static const DropoutAttrs dropout_tenth = { .p = 0.1, .site = 3 }, dropout_half = { .p = 0.5, .site = 1000 };
+static const DropoutAttrs dropout_tenth = {.p = 0.1, .site = 3}, dropout_half = {.p = 0.5, .site = 1000};
 
 static const OpSample dropout_samples[] = {
-    { .in = { { DT_F32, 3, { 2, 3, 7 } },
-              { DT_I32, 2, { 2, 3 } },
-              { DT_I32, 2, { 2, 3 } },
-              { DT_I64, 1, { STEP_COUNT } } },
-      .attrs = &dropout_half,
-      .int_range = { 0, 9, 9, 99 } },
-    { .in = { { DT_F32, 3, { 2, 35, 1030 } },
-              { DT_I32, 2, { 2, 35 } },
-              { DT_I32, 2, { 2, 35 } },
-              { DT_I64, 1, { STEP_COUNT } } },
-      .attrs = &dropout_tenth,
-      .int_range = { 0, 9, 99, 99 } },
+    {.in = {{DT_F32, 3, {2, 3, 7}}, {DT_I32, 2, {2, 3}}, {DT_I32, 2, {2, 3}}, {DT_I64, 1, {STEP_COUNT}}},
+     .attrs = &dropout_half,
+     .int_range = {0, 9, 9, 99}},
+    {.in = {{DT_F32, 3, {2, 35, 1030}}, {DT_I32, 2, {2, 35}}, {DT_I32, 2, {2, 35}}, {DT_I64, 1, {STEP_COUNT}}},
+     .attrs = &dropout_tenth,
+     .int_range = {0, 9, 99, 99}},
+};
+
+static const DropoutAttrs large_tenth = {.p = 0.1, .site = 7};
+
+/* Shapes of real models. */
+static const OpSample dropout_large_samples[] = {
+    {.in = {{DT_F32, 3, {2, 300, 1024}}, {DT_I32, 2, {2, 300}}, {DT_I32, 2, {2, 300}}, {DT_I64, 1, {STEP_COUNT}}},
+     .attrs = &large_tenth,
+     .int_range = {0, 9, 99, 99}},
 };
 
 const OpDef op_dropout = {
@@ -105,7 +106,9 @@ const OpDef op_dropout = {
     .infer = dropout_infer,
     .backward = dropout_backward,
     .cost = dropout_cost,
-    .cpu = { { DT_SET_FLOAT, dropout_cpu, "reference" } },
+    .cpu = {{DT_SET_FLOAT, dropout_cpu, "reference"}},
     .samples = dropout_samples,
     .num_samples = sizeof dropout_samples / sizeof dropout_samples[0],
+    .large = dropout_large_samples,
+    .num_large = sizeof dropout_large_samples / sizeof dropout_large_samples[0],
 };

@@ -24,9 +24,9 @@ static Status dropout_run(const KernelArgs *args)
     const TensorView   *x = &args->in[0];
     int64_t             cols = type_cols(&x->type), rows = type_rows(&x->type);
     dropout_quads<<<cuda_grid(rows * cuda_div_up(cols, 4), 256), 256, 0, cuda_stream(args)>>>(
-        *x, (const int32_t *)args->in[1].data, (const int32_t *)args->in[2].data, (const int64_t *)args->in[3].data, args->out[0], rows, cols,
-        attrs->site, (float)attrs->p, (float)(1 / (1 - attrs->p)));
+        *x, (const int32_t *)args->in[1].data, (const int32_t *)args->in[2].data, (const int64_t *)args->in[3].data, args->out[0], rows,
+        cols, attrs->site, (float)attrs->p, (float)(1 / (1 - attrs->p)));
     return CUDA_LAUNCHED();
 }
 
-CUDA_KERNELS(dropout, { .dtypes = DT_SET_FLOAT, .run = dropout_run, .name = "quads" })
+CUDA_KERNELS(dropout, {.dtypes = DT_SET_FLOAT, .run = dropout_run, .name = "quads"})

@@ -15,8 +15,9 @@ static Status embedding_backward(GradBuilder *grad, const Node *node)
 {
     Value *w = node->in[1];
     if (!grad_wanted(grad, w)) return OK;
-    EmbeddingDwAttrs attrs = { .vocab = w->type.dim[0] };
-    Value           *in[] = { node->in[0], grad_of(grad, node->out[0]), grad_accumulator(grad, w) };
+    Value           *dx = grad_of(grad, node->out[0]);
+    EmbeddingDwAttrs attrs = {.vocab = w->type.dim[0], .dw_dtype = grad_dw_dtype(grad, w, dx->type.dtype)};
+    Value           *in[] = {node->in[0], dx, grad_accumulator(grad, w)};
     Value           *out[1];
     TRY(grad_emit(grad, OP_EMBEDDING_DW, &attrs, in, 3, 1, out));
     grad_set(grad, w, out[0]);
@@ -26,9 +27,8 @@ static Status embedding_backward(GradBuilder *grad, const Node *node)
 /* Of the table only the rows looked up are read. */
 static OpCost embedding_cost(const Node *node)
 {
-    double rows = (double)type_numel(&node->in[0]->type),
-           row_bytes = (double)(type_bytes(&node->in[1]->type) / node->in[1]->type.dim[0]);
-    return (OpCost){ .bytes = rows * (4 + 2 * row_bytes) };
+    double rows = (double)type_numel(&node->in[0]->type), row_bytes = (double)(type_bytes(&node->in[1]->type) / node->in[1]->type.dim[0]);
+    return (OpCost){.bytes = rows * (4 + 2 * row_bytes)};
 }
 
 static void embedding_task(void *context, int64_t task, int worker)
@@ -36,7 +36,7 @@ static void embedding_task(void *context, int64_t task, int worker)
     const KernelArgs *args = context;
     const TensorView *w = &args->in[1], *x = &args->out[0];
     const int32_t    *tokens = args->in[0].data;
-    int64_t cols = w->type.dim[1], step = rows_per_task(cols), end = min_i64(type_rows(&x->type), (task + 1) * step);
+    int64_t           cols = w->type.dim[1], step = rows_per_task(cols), end = min_i64(type_rows(&x->type), (task + 1) * step);
     (void)worker;
     for (int64_t row = task * step; row < end; row++) tile_copy(x, row * cols, w, tokens[row] * cols, cols);
 }
@@ -55,8 +55,13 @@ static Status embedding_cpu(const KernelArgs *args)
 }
 
 static const OpSample embedding_samples[] = {
-    { .in = { { DT_I32, 2, { 2, 5 } }, { DT_F32, 2, { 7, 12 } } }, .int_range = { 7 } },
-    { .in = { { DT_I32, 2, { 3, 40 } }, { DT_F32, 2, { 300, 1030 } } }, .int_range = { 300 } },
+    {.in = {{DT_I32, 2, {2, 5}}, {DT_F32, 2, {7, 12}}}, .int_range = {7}},
+    {.in = {{DT_I32, 2, {3, 40}}, {DT_F32, 2, {300, 1030}}}, .int_range = {300}},
+};
+
+/* Shapes of real models. */
+static const OpSample embedding_large_samples[] = {
+    {.in = {{DT_I32, 2, {2, 700}}, {DT_F32, 2, {1000, 1024}}}, .int_range = {1000}},
 };
 
 const OpDef op_embedding = {
@@ -69,7 +74,10 @@ const OpDef op_embedding = {
     .infer = embedding_infer,
     .backward = embedding_backward,
     .cost = embedding_cost,
-    .cpu = { { DT_SET_FLOAT, embedding_cpu, "reference" } },
+    .cpu = {{DT_SET_FLOAT, embedding_cpu, "reference"}},
+    .params = 1u << 1,
     .samples = embedding_samples,
     .num_samples = sizeof embedding_samples / sizeof embedding_samples[0],
+    .large = embedding_large_samples,
+    .num_large = sizeof embedding_large_samples / sizeof embedding_large_samples[0],
 };

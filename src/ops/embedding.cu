@@ -23,13 +23,13 @@ static Status embedding_run(const KernelArgs *args)
     const TensorView *w = &args->in[1], *x = &args->out[0];
     const int32_t    *tokens = (const int32_t *)args->in[0].data;
     int64_t           cols = type_cols(&w->type), vocab = w->type.dim[0], count = type_numel(&args->in[0].type);
-    int64_t           bytes = cols * dtype_bytes(w->type.dtype);
+    int64_t           bytes = dtype_bytes(w->type.dtype, cols);
     if (w->type.dtype == x->type.dtype && bytes % 16 == 0 && is_aligned16(w->data))
-        embedding_words<<<(unsigned)count, row_threads(bytes / 16), 0, cuda_stream(args)>>>(tokens, (const uint4 *)w->data, (uint4 *)x->data,
-                                                                                          bytes / 16, vocab);
+        embedding_words<<<(unsigned)count, row_threads(bytes / 16), 0, cuda_stream(args)>>>(tokens, (const uint4 *)w->data,
+                                                                                            (uint4 *)x->data, bytes / 16, vocab);
     else
         embedding_elements<<<(unsigned)count, 128, 0, cuda_stream(args)>>>(tokens, *w, *x, cols, vocab);
     return CUDA_LAUNCHED();
 }
 
-CUDA_KERNELS(embedding, { .dtypes = DT_SET_FLOAT, .run = embedding_run, .name = "rows" })
+CUDA_KERNELS(embedding, {.dtypes = DT_SET_FLOAT, .run = embedding_run, .name = "rows"})

@@ -4,24 +4,20 @@
  * once, whatever its dtype, and rows may be shared out among threads without changing a bit. */
 #include "ops/infer.h"
 
-static const AttrDef embedding_dw_attrs[] = { ATTR_INT(EmbeddingDwAttrs, vocab, 0), { 0 } };
+static const AttrDef embedding_dw_attrs[] = {ATTR_INT(EmbeddingDwAttrs, vocab, 0), ATTR_DTYPE(EmbeddingDwAttrs, dw_dtype), {0}};
 
 enum { VOCAB_PER_TASK = 256 };
 
-/* tokens i32 (B,T), dx (B,T,C), [acc (V,C)] -> dw (V,C) of acc's dtype, else dx's. */
+/* tokens i32 (B,T), dx (B,T,C), [acc (V,C)] -> dw (V,C), in dx's dtype if not told otherwise. */
 static Status embedding_dw_infer(Node *node)
 {
     const EmbeddingDwAttrs *attrs = node->attrs;
     TRY(infer_input(node, 0, "tokens", DT_SET(DT_I32), DIMS(-1, -1)));
     const TensorType *tokens = &node->in[0]->type;
     TRY(infer_input(node, 1, "dx", DT_SET_FLOAT, DIMS(tokens->dim[0], tokens->dim[1], -1)));
-    FAIL_IF(attrs->vocab < 1, ERR_INVALID, "attribute vocab is %lld, expected the number of rows of dw",
-            (long long)attrs->vocab);
+    FAIL_IF(attrs->vocab < 1, ERR_INVALID, "attribute vocab is %lld, expected the number of rows of dw", (long long)attrs->vocab);
     TensorType dw = type_make(node->in[1]->type.dtype, 2, attrs->vocab, node->in[1]->type.dim[2]);
-    if (node->in[2]) {
-        TRY(infer_like(node, 2, "acc", DT_SET_FLOAT, &dw));
-        dw.dtype = node->in[2]->type.dtype;
-    }
+    TRY(infer_dw(node, 2, "acc", attrs->dw_dtype, &dw));
     node->out[0]->type = dw;
     return OK;
 }
@@ -78,8 +74,7 @@ static Status embedding_dw_cpu(const KernelArgs *args)
     memset(first, 0, (size_t)(vocab + 1) * sizeof(int32_t));
     for (int64_t i = 0; i < rows; i++) {
         FAIL_IF(tokens[i] < 0 || tokens[i] >= vocab, ERR_INVALID,
-                "token %d at position %lld of the batch is outside the vocabulary of %lld", tokens[i], (long long)i,
-                (long long)vocab);
+                "token %d at position %lld of the batch is outside the vocabulary of %lld", tokens[i], (long long)i, (long long)vocab);
         first[tokens[i]]++;
     }
     int32_t end = 0; /* first[v] becomes the end of v's places; filling from the back makes it their start */
@@ -90,15 +85,20 @@ static Status embedding_dw_cpu(const KernelArgs *args)
     return OK;
 }
 
-static const EmbeddingDwAttrs embedding_dw_small = { .vocab = 7 }, embedding_dw_large = { .vocab = 600 };
+static const EmbeddingDwAttrs embedding_dw_small = {.vocab = 7}, embedding_dw_large = {.vocab = 600},
+                              embedding_dw_f32 = {.vocab = 7, .dw_dtype = DTYPE_TO_ATTR(DT_F32)};
 
 static const OpSample embedding_dw_samples[] = {
-    { .in = { { DT_I32, 2, { 2, 5 } }, { DT_F32, 3, { 2, 5, 12 } }, { DT_F32, 2, { 7, 12 } } },
-      .attrs = &embedding_dw_small,
-      .int_range = { 7 } },
-    { .in = { { DT_I32, 2, { 3, 40 } }, { DT_F32, 3, { 3, 40, 1030 } } },
-      .attrs = &embedding_dw_large,
-      .int_range = { 600 } },
+    {.in = {{DT_I32, 2, {2, 5}}, {DT_F32, 3, {2, 5, 12}}, {DT_F32, 2, {7, 12}}}, .attrs = &embedding_dw_small, .int_range = {7}},
+    {.in = {{DT_I32, 2, {3, 40}}, {DT_F32, 3, {3, 40, 1030}}}, .attrs = &embedding_dw_large, .int_range = {600}},
+    {.in = {{DT_I32, 2, {2, 50}}, {DT_F32, 3, {2, 50, 12}}}, .attrs = &embedding_dw_f32, .int_range = {7}},
+};
+
+static const EmbeddingDwAttrs large_vocab_1000 = {.vocab = 1000};
+
+/* Shapes of real models. */
+static const OpSample embedding_dw_large_samples[] = {
+    {.in = {{DT_I32, 2, {2, 700}}, {DT_F32, 3, {2, 700, 1024}}}, .attrs = &large_vocab_1000, .int_range = {300}},
 };
 
 const OpDef op_embedding_dw = {
@@ -108,14 +108,16 @@ const OpDef op_embedding_dw = {
     .num_in = 3,
     .num_out = 1,
     .min_in = 2,
-    .alias = { { .out = 0, .in = 2, .accumulate = true } },
+    .alias = {{.out = 0, .in = 2, .accumulate = true}},
     .num_alias = 1,
     .attrs_size = sizeof(EmbeddingDwAttrs),
     .attrs = embedding_dw_attrs,
     .infer = embedding_dw_infer,
     .cost = embedding_dw_cost,
     .workspace = embedding_dw_workspace,
-    .cpu = { { DT_SET_FLOAT, embedding_dw_cpu, "reference" } },
+    .cpu = {{DT_SET_FLOAT, embedding_dw_cpu, "reference"}},
     .samples = embedding_dw_samples,
     .num_samples = sizeof embedding_dw_samples / sizeof embedding_dw_samples[0],
+    .large = embedding_dw_large_samples,
+    .num_large = sizeof embedding_dw_large_samples / sizeof embedding_dw_large_samples[0],
 };

@@ -11,12 +11,16 @@ typedef struct Sort {
     size_t   scratch_bytes;
 } Sort;
 
-static size_t padded(size_t bytes) { return (bytes + 255) / 256 * 256; }
+static size_t padded(size_t bytes)
+{
+    return (bytes + 255) / 256 * 256;
+}
 
 static size_t sort_scratch_bytes(int64_t count)
 {
     size_t bytes = 0;
-    cub::DeviceRadixSort::SortPairs(NULL, bytes, (const int32_t *)NULL, (int32_t *)NULL, (const int32_t *)NULL, (int32_t *)NULL, (int)count);
+    cub::DeviceRadixSort::SortPairs(NULL, bytes, (const int32_t *)NULL, (int32_t *)NULL, (const int32_t *)NULL, (int32_t *)NULL,
+                                    (int)count);
     return bytes;
 }
 
@@ -24,8 +28,8 @@ static Sort sort_layout(void *workspace, int64_t count)
 {
     size_t column = padded((size_t)count * 4);
     char  *p = (char *)workspace;
-    Sort   s = { (int32_t *)p, (int32_t *)(p + column), (int32_t *)(p + 2 * column), (int32_t *)(p + 3 * column), p + 4 * column,
-                 sort_scratch_bytes(count) };
+    Sort   s = {(int32_t *)p,   (int32_t *)(p + column),  (int32_t *)(p + 2 * column), (int32_t *)(p + 3 * column),
+                p + 4 * column, sort_scratch_bytes(count)};
     return s;
 }
 
@@ -51,7 +55,8 @@ static __global__ void add_runs(const int32_t *sorted, const int32_t *order, Ten
         int64_t i = begin;
         for (; i + 4 <= end; i += 4) { /* four loads under way */
             float a = elem_get(dx.data, dx.type.dtype, order[i] * cols + c), b = elem_get(dx.data, dx.type.dtype, order[i + 1] * cols + c);
-            float d = elem_get(dx.data, dx.type.dtype, order[i + 2] * cols + c), e = elem_get(dx.data, dx.type.dtype, order[i + 3] * cols + c);
+            float d = elem_get(dx.data, dx.type.dtype, order[i + 2] * cols + c),
+                  e = elem_get(dx.data, dx.type.dtype, order[i + 3] * cols + c);
             sum = (((sum + a) + b) + d) + e;
         }
         for (; i < end; i++) sum += elem_get(dx.data, dx.type.dtype, order[i] * cols + c);
@@ -70,7 +75,8 @@ static Status embedding_dw_run(const KernelArgs *args)
     while (bits < 31 && (vocab >> bits)) bits++;
     if (!(args->accumulate & 1)) CUDA_TRY(cudaMemsetAsync(dw->data, 0, (size_t)type_bytes(&dw->type), stream));
     fill_keys<<<(unsigned)cuda_div_up(count, 256), 256, 0, stream>>>((const int32_t *)tokens->data, s.keys, s.positions, count, vocab);
-    CUDA_TRY(cub::DeviceRadixSort::SortPairs(s.scratch, s.scratch_bytes, s.keys, s.sorted, s.positions, s.order, (int)count, 0, bits, stream));
+    CUDA_TRY(
+        cub::DeviceRadixSort::SortPairs(s.scratch, s.scratch_bytes, s.keys, s.sorted, s.positions, s.order, (int)count, 0, bits, stream));
     add_runs<<<(unsigned)count, 256, 0, stream>>>(s.sorted, s.order, *dx, *dw, count, cols, vocab);
     return CUDA_LAUNCHED();
 }
@@ -82,4 +88,4 @@ static size_t embedding_dw_workspace(const Node *node, CudaDevice *device)
     return 4 * padded((size_t)count * 4) + padded(sort_scratch_bytes(count));
 }
 
-CUDA_KERNELS(embedding_dw, { .dtypes = DT_SET_FLOAT, .run = embedding_dw_run, .name = "sorted", .workspace = embedding_dw_workspace })
+CUDA_KERNELS(embedding_dw, {.dtypes = DT_SET_FLOAT, .run = embedding_dw_run, .name = "sorted", .workspace = embedding_dw_workspace})

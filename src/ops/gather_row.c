@@ -13,7 +13,7 @@ static Status gather_row_infer(Node *node)
 
 static OpCost gather_row_cost(const Node *node)
 {
-    return (OpCost){ .bytes = 2.0 * (double)type_bytes(&node->in[0]->type) / (double)node->in[0]->type.dim[1] };
+    return (OpCost){.bytes = 2.0 * (double)type_bytes(&node->in[0]->type) / (double)node->in[0]->type.dim[1]};
 }
 
 static Status gather_row_cpu(const KernelArgs *args)
@@ -22,16 +22,21 @@ static Status gather_row_cpu(const KernelArgs *args)
     const int32_t    *index = args->in[1].data;
     int64_t           len = x->type.dim[1], cols = x->type.dim[2];
     for (int64_t b = 0; b < x->type.dim[0]; b++) {
-        FAIL_IF(index[b] < 0 || index[b] >= len, ERR_INVALID, "index %d of sequence %lld is outside its %lld rows",
-                index[b], (long long)b, (long long)len);
+        FAIL_IF(index[b] < 0 || index[b] >= len, ERR_INVALID, "index %d of sequence %lld is outside its %lld rows", index[b], (long long)b,
+                (long long)len);
         tile_copy(y, b * cols, x, (b * len + index[b]) * cols, cols);
     }
     return OK;
 }
 
 static const OpSample gather_row_samples[] = {
-    { .in = { { DT_F32, 3, { 2, 5, 12 } }, { DT_I32, 1, { 2 } } }, .int_range = { 0, 5 } },
-    { .in = { { DT_F32, 3, { 3, 9, 1030 } }, { DT_I32, 1, { 3 } } }, .int_range = { 0, 9 } },
+    {.in = {{DT_F32, 3, {2, 5, 12}}, {DT_I32, 1, {2}}}, .int_range = {0, 5}},
+    {.in = {{DT_F32, 3, {3, 9, 1030}}, {DT_I32, 1, {3}}}, .int_range = {0, 9}},
+};
+
+/* Shapes of real models. */
+static const OpSample gather_row_large_samples[] = {
+    {.in = {{DT_F32, 3, {4, 100, 1024}}, {DT_I32, 1, {4}}}, .int_range = {0, 100}},
 };
 
 const OpDef op_gather_row = {
@@ -43,7 +48,9 @@ const OpDef op_gather_row = {
     .min_in = 2,
     .infer = gather_row_infer,
     .cost = gather_row_cost,
-    .cpu = { { DT_SET_FLOAT, gather_row_cpu, "reference" } },
+    .cpu = {{DT_SET_FLOAT, gather_row_cpu, "reference"}},
     .samples = gather_row_samples,
     .num_samples = sizeof gather_row_samples / sizeof gather_row_samples[0],
+    .large = gather_row_large_samples,
+    .num_large = sizeof gather_row_large_samples / sizeof gather_row_large_samples[0],
 };

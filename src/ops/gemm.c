@@ -6,13 +6,13 @@
 #include "device/cpu/sgemm.h"
 
 enum {
-    DEPTH = 320,           /* of a run of multiply-adds before they are added to c: a's rows and b's columns of it fit in caches */
-    TILE_M = 120,          /* rows of a that a task packs at a time, 150 KiB */
-    LEAST_M = 48,          /* fewer reuse b too little */
+    DEPTH = 320,  /* of a run of multiply-adds before they are added to c: a's rows and b's columns of it fit in caches */
+    TILE_M = 120, /* rows of a that a task packs at a time, 150 KiB */
+    LEAST_M = 48, /* fewer reuse b too little */
     LEAST_N = 128,
     TASKS_PER_WORKER = 4,
-    BLOCK_FLOATS = 1 << 19, /* of b packed at a time, 2 MiB */
-    BLOCK_N = 512,          /* columns that a block has at least */
+    BLOCK_FLOATS = 1 << 19,     /* of b packed at a time, 2 MiB */
+    BLOCK_N = 512,              /* columns that a block has at least */
     PACK_COLS = 2 * SGEMM_COLS, /* packed by a task */
     NARROW = 64,                /* columns of c for which a is read where it lies: packing it takes longer than using it */
     FEW_ROWS = 4,
@@ -33,10 +33,10 @@ static int64_t even_tile(int64_t size, int64_t tile, int64_t multiple)
 static Grid gemm_grid(const Gemm *g, int num_workers)
 {
     int64_t m = max_i64(1, g->m), n = max_i64(1, g->n), k = max_i64(1, g->k);
-    Grid    grid = { .depth = even_tile(k, DEPTH, 8), .tile_m = even_tile(m, TILE_M, SGEMM_ROWS) };
+    Grid    grid = {.depth = even_tile(k, DEPTH, 8), .tile_m = even_tile(m, TILE_M, SGEMM_ROWS)};
     grid.block_n = even_tile(n, max_i64(BLOCK_N, BLOCK_FLOATS / k), SGEMM_COLS);
     grid.block_k = k; /* a bf16 tile adds up over all of it */
-    if (g->c_dtype == DT_F32) grid.block_k = min_i64(k, max_i64(1, BLOCK_FLOATS / grid.block_n / grid.depth) * grid.depth);
+    if (g->c.dtype == DT_F32) grid.block_k = min_i64(k, max_i64(1, BLOCK_FLOATS / grid.block_n / grid.depth) * grid.depth);
     grid.tile_n = grid.block_n;
     while (div_up(m, grid.tile_m) * div_up(min_i64(n, grid.block_n), grid.tile_n) < TASKS_PER_WORKER * num_workers) {
         if (grid.tile_m / 2 >= LEAST_M)
@@ -51,13 +51,13 @@ static Grid gemm_grid(const Gemm *g, int num_workers)
 
 static bool by_dots(const Gemm *g)
 {
-    return g->m <= FEW_ROWS && g->trans_b && !g->trans_a;
+    return g->m <= FEW_ROWS && g->b.trans && !g->a.trans;
 }
 
 /* A worker's converted rows. */
 static int64_t dot_floats(const Gemm *g)
 {
-    return g->a_dtype == DT_F32 && g->b_dtype == DT_F32 ? 0 : (FEW_ROWS + 1) * g->k;
+    return g->a.dtype == DT_F32 && g->b.dtype == DT_F32 ? 0 : (FEW_ROWS + 1) * g->k;
 }
 
 typedef struct GemmJob {
@@ -82,7 +82,7 @@ static int64_t a_floats(const Grid *grid)
 
 static int64_t scratch_floats(const Gemm *g, const Grid *grid)
 {
-    return a_floats(grid) + (g->c_dtype == DT_F32 ? 0 : grid->tile_m * grid->tile_n);
+    return a_floats(grid) + (g->c.dtype == DT_F32 ? 0 : grid->tile_m * grid->tile_n);
 }
 
 size_t gemm_workspace(const Gemm *g, int num_workers)
@@ -93,10 +93,26 @@ size_t gemm_workspace(const Gemm *g, int num_workers)
     return (size_t)(block_floats(&grid) + num_workers * scratch_floats(g, &grid)) * sizeof(float);
 }
 
-/* Where op(x) begins at (row, col) in memory. */
-static const void *element(const void *x, DType dtype, int64_t stride, bool trans, int64_t row, int64_t col)
+/* Which element of memory is at (row, col) of the matrix. */
+static int64_t index_of(const GemmOperand *x, int64_t row, int64_t col)
 {
-    return vec_at(x, dtype, trans ? col * stride + row : row * stride + col);
+    return x->offset + (x->trans ? col * x->stride + row : row * x->stride + col);
+}
+
+static const void *element(const GemmOperand *x, int64_t row, int64_t col)
+{
+    return vec_at(x->data, x->dtype, index_of(x, row, col));
+}
+
+static void *element_of_c(const Gemm *g, int64_t row, int64_t col)
+{
+    return vec_at_mut(g->c.data, g->c.dtype, index_of(&g->c, row, col));
+}
+
+/* alpha and the operands' scales. */
+static float factor_of(const Gemm *g)
+{
+    return g->alpha * (g->a.scale ? *g->a.scale : 1.0f) * (g->b.scale ? *g->b.scale : 1.0f);
 }
 
 static void pack_task(void *context, int64_t task, int worker)
@@ -104,26 +120,26 @@ static void pack_task(void *context, int64_t task, int worker)
     const GemmJob *job = context;
     const Gemm    *g = job->gemm;
     int64_t        col = task * PACK_COLS, cols = min_i64(PACK_COLS, job->cols - col);
-    const void    *b = element(g->b, g->b_dtype, g->b_stride, g->trans_b, job->k, job->n + col);
+    const void    *b = element(&g->b, job->k, job->n + col);
     (void)worker;
-    sgemm_pack_b(job->kernel, g->trans_b, cols, job->depth, b, g->b_dtype, g->b_stride, job->block + col * job->depth);
+    sgemm_pack_b(job->kernel, g->b.trans, cols, job->depth, b, g->b.dtype, g->b.stride, job->block + col * job->depth);
 }
 
 /* A tile of c over the depth of the block. */
-static void tile_sum(const GemmJob *job, int64_t row, int64_t rows, int64_t col, int64_t cols, float *panels, float *c,
-                     int64_t c_stride, bool adds)
+static void tile_sum(const GemmJob *job, int64_t row, int64_t rows, int64_t col, int64_t cols, float *panels, float *c, int64_t c_stride,
+                     bool adds)
 {
     const Gemm *g = job->gemm;
     int64_t     l = 0;
     do { /* once where k is 0, too */
-        int64_t     depth = min_i64(job->grid.depth, job->depth - l);
-        const void *from = element(g->a, g->a_dtype, g->a_stride, g->trans_a, row, job->k + l);
-        SgemmA      a = cols <= NARROW && g->a_dtype == DT_F32
-                            ? sgemm_a(job->kernel, g->trans_a, from, g->a_stride)
-                            : sgemm_pack_a(job->kernel, g->trans_a, rows, depth, from, g->a_dtype, g->a_stride, panels);
+        int64_t      depth = min_i64(job->grid.depth, job->depth - l);
+        const void  *from = element(&g->a, row, job->k + l);
+        SgemmA       a = cols <= NARROW && g->a.dtype == DT_F32
+                             ? sgemm_a(job->kernel, g->a.trans, from, g->a.stride)
+                             : sgemm_pack_a(job->kernel, g->a.trans, rows, depth, from, g->a.dtype, g->a.stride, panels);
         const float *b = job->block + col * job->depth + l * job->kernel->cols;
-        sgemm_run(job->kernel, rows, cols, depth, g->alpha, a, (SgemmB){ b, job->kernel->cols * job->depth, job->kernel->cols },
-                  c, c_stride, adds || l > 0);
+        sgemm_run(job->kernel, rows, cols, depth, factor_of(g), a, (SgemmB){b, job->kernel->cols * job->depth, job->kernel->cols}, c,
+                  c_stride, adds || l > 0);
         l += depth;
     } while (l < job->depth);
 }
@@ -131,7 +147,7 @@ static void tile_sum(const GemmJob *job, int64_t row, int64_t rows, int64_t col,
 static void add_bias(const Gemm *g, float *c, int64_t stride, int64_t rows, int64_t col, int64_t cols)
 {
     for (int64_t i = 0; i < rows; i++)
-        for (int64_t j = 0; j < cols; j++) c[i * stride + j] += vec_get(g->bias, g->bias_dtype, col + j);
+        for (int64_t j = 0; j < cols; j++) c[i * stride + j] += vec_get(g->bias.data, g->bias.dtype, g->bias.offset + col + j);
 }
 
 static void tile_task(void *context, int64_t task, int worker)
@@ -142,25 +158,24 @@ static void tile_task(void *context, int64_t task, int worker)
     int64_t        tiles_m = div_up(g->m, grid->tile_m), row = task % tiles_m * grid->tile_m, col = task / tiles_m * grid->tile_n;
     int64_t        rows = min_i64(grid->tile_m, g->m - row), cols = min_i64(grid->tile_n, job->cols - col);
     float         *panels = job->scratch + worker * job->scratch_floats, *tile = panels + a_floats(grid);
-    bool           direct = g->c_dtype == DT_F32;
-    float         *c = direct ? (float *)g->c + row * g->c_stride + job->n + col : tile;
-    int64_t        c_stride = direct ? g->c_stride : cols;
+    bool           direct = g->c.dtype == DT_F32;
+    float         *c = direct ? element_of_c(g, row, job->n + col) : tile;
+    int64_t        c_stride = direct ? g->c.stride : cols;
     tile_sum(job, row, rows, col, cols, panels, c, c_stride, job->k > 0 || (direct && g->accumulate));
-    if (g->bias && job->k + job->depth == g->k) add_bias(g, c, c_stride, rows, job->n + col, cols);
+    if (g->epilogue == GEMM_BIAS && job->k + job->depth == g->k) add_bias(g, c, c_stride, rows, job->n + col, cols);
     if (direct) return;
     for (int64_t i = 0; i < rows; i++) {
-        void *to = vec_at_mut(g->c, g->c_dtype, (row + i) * g->c_stride + job->n + col);
+        void *to = element_of_c(g, row + i, job->n + col);
         if (g->accumulate)
-            vec_add_row(to, g->c_dtype, c + i * cols, cols);
+            vec_add_row(to, g->c.dtype, c + i * cols, cols);
         else
-            vec_store_row(to, g->c_dtype, c + i * cols, cols);
+            vec_store_row(to, g->c.dtype, c + i * cols, cols);
     }
 }
 
 static void run_blocks(const Gemm *g, ThreadPool *pool, float *workspace)
 {
-    GemmJob job = { .gemm = g, .kernel = sgemm_kernel(), 
-                    .grid = gemm_grid(g, pool_num_workers(pool)), .block = workspace };
+    GemmJob job = {.gemm = g, .kernel = sgemm_kernel(), .grid = gemm_grid(g, pool_num_workers(pool)), .block = workspace};
     job.scratch = workspace + block_floats(&job.grid);
     job.scratch_floats = scratch_floats(g, &job.grid);
     for (job.k = 0; job.k < max_i64(g->k, 1); job.k += job.grid.block_k)
@@ -179,15 +194,14 @@ static void gemm_dots(void *context, int64_t task, int worker)
     int64_t        end = min_i64(g->n, (task + 1) * DOT_COLS);
     float         *scratch = job->scratch + worker * job->scratch_floats;
     const float   *a[FEW_ROWS];
-    for (int64_t i = 0; i < g->m; i++)
-        a[i] = vec_load_row(vec_at(g->a, g->a_dtype, i * g->a_stride), g->a_dtype, g->k, scratch + (i + 1) * g->k);
+    for (int64_t i = 0; i < g->m; i++) a[i] = vec_load_row(element(&g->a, i, 0), g->a.dtype, g->k, scratch + (i + 1) * g->k);
     for (int64_t j = task * DOT_COLS; j < end; j++) {
-        const float *b = vec_load_row(vec_at(g->b, g->b_dtype, j * g->b_stride), g->b_dtype, g->k, scratch);
+        const float *b = vec_load_row(element(&g->b, 0, j), g->b.dtype, g->k, scratch);
         for (int64_t i = 0; i < g->m; i++) {
-            float value = g->alpha * vec_dot(a[i], b, g->k);
-            if (g->bias) value += vec_get(g->bias, g->bias_dtype, j);
-            if (g->accumulate) value += vec_get(g->c, g->c_dtype, i * g->c_stride + j);
-            vec_set(g->c, g->c_dtype, i * g->c_stride + j, value);
+            float value = factor_of(g) * vec_dot(a[i], b, g->k);
+            if (g->epilogue == GEMM_BIAS) value += vec_get(g->bias.data, g->bias.dtype, g->bias.offset + j);
+            if (g->accumulate) value += vec_get(g->c.data, g->c.dtype, index_of(&g->c, i, j));
+            vec_set(g->c.data, g->c.dtype, index_of(&g->c, i, j), value);
         }
     }
 }
@@ -199,7 +213,7 @@ void gemm_run(const Gemm *g, ThreadPool *pool, void *workspace)
         run_blocks(g, pool, workspace);
         return;
     }
-    GemmJob job = { .gemm = g, .scratch = workspace, .scratch_floats = dot_floats(g) };
+    GemmJob job = {.gemm = g, .scratch = workspace, .scratch_floats = dot_floats(g)};
     pool_run(pool, div_up(g->n, DOT_COLS), gemm_dots, &job);
 }
 
@@ -209,19 +223,40 @@ void gemm_reference(const Gemm *g)
         for (int64_t j = 0; j < g->n; j++) {
             double sum = 0;
             for (int64_t k = 0; k < g->k; k++)
-                sum += (double)vec_get(g->a, g->a_dtype, g->trans_a ? k * g->a_stride + i : i * g->a_stride + k) *
-                       vec_get(g->b, g->b_dtype, g->trans_b ? j * g->b_stride + k : k * g->b_stride + j);
-            sum *= g->alpha;
-            if (g->bias) sum += vec_get(g->bias, g->bias_dtype, j);
-            if (g->accumulate) sum += vec_get(g->c, g->c_dtype, i * g->c_stride + j);
-            vec_set(g->c, g->c_dtype, i * g->c_stride + j, (float)sum);
+                sum +=
+                    (double)vec_get(g->a.data, g->a.dtype, index_of(&g->a, i, k)) * vec_get(g->b.data, g->b.dtype, index_of(&g->b, k, j));
+            sum *= factor_of(g);
+            if (g->epilogue == GEMM_BIAS) sum += vec_get(g->bias.data, g->bias.dtype, g->bias.offset + j);
+            if (g->accumulate) sum += vec_get(g->c.data, g->c.dtype, index_of(&g->c, i, j));
+            vec_set(g->c.data, g->c.dtype, index_of(&g->c, i, j), (float)sum);
         }
 }
 
-OpCost gemm_cost(const Gemm *g)
+static OpCost gemm_cost(const Gemm *g)
 {
-    return (OpCost){ .flops = 2.0 * (double)g->m * (double)g->n * (double)g->k,
-                     .bytes = (double)(g->m * g->k * dtype_bytes(g->a_dtype) + g->n * g->k * dtype_bytes(g->b_dtype) +
-                                       g->m * g->n * dtype_bytes(g->c_dtype) * (g->accumulate ? 2 : 1)),
-                     .matrix_unit = true };
+    return (OpCost){.flops = 2.0 * (double)g->m * (double)g->n * (double)g->k,
+                    .bytes = (double)(dtype_bytes(g->a.dtype, g->m * g->k) + dtype_bytes(g->b.dtype, g->n * g->k) +
+                                      dtype_bytes(g->c.dtype, g->m * g->n) * (g->accumulate ? 2 : 1)),
+                    .matrix_unit = true};
+}
+
+OpCost gemms_cost(const Gemm *gemms, int count)
+{
+    OpCost cost = {.matrix_unit = true};
+    for (int i = 0; i < count; i++) {
+        OpCost one = gemm_cost(&gemms[i]);
+        cost.flops += one.flops;
+        cost.bytes += one.bytes;
+    }
+    return cost;
+}
+
+size_t gemms_workspace(const Gemm *gemms, int count, int num_workers)
+{
+    size_t most = 0;
+    for (int i = 0; i < count; i++) {
+        size_t bytes = gemm_workspace(&gemms[i], num_workers);
+        if (bytes > most) most = bytes;
+    }
+    return most;
 }

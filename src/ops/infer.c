@@ -20,8 +20,7 @@ static Status check_dtype(const Node *node, int k, const char *name, DTypeSet dt
 {
     DType dtype = node->in[k]->type.dtype;
     if (DT_SET(dtype) & dtypes) return OK;
-    FAIL_IF(dtypes == DT_SET_FLOAT, ERR_INVALID, "%s is %s, expected a float tensor (f32 or bf16)", name,
-            dtype_info(dtype)->name);
+    FAIL_IF(dtypes == DT_SET_FLOAT, ERR_INVALID, "%s is %s, expected a float tensor (f32 or bf16)", name, dtype_info(dtype)->name);
     DType want = (DType)__builtin_ctz(dtypes);
     FAIL(ERR_INVALID, "%s is %s, expected %s", name, dtype_info(dtype)->name, dtype_info(want)->name);
 }
@@ -44,19 +43,32 @@ Status infer_like(const Node *node, int k, const char *name, DTypeSet dtypes, co
     return infer_input(node, k, name, dtypes, like->ndim, like->dim);
 }
 
+Status infer_dw(const Node *node, int acc, const char *name, int64_t dw_dtype, TensorType *type)
+{
+    DType dtype = dw_dtype ? ATTR_TO_DTYPE(dw_dtype) : type->dtype;
+    FAIL_IF(!(DT_SET(dtype) & DT_SET_FLOAT), ERR_INVALID, "attribute dw_dtype is %s, expected f32 or bf16", dtype_info(dtype)->name);
+    type->dtype = dtype;
+    if (!node->in[acc]) return OK;
+    TRY(infer_like(node, acc, name, DT_SET_FLOAT, type));
+    type->dtype = node->in[acc]->type.dtype;
+    FAIL_IF(dw_dtype && type->dtype != dtype, ERR_INVALID, "%s is %s, but attribute dw_dtype says %s", name, dtype_info(type->dtype)->name,
+            dtype_info(dtype)->name);
+    return OK;
+}
+
 Status infer_float(const Node *node, int k, const char *name, int min_ndim)
 {
     CHECK(node->in[k]);
     TRY(check_dtype(node, k, name, DT_SET_FLOAT));
     char got[64];
-    FAIL_IF(node->in[k]->type.ndim < min_ndim, ERR_INVALID, "%s is %s, expected at least %d dims", name,
-            type_text(&node->in[k]->type, got), min_ndim);
+    FAIL_IF(node->in[k]->type.ndim < min_ndim, ERR_INVALID, "%s is %s, expected at least %d dims", name, type_text(&node->in[k]->type, got),
+            min_ndim);
     return OK;
 }
 
 OpCost cost_streaming(const Node *node, double flops)
 {
-    OpCost cost = { .flops = flops };
+    OpCost cost = {.flops = flops};
     for (int i = 0; i < node->num_in; i++)
         if (node->in[i]) cost.bytes += (double)type_bytes(&node->in[i]->type);
     for (int k = 0; k < node->num_out; k++)
@@ -64,8 +76,7 @@ OpCost cost_streaming(const Node *node, double flops)
     return cost;
 }
 
-void chunks_combine(const TensorView *out, bool accumulate, const float *partial, int64_t count, int64_t stride,
-                    int64_t cols)
+void chunks_combine(const TensorView *out, bool accumulate, const float *partial, int64_t count, int64_t stride, int64_t cols)
 {
     float sum[TILE];
     for (int64_t c = 0; c < cols; c += TILE) {

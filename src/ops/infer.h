@@ -8,7 +8,11 @@
 #include "ops/vec.h"
 
 /* Dims for infer_input; -1: any. */
-#define DIMS(...) (int)(sizeof((int64_t[]){ __VA_ARGS__ }) / sizeof(int64_t)), (const int64_t[]){ __VA_ARGS__ }
+#define DIMS(...) \
+    (int)(sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t)), (const int64_t[]) \
+    { \
+        __VA_ARGS__ \
+    }
 
 /* Input k has one of these dtypes and these dims. `name` is its name in ops.def, for the message. The input must be
  * present. */
@@ -19,6 +23,10 @@ NODISCARD Status infer_like(const Node *node, int k, const char *name, DTypeSet 
 
 /* Input k is a float tensor of at least min_ndim dims. */
 NODISCARD Status infer_float(const Node *node, int k, const char *name, int min_ndim);
+
+/* The type of a parameter's gradient, which the op by itself would make as *type: of acc's dtype (input `acc`, checked) where
+ * there is one, else of attribute dw_dtype where that is set. */
+NODISCARD Status infer_dw(const Node *node, int acc, const char *name, int64_t dw_dtype, TensorType *type);
 
 /* dims of `like`, of another dtype. */
 static inline TensorType type_as(const TensorType *like, DType dtype)
@@ -72,14 +80,13 @@ static inline void tile_add(const TensorView *t, int64_t at, const float *src, i
 }
 
 /* Elements of one tensor to another. */
-static inline void tile_copy(const TensorView *to, int64_t to_at, const TensorView *from, int64_t from_at,
-                             int64_t count)
+static inline void tile_copy(const TensorView *to, int64_t to_at, const TensorView *from, int64_t from_at, int64_t count)
 {
     float scratch[TILE];
     if (to->type.dtype == from->type.dtype) {
         void       *dst = vec_at_mut(to->data, to->type.dtype, to_at);
         const void *src = vec_at(from->data, to->type.dtype, from_at);
-        if (dst != src) memcpy(dst, src, (size_t)(count * dtype_bytes(to->type.dtype)));
+        if (dst != src) memcpy(dst, src, (size_t)(dtype_bytes(to->type.dtype, count)));
         return;
     }
     for (int64_t i = 0; i < count; i += TILE) {
@@ -120,5 +127,4 @@ static inline int64_t num_chunks(int64_t rows)
 }
 
 /* out[0, cols) (+)= the sum of `count` rows of partial sums, `stride` floats apart, in order of rows. */
-void chunks_combine(const TensorView *out, bool accumulate, const float *partial, int64_t count, int64_t stride,
-                    int64_t cols);
+void chunks_combine(const TensorView *out, bool accumulate, const float *partial, int64_t count, int64_t stride, int64_t cols);

@@ -1,21 +1,45 @@
-/* The linear ops on CUDA: each is one matrix product, described from types here and run by device/cuda/gemm.c. */
+/* Ops that are matrix products on CUDA: described in ops/products.h, run by device/cuda/gemm.c one after another. */
 #pragma once
 
 #include "device/cuda/gemm.h"
 #include "device/device.h"
-#include "ops/attrs.h"
+#include "ops/products.h"
 
 enum { LINEAR_WORKSPACE = GPU_GEMM_WORKSPACE };
 
-/* Data of a node's product aren't known when it is bound: a bias is any non-NULL pointer then. */
-#define LINEAR_BIAS_THERE ((const void *)1)
+static inline bool products_supported(CudaDevice *device, const Gemm *gemms, int count)
+{
+    for (int i = 0; i < count; i++)
+        if (!cuda_gemm_supported(device, &gemms[i])) return false;
+    return true;
+}
 
-/* Rows of an op whose product of a node is gemm_of_node(node) and of a launch gemm_of_args(args). */
-#define LINEAR_KERNELS(op) \
+static inline Status products_prepare(const KernelArgs *args, const Gemm *gemms, int count)
+{
+    for (int i = 0; i < count; i++) TRY(cuda_gemm_prepare((CudaDevice *)args->device, &gemms[i], args->workspace, args->workspace_bytes));
+    return OK;
+}
+
+static inline Status products_run(const KernelArgs *args, const Gemm *gemms, int count)
+{
+    for (int i = 0; i < count; i++)
+        TRY(cuda_gemm_run((CudaDevice *)args->device, &gemms[i], args->workspace, args->workspace_bytes, args->stream));
+    return OK;
+}
+
+static inline Status products_plain(const KernelArgs *args, const Gemm *gemms, int count)
+{
+    for (int i = 0; i < count; i++) TRY(cuda_gemm_plain(&gemms[i], args->stream));
+    return OK;
+}
+
+/* The functions of the rows PRODUCT_ROWS(op), of an op whose products op##_products makes. */
+#define PRODUCT_KERNELS(op) \
     static bool op##_match(const Node *node, CudaDevice *device) \
     { \
-        CudaGemm gemm = gemm_of_node(node); \
-        return cuda_gemm_supported(device, &gemm); \
+        NodeArgs storage; \
+        Gemm     gemms[MAX_PRODUCTS]; \
+        return products_supported(device, gemms, op##_products(node_args(node, &storage), gemms)); \
     } \
     static size_t op##_workspace(const Node *, CudaDevice *) \
     { \
@@ -23,24 +47,27 @@ enum { LINEAR_WORKSPACE = GPU_GEMM_WORKSPACE };
     } \
     static Status op##_prepare(const KernelArgs *args) \
     { \
-        CudaGemm gemm = gemm_of_args(args); \
-        return cuda_gemm_prepare((CudaDevice *)args->device, &gemm, args->workspace, args->workspace_bytes); \
+        Gemm gemms[MAX_PRODUCTS]; \
+        return products_prepare(args, gemms, op##_products(args, gemms)); \
     } \
     static Status op##_cublas(const KernelArgs *args) \
     { \
-        CudaGemm gemm = gemm_of_args(args); \
-        return cuda_gemm_run((CudaDevice *)args->device, &gemm, args->workspace, args->workspace_bytes, args->stream); \
+        Gemm gemms[MAX_PRODUCTS]; \
+        return products_run(args, gemms, op##_products(args, gemms)); \
     } \
     static Status op##_plain(const KernelArgs *args) \
     { \
-        CudaGemm gemm = gemm_of_args(args); \
-        return cuda_gemm_plain(&gemm, args->stream); \
-    } \
-    CUDA_KERNELS(op, \
-                 {.dtypes = DT_SET_FLOAT, \
-                  .run = op##_cublas, \
-                  .name = "cublaslt", \
-                  .workspace = op##_workspace, \
-                  .match = op##_match, \
-                  .prepare = op##_prepare}, \
-                 {.dtypes = DT_SET_FLOAT, .run = op##_plain, .name = "plain"})
+        Gemm gemms[MAX_PRODUCTS]; \
+        return products_plain(args, gemms, op##_products(args, gemms)); \
+    }
+
+#define PRODUCT_ROWS(op) \
+    {.dtypes = DT_SET_FLOAT, \
+     .run = op##_cublas, \
+     .name = "cublaslt", \
+     .workspace = op##_workspace, \
+     .match = op##_match, \
+     .prepare = op##_prepare}, \
+    { \
+        .dtypes = DT_SET_FLOAT, .run = op##_plain, .name = "plain" \
+    }

@@ -1,7 +1,7 @@
 /* linear_dx: dx = alpha dy[:, col:col+M] w: gradient of a linear layer's input. */
 #include "ops/gemm.h"
 
-static const AttrDef linear_dx_attrs[] = { ATTR_FLOAT(LinearAttrs, alpha, 1), ATTR_INT(LinearAttrs, col, 0), { 0 } };
+static const AttrDef linear_dx_attrs[] = {ATTR_FLOAT(LinearAttrs, alpha, 1), ATTR_INT(LinearAttrs, col, 0), {0}};
 
 /* dy (...,Y), w (M,K), [acc (...,K)] -> dx (...,K) of acc's dtype, else dy's. */
 static Status linear_dx_infer(Node *node)
@@ -23,69 +23,22 @@ static Status linear_dx_infer(Node *node)
     return OK;
 }
 
-static Gemm linear_dx_gemm(const LinearAttrs *attrs, const TensorType *dy, const TensorType *w, const TensorType *dx)
-{
-    return (Gemm){ .m = type_rows(dy),
-                   .n = w->dim[1],
-                   .k = w->dim[0],
-                   .alpha = (float)attrs->alpha,
-                   .a_dtype = dy->dtype,
-                   .b_dtype = w->dtype,
-                   .c_dtype = dx->dtype,
-                   .a_stride = type_cols(dy),
-                   .b_stride = w->dim[1],
-                   .c_stride = w->dim[1] };
-}
+GEMM_COST(linear_dx)
+GEMM_KERNELS(linear_dx)
 
-static Gemm linear_dx_of_node(const Node *node)
-{
-    Gemm gemm = linear_dx_gemm(node->attrs, &node->in[0]->type, &node->in[1]->type, &node->out[0]->type);
-    gemm.accumulate = node->in[2] != NULL;
-    return gemm;
-}
-
-static OpCost linear_dx_cost(const Node *node)
-{
-    Gemm gemm = linear_dx_of_node(node);
-    return gemm_cost(&gemm);
-}
-
-static size_t linear_dx_workspace(const Node *node, int num_workers)
-{
-    Gemm gemm = linear_dx_of_node(node);
-    return gemm_workspace(&gemm, num_workers);
-}
-
-static Gemm linear_dx_bound(const KernelArgs *args)
-{
-    Gemm gemm = linear_dx_gemm(args->attrs, &args->in[0].type, &args->in[1].type, &args->out[0].type);
-    gemm.a = vec_at(args->in[0].data, gemm.a_dtype, ((const LinearAttrs *)args->attrs)->col);
-    gemm.b = args->in[1].data;
-    gemm.c = args->out[0].data;
-    gemm.accumulate = args->accumulate & 1;
-    return gemm;
-}
-
-static Status linear_dx_tiles(const KernelArgs *args)
-{
-    Gemm gemm = linear_dx_bound(args);
-    gemm_run(&gemm, args->pool, args->workspace);
-    return OK;
-}
-
-static Status linear_dx_reference(const KernelArgs *args)
-{
-    Gemm gemm = linear_dx_bound(args);
-    gemm_reference(&gemm);
-    return OK;
-}
-
-static const LinearAttrs linear_dx_part = { .alpha = 0.5, .col = 6 };
+static const LinearAttrs linear_dx_part = {.alpha = 0.5, .col = 6};
 
 static const OpSample linear_dx_samples[] = {
-    { .in = { { DT_F32, 2, { 3, 7 } }, { DT_F32, 2, { 7, 5 } }, { DT_F32, 2, { 3, 5 } } } },
-    { .in = { { DT_F32, 3, { 2, 40, 50 } }, { DT_F32, 2, { 30, 9 } } }, .attrs = &linear_dx_part },
-    { .in = { { DT_F32, 2, { 20, 1100 } }, { DT_F32, 2, { 1100, 40 } }, { DT_F32, 2, { 20, 40 } } } },
+    {.in = {{DT_F32, 2, {3, 7}}, {DT_F32, 2, {7, 5}}, {DT_F32, 2, {3, 5}}}},
+    {.in = {{DT_F32, 3, {2, 40, 50}}, {DT_F32, 2, {30, 9}}}, .attrs = &linear_dx_part},
+    {.in = {{DT_F32, 2, {20, 1100}}, {DT_F32, 2, {1100, 40}}, {DT_F32, 2, {20, 40}}}},
+};
+
+static const LinearAttrs large_part = {.alpha = 2, .col = 256, .rows = 512};
+
+/* Shapes of real models. */
+static const OpSample linear_dx_large_samples[] = {
+    {.in = {{DT_F32, 3, {2, 256, 1024}}, {DT_F32, 2, {512, 256}}, {DT_F32, 3, {2, 256, 256}}}, .attrs = &large_part},
 };
 
 const OpDef op_linear_dx = {
@@ -95,14 +48,16 @@ const OpDef op_linear_dx = {
     .num_in = 3,
     .num_out = 1,
     .min_in = 2,
-    .alias = { { .out = 0, .in = 2, .accumulate = true } },
+    .alias = {{.out = 0, .in = 2, .accumulate = true}},
     .num_alias = 1,
     .attrs_size = sizeof(LinearAttrs),
     .attrs = linear_dx_attrs,
     .infer = linear_dx_infer,
     .cost = linear_dx_cost,
     .workspace = linear_dx_workspace,
-    .cpu = { { DT_SET_FLOAT, linear_dx_tiles, "tiles" }, { DT_SET_FLOAT, linear_dx_reference, "reference" } },
+    .cpu = {{DT_SET_FLOAT, linear_dx_tiles, "tiles"}, {DT_SET_FLOAT, linear_dx_reference, "reference"}},
     .samples = linear_dx_samples,
     .num_samples = sizeof linear_dx_samples / sizeof linear_dx_samples[0],
+    .large = linear_dx_large_samples,
+    .num_large = sizeof linear_dx_large_samples / sizeof linear_dx_large_samples[0],
 };

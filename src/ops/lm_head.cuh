@@ -7,92 +7,46 @@
 #include "ops/lm_head_chunks.h"
 
 typedef struct LmHead {
-    int64_t        rows, channels, vocab;
-    DType          x_dtype, w_dtype, dx_dtype, dw_dtype;
-    const void    *x, *w;
+    TensorView     x, w, dx, dw; /* x (...,C), w (V,C); dx, dw: data NULL: not wanted */
     const int32_t *labels;
     const float   *dlosses; /* NULL: losses alone */
     float         *losses;  /* NULL: not wanted */
-    void          *dx, *dw; /* NULL: not wanted */
     bool           accumulate;
 } LmHead;
 
-static int64_t chunk_rows(const LmHead *h)
+static size_t lm_head_workspace(const TensorType *x, const TensorType *w)
 {
-    return lm_head_chunk_rows(h->rows, h->vocab * dtype_bytes(h->x_dtype));
+    return lm_head_gpu_workspace(x, w->dim[0]);
 }
 
-static size_t lm_head_workspace(const LmHead *h)
-{
-    return LINEAR_WORKSPACE + (size_t)(chunk_rows(h) * h->vocab * dtype_bytes(h->x_dtype));
-}
-
-static CudaGemm logits_gemm(const LmHead *h, int64_t row, int64_t rows, void *logits)
-{
-    CudaGemm g = {};
-    g.m = rows, g.n = h->vocab, g.k = h->channels;
-    g.trans_b = true;
-    g.alpha = 1;
-    g.a_dtype = g.c_dtype = h->x_dtype, g.b_dtype = h->w_dtype;
-    g.a_stride = g.b_stride = h->channels, g.c_stride = h->vocab;
-    g.a = h->x, g.a_offset = row * h->channels;
-    g.b = h->w, g.c = logits;
-    return g;
-}
-
-static CudaGemm dx_gemm(const LmHead *h, int64_t row, int64_t rows, void *dlogits)
-{
-    CudaGemm g = {};
-    g.m = rows, g.n = h->channels, g.k = h->vocab;
-    g.alpha = 1;
-    g.a_dtype = h->x_dtype, g.b_dtype = h->w_dtype, g.c_dtype = h->dx_dtype;
-    g.a_stride = h->vocab, g.b_stride = g.c_stride = h->channels;
-    g.a = dlogits, g.b = h->w;
-    g.c = h->dx, g.c_offset = row * h->channels;
-    return g;
-}
-
-static CudaGemm dw_gemm(const LmHead *h, int64_t row, int64_t rows, void *dlogits)
-{
-    CudaGemm g = {};
-    g.m = h->vocab, g.n = h->channels, g.k = rows;
-    g.trans_a = true;
-    g.alpha = 1;
-    g.accumulate = h->accumulate || row > 0;
-    g.a_dtype = g.b_dtype = h->x_dtype, g.c_dtype = h->dw_dtype;
-    g.a_stride = h->vocab, g.b_stride = g.c_stride = h->channels;
-    g.a = dlogits, g.b = h->x, g.b_offset = row * h->channels;
-    g.c = h->dw;
-    return g;
-}
-
-/* Each product of each chunk through `each` (prepare or run); losses between them where `is_run`. */
+/* Prepares or runs the products of each chunk; losses between them where it runs. */
 static Status lm_head_chunks(const LmHead *h, const KernelArgs *args, bool is_run)
 {
     CudaDevice *device = (CudaDevice *)args->device;
-    char       *logits = (char *)args->workspace + LINEAR_WORKSPACE;
-    int64_t     step = h->rows ? chunk_rows(h) : 1;
-    for (int64_t row = 0; row < h->rows; row += step) {
-        int64_t  rows = h->rows - row < step ? h->rows - row : step;
-        CudaGemm gemms[3] = {logits_gemm(h, row, rows, logits)};
-        int      count = 1;
-        if (h->dx) gemms[count++] = dx_gemm(h, row, rows, logits);
-        if (h->dw) gemms[count++] = dw_gemm(h, row, rows, logits);
-        for (int i = 0; i < count; i++) {
+    DType       dtype = h->x.type.dtype;
+    int64_t     rows = type_rows(&h->x.type), vocab = h->w.type.dim[0];
+    int64_t     step = rows ? lm_head_chunk_rows(rows, dtype_bytes(dtype, vocab)) : 1;
+    for (int64_t row = 0; row < rows; row += step) {
+        int64_t    count = rows - row < step ? rows - row : step;
+        TensorView logits = {(char *)args->workspace + LINEAR_WORKSPACE, type_make(dtype, 2, count, vocab)};
+        Gemm       gemms[3] = {head_logits_product(&h->x, &h->w, row, count, &logits)};
+        int        num = 1;
+        if (h->dx.data) gemms[num++] = head_dx_product(&logits, &h->w, row, count, &h->dx);
+        if (h->dw.data) gemms[num++] = head_dw_product(&logits, &h->x, row, count, &h->dw, h->accumulate || row > 0);
+        for (int i = 0; i < num; i++) {
             if (!is_run) {
                 TRY(cuda_gemm_prepare(device, &gemms[i], args->workspace, LINEAR_WORKSPACE));
                 continue;
             }
             TRY(cuda_gemm_run(device, &gemms[i], args->workspace, LINEAR_WORKSPACE, args->stream));
             if (i > 0) continue;
-            CUDA_FLOAT(h->x_dtype, T,
-                       launch_loss_rows<T>((T *)logits, h->labels + row, h->dlosses ? h->dlosses + row : NULL, rows,
-                                           h->vocab, h->losses ? h->losses + row : NULL, NULL, cuda_stream(args)));
+            CUDA_FLOAT(dtype, T,
+                       launch_loss_rows<T>((T *)logits.data, h->labels + row, h->dlosses ? h->dlosses + row : NULL, count, vocab,
+                                           h->losses ? h->losses + row : NULL, NULL, cuda_stream(args)));
             TRY(CUDA_LAUNCHED());
         }
     }
-    if (is_run && h->dw && !h->rows && !h->accumulate)
-        CUDA_TRY(
-            cudaMemsetAsync(h->dw, 0, (size_t)(h->vocab * h->channels * dtype_bytes(h->dw_dtype)), cuda_stream(args)));
+    if (is_run && h->dw.data && !rows && !h->accumulate)
+        CUDA_TRY(cudaMemsetAsync(h->dw.data, 0, (size_t)type_bytes(&h->dw.type), cuda_stream(args)));
     return OK;
 }

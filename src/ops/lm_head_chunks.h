@@ -17,6 +17,6 @@ static inline int64_t lm_head_chunk_rows(int64_t rows, int64_t row_bytes)
 /* Bytes the head works in on a GPU: a chunk's logits in x's dtype, and what a product takes. x (...,C). */
 static inline size_t lm_head_gpu_workspace(const TensorType *x, int64_t vocab)
 {
-    int64_t rows = type_rows(x), row_bytes = vocab * dtype_bytes(x->dtype);
+    int64_t rows = type_rows(x), row_bytes = dtype_bytes(x->dtype, vocab);
     return GPU_GEMM_WORKSPACE + (size_t)(lm_head_chunk_rows(rows, row_bytes) * row_bytes);
 }

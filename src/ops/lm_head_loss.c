@@ -30,8 +30,9 @@ static Status lm_head_loss_backward(GradBuilder *grad, const Node *node)
     bool     want_x = grad_wanted(grad, x), want_w = grad_wanted(grad, w);
     uint32_t want = 1u | want_bit(want_x, 1) | want_bit(want_w, 2);
     if (!dlosses || (!want_x && !want_w)) return OK;
-    Value *in[] = { dlosses, x, w, node->in[2], want_w ? grad_accumulator(grad, w) : NULL };
-    TRY(grad_emit(grad, OP_LM_HEAD_LOSS_BWD, NULL, in, 5, want, out));
+    Value         *in[] = {dlosses, x, w, node->in[2], want_w ? grad_accumulator(grad, w) : NULL};
+    LmHeadBwdAttrs attrs = {.dw_dtype = want_w ? grad_dw_dtype(grad, w, x->type.dtype) : 0};
+    TRY(grad_emit(grad, OP_LM_HEAD_LOSS_BWD, &attrs, in, 5, want, out));
     grad_replace_forward(grad, node->out[0], out[0]);
     if (want_w) grad_set(grad, w, out[2]);
     return want_x ? grad_add(grad, x, out[1]) : OK;
@@ -50,56 +51,10 @@ static int64_t rows_of_chunk(const LmHead *head)
     return min_i64(head->rows, max_i64(LEAST_ROWS, min_i64(MOST_ROWS, rows)));
 }
 
-/* The three products of a chunk of `rows` rows, data aside; logits (rows, V) are fp32, and so is dw or its sum. */
-static Gemm logits_gemm(const LmHead *h, int64_t rows)
+/* The chunk's logits, then dlogits: (rows, V) f32. */
+static TensorView chunk_view(const LmHead *h, int64_t rows, float *logits)
 {
-    return (Gemm){ .m = rows,
-                   .n = h->vocab,
-                   .k = h->channels,
-                   .trans_b = true,
-                   .alpha = 1,
-                   .a_dtype = h->x.type.dtype,
-                   .b_dtype = h->w.type.dtype,
-                   .c_dtype = DT_F32,
-                   .b = h->w.data,
-                   .a_stride = h->channels,
-                   .b_stride = h->channels,
-                   .c_stride = h->vocab };
-}
-
-static Gemm dx_gemm(const LmHead *h, int64_t rows)
-{
-    return (Gemm){ .m = rows,
-                   .n = h->channels,
-                   .k = h->vocab,
-                   .alpha = 1,
-                   .a_dtype = DT_F32,
-                   .b_dtype = h->w.type.dtype,
-                   .c_dtype = h->dx.type.dtype,
-                   .b = h->w.data,
-                   .a_stride = h->vocab,
-                   .b_stride = h->channels,
-                   .c_stride = h->channels };
-}
-
-static Gemm dw_gemm(const LmHead *h, int64_t rows)
-{
-    return (Gemm){ .m = h->vocab,
-                   .n = h->channels,
-                   .k = rows,
-                   .trans_a = true,
-                   .alpha = 1,
-                   .a_dtype = DT_F32,
-                   .b_dtype = h->x.type.dtype,
-                   .c_dtype = DT_F32,
-                   .a_stride = h->vocab,
-                   .b_stride = h->channels,
-                   .c_stride = h->channels };
-}
-
-static const void *x_row(const LmHead *h, int64_t row)
-{
-    return vec_at(h->x.data, h->x.type.dtype, row * h->channels);
+    return (TensorView){logits, type_make(DT_F32, 2, rows, h->vocab)};
 }
 
 static void *dx_row(const LmHead *h, int64_t row)
@@ -126,16 +81,18 @@ static int64_t sum_floats(const LmHead *h)
 size_t lm_head_workspace(const LmHead *h, int num_workers)
 {
     if (!h->rows) return 0;
-    int64_t rows = rows_of_chunk(h),
-            last = h->rows % rows ? h->rows % rows : rows; /* fewer may fall into another grid */
-    Gemm   gemms[] = { logits_gemm(h, rows), logits_gemm(h, last), dw_gemm(h, rows),
-                       dw_gemm(h, last),     dx_gemm(h, rows),     dx_gemm(h, last) };
-    size_t most = 0;
-    for (int i = 0; i < (h->dx.data ? 6 : 4); i++) {
-        size_t bytes = gemm_workspace(&gemms[i], num_workers);
-        most = most > bytes ? most : bytes;
+    int64_t    rows = rows_of_chunk(h), last = h->rows % rows ? h->rows % rows : rows; /* fewer may fall into another grid */
+    TensorView sum = {.type = type_as(&h->w.type, DT_F32)};
+    Gemm       gemms[6];
+    int        count = 0;
+    for (int turn = 0; turn < 2; turn++) {
+        int64_t    n = turn ? last : rows;
+        TensorView logits = chunk_view(h, n, NULL);
+        gemms[count++] = head_logits_product(&h->x, &h->w, 0, n, &logits);
+        gemms[count++] = head_dw_product(&logits, &h->x, 0, n, &sum, false);
+        if (h->dx.data) gemms[count++] = head_dx_product(&logits, &h->w, 0, n, &h->dx);
     }
-    return (size_t)(logits_floats(h) + sum_floats(h)) * sizeof(float) + most;
+    return (size_t)(logits_floats(h) + sum_floats(h)) * sizeof(float) + gemms_workspace(gemms, count, num_workers);
 }
 
 typedef struct ChunkJob {
@@ -194,40 +151,34 @@ static void store_task(void *context, int64_t task, int worker)
 
 void lm_head_run(const LmHead *h, ThreadPool *pool, void *workspace)
 {
-    int64_t step = h->rows ? rows_of_chunk(h) : 1;
-    float  *logits = workspace, *sum = sums_apart(h) ? logits + logits_floats(h) : h->dw.data;
-    void   *scratch = logits + (h->rows ? logits_floats(h) + sum_floats(h) : 0);
-    bool    holds = h->accumulate && !sums_apart(h); /* sum has something to add to */
+    int64_t    step = h->rows ? rows_of_chunk(h) : 1;
+    float     *logits = workspace, *sum = sums_apart(h) ? logits + logits_floats(h) : h->dw.data;
+    void      *scratch = logits + (h->rows ? logits_floats(h) + sum_floats(h) : 0);
+    bool       holds = h->accumulate && !sums_apart(h); /* sum has something to add to */
+    TensorView total = {sum, type_as(&h->w.type, DT_F32)};
     for (int64_t row = 0; row < h->rows; row += step) {
-        ChunkJob job = { .head = h, .row = row, .rows = min_i64(step, h->rows - row), .logits = logits };
+        ChunkJob job = {.head = h, .row = row, .rows = min_i64(step, h->rows - row), .logits = logits};
         if (chunk_ignored(h, row, job.rows)) {
             if (h->losses) memset(h->losses + row, 0, (size_t)job.rows * sizeof(float));
-            if (h->dx.data) memset(dx_row(h, row), 0, (size_t)(job.rows * h->channels * dtype_bytes(h->dx.type.dtype)));
+            if (h->dx.data) memset(dx_row(h, row), 0, (size_t)(dtype_bytes(h->dx.type.dtype, job.rows * h->channels)));
             continue;
         }
-        Gemm gemm = logits_gemm(h, job.rows);
-        gemm.a = x_row(h, row);
-        gemm.c = logits;
+        TensorView chunk = chunk_view(h, job.rows, logits);
+        Gemm       gemm = head_logits_product(&h->x, &h->w, row, job.rows, &chunk);
         gemm_run(&gemm, pool, scratch);
         pool_run(pool, div_up(job.rows, ROWS_PER_TASK), rows_task, &job);
         if (h->dx.data) {
-            gemm = dx_gemm(h, job.rows);
-            gemm.a = logits;
-            gemm.c = dx_row(h, row);
+            gemm = head_dx_product(&chunk, &h->w, row, job.rows, &h->dx);
             gemm_run(&gemm, pool, scratch);
         }
         if (!h->dw.data) continue;
-        gemm = dw_gemm(h, job.rows);
-        gemm.a = logits;
-        gemm.b = x_row(h, row);
-        gemm.c = sum;
-        gemm.accumulate = holds;
+        gemm = head_dw_product(&chunk, &h->x, row, job.rows, &total, holds);
         gemm_run(&gemm, pool, scratch);
         holds = true;
     }
     if (!h->dw.data) return;
     if (!holds) memset(sum, 0, (size_t)(h->vocab * h->channels) * sizeof(float));
-    StoreJob store = { h, sum };
+    StoreJob store = {h, sum};
     if (sums_apart(h)) pool_run(pool, h->vocab, store_task, &store);
 }
 
@@ -237,12 +188,11 @@ void lm_head_reference(const LmHead *h, float *row_scratch)
     int64_t dw_numel = h->vocab * h->channels;
     for (int64_t i = 0; h->dw.data && !h->accumulate && i < dw_numel; i++) vec_set(h->dw.data, h->dw.type.dtype, i, 0);
     for (int64_t row = 0; row < h->rows; row++) {
-        Gemm    logits = logits_gemm(h, 1);
-        int32_t label = h->labels[row];
-        double  most = -INFINITY, total = 0;
-        logits.a = x_row(h, row);
-        logits.c = row_scratch;
-        gemm_reference(&logits);
+        TensorView chunk = chunk_view(h, 1, row_scratch);
+        Gemm       gemm = head_logits_product(&h->x, &h->w, row, 1, &chunk);
+        int32_t    label = h->labels[row];
+        double     most = -INFINITY, total = 0;
+        gemm_reference(&gemm);
         for (int64_t j = 0; j < h->vocab; j++) most = fmax(most, row_scratch[j]);
         for (int64_t j = 0; j < h->vocab; j++) total += exp(row_scratch[j] - most);
         bool   valid = label >= 0 && label < h->vocab;
@@ -253,25 +203,18 @@ void lm_head_reference(const LmHead *h, float *row_scratch)
         for (int64_t j = 0; j < h->vocab; j++)
             row_scratch[j] = dloss == 0 ? 0 : (float)(dloss * (exp(row_scratch[j] - most) / total - (j == label)));
         if (h->dx.data) {
-            Gemm dx = dx_gemm(h, 1);
-            dx.a = row_scratch;
-            dx.c = dx_row(h, row);
-            gemm_reference(&dx);
+            gemm = head_dx_product(&chunk, &h->w, row, 1, &h->dx);
+            gemm_reference(&gemm);
         }
         if (!h->dw.data) continue;
-        Gemm dw = dw_gemm(h, 1);
-        dw.a = row_scratch;
-        dw.b = x_row(h, row);
-        dw.c = h->dw.data;
-        dw.c_dtype = h->dw.type.dtype;
-        dw.accumulate = true;
-        gemm_reference(&dw);
+        gemm = head_dw_product(&chunk, &h->x, row, 1, &h->dw, true);
+        gemm_reference(&gemm);
     }
 }
 
 static LmHead lm_head_loss_of_types(const TensorType *x, const TensorType *w)
 {
-    return (LmHead){ .rows = type_rows(x), .channels = type_cols(x), .vocab = w->dim[0], .x.type = *x, .w.type = *w };
+    return (LmHead){.rows = type_rows(x), .channels = type_cols(x), .vocab = w->dim[0], .x.type = *x, .w.type = *w};
 }
 
 static size_t lm_head_loss_gpu_workspace(const Node *node)
@@ -310,10 +253,14 @@ static Status lm_head_loss_reference(const KernelArgs *args)
 }
 
 static const OpSample lm_head_loss_samples[] = {
-    { .in = { { DT_F32, 3, { 2, 3, 5 } }, { DT_F32, 2, { 7, 5 } }, { DT_I32, 2, { 2, 3 } } },
-      .int_range = { 0, 0, 7 } },
-    { .in = { { DT_F32, 3, { 2, 40, 12 } }, { DT_F32, 2, { 1100, 12 } }, { DT_I32, 2, { 2, 40 } } },
-      .int_range = { 0, 0, 1100 } },
+    {.in = {{DT_F32, 3, {2, 3, 5}}, {DT_F32, 2, {7, 5}}, {DT_I32, 2, {2, 3}}}, .int_range = {0, 0, 7}},
+    {.in = {{DT_F32, 3, {2, 40, 12}}, {DT_F32, 2, {1100, 12}}, {DT_I32, 2, {2, 40}}}, .int_range = {0, 0, 1100}},
+};
+
+/* Shapes of real models. */
+static const OpSample lm_head_loss_large_samples[] = {
+    /* few channels: bf16 logits as large as sqrt(channels) times these inputs are further from those in fp32 than models' are */
+    {.in = {{DT_F32, 3, {2, 200, 32}}, {DT_F32, 2, {5003, 32}}, {DT_I32, 2, {2, 200}}}, .int_range = {0, 0, 5003}},
 };
 
 const OpDef op_lm_head_loss = {
@@ -325,10 +272,15 @@ const OpDef op_lm_head_loss = {
     .min_in = 3,
     .infer = lm_head_loss_infer,
     .backward = lm_head_loss_backward,
+    .flags = OP_BY_LABEL,
     .cost = lm_head_loss_cost,
     .workspace = lm_head_loss_workspace,
     .gpu_workspace = lm_head_loss_gpu_workspace,
-    .cpu = { { DT_SET_FLOAT, lm_head_loss_chunks, "chunks" }, { DT_SET_FLOAT, lm_head_loss_reference, "reference" } },
+    .cpu = {{DT_SET_FLOAT, lm_head_loss_chunks, "chunks"}, {DT_SET_FLOAT, lm_head_loss_reference, "reference"}},
+    .holds = {[2] = HOLDS_LABELS},
+    .params = 1u << 1,
     .samples = lm_head_loss_samples,
     .num_samples = sizeof lm_head_loss_samples / sizeof lm_head_loss_samples[0],
+    .large = lm_head_loss_large_samples,
+    .num_large = sizeof lm_head_loss_large_samples / sizeof lm_head_loss_large_samples[0],
 };

@@ -1,18 +1,10 @@
 /* lm_head_loss: losses of x w^T, logits only in chunks. */
 #include "ops/lm_head.cuh"
 
-static LmHead head_of_types(const TensorType *x, const TensorType *w)
-{
-    LmHead h = {};
-    h.rows = type_rows(x), h.channels = type_cols(x), h.vocab = w->dim[0];
-    h.x_dtype = x->dtype, h.w_dtype = w->dtype;
-    return h;
-}
-
 static LmHead head_of_args(const KernelArgs *args)
 {
-    LmHead h = head_of_types(&args->in[0].type, &args->in[1].type);
-    h.x = args->in[0].data, h.w = args->in[1].data;
+    LmHead h = {};
+    h.x = args->in[0], h.w = args->in[1];
     h.labels = (const int32_t *)args->in[2].data;
     h.losses = (float *)args->out[0].data;
     return h;
@@ -20,8 +12,7 @@ static LmHead head_of_args(const KernelArgs *args)
 
 static size_t workspace(const Node *node, CudaDevice *)
 {
-    LmHead h = head_of_types(&node->in[0]->type, &node->in[1]->type);
-    return lm_head_workspace(&h);
+    return lm_head_workspace(&node->in[0]->type, &node->in[1]->type);
 }
 
 static Status prepare(const KernelArgs *args)
@@ -36,5 +27,4 @@ static Status run(const KernelArgs *args)
     return lm_head_chunks(&h, args, true);
 }
 
-CUDA_KERNELS(lm_head_loss,
-             {.dtypes = DT_SET_FLOAT, .run = run, .name = "chunks", .workspace = workspace, .prepare = prepare})
+CUDA_KERNELS(lm_head_loss, {.dtypes = DT_SET_FLOAT, .run = run, .name = "chunks", .workspace = workspace, .prepare = prepare})

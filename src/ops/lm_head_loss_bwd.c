@@ -5,8 +5,10 @@
 enum { IN_DLOSSES, IN_X, IN_W, IN_LABELS, IN_ACC };
 enum { OUT_LOSSES, OUT_DX, OUT_DW };
 
-/* dlosses (...) f32, x (...,C), w (V,C), labels i32 (...), [acc dw] -> losses (...) f32, dx of x's type, dw of acc's
- * dtype, else x's. */
+static const AttrDef lm_head_loss_bwd_attrs[] = {ATTR_DTYPE(LmHeadBwdAttrs, dw_dtype), {0}};
+
+/* dlosses (...) f32, x (...,C), w (V,C), labels i32 (...), [acc dw] -> losses (...) f32, dx of x's type, dw in x's
+ * dtype if not told otherwise. */
 static Status lm_head_loss_bwd_infer(Node *node)
 {
     TRY(infer_float(node, IN_X, "x", 2));
@@ -16,10 +18,7 @@ static Status lm_head_loss_bwd_infer(Node *node)
     TRY(infer_input(node, IN_W, "w", DT_SET_FLOAT, DIMS(-1, type_cols(x))));
     TRY(infer_labels(node, IN_LABELS, x));
     TensorType dw = type_as(&node->in[IN_W]->type, x->dtype);
-    if (node->in[IN_ACC]) {
-        TRY(infer_like(node, IN_ACC, "acc", DT_SET_FLOAT, &dw));
-        dw.dtype = node->in[IN_ACC]->type.dtype;
-    }
+    TRY(infer_dw(node, IN_ACC, "acc", ((const LmHeadBwdAttrs *)node->attrs)->dw_dtype, &dw));
     node->out[OUT_LOSSES]->type = losses;
     node->out[OUT_DX]->type = *x;
     node->out[OUT_DW]->type = dw;
@@ -29,8 +28,7 @@ static Status lm_head_loss_bwd_infer(Node *node)
 static OpCost lm_head_loss_bwd_cost(const Node *node)
 {
     int    products = 1 + (node->out[OUT_DX] != NULL) + (node->out[OUT_DW] != NULL);
-    OpCost cost = cost_streaming(node, 2.0 * products * (double)type_numel(&node->in[IN_X]->type) *
-                                           (double)node->in[IN_W]->type.dim[0]);
+    OpCost cost = cost_streaming(node, 2.0 * products * (double)type_numel(&node->in[IN_X]->type) * (double)node->in[IN_W]->type.dim[0]);
     cost.matrix_unit = true;
     return cost;
 }
@@ -43,27 +41,27 @@ static size_t lm_head_loss_bwd_gpu_workspace(const Node *node)
 static size_t lm_head_loss_bwd_workspace(const Node *node, int num_workers)
 {
     const TensorType *x = &node->in[IN_X]->type, *w = &node->in[IN_W]->type;
-    LmHead head = { .rows = type_rows(x), .channels = type_cols(x), .vocab = w->dim[0], .x.type = *x, .w.type = *w };
+    LmHead            head = {.rows = type_rows(x), .channels = type_cols(x), .vocab = w->dim[0], .x.type = *x, .w.type = *w};
     /* data is only compared with NULL */
-    if (node->out[OUT_DX]) head.dx = (TensorView){ &head, node->out[OUT_DX]->type };
-    if (node->out[OUT_DW]) head.dw = (TensorView){ &head, node->out[OUT_DW]->type };
+    if (node->out[OUT_DX]) head.dx = (TensorView){&head, node->out[OUT_DX]->type};
+    if (node->out[OUT_DW]) head.dw = (TensorView){&head, node->out[OUT_DW]->type};
     return lm_head_workspace(&head, num_workers);
 }
 
 static LmHead lm_head_loss_bwd_bound(const KernelArgs *args)
 {
     const TensorType *x = &args->in[IN_X].type;
-    return (LmHead){ .rows = type_rows(x),
-                     .channels = type_cols(x),
-                     .vocab = args->in[IN_W].type.dim[0],
-                     .x = args->in[IN_X],
-                     .w = args->in[IN_W],
-                     .labels = args->in[IN_LABELS].data,
-                     .dlosses = args->in[IN_DLOSSES].data,
-                     .losses = args->out[OUT_LOSSES].data,
-                     .dx = args->out[OUT_DX],
-                     .dw = args->out[OUT_DW],
-                     .accumulate = args->accumulate >> OUT_DW & 1 };
+    return (LmHead){.rows = type_rows(x),
+                    .channels = type_cols(x),
+                    .vocab = args->in[IN_W].type.dim[0],
+                    .x = args->in[IN_X],
+                    .w = args->in[IN_W],
+                    .labels = args->in[IN_LABELS].data,
+                    .dlosses = args->in[IN_DLOSSES].data,
+                    .losses = args->out[OUT_LOSSES].data,
+                    .dx = args->out[OUT_DX],
+                    .dw = args->out[OUT_DW],
+                    .accumulate = args->accumulate >> OUT_DW & 1};
 }
 
 static Status lm_head_loss_bwd_chunks(const KernelArgs *args)
@@ -80,18 +78,26 @@ static Status lm_head_loss_bwd_reference(const KernelArgs *args)
     return OK;
 }
 
+static const LmHeadBwdAttrs lm_head_loss_bwd_f32 = {.dw_dtype = DTYPE_TO_ATTR(DT_F32)};
+
 static const OpSample lm_head_loss_bwd_samples[] = {
-    { .in = { { DT_F32, 2, { 2, 3 } },
-              { DT_F32, 3, { 2, 3, 5 } },
-              { DT_F32, 2, { 7, 5 } },
-              { DT_I32, 2, { 2, 3 } },
-              { DT_F32, 2, { 7, 5 } } },
-      .int_range = { 0, 0, 0, 7 } },
-    { .in = { { DT_F32, 2, { 2, 40 } },
-              { DT_F32, 3, { 2, 40, 12 } },
-              { DT_F32, 2, { 1100, 12 } },
-              { DT_I32, 2, { 2, 40 } } },
-      .int_range = { 0, 0, 0, 1100 } },
+    {.in = {{DT_F32, 2, {2, 3}}, {DT_F32, 3, {2, 3, 5}}, {DT_F32, 2, {7, 5}}, {DT_I32, 2, {2, 3}}, {DT_F32, 2, {7, 5}}},
+     .int_range = {0, 0, 0, 7}},
+    {.in = {{DT_F32, 2, {2, 40}}, {DT_F32, 3, {2, 40, 12}}, {DT_F32, 2, {1100, 12}}, {DT_I32, 2, {2, 40}}}, .int_range = {0, 0, 0, 1100}},
+    {.in = {{DT_F32, 2, {2, 40}}, {DT_F32, 3, {2, 40, 12}}, {DT_F32, 2, {60, 12}}, {DT_I32, 2, {2, 40}}},
+     .attrs = &lm_head_loss_bwd_f32,
+     .int_range = {0, 0, 0, 60}},
+};
+
+static const LmHeadBwdAttrs large_head_f32 = {.dw_dtype = DTYPE_TO_ATTR(DT_F32)};
+
+/* Shapes of real models. */
+static const OpSample lm_head_loss_bwd_large_samples[] = {
+    {.in = {{DT_F32, 2, {2, 200}}, {DT_F32, 3, {2, 200, 32}}, {DT_F32, 2, {4000, 32}}, {DT_I32, 2, {2, 200}}, {DT_F32, 2, {4000, 32}}},
+     .int_range = {0, 0, 0, 4000}},
+    {.in = {{DT_F32, 2, {2, 200}}, {DT_F32, 3, {2, 200, 32}}, {DT_F32, 2, {4000, 32}}, {DT_I32, 2, {2, 200}}},
+     .attrs = &large_head_f32,
+     .int_range = {0, 0, 0, 4000}},
 };
 
 const OpDef op_lm_head_loss_bwd = {
@@ -101,14 +107,19 @@ const OpDef op_lm_head_loss_bwd = {
     .num_in = 5,
     .num_out = 3,
     .min_in = 4,
-    .alias = { { .out = OUT_DW, .in = IN_ACC, .accumulate = true } },
+    .alias = {{.out = OUT_DW, .in = IN_ACC, .accumulate = true}},
     .num_alias = 1,
+    .attrs_size = sizeof(LmHeadBwdAttrs),
+    .attrs = lm_head_loss_bwd_attrs,
     .infer = lm_head_loss_bwd_infer,
+    .flags = OP_BY_LABEL,
     .cost = lm_head_loss_bwd_cost,
     .workspace = lm_head_loss_bwd_workspace,
     .gpu_workspace = lm_head_loss_bwd_gpu_workspace,
-    .cpu = { { DT_SET_FLOAT, lm_head_loss_bwd_chunks, "chunks" },
-             { DT_SET_FLOAT, lm_head_loss_bwd_reference, "reference" } },
+    .cpu = {{DT_SET_FLOAT, lm_head_loss_bwd_chunks, "chunks"}, {DT_SET_FLOAT, lm_head_loss_bwd_reference, "reference"}},
+    .holds = {[IN_LABELS] = HOLDS_LABELS},
     .samples = lm_head_loss_bwd_samples,
     .num_samples = sizeof lm_head_loss_bwd_samples / sizeof lm_head_loss_bwd_samples[0],
+    .large = lm_head_loss_bwd_large_samples,
+    .num_large = sizeof lm_head_loss_bwd_large_samples / sizeof lm_head_loss_bwd_large_samples[0],
 };

@@ -6,46 +6,6 @@
 #include "ops/lora.cuh"
 #include "ops/mma.cuh"
 
-static int gemms_of_node(const Node *node, CudaGemm *out)
-{
-    TensorView y = lora_view(node->in[0]), h = lora_view(node->in[1]), b = lora_view(node->in[2]);
-    return lora_gemms(LORA_ADD, (const LoraAttrs *)node->attrs, &y, &h, &b, out);
-}
-
-static int gemms_of_args(const KernelArgs *args, CudaGemm *out)
-{
-    return lora_gemms(LORA_ADD, (const LoraAttrs *)args->attrs, &args->out[0], &args->in[1], &args->in[2], out);
-}
-
-static bool cublas_match(const Node *node, CudaDevice *device)
-{
-    CudaGemm gemms[LORA_MAX_MEMBERS];
-    return lora_gemms_supported(device, gemms, gemms_of_node(node, gemms));
-}
-
-static size_t cublas_workspace(const Node *, CudaDevice *)
-{
-    return LORA_GEMM_WORKSPACE;
-}
-
-static Status cublas_prepare(const KernelArgs *args)
-{
-    CudaGemm gemms[LORA_MAX_MEMBERS];
-    return lora_gemms_prepare(args, gemms, gemms_of_args(args, gemms));
-}
-
-static Status cublas_run(const KernelArgs *args)
-{
-    CudaGemm gemms[LORA_MAX_MEMBERS];
-    return lora_gemms_run(args, gemms, gemms_of_args(args, gemms));
-}
-
-static Status plain_run(const KernelArgs *args)
-{
-    CudaGemm gemms[LORA_MAX_MEMBERS];
-    return lora_gemms_plain(args, gemms, gemms_of_args(args, gemms));
-}
-
 /* ---- mma ---- */
 
 enum { ADD_SLAB = 64, ADD_GROUP = 32, ADD_WARPS = 8, ADD_TOKENS = 32 /* of a block */ };
@@ -56,8 +16,7 @@ static __device__ __forceinline__ uint32_t load_pair(const bf16 *p)
 }
 
 /* Right operands of 32 columns of b from row `col`: rows at `end` and after are zeros. */
-template <int R>
-static __device__ __forceinline__ void load_up(uint32_t (&up)[(R + 15) / 16][4][2], const bf16 *b, int col, int end)
+template <int R> static __device__ __forceinline__ void load_up(uint32_t (&up)[(R + 15) / 16][4][2], const bf16 *b, int col, int end)
 {
     int lane = threadIdx.x & 31, c = lane >> 2, k = (lane & 3) * 2;
 #pragma unroll
@@ -74,8 +33,7 @@ static __device__ __forceinline__ void load_up(uint32_t (&up)[(R + 15) / 16][4][
 
 /* Left operands: tokens t and t + 8 of this lane's quad; those at `end` and after are zeros. */
 template <int R>
-static __device__ __forceinline__ void load_down(uint32_t (&down)[(R + 15) / 16][4], const bf16 *h, int64_t stride,
-                                                 int64_t t, int64_t end)
+static __device__ __forceinline__ void load_down(uint32_t (&down)[(R + 15) / 16][4], const bf16 *h, int64_t stride, int64_t t, int64_t end)
 {
     int k = (threadIdx.x & 3) * 2;
 #pragma unroll
@@ -149,16 +107,10 @@ static Status mma_run(const KernelArgs *args)
     LoraLayout        l = lora_layout((const LoraAttrs *)args->attrs, &y->type, &h->type, &b->type, ADD_SLAB);
     int               across = (int)cuda_div_up(l.num_slabs, ADD_WARPS);
     unsigned          blocks = (unsigned)(across * cuda_div_up(l.tokens, ADD_TOKENS));
-    LORA_RANK(l.r, lora_add_mma<R><<<blocks, ADD_WARPS * 32, 0, cuda_stream(args)>>>(
-                       (bf16 *)y->data, (const bf16 *)h->data, (const bf16 *)b->data, l, across));
+    LORA_RANK(l.r, lora_add_mma<R>
+              <<<blocks, ADD_WARPS * 32, 0, cuda_stream(args)>>>((bf16 *)y->data, (const bf16 *)h->data, (const bf16 *)b->data, l, across));
     return CUDA_LAUNCHED();
 }
 
-CUDA_KERNELS(lora_add, {.dtypes = DT_SET_BF16, .min_sm = 80, .run = mma_run, .name = "mma", .match = mma_match},
-             {.dtypes = DT_SET_FLOAT,
-              .run = cublas_run,
-              .name = "cublaslt",
-              .workspace = cublas_workspace,
-              .match = cublas_match,
-              .prepare = cublas_prepare},
-             {.dtypes = DT_SET_FLOAT, .run = plain_run, .name = "plain"})
+PRODUCT_KERNELS(lora_add)
+CUDA_KERNELS(lora_add, {.dtypes = DT_SET_BF16, .min_sm = 80, .run = mma_run, .name = "mma", .match = mma_match}, PRODUCT_ROWS(lora_add))

@@ -10,63 +10,7 @@
 #include "ops/lora_chunks.h"
 #include "ops/mma.cuh"
 
-enum { IN_DY, IN_H, IN_B, OUT_DH = 0, OUT_DB = 1 };
-
-/* The wanted products, those of dh first. */
-static int gemms_of_views(const LoraAttrs *attrs, const TensorView *in, const TensorView *dh, const TensorView *db,
-                          bool accumulate, CudaGemm *out)
-{
-    int count = dh ? lora_gemms(LORA_DH, attrs, &in[IN_DY], dh, &in[IN_B], out) : 0;
-    int end = count + (db ? lora_gemms(LORA_DB, attrs, &in[IN_DY], &in[IN_H], db, out + count) : 0);
-    for (int i = count; i < end; i++) out[i].accumulate = accumulate;
-    return end;
-}
-
-static int gemms_of_node(const Node *node, CudaGemm *out)
-{
-    TensorView in[3], result[2];
-    for (int i = 0; i < 3; i++) in[i] = lora_view(node->in[i]);
-    for (int k = 0; k < 2; k++)
-        if (node->out[k]) result[k] = lora_view(node->out[k]);
-    return gemms_of_views((const LoraAttrs *)node->attrs, in, node->out[OUT_DH] ? &result[OUT_DH] : NULL,
-                          node->out[OUT_DB] ? &result[OUT_DB] : NULL, node_accumulate_mask(node) >> OUT_DB & 1, out);
-}
-
-static int gemms_of_args(const KernelArgs *args, CudaGemm *out)
-{
-    const TensorView *dh = &args->out[OUT_DH], *db = &args->out[OUT_DB];
-    return gemms_of_views((const LoraAttrs *)args->attrs, args->in, dh->data ? dh : NULL, db->data ? db : NULL,
-                          args->accumulate >> OUT_DB & 1, out);
-}
-
-static bool cublas_match(const Node *node, CudaDevice *device)
-{
-    CudaGemm gemms[2 * LORA_MAX_MEMBERS];
-    return lora_gemms_supported(device, gemms, gemms_of_node(node, gemms));
-}
-
-static size_t cublas_workspace(const Node *, CudaDevice *)
-{
-    return LORA_GEMM_WORKSPACE;
-}
-
-static Status cublas_prepare(const KernelArgs *args)
-{
-    CudaGemm gemms[2 * LORA_MAX_MEMBERS];
-    return lora_gemms_prepare(args, gemms, gemms_of_args(args, gemms));
-}
-
-static Status cublas_run(const KernelArgs *args)
-{
-    CudaGemm gemms[2 * LORA_MAX_MEMBERS];
-    return lora_gemms_run(args, gemms, gemms_of_args(args, gemms));
-}
-
-static Status plain_run(const KernelArgs *args)
-{
-    CudaGemm gemms[2 * LORA_MAX_MEMBERS];
-    return lora_gemms_plain(args, gemms, gemms_of_args(args, gemms));
-}
+enum { IN_DY, IN_H, IN_B, IN_ACC, OUT_DH = 0, OUT_DB = 1 };
 
 /* ---- mma ---- */
 
@@ -78,7 +22,7 @@ enum {
     DY_STRIDE = COLS + 8,
     WARPS = 8,
     THREADS = WARPS * 32,
-    H_TILES = 3,      /* in memory: of the tile at hand and of those being loaded */
+    H_TILES = 3, /* in memory: of the tile at hand and of those being loaded */
 };
 
 template <int R> struct Shared {
@@ -96,8 +40,7 @@ static LoraChunks chunks_of(const LoraLayout *l)
 
 /* Begins to copy `rows` rows of `packs` 16-byte packs; rows at `end` and after, and packs at `last` and after, are zeros. */
 template <int ROWS, int PACKS>
-static __device__ __forceinline__ void copy_rows(bf16 *to, int to_stride, const bf16 *from, int64_t from_stride, int64_t end,
-                                                 int last)
+static __device__ __forceinline__ void copy_rows(bf16 *to, int to_stride, const bf16 *from, int64_t from_stride, int64_t end, int last)
 {
     for (int i = threadIdx.x; i < ROWS * PACKS; i += THREADS) {
         int  row = i / PACKS, pack = i % PACKS;
@@ -123,8 +66,7 @@ static __device__ __forceinline__ void multiply(float (&c)[N / 8][4], const uint
 
 /* dh of 16 tokens: over 64 columns of a tile, where b begins at the tile's first column. */
 template <int R>
-static __device__ __forceinline__ void add_dh(float (&dh)[Shared<R>::COLS_R / 8][4], const bf16 *dy, const bf16 *b, int token,
-                                              int col)
+static __device__ __forceinline__ void add_dh(float (&dh)[Shared<R>::COLS_R / 8][4], const bf16 *dy, const bf16 *b, int token, int col)
 {
     int lane = threadIdx.x & 31;
 #pragma unroll
@@ -149,8 +91,7 @@ static __device__ __forceinline__ void add_db(float (&db)[Shared<R>::COLS_R / 8]
 }
 
 /* A lane's pairs of a result (16 rows x r): rows below `end` to rows of R floats. */
-template <int R>
-static __device__ __forceinline__ void store_sums(float *to, const float (&c)[Shared<R>::COLS_R / 8][4], int64_t end)
+template <int R> static __device__ __forceinline__ void store_sums(float *to, const float (&c)[Shared<R>::COLS_R / 8][4], int64_t end)
 {
     int lane = threadIdx.x & 31;
 #pragma unroll
@@ -164,8 +105,7 @@ static __device__ __forceinline__ void store_sums(float *to, const float (&c)[Sh
 }
 
 /* The dh of the warps with the second half of the columns joins that of those with the first. */
-template <int R>
-static __device__ __forceinline__ void join_halves(float (&dh)[Shared<R>::COLS_R / 8][4], float *sum, bool second)
+template <int R> static __device__ __forceinline__ void join_halves(float (&dh)[Shared<R>::COLS_R / 8][4], float *sum, bool second)
 {
     enum { COLS_R = Shared<R>::COLS_R };
     int lane = threadIdx.x & 31;
@@ -181,16 +121,15 @@ static __device__ __forceinline__ void join_halves(float (&dh)[Shared<R>::COLS_R
 
 /* dh_sums (slabs, tokens, R), db_sums (chunks, rows of b, R). */
 template <int R>
-static __global__ void __launch_bounds__(THREADS)
-    lora_bwd_mma(const bf16 *dy, const bf16 *h, const bf16 *b, float *dh_sums, float *db_sums, const __grid_constant__ LoraLayout l,
-                 LoraChunks chunks)
+static __global__ void __launch_bounds__(THREADS) lora_bwd_mma(const bf16 *dy, const bf16 *h, const bf16 *b, float *dh_sums, float *db_sums,
+                                                               const __grid_constant__ LoraLayout l, LoraChunks chunks)
 {
-    typedef Shared<R> S;
+    typedef Shared<R>       S;
     extern __shared__ uint4 shared_bytes_[];
-    S      &shared = *reinterpret_cast<S *>(shared_bytes_);
-    int     slab = (int)(blockIdx.x % l.num_slabs), warp = threadIdx.x >> 5, m = lora_member_of_slab(l, slab);
-    int64_t chunk = blockIdx.x / l.num_slabs, first = chunk * chunks.per, tiles = min(chunks.per, chunks.tiles - first);
-    int     col = (slab - l.slab[m]) * SLAB, cols = min((int)SLAB, l.rows[m] - col);
+    S                      &shared = *reinterpret_cast<S *>(shared_bytes_);
+    int                     slab = (int)(blockIdx.x % l.num_slabs), warp = threadIdx.x >> 5, m = lora_member_of_slab(l, slab);
+    int64_t                 chunk = blockIdx.x / l.num_slabs, first = chunk * chunks.per, tiles = min(chunks.per, chunks.tiles - first);
+    int                     col = (slab - l.slab[m]) * SLAB, cols = min((int)SLAB, l.rows[m] - col);
     dy += first * TOKENS * l.y_stride + l.col[m] + col;
     h += first * TOKENS * l.h_stride + m * R;
     b += (int64_t)(l.first[m] + col) * R;
@@ -226,8 +165,7 @@ static __global__ void __launch_bounds__(THREADS)
         }
         join_halves<R>(dh, shared.sum, warp >> 2);
         int64_t token = t * TOKENS + (warp & 3) * 16;
-        if (warp < 4)
-            store_sums<R>(dh_sums + ((int64_t)slab * l.tokens + first * TOKENS + token) * R, dh, tokens - token);
+        if (warp < 4) store_sums<R>(dh_sums + ((int64_t)slab * l.tokens + first * TOKENS + token) * R, dh, tokens - token);
     }
     copy_wait<0>();
 #pragma unroll
@@ -243,30 +181,39 @@ static __device__ __forceinline__ void add_quad(float (&sum)[4], const float *fr
     sum[0] += q.x, sum[1] += q.y, sum[2] += q.z, sum[3] += q.w;
 }
 
+/* Four elements become, or grow by, alpha sum. */
+template <typename T> static __device__ __forceinline__ void store_quad(T *to, float alpha, const float (&sum)[4], bool accumulate)
+{
+    float value[4];
+#pragma unroll
+    for (int i = 0; i < 4; i++) value[i] = alpha * sum[i] + (accumulate ? to_float(to[i]) : 0.0f);
+    if constexpr (sizeof(T) == 2)
+        *reinterpret_cast<uint2 *>(to) = make_uint2(pack_bf16(value[0], value[1]), pack_bf16(value[2], value[3]));
+    else
+        *reinterpret_cast<float4 *>(to) = make_float4(value[0], value[1], value[2], value[3]);
+}
+
 /* Four elements a thread: of dh (num_dh of them; 0: not wanted), then of db. Partial sums are added in order. */
-static __global__ void lora_bwd_combine(bf16 *dh, bf16 *db, const float *dh_sums, const float *db_sums, int64_t num_dh,
-                                        int64_t num_db, bool accumulate, const __grid_constant__ LoraLayout l, int64_t num_chunks)
+template <typename D>
+static __global__ void lora_bwd_combine(bf16 *dh, D *db, const float *dh_sums, const float *db_sums, int64_t num_dh, int64_t num_db,
+                                        bool accumulate, const __grid_constant__ LoraLayout l, int64_t num_chunks)
 {
     int64_t at = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * 4;
-    float   sum[4] = {}, old[4] = {};
-    bf16   *to = dh + at;
+    float   sum[4] = {};
     if (at < num_dh) {
         int64_t token = at / l.h_stride;
         int     m = (int)(at % l.h_stride) / l.r, j = (int)(at % l.h_stride) % l.r;
         int     end = m + 1 < l.members ? l.slab[m + 1] : l.num_slabs;
 #pragma unroll 4
         for (int slab = l.slab[m]; slab < end; slab++) add_quad(sum, dh_sums + ((int64_t)slab * l.tokens + token) * l.r + j);
+        store_quad(dh + at, l.alpha, sum, false);
     } else {
         at -= num_dh;
         if (at >= num_db) return;
-        to = db + at;
-        for (int i = 0; i < 4 && accumulate; i++) old[i] = to_float(to[i]);
 #pragma unroll 8
         for (int64_t chunk = 0; chunk < num_chunks; chunk++) add_quad(sum, db_sums + chunk * l.b_rows * l.r + at);
+        store_quad(db + at, l.alpha, sum, accumulate);
     }
-    uint2 words = make_uint2(pack_bf16(l.alpha * sum[0] + old[0], l.alpha * sum[1] + old[1]),
-                             pack_bf16(l.alpha * sum[2] + old[2], l.alpha * sum[3] + old[3]));
-    *reinterpret_cast<uint2 *>(to) = words;
 }
 
 static LoraLayout layout_of(const LoraAttrs *attrs, const TensorType *dy, const TensorType *h, const TensorType *b)
@@ -295,36 +242,34 @@ template <int R> static Status launch(const KernelArgs *args, const LoraLayout &
 {
     CUDA_TRY(cudaFuncSetAttribute(lora_bwd_mma<R>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)sizeof(Shared<R>)));
     lora_bwd_mma<R><<<(unsigned)(chunks.count * l.num_slabs), THREADS, sizeof(Shared<R>), cuda_stream(args)>>>(
-        (const bf16 *)args->in[IN_DY].data, (const bf16 *)args->in[IN_H].data, (const bf16 *)args->in[IN_B].data, dh_sums, db_sums,
-        l, chunks);
+        (const bf16 *)args->in[IN_DY].data, (const bf16 *)args->in[IN_H].data, (const bf16 *)args->in[IN_B].data, dh_sums, db_sums, l,
+        chunks);
     return CUDA_LAUNCHED();
 }
 
 static Status mma_run(const KernelArgs *args)
 {
     LoraLayout l = layout_of((const LoraAttrs *)args->attrs, &args->in[IN_DY].type, &args->in[IN_H].type, &args->in[IN_B].type);
-    LoraChunks     chunks = chunks_of(&l);
+    LoraChunks chunks = chunks_of(&l);
     float     *dh_sums = (float *)args->workspace, *db_sums = dh_sums + l.num_slabs * l.tokens * l.r;
-    bf16      *dh = (bf16 *)args->out[OUT_DH].data, *db = (bf16 *)args->out[OUT_DB].data;
+    bf16      *dh = (bf16 *)args->out[OUT_DH].data;
+    void      *db = args->out[OUT_DB].data;
     int64_t    num_dh = dh ? l.tokens * l.h_stride : 0, num_db = db ? l.b_rows * l.r : 0;
     LORA_RANK(l.r, TRY(launch<R>(args, l, chunks, dh_sums, db_sums)));
     if (num_dh + num_db)
-        lora_bwd_combine<<<(unsigned)cuda_div_up((num_dh + num_db) / 4, 128), 128, 0, cuda_stream(args)>>>(
-            dh, db, dh_sums, db_sums, num_dh, num_db, args->accumulate >> OUT_DB & 1, l, chunks.count);
+        CUDA_FLOAT(args->out[OUT_DB].type.dtype, D,
+                   lora_bwd_combine<D><<<(unsigned)cuda_div_up((num_dh + num_db) / 4, 128), 128, 0, cuda_stream(args)>>>(
+                       dh, (D *)db, dh_sums, db_sums, num_dh, num_db, args->accumulate >> OUT_DB & 1, l, chunks.count));
     return CUDA_LAUNCHED();
 }
 
+PRODUCT_KERNELS(lora_add_bwd)
 CUDA_KERNELS(lora_add_bwd,
              {.dtypes = DT_SET_BF16,
               .min_sm = 80,
               .run = mma_run,
               .name = "mma",
               .workspace = mma_workspace,
-              .match = mma_match},
-             {.dtypes = DT_SET_FLOAT,
-              .run = cublas_run,
-              .name = "cublaslt",
-              .workspace = cublas_workspace,
-              .match = cublas_match,
-              .prepare = cublas_prepare},
-             {.dtypes = DT_SET_FLOAT, .run = plain_run, .name = "plain"})
+              .match = mma_match,
+              .except = {{.in = 1u << IN_ACC, .out = 1u << OUT_DB, .dtypes = DT_SET_FLOAT}}},
+             PRODUCT_ROWS(lora_add_bwd))

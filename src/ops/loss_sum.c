@@ -1,5 +1,5 @@
 /* loss_sum: the training loss: the sum of token losses over the trained tokens of the whole optimizer step, whose count
- * is known beforehand. Micro-batches add up. It is the root of differentiation: its gradient is 1. */
+ * is known beforehand. Micro-batches add up. Where it is the root of differentiation, its gradient is 1. */
 #include "ops/infer.h"
 
 /* losses (B,T) f32, hyper f32 (HYPER_COUNT), [acc (1) f32] -> (1) f32. */
@@ -15,9 +15,9 @@ static Status loss_sum_infer(Node *node)
 static Status loss_sum_backward(GradBuilder *grad, const Node *node)
 {
     const TensorType *losses = &node->in[0]->type;
-    LossSumBwdAttrs   attrs = { .rows = losses->dim[0], .cols = losses->dim[1] };
-    Value            *in[] = { node->in[1] }, *out[1];
-    TRY(grad_emit(grad, OP_LOSS_SUM_BWD, &attrs, in, 1, 1, out));
+    LossSumBwdAttrs   attrs = {.rows = losses->dim[0], .cols = losses->dim[1]};
+    Value            *in[] = {node->in[1], grad_of(grad, node->out[0])}, *out[1];
+    TRY(grad_emit(grad, OP_LOSS_SUM_BWD, &attrs, in, 2, 1, out));
     return grad_add(grad, node->in[0], out[0]);
 }
 
@@ -38,8 +38,8 @@ static Status loss_sum_cpu(const KernelArgs *args)
 }
 
 static const OpSample loss_sum_samples[] = {
-    { .in = { { DT_F32, 2, { 2, 7 } }, { DT_F32, 1, { HYPER_COUNT } } } },
-    { .in = { { DT_F32, 2, { 5, 333 } }, { DT_F32, 1, { HYPER_COUNT } }, { DT_F32, 1, { 1 } } } },
+    {.in = {{DT_F32, 2, {2, 7}}, {DT_F32, 1, {HYPER_COUNT}}}},
+    {.in = {{DT_F32, 2, {5, 333}}, {DT_F32, 1, {HYPER_COUNT}}, {DT_F32, 1, {1}}}},
 };
 
 const OpDef op_loss_sum = {
@@ -49,12 +49,15 @@ const OpDef op_loss_sum = {
     .num_in = 3,
     .num_out = 1,
     .min_in = 2,
-    .alias = { { .out = 0, .in = 2, .accumulate = true } },
+    .alias = {{.out = 0, .in = 2, .accumulate = true}},
     .num_alias = 1,
+    .flags = OP_LOSS,
     .infer = loss_sum_infer,
     .backward = loss_sum_backward,
     .cost = loss_sum_cost,
-    .cpu = { { DT_SET_FLOAT, loss_sum_cpu, "reference" } },
+    .cpu = {{DT_SET_FLOAT, loss_sum_cpu, "reference"}},
+    .holds = {[1] = HOLDS_HYPER},
+    .constants = 1u << 1 | 1u << 2,
     .samples = loss_sum_samples,
     .num_samples = sizeof loss_sum_samples / sizeof loss_sum_samples[0],
 };

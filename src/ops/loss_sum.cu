@@ -23,4 +23,4 @@ static Status loss_sum_run(const KernelArgs *args)
     return CUDA_LAUNCHED();
 }
 
-CUDA_KERNELS(loss_sum, { .dtypes = DT_SET_F32, .run = loss_sum_run, .name = "block" })
+CUDA_KERNELS(loss_sum, {.dtypes = DT_SET_F32, .run = loss_sum_run, .name = "block"})

@@ -1,16 +1,15 @@
-/* loss_sum_bwd: d loss / d losses: inv_tokens everywhere. */
+/* loss_sum_bwd: d loss / d losses: inv_tokens everywhere, times the gradient of the sum where it is one term of the loss. */
 #include "ops/infer.h"
 
-static const AttrDef loss_sum_bwd_attrs[] = { ATTR_INT(LossSumBwdAttrs, rows, 1),
-                                              ATTR_INT(LossSumBwdAttrs, cols, 1),
-                                              { 0 } };
+static const AttrDef loss_sum_bwd_attrs[] = {ATTR_INT(LossSumBwdAttrs, rows, 1), ATTR_INT(LossSumBwdAttrs, cols, 1), {0}};
 
-/* hyper f32 (HYPER_COUNT) -> dlosses (rows, cols) f32. It doesn't read the losses: they may be computed together with
+/* hyper f32 (HYPER_COUNT), [d (1) f32] -> dlosses (rows, cols) f32. It doesn't read the losses: they may be computed together with
  * what follows from their gradient. */
 static Status loss_sum_bwd_infer(Node *node)
 {
     const LossSumBwdAttrs *attrs = node->attrs;
     TRY(infer_input(node, 0, "hyper", DT_SET_F32, DIMS(HYPER_COUNT)));
+    if (node->in[1]) TRY(infer_input(node, 1, "d", DT_SET_F32, DIMS(1)));
     node->out[0]->type = type_make(DT_F32, 2, attrs->rows, attrs->cols);
     return OK;
 }
@@ -18,32 +17,37 @@ static Status loss_sum_bwd_infer(Node *node)
 static OpCost loss_sum_bwd_cost(const Node *node)
 {
     const LossSumBwdAttrs *attrs = node->attrs;
-    return (OpCost){ .bytes = 4.0 * (double)attrs->rows * (double)attrs->cols };
+    return (OpCost){.bytes = 4.0 * (double)attrs->rows * (double)attrs->cols};
 }
 
 static Status loss_sum_bwd_cpu(const KernelArgs *args)
 {
-    float *dlosses = args->out[0].data, inv_tokens = ((const float *)args->in[0].data)[HYPER_INV_TOKENS];
-    for (int64_t i = 0, n = type_numel(&args->out[0].type); i < n; i++) dlosses[i] = inv_tokens;
+    float *dlosses = args->out[0].data, each = ((const float *)args->in[0].data)[HYPER_INV_TOKENS];
+    if (args->in[1].data) each *= *(const float *)args->in[1].data;
+    for (int64_t i = 0, n = type_numel(&args->out[0].type); i < n; i++) dlosses[i] = each;
     return OK;
 }
 
-static const LossSumBwdAttrs sample_attrs = { 5, 33 };
+static const LossSumBwdAttrs sample_attrs = {5, 33};
 
-static const OpSample loss_sum_bwd_samples[] = { { .in = { { DT_F32, 1, { HYPER_COUNT } } }, .attrs = &sample_attrs } };
+static const OpSample loss_sum_bwd_samples[] = {
+    {.in = {{DT_F32, 1, {HYPER_COUNT}}}, .attrs = &sample_attrs},
+    {.in = {{DT_F32, 1, {HYPER_COUNT}}, {DT_F32, 1, {1}}}, .attrs = &sample_attrs},
+};
 
 const OpDef op_loss_sum_bwd = {
     .id = OP_LOSS_SUM_BWD,
     .name = "loss_sum_bwd",
-    .synopsis = "dlosses = inv_tokens",
-    .num_in = 1,
+    .synopsis = "dlosses = inv_tokens d",
+    .num_in = 2,
     .num_out = 1,
     .min_in = 1,
     .attrs_size = sizeof(LossSumBwdAttrs),
     .attrs = loss_sum_bwd_attrs,
     .infer = loss_sum_bwd_infer,
     .cost = loss_sum_bwd_cost,
-    .cpu = { { DT_SET_FLOAT, loss_sum_bwd_cpu, "reference" } },
+    .cpu = {{DT_SET_FLOAT, loss_sum_bwd_cpu, "reference"}},
+    .holds = {HOLDS_HYPER},
     .samples = loss_sum_bwd_samples,
     .num_samples = sizeof loss_sum_bwd_samples / sizeof loss_sum_bwd_samples[0],
 };

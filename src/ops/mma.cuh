@@ -34,10 +34,9 @@ static __device__ __forceinline__ void ldmatrix_trans(uint32_t (&r)[4], const bf
 
 static __device__ __forceinline__ void mma(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
 {
-    asm volatile(
-        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
 static __device__ __forceinline__ void copy_async(void *to, const void *from, bool there)
@@ -62,8 +61,7 @@ static __device__ __forceinline__ uint32_t pack_bf16(float low, float high)
 }
 
 /* Begins to copy rows [t, t + 64) of one head; rows at `end` and after are zeros. */
-template <int D>
-static __device__ __forceinline__ void load_tile(bf16 *tile, const Heads &h, int b, int t, int end, int head)
+template <int D> static __device__ __forceinline__ void load_tile(bf16 *tile, const Heads &h, int b, int t, int end, int head)
 {
     enum { CHUNKS = D / 8 };
     const bf16 *base = (const bf16 *)h.data + b * h.batch_stride + (int64_t)head * D;
@@ -71,8 +69,7 @@ static __device__ __forceinline__ void load_tile(bf16 *tile, const Heads &h, int
     for (int i = threadIdx.x; i < TILE_ROWS * CHUNKS; i += MMA_THREADS) {
         int  row = i / CHUNKS, chunk = i % CHUNKS;
         bool there = t + row < end;
-        copy_async(tile + row * TileOf<D>::STRIDE + chunk * 8,
-                   base + (there ? t + row : 0) * h.token_stride + chunk * 8, there);
+        copy_async(tile + row * TileOf<D>::STRIDE + chunk * 8, base + (there ? t + row : 0) * h.token_stride + chunk * 8, there);
     }
 }
 
@@ -84,8 +81,7 @@ template <int D> static __device__ __forceinline__ void load_left(uint32_t (&a)[
 }
 
 /* c (16 x 64) += a (16 x 16, columns [16k, 16k + 16)) times the transpose of a tile (64 x D). */
-template <int D>
-static __device__ __forceinline__ void mma_transposed(float (&c)[8][4], const uint32_t (&a)[4], const bf16 *tile, int k)
+template <int D> static __device__ __forceinline__ void mma_transposed(float (&c)[8][4], const uint32_t (&a)[4], const bf16 *tile, int k)
 {
     int lane = threadIdx.x & 31, row = (lane & 7) + ((lane >> 4) & 1) * 8, col = k * 16 + ((lane >> 3) & 1) * 8;
 #pragma unroll
@@ -98,8 +94,7 @@ static __device__ __forceinline__ void mma_transposed(float (&c)[8][4], const ui
 }
 
 /* c (16 x D) += a (16 x 64, in four pieces) times a tile (64 x D). */
-template <int D>
-static __device__ __forceinline__ void mma_straight(float (&c)[D / 8][4], const uint32_t (&a)[4][4], const bf16 *tile)
+template <int D> static __device__ __forceinline__ void mma_straight(float (&c)[D / 8][4], const uint32_t (&a)[4][4], const bf16 *tile)
 {
     int lane = threadIdx.x & 31, row = (lane & 7) + ((lane >> 3) & 1) * 8, col = ((lane >> 4) & 1) * 8;
 #pragma unroll
@@ -127,8 +122,8 @@ static __device__ __forceinline__ void as_left(uint32_t (&a)[4][4], const float 
 
 /* Stores rows (row, row + 8 of this lane's results) below `end`. */
 template <int D>
-static __device__ __forceinline__ void store_rows(const Heads &h, int b, int t, int end, int head,
-                                                  const float (&c)[D / 8][4], float scale0, float scale1)
+static __device__ __forceinline__ void store_rows(const Heads &h, int b, int t, int end, int head, const float (&c)[D / 8][4], float scale0,
+                                                  float scale1)
 {
     int lane = threadIdx.x & 31;
 #pragma unroll
@@ -144,8 +139,7 @@ static __device__ __forceinline__ void store_rows(const Heads &h, int b, int t, 
 }
 
 /* Least and largest first key of 64 queries from t; every thread gets them. scratch: 4 ints. */
-static __device__ __forceinline__ void document_range(const AttentionDims &a, int b, int t, int *scratch,
-                                                      int *out_least, int *out_most)
+static __device__ __forceinline__ void document_range(const AttentionDims &a, int b, int t, int *scratch, int *out_least, int *out_most)
 {
     int lane = threadIdx.x & 31, query = min(t + (int)threadIdx.x % TILE_ROWS, a.len - 1);
     int first = a.doc_start ? max(0, a.doc_start[b * a.len + query]) : 0;

@@ -16,4 +16,4 @@ typedef enum OpId {
 
 /* By OpId; OP_COUNT entries. */
 extern const OpDef *const op_table[OP_COUNT];
-const OpDef *op_by_name(const char *name); /* NULL: none */
+const OpDef              *op_by_name(const char *name); /* NULL: none */

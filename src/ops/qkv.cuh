@@ -13,15 +13,14 @@ typedef struct QkvDims {
 
 static inline QkvDims qkv_dims(const QkvAttrs *attrs, const TensorType *qkv, const TensorType *table)
 {
-    QkvDims d = {type_rows(qkv),  attrs->num_heads, attrs->num_kv_heads,
-                 attrs->head_dim, table->dim[0],    (float)attrs->eps};
+    QkvDims d = {type_rows(qkv), attrs->num_heads, attrs->num_kv_heads, attrs->head_dim, table->dim[0], (float)attrs->eps};
     return d;
 }
 
 /* Lanes a head takes at 16 bytes each; 0: the head doesn't fit a power of two of at least two lanes. */
 static inline int head_lanes(int64_t head_dim, DType dtype)
 {
-    int64_t bytes = head_dim * dtype_bytes(dtype);
+    int64_t bytes = dtype_bytes(dtype, head_dim);
     for (int lanes = 2; lanes <= 32; lanes *= 2)
         if (bytes == lanes * 16) return lanes;
     return 0;
@@ -55,8 +54,7 @@ static __device__ __forceinline__ QkvTableOf<N> load_table(const float *table, i
 }
 
 /* Turns this lane's part v of a head; sign -1: back. All lanes of the warp take part. */
-template <int LANES, int N>
-static __device__ __forceinline__ void turn(float *v, const QkvTableOf<N> &t, int lane, float sign)
+template <int LANES, int N> static __device__ __forceinline__ void turn(float *v, const QkvTableOf<N> &t, int lane, float sign)
 {
     float side = lane >= LANES / 2 ? sign : -sign;
 #pragma unroll

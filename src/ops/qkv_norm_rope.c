@@ -10,7 +10,7 @@ static const AttrDef qkv_attrs[] = {
     ATTR_INT(QkvAttrs, num_kv_heads, 0),
     ATTR_INT(QkvAttrs, head_dim, 0),
     ATTR_FLOAT(QkvAttrs, eps, 1e-6),
-    { 0 },
+    {0},
 };
 
 enum { IN_QKV, IN_WQ, IN_WK, IN_TABLE, IN_POSITIONS };
@@ -21,11 +21,9 @@ static Status qkv_norm_rope_infer(Node *node)
 {
     const QkvAttrs *attrs = node->attrs;
     int64_t         heads = attrs->num_heads + 2 * attrs->num_kv_heads, head_dim = attrs->head_dim;
-    FAIL_IF(
-        attrs->num_heads < 1 || attrs->num_kv_heads < 1 || head_dim < 2 || head_dim % 2 || head_dim > ROPE_MAX_HEAD_DIM,
-        ERR_INVALID,
-        "attributes num_heads %lld, num_kv_heads %lld, head_dim %lld: expected heads, and an even head_dim up to %d",
-        (long long)attrs->num_heads, (long long)attrs->num_kv_heads, (long long)head_dim, ROPE_MAX_HEAD_DIM);
+    FAIL_IF(attrs->num_heads < 1 || attrs->num_kv_heads < 1 || head_dim < 2 || head_dim % 2 || head_dim > ROPE_MAX_HEAD_DIM, ERR_INVALID,
+            "attributes num_heads %lld, num_kv_heads %lld, head_dim %lld: expected heads, and an even head_dim up to %d",
+            (long long)attrs->num_heads, (long long)attrs->num_kv_heads, (long long)head_dim, ROPE_MAX_HEAD_DIM);
     TRY(infer_input(node, IN_QKV, "qkv", DT_SET_FLOAT, DIMS(-1, -1, heads * head_dim)));
     const TensorType *qkv = &node->in[IN_QKV]->type;
     FAIL_IF(!node->in[IN_WQ] != !node->in[IN_WK], ERR_INVALID, "wq and wk come together or not at all");
@@ -47,18 +45,21 @@ static Status qkv_norm_rope_backward(GradBuilder *grad, const Node *node)
     bool   dqkv_wanted = grad_wanted(grad, node->in[IN_QKV]);
     bool   dwq_wanted = wq && grad_wanted(grad, wq), dwk_wanted = wk && grad_wanted(grad, wk);
     if (!dqkv_wanted && !dwq_wanted && !dwk_wanted) return OK;
-    Value *in[] = { grad_of(grad, node->out[0]),
-                    wq ? node->in[IN_QKV] : NULL,
-                    wq,
-                    wk,
-                    node->in[IN_TABLE],
-                    node->in[IN_POSITIONS],
-                    wq ? node->out[1] : NULL,
-                    dwq_wanted ? grad_accumulator(grad, wq) : NULL,
-                    dwk_wanted ? grad_accumulator(grad, wk) : NULL };
-    Value *out[3];
-    TRY(grad_emit(grad, OP_QKV_NORM_ROPE_BWD, node->attrs, in, 9,
-                  want_bit(dqkv_wanted, 0) | want_bit(dwq_wanted, 1) | want_bit(dwk_wanted, 2), out));
+    Value   *in[] = {grad_of(grad, node->out[0]),
+                   wq ? node->in[IN_QKV] : NULL,
+                     wq,
+                     wk,
+                     node->in[IN_TABLE],
+                     node->in[IN_POSITIONS],
+                   wq ? node->out[1] : NULL,
+                   dwq_wanted ? grad_accumulator(grad, wq) : NULL,
+                   dwk_wanted ? grad_accumulator(grad, wk) : NULL};
+    Value   *out[3];
+    QkvAttrs attrs = *(const QkvAttrs *)node->attrs;
+    if (dwq_wanted) attrs.dw_dtype = grad_dw_dtype(grad, wq, wq->type.dtype);
+    if (dwk_wanted && !attrs.dw_dtype) attrs.dw_dtype = grad_dw_dtype(grad, wk, wk->type.dtype);
+    TRY(grad_emit(grad, OP_QKV_NORM_ROPE_BWD, &attrs, in, 9, want_bit(dqkv_wanted, 0) | want_bit(dwq_wanted, 1) | want_bit(dwk_wanted, 2),
+                  out));
     if (dwq_wanted) grad_set(grad, wq, out[1]);
     if (dwk_wanted) grad_set(grad, wk, out[2]);
     return dqkv_wanted ? grad_add(grad, node->in[IN_QKV], out[0]) : OK;
@@ -122,27 +123,28 @@ static Status qkv_norm_rope_cpu(const KernelArgs *args)
     return OK;
 }
 
-static const QkvAttrs qkv_small = { .num_heads = 4, .num_kv_heads = 2, .head_dim = 8, .eps = 1e-6 };
-static const QkvAttrs qkv_large = { .num_heads = 3, .num_kv_heads = 1, .head_dim = 64, .eps = 1e-2 };
+static const QkvAttrs qkv_small = {.num_heads = 4, .num_kv_heads = 2, .head_dim = 8, .eps = 1e-6};
+static const QkvAttrs qkv_large = {.num_heads = 3, .num_kv_heads = 1, .head_dim = 64, .eps = 1e-2};
 
 static const OpSample qkv_norm_rope_samples[] = {
-    { .in = { { DT_F32, 3, { 2, 3, 64 } },
-              { DT_F32, 1, { 8 } },
-              { DT_F32, 1, { 8 } },
-              { DT_F32, 2, { 5, 8 } },
-              { DT_I32, 2, { 2, 3 } } },
-      .attrs = &qkv_small,
-      .int_range = { 0, 0, 0, 0, 5 } },
-    { .in = { { DT_F32, 3, { 2, 3, 64 } }, { 0 }, { 0 }, { DT_F32, 2, { 5, 8 } }, { DT_I32, 2, { 2, 3 } } },
-      .attrs = &qkv_small,
-      .int_range = { 0, 0, 0, 0, 5 } },
-    { .in = { { DT_F32, 3, { 2, 90, 320 } },
-              { DT_F32, 1, { 64 } },
-              { DT_F32, 1, { 64 } },
-              { DT_F32, 2, { 50, 64 } },
-              { DT_I32, 2, { 2, 90 } } },
-      .attrs = &qkv_large,
-      .int_range = { 0, 0, 0, 0, 50 } },
+    {.in = {{DT_F32, 3, {2, 3, 64}}, {DT_F32, 1, {8}}, {DT_F32, 1, {8}}, {DT_F32, 2, {5, 8}}, {DT_I32, 2, {2, 3}}},
+     .attrs = &qkv_small,
+     .int_range = {0, 0, 0, 0, 5}},
+    {.in = {{DT_F32, 3, {2, 3, 64}}, {0}, {0}, {DT_F32, 2, {5, 8}}, {DT_I32, 2, {2, 3}}},
+     .attrs = &qkv_small,
+     .int_range = {0, 0, 0, 0, 5}},
+    {.in = {{DT_F32, 3, {2, 90, 320}}, {DT_F32, 1, {64}}, {DT_F32, 1, {64}}, {DT_F32, 2, {50, 64}}, {DT_I32, 2, {2, 90}}},
+     .attrs = &qkv_large,
+     .int_range = {0, 0, 0, 0, 50}},
+};
+
+static const QkvAttrs large_qkv_128 = {.num_heads = 8, .num_kv_heads = 4, .head_dim = 128, .eps = 1e-6};
+
+/* Shapes of real models. */
+static const OpSample qkv_norm_rope_large_samples[] = {
+    {.in = {{DT_F32, 3, {2, 200, 2048}}, {DT_F32, 1, {128}}, {DT_F32, 1, {128}}, {DT_F32, 2, {256, 128}}, {DT_I32, 2, {2, 200}}},
+     .attrs = &large_qkv_128,
+     .int_range = {0, 0, 0, 0, 256}},
 };
 
 const OpDef op_qkv_norm_rope = {
@@ -159,7 +161,11 @@ const OpDef op_qkv_norm_rope = {
     .infer = qkv_norm_rope_infer,
     .backward = qkv_norm_rope_backward,
     .cost = qkv_norm_rope_cost,
-    .cpu = { { DT_SET_FLOAT, qkv_norm_rope_cpu, "reference" } },
+    .cpu = {{DT_SET_FLOAT, qkv_norm_rope_cpu, "reference"}},
+    .params = 1u << IN_WQ | 1u << IN_WK,
+    .constants = 1u << IN_TABLE,
     .samples = qkv_norm_rope_samples,
     .num_samples = sizeof qkv_norm_rope_samples / sizeof qkv_norm_rope_samples[0],
+    .large = qkv_norm_rope_large_samples,
+    .num_large = sizeof qkv_norm_rope_large_samples / sizeof qkv_norm_rope_large_samples[0],
 };

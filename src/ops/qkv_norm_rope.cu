@@ -6,8 +6,7 @@ enum { THREADS = 128, AHEAD = 4 };
 
 /* This lane's packs of heads base, base + GROUPS, ... */
 template <typename T, int GROUPS>
-static __device__ __forceinline__ void load_heads(Pack<T> (&packs)[AHEAD], const T *x, int base, int heads,
-                                                  int64_t head_dim)
+static __device__ __forceinline__ void load_heads(Pack<T> (&packs)[AHEAD], const T *x, int base, int heads, int64_t head_dim)
 {
 #pragma unroll
     for (int u = 0; u < AHEAD; u++)
@@ -19,8 +18,7 @@ static __device__ __forceinline__ void load_heads(Pack<T> (&packs)[AHEAD], const
  * be x's memory. */
 template <typename T, int LANES>
 static __global__ void __launch_bounds__(THREADS)
-    qkv_rows(QkvDims d, const T *x, const T *wq, const T *wk, const float *table, const int32_t *positions, T *y,
-             float *rstd_out)
+    qkv_rows(QkvDims d, const T *x, const T *wq, const T *wk, const float *table, const int32_t *positions, T *y, float *rstd_out)
 {
     enum { N = Pack<T>::N, GROUPS = THREADS / LANES };
     int     num_q = (int)d.num_q, turned = num_q + (int)d.num_kv, heads = turned + (int)d.num_kv;
@@ -64,13 +62,12 @@ static __global__ void __launch_bounds__(THREADS)
 }
 
 /* A warp a head; each lane the pairs i, i + 32, ... */
-static __global__ void qkv_pairs(QkvDims d, TensorView x, TensorView wq, TensorView wk, const float *table,
-                                 const int32_t *positions, TensorView y, float *rstd_out)
+static __global__ void qkv_pairs(QkvDims d, TensorView x, TensorView wq, TensorView wk, const float *table, const int32_t *positions,
+                                 TensorView y, float *rstd_out)
 {
     int64_t heads = d.num_q + 2 * d.num_kv, turned = d.num_q + d.num_kv, half = d.head_dim / 2;
     int     lane = threadIdx.x & 31;
-    for (int64_t g = ((int64_t)blockIdx.x * THREADS + threadIdx.x) / 32; g < d.rows * heads;
-         g += (int64_t)gridDim.x * (THREADS / 32)) {
+    for (int64_t g = ((int64_t)blockIdx.x * THREADS + threadIdx.x) / 32; g < d.rows * heads; g += (int64_t)gridDim.x * (THREADS / 32)) {
         int64_t row = g / heads, head = g - row * heads, at = g * d.head_dim;
         int32_t position = positions[row];
         bool    norm = wq.data && head < turned, inside = position >= 0 && position < d.table_len;
@@ -90,8 +87,7 @@ static __global__ void qkv_pairs(QkvDims d, TensorView x, TensorView wq, TensorV
                 a = elem_get(w.data, w.type.dtype, i) * (a * rstd);
                 b = elem_get(w.data, w.type.dtype, half + i) * (b * rstd);
             }
-            float c = inside ? table[position * d.head_dim + i] : NAN,
-                  s = inside ? table[position * d.head_dim + half + i] : NAN;
+            float c = inside ? table[position * d.head_dim + i] : NAN, s = inside ? table[position * d.head_dim + half + i] : NAN;
             elem_set(y.data, y.type.dtype, at + i, head < turned ? a * c - b * s : a);
             elem_set(y.data, y.type.dtype, at + half + i, head < turned ? b * c + a * s : b);
         }
@@ -102,9 +98,8 @@ template <typename T, int LANES> static void launch_heads(const KernelArgs *args
 {
     if (!d->rows) return;
     qkv_rows<T, LANES><<<(unsigned)d->rows, THREADS, 0, cuda_stream(args)>>>(
-        *d, (const T *)args->in[0].data, (const T *)args->in[1].data, (const T *)args->in[2].data,
-        (const float *)args->in[3].data, (const int32_t *)args->in[4].data, (T *)args->out[0].data,
-        (float *)args->out[1].data);
+        *d, (const T *)args->in[0].data, (const T *)args->in[1].data, (const T *)args->in[2].data, (const float *)args->in[3].data,
+        (const int32_t *)args->in[4].data, (T *)args->out[0].data, (float *)args->out[1].data);
 }
 
 template <typename T> static bool launch_fitting(const KernelArgs *args, const QkvDims *d, int lanes)
@@ -133,8 +128,7 @@ static Status qkv_norm_rope_run(const KernelArgs *args)
         CUDA_FLOAT(x->type.dtype, T, done = launch_fitting<T>(args, &d, lanes));
     if (!done)
         qkv_pairs<<<cuda_grid(d.rows * (d.num_q + 2 * d.num_kv), THREADS / 32), THREADS, 0, cuda_stream(args)>>>(
-            d, *x, *wq, *wk, (const float *)args->in[3].data, (const int32_t *)args->in[4].data, *y,
-            (float *)args->out[1].data);
+            d, *x, *wq, *wk, (const float *)args->in[3].data, (const int32_t *)args->in[4].data, *y, (float *)args->out[1].data);
     return CUDA_LAUNCHED();
 }
 

@@ -4,36 +4,22 @@
 #include "ops/rope_row.h"
 
 static const AttrDef qkv_bwd_attrs[] = {
-    ATTR_INT(QkvAttrs, num_heads, 0),
-    ATTR_INT(QkvAttrs, num_kv_heads, 0),
-    ATTR_INT(QkvAttrs, head_dim, 0),
-    ATTR_FLOAT(QkvAttrs, eps, 1e-6),
-    { 0 },
+    ATTR_INT(QkvAttrs, num_heads, 0), ATTR_INT(QkvAttrs, num_kv_heads, 0), ATTR_INT(QkvAttrs, head_dim, 0),
+    ATTR_FLOAT(QkvAttrs, eps, 1e-6),  ATTR_DTYPE(QkvAttrs, dw_dtype),      {0},
 };
 
 enum { IN_DY, IN_QKV, IN_WQ, IN_WK, IN_TABLE, IN_POSITIONS, IN_RSTD, IN_ACC_DWQ, IN_ACC_DWK };
 
-static Status infer_dw(Node *node, int out, int w, int acc, const char *name)
-{
-    if (!node->in[w]) return OK;
-    node->out[out]->type = node->in[w]->type;
-    if (!node->in[acc]) return OK;
-    TRY(infer_like(node, acc, name, DT_SET_FLOAT, &node->in[w]->type));
-    node->out[out]->type = node->in[acc]->type;
-    return OK;
-}
-
 /* dqkv' (B,T,(H+2G)D), and with norms: qkv, wq (D), wk (D), rstd (B,T,H+G) f32, [acc (D)] twice; table (P,D) f32,
- * positions i32 (B,T) -> dqkv of dqkv''s type, with norms dwq, dwk (D) of acc's dtype, else wq's and wk's. */
+ * positions i32 (B,T) -> dqkv of dqkv''s type, with norms dwq, dwk (D), in wq's and wk's dtype if not told
+ * otherwise. */
 static Status qkv_norm_rope_bwd_infer(Node *node)
 {
     const QkvAttrs *attrs = node->attrs;
     int64_t         turned = attrs->num_heads + attrs->num_kv_heads, head_dim = attrs->head_dim;
-    FAIL_IF(
-        attrs->num_heads < 1 || attrs->num_kv_heads < 1 || head_dim < 2 || head_dim % 2 || head_dim > ROPE_MAX_HEAD_DIM,
-        ERR_INVALID,
-        "attributes num_heads %lld, num_kv_heads %lld, head_dim %lld: expected heads, and an even head_dim up to %d",
-        (long long)attrs->num_heads, (long long)attrs->num_kv_heads, (long long)head_dim, ROPE_MAX_HEAD_DIM);
+    FAIL_IF(attrs->num_heads < 1 || attrs->num_kv_heads < 1 || head_dim < 2 || head_dim % 2 || head_dim > ROPE_MAX_HEAD_DIM, ERR_INVALID,
+            "attributes num_heads %lld, num_kv_heads %lld, head_dim %lld: expected heads, and an even head_dim up to %d",
+            (long long)attrs->num_heads, (long long)attrs->num_kv_heads, (long long)head_dim, ROPE_MAX_HEAD_DIM);
     TRY(infer_input(node, IN_DY, "dqkv", DT_SET_FLOAT, DIMS(-1, -1, (turned + attrs->num_kv_heads) * head_dim)));
     const TensorType *dy = &node->in[IN_DY]->type;
     bool              norms = node->in[IN_WQ] != NULL;
@@ -42,14 +28,16 @@ static Status qkv_norm_rope_bwd_infer(Node *node)
     TRY(infer_input(node, IN_TABLE, "table", DT_SET_F32, DIMS(-1, head_dim)));
     TRY(infer_input(node, IN_POSITIONS, "positions", DT_SET(DT_I32), DIMS(dy->dim[0], dy->dim[1])));
     node->out[0]->type = *dy;
-    node->out[1]->type = node->out[2]->type = (TensorType){ 0 };
+    node->out[1]->type = node->out[2]->type = (TensorType){0};
     if (!norms) return OK;
     TRY(infer_like(node, IN_QKV, "qkv", DT_SET_FLOAT, dy));
     TRY(infer_input(node, IN_WQ, "wq", DT_SET_FLOAT, DIMS(head_dim)));
     TRY(infer_input(node, IN_WK, "wk", DT_SET_FLOAT, DIMS(head_dim)));
     TRY(infer_input(node, IN_RSTD, "rstd", DT_SET_F32, DIMS(dy->dim[0], dy->dim[1], turned)));
-    TRY(infer_dw(node, 1, IN_WQ, IN_ACC_DWQ, "acc dwq"));
-    return infer_dw(node, 2, IN_WK, IN_ACC_DWK, "acc dwk");
+    node->out[1]->type = node->in[IN_WQ]->type;
+    node->out[2]->type = node->in[IN_WK]->type;
+    TRY(infer_dw(node, IN_ACC_DWQ, "acc dwq", attrs->dw_dtype, &node->out[1]->type));
+    return infer_dw(node, IN_ACC_DWK, "acc dwk", attrs->dw_dtype, &node->out[2]->type);
 }
 
 static OpCost qkv_norm_rope_bwd_cost(const Node *node)
@@ -72,8 +60,7 @@ typedef struct HeadScratch {
 } HeadScratch;
 
 /* One query or key head: dx may share dy's memory. dw NULL: not wanted. */
-static void head_bwd(const KernelArgs *args, int64_t at, const float *cosines, const float *w, float rstd, float *dw,
-                     HeadScratch *s)
+static void head_bwd(const KernelArgs *args, int64_t at, const float *cosines, const float *w, float rstd, float *dw, HeadScratch *s)
 {
     const QkvAttrs   *attrs = args->attrs;
     const TensorView *dx = &args->out[0];
@@ -136,33 +123,58 @@ static Status qkv_norm_rope_bwd_cpu(const KernelArgs *args)
     return OK;
 }
 
-static const QkvAttrs qkv_small = { .num_heads = 4, .num_kv_heads = 2, .head_dim = 8, .eps = 1e-6 };
-static const QkvAttrs qkv_large = { .num_heads = 3, .num_kv_heads = 1, .head_dim = 64, .eps = 1e-6 };
+static const QkvAttrs qkv_f32 = {.num_heads = 2, .num_kv_heads = 1, .head_dim = 32, .eps = 1e-6, .dw_dtype = DTYPE_TO_ATTR(DT_F32)};
+static const QkvAttrs qkv_small = {.num_heads = 4, .num_kv_heads = 2, .head_dim = 8, .eps = 1e-6};
+static const QkvAttrs qkv_large = {.num_heads = 3, .num_kv_heads = 1, .head_dim = 64, .eps = 1e-6};
 
 static const OpSample qkv_norm_rope_bwd_samples[] = {
-    { .in = { { DT_F32, 3, { 2, 3, 64 } },
-              { DT_F32, 3, { 2, 3, 64 } },
-              { DT_F32, 1, { 8 } },
-              { DT_F32, 1, { 8 } },
-              { DT_F32, 2, { 5, 8 } },
-              { DT_I32, 2, { 2, 3 } },
-              { DT_F32, 3, { 2, 3, 6 } },
-              { DT_F32, 1, { 8 } },
-              { DT_F32, 1, { 8 } } },
-      .attrs = &qkv_small,
-      .int_range = { 0, 0, 0, 0, 0, 5 } },
-    { .in = { { DT_F32, 3, { 2, 3, 64 } }, { 0 }, { 0 }, { 0 }, { DT_F32, 2, { 5, 8 } }, { DT_I32, 2, { 2, 3 } } },
-      .attrs = &qkv_small,
-      .int_range = { 0, 0, 0, 0, 0, 5 } },
-    { .in = { { DT_F32, 3, { 2, 90, 320 } },
-              { DT_F32, 3, { 2, 90, 320 } },
-              { DT_F32, 1, { 64 } },
-              { DT_F32, 1, { 64 } },
-              { DT_F32, 2, { 50, 64 } },
-              { DT_I32, 2, { 2, 90 } },
-              { DT_F32, 3, { 2, 90, 4 } } },
-      .attrs = &qkv_large,
-      .int_range = { 0, 0, 0, 0, 0, 50 } },
+    {.in = {{DT_F32, 3, {2, 3, 64}},
+            {DT_F32, 3, {2, 3, 64}},
+            {DT_F32, 1, {8}},
+            {DT_F32, 1, {8}},
+            {DT_F32, 2, {5, 8}},
+            {DT_I32, 2, {2, 3}},
+            {DT_F32, 3, {2, 3, 6}},
+            {DT_F32, 1, {8}},
+            {DT_F32, 1, {8}}},
+     .attrs = &qkv_small,
+     .int_range = {0, 0, 0, 0, 0, 5}},
+    {.in = {{DT_F32, 3, {2, 3, 64}}, {0}, {0}, {0}, {DT_F32, 2, {5, 8}}, {DT_I32, 2, {2, 3}}},
+     .attrs = &qkv_small,
+     .int_range = {0, 0, 0, 0, 0, 5}},
+    {.in = {{DT_F32, 3, {2, 40, 128}},
+            {DT_F32, 3, {2, 40, 128}},
+            {DT_F32, 1, {32}},
+            {DT_F32, 1, {32}},
+            {DT_F32, 2, {50, 32}},
+            {DT_I32, 2, {2, 40}},
+            {DT_F32, 3, {2, 40, 3}}},
+     .attrs = &qkv_f32,
+     .int_range = {0, 0, 0, 0, 0, 50}},
+    {.in = {{DT_F32, 3, {2, 90, 320}},
+            {DT_F32, 3, {2, 90, 320}},
+            {DT_F32, 1, {64}},
+            {DT_F32, 1, {64}},
+            {DT_F32, 2, {50, 64}},
+            {DT_I32, 2, {2, 90}},
+            {DT_F32, 3, {2, 90, 4}}},
+     .attrs = &qkv_large,
+     .int_range = {0, 0, 0, 0, 0, 50}},
+};
+
+static const QkvAttrs large_qkv_128 = {.num_heads = 8, .num_kv_heads = 4, .head_dim = 128, .eps = 1e-6};
+
+/* Shapes of real models. */
+static const OpSample qkv_norm_rope_bwd_large_samples[] = {
+    {.in = {{DT_F32, 3, {2, 200, 2048}},
+            {DT_F32, 3, {2, 200, 2048}},
+            {DT_F32, 1, {128}},
+            {DT_F32, 1, {128}},
+            {DT_F32, 2, {256, 128}},
+            {DT_I32, 2, {2, 200}},
+            {DT_F32, 3, {2, 200, 12}}},
+     .attrs = &large_qkv_128,
+     .int_range = {0, 0, 0, 0, 0, 256}},
 };
 
 const OpDef op_qkv_norm_rope_bwd = {
@@ -174,14 +186,16 @@ const OpDef op_qkv_norm_rope_bwd = {
     .min_in = 6,
     .optional_in = 1u << IN_QKV | 1u << IN_WQ | 1u << IN_WK,
     .flags = OP_INPLACE,
-    .alias = { { .out = 1, .in = IN_ACC_DWQ, .accumulate = true }, { .out = 2, .in = IN_ACC_DWK, .accumulate = true } },
+    .alias = {{.out = 1, .in = IN_ACC_DWQ, .accumulate = true}, {.out = 2, .in = IN_ACC_DWK, .accumulate = true}},
     .num_alias = 2,
     .attrs_size = sizeof(QkvAttrs),
     .attrs = qkv_bwd_attrs,
     .infer = qkv_norm_rope_bwd_infer,
     .cost = qkv_norm_rope_bwd_cost,
     .workspace = qkv_norm_rope_bwd_workspace,
-    .cpu = { { DT_SET_FLOAT, qkv_norm_rope_bwd_cpu, "reference" } },
+    .cpu = {{DT_SET_FLOAT, qkv_norm_rope_bwd_cpu, "reference"}},
     .samples = qkv_norm_rope_bwd_samples,
     .num_samples = sizeof qkv_norm_rope_bwd_samples / sizeof qkv_norm_rope_bwd_samples[0],
+    .large = qkv_norm_rope_bwd_large_samples,
+    .num_large = sizeof qkv_norm_rope_bwd_large_samples / sizeof qkv_norm_rope_bwd_large_samples[0],
 };

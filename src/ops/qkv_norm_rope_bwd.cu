@@ -33,8 +33,8 @@ template <typename T> struct HeadBatch {
 };
 
 template <typename T, int GROUPS>
-static __device__ __forceinline__ void load_batch(HeadBatch<T> &batch, const T *dy, const T *x, const float *rstd,
-                                                  int base, int turned, int heads, int64_t head_dim)
+static __device__ __forceinline__ void load_batch(HeadBatch<T> &batch, const T *dy, const T *x, const float *rstd, int base, int turned,
+                                                  int heads, int64_t head_dim)
 {
 #pragma unroll
     for (int u = 0; u < AHEAD; u++) {
@@ -50,20 +50,19 @@ static __device__ __forceinline__ void load_batch(HeadBatch<T> &batch, const T *
 
 /* The next heads are loaded before this turn's are worked on. */
 template <typename T, int LANES>
-static __global__ void __launch_bounds__(THREADS, 2)
-    qkv_heads_bwd(QkvBwd q, const T *dy, const T *x, const T *wq, const T *wk, T *dx)
+static __global__ void __launch_bounds__(THREADS, 2) qkv_heads_bwd(QkvBwd q, const T *dy, const T *x, const T *wq, const T *wk, T *dx)
 {
     enum { N = Pack<T>::N, GROUPS = THREADS / LANES };
     __shared__ float sums[GROUPS * LANES * N];
     const QkvDims    d = q.d;
     int              num_q = (int)d.num_q, turned = num_q + (int)d.num_kv, heads = turned + (int)d.num_kv;
-    int64_t row = (int64_t)blockIdx.x * q.chunk_rows, end = row + q.chunk_rows < d.rows ? row + q.chunk_rows : d.rows;
-    int64_t row_size = heads * d.head_dim;
-    int     lane = threadIdx.x % LANES, group = threadIdx.x / LANES, base = group;
-    float   dq[N] = {}, dk[N] = {};
-    Pack<T> weight_q, weight_k;
-    HeadBatch<T>  batch;
-    QkvTableOf<N> t;
+    int64_t          row = (int64_t)blockIdx.x * q.chunk_rows, end = row + q.chunk_rows < d.rows ? row + q.chunk_rows : d.rows;
+    int64_t          row_size = heads * d.head_dim;
+    int              lane = threadIdx.x % LANES, group = threadIdx.x / LANES, base = group;
+    float            dq[N] = {}, dk[N] = {};
+    Pack<T>          weight_q, weight_k;
+    HeadBatch<T>     batch;
+    QkvTableOf<N>    t;
     dy += lane * N;
     if (!wq) x = NULL;
     if (wq) {
@@ -71,8 +70,8 @@ static __global__ void __launch_bounds__(THREADS, 2)
         weight_q.words = *(const uint4 *)(wq + lane * N);
         weight_k.words = *(const uint4 *)(wk + lane * N);
     }
-    load_batch<T, GROUPS>(batch, dy + row * row_size, x ? x + row * row_size : NULL, q.rstd + row * turned, base,
-                          turned, heads, d.head_dim);
+    load_batch<T, GROUPS>(batch, dy + row * row_size, x ? x + row * row_size : NULL, q.rstd + row * turned, base, turned, heads,
+                          d.head_dim);
     while (row < end) {
         int64_t      next_row = row, first = row * row_size + lane * N;
         int          next_base = base + AHEAD * GROUPS;
@@ -80,8 +79,8 @@ static __global__ void __launch_bounds__(THREADS, 2)
         if (next_base - group >= heads) next_row++, next_base = group;
         if (base == group) t = load_table<LANES, N>(q.table, q.positions[row], d.table_len, lane);
         if (next_row < end)
-            load_batch<T, GROUPS>(next, dy + next_row * row_size, x ? x + next_row * row_size : NULL,
-                                  q.rstd + next_row * turned, next_base, turned, heads, d.head_dim);
+            load_batch<T, GROUPS>(next, dy + next_row * row_size, x ? x + next_row * row_size : NULL, q.rstd + next_row * turned, next_base,
+                                  turned, heads, d.head_dim);
 #pragma unroll
         for (int u = 0; u < AHEAD; u++) {
             int   head = base + u * GROUPS;
@@ -93,9 +92,8 @@ static __global__ void __launch_bounds__(THREADS, 2)
                 bool    is_q = head < num_q;
                 float   rstd = batch.rstds[u], dot = 0; /* 0 for values: they add nothing */
                 Pack<T> w;
-                w.words =
-                    make_uint4(is_q ? weight_q.words.x : weight_k.words.x, is_q ? weight_q.words.y : weight_k.words.y,
-                               is_q ? weight_q.words.z : weight_k.words.z, is_q ? weight_q.words.w : weight_k.words.w);
+                w.words = make_uint4(is_q ? weight_q.words.x : weight_k.words.x, is_q ? weight_q.words.y : weight_k.words.y,
+                                     is_q ? weight_q.words.z : weight_k.words.z, is_q ? weight_q.words.w : weight_k.words.w);
 #pragma unroll
                 for (int k = 0; k < N; k++) {
                     float input = to_float(batch.inputs[u].v[k]), part = v[k] * (input * rstd);
@@ -133,24 +131,21 @@ static __global__ void qkv_pairs_bwd(QkvBwd q, TensorView dy, TensorView x, Tens
 {
     const QkvDims d = q.d;
     int64_t       heads = d.num_q + 2 * d.num_kv, turned = d.num_q + d.num_kv, half = d.head_dim / 2;
-    int64_t       begin = (int64_t)blockIdx.x * q.chunk_rows,
-            end = begin + q.chunk_rows < d.rows ? begin + q.chunk_rows : d.rows;
-    int    lane = threadIdx.x;
-    float *out = q.partial ? q.partial + (int64_t)blockIdx.x * 2 * d.head_dim : NULL;
+    int64_t       begin = (int64_t)blockIdx.x * q.chunk_rows, end = begin + q.chunk_rows < d.rows ? begin + q.chunk_rows : d.rows;
+    int           lane = threadIdx.x;
+    float        *out = q.partial ? q.partial + (int64_t)blockIdx.x * 2 * d.head_dim : NULL;
     for (int64_t i = lane; out && i < 2 * d.head_dim; i += 32) out[i] = 0;
     for (int64_t g = begin * heads; g < end * heads; g++) {
         int64_t    row = g / heads, head = g - row * heads, at = g * d.head_dim;
         int32_t    position = q.positions[row];
         bool       norm = wq.data && head < turned, inside = position >= 0 && position < d.table_len;
         TensorView w = head < d.num_q ? wq : wk;
-        float      rstd = norm ? q.rstd[row * turned + head] : 1, pull = 0,
-              *dw = out && norm ? out + (head < d.num_q ? 0 : d.head_dim) : NULL;
+        float rstd = norm ? q.rstd[row * turned + head] : 1, pull = 0, *dw = out && norm ? out + (head < d.num_q ? 0 : d.head_dim) : NULL;
         for (int pass = norm ? 0 : 1; pass < 2; pass++) {
             float dot = 0;
             for (int64_t i = lane; i < half; i += 32) {
                 float a = elem_get(dy.data, dy.type.dtype, at + i), b = elem_get(dy.data, dy.type.dtype, at + half + i);
-                float c = inside ? q.table[position * d.head_dim + i] : NAN,
-                      s = inside ? q.table[position * d.head_dim + half + i] : NAN;
+                float c = inside ? q.table[position * d.head_dim + i] : NAN, s = inside ? q.table[position * d.head_dim + half + i] : NAN;
                 float first = head < turned ? a * c + b * s : a, second = head < turned ? b * c - a * s : b;
                 if (norm) {
                     float u = elem_get(x.data, x.type.dtype, at + i), v = elem_get(x.data, x.type.dtype, at + half + i);
@@ -175,9 +170,9 @@ static __global__ void qkv_pairs_bwd(QkvBwd q, TensorView dy, TensorView x, Tens
 template <typename T, int LANES> static void launch_heads(const KernelArgs *args, const QkvBwd *q)
 {
     unsigned grid = (unsigned)cuda_div_up(q->d.rows, q->chunk_rows);
-    qkv_heads_bwd<T, LANES><<<grid, THREADS, 0, cuda_stream(args)>>>(
-        *q, (const T *)args->in[IN_DY].data, (const T *)args->in[IN_QKV].data, (const T *)args->in[IN_WQ].data,
-        (const T *)args->in[IN_WK].data, (T *)args->out[0].data);
+    qkv_heads_bwd<T, LANES><<<grid, THREADS, 0, cuda_stream(args)>>>(*q, (const T *)args->in[IN_DY].data, (const T *)args->in[IN_QKV].data,
+                                                                     (const T *)args->in[IN_WQ].data, (const T *)args->in[IN_WK].data,
+                                                                     (T *)args->out[0].data);
 }
 
 template <typename T> static bool launch_fitting(const KernelArgs *args, const QkvBwd *q, int lanes)
@@ -197,9 +192,8 @@ template <typename T> static bool launch_fitting(const KernelArgs *args, const Q
 
 static Status qkv_norm_rope_bwd_run(const KernelArgs *args)
 {
-    const TensorView *dy = &args->in[IN_DY], *x = &args->in[IN_QKV], *wq = &args->in[IN_WQ], *wk = &args->in[IN_WK],
-                     *dx = &args->out[0];
-    QkvBwd q = {};
+    const TensorView *dy = &args->in[IN_DY], *x = &args->in[IN_QKV], *wq = &args->in[IN_WQ], *wk = &args->in[IN_WK], *dx = &args->out[0];
+    QkvBwd            q = {};
     q.d = qkv_dims((const QkvAttrs *)args->attrs, &dy->type, &args->in[IN_TABLE].type);
     q.table = (const float *)args->in[IN_TABLE].data, q.rstd = (const float *)args->in[IN_RSTD].data;
     q.positions = (const int32_t *)args->in[IN_POSITIONS].data;
@@ -212,8 +206,7 @@ static Status qkv_norm_rope_bwd_run(const KernelArgs *args)
     int64_t chunks = cuda_div_up(q.d.rows, q.chunk_rows);
     if (!done) qkv_pairs_bwd<<<(unsigned)chunks, 32, 0, cuda_stream(args)>>>(q, *dy, *x, *wq, *wk, *dx);
     for (int k = 1; k <= 2; k++)
-        if (args->out[k].data)
-            launch_combine(args, k, q.partial + (k - 1) * q.d.head_dim, chunks, 2 * q.d.head_dim, q.d.head_dim);
+        if (args->out[k].data) launch_combine(args, k, q.partial + (k - 1) * q.d.head_dim, chunks, 2 * q.d.head_dim, q.d.head_dim);
     return CUDA_LAUNCHED();
 }
 
@@ -225,7 +218,5 @@ static size_t qkv_norm_rope_bwd_workspace(const Node *node, CudaDevice *device)
     return (size_t)(sum_num_chunks(type_rows(&node->in[IN_DY]->type)) * 2 * attrs->head_dim) * sizeof(float);
 }
 
-CUDA_KERNELS(qkv_norm_rope_bwd, {.dtypes = DT_SET_FLOAT,
-                                 .run = qkv_norm_rope_bwd_run,
-                                 .name = "heads",
-                                 .workspace = qkv_norm_rope_bwd_workspace})
+CUDA_KERNELS(qkv_norm_rope_bwd,
+             {.dtypes = DT_SET_FLOAT, .run = qkv_norm_rope_bwd_run, .name = "heads", .workspace = qkv_norm_rope_bwd_workspace})

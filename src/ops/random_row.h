@@ -15,8 +15,7 @@ typedef struct PhiloxLanes {
 
 static inline void philox_lanes_round(PhiloxLanes *s, __m256i k0, __m256i k1)
 {
-    __m256i p0 = _mm256_mul_epu32(s->c0, _mm256_set1_epi64x(0xD2511F53)),
-            p1 = _mm256_mul_epu32(s->c2, _mm256_set1_epi64x(0xCD9E8D57));
+    __m256i p0 = _mm256_mul_epu32(s->c0, _mm256_set1_epi64x(0xD2511F53)), p1 = _mm256_mul_epu32(s->c2, _mm256_set1_epi64x(0xCD9E8D57));
     s->c0 = _mm256_xor_si256(_mm256_xor_si256(_mm256_srli_epi64(p1, 32), s->c1), k0);
     s->c2 = _mm256_xor_si256(_mm256_xor_si256(_mm256_srli_epi64(p0, 32), s->c3), k1);
     s->c1 = p1;
@@ -28,8 +27,7 @@ static inline void philox_lanes_store(uint32_t *out, const PhiloxLanes *s)
 {
     __m256i first = _mm256_blend_epi32(s->c0, _mm256_slli_epi64(s->c1, 32), 0xAA);
     __m256i second = _mm256_blend_epi32(s->c2, _mm256_slli_epi64(s->c3, 32), 0xAA);
-    __m256i even = _mm256_unpacklo_epi64(first, second),
-            odd = _mm256_unpackhi_epi64(first, second); /* counters 0 2, 1 3 */
+    __m256i even = _mm256_unpacklo_epi64(first, second), odd = _mm256_unpackhi_epi64(first, second); /* counters 0 2, 1 3 */
     _mm256_storeu_si256((__m256i *)out, _mm256_permute2x128_si256(even, odd, 0x20));
     _mm256_storeu_si256((__m256i *)(out + 8), _mm256_permute2x128_si256(even, odd, 0x31));
 }
@@ -39,8 +37,8 @@ static inline void philox_lanes_store(uint32_t *out, const PhiloxLanes *s)
 static inline void random_row(uint32_t *out, uint64_t key, uint32_t first, uint32_t c1, uint32_t c2, int64_t count)
 {
     for (int64_t i = 0; i < count; i += RANDOM_GROUP) {
-        __m256i begin = _mm256_add_epi64(_mm256_set1_epi64x((int64_t)first + i / 4), _mm256_setr_epi64x(0, 1, 2, 3));
-        PhiloxLanes a = { begin, _mm256_set1_epi64x(c1), _mm256_set1_epi64x(c2), _mm256_setzero_si256() }, b = a;
+        __m256i     begin = _mm256_add_epi64(_mm256_set1_epi64x((int64_t)first + i / 4), _mm256_setr_epi64x(0, 1, 2, 3));
+        PhiloxLanes a = {begin, _mm256_set1_epi64x(c1), _mm256_set1_epi64x(c2), _mm256_setzero_si256()}, b = a;
         b.c0 = _mm256_add_epi64(begin, _mm256_set1_epi64x(4));
         uint32_t k0 = (uint32_t)key, k1 = (uint32_t)(key >> 32);
         for (int round = 0; round < 10; round++, k0 += 0x9E3779B9u, k1 += 0xBB67AE85u) {

@@ -3,7 +3,7 @@
 
 static const AttrDef reshape_attrs[] = {
     ATTR_INT(ReshapeAttrs, ndim, 1), ATTR_INT(ReshapeAttrs, d0, 0), ATTR_INT(ReshapeAttrs, d1, 0),
-    ATTR_INT(ReshapeAttrs, d2, 0),   ATTR_INT(ReshapeAttrs, d3, 0), { 0 },
+    ATTR_INT(ReshapeAttrs, d2, 0),   ATTR_INT(ReshapeAttrs, d3, 0), {0},
 };
 
 /* x -> y of x's dtype, dims of attrs, as many elements. */
@@ -13,8 +13,8 @@ static Status reshape_infer(Node *node)
     FAIL_IF(attrs->ndim < 1 || attrs->ndim > TENSOR_MAX_DIMS, ERR_INVALID, "attribute ndim is %lld, expected 1 to %d",
             (long long)attrs->ndim, TENSOR_MAX_DIMS);
     const TensorType *x = &node->in[0]->type;
-    TensorType        y = { .dtype = x->dtype, .ndim = (uint8_t)attrs->ndim };
-    const int64_t     dims[] = { attrs->d0, attrs->d1, attrs->d2, attrs->d3 };
+    TensorType        y = {.dtype = x->dtype, .ndim = (uint8_t)attrs->ndim};
+    const int64_t     dims[] = {attrs->d0, attrs->d1, attrs->d2, attrs->d3};
     bool              fits = true;
     int64_t           left = type_numel(x);
     for (int i = 0; i < y.ndim; i++) {
@@ -23,8 +23,7 @@ static Status reshape_infer(Node *node)
         left = fits ? left / dims[i] : 0;
     }
     char want[64], got[64];
-    FAIL_IF(!fits || left != 1, ERR_INVALID, "cannot reshape %s to %s: they differ in elements", type_text(x, got),
-            type_text(&y, want));
+    FAIL_IF(!fits || left != 1, ERR_INVALID, "cannot reshape %s to %s: they differ in elements", type_text(x, got), type_text(&y, want));
     node->out[0]->type = y;
     return OK;
 }
@@ -32,8 +31,8 @@ static Status reshape_infer(Node *node)
 static Status reshape_backward(GradBuilder *grad, const Node *node)
 {
     const TensorType *x = &node->in[0]->type;
-    ReshapeAttrs      attrs = { .ndim = x->ndim, .d0 = x->dim[0], .d1 = x->dim[1], .d2 = x->dim[2], .d3 = x->dim[3] };
-    Value            *in[] = { grad_of(grad, node->out[0]) }, *out[1];
+    ReshapeAttrs      attrs = {.ndim = x->ndim, .d0 = x->dim[0], .d1 = x->dim[1], .d2 = x->dim[2], .d3 = x->dim[3]};
+    Value            *in[] = {grad_of(grad, node->out[0])}, *out[1];
     TRY(grad_emit(grad, OP_RESHAPE, &attrs, in, 1, 1, out));
     return grad_add(grad, node->in[0], out[0]);
 }
@@ -41,14 +40,14 @@ static Status reshape_backward(GradBuilder *grad, const Node *node)
 static OpCost reshape_cost(const Node *node)
 {
     (void)node;
-    return (OpCost){ 0 };
+    return (OpCost){0};
 }
 
-static const ReshapeAttrs reshape_to_2 = { .ndim = 2, .d0 = 6, .d1 = 20 }, reshape_to_4 = { 4, 2, 3, 5, 4 };
+static const ReshapeAttrs reshape_to_2 = {.ndim = 2, .d0 = 6, .d1 = 20}, reshape_to_4 = {4, 2, 3, 5, 4};
 
 static const OpSample reshape_samples[] = {
-    { .in = { { DT_F32, 3, { 2, 3, 20 } } }, .attrs = &reshape_to_2 },
-    { .in = { { DT_F32, 1, { 120 } } }, .attrs = &reshape_to_4 },
+    {.in = {{DT_F32, 3, {2, 3, 20}}}, .attrs = &reshape_to_2},
+    {.in = {{DT_F32, 1, {120}}}, .attrs = &reshape_to_4},
 };
 
 const OpDef op_reshape = {

@@ -3,7 +3,7 @@
  * rstd is a second output so that backward reads it instead of recomputing it. */
 #include "ops/rms_row.h"
 
-static const AttrDef rms_norm_attrs[] = { ATTR_FLOAT(RmsNormAttrs, eps, 1e-6), { 0 } };
+static const AttrDef rms_norm_attrs[] = {ATTR_FLOAT(RmsNormAttrs, eps, 1e-6), {0}};
 
 /* x (..., C), w (C) -> y (..., C) of x's dtype, rstd (...) f32. */
 static Status rms_norm_infer(Node *node)
@@ -22,8 +22,10 @@ static Status rms_norm_backward(GradBuilder *grad, const Node *node)
     bool     dx_wanted = grad_wanted(grad, x), dw_wanted = grad_wanted(grad, w);
     uint32_t want = want_bit(dx_wanted, 0) | want_bit(dw_wanted, 1);
     if (!dy || !want) return OK;
-    Value *in[] = { dy, x, w, node->out[1], NULL, dw_wanted ? grad_accumulator(grad, w) : NULL }, *out[2];
-    TRY(grad_emit(grad, OP_RMS_NORM_BWD, node->attrs, in, 6, want, out));
+    RmsNormAttrs attrs = *(const RmsNormAttrs *)node->attrs;
+    if (dw_wanted) attrs.dw_dtype = grad_dw_dtype(grad, w, w->type.dtype);
+    Value *in[] = {dy, x, w, node->out[1], NULL, dw_wanted ? grad_accumulator(grad, w) : NULL}, *out[2];
+    TRY(grad_emit(grad, OP_RMS_NORM_BWD, &attrs, in, 6, want, out));
     if (dw_wanted) grad_set(grad, w, out[1]);
     return dx_wanted ? grad_add(grad, x, out[0]) : OK;
 }
@@ -55,11 +57,17 @@ static Status rms_norm_cpu(const KernelArgs *args)
     return OK;
 }
 
-static const RmsNormAttrs rms_norm_large_eps = { .eps = 0.1 };
+static const RmsNormAttrs rms_norm_large_eps = {.eps = 0.1};
 
 static const OpSample rms_norm_samples[] = {
-    { .in = { { DT_F32, 3, { 2, 3, 16 } }, { DT_F32, 1, { 16 } } }, .attrs = &rms_norm_large_eps },
-    { .in = { { DT_F32, 2, { 70, 1037 } }, { DT_F32, 1, { 1037 } } } },
+    {.in = {{DT_F32, 3, {2, 3, 16}}, {DT_F32, 1, {16}}}, .attrs = &rms_norm_large_eps},
+    {.in = {{DT_F32, 2, {70, 1037}}, {DT_F32, 1, {1037}}}},
+};
+
+/* Shapes of real models. */
+static const OpSample rms_norm_large_samples[] = {
+    {.in = {{DT_F32, 2, {600, 1024}}, {DT_F32, 1, {1024}}}},
+    {.in = {{DT_F32, 2, {100, 4096}}, {DT_F32, 1, {4096}}}},
 };
 
 const OpDef op_rms_norm = {
@@ -75,7 +83,10 @@ const OpDef op_rms_norm = {
     .infer = rms_norm_infer,
     .backward = rms_norm_backward,
     .cost = rms_norm_cost,
-    .cpu = { { DT_SET_FLOAT, rms_norm_cpu, "reference" } },
+    .cpu = {{DT_SET_FLOAT, rms_norm_cpu, "reference"}},
+    .params = 1u << 1,
     .samples = rms_norm_samples,
     .num_samples = sizeof rms_norm_samples / sizeof rms_norm_samples[0],
+    .large = rms_norm_large_samples,
+    .num_large = sizeof rms_norm_large_samples / sizeof rms_norm_large_samples[0],
 };

@@ -8,8 +8,8 @@ static Status rms_norm_run(const KernelArgs *args)
     const RmsNormAttrs *attrs = (const RmsNormAttrs *)args->attrs;
     int64_t             cols = type_cols(&x->type), rows = type_rows(&x->type);
     float              *rstd = (float *)args->out[1].data, eps = (float)attrs->eps;
-    const TensorView   *views[] = { x, w, y };
-    bool                whole = cols % (16 / dtype_bytes(x->type.dtype)) == 0 && is_aligned16(w->data);
+    const TensorView   *views[] = {x, w, y};
+    bool                whole = cols % (16 / dtype_bytes(x->type.dtype, 1)) == 0 && is_aligned16(w->data);
     if (whole && views_are(x->type.dtype, views, 3)) {
         CUDA_FLOAT(x->type.dtype, T,
                    rms_norm_packs<T, false><<<(unsigned)rows, row_threads(cols / Pack<T>::N), 0, cuda_stream(args)>>>(
@@ -21,4 +21,4 @@ static Status rms_norm_run(const KernelArgs *args)
     return CUDA_LAUNCHED();
 }
 
-CUDA_KERNELS(rms_norm, { .dtypes = DT_SET_FLOAT, .run = rms_norm_run, .name = "rows" })
+CUDA_KERNELS(rms_norm, {.dtypes = DT_SET_FLOAT, .run = rms_norm_run, .name = "rows"})

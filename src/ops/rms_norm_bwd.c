@@ -1,12 +1,12 @@
 /* rms_norm_bwd: with g = dy w:  dx = rstd g - x rstd^3 mean(g x),  dw = sum over rows of dy x rstd. */
 #include "ops/rms_row.h"
 
-static const AttrDef rms_norm_bwd_attrs[] = { ATTR_FLOAT(RmsNormAttrs, eps, 1e-6), { 0 } };
+static const AttrDef rms_norm_bwd_attrs[] = {ATTR_FLOAT(RmsNormAttrs, eps, 1e-6), ATTR_DTYPE(RmsNormAttrs, dw_dtype), {0}};
 
 enum { IN_DY, IN_X, IN_W, IN_RSTD, IN_ACC_DX, IN_ACC_DW };
 
-/* dy, x (..., C), w (C), rstd (...) f32, [acc (..., C)], [acc (C)] -> dx (..., C), dw (C), of acc's dtype, else x's and
- * w's. */
+/* dy, x (..., C), w (C), rstd (...) f32, [acc (..., C)], [acc (C)] -> dx (..., C) of acc's dtype, else x's,
+ * dw (C), in w's dtype if not told otherwise. */
 static Status rms_norm_bwd_infer(Node *node)
 {
     TRY(infer_float(node, IN_X, "x", 2));
@@ -20,10 +20,7 @@ static Status rms_norm_bwd_infer(Node *node)
         TRY(infer_like(node, IN_ACC_DX, "acc dx", DT_SET_FLOAT, &dx));
         dx = node->in[IN_ACC_DX]->type;
     }
-    if (node->in[IN_ACC_DW]) {
-        TRY(infer_like(node, IN_ACC_DW, "acc dw", DT_SET_FLOAT, &dw));
-        dw = node->in[IN_ACC_DW]->type;
-    }
+    TRY(infer_dw(node, IN_ACC_DW, "acc dw", ((const RmsNormAttrs *)node->attrs)->dw_dtype, &dw));
     node->out[0]->type = dx;
     node->out[1]->type = dw;
     return OK;
@@ -49,8 +46,7 @@ static void rms_norm_bwd_row(const KernelArgs *args, float *dw, float rstd, int6
     float             scratch_dy[TILE], scratch_x[TILE], scratch_w[TILE], scratch_dx[TILE], dot = 0;
     for (int64_t c = 0; dx->data && c < cols; c += TILE) {
         int64_t n = min_i64(TILE, cols - c);
-        dot += vec_dot3(tile_load(dy, at + c, n, scratch_dy), tile_load(w, c, n, scratch_w),
-                        tile_load(x, at + c, n, scratch_x), n);
+        dot += vec_dot3(tile_load(dy, at + c, n, scratch_dy), tile_load(w, c, n, scratch_w), tile_load(x, at + c, n, scratch_x), n);
     }
     float pull = rms_pull(rstd, dot, cols);
     for (int64_t c = 0; c < cols; c += TILE) {
@@ -72,8 +68,8 @@ static void rms_norm_bwd_task(void *context, int64_t task, int worker)
     const KernelArgs *args = context;
     const TensorType *x = &args->in[IN_X].type;
     const float      *rstd = args->in[IN_RSTD].data;
-    int64_t rows = type_rows(x), cols = type_cols(x), step = chunk_rows(rows), end = min_i64(rows, (task + 1) * step);
-    float  *dw = args->out[1].data ? (float *)args->workspace + task * cols : NULL;
+    int64_t           rows = type_rows(x), cols = type_cols(x), step = chunk_rows(rows), end = min_i64(rows, (task + 1) * step);
+    float            *dw = args->out[1].data ? (float *)args->workspace + task * cols : NULL;
     (void)worker;
     if (dw) memset(dw, 0, (size_t)cols * sizeof(float));
     for (int64_t row = task * step; row < end; row++) rms_norm_bwd_row(args, dw, rstd[row], row * cols, cols);
@@ -84,22 +80,29 @@ static Status rms_norm_bwd_cpu(const KernelArgs *args)
     const TensorType *x = &args->in[IN_X].type;
     int64_t           chunks = num_chunks(type_rows(x)), cols = type_cols(x);
     pool_run(args->pool, chunks, rms_norm_bwd_task, (void *)args);
-    if (args->out[1].data)
-        chunks_combine(&args->out[1], args->accumulate >> 1 & 1, args->workspace, chunks, cols, cols);
+    if (args->out[1].data) chunks_combine(&args->out[1], args->accumulate >> 1 & 1, args->workspace, chunks, cols, cols);
     return OK;
 }
 
+static const RmsNormAttrs rms_norm_bwd_f32 = {.eps = 1e-6, .dw_dtype = DTYPE_TO_ATTR(DT_F32)};
+
 static const OpSample rms_norm_bwd_samples[] = {
-    { .in = { { DT_F32, 3, { 2, 3, 16 } },
-              { DT_F32, 3, { 2, 3, 16 } },
-              { DT_F32, 1, { 16 } },
-              { DT_F32, 2, { 2, 3 } } } },
-    { .in = { { DT_F32, 2, { 70, 1037 } },
-              { DT_F32, 2, { 70, 1037 } },
-              { DT_F32, 1, { 1037 } },
-              { DT_F32, 1, { 70 } },
-              { DT_F32, 2, { 70, 1037 } },
-              { DT_F32, 1, { 1037 } } } },
+    {.in = {{DT_F32, 3, {2, 3, 16}}, {DT_F32, 3, {2, 3, 16}}, {DT_F32, 1, {16}}, {DT_F32, 2, {2, 3}}}},
+    {.in = {{DT_F32, 2, {70, 1037}},
+            {DT_F32, 2, {70, 1037}},
+            {DT_F32, 1, {1037}},
+            {DT_F32, 1, {70}},
+            {DT_F32, 2, {70, 1037}},
+            {DT_F32, 1, {1037}}}},
+    {.in = {{DT_F32, 2, {70, 64}}, {DT_F32, 2, {70, 64}}, {DT_F32, 1, {64}}, {DT_F32, 1, {70}}}, .attrs = &rms_norm_bwd_f32},
+};
+
+static const RmsNormAttrs large_norm_f32 = {.eps = 1e-6, .dw_dtype = DTYPE_TO_ATTR(DT_F32)};
+
+/* Shapes of real models. */
+static const OpSample rms_norm_bwd_large_samples[] = {
+    {.in = {{DT_F32, 2, {600, 1024}}, {DT_F32, 2, {600, 1024}}, {DT_F32, 1, {1024}}, {DT_F32, 1, {600}}}},
+    {.in = {{DT_F32, 2, {600, 1024}}, {DT_F32, 2, {600, 1024}}, {DT_F32, 1, {1024}}, {DT_F32, 1, {600}}}, .attrs = &large_norm_f32},
 };
 
 const OpDef op_rms_norm_bwd = {
@@ -110,14 +113,16 @@ const OpDef op_rms_norm_bwd = {
     .num_out = 2,
     .min_in = 4,
     .flags = OP_INPLACE,
-    .alias = { { .out = 0, .in = IN_ACC_DX, .accumulate = true }, { .out = 1, .in = IN_ACC_DW, .accumulate = true } },
+    .alias = {{.out = 0, .in = IN_ACC_DX, .accumulate = true}, {.out = 1, .in = IN_ACC_DW, .accumulate = true}},
     .num_alias = 2,
     .attrs_size = sizeof(RmsNormAttrs),
     .attrs = rms_norm_bwd_attrs,
     .infer = rms_norm_bwd_infer,
     .cost = rms_norm_bwd_cost,
     .workspace = rms_norm_bwd_workspace,
-    .cpu = { { DT_SET_FLOAT, rms_norm_bwd_cpu, "reference" } },
+    .cpu = {{DT_SET_FLOAT, rms_norm_bwd_cpu, "reference"}},
     .samples = rms_norm_bwd_samples,
     .num_samples = sizeof rms_norm_bwd_samples / sizeof rms_norm_bwd_samples[0],
+    .large = rms_norm_bwd_large_samples,
+    .num_large = sizeof rms_norm_bwd_large_samples / sizeof rms_norm_bwd_large_samples[0],
 };

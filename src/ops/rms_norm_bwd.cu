@@ -77,14 +77,14 @@ static __global__ void rms_norm_bwd_elements(TensorView dy, TensorView x, Tensor
 
 template <typename T> static bool launch_packs(const KernelArgs *args, float *dw, int64_t rows, int64_t cols, int64_t chunk)
 {
-    int64_t  packs = cols / Pack<T>::N;
-    unsigned threads = row_threads(packs), grid = (unsigned)cuda_div_up(rows, chunk);
-    bool     add = args->accumulate & 1;
-    const T *dy = (const T *)args->in[IN_DY].data, *x = (const T *)args->in[IN_X].data, *w = (const T *)args->in[IN_W].data;
-    T       *dx = (T *)args->out[0].data;
-    auto     stream = cuda_stream(args);
+    int64_t      packs = cols / Pack<T>::N;
+    unsigned     threads = row_threads(packs), grid = (unsigned)cuda_div_up(rows, chunk);
+    bool         add = args->accumulate & 1;
+    const T     *dy = (const T *)args->in[IN_DY].data, *x = (const T *)args->in[IN_X].data, *w = (const T *)args->in[IN_W].data;
+    T           *dx = (T *)args->out[0].data;
+    auto         stream = cuda_stream(args);
     const float *rstd = (const float *)args->in[IN_RSTD].data;
-    int64_t  each = cuda_div_up(packs, threads);
+    int64_t      each = cuda_div_up(packs, threads);
     if (each == 1)
         rms_norm_bwd_packs<T, 1><<<grid, threads, 0, stream>>>(dy, x, w, rstd, dx, add, dw, rows, cols, chunk);
     else if (each == 2)
@@ -99,9 +99,9 @@ static Status rms_norm_bwd_run(const KernelArgs *args)
     const TensorView *dy = &args->in[IN_DY], *x = &args->in[IN_X], *w = &args->in[IN_W], *dx = &args->out[0];
     int64_t           cols = type_cols(&x->type), rows = type_rows(&x->type), chunk = sum_chunk_rows(rows);
     float            *dw = args->out[1].data ? (float *)args->workspace : NULL;
-    const TensorView *views[] = { dy, x, w, dx };
+    const TensorView *views[] = {dy, x, w, dx};
     bool              done = false;
-    if (cols % (16 / dtype_bytes(x->type.dtype)) == 0 && is_aligned16(w->data) && views_are(x->type.dtype, views, 4))
+    if (cols % (16 / dtype_bytes(x->type.dtype, 1)) == 0 && is_aligned16(w->data) && views_are(x->type.dtype, views, 4))
         CUDA_FLOAT(x->type.dtype, T, done = launch_packs<T>(args, dw, rows, cols, chunk));
     if (!done)
         rms_norm_bwd_elements<<<(unsigned)cuda_div_up(rows, chunk), 256, 0, cuda_stream(args)>>>(
@@ -117,5 +117,4 @@ static size_t rms_norm_bwd_workspace(const Node *node, CudaDevice *device)
     return node->out[1] ? (size_t)(sum_num_chunks(type_rows(x)) * type_cols(x)) * sizeof(float) : 0;
 }
 
-CUDA_KERNELS(rms_norm_bwd,
-             { .dtypes = DT_SET_FLOAT, .run = rms_norm_bwd_run, .name = "chunks", .workspace = rms_norm_bwd_workspace })
+CUDA_KERNELS(rms_norm_bwd, {.dtypes = DT_SET_FLOAT, .run = rms_norm_bwd_run, .name = "chunks", .workspace = rms_norm_bwd_workspace})

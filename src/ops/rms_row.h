@@ -21,8 +21,7 @@ static inline float rms_pull(float rstd, float dot, int64_t cols)
 {
     return rstd * rstd * rstd * dot / (float)cols;
 }
-static inline void rms_dx(float *dx, const float *dy, const float *x, const float *w, float rstd, float pull,
-                          int64_t count)
+static inline void rms_dx(float *dx, const float *dy, const float *x, const float *w, float rstd, float pull, int64_t count)
 {
     for (int64_t i = 0; i < count; i++) dx[i] = dy[i] * w[i] * rstd - x[i] * pull;
 }
@@ -34,8 +33,8 @@ static inline void rms_dw(float *dw, const float *dy, const float *x, float rstd
 }
 
 /* One row of a tensor: elements [at, at + cols) of x to the same of y (data NULL: not wanted); returns rstd. */
-static inline float rms_norm_row(const TensorView *y, const TensorView *x, const TensorView *w, double eps, int64_t at,
-                                 int64_t x_at, int64_t cols)
+static inline float rms_norm_row(const TensorView *y, const TensorView *x, const TensorView *w, double eps, int64_t at, int64_t x_at,
+                                 int64_t cols)
 {
     float scratch_x[TILE], scratch_w[TILE], scratch_y[TILE], sum = 0;
     for (int64_t c = 0; c < cols; c += TILE) {

@@ -1,7 +1,7 @@
 /* rope: rotary position embedding of heads, half-split as Hugging Face: pair (i, i + D/2) turns by position * f_i. */
 #include "ops/rope_row.h"
 
-static const AttrDef rope_attrs[] = { ATTR_BOOL(RopeAttrs, inverse, false), { 0 } };
+static const AttrDef rope_attrs[] = {ATTR_BOOL(RopeAttrs, inverse, false), {0}};
 
 /* x (B,T,H,D), table (P,D) f32, positions i32 (B,T) -> y (B,T,H,D) of x's dtype. */
 static Status rope_infer(Node *node)
@@ -10,8 +10,8 @@ static Status rope_infer(Node *node)
     const TensorType *x = &node->in[0]->type;
     TRY(infer_input(node, 1, "table", DT_SET_F32, DIMS(-1, x->dim[3])));
     TRY(infer_input(node, 2, "positions", DT_SET(DT_I32), DIMS(x->dim[0], x->dim[1])));
-    FAIL_IF(x->dim[3] % 2 || x->dim[3] > ROPE_MAX_HEAD_DIM, ERR_INVALID,
-            "heads have %lld elements, expected an even number up to %d", (long long)x->dim[3], ROPE_MAX_HEAD_DIM);
+    FAIL_IF(x->dim[3] % 2 || x->dim[3] > ROPE_MAX_HEAD_DIM, ERR_INVALID, "heads have %lld elements, expected an even number up to %d",
+            (long long)x->dim[3], ROPE_MAX_HEAD_DIM);
     node->out[0]->type = *x;
     return OK;
 }
@@ -19,8 +19,8 @@ static Status rope_infer(Node *node)
 static Status rope_backward(GradBuilder *grad, const Node *node)
 {
     const RopeAttrs *attrs = node->attrs;
-    RopeAttrs        back = { .inverse = !attrs->inverse };
-    Value           *in[] = { grad_of(grad, node->out[0]), node->in[1], node->in[2] }, *out[1];
+    RopeAttrs        back = {.inverse = !attrs->inverse};
+    Value           *in[] = {grad_of(grad, node->out[0]), node->in[1], node->in[2]}, *out[1];
     TRY(grad_emit(grad, OP_ROPE, &back, in, 3, 1, out));
     return grad_add(grad, node->in[0], out[0]);
 }
@@ -45,8 +45,7 @@ static void rope_task(void *context, int64_t task, int worker)
         for (int64_t h = 0; h < heads; h++) {
             int64_t at = (row * heads + h) * head_dim;
             float  *y = tile_result(&args->out[0], at, scratch_y);
-            rope_turn(y, tile_load(x, at, head_dim, scratch_x), table + positions[row] * head_dim, head_dim / 2,
-                      attrs->inverse);
+            rope_turn(y, tile_load(x, at, head_dim, scratch_x), table + positions[row] * head_dim, head_dim / 2, attrs->inverse);
             tile_store(&args->out[0], at, y, head_dim);
         }
 }
@@ -59,14 +58,16 @@ static Status rope_cpu(const KernelArgs *args)
     return OK;
 }
 
-static const RopeAttrs rope_inverse = { .inverse = true };
+static const RopeAttrs rope_inverse = {.inverse = true};
 
 static const OpSample rope_samples[] = {
-    { .in = { { DT_F32, 4, { 2, 3, 2, 8 } }, { DT_F32, 2, { 5, 8 } }, { DT_I32, 2, { 2, 3 } } },
-      .int_range = { 0, 0, 5 } },
-    { .in = { { DT_F32, 4, { 2, 40, 6, 64 } }, { DT_F32, 2, { 50, 64 } }, { DT_I32, 2, { 2, 40 } } },
-      .attrs = &rope_inverse,
-      .int_range = { 0, 0, 50 } },
+    {.in = {{DT_F32, 4, {2, 3, 2, 8}}, {DT_F32, 2, {5, 8}}, {DT_I32, 2, {2, 3}}}, .int_range = {0, 0, 5}},
+    {.in = {{DT_F32, 4, {2, 40, 6, 64}}, {DT_F32, 2, {50, 64}}, {DT_I32, 2, {2, 40}}}, .attrs = &rope_inverse, .int_range = {0, 0, 50}},
+};
+
+/* Shapes of real models. */
+static const OpSample rope_large_samples[] = {
+    {.in = {{DT_F32, 4, {2, 200, 8, 128}}, {DT_F32, 2, {256, 128}}, {DT_I32, 2, {2, 200}}}, .int_range = {0, 0, 256}},
 };
 
 const OpDef op_rope = {
@@ -82,7 +83,10 @@ const OpDef op_rope = {
     .infer = rope_infer,
     .backward = rope_backward,
     .cost = rope_cost,
-    .cpu = { { DT_SET_FLOAT, rope_cpu, "reference" } },
+    .cpu = {{DT_SET_FLOAT, rope_cpu, "reference"}},
+    .constants = 1u << 1,
     .samples = rope_samples,
     .num_samples = sizeof rope_samples / sizeof rope_samples[0],
+    .large = rope_large_samples,
+    .num_large = sizeof rope_large_samples / sizeof rope_large_samples[0],
 };

@@ -21,10 +21,10 @@ static Status rope_run(const KernelArgs *args)
 {
     const TensorView *x = &args->in[0], *table = &args->in[1];
     int64_t           pairs = type_numel(&x->type) / 2;
-    rope_pairs<<<cuda_grid(pairs, 256), 256, 0, cuda_stream(args)>>>(*x, (const float *)table->data, (const int32_t *)args->in[2].data,
-                                                                     args->out[0], pairs, x->type.dim[2], x->type.dim[3], table->type.dim[0],
-                                                                     ((const RopeAttrs *)args->attrs)->inverse ? -1.0f : 1.0f);
+    rope_pairs<<<cuda_grid(pairs, 256), 256, 0, cuda_stream(args)>>>(
+        *x, (const float *)table->data, (const int32_t *)args->in[2].data, args->out[0], pairs, x->type.dim[2], x->type.dim[3],
+        table->type.dim[0], ((const RopeAttrs *)args->attrs)->inverse ? -1.0f : 1.0f);
     return CUDA_LAUNCHED();
 }
 
-CUDA_KERNELS(rope, { .dtypes = DT_SET_FLOAT, .run = rope_run, .name = "pairs" })
+CUDA_KERNELS(rope, {.dtypes = DT_SET_FLOAT, .run = rope_run, .name = "pairs"})

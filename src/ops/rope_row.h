@@ -23,7 +23,7 @@ static inline Status rope_check_positions(const TensorView *positions, const Ten
     const int32_t *position = positions->data;
     int64_t        rows = type_numel(&positions->type), len = table->type.dim[0];
     for (int64_t i = 0; i < rows; i++)
-        FAIL_IF(position[i] < 0 || position[i] >= len, ERR_INVALID,
-                "position %d is outside the rotary table of %lld positions", position[i], (long long)len);
+        FAIL_IF(position[i] < 0 || position[i] >= len, ERR_INVALID, "position %d is outside the rotary table of %lld positions",
+                position[i], (long long)len);
     return OK;
 }

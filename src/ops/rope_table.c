@@ -10,23 +10,20 @@ static const AttrDef rope_table_attrs[] = {
     ATTR_FLOAT(RopeTableAttrs, low_freq, 1),
     ATTR_FLOAT(RopeTableAttrs, high_freq, 4),
     ATTR_FLOAT(RopeTableAttrs, original_len, 8192),
-    { 0 },
+    {0},
 };
 
 /* -> table (len, head_dim) f32. */
 static Status rope_table_infer(Node *node)
 {
     const RopeTableAttrs *attrs = node->attrs;
-    FAIL_IF(attrs->len < 1, ERR_INVALID, "attribute len is %lld, expected the number of positions",
-            (long long)attrs->len);
-    FAIL_IF(attrs->head_dim < 2 || attrs->head_dim % 2, ERR_INVALID,
-            "attribute head_dim is %lld, expected an even number", (long long)attrs->head_dim);
+    FAIL_IF(attrs->len < 1, ERR_INVALID, "attribute len is %lld, expected the number of positions", (long long)attrs->len);
+    FAIL_IF(attrs->head_dim < 2 || attrs->head_dim % 2, ERR_INVALID, "attribute head_dim is %lld, expected an even number",
+            (long long)attrs->head_dim);
     FAIL_IF(!(attrs->theta > 0), ERR_INVALID, "attribute theta is %g, expected a positive number", attrs->theta);
-    FAIL_IF(attrs->factor > 0 &&
-                !(attrs->low_freq > 0 && attrs->high_freq > attrs->low_freq && attrs->original_len > 0),
-            ERR_INVALID,
-            "attributes low_freq %g, high_freq %g, original_len %g: expected 0 < low_freq < high_freq and a length",
-            attrs->low_freq, attrs->high_freq, attrs->original_len);
+    FAIL_IF(attrs->factor > 0 && !(attrs->low_freq > 0 && attrs->high_freq > attrs->low_freq && attrs->original_len > 0), ERR_INVALID,
+            "attributes low_freq %g, high_freq %g, original_len %g: expected 0 < low_freq < high_freq and a length", attrs->low_freq,
+            attrs->high_freq, attrs->original_len);
     node->out[0]->type = type_make(DT_F32, 2, attrs->len, attrs->head_dim);
     return OK;
 }
@@ -53,8 +50,7 @@ static void rope_table_task(void *context, int64_t task, int worker)
     const KernelArgs     *args = context;
     const RopeTableAttrs *attrs = args->attrs;
     float                *table = args->out[0].data;
-    int64_t               half = attrs->head_dim / 2, step = rows_per_task(attrs->head_dim),
-            end = min_i64(attrs->len, (task + 1) * step);
+    int64_t               half = attrs->head_dim / 2, step = rows_per_task(attrs->head_dim), end = min_i64(attrs->len, (task + 1) * step);
     (void)worker;
     for (int64_t i = 0; i < half; i++) {
         double frequency = rope_frequency(attrs, i);
@@ -72,24 +68,22 @@ static Status rope_table_cpu(const KernelArgs *args)
     return OK;
 }
 
-static const RopeTableAttrs rope_table_plain = { .len = 40, .head_dim = 16, .theta = 10000 };
+static const RopeTableAttrs rope_table_plain = {.len = 40, .head_dim = 16, .theta = 10000};
 static const RopeTableAttrs rope_table_llama3 = {
-    .len = 300, .head_dim = 64, .theta = 500000, .factor = 8, .low_freq = 1, .high_freq = 4, .original_len = 8192
-};
+    .len = 300, .head_dim = 64, .theta = 500000, .factor = 8, .low_freq = 1, .high_freq = 4, .original_len = 8192};
 
-static const OpSample rope_table_samples[] = { { .attrs = &rope_table_plain }, { .attrs = &rope_table_llama3 } };
+static const OpSample rope_table_samples[] = {{.attrs = &rope_table_plain}, {.attrs = &rope_table_llama3}};
 
 const OpDef op_rope_table = {
     .id = OP_ROPE_TABLE,
     .name = "rope_table",
-    .synopsis =
-        "row p: cos(p f_i) for i < D/2, then sin(p f_i); f_i = theta^(-2i/D), stretched as Llama 3 where factor > 0",
+    .synopsis = "row p: cos(p f_i) for i < D/2, then sin(p f_i); f_i = theta^(-2i/D), stretched as Llama 3 where factor > 0",
     .num_out = 1,
     .attrs_size = sizeof(RopeTableAttrs),
     .attrs = rope_table_attrs,
     .infer = rope_table_infer,
     .cost = rope_table_cost,
-    .cpu = { { DT_SET_FLOAT, rope_table_cpu, "reference" } },
+    .cpu = {{DT_SET_FLOAT, rope_table_cpu, "reference"}},
     .samples = rope_table_samples,
     .num_samples = sizeof rope_table_samples / sizeof rope_table_samples[0],
 };

@@ -21,9 +21,9 @@ static __global__ void rope_table_fill(RopeTableAttrs a, float *table)
 static Status rope_table_run(const KernelArgs *args)
 {
     const RopeTableAttrs *attrs = (const RopeTableAttrs *)args->attrs;
-    rope_table_fill<<<(unsigned)cuda_div_up(attrs->len * attrs->head_dim / 2, 256), 256, 0, cuda_stream(args)>>>(*attrs,
-                                                                                                                (float *)args->out[0].data);
+    rope_table_fill<<<(unsigned)cuda_div_up(attrs->len * attrs->head_dim / 2, 256), 256, 0, cuda_stream(args)>>>(
+        *attrs, (float *)args->out[0].data);
     return CUDA_LAUNCHED();
 }
 
-CUDA_KERNELS(rope_table, { .dtypes = DT_SET_F32, .run = rope_table_run, .name = "angles" })
+CUDA_KERNELS(rope_table, {.dtypes = DT_SET_F32, .run = rope_table_run, .name = "angles"})

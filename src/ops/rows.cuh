@@ -7,8 +7,14 @@
 enum { SUM_MAX_CHUNKS = 1024 };
 
 /* Rows of a chunk in sums over rows: at most SUM_MAX_CHUNKS chunks. */
-static inline int64_t sum_chunk_rows(int64_t rows) { return cuda_div_up(rows, SUM_MAX_CHUNKS); }
-static inline int64_t sum_num_chunks(int64_t rows) { return cuda_div_up(rows, sum_chunk_rows(rows)); }
+static inline int64_t sum_chunk_rows(int64_t rows)
+{
+    return cuda_div_up(rows, SUM_MAX_CHUNKS);
+}
+static inline int64_t sum_num_chunks(int64_t rows)
+{
+    return cuda_div_up(rows, sum_chunk_rows(rows));
+}
 
 /* A block for a row of `packs` 16-byte packs: whole warps, 32 to 1024 threads. */
 static inline unsigned row_threads(int64_t packs)
@@ -21,9 +27,9 @@ static inline unsigned row_threads(int64_t packs)
 static __global__ void combine_chunks(TensorView out, const float *partial, int64_t chunks, int64_t stride, int64_t cols, bool add)
 {
     __shared__ float sums[8][33];
-    int     lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
-    int64_t c = (int64_t)blockIdx.x * 32 + lane;
-    float   sum = 0;
+    int              lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+    int64_t          c = (int64_t)blockIdx.x * 32 + lane;
+    float            sum = 0;
     for (int64_t k = warp; k < chunks && c < cols; k += 8) sum += partial[k * stride + c];
     sums[warp][lane] = sum;
     __syncthreads();
@@ -40,7 +46,10 @@ static inline void launch_combine(const KernelArgs *args, int out, const float *
 }
 
 /* cuda_div_up, in kernels. */
-static __device__ __forceinline__ int64_t cuda_div_up_device(int64_t a, int64_t b) { return (a + b - 1) / b; }
+static __device__ __forceinline__ int64_t cuda_div_up_device(int64_t a, int64_t b)
+{
+    return (a + b - 1) / b;
+}
 
 /* Whether all present views have dtype `dtype`. */
 static inline bool views_are(DType dtype, const TensorView *const *views, int count)

@@ -50,8 +50,13 @@ static Status sum_squares_cpu(const KernelArgs *args)
 }
 
 static const OpSample sum_squares_samples[] = {
-    { .in = { { DT_F32, 1, { 37 } } } },
-    { .in = { { DT_F32, 1, { 200003 } } } },
+    {.in = {{DT_F32, 1, {37}}}},
+    {.in = {{DT_F32, 1, {200003}}}},
+};
+
+/* Shapes of real models. */
+static const OpSample sum_squares_large_samples[] = {
+    {.in = {{DT_F32, 1, {3000000}}}},
 };
 
 const OpDef op_sum_squares = {
@@ -64,7 +69,9 @@ const OpDef op_sum_squares = {
     .infer = sum_squares_infer,
     .cost = sum_squares_cost,
     .workspace = sum_squares_workspace,
-    .cpu = { { DT_SET_FLOAT, sum_squares_cpu, "reference" } },
+    .cpu = {{DT_SET_FLOAT, sum_squares_cpu, "reference"}},
     .samples = sum_squares_samples,
     .num_samples = sizeof sum_squares_samples / sizeof sum_squares_samples[0],
+    .large = sum_squares_large_samples,
+    .num_large = sizeof sum_squares_large_samples / sizeof sum_squares_large_samples[0],
 };

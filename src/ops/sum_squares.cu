@@ -64,4 +64,4 @@ static size_t sum_squares_workspace(const Node *node, CudaDevice *device)
     return (size_t)cuda_div_up(count, block_elements(count)) * sizeof(double);
 }
 
-CUDA_KERNELS(sum_squares, { .dtypes = DT_SET_FLOAT, .run = sum_squares_run, .name = "blocks", .workspace = sum_squares_workspace })
+CUDA_KERNELS(sum_squares, {.dtypes = DT_SET_FLOAT, .run = sum_squares_run, .name = "blocks", .workspace = sum_squares_workspace})

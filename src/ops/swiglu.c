@@ -10,8 +10,7 @@ static Status swiglu_infer(Node *node)
         TRY(infer_like(node, 1, "up", DT_SET_FLOAT, &y));
     } else {
         char got[64];
-        FAIL_IF(type_cols(&y) % 2, ERR_INVALID, "packed gate and up is %s, expected an even last dim",
-                type_text(&y, got));
+        FAIL_IF(type_cols(&y) % 2, ERR_INVALID, "packed gate and up is %s, expected an even last dim", type_text(&y, got));
         y.dim[y.ndim - 1] /= 2;
     }
     node->out[0]->type = y;
@@ -20,7 +19,7 @@ static Status swiglu_infer(Node *node)
 
 static Status swiglu_backward(GradBuilder *grad, const Node *node)
 {
-    Value   *gate = node->in[0], *up = node->in[1], *in[] = { grad_of(grad, node->out[0]), gate, up }, *out[2];
+    Value   *gate = node->in[0], *up = node->in[1], *in[] = {grad_of(grad, node->out[0]), gate, up}, *out[2];
     uint32_t want = want_bit(grad_wanted(grad, gate), 0) | want_bit(up && grad_wanted(grad, up), 1);
     if (!want) return OK;
     TRY(grad_emit(grad, OP_SWIGLU_BWD, NULL, in, 3, want, out));
@@ -44,9 +43,8 @@ static void swiglu_task(void *context, int64_t task, int worker)
     for (int64_t row = task * step; row < end; row++)
         for (int64_t c = 0; c < cols; c += TILE) {
             int64_t      n = min_i64(TILE, cols - c);
-            const float *g = tile_load(gate, row * stride + c, n, scratch_g),
-                        *u = tile_load(up, row * stride + up_at + c, n, scratch_u);
-            float *result = tile_result(h, row * cols + c, scratch_h);
+            const float *g = tile_load(gate, row * stride + c, n, scratch_g), *u = tile_load(up, row * stride + up_at + c, n, scratch_u);
+            float       *result = tile_result(h, row * cols + c, scratch_h);
             for (int64_t i = 0; i < n; i++) result[i] = g[i] * vec_sigmoid(g[i]) * u[i];
             tile_store(h, row * cols + c, result, n);
         }
@@ -60,9 +58,14 @@ static Status swiglu_cpu(const KernelArgs *args)
 }
 
 static const OpSample swiglu_samples[] = {
-    { .in = { { DT_F32, 3, { 2, 3, 14 } } } },
-    { .in = { { DT_F32, 3, { 2, 3, 7 } }, { DT_F32, 3, { 2, 3, 7 } } } },
-    { .in = { { DT_F32, 2, { 70, 2070 } } } },
+    {.in = {{DT_F32, 3, {2, 3, 14}}}},
+    {.in = {{DT_F32, 3, {2, 3, 7}}, {DT_F32, 3, {2, 3, 7}}}},
+    {.in = {{DT_F32, 2, {70, 2070}}}},
+};
+
+/* Shapes of real models. */
+static const OpSample swiglu_large_samples[] = {
+    {.in = {{DT_F32, 2, {600, 6144}}}},
 };
 
 const OpDef op_swiglu = {
@@ -75,7 +78,9 @@ const OpDef op_swiglu = {
     .infer = swiglu_infer,
     .backward = swiglu_backward,
     .cost = swiglu_cost,
-    .cpu = { { DT_SET_FLOAT, swiglu_cpu, "reference" } },
+    .cpu = {{DT_SET_FLOAT, swiglu_cpu, "reference"}},
     .samples = swiglu_samples,
     .num_samples = sizeof swiglu_samples / sizeof swiglu_samples[0],
+    .large = swiglu_large_samples,
+    .num_large = sizeof swiglu_large_samples / sizeof swiglu_large_samples[0],
 };

@@ -1,7 +1,10 @@
 /* swiglu on CUDA: h = silu(gate) up, 16 bytes a thread and turn. Gate and up beside each other in a packed row, or apart. */
 #include "ops/rows.cuh"
 
-static __device__ __forceinline__ float silu(float x) { return x / (1.0f + __expf(-x)); }
+static __device__ __forceinline__ float silu(float x)
+{
+    return x / (1.0f + __expf(-x));
+}
 
 /* Element (row, f) of gate is at row * stride + f, of up the same from `up`. */
 template <typename T> static __global__ void swiglu_packs(const T *gate, const T *up, T *h, int64_t rows, int64_t cols, int64_t stride)
@@ -19,7 +22,8 @@ template <typename T> static __global__ void swiglu_packs(const T *gate, const T
     }
 }
 
-static __global__ void swiglu_elements(TensorView gate, TensorView up, int64_t up_at, TensorView h, int64_t rows, int64_t cols, int64_t stride)
+static __global__ void swiglu_elements(TensorView gate, TensorView up, int64_t up_at, TensorView h, int64_t rows, int64_t cols,
+                                       int64_t stride)
 {
     for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < rows * cols; i += (int64_t)gridDim.x * blockDim.x) {
         int64_t row = i / cols, c = i - row * cols;
@@ -32,10 +36,10 @@ static Status swiglu_run(const KernelArgs *args)
 {
     const TensorView *gate = &args->in[0], *h = &args->out[0], *up = args->in[1].data ? &args->in[1] : gate;
     int64_t           cols = type_cols(&h->type), rows = type_rows(&h->type), packed = up == gate, stride = packed ? 2 * cols : cols;
-    const TensorView *views[] = { gate, up, h };
+    const TensorView *views[] = {gate, up, h};
     if (h->type.dtype == DT_BF16 && cols % 8 == 0 && views_are(DT_BF16, views, 3)) {
         typedef __nv_bfloat16 T;
-        const T *g = (const T *)gate->data, *u = packed ? g + cols : (const T *)up->data;
+        const T              *g = (const T *)gate->data, *u = packed ? g + cols : (const T *)up->data;
         swiglu_packs<T><<<cuda_grid(rows * cols / 8, 256), 256, 0, cuda_stream(args)>>>(g, u, (T *)h->data, rows, cols, stride);
     } else {
         swiglu_elements<<<cuda_grid(rows * cols, 256), 256, 0, cuda_stream(args)>>>(*gate, *up, packed ? cols : 0, *h, rows, cols, stride);
@@ -43,4 +47,4 @@ static Status swiglu_run(const KernelArgs *args)
     return CUDA_LAUNCHED();
 }
 
-CUDA_KERNELS(swiglu, { .dtypes = DT_SET_FLOAT, .run = swiglu_run, .name = "packs" })
+CUDA_KERNELS(swiglu, {.dtypes = DT_SET_FLOAT, .run = swiglu_run, .name = "packs"})

@@ -12,7 +12,7 @@ static Status swiglu_bwd_infer(Node *node)
     TRY(infer_like(node, 1, node->in[2] ? "gate" : "packed gate and up", DT_SET_FLOAT, &gate));
     if (node->in[2]) TRY(infer_like(node, 2, "up", DT_SET_FLOAT, &gate));
     node->out[0]->type = node->in[1]->type;
-    node->out[1]->type = node->in[2] ? node->in[2]->type : (TensorType){ 0 };
+    node->out[1]->type = node->in[2] ? node->in[2]->type : (TensorType){0};
     return OK;
 }
 
@@ -21,8 +21,7 @@ static OpCost swiglu_bwd_cost(const Node *node)
     return cost_streaming(node, 18.0 * (double)type_numel(&node->in[0]->type));
 }
 
-static void swiglu_bwd_tile(float *dgate, float *dup, const float *dh, const float *gate, const float *up,
-                            int64_t count)
+static void swiglu_bwd_tile(float *dgate, float *dup, const float *dh, const float *gate, const float *up, int64_t count)
 {
     for (int64_t i = 0; i < count; i++) {
         float s = vec_sigmoid(gate[i]), silu = gate[i] * s;
@@ -59,9 +58,14 @@ static Status swiglu_bwd_cpu(const KernelArgs *args)
 }
 
 static const OpSample swiglu_bwd_samples[] = {
-    { .in = { { DT_F32, 3, { 2, 3, 7 } }, { DT_F32, 3, { 2, 3, 14 } } } },
-    { .in = { { DT_F32, 3, { 2, 3, 7 } }, { DT_F32, 3, { 2, 3, 7 } }, { DT_F32, 3, { 2, 3, 7 } } } },
-    { .in = { { DT_F32, 2, { 70, 1035 } }, { DT_F32, 2, { 70, 2070 } } } },
+    {.in = {{DT_F32, 3, {2, 3, 7}}, {DT_F32, 3, {2, 3, 14}}}},
+    {.in = {{DT_F32, 3, {2, 3, 7}}, {DT_F32, 3, {2, 3, 7}}, {DT_F32, 3, {2, 3, 7}}}},
+    {.in = {{DT_F32, 2, {70, 1035}}, {DT_F32, 2, {70, 2070}}}},
+};
+
+/* Shapes of real models. */
+static const OpSample swiglu_bwd_large_samples[] = {
+    {.in = {{DT_F32, 2, {600, 3072}}, {DT_F32, 2, {600, 6144}}}},
 };
 
 const OpDef op_swiglu_bwd = {
@@ -73,7 +77,9 @@ const OpDef op_swiglu_bwd = {
     .min_in = 2,
     .infer = swiglu_bwd_infer,
     .cost = swiglu_bwd_cost,
-    .cpu = { { DT_SET_FLOAT, swiglu_bwd_cpu, "reference" } },
+    .cpu = {{DT_SET_FLOAT, swiglu_bwd_cpu, "reference"}},
     .samples = swiglu_bwd_samples,
     .num_samples = sizeof swiglu_bwd_samples / sizeof swiglu_bwd_samples[0],
+    .large = swiglu_bwd_large_samples,
+    .num_large = sizeof swiglu_bwd_large_samples / sizeof swiglu_bwd_large_samples[0],
 };

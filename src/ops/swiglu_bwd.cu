@@ -2,7 +2,8 @@
 #include "ops/rows.cuh"
 
 template <typename T>
-static __global__ void swiglu_bwd_packs(const T *dh, const T *gate, const T *up, T *dgate, T *dup, int64_t rows, int64_t cols, int64_t stride)
+static __global__ void swiglu_bwd_packs(const T *dh, const T *gate, const T *up, T *dgate, T *dup, int64_t rows, int64_t cols,
+                                        int64_t stride)
 {
     enum { N = Pack<T>::N };
     int64_t packs = cols / N;
@@ -41,18 +42,18 @@ static Status swiglu_bwd_run(const KernelArgs *args)
     bool              packed = up == gate;
     const TensorView *dgate = &args->out[0], *dup = packed ? dgate : &args->out[1];
     int64_t           cols = type_cols(&dh->type), rows = type_rows(&dh->type), stride = packed ? 2 * cols : cols;
-    const TensorView *views[] = { dh, gate, up, dgate, dup };
+    const TensorView *views[] = {dh, gate, up, dgate, dup};
     if (dh->type.dtype == DT_BF16 && cols % 8 == 0 && views_are(DT_BF16, views, 5)) {
         typedef __nv_bfloat16 T;
-        const T *g = (const T *)gate->data;
-        T       *dg = (T *)dgate->data;
+        const T              *g = (const T *)gate->data;
+        T                    *dg = (T *)dgate->data;
         swiglu_bwd_packs<T><<<cuda_grid(rows * cols / 8, 256), 256, 0, cuda_stream(args)>>>(
             (const T *)dh->data, g, packed ? g + cols : (const T *)up->data, dg, packed ? dg + cols : (T *)dup->data, rows, cols, stride);
     } else {
-        swiglu_bwd_elements<<<cuda_grid(rows * cols, 256), 256, 0, cuda_stream(args)>>>(*dh, *gate, *up, *dgate, *dup, packed ? cols : 0, rows,
-                                                                                       cols, stride);
+        swiglu_bwd_elements<<<cuda_grid(rows * cols, 256), 256, 0, cuda_stream(args)>>>(*dh, *gate, *up, *dgate, *dup, packed ? cols : 0,
+                                                                                        rows, cols, stride);
     }
     return CUDA_LAUNCHED();
 }
 
-CUDA_KERNELS(swiglu_bwd, { .dtypes = DT_SET_FLOAT, .run = swiglu_bwd_run, .name = "packs" })
+CUDA_KERNELS(swiglu_bwd, {.dtypes = DT_SET_FLOAT, .run = swiglu_bwd_run, .name = "packs"})

@@ -19,7 +19,7 @@ static inline Vec8 vec8_load(const float *p)
 
 static inline Vec8 vec8_all(float x)
 {
-    return (Vec8){ x, x, x, x, x, x, x, x };
+    return (Vec8){x, x, x, x, x, x, x, x};
 }
 
 static inline float vec8_sum(Vec8 v)
@@ -131,7 +131,7 @@ static inline float vec_sigmoid(float x)
 
 static inline float vec_sum(const float *x, int64_t count)
 {
-    Vec8    s0 = { 0 }, s1 = { 0 }, s2 = { 0 }, s3 = { 0 };
+    Vec8    s0 = {0}, s1 = {0}, s2 = {0}, s3 = {0};
     int64_t i = 0;
     for (; i + 32 <= count; i += 32) {
         s0 += vec8_load(x + i);
@@ -147,7 +147,7 @@ static inline float vec_sum(const float *x, int64_t count)
 
 static inline float vec_dot(const float *x, const float *y, int64_t count)
 {
-    Vec8    s0 = { 0 }, s1 = { 0 }, s2 = { 0 }, s3 = { 0 };
+    Vec8    s0 = {0}, s1 = {0}, s2 = {0}, s3 = {0};
     int64_t i = 0;
     for (; i + 32 <= count; i += 32) {
         s0 += vec8_load(x + i) * vec8_load(y + i);
@@ -164,7 +164,7 @@ static inline float vec_dot(const float *x, const float *y, int64_t count)
 /* sum of x y z: what norms need going backward. */
 static inline float vec_dot3(const float *x, const float *y, const float *z, int64_t count)
 {
-    Vec8    s0 = { 0 }, s1 = { 0 };
+    Vec8    s0 = {0}, s1 = {0};
     int64_t i = 0;
     for (; i + 16 <= count; i += 16) {
         s0 += vec8_load(x + i) * vec8_load(y + i) * vec8_load(z + i);

@@ -1,6 +1,7 @@
 /* adapt: LoRA (Hu et al. 2021). Each target linear y = x W^T becomes y + (alpha / r) dropout(x) A^T B^T, with rsLoRA
  * (Kalajdzievski 2023) alpha / sqrt(r). The base is frozen: the passes after this one see parameters that aren't trained,
  * and nothing else. */
+#include "base/philox.h"
 #include "ops/attrs.h"
 #include "ops/ops.h"
 #include "passes/pass.h"
@@ -27,14 +28,6 @@ static bool is_target(const LoraOptions *lora, const Param *param, char *matched
         found = true;
     }
     return found;
-}
-
-/* Names a dropout among all, for its random numbers: from the parameter's name, so that no other pass changes it. */
-static int64_t site_of(const char *name)
-{
-    uint64_t h = 0xcbf29ce484222325u;
-    for (; *name; name++) h = (h ^ (unsigned char)*name) * 0x100000001b3u;
-    return (int64_t)(h >> 16);
 }
 
 static Value *add_adapter(Graph *graph, const Param *base, const char *suffix, int64_t rows, int64_t cols, InitKind init)
@@ -64,25 +57,25 @@ static Status wrap(Graph *graph, Node *linear, const LoraOptions *lora, bool tra
     graph->layer = linear->layer;
     graph->part = linear->part;
     if (training && lora->dropout > 0) {
-        DropoutAttrs attrs = { .p = lora->dropout, .site = site_of(base->name) };
-        Value       *in[] = { x, graph_find(graph, "doc_id"), graph_find(graph, "positions"), graph_find(graph, "step") };
+        DropoutAttrs attrs = {.p = lora->dropout, .site = (int64_t)philox_name_key(base->name)};
+        Value       *in[] = {x, graph_find(graph, "doc_id"), graph_find(graph, "positions"), graph_find(graph, "step")};
         TRY(graph_add_node(graph, &op_dropout, &attrs, arena_printf(graph->arena, "%s.lora_dropout", y->name), in, 4, ~0u, &node));
         x = node->out[0];
     }
-    Value *down_in[] = { x, a };
+    Value *down_in[] = {x, a};
     TRY(graph_add_node(graph, &op_linear, NULL, arena_printf(graph->arena, "%s.lora_down", y->name), down_in, 2, ~0u, &node));
-    LinearAttrs attrs = { .alpha = lora->alpha / (lora->use_rslora ? sqrt((double)lora->r) : (double)lora->r) };
-    Value      *up_in[] = { y, node->out[0], b };
+    LinearAttrs attrs = {.alpha = lora->alpha / (lora->use_rslora ? sqrt((double)lora->r) : (double)lora->r)};
+    Value      *up_in[] = {y, node->out[0], b};
     TRY(graph_add_node(graph, &op_linear_add, &attrs, arena_printf(graph->arena, "%s.lora", y->name), up_in, 3, ~0u, &node));
     graph->cursor = NULL;
     graph_replace_uses(graph, y, node->out[0], after);
-    node->in[0] = y; /* the wrap itself still reads the plain result */
+    node_set_input(node, 0, y); /* the wrap itself still reads the plain result */
     return OK;
 }
 
 static Status unmatched(const Graph *graph, const char *target)
 {
-    StrBuf      known = { 0 };
+    StrBuf      known = {0};
     const char *names[64];
     int         num = 0;
     for (int i = 0; i < graph->num_params; i++) {
@@ -95,8 +88,10 @@ static Status unmatched(const Graph *graph, const char *target)
         if (k == num) names[num++] = name;
     }
     for (int i = 0; i < num; i++) strbuf_printf(&known, "%s%s", i ? ", " : "", names[i]);
-    Status status = status_fail(ERR_INVALID, "lora_target_modules: \"%s\" matches no linear layer of this model; it has %s "
-                                "(or all-linear)", target, strbuf_cstr(&known));
+    Status status = status_fail(ERR_INVALID,
+                                "lora_target_modules: \"%s\" matches no linear layer of this model; it has %s "
+                                "(or all-linear)",
+                                target, strbuf_cstr(&known));
     strbuf_deinit(&known);
     return status;
 }

@@ -1,99 +1,9 @@
 /* autodiff: reverse-mode differentiation of the output "loss", ahead of time. Each op's own rule builds the backward nodes;
  * what the forward pass must save follows from what they read. A parameter's gradient is produced straight into its lasting
  * memory, and added to there by a parameter's second use or a later micro-step. */
+#include "ir/grad.h"
 #include "ops/ops.h"
 #include "passes/pass.h"
-
-#include <string.h>
-
-enum { LOSS_ACCUMULATOR = 2 }; /* input of loss_sum */
-
-struct GradBuilder {
-    Graph  *graph;
-    int     num_forward;  /* values that existed before */
-    char   *wanted;       /* by value id: leads to a trained parameter */
-    Value **grads;        /* by value id: d loss / d value so far */
-    Value **homes;        /* by value id of trained parameters: their gradient's lasting memory */
-    bool    accumulate;
-    Node   *last_forward;
-};
-
-Value *grad_of(GradBuilder *grad, Value *value)
-{
-    return value && value->id < grad->num_forward ? grad->grads[value->id] : NULL;
-}
-
-bool grad_wanted(GradBuilder *grad, const Value *value)
-{
-    return value && value->id < grad->num_forward && grad->wanted[value->id];
-}
-
-Status grad_emit(GradBuilder *grad, int op_id, const void *attrs, Value *const *in, int num_in, uint32_t want, Value **out)
-{
-    const OpDef *op = grad->graph->ops[op_id];
-    Node        *node;
-    TRY(graph_add_node(grad->graph, op, attrs, arena_printf(grad->graph->arena, "d.%s", op->name), in, num_in, want, &node));
-    node->flags |= NODE_BACKWARD;
-    for (int k = 0; k < op->num_out; k++) out[k] = node->out[k];
-    return OK;
-}
-
-Status grad_add(GradBuilder *grad, Value *value, Value *contribution)
-{
-    if (!contribution || !grad_wanted(grad, value)) return OK;
-    CHECK(value->kind != VALUE_PARAM); /* parameters go through grad_accumulator and grad_set */
-    Value **slot = &grad->grads[value->id];
-    if (!*slot) {
-        *slot = contribution;
-        return OK;
-    }
-    Value *in[] = { *slot, contribution };
-    return grad_emit(grad, OP_ADD, NULL, in, 2, ~0u, slot);
-}
-
-static Value *home_of(GradBuilder *grad, Value *param)
-{
-    Value **home = &grad->homes[param->id];
-    if (!*home) {
-        *home = graph_add_value(grad->graph, VALUE_GRAD, arena_printf(grad->graph->arena, "grad.%s", param->name), &param->type);
-        (*home)->layer = param->layer;
-    }
-    return *home;
-}
-
-Value *grad_accumulator(GradBuilder *grad, Value *param)
-{
-    CHECK(param->kind == VALUE_PARAM && param->id < grad->num_forward);
-    if (grad->grads[param->id]) return grad->grads[param->id];
-    return grad->accumulate ? home_of(grad, param) : NULL;
-}
-
-void grad_set(GradBuilder *grad, Value *param, Value *value)
-{
-    CHECK(param->kind == VALUE_PARAM && value->producer);
-    if (!node_alias_of(value->producer, value->out_index)) {
-        CHECK(!grad->grads[param->id]);
-        value->home = home_of(grad, param);
-        value->kind = VALUE_GRAD;
-    }
-    grad->grads[param->id] = value;
-}
-
-void grad_replace_forward(GradBuilder *grad, Value *from, Value *to)
-{
-    Graph *graph = grad->graph;
-    /* Forward readers move behind the backward node that yields `to`. */
-    for (Node *node = graph->first, *next; node; node = next) {
-        next = node == grad->last_forward ? NULL : node->next;
-        for (int i = 0; i < node->num_in; i++) {
-            if (node->in[i] != from) continue;
-            if (node == grad->last_forward) grad->last_forward = node->prev;
-            graph_move_before(graph, node, NULL);
-            break;
-        }
-    }
-    graph_replace_uses(graph, from, to, NULL);
-}
 
 /* Forward order: wanted is what a trained parameter flows into. */
 static void find_wanted(GradBuilder *grad)
@@ -114,15 +24,32 @@ static void find_wanted(GradBuilder *grad)
     }
 }
 
+/* Rules know where they find weights: gradients of those are made in lasting memory, of all else they are activations. */
+static Status check_inputs(GradBuilder *grad, const Node *node)
+{
+    const char *source = node->source ? node->source : "graph";
+    for (int i = 0; i < node->num_in; i++) {
+        const Value *in = node->in[i];
+        bool         weight = in && in->kind == VALUE_PARAM && !in->producer, expected = node->op->params >> i & 1;
+        if (!grad_wanted(grad, in) || weight == expected) continue;
+        FAIL_IF(weight, ERR_UNSUPPORTED, "%s: input %d of %s is the trained weight %s, and the op has no gradient for a weight there",
+                source, i, node->op->name, in->name);
+        FAIL(ERR_UNSUPPORTED,
+             "%s: input %d of %s is %s, which is computed from a trained weight, and the op has a gradient only for a weight there", source,
+             i, node->op->name, in->name);
+    }
+    return OK;
+}
+
 static Status node_backward(GradBuilder *grad, const Node *node, const Value *loss)
 {
     bool needed = false, leads = false;
-    for (int k = 0; k < node->num_out; k++)
-        needed = needed || (node->out[k] && (node->out[k] == loss || grad_of(grad, node->out[k])));
+    for (int k = 0; k < node->num_out; k++) needed = needed || (node->out[k] && (node->out[k] == loss || grad_of(grad, node->out[k])));
     for (int i = 0; i < node->num_in; i++) leads = leads || grad_wanted(grad, node->in[i]);
     if (!needed || !leads) return OK;
-    FAIL_IF(!node->op->backward, ERR_UNSUPPORTED, "%s: op %s has no gradient, and %s needs one",
-            node->source ? node->source : "graph", node->op->name, node->out[0] ? node->out[0]->name : "its output");
+    FAIL_IF(!node->op->backward, ERR_UNSUPPORTED, "%s: op %s has no gradient, and %s needs one", node->source ? node->source : "graph",
+            node->op->name, node->out[0] ? node->out[0]->name : "its output");
+    TRY(check_inputs(grad, node));
     grad->graph->layer = node->layer;
     grad->graph->part = node->part;
     grad->graph->source = node->source;
@@ -131,18 +58,60 @@ static Status node_backward(GradBuilder *grad, const Node *node, const Value *lo
     return OK;
 }
 
-/* The loss of all micro-steps adds up in one place. */
+static Status check_loss(const Value *loss)
+{
+    char text[64];
+    FAIL_IF(!loss || !loss->producer, ERR_INVALID, "the graph computes no output \"loss\"");
+    FAIL_IF(loss->type.dtype != DT_F32 || type_numel(&loss->type) != 1, ERR_INVALID,
+            "output \"loss\": expected one f32 number, found %s of %s", type_text(&loss->type, text), loss->producer->op->name);
+    return OK;
+}
+
+/* A number known now; its memory outlives the graph. */
+static Value *add_number(Graph *graph, const char *name, const TensorType *type, const float *number)
+{
+    Value *value = graph_add_value(graph, VALUE_CONST, name, type);
+    value->layer = -1;
+    value->const_data = number;
+    return value;
+}
+
+/* The input that output `value` of a node is added to where it is connected; -1: there is none. */
+static int accumulator_of(const Value *value)
+{
+    const OpDef *op = value->producer->op;
+    for (int i = 0; i < op->num_alias; i++)
+        if (op->alias[i].accumulate && op->alias[i].out == value->out_index) return op->alias[i].in;
+    return -1;
+}
+
+/* The loss of all micro-steps adds up in one place: in the node that makes it where that can be, else in one behind it. */
 static Status settle_loss(GradBuilder *grad)
 {
-    Value *loss = graph_output(grad->graph, "loss");
-    Node  *node = loss->producer;
-    Value *sum = graph_add_value(grad->graph, VALUE_STATE, "loss.sum", &loss->type);
-    FAIL_IF(node->op->id != OP_LOSS_SUM, ERR_INVALID, "output \"loss\": expected the result of loss_sum, found %s", node->op->name);
-    loss->kind = VALUE_STATE;
-    if (grad->accumulate)
-        node->in[LOSS_ACCUMULATOR] = sum;
-    else
+    static const float zero = 0;
+    Graph             *graph = grad->graph;
+    Value             *loss = graph_output(graph, "loss"), *sum = graph_add_value(graph, VALUE_STATE, "loss.sum", &loss->type);
+    int                slot = accumulator_of(loss);
+    if (grad->accumulate && slot >= 0 && !loss->producer->in[slot] && loss->num_uses == 1) {
+        loss->kind = VALUE_STATE;
+        node_set_input(loss->producer, slot, sum);
+        return OK;
+    }
+    if (!grad->accumulate && value_root(loss, NULL) == loss) {
+        loss->kind = VALUE_STATE;
         loss->home = sum;
+        return OK;
+    }
+    graph->layer = -1;
+    graph->part = PART_NONE;
+    graph->source = loss->producer->source;
+    Value *in[] = {grad->accumulate ? sum : add_number(graph, "loss.zero", &loss->type, &zero), loss};
+    Node  *add;
+    TRY(graph_add_node(graph, graph->ops[OP_ADD], NULL, "loss.added", in, 2, ~0u, &add));
+    add->out[0]->home = sum;
+    add->out[0]->kind = VALUE_STATE;
+    graph_replace_uses(graph, loss, add->out[0], add);
+    node_set_input(add, 1, loss);
     return OK;
 }
 
@@ -153,58 +122,66 @@ static int free_accumulator(const Value *value)
 {
     const Node *node = value->producer;
     if (!node || !(node->flags & NODE_BACKWARD)) return -1;
-    for (int i = 0; i < node->op->num_alias; i++) {
-        const OpAlias *alias = &node->op->alias[i];
-        if (alias->accumulate && alias->out == value->out_index) return node->in[alias->in] ? -1 : alias->in;
-    }
-    return -1;
+    int slot = accumulator_of(value);
+    return slot >= 0 && !node->in[slot] ? slot : -1;
 }
 
-/* Defined before `node`, and nobody but `reader` reads its memory from `node` on. */
-static bool dies_at(Value *value, const Node *node, const Node *reader)
+static bool is_view(const Node *node)
 {
-    Value *root = value_root(value, NULL);
-    if (root->kind != VALUE_ACTIVATION || !root->producer) return false;
-    bool defined = true;
-    for (const Node *n = node; n; n = n->next) {
-        if (n == value->producer) defined = false;
-        if (n == reader) continue;
-        for (int i = 0; i < n->num_in; i++)
-            if (n->in[i] && value_root(n->in[i], NULL) == root) return false;
+    return (node->op->flags & OP_VIEW) != 0;
+}
+
+/* Whether nobody but `reader` reads the value or a view of it from `node` on. */
+static bool unread_from(const Value *value, const Node *node, const Node *reader)
+{
+    for (const Use *use = value->first_use; use; use = use->next) {
+        if (use->node == reader) continue;
+        if (!use->node || !node_precedes(use->node, node)) return false;
+        if (is_view(use->node) && use->node->out[0] && !unread_from(use->node->out[0], node, reader)) return false;
     }
-    return defined;
+    return true;
+}
+
+/* Defined before `node`, and nobody but `reader` reads its memory from `node` on. What stood there before was read before: a
+ * version that another took over has no later reader. */
+static bool dies_at(const Value *value, const Root *roots, const Node *node, const Node *reader)
+{
+    const Value *root = roots[value->id].value;
+    if (root->kind != VALUE_ACTIVATION || !root->producer) return false;
+    if (!value->producer || !node_precedes(value->producer, node)) return false;
+    while (is_view(value->producer)) value = value->producer->in[0];
+    return unread_from(value, node, reader);
 }
 
 static void merge_adds(Graph *graph)
 {
-    int *uses = graph_count_uses(graph);
+    const Root *roots = graph_roots(graph); /* merging changes no root into a lasting one, nor back */
     for (Node *add = graph->first, *next; add; add = next) {
         next = add->next;
         if (add->op->id != OP_ADD || !(add->flags & NODE_BACKWARD)) continue;
         for (int side = 1; side >= 0; side--) {
             Value *fresh = add->in[side], *sum = add->in[1 - side];
             int    slot = free_accumulator(fresh);
-            if (slot < 0 || uses[fresh->id] != 1 || !type_equal(&fresh->type, &sum->type)) continue;
-            if (!dies_at(sum, fresh->producer, add)) continue;
-            fresh->producer->in[slot] = sum;
+            if (slot < 0 || fresh->num_uses != 1 || !type_equal(&fresh->type, &sum->type)) continue;
+            if (!dies_at(sum, roots, fresh->producer, add)) continue;
+            node_set_input(fresh->producer, slot, sum);
             graph_replace_uses(graph, add->out[0], fresh, add);
-            uses[fresh->id] = uses[add->out[0]->id];
             graph_remove_node(graph, add);
             break;
         }
     }
 }
 
-Status autodiff_graph(Graph *graph, bool accumulate)
+Status autodiff_graph(Graph *graph, bool accumulate, bool fp32_grads)
 {
-    GradBuilder grad = { .graph = graph, .num_forward = graph->num_values, .accumulate = accumulate, .last_forward = graph->last };
-    grad.wanted = arena_array(graph->arena, char, graph->num_values);
-    grad.grads = arena_array(graph->arena, Value *, graph->num_values);
-    grad.homes = arena_array(graph->arena, Value *, graph->num_values);
+    static const float one = 1;
+    GradBuilder        grad;
+    grad_init(&grad, graph, OP_ADD, accumulate, fp32_grads);
     find_wanted(&grad);
     const Value *loss = graph_output(graph, "loss");
-    FAIL_IF(!loss || !loss->producer, ERR_INVALID, "the graph computes no output \"loss\"");
+    TRY(check_loss(loss));
     FAIL_IF(!grad.wanted[loss->id], ERR_INVALID, "nothing to train: the loss depends on no trained parameter");
+    if (!(loss->producer->op->flags & OP_LOSS)) grad.grads[loss->id] = add_number(graph, "loss.one", &loss->type, &one);
     int          count = graph->num_nodes, i = 0;
     const Node **forward = arena_array(graph->arena, const Node *, count);
     for (const Node *node = graph->first; node; node = node->next) forward[i++] = node;
@@ -220,5 +197,5 @@ Status autodiff_graph(Graph *graph, bool accumulate)
 
 Status pass_autodiff(PassContext *context, Graph **graph)
 {
-    return autodiff_graph(*graph, context->kind == PROGRAM_MICRO_NEXT);
+    return autodiff_graph(*graph, context->kind == PROGRAM_MICRO_NEXT, context->options->fp32_grads);
 }

@@ -1,5 +1,4 @@
 /* bind: the module becomes a graph for this program's shapes, with only the outputs that the program is run for. */
-#include "ops/attrs.h"
 #include "ops/ops.h"
 #include "passes/pass.h"
 
@@ -14,13 +13,17 @@ static const char *const wanted[PROGRAM_KIND_COUNT] = {
 Status pass_bind(PassContext *context, Graph **graph)
 {
     const CompileOptions *options = context->options;
-    BindOptions           bind = {
-                  .graph_name = program_kind_name(context->kind),
-                  .batch = options->batch,
-                  .seq = options->seq,
-                  .dtype = options->model_dtype,
-                  .ops = op_table,
-                  .num_ops = OP_COUNT,
+    FAIL_IF(!context->module, ERR_INVALID,
+            "it makes the graph of a model, and this is a graph already; surogate ir run.yaml --after bind prints "
+            "a model's");
+    BindOptions bind = {
+        .graph_name = program_kind_name(context->kind),
+        .batch = options->batch,
+        .seq = options->seq,
+        .dtype = options->model_dtype,
+        .max_layers = options->max_layers,
+        .ops = op_table,
+        .num_ops = OP_COUNT,
     };
     if (context->kind == PROGRAM_EVAL) {
         bind.batch = options->eval_batch;
@@ -37,12 +40,12 @@ Status pass_bind(PassContext *context, Graph **graph)
     TRY(ir_module_bind(context->arena, context->module, context->config, context->config_name, &bind, graph));
     const char *want = wanted[context->kind];
     Value      *value = graph_output(*graph, want);
-    FAIL_IF(!value, ERR_INVALID, "%s: the graph has no output \"%s\", which %s needs", context->module->file, want,
+    FAIL_IF(!value, ERR_INVALID, "%s: the graph has no output \"%s\", which %s needs", context->file, want,
             program_kind_name(context->kind));
-    (*graph)->num_outputs = 0;
+    graph_clear_outputs(*graph);
     graph_add_output(*graph, want, value);
     for (Node *node = (*graph)->first; node; node = node->next)
-        if (node->op == &op_attention) ((AttentionAttrs *)node->attrs)->dense = options->dense && context->kind != PROGRAM_EVAL;
+        if (node->op->set_dense) node->op->set_dense(node, options->dense && context->kind != PROGRAM_EVAL);
     for (int i = 0; i < (*graph)->num_params; i++) (*graph)->params[i]->trained = options->train_base;
     remove_dead_nodes(*graph);
     return OK;

@@ -1,4 +1,5 @@
 /* clean: one node for equal computations, none for unread ones. */
+#include "files/file.h"
 #include "ops/ops.h"
 #include "passes/pass.h"
 
@@ -7,36 +8,34 @@
 /* Writes memory that outlives the run. */
 static bool has_effect(const Node *node)
 {
-    for (int k = 0; k < node->num_out; k++) {
-        if (!node->out[k]) continue;
-        ValueKind kind = value_root(node->out[k], NULL)->kind;
-        if (kind != VALUE_ACTIVATION && !(node->op->flags & OP_VIEW)) return true;
-    }
+    if (node->op->flags & OP_VIEW) return false;
+    for (int k = 0; k < node->num_out; k++)
+        if (node->out[k] && value_root(node->out[k], NULL)->kind != VALUE_ACTIVATION) return true;
+    return false;
+}
+
+static bool is_read(const Node *node)
+{
+    for (int k = 0; k < node->num_out; k++)
+        if (node->out[k] && node->out[k]->num_uses) return true;
     return false;
 }
 
 void remove_dead_nodes(Graph *graph)
 {
-    int *uses = graph_count_uses(graph);
     for (Node *node = graph->last, *prev; node; node = prev) {
         prev = node->prev;
-        bool read = has_effect(node);
-        for (int k = 0; k < node->num_out; k++) read = read || (node->out[k] && uses[node->out[k]->id]);
-        if (read) continue;
-        for (int i = 0; i < node->num_in; i++)
-            if (node->in[i]) uses[node->in[i]->id]--;
-        graph_remove_node(graph, node);
+        if (!is_read(node) && !has_effect(node)) graph_remove_node(graph, node);
     }
 }
 
 /* Kernels skip what nobody wants; an output that is always written may be needed by the kernel itself, which then sees NULL. */
 static void drop_unread_outputs(Graph *graph)
 {
-    int *uses = graph_count_uses(graph);
     for (Node *node = graph->first; node; node = node->next) {
         for (int k = 0; k < node->num_out; k++) {
             Value *out = node->out[k];
-            if (!out || uses[out->id] || value_root(out, NULL)->kind != VALUE_ACTIVATION) continue;
+            if (!out || out->num_uses || value_root(out, NULL)->kind != VALUE_ACTIVATION) continue;
             out->producer = NULL;
             node->out[k] = NULL;
         }
@@ -45,9 +44,9 @@ static void drop_unread_outputs(Graph *graph)
 
 static uint64_t node_hash(const Node *node)
 {
-    uint64_t h = (uint64_t)(node->op->id + 1) * 0x9E3779B97F4A7C15u;
-    for (int i = 0; i < node->num_in; i++) h = (h ^ (uint64_t)(node->in[i] ? node->in[i]->id + 1 : 0)) * 0x100000001b3u;
-    return h ^ h >> 31;
+    int32_t ids[NODE_MAX_IN];
+    for (int i = 0; i < node->num_in; i++) ids[i] = node->in[i] ? node->in[i]->id : -1;
+    return hash_bytes(ids, sizeof *ids * (size_t)node->num_in, (uint64_t)node->op->id);
 }
 
 static bool same_computation(const Node *a, const Node *b)
@@ -70,15 +69,14 @@ static char *find_taken(const Graph *graph)
 static void merge_equal_nodes(Graph *graph)
 {
     const char *taken = find_taken(graph);
-    uint32_t capacity = 64;
+    uint32_t    capacity = 64;
     while (capacity < 2u * (uint32_t)graph->num_nodes) capacity *= 2;
     Node **table = arena_array(graph->arena, Node *, capacity);
     for (Node *node = graph->first, *next; node; node = next) {
         next = node->next;
-        bool pure = !has_effect(node);
-        for (int k = 0; k < node->num_out; k++)
-            pure = pure && !node_alias_of(node, k) && !(node->out[k] && taken[node->out[k]->id]);
-        if (!pure) continue;
+        bool pure = true;
+        for (int k = 0; k < node->num_out; k++) pure = pure && !node_alias_of(node, k) && !(node->out[k] && taken[node->out[k]->id]);
+        if (!pure || has_effect(node)) continue;
         uint32_t i = (uint32_t)node_hash(node) & (capacity - 1);
         while (table[i] && !same_computation(table[i], node)) i = (i + 1) & (capacity - 1);
         bool covered = table[i] != NULL;

@@ -1,6 +1,13 @@
-/* emit: one launch a node, its kernel chosen by the device; memory is bound when a session allocates. */
+/* emit: one launch a node, its kernel chosen by the device, its stream, and what it waits for; memory is bound when a session
+ * allocates. */
 #include "ops/ops.h"
 #include "passes/pass.h"
+#include "run/order.h"
+#include "run/timeline.h"
+
+#include <string.h>
+
+enum { WORKSPACE_ALIGN = 256 };
 
 static void views_of(Arena *arena, Value *const *values, int count, TensorView **out)
 {
@@ -12,7 +19,7 @@ static void views_of(Arena *arena, Value *const *values, int count, TensorView *
 static Status emit_node(PassContext *context, Node *node, Launch *launch)
 {
     Program *program = context->program;
-    *launch = (Launch){ .node = node };
+    *launch = (Launch){.node = node, .stream = node->stream};
     TRY(context->device->api->bind(context->device, node, &launch->kernel));
     TensorView *in;
     views_of(context->arena, node->in, node->num_in, &in);
@@ -27,14 +34,28 @@ static Status emit_node(PassContext *context, Node *node, Launch *launch)
     OpCost cost = launch_cost(launch);
     program->cost.flops += cost.flops;
     program->cost.bytes += cost.bytes;
-    program->roofline_seconds += launch_limit_seconds(&context->plan->facts, launch);
+    program->roofline_seconds += launch_limit_seconds(&context->plan->facts, launch, 1);
     return OK;
+}
+
+/* Launches of one stream follow one another and share their scratch; those of two may not. */
+static void plan_workspace(Plan *plan, const Launch *launch)
+{
+    int64_t  bytes = ((int64_t)launch->kernel.workspace_bytes + WORKSPACE_ALIGN - 1) / WORKSPACE_ALIGN * WORKSPACE_ALIGN, end = 0;
+    int64_t *most = &plan->workspace_bytes[launch->stream];
+    if (bytes > *most) *most = bytes;
+    for (int s = 0; s < STREAM_COUNT; s++) {
+        plan->workspace_offset[s] = end;
+        end += plan->workspace_bytes[s];
+    }
+    plan->region_bytes[SPACE_DEVICE][REGION_WORKSPACE] = end;
 }
 
 Status pass_emit(PassContext *context, Graph **graph)
 {
-    Program *program = context->program;
-    int      count = 0;
+    Program     *program = context->program;
+    const Order *order = order_make(context->arena, *graph);
+    int          count = 0;
     for (const Node *node = (*graph)->first; node; node = node->next) count += !(node->op->flags & OP_VIEW);
     program->launches = arena_array(context->arena, Launch, count + 1);
     program->once = arena_array(context->arena, Launch, count + 1);
@@ -43,8 +64,13 @@ Status pass_emit(PassContext *context, Graph **graph)
         bool    once = (node->flags & NODE_ONCE) != 0;
         Launch *launch = once ? &program->once[program->num_once++] : &program->launches[program->num_launches++];
         TRY(emit_node(context, node, launch));
-        int64_t bytes = ((int64_t)launch->kernel.workspace_bytes + 255) / 256 * 256;
-        if (bytes > context->plan->region_bytes[REGION_WORKSPACE]) context->plan->region_bytes[REGION_WORKSPACE] = bytes;
+        if (!once) memcpy(launch->wait, order_wait(order, program->num_launches - 1), sizeof launch->wait);
+        plan_workspace(context->plan, launch);
+    }
+    if (context->plan->facts.bandwidth > 0) {
+        Timeline timeline;
+        timeline_simulate(context->arena, &context->plan->facts, program->launches, program->num_launches, &timeline);
+        program->simulated_seconds = timeline.seconds;
     }
     return OK;
 }

@@ -21,14 +21,9 @@ const char *fusion_name(Fusion fusion)
 
 enum { MAX_PACKED = 3 }; /* query, key, value */
 
-typedef struct Fuse {
-    Graph *graph;
-    int   *uses; /* by value id, of the graph before this fusion's first rewrite */
-} Fuse;
-
-static bool read_once(const Fuse *f, const Value *value)
+static bool read_once(const Value *value)
 {
-    return value && f->uses[value->id] == 1;
+    return value && value->num_uses == 1;
 }
 
 static Node *producer_is(const Value *value, const OpDef *op)
@@ -42,12 +37,12 @@ typedef struct Projection {
     Value *out;
 } Projection;
 
-static bool match_projection(const Fuse *f, Value *out, Projection *p)
+static bool match_projection(Value *out, Projection *p)
 {
-    *p = (Projection){ .out = out, .lora = producer_is(out, &op_linear_add) };
+    *p = (Projection){.out = out, .lora = producer_is(out, &op_linear_add)};
     Value *plain = p->lora ? p->lora->in[0] : out;
     p->linear = producer_is(plain, &op_linear);
-    if (!p->linear || !read_once(f, out) || !read_once(f, plain)) return false;
+    if (!p->linear || !read_once(out) || !read_once(plain)) return false;
     const Value *w = p->linear->in[1];
     return w->kind == VALUE_PARAM && w->param && !w->base && (!p->linear->in[2] || !p->linear->in[2]->base);
 }
@@ -72,8 +67,7 @@ static Value *pack_params(Graph *graph, Value *const *members, int count)
     Value *packed = graph_add_value(graph, VALUE_PARAM, arena_printf(graph->arena, "packed.%s", members[0]->name), &type);
     packed->layer = members[0]->layer;
     for (int i = 0; i < count; i++) {
-        members[i]->base = packed;
-        members[i]->base_offset = offset;
+        value_set_base(members[i], packed, offset);
         offset += type_numel(&members[i]->type);
     }
     return packed;
@@ -92,7 +86,7 @@ static Status pack_projections(Graph *graph, const Projection *p, int count, Val
 {
     Node  *node;
     Value *bias = p[0].linear->in[2] ? pack_inputs(graph, p, count, 2) : NULL;
-    Value *in[] = { p[0].linear->in[0], pack_inputs(graph, p, count, 1), bias };
+    Value *in[] = {p[0].linear->in[0], pack_inputs(graph, p, count, 1), bias};
     graph->layer = p[0].linear->layer;
     graph->part = p[0].linear->part;
     graph->source = p[0].linear->source;
@@ -102,9 +96,10 @@ static Status pack_projections(Graph *graph, const Projection *p, int count, Val
     for (int i = 0; i < count; i++) {
         if (p[i].lora) {
             LinearAttrs attrs = *(const LinearAttrs *)p[i].lora->attrs;
-            Value      *add_in[] = { *out, p[i].lora->in[1], p[i].lora->in[2] };
+            Value      *add_in[] = {*out, p[i].lora->in[1], p[i].lora->in[2]};
             attrs.col += col;
-            TRY(graph_add_node(graph, &op_linear_add, &attrs, arena_printf(graph->arena, "%s.packed", p[i].out->name), add_in, 3, ~0u, &node));
+            TRY(graph_add_node(graph, &op_linear_add, &attrs, arena_printf(graph->arena, "%s.packed", p[i].out->name), add_in, 3, ~0u,
+                               &node));
             *out = node->out[0];
         }
         col += p[i].linear->in[1]->type.dim[0];
@@ -119,21 +114,21 @@ typedef struct HeadPath { /* projection -> reshape -> [rms_norm] -> [rope] */
     Node      *norm, *rope;
 } HeadPath;
 
-static bool match_heads(const Fuse *f, Value *value, bool rope, HeadPath *h)
+static bool match_heads(Value *value, bool rope, HeadPath *h)
 {
-    *h = (HeadPath){ 0 };
+    *h = (HeadPath){0};
     if (rope) {
         h->rope = producer_is(value, &op_rope);
-        if (!h->rope || ((const RopeAttrs *)h->rope->attrs)->inverse || !read_once(f, value)) return false;
+        if (!h->rope || ((const RopeAttrs *)h->rope->attrs)->inverse || !read_once(value)) return false;
         value = h->rope->in[0];
         h->norm = producer_is(value, &op_rms_norm);
         if (h->norm) {
-            if (!read_once(f, value)) return false;
+            if (!read_once(value)) return false;
             value = h->norm->in[0];
         }
     }
     Node *reshape = producer_is(value, &op_reshape);
-    return reshape && read_once(f, value) && match_projection(f, reshape->in[0], &h->projection);
+    return reshape && read_once(value) && match_projection(reshape->in[0], &h->projection);
 }
 
 static bool same_rope(const HeadPath *q, const HeadPath *k)
@@ -142,44 +137,49 @@ static bool same_rope(const HeadPath *q, const HeadPath *k)
     return !q->norm || memcmp(q->norm->attrs, k->norm->attrs, sizeof(RmsNormAttrs)) == 0;
 }
 
-static Status fuse_qkv(Fuse *f, Node *attention, bool *fired)
+static Status fuse_qkv(Graph *graph, Node *attention, bool *fired)
 {
     if (attention->op != &op_attention && attention->op != &op_attention_cached) return OK;
     const AttentionAttrs *attrs = attention->attrs;
-    Graph                *graph = f->graph;
     HeadPath              q, k, v;
-    if (!attention->in[1] || !match_heads(f, attention->in[0], true, &q) || !match_heads(f, attention->in[1], true, &k) ||
-        !match_heads(f, attention->in[2], false, &v) || !same_rope(&q, &k))
+    if (!attention->in[1] || !match_heads(attention->in[0], true, &q) || !match_heads(attention->in[1], true, &k) ||
+        !match_heads(attention->in[2], false, &v) || !same_rope(&q, &k))
         return OK;
-    Projection p[] = { q.projection, k.projection, v.projection };
+    Projection p[] = {q.projection, k.projection, v.projection};
     if (!can_pack(p, 3)) return OK;
     Value *packed;
     Node  *node;
     graph->cursor = attention;
     TRY(pack_projections(graph, p, 3, &packed));
-    QkvAttrs qkv = { attrs->num_heads, attrs->num_kv_heads, attrs->head_dim, q.norm ? ((const RmsNormAttrs *)q.norm->attrs)->eps : 0 };
-    Value   *in[] = { packed, q.norm ? q.norm->in[1] : NULL, k.norm ? k.norm->in[1] : NULL, q.rope->in[1], q.rope->in[2] };
+    QkvAttrs qkv = {.num_heads = attrs->num_heads,
+                    .num_kv_heads = attrs->num_kv_heads,
+                    .head_dim = attrs->head_dim,
+                    .eps = q.norm ? ((const RmsNormAttrs *)q.norm->attrs)->eps : 0};
+    Value   *in[] = {packed, q.norm ? q.norm->in[1] : NULL, k.norm ? k.norm->in[1] : NULL, q.rope->in[1], q.rope->in[2]};
     TRY(graph_add_node(graph, &op_qkv_norm_rope, &qkv, arena_printf(graph->arena, "%s.packed", attention->in[0]->name), in, 5,
                        q.norm ? ~0u : 1u, &node));
     graph->cursor = NULL;
-    attention->in[0] = node->out[0];
-    attention->in[1] = attention->in[2] = NULL;
+    node_set_input(attention, 0, node->out[0]);
+    node_set_input(attention, 1, NULL);
+    node_set_input(attention, 2, NULL);
     *fired = true;
     return OK;
 }
 
 /* ---- gate and up ---- */
 
-static Status fuse_gate_up(Fuse *f, Node *swiglu, bool *fired)
+static Status fuse_gate_up(Graph *graph, Node *swiglu, bool *fired)
 {
     Projection p[2];
-    if (swiglu->op != &op_swiglu || !swiglu->in[1] || !match_projection(f, swiglu->in[0], &p[0]) ||
-        !match_projection(f, swiglu->in[1], &p[1]) || !can_pack(p, 2))
+    if (swiglu->op != &op_swiglu || !swiglu->in[1] || !match_projection(swiglu->in[0], &p[0]) || !match_projection(swiglu->in[1], &p[1]) ||
+        !can_pack(p, 2))
         return OK;
-    f->graph->cursor = swiglu;
-    TRY(pack_projections(f->graph, p, 2, &swiglu->in[0]));
-    f->graph->cursor = NULL;
-    swiglu->in[1] = NULL;
+    Value *packed;
+    graph->cursor = swiglu;
+    TRY(pack_projections(graph, p, 2, &packed));
+    graph->cursor = NULL;
+    node_set_input(swiglu, 0, packed);
+    node_set_input(swiglu, 1, NULL);
     *fired = true;
     return OK;
 }
@@ -191,24 +191,22 @@ typedef struct Adapters { /* of one result, in the order of their adds */
     Node *add[LORA_MAX_MEMBERS], *down[LORA_MAX_MEMBERS]; /* y += alpha h B^T with h = x A^T */
 } Adapters;
 
-static bool is_plain_param(const Fuse *f, const Value *w)
+static bool is_plain_param(const Value *w)
 {
-    return w->kind == VALUE_PARAM && w->param && !w->base && f->uses[w->id] == 1;
+    return w->kind == VALUE_PARAM && w->param && !w->base && read_once(w);
 }
 
 /* `add` joins those in front of which it stands in the chain. */
-static bool match_adapter(const Fuse *f, Node *add, Adapters *a)
+static bool match_adapter(Node *add, Adapters *a)
 {
     Node *down = producer_is(add->in[1], &op_linear);
-    if (!down || down->in[2] || !read_once(f, add->in[1]) || !is_plain_param(f, down->in[1]) || !is_plain_param(f, add->in[2]))
-        return false;
+    if (!down || down->in[2] || !read_once(add->in[1]) || !is_plain_param(down->in[1]) || !is_plain_param(add->in[2])) return false;
     if (a->count) {
         const Node        *last_down = a->down[0], *last = a->add[0];
         const LinearAttrs *mine = add->attrs, *its = last->attrs;
         const TensorType  *type = &last_down->in[1]->type, *up = &last->in[2]->type;
-        if (!read_once(f, add->out[0]) || down->in[0] != last_down->in[0] || mine->alpha != its->alpha ||
-            !type_equal(&down->in[1]->type, type) || add->in[2]->type.dtype != up->dtype ||
-            mine->col + add->in[2]->type.dim[0] > its->col)
+        if (!read_once(add->out[0]) || down->in[0] != last_down->in[0] || mine->alpha != its->alpha ||
+            !type_equal(&down->in[1]->type, type) || add->in[2]->type.dtype != up->dtype || mine->col + add->in[2]->type.dim[0] > its->col)
             return false;
     }
     memmove(a->add + 1, a->add, sizeof *a->add * (size_t)a->count);
@@ -220,13 +218,11 @@ static bool match_adapter(const Fuse *f, Node *add, Adapters *a)
 }
 
 /* The one reader of `add` is an add to the same result. */
-static bool goes_on(const Fuse *f, const Node *add)
+static bool goes_on(const Node *add)
 {
-    if (!read_once(f, add->out[0])) return false;
-    for (const Node *node = add->next; node; node = node->next)
-        for (int i = 0; i < node->num_in; i++)
-            if (node->in[i] == add->out[0]) return node->op == &op_linear_add && i == 0;
-    return false;
+    if (!read_once(add->out[0])) return false;
+    const Use *use = add->out[0]->first_use;
+    return use->node && use->node->op == &op_linear_add && use->index == 0;
 }
 
 /* h of all members by one GEMM over their A, packed; one member's is there already. */
@@ -240,7 +236,7 @@ static Status stack_down(Graph *graph, const Adapters *a, Value **out_h, Value *
     }
     *out_b = up[0];
     if (a->count > 1) {
-        Value *in[] = { node->in[0], pack_params(graph, down, a->count) };
+        Value *in[] = {node->in[0], pack_params(graph, down, a->count)};
         *out_b = pack_params(graph, up, a->count);
         TRY(graph_add_node(graph, &op_linear, NULL, arena_printf(graph->arena, "%s.packed", node->out[0]->name), in, 2, ~0u, &node));
     }
@@ -248,20 +244,19 @@ static Status stack_down(Graph *graph, const Adapters *a, Value **out_h, Value *
     return OK;
 }
 
-static Status fuse_lora(Fuse *f, Node *last, bool *fired)
+static Status fuse_lora(Graph *graph, Node *last, bool *fired)
 {
-    Adapters a = { 0 };
-    Graph   *graph = f->graph;
-    if (last->op != &op_linear_add || goes_on(f, last)) return OK;
+    Adapters a = {0};
+    if (last->op != &op_linear_add || goes_on(last)) return OK;
     for (Node *add = last; add && a.count < LORA_MAX_MEMBERS; add = producer_is(add->in[0], &op_linear_add))
-        if (!match_adapter(f, add, &a)) break;
+        if (!match_adapter(add, &a)) break;
     if (!a.count) return OK;
-    LoraAttrs attrs = { .alpha = ((const LinearAttrs *)last->attrs)->alpha };
+    LoraAttrs attrs = {.alpha = ((const LinearAttrs *)last->attrs)->alpha};
     for (int m = 0; m < a.count; m++) {
         attrs.rows[m] = a.add[m]->in[2]->type.dim[0];
         attrs.col[m] = ((const LinearAttrs *)a.add[m]->attrs)->col;
     }
-    Value *in[3] = { a.add[0]->in[0] };
+    Value *in[3] = {a.add[0]->in[0]};
     Node  *node;
     graph->cursor = last;
     graph->layer = last->layer;
@@ -278,12 +273,11 @@ static Status fuse_lora(Fuse *f, Node *last, bool *fired)
 
 /* ---- residual and norm ---- */
 
-static Status fuse_residual_norm(Fuse *f, Node *norm, bool *fired)
+static Status fuse_residual_norm(Graph *graph, Node *norm, bool *fired)
 {
     Node *add = norm->op == &op_rms_norm ? producer_is(norm->in[0], &op_add) : NULL;
     if (!add || norm->in[1]->type.ndim != 1) return OK;
-    Graph *graph = f->graph;
-    Value *in[] = { add->in[0], add->in[1], norm->in[1] };
+    Value *in[] = {add->in[0], add->in[1], norm->in[1]};
     Node  *node;
     /* Where the add stood: its sum may be read before the norm is. The layer is the add's, so that what the next layer
      * reads counts as that layer's input. */
@@ -304,12 +298,11 @@ static Status fuse_residual_norm(Fuse *f, Node *norm, bool *fired)
 
 /* ---- head and loss ---- */
 
-static Status fuse_lm_head(Fuse *f, Node *loss, bool *fired)
+static Status fuse_lm_head(Graph *graph, Node *loss, bool *fired)
 {
     Node *head = loss->op == &op_cross_entropy ? producer_is(loss->in[0], &op_linear) : NULL;
-    if (!head || head->in[2] || !read_once(f, head->out[0]) || (loss->out[1] && f->uses[loss->out[1]->id])) return OK;
-    Graph *graph = f->graph;
-    Value *in[] = { head->in[0], head->in[1], loss->in[1] };
+    if (!head || head->in[2] || !read_once(head->out[0]) || (loss->out[1] && loss->out[1]->num_uses)) return OK;
+    Value *in[] = {head->in[0], head->in[1], loss->in[1]};
     Node  *node;
     graph->cursor = loss;
     graph->layer = -1;
@@ -324,7 +317,7 @@ static Status fuse_lm_head(Fuse *f, Node *loss, bool *fired)
     return OK;
 }
 
-typedef Status (*FuseFn)(Fuse *fuse, Node *anchor, bool *fired);
+typedef Status (*FuseFn)(Graph *graph, Node *anchor, bool *fired);
 
 static const FuseFn rewrites[FUSION_COUNT] = {
     [FUSE_RESIDUAL_NORM] = fuse_residual_norm,
@@ -339,11 +332,10 @@ Status fuse_graph(Graph *graph, uint32_t no_fuse, int counts[FUSION_COUNT])
     for (int k = 0; k < FUSION_COUNT; k++) {
         counts[k] = 0;
         if (no_fuse >> k & 1) continue;
-        Fuse f = { .graph = graph, .uses = graph_count_uses(graph) };
         for (Node *node = graph->first, *next; node; node = next) {
             next = node->next; /* a rewrite removes only its anchor and nodes before it */
             bool fired = false;
-            TRY(rewrites[k](&f, node, &fired));
+            TRY(rewrites[k](graph, node, &fired));
             counts[k] += fired;
         }
         graph->source = NULL;

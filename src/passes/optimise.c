@@ -1,43 +1,88 @@
-/* optimise: the optimizer's program over flat buffers. One node takes the norm of all gradients, one updates all weights; a
- * table of segments says which elements are which parameter. Clipping and the finite check are inside the update, so that a
- * bad step touches nothing. */
-#include "ops/attrs.h"
+/* optimise: the optimizer's program over flat buffers. One node a bucket takes the norm of its gradients; its rule updates its
+ * weights. Clipping and the finite check are inside the update, so that a bad step touches nothing: every bucket sees the norm of
+ * all gradients. */
 #include "ops/ops.h"
+#include "ops/step_scalars.h"
+#include "passes/optimizers.h"
 #include "passes/pass.h"
+
+static Value *flat_value(Graph *graph, ValueKind kind, const char *name, DType dtype, int64_t numel)
+{
+    TensorType type = type_make(dtype, 1, numel);
+    return graph_add_value(graph, kind, name, &type);
+}
+
+/* The squared norm of all gradients: the sum of the buckets' in order. */
+static Status norm_of(const Plan *plan, Graph *graph, Value *const *grads, Value **out)
+{
+    for (int i = 0; i < plan->num_buckets; i++) {
+        Node  *node;
+        Value *in[] = {grads[i]};
+        TRY(graph_add_node(graph, &op_sum_squares, NULL, "norm2", in, 1, ~0u, &node));
+        if (i > 0) {
+            Value *sum_in[] = {*out, node->out[0]};
+            TRY(graph_add_node(graph, &op_add, NULL, "norm2", sum_in, 2, ~0u, &node));
+        }
+        *out = node->out[0];
+    }
+    return OK;
+}
+
+/* Whether the step counts, and the scalars of all buckets' updates. */
+static Status begin_step(Update *update, Value **out_applied)
+{
+    StepScalarsAttrs attrs = {.beta1 = update->options->beta1, .beta2 = update->options->beta2};
+    Value           *in[] = {flat_value(update->graph, VALUE_INPUT, "hyper", DT_F32, HYPER_COUNT), update->norm2, update->loss,
+                             flat_value(update->graph, VALUE_STATE, OPTIMIZER_APPLIED, DT_I64, 1)};
+    Node            *node;
+    TRY(graph_add_node(update->graph, &op_step_scalars, &attrs, "step_scalars", in, 4, ~0u, &node));
+    update->hyper = node->out[STEP_OUT_HYPER];
+    *out_applied = node->out[STEP_OUT_APPLIED];
+    return OK;
+}
+
+static Status update_bucket(Update *update, const Bucket *bucket, Value *grads)
+{
+    update->bucket = bucket;
+    update->weights = flat_value(update->graph, VALUE_PARAM, bucket->weights, bucket->weight, bucket->numel);
+    update->grads = grads;
+    for (int k = 0; k < bucket->num_states; k++)
+        update->state[k] =
+            flat_value(update->graph, VALUE_STATE, bucket->states[k].value, bucket->states[k].dtype, bucket->states[k].numel);
+    return bucket->rule->emit(update);
+}
+
+/* What the host is told of the step, in its own memory. */
+static Status add_result(const Update *update, Value *applied)
+{
+    TensorType type = type_make(DT_F32, 2, (int64_t)RESULT_ROWS, (int64_t)RESULT_COUNT);
+    Value     *ring = graph_add_value(update->graph, VALUE_STATE, "results", &type);
+    ring->space = SPACE_HOST;
+    Value *in[] = {update->loss, update->norm2, applied, update->step, ring};
+    return graph_add_node(update->graph, &op_step_result, NULL, "result", in, 5, ~0u, NULL);
+}
 
 Status pass_optimise(PassContext *context, Graph **out_graph)
 {
-    const CompileOptions *options = context->options;
-    Plan                 *plan = context->plan;
-    Graph                *graph = graph_create(context->arena, program_kind_name(context->kind), op_table, OP_COUNT);
+    const Plan *plan = context->plan;
+    Graph      *graph = graph_create(context->arena, program_kind_name(context->kind), op_table, OP_COUNT);
     FAIL_IF(!plan->num_trained, ERR_INVALID, "nothing to train: no parameter is trained");
-    int64_t    numel = plan->flat_numel;
-    TensorType weight = type_make(options->model_dtype, 1, numel), moment = type_make(options->moment_dtype, 1, numel);
-    TensorType master = type_make(options->master_dtype, 1, numel), one = type_make(DT_F32, 1, (int64_t)1);
-    TensorType step = type_make(DT_I64, 1, (int64_t)STEP_COUNT), hyper = type_make(DT_F32, 1, (int64_t)HYPER_COUNT);
-    TensorType segments = type_make(DT_I64, 2, (int64_t)plan->num_trained, (int64_t)4);
-    Value     *w = graph_add_value(graph, VALUE_PARAM, "weights", &weight);
-    Value     *g = graph_add_value(graph, VALUE_GRAD, "grads", &weight);
-    Value     *loss = graph_add_value(graph, VALUE_STATE, "loss.sum", &one);
-    Value     *table = graph_add_value(graph, VALUE_CONST, "segments", &segments);
-    table->const_data = plan->segments;
-    Node  *norm;
-    Value *norm_in[] = { g };
-    TRY(graph_add_node(graph, &op_sum_squares, NULL, "norm2", norm_in, 1, ~0u, &norm));
-    bool       wide = options->master_weights;
-    AdamwAttrs attrs = { .beta1 = options->beta1, .beta2 = options->beta2, .eps = options->adam_eps,
-                         .weight_decay = options->weight_decay, .max_grad_norm = options->max_grad_norm,
-                         .stochastic = options->model_dtype == DT_BF16 && !wide };
-    Value     *in[] = {
-                w, g, graph_add_value(graph, VALUE_STATE, "adam.m", &moment), graph_add_value(graph, VALUE_STATE, "adam.v", &moment),
-                norm->out[0], loss, graph_add_value(graph, VALUE_INPUT, "hyper", &hyper), graph_add_value(graph, VALUE_INPUT, "step", &step),
-                table, wide ? graph_add_value(graph, VALUE_STATE, "master", &master) : NULL,
-    };
-    Node *update;
-    TRY(graph_add_node(graph, &op_adamw, &attrs, "update", in, 10, wide ? ~0u : 0xFu, &update));
-    graph_add_output(graph, "loss", loss);
-    graph_add_output(graph, "norm2", norm->out[0]);
-    graph_add_output(graph, "applied", update->out[3]);
+    Value **grads = arena_array(context->arena, Value *, plan->num_buckets);
+    for (int i = 0; i < plan->num_buckets; i++)
+        grads[i] = flat_value(graph, VALUE_GRAD, plan->buckets[i].grads, plan->buckets[i].grad, plan->buckets[i].numel);
+    Update update = {.options = context->options,
+                     .plan = plan,
+                     .graph = graph,
+                     .loss = flat_value(graph, VALUE_STATE, "loss.sum", DT_F32, 1),
+                     .step = flat_value(graph, VALUE_INPUT, "step", DT_I64, STEP_COUNT)};
+    Value *applied;
+    TRY(norm_of(plan, graph, grads, &update.norm2));
+    TRY(begin_step(&update, &applied));
+    for (int i = 0; i < plan->num_buckets; i++) TRY(update_bucket(&update, &plan->buckets[i], grads[i]));
+    TRY(add_result(&update, applied));
+    graph_add_output(graph, "loss", update.loss);
+    graph_add_output(graph, "norm2", update.norm2);
+    graph_add_output(graph, "applied", applied);
     *out_graph = graph;
     return OK;
 }

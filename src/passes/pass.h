@@ -5,7 +5,8 @@
 
 typedef struct PassContext {
     Arena                *arena;
-    const IrModule       *module;
+    const char           *file;   /* what the graph comes from, for messages */
+    const IrModule       *module; /* NULL: the graph is there already */
     const JsonValue      *config;
     const char           *config_name;
     const CompileOptions *options;
@@ -22,6 +23,17 @@ typedef struct PassContext {
 /* Number of passes and the name of each, in order. */
 int         pass_count(void);
 const char *pass_name(int index);
+/* ERR_INVALID with all names. */
+NODISCARD Status pass_find(const char *name, int *out_index);
+/* Bit per ProgramKind: what the pass runs for. */
+uint32_t pass_programs(int index);
+/* Whether it needs the layout of what lasts: it is run once all programs are scheduled. */
+bool pass_after_layout(int index);
+/* Runs it over context->program->graph, and verifies that if the options say so. */
+NODISCARD Status pass_run(PassContext *context, int index);
+
+/* An empty plan for this device. */
+NODISCARD Status plan_start(Arena *arena, const CompileOptions *options, Device *device, Plan **out_plan);
 
 /* ---- the layout that programs share (passes/place.c) ---- */
 
@@ -31,8 +43,9 @@ NODISCARD Status layout_add(Plan *plan, const CompileOptions *options, const Gra
 /* How often each fusion fired in the graph being compiled: for tests (counts[FUSION_COUNT]). */
 NODISCARD Status fuse_graph(Graph *graph, uint32_t no_fuse, int counts[FUSION_COUNT]);
 
-/* Reverse-mode differentiation of the output "loss". accumulate: gradients and loss are added to what their memory holds. */
-NODISCARD Status autodiff_graph(Graph *graph, bool accumulate);
+/* Reverse-mode differentiation of the output "loss". accumulate: gradients and loss are added to what their memory holds.
+ * fp32_grads: see CompileOptions. */
+NODISCARD Status autodiff_graph(Graph *graph, bool accumulate, bool fp32_grads);
 
 /* Removes nodes that nothing reads and that write no lasting memory. */
 void remove_dead_nodes(Graph *graph);

@@ -1,15 +1,18 @@
 /* place: one static offset for every buffer. Lasting values are laid out once for all programs of a session (layout_add);
  * activations by liveness, the memory of one reused by others that are never alive with it. */
+#include "base/philox.h"
 #include "ops/attrs.h"
 #include "ops/ops.h"
+#include "passes/intervals.h"
+#include "passes/optimizers.h"
 #include "passes/pass.h"
+#include "run/order.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 enum {
-    PLACE_ALIGN = 256,  /* bytes: what vector loads, cuBLASLt and cuDNN ask for at most */
-    FLAT_ALIGN = 128,   /* elements between parameters of the flat run: PLACE_ALIGN for two-byte elements */
+    PLACE_ALIGN = 256, /* bytes: what vector loads, cuBLASLt and cuDNN ask for at most */
+    FLAT_ALIGN = 128,  /* elements between parameters of the flat run: PLACE_ALIGN for two-byte elements */
 };
 
 static int64_t align_up(int64_t n, int64_t to)
@@ -19,95 +22,159 @@ static int64_t align_up(int64_t n, int64_t to)
 
 /* ---- lasting values ---- */
 
-static Status add_entry(Plan *plan, const char *name, const TensorType *type, Region region, int64_t offset)
+static Status add_entry(Plan *plan, const char *name, const TensorType *type, Region region, Space space, int64_t offset)
 {
     FAIL_IF(plan_find(plan, name), ERR_INTERNAL, "plan: second value named %s", name);
-    plan_add(plan, name, type, region, offset);
+    plan_add(plan, name, type, region, space, offset);
     return OK;
 }
 
-static Status append_entry(Plan *plan, const char *name, const TensorType *type, Region region)
+static Status append_entry(Plan *plan, const char *name, const TensorType *type, Region region, Space space)
 {
-    int64_t offset = plan->region_bytes[region];
-    plan->region_bytes[region] = align_up(offset + type_bytes(type), PLACE_ALIGN);
-    return add_entry(plan, name, type, region, offset);
+    int64_t *end = &plan->region_bytes[space][region], offset = *end;
+    *end = align_up(offset + type_bytes(type), PLACE_ALIGN);
+    return add_entry(plan, name, type, region, space, offset);
 }
 
-/* The members of a packed parameter in order, or the parameter itself. */
-static int members_of(const Graph *graph, Value *base, Value **out, int most)
+/* A parameter that is placed by itself: one that isn't packed, or the memory of packed ones, which are its members. */
+static bool is_whole(const Value *value)
 {
-    int n = 0;
-    if (base->param) {
-        out[n++] = base;
-        return n;
-    }
-    for (int i = 0; i < graph->num_values && n < most; i++)
-        if (graph->values[i]->base == base && graph->values[i]->param) out[n++] = graph->values[i];
-    return n;
+    return value->kind == VALUE_PARAM && !value->producer && !value->base;
 }
 
-static Status add_trained(Plan *plan, const Value *value, int64_t offset)
+static bool is_trained(const Value *whole)
 {
-    int64_t    size = dtype_bytes(value->type.dtype);
+    const Value *member = whole->first_member;
+    while (member && !member->param) member = member->next_member;
+    return whole->param ? whole->param->trained : member && member->param->trained;
+}
+
+static Status add_trained(Plan *plan, const Value *value, const Bucket *bucket, int64_t at)
+{
     const char *grad = arena_printf(plan->arena, "grad.%s", value->name);
-    TRY(add_entry(plan, value->name, &value->type, REGION_WEIGHTS, offset * size));
-    TRY(add_entry(plan, grad, &value->type, REGION_GRADS, offset * size));
+    TensorType  type = value->type;
+    TRY(add_entry(plan, value->name, &type, REGION_WEIGHTS, SPACE_DEVICE, bucket->weight_offset + dtype_bytes(type.dtype, at)));
+    type.dtype = bucket->grad;
+    TRY(add_entry(plan, grad, &type, REGION_GRADS, SPACE_DEVICE, bucket->grad_offset + dtype_bytes(type.dtype, at)));
     if (!value->param) return OK;
     int64_t *segment = plan->segments[plan->num_trained];
-    segment[SEGMENT_OFFSET] = offset;
+    segment[SEGMENT_OFFSET] = at;
     segment[SEGMENT_NUMEL] = type_numel(&value->type);
     segment[SEGMENT_DECAY] = value->param->decay;
-    uint64_t h = 0xcbf29ce484222325u; /* random numbers follow the name, not the place */
-    for (const char *p = value->param->name; *p; p++) h = (h ^ (unsigned char)*p) * 0x100000001b3u;
-    segment[SEGMENT_KEY] = (int64_t)(h >> 16);
+    segment[SEGMENT_KEY] = (int64_t)philox_name_key(value->param->name);
     plan->trained_params[plan->num_trained++] = value->param;
     plan->trained_numel += segment[SEGMENT_NUMEL];
     return OK;
 }
 
-/* Trained parameters first, in one flat run with the members of a packed one adjoining; then the frozen ones. */
-static Status layout_params(Plan *plan, const Graph *graph)
+static Bucket bucket_of(const CompileOptions *options, const Value *value)
 {
-    Arena *arena = plan->arena;
+    return (Bucket){
+        .weight = value->type.dtype, .grad = options->fp32_grads ? DT_F32 : value->type.dtype, .rule = optimizer_rule(options, value)};
+}
+
+static bool is_same_bucket(const Bucket *a, const Bucket *b)
+{
+    return a->weight == b->weight && a->grad == b->grad && a->rule == b->rule;
+}
+
+/* Where a state begins for each parameter of a bucket, and how long it is. */
+static void layout_state(Plan *plan, const Bucket *bucket, BucketState *state)
+{
+    enum { ROWS_ALIGN = 64 }; /* elements between parameters */
+    int64_t *at = arena_array(plan->arena, int64_t, bucket->count + 1), rows = 0;
+    for (int i = 0; i < bucket->count; i++) {
+        int64_t offset = plan->segments[bucket->first + i][SEGMENT_OFFSET];
+        at[i] = state->extent == STATE_ELEMENTS ? offset : state->extent == STATE_BLOCKS ? MOMENT_FIRST(offset, i) : rows;
+        TensorType type = state_type(state, plan->trained_params[bucket->first + i]);
+        rows = align_up(rows + type_numel(&type), ROWS_ALIGN);
+    }
+    state->at = at;
+    state->numel = state->extent == STATE_ELEMENTS ? bucket->numel
+                   : state->extent == STATE_BLOCKS ? MOMENT_FIRST(bucket->numel, bucket->count)
+                                                   : rows;
+}
+
+/* The trained parameters of a bucket in the order of the graph, the members of a packed one adjoining. */
+static Status layout_bucket(Plan *plan, const CompileOptions *options, const Graph *graph, Bucket *bucket)
+{
+    int64_t *weights_end = &plan->region_bytes[SPACE_DEVICE][REGION_WEIGHTS], *grads_end = &plan->region_bytes[SPACE_DEVICE][REGION_GRADS];
+    bucket->first = plan->num_trained;
+    bucket->weight_offset = *weights_end;
+    bucket->grad_offset = *grads_end;
+    for (int i = 0; i < graph->num_values; i++) {
+        const Value *value = graph->values[i];
+        int64_t      at = bucket->numel;
+        if (!is_whole(value) || !is_trained(value)) continue;
+        Bucket its = bucket_of(options, value);
+        if (!is_same_bucket(&its, bucket)) continue;
+        TRY(add_trained(plan, value, bucket, at));
+        for (const Value *member = value->param ? NULL : value->first_member; member; member = member->next_member)
+            if (member->param) TRY(add_trained(plan, member, bucket, at + member->base_offset));
+        bucket->numel = align_up(at + type_numel(&value->type), FLAT_ALIGN);
+    }
+    bucket->count = plan->num_trained - bucket->first;
+    TensorType weights = type_make(bucket->weight, 1, bucket->numel), grads = type_make(bucket->grad, 1, bucket->numel);
+    TRY(add_entry(plan, bucket->weights, &weights, REGION_WEIGHTS, SPACE_DEVICE, bucket->weight_offset));
+    TRY(add_entry(plan, bucket->grads, &grads, REGION_GRADS, SPACE_DEVICE, bucket->grad_offset));
+    *weights_end = align_up(bucket->weight_offset + type_bytes(&weights), PLACE_ALIGN);
+    *grads_end = align_up(bucket->grad_offset + type_bytes(&grads), PLACE_ALIGN);
+    for (int k = 0; k < bucket->num_states; k++) layout_state(plan, bucket, &bucket->states[k]);
+    return OK;
+}
+
+static const char *bucket_value(Plan *plan, const char *name, int index)
+{
+    return index ? arena_printf(plan->arena, "%s.%d", name, index + 1) : name;
+}
+
+static void name_values(Plan *plan, const CompileOptions *options, Bucket *bucket, int index)
+{
+    bucket->weights = bucket_value(plan, "weights", index);
+    bucket->grads = bucket_value(plan, "grads", index);
+    optimizer_states(options, bucket);
+    for (int k = 0; k < bucket->num_states; k++)
+        bucket->states[k].value = bucket_value(plan, arena_printf(plan->arena, "%s.%s", bucket->rule->name, bucket->states[k].name), index);
+}
+
+/* One bucket for each rule and pair of types, in the order in which the graph has them. */
+static void find_buckets(Plan *plan, const CompileOptions *options, const Graph *graph)
+{
+    enum { MAX_BUCKETS = DT_COUNT * 2 * OPTIMIZER_MAX_RULES }; /* a gradient is of its weight's dtype or fp32 */
+    plan->buckets = arena_array(plan->arena, Bucket, MAX_BUCKETS);
+    for (int i = 0; i < graph->num_values; i++) {
+        int k = 0, index = plan->num_buckets;
+        if (!is_whole(graph->values[i]) || !is_trained(graph->values[i])) continue;
+        Bucket bucket = bucket_of(options, graph->values[i]);
+        while (k < index && !is_same_bucket(&plan->buckets[k], &bucket)) k++;
+        if (k < index) continue;
+        name_values(plan, options, &bucket, index);
+        plan->buckets[plan->num_buckets++] = bucket;
+    }
+}
+
+static Status append_frozen(Plan *plan, const Value *value)
+{
+    TRY(append_entry(plan, value->name, &value->type, REGION_WEIGHTS, value->space));
+    const Placement base = plan_find(plan, value->name)->place;
+    for (const Value *member = value->param ? NULL : value->first_member; member; member = member->next_member)
+        if (member->param)
+            TRY(add_entry(plan, member->name, &member->type, REGION_WEIGHTS, base.space,
+                          base.offset + dtype_bytes(member->type.dtype, member->base_offset)));
+    return OK;
+}
+
+/* Trained parameters first, a flat run for each bucket; then the frozen ones. */
+static Status layout_params(Plan *plan, const CompileOptions *options, const Graph *graph)
+{
     plan->params = graph->params;
     plan->num_params = graph->num_params;
-    plan->segments = arena_alloc(arena, sizeof(int64_t[4]) * (size_t)(graph->num_params + 1));
-    plan->trained_params = arena_array(arena, Param *, graph->num_params + 1);
-    Value **members = arena_array(arena, Value *, graph->num_params + 1);
-    Value **frozen = arena_array(arena, Value *, graph->num_values + 1);
-    int     num_frozen = 0;
-    DType   dtype = DT_F32;
-    for (int i = 0; i < graph->num_values; i++) {
-        Value *value = graph->values[i];
-        if (value->kind != VALUE_PARAM || value->producer || value->base) continue;
-        int num = members_of(graph, value, members, graph->num_params);
-        if (!num || !members[0]->param->trained) {
-            frozen[num_frozen++] = value;
-            continue;
-        }
-        int64_t at = plan->flat_numel;
-        FAIL_IF(at && dtype != value->type.dtype, ERR_UNSUPPORTED, "trained parameters of several dtypes (%s)", value->name);
-        dtype = value->type.dtype;
-        if (!value->param) TRY(add_trained(plan, value, at));
-        for (int k = 0; k < num; k++) TRY(add_trained(plan, members[k], at + (value->param ? 0 : members[k]->base_offset)));
-        plan->flat_numel = align_up(at + type_numel(&value->type), FLAT_ALIGN);
-    }
-    TensorType flat = type_make(dtype, 1, plan->flat_numel);
-    if (plan->flat_numel) {
-        TRY(add_entry(plan, "weights", &flat, REGION_WEIGHTS, 0));
-        TRY(add_entry(plan, "grads", &flat, REGION_GRADS, 0));
-        plan->region_bytes[REGION_GRADS] = type_bytes(&flat);
-    }
-    plan->region_bytes[REGION_WEIGHTS] = align_up(plan->flat_numel * dtype_bytes(dtype), PLACE_ALIGN);
-    for (int i = 0; i < num_frozen; i++) {
-        TRY(append_entry(plan, frozen[i]->name, &frozen[i]->type, REGION_WEIGHTS));
-        if (frozen[i]->param) continue;
-        const Placement base = plan_find(plan, frozen[i]->name)->place;
-        int             num = members_of(graph, frozen[i], members, graph->num_params);
-        for (int k = 0; k < num; k++)
-            TRY(add_entry(plan, members[k]->name, &members[k]->type, REGION_WEIGHTS,
-                          base.offset + members[k]->base_offset * dtype_bytes(members[k]->type.dtype)));
-    }
+    plan->segments = arena_alloc(plan->arena, sizeof(int64_t[4]) * (size_t)(graph->num_params + 1));
+    plan->trained_params = arena_array(plan->arena, Param *, graph->num_params + 1);
+    find_buckets(plan, options, graph);
+    for (int i = 0; i < plan->num_buckets; i++) TRY(layout_bucket(plan, options, graph, &plan->buckets[i]));
+    for (int i = 0; i < graph->num_values; i++)
+        if (is_whole(graph->values[i]) && !is_trained(graph->values[i])) TRY(append_frozen(plan, graph->values[i]));
     for (int i = 0; i < graph->num_params; i++) plan->total_numel += type_numel(&graph->params[i]->type);
     return OK;
 }
@@ -115,34 +182,37 @@ static Status layout_params(Plan *plan, const Graph *graph)
 static Region region_of(const Value *value)
 {
     switch (value->kind) {
-    case VALUE_INPUT: return REGION_INPUTS;
-    case VALUE_CACHE: return REGION_CACHE;
-    case VALUE_CONST: return REGION_CONSTS;
-    default: return REGION_OPTIMIZER;
+    case VALUE_INPUT:
+        return REGION_INPUTS;
+    case VALUE_CACHE:
+        return REGION_CACHE;
+    case VALUE_CONST:
+        return REGION_CONSTS;
+    default:
+        return REGION_OPTIMIZER;
     }
 }
 
 Status layout_add(Plan *plan, const CompileOptions *options, const Graph *graph)
 {
-    (void)options;
-    if (!plan->params && graph->num_params) TRY(layout_params(plan, graph));
+    if (!plan->params && graph->num_params) TRY(layout_params(plan, options, graph));
     for (int i = 0; i < graph->num_values; i++) {
         const Value     *value = graph->values[i];
         bool             once = value->producer && (value->producer->flags & NODE_ONCE);
         const PlanEntry *entry = plan_find(plan, value->name);
         if (value->kind == VALUE_ACTIVATION || value->base || (value->producer && !once)) continue;
         if (!entry) {
-            TRY(append_entry(plan, value->name, &value->type, region_of(value)));
+            TRY(append_entry(plan, value->name, &value->type, region_of(value), value->space));
         } else if (value->kind == VALUE_INPUT && type_bytes(&value->type) > entry->place.bytes) {
             /* Programs read the same input with other shapes: the largest decides. The smaller place is left unused. */
             PlanEntry *wider = &plan->entries[entry - plan->entries];
             wider->type = value->type;
             wider->place.bytes = type_bytes(&value->type);
-            wider->place.offset = plan->region_bytes[REGION_INPUTS];
-            plan->region_bytes[REGION_INPUTS] = align_up(wider->place.offset + wider->place.bytes, PLACE_ALIGN);
+            int64_t *end = &plan->region_bytes[wider->place.space][REGION_INPUTS];
+            wider->place.offset = *end;
+            *end = align_up(wider->place.offset + wider->place.bytes, PLACE_ALIGN);
         } else if (value->kind != VALUE_INPUT) {
-            FAIL_IF(type_bytes(&value->type) != entry->place.bytes, ERR_INTERNAL, "plan: %s differs in size between programs",
-                    value->name);
+            FAIL_IF(type_bytes(&value->type) != entry->place.bytes, ERR_INTERNAL, "plan: %s differs in size between programs", value->name);
         }
     }
     return OK;
@@ -150,66 +220,74 @@ Status layout_add(Plan *plan, const CompileOptions *options, const Graph *graph)
 
 /* ---- activations ---- */
 
-typedef struct Interval {
-    int     id;          /* of the root value */
-    int     start, end;  /* node indexes, inclusive */
-    int64_t bytes, offset;
-} Interval;
-
 typedef struct Placer {
     const Graph *graph;
+    const Root  *roots; /* by value id */
     Program     *program;
+    const Order *order;
     int         *interval_of; /* by value id of roots: index into intervals, -1 */
     Interval    *intervals;
-    int          num, num_nodes;
+    int          num;
 } Placer;
 
-static Interval *find_interval(Placer *p, Value *value)
+static Interval *find_interval(Placer *p, const Value *value)
 {
-    Value *root = value_root(value, NULL);
-    int    index = p->interval_of[root->id];
+    int index = p->interval_of[p->roots[value->id].value->id];
     return index < 0 ? NULL : &p->intervals[index];
 }
 
-static void extend(Placer *p, Value *value, int index)
+static void extend(Placer *p, const Value *value, int index)
 {
     Interval *interval = value ? find_interval(p, value) : NULL;
     if (interval && interval->end < index) interval->end = index;
 }
 
-static void find_lives(Placer *p)
+/* With several streams a life ends where every later result is made after its last touch. */
+static void extend_beside(Placer *p, const int *index_of_launch)
 {
-    int index = 0;
+    for (int i = 0; i < p->num; i++) {
+        int last = order_last_beside(p->order, p->graph->values[p->intervals[i].id]);
+        if (last >= 0 && index_of_launch[last] > p->intervals[i].end) p->intervals[i].end = index_of_launch[last];
+    }
+}
+
+static void find_lives(Placer *p, Arena *arena)
+{
+    int  index = 0, launch = 0;
+    int *index_of_launch = arena_array(arena, int, p->graph->num_nodes + 1);
     for (Node *node = p->graph->first; node; node = node->next) {
         if (node->flags & NODE_ONCE) continue;
+        if (node_is_launch(node)) index_of_launch[launch++] = index;
         for (int k = 0; k < node->num_out; k++) {
             Value *out = node->out[k];
-            if (!out || value_root(out, NULL) != out || out->kind != VALUE_ACTIVATION) continue;
+            if (!out || p->roots[out->id].value != out || out->kind != VALUE_ACTIVATION) continue;
             p->interval_of[out->id] = p->num;
-            p->intervals[p->num++] = (Interval){ out->id, index, index, align_up(type_bytes(&out->type), PLACE_ALIGN), 0 };
+            p->intervals[p->num++] = (Interval){out->id, index, index, align_up(type_bytes(&out->type), PLACE_ALIGN), 0};
         }
         for (int i = 0; i < node->num_in; i++) extend(p, node->in[i], index);
         for (int k = 0; k < node->num_out; k++) extend(p, node->out[k], index);
         index++;
     }
     for (int i = 0; i < p->graph->num_outputs; i++) extend(p, p->graph->outputs[i].value, index);
-    p->num_nodes = index + 1;
+    if (!order_is_single(p->order)) extend_beside(p, index_of_launch);
 }
 
 /* An element-wise result takes the memory of an input that dies there. */
 static void share_in_place(Placer *p)
 {
-    int index = -1;
+    int index = -1, launch = -1;
     for (Node *node = p->graph->first; node; node = node->next) {
         if (node->flags & NODE_ONCE) continue;
         index++;
+        launch += node_is_launch(node);
         Value *out = node->out[0];
         if (!(node->op->flags & OP_INPLACE) || !out || p->interval_of[out->id] < 0) continue;
         int sides = node->op->flags & OP_COMMUTES ? 2 : 1;
         for (int i = 0; i < sides; i++) {
-            Value    *in = node->in[i];
-            Interval *from = in ? find_interval(p, in) : NULL, *to = &p->intervals[p->interval_of[out->id]];
+            const Value *in = node->in[i];
+            Interval    *from = in ? find_interval(p, in) : NULL, *to = &p->intervals[p->interval_of[out->id]];
             if (!from || from == to || from->end != index || from->bytes != to->bytes || to->start != index) continue;
+            if (in->space != out->space || !order_is_last_touch(p->order, p->roots[in->id].value, launch)) continue;
             from->end = to->end;
             to->bytes = 0; /* nothing of its own any more */
             p->interval_of[out->id] = (int)(from - p->intervals);
@@ -218,130 +296,25 @@ static void share_in_place(Placer *p)
     }
 }
 
-static int by_size(const void *a, const void *b)
+/* Places the intervals of one space; *out_live as intervals_place. */
+static int64_t place_space(Placer *p, Arena *arena, Space space, int64_t *out_live)
 {
-    const Interval *x = *(Interval *const *)a, *y = *(Interval *const *)b;
-    if (x->bytes != y->bytes) return x->bytes < y->bytes ? 1 : -1;
-    if (x->end - x->start != y->end - y->start) return x->end - x->start < y->end - y->start ? 1 : -1;
-    return x->id - y->id;
-}
-
-static int by_start(const void *a, const void *b)
-{
-    const Interval *x = *(Interval *const *)a, *y = *(Interval *const *)b;
-    if (x->start != y->start) return x->start - y->start;
-    if (x->bytes != y->bytes) return x->bytes < y->bytes ? 1 : -1;
-    return x->id - y->id;
-}
-
-static int by_area(const void *a, const void *b)
-{
-    const Interval *x = *(Interval *const *)a, *y = *(Interval *const *)b;
-    double          ax = (double)x->bytes * (x->end - x->start + 1), ay = (double)y->bytes * (y->end - y->start + 1);
-    if (ax != ay) return ax < ay ? 1 : -1;
-    return x->id - y->id;
-}
-
-/* Places items in the given order, each at the smallest gap that fits between those alive with it. `placed` stays sorted by
- * offset. Returns the height. */
-static int64_t place_in_order(Interval **items, int num, Interval **placed)
-{
-    int64_t height = 0;
-    for (int n = 0; n < num; n++) {
-        Interval *item = items[n];
-        int64_t   best = -1, best_gap = INT64_MAX, end = 0;
-        for (int k = 0; k < n; k++) {
-            const Interval *other = placed[k];
-            if (other->start > item->end || other->end < item->start) continue;
-            int64_t gap = other->offset - end;
-            if (gap >= item->bytes && gap < best_gap) {
-                best = end;
-                best_gap = gap;
-            }
-            if (other->offset + other->bytes > end) end = other->offset + other->bytes;
-        }
-        item->offset = best >= 0 ? best : end;
-        if (item->offset + item->bytes > height) height = item->offset + item->bytes;
-        int at = n;
-        while (at > 0 && placed[at - 1]->offset > item->offset) {
-            placed[at] = placed[at - 1];
-            at--;
-        }
-        placed[at] = item;
-    }
-    return height;
-}
-
-static int64_t largest_live(const Placer *p, Arena *arena)
-{
-    int64_t *delta = arena_array(arena, int64_t, p->num_nodes + 2), live = 0, most = 0;
+    Interval *items = arena_array(arena, Interval, p->num + 1);
+    int      *from = arena_array(arena, int, p->num + 1), count = 0;
     for (int i = 0; i < p->num; i++) {
-        delta[p->intervals[i].start] += p->intervals[i].bytes;
-        delta[p->intervals[i].end + 1] -= p->intervals[i].bytes;
+        if (p->graph->values[p->intervals[i].id]->space != space) continue;
+        from[count] = i;
+        items[count++] = p->intervals[i];
     }
-    for (int i = 0; i <= p->num_nodes; i++) {
-        live += delta[i];
-        if (live > most) most = live;
-    }
-    return most;
+    int64_t bytes = intervals_place(arena, items, count, out_live);
+    for (int i = 0; i < count; i++) p->intervals[from[i]].offset = items[i].offset;
+    return bytes;
 }
 
-typedef struct Placing {
-    Interval **items, **placed;
-    int        num;
-    int64_t   *best; /* offsets of the lowest placing so far, by interval */
-    int64_t    height;
-} Placing;
-
-static void try_order(const Placer *p, Placing *t)
+static Status placement_of(Placer *p, const Plan *plan, const Value *value, Placement *out)
 {
-    int64_t height = place_in_order(t->items, t->num, t->placed);
-    if (height >= t->height) return;
-    t->height = height;
-    for (int i = 0; i < p->num; i++) t->best[i] = p->intervals[i].offset;
-}
-
-/* What reaches highest goes first next time. */
-static void raise_highest(Placing *t)
-{
-    int highest = 0;
-    for (int i = 1; i < t->num; i++)
-        if (t->items[i]->offset + t->items[i]->bytes > t->items[highest]->offset + t->items[highest]->bytes) highest = i;
-    Interval *item = t->items[highest];
-    memmove(t->items + 1, t->items, sizeof *t->items * (size_t)highest);
-    t->items[0] = item;
-}
-
-/* Largest first is within a few percent of the bound; where it isn't, other orders and then repairs of the last one are tried. */
-static void place_activations(Placer *p, Arena *arena)
-{
-    enum { REPAIRS = 64, REPAIRED_INTERVALS = 4096 };
-    int (*const orders[])(const void *, const void *) = { by_size, by_area, by_start };
-    Placing t = { .height = INT64_MAX };
-    t.items = arena_array(arena, Interval *, p->num + 1);
-    t.placed = arena_array(arena, Interval *, p->num + 1);
-    t.best = arena_array(arena, int64_t, p->num + 1);
-    p->program->live_bytes = largest_live(p, arena);
-    for (int i = 0; i < p->num; i++)
-        if (p->intervals[i].bytes) t.items[t.num++] = &p->intervals[i];
-    int64_t enough = p->program->live_bytes + p->program->live_bytes / 128;
-    for (int order = 0; order < 3 && t.height > enough; order++) {
-        qsort(t.items, (size_t)t.num, sizeof(Interval *), orders[order]);
-        try_order(p, &t);
-    }
-    for (int i = 0; i < REPAIRS && t.height > enough && t.num <= REPAIRED_INTERVALS; i++) {
-        raise_highest(&t);
-        try_order(p, &t);
-    }
-    for (int i = 0; i < p->num; i++) p->intervals[i].offset = t.best[i];
-    p->program->activation_bytes = t.num ? t.height : 0;
-}
-
-static Status placement_of(Placer *p, const Plan *plan, Value *value, Placement *out)
-{
-    int64_t offset;
-    Value  *root = value_root(value, &offset);
-    *out = (Placement){ .bytes = type_bytes(&value->type) };
+    const Value *root = p->roots[value->id].value;
+    *out = (Placement){.bytes = type_bytes(&value->type), .space = root->space};
     if (p->interval_of[root->id] >= 0) {
         out->region = REGION_ACTIVATIONS;
         out->offset = p->intervals[p->interval_of[root->id]].offset;
@@ -349,26 +322,31 @@ static Status placement_of(Placer *p, const Plan *plan, Value *value, Placement 
         const PlanEntry *entry = plan_find(plan, root->name);
         FAIL_IF(!entry, ERR_INTERNAL, "plan: %s has no place", root->name);
         out->region = entry->place.region;
+        out->space = entry->place.space;
         out->offset = entry->place.offset;
     }
-    out->offset += offset * dtype_bytes(value->type.dtype);
+    out->offset += dtype_bytes(value->type.dtype, p->roots[value->id].offset);
     return OK;
 }
 
 Status pass_place(PassContext *context, Graph **graph)
 {
-    Arena  *arena = context->arena;
-    Plan   *plan = context->plan;
+    Arena   *arena = context->arena;
+    Plan    *plan = context->plan;
     Program *program = context->program;
-    Placer  p = { .graph = *graph, .program = program };
+    Placer   p = {.graph = *graph, .roots = graph_roots(*graph), .program = program, .order = order_make(arena, *graph)};
     p.interval_of = arena_array(arena, int, (*graph)->num_values + 1);
     p.intervals = arena_array(arena, Interval, (*graph)->num_values + 1);
     for (int i = 0; i < (*graph)->num_values; i++) p.interval_of[i] = -1;
-    find_lives(&p);
+    find_lives(&p, arena);
     share_in_place(&p);
-    place_activations(&p, arena);
-    if (program->activation_bytes > plan->region_bytes[REGION_ACTIVATIONS])
-        plan->region_bytes[REGION_ACTIVATIONS] = program->activation_bytes;
+    for (int space = 0; space < SPACE_COUNT; space++) {
+        int64_t live, bytes = place_space(&p, arena, (Space)space, &live), *most = &plan->region_bytes[space][REGION_ACTIVATIONS];
+        if (bytes > *most) *most = bytes;
+        if (space != SPACE_DEVICE) continue;
+        program->activation_bytes = bytes;
+        program->live_bytes = live;
+    }
     program->placement = arena_array(arena, Placement, (*graph)->num_values + 1);
     for (int i = 0; i < (*graph)->num_values; i++) {
         Value *value = (*graph)->values[i];

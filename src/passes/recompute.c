@@ -5,10 +5,10 @@
 
 typedef struct Recompute {
     Graph   *graph;
-    uint32_t parts;    /* bit per Part */
+    uint32_t parts;      /* bit per Part */
     int      num_values; /* before any clone */
-    char    *boundary; /* by value id: read by a forward node of another layer, or a graph output */
-    Value  **clones;   /* by value id */
+    char    *boundary;   /* by value id: read by a forward node of another layer, or a graph output */
+    Value  **clones;     /* by value id */
 } Recompute;
 
 static void find_boundaries(Recompute *r)
@@ -79,7 +79,7 @@ static Status rebuild_value(Recompute *r, Value *value)
     for (; made != r->graph->cursor; made = made->next) {
         made->flags |= NODE_BACKWARD | NODE_CLONE;
         for (int i = 0; i < made->num_in; i++)
-            if (made->in[i] == kept) made->in[i] = from;
+            if (made->in[i] == kept) node_set_input(made, i, from);
     }
     r->clones[value->id] = again;
     return OK;
@@ -99,7 +99,7 @@ static Status clone_value(Recompute *r, Value *value, Value **out)
 Status pass_recompute(PassContext *context, Graph **graph_ref)
 {
     Graph    *graph = *graph_ref;
-    Recompute r = { .graph = graph, .parts = context->options->recompute, .num_values = graph->num_values };
+    Recompute r = {.graph = graph, .parts = context->options->recompute, .num_values = graph->num_values};
     if (!r.parts) return OK;
     r.boundary = arena_array(graph->arena, char, graph->num_values);
     r.clones = arena_array(graph->arena, Value *, graph->num_values);
@@ -107,7 +107,11 @@ Status pass_recompute(PassContext *context, Graph **graph_ref)
     for (Node *node = graph->first; node; node = node->next) {
         if (!(node->flags & NODE_BACKWARD) || (node->flags & NODE_CLONE)) continue;
         graph->cursor = node;
-        for (int i = 0; i < node->num_in; i++) TRY(clone_input(&r, node->in[i], &node->in[i]));
+        for (int i = 0; i < node->num_in; i++) {
+            Value *in;
+            TRY(clone_input(&r, node->in[i], &in));
+            if (in != node->in[i]) node_set_input(node, i, in);
+        }
     }
     graph->cursor = NULL;
     graph->layer = -1;

@@ -1,6 +1,6 @@
 /* schedule: order and streams. Nodes that depend on nothing that changes run once after start; the others keep the order of
- * their making (forward, then backward from the end), except that a node whose result is larger than what it frees waits
- * until just before its first reader. */
+ * their making (forward, then backward from the end), except that a node that frees nothing by running early waits until just
+ * before its first reader. */
 #include "ops/ops.h"
 #include "passes/pass.h"
 
@@ -21,24 +21,24 @@ static void mark_once(Graph *graph)
     }
 }
 
-/* The first node after `node` that reads one of its outputs; NULL: none. */
+/* The first node that reads one of its outputs; NULL: none. */
 static Node *first_reader(const Node *node)
 {
-    for (Node *n = node->next; n; n = n->next)
-        for (int i = 0; i < n->num_in; i++)
-            if (n->in[i] && n->in[i]->producer == node) return n;
-    return NULL;
+    Node *first = NULL;
+    for (int k = 0; k < node->num_out; k++)
+        for (Use *use = node->out[k] ? node->out[k]->first_use : NULL; use; use = use->next)
+            if (use->node && (!first || node_precedes(use->node, first))) first = use->node;
+    return first;
 }
 
-/* A view costs nothing and holds its source: it moves next to its reader. Nodes that only read lasting values (no activation
- * dies by running them early) are moved likewise. */
+/* What reads inputs and constants alone: no activation dies by running it early. */
 static bool should_wait(const Node *node)
 {
     if (node->flags & NODE_ONCE) return false;
-    for (int k = 0; k < node->num_out; k++)
-        if (node->out[k] && value_root(node->out[k], NULL)->kind != VALUE_ACTIVATION) return false;
     for (int i = 0; i < node->num_in; i++)
         if (node->in[i] && node->in[i]->kind != VALUE_INPUT && node->in[i]->kind != VALUE_CONST) return false;
+    for (int k = 0; k < node->num_out; k++)
+        if (node->out[k] && value_root(node->out[k], NULL)->kind != VALUE_ACTIVATION) return false;
     return true;
 }
 

@@ -1,8 +1,8 @@
 #include "run/doctor.h"
 
-#include "base/philox.h"
 #include "base/strbuf.h"
-#include "run/doctor_samples.h"
+#include "ops/attrs.h"
+#include "ops/draw.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -67,97 +67,46 @@ static void set_float(void *data, DType dtype, int64_t i, float value)
         ((float *)data)[i] = value;
 }
 
+/* Of a float, or a code of 8 bits. */
 static float get_float(const void *data, DType dtype, int64_t i)
 {
+    if (dtype == DT_U8) return (float)((const uint8_t *)data)[i];
     return dtype == DT_BF16 ? bf16_to_f32(((const uint16_t *)data)[i]) : ((const float *)data)[i];
-}
-
-static void draw(const TensorType *type, void *data, int range, uint64_t key)
-{
-    for (int64_t i = 0, n = type_numel(type); i < n; i++) {
-        Philox4 word = philox4x32((uint32_t)i, 0, 0, 0, key);
-        int     whole = range > 0 ? (int)(word.v[2] % (uint32_t)range) : 0;
-        double  u = ((double)word.v[0] + 0.5) / 4294967296.0, phase = (double)word.v[1] / 4294967296.0;
-        if (type->dtype == DT_I64)
-            ((int64_t *)data)[i] = whole;
-        else if (type->dtype == DT_I32)
-            ((int32_t *)data)[i] = whole;
-        else
-            set_float(data, type->dtype, i, (float)(sqrt(-2 * log(u)) * cos(6.283185307179586 * phase)));
-    }
-}
-
-/* Documents of growing lengths; one a row where kernels may rely on that. */
-static void draw_documents(const TensorType *type, int32_t *data, bool dense)
-{
-    for (int64_t b = 0; b < type->dim[0]; b++)
-        for (int32_t t = 0, start = 0, len = (int32_t)b + 3; t < type->dim[1]; t++) {
-            if (!dense && t - start == len) start = t, len += 41;
-            data[b * type->dim[1] + t] = start;
-        }
-}
-
-/* Inputs whose elements must agree with each other. */
-static void constrain(const Node *node, int k, const TensorType *type, void *data)
-{
-    int    op = node->op->id;
-    float *floats = data;
-    bool   hyper = type->dtype == DT_F32 && type->ndim == 1 && type->dim[0] == HYPER_COUNT;
-    if (hyper && (op == OP_ADAMW || op == OP_LOSS_SUM || op == OP_LOSS_SUM_BWD)) {
-        const float values[HYPER_COUNT] = {1e-2f, 0.25f, 0.271f, 0.142625f};
-        memcpy(data, values, sizeof values);
-    }
-    if (op == OP_ADAMW && k == 3)
-        for (int64_t i = 0; i < type_numel(type); i++)
-            set_float(data, type->dtype, i, fabsf(get_float(data, type->dtype, i)));
-    if (op == OP_ADAMW && k == 4) floats[0] = 30.0f;
-    if (op == OP_ADAMW && k == 8)
-        for (int64_t s = 0, n = type->dim[0], each = type_numel(&node->in[0]->type) / n; s < n; s++) {
-            int64_t row[4] = {s * each, s + 1 < n ? each - 3 : each, s & 1, 100 + s};
-            memcpy((int64_t *)data + s * 4, row, sizeof row);
-        }
-    bool labels = (op == OP_CROSS_ENTROPY && k == 1) || (op == OP_CROSS_ENTROPY_BWD && k == 2) ||
-                  (op == OP_LM_HEAD_LOSS && k == 2) || (op == OP_LM_HEAD_LOSS_BWD && k == 3);
-    for (int64_t i = 1; labels && i < type_numel(type); i += 4) ((int32_t *)data)[i] = IGNORE_INDEX;
-    if ((op == OP_ATTENTION && k == 3) || (op == OP_ATTENTION_BWD && k == 6))
-        draw_documents(type, data, ((const AttentionAttrs *)node->attrs)->dense);
 }
 
 static void case_fill(Case *c, const int *int_range)
 {
     for (int k = 0; k < c->node->num_in; k++) {
         if (!c->in[k]) continue;
-        draw(&c->node->in[k]->type, c->in[k], int_range[k], 77 + (uint64_t)k);
-        constrain(c->node, k, &c->node->in[k]->type, c->in[k]);
+        op_draw(c->node, k, int_range[k], 77 + (uint64_t)k, c->in[k]);
     }
 }
 
-static Status run_on(Device *device, Case *c, const BoundKernel *kernel, uint32_t want, int poison, bool twice,
-                     bool *out_same, StrBuf *faults);
+static Status run_on(Device *device, Case *c, const BoundKernel *kernel, uint32_t want, int poison, bool twice, bool *out_same,
+                     StrBuf *faults);
 
-/* attention_bwd reads what attention wrote: o and lse of these inputs, from the CPU in fp32. */
-static Status fill_attention_results(Doctor *d, Case *c)
+/* What another op makes of the same inputs (OpResults): from the CPU in fp32. */
+static Status fill_results(Doctor *d, Case *c)
 {
-    enum { IN_Q = 1, IN_O = 4, IN_LSE, IN_DOC };
-    TensorType       in[4] = {0};
-    Case             forward;
-    static const int from[4] = {IN_Q, IN_Q + 1, IN_Q + 2, IN_DOC};
-    for (int i = 0; i < 4; i++)
-        if (c->in[from[i]]) in[i] = c->node->in[from[i]]->type;
-    TRY(case_make(&forward, &op_attention, c->node->attrs, in));
-    for (int i = 0; i < 4; i++)
-        if (c->in[from[i]]) memcpy(forward.in[i], c->in[from[i]], (size_t)type_bytes(&in[i]));
-    BoundKernel kernel;
-    bool        same;
-    StrBuf      faults = {0};
-    Status      status = d->cpu->api->bind(d->cpu, forward.node, &kernel);
-    if (status == OK) status = run_on(d->cpu, &forward, &kernel, ~0u, 0, false, &same, &faults);
-    for (int64_t i = 0, n = type_numel(&c->node->in[IN_O]->type); i < n && status == OK; i++)
-        set_float(c->in[IN_O], c->node->in[IN_O]->type.dtype, i,
-                  get_float(forward.result[0], forward.out[0]->type.dtype, i));
-    if (status == OK) memcpy(c->in[IN_LSE], forward.result[1], (size_t)type_bytes(&c->node->in[IN_LSE]->type));
+    const OpResults *results = &c->node->op->results;
+    TensorType       in[NODE_MAX_IN] = {0};
+    Case             made;
+    BoundKernel      kernel;
+    bool             same;
+    StrBuf           faults = {0};
+    for (int i = 0; i < results->op->num_in; i++)
+        if (c->in[results->in[i]]) in[i] = c->node->in[results->in[i]]->type;
+    Status status = case_make(&made, results->op, c->node->attrs, in);
+    for (int i = 0; i < results->op->num_in && status == OK; i++)
+        if (made.in[i]) memcpy(made.in[i], c->in[results->in[i]], (size_t)type_bytes(&in[i]));
+    if (status == OK) status = d->cpu->api->bind(d->cpu, made.node, &kernel);
+    if (status == OK) status = run_on(d->cpu, &made, &kernel, ~0u, 0, false, &same, &faults);
+    for (int k = 0; k < results->op->num_out && status == OK; k++) {
+        const TensorType *type = &c->node->in[results->out[k]]->type;
+        if (made.out[k]) dtype_convert(c->in[results->out[k]], type->dtype, made.result[k], made.out[k]->type.dtype, type_numel(type));
+    }
     strbuf_deinit(&faults);
-    arena_deinit(&forward.arena);
+    arena_deinit(&made.arena);
     return status;
 }
 
@@ -198,13 +147,11 @@ static void write_image(const Case *c, const Layout *l, uint32_t want, int poiso
     for (int i = 0; i < c->node->num_in; i++)
         if (c->in[i]) memcpy(image + l->in[i], c->in[i], (size_t)type_bytes(&c->node->in[i]->type));
     for (int k = 0; k < c->node->num_out; k++)
-        if (c->out[k] && (want >> k & 1) && l->taken[k] < 0)
-            memset(image + l->out[k], poison, (size_t)type_bytes(&c->out[k]->type));
+        if (c->out[k] && (want >> k & 1) && l->taken[k] < 0) memset(image + l->out[k], poison, (size_t)type_bytes(&c->out[k]->type));
 }
 
 /* Results are kept; whatever else changed is a fault. */
-static void read_image(Case *c, const Layout *l, uint32_t want, int poison, unsigned char *image,
-                       unsigned char *expected, StrBuf *faults)
+static void read_image(Case *c, const Layout *l, uint32_t want, int poison, unsigned char *image, unsigned char *expected, StrBuf *faults)
 {
     write_image(c, l, want, poison, expected);
     for (int k = 0; k < c->node->num_out; k++) {
@@ -231,15 +178,15 @@ static void run_close(Run *r)
 {
     const DeviceApi *api = r->device->api;
     if (r->replay) api->release(r->device, r->replay);
-    if (r->memory) api->free(r->device, r->memory);
-    if (r->workspace) api->free(r->device, r->workspace);
+    if (r->memory) api->free(r->device, SPACE_DEVICE, r->memory);
+    if (r->workspace) api->free(r->device, SPACE_DEVICE, r->workspace);
 }
 
 static Status run_open(Run *r, Device *device, const Case *c, const BoundKernel *kernel, const Layout *l, uint32_t want)
 {
     *r = (Run){.device = device};
-    TRY(device->api->alloc(device, l->bytes, (void **)&r->memory));
-    TRY(device->api->alloc(device, kernel->workspace_bytes + GUARD, (void **)&r->workspace));
+    TRY(device->api->alloc(device, SPACE_DEVICE, l->bytes, (void **)&r->memory));
+    TRY(device->api->alloc(device, SPACE_DEVICE, kernel->workspace_bytes + GUARD, (void **)&r->workspace));
     for (int i = 0; i < c->node->num_in; i++)
         if (c->in[i]) r->in[i] = (TensorView){r->memory + l->in[i], c->node->in[i]->type};
     for (int k = 0; k < c->node->num_out; k++)
@@ -256,8 +203,7 @@ static Status run_open(Run *r, Device *device, const Case *c, const BoundKernel 
     return device->api->prepare(device, &r->launch, 1, &r->replay);
 }
 
-static Status run_once(Run *r, Case *c, const Layout *l, uint32_t want, int poison, unsigned char *images,
-                       StrBuf *faults)
+static Status run_once(Run *r, Case *c, const Layout *l, uint32_t want, int poison, unsigned char *images, StrBuf *faults)
 {
     const DeviceApi *api = r->device->api;
     unsigned char    tail[GUARD];
@@ -270,15 +216,14 @@ static Status run_once(Run *r, Case *c, const Layout *l, uint32_t want, int pois
     TRY(api->download(r->device, images, r->memory, l->bytes));
     TRY(api->download(r->device, tail, r->workspace + r->launch.kernel.workspace_bytes, GUARD));
     for (int i = 0; i < GUARD && !faults->len; i++)
-        if (tail[i] != GUARD_FILL)
-            strbuf_printf(faults, "; wrote behind its workspace of %zu bytes", r->launch.kernel.workspace_bytes);
+        if (tail[i] != GUARD_FILL) strbuf_printf(faults, "; wrote behind its workspace of %zu bytes", r->launch.kernel.workspace_bytes);
     read_image(c, l, want, poison, images, images + l->bytes, faults);
     return OK;
 }
 
 /* Leaves results in c->result. twice: again with another poison; *out_same says whether the bits are the same. */
-static Status run_on(Device *device, Case *c, const BoundKernel *kernel, uint32_t want, int poison, bool twice,
-                     bool *out_same, StrBuf *faults)
+static Status run_on(Device *device, Case *c, const BoundKernel *kernel, uint32_t want, int poison, bool twice, bool *out_same,
+                     StrBuf *faults)
 {
     Layout         l = lay_out(c, want);
     unsigned char *images = malloc(2 * l.bytes), *first[NODE_MAX_OUT] = {0};
@@ -399,8 +344,8 @@ static Status check_subsets(Doctor *d, Case *c, const BoundKernel *kernel, StrBu
     return status;
 }
 
-static Status check_variant(Doctor *d, Case *c, const Case *wide, const BoundKernel *kernel, double tolerance,
-                            bool is_bf16, const char *what)
+static Status check_variant(Doctor *d, Case *c, const Case *wide, const BoundKernel *kernel, double tolerance, bool is_bf16,
+                            const char *what)
 {
     KernelRecord *record = record_of(d, c->node->op->name, kernel->name);
     StrBuf        faults = {0};
@@ -408,7 +353,7 @@ static Status check_variant(Doctor *d, Case *c, const Case *wide, const BoundKer
     TRY(run_on(d->device, c, kernel, ~0u, 0xFF, true, &same, &faults));
     if (!same) strbuf_printf(&faults, "; two runs differ");
     for (int k = 0; k < c->node->num_out; k++) {
-        if (!c->out[k] || !is_float(&c->out[k]->type)) continue;
+        if (!c->out[k] || !(is_float(&c->out[k]->type) || c->out[k]->type.dtype == DT_U8)) continue;
         double error = l2_error(&c->out[k]->type, c->result[k], &wide->out[k]->type, wide->result[k]);
         if (!(error <= record->worst[is_bf16])) record->worst[is_bf16] = error;
         if (!(error <= tolerance)) strbuf_printf(&faults, "; output %d is off by %.3g", k, error);
@@ -416,21 +361,19 @@ static Status check_variant(Doctor *d, Case *c, const Case *wide, const BoundKer
     if (!faults.len) TRY(check_subsets(d, c, kernel, &faults));
     *(faults.len ? &record->failed : &record->passed) += 1;
     *(faults.len ? &d->counts->failed : &d->counts->passed) += 1;
-    if (faults.len)
-        fprintf(d->out, "FAILED %s, %s (%s): %s\n", c->node->op->name, kernel->name, what, strbuf_cstr(&faults) + 2);
+    if (faults.len) fprintf(d->out, "FAILED %s, %s (%s): %s\n", c->node->op->name, kernel->name, what, strbuf_cstr(&faults) + 2);
     strbuf_deinit(&faults);
     return OK;
 }
 
-static Status check_case(Doctor *d, const OpDef *op, const OpSample *sample, const TensorType *in, bool is_bf16,
-                         const char *what)
+static Status check_case(Doctor *d, const OpDef *op, const OpSample *sample, const TensorType *in, bool is_bf16, const char *what)
 {
     Case        c, wide = {0};
     BoundKernel kernel;
     Status      status = case_make(&c, op, sample->attrs, in);
     if (status == OK) {
         case_fill(&c, sample->int_range);
-        if (op->id == OP_ATTENTION_BWD) status = fill_attention_results(d, &c);
+        if (op->results.op) status = fill_results(d, &c);
     }
     double tolerance = is_bf16 ? 1e-2 : sample->tolerance > 0 ? sample->tolerance : 1e-5;
     if (status == OK) status = reference(d, &c, &wide);
@@ -493,8 +436,7 @@ static Status check_sample(Doctor *d, const OpDef *op, const OpSample *sample, c
         if (is_bf16 && !changed) break;
         for (int accumulate = 0; accumulate < 2; accumulate++) {
             if (accumulate && !connect_accumulators(op, sample->attrs, in)) break;
-            snprintf(what, sizeof what, "%s %d, %s%s", which, index, is_bf16 ? "bf16" : "f32",
-                     accumulate ? ", accumulating" : "");
+            snprintf(what, sizeof what, "%s %d, %s%s", which, index, is_bf16 ? "bf16" : "f32", accumulate ? ", accumulating" : "");
             TRY(check_case(d, op, sample, in, is_bf16, what));
         }
     }
@@ -511,14 +453,12 @@ Status doctor_check_ops(Device *device, Device *cpu, const char *only, FILE *out
         const OpDef *op = op_table[id];
         if ((op->flags & OP_VIEW) || (only && (strlen(op->name) != op_len || strncmp(only, op->name, op_len) != 0))) continue;
         for (int i = 0; i < op->num_samples; i++) TRY(check_sample(&d, op, &op->samples[i], "sample", i));
-        for (int i = 0; i < num_doctor_samples; i++)
-            if (doctor_samples[i].op == (OpId)id) TRY(check_sample(&d, op, &doctor_samples[i].sample, "large", i));
+        for (int i = 0; i < op->num_large; i++) TRY(check_sample(&d, op, &op->large[i], "large", i));
     }
     fprintf(out, "%-20s %-14s %6s %6s  %-10s %-10s\n", "op", "kernel", "passed", "failed", "f32 error", "bf16 error");
     for (int i = 0; i < d.num_records; i++) {
         const KernelRecord *r = &d.records[i];
-        fprintf(out, "%-20s %-14s %6d %6d  %-10.2g %-10.2g\n", r->op, r->name, r->passed, r->failed, r->worst[0],
-                r->worst[1]);
+        fprintf(out, "%-20s %-14s %6d %6d  %-10.2g %-10.2g\n", r->op, r->name, r->passed, r->failed, r->worst[0], r->worst[1]);
     }
     counts->kernels = d.num_records;
     return OK;

@@ -2,31 +2,27 @@
 #include "run/program.h"
 
 #include "base/json.h"
+#include "files/file.h"
+#include "ops/attrs.h"
 
 #include <string.h>
 
 const char *region_name(Region region)
 {
-    static const char *const names[REGION_COUNT] = { "weights", "grads", "optimizer", "consts", "inputs", "cache", "activations", "workspace" };
+    static const char *const names[REGION_COUNT] = {"weights", "grads", "optimizer",   "consts",
+                                                    "inputs",  "cache", "activations", "workspace"};
     return names[region];
 }
 
 const char *program_kind_name(ProgramKind kind)
 {
-    static const char *const names[PROGRAM_KIND_COUNT] = { "micro_first", "micro_next", "optimizer", "eval", "prefill", "decode" };
+    static const char *const names[PROGRAM_KIND_COUNT] = {"micro_first", "micro_next", "optimizer", "eval", "prefill", "decode"};
     return names[kind];
-}
-
-static uint32_t entry_hash(const char *name)
-{
-    uint32_t h = 2166136261u;
-    for (; *name; name++) h = (h ^ (unsigned char)*name) * 16777619u;
-    return h ^ h >> 15;
 }
 
 static int *entry_slot(const Plan *plan, const char *name)
 {
-    uint32_t mask = (uint32_t)plan->entry_table_size - 1, i = entry_hash(name) & mask;
+    uint32_t mask = (uint32_t)plan->entry_table_size - 1, i = (uint32_t)hash_bytes(name, strlen(name), 0) & mask;
     while (plan->entry_table[i] && strcmp(plan->entries[plan->entry_table[i] - 1].name, name) != 0) i = (i + 1) & mask;
     return &plan->entry_table[i];
 }
@@ -36,6 +32,30 @@ const PlanEntry *plan_find(const Plan *plan, const char *name)
     if (!plan->entry_table_size) return NULL;
     int index = *entry_slot(plan, name);
     return index ? &plan->entries[index - 1] : NULL;
+}
+
+TensorType state_type(const BucketState *state, const Param *param)
+{
+    TensorType type = param->type;
+    int64_t    numel = type_numel(&type);
+    type.dtype = state->dtype;
+    if (state->extent == STATE_ROWS && type.ndim > 1) type.dim[--type.ndim] = 0;
+    if (state->extent == STATE_BLOCKS) type = type_make(state->dtype, 1, (numel + MOMENT_BLOCK - 1) / MOMENT_BLOCK);
+    return type;
+}
+
+const PlanEntry *plan_master(const Plan *plan, const Param *param, int64_t *out_at)
+{
+    const PlanEntry *entry = param->trained ? plan_find(plan, param->name) : NULL;
+    int              i = 0;
+    if (!entry) return NULL;
+    while (i + 1 < plan->num_buckets && plan->buckets[i + 1].weight_offset <= entry->place.offset) i++;
+    const Bucket *bucket = &plan->buckets[i];
+    *out_at = (entry->place.offset - bucket->weight_offset) * dtype_info(bucket->weight)->block /
+              dtype_bytes(bucket->weight, dtype_info(bucket->weight)->block);
+    for (int k = 0; k < bucket->num_states; k++)
+        if (bucket->states[k].is_copy) return plan_find(plan, bucket->states[k].value);
+    return NULL;
 }
 
 static void grow(Plan *plan)
@@ -50,26 +70,36 @@ static void grow(Plan *plan)
     for (int i = 0; i < plan->num_entries; i++) *entry_slot(plan, entries[i].name) = i + 1;
 }
 
-PlanEntry *plan_add(Plan *plan, const char *name, const TensorType *type, Region region, int64_t offset)
+PlanEntry *plan_add(Plan *plan, const char *name, const TensorType *type, Region region, Space space, int64_t offset)
 {
     if (plan->num_entries == plan->cap_entries) grow(plan);
     PlanEntry *entry = &plan->entries[plan->num_entries++];
-    *entry = (PlanEntry){ name, *type, { region, offset, type_bytes(type) } };
+    *entry = (PlanEntry){name, *type, {region, space, offset, type_bytes(type)}};
     *entry_slot(plan, name) = plan->num_entries;
     return entry;
 }
 
-int64_t plan_total_bytes(const Plan *plan)
+static int64_t space_bytes(const Plan *plan, Space space)
 {
     int64_t total = 0;
-    for (int i = 0; i < REGION_COUNT; i++) total += plan->region_bytes[i];
+    for (int i = 0; i < REGION_COUNT; i++) total += plan->region_bytes[space][i];
     return total;
+}
+
+int64_t plan_total_bytes(const Plan *plan)
+{
+    return space_bytes(plan, SPACE_DEVICE);
+}
+
+int64_t plan_host_bytes(const Plan *plan)
+{
+    return space_bytes(plan, SPACE_HOST);
 }
 
 OpCost launch_cost(const Launch *launch)
 {
     const Node *node = launch->node;
-    return node->op->cost ? node->op->cost(node) : (OpCost){ 0 };
+    return node->op->cost ? node->op->cost(node) : (OpCost){0};
 }
 
 /* The dtype of the largest input: what a matrix unit works on. */
@@ -86,12 +116,13 @@ static DType operand_dtype(const Node *node)
     return dtype;
 }
 
-double launch_limit_seconds(const DeviceFacts *facts, const Launch *launch)
+double launch_limit_seconds(const DeviceFacts *facts, const Launch *launch, double document_share)
 {
     const Node *node = launch->node;
     OpCost      cost = launch_cost(launch);
     double      rate = cost.matrix_unit ? facts->gemm_flops[operand_dtype(node)] : facts->vector_flops;
-    double      compute = rate > 0 ? cost.flops / rate : 0, memory = facts->bandwidth > 0 ? cost.bytes / facts->bandwidth : 0;
+    double      flops = node->op->flags & OP_BY_DOCUMENT ? cost.flops * document_share : cost.flops;
+    double      compute = rate > 0 ? flops / rate : 0, memory = facts->bandwidth > 0 ? cost.bytes / facts->bandwidth : 0;
     return (compute > memory ? compute : memory) + facts->launch_seconds;
 }
 
@@ -102,8 +133,8 @@ void plan_write_json(const Plan *plan, StrBuf *out)
     strbuf_printf(out, ", \"parameters\": %lld, \"trained_parameters\": %lld, \"total_bytes\": %lld, \"regions\": {",
                   (long long)plan->total_numel, (long long)plan->trained_numel, (long long)plan_total_bytes(plan));
     for (int i = 0; i < REGION_COUNT; i++)
-        strbuf_printf(out, "%s\"%s\": %lld", i ? ", " : "", region_name((Region)i), (long long)plan->region_bytes[i]);
-    strbuf_puts(out, "}, \"programs\": {");
+        strbuf_printf(out, "%s\"%s\": %lld", i ? ", " : "", region_name((Region)i), (long long)plan->region_bytes[SPACE_DEVICE][i]);
+    strbuf_printf(out, "}, \"pinned_bytes\": %lld, \"programs\": {", (long long)plan_host_bytes(plan));
     const char *separator = "";
     for (int kind = 0; kind < PROGRAM_KIND_COUNT; kind++) {
         const Program *p = &plan->program[kind];
@@ -115,6 +146,8 @@ void plan_write_json(const Plan *plan, StrBuf *out)
         json_write_double(out, p->cost.bytes);
         strbuf_puts(out, ", \"roofline_seconds\": ");
         json_write_double(out, p->roofline_seconds);
+        strbuf_puts(out, ", \"simulated_seconds\": ");
+        json_write_double(out, p->simulated_seconds);
         strbuf_putc(out, '}');
         separator = ", ";
     }

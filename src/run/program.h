@@ -5,20 +5,21 @@
 #include "device/device.h"
 
 typedef enum Region {
-    REGION_WEIGHTS,     /* trained parameters in one flat run first, then frozen ones */
-    REGION_GRADS,       /* flat, laid out as the trained parameters */
-    REGION_OPTIMIZER,   /* moments and master weights, flat; loss and norm scalars */
+    REGION_WEIGHTS,   /* the buckets of trained parameters first, then frozen ones */
+    REGION_GRADS,     /* of the buckets, laid out as the parameters */
+    REGION_OPTIMIZER, /* moments and master weights, flat; loss and norm scalars */
     REGION_CONSTS,
     REGION_INPUTS,
     REGION_CACHE,       /* KV cache */
     REGION_ACTIVATIONS, /* reused: the largest need of any program */
-    REGION_WORKSPACE,   /* the largest any launch asks for */
+    REGION_WORKSPACE,   /* of each stream the largest any of its launches asks for */
     REGION_COUNT
 } Region;
 const char *region_name(Region region);
 
 typedef struct Placement {
-    Region  region;
+    Region  region; /* what the memory is for */
+    Space   space;  /* where it is */
     int64_t offset, bytes;
 } Placement;
 
@@ -27,9 +28,9 @@ typedef enum ProgramKind {
     PROGRAM_MICRO_FIRST, /* forward and backward; gradients and loss written */
     PROGRAM_MICRO_NEXT,  /* the same, gradients and loss added to */
     PROGRAM_OPTIMIZER,
-    PROGRAM_EVAL,        /* per-token losses */
-    PROGRAM_PREFILL,     /* a chunk of a prompt into the KV cache, logits of one row */
-    PROGRAM_DECODE,      /* one token */
+    PROGRAM_EVAL,    /* per-token losses */
+    PROGRAM_PREFILL, /* a chunk of a prompt into the KV cache, logits of one row */
+    PROGRAM_DECODE,  /* one token */
     PROGRAM_KIND_COUNT
 } ProgramKind;
 const char *program_kind_name(ProgramKind kind);
@@ -43,49 +44,97 @@ typedef struct PlanEntry {
 
 typedef struct Program {
     ProgramKind kind;
-    Graph      *graph;        /* NULL: this session has no such program */
-    Placement  *placement;    /* by value id: where it is placed */
+    Graph      *graph;     /* NULL: this session has no such program */
+    Placement  *placement; /* by value id: where it is placed */
     int         num_launches, num_once;
-    Launch     *once;         /* launches of NODE_ONCE nodes, run after allocation */
+    Launch     *once; /* launches of NODE_ONCE nodes, run after allocation */
     Launch     *launches;
-    int64_t     live_bytes;   /* largest sum of activations alive at one time: the bound a perfect placement would meet */
+    int64_t     live_bytes; /* largest sum of activations alive at one time: the bound a perfect placement would meet */
     int64_t     activation_bytes;
-    OpCost      cost;         /* sums over launches */
-    double      roofline_seconds;
+    OpCost      cost;              /* sums over launches */
+    double      roofline_seconds;  /* every launch at its limit, one after another */
+    double      simulated_seconds; /* see run/timeline.h */
     void       *replay;
 } Program;
+
+/* How many values a state has for a parameter. */
+typedef enum StateExtent {
+    STATE_ELEMENTS, /* one for each element */
+    STATE_ROWS,     /* one for each row, all dims but the last */
+    STATE_BLOCKS,   /* one for each MOMENT_BLOCK elements: the scales of codes */
+} StateExtent;
+
+/* The dynamic map (ops/dynamic_map.h) of a state that may be kept in codes of 8 bits. */
+typedef enum StateCode { CODE_NONE, CODE_SIGNED, CODE_UNSIGNED } StateCode;
+
+/* What the optimizer keeps of the parameters of a bucket, one after the other in a flat value of the plan. */
+typedef struct BucketState {
+    const char    *name;  /* "m": that of parameter P is tensor P.m of a checkpoint */
+    const char    *value; /* the plan's */
+    DType          dtype;
+    StateExtent    extent;
+    StateCode      code;
+    int            scale;   /* of one in codes (DT_U8): index of the state that holds their scales */
+    bool           is_copy; /* of the weights, in more bits */
+    int64_t        numel;
+    const int64_t *at; /* where it begins for each parameter of the bucket */
+} BucketState;
+
+/* Trained parameters that one rule of the optimizer updates, of one dtype, whose gradients are of one dtype, in a flat run. The flat
+ * buffers are values of the plan under these names. */
+enum { BUCKET_MAX_STATES = 6 };
+typedef struct Bucket {
+    DType                       weight, grad;
+    const struct OptimizerRule *rule;                       /* passes/optimizers.h */
+    int                         first, count;               /* trained_params[first, first + count) */
+    int64_t                     numel;                      /* with the padding between parameters */
+    int64_t                     weight_offset, grad_offset; /* bytes into their regions */
+    const char                 *weights, *grads;
+    BucketState                 states[BUCKET_MAX_STATES];
+    int                         num_states;
+} Bucket;
 
 typedef struct Plan {
     Arena      *arena;
     Program     program[PROGRAM_KIND_COUNT];
-    int64_t     region_bytes[REGION_COUNT];
+    int64_t     region_bytes[SPACE_COUNT][REGION_COUNT];
+    int64_t     workspace_offset[STREAM_COUNT]; /* in REGION_WORKSPACE */
+    int64_t     workspace_bytes[STREAM_COUNT];
     PlanEntry  *entries;
     int         num_entries, cap_entries;
     int        *entry_table; /* hash of names: index + 1, 0 empty */
     int         entry_table_size;
     Param     **params;
     int         num_params;
-    int64_t     trained_numel;      /* without padding */
+    int64_t     trained_numel; /* without padding */
     int64_t     total_numel;
     DeviceFacts facts;
-    /* flat layout of trained parameters, elements, in order; segments[i] for trained_params[i] */
-    Param     **trained_params;
+    Param     **trained_params; /* bucket by bucket */
     int         num_trained;
-    int64_t   (*segments)[4];
-    int64_t     flat_numel;
+    int64_t (*segments)[4]; /* of trained_params[i]: where it lies in its bucket */
+    Bucket     *buckets;
+    int         num_buckets;
+    const char *optimizer; /* its name, which checkpoints keep */
 } Plan;
 
 /* Where a lasting value (parameter, gradient, state, input) of any program lies; NULL: none of that name. Beside each
- * program's own names there are "weights", "grads", "adam.m", "adam.v" and "master", the flat buffers, and "loss.sum". */
+ * program's own names there are those of the buckets and "loss.sum". */
 const PlanEntry *plan_find(const Plan *plan, const char *name);
+/* Elements of a state of a parameter of its bucket, as a tensor of its own. */
+TensorType state_type(const BucketState *state, const Param *param);
+/* The wider copy of a parameter's bucket, and the element of it where the parameter begins; NULL: none, the parameter is its
+ * only copy. */
+const PlanEntry *plan_master(const Plan *plan, const Param *param, int64_t *out_at);
 /* Adds an entry; the name must be new. */
-PlanEntry *plan_add(Plan *plan, const char *name, const TensorType *type, Region region, int64_t offset);
+PlanEntry *plan_add(Plan *plan, const char *name, const TensorType *type, Region region, Space space, int64_t offset);
 
-int64_t plan_total_bytes(const Plan *plan);
+int64_t plan_total_bytes(const Plan *plan); /* of the device */
+int64_t plan_host_bytes(const Plan *plan);  /* pinned memory of the host */
 
 OpCost launch_cost(const Launch *launch);
-/* Seconds a launch takes at least on such a device: by arithmetic or by traffic, and what any launch costs. */
-double launch_limit_seconds(const DeviceFacts *facts, const Launch *launch);
+/* Seconds a launch takes at least on such a device: by arithmetic or by traffic, and what any launch costs. document_share: how much of the
+ * arithmetic of rows of one document (OP_BY_DOCUMENT) the rows ask for, at most 1. */
+double launch_limit_seconds(const DeviceFacts *facts, const Launch *launch, double document_share);
 
 /* {"regions": {...}, "total_bytes", "programs": {...}, ...}: what `surogate plan --json` prints. */
 void plan_write_json(const Plan *plan, StrBuf *out);

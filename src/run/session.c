@@ -7,13 +7,13 @@
 struct Session {
     Plan   *plan;
     Device *device;
-    void   *region[REGION_COUNT];
+    void   *region[SPACE_COUNT][REGION_COUNT];
     int64_t allocated_bytes;
 };
 
 static void *address(const Session *s, const Placement *place)
 {
-    return (char *)s->region[place->region] + place->offset;
+    return (char *)s->region[place->space][place->region] + place->offset;
 }
 
 static void bind_launches(Session *s, const Program *program, Launch *launches, int count)
@@ -25,21 +25,27 @@ static void bind_launches(Session *s, const Program *program, Launch *launches, 
             if (node->in[i]) in[i].data = address(s, &program->placement[node->in[i]->id]);
         for (int k = 0; k < node->num_out; k++)
             if (node->out[k]) launches[n].args.out[k].data = address(s, &program->placement[node->out[k]->id]);
-        launches[n].args.workspace = s->region[REGION_WORKSPACE];
+        launches[n].args.workspace = (char *)s->region[SPACE_DEVICE][REGION_WORKSPACE] + s->plan->workspace_offset[launches[n].stream];
     }
+}
+
+static Status allocate_region(Session *s, Space space, Region region)
+{
+    int64_t bytes = s->plan->region_bytes[space][region];
+    if (!bytes) return OK;
+    Status status = s->device->api->alloc(s->device, space, (size_t)bytes, &s->region[space][region]);
+    if (status != OK)
+        return status_prefix(status, "%s%s: %.2f GiB of %.2f GiB in all", region_name(region),
+                             space == SPACE_HOST ? ", pinned on the host" : "", (double)bytes / (1 << 30),
+                             (double)(space == SPACE_HOST ? plan_host_bytes(s->plan) : plan_total_bytes(s->plan)) / (1 << 30));
+    if (space == SPACE_DEVICE) s->allocated_bytes += bytes;
+    return OK;
 }
 
 static Status allocate(Session *s)
 {
-    for (int i = 0; i < REGION_COUNT; i++) {
-        int64_t bytes = s->plan->region_bytes[i];
-        if (!bytes) continue;
-        Status status = s->device->api->alloc(s->device, (size_t)bytes, &s->region[i]);
-        if (status != OK)
-            return status_prefix(status, "%s: %.2f GiB of %.2f GiB in all", region_name((Region)i), (double)bytes / (1 << 30),
-                                 (double)plan_total_bytes(s->plan) / (1 << 30));
-        s->allocated_bytes += bytes;
-    }
+    for (int space = 0; space < SPACE_COUNT; space++)
+        for (int region = 0; region < REGION_COUNT; region++) TRY(allocate_region(s, (Space)space, (Region)region));
     return OK;
 }
 
@@ -86,8 +92,9 @@ void session_destroy(Session *s)
         if (program->replay) s->device->api->release(s->device, program->replay);
         program->replay = NULL;
     }
-    for (int i = 0; i < REGION_COUNT; i++)
-        if (s->region[i]) s->device->api->free(s->device, s->region[i]);
+    for (int space = 0; space < SPACE_COUNT; space++)
+        for (int region = 0; region < REGION_COUNT; region++)
+            if (s->region[space][region]) s->device->api->free(s->device, (Space)space, s->region[space][region]);
     free(s);
 }
 
@@ -137,6 +144,27 @@ Status session_sync(Session *s)
     return s->device->api->sync(s->device);
 }
 
+static int mark_of(int64_t number, bool end)
+{
+    return (int)(2 * number % DEVICE_MARKS) + end;
+}
+
+Status session_begin_step(Session *s, int64_t number)
+{
+    return s->device->api->mark(s->device, mark_of(number, false));
+}
+
+Status session_end_step(Session *s, int64_t number)
+{
+    return s->device->api->mark(s->device, mark_of(number, true));
+}
+
+Status session_await_step(Session *s, int64_t number, double *out_seconds)
+{
+    TRY(s->device->api->await(s->device, mark_of(number, true)));
+    return s->device->api->seconds_between(s->device, mark_of(number, false), mark_of(number, true), out_seconds);
+}
+
 Status session_output(Session *s, ProgramKind kind, const char *name, void *data, size_t bytes)
 {
     const Program *program = &s->plan->program[kind];
@@ -150,7 +178,8 @@ Status session_output(Session *s, ProgramKind kind, const char *name, void *data
 void *session_pointer(Session *s, const char *name)
 {
     const PlanEntry *entry = plan_find(s->plan, name);
-    return entry && strcmp(s->device->api->name, "cpu") == 0 ? address(s, &entry->place) : NULL;
+    bool             seen = entry && (entry->place.space == SPACE_HOST || strcmp(s->device->api->name, "cpu") == 0);
+    return seen ? address(s, &entry->place) : NULL;
 }
 
 const Plan *session_plan(const Session *s)

@@ -9,7 +9,7 @@ typedef struct Session Session;
 NODISCARD Status session_create(Plan *plan, Device *device, Session **out_session);
 void             session_destroy(Session *session);
 
-/* Values by name ("tokens", a parameter's, "adam.m"); data is dense host memory of exactly the value's bytes. */
+/* Values by name ("tokens", a parameter's, "weights"); data is dense host memory of exactly the value's bytes. */
 NODISCARD Status session_write(Session *session, const char *name, const void *data, size_t bytes);
 NODISCARD Status session_read(Session *session, const char *name, void *data, size_t bytes);
 /* A range of a value, bytes. */
@@ -19,11 +19,16 @@ NODISCARD Status session_read_range(Session *session, const char *name, size_t o
 /* Asynchronous on CUDA; session_read and session_sync wait. */
 NODISCARD Status session_run(Session *session, ProgramKind kind);
 NODISCARD Status session_sync(Session *session);
+/* Step `number` begins and ends: marks stand before and behind what is run in between, and `await` waits for the second without what
+ * was run since. At most DEVICE_MARKS / 2 steps are known. *out_seconds: what the device took from one mark to the other. */
+NODISCARD Status session_begin_step(Session *session, int64_t number);
+NODISCARD Status session_end_step(Session *session, int64_t number);
+NODISCARD Status session_await_step(Session *session, int64_t number, double *out_seconds);
 /* A graph output of a program ("loss", "losses", "logits"): valid until the next run of any program. */
 NODISCARD Status session_output(Session *session, ProgramKind kind, const char *name, void *data, size_t bytes);
-/* Direct pointer on devices whose memory the host sees (cpu), else NULL. */
+/* Direct pointer where the host sees the memory (device cpu, values of SPACE_HOST), else NULL. */
 void *session_pointer(Session *session, const char *name);
 
 const Plan *session_plan(const Session *session);
 Device     *session_device(Session *session);
-int64_t     session_allocated_bytes(const Session *session); /* sum of what was allocated: equals the plan */
+int64_t     session_allocated_bytes(const Session *session); /* of the device: equals the plan's total */

@@ -13,8 +13,8 @@ enum {
     CACHE_WORD_IDS = 7,
     CACHE_FIRST_SETS = 1 << 6, /* of two lines; doubled as words come */
     CACHE_MOST_SETS = 1 << 15, /* 4 MB a thread; half as many took a quarter longer on 4 MB of code */
-    SHORT_WORD = 48,      /* symbols; longer words use the heap */
-    NO_RANK = -1          /* as uint32_t: the largest */
+    SHORT_WORD = 48,           /* symbols; longer words use the heap */
+    NO_RANK = -1               /* as uint32_t: the largest */
 };
 
 /* 64 bytes; length 0: empty. */
@@ -27,7 +27,7 @@ typedef struct CacheLine {
 _Static_assert(sizeof(CacheLine) == 64, "one cache line");
 
 typedef struct HeapEntry {
-    uint32_t rank, at;  /* order: rank, then place */
+    uint32_t rank, at;    /* order: rank, then place */
     int32_t  left, right; /* ids when it was pushed: it is stale when they changed */
     int32_t  id;
 } HeapEntry;
@@ -37,8 +37,8 @@ struct BpeScratch {
     uint64_t   set_mask;
     uint64_t   num_kept; /* words put into the cache since it grew */
     int32_t   *ids;
-    uint32_t  *ranks;       /* short words: of the pair that starts here */
-    int32_t   *merged;      /* its result */
+    uint32_t  *ranks;           /* short words: of the pair that starts here */
+    int32_t   *merged;          /* its result */
     int64_t   *previous, *next; /* long words */
     size_t     capacity;
     HeapEntry *heap;
@@ -156,7 +156,7 @@ static void pair_push(const Bpe *bpe, BpeScratch *s, int64_t at)
     if (at < 0 || s->next[at] < 0) return;
     int32_t          left = s->ids[at], right = s->ids[s->next[at]];
     const MergeSlot *merge = bpe_merge_find(bpe, left, right);
-    if (merge) heap_push(s, (HeapEntry){ merge->rank, (uint32_t)at, left, right, merge->id });
+    if (merge) heap_push(s, (HeapEntry){merge->rank, (uint32_t)at, left, right, merge->id});
 }
 
 static size_t merge_long(const Bpe *bpe, BpeScratch *s, size_t count)
@@ -186,19 +186,19 @@ static size_t merge_long(const Bpe *bpe, BpeScratch *s, size_t count)
 /* Symbols of a word of characters; unknown characters become their bytes' tokens or the unknown token. */
 static size_t symbols_of_chars(const Bpe *bpe, BpeScratch *s, const char *word, size_t len)
 {
-    StrBuf affixed = { 0 };
+    StrBuf affixed = {0};
     size_t count = 0, size;
     bool   unknown = false; /* an unknown token waits: more may fuse with it */
     for (size_t at = 0; at < len; at += size) {
         utf8_decode(word + at, &size);
-        Str  text = { word + at, size };
+        Str  text = {word + at, size};
         bool prefix = at > 0 && bpe->continuing_prefix.len, suffix = at + size == len && bpe->word_suffix.len;
         if (prefix || suffix) {
             strbuf_clear(&affixed);
             if (prefix) strbuf_append(&affixed, bpe->continuing_prefix.data, bpe->continuing_prefix.len);
             strbuf_append(&affixed, word + at, size);
             if (suffix) strbuf_append(&affixed, bpe->word_suffix.data, bpe->word_suffix.len);
-            text = (Str){ affixed.data, affixed.len };
+            text = (Str){affixed.data, affixed.len};
             symbols_reserve(s, count + text.len + (len - at) + 1);
         }
         int32_t id = bpe_find(bpe, text.data, text.len);
@@ -260,7 +260,7 @@ static void ids_append(TokenIds *out, const int32_t *ids, size_t count)
 
 static uint64_t hash_line(__m256i line)
 {
-    uint64_t   part[4];
+    uint64_t    part[4];
     __uint128_t a, b;
     _mm256_storeu_si256((__m256i *)part, line);
     a = (__uint128_t)(part[0] ^ 0x9E3779B97F4A7C15u) * (part[1] ^ 0xD6E8FEB86659FD93u);
@@ -271,14 +271,13 @@ static uint64_t hash_line(__m256i line)
 /* The word's bytes, zeros, and its length in the last byte. */
 static __m256i line_of_word(const char *word, size_t len, size_t readable)
 {
-    static const uint8_t keep[64] = { 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255,
-                                      255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255 };
+    static const uint8_t keep[64] = {255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255,
+                                     255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255};
     __m256i              line;
     if (readable >= 32) {
-        line = _mm256_and_si256(_mm256_loadu_si256((const __m256i *)word),
-                                _mm256_loadu_si256((const __m256i *)(keep + 32 - len)));
+        line = _mm256_and_si256(_mm256_loadu_si256((const __m256i *)word), _mm256_loadu_si256((const __m256i *)(keep + 32 - len)));
     } else {
-        char copy[32] = { 0 };
+        char copy[32] = {0};
         memcpy(copy, word, len);
         line = _mm256_loadu_si256((const __m256i *)copy);
     }
@@ -318,8 +317,7 @@ static void cache_grow(BpeScratch *s)
     s->num_kept = 0;
 }
 
-void bpe_encode_word(const Bpe *bpe, BpeScratch *s, const char *word, size_t len, size_t readable, bool raw_bytes,
-                     TokenIds *out)
+void bpe_encode_word(const Bpe *bpe, BpeScratch *s, const char *word, size_t len, size_t readable, bool raw_bytes, TokenIds *out)
 {
     if (len > CACHE_WORD_BYTES) {
         size_t count = word_ids(bpe, s, word, len, raw_bytes);
@@ -345,8 +343,7 @@ void bpe_encode_word(const Bpe *bpe, BpeScratch *s, const char *word, size_t len
 }
 
 /* Encodes [start, end), cut further where it is long and two neighbours never stand inside one token. */
-static void encode_stretch(const Bpe *bpe, BpeScratch *s, const char *text, size_t start, size_t end, size_t len,
-                           TokenIds *out)
+static void encode_stretch(const Bpe *bpe, BpeScratch *s, const char *text, size_t start, size_t end, size_t len, TokenIds *out)
 {
     if (end - start > CACHE_WORD_BYTES && bpe->can_cut) {
         size_t   size;

@@ -80,7 +80,7 @@ static uint32_t pair_index(Learner *l, int32_t left, int32_t right)
         l->pair_capacity = l->pair_capacity ? l->pair_capacity * 2 : 1 << 15;
         l->pairs = grown(l->pairs, l->pair_capacity, sizeof *l->pairs);
     }
-    l->pairs[l->num_pairs] = (Pair){ .left = left, .right = right, .last_merge = -1 };
+    l->pairs[l->num_pairs] = (Pair){.left = left, .right = right, .last_merge = -1};
     l->slots[at] = ++l->num_pairs;
     return l->num_pairs - 1;
 }
@@ -152,11 +152,11 @@ static void touched_push(Learner *l)
     for (size_t i = 0; i < l->num_touched; i++) {
         Pair *pair = &l->pairs[l->touched[i]];
         if (pair->count > 0) {
-            heap_push(l, (HeapEntry){ pair->count, l->touched[i], pair->fresh });
+            heap_push(l, (HeapEntry){pair->count, l->touched[i], pair->fresh});
         } else {
             free(pair->fresh.data);
         }
-        pair->fresh = (WordList){ 0 };
+        pair->fresh = (WordList){0};
     }
     l->num_touched = 0;
 }
@@ -191,10 +191,9 @@ static void words_load(Learner *l, const WordCounts *words, const int32_t byte_i
     for (size_t i = 0; i < words->len; i++) {
         Str   text = words->words[i].word;
         Word *word = &l->words[i];
-        *word = (Word){ arena_array(arena, int32_t, text.len), (uint32_t)text.len, words->words[i].count };
+        *word = (Word){arena_array(arena, int32_t, text.len), (uint32_t)text.len, words->words[i].count};
         for (size_t k = 0; k < text.len; k++) word->symbols[k] = byte_ids[(uint8_t)text.data[k]];
-        for (size_t k = 0; k + 1 < text.len; k++)
-            pair_change(l, word->symbols[k], word->symbols[k + 1], word->count, (uint32_t)i);
+        for (size_t k = 0; k + 1 < text.len; k++) pair_change(l, word->symbols[k], word->symbols[k + 1], word->count, (uint32_t)i);
     }
     touched_push(l);
 }
@@ -206,7 +205,7 @@ static int32_t token_join(WordCounts *tokens, const Pair *pair, StrBuf *text)
     strbuf_clear(text);
     strbuf_append(text, left.data, left.len);
     strbuf_append(text, right.data, right.len);
-    Str     joined = { text->data, text->len };
+    Str     joined = {text->data, text->len};
     int64_t id = word_counts_find(tokens, joined);
     if (id >= 0) return (int32_t)id;
     word_counts_add(tokens, joined, 0);
@@ -220,7 +219,7 @@ static void merge_push(Learner *l, LearnedMerges *out, uint32_t pair, int32_t id
         out->data = grown(out->data, out->capacity, sizeof *out->data);
     }
     l->pairs[pair].last_merge = (int64_t)out->len;
-    out->data[out->len++] = (LearnedMerge){ l->pairs[pair].left, l->pairs[pair].right, id };
+    out->data[out->len++] = (LearnedMerge){l->pairs[pair].left, l->pairs[pair].right, id};
 }
 
 static void repeats_drop(Learner *l, LearnedMerges *merges)
@@ -233,12 +232,12 @@ static void repeats_drop(Learner *l, LearnedMerges *merges)
     merges->len = kept;
 }
 
-void bpe_learn(const WordCounts *words, const int32_t byte_ids[256], int64_t vocab_size, int64_t min_frequency,
-               WordCounts *tokens, LearnedMerges *out)
+void bpe_learn(const WordCounts *words, const int32_t byte_ids[256], int64_t vocab_size, int64_t min_frequency, WordCounts *tokens,
+               LearnedMerges *out)
 {
-    Learner l = { 0 };
-    Arena   arena = { 0 };
-    StrBuf  text = { 0 };
+    Learner l = {0};
+    Arena   arena = {0};
+    StrBuf  text = {0};
     words_load(&l, words, byte_ids, &arena);
     while ((int64_t)tokens->len < vocab_size && l.heap_len > 0) {
         HeapEntry top = l.heap[0];

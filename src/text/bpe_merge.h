@@ -14,5 +14,5 @@ typedef struct LearnedMerges {
 
 /* Adds merges until `tokens` holds vocab_size texts or no pair is as frequent as min_frequency. tokens: the vocabulary
  * so far, in id order; the merged tokens are added to it. byte_ids: id of each byte's token. words: raw bytes. */
-void bpe_learn(const WordCounts *words, const int32_t byte_ids[256], int64_t vocab_size, int64_t min_frequency,
-               WordCounts *tokens, LearnedMerges *out);
+void bpe_learn(const WordCounts *words, const int32_t byte_ids[256], int64_t vocab_size, int64_t min_frequency, WordCounts *tokens,
+               LearnedMerges *out);

@@ -81,9 +81,8 @@ static Status vocab_parse(Arena *arena, const JsonValue *vocab, Bpe *bpe)
     int64_t largest = -1;
     for (uint32_t i = 0; i < vocab->count; i++) {
         const JsonMember *member = &vocab->members[i];
-        FAIL_IF(member->value.type != JSON_INT || member->value.integer < 0 || member->value.integer > BPE_MAX_ID,
-                ERR_INVALID, "model.vocab: the id of \"%.*s\" must be a whole number from 0 to %d",
-                (int)member->key.len, member->key.data, BPE_MAX_ID);
+        FAIL_IF(member->value.type != JSON_INT || member->value.integer < 0 || member->value.integer > BPE_MAX_ID, ERR_INVALID,
+                "model.vocab: the id of \"%.*s\" must be a whole number from 0 to %d", (int)member->key.len, member->key.data, BPE_MAX_ID);
         if (member->value.integer > largest) largest = member->value.integer;
     }
     bpe->num_tokens = (int32_t)largest + 1;
@@ -94,9 +93,9 @@ static Status vocab_parse(Arena *arena, const JsonValue *vocab, Bpe *bpe)
     for (uint32_t i = 0; i < vocab->count; i++) {
         const JsonMember *member = &vocab->members[i];
         int32_t           id = (int32_t)member->value.integer;
-        FAIL_IF(bpe->tokens[id].data, ERR_INVALID, "model.vocab: \"%.*s\" and \"%s\" have the same id %d",
-                (int)member->key.len, member->key.data, bpe->tokens[id].data, id);
-        bpe->tokens[id] = (Str){ arena_strndup(arena, member->key.data, member->key.len), member->key.len };
+        FAIL_IF(bpe->tokens[id].data, ERR_INVALID, "model.vocab: \"%.*s\" and \"%s\" have the same id %d", (int)member->key.len,
+                member->key.data, bpe->tokens[id].data, id);
+        bpe->tokens[id] = (Str){arena_strndup(arena, member->key.data, member->key.len), member->key.len};
         uint64_t at = hash_text(member->key.data, member->key.len);
         while (bpe->slots[at & bpe->slot_mask]) at++;
         bpe->slots[at & bpe->slot_mask] = (uint32_t)id + 1;
@@ -107,8 +106,7 @@ static Status vocab_parse(Arena *arena, const JsonValue *vocab, Bpe *bpe)
 /* The two sides of a merge: "a b" or ["a", "b"]. */
 static Status merge_sides(const JsonValue *merge, uint32_t index, Str *left, Str *right)
 {
-    if (merge->type == JSON_ARRAY && merge->count == 2 && merge->items[0].type == JSON_STRING &&
-        merge->items[1].type == JSON_STRING) {
+    if (merge->type == JSON_ARRAY && merge->count == 2 && merge->items[0].type == JSON_STRING && merge->items[1].type == JSON_STRING) {
         *left = merge->items[0].string;
         *right = merge->items[1].string;
         return OK;
@@ -116,12 +114,12 @@ static Status merge_sides(const JsonValue *merge, uint32_t index, Str *left, Str
     FAIL_IF(merge->type != JSON_STRING, ERR_INVALID, "model.merges: merge %u must be \"a b\" or [\"a\", \"b\"]", index);
     Str         text = merge->string;
     const char *space = memchr(text.data, ' ', text.len);
-    FAIL_IF(!space, ERR_INVALID, "model.merges: merge %u (\"%.*s\") must be two tokens with a space between", index,
+    FAIL_IF(!space, ERR_INVALID, "model.merges: merge %u (\"%.*s\") must be two tokens with a space between", index, (int)text.len,
+            text.data);
+    *left = (Str){text.data, (size_t)(space - text.data)};
+    *right = (Str){space + 1, text.len - left->len - 1};
+    FAIL_IF(memchr(right->data, ' ', right->len), ERR_INVALID, "model.merges: merge %u (\"%.*s\") has more than one space", index,
             (int)text.len, text.data);
-    *left = (Str){ text.data, (size_t)(space - text.data) };
-    *right = (Str){ space + 1, text.len - left->len - 1 };
-    FAIL_IF(memchr(right->data, ' ', right->len), ERR_INVALID,
-            "model.merges: merge %u (\"%.*s\") has more than one space", index, (int)text.len, text.data);
     return OK;
 }
 
@@ -158,8 +156,8 @@ static void wanted_prefetch(const Bpe *bpe, Wanted *wanted, size_t count)
 static Status wanted_id(const Bpe *bpe, uint32_t index, const Wanted *wanted, int32_t *out_id)
 {
     *out_id = find_hashed(bpe, wanted->text.data, wanted->text.len, wanted->hash);
-    FAIL_IF(*out_id < 0, ERR_INVALID, "model.merges: merge %u names \"%.*s\", which model.vocab doesn't have", index,
-            (int)wanted->text.len, wanted->text.data);
+    FAIL_IF(*out_id < 0, ERR_INVALID, "model.merges: merge %u names \"%.*s\", which model.vocab doesn't have", index, (int)wanted->text.len,
+            wanted->text.data);
     return OK;
 }
 
@@ -171,7 +169,7 @@ static Status merge_insert(Bpe *bpe, uint32_t index, const Wanted wanted[3])
     TRY(wanted_id(bpe, index, &wanted[2], &id));
     uint64_t pair = (uint64_t)(uint32_t)left << 32 | (uint32_t)right, at = mix(pair, 0);
     while (bpe->merges[at & bpe->merge_mask].pair != UINT64_MAX && bpe->merges[at & bpe->merge_mask].pair != pair) at++;
-    bpe->merges[at & bpe->merge_mask] = (MergeSlot){ pair, index, id }; /* of a pair given twice the last counts */
+    bpe->merges[at & bpe->merge_mask] = (MergeSlot){pair, index, id}; /* of a pair given twice the last counts */
     return OK;
 }
 
@@ -193,7 +191,7 @@ static Status merges_read(Bpe *bpe, const JsonValue *merges, uint32_t first, Mer
     }
     for (uint32_t i = 0; i < count; i++) {
         size_t at = batch->joined_at[i], end = i + 1 < count ? batch->joined_at[i + 1] : batch->joined.len;
-        batch->wanted[i * 3 + 2].text = (Str){ strbuf_cstr(&batch->joined) + at, end - at };
+        batch->wanted[i * 3 + 2].text = (Str){strbuf_cstr(&batch->joined) + at, end - at};
     }
     wanted_prefetch(bpe, batch->wanted, count * 3);
     for (uint32_t i = 0; i < count; i++) TRY(merge_insert(bpe, first + i, &batch->wanted[i * 3]));
@@ -209,7 +207,7 @@ static Status merges_parse(Arena *arena, const JsonValue *merges, Bpe *bpe)
     bpe->merges = arena_array(arena, MergeSlot, size);
     bpe->merge_mask = size - 1;
     for (uint64_t i = 0; i < size; i++) bpe->merges[i].pair = UINT64_MAX;
-    MergeBatch batch = { .joined = { 0 } };
+    MergeBatch batch = {.joined = {0}};
     Status     status = OK;
     for (uint32_t i = 0; i < merges->count && status == OK; i += MERGE_BATCH) status = merges_read(bpe, merges, i, &batch);
     bpe->num_merges = merges->count;
@@ -253,7 +251,7 @@ static void byte_words_build(Arena *arena, Bpe *bpe)
             word[len++] = (char)byte;
         }
         if (!all) continue;
-        bpe->byte_words[id] = (Str){ word, len };
+        bpe->byte_words[id] = (Str){word, len};
         uint64_t at = hash_text(word, len);
         while (bpe->byte_word_slots[at & bpe->byte_word_mask]) at++;
         bpe->byte_word_slots[at & bpe->byte_word_mask] = (uint32_t)id + 1;
@@ -293,8 +291,8 @@ static uint64_t joints_walk(Bpe *bpe)
  * fuse across a cut. */
 static void joints_build(Arena *arena, Bpe *bpe)
 {
-    bpe->can_cut = !bpe->ignore_merges && !bpe->continuing_prefix.len && !bpe->word_suffix.len && bpe->byte_fallback &&
-                   bpe->has_all_fallback;
+    bpe->can_cut =
+        !bpe->ignore_merges && !bpe->continuing_prefix.len && !bpe->word_suffix.len && bpe->byte_fallback && bpe->has_all_fallback;
     if (!bpe->can_cut) return;
     bool *is_byte = calloc((size_t)bpe->num_tokens + 1, sizeof *is_byte);
     if (!is_byte) fatal_out_of_memory((size_t)bpe->num_tokens);
@@ -306,7 +304,7 @@ static void joints_build(Arena *arena, Bpe *bpe)
     }
     free(is_byte);
     if (!bpe->can_cut) return;
-    uint64_t size = power_of_two_above(joints_walk(bpe) * 2 + 1);
+    uint64_t  size = power_of_two_above(joints_walk(bpe) * 2 + 1);
     uint64_t *joints = arena_array(arena, uint64_t, size);
     for (uint64_t i = 0; i < size; i++) joints[i] = UINT64_MAX;
     bpe->joints = joints;
@@ -318,7 +316,7 @@ Status bpe_parse(Arena *arena, const JsonValue *model, Bpe *out)
 {
     const char *type = "BPE", *text = NULL;
     double      dropout = 0;
-    *out = (Bpe){ .unk_id = -1, .continuing_prefix = { "", 0 }, .word_suffix = { "", 0 } };
+    *out = (Bpe){.unk_id = -1, .continuing_prefix = {"", 0}, .word_suffix = {"", 0}};
     FAIL_IF(!model || model->type != JSON_OBJECT, ERR_INVALID, "\"model\" must be an object");
     json_get_str(model, "type", &type);
     FAIL_IF(strcmp(type, "BPE") != 0, ERR_UNSUPPORTED, "model type \"%s\" isn't supported, only BPE is", type);
@@ -327,8 +325,7 @@ Status bpe_parse(Arena *arena, const JsonValue *model, Bpe *out)
     json_get_bool(model, "byte_fallback", &out->byte_fallback);
     json_get_bool(model, "fuse_unk", &out->fuse_unk);
     json_get_bool(model, "ignore_merges", &out->ignore_merges);
-    if (json_get_str(model, "continuing_subword_prefix", &text))
-        out->continuing_prefix = str_of(arena_strdup(arena, text));
+    if (json_get_str(model, "continuing_subword_prefix", &text)) out->continuing_prefix = str_of(arena_strdup(arena, text));
     if (json_get_str(model, "end_of_word_suffix", &text)) out->word_suffix = str_of(arena_strdup(arena, text));
     TRY(vocab_parse(arena, json_get(model, "vocab"), out));
     TRY(merges_parse(arena, json_get(model, "merges"), out));

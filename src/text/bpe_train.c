@@ -10,7 +10,7 @@
 #include <string.h>
 
 /* Qwen2's: one digit a word, any letters with one other character before. */
-#define DEFAULT_PATTERN                                                                                    \
+#define DEFAULT_PATTERN \
     "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|" \
     "\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
 
@@ -51,8 +51,8 @@ static void pre_json_write(const BpeTrainOptions *options, StrBuf *out)
 
 static Status pre_create(BpeTrainer *trainer)
 {
-    StrBuf    text = { 0 };
-    Arena     tree = { 0 };
+    StrBuf    text = {0};
+    Arena     tree = {0};
     JsonValue json;
     pre_json_write(&trainer->options, &text);
     Status status = json_parse(&tree, "pattern", text.data, text.len, &json);
@@ -68,8 +68,8 @@ Status bpe_trainer_create(const BpeTrainOptions *options, BpeTrainer **out_train
 {
     *out_trainer = NULL;
     FAIL_IF(options->vocab_size < options->num_special_tokens + 256 || options->vocab_size > MAX_VOCAB, ERR_INVALID,
-            "vocab_size %d: expected from %d (the bytes and special tokens) to %d", options->vocab_size,
-            options->num_special_tokens + 256, MAX_VOCAB);
+            "vocab_size %d: expected from %d (the bytes and special tokens) to %d", options->vocab_size, options->num_special_tokens + 256,
+            MAX_VOCAB);
     BpeTrainer *trainer = calloc(1, sizeof *trainer);
     if (!trainer) fatal_out_of_memory(sizeof *trainer);
     trainer->options = *options;
@@ -117,21 +117,21 @@ static Status chunk_count(const BpeTrainer *trainer, Worker *worker, Str text)
     if (utf8_valid_prefix(text.data, text.len) < text.len) {
         strbuf_clear(&worker->repaired);
         utf8_append_repaired(&worker->repaired, text.data, text.len);
-        text = (Str){ worker->repaired.data, worker->repaired.len };
+        text = (Str){worker->repaired.data, worker->repaired.len};
     }
     TRY(normalize(trainer->normalizer, &char_table, worker->pre.regex, worker->normal, text, &text));
     if (text.len == 0) return OK;
     if (trainer->scanner.kind != SCAN_NONE) {
         for (size_t at = 0, end; at < text.len; at = end) {
             end = scanner_next(&trainer->scanner, &char_table, text.data, at, text.len);
-            word_counts_add(&worker->counts, (Str){ text.data + at, end - at }, 1);
+            word_counts_add(&worker->counts, (Str){text.data + at, end - at}, 1);
         }
         return OK;
     }
     TRY(pretokenize(trainer->pre, &char_table, &worker->pre, text, true, true, &text));
     for (size_t i = 0; i < worker->pre.pieces.len; i++) {
         Piece piece = worker->pre.pieces.data[i];
-        word_counts_add(&worker->counts, (Str){ text.data + piece.start, piece.end - piece.start }, 1);
+        word_counts_add(&worker->counts, (Str){text.data + piece.start, piece.end - piece.start}, 1);
     }
     return OK;
 }
@@ -163,8 +163,8 @@ static void text_chunk(BpeTrainer *trainer, Str text)
     while (text.len > CHUNK_BYTES && trainer->scanner.kind != SCAN_NONE) {
         size_t at = CHUNK_BYTES;
         while (at < text.len && (text.data[at - 1] != '\n' || text.data[at] <= ' ')) at++;
-        chunk_push(trainer, (Str){ text.data, at });
-        text = (Str){ text.data + at, text.len - at };
+        chunk_push(trainer, (Str){text.data, at});
+        text = (Str){text.data + at, text.len - at};
     }
     if (text.len) chunk_push(trainer, text);
 }
@@ -192,7 +192,7 @@ static int by_text(const void *a, const void *b)
 /* The sum of all workers' tables, in text order: which worker saw a word first must not show. */
 static void counts_sum(BpeTrainer *trainer, WordCounts *out)
 {
-    WordCounts all = { 0 };
+    WordCounts all = {0};
     for (int i = 0; i < trainer->num_workers; i++) {
         const WordCounts *part = &trainer->workers[i].counts;
         for (size_t k = 0; k < part->len; k++) word_counts_add(&all, part->words[k].word, part->words[k].count);
@@ -217,11 +217,10 @@ Status bpe_trainer_train(BpeTrainer *trainer)
         int byte = char_to_byte(code);
         if (byte < 0) continue;
         byte_ids[byte] = (int32_t)trainer->tokens.len;
-        word_counts_add(&trainer->tokens, (Str){ &(char){ (char)byte }, 1 }, 0);
+        word_counts_add(&trainer->tokens, (Str){&(char){(char)byte}, 1}, 0);
     }
     counts_sum(trainer, &words);
-    bpe_learn(&words, byte_ids, trainer->options.vocab_size, trainer->options.min_frequency, &trainer->tokens,
-              &trainer->merges);
+    bpe_learn(&words, byte_ids, trainer->options.vocab_size, trainer->options.min_frequency, &trainer->tokens, &trainer->merges);
     word_counts_deinit(&words);
     return OK;
 }
@@ -239,20 +238,19 @@ static void token_write(const BpeTrainer *trainer, int32_t id, StrBuf *scratch, 
     if (id >= trainer->num_special) {
         strbuf_clear(scratch);
         append_byte_chars(scratch, token.data, token.len);
-        token = (Str){ scratch->data, scratch->len };
+        token = (Str){scratch->data, scratch->len};
     }
     json_write_string(out, token.data, token.len);
 }
 
 void bpe_trainer_write(const BpeTrainer *trainer, StrBuf *out)
 {
-    StrBuf scratch = { 0 };
+    StrBuf scratch = {0};
     strbuf_puts(out, "{\n\"version\":\"1.0\",\n\"truncation\":null,\n\"padding\":null,\n\"added_tokens\":[");
     for (int i = 0; i < trainer->num_special; i++) {
         strbuf_printf(out, "%s\n{\"id\":%d,\"content\":", i ? "," : "", i);
         token_write(trainer, i, &scratch, out);
-        strbuf_puts(out,
-                    ",\"single_word\":false,\"lstrip\":false,\"rstrip\":false,\"normalized\":false,\"special\":true}");
+        strbuf_puts(out, ",\"single_word\":false,\"lstrip\":false,\"rstrip\":false,\"normalized\":false,\"special\":true}");
     }
     strbuf_puts(out, "],\n\"normalizer\":{\"type\":\"NFC\"},\n\"pre_tokenizer\":");
     pre_json_write(&trainer->options, out);
@@ -279,10 +277,10 @@ void bpe_trainer_write(const BpeTrainer *trainer, StrBuf *out)
 
 static void config_write(const BpeTrainOptions *options, StrBuf *out)
 {
-    const char *const tokens[] = { options->bos_token, options->eos_token, options->pad_token };
+    const char *const tokens[] = {options->bos_token, options->eos_token, options->pad_token};
     strbuf_puts(out, "{\n  \"add_bos_token\": false,\n  \"add_eos_token\": false,\n");
     for (int i = 0; i < 3; i++) {
-        strbuf_printf(out, "  \"%s_token\": ", (const char *[]){ "bos", "eos", "pad" }[i]);
+        strbuf_printf(out, "  \"%s_token\": ", (const char *[]){"bos", "eos", "pad"}[i]);
         if (tokens[i]) {
             json_write_string(out, tokens[i], strlen(tokens[i]));
         } else {
@@ -290,13 +288,12 @@ static void config_write(const BpeTrainOptions *options, StrBuf *out)
         }
         strbuf_puts(out, ",\n");
     }
-    strbuf_puts(out,
-                "  \"clean_up_tokenization_spaces\": false,\n  \"tokenizer_class\": \"PreTrainedTokenizerFast\"\n}\n");
+    strbuf_puts(out, "  \"clean_up_tokenization_spaces\": false,\n  \"tokenizer_class\": \"PreTrainedTokenizerFast\"\n}\n");
 }
 
 static Status file_put(const char *dir, const char *name, const StrBuf *text)
 {
-    Arena  arena = { 0 };
+    Arena  arena = {0};
     Status status = file_write_atomic(arena_printf(&arena, "%s/%s", dir, name), text->data, text->len);
     arena_deinit(&arena);
     return status;
@@ -304,7 +301,7 @@ static Status file_put(const char *dir, const char *name, const StrBuf *text)
 
 Status bpe_trainer_save(const BpeTrainer *trainer, const char *dir)
 {
-    StrBuf model = { 0 }, config = { 0 };
+    StrBuf model = {0}, config = {0};
     bpe_trainer_write(trainer, &model);
     config_write(&trainer->options, &config);
     Status status = file_make_dirs(dir);

@@ -14,7 +14,7 @@ typedef struct BpeTrainOptions {
     const char *const *special_tokens; /* take the first ids, in this order; borrowed until bpe_trainer_destroy */
     int                num_special_tokens;
     const char        *bos_token, *eos_token, *pad_token; /* for tokenizer_config.json; NULL: none */
-    ThreadPool        *pool;           /* counts words in its workers; NULL: in this thread */
+    ThreadPool        *pool;                              /* counts words in its workers; NULL: in this thread */
 } BpeTrainOptions;
 
 /* ERR_INVALID when the vocabulary is smaller than the special tokens and bytes, ERR_UNSUPPORTED for the pattern. */
@@ -32,4 +32,4 @@ size_t bpe_trainer_num_merges(const BpeTrainer *trainer);
 /* tokenizer.json and tokenizer_config.json in `dir`, which is made. */
 NODISCARD Status bpe_trainer_save(const BpeTrainer *trainer, const char *dir);
 /* The text of tokenizer.json, appended. */
-void             bpe_trainer_write(const BpeTrainer *trainer, StrBuf *out);
+void bpe_trainer_write(const BpeTrainer *trainer, StrBuf *out);

@@ -11,7 +11,7 @@ void word_counts_deinit(WordCounts *counts)
     arena_deinit(&counts->arena);
     free(counts->words);
     free(counts->slots);
-    *counts = (WordCounts){ 0 };
+    *counts = (WordCounts){0};
 }
 
 static size_t slot_of(const WordCounts *counts, Str word)
@@ -47,8 +47,8 @@ void word_counts_add(WordCounts *counts, Str word, int64_t count)
         counts->words = realloc(counts->words, counts->capacity * sizeof *counts->words);
         if (!counts->words) fatal_out_of_memory(counts->capacity * sizeof *counts->words);
     }
-    Str kept = { arena_strndup(&counts->arena, word.data, word.len), word.len };
-    counts->words[counts->len++] = (WordCount){ kept, count };
+    Str kept = {arena_strndup(&counts->arena, word.data, word.len), word.len};
+    counts->words[counts->len++] = (WordCount){kept, count};
     counts->slots[at] = (uint32_t)counts->len;
 }
 

@@ -20,7 +20,7 @@ typedef struct WordCounts {
     size_t     num_slots;
 } WordCounts;
 
-void    word_counts_deinit(WordCounts *counts);
-void    word_counts_add(WordCounts *counts, Str word, int64_t count);
+void word_counts_deinit(WordCounts *counts);
+void word_counts_add(WordCounts *counts, Str word, int64_t count);
 /* Index of a word, -1: absent. */
 int64_t word_counts_find(const WordCounts *counts, Str word);

@@ -20,9 +20,9 @@ typedef enum StepKind {
 
 typedef struct Step {
     StepKind kind;
-    int      unicode_options;          /* of utf8proc_map */
-    Str      pattern, content;         /* replace; content alone: prepend */
-    Regex   *regex;                    /* owned */
+    int      unicode_options;  /* of utf8proc_map */
+    Str      pattern, content; /* replace; content alone: prepend */
+    Regex   *regex;            /* owned */
     bool     strip_left, strip_right;
 } Step;
 
@@ -37,7 +37,7 @@ static Status content_parse(Arena *arena, const JsonValue *json, const char *typ
 {
     const JsonValue *value = json_get(json, key);
     FAIL_IF(!value || value->type != JSON_STRING, ERR_INVALID, "normalizer %s wants a text \"%s\"", type, key);
-    *out = (Str){ arena_strndup(arena, value->string.data, value->string.len), value->string.len };
+    *out = (Str){arena_strndup(arena, value->string.data, value->string.len), value->string.len};
     return OK;
 }
 
@@ -61,13 +61,13 @@ static Status step_parse(Arena *arena, Normalizer *normalizer, const JsonValue *
         StepKind    kind;
         int         options;
     } plain[] = {
-        { "NFC", STEP_NFC, UTF8PROC_COMPOSE },
-        { "NFD", STEP_UNICODE, UTF8PROC_DECOMPOSE },
-        { "NFKC", STEP_UNICODE, UTF8PROC_COMPOSE | UTF8PROC_COMPAT },
-        { "NFKD", STEP_UNICODE, UTF8PROC_DECOMPOSE | UTF8PROC_COMPAT },
-        { "Lowercase", STEP_LOWERCASE, 0 },
-        { "StripAccents", STEP_STRIP_ACCENTS, 0 },
-        { "ByteLevel", STEP_BYTES, 0 },
+        {"NFC", STEP_NFC, UTF8PROC_COMPOSE},
+        {"NFD", STEP_UNICODE, UTF8PROC_DECOMPOSE},
+        {"NFKC", STEP_UNICODE, UTF8PROC_COMPOSE | UTF8PROC_COMPAT},
+        {"NFKD", STEP_UNICODE, UTF8PROC_DECOMPOSE | UTF8PROC_COMPAT},
+        {"Lowercase", STEP_LOWERCASE, 0},
+        {"StripAccents", STEP_STRIP_ACCENTS, 0},
+        {"ByteLevel", STEP_BYTES, 0},
     };
     const char *type = NULL;
     FAIL_IF(!json_get_str(json, "type", &type), ERR_INVALID, "normalizer wants an object with a \"type\"");
@@ -120,8 +120,8 @@ static Status append_mapped(StrBuf *out, Str text, int options)
 {
     if (text.len == 0) return OK;
     utf8proc_uint8_t *mapped = NULL;
-    utf8proc_ssize_t  len = utf8proc_map((const utf8proc_uint8_t *)text.data, (utf8proc_ssize_t)text.len, &mapped,
-                                         (utf8proc_option_t)options);
+    utf8proc_ssize_t  len =
+        utf8proc_map((const utf8proc_uint8_t *)text.data, (utf8proc_ssize_t)text.len, &mapped, (utf8proc_option_t)options);
     FAIL_IF(len < 0, ERR_INTERNAL, "Unicode normalization failed: %s", utf8proc_errmsg(len));
     strbuf_append(out, mapped, (size_t)len);
     free(mapped);
@@ -154,7 +154,7 @@ static Status step_nfc(const CharTable *table, const Step *step, StrBuf *out, St
         size_t start = open > done ? utf8_back(text.data, open) : open, end = open;
         while (end < text.len && (char_flags(table, utf8_decode(text.data + end, &size)) & CHAR_NFC_OPEN)) end += size;
         strbuf_append(out, text.data + done, start - done);
-        TRY(append_mapped(out, (Str){ text.data + start, end - start }, step->unicode_options));
+        TRY(append_mapped(out, (Str){text.data + start, end - start}, step->unicode_options));
         done = end;
     }
     if (*out_changed) strbuf_append(out, text.data + done, text.len - done);
@@ -166,8 +166,7 @@ static bool step_replace(const Step *step, StrBuf *out, Str text)
     const char *at = text.data, *end = text.data + text.len, *found;
     if (step->pattern.len == 0) return false;
     while (at < end && (found = step->pattern.len == 1 ? memchr(at, step->pattern.data[0], (size_t)(end - at))
-                                                       : memmem(at, (size_t)(end - at), step->pattern.data,
-                                                                step->pattern.len)) != NULL) {
+                                                       : memmem(at, (size_t)(end - at), step->pattern.data, step->pattern.len)) != NULL) {
         if (out->len == 0) strbuf_reserve(out, text.len + text.len / 2);
         strbuf_append(out, at, (size_t)(found - at));
         strbuf_append(out, step->content.data, step->content.len);
@@ -212,47 +211,53 @@ static void step_strip_accents(const CharTable *table, StrBuf *out, Str text)
 {
     size_t size;
     for (size_t at = 0; at < text.len; at += size)
-        if (!(char_flags(table, utf8_decode(text.data + at, &size)) & CHAR_MARK))
-            strbuf_append(out, text.data + at, size);
+        if (!(char_flags(table, utf8_decode(text.data + at, &size)) & CHAR_MARK)) strbuf_append(out, text.data + at, size);
 }
 
 static void step_bytes(StrBuf *out, Str text)
 {
     strbuf_reserve(out, 2 * text.len);
-    for (size_t i = 0; i < text.len; i++)
-        out->len += utf8_encode(byte_to_char((uint8_t)text.data[i]), out->data + out->len);
+    for (size_t i = 0; i < text.len; i++) out->len += utf8_encode(byte_to_char((uint8_t)text.data[i]), out->data + out->len);
     out->data[out->len] = 0;
 }
 
 /* One step; *out_changed tells that the result is in `out`. */
-static Status step_run(const Step *step, const CharTable *table, RegexScratch *regex, StrBuf *out, Str *text,
-                       bool *out_changed)
+static Status step_run(const Step *step, const CharTable *table, RegexScratch *regex, StrBuf *out, Str *text, bool *out_changed)
 {
     *out_changed = true;
     switch (step->kind) {
     case STEP_NFC:
         *out_changed = false;
         return step_nfc(table, step, out, *text, out_changed);
-    case STEP_UNICODE: return append_mapped(out, *text, step->unicode_options);
+    case STEP_UNICODE:
+        return append_mapped(out, *text, step->unicode_options);
     case STEP_PREPEND:
         if (text->len > 0) strbuf_append(out, step->content.data, step->content.len);
         strbuf_append(out, text->data, text->len);
         return OK;
-    case STEP_REPLACE: *out_changed = step_replace(step, out, *text); return OK;
-    case STEP_REPLACE_REGEX: return regex_replace(step->regex, regex, *text, step->content, out);
+    case STEP_REPLACE:
+        *out_changed = step_replace(step, out, *text);
+        return OK;
+    case STEP_REPLACE_REGEX:
+        return regex_replace(step->regex, regex, *text, step->content, out);
     case STEP_STRIP:
         *text = step_strip(step, table, *text);
         *out_changed = false;
         return OK;
-    case STEP_LOWERCASE: step_lowercase(out, *text); return OK;
-    case STEP_STRIP_ACCENTS: step_strip_accents(table, out, *text); return OK;
-    case STEP_BYTES: step_bytes(out, *text); return OK;
+    case STEP_LOWERCASE:
+        step_lowercase(out, *text);
+        return OK;
+    case STEP_STRIP_ACCENTS:
+        step_strip_accents(table, out, *text);
+        return OK;
+    case STEP_BYTES:
+        step_bytes(out, *text);
+        return OK;
     }
     return OK;
 }
 
-Status normalize(const Normalizer *normalizer, const CharTable *table, RegexScratch *regex, StrBuf buffers[2], Str text,
-                 Str *out_text)
+Status normalize(const Normalizer *normalizer, const CharTable *table, RegexScratch *regex, StrBuf buffers[2], Str text, Str *out_text)
 {
     int next = 0;
     for (int i = 0; i < normalizer->num_steps; i++) {
@@ -260,7 +265,7 @@ Status normalize(const Normalizer *normalizer, const CharTable *table, RegexScra
         strbuf_clear(&buffers[next]);
         TRY(step_run(&normalizer->steps[i], table, regex, &buffers[next], &text, &changed));
         if (!changed) continue;
-        text = (Str){ strbuf_cstr(&buffers[next]), buffers[next].len };
+        text = (Str){strbuf_cstr(&buffers[next]), buffers[next].len};
         next = 1 - next;
     }
     *out_text = text;

@@ -14,5 +14,5 @@ void             normalizer_deinit(Normalizer *normalizer);
 
 /* The normal form of valid UTF-8: *out_text is `text` itself where nothing changes, else it lies in buffers[0] or [1],
  * where `text` must not lie. */
-NODISCARD Status normalize(const Normalizer *normalizer, const CharTable *table, RegexScratch *regex, StrBuf buffers[2],
-                           Str text, Str *out_text);
+NODISCARD Status normalize(const Normalizer *normalizer, const CharTable *table, RegexScratch *regex, StrBuf buffers[2], Str text,
+                           Str *out_text);

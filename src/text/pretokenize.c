@@ -39,7 +39,7 @@ static void piece_list_push(PieceList *list, size_t start, size_t end)
         list->data = realloc(list->data, list->capacity * sizeof *list->data);
         if (!list->data) fatal_out_of_memory(list->capacity * sizeof *list->data);
     }
-    list->data[list->len++] = (Piece){ start, end };
+    list->data[list->len++] = (Piece){start, end};
 }
 
 static void span_push(PreScratch *scratch, size_t start, size_t end, bool match)
@@ -49,7 +49,7 @@ static void span_push(PreScratch *scratch, size_t start, size_t end, bool match)
         scratch->spans = realloc(scratch->spans, scratch->span_capacity * sizeof *scratch->spans);
         if (!scratch->spans) fatal_out_of_memory(scratch->span_capacity * sizeof *scratch->spans);
     }
-    scratch->spans[scratch->num_spans++] = (Span){ start, end, match };
+    scratch->spans[scratch->num_spans++] = (Span){start, end, match};
 }
 
 void pre_scratch_deinit(PreScratch *scratch)
@@ -59,7 +59,7 @@ void pre_scratch_deinit(PreScratch *scratch)
     free(scratch->spans);
     strbuf_deinit(&scratch->text[0]);
     strbuf_deinit(&scratch->text[1]);
-    *scratch = (PreScratch){ 0 };
+    *scratch = (PreScratch){0};
 }
 
 void append_byte_chars(StrBuf *out, const char *bytes, size_t len)
@@ -81,13 +81,13 @@ static Status step_new(Parser *parser, StepKind kind, Behavior behavior, Step **
     PreTokenizer *pre = parser->pre;
     FAIL_IF(pre->num_steps == MAX_STEPS, ERR_UNSUPPORTED, "more than %d pre-tokenizers", MAX_STEPS);
     *out_step = &pre->steps[pre->num_steps++];
-    **out_step = (Step){ .kind = kind, .behavior = behavior };
+    **out_step = (Step){.kind = kind, .behavior = behavior};
     return OK;
 }
 
 static Status behavior_parse(const JsonValue *json, Behavior *out)
 {
-    static const char *const names[] = { "Removed", "Isolated", "MergedWithPrevious", "MergedWithNext", "Contiguous" };
+    static const char *const names[] = {"Removed", "Isolated", "MergedWithPrevious", "MergedWithNext", "Contiguous"};
     const char              *name = NULL;
     if (!json_get_str(json, "behavior", &name)) return OK;
     for (int i = 0; i < 5; i++) {
@@ -100,7 +100,7 @@ static Status behavior_parse(const JsonValue *json, Behavior *out)
 
 static Str str_keep(Arena *arena, Str text)
 {
-    return (Str){ arena_strndup(arena, text.data, text.len), text.len };
+    return (Str){arena_strndup(arena, text.data, text.len), text.len};
 }
 
 static Status split_parse(Parser *parser, const JsonValue *json)
@@ -148,7 +148,7 @@ static Status metaspace_parse(Parser *parser, const JsonValue *json)
     bool        prefix_space = true;
     TRY(step_new(parser, STEP_METASPACE, MERGED_WITH_NEXT, &step));
     json_get_str(json, "replacement", &replacement);
-    step->literal = (Str){ arena_strdup(parser->arena, replacement), strlen(replacement) };
+    step->literal = (Str){arena_strdup(parser->arena, replacement), strlen(replacement)};
     FAIL_IF(step->literal.len == 0, ERR_INVALID, "pre_tokenizer Metaspace wants a replacement of one character");
     step->split = true;
     json_get_bool(json, "split", &step->split);
@@ -160,8 +160,7 @@ static Status metaspace_parse(Parser *parser, const JsonValue *json)
         } else if (strcmp(scheme, "first") == 0) {
             step->prepend = PREPEND_FIRST;
         } else {
-            FAIL_IF(strcmp(scheme, "never") != 0, ERR_UNSUPPORTED, "Metaspace prepend_scheme \"%s\" isn't supported",
-                    scheme);
+            FAIL_IF(strcmp(scheme, "never") != 0, ERR_UNSUPPORTED, "Metaspace prepend_scheme \"%s\" isn't supported", scheme);
             step->prepend = PREPEND_NEVER;
         }
     }
@@ -219,7 +218,7 @@ static Status step_parse(Parser *parser, const JsonValue *json, int nesting)
     if (strcmp(type, "CharDelimiterSplit") == 0) {
         FAIL_IF(!json_get_str(json, "delimiter", &delimiter), ERR_INVALID, "CharDelimiterSplit wants a \"delimiter\"");
         TRY(step_new(parser, STEP_LITERAL, REMOVED, &step));
-        step->literal = (Str){ arena_strdup(parser->arena, delimiter), strlen(delimiter) };
+        step->literal = (Str){arena_strdup(parser->arena, delimiter), strlen(delimiter)};
         return OK;
     }
     FAIL(ERR_UNSUPPORTED, "pre_tokenizer \"%s\" isn't supported", type);
@@ -227,7 +226,7 @@ static Status step_parse(Parser *parser, const JsonValue *json, int nesting)
 
 Status pretokenizer_parse(Arena *arena, const JsonValue *json, PreTokenizer **out)
 {
-    Parser parser = { arena, arena_new(arena, PreTokenizer) };
+    Parser parser = {arena, arena_new(arena, PreTokenizer)};
     *out = parser.pre;
     if (!json || json->type == JSON_NULL) return OK;
     return step_parse(&parser, json, 0);
@@ -263,15 +262,14 @@ static void match_push(PreScratch *scratch, size_t *previous_end, size_t start, 
 
 static Status regex_spans(const Step *step, PreScratch *scratch, Str text, Piece piece, size_t *previous_end)
 {
-    Str    inside = { text.data + piece.start, piece.end - piece.start };
+    Str    inside = {text.data + piece.start, piece.end - piece.start};
     size_t at = 0, last_end = SIZE_MAX;
     while (at <= inside.len) {
         bool   found;
         size_t start, end;
         TRY(regex_find(step->regex, scratch->regex, inside, at, &found, &start, &end));
         if (!found) break;
-        if (start != end || end != last_end)
-            match_push(scratch, previous_end, piece.start + start, piece.start + end, step->invert);
+        if (start != end || end != last_end) match_push(scratch, previous_end, piece.start + start, piece.start + end, step->invert);
         last_end = end;
         at = end;
         if (start == end) {
@@ -293,8 +291,7 @@ static void literal_spans(const Step *step, PreScratch *scratch, Str text, Piece
     }
 }
 
-static void class_spans(const Step *step, const CharTable *table, PreScratch *scratch, Str text, Piece piece,
-                        size_t *previous_end)
+static void class_spans(const Step *step, const CharTable *table, PreScratch *scratch, Str text, Piece piece, size_t *previous_end)
 {
     size_t size;
     for (size_t at = piece.start; at < piece.end; at += size) {
@@ -303,8 +300,7 @@ static void class_spans(const Step *step, const CharTable *table, PreScratch *sc
     }
 }
 
-static void scanner_spans(const Scanner *scanner, const CharTable *table, PreScratch *scratch, Str text, Piece piece,
-                          size_t *previous_end)
+static void scanner_spans(const Scanner *scanner, const CharTable *table, PreScratch *scratch, Str text, Piece piece, size_t *previous_end)
 {
     size_t len = piece.end - piece.start;
     for (size_t at = 0; at < len;) {
@@ -336,7 +332,7 @@ static void spans_join(PreScratch *scratch, Behavior behavior, PieceList *out)
     } else {
         for (size_t i = 0; i < count; i++) {
             Span span = spans[i];
-            bool join = behavior == CONTIGUOUS ? span.match == previous && kept > 0
+            bool join = behavior == CONTIGUOUS             ? span.match == previous && kept > 0
                         : behavior == MERGED_WITH_PREVIOUS ? span.match && !previous && kept > 0
                                                            : false;
             previous = span.match;
@@ -360,11 +356,19 @@ static Status step_split(const Step *step, const CharTable *table, PreScratch *s
         size_t previous_end = piece.start;
         scratch->num_spans = 0;
         switch (step->kind) {
-        case STEP_REGEX: TRY(regex_spans(step, scratch, text, piece, &previous_end)); break;
-        case STEP_CLASS: class_spans(step, table, scratch, text, piece, &previous_end); break;
+        case STEP_REGEX:
+            TRY(regex_spans(step, scratch, text, piece, &previous_end));
+            break;
+        case STEP_CLASS:
+            class_spans(step, table, scratch, text, piece, &previous_end);
+            break;
         case STEP_SCANNER:
-        case STEP_BYTES: scanner_spans(&step->scanner, table, scratch, text, piece, &previous_end); break;
-        default: literal_spans(step, scratch, text, piece, &previous_end); break;
+        case STEP_BYTES:
+            scanner_spans(&step->scanner, table, scratch, text, piece, &previous_end);
+            break;
+        default:
+            literal_spans(step, scratch, text, piece, &previous_end);
+            break;
         }
         if (previous_end != piece.end) span_push(scratch, previous_end, piece.end, step->invert);
         spans_join(scratch, step->behavior, &scratch->spare);
@@ -385,12 +389,12 @@ static Str step_rewrite(const Step *step, PreScratch *scratch, Str text, bool at
     strbuf_reserve(out, text.len + 8);
     for (size_t i = 0; i < scratch->pieces.len; i++) {
         Piece *piece = &scratch->pieces.data[i];
-        Str    inside = { text.data + piece->start, piece->end - piece->start };
+        Str    inside = {text.data + piece->start, piece->end - piece->start};
         size_t start = out->len;
         rewrite(step, out, inside, at_start && i == 0 && piece->start == 0);
-        *piece = (Piece){ start, out->len };
+        *piece = (Piece){start, out->len};
     }
-    return (Str){ out->data, out->len };
+    return (Str){out->data, out->len};
 }
 
 static bool starts_with(Str text, Str part)
@@ -401,8 +405,7 @@ static bool starts_with(Str text, Str part)
 static void metaspace_rewrite(const Step *step, StrBuf *out, Str piece, bool first)
 {
     bool prepend = step->prepend == PREPEND_ALWAYS || (step->prepend == PREPEND_FIRST && first);
-    if (prepend && piece.data[0] != ' ' && !starts_with(piece, step->literal))
-        strbuf_append(out, step->literal.data, step->literal.len);
+    if (prepend && piece.data[0] != ' ' && !starts_with(piece, step->literal)) strbuf_append(out, step->literal.data, step->literal.len);
     while (piece.len > 0) {
         const char *space = memchr(piece.data, ' ', piece.len);
         size_t      len = space ? (size_t)(space - piece.data) : piece.len;
@@ -426,8 +429,8 @@ static void bytes_rewrite(const Step *step, StrBuf *out, Str piece, bool first)
     append_byte_chars(out, piece.data, piece.len);
 }
 
-Status pretokenize(const PreTokenizer *pre, const CharTable *table, PreScratch *scratch, Str text, bool at_start,
-                   bool raw_bytes, Str *out_text)
+Status pretokenize(const PreTokenizer *pre, const CharTable *table, PreScratch *scratch, Str text, bool at_start, bool raw_bytes,
+                   Str *out_text)
 {
     scratch->pieces.len = 0;
     piece_list_push(&scratch->pieces, 0, text.len);

@@ -14,8 +14,8 @@ typedef enum ScanKind {
 
 typedef struct Scanner {
     ScanKind kind;
-    int      max_digits;   /* of SCAN_CL100K: numbers in one word */
-    bool     marks;        /* of SCAN_CL100K: marks count as letters after the first character */
+    int      max_digits; /* of SCAN_CL100K: numbers in one word */
+    bool     marks;      /* of SCAN_CL100K: marks count as letters after the first character */
 } Scanner;
 
 /* The scanner equal to an expression; kind SCAN_NONE when there is none. */
@@ -63,8 +63,8 @@ const Scanner *pretokenizer_scanner(const PreTokenizer *pre);
 
 /* Cuts `text` (valid UTF-8, not empty) into scratch->pieces of *out_text, which is `text` or lies in the scratch.
  * at_start: it begins the whole input. raw_bytes: leave the last ByteLevel's mapping out. */
-NODISCARD Status pretokenize(const PreTokenizer *pre, const CharTable *table, PreScratch *scratch, Str text,
-                             bool at_start, bool raw_bytes, Str *out_text);
+NODISCARD Status pretokenize(const PreTokenizer *pre, const CharTable *table, PreScratch *scratch, Str text, bool at_start, bool raw_bytes,
+                             Str *out_text);
 
 /* Appends the stand-in characters of bytes. */
 void append_byte_chars(StrBuf *out, const char *bytes, size_t len);

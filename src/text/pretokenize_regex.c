@@ -5,12 +5,16 @@
 #include "text/tokenizer_unicode.h"
 
 #define PCRE2_CODE_UNIT_WIDTH 8
+#include <ctype.h>
 #include <pcre2.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 enum {
     MAX_GROUP_DEPTH = 100,
+    MAX_SET_DEPTH = 10,
     JIT_STACK_BYTES = 8 << 20,
     MATCH_LIMIT = 10 * 1000 * 1000, /* steps of one search before we give up */
     HEAP_LIMIT_KIB = 64 << 10
@@ -36,51 +40,123 @@ typedef struct Translator {
 } Translator;
 
 #define SPACE_SET "\\t-\\r \\x{85}\\x{A0}\\x{1680}\\x{2000}-\\x{200A}\\x{2028}\\x{2029}\\x{202F}\\x{205F}\\x{3000}"
-#define NOT_SPACE_SET                                                                                       \
+#define NOT_SPACE_SET \
     "\\x00-\\x08\\x0E-\\x1F!-\\x{84}\\x{86}-\\x{9F}\\x{A1}-\\x{167F}\\x{1681}-\\x{1FFF}\\x{200B}-\\x{2027}" \
     "\\x{202A}-\\x{202E}\\x{2030}-\\x{205E}\\x{2060}-\\x{2FFF}\\x{3001}-\\x{10FFFF}"
-#define WORD_SET "\\p{Alphabetic}\\p{Nd}\\p{Pc}\\xB2\\xB3\\xB9\\xBC-\\xBE"
 
-/* Appends \p{class} and what newer Unicode versions put into it, for the inside of []. */
-static void put_class(StrBuf *out, char class)
+/* What PCRE2 calls the characters of a property. Scripts are scripts there, and not script extensions, behind "sc:". */
+typedef struct Property {
+    char name[40];
+    bool is_class, is_script;
+} Property;
+
+static bool pcre2_knows(const char *format, const char *name)
 {
-    static const struct {
-        char     class;
-        uint32_t first, last;
-    } newer[] = {
-#define RANGE(class, first, last) { (#class)[0], first, last },
-#include "text/tokenizer_unicode_ranges.def"
-#undef RANGE
-    };
-    strbuf_printf(out, "\\p{%c}", class);
-    for (size_t i = 0; i < sizeof newer / sizeof newer[0]; i++)
-        if (newer[i].class == class) strbuf_printf(out, "\\x{%X}-\\x{%X}", newer[i].first, newer[i].last);
+    char   text[64];
+    int    error;
+    size_t offset;
+    snprintf(text, sizeof text, format, name);
+    pcre2_code *code = pcre2_compile((PCRE2_SPTR)text, PCRE2_ZERO_TERMINATED, PCRE2_UTF, &error, &offset, NULL);
+    pcre2_code_free(code);
+    return code != NULL;
 }
 
-static void put_word(StrBuf *out)
+/* Case, blanks, hyphens and underscores don't count in a name. */
+static Status find_property(Str text, Property *out)
 {
-    strbuf_puts(out, WORD_SET);
-    put_class(out, 'L');
-    put_class(out, 'M');
+    size_t len = 0;
+    *out = (Property){0};
+    for (size_t i = 0; i < text.len && len + 1 < sizeof out->name; i++)
+        if (!strchr(" -_", text.data[i])) out->name[len++] = (char)tolower((unsigned char)text.data[i]);
+    out->is_class = len > 0 && len <= 2;
+    out->is_script = !out->is_class && pcre2_knows("\\p{sc:%s}", out->name);
+    FAIL_IF(!out->is_script && !pcre2_knows("\\p{%s}", out->name), ERR_UNSUPPORTED, "the property \\p{%.*s} isn't supported", (int)text.len,
+            text.data);
+    return OK;
+}
+
+/* Does a row of newer characters belong to the property? A script has a short name too: Hani for Han. */
+static bool has_row(const Property *property, const char *row, bool is_script)
+{
+    if (is_script != property->is_script) return false;
+    if (!is_script) return property->is_class && strncasecmp(property->name, row, strlen(property->name)) == 0;
+    const char *short_name = strchr(row, ' ');
+    size_t      len = (size_t)(short_name - row);
+    return (strlen(property->name) == len && strncasecmp(property->name, row, len) == 0) || strcasecmp(property->name, short_name + 1) == 0;
+}
+
+/* Appends the property's characters and those that newer Unicode versions gave it, for the inside of []. Returns how many ranges
+ * these are. */
+static int put_property(StrBuf *out, const Property *property)
+{
+    static const struct {
+        const char *name;
+        bool        is_script;
+        uint32_t    first, last;
+    } newer[] = {
+#define RANGE(class, first, last) {#class, false, first, last},
+#define SCRIPT(name, first, last) {name, true, first, last},
+#include "text/tokenizer_unicode_ranges.def"
+#undef RANGE
+#undef SCRIPT
+    };
+    int count = 0;
+    strbuf_printf(out, property->is_script ? "\\p{sc:%s}" : "\\p{%s}", property->name);
+    for (size_t i = 0; i < sizeof newer / sizeof newer[0]; i++) {
+        if (!has_row(property, newer[i].name, newer[i].is_script)) continue;
+        strbuf_printf(out, "\\x{%X}-\\x{%X}", newer[i].first, newer[i].last);
+        count++;
+    }
+    return count;
+}
+
+/* A general category: one or two letters. */
+static void put_class(StrBuf *out, const char *name)
+{
+    Property property = {.is_class = true};
+    strcpy(property.name, name);
+    put_property(out, &property);
+}
+
+/* \w, which Oniguruma takes for more of Latin-1 when it stands outside []. */
+static void put_word(StrBuf *out, bool in_set)
+{
+    strbuf_puts(out, "\\p{Alphabetic}\\p{Pc}");
+    if (!in_set) strbuf_puts(out, "\\xB2\\xB3\\xB9\\xBC-\\xBE");
+    put_class(out, "L");
+    put_class(out, "M");
+    put_class(out, "Nd");
 }
 
 /* The members of an escape like \s, for the inside of []; false for an escape that keeps its meaning. */
-static bool put_escape_set(StrBuf *out, char letter)
+static bool put_escape_set(StrBuf *out, char letter, bool in_set)
 {
     switch (letter) {
-    case 's': strbuf_puts(out, SPACE_SET); return true;
-    case 'S': strbuf_puts(out, NOT_SPACE_SET); return true;
-    case 'd': strbuf_puts(out, "\\p{Nd}"); return true;
-    case 'D': strbuf_puts(out, "\\P{Nd}"); return true;
-    case 'h': strbuf_puts(out, "0-9A-Fa-f"); return true;
-    case 'H': strbuf_puts(out, "\\x00-/:-@G-`g-\\x{10FFFF}"); return true;
-    case 'w': put_word(out); return true;
-    default: return false;
+    case 's':
+        strbuf_puts(out, SPACE_SET);
+        return true;
+    case 'S':
+        strbuf_puts(out, NOT_SPACE_SET);
+        return true;
+    case 'd':
+        put_class(out, "Nd");
+        return true;
+    case 'h':
+        strbuf_puts(out, "0-9A-Fa-f");
+        return true;
+    case 'H':
+        strbuf_puts(out, "\\x00-/:-@G-`g-\\x{10FFFF}");
+        return true;
+    case 'w':
+        put_word(out, in_set);
+        return true;
+    default:
+        return false;
     }
 }
 
-/* \p{L} and its kind, at `\`: length of the escape when it is one whose members grew since PCRE2's Unicode, else 0. */
-static size_t grown_property(const Translator *t, char *out_class, bool *out_negated)
+/* \p{name}, \P{name} or \p{^name} at `\`: its length, 0 for anything else. */
+static size_t property_at(const Translator *t, Str *out_name, bool *out_negated)
 {
     const char *p = t->pattern + t->at;
     size_t      left = t->len - t->at, open = 3;
@@ -90,9 +166,39 @@ static size_t grown_property(const Translator *t, char *out_class, bool *out_neg
         *out_negated = !*out_negated;
         open++;
     }
-    if (left < open + 2 || p[open + 1] != '}' || !strchr("LNMP", p[open]) || !p[open]) return 0;
-    *out_class = p[open];
-    return open + 2;
+    const char *end = memchr(p + open, '}', left - open);
+    if (!end) return 0;
+    *out_name = (Str){p + open, (size_t)(end - p) - open};
+    return (size_t)(end - p) + 1;
+}
+
+static Status translate_property(Translator *t, Str name, bool negated, bool in_set, size_t size)
+{
+    StrBuf  *out = t->out;
+    Property property;
+    TRY(find_property(name, &property));
+    size_t before = out->len;
+    if (!in_set) strbuf_puts(out, negated ? "[^" : "[");
+    int num_newer = put_property(out, &property);
+    FAIL_IF(in_set && negated && num_newer > 0, ERR_UNSUPPORTED, "%.*s inside [] isn't supported", (int)size, t->pattern + t->at);
+    if (in_set && negated) out->data[before + 1] = 'P';
+    if (!in_set) strbuf_putc(out, ']');
+    t->at += size;
+    return OK;
+}
+
+/* \b and \B: a place where a character of a word and another, or an end of the text, meet, and any other place. */
+static void put_boundary(StrBuf *out, bool negated)
+{
+    strbuf_puts(out, "(?:(?<=[");
+    put_word(out, false);
+    strbuf_puts(out, negated ? "])(?=[" : "])(?![");
+    put_word(out, false);
+    strbuf_puts(out, "])|(?<![");
+    put_word(out, false);
+    strbuf_puts(out, negated ? "])(?![" : "])(?=[");
+    put_word(out, false);
+    strbuf_puts(out, "]))");
 }
 
 static Status translate_escape(Translator *t, bool in_set)
@@ -100,36 +206,34 @@ static Status translate_escape(Translator *t, bool in_set)
     StrBuf     *out = t->out;
     const char *p = t->pattern + t->at;
     FAIL_IF(t->at + 1 == t->len, ERR_INVALID, "the expression ends with a backslash");
-    char   class;
+    Str    name;
     bool   negated;
-    size_t size = grown_property(t, &class, &negated);
-    if (size) {
-        FAIL_IF(in_set && negated, ERR_UNSUPPORTED, "%.*s inside [] isn't supported", (int)size, p);
-        if (!in_set) strbuf_puts(out, negated ? "[^" : "[");
-        put_class(out, class);
-        if (!in_set) strbuf_putc(out, ']');
-        t->at += size;
-        return OK;
-    }
-    FAIL_IF(in_set && p[1] == 'W', ERR_UNSUPPORTED, "\\W inside [] isn't supported");
+    size_t size = property_at(t, &name, &negated);
+    if (size) return translate_property(t, name, negated, in_set, size);
+    FAIL_IF(in_set && (p[1] == 'W' || p[1] == 'D'), ERR_UNSUPPORTED, "\\%c inside [] isn't supported", p[1]);
     t->at += 2;
-    if (p[1] == 'W') {
+    if (p[1] == 'W' || p[1] == 'D') {
         strbuf_puts(out, "[^");
-        put_word(out);
+        if (p[1] == 'W')
+            put_word(out, false);
+        else
+            put_class(out, "Nd");
         strbuf_putc(out, ']');
+    } else if (!in_set && (p[1] == 'b' || p[1] == 'B')) {
+        put_boundary(out, p[1] == 'B');
     } else if (p[1] == 'u' && t->len - t->at >= 4) {
         strbuf_printf(out, "\\x{%.4s}", t->pattern + t->at);
         t->at += 4;
     } else {
         size_t before = out->len;
         if (!in_set) strbuf_putc(out, '[');
-        if (put_escape_set(out, p[1])) {
+        if (put_escape_set(out, p[1], in_set)) {
             if (!in_set) strbuf_putc(out, ']');
             return OK;
         }
         out->len = before;
         strbuf_append(out, p, 2);
-        if (p[1] == 'x' || p[1] == 'p' || p[1] == 'P' || p[1] == 'k' || p[1] == 'g') {
+        if (p[1] == 'x' || p[1] == 'k' || p[1] == 'g') {
             if (t->at < t->len && p[2] == '{')
                 while (t->at < t->len && t->pattern[t->at - 1] != '}') strbuf_putc(out, t->pattern[t->at++]);
         }
@@ -137,16 +241,24 @@ static Status translate_escape(Translator *t, bool in_set)
     return OK;
 }
 
-/* [:name:] at t->at inside a set. */
-static Status translate_posix(Translator *t)
+/* [:name:] at t->at inside a set; false: it is none. */
+static bool translate_posix(Translator *t)
 {
     static const struct {
-        const char *name, *members; /* NULL: \w or \p{P}\p{S}, which are built */
+        const char *name, *members; /* NULL: they are built */
     } classes[] = {
-        { "[:alpha:]", "\\p{Alphabetic}" }, { "[:digit:]", "\\p{Nd}" },    { "[:alnum:]", "\\p{Alphabetic}\\p{Nd}" },
-        { "[:space:]", SPACE_SET },         { "[:upper:]", "\\p{Uppercase}" }, { "[:lower:]", "\\p{Lowercase}" },
-        { "[:cntrl:]", "\\p{Cc}" },         { "[:blank:]", "\\p{Zs}\\t" }, { "[:xdigit:]", "0-9A-Fa-f" },
-        { "[:ascii:]", "\\x00-\\x7F" },     { "[:word:]", NULL },          { "[:punct:]", NULL },
+        {"[:alpha:]", "\\p{Alphabetic}"},
+        {"[:digit:]", NULL},
+        {"[:alnum:]", "\\p{Alphabetic}\\p{Nd}"},
+        {"[:space:]", SPACE_SET},
+        {"[:upper:]", "\\p{Uppercase}"},
+        {"[:lower:]", "\\p{Lowercase}"},
+        {"[:cntrl:]", "\\p{Cc}"},
+        {"[:blank:]", "\\p{Zs}\\t"},
+        {"[:xdigit:]", "0-9A-Fa-f"},
+        {"[:ascii:]", "\\x00-\\x7F"},
+        {"[:word:]", NULL},
+        {"[:punct:]", NULL},
     };
     const char *p = t->pattern + t->at;
     for (size_t i = 0; i < sizeof classes / sizeof classes[0]; i++) {
@@ -155,16 +267,61 @@ static Status translate_posix(Translator *t)
         t->at += size;
         if (classes[i].members) {
             strbuf_puts(t->out, classes[i].members);
+        } else if (classes[i].name[2] == 'd') {
+            put_class(t->out, "Nd");
         } else if (classes[i].name[2] == 'w') {
-            put_word(t->out);
+            put_word(t->out, true);
         } else {
-            put_class(t->out, 'P');
-            strbuf_puts(t->out, "\\p{S}");
+            put_class(t->out, "P");
+            put_class(t->out, "S");
         }
-        return OK;
+        return true;
     }
-    FAIL(ERR_UNSUPPORTED, "a set inside a set (\"%.*s\") isn't supported",
-         (int)(t->len - t->at < 12 ? t->len - t->at : 12), p);
+    return false;
+}
+
+/* "[" inside a set: the members of one that isn't negated are the outer set's too. A - at either end would make other ranges of them. */
+static Status open_inner_set(Translator *t, int depth)
+{
+    const char *p = t->pattern + t->at;
+    size_t      left = t->len - t->at;
+    bool        is_plain = depth < MAX_SET_DEPTH && left > 1 && !strchr("^-]&:", p[1]) && p[-1] != '-';
+    FAIL_IF(!is_plain, ERR_UNSUPPORTED, "a set inside a set (\"%.*s\") isn't supported", (int)(left < 12 ? left : 12), p);
+    t->at++;
+    return OK;
+}
+
+static Status close_inner_set(Translator *t)
+{
+    const char *p = t->pattern + t->at;
+    FAIL_IF(p[-1] == '-' || (t->at + 1 < t->len && p[1] == '-'), ERR_UNSUPPORTED, "a - beside a set inside a set isn't supported");
+    t->at++;
+    return OK;
+}
+
+/* Up to the ] of the set. */
+static Status translate_members(Translator *t)
+{
+    int depth = 0;
+    while (t->at < t->len && (t->pattern[t->at] != ']' || depth > 0)) {
+        char c = t->pattern[t->at];
+        if (c == '\\') {
+            TRY(translate_escape(t, true));
+        } else if (c == ']') {
+            TRY(close_inner_set(t));
+            depth--;
+        } else if (c == '[') {
+            if (translate_posix(t)) continue;
+            TRY(open_inner_set(t, depth++));
+        } else {
+            FAIL_IF(c == '&' && t->at + 1 < t->len && t->pattern[t->at + 1] == '&', ERR_UNSUPPORTED,
+                    "the set operation && isn't supported");
+            strbuf_putc(t->out, c);
+            t->at++;
+        }
+    }
+    FAIL_IF(t->at == t->len, ERR_INVALID, "a [ has no ]");
+    return OK;
 }
 
 static Status translate_set(Translator *t)
@@ -176,20 +333,7 @@ static Status translate_set(Translator *t)
         strbuf_puts(out, "\\]");
         t->at++;
     }
-    while (t->at < t->len && t->pattern[t->at] != ']') {
-        char c = t->pattern[t->at];
-        if (c == '\\') {
-            TRY(translate_escape(t, true));
-        } else if (c == '[') {
-            TRY(translate_posix(t));
-        } else {
-            FAIL_IF(c == '&' && t->at + 1 < t->len && t->pattern[t->at + 1] == '&', ERR_UNSUPPORTED,
-                    "the set operation && isn't supported");
-            strbuf_putc(out, c);
-            t->at++;
-        }
-    }
-    FAIL_IF(t->at == t->len, ERR_INVALID, "a [ has no ]");
+    TRY(translate_members(t));
     strbuf_putc(out, ']');
     t->at++;
     return OK;
@@ -243,7 +387,7 @@ static Status translate_group(Translator *t)
 /* The expression as PCRE2 gets it, appended. */
 static Status regex_translate(const char *pattern, size_t len, StrBuf *out)
 {
-    Translator t = { .pattern = pattern, .len = len, .out = out };
+    Translator t = {.pattern = pattern, .len = len, .out = out};
     while (t.at < t.len) {
         size_t start = out->len;
         char   c = pattern[t.at];
@@ -272,7 +416,7 @@ static Status regex_translate(const char *pattern, size_t len, StrBuf *out)
 Status regex_compile(const char *pattern, size_t len, Regex **out_regex)
 {
     *out_regex = NULL;
-    StrBuf translated = { 0 };
+    StrBuf translated = {0};
     Status status = regex_translate(pattern, len, &translated);
     if (status != OK) {
         strbuf_deinit(&translated);
@@ -284,8 +428,7 @@ Status regex_compile(const char *pattern, size_t len, Regex **out_regex)
     if (!context) fatal_out_of_memory(0);
     pcre2_set_newline(context, PCRE2_NEWLINE_LF);
     pcre2_code *code = pcre2_compile((PCRE2_SPTR)strbuf_cstr(&translated), translated.len,
-                                     PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C, &error, &offset,
-                                     context);
+                                     PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C, &error, &offset, context);
     pcre2_compile_context_free(context);
     strbuf_deinit(&translated);
     if (!code) {
@@ -331,15 +474,13 @@ void regex_scratch_destroy(RegexScratch *scratch)
     free(scratch);
 }
 
-Status regex_find(const Regex *regex, RegexScratch *scratch, Str text, size_t from, bool *out_found, size_t *out_start,
-                  size_t *out_end)
+Status regex_find(const Regex *regex, RegexScratch *scratch, Str text, size_t from, bool *out_found, size_t *out_start, size_t *out_end)
 {
     *out_found = false;
-    int rc = pcre2_match(regex->code, (PCRE2_SPTR)text.data, text.len, from, PCRE2_NO_UTF_CHECK, scratch->match,
-                         scratch->context);
+    int rc = pcre2_match(regex->code, (PCRE2_SPTR)text.data, text.len, from, PCRE2_NO_UTF_CHECK, scratch->match, scratch->context);
     if (rc == PCRE2_ERROR_JIT_STACKLIMIT)
-        rc = pcre2_match(regex->code, (PCRE2_SPTR)text.data, text.len, from, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT,
-                         scratch->match, scratch->context);
+        rc = pcre2_match(regex->code, (PCRE2_SPTR)text.data, text.len, from, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT, scratch->match,
+                         scratch->context);
     if (rc == PCRE2_ERROR_NOMATCH) return OK;
     if (rc < 0) {
         PCRE2_UCHAR message[200];
@@ -347,8 +488,7 @@ Status regex_find(const Regex *regex, RegexScratch *scratch, Str text, size_t fr
         FAIL(ERR_INVALID, "the tokenizer's expression failed at byte %zu of a text: %s", from, (const char *)message);
     }
     const size_t *range = pcre2_get_ovector_pointer(scratch->match);
-    FAIL_IF(range[0] > range[1] || range[0] < from, ERR_UNSUPPORTED,
-            "the tokenizer's expression moves its match's start (\\K)");
+    FAIL_IF(range[0] > range[1] || range[0] < from, ERR_UNSUPPORTED, "the tokenizer's expression moves its match's start (\\K)");
     *out_found = true;
     *out_start = range[0];
     *out_end = range[1];

@@ -15,19 +15,18 @@ Scanner scanner_of_pattern(const char *pattern, size_t len)
         const char *pattern;
         Scanner     scanner;
     } known[] = {
-        { "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+",
-          { SCAN_GPT2, 0, false } },
-        { "'(?:[sdmt]|ll|ve|re)| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+", { SCAN_GPT2, 0, false } },
-        { SUFFIXES LETTERS "\\p{N}|" REST, { SCAN_CL100K, 1, false } },
-        { SUFFIXES LETTERS "\\p{N}{1,3}|" REST, { SCAN_CL100K, 3, false } },
-        { SUFFIXES LETTERS "\\p{N}+|" REST, { SCAN_CL100K, INT_MAX, false } },
-        { SUFFIXES "[^\\r\\n\\p{L}\\p{N}]?[\\p{L}\\p{M}]+|\\p{N}| ?[^\\s\\p{L}\\p{M}\\p{N}]+[\\r\\n]*|"
-                   "\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+",
-          { SCAN_CL100K, 1, true } },
+        {"'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+", {SCAN_GPT2, 0, false}},
+        {"'(?:[sdmt]|ll|ve|re)| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+", {SCAN_GPT2, 0, false}},
+        {SUFFIXES LETTERS "\\p{N}|" REST, {SCAN_CL100K, 1, false}},
+        {SUFFIXES LETTERS "\\p{N}{1,3}|" REST, {SCAN_CL100K, 3, false}},
+        {SUFFIXES LETTERS "\\p{N}+|" REST, {SCAN_CL100K, INT_MAX, false}},
+        {SUFFIXES "[^\\r\\n\\p{L}\\p{N}]?[\\p{L}\\p{M}]+|\\p{N}| ?[^\\s\\p{L}\\p{M}\\p{N}]+[\\r\\n]*|"
+                  "\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+",
+         {SCAN_CL100K, 1, true}},
     };
     for (size_t i = 0; i < sizeof known / sizeof known[0]; i++)
         if (len == strlen(known[i].pattern) && memcmp(pattern, known[i].pattern, len) == 0) return known[i].scanner;
-    return (Scanner){ 0 };
+    return (Scanner){0};
 }
 
 typedef struct Cursor {
@@ -141,6 +140,6 @@ static size_t cl100k_next(const Cursor *c, size_t at, const Scanner *scanner)
 
 size_t scanner_next(const Scanner *scanner, const CharTable *table, const char *text, size_t at, size_t len)
 {
-    Cursor cursor = { table, text, len };
+    Cursor cursor = {table, text, len};
     return scanner->kind == SCAN_GPT2 ? gpt2_next(&cursor, at) : cl100k_next(&cursor, at, scanner);
 }

@@ -29,30 +29,28 @@ static Status added_token_parse(Tokenizer *t, const JsonValue *json, RegexScratc
     const JsonValue *content = json_get(json, "content");
     int64_t          id = -1;
     bool             normalized = true;
-    AddedToken       token = { 0 };
-    FAIL_IF(!content || content->type != JSON_STRING || !json_get_int(json, "id", &id) || id < 0 || id > BPE_MAX_ID,
-            ERR_INVALID, "added_tokens: expected objects with a text \"content\" and an \"id\" from 0 to %d",
-            BPE_MAX_ID);
+    AddedToken       token = {0};
+    FAIL_IF(!content || content->type != JSON_STRING || !json_get_int(json, "id", &id) || id < 0 || id > BPE_MAX_ID, ERR_INVALID,
+            "added_tokens: expected objects with a text \"content\" and an \"id\" from 0 to %d", BPE_MAX_ID);
     json_get_bool(json, "special", &token.special);
     json_get_bool(json, "single_word", &token.single_word);
     json_get_bool(json, "lstrip", &token.lstrip);
     json_get_bool(json, "rstrip", &token.rstrip);
     normalized = !token.special;
     json_get_bool(json, "normalized", &normalized);
-    Str     text = { arena_strndup(&t->arena, content->string.data, content->string.len), content->string.len };
+    Str     text = {arena_strndup(&t->arena, content->string.data, content->string.len), content->string.len};
     int32_t known = bpe_find(&t->bpe, text.data, text.len);
     token.id = known >= 0 ? known : (int32_t)id;
     token.content = text;
     if (text.len == 0) return OK;
-    FAIL_IF(t->ids[token.id].text.data && known < 0, ERR_INVALID, "added_tokens: \"%s\" has the id %d of \"%s\"",
-            text.data, token.id, t->ids[token.id].text.data);
+    FAIL_IF(t->ids[token.id].text.data && known < 0, ERR_INVALID, "added_tokens: \"%s\" has the id %d of \"%s\"", text.data, token.id,
+            t->ids[token.id].text.data);
     t->ids[token.id].text = text;
     t->ids[token.id].special |= token.special;
     if (normalized) {
-        StrBuf buffers[2] = { { 0 }, { 0 } };
+        StrBuf buffers[2] = {{0}, {0}};
         Status status = normalize(t->normalizer, &char_table, regex, buffers, text, &token.content);
-        if (status == OK)
-            token.content = (Str){ arena_strndup(&t->arena, token.content.data, token.content.len), token.content.len };
+        if (status == OK) token.content = (Str){arena_strndup(&t->arena, token.content.data, token.content.len), token.content.len};
         strbuf_deinit(&buffers[0]);
         strbuf_deinit(&buffers[1]);
         TRY(status);
@@ -67,8 +65,7 @@ static Status ids_create(Tokenizer *t, const JsonValue *added)
     t->num_ids = t->bpe.num_tokens;
     for (uint32_t i = 0; i < added->count; i++) {
         int64_t id;
-        if (json_get_int(&added->items[i], "id", &id) && id >= t->num_ids && id <= BPE_MAX_ID)
-            t->num_ids = (int32_t)id + 1;
+        if (json_get_int(&added->items[i], "id", &id) && id >= t->num_ids && id <= BPE_MAX_ID) t->num_ids = (int32_t)id + 1;
     }
     FAIL_IF(t->num_ids == 0, ERR_INVALID, "model.vocab: the vocabulary is empty");
     t->ids = arena_array(&t->arena, IdInfo, t->num_ids);
@@ -78,7 +75,7 @@ static Status ids_create(Tokenizer *t, const JsonValue *added)
 
 static Status added_parse(Tokenizer *t, const JsonValue *json)
 {
-    static const JsonValue none = { .type = JSON_ARRAY };
+    static const JsonValue none = {.type = JSON_ARRAY};
     const JsonValue       *added = json_get(json, "added_tokens");
     if (!added || added->type == JSON_NULL) added = &none;
     FAIL_IF(added->type != JSON_ARRAY, ERR_INVALID, "\"added_tokens\" must be a list");
@@ -94,7 +91,7 @@ static Status added_parse(Tokenizer *t, const JsonValue *json)
 
 static void ids_put(TokenIds *ids, bool in_front, const TokenIds *more)
 {
-    TokenIds all = { 0 };
+    TokenIds all = {0};
     for (size_t i = 0; in_front && i < more->len; i++) token_ids_push(&all, more->data[i]);
     for (size_t i = 0; i < ids->len; i++) token_ids_push(&all, ids->data[i]);
     for (size_t i = 0; !in_front && i < more->len; i++) token_ids_push(&all, more->data[i]);
@@ -107,11 +104,10 @@ static Status template_special(const Tokenizer *t, const JsonValue *json, const 
     const char *name = NULL;
     FAIL_IF(!json_get_str(item, "id", &name), ERR_INVALID, "TemplateProcessing: a SpecialToken wants a text \"id\"");
     const JsonValue *ids = json_get(json_get(json_get(json, "special_tokens"), name), "ids");
-    FAIL_IF(!ids || ids->type != JSON_ARRAY, ERR_INVALID, "TemplateProcessing: special_tokens has no ids for \"%s\"",
-            name);
+    FAIL_IF(!ids || ids->type != JSON_ARRAY, ERR_INVALID, "TemplateProcessing: special_tokens has no ids for \"%s\"", name);
     for (uint32_t i = 0; i < ids->count; i++) {
-        FAIL_IF(ids->items[i].type != JSON_INT || ids->items[i].integer < 0 || ids->items[i].integer >= t->num_ids,
-                ERR_INVALID, "TemplateProcessing: an id of \"%s\" is outside the vocabulary", name);
+        FAIL_IF(ids->items[i].type != JSON_INT || ids->items[i].integer < 0 || ids->items[i].integer >= t->num_ids, ERR_INVALID,
+                "TemplateProcessing: an id of \"%s\" is outside the vocabulary", name);
         token_ids_push(out, (int32_t)ids->items[i].integer);
     }
     return OK;
@@ -127,8 +123,7 @@ static Status template_parse(Tokenizer *t, const JsonValue *json, TokenIds *fron
         if (special) {
             TRY(template_special(t, json, special, sequences ? back : front));
         } else {
-            FAIL_IF(!json_get(&single->items[i], "Sequence"), ERR_INVALID,
-                    "TemplateProcessing: expected a SpecialToken or a Sequence");
+            FAIL_IF(!json_get(&single->items[i], "Sequence"), ERR_INVALID, "TemplateProcessing: expected a SpecialToken or a Sequence");
             sequences++;
         }
     }
@@ -140,8 +135,8 @@ static Status template_parse(Tokenizer *t, const JsonValue *json, TokenIds *fron
 static Status pair_id(const Tokenizer *t, const JsonValue *json, const char *key, TokenIds *out)
 {
     const JsonValue *pair = json_get(json, key);
-    FAIL_IF(!pair || pair->type != JSON_ARRAY || pair->count != 2 || pair->items[1].type != JSON_INT ||
-                pair->items[1].integer < 0 || pair->items[1].integer >= t->num_ids,
+    FAIL_IF(!pair || pair->type != JSON_ARRAY || pair->count != 2 || pair->items[1].type != JSON_INT || pair->items[1].integer < 0 ||
+                pair->items[1].integer >= t->num_ids,
             ERR_INVALID, "post_processor wants \"%s\": [token, id]", key);
     token_ids_push(out, (int32_t)pair->items[1].integer);
     return OK;
@@ -170,7 +165,7 @@ static Status post_parse(Tokenizer *t, const JsonValue *json, int nesting)
         for (uint32_t i = 0; i < list->count; i++) TRY(post_parse(t, &list->items[i], nesting + 1));
         return OK;
     }
-    TokenIds front = { 0 }, back = { 0 };
+    TokenIds front = {0}, back = {0};
     Status   status = post_step_parse(t, json, type, &front, &back);
     if (status == OK) {
         ids_put(&t->prefix, true, &front);
@@ -184,8 +179,7 @@ static Status post_parse(Tokenizer *t, const JsonValue *json, int nesting)
 /* --- the file ----------------------------------------------------------------------------------------------------- */
 
 /* A part's error with the place of that part in the file. */
-static Status at_key(Status status, const char *name, const char *text, size_t len, const JsonValue *json,
-                     const char *key)
+static Status at_key(Status status, const char *name, const char *text, size_t len, const JsonValue *json, const char *key)
 {
     int              line, column;
     const JsonValue *value = json_get(json, key);
@@ -199,10 +193,8 @@ static Status parts_parse(Tokenizer *t, const char *name, const char *text, size
     Arena *arena = &t->arena;
     FAIL_IF(json->type != JSON_OBJECT, ERR_INVALID, "%s:1:1: expected an object, as in a tokenizer.json", name);
     TRY(at_key(bpe_parse(arena, json_get(json, "model"), &t->bpe), name, text, len, json, "model"));
-    TRY(at_key(normalizer_parse(arena, json_get(json, "normalizer"), &t->normalizer), name, text, len, json,
-               "normalizer"));
-    TRY(at_key(pretokenizer_parse(arena, json_get(json, "pre_tokenizer"), &t->pre), name, text, len, json,
-               "pre_tokenizer"));
+    TRY(at_key(normalizer_parse(arena, json_get(json, "normalizer"), &t->normalizer), name, text, len, json, "normalizer"));
+    TRY(at_key(pretokenizer_parse(arena, json_get(json, "pre_tokenizer"), &t->pre), name, text, len, json, "pre_tokenizer"));
     TRY(at_key(decoder_parse(arena, json_get(json, "decoder"), &t->decoder), name, text, len, json, "decoder"));
     TRY(at_key(added_parse(t, json), name, text, len, json, "added_tokens"));
     TRY(at_key(post_parse(t, json_get(json, "post_processor"), 0), name, text, len, json, "post_processor"));
@@ -218,7 +210,7 @@ Status tokenizer_parse(const char *name, const char *json, size_t len, Tokenizer
 {
     *out_tokenizer = NULL;
     Tokenizer *t = calloc(1, sizeof *t);
-    Arena      tree = { 0 };
+    Arena      tree = {0};
     JsonValue  root;
     if (!t) fatal_out_of_memory(sizeof *t);
     t->bos_id = t->eos_id = t->pad_id = -1;
@@ -251,8 +243,7 @@ static void config_id(const Tokenizer *t, const JsonValue *config, const char *k
 {
     const JsonValue *value = json_get(config, key);
     if (value && value->type == JSON_ARRAY && value->count > 0) value = &value->items[0];
-    if (value && value->type == JSON_INT && value->integer >= 0 && value->integer < t->num_ids)
-        *out = (int32_t)value->integer;
+    if (value && value->type == JSON_INT && value->integer >= 0 && value->integer < t->num_ids) *out = (int32_t)value->integer;
 }
 
 /* add_bos_token and add_eos_token, where given, decide over what the post-processor adds. */
@@ -264,25 +255,25 @@ static void config_apply(Tokenizer *t, const JsonValue *config)
     config_token(t, config, "pad_token", &t->pad_id);
     if (json_get_bool(config, "add_bos_token", &add) && t->bos_id >= 0) {
         bool has = t->prefix.len > 0 && t->prefix.data[0] == t->bos_id;
-        if (add && !has) ids_put(&t->prefix, true, &(TokenIds){ &t->bos_id, 1, 1 });
+        if (add && !has) ids_put(&t->prefix, true, &(TokenIds){&t->bos_id, 1, 1});
         if (!add && has) memmove(t->prefix.data, t->prefix.data + 1, --t->prefix.len * sizeof *t->prefix.data);
     }
     if (json_get_bool(config, "add_eos_token", &add) && t->eos_id >= 0) {
         bool has = t->suffix.len > 0 && t->suffix.data[t->suffix.len - 1] == t->eos_id;
-        if (add && !has) ids_put(&t->suffix, false, &(TokenIds){ &t->eos_id, 1, 1 });
+        if (add && !has) ids_put(&t->suffix, false, &(TokenIds){&t->eos_id, 1, 1});
         if (!add && has) t->suffix.len--;
     }
 }
 
 static Status config_parse(Arena *arena, const char *dir, const char *file, Str text, JsonValue *out)
 {
-    *out = (JsonValue){ 0 };
+    *out = (JsonValue){0};
     return text.len ? json_parse(arena, arena_printf(arena, "%s/%s", dir, file), text.data, text.len, out) : OK;
 }
 
 Status tokenizer_configure(Tokenizer *t, const char *dir, Str tokenizer_config, Str generation_config)
 {
-    Arena     arena = { 0 };
+    Arena     arena = {0};
     JsonValue config, generation;
     Status    status = config_parse(&arena, dir, "tokenizer_config.json", tokenizer_config, &config);
     if (status == OK) status = config_parse(&arena, dir, "generation_config.json", generation_config, &generation);
@@ -300,18 +291,18 @@ Status tokenizer_configure(Tokenizer *t, const char *dir, Str tokenizer_config, 
 static Status config_read(Arena *arena, const char *dir, const char *file, Str *out)
 {
     const char *path = arena_printf(arena, "%s/%s", dir, file);
-    *out = (Str){ "", 0 };
+    *out = (Str){"", 0};
     return file_exists(path) ? file_read(arena, path, MAX_FILE_BYTES, out) : OK;
 }
 
 Status tokenizer_load(const char *dir, Tokenizer **out_tokenizer)
 {
     *out_tokenizer = NULL;
-    Arena       arena = { 0 };
-    Str         text, config, generation;
-    Tokenizer  *t = NULL;
-    StrBuf      local = { 0 };
-    Status      status = hub_local_path(HUB_MODEL, dir, &local);
+    Arena      arena = {0};
+    Str        text, config, generation;
+    Tokenizer *t = NULL;
+    StrBuf     local = {0};
+    Status     status = hub_local_path(HUB_MODEL, dir, &local);
     dir = arena_strdup(&arena, strbuf_cstr(&local));
     strbuf_deinit(&local);
     const char *path = arena_printf(&arena, "%s/tokenizer.json", dir);

@@ -26,8 +26,7 @@ NODISCARD Status tokenizer_parse(const char *name, const char *json, size_t len,
 /* Before the first encode: takes over what the texts of a tokenizer_config.json and a generation_config.json say
  * (empty: no such file), as tokenizer_load does; `dir` starts errors. add_bos_token and add_eos_token, where given,
  * decide over what the post-processor adds. */
-NODISCARD Status tokenizer_configure(Tokenizer *tokenizer, const char *dir, Str tokenizer_config,
-                                     Str generation_config);
+NODISCARD Status tokenizer_configure(Tokenizer *tokenizer, const char *dir, Str tokenizer_config, Str generation_config);
 void             tokenizer_destroy(Tokenizer *tokenizer);
 
 TokenizerScratch *tokenizer_scratch_create(const Tokenizer *tokenizer);
@@ -55,8 +54,7 @@ bool tokenizer_anchors(const Tokenizer *tokenizer, const TokenizerScratch *scrat
 int64_t tokenizer_token_bytes(const Tokenizer *tokenizer, int32_t id);
 
 /* Appends the text of ids; skip_special leaves out special tokens. ERR_INVALID for an id out of range. */
-NODISCARD Status tokenizer_decode(const Tokenizer *tokenizer, const int32_t *ids, size_t count, bool skip_special,
-                                  StrBuf *out_text);
+NODISCARD Status tokenizer_decode(const Tokenizer *tokenizer, const int32_t *ids, size_t count, bool skip_special, StrBuf *out_text);
 
 /* Streaming decode: bytes are handed out only when they complete characters. Zero-initialised is ready to use. */
 typedef struct TokenStream {
@@ -66,16 +64,15 @@ typedef struct TokenStream {
     bool   space;    /* a word ended: a space comes before the next token */
     int    stripped; /* characters taken off the start */
 } TokenStream;
-NODISCARD Status token_stream_push(const Tokenizer *tokenizer, TokenStream *stream, int32_t id, bool skip_special,
-                                   StrBuf *out_text);
+NODISCARD Status token_stream_push(const Tokenizer *tokenizer, TokenStream *stream, int32_t id, bool skip_special, StrBuf *out_text);
 void             token_stream_finish(TokenStream *stream, StrBuf *out_text); /* hands out what is left; frees */
 
-int32_t     tokenizer_vocab_size(const Tokenizer *tokenizer); /* largest id + 1, added tokens included */
-const char *tokenizer_id_to_token(const Tokenizer *tokenizer, int32_t id);       /* as in the file; NULL: unused id */
+int32_t     tokenizer_vocab_size(const Tokenizer *tokenizer);                     /* largest id + 1, added tokens included */
+const char *tokenizer_id_to_token(const Tokenizer *tokenizer, int32_t id);        /* as in the file; NULL: unused id */
 int32_t     tokenizer_token_to_id(const Tokenizer *tokenizer, const char *token); /* -1: absent */
 bool        tokenizer_is_special(const Tokenizer *tokenizer, int32_t id);
-int32_t     tokenizer_bos_id(const Tokenizer *tokenizer); /* -1: none */
-int32_t     tokenizer_eos_id(const Tokenizer *tokenizer); /* -1: none */
-int32_t     tokenizer_pad_id(const Tokenizer *tokenizer); /* -1: none */
+int32_t     tokenizer_bos_id(const Tokenizer *tokenizer);   /* -1: none */
+int32_t     tokenizer_eos_id(const Tokenizer *tokenizer);   /* -1: none */
+int32_t     tokenizer_pad_id(const Tokenizer *tokenizer);   /* -1: none */
 bool        tokenizer_adds_bos(const Tokenizer *tokenizer); /* add_special puts BOS first */
 uint64_t    tokenizer_hash(const Tokenizer *tokenizer);     /* of tokenizer.json's bytes: for caches */

@@ -15,7 +15,7 @@ void added_trie_deinit(AddedTrie *trie)
 {
     free(trie->nodes);
     free(trie->tokens);
-    *trie = (AddedTrie){ 0 };
+    *trie = (AddedTrie){0};
 }
 
 static int32_t node_new(AddedTrie *trie, uint8_t byte, int32_t next)
@@ -24,7 +24,7 @@ static int32_t node_new(AddedTrie *trie, uint8_t byte, int32_t next)
         trie->node_capacity = trie->node_capacity ? trie->node_capacity * 2 : 256;
         trie->nodes = grown(trie->nodes, (size_t)trie->node_capacity * sizeof *trie->nodes);
     }
-    trie->nodes[trie->num_nodes] = (TrieNode){ .next = next, .token = -1, .byte = byte };
+    trie->nodes[trie->num_nodes] = (TrieNode){.next = next, .token = -1, .byte = byte};
     return trie->num_nodes++;
 }
 
@@ -80,7 +80,7 @@ static void split_push(AddedSplits *out, size_t start, size_t end, int32_t id)
         out->capacity = out->capacity ? out->capacity * 2 : 64;
         out->data = grown(out->data, out->capacity * sizeof *out->data);
     }
-    out->data[out->len++] = (AddedSplit){ start, end, id };
+    out->data[out->len++] = (AddedSplit){start, end, id};
 }
 
 static uint8_t flags_before(const CharTable *table, Str text, size_t at)
@@ -122,8 +122,7 @@ void added_split(const AddedTrie *trie, const CharTable *table, Str text, bool p
         }
         if (token->rstrip) {
             if (end < done) end = done; /* the token before took this white space already */
-            while (end < text.len && (flags_after(table, text, end) & CHAR_SPACE))
-                end += utf8_size((uint8_t)text.data[end]);
+            while (end < text.len && (flags_after(table, text, end) & CHAR_SPACE)) end += utf8_size((uint8_t)text.data[end]);
         }
         if (done < start) split_push(out, done, start, -1);
         split_push(out, start, end, token->id);

@@ -21,7 +21,7 @@ typedef struct Step {
     StepKind kind;
     bool     fused; /* a step before made one text of all tokens */
     Str      pattern, content;
-    Regex   *regex; /* owned */
+    Regex   *regex;       /* owned */
     int64_t  start, stop; /* strip: characters at most */
     bool     prepended;   /* metaspace: encoding put a space first, so decoding takes it off */
 } Step;
@@ -37,7 +37,7 @@ static Status text_parse(Arena *arena, const JsonValue *json, const char *type, 
 {
     const JsonValue *value = json_get(json, key);
     FAIL_IF(!value || value->type != JSON_STRING, ERR_INVALID, "decoder %s wants a text \"%s\"", type, key);
-    *out = (Str){ arena_strndup(arena, value->string.data, value->string.len), value->string.len };
+    *out = (Str){arena_strndup(arena, value->string.data, value->string.len), value->string.len};
     return OK;
 }
 
@@ -63,30 +63,33 @@ static Status metaspace_parse(Arena *arena, const JsonValue *json, Step *step)
     json_get_str(json, "prepend_scheme", &scheme);
     step->prepended = strcmp(scheme, "never") != 0;
     step->pattern = str_of(arena_strdup(arena, replacement));
-    step->content = (Str){ " ", 1 };
+    step->content = (Str){" ", 1};
     FAIL_IF(step->pattern.len == 0, ERR_INVALID, "decoder Metaspace wants a replacement of one character");
     return OK;
 }
 
 static Status step_parse(Arena *arena, const JsonValue *json, const char *type, Step *step)
 {
-    static const char *const names[] = { "ByteLevel", "Replace", NULL, "ByteFallback", "Fuse", "Strip", "Metaspace",
-                                         "BPEDecoder" };
+    static const char *const names[] = {"ByteLevel", "Replace", NULL, "ByteFallback", "Fuse", "Strip", "Metaspace", "BPEDecoder"};
     int                      kind = 0;
     while (kind < 8 && (!names[kind] || strcmp(type, names[kind]) != 0)) kind++;
     FAIL_IF(kind == 8, ERR_UNSUPPORTED, "decoder \"%s\" isn't supported", type);
     step->kind = (StepKind)kind;
     switch (step->kind) {
-    case STEP_REPLACE: return replace_parse(arena, json, step);
-    case STEP_METASPACE: return metaspace_parse(arena, json, step);
-    case STEP_SUFFIX: return text_parse(arena, json, type, "suffix", &step->pattern);
+    case STEP_REPLACE:
+        return replace_parse(arena, json, step);
+    case STEP_METASPACE:
+        return metaspace_parse(arena, json, step);
+    case STEP_SUFFIX:
+        return text_parse(arena, json, type, "suffix", &step->pattern);
     case STEP_STRIP:
         json_get_int(json, "start", &step->start);
         json_get_int(json, "stop", &step->stop);
         TRY(text_parse(arena, json, type, "content", &step->content));
         FAIL_IF(step->content.len == 0, ERR_INVALID, "decoder Strip wants a \"content\" of one character");
         return OK;
-    default: return OK;
+    default:
+        return OK;
     }
 }
 
@@ -96,8 +99,7 @@ static Status steps_parse(Arena *arena, Decoder *decoder, const JsonValue *json,
     FAIL_IF(!json_get_str(json, "type", &type), ERR_INVALID, "decoder wants an object with a \"type\"");
     if (strcmp(type, "Sequence") == 0) {
         const JsonValue *list = json_get(json, "decoders");
-        FAIL_IF(!list || list->type != JSON_ARRAY || nesting == MAX_NESTING, ERR_INVALID,
-                "decoder Sequence wants a list \"decoders\"");
+        FAIL_IF(!list || list->type != JSON_ARRAY || nesting == MAX_NESTING, ERR_INVALID, "decoder Sequence wants a list \"decoders\"");
         for (uint32_t i = 0; i < list->count; i++) TRY(steps_parse(arena, decoder, &list->items[i], nesting + 1));
         return OK;
     }
@@ -130,7 +132,7 @@ Str token_bytes(Arena *arena, Str token)
         if (byte < 0) return token;
         bytes[len++] = (char)byte;
     }
-    return (Str){ bytes, len };
+    return (Str){bytes, len};
 }
 
 /* --- running ------------------------------------------------------------------------------------------------------ */
@@ -155,7 +157,7 @@ static void texts_end(Texts *texts)
 static Str texts_get(const Texts *texts, size_t i)
 {
     size_t start = i ? texts->ends[i - 1] : 0;
-    return (Str){ strbuf_cstr(&texts->bytes) + start, texts->ends[i] - start };
+    return (Str){strbuf_cstr(&texts->bytes) + start, texts->ends[i] - start};
 }
 
 static void texts_deinit(Texts *texts)
@@ -197,17 +199,16 @@ static Str stripped(const Step *step, Str text, int64_t start, int64_t stop, int
         text.data += len;
         text.len -= len;
     }
-    for (; stop > 0 && text.len >= len && memcmp(text.data + text.len - len, step->content.data, len) == 0; stop--)
-        text.len -= len;
+    for (; stop > 0 && text.len >= len && memcmp(text.data + text.len - len, step->content.data, len) == 0; stop--) text.len -= len;
     return text;
 }
 
 /* Runs of byte tokens become one text, or U+FFFD for each byte when the run is no UTF-8. */
 static void step_byte_fallback(const Texts *in, Texts *out)
 {
-    StrBuf run = { 0 };
+    StrBuf run = {0};
     for (size_t i = 0; i <= in->count; i++) {
-        Str text = i < in->count ? texts_get(in, i) : (Str){ "", 0 };
+        Str text = i < in->count ? texts_get(in, i) : (Str){"", 0};
         int byte = i < in->count ? fallback_byte(text) : -1;
         if (byte >= 0) {
             strbuf_putc(&run, (char)byte);
@@ -237,20 +238,24 @@ static Status step_run(const Step *step, RegexScratch *regex, const Texts *in, T
         step_byte_fallback(in, out);
         return OK;
     }
-    StrBuf bytes = { 0 };
+    StrBuf bytes = {0};
     int    taken;
     for (size_t i = 0; i < in->count; i++) {
         Str text = texts_get(in, i), content = step->content;
         switch (step->kind) {
         case STEP_BYTES: {
-            Arena arena = { 0 };
+            Arena arena = {0};
             Str   token = token_bytes(&arena, text);
             strbuf_append(&bytes, token.data, token.len);
             arena_deinit(&arena);
             continue;
         }
-        case STEP_REPLACE: append_replaced(&out->bytes, text, step->pattern, content); break;
-        case STEP_REPLACE_REGEX: TRY(regex_replace(step->regex, regex, text, content, &out->bytes)); break;
+        case STEP_REPLACE:
+            append_replaced(&out->bytes, text, step->pattern, content);
+            break;
+        case STEP_REPLACE_REGEX:
+            TRY(regex_replace(step->regex, regex, text, content, &out->bytes));
+            break;
         case STEP_STRIP:
             text = stripped(step, text, step->start, step->stop, &taken);
             strbuf_append(&out->bytes, text.data, text.len);
@@ -260,10 +265,12 @@ static Status step_run(const Step *step, RegexScratch *regex, const Texts *in, T
             append_replaced(&out->bytes, text, step->pattern, content);
             break;
         case STEP_SUFFIX:
-            content = (Str){ " ", i + 1 < in->count };
+            content = (Str){" ", i + 1 < in->count};
             append_replaced(&out->bytes, text, step->pattern, content);
             break;
-        default: strbuf_append(&out->bytes, text.data, text.len); continue; /* fuse */
+        default:
+            strbuf_append(&out->bytes, text.data, text.len);
+            continue; /* fuse */
         }
         texts_end(out);
     }
@@ -285,7 +292,7 @@ static Status decode_steps(const Decoder *decoder, Texts *texts, StrBuf *out_tex
     RegexScratch *regex = has_regex(decoder) ? regex_scratch_create() : NULL;
     Status        status = OK;
     for (int i = 0; i < decoder->num_steps && status == OK; i++) {
-        Texts next = { 0 };
+        Texts next = {0};
         status = step_run(&decoder->steps[i], regex, texts, &next);
         texts_deinit(texts);
         *texts = next;
@@ -297,8 +304,7 @@ static Status decode_steps(const Decoder *decoder, Texts *texts, StrBuf *out_tex
 
 static Status id_check(const Tokenizer *t, int32_t id)
 {
-    FAIL_IF(id < 0 || id >= t->num_ids, ERR_INVALID, "token id %d is outside the vocabulary (0 to %d)", id,
-            t->num_ids - 1);
+    FAIL_IF(id < 0 || id >= t->num_ids, ERR_INVALID, "token id %d is outside the vocabulary (0 to %d)", id, t->num_ids - 1);
     return OK;
 }
 
@@ -309,7 +315,7 @@ static bool decodes_bytes_only(const Decoder *decoder)
 
 Status tokenizer_decode(const Tokenizer *t, const int32_t *ids, size_t count, bool skip_special, StrBuf *out_text)
 {
-    Texts texts = { 0 };
+    Texts texts = {0};
     bool  bytes_only = decodes_bytes_only(t->decoder);
     for (size_t i = 0; i < count; i++) TRY(id_check(t, ids[i]));
     for (size_t i = 0; i < count; i++) {
@@ -335,20 +341,22 @@ Status tokenizer_decode(const Tokenizer *t, const int32_t *ids, size_t count, bo
 /* One step on the text of one token, in `text`. */
 static Status stream_step(const Step *step, TokenStream *stream, StrBuf *text, StrBuf *spare)
 {
-    Str in = { strbuf_cstr(text), text->len }, content = step->content;
+    Str in = {strbuf_cstr(text), text->len}, content = step->content;
     int taken, byte;
     strbuf_clear(spare);
     switch (step->kind) {
     case STEP_BYTES: {
-        Arena arena = { 0 };
+        Arena arena = {0};
         Str   bytes = utf8_valid_prefix(in.data, in.len) == in.len ? token_bytes(&arena, in) : in;
         strbuf_append(spare, bytes.data, bytes.len);
         arena_deinit(&arena);
         break;
     }
-    case STEP_REPLACE: append_replaced(spare, in, step->pattern, content); break;
+    case STEP_REPLACE:
+        append_replaced(spare, in, step->pattern, content);
+        break;
     case STEP_REPLACE_REGEX: {
-        bool whole = utf8_valid_prefix(in.data, in.len) == in.len; /* else half a character: nothing to match */
+        bool          whole = utf8_valid_prefix(in.data, in.len) == in.len; /* else half a character: nothing to match */
         RegexScratch *regex = regex_scratch_create();
         Status        status = OK;
         if (whole) status = regex_replace(step->regex, regex, in, content, spare);
@@ -380,9 +388,10 @@ static Status stream_step(const Step *step, TokenStream *stream, StrBuf *text, S
         stream->space = in.len >= step->pattern.len && step->pattern.len > 0 &&
                         memcmp(in.data + in.len - step->pattern.len, step->pattern.data, step->pattern.len) == 0;
         if (stream->space) in.len -= step->pattern.len;
-        append_replaced(spare, in, step->pattern, (Str){ " ", 1 });
+        append_replaced(spare, in, step->pattern, (Str){" ", 1});
         break;
-    case STEP_FUSE: return OK;
+    case STEP_FUSE:
+        return OK;
     }
     StrBuf swap = *text;
     *text = *spare;
@@ -421,7 +430,7 @@ Status token_stream_push(const Tokenizer *t, TokenStream *stream, int32_t id, bo
     TRY(id_check(t, id));
     const IdInfo *info = &t->ids[id];
     if (!info->text.data || (skip_special && info->special)) return OK;
-    StrBuf text = { 0 }, spare = { 0 };
+    StrBuf text = {0}, spare = {0};
     Status status = OK;
     if (decodes_bytes_only(t->decoder)) {
         strbuf_append(&stream->pending, info->bytes.data, info->bytes.len);
@@ -444,5 +453,5 @@ void token_stream_finish(TokenStream *stream, StrBuf *out_text)
 {
     stream_flush(stream, true, out_text);
     strbuf_deinit(&stream->pending);
-    *stream = (TokenStream){ 0 };
+    *stream = (TokenStream){0};
 }

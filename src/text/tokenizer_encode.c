@@ -8,7 +8,7 @@
 void token_ids_deinit(TokenIds *ids)
 {
     free(ids->data);
-    *ids = (TokenIds){ 0 };
+    *ids = (TokenIds){0};
 }
 
 void token_ids_push(TokenIds *ids, int32_t id)
@@ -66,15 +66,13 @@ static Status encode_plain(const Tokenizer *t, TokenizerScratch *scratch, Str te
     TRY(pretokenize(t->pre, &char_table, &scratch->pre, text, at_start, t->raw_bytes, &text));
     for (size_t i = 0; i < scratch->pre.pieces.len; i++) {
         Piece piece = scratch->pre.pieces.data[i];
-        bpe_encode_word(&t->bpe, scratch->bpe, text.data + piece.start, piece.end - piece.start, text.len - piece.start,
-                        t->raw_bytes, out);
+        bpe_encode_word(&t->bpe, scratch->bpe, text.data + piece.start, piece.end - piece.start, text.len - piece.start, t->raw_bytes, out);
     }
     return OK;
 }
 
 /* Ids of text that holds no token of added[0]. */
-static Status encode_segment(const Tokenizer *t, TokenizerScratch *scratch, Str text, bool at_start, bool plain_special,
-                             TokenIds *out)
+static Status encode_segment(const Tokenizer *t, TokenizerScratch *scratch, Str text, bool at_start, bool plain_special, TokenIds *out)
 {
     Str before = text;
     TRY(normalize(t->normalizer, &char_table, scratch->regex, scratch->normal, text, &text));
@@ -87,7 +85,7 @@ static Status encode_segment(const Tokenizer *t, TokenizerScratch *scratch, Str 
         if (split.id >= 0) {
             token_ids_push(out, split.id);
         } else {
-            Str part = { text.data + split.start, split.end - split.start };
+            Str part = {text.data + split.start, split.end - split.start};
             TRY(encode_plain(t, scratch, part, at_start && split.start == 0, out));
         }
     }
@@ -101,7 +99,7 @@ static void anchor_push(TokenizerScratch *scratch, size_t byte, size_t token, bo
         scratch->anchors = realloc(scratch->anchors, scratch->anchor_capacity * sizeof *scratch->anchors);
         if (!scratch->anchors) fatal_out_of_memory(scratch->anchor_capacity * sizeof *scratch->anchors);
     }
-    scratch->anchors[scratch->num_anchors++] = (TokenAnchor){ byte, token, is_added };
+    scratch->anchors[scratch->num_anchors++] = (TokenAnchor){byte, token, is_added};
 }
 
 static Status encode_all(const Tokenizer *t, TokenizerScratch *scratch, Str text, EncodeOptions options, TokenIds *out)
@@ -117,7 +115,7 @@ static Status encode_all(const Tokenizer *t, TokenizerScratch *scratch, Str text
         if (split.id >= 0) {
             token_ids_push(out, split.id);
         } else {
-            Str part = { text.data + split.start, split.end - split.start };
+            Str part = {text.data + split.start, split.end - split.start};
             TRY(encode_segment(t, scratch, part, split.start == 0, options.plain_special, out));
         }
     }
@@ -126,16 +124,15 @@ static Status encode_all(const Tokenizer *t, TokenizerScratch *scratch, Str text
     return OK;
 }
 
-Status tokenizer_encode(const Tokenizer *t, TokenizerScratch *scratch, const char *text, size_t len,
-                        EncodeOptions options, TokenIds *out)
+Status tokenizer_encode(const Tokenizer *t, TokenizerScratch *scratch, const char *text, size_t len, EncodeOptions options, TokenIds *out)
 {
     FAIL_IF(len > INT32_MAX, ERR_INVALID, "a text of %zu bytes is too long to encode at once: cut it below 2 GB", len);
-    Str all = { text, len };
+    Str all = {text, len};
     scratch->kept_text = true;
     if (utf8_valid_prefix(text, len) < len) {
         strbuf_clear(&scratch->repaired);
         utf8_append_repaired(&scratch->repaired, text, len);
-        all = (Str){ scratch->repaired.data, scratch->repaired.len };
+        all = (Str){scratch->repaired.data, scratch->repaired.len};
         scratch->kept_text = false;
     }
     TokenIds ids = *out; /* a copy on our stack: the caller's may share its cache line with another thread's */

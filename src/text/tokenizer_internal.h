@@ -45,8 +45,8 @@ typedef struct AddedSplits {
 void added_split(const AddedTrie *trie, const CharTable *table, Str text, bool plain_special, AddedSplits *out);
 
 typedef struct Decoder Decoder; /* a list of steps; immutable */
-NODISCARD Status decoder_parse(Arena *arena, const JsonValue *json, Decoder **out);
-void             decoder_deinit(Decoder *decoder);
+NODISCARD Status       decoder_parse(Arena *arena, const JsonValue *json, Decoder **out);
+void                   decoder_deinit(Decoder *decoder);
 
 /* What the ByteLevel decoder makes of a token: its bytes when all its characters stand for bytes, else its own text. */
 Str token_bytes(Arena *arena, Str token);
@@ -63,9 +63,9 @@ struct Tokenizer {
     Normalizer   *normalizer;
     PreTokenizer *pre;
     Decoder      *decoder;
-    AddedTrie     added[2]; /* found before the normalizer, and after it */
-    bool          raw_bytes;   /* words stay bytes: the last pre-tokenizer is ByteLevel and the vocabulary complete */
-    bool          has_pre;     /* a pre-tokenizer cuts words */
+    AddedTrie     added[2];  /* found before the normalizer, and after it */
+    bool          raw_bytes; /* words stay bytes: the last pre-tokenizer is ByteLevel and the vocabulary complete */
+    bool          has_pre;   /* a pre-tokenizer cuts words */
     IdInfo       *ids;
     int32_t       num_ids;
     TokenIds      prefix, suffix; /* what the post-processor puts around a text */

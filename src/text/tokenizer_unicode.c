@@ -7,7 +7,7 @@
 
 #include "char_table.inc" /* char_blocks, char_classes */
 
-const CharTable char_table = { char_blocks, char_classes };
+const CharTable char_table = {char_blocks, char_classes};
 
 size_t utf8_count(Str text)
 {

@@ -12,6 +12,11 @@
 
 enum { MAX_JSON_BYTES = 64 << 20 };
 
+const char *checkpoint_path(Arena *arena, const char *output_dir, int64_t step)
+{
+    return arena_printf(arena, "%s/checkpoint-%lld", output_dir, (long long)step);
+}
+
 static int compare_steps(const void *a, const void *b)
 {
     int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
@@ -47,7 +52,7 @@ static Status read_json(Arena *arena, const char *path, JsonValue *out)
     return json_parse(arena, path, text.data, text.len, out);
 }
 
-static bool get_hash(const JsonValue *object, const char *key, uint64_t *out)
+bool checkpoint_get_hash(const JsonValue *object, const char *key, uint64_t *out)
 {
     const char *text;
     return json_get_str(object, key, &text) && sscanf(text, "%16" SCNx64, out) == 1;
@@ -58,19 +63,29 @@ static Status verify_file(Arena *arena, const char *folder, const JsonValue *ent
     const char *name;
     int64_t     bytes;
     uint64_t    want, have;
-    FAIL_IF(!json_get_str(entry, "name", &name) || !json_get_int(entry, "bytes", &bytes) || !get_hash(entry, "xxh3", &want), ERR_CHECKPOINT,
-            "%s/" MANIFEST_NAME ": an entry without name, bytes or xxh3", folder);
+    FAIL_IF(!json_get_str(entry, "name", &name) || !json_get_int(entry, "bytes", &bytes) || !checkpoint_get_hash(entry, "xxh3", &want),
+            ERR_CHECKPOINT, "%s/" MANIFEST_NAME ": an entry without name, bytes or xxh3", folder);
     const char *path = arena_printf(arena, "%s/%s", folder, name);
     int64_t     size = file_size(path);
     FAIL_IF(size < 0, ERR_CHECKPOINT, "%s is missing", path);
     FAIL_IF(size != bytes, ERR_CHECKPOINT, "%s has %lld bytes, the manifest says %lld", path, (long long)size, (long long)bytes);
     TRY(file_hash(path, &have));
-    FAIL_IF(have != want, ERR_CHECKPOINT, "%s was changed or damaged: its checksum is %016llx, the manifest says %016llx", path,
-            (unsigned long long)have, (unsigned long long)want);
-    return OK;
+    if (have == want) return OK;
+    const JsonValue *sums = json_get(entry, "tensors");
+    const char      *tensor = sums && sums->type == JSON_OBJECT ? checkpoint_states_damaged(arena, path, sums) : NULL;
+    FAIL(ERR_CHECKPOINT, "%s was changed or damaged%s%s: its checksum is %016llx, the manifest says %016llx", path,
+         tensor ? ", in tensor " : "", tensor ? tensor : "", (unsigned long long)have, (unsigned long long)want);
 }
 
-static Status verify_files(Arena *arena, const char *path)
+/* Files without which the model or adapter can't be used; the others are for going on. */
+static bool is_of_model(const JsonValue *entry)
+{
+    const char *name;
+    return json_get_str(entry, "name", &name) && (strncmp(name, "model", 5) == 0 || strncmp(name, "adapter", 7) == 0 ||
+                                                  strncmp(name, "tokenizer", 9) == 0 || strcmp(name, "config.json") == 0);
+}
+
+static Status verify_files(Arena *arena, const char *path, bool only_model)
 {
     const char *name = arena_printf(arena, "%s/" MANIFEST_NAME, path);
     JsonValue   manifest;
@@ -78,7 +93,8 @@ static Status verify_files(Arena *arena, const char *path)
     TRY(read_json(arena, name, &manifest));
     const JsonValue *files = json_get(&manifest, "files");
     FAIL_IF(!files || files->type != JSON_ARRAY || files->count == 0, ERR_CHECKPOINT, "%s: expected a list under \"files\"", name);
-    for (uint32_t i = 0; i < files->count; i++) TRY(verify_file(arena, path, &files->items[i]));
+    for (uint32_t i = 0; i < files->count; i++)
+        if (!only_model || is_of_model(&files->items[i])) TRY(verify_file(arena, path, &files->items[i]));
     return OK;
 }
 
@@ -101,7 +117,7 @@ static bool is_ours(Arena *arena, const char *path)
 
 bool checkpoint_is_ours(const char *path)
 {
-    Arena arena = { 0 };
+    Arena arena = {0};
     bool  found = is_ours(&arena, path);
     arena_deinit(&arena);
     status_clear();
@@ -110,28 +126,45 @@ bool checkpoint_is_ours(const char *path)
 
 bool checkpoint_any_is_ours(const char *output_dir)
 {
-    Arena    arena = { 0 };
+    Arena    arena = {0};
     int64_t *steps;
     size_t   count;
     bool     found = false;
     if (checkpoint_list(&arena, output_dir, &steps, &count) != OK) status_clear();
-    for (size_t i = 0; i < count && !found; i++)
-        found = checkpoint_is_ours(arena_printf(&arena, "%s/checkpoint-%lld", output_dir, (long long)steps[i]));
+    for (size_t i = 0; i < count && !found; i++) found = checkpoint_is_ours(checkpoint_path(&arena, output_dir, steps[i]));
     arena_deinit(&arena);
     return found;
 }
 
+Status checkpoint_held(const char *output_dir, int64_t step, int64_t total, CheckpointsHeld *out)
+{
+    Arena    arena = {0};
+    int64_t *steps;
+    size_t   count;
+    *out = (CheckpointsHeld){0};
+    Status status = checkpoint_list(&arena, output_dir, &steps, &count);
+    for (size_t i = 0; i < count && status == OK; i++) {
+        const char *path = checkpoint_path(&arena, output_dir, steps[i]);
+        if (!checkpoint_is_ours(path)) continue;
+        out->count += steps[i] <= total;
+        out->num_before += steps[i] <= step;
+        out->bytes += file_tree_bytes(path);
+    }
+    arena_deinit(&arena);
+    return status;
+}
+
 Status checkpoint_verify(const char *path)
 {
-    Arena  arena = { 0 };
-    Status status = verify_files(&arena, path);
+    Arena  arena = {0};
+    Status status = verify_files(&arena, path, false);
     arena_deinit(&arena);
     return status == OK ? OK : ERR_CHECKPOINT;
 }
 
 Status checkpoint_load_tuning(const char *path, Device *device)
 {
-    Arena       arena = { 0 };
+    Arena       arena = {0};
     Str         text;
     const char *name = arena_printf(&arena, "%s/" TUNING_NAME, path);
     Status      status = OK;
@@ -145,18 +178,20 @@ Status checkpoint_load_tuning(const char *path, Device *device)
 
 Status checkpoint_read_state(const char *path, TrainState *out)
 {
-    Arena       arena = { 0 };
+    Arena       arena = {0};
     JsonValue   root;
     const char *name = arena_printf(&arena, "%s/" STATE_NAME, path);
     Status      status = read_json(&arena, name, &root);
-    TrainState  s = { 0 };
+    TrainState  s = {0};
     if (status == OK &&
-        !(json_get_int(&root, "step", &s.step) && json_get_int(&root, "applied", &s.applied) && json_get_int(&root, "skipped", &s.skipped) &&
-          json_get_int(&root, "bad_in_row", &s.bad_in_row) && json_get_int(&root, "total_tokens", &s.total_tokens) &&
-          json_get_int(&root, "metrics_bytes", &s.metrics_bytes) && json_get_bool(&root, "eval_pending", &s.eval_pending) &&
-          get_hash(&root, "settings_hash", &s.settings_hash) && get_hash(&root, "data_hash", &s.data_hash) && s.step >= 0 &&
-          s.metrics_bytes >= 0))
+        !(json_get_int(&root, "step", &s.step) && json_get_int(&root, "applied", &s.applied) &&
+          json_get_int(&root, "skipped", &s.skipped) && json_get_int(&root, "bad_in_row", &s.bad_in_row) &&
+          json_get_int(&root, "total_tokens", &s.total_tokens) && json_get_int(&root, "metrics_bytes", &s.metrics_bytes) &&
+          json_get_bool(&root, "eval_pending", &s.eval_pending) && checkpoint_get_hash(&root, "settings_hash", &s.settings_hash) &&
+          checkpoint_get_hash(&root, "data_hash", &s.data_hash) && s.step >= 0 && s.metrics_bytes >= 0))
         status = status_fail(ERR_CHECKPOINT, "%s: a key is missing or of another type", name);
+    if (status == OK && !json_get_int(&root, "total_trained", &s.total_trained))
+        s.total_trained = s.total_tokens; /* the only count of older checkpoints */
     arena_deinit(&arena);
     *out = s;
     return status;
@@ -164,13 +199,13 @@ Status checkpoint_read_state(const char *path, TrainState *out)
 
 Status checkpoint_newest(const char *output_dir, char *out_path, size_t path_bytes)
 {
-    Arena    arena = { 0 };
+    Arena    arena = {0};
     int64_t *steps;
     size_t   count;
     Status   status = checkpoint_list(&arena, output_dir, &steps, &count);
     out_path[0] = 0;
     while (status == OK && count-- > 0) {
-        snprintf(out_path, path_bytes, "%s/checkpoint-%lld", output_dir, (long long)steps[count]);
+        snprintf(out_path, path_bytes, "%s", checkpoint_path(&arena, output_dir, steps[count]));
         if (checkpoint_verify(out_path) == OK) break;
         log_warn("skipping %s: %s", out_path, status_message());
         status_clear();
@@ -180,37 +215,38 @@ Status checkpoint_newest(const char *output_dir, char *out_path, size_t path_byt
     return status;
 }
 
-/* ---- loading ---- */
-
-/* The values are flat: they are of this plan only where every parameter lies as it did. */
-static Status check_layout(const StFile *file, const char *path, const Plan *plan)
+/* Whether this program left it, however little of it is there. */
+static bool was_ours(Arena *arena, const char *path)
 {
-    const StTensor *segments = st_find(file, CHECKPOINT_LAYOUT);
-    size_t          bytes = sizeof plan->segments[0] * (size_t)plan->num_trained;
-    FAIL_IF(!segments || segments->bytes != bytes || memcmp(segments->data, plan->segments, bytes) != 0, ERR_CHECKPOINT,
-            "%s: the optimizer's state is of parameters that lie in another order: were `fusion`, the LoRA settings or the version of "
-            "this program changed? Go on with those the checkpoint was made with, or start anew from its weights", path);
-    return OK;
+    return file_exists(arena_printf(arena, "%s/" MANIFEST_NAME, path)) || file_exists(arena_printf(arena, "%s/" STATE_NAME, path));
 }
 
-static Status load_optimizer(const char *path, Session *session)
+Status checkpoint_refuse_damaged(const char *output_dir)
 {
-    StFile *file;
-    TRY(st_open(path, &file));
-    Status status = check_layout(file, path, session_plan(session));
-    for (int i = 0; i < CHECKPOINT_NUM_VALUES && status == OK; i++) {
-        const PlanEntry *entry = plan_find(session_plan(session), checkpoint_values[i]);
-        const StTensor  *tensor;
-        if (!entry) continue;
-        status = st_require(file, entry->name, &tensor);
-        if (status == OK && (tensor->bytes != (size_t)entry->place.bytes || tensor->dtype != st_dtype_from(entry->type.dtype)))
-            status = status_fail(ERR_CHECKPOINT, "%s: %s has another size or dtype than this run's; was the model, LoRA or a dtype changed?",
-                                 path, entry->name);
-        if (status == OK) status = session_write(session, entry->name, tensor->data, tensor->bytes);
+    Arena       arena = {0};
+    int64_t    *steps;
+    size_t      count;
+    const char *newest = NULL, *usable = NULL;
+    Status      status = checkpoint_list(&arena, output_dir, &steps, &count);
+    while (status == OK && count-- > 0 && !usable) {
+        const char *path = checkpoint_path(&arena, output_dir, steps[count]);
+        if (!was_ours(&arena, path)) continue;
+        if (!newest) newest = path;
+        if (verify_files(&arena, path, true) == OK) usable = path;
+        status_clear();
     }
-    st_close(file);
+    if (newest && checkpoint_verify(newest) != OK)
+        status = status_prefix(
+            ERR_CHECKPOINT,
+            "%s holds no valid checkpoint, but damaged ones; nothing was touched. To start anew name another output_dir, or set "
+            "resume_from_checkpoint: false; %s%s%s. The newest",
+            output_dir, usable ? "the model in " : "the weights in none of them are whole", usable ? usable : "",
+            usable ? " is whole, only what going on needs isn't: it can be the model of another run" : "");
+    arena_deinit(&arena);
     return status;
 }
+
+/* ---- loading ---- */
 
 static Status load_model(Arena *arena, const char *path, Session *session)
 {
@@ -223,9 +259,9 @@ static Status load_model(Arena *arena, const char *path, Session *session)
 
 Status checkpoint_load(const char *path, Session *session, bool adapters)
 {
-    Arena  arena = { 0 };
+    Arena  arena = {0};
     Status status = adapters ? weights_load_adapter(session, path) : load_model(&arena, path, session);
-    if (status == OK) status = load_optimizer(arena_printf(&arena, "%s/" OPTIMIZER_NAME, path), session);
+    if (status == OK) status = checkpoint_states_load(path, session);
     arena_deinit(&arena);
     return status;
 }

@@ -10,13 +10,13 @@
 /* What a run is besides weights and optimizer state. Random numbers and data need no state of their own: both are functions of
  * (seed, step). */
 typedef struct TrainState {
-    int64_t  step;         /* train steps done: also the data cursor */
-    int64_t  applied;      /* of them, those that updated weights: what bias correction counts */
-    int64_t  skipped;      /* not finite */
-    int64_t  bad_in_row;   /* of these, the last ones in a row */
-    int64_t  total_tokens; /* trained tokens seen */
-    int64_t  metrics_bytes; /* length of metrics.jsonl */
-    bool     eval_pending; /* interrupted before the evaluation of this step */
+    int64_t  step;                        /* train steps done: also the data cursor */
+    int64_t  applied;                     /* of them, those that updated weights: what bias correction counts */
+    int64_t  skipped;                     /* not finite */
+    int64_t  bad_in_row;                  /* of these, the last ones in a row */
+    int64_t  total_tokens, total_trained; /* docs/metrics.md */
+    int64_t  metrics_bytes;               /* length of metrics.jsonl */
+    bool     eval_pending;                /* interrupted before the evaluation of this step */
     uint64_t settings_hash, data_hash;
 } TrainState;
 
@@ -24,14 +24,14 @@ typedef struct TrainState {
 typedef struct SaveContext {
     Session           *session;
     const HfModel     *model;
-    const LoraOptions *lora;        /* enabled: adapters are saved, under PEFT's names */
-    const char        *base_model;  /* adapters: base_model_name_or_path */
-    const char        *tokenizer_dir;
-    Str                chat_template; /* in place of that folder's; data NULL: none */
-    int32_t            eos, stop;   /* the tokenizer's EOS; the token that ends a turn where that is another: stop_token.h; -1: none */
+    const LoraOptions *lora;       /* enabled: adapters are saved, under PEFT's names */
+    const char        *base_model; /* adapters: base_model_name_or_path */
+    const HfSideFiles *side_files;
+    Str                chat_template; /* in place of theirs; data NULL: none */
+    int32_t            eos, stop;     /* the tokenizer's EOS; the token that ends a turn where that is another: stop_token.h; -1: none */
     const char        *output_dir;
     int64_t            max_shard_bytes;
-    int64_t            keep;        /* save_total_limit; 0: all */
+    int64_t            keep;          /* save_total_limit; 0: all */
     const char        *trainer_state; /* trainer_state.json's text */
 } SaveContext;
 
@@ -57,8 +57,22 @@ NODISCARD Status checkpoint_load_tuning(const char *path, Device *device);
 /* The newest valid checkpoint of output_dir, or "" when there is none. Each one that is passed over is warned about, with why. */
 NODISCARD Status checkpoint_newest(const char *output_dir, char *out_path, size_t path_bytes);
 
+/* For when there is no valid one: ERR_CHECKPOINT when output_dir holds damaged ones of ours. Says how to start anew, and which of them has
+ * a whole model. */
+NODISCARD Status checkpoint_refuse_damaged(const char *output_dir);
+
 /* Weights and optimizer state into the session. */
 NODISCARD Status checkpoint_load(const char *path, Session *session, bool adapters);
 
-/* Removes what an interrupted save left; with `all` every checkpoint of ours too, and says which folders stay. */
-NODISCARD Status checkpoint_clean(const char *output_dir, bool all);
+/* Removes what a save left that was interrupted, or failed and couldn't remove it. */
+NODISCARD Status checkpoint_clean(const char *output_dir);
+/* Removes every checkpoint of ours, and says which folders stay. */
+NODISCARD Status checkpoint_remove_all(const char *output_dir);
+/* Removes the oldest beyond `keep` (0: none) of those of ours up to `step`, as checkpoint_save does. */
+NODISCARD Status checkpoint_prune(const char *output_dir, int64_t keep, int64_t step);
+
+/* What output_dir holds of ours: up to step `total`, of them up to `step`; bytes of all, whatever their step. */
+typedef struct CheckpointsHeld {
+    int64_t count, num_before, bytes;
+} CheckpointsHeld;
+NODISCARD Status checkpoint_held(const char *output_dir, int64_t step, int64_t total, CheckpointsHeld *out);

@@ -1,18 +1,35 @@
-/* Shared by checkpoint.c and checkpoint_save.c. */
+/* Shared by checkpoint.c, checkpoint_save.c and checkpoint_states.c. */
 #pragma once
 
 #include "train/checkpoint.h"
 
-#define MANIFEST_NAME  "manifest.json"
-#define STATE_NAME     "run_state.json"
+#define MANIFEST_NAME "manifest.json"
+#define STATE_NAME "run_state.json"
 #define OPTIMIZER_NAME "optimizer.safetensors"
-#define TUNING_NAME    "tuning.txt"
+#define TUNING_NAME "tuning.txt"
 #define PARTIAL_PREFIX ".checkpoint-" /* being written or removed */
 
-/* Flat optimizer values that a plan may have. */
-extern const char *const checkpoint_values[];
-enum { CHECKPOINT_NUM_VALUES = 3 };
-#define CHECKPOINT_LAYOUT "segments" /* beside them: where each trained parameter lies, plan->segments */
+bool checkpoint_get_hash(const JsonValue *object, const char *key, uint64_t *out);
+
+/* ---- optimizer.safetensors (checkpoint_states.c) ---- */
+
+/* What the manifest keeps of each tensor, so that a damaged one can be named. */
+typedef struct TensorSum {
+    const char *name;
+    uint64_t    sum;
+} TensorSum;
+typedef struct TensorSums {
+    TensorSum *items;
+    size_t     count;
+} TensorSums;
+
+int64_t          checkpoint_states_bytes(const Plan *plan);
+NODISCARD Status checkpoint_states_save(Arena *arena, Session *session, const char *path, TensorSums *out_sums);
+NODISCARD Status checkpoint_states_load(const char *folder, Session *session);
+/* The first tensor of a file that isn't as the manifest's {name: sum} says; NULL: none, or the file's header is damaged. */
+const char *checkpoint_states_damaged(Arena *arena, const char *path, const JsonValue *sums);
+
+const char *checkpoint_path(Arena *arena, const char *output_dir, int64_t step);
 
 /* Steps of OUTPUT's checkpoint-N folders, ascending, in the arena. */
 NODISCARD Status checkpoint_list(Arena *arena, const char *output_dir, int64_t **out_steps, size_t *out_count);

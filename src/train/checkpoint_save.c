@@ -12,8 +12,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-const char *const checkpoint_values[] = { "adam.m", "adam.v", "master" };
-
 int64_t checkpoint_model_bytes(const Plan *plan, bool adapters)
 {
     return weights_bytes(plan, adapters) + (1 << 16);
@@ -21,12 +19,7 @@ int64_t checkpoint_model_bytes(const Plan *plan, bool adapters)
 
 int64_t checkpoint_bytes(const Plan *plan, bool adapters)
 {
-    int64_t bytes = checkpoint_model_bytes(plan, adapters) + (1 << 16) + (int64_t)sizeof plan->segments[0] * plan->num_trained;
-    for (int i = 0; i < CHECKPOINT_NUM_VALUES; i++) {
-        const PlanEntry *entry = plan_find(plan, checkpoint_values[i]);
-        if (entry) bytes += entry->place.bytes;
-    }
-    return bytes;
+    return checkpoint_model_bytes(plan, adapters) + (1 << 16) + checkpoint_states_bytes(plan);
 }
 
 static int compare_text(const void *a, const void *b)
@@ -37,7 +30,9 @@ static int compare_text(const void *a, const void *b)
 /* `all-linear` as the names it stands for: not every reader of adapters knows the word. */
 static void expand_targets(Arena *arena, const Plan *plan, LoraOptions *lora)
 {
-    if (lora->num_targets != 1 || strcmp(lora->targets[0], "all-linear") != 0) return;
+    bool has_all = false;
+    for (int i = 0; i < lora->num_targets; i++) has_all |= strcmp(lora->targets[i], "all-linear") == 0;
+    if (!has_all) return;
     const char **names = arena_array(arena, const char *, plan->num_params);
     int          count = 0;
     for (int i = 0; i < plan->num_params; i++) {
@@ -55,7 +50,7 @@ static void expand_targets(Arena *arena, const Plan *plan, LoraOptions *lora)
 
 static Status write_adapter_config(const SaveContext *c, const char *folder)
 {
-    Arena       arena = { 0 };
+    Arena       arena = {0};
     LoraOptions lora = *c->lora;
     expand_targets(&arena, session_plan(c->session), &lora);
     Status status = peft_write_config(&lora, c->base_model, folder);
@@ -66,10 +61,10 @@ static Status write_adapter_config(const SaveContext *c, const char *folder)
 /* The tokenizer's files and the chat template: what is trained is what is served. */
 static Status save_tokenizer(const SaveContext *c, const char *folder)
 {
-    TRY(hf_copy_tokenizer_files(c->tokenizer_dir, folder));
+    TRY(hf_write_side_files(c->side_files, folder));
     if (c->stop >= 0) TRY(stop_token_save(c->stop, c->eos, folder));
     if (!c->chat_template.data) return OK;
-    Arena  arena = { 0 };
+    Arena  arena = {0};
     Status status = file_write_atomic(arena_printf(&arena, "%s/chat_template.jinja", folder), c->chat_template.data, c->chat_template.len);
     arena_deinit(&arena);
     return status;
@@ -78,79 +73,46 @@ static Status save_tokenizer(const SaveContext *c, const char *folder)
 Status checkpoint_save_model(const SaveContext *c, const char *folder)
 {
     bool adapters = c->lora->enabled;
-    TRY(weights_save(c->session, c->model, adapters, folder, adapters ? "adapter_model" : "model",
-                     c->max_shard_bytes));
+    TRY(weights_save(c->session, c->model, adapters, folder, adapters ? "adapter_model" : "model", c->max_shard_bytes));
     const Plan *plan = session_plan(c->session);
-    if (adapters) TRY(write_adapter_config(c, folder));
-    else TRY(hf_model_write_config(c->model, plan->params[0]->type.dtype, folder));
+    if (adapters)
+        TRY(write_adapter_config(c, folder));
+    else
+        TRY(hf_model_write_config(c->model, plan->params[0]->type.dtype, folder));
     return save_tokenizer(c, folder);
-}
-
-/* ---- optimizer state ---- */
-
-typedef struct Values {
-    Session         *session;
-    const PlanEntry *entries[CHECKPOINT_NUM_VALUES + 1]; /* NULL: the layout */
-} Values;
-
-static Status append_value(void *context, size_t index, FileWriter *out)
-{
-    enum { CHUNK_BYTES = 1 << 20 };
-    Values          *values = context;
-    const Plan      *plan = session_plan(values->session);
-    const PlanEntry *entry = values->entries[index];
-    if (!entry) return file_writer_append(out, plan->segments, sizeof plan->segments[0] * (size_t)plan->num_trained);
-    const char      *direct = session_pointer(values->session, entry->name);
-    size_t           bytes = (size_t)entry->place.bytes;
-    if (direct) return file_writer_append(out, direct, bytes);
-    char *chunk = malloc(CHUNK_BYTES);
-    CHECK(chunk);
-    Status status = OK;
-    for (size_t at = 0; at < bytes && status == OK; at += CHUNK_BYTES) {
-        size_t n = bytes - at < CHUNK_BYTES ? bytes - at : CHUNK_BYTES;
-        status = session_read_range(values->session, entry->name, at, chunk, n);
-        if (status == OK) status = file_writer_append(out, chunk, n);
-    }
-    free(chunk);
-    return status;
-}
-
-static Status save_optimizer(Session *session, const char *path)
-{
-    Values values = { .session = session };
-    StDecl decls[CHECKPOINT_NUM_VALUES + 1];
-    size_t count = 0;
-    for (int i = 0; i < CHECKPOINT_NUM_VALUES; i++) {
-        const PlanEntry *entry = plan_find(session_plan(session), checkpoint_values[i]);
-        if (!entry) continue;
-        decls[count] = (StDecl){ .name = entry->name, .dtype = st_dtype_from(entry->type.dtype), .ndim = 1,
-                                 .dim = { type_numel(&entry->type) } };
-        values.entries[count++] = entry;
-    }
-    decls[count++] = (StDecl){ .name = CHECKPOINT_LAYOUT, .dtype = ST_I64, .ndim = 2,
-                               .dim = { session_plan(session)->num_trained, 4 } };
-    return st_write(path, decls, count, NULL, append_value, &values);
 }
 
 /* ---- the rest ---- */
 
 static Status save_state(const TrainState *s, const char *path)
 {
-    StrBuf text = { 0 };
+    StrBuf text = {0};
     strbuf_printf(&text,
                   "{\n  \"version\": 1,\n  \"step\": %lld,\n  \"applied\": %lld,\n  \"skipped\": %lld,\n  \"bad_in_row\": %lld,\n"
-                  "  \"total_tokens\": %lld,\n  \"metrics_bytes\": %lld,\n  \"eval_pending\": %s,\n  \"settings_hash\": \"%016llx\",\n"
+                  "  \"total_tokens\": %lld,\n  \"total_trained\": %lld,\n  \"metrics_bytes\": %lld,\n  \"eval_pending\": %s,\n  "
+                  "\"settings_hash\": \"%016llx\",\n"
                   "  \"data_hash\": \"%016llx\"\n}\n",
                   (long long)s->step, (long long)s->applied, (long long)s->skipped, (long long)s->bad_in_row, (long long)s->total_tokens,
-                  (long long)s->metrics_bytes, s->eval_pending ? "true" : "false", (unsigned long long)s->settings_hash,
-                  (unsigned long long)s->data_hash);
+                  (long long)s->total_trained, (long long)s->metrics_bytes, s->eval_pending ? "true" : "false",
+                  (unsigned long long)s->settings_hash, (unsigned long long)s->data_hash);
     Status status = file_write_atomic(path, text.data, text.len);
     strbuf_deinit(&text);
     return status;
 }
 
+static void write_sums(const TensorSums *sums, StrBuf *out)
+{
+    strbuf_puts(out, ", \"tensors\": {");
+    for (size_t i = 0; i < sums->count; i++) {
+        strbuf_puts(out, i ? ",\n      " : "\n      ");
+        json_write_string(out, sums->items[i].name, strlen(sums->items[i].name));
+        strbuf_printf(out, ": \"%016llx\"", (unsigned long long)sums->items[i].sum);
+    }
+    strbuf_puts(out, "\n    }");
+}
+
 /* Every file of the folder, by name, with size and checksum of what the disk gives back. */
-static Status save_manifest(Arena *arena, const char *folder)
+static Status save_manifest(Arena *arena, const char *folder, const TensorSums *sums)
 {
     enum { MAX_FILES = 65536 };
     DIR *dir = opendir(folder);
@@ -161,7 +123,7 @@ static Status save_manifest(Arena *arena, const char *folder)
         if (entry->d_name[0] != '.') names[count++] = arena_strdup(arena, entry->d_name);
     closedir(dir);
     qsort(names, count, sizeof *names, compare_text);
-    StrBuf text = { 0 };
+    StrBuf text = {0};
     Status status = OK;
     strbuf_puts(&text, "{\n  \"version\": 1,\n  \"files\": [");
     for (size_t i = 0; i < count && status == OK; i++) {
@@ -170,7 +132,9 @@ static Status save_manifest(Arena *arena, const char *folder)
         status = file_hash(path, &hash);
         strbuf_puts(&text, i ? ",\n    {\"name\": " : "\n    {\"name\": ");
         json_write_string(&text, names[i], strlen(names[i]));
-        strbuf_printf(&text, ", \"bytes\": %lld, \"xxh3\": \"%016llx\"}", (long long)file_size(path), (unsigned long long)hash);
+        strbuf_printf(&text, ", \"bytes\": %lld, \"xxh3\": \"%016llx\"", (long long)file_size(path), (unsigned long long)hash);
+        if (strcmp(names[i], OPTIMIZER_NAME) == 0) write_sums(sums, &text);
+        strbuf_putc(&text, '}');
     }
     strbuf_puts(&text, "\n  ]\n}\n");
     if (status == OK) status = file_write_atomic(arena_printf(arena, "%s/" MANIFEST_NAME, folder), text.data, text.len);
@@ -191,41 +155,45 @@ static Status save_tuning(Session *session, Arena *arena, const char *path)
 
 static Status write_files(const SaveContext *c, const TrainState *state, Arena *arena, const char *folder)
 {
+    TensorSums sums;
     TRY(file_make_dirs(folder));
     TRY(checkpoint_save_model(c, folder));
-    TRY(save_optimizer(c->session, arena_printf(arena, "%s/" OPTIMIZER_NAME, folder)));
+    TRY(checkpoint_states_save(arena, c->session, arena_printf(arena, "%s/" OPTIMIZER_NAME, folder), &sums));
     TRY(save_state(state, arena_printf(arena, "%s/" STATE_NAME, folder)));
     TRY(file_write_atomic(arena_printf(arena, "%s/trainer_state.json", folder), c->trainer_state, strlen(c->trainer_state)));
     TRY(save_tuning(c->session, arena, arena_printf(arena, "%s/" TUNING_NAME, folder)));
-    TRY(save_manifest(arena, folder));
+    TRY(save_manifest(arena, folder, &sums));
     return file_sync_dir(folder);
 }
 
 /* Takes a checkpoint out of sight before removing it, so that half of one is never seen. */
 static Status remove_checkpoint(Arena *arena, const char *output_dir, int64_t step)
 {
-    const char *from = arena_printf(arena, "%s/checkpoint-%lld", output_dir, (long long)step);
+    const char *from = checkpoint_path(arena, output_dir, step);
     const char *to = arena_printf(arena, "%s/" PARTIAL_PREFIX "%lld.removed", output_dir, (long long)step);
     FAIL_IF(rename(from, to) != 0 && errno != ENOENT, ERR_IO, "cannot rename %s: %s", from, strerror(errno));
     return file_remove_tree(to);
 }
 
-static const char *checkpoint_path(Arena *arena, const char *output_dir, int64_t step)
-{
-    return arena_printf(arena, "%s/checkpoint-%lld", output_dir, (long long)step);
-}
-
 /* Only whole checkpoints of ours count. Those of a later step are of a run that this one leaves behind. */
-static Status rotate(Arena *arena, const SaveContext *c, int64_t step)
+static Status prune(Arena *arena, const char *output_dir, int64_t keep, int64_t step)
 {
-    if (c->keep <= 0) return OK;
+    if (keep <= 0) return OK;
     int64_t *steps;
     size_t   count, num_ours = 0;
-    TRY(checkpoint_list(arena, c->output_dir, &steps, &count));
+    TRY(checkpoint_list(arena, output_dir, &steps, &count));
     for (size_t i = 0; i < count && steps[i] <= step; i++)
-        if (checkpoint_is_ours(checkpoint_path(arena, c->output_dir, steps[i]))) steps[num_ours++] = steps[i];
-    for (size_t i = 0; i + (size_t)c->keep < num_ours; i++) TRY(remove_checkpoint(arena, c->output_dir, steps[i]));
+        if (checkpoint_is_ours(checkpoint_path(arena, output_dir, steps[i]))) steps[num_ours++] = steps[i];
+    for (size_t i = 0; i + (size_t)keep < num_ours; i++) TRY(remove_checkpoint(arena, output_dir, steps[i]));
     return OK;
+}
+
+Status checkpoint_prune(const char *output_dir, int64_t keep, int64_t step)
+{
+    Arena  arena = {0};
+    Status status = prune(&arena, output_dir, keep, step);
+    arena_deinit(&arena);
+    return status;
 }
 
 /* Not ours, or damaged: it keeps its content under another name. */
@@ -241,30 +209,12 @@ static Status set_aside(Arena *arena, const char *path)
 static Status publish(Arena *arena, const SaveContext *c, const char *partial, int64_t step)
 {
     const char *path = checkpoint_path(arena, c->output_dir, step);
-    if (checkpoint_is_ours(path)) TRY(remove_checkpoint(arena, c->output_dir, step)); /* of an earlier run, or with a bad checksum */
-    else if (file_exists(path)) TRY(set_aside(arena, path));
+    if (checkpoint_is_ours(path))
+        TRY(remove_checkpoint(arena, c->output_dir, step)); /* of an earlier run, or with a bad checksum */
+    else if (file_exists(path))
+        TRY(set_aside(arena, path));
     FAIL_IF(rename(partial, path) != 0, ERR_IO, "cannot rename %s to %s: %s", partial, path, strerror(errno));
     return file_sync_dir(c->output_dir);
-}
-
-Status checkpoint_save(const SaveContext *c, const TrainState *state)
-{
-    Arena       arena = { 0 };
-    const char *partial = arena_printf(&arena, "%s/" PARTIAL_PREFIX "%lld.partial", c->output_dir, (long long)state->step);
-    Status      status = file_remove_tree(partial);
-    if (status == OK) status = write_files(c, state, &arena, partial);
-    if (status == OK) status = publish(&arena, c, partial, state->step);
-    if (status != OK) {
-        char message[STATUS_MESSAGE_BYTES];
-        snprintf(message, sizeof message, "%s", status_message());
-        if (file_remove_tree(partial) != OK) status_clear();
-        arena_deinit(&arena);
-        FAIL(status, "%s", message);
-    }
-    status = rotate(&arena, c, state->step);
-    if (status != OK) log_warn("an old checkpoint couldn't be removed: %s", status_message());
-    arena_deinit(&arena);
-    return OK;
 }
 
 static bool is_partial(const char *name)
@@ -276,6 +226,39 @@ static bool is_partial(const char *name)
     return end > digits && (strcmp(end, ".partial") == 0 || strcmp(end, ".removed") == 0);
 }
 
+Status checkpoint_clean(const char *output_dir)
+{
+    Arena  arena = {0};
+    DIR   *dir = opendir(output_dir);
+    Status status = OK;
+    if (!dir) return OK;
+    for (struct dirent *entry; status == OK && (entry = readdir(dir));)
+        if (is_partial(entry->d_name)) status = file_remove_tree(arena_printf(&arena, "%s/%s", output_dir, entry->d_name));
+    closedir(dir);
+    arena_deinit(&arena);
+    return status;
+}
+
+Status checkpoint_save(const SaveContext *c, const TrainState *state)
+{
+    Arena       arena = {0};
+    const char *partial = arena_printf(&arena, "%s/" PARTIAL_PREFIX "%lld.partial", c->output_dir, (long long)state->step);
+    Status      status = checkpoint_clean(c->output_dir);
+    if (status == OK) status = write_files(c, state, &arena, partial);
+    if (status == OK) status = publish(&arena, c, partial, state->step);
+    if (status != OK) {
+        char message[STATUS_MESSAGE_BYTES];
+        snprintf(message, sizeof message, "%s", status_message());
+        if (file_remove_tree(partial) != OK) status_clear();
+        arena_deinit(&arena);
+        FAIL(status, "%s", message);
+    }
+    status = prune(&arena, c->output_dir, c->keep, state->step);
+    if (status != OK) log_warn("an old checkpoint couldn't be removed: %s", status_message());
+    arena_deinit(&arena);
+    return OK;
+}
+
 static Status remove_ours(Arena *arena, const char *output_dir)
 {
     int64_t *steps;
@@ -283,22 +266,18 @@ static Status remove_ours(Arena *arena, const char *output_dir)
     TRY(checkpoint_list(arena, output_dir, &steps, &count));
     for (size_t i = 0; i < count; i++) {
         const char *path = checkpoint_path(arena, output_dir, steps[i]);
-        if (checkpoint_is_ours(path)) TRY(remove_checkpoint(arena, output_dir, steps[i]));
-        else log_warn("%s stays: it is not a whole checkpoint of this program", path);
+        if (checkpoint_is_ours(path))
+            TRY(remove_checkpoint(arena, output_dir, steps[i]));
+        else
+            log_warn("%s stays: it is not a whole checkpoint of this program", path);
     }
     return OK;
 }
 
-Status checkpoint_clean(const char *output_dir, bool all)
+Status checkpoint_remove_all(const char *output_dir)
 {
-    Arena  arena = { 0 };
-    DIR   *dir = opendir(output_dir);
-    Status status = OK;
-    if (!dir) return OK;
-    for (struct dirent *entry; status == OK && (entry = readdir(dir));)
-        if (is_partial(entry->d_name)) status = file_remove_tree(arena_printf(&arena, "%s/%s", output_dir, entry->d_name));
-    closedir(dir);
-    if (status == OK && all) status = remove_ours(&arena, output_dir);
+    Arena  arena = {0};
+    Status status = remove_ours(&arena, output_dir);
     arena_deinit(&arena);
     return status;
 }

@@ -1,4 +1,4 @@
-/* Lines are formatted into a fixed buffer: a step allocates nothing. */
+/* Lines wait in one buffer until they are in the file: a step allocates nothing unless the disk fails. */
 #include "train/metrics.h"
 
 #include "files/file.h"
@@ -9,7 +9,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -17,34 +16,81 @@ enum { LINE_BYTES = 1024, MAX_FILE_BYTES = 1 << 30 };
 
 struct Metrics {
     int     fd;
-    int64_t bytes;
+    int64_t bytes;   /* in the file */
+    StrBuf  waiting; /* lines that come after them */
     char    path[4096];
 };
 
-Status metrics_open(const char *path, int64_t keep_bytes, Metrics **out)
+/* Where the whole lines up to `step` end, at most *bytes. */
+static Status settle_bytes(const char *path, int64_t step, int64_t *bytes)
 {
+    Arena     arena = {0};
+    Str       text = {0};
+    JsonValue line;
+    int64_t   most = *bytes, at = 0, end = 0, line_step = 0;
+    if (most == 0) return OK;
+    Status status = file_exists(path) ? file_read(&arena, path, MAX_FILE_BYTES, &text) : OK;
+    if ((int64_t)text.len < most) most = (int64_t)text.len;
+    for (; status == OK && at < most && line_step <= step; at = end) {
+        const char *stop = memchr(text.data + at, '\n', (size_t)(most - at));
+        if (!stop) break;
+        end = stop + 1 - text.data;
+        if (json_parse(&arena, path, text.data + at, (size_t)(end - at), &line) != OK)
+            status_clear();
+        else if (json_get_int(&line, "step", &line_step) && line_step > step)
+            end = at;
+    }
+    *bytes = at;
+    arena_deinit(&arena);
+    return status;
+}
+
+Status metrics_open(const char *path, int64_t keep_bytes, int64_t step, Metrics **out)
+{
+    TRY(settle_bytes(path, step, &keep_bytes));
     int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0644);
-    FAIL_IF(fd < 0, ERR_IO, "cannot open %s: %s", path, strerror(errno));
-    struct stat info;
-    if (fstat(fd, &info) != 0 || (info.st_size < keep_bytes && (keep_bytes = info.st_size) < 0) || ftruncate(fd, keep_bytes) != 0 ||
-        lseek(fd, keep_bytes, SEEK_SET) < 0) {
+    FAIL_IF(fd < 0, file_status(errno), "cannot open %s: %s", path, strerror(errno));
+    if (ftruncate(fd, keep_bytes) != 0) {
         int error = errno;
         close(fd);
-        FAIL(ERR_IO, "cannot continue %s: %s", path, strerror(error));
+        FAIL(file_status(error), "cannot continue %s: %s", path, strerror(error));
     }
     Metrics *metrics = calloc(1, sizeof *metrics);
     CHECK(metrics);
     metrics->fd = fd;
     metrics->bytes = keep_bytes;
+    strbuf_reserve(&metrics->waiting, 1 << 16);
     snprintf(metrics->path, sizeof metrics->path, "%s", path);
     *out = metrics;
+    return OK;
+}
+
+/* All lines that wait or, where the disk fails, none of them: they go on waiting. */
+static Status write_waiting(Metrics *metrics)
+{
+    size_t done = 0, len = metrics->waiting.len;
+    while (done < len) {
+        ssize_t n = pwrite(metrics->fd, metrics->waiting.data + done, len - done, metrics->bytes + (int64_t)done);
+        if (n < 0 && errno == EINTR) continue;
+        if (n <= 0) break;
+        done += (size_t)n;
+    }
+    if (done < len) {
+        int error = errno;
+        if (ftruncate(metrics->fd, metrics->bytes) != 0) status_clear(); /* the next attempt writes over the torn line */
+        FAIL(file_status(error), "cannot write %s: %s; its lines are kept and written with the next one", metrics->path, strerror(error));
+    }
+    metrics->bytes += (int64_t)len;
+    metrics->waiting.len = 0;
     return OK;
 }
 
 void metrics_close(Metrics *metrics)
 {
     if (!metrics) return;
+    if (write_waiting(metrics) != OK) status_clear();
     close(metrics->fd);
+    strbuf_deinit(&metrics->waiting);
     free(metrics);
 }
 
@@ -55,28 +101,24 @@ int64_t metrics_bytes(const Metrics *metrics)
 
 Status metrics_sync(Metrics *metrics)
 {
-    FAIL_IF(fdatasync(metrics->fd) != 0, ERR_IO, "cannot write %s: %s", metrics->path, strerror(errno));
+    TRY(write_waiting(metrics));
+    FAIL_IF(fdatasync(metrics->fd) != 0, file_status(errno), "cannot write %s: %s", metrics->path, strerror(errno));
     return OK;
 }
 
-/* A whole line or, on a full disk, none of it. */
 static Status append_line(Metrics *metrics, const char *line, size_t len)
 {
-    ssize_t written = write(metrics->fd, line, len);
-    if (written == (ssize_t)len) {
-        metrics->bytes += (int64_t)len;
-        return OK;
-    }
-    int error = written < 0 ? errno : ENOSPC;
-    if (written > 0 && (ftruncate(metrics->fd, metrics->bytes) != 0 || lseek(metrics->fd, metrics->bytes, SEEK_SET) < 0)) error = errno;
-    FAIL(ERR_IO, "cannot write %s: %s", metrics->path, strerror(error));
+    strbuf_append(&metrics->waiting, line, len);
+    return write_waiting(metrics);
 }
 
 /* "%.9g" reads back to the same float; NaN and infinities are null in JSON. */
 static const char *number(char out[32], double value)
 {
-    if (isfinite(value)) snprintf(out, 32, "%.9g", value);
-    else strcpy(out, "null");
+    if (isfinite(value))
+        snprintf(out, 32, "%.9g", value);
+    else
+        strcpy(out, "null");
     return out;
 }
 
@@ -90,28 +132,39 @@ static double now(void)
 Status metrics_step(Metrics *metrics, const StepMetrics *s)
 {
     char line[LINE_BYTES], loss[32], norm[32], lr[32], epoch[32];
-    int  len = snprintf(line, sizeof line,
-                        "{\"log\":\"step\",\"time\":%.3f,\"step\":%lld,\"epoch\":%s,\"step_tokens\":%lld,\"total_tokens\":%lld,"
-                        "\"duration_ms\":%.3f,\"tokens_per_second\":%.1f,\"norm\":%s,\"loss\":%s,\"lr\":%s%s}\n",
-                        now(), (long long)s->step, number(epoch, s->epoch), (long long)s->step_tokens, (long long)s->total_tokens,
-                        s->seconds * 1e3, s->seconds > 0 ? (double)s->step_tokens / s->seconds : 0, number(norm, s->norm),
-                        number(loss, s->loss), number(lr, s->lr), s->skipped ? ",\"skipped\":true" : "");
+    int  len = snprintf(
+         line, sizeof line,
+         "{\"log\":\"step\",\"time\":%.3f,\"step\":%lld,\"epoch\":%s,\"step_tokens\":%lld,\"step_trained\":%lld,\"total_tokens\":%lld,"
+          "\"total_trained\":%lld,\"duration_ms\":%.3f,\"tokens_per_second\":%.1f,\"norm\":%s,\"loss\":%s,\"lr\":%s%s}\n",
+         now(), (long long)s->step, number(epoch, s->epoch), (long long)s->step_tokens, (long long)s->step_trained,
+         (long long)s->total_tokens, (long long)s->total_trained, s->seconds * 1e3, s->seconds > 0 ? (double)s->step_tokens / s->seconds : 0,
+         number(norm, s->norm), number(loss, s->loss), number(lr, s->lr), s->skipped ? ",\"skipped\":true" : "");
     return append_line(metrics, line, (size_t)len);
 }
 
 Status metrics_eval(Metrics *metrics, const EvalMetrics *e)
 {
     char line[LINE_BYTES], loss[32], epoch[32];
-    int  len = snprintf(line, sizeof line,
-                        "{\"log\":\"eval\",\"time\":%.3f,\"step\":%lld,\"epoch\":%s,\"eval_tokens\":%lld,\"duration_ms\":%.3f,"
-                        "\"loss\":%s}\n",
-                        now(), (long long)e->step, number(epoch, e->epoch), (long long)e->tokens, e->seconds * 1e3, number(loss, e->loss));
+    int  len = snprintf(
+         line, sizeof line,
+         "{\"log\":\"eval\",\"time\":%.3f,\"step\":%lld,\"epoch\":%s,\"eval_tokens\":%lld,\"eval_trained\":%lld,\"duration_ms\":%.3f,"
+          "\"loss\":%s}\n",
+         now(), (long long)e->step, number(epoch, e->epoch), (long long)e->tokens, (long long)e->trained, e->seconds * 1e3,
+         number(loss, e->loss));
+    return append_line(metrics, line, (size_t)len);
+}
+
+Status metrics_gap(Metrics *metrics, int64_t from, int64_t step)
+{
+    char line[LINE_BYTES];
+    int  len = snprintf(line, sizeof line, "{\"log\":\"gap\",\"time\":%.3f,\"from\":%lld,\"step\":%lld}\n", now(), (long long)from,
+                        (long long)step);
     return append_line(metrics, line, (size_t)len);
 }
 
 Status metrics_sample(Metrics *metrics, int64_t step, const char *prompt, const char *text, size_t len)
 {
-    StrBuf line = { 0 };
+    StrBuf line = {0};
     strbuf_printf(&line, "{\"log\":\"sample\",\"time\":%.3f,\"step\":%lld,\"prompt\":", now(), (long long)step);
     json_write_string(&line, prompt, strlen(prompt));
     strbuf_puts(&line, ",\"text\":");
@@ -124,7 +177,7 @@ Status metrics_sample(Metrics *metrics, int64_t step, const char *prompt, const 
 
 Status metrics_read(Arena *arena, const char *path, MetricsHistory *out)
 {
-    *out = (MetricsHistory){ 0 };
+    *out = (MetricsHistory){0};
     Str text;
     if (!file_exists(path)) return OK;
     TRY(file_read(arena, path, MAX_FILE_BYTES, &text));
@@ -134,8 +187,10 @@ Status metrics_read(Arena *arena, const char *path, MetricsHistory *out)
     for (const char *at = text.data, *end = text.data + text.len; at < end;) {
         const char *stop = memchr(at, '\n', (size_t)(end - at));
         if (!stop) break;
-        if (json_parse(arena, path, at, (size_t)(stop - at), &out->lines[out->count]) == OK) out->count++;
-        else status_clear();
+        if (json_parse(arena, path, at, (size_t)(stop - at), &out->lines[out->count]) == OK)
+            out->count++;
+        else
+            status_clear();
         at = stop + 1;
     }
     return OK;

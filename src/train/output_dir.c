@@ -13,15 +13,34 @@
 
 /* What a run writes at its end, beside checkpoints and log. */
 static const char *const outputs[] = {
-    "model.safetensors", "model-*-of-*.safetensors", "model.safetensors.index.json", "config.json", "generation_config.json",
-    "adapter_model.safetensors", "adapter_model-*-of-*.safetensors", "adapter_model.safetensors.index.json", "adapter_config.json",
-    "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt",
-    "tokenizer.model", "vocab.txt", "chat_template.jinja", "chat_template.json", "trainer_state.json", "report.html", "merged",
+    "model.safetensors",
+    "model-*-of-*.safetensors",
+    "model.safetensors.index.json",
+    "config.json",
+    "generation_config.json",
+    "adapter_model.safetensors",
+    "adapter_model-*-of-*.safetensors",
+    "adapter_model.safetensors.index.json",
+    "adapter_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "merges.txt",
+    "tokenizer.model",
+    "vocab.txt",
+    "chat_template.jinja",
+    "chat_template.json",
+    "trainer_state.json",
+    "report.html",
+    "merged",
     ".merged.partial",
     NULL,
 };
+#define PARTIAL_END ".partial" /* a name's file, or merged's folder, while it is written */
 /* What else mustn't be there when no run of ours was. */
-static const char *const others[] = { "checkpoint-*", "adapter_*", "pytorch_model*", "metrics.jsonl", NULL };
+static const char *const others[] = {"checkpoint-*", "adapter_*", "pytorch_model*", "metrics.jsonl", NULL};
 
 static bool matches(const char *const *patterns, const char *name)
 {
@@ -43,26 +62,28 @@ static void name_foreign(DIR *dir, StrBuf *out)
 
 Status output_dir_check(const char *path)
 {
-    Arena arena = { 0 };
+    Arena arena = {0};
     bool  is_ours = file_exists(arena_printf(&arena, "%s/run.json", path)) || checkpoint_any_is_ours(path);
     arena_deinit(&arena);
     DIR *dir = is_ours ? NULL : opendir(path);
     if (!dir) return OK;
-    StrBuf names = { 0 };
+    StrBuf names = {0};
     name_foreign(dir, &names);
     closedir(dir);
     Status status = OK;
     if (names.len)
-        status = status_fail(ERR_INVALID, "output_dir %s holds %s, which no run of this program left there (it has no run.json); a run would write "
-                             "over them. Name another output_dir, or an empty folder", path, names.data);
+        status = status_fail(ERR_INVALID,
+                             "output_dir %s holds %s, which no run of this program left there (it has no run.json); a run would write "
+                             "over them. Name another output_dir, or an empty folder",
+                             path, names.data);
     strbuf_deinit(&names);
     return status;
 }
 
 Status output_dir_check_source(const char *path, const char *source)
 {
-    FAIL_IF(file_is_same(path, source), ERR_INVALID, "output_dir is the model's own folder, %s, whose files would be overwritten; name another",
-            source);
+    FAIL_IF(file_is_same(path, source), ERR_INVALID,
+            "output_dir is the model's own folder, %s, whose files would be overwritten; name another", source);
     char  *dir = realpath(path, NULL), *inner = realpath(source, NULL), name[256] = "";
     size_t len = dir ? strlen(dir) : 0;
     if (dir && inner && strncmp(inner, dir, len) == 0 && inner[len] == '/')
@@ -74,9 +95,45 @@ Status output_dir_check_source(const char *path, const char *source)
     return OK;
 }
 
+int64_t output_dir_bytes(const char *path)
+{
+    Arena   arena = {0};
+    DIR    *dir = opendir(path);
+    int64_t bytes = 0;
+    if (!dir) return 0;
+    for (struct dirent *entry; (entry = readdir(dir));)
+        if (matches(outputs, entry->d_name)) bytes += file_tree_bytes(arena_printf(&arena, "%s/%s", path, entry->d_name));
+    closedir(dir);
+    arena_deinit(&arena);
+    return bytes;
+}
+
+/* model.safetensors.partial and the like, and the folder of a merge. */
+static bool is_left_over(const char *name)
+{
+    char   whole[256];
+    size_t len = strlen(name), tail = strlen(PARTIAL_END);
+    if (len <= tail || len - tail >= sizeof whole || strcmp(name + len - tail, PARTIAL_END) != 0) return false;
+    snprintf(whole, sizeof whole, "%.*s", (int)(len - tail), name);
+    return strcmp(whole, ".merged") == 0 || strcmp(whole, "run.json") == 0 || matches(outputs, whole);
+}
+
+Status output_dir_clean(const char *path)
+{
+    Arena  arena = {0};
+    DIR   *dir = opendir(path);
+    Status status = OK;
+    if (!dir) return OK;
+    for (struct dirent *entry; status == OK && (entry = readdir(dir));)
+        if (is_left_over(entry->d_name)) status = file_remove_tree(arena_printf(&arena, "%s/%s", path, entry->d_name));
+    closedir(dir);
+    arena_deinit(&arena);
+    return status;
+}
+
 Status output_dir_clear(const char *path)
 {
-    Arena  arena = { 0 };
+    Arena  arena = {0};
     DIR   *dir = opendir(path);
     Status status = OK;
     FAIL_IF(!dir, ERR_IO, "cannot list %s: %s", path, strerror(errno));

@@ -1,4 +1,4 @@
-/* Formatting goes through fixed buffers and one write: nothing is allocated. */
+/* Formatting goes through fixed buffers: nothing is allocated. */
 #include "train/progress.h"
 
 #include "base/log.h"
@@ -6,33 +6,65 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
-void progress_init(Progress *p, int64_t total_steps, int64_t steps_before, int64_t logging_steps, double limit_seconds)
+#define MOST_TRAINED 0.99 /* of the tokens read: above it their speed isn't worth a field */
+
+enum { MAX_FIELDS = 10, FIELD_BYTES = 64, LINE_BYTES = MAX_FIELDS * FIELD_BYTES };
+
+/* A line's parts in order; of a narrow one those with the highest rank are left out, those of rank 0 never. */
+typedef struct Line {
+    char text[MAX_FIELDS][FIELD_BYTES];
+    int  rank[MAX_FIELDS], count;
+} Line;
+
+void progress_init(Progress *p, int64_t total_steps, int64_t logging_steps)
 {
-    *p = (Progress){ .terminal = log_is_terminal(), .total_steps = total_steps, .logging_steps = logging_steps,
-                     .steps_before = steps_before, .limit_seconds = limit_seconds };
+    *p = (Progress){.total_steps = total_steps, .logging_steps = logging_steps};
 }
 
-static void put(const char *text, int len, int most)
+double progress_of_limit(const Progress *p)
 {
-    ssize_t ignored = write(STDERR_FILENO, text, (size_t)(len < most ? len : most - 1));
-    (void)ignored;
+    return p->seconds_sum > 0 ? p->limit_sum / p->seconds_sum : 0;
 }
 
-void progress_break(Progress *p)
+/* ---- parts of a line ---- */
+
+static char *add_field(Line *line, int rank)
 {
-    if (p->open_line) put("\n", 1, 2);
-    p->open_line = false;
+    CHECK(line->count < MAX_FIELDS);
+    line->rank[line->count] = rank;
+    return line->text[line->count++];
+}
+
+/* The parts up to a rank, two blanks between them. */
+static int join(const Line *line, int most_rank, char out[LINE_BYTES])
+{
+    int len = 0;
+    out[0] = 0;
+    for (int i = 0; i < line->count; i++)
+        if (line->rank[i] <= most_rank) len += snprintf(out + len, (size_t)(LINE_BYTES - len), "%s%s", len ? "  " : "", line->text[i]);
+    return len;
+}
+
+/* As many parts as the terminal has room for; a file takes them all. */
+static void fit(const Line *line, char out[LINE_BYTES])
+{
+    int columns = log_is_terminal() ? log_columns() : LINE_BYTES;
+    for (int rank = MAX_FIELDS; rank >= 0; rank--)
+        if (join(line, rank, out) < columns) return;
 }
 
 static const char *time_text(double seconds, char out[32])
 {
     long s = (long)(seconds + 0.5);
-    if (!(seconds < 1e9)) snprintf(out, 32, "-");
-    else if (s >= 3600) snprintf(out, 32, "%ldh%02ldm", s / 3600, s / 60 % 60);
-    else if (s >= 60) snprintf(out, 32, "%ldm%02lds", s / 60, s % 60);
-    else snprintf(out, 32, "%lds", s);
+    if (!(seconds < 1e9))
+        snprintf(out, 32, "-");
+    else if (s >= 3600)
+        snprintf(out, 32, "%ldh%02ldm", s / 3600, s / 60 % 60);
+    else if (s >= 60)
+        snprintf(out, 32, "%ldm%02lds", s / 60, s % 60);
+    else
+        snprintf(out, 32, "%lds", s);
     return out;
 }
 
@@ -49,29 +81,60 @@ static const char *grouped(double value, char out[32])
     return out;
 }
 
+static double rate(int64_t tokens, double seconds)
+{
+    return seconds > 0 ? (double)tokens / seconds : 0;
+}
+
+/* ---- lines ---- */
+
+static void step_line(const Progress *p, const StepMetrics *s, char out[LINE_BYTES])
+{
+    Line line = {0};
+    char number[32];
+    snprintf(add_field(&line, 0), FIELD_BYTES, "step %lld/%lld", (long long)s->step, (long long)p->total_steps);
+    snprintf(add_field(&line, 0), FIELD_BYTES, "loss %.4f", s->loss);
+    if (s->skipped) snprintf(add_field(&line, 0), FIELD_BYTES, "SKIPPED: not finite");
+    snprintf(add_field(&line, 4), FIELD_BYTES, "norm %.3f", s->norm);
+    snprintf(add_field(&line, 3), FIELD_BYTES, "lr %.2e", s->lr);
+    snprintf(add_field(&line, 2), FIELD_BYTES, "%s tok/s", grouped(rate(s->step_tokens, s->seconds), number));
+    if ((double)s->step_trained < MOST_TRAINED * (double)s->step_tokens)
+        snprintf(add_field(&line, 6), FIELD_BYTES, "%s trained/s", grouped(rate(s->step_trained, s->seconds), number));
+    if (s->limit_seconds > 0) snprintf(add_field(&line, 5), FIELD_BYTES, "%.0f%% of limit", 100 * s->limit_seconds / s->seconds);
+    snprintf(add_field(&line, 1), FIELD_BYTES, "ETA %s", time_text((double)(p->total_steps - s->step) * p->seconds, number));
+    fit(&line, out);
+}
+
 void progress_step(Progress *p, const StepMetrics *s)
 {
+    char line[LINE_BYTES];
     /* What is left is told by the steps so far, smoothed over about ten (the first warms caches up); speed is this step's. */
     p->seconds = p->steps <= 1 ? s->seconds : 0.9 * p->seconds + 0.1 * s->seconds;
     p->steps++;
-    bool last = s->step == p->total_steps;
-    if (!p->terminal && s->step % p->logging_steps != 0 && !last) return;
-    char line[512], speed[32], eta[32], limit[32] = "";
-    if (p->limit_seconds > 0) snprintf(limit, sizeof limit, "  %.0f%% of limit", 100 * p->limit_seconds / s->seconds);
-    int len = snprintf(line, sizeof line, "%sstep %lld/%lld  loss %.4f  norm %.3f  lr %.2e  %s tok/s%s  ETA %s%s%s", p->terminal ? "\r\033[K" : "",
-                       (long long)s->step, (long long)p->total_steps, s->loss, s->norm, s->lr,
-                       grouped(s->seconds > 0 ? (double)s->step_tokens / s->seconds : 0, speed), limit,
-                       time_text((double)(p->total_steps - s->step) * p->seconds, eta), s->skipped ? "  SKIPPED: not finite" : "",
-                       p->terminal ? "" : "\n");
-    put(line, len, sizeof line);
-    p->open_line = p->terminal;
+    if (s->limit_seconds > 0) {
+        p->limit_sum += s->limit_seconds;
+        p->seconds_sum += s->seconds;
+    }
+    bool logged = s->step % p->logging_steps == 0 || s->step == p->total_steps;
+    if (!logged && !log_is_terminal()) return;
+    step_line(p, s, line);
+    if (logged)
+        log_info("%s", line);
+    else
+        log_status(line);
 }
 
-void progress_eval(Progress *p, const EvalMetrics *e)
+void progress_eval(const EvalMetrics *e, const EvalTrend *trend)
 {
-    char line[256];
-    progress_break(p);
-    int len = snprintf(line, sizeof line, "eval at step %lld  loss %.4f  perplexity %.3f  (%lld tokens, %.1f s)\n", (long long)e->step, e->loss,
-                       exp(e->loss), (long long)e->tokens, e->seconds);
-    put(line, len, sizeof line);
+    Line line = {0};
+    char text[LINE_BYTES], number[32];
+    snprintf(add_field(&line, 0), FIELD_BYTES, "eval at step %lld", (long long)e->step);
+    snprintf(add_field(&line, 0), FIELD_BYTES, "loss %.4f", e->loss);
+    snprintf(add_field(&line, 2), FIELD_BYTES, "perplexity %.3f", exp(e->loss));
+    if (trend->best_step != e->step && trend->best_step)
+        snprintf(add_field(&line, 1), FIELD_BYTES, "%sbest %.4f at step %lld", eval_trend_overfits(trend) ? "overfitting: " : "",
+                 trend->best, (long long)trend->best_step);
+    snprintf(add_field(&line, 3), FIELD_BYTES, "(%s tokens, %.1f s)", grouped((double)e->tokens, number), e->seconds);
+    fit(&line, text);
+    log_info("%s", text);
 }

@@ -1,20 +1,18 @@
-/* What a run says on stderr while it goes: one rewritten line on a terminal, a plain line every logging_steps otherwise. */
+/* What a run says on stderr while it goes: a line every logging_steps and, on a terminal, a status line under them for each step.
+ * No line is wider than the terminal: what matters least is left out. */
 #pragma once
 
-#include "train/metrics.h"
+#include "train/eval_trend.h"
 
 typedef struct Progress {
-    bool    terminal;
     int64_t total_steps, logging_steps;
-    int64_t steps_before;   /* done by earlier starts of this run */
-    double  limit_seconds;  /* of a step at the machine's measured limit; 0: unknown */
-    double  seconds;        /* of a step, smoothed: for the time that is left */
-    int64_t steps;          /* of this start */
-    bool    open_line;      /* the terminal's line isn't ended */
+    double  seconds;                /* of a step, smoothed: for the time that is left */
+    int64_t steps;                  /* of this start */
+    double  limit_sum, seconds_sum; /* of the steps whose limit is known */
 } Progress;
 
-void progress_init(Progress *progress, int64_t total_steps, int64_t steps_before, int64_t logging_steps, double limit_seconds);
+void progress_init(Progress *progress, int64_t total_steps, int64_t logging_steps);
 void progress_step(Progress *progress, const StepMetrics *step);
-void progress_eval(Progress *progress, const EvalMetrics *eval);
-/* Ends the terminal's line, before anything else is printed. */
-void progress_break(Progress *progress);
+void progress_eval(const EvalMetrics *eval, const EvalTrend *trend);
+/* How near the steps came to the machine's limit, 0 to 1; 0: unknown. */
+double progress_of_limit(const Progress *progress);

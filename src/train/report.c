@@ -67,23 +67,36 @@ static void write_text(StrBuf *out, const char *key, const char *text)
     json_write_string(out, text, strlen(text));
 }
 
+/* The best evaluation, and whether the model overfits. */
+static void write_trend(StrBuf *out, const MetricsHistory *history)
+{
+    EvalTrend trend = {0};
+    for (size_t i = 0; i < history->count; i++) eval_trend_line(&trend, &history->lines[i]);
+    if (!trend.best_step) return;
+    strbuf_printf(out, ",\"best_eval\":{\"step\":%lld,\"loss\":%.9g},\"overfits\":%s", (long long)trend.best_step, trend.best,
+                  eval_trend_overfits(&trend) ? "true" : "false");
+}
+
 static Status write_data(Trainer *t, bool finished, StrBuf *out)
 {
-    static const char *const steps[] = { "step", "loss", "norm", "lr", "tokens_per_second", "duration_ms", "total_tokens", "time", NULL };
-    static const char *const evals[] = { "step", "loss", NULL };
-    Arena          arena = { 0 };
-    MetricsHistory history;
-    StrBuf         settings = { 0 };
-    Status         status = metrics_read(&arena, t->metrics_path, &history);
+    static const char *const steps[] = {"step",        "loss",         "norm",          "lr", "tokens_per_second",
+                                        "duration_ms", "total_tokens", "total_trained", NULL};
+    static const char *const evals[] = {"step", "loss", NULL};
+    Arena                    arena = {0};
+    MetricsHistory           history;
+    StrBuf                   settings = {0};
+    Status                   status = metrics_read(&arena, t->metrics_path, &history);
     if (status == OK) {
         const char *slash = strrchr(t->config->output_dir, '/');
         config_print(t->config, &settings);
-        strbuf_printf(out, "{\"finished\":%s,\"step\":%lld,\"total\":%lld,\"skipped\":%lld,\"flops\":%.6g,\"limit_ms\":%.6g", finished ? "true" : "false",
-                      (long long)t->state.step, (long long)t->schedule.total, (long long)t->state.skipped, trainer_flops_per_step(t),
-                      t->progress.limit_seconds * 1e3);
+        strbuf_printf(out, "{\"finished\":%s,\"step\":%lld,\"total\":%lld,\"skipped\":%lld,\"flops\":%.6g,\"of_limit\":%.6g",
+                      finished ? "true" : "false", (long long)t->state.step, (long long)t->schedule.total, (long long)t->state.skipped,
+                      trainer_flops_per_step(t), progress_of_limit(&t->progress));
+        write_trend(out, &history);
         write_text(out, "name", t->config->run_name ? t->config->run_name : slash && slash[1] ? slash + 1 : t->config->output_dir);
         write_text(out, "model", t->config->model);
         write_text(out, "architecture", t->model->module->architecture);
+        write_text(out, "model_notes", strbuf_cstr(&t->model_notes));
         write_text(out, "data", t->data.notes.len ? strbuf_cstr(&t->data.notes) : "");
         write_text(out, "settings", strbuf_cstr(&settings));
         strbuf_puts(out, ",\"plan\":");
@@ -105,14 +118,16 @@ static Status write_data(Trainer *t, bool finished, StrBuf *out)
 static void append_escaped(StrBuf *out, const char *text, size_t len)
 {
     for (size_t i = 0; i < len; i++) {
-        if (text[i] == '<') strbuf_puts(out, "\\u003c");
-        else strbuf_putc(out, text[i]);
+        if (text[i] == '<')
+            strbuf_puts(out, "\\u003c");
+        else
+            strbuf_putc(out, text[i]);
     }
 }
 
 static Status write_page(Trainer *t, bool finished)
 {
-    StrBuf      data = { 0 }, page = { 0 };
+    StrBuf      data = {0}, page = {0};
     const char *marker = strstr(report_page, MARKER);
     char        path[4096];
     CHECK(marker);
@@ -132,7 +147,6 @@ static Status write_page(Trainer *t, bool finished)
 void report_update(Trainer *t, bool finished)
 {
     if (write_page(t, finished) == OK) return;
-    progress_break(&t->progress);
     log_warn("report.html wasn't written: %s", status_message());
     status_clear();
 }

@@ -6,10 +6,12 @@
 #include "files/file.h"
 
 #include <math.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
+
+#define TIME_FILE "time.txt" /* in the cache folder */
 
 enum { PREFETCH = 4, MAX_TEMPLATE_BYTES = 4 << 20 };
 
@@ -18,10 +20,14 @@ enum { PREFETCH = 4, MAX_TEMPLATE_BYTES = 4 << 20 };
 static DatasetType dataset_type(Choice choice)
 {
     switch (choice) {
-    case OPT_DATASET_TEXT: return DATASET_TEXT;
-    case OPT_DATASET_INSTRUCTION: return DATASET_INSTRUCTION;
-    case OPT_DATASET_CONVERSATION: return DATASET_CONVERSATION;
-    default: return DATASET_AUTO;
+    case OPT_DATASET_TEXT:
+        return DATASET_TEXT;
+    case OPT_DATASET_INSTRUCTION:
+        return DATASET_INSTRUCTION;
+    case OPT_DATASET_CONVERSATION:
+        return DATASET_CONVERSATION;
+    default:
+        return DATASET_AUTO;
     }
 }
 
@@ -33,10 +39,14 @@ static TrainOn train_on(Choice choice)
 static SystemPromptType system_prompt_type(Choice choice)
 {
     switch (choice) {
-    case OPT_PROMPT_NONE: return SYSTEM_PROMPT_NONE;
-    case OPT_PROMPT_FIXED: return SYSTEM_PROMPT_FIXED;
-    case OPT_PROMPT_FIELD: return SYSTEM_PROMPT_FIELD;
-    default: return SYSTEM_PROMPT_DEFAULT;
+    case OPT_PROMPT_NONE:
+        return SYSTEM_PROMPT_NONE;
+    case OPT_PROMPT_FIXED:
+        return SYSTEM_PROMPT_FIXED;
+    case OPT_PROMPT_FIELD:
+        return SYSTEM_PROMPT_FIELD;
+    default:
+        return SYSTEM_PROMPT_DEFAULT;
     }
 }
 
@@ -49,7 +59,7 @@ static const char *mapped(const StrMap *map, const char *key)
 
 static Status check_mappings(const Dataset *dataset)
 {
-    static const char *const names[] = { "role", "content" };
+    static const char *const names[] = {"role", "content"};
     const StrMap            *map = &dataset->message_property_mappings;
     for (size_t i = 0; i < map->count; i++) {
         if (strcmp(map->keys[i], names[0]) == 0 || strcmp(map->keys[i], names[1]) == 0) continue;
@@ -65,14 +75,25 @@ Status run_data_options(const Config *config, const Dataset *d, DatasetOptions *
 {
     TRY(check_mappings(d));
     *out = (DatasetOptions){
-        .path = d->path, .split = d->split, .type = dataset_type(d->type), .samples = d->samples, .text_field = d->text_field,
-        .instruction_field = d->instruction_field, .input_field = d->input_field, .output_field = d->output_field,
-        .system_prompt_type = system_prompt_type(d->system_prompt_type), .system_prompt = d->system_prompt,
-        .system_prompt_field = d->system_prompt_field, .prompt_format = d->prompt_format,
-        .prompt_format_no_input = d->prompt_format_no_input, .messages_field = d->messages_field, .tools_field = d->tools_field,
+        .path = d->path,
+        .split = d->split,
+        .type = dataset_type(d->type),
+        .samples = d->samples,
+        .text_field = d->text_field,
+        .instruction_field = d->instruction_field,
+        .input_field = d->input_field,
+        .output_field = d->output_field,
+        .system_prompt_type = system_prompt_type(d->system_prompt_type),
+        .system_prompt = d->system_prompt,
+        .system_prompt_field = d->system_prompt_field,
+        .prompt_format = d->prompt_format,
+        .prompt_format_no_input = d->prompt_format_no_input,
+        .messages_field = d->messages_field,
+        .tools_field = d->tools_field,
         .role_property = mapped(&d->message_property_mappings, "role"),
         .content_property = mapped(&d->message_property_mappings, "content"),
-        .train_on = train_on(d->train_on != OPT_UNSET ? d->train_on : config->train_on), .skip_bad_rows = d->on_bad_row == OPT_BAD_ROW_SKIP,
+        .train_on = train_on(d->train_on != OPT_UNSET ? d->train_on : config->train_on),
+        .skip_bad_rows = d->on_bad_row == OPT_BAD_ROW_SKIP,
     };
     return OK;
 }
@@ -84,6 +105,7 @@ typedef struct Tokenizing {
     const Tokenizer *tokenizer;
     Template        *tmpl;
     const char      *cache_dir;
+    int64_t          now_unix;
     StrBuf          *notes; /* NULL: none are kept */
     Arena            arena;
 } Tokenizing;
@@ -91,7 +113,7 @@ typedef struct Tokenizing {
 Status run_data_template_text(Arena *arena, const Config *config, Str *out)
 {
     const char *given = config->chat_template;
-    *out = given ? str_of(given) : (Str){ 0 };
+    *out = given ? str_of(given) : (Str){0};
     if (!given || strchr(given, '{')) return OK;
     *out = template_builtin(given);
     if (out->data) return OK;
@@ -104,7 +126,7 @@ Status run_data_template_text(Arena *arena, const Config *config, Str *out)
 Status run_data_template(const Config *config, const char *tokenizer_dir, int64_t now_unix, Template **out_template)
 {
     const char *given = config->chat_template;
-    Arena       arena = { 0 };
+    Arena       arena = {0};
     Str         text;
     *out_template = NULL;
     Status status = given ? run_data_template_text(&arena, config, &text) : template_load(tokenizer_dir, NULL, false, out_template);
@@ -120,51 +142,73 @@ Status run_data_template(const Config *config, const char *tokenizer_dir, int64_
 
 static bool show_progress(void *context, int64_t rows, int64_t tokens, double fraction)
 {
+    char line[128];
     (void)context;
-    if (log_is_terminal())
-        fprintf(stderr, "\r\033[Ktokenizing: %.0f%%, %lld rows, %lld tokens%s", 100 * fraction, (long long)rows, (long long)tokens,
-                fraction < 1 ? "" : "\n");
+    if (!log_is_terminal()) return true;
+    snprintf(line, sizeof line, "tokenizing: %.0f%%, %lld rows, %lld tokens", 100 * fraction, (long long)rows, (long long)tokens);
+    log_status(fraction < 1 ? line : "");
     return true;
-}
-
-/* A line on stderr and for the report; notes may be NULL. */
-__attribute__((format(printf, 3, 4))) static void note(StrBuf *notes, bool is_warning, const char *format, ...)
-{
-    char    line[2048];
-    va_list args;
-    va_start(args, format);
-    vsnprintf(line, sizeof line, format, args);
-    va_end(args);
-    if (is_warning) log_warn("%s", line);
-    else log_info("%s", line);
-    if (notes) strbuf_printf(notes, "%s%s\n", is_warning ? "warning: " : "", line);
 }
 
 static void report(StrBuf *notes, const char *path, const TokenizeReport *r)
 {
-    note(notes, false, "%s: %s, %lld documents, %lld tokens%s", path, r->format, (long long)r->num_documents, (long long)r->num_tokens,
+    log_note(notes, false, "%s: %s, %lld documents, %lld tokens%s", path, r->format, (long long)r->num_documents, (long long)r->num_tokens,
              r->was_cached ? " (cached)" : "");
-    if (r->num_bad_rows) note(notes, true, "%s: %lld bad rows were skipped%s", path, (long long)r->num_bad_rows, r->num_examples ? ", the first:" : "");
-    for (int i = 0; i < r->num_examples; i++) note(notes, false, "  %s", r->examples[i]);
-    if (r->num_untrained) note(notes, true, "%s: %lld rows without a trained token were left out", path, (long long)r->num_untrained);
+    if (r->num_bad_rows)
+        log_note(notes, true, "%s: %lld bad rows were skipped%s", path, (long long)r->num_bad_rows, r->num_examples ? ", the first:" : "");
+    for (int i = 0; i < r->num_examples; i++) log_note(notes, false, "  %s", r->examples[i]);
+    if (r->num_untrained) log_note(notes, true, "%s: %lld rows without a trained token were left out", path, (long long)r->num_untrained);
     if (r->num_without_stop)
-        note(notes, true, "%s: %lld trained turns end without a stop token: the model won't learn to stop there; end them in the chat template with a "
-                 "special token (eos_token)", path, (long long)r->num_without_stop);
+        log_note(
+            notes, true,
+            "%s: %lld trained turns end without a stop token: the model won't learn to stop there; end them in the chat template with a "
+            "special token (eos_token)",
+            path, (long long)r->num_without_stop);
     if (r->num_without_calls)
-        note(notes, true, "%s: %lld trained turns have tool calls that the chat template doesn't print: they aren't learnt; set chat_template to one that "
-                 "has tool_calls", path, (long long)r->num_without_calls);
+        log_note(notes, true,
+                 "%s: %lld trained turns have tool calls that the chat template doesn't print: they aren't learnt; set chat_template to "
+                 "one that "
+                 "has tool_calls",
+                 path, (long long)r->num_without_calls);
     if (r->num_unprinted)
-        note(notes, true, "%s: %lld messages have a content that the chat template doesn't print: nothing of it is learnt; the first: %s. `surogate "
-                 "inspect` shows what is printed", path, (long long)r->num_unprinted, r->first_unprinted);
+        log_note(notes, true,
+                 "%s: %lld messages have a content that the chat template doesn't print: nothing of it is learnt; the first: %s. `surogate "
+                 "inspect` shows what is printed",
+                 path, (long long)r->num_unprinted, r->first_unprinted);
     if (r->num_empty)
-        note(notes, true, "%s: %lld trained turns have neither content nor tool calls: the model learns to answer nothing there; leave these rows out, or "
-                 "mark the messages with \"train\": false", path, (long long)r->num_empty);
+        log_note(notes, true,
+                 "%s: %lld trained turns have neither content nor tool calls: the model learns to answer nothing there; leave these rows "
+                 "out, or "
+                 "mark the messages with \"train\": false",
+                 path, (long long)r->num_empty);
 }
 
 static TokenizeJob make_job(const Tokenizing *t, const DatasetOptions *options)
 {
-    return (TokenizeJob){ .dataset = options, .tokenizer = t->tokenizer, .tmpl = t->tmpl, .cache_dir = t->cache_dir,
-                          .num_threads = (int)t->config->threads, .progress = show_progress };
+    return (TokenizeJob){.dataset = options,
+                         .tokenizer = t->tokenizer,
+                         .tmpl = t->tmpl,
+                         .cache_dir = t->cache_dir,
+                         .num_threads = (int)t->config->threads,
+                         .progress = show_progress};
+}
+
+static const char *cache_dir(Arena *arena, const Config *config)
+{
+    return config->dataset_cache_dir ? config->dataset_cache_dir : arena_printf(arena, "%s/data", config->output_dir);
+}
+
+/* Runs that share a cache, on whatever day, share its rows. */
+static Status keep_time(Arena *arena, const char *cache, int64_t now_unix)
+{
+    const char *path = arena_printf(arena, "%s/" TIME_FILE, cache), *text = arena_printf(arena, "%lld\n", (long long)now_unix);
+    int         lock;
+    if (file_exists(path)) return OK;
+    TRY(file_make_dirs(cache));
+    TRY(file_lock(arena_printf(arena, "%s/.lock", cache), "another process writes into the cache; waiting for it", &lock));
+    Status status = file_exists(path) ? OK : file_write_atomic(path, text, strlen(text));
+    close(lock);
+    return status;
 }
 
 static Status tokenize_one(Tokenizing *t, const Dataset *dataset, TokenizeReport *out)
@@ -173,6 +217,7 @@ static Status tokenize_one(Tokenizing *t, const Dataset *dataset, TokenizeReport
     TRY(run_data_options(t->config, dataset, &options));
     FAIL_IF(!options.path, ERR_INVALID, "datasets: an item has no path");
     TokenizeJob job = make_job(t, &options);
+    if (t->tmpl && template_asks_time(t->tmpl)) TRY(keep_time(&t->arena, t->cache_dir, t->now_unix));
     TRY(tokenize_dataset(&job, out));
     report(t->notes, options.path, out);
     return OK;
@@ -180,8 +225,8 @@ static Status tokenize_one(Tokenizing *t, const Dataset *dataset, TokenizeReport
 
 static Status open_tokenizing(const Config *config, const Tokenizer *tokenizer, const char *tokenizer_dir, int64_t now_unix, Tokenizing *t)
 {
-    *t = (Tokenizing){ .config = config, .tokenizer = tokenizer };
-    t->cache_dir = config->dataset_cache_dir ? config->dataset_cache_dir : arena_printf(&t->arena, "%s/data", config->output_dir);
+    *t = (Tokenizing){.config = config, .tokenizer = tokenizer, .now_unix = now_unix};
+    t->cache_dir = cache_dir(&t->arena, config);
     return run_data_template(config, tokenizer_dir, now_unix, &t->tmpl);
 }
 
@@ -193,7 +238,7 @@ static void close_tokenizing(Tokenizing *t)
 
 Status run_data_tokenize(const Config *config, const Tokenizer *tokenizer, const char *tokenizer_dir, int64_t now_unix)
 {
-    Tokenizing     t;
+    Tokenizing      t;
     TokenizeReport *out = malloc(sizeof *out);
     CHECK(out);
     Status status = open_tokenizing(config, tokenizer, tokenizer_dir, now_unix, &t);
@@ -203,6 +248,17 @@ Status run_data_tokenize(const Config *config, const Tokenizer *tokenizer, const
     close_tokenizing(&t);
     free(out);
     return status;
+}
+
+int64_t run_data_time(const Config *config)
+{
+    Arena       arena = {0};
+    const char *path = arena_printf(&arena, "%s/" TIME_FILE, cache_dir(&arena, config));
+    Str         text = {0};
+    if (file_exists(path) && file_read(&arena, path, 64, &text) != OK) status_clear();
+    int64_t time = text.data ? strtoll(text.data, NULL, 10) : 0;
+    arena_deinit(&arena);
+    return time;
 }
 
 static uint64_t fold_key(uint64_t keys, const char *dir)
@@ -224,11 +280,11 @@ static Status fold_keys(const Tokenizing *t, const DatasetList *list, uint64_t *
     return OK;
 }
 
-Status run_data_keys(const Config *config, const Tokenizer *tokenizer, const char *tokenizer_dir, uint64_t *out_keys)
+Status run_data_keys(const Config *config, const Tokenizer *tokenizer, const char *tokenizer_dir, int64_t now_unix, uint64_t *out_keys)
 {
     Tokenizing t;
     *out_keys = 0;
-    Status status = open_tokenizing(config, tokenizer, tokenizer_dir, 0, &t); /* no key depends on the time */
+    Status status = open_tokenizing(config, tokenizer, tokenizer_dir, now_unix, &t);
     if (status == OK) status = fold_keys(&t, &config->datasets, out_keys);
     if (status == OK) status = fold_keys(&t, &config->validation_datasets, out_keys);
     close_tokenizing(&t);
@@ -248,7 +304,7 @@ static Status open_sets(RunData *data, Tokenizing *t, const DatasetList *list, S
         if (status != OK) break;
         ++*out_count;
         const ShardSet *set = &(*out_sets)[i];
-        int64_t         facts[] = { set->num_tokens, set->num_documents, set->num_trained, (int64_t)set->tokenizer_hash };
+        int64_t         facts[] = {set->num_tokens, set->num_documents, set->num_trained, (int64_t)set->tokenizer_hash};
         data->hash = hash_bytes(facts, sizeof facts, fold_key(data->hash, tokenized->dir));
         data->keys = fold_key(data->keys, tokenized->dir);
     }
@@ -266,10 +322,11 @@ static LoaderMode loader_mode(const Config *config, const ShardSet *sets, int co
     return LOADER_STREAM;
 }
 
-static Status make_loader(RunData *data, const LoaderOptions *options, const ShardSet *sets, int count, const DatasetList *list, Loader **out)
+static Status make_loader(RunData *data, const LoaderOptions *options, const ShardSet *sets, int count, const DatasetList *list,
+                          Loader **out)
 {
     LoaderSource *sources = arena_array(&data->arena, LoaderSource, count + 1);
-    for (int i = 0; i < count; i++) sources[i] = (LoaderSource){ &sets[i], list->items[i].weight, list->items[i].path };
+    for (int i = 0; i < count; i++) sources[i] = (LoaderSource){&sets[i], list->items[i].weight, list->items[i].path};
     return loader_create(options, sources, count, out);
 }
 
@@ -281,8 +338,9 @@ static LongSamples long_samples(Choice choice)
 InspectPacking run_data_packing(const Config *config, int64_t seq_len)
 {
     bool is_error = config->on_long_sample == OPT_LONG_ERROR;
-    return (InspectPacking){ .seq_len = (int32_t)seq_len, .is_padded = !config->sample_packing,
-                             .long_samples = is_error ? LONG_ERROR : long_samples(config->on_long_sample) };
+    return (InspectPacking){.seq_len = (int32_t)seq_len,
+                            .is_padded = !config->sample_packing,
+                            .long_samples = is_error ? LONG_ERROR : long_samples(config->on_long_sample)};
 }
 
 /* What is learnt from: documents after cuts, sequences after weights. */
@@ -293,19 +351,24 @@ static void tell_rows(RunData *data, int64_t seq_len)
     char               weighted[64] = "";
     if (stats->rows_per_epoch != stats->num_rows)
         snprintf(weighted, sizeof weighted, ", by weight %lld of them an epoch", (long long)stats->rows_per_epoch);
-    note(&data->notes, false, "training on %lld documents, %lld tokens (%.1f%% of them trained), %lld sequences of %lld (%.1f%% filled)%s: %lld steps of %lld",
-         (long long)stats->num_used, (long long)stats->num_tokens, 100 * (double)stats->num_trained / (double)stats->num_tokens,
-         (long long)stats->num_rows, (long long)seq_len, 100 * stats->efficiency, weighted, (long long)data->total_steps, (long long)per_step);
+    log_note(
+        &data->notes, false,
+        "training on %lld documents, %lld tokens (%.1f%% of them trained), %lld sequences of %lld (%.1f%% filled)%s: %lld steps of %lld",
+        (long long)stats->num_used, (long long)stats->num_tokens, 100 * (double)stats->num_trained / (double)stats->num_tokens,
+        (long long)stats->num_rows, (long long)seq_len, 100 * stats->efficiency, weighted, (long long)data->total_steps,
+        (long long)per_step);
 }
 
 /* What the rows lost of the samples. */
 static void tell_cuts(StrBuf *notes, const LoaderStats *stats)
 {
-    if (stats->num_split) note(notes, false, "%lld samples longer than sequence_len were split over several sequences", (long long)stats->num_split);
+    if (stats->num_split)
+        log_note(notes, false, "%lld samples longer than sequence_len were split over several sequences", (long long)stats->num_split);
     if (stats->num_truncated || stats->num_dropped_long)
-        note(notes, true, "%lld samples longer than sequence_len were cut and %lld left out, %lld tokens in all", (long long)stats->num_truncated,
-                 (long long)stats->num_dropped_long, (long long)stats->tokens_cut);
-    if (stats->num_dropped_empty) note(notes, true, "%lld samples were left out: no trained token remained of them", (long long)stats->num_dropped_empty);
+        log_note(notes, true, "%lld samples longer than sequence_len were cut and %lld left out, %lld tokens in all",
+                 (long long)stats->num_truncated, (long long)stats->num_dropped_long, (long long)stats->tokens_cut);
+    if (stats->num_dropped_empty)
+        log_note(notes, true, "%lld samples were left out: no trained token remained of them", (long long)stats->num_dropped_empty);
 }
 
 static Status open_train(const Config *config, const LoaderOptions *base, RunData *data)
@@ -325,8 +388,8 @@ static Status open_train(const Config *config, const LoaderOptions *base, RunDat
     }
     const LoaderStats *stats = loader_stats(data->train);
     FAIL_IF(config->on_long_sample == OPT_LONG_ERROR && stats->num_truncated > 0, ERR_INVALID,
-            "%lld samples are longer than sequence_len %lld; raise it, or set on_long_sample: truncate or drop", (long long)stats->num_truncated,
-            (long long)base->seq_len);
+            "%lld samples are longer than sequence_len %lld; raise it, or set on_long_sample: truncate or drop",
+            (long long)stats->num_truncated, (long long)base->seq_len);
     tell_rows(data, base->seq_len);
     tell_cuts(&data->notes, stats);
     return OK;
@@ -349,11 +412,11 @@ static Status open_eval(const Config *config, const CompileOptions *compile, con
     return OK;
 }
 
-Status run_data_open(const Config *config, const CompileOptions *compile, const Tokenizer *tokenizer, const char *tokenizer_dir, int64_t now_unix,
-                     int32_t vocab_size, RunData *out)
+Status run_data_open(const Config *config, const CompileOptions *compile, const Tokenizer *tokenizer, const char *tokenizer_dir,
+                     int64_t now_unix, int32_t vocab_size, RunData *out)
 {
     Tokenizing t;
-    *out = (RunData){ 0 };
+    *out = (RunData){0};
     Status status = open_tokenizing(config, tokenizer, tokenizer_dir, now_unix, &t);
     t.notes = &out->notes;
     if (status == OK) status = open_sets(out, &t, &config->datasets, &out->train_sets, &out->num_train_sets);
@@ -361,13 +424,13 @@ Status run_data_open(const Config *config, const CompileOptions *compile, const 
     close_tokenizing(&t);
     TRY(status);
     int32_t       pad = tokenizer_pad_id(tokenizer);
-    LoaderOptions base = { .mode = loader_mode(config, out->train_sets, out->num_train_sets),
-                           .long_samples = long_samples(config->on_long_sample),
-                           .validation_ratio = config->validation_datasets.count ? 0 : config->validation_split_ratio,
-                           .seq_len = (int32_t)compile->seq,
-                           .seed = (uint64_t)config->seed,
-                           .pad_id = pad >= 0 ? pad : 0,
-                           .vocab_size = vocab_size };
+    LoaderOptions base = {.mode = loader_mode(config, out->train_sets, out->num_train_sets),
+                          .long_samples = long_samples(config->on_long_sample),
+                          .validation_ratio = config->validation_datasets.count ? 0 : config->validation_split_ratio,
+                          .seq_len = (int32_t)compile->seq,
+                          .seed = (uint64_t)config->seed,
+                          .pad_id = pad >= 0 ? pad : 0,
+                          .vocab_size = vocab_size};
     TRY(open_train(config, &base, out));
     return open_eval(config, compile, &base, out);
 }
@@ -380,5 +443,5 @@ void run_data_close(RunData *data)
     for (int i = 0; i < data->num_train_sets; i++) shard_set_close(&data->train_sets[i]);
     for (int i = 0; i < data->num_eval_sets; i++) shard_set_close(&data->eval_sets[i]);
     arena_deinit(&data->arena);
-    *data = (RunData){ 0 };
+    *data = (RunData){0};
 }

@@ -18,7 +18,7 @@ typedef struct RunData {
     uint64_t  hash;         /* of what the rows depend on */
     uint64_t  keys;         /* as of run_data_keys */
     int64_t   total_steps;
-    StrBuf    notes;         /* lines: what the datasets were taken for, what became of them */
+    StrBuf    notes; /* lines: what the datasets were taken for, what became of them */
 } RunData;
 
 /* Tokenizes what isn't yet; says on stderr what was found. now_unix: for chat templates. vocab_size: of the model. */
@@ -32,14 +32,19 @@ NODISCARD Status run_data_options(const Config *config, const Dataset *dataset, 
 /* How a run lays out a dataset that it has alone. */
 InspectPacking run_data_packing(const Config *config, int64_t seq_len);
 
-/* The chat template of a run: the key chat_template, else the folder's own. NULL: there is none. now_unix: the time it prints (run_record_began). */
+/* The chat template of a run: the key chat_template, else the folder's own. NULL: there is none. now_unix: the time it prints
+ * (run_record_began). */
 NODISCARD Status run_data_template(const Config *config, const char *tokenizer_dir, int64_t now_unix, Template **out_template);
 
 /* The text of the key chat_template, which may be its path; data NULL: the key isn't set. */
 NODISCARD Status run_data_template_text(Arena *arena, const Config *config, Str *out);
 
 /* What the data of this run depends on: a hash over the names of its datasets' folders. Reads the files to hash them. */
-NODISCARD Status run_data_keys(const Config *config, const Tokenizer *tokenizer, const char *tokenizer_dir, uint64_t *out_keys);
+NODISCARD Status run_data_keys(const Config *config, const Tokenizer *tokenizer, const char *tokenizer_dir, int64_t now_unix,
+                               uint64_t *out_keys);
+
+/* The time that the rows in the cache folder tell, where their chat template prints it; 0: none do. */
+int64_t run_data_time(const Config *config);
 
 /* Only the tokenizing. */
 NODISCARD Status run_data_tokenize(const Config *config, const Tokenizer *tokenizer, const char *tokenizer_dir, int64_t now_unix);

@@ -3,6 +3,8 @@
 
 #include "base/pool.h"
 #include "files/file.h"
+#include "model/weights.h"
+#include "train/run_data.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -13,10 +15,15 @@ enum { MAX_RECORD_BYTES = 16 << 20 };
 
 /* Keys that change no weight. */
 static const char *const free_keys[] = {
-    "output_dir", "run_name", "dataset_cache_dir", "save_steps", "save_total_limit", "resume_from_checkpoint", "max_shard_size",
-    "eval_steps", "per_device_eval_batch_size", "eval_max_batches", "logging_steps", "generate_samples", "sample_prompts",
-    "sample_max_tokens", "sample_temperature", "device", "threads", "memory_limit", "merge_adapter", "on_divergence",
-    "recompute_block", "recompute_att", "recompute_ffn", "recompute_qkv", "recompute_swiglu", "recompute_rmsnorm",
+    "output_dir",       "run_name",          "dataset_cache_dir",
+    "save_steps",       "save_total_limit",  "resume_from_checkpoint",
+    "max_shard_size",   "eval_steps",        "per_device_eval_batch_size",
+    "eval_max_batches", "logging_steps",     "generate_samples",
+    "sample_prompts",   "sample_max_tokens", "sample_temperature",
+    "device",           "threads",           "memory_limit",
+    "merge_adapter",    "on_divergence",     "recompute_block",
+    "recompute_att",    "recompute_ffn",     "recompute_qkv",
+    "recompute_swiglu", "recompute_rmsnorm",
 };
 
 static bool is_free(const char *line, size_t len)
@@ -30,14 +37,15 @@ static bool is_free(const char *line, size_t len)
 
 void run_record_make(const Config *config, const HfModel *model, RunRecord *out)
 {
-    StrBuf all = { 0 };
-    *out = (RunRecord){ .began = run_record_began(config) };
+    StrBuf all = {0};
+    *out = (RunRecord){.began = run_record_began(config)};
     config_print(config, &all);
     bool keep = true;
     for (const char *line = strbuf_cstr(&all); *line;) {
         size_t len = strcspn(line, "\n");
         len += line[len] == '\n';
-        if (*line != ' ' && *line != '-') keep = *line != '#' && *line != '\n' && !is_free(line, len); /* else it goes on with the key above */
+        if (*line != ' ' && *line != '-')
+            keep = *line != '#' && *line != '\n' && !is_free(line, len); /* else it goes on with the key above */
         if (keep) strbuf_append(&out->settings, line, len);
         line += len;
     }
@@ -93,11 +101,15 @@ static Status fold_files(const StFile *file, ThreadPool *pool, uint64_t *hash, u
         const char *path = st_at(file, i)->path;
         if (last && strcmp(path, last) == 0) continue;
         last = path;
-        if (hash) TRY(file_hash_parts(pool, path, &value));
-        else value = file_stamp(path);
+        if (hash)
+            TRY(file_hash_parts(pool, path, &value));
+        else
+            value = file_stamp(path);
         settled &= value != 0;
-        if (hash) *hash = hash_bytes(&value, sizeof value, *hash);
-        else *stamp = hash_bytes(&value, sizeof value, *stamp);
+        if (hash)
+            *hash = hash_bytes(&value, sizeof value, *hash);
+        else
+            *stamp = hash_bytes(&value, sizeof value, *stamp);
     }
     if (stamp && !settled) *stamp = 0;
     return OK;
@@ -114,6 +126,7 @@ Status run_record_base(HfModel *model, const RunRecord *before, int threads, Run
     }
     TRY(pool_create(threads, &pool));
     Status status = fold_files(model->weights, pool, &out->base, NULL);
+    if (status == OK) status = weights_check_finite(model, pool);
     pool_destroy(pool);
     return status;
 }
@@ -128,13 +141,13 @@ static bool get_hash(const JsonValue *root, const char *key, uint64_t *out)
 
 Status run_record_read(const char *output_dir, RunPresence *out, RunRecord *before)
 {
-    Arena       arena = { 0 };
+    Arena       arena = {0};
     const char *path = arena_printf(&arena, "%s/run.json", output_dir), *settings = "";
     Str         text;
     JsonValue   root;
     bool        finished = false;
     *out = RUN_ABSENT;
-    *before = (RunRecord){ 0 };
+    *before = (RunRecord){0};
     if (!file_exists(path)) {
         arena_deinit(&arena);
         return OK;
@@ -153,12 +166,24 @@ Status run_record_read(const char *output_dir, RunPresence *out, RunRecord *befo
     return status;
 }
 
+static int64_t noon_of_today(void)
+{
+    struct tm day;
+    time_t    now = time(NULL);
+    localtime_r(&now, &day);
+    day.tm_hour = 12;
+    day.tm_min = day.tm_sec = 0;
+    day.tm_isdst = -1;
+    return mktime(&day);
+}
+
 int64_t run_record_began(const Config *config)
 {
     RunPresence presence;
-    RunRecord   before = { 0 };
+    RunRecord   before = {0};
     if (run_record_read(config->output_dir, &presence, &before) != OK) status_clear(); /* the trainer says so */
-    int64_t began = before.began ? before.began : time(NULL);
+    int64_t began = before.began ? before.began : run_data_time(config);
+    if (!began) began = noon_of_today();
     run_record_deinit(&before);
     return began;
 }
@@ -170,7 +195,7 @@ static void put_hash(StrBuf *out, const char *key, uint64_t hash)
 
 Status run_record_write(const char *output_dir, const RunRecord *record, bool finished)
 {
-    StrBuf text = { 0 };
+    StrBuf text = {0};
     char   path[4096];
     snprintf(path, sizeof path, "%s/run.json", output_dir);
     strbuf_printf(&text, "{\n  \"version\": 1,\n  \"finished\": %s", finished ? "true" : "false");

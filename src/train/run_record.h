@@ -20,7 +20,8 @@ typedef struct RunRecord {
 void run_record_make(const Config *config, const HfModel *model, RunRecord *out);
 void run_record_deinit(RunRecord *record);
 
-/* Fills in `base`: from `before` where the files weren't touched since, else by reading them all, on `threads` threads (0: all). */
+/* Fills in `base`: from `before` where the files weren't touched since, else by reading them all, on `threads` threads (0: all): then
+ * values that aren't finite are an error, before anything is made of the data. */
 NODISCARD Status run_record_base(HfModel *model, const RunRecord *before, int threads, RunRecord *out);
 
 typedef enum RunPresence { RUN_ABSENT, RUN_UNFINISHED, RUN_FINISHED } RunPresence;
@@ -34,8 +35,8 @@ bool run_record_same_settings(const RunRecord *before, const RunRecord *now, Str
 /* Which of base, tokenizer and data was changed, where both are known, for a message; NULL: none. */
 const char *run_record_changed_input(const RunRecord *before, const RunRecord *now);
 
-/* The time that chat templates print in the run of output_dir, in seconds: when the first one there began, as its rows lie there,
- * or now. Rows that have to be laid out again on another day are the same. */
+/* The time that chat templates print in the run of output_dir, in seconds: noon of the day when the first one there began; else
+ * what the rows in its cache folder tell; else noon of today, so that the runs of a day share their rows. */
 int64_t run_record_began(const Config *config);
 
 NODISCARD Status run_record_write(const char *output_dir, const RunRecord *record, bool finished);

@@ -23,7 +23,7 @@ static void handle(int signo)
 
 void signals_install(void)
 {
-    static const int signals[] = { SIGINT, SIGTERM, SIGUSR1, SIGHUP };
+    static const int signals[] = {SIGINT, SIGTERM, SIGUSR1, SIGHUP};
     struct sigaction action, before;
     memset(&action, 0, sizeof action);
     action.sa_handler = handle;

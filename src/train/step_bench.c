@@ -3,7 +3,7 @@
 
 #include "base/philox.h"
 #include "ops/ops.h"
-#include "train/setup.h"
+#include "setup/setup.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -11,7 +11,7 @@
 #include <time.h>
 
 enum { NUM_ARRAYS = 5 };
-static const char *const array_names[NUM_ARRAYS] = { "tokens", "labels", "positions", "doc_start", "doc_id" };
+static const char *const array_names[NUM_ARRAYS] = {"tokens", "labels", "positions", "doc_start", "doc_id"};
 
 struct StepBench {
     const Config  *config;
@@ -21,8 +21,8 @@ struct StepBench {
     Device        *device;
     Plan          *plan;
     Session       *session;
-    int32_t       *batch;         /* array_names, (B, T) each */
-    int64_t        trained;       /* labels of a micro-batch */
+    int32_t       *batch;          /* array_names, (B, T) each */
+    int64_t        trained;        /* labels of a micro-batch */
     double         document_share; /* pairs of queries and keys, over those of rows of one document */
     int64_t        step;
     double         create_seconds;
@@ -46,12 +46,13 @@ static Status fill_weights(StepBench *b)
     for (int kind = 0; kind < 2; kind++)
         for (int dtype = 0; dtype < DT_COUNT; dtype++) {
             if (!(DT_SET(dtype) & DT_SET_FLOAT)) continue;
-            for (int i = 0; i < BLOCK; i++) values[i] = kind ? 1 : (philox_uniform(philox4x32((uint32_t)i, 0, 0, 0, 1).v[0]) - 0.5f) * 0.07f;
+            for (int i = 0; i < BLOCK; i++)
+                values[i] = kind ? 1 : (philox_uniform(philox4x32((uint32_t)i, 0, 0, 0, 1).v[0]) - 0.5f) * 0.07f;
             dtype_convert(data, (DType)dtype, values, DT_F32, BLOCK);
             for (int i = 0; i < b->plan->num_params && status == OK; i++) {
                 const Param *param = b->plan->params[i];
                 if ((int)param->type.dtype != dtype || (param->init == INIT_ONES) != kind) continue;
-                size_t bytes = (size_t)type_bytes(&param->type), block = (size_t)(BLOCK * dtype_bytes((DType)dtype));
+                size_t bytes = (size_t)type_bytes(&param->type), block = (size_t)dtype_bytes((DType)dtype, BLOCK);
                 for (size_t at = 0; at < bytes && status == OK; at += block)
                     status = session_write_range(b->session, param->name, at, data, bytes - at < block ? bytes - at : block);
             }
@@ -101,13 +102,11 @@ static void make_batch(StepBench *b)
 static Status create(StepBench *b)
 {
     TRY(setup_model(&b->arena, b->config, &b->model));
-    TRY(setup_options(&b->arena, b->config, b->model, &b->options));
+    TRY(setup_options(b->config, b->model, &b->options));
     b->options.programs &= 1u << PROGRAM_MICRO_FIRST | 1u << PROGRAM_MICRO_NEXT | 1u << PROGRAM_OPTIMIZER;
-    TRY(setup_device(b->config, &b->device));
+    TRY(setup_device(b->config, NULL, &b->device));
     double before = now();
-    TRY(compile_plan(&b->arena, b->model->module, &b->model->config, b->model->config_name, &b->options, b->device, &b->plan));
-    TRY(setup_check_memory(b->config, b->model, b->device, b->plan, true));
-    TRY(session_create(b->plan, b->device, &b->session));
+    TRY(setup_session(&b->arena, b->config, b->model, &b->options, b->device, &b->plan, &b->session));
     b->create_seconds = now() - before;
     make_batch(b);
     return fill_weights(b);
@@ -137,15 +136,13 @@ void step_bench_destroy(StepBench *b)
     free(b);
 }
 
-static Status train_step(StepBench *b, double *out_seconds, float *out_loss)
+/* Queues a step's programs behind what the device runs. */
+static Status queue_step(StepBench *b)
 {
+    TRY(session_begin_step(b->session, b->step));
     int64_t micros = b->config->gradient_accumulation_steps, cells = b->options.batch * b->options.seq;
-    int64_t step[STEP_COUNT] = { [STEP_SEED] = 1, [STEP_INDEX] = b->step };
-    float   hyper[HYPER_COUNT] = { [HYPER_LR] = 1e-5f,
-                                   [HYPER_INV_TOKENS] = (float)(1.0 / (double)(b->trained * micros)),
-                                   [HYPER_BIAS1] = (float)(1 - pow(b->config->adamw_beta1, (double)(b->step + 1))),
-                                   [HYPER_BIAS2] = (float)(1 - pow(b->config->adamw_beta2, (double)(b->step + 1))) };
-    double  before = now();
+    int64_t step[STEP_COUNT] = {[STEP_SEED] = 1, [STEP_INDEX] = b->step};
+    float   hyper[HYPER_COUNT] = {[HYPER_LR] = 1e-5f, [HYPER_INV_TOKENS] = (float)(1.0 / (double)(b->trained * micros))};
     TRY(session_write(b->session, "hyper", hyper, sizeof hyper));
     TRY(session_write(b->session, "step", step, sizeof step));
     for (int64_t micro = 0; micro < micros; micro++) {
@@ -155,9 +152,18 @@ static Status train_step(StepBench *b, double *out_seconds, float *out_loss)
         TRY(session_run(b->session, micro ? PROGRAM_MICRO_NEXT : PROGRAM_MICRO_FIRST));
     }
     TRY(session_run(b->session, PROGRAM_OPTIMIZER));
-    TRY(session_output(b->session, PROGRAM_OPTIMIZER, "loss", out_loss, sizeof *out_loss));
-    *out_seconds = now() - before;
-    b->step++;
+    return session_end_step(b->session, b->step++);
+}
+
+/* Steps one behind the other as a run makes them: the device has the next one while a result is awaited. */
+static Status time_steps(StepBench *b, int count, double *seconds)
+{
+    bool    ahead = !b->device->api->is_synchronous;
+    int64_t first = b->step;
+    for (int i = 0; i < count; i++) {
+        while (b->step <= first + i + ahead && b->step < first + count) TRY(queue_step(b));
+        TRY(session_await_step(b->session, first + i, &seconds[i]));
+    }
     return OK;
 }
 
@@ -170,15 +176,16 @@ static int by_value(const void *a, const void *b)
 Status step_bench_run(StepBench *b, int num_steps, StepTimes *out_times)
 {
     double *seconds = arena_array(&b->arena, double, num_steps + 1);
-    float   loss = 0;
-    *out_times = (StepTimes){ .sequence_len = b->options.seq,
-                              .tokens = b->options.batch * b->options.seq * b->config->gradient_accumulation_steps,
-                              .create_seconds = b->create_seconds };
-    TRY(train_step(b, &out_times->first, &loss));
-    for (int i = 0; i < num_steps; i++) TRY(train_step(b, &seconds[i], &loss));
+    float   loss;
+    *out_times = (StepTimes){.sequence_len = b->options.seq,
+                             .tokens = b->options.batch * b->options.seq * b->config->gradient_accumulation_steps,
+                             .create_seconds = b->create_seconds};
+    TRY(time_steps(b, 1, &out_times->first));
+    TRY(time_steps(b, num_steps, seconds));
     qsort(seconds, (size_t)num_steps, sizeof *seconds, by_value);
     out_times->median = seconds[num_steps / 2];
     out_times->best = seconds[0];
+    TRY(session_output(b->session, PROGRAM_OPTIMIZER, "loss", &loss, sizeof loss));
     out_times->loss = loss;
     for (int kind = 0; kind < PROGRAM_KIND_COUNT; kind++) {
         const Program *program = &b->plan->program[kind];
@@ -205,6 +212,11 @@ double step_bench_flops(const StepBench *b, const Launch *launch)
 {
     double flops = launch_cost(launch).flops;
     return launch->node->op->flags & OP_BY_DOCUMENT ? flops * b->document_share : flops;
+}
+
+double step_bench_document_share(const StepBench *b)
+{
+    return b->document_share;
 }
 
 const Plan *step_bench_plan(const StepBench *b)

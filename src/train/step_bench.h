@@ -9,12 +9,12 @@ typedef struct StepBench StepBench;
 
 /* What whole steps took. */
 typedef struct StepTimes {
-    int64_t tokens;               /* of a step */
+    int64_t tokens; /* of a step */
     int64_t sequence_len;
-    double  median, best, first;  /* seconds */
-    double  flops;                /* of a step, attention by the documents there are */
+    double  median, best, first; /* seconds */
+    double  flops;               /* of a step, attention by the documents there are */
     double  loss;
-    double  create_seconds;       /* compiling, allocating, choosing algorithms */
+    double  create_seconds; /* compiling, allocating, choosing algorithms */
 } StepTimes;
 
 /* Rows are one document each, or with sample_packing documents of lognormal lengths, median 300. */
@@ -27,7 +27,9 @@ NODISCARD Status step_bench_run(StepBench *bench, int num_steps, StepTimes *out_
 NODISCARD Status step_bench_profile(StepBench *bench, ProgramKind kind, double *seconds, double *out_overhead);
 
 /* How often a step runs the program. */
-int         step_bench_times(const StepBench *bench, ProgramKind kind);
+int step_bench_times(const StepBench *bench, ProgramKind kind);
 /* Arithmetic of a launch; attention by the documents there are. */
-double      step_bench_flops(const StepBench *bench, const Launch *launch);
+double step_bench_flops(const StepBench *bench, const Launch *launch);
+/* Pairs of queries and keys, over those of rows of one document. */
+double      step_bench_document_share(const StepBench *bench);
 const Plan *step_bench_plan(const StepBench *bench);

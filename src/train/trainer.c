@@ -2,10 +2,11 @@
 #include "train/trainer_internal.h"
 
 #include "base/log.h"
-#include "data/record.h"
 #include "model/init.h"
 #include "model/merge.h"
 #include "model/weights.h"
+#include "passes/optimizers.h"
+#include "train/disk.h"
 #include "train/output_dir.h"
 #include "train/report.h"
 #include "train/stop_token.h"
@@ -24,6 +25,7 @@ static Status open_tokenizer(Trainer *t)
 {
     TRY(setup_tokenizer_dir(&t->arena, t->config, &t->tokenizer_dir));
     TRY(tokenizer_load(t->tokenizer_dir, &t->tokenizer));
+    TRY(hf_read_side_files(&t->arena, t->tokenizer_dir, &t->side_files));
     TRY(run_data_template_text(&t->arena, t->config, &t->chat_template));
     FAIL_IF(tokenizer_vocab_size(t->tokenizer) > t->model->vocab_size, ERR_INVALID,
             "the tokenizer of %s has %d tokens, the model's embedding only %lld (vocab_size of config.json); they don't belong together",
@@ -37,46 +39,45 @@ static Status check_writable(const char *dir)
     snprintf(part, sizeof part, "%s", dir);
     while (!file_exists(part)) {
         char *slash = strrchr(part, '/');
-        if (!slash) snprintf(part, sizeof part, ".");
-        else if (slash == part) part[1] = 0;
-        else *slash = 0;
+        if (!slash)
+            snprintf(part, sizeof part, ".");
+        else if (slash == part)
+            part[1] = 0;
+        else
+            *slash = 0;
     }
     FAIL_IF(!file_is_dir(part), ERR_INVALID, "output_dir %s: %s is a file, not a folder", dir, part);
     FAIL_IF(access(part, W_OK | X_OK) != 0, ERR_INVALID, "output_dir %s can't be written: %s: %s", dir, part, strerror(errno));
     return OK;
 }
 
-/* Data that isn't there is said before a folder is made. */
-static Status check_datasets(Arena *arena, const DatasetList *list)
+static Status require_weights(const Trainer *t)
 {
-    for (size_t i = 0; i < list->count; i++) {
-        const Dataset *d = &list->items[i];
-        char         **paths;
-        int            count;
-        if (!d->path) continue;
-        TRY(config_at(d->origin, KEY_dataset_path, reader_find_files(arena, d->path, d->split, d->type == OPT_DATASET_TEXT, &paths, &count)));
-    }
+    Status status = hf_model_require_weights(t->model);
+    FAIL_IF(status != OK, status, "%s; or set from_scratch: true to start from random ones", status_message());
     return OK;
 }
 
 static Status make_plan(Trainer *t)
 {
-    FAIL_IF(t->config->max_steps <= 0 && !(t->config->num_epochs > 0), ERR_INVALID, "nothing to do: num_epochs is 0 and max_steps isn't set");
+    FAIL_IF(t->config->max_steps <= 0 && !(t->config->num_epochs > 0), ERR_INVALID,
+            "nothing to do: num_epochs is 0 and max_steps isn't set");
     TRY(setup_model(&t->arena, t->config, &t->model));
-    FAIL_IF(!t->config->from_scratch && !hf_model_has_weights(t->model), ERR_NOT_FOUND,
-            "%s has no weights (model.safetensors); set from_scratch: true to start from random ones", t->config->model);
+    if (!t->config->from_scratch) TRY(require_weights(t));
     TRY(config_require(t->config, KEY_run_datasets, "training"));
-    TRY(check_datasets(&t->arena, &t->config->datasets));
-    TRY(check_datasets(&t->arena, &t->config->validation_datasets));
+    TRY(setup_check_datasets(&t->arena, t->config, true));
     if (t->config->max_steps > 0) TRY(schedule_make(t->config, t->config->max_steps, &t->schedule));
     TRY(open_tokenizer(t));
+    t->base_model = peft_base_name(&t->arena, t->config->model);
     TRY(check_writable(t->config->output_dir));
     TRY(output_dir_check_source(t->config->output_dir, t->model->dir));
     TRY(output_dir_check_source(t->config->output_dir, t->tokenizer_dir));
     TRY(config_at(t->config->origin, KEY_run_output_dir, output_dir_check(t->config->output_dir)));
-    TRY(setup_options(&t->arena, t->config, t->model, &t->options));
-    TRY(setup_device(t->config, &t->device));
-    TRY(compile_plan(&t->arena, t->model->module, &t->model->config, t->model->config_name, &t->options, t->device, &t->plan));
+    TRY(setup_options(t->config, t->model, &t->options));
+    TRY(setup_device(t->config, NULL, &t->device));
+    if (t->config->device == OPT_DEVICE_AUTO && !device_has_driver())
+        log_info("running on the CPU: there is no NVIDIA driver here (libcuda.so.1)");
+    TRY(setup_plan(&t->arena, t->model, &t->options, t->device, &t->plan));
     if (!t->config->from_scratch) TRY(weights_check(t->plan, t->model));
     return setup_check_memory(t->config, t->model, t->device, t->plan, true);
 }
@@ -88,20 +89,22 @@ static bool resume_is(const Trainer *t, const char *what)
     return strcmp(t->config->resume_from_checkpoint, what) == 0;
 }
 
-static Status choose_checkpoint(Trainer *t)
+static Status choose_checkpoint(Trainer *t, RunPresence presence)
 {
     const char *resume = t->config->resume_from_checkpoint;
     if (resume_is(t, "false")) return OK;
     if (resume_is(t, "auto") || resume_is(t, "true")) {
         TRY(checkpoint_newest(t->config->output_dir, t->resume_path, sizeof t->resume_path));
+        bool is_done = presence == RUN_FINISHED && resume_is(t, "auto");
+        if (!t->resume_path[0] && !is_done) TRY(checkpoint_refuse_damaged(t->config->output_dir));
         FAIL_IF(resume_is(t, "true") && !t->resume_path[0], ERR_CHECKPOINT,
                 "resume_from_checkpoint: true, but %s holds no valid checkpoint; set it to auto to start anew when there is none",
                 t->config->output_dir);
         return OK;
     }
     snprintf(t->resume_path, sizeof t->resume_path, "%s", resume);
-    FAIL_IF(!file_is_dir(resume), ERR_NOT_FOUND, "resume_from_checkpoint: there is no folder %s; expected auto, true, false or a checkpoint's folder",
-            resume);
+    FAIL_IF(!file_is_dir(resume), ERR_CHECKPOINT,
+            "resume_from_checkpoint: there is no folder %s; expected auto, true, false or a checkpoint's folder", resume);
     return checkpoint_verify(resume);
 }
 
@@ -116,22 +119,59 @@ static Status check_step(const Trainer *t, const TrainState *state, int64_t tota
 static Status refuse_changes(Trainer *t, const RunRecord *before, bool finished)
 {
     const char *dir = t->config->output_dir;
-    StrBuf      difference = { 0 };
+    StrBuf      difference = {0};
     Status      status = OK;
-    if (finished) TRY(run_data_keys(t->config, t->tokenizer, t->tokenizer_dir, &t->record.data)); /* else its checkpoint tells, once opened */
+    if (finished)
+        TRY(run_data_keys(t->config, t->tokenizer, t->tokenizer_dir, t->record.began,
+                          &t->record.data)); /* else its checkpoint tells, once opened */
     const char *input = run_record_changed_input(before, &t->record);
     if (!run_record_same_settings(before, &t->record, &difference))
-        status = status_fail(ERR_INVALID,
-                             "%s holds %s run with other settings (%s). Name another output_dir; or set resume_from_checkpoint: true to go on "
-                             "from its checkpoint with the new settings, or false to start anew in its place",
-                             dir, finished ? "a finished" : "an unfinished", strbuf_cstr(&difference));
+        status =
+            status_fail(ERR_INVALID,
+                        "%s holds %s run with other settings (%s). Name another output_dir; or set resume_from_checkpoint: true to go on "
+                        "from its checkpoint with the new settings, or false to start anew in its place",
+                        dir, finished ? "a finished" : "an unfinished", strbuf_cstr(&difference));
     else if (input)
-        status = status_fail(ERR_INVALID,
-                             "%s were changed since the %s run in %s was made. Name another output_dir; or set resume_from_checkpoint: true to go "
-                             "on from its checkpoint with them, or false to start anew in its place",
-                             input, finished ? "finished" : "unfinished", dir);
+        status = status_fail(
+            ERR_INVALID,
+            "%s were changed since the %s run in %s was made. Name another output_dir; or set resume_from_checkpoint: true to go "
+            "on from its checkpoint with them, or false to start anew in its place",
+            input, finished ? "finished" : "unfinished", dir);
     strbuf_deinit(&difference);
     return status;
+}
+
+/* An adapter means nothing on other weights than it was trained on, whatever else may change. */
+static Status refuse_other_base(Trainer *t)
+{
+    RunPresence presence;
+    RunRecord   writer;
+    const char *dir = arena_printf(&t->arena, "%s/..", t->resume_path);
+    Status      status = run_record_read(dir, &presence, &writer);
+    if (status != OK) status_clear(); /* not known */
+    bool is_other = status == OK && writer.base && t->record.base && writer.base != t->record.base;
+    run_record_deinit(&writer);
+    FAIL_IF(is_other, ERR_INVALID,
+            "%s holds an adapter that was trained on other weights than %s holds: they were changed since. Put them back, or start a new "
+            "adapter on "
+            "these: name another output_dir, or set resume_from_checkpoint: false",
+            t->resume_path, t->config->model);
+    return OK;
+}
+
+/* run.json is damaged: a checkpoint knows the settings too. */
+static Status without_record(Trainer *t)
+{
+    char problem[STATUS_MESSAGE_BYTES / 4];
+    snprintf(problem, sizeof problem, "%s", status_message());
+    TRY(choose_checkpoint(t, RUN_ABSENT));
+    FAIL_IF(!t->resume_path[0] && !resume_is(t, "false"), ERR_INVALID,
+            "%s. It is damaged, and %s holds no checkpoint to go on from. Name another output_dir, or set resume_from_checkpoint: false to "
+            "start anew "
+            "in its place",
+            problem, t->config->output_dir);
+    if (t->resume_path[0]) log_warn("%s. It is damaged, and written anew: the run goes on as %s says", problem, t->resume_path);
+    return OK;
 }
 
 /* What is there of an earlier start decides; only `auto` refuses to go on with other settings. */
@@ -144,18 +184,25 @@ static Status look_at_output(Trainer *t, bool *out_finished)
     run_record_make(c, t->model, &t->record);
     t->record.tokenizer = tokenizer_hash(t->tokenizer);
     Status status = run_record_read(c->output_dir, &presence, &before);
-    if (status == OK) status = choose_checkpoint(t);
+    t->is_first = status == OK && presence == RUN_ABSENT;
+    if (status == ERR_INVALID)
+        status = without_record(t);
+    else if (status == OK)
+        status = choose_checkpoint(t, presence);
     if (status == OK && t->resume_path[0]) status = checkpoint_read_state(t->resume_path, &state);
     if (status == OK && t->resume_path[0] && c->max_steps > 0) status = check_step(t, &state, c->max_steps);
     if (status == OK && !c->from_scratch) status = run_record_base(t->model, &before, (int)c->threads, &t->record);
     bool finished = presence == RUN_FINISHED && resume_is(t, "auto");
     bool going_on = presence == RUN_UNFINISHED && resume_is(t, "auto") && t->resume_path[0];
     if (status == OK && (finished || going_on)) status = refuse_changes(t, &before, finished);
+    if (status == OK && t->resume_path[0] && c->lora) status = refuse_other_base(t);
     if (status == OK && presence == RUN_ABSENT && resume_is(t, "auto") && t->resume_path[0] && state.settings_hash != t->record.hash)
-        status = status_fail(ERR_INVALID,
-                             "%s was made with other settings (or another config.json of the model); which isn't known, as run.json is gone. Name "
-                             "another output_dir; or set resume_from_checkpoint: true to go on with the new settings, or false to start anew in its "
-                             "place", t->resume_path);
+        status = status_fail(
+            ERR_INVALID,
+            "%s was made with other settings (or another config.json of the model); which isn't known, as run.json is gone. Name "
+            "another output_dir; or set resume_from_checkpoint: true to go on with the new settings, or false to start anew in its "
+            "place",
+            t->resume_path);
     *out_finished = status == OK && finished;
     run_record_deinit(&before);
     return status;
@@ -163,30 +210,16 @@ static Status look_at_output(Trainer *t, bool *out_finished)
 
 /* ---- data, disk, weights ---- */
 
-static Status check_disk(const Trainer *t)
-{
-    bool    adapters = t->options.lora.enabled;
-    int64_t one = checkpoint_bytes(t->plan, adapters), free_bytes;
-    int64_t saves = t->config->save_steps > 0 ? t->schedule.total / t->config->save_steps + 1 : 1;
-    int64_t keep = t->config->save_total_limit > 0 && t->config->save_total_limit < saves ? t->config->save_total_limit + 1 : saves;
-    int64_t need = one * keep + checkpoint_model_bytes(t->plan, adapters);
-    if (adapters && t->config->merge_adapter) need += checkpoint_model_bytes(t->plan, false);
-    TRY(file_free_bytes(t->config->output_dir, &free_bytes));
-    FAIL_IF(need > free_bytes, ERR_NO_FIT,
-            "too little disk for the checkpoints: %lld of %.1f MiB and the model take %.1f MiB, %s has %.1f MiB free; lower save_total_limit, "
-            "raise save_steps or name another output_dir", (long long)keep, (double)one / (1 << 20), (double)need / (1 << 20), t->config->output_dir,
-            (double)free_bytes / (1 << 20));
-    return OK;
-}
-
 static Status load_weights(Trainer *t)
 {
     const Config *c = t->config;
     bool          adapters = t->options.lora.enabled;
     ThreadPool   *pool = device_cpu_pool(t->device);
     if (t->resume_path[0] && !adapters) return checkpoint_load(t->resume_path, t->session, false);
-    if (c->from_scratch) TRY(init_params(t->session, (uint64_t)c->seed, false, pool));
-    else TRY(weights_load(t->session, t->model));
+    if (c->from_scratch)
+        TRY(init_params(t->session, (uint64_t)c->seed, false, pool));
+    else
+        TRY(weights_load(t->session, t->model));
     if (t->resume_path[0]) return checkpoint_load(t->resume_path, t->session, true);
     return adapters ? init_params(t->session, (uint64_t)c->seed, true, pool) : OK;
 }
@@ -194,7 +227,7 @@ static Status load_weights(Trainer *t)
 /* Whether this start goes on from a checkpoint of this very output: only then log and outputs there are this run's. */
 static bool continues_output(const Trainer *t)
 {
-    Arena arena = { 0 };
+    Arena arena = {0};
     bool  found = t->resume_path[0] && file_is_same(arena_printf(&arena, "%s/..", t->resume_path), t->config->output_dir);
     arena_deinit(&arena);
     return found;
@@ -204,19 +237,61 @@ static Status load_state(Trainer *t)
 {
     if (!t->resume_path[0]) return OK;
     TRY(checkpoint_read_state(t->resume_path, &t->state));
-    FAIL_IF(t->state.data_hash != t->data.hash && resume_is(t, "auto"), ERR_INVALID,
-            "the datasets were changed since %s was written; name another output_dir, or set resume_from_checkpoint: true to go on with them",
-            t->resume_path);
+    FAIL_IF(
+        t->state.data_hash != t->data.hash && resume_is(t, "auto"), ERR_INVALID,
+        "the datasets were changed since %s was written; name another output_dir, or set resume_from_checkpoint: true to go on with them",
+        t->resume_path);
     TRY(check_step(t, &t->state, t->schedule.total));
-    if (continues_output(t)) t->saved_step = t->state.step;
-    else t->state.metrics_bytes = 0;
+    if (continues_output(t))
+        t->saved_step = t->state.step;
+    else
+        t->state.metrics_bytes = 0;
     return OK;
+}
+
+/* Checkpoints that a run to `total` steps saves: by save_steps from step 0 on, and at its end. */
+static int64_t saves_up_to(const Config *c, int64_t total)
+{
+    return c->save_steps > 0 ? (total + c->save_steps - 1) / c->save_steps + 1 : 1;
+}
+
+/* Of a run that saves less often than save_total_limit, the checkpoints of interruptions don't pile up. */
+static int64_t settle_keep(const Trainer *t)
+{
+    int64_t most = saves_up_to(t->config, t->schedule.total);
+    return t->config->save_total_limit < most ? t->config->save_total_limit : most;
+}
+
+static int64_t saves_left(const Trainer *t)
+{
+    int64_t total = t->schedule.total, step = t->state.step, every = t->config->save_steps;
+    if (step == total) return t->saved_step != total;
+    if (every == 0) return 1;
+    return saves_up_to(t->config, total) - (t->saved_step == step ? step / every + 1 : (step + every - 1) / every);
+}
+
+static Status check_disk(const Trainer *t)
+{
+    bool     adapters = t->options.lora.enabled;
+    int64_t  side = t->side_files.bytes;
+    DiskNeed need = {.output_dir = t->config->output_dir,
+                     .checkpoint_bytes = checkpoint_bytes(t->plan, adapters) + side,
+                     .final_bytes = checkpoint_model_bytes(t->plan, adapters) + side,
+                     .step = t->state.step,
+                     .total = t->schedule.total,
+                     .saves_left = saves_left(t),
+                     .keep = t->keep,
+                     .goes_on = continues_output(t),
+                     .starts_anew = resume_is(t, "false")};
+    need.is_first = t->is_first && !need.goes_on;
+    if (adapters && t->config->merge_adapter) need.final_bytes += checkpoint_model_bytes(t->plan, false) + side;
+    return disk_check(&need);
 }
 
 /* Whether tokenizing left something worth keeping. */
 static bool has_shards(const char *path)
 {
-    Arena arena = { 0 };
+    Arena arena = {0};
     DIR  *dir = opendir(path);
     bool  found = false;
     if (!dir) return false;
@@ -269,25 +344,61 @@ static Status open_data(Trainer *t)
     return status;
 }
 
+static bool trains_turns(const RunData *data)
+{
+    bool any = false;
+    for (int i = 0; i < data->num_train_sets; i++) any |= data->train_sets[i].has_mask;
+    return any;
+}
+
 /* What is trained to end a turn must end it when the model is served. */
 static Status find_stop_token(Trainer *t)
 {
-    Template *tmpl;
-    StrBuf    stop = { 0 };
-    bool      has_turns = false;
-    int32_t   id = -1, eos = tokenizer_eos_id(t->tokenizer);
-    for (int i = 0; i < t->data.num_train_sets; i++) has_turns |= t->data.train_sets[i].has_mask;
-    if (!has_turns) return OK;
-    TRY(run_data_template(t->config, t->tokenizer_dir, t->record.began, &tmpl));
-    if (!tmpl) return OK;
-    Status status = stop_token_find(t->tokenizer, tmpl, &id);
-    template_destroy(tmpl);
-    TRY(status);
+    StrBuf  stop = {0};
+    int32_t id = -1, eos = tokenizer_eos_id(t->tokenizer);
+    if (!t->tmpl) return OK;
+    TRY(stop_token_find(t->tokenizer, t->tmpl, &id));
     if (id < 0 || id == eos) return OK;
     t->stop_token = id;
-    status = tokenizer_decode(t->tokenizer, &id, 1, false, &stop);
-    log_info("turns end with %s, which isn't the tokenizer's EOS: generation_config.json of what is saved stops there too", strbuf_cstr(&stop));
+    Status status = tokenizer_decode(t->tokenizer, &id, 1, false, &stop);
+    log_info("turns end with %s, which isn't the tokenizer's EOS: generation_config.json of what is saved stops there too",
+             strbuf_cstr(&stop));
     strbuf_deinit(&stop);
+    return status;
+}
+
+/* The log up to the checkpoint; where lines of it were lost since, that is said, here and in it. */
+static Status open_metrics(Trainer *t)
+{
+    Arena          arena = {0};
+    MetricsHistory history;
+    int64_t        step = t->state.step, last = 0;
+    const char    *log = "";
+    TRY(metrics_open(t->metrics_path, t->state.metrics_bytes, step, &t->metrics));
+    if (metrics_bytes(t->metrics) == t->state.metrics_bytes) return OK;
+    Status status = metrics_read(&arena, t->metrics_path, &history);
+    if (status == OK && history.count) {
+        const JsonValue *line = &history.lines[history.count - 1];
+        if (json_get_int(line, "step", &last)) (void)json_get_str(line, "log", &log);
+    }
+    bool    is_known = strcmp(log, "gap") == 0 && last == step;
+    int64_t from = last < step ? last + 1 : step;
+    arena_deinit(&arena);
+    TRY(status);
+    if (is_known) return OK;
+    log_warn("%s was cut after %s was saved: its lines of steps %lld to %lld are lost, and the log goes on after the gap", t->metrics_path,
+             t->resume_path, (long long)from, (long long)step);
+    return metrics_gap(t->metrics, from, step);
+}
+
+/* Of earlier starts of this run. */
+static Status read_trend(Trainer *t)
+{
+    Arena          arena = {0};
+    MetricsHistory history;
+    Status         status = metrics_read(&arena, t->metrics_path, &history);
+    for (size_t i = 0; status == OK && i < history.count; i++) eval_trend_line(&t->trend, &history.lines[i]);
+    arena_deinit(&arena);
     return status;
 }
 
@@ -295,25 +406,33 @@ static Status prepare(Trainer *t)
 {
     const Config *c = t->config;
     TRY(open_data(t));
+    if (trains_turns(&t->data)) TRY(run_data_template(c, t->tokenizer_dir, t->record.began, &t->tmpl));
     TRY(find_stop_token(t));
     TRY(schedule_make(c, t->data.total_steps, &t->schedule));
     TRY(load_state(t));
+    t->keep = settle_keep(t);
     TRY(check_disk(t));
     if (t->resume_path[0]) TRY(checkpoint_load_tuning(t->resume_path, t->device));
     TRY(session_create(t->plan, t->device, &t->session));
     TRY(load_weights(t));
-    TRY(checkpoint_clean(c->output_dir, resume_is(t, "false")));
+    TRY(session_write(t->session, OPTIMIZER_APPLIED, &t->state.applied, sizeof t->state.applied));
+    if (resume_is(t, "false")) TRY(checkpoint_remove_all(c->output_dir));
+    if (continues_output(t)) TRY(checkpoint_prune(c->output_dir, t->keep, t->state.step));
     t->record.data = t->data.keys;
     TRY(run_record_write(c->output_dir, &t->record, false));
     if (!continues_output(t)) TRY(output_dir_clear(c->output_dir)); /* after the record: a kill in between starts anew again */
     snprintf(t->metrics_path, sizeof t->metrics_path, "%s/metrics.jsonl", c->output_dir);
-    TRY(metrics_open(t->metrics_path, t->state.metrics_bytes, &t->metrics));
+    TRY(open_metrics(t));
     loader_seek(t->data.train, t->state.step);
-    progress_init(&t->progress, t->schedule.total, t->state.step, c->logging_steps, trainer_limit_seconds(t));
+    TRY(read_trend(t));
+    step_limit_init(&t->limit, t->device, t->plan, t->options.model_dtype, c->gradient_accumulation_steps, t->options.batch,
+                    t->options.seq);
+    progress_init(&t->progress, t->schedule.total, c->logging_steps);
     log_info("%lld parameters, %lld trained; %.1f MiB of memory; steps of %lld sequences of %lld tokens", (long long)t->plan->total_numel,
-             (long long)t->plan->trained_numel, (double)plan_total_bytes(t->plan) / (1 << 20), (long long)loader_rows_per_step(t->data.train),
-             (long long)t->options.seq);
-    if (t->resume_path[0]) log_info("going on from %s, step %lld of %lld", t->resume_path, (long long)t->state.step, (long long)t->schedule.total);
+             (long long)t->plan->trained_numel, (double)plan_total_bytes(t->plan) / (1 << 20),
+             (long long)loader_rows_per_step(t->data.train), (long long)t->options.seq);
+    if (t->resume_path[0])
+        log_info("going on from %s, step %lld of %lld", t->resume_path, (long long)t->state.step, (long long)t->schedule.total);
     return OK;
 }
 
@@ -349,9 +468,10 @@ static Status merge_finished(Trainer *t)
 static Status save_final(Trainer *t)
 {
     SaveContext context;
-    StrBuf      text = { 0 };
+    StrBuf      text = {0};
     const char *dir = t->config->output_dir;
     if (t->saved_step != t->state.step) TRY(trainer_save(t));
+    TRY(metrics_sync(t->metrics));
     Status status = trainer_context(t, true, &text, &context);
     if (status == OK) status = file_remove_tree(arena_printf(&t->arena, "%s/merged", dir)); /* of the adapter that goes now */
     if (status == OK) status = checkpoint_save_model(&context, dir);
@@ -365,8 +485,8 @@ static Status save_final(Trainer *t)
 static Status finish(Trainer *t)
 {
     Status status = save_final(t);
-    FAIL_IF(status != OK, ERR_SAVE, "training is done, but saving failed: %s. Make room and start the same command again: it goes on from the "
-            "last checkpoint", status_message());
+    FAIL_IF(status != OK, ERR_SAVE, "training is done, but saving failed: %s. %s; then %s goes on from the last checkpoint",
+            status_message(), status == ERR_NO_FIT ? "Make room" : "Put that right", trainer_same_command(t));
     report_update(t, true);
     return OK;
 }
@@ -376,11 +496,11 @@ static Status device_lost(Trainer *t)
 {
     char failure[STATUS_MESSAGE_BYTES];
     snprintf(failure, sizeof failure, "%.900s", status_message());
-    progress_break(&t->progress);
-    FAIL_IF(t->saved_step < 0, ERR_DEVICE, "the device failed after step %lld: %s. There is no checkpoint yet (save_steps); the same command starts anew",
+    FAIL_IF(t->saved_step < 0, ERR_DEVICE,
+            "the device failed after step %lld: %s. There is no checkpoint yet (save_steps); the same command starts anew",
             (long long)t->state.step, failure);
-    FAIL(ERR_DEVICE, "the device failed after step %lld: %s. The checkpoint of step %lld in %s is whole; the same command goes on from it",
-         (long long)t->state.step, failure, (long long)t->saved_step, t->config->output_dir);
+    FAIL(ERR_DEVICE, "the device failed after step %lld: %s. The checkpoint of step %lld in %s is whole; %s goes on from it",
+         (long long)t->state.step, failure, (long long)t->saved_step, t->config->output_dir, trainer_same_command(t));
 }
 
 static void close_trainer(Trainer *t)
@@ -390,6 +510,8 @@ static void close_trainer(Trainer *t)
     run_data_close(&t->data);
     session_destroy(t->session);
     run_record_deinit(&t->record);
+    if (t->tmpl) template_destroy(t->tmpl);
+    strbuf_deinit(&t->model_notes);
     if (t->tokenizer) tokenizer_destroy(t->tokenizer);
     if (t->device) t->device->api->destroy(t->device);
     hf_model_close(t->model);
@@ -401,16 +523,25 @@ static Status train(Trainer *t, TrainOutcome *out)
     TRY(make_plan(t));
     if (file_is_dir(t->config->output_dir)) TRY(output_lock_take(t->config->output_dir, &t->output_lock));
     TRY(look_at_output(t, &out->already_finished));
+    TRY(checkpoint_clean(t->config->output_dir));
+    TRY(output_dir_clean(t->config->output_dir));
     if (out->already_finished) return merge_finished(t);
+    hf_model_tell(t->model, t->options.model_dtype, true, &t->model_notes);
     TRY(prepare(t));
     Status status = train_loop(t);
     if (status == ERR_DEVICE) return device_lost(t);
     return status == OK ? finish(t) : status;
 }
 
+bool train_goes_on(const Config *config)
+{
+    const char *resume = config->resume_from_checkpoint;
+    return strcmp(resume, "auto") == 0 || strcmp(resume, "true") == 0;
+}
+
 Status train_run(const Config *config, const TrainHooks *hooks, TrainOutcome *out)
 {
-    static const TrainHooks none = { 0 };
+    static const TrainHooks none = {0};
     Trainer                *t = calloc(1, sizeof *t);
     CHECK(t);
     t->config = config;
@@ -419,11 +550,12 @@ Status train_run(const Config *config, const TrainHooks *hooks, TrainOutcome *ou
     t->last_loss = t->last_eval_loss = NAN;
     t->saved_step = t->stop_token = -1;
     t->output_lock = OUTPUT_LOCK_NONE;
-    *out = (TrainOutcome){ .loss = NAN, .eval_loss = NAN };
+    *out = (TrainOutcome){.loss = NAN, .eval_loss = NAN};
     Status status = train(t, out);
     out->steps = t->state.step;
     out->loss = t->last_loss;
     out->eval_loss = t->last_eval_loss;
+    out->trend = t->trend;
     close_trainer(t);
     free(t);
     return status;

@@ -8,16 +8,30 @@
 #include "train/run_data.h"
 #include "train/run_record.h"
 #include "train/schedule.h"
+#include "train/step_limit.h"
 #include "train/trainer.h"
 #include "train/trainer_state.h"
+
+/* The device has the next step to run while the host looks at the one before. */
+enum { STEPS_AHEAD = 1 };
+
+/* A step whose programs were queued. */
+typedef struct QueuedStep {
+    StepMetrics metrics; /* all but what its result says */
+    StepWork    work;
+} QueuedStep;
 
 typedef struct Trainer {
     const Config     *config;
     const TrainHooks *hooks;
     Arena             arena;
     HfModel          *model;
+    StrBuf            model_notes; /* of hf_model_tell */
     Tokenizer        *tokenizer;
     const char       *tokenizer_dir;
+    HfSideFiles       side_files;    /* of it: what is saved needs no file of another folder */
+    const char       *base_model;    /* what adapters name as their base */
+    Template         *tmpl;          /* the chat template; NULL: no turns are trained, or there is none */
     Str               chat_template; /* of the run file; data NULL: the folder's own */
     int32_t           stop_token;    /* that ends a turn where it isn't the tokenizer's EOS; -1: none */
     CompileOptions    options;
@@ -27,16 +41,23 @@ typedef struct Trainer {
     RunData           data;
     RunRecord         record;
     Schedule          schedule;
-    TrainState        state;
+    TrainState        state;                   /* after the last finished step */
+    QueuedStep        queued[STEPS_AHEAD + 1]; /* by step mod: what the device runs, its results not yet known */
+    int               num_queued;
     Metrics          *metrics;
     Progress          progress;
+    EvalTrend         trend;
+    StepLimit         limit;
     char              metrics_path[4096];
     char              resume_path[4096]; /* checkpoint to go on from; "": none */
+    bool              is_first;          /* output_dir holds no run of ours */
     int               output_lock;       /* of output_dir */
     double            start_seconds;     /* when the program began, for the time to the first step */
     double            last_loss, last_eval_loss;
-    int64_t           saved_step;        /* of the newest checkpoint of this run; -1: none */
-    bool              save_failed;       /* the newest attempt */
+    int64_t           keep;        /* checkpoints that stay; 0: all */
+    int64_t           saved_step;  /* of the newest checkpoint of this run; -1: none */
+    bool              log_waits;   /* lines of metrics.jsonl couldn't be written yet */
+    bool              save_failed; /* the newest attempt */
 } Trainer;
 
 /* Steps until the end, a signal or divergence; then the last checkpoint is written. */
@@ -46,7 +67,8 @@ NODISCARD Status train_loop(Trainer *trainer);
 NODISCARD Status trainer_save(Trainer *trainer);
 NODISCARD Status trainer_context(Trainer *trainer, bool finished, StrBuf *state_text, SaveContext *out);
 
+/* The command that goes on from the newest checkpoint, in words. */
+const char *trainer_same_command(const Trainer *trainer);
+
 double trainer_flops_per_step(const Trainer *trainer);
-/* Seconds of a step if every launch ran at the machine's measured peak of arithmetic or memory, whichever binds; 0: unknown. */
-double trainer_limit_seconds(Trainer *trainer);
 double trainer_seconds(void); /* monotonic */

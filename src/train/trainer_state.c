@@ -1,6 +1,8 @@
 /* The log history is metrics.jsonl under other names. */
 #include "train/trainer_state.h"
 
+#include "train/eval_trend.h"
+
 #include <math.h>
 
 static double get(const JsonValue *line, const char *key)
@@ -17,8 +19,9 @@ static void put(StrBuf *out, const char *key, double value)
 }
 
 typedef struct Totals {
-    double  loss_sum, seconds, best;
-    int64_t steps, tokens, best_step, entries;
+    EvalTrend trend;
+    double    loss_sum, seconds;
+    int64_t   steps, tokens, entries;
 } Totals;
 
 static void add_line(StrBuf *out, const JsonValue *line, const TrainerFacts *facts, Totals *totals)
@@ -34,10 +37,7 @@ static void add_line(StrBuf *out, const JsonValue *line, const TrainerFacts *fac
         totals->seconds += get(line, "duration_ms") * 1e-3;
         totals->tokens += (int64_t)get(line, "step_tokens");
     }
-    if (is_eval && (!(get(line, "loss") >= totals->best))) {
-        totals->best = get(line, "loss");
-        totals->best_step = step;
-    }
+    eval_trend_line(&totals->trend, line);
     if (!is_eval && !(is_step && (step % facts->logging_steps == 0 || step == facts->max_steps))) return;
     strbuf_printf(out, "%s\n    {\"step\": %lld", totals->entries++ ? "," : "", (long long)step);
     put(out, "epoch", get(line, "epoch"));
@@ -61,6 +61,7 @@ static void add_closing(StrBuf *out, const TrainState *state, const TrainerFacts
     put(out, "train_loss", totals->steps ? totals->loss_sum / (double)totals->steps : NAN);
     put(out, "train_runtime", totals->seconds);
     put(out, "train_samples_per_second", totals->seconds > 0 ? (double)(totals->steps * facts->rows_per_step) / totals->seconds : 0);
+    put(out, "train_tokens_per_second", totals->seconds > 0 ? (double)totals->tokens / totals->seconds : 0);
     put(out, "train_steps_per_second", totals->seconds > 0 ? (double)totals->steps / totals->seconds : 0);
     put(out, "total_flos", facts->flops_per_step * (double)state->step);
     strbuf_putc(out, '}');
@@ -68,21 +69,24 @@ static void add_closing(StrBuf *out, const TrainState *state, const TrainerFacts
 
 Status trainer_state_text(const char *metrics_path, const TrainState *state, const TrainerFacts *facts, StrBuf *out)
 {
-    Arena          arena = { 0 };
+    Arena          arena = {0};
     MetricsHistory history;
-    StrBuf         entries = { 0 };
-    Totals         totals = { .best = NAN };
+    StrBuf         entries = {0};
+    Totals         totals = {0};
     Status         status = metrics_read(&arena, metrics_path, &history);
     for (size_t i = 0; status == OK && i < history.count; i++) add_line(&entries, &history.lines[i], facts, &totals);
     if (status == OK && facts->finished) add_closing(&entries, state, facts, &totals);
     strbuf_puts(out, "{\n  \"best_global_step\": ");
-    if (totals.best_step) strbuf_printf(out, "%lld", (long long)totals.best_step);
-    else strbuf_puts(out, "null");
+    if (totals.trend.best_step)
+        strbuf_printf(out, "%lld", (long long)totals.trend.best_step);
+    else
+        strbuf_puts(out, "null");
     strbuf_puts(out, ",\n  \"best_metric\": ");
-    json_write_double(out, totals.best);
+    json_write_double(out, totals.trend.best_step ? totals.trend.best : NAN);
     strbuf_puts(out, ",\n  \"best_model_checkpoint\": null,\n  \"epoch\": ");
     json_write_double(out, facts->epoch);
-    strbuf_printf(out, ",\n  \"eval_steps\": %lld,\n  \"global_step\": %lld,\n  \"is_hyper_param_search\": false,\n"
+    strbuf_printf(out,
+                  ",\n  \"eval_steps\": %lld,\n  \"global_step\": %lld,\n  \"is_hyper_param_search\": false,\n"
                   "  \"is_local_process_zero\": true,\n  \"is_world_process_zero\": true,\n  \"log_history\": [%s\n  ],\n",
                   (long long)facts->eval_steps, (long long)state->step, strbuf_cstr(&entries));
     strbuf_printf(out, "  \"logging_steps\": %lld,\n  \"max_steps\": %lld,\n  \"num_input_tokens_seen\": %lld,\n  \"num_train_epochs\": ",
@@ -90,7 +94,8 @@ Status trainer_state_text(const char *metrics_path, const TrainState *state, con
     json_write_double(out, facts->num_epochs);
     strbuf_printf(out, ",\n  \"save_steps\": %lld,\n  \"total_flos\": ", (long long)facts->save_steps);
     json_write_double(out, facts->flops_per_step * (double)state->step);
-    strbuf_printf(out, ",\n  \"train_batch_size\": %lld,\n  \"trial_name\": null,\n  \"trial_params\": null\n}\n", (long long)facts->batch_size);
+    strbuf_printf(out, ",\n  \"train_batch_size\": %lld,\n  \"trial_name\": null,\n  \"trial_params\": null\n}\n",
+                  (long long)facts->batch_size);
     strbuf_deinit(&entries);
     arena_deinit(&arena);
     return status;

@@ -10,9 +10,9 @@ static char dir[] = "/tmp/surogate-api-XXXXXX";
 
 static const char *under(const char *name)
 {
-    static char paths[4][256];
+    static char paths[16][256];
     static int  next;
-    char       *path = paths[next++ % 4];
+    char       *path = paths[next++ % 16];
     snprintf(path, sizeof paths[0], "%s/%s", dir, name);
     return path;
 }
@@ -31,7 +31,7 @@ static void write_run_file(void)
 
 static void a_run_plans_trains_and_finishes_once(void)
 {
-    const char *args[] = { under("run.yaml"), "learning_rate=1e-3" };
+    const char *args[] = {under("run.yaml"), "learning_rate=1e-3"};
     sg_run     *run;
     char       *json;
     sg_outcome  outcome;
@@ -55,7 +55,7 @@ static void a_model_encodes_evaluates_and_goes_on(void)
     size_t      num, num_more;
     char       *text;
     float       losses[64];
-    sg_sampling greedy = { 0 };
+    sg_sampling greedy = {0};
     const char  question[] = "To be, or not";
     int         status = sg_model_open(under("out"), NULL, "cpu", 1, &model);
     if (status != SG_OK) test_fail(__FILE__, __LINE__, "%s", sg_message());
@@ -76,9 +76,77 @@ static void a_model_encodes_evaluates_and_goes_on(void)
     sg_model_close(model);
 }
 
+/* A second base and an adapter of it: opened over the first one, there would be a warning. */
+static void train_into(const char *folder, const char *more)
+{
+    char        output[300];
+    const char *args[] = {under("run.yaml"), output, more};
+    sg_run     *run;
+    sg_outcome  outcome;
+    snprintf(output, sizeof output, "output_dir=%s", under(folder));
+    EXPECT_INT(sg_run_open(args, 3, &run), SG_OK);
+    EXPECT_INT(sg_run_train(run, &outcome), SG_OK);
+    sg_run_close(run);
+}
+
+static void a_run_writes_its_samples(void)
+{
+    char        line[4096], output[300];
+    const char *args[] = {
+        under("run.yaml"), "validation_split_ratio=0.2", "generate_samples=2", "sample_max_tokens=8", "sequence_len=16", output};
+    sg_run    *run;
+    sg_outcome outcome;
+    int        num_samples = 0;
+    snprintf(output, sizeof output, "output_dir=%s", under("sampled"));
+    EXPECT_INT(sg_run_open(args, 6, &run), SG_OK);
+    EXPECT_INT(sg_run_train(run, &outcome), SG_OK);
+    sg_run_close(run);
+    FILE *metrics = fopen(under("sampled/metrics.jsonl"), "r");
+    EXPECT(metrics != NULL);
+    while (metrics && fgets(line, sizeof line, metrics)) num_samples += strstr(line, "\"log\":\"sample\"") != NULL;
+    if (metrics) fclose(metrics);
+    EXPECT_INT(num_samples, 2);
+}
+
+static void only_training_prints(void)
+{
+    const char *args[] = {under("run.yaml"), "warmup_ratio=0.1", "lr=1e-3", "wandb_project=null"};
+    char        model_key[300], path[300], *json;
+    const char *lora_args[] = {under("run.yaml"), "lora=true", "lora_rank=2", "from_scratch=false", model_key, path};
+    sg_run     *run;
+    sg_outcome  outcome;
+    sg_model   *model;
+    train_into("other", "seed=7");
+    snprintf(model_key, sizeof model_key, "model=%s", under("other"));
+    snprintf(path, sizeof path, "output_dir=%s", under("adapter"));
+    EXPECT_INT(sg_run_open(lora_args, 6, &run), SG_OK);
+    EXPECT_INT(sg_run_train(run, &outcome), SG_OK);
+    sg_run_close(run);
+
+    int   saved = dup(2);
+    FILE *file = freopen(under("stderr"), "w", stderr);
+    EXPECT(file != NULL);
+    EXPECT_INT(sg_run_open(args, 3, &run), SG_OK);
+    EXPECT_INT(sg_run_plan(run, NULL, &json), SG_OK);
+    sg_free(json);
+    sg_run_close(run);
+    EXPECT_INT(sg_model_open(under("out"), under("adapter"), "auto", 1, &model), SG_OK);
+    float   losses[2];
+    int32_t ids[] = {1, 2, 3}, *more;
+    size_t  num_more;
+    EXPECT_INT(sg_model_losses(model, ids, 3, losses), SG_OK);
+    EXPECT_INT(sg_model_generate(model, ids, 3, 2, &(sg_sampling){0}, &more, &num_more), SG_OK);
+    sg_free(more);
+    sg_model_close(model);
+    EXPECT_INT(ftell(stderr), 0);
+    fflush(stderr);
+    dup2(saved, 2);
+    close(saved);
+}
+
 static void mistakes_have_messages(void)
 {
-    const char *args[] = { "max_stepz=3" };
+    const char *args[] = {"max_stepz=3"};
     sg_run     *run = NULL;
     sg_model   *model = NULL;
     EXPECT_INT(sg_run_open(args, 1, &run), SG_INVALID);
@@ -92,10 +160,11 @@ static void mistakes_have_messages(void)
 
 int main(int argc, char **argv)
 {
-    static const TestCase cases[] = { TEST(a_run_plans_trains_and_finishes_once), TEST(a_model_encodes_evaluates_and_goes_on), TEST(mistakes_have_messages) };
+    static const TestCase cases[] = {TEST(a_run_plans_trains_and_finishes_once), TEST(a_model_encodes_evaluates_and_goes_on),
+                                     TEST(a_run_writes_its_samples), TEST(only_training_prints), TEST(mistakes_have_messages)};
     char                  command[300];
     if (!mkdtemp(dir)) return 1;
-    int status = test_run(cases, 3, argc, argv);
+    int status = test_run(cases, sizeof cases / sizeof cases[0], argc, argv);
     snprintf(command, sizeof command, "rm -rf %s", dir);
     return system(command) != 0 || status;
 }

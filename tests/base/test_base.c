@@ -35,6 +35,15 @@ static void failures_carry_a_message(void)
     (void)status_prefix(ERR_IO, "p");
     EXPECT_INT(strlen(status_message()), STATUS_MESSAGE_BYTES - 1);
     EXPECT(strncmp(status_message(), "p: aaa", 6) == 0);
+    (void)status_fail(ERR_IO, "cut: %.4s, \u6f22, \xe9.txt, %.1s", "a\u6f22\u5b57",
+                      "\U0001f600"); /* whole characters and other bytes stay */
+    EXPECT_STR(status_message(), "cut: a\u6f22, \u6f22, ?.txt, ?");
+    (void)status_fail(ERR_IO, "cut: %.3s|%.5s|\x80\xff", "a\u6f22\u5b57", "a\u6f22\u5b57");
+    EXPECT_STR(status_message(), "cut: a?|a\u6f22?|\x80\xff");
+    for (size_t i = 0; i + 3 < sizeof longest; i += 3) memcpy(longest + i, "\u6f22", 3);
+    (void)status_fail(ERR_IO, "%s", longest);
+    EXPECT(memcmp(status_message() + strlen(status_message()) - 3, "\u6f22", 3) == 0 ||
+           status_message()[strlen(status_message()) - 1] == '?');
     status_clear();
     EXPECT_STR(status_message(), "");
     EXPECT_INT(status_exit_code(ERR_NO_FIT), 3);
@@ -43,7 +52,7 @@ static void failures_carry_a_message(void)
 
 static void arenas_give_zeroed_aligned_memory(void)
 {
-    Arena arena = { 0 };
+    Arena arena = {0};
     for (size_t bytes = 0; bytes < 3000000; bytes = bytes * 3 + 1) {
         unsigned char *data = arena_alloc(&arena, bytes);
         EXPECT_INT((uintptr_t)data % 16, 0);
@@ -60,7 +69,7 @@ static void arenas_give_zeroed_aligned_memory(void)
 
 static void strings_grow(void)
 {
-    StrBuf text = { 0 };
+    StrBuf text = {0};
     EXPECT_STR(strbuf_cstr(&text), "");
     for (int i = 0; i < 1000; i++) strbuf_printf(&text, "%d,", i);
     EXPECT_INT(text.len, 3890);
@@ -68,7 +77,7 @@ static void strings_grow(void)
     EXPECT(str_equal(str_of("abc"), "abc"));
     EXPECT(!str_equal(str_of("ab"), "abc"));
     strbuf_deinit(&text);
-    const char *names[] = { "sequence_len", "seed", "save_steps" };
+    const char *names[] = {"sequence_len", "seed", "save_steps"};
     EXPECT_STR(nearest_name("sequence_length", names, 3), "sequence_len");
     EXPECT_STR(nearest_name("sede", names, 3), "seed");
     EXPECT(!nearest_name("quite_another", names, 3));
@@ -145,7 +154,7 @@ static void dtypes_have_names(void)
     EXPECT(dtype_parse("fp32", &dtype) && dtype == DT_F32);
     EXPECT(!dtype_parse("f33", &dtype));
     for (int i = 0; i < DT_COUNT; i++) EXPECT(dtype_parse(dtype_info((DType)i)->name, &dtype) && dtype == (DType)i);
-    float    in[3] = { 1, -2.5f, 3 }, out[3];
+    float    in[3] = {1, -2.5f, 3}, out[3];
     uint16_t half[3];
     dtype_convert(half, DT_BF16, in, DT_F32, 3);
     dtype_convert(out, DT_F32, half, DT_BF16, 3);
@@ -210,28 +219,25 @@ static void every_task_runs_once(void)
     pool_destroy(pool);
 }
 
-static void log_lines_go_to_stderr_by_level(void)
+static void log_lines_go_to_stderr(void)
 {
-    char  path[] = "/tmp/surogate-test-XXXXXX", text[4096], expected[2100];
-    int   fd = mkstemp(path), saved = dup(2);
-    char  longest[2000];
+    char path[] = "/tmp/surogate-test-XXXXXX", text[4096], expected[2100];
+    int  fd = mkstemp(path), saved = dup(2);
+    char longest[2000];
     memset(longest, 'x', sizeof longest);
     longest[sizeof longest - 1] = 0;
     dup2(fd, 2);
     log_info("info %d", 1);
-    log_debug("hidden");
-    log_set_level(LOG_VERBOSE);
-    log_debug("debug");
-    log_set_level(LOG_QUIET);
+    log_mute(true);
     log_info("hidden");
+    log_mute(false);
     log_warn("w");
     log_error("%s", longest);
     EXPECT(!log_is_terminal());
-    log_set_level(LOG_NORMAL);
     dup2(saved, 2);
     ssize_t n = pread(fd, text, sizeof text - 1, 0);
     text[n > 0 ? n : 0] = 0;
-    snprintf(expected, sizeof expected, "info 1\ndebug\nwarning: w\nerror: %s\n", longest);
+    snprintf(expected, sizeof expected, "info 1\nwarning: w\nerror: %s\n", longest);
     EXPECT_STR(text, expected);
     close(fd);
     close(saved);
@@ -245,13 +251,14 @@ static void find_gives_what_memmem_gives(void)
     for (int n = 0; n < 20000; n++) {
         size_t len = (size_t)(n % 200), size = 1 + (size_t)(n % 7 == 0 ? n / 7 % 80 : n % 4);
         for (size_t i = 0; i < len; i++) text[i] = "aab<"[(state = state * 6364136223846793005u + 1442695040888963407u) >> 62];
-        for (size_t i = 0; i < size; i++) what[i] = n % 3 || size > len ? "ab<a"[(state = state * 6364136223846793005u + 1) >> 62] : text[len - size + i];
-        const char *found = str_search((Str){ text, len }, (Str){ what, size });
+        for (size_t i = 0; i < size; i++)
+            what[i] = n % 3 || size > len ? "ab<a"[(state = state * 6364136223846793005u + 1) >> 62] : text[len - size + i];
+        const char *found = str_search((Str){text, len}, (Str){what, size});
         EXPECT(found == (len ? memmem(text, len, what, size) : NULL));
     }
-    EXPECT(str_search((Str){ text, 5 }, (Str){ "", 0 }) == text);
+    EXPECT(str_search((Str){text, 5}, (Str){"", 0}) == text);
 }
 
 TEST_MAIN(TEST(find_gives_what_memmem_gives), TEST(failures_carry_a_message), TEST(arenas_give_zeroed_aligned_memory), TEST(strings_grow),
           TEST(bf16_rounds_to_nearest_even), TEST(stochastic_rounding_has_no_bias), TEST(edits_are_counted_as_defined),
-          TEST(dtypes_have_names), TEST(philox_gives_the_published_words), TEST(every_task_runs_once), TEST(log_lines_go_to_stderr_by_level))
+          TEST(dtypes_have_names), TEST(philox_gives_the_published_words), TEST(every_task_runs_once), TEST(log_lines_go_to_stderr))

@@ -2,6 +2,10 @@
 #include "base/json.h"
 #include "test.h"
 
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
 static Arena arena;
 
 static Status parse(const char *text, JsonValue *out)
@@ -74,9 +78,40 @@ static void malformed_texts_are_named_with_their_place(void)
     JsonValue v;
     EXPECT_FAILS(parse("", &v), ERR_INVALID, "t.json:1:1: ");
     EXPECT_FAILS(parse("{\n  \"a\": 1,\n  \"a\": 2\n}", &v), ERR_INVALID, "t.json:3:8: the key \"a\" occurs twice");
-    const char *bad[] = { "[1,]", "{\"a\":1,}", "[1] 2", "NaN", "[Infinity]", "// c\n1", "{a:1}", "[01]", "[1.]", "[.5]", "[+1]",
-                          "\"a", "\"\\x\"", "\"\n\"", "\"\xff\"", "\"\xc0\xaf\"", "\"\xed\xa0\x80\"", "[1 2]", "{\"a\" 1}", "[",
-                          "{", "]", "tru", "-", "\"\\u12g4\"", "1e999", "18e307", "[-18e307]", "\"a\\", "\"\\ud83d\\ude0", "{\"a\":}", "'a'", "\xef\xbb\xbf[]", "{\"a\":1,\"a\":1}" };
+    const char *bad[] = {"[1,]",
+                         "{\"a\":1,}",
+                         "[1] 2",
+                         "NaN",
+                         "[Infinity]",
+                         "// c\n1",
+                         "{a:1}",
+                         "[01]",
+                         "[1.]",
+                         "[.5]",
+                         "[+1]",
+                         "\"a",
+                         "\"\\x\"",
+                         "\"\n\"",
+                         "\"\xff\"",
+                         "\"\xc0\xaf\"",
+                         "\"\xed\xa0\x80\"",
+                         "[1 2]",
+                         "{\"a\" 1}",
+                         "[",
+                         "{",
+                         "]",
+                         "tru",
+                         "-",
+                         "\"\\u12g4\"",
+                         "1e999",
+                         "18e307",
+                         "[-18e307]",
+                         "\"a\\",
+                         "\"\\ud83d\\ude0",
+                         "{\"a\":}",
+                         "'a'",
+                         "\xef\xbb\xbf[]",
+                         "{\"a\":1,\"a\":1}"};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         if (parse(bad[i], &v) != ERR_INVALID) test_fail(__FILE__, __LINE__, "accepted: %s", bad[i]);
         EXPECT_CONTAINS(status_message(), "t.json:1:");
@@ -111,12 +146,12 @@ static void lone_surrogates_become_replacement_characters(void)
 
 static void nesting_is_bounded(void)
 {
-    StrBuf    text = { 0 };
+    StrBuf    text = {0};
     JsonValue v;
     for (int i = 0; i < JSON_MAX_DEPTH; i++) strbuf_putc(&text, '[');
     for (int i = 0; i < JSON_MAX_DEPTH; i++) strbuf_putc(&text, ']');
     EXPECT_OK(json_parse(&arena, "t", text.data, text.len, &v));
-    StrBuf again = { 0 };
+    StrBuf again = {0};
     json_write(&again, &v, -1);
     EXPECT_STR(again.data, text.data);
     strbuf_clear(&text);
@@ -129,7 +164,7 @@ static void nesting_is_bounded(void)
 static void many_members_keep_order_and_find_duplicates(void)
 {
     enum { COUNT = 150000 };
-    StrBuf    text = { 0 };
+    StrBuf    text = {0};
     JsonValue v;
     strbuf_putc(&text, '{');
     for (int i = 0; i < COUNT; i++) strbuf_printf(&text, "%s\"token%d\":%d", i ? "," : "", i * 7, i);
@@ -145,12 +180,55 @@ static void many_members_keep_order_and_find_duplicates(void)
     strbuf_deinit(&text);
 }
 
+/* A vocabulary of 2^17 keys that are one to an unseeded FNV-1a with 48 bits that count: each is 17 blocks, of each block one of
+ * two. Comparing every key with all before it takes minutes. */
+static void keys_made_to_collide_take_no_longer(void)
+{
+    enum { BLOCKS = 17, BLOCK_BYTES = 6, MOST_SECONDS = 20 };
+    static const char *const blocks[BLOCKS][2] = {
+        {"Sn8RP1", "spqVt4"}, {"Qf1MZq", "qdnO2t"}, {"4y04av", "TwkpgK"}, {"xmbqhh", "Xk97tm"}, {"Qu9JyR", "qsnrGW"}, {"vjb0Oq", "Vh9L1t"},
+        {"hwo12J", "Hu8wRW"}, {"Ejcswt", "el41Qk"}, {"Jqf027", "jw3tZ2"}, {"Yx3G85", "9zvUD6"}, {"ivawOC", "Ip8EqF"}, {"Qf1MZq", "qdnO2t"},
+        {"4y04av", "TwkpgK"}, {"xmbqhh", "Xk97tm"}, {"Qu9JyR", "qsnrGW"}, {"vjb0Oq", "Vh9L1t"}, {"hwo12J", "Hu8wRW"},
+    };
+    StrBuf    text = {0};
+    JsonValue v;
+    for (int i = 0; i < 1 << BLOCKS; i++) {
+        strbuf_puts(&text, i ? ",\"" : "{\"");
+        for (int b = 0; b < BLOCKS; b++) strbuf_append(&text, blocks[b][i >> b & 1], BLOCK_BYTES);
+        strbuf_puts(&text, "\":0");
+    }
+    strbuf_putc(&text, '}');
+    pid_t child = fork();
+    if (child == 0) {
+        setrlimit(RLIMIT_CPU, &(struct rlimit){MOST_SECONDS, MOST_SECONDS});
+        _exit(json_parse(&arena, "vocab", text.data, text.len, &v) != OK || v.count != 1 << BLOCKS);
+    }
+    int state;
+    EXPECT(waitpid(child, &state, 0) == child);
+    EXPECT(WIFEXITED(state) && WEXITSTATUS(state) == 0);
+    strbuf_deinit(&text);
+}
+
+static void rows_may_hold_what_python_writes(void)
+{
+    JsonValue         v;
+    static const char row[] = "{\"text\": \"a\", \"score\": NaN, \"more\": [Infinity, -Infinity, 1e999, -1]}";
+    EXPECT_OK(json_parse_row(&arena, "row", row, sizeof row - 1, &v));
+    EXPECT_INT(json_get(&v, "score")->type, JSON_NULL);
+    const JsonValue *more = json_get(&v, "more");
+    for (int i = 0; i < 3; i++) EXPECT_INT(more->items[i].type, JSON_NULL);
+    EXPECT_INT(more->items[3].integer, -1);
+    EXPECT_FAILS(parse(row, &v), ERR_INVALID, "expected a value");
+    EXPECT_FAILS(json_parse_row(&arena, "row", "[nan]", 5, &v), ERR_INVALID, "expected a value");
+    EXPECT_FAILS(json_parse_row(&arena, "row", "[NaN1]", 6, &v), ERR_INVALID, "expected ','");
+}
+
 static void writing_then_reading_is_identity(void)
 {
     const char *text = "{\"a\": [1, 2.5, -3, 1e+300, 5e-324, 0.1, 1.0, 1e-06], \"s\": \"q\\\"\\\\\\n\\r\\t\\u0001\xC3\xA9/\", "
                        "\"e\": {}, \"l\": [], \"n\": null, \"b\": [true, false]}";
-    JsonValue v;
-    StrBuf    out = { 0 };
+    JsonValue   v;
+    StrBuf      out = {0};
     EXPECT_OK(parse(text, &v));
     json_write(&out, &v, -1);
     EXPECT_STR(strbuf_cstr(&out), text);
@@ -168,7 +246,7 @@ static void writing_then_reading_is_identity(void)
 
 static void odd_bytes_are_written_as_valid_utf8(void)
 {
-    StrBuf out = { 0 };
+    StrBuf out = {0};
     json_write_string(&out, "a\xff\xe2\x82z\xed\xa0\x80\xf4\x90\x80\x80\xf0\x9f\x98\x80\xc3", 17);
     EXPECT_CONTAINS(out.data, "\"a\xEF\xBF\xBD\xEF\xBF\xBD\xEF\xBF\xBDz");
     JsonValue v;
@@ -186,7 +264,7 @@ static void odd_bytes_are_written_as_valid_utf8(void)
 
 static void doubles_survive_a_round_trip(void)
 {
-    StrBuf   out = { 0 };
+    StrBuf   out = {0};
     uint64_t state = 1;
     for (int i = 0; i < 20000; i++) {
         state = state * 6364136223846793005u + 1442695040888963407u;
@@ -205,7 +283,7 @@ static void doubles_survive_a_round_trip(void)
 }
 
 TEST_MAIN(TEST(values_of_every_type), TEST(numbers_beyond_int64_become_doubles), TEST(positions_are_those_of_last_bytes),
-          TEST(malformed_texts_are_named_with_their_place), TEST(nul_escapes_are_kept),
-          TEST(lone_surrogates_become_replacement_characters), TEST(nesting_is_bounded),
-          TEST(many_members_keep_order_and_find_duplicates), TEST(writing_then_reading_is_identity),
-          TEST(odd_bytes_are_written_as_valid_utf8), TEST(doubles_survive_a_round_trip))
+          TEST(malformed_texts_are_named_with_their_place), TEST(nul_escapes_are_kept), TEST(lone_surrogates_become_replacement_characters),
+          TEST(nesting_is_bounded), TEST(many_members_keep_order_and_find_duplicates), TEST(keys_made_to_collide_take_no_longer),
+          TEST(rows_may_hold_what_python_writes), TEST(writing_then_reading_is_identity), TEST(odd_bytes_are_written_as_valid_utf8),
+          TEST(doubles_survive_a_round_trip))

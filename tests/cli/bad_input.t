@@ -85,6 +85,26 @@ rm "$dir/noweights/model.safetensors"
 untouched "no weights" 2 "model.safetensors" "from_scratch" -- pt "$dir/run.yaml" model="$dir/noweights"
 refused "no weights to ask" 2 "noweights has no weights" -- generate "$dir/noweights" --prompt a
 check "which can't be made up there" [ "$(grep -c from_scratch "$dir/err")" = 0 ]
+cp -r "$dir/noweights" "$dir/pickled" && echo PK > "$dir/pickled/pytorch_model.bin"
+untouched "weights as a pickle" 2 "pickled has its weights as pytorch_model.bin only" "save_pretrained" "from_scratch" -- pt "$dir/run.yaml" model="$dir/pickled"
+refused "a pickle to ask" 2 "pickled has its weights as pytorch_model.bin only" "save_pretrained" -- generate "$dir/pickled" --prompt a
+mv "$dir/pickled/pytorch_model.bin" "$dir/pickled/pytorch_model-00001-of-00002.bin" && echo '{}' > "$dir/pickled/pytorch_model.bin.index.json"
+untouched "weights as several pickles" 2 "pytorch_model.bin only" -- pt "$dir/run.yaml" model="$dir/pickled"
+mkdir "$dir/pickled_adapter" && echo PK > "$dir/pickled_adapter/adapter_model.bin"
+echo '{"peft_type": "LORA", "r": 2, "lora_alpha": 4, "target_modules": ["q_proj"]}' > "$dir/pickled_adapter/adapter_config.json"
+refused "an adapter as a pickle" 2 "pickled_adapter has its weights as adapter_model.bin only" "PEFT" -- generate "$dir/model" --adapter "$dir/pickled_adapter" --prompt a
+for file in config.json tokenizer.json model.safetensors; do
+    rm -rf "$dir/lfs"
+    model_with lfs
+    printf 'version https://git-lfs.github.com/spec/v1\noid sha256:%064d\nsize 123456\n' 7 > "$dir/lfs/$file"
+    untouched "git-LFS pointer for $file" 2 "lfs/$file is a git-LFS pointer" "git lfs pull" -- pt "$dir/run.yaml" model="$dir/lfs"
+    refused "generate with it, $file" 2 "lfs/$file is a git-LFS pointer" -- generate "$dir/lfs" --prompt a
+done
+rm -rf "$dir/lfs"
+model_with lfs
+printf 'version https://git-lfs.github.com/spec/v1\noid sha256:%064d\nsize 123456\n' 7 > "$dir/lfs/tokenizer.model"
+run pt "$dir/run.yaml" model="$dir/lfs" output_dir="$dir/copied" max_steps=1
+check "a pointer that nothing reads is copied: $(tail -1 "$dir/err")" cmp "$dir/lfs/tokenizer.model" "$dir/copied/tokenizer.model"
 mkdir "$dir/adapter" && echo '{}' > "$dir/adapter/adapter_config.json"
 untouched "an adapter as the model" 2 "is a LoRA adapter" "surogate merge" -- pt "$dir/run.yaml" model="$dir/adapter"
 model_with cut
@@ -129,6 +149,7 @@ END
     }
     for what in overlap nan shape missing; do damage $what; done
     refused "overlapping tensors" 2 "overlap/model.safetensors" -- eval "$dir/overlap" --text "$dir/text.txt"
+    untouched "NaN in a tensor of a run's model" 2 "nan/model.safetensors" "model.norm.weight" -- pt "$dir/run.yaml" model="$dir/nan"
     refused "NaN in a tensor" 2 "nan/model.safetensors" "model.norm.weight" -- eval "$dir/nan" --text "$dir/text.txt"
     refused "another shape" 2 "model.norm.weight" "shape" -- eval "$dir/shape" --text "$dir/text.txt"
     refused "missing and unexpected tensor" 2 "model.nrm.weight" -- eval "$dir/missing" --text "$dir/text.txt"
@@ -189,6 +210,20 @@ run tokenizer train --vocab-size 260 --out "$dir/few" --force "$dir/words.txt"
 check "--force: $(cat "$dir/err")" [ "$status" = 0 ]
 check "as many as asked" [ "$(grep -c asked "$dir/err")" = 0 ]
 refused "unknown pass" 2 "fus" "fuse" -- ir "$dir/run.yaml" --after fus
+printf 'graph "g"\ninput x: f32[4]\ny: f32[4] = add(x, z)\n' > "$dir/broken.ir"
+refused "broken text of a graph" 2 "broken.ir:3:20: unknown value z" -- ir "$dir/broken.ir" --pass clean
+printf '# option recompute=blok\ngraph "g"\n' > "$dir/option.ir"
+refused "a text's option" 2 "option.ir:1:10: option recompute: there is no part blok, did you mean block?" -- ir "$dir/option.ir" --pass clean
+printf '\n# option recompute\ngraph "g"\n' > "$dir/option.ir"
+refused "an option without a value" 2 "option.ir:2:10: expected # option NAME=VALUE" -- ir "$dir/option.ir" --pass clean
+printf '# option lora_rank=1.5\ngraph "g"\n' > "$dir/option.ir"
+refused "an option out of range" 2 "option.ir:1:10: option lora_rank: expected a whole number" -- ir "$dir/option.ir" --pass clean
+refused "unknown pass over a text" 2 "there is no pass cleam, did you mean clean?" -- ir "$dir/option.ir" --pass cleam
+printf 'graph "g"\ninput x: f32[4]\n' > "$dir/plain.ir"
+refused "a pass that needs a model" 2 "pass bind" "--after bind" -- ir "$dir/plain.ir" --pass bind
+refused "no text" 2 "nothere.ir" -- ir "$dir/nothere.ir" --pass clean
+refused "a text and a run file" 2 "--pass goes without --after" -- ir "$dir/broken.ir" --pass clean --after fuse
+refused "two texts" 2 "--pass reads the text of one graph" -- ir "$dir/broken.ir" "$dir/option.ir" --pass clean
 refused "unknown GPU" 2 "h2000" -- plan "$dir/run.yaml" --gpu h2000
 refused "the output is the model's own folder" 2 "the model's own folder" -- pt "$dir/run.yaml" output_dir="$dir/model"
 refused "new: an unknown key" 2 "did you mean hidden_size" -- new --arch qwen3-tiny "$dir/new" hidden_sizes=3

@@ -118,6 +118,14 @@ cp "$dir/out" "$dir/own"
 cp -r "$model" "$dir/bare"
 rm -f "$dir/bare/chat_template.jinja"
 sed -i '/"chat_template"/d' "$dir/bare/tokenizer_config.json"
+sed '1s/{/{"score": NaN, "more": [-Infinity], /' "$dir/chats.jsonl" > "$dir/nan.jsonl"
+run inspect "$dir/nan.jsonl" --model "$model" --json --rows 1
+cp "$dir/out" "$dir/nan.out"
+run inspect "$dir/chats.jsonl" --model "$model" --json --rows 1
+check "NaN in a field that isn't used" cmp "$dir/out" "$dir/nan.out"
+printf '%s\n' "model: $model" "datasets: [{path: $dir/chats.jsonl}]" "sequence_len: 64" > "$dir/file.yaml"
+touch "$dir/file"
+refused "an output_dir that is a file" 2 "cannot make the folder $dir/file/data" "$dir/file is a file" -- tokenize "$dir/file.yaml" output_dir="$dir/file"
 refused "no chat template" 2 "set chat_template: chatml" -- inspect "$dir/chats.jsonl" --model "$dir/bare"
 run inspect "$dir/chats.jsonl" --model "$dir/bare" --json chat_template=chatml
 check "the built-in ChatML: the ids and masks of the model's own" cmp "$dir/own" "$dir/out"

@@ -57,7 +57,7 @@ run ir "$dir/run.yaml" --program optimizer
 check "ir prints the optimizer" grep -q "adamw" "$dir/out"
 
 run explain "$dir/run.yaml" --gpu h200
-check "explain: a line a launch, their limit in all" grep -qE '^micro_first: [0-9]+ launches, .* at the limit [0-9.]+ ms$' "$dir/out"
+check "explain: a line a launch, their limit in all" grep -qE '^micro_first: [0-9]+ launches, .* at the limit [0-9.]+ ms, expected [0-9.]+ ms \(rates measured on this GPU\)$' "$dir/out"
 check "explain: each launch once" [ "$(grep -cE '^ *[0-9]+ +[0-9.]+ +[0-9.]+ +[0-9.]+ ' "$dir/out")" = "$(sed -n 's/^micro_first: \([0-9]*\) launches.*/\1/p' "$dir/out")" ]
 run explain "$dir/run.yaml" --measure --program optimizer device=cpu
 check "explain --measure: a time for each" grep -qE 'adamw' "$dir/out"

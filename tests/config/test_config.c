@@ -13,7 +13,7 @@ static StrBuf problems;
 /* Parses text with up to two overrides (NULL: none). */
 static Status parse(const char *text, const char *first, const char *second)
 {
-    const char *overrides[] = { first, second };
+    const char *overrides[] = {first, second};
     config_deinit(&config);
     strbuf_clear(&problems);
     return config_parse("run.yaml", text, strlen(text), overrides, (size_t)(first != NULL) + (second != NULL), &config, &problems);
@@ -25,7 +25,8 @@ static void values_are_typed(void)
                     "lr_scheduler_type: cosine\nlora_target_modules: [q_proj, v_proj]\nmax_shard_size: 2GiB\n"
                     "adamw_epsilon: .5\nadamw_beta1: 0.\ndevice: CPU\nthreads:\nrun_name: 123\n"
                     "datasets:\n  - path: a.jsonl\n    type: text\n    samples: 10\n  - b.txt\n"
-                    "  - {path: c, message_property_mappings: {role: from, content: value}, train_on: all}\n", NULL, NULL));
+                    "  - {path: c, message_property_mappings: {role: from, content: value}, train_on: all}\n",
+                    NULL, NULL));
     EXPECT_STR(config.model, "Qwen/Qwen3-0.6B");
     EXPECT(config.learning_rate == 2e-4);
     EXPECT_INT(config.max_steps, 100);
@@ -73,7 +74,8 @@ static void all_problems_are_told_at_once(void)
     EXPECT_FAILS(parse("modell: x\nmax_steps: many\nlora_rank: 0\ndevice: cpuu\nlora: maybe\nseed: [1]\nseed: 2\n"
                        "sequence_len: 1e3\nlearning_rate: fast\ndatasets:\n  - pth: x\n  - []\n? [1]\n: 2\nmax_shard_size: 3 XB\n"
                        "lora_target_modules: [a, [b]]\nadapter: qlora\nadamw_epsilon: 0\nwarmup_ratio: 1.5\nsave_steps: -1\n"
-                       "eval_steps: 99999999999999999999\nadamw_beta2: 1e999\nmodel: {}\n", "stepps=3", "max_steps"),
+                       "eval_steps: 99999999999999999999\nadamw_beta2: 1e999\nmodel: {}\n",
+                       "stepps=3", "max_steps"),
                  ERR_INVALID, "problems:\nrun.yaml:1:1: unknown key modell; did you mean model?\n");
     static const char *const lines[] = {
         "run.yaml:2:12: max_steps: expected an integer, found \"many\"\n",
@@ -106,32 +108,38 @@ static void all_problems_are_told_at_once(void)
 static void more_problems(void)
 {
     static const char *const cases[][2] = {
-        { "- a\n", "run.yaml:1:1: expected lines of \"key: value\", found a list" },
-        { "just text\n", "found a value" },
-        { "a: [\n", "run.yaml:" },
-        { "datasets: [~]\n", "datasets[0]: expected a mapping or a path, found nothing" },
-        { "datasets: {type: text}\n", "datasets[0]: the key path is missing" },
-        { "datasets: [{path: x, message_property_mappings: [a]}]\n", "message_property_mappings: expected a mapping of texts, found a list" },
-        { "datasets: [{path: x, message_property_mappings: {a: [b]}}]\n", "expected texts as keys and values" },
-        { "lora_target_linear: 3\n", "lora_target_linear: expected true, found \"3\"" },
-        { "memory_limit: 8\n", "run.yaml:1:15: memory_limit: 8 means that many bytes; give a unit: 8GB or 8GiB" },
-        { "finetuning_type: [x]\n", "finetuning_type: expected lora or full, found a list" },
-        { "qqqqqqqqqqqq: 1\n", "unknown key qqqqqqqqqqqq; `surogate help keys` lists all" },
-        { "lora_rank: 8\nlora_r: 16\n", "run.yaml:2:1: lora_rank is given twice; first at run.yaml:1:12" },
-        { "sample_prompts: [~]\n", "expected a text as item 1, found nothing" },
-        { "memory_limit: 999999999TB\n", "expected a size" },
-        { "memory_limit: 1.2.3GB\n", "expected a size" },
-        { "memory_limit: GB\n", "expected a size" },
-        { "learning_rate: 1e\n", "expected a number" },
-        { "learning_rate: 0x10\n", "expected a number" },
-        { "learning_rate: .\n", "expected a number" },
-        { "seed: 1.5\n", "expected an integer, found \"1.5\"" },
-        { "threads: 129\n", "threads: 129 is out of range, expected 0 to 128" },
-        { "seed: -1\n", "out of range, expected at least 0" },
-        { "seed: 1\nr: 8\n", "run.yaml:2:4: lora_rank: is set, but lora isn't; write lora: true" },
-        { "output_dir: $HOME/out\n", "run.yaml:1:13: output_dir: only a leading ~/ stands for something" },
-        { "datasets: [{path: ~other/x}]\n", "path: only a leading ~/" },
-        { "datasets: [{path: x, weight: 0}]\n", "datasets[0].weight: 0 is out of range, expected above 0" },
+        {"- a\n", "run.yaml:1:1: expected lines of \"key: value\", found a list"},
+        {"just text\n", "found a value"},
+        {"a: [\n", "run.yaml:"},
+        {"datasets: [~]\n", "datasets[0]: expected a mapping or a path, found nothing"},
+        {"datasets: {type: text}\n", "datasets[0]: the key path is missing"},
+        {"datasets: [{path: x, message_property_mappings: [a]}]\n", "message_property_mappings: expected a mapping of texts, found a list"},
+        {"datasets: [{path: x, message_property_mappings: {a: [b]}}]\n", "expected texts as keys and values"},
+        {"lora_target_linear: 3\n", "lora_target_linear: expected true, found \"3\""},
+        {"memory_limit: 8\n", "run.yaml:1:15: memory_limit: 8 means that many bytes; give a unit: 8GB or 8GiB"},
+        {"finetuning_type: [x]\n", "finetuning_type: expected lora or full, found a list"},
+        {"qqqqqqqqqqqq: 1\n", "unknown key qqqqqqqqqqqq; `surogate help keys` lists all"},
+        {"lora_rank: 8\nlora_r: 16\n", "run.yaml:2:1: lora_r and lora_rank (at run.yaml:1:12) both set lora_rank; keep one of them"},
+        {"train_on: all\ntrain_on_prompt: false\n", "train_on_prompt and train_on (at run.yaml:1:11) both set train_on"},
+        {"train_on_prompt: true\nmask_history: true\n", "mask_history and train_on_prompt (at run.yaml:1:18) both set train_on"},
+        {"adamw_beta2: 1.0\n", "adamw_beta2: 1.0 is out of range, expected 0 to 0.999999999"},
+        {"stage: dpo\n", "run.yaml:1:1: stage: only pre-training (surogate pt) and fine-tuning on answers (surogate sft)"},
+        {"datasets: [{path: a, roles_to_train: [user, assistant]}]\n",
+         "datasets[0].roles_to_train: set train_on: assistant, last_turn or all"},
+        {"sample_prompts: [~]\n", "expected a text as item 1, found nothing"},
+        {"memory_limit: 999999999TB\n", "expected a size"},
+        {"memory_limit: 1.2.3GB\n", "expected a size"},
+        {"memory_limit: GB\n", "expected a size"},
+        {"learning_rate: 1e\n", "expected a number"},
+        {"learning_rate: 0x10\n", "expected a number"},
+        {"learning_rate: .\n", "expected a number"},
+        {"seed: 1.5\n", "expected an integer, found \"1.5\""},
+        {"threads: 129\n", "threads: 129 is out of range, expected 0 to 128"},
+        {"seed: -1\n", "out of range, expected at least 0"},
+        {"from_scratch: true\nlora: true\n", "run.yaml:1:15: from_scratch: an adapter is of no use without its base"},
+        {"output_dir: $HOME/out\n", "run.yaml:1:13: output_dir: only a leading ~/ stands for something"},
+        {"datasets: [{path: ~other/x}]\n", "path: only a leading ~/"},
+        {"datasets: [{path: x, weight: 0}]\n", "datasets[0].weight: 0 is out of range, expected above 0"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) EXPECT_FAILS(parse(cases[i][0], NULL, NULL), ERR_INVALID, cases[i][1]);
     EXPECT_FAILS(parse("", "datasets.1.path=x", NULL), ERR_INVALID, "datasets has 0 items; the next would be datasets.0");
@@ -175,19 +183,96 @@ static void a_leading_tilde_is_the_home_folder(void)
     EXPECT_STR(config.validation_datasets.items[0].path, "/home/someone/v.txt");
 }
 
-static void keys_without_what_they_need_are_noted(void)
+/* The warnings of a run file, a line each. */
+static const char *warnings_of(const char *text, const char *override)
 {
-    EXPECT_OK(parse("eval_steps: 5\n", NULL, NULL));
-    EXPECT_CONTAINS(config.notes, "run.yaml:1:13: eval_steps: there is nothing to evaluate on");
-    EXPECT_OK(parse("eval_steps: 5\nval_set_size: 0.1\n", NULL, NULL));
-    EXPECT(!strstr(config.notes, "eval_steps"));
-    EXPECT_OK(parse("lora: false\nlora_rank: 8\n", NULL, NULL)); /* said on purpose */
+    static StrBuf lines;
+    strbuf_clear(&lines);
+    strbuf_puts(&lines, "");
+    EXPECT_OK(parse(text, override, NULL));
+    for (size_t i = 0; i < config.warnings.count; i++) strbuf_printf(&lines, "%s\n", config.warnings.items[i]);
+    return strbuf_cstr(&lines);
+}
+
+static void keys_without_effect_are_named_and_why(void)
+{
+    static const char *const cases[][3] = {
+        {"eval_steps: 5\n", NULL, "run.yaml:1:13: eval_steps: no effect without validation_datasets or validation_split_ratio\n"},
+        {"eval_steps: 5\nval_set_size: 0.1\n", NULL, ""},
+        {"generate_samples: 2\nsample_max_tokens: 9\n", NULL,
+         "run.yaml:1:19: generate_samples: no effect without validation_datasets or validation_split_ratio\n"},
+        {"r: 8\nseed: 1\nlora_dtype: bf16\nmerge_adapter: true\n", NULL,
+         "run.yaml:1:4: lora_rank, lora_dtype, merge_adapter: no effect without lora: true\n"},
+        {"lora: false\nlora_rank: 8\n", NULL, "run.yaml:2:12: lora_rank: no effect without lora: true\n"},
+        {"lora_rank: 8\nmaster_dtype: fp32\n", "lora=true", "run.yaml:2:15: master_dtype: no effect when lora is set\n"},
+        {"merge_adapter: false\nlora_dropout: 0\neval_steps: 0\n", NULL, ""}, /* ask for nothing */
+        {"num_epochs: 2\nwarmup_ratio: 0.1\n", "max_steps=5", "run.yaml:1:13: num_epochs: no effect when max_steps is set\n"},
+        {"num_epochs: 2\nmax_steps: -1\n", NULL, ""},
+        {"cooldown_steps: 3\nfinal_lr_fraction: 0.1\n", NULL,
+         "run.yaml:1:17: cooldown_steps: no effect without lr_scheduler_type: constant or wsd\n"},
+        {"lr_scheduler_type: constant_with_warmup\nfinal_lr_fraction: 0.1\n", NULL,
+         "run.yaml:2:20: final_lr_fraction: no effect without lr_scheduler_type: linear or cosine or cooldown_steps\n"},
+        {"lr_scheduler_type: wsd\ncooldown_steps: 3\nfinal_lr_fraction: 0.1\n", NULL, ""},
+        {"normuon_momentum: 0.9\nnormuon_beta2: 0.9\n", NULL,
+         "run.yaml:1:19: normuon_momentum, normuon_beta2: no effect without optimizer: normuon\n"},
+        {"optimizer: normuon\nnormuon_coefficients: newton_schulz\nmoment_dtype: bf16\nadamw_beta2: 0.95\n", NULL, ""},
+        {"optimizer: adamw_bnb_8bit\nmoment_dtype: bf16\n", NULL,
+         "run.yaml:2:15: moment_dtype: no effect without optimizer: adamw or normuon\n"},
+        {"recompute_block: true\nrecompute_att: true\n", NULL, "run.yaml:2:16: recompute_att: no effect when recompute_block is set\n"},
+        {"validation_datasets: [{path: v, type: text, messages_field: x}]\nvalidation_split_ratio: 0.1\n", NULL,
+         "run.yaml:2:25: validation_split_ratio: no effect when validation_datasets is set\n"
+         "run.yaml:1:61: validation_datasets[0].messages_field: no effect without type: conversation or auto\n"},
+        {"datasets: [{path: a, system_prompt: x, system_prompt_type: none}, {path: b, system_prompt: x}]\n", NULL,
+         "run.yaml:1:37: datasets[0].system_prompt: no effect without system_prompt_type: fixed or field\n"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) EXPECT_STR(warnings_of(cases[i][0], cases[i][1]), cases[i][2]);
+}
+
+/* The table's words are choices of the other key, and other key and key are of one scope. */
+static void needs_name_choices(void)
+{
+    for (size_t i = 0; i < num_option_needs; i++) {
+        const OptionNeed *need = &option_needs[i];
+        EXPECT_INT(options[need->key].scope, options[need->other].scope);
+        EXPECT(!need->is_alternative || need[-1].key == need->key);
+        char words[128], *rest = words;
+        snprintf(words, sizeof words, "%s", need->values);
+        for (char *word; (word = strtok_r(rest, " ", &rest));) {
+            bool known = strcmp(word, "or") == 0 || strcmp(need->values, "on") == 0 || strcmp(need->values, "off") == 0;
+            for (size_t k = 0; k < num_choices && !known; k++)
+                known = options[need->other].limits.words && strcmp(choices[k].set, options[need->other].limits.words) == 0 &&
+                        strcmp(choices[k].text, word) == 0;
+            if (!known) test_fail(__FILE__, __LINE__, "%s needs %s: %s", options[need->key].name, options[need->other].name, word);
+        }
+    }
+}
+
+/* Several names of one key: the same is said twice, or the one that asks for nothing gives way. */
+static void names_of_one_key_agree(void)
+{
+    static const struct {
+        const char *text;
+        Choice      train_on;
+    } cases[] = {
+        {"train_on_prompt: false\nmask_history: false\n", OPT_TRAIN_ON_ASSISTANT},
+        {"train_on_prompt: false\nmask_history: true\n", OPT_TRAIN_ON_LAST_TURN},
+        {"mask_history: true\ntrain_on_prompt: false\n", OPT_TRAIN_ON_LAST_TURN},
+        {"train_on_prompt: true\nmask_history: false\n", OPT_TRAIN_ON_ALL},
+        {"train_on: assistant\ntrain_on_inputs: false\n", OPT_TRAIN_ON_ASSISTANT},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        EXPECT_OK(parse(cases[i].text, NULL, NULL));
+        EXPECT_INT(config.train_on, cases[i].train_on);
+    }
+    EXPECT_OK(parse("lora: true\nlora_rank: 8\nlora_r: 8\n", NULL, NULL));
+    EXPECT_INT(config.lora_rank, 8);
 }
 
 static void other_tools_names_are_read_and_noted(void)
 {
     EXPECT_OK(parse("base_model: m\nadapter: lora\nlora_r: 4\ntrain_on_inputs: no\nlora_target_linear: true\noptimizer: adamw_torch\n"
-                    "auto_resume_from_checkpoints: on\nval_set_size: 0.05\nwandb_name:\n", NULL, NULL));
+                    "auto_resume_from_checkpoints: on\nval_set_size: 0.05\nwandb_name:\n",
+                    NULL, NULL));
     EXPECT_STR(config.model, "m");
     EXPECT(config.lora);
     EXPECT_INT(config.lora_rank, 4);
@@ -206,7 +291,8 @@ static void other_tools_keys_are_answered(void)
                     "flash_attention: true\nwandb_entity:\nspecial_tokens:\ndeepspeed: null\nfsdp: []\nreport_to: none\nbias: none\n"
                     "lora_target: all\nlora: true\nr: 8\nrandom_state: 7\nuse_gradient_checkpointing: unsloth\neval_strategy: \"no\"\n"
                     "gradient_checkpointing_kwargs: {use_reentrant: false}\ndebug:\nlora_target_linear: false\n"
-                    "datasets: [{path: a, type: sharegpt, ds_type: json}, {path: b, type: alpaca}]\n", NULL, NULL));
+                    "datasets: [{path: a, type: sharegpt, ds_type: json}, {path: b, type: alpaca}]\n",
+                    NULL, NULL));
     EXPECT_INT(config.lora_rank, 8);
     EXPECT_INT(config.seed, 7);
     EXPECT(config.recompute_block);
@@ -218,18 +304,38 @@ static void other_tools_keys_are_answered(void)
     EXPECT_CONTAINS(config.notes, "ignored, as they change nothing here: model_type, load_in_8bit, strict, fp16, tf32, flash_attention, "
                                   "wandb_entity, special_tokens, deepspeed, fsdp, report_to, bias, eval_strategy, "
                                   "gradient_checkpointing_kwargs, debug, lora_target_linear, datasets[0].ds_type\n");
+    EXPECT_OK(parse("gradient_checkpointing: unsloth\nstage: sft\nspecial_tokens: {pad_token: <pad>}\ndevice: gpu\n"
+                    "datasets: [{path: a, train_on_eos: turn, roles_to_train: [assistant], train_on_split: train}]\n",
+                    NULL, NULL));
+    EXPECT(config.recompute_block);
+    EXPECT_INT(config.device, OPT_DEVICE_CUDA);
+    EXPECT_INT(config.datasets.items[0].train_on, OPT_TRAIN_ON_ASSISTANT);
+    EXPECT_STR(config.datasets.items[0].split, "train");
+    EXPECT_CONTAINS(config.notes, "ignored, as they change nothing here: stage, special_tokens, datasets[0].train_on_eos\n");
+    /* Trainer's false is no mixed precision: fp32. */
+    EXPECT_OK(parse("bf16: false\nfp16: false\n", NULL, NULL));
+    EXPECT_INT(config.model_dtype, OPT_FLOAT_FP32);
+    EXPECT_CONTAINS(config.notes, "run.yaml:1:1: bf16 is read as model_dtype: fp32\n");
+    EXPECT_CONTAINS(options[KEY_run_gradient_dtype].help,
+                    "Activation gradients and inputs of backward products"); /* not those of weights */
+    EXPECT_OK(parse("recipe: bf16\n", NULL, NULL));
+    EXPECT_CONTAINS(config.notes, "recipe");
     static const char *const cases[][2] = {
-        { "load_in_4bit: true\n", "run.yaml:1:1: load_in_4bit: quantised bases aren't supported yet" },
-        { "fp16: true\n", "fp16: there is no fp16; set model_dtype: bf16 or fp32" },
-        { "model_dtype: fp16\n", "expected one of fp32, bf16, found \"fp16\"" },
-        { "optim: adamw_bnb_8bit\n", "optim: there are no 8-bit moments" },
-        { "wandb_project: x\n", "wandb_project: metrics.jsonl and report.html are written; remove it" },
-        { "special_tokens: {pad_token: x}\n", "special_tokens: special tokens are those of" },
-        { "evals_per_epoch: 4\n", "set eval_steps" },
-        { "dataset: alpaca_en_demo\n", "datasets: [{path: FILE}]" },
-        { "datasets: [{path: a, roles_to_train: [assistant]}]\n", "datasets[0].roles_to_train: set train_on" },
-        { "adapter: dora\n", "adapter: expected lora, found \"dora\"" },
-        { "max_sampels: 3\n", "unknown key max_sampels; `surogate help keys` lists all" },
+        {"recipe: fp8_hybrid\n", "run.yaml:1:1: recipe: matrix products have one policy; set model_dtype: bf16 or fp32"},
+        {"load_in_4bit: true\n", "run.yaml:1:1: load_in_4bit: quantised bases aren't supported yet"},
+        {"fp16: true\n", "fp16: there is no fp16; set model_dtype: bf16 or fp32"},
+        {"model_dtype: fp16\n", "expected one of fp32, bf16, found \"fp16\""},
+        {"optim: paged_adamw_8bit\n", "optim: optimizer state isn't paged; write adamw_8bit"},
+        {"optim: paged_adamw_32bit\n", "optim: optimizer state isn't paged; write adamw, or adamw_8bit"},
+        {"optim: lion_8bit\n", "optim: of 8 bits there is adamw_8bit"},
+        {"optimizer: muon\n", "optimizer: of this kind there is normuon"},
+        {"wandb_project: x\n", "wandb_project: metrics.jsonl and report.html are written; remove it"},
+        {"special_tokens: {pad_token: x, eos_token: y}\n", "special_tokens: special tokens are those of"},
+        {"evals_per_epoch: 4\n", "set eval_steps"},
+        {"dataset: alpaca_en_demo\n", "datasets: [{path: FILE}]"},
+        {"datasets: [{path: a, train_on_eos: last}]\n", "datasets[0].train_on_eos: a trained turn has"},
+        {"adapter: dora\n", "adapter: expected lora, found \"dora\""},
+        {"max_sampels: 3\n", "unknown key max_sampels; `surogate help keys` lists all"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         EXPECT_FAILS(parse(cases[i][0], NULL, NULL), ERR_INVALID, cases[i][1]);
@@ -263,7 +369,8 @@ static void every_typo_is_an_error_that_suggests_the_key(void)
         const char       *dataset = option->scope == SCOPE_dataset ? "datasets:\n- path: x\n  " : "";
         for (size_t i = 0; i < 2 * len; i++) {
             strcpy(wrong, option->name);
-            if (i < len) memmove(wrong + i, wrong + i + 1, len - i);
+            if (i < len)
+                memmove(wrong + i, wrong + i + 1, len - i);
             else if (i - len + 1 < len) {
                 char c = wrong[i - len];
                 wrong[i - len] = wrong[i - len + 1];
@@ -283,10 +390,13 @@ static void every_typo_is_an_error_that_suggests_the_key(void)
 
 static void a_printed_config_reads_back_the_same(void)
 {
-    StrBuf first = { 0 }, second = { 0 }, long_key = { 0 };
+    StrBuf first = {0}, second = {0}, long_key = {0};
     strbuf_printf(&long_key, "datasets:\n- path: x\n  message_property_mappings: {? \"%01100d\" : c}\n", 0);
-    const char *texts[] = { "", long_key.data, "model: \"a: b\\n#\\x7f\\u2028\"\nlearning_rate: 3e-05\nmax_shard_size: 1500000\nlora: true\nlora_target_modules: [\"\", null_, \"~\", \"-\"]\nfusion: []\n"
-                                "run_name: \"null\"\ndatasets:\n- {path: x y, prompt_format: \"{i}\\n\", message_property_mappings: {\"a b\": c}}\n- z\n" };
+    const char *texts[] = {
+        "", long_key.data,
+        "model: \"a: b\\n#\\x7f\\u2028\"\nlearning_rate: 3e-05\nmax_shard_size: 1500000\nlora: true\nlora_target_modules: [\"\", null_, "
+        "\"~\", \"-\"]\nfusion: []\n"
+        "run_name: \"null\"\ndatasets:\n- {path: x y, prompt_format: \"{i}\\n\", message_property_mappings: {\"a b\": c}}\n- z\n"};
     for (int i = 0; i < 3; i++) {
         EXPECT_OK(parse(texts[i], NULL, NULL));
         strbuf_clear(&first);
@@ -311,12 +421,12 @@ static void arguments_and_files(void)
     int  fd = mkstemps(path, 5);
     EXPECT(fd >= 0 && write(fd, "max_steps: 3\n", 13) == 13);
     close(fd);
-    StrBuf      long_form = { 0 };
+    StrBuf long_form = {0};
     config_deinit(&config);
-    const char *bare[] = { path, "seed=1" }, *option[] = { "--seed=2", "--config", path }, *two[] = { path, "--config", path },
-               *open[] = { "--config" }, *odd[] = { "--fast" }, *missing[] = { "absent.yaml" };
+    const char *bare[] = {path, "seed=1"}, *option[] = {"--seed=2", "--config", path}, *two[] = {path, "--config", path},
+               *open[] = {"--config"}, *odd[] = {"--fast"}, *missing[] = {"absent.yaml"};
     strbuf_printf(&long_form, "--config=%s", path);
-    const char *joined[] = { long_form.data };
+    const char *joined[] = {long_form.data};
     EXPECT_OK(config_load_args(bare, 2, &config, NULL));
     EXPECT(config.max_steps == 3 && config.seed == 1);
     config_deinit(&config);
@@ -336,8 +446,8 @@ static void arguments_and_files(void)
 
 static void the_schema_is_json_and_complete(void)
 {
-    StrBuf    text = { 0 };
-    Arena     arena = { 0 };
+    StrBuf    text = {0};
+    Arena     arena = {0};
     JsonValue schema;
     config_schema(&text);
     EXPECT_OK(json_parse(&arena, "schema", text.data, text.len, &schema));
@@ -349,12 +459,30 @@ static void the_schema_is_json_and_complete(void)
     EXPECT(json_get(run, "base_model") != NULL);
     arena_deinit(&arena);
     strbuf_clear(&text);
-    EXPECT(config_help(&text, "lora_r"));
-    EXPECT_CONTAINS(text.data, "lora_rank (integer, default 16)\n");
-    EXPECT_CONTAINS(text.data, "Values: 1 to 65536.\n");
-    strbuf_clear(&text);
-    EXPECT(!config_help(&text, "nothing"));
-    EXPECT(config_help(&text, NULL));
+    strbuf_deinit(&text);
+}
+
+static void help_answers_every_name(void)
+{
+    static const char *const cases[][2] = {
+        {"lora_r", "lora_rank (integer, default 16)\n    Rank of the adapters. No effect without lora: true.\n    Values: 1 to 65536.\n"},
+        {"load_in_4bit", "load_in_4bit (another tool's)\n    quantised bases aren't supported yet"},
+        {"datasets.path", "datasets[].path (text)\n"},
+        {"validation_datasets.0.field_messages", "datasets[].messages_field (text"},
+        {"special_tokens.pad_token", "changes nothing here, and is ignored.\n"},
+        {"stage", "    sft: changes nothing here, and is ignored.\n    pt: the command says it"},
+    };
+    StrBuf text = {0};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        strbuf_clear(&text);
+        EXPECT_OK(config_help(&text, cases[i][0]));
+        EXPECT_CONTAINS(strbuf_cstr(&text), cases[i][1]);
+    }
+    EXPECT_FAILS(config_help(&text, "nothing"), ERR_INVALID, "there is no key nothing; `surogate help keys` lists all");
+    EXPECT_FAILS(config_help(&text, "lora_rnak"), ERR_INVALID, "there is no key lora_rnak; did you mean lora_rank?");
+    EXPECT_FAILS(config_help(&text, "datasets.smaples"), ERR_INVALID, "there is no key datasets.smaples; did you mean samples?");
+    EXPECT_FAILS(config_help(&text, "messages_feild"), ERR_INVALID, "did you mean messages_field");
+    config_keys(&text);
     EXPECT_CONTAINS(text.data, "\nLoRA\n");
     strbuf_deinit(&text);
 }
@@ -362,10 +490,11 @@ static void the_schema_is_json_and_complete(void)
 /* Run with UPDATE=1 to write the file anew. */
 static void the_reference_is_current(void)
 {
-    Arena       arena = { 0 };
-    StrBuf      text = { 0 };
-    Str         found = { "", 0 };
-    const char *path = arena_printf(&arena, "%.*sdocs/reference/config.md", (int)(sizeof __FILE__ - sizeof "tests/config/test_config.c"), __FILE__);
+    Arena       arena = {0};
+    StrBuf      text = {0};
+    Str         found = {"", 0};
+    const char *path =
+        arena_printf(&arena, "%.*sdocs/reference/config.md", (int)(sizeof __FILE__ - sizeof "tests/config/test_config.c"), __FILE__);
     config_markdown(&text);
     if (getenv("UPDATE")) EXPECT_OK(file_write_atomic(path, text.data, text.len));
     EXPECT_OK(file_read(&arena, path, 1 << 20, &found));
@@ -375,7 +504,8 @@ static void the_reference_is_current(void)
 }
 
 TEST_MAIN(TEST(values_are_typed), TEST(defaults_are_those_of_the_table), TEST(all_problems_are_told_at_once), TEST(more_problems),
-          TEST(overrides_win), TEST(a_leading_tilde_is_the_home_folder), TEST(keys_without_what_they_need_are_noted),
-          TEST(other_tools_names_are_read_and_noted), TEST(other_tools_keys_are_answered), TEST(every_typo_is_an_error_that_suggests_the_key),
+          TEST(overrides_win), TEST(a_leading_tilde_is_the_home_folder), TEST(keys_without_effect_are_named_and_why),
+          TEST(needs_name_choices), TEST(names_of_one_key_agree), TEST(other_tools_names_are_read_and_noted),
+          TEST(other_tools_keys_are_answered), TEST(every_typo_is_an_error_that_suggests_the_key),
           TEST(a_printed_config_reads_back_the_same), TEST(arguments_and_files), TEST(the_schema_is_json_and_complete),
-          TEST(the_reference_is_current))
+          TEST(help_answers_every_name), TEST(the_reference_is_current))

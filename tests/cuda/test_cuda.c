@@ -1,6 +1,6 @@
 /* The tests that need a GPU, one after another or one of them:
  *
- *   test_cuda [ops [OP] | families | cache]
+ *   test_cuda [ops [OP] | families | cache | dtypes]
  *
  * They are processes of their own: an error on a GPU ends all work of the process. */
 #include <stdio.h>
@@ -11,11 +11,12 @@
 int test_ops_main(int argc, char **argv);
 int test_families_main(int argc, char **argv);
 int test_cache_main(int argc, char **argv);
+int test_dtypes_main(int argc, char **argv);
 
 static const struct {
     const char *name;
     int (*run)(int argc, char **argv);
-} parts[] = {{"ops", test_ops_main}, {"families", test_families_main}, {"cache", test_cache_main}};
+} parts[] = {{"ops", test_ops_main}, {"families", test_families_main}, {"cache", test_cache_main}, {"dtypes", test_dtypes_main}};
 enum { NUM_PARTS = sizeof parts / sizeof parts[0] };
 
 /* Output of the part passes through; its closing count is added up. */
@@ -46,7 +47,7 @@ int main(int argc, char **argv)
     for (int i = 0; i < NUM_PARTS && argc > 1; i++)
         if (strcmp(argv[1], parts[i].name) == 0) return parts[i].run(argc - 1, argv + 1);
     if (argc > 1) {
-        fprintf(stderr, "usage: test_cuda [ops [OP] | families | cache]\n");
+        fprintf(stderr, "usage: test_cuda [ops [OP] | families | cache | dtypes]\n");
         return 2;
     }
     for (int i = 0; i < NUM_PARTS; i++) run_part(self, parts[i].name, counts);

@@ -5,7 +5,7 @@
 
 static ShardSet open_set(const char *dir, bool has_mask)
 {
-    static const int first[] = { 5, 17, 3, 40, 8, 1, 22, 9 }, second[] = { 13, 2, 31, 6 };
+    static const int first[] = {5, 17, 3, 40, 8, 1, 22, 9}, second[] = {13, 2, 31, 6};
     ShardSet         set;
     write_shard(path_in(dir, "shard-00000.tokens"), first, 8, 500, has_mask);
     write_shard(path_in(dir, "shard-00001.tokens"), second, 4, 500, has_mask);
@@ -15,7 +15,7 @@ static ShardSet open_set(const char *dir, bool has_mask)
 
 static Loader *open_loader(const ShardSet *set, LoaderOptions options)
 {
-    LoaderSource source = { .shards = set };
+    LoaderSource source = {.shards = set};
     Loader      *loader = NULL;
     EXPECT_OK(loader_create(&options, &source, 1, &loader));
     return loader;
@@ -45,9 +45,14 @@ static void stream_uses_every_token_and_label_once(void)
 {
     const char *dir = scratch_dir();
     ShardSet    set = open_set(dir, false);
-    Loader     *loader = open_loader(&set, (LoaderOptions){ .mode = LOADER_STREAM, .seq_len = 16, .batch_size = 3,
-                                                            .grad_accum_steps = 2, .num_epochs = 1, .shuffle = true,
-                                                            .seed = 4, .prefetch = 3 });
+    Loader     *loader = open_loader(&set, (LoaderOptions){.mode = LOADER_STREAM,
+                                                           .seq_len = 16,
+                                                           .batch_size = 3,
+                                                           .grad_accum_steps = 2,
+                                                           .num_epochs = 1,
+                                                           .shuffle = true,
+                                                           .seed = 4,
+                                                           .prefetch = 3});
     EXPECT_INT(loader_stats(loader)->num_rows, 10); /* 157 tokens */
     EXPECT_INT(loader_num_steps(loader), 2);
     int64_t tokens = 0, labels = 0, ahead = 0;
@@ -76,7 +81,7 @@ static uint64_t batch_digest(const Batch *batch, int64_t numel)
 {
     uint64_t sum = 0;
     for (int64_t i = 0; i < numel; i++) {
-        int32_t part[4] = { batch->doc_id[i], batch->positions[i], batch->tokens[i], batch->labels[i] };
+        int32_t part[4] = {batch->doc_id[i], batch->positions[i], batch->tokens[i], batch->labels[i]};
         if (part[0] >= 0) sum += hash_bytes(part, sizeof part, 1);
     }
     return sum;
@@ -87,16 +92,20 @@ static void layouts_of_a_batch_hold_the_same_rows(void)
     const char *dir = scratch_dir();
     ShardSet    set = open_set(dir, true);
     for (int mode = 0; mode < 3; mode++) {
-        uint64_t want[3] = { 0 };
+        uint64_t want[3] = {0};
         for (int batch_size = 1; batch_size <= 4; batch_size *= 2)
             for (int world = 1; world <= 2; world++) {
-                uint64_t digest[3] = { 0 };
+                uint64_t digest[3] = {0};
                 for (int rank = 0; rank < world; rank++) {
                     if (batch_size * world > 4) continue;
-                    Loader *loader = open_loader(&set, (LoaderOptions){ .mode = (LoaderMode)mode, .seq_len = 24,
-                                                                        .batch_size = batch_size, .shuffle = true,
-                                                                        .rank = rank, .world_size = world, .seed = 9,
-                                                                        .grad_accum_steps = 4 / (batch_size * world) });
+                    Loader      *loader = open_loader(&set, (LoaderOptions){.mode = (LoaderMode)mode,
+                                                                            .seq_len = 24,
+                                                                            .batch_size = batch_size,
+                                                                            .shuffle = true,
+                                                                            .rank = rank,
+                                                                            .world_size = world,
+                                                                            .seed = 9,
+                                                                            .grad_accum_steps = 4 / (batch_size * world)});
                     const Batch *batch;
                     int64_t      count = 0, sum = 0;
                     for (int i = 0; i < 3 * 4 / (batch_size * world); i++) {
@@ -125,8 +134,9 @@ static void packed_and_padded_hold_the_same_samples(void)
     ShardSet    set = open_set(dir, true);
     uint64_t    digests[2];
     for (int k = 0; k < 2; k++) {
-        Loader *loader = open_loader(&set, (LoaderOptions){ .mode = k ? LOADER_PACKED : LOADER_PADDED, .seq_len = 24,
-                                                            .batch_size = 20, .num_epochs = 1, .shuffle = true });
+        Loader *loader = open_loader(
+            &set,
+            (LoaderOptions){.mode = k ? LOADER_PACKED : LOADER_PADDED, .seq_len = 24, .batch_size = 20, .num_epochs = 1, .shuffle = true});
         const Batch *batch;
         EXPECT_OK(loader_next(loader, &batch));
         for (int b = 0; b < 20; b++) check_row(batch, b, 24);
@@ -148,16 +158,14 @@ static void splitting_loses_no_label(void)
 {
     const char *dir = scratch_dir();
     ShardSet    set = open_set(dir, true);
-    Loader     *split = open_loader(&set, (LoaderOptions){ .mode = LOADER_PACKED, .long_samples = LONG_SPLIT, .seq_len = 7,
-                                                           .batch_size = 1 });
+    Loader *split = open_loader(&set, (LoaderOptions){.mode = LOADER_PACKED, .long_samples = LONG_SPLIT, .seq_len = 7, .batch_size = 1});
     EXPECT_INT(loader_stats(split)->num_trained, set.num_trained);
     EXPECT_INT(loader_stats(split)->tokens_cut, 0);
-    Loader *drop = open_loader(&set, (LoaderOptions){ .mode = LOADER_PACKED, .long_samples = LONG_DROP, .seq_len = 7,
-                                                      .batch_size = 1 });
+    Loader *drop = open_loader(&set, (LoaderOptions){.mode = LOADER_PACKED, .long_samples = LONG_DROP, .seq_len = 7, .batch_size = 1});
     EXPECT_INT(loader_stats(drop)->num_dropped_long, 7);
     EXPECT_INT(loader_stats(drop)->num_tokens, 5 + 3 + 2 + 6);
-    LoaderSource  source = { .shards = &set };
-    LoaderOptions strict = { .mode = LOADER_PACKED, .long_samples = LONG_ERROR, .seq_len = 7, .batch_size = 1 };
+    LoaderSource  source = {.shards = &set};
+    LoaderOptions strict = {.mode = LOADER_PACKED, .long_samples = LONG_ERROR, .seq_len = 7, .batch_size = 1};
     Loader       *none;
     EXPECT_FAILS(loader_create(&strict, &source, 1, &none), ERR_INVALID, "7 of 12 samples are longer than sequence_len 7");
     loader_destroy(split);
@@ -172,12 +180,12 @@ static void text_is_never_lost(void)
     const char *dir = scratch_dir();
     ShardSet    text = open_set(dir, false), chats;
     EXPECT_OK(file_make_dirs(path_in(dir, "chats")));
-    write_shard(path_in(dir, "chats/shard-00000.tokens"), (const int[]){ 4, 30 }, 2, 500, true);
+    write_shard(path_in(dir, "chats/shard-00000.tokens"), (const int[]){4, 30}, 2, 500, true);
     EXPECT_OK(shard_set_open(path_in(dir, "chats"), &chats));
-    LoaderSource sources[] = { { .shards = &text }, { .shards = &chats } };
+    LoaderSource sources[] = {{.shards = &text}, {.shards = &chats}};
     for (int mode = LOADER_PACKED; mode <= LOADER_PADDED; mode++)
         for (int rule = LONG_TRUNCATE; rule <= LONG_DROP; rule++) {
-            LoaderOptions options = { .mode = (LoaderMode)mode, .long_samples = (LongSamples)rule, .seq_len = 8, .batch_size = 1 };
+            LoaderOptions options = {.mode = (LoaderMode)mode, .long_samples = (LongSamples)rule, .seq_len = 8, .batch_size = 1};
             Loader       *loader;
             EXPECT_OK(loader_create(&options, sources, 2, &loader));
             const LoaderStats *stats = loader_stats(loader);
@@ -189,7 +197,7 @@ static void text_is_never_lost(void)
             EXPECT_INT(stats->tokens_cut, rule == LONG_SPLIT ? 0 : rule == LONG_DROP ? 30 : 22);
             loader_destroy(loader);
         }
-    LoaderOptions strict = { .mode = LOADER_PADDED, .long_samples = LONG_ERROR, .seq_len = 8, .batch_size = 1 };
+    LoaderOptions strict = {.mode = LOADER_PADDED, .long_samples = LONG_ERROR, .seq_len = 8, .batch_size = 1};
     Loader       *loader;
     EXPECT_OK(loader_create(&strict, sources, 1, &loader));
     loader_destroy(loader);
@@ -200,10 +208,10 @@ static void text_is_never_lost(void)
 
 static void seeking_is_exact_over_epochs(void)
 {
-    const char *dir = scratch_dir();
-    ShardSet    set = open_set(dir, false);
-    uint64_t    digests[40];
-    LoaderOptions options = { .mode = LOADER_STREAM, .seq_len = 8, .batch_size = 3, .shuffle = true, .seed = 1, .prefetch = 2 };
+    const char   *dir = scratch_dir();
+    ShardSet      set = open_set(dir, false);
+    uint64_t      digests[40];
+    LoaderOptions options = {.mode = LOADER_STREAM, .seq_len = 8, .batch_size = 3, .shuffle = true, .seed = 1, .prefetch = 2};
     Loader       *loader = open_loader(&set, options);
     const Batch  *batch;
     for (int i = 0; i < 40; i++) {
@@ -232,10 +240,16 @@ static void validation_and_training_share_no_document(void)
     for (int i = 0; i < 200; i++) lengths[i] = 2 + i % 7;
     write_shard(path_in(dir, "shard-00000.tokens"), lengths, 200, 500, false);
     EXPECT_OK(shard_set_open(dir, &set));
-    uint8_t seen[200] = { 0 };
+    uint8_t seen[200] = {0};
     for (int part = PART_TRAIN; part <= PART_VALIDATION; part++) {
-        LoaderOptions options = { .mode = LOADER_PADDED, .part = (LoaderPart)part, .validation_ratio = 0.2, .seq_len = 8,
-                                  .batch_size = 1, .num_epochs = 1, .seed = 3, .shuffle = true };
+        LoaderOptions options = {.mode = LOADER_PADDED,
+                                 .part = (LoaderPart)part,
+                                 .validation_ratio = 0.2,
+                                 .seq_len = 8,
+                                 .batch_size = 1,
+                                 .num_epochs = 1,
+                                 .seed = 3,
+                                 .shuffle = true};
         Loader       *loader = open_loader(&set, options);
         for (const Batch *batch;;) {
             EXPECT_OK(loader_next(loader, &batch));
@@ -259,8 +273,8 @@ static void one_document_is_split_by_tokens(void)
     write_shard(path_in(dir, "shard-00000.tokens"), &length, 1, 500, false);
     EXPECT_OK(shard_set_open(dir, &set));
     for (int part = PART_TRAIN; part <= PART_VALIDATION; part++) {
-        Loader *loader = open_loader(&set, (LoaderOptions){ .part = (LoaderPart)part, .validation_ratio = 0.1, .seq_len = 10,
-                                                            .batch_size = 1 });
+        Loader *loader =
+            open_loader(&set, (LoaderOptions){.part = (LoaderPart)part, .validation_ratio = 0.1, .seq_len = 10, .batch_size = 1});
         EXPECT_INT(loader_stats(loader)->num_tokens, part == PART_TRAIN ? 900 : 100);
         loader_destroy(loader);
     }
@@ -270,15 +284,15 @@ static void one_document_is_split_by_tokens(void)
 
 static void weights_repeat_and_thin_out(void)
 {
-    const char *dir = scratch_dir();
-    ShardSet    set = open_set(dir, false);
-    LoaderSource sources[] = { { .shards = &set, .weight = 2 }, { .shards = &set, .weight = 0.5 } };
-    LoaderOptions options = { .mode = LOADER_PADDED, .seq_len = 64, .batch_size = 1, .shuffle = true, .num_epochs = 2 };
+    const char   *dir = scratch_dir();
+    ShardSet      set = open_set(dir, false);
+    LoaderSource  sources[] = {{.shards = &set, .weight = 2}, {.shards = &set, .weight = 0.5}};
+    LoaderOptions options = {.mode = LOADER_PADDED, .seq_len = 64, .batch_size = 1, .shuffle = true, .num_epochs = 2};
     Loader       *loader;
     EXPECT_OK(loader_create(&options, sources, 2, &loader));
     EXPECT_INT(loader_stats(loader)->num_rows, 22);
     EXPECT_INT(loader_stats(loader)->rows_per_epoch, 22 + 6);
-    int counts[24] = { 0 };
+    int counts[24] = {0};
     for (int i = 0; i < 28; i++) {
         const Batch *batch;
         EXPECT_OK(loader_next(loader, &batch));
@@ -296,7 +310,7 @@ static void weights_repeat_and_thin_out(void)
 static void permutations_are_permutations(void)
 {
     for (int64_t n = 1; n < 200; n += 13) {
-        uint8_t seen[200] = { 0 };
+        uint8_t seen[200] = {0};
         int     moved = 0;
         for (int64_t i = 0; i < n; i++) {
             int64_t at = permute_index(i, n, 5, 2);
@@ -313,11 +327,11 @@ static void empty_data_is_an_error(void)
 {
     const char *dir = scratch_dir();
     ShardSet    set;
-    int         lengths[] = { 1, 1 };
+    int         lengths[] = {1, 1};
     write_shard(path_in(dir, "shard-00000.tokens"), lengths, 2, 500, false);
     EXPECT_OK(shard_set_open(dir, &set));
-    LoaderSource  source = { .shards = &set };
-    LoaderOptions options = { .mode = LOADER_PACKED, .seq_len = 8, .batch_size = 1 };
+    LoaderSource  source = {.shards = &set};
+    LoaderOptions options = {.mode = LOADER_PACKED, .seq_len = 8, .batch_size = 1};
     Loader       *loader;
     EXPECT_FAILS(loader_create(&options, &source, 1, &loader), ERR_INVALID, "without a trained token");
     options.vocab_size = 100;
@@ -328,5 +342,5 @@ static void empty_data_is_an_error(void)
 
 TEST_MAIN(TEST(text_is_never_lost), TEST(stream_uses_every_token_and_label_once), TEST(layouts_of_a_batch_hold_the_same_rows),
           TEST(packed_and_padded_hold_the_same_samples), TEST(splitting_loses_no_label), TEST(seeking_is_exact_over_epochs),
-          TEST(validation_and_training_share_no_document), TEST(one_document_is_split_by_tokens),
-          TEST(weights_repeat_and_thin_out), TEST(permutations_are_permutations), TEST(empty_data_is_an_error))
+          TEST(validation_and_training_share_no_document), TEST(one_document_is_split_by_tokens), TEST(weights_repeat_and_thin_out),
+          TEST(permutations_are_permutations), TEST(empty_data_is_an_error))

@@ -5,8 +5,8 @@
 static const char chatml[] = "{% for m in messages %}{{ '<|im_start|>' + m.role + '\\n' + m.content + '<|im_end|>' + '\\n' }}{% endfor %}"
                              "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}";
 /* As torchtune lays Qwen 2 out: the header of an answer is trained too, nothing follows the last turn. */
-#define TORCHTUNE(header, last)                                                                                     \
-    "{% for m in messages %}{% if m.role == 'assistant' %}{% generation %}" header "{{ m.content }}" last          \
+#define TORCHTUNE(header, last) \
+    "{% for m in messages %}{% if m.role == 'assistant' %}{% generation %}" header "{{ m.content }}" last \
     "{% endgeneration %}{% else %}" header "{{ m.content }}<|im_end|>\n{% endif %}{% if not loop.last and m.role == 'assistant' %}" \
     "{{ '\\n' }}{% endif %}{% endfor %}"
 static const char marked[] = TORCHTUNE("<|im_start|>{{ m.role }}{{ '\\n' }}", "<|im_end|>");
@@ -22,7 +22,7 @@ typedef struct Kit {
 
 static Kit kit_open(const char *tokenizer_json, const char *eos, const char *source, TrainOn train_on)
 {
-    Kit         kit = { 0 };
+    Kit         kit = {0};
     const char *dir = scratch_dir();
     char        config[300];
     snprintf(config, sizeof config, "{\"eos_token\": \"%s\"}", eos);
@@ -57,7 +57,7 @@ static const char *tiny_tokenizer(void)
 static Status encode_json(Kit *kit, const char *row_json)
 {
     JsonValue     *row = arena_new(&kit->arena, JsonValue);
-    DatasetOptions options = { .type = DATASET_CONVERSATION };
+    DatasetOptions options = {.type = DATASET_CONVERSATION};
     RowFormat      format;
     Sample         sample;
     EXPECT_OK(json_parse(&kit->arena, "row", row_json, strlen(row_json), row));
@@ -85,7 +85,7 @@ static const char *trained_text(Kit *kit)
 static void published_ids_and_masks(void)
 {
     if (!tiny_tokenizer()) SKIP("no ../shared");
-    Arena     arena = { 0 };
+    Arena     arena = {0};
     char      path[4300];
     Str       text;
     JsonValue cases;
@@ -93,13 +93,13 @@ static void published_ids_and_masks(void)
     EXPECT_OK(file_read(&arena, path, 1 << 20, &text));
     EXPECT_OK(json_parse(&arena, path, text.data, text.len, &cases));
     for (uint32_t c = 0; c < cases.count; c++) {
-        const char    *name = "";
+        const char *name = "";
         json_get_str(&cases.items[c], "name", &name);
-        Kit            kit = kit_open(tiny_tokenizer(), "<|im_end|>", strstr(name, "drop_eos") ? marked_open : marked, TRAIN_ON_ASSISTANT);
+        Kit kit = kit_open(tiny_tokenizer(), "<|im_end|>", strstr(name, "drop_eos") ? marked_open : marked, TRAIN_ON_ASSISTANT);
         const JsonValue *want_ids = json_get(&cases.items[c], "expected_tokens"), *want = json_get(&cases.items[c], "expected_mask");
-        DatasetOptions options = { .type = DATASET_CONVERSATION };
-        RowFormat      format;
-        Sample         sample;
+        DatasetOptions   options = {.type = DATASET_CONVERSATION};
+        RowFormat        format;
+        Sample           sample;
         EXPECT_OK(format_detect(&options, &cases.items[c], &format));
         EXPECT_OK(format_row(&kit.arena, &options, &format, &cases.items[c], mask_rules_traits(kit.rules), &sample));
         sample.train = NULL; /* their "masked" marks say what the default rule says */
@@ -115,8 +115,9 @@ static void published_ids_and_masks(void)
     arena_deinit(&arena);
 }
 
-#define CHAT "{\"messages\": [{\"role\": \"user\", \"content\": \"hi there\"}, {\"role\": \"assistant\", \"content\": \"hello\"}, " \
-             "{\"role\": \"user\", \"content\": \"why\"%s}, {\"role\": \"assistant\", \"content\": \"because\"%s}]}"
+#define CHAT \
+    "{\"messages\": [{\"role\": \"user\", \"content\": \"hi there\"}, {\"role\": \"assistant\", \"content\": \"hello\"}, " \
+    "{\"role\": \"user\", \"content\": \"why\"%s}, {\"role\": \"assistant\", \"content\": \"because\"%s}]}"
 
 static void rules_choose_turns(void)
 {
@@ -125,11 +126,11 @@ static void rules_choose_turns(void)
         TrainOn     train_on;
         const char *user_flag, *last_flag, *want;
     } cases[] = {
-        { TRAIN_ON_ASSISTANT, "", "", "hello<|im_end|>|because<|im_end|>" },
-        { TRAIN_ON_LAST_TURN, "", "", "because<|im_end|>" },
-        { TRAIN_ON_ASSISTANT, "", ", \"train\": false", "hello<|im_end|>" },
-        { TRAIN_ON_ASSISTANT, "", ", \"weight\": 0", "hello<|im_end|>" },
-        { TRAIN_ON_LAST_TURN, ", \"train\": true", "", "<|im_start|>user\nwhy<|im_end|>|because<|im_end|>" },
+        {TRAIN_ON_ASSISTANT, "", "", "hello<|im_end|>|because<|im_end|>"},
+        {TRAIN_ON_LAST_TURN, "", "", "because<|im_end|>"},
+        {TRAIN_ON_ASSISTANT, "", ", \"train\": false", "hello<|im_end|>"},
+        {TRAIN_ON_ASSISTANT, "", ", \"weight\": 0", "hello<|im_end|>"},
+        {TRAIN_ON_LAST_TURN, ", \"train\": true", "", "<|im_start|>user\nwhy<|im_end|>|because<|im_end|>"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         Kit  kit = kit_open(tiny_tokenizer(), "<|im_end|>", chatml, cases[i].train_on);
@@ -176,7 +177,7 @@ static void text_gets_eos_and_prompts_are_masked(void)
     Kit kit = kit_open(tiny_tokenizer(), "<|endoftext|>", NULL, TRAIN_ON_ASSISTANT);
     EXPECT_OK(mask_encode_text(&kit.encoder, str_of("hello"), true, true));
     EXPECT_STR(trained_text(&kit), "hello<|endoftext|>");
-    Sample sample = { .text = str_of("Q: hi A: hello"), .prompt_bytes = 9 };
+    Sample sample = {.text = str_of("Q: hi A: hello"), .prompt_bytes = 9};
     EXPECT_OK(mask_encode(&kit.encoder, &kit.arena, &sample));
     EXPECT_STR(trained_text(&kit), "hello<|endoftext|>");
     kit_close(&kit);
@@ -186,12 +187,12 @@ static void text_gets_eos_and_prompts_are_masked(void)
 static void shortcut_equals_prefixes(void)
 {
     if (!tiny_tokenizer()) SKIP("no ../shared");
-    static const char *const templates[] = { "Qwen-Qwen2.5-7B-Instruct", "Qwen-Qwen3-0.6B", "meta-llama-Llama-3.2-3B-Instruct" };
-    static const char *const files[] = { "fastchat_dummy_conversation.json", "torchtune_chat_tiny.json" };
-    char path[4300];
+    static const char *const templates[] = {"Qwen-Qwen2.5-7B-Instruct", "Qwen-Qwen3-0.6B", "meta-llama-Llama-3.2-3B-Instruct"};
+    static const char *const files[] = {"fastchat_dummy_conversation.json", "torchtune_chat_tiny.json"};
+    char                     path[4300];
     for (size_t t = 0; t < 3; t++)
         for (size_t f = 0; f < 2; f++) {
-            Arena     arena = { 0 };
+            Arena     arena = {0};
             Str       source, text;
             JsonValue rows;
             snprintf(path, sizeof path, "%s/data/chat/templates/%s.jinja", test_shared_dir(), templates[t]);
@@ -203,7 +204,7 @@ static void shortcut_equals_prefixes(void)
             Kit         quick = kit_open(tiny_tokenizer(), eos, source.data, TRAIN_ON_ASSISTANT);
             Kit         slow = kit_open(tiny_tokenizer(), eos, source.data, TRAIN_ON_ASSISTANT);
             mask_rules_forbid_shortcuts(slow.rules);
-            DatasetOptions options = { .type = DATASET_AUTO };
+            DatasetOptions options = {.type = DATASET_AUTO};
             RowFormat      format;
             EXPECT_OK(format_detect(&options, &rows.items[0], &format));
             for (uint32_t r = 0; r < rows.count && r < 60; r++) {
@@ -226,13 +227,25 @@ static void shortcut_equals_prefixes(void)
 static void quick_ways_change_nothing(void)
 {
     if (!test_shared_dir()) SKIP("no ../shared");
-    static const char *const texts[] = { "yes", "", " led\\n", "\\n\\nline", "<|im_end|>", "caf\xC3\xA9 e\xCC\x81", "\xF0\x9F\x99\x82\xE4\xB8\xAD", "a<|im_start|>assistant\\nb",
-                                         "<think>\\nwhy\\n</think>\\n\\nso", "</think>", "\\n\\n\\n\\n", "<tool_response>1</tool_response>", "tab\\t<|endoftext|>" };
-    static const char *const templates[] = { "Qwen-Qwen3-0.6B", "Qwen-Qwen2.5-7B-Instruct", "meta-llama-Llama-3.2-3B-Instruct", "google-gemma-2-2b-it" };
-    char path[4300];
-    int  encoded = 0;
+    static const char *const texts[] = {"yes",
+                                        "",
+                                        " led\\n",
+                                        "\\n\\nline",
+                                        "<|im_end|>",
+                                        "caf\xC3\xA9 e\xCC\x81",
+                                        "\xF0\x9F\x99\x82\xE4\xB8\xAD",
+                                        "a<|im_start|>assistant\\nb",
+                                        "<think>\\nwhy\\n</think>\\n\\nso",
+                                        "</think>",
+                                        "\\n\\n\\n\\n",
+                                        "<tool_response>1</tool_response>",
+                                        "tab\\t<|endoftext|>"};
+    static const char *const templates[] = {"Qwen-Qwen3-0.6B", "Qwen-Qwen2.5-7B-Instruct", "meta-llama-Llama-3.2-3B-Instruct",
+                                            "google-gemma-2-2b-it"};
+    char                     path[4300];
+    int                      encoded = 0;
     for (size_t t = 0; t < 4; t++) {
-        Arena arena = { 0 };
+        Arena arena = {0};
         Str   source;
         snprintf(path, sizeof path, "%s/data/chat/templates/%s.jinja", test_shared_dir(), templates[t]);
         EXPECT_OK(file_read(&arena, path, 1 << 20, &source));
@@ -245,7 +258,7 @@ static void quick_ways_change_nothing(void)
         slow.rules->has_raw_bytes = false;
         mask_encoder_init(&slow.encoder, slow.rules);
         for (uint32_t n = 0; n < 600; n++) {
-            StrBuf row = { 0 };
+            StrBuf row = {0};
             strbuf_puts(&row, "{\"messages\": [");
             for (uint32_t i = 0; i <= n % 5; i++)
                 strbuf_printf(&row, "%s{\"role\": \"%s\", \"content\": \"%s%s\"}", i ? ", " : "", i % 2 ? "assistant" : "user",
@@ -288,15 +301,17 @@ static void contents_that_are_not_printed_are_counted(void)
         const char *row;
         int         unprinted; /* -1: refused */
     } cases[] = {
-        { ASKED ANSWERED, 0 },
-        { ASKED "{\"role\": \"assistant\", \"content\": \"<think>so long</think>short\"}, {\"role\": \"user\", \"content\": \"more\"}, " ANSWERED, 0 },
-        { ASKED "{\"role\": \"tool\", \"content\": \"{\\\"degrees\\\": 21}\"}, " ANSWERED, 0 },
-        { ASKED "{\"role\": \"developer\", \"content\": \"be brief\"}, " ANSWERED, 0 },
-        { ASKED "{\"role\": \"critic\", \"content\": \"be brief\"}, " ANSWERED, -1 },
-        { ASKED "{\"role\": \"critic\", \"content\": \"\"}, " ANSWERED, 0 },
-        { "{\"messages\": [{\"role\": \"user\", \"content\": [{\"type\": \"text\", \"text\": \"question\"}]}, " ANSWERED, 0 },
+        {ASKED ANSWERED, 0},
+        {ASKED
+         "{\"role\": \"assistant\", \"content\": \"<think>so long</think>short\"}, {\"role\": \"user\", \"content\": \"more\"}, " ANSWERED,
+         0},
+        {ASKED "{\"role\": \"tool\", \"content\": \"{\\\"degrees\\\": 21}\"}, " ANSWERED, 0},
+        {ASKED "{\"role\": \"developer\", \"content\": \"be brief\"}, " ANSWERED, 0},
+        {ASKED "{\"role\": \"critic\", \"content\": \"be brief\"}, " ANSWERED, -1},
+        {ASKED "{\"role\": \"critic\", \"content\": \"\"}, " ANSWERED, 0},
+        {"{\"messages\": [{\"role\": \"user\", \"content\": [{\"type\": \"text\", \"text\": \"question\"}]}, " ANSWERED, 0},
     };
-    Arena arena = { 0 };
+    Arena arena = {0};
     for (int has_memo = 0; has_memo < 2; has_memo++) {
         Kit kit = kit_open(tiny_tokenizer(), "<|im_end|>", chat_template(&arena, "Qwen-Qwen3-0.6B"), TRAIN_ON_ASSISTANT);
         mask_encoder_deinit(&kit.encoder);
@@ -305,8 +320,10 @@ static void contents_that_are_not_printed_are_counted(void)
         for (size_t i = 0; i < 2 * sizeof cases / sizeof cases[0]; i++) {
             Status status = encode_json(&kit, cases[i / 2].row);
             EXPECT_INT(status, cases[i / 2].unprinted < 0 ? ERR_INVALID : OK);
-            if (status == OK) EXPECT_INT(kit.encoder.messages_unprinted, cases[i / 2].unprinted);
-            else EXPECT_CONTAINS(status_message(), "message 2: the template prints nothing of the role \"critic\"");
+            if (status == OK)
+                EXPECT_INT(kit.encoder.messages_unprinted, cases[i / 2].unprinted);
+            else
+                EXPECT_CONTAINS(status_message(), "message 2: the template prints nothing of the role \"critic\"");
         }
         kit_close(&kit);
     }
@@ -322,13 +339,14 @@ static void contents_that_are_not_printed_are_counted(void)
 static void greetings_are_trained(void)
 {
     if (!tiny_tokenizer()) SKIP("no ../shared");
-    static const char row[] = "{\"messages\": [{\"role\": \"assistant\", \"content\": \"welcome\"}, {\"role\": \"user\", \"content\": \"question\"}, " ANSWERED;
+    static const char row[] =
+        "{\"messages\": [{\"role\": \"assistant\", \"content\": \"welcome\"}, {\"role\": \"user\", \"content\": \"question\"}, " ANSWERED;
     static const char row_alone[] = "{\"messages\": [" ANSWERED;
-    Arena             arena = { 0 };
+    Arena             arena = {0};
     const char *const templates[][3] = {
-        { chat_template(&arena, "Qwen-Qwen3-0.6B"), "welcome<|im_end|>|<think>\n\n</think>\n\nanswer<|im_end|>", "answer<|im_end|>" },
-        { chat_template(&arena, "Qwen-Qwen2.5-7B-Instruct"), "welcome<|im_end|>|answer<|im_end|>", "answer<|im_end|>" },
-        { chatml, "welcome<|im_end|>|answer<|im_end|>", "answer<|im_end|>" },
+        {chat_template(&arena, "Qwen-Qwen3-0.6B"), "welcome<|im_end|>|<think>\n\n</think>\n\nanswer<|im_end|>", "answer<|im_end|>"},
+        {chat_template(&arena, "Qwen-Qwen2.5-7B-Instruct"), "welcome<|im_end|>|answer<|im_end|>", "answer<|im_end|>"},
+        {chatml, "welcome<|im_end|>|answer<|im_end|>", "answer<|im_end|>"},
     };
     for (size_t i = 0; i < 6; i++) {
         Kit kit = kit_open(tiny_tokenizer(), "<|im_end|>", templates[i / 2][0], TRAIN_ON_ASSISTANT);
@@ -350,16 +368,17 @@ static void thinking_under_any_name_is_trained_or_counted(void)
 {
     if (!tiny_tokenizer()) SKIP("no ../shared");
     static const char row[] = ASKED "{\"role\": \"assistant\", \"content\": \"answer\", \"%s\": \"why\"}]}";
-    static const char other[] = "{% for m in messages %}<|im_start|>{{ m.role }}{{ '\n' }}{% if m.thinking %}({{ m.thinking }}){% endif %}{{ m.content }}<|im_end|>"
-                                "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant{{ '\n' }}{% endif %}";
-    Arena       arena = { 0 };
+    static const char other[] =
+        "{% for m in messages %}<|im_start|>{{ m.role }}{{ '\n' }}{% if m.thinking %}({{ m.thinking }}){% endif %}{{ m.content }}<|im_end|>"
+        "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant{{ '\n' }}{% endif %}";
+    Arena arena = {0};
     struct {
         const char *source, *want;
         int         unprinted;
     } cases[] = {
-        { chat_template(&arena, "Qwen-Qwen3-0.6B"), "<think>\nwhy\n</think>\n\nanswer<|im_end|>", 0 },
-        { other, "(why)answer<|im_end|>", 0 },
-        { chatml, "answer<|im_end|>", 1 },
+        {chat_template(&arena, "Qwen-Qwen3-0.6B"), "<think>\nwhy\n</think>\n\nanswer<|im_end|>", 0},
+        {other, "(why)answer<|im_end|>", 0},
+        {chatml, "answer<|im_end|>", 1},
     };
     for (size_t i = 0; i < 3; i++) {
         Kit kit = kit_open(tiny_tokenizer(), "<|im_end|>", cases[i].source, TRAIN_ON_ASSISTANT);
@@ -378,10 +397,13 @@ static void thinking_under_any_name_is_trained_or_counted(void)
 static void parts_are_joined_where_the_template_takes_none(void)
 {
     if (!tiny_tokenizer()) SKIP("no ../shared");
-    static const char takes_parts[] = "{% for m in messages %}{% if m.content is string %}{{ m.content }}{% else %}{% for p in m.content %}{{ p.text }};{% endfor %}{% endif %}{% endfor %}";
-    static const char row[] = "{\"messages\": [{\"role\": \"user\", \"content\": [{\"type\": \"text\", \"text\": \"a\"}, {\"type\": \"text\", \"text\": \"b\"}]}, "
+    static const char takes_parts[] = "{% for m in messages %}{% if m.content is string %}{{ m.content }}{% else %}{% for p in m.content "
+                                      "%}{{ p.text }};{% endfor %}{% endif %}{% endfor %}";
+    static const char row[] = "{\"messages\": [{\"role\": \"user\", \"content\": [{\"type\": \"text\", \"text\": \"a\"}, {\"type\": "
+                              "\"text\", \"text\": \"b\"}]}, "
                               "{\"role\": \"assistant\", \"content\": [{\"type\": \"text\", \"text\": \"c\"}]}]}";
-    const char *const templates[][2] = { { chatml, "<|im_start|>user\nab<|im_end|>\n<|im_start|>assistant\nc<|im_end|>\n" }, { takes_parts, "a;b;c;" } };
+    const char *const templates[][2] = {{chatml, "<|im_start|>user\nab<|im_end|>\n<|im_start|>assistant\nc<|im_end|>\n"},
+                                        {takes_parts, "a;b;c;"}};
     for (size_t i = 0; i < 2; i++) {
         Kit kit = kit_open(tiny_tokenizer(), "<|im_end|>", templates[i][0], TRAIN_ON_ALL);
         EXPECT_OK(encode_json(&kit, row));
@@ -392,7 +414,7 @@ static void parts_are_joined_where_the_template_takes_none(void)
     }
 }
 
-TEST_MAIN(TEST(greetings_are_trained), TEST(contents_that_are_not_printed_are_counted), TEST(parts_are_joined_where_the_template_takes_none),
-          TEST(thinking_under_any_name_is_trained_or_counted),
+TEST_MAIN(TEST(greetings_are_trained), TEST(contents_that_are_not_printed_are_counted),
+          TEST(parts_are_joined_where_the_template_takes_none), TEST(thinking_under_any_name_is_trained_or_counted),
           TEST(published_ids_and_masks), TEST(rules_choose_turns), TEST(unstable_templates_are_refused_or_end_at_eos),
           TEST(text_gets_eos_and_prompts_are_masked), TEST(shortcut_equals_prefixes), TEST(quick_ways_change_nothing))

@@ -16,60 +16,74 @@ static const char chatml[] = "{% for m in messages %}<|im_start|>{{ m.role }}\n{
                              "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
 static const char marked[] = "{% for m in messages %}<|im_start|>{{ m.role }}\n{% if m.role == 'assistant' %}{% generation %}"
                              "{{ m.content }}{% endgeneration %}<|im_end|>\n{% else %}{{ m.content }}<|im_end|>\n{% endif %}{% endfor %}";
-static const char roles_only[] = "{% for m in messages %}<|{{ m.role }}|>\n{{ m.content }}\n{% endfor %}{% if add_generation_prompt %}<|assistant|>\n{% endif %}";
-static const char counts[] = "{% for m in messages %}{% if loop.last %}<|last|>{% endif %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
-                             "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
+static const char roles_only[] =
+    "{% for m in messages %}<|{{ m.role }}|>\n{{ m.content }}\n{% endfor %}{% if add_generation_prompt %}<|assistant|>\n{% endif %}";
+static const char counts[] =
+    "{% for m in messages %}{% if loop.last %}<|last|>{% endif %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
 
 /* The last answer ends with another token. */
-static const char returns[] = "<|im_start|>system\nbe<|im_end|>{% for m in messages %}<|im_start|>{{ m.role }}<|sep|>{{ m.content }}{{ '<|return|>' if loop.last else '<|im_end|>' }}"
+static const char returns[] = "<|im_start|>system\nbe<|im_end|>{% for m in messages %}<|im_start|>{{ m.role }}<|sep|>{{ m.content }}{{ "
+                              "'<|return|>' if loop.last else '<|im_end|>' }}"
                               "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant<|sep|>{% endif %}";
 /* A message opens with its marker, the conversation ends with EOS. */
-static const char ends_once[] = "{% for m in messages %}<|sep|>{{ m.role }}\n{{ m.content }}\n{% endfor %}{% if add_generation_prompt %}<|sep|>assistant\n{% else %}</s>{% endif %}";
-static const char ends_between[] = "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}{{ '</s>' if m.role == 'assistant' and not loop.last }}{% endfor %}"
-                                   "{% if add_generation_prompt %}<|assistant|>{% endif %}";
+static const char ends_once[] = "{% for m in messages %}<|sep|>{{ m.role }}\n{{ m.content }}\n{% endfor %}{% if add_generation_prompt "
+                                "%}<|sep|>assistant\n{% else %}</s>{% endif %}";
+static const char ends_between[] =
+    "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}{{ '</s>' if m.role == 'assistant' and not loop.last }}{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>{% endif %}";
 
 #define IM "<|im_start|> <|im_end|>"
-#define R1 "<\xEF\xBD\x9CUser\xEF\xBD\x9C> <\xEF\xBD\x9C" "Assistant\xEF\xBD\x9C> <\xEF\xBD\x9C" "end\xE2\x96\x81of\xE2\x96\x81sentence\xEF\xBD\x9C>"
-#define R1_END "<\xEF\xBD\x9C" "end\xE2\x96\x81of\xE2\x96\x81sentence\xEF\xBD\x9C>"
+#define R1 \
+    "<\xEF\xBD\x9CUser\xEF\xBD\x9C> <\xEF\xBD\x9C" \
+    "Assistant\xEF\xBD\x9C> <\xEF\xBD\x9C" \
+    "end\xE2\x96\x81of\xE2\x96\x81sentence\xEF\xBD\x9C>"
+#define R1_END \
+    "<\xEF\xBD\x9C" \
+    "end\xE2\x96\x81of\xE2\x96\x81sentence\xEF\xBD\x9C>"
 static const Given templates[] = {
-    { "chatml", chatml, "<|im_end|>", "<|im_end|>", IM, "", NULL, false },
-    { "chatml, another eos", chatml, "</s>", "<|im_end|>", IM " </s>", "", NULL, false },
-    { "marked", marked, "<|im_end|>", "<|im_end|>", IM, "", NULL, false },
-    { "marked, another eos", marked, "</s>", "<|im_end|>", IM " </s>", "", NULL, false },
-    { "roles only", roles_only, "</s>", "", "<|user|> <|assistant|> </s>", "", NULL, false },
-    { "prefixes change", counts, "</s>", "<|im_end|>", IM " </s>", "", NULL, false },
-    { "another end", returns, "<|return|>", "<|im_end|>", IM " <|sep|> <|return|>", "", "<|return|>", true },
-    { "an end once", ends_once, "</s>", "", "<|sep|> </s>", "", "\n</s>", false },
-    { "ends between", ends_between, "</s>", "</s>", "<|user|> <|assistant|> </s>", "", "", true },
-    { "Qwen-Qwen2.5-7B-Instruct", NULL, "<|im_end|>", "<|im_end|>", IM, "", NULL, false },
-    { "Qwen-Qwen3-0.6B", NULL, "<|im_end|>", "<|im_end|>", IM, "<think>\n\n</think>\n\n", NULL, false },
-    { "Qwen-Qwen3-0.6B", NULL, "<|endoftext|>", "<|im_end|>", IM " <|endoftext|>", "<think>\n\n</think>\n\n", NULL, false },
-    { "Qwen3-from-tokenizer_config", NULL, "<|im_end|>", "<|im_end|>", IM, "<think>\n\n</think>\n\n", NULL, false },
-    { "Qwen3.5-4B", NULL, "<|im_end|>", "<|im_end|>", IM, "</think>\n\n", NULL, false }, /* <think> stands in the generation prompt */
-    { "Qwen-QwQ-32B", NULL, "<|im_end|>", "<|im_end|>", IM, "", NULL, false },
-    { "HuggingFaceTB-SmolLM3-3B", NULL, "<|im_end|>", "<|im_end|>", IM, "", NULL, false },
-    { "deepseek-ai-DeepSeek-R1-Distill-Qwen-32B", NULL, R1_END, R1_END, R1, "", NULL, false },
-    { "google-gemma-2-2b-it", NULL, "<eos>", "<end_of_turn>", "<start_of_turn> <end_of_turn> <eos>", "", NULL, false },
-    { "meta-llama-Llama-3.2-3B-Instruct", NULL, "<|eot_id|>", "<|eot_id|>", "<|start_header_id|> <|end_header_id|> <|eot_id|>", "", NULL, false },
-    { "microsoft-Phi-3.5-mini-instruct", NULL, "<|endoftext|>", "<|end|>", "<|user|> <|assistant|> <|end|> <|endoftext|>", "", NULL, false },
-    { "mistralai-Mistral-Nemo-Instruct-2407", NULL, "</s>", "</s>", "[INST] [/INST] </s>", "", NULL, false },
-    { "teknium/OpenHermes-2.5-Mistral-7B", NULL, "<|im_end|>", "<|im_end|>", IM, "", NULL, false },
-    { "bofenghuang/vigogne-2-70b-chat", NULL, "</s>", " </s>", "</s>", "", NULL, false },
-    { "openchat/openchat-3.5-0106", NULL, "<|end_of_turn|>", "<|end_of_turn|>", "<|end_of_turn|>", "", NULL, false },
-    { "eachadea/vicuna-13b-1.1", NULL, "</s>", "</s>", "</s>", "", NULL, false },
-    { "CohereForAI/c4ai-command-r-plus", NULL, "<|END_OF_TURN_TOKEN|>", "<|END_OF_TURN_TOKEN|>",
-      "<|START_OF_TURN_TOKEN|> <|END_OF_TURN_TOKEN|> <|USER_TOKEN|> <|CHATBOT_TOKEN|>", "", NULL, false },
-    { "Phi-3-small", NULL, "<|endoftext|>", "<|end|>", "<|user|> <|assistant|> <|end|> <|endoftext|>", "", NULL, false },
-    { "ChatGLM3", NULL, "</s>", "", "<|user|> <|assistant|> </s>", "", NULL, false },
-    { "GLMEdge", NULL, "<|endoftext|>", "", "<|user|> <|assistant|> <|endoftext|>", "", NULL, false },
-    { "DeepSeek-V2", NULL, R1_END, R1_END, R1_END, "", NULL, false },
-    { "mistralai/Mistral-7B-Instruct-v0.2 (mistralai 'v1' template with a system prompt)", NULL, "</s>", "</s>", "</s>", "", NULL, false },
-    { "Mistral-Nemo-Instruct-2407 (mistralai 'v3-tekken' template; modified to have system prompt at start)", NULL, "</s>", "</s>", "[INST] [/INST] </s>", "", NULL, false },
-    { "Infinigence/Megrez-3B-Instruct", NULL, "<|turn_end|>", "<|turn_end|>", "<|role_start|> <|role_end|> <|turn_end|>", "", NULL, false },
-    { "inclusionAI/Ling-lite", NULL, "<|endoftext|>", "", "<role> </role> <|endoftext|>", "", NULL, false },
-    { "ibm-granite/granite-3.x (tool call)", NULL, "<|end_of_text|>", "<|end_of_text|>", "<|start_of_role|> <|end_of_role|> <|end_of_text|>", "", NULL, false },
-    { "Phi4ChatTemplate (phi-4-base)", NULL, "<|im_end|>", "<|im_end|>", IM " <|im_sep|>", "", NULL, false },
-    { "Phi3MiniChatTemplate (phi-3-mini)", NULL, "<|endoftext|>", "<|end|>", "<|user|> <|assistant|> <|end|> <|endoftext|>", "", NULL, false },
+    {"chatml", chatml, "<|im_end|>", "<|im_end|>", IM, "", NULL, false},
+    {"chatml, another eos", chatml, "</s>", "<|im_end|>", IM " </s>", "", NULL, false},
+    {"marked", marked, "<|im_end|>", "<|im_end|>", IM, "", NULL, false},
+    {"marked, another eos", marked, "</s>", "<|im_end|>", IM " </s>", "", NULL, false},
+    {"roles only", roles_only, "</s>", "", "<|user|> <|assistant|> </s>", "", NULL, false},
+    {"prefixes change", counts, "</s>", "<|im_end|>", IM " </s>", "", NULL, false},
+    {"another end", returns, "<|return|>", "<|im_end|>", IM " <|sep|> <|return|>", "", "<|return|>", true},
+    {"an end once", ends_once, "</s>", "", "<|sep|> </s>", "", "\n</s>", false},
+    {"ends between", ends_between, "</s>", "</s>", "<|user|> <|assistant|> </s>", "", "", true},
+    {"Qwen-Qwen2.5-7B-Instruct", NULL, "<|im_end|>", "<|im_end|>", IM, "", NULL, false},
+    {"Qwen-Qwen3-0.6B", NULL, "<|im_end|>", "<|im_end|>", IM, "<think>\n\n</think>\n\n", NULL, false},
+    {"Qwen-Qwen3-0.6B", NULL, "<|endoftext|>", "<|im_end|>", IM " <|endoftext|>", "<think>\n\n</think>\n\n", NULL, false},
+    {"Qwen3-from-tokenizer_config", NULL, "<|im_end|>", "<|im_end|>", IM, "<think>\n\n</think>\n\n", NULL, false},
+    {"Qwen3.5-4B", NULL, "<|im_end|>", "<|im_end|>", IM, "</think>\n\n", NULL, false}, /* <think> stands in the generation prompt */
+    {"Qwen-QwQ-32B", NULL, "<|im_end|>", "<|im_end|>", IM, "", NULL, false},
+    {"HuggingFaceTB-SmolLM3-3B", NULL, "<|im_end|>", "<|im_end|>", IM, "", NULL, false},
+    {"deepseek-ai-DeepSeek-R1-Distill-Qwen-32B", NULL, R1_END, R1_END, R1, "", NULL, false},
+    {"google-gemma-2-2b-it", NULL, "<eos>", "<end_of_turn>", "<start_of_turn> <end_of_turn> <eos>", "", NULL, false},
+    {"meta-llama-Llama-3.2-3B-Instruct", NULL, "<|eot_id|>", "<|eot_id|>", "<|start_header_id|> <|end_header_id|> <|eot_id|>", "", NULL,
+     false},
+    {"microsoft-Phi-3.5-mini-instruct", NULL, "<|endoftext|>", "<|end|>", "<|user|> <|assistant|> <|end|> <|endoftext|>", "", NULL, false},
+    {"mistralai-Mistral-Nemo-Instruct-2407", NULL, "</s>", "</s>", "[INST] [/INST] </s>", "", NULL, false},
+    {"teknium/OpenHermes-2.5-Mistral-7B", NULL, "<|im_end|>", "<|im_end|>", IM, "", NULL, false},
+    {"bofenghuang/vigogne-2-70b-chat", NULL, "</s>", " </s>", "</s>", "", NULL, false},
+    {"openchat/openchat-3.5-0106", NULL, "<|end_of_turn|>", "<|end_of_turn|>", "<|end_of_turn|>", "", NULL, false},
+    {"eachadea/vicuna-13b-1.1", NULL, "</s>", "</s>", "</s>", "", NULL, false},
+    {"CohereForAI/c4ai-command-r-plus", NULL, "<|END_OF_TURN_TOKEN|>", "<|END_OF_TURN_TOKEN|>",
+     "<|START_OF_TURN_TOKEN|> <|END_OF_TURN_TOKEN|> <|USER_TOKEN|> <|CHATBOT_TOKEN|>", "", NULL, false},
+    {"Phi-3-small", NULL, "<|endoftext|>", "<|end|>", "<|user|> <|assistant|> <|end|> <|endoftext|>", "", NULL, false},
+    {"ChatGLM3", NULL, "</s>", "", "<|user|> <|assistant|> </s>", "", NULL, false},
+    {"GLMEdge", NULL, "<|endoftext|>", "", "<|user|> <|assistant|> <|endoftext|>", "", NULL, false},
+    {"DeepSeek-V2", NULL, R1_END, R1_END, R1_END, "", NULL, false},
+    {"mistralai/Mistral-7B-Instruct-v0.2 (mistralai 'v1' template with a system prompt)", NULL, "</s>", "</s>", "</s>", "", NULL, false},
+    {"Mistral-Nemo-Instruct-2407 (mistralai 'v3-tekken' template; modified to have system prompt at start)", NULL, "</s>", "</s>",
+     "[INST] [/INST] </s>", "", NULL, false},
+    {"Infinigence/Megrez-3B-Instruct", NULL, "<|turn_end|>", "<|turn_end|>", "<|role_start|> <|role_end|> <|turn_end|>", "", NULL, false},
+    {"inclusionAI/Ling-lite", NULL, "<|endoftext|>", "", "<role> </role> <|endoftext|>", "", NULL, false},
+    {"ibm-granite/granite-3.x (tool call)", NULL, "<|end_of_text|>", "<|end_of_text|>", "<|start_of_role|> <|end_of_role|> <|end_of_text|>",
+     "", NULL, false},
+    {"Phi4ChatTemplate (phi-4-base)", NULL, "<|im_end|>", "<|im_end|>", IM " <|im_sep|>", "", NULL, false},
+    {"Phi3MiniChatTemplate (phi-3-mini)", NULL, "<|endoftext|>", "<|end|>", "<|user|> <|assistant|> <|end|> <|endoftext|>", "", NULL,
+     false},
 };
 enum { NUM_TEMPLATES = sizeof templates / sizeof templates[0] };
 
@@ -78,8 +92,10 @@ static const struct {
     const char *path;
     bool        has_nfc, has_prefix;
 } tokenizers[] = {
-    { "tokenizers/minimind/tokenizer.json", false, false }, { "tokenizers/minimind/tokenizer.json", true, false },
-    { "tokenizers/phi-3/tokenizer.json", false, true }, { "models/stories260K/hf/tokenizer.json", false, true },
+    {"tokenizers/minimind/tokenizer.json", false, false},
+    {"tokenizers/minimind/tokenizer.json", true, false},
+    {"tokenizers/phi-3/tokenizer.json", false, true},
+    {"models/stories260K/hf/tokenizer.json", false, true},
 };
 enum { NUM_TOKENIZERS = sizeof tokenizers / sizeof tokenizers[0] };
 
@@ -88,10 +104,18 @@ typedef enum Markers { SPECIAL, ADDED, ABSENT, NUM_MARKERS } Markers;
 
 /* An answer, and its NFC. */
 static const char *const answers[][2] = {
-    { "hello", "hello" }, { " led by blanks", " led by blanks" }, { "ends so \n", "ends so \n" }, { "\n\nlines\n\nwithin", "\n\nlines\n\nwithin" },
-    { "caf\xC3\xA9 e\xCC\x81", "caf\xC3\xA9 \xC3\xA9" }, { "\xEF\xA8\x8C and \xEF\xA8\x8C", "\xE5\x85\x80 and \xE5\x85\x80" },
-    { "\xF0\x9F\x99\x82 \xE4\xB8\xAD", "\xF0\x9F\x99\x82 \xE4\xB8\xAD" }, { "a  b   c", "a  b   c" }, { "x", "x" }, { "tail\xEF\xA8\x8C", "tail\xE5\x85\x80" },
-    { "Q", "Q" }, { "the X", "the X" },
+    {"hello", "hello"},
+    {" led by blanks", " led by blanks"},
+    {"ends so \n", "ends so \n"},
+    {"\n\nlines\n\nwithin", "\n\nlines\n\nwithin"},
+    {"caf\xC3\xA9 e\xCC\x81", "caf\xC3\xA9 \xC3\xA9"},
+    {"\xEF\xA8\x8C and \xEF\xA8\x8C", "\xE5\x85\x80 and \xE5\x85\x80"},
+    {"\xF0\x9F\x99\x82 \xE4\xB8\xAD", "\xF0\x9F\x99\x82 \xE4\xB8\xAD"},
+    {"a  b   c", "a  b   c"},
+    {"x", "x"},
+    {"tail\xEF\xA8\x8C", "tail\xE5\x85\x80"},
+    {"Q", "Q"},
+    {"the X", "the X"},
 };
 enum { NUM_ANSWERS = sizeof answers / sizeof answers[0] };
 
@@ -113,7 +137,7 @@ static Str read_text(Arena *arena, const char *name)
 /* Its source, with the names in it that only its folder knows. */
 static Str source_of(Arena *arena, const Given *given)
 {
-    static const char *const lists[] = { "chat/cases_llama_cpp.json", "chat/cases_onnxruntime.json" };
+    static const char *const lists[] = {"chat/cases_llama_cpp.json", "chat/cases_onnxruntime.json"};
     if (given->data) return str_of(given->data);
     for (size_t i = 0; i < 2; i++) {
         Str       text = read_text(arena, lists[i]);
@@ -129,14 +153,16 @@ static Str source_of(Arena *arena, const Given *given)
 static Str with_markers(Arena *arena, size_t k, const char *markers, Markers how)
 {
     const char *path = tokenizers[k].path;
-    Str        file = read_text(arena, path), name = str_of("\"added_tokens\""), none = str_of("\"normalizer\": null");
-    StrBuf     out = { 0 };
+    Str         file = read_text(arena, path), name = str_of("\"added_tokens\""), none = str_of("\"normalizer\": null");
+    StrBuf      out = {0};
     int32_t     id = 40000; /* behind every vocabulary */
     const char *at = strchr(str_search(file, name), '[') + 1;
     strbuf_append(&out, file.data, (size_t)(at - file.data));
     char *list = arena_strdup(arena, markers), *rest = NULL;
     for (char *marker = strtok_r(list, " ", &rest); marker && how != ABSENT; marker = strtok_r(NULL, " ", &rest))
-        strbuf_printf(&out, "{\"id\": %d, \"content\": \"%s\", \"special\": %s, \"normalized\": %s, \"single_word\": false, \"lstrip\": false, \"rstrip\": false}, ",
+        strbuf_printf(&out,
+                      "{\"id\": %d, \"content\": \"%s\", \"special\": %s, \"normalized\": %s, \"single_word\": false, \"lstrip\": false, "
+                      "\"rstrip\": false}, ",
                       id++, marker, how == SPECIAL ? "true" : "false", how == ADDED && !tokenizers[k].has_prefix ? "true" : "false");
     const char *normalizer = str_search(file, none);
     if (tokenizers[k].has_nfc) {
@@ -145,14 +171,14 @@ static Str with_markers(Arena *arena, size_t k, const char *markers, Markers how
         at = normalizer + none.len;
     }
     strbuf_append(&out, at, (size_t)(file.data + file.len - at));
-    Str whole = { arena_strndup(arena, out.data, out.len), out.len };
+    Str whole = {arena_strndup(arena, out.data, out.len), out.len};
     strbuf_deinit(&out);
     return whole;
 }
 
 static Kit kit_open(const Given *given, size_t tokenizer, Markers how)
 {
-    Kit         kit = { 0 };
+    Kit         kit = {0};
     const char *dir = scratch_dir();
     Str         source = source_of(&kit.arena, given), file = with_markers(&kit.arena, tokenizer, given->markers, how);
     char       *config = arena_printf(&kit.arena, "{\"eos_token\": \"%s\"}", given->eos);
@@ -187,7 +213,7 @@ static void add_message(StrBuf *row, const char *role, const char *content)
 static Status encode_row(Kit *kit, const char *row_json)
 {
     JsonValue     *row = arena_new(&kit->arena, JsonValue);
-    DatasetOptions options = { .type = DATASET_CONVERSATION };
+    DatasetOptions options = {.type = DATASET_CONVERSATION};
     RowFormat      format;
     Sample         sample;
     EXPECT_OK(json_parse(&kit->arena, "row", row_json, strlen(row_json), row));
@@ -200,7 +226,7 @@ static Status encode_row(Kit *kit, const char *row_json)
 static Str decoded(Kit *kit, size_t begin, size_t end)
 {
     static const char blank[] = "end of sentence", mark[] = "end\xE2\x96\x81of\xE2\x96\x81sentence";
-    StrBuf      text = { 0 }, out = { 0 };
+    StrBuf            text = {0}, out = {0};
     EXPECT_OK(tokenizer_decode(kit->tokenizer, kit->encoder.ids.data + begin, end - begin, false, &text));
     const char *at = strbuf_cstr(&text), *found;
     for (; (found = strstr(at, blank)); at = found + strlen(blank)) {
@@ -208,7 +234,7 @@ static Str decoded(Kit *kit, size_t begin, size_t end)
         strbuf_puts(&out, mark);
     }
     strbuf_puts(&out, at);
-    Str copy = { arena_strndup(&kit->arena, strbuf_cstr(&out), out.len), out.len };
+    Str copy = {arena_strndup(&kit->arena, strbuf_cstr(&out), out.len), out.len};
     strbuf_deinit(&text);
     strbuf_deinit(&out);
     return copy;
@@ -232,7 +258,7 @@ static bool is_blank(char c)
 
 static Str trimmed(Str text)
 {
-    while (text.len > 0 && is_blank(text.data[0])) text = (Str){ text.data + 1, text.len - 1 };
+    while (text.len > 0 && is_blank(text.data[0])) text = (Str){text.data + 1, text.len - 1};
     while (text.len > 0 && is_blank(text.data[text.len - 1])) text.len--;
     return text;
 }
@@ -249,11 +275,11 @@ static bool is_content(Str text, const char *content)
 static bool is_answer(Str run, size_t last_len, const char *lead, const char *content, const char *stop)
 {
     size_t lead_len = strlen(lead), stop_len = strlen(stop);
-    while (run.len > 0 && is_blank(run.data[0])) run = (Str){ run.data + 1, run.len - 1 };
+    while (run.len > 0 && is_blank(run.data[0])) run = (Str){run.data + 1, run.len - 1};
     for (size_t extra = 0; extra == 0 || extra < last_len; extra++) {
         if (run.len < lead_len + stop_len + extra || memcmp(run.data, lead, lead_len) != 0) return false;
-        Str turn = { run.data + lead_len, run.len - lead_len - extra };
-        bool is_same = is_content((Str){ turn.data, turn.len - stop_len }, content);
+        Str  turn = {run.data + lead_len, run.len - lead_len - extra};
+        bool is_same = is_content((Str){turn.data, turn.len - stop_len}, content);
         if (is_same && memcmp(turn.data + turn.len - stop_len, stop, stop_len) == 0) return true;
     }
     return false;
@@ -262,7 +288,7 @@ static bool is_answer(Str run, size_t last_len, const char *lead, const char *co
 /* One talk: its answers begin at the n-th of the list. */
 static void check_talk(Kit *kit, const Given *given, bool has_nfc, const char *where, uint32_t n)
 {
-    StrBuf   row = { 0 };
+    StrBuf   row = {0};
     uint32_t turns = 1 + n % 3;
     size_t   at = 0, last_len;
     for (uint32_t i = 0; i < turns; i++) {
@@ -292,8 +318,9 @@ static void contents_and_stops_are_trained(void)
             Markers how = (Markers)(k % NUM_MARKERS);
             size_t  tokenizer = k / NUM_MARKERS;
             if (how != SPECIAL && (tokenizer == 2 || templates[t].by_token)) continue; /* 2: large, once is enough */
-            Kit     kit = kit_open(&templates[t], tokenizer, how);
-            snprintf(where, sizeof where, "%s, %s (%d), markers %d", templates[t].name, tokenizers[tokenizer].path, tokenizers[tokenizer].has_nfc, how);
+            Kit kit = kit_open(&templates[t], tokenizer, how);
+            snprintf(where, sizeof where, "%s, %s (%d), markers %d", templates[t].name, tokenizers[tokenizer].path,
+                     tokenizers[tokenizer].has_nfc, how);
             for (uint32_t n = 0; n < NUM_ANSWERS * 3; n++) check_talk(&kit, &templates[t], tokenizers[tokenizer].has_nfc, where, n);
             mask_rules_forbid_shortcuts(kit.rules); /* the way that fits every template gives the same */
             for (uint32_t n = 0; n < NUM_ANSWERS; n++) check_talk(&kit, &templates[t], tokenizers[tokenizer].has_nfc, where, n);
@@ -318,34 +345,49 @@ static void rewritten_answers_end_at_their_stop(void)
     static const struct {
         const char *name, *eos, *row, *runs[3];
     } cases[] = {
-        { "Qwen-Qwen2.5-7B-Instruct", "<|im_end|>",
-          "{\"messages\": [" SAID("user", BROKEN) ", {\"role\": \"assistant\", \"content\": \"\", \"tool_calls\": [{\"name\": \"look\", \"arguments\": {\"at\": 1}}]}, "
-          SAID("tool", "seen") ", " SAID("assistant", "that") "]}",
-          { "<tool_call>\n{\"name\": \"look\", \"arguments\": {\"at\": 1}}\n</tool_call><|im_end|>", "that<|im_end|>" } },
-        { "Qwen-Qwen3-0.6B", "<|endoftext|>",
-          "{\"messages\": [" SAID("user", BROKEN) ", " SAID("assistant", "<think>\\nlong\\n</think>\\n\\nshort") ", " SAID("user", "more") ", "
-          SAID("assistant", "<think>\\nwhy\\n</think>\\n\\nso") "]}",
-          { "short<|im_end|>", "<think>\nwhy\n</think>\n\nso<|im_end|>" } },
-        { "Qwen-Qwen3-0.6B", "<|im_end|>",
-          "{\"messages\": [" SAID("user", BROKEN) ", {\"role\": \"assistant\", \"content\": \"first\", \"reasoning_content\": \"r\", \"tool_calls\": [{\"name\": \"look\", "
-          "\"arguments\": {}}]}, " SAID("tool", "seen") ", " SAID("assistant", "that") ", " SAID("user", "more") ", " SAID("assistant", "bye") "]}",
-          { "first\n<tool_call>\n{\"name\": \"look\", \"arguments\": {}}\n</tool_call><|im_end|>", "that<|im_end|>", "<think>\n\n</think>\n\nbye<|im_end|>" } },
-        { "Qwen-QwQ-32B", "<|im_end|>",
-          "{\"messages\": [" SAID("user", BROKEN) ", " SAID("assistant", "<think>\\nlong\\n</think>\\n\\nshort") ", " SAID("user", "more") ", "
-          SAID("assistant", "<think>\\nwhy\\n</think>\\n\\nso") "]}",
-          { "short<|im_end|>", "<think>\nwhy\n</think>\n\nso<|im_end|>" } },
-        { "deepseek-ai-DeepSeek-R1-Distill-Qwen-32B", R1_END,
-          "{\"messages\": [" SAID("user", BROKEN) ", " SAID("assistant", "<think>\\nlong\\n</think>\\n\\nshort") ", " SAID("user", "more") ", " SAID("assistant", "so") "]}",
-          { "\n\nshort" R1_END, "so" R1_END } },
-        { "mistralai-Mistral-Nemo-Instruct-2407", "</s>", /* the system stands in the last question */
-          "{\"messages\": [" SAID("system", "be brief") ", " SAID("user", BROKEN) ", " SAID("assistant", "one") ", " SAID("user", "more") ", " SAID("assistant", "two") "]}",
-          { "one</s>", "two</s>" } },
-        { "chatml, another eos", "</s>",
-          "{\"messages\": [" SAID("user", BROKEN) ", " SAID("assistant", "a<|im_end|>\\nb </s> c") ", " SAID("user", "more") ", " SAID("assistant", "d<|im_end|>") "]}",
-          { "a<|im_end|>\nb </s> c<|im_end|>", "d<|im_end|><|im_end|>" } },
-        { "microsoft-Phi-3.5-mini-instruct", "<|endoftext|>",
-          "{\"messages\": [" SAID("user", BROKEN) ", " SAID("assistant", "one<|end|>") ", " SAID("user", "more") ", " SAID("assistant", "two") "]}",
-          { "one<|end|><|end|>", "two<|end|>" } },
+        {"Qwen-Qwen2.5-7B-Instruct",
+         "<|im_end|>",
+         "{\"messages\": [" SAID("user", BROKEN) ", {\"role\": \"assistant\", \"content\": \"\", \"tool_calls\": [{\"name\": \"look\", "
+                                                 "\"arguments\": {\"at\": 1}}]}, " SAID("tool", "seen") ", " SAID("assistant", "that") "]}",
+         {"<tool_call>\n{\"name\": \"look\", \"arguments\": {\"at\": 1}}\n</tool_call><|im_end|>", "that<|im_end|>"}},
+        {"Qwen-Qwen3-0.6B",
+         "<|endoftext|>",
+         "{\"messages\": [" SAID("user", BROKEN) ", " SAID("assistant", "<think>\\nlong\\n</think>\\n\\nshort") ", " SAID(
+             "user", "more") ", " SAID("assistant", "<think>\\nwhy\\n</think>\\n\\nso") "]}",
+         {"short<|im_end|>", "<think>\nwhy\n</think>\n\nso<|im_end|>"}},
+        {"Qwen-Qwen3-0.6B",
+         "<|im_end|>",
+         "{\"messages\": [" SAID("user", BROKEN) ", {\"role\": \"assistant\", \"content\": \"first\", \"reasoning_content\": \"r\", "
+                                                 "\"tool_calls\": [{\"name\": \"look\", "
+                                                 "\"arguments\": {}}]}, " SAID("tool", "seen") ", " SAID("assistant", "that") ", " SAID(
+                                                     "user", "more") ", " SAID("assistant", "bye") "]}",
+         {"first\n<tool_call>\n{\"name\": \"look\", \"arguments\": {}}\n</tool_call><|im_end|>", "that<|im_end|>",
+          "<think>\n\n</think>\n\nbye<|im_end|>"}},
+        {"Qwen-QwQ-32B",
+         "<|im_end|>",
+         "{\"messages\": [" SAID("user", BROKEN) ", " SAID("assistant", "<think>\\nlong\\n</think>\\n\\nshort") ", " SAID(
+             "user", "more") ", " SAID("assistant", "<think>\\nwhy\\n</think>\\n\\nso") "]}",
+         {"short<|im_end|>", "<think>\nwhy\n</think>\n\nso<|im_end|>"}},
+        {"deepseek-ai-DeepSeek-R1-Distill-Qwen-32B",
+         R1_END,
+         "{\"messages\": [" SAID("user", BROKEN) ", " SAID("assistant", "<think>\\nlong\\n</think>\\n\\nshort") ", " SAID(
+             "user", "more") ", " SAID("assistant", "so") "]}",
+         {"\n\nshort" R1_END, "so" R1_END}},
+        {"mistralai-Mistral-Nemo-Instruct-2407",
+         "</s>", /* the system stands in the last question */
+         "{\"messages\": [" SAID("system", "be brief") ", " SAID("user", BROKEN) ", " SAID("assistant", "one") ", " SAID(
+             "user", "more") ", " SAID("assistant", "two") "]}",
+         {"one</s>", "two</s>"}},
+        {"chatml, another eos",
+         "</s>",
+         "{\"messages\": [" SAID("user", BROKEN) ", " SAID("assistant", "a<|im_end|>\\nb </s> c") ", " SAID("user", "more") ", " SAID(
+             "assistant", "d<|im_end|>") "]}",
+         {"a<|im_end|>\nb </s> c<|im_end|>", "d<|im_end|><|im_end|>"}},
+        {"microsoft-Phi-3.5-mini-instruct",
+         "<|endoftext|>",
+         "{\"messages\": [" SAID("user", BROKEN) ", " SAID("assistant", "one<|end|>") ", " SAID("user", "more") ", " SAID("assistant",
+                                                                                                                          "two") "]}",
+         {"one<|end|><|end|>", "two<|end|>"}},
     };
     for (size_t i = 0; i < 2 * sizeof cases / sizeof cases[0]; i++) {
         Kit    kit = kit_open(given_of(cases[i / 2].name, cases[i / 2].eos), 1, SPECIAL);
@@ -375,7 +417,8 @@ static void break_questions(Arena *arena, const JsonValue *row)
 static void markers_of_the_next_turn_are_never_trained(void)
 {
     if (!test_shared_dir()) SKIP("no ../shared");
-    static const char *const names[][2] = { { "Qwen-Qwen2.5-7B-Instruct", "<|im_end|>" }, { "Qwen-Qwen3-0.6B", "<|im_end|>" }, { "chatml, another eos", "</s>" } };
+    static const char *const names[][2] = {
+        {"Qwen-Qwen2.5-7B-Instruct", "<|im_end|>"}, {"Qwen-Qwen3-0.6B", "<|im_end|>"}, {"chatml, another eos", "</s>"}};
     for (size_t i = 0; i < 2 * 3; i++) {
         Kit       kit = kit_open(given_of(names[i / 2][0], names[i / 2][1]), 1 + i % 2, SPECIAL);
         Str       text = read_text(&kit.arena, "datasets/glaive_toolcall_en_demo.json");
@@ -383,7 +426,7 @@ static void markers_of_the_next_turn_are_never_trained(void)
         EXPECT_OK(json_parse(&kit.arena, "rows", text.data, text.len, &rows));
         int32_t marker = tokenizer_token_to_id(kit.tokenizer, "<|im_start|>");
         for (uint32_t r = 0; r < rows.count; r++) {
-            DatasetOptions options = { .type = DATASET_CONVERSATION };
+            DatasetOptions options = {.type = DATASET_CONVERSATION};
             RowFormat      format;
             Sample         sample;
             break_questions(&kit.arena, &rows.items[r]);

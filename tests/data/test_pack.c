@@ -49,7 +49,7 @@ static void every_sample_is_in_one_row_that_holds_it(void)
 
 static void halves_pair_up(void)
 {
-    int32_t lengths[] = { 40, 60, 50, 50, 99, 1 };
+    int32_t lengths[] = {40, 60, 50, 50, 99, 1};
     Packing packing;
     pack_best_fit(lengths, 6, 100, &packing);
     EXPECT_INT(packing.num_rows, 3);
@@ -62,7 +62,7 @@ static void a_million_samples_pack_tightly(void)
 {
     int64_t  n = 1000000;
     int32_t *lengths = malloc(sizeof *lengths * (size_t)n);
-    int64_t tokens = 0;
+    int64_t  tokens = 0;
     for (int64_t i = 0; i < n; i++) tokens += lengths[i] = 1 + (int32_t)(philox4x32((uint32_t)i, 0, 0, 0, 5).v[0] % 3000);
     Packing packing;
     pack_best_fit(lengths, n, 8192, &packing);

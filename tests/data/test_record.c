@@ -14,8 +14,8 @@ static void write_file(const char *path, const char *text)
 static const char *read_all(const char *path)
 {
     static StrBuf text;
-    Arena         arena = { 0 };
-    char         *paths[] = { (char *)path };
+    Arena         arena = {0};
+    char         *paths[] = {(char *)path};
     Reader       *reader;
     Record        record;
     bool          has = true;
@@ -47,7 +47,8 @@ static void formats_give_equal_rows(void)
     EXPECT_STR(read_all(path_in(dir, "y.json")), want);
     write_file(path_in(dir, "y.jsonl"), "\n[\n {\"a\":\"1\", \"b\":\"x, \\\"y\\\"\\n\"},\n {\"a\":\"\",\"b\":\"z\"}\n]\n");
     EXPECT_STR(read_all(path_in(dir, "y.jsonl")), want);
-    write_file(path_in(dir, "x.csv"), "\xef\xbb\xbf" "a,b\r\n1,\"x, \"\"y\"\"\n\"\r\n\r\n,z");
+    write_file(path_in(dir, "x.csv"), "\xef\xbb\xbf"
+                                      "a,b\r\n1,\"x, \"\"y\"\"\n\"\r\n\r\n,z");
     EXPECT_STR(read_all(path_in(dir, "x.csv")), want);
     write_file(path_in(dir, "x.tsv"), "a\tb\n1\t\"x, \"\"y\"\"\n\"\n\"\"\tz\n");
     EXPECT_STR(read_all(path_in(dir, "x.tsv")), want);
@@ -65,25 +66,28 @@ static void formats_give_equal_rows(void)
 static void bad_input_says_where(void)
 {
     static const char *const cases[][3] = {
-        { "a.jsonl", "{\"a\":1}\n{\"a\":}\n", "a.jsonl:2:6" },
-        { "a.ndjson", "\n  {\"a\":}\n", "a.ndjson:2:8" },
-        { "b.jsonl", "\n [{\"a\":1},\n {\"a\":}]", "b.jsonl:3:7" },
-        { "c.jsonl", "[{\"a\":1}]\n[{\"a\":2}]\n", "c.jsonl:2:1: text after the end of the array" },
-        { "b.json", "[{\"a\":1},\n  {\"a\":\n x}]", "b.json:3:2" },
-        { "c.json", "[{\"a\":1}\n {\"a\":2}]", "c.json:2:2: expected ',' or ']'" },
-        { "d.json", "[{\"a\":1},\n]", "d.json:2:1: expected a value" },
-        { "e.json", "[{\"a\":1}", "e.json:1:9: the array is never closed" },
-        { "f.json", "[] x", "f.json:1:4: text after" },
-        { "g.json", "[{\"a\": \"unclosed", "g.json:1:" },
-        { "h.csv", "a,b\n1,2\n3\n", "h.csv:3: 1 fields, the header has 2" },
-        { "i.csv", "a,b\n1,x\"y\n", "i.csv:2: column 4: a quote inside" },
-        { "j.csv", "a,b\n1,\"x\"y\n", "j.csv:2: column 5: a closing quote" },
-        { "k.csv", "a,b\n\n1,\"x\n", "k.csv:3: column 3: the quote that opens here" },
-        { "l.csv", "a,a\n", "l.csv:1: two columns are named \"a\"" },
-        { "m.csv", "", "m.csv: empty" },
-        { "n.txt", "\xff\xfe" "x", "n.txt: UTF-16" },
-        { "o.json", "]", "o.json:1:1: expected a JSON value" },
-        { "p.parquet", "PAR1 and nothing more", "p.parquet: the end of a parquet file is missing" },
+        {"a.jsonl", "{\"a\":1}\n{\"a\":}\n", "a.jsonl:2:6"},
+        {"a.ndjson", "\n  {\"a\":}\n", "a.ndjson:2:8"},
+        {"b.jsonl", "\n [{\"a\":1},\n {\"a\":}]", "b.jsonl:3:7"},
+        {"c.jsonl", "[{\"a\":1}]\n[{\"a\":2}]\n", "c.jsonl:2:1: text after the end of the array"},
+        {"b.json", "[{\"a\":1},\n  {\"a\":\n x}]", "b.json:3:2"},
+        {"c.json", "[{\"a\":1}\n {\"a\":2}]", "c.json:2:2: expected ',' or ']'"},
+        {"d.json", "[{\"a\":1},\n]", "d.json:2:1: expected a value"},
+        {"e.json", "[{\"a\":1}", "e.json:1:9: the array is never closed"},
+        {"f.json", "[] x", "f.json:1:4: text after"},
+        {"g.json", "[{\"a\": \"unclosed", "g.json:1:"},
+        {"h.csv", "a,b\n1,2\n3\n", "h.csv:3: 1 fields, the header has 2"},
+        {"i.csv", "a,b\n1,x\"y\n", "i.csv:2: column 4: a quote inside"},
+        {"j.csv", "a,b\n1,\"x\"y\n", "j.csv:2: column 5: a closing quote"},
+        {"k.csv", "a,b\n\n1,\"x\n", "k.csv:3: column 3: the quote that opens here"},
+        {"l.csv", "a,a\n", "l.csv:1: two columns are named \"a\""},
+        {"m.csv", "", "m.csv: empty"},
+        {"n.txt",
+         "\xff\xfe"
+         "x",
+         "n.txt: UTF-16"},
+        {"o.json", "]", "o.json:1:1: expected a JSON value"},
+        {"p.parquet", "PAR1 and nothing more", "p.parquet: the end of a parquet file is missing"},
     };
     const char *dir = scratch_dir();
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
@@ -96,7 +100,7 @@ static void bad_input_says_where(void)
 
 static size_t gzip_bytes(const void *data, size_t len, char *out, size_t room)
 {
-    z_stream stream = { 0 };
+    z_stream stream = {0};
     deflateInit2(&stream, 9, Z_DEFLATED, 15 + 16, 9, Z_DEFAULT_STRATEGY);
     stream.next_in = (unsigned char *)data;
     stream.avail_in = (unsigned)len;
@@ -150,7 +154,7 @@ static void bombs_are_refused(void)
 static void paths_mean_files(void)
 {
     const char *dir = scratch_dir();
-    Arena       arena = { 0 };
+    Arena       arena = {0};
     char      **paths;
     int         count;
     EXPECT_OK(file_make_dirs(path_in(dir, "data")));
@@ -196,7 +200,7 @@ static void long_text_comes_in_parts_at_lines(void)
     char       *text = malloc(len);
     for (size_t i = 0; i < len; i++) text[i] = i % 61 == 60 ? '\n' : 'x';
     EXPECT_OK(file_write_atomic(path_in(dir, "x.txt"), text, len));
-    char   *paths[] = { (char *)path_in(dir, "x.txt") };
+    char   *paths[] = {(char *)path_in(dir, "x.txt")};
     Reader *reader;
     Record  record;
     bool    has = true;
@@ -223,11 +227,11 @@ static void parquet_equals_its_csv(void)
 {
     const char *shared = test_shared_dir();
     if (!shared) SKIP("no ../shared");
-    static const char *const names[] = { "delta_binary_packed", "delta_byte_array" };
+    static const char *const names[] = {"delta_binary_packed", "delta_byte_array"};
     for (int f = 0; f < 2; f++) {
-        char    path[2][4200], *paths[2] = { path[0], path[1] };
+        char    path[2][4200], *paths[2] = {path[0], path[1]};
         Reader *readers[2];
-        Arena   arena = { 0 };
+        Arena   arena = {0};
         int     rows = 0;
         snprintf(path[0], sizeof path[0], "%s/data/parquet/%s.parquet", shared, names[f]);
         snprintf(path[1], sizeof path[1], "%s/data/parquet/%s_expect.csv", shared, names[f]);
@@ -243,7 +247,7 @@ static void parquet_equals_its_csv(void)
             EXPECT_INT(value[0].count, value[1].count);
             for (uint32_t i = 0; i < value[0].count; i++) {
                 const JsonValue *got = &value[0].members[i].value, *want = &value[1].members[i].value;
-                StrBuf           text = { 0 };
+                StrBuf           text = {0};
                 if (got->type == JSON_STRING)
                     strbuf_puts(&text, got->string.data);
                 else if (got->type != JSON_NULL)

@@ -8,7 +8,7 @@ static void tokens_documents_and_mask_come_back(void)
 {
     const char *dir = scratch_dir(), *path = path_in(dir, "shard-00000.tokens");
     for (int vocab = 1000; vocab <= 100000; vocab *= 100) {
-        int lengths[] = { 5, 1, 700, 64, 3 };
+        int lengths[] = {5, 1, 700, 64, 3};
         write_shard(path, lengths, 5, vocab, true);
         Shard *shard;
         EXPECT_OK(shard_open(path, &shard));
@@ -36,7 +36,7 @@ static void tokens_documents_and_mask_come_back(void)
 static void equal_content_gives_equal_bytes(void)
 {
     const char *dir = scratch_dir();
-    int         lengths[] = { 9, 8 };
+    int         lengths[] = {9, 8};
     uint64_t    a, b;
     write_shard(path_in(dir, "a"), lengths, 2, 500, true);
     write_shard(path_in(dir, "b"), lengths, 2, 500, true);
@@ -50,9 +50,9 @@ static void equal_content_gives_equal_bytes(void)
 static void damage_is_found(void)
 {
     const char *dir = scratch_dir(), *path = path_in(dir, "good"), *bad = path_in(dir, "bad");
-    int         lengths[] = { 30, 20 };
+    int         lengths[] = {30, 20};
     write_shard(path, lengths, 2, 500, true);
-    Arena arena = { 0 };
+    Arena arena = {0};
     Str   text;
     EXPECT_OK(file_read(&arena, path, 1 << 20, &text));
     char *copy = arena_strndup(&arena, text.data, text.len);
@@ -105,7 +105,8 @@ static Status write_counted(const char *path, int64_t count, int32_t *ids)
 static void sizes_around_whole_blocks_come_back(void)
 {
     const int64_t block = 1 << 20; /* what is written and hashed at once */
-    const int64_t sizes[] = { block - 136, block - 128, block - 120, block - 8, block, block + 8, 2 * block - 128, 2 * block, 3 * block + 4096 };
+    const int64_t sizes[] = {block - 136, block - 128,     block - 120, block - 8,       block,
+                             block + 8,   2 * block - 128, 2 * block,   3 * block + 4096};
     const char   *dir = scratch_dir(), *path = path_in(dir, "x");
     int32_t      *ids = malloc(sizeof *ids * 2 * (size_t)block), *read = malloc(sizeof *read * 2 * (size_t)block);
     for (size_t k = 0; k < sizeof sizes / sizeof *sizes; k++) {
@@ -132,7 +133,7 @@ static void a_full_disk_is_an_error(void)
     int32_t      *ids = malloc(sizeof *ids << 21);
     struct rlimit was, limit;
     getrlimit(RLIMIT_FSIZE, &was);
-    limit = (struct rlimit){ (3 << 19) + 100, was.rlim_max };
+    limit = (struct rlimit){(3 << 19) + 100, was.rlim_max};
     signal(SIGXFSZ, SIG_IGN);
     setrlimit(RLIMIT_FSIZE, &limit);
     EXPECT_FAILS(write_counted(path, 1 << 21, ids), ERR_IO, "x.tmp: cannot write");
@@ -146,7 +147,7 @@ static void a_full_disk_is_an_error(void)
 static void a_set_adds_up_its_shards(void)
 {
     const char *dir = scratch_dir();
-    int         lengths[] = { 4, 6, 5 };
+    int         lengths[] = {4, 6, 5};
     write_shard(path_in(dir, "shard-00000.tokens"), lengths, 2, 500, false);
     write_shard(path_in(dir, "shard-00001.tokens"), lengths, 3, 500, false);
     ShardSet set;
@@ -162,5 +163,5 @@ static void a_set_adds_up_its_shards(void)
 }
 
 TEST_MAIN(TEST(tokens_documents_and_mask_come_back), TEST(equal_content_gives_equal_bytes), TEST(damage_is_found),
-          TEST(an_aborted_shard_leaves_nothing), TEST(sizes_around_whole_blocks_come_back),
-          TEST(a_full_disk_is_an_error), TEST(a_set_adds_up_its_shards))
+          TEST(an_aborted_shard_leaves_nothing), TEST(sizes_around_whole_blocks_come_back), TEST(a_full_disk_is_an_error),
+          TEST(a_set_adds_up_its_shards))

@@ -5,12 +5,13 @@
 #include "data_util.h"
 
 #include <signal.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 
 /* A byte-level tokenizer without merges: 256 bytes and an end mark. */
 static Tokenizer *byte_tokenizer(const char *eos)
 {
-    StrBuf json = { 0 };
+    StrBuf json = {0};
     strbuf_puts(&json, "{\"version\":\"1.0\",\"added_tokens\":[{\"id\":256,\"content\":\"<|end|>\",\"special\":true,\"normalized\":false}],"
                        "\"normalizer\":null,\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"use_regex\":true},"
                        "\"post_processor\":null,\"decoder\":{\"type\":\"ByteLevel\"},\"model\":{\"type\":\"BPE\",\"vocab\":{");
@@ -48,13 +49,13 @@ typedef struct Kit {
 
 static void kit_open(Kit *kit)
 {
-    *kit = (Kit){ .dir = strdup(scratch_dir()), .tokenizer = byte_tokenizer("<|end|>") };
+    *kit = (Kit){.dir = strdup(scratch_dir()), .tokenizer = byte_tokenizer("<|end|>")};
     EXPECT_OK(template_parse("template", source, strlen(source), &kit->tmpl));
     snprintf(kit->data, sizeof kit->data, "%s/data.jsonl", kit->dir);
     snprintf(kit->cache, sizeof kit->cache, "%s/cache", kit->dir);
-    kit->dataset = (DatasetOptions){ .path = kit->data };
-    kit->job = (TokenizeJob){ .tokenizer = kit->tokenizer, .tmpl = kit->tmpl, .cache_dir = kit->cache, .num_threads = 2,
-                              .shard_tokens = 20000 };
+    kit->dataset = (DatasetOptions){.path = kit->data};
+    kit->job =
+        (TokenizeJob){.tokenizer = kit->tokenizer, .tmpl = kit->tmpl, .cache_dir = kit->cache, .num_threads = 2, .shard_tokens = 20000};
     kit->job.dataset = &kit->dataset;
 }
 
@@ -69,13 +70,15 @@ static void kit_close(Kit *kit)
 /* rows conversations; every `bad`th is broken JSON (0: none). */
 static void write_chats(Kit *kit, int rows, int bad)
 {
-    StrBuf text = { 0 };
+    StrBuf text = {0};
     for (int i = 0; i < rows; i++) {
         if (bad && i % bad == bad - 1)
             strbuf_puts(&text, "{\"messages\": [}\n");
         else
-            strbuf_printf(&text, "{\"messages\": [{\"role\": \"user\", \"content\": \"question %d of %.*s\"}, {\"role\": \"assistant\", "
-                                 "\"content\": \"answer %d\"}]}\n", i, i % 97,
+            strbuf_printf(&text,
+                          "{\"messages\": [{\"role\": \"user\", \"content\": \"question %d of %.*s\"}, {\"role\": \"assistant\", "
+                          "\"content\": \"answer %d\"}]}\n",
+                          i, i % 97,
                           "a rather long text that goes on and on, for as long as anybody may care to read what it has to say.....", i * i);
     }
     EXPECT_OK(file_write_atomic(kit->data, text.data, text.len));
@@ -163,6 +166,94 @@ static void killed_runs_end_with_equal_bytes(void)
     kit_close(&kit);
 }
 
+/* Tokenizes in a child, which ends with 0: it made the dataset, 1: it was there, 2: an error. Its stderr goes to `log`. */
+static pid_t tokenize_in_child(Kit *kit, const char *log)
+{
+    pid_t child = fork();
+    if (child != 0) return child;
+    if (!freopen(log, "a", stderr) || setvbuf(stderr, NULL, _IONBF, 0) != 0) _exit(2);
+    Status status = tokenize_dataset(&kit->job, &kit->report);
+    if (status != OK) fprintf(stderr, "%s\n", status_message());
+    _exit(status != OK ? 2 : kit->report.was_cached);
+}
+
+/* Waits for the children; how many made the dataset. All must have ended well. */
+static int count_makers(const pid_t *children, int count)
+{
+    int makers = 0, state;
+    for (int i = 0; i < count; i++) {
+        EXPECT(waitpid(children[i], &state, 0) == children[i] && WIFEXITED(state) && WEXITSTATUS(state) <= 1);
+        makers += WIFEXITED(state) && WEXITSTATUS(state) == 0;
+    }
+    return makers;
+}
+
+static int count_lines(const char *path, const char *part)
+{
+    char  line[8192];
+    int   count = 0;
+    FILE *file = fopen(path, "r");
+    while (file && fgets(line, sizeof line, file)) count += strstr(line, part) != NULL;
+    if (file) fclose(file);
+    return count;
+}
+
+static void processes_that_share_a_cache_make_it_once(void)
+{
+    enum { CHILDREN = 4 };
+    Kit   kit;
+    pid_t children[CHILDREN];
+    kit_open(&kit);
+    write_chats(&kit, 30000, 0);
+    EXPECT_OK(tokenize_dataset(&kit.job, &kit.report));
+    uint64_t want = folder_hash(kit.report.dir);
+    for (int trial = 0; trial < 5; trial++) {
+        EXPECT_OK(file_remove_tree(kit.cache));
+        for (int i = 0; i < CHILDREN; i++) children[i] = tokenize_in_child(&kit, path_in(kit.dir, "log"));
+        EXPECT_INT(count_makers(children, CHILDREN), 1);
+        EXPECT(folder_hash(kit.report.dir) == want);
+    }
+    kit_close(&kit);
+}
+
+static bool stop_at(void *context, int64_t rows, int64_t tokens, double fraction)
+{
+    (void)tokens;
+    (void)fraction;
+    if (rows >= *(int64_t *)context) raise(SIGSTOP);
+    return true;
+}
+
+/* The maker stands still halfway, two wait for it, and it is killed: one of them goes on. */
+static void those_that_wait_go_on_for_a_killed_maker(void)
+{
+    Kit     kit;
+    int64_t half = 20000;
+    int     state;
+    pid_t   waiters[2];
+    kit_open(&kit);
+    write_chats(&kit, 40000, 0);
+    EXPECT_OK(tokenize_dataset(&kit.job, &kit.report));
+    uint64_t want = folder_hash(kit.report.dir);
+    EXPECT_OK(file_remove_tree(kit.cache));
+    const char *log = path_in(kit.dir, "log");
+    kit.job.progress = stop_at;
+    kit.job.context = &half;
+    pid_t maker = tokenize_in_child(&kit, path_in(kit.dir, "maker.log"));
+    EXPECT(waitpid(maker, &state, WUNTRACED) == maker && WIFSTOPPED(state));
+    kit.job.progress = NULL;
+    for (int i = 0; i < 2; i++) waiters[i] = tokenize_in_child(&kit, log);
+    for (int i = 0; i < 600 && count_lines(log, "waiting for it") < 2; i++) usleep(50000);
+    EXPECT_INT(count_lines(log, "another process is tokenizing into"), 2);
+    for (int i = 0; i < 2; i++) EXPECT(waitpid(waiters[i], &state, WNOHANG) == 0);
+    EXPECT(!file_exists(path_in(kit.report.dir, "dataset.json")));
+    kill(maker, SIGKILL);
+    EXPECT(waitpid(maker, &state, 0) == maker && WIFSIGNALED(state));
+    EXPECT_INT(count_makers(waiters, 2), 1);
+    EXPECT(folder_hash(kit.report.dir) == want);
+    kit_close(&kit);
+}
+
 static void flip_bit(const char *path)
 {
     FILE *file = fopen(path, "r+b");
@@ -173,6 +264,82 @@ static void flip_bit(const char *path)
     fseek(file, 128 + 40, SEEK_SET);
     fputc(byte ^ 1, file);
     fclose(file);
+}
+
+enum { MOST_SHARDS = 32 };
+
+/* When each shard was written, in ns. */
+static int list_times(const char *dir, int64_t out[MOST_SHARDS])
+{
+    int count = 0;
+    for (; count < MOST_SHARDS; count++) {
+        char        path[4300];
+        struct stat info;
+        snprintf(path, sizeof path, "%s/shard-%05d.tokens", dir, count);
+        if (stat(path, &info) != 0) break;
+        out[count] = (int64_t)info.st_mtim.tv_sec * 1000000000 + info.st_mtim.tv_nsec;
+    }
+    return count;
+}
+
+/* Also where the one that makes them anew is killed at it. */
+static void only_the_damaged_shards_are_made_anew(void)
+{
+    static const int damaged[] = {2, 5, -1};
+    Kit              kit;
+    int64_t          before[MOST_SHARDS], after[MOST_SHARDS];
+    kit_open(&kit);
+    write_chats(&kit, 30000, 500);
+    kit.dataset.skip_bad_rows = true;
+    EXPECT_OK(tokenize_dataset(&kit.job, &kit.report));
+    TokenizeReport first = kit.report;
+    uint64_t       want = folder_hash(first.dir);
+    int            count = list_times(first.dir, before), last = count - 1;
+    for (int killed = 0; killed < 2; killed++) {
+        for (int i = 0; i < 3; i++) {
+            char path[4300];
+            snprintf(path, sizeof path, "%s/shard-%05d.tokens", first.dir, damaged[i] < 0 ? last : damaged[i]);
+            if (i == 1)
+                EXPECT(unlink(path) == 0);
+            else
+                flip_bit(path);
+        }
+        if (killed) tokenize_killed_at(&kit, 0);
+        EXPECT_OK(tokenize_dataset(&kit.job, &kit.report));
+        EXPECT(!kit.report.was_cached && folder_hash(first.dir) == want);
+        EXPECT_INT(list_times(first.dir, after), count);
+        for (int i = 0; i < count; i++) EXPECT((before[i] == after[i]) == (i != 2 && i != 5 && i != last));
+        memcpy(before, after, sizeof before);
+        EXPECT_INT(kit.report.num_rows, 30000);
+        EXPECT_INT(kit.report.num_tokens, first.num_tokens);
+        EXPECT_INT(kit.report.num_bad_rows, 60);
+    }
+    EXPECT(!file_exists(path_in(first.dir, "progress.json")));
+    kit_close(&kit);
+}
+
+/* What says which rows a shard has may be damaged too. */
+static void counts_that_cannot_be_right_are_made_anew(void)
+{
+    Kit   kit;
+    Str   text;
+    Arena arena = {0};
+    kit_open(&kit);
+    write_chats(&kit, 30000, 0);
+    EXPECT_OK(tokenize_dataset(&kit.job, &kit.report));
+    uint64_t    want = folder_hash(kit.report.dir);
+    const char *path = path_in(kit.report.dir, "dataset.json");
+    EXPECT_OK(file_read(&arena, path, 1 << 20, &text));
+    EXPECT_OK(file_write_atomic(path, text.data, text.len / 2));
+    EXPECT_OK(tokenize_dataset(&kit.job, &kit.report));
+    EXPECT(!kit.report.was_cached && folder_hash(kit.report.dir) == want);
+    char *digit = strstr((char *)(uintptr_t)text.data, "\"tokens\": ") + 10;
+    *digit = *digit == '1' ? '2' : '1';
+    EXPECT_OK(file_write_atomic(path, text.data, text.len));
+    EXPECT_OK(tokenize_dataset(&kit.job, &kit.report));
+    EXPECT(!kit.report.was_cached && folder_hash(kit.report.dir) == want);
+    arena_deinit(&arena);
+    kit_close(&kit);
 }
 
 /* One bit of a token, which any look at ids alone takes for another token. */
@@ -263,11 +430,25 @@ static void every_input_of_the_key_changes_it(void)
     kit.job.tokenizer = kit.tokenizer;
     write_chats(&kit, 101, 0);
     NEXT_DIR();
+    write_chats(&kit, 100, 0);
+    static const char dated[] = "{{ strftime_now('%d %B') }}{% for m in messages %}[{{ m.role }}]{{ m.content }}<|end|>{% endfor %}";
+    Template         *clock;
+    EXPECT_OK(template_parse("dated", dated, strlen(dated), &clock));
+    kit.job.tmpl = clock;
+    for (int day = 1; day <= 2; day++) {
+        template_stop_clock(clock, 86400 * day);
+        NEXT_DIR();
+    }
+    kit.job.tmpl = tmpl;
     for (int i = 0; i < count; i++)
         for (int k = 0; k < i; k++) EXPECT(strcmp(dirs[i], dirs[k]) != 0);
     write_chats(&kit, 100, 0);
     NEXT_DIR();
     EXPECT_STR(dirs[count - 1], dirs[0]);
+    template_stop_clock(tmpl, 86400); /* prints no time */
+    NEXT_DIR();
+    EXPECT_STR(dirs[count - 1], dirs[0]);
+    template_destroy(clock);
     tokenizer_destroy(other);
     kit_close(&kit);
 }
@@ -327,9 +508,9 @@ static void inspecting_adds_up(void)
     int            seen = 0;
     kit_open(&kit);
     write_chats(&kit, 500, 0);
-    EXPECT_OK(inspect_dataset(&kit.job, 0, (InspectPacking){ .seq_len = 256 }, check_row, &seen, &summary));
+    EXPECT_OK(inspect_dataset(&kit.job, 0, (InspectPacking){.seq_len = 256}, check_row, &seen, &summary));
     EXPECT_INT(summary.num_rows, 20);
-    EXPECT_OK(inspect_dataset(&kit.job, 0, (InspectPacking){ .seq_len = 256 }, NULL, NULL, &summary));
+    EXPECT_OK(inspect_dataset(&kit.job, 0, (InspectPacking){.seq_len = 256}, NULL, NULL, &summary));
     EXPECT_OK(tokenize_dataset(&kit.job, &kit.report));
     EXPECT_INT(summary.num_tokens, kit.report.num_tokens);
     EXPECT_INT(summary.num_trained, kit.report.num_trained);
@@ -340,6 +521,8 @@ static void inspecting_adds_up(void)
     kit_close(&kit);
 }
 
-TEST_MAIN(TEST(threads_change_no_byte), TEST(killed_runs_end_with_equal_bytes), TEST(damaged_shards_are_made_anew),
-          TEST(a_killed_run_does_not_go_on_from_damage), TEST(every_input_of_the_key_changes_it),
-          TEST(bad_rows_stop_with_their_place), TEST(long_texts_become_one_document), TEST(inspecting_adds_up))
+TEST_MAIN(TEST(threads_change_no_byte), TEST(killed_runs_end_with_equal_bytes), TEST(processes_that_share_a_cache_make_it_once),
+          TEST(those_that_wait_go_on_for_a_killed_maker), TEST(damaged_shards_are_made_anew), TEST(only_the_damaged_shards_are_made_anew),
+          TEST(counts_that_cannot_be_right_are_made_anew), TEST(a_killed_run_does_not_go_on_from_damage),
+          TEST(every_input_of_the_key_changes_it), TEST(bad_rows_stop_with_their_place), TEST(long_texts_become_one_document),
+          TEST(inspecting_adds_up))

@@ -6,19 +6,19 @@
 
 static void memory_is_aligned_and_zero(void)
 {
-    static const size_t sizes[] = { 0, 1, 255, 100000, 5 << 20 };
+    static const size_t sizes[] = {0, 1, 255, 100000, 5 << 20};
     Device             *device;
     EXPECT_OK(device_cpu_create(2, &device));
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
         unsigned char *memory;
-        EXPECT_OK(device->api->alloc(device, sizes[i], (void **)&memory));
+        EXPECT_OK(device->api->alloc(device, SPACE_DEVICE, sizes[i], (void **)&memory));
         EXPECT((uintptr_t)memory % 256 == 0);
         for (size_t k = 0; k < sizes[i]; k++)
             if (memory[k]) test_fail(__FILE__, __LINE__, "byte %zu of %zu isn't 0", k, sizes[i]);
-        device->api->free(device, memory);
+        device->api->free(device, SPACE_DEVICE, memory);
     }
     void *memory;
-    EXPECT_FAILS(device->api->alloc(device, SIZE_MAX - 100, &memory), ERR_NO_FIT, "cannot allocate");
+    EXPECT_FAILS(device->api->alloc(device, SPACE_DEVICE, SIZE_MAX - 100, &memory), ERR_NO_FIT, "cannot allocate");
     device->api->destroy(device);
 }
 
@@ -41,9 +41,8 @@ static void launches_run_in_order_and_the_first_error_stays(void)
     int         first = 0, second = 0;
     DeviceFacts facts;
     EXPECT_OK(device_cpu_create(3, &device));
-    Launch good = { .kernel = { count_up, "count", 0 }, .args.workspace = &first },
-           bad = { .kernel = { break_down, "break", 0 } };
-    Launch launches[] = { good, good, bad, { .kernel = { count_up, "count", 0 }, .args.workspace = &second } };
+    Launch good = {.kernel = {count_up, "count", 0}, .args.workspace = &first}, bad = {.kernel = {break_down, "break", 0}};
+    Launch launches[] = {good, good, bad, {.kernel = {count_up, "count", 0}, .args.workspace = &second}};
     EXPECT_OK(device->api->run(device, launches, 2, NULL));
     EXPECT_INT(first, 2);
     EXPECT_FAILS(device->api->run(device, launches, 4, NULL), ERR_INVALID, "break: token 7 is none");
@@ -60,6 +59,16 @@ static void launches_run_in_order_and_the_first_error_stays(void)
     device->api->destroy(device);
 }
 
+/* Counts what the CPU device allocates. */
+static int num_allocations;
+
+void *aligned_alloc(size_t alignment, size_t bytes)
+{
+    void *memory;
+    num_allocations++;
+    return posix_memalign(&memory, alignment, bytes) ? NULL : memory;
+}
+
 static void the_peak_is_measured(void)
 {
     Device *device;
@@ -67,6 +76,10 @@ static void the_peak_is_measured(void)
     EXPECT_OK(device_cpu_create(1, &device));
     EXPECT_OK(device_cpu_measure_peak(device, &flops, &bytes));
     EXPECT(flops > 1e8 && bytes > 1e7);
+    int before = num_allocations;
+    EXPECT(before > 0);
+    EXPECT_OK(device_cpu_measure_peak(device, &flops, &bytes)); /* as at each evaluation of a run */
+    EXPECT_INT(num_allocations, before);
     device->api->destroy(device);
 }
 
@@ -79,10 +92,9 @@ static void null_knows_gpus_and_runs_nothing(void)
     while ((name = strtok_r(rest, ", ", &rest))) {
         EXPECT_OK(device_null_create(name, &device));
         EXPECT_OK(device->api->facts(device, &facts));
-        EXPECT(facts.gemm_flops[DT_BF16] > facts.gemm_flops[DT_F32] && facts.bandwidth > 1e11 &&
-               facts.memory_bytes > (int64_t)10 << 30);
+        EXPECT(facts.gemm_flops[DT_BF16] > facts.gemm_flops[DT_F32] && facts.bandwidth > 1e11 && facts.memory_bytes > (int64_t)10 << 30);
         void *memory;
-        EXPECT_FAILS(device->api->alloc(device, 1, &memory), ERR_UNSUPPORTED, facts.name);
+        EXPECT_FAILS(device->api->alloc(device, SPACE_DEVICE, 1, &memory), ERR_UNSUPPORTED, facts.name);
         EXPECT_FAILS(device->api->run(device, NULL, 0, NULL), ERR_UNSUPPORTED, "runs nothing");
         device->api->destroy(device);
     }
@@ -93,5 +105,5 @@ static void null_knows_gpus_and_runs_nothing(void)
     device->api->destroy(device);
 }
 
-TEST_MAIN(TEST(memory_is_aligned_and_zero), TEST(launches_run_in_order_and_the_first_error_stays),
-          TEST(the_peak_is_measured), TEST(null_knows_gpus_and_runs_nothing))
+TEST_MAIN(TEST(memory_is_aligned_and_zero), TEST(launches_run_in_order_and_the_first_error_stays), TEST(the_peak_is_measured),
+          TEST(null_knows_gpus_and_runs_nothing))

@@ -52,14 +52,13 @@ static void check(const SgemmKernel *kernel, const Case *t)
     memcpy(got, before, sizeof got);
     SgemmA of_a = t->pack_a ? sgemm_pack_a(kernel, t->trans_a, t->m, t->k, a, t->dtype, STRIDE, panels_a)
                             : sgemm_a(kernel, t->trans_a, values_a, STRIDE);
-    SgemmB of_b = t->pack_b ? sgemm_pack_b(kernel, t->trans_b, t->n, t->k, b, t->dtype, STRIDE, panels_b)
-                            : sgemm_b(kernel, values_b, STRIDE);
+    SgemmB of_b =
+        t->pack_b ? sgemm_pack_b(kernel, t->trans_b, t->n, t->k, b, t->dtype, STRIDE, panels_b) : sgemm_b(kernel, values_b, STRIDE);
     sgemm_run(kernel, t->m, t->n, t->k, 0.75f, of_a, of_b, got, STRIDE, t->add);
     chain(t, 0.75f);
     if (memcmp(got, expected, sizeof got) != 0)
-        test_fail(__FILE__, __LINE__, "%s: %lldx%lldx%lld trans %d %d, packed %d %d, bf16 %d, add %d", kernel->name,
-                  (long long)t->m, (long long)t->n, (long long)t->k, t->trans_a, t->trans_b, t->pack_a, t->pack_b, half,
-                  t->add);
+        test_fail(__FILE__, __LINE__, "%s: %lldx%lldx%lld trans %d %d, packed %d %d, bf16 %d, add %d", kernel->name, (long long)t->m,
+                  (long long)t->n, (long long)t->k, t->trans_a, t->trans_b, t->pack_a, t->pack_b, half, t->add);
     int64_t room_a = sgemm_packed(t->m, SGEMM_ROWS, t->k), room_b = sgemm_packed(t->n, SGEMM_COLS, t->k);
     for (int64_t i = room_a; i < FLOATS * 2; i++) EXPECT(isnan(panels_a[i]));
     for (int64_t i = room_b; i < FLOATS * 2; i++) EXPECT(isnan(panels_b[i]));
@@ -68,7 +67,7 @@ static void check(const SgemmKernel *kernel, const Case *t)
 static void each_way(const SgemmKernel *kernel, int64_t m, int64_t n, int64_t k)
 {
     for (int way = 0; way < 64; way++) {
-        Case t = { m, n, k, way & 1, way & 2, way & 4, way & 8, way & 16, way & 32 ? DT_BF16 : DT_F32 };
+        Case t = {m, n, k, way & 1, way & 2, way & 4, way & 8, way & 16, way & 32 ? DT_BF16 : DT_F32};
         if ((t.dtype == DT_BF16 && (!t.pack_a || !t.pack_b)) || (t.trans_b && !t.pack_b)) continue;
         check(kernel, &t);
     }

@@ -35,6 +35,7 @@ typedef struct HubServer {
     int         stall;         /* nothing comes after the first half */
     int         bad_start;     /* a 206 that starts elsewhere */
     int         unavailable;   /* 503 */
+    int         retry_after;   /* with it: seconds */
     int         refuse;        /* every answer of the hub is this code */
     int         range_refused; /* 416 */
     const char *error_code;    /* X-Error-Code beside it */
@@ -71,8 +72,7 @@ static void hub_send(int fd, const void *data, size_t len)
 static void hub_answer(int fd, int code, const char *headers, const void *body, size_t len, bool head)
 {
     char text[1024];
-    snprintf(text, sizeof text, "HTTP/1.1 %d Status\r\nConnection: close\r\nContent-Length: %zu\r\n%s\r\n", code, len,
-             headers);
+    snprintf(text, sizeof text, "HTTP/1.1 %d Status\r\nConnection: close\r\nContent-Length: %zu\r\n%s\r\n", code, len, headers);
     hub_send(fd, text, strlen(text));
     if (!head) hub_send(fd, body, len);
 }
@@ -97,11 +97,10 @@ static void hub_answer_large(HubServer *s, int fd, long long start)
     size_t    len = (size_t)(HUB_LARGE_BYTES - start);
     if (hub_counts_down(&s->short_body)) len -= 100;
     if (hub_counts_down(&s->long_body)) len += 1;
-    snprintf(headers, sizeof headers, "HTTP/1.1 %d OK\r\nConnection: close\r\nContent-Length: %zu\r\nETag: \"cdn\"\r\n",
-             start ? 206 : 200, len);
+    snprintf(headers, sizeof headers, "HTTP/1.1 %d OK\r\nConnection: close\r\nContent-Length: %zu\r\nETag: \"cdn\"\r\n", start ? 206 : 200,
+             len);
     hub_send(fd, headers, strlen(headers));
-    snprintf(headers, sizeof headers, "Content-Range: bytes %lld-%d/%d\r\n\r\n", claimed, HUB_LARGE_BYTES - 1,
-             HUB_LARGE_BYTES);
+    snprintf(headers, sizeof headers, "Content-Range: bytes %lld-%d/%d\r\n\r\n", claimed, HUB_LARGE_BYTES - 1, HUB_LARGE_BYTES);
     hub_send(fd, start ? headers : "\r\n", start ? strlen(headers) : 2);
     bool stall = hub_counts_down(&s->stall);
     if (hub_counts_down(&s->cut) || stall) len /= 2;
@@ -147,17 +146,17 @@ static void hub_serve(HubServer *s, int fd, bool cdn)
     long long   start = range ? atoll(range + 15) : 0;
     bool        head = strcmp(method, "HEAD") == 0;
     if (s->num_log < HUB_LOG)
-        snprintf(s->log[s->num_log++], sizeof s->log[0], "%s %s%s from %lld token %.*s", method, cdn ? "cdn" : "", path,
-                 start, token ? (int)strcspn(token + 17, "\r") : 4, token ? token + 17 : "none");
-    if (s->error_code)
-        snprintf(headers, sizeof headers, "X-Error-Code: %s\r\nX-Error-Message: it says why\r\n", s->error_code);
+        snprintf(s->log[s->num_log++], sizeof s->log[0], "%s %s%s from %lld token %.*s", method, cdn ? "cdn" : "", path, start,
+                 token ? (int)strcspn(token + 17, "\r") : 4, token ? token + 17 : "none");
+    if (s->error_code) snprintf(headers, sizeof headers, "X-Error-Code: %s\r\nX-Error-Message: it says why\r\n", s->error_code);
     if (cdn && strcmp(path, "/loop") == 0)
         hub_answer(fd, 302, "Location: /loop\r\n", "", 0, head);
     else if (cdn)
         hub_answer_large(s, fd, start);
-    else if (hub_counts_down(&s->unavailable))
-        hub_answer(fd, 503, "Retry-After: 0\r\n", "busy", 4, head);
-    else if (s->refuse)
+    else if (hub_counts_down(&s->unavailable)) {
+        snprintf(headers, sizeof headers, "Retry-After: %d\r\n", s->retry_after);
+        hub_answer(fd, 503, headers, "busy", 4, head);
+    } else if (s->refuse)
         hub_answer(fd, s->refuse, headers, "<html>no</html>", 15, head);
     else if (strstr(path, "/api/"))
         hub_answer(fd, 200, "", s->listing, strlen(s->listing), head);
@@ -184,8 +183,7 @@ static bool hub_start(HubServer *s)
 {
     memset(s, 0, sizeof *s);
     for (int i = 0; i < HUB_LARGE_BYTES; i++) s->large[i] = (char)(i * 7 + i / 251);
-    s->listing = "{\"sha\": \"" HUB_COMMIT
-                 "\", \"siblings\": [{\"rfilename\": \"config.json\"}, {\"rfilename\": \"model.safetensors\"}, "
+    s->listing = "{\"sha\": \"" HUB_COMMIT "\", \"siblings\": [{\"rfilename\": \"config.json\"}, {\"rfilename\": \"model.safetensors\"}, "
                  "{\"rfilename\": \"README.md\"}, {\"rfilename\": \"sub/dir/empty.json\"}]}";
     s->hub = hub_listen(&s->hub_port);
     s->cdn = hub_listen(&s->cdn_port);

@@ -29,7 +29,7 @@ static void hashes_are_those_of_the_bytes(void)
     EXPECT(fd >= 0 && data);
     close(fd);
     for (size_t i = 0; i < size; i++) data[i] = (char)(i * 2654435761u >> 13);
-    static const size_t sizes[] = { 0, 1, 1 << 18, FILE_HASH_PART_BYTES, FILE_HASH_PART_BYTES + 1 };
+    static const size_t sizes[] = {0, 1, 1 << 18, FILE_HASH_PART_BYTES, FILE_HASH_PART_BYTES + 1};
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
         uint64_t hash;
         write_bytes(path, data, sizes[i]);
@@ -40,7 +40,7 @@ static void hashes_are_those_of_the_bytes(void)
     write_bytes(path, data, size);
     uint64_t whole = parts_hash(0, path);
     EXPECT(whole == parts_hash(1, path) && whole == parts_hash(3, path));
-    static const size_t changed[] = { 0, FILE_HASH_PART_BYTES - 1, FILE_HASH_PART_BYTES, 2 * (size_t)FILE_HASH_PART_BYTES + 12344 };
+    static const size_t changed[] = {0, FILE_HASH_PART_BYTES - 1, FILE_HASH_PART_BYTES, 2 * (size_t)FILE_HASH_PART_BYTES + 12344};
     for (size_t i = 0; i < sizeof changed / sizeof changed[0]; i++) {
         data[changed[i]]++;
         write_bytes(path, data, size);

@@ -37,13 +37,8 @@ static bool setup(Setup *s)
     http_close(http);
     if (!mkdtemp(s->cache) || !hub_start(&s->server)) abort();
     snprintf(s->endpoint, sizeof s->endpoint, "http://127.0.0.1:%d", s->server.hub_port);
-    s->options = (HubOptions){.endpoint = s->endpoint,
-                              .cache = s->cache,
-                              .token = s->token,
-                              .timeout_s = 1,
-                              .etag_timeout_s = 5,
-                              .attempts = 4,
-                              .retry_ms = 1};
+    s->options = (HubOptions){
+        .endpoint = s->endpoint, .cache = s->cache, .token = s->token, .timeout_s = 1, .etag_timeout_s = 5, .attempts = 4, .retry_ms = 1};
     return true;
 }
 
@@ -134,8 +129,7 @@ static void progress_is_one_line_that_goes_away(void)
 {
     SETUP(s);
     char buf[512], text[4096] = "";
-    int  kept = dup(STDERR_FILENO),
-        file = open((snprintf(buf, sizeof buf, "%s/progress", s.cache), buf), O_RDWR | O_CREAT, 0600);
+    int  kept = dup(STDERR_FILENO), file = open((snprintf(buf, sizeof buf, "%s/progress", s.cache), buf), O_RDWR | O_CREAT, 0600);
     dup2(file, STDERR_FILENO);
     s.options.progress = true;
     Status status = pull(&s, two_files);
@@ -154,8 +148,7 @@ static void the_token_stays_with_the_hub(void)
     SETUP(s);
     EXPECT_OK(pull(&s, two_files));
     EXPECT_INT(count_log(&s, "/api/models/org/tiny/revision/main from 0 token Bearer hf_secret"), 1);
-    EXPECT_INT(count_log(&s, "GET /org/tiny/resolve/" HUB_COMMIT "/model.safetensors from 0 token Bearer hf_secret"),
-               1);
+    EXPECT_INT(count_log(&s, "GET /org/tiny/resolve/" HUB_COMMIT "/model.safetensors from 0 token Bearer hf_secret"), 1);
     EXPECT_INT(count_log(&s, "cdn/cdn from 0 token none"), 1);
     EXPECT_INT(count_log(&s, "cdn/cdn"), 1);
     teardown(&s);
@@ -216,8 +209,7 @@ static void a_bad_connection_is_mended(void)
         int         times, also_cut;
     } cases[] = {
         {"cut", "cdn/cdn from 100000 ", offsetof(HubServer, cut), 1, 0},
-        {"cut often: more than the attempts, but each brings bytes", "cdn/cdn from 196875 ", offsetof(HubServer, cut),
-         7, 0},
+        {"cut often: more than the attempts, but each brings bytes", "cdn/cdn from 196875 ", offsetof(HubServer, cut), 7, 0},
         {"stalls", "cdn/cdn from 100000 ", offsetof(HubServer, stall), 1, 0},
         {"fewer bytes than announced", "cdn/cdn from 199900 ", offsetof(HubServer, short_body), 1, 0},
         {"ignores the range", "cdn/cdn from 100000 ", offsetof(HubServer, no_range), 2, 1},
@@ -233,11 +225,33 @@ static void a_bad_connection_is_mended(void)
         *(int *)(void *)((char *)&s.server + cases[i].field) = cases[i].times;
         Status status = pull(&s, two_files);
         if (status != OK) test_fail(__FILE__, __LINE__, "%s: %s", cases[i].what, status_message());
-        if (!count_log(&s, cases[i].asked))
-            test_fail(__FILE__, __LINE__, "%s: nobody asked \"%s\"", cases[i].what, cases[i].asked);
+        if (!count_log(&s, cases[i].asked)) test_fail(__FILE__, __LINE__, "%s: nobody asked \"%s\"", cases[i].what, cases[i].asked);
         expect_large(&s);
         s.server.no_range = 0;
     }
+    teardown(&s);
+}
+
+static void a_wait_that_the_hub_asks_for_is_told(void)
+{
+    SETUP(s);
+    char  text[4096] = "";
+    FILE *file = tmpfile();
+    if (!file) abort();
+    int before = dup(2);
+    s.server.unavailable = s.server.retry_after = 1;
+    fflush(stderr);
+    dup2(fileno(file), 2);
+    Status status = pull(&s, two_files);
+    fflush(stderr);
+    dup2(before, 2);
+    close(before);
+    EXPECT_OK(status);
+    rewind(file);
+    size_t len = fread(text, 1, sizeof text - 1, file);
+    text[len] = 0;
+    fclose(file);
+    EXPECT_CONTAINS(text, "org/tiny: no answer yet; trying again in 1 s");
     teardown(&s);
 }
 
@@ -299,8 +313,7 @@ static void an_unreachable_hub_leaves_the_cache(void)
     EXPECT_OK(pull(&s, one_file));
     s.server.unavailable = 100;
     EXPECT_OK(pull(&s, one_file));
-    EXPECT_FAILS(hub_pull(&s.options, HUB_MODEL, "org/other", NULL, NULL, &s.dir), ERR_IO,
-                 "org/other: the hub can't be reached: ");
+    EXPECT_FAILS(hub_pull(&s.options, HUB_MODEL, "org/other", NULL, NULL, &s.dir), ERR_IO, "org/other: the hub can't be reached: ");
     snprintf(s.endpoint, sizeof s.endpoint, "http://127.0.0.1:1"); /* nobody listens */
     EXPECT_OK(pull(&s, one_file));
     s.options.attempts = 2;
@@ -347,8 +360,7 @@ static void refusals_say_what_to_do(void)
     } cases[] = {
         {401, "RepoNotFound", ERR_NOT_FOUND, "there is no such repository at http://127.0.0.1"},
         {401, "GatedRepo", ERR_NOT_FOUND, "accept its terms at http://127.0.0.1"},
-        {403, "GatedRepo", ERR_NOT_FOUND,
-         "/org/tiny with your account, then give a token of that account. Sent: the token that HF_TOKEN"},
+        {403, "GatedRepo", ERR_NOT_FOUND, "/org/tiny with your account, then give a token of that account. Sent: the token that HF_TOKEN"},
         {403, NULL, ERR_NOT_FOUND, "access refused (403)"},
         {404, "RepoNotFound", ERR_NOT_FOUND, "org/tiny: not found at http://127.0.0.1"},
         {404, "RevisionNotFound", ERR_NOT_FOUND, "org/tiny has no revision main"},
@@ -381,22 +393,18 @@ static void hostile_answers_are_refused(void)
     } cases[] = {
         {"{\"sha\": \"" HUB_COMMIT "\", \"siblings\": [{\"rfilename\": \"../../escape\"}]}", NULL,
          "a file name that leaves the folder: \"../../escape\""},
-        {"{\"sha\": \"" HUB_COMMIT "\", \"siblings\": [{\"rfilename\": \"/etc/passwd\"}]}", NULL,
-         "a file name that leaves the folder"},
-        {"{\"sha\": \"" HUB_COMMIT "\", \"siblings\": [{\"rfilename\": \"a//b\"}]}", NULL,
-         "a file name that leaves the folder"},
-        {"{\"sha\": \"" HUB_COMMIT "\", \"siblings\": [{\"rfilename\": \"a\\nb\"}]}", NULL,
-         "a file name that leaves the folder"},
+        {"{\"sha\": \"" HUB_COMMIT "\", \"siblings\": [{\"rfilename\": \"/etc/passwd\"}]}", NULL, "a file name that leaves the folder"},
+        {"{\"sha\": \"" HUB_COMMIT "\", \"siblings\": [{\"rfilename\": \"a//b\"}]}", NULL, "a file name that leaves the folder"},
+        {"{\"sha\": \"" HUB_COMMIT "\", \"siblings\": [{\"rfilename\": \"a\\nb\"}]}", NULL, "a file name that leaves the folder"},
         {"{\"sha\": \"../x\", \"siblings\": []}", NULL, "has no \"sha\" and \"siblings\""},
         {"{\"sha\": \"" HUB_COMMIT "\"}", NULL, "has no \"sha\" and \"siblings\""},
         {"<html>", NULL, "org/tiny: the hub's list of files:1:1"},
         {"{\"sha\": \"" HUB_COMMIT "\", \"siblings\": [{\"rfilename\": \"a.bin\"}, 3]}", NULL,
          "org/tiny has no file of a kind that is wanted here, among 2"},
-        {"{\"sha\": \"" HUB_COMMIT "\", \"siblings\": [{\"rfilename\": \"config.json\"}]}", "\"../../x\"",
-         "no usable ETag"},
+        {"{\"sha\": \"" HUB_COMMIT "\", \"siblings\": [{\"rfilename\": \"config.json\"}]}", "\"../../x\"", "no usable ETag"},
         {"{\"sha\": \"" HUB_COMMIT "\", \"siblings\": [{\"rfilename\": \"config.json\"}]}", "", "no usable ETag"},
-        {"{\"sha\": \"ffffffffffffffffffffffffffffffffffffffff\", \"siblings\": [{\"rfilename\": \"config.json\"}]}",
-         NULL, "the server gives commit "},
+        {"{\"sha\": \"ffffffffffffffffffffffffffffffffffffffff\", \"siblings\": [{\"rfilename\": \"config.json\"}]}", NULL,
+         "the server gives commit "},
     };
     SETUP(s);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -416,11 +424,9 @@ static void forbid_sockets(void)
 {
     struct sock_filter rules[] = {BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
                                   BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_socket, 0, 1),
-                                  BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS),
-                                  BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)};
+                                  BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS), BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)};
     struct sock_fprog  program = {sizeof rules / sizeof *rules, rules};
-    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) != 0)
-        _exit(99);
+    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) != 0) _exit(99);
 }
 
 /* Exit code of a child that resolves as the environment says, and dies at its first socket; -1 when it died. */
@@ -491,6 +497,7 @@ int main(int argc, char **argv)
         TEST(datasets_and_revisions_have_their_own_paths),
         TEST(a_moved_repository_is_followed_with_the_token),
         TEST(a_bad_connection_is_mended),
+        TEST(a_wait_that_the_hub_asks_for_is_told),
         TEST(an_earlier_run_is_taken_up),
         TEST(an_earlier_rest_that_is_wrong_is_replaced),
         TEST(another_process_is_waited_for),

@@ -36,10 +36,8 @@ static void repository_names(void)
         if (hub_is_repo_id(bad[i])) test_fail(__FILE__, __LINE__, "%s is taken", bad[i]);
     StrBuf     dir = {0};
     HubOptions options = {.offline = true, .cache = (char *)"/tmp", .endpoint = (char *)"http://127.0.0.1:1"};
-    EXPECT_FAILS(hub_pull(&options, HUB_MODEL, "../x", NULL, NULL, &dir), ERR_INVALID,
-                 "isn't the name of a repository; expected ORG/NAME");
-    EXPECT_FAILS(hub_pull(&options, HUB_MODEL, "a/b", "../../x", NULL, &dir), ERR_INVALID,
-                 "isn't the name of a revision");
+    EXPECT_FAILS(hub_pull(&options, HUB_MODEL, "../x", NULL, NULL, &dir), ERR_INVALID, "isn't the name of a repository; expected ORG/NAME");
+    EXPECT_FAILS(hub_pull(&options, HUB_MODEL, "a/b", "../../x", NULL, &dir), ERR_INVALID, "isn't the name of a revision");
 }
 
 static void clear_environment(void)
@@ -123,9 +121,8 @@ static void a_path_that_is_there_is_itself(void)
     EXPECT_STR(strbuf_cstr(&path), "/tmp");
     EXPECT_FAILS(hub_local_path(HUB_MODEL, "/tmp/surogate/not/there", &path), ERR_NOT_FOUND,
                  "no such file or folder, nor is it the name (ORG/NAME) of a repository");
-    EXPECT_FAILS(
-        hub_local_path(HUB_DATASET, "not/there@v2", &path), ERR_NOT_FOUND,
-        "not/there@v2: no such file or folder, and as a name on the hub: not/there (revision v2) isn't in the cache");
+    EXPECT_FAILS(hub_local_path(HUB_DATASET, "not/there@v2", &path), ERR_NOT_FOUND,
+                 "not/there@v2: no such file or folder, and as a name on the hub: not/there (revision v2) isn't in the cache");
     clear_environment();
     strbuf_deinit(&path);
 }
@@ -150,8 +147,7 @@ static void checksums_are_those_of_git_and_sha256sum(void)
 int main(int argc, char **argv)
 {
     static const TestCase cases[] = {TEST(repository_names), TEST(the_environment_is_read_as_elsewhere),
-                                     TEST(a_path_that_is_there_is_itself),
-                                     TEST(checksums_are_those_of_git_and_sha256sum)};
+                                     TEST(a_path_that_is_there_is_itself), TEST(checksums_are_those_of_git_and_sha256sum)};
     clear_environment();
     return test_run(cases, (int)(sizeof cases / sizeof cases[0]), argc, argv);
 }

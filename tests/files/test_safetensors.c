@@ -56,10 +56,11 @@ static void a_plain_file_is_read(void)
     EXPECT(!st_metadata(file, "other"));
     DType dtype;
     EXPECT(st_dtype_to(b->dtype, &dtype) && dtype == DT_BF16);
-    EXPECT(!st_dtype_to(f8->dtype, &dtype));
+    EXPECT(st_dtype_to(f8->dtype, &dtype) && dtype == DT_E4M3 && !st_dtype_is_float(f8->dtype));
+    EXPECT(!st_dtype_to(ST_F64, &dtype));
     float value;
     EXPECT_FAILS(st_to_f32(f8, 0, 1, &value), ERR_UNSUPPORTED, "tensor \"f8\" is F8_E4M3");
-    EXPECT_OK(st_check_finite(f8));
+    EXPECT_OK(st_check_range(f8, DT_F32));
     EXPECT_FAILS(st_require(file, "f9", &b), ERR_NOT_FOUND, "no tensor \"f9\" among its 5; the nearest is \"f8\"");
     EXPECT_OK(st_require(file, "a", &b));
     st_close(file);
@@ -78,40 +79,40 @@ static void malicious_headers_are_errors(void)
         size_t      data_bytes;
         const char *part;
     } cases[] = {
-        { "{" T("a", "F32", "[2]", "[0,8]") "}", 4, "\"a\": its data ends at byte 8 but the file holds only 4 bytes" },
-        { "{" T("a", "F32", "[2]", "[0,8]") "}", 12, "the last 4 bytes belong to no tensor" },
-        { "{" T("a", "F32", "[2]", "[0,8]") "," T("b", "F32", "[2]", "[4,12]") "}", 12, "\"b\": its data overlaps that of \"a\"" },
-        { "{" T("a", "F32", "[2]", "[0,8]") "," T("b", "F32", "[2]", "[0,8]") "}", 8, "overlaps" },
-        { "{" T("a", "F32", "[2]", "[0,8]") "," T("b", "F32", "[1]", "[12,16]") "}", 16, "\"b\": 4 bytes before its data" },
-        { "{" T("a", "F32", "[1]", "[4,8]") "}", 8, "4 bytes before its data" },
-        { "{" T("a", "F32", "[2]", "[0,8]") "," T("a", "F32", "[2]", "[8,16]") "}", 16, "the key \"a\" occurs twice" },
-        { "{" T("a", "F32", "[3]", "[0,8]") "}", 8, "span 8 bytes, but its dtype F32 and shape need 12" },
-        { "{" T("a", "F32", "[2]", "[8,0]") "}", 8, "[8, 0] are no range" },
-        { "{" T("a", "F32", "[2]", "[-8,0]") "}", 8, "are no range" },
-        { "{" T("a", "F32", "[2]", "[0]") "}", 8, "no \"data_offsets\" of two integers" },
-        { "{" T("a", "F32", "[2]", "[0,8.0]") "}", 8, "no \"data_offsets\" of two integers" },
-        { "{" T("a", "F32", "[2]", "[0,18446744073709551615]") "}", 8, "no \"data_offsets\" of two integers" },
-        { "{" T("a", "F32", "[2]", "[0,9223372036854775807]") "}", 8, "its data ends at byte" },
-        { "{" T("a", "F31", "[2]", "[0,8]") "}", 8, "unknown dtype \"F31\"" },
-        { "{" T("a", "F32", "[-2]", "[0,8]") "}", 8, "dimension 0 of its shape is no integer >= 0" },
-        { "{" T("a", "F32", "[2.0]", "[0,8]") "}", 8, "dimension 0 of its shape" },
-        { "{" T("a", "F32", "[4294967296,4294967296]", "[0,8]") "}", 8, "its shape overflows" },
-        { "{" T("a", "F32", "[4611686018427387904]", "[0,8]") "}", 8, "its size overflows" },
-        { "{" T("a", "F32", "[1,1,1,1,1,1,1,1,2]", "[0,8]") "}", 8, "9 dimensions, at most 8" },
-        { "{" T("a", "F32", "2", "[0,8]") "}", 8, "no \"shape\" array" },
-        { "{\"a\":{\"shape\":[2],\"data_offsets\":[0,8]}}", 8, "no \"dtype\" string" },
-        { "{\"a\":[1]}", 0, "\"a\": its header entry is no object" },
-        { "{\"a\\u0000b\":{}}", 0, "its name holds a NUL" },
-        { "{" T("u", "U8", "[2]", "[0,2]") "," T("a", "F32", "[1]", "[2,6]") "}", 6, "\"a\": its data isn't aligned to 4 bytes" },
-        { "{" T("a", "F4", "[3]", "[0,1]") "}", 1, "3 F4 elements don't fill whole bytes" },
-        { "{\"__metadata__\":{\"k\":1}}", 0, "__metadata__ \"k\" is no string" },
-        { "{\"__metadata__\":[]}", 0, "__metadata__ is no object" },
-        { "[]", 0, "doesn't start with '{'" },
-        { " {}", 0, "doesn't start with '{'" },
-        { "", 0, "doesn't start with '{'" },
-        { "{\"a\":", 0, "t.safetensors: header:1:" },
-        { "{}x", 0, "header:1:3" },
-        { "{\"\xff\":1}", 0, "header:1:3" },
+        {"{" T("a", "F32", "[2]", "[0,8]") "}", 4, "\"a\": its data ends at byte 8 but the file holds only 4 bytes"},
+        {"{" T("a", "F32", "[2]", "[0,8]") "}", 12, "the last 4 bytes belong to no tensor"},
+        {"{" T("a", "F32", "[2]", "[0,8]") "," T("b", "F32", "[2]", "[4,12]") "}", 12, "\"b\": its data overlaps that of \"a\""},
+        {"{" T("a", "F32", "[2]", "[0,8]") "," T("b", "F32", "[2]", "[0,8]") "}", 8, "overlaps"},
+        {"{" T("a", "F32", "[2]", "[0,8]") "," T("b", "F32", "[1]", "[12,16]") "}", 16, "\"b\": 4 bytes before its data"},
+        {"{" T("a", "F32", "[1]", "[4,8]") "}", 8, "4 bytes before its data"},
+        {"{" T("a", "F32", "[2]", "[0,8]") "," T("a", "F32", "[2]", "[8,16]") "}", 16, "the key \"a\" occurs twice"},
+        {"{" T("a", "F32", "[3]", "[0,8]") "}", 8, "span 8 bytes, but its dtype F32 and shape need 12"},
+        {"{" T("a", "F32", "[2]", "[8,0]") "}", 8, "[8, 0] are no range"},
+        {"{" T("a", "F32", "[2]", "[-8,0]") "}", 8, "are no range"},
+        {"{" T("a", "F32", "[2]", "[0]") "}", 8, "no \"data_offsets\" of two integers"},
+        {"{" T("a", "F32", "[2]", "[0,8.0]") "}", 8, "no \"data_offsets\" of two integers"},
+        {"{" T("a", "F32", "[2]", "[0,18446744073709551615]") "}", 8, "no \"data_offsets\" of two integers"},
+        {"{" T("a", "F32", "[2]", "[0,9223372036854775807]") "}", 8, "its data ends at byte"},
+        {"{" T("a", "F31", "[2]", "[0,8]") "}", 8, "unknown dtype \"F31\""},
+        {"{" T("a", "F32", "[-2]", "[0,8]") "}", 8, "dimension 0 of its shape is no integer >= 0"},
+        {"{" T("a", "F32", "[2.0]", "[0,8]") "}", 8, "dimension 0 of its shape"},
+        {"{" T("a", "F32", "[4294967296,4294967296]", "[0,8]") "}", 8, "its shape overflows"},
+        {"{" T("a", "F32", "[4611686018427387904]", "[0,8]") "}", 8, "its size overflows"},
+        {"{" T("a", "F32", "[1,1,1,1,1,1,1,1,2]", "[0,8]") "}", 8, "9 dimensions, at most 8"},
+        {"{" T("a", "F32", "2", "[0,8]") "}", 8, "no \"shape\" array"},
+        {"{\"a\":{\"shape\":[2],\"data_offsets\":[0,8]}}", 8, "no \"dtype\" string"},
+        {"{\"a\":[1]}", 0, "\"a\": its header entry is no object"},
+        {"{\"a\\u0000b\":{}}", 0, "its name holds a NUL"},
+        {"{" T("u", "U8", "[2]", "[0,2]") "," T("a", "F32", "[1]", "[2,6]") "}", 6, "\"a\": its data isn't aligned to 4 bytes"},
+        {"{" T("a", "F4", "[3]", "[0,1]") "}", 1, "3 F4 elements don't fill whole bytes"},
+        {"{\"__metadata__\":{\"k\":1}}", 0, "__metadata__ \"k\" is no string"},
+        {"{\"__metadata__\":[]}", 0, "__metadata__ is no object"},
+        {"[]", 0, "doesn't start with '{'"},
+        {" {}", 0, "doesn't start with '{'"},
+        {"", 0, "doesn't start with '{'"},
+        {"{\"a\":", 0, "t.safetensors: header:1:"},
+        {"{}x", 0, "header:1:3"},
+        {"{\"\xff\":1}", 0, "header:1:3"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         StFile *file;
@@ -119,9 +120,9 @@ static void malicious_headers_are_errors(void)
     }
     StFile *file;
     EXPECT_FAILS(open_text("{" T("a", "F32", "[1]", "[0,4]") "} ", 4, 0, &file), ERR_INVALID, "isn't aligned");
-    _Alignas(8) char huge[16] = { -1, -1, -1, -1, -1, -1, -1, 127, '{' };
+    _Alignas(8) char huge[16] = {-1, -1, -1, -1, -1, -1, -1, 127, '{'};
     EXPECT_FAILS(st_open_memory("t", huge, 16, &file), ERR_INVALID, "not a safetensors file");
-    _Alignas(8) char cut[16] = { 100, 0, 0, 0, 0, 0, 0, 0, '{' };
+    _Alignas(8) char cut[16] = {100, 0, 0, 0, 0, 0, 0, 0, '{'};
     EXPECT_FAILS(st_open_memory("t", cut, 16, &file), ERR_INVALID, "cut short");
     EXPECT_FAILS(st_open_memory("t", cut, 7, &file), ERR_INVALID, "7 bytes, too short");
     EXPECT_FAILS(st_open("/nonexistent", &file), ERR_NOT_FOUND, "/nonexistent");
@@ -130,18 +131,18 @@ static void malicious_headers_are_errors(void)
 
 static void values_convert_to_float(void)
 {
-    uint16_t half[9] = { 0x3C00, 0xC000, 0x0001, 0x7BFF, 0x0400, 0, 0x8000, 0x3555, 0x3C01 };
-    double   wide[2] = { 0.1, -1e300 };
-    uint16_t brain[2] = { 0x3F80, 0xC000 };
-    float    single[2] = { 1.5f, -3 }, got[9];
-    StDecl   decls[] = { { "h", ST_F16, 1, { 9 }, half }, { "d", ST_F64, 1, { 2 }, wide }, { "b", ST_BF16, 1, { 2 }, brain },
-                         { "s", ST_F32, 1, { 2 }, single } };
+    uint16_t half[9] = {0x3C00, 0xC000, 0x0001, 0x7BFF, 0x0400, 0, 0x8000, 0x3555, 0x3C01};
+    double   wide[2] = {0.1, -1e300};
+    uint16_t brain[2] = {0x3F80, 0xC000};
+    float    single[2] = {1.5f, -3}, got[9];
+    StDecl   decls[] = {
+          {"h", ST_F16, 1, {9}, half}, {"d", ST_F64, 1, {2}, wide}, {"b", ST_BF16, 1, {2}, brain}, {"s", ST_F32, 1, {2}, single}};
     const char *path = in_dir("values.safetensors");
     EXPECT_OK(st_write(path, decls, 4, NULL, NULL, NULL));
     StFile *file;
     EXPECT_OK(st_open(path, &file));
     EXPECT_OK(st_to_f32(st_find(file, "h"), 0, 9, got));
-    float want[9] = { 1, -2, 0x1p-24f, 65504, 0x1p-14f, 0, -0.0f, 0.333251953125f, 1.0009765625f };
+    float want[9] = {1, -2, 0x1p-24f, 65504, 0x1p-14f, 0, -0.0f, 0.333251953125f, 1.0009765625f};
     EXPECT(memcmp(got, want, sizeof want) == 0);
     EXPECT_OK(st_to_f32(st_find(file, "h"), 7, 2, got));
     EXPECT(got[0] == want[7] && got[1] == want[8]);
@@ -151,8 +152,8 @@ static void values_convert_to_float(void)
     EXPECT(got[0] == 1 && got[1] == -2);
     EXPECT_OK(st_to_f32(st_find(file, "s"), 1, 1, got));
     EXPECT(got[0] == -3);
-    EXPECT_FAILS(st_check_finite(st_find(file, "d")), ERR_INVALID, "tensor \"d\" holds an infinity at [1]");
-    EXPECT_OK(st_check_finite(st_find(file, "h")));
+    EXPECT_FAILS(st_check_range(st_find(file, "d"), DT_F32), ERR_INVALID, "tensor \"d\" holds -1e+300 at [1], which no float can hold");
+    EXPECT_OK(st_check_range(st_find(file, "h"), DT_F32));
     st_close(file);
 }
 
@@ -161,12 +162,29 @@ static void the_first_value_that_is_not_finite_is_named(void)
     float *values = arena_alloc(&arena, 3 * 5000 * sizeof(float));
     values[5000 + 17] = NAN;
     values[2 * 5000] = INFINITY;
-    StDecl      decl = { "w", ST_F32, 2, { 3, 5000 }, values };
+    StDecl      decl = {"w", ST_F32, 2, {3, 5000}, values};
     const char *path = in_dir("nan.safetensors");
     EXPECT_OK(st_write(path, &decl, 1, NULL, NULL, NULL));
     StFile *file;
     EXPECT_OK(st_open(path, &file));
-    EXPECT_FAILS(st_check_finite(st_at(file, 0)), ERR_INVALID, "tensor \"w\" holds NaN at [1, 17]");
+    EXPECT_FAILS(st_check_range(st_at(file, 0), DT_F32), ERR_INVALID, "tensor \"w\" holds NaN at [1, 17]");
+    st_close(file);
+}
+
+static void values_beyond_a_format_are_named(void)
+{
+    uint16_t    half[2] = {0x3C00, 0xFC00};
+    float       largest_bf16 = 0x1.FEp127f, wide[4] = {1, largest_bf16, -0x1.FEFFFEp127f, 0x1.FFp127f};
+    StDecl      decls[] = {{"h", ST_F16, 1, {2}, half}, {"w", ST_F32, 2, {2, 2}, wide}, {"m", ST_F32, 1, {3}, wide}};
+    const char *path = in_dir("range.safetensors");
+    StFile     *file;
+    EXPECT_OK(st_write(path, decls, 3, NULL, NULL, NULL));
+    EXPECT_OK(st_open(path, &file));
+    EXPECT_FAILS(st_check_range(st_find(file, "h"), DT_F32), ERR_INVALID, "tensor \"h\" holds an infinity at [1]; F16 ends at 65504");
+    EXPECT_OK(st_check_range(st_find(file, "w"), DT_F32));
+    EXPECT_FAILS(st_check_range(st_find(file, "w"), DT_BF16), ERR_INVALID,
+                 "holds 3.39618e+38 at [1, 1], which bf16 can't hold; set model_dtype: fp32");
+    EXPECT_OK(st_check_range(st_find(file, "m"), DT_BF16));
     st_close(file);
 }
 
@@ -200,14 +218,14 @@ static void expect_counted(const StFile *file, const StDecl *decls, size_t count
 }
 
 static const StDecl mixed[] = {
-    { "odd \"u8\"", ST_U8, 1, { 3 }, NULL }, { "f32", ST_F32, 2, { 2, 5 }, NULL }, { "bf16", ST_BF16, 3, { 1, 2, 3 }, NULL },
-    { "i64", ST_I64, 0, { 0 }, NULL },       { "none", ST_F32, 1, { 0 }, NULL },  { "bool", ST_BOOL, 1, { 5 }, NULL },
+    {"odd \"u8\"", ST_U8, 1, {3}, NULL}, {"f32", ST_F32, 2, {2, 5}, NULL}, {"bf16", ST_BF16, 3, {1, 2, 3}, NULL},
+    {"i64", ST_I64, 0, {0}, NULL},       {"none", ST_F32, 1, {0}, NULL},   {"bool", ST_BOOL, 1, {5}, NULL},
 };
 
 static void what_is_written_is_read(void)
 {
     const char       *path = in_dir("mixed.safetensors");
-    const char *const metadata[] = { "a", "1\n", "b", "2", NULL };
+    const char *const metadata[] = {"a", "1\n", "b", "2", NULL};
     EXPECT_OK(st_write(path, mixed, 6, metadata, count_up, (void *)mixed));
     StFile *file;
     EXPECT_OK(st_open(path, &file));
@@ -251,10 +269,10 @@ static void folders_are_sharded_and_errors_name_the_shard(void)
     EXPECT_OK(st_open(folder, &file));
     st_close(file);
     const char *index = in_dir("sharded/model.safetensors.index.json");
-    const char *texts[][2] = { { "{}", "no \"weight_map\" object" },
-                               { "{\"weight_map\":{\"a\":1}}", "\"a\" is no file name" },
-                               { "{\"weight_map\":{\"a\":\"../x\"}}", "is no plain file name" },
-                               { "{", "index.json:1:2" } };
+    const char *texts[][2] = {{"{}", "no \"weight_map\" object"},
+                              {"{\"weight_map\":{\"a\":1}}", "\"a\" is no file name"},
+                              {"{\"weight_map\":{\"a\":\"../x\"}}", "is no plain file name"},
+                              {"{", "index.json:1:2"}};
     for (size_t i = 0; i < 4; i++) {
         EXPECT_OK(file_write_atomic(index, texts[i][0], strlen(texts[i][0])));
         EXPECT_FAILS(st_open(folder, &file), ERR_INVALID, texts[i][1]);
@@ -265,11 +283,11 @@ static void folders_are_sharded_and_errors_name_the_shard(void)
 
 static void a_failed_write_leaves_the_old_file(void)
 {
-    static char    block[1 << 16];
-    StDecl         decl = { "w", ST_U8, 1, { sizeof block }, block }, many[64];
-    const char    *path = in_dir("full.safetensors");
-    struct rlimit  old, small = { 3 << 20, 3 << 20 };
-    uint64_t       before, after;
+    static char   block[1 << 16];
+    StDecl        decl = {"w", ST_U8, 1, {sizeof block}, block}, many[64];
+    const char   *path = in_dir("full.safetensors");
+    struct rlimit old, small = {3 << 20, 3 << 20};
+    uint64_t      before, after;
     for (int i = 0; i < 64; i++) {
         many[i] = decl;
         many[i].name = arena_printf(&arena, "w%d", i);
@@ -287,7 +305,7 @@ static void a_failed_write_leaves_the_old_file(void)
     EXPECT(!file_exists(in_dir("full.safetensors.partial")));
     if (access("/dev/full", W_OK) != 0) return;
     EXPECT(symlink("/dev/full", in_dir("sink.partial")) == 0);
-    EXPECT_FAILS(st_write(in_dir("sink"), many, 64, NULL, NULL, NULL), ERR_IO, "sink: No space left on device");
+    EXPECT_FAILS(st_write(in_dir("sink"), many, 64, NULL, NULL, NULL), ERR_NO_FIT, "sink: No space left on device");
     EXPECT(!file_exists(in_dir("sink")));
     EXPECT_FAILS(st_write(in_dir("absent/x"), many, 1, NULL, NULL, NULL), ERR_NOT_FOUND, "absent/x");
 }
@@ -299,5 +317,5 @@ static void clean_up(void)
 }
 
 TEST_MAIN(TEST(a_plain_file_is_read), TEST(malicious_headers_are_errors), TEST(values_convert_to_float),
-          TEST(the_first_value_that_is_not_finite_is_named), TEST(what_is_written_is_read),
+          TEST(the_first_value_that_is_not_finite_is_named), TEST(values_beyond_a_format_are_named), TEST(what_is_written_is_read),
           TEST(folders_are_sharded_and_errors_name_the_shard), TEST(a_failed_write_leaves_the_old_file), TEST(clean_up))

@@ -10,11 +10,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     Config         config;
-    StrBuf         first = { 0 }, second = { 0 };
+    StrBuf         first = {0}, second = {0};
     const uint8_t *nul = size ? memchr(data, 0, size) : NULL;
     size_t         len = nul ? (size_t)(nul - data) : size;
     char          *override = nul ? strndup((const char *)nul + 1, size - len - 1) : NULL;
-    const char    *overrides[] = { override };
+    const char    *overrides[] = {override};
     if (config_parse("fuzz", (const char *)data, len, overrides, override != NULL, &config, NULL) == OK) {
         config_print(&config, &first);
         config_deinit(&config);

@@ -11,12 +11,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     Arena  arena = {0};
     StrBuf first = {0}, second = {0};
     Graph *graph, *again;
-    if (graph_parse(&arena, "fuzz", (const char *)data, size, op_table, OP_COUNT, &graph) == OK &&
-        graph_verify(graph) == OK) {
+    if (graph_parse(&arena, "fuzz", (const char *)data, size, op_table, OP_COUNT, &graph) == OK && graph_verify(graph) == OK) {
         graph_print(graph, &first);
-        if (graph_parse(&arena, "again", first.data, first.len, op_table, OP_COUNT, &again) != OK ||
-            graph_verify(again) != OK)
-            abort();
+        if (graph_parse(&arena, "again", first.data, first.len, op_table, OP_COUNT, &again) != OK || graph_verify(again) != OK) abort();
         graph_print(again, &second);
         if (first.len != second.len || memcmp(first.data, second.data, first.len) != 0) abort();
         for (int i = 0; i < again->num_values; i++)

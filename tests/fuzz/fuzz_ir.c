@@ -39,14 +39,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     IrModule         *module;
     JsonValue         config;
     Graph            *graph;
-    BindOptions       options = {.graph_name = "fuzz",
-                                 .batch = 2,
-                                 .seq = 8,
-                                 .max_len = 16,
-                                 .dtype = DT_F32,
-                                 .ops = op_table,
-                                 .num_ops = OP_COUNT,
-                                 .max_work = 4096};
+    BindOptions       options = {
+              .graph_name = "fuzz", .batch = 2, .seq = 8, .max_len = 16, .dtype = DT_F32, .ops = op_table, .num_ops = OP_COUNT, .max_work = 4096};
     if (ir_module_parse(&arena, "fuzz", (const char *)data, len, &module) == OK &&
         json_parse(&arena, "config", text, text_len, &config) == OK &&
         ir_module_bind(&arena, module, &config, "config", &options, &graph) == OK)

@@ -29,8 +29,8 @@ static void look_up(const JsonValue *value)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    Arena     arena = { 0 };
-    StrBuf    first = { 0 }, second = { 0 };
+    Arena     arena = {0};
+    StrBuf    first = {0}, second = {0};
     JsonValue value, again;
     int       line, column;
     if (json_parse(&arena, "fuzz", (const char *)data, size, &value) == OK) {

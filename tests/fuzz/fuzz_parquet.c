@@ -11,8 +11,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     enum { MOST_ROWS = 300 };
     ParquetReader *reader;
     if (parquet_open_bytes("fuzz", data, size, &reader) != OK) return 0;
-    StrBuf    row = { 0 };
-    Arena     arena = { 0 };
+    StrBuf    row = {0};
+    Arena     arena = {0};
     JsonValue value;
     bool      has = true;
     for (int i = 0; i < MOST_ROWS && has; i++) {

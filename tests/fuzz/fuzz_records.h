@@ -11,8 +11,8 @@
 static void fuzz_record(Arena *arena, const Record *record, const DatasetOptions *options, bool *has_format, RowFormat *format)
 {
     static const TemplateTraits traits;
-    JsonValue row;
-    Sample    sample;
+    JsonValue                   row;
+    Sample                      sample;
     if (record_parse(arena, record, &row) != OK) return;
     if (!*has_format) *has_format = format_detect(options, &row, format) == OK;
     for (int has_template = 0; has_template < 2 && *has_format; has_template++)
@@ -30,7 +30,7 @@ static int fuzz_reader(Reader *reader, const DatasetOptions *options)
     Status    status;
     bool      has = true, has_format = false;
     int       count = 0;
-    Arena     arena = { 0 };
+    Arena     arena = {0};
     while ((status = reader_next(reader, &record, &has)) == OK && has && count < MOST_RECORDS) {
         if (record.line < 1 || record.column < 1 || !(reader_fraction(reader) >= 0)) abort();
         arena_reset(&arena);
@@ -46,13 +46,13 @@ static int fuzz_reader(Reader *reader, const DatasetOptions *options)
 static void fuzz_records(const char *name, const uint8_t *data, size_t size)
 {
     Reader        *reader;
-    DatasetOptions options = { .system_prompt = "s" };
+    DatasetOptions options = {.system_prompt = "s"};
     if (size % 4 == 1) options.prompt_format = "{x} {system}{instruction} {input}";
     if (size % 4 == 2) options.system_prompt_type = SYSTEM_PROMPT_NONE;
-    if (reader_open_bytes(name, (Str){ (const char *)data, size }, &reader) != OK) return;
+    if (reader_open_bytes(name, (Str){(const char *)data, size}, &reader) != OK) return;
     int count = fuzz_reader(reader, &options);
     if (size % 64 != 7) return;
-    char path[64], *paths[] = { path };
+    char path[64], *paths[] = {path};
     snprintf(path, sizeof path, "/dev/shm/fuzz-%d-%s", (int)getpid(), name);
     FILE *file = fopen(path, "wb");
     if (!file || fwrite(data, 1, size, file) != size || fclose(file) != 0) abort();

@@ -22,8 +22,7 @@ static char *shard_make(const uint8_t *data, size_t *size)
     uint64_t     end = header->num_tokens < MOST && header->num_documents < MOST ? shard_layout(header).end : MOST;
     if (header->reserved[2] % 2 == 0 && end < MOST) *size = end;
     if (header->reserved[0] % 2 == 0) header->file_size = *size;
-    if (header->reserved[3] % 2 == 0)
-        header->data_checksum = shard_fold(0, copy + sizeof *header, *size - sizeof *header);
+    if (header->reserved[3] % 2 == 0) header->data_checksum = shard_fold(0, copy + sizeof *header, *size - sizeof *header);
     if (header->reserved[1] % 2 == 0) header->header_checksum = shard_header_checksum(header);
     return copy;
 }

@@ -24,7 +24,7 @@ static void turn_texts_round(JsonValue *messages)
 
 static void check_memo(const Template *tmpl, TemplateMemo *memo, const JsonValue *messages, Arena *arena)
 {
-    TemplateInput  input = { .messages = messages, .now_unix = 1700000000 };
+    TemplateInput  input = {.messages = messages, .now_unix = 1700000000};
     TemplateOutput whole;
     TemplateParts  parts;
     size_t         at = 0;
@@ -42,12 +42,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     const uint8_t *nul = size ? memchr(data, 0, size) : NULL;
     size_t         len = nul ? (size_t)(nul - data) : size;
-    Arena          arena = { 0 };
+    Arena          arena = {0};
     JsonValue      variables;
     Template      *tmpl;
-    TemplateInput  input = { .now_unix = 1700000000, .max_steps = 5000 };
-    if (nul && json_parse(&arena, "json", (const char *)nul + 1, size - len - 1, &variables) == OK &&
-        variables.type == JSON_OBJECT)
+    TemplateInput  input = {.now_unix = 1700000000, .max_steps = 5000};
+    if (nul && json_parse(&arena, "json", (const char *)nul + 1, size - len - 1, &variables) == OK && variables.type == JSON_OBJECT)
         input.variables = &variables;
     if (template_parse("fuzz", (const char *)data, len, &tmpl) == OK) {
         TemplateOutput out;

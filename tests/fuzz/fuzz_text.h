@@ -9,11 +9,9 @@
 
 static void ids_decode(const Tokenizer *tokenizer, const TokenIds *ids, StrBuf *out)
 {
-    TokenStream stream = { 0 };
-    StrBuf      streamed = { 0 };
-    if (tokenizer_decode(tokenizer, ids->data, ids->len, false, out) == OK &&
-        utf8_valid_prefix(out->data, out->len) != out->len)
-        abort();
+    TokenStream stream = {0};
+    StrBuf      streamed = {0};
+    if (tokenizer_decode(tokenizer, ids->data, ids->len, false, out) == OK && utf8_valid_prefix(out->data, out->len) != out->len) abort();
     for (size_t i = 0; i < ids->len; i++) {
         size_t before = streamed.len;
         if (token_stream_push(tokenizer, &stream, ids->data[i], i % 2, &streamed) != OK) break;
@@ -28,13 +26,11 @@ static void ids_decode(const Tokenizer *tokenizer, const TokenIds *ids, StrBuf *
 static void text_encode(const Tokenizer *tokenizer, Str text, EncodeOptions options, StrBuf *text_out)
 {
     TokenizerScratch *scratch = tokenizer_scratch_create(tokenizer);
-    TokenIds          ids = { 0 };
+    TokenIds          ids = {0};
     for (int again = 0; again < 2; again++) { /* the second time from the cache */
         size_t before = ids.len;
         if (tokenizer_encode(tokenizer, scratch, text.data, text.len, options, &ids) != OK) break;
-        if (again &&
-            (ids.len != 2 * before || (before && memcmp(ids.data, ids.data + before, before * sizeof *ids.data) != 0)))
-            abort();
+        if (again && (ids.len != 2 * before || (before && memcmp(ids.data, ids.data + before, before * sizeof *ids.data) != 0))) abort();
         if (again) ids.len = before;
     }
     for (size_t i = 0; i < ids.len; i++)

@@ -8,19 +8,19 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     const uint8_t *nul = size ? memchr(data, 0, size) : NULL;
     size_t         len = nul ? (size_t)(nul - data) : size;
-    Str            text = { nul ? (const char *)nul + 1 : "", nul ? size - len - 1 : 0 };
+    Str            text = {nul ? (const char *)nul + 1 : "", nul ? size - len - 1 : 0};
     Tokenizer     *tokenizer;
-    StrBuf         out = { 0 };
-    const char *config = text.len ? memchr(text.data, 0, text.len) : NULL;
-    Str         config_text = { "", 0 };
-    if (config) config_text = (Str){ config + 1, text.len - (size_t)(config - text.data) - 1 };
+    StrBuf         out = {0};
+    const char    *config = text.len ? memchr(text.data, 0, text.len) : NULL;
+    Str            config_text = {"", 0};
+    if (config) config_text = (Str){config + 1, text.len - (size_t)(config - text.data) - 1};
     if (config) text.len = (size_t)(config - text.data);
     if (tokenizer_parse("fuzz", (const char *)data, len, &tokenizer) != OK) return 0;
     if (tokenizer_configure(tokenizer, "fuzz", config_text, config_text) == OK && tokenizer_adds_bos(tokenizer) &&
         tokenizer_bos_id(tokenizer) < 0)
         abort();
-    text_encode(tokenizer, text, (EncodeOptions){ .add_special = true }, &out);
-    text_encode(tokenizer, text, (EncodeOptions){ .plain_special = true }, &out);
+    text_encode(tokenizer, text, (EncodeOptions){.add_special = true}, &out);
+    text_encode(tokenizer, text, (EncodeOptions){.plain_special = true}, &out);
     tokenizer_destroy(tokenizer);
     strbuf_deinit(&out);
     return 0;

@@ -3,9 +3,7 @@
 #include "infer/evaluate.h"
 #include "infer/generate.h"
 
-
 #include "test.h"
-
 
 #define FAMILY "tests/fixtures/families/qwen3"
 
@@ -30,31 +28,31 @@ static bool push(void *context, int32_t id)
 
 static void generate_ids(InferModel *infer, const int32_t *prompt, size_t prompt_len, int64_t count, SampleOptions sample, TokenIds *out)
 {
-    GenerateJob   job = { .prompt = prompt, .prompt_len = prompt_len, .max_tokens = count, .sample = sample, .sink = push, .context = out };
+    GenerateJob   job = {.prompt = prompt, .prompt_len = prompt_len, .max_tokens = count, .sample = sample, .sink = push, .context = out};
     GenerateStats stats;
     out->len = 0;
     EXPECT_OK(generate(infer->session, &job, &stats));
     EXPECT_INT(stats.generated, out->len);
 }
 
-static const int32_t prompt[] = { 5, 17, 3, 44, 60, 2, 9, 9, 31, 8, 27 };
+static const int32_t prompt[] = {5, 17, 3, 44, 60, 2, 9, 9, 31, 8, 27};
 enum { PROMPT = sizeof prompt / sizeof prompt[0], WANTED = 40 };
 
 /* Each token from a prefill of all before it, so that no cache is used. */
 static void greedy_text_is_that_without_a_cache(void)
 {
     InferModel infer;
-    TokenIds   cached = { 0 };
+    TokenIds   cached = {0};
     int32_t    ids[PROMPT + WANTED];
     EXPECT_OK(open_model(&infer));
     EXPECT_OK(start_cache(&infer, 64, 4));
-    generate_ids(&infer, prompt, PROMPT, WANTED, (SampleOptions){ 0 }, &cached);
+    generate_ids(&infer, prompt, PROMPT, WANTED, (SampleOptions){0}, &cached);
     EXPECT_INT(cached.len, WANTED);
     EXPECT_OK(start_cache(&infer, 64, 64));
     memcpy(ids, prompt, sizeof prompt);
-    TokenIds one = { 0 };
+    TokenIds one = {0};
     for (int i = 0; i < WANTED; i++) {
-        generate_ids(&infer, ids, PROMPT + (size_t)i, 1, (SampleOptions){ 0 }, &one);
+        generate_ids(&infer, ids, PROMPT + (size_t)i, 1, (SampleOptions){0}, &one);
         ids[PROMPT + i] = one.data[0];
         if ((size_t)i < cached.len) EXPECT_INT(cached.data[i], ids[PROMPT + i]);
     }
@@ -66,15 +64,15 @@ static void greedy_text_is_that_without_a_cache(void)
 static void the_context_s_end_ends_the_text(void)
 {
     InferModel    infer;
-    TokenIds      out = { 0 };
+    TokenIds      out = {0};
     GenerateStats stats;
     EXPECT_OK(open_model(&infer));
     EXPECT_OK(start_cache(&infer, 16, 5));
-    GenerateJob job = { .prompt = prompt, .prompt_len = PROMPT, .max_tokens = 100, .sink = push, .context = &out };
+    GenerateJob job = {.prompt = prompt, .prompt_len = PROMPT, .max_tokens = 100, .sink = push, .context = &out};
     EXPECT_OK(generate(infer.session, &job, &stats));
     EXPECT(stats.context_full);
     EXPECT_INT(out.len, 16 - PROMPT + 1);
-    int32_t longer[17] = { 1 };
+    int32_t longer[17] = {1};
     job.prompt = longer;
     job.prompt_len = 17;
     EXPECT_FAILS(generate(infer.session, &job, &stats), ERR_INVALID, "17 tokens");
@@ -107,10 +105,10 @@ static void losses_of_windows_are_those_of_their_texts(void)
 static void sampling_follows_the_softmax(void)
 {
     enum { DRAWS = 20000 };
-    const float logits[] = { 0.0f, 1.0f, 2.0f, -1.0f };
-    double      sum = 0;
-    int         count[4] = { 0 };
-    SampleOptions options = { .temperature = 0.5, .top_p = 1, .seed = 9 };
+    const float   logits[] = {0.0f, 1.0f, 2.0f, -1.0f};
+    double        sum = 0;
+    int           count[4] = {0};
+    SampleOptions options = {.temperature = 0.5, .top_p = 1, .seed = 9};
     Sampler      *sampler = sampler_create(&options, 4);
     for (int i = 0; i < DRAWS; i++) count[sampler_pick(sampler, logits, i)]++;
     for (int i = 0; i < 4; i++) sum += exp(logits[i] / 0.5);
@@ -119,11 +117,11 @@ static void sampling_follows_the_softmax(void)
         EXPECT_NEAR(count[i] / (double)DRAWS, p, 4 * sqrt(p * (1 - p) / DRAWS) + 1e-9);
     }
     sampler_destroy(sampler);
-    options = (SampleOptions){ .temperature = 1, .top_k = 2, .top_p = 1 };
+    options = (SampleOptions){.temperature = 1, .top_k = 2, .top_p = 1};
     sampler = sampler_create(&options, 4);
     for (int i = 0; i < 500; i++) EXPECT(sampler_pick(sampler, logits, i) == 1 || sampler_pick(sampler, logits, i) == 2);
     sampler_destroy(sampler);
-    options = (SampleOptions){ .temperature = 1, .top_p = 0.5 };
+    options = (SampleOptions){.temperature = 1, .top_p = 0.5};
     sampler = sampler_create(&options, 4);
     for (int i = 0; i < 500; i++) EXPECT_INT(sampler_pick(sampler, logits, i), 2);
     sampler_destroy(sampler);
@@ -131,19 +129,19 @@ static void sampling_follows_the_softmax(void)
 
 static void bigram_is_witten_bell(void)
 {
-    const int32_t text[] = { 0, 1, 0, 1, 0, 2 };
+    const int32_t text[] = {0, 1, 0, 1, 0, 2};
     Bigram       *bigram = bigram_create(4);
     bigram_add(bigram, text, 6);
     bigram_finish(bigram);
     double p1 = (2 + 3 * 0.25) / (6 + 3), after0 = (2 + 2 * p1) / (3 + 2); /* c(0,1) = 2, n(0) = 2, c(0) = 3 */
-    EXPECT_NEAR(bigram_loss(bigram, (const int32_t[]){ 0, 1 }, 2), -log(after0), 1e-12);
+    EXPECT_NEAR(bigram_loss(bigram, (const int32_t[]){0, 1}, 2), -log(after0), 1e-12);
     double p3 = (0 + 3 * 0.25) / 9;
-    EXPECT_NEAR(bigram_loss(bigram, (const int32_t[]){ 2, 3 }, 2), -log(p3), 1e-12); /* nothing was seen after 2 */
+    EXPECT_NEAR(bigram_loss(bigram, (const int32_t[]){2, 3}, 2), -log(p3), 1e-12); /* nothing was seen after 2 */
     double total = 0;
-    for (int32_t w = 0; w < 4; w++) total += exp(-bigram_loss(bigram, (const int32_t[]){ 0, w }, 2));
+    for (int32_t w = 0; w < 4; w++) total += exp(-bigram_loss(bigram, (const int32_t[]){0, w}, 2));
     EXPECT_NEAR(total, 1, 1e-12);
     bigram_destroy(bigram);
 }
 
-TEST_MAIN(TEST(greedy_text_is_that_without_a_cache), TEST(the_context_s_end_ends_the_text), TEST(losses_of_windows_are_those_of_their_texts),
-          TEST(sampling_follows_the_softmax), TEST(bigram_is_witten_bell))
+TEST_MAIN(TEST(greedy_text_is_that_without_a_cache), TEST(the_context_s_end_ends_the_text),
+          TEST(losses_of_windows_are_those_of_their_texts), TEST(sampling_follows_the_softmax), TEST(bigram_is_witten_bell))

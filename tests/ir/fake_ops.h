@@ -48,18 +48,10 @@ static Status flat_infer(Node *node)
  * memory. */
 static const OpDef op_source = {
     .name = "source", .num_out = 1, .attrs_size = sizeof(SourceAttrs), .attrs = source_attrs, .infer = source_infer};
-static const OpDef op_add = {
-    .name = "add", .synopsis = "a + b", .num_in = 2, .num_out = 1, .min_in = 2, .infer = add_infer};
-static const OpDef op_split = {
-    .name = "split", .num_in = 3, .num_out = 3, .min_in = 3, .optional_in = 2, .infer = split_infer};
-static const OpDef op_flat = {
-    .name = "flat", .num_in = 1, .num_out = 1, .min_in = 1, .flags = OP_VIEW, .infer = flat_infer};
-static const OpDef        op_sum = {.name = "sum",
-                                    .num_in = 2,
-                                    .num_out = 1,
-                                    .min_in = 1,
-                                    .alias = {{0, 1, true}},
-                                    .num_alias = 1,
-                                    .infer = same_infer};
+static const OpDef op_add = {.name = "add", .synopsis = "a + b", .num_in = 2, .num_out = 1, .min_in = 2, .infer = add_infer};
+static const OpDef op_split = {.name = "split", .num_in = 3, .num_out = 3, .min_in = 3, .optional_in = 2, .infer = split_infer};
+static const OpDef op_flat = {.name = "flat", .num_in = 1, .num_out = 1, .min_in = 1, .flags = OP_VIEW, .infer = flat_infer};
+static const OpDef op_sum = {
+    .name = "sum", .num_in = 2, .num_out = 1, .min_in = 1, .alias = {{0, 1, true}}, .num_alias = 1, .infer = same_infer};
 static const OpDef *const fake_ops[] = {&op_source, &op_add, &op_split, &op_flat, &op_sum};
 enum { NUM_FAKE_OPS = sizeof fake_ops / sizeof *fake_ops };

@@ -55,8 +55,8 @@ static void values(void)
         double value = -77;
         Status status = expr_eval(cases[i].text, lookup, "H=8 D_2=16", &value);
         if (status != OK || value != cases[i].value)
-            test_fail(__FILE__, __LINE__, "%s gives %g (%s), expected %g", cases[i].text, value,
-                      status == OK ? "" : status_message(), cases[i].value);
+            test_fail(__FILE__, __LINE__, "%s gives %g (%s), expected %g", cases[i].text, value, status == OK ? "" : status_message(),
+                      cases[i].value);
     }
 }
 

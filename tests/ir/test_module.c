@@ -17,12 +17,11 @@ static IrModule *shipped(const char *architecture)
 /* `more` is put at the end of the config: ", \"key\": value". `without`: a key to leave out. */
 static Status dims_of(const char *architecture, const char *more, const char *without, IrDims *out)
 {
-    static const char *const base[] = {
-        "\"vocab_size\": 64",       "\"hidden_size\": 32",        "\"intermediate_size\": 48",
-        "\"num_hidden_layers\": 2", "\"num_attention_heads\": 4", "\"num_key_value_heads\": 2",
-        "\"head_dim\": 8"};
-    StrBuf     text = {0};
-    JsonValue *config = arena_new(&arena, JsonValue);
+    static const char *const base[] = {"\"vocab_size\": 64",       "\"hidden_size\": 32",        "\"intermediate_size\": 48",
+                                       "\"num_hidden_layers\": 2", "\"num_attention_heads\": 4", "\"num_key_value_heads\": 2",
+                                       "\"head_dim\": 8"};
+    StrBuf                   text = {0};
+    JsonValue               *config = arena_new(&arena, JsonValue);
     strbuf_puts(&text, "{\"hidden_act\": \"silu\"");
     for (size_t i = 0; i < sizeof base / sizeof *base; i++)
         if (!without || !strstr(base[i], without)) strbuf_printf(&text, ", %s", base[i]);
@@ -60,17 +59,14 @@ static void shipped_families_are_listed(void)
 static void symbols_come_from_either_spelling(void)
 {
     IrDims dims;
-    EXPECT_OK(dims_of("Qwen3ForCausalLM",
-                      ", \"rope_theta\": 1000000.0, \"rms_norm_eps\": 1e-5, \"torch_dtype\": \"bfloat16\"", NULL,
-                      &dims));
+    EXPECT_OK(
+        dims_of("Qwen3ForCausalLM", ", \"rope_theta\": 1000000.0, \"rms_norm_eps\": 1e-5, \"torch_dtype\": \"bfloat16\"", NULL, &dims));
     EXPECT_NEAR(dim(&dims, "theta"), 1e6, 0);
     EXPECT_NEAR(dim(&dims, "eps"), 1e-5, 0);
     EXPECT_NEAR(dim(&dims, "tied"), 0, 0);
     /* transformers 5 */
-    EXPECT_OK(
-        dims_of("Qwen3ForCausalLM",
-                ", \"rope_parameters\": {\"rope_type\": \"default\", \"rope_theta\": 5000}, \"dtype\": \"float32\"",
-                NULL, &dims));
+    EXPECT_OK(dims_of("Qwen3ForCausalLM",
+                      ", \"rope_parameters\": {\"rope_type\": \"default\", \"rope_theta\": 5000}, \"dtype\": \"float32\"", NULL, &dims));
     EXPECT_NEAR(dim(&dims, "theta"), 5000, 0);
     EXPECT_OK(dims_of("LlamaForCausalLM",
                       ", \"rope_theta\": 500000.0, \"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": 32, "
@@ -81,8 +77,9 @@ static void symbols_come_from_either_spelling(void)
     EXPECT_NEAR(dim(&dims, "rope_factor"), 32, 0);
     EXPECT_NEAR(dim(&dims, "rope_original"), 4096, 0);
     EXPECT_OK(dims_of("LlamaForCausalLM",
-                      ", \"rope_parameters\": {\"rope_theta\": 10000, \"rope_type\": \"llama3\", \"factor\": 16}", NULL,
-                      &dims));
+                      ", \"rope_parameters\": {\"rope_theta\": 10000, \"rope_type\": \"llama3\", \"factor\": 16, "
+                      "\"low_freq_factor\": 1, \"high_freq_factor\": 4, \"original_max_position_embeddings\": 8192}",
+                      NULL, &dims));
     EXPECT_NEAR(dim(&dims, "rope_factor"), 16, 0);
     EXPECT_OK(dims_of("LlamaForCausalLM", ", \"rope_scaling\": null, \"head_dim\": null", "head_dim", &dims));
     EXPECT_NEAR(dim(&dims, "D"), 8, 0); /* C / H */
@@ -93,6 +90,8 @@ static void symbols_come_from_either_spelling(void)
     EXPECT(!ir_dims_get(&dims, "nothing", &none));
     arena_deinit(&arena);
 }
+
+#define LLAMA3_FIELDS ", \"factor\": 8, \"low_freq_factor\": 1, \"high_freq_factor\": 4, \"original_max_position_embeddings\": 8192"
 
 static void every_family_refuses_what_it_does_not_compute(void)
 {
@@ -112,53 +111,53 @@ static void every_family_refuses_what_it_does_not_compute(void)
         {", \"vocab_size\": {}", "vocab_size", ERR_INVALID, "vocab_size: expected a number, found "},
         {", \"vocab_size\": [64, 65]", "vocab_size", ERR_UNSUPPORTED, "vocab_size: entries differ from layer to layer"},
         {", \"head_dim\": 7", "head_dim", ERR_UNSUPPORTED, "head_dim must be even"},
-        {", \"num_key_value_heads\": 3", "num_key_value_heads", ERR_UNSUPPORTED,
-         "num_attention_heads must be a multiple"},
+        {", \"num_key_value_heads\": 3", "num_key_value_heads", ERR_UNSUPPORTED, "num_attention_heads must be a multiple"},
         {", \"rope_scaling\": {\"rope_type\": \"yarn\", \"factor\": 4}", NULL, ERR_UNSUPPORTED,
          "rope_scaling.rope_type: \"yarn\" isn't supported for "},
         {", \"rope_scaling\": {\"type\": \"linear\", \"factor\": 4}", NULL, ERR_UNSUPPORTED,
          "rope_scaling.type: \"linear\" isn't supported for "},
-        {", \"rope_parameters\": {\"rope_type\": \"longrope\"}", NULL, ERR_UNSUPPORTED,
-         "rope_parameters.rope_type: \"longrope\""},
+        {", \"rope_parameters\": {\"rope_type\": \"longrope\"}", NULL, ERR_UNSUPPORTED, "rope_parameters.rope_type: \"longrope\""},
         {", \"partial_rotary_factor\": 0.5", NULL, ERR_UNSUPPORTED, "partial rotary embedding isn't supported"},
         {", \"use_sliding_window\": true", NULL, ERR_UNSUPPORTED, "sliding window attention isn't supported"},
         {", \"layer_types\": [\"full_attention\", \"sliding_attention\"]", NULL, ERR_UNSUPPORTED,
          "layer_types: \"sliding_attention\" isn't supported for "},
         {", \"num_experts\": 8", NULL, ERR_UNSUPPORTED, "config.json: num_experts: this setting isn't supported for "},
-        {", \"logit_scale\": 0.5", NULL, ERR_UNSUPPORTED,
-         "config.json: logit_scale: this setting isn't supported for "},
-        {", \"quantization_config\": {\"bits\": 4}", NULL, ERR_UNSUPPORTED,
-         "quantization_config: this setting isn't supported"},
+        {", \"logit_scale\": 0.5", NULL, ERR_UNSUPPORTED, "config.json: logit_scale: this setting isn't supported for "},
+        {", \"quantization_config\": {\"bits\": 4}", NULL, ERR_UNSUPPORTED, "quantization_config: this setting isn't supported"},
         {", \"final_logit_softcapping\": 30.0", NULL, ERR_UNSUPPORTED, "final_logit_softcapping: this setting"},
         {", \"hidden_size\": 64", NULL, ERR_INVALID, "config.json:1:193: the key \"hidden_size\" occurs twice"},
-        {", \"rope_scaling\": {\"rope_type\": \"llama3\", \"beta_fast\": 32}", NULL, ERR_UNSUPPORTED,
+        {", \"rope_scaling\": {\"rope_type\": \"llama3\", \"beta_fast\": 32" LLAMA3_FIELDS "}", NULL, ERR_UNSUPPORTED,
          "config.json: rope_scaling.beta_fast: this setting"},
+        {", \"rope_scaling\": {\"rope_type\": \"llama3\"}", NULL, ERR_INVALID, "rope_scaling.factor: missing; "},
+        {", \"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": 0}", NULL, ERR_INVALID,
+         "rope_scaling.factor: 0; expected at least 1"},
+        {", \"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": 8}", NULL, ERR_INVALID, "rope_scaling.low_freq_factor: missing; "},
+        {", \"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": 8, \"low_freq_factor\": 1}", NULL, ERR_INVALID,
+         "rope_scaling.high_freq_factor: missing; "},
+        {", \"rope_parameters\": {\"rope_type\": \"llama3\", \"factor\": 8, \"low_freq_factor\": 1, \"high_freq_factor\": 4}", NULL,
+         ERR_INVALID, "original_max_position_embeddings: missing; "},
         {", \"rope_parameters\": {\"full_attention\": {\"rope_theta\": 5}}", NULL, ERR_UNSUPPORTED,
          "rope_parameters.full_attention: this setting"},
     };
     IrDims dims;
     for (int f = 0; f < 3; f++) {
         EXPECT_OK(dims_of(families[f], "", NULL, &dims));
-        EXPECT_OK(dims_of(
-            families[f],
-            ", \"layer_types\": [\"full_attention\", \"full_attention\"], \"num_experts\": 0, \"logit_scale\": null, "
-            "\"alibi\": false, \"rope_sharpness\": 0.0, \"my_own_note\": \"kept\", \"rope_scaling\": {\"type\": "
-            "\"llama3\", \"rope_type\": \"llama3\", \"mscale\": null}, "
-            " \"sliding_window\": 4096",
-            NULL, &dims));
+        EXPECT_OK(dims_of(families[f],
+                          ", \"layer_types\": [\"full_attention\", \"full_attention\"], \"num_experts\": 0, \"logit_scale\": null, "
+                          "\"alibi\": false, \"rope_sharpness\": 0.0, \"my_own_note\": \"kept\", \"rope_scaling\": {\"type\": "
+                          "\"llama3\", \"rope_type\": \"llama3\", \"mscale\": null" LLAMA3_FIELDS "}, "
+                          " \"sliding_window\": 4096",
+                          NULL, &dims));
         for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
             Status status = dims_of(families[f], cases[i].more, cases[i].without, &dims);
             if (status != cases[i].status || !strstr(status_message(), cases[i].message))
-                test_fail(__FILE__, __LINE__, "%s with %s: %s \"%s\", expected \"%s\"", families[f], cases[i].more,
-                          status_name(status), status == OK ? "" : status_message(), cases[i].message);
+                test_fail(__FILE__, __LINE__, "%s with %s: %s \"%s\", expected \"%s\"", families[f], cases[i].more, status_name(status),
+                          status == OK ? "" : status_message(), cases[i].message);
         }
     }
-    EXPECT_FAILS(dims_of("LlamaForCausalLM", ", \"attention_bias\": true", NULL, &dims), ERR_UNSUPPORTED,
-                 "attention_bias isn't supported");
-    EXPECT_FAILS(dims_of("LlamaForCausalLM", ", \"mlp_bias\": true", NULL, &dims), ERR_UNSUPPORTED,
-                 "biases in the MLP aren't supported");
-    EXPECT_FAILS(dims_of("Qwen3ForCausalLM", ", \"attention_bias\": true", NULL, &dims), ERR_UNSUPPORTED,
-                 "attention_bias");
+    EXPECT_FAILS(dims_of("LlamaForCausalLM", ", \"attention_bias\": true", NULL, &dims), ERR_UNSUPPORTED, "attention_bias isn't supported");
+    EXPECT_FAILS(dims_of("LlamaForCausalLM", ", \"mlp_bias\": true", NULL, &dims), ERR_UNSUPPORTED, "biases in the MLP aren't supported");
+    EXPECT_FAILS(dims_of("Qwen3ForCausalLM", ", \"attention_bias\": true", NULL, &dims), ERR_UNSUPPORTED, "attention_bias");
     JsonValue list = {.type = JSON_ARRAY};
     EXPECT_FAILS(ir_module_dims(&arena, shipped("LlamaForCausalLM"), &list, "config.json", &dims), ERR_INVALID,
                  "config.json: expected an object");
@@ -181,16 +180,13 @@ static void what_is_no_module_is_refused(void)
     };
     IrModule *module;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
-        EXPECT_FAILS(ir_module_parse(&arena, "m.json", cases[i].text, strlen(cases[i].text), &module), ERR_INVALID,
-                     cases[i].message);
-    EXPECT_FAILS(ir_module_parse(&arena, "m.json", "{}", IR_MAX_BYTES + 1, &module), ERR_INVALID,
-                 "m.json: a module of 16777217 bytes");
+        EXPECT_FAILS(ir_module_parse(&arena, "m.json", cases[i].text, strlen(cases[i].text), &module), ERR_INVALID, cases[i].message);
+    EXPECT_FAILS(ir_module_parse(&arena, "m.json", "{}", IR_MAX_BYTES + 1, &module), ERR_INVALID, "m.json: a module of 16777217 bytes");
     arena_deinit(&arena);
 }
 
 /* The config section stands on line 2, rules on 3, the first statement on line 5. */
-static Status bind_text(const char *config_section, const char *rules, const char *statements, const char *config_text,
-                        Graph **out)
+static Status bind_text(const char *config_section, const char *rules, const char *statements, const char *config_text, Graph **out)
 {
     StrBuf      text = {0};
     JsonValue   config;
@@ -203,10 +199,8 @@ static Status bind_text(const char *config_section, const char *rules, const cha
                            .ops = fake_ops,
                            .num_ops = NUM_FAKE_OPS,
                            .max_work = 100000};
-    strbuf_printf(
-        &text,
-        "{\"surogate_ir\": 1, \"architecture\": \"X\",\n\"config\": [%s],\n\"require\": [%s],\n\"graph\": [\n%s\n]}",
-        config_section, rules, statements);
+    strbuf_printf(&text, "{\"surogate_ir\": 1, \"architecture\": \"X\",\n\"config\": [%s],\n\"require\": [%s],\n\"graph\": [\n%s\n]}",
+                  config_section, rules, statements);
     char  *copy = arena_strndup(&arena, text.data, text.len); /* names of the graph live in it */
     Status status = ir_module_parse(&arena, "m.json", copy, text.len, &module);
     strbuf_deinit(&text);
@@ -223,8 +217,7 @@ static void config_sections_are_checked(void)
         {"{\"key\": \"a\"}", "", "m.json: a config entry has no \"symbol\""},
         {"{\"symbol\": \"B\", \"key\": \"a\"}", "", "m.json: symbol B has a meaning already"},
         {"{\"symbol\": \"n\", \"key\": \"a\"}, {\"symbol\": \"n\", \"key\": \"a\"}", "", "m.json: second symbol n"},
-        {"{\"symbol\": \"n\", \"key\": \"b\", \"default\": \"m + 1\"}", "",
-         "m.json: default of n: expression \"m + 1\": unknown symbol m"},
+        {"{\"symbol\": \"n\", \"key\": \"b\", \"default\": \"m + 1\"}", "", "m.json: default of n: expression \"m + 1\": unknown symbol m"},
         {"{\"symbol\": \"n\", \"key\": \"b\", \"default\": \"1 / 0\"}", "", "c.json: b: inf; expected a finite number"},
         {"{\"symbol\": \"n\", \"key\": [\"b\", 3, \"c.d\"]}", "", "c.json: c.d: missing; X needs it"},
         {"{\"symbol\": \"n\"}", "", "c.json: : missing"},
@@ -233,20 +226,17 @@ static void config_sections_are_checked(void)
         {"{\"symbol\": \"n\", \"key\": \"t\"}", "", "c.json: t: \"odd\" isn't supported for X; supported: a number"},
         {"", "{\"that\": \"1\"}", "m.json: a rule needs \"that\" and \"message\""},
         {"", "{\"that\": \"q\", \"message\": \"m\"}", "m.json: rule: expression \"q\": unknown symbol q"},
-        {"{\"symbol\": \"n\", \"key\": \"a\"}", "{\"that\": \"n == 4\", \"message\": \"n isn't 4\"}",
-         "c.json: n isn't 4 (X: n == 4)"},
+        {"{\"symbol\": \"n\", \"key\": \"a\"}", "{\"that\": \"n == 4\", \"message\": \"n isn't 4\"}", "c.json: n isn't 4 (X: n == 4)"},
     };
     Graph *graph;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         Status status = bind_text(cases[i].section, cases[i].rules, "", "{\"a\": 3, \"t\": \"odd\"}", &graph);
         if (status == OK || !strstr(status_message(), cases[i].message))
-            test_fail(__FILE__, __LINE__, "case %zu: \"%s\", expected \"%s\"", i,
-                      status == OK ? "OK" : status_message(), cases[i].message);
+            test_fail(__FILE__, __LINE__, "case %zu: \"%s\", expected \"%s\"", i, status == OK ? "OK" : status_message(), cases[i].message);
     }
     StrBuf many = {0};
     for (int i = 0; i < 65; i++) strbuf_printf(&many, "%s{\"symbol\": \"s%d\", \"key\": \"a\"}", i ? ", " : "", i);
-    EXPECT_FAILS(bind_text(many.data, "", "", "{\"a\": 3}", &graph), ERR_INVALID,
-                 "m.json: more than 64 config entries");
+    EXPECT_FAILS(bind_text(many.data, "", "", "{\"a\": 3}", &graph), ERR_INVALID, "m.json: more than 64 config entries");
     strbuf_deinit(&many);
     arena_deinit(&arena);
 }
@@ -287,8 +277,7 @@ static void statements_become_a_graph(void)
     const Param *w = graph->params[0], *v = graph->params[1];
     EXPECT(w->hf.kind == HF_TRANSPOSE && w->is_linear && w->is_head && w->decay && w->trained && w->layer == -1);
     EXPECT_NEAR(w->init_std, 0.25, 0);
-    EXPECT(v->hf.kind == HF_SLICE && v->hf.begin == 1 && v->hf.rows == 4 && v->hf.total_rows == 8 && !v->decay &&
-           v->init == INIT_ZEROS);
+    EXPECT(v->hf.kind == HF_SLICE && v->hf.begin == 1 && v->hf.rows == 4 && v->hf.total_rows == 8 && !v->decay && v->init == INIT_ZEROS);
     EXPECT_INT(graph_find(graph, "tokens")->type.dim[1], 3);
     arena_deinit(&arena);
 }
@@ -304,13 +293,11 @@ static void bad_statements_say_where(void)
         {"{}", "m.json:5: unknown statement; expected param, op"},
         {"\n\n{\"oops\": 1}", "m.json:7: unknown statement"},
         {PARAM(", \"colour\": 1"), "m.json:5: param has no \"colour\"; it may have shape hf"},
-        {"{\"op\": \"source\", \"in\": [], \"out\": \"s\", \"atrs\": {}}",
-         "m.json:5: op has no \"atrs\"; it may have in out attrs"},
+        {"{\"op\": \"source\", \"in\": [], \"out\": \"s\", \"atrs\": {}}", "m.json:5: op has no \"atrs\"; it may have in out attrs"},
         {"{\"param\": 3}", "m.json:5: expected a name, found "},
         {"{\"param\": \"\", \"shape\": [4], \"hf\": \"W\"}", "m.json:5: \"\" isn't fit for a name"},
         {"{\"param\": \"a b\", \"shape\": [4], \"hf\": \"W\"}", "m.json:5: \"a b\" isn't fit for a name"},
-        {"{\"param\": \"a\\u0000b\", \"shape\": [4], \"hf\": \"W\"}",
-         "m.json:5: a name of 3 bytes; expected 1 to 256 without NUL"},
+        {"{\"param\": \"a\\u0000b\", \"shape\": [4], \"hf\": \"W\"}", "m.json:5: a name of 3 bytes; expected 1 to 256 without NUL"},
         {"{\"param\": \"a.{i\", \"shape\": [4], \"hf\": \"W\"}", "m.json:5: { without } in \"a.{i\""},
         {"{\"param\": \"a.{i}\", \"shape\": [4], \"hf\": \"W\"}", "m.json:5: expression \"i\": unknown symbol i"},
         {"{\"param\": \"a.{1/2}\", \"shape\": [4], \"hf\": \"W\"}", "m.json:5: 0.5 isn't a whole number"},
@@ -322,8 +309,7 @@ static void bad_statements_say_where(void)
         {"{\"param\": \"w\", \"shape\": [1e300], \"hf\": \"W\"}", "m.json:5: 1e+300 isn't a whole number"},
         {"{\"param\": \"w\", \"shape\": [-1], \"hf\": \"W\"}", "m.json:5: a dim would be -1"},
         {"{\"param\": \"w\", \"shape\": [16777216, 16777216, 16777216], \"hf\": \"W\"}", "m.json:5: a tensor of "},
-        {"{\"param\": \"w\", \"shape\": [null], \"hf\": \"W\"}",
-         "m.json:5: expected a number or an expression, found null"},
+        {"{\"param\": \"w\", \"shape\": [null], \"hf\": \"W\"}", "m.json:5: expected a number or an expression, found null"},
         {"{\"param\": \"w\", \"shape\": [\"1\\u0000\"], \"hf\": \"W\"}", "m.json:5: an expression with a NUL in it"},
         {"{\"param\": \"w\", \"shape\": [4]}", "m.json:5: parameter w: expected \"hf\""},
         {"{\"param\": \"w\", \"shape\": [4], \"hf\": 3}", "m.json:5: hf: expected a name, concat, transpose or slice"},
@@ -331,11 +317,9 @@ static void bad_statements_say_where(void)
         {"{\"param\": \"w\", \"shape\": [4], \"hf\": {\"concat\": [\"a\", \"b\", \"c\"]}}",
          "m.json:5: concat: 3 pieces don't divide 4 rows"},
         {"{\"param\": \"w\", \"shape\": [4], \"hf\": {\"concat\": [\"a\", 3]}}", "m.json:5: expected a name, found "},
-        {"{\"param\": \"w\", \"shape\": [4], \"hf\": {\"transpose\": \"a\"}}",
-         "m.json:5: transpose: only for two dims"},
+        {"{\"param\": \"w\", \"shape\": [4], \"hf\": {\"transpose\": \"a\"}}", "m.json:5: transpose: only for two dims"},
         {"{\"param\": \"w\", \"shape\": [4], \"hf\": {\"slice\": \"a\"}}", "m.json:5: slice: expected begin and total"},
-        {"{\"param\": \"w\", \"shape\": [4], \"hf\": {\"slice\": \"a\", \"begin\": 5, \"total\": 8}}",
-         "m.json:5: slice: rows 5 to 9 of 8"},
+        {"{\"param\": \"w\", \"shape\": [4], \"hf\": {\"slice\": \"a\", \"begin\": 5, \"total\": 8}}", "m.json:5: slice: rows 5 to 9 of 8"},
         {"{\"param\": \"w\", \"shape\": [4], \"hf\": {\"slice\": \"a\", \"begin\": -1, \"total\": 8}}",
          "m.json:5: slice: rows -1 to 3 of 8"},
         {PARAM(", \"init\": \"sevens\""), "m.json:5: init: expected \"zeros\", \"ones\" or {\"normal\": std}"},
@@ -348,37 +332,27 @@ static void bad_statements_say_where(void)
         {"{\"op\": \"nothing\", \"in\": [], \"out\": \"s\"}", "m.json:5: unknown op nothing"},
         {"{\"op\": 3, \"in\": [], \"out\": \"s\"}", "m.json:5: unknown op "},
         {"{\"op\": \"source\", \"out\": \"s\"}", "m.json:5: source: expected \"in\" with at most 0 names"},
-        {"{\"op\": \"source\", \"in\": [\"tokens\"], \"out\": \"s\"}",
-         "m.json:5: source: expected \"in\" with at most 0 names"},
+        {"{\"op\": \"source\", \"in\": [\"tokens\"], \"out\": \"s\"}", "m.json:5: source: expected \"in\" with at most 0 names"},
         {"{\"op\": \"source\", \"in\": []}", "m.json:5: source: expected \"out\", a name"},
         {SOURCE ",\n" SOURCE, "m.json:6: second value named s"},
         {"{\"op\": \"flat\", \"in\": [\"x\"], \"out\": \"s\"}", "m.json:5: no value is named x here"},
-        {"{\"op\": \"source\", \"in\": [], \"out\": \"s\", \"attrs\": {\"width\": 3}}",
-         "m.json:5: source has no attribute width"},
-        {"{\"op\": \"source\", \"in\": [], \"out\": \"s\", \"attrs\": []}",
-         "m.json:5: attrs: expected an object, found "},
-        {"{\"op\": \"source\", \"in\": [], \"out\": \"s\", \"attrs\": {\"len\": 0.5}}",
-         "m.json:5: 0.5 isn't a whole number"},
-        {"{\"op\": \"source\", \"in\": [], \"out\": \"s\", \"attrs\": {\"scale\": \"q\"}}",
-         "m.json:5: expression \"q\": unknown symbol q"},
-        {"{\"op\": \"source\", \"in\": [], \"out\": \"s\", \"attrs\": {\"len\": -3}}",
-         "m.json:5: s = source(): a dim would be -3"},
+        {"{\"op\": \"source\", \"in\": [], \"out\": \"s\", \"attrs\": {\"width\": 3}}", "m.json:5: source has no attribute width"},
+        {"{\"op\": \"source\", \"in\": [], \"out\": \"s\", \"attrs\": []}", "m.json:5: attrs: expected an object, found "},
+        {"{\"op\": \"source\", \"in\": [], \"out\": \"s\", \"attrs\": {\"len\": 0.5}}", "m.json:5: 0.5 isn't a whole number"},
+        {"{\"op\": \"source\", \"in\": [], \"out\": \"s\", \"attrs\": {\"scale\": \"q\"}}", "m.json:5: expression \"q\": unknown symbol q"},
+        {"{\"op\": \"source\", \"in\": [], \"out\": \"s\", \"attrs\": {\"len\": -3}}", "m.json:5: s = source(): a dim would be -3"},
         {"{\"op\": \"source\", \"in\": [], \"out\": \"s\", \"part\": \"tail\"}", "m.json:5: unknown part tail"},
         {"{\"op\": \"source\", \"in\": [], \"out\": \"s\", \"part\": 3}", "m.json:5: unknown part "},
         {"{\"op\": \"add\", \"in\": [\"tokens\", \"step\"], \"out\": \"s\", \"source\": \"my.py:3\"}",
          "my.py:3: s = add(tokens: i32[2,3], step: i64[4]): a and b differ"},
-        {"{\"op\": \"add\", \"in\": [\"tokens\"], \"out\": \"s\"}",
-         "m.json:5: s = add(tokens: i32[2,3], _): input 1 of add is missing"},
+        {"{\"op\": \"add\", \"in\": [\"tokens\"], \"out\": \"s\"}", "m.json:5: s = add(tokens: i32[2,3], _): input 1 of add is missing"},
         {"{\"repeat\": 2, \"body\": []}", "m.json:5: repeat: expected \"index\" and \"body\""},
         {"{\"repeat\": 2, \"index\": \"i\"}", "m.json:5: repeat: expected \"index\" and \"body\""},
         {"{\"repeat\": -1, \"index\": \"i\", \"body\": []}", "m.json:5: repeat: -1 times"},
         {"{\"repeat\": 0.5, \"index\": \"i\", \"body\": []}", "m.json:5: 0.5 isn't a whole number"},
-        {"{\"repeat\": 2, \"index\": \"i\", \"body\": [], \"carry\": 3}",
-         "m.json:5: repeat: carry and yield are objects"},
-        {"{\"repeat\": 2, \"index\": \"i\", \"body\": [], \"carry\": {\"x\": \"q\"}}",
-         "m.json:5: no value is named q here"},
-        {"{\"repeat\": 2, \"index\": \"i\", \"body\": [], \"carry\": {\"x\": \"tokens\"}}",
-         "m.json:5: repeat: \"yield\" has no x"},
+        {"{\"repeat\": 2, \"index\": \"i\", \"body\": [], \"carry\": 3}", "m.json:5: repeat: carry and yield are objects"},
+        {"{\"repeat\": 2, \"index\": \"i\", \"body\": [], \"carry\": {\"x\": \"q\"}}", "m.json:5: no value is named q here"},
+        {"{\"repeat\": 2, \"index\": \"i\", \"body\": [], \"carry\": {\"x\": \"tokens\"}}", "m.json:5: repeat: \"yield\" has no x"},
         {"{\"repeat\": 2, \"index\": \"i\", \"body\": [], \"carry\": {\"x\": \"tokens\"}, \"yield\": {\"x\": \"q\"}}",
          "m.json:5: no value is named q here"},
         {"{\"repeat\": 2, \"index\": \"i\", \"body\": [\n4]}", "m.json:6: expected a statement"},
@@ -390,8 +364,7 @@ static void bad_statements_say_where(void)
         {"{\"output\": \"a\"}", "m.json:5: output: expected \"is\""},
         {"{\"output\": \"a b\", \"is\": \"tokens\"}", "m.json:5: output: expected a name"},
         {"{\"output\": \"a\", \"is\": \"q\"}", "m.json:5: no value is named q here"},
-        {"{\"output\": \"a\", \"is\": \"tokens\"}, {\"output\": \"a\", \"is\": \"labels\"}",
-         "m.json:5: second output named a"},
+        {"{\"output\": \"a\", \"is\": \"tokens\"}, {\"output\": \"a\", \"is\": \"labels\"}", "m.json:5: second output named a"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         Graph *graph;
@@ -416,8 +389,7 @@ static void what_a_module_may_cost_is_bounded(void)
         {LOOP "{\"op\": \"source\", \"in\": [], \"out\": \"s{i}\"}]}", "the module goes on without end"},
         {LOOP "{\"param\": \"w{i}\", \"shape\": [4], \"hf\": \"W{i}\"}]}", "the module goes on without end"},
         {LOOP "{\"let\": \"a\", \"is\": \"tokens\"}]}", NULL},
-        {DEEP DEEP DEEP DEEP DEEP DEEP DEEP DEEP DEEP DEEP DEEP DEEP DEEP DEEP DEEP DEEP DEEP
-         "]}]}]}]}]}]}]}]}]}]}]}]}]}]}]}]}]}",
+        {DEEP DEEP DEEP DEEP DEEP DEEP DEEP DEEP DEEP DEEP DEEP DEEP DEEP DEEP DEEP DEEP DEEP "]}]}]}]}]}]}]}]}]}]}]}]}]}]}]}]}]}",
          "repeat nested deeper than 16"},
     };
     Graph *graph;
@@ -435,8 +407,7 @@ static void what_a_module_may_cost_is_bounded(void)
     strbuf_puts(&lets, "{\"param\": \"");
     for (int i = 0; i < 257; i++) strbuf_putc(&lets, 'n');
     strbuf_puts(&lets, "\", \"shape\": [4], \"hf\": \"W\"}");
-    EXPECT_FAILS(bind_text("", "", lets.data, "{}", &graph), ERR_INVALID,
-                 "m.json:5: a name of 257 bytes; expected 1 to 256");
+    EXPECT_FAILS(bind_text("", "", lets.data, "{}", &graph), ERR_INVALID, "m.json:5: a name of 257 bytes; expected 1 to 256");
     strbuf_clear(&lets);
     strbuf_puts(&lets, "{\"param\": \"");
     for (int i = 0; i < 20; i++) strbuf_puts(&lets, "{8e15}"); /* grows when expanded */
@@ -451,7 +422,6 @@ static void what_a_module_may_cost_is_bounded(void)
     arena_deinit(&arena);
 }
 
-TEST_MAIN(TEST(shipped_families_are_listed), TEST(symbols_come_from_either_spelling),
-          TEST(every_family_refuses_what_it_does_not_compute), TEST(what_is_no_module_is_refused),
-          TEST(config_sections_are_checked), TEST(statements_become_a_graph), TEST(bad_statements_say_where),
-          TEST(what_a_module_may_cost_is_bounded))
+TEST_MAIN(TEST(shipped_families_are_listed), TEST(symbols_come_from_either_spelling), TEST(every_family_refuses_what_it_does_not_compute),
+          TEST(what_is_no_module_is_refused), TEST(config_sections_are_checked), TEST(statements_become_a_graph),
+          TEST(bad_statements_say_where), TEST(what_a_module_may_cost_is_bounded))

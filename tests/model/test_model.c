@@ -11,7 +11,7 @@
 
 #define FAMILIES "tests/fixtures/families/"
 
-static const char *const families[] = { "qwen3", "qwen3_untied", "qwen2", "llama", "llama3" };
+static const char *const families[] = {"qwen3", "qwen3_untied", "qwen2", "llama", "llama3"};
 enum { NUM_FAMILIES = sizeof families / sizeof families[0] };
 
 /* ---- initialisation ---- */
@@ -80,11 +80,12 @@ static Status load(Loaded *l, const char *dir, DType dtype, const PeftAdapter *a
     CompileOptions options = compile_defaults();
     options.programs = 1u << PROGRAM_EVAL;
     options.eval_seq = options.seq = 8;
-    options.model_dtype = options.grad_dtype = options.master_dtype = dtype;
+    options.model_dtype = options.master_dtype = dtype;
     options.train_base = false;
     if (adapter) options.lora = adapter->lora;
-    *l = (Loaded){ 0 };
+    *l = (Loaded){0};
     TRY(hf_model_open(&l->arena, dir, &l->model));
+    TRY(hf_model_open_weights(l->model));
     TRY(device_cpu_create(1, &l->device));
     TRY(compile_plan(&l->arena, l->model->module, &l->model->config, l->model->config_name, &options, l->device, &l->plan));
     TRY(session_create(l->plan, l->device, &l->session));
@@ -129,8 +130,8 @@ static void expect_equal_files(const char *a_path, const char *b_path)
 static void a_saved_model_holds_the_same_tensors(void)
 {
     for (int i = 0; i < NUM_FAMILIES; i++) {
-        Loaded l;
-        Arena  arena = { 0 };
+        Loaded      l;
+        Arena       arena = {0};
         const char *dir = arena_printf(&arena, FAMILIES "%s", families[i]);
         EXPECT_OK(load(&l, dir, DT_F32, NULL));
         EXPECT_OK(weights_save(l.session, l.model, false, make_folder(), "model", 1 << 30));
@@ -162,7 +163,7 @@ static void shards_hold_the_same_tensors(void)
 static void config_tells_the_truth_about_the_dtype(void)
 {
     Loaded l;
-    StrBuf text = { 0 };
+    StrBuf text = {0};
     EXPECT_OK(load(&l, FAMILIES "qwen3", DT_BF16, NULL));
     hf_model_config_text(&l.arena, l.model, DT_BF16, &text);
     EXPECT_CONTAINS(strbuf_cstr(&text), "\"dtype\": \"bfloat16\"");
@@ -175,7 +176,7 @@ static void adapters_go_in_and_out_key_for_key(void)
 {
     for (int i = 0; i < NUM_FAMILIES; i++) {
         Loaded      l;
-        Arena       arena = { 0 };
+        Arena       arena = {0};
         PeftAdapter adapter, again;
         const char *dir = arena_printf(&arena, FAMILIES "%s/adapter", families[i]);
         EXPECT_OK(peft_open(&arena, dir, &adapter));
@@ -197,7 +198,7 @@ static void adapters_go_in_and_out_key_for_key(void)
 
 static void an_adapter_setting_we_lack_is_refused(void)
 {
-    Arena       arena = { 0 };
+    Arena       arena = {0};
     PeftAdapter adapter;
     Str         text;
     EXPECT_OK(file_read(&arena, FAMILIES "qwen3/adapter/adapter_config.json", 1 << 20, &text));
@@ -210,10 +211,59 @@ static void an_adapter_setting_we_lack_is_refused(void)
     arena_deinit(&arena);
 }
 
+/* The folder `dir` with a lm_head.weight beside its tensors: the embedding, but for `difference` in its last value. */
+static void make_headed(Arena *arena, const char *dir, float difference)
+{
+    StFile *file;
+    char    config[128];
+    EXPECT_OK(st_open(dir, &file));
+    size_t  count = st_count(file);
+    StDecl *decls = arena_array(arena, StDecl, count + 1);
+    for (size_t i = 0; i < count; i++) {
+        const StTensor *t = st_at(file, i);
+        decls[i] = (StDecl){.name = t->name, .dtype = t->dtype, .ndim = t->ndim, .data = t->data};
+        memcpy(decls[i].dim, t->dim, sizeof t->dim);
+        if (strcmp(t->name, "model.embed_tokens.weight") == 0) decls[count] = decls[i];
+    }
+    float *head = arena_alloc(arena, st_decl_bytes(&decls[count]));
+    memcpy(head, decls[count].data, st_decl_bytes(&decls[count]));
+    head[decls[count].dim[0] * decls[count].dim[1] - 1] += difference;
+    decls[count].name = "lm_head.weight";
+    decls[count].data = head;
+    EXPECT_OK(st_write(arena_printf(arena, "%s/model.safetensors", make_folder()), decls, count + 1, NULL, NULL, NULL));
+    snprintf(config, sizeof config, "%s/config.json", folder);
+    EXPECT_OK(file_copy(arena_printf(arena, "%s/config.json", dir), config));
+    st_close(file);
+}
+
+/* transformers uses a stored head that differs from the embedding, whatever tie_word_embeddings says. */
+static void a_stored_head_wins_over_the_config(void)
+{
+    for (int differs = 0; differs < 2; differs++) {
+        Arena    arena = {0};
+        Loaded   l;
+        HfModel *model;
+        char     headed[sizeof folder];
+        make_headed(&arena, FAMILIES "qwen3", differs ? 1.0f : 0.0f);
+        strcpy(headed, folder);
+        EXPECT_OK(load(&l, headed, DT_F32, NULL));
+        EXPECT_INT(l.model->is_untied, differs);
+        EXPECT_OK(weights_save(l.session, l.model, false, make_folder(), "model", 1 << 30));
+        EXPECT_OK(hf_model_write_config(l.model, DT_F32, folder));
+        expect_equal_files(differs ? headed : FAMILIES "qwen3", folder);
+        EXPECT_OK(hf_model_open(&arena, folder, &model));
+        EXPECT_INT(model->tied_head, !differs);
+        unload(&l);
+        EXPECT_OK(file_remove_tree(headed));
+        EXPECT_OK(file_remove_tree(folder));
+        arena_deinit(&arena);
+    }
+}
+
 /* A merged matrix is W + alpha/r B A (with rsLoRA alpha/sqrt(r)) in double. */
 static void merging_adds_the_product(void)
 {
-    Arena       arena = { 0 };
+    Arena       arena = {0};
     HfModel    *base;
     PeftAdapter adapter;
     StFile     *a_file, *merged;
@@ -244,9 +294,65 @@ static void merging_adds_the_product(void)
     arena_deinit(&arena);
 }
 
+/* The fixture's tensors in F16, with its config.json. */
+static void make_half(Arena *arena, const char *dir, char out_dir[64])
+{
+    StFile *file;
+    EXPECT_OK(st_open(dir, &file));
+    size_t  count = st_count(file);
+    StDecl *decls = arena_array(arena, StDecl, count);
+    for (size_t i = 0; i < count; i++) {
+        const StTensor *t = st_at(file, i);
+        void           *half = arena_alloc(arena, t->bytes / 2);
+        dtype_encode(DT_F16, t->data, t->numel, half);
+        decls[i] = (StDecl){.name = t->name, .dtype = ST_F16, .ndim = t->ndim, .data = half};
+        memcpy(decls[i].dim, t->dim, sizeof t->dim);
+    }
+    strcpy(out_dir, make_folder());
+    EXPECT_OK(st_write(arena_printf(arena, "%s/model.safetensors", out_dir), decls, count, NULL, NULL, NULL));
+    EXPECT_OK(file_copy(arena_printf(arena, "%s/config.json", dir), arena_printf(arena, "%s/config.json", out_dir)));
+    st_close(file);
+}
+
+/* An F16 base stays one when it is merged, and what F16 can't hold is an error. */
+static void a_merged_half_is_one(void)
+{
+    Arena       arena = {0};
+    HfModel    *base, *wide;
+    PeftAdapter adapter;
+    StFile     *merged, *want;
+    char        half[64], single[64];
+    const char *name = "model.layers.1.self_attn.q_proj.weight";
+    make_half(&arena, FAMILIES "qwen3", half);
+    EXPECT_OK(hf_model_open(&arena, half, &base));
+    EXPECT_OK(hf_model_open(&arena, FAMILIES "qwen3", &wide));
+    EXPECT_OK(peft_open(&arena, FAMILIES "qwen3/adapter", &adapter));
+    EXPECT_OK(merge_adapter(wide, &adapter, strcpy(single, make_folder()), 1 << 30, NULL));
+    EXPECT_OK(merge_adapter(base, &adapter, make_folder(), 1 << 30, NULL));
+    EXPECT_OK(st_open(single, &want));
+    EXPECT_OK(st_open(folder, &merged));
+    const StTensor *a = st_find(want, name), *b = st_find(merged, name);
+    EXPECT(a && b && b->dtype == ST_F16);
+    for (int64_t i = 0; a && b && i < a->numel; i++) {
+        float got, exact = ((const float *)a->data)[i];
+        EXPECT_OK(st_to_f32(b, i, 1, &got));
+        EXPECT_NEAR(got, exact, fabs(exact) / 1024 + 1e-4);
+    }
+    st_close(want);
+    st_close(merged);
+    adapter.lora.alpha = 1e9;
+    EXPECT_FAILS(merge_adapter(base, &adapter, folder, 1 << 30, NULL), ERR_INVALID, "which is no finite number in f16");
+    hf_model_close(base);
+    hf_model_close(wide);
+    EXPECT_OK(file_remove_tree(folder));
+    EXPECT_OK(file_remove_tree(half));
+    EXPECT_OK(file_remove_tree(single));
+    arena_deinit(&arena);
+}
+
 static void new_models_load_and_are_what_from_scratch_gives(void)
 {
-    NewOptions options = { .arch = "qwen2.5-tiny", .weights = true, .seed = 3, .max_shard_bytes = 1 << 30 };
+    NewOptions options = {.arch = "qwen2.5-tiny", .weights = true, .seed = 3, .max_shard_bytes = 1 << 30};
     Loaded     l;
     char       path[128];
     snprintf(path, sizeof path, "%s/m", make_folder());
@@ -264,11 +370,11 @@ static void new_models_load_and_are_what_from_scratch_gives(void)
 /* Every preset is a config its family takes, and has about as many parameters as its name says. */
 static void presets_bind(void)
 {
-    StrBuf names = { 0 };
+    StrBuf names = {0};
     EXPECT_OK(new_list(&names));
     for (char *name = strtok(names.data, "\n"); name; name = strtok(NULL, "\n")) {
-        NewOptions options = { .arch = name };
-        Arena      arena = { 0 };
+        NewOptions options = {.arch = name};
+        Arena      arena = {0};
         HfModel   *model;
         Graph     *graph;
         char       path[128];
@@ -290,5 +396,6 @@ static void presets_bind(void)
 
 TEST_MAIN(TEST(init_has_the_asked_moments), TEST(init_depends_on_seed_name_and_element_alone), TEST(init_is_what_the_documents_say),
           TEST(a_saved_model_holds_the_same_tensors), TEST(shards_hold_the_same_tensors), TEST(config_tells_the_truth_about_the_dtype),
-          TEST(adapters_go_in_and_out_key_for_key), TEST(an_adapter_setting_we_lack_is_refused), TEST(merging_adds_the_product),
-          TEST(new_models_load_and_are_what_from_scratch_gives), TEST(presets_bind))
+          TEST(adapters_go_in_and_out_key_for_key), TEST(an_adapter_setting_we_lack_is_refused), TEST(a_stored_head_wins_over_the_config),
+          TEST(merging_adds_the_product), TEST(a_merged_half_is_one), TEST(new_models_load_and_are_what_from_scratch_gives),
+          TEST(presets_bind))

@@ -2,7 +2,8 @@
  * outputs, any kernel. */
 #pragma once
 
-#include "ops/op_inputs.h"
+#include "ops/draw.h"
+#include "ops/infer.h"
 #include "test.h"
 
 enum { GUARD_BYTES = 256, GUARD_FILL = 0xA5 };
@@ -15,7 +16,7 @@ typedef struct Buffer {
 
 static Buffer buffer_make(size_t bytes)
 {
-    Buffer b = { .bytes = bytes };
+    Buffer b = {.bytes = bytes};
     b.base = aligned_alloc(256, (2 * GUARD_BYTES + bytes + 255) / 256 * 256);
     b.data = b.base + GUARD_BYTES;
     memset(b.base, GUARD_FILL, GUARD_BYTES + bytes + GUARD_BYTES);
@@ -32,7 +33,7 @@ static bool buffer_intact(const Buffer *b)
 static void buffer_free(Buffer *b)
 {
     free(b->base);
-    *b = (Buffer){ 0 };
+    *b = (Buffer){0};
 }
 
 typedef struct OpCase {
@@ -48,9 +49,9 @@ typedef struct OpCase {
 /* A graph of inputs and the node. The failure is infer's. */
 __attribute__((unused)) static Status op_case_make(OpCase *c, const OpDef *op, const void *attrs, const TensorType *in)
 {
-    *c = (OpCase){ 0 };
+    *c = (OpCase){0};
     c->graph = graph_create(&c->arena, "case", op_table, OP_COUNT);
-    Value *values[NODE_MAX_IN] = { 0 };
+    Value *values[NODE_MAX_IN] = {0};
     for (int i = 0; i < op->num_in; i++) {
         char name[16];
         snprintf(name, sizeof name, "in%d", i);
@@ -82,24 +83,7 @@ __attribute__((unused)) static void op_case_fill(OpCase *c, uint64_t seed, const
 {
     for (int k = 0; k < c->node->num_in; k++) {
         if (!c->node->in[k]) continue;
-        const TensorType *type = &c->node->in[k]->type;
-        void             *data = c->in[k].data;
-        for (int64_t i = 0, n = type_numel(type); i < n; i++) {
-            uint64_t key = seed * 64 + (uint64_t)k;
-            int64_t  whole = int_range[k] > 0 ? philox4x32((uint32_t)i, 1, 0, 0, key).v[0] % (uint32_t)int_range[k] : 0;
-            if (type->dtype == DT_I64)
-                ((int64_t *)data)[i] = whole;
-            else if (type->dtype == DT_I32)
-                ((int32_t *)data)[i] = (int32_t)whole;
-            else
-                vec_set(data, type->dtype, i, (float)draw_normal(key, (uint32_t)i));
-        }
-        draw_constrained(c->node->op, k, type, data);
-    }
-    if (c->node->op->id == OP_ADAMW) { /* the last segment reaches nearly to the end */
-        int64_t *last = (int64_t *)(void *)c->in[8].data + 4 * (c->node->in[8]->type.dim[0] - 1);
-        int64_t  room = c->node->in[0]->type.dim[0] - last[SEGMENT_OFFSET] - 3;
-        if (room > 0) last[SEGMENT_NUMEL] = room;
+        op_draw(c->node, k, int_range[k], seed * 64 + (uint64_t)k, c->in[k].data);
     }
 }
 
@@ -115,38 +99,36 @@ typedef struct RunOptions {
 
 /* Copies the inputs, runs, leaves outputs in c->out. Checks guards and that inputs no output took over stay as they
  * were. */
-__attribute__((unused)) static Status op_case_run(OpCase *c, const CpuKernel *kernel, const RunOptions *options,
-                                                  const char *what)
+__attribute__((unused)) static Status op_case_run(OpCase *c, const CpuKernel *kernel, const RunOptions *options, const char *what)
 {
     const OpDef *op = c->node->op;
-    TensorView   in[NODE_MAX_IN] = { 0 }, out[NODE_MAX_OUT] = { 0 };
+    TensorView   in[NODE_MAX_IN] = {0}, out[NODE_MAX_OUT] = {0};
     uint32_t     want = options->want & c->all;
     for (int k = 0; k < op->num_out; k++) c->node->out[k] = want >> k & 1 ? c->all_out[k] : NULL;
     for (int i = 0; i < op->num_in; i++)
-        if (c->node->in[i]) in[i] = (TensorView){ c->in[i].data, c->node->in[i]->type };
+        if (c->node->in[i]) in[i] = (TensorView){c->in[i].data, c->node->in[i]->type};
     for (int k = 0; k < op->num_out; k++) {
         if (!(want >> k & 1)) continue;
         memset(c->out[k].data, options->poison, c->out[k].bytes);
-        out[k] = (TensorView){ c->out[k].data, c->all_out[k]->type };
+        out[k] = (TensorView){c->out[k].data, c->all_out[k]->type};
         for (int i = 0; i < op->num_in; i++) {
             if (node_alias_of(c->node, k) != c->node->in[i] && !(options->inplace && k == 0 && i == 0)) continue;
             if (!c->node->in[i]) continue;
-            if (!(options->plain && node_accumulate_mask(c->node) >> k & 1))
-                memcpy(c->out[k].data, c->in[i].data, c->out[k].bytes);
+            if (!(options->plain && node_accumulate_mask(c->node) >> k & 1)) memcpy(c->out[k].data, c->in[i].data, c->out[k].bytes);
             in[i].data = c->out[k].data;
         }
     }
-    int    workers = pool_num_workers(options->pool);
-    Buffer workspace = buffer_make(op->workspace ? op->workspace(c->node, workers) : 0), before[NODE_MAX_IN] = { 0 };
-    KernelArgs args = { .in = in,
-                        .out = out,
-                        .num_in = op->num_in,
-                        .num_out = op->num_out,
-                        .attrs = c->node->attrs,
-                        .accumulate = options->plain ? 0 : node_accumulate_mask(c->node) & want,
-                        .workspace = workspace.data,
-                        .workspace_bytes = workspace.bytes,
-                        .pool = options->pool };
+    int        workers = pool_num_workers(options->pool);
+    Buffer     workspace = buffer_make(op->workspace ? op->workspace(c->node, workers) : 0), before[NODE_MAX_IN] = {0};
+    KernelArgs args = {.in = in,
+                       .out = out,
+                       .num_in = op->num_in,
+                       .num_out = op->num_out,
+                       .attrs = c->node->attrs,
+                       .accumulate = options->plain ? 0 : node_accumulate_mask(c->node) & want,
+                       .workspace = workspace.data,
+                       .workspace_bytes = workspace.bytes,
+                       .pool = options->pool};
     memset(workspace.data, options->poison, workspace.bytes);
     for (int i = 0; i < op->num_in; i++) {
         if (!c->in[i].base) continue;
@@ -154,13 +136,11 @@ __attribute__((unused)) static Status op_case_run(OpCase *c, const CpuKernel *ke
         memcpy(before[i].data, c->in[i].data, c->in[i].bytes);
     }
     Status status = kernel->run(&args);
-    if (!buffer_intact(&workspace))
-        test_fail(__FILE__, __LINE__, "%s: wrote outside its workspace of %zu bytes", what, workspace.bytes);
+    if (!buffer_intact(&workspace)) test_fail(__FILE__, __LINE__, "%s: wrote outside its workspace of %zu bytes", what, workspace.bytes);
     for (int i = 0; i < op->num_in; i++) {
         if (!c->in[i].base) continue;
         if (!buffer_intact(&c->in[i])) test_fail(__FILE__, __LINE__, "%s: wrote outside input %d", what, i);
-        if (memcmp(before[i].data, c->in[i].data, c->in[i].bytes) != 0)
-            test_fail(__FILE__, __LINE__, "%s: changed input %d", what, i);
+        if (memcmp(before[i].data, c->in[i].data, c->in[i].bytes) != 0) test_fail(__FILE__, __LINE__, "%s: changed input %d", what, i);
         buffer_free(&before[i]);
     }
     for (int k = 0; k < op->num_out; k++)
@@ -177,13 +157,13 @@ static double element(const TensorType *type, const void *data, int64_t i)
 {
     if (type->dtype == DT_I64) return (double)((const int64_t *)data)[i];
     if (type->dtype == DT_I32) return (double)((const int32_t *)data)[i];
+    if (type->dtype == DT_U8) return (double)((const uint8_t *)data)[i];
     return (double)vec_get(data, type->dtype, i);
 }
 
 /* max|a - b| / max(max|b|, floor); infinite where one is NaN and the other isn't. Equal elements count 0, infinities
  * too. */
-__attribute__((unused)) static double tensor_error(const TensorType *ta, const void *a, const TensorType *tb,
-                                                   const void *b, double floor)
+__attribute__((unused)) static double tensor_error(const TensorType *ta, const void *a, const TensorType *tb, const void *b, double floor)
 {
     double worst = 0, largest = floor;
     for (int64_t i = 0, n = type_numel(ta); i < n; i++) {

@@ -21,20 +21,20 @@ static Setup setup_make(DType weights, DType moments, bool master, const AdamwAt
     TensorType w = type_make(weights, 1, (int64_t)PADDED), f = type_make(DT_F32, 1, (int64_t)PADDED),
                m = type_make(moments, 1, (int64_t)PADDED);
     TensorType one = type_make(DT_F32, 1, INT64_C(1));
-    TensorType in[NODE_MAX_IN] = { w,
-                                   f,
-                                   m,
-                                   m,
-                                   one,
-                                   one,
-                                   type_make(DT_F32, 1, (int64_t)HYPER_COUNT),
-                                   type_make(DT_I64, 1, (int64_t)STEP_COUNT),
-                                   type_make(DT_I64, 2, INT64_C(1), INT64_C(4)) };
+    TensorType in[NODE_MAX_IN] = {w,
+                                  f,
+                                  m,
+                                  m,
+                                  one,
+                                  one,
+                                  type_make(DT_F32, 1, (int64_t)HYPER_COUNT),
+                                  type_make(DT_I64, 1, (int64_t)STEP_COUNT),
+                                  type_make(DT_I64, 2, INT64_C(1), INT64_C(4))};
     if (master) in[9] = f;
     EXPECT_OK(op_case_make(&s.c, &op_adamw, attrs, in));
     for (int k = 0; k < 10; k++)
         if (s.c.in[k].base) memset(s.c.in[k].data, 0, s.c.in[k].bytes);
-    int64_t segment[4] = { 16, NUMEL, 1, 7 };
+    int64_t segment[4] = {16, NUMEL, 1, 7};
     memcpy(in_data(&s, 8), segment, sizeof segment);
     s.norm2 = in_data(&s, 4);
     s.loss = in_data(&s, 5);
@@ -48,17 +48,16 @@ static Setup setup_make(DType weights, DType moments, bool master, const AdamwAt
 /* A step; its results become the next one's inputs. */
 static void setup_step(Setup *s, int64_t index)
 {
-    static const int state_in[] = { 0, 2, 3, 9 }, state_out[] = { 0, 1, 2, 4 };
+    static const int state_in[] = {0, 2, 3, 9}, state_out[] = {0, 1, 2, 3};
     ((int64_t *)in_data(s, 7))[STEP_INDEX] = index;
-    RunOptions run = { .want = ~0u };
+    RunOptions run = {.want = ~0u};
     EXPECT_OK(op_case_run(&s->c, &op_adamw.cpu[0], &run, "adamw"));
     for (int k = 0; k < 4; k++)
-        if (s->c.in[state_in[k]].bytes)
-            memcpy(s->c.in[state_in[k]].data, s->c.out[state_out[k]].data, s->c.in[state_in[k]].bytes);
+        if (s->c.in[state_in[k]].bytes) memcpy(s->c.in[state_in[k]].data, s->c.out[state_out[k]].data, s->c.in[state_in[k]].bytes);
 }
 
 /* beta1 = beta2 = 0, |g| = 1, eps = 0: every step moves w by lr against g. */
-static const AdamwAttrs plain = { .stochastic = true };
+static const AdamwAttrs plain = {.stochastic = true};
 
 /* 1000 steps of 1e-3 ulp: on the grid of bf16 (ulp 2^-7 in [1, 2)), each a chance of 1e-3 to go one ulp: together 1 ulp
  * with variance 1000 * 1e-3 * (1 - 1e-3). The mean of NUMEL of them is within 3 sigma; rounding to nearest wouldn't
@@ -91,7 +90,7 @@ static void tiny_updates_add_up_in_bf16(void)
 /* v decays by 0.1% a step: under half an ulp of bf16, so nearest rounding would keep it for ever. */
 static void a_bf16_second_moment_decays(void)
 {
-    const AdamwAttrs attrs = { .beta2 = 0.999, .eps = 1, .stochastic = true };
+    const AdamwAttrs attrs = {.beta2 = 0.999, .eps = 1, .stochastic = true};
     Setup            s = setup_make(DT_F32, DT_BF16, false, &attrs);
     uint16_t        *v = in_data(&s, 3);
     double           mean = 0;
@@ -122,23 +121,19 @@ static void a_master_copy_is_exact(void)
 static void a_step_that_is_not_finite_touches_nothing(void)
 {
     for (int bad = 0; bad < 4; bad++) {
-        const AdamwAttrs attrs = {
-            .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .weight_decay = 0.1, .max_grad_norm = 1, .stochastic = true
-        };
-        Setup s = setup_make(DT_BF16, DT_BF16, false, &attrs);
+        const AdamwAttrs attrs = {.beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .weight_decay = 0.1, .max_grad_norm = 1, .stochastic = true};
+        Setup            s = setup_make(DT_BF16, DT_BF16, false, &attrs);
         for (int k = 0; k < 4; k++) memset(in_data(&s, k), 0x3F, s.c.in[k].bytes);
         memset(in_data(&s, 0), 0xFF, 32);
         *s.norm2 = bad == 0 ? NAN : bad == 1 ? INFINITY : 1.0f;
         *s.loss = bad == 2 ? NAN : bad == 3 ? -INFINITY : 1.0f;
-        RunOptions run = { .want = ~0u };
+        RunOptions run = {.want = ~0u};
         EXPECT_OK(op_case_run(&s.c, &op_adamw.cpu[0], &run, "adamw"));
-        EXPECT(*(float *)(void *)s.c.out[3].data == 0.0f);
         EXPECT(memcmp(s.c.out[0].data, in_data(&s, 0), s.c.out[0].bytes) == 0);
         EXPECT(memcmp(s.c.out[1].data, in_data(&s, 2), s.c.out[1].bytes) == 0);
         EXPECT(memcmp(s.c.out[2].data, in_data(&s, 3), s.c.out[2].bytes) == 0);
         *s.norm2 = *s.loss = 1.0f;
         EXPECT_OK(op_case_run(&s.c, &op_adamw.cpu[0], &run, "adamw"));
-        EXPECT(*(float *)(void *)s.c.out[3].data == 1.0f);
         EXPECT(memcmp(s.c.out[0].data, in_data(&s, 0), 32) == 0 && memcmp(s.c.out[1].data, in_data(&s, 2), 32) == 0);
         EXPECT(memcmp(s.c.out[0].data + 32, (char *)in_data(&s, 0) + 32, 32) != 0);
         op_case_free(&s.c);
@@ -172,33 +167,31 @@ static void draws_name_what_they_are_for(void)
 /* Several tasks of many tiles, against the formula in fp64. */
 static void a_large_segment_follows_the_formula(void)
 {
-    const AdamwAttrs a = { .beta1 = 0.9, .beta2 = 0.99, .eps = 1e-3, .weight_decay = 0.1, .max_grad_norm = 2 };
+    const AdamwAttrs a = {.beta1 = 0.9, .beta2 = 0.99, .eps = 1e-3, .weight_decay = 0.1, .max_grad_norm = 2};
     enum { LARGE = 40001 };
     OpCase     c;
     TensorType flat = type_make(DT_F32, 1, (int64_t)LARGE), one = type_make(DT_F32, 1, INT64_C(1));
-    TensorType in[NODE_MAX_IN] = { flat,
-                                   flat,
-                                   flat,
-                                   flat,
-                                   one,
-                                   one,
-                                   type_make(DT_F32, 1, (int64_t)HYPER_COUNT),
-                                   type_make(DT_I64, 1, (int64_t)STEP_COUNT),
-                                   type_make(DT_I64, 2, INT64_C(1), INT64_C(4)) };
-    int        ranges[NODE_MAX_IN] = { 0 };
+    TensorType in[NODE_MAX_IN] = {flat,
+                                  flat,
+                                  flat,
+                                  flat,
+                                  one,
+                                  one,
+                                  type_make(DT_F32, 1, (int64_t)HYPER_COUNT),
+                                  type_make(DT_I64, 1, (int64_t)STEP_COUNT),
+                                  type_make(DT_I64, 2, INT64_C(1), INT64_C(4))};
+    int        ranges[NODE_MAX_IN] = {0};
     EXPECT_OK(op_case_make(&c, &op_adamw, &a, in));
     op_case_fill(&c, 1, ranges);
-    int64_t segment[4] = { 0, LARGE, 1, 7 };
+    int64_t segment[4] = {0, LARGE, 1, 7};
     memcpy(c.in[8].data, segment, sizeof segment);
-    RunOptions   run = { .want = ~0u, .poison = 0xFF };
-    const float *w = (float *)(void *)c.in[0].data, *g = (float *)(void *)c.in[1].data,
-                *m = (float *)(void *)c.in[2].data, *v = (float *)(void *)c.in[3].data,
-                *hyper = (float *)(void *)c.in[6].data, *got = (float *)(void *)c.out[0].data;
+    RunOptions   run = {.want = ~0u, .poison = 0xFF};
+    const float *w = (float *)(void *)c.in[0].data, *g = (float *)(void *)c.in[1].data, *m = (float *)(void *)c.in[2].data,
+                *v = (float *)(void *)c.in[3].data, *hyper = (float *)(void *)c.in[6].data, *got = (float *)(void *)c.out[0].data;
     double clip = 2 / (sqrt((double)*(float *)(void *)c.in[4].data) + 1e-6), worst = 0;
     EXPECT_OK(op_case_run(&c, &op_adamw.cpu[0], &run, "adamw"));
     for (int i = 0; i < LARGE; i++) {
-        double grad = (double)g[i] * clip, first = 0.9 * (double)m[i] + 0.1 * grad,
-               second = 0.99 * (double)v[i] + 0.01 * grad * grad;
+        double grad = (double)g[i] * clip, first = 0.9 * (double)m[i] + 0.1 * grad, second = 0.99 * (double)v[i] + 0.01 * grad * grad;
         double lr = (double)hyper[HYPER_LR], denom = sqrt(second / (double)hyper[HYPER_BIAS2]) + 1e-3;
         double want = (double)w[i] * (1 - lr * 0.1) - lr * first / (double)hyper[HYPER_BIAS1] / denom;
         worst = fmax(worst, fabs(want - (double)got[i]));
@@ -207,6 +200,5 @@ static void a_large_segment_follows_the_formula(void)
     op_case_free(&c);
 }
 
-TEST_MAIN(TEST(a_large_segment_follows_the_formula), TEST(tiny_updates_add_up_in_bf16),
-          TEST(a_bf16_second_moment_decays), TEST(a_master_copy_is_exact),
-          TEST(a_step_that_is_not_finite_touches_nothing), TEST(draws_name_what_they_are_for))
+TEST_MAIN(TEST(a_large_segment_follows_the_formula), TEST(tiny_updates_add_up_in_bf16), TEST(a_bf16_second_moment_decays),
+          TEST(a_master_copy_is_exact), TEST(a_step_that_is_not_finite_touches_nothing), TEST(draws_name_what_they_are_for))

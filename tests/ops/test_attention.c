@@ -3,14 +3,15 @@
 #include "ops/attention.h"
 
 #include "ops/op_case.h"
+#include "ops/op_inputs.h"
 
 typedef struct Problem {
     int64_t batch, len, heads, kv_heads, dim, doc; /* doc: tokens of a document; the last is followed by padding */
 } Problem;
 
 static const Problem problems[] = {
-    { 1, 1, 1, 1, 8, 100 },    { 2, 63, 2, 1, 12, 100 }, { 1, 129, 4, 2, 16, 1000 }, { 2, 300, 3, 3, 8, 70 },
-    { 1, 257, 8, 1, 64, 128 }, { 1, 200, 2, 2, 5, 1 },   { 1, 520, 2, 1, 32, 250 },
+    {1, 1, 1, 1, 8, 100},    {2, 63, 2, 1, 12, 100}, {1, 129, 4, 2, 16, 1000}, {2, 300, 3, 3, 8, 70},
+    {1, 257, 8, 1, 64, 128}, {1, 200, 2, 2, 5, 1},   {1, 520, 2, 1, 32, 250},
 };
 enum { NUM_PROBLEMS = sizeof problems / sizeof problems[0] };
 
@@ -34,8 +35,8 @@ static int64_t at(const Problem *p, int64_t heads, int64_t b, int64_t t, int64_t
 static void exact_row(const Exact *e, double scale, int64_t b, int64_t t, int64_t h)
 {
     const Problem *p = e->p;
-    int64_t first = e->doc_start[b * p->len + t], g = h / (p->heads / p->kv_heads), row = at(p, p->heads, b, t, h);
-    double *w = doubles(t + 1), most = -INFINITY, total = 0, delta = 0;
+    int64_t        first = e->doc_start[b * p->len + t], g = h / (p->heads / p->kv_heads), row = at(p, p->heads, b, t, h);
+    double        *w = doubles(t + 1), most = -INFINITY, total = 0, delta = 0;
     for (int64_t j = first; j <= t; j++) {
         for (int64_t d = 0; d < p->dim; d++) w[j] += e->q[row + d] * e->k[at(p, p->kv_heads, b, j, g) + d] * scale;
         most = fmax(most, w[j]);
@@ -69,24 +70,13 @@ static Exact exact_make(const Problem *p)
 {
     int64_t  nq = p->batch * p->len * p->heads * p->dim, nk = p->batch * p->len * p->kv_heads * p->dim;
     int32_t *doc_start = calloc((size_t)(p->batch * p->len), sizeof(int32_t));
-    Exact    e = { p,
-                   doubles(nq),
-                   doubles(nk),
-                   doubles(nk),
-                   doubles(nq),
-                   doubles(nq),
-                   doubles(p->batch * p->len * p->heads),
-                   doubles(nq),
-                   doubles(nk),
-                   doubles(nk),
-                   doc_start };
+    Exact    e = {p,           doubles(nq), doubles(nk), doubles(nk), doubles(nq), doubles(nq), doubles(p->batch * p->len * p->heads),
+                  doubles(nq), doubles(nk), doubles(nk), doc_start};
     for (int64_t i = 0; i < nq; i++) e.q[i] = 2 * draw(1, i), e.grad_o[i] = draw(2, i);
     for (int64_t i = 0; i < nk; i++) e.k[i] = draw(3, i), e.v[i] = draw(4, i);
     for (int64_t b = 0; b < p->batch; b++)
         for (int64_t t = 0; t < p->len; t++)
-            doc_start[b * p->len + t] = (int32_t)(t >= p->len - 3                 ? t
-                                                  : (t + b) / p->doc * p->doc > b ? (t + b) / p->doc * p->doc - b
-                                                                                  : 0);
+            doc_start[b * p->len + t] = (int32_t)(t >= p->len - 3 ? t : (t + b) / p->doc * p->doc > b ? (t + b) / p->doc * p->doc - b : 0);
     for (int64_t b = 0; b < p->batch; b++)
         for (int64_t t = 0; t < p->len; t++)
             for (int64_t h = 0; h < p->heads; h++) exact_row(&e, 1 / sqrt((double)p->dim), b, t, h);
@@ -95,7 +85,7 @@ static Exact exact_make(const Problem *p)
 
 static void exact_free(Exact *e)
 {
-    double *all[] = { e->q, e->k, e->v, e->grad_o, e->o, e->lse, e->dq, e->dk, e->dv };
+    double *all[] = {e->q, e->k, e->v, e->grad_o, e->o, e->lse, e->dq, e->dk, e->dv};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) free(all[i]);
     free((void *)e->doc_start);
 }
@@ -107,8 +97,8 @@ static void put_heads(float *to, int64_t row, int64_t offset, const double *from
         for (int64_t j = 0; j < width; j++) to[i * row + offset + j] = (float)from[i * width + j];
 }
 
-static void expect_heads(const float *got, int64_t row, int64_t offset, const double *expected, int64_t rows,
-                         int64_t width, const char *what)
+static void expect_heads(const float *got, int64_t row, int64_t offset, const double *expected, int64_t rows, int64_t width,
+                         const char *what)
 {
     double worst = 0, largest = 0.5;
     for (int64_t i = 0; i < rows; i++)
@@ -138,7 +128,7 @@ static void put_qkv(OpCase *c, int first, const Exact *e, bool packed)
 
 static void qkv_types(const Problem *p, bool packed, TensorType types[3])
 {
-    TensorType none = { 0 };
+    TensorType none = {0};
     types[0] = packed ? type_make(DT_F32, 3, p->batch, p->len, (p->heads + 2 * p->kv_heads) * p->dim)
                       : type_make(DT_F32, 4, p->batch, p->len, p->heads, p->dim);
     types[1] = types[2] = packed ? none : type_make(DT_F32, 4, p->batch, p->len, p->kv_heads, p->dim);
@@ -146,21 +136,21 @@ static void qkv_types(const Problem *p, bool packed, TensorType types[3])
 
 static AttentionAttrs attrs_of(const Problem *p)
 {
-    return (AttentionAttrs){ .num_heads = p->heads, .num_kv_heads = p->kv_heads, .head_dim = p->dim };
+    return (AttentionAttrs){.num_heads = p->heads, .num_kv_heads = p->kv_heads, .head_dim = p->dim};
 }
 
 static void check_forward(const Exact *e, bool packed, const char *what)
 {
     const Problem *p = e->p;
     AttentionAttrs attrs = attrs_of(p);
-    TensorType     in[NODE_MAX_IN] = { 0 };
+    TensorType     in[NODE_MAX_IN] = {0};
     OpCase         c;
     qkv_types(p, packed, in);
     in[3] = type_make(DT_I32, 2, p->batch, p->len);
     EXPECT_OK(op_case_make(&c, &op_attention, &attrs, in));
     put_qkv(&c, 0, e, packed);
     memcpy(c.in[3].data, e->doc_start, c.in[3].bytes);
-    RunOptions run = { .want = ~0u, .poison = 0xFF };
+    RunOptions run = {.want = ~0u, .poison = 0xFF};
     EXPECT_OK(op_case_run(&c, &op_attention.cpu[0], &run, what));
     int64_t rows = p->batch * p->len, width = p->heads * p->dim;
     expect_heads((float *)c.out[0].data, width, 0, e->o, rows, width, what);
@@ -172,7 +162,7 @@ static void check_backward(const Exact *e, bool packed, const char *what)
 {
     const Problem *p = e->p;
     AttentionAttrs attrs = attrs_of(p);
-    TensorType     in[NODE_MAX_IN] = { 0 }, o = type_make(DT_F32, 4, p->batch, p->len, p->heads, p->dim);
+    TensorType     in[NODE_MAX_IN] = {0}, o = type_make(DT_F32, 4, p->batch, p->len, p->heads, p->dim);
     int64_t        rows = p->batch * p->len, wq = p->heads * p->dim, wk = p->kv_heads * p->dim, row = wq + 2 * wk;
     OpCase         c;
     qkv_types(p, packed, in + 1);
@@ -185,10 +175,9 @@ static void check_backward(const Exact *e, bool packed, const char *what)
     put_heads((float *)c.in[4].data, wq, 0, e->o, rows, wq);
     put_heads((float *)c.in[5].data, p->len, 0, e->lse, p->batch * p->heads, p->len);
     memcpy(c.in[6].data, e->doc_start, c.in[6].bytes);
-    RunOptions run = { .want = packed ? 1u : 7u, .poison = 0xFF };
+    RunOptions run = {.want = packed ? 1u : 7u, .poison = 0xFF};
     EXPECT_OK(op_case_run(&c, &op_attention_bwd.cpu[0], &run, what));
-    const float *dq = (float *)c.out[0].data, *dk = packed ? dq : (float *)c.out[1].data,
-                *dv = packed ? dq : (float *)c.out[2].data;
+    const float *dq = (float *)c.out[0].data, *dk = packed ? dq : (float *)c.out[1].data, *dv = packed ? dq : (float *)c.out[2].data;
     expect_heads(dq, packed ? row : wq, 0, e->dq, rows, wq, what);
     expect_heads(dk, packed ? row : wk, packed ? wq : 0, e->dk, rows, wk, what);
     expect_heads(dv, packed ? row : wk, packed ? wq + wk : 0, e->dv, rows, wk, what);
@@ -212,9 +201,9 @@ static void forward_and_backward_match_the_definition(void)
 /* Scores of thousands: exponentials are of differences, so nothing overflows. */
 static void large_scores_stay_finite(void)
 {
-    const Problem  p = { 1, 140, 1, 1, 4, 1000 };
+    const Problem  p = {1, 140, 1, 1, 4, 1000};
     AttentionAttrs attrs = attrs_of(&p);
-    TensorType     in[NODE_MAX_IN] = { 0 };
+    TensorType     in[NODE_MAX_IN] = {0};
     OpCase         c;
     qkv_types(&p, false, in);
     in[3] = type_make(DT_I32, 2, p.batch, p.len);
@@ -222,7 +211,7 @@ static void large_scores_stay_finite(void)
     for (int k = 0; k < 3; k++)
         for (int64_t i = 0; i < p.len * p.dim; i++) ((float *)c.in[k].data)[i] = k == 2 ? 1.0f : (float)(i / p.dim);
     memset(c.in[3].data, 0, c.in[3].bytes);
-    RunOptions run = { .want = ~0u, .poison = 0xFF };
+    RunOptions run = {.want = ~0u, .poison = 0xFF};
     EXPECT_OK(op_case_run(&c, &op_attention.cpu[0], &run, "large scores"));
     for (int64_t i = 0; i < p.len * p.dim; i++) EXPECT_NEAR(((float *)c.out[0].data)[i], 1, 1e-5);
     EXPECT_NEAR(((float *)c.out[1].data)[139], 139.0 * 139 * 4 / 2, 0.01);
@@ -230,18 +219,14 @@ static void large_scores_stay_finite(void)
 }
 
 /* One run of attention_cached over tokens [position, position + len) of the problem; kc and vc are updated. */
-static void cached_run(const Exact *e, int64_t position, int64_t len, float *kc, float *vc, int64_t cache_len,
-                       bool packed, float *o)
+static void cached_run(const Exact *e, int64_t position, int64_t len, float *kc, float *vc, int64_t cache_len, bool packed, float *o)
 {
-    const Problem *p = e->p, part = { p->batch, len, p->heads, p->kv_heads, p->dim, 0 };
+    const Problem *p = e->p, part = {p->batch, len, p->heads, p->kv_heads, p->dim, 0};
     AttentionAttrs attrs = attrs_of(p);
-    TensorType     in[NODE_MAX_IN] = { 0 };
+    TensorType     in[NODE_MAX_IN] = {0};
     OpCase         c;
     int64_t        wq = p->heads * p->dim, wk = p->kv_heads * p->dim;
-    Exact          piece = { .p = &part,
-                             .q = doubles(p->batch * len * wq),
-                             .k = doubles(p->batch * len * wk),
-                             .v = doubles(p->batch * len * wk) };
+    Exact piece = {.p = &part, .q = doubles(p->batch * len * wq), .k = doubles(p->batch * len * wk), .v = doubles(p->batch * len * wk)};
     for (int64_t b = 0; b < p->batch; b++) {
         memcpy(piece.q + b * len * wq, e->q + (b * p->len + position) * wq, (size_t)(len * wq) * sizeof(double));
         memcpy(piece.k + b * len * wk, e->k + (b * p->len + position) * wk, (size_t)(len * wk) * sizeof(double));
@@ -256,21 +241,20 @@ static void cached_run(const Exact *e, int64_t position, int64_t len, float *kc,
     memcpy(c.in[4].data, vc, c.in[4].bytes);
     memset(c.in[5].data, 0, c.in[5].bytes);
     ((int64_t *)c.in[5].data)[STEP_POSITION] = position;
-    RunOptions run = { .want = ~0u, .poison = 0xFF };
+    RunOptions run = {.want = ~0u, .poison = 0xFF};
     EXPECT_OK(op_case_run(&c, &op_attention_cached.cpu[0], &run, "cached"));
     memcpy(kc, c.out[1].data, c.out[1].bytes);
     memcpy(vc, c.out[2].data, c.out[2].bytes);
     for (int64_t b = 0; b < p->batch; b++)
-        memcpy(o + (b * p->len + position) * wq, (float *)c.out[0].data + b * len * wq,
-               (size_t)(len * wq) * sizeof(float));
+        memcpy(o + (b * p->len + position) * wq, (float *)c.out[0].data + b * len * wq, (size_t)(len * wq) * sizeof(float));
     op_case_free(&c);
     free(piece.q), free(piece.k), free(piece.v);
 }
 
 static void cache_filled_in_pieces_equals_attention_at_once(void)
 {
-    const Problem p = { 2, 150, 4, 2, 16, 1000 };
-    const int64_t pieces[] = { 70, 1, 1, 64, 13, 1 }, cache_len = 160;
+    const Problem p = {2, 150, 4, 2, 16, 1000};
+    const int64_t pieces[] = {70, 1, 1, 64, 13, 1}, cache_len = 160;
     Exact         e = exact_make(&p);
     memset((void *)e.doc_start, 0, (size_t)(p.batch * p.len) * sizeof(int32_t));
     memset(e.o, 0, (size_t)(p.batch * p.len * p.heads * p.dim) * sizeof(double));
@@ -279,8 +263,7 @@ static void cache_filled_in_pieces_equals_attention_at_once(void)
             for (int64_t h = 0; h < p.heads; h++) exact_row(&e, 0.25, b, t, h);
     for (int packed = 0; packed < 2; packed++) {
         int64_t numel = p.batch * cache_len * p.kv_heads * p.dim, width = p.heads * p.dim, position = 0;
-        float  *kc = calloc((size_t)numel, 4), *vc = calloc((size_t)numel, 4),
-              *o = calloc((size_t)(p.batch * p.len * width), 4);
+        float  *kc = calloc((size_t)numel, 4), *vc = calloc((size_t)numel, 4), *o = calloc((size_t)(p.batch * p.len * width), 4);
         for (int64_t i = 0; i < numel; i++) kc[i] = vc[i] = NAN; /* what isn't written yet is never read */
         for (size_t i = 0; i < sizeof pieces / sizeof pieces[0]; position += pieces[i++])
             cached_run(&e, position, pieces[i], kc, vc, cache_len, packed, o);
@@ -293,21 +276,20 @@ static void cache_filled_in_pieces_equals_attention_at_once(void)
 
 static void positions_outside_the_cache_are_refused(void)
 {
-    const Problem  p = { 1, 3, 1, 1, 4, 1000 };
-    const int64_t  bad[] = { -1, 6, 1000000, INT64_MAX };
+    const Problem  p = {1, 3, 1, 1, 4, 1000};
+    const int64_t  bad[] = {-1, 6, 1000000, INT64_MAX};
     AttentionAttrs attrs = attrs_of(&p);
-    TensorType     in[NODE_MAX_IN] = { 0 };
+    TensorType     in[NODE_MAX_IN] = {0};
     OpCase         c;
     qkv_types(&p, false, in);
     in[3] = in[4] = type_make(DT_F32, 4, (int64_t)1, (int64_t)8, (int64_t)1, (int64_t)4);
     in[5] = type_make(DT_I64, 1, (int64_t)STEP_COUNT);
     EXPECT_OK(op_case_make(&c, &op_attention_cached, &attrs, in));
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
-        RunOptions run = { .want = ~0u, .poison = 0xFF };
+        RunOptions run = {.want = ~0u, .poison = 0xFF};
         for (int k = 0; k < 5; k++) memset(c.in[k].data, 0, c.in[k].bytes);
         for (int k = 0; k < STEP_COUNT; k++) ((int64_t *)c.in[5].data)[k] = bad[i];
-        EXPECT_FAILS(op_case_run(&c, &op_attention_cached.cpu[0], &run, "outside"), ERR_INVALID,
-                     "outside the key/value cache of 8");
+        EXPECT_FAILS(op_case_run(&c, &op_attention_cached.cpu[0], &run, "outside"), ERR_INVALID, "outside the key/value cache of 8");
     }
     op_case_free(&c);
 }

@@ -9,7 +9,7 @@ static OpCase make(DropoutAttrs attrs, int64_t batch, int64_t len)
 {
     OpCase     c;
     TensorType x = type_make(DT_F32, 3, batch, len, (int64_t)COLS), ids = type_make(DT_I32, 2, batch, len);
-    TensorType in[NODE_MAX_IN] = { x, ids, ids, type_make(DT_I64, 1, (int64_t)STEP_COUNT) };
+    TensorType in[NODE_MAX_IN] = {x, ids, ids, type_make(DT_I64, 1, (int64_t)STEP_COUNT)};
     EXPECT_OK(op_case_make(&c, &op_dropout, &attrs, in));
     memset(c.in[3].data, 0, c.in[3].bytes);
     for (int64_t i = 0; i < ROWS * COLS; i++) ((float *)(void *)c.in[0].data)[i] = 1;
@@ -22,7 +22,7 @@ static OpCase make(DropoutAttrs attrs, int64_t batch, int64_t len)
 
 static const float *run(OpCase *c)
 {
-    RunOptions options = { .want = ~0u, .poison = 0xFF };
+    RunOptions options = {.want = ~0u, .poison = 0xFF};
     EXPECT_OK(op_case_run(c, &op_dropout.cpu[0], &options, "dropout"));
     return (const float *)(const void *)c->out[0].data;
 }
@@ -30,7 +30,7 @@ static const float *run(OpCase *c)
 static void a_share_of_p_is_dropped_and_the_rest_scaled(void)
 {
     for (double p = 0; p < 1; p += 0.3) {
-        OpCase       c = make((DropoutAttrs){ .p = p }, 4, 16);
+        OpCase       c = make((DropoutAttrs){.p = p}, 4, 16);
         const float *y = run(&c);
         double       dropped = 0;
         for (int i = 0; i < ROWS * COLS; i++) {
@@ -45,7 +45,7 @@ static void a_share_of_p_is_dropped_and_the_rest_scaled(void)
 /* The same tokens in another batch layout and in reverse order of rows. */
 static void draws_belong_to_document_and_position(void)
 {
-    OpCase   c = make((DropoutAttrs){ .p = 0.5 }, 4, 16), d = make((DropoutAttrs){ .p = 0.5 }, 1, ROWS);
+    OpCase   c = make((DropoutAttrs){.p = 0.5}, 4, 16), d = make((DropoutAttrs){.p = 0.5}, 1, ROWS);
     int32_t *doc_id = (int32_t *)(void *)d.in[1].data, *position = (int32_t *)(void *)d.in[2].data;
     for (int i = 0; i < ROWS; i++) {
         doc_id[ROWS - 1 - i] = i / 16 - 1;
@@ -60,7 +60,7 @@ static void draws_belong_to_document_and_position(void)
 /* Half of two independent draws of p = 1/2 agree: between rows, elements, steps, seeds and sites. */
 static void draws_are_independent(void)
 {
-    OpCase c = make((DropoutAttrs){ .p = 0.5 }, 4, 16);
+    OpCase c = make((DropoutAttrs){.p = 0.5}, 4, 16);
     float  first[ROWS * COLS];
     memcpy(first, run(&c), sizeof first);
     int rows = 0, elements = 0;
@@ -69,7 +69,7 @@ static void draws_are_independent(void)
     EXPECT_NEAR(rows, (ROWS - 1) * COLS / 2, 4 * sqrt(ROWS * COLS / 4));
     EXPECT_NEAR(elements, ROWS * COLS / 2, 4 * sqrt(ROWS * COLS / 4));
     for (int change = 0; change < 3; change++) {
-        OpCase   d = make((DropoutAttrs){ .p = 0.5, .site = change == 2 }, 4, 16);
+        OpCase   d = make((DropoutAttrs){.p = 0.5, .site = change == 2}, 4, 16);
         int64_t *step = (int64_t *)(void *)d.in[3].data;
         if (change < 2) step[change == 0 ? STEP_SEED : STEP_INDEX] = 1;
         const float *y = run(&d);
@@ -84,10 +84,8 @@ static void draws_are_independent(void)
 /* The known answers of Philox4x32-10, published with Random123. */
 static void philox_gives_its_known_answers(void)
 {
-    const uint32_t zero[4] = { 0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8 },
-                   pi[4] = { 0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1 };
-    Philox4 a = philox4x32(0, 0, 0, 0, 0),
-            b = philox4x32(0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344, 0x299f31d0a4093822u);
+    const uint32_t zero[4] = {0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}, pi[4] = {0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1};
+    Philox4        a = philox4x32(0, 0, 0, 0, 0), b = philox4x32(0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344, 0x299f31d0a4093822u);
     EXPECT(memcmp(a.v, zero, sizeof zero) == 0);
     EXPECT(memcmp(b.v, pi, sizeof pi) == 0);
 }
@@ -95,11 +93,10 @@ static void philox_gives_its_known_answers(void)
 /* What is kept is what random.h says, draw by draw: any device must agree. */
 static void elements_are_kept_by_their_word(void)
 {
-    OpCase         c = make((DropoutAttrs){ .p = 0.25, .site = 5 }, 4, 16);
+    OpCase         c = make((DropoutAttrs){.p = 0.25, .site = 5}, 4, 16);
     const float   *y = run(&c);
-    const int32_t *doc_id = (const int32_t *)(const void *)c.in[1].data,
-                  *position = (const int32_t *)(const void *)c.in[2].data;
-    uint64_t key = random_key(0, 0, RANDOM_DROPOUT, 5);
+    const int32_t *doc_id = (const int32_t *)(const void *)c.in[1].data, *position = (const int32_t *)(const void *)c.in[2].data;
+    uint64_t       key = random_key(0, 0, RANDOM_DROPOUT, 5);
     for (uint32_t i = 0; i < ROWS * COLS; i++) {
         uint32_t row = i / COLS, col = i % COLS;
         Philox4  draw = random_dropout_quad(key, doc_id[row], position[row], col / 4);
@@ -108,6 +105,5 @@ static void elements_are_kept_by_their_word(void)
     op_case_free(&c);
 }
 
-TEST_MAIN(TEST(philox_gives_its_known_answers), TEST(elements_are_kept_by_their_word),
-          TEST(a_share_of_p_is_dropped_and_the_rest_scaled), TEST(draws_belong_to_document_and_position),
-          TEST(draws_are_independent))
+TEST_MAIN(TEST(philox_gives_its_known_answers), TEST(elements_are_kept_by_their_word), TEST(a_share_of_p_is_dropped_and_the_rest_scaled),
+          TEST(draws_belong_to_document_and_position), TEST(draws_are_independent))

@@ -22,27 +22,26 @@ static void *random_tensor(DType dtype, int64_t numel, uint64_t key)
 }
 
 /* op(a) (m,k), op(b) (k,n), c (m,n), each within rows that are `pad` wider. */
-static Operands operands(int64_t m, int64_t n, int64_t k, bool trans_a, bool trans_b, DType a, DType b, DType c,
-                         int64_t pad)
+static Operands operands(int64_t m, int64_t n, int64_t k, bool trans_a, bool trans_b, DType a, DType b, DType c, int64_t pad)
 {
-    Operands o = { .gemm = { .m = m,
-                             .n = n,
-                             .k = k,
-                             .trans_a = trans_a,
-                             .trans_b = trans_b,
-                             .alpha = 0.75f,
-                             .a_dtype = a,
-                             .b_dtype = b,
-                             .c_dtype = c,
-                             .bias_dtype = b } };
-    o.gemm.a_stride = (trans_a ? m : k) + pad;
-    o.gemm.b_stride = (trans_b ? k : n) + pad;
-    o.gemm.c_stride = n + pad;
-    o.gemm.a = o.a = random_tensor(a, (trans_a ? k : m) * o.gemm.a_stride, 1);
-    o.gemm.b = o.b = random_tensor(b, (trans_b ? n : k) * o.gemm.b_stride, 2);
-    o.gemm.c = o.c = random_tensor(c, m * o.gemm.c_stride, 3);
+    Operands o = {.gemm = {.m = m,
+                           .n = n,
+                           .k = k,
+                           .a.trans = trans_a,
+                           .b.trans = trans_b,
+                           .alpha = 0.75f,
+                           .a.dtype = a,
+                           .b.dtype = b,
+                           .c.dtype = c,
+                           .bias.dtype = b}};
+    o.gemm.a.stride = (trans_a ? m : k) + pad;
+    o.gemm.b.stride = (trans_b ? k : n) + pad;
+    o.gemm.c.stride = n + pad;
+    o.gemm.a.data = o.a = random_tensor(a, (trans_a ? k : m) * o.gemm.a.stride, 1);
+    o.gemm.b.data = o.b = random_tensor(b, (trans_b ? n : k) * o.gemm.b.stride, 2);
+    o.gemm.c.data = o.c = random_tensor(c, m * o.gemm.c.stride, 3);
     o.bias = random_tensor(b, n, 4);
-    o.c_bytes = (size_t)(m * o.gemm.c_stride) * (size_t)dtype_bytes(c);
+    o.c_bytes = (size_t)dtype_bytes(c, m * o.gemm.c.stride);
     return o;
 }
 
@@ -59,7 +58,7 @@ static void *product(const Operands *o, ThreadPool *pool)
     void  *workspace = malloc(bytes + 1), *c = malloc(o->c_bytes + 1);
     memset(workspace, 0xFF, bytes); /* NaN: scratch is never read before it is written */
     memcpy(c, o->c, o->c_bytes);
-    gemm.c = c;
+    gemm.c.data = c;
     gemm_run(&gemm, pool, workspace);
     free(workspace);
     return c;
@@ -70,38 +69,60 @@ static void check_product(const Operands *o, const char *what)
     Gemm  reference = o->gemm;
     void *expected = malloc(o->c_bytes + 1), *got = product(o, NULL);
     memcpy(expected, o->c, o->c_bytes);
-    reference.c = expected;
+    reference.c.data = expected;
     gemm_reference(&reference);
     double worst = 0, largest = 1;
-    for (int64_t i = 0; i < o->gemm.m * o->gemm.c_stride; i++) {
-        double x = vec_get(got, o->gemm.c_dtype, i), y = vec_get(expected, o->gemm.c_dtype, i);
-        if (i % o->gemm.c_stride >= o->gemm.n && x != y)
+    for (int64_t i = 0; i < o->gemm.m * o->gemm.c.stride; i++) {
+        double x = vec_get(got, o->gemm.c.dtype, i), y = vec_get(expected, o->gemm.c.dtype, i);
+        if ((i - o->gemm.c.offset) % o->gemm.c.stride >= o->gemm.n && x != y)
             test_fail(__FILE__, __LINE__, "%s: wrote beyond its columns", what);
         worst = fmax(worst, isfinite(x) ? fabs(x - y) : INFINITY);
         largest = fmax(largest, fabs(y));
     }
-    double limit = o->gemm.c_dtype == DT_F32 ? 2e-6 : 1.0 / 128;
+    double limit = o->gemm.c.dtype == DT_F32 ? 2e-6 : 1.0 / 128;
     if (!(worst <= limit * largest)) test_fail(__FILE__, __LINE__, "%s: off by %g of %g", what, worst, largest);
     free(expected), free(got);
 }
 
 static void all_layouts_and_dtypes_match_three_loops(void)
 {
-    static const int64_t sizes[][3] = { { 1, 1, 1 },     { 1, 70, 33 },  { 4, 65, 1100 }, { 5, 40, 20 },
-                                        { 130, 70, 40 }, { 17, 600, 9 }, { 40, 24, 2100 } };
+    static const int64_t sizes[][3] = {{1, 1, 1}, {1, 70, 33}, {4, 65, 1100}, {5, 40, 20}, {130, 70, 40}, {17, 600, 9}, {40, 24, 2100}};
     for (size_t s = 0; s < sizeof sizes / sizeof sizes[0]; s++)
         for (int bits = 0; bits < 64; bits++) {
             DType    a = bits & 1 ? DT_BF16 : DT_F32, b = bits & 2 ? DT_BF16 : DT_F32, c = bits & 4 ? DT_BF16 : DT_F32;
-            Operands o =
-                operands(sizes[s][0], sizes[s][1], sizes[s][2], bits & 8, bits & 16, a, b, c, bits & 32 ? 5 : 0);
-            char what[96];
-            snprintf(what, sizeof what, "%lldx%lldx%lld, case %d", (long long)o.gemm.m, (long long)o.gemm.n,
-                     (long long)o.gemm.k, bits);
+            Operands o = operands(sizes[s][0], sizes[s][1], sizes[s][2], bits & 8, bits & 16, a, b, c, bits & 32 ? 5 : 0);
+            char     what[96];
+            snprintf(what, sizeof what, "%lldx%lldx%lld, case %d", (long long)o.gemm.m, (long long)o.gemm.n, (long long)o.gemm.k, bits);
             o.gemm.accumulate = bits & 32;
-            o.gemm.bias = bits & 8 ? o.bias : NULL;
+            o.gemm.epilogue = bits & 8 ? GEMM_BIAS : GEMM_PLAIN;
+            o.gemm.bias.data = o.bias;
             check_product(&o, what);
             operands_free(&o);
         }
+}
+
+/* A part of larger matrices, and operands whose numbers are in units of a scale. */
+static void offsets_and_scales_apply(void)
+{
+    static const float scale_a = 0.25f, scale_b = 8;
+    for (int dots = 0; dots < 2; dots++) {
+        Operands o = operands(dots ? 3 : 20, 30, 40, false, true, DT_F32, DT_F32, DT_F32, 7);
+        Gemm     part = o.gemm;
+        part.m -= 1, part.n -= 2, part.k -= 3;
+        part.a.offset = part.a.stride + 3, part.b.offset = 2 * part.b.stride + 3, part.c.offset = part.c.stride + 2;
+        o.gemm = part;
+        check_product(&o, "part");
+        float *plain = product(&o, NULL);
+        o.gemm.a.scale = &scale_a, o.gemm.b.scale = &scale_b;
+        float *scaled = product(&o, NULL);
+        for (int64_t i = 0; i < part.m; i++)
+            for (int64_t j = 0; j < part.n; j++) {
+                int64_t at = part.c.offset + i * part.c.stride + j;
+                EXPECT(scaled[at] == 2 * plain[at]);
+            }
+        free(plain), free(scaled);
+        operands_free(&o);
+    }
 }
 
 static void plain_store_does_not_read_what_was_there(void)
@@ -146,7 +167,7 @@ static void nan_and_infinity_reach_their_rows_alone(void)
 
 static void bits_do_not_depend_on_threads(void)
 {
-    static const int64_t sizes[][3] = { { 1000, 512, 64 }, { 300, 520, 200 }, { 3, 4000, 100 }, { 500, 260, 1030 } };
+    static const int64_t sizes[][3] = {{1000, 512, 64}, {300, 520, 200}, {3, 4000, 100}, {500, 260, 1030}};
     for (size_t s = 0; s < sizeof sizes / sizeof sizes[0]; s++)
         for (int bf16 = 0; bf16 < 2; bf16++) {
             DType    dtype = bf16 ? DT_BF16 : DT_F32;
@@ -157,8 +178,7 @@ static void bits_do_not_depend_on_threads(void)
                 EXPECT_OK(pool_create(threads, &pool));
                 for (int again = 0; again < 2; again++) {
                     void *got = product(&o, pool);
-                    if (memcmp(one, got, o.c_bytes) != 0)
-                        test_fail(__FILE__, __LINE__, "size %zu: %d threads give other bits", s, threads);
+                    if (memcmp(one, got, o.c_bytes) != 0) test_fail(__FILE__, __LINE__, "size %zu: %d threads give other bits", s, threads);
                     free(got);
                 }
                 pool_destroy(pool);
@@ -168,6 +188,5 @@ static void bits_do_not_depend_on_threads(void)
         }
 }
 
-TEST_MAIN(TEST(all_layouts_and_dtypes_match_three_loops), TEST(plain_store_does_not_read_what_was_there),
-          TEST(empty_sum_is_zero_or_what_was_there), TEST(nan_and_infinity_reach_their_rows_alone),
-          TEST(bits_do_not_depend_on_threads))
+TEST_MAIN(TEST(all_layouts_and_dtypes_match_three_loops), TEST(offsets_and_scales_apply), TEST(plain_store_does_not_read_what_was_there),
+          TEST(empty_sum_is_zero_or_what_was_there), TEST(nan_and_infinity_reach_their_rows_alone), TEST(bits_do_not_depend_on_threads))

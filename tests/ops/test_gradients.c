@@ -5,30 +5,8 @@
  *   test_gradients [op]
  */
 #include "ops/op_case.h"
+#include "ops/op_inputs.h"
 #include "passes/pass.h"
-
-/* What no descriptor says: which inputs are parameters (their rules use grad_accumulator) or constants, and which
- * outputs besides the first are differentiable. */
-typedef struct Roles {
-    int      op;
-    uint32_t params, constants, outputs;
-} Roles;
-
-static const Roles all_roles[] = {
-    { OP_EMBEDDING, 1 << 1, 0, 0 },         { OP_LINEAR, 1 << 1 | 1 << 2, 0, 0 },
-    { OP_LINEAR_ADD, 1 << 2, 0, 0 },        { OP_RMS_NORM, 1 << 1, 0, 0 },
-    { OP_LORA_ADD, 1 << 2, 0, 0 },
-    { OP_ADD_RMS_NORM, 1 << 2, 0, 1 << 1 }, { OP_ROPE, 0, 1 << 1, 0 },
-    { OP_LM_HEAD_LOSS, 1 << 1, 0, 0 },      { OP_QKV_NORM_ROPE, 1 << 1 | 1 << 2, 1 << 3, 0 },
-    { OP_LOSS_SUM, 0, 1 << 1 | 1 << 2, 0 },
-};
-
-static Roles roles_of(const OpDef *op)
-{
-    for (size_t i = 0; i < sizeof all_roles / sizeof all_roles[0]; i++)
-        if (all_roles[i].op == op->id) return all_roles[i];
-    return (Roles){ .op = op->id };
-}
 
 /* ---- the functional: probe(o0, r0, o1, r1, ...) = sum of o_k r_k ---- */
 
@@ -64,22 +42,24 @@ static size_t probe_workspace(const Node *node, int num_workers)
 }
 
 enum { OP_PROBE = OP_COUNT };
-static const OpDef op_probe = { .id = OP_PROBE,
-                                .name = "probe",
-                                .num_in = 4,
-                                .num_out = 1,
-                                .min_in = 2,
-                                .infer = probe_infer,
-                                .backward = probe_backward,
-                                .workspace = probe_workspace,
-                                .cpu = { { DT_SET_F32, probe_cpu, "reference" } } };
+static const OpDef op_probe = {.id = OP_PROBE,
+                               .name = "probe",
+                               .num_in = 4,
+                               .num_out = 1,
+                               .min_in = 2,
+                               .infer = probe_infer,
+                               .backward = probe_backward,
+                               .workspace = probe_workspace,
+                               .cpu = {{DT_SET_F32, probe_cpu, "reference"}}};
 
 /* ---- a graph that runs ---- */
 
 typedef struct Model {
     Arena  arena;
     Graph *graph;
-    Node  *node;               /* the op under test */
+    Node  *node; /* the op under test */
+    Node   made; /* as it was made: differentiating may remove it */
+    Value *made_in[NODE_MAX_IN];
     Value *param[NODE_MAX_IN]; /* what input i comes from; NULL: not differentiated */
     Param  params[NODE_MAX_IN];
     void **memory; /* by value id; at roots */
@@ -88,43 +68,39 @@ typedef struct Model {
 
 static Value *add_param(Model *m, int i, const TensorType *type)
 {
-    m->params[i] = (Param){ .name = arena_printf(&m->arena, "p%d", i), .type = *type, .trained = true, .layer = -1 };
+    m->params[i] = (Param){.name = arena_printf(&m->arena, "p%d", i), .type = *type, .trained = true, .layer = -1};
     return m->param[i] = graph_add_param(m->graph, &m->params[i]);
 }
 
 /* An activation of this type that is a table's rows in order: its gradient is the table's. */
 static Status add_activation(Model *m, int i, const TensorType *type, Value **out)
 {
-    TensorType table = type_make(DT_F32, 2, type_rows(type), type_cols(type)),
-               iota = type_make(DT_I32, 2, INT64_C(1), type_rows(type));
-    Value *in[] = { graph_add_value(m->graph, VALUE_INPUT, arena_printf(&m->arena, "iota%d", i), &iota),
-                    add_param(m, i, &table) };
-    Node  *node;
+    TensorType table = type_make(DT_F32, 2, type_rows(type), type_cols(type)), iota = type_make(DT_I32, 2, INT64_C(1), type_rows(type));
+    Value     *in[] = {graph_add_value(m->graph, VALUE_INPUT, arena_printf(&m->arena, "iota%d", i), &iota), add_param(m, i, &table)};
+    Node      *node;
     TRY(graph_add_node(m->graph, &op_embedding, NULL, "rows", in, 2, 1, &node));
-    ReshapeAttrs dims = {
-        .ndim = type->ndim, .d0 = type->dim[0], .d1 = type->dim[1], .d2 = type->dim[2], .d3 = type->dim[3]
-    };
+    ReshapeAttrs dims = {.ndim = type->ndim, .d0 = type->dim[0], .d1 = type->dim[1], .d2 = type->dim[2], .d3 = type->dim[3]};
     TRY(graph_add_node(m->graph, &op_reshape, &dims, "x", node->out, 1, 1, &node));
     *out = node->out[0];
     return OK;
 }
 
 /* loss_sum of the probe; of the op itself where its result is summed or is a sum. */
-static Status add_loss(Model *m, Roles roles)
+static Status add_loss(Model *m)
 {
     TensorType hyper = type_make(DT_F32, 1, (int64_t)HYPER_COUNT);
-    Value     *in[NODE_MAX_IN] = { 0 };
+    Value     *in[NODE_MAX_IN] = {0};
     Node      *node = m->node;
     int        n = 0;
     for (int k = 0; k < m->node->num_out; k++) {
-        if (!m->node->out[k] || (k && !(roles.outputs >> k & 1))) continue;
+        if (!m->node->out[k] || (k && !(node->op->grad_outputs >> k & 1))) continue;
         in[n++] = m->node->out[k];
         in[n++] = graph_add_value(m->graph, VALUE_INPUT, arena_printf(&m->arena, "r%d", k), &m->node->out[k]->type);
     }
-    bool summed = roles.op == OP_LOSS_SUM || roles.op == OP_LM_HEAD_LOSS; /* the rule moves readers of its losses */
+    bool summed = m->node->op == &op_loss_sum || m->node->op == &op_lm_head_loss; /* the rule moves readers of its losses */
     if (!summed) TRY(graph_add_node(m->graph, &op_probe, NULL, "probe", in, n, 1, &node));
-    if (roles.op != OP_LOSS_SUM) {
-        Value *sum[] = { node->out[0], graph_add_value(m->graph, VALUE_INPUT, "hyper", &hyper) };
+    if (m->node->op != &op_loss_sum) {
+        Value *sum[] = {node->out[0], graph_add_value(m->graph, VALUE_INPUT, "hyper", &hyper)};
         TRY(graph_add_node(m->graph, &op_loss_sum, NULL, "loss", sum, 2, 1, &node));
     }
     graph_add_output(m->graph, "loss", node->out[0]);
@@ -137,24 +113,25 @@ static Status model_make(Model *m, const OpDef *op, const OpSample *sample, int 
     static const OpDef *table[OP_COUNT + 1];
     memcpy(table, op_table, sizeof op_table);
     table[OP_PROBE] = &op_probe;
-    *m = (Model){ 0 };
+    *m = (Model){0};
     m->graph = graph_create(&m->arena, "gradient", table, OP_COUNT + 1);
-    Roles  roles = roles_of(op);
-    Value *in[NODE_MAX_IN] = { 0 };
+    Value *in[NODE_MAX_IN] = {0};
     for (int i = 0; i < op->num_in; i++) {
         const TensorType *type = &sample->in[i];
         if (!type->ndim) continue;
-        if (type->dtype != DT_F32 || roles.constants >> i & 1)
+        if (type->dtype != DT_F32 || op->constants >> i & 1)
             in[i] = graph_add_value(m->graph, VALUE_INPUT, arena_printf(&m->arena, "in%d", i), type);
-        else if (roles.params >> i & 1)
+        else if (op->params >> i & 1)
             in[i] = add_param(m, i, type);
         else
             TRY(add_activation(m, i, type, &in[i]));
     }
     if (op->id == OP_LOSS_SUM) in[2] = NULL; /* autodiff's to connect */
     TRY(graph_add_node(m->graph, op, sample->attrs, "out", in, op->num_in, ~0u, &m->node));
-    TRY(add_loss(m, roles));
-    if (differentiate) TRY(autodiff_graph(m->graph, differentiate == 2));
+    m->made = *m->node;
+    m->made.in = memcpy(m->made_in, m->node->in, sizeof(Value *) * (size_t)op->num_in);
+    TRY(add_loss(m));
+    if (differentiate) TRY(autodiff_graph(m->graph, differentiate == 2, false));
     TRY(graph_verify(m->graph));
     m->num_memory = m->graph->num_values;
     m->memory = arena_array(&m->arena, void *, m->num_memory);
@@ -173,7 +150,7 @@ static void *memory_of(Model *m, Value *value)
     Value  *root = value_root(value, &offset);
     size_t  bytes = (size_t)type_bytes(&root->type);
     if (!m->memory[root->id]) m->memory[root->id] = memset(malloc(bytes + 1), 0xFF, bytes);
-    return (char *)m->memory[root->id] + offset * dtype_bytes(root->type.dtype);
+    return (char *)m->memory[root->id] + dtype_bytes(root->type.dtype, offset);
 }
 
 static int name_index(const char *name)
@@ -197,15 +174,13 @@ static void model_fill(Model *m, const OpSample *sample)
         for (int64_t i = 0, n = type_numel(&value->type); i < n; i++) {
             uint64_t key = name_key(name);
             double   draw = draw_normal(key, (uint32_t)i);
-            int64_t  whole = sample->int_range[index] > 0
-                                 ? philox4x32((uint32_t)i, 1, 0, 0, key).v[0] % (uint32_t)sample->int_range[index]
-                                 : 0;
+            int64_t  whole =
+                sample->int_range[index] > 0 ? philox4x32((uint32_t)i, 1, 0, 0, key).v[0] % (uint32_t)sample->int_range[index] : 0;
             if (value->type.dtype == DT_F32) ((float *)data)[i] = (float)draw;
-            if (value->type.dtype == DT_I32)
-                ((int32_t *)data)[i] = strncmp(name, "iota", 4) == 0 ? (int32_t)i : (int32_t)whole;
+            if (value->type.dtype == DT_I32) ((int32_t *)data)[i] = strncmp(name, "iota", 4) == 0 ? (int32_t)i : (int32_t)whole;
             if (value->type.dtype == DT_I64) ((int64_t *)data)[i] = whole;
         }
-        if (strncmp(name, "in", 2) == 0) draw_constrained(m->node->op, index, &value->type, data);
+        if (strncmp(name, "in", 2) == 0 && m->made.in[index]) op_draw(&m->made, index, sample->int_range[index], name_key(name), data);
         if (strcmp(name, "hyper") == 0) ((float *)data)[HYPER_INV_TOKENS] = 1.0f;
     }
 }
@@ -216,21 +191,21 @@ static Status model_run(Model *m, double *out_loss)
     bool probed = false;
     for (Node *node = m->graph->first; node; node = node->next) {
         if (node->op->flags & OP_VIEW) continue;
-        TensorView in[NODE_MAX_IN] = { 0 }, out[NODE_MAX_OUT] = { 0 };
+        TensorView in[NODE_MAX_IN] = {0}, out[NODE_MAX_OUT] = {0};
         for (int i = 0; i < node->num_in; i++)
-            if (node->in[i]) in[i] = (TensorView){ memory_of(m, node->in[i]), node->in[i]->type };
+            if (node->in[i]) in[i] = (TensorView){memory_of(m, node->in[i]), node->in[i]->type};
         for (int k = 0; k < node->num_out; k++)
-            if (node->out[k]) out[k] = (TensorView){ memory_of(m, node->out[k]), node->out[k]->type };
+            if (node->out[k]) out[k] = (TensorView){memory_of(m, node->out[k]), node->out[k]->type};
         size_t     bytes = node->op->workspace ? node->op->workspace(node, 1) : 0;
         void      *workspace = aligned_alloc(256, (bytes + 256) / 256 * 256);
-        KernelArgs args = { .in = in,
-                            .out = out,
-                            .num_in = node->num_in,
-                            .num_out = node->num_out,
-                            .attrs = node->attrs,
-                            .accumulate = node_accumulate_mask(node),
-                            .workspace = workspace,
-                            .workspace_bytes = bytes };
+        KernelArgs args = {.in = in,
+                           .out = out,
+                           .num_in = node->num_in,
+                           .num_out = node->num_out,
+                           .attrs = node->attrs,
+                           .accumulate = node_accumulate_mask(node),
+                           .workspace = workspace,
+                           .workspace_bytes = bytes};
         Status     status = node->op->cpu[0].run(&args);
         if (node->op == &op_probe) *out_loss = *(double *)workspace;
         if (node->op->id == OP_LOSS_SUM && !probed) *out_loss = (double)*(float *)out[0].data;
@@ -288,8 +263,8 @@ static void check_param(Model *forward, const float *gradient, int i, const char
         double got = numeric_derivative(forward, param, direction, k < NUM_DIRECTIONS ? 0.02 : 0.1);
         if (k >= NUM_DIRECTIONS) scale = fabs((double)gradient[steepest]);
         if (!(fabs(got - want) <= 2e-3 * scale))
-            test_fail(__FILE__, __LINE__, "%s: d/d input %d %s is %.7g, central differences say %.7g (scale %.3g)",
-                      what, i, k < NUM_DIRECTIONS ? "along a direction" : "at an element", want, got, scale);
+            test_fail(__FILE__, __LINE__, "%s: d/d input %d %s is %.7g, central differences say %.7g (scale %.3g)", what, i,
+                      k < NUM_DIRECTIONS ? "along a direction" : "at an element", want, got, scale);
     }
     free(direction);
 }
@@ -302,8 +277,8 @@ static void check_added(Model *m, Value *added, const float *gradient, const cha
     for (int64_t j = 0; j < type_numel(&added->type); j++) {
         double want = (double)(float)draw_normal(key, (uint32_t)j) + (double)gradient[j];
         if (fabs((double)got[j] - want) <= 1e-4 * (1 + fabs(want))) continue;
-        test_fail(__FILE__, __LINE__, "%s: %s[%lld] is %.7g after accumulating, expected %.7g", what, added->name,
-                  (long long)j, (double)got[j], want);
+        test_fail(__FILE__, __LINE__, "%s: %s[%lld] is %.7g after accumulating, expected %.7g", what, added->name, (long long)j,
+                  (double)got[j], want);
         return;
     }
 }
@@ -336,7 +311,7 @@ static void check_gradients(const OpDef *op, const OpSample *sample, Model model
 
 static void check_sample(const OpDef *op, int index)
 {
-    Model models[3] = { 0 }; /* forward; differentiated; the same, adding */
+    Model models[3] = {0}; /* forward; differentiated; the same, adding */
     char  what[96];
     snprintf(what, sizeof what, "%s sample %d", op->name, index);
     check_gradients(op, &op->samples[index], models, what);

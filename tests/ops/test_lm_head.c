@@ -38,13 +38,11 @@ static void fill_labels(int32_t *labels)
 static OpCase head_case(DType dw, bool accumulate)
 {
     OpCase     c;
-    TensorType in[NODE_MAX_IN] = { type_make(DT_F32, 1, (int64_t)ROWS),
-                                   type_make(DT_F32, 2, (int64_t)ROWS, (int64_t)CHANNELS),
-                                   type_make(DT_F32, 2, (int64_t)VOCAB, (int64_t)CHANNELS),
-                                   type_make(DT_I32, 1, (int64_t)ROWS) };
+    TensorType in[NODE_MAX_IN] = {type_make(DT_F32, 1, (int64_t)ROWS), type_make(DT_F32, 2, (int64_t)ROWS, (int64_t)CHANNELS),
+                                  type_make(DT_F32, 2, (int64_t)VOCAB, (int64_t)CHANNELS), type_make(DT_I32, 1, (int64_t)ROWS)};
     if (accumulate) in[4] = type_make(dw, 2, (int64_t)VOCAB, (int64_t)CHANNELS);
     EXPECT_OK(op_case_make(&c, &op_lm_head_loss_bwd, NULL, in));
-    op_case_fill(&c, 5, (int[NODE_MAX_IN]){ 0, 0, 0, 1 });
+    op_case_fill(&c, 5, (int[NODE_MAX_IN]){0, 0, 0, 1});
     fill_labels((int32_t *)c.in[3].data);
     return c;
 }
@@ -58,8 +56,7 @@ static void expect_tensor(OpCase *c, int k, const double *expected, double toler
         worst = d <= worst ? worst : isnan(d) ? INFINITY : d;
         largest = fmax(largest, fabs(expected[i]));
     }
-    if (!(worst <= tolerance * largest))
-        test_fail(__FILE__, __LINE__, "output %d is off by %g of %g", k, worst, largest);
+    if (!(worst <= tolerance * largest)) test_fail(__FILE__, __LINE__, "output %d is off by %g of %g", k, worst, largest);
 }
 
 static void chunks_match_fp64(void)
@@ -71,9 +68,8 @@ static void chunks_match_fp64(void)
         for (int64_t row = 0; row < ROWS; row++)
             expect_row(e, (float *)c.in[1].data + row * CHANNELS, (float *)c.in[2].data, ((int32_t *)c.in[3].data)[row],
                        ((float *)c.in[0].data)[row], row);
-        for (int i = 0; accumulate && i < VOCAB * CHANNELS; i++)
-            e->dw[i] += element(&c.node->in[4]->type, c.in[4].data, i);
-        RunOptions run = { .want = ~0u, .poison = 0xFF };
+        for (int i = 0; accumulate && i < VOCAB * CHANNELS; i++) e->dw[i] += element(&c.node->in[4]->type, c.in[4].data, i);
+        RunOptions run = {.want = ~0u, .poison = 0xFF};
         EXPECT_OK(op_case_run(&c, &op_lm_head_loss_bwd.cpu[0], &run, "chunks"));
         expect_tensor(&c, 0, e->losses, 1e-5);
         expect_tensor(&c, 1, e->dx, 1e-5);
@@ -86,8 +82,8 @@ static void chunks_match_fp64(void)
 static void losses_have_the_same_bits_forward_and_backward(void)
 {
     OpCase     backward = head_case(DT_F32, false), forward;
-    TensorType in[NODE_MAX_IN] = { backward.node->in[1]->type, backward.node->in[2]->type, backward.node->in[3]->type };
-    RunOptions run = { .want = ~0u, .poison = 0xFF };
+    TensorType in[NODE_MAX_IN] = {backward.node->in[1]->type, backward.node->in[2]->type, backward.node->in[3]->type};
+    RunOptions run = {.want = ~0u, .poison = 0xFF};
     EXPECT_OK(op_case_make(&forward, &op_lm_head_loss, NULL, in));
     for (int k = 0; k < 3; k++) memcpy(forward.in[k].data, backward.in[k + 1].data, forward.in[k].bytes);
     EXPECT_OK(op_case_run(&backward, &op_lm_head_loss_bwd.cpu[0], &run, "backward"));
@@ -103,7 +99,7 @@ static void nothing_trained_gives_zeros(void)
 {
     OpCase c = head_case(DT_F32, false);
     for (int i = 0; i < ROWS; i++) ((int32_t *)c.in[3].data)[i] = IGNORE_INDEX;
-    RunOptions run = { .want = ~0u, .poison = 0xFF };
+    RunOptions run = {.want = ~0u, .poison = 0xFF};
     EXPECT_OK(op_case_run(&c, &op_lm_head_loss_bwd.cpu[0], &run, "ignored"));
     for (int k = 0; k < 3; k++)
         for (int64_t i = 0; i < type_numel(&c.all_out[k]->type); i++) EXPECT(((float *)c.out[k].data)[i] == 0);
@@ -113,15 +109,15 @@ static void nothing_trained_gives_zeros(void)
 /* The loader lets none through; a loss that isn't finite then stops the step, and no memory outside is read. */
 static void impossible_labels_give_nan(void)
 {
-    const int32_t bad[] = { VOCAB, -1, INT32_MAX, INT32_MIN };
+    const int32_t bad[] = {VOCAB, -1, INT32_MAX, INT32_MIN};
     OpCase        c = head_case(DT_F32, false);
     for (int i = 0; i < 4; i++) ((int32_t *)c.in[3].data)[1 + i * 2] = bad[i];
-    RunOptions run = { .want = ~0u, .poison = 0xFF };
+    RunOptions run = {.want = ~0u, .poison = 0xFF};
     EXPECT_OK(op_case_run(&c, &op_lm_head_loss_bwd.cpu[0], &run, "impossible"));
     for (int i = 0; i < 4; i++) EXPECT(isnan(((float *)c.out[0].data)[1 + i * 2]));
     EXPECT(isfinite(((float *)c.out[0].data)[2]) && isnan(((float *)c.out[2].data)[0]));
     op_case_free(&c);
 }
 
-TEST_MAIN(TEST(chunks_match_fp64), TEST(losses_have_the_same_bits_forward_and_backward),
-          TEST(nothing_trained_gives_zeros), TEST(impossible_labels_give_nan))
+TEST_MAIN(TEST(chunks_match_fp64), TEST(losses_have_the_same_bits_forward_and_backward), TEST(nothing_trained_gives_zeros),
+          TEST(impossible_labels_give_nan))

@@ -10,7 +10,7 @@ static const char page_path[] = "docs/ops.md", def_path[] = "src/ops/ops.def";
 
 static StrBuf read_file(const char *path)
 {
-    StrBuf text = { 0 };
+    StrBuf text = {0};
     FILE  *file = fopen(path, "rb");
     char   buf[4096];
     if (!file) return text;
@@ -24,25 +24,25 @@ static Str signature_of(const StrBuf *def, const char *name)
 {
     char needle[80];
     snprintf(needle, sizeof needle, " %s)", name);
-    const char *at = strstr(strbuf_cstr(def), needle), *begin = at ? strstr(at, "/* ") : NULL,
-               *end = begin ? strstr(begin, " */") : NULL;
+    const char *at = strstr(strbuf_cstr(def), needle), *begin = at ? strstr(at, "/* ") : NULL, *end = begin ? strstr(begin, " */") : NULL;
     if (!end || memchr(at, '\n', (size_t)(end - at))) {
         test_fail(__FILE__, __LINE__, "%s: %s has no comment", def_path, name);
         return str_of("");
     }
-    return (Str){ begin + 3, (size_t)(end - begin - 3) };
+    return (Str){begin + 3, (size_t)(end - begin - 3)};
 }
 
 static void write_attrs(StrBuf *out, const OpDef *op)
 {
     static const char *const types[] = {
-        [ATTR_TYPE_INT] = "int", [ATTR_TYPE_FLOAT] = "float", [ATTR_TYPE_BOOL] = "bool"
-    };
+        [ATTR_TYPE_INT] = "int", [ATTR_TYPE_FLOAT] = "float", [ATTR_TYPE_BOOL] = "bool", [ATTR_TYPE_DTYPE] = "dtype"};
     const char *separator = "\nAttributes: ";
     for (const AttrDef *a = op->attrs; a && a->type != ATTR_TYPE_END; a++, separator = ", ") {
         strbuf_printf(out, "%s`%s` (%s, ", separator, a->name, types[a->type]);
         if (a->type == ATTR_TYPE_BOOL)
             strbuf_puts(out, a->default_value != 0 ? "true)" : "false)");
+        else if (a->type == ATTR_TYPE_DTYPE)
+            strbuf_puts(out, "the operands')");
         else
             strbuf_printf(out, "%.12g)", a->default_value);
     }
@@ -56,26 +56,25 @@ static void write_facts(StrBuf *out, const OpDef *op)
     if (op->flags & OP_INPLACE) strbuf_puts(out, " Output 0 may share input 0's memory.");
     if (op->flags & OP_COMMUTES) strbuf_puts(out, " Inputs 0 and 1 may be swapped.");
     if (op->flags & OP_RANDOM) strbuf_puts(out, " Draws random numbers.");
-    if (op->flags & OP_NONDETERMINISTIC) strbuf_puts(out, " Results may differ in the last bits from run to run.");
     for (int i = 0; i < op->num_alias; i++)
-        strbuf_printf(out,
-                      op->alias[i].accumulate ? " Output %d is added to input %d." : " Output %d is input %d, updated.",
+        strbuf_printf(out, op->alias[i].accumulate ? " Output %d is added to input %d." : " Output %d is input %d, updated.",
                       op->alias[i].out, op->alias[i].in);
-    for (int i = 0; i < OP_MAX_KERNELS && op->cpu[i].run; i++)
-        strbuf_printf(out, "%s%s", i ? ", " : " CPU kernels: ", op->cpu[i].name);
+    for (int i = 0; i < OP_MAX_KERNELS && op->cpu[i].run; i++) strbuf_printf(out, "%s%s", i ? ", " : " CPU kernels: ", op->cpu[i].name);
     strbuf_puts(out, op->cpu[0].run ? ".\n" : "\n");
 }
 
 static StrBuf generate(void)
 {
-    StrBuf out = { 0 }, def = read_file(def_path);
-    strbuf_puts(&out, "# Ops\n\n<!-- Written by build/tests/test_op_docs --update from the descriptors in src/ops; "
-                      "edit those. -->\n\n"
-                      "N: all leading dims, B: batch, T: sequence, C: hidden, V: vocabulary, H: query heads, G: "
-                      "key/value heads, D: head\n"
-                      "dim, F: intermediate, P: positions. `[x]`: optional input. Floats are f32 or bf16, each tensor "
-                      "its own; arithmetic is\n"
-                      "fp32. `acc`: what the result is added to. Attributes are given with type and default.\n");
+    StrBuf out = {0}, def = read_file(def_path);
+    strbuf_puts(&out,
+                "# Ops\n\n<!-- Written by build/tests/test_op_docs --update from the descriptors in src/ops; "
+                "edit those. -->\n\n"
+                "N: all leading dims, B: batch, T: sequence, C: hidden, V: vocabulary, H: query heads, G: "
+                "key/value heads, D: head\n"
+                "dim, F: intermediate, P: positions. `[x]`: optional input. Floats are f32 or bf16, each tensor "
+                "its own; arithmetic is\n"
+                "fp32. `acc`: what the result is added to, in its dtype. Attributes are given with type and default; `dw_dtype` is the\n"
+                "dtype of a parameter's gradient where there is no `acc`.\n");
     for (int id = 0; id < OP_COUNT; id++) {
         const OpDef *op = op_table[id];
         Str          signature = signature_of(&def, op->name);
@@ -91,8 +90,7 @@ static void the_page_is_current(void)
 {
     StrBuf want = generate(), page = read_file(page_path);
     if (strcmp(strbuf_cstr(&want), strbuf_cstr(&page)) != 0)
-        test_fail(__FILE__, __LINE__,
-                  "%s differs from the descriptors: run test_op_docs --update from the top of the project", page_path);
+        test_fail(__FILE__, __LINE__, "%s differs from the descriptors: run test_op_docs --update from the top of the project", page_path);
     strbuf_deinit(&want);
     strbuf_deinit(&page);
 }
@@ -110,7 +108,7 @@ static int update(void)
 
 int main(int argc, char **argv)
 {
-    static const TestCase cases[] = { TEST(the_page_is_current) };
+    static const TestCase cases[] = {TEST(the_page_is_current)};
     if (argc > 1 && strcmp(argv[1], "--update") == 0) return update();
     return test_run(cases, 1, argc, argv);
 }

@@ -29,7 +29,7 @@ static bool read_attrs(const OpDef *op, const JsonValue *json, char *attrs)
 
 static TensorType type_of(const StTensor *t)
 {
-    TensorType type = { .ndim = (uint8_t)t->ndim };
+    TensorType type = {.ndim = (uint8_t)t->ndim};
     EXPECT(st_dtype_to(t->dtype, &type.dtype) && t->ndim >= 1 && t->ndim <= TENSOR_MAX_DIMS);
     for (int d = 0; d < t->ndim && d < TENSOR_MAX_DIMS; d++) type.dim[d] = t->dim[d];
     return type;
@@ -45,11 +45,10 @@ static const StTensor *tensor_of(const StFile *file, const char *name, const cha
 /* Every kernel of the op on the case's inputs, within 1e-5 of the largest element, at least 1. */
 static void check_case(const StFile *file, const OpDef *op, const char *name, const JsonValue *json)
 {
-    TensorType in[NODE_MAX_IN] = { 0 };
+    TensorType in[NODE_MAX_IN] = {0};
     char      *attrs = calloc(1, op->attrs_size + 1);
     OpCase     c;
-    if (!read_attrs(op, json, attrs))
-        test_fail(__FILE__, __LINE__, "%s: an attribute that %s doesn't have", name, op->name);
+    if (!read_attrs(op, json, attrs)) test_fail(__FILE__, __LINE__, "%s: an attribute that %s doesn't have", name, op->name);
     for (int i = 0; i < op->num_in; i++)
         if (tensor_of(file, name, "in", i)) in[i] = type_of(tensor_of(file, name, "in", i));
     Status status = op_case_make(&c, op, attrs, in);
@@ -57,9 +56,8 @@ static void check_case(const StFile *file, const OpDef *op, const char *name, co
     if (status != OK) test_fail(__FILE__, __LINE__, "%s: %s", name, status_message());
     for (int i = 0; status == OK && i < op->num_in; i++)
         if (in[i].ndim) memcpy(c.in[i].data, tensor_of(file, name, "in", i)->data, c.in[i].bytes);
-    for (const CpuKernel *kernel = op->cpu; status == OK && kernel < op->cpu + OP_MAX_KERNELS && kernel->run;
-         kernel++) {
-        RunOptions run = { .want = ~0u, .poison = 0xFF };
+    for (const CpuKernel *kernel = op->cpu; status == OK && kernel < op->cpu + OP_MAX_KERNELS && kernel->run; kernel++) {
+        RunOptions run = {.want = ~0u, .poison = 0xFF};
         if (op_case_run(&c, kernel, &run, name) != OK) test_fail(__FILE__, __LINE__, "%s: %s", name, status_message());
         int compared = 0;
         for (int k = 0; k < op->num_out; k++) {
@@ -72,8 +70,7 @@ static void check_case(const StFile *file, const OpDef *op, const char *name, co
                 continue;
             }
             double error = tensor_error(&type, c.out[k].data, &type, want->data, 1.0);
-            if (!(error <= 1e-5))
-                test_fail(__FILE__, __LINE__, "%s, kernel %s: output %d is off by %.3g", name, kernel->name, k, error);
+            if (!(error <= 1e-5)) test_fail(__FILE__, __LINE__, "%s, kernel %s: output %d is off by %.3g", name, kernel->name, k, error);
         }
         if (!compared) test_fail(__FILE__, __LINE__, "%s: no output to compare", name);
     }
@@ -82,7 +79,7 @@ static void check_case(const StFile *file, const OpDef *op, const char *name, co
 
 int main(int argc, char **argv)
 {
-    Arena     arena = { 0 };
+    Arena     arena = {0};
     StFile   *file = NULL;
     JsonValue cases;
     int       passed = 0, failed = 0;
@@ -95,7 +92,7 @@ int main(int argc, char **argv)
         fprintf(stderr, "%s (run from the top of the project)\n", status_message());
         return 1;
     }
-    bool seen[OP_COUNT] = { 0 };
+    bool seen[OP_COUNT] = {0};
     for (uint32_t i = 0; i < cases.count; i++) {
         const char *name = cases.members[i].key.data;
         char        op_name[64];

@@ -23,14 +23,7 @@ static bool infers(const OpDef *op, const void *attrs, const TensorType *in)
 
 static bool kernel_fits(const OpCase *c, const CpuKernel *kernel)
 {
-    bool all = true;
-    for (int i = 0; i < c->node->num_in; i++)
-        if (c->node->in[i] && is_float(&c->node->in[i]->type))
-            all = all && (DT_SET(c->node->in[i]->type.dtype) & kernel->dtypes);
-    for (int k = 0; k < c->node->num_out; k++)
-        if (c->all_out[k] && is_float(&c->all_out[k]->type))
-            all = all && (DT_SET(c->all_out[k]->type.dtype) & kernel->dtypes);
-    return all;
+    return op_types_fit(c->node, kernel->dtypes, kernel->except);
 }
 
 static const CpuKernel *reference_of(const OpDef *op)
@@ -52,7 +45,7 @@ static void run_harmless(const OpDef *op, const OpSample *sample, const TensorTy
     if (empty) return;
     if (op_case_make(&c, op, sample->attrs, in) == OK) {
         op_case_fill(&c, 1, sample->int_range);
-        RunOptions run = { .want = ~0u, .poison = 0 };
+        RunOptions run = {.want = ~0u, .poison = 0};
         if (op->cpu[0].run && op_case_run(&c, &op->cpu[0], &run, op->name) != OK) status_clear();
     }
     op_case_free(&c);
@@ -67,8 +60,7 @@ static void check_corrupted(const OpDef *op, const OpSample *sample)
         if (!sample->in[i].ndim) continue;
         in[i].dtype = is_float(&in[i]) ? DT_I32 : DT_F32;
         if (!(op->flags & OP_VIEW) && infers(op, sample->attrs, in))
-            test_fail(__FILE__, __LINE__, "%s: infer takes %s for input %d", op->name, dtype_info(in[i].dtype)->name,
-                      i);
+            test_fail(__FILE__, __LINE__, "%s: infer takes %s for input %d", op->name, dtype_info(in[i].dtype)->name, i);
         in[i] = sample->in[i];
         for (int change = 0; change <= 2 * in[i].ndim + 1; change++) {
             if (change < in[i].ndim)
@@ -85,15 +77,14 @@ static void check_corrupted(const OpDef *op, const OpSample *sample)
         in[i] = sample->in[i];
         bool optional = i >= op->min_in || (op->optional_in >> i & 1);
         in[i].ndim = 0;
-        if (!optional && infers(op, sample->attrs, in))
-            test_fail(__FILE__, __LINE__, "%s: works without input %d", op->name, i);
+        if (!optional && infers(op, sample->attrs, in)) test_fail(__FILE__, __LINE__, "%s: works without input %d", op->name, i);
         in[i] = sample->in[i];
     }
 }
 
 static void check_text(OpCase *c)
 {
-    StrBuf first = { 0 }, second = { 0 };
+    StrBuf first = {0}, second = {0};
     Graph *parsed;
     for (int k = 0; k < c->node->num_out; k++)
         if (c->all_out[k]) graph_add_output(c->graph, c->all_out[k]->name, c->all_out[k]);
@@ -120,7 +111,7 @@ typedef struct Outputs {
 
 static Outputs outputs_keep(const OpCase *c)
 {
-    Outputs o = { { 0 } };
+    Outputs o = {{0}};
     for (int k = 0; k < NODE_MAX_OUT; k++) {
         if (!c->out[k].base) continue;
         o.data[k] = malloc(c->out[k].bytes + 1);
@@ -135,8 +126,7 @@ static void outputs_free(Outputs *o)
 }
 
 /* Runs again with these options; wanted outputs have the same bits as in `expected`. */
-static void check_same_bits(OpCase *c, const CpuKernel *kernel, const Outputs *expected, const RunOptions *run,
-                            const char *what)
+static void check_same_bits(OpCase *c, const CpuKernel *kernel, const Outputs *expected, const RunOptions *run, const char *what)
 {
     if (op_case_run(c, kernel, run, what) != OK) {
         test_fail(__FILE__, __LINE__, "%s: %s", what, status_message());
@@ -144,16 +134,15 @@ static void check_same_bits(OpCase *c, const CpuKernel *kernel, const Outputs *e
     }
     for (int k = 0; k < NODE_MAX_OUT; k++)
         if ((c->all & run->want) >> k & 1 && memcmp(expected->data[k], c->out[k].data, c->out[k].bytes) != 0)
-            test_fail(
-                __FILE__, __LINE__, "%s (want %x): output %d has other bits; error %.3g", what, run->want & c->all, k,
-                tensor_error(&c->all_out[k]->type, c->out[k].data, &c->all_out[k]->type, expected->data[k], 1e-30));
+            test_fail(__FILE__, __LINE__, "%s (want %x): output %d has other bits; error %.3g", what, run->want & c->all, k,
+                      tensor_error(&c->all_out[k]->type, c->out[k].data, &c->all_out[k]->type, expected->data[k], 1e-30));
 }
 
 /* What was there plus the plain result, for outputs that add. */
 static void check_accumulates(OpCase *c, const CpuKernel *kernel, const Outputs *expected, const char *what)
 {
     uint32_t   mask = node_accumulate_mask(c->node) & c->all;
-    RunOptions run = { .want = ~0u, .plain = true, .poison = 0xFF };
+    RunOptions run = {.want = ~0u, .plain = true, .poison = 0xFF};
     if (!mask || op_case_run(c, kernel, &run, what) != OK) return;
     for (int k = 0; k < NODE_MAX_OUT; k++) {
         if (!(mask >> k & 1)) continue;
@@ -162,15 +151,14 @@ static void check_accumulates(OpCase *c, const CpuKernel *kernel, const Outputs 
         while (c->node->in[acc] != node_alias_of(c->node, k)) acc++;
         double worst = 0, largest = 0;
         for (int64_t i = 0; i < type_numel(type); i++) {
-            double sum = element(type, c->in[acc].data, i) + element(type, c->out[k].data, i),
-                   got = element(type, expected->data[k], i);
+            double sum = element(type, c->in[acc].data, i) + element(type, c->out[k].data, i), got = element(type, expected->data[k], i);
             worst = fmax(worst, fabs(sum - got));
             largest = fmax(largest, fabs(sum));
         }
         double limit = type->dtype == DT_F32 ? 1e-5 : 1.0 / 64;
         if (!(worst <= limit * largest))
-            test_fail(__FILE__, __LINE__, "%s: output %d isn't what was there plus the result: off by %.3g of %.3g",
-                      what, k, worst, largest);
+            test_fail(__FILE__, __LINE__, "%s: output %d isn't what was there plus the result: off by %.3g of %.3g", what, k, worst,
+                      largest);
     }
 }
 
@@ -186,7 +174,7 @@ static uint32_t inplace_outputs(const OpCase *c)
 static void check_kernel(OpCase *c, const CpuKernel *kernel, const char *what)
 {
     const OpDef *op = c->node->op;
-    RunOptions   run = { .want = ~0u, .poison = 0xFF };
+    RunOptions   run = {.want = ~0u, .poison = 0xFF};
     if (op_case_run(c, kernel, &run, what) != OK) {
         test_fail(__FILE__, __LINE__, "%s: %s", what, status_message());
         return;
@@ -200,11 +188,9 @@ static void check_kernel(OpCase *c, const CpuKernel *kernel, const char *what)
     }
     uint32_t always = inplace_outputs(c);
     for (run.want = 1; run.want < c->all; run.want++)
-        if ((run.want & c->all) == run.want && (run.want & always) == always)
-            check_same_bits(c, kernel, &expected, &run, what);
+        if ((run.want & c->all) == run.want && (run.want & always) == always) check_same_bits(c, kernel, &expected, &run, what);
     run.want = ~0u;
-    bool shares = c->node->in[0] && c->all_out[0] && type_equal(&c->node->in[0]->type, &c->all_out[0]->type) &&
-                  !node_alias_of(c->node, 0);
+    bool shares = c->node->in[0] && c->all_out[0] && type_equal(&c->node->in[0]->type, &c->all_out[0]->type) && !node_alias_of(c->node, 0);
     run.inplace = true;
     if ((op->flags & OP_INPLACE) && shares) check_same_bits(c, kernel, &expected, &run, what);
     check_accumulates(c, kernel, &expected, what);
@@ -216,7 +202,7 @@ static void check_against_reference(OpCase *c, const OpSample *sample, const cha
 {
     const OpDef     *op = c->node->op;
     const CpuKernel *reference = reference_of(op);
-    RunOptions       run = { .want = ~0u, .poison = 0xFF };
+    RunOptions       run = {.want = ~0u, .poison = 0xFF};
     if (reference == &op->cpu[0] || op_case_run(c, reference, &run, what) != OK) return;
     Outputs expected = outputs_keep(c);
     for (const CpuKernel *kernel = op->cpu; kernel != reference; kernel++) {
@@ -224,11 +210,10 @@ static void check_against_reference(OpCase *c, const OpSample *sample, const cha
         for (int k = 0; k < op->num_out; k++) {
             if (!c->all_out[k]) continue;
             const TensorType *type = &c->all_out[k]->type;
-            double limit = type->dtype == DT_BF16 ? 1.0 / 128 : sample->tolerance > 0 ? sample->tolerance : 1e-5;
-            double error = tensor_error(type, c->out[k].data, type, expected.data[k], 1e-30);
+            double            limit = type->dtype == DT_BF16 ? 1.0 / 128 : sample->tolerance > 0 ? sample->tolerance : 1e-5;
+            double            error = tensor_error(type, c->out[k].data, type, expected.data[k], 1e-30);
             if (!(error <= limit))
-                test_fail(__FILE__, __LINE__, "%s: kernel %s, output %d is off by %.3g of the largest", what,
-                          kernel->name, k, error);
+                test_fail(__FILE__, __LINE__, "%s: kernel %s, output %d is off by %.3g of the largest", what, kernel->name, k, error);
         }
     }
     outputs_free(&expected);
@@ -238,28 +223,24 @@ static void check_against_reference(OpCase *c, const OpSample *sample, const cha
 static void check_against_f32(OpCase *c, const void *attrs, const char *what)
 {
     OpCase           wide;
-    TensorType       in[NODE_MAX_IN] = { 0 };
+    TensorType       in[NODE_MAX_IN] = {0};
     const CpuKernel *kernel = &c->node->op->cpu[0];
-    RunOptions       run = { .want = ~0u, .poison = 0xFF };
+    RunOptions       run = {.want = ~0u, .poison = 0xFF};
     for (int i = 0; i < c->node->num_in; i++)
-        if (c->node->in[i])
-            in[i] = is_float(&c->node->in[i]->type) ? type_as(&c->node->in[i]->type, DT_F32) : c->node->in[i]->type;
+        if (c->node->in[i]) in[i] = is_float(&c->node->in[i]->type) ? type_as(&c->node->in[i]->type, DT_F32) : c->node->in[i]->type;
     EXPECT_OK(op_case_make(&wide, c->node->op, attrs, in));
     for (int i = 0; i < c->node->num_in; i++) {
         if (!c->node->in[i]) continue;
         if (is_float(&in[i]))
-            vec_copy_in((float *)(void *)wide.in[i].data, c->in[i].data, c->node->in[i]->type.dtype,
-                        type_numel(&in[i]));
+            vec_copy_in((float *)(void *)wide.in[i].data, c->in[i].data, c->node->in[i]->type.dtype, type_numel(&in[i]));
         else
             memcpy(wide.in[i].data, c->in[i].data, c->in[i].bytes);
     }
     if (op_case_run(&wide, kernel, &run, what) == OK && op_case_run(c, kernel, &run, what) == OK)
         for (int k = 0; k < c->node->num_out; k++) {
             if (!c->all_out[k]) continue;
-            double error =
-                tensor_error(&c->all_out[k]->type, c->out[k].data, &wide.all_out[k]->type, wide.out[k].data, 1e-30);
-            if (!(error <= 1.0 / 64))
-                test_fail(__FILE__, __LINE__, "%s: output %d is off by %.3g of the largest from f32", what, k, error);
+            double error = tensor_error(&c->all_out[k]->type, c->out[k].data, &wide.all_out[k]->type, wide.out[k].data, 1e-30);
+            if (!(error <= 1.0 / 64)) test_fail(__FILE__, __LINE__, "%s: output %d is off by %.3g of the largest from f32", what, k, error);
         }
     op_case_free(&wide);
 }
@@ -267,7 +248,7 @@ static void check_against_f32(OpCase *c, const void *attrs, const char *what)
 /* ---- samples ---- */
 
 typedef enum Variant { VARIANT_F32, VARIANT_BF16, VARIANT_MIXED, VARIANT_COUNT } Variant;
-static const char *const variant_names[] = { "f32", "bf16", "mixed" };
+static const char *const variant_names[] = {"f32", "bf16", "mixed"};
 
 /* Float inputs in bf16 so far as infer takes them: all, or every other. */
 static void variant_types(const OpDef *op, const OpSample *sample, Variant variant, TensorType *in)
@@ -333,17 +314,35 @@ static void check_sample(const OpDef *op, int index)
     check_corrupted(op, sample);
 }
 
+/* What another op is said to make of the same inputs has the dims that it makes. */
+static void check_results(const OpDef *op, const OpSample *sample, int index)
+{
+    const OpResults *results = &op->results;
+    TensorType       in[NODE_MAX_IN] = {0};
+    OpCase           c;
+    for (int i = 0; i < results->op->num_in; i++) in[i] = sample->in[results->in[i]];
+    Status status = op_case_make(&c, results->op, sample->attrs, in);
+    if (status != OK) test_fail(__FILE__, __LINE__, "%s sample %d: %s", op->name, index, status_message());
+    for (int k = 0; k < results->op->num_out && status == OK; k++)
+        if (c.all_out[k] && !type_same_dims(&c.all_out[k]->type, &sample->in[results->out[k]]))
+            test_fail(__FILE__, __LINE__, "%s sample %d: input %d isn't what %s makes", op->name, index, results->out[k],
+                      results->op->name);
+    op_case_free(&c);
+}
+
 static void check_op(const OpDef *op, int id)
 {
     EXPECT_INT(op->id, id);
     EXPECT(op_by_name(op->name) == op);
-    EXPECT(op->synopsis && op->infer && op->cost && op->num_in <= NODE_MAX_IN && op->num_out <= NODE_MAX_OUT &&
-           op->min_in <= op->num_in);
+    EXPECT(op->synopsis && op->infer && op->cost && op->num_in <= NODE_MAX_IN && op->num_out <= NODE_MAX_OUT && op->min_in <= op->num_in);
     EXPECT(op->cpu[0].run || (op->flags & OP_VIEW));
     EXPECT_STR(op->flags & OP_VIEW ? "reference" : reference_of(op)->name, "reference");
     for (int a = 0; a < op->num_alias; a++) EXPECT(op->alias[a].in < op->num_in && op->alias[a].out < op->num_out);
     if (!op->num_samples) test_fail(__FILE__, __LINE__, "%s has no samples", op->name);
-    for (int i = 0; i < op->num_samples; i++) check_sample(op, i);
+    for (int i = 0; i < op->num_samples; i++) {
+        check_sample(op, i);
+        if (op->results.op) check_results(op, &op->samples[i], i);
+    }
 }
 
 int main(int argc, char **argv)

@@ -2,7 +2,7 @@
 """Writes tests/fixtures/ops.safetensors: inputs and results of single ops, from PyTorch in double precision.
 
 Tensors are named OP.CASE.inK and OP.CASE.outK, K as in src/ops/ops.def: an absent optional input has no tensor, an
-output that has none isn't compared. Integers are I32 (step, segments: I64), the rest F32. The metadata key `cases` is
+output that has none isn't compared. Integers are I32 (step, segments, counts: I64), the rest F32. The metadata key `cases` is
 JSON: {"OP.CASE": {attribute: value, ...}, ...}. Backward results come from autograd through the forward formula, never
 from a backward formula. Inputs are rounded to F32 first; results are computed in fp64 and rounded last.
 
@@ -38,11 +38,11 @@ def add(op, case, ins, outs, **attrs):
         t = t.detach()
         dtype = torch.float32 if t.is_floating_point() else torch.int64 if wide else torch.int32
         tensors["%s.%s.%s%d" % (op, case, kind, k)] = t.to(dtype).clone(memory_format=torch.contiguous_format)
-    wide = {"adamw": (7, 8), "attention_cached": (5,)}.get(op, ())
+    wide = {"adamw": (7, 8), "attention_cached": (5,), "normuon_update": (6,), "step_scalars": (3,), "step_result": (3,)}.get(op, ())
     for k, t in enumerate(ins):
         put("in", k, t, k in wide)
     for k, t in enumerate(outs):
-        put("out", k, t)
+        put("out", k, t, op == "step_scalars")
     assert "%s.%s" % (op, case) not in cases
     cases["%s.%s" % (op, case)] = attrs
 
@@ -286,6 +286,30 @@ def make_swiglu():
     add("swiglu_bwd", "packed", [dh, packed], [torch.cat((dgate, dup), -1)])
 
 
+def make_gelu():
+    x, dy = rand(3, 5, 13, std=3.0), rand(3, 5, 13)
+    x[0, 0, :6] = torch.tensor([90.0, -90.0, 0.0, -7.0, -13.0, 4.0])
+    for case, tanh in (("erf", False), ("tanh", True)):
+        def gelu(x):
+            return F.gelu(x, approximate="tanh" if tanh else "none")
+        add("gelu", case, [x], [gelu(x)], tanh=tanh)
+        add("gelu_bwd", case, [dy, x], grads(gelu, [x], dy), tanh=tanh)
+
+
+def make_layer_norm():
+    for case, dims, eps, mean, std in (("odd", (2, 3, 19), 1e-5, 0.0, 1.0), ("far", (4, 40), 1e-6, 30.0, 0.1)):
+        c = dims[-1:]
+        x, w, b, dy = rand(*dims, mean=mean, std=std), rand(*c, std=0.3, mean=1.0), rand(*c), rand(*dims)
+        accx, accw, accb = rand(*dims), rand(*c), rand(*c)
+        mu, rstd = x.mean(-1), 1 / torch.sqrt(x.var(-1, correction=0) + eps)
+        add("layer_norm", case, [x, w, b], [F.layer_norm(x, c, w, b, eps), mu, rstd], eps=eps)
+        add("layer_norm", case + "_bare", [x, w], [F.layer_norm(x, c, w, None, eps), mu, rstd], eps=eps)
+        dx, dw, db = grads(lambda x, w, b: F.layer_norm(x, c, w, b, eps), [x, w, b], dy)
+        add("layer_norm_bwd", case, [dy, x, w, f32(mu), f32(rstd)], [dx, dw, db], eps=eps)
+        add("layer_norm_bwd", case + "_acc", [dy, x, w, f32(mu), f32(rstd), accx, accw, accb], [dx + accx, dw + accw, db + accb],
+            eps=eps)
+
+
 def make_losses():
     b, t, c, v = 2, 6, 10, 37
     labels = ints(0, v, b, t)
@@ -350,7 +374,7 @@ def make_optimizer():
         loss = torch.tensor([loss], dtype=torch.float64)
         step = torch.tensor([7, t - 1, 0, 0])
         add("adamw", case, [w, g, m, v, norm2, loss, hyper, step, segments],
-            [w2, m2, v2, torch.tensor([0.0 if bad else 1.0])], **a, max_grad_norm=limit, stochastic=False)
+            [w2, m2, v2], **a, max_grad_norm=limit, stochastic=False)
     x = rand(1003, std=5.0)
     add("sum_squares", "odd", [x], [x.pow(2).sum().reshape(1)])
 
@@ -374,10 +398,53 @@ def make_lora():
     add("lora_add_bwd", "acc", [dy, h, b, acc], [dh, db + acc], **attrs)
 
 
+def make_normuon():
+    """Before and after the products: a matrix whose gradient is clipped, one that isn't finite, one with a row of zeros."""
+    rows, columns, beta, beta2, eps, decay, limit = 5, 7, 0.95, 0.9, 1e-10, 0.1, 1.0
+    for case, nesterov, bad in (("nesterov", True, False), ("plain", False, False), ("bad", True, True)):
+        g, m = rand(rows, columns, std=3.0), rand(rows, columns)
+        norm2 = f32(g.pow(2).sum().reshape(1)) + 100
+        clipped = g * min(1.0, limit / math.sqrt(float(norm2)))
+        m2 = beta * m + (1 - beta) * clipped
+        u = beta * m2 + (1 - beta) * clipped if nesterov else m2
+        loss = torch.tensor([math.nan if bad else 2.5], dtype=torch.float64)
+        add("normuon_momentum", case, [g, m, norm2, loss],
+            [torch.zeros_like(u), m] if bad else [u / (1.02 * u.norm() + 1e-6), m2], momentum=beta, max_grad_norm=limit, nesterov=nesterov)
+        w, x, v = rand(rows, columns), rand(rows, columns), rand(rows).pow(2)
+        x[2], v = 0, f32(v)
+        hyper = f32(torch.tensor([1e-2, 0, 0, 0, 0, 0, 0, 0], dtype=torch.float64))
+        v2 = beta2 * v + (1 - beta2) * x.pow(2).mean(1)
+        o = x / (v2.sqrt() + eps)[:, None]
+        w2 = w - hyper[0] * (decay * w + 0.2 * math.sqrt(rows * columns) / o.norm() * o)
+        add("normuon_update", case, [w, x, v, norm2, loss, hyper, torch.tensor([7, 3, 0, 0])], [w, v] if bad else [w2, v2],
+            beta2=beta2, eps=eps, weight_decay=decay, stochastic=False)
+    x = rand(6, 6)
+    add("add_identity", "square", [x], [3.5 * torch.eye(6, dtype=torch.float64) - 0.75 * x], a=3.5, b=-0.75)
+
+
+def make_step_scalars():
+    for case, count, norm2, loss in (("first", 0, 30.0, 2.5), ("later", 99999, 30.0, 2.5), ("bad_loss", 7, 30.0, math.nan), ("bad_norm", 7, math.inf, 2.5)):
+        bad, hyper = case.startswith("bad"), f32(torch.tensor([1e-2, 0.25, 0, 0, 0, 0, 0, 0], dtype=torch.float64))
+        after = hyper.clone()
+        after[2], after[3] = 1 - 0.9 ** (count + 1), 1 - 0.95 ** (count + 1)
+        one = lambda x: torch.tensor([x], dtype=torch.float64)
+        add("step_scalars", case, [hyper, one(norm2), one(loss), torch.tensor([count])],
+            [after, torch.tensor([count + (not bad)]), one(0.0 if bad else 1.0)], beta1=0.9, beta2=0.95)
+
+
+def make_step_result():
+    """Step 6 of a ring of 4 rows: the third."""
+    loss, norm2, applied, ring = rand(1), rand(1).pow(2).float().double(), torch.ones(1, dtype=torch.float64), rand(4, 4)
+    after = ring.clone()
+    after[2, :3] = torch.cat([loss, norm2, applied])
+    add("step_result", "third", [loss, norm2, applied, torch.tensor([1, 6, 0, 0]), ring], [after])
+
+
 def main():
     torch.set_num_threads(1)
     for make in (make_embedding, make_linear, make_norms, make_rope, make_attention, make_swiglu, make_losses,
-                 make_optimizer, make_lora):
+                 make_optimizer, make_lora, make_gelu, make_layer_norm, make_normuon, make_step_scalars,
+                 make_step_result):
         make()
     save_file(dict(sorted(tensors.items())), PATH, metadata=dict(cases=json.dumps(cases, sort_keys=True)))
     print("%d cases of %d ops, %d bytes" % (len(cases), len({c.split(".")[0] for c in cases}), os.path.getsize(PATH)))

@@ -12,8 +12,8 @@ static Status render_line(const JsonValue *line, StrBuf *out)
     TemplateOutput   text;
     FAIL_IF(!source || source->type != JSON_STRING, ERR_INVALID, "no template");
     TRY(template_parse("t", source->string.data, source->string.len, &tmpl));
-    TemplateInput input = { .variables = context, .now_unix = 1700000000 };
-    Status status = template_render(tmpl, &input, &text);
+    TemplateInput input = {.variables = context, .now_unix = 1700000000};
+    Status        status = template_render(tmpl, &input, &text);
     template_destroy(tmpl);
     if (status != OK) return status;
     strbuf_puts(out, "{\"text\": ");
@@ -30,9 +30,9 @@ int main(void)
     char  *line = NULL;
     size_t capacity = 0;
     for (ssize_t n; (n = getline(&line, &capacity, stdin)) > 0;) {
-        Arena     arena = { 0 };
+        Arena     arena = {0};
         JsonValue json;
-        StrBuf    out = { 0 };
+        StrBuf    out = {0};
         Status    status = json_parse(&arena, "stdin", line, (size_t)n, &json);
         if (status == OK) status = render_line(&json, &out);
         if (status != OK) {

@@ -7,8 +7,8 @@
 #include "run/session.h"
 #include "test.h"
 
-__attribute__((unused)) static Status compile_config(Arena *arena, const char *name, const char *architecture, const char *text,
-                                                     size_t len, const CompileOptions *options, Device *device, Plan **out)
+__attribute__((unused)) static Status compile_config(Arena *arena, const char *name, const char *architecture, const char *text, size_t len,
+                                                     const CompileOptions *options, Device *device, Plan **out)
 {
     JsonValue  *config = arena_new(arena, JsonValue);
     IrModule   *module;
@@ -30,8 +30,8 @@ __attribute__((unused)) static Status read_fixture(Arena *arena, const char *fam
     return OK;
 }
 
-__attribute__((unused)) static Status compile_fixture(Arena *arena, const char *family, const CompileOptions *options,
-                                                      Device *device, Plan **out)
+__attribute__((unused)) static Status compile_fixture(Arena *arena, const char *family, const CompileOptions *options, Device *device,
+                                                      Plan **out)
 {
     Str         text;
     const char *architecture;
@@ -40,8 +40,8 @@ __attribute__((unused)) static Status compile_fixture(Arena *arena, const char *
 }
 
 /* The training graph bound and adapted, then fused here, so that fusions can be counted. */
-__attribute__((unused)) static Status fixture_forward_graph(Arena *arena, const char *family, const CompileOptions *options,
-                                                            Device *device, int counts[FUSION_COUNT])
+__attribute__((unused)) static Status fixture_forward_graph(Arena *arena, const char *family, const CompileOptions *options, Device *device,
+                                                            int counts[FUSION_COUNT])
 {
     Str         text;
     const char *architecture;
@@ -53,8 +53,13 @@ __attribute__((unused)) static Status fixture_forward_graph(Arena *arena, const 
     const char *ir = ir_shipped_module(architecture, &ir_len);
     TRY(json_parse(arena, family, text.data, text.len, config));
     TRY(ir_module_parse(arena, architecture, ir, ir_len, &module));
-    PassContext context = { .arena = arena, .module = module, .config = config, .config_name = family, .options = options,
-                            .device = device, .kind = PROGRAM_MICRO_FIRST };
+    PassContext context = {.arena = arena,
+                           .module = module,
+                           .config = config,
+                           .config_name = family,
+                           .options = options,
+                           .device = device,
+                           .kind = PROGRAM_MICRO_FIRST};
     TRY(pass_bind(&context, &graph));
     TRY(pass_adapt(&context, &graph));
     return fuse_graph(graph, 0, counts);

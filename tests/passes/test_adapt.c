@@ -20,8 +20,7 @@ static void adapt(Adapted *a, const char *const *targets, int num_targets, doubl
     options.programs = (1u << PROGRAM_KIND_COUNT) - 1;
     options.train_base = train_base;
     options.verify = true;
-    options.lora = (LoraOptions){
-        .enabled = true, .r = 4, .alpha = 8, .dropout = dropout, .targets = targets, .num_targets = num_targets};
+    options.lora = (LoraOptions){.enabled = true, .r = 4, .alpha = 8, .dropout = dropout, .targets = targets, .num_targets = num_targets};
     EXPECT_OK(device_null_create("h200", &device));
     a->status = compile_fixture(&a->arena, "llama", &options, device, &a->plan);
     device->api->destroy(device);
@@ -66,8 +65,7 @@ static void a_target_is_a_name_a_suffix_or_a_path(void)
         adapt(&a, cases[i].targets, cases[i].num, 0, false);
         if (a.status != OK) test_fail(__FILE__, __LINE__, "case %zu: %s", i, status_message());
         if (count_adapters(&a) != 2 * cases[i].wrapped)
-            test_fail(__FILE__, __LINE__, "case %zu: %d adapters, expected %d", i, count_adapters(&a),
-                      2 * cases[i].wrapped);
+            test_fail(__FILE__, __LINE__, "case %zu: %d adapters, expected %d", i, count_adapters(&a), 2 * cases[i].wrapped);
         arena_deinit(&a.arena);
     }
 }
@@ -147,10 +145,10 @@ static void only_adapters_have_gradients_and_optimizer_state(void)
     EXPECT_INT(grad_numel, trained_numel);
     EXPECT_INT(a.plan->trained_numel, trained_numel);
     /* Two moments and a master copy of the adapters at most; nothing of the base's size. */
-    EXPECT(a.plan->region_bytes[REGION_GRADS] >= 4 * trained_numel &&
-           a.plan->region_bytes[REGION_GRADS] < 4 * trained_numel + (1 << 14));
-    EXPECT(a.plan->region_bytes[REGION_OPTIMIZER] >= 8 * trained_numel &&
-           a.plan->region_bytes[REGION_OPTIMIZER] < 12 * trained_numel + (1 << 14));
+    EXPECT(a.plan->region_bytes[SPACE_DEVICE][REGION_GRADS] >= 4 * trained_numel &&
+           a.plan->region_bytes[SPACE_DEVICE][REGION_GRADS] < 4 * trained_numel + (1 << 14));
+    EXPECT(a.plan->region_bytes[SPACE_DEVICE][REGION_OPTIMIZER] >= 8 * trained_numel &&
+           a.plan->region_bytes[SPACE_DEVICE][REGION_OPTIMIZER] < 12 * trained_numel + (1 << 14));
     /* No weight gradient of a frozen layer is computed: linear_dw is for the two lora_A of a layer, packed. */
     EXPECT_INT(count_ops(graph, &op_linear_dw), 2);
     EXPECT_INT(count_ops(graph, &op_lora_add_bwd), 2);
@@ -203,5 +201,5 @@ static void dropout_is_in_training_programs_alone(void)
 }
 
 TEST_MAIN(TEST(a_target_is_a_name_a_suffix_or_a_path), TEST(a_target_that_matches_nothing_is_an_error_with_the_names),
-          TEST(options_are_checked), TEST(only_adapters_have_gradients_and_optimizer_state),
-          TEST(the_adapters_are_those_of_peft), TEST(dropout_is_in_training_programs_alone))
+          TEST(options_are_checked), TEST(only_adapters_have_gradients_and_optimizer_state), TEST(the_adapters_are_those_of_peft),
+          TEST(dropout_is_in_training_programs_alone))

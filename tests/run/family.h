@@ -18,7 +18,7 @@ typedef struct Family {
     Session *session;
 } Family;
 
-static const char *const family_names[] = { "llama", "llama3", "qwen3", "qwen3_untied", "qwen2" };
+static const char *const family_names[] = {"llama", "llama3", "qwen3", "qwen3_untied", "qwen2"};
 enum { NUM_FAMILIES = 5, FAMILY_B = 2, FAMILY_T = 24, FAMILY_V = 61, FAMILY_TOKENS = FAMILY_B * FAMILY_T };
 
 /* max |got - want| / max |want| */
@@ -64,13 +64,28 @@ __attribute__((unused)) static const int32_t *fixture_ints(const Family *f, cons
     return t ? t->data : NULL;
 }
 
-/* The fixture's config and module, compiled with `options` for `device`, which family_close destroys. */
+/* A text in which each `from` is `to`. */
+__attribute__((unused)) static const char *replaced(Arena *arena, const char *text, const char *from, const char *to)
+{
+    StrBuf out = {0};
+    for (const char *at; (at = strstr(text, from)); text = at + strlen(from)) {
+        strbuf_append(&out, text, (size_t)(at - text));
+        strbuf_puts(&out, to);
+    }
+    strbuf_puts(&out, text);
+    const char *kept = arena_strdup(arena, strbuf_cstr(&out));
+    strbuf_deinit(&out);
+    return kept;
+}
+
+/* The fixture's config and module, compiled with `options` for `device`, which family_close destroys. norm_dtype: of its norms'
+ * weights; NULL: the model's. */
 __attribute__((unused)) static void family_open_on(Family *f, const char *name, const char *config_file, CompileOptions *options,
-                                                   Device *device)
+                                                   Device *device, const char *norm_dtype)
 {
     char path[512];
     Str  text;
-    *f = (Family){ .device = device };
+    *f = (Family){.device = device};
     snprintf(f->dir, sizeof f->dir, "tests/fixtures/families/%s", name);
     snprintf(path, sizeof path, "%s/expected.safetensors", f->dir);
     EXPECT_OK(st_open(path, &f->expected));
@@ -86,6 +101,11 @@ __attribute__((unused)) static void family_open_on(Family *f, const char *name, 
     size_t           len = 0;
     const char      *ir = ir_shipped_module(architectures->items[0].string.data, &len);
     IrModule        *module;
+    if (norm_dtype) {
+        ir = replaced(&f->arena, arena_printf(&f->arena, "%.*s", (int)len, ir), "\"init\": \"ones\"",
+                      arena_printf(&f->arena, "\"init\": \"ones\", \"dtype\": \"%s\"", norm_dtype));
+        len = strlen(ir);
+    }
     EXPECT_OK(ir_module_parse(&f->arena, name, ir, len, &module));
     options->verify = true;
     Status status = compile_plan(&f->arena, module, &config, path, options, f->device, &f->plan);
@@ -95,8 +115,8 @@ __attribute__((unused)) static void family_open_on(Family *f, const char *name, 
 }
 
 /* The same on the CPU with `threads`; or, built with FAMILY_CUDA, on the first GPU, without which the test is skipped. */
-__attribute__((unused)) static void family_open(Family *f, const char *name, const char *config_file, CompileOptions *options,
-                                                int threads)
+__attribute__((unused)) static void family_open_mixed(Family *f, const char *name, const char *config_file, CompileOptions *options,
+                                                      int threads, const char *norm_dtype)
 {
     Device *device = NULL;
 #ifdef FAMILY_CUDA
@@ -108,7 +128,12 @@ __attribute__((unused)) static void family_open(Family *f, const char *name, con
     EXPECT_OK(device_cpu_create(threads, &device));
 #endif
     options->num_workers = threads;
-    family_open_on(f, name, config_file, options, device);
+    family_open_on(f, name, config_file, options, device, norm_dtype);
+}
+
+__attribute__((unused)) static void family_open(Family *f, const char *name, const char *config_file, CompileOptions *options, int threads)
+{
+    family_open_mixed(f, name, config_file, options, threads, NULL);
 }
 
 __attribute__((unused)) static void family_close(Family *f)
@@ -144,10 +169,9 @@ __attribute__((unused)) static void family_load(Family *f)
         EXPECT_OK(st_to_f32(t, 0, t->numel, values));
         dtype_convert(stored, param->type.dtype, values, DT_F32, t->numel);
         EXPECT_OK(session_write(f->session, param->name, stored, (size_t)type_bytes(&param->type)));
-        const PlanEntry *master = plan_find(f->plan, "master");
-        for (int k = 0; master && k < f->plan->num_trained; k++)
-            if (f->plan->trained_params[k] == param)
-                EXPECT_OK(session_write_range(f->session, "master", (size_t)f->plan->segments[k][SEGMENT_OFFSET] * 4, values, (size_t)t->numel * 4));
+        int64_t          at;
+        const PlanEntry *master = plan_master(f->plan, param, &at);
+        if (master) EXPECT_OK(session_write_range(f->session, master->name, (size_t)at * 4, values, (size_t)t->numel * 4));
     }
 }
 
@@ -158,8 +182,8 @@ __attribute__((unused)) static void family_batch(Family *f, const int32_t *ids, 
     size_t  skip = (size_t)first * FAMILY_T, bytes = (size_t)rows * FAMILY_T * 4;
     int32_t doc_id[FAMILY_TOKENS];
     for (int i = 0; i < rows * FAMILY_T; i++) doc_id[i] = (first + i / FAMILY_T) * 1000 + doc_start[skip + (size_t)i];
-    int64_t steps[STEP_COUNT] = { 1234, step, 0, 0 };
-    float   hyper[HYPER_COUNT] = { [HYPER_INV_TOKENS] = inv_tokens };
+    int64_t steps[STEP_COUNT] = {1234, step, 0, 0};
+    float   hyper[HYPER_COUNT] = {[HYPER_INV_TOKENS] = inv_tokens};
     EXPECT_OK(session_write(f->session, "tokens", ids + skip, bytes));
     if (labels) EXPECT_OK(session_write(f->session, "labels", labels + skip, bytes));
     EXPECT_OK(session_write(f->session, "positions", positions + skip, bytes));
@@ -174,4 +198,55 @@ __attribute__((unused)) static int count_labels(const int32_t *labels, int n)
     int count = 0;
     for (int i = 0; i < n; i++) count += labels[i] != IGNORE_INDEX;
     return count;
+}
+
+/* The adapter folder's settings, from its adapter_config.json. */
+__attribute__((unused)) static void use_adapter(const char *family, CompileOptions *options, Arena *arena)
+{
+    static const char *const lora_all[] = {"all-linear"};
+    char                     path[512];
+    Str                      text;
+    JsonValue                config;
+    snprintf(path, sizeof path, "tests/fixtures/families/%s/adapter/adapter_config.json", family);
+    EXPECT_OK(file_read(arena, path, 1 << 20, &text));
+    EXPECT_OK(json_parse(arena, path, text.data, text.len, &config));
+    const JsonValue *targets = json_get(&config, "target_modules");
+    options->lora.enabled = true;
+    options->train_base = false;
+    json_get_int(&config, "r", &options->lora.r);
+    json_get_double(&config, "lora_alpha", &options->lora.alpha);
+    json_get_bool(&config, "use_rslora", &options->lora.use_rslora);
+    if (targets->type == JSON_STRING) {
+        options->lora.targets = lora_all;
+        options->lora.num_targets = 1;
+        return;
+    }
+    const char **names = arena_array(arena, const char *, targets->count);
+    for (uint32_t i = 0; i < targets->count; i++) names[i] = targets->items[i].string.data;
+    options->lora.targets = names;
+    options->lora.num_targets = (int)targets->count;
+}
+
+/* A train step on the fixture's rows for it; returns the loss. */
+__attribute__((unused)) static double step_once(Family *f, int step, double *norm)
+{
+    static const char *const what[] = {"steps.ids", "steps.labels", "steps.position_ids", "steps.doc_start"};
+    const int32_t           *data[4];
+    for (int i = 0; i < 4; i++) data[i] = fixture_ints(f, what[i]) + (size_t)step * FAMILY_TOKENS;
+    float inv = 1.0f / (float)count_labels(data[1], FAMILY_TOKENS), loss, norm2, applied;
+    /* Two micro-steps of one row each, when the plan's batch is one. */
+    int rows = (int)f->plan->program[PROGRAM_MICRO_FIRST].graph->values[0]->type.dim[0];
+    for (int first = 0; first < FAMILY_B; first += rows) {
+        family_batch(f, data[0], data[1], data[2], data[3], first, rows, inv, step);
+        EXPECT_OK(session_run(f->session, first ? PROGRAM_MICRO_NEXT : PROGRAM_MICRO_FIRST));
+    }
+    float hyper[HYPER_COUNT] = {[HYPER_LR] = 1e-3f, [HYPER_INV_TOKENS] = inv};
+    EXPECT_OK(session_write(f->session, "hyper", hyper, sizeof hyper));
+    EXPECT_OK(session_run(f->session, PROGRAM_OPTIMIZER));
+    EXPECT_OK(session_output(f->session, PROGRAM_OPTIMIZER, "loss", &loss, sizeof loss));
+    EXPECT_OK(session_output(f->session, PROGRAM_OPTIMIZER, "norm2", &norm2, sizeof norm2));
+    EXPECT_OK(session_output(f->session, PROGRAM_OPTIMIZER, "applied", &applied, sizeof applied));
+    EXPECT(applied == 1.0f);
+    *norm = sqrt((double)norm2);
+    return (double)loss;
 }

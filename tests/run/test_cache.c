@@ -12,7 +12,7 @@ static void run_rows(Family *f, ProgramKind kind, const int32_t *ids, int chunk,
             positions[b * chunk + t] = position + t;
         }
     }
-    int64_t step[STEP_COUNT] = { [STEP_POSITION] = position };
+    int64_t step[STEP_COUNT] = {[STEP_POSITION] = position};
     EXPECT_OK(session_write(f->session, "tokens", tokens, (size_t)(FAMILY_B * chunk) * 4));
     EXPECT_OK(session_write(f->session, "positions", positions, (size_t)(FAMILY_B * chunk) * 4));
     EXPECT_OK(session_write(f->session, "step", step, sizeof step));
@@ -42,12 +42,12 @@ static void check_family(const char *name, int chunk, uint32_t no_fuse)
     options.no_fuse = no_fuse;
     family_open(&f, name, "config.json", &options, 2);
     family_load(&f);
-    EXPECT_INT(f.plan->region_bytes[REGION_GRADS], 0);
+    EXPECT_INT(f.plan->region_bytes[SPACE_DEVICE][REGION_GRADS], 0);
     const int32_t *ids = fixture_ints(&f, "plain.ids");
     float         *want = fixture_floats(&f, "plain.logits", NULL);
     for (int position = 0; position < FAMILY_T; position += chunk) {
         for (int t = 0; t < chunk && position + t < FAMILY_T; t++) {
-            int32_t row[FAMILY_B] = { t, t };
+            int32_t row[FAMILY_B] = {t, t};
             run_rows(&f, PROGRAM_PREFILL, ids, chunk, position, row);
             check_logits(&f, PROGRAM_PREFILL, want, position + t);
         }

@@ -13,34 +13,6 @@ static CompileOptions train_options(void)
     return options;
 }
 
-static const char *lora_all[] = { "all-linear" };
-
-/* The adapter folder's settings, from its adapter_config.json. */
-static void use_adapter(const char *family, CompileOptions *options, Arena *arena)
-{
-    char      path[512];
-    Str       text;
-    JsonValue config;
-    snprintf(path, sizeof path, "tests/fixtures/families/%s/adapter/adapter_config.json", family);
-    EXPECT_OK(file_read(arena, path, 1 << 20, &text));
-    EXPECT_OK(json_parse(arena, path, text.data, text.len, &config));
-    const JsonValue *targets = json_get(&config, "target_modules");
-    options->lora.enabled = true;
-    options->train_base = false;
-    json_get_int(&config, "r", &options->lora.r);
-    json_get_double(&config, "lora_alpha", &options->lora.alpha);
-    json_get_bool(&config, "use_rslora", &options->lora.use_rslora);
-    if (targets->type == JSON_STRING) {
-        options->lora.targets = lora_all;
-        options->lora.num_targets = 1;
-        return;
-    }
-    const char **names = arena_array(arena, const char *, targets->count);
-    for (uint32_t i = 0; i < targets->count; i++) names[i] = targets->items[i].string.data;
-    options->lora.targets = names;
-    options->lora.num_targets = (int)targets->count;
-}
-
 static void name_of(char out[128], const char *prefix, const char *which, const char *what)
 {
     snprintf(out, 128, "%s%s.%s", prefix, which, what);
@@ -49,8 +21,8 @@ static void name_of(char out[128], const char *prefix, const char *which, const 
 /* One micro-step on the fixture's `plain` or `packed` batch; returns the loss. */
 static float run_batch(Family *f, const char *prefix, const char *which)
 {
-    char           name[4][128];
-    static const char *const what[] = { "ids", "labels", "position_ids", "doc_start" };
+    char                     name[4][128];
+    static const char *const what[] = {"ids", "labels", "position_ids", "doc_start"};
     (void)prefix;
     for (int i = 0; i < 4; i++) name_of(name[i], "", which, what[i]);
     const int32_t *labels = fixture_ints(f, name[1]);
@@ -81,7 +53,7 @@ static void check_gradients(Family *f, const char *prefix, double tolerance)
 static void losses_and_gradients(CompileOptions options, const char *family, bool lora, const char *config)
 {
     Family      f;
-    Arena       arena = { 0 };
+    Arena       arena = {0};
     const char *prefix = lora ? "lora." : "";
     if (lora) use_adapter(family, &options, &arena);
     family_open(&f, family, config, &options, 2);
@@ -128,7 +100,7 @@ static void gradients_match_without_fusions(void)
 static float *rounded_gradients(const char *family, bool lora, DType dtype, float *loss, int64_t *out_n)
 {
     CompileOptions options = train_options();
-    Arena          arena = { 0 };
+    Arena          arena = {0};
     Family         f;
     options.model_dtype = dtype;
     if (lora) use_adapter(family, &options, &arena);
@@ -144,11 +116,11 @@ static float *rounded_gradients(const char *family, bool lora, DType dtype, floa
         EXPECT_OK(session_write(f.session, param->name, stored, (size_t)type_bytes(&param->type)));
     }
     *loss = run_batch(&f, "", "packed");
-    float *grads = calloc((size_t)f.plan->flat_numel, sizeof(float));
-    void  *stored = arena_alloc(&f.arena, (size_t)(f.plan->flat_numel * dtype_bytes(dtype)));
-    EXPECT_OK(session_read(f.session, "grads", stored, (size_t)(f.plan->flat_numel * dtype_bytes(dtype))));
-    dtype_convert(grads, DT_F32, stored, dtype, f.plan->flat_numel);
-    *out_n = f.plan->flat_numel;
+    float *grads = calloc((size_t)f.plan->buckets[0].numel, sizeof(float));
+    void  *stored = arena_alloc(&f.arena, (size_t)(dtype_bytes(dtype, f.plan->buckets[0].numel)));
+    EXPECT_OK(session_read(f.session, "grads", stored, (size_t)(dtype_bytes(dtype, f.plan->buckets[0].numel))));
+    dtype_convert(grads, DT_F32, stored, dtype, f.plan->buckets[0].numel);
+    *out_n = f.plan->buckets[0].numel;
     family_close(&f);
     arena_deinit(&arena);
     return grads;
@@ -176,7 +148,7 @@ static void bf16_storage_stays_near(void)
 /* Flat gradients of the packed batch. */
 static float *flat_gradients(Family *f, int64_t *n)
 {
-    *n = f->plan->flat_numel;
+    *n = f->plan->buckets[0].numel;
     float *grads = calloc((size_t)*n, sizeof(float));
     (void)run_batch(f, "", "packed");
     EXPECT_OK(session_read(f->session, "grads", grads, (size_t)*n * sizeof(float)));
@@ -191,7 +163,7 @@ static void recomputing_gives_equal_bits(void)
             int64_t n, saved = 0;
             for (int flags = -1; flags <= PART_COUNT - 1; flags++) {
                 CompileOptions options = train_options();
-                Arena          arena = { 0 };
+                Arena          arena = {0};
                 Family         f;
                 options.recompute = flags < 0 ? 0 : flags == 0 ? ~0u : 1u << flags;
                 if (lora) use_adapter(family_names[i], &options, &arena);
@@ -201,11 +173,11 @@ static void recomputing_gives_equal_bits(void)
                 float *grads = flat_gradients(&f, &n);
                 if (!plain) {
                     plain = grads;
-                    saved = f.plan->region_bytes[REGION_ACTIVATIONS];
+                    saved = f.plan->region_bytes[SPACE_DEVICE][REGION_ACTIVATIONS];
                 } else {
                     if (memcmp(plain, grads, (size_t)n * sizeof(float)) != 0)
                         test_fail(__FILE__, __LINE__, "%s: recompute %d changes bits", f.dir, flags);
-                    if (f.plan->region_bytes[REGION_ACTIVATIONS] > saved)
+                    if (f.plan->region_bytes[SPACE_DEVICE][REGION_ACTIVATIONS] > saved)
                         test_fail(__FILE__, __LINE__, "%s: recompute %d takes more memory", f.dir, flags);
                     free(grads);
                 }
@@ -230,8 +202,10 @@ static void threads_change_no_bit(void)
             float *grads = flat_gradients(&f, &n), *again = flat_gradients(&f, &n);
             EXPECT(memcmp(grads, again, (size_t)n * sizeof(float)) == 0);
             if (one) EXPECT(memcmp(one, grads, (size_t)n * sizeof(float)) == 0);
-            if (one) free(grads);
-            else one = grads;
+            if (one)
+                free(grads);
+            else
+                one = grads;
             free(again);
             family_close(&f);
         }
@@ -239,35 +213,10 @@ static void threads_change_no_bit(void)
     }
 }
 
-static double step_once(Family *f, int step, double *norm)
-{
-    static const char *const what[] = { "steps.ids", "steps.labels", "steps.position_ids", "steps.doc_start" };
-    const int32_t           *data[4];
-    for (int i = 0; i < 4; i++) data[i] = fixture_ints(f, what[i]) + (size_t)step * FAMILY_TOKENS;
-    float inv = 1.0f / (float)count_labels(data[1], FAMILY_TOKENS), loss, norm2, applied;
-    /* Two micro-steps of one row each, when the plan's batch is one. */
-    int rows = (int)f->plan->program[PROGRAM_MICRO_FIRST].graph->values[0]->type.dim[0];
-    for (int first = 0; first < FAMILY_B; first += rows) {
-        family_batch(f, data[0], data[1], data[2], data[3], first, rows, inv, step);
-        EXPECT_OK(session_run(f->session, first ? PROGRAM_MICRO_NEXT : PROGRAM_MICRO_FIRST));
-    }
-    float hyper[HYPER_COUNT] = { [HYPER_LR] = 1e-3f, [HYPER_INV_TOKENS] = inv };
-    hyper[HYPER_BIAS1] = (float)(1 - pow(0.9, step + 1));
-    hyper[HYPER_BIAS2] = (float)(1 - pow(0.95, step + 1));
-    EXPECT_OK(session_write(f->session, "hyper", hyper, sizeof hyper));
-    EXPECT_OK(session_run(f->session, PROGRAM_OPTIMIZER));
-    EXPECT_OK(session_output(f->session, PROGRAM_OPTIMIZER, "loss", &loss, sizeof loss));
-    EXPECT_OK(session_output(f->session, PROGRAM_OPTIMIZER, "norm2", &norm2, sizeof norm2));
-    EXPECT_OK(session_output(f->session, PROGRAM_OPTIMIZER, "applied", &applied, sizeof applied));
-    EXPECT(applied == 1.0f);
-    *norm = sqrt((double)norm2);
-    return (double)loss;
-}
-
 static void trajectory(const char *family, bool lora, int batch)
 {
     CompileOptions options = train_options();
-    Arena          arena = { 0 };
+    Arena          arena = {0};
     Family         f;
     options.batch = batch;
     if (lora) use_adapter(family, &options, &arena);

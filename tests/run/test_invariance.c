@@ -30,8 +30,8 @@ typedef struct Rows {
 
 static Rows rows_create(Arena *arena, int rows, int len)
 {
-    Rows     r = { .rows = rows, .len = len };
-    int32_t **fields[] = { &r.tokens, &r.labels, &r.positions, &r.doc_start, &r.doc_id };
+    Rows      r = {.rows = rows, .len = len};
+    int32_t **fields[] = {&r.tokens, &r.labels, &r.positions, &r.doc_start, &r.doc_id};
     for (int i = 0; i < 5; i++) *fields[i] = arena_array(arena, int32_t, rows * len);
     for (int i = 0; i < rows * len; i++) {
         r.labels[i] = IGNORE_INDEX;
@@ -65,7 +65,7 @@ static Rows padded(Arena *arena, const Doc *docs)
 static Rows packed(Arena *arena, const Doc *docs)
 {
     Rows r = rows_create(arena, NUM_DOCS, PACKED_LEN);
-    int  used[NUM_DOCS] = { 0 }, rows = 0;
+    int  used[NUM_DOCS] = {0}, rows = 0;
     for (int d = NUM_DOCS - 1; d >= 0; d--) {
         int row = 0;
         while (used[row] + docs[d].len > PACKED_LEN) row++;
@@ -77,17 +77,17 @@ static Rows packed(Arena *arena, const Doc *docs)
     return r;
 }
 
-static const char *all_linear[] = { "all-linear" };
+static const char *all_linear[] = {"all-linear"};
 
 static void write_rows(Family *f, const Rows *r, int first, int rows, float inv)
 {
-    static const char *const names[] = { "tokens", "labels", "positions", "doc_start", "doc_id" };
-    const int32_t           *data[] = { r->tokens, r->labels, r->positions, r->doc_start, r->doc_id };
+    static const char *const names[] = {"tokens", "labels", "positions", "doc_start", "doc_id"};
+    const int32_t           *data[] = {r->tokens, r->labels, r->positions, r->doc_start, r->doc_id};
     for (int i = 0; i < 5; i++)
         if (plan_find(f->plan, names[i]))
             EXPECT_OK(session_write(f->session, names[i], data[i] + (size_t)(first * r->len), (size_t)(rows * r->len) * 4));
-    int64_t step[STEP_COUNT] = { 99, 5, 0, 0 };
-    float   hyper[HYPER_COUNT] = { [HYPER_INV_TOKENS] = inv };
+    int64_t step[STEP_COUNT] = {99, 5, 0, 0};
+    float   hyper[HYPER_COUNT] = {[HYPER_INV_TOKENS] = inv};
     if (plan_find(f->plan, "step")) EXPECT_OK(session_write(f->session, "step", step, sizeof step));
     EXPECT_OK(session_write(f->session, "hyper", hyper, sizeof hyper));
 }
@@ -99,7 +99,7 @@ static void run_layout(const char *family, bool lora, const Rows *r, int micro_b
     options.batch = micro_batch;
     options.seq = r->len;
     if (lora) {
-        options.lora = (LoraOptions){ .enabled = true, .r = 4, .alpha = 8, .dropout = 0.3, .targets = all_linear, .num_targets = 1 };
+        options.lora = (LoraOptions){.enabled = true, .r = 4, .alpha = 8, .dropout = 0.3, .targets = all_linear, .num_targets = 1};
         options.train_base = false;
     }
     family_open(&f, family, "config.json", &options, 2);
@@ -132,7 +132,7 @@ static void run_layout(const char *family, bool lora, const Rows *r, int micro_b
 
 static void check_layouts(const char *family, bool lora)
 {
-    Arena  arena = { 0 };
+    Arena  arena = {0};
     Doc    docs[NUM_DOCS];
     double loss, norm;
     make_docs(docs);
@@ -143,13 +143,13 @@ static void check_layouts(const char *family, bool lora)
         const Rows *rows;
         int         micro_batch;
         const char *what;
-    } others[] = { { &rows, 4, "4x2" }, { &rows, 1, "1x8" }, { &dense, dense.rows, "packed" }, { &dense, 1, "packed, accumulated" } };
+    } others[] = {{&rows, 4, "4x2"}, {&rows, 1, "1x8"}, {&dense, dense.rows, "packed"}, {&dense, 1, "packed, accumulated"}};
     for (size_t i = 0; i < sizeof others / sizeof others[0]; i++) {
         double l, n;
         run_layout(family, lora, others[i].rows, others[i].micro_batch, &l, &n);
         if (!(fabs(l - loss) <= 1e-6 * loss) || !(fabs(n - norm) <= 1e-6 * norm))
-            test_fail(__FILE__, __LINE__, "%s %s %s: loss %.9g, norm %.9g; 8x1: %.9g, %.9g", family, lora ? "lora" : "full",
-                      others[i].what, l, n, loss, norm);
+            test_fail(__FILE__, __LINE__, "%s %s %s: loss %.9g, norm %.9g; 8x1: %.9g, %.9g", family, lora ? "lora" : "full", others[i].what,
+                      l, n, loss, norm);
     }
     arena_deinit(&arena);
 }

@@ -14,20 +14,20 @@ typedef struct Case {
 } Case;
 
 static const Case cases[] = {
-    { .what = "all linear", .targets = { "all-linear" }, .num_targets = 1, .r = 4, .adds = 4 },
-    { .what = "q and v", .targets = { "q_proj", "v_proj" }, .num_targets = 2, .r = 8, .adds = 1 },
-    { .what = "k and v", .targets = { "k_proj", "v_proj" }, .num_targets = 2, .r = 3, .adds = 1 },
-    { .what = "gate only", .targets = { "gate_proj" }, .num_targets = 1, .r = 1, .adds = 1 },
-    { .what = "up, o, down", .targets = { "up_proj", "o_proj", "down_proj" }, .num_targets = 3, .r = 16, .adds = 3 },
-    { .what = "rsLoRA", .targets = { "all-linear" }, .num_targets = 1, .r = 8, .rslora = true, .adds = 4 },
-    { .what = "the head, too", .targets = { "all-linear", "lm_head" }, .num_targets = 2, .r = 4, .adds = 4 },
-    { .what = "accumulated", .targets = { "all-linear" }, .num_targets = 1, .r = 4, .accumulate = true, .adds = 4 },
-    { .what = "accumulated, q and v", .targets = { "q_proj", "v_proj" }, .num_targets = 2, .r = 4, .accumulate = true, .adds = 1 },
-    { .what = "all recomputed", .targets = { "all-linear" }, .num_targets = 1, .r = 4, .recompute = ~0u, .adds = 4 },
-    { .what = "blocks recomputed", .targets = { "all-linear" }, .num_targets = 1, .r = 4, .recompute = 1u << PART_BLOCK, .adds = 4 },
-    { .what = "qkv recomputed", .targets = { "q_proj", "v_proj" }, .num_targets = 2, .r = 4, .recompute = 1u << PART_QKV, .adds = 1 },
-    { .what = "ffn recomputed", .targets = { "all-linear" }, .num_targets = 1, .r = 4, .recompute = 1u << PART_FFN, .adds = 4 },
-    { .what = "dropout", .targets = { "all-linear" }, .num_targets = 1, .r = 4, .dropout = 0.25, .adds = 0 },
+    {.what = "all linear", .targets = {"all-linear"}, .num_targets = 1, .r = 4, .adds = 4},
+    {.what = "q and v", .targets = {"q_proj", "v_proj"}, .num_targets = 2, .r = 8, .adds = 1},
+    {.what = "k and v", .targets = {"k_proj", "v_proj"}, .num_targets = 2, .r = 3, .adds = 1},
+    {.what = "gate only", .targets = {"gate_proj"}, .num_targets = 1, .r = 1, .adds = 1},
+    {.what = "up, o, down", .targets = {"up_proj", "o_proj", "down_proj"}, .num_targets = 3, .r = 16, .adds = 3},
+    {.what = "rsLoRA", .targets = {"all-linear"}, .num_targets = 1, .r = 8, .rslora = true, .adds = 4},
+    {.what = "the head, too", .targets = {"all-linear", "lm_head"}, .num_targets = 2, .r = 4, .adds = 4},
+    {.what = "accumulated", .targets = {"all-linear"}, .num_targets = 1, .r = 4, .accumulate = true, .adds = 4},
+    {.what = "accumulated, q and v", .targets = {"q_proj", "v_proj"}, .num_targets = 2, .r = 4, .accumulate = true, .adds = 1},
+    {.what = "all recomputed", .targets = {"all-linear"}, .num_targets = 1, .r = 4, .recompute = ~0u, .adds = 4},
+    {.what = "blocks recomputed", .targets = {"all-linear"}, .num_targets = 1, .r = 4, .recompute = 1u << PART_BLOCK, .adds = 4},
+    {.what = "qkv recomputed", .targets = {"q_proj", "v_proj"}, .num_targets = 2, .r = 4, .recompute = 1u << PART_QKV, .adds = 1},
+    {.what = "ffn recomputed", .targets = {"all-linear"}, .num_targets = 1, .r = 4, .recompute = 1u << PART_FFN, .adds = 4},
+    {.what = "dropout", .targets = {"all-linear"}, .num_targets = 1, .r = 4, .dropout = 0.25, .adds = 0},
 };
 
 /* Every weight from its name, so that it doesn't depend on where the parameter lies. */
@@ -47,8 +47,7 @@ static void fill_by_name(Family *f)
 static int count_nodes(const Family *f, const OpDef *op)
 {
     int count = 0;
-    for (const Node *node = f->plan->program[PROGRAM_MICRO_FIRST].graph->first; node; node = node->next)
-        count += node->op == op;
+    for (const Node *node = f->plan->program[PROGRAM_MICRO_FIRST].graph->first; node; node = node->next) count += node->op == op;
     return count;
 }
 
@@ -63,8 +62,13 @@ static float run(Family *f, const char *family, const Case *c, bool fused)
     options.recompute = c->recompute;
     options.train_base = false;
     if (!fused) options.no_fuse = 1u << FUSE_LORA;
-    options.lora = (LoraOptions){ .enabled = true, .r = c->r, .alpha = 8, .dropout = c->dropout, .use_rslora = c->rslora,
-                                  .targets = (const char **)(void *)c->targets, .num_targets = c->num_targets };
+    options.lora = (LoraOptions){.enabled = true,
+                                 .r = c->r,
+                                 .alpha = 8,
+                                 .dropout = c->dropout,
+                                 .use_rslora = c->rslora,
+                                 .targets = (const char **)(void *)c->targets,
+                                 .num_targets = c->num_targets};
     family_open(f, family, "config.json", &options, 2);
     fill_by_name(f);
     const int32_t *ids = fixture_ints(f, "packed.ids"), *labels = fixture_ints(f, "packed.labels"),

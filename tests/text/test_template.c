@@ -18,9 +18,9 @@ static Status load_json(Arena *arena, const char *path, JsonValue *out)
 /* Renders with an object of variables. */
 static Status render(const char *source, size_t len, const JsonValue *variables, TemplateOutput *out)
 {
-    Template *tmpl;
-    TemplateInput input = { .variables = variables, .now_unix = 1700000000 };
-    *out = (TemplateOutput){ 0 };
+    Template     *tmpl;
+    TemplateInput input = {.variables = variables, .now_unix = 1700000000};
+    *out = (TemplateOutput){0};
     TRY(template_parse("t", source, len, &tmpl));
     Status status = template_render(tmpl, &input, out);
     template_destroy(tmpl);
@@ -32,16 +32,16 @@ static Status render_text(const char *source, TemplateOutput *out)
     return render(source, strlen(source), NULL, out);
 }
 
-#define EXPECT_RENDERS(source, want)                                    \
-    do {                                                                \
-        TemplateOutput out_;                                            \
-        EXPECT_OK(render_text((source), &out_));                        \
-        EXPECT_STR(strbuf_cstr(&out_.text), (want));                    \
-        template_output_deinit(&out_);                                  \
+#define EXPECT_RENDERS(source, want) \
+    do { \
+        TemplateOutput out_; \
+        EXPECT_OK(render_text((source), &out_)); \
+        EXPECT_STR(strbuf_cstr(&out_.text), (want)); \
+        template_output_deinit(&out_); \
     } while (0)
-#define EXPECT_REFUSED(source, part)                                    \
-    do {                                                                \
-        TemplateOutput out_;                                            \
+#define EXPECT_REFUSED(source, part) \
+    do { \
+        TemplateOutput out_; \
         EXPECT_FAILS(render_text((source), &out_), ERR_INVALID, (part)); \
     } while (0)
 
@@ -49,11 +49,12 @@ static Status render_text(const char *source, TemplateOutput *out)
 static void check(const char *label, Str source, const JsonValue *variables, const JsonValue *expected)
 {
     TemplateOutput out;
-    Status status = render(source.data, source.len, variables, &out);
-    bool   wants_text = expected && expected->type == JSON_STRING;
+    Status         status = render(source.data, source.len, variables, &out);
+    bool           wants_text = expected && expected->type == JSON_STRING;
     if ((status == OK) != wants_text) {
         test_fail(__FILE__, __LINE__, "%s: %s", label, status == OK ? "renders, an error was expected" : status_message());
-    } else if (wants_text && (out.text.len != expected->string.len || memcmp(strbuf_cstr(&out.text), expected->string.data, out.text.len) != 0)) {
+    } else if (wants_text &&
+               (out.text.len != expected->string.len || memcmp(strbuf_cstr(&out.text), expected->string.data, out.text.len) != 0)) {
         test_fail(__FILE__, __LINE__, "%s gives\n  %s\nexpected\n  %s", label, strbuf_cstr(&out.text), expected->string.data);
     }
     if (status != OK && !strchr(status_message(), ':')) test_fail(__FILE__, __LINE__, "%s: no line in: %s", label, status_message());
@@ -62,7 +63,7 @@ static void check(const char *label, Str source, const JsonValue *variables, con
 
 static void snippets_give_what_jinja_gives(void)
 {
-    Arena     arena = { 0 };
+    Arena     arena = {0};
     JsonValue fixture;
     EXPECT_OK(load_json(&arena, "tests/fixtures/template_cases.json", &fixture));
     const JsonValue *cases = json_get(&fixture, "cases");
@@ -76,22 +77,22 @@ static void snippets_give_what_jinja_gives(void)
 
 static void families_give_what_jinja_gives(void)
 {
-    Arena     arena = { 0 };
+    Arena     arena = {0};
     JsonValue fixture;
     EXPECT_OK(load_json(&arena, "tests/fixtures/template_families.json", &fixture));
     const JsonValue *cases = json_get(&fixture, "cases"), *templates = json_get(&fixture, "templates");
     EXPECT(cases && cases->count >= 20);
     for (uint32_t i = 0; cases && i < cases->count; i++) {
         const char *name = json_get(&cases->items[i], "template")->string.data;
-        check(arena_printf(&arena, "%s, case %u", name, i), json_get(templates, name)->string,
-              json_get(&cases->items[i], "context"), json_get(&cases->items[i], "text"));
+        check(arena_printf(&arena, "%s, case %u", name, i), json_get(templates, name)->string, json_get(&cases->items[i], "context"),
+              json_get(&cases->items[i], "text"));
     }
     arena_deinit(&arena);
 }
 
 static void check_cases(const char *dir, const char *file)
 {
-    Arena     arena = { 0 };
+    Arena     arena = {0};
     JsonValue cases;
     EXPECT_OK(load_json(&arena, arena_printf(&arena, "%s/data/chat/%s", dir, file), &cases));
     EXPECT(cases.count > 0);
@@ -113,7 +114,7 @@ static void published_cases_agree(void)
 static void real_templates_agree(void)
 {
     const char *dir = test_shared_dir();
-    Arena       arena = { 0 };
+    Arena       arena = {0};
     JsonValue   cases;
     if (!dir) SKIP("no shared data");
     EXPECT_OK(load_json(&arena, arena_printf(&arena, "%s/data/chat/goldens_jinja2.json", dir), &cases));
@@ -133,14 +134,14 @@ static void messages_and_variables_reach_the_template(void)
 {
     static const char source[] = "{{ messages[0].role }} {{ tools }} {{ documents }} {{ add_generation_prompt }} {{ x }}";
     static const char json[] = "[{\"role\": \"user\"}]", variables[] = "{\"x\": 5}";
-    Arena          arena = { 0 };
-    JsonValue      messages, more;
-    Template      *tmpl;
-    TemplateOutput out;
+    Arena             arena = {0};
+    JsonValue         messages, more;
+    Template         *tmpl;
+    TemplateOutput    out;
     EXPECT_OK(json_parse(&arena, "m", json, strlen(json), &messages));
     EXPECT_OK(json_parse(&arena, "v", variables, strlen(variables), &more));
     EXPECT_OK(template_parse("t", source, strlen(source), &tmpl));
-    TemplateInput input = { .messages = &messages, .variables = &more, .add_generation_prompt = true };
+    TemplateInput input = {.messages = &messages, .variables = &more, .add_generation_prompt = true};
     EXPECT_OK(template_render(tmpl, &input, &out));
     EXPECT_STR(strbuf_cstr(&out.text), "user None None True 5");
     template_output_deinit(&out);
@@ -190,13 +191,36 @@ static void errors_name_the_line(void)
 /* What Jinja and Python have beyond what chat templates use fails by name, before the first render where that is possible. */
 static void what_is_missing_is_named(void)
 {
-    static const char *const filters[] = { "attr('x')", "batch(2)", "center", "filesizeformat", "groupby('x')", "pprint", "random", "slice(2)",
-                                           "striptags", "truncate(3)", "urlencode", "urlize", "wordcount", "wordwrap", "xmlattr" };
+    static const char *const filters[] = {"attr('x')", "batch(2)", "center",    "filesizeformat", "groupby('x')",
+                                          "pprint",    "random",   "slice(2)",  "striptags",      "truncate(3)",
+                                          "urlencode", "urlize",   "wordcount", "wordwrap",       "xmlattr"};
     static const char *const expressions[] = {
-        "'a'.center(5)", "'a'.zfill(5)", "'a'.casefold()", "'a'.isnumeric()", "'ab'.find('b', 1)", "'ab'.startswith('b', 1)", "'a b'.rsplit(none, 1)",
-        "'{:^5}'.format('a')", "'{:,}'.format(5)", "'{!a}'.format('a')", "'%c' % 65", "'%*d' % (5, 3)", "7.5 // 2", "7.5 % 2", "'ff'|int(0, 16)", "'1_0'|int",
-        "15|round(-1)", "[]|sort(attribute='a,b')", "cycler(1)", "joiner()", "lipsum()", "range(5).start", "range(3) == range(3)",
-        "{}.keys() == {}.keys()", "{}.copy()", "5 .real",
+        "'a'.center(5)",
+        "'a'.zfill(5)",
+        "'a'.casefold()",
+        "'a'.isnumeric()",
+        "'ab'.find('b', 1)",
+        "'ab'.startswith('b', 1)",
+        "'a b'.rsplit(none, 1)",
+        "'{:^5}'.format('a')",
+        "'{:,}'.format(5)",
+        "'{!a}'.format('a')",
+        "'%c' % 65",
+        "'%*d' % (5, 3)",
+        "7.5 // 2",
+        "7.5 % 2",
+        "'ff'|int(0, 16)",
+        "'1_0'|int",
+        "15|round(-1)",
+        "[]|sort(attribute='a,b')",
+        "cycler(1)",
+        "joiner()",
+        "lipsum()",
+        "range(5).start",
+        "range(3) == range(3)",
+        "{}.keys() == {}.keys()",
+        "{}.copy()",
+        "5 .real",
     };
     TemplateOutput out;
     for (size_t i = 0; i < sizeof filters / sizeof filters[0]; i++) {
@@ -208,7 +232,8 @@ static void what_is_missing_is_named(void)
     for (size_t i = 0; i < sizeof expressions / sizeof expressions[0]; i++) {
         char source[80];
         snprintf(source, sizeof source, "\n{{ %s }}", expressions[i]);
-        EXPECT_FAILS(render_text(source, &out), ERR_INVALID, strstr(expressions[i], "range(5)") || strstr(expressions[i], "real") ? "has no text" : "not supported");
+        EXPECT_FAILS(render_text(source, &out), ERR_INVALID,
+                     strstr(expressions[i], "range(5)") || strstr(expressions[i], "real") ? "has no text" : "not supported");
     }
 }
 
@@ -236,12 +261,13 @@ static void bombs_are_errors(void)
 /* The reader of JSON gives integers beyond 64 bits as doubles: a text of one would be wrong. */
 static void large_integers_are_not_rounded(void)
 {
-    static const char json[] = "{\"big\": 18446744073709551615, \"real\": 18446744073709551615.0, \"zero\": -0}";
+    static const char        json[] = "{\"big\": 18446744073709551615, \"real\": 18446744073709551615.0, \"zero\": -0}";
     static const char *const refused[] = {
-        "{{ big }}", "{{ {'maximum': big}|tojson }}", "{{ big + 1 }}", "{{ -big }}", "{{ '%d' % big }}", "{{ '{:,}'.format(big) }}", "{{ big|abs }}",
-        "{{ big|round }}", "{{ big|int }}",
+        "{{ big }}",        "{{ {'maximum': big}|tojson }}", "{{ big + 1 }}", "{{ -big }}",
+        "{{ '%d' % big }}", "{{ '{:,}'.format(big) }}",      "{{ big|abs }}", "{{ big|round }}",
+        "{{ big|int }}",
     };
-    Arena          arena = { 0 };
+    Arena          arena = {0};
     JsonValue      variables;
     TemplateOutput out;
     EXPECT_OK(json_parse(&arena, "v", json, strlen(json), &variables));
@@ -256,7 +282,7 @@ static void large_integers_are_not_rounded(void)
 
 static void deep_templates_are_errors(void)
 {
-    StrBuf source = { 0 };
+    StrBuf         source = {0};
     TemplateOutput out;
     for (int i = 0; i < 100000; i++) strbuf_puts(&source, "{% if true %}");
     EXPECT_FAILS(render(source.data, source.len, NULL, &out), ERR_INVALID, "nested deeper");
@@ -286,8 +312,8 @@ static void time_of_the_clock_has_microseconds(void)
 {
     static const char source[] = "{{ strftime_now('%f') }}";
     Template         *tmpl;
-    TemplateInput     input = { 0 };
-    TemplateOutput    out = { 0 };
+    TemplateInput     input = {0};
+    TemplateOutput    out = {0};
     EXPECT_OK(template_parse("t", source, strlen(source), &tmpl));
     EXPECT_OK(template_render(tmpl, &input, &out));
     EXPECT_INT(out.text.len, 6);
@@ -305,9 +331,9 @@ static void write_file(const char *dir, const char *name, const char *text)
 
 static void expect_folder(const char *dir, const char *which, bool has_tools, const char *want)
 {
-    Template *tmpl = NULL;
-    TemplateOutput out = { 0 };
-    TemplateInput input = { 0 };
+    Template      *tmpl = NULL;
+    TemplateOutput out = {0};
+    TemplateInput  input = {0};
     EXPECT_OK(template_load(dir, which, has_tools, &tmpl));
     if (!tmpl) {
         EXPECT(want == NULL);
@@ -321,19 +347,21 @@ static void expect_folder(const char *dir, const char *which, bool has_tools, co
 
 static void folder_template_is_found(void)
 {
-    char dir[] = "/tmp/template_XXXXXX";
+    char      dir[] = "/tmp/template_XXXXXX";
     Template *tmpl;
     if (!mkdtemp(dir)) SKIP("no temporary folder");
     expect_folder(dir, NULL, false, NULL);
     write_file(dir, "tokenizer_config.json", "{\"bos_token\": \"<s>\", \"eos_token\": {\"content\": \"</s>\"}, \"pad_token\": null}");
     expect_folder(dir, NULL, false, NULL);
-    write_file(dir, "tokenizer_config.json", "{\"bos_token\": \"<s>\", \"eos_token\": {\"content\": \"</s>\"}, "
+    write_file(dir, "tokenizer_config.json",
+               "{\"bos_token\": \"<s>\", \"eos_token\": {\"content\": \"</s>\"}, "
                "\"chat_template\": \"{{ bos_token }}c{{ eos_token }}{{ pad_token is defined }}\"}");
     expect_folder(dir, NULL, false, "<s>c</s>False");
     EXPECT_FAILS(template_load(dir, "rag", false, &tmpl), ERR_NOT_FOUND, "rag");
     write_file(dir, "chat_template.jinja", "{{ eos_token }}file\n");
     expect_folder(dir, NULL, false, "</s>file");
-    write_file(dir, "tokenizer_config.json", "{\"chat_template\": [{\"name\": \"default\", \"template\": \"d\"}, "
+    write_file(dir, "tokenizer_config.json",
+               "{\"chat_template\": [{\"name\": \"default\", \"template\": \"d\"}, "
                "{\"name\": \"tool_use\", \"template\": \"t\"}, {\"name\": \"rag\", \"template\": \"r\"}]}");
     expect_folder(dir, NULL, true, "file");
     expect_folder(dir, "rag", false, "r");
@@ -353,8 +381,8 @@ static void folder_template_is_found(void)
 static void folder_tokens_are_found(void)
 {
     static const char show[] = "{{ bos_token }}{{ eos_token }}{{ image_token }}{{ add_bos_token is defined }}";
-    char        dir[] = "/tmp/template_XXXXXX";
-    Template   *before, *after;
+    char              dir[] = "/tmp/template_XXXXXX";
+    Template         *before, *after;
     if (!mkdtemp(dir)) SKIP("no temporary folder");
     write_file(dir, "chat_template.jinja", show);
     write_file(dir, "tokenizer_config.json", "{\"bos_token\": \"<s>\", \"image_token\": \"<i>\", \"add_bos_token\": true}");
@@ -414,9 +442,9 @@ static void same_source_same_hash(void)
 
 static void inner_state_does_not_leak_between_renders(void)
 {
-    Template      *tmpl;
-    TemplateInput  input = { 0 };
-    const char    *source = "{% set ns = namespace(x=0) %}{% for i in range(3) %}{% set ns.x = ns.x + 1 %}{% endfor %}{{ ns.x }}";
+    Template     *tmpl;
+    TemplateInput input = {0};
+    const char   *source = "{% set ns = namespace(x=0) %}{% for i in range(3) %}{% set ns.x = ns.x + 1 %}{% endfor %}{{ ns.x }}";
     EXPECT_OK(template_parse("t", source, strlen(source), &tmpl));
     for (int i = 0; i < 2; i++) {
         TemplateOutput out;
@@ -438,24 +466,38 @@ static void white_space_control(void)
 /* Conversation number n: shapes repeat, texts don't. */
 static void make_conversation(Arena *arena, uint64_t n, JsonValue *out)
 {
-    static const char *const texts[] = { "", "a", " b ", "<x>yes</x>", "\n\nline", "1", "no", "yes", "\xC3\xA9t\xC3\xA9", "\xE2\x80\x83wide",
-                                         "<think>\nwhy\n</think>\n\nbecause", "</think>", "user", "content", "trail\n", "A b C" };
-    static const char *const roles[] = { "user", "assistant", "system", "tool" };
-    uint64_t state = n * 0x9E3779B97F4A7C15u + 1;
+    static const char *const texts[] = {"",
+                                        "a",
+                                        " b ",
+                                        "<x>yes</x>",
+                                        "\n\nline",
+                                        "1",
+                                        "no",
+                                        "yes",
+                                        "\xC3\xA9t\xC3\xA9",
+                                        "\xE2\x80\x83wide",
+                                        "<think>\nwhy\n</think>\n\nbecause",
+                                        "</think>",
+                                        "user",
+                                        "content",
+                                        "trail\n",
+                                        "A b C"};
+    static const char *const roles[] = {"user", "assistant", "system", "tool"};
+    uint64_t                 state = n * 0x9E3779B97F4A7C15u + 1;
 #define NEXT(most) (state = state * 6364136223846793005u + 1442695040888963407u, (uint32_t)((state >> 33) % (most)))
     uint32_t count = 1 + (uint32_t)(n % 4);
-    *out = (JsonValue){ .type = JSON_ARRAY, .count = count, .items = arena_array(arena, JsonValue, count) };
+    *out = (JsonValue){.type = JSON_ARRAY, .count = count, .items = arena_array(arena, JsonValue, count)};
     for (uint32_t i = 0; i < count; i++) {
         JsonMember *members = arena_array(arena, JsonMember, 4);
         uint32_t    num = 2;
-        members[0] = (JsonMember){ str_of("role"), { .type = JSON_STRING, .string = str_of(roles[n % 8 < 6 ? i % 2 : NEXT(4)]) } };
-        members[1] = (JsonMember){ str_of("content"), { .type = JSON_STRING, .string = str_of(texts[NEXT(16)]) } };
-        if (n % 8 == 7) members[1].value = (JsonValue){ .type = JSON_NULL };
-        if (n % 16 > 10) members[num++] = (JsonMember){ str_of("name"), { .type = JSON_STRING, .string = str_of(texts[NEXT(16)]) } };
+        members[0] = (JsonMember){str_of("role"), {.type = JSON_STRING, .string = str_of(roles[n % 8 < 6 ? i % 2 : NEXT(4)])}};
+        members[1] = (JsonMember){str_of("content"), {.type = JSON_STRING, .string = str_of(texts[NEXT(16)])}};
+        if (n % 8 == 7) members[1].value = (JsonValue){.type = JSON_NULL};
+        if (n % 16 > 10) members[num++] = (JsonMember){str_of("name"), {.type = JSON_STRING, .string = str_of(texts[NEXT(16)])}};
         if (n % 16 == 14) /* the same number, written as an integer and not */
-            members[num++] = (JsonMember){ str_of("weight"), { .type = JSON_DOUBLE, .number = 1e19, .count = NEXT(2) } };
-        if (n % 16 == 13) members[num++] = (JsonMember){ str_of("weight"), { .type = JSON_INT, .integer = NEXT(2) } };
-        out->items[i] = (JsonValue){ .type = JSON_OBJECT, .count = num, .members = members };
+            members[num++] = (JsonMember){str_of("weight"), {.type = JSON_DOUBLE, .number = 1e19, .count = NEXT(2)}};
+        if (n % 16 == 13) members[num++] = (JsonMember){str_of("weight"), {.type = JSON_INT, .integer = NEXT(2)}};
+        out->items[i] = (JsonValue){.type = JSON_OBJECT, .count = num, .members = members};
     }
 #undef NEXT
 }
@@ -476,7 +518,7 @@ static int compare_memo(const char *source, int conversations)
 {
     Template *tmpl;
     int       known = 0;
-    Arena     arena = { 0 };
+    Arena     arena = {0};
     EXPECT_OK(template_parse("t", source, strlen(source), &tmpl));
     TemplateMemo *memo = template_memo_create(tmpl, 1700000000);
     for (int n = 0; n < conversations; n++) {
@@ -486,7 +528,7 @@ static int compare_memo(const char *source, int conversations)
         EXPECT(template_memo_start(memo, &messages));
         for (uint32_t k = 2; k < 2 * messages.count + 2; k++) {
             JsonValue      some = messages;
-            TemplateInput  input = { .messages = &some, .add_generation_prompt = k & 1, .now_unix = 1700000000 };
+            TemplateInput  input = {.messages = &some, .add_generation_prompt = k & 1, .now_unix = 1700000000};
             TemplateOutput whole;
             TemplateParts  parts;
             some.count = k / 2;
@@ -509,17 +551,60 @@ static int compare_memo(const char *source, int conversations)
 static void memo_is_right_or_silent(void)
 {
     static const char *const uses[] = {
-        "{{ %s|FILTER }}", "{{ [%s]|FILTER }}", "{{ {%s: 1}|FILTER }}", "{{ (%s ~ 'x')|FILTER }}", "{{ messages|map(attribute='content')|FILTER }}",
-        "{{ messages|FILTER }}", "{{ loop|FILTER }}",
+        "{{ %s|FILTER }}",
+        "{{ [%s]|FILTER }}",
+        "{{ {%s: 1}|FILTER }}",
+        "{{ (%s ~ 'x')|FILTER }}",
+        "{{ messages|map(attribute='content')|FILTER }}",
+        "{{ messages|FILTER }}",
+        "{{ loop|FILTER }}",
     };
     static const char *const filters[] = {
-        "abs", "capitalize", "count", "default('d')", "default('d', true)", "dictsort", "escape", "first", "float", "forceescape",
-        "indent", "int", "items", "join(',')", "last", "length", "list", "lower", "max", "min", "replace('a', 'b')", "reverse", "round", "safe",
-        "sort", "string", "sum", "title", "tojson", "trim", "trim('e')", "unique", "upper", "select", "reject", "map('trim')", "format",
-        "selectattr('content')", "map(attribute='content')|join", "first|length", "trim|trim('a')", "default(m.content)",
+        "abs",
+        "capitalize",
+        "count",
+        "default('d')",
+        "default('d', true)",
+        "dictsort",
+        "escape",
+        "first",
+        "float",
+        "forceescape",
+        "indent",
+        "int",
+        "items",
+        "join(',')",
+        "last",
+        "length",
+        "list",
+        "lower",
+        "max",
+        "min",
+        "replace('a', 'b')",
+        "reverse",
+        "round",
+        "safe",
+        "sort",
+        "string",
+        "sum",
+        "title",
+        "tojson",
+        "trim",
+        "trim('e')",
+        "unique",
+        "upper",
+        "select",
+        "reject",
+        "map('trim')",
+        "format",
+        "selectattr('content')",
+        "map(attribute='content')|join",
+        "first|length",
+        "trim|trim('a')",
+        "default(m.content)",
     };
-    static const char *const values[] = { "m.content", "m['content']", "m.get('name')", "(m.content + '!')" };
-    int known = 0;
+    static const char *const values[] = {"m.content", "m['content']", "m.get('name')", "(m.content + '!')"};
+    int                      known = 0;
     for (size_t u = 0; u < sizeof uses / sizeof uses[0]; u++)
         for (size_t f = 0; f < sizeof filters / sizeof filters[0]; f++)
             for (size_t v = 0; v < sizeof values / sizeof values[0]; v++) {
@@ -528,48 +613,119 @@ static void memo_is_right_or_silent(void)
                 snprintf(use, sizeof use, "%.*s%s%s", (int)(at - uses[u]), uses[u], filters[f], at + 6);
                 const char *place = strstr(use, "%s");
                 if (!place && v > 0) break;
-                snprintf(source, sizeof source, "{%% for m in messages %%}%.*s%s%s;{%% endfor %%}", place ? (int)(place - use) : (int)strlen(use),
-                         use, place ? values[v] : "", place ? place + 2 : "");
+                snprintf(source, sizeof source, "{%% for m in messages %%}%.*s%s%s;{%% endfor %%}",
+                         place ? (int)(place - use) : (int)strlen(use), use, place ? values[v] : "", place ? place + 2 : "");
                 known += compare_memo(source, 24);
             }
     EXPECT(known > 1000);
     static const char *const snippets[] = {
         "{{ m.content is defined }}{{ m.content is string }}{{ m.content is mapping }}{{ m.content is iterable }}{{ m.content is none }}",
-        "{{ m.content is sequence }}{{ m.content is number }}{{ m.content is callable }}{{ m.content is lower }}", "{{ m.content is upper }}",
-        "{{ m.content is eq 'yes' }}", "{{ m.content is in ['yes', 'no'] }}", "{{ m.content in ['yes', 'no'] }}", "{{ m.content in 'yes' }}",
-        "{{ 'yes' in m.content }}", "{{ 'yes' in m }}", "{{ 'content' in m }}", "{{ m.content in m }}", "{{ m.content == 'yes' }}",
-        "{{ m.content != m.name }}", "{{ m.content == 1 }}", "{{ m.content < 'b' }}", "{{ m.content and 'x' }}", "{{ not m.content }}",
-        "{{ 'x' if m.content else 'y' }}", "{% if m.content|trim %}x{% endif %}", "{{ m.content * 2 }}", "{{ m.content % 1 }}", "{{ '%s' % m.content }}",
-        "{{ '%s' % [m.content] }}", "{{ m.content[0] }}", "{{ m.content[1:] }}", "{{ m.content['x'] }}", "{{ m[m.content] }}", "{{ m.content.x }}",
-        "{{ m.content.x is defined }}", "{{ m.content.upper() }}", "{{ m.content.strip() }}", "{{ m.content.strip('\n') }}",
-        "{{ m.content.lstrip('\n').rstrip() }}", "{{ m.content.rstrip() ~ m.content.lstrip() }}", "{{ m.content.split('x') }}",
-        "{{ m.content.startswith('<') }}", "{{ m.content.startswith(('<', 'y')) }}", "{{ m.content.endswith('>') }}",
-        "{{ m.content.startswith('y', 1) }}", "{{ m.content.startswith(prefix='y') }}", "{{ m.content.startswith(m.content) }}",
-        "{{ m.content.replace('a', 'b') }}", "{{ m.content.split('</think>')[-1] }}", "{{ 'a'.join([m.content]) }}", "{{ ','.join(m.content) }}",
-        "{{ 'a'.replace('a', m.content) }}", "{% set f = m.content.strip %}{{ f() }}", "{{ m.content.nothing() }}",
-        "{% for c in m.content %}{{ c }}{% endfor %}", "{% set a, b = m.content %}", "{{ loop.changed(m.content) }}", "{{ loop.changed(m.role) }}",
-        "{{ loop.cycle('a', m.content) }}", "{{ loop.previtem.content }}{{ loop.nextitem.content }}", "{{ m.values()|list|length }}",
-        "{{ m.items()|list|first|first }}", "{{ m.items()|list }}", "{% for k, v in m.items() %}{{ k }}={{ v }}{% endfor %}",
-        "{{ dict(a=m.content).a }}", "{{ namespace(a=m.content).a }}", "{{ dict([[m.content, 1]]) }}", "{{ {m.content: 1} }}", "{{ {'a': m.content}.a }}",
-        "{{ [m.content, 'x'] }}", "{{ [m.content, 'x'][0] }}", "{{ (m.content, 1) == (m.content, 1) }}", "{{ [m.content] == ['yes'] }}",
-        "{{ range(3)|length }}", "{{ range(m.content) }}", "{{ strftime_now('%Y') }}", "{{ strftime_now(m.content) }}", "{{ raise_exception(m.content) }}",
-        "{% if m.content == 'no' %}{{ raise_exception('no') }}{% endif %}", "{% if m.role == 'tool' %}{{ raise_exception('tool') }}{% endif %}x",
-        "{% set x %}[{{ m.content }}]{% endset %}{{ x }}{{ x }}", "{% set x | trim %} {{ m.content }} {% endset %}{{ x }}", "{% filter upper %}{{ m.content }}{% endfilter %}",
-        "{% filter trim %}{{ m.content }}{% endfilter %}", "{% macro f(t) %}<{{ t }}>{% endmacro %}{{ f(m.content) }}{{ f(f(m.content)) }}",
-        "{% macro f(t) %}{{ t }}{% endmacro %}{{ f(m.content)|trim }}{{ f(m.content) == 'yes' }}", "{% macro f() %}{{ caller() }}{% endmacro %}{% call f() %}{{ m.content }}{% endcall %}",
-        "{% generation %}{{ m.content }}{% endgeneration %}", "{% generation %}a{{ m.content }}{{ m.content }}{% endgeneration %}b{% generation %}{% endgeneration %}",
+        "{{ m.content is sequence }}{{ m.content is number }}{{ m.content is callable }}{{ m.content is lower }}",
+        "{{ m.content is upper }}",
+        "{{ m.content is eq 'yes' }}",
+        "{{ m.content is in ['yes', 'no'] }}",
+        "{{ m.content in ['yes', 'no'] }}",
+        "{{ m.content in 'yes' }}",
+        "{{ 'yes' in m.content }}",
+        "{{ 'yes' in m }}",
+        "{{ 'content' in m }}",
+        "{{ m.content in m }}",
+        "{{ m.content == 'yes' }}",
+        "{{ m.content != m.name }}",
+        "{{ m.content == 1 }}",
+        "{{ m.content < 'b' }}",
+        "{{ m.content and 'x' }}",
+        "{{ not m.content }}",
+        "{{ 'x' if m.content else 'y' }}",
+        "{% if m.content|trim %}x{% endif %}",
+        "{{ m.content * 2 }}",
+        "{{ m.content % 1 }}",
+        "{{ '%s' % m.content }}",
+        "{{ '%s' % [m.content] }}",
+        "{{ m.content[0] }}",
+        "{{ m.content[1:] }}",
+        "{{ m.content['x'] }}",
+        "{{ m[m.content] }}",
+        "{{ m.content.x }}",
+        "{{ m.content.x is defined }}",
+        "{{ m.content.upper() }}",
+        "{{ m.content.strip() }}",
+        "{{ m.content.strip('\n') }}",
+        "{{ m.content.lstrip('\n').rstrip() }}",
+        "{{ m.content.rstrip() ~ m.content.lstrip() }}",
+        "{{ m.content.split('x') }}",
+        "{{ m.content.startswith('<') }}",
+        "{{ m.content.startswith(('<', 'y')) }}",
+        "{{ m.content.endswith('>') }}",
+        "{{ m.content.startswith('y', 1) }}",
+        "{{ m.content.startswith(prefix='y') }}",
+        "{{ m.content.startswith(m.content) }}",
+        "{{ m.content.replace('a', 'b') }}",
+        "{{ m.content.split('</think>')[-1] }}",
+        "{{ 'a'.join([m.content]) }}",
+        "{{ ','.join(m.content) }}",
+        "{{ 'a'.replace('a', m.content) }}",
+        "{% set f = m.content.strip %}{{ f() }}",
+        "{{ m.content.nothing() }}",
+        "{% for c in m.content %}{{ c }}{% endfor %}",
+        "{% set a, b = m.content %}",
+        "{{ loop.changed(m.content) }}",
+        "{{ loop.changed(m.role) }}",
+        "{{ loop.cycle('a', m.content) }}",
+        "{{ loop.previtem.content }}{{ loop.nextitem.content }}",
+        "{{ m.values()|list|length }}",
+        "{{ m.items()|list|first|first }}",
+        "{{ m.items()|list }}",
+        "{% for k, v in m.items() %}{{ k }}={{ v }}{% endfor %}",
+        "{{ dict(a=m.content).a }}",
+        "{{ namespace(a=m.content).a }}",
+        "{{ dict([[m.content, 1]]) }}",
+        "{{ {m.content: 1} }}",
+        "{{ {'a': m.content}.a }}",
+        "{{ [m.content, 'x'] }}",
+        "{{ [m.content, 'x'][0] }}",
+        "{{ (m.content, 1) == (m.content, 1) }}",
+        "{{ [m.content] == ['yes'] }}",
+        "{{ range(3)|length }}",
+        "{{ range(m.content) }}",
+        "{{ strftime_now('%Y') }}",
+        "{{ strftime_now(m.content) }}",
+        "{{ raise_exception(m.content) }}",
+        "{% if m.content == 'no' %}{{ raise_exception('no') }}{% endif %}",
+        "{% if m.role == 'tool' %}{{ raise_exception('tool') }}{% endif %}x",
+        "{% set x %}[{{ m.content }}]{% endset %}{{ x }}{{ x }}",
+        "{% set x | trim %} {{ m.content }} {% endset %}{{ x }}",
+        "{% filter upper %}{{ m.content }}{% endfilter %}",
+        "{% filter trim %}{{ m.content }}{% endfilter %}",
+        "{% macro f(t) %}<{{ t }}>{% endmacro %}{{ f(m.content) }}{{ f(f(m.content)) }}",
+        "{% macro f(t) %}{{ t }}{% endmacro %}{{ f(m.content)|trim }}{{ f(m.content) == 'yes' }}",
+        "{% macro f() %}{{ caller() }}{% endmacro %}{% call f() %}{{ m.content }}{% endcall %}",
+        "{% generation %}{{ m.content }}{% endgeneration %}",
+        "{% generation %}a{{ m.content }}{{ m.content }}{% endgeneration %}b{% generation %}{% endgeneration %}",
         "{% macro f(t) %}{% generation %}{{ t }}{% endgeneration %}{% endmacro %}{{ m.content }}{{ f(m.content) }}",
         "{% macro f(t) %}{% generation %}{{ t }}{% endgeneration %}{% endmacro %}{% set y = f(m.content) %}{{ m.role }}{{ m.name }}{{ y }}{{ y }}",
-        "{% set x %}{% generation %}{{ m.content }}{% endgeneration %}{% endset %}{{ x }}", "{{ m.content ~ 1 ~ none ~ m.role }}", "{{ m.content ~ [m.content] }}",
-        "{{ m.content|safe + m.content }}", "{{ '<'|e + m.content }}", 
-        "{{ m.weight }}{{ m.weight == 1 }}", "{{ m.weight is integer }}", "{{ m.content is sameas m.content }}", "{{ -m.content }}", "{{ m.content + 1 }}",
-        "{{ messages[-1].content }}{{ messages[::-1][0].content }}", "{% if messages[0].role == 'system' %}{% set messages = messages[1:] %}{% endif %}{{ messages|length }}",
-        "{% for k in messages if k.content %}{{ k.content }}{% endfor %}", "{% for k in messages|sort(attribute='content') %}{{ k.content }}{% endfor %}",
-        "{% for k in messages recursive %}{{ k.content }}{% if loop.depth0 < 1 %}{{ loop([k]) }}{% endif %}{% endfor %}", "{{ m }}", "{{ messages }}",
+        "{% set x %}{% generation %}{{ m.content }}{% endgeneration %}{% endset %}{{ x }}",
+        "{{ m.content ~ 1 ~ none ~ m.role }}",
+        "{{ m.content ~ [m.content] }}",
+        "{{ m.content|safe + m.content }}",
+        "{{ '<'|e + m.content }}",
+        "{{ m.weight }}{{ m.weight == 1 }}",
+        "{{ m.weight is integer }}",
+        "{{ m.content is sameas m.content }}",
+        "{{ -m.content }}",
+        "{{ m.content + 1 }}",
+        "{{ messages[-1].content }}{{ messages[::-1][0].content }}",
+        "{% if messages[0].role == 'system' %}{% set messages = messages[1:] %}{% endif %}{{ messages|length }}",
+        "{% for k in messages if k.content %}{{ k.content }}{% endfor %}",
+        "{% for k in messages|sort(attribute='content') %}{{ k.content }}{% endfor %}",
+        "{% for k in messages recursive %}{{ k.content }}{% if loop.depth0 < 1 %}{{ loop([k]) }}{% endif %}{% endfor %}",
+        "{{ m }}",
+        "{{ messages }}",
     };
     for (size_t i = 0; i < sizeof snippets / sizeof snippets[0]; i++) {
         char source[600];
-        snprintf(source, sizeof source, "{%% for m in messages %%}%s;{%% endfor %%}{%% if add_generation_prompt %%}go{%% endif %%}", snippets[i]);
+        snprintf(source, sizeof source, "{%% for m in messages %%}%s;{%% endfor %%}{%% if add_generation_prompt %%}go{%% endif %%}",
+                 snippets[i]);
         compare_memo(source, 400);
     }
 }
@@ -581,16 +737,26 @@ static void memo_knows_usual_templates(void)
         ("{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>' + '\n' }}{% endfor %}"
          "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"),
         "{% macro show(m) %}{{ m.role ~ ': ' }}{{ m['content'] | trim }}{% endmacro %}{% for m in messages %}{{ show(m) }}{% endfor %}",
-        "{% for m in messages %}{% if m.content is string and '</think>' in m.content %}!{% endif %}{% generation %}{{ m.content }}{% endgeneration %}{% endfor %}",
-        "{{ strftime_now('%d') }}{% for m in messages %}{% if m.content.startswith('<x>') and m.content.endswith('</x>') %}x{% endif %}{{ m.role }}{% endfor %}",
+        "{% for m in messages %}{% if m.content is string and '</think>' in m.content %}!{% endif %}{% generation %}{{ m.content }}{% "
+        "endgeneration %}{% endfor %}",
+        "{{ strftime_now('%d') }}{% for m in messages %}{% if m.content.startswith('<x>') and m.content.endswith('</x>') %}x{% endif %}{{ "
+        "m.role }}{% endfor %}",
     };
     for (size_t i = 0; i < sizeof usual / sizeof usual[0]; i++) EXPECT(compare_memo(usual[i], 400) > 1500);
     if (!test_shared_dir()) return;
-    static const char *const real[] = { "Qwen-Qwen3-0.6B", "Qwen-Qwen2.5-7B-Instruct", "Qwen3.5-4B", "meta-llama-Llama-3.2-3B-Instruct", "HuggingFaceTB-SmolLM3-3B",
-                                        "google-gemma-2-2b-it", "microsoft-Phi-3.5-mini-instruct", "mistralai-Mistral-Nemo-Instruct-2407",
-                                        "deepseek-ai-DeepSeek-R1-Distill-Qwen-32B", "Qwen-QwQ-32B", "Qwen3-from-tokenizer_config" };
+    static const char *const real[] = {"Qwen-Qwen3-0.6B",
+                                       "Qwen-Qwen2.5-7B-Instruct",
+                                       "Qwen3.5-4B",
+                                       "meta-llama-Llama-3.2-3B-Instruct",
+                                       "HuggingFaceTB-SmolLM3-3B",
+                                       "google-gemma-2-2b-it",
+                                       "microsoft-Phi-3.5-mini-instruct",
+                                       "mistralai-Mistral-Nemo-Instruct-2407",
+                                       "deepseek-ai-DeepSeek-R1-Distill-Qwen-32B",
+                                       "Qwen-QwQ-32B",
+                                       "Qwen3-from-tokenizer_config"};
     for (size_t i = 0; i < sizeof real / sizeof real[0]; i++) {
-        Arena arena = { 0 };
+        Arena arena = {0};
         Str   source;
         EXPECT_OK(file_read(&arena, arena_printf(&arena, "%s/data/chat/templates/%s.jinja", test_shared_dir(), real[i]), 1 << 20, &source));
         EXPECT(compare_memo(source.data, 400) > 600); /* of 1 to 4 messages with and without the prompt; some refuse roles */
@@ -601,8 +767,7 @@ static void memo_knows_usual_templates(void)
 TEST_MAIN(TEST(snippets_give_what_jinja_gives), TEST(families_give_what_jinja_gives), TEST(published_cases_agree),
           TEST(real_templates_agree), TEST(memo_is_right_or_silent), TEST(memo_knows_usual_templates),
           TEST(messages_and_variables_reach_the_template), TEST(generation_marks_its_bytes), TEST(captured_generation_marks_nothing),
-          TEST(errors_name_the_line), TEST(what_is_missing_is_named), TEST(bombs_are_errors), TEST(deep_templates_are_errors), TEST(large_integers_are_not_rounded),
-          TEST(time_is_the_one_given), TEST(time_of_the_clock_has_microseconds),
-          TEST(folder_template_is_found), TEST(folder_tokens_are_found), TEST(additional_templates_are_found),
-          TEST(same_source_same_hash), TEST(inner_state_does_not_leak_between_renders),
-          TEST(white_space_control))
+          TEST(errors_name_the_line), TEST(what_is_missing_is_named), TEST(bombs_are_errors), TEST(deep_templates_are_errors),
+          TEST(large_integers_are_not_rounded), TEST(time_is_the_one_given), TEST(time_of_the_clock_has_microseconds),
+          TEST(folder_template_is_found), TEST(folder_tokens_are_found), TEST(additional_templates_are_found), TEST(same_source_same_hash),
+          TEST(inner_state_does_not_leak_between_renders), TEST(white_space_control))

@@ -19,14 +19,14 @@ static const char *shared_path(const char *name)
 
 static Str file_text(const char *path)
 {
-    Str text = { "", 0 };
+    Str text = {"", 0};
     EXPECT_OK(file_read(&arena, path, 64 << 20, &text));
     return text;
 }
 
 static JsonValue file_json(const char *path)
 {
-    JsonValue json = { 0 };
+    JsonValue json = {0};
     Str       text = file_text(path);
     EXPECT_OK(json_parse(&arena, path, text.data, text.len, &json));
     return json;
@@ -41,8 +41,8 @@ static void ids_print(const TokenIds *ids, StrBuf *out)
 static const char *encoded(const Tokenizer *tokenizer, Str text, EncodeOptions options)
 {
     TokenizerScratch *scratch = tokenizer_scratch_create(tokenizer);
-    TokenIds          ids = { 0 };
-    StrBuf            out = { 0 };
+    TokenIds          ids = {0};
+    StrBuf            out = {0};
     EXPECT_OK(tokenizer_encode(tokenizer, scratch, text.data, text.len, options, &ids));
     ids_print(&ids, &out);
     const char *result = arena_strdup(&arena, strbuf_cstr(&out));
@@ -54,7 +54,7 @@ static const char *encoded(const Tokenizer *tokenizer, Str text, EncodeOptions o
 
 static const char *json_ids(const JsonValue *list)
 {
-    StrBuf out = { 0 };
+    StrBuf out = {0};
     for (uint32_t i = 0; i < list->count; i++) strbuf_printf(&out, "%s%d", i ? " " : "", (int)list->items[i].integer);
     const char *result = arena_strdup(&arena, strbuf_cstr(&out));
     strbuf_deinit(&out);
@@ -72,15 +72,14 @@ static void check_ggml_vectors(const Tokenizer *tokenizer, const char *folder)
         const char *end = strstr(texts.data, separator), *line_end = memchr(ids.data, '\n', ids.len);
         size_t      len = end ? (size_t)(end - texts.data) : texts.len;
         size_t      line = line_end ? (size_t)(line_end - ids.data) : ids.len;
-        Str         want = { ids.data, line };
-        while (want.len && want.data[0] == ' ') want = (Str){ want.data + 1, want.len - 1 };
+        Str         want = {ids.data, line};
+        while (want.len && want.data[0] == ' ') want = (Str){want.data + 1, want.len - 1};
         while (want.len && want.data[want.len - 1] == ' ') want.len--;
-        EXPECT_STR(encoded(tokenizer, (Str){ texts.data, len }, (EncodeOptions){ 0 }),
-                   arena_strndup(&arena, want.data, want.len));
+        EXPECT_STR(encoded(tokenizer, (Str){texts.data, len}, (EncodeOptions){0}), arena_strndup(&arena, want.data, want.len));
         count++;
         if (!end) break;
-        texts = (Str){ end + sizeof separator - 1, texts.len - len - (sizeof separator - 1) };
-        ids = (Str){ ids.data + line + 1, ids.len - line - 1 };
+        texts = (Str){end + sizeof separator - 1, texts.len - len - (sizeof separator - 1)};
+        ids = (Str){ids.data + line + 1, ids.len - line - 1};
     }
     EXPECT(count >= 46);
 }
@@ -91,7 +90,7 @@ static void check_json_vectors(const Tokenizer *tokenizer, const char *path)
     EXPECT(json.type == JSON_ARRAY && json.count > 0);
     for (uint32_t i = 0; json.type == JSON_ARRAY && i < json.count; i++) {
         const JsonValue *text = json_get(&json.items[i], "text"), *ids = json_get(&json.items[i], "token_ids");
-        EXPECT_STR(encoded(tokenizer, text->string, (EncodeOptions){ 0 }), json_ids(ids));
+        EXPECT_STR(encoded(tokenizer, text->string, (EncodeOptions){0}), json_ids(ids));
     }
 }
 
@@ -100,8 +99,7 @@ static void every_published_vector_is_equal(void)
     static const struct {
         const char *folder, *ggml;
     } rows[] = {
-        { "gpt2", "gpt2" },           { "phi-2", NULL },          { "phi-3", "phi-3" },
-        { "minimind", NULL },         { "qwen/qwen2.5", "qwen" }, { "qwen/qwen3", "qwen" },
+        {"gpt2", "gpt2"}, {"phi-2", NULL}, {"phi-3", "phi-3"}, {"minimind", NULL}, {"qwen/qwen2.5", "qwen"}, {"qwen/qwen3", "qwen"},
     };
     if (!test_shared_dir()) SKIP("no shared data");
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
@@ -110,8 +108,7 @@ static void every_published_vector_is_equal(void)
         EXPECT_OK(tokenizer_load(folder, &tokenizer));
         if (!tokenizer) continue;
         check_json_vectors(tokenizer, arena_printf(&arena, "%s/more_vectors.json", folder));
-        if (rows[i].ggml)
-            check_ggml_vectors(tokenizer, shared_path(arena_printf(&arena, "tokenizers/%s", rows[i].ggml)));
+        if (rows[i].ggml) check_ggml_vectors(tokenizer, shared_path(arena_printf(&arena, "tokenizers/%s", rows[i].ggml)));
         tokenizer_destroy(tokenizer);
     }
 }
@@ -123,16 +120,16 @@ static void texts_with_ids_are_equal(void)
     EXPECT_OK(tokenizer_load(shared_path("tokenizers/gpt2"), &tokenizer));
     JsonValue json = file_json(shared_path("tokenizers/gpt2/long_text.json"));
     Str       text = json_get(&json, "text")->string;
-    EXPECT_STR(encoded(tokenizer, text, (EncodeOptions){ 0 }), json_ids(json_get(&json, "token_ids")));
+    EXPECT_STR(encoded(tokenizer, text, (EncodeOptions){0}), json_ids(json_get(&json, "token_ids")));
     tokenizer_destroy(tokenizer);
 
     EXPECT_OK(tokenizer_load(shared_path("tokenizers/qwen/qwen3"), &tokenizer));
     json = file_json(shared_path("tokenizers/qwen/qwen3/with_special.json"));
     const JsonValue *ids = json_get(&json.items[0], "token_ids");
     const char      *want = NULL;
-    TokenIds         list = { 0 };
-    StrBuf           out = { 0 };
-    EXPECT_STR(encoded(tokenizer, json_get(&json.items[0], "text")->string, (EncodeOptions){ 0 }), json_ids(ids));
+    TokenIds         list = {0};
+    StrBuf           out = {0};
+    EXPECT_STR(encoded(tokenizer, json_get(&json.items[0], "text")->string, (EncodeOptions){0}), json_ids(ids));
     for (uint32_t i = 0; i < ids->count; i++) token_ids_push(&list, (int32_t)ids->items[i].integer);
     EXPECT_OK(tokenizer_decode(tokenizer, list.data, list.len, true, &out));
     EXPECT(json_get_str(&json.items[0], "decoded_without_special", &want));
@@ -148,7 +145,7 @@ static void texts_with_ids_are_equal(void)
         ids = json_get(&json, "ids");
         EXPECT(ids && ids->count > 10);
         if (!ids) continue; /* cut to the model's context */
-        const char *got = encoded(tokenizer, text, (EncodeOptions){ .add_special = true }), *wanted = json_ids(ids);
+        const char *got = encoded(tokenizer, text, (EncodeOptions){.add_special = true}), *wanted = json_ids(ids);
         EXPECT_STR(arena_strndup(&arena, got, strnlen(got, strlen(wanted))), wanted);
     }
     tokenizer_destroy(tokenizer);
@@ -158,11 +155,10 @@ static void texts_with_ids_are_equal(void)
  * text: phi-3's take white space with them. */
 static void check_round_trip(const Tokenizer *tokenizer, TokenizerScratch *scratch, const char *name, Str text)
 {
-    TokenIds    ids = { 0 };
-    StrBuf      out = { 0 }, streamed = { 0 };
-    TokenStream stream = { 0 };
-    EXPECT_OK(
-        tokenizer_encode(tokenizer, scratch, text.data, text.len, (EncodeOptions){ .plain_special = true }, &ids));
+    TokenIds    ids = {0};
+    StrBuf      out = {0}, streamed = {0};
+    TokenStream stream = {0};
+    EXPECT_OK(tokenizer_encode(tokenizer, scratch, text.data, text.len, (EncodeOptions){.plain_special = true}, &ids));
     EXPECT_OK(tokenizer_decode(tokenizer, ids.data, ids.len, false, &out));
     if (out.len != text.len || memcmp(strbuf_cstr(&out), text.data, text.len) != 0)
         test_fail(__FILE__, __LINE__, "%s: decoding gives another text", name);
@@ -181,8 +177,7 @@ static void check_round_trip(const Tokenizer *tokenizer, TokenizerScratch *scrat
 }
 
 /* Every text file under a folder. To phi-3 U+2581 is a space: texts with it can't come back. */
-static int check_folder(const Tokenizer *tokenizer, TokenizerScratch *scratch, const char *folder,
-                        bool keeps_u2581)
+static int check_folder(const Tokenizer *tokenizer, TokenizerScratch *scratch, const char *folder, bool keeps_u2581)
 {
     DIR           *dir = opendir(folder);
     struct dirent *entry;
@@ -206,8 +201,7 @@ static int check_folder(const Tokenizer *tokenizer, TokenizerScratch *scratch, c
 
 static void texts_come_back(void)
 {
-    static const char *const folders[] = { "tokenizers/gpt2", "tokenizers/minimind", "tokenizers/qwen/qwen3",
-                                           "tokenizers/phi-3" };
+    static const char *const folders[] = {"tokenizers/gpt2", "tokenizers/minimind", "tokenizers/qwen/qwen3", "tokenizers/phi-3"};
     if (!test_shared_dir()) SKIP("no shared data");
     for (int i = 0; i < 4; i++) {
         Tokenizer *tokenizer;
@@ -228,11 +222,9 @@ static void configuration_gives_bos_eos_and_padding(void)
         int         bos, eos, pad;
         bool        adds_bos;
     } rows[] = {
-        { "tokenizers/gpt2", 50256, 50256, -1, false },
-        { "tokenizers/qwen/qwen3", -1, 151645, 151643, false },
-        { "tokenizers/phi-3", 1, 32000, 32000, false },
-        { "tokenizers/minimind", 1, 2, 0, false },
-        { "models/stories260K/hf", 1, 2, -1, true },
+        {"tokenizers/gpt2", 50256, 50256, -1, false}, {"tokenizers/qwen/qwen3", -1, 151645, 151643, false},
+        {"tokenizers/phi-3", 1, 32000, 32000, false}, {"tokenizers/minimind", 1, 2, 0, false},
+        {"models/stories260K/hf", 1, 2, -1, true},
     };
     if (!test_shared_dir()) SKIP("no shared data");
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
@@ -254,9 +246,9 @@ static void configuration_gives_bos_eos_and_padding(void)
 /* A byte-level file: the 256 bytes, then "ab" (256) and "abab" (257); more: further members of the file. */
 static const char *made_bytes(const char *more, const char *more_model)
 {
-    StrBuf out = { 0 };
-    strbuf_printf(&out, "{%s%s\"pre_tokenizer\":" BYTE_LEVEL ",\"decoder\":" BYTE_LEVEL
-                        ",\"model\":{\"type\":\"BPE\"%s,\"vocab\":{", more, *more ? "," : "", more_model);
+    StrBuf out = {0};
+    strbuf_printf(&out, "{%s%s\"pre_tokenizer\":" BYTE_LEVEL ",\"decoder\":" BYTE_LEVEL ",\"model\":{\"type\":\"BPE\"%s,\"vocab\":{", more,
+                  *more ? "," : "", more_model);
     for (int byte = 0; byte < 256; byte++) {
         char text[4];
         json_write_string(&out, text, utf8_encode(byte_to_char((uint8_t)byte), text));
@@ -279,15 +271,15 @@ static void long_words_merge_from_the_left(void)
 {
     Tokenizer        *tokenizer = parsed(made_bytes("", ""));
     TokenizerScratch *scratch = tokenizer_scratch_create(tokenizer);
-    TokenIds          ids = { 0 };
-    StrBuf            text = { 0 };
-    EXPECT_STR(encoded(tokenizer, str_of("ababab"), (EncodeOptions){ 0 }), "257 256");
+    TokenIds          ids = {0};
+    StrBuf            text = {0};
+    EXPECT_STR(encoded(tokenizer, str_of("ababab"), (EncodeOptions){0}), "257 256");
     for (int i = 0; i < 500001; i++) strbuf_puts(&text, "ab");
-    EXPECT_OK(tokenizer_encode(tokenizer, scratch, text.data, text.len, (EncodeOptions){ 0 }, &ids));
+    EXPECT_OK(tokenizer_encode(tokenizer, scratch, text.data, text.len, (EncodeOptions){0}, &ids));
     EXPECT_INT(ids.len, 250001);
     for (size_t i = 0; i + 1 < ids.len; i++) EXPECT(ids.data[i] == 257);
     EXPECT_INT(ids.data[ids.len - 1], 256);
-    check_round_trip(tokenizer, scratch, "a long word", (Str){ text.data, text.len });
+    check_round_trip(tokenizer, scratch, "a long word", (Str){text.data, text.len});
     strbuf_deinit(&text);
     token_ids_deinit(&ids);
     tokenizer_scratch_destroy(scratch);
@@ -302,26 +294,24 @@ static void special_tokens_can_be_plain_text(void)
                                              "\"processors\":[{\"type\":\"ByteLevel\"},{\"type\":"
                                              "\"RobertaProcessing\",\"cls\":[\"<s>\",300],\"sep\":[\"<t>\",301]}]}",
                                              ""));
-    EXPECT_STR(encoded(tokenizer, str_of("a<s><t>"), (EncodeOptions){ 0 }), "97 300 301");
-    EXPECT_STR(encoded(tokenizer, str_of("a<s><t>"), (EncodeOptions){ .plain_special = true }), "97 60 115 62 301");
-    EXPECT_STR(encoded(tokenizer, str_of("b"), (EncodeOptions){ .add_special = true }), "300 98 301");
+    EXPECT_STR(encoded(tokenizer, str_of("a<s><t>"), (EncodeOptions){0}), "97 300 301");
+    EXPECT_STR(encoded(tokenizer, str_of("a<s><t>"), (EncodeOptions){.plain_special = true}), "97 60 115 62 301");
+    EXPECT_STR(encoded(tokenizer, str_of("b"), (EncodeOptions){.add_special = true}), "300 98 301");
     EXPECT_INT(tokenizer_vocab_size(tokenizer), 302);
     EXPECT_INT(tokenizer_token_to_id(tokenizer, "<s>"), 300);
     EXPECT_INT(tokenizer_token_to_id(tokenizer, "abab"), 257);
     EXPECT_INT(tokenizer_token_to_id(tokenizer, "none"), -1);
     EXPECT_STR(tokenizer_id_to_token(tokenizer, 301), "<t>");
     EXPECT(tokenizer_id_to_token(tokenizer, 299) == NULL && tokenizer_id_to_token(tokenizer, 302) == NULL);
-    EXPECT(tokenizer_is_special(tokenizer, 300) && !tokenizer_is_special(tokenizer, 301) &&
-           !tokenizer_is_special(tokenizer, -1));
+    EXPECT(tokenizer_is_special(tokenizer, 300) && !tokenizer_is_special(tokenizer, 301) && !tokenizer_is_special(tokenizer, -1));
     EXPECT_INT(tokenizer_bos_id(tokenizer), 300);
     EXPECT(tokenizer_adds_bos(tokenizer));
-    StrBuf out = { 0 };
-    EXPECT_OK(tokenizer_decode(tokenizer, (int32_t[]){ 300, 256, 299, 301 }, 4, true, &out));
+    StrBuf out = {0};
+    EXPECT_OK(tokenizer_decode(tokenizer, (int32_t[]){300, 256, 299, 301}, 4, true, &out));
     EXPECT_STR(strbuf_cstr(&out), "ab<t>");
-    EXPECT_FAILS(tokenizer_decode(tokenizer, (int32_t[]){ 302 }, 1, true, &out), ERR_INVALID, "token id 302");
-    EXPECT_FAILS(token_stream_push(tokenizer, &(TokenStream){ 0 }, -1, true, &out), ERR_INVALID, "token id -1");
-    EXPECT_FAILS(tokenizer_encode(tokenizer, NULL, "", (size_t)INT32_MAX + 1, (EncodeOptions){ 0 }, NULL), ERR_INVALID,
-                 "2 GB");
+    EXPECT_FAILS(tokenizer_decode(tokenizer, (int32_t[]){302}, 1, true, &out), ERR_INVALID, "token id 302");
+    EXPECT_FAILS(token_stream_push(tokenizer, &(TokenStream){0}, -1, true, &out), ERR_INVALID, "token id -1");
+    EXPECT_FAILS(tokenizer_encode(tokenizer, NULL, "", (size_t)INT32_MAX + 1, (EncodeOptions){0}, NULL), ERR_INVALID, "2 GB");
     strbuf_deinit(&out);
     tokenizer_destroy(tokenizer);
 }
@@ -329,9 +319,9 @@ static void special_tokens_can_be_plain_text(void)
 static void bad_utf8_encodes_as_the_replacement_character(void)
 {
     Tokenizer *tokenizer = parsed(made_bytes("", ""));
-    EXPECT_STR(encoded(tokenizer, str_of("a\xFFz\xE2\x82"), (EncodeOptions){ 0 }),
-               encoded(tokenizer, str_of("a\xEF\xBF\xBDz\xEF\xBF\xBD"), (EncodeOptions){ 0 }));
-    EXPECT_STR(encoded(tokenizer, (Str){ "\0a", 2 }, (EncodeOptions){ 0 }), "0 97");
+    EXPECT_STR(encoded(tokenizer, str_of("a\xFFz\xE2\x82"), (EncodeOptions){0}),
+               encoded(tokenizer, str_of("a\xEF\xBF\xBDz\xEF\xBF\xBD"), (EncodeOptions){0}));
+    EXPECT_STR(encoded(tokenizer, (Str){"\0a", 2}, (EncodeOptions){0}), "0 97");
     tokenizer_destroy(tokenizer);
 }
 
@@ -345,12 +335,12 @@ static void added_tokens_follow_their_flags(void)
                                              "false},{\"id\":304,\"content\":\"\",\"normalized\":false},"
                                              "{\"id\":305,\"content\":\" \",\"normalized\":false,\"rstrip\":true}]",
                                              ",\"ignore_merges\":true"));
-    EXPECT_STR(encoded(tokenizer, str_of("x<m>y"), (EncodeOptions){ 0 }), "120 300 121");
-    EXPECT_STR(encoded(tokenizer, str_of("x\t\n<m>"), (EncodeOptions){ 0 }), "120 300");
-    EXPECT_STR(encoded(tokenizer, str_of("<r>\n \ny"), (EncodeOptions){ 0 }), "301 305 121");
-    EXPECT_STR(encoded(tokenizer, str_of("Foo fOO-foox"), (EncodeOptions){ 0 }), "302 305 302 45 102 111 111 120");
-    EXPECT_STR(encoded(tokenizer, str_of("<rr<r"), (EncodeOptions){ 0 }), "303 60 114");
-    EXPECT_STR(encoded(tokenizer, str_of("abab"), (EncodeOptions){ 0 }), "257");
+    EXPECT_STR(encoded(tokenizer, str_of("x<m>y"), (EncodeOptions){0}), "120 300 121");
+    EXPECT_STR(encoded(tokenizer, str_of("x\t\n<m>"), (EncodeOptions){0}), "120 300");
+    EXPECT_STR(encoded(tokenizer, str_of("<r>\n \ny"), (EncodeOptions){0}), "301 305 121");
+    EXPECT_STR(encoded(tokenizer, str_of("Foo fOO-foox"), (EncodeOptions){0}), "302 305 302 45 102 111 111 120");
+    EXPECT_STR(encoded(tokenizer, str_of("<rr<r"), (EncodeOptions){0}), "303 60 114");
+    EXPECT_STR(encoded(tokenizer, str_of("abab"), (EncodeOptions){0}), "257");
     tokenizer_destroy(tokenizer);
 }
 
@@ -360,13 +350,28 @@ static void unknown_characters_follow_the_model(void)
     static const struct {
         const char *model, *text, *ids;
     } rows[] = {
-        { "\"unk_token\":\"?\"", "a\xC3\xA9\xC3\xA9" "b", "1 0 0 2" },
-        { "\"unk_token\":\"?\",\"fuse_unk\":true", "a\xC3\xA9\xC3\xA9" "b\xC3\xA9", "1 0 2 0" },
-        { "\"unk_token\":null", "a\xC3\xA9" "b", "3" },
-        { "\"byte_fallback\":true", "a\xC3\xA9" "b", "1 4 5 2" },
-        { "\"byte_fallback\":true,\"unk_token\":\"?\"", "\xC3\xA8" "b", "0 2" },
-        { "\"continuing_subword_prefix\":\"#\",\"unk_token\":\"?\"", "ab", "7" },
-        { "\"end_of_word_suffix\":\"_\",\"unk_token\":\"?\"", "ab", "9" },
+        {"\"unk_token\":\"?\"",
+         "a\xC3\xA9\xC3\xA9"
+         "b",
+         "1 0 0 2"},
+        {"\"unk_token\":\"?\",\"fuse_unk\":true",
+         "a\xC3\xA9\xC3\xA9"
+         "b\xC3\xA9",
+         "1 0 2 0"},
+        {"\"unk_token\":null",
+         "a\xC3\xA9"
+         "b",
+         "3"},
+        {"\"byte_fallback\":true",
+         "a\xC3\xA9"
+         "b",
+         "1 4 5 2"},
+        {"\"byte_fallback\":true,\"unk_token\":\"?\"",
+         "\xC3\xA8"
+         "b",
+         "0 2"},
+        {"\"continuing_subword_prefix\":\"#\",\"unk_token\":\"?\"", "ab", "7"},
+        {"\"end_of_word_suffix\":\"_\",\"unk_token\":\"?\"", "ab", "9"},
     };
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         bool        prefix = strstr(rows[i].model, "#") != NULL, suffix = strstr(rows[i].model, "_\"") != NULL;
@@ -376,7 +381,7 @@ static void unknown_characters_follow_the_model(void)
                                                      "\":4,\"<0xA9>\":5,\"#b\":6,\"%s\":7,\"b_\":8,"
                                                      "\"ab_\":9},\"merges\":[%s]}}",
                                                     rows[i].model, prefix ? "zz" : "ab", prefix ? "ab" : "zz", merges));
-        EXPECT_STR(encoded(tokenizer, str_of(rows[i].text), (EncodeOptions){ 0 }), rows[i].ids);
+        EXPECT_STR(encoded(tokenizer, str_of(rows[i].text), (EncodeOptions){0}), rows[i].ids);
         tokenizer_destroy(tokenizer);
     }
 }
@@ -389,73 +394,66 @@ static void damaged_files_say_where_and_what(void)
         Status      status;
         const char *part;
     } rows[] = {
-        { "", ERR_INVALID, "made.json:1:1" },
-        { "[]", ERR_INVALID, "expected an object" },
-        { "{}", ERR_INVALID, "\"model\"" },
-        { "{\n\n\"model\":{\"type\":\"Unigram\"}}", ERR_UNSUPPORTED, "made.json:3:" },
-        { "{\"model\":{\"type\":\"WordPiece\"}}", ERR_UNSUPPORTED, "WordPiece" },
-        { "{\"model\":{\"dropout\":0.1}}", ERR_UNSUPPORTED, "dropout" },
-        { "{\"model\":{\"vocab\":[]}}", ERR_INVALID, "model.vocab" },
-        { "{\"model\":{\"vocab\":{\"a\":-1}}}", ERR_INVALID, "\"a\"" },
-        { "{\"model\":{\"vocab\":{\"a\":99999999}}}", ERR_INVALID, "\"a\"" },
-        { "{\"model\":{\"vocab\":{\"a\":1,\"b\":1},\"merges\":[]}}", ERR_INVALID, "the same id 1" },
-        { "{\"model\":{\"vocab\":{},\"merges\":[]}}", ERR_INVALID, "empty" },
-        { "{\"model\":{\"vocab\":{\"a\":0}}}", ERR_INVALID, "model.merges" },
-        { "{\"model\":{\"vocab\":{\"a\":0},\"merges\":[\"a\"]}}", ERR_INVALID, "merge 0" },
-        { "{\"model\":{\"vocab\":{\"a\":0},\"merges\":[7]}}", ERR_INVALID, "merge 0" },
-        { "{\"model\":{\"vocab\":{\"a\":0},\"merges\":[\"a a a\"]}}", ERR_INVALID, "more than one space" },
-        { "{\"model\":{\"vocab\":{\"a\":0},\"merges\":[\"a x\"]}}", ERR_INVALID, "\"x\"" },
-        { "{\"model\":{\"vocab\":{\"a\":0},\"merges\":[\"x a\"]}}", ERR_INVALID, "\"x\"" },
-        { "{\"model\":{\"vocab\":{\"a\":0},\"merges\":[\"a a\"]}}", ERR_INVALID, "\"aa\"" },
-        { "{\"model\":{\"unk_token\":\"?\",\"vocab\":{\"a\":0},\"merges\":[]}}", ERR_INVALID, "unk_token" },
-        { "{" MODEL ",\"normalizer\":{\"type\":\"Precompiled\"}}", ERR_UNSUPPORTED, "Precompiled" },
-        { "{" MODEL ",\"normalizer\":{}}", ERR_INVALID, "normalizer" },
-        { "{" MODEL ",\"normalizer\":{\"type\":\"Sequence\"}}", ERR_INVALID, "normalizers" },
-        { "{" MODEL ",\"normalizer\":{\"type\":\"Replace\",\"content\":\"\"}}", ERR_INVALID, "String" },
-        { "{" MODEL ",\"normalizer\":{\"type\":\"Replace\",\"pattern\":{\"Regex\":\"(\"},\"content\":\"\"}}",
-          ERR_UNSUPPORTED, "Regex" },
-        { "{" MODEL ",\"normalizer\":{\"type\":\"Prepend\"}}", ERR_INVALID, "prepend" },
-        { "{" MODEL ",\"pre_tokenizer\":{\"type\":\"UnicodeScripts\"}}", ERR_UNSUPPORTED, "UnicodeScripts" },
-        { "{" MODEL ",\"pre_tokenizer\":7}", ERR_INVALID, "pre_tokenizer" },
-        { "{" MODEL ",\"pre_tokenizer\":{\"type\":\"Sequence\"}}", ERR_INVALID, "pretokenizers" },
-        { "{" MODEL ",\"pre_tokenizer\":{\"type\":\"Split\"}}", ERR_INVALID, "pattern" },
-        { "{" MODEL ",\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"[\"}}}", ERR_INVALID, "no ]" },
-        { "{" MODEL ",\"pre_tokenizer\":{\"type\":\"Split\",\"behavior\":\"Odd\"}}", ERR_UNSUPPORTED, "Odd" },
-        { "{" MODEL ",\"pre_tokenizer\":{\"type\":\"Metaspace\",\"prepend_scheme\":\"odd\"}}", ERR_UNSUPPORTED, "odd" },
-        { "{" MODEL ",\"pre_tokenizer\":{\"type\":\"Metaspace\",\"replacement\":\"\"}}", ERR_INVALID, "replacement" },
-        { "{" MODEL ",\"pre_tokenizer\":{\"type\":\"CharDelimiterSplit\"}}", ERR_INVALID, "delimiter" },
-        { "{" MODEL ",\"decoder\":{\"type\":\"CTC\"}}", ERR_UNSUPPORTED, "CTC" },
-        { "{" MODEL ",\"decoder\":[]}", ERR_INVALID, "decoder" },
-        { "{" MODEL ",\"decoder\":{\"type\":\"Sequence\"}}", ERR_INVALID, "decoders" },
-        { "{" MODEL ",\"decoder\":{\"type\":\"Strip\",\"content\":\"\"}}", ERR_INVALID, "Strip" },
-        { "{" MODEL ",\"decoder\":{\"type\":\"Metaspace\",\"replacement\":\"\"}}", ERR_INVALID, "Metaspace" },
-        { "{" MODEL ",\"decoder\":{\"type\":\"Replace\",\"pattern\":{\"Regex\":\"(\"},\"content\":\"\"}}",
-          ERR_UNSUPPORTED, "Regex" },
-        { "{" MODEL ",\"added_tokens\":{}}", ERR_INVALID, "added_tokens" },
-        { "{" MODEL ",\"added_tokens\":[{\"id\":5}]}", ERR_INVALID, "content" },
-        { "{" MODEL ",\"added_tokens\":[{\"id\":1,\"content\":\"x\"}]}", ERR_INVALID, "the id 1 of \"b\"" },
-        { "{" MODEL ",\"post_processor\":{}}", ERR_INVALID, "post_processor" },
-        { "{" MODEL ",\"post_processor\":{\"type\":\"Odd\"}}", ERR_UNSUPPORTED, "Odd" },
-        { "{" MODEL ",\"post_processor\":{\"type\":\"Sequence\"}}", ERR_INVALID, "processors" },
-        { "{" MODEL ",\"post_processor\":{\"type\":\"BertProcessing\",\"cls\":[\"a\",9]}}", ERR_INVALID, "cls" },
-        { "{" MODEL ",\"post_processor\":{\"type\":\"TemplateProcessing\"}}", ERR_INVALID, "single" },
-        { "{" MODEL ",\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[]}}", ERR_UNSUPPORTED,
-          "0 times" },
-        { "{" MODEL ",\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[7]}}", ERR_INVALID, "Sequence" },
-        { "{" MODEL ",\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[{\"SpecialToken\":{}}]}}",
-          ERR_INVALID, "id" },
-        { "{" MODEL
-          ",\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[{\"SpecialToken\":{\"id\":\"a\"}}]}}",
-          ERR_INVALID, "no ids" },
-        { "{" MODEL
-          ",\"post_processor\":{\"type\":\"TemplateProcessing\",\"special_tokens\":{\"a\":{\"ids\":[99]}},\"single\":"
-          "[{\"SpecialToken\":{\"id\":\"a\"}}]}}",
-          ERR_INVALID, "outside the vocabulary" },
+        {"", ERR_INVALID, "made.json:1:1"},
+        {"[]", ERR_INVALID, "expected an object"},
+        {"{}", ERR_INVALID, "\"model\""},
+        {"{\n\n\"model\":{\"type\":\"Unigram\"}}", ERR_UNSUPPORTED, "made.json:3:"},
+        {"{\"model\":{\"type\":\"WordPiece\"}}", ERR_UNSUPPORTED, "WordPiece"},
+        {"{\"model\":{\"dropout\":0.1}}", ERR_UNSUPPORTED, "dropout"},
+        {"{\"model\":{\"vocab\":[]}}", ERR_INVALID, "model.vocab"},
+        {"{\"model\":{\"vocab\":{\"a\":-1}}}", ERR_INVALID, "\"a\""},
+        {"{\"model\":{\"vocab\":{\"a\":99999999}}}", ERR_INVALID, "\"a\""},
+        {"{\"model\":{\"vocab\":{\"a\":1,\"b\":1},\"merges\":[]}}", ERR_INVALID, "the same id 1"},
+        {"{\"model\":{\"vocab\":{},\"merges\":[]}}", ERR_INVALID, "empty"},
+        {"{\"model\":{\"vocab\":{\"a\":0}}}", ERR_INVALID, "model.merges"},
+        {"{\"model\":{\"vocab\":{\"a\":0},\"merges\":[\"a\"]}}", ERR_INVALID, "merge 0"},
+        {"{\"model\":{\"vocab\":{\"a\":0},\"merges\":[7]}}", ERR_INVALID, "merge 0"},
+        {"{\"model\":{\"vocab\":{\"a\":0},\"merges\":[\"a a a\"]}}", ERR_INVALID, "more than one space"},
+        {"{\"model\":{\"vocab\":{\"a\":0},\"merges\":[\"a x\"]}}", ERR_INVALID, "\"x\""},
+        {"{\"model\":{\"vocab\":{\"a\":0},\"merges\":[\"x a\"]}}", ERR_INVALID, "\"x\""},
+        {"{\"model\":{\"vocab\":{\"a\":0},\"merges\":[\"a a\"]}}", ERR_INVALID, "\"aa\""},
+        {"{\"model\":{\"unk_token\":\"?\",\"vocab\":{\"a\":0},\"merges\":[]}}", ERR_INVALID, "unk_token"},
+        {"{" MODEL ",\"normalizer\":{\"type\":\"Precompiled\"}}", ERR_UNSUPPORTED, "Precompiled"},
+        {"{" MODEL ",\"normalizer\":{}}", ERR_INVALID, "normalizer"},
+        {"{" MODEL ",\"normalizer\":{\"type\":\"Sequence\"}}", ERR_INVALID, "normalizers"},
+        {"{" MODEL ",\"normalizer\":{\"type\":\"Replace\",\"content\":\"\"}}", ERR_INVALID, "String"},
+        {"{" MODEL ",\"normalizer\":{\"type\":\"Replace\",\"pattern\":{\"Regex\":\"(\"},\"content\":\"\"}}", ERR_UNSUPPORTED, "Regex"},
+        {"{" MODEL ",\"normalizer\":{\"type\":\"Prepend\"}}", ERR_INVALID, "prepend"},
+        {"{" MODEL ",\"pre_tokenizer\":{\"type\":\"UnicodeScripts\"}}", ERR_UNSUPPORTED, "UnicodeScripts"},
+        {"{" MODEL ",\"pre_tokenizer\":7}", ERR_INVALID, "pre_tokenizer"},
+        {"{" MODEL ",\"pre_tokenizer\":{\"type\":\"Sequence\"}}", ERR_INVALID, "pretokenizers"},
+        {"{" MODEL ",\"pre_tokenizer\":{\"type\":\"Split\"}}", ERR_INVALID, "pattern"},
+        {"{" MODEL ",\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"[\"}}}", ERR_INVALID, "no ]"},
+        {"{" MODEL ",\"pre_tokenizer\":{\"type\":\"Split\",\"behavior\":\"Odd\"}}", ERR_UNSUPPORTED, "Odd"},
+        {"{" MODEL ",\"pre_tokenizer\":{\"type\":\"Metaspace\",\"prepend_scheme\":\"odd\"}}", ERR_UNSUPPORTED, "odd"},
+        {"{" MODEL ",\"pre_tokenizer\":{\"type\":\"Metaspace\",\"replacement\":\"\"}}", ERR_INVALID, "replacement"},
+        {"{" MODEL ",\"pre_tokenizer\":{\"type\":\"CharDelimiterSplit\"}}", ERR_INVALID, "delimiter"},
+        {"{" MODEL ",\"decoder\":{\"type\":\"CTC\"}}", ERR_UNSUPPORTED, "CTC"},
+        {"{" MODEL ",\"decoder\":[]}", ERR_INVALID, "decoder"},
+        {"{" MODEL ",\"decoder\":{\"type\":\"Sequence\"}}", ERR_INVALID, "decoders"},
+        {"{" MODEL ",\"decoder\":{\"type\":\"Strip\",\"content\":\"\"}}", ERR_INVALID, "Strip"},
+        {"{" MODEL ",\"decoder\":{\"type\":\"Metaspace\",\"replacement\":\"\"}}", ERR_INVALID, "Metaspace"},
+        {"{" MODEL ",\"decoder\":{\"type\":\"Replace\",\"pattern\":{\"Regex\":\"(\"},\"content\":\"\"}}", ERR_UNSUPPORTED, "Regex"},
+        {"{" MODEL ",\"added_tokens\":{}}", ERR_INVALID, "added_tokens"},
+        {"{" MODEL ",\"added_tokens\":[{\"id\":5}]}", ERR_INVALID, "content"},
+        {"{" MODEL ",\"added_tokens\":[{\"id\":1,\"content\":\"x\"}]}", ERR_INVALID, "the id 1 of \"b\""},
+        {"{" MODEL ",\"post_processor\":{}}", ERR_INVALID, "post_processor"},
+        {"{" MODEL ",\"post_processor\":{\"type\":\"Odd\"}}", ERR_UNSUPPORTED, "Odd"},
+        {"{" MODEL ",\"post_processor\":{\"type\":\"Sequence\"}}", ERR_INVALID, "processors"},
+        {"{" MODEL ",\"post_processor\":{\"type\":\"BertProcessing\",\"cls\":[\"a\",9]}}", ERR_INVALID, "cls"},
+        {"{" MODEL ",\"post_processor\":{\"type\":\"TemplateProcessing\"}}", ERR_INVALID, "single"},
+        {"{" MODEL ",\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[]}}", ERR_UNSUPPORTED, "0 times"},
+        {"{" MODEL ",\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[7]}}", ERR_INVALID, "Sequence"},
+        {"{" MODEL ",\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[{\"SpecialToken\":{}}]}}", ERR_INVALID, "id"},
+        {"{" MODEL ",\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[{\"SpecialToken\":{\"id\":\"a\"}}]}}", ERR_INVALID,
+         "no ids"},
+        {"{" MODEL ",\"post_processor\":{\"type\":\"TemplateProcessing\",\"special_tokens\":{\"a\":{\"ids\":[99]}},\"single\":"
+         "[{\"SpecialToken\":{\"id\":\"a\"}}]}}",
+         ERR_INVALID, "outside the vocabulary"},
     };
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         Tokenizer *tokenizer = NULL;
-        EXPECT_FAILS(tokenizer_parse("made.json", rows[i].json, strlen(rows[i].json), &tokenizer), rows[i].status,
-                     rows[i].part);
+        EXPECT_FAILS(tokenizer_parse("made.json", rows[i].json, strlen(rows[i].json), &tokenizer), rows[i].status, rows[i].part);
         EXPECT(tokenizer == NULL);
         tokenizer_destroy(tokenizer);
     }
@@ -470,19 +468,17 @@ static void add_bos_token_decides_over_the_post_processor(void)
     static const struct {
         const char *config, *ids;
     } rows[] = {
-        { "{\"bos_token\":\"<s>\",\"add_bos_token\":true}", "300 97" },
-        { "{\"bos_token\":{\"content\":\"<s>\"},\"add_bos_token\":false,\"eos_token\":\"ab\",\"add_eos_token\":true}",
-          "97 256" },
-        { "{\"bos_token\":\"unknown\",\"add_bos_token\":true}", "97" },
+        {"{\"bos_token\":\"<s>\",\"add_bos_token\":true}", "300 97"},
+        {"{\"bos_token\":{\"content\":\"<s>\"},\"add_bos_token\":false,\"eos_token\":\"ab\",\"add_eos_token\":true}", "97 256"},
+        {"{\"bos_token\":\"unknown\",\"add_bos_token\":true}", "97"},
     };
     EXPECT_OK(file_make_dirs(dir));
     EXPECT_OK(file_write_atomic(arena_printf(&arena, "%s/tokenizer.json", dir), model, strlen(model)));
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         Tokenizer *tokenizer;
-        EXPECT_OK(file_write_atomic(arena_printf(&arena, "%s/tokenizer_config.json", dir), rows[i].config,
-                                    strlen(rows[i].config)));
+        EXPECT_OK(file_write_atomic(arena_printf(&arena, "%s/tokenizer_config.json", dir), rows[i].config, strlen(rows[i].config)));
         EXPECT_OK(tokenizer_load(dir, &tokenizer));
-        EXPECT_STR(encoded(tokenizer, str_of("a"), (EncodeOptions){ .add_special = true }), rows[i].ids);
+        EXPECT_STR(encoded(tokenizer, str_of("a"), (EncodeOptions){.add_special = true}), rows[i].ids);
         tokenizer_destroy(tokenizer);
     }
     EXPECT_OK(file_remove_tree(dir));

@@ -42,6 +42,28 @@ for signal in INT TERM USR1; do
     check "SIG$signal: the results are the same" same_results "$out"
 done
 
+# --- where the same command would start anew, the one that goes on is printed
+for resume in false "$dir/INT/checkpoint-400"; do
+    out="$dir/it's anew"
+    rm -rf "$out"
+    cp -r "$dir/whole" "$out"
+    command="pt $dir/run.yaml 'output_dir=$(sed "s/'/'\\\\''/" <<< "$out")' resume_from_checkpoint=$resume"
+    : > "$dir/err"
+    "$SUROGATE" pt "$dir/run.yaml" output_dir="$out" resume_from_checkpoint="$resume" max_steps=800 > "$dir/out" 2> "$dir/err" &
+    pid=$!
+    until grep -q '^step ' "$dir/err" || ! kill -0 $pid 2> /dev/null; do sleep 0.01; done
+    kill -INT $pid
+    status=0
+    wait $pid || status=$?
+    check "from $resume: exit $status, expected 75" [ "$status" = 75 ]
+    check "from $resume: the command is printed: $(tail -1 "$dir/err")" grep -qF "to go on: surogate $command max_steps=800 resume_from_checkpoint=auto" "$dir/err"
+    step=$(sed -nE 's/^interrupted after step ([0-9]+) of.*/\1/p' "$dir/err")
+    status=0
+    (eval "$(sed -nE "s|^to go on: surogate|\"$SUROGATE\"|p" "$dir/err")") > "$dir/out" 2> "$dir/err2" || status=$?
+    check "from $resume: it ends well: $(tail -1 "$dir/err2")" [ "$status" = 0 ]
+    check "from $resume: and goes on: $(head -5 "$dir/err2")" grep -qF "going on from $out/checkpoint-$step, step $step of 800" "$dir/err2"
+done
+
 # --- before there is anything to save; the pipe is open when the program reads it
 mkfifo "$dir/pipe"
 "$SUROGATE" generate "$dir/model" --prompt-file "$dir/pipe" > "$dir/out" 2> "$dir/err" &

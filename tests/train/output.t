@@ -65,6 +65,25 @@ check "the others stay: $(ls "$out")" [ -e "$out/checkpoint-5/model.bin" -a -e "
 check "the damaged one too" [ -e "$out/checkpoint-12/optimizer.safetensors" ]
 check "which is said: $(cat "$dir/err")" grep -q "checkpoint-12 stays" "$dir/err"
 
+# --- all checkpoints damaged: nothing goes until it is asked for
+cp -r "$dir/whole" "$dir/damaged"
+out=$dir/damaged
+sed -i 's/"finished": true/"finished": false/' "$out/run.json"
+printf x >> "$out/checkpoint-8/model.safetensors"
+printf x >> "$out/checkpoint-12/optimizer.safetensors"
+before=$(contents "$out")
+for resume in auto true; do
+    refused "all damaged, $resume" 5 "checkpoint-12/optimizer.safetensors has" "name another output_dir" "resume_from_checkpoint: false" \
+        "the model in $out/checkpoint-12 is whole" -- pt "$dir/run.yaml" output_dir="$out" resume_from_checkpoint=$resume
+    check "all damaged, $resume: nothing was touched" [ "$(contents "$out")" = "$before" ]
+done
+printf x >> "$out/checkpoint-12/model.safetensors"
+refused "all weights damaged" 5 "weights in none of them" -- pt "$dir/run.yaml" output_dir="$out"
+run pt "$dir/run.yaml" output_dir="$out" resume_from_checkpoint=false
+check "all damaged, anew: $(tail -1 "$dir/err")" [ "$status" = 0 ]
+check "gives the same" cmp "$out/model.safetensors" "$dir/whole/model.safetensors"
+check "the damaged ones keep their bytes: $(ls "$out")" [ "$(find "$out" -name 'checkpoint-*.aside' | wc -l)" = 2 ]
+
 # --- starting anew as another kind of run
 out=$dir/kinds
 run pt "$dir/run.yaml" output_dir="$out" lora=true lora_rank=2 merge_adapter=true
@@ -125,10 +144,51 @@ for what in base/model.safetensors:weights base/tokenizer.json:tokenizer data.tx
         check "$state, other ${what#*:}: exit $status, $(tail -1 "$dir/err")" [ "$status" = 2 ]
         check "$state, other ${what#*:}: that is said: $(tail -1 "$dir/err")" grep -q "${what#*:}.* changed since" "$dir/err"
         again "$dir/$state" resume_from_checkpoint=true max_steps=14
-        check "$state, other ${what#*:}: resume_from_checkpoint: true goes on: $(tail -1 "$dir/err")" [ "$status" = 0 ]
+        # an adapter belongs to the weights it was trained on, data and tokenizer may change
+        want=0
+        [ ${what#*:} = weights ] && want=2
+        check "$state, other ${what#*:}: resume_from_checkpoint: true, exit $status: $(tail -1 "$dir/err")" [ "$status" = $want ]
+        [ $want = 0 ] || check "$state, other ${what#*:}: why is said: $(tail -1 "$dir/err")" grep -q "trained on other weights than $dir/base" "$dir/err"
     done
     cp -p "$dir/kept" "$file"
 done
+
+# a checkpoint of all parameters needs its base no more, an adapter's in another folder does
+cp -p "$dir/base/model.safetensors" "$dir/kept"
+on_base lora=false output_dir="$dir/full"
+again "$dir/finished" resume_from_checkpoint=false
+flip "$dir/base/model.safetensors"
+on_base lora=false output_dir="$dir/full" resume_from_checkpoint=true max_steps=14
+check "all parameters, other weights: $(tail -1 "$dir/err")" [ "$status" = 0 ]
+on_base output_dir="$dir/elsewhere" resume_from_checkpoint="$dir/tuned/checkpoint-12" max_steps=14
+check "an adapter of another folder, other weights: exit $status, $(tail -1 "$dir/err")" [ "$status" = 2 -a ! -e "$dir/elsewhere" ]
+cp -p "$dir/kept" "$dir/base/model.safetensors"
+on_base output_dir="$dir/elsewhere" resume_from_checkpoint="$dir/tuned/checkpoint-12" max_steps=14
+check "with its own weights: $(tail -1 "$dir/err")" [ "$status" = 0 ]
+
+# --- run.json damaged: the same, where there is a checkpoint
+out=$dir/torn
+cp -r "$dir/whole" "$out"
+rm -r "$out/checkpoint-12" "$out/model.safetensors"
+head -c 100 "$dir/whole/run.json" > "$out/run.json"
+refused "a damaged run.json, other settings" 2 "was made with other settings" -- pt "$dir/run.yaml" output_dir="$out" learning_rate=5e-4
+run pt "$dir/run.yaml" output_dir="$out"
+check "a damaged run.json: $(tail -1 "$dir/err")" [ "$status" = 0 ]
+check "is said: $(cat "$dir/err")" grep -q "warning: $out/run.json.*damaged.* goes on as $out/checkpoint-8 says" "$dir/err"
+check "gives the same" cmp "$out/model.safetensors" "$dir/whole/model.safetensors"
+rm -r "$out"/checkpoint-*
+echo '{"finished": true}' > "$out/run.json"
+before=$(contents "$out")
+refused "a damaged run.json and no checkpoint" 2 "$out/run.json" "holds no checkpoint" "resume_from_checkpoint: false" -- pt "$dir/run.yaml" output_dir="$out"
+check "nothing of it is touched" [ "$(contents "$out")" = "$before" ]
+
+# --- going on at the last step
+sed 's/"finished": true/"finished": false/' "$dir/whole/run.json" > "$dir/run.json"
+cp -r "$dir/whole" "$dir/last"
+cp "$dir/run.json" "$dir/last/run.json"
+run pt "$dir/run.yaml" output_dir="$dir/last"
+check "at the last step: $(tail -5 "$dir/err")" [ "$status" = 0 -a "$(grep -c "^done: 12 steps" "$dir/err")" = 1 -a "$(grep -c nan "$dir/err")" = 0 ]
+refused "a checkpoint that isn't there" 5 "no folder $dir/nothere" -- pt "$dir/run.yaml" output_dir="$dir/last" resume_from_checkpoint="$dir/nothere"
 
 # --- run.json gone: the checkpoint knows the settings
 out=$dir/lost
@@ -156,4 +216,30 @@ on_base merge_adapter=true
 check "a merge that was cut is done again: $(ls -A "$dir/tuned")" [ -e "$dir/tuned/merged/config.json" -a ! -e "$dir/tuned/.merged.partial" ]
 on_base resume_from_checkpoint=true max_steps=14
 check "no merged model of an older adapter stays: $(tail -1 "$dir/err")" [ "$status" = 0 -a ! -e "$dir/tuned/merged" ]
+
+# --- the base's folder disappears while the run goes: what is saved is whole all the same
+cp -r "$dir/model" "$dir/mounted"
+cp "$dir/model/tokenizer.json" "$dir/mounted/vocab.json"
+echo "{}" > "$dir/mounted/generation_config.json"
+for lora in false true; do
+    out=$dir/unmounted-$lora
+    (cd "$dir" && exec "$SUROGATE" pt run.yaml model=mounted output_dir="$out" max_steps=300 lora=$lora validation_split_ratio=0.1 \
+        generate_samples=1) 2> "$dir/err" &
+    pid=$!
+    until [ -s "$out/metrics.jsonl" ] || ! kill -0 $pid 2> /dev/null; do sleep 0.01; done
+    kill -STOP $pid
+    mv "$dir/mounted" "$dir/gone"
+    kill -CONT $pid
+    status=0
+    wait $pid || status=$?
+    mv "$dir/gone" "$dir/mounted"
+    check "lora=$lora, without its base's folder: exit $status, $(tail -1 "$dir/err")" [ "$status" = 0 ]
+    check "lora=$lora: samples are made" grep -q '"log":"sample"' "$out/metrics.jsonl"
+    for folder in "$out" "$out/checkpoint-300"; do
+        for file in tokenizer.json tokenizer_config.json generation_config.json vocab.json; do
+            check "lora=$lora: $folder has $file" cmp "$dir/mounted/$file" "$folder/$file"
+        done
+    done
+done
+check "the adapter's base is a full path" grep -qF "\"base_model_name_or_path\": \"$(realpath "$dir/mounted")\"" "$out/adapter_config.json"
 finish

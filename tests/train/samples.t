@@ -50,4 +50,6 @@ grep Sure "$dir/chats.jsonl" > "$dir/longer.jsonl"
 run sft "$dir/run.yaml" model="$dir/model" datasets.0.path="$dir/longer.jsonl" output_dir="$dir/all" max_steps=150 train_on=all 'sample_prompts=["What is 3 plus 1?"]'
 of text "$dir/all" > "$dir/texts"
 check "a turn's end is an end where the model knows how to go on: $(cat "$dir/texts")" all_are '^It is [0-9]+\.$' "$dir/texts"
+run pt "$dir/run.yaml" model="$dir/model" datasets.0.path="$dir/longer.jsonl" output_dir="$dir/pt" max_steps=150 train_on=all 'sample_prompts=["What is 3 plus 1?"]'
+check "turns, not the verb, make a prompt a question: $(of text "$dir/pt")" [ "$(of text "$dir/pt")" = "$(cat "$dir/texts")" ]
 finish

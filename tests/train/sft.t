@@ -28,7 +28,7 @@ check "the loss falls from $first to $last" awk -v a="$first" -v b="$last" 'BEGI
 check "the template is saved" cmp "$dir/model/chat_template.jinja" "$dir/whole/chat_template.jinja"
 run generate "$dir/whole" --chat --prompt "What is 2 plus 4?" --temperature 0 --max-tokens 30
 check "it answers and stops: $(cat "$dir/out")" grep -qE '^It is [0-9]+\.$' "$dir/out"
-run generate "$dir/tokenizer/../whole" --chat --max-tokens 3
+run generate "$dir/tokenizer/../whole" --chat --prompt "" --max-tokens 3
 check "an empty question is one too" [ "$status" = 0 ]
 
 # --- what generate takes: ask FLAGS...
@@ -139,9 +139,36 @@ sed -i 's/"finished": true/"finished": false/' "$dir/dated/run.json"
 dated sft
 check "it goes on with rows made again: $(tail -1 "$dir/err")" grep -q "going on from" "$dir/err"
 check "which are the same" sha256sum --quiet -c "$dir/sums"
+cat > "$dir/more.jsonl" <<< '{"messages": [{"role": "user", "content": "and now?"}, {"role": "assistant", "content": "it is late"}]}'
+dated tokenize dataset_cache_dir="$dir/cache" validation_datasets="[{path: $dir/more.jsonl}]"
+(cd "$dir/cache" && sha256sum */*.tokens) > "$dir/sums"
+rm -r "$dir/cache"
+dated tokenize dataset_cache_dir="$dir/cache"
+rm -r "$dir/dated"
+dated sft dataset_cache_dir="$dir/cache" validation_datasets="[{path: $dir/more.jsonl}]"
+check "what another run has of one of two datasets is used: $(cat "$dir/err")" grep -q "(cached)" "$dir/err"
+check "and gives the other its date" [ "$(cd "$dir/cache" && sha256sum */*.tokens)" = "$(cat "$dir/sums")" ]
 rm -r "$dir/dated"
 dated sft
 check "a folder's first run begins now" [ "$(sed -nE 's/.*"began": ([0-9]+).*/\1/p' "$dir/dated/run.json")" -gt 1700000000 ]
+
+# --- runs that start together and share a cache
+for trial in 1 2 3; do
+    rm -rf "$dir/cache" "$dir"/together-*
+    pids=()
+    for i in 1 2 3; do
+        "$SUROGATE" sft "$dir/run.yaml" output_dir="$dir/together-$i" dataset_cache_dir="$dir/cache" max_steps=1 chat_template="$dir/dated.jinja" \
+            > "$dir/together-$i.log" 2>&1 &
+        pids+=($!)
+    done
+    ended=()
+    for pid in "${pids[@]}"; do
+        wait "$pid"
+        ended+=($?)
+    done
+    check "three runs, trial $trial: $(cat "$dir"/together-*.log)" [ "${ended[*]}" = "0 0 0" ]
+    check "one dataset of theirs" [ "$(find "$dir/cache" -name dataset.json | wc -l)" = 1 ]
+done
 
 # --- a template of the run goes with the model
 printf '%s' '{% for m in messages %}{{ m.role }}: {{ m.content }}{{ eos_token }}{% endfor %}{% if add_generation_prompt %}assistant: {% endif %}' > "$dir/other.jinja"
@@ -184,6 +211,6 @@ check "the report says what the data is" grep -q 'conversation (messages.*were c
 refused "on_long_sample: error" 2 "longer than sequence_len 40" -- sft "$dir/run.yaml" output_dir="$dir/error" max_steps=1 sequence_len=40 on_long_sample=error
 refused "no validation rows" 2 "no validation data left" "Raise validation_split_ratio" -- sft "$dir/run.yaml" output_dir="$dir/none" max_steps=1 \
     datasets.0.samples=1 validation_split_ratio=0.01
-refused "all rows untrained" 2 "nothing to train on" -- sft "$dir/run.yaml" output_dir="$dir/none" datasets.0.path="$dir/tail.jsonl" \
-    < <(tail -1 "$dir/some.jsonl" > "$dir/tail.jsonl")
+tail -1 "$dir/some.jsonl" > "$dir/tail.jsonl"
+refused "all rows untrained" 2 "nothing to train on" -- sft "$dir/run.yaml" output_dir="$dir/none" datasets.0.path="$dir/tail.jsonl"
 finish

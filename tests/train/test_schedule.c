@@ -5,10 +5,10 @@
 
 static Schedule make(const char *shape, int64_t total, const char *more)
 {
-    Config      config;
-    Schedule    schedule = { 0 };
-    char        text[512];
-    StrBuf      problems = { 0 };
+    Config   config;
+    Schedule schedule = {0};
+    char     text[512];
+    StrBuf   problems = {0};
     snprintf(text, sizeof text, "learning_rate: 1.0\nlr_scheduler_type: %s\n%s", shape, more);
     EXPECT_OK(config_parse("test.yaml", text, strlen(text), NULL, 0, &config, &problems));
     EXPECT_OK(schedule_make(&config, total, &schedule));
@@ -63,7 +63,7 @@ static void what_doesnt_fit_is_refused(void)
 {
     Config   config;
     Schedule s;
-    StrBuf   problems = { 0 };
+    StrBuf   problems = {0};
     EXPECT_OK(config_parse("t", "warmup_steps: 11\n", 17, NULL, 0, &config, &problems));
     EXPECT_FAILS(schedule_make(&config, 10, &s), ERR_INVALID, "warmup_steps");
     config_deinit(&config);

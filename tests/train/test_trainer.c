@@ -68,24 +68,29 @@ static void open_folder(void)
 {
     strcpy(folder, "/tmp/surogate_trainer_XXXXXX");
     EXPECT(mkdtemp(folder) != NULL);
-    StrBuf text = { 0 };
+    StrBuf text = {0};
     for (int i = 0; i < 3000; i++) strbuf_printf(&text, "line %d says %d and goes on\n", i, i * 7919 % 1000);
     EXPECT_OK(file_write_atomic(in_folder("text.txt"), text.data, text.len));
-    static const char *const special[] = { "<|end|>" };
-    BpeTrainOptions          options = { .vocab_size = 300, .special_tokens = special, .num_special_tokens = 1, .eos_token = special[0] };
+    static const char *const special[] = {"<|end|>"};
+    BpeTrainOptions          options = {.vocab_size = 300, .special_tokens = special, .num_special_tokens = 1, .eos_token = special[0]};
     BpeTrainer              *trainer;
-    Str                      all = { text.data, text.len };
+    Str                      all = {text.data, text.len};
     EXPECT_OK(bpe_trainer_create(&options, &trainer));
     EXPECT_OK(bpe_trainer_add(trainer, &all, 1));
     EXPECT_OK(bpe_trainer_train(trainer));
     EXPECT_OK(bpe_trainer_save(trainer, in_folder("tokenizer")));
     bpe_trainer_destroy(trainer);
     strbuf_deinit(&text);
-    static const char *const settings[] = { "hidden_size=32", "intermediate_size=48", "vocab_size=300", "head_dim=8" };
-    NewOptions               model = { .arch = "qwen3-tiny", .settings = settings, .num_settings = 4, .weights = true, .seed = 1,
-                                       .tokenizer = in_folder("tokenizer"), .max_shard_bytes = 1 << 30 };
+    static const char *const settings[] = {"hidden_size=32", "intermediate_size=48", "vocab_size=300", "head_dim=8"};
+    NewOptions               model = {.arch = "qwen3-tiny",
+                                      .settings = settings,
+                                      .num_settings = 4,
+                                      .weights = true,
+                                      .seed = 1,
+                                      .tokenizer = in_folder("tokenizer"),
+                                      .max_shard_bytes = 1 << 30};
     EXPECT_OK(new_model(&model, in_folder("model")));
-    log_set_level(LOG_QUIET);
+    log_mute(true);
 }
 
 static void close_folder(void)
@@ -96,9 +101,11 @@ static void close_folder(void)
 static Status train_with(const char *more, const TrainHooks *hooks, TrainOutcome *outcome)
 {
     Config config;
-    StrBuf text = { 0 }, problems = { 0 };
-    strbuf_printf(&text, "model: %s\noutput_dir: %s\ndatasets: [{path: %s}]\nsequence_len: 32\n"
-                         "logging_steps: 1000\nmodel_dtype: fp32\n%s", in_folder("model"), in_folder("out"), in_folder("text.txt"), more);
+    StrBuf text = {0}, problems = {0};
+    strbuf_printf(&text,
+                  "model: %s\noutput_dir: %s\ndatasets: [{path: %s}]\nsequence_len: 32\n"
+                  "logging_steps: 1000\nmodel_dtype: fp32\n%s",
+                  in_folder("model"), in_folder("out"), in_folder("text.txt"), more);
     EXPECT_OK(config_parse("run.yaml", text.data, text.len, NULL, 0, &config, &problems));
     Status status = train_run(&config, hooks, outcome);
     config_deinit(&config);
@@ -125,7 +132,7 @@ static void stop_counting(void *context, int64_t step)
 static void steps_allocate_nothing_from_the_second_on(void)
 {
     if (!CAN_COUNT) SKIP("a sanitizer owns malloc");
-    TrainHooks   hooks = { .step_begin = start_counting, .step_end = stop_counting };
+    TrainHooks   hooks = {.step_begin = start_counting, .step_end = stop_counting};
     TrainOutcome outcome;
     open_folder();
     atomic_store(&num_allocations, 0);
@@ -146,7 +153,8 @@ static void divergence_stops_with_the_weights_of_before(void)
 {
     TrainOutcome outcome;
     open_folder();
-    EXPECT_FAILS(train_with("max_steps: 30\nlearning_rate: 1000\nweight_decay: 100\nsave_steps: 1\n", NULL, &outcome), ERR_DIVERGED, "3 steps in a row");
+    EXPECT_FAILS(train_with("max_steps: 30\nlearning_rate: 1000\nweight_decay: 100\nsave_steps: 1\n", NULL, &outcome), ERR_DIVERGED,
+                 "3 steps in a row");
     EXPECT(outcome.steps >= 3 && outcome.steps < 30);
     close_folder();
 }
@@ -183,19 +191,97 @@ static void a_damaged_checkpoint_is_passed_over(void)
     close_folder();
 }
 
-/* Moments are flat: they mustn't be given to parameters that lie elsewhere. */
-static void a_checkpoint_of_another_layout_is_refused(void)
+/* The manifest of a checkpoint whose optimizer.safetensors a test wrote. */
+static void rewrite_manifest(const char *folder)
 {
-    static const char lora[] = "lora: true\nlora_rank: 2\nresume_from_checkpoint: true\n";
-    TrainOutcome      outcome;
-    char              more[256];
+    static const char *const names[] = {"model.safetensors", "optimizer.safetensors", "run_state.json", "config.json"};
+    char                     path[256];
+    StrBuf                   text = {0};
+    for (int i = 0; i < 4; i++) {
+        uint64_t hash = 0;
+        snprintf(path, sizeof path, "%s/%s", folder, names[i]);
+        EXPECT_OK(file_hash(path, &hash));
+        strbuf_printf(&text, "%s{\"name\": \"%s\", \"bytes\": %lld, \"xxh3\": \"%016llx\"}", i ? ", " : "{\"files\": [", names[i],
+                      (long long)file_size(path), (unsigned long long)hash);
+    }
+    strbuf_puts(&text, "]}");
+    snprintf(path, sizeof path, "%s/manifest.json", folder);
+    EXPECT_OK(file_write_atomic(path, text.data, text.len));
+    strbuf_deinit(&text);
+}
+
+/* A safetensors file of `count` of its tensors, the first from `first` on, the last with `rows_more` rows more than it has. */
+static void rewrite_states(const char *from, const char *to, size_t first, size_t count, const char *const *metadata, int64_t rows_more)
+{
+    StFile *file;
+    EXPECT_OK(st_open(from, &file));
+    StDecl *decls = calloc(count, sizeof *decls);
+    void   *longer = NULL;
+    for (size_t i = 0; i < count; i++) {
+        const StTensor *t = st_at(file, first + i);
+        decls[i] = (StDecl){.name = t->name, .dtype = t->dtype, .ndim = t->ndim, .data = t->data};
+        memcpy(decls[i].dim, t->dim, sizeof t->dim);
+    }
+    if (rows_more) {
+        decls[count - 1].dim[0] += rows_more;
+        longer = calloc(1, st_decl_bytes(&decls[count - 1]));
+        decls[count - 1].data = longer;
+    }
+    EXPECT_OK(st_write(to, decls, count, metadata, NULL, NULL));
+    free(longer);
+    free(decls);
+    st_close(file);
+}
+
+/* What can't be gone on with is refused, naming what it is and what to do. */
+static void states_of_another_kind_are_refused(void)
+{
+    static const char *const        ours[] = {"version", "2", "optimizer", "adamw", NULL},
+                             *const other[] = {"version", "2", "optimizer", "sgd", NULL}, *const later[] = {"version", "3", NULL};
+    static const struct {
+        const char *const *metadata;
+        size_t             first, left_out;
+        int64_t            rows_more;
+        const char        *says;
+    } cases[] = {
+        {other, 1, 1, 0, "of optimizer sgd, this run's is adamw"},
+        {later, 0, 0, 0, "has version 3; this program reads version 2"},
+        {ours, 1, 1, 0, ".m is missing: is the checkpoint of another model"},
+        {ours, 0, 0, 2, "this run's is f32["},
+    };
+    TrainOutcome outcome;
     open_folder();
-    EXPECT_OK(train_with("max_steps: 4\nlora: true\nlora_rank: 2\n", NULL, &outcome));
-    snprintf(more, sizeof more, "max_steps: 6\n%sfusion: [qkv, gate_up]\n", lora);
-    EXPECT_FAILS(train_with(more, NULL, &outcome), ERR_CHECKPOINT, "lie in another order");
-    snprintf(more, sizeof more, "max_steps: 6\n%s", lora);
-    EXPECT_OK(train_with(more, NULL, &outcome));
-    EXPECT_INT(outcome.steps, 6);
+    EXPECT_OK(train_with("max_steps: 4\n", NULL, &outcome));
+    StFile *file;
+    EXPECT_OK(file_copy(in_folder("out/checkpoint-4/optimizer.safetensors"), in_folder("states")));
+    EXPECT_OK(st_open(in_folder("states"), &file));
+    size_t count = st_count(file);
+    st_close(file);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        rewrite_states(in_folder("states"), in_folder("out/checkpoint-4/optimizer.safetensors"), cases[i].first, count - cases[i].left_out,
+                       cases[i].metadata, cases[i].rows_more);
+        rewrite_manifest(in_folder("out/checkpoint-4"));
+        EXPECT_FAILS(train_with("max_steps: 6\nresume_from_checkpoint: true\n", NULL, &outcome), ERR_CHECKPOINT, cases[i].says);
+        EXPECT(i == 1 || strstr(status_message(), "begin a new run: model: ") != NULL);
+    }
+    close_folder();
+}
+
+/* The format before: all moments in one tensor. */
+static void flat_states_are_refused(void)
+{
+    static const int64_t segments[8];
+    static const float   moments[64];
+    StDecl               decls[] = {{.name = "adam.m", .dtype = ST_F32, .ndim = 1, .dim = {64}, .data = moments},
+                                    {.name = "adam.v", .dtype = ST_F32, .ndim = 1, .dim = {64}, .data = moments},
+                                    {.name = "segments", .dtype = ST_I64, .ndim = 2, .dim = {2, 4}, .data = segments}};
+    TrainOutcome         outcome;
+    open_folder();
+    EXPECT_OK(train_with("max_steps: 4\n", NULL, &outcome));
+    EXPECT_OK(st_write(in_folder("out/checkpoint-4/optimizer.safetensors"), decls, 3, NULL, NULL, NULL));
+    rewrite_manifest(in_folder("out/checkpoint-4"));
+    EXPECT_FAILS(train_with("max_steps: 6\nresume_from_checkpoint: true\n", NULL, &outcome), ERR_CHECKPOINT, "older format");
+    EXPECT_CONTAINS(status_message(), "begin a new run: model: ");
     close_folder();
 }
 
@@ -228,15 +314,15 @@ static void a_finished_run_is_left_alone_and_others_refused(void)
 /* A base is read again only when its files were touched. */
 static void an_untouched_base_is_not_read_again(void)
 {
-    Arena     arena = { 0 };
+    Arena     arena = {0};
     HfModel  *model;
-    RunRecord none = { 0 }, first = { 0 }, again = { 0 }, touched = { 0 };
+    RunRecord none = {0}, first = {0}, again = {0}, touched = {0};
     open_folder();
     for (int i = 0; i < 50 && file_stamp(in_folder("model/model.safetensors")) == 0; i++) usleep(100000);
     EXPECT_OK(hf_model_open(&arena, in_folder("model"), &model));
     EXPECT_OK(run_record_base(model, &none, 2, &first));
     EXPECT(first.base != 0 && first.base_stamp != 0 && first.base != 12345);
-    RunRecord known = { .base = 12345, .base_stamp = first.base_stamp };
+    RunRecord known = {.base = 12345, .base_stamp = first.base_stamp};
     EXPECT_OK(run_record_base(model, &known, 2, &again));
     EXPECT_INT(again.base, 12345);
     flip_byte(in_folder("model/model.safetensors"));
@@ -264,5 +350,6 @@ static void saved_folders_carry_the_tokenizer_byte_for_byte(void)
 }
 
 TEST_MAIN(TEST(steps_allocate_nothing_from_the_second_on), TEST(divergence_stops_with_the_weights_of_before),
-          TEST(a_damaged_checkpoint_is_passed_over), TEST(a_checkpoint_of_another_layout_is_refused), TEST(the_oldest_checkpoints_go), TEST(a_finished_run_is_left_alone_and_others_refused),
-          TEST(an_untouched_base_is_not_read_again), TEST(saved_folders_carry_the_tokenizer_byte_for_byte))
+          TEST(a_damaged_checkpoint_is_passed_over), TEST(states_of_another_kind_are_refused), TEST(flat_states_are_refused),
+          TEST(the_oldest_checkpoints_go), TEST(a_finished_run_is_left_alone_and_others_refused), TEST(an_untouched_base_is_not_read_again),
+          TEST(saved_folders_carry_the_tokenizer_byte_for_byte))

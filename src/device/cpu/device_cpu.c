@@ -3,7 +3,6 @@
 #include "device/device.h"
 
 #include "base/pool.h"
-#include "base/strbuf.h"
 #include "device/cpu/facts.h"
 
 #include <stdio.h>
@@ -20,7 +19,9 @@ enum {
 typedef struct CpuDevice {
     Device      base;
     ThreadPool *pool;
-    Status      error; /* sticky, with its message */
+    double      marks[DEVICE_MARKS]; /* when each was set */
+    void       *peak_memory;         /* of device_cpu_measure_peak, kept for its next call */
+    Status      error;               /* sticky, with its message */
     char        message[512];
 } CpuDevice;
 
@@ -41,34 +42,18 @@ static Status cpu_device_facts(Device *device, DeviceFacts *out)
     return OK;
 }
 
-static void append_dtypes(StrBuf *buf, Value *const *values, int count)
-{
-    for (int i = 0; i < count; i++)
-        strbuf_printf(buf, "%s%s", i ? ", " : "", values[i] ? dtype_info(values[i]->type.dtype)->name : "none");
-}
-
-static Status no_kernel(const Node *node)
-{
-    StrBuf text = { 0 };
-    append_dtypes(&text, node->in, node->num_in);
-    strbuf_printf(&text, " -> ");
-    append_dtypes(&text, node->out, node->num_out);
-    status_fail(ERR_UNSUPPORTED, "op %s has no CPU kernel for %s", node->op->name, text.data);
-    strbuf_deinit(&text);
-    return ERR_UNSUPPORTED;
-}
-
 static Status cpu_bind(Device *device, const Node *node, BoundKernel *out)
 {
     const CpuKernel *kernel = op_cpu_kernel(node);
-    if (!kernel) return no_kernel(node);
-    *out = (BoundKernel){ .run = kernel->run, .name = kernel->name };
+    if (!kernel) return op_no_kernel(node, "CPU");
+    *out = (BoundKernel){.run = kernel->run, .name = kernel->name};
     if (node->op->workspace) out->workspace_bytes = node->op->workspace(node, pool_num_workers(cpu_of(device)->pool));
     return OK;
 }
 
-static Status cpu_alloc(Device *device, size_t bytes, void **out)
+static Status cpu_alloc(Device *device, Space space, size_t bytes, void **out)
 {
+    (void)space;
     TRY(sticky(cpu_of(device)));
     size_t alignment = bytes >= 2 * (size_t)HUGE_PAGE ? HUGE_PAGE : ALIGNMENT;
     size_t rounded = (bytes + alignment - 1) / alignment * alignment;
@@ -82,8 +67,9 @@ static Status cpu_alloc(Device *device, size_t bytes, void **out)
     return OK;
 }
 
-static void cpu_free(Device *device, void *memory)
+static void cpu_free(Device *device, Space space, void *memory)
 {
+    (void)space;
     (void)device;
     free(memory);
 }
@@ -168,20 +154,38 @@ static Status cpu_sync(Device *device)
     return sticky(cpu_of(device));
 }
 
+static Status cpu_mark(Device *device, int slot)
+{
+    cpu_of(device)->marks[slot] = now();
+    return sticky(cpu_of(device));
+}
+
+static Status cpu_await(Device *device, int slot)
+{
+    (void)slot;
+    return sticky(cpu_of(device));
+}
+
+static Status cpu_seconds_between(Device *device, int from_slot, int to_slot, double *out)
+{
+    *out = cpu_of(device)->marks[to_slot] - cpu_of(device)->marks[from_slot];
+    return OK;
+}
+
 static void cpu_destroy(Device *device)
 {
     pool_destroy(cpu_of(device)->pool);
+    free(cpu_of(device)->peak_memory);
     free(device);
 }
 
 static const DeviceApi cpu_api = {
     .name = "cpu",
+    .is_synchronous = true,
     .facts = cpu_device_facts,
     .bind = cpu_bind,
     .alloc = cpu_alloc,
     .free = cpu_free,
-    .alloc_host = cpu_alloc,
-    .free_host = cpu_free,
     .upload = cpu_copy,
     .download = cpu_copy,
     .clear = cpu_clear,
@@ -190,6 +194,9 @@ static const DeviceApi cpu_api = {
     .profile = cpu_profile,
     .release = cpu_release,
     .sync = cpu_sync,
+    .mark = cpu_mark,
+    .await = cpu_await,
+    .seconds_between = cpu_seconds_between,
     .destroy = cpu_destroy,
 };
 
@@ -210,4 +217,13 @@ Status device_cpu_create(int num_threads, Device **out)
 ThreadPool *device_cpu_pool(Device *device)
 {
     return device->api == &cpu_api ? cpu_of(device)->pool : NULL;
+}
+
+Status device_cpu_measure_peak(Device *device, double *out_flops, double *out_bytes)
+{
+    FAIL_IF(device->api != &cpu_api, ERR_UNSUPPORTED, "only a CPU's peak is measured");
+    CpuDevice *cpu = cpu_of(device);
+    if (!cpu->peak_memory) TRY(cpu_alloc(device, SPACE_DEVICE, cpu_peak_bytes(cpu->pool), &cpu->peak_memory));
+    cpu_measure_peak(cpu->pool, cpu->peak_memory, out_flops, out_bytes);
+    return OK;
 }

@@ -28,7 +28,7 @@ static void cpu_name(char *buf, size_t size)
 /* The limit of the control group we are in, as containers see it; 0: none. */
 static int64_t memory_limit(void)
 {
-    static const char *const paths[] = { "/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes" };
+    static const char *const paths[] = {"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"};
     long long                limit = 0;
     for (int i = 0; i < 2; i++) {
         FILE *file = fopen(paths[i], "r");
@@ -43,7 +43,7 @@ static int64_t memory_limit(void)
 void cpu_facts(int num_threads, DeviceFacts *out)
 {
     cpu_set_t set;
-    *out = (DeviceFacts){ .num_workers = num_threads };
+    *out = (DeviceFacts){.num_workers = num_threads};
     cpu_name(out->name, sizeof out->name);
     out->memory_bytes = (int64_t)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE);
     int64_t limit = memory_limit();
@@ -73,9 +73,8 @@ static void peak_gemm(void *context, int64_t task, int worker)
     for (int64_t l = 0; l < PEAK_SIZE; l += PEAK_DEPTH)
         for (int64_t i = 0; i < PEAK_SIZE; i += PEAK_ROWS)
             sgemm_run(kernel, PEAK_ROWS, PEAK_SIZE, PEAK_DEPTH, 1,
-                      (SgemmA){ a + i * PEAK_SIZE + l * PEAK_ROWS, kernel->rows * PEAK_DEPTH, 1, kernel->rows },
-                      (SgemmB){ b + l * PEAK_SIZE, kernel->cols * PEAK_DEPTH, kernel->cols }, c + i * PEAK_SIZE, PEAK_SIZE,
-                      l > 0);
+                      (SgemmA){a + i * PEAK_SIZE + l * PEAK_ROWS, kernel->rows * PEAK_DEPTH, 1, kernel->rows},
+                      (SgemmB){b + l * PEAK_SIZE, kernel->cols * PEAK_DEPTH, kernel->cols}, c + i * PEAK_SIZE, PEAK_SIZE, l > 0);
 }
 
 static void peak_stream(void *context, int64_t task, int worker)
@@ -101,17 +100,16 @@ static double fastest(ThreadPool *pool, PoolTask task, Peak *peak)
     return best;
 }
 
-Status device_cpu_measure_peak(Device *device, double *out_flops, double *out_bytes)
+size_t cpu_peak_bytes(const ThreadPool *pool)
 {
-    ThreadPool *pool = device_cpu_pool(device);
-    int64_t     workers = pool_num_workers(pool);
-    Peak        gemm = { .floats = 3 * PEAK_SIZE * PEAK_SIZE }, stream = { .floats = STREAM_FLOATS / workers };
-    int64_t     floats = workers * gemm.floats > STREAM_FLOATS ? workers * gemm.floats : STREAM_FLOATS;
-    void       *memory;
-    TRY(device->api->alloc(device, (size_t)floats * sizeof(float), &memory));
-    gemm.memory = stream.memory = memory;
+    size_t gemm = (size_t)pool_num_workers(pool) * 3 * PEAK_SIZE * PEAK_SIZE;
+    return (gemm > STREAM_FLOATS ? gemm : STREAM_FLOATS) * sizeof(float);
+}
+
+void cpu_measure_peak(ThreadPool *pool, void *memory, double *out_flops, double *out_bytes)
+{
+    int64_t workers = pool_num_workers(pool);
+    Peak    gemm = {memory, 3 * PEAK_SIZE * PEAK_SIZE}, stream = {memory, STREAM_FLOATS / workers};
     *out_flops = 2.0 * PEAK_SIZE * PEAK_SIZE * PEAK_SIZE * (double)workers / fastest(pool, peak_gemm, &gemm);
-    *out_bytes = 2.0 * (double)(stream.floats * workers) * sizeof(float) / fastest(pool, peak_stream, &stream);
-    device->api->free(device, memory);
-    return OK;
+    if (out_bytes) *out_bytes = 2.0 * (double)(stream.floats * workers) * sizeof(float) / fastest(pool, peak_stream, &stream);
 }

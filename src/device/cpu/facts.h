@@ -5,3 +5,7 @@
 
 /* Rates are 0: device_cpu_measure_peak measures them. num_threads 0: all cores this process may use. */
 void cpu_facts(int num_threads, DeviceFacts *out);
+
+/* device_cpu_measure_peak, in memory of so many bytes. */
+size_t cpu_peak_bytes(const ThreadPool *pool);
+void   cpu_measure_peak(ThreadPool *pool, void *memory, double *out_flops, double *out_bytes);

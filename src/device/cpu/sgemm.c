@@ -16,10 +16,10 @@ enum { BLOCK = 8 };
 #define FMA _mm256_fmadd_ps
 #define LOAD _mm256_loadu_ps
 #define STORE _mm256_storeu_ps
-#define PARTS(cols)                                                                                                \
-    __m256i lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);                                                      \
-    __m256i part0 = _mm256_cmpgt_epi32(_mm256_set1_epi32(cols), lane);                                             \
-    __m256i part1 = _mm256_cmpgt_epi32(_mm256_set1_epi32((cols) - LANES), lane)
+#define PARTS(cols) \
+    __m256i lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7); \
+    __m256i part0 = _mm256_cmpgt_epi32(_mm256_set1_epi32(cols), lane); \
+    __m256i part1 = _mm256_cmpgt_epi32(_mm256_set1_epi32((cols)-LANES), lane)
 #define LOAD_PART _mm256_maskload_ps
 #define STORE_PART _mm256_maskstore_ps
 #define ROW_CASES ROW_CASE(1) ROW_CASE(2) ROW_CASE(3) ROW_CASE(4) ROW_CASE(5) ROW_CASE(6)
@@ -34,19 +34,18 @@ enum { BLOCK = 8 };
 #define FMA _mm512_fmadd_ps
 #define LOAD _mm512_loadu_ps
 #define STORE _mm512_storeu_ps
-#define PARTS(cols)                                                                                                \
-    uint32_t  mask = (cols) >= 2 * LANES ? UINT32_MAX : (1u << (cols)) - 1;                                        \
+#define PARTS(cols) \
+    uint32_t  mask = (cols) >= 2 * LANES ? UINT32_MAX : (1u << (cols)) - 1; \
     __mmask16 part0 = (__mmask16)mask, part1 = (__mmask16)(mask >> LANES)
 #define LOAD_PART(p, part) _mm512_maskz_loadu_ps(part, p)
 #define STORE_PART _mm512_mask_storeu_ps
-#define ROW_CASES                                                                                                  \
-    ROW_CASE(1)                                                                                                    \
-    ROW_CASE(2) ROW_CASE(3) ROW_CASE(4) ROW_CASE(5) ROW_CASE(6) ROW_CASE(7) ROW_CASE(8) ROW_CASE(9) ROW_CASE(10)   \
-        ROW_CASE(11) ROW_CASE(12)
+#define ROW_CASES \
+    ROW_CASE(1) \
+    ROW_CASE(2) ROW_CASE(3) ROW_CASE(4) ROW_CASE(5) ROW_CASE(6) ROW_CASE(7) ROW_CASE(8) ROW_CASE(9) ROW_CASE(10) ROW_CASE(11) ROW_CASE(12)
 #include "device/cpu/sgemm_tile.h"
 
-static const SgemmKernel avx2 = { "AVX2", 6, 16, avx2_along_rows, avx2_along_depth };
-static const SgemmKernel avx512 = { "AVX-512", 12, 32, avx512_along_rows, avx512_along_depth };
+static const SgemmKernel avx2 = {"AVX2", 6, 16, avx2_along_rows, avx2_along_depth};
+static const SgemmKernel avx512 = {"AVX-512", 12, 32, avx512_along_rows, avx512_along_depth};
 
 int sgemm_kernels(const SgemmKernel **out)
 {
@@ -63,12 +62,12 @@ const SgemmKernel *sgemm_kernel(void)
 
 SgemmA sgemm_a(const SgemmKernel *kernel, bool trans, const float *a, int64_t stride)
 {
-    return trans ? (SgemmA){ a, kernel->rows, 1, stride } : (SgemmA){ a, kernel->rows * stride, stride, 1 };
+    return trans ? (SgemmA){a, kernel->rows, 1, stride} : (SgemmA){a, kernel->rows * stride, stride, 1};
 }
 
 SgemmB sgemm_b(const SgemmKernel *kernel, const float *b, int64_t stride)
 {
-    return (SgemmB){ b, kernel->cols, stride };
+    return (SgemmB){b, kernel->cols, stride};
 }
 
 static inline __m256 load8(const void *data, DType dtype, int64_t at)
@@ -105,9 +104,8 @@ static inline void turn8(__m256 x[BLOCK])
 }
 
 /* A panel of `width`, `count` of them there, whose elements are side by side in memory, `readable` in a row: rows are copied. */
-static inline __attribute__((always_inline)) void copy_panel(DType dtype, int width, int64_t count, int64_t readable,
-                                                             int64_t k, const void *data, int64_t at, int64_t stride,
-                                                             float *panel)
+static inline __attribute__((always_inline)) void copy_panel(DType dtype, int width, int64_t count, int64_t readable, int64_t k,
+                                                             const void *data, int64_t at, int64_t stride, float *panel)
 {
     for (int64_t l = 0; l < k; l++, at += stride, panel += width) {
         if (dtype == DT_F32 && count == width) {
@@ -122,15 +120,14 @@ static inline __attribute__((always_inline)) void copy_panel(DType dtype, int wi
 }
 
 /* The same where elements of one l are `stride` apart and those of one row are side by side. */
-static inline __attribute__((always_inline)) void turn_panel(DType dtype, int width, int64_t count, int64_t k,
-                                                             const void *data, int64_t at, int64_t stride, float *panel)
+static inline __attribute__((always_inline)) void turn_panel(DType dtype, int width, int64_t count, int64_t k, const void *data, int64_t at,
+                                                             int64_t stride, float *panel)
 {
     int64_t l = 0;
     for (; l + BLOCK <= k; l += BLOCK)
         for (int i = 0; i < width; i += BLOCK) {
             __m256 x[BLOCK];
-            for (int j = 0; j < BLOCK; j++)
-                x[j] = i + j < count ? load8(data, dtype, at + (i + j) * stride + l) : _mm256_setzero_ps();
+            for (int j = 0; j < BLOCK; j++) x[j] = i + j < count ? load8(data, dtype, at + (i + j) * stride + l) : _mm256_setzero_ps();
             turn8(x);
             for (int j = 0; j < BLOCK; j++) {
                 float *to = panel + (l + j) * width + i;
@@ -144,8 +141,8 @@ static inline __attribute__((always_inline)) void turn_panel(DType dtype, int wi
         for (int64_t i = 0; i < width; i++) panel[l * width + i] = i < count ? load1(data, dtype, at + i * stride + l) : 0;
 }
 
-static inline __attribute__((always_inline)) void pack_as(DType dtype, bool turn, int width, int64_t total, int64_t k,
-                                                          const void *data, int64_t stride, float *panels)
+static inline __attribute__((always_inline)) void pack_as(DType dtype, bool turn, int width, int64_t total, int64_t k, const void *data,
+                                                          int64_t stride, float *panels)
 {
     for (int64_t i = 0; i < total; i += width, panels += width * k) {
         int64_t count = total - i < width ? total - i : width;
@@ -161,10 +158,10 @@ static void pack(DType dtype, bool turn, int width, int64_t total, int64_t k, co
     /* constants, for the compiler */
 #define PACK_CASE(type, turned, wide) \
     if (dtype == (type) && turn == (turned) && width == (wide)) pack_as(type, turned, wide, total, k, data, stride, panels);
-#define PACK_CASES(wide)                                                                                           \
-    PACK_CASE(DT_F32, false, wide)                                                                                 \
-    PACK_CASE(DT_F32, true, wide)                                                                                  \
-    PACK_CASE(DT_BF16, false, wide)                                                                                \
+#define PACK_CASES(wide) \
+    PACK_CASE(DT_F32, false, wide) \
+    PACK_CASE(DT_F32, true, wide) \
+    PACK_CASE(DT_BF16, false, wide) \
     PACK_CASE(DT_BF16, true, wide)
     PACK_CASES(6)
     PACK_CASES(12)
@@ -172,22 +169,22 @@ static void pack(DType dtype, bool turn, int width, int64_t total, int64_t k, co
     PACK_CASES(32)
 }
 
-SgemmA sgemm_pack_a(const SgemmKernel *kernel, bool trans, int64_t rows, int64_t k, const void *a, DType dtype,
-                    int64_t stride, float *panels)
+SgemmA sgemm_pack_a(const SgemmKernel *kernel, bool trans, int64_t rows, int64_t k, const void *a, DType dtype, int64_t stride,
+                    float *panels)
 {
     pack(dtype, !trans, kernel->rows, rows, k, a, stride, panels);
-    return (SgemmA){ panels, kernel->rows * k, 1, kernel->rows };
+    return (SgemmA){panels, kernel->rows * k, 1, kernel->rows};
 }
 
-SgemmB sgemm_pack_b(const SgemmKernel *kernel, bool trans, int64_t cols, int64_t k, const void *b, DType dtype,
-                    int64_t stride, float *panels)
+SgemmB sgemm_pack_b(const SgemmKernel *kernel, bool trans, int64_t cols, int64_t k, const void *b, DType dtype, int64_t stride,
+                    float *panels)
 {
     pack(dtype, trans, kernel->cols, cols, k, b, stride, panels);
-    return (SgemmB){ panels, kernel->cols * k, kernel->cols };
+    return (SgemmB){panels, kernel->cols * k, kernel->cols};
 }
 
-void sgemm_run(const SgemmKernel *kernel, int64_t m, int64_t n, int64_t k, float alpha, SgemmA a, SgemmB b, float *c,
-               int64_t c_stride, bool add)
+void sgemm_run(const SgemmKernel *kernel, int64_t m, int64_t n, int64_t k, float alpha, SgemmA a, SgemmB b, float *c, int64_t c_stride,
+               bool add)
 {
     bool      along_rows = a.row == 1;
     SgemmTile tile = along_rows ? kernel->along_rows : kernel->along_depth;

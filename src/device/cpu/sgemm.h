@@ -24,8 +24,8 @@ typedef struct SgemmB {
 } SgemmB;
 
 /* c (rows,cols) (+)= alpha a b over depth k; cols beyond the last aren't touched, in b either. */
-typedef void (*SgemmTile)(int rows, int cols, int64_t k, float alpha, const float *a, int64_t a_stride, const float *b,
-                          int64_t b_stride, float *c, int64_t c_stride, bool add);
+typedef void (*SgemmTile)(int rows, int cols, int64_t k, float alpha, const float *a, int64_t a_stride, const float *b, int64_t b_stride,
+                          float *c, int64_t c_stride, bool add);
 
 typedef struct SgemmKernel {
     const char *name;
@@ -45,13 +45,13 @@ SgemmA sgemm_a(const SgemmKernel *kernel, bool trans, const float *a, int64_t st
 SgemmB sgemm_b(const SgemmKernel *kernel, const float *b, int64_t stride);
 
 /* Copies `rows` rows of op(a), f32 or bf16, depth k, to panels: room for sgemm_packed(rows, SGEMM_ROWS, k) floats. */
-SgemmA sgemm_pack_a(const SgemmKernel *kernel, bool trans, int64_t rows, int64_t k, const void *a, DType dtype,
-                    int64_t stride, float *panels);
+SgemmA sgemm_pack_a(const SgemmKernel *kernel, bool trans, int64_t rows, int64_t k, const void *a, DType dtype, int64_t stride,
+                    float *panels);
 
 /* Copies `cols` columns of op(b), f32 or bf16, depth k, to panels: room for sgemm_packed(cols, SGEMM_COLS, k) floats.
  * trans: b is stored (n,k). */
-SgemmB sgemm_pack_b(const SgemmKernel *kernel, bool trans, int64_t cols, int64_t k, const void *b, DType dtype,
-                    int64_t stride, float *panels);
+SgemmB sgemm_pack_b(const SgemmKernel *kernel, bool trans, int64_t cols, int64_t k, const void *b, DType dtype, int64_t stride,
+                    float *panels);
 
 static inline int64_t sgemm_packed(int64_t count, int64_t measure, int64_t k)
 {
@@ -59,5 +59,5 @@ static inline int64_t sgemm_packed(int64_t count, int64_t measure, int64_t k)
 }
 
 /* c (m,n) = alpha a b, or += with `add`. */
-void sgemm_run(const SgemmKernel *kernel, int64_t m, int64_t n, int64_t k, float alpha, SgemmA a, SgemmB b, float *c,
-               int64_t c_stride, bool add);
+void sgemm_run(const SgemmKernel *kernel, int64_t m, int64_t n, int64_t k, float alpha, SgemmA a, SgemmB b, float *c, int64_t c_stride,
+               bool add);

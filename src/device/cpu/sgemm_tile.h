@@ -3,10 +3,9 @@
  * declares what the last two need as part0, part1. */
 
 /* rows and the three flags are constants where it is inlined: accumulators stay in registers. Whole: all columns are there. */
-TARGET static inline __attribute__((always_inline)) void NAME(tile)(const int rows, const bool along_rows,
-                                                                    const bool whole, int cols, int64_t k, float alpha,
-                                                                    const float *a, int64_t a_stride, const float *b,
-                                                                    int64_t b_stride, float *c, int64_t c_stride, bool add)
+TARGET static inline __attribute__((always_inline)) void NAME(tile)(const int rows, const bool along_rows, const bool whole, int cols,
+                                                                    int64_t k, float alpha, const float *a, int64_t a_stride,
+                                                                    const float *b, int64_t b_stride, float *c, int64_t c_stride, bool add)
 {
     VECTOR sum[ROWS][2];
     PARTS(cols);
@@ -50,27 +49,31 @@ TARGET static inline __attribute__((always_inline)) void NAME(tile)(const int ro
     }
 }
 
-#define ROW_CASE(rows)                                                                                             \
-    case rows:                                                                                                     \
-        if (cols == 2 * LANES)                                                                                     \
-            NAME(tile)(rows, ALONG_ROWS, true, cols, k, alpha, a, a_stride, b, b_stride, c, c_stride, add);        \
-        else                                                                                                       \
-            NAME(tile)(rows, ALONG_ROWS, false, cols, k, alpha, a, a_stride, b, b_stride, c, c_stride, add);       \
+#define ROW_CASE(rows) \
+    case rows: \
+        if (cols == 2 * LANES) \
+            NAME(tile)(rows, ALONG_ROWS, true, cols, k, alpha, a, a_stride, b, b_stride, c, c_stride, add); \
+        else \
+            NAME(tile)(rows, ALONG_ROWS, false, cols, k, alpha, a, a_stride, b, b_stride, c, c_stride, add); \
         break;
 
-TARGET static void NAME(along_rows)(int rows, int cols, int64_t k, float alpha, const float *a, int64_t a_stride,
-                                    const float *b, int64_t b_stride, float *c, int64_t c_stride, bool add)
+TARGET static void NAME(along_rows)(int rows, int cols, int64_t k, float alpha, const float *a, int64_t a_stride, const float *b,
+                                    int64_t b_stride, float *c, int64_t c_stride, bool add)
 {
 #define ALONG_ROWS true
-    switch (rows) { ROW_CASES }
+    switch (rows) {
+        ROW_CASES
+    }
 #undef ALONG_ROWS
 }
 
-TARGET static void NAME(along_depth)(int rows, int cols, int64_t k, float alpha, const float *a, int64_t a_stride,
-                                     const float *b, int64_t b_stride, float *c, int64_t c_stride, bool add)
+TARGET static void NAME(along_depth)(int rows, int cols, int64_t k, float alpha, const float *a, int64_t a_stride, const float *b,
+                                     int64_t b_stride, float *c, int64_t c_stride, bool add)
 {
 #define ALONG_ROWS false
-    switch (rows) { ROW_CASES }
+    switch (rows) {
+        ROW_CASES
+    }
 #undef ALONG_ROWS
 }
 

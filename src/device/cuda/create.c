@@ -16,12 +16,10 @@ enum { LEAST_SM = 80 };
 
 static Status check_host(const CudaHost *host)
 {
-    bool same =
-        host->args_size == sizeof(KernelArgs) && host->node_size == sizeof(Node) && host->api_size == sizeof(DeviceApi);
-    FAIL_IF(
-        host->abi_version != CUDA_ABI_VERSION || !same, ERR_UNSUPPORTED,
-        "device cuda: the plugin is of another build than the program (interface %u, expected %d): build both together",
-        host->abi_version, CUDA_ABI_VERSION);
+    bool same = host->args_size == sizeof(KernelArgs) && host->node_size == sizeof(Node) && host->api_size == sizeof(DeviceApi);
+    FAIL_IF(host->abi_version != CUDA_ABI_VERSION || !same, ERR_UNSUPPORTED,
+            "device cuda: the plugin is of another build than the program (interface %u, expected %d): build both together",
+            host->abi_version, CUDA_ABI_VERSION);
     return OK;
 }
 
@@ -34,8 +32,8 @@ static Status check_driver(int *out_count, int *out_driver)
     FAIL_IF(error == cudaErrorInsufficientDriver && *out_driver == 0, ERR_UNSUPPORTED,
             "device cuda: no NVIDIA driver is installed (libcuda.so.1 isn't found)");
     FAIL_IF(error == cudaErrorInsufficientDriver, ERR_UNSUPPORTED,
-            "device cuda: the driver supports CUDA %d.%d, but this build needs %d.%d: install a newer driver",
-            *out_driver / 1000, *out_driver % 1000 / 10, CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
+            "device cuda: the driver supports CUDA %d.%d, but this build needs %d.%d: install a newer driver", *out_driver / 1000,
+            *out_driver % 1000 / 10, CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
     FAIL_IF(error == cudaErrorNoDevice || (error == cudaSuccess && *out_count == 0), ERR_UNSUPPORTED,
             "device cuda: the driver sees no GPU (CUDA_VISIBLE_DEVICES=%s)",
             getenv("CUDA_VISIBLE_DEVICES") ? getenv("CUDA_VISIBLE_DEVICES") : "unset");
@@ -49,17 +47,15 @@ static Status open_gpu(CudaDevice *cuda)
     CUDA_TRY(cudaGetDeviceProperties(&prop, cuda->index));
     cuda->sm = 10 * prop.major + prop.minor;
     snprintf(cuda->name, sizeof cuda->name, "%.63s", prop.name);
-    FAIL_IF(cuda->sm < LEAST_SM, ERR_UNSUPPORTED,
-            "device cuda: GPU %d, %s, has compute capability %d.%d; at least %d.%d is needed", cuda->index, cuda->name,
-            prop.major, prop.minor, LEAST_SM / 10, LEAST_SM % 10);
+    FAIL_IF(cuda->sm < LEAST_SM, ERR_UNSUPPORTED, "device cuda: GPU %d, %s, has compute capability %d.%d; at least %d.%d is needed",
+            cuda->index, cuda->name, prop.major, prop.minor, LEAST_SM / 10, LEAST_SM % 10);
     cuda->num_sms = prop.multiProcessorCount;
     cuda->shared_bytes = prop.sharedMemPerBlockOptin;
     cuda->memory_bytes = (int64_t)prop.totalGlobalMem;
     CUDA_TRY(cudaSetDevice(cuda->index));
     CUDA_TRY(cudaStreamCreateWithFlags(&cuda->stream, cudaStreamNonBlocking));
     CUDA_TRY(cudaHostAlloc((void **)&cuda->staging, CUDA_STAGING_BYTES, cudaHostAllocDefault));
-    for (int i = 0; i < CUDA_STAGING_PARTS; i++)
-        CUDA_TRY(cudaEventCreateWithFlags(&cuda->staging_free[i], cudaEventDisableTiming));
+    for (int i = 0; i < CUDA_STAGING_PARTS; i++) CUDA_TRY(cudaEventCreateWithFlags(&cuda->staging_free[i], cudaEventDisableTiming));
     TRY(cuda_kernels_check(cuda));
     return cuda_libraries_open(&cuda->lib);
 }
@@ -96,10 +92,9 @@ void surogate_cuda_describe(Device *device, char *out, size_t size)
     snprintf(out, size,
              "%s, compute capability %d.%d, %d multiprocessors, %.1f GiB\ndriver: CUDA %d.%d, runtime %d.%d\ncuBLASLt "
              "%zu.%zu.%zu (%s)\n%s",
-             cuda->name, cuda->sm / 10, cuda->sm % 10, cuda->num_sms, (double)cuda->memory_bytes / (1 << 30),
-             cuda->driver_version / 1000, cuda->driver_version % 1000 / 10, CUDART_VERSION / 1000,
-             CUDART_VERSION % 1000 / 10, cuda->lib.cublas_version / 10000, cuda->lib.cublas_version / 100 % 100,
-             cuda->lib.cublas_version % 100, cuda->lib.cublas_path, dnn);
+             cuda->name, cuda->sm / 10, cuda->sm % 10, cuda->num_sms, (double)cuda->memory_bytes / (1 << 30), cuda->driver_version / 1000,
+             cuda->driver_version % 1000 / 10, CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10, cuda->lib.cublas_version / 10000,
+             cuda->lib.cublas_version / 100 % 100, cuda->lib.cublas_version % 100, cuda->lib.cublas_path, dnn);
 }
 
 Status surogate_cuda_links(Device *device, char *out, size_t size)

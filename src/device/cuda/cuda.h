@@ -1,4 +1,4 @@
-/* The plugin's device: one GPU, one stream, the libraries found. What GEMM and attention calls need of it. */
+/* The plugin's device: one GPU, its streams, the libraries found. What GEMM and attention calls need of it. */
 #pragma once
 
 #include "device/cuda/libraries.h"
@@ -19,9 +19,11 @@ typedef struct CudaDevice {
     int            index, sm; /* sm: 10 * major + minor */
     char           name[64];
     int            num_sms, driver_version;
-    size_t         shared_bytes; /* a block may ask for */
-    int64_t        memory_bytes; /* total */
-    cudaStream_t   stream;
+    size_t         shared_bytes;       /* a block may ask for */
+    int64_t        memory_bytes;       /* total */
+    cudaStream_t   stream;             /* compute */
+    cudaStream_t   side[STREAM_COUNT]; /* the others, made at first use */
+    cudaEvent_t    marks[DEVICE_MARKS];
     CudaLibraries  lib;
     CudaGemmCache *gemm;
     CudaSdpaCache *sdpa;
@@ -39,8 +41,12 @@ typedef struct CudaHost CudaHost;
 void                    cuda_host_set(const CudaHost *host);
 void                    cuda_host_log(const char *fmt, ...) PRINTF_LIKE(1, 2);
 
-/* Launches in order on the stream; await_each: an error names its launch. */
-NODISCARD Status cuda_launch_all(CudaDevice *cuda, const Launch *launches, int count, bool await_each);
+/* Queues launches on their streams, with their waits; what is queued after comes after all of them (launch.c). */
+NODISCARD Status cuda_launch_all(CudaDevice *cuda, const Launch *launches, int count);
+/* All on the compute stream, one after another; await_each: an error names its launch. */
+NODISCARD Status cuda_launch_in_turn(CudaDevice *cuda, const Launch *launches, int count, bool await_each);
+/* One CUDA graph of them. */
+NODISCARD Status cuda_capture(CudaDevice *cuda, const Launch *launches, int count, cudaGraphExec_t *out);
 /* DeviceApi.profile (profile.c). */
 NODISCARD Status cuda_profile(CudaDevice *cuda, const Launch *launches, int count, double *seconds, double *out_overhead);
 

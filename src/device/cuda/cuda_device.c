@@ -1,8 +1,7 @@
-/* DeviceApi of one GPU: regions by cudaMalloc, copies through pinned staging on the one stream, programs as CUDA
- * graphs. */
+/* DeviceApi of one GPU: regions by cudaMalloc or pinned on the host, copies through pinned staging on the compute
+ * stream, programs as CUDA graphs (launch.c). */
 #include "device/cuda/cuda.h"
 
-#include "base/strbuf.h"
 #include "device/cuda/gemm.h"
 #include "device/cuda/kernel.h"
 #include "device/cuda/plugin.h"
@@ -23,6 +22,14 @@ static Status sticky(const CudaDevice *cuda)
 {
     if (cuda->error == OK) return OK;
     FAIL(cuda->error, "%s", cuda->message);
+}
+
+/* Every call begins here: any thread may make it, whatever GPU that thread used last. */
+static Status enter(const CudaDevice *cuda)
+{
+    TRY(sticky(cuda));
+    CUDA_TRY(cudaSetDevice(cuda->index));
+    return OK;
 }
 
 /* Keeps a failure: everything later returns it. A lost GPU or an ECC error ends up here too. */
@@ -46,6 +53,7 @@ static Status facts(Device *device, DeviceFacts *out)
     };
     CudaDevice *cuda = cuda_of(device);
     size_t      free_bytes, total;
+    TRY(enter(cuda));
     CUDA_TRY(cudaMemGetInfo(&free_bytes, &total));
     *out = (DeviceFacts){.memory_bytes = (int64_t)free_bytes, .launch_seconds = 2e-6, .num_workers = 1};
     snprintf(out->name, sizeof out->name, "%s", cuda->name);
@@ -63,35 +71,14 @@ static Status facts(Device *device, DeviceFacts *out)
 static bool serves(const CudaKernel *kernel, const Node *node, CudaDevice *cuda)
 {
     if (cuda->sm < kernel->min_sm) return false;
-    for (int i = 0; i < node->num_in + node->num_out; i++) {
-        const Value *value = i < node->num_in ? node->in[i] : node->out[i - node->num_in];
-        if (value && (DT_SET(value->type.dtype) & DT_SET_FLOAT) && !(DT_SET(value->type.dtype) & kernel->dtypes))
-            return false;
-    }
+    if (!op_types_fit(node, kernel->dtypes, kernel->except)) return false;
     return !kernel->match || kernel->match(node, cuda);
-}
-
-static void append_dtypes(StrBuf *buf, Value *const *values, int count)
-{
-    for (int i = 0; i < count; i++)
-        strbuf_printf(buf, "%s%s", i ? ", " : "", values[i] ? dtype_info(values[i]->type.dtype)->name : "none");
-}
-
-static Status no_kernel(const Node *node)
-{
-    StrBuf text = {0};
-    append_dtypes(&text, node->in, node->num_in);
-    strbuf_printf(&text, " -> ");
-    append_dtypes(&text, node->out, node->num_out);
-    status_fail(ERR_UNSUPPORTED, "op %s has no CUDA kernel for %s", node->op->name, text.data);
-    strbuf_deinit(&text);
-    return ERR_UNSUPPORTED;
 }
 
 static const CudaKernelList *kernels_of(const Node *node)
 {
     const OpDef *op = node->op;
-    bool known = op->id >= 0 && op->id < cuda_kernel_table_count && strcmp(cuda_kernel_table[op->id].op, op->name) == 0;
+    bool         known = op->id >= 0 && op->id < cuda_kernel_table_count && strcmp(cuda_kernel_table[op->id].op, op->name) == 0;
     return known ? cuda_kernel_table[op->id].kernels : NULL;
 }
 
@@ -106,7 +93,7 @@ static Status variant(Device *device, const Node *node, int index, BoundKernel *
         if (kernel->workspace) out->workspace_bytes = kernel->workspace(node, cuda);
         return OK;
     }
-    return no_kernel(node);
+    return op_no_kernel(node, "CUDA");
 }
 
 static Status bind_kernel(Device *device, const Node *node, BoundKernel *out)
@@ -124,10 +111,23 @@ static Status (*prepare_of(const Launch *launch))(const KernelArgs *)
 
 /* ---- memory ---- */
 
-static Status alloc(Device *device, size_t bytes, void **out)
+static Status alloc_host(size_t bytes, void **out)
+{
+    cudaError_t error = cudaHostAlloc(out, bytes ? bytes : 1, cudaHostAllocPortable | cudaHostAllocMapped);
+    if (error == cudaErrorMemoryAllocation) {
+        cudaGetLastError();
+        FAIL(ERR_NO_FIT, "cannot pin %.2f GiB of the host's memory", (double)bytes / (1 << 30));
+    }
+    CUDA_TRY(error);
+    memset(*out, 0, bytes);
+    return OK;
+}
+
+static Status alloc(Device *device, Space space, size_t bytes, void **out)
 {
     CudaDevice *cuda = cuda_of(device);
-    TRY(sticky(cuda));
+    TRY(enter(cuda));
+    if (space == SPACE_HOST) return alloc_host(bytes, out);
     cudaError_t error = cudaMalloc(out, bytes ? bytes : 256);
     if (error == cudaErrorMemoryAllocation) {
         size_t free_bytes = 0, total = 0;
@@ -143,24 +143,14 @@ static Status alloc(Device *device, size_t bytes, void **out)
     return OK;
 }
 
-static void free_memory(Device *device, void *memory)
+static void free_memory(Device *device, Space space, void *memory)
 {
+    cudaSetDevice(cuda_of(device)->index);
     cudaStreamSynchronize(cuda_of(device)->stream);
-    cudaFree(memory);
-}
-
-static Status alloc_host(Device *device, size_t bytes, void **out)
-{
-    TRY(sticky(cuda_of(device)));
-    CUDA_TRY(cudaHostAlloc(out, bytes ? bytes : 1, cudaHostAllocDefault));
-    memset(*out, 0, bytes);
-    return OK;
-}
-
-static void free_host(Device *device, void *memory)
-{
-    cudaStreamSynchronize(cuda_of(device)->stream);
-    cudaFreeHost(memory);
+    if (space == SPACE_HOST)
+        cudaFreeHost(memory);
+    else
+        cudaFree(memory);
 }
 
 /* Up to `want` bytes of staging that no copy reads any more. */
@@ -195,7 +185,7 @@ static Status upload_staged(CudaDevice *cuda, char *dst, const char *src, size_t
 static Status upload(Device *device, void *dst, const void *src, size_t bytes)
 {
     CudaDevice *cuda = cuda_of(device);
-    TRY(sticky(cuda));
+    TRY(enter(cuda));
     struct cudaPointerAttributes attributes = {.type = cudaMemoryTypeUnregistered};
     if (bytes >= PINNED_AT_LEAST && cudaPointerGetAttributes(&attributes, src) != cudaSuccess) cudaGetLastError();
     if (attributes.type == cudaMemoryTypeHost) {
@@ -215,7 +205,7 @@ static Status wait(CudaDevice *cuda, const char *where)
 static Status download(Device *device, void *dst, const void *src, size_t bytes)
 {
     CudaDevice *cuda = cuda_of(device);
-    TRY(sticky(cuda));
+    TRY(enter(cuda));
     if (bytes) CUDA_TRY(cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDeviceToHost, cuda->stream));
     return wait(cuda, "download");
 }
@@ -223,54 +213,18 @@ static Status download(Device *device, void *dst, const void *src, size_t bytes)
 static Status clear(Device *device, void *dst, size_t bytes)
 {
     CudaDevice *cuda = cuda_of(device);
-    TRY(sticky(cuda));
+    TRY(enter(cuda));
     CUDA_TRY(cudaMemsetAsync(dst, 0, bytes, cuda->stream));
     return OK;
 }
 
 /* ---- launches ---- */
 
-Status cuda_launch_all(CudaDevice *cuda, const Launch *launches, int count, bool await_each)
-{
-    for (int i = 0; i < count; i++) {
-        KernelArgs args = launches[i].args;
-        args.stream = cuda->stream;
-        args.device = cuda;
-        Status      status = launches[i].kernel.run(&args);
-        const char *op = launches[i].node ? launches[i].node->op->name : "launch";
-        const char *name = launches[i].node && launches[i].node->out[0] ? launches[i].node->out[0]->name : "";
-        if (status == OK && await_each) {
-            cudaError_t error = cudaStreamSynchronize(cuda->stream);
-            if (error != cudaSuccess) status = cuda_failed(error, "kernel", __FILE__, __LINE__);
-        }
-        if (status != OK)
-            return status_prefix(status, "%s (%s) of %s, launch %d of %d", op, launches[i].kernel.name, name, i, count);
-    }
-    return OK;
-}
-
-static Status capture(CudaDevice *cuda, const Launch *launches, int count, cudaGraphExec_t *out)
-{
-    cudaGraph_t graph = NULL;
-    CUDA_TRY(cudaStreamBeginCapture(cuda->stream, cudaStreamCaptureModeThreadLocal));
-    Status      status = cuda_launch_all(cuda, launches, count, false);
-    cudaError_t error = cudaStreamEndCapture(cuda->stream, &graph);
-    if (status == OK && error != cudaSuccess) status = cuda_failed(error, "cudaStreamEndCapture", __FILE__, __LINE__);
-    if (status == OK) {
-        error = cudaGraphInstantiate(out, graph, 0);
-        if (error != cudaSuccess) status = cuda_failed(error, "cudaGraphInstantiate", __FILE__, __LINE__);
-    }
-    if (graph) cudaGraphDestroy(graph);
-    if (status != OK) return status;
-    CUDA_TRY(cudaGraphUpload(*out, cuda->stream));
-    return OK;
-}
-
 static Status prepare(Device *device, const Launch *launches, int count, void **out_replay)
 {
     CudaDevice *cuda = cuda_of(device);
     *out_replay = NULL;
-    TRY(sticky(cuda));
+    TRY(enter(cuda));
     for (int i = 0; i < count; i++) {
         Status (*hook)(const KernelArgs *) = prepare_of(&launches[i]);
         if (!hook) continue;
@@ -283,7 +237,7 @@ static Status prepare(Device *device, const Launch *launches, int count, void **
     cuda_gemm_save(cuda);
     if (cuda->eager || !count) return wait(cuda, "prepare");
     cudaGraphExec_t exec = NULL;
-    Status          status = capture(cuda, launches, count, &exec);
+    Status          status = cuda_capture(cuda, launches, count, &exec);
     if (status != OK) return keep(cuda, status, "");
     *out_replay = exec;
     return wait(cuda, "prepare");
@@ -292,8 +246,9 @@ static Status prepare(Device *device, const Launch *launches, int count, void **
 static Status run(Device *device, const Launch *launches, int count, void *replay)
 {
     CudaDevice *cuda = cuda_of(device);
-    TRY(sticky(cuda));
-    if (!replay) return keep(cuda, cuda_launch_all(cuda, launches, count, cuda->eager), "");
+    TRY(enter(cuda));
+    if (!replay)
+        return keep(cuda, cuda->eager ? cuda_launch_in_turn(cuda, launches, count, true) : cuda_launch_all(cuda, launches, count), "");
     cudaError_t error = cudaGraphLaunch((cudaGraphExec_t)replay, cuda->stream);
     if (error != cudaSuccess) return keep(cuda, cuda_failed(error, "cudaGraphLaunch", __FILE__, __LINE__), "");
     return OK;
@@ -302,12 +257,13 @@ static Status run(Device *device, const Launch *launches, int count, void *repla
 static Status profile(Device *device, const Launch *launches, int count, double *seconds, double *out_overhead)
 {
     CudaDevice *cuda = cuda_of(device);
-    TRY(sticky(cuda));
+    TRY(enter(cuda));
     return keep(cuda, cuda_profile(cuda, launches, count, seconds, out_overhead), "profile");
 }
 
 static void release(Device *device, void *replay)
 {
+    cudaSetDevice(cuda_of(device)->index);
     cudaStreamSynchronize(cuda_of(device)->stream);
     if (replay) cudaGraphExecDestroy((cudaGraphExec_t)replay);
 }
@@ -315,8 +271,37 @@ static void release(Device *device, void *replay)
 static Status sync_device(Device *device)
 {
     CudaDevice *cuda = cuda_of(device);
-    TRY(sticky(cuda));
+    TRY(enter(cuda));
     return wait(cuda, "a launch (SUROGATE_CUDA_EAGER=1 names it)");
+}
+
+static Status mark(Device *device, int slot)
+{
+    CudaDevice *cuda = cuda_of(device);
+    TRY(enter(cuda));
+    if (!cuda->marks[slot]) CUDA_TRY(cudaEventCreateWithFlags(&cuda->marks[slot], cudaEventBlockingSync));
+    CUDA_TRY(cudaEventRecord(cuda->marks[slot], cuda->stream));
+    return OK;
+}
+
+static Status await(Device *device, int slot)
+{
+    CudaDevice *cuda = cuda_of(device);
+    TRY(enter(cuda));
+    if (!cuda->marks[slot]) return OK;
+    cudaError_t error = cudaEventSynchronize(cuda->marks[slot]);
+    if (error == cudaSuccess) return OK;
+    return keep(cuda, cuda_failed(error, "cudaEventSynchronize", __FILE__, __LINE__), "a launch (SUROGATE_CUDA_EAGER=1 names it)");
+}
+
+static Status seconds_between(Device *device, int from_slot, int to_slot, double *out)
+{
+    CudaDevice *cuda = cuda_of(device);
+    float       ms = 0;
+    TRY(enter(cuda));
+    CUDA_TRY(cudaEventElapsedTime(&ms, cuda->marks[from_slot], cuda->marks[to_slot]));
+    *out = 1e-3 * (double)ms;
+    return OK;
 }
 
 static void tuning_get(Device *device, char *out, size_t size)
@@ -332,13 +317,18 @@ static void tuning_set(Device *device, const char *text)
 static void destroy(Device *device)
 {
     CudaDevice *cuda = cuda_of(device);
+    cudaSetDevice(cuda->index);
     if (cuda->stream) cudaStreamSynchronize(cuda->stream);
     cuda_gemm_close(cuda);
     cuda_sdpa_close(cuda);
     cuda_libraries_close(&cuda->lib);
     for (int i = 0; i < CUDA_STAGING_PARTS; i++)
         if (cuda->staging_free[i]) cudaEventDestroy(cuda->staging_free[i]);
+    for (int i = 0; i < DEVICE_MARKS; i++)
+        if (cuda->marks[i]) cudaEventDestroy(cuda->marks[i]);
     if (cuda->staging) cudaFreeHost(cuda->staging);
+    for (int i = 0; i < STREAM_COUNT; i++)
+        if (cuda->side[i]) cudaStreamDestroy(cuda->side[i]);
     if (cuda->stream) cudaStreamDestroy(cuda->stream);
     free(cuda);
 }
@@ -350,8 +340,6 @@ const DeviceApi cuda_device_api = {
     .variant = variant,
     .alloc = alloc,
     .free = free_memory,
-    .alloc_host = alloc_host,
-    .free_host = free_host,
     .upload = upload,
     .download = download,
     .clear = clear,
@@ -360,6 +348,9 @@ const DeviceApi cuda_device_api = {
     .profile = profile,
     .release = release,
     .sync = sync_device,
+    .mark = mark,
+    .await = await,
+    .seconds_between = seconds_between,
     .tuning_get = tuning_get,
     .tuning_set = tuning_set,
     .destroy = destroy,

@@ -45,8 +45,7 @@ struct CudaGemmCache {
 #define BLAS_TRY(lib, expr) \
     do { \
         cublasStatus_t blas_status_ = (lib)->expr; \
-        if (blas_status_ != CUBLAS_STATUS_SUCCESS) \
-            FAIL(ERR_DEVICE, "cuBLASLt: status %d from %s", (int)blas_status_, #expr); \
+        if (blas_status_ != CUBLAS_STATUS_SUCCESS) FAIL(ERR_DEVICE, "cuBLASLt: status %d from %s", (int)blas_status_, #expr); \
     } while (0)
 
 static cudaDataType_t type_of(DType dtype)
@@ -54,25 +53,24 @@ static cudaDataType_t type_of(DType dtype)
     return dtype == DT_BF16 ? CUDA_R_16BF : CUDA_R_32F;
 }
 
-static uint32_t alignment_of(const void *data, int64_t offset, DType dtype)
+static uint32_t alignment_of(const GemmOperand *x)
 {
-    uint64_t bytes = ((uintptr_t)data + (uint64_t)(offset * dtype_bytes(dtype))) | ALIGN;
+    uint64_t bytes = ((uintptr_t)x->data + (uint64_t)(dtype_bytes(x->dtype, x->offset))) | ALIGN;
     return (uint32_t)(bytes & (~bytes + 1));
 }
 
-/* 0: none, 1: one, 2: one that vector loads can't read. (Where nodes are bound, a bias is the address 1.) */
-static int bias_kind(const CudaGemm *g)
+/* 0: none, 1: one, 2: one that vector loads can't read. */
+static int bias_kind(const Gemm *g)
 {
-    return !g->bias ? 0 : (uintptr_t)g->bias % ALIGN > 1 ? 2 : 1;
+    return g->epilogue != GEMM_BIAS ? 0 : alignment_of(&g->bias) < ALIGN ? 2 : 1;
 }
 
-static void key_of(const CudaGemm *g, char out[KEY_BYTES])
+static void key_of(const Gemm *g, char out[KEY_BYTES])
 {
-    snprintf(out, KEY_BYTES, "%lld,%lld,%lld,%c%c,%d,%d%d%d,%d,%lld,%lld,%lld,%u,%u,%u", (long long)g->m,
-             (long long)g->n, (long long)g->k, g->trans_a ? 't' : 'n', g->trans_b ? 't' : 'n', g->accumulate,
-             g->a_dtype, g->b_dtype, g->c_dtype, bias_kind(g), (long long)g->a_stride, (long long)g->b_stride,
-             (long long)g->c_stride, alignment_of(g->a, g->a_offset, g->a_dtype),
-             alignment_of(g->b, g->b_offset, g->b_dtype), alignment_of(g->c, g->c_offset, g->c_dtype));
+    snprintf(out, KEY_BYTES, "%lld,%lld,%lld,%c%c,%d,%d%d%d,%d,%lld,%lld,%lld,%u,%u,%u", (long long)g->m, (long long)g->n, (long long)g->k,
+             g->a.trans ? 't' : 'n', g->b.trans ? 't' : 'n', g->accumulate, g->a.dtype, g->b.dtype, g->c.dtype, bias_kind(g),
+             (long long)g->a.stride, (long long)g->b.stride, (long long)g->c.stride, alignment_of(&g->a), alignment_of(&g->b),
+             alignment_of(&g->c));
 }
 
 /* ---- the cache on disk ---- */
@@ -82,8 +80,7 @@ static bool cache_path(const CudaDevice *device, char out[PATH_MAX])
     const char *base = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
     char        gpu[64];
     int         n;
-    for (size_t i = 0; i < sizeof gpu; i++)
-        gpu[i] = device->name[i] == ' ' || device->name[i] == '/' ? '-' : device->name[i];
+    for (size_t i = 0; i < sizeof gpu; i++) gpu[i] = device->name[i] == ' ' || device->name[i] == '/' ? '-' : device->name[i];
     if (base && base[0])
         n = snprintf(out, PATH_MAX - 128, "%s/surogate", base);
     else if (home && home[0])
@@ -205,48 +202,44 @@ void cuda_gemm_import(CudaDevice *device, const char *text)
 
 /* ---- plans ---- */
 
-static Status make_layout(const CudaLibraries *lib, DType dtype, int64_t rows, int64_t cols, int64_t stride,
-                          cublasLtMatrixLayout_t *out)
+static Status make_layout(const CudaLibraries *lib, DType dtype, int64_t rows, int64_t cols, int64_t stride, cublasLtMatrixLayout_t *out)
 {
     /* stored (rows, cols) row-major is (cols, rows) column-major */
     BLAS_TRY(lib, cublasLtMatrixLayoutCreate(out, type_of(dtype), (uint64_t)cols, (uint64_t)rows, stride));
     return OK;
 }
 
-static Status set_desc(const CudaLibraries *lib, cublasLtMatmulDesc_t desc, cublasLtMatmulDescAttributes_t attribute,
-                       const void *value, size_t size)
+static Status set_desc(const CudaLibraries *lib, cublasLtMatmulDesc_t desc, cublasLtMatmulDescAttributes_t attribute, const void *value,
+                       size_t size)
 {
     BLAS_TRY(lib, cublasLtMatmulDescSetAttribute(desc, attribute, value, size));
     return OK;
 }
 
-static Status make_descriptors(const CudaLibraries *lib, const CudaGemm *g, GemmPlan *plan)
+static Status make_descriptors(const CudaLibraries *lib, const Gemm *g, GemmPlan *plan)
 {
-    cublasOperation_t first = g->trans_b ? CUBLAS_OP_T : CUBLAS_OP_N, second = g->trans_a ? CUBLAS_OP_T : CUBLAS_OP_N;
+    cublasOperation_t first = g->b.trans ? CUBLAS_OP_T : CUBLAS_OP_N, second = g->a.trans ? CUBLAS_OP_T : CUBLAS_OP_N;
     BLAS_TRY(lib, cublasLtMatmulDescCreate(&plan->desc, CUBLAS_COMPUTE_32F, CUDA_R_32F));
     TRY(set_desc(lib, plan->desc, CUBLASLT_MATMUL_DESC_TRANSA, &first, sizeof first));
     TRY(set_desc(lib, plan->desc, CUBLASLT_MATMUL_DESC_TRANSB, &second, sizeof second));
-    if (g->bias) {
+    if (g->epilogue == GEMM_BIAS) {
         cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_BIAS;
-        cudaDataType_t     type = type_of(g->bias_dtype);
+        cudaDataType_t     type = type_of(g->bias.dtype);
         TRY(set_desc(lib, plan->desc, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue));
         TRY(set_desc(lib, plan->desc, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &type, sizeof type));
     }
-    TRY(make_layout(lib, g->a_dtype, g->trans_a ? g->k : g->m, g->trans_a ? g->m : g->k, g->a_stride, &plan->a));
-    TRY(make_layout(lib, g->b_dtype, g->trans_b ? g->n : g->k, g->trans_b ? g->k : g->n, g->b_stride, &plan->b));
-    return make_layout(lib, g->c_dtype, g->m, g->n, g->c_stride, &plan->c);
+    TRY(make_layout(lib, g->a.dtype, g->a.trans ? g->k : g->m, g->a.trans ? g->m : g->k, g->a.stride, &plan->a));
+    TRY(make_layout(lib, g->b.dtype, g->b.trans ? g->n : g->k, g->b.trans ? g->k : g->n, g->b.stride, &plan->b));
+    return make_layout(lib, g->c.dtype, g->m, g->n, g->c.stride, &plan->c);
 }
 
-static int find_algos(const CudaLibraries *lib, const CudaGemm *g, const GemmPlan *plan,
-                      cublasLtMatmulHeuristicResult_t *out)
+static int find_algos(const CudaLibraries *lib, const Gemm *g, const GemmPlan *plan, cublasLtMatmulHeuristicResult_t *out)
 {
     cublasLtMatmulPreference_t preference;
     size_t                     workspace = GPU_GEMM_WORKSPACE;
-    uint32_t                   schemes =
-        CUBLASLT_REDUCTION_SCHEME_NONE | CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE; /* partial sums in fp32 workspace */
-    uint32_t align_a = alignment_of(g->a, g->a_offset, g->a_dtype),
-             align_b = alignment_of(g->b, g->b_offset, g->b_dtype);
-    uint32_t align_c = alignment_of(g->c, g->c_offset, g->c_dtype);
+    uint32_t schemes = CUBLASLT_REDUCTION_SCHEME_NONE | CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE; /* partial sums in fp32 workspace */
+    uint32_t align_a = alignment_of(&g->a), align_b = alignment_of(&g->b);
+    uint32_t align_c = alignment_of(&g->c);
     int      count = 0;
     if (lib->cublasLtMatmulPreferenceCreate(&preference) != CUBLAS_STATUS_SUCCESS) return 0;
     const struct {
@@ -262,19 +255,18 @@ static int find_algos(const CudaLibraries *lib, const CudaGemm *g, const GemmPla
         {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, &align_c, sizeof align_c},
     };
     for (size_t i = 0; i < sizeof settings / sizeof settings[0]; i++)
-        lib->cublasLtMatmulPreferenceSetAttribute(preference, settings[i].attribute, settings[i].value,
-                                                  settings[i].size);
-    cublasStatus_t status = lib->cublasLtMatmulAlgoGetHeuristic(lib->blas, plan->desc, plan->b, plan->a, plan->c,
-                                                                plan->c, preference, MAX_ALGOS, out, &count);
+        lib->cublasLtMatmulPreferenceSetAttribute(preference, settings[i].attribute, settings[i].value, settings[i].size);
+    cublasStatus_t status =
+        lib->cublasLtMatmulAlgoGetHeuristic(lib->blas, plan->desc, plan->b, plan->a, plan->c, plan->c, preference, MAX_ALGOS, out, &count);
     lib->cublasLtMatmulPreferenceDestroy(preference);
     return status == CUBLAS_STATUS_SUCCESS ? count : 0;
 }
 
-static bool dtypes_fit(const CudaGemm *g)
+static bool dtypes_fit(const Gemm *g)
 {
-    bool operands = g->a_dtype == g->b_dtype && (g->c_dtype == g->a_dtype || g->c_dtype == DT_F32);
-    return operands && (!g->bias || (g->bias_dtype == g->c_dtype && bias_kind(g) == 1)) && g->m > 0 && g->n > 0 &&
-           g->k > 0;
+    bool operands = g->a.dtype == g->b.dtype && (g->c.dtype == g->a.dtype || g->c.dtype == DT_F32);
+    bool plain = g->epilogue == GEMM_PLAIN || (g->bias.dtype == g->c.dtype && bias_kind(g) == 1);
+    return operands && plain && !g->a.scale && !g->b.scale && g->m > 0 && g->n > 0 && g->k > 0;
 }
 
 /* A known algorithm still has to be one for this shape: a file may be old or edited. */
@@ -285,8 +277,7 @@ static bool take_known(const CudaLibraries *lib, CudaGemmCache *cache, GemmPlan 
     if (!known) return false;
     cublasLtMatmulAlgo_t algo;
     memcpy(&algo, known->words, sizeof algo);
-    cublasStatus_t status =
-        lib->cublasLtMatmulAlgoCheck(lib->blas, plan->desc, plan->b, plan->a, plan->c, plan->c, &algo, &result);
+    cublasStatus_t status = lib->cublasLtMatmulAlgoCheck(lib->blas, plan->desc, plan->b, plan->a, plan->c, plan->c, &algo, &result);
     if (status != CUBLAS_STATUS_SUCCESS || result.workspaceSize > GPU_GEMM_WORKSPACE) return false;
     plan->algo = algo;
     plan->microseconds = known->microseconds;
@@ -294,7 +285,7 @@ static bool take_known(const CudaLibraries *lib, CudaGemmCache *cache, GemmPlan 
     return true;
 }
 
-static GemmPlan *plan_of(CudaDevice *device, const CudaGemm *g)
+static GemmPlan *plan_of(CudaDevice *device, const Gemm *g)
 {
     CudaGemmCache       *cache = cache_of(device);
     const CudaLibraries *lib = &device->lib;
@@ -318,30 +309,30 @@ static GemmPlan *plan_of(CudaDevice *device, const CudaGemm *g)
     return plan;
 }
 
-bool cuda_gemm_supported(CudaDevice *device, const CudaGemm *g)
+bool cuda_gemm_supported(CudaDevice *device, const Gemm *g)
 {
     return plan_of(device, g)->supported;
 }
 
-static void *at(const void *data, DType dtype, int64_t offset)
+static void *first_of(const GemmOperand *x)
 {
-    return (char *)data + offset * dtype_bytes(dtype);
+    return (char *)x->data + dtype_bytes(x->dtype, x->offset);
 }
 
-static Status multiply(CudaDevice *device, const CudaGemm *g, GemmPlan *plan, const cublasLtMatmulAlgo_t *algo,
-                       void *workspace, size_t workspace_bytes, cudaStream_t stream)
+static Status multiply(CudaDevice *device, const Gemm *g, GemmPlan *plan, const cublasLtMatmulAlgo_t *algo, void *workspace,
+                       size_t workspace_bytes, cudaStream_t stream)
 {
     const CudaLibraries *lib = &device->lib;
     float                beta = g->accumulate ? 1.0f : 0.0f;
-    void                *c = at(g->c, g->c_dtype, g->c_offset);
-    if (g->bias) TRY(set_desc(lib, plan->desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &g->bias, sizeof g->bias));
-    BLAS_TRY(lib, cublasLtMatmul(lib->blas, plan->desc, &g->alpha, at(g->b, g->b_dtype, g->b_offset), plan->b,
-                                 at(g->a, g->a_dtype, g->a_offset), plan->a, &beta, c, plan->c, c, plan->c, algo,
-                                 workspace, workspace_bytes, stream));
+    void                *c = first_of(&g->c);
+    void                *bias = first_of(&g->bias);
+    if (g->epilogue == GEMM_BIAS) TRY(set_desc(lib, plan->desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof bias));
+    BLAS_TRY(lib, cublasLtMatmul(lib->blas, plan->desc, &g->alpha, first_of(&g->b), plan->b, first_of(&g->a), plan->a, &beta, c, plan->c, c,
+                                 plan->c, algo, workspace, workspace_bytes, stream));
     return OK;
 }
 
-Status cuda_gemm_run(CudaDevice *device, const CudaGemm *g, void *workspace, size_t workspace_bytes, void *stream)
+Status cuda_gemm_run(CudaDevice *device, const Gemm *g, void *workspace, size_t workspace_bytes, void *stream)
 {
     if (!g->m || !g->n) return OK;
     GemmPlan *plan = plan_of(device, g);
@@ -351,15 +342,14 @@ Status cuda_gemm_run(CudaDevice *device, const CudaGemm *g, void *workspace, siz
 
 /* ---- measuring ---- */
 
-static Status time_algo(CudaDevice *device, const CudaGemm *g, GemmPlan *plan, const cublasLtMatmulAlgo_t *algo,
-                        void *workspace, size_t workspace_bytes, cudaEvent_t events[2], float *out_ms)
+static Status time_algo(CudaDevice *device, const Gemm *g, GemmPlan *plan, const cublasLtMatmulAlgo_t *algo, void *workspace,
+                        size_t workspace_bytes, cudaEvent_t events[2], float *out_ms)
 {
     int   repeats = 1;
     float ms = 0;
     for (int round = 0; round < 3; round++) { /* the first warms up and says how many fill a millisecond */
         CUDA_TRY(cudaEventRecord(events[0], device->stream));
-        for (int i = 0; i < repeats; i++)
-            TRY(multiply(device, g, plan, algo, workspace, workspace_bytes, device->stream));
+        for (int i = 0; i < repeats; i++) TRY(multiply(device, g, plan, algo, workspace, workspace_bytes, device->stream));
         CUDA_TRY(cudaEventRecord(events[1], device->stream));
         CUDA_TRY(cudaEventSynchronize(events[1]));
         CUDA_TRY(cudaEventElapsedTime(&ms, events[0], events[1]));
@@ -370,34 +360,24 @@ static Status time_algo(CudaDevice *device, const CudaGemm *g, GemmPlan *plan, c
     return OK;
 }
 
-static Status zero_rows(void *data, DType dtype, int64_t rows, int64_t cols, int64_t stride, cudaStream_t stream)
+/* a and b random, c zeros; or all zeros. */
+static Status fill_operands(const Gemm *g, bool random, cudaStream_t stream)
 {
-    size_t size = (size_t)dtype_bytes(dtype);
-    CUDA_TRY(cudaMemset2DAsync(data, (size_t)stride * size, 0, (size_t)cols * size, (size_t)rows, stream));
-    return OK;
-}
-
-static Status fill_operands(const CudaGemm *g, bool random, cudaStream_t stream)
-{
-    struct {
-        void   *data;
-        DType   dtype;
-        int64_t rows, cols, stride;
-    } m[] = {{at(g->a, g->a_dtype, g->a_offset), g->a_dtype, g->trans_a ? g->k : g->m, g->trans_a ? g->m : g->k,
-              g->a_stride},
-             {at(g->b, g->b_dtype, g->b_offset), g->b_dtype, g->trans_b ? g->n : g->k, g->trans_b ? g->k : g->n,
-              g->b_stride},
-             {at(g->c, g->c_dtype, g->c_offset), g->c_dtype, g->m, g->n, g->c_stride}};
+    const GemmOperand *operands[] = {&g->a, &g->b, &g->c};
+    const int64_t      dims[][2] = {{g->m, g->k}, {g->k, g->n}, {g->m, g->n}};
     for (int i = 0; i < 3; i++) {
+        const GemmOperand *x = operands[i];
+        int64_t            rows = dims[i][x->trans], cols = dims[i][!x->trans];
         if (random && i < 2)
-            TRY(cuda_fill_random(m[i].data, m[i].dtype, m[i].rows, m[i].cols, m[i].stride, stream));
+            TRY(cuda_fill_random(first_of(x), x->dtype, rows, cols, x->stride, stream));
         else
-            TRY(zero_rows(m[i].data, m[i].dtype, m[i].rows, m[i].cols, m[i].stride, stream));
+            CUDA_TRY(cudaMemset2DAsync(first_of(x), (size_t)dtype_bytes(x->dtype, x->stride), 0, (size_t)dtype_bytes(x->dtype, cols),
+                                       (size_t)rows, stream));
     }
     return OK;
 }
 
-Status cuda_gemm_prepare(CudaDevice *device, const CudaGemm *g, void *workspace, size_t workspace_bytes)
+Status cuda_gemm_prepare(CudaDevice *device, const Gemm *g, void *workspace, size_t workspace_bytes)
 {
     GemmPlan                       *plan = g->m && g->n ? plan_of(device, g) : NULL;
     cublasLtMatmulHeuristicResult_t results[MAX_ALGOS];

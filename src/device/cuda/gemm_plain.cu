@@ -4,8 +4,18 @@
 
 enum { EDGE = 32, THREADS = 256 };
 
+static __device__ __forceinline__ int64_t index_of(const GemmOperand &x, int64_t row, int64_t col)
+{
+    return x.offset + (x.trans ? col * x.stride + row : row * x.stride + col);
+}
+
+static __device__ __forceinline__ float get(const GemmOperand &x, int64_t row, int64_t col)
+{
+    return elem_get(x.data, x.dtype, index_of(x, row, col));
+}
+
 /* A block makes EDGE x EDGE of c, a thread 4 of a column apart by 8 rows; sums go over k in order. */
-static __global__ void __launch_bounds__(THREADS) gemm_tiles(CudaGemm g)
+static __global__ void __launch_bounds__(THREADS) gemm_tiles(Gemm g)
 {
     __shared__ float a_tile[EDGE][EDGE + 1], b_tile[EDGE][EDGE + 1];
     int              x = threadIdx.x % EDGE, y = threadIdx.x / EDGE;
@@ -14,18 +24,11 @@ static __global__ void __launch_bounds__(THREADS) gemm_tiles(CudaGemm g)
     for (int64_t k = 0; k < g.k; k += EDGE) {
         for (int i = y; i < EDGE; i += THREADS / EDGE) {
             /* x runs along memory: k of an untransposed a, rows of a transposed one */
-            int64_t ar = row + (g.trans_a ? x : i), ak = k + (g.trans_a ? i : x), bk = k + (g.trans_b ? x : i),
-                    bc = col + (g.trans_b ? i : x);
-            float a =
-                ar < g.m && ak < g.k
-                    ? elem_get(g.a, g.a_dtype, g.a_offset + (g.trans_a ? ak * g.a_stride + ar : ar * g.a_stride + ak))
-                    : 0;
-            float b =
-                bc < g.n && bk < g.k
-                    ? elem_get(g.b, g.b_dtype, g.b_offset + (g.trans_b ? bc * g.b_stride + bk : bk * g.b_stride + bc))
-                    : 0;
-            a_tile[g.trans_a ? x : i][g.trans_a ? i : x] = a;
-            b_tile[g.trans_b ? x : i][g.trans_b ? i : x] = b;
+            int64_t ar = row + (g.a.trans ? x : i), ak = k + (g.a.trans ? i : x), bk = k + (g.b.trans ? x : i),
+                    bc = col + (g.b.trans ? i : x);
+            float a = ar < g.m && ak < g.k ? get(g.a, ar, ak) : 0, b = bc < g.n && bk < g.k ? get(g.b, bk, bc) : 0;
+            a_tile[g.a.trans ? x : i][g.a.trans ? i : x] = a;
+            b_tile[g.b.trans ? x : i][g.b.trans ? i : x] = b;
         }
         __syncthreads();
         for (int p = 0; p < EDGE; p++)
@@ -33,22 +36,22 @@ static __global__ void __launch_bounds__(THREADS) gemm_tiles(CudaGemm g)
             for (int i = 0; i < 4; i++) sum[i] += a_tile[y + 8 * i][p] * b_tile[p][x];
         __syncthreads();
     }
+    float factor = g.alpha * (g.a.scale ? *g.a.scale : 1.0f) * (g.b.scale ? *g.b.scale : 1.0f);
     for (int i = 0; i < 4; i++) {
-        int64_t r = row + y + 8 * i, c = col + x, at = g.c_offset + r * g.c_stride + c;
+        int64_t r = row + y + 8 * i, c = col + x, at = index_of(g.c, r, c);
         if (r >= g.m || c >= g.n) continue;
-        float value = g.alpha * sum[i];
-        if (g.bias) value += elem_get(g.bias, g.bias_dtype, c);
-        if (g.accumulate) value += elem_get(g.c, g.c_dtype, at);
-        elem_set(g.c, g.c_dtype, at, value);
+        float value = factor * sum[i];
+        if (g.epilogue == GEMM_BIAS) value += elem_get(g.bias.data, g.bias.dtype, g.bias.offset + c);
+        if (g.accumulate) value += elem_get(g.c.data, g.c.dtype, at);
+        elem_set(g.c.data, g.c.dtype, at, value);
     }
 }
 
-Status cuda_gemm_plain(const CudaGemm *g, void *stream)
+Status cuda_gemm_plain(const Gemm *g, void *stream)
 {
     if (!g->m || !g->n) return OK;
     dim3 grid((unsigned)cuda_div_up(g->m, EDGE), (unsigned)cuda_div_up(g->n, EDGE));
-    FAIL_IF(grid.y > 65535, ERR_UNSUPPORTED, "the plain matrix product is for at most %d columns, got %lld",
-            65535 * EDGE, (long long)g->n);
+    FAIL_IF(grid.y > 65535, ERR_UNSUPPORTED, "the plain matrix product is for at most %d columns, got %lld", 65535 * EDGE, (long long)g->n);
     gemm_tiles<<<grid, THREADS, 0, (cudaStream_t)stream>>>(*g);
     return CUDA_LAUNCHED();
 }

@@ -82,6 +82,5 @@ int cuda_sm(const CudaDevice *device)
 Status cuda_failed(cudaError_t error, const char *what, const char *file, int line)
 {
     Status status = error == cudaErrorMemoryAllocation ? ERR_NO_FIT : ERR_DEVICE;
-    return status_fail(status, "CUDA: %s (%s) at %s:%d: %s", cudaGetErrorString(error), cudaGetErrorName(error), file,
-                       line, what);
+    return status_fail(status, "CUDA: %s (%s) at %s:%d: %s", cudaGetErrorString(error), cudaGetErrorName(error), file, line, what);
 }

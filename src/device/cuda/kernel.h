@@ -27,15 +27,16 @@ extern "C" {
 typedef struct CudaDevice CudaDevice; /* cuda.h */
 
 typedef struct CudaKernel {
-    DTypeSet    dtypes;  /* every float input and output must be of these */
-    int         min_sm;  /* 10 * major + minor of the least compute capability; 0: any */
+    DTypeSet    dtypes; /* of every operand that `except` doesn't name: see CpuKernel */
+    int         min_sm; /* 10 * major + minor of the least compute capability; 0: any */
     KernelFn    run;
     const char *name;
-    size_t    (*workspace)(const Node *node, CudaDevice *device); /* bytes of args->workspace; NULL: none */
-    bool      (*match)(const Node *node, CudaDevice *device);     /* shapes, attributes, libraries it needs; NULL: any */
+    size_t (*workspace)(const Node *node, CudaDevice *device); /* bytes of args->workspace; NULL: none */
+    bool (*match)(const Node *node, CudaDevice *device);       /* shapes, attributes, libraries it needs; NULL: any */
     /* Once for each launch, after allocation and before anything lasting was written: may overwrite the launch's tensors, allocate
      * and synchronise (measures algorithms, loads kernels), and leaves them zeroed. NULL: nothing to do. */
-    Status    (*prepare)(const KernelArgs *args);
+    Status (*prepare)(const KernelArgs *args);
+    OperandTypes except[KERNEL_MAX_EXCEPT];
 } CudaKernel;
 
 typedef struct CudaKernelList {
@@ -43,10 +44,10 @@ typedef struct CudaKernelList {
     int               count;
 } CudaKernelList;
 
-#define CUDA_KERNELS(op, ...)                                       \
-    static const CudaKernel op##_rows_[] = { __VA_ARGS__ };         \
-    extern "C" const CudaKernelList cuda_kernels_##op;              \
-    const CudaKernelList cuda_kernels_##op = { op##_rows_, (int)(sizeof op##_rows_ / sizeof op##_rows_[0]) };
+#define CUDA_KERNELS(op, ...) \
+    static const CudaKernel         op##_rows_[] = {__VA_ARGS__}; \
+    extern "C" const CudaKernelList cuda_kernels_##op; \
+    const CudaKernelList            cuda_kernels_##op = {op##_rows_, (int)(sizeof op##_rows_ / sizeof op##_rows_[0])};
 
 typedef struct CudaTableEntry {
     const char           *op;
@@ -77,11 +78,12 @@ int    cuda_sm(const CudaDevice *device); /* 10 * major + minor of its compute c
 }
 #endif
 
-#define CUDA_TRY(expr)                                                                    \
-    do {                                                                                  \
-        cudaError_t cuda_error_ = (expr);                                                 \
-        if (cuda_error_ != cudaSuccess)                                                   \
-            return cuda_failed(cuda_error_, #expr, __FILE__, __LINE__), cuda_error_ == cudaErrorMemoryAllocation ? ERR_NO_FIT : ERR_DEVICE; \
+#define CUDA_TRY(expr) \
+    do { \
+        cudaError_t cuda_error_ = (expr); \
+        if (cuda_error_ != cudaSuccess) \
+            return cuda_failed(cuda_error_, #expr, __FILE__, __LINE__), \
+                   cuda_error_ == cudaErrorMemoryAllocation ? ERR_NO_FIT : ERR_DEVICE; \
     } while (0)
 
 /* What run() returns after its last launch: `return CUDA_LAUNCHED();`. A kernel's own faults show at the next sync. */
@@ -92,8 +94,14 @@ static inline Status cuda_launched_(const char *file, int line)
     return error == cudaSuccess ? OK : cuda_failed(error, "launch", file, line);
 }
 
-static inline cudaStream_t cuda_stream(const KernelArgs *args) { return (cudaStream_t)args->stream; }
-static inline int64_t      cuda_div_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
+static inline cudaStream_t cuda_stream(const KernelArgs *args)
+{
+    return (cudaStream_t)args->stream;
+}
+static inline int64_t cuda_div_up(int64_t a, int64_t b)
+{
+    return (a + b - 1) / b;
+}
 
 /* Blocks for `count` items at `per_block` each, at most enough to fill the largest GPU some times over: kernels loop from
  * blockIdx.x in steps of gridDim.x. Depends on the count alone, so that sums over blocks don't depend on the GPU. */
@@ -104,13 +112,13 @@ static inline unsigned cuda_grid(int64_t count, int64_t per_block)
 }
 
 /* Runs the statement with T the C type of a float dtype: CUDA_FLOAT(dtype, T, launch<T>(...)). */
-#define CUDA_FLOAT(dtype, T, ...)                        \
-    do {                                                 \
-        if ((dtype) == DT_BF16) {                        \
-            typedef __nv_bfloat16 T;                     \
-            __VA_ARGS__;                                 \
-        } else {                                         \
-            typedef float T;                             \
-            __VA_ARGS__;                                 \
-        }                                                \
+#define CUDA_FLOAT(dtype, T, ...) \
+    do { \
+        if ((dtype) == DT_BF16) { \
+            typedef __nv_bfloat16 T; \
+            __VA_ARGS__; \
+        } else { \
+            typedef float T; \
+            __VA_ARGS__; \
+        } \
     } while (0)

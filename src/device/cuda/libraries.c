@@ -103,9 +103,8 @@ static void look_beside_python(Search *search)
 
 static void look_everywhere(Search *search)
 {
-    const char *given = getenv("SUROGATE_CUDA_LIBS"), *home = getenv("HOME"), *venv = getenv("VIRTUAL_ENV"),
-               *cuda = getenv("CUDA_HOME");
-    char folder[PATH_MAX];
+    const char *given = getenv("SUROGATE_CUDA_LIBS"), *home = getenv("HOME"), *venv = getenv("VIRTUAL_ENV"), *cuda = getenv("CUDA_HOME");
+    char        folder[PATH_MAX];
     if (given && given[0]) {
         while (*given) {
             size_t len = strcspn(given, ":");
@@ -134,8 +133,7 @@ static void *open_newest(Search *search, char *out_path, size_t size)
     for (;;) {
         Candidate *best = NULL;
         for (int i = 0; i < search->num_found; i++)
-            if (search->found[i].path[0] && (!best || search->found[i].version > best->version))
-                best = &search->found[i];
+            if (search->found[i].path[0] && (!best || search->found[i].version > best->version)) best = &search->found[i];
         if (!best) break;
         void *handle = dlopen(best->path, RTLD_NOW | RTLD_LOCAL);
         snprintf(out_path, size, "%s", best->path);
@@ -171,8 +169,7 @@ static Status open_cublas(CudaLibraries *lib)
 #undef X
     lib->cublas_version = lib->cublasLtGetVersion();
     cublasStatus_t status = lib->cublasLtCreate(&lib->blas);
-    FAIL_IF(status != CUBLAS_STATUS_SUCCESS, ERR_DEVICE, "cuBLASLt (%s): cannot create a handle: status %d",
-            lib->cublas_path, (int)status);
+    FAIL_IF(status != CUBLAS_STATUS_SUCCESS, ERR_DEVICE, "cuBLASLt (%s): cannot create a handle: status %d", lib->cublas_path, (int)status);
     return OK;
 }
 

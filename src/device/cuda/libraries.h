@@ -13,6 +13,7 @@
 #endif
 
 /* Functions we call: X(name). */
+/* clang-format off */
 #define CUBLASLT_FUNCTIONS(X)                                                                                             \
     X(cublasLtCreate) X(cublasLtDestroy) X(cublasLtGetVersion) X(cublasLtMatmul) X(cublasLtMatmulDescCreate)              \
     X(cublasLtMatmulDescSetAttribute) X(cublasLtMatmulDescDestroy) X(cublasLtMatrixLayoutCreate)                          \
@@ -23,6 +24,7 @@
     X(cudnnGetVersion) X(cudnnCreate) X(cudnnDestroy) X(cudnnSetStream) X(cudnnBackendCreateDescriptor)                   \
     X(cudnnBackendDestroyDescriptor) X(cudnnBackendSetAttribute) X(cudnnBackendGetAttribute) X(cudnnBackendFinalize)      \
     X(cudnnBackendExecute) X(cudnnGetErrorString)
+/* clang-format on */
 
 typedef struct CudaLibraries {
     char   cublas_path[512], cudnn_path[512];

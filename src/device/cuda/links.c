@@ -14,8 +14,10 @@ typedef struct Ends {
 
 static Status copy(const Ends *ends, cudaStream_t stream)
 {
-    if (ends->dst_gpu >= 0 && ends->src_gpu >= 0) CUDA_TRY(cudaMemcpyPeerAsync(ends->dst, ends->dst_gpu, ends->src, ends->src_gpu, BYTES, stream));
-    else CUDA_TRY(cudaMemcpyAsync(ends->dst, ends->src, BYTES, cudaMemcpyDefault, stream));
+    if (ends->dst_gpu >= 0 && ends->src_gpu >= 0)
+        CUDA_TRY(cudaMemcpyPeerAsync(ends->dst, ends->dst_gpu, ends->src, ends->src_gpu, BYTES, stream));
+    else
+        CUDA_TRY(cudaMemcpyAsync(ends->dst, ends->src, BYTES, cudaMemcpyDefault, stream));
     return OK;
 }
 
@@ -71,7 +73,8 @@ static Status to_peer(CudaDevice *cuda, int peer, void *mine, StrBuf *out)
     Status status = measure(&(Ends){theirs, mine, peer, cuda->index}, cuda->stream, &rate);
     cudaFree(theirs);
     TRY(status);
-    strbuf_printf(out, "%8.1f GB/s to GPU %d, %s\n", rate * 1e-9, peer, direct ? "direct (NVLink, or PCIe where there is none)" : "through the host");
+    strbuf_printf(out, "%8.1f GB/s to GPU %d, %s\n", rate * 1e-9, peer,
+                  direct ? "direct (NVLink, or PCIe where there is none)" : "through the host");
     return OK;
 }
 

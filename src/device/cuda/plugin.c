@@ -46,8 +46,7 @@ static bool program_folder(char *out, size_t size)
 /* The first of the places where the file is; NULL: nowhere, and `searched` lists them. */
 static void *open_plugin(char *searched, size_t size)
 {
-    static const char *const beside[] = {"", "../",
-                                         "../lib/"}; /* tests and benches lie in folders of the build folder */
+    static const char *const beside[] = {"", "../", "../lib/"}; /* tests and benches lie in folders of the build folder */
     char                     folder[PATH_MAX / 2], path[PATH_MAX];
     const char              *given = getenv("SUROGATE_CUDA_PLUGIN");
     size_t                   used = 0;
@@ -74,13 +73,11 @@ Status device_cuda_create(int index, Device **out)
     if (!handle) {
         const char *error = dlerror();
         FAIL_IF(error, ERR_UNSUPPORTED, "device cuda: cannot open the plugin: %s", error);
-        FAIL(ERR_UNSUPPORTED,
-             "device cuda: there is no plugin (looked for %s): build with nvcc installed, or set SUROGATE_CUDA_PLUGIN",
+        FAIL(ERR_UNSUPPORTED, "device cuda: there is no plugin (looked for %s): build with nvcc installed, or set SUROGATE_CUDA_PLUGIN",
              searched);
     }
     *(void **)&create = dlsym(handle, CUDA_PLUGIN_CREATE);
-    FAIL_IF(!create, ERR_UNSUPPORTED, "device cuda: %s lacks %s: it isn't Surogate's plugin", searched,
-            CUDA_PLUGIN_CREATE);
+    FAIL_IF(!create, ERR_UNSUPPORTED, "device cuda: %s lacks %s: it isn't Surogate's plugin", searched, CUDA_PLUGIN_CREATE);
     return create(&host, index, out); /* never closed: its libraries keep state until the process ends */
 }
 

@@ -11,20 +11,20 @@
 enum { WARM_RUNS = 2, RUNS = 5, PLAIN_RUNS = 2 };
 
 typedef struct Profile {
-    CudaDevice   *cuda;
-    const Launch *launches;
-    int           count;
-    cudaEvent_t  *events; /* count + 1 */
+    CudaDevice     *cuda;
+    const Launch   *launches;
+    int             count;
+    cudaEvent_t    *events; /* count + 1 */
     cudaGraphExec_t plain, marked;
 } Profile;
 
 static Status queue(Profile *p, bool marked)
 {
     cudaStream_t stream = p->cuda->stream;
-    if (!marked) return cuda_launch_all(p->cuda, p->launches, p->count, false);
+    if (!marked) return cuda_launch_in_turn(p->cuda, p->launches, p->count, false);
     CUDA_TRY(cudaEventRecordWithFlags(p->events[0], stream, cudaEventRecordExternal));
     for (int i = 0; i < p->count; i++) {
-        TRY(cuda_launch_all(p->cuda, p->launches + i, 1, false));
+        TRY(cuda_launch_in_turn(p->cuda, p->launches + i, 1, false));
         CUDA_TRY(cudaEventRecordWithFlags(p->events[i + 1], stream, cudaEventRecordExternal));
     }
     return OK;

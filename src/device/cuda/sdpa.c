@@ -72,8 +72,8 @@ static Desc make(const Build *b, cudnnBackendDescriptorType_t type)
     return b->p->descriptors[b->p->num_descriptors++] = desc;
 }
 
-static void set(const Build *b, Desc desc, cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type,
-                int64_t count, const void *values)
+static void set(const Build *b, Desc desc, cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type, int64_t count,
+                const void *values)
 {
     if (b->p->status != OK) return;
     char what[48];
@@ -133,8 +133,7 @@ static Desc operation(const Build *b, cudnnBackendDescriptorType_t type)
 }
 
 /* y = mode(x, other) or, with `mask`, mask ? x : other; axis: of GEN_INDEX. NULL: absent. */
-static void pointwise(const Build *b, cudnnPointwiseMode_t mode, cudnnDataType_t math, int64_t axis, Desc x, Desc other,
-                      Desc mask, Desc y)
+static void pointwise(const Build *b, cudnnPointwiseMode_t mode, cudnnDataType_t math, int64_t axis, Desc x, Desc other, Desc mask, Desc y)
 {
     Desc kind = make(b, CUDNN_BACKEND_POINTWISE_DESCRIPTOR), op;
     set(b, kind, CUDNN_ATTR_POINTWISE_MODE, CUDNN_TYPE_POINTWISE_MODE, 1, &mode);
@@ -252,8 +251,7 @@ static void build_forward(const Build *b, const CudaSdpa *s)
 {
     const cudnnDataType_t bf16 = CUDNN_DATA_BFLOAT16, f32 = CUDNN_DATA_FLOAT;
     Shapes                n = shapes_of(s);
-    Desc                  q = tensor(b, DATA_Q, bf16, n.q), k = tensor(b, DATA_K, bf16, transposed(n.kv)),
-         v = tensor(b, DATA_V, bf16, n.kv);
+    Desc q = tensor(b, DATA_Q, bf16, n.q), k = tensor(b, DATA_K, bf16, transposed(n.kv)), v = tensor(b, DATA_V, bf16, n.kv);
     Desc o = tensor(b, DATA_O, bf16, n.o), stats = tensor(b, DATA_STATS, f32, n.rows), p = tensor(b, 0, bf16, n.scores);
     Desc scores = multiply(b, q, k, n.scores);
     scores = apply(b, CUDNN_POINTWISE_MUL, scores, scalar(b, DATA_SCALE), n.scores);
@@ -285,16 +283,12 @@ static void build_backward(const Build *b, const CudaSdpa *s)
     Shapes                n = shapes_of(s);
     Shape                 dq_shape = strided(s->batch, s->num_heads, s->len, s->dim, s->dq_stride);
     Shape                 dkv_shape = strided(s->batch, s->num_kv_heads, s->len, s->dim, s->dkv_stride);
-    Desc                  q = tensor(b, DATA_Q, bf16, n.q), k = tensor(b, DATA_K, bf16, transposed(n.kv)),
-         v = tensor(b, DATA_V, bf16, transposed(n.kv));
-    Desc o = tensor(b, DATA_O, bf16, n.o), grad_o = tensor(b, DATA_GRAD_O, bf16, n.o),
-         stats = tensor(b, DATA_STATS, f32, n.rows);
+    Desc q = tensor(b, DATA_Q, bf16, n.q), k = tensor(b, DATA_K, bf16, transposed(n.kv)), v = tensor(b, DATA_V, bf16, transposed(n.kv));
+    Desc o = tensor(b, DATA_O, bf16, n.o), grad_o = tensor(b, DATA_GRAD_O, bf16, n.o), stats = tensor(b, DATA_STATS, f32, n.rows);
     Desc sum = tensor(b, DATA_SUM, f32, n.rows), scale = scalar(b, DATA_SCALE);
-    Desc dq = tensor(b, DATA_DQ, bf16, dq_shape), dk = tensor(b, DATA_DK, bf16, dkv_shape),
-         dv = tensor(b, DATA_DV, bf16, dkv_shape);
+    Desc dq = tensor(b, DATA_DQ, bf16, dq_shape), dk = tensor(b, DATA_DK, bf16, dkv_shape), dv = tensor(b, DATA_DV, bf16, dkv_shape);
     Desc products = apply(b, CUDNN_POINTWISE_MUL, grad_o, o, n.heads);
-    pointwise(b, CUDNN_POINTWISE_MUL, f32, -1, reduce(b, CUDNN_REDUCE_TENSOR_ADD, products, n.rows),
-              scalar(b, DATA_ONE), NULL, sum);
+    pointwise(b, CUDNN_POINTWISE_MUL, f32, -1, reduce(b, CUDNN_REDUCE_TENSOR_ADD, products, n.rows), scalar(b, DATA_ONE), NULL, sum);
     Desc scores = apply(b, CUDNN_POINTWISE_MUL, multiply(b, q, k, n.scores), scale, n.scores);
     scores = causal(b, apply(b, CUDNN_POINTWISE_SUB, scores, stats, n.scores), n.scores);
     Desc p = apply(b, CUDNN_POINTWISE_EXP, scores, NULL, n.scores);
@@ -319,8 +313,8 @@ static Desc graph_of(const Build *b, cudnnHandle_t handle)
 /* The first of the heuristic's configurations that compiles. */
 static void choose(const Build *b, cudnnHandle_t handle)
 {
-    CudaLibraries *lib = &b->device->lib;
-    Desc graph = graph_of(b, handle), heuristic = make(b, CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR), configs[MAX_CONFIGS];
+    CudaLibraries         *lib = &b->device->lib;
+    Desc                   graph = graph_of(b, handle), heuristic = make(b, CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR), configs[MAX_CONFIGS];
     cudnnBackendHeurMode_t mode = CUDNN_HEUR_MODE_A;
     int64_t                count = 0;
     set_desc(b, heuristic, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, graph);
@@ -329,8 +323,8 @@ static void choose(const Build *b, cudnnHandle_t handle)
     for (int i = 0; i < MAX_CONFIGS; i++) configs[i] = make(b, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR);
     if (b->p->status != OK) return;
     check(b->p, b->device,
-          lib->cudnnBackendGetAttribute(heuristic, CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR,
-                                        MAX_CONFIGS, &count, configs),
+          lib->cudnnBackendGetAttribute(heuristic, CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR, MAX_CONFIGS, &count,
+                                        configs),
           "heuristic results");
     for (int64_t i = 0; i < count && b->p->status == OK; i++) {
         Desc    plan = make(b, CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR);
@@ -339,8 +333,7 @@ static void choose(const Build *b, cudnnHandle_t handle)
         set_desc(b, plan, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, configs[i]);
         if (b->p->status != OK || lib->cudnnBackendFinalize(plan) != CUDNN_STATUS_SUCCESS) continue;
         check(b->p, b->device,
-              lib->cudnnBackendGetAttribute(plan, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1, &got,
-                                            &bytes),
+              lib->cudnnBackendGetAttribute(plan, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1, &got, &bytes),
               "workspace size");
         b->p->plan = plan;
         b->p->workspace_bytes = ((size_t)bytes + 255) / 256 * 256;
@@ -360,10 +353,9 @@ static CudaSdpa key_of(const CudaSdpa *s)
 
 static bool same_key(const CudaSdpa *a, const CudaSdpa *b)
 {
-    return a->batch == b->batch && a->len == b->len && a->num_heads == b->num_heads &&
-           a->num_kv_heads == b->num_kv_heads && a->dim == b->dim && a->q_stride == b->q_stride &&
-           a->kv_stride == b->kv_stride && a->dq_stride == b->dq_stride && a->dkv_stride == b->dkv_stride &&
-           a->scale == b->scale && a->backward == b->backward;
+    return a->batch == b->batch && a->len == b->len && a->num_heads == b->num_heads && a->num_kv_heads == b->num_kv_heads &&
+           a->dim == b->dim && a->q_stride == b->q_stride && a->kv_stride == b->kv_stride && a->dq_stride == b->dq_stride &&
+           a->dkv_stride == b->dkv_stride && a->scale == b->scale && a->backward == b->backward;
 }
 
 static SdpaPlan *plan_of(CudaDevice *device, const CudaSdpa *s)
@@ -387,8 +379,8 @@ static SdpaPlan *plan_of(CudaDevice *device, const CudaSdpa *s)
         build_forward(&b, s);
     if (p->status == OK) choose(&b, handle);
     if (!p->works)
-        cuda_host_log("cuDNN has no plan for attention of %lld x %lld (%s); our own kernel is used", (long long)s->len,
-                      (long long)s->dim, p->status == OK ? "no configuration compiles" : status_message());
+        cuda_host_log("cuDNN has no plan for attention of %lld x %lld (%s); our own kernel is used", (long long)s->len, (long long)s->dim,
+                      p->status == OK ? "no configuration compiles" : status_message());
     return p;
 }
 
@@ -446,11 +438,9 @@ Status cuda_sdpa_run(CudaDevice *device, const CudaSdpa *s, void *workspace, voi
     if (status == CUDNN_STATUS_SUCCESS) {
         status = lib->cudnnBackendSetAttribute(pack, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64, count, ids);
         if (status == CUDNN_STATUS_SUCCESS)
-            status = lib->cudnnBackendSetAttribute(pack, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR,
-                                                   count, data);
+            status = lib->cudnnBackendSetAttribute(pack, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR, count, data);
         if (status == CUDNN_STATUS_SUCCESS)
-            status = lib->cudnnBackendSetAttribute(pack, CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, 1,
-                                                   &scratch);
+            status = lib->cudnnBackendSetAttribute(pack, CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, 1, &scratch);
         if (status == CUDNN_STATUS_SUCCESS) status = lib->cudnnBackendFinalize(pack);
         if (status == CUDNN_STATUS_SUCCESS) status = lib->cudnnSetStream(lib->dnn, (cudaStream_t)stream);
         if (status == CUDNN_STATUS_SUCCESS) status = lib->cudnnBackendExecute(lib->dnn, p->plan, pack);
@@ -467,8 +457,7 @@ void cuda_sdpa_close(CudaDevice *device)
     for (int i = 0; i < cache->count; i++) {
         SdpaPlan *p = cache->plans[i];
         while (p->num_descriptors > 0)
-            if (p->descriptors[--p->num_descriptors])
-                device->lib.cudnnBackendDestroyDescriptor(p->descriptors[p->num_descriptors]);
+            if (p->descriptors[--p->num_descriptors]) device->lib.cudnnBackendDestroyDescriptor(p->descriptors[p->num_descriptors]);
         free(p);
     }
     free(cache->plans);

@@ -5,11 +5,23 @@
 
 #include <cuda_bf16.h>
 
-static __device__ __forceinline__ float to_float(float x) { return x; }
-static __device__ __forceinline__ float to_float(__nv_bfloat16 x) { return __bfloat162float(x); }
+static __device__ __forceinline__ float to_float(float x)
+{
+    return x;
+}
+static __device__ __forceinline__ float to_float(__nv_bfloat16 x)
+{
+    return __bfloat162float(x);
+}
 template <typename T> static __device__ __forceinline__ T from_float(float x);
-template <> __device__ __forceinline__ float from_float<float>(float x) { return x; }
-template <> __device__ __forceinline__ __nv_bfloat16 from_float<__nv_bfloat16>(float x) { return __float2bfloat16_rn(x); }
+template <> __device__ __forceinline__ float              from_float<float>(float x)
+{
+    return x;
+}
+template <> __device__ __forceinline__ __nv_bfloat16 from_float<__nv_bfloat16>(float x)
+{
+    return __float2bfloat16_rn(x);
+}
 
 /* Elements of 16 bytes: 4 or 8. */
 template <typename T> struct Pack {
@@ -104,4 +116,7 @@ static __device__ __forceinline__ float block_max(float x, float *scratch)
     return x;
 }
 
-static inline bool is_aligned16(const void *p) { return ((uintptr_t)p & 15) == 0; }
+static inline bool is_aligned16(const void *p)
+{
+    return ((uintptr_t)p & 15) == 0;
+}

@@ -14,7 +14,7 @@ typedef struct GpuFacts {
 } GpuFacts;
 
 static const GpuFacts gpus[] = {
-#define GPU(id, name, memory, bf16, fp32, bandwidth) { id, name, memory, bf16, fp32, bandwidth },
+#define GPU(id, name, memory, bf16, fp32, bandwidth) {id, name, memory, bf16, fp32, bandwidth},
 #include "device/null/gpus.def"
 #undef GPU
 };
@@ -35,8 +35,7 @@ static Status null_facts(Device *device, DeviceFacts *out)
 
 static Status refuse(Device *device)
 {
-    FAIL(ERR_UNSUPPORTED, "device null plans for %s and runs nothing: use device cpu or cuda",
-         ((NullDevice *)device)->facts.name);
+    FAIL(ERR_UNSUPPORTED, "device null plans for %s and runs nothing: use device cpu or cuda", ((NullDevice *)device)->facts.name);
 }
 
 static Status null_kernel(const KernelArgs *args)
@@ -46,22 +45,26 @@ static Status null_kernel(const KernelArgs *args)
 
 static Status null_bind(Device *device, const Node *node, BoundKernel *out)
 {
-    *out = (BoundKernel){ .run = null_kernel, .name = "null" };
+    *out = (BoundKernel){.run = null_kernel, .name = "null"};
     if (!((NullDevice *)device)->is_gpu) return OK;
-    if (node->op->gpu_workspace) out->workspace_bytes = node->op->gpu_workspace(node);
-    else if (node->op->cost && node->op->cost(node).matrix_unit) out->workspace_bytes = GPU_GEMM_WORKSPACE;
+    if (node->op->gpu_workspace)
+        out->workspace_bytes = node->op->gpu_workspace(node);
+    else if (node->op->cost && node->op->cost(node).matrix_unit)
+        out->workspace_bytes = GPU_GEMM_WORKSPACE;
     return OK;
 }
 
-static Status null_alloc(Device *device, size_t bytes, void **out)
+static Status null_alloc(Device *device, Space space, size_t bytes, void **out)
 {
+    (void)space;
     (void)bytes;
     *out = NULL;
     return refuse(device);
 }
 
-static void null_free(Device *device, void *memory)
+static void null_free(Device *device, Space space, void *memory)
 {
+    (void)space;
     (void)device;
     (void)memory;
 }
@@ -97,6 +100,26 @@ static Status null_run(Device *device, const Launch *launches, int count, void *
     return refuse(device);
 }
 
+static void null_release(Device *device, void *replay)
+{
+    (void)device;
+    (void)replay;
+}
+
+static Status null_mark(Device *device, int slot)
+{
+    (void)slot;
+    return refuse(device);
+}
+
+static Status null_seconds_between(Device *device, int from_slot, int to_slot, double *out)
+{
+    (void)from_slot;
+    (void)to_slot;
+    (void)out;
+    return refuse(device);
+}
+
 static Status null_sync(Device *device)
 {
     (void)device;
@@ -114,15 +137,16 @@ static const DeviceApi null_api = {
     .bind = null_bind,
     .alloc = null_alloc,
     .free = null_free,
-    .alloc_host = null_alloc,
-    .free_host = null_free,
     .upload = null_copy,
     .download = null_copy,
     .clear = null_clear,
     .prepare = null_prepare,
     .run = null_run,
-    .release = null_free,
+    .release = null_release,
     .sync = null_sync,
+    .mark = null_mark,
+    .await = null_mark,
+    .seconds_between = null_seconds_between,
     .destroy = null_destroy,
 };
 
@@ -138,11 +162,11 @@ const char *device_null_names(void)
 
 static void gpu_facts(const GpuFacts *gpu, DeviceFacts *out)
 {
-    *out = (DeviceFacts){ .memory_bytes = (int64_t)(gpu->memory_mib - DRIVER_MIB) * 1048576,
-                          .vector_flops = gpu->fp32_tflops * 1e12,
-                          .bandwidth = gpu->gbytes_per_second * 1e9,
-                          .launch_seconds = 2e-6,
-                          .num_workers = 1 };
+    *out = (DeviceFacts){.memory_bytes = (int64_t)(gpu->memory_mib - DRIVER_MIB) * 1048576,
+                         .vector_flops = gpu->fp32_tflops * 1e12,
+                         .bandwidth = gpu->gbytes_per_second * 1e9,
+                         .launch_seconds = 2e-6,
+                         .num_workers = 1};
     out->gemm_flops[DT_F32] = gpu->fp32_tflops * 1e12;
     out->gemm_flops[DT_BF16] = gpu->bf16_tflops * 1e12;
     snprintf(out->name, sizeof out->name, "%s", gpu->name);

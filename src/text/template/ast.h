@@ -11,19 +11,83 @@ enum { TEMPLATE_MAX_NESTING = 200, TEMPLATE_MAX_BYTES = 8 << 20 };
 
 typedef enum NodeKind {
     /* expressions */
-    N_CONST, N_NAME, N_LIST, N_TUPLE, N_DICT, N_GETATTR, N_GETITEM, N_SLICE, N_CALL, N_FILTER, N_TEST, N_CONDEXPR,
-    N_BINARY, N_CONCAT, N_COMPARE, N_AND, N_OR, N_NOT, N_NEG, N_POS, N_NSREF, N_KEYWORD,
+    N_CONST,
+    N_NAME,
+    N_LIST,
+    N_TUPLE,
+    N_DICT,
+    N_GETATTR,
+    N_GETITEM,
+    N_SLICE,
+    N_CALL,
+    N_FILTER,
+    N_TEST,
+    N_CONDEXPR,
+    N_BINARY,
+    N_CONCAT,
+    N_COMPARE,
+    N_AND,
+    N_OR,
+    N_NOT,
+    N_NEG,
+    N_POS,
+    N_NSREF,
+    N_KEYWORD,
     /* statements */
-    N_DATA, N_PRINT, N_IF, N_FOR, N_SET, N_SETBLOCK, N_MACRO, N_CALLBLOCK, N_FILTERBLOCK, N_WITH, N_GENERATION,
-    N_BREAK, N_CONTINUE
+    N_DATA,
+    N_PRINT,
+    N_IF,
+    N_FOR,
+    N_SET,
+    N_SETBLOCK,
+    N_MACRO,
+    N_CALLBLOCK,
+    N_FILTERBLOCK,
+    N_WITH,
+    N_GENERATION,
+    N_BREAK,
+    N_CONTINUE
 } NodeKind;
 
 typedef enum TokenKind {
-    T_EOF, T_DATA, T_VARIABLE_BEGIN, T_VARIABLE_END, T_BLOCK_BEGIN, T_BLOCK_END,
-    T_NAME, T_STRING, T_INTEGER, T_FLOAT,
-    T_ADD, T_SUB, T_MUL, T_DIV, T_FLOORDIV, T_MOD, T_POW, T_TILDE,
-    T_EQ, T_NE, T_LT, T_LE, T_GT, T_GE, T_IN, T_NOTIN, /* the last two only as operators of N_COMPARE */
-    T_LPAREN, T_RPAREN, T_LBRACKET, T_RBRACKET, T_LBRACE, T_RBRACE, T_ASSIGN, T_DOT, T_COLON, T_PIPE, T_COMMA, T_SEMICOLON
+    T_EOF,
+    T_DATA,
+    T_VARIABLE_BEGIN,
+    T_VARIABLE_END,
+    T_BLOCK_BEGIN,
+    T_BLOCK_END,
+    T_NAME,
+    T_STRING,
+    T_INTEGER,
+    T_FLOAT,
+    T_ADD,
+    T_SUB,
+    T_MUL,
+    T_DIV,
+    T_FLOORDIV,
+    T_MOD,
+    T_POW,
+    T_TILDE,
+    T_EQ,
+    T_NE,
+    T_LT,
+    T_LE,
+    T_GT,
+    T_GE,
+    T_IN,
+    T_NOTIN, /* the last two only as operators of N_COMPARE */
+    T_LPAREN,
+    T_RPAREN,
+    T_LBRACKET,
+    T_RBRACKET,
+    T_LBRACE,
+    T_RBRACE,
+    T_ASSIGN,
+    T_DOT,
+    T_COLON,
+    T_PIPE,
+    T_COMMA,
+    T_SEMICOLON
 } TokenKind;
 
 typedef struct Token {
@@ -42,7 +106,7 @@ typedef struct Symbol {
     uint32_t name;
     bool     is_parameter; /* set by who enters */
     bool     is_stored;
-    bool     resolves;     /* read before it is stored, or first stored inside of an if */
+    bool     resolves; /* read before it is stored, or first stored inside of an if */
 } Symbol;
 typedef struct Scope {
     Symbol  *symbols;
@@ -56,22 +120,22 @@ typedef struct Nodes {
 } Nodes;
 
 struct Node {
-    uint8_t  kind;      /* NodeKind */
-    uint8_t  op;        /* TokenKind of N_BINARY and of compare operands and keywords */
-    uint16_t height;    /* of the tree below */
-    int32_t  line;
-    uint32_t name;      /* interned: N_NAME, N_GETATTR, N_KEYWORD, N_NSREF, N_MACRO, N_FILTER, N_TEST */
-    uint32_t attribute; /* interned, of N_NSREF */
-    bool     negated, recursive;
-    bool     uses[NUM_SPECIAL]; /* N_MACRO, N_CALLBLOCK, N_GENERATION: the special names it mentions */
-    const struct Builtin *builtin; /* N_FILTER, N_TEST: NULL unknown. N_GETATTR: the first method of the name */
-    Value    value;     /* N_CONST, N_DATA */
-    Node    *a, *b, *c; /* operands; target, iterable, filter of a loop; condition and next elif of an if; of blocks: target or
-                           call, filters */
-    Nodes    items;     /* elements, arguments (positional, keywords, *, **), parameters, targets */
-    Nodes    values;    /* defaults, values, dict values */
-    Nodes    body, orelse;
-    Scope   *scope, *test_scope, *else_scope; /* of the body; of a loop's filter and else */
+    uint8_t               kind;   /* NodeKind */
+    uint8_t               op;     /* TokenKind of N_BINARY and of compare operands and keywords */
+    uint16_t              height; /* of the tree below */
+    int32_t               line;
+    uint32_t              name;      /* interned: N_NAME, N_GETATTR, N_KEYWORD, N_NSREF, N_MACRO, N_FILTER, N_TEST */
+    uint32_t              attribute; /* interned, of N_NSREF */
+    bool                  negated, recursive;
+    bool                  uses[NUM_SPECIAL]; /* N_MACRO, N_CALLBLOCK, N_GENERATION: the special names it mentions */
+    const struct Builtin *builtin;           /* N_FILTER, N_TEST: NULL unknown. N_GETATTR: the first method of the name */
+    Value                 value;             /* N_CONST, N_DATA */
+    Node                 *a, *b, *c; /* operands; target, iterable, filter of a loop; condition and next elif of an if; of blocks: target or
+                                        call, filters */
+    Nodes  items;                    /* elements, arguments (positional, keywords, *, **), parameters, targets */
+    Nodes  values;                   /* defaults, values, dict values */
+    Nodes  body, orelse;
+    Scope *scope, *test_scope, *else_scope; /* of the body; of a loop's filter and else */
 };
 
 /* Each name once, by number. */
@@ -90,11 +154,11 @@ struct Template {
     Scope     scope;
     Nodes     body;
     uint64_t  hash;
-    Dict     *folder_variables; /* from tokenizer_config.json; NULL */
-    Value    *base_context;     /* (names.count) functions and the folder's variables: what a render starts from */
-    int64_t   now_unix;         /* for inputs that name no time; 0: the clock */
+    Dict     *folder_variables;      /* from tokenizer_config.json; NULL */
+    Value    *base_context;          /* (names.count) functions and the folder's variables: what a render starts from */
+    int64_t   now_unix;              /* for inputs that name no time; 0: the clock */
     uint32_t  specials[NUM_SPECIAL]; /* their names */
-    uint32_t  inputs[4];        /* names of TemplateInput's messages, tools, documents, add_generation_prompt; UINT32_MAX: not read */
+    uint32_t  inputs[4];             /* names of TemplateInput's messages, tools, documents, add_generation_prompt; UINT32_MAX: not read */
 };
 
 /* What reads a template. All its memory is the template's, so that a failure leaves by parser_fail, from wherever it is. */
@@ -103,21 +167,21 @@ typedef struct Parser {
     jmp_buf     failed;
     Status      status;
     const char *text;
-    size_t      len, at;       /* the lexer's place */
+    size_t      len, at; /* the lexer's place */
     int         line;
     bool        line_starting; /* the lexer's last match ended with a newline */
     Token      *tokens;
     uint32_t    num_tokens, capacity;
-    size_t      pos;           /* the parser's token */
-    int         depth;         /* nesting now */
-    int         loops;         /* break and continue are allowed when > 0 */
-    int         soft;          /* ifs and inline ifs around: what is unknown there may stand as long as it isn't reached */
-    int         branches;      /* ifs around, of the scope */
+    size_t      pos;      /* the parser's token */
+    int         depth;    /* nesting now */
+    int         loops;    /* break and continue are allowed when > 0 */
+    int         soft;     /* ifs and inline ifs around: what is unknown there may stand as long as it isn't reached */
+    int         branches; /* ifs around, of the scope */
     Scope      *scope;
-    bool        in_target;     /* its names are noted later */
-    bool        in_for;        /* inside of a for: nothing there may be named loop */
-    Node       *function;      /* the macro, call block or generation around; NULL */
-    const Node *unknown;       /* a filter or test outside of every if so far; NULL */
+    bool        in_target; /* its names are noted later */
+    bool        in_for;    /* inside of a for: nothing there may be named loop */
+    Node       *function;  /* the macro, call block or generation around; NULL */
+    const Node *unknown;   /* a filter or test outside of every if so far; NULL */
 } Parser;
 
 _Noreturn void parser_fail(Parser *p, Status status, int line, const char *fmt, ...) PRINTF_LIKE(4, 5);
@@ -136,18 +200,24 @@ uint32_t template_intern(Template *tmpl, Str name);
 uint32_t template_find_name(const Template *tmpl, Str name);
 
 /* expr.c */
-Node  *parser_node(Parser *p, NodeKind kind, int line);
-void   nodes_add(Parser *p, Nodes *nodes, Node *node);
-Token *parser_expect(Parser *p, TokenKind kind);
-const char *token_describe(const Token *token, char *buffer, size_t size);
-static inline Token *parser_token(Parser *p) { return &p->tokens[p->pos]; }
-static inline bool   parser_at(Parser *p, TokenKind kind) { return p->tokens[p->pos].kind == kind; }
-bool parser_at_name(Parser *p, const char *name);
-bool parser_skip_name(Parser *p, const char *name);
-bool parser_skip(Parser *p, TokenKind kind);
+Node                *parser_node(Parser *p, NodeKind kind, int line);
+void                 nodes_add(Parser *p, Nodes *nodes, Node *node);
+Token               *parser_expect(Parser *p, TokenKind kind);
+const char          *token_describe(const Token *token, char *buffer, size_t size);
+static inline Token *parser_token(Parser *p)
+{
+    return &p->tokens[p->pos];
+}
+static inline bool parser_at(Parser *p, TokenKind kind)
+{
+    return p->tokens[p->pos].kind == kind;
+}
+bool     parser_at_name(Parser *p, const char *name);
+bool     parser_skip_name(Parser *p, const char *name);
+bool     parser_skip(Parser *p, TokenKind kind);
 uint32_t parser_intern(Parser *p, const Token *name);
 void     parser_note(Parser *p, uint32_t name, bool is_parameter, bool is_stored); /* a symbol of p->scope */
-void     parser_deeper(Parser *p); /* p->depth++, within its limit */
+void     parser_deeper(Parser *p);                                                 /* p->depth++, within its limit */
 
 /* How parse_tuple reads. */
 typedef struct TupleOptions {

@@ -26,7 +26,7 @@ enum { MAX_PARAMS = 6 };
  * that they can't be named. */
 typedef struct Builtin {
     const char *name;
-    Value     (*call)(Render *r, const Call *c);
+    Value (*call)(Render *r, const Call *c);
     const char *params;
     uint32_t    mode;  /* tells uses of one function apart */
     uint32_t    types; /* of methods: whose it is */
@@ -34,7 +34,7 @@ typedef struct Builtin {
 
 /* Tables; a row without name ends them. */
 extern const Builtin template_filters[], template_tests[], template_functions[], template_methods[];
-const Builtin *builtin_find(const Builtin *table, Str name); /* NULL: none */
+const Builtin       *builtin_find(const Builtin *table, Str name); /* NULL: none */
 /* The method of an object, among those from the first row of its name on; NULL: it has none. */
 const Builtin *method_of(const Builtin *first, Value object);
 Value          builtin_call(Render *r, const Builtin *builtin, Value self, const Args *args);
@@ -51,9 +51,9 @@ enum { FIND_LAST = 1, FIND_MUST = 2 };
 enum { CHARS_ALNUM, CHARS_ALPHA, CHARS_DIGIT, CHARS_SPACE };
 
 /* The functions of all rows. */
-#define FILTER(name, call, params, mode)        Value call(Render *r, const Call *c);
-#define TEST(name, call, params, mode)          Value call(Render *r, const Call *c);
-#define FUNCTION(name, call, params, mode)      Value call(Render *r, const Call *c);
+#define FILTER(name, call, params, mode) Value call(Render *r, const Call *c);
+#define TEST(name, call, params, mode) Value call(Render *r, const Call *c);
+#define FUNCTION(name, call, params, mode) Value call(Render *r, const Call *c);
 #define METHOD(types, name, call, params, mode) Value call(Render *r, const Call *c);
 #include "text/template/builtins.def"
 

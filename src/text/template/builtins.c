@@ -44,7 +44,7 @@ Value test_sameas(Render *r, const Call *c)
 Value function_range(Render *r, const Call *c)
 {
     const Args *args = c->args;
-    int64_t     bounds[3] = { 0, 0, 1 };
+    int64_t     bounds[3] = {0, 0, 1};
     if (args->keywords.count || args->count < 1 || args->count > 3) render_fail(r, "range() takes 1 to 3 integers");
     for (uint32_t i = 0; i < args->count; i++) {
         if (args->items[i].type == V_UNDEFINED) undefined_fail(r, args->items[i]);
@@ -55,8 +55,8 @@ Value function_range(Render *r, const Call *c)
     __int128 distance = (__int128)stop - start, count = 0;
     if ((distance > 0) == (step > 0) && distance != 0) count = (distance + step - (step > 0 ? 1 : -1)) / step;
     if (count > RENDER_MAX_RANGE) render_fail(r, "range: more than %d items", RENDER_MAX_RANGE);
-    Value v = { .type = V_RANGE, .range = arena_new(&r->arena, Range) };
-    *v.range = (Range){ start, stop, step, (int64_t)count };
+    Value v = {.type = V_RANGE, .range = arena_new(&r->arena, Range)};
+    *v.range = (Range){start, stop, step, (int64_t)count};
     return v;
 }
 
@@ -64,11 +64,11 @@ Value function_range(Render *r, const Call *c)
 Value function_dict(Render *r, const Call *c)
 {
     const Args *args = c->args;
-    Value       source = args->count ? args->items[0] : (Value){ 0 }, item;
+    Value       source = args->count ? args->items[0] : (Value){0}, item;
     Dict       *dict = arena_new(&r->arena, Dict);
     if (args->count > 1) render_fail(r, "dict and namespace take at most one argument that isn't named");
     if (source.type == V_DICT) source = value_view(r, source.dict, VIEW_ITEMS);
-    Iterator it = { 0 };
+    Iterator it = {0};
     if (args->count) it = iterator_of(r, source);
     while (args->count && iterator_next(r, &it, &item)) {
         List pair = value_to_list(r, item);
@@ -76,7 +76,7 @@ Value function_dict(Render *r, const Call *c)
         dict_set(r, dict, pair.items[0], pair.items[1]);
     }
     for (uint32_t i = 0; i < args->keywords.count; i++) dict_set(r, dict, args->keywords.entries[i].key, args->keywords.entries[i].value);
-    return (Value){ .type = (uint8_t)c->mode, .dict = dict };
+    return (Value){.type = (uint8_t)c->mode, .dict = dict};
 }
 
 Value function_raise_exception(Render *r, const Call *c)
@@ -92,7 +92,7 @@ Value function_strftime_now(Render *r, const Call *c)
     char            text[16384], format[1 + MAX_FORMAT * 3 + 1] = "-"; /* no time's text is empty then */
     size_t          n = 1;
     struct tm       broken;
-    struct timespec now = { .tv_sec = (time_t)r->now_unix };
+    struct timespec now = {.tv_sec = (time_t)r->now_unix};
     Str             wanted = value_str(c->argv[0]);
     if (c->argv[0].type != V_STRING || wanted.len > MAX_FORMAT || memchr(wanted.data, 0, wanted.len))
         render_fail(r, "strftime_now: expected a format of at most %d bytes without NUL", MAX_FORMAT);
@@ -132,24 +132,20 @@ Value refused(Render *r, const Call *c)
     return missing(r, c);
 }
 
-#define ROW(name, call, params, mode) { name, call, params, mode, 0 },
+#define ROW(name, call, params, mode) {name, call, params, mode, 0},
 const Builtin template_filters[] = {
 #define FILTER ROW
 #include "text/template/builtins.def"
-    { 0 }
-};
+    {0}};
 const Builtin template_tests[] = {
 #define TEST ROW
 #include "text/template/builtins.def"
-    { 0 }
-};
+    {0}};
 const Builtin template_functions[] = {
 #define FUNCTION ROW
 #include "text/template/builtins.def"
-    { 0 }
-};
+    {0}};
 const Builtin template_methods[] = {
-#define METHOD(types, name, call, params, mode) { name, call, params, mode, types },
+#define METHOD(types, name, call, params, mode) {name, call, params, mode, types},
 #include "text/template/builtins.def"
-    { 0 }
-};
+    {0}};

@@ -42,15 +42,15 @@ static bool next_param(const char **params, Str *name, bool *required)
     const char *s = *params + strspn(*params, " ");
     if (!*s) return false;
     *required = *s == '!';
-    *name = (Str){ s + *required, strcspn(s + *required, " ") };
+    *name = (Str){s + *required, strcspn(s + *required, " ")};
     *params = name->data + name->len;
     return true;
 }
 
 Value builtin_call(Render *r, const Builtin *builtin, Value self, const Args *args)
 {
-    Value       argv[MAX_PARAMS] = { 0 }, answer;
-    Call        call = { self, argv, args, builtin->mode, builtin->name };
+    Value       argv[MAX_PARAMS] = {0}, answer;
+    Call        call = {self, argv, args, builtin->mode, builtin->name};
     const char *params = builtin->params, *what = builtin->name;
     Str         name;
     bool        required;
@@ -100,12 +100,12 @@ static void add_argument(Render *r, List *items, Dict *keywords, const Node *arg
 
 Args eval_args(Render *r, const Node *node, Value caller)
 {
-    List items = { 0 };
-    Dict keywords = { 0 };
+    List items = {0};
+    Dict keywords = {0};
     if (node->items.count) items.items = arena_array(&r->arena, Value, items.capacity = node->items.count);
     for (uint32_t i = 0; i < node->items.count; i++) add_argument(r, &items, &keywords, node->items.items[i]);
     if (!value_is_missing(caller)) add_keyword(r, &keywords, str_of("caller"), caller);
-    return (Args){ items.items, items.count, keywords };
+    return (Args){items.items, items.count, keywords};
 }
 
 /* caller, kwargs and varargs. */
@@ -122,15 +122,16 @@ static void bind_extras(Render *r, const Node *node, const Args *args)
         for (uint32_t k = args->count; k < num_params && !is_known; k++)
             is_known = str_same(value_str(entry.key), r->tmpl->names.names[node->items.items[k]->name]);
         if (is_known) continue;
-        if (!node->uses[SPECIAL_KWARGS])
-            render_fail(r, "the macro takes no keyword argument '%.*s'", shown(entry.key.len), entry.key.text);
+        if (!node->uses[SPECIAL_KWARGS]) render_fail(r, "the macro takes no keyword argument '%.*s'", shown(entry.key.len), entry.key.text);
         dict_set(r, rest, entry.key, entry.value);
     }
     if (node->uses[SPECIAL_KWARGS]) set_variable(r, specials[SPECIAL_KWARGS], value_dict(rest));
-    List more = { 0 };
-    if (args->count > num_params) more = (List){ .items = (Value *)args->items + num_params, .count = args->count - num_params };
-    if (node->uses[SPECIAL_VARARGS]) set_variable(r, specials[SPECIAL_VARARGS], value_list(r, V_TUPLE, more));
-    else if (more.count) render_fail(r, "the macro takes not more than %u arguments", num_params);
+    List more = {0};
+    if (args->count > num_params) more = (List){.items = (Value *)args->items + num_params, .count = args->count - num_params};
+    if (node->uses[SPECIAL_VARARGS])
+        set_variable(r, specials[SPECIAL_VARARGS], value_list(r, V_TUPLE, more));
+    else if (more.count)
+        render_fail(r, "the macro takes not more than %u arguments", num_params);
 }
 
 static void bind_params(Render *r, const Node *node, const Args *args)
@@ -171,12 +172,18 @@ static Value call_method(Render *r, Value self, const Builtin *method, const Arg
 static Value call_value(Render *r, Value callee, const Args *args)
 {
     switch ((ValueType)callee.type) {
-    case V_UNDEFINED: undefined_fail(r, callee);
-    case V_METHOD: return call_method(r, callee.method->self, callee.method->builtin, args);
-    case V_FUNCTION: return builtin_call(r, callee.function, callee, args);
-    case V_MACRO: return call_macro(r, callee.macro, args);
-    case V_LOOP: return loop_call(r, callee.loop, args);
-    default: render_fail(r, "'%s' object is not callable", value_type_name(callee));
+    case V_UNDEFINED:
+        undefined_fail(r, callee);
+    case V_METHOD:
+        return call_method(r, callee.method->self, callee.method->builtin, args);
+    case V_FUNCTION:
+        return builtin_call(r, callee.function, callee, args);
+    case V_MACRO:
+        return call_macro(r, callee.macro, args);
+    case V_LOOP:
+        return loop_call(r, callee.loop, args);
+    default:
+        render_fail(r, "'%s' object is not callable", value_type_name(callee));
     }
 }
 

@@ -12,7 +12,7 @@ static Value eval_name(Render *r, const Node *node)
 
 static Value eval_list(Render *r, const Node *node)
 {
-    List list = { .items = arena_array(&r->arena, Value, node->items.count), .count = node->items.count };
+    List list = {.items = arena_array(&r->arena, Value, node->items.count), .count = node->items.count};
     for (uint32_t i = 0; i < list.count; i++) list.items[i] = eval(r, node->items.items[i]);
     return value_list(r, node->kind == N_LIST ? V_LIST : V_TUPLE, list);
 }
@@ -30,7 +30,7 @@ static Value eval_dict(Render *r, const Node *node)
 static Value eval_item(Render *r, const Node *node)
 {
     const Node *index = node->b;
-    Value       object = eval(r, node->a), parts[3] = { 0 };
+    Value       object = eval(r, node->a), parts[3] = {0};
     if (index->kind != N_SLICE) {
         Value key = eval(r, index);
         r->line = node->line;
@@ -49,7 +49,7 @@ static Value eval_builtin(Render *r, const Node *node, Value object)
     r->line = node->line;
     if (!node->builtin)
         render_fail(r, "no %s named '%s'", node->kind == N_FILTER ? "filter" : "test", r->tmpl->names.names[node->name].data);
-    Args args = eval_args(r, node, (Value){ 0 });
+    Args args = eval_args(r, node, (Value){0});
     r->line = node->line;
     Value v = builtin_call(r, node->builtin, object, &args);
     return node->negated ? value_bool(!value_truth(r, v)) : v;
@@ -81,7 +81,7 @@ static Value eval_concat(Render *r, const Node *node)
 
 bool value_is_ordered(Render *r, TokenKind op, Value a, Value b)
 {
-    static const char *const names[] = { "<", "<=", ">", ">=" };
+    static const char *const names[] = {"<", "<=", ">", ">="};
     if (op == T_EQ || op == T_NE) return value_equal(r, a, b) == (op == T_EQ);
     if (op == T_IN || op == T_NOTIN) return value_contains(r, a, b) == (op == T_IN);
     int order = value_compare(r, a, b, names[op - T_LT]);
@@ -144,27 +144,45 @@ static Value eval_getattr(Render *r, const Node *node)
 static Value eval_node(Render *r, const Node *node)
 {
     switch ((NodeKind)node->kind) {
-    case N_CONST: return node->value;
-    case N_NAME: return eval_name(r, node);
+    case N_CONST:
+        return node->value;
+    case N_NAME:
+        return eval_name(r, node);
     case N_LIST:
-    case N_TUPLE: return eval_list(r, node);
-    case N_DICT: return eval_dict(r, node);
-    case N_GETATTR: return eval_getattr(r, node);
-    case N_GETITEM: return eval_item(r, node);
-    case N_CALL: return eval_call(r, node, (Value){ 0 });
+    case N_TUPLE:
+        return eval_list(r, node);
+    case N_DICT:
+        return eval_dict(r, node);
+    case N_GETATTR:
+        return eval_getattr(r, node);
+    case N_GETITEM:
+        return eval_item(r, node);
+    case N_CALL:
+        return eval_call(r, node, (Value){0});
     case N_FILTER:
-    case N_TEST: return eval_builtin(r, node, eval(r, node->a));
-    case N_CONDEXPR: return eval_condition(r, node);
-    case N_BINARY: return eval_binary(r, node);
-    case N_CONCAT: return eval_concat(r, node);
-    case N_COMPARE: return eval_compare(r, node);
+    case N_TEST:
+        return eval_builtin(r, node, eval(r, node->a));
+    case N_CONDEXPR:
+        return eval_condition(r, node);
+    case N_BINARY:
+        return eval_binary(r, node);
+    case N_CONCAT:
+        return eval_concat(r, node);
+    case N_COMPARE:
+        return eval_compare(r, node);
     case N_AND:
-    case N_OR: return eval_logic(r, node);
-    case N_NOT: return value_bool(!value_truth(r, eval(r, node->a)));
+    case N_OR:
+        return eval_logic(r, node);
+    case N_NOT:
+        return value_bool(!value_truth(r, eval(r, node->a)));
     case N_NEG:
-    case N_POS: return eval_sign(r, node);
-    case N_SLICE: render_fail(r, "a slice stands where none can");
-    default: CHECK(!"an expression"); return value_none();
+    case N_POS:
+        return eval_sign(r, node);
+    case N_SLICE:
+        render_fail(r, "a slice stands where none can");
+    default:
+        CHECK(!"an expression");
+        return value_none();
     }
 }
 

@@ -16,12 +16,14 @@ static Value *find_variable(Frame *frame, uint32_t name)
 void frame_enter(Render *r, Frame *parent, const Scope *scope)
 {
     r->frame = arena_alloc(&r->arena, sizeof(Frame) + scope->count * sizeof(Value));
-    *r->frame = (Frame){ .parent = parent, .scope = scope };
+    *r->frame = (Frame){.parent = parent, .scope = scope};
     for (uint32_t i = 0; i < scope->count; i++) {
         const Symbol *symbol = &scope->symbols[i];
         const Value  *outer = symbol->is_parameter ? NULL : find_variable(parent, symbol->name);
-        if (outer) r->frame->values[i] = *outer;
-        else if (symbol->resolves && !symbol->is_parameter) r->frame->values[i] = r->context[symbol->name];
+        if (outer)
+            r->frame->values[i] = *outer;
+        else if (symbol->resolves && !symbol->is_parameter)
+            r->frame->values[i] = r->context[symbol->name];
     }
 }
 
@@ -73,8 +75,10 @@ static void exec_set(Render *r, const Node *node)
 
 static void emit(Render *r, Value value)
 {
-    if (value.type == V_OPEN) open_print(r, value);
-    else print_str(r, value);
+    if (value.type == V_OPEN)
+        open_print(r, value);
+    else
+        print_str(r, value);
 }
 
 static void exec_print(Render *r, const Node *node)
@@ -100,15 +104,14 @@ static void exec_if(Render *r, const Node *node)
 static Value macro_value(Render *r, const Node *node)
 {
     Macro *macro = arena_new(&r->arena, Macro);
-    *macro = (Macro){ node, r->frame };
-    return (Value){ .type = V_MACRO, .macro = macro };
+    *macro = (Macro){node, r->frame};
+    return (Value){.type = V_MACRO, .macro = macro};
 }
 
 /* The result of a call or filter block; Jinja joins it to the text as it is. */
 static void write_text(Render *r, Value value)
 {
-    if (value.type != V_STRING && value.type != V_OPEN)
-        render_fail(r, "a block gives %s where a text is needed", value_type_name(value));
+    if (value.type != V_STRING && value.type != V_OPEN) render_fail(r, "a block gives %s where a text is needed", value_type_name(value));
     emit(r, value);
 }
 
@@ -143,7 +146,7 @@ static void exec_capture(Render *r, const Node *node)
 static void exec_with(Render *r, const Node *node)
 {
     Frame *outer = r->frame;
-    List   values = { 0 };
+    List   values = {0};
     for (uint32_t i = 0; i < node->items.count; i++) list_add(r, &values, eval(r, node->values.items[i]));
     frame_enter(r, outer, node->scope);
     for (uint32_t i = 0; i < node->items.count; i++) assign_target(r, node->items.items[i], values.items[i]);
@@ -159,12 +162,12 @@ static void exec_generation(Render *r, const Node *node)
     frame_enter(r, outer, node->scope);
     if (node->uses[SPECIAL_CALLER]) set_variable(r, r->tmpl->specials[SPECIAL_CALLER], value_hint("No caller defined"));
     if (node->uses[SPECIAL_KWARGS]) set_variable(r, r->tmpl->specials[SPECIAL_KWARGS], value_dict(arena_new(&r->arena, Dict)));
-    if (node->uses[SPECIAL_VARARGS]) set_variable(r, r->tmpl->specials[SPECIAL_VARARGS], value_list(r, V_TUPLE, (List){ 0 }));
+    if (node->uses[SPECIAL_VARARGS]) set_variable(r, r->tmpl->specials[SPECIAL_VARARGS], value_list(r, V_TUPLE, (List){0}));
     exec_nodes(r, &node->body);
     r->frame = outer;
     if (r->captures) return;
     r->spans = array_grown(&r->arena, r->spans, r->num_spans, &r->spans_capacity, sizeof *r->spans);
-    r->spans[r->num_spans++] = (TemplateSpan){ begin, r->out.len };
+    r->spans[r->num_spans++] = (TemplateSpan){begin, r->out.len};
 }
 
 static void exec_loop(Render *r, LoopState *loop)
@@ -173,7 +176,7 @@ static void exec_loop(Render *r, LoopState *loop)
     bool        is_empty = true;
     for (Value item; loop_next(r, loop, &item);) {
         frame_enter(r, loop->frame, node->scope);
-        set_variable(r, r->tmpl->specials[SPECIAL_LOOP], (Value){ .type = V_LOOP, .loop = loop });
+        set_variable(r, r->tmpl->specials[SPECIAL_LOOP], (Value){.type = V_LOOP, .loop = loop});
         assign_target(r, node->a, item);
         exec_nodes(r, &node->body);
         Flow flow = r->flow;
@@ -189,7 +192,7 @@ static void exec_loop_over(Render *r, const Node *node, Frame *home, Value sourc
 {
     LoopState *loop = arena_new(&r->arena, LoopState);
     Frame     *frame = r->frame;
-    *loop = (LoopState){ .node = node, .frame = home, .index0 = -1, .length = -1, .depth0 = depth0, .it = iterator_of(r, source) };
+    *loop = (LoopState){.node = node, .frame = home, .index0 = -1, .length = -1, .depth0 = depth0, .it = iterator_of(r, source)};
     exec_loop(r, loop);
     r->frame = frame;
 }
@@ -217,20 +220,45 @@ Value loop_call(Render *r, LoopState *outer, const Args *args)
 static void exec_node(Render *r, const Node *node)
 {
     switch ((NodeKind)node->kind) {
-    case N_DATA: strbuf_append(&r->out, node->value.text, node->value.len); break;
-    case N_PRINT: exec_print(r, node); break;
-    case N_IF: exec_if(r, node); break;
-    case N_FOR: exec_for(r, node); break;
-    case N_SET: exec_set(r, node); break;
+    case N_DATA:
+        strbuf_append(&r->out, node->value.text, node->value.len);
+        break;
+    case N_PRINT:
+        exec_print(r, node);
+        break;
+    case N_IF:
+        exec_if(r, node);
+        break;
+    case N_FOR:
+        exec_for(r, node);
+        break;
+    case N_SET:
+        exec_set(r, node);
+        break;
     case N_SETBLOCK:
-    case N_FILTERBLOCK: exec_capture(r, node); break;
-    case N_MACRO: set_variable(r, node->name, macro_value(r, node)); break;
-    case N_CALLBLOCK: write_text(r, eval_call(r, node->a, macro_value(r, node))); break;
-    case N_WITH: exec_with(r, node); break;
-    case N_GENERATION: exec_generation(r, node); break;
-    case N_BREAK: r->flow = FLOW_BREAK; break;
-    case N_CONTINUE: r->flow = FLOW_CONTINUE; break;
-    default: CHECK(!"a statement");
+    case N_FILTERBLOCK:
+        exec_capture(r, node);
+        break;
+    case N_MACRO:
+        set_variable(r, node->name, macro_value(r, node));
+        break;
+    case N_CALLBLOCK:
+        write_text(r, eval_call(r, node->a, macro_value(r, node)));
+        break;
+    case N_WITH:
+        exec_with(r, node);
+        break;
+    case N_GENERATION:
+        exec_generation(r, node);
+        break;
+    case N_BREAK:
+        r->flow = FLOW_BREAK;
+        break;
+    case N_CONTINUE:
+        r->flow = FLOW_CONTINUE;
+        break;
+    default:
+        CHECK(!"a statement");
     }
 }
 

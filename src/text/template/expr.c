@@ -20,9 +20,44 @@ void parser_fail(Parser *p, Status status, int line, const char *fmt, ...)
 const char *token_describe(const Token *token, char *buffer, size_t size)
 {
     static const char *const texts[] = {
-        "end of template", "text", "'{{'", "'}}'", "'{%'", "'%}'", "a name", "a string", "an integer", "a float",
-        "'+'", "'-'", "'*'", "'/'", "'//'", "'%'", "'**'", "'~'", "'=='", "'!='", "'<'", "'<='", "'>'", "'>='", "'in'", "'not in'",
-        "'('", "')'", "'['", "']'", "'{'", "'}'", "'='", "'.'", "':'", "'|'", "','", "';'",
+        "end of template",
+        "text",
+        "'{{'",
+        "'}}'",
+        "'{%'",
+        "'%}'",
+        "a name",
+        "a string",
+        "an integer",
+        "a float",
+        "'+'",
+        "'-'",
+        "'*'",
+        "'/'",
+        "'//'",
+        "'%'",
+        "'**'",
+        "'~'",
+        "'=='",
+        "'!='",
+        "'<'",
+        "'<='",
+        "'>'",
+        "'>='",
+        "'in'",
+        "'not in'",
+        "'('",
+        "')'",
+        "'['",
+        "']'",
+        "'{'",
+        "'}'",
+        "'='",
+        "'.'",
+        "':'",
+        "'|'",
+        "','",
+        "';'",
     };
     if (token->kind != T_NAME || !token->value.text) return texts[token->kind];
     snprintf(buffer, size, "'%.*s'", (int)(token->value.len < 80 ? token->value.len : 80), token->value.text);
@@ -31,7 +66,7 @@ const char *token_describe(const Token *token, char *buffer, size_t size)
 
 Token *parser_expect(Parser *p, TokenKind kind)
 {
-    Token *token = parser_token(p), wanted = { .kind = kind };
+    Token *token = parser_token(p), wanted = {.kind = kind};
     char   got[96];
     if (token->kind != kind)
         parser_fail(p, ERR_INVALID, token->line, "expected %s, got %s", token_describe(&wanted, NULL, 0),
@@ -72,7 +107,7 @@ uint32_t parser_intern(Parser *p, const Token *name)
 void parser_note(Parser *p, uint32_t name, bool is_parameter, bool is_stored)
 {
     enum { MOST_SYMBOLS = 4096 };
-    Scope  *scope = p->scope;
+    Scope   *scope = p->scope;
     uint32_t i = 0;
     while (i < scope->count && scope->symbols[i].name != name) i++;
     if (i == MOST_SYMBOLS) parser_fail(p, ERR_INVALID, parser_token(p)->line, "more than %d names in one scope", MOST_SYMBOLS);
@@ -80,7 +115,7 @@ void parser_note(Parser *p, uint32_t name, bool is_parameter, bool is_stored)
     Symbol *symbol = &scope->symbols[i];
     if (i == scope->count) {
         scope->count++;
-        *symbol = (Symbol){ .name = name, .resolves = !is_stored };
+        *symbol = (Symbol){.name = name, .resolves = !is_stored};
     }
     if (is_stored && !symbol->is_stored) symbol->resolves |= p->branches > 0;
     symbol->is_parameter |= is_parameter;
@@ -205,25 +240,32 @@ static Node *parse_primary(Parser *p, bool with_namespace)
     char   got[96];
     Node  *node;
     switch (token->kind) {
-    case T_NAME: return parse_name(p, with_namespace);
-    case T_STRING: return parse_strings(p);
+    case T_NAME:
+        return parse_name(p, with_namespace);
+    case T_STRING:
+        return parse_strings(p);
     case T_INTEGER:
-    case T_FLOAT: p->pos++; return constant(p, token->line, token->value);
+    case T_FLOAT:
+        p->pos++;
+        return constant(p, token->line, token->value);
     case T_LPAREN:
         p->pos++;
-        node = parse_tuple(p, (TupleOptions){ .parentheses = true });
+        node = parse_tuple(p, (TupleOptions){.parentheses = true});
         parser_expect(p, T_RPAREN);
         return node;
-    case T_LBRACKET: return parse_list(p);
-    case T_LBRACE: return parse_dict(p);
-    default: parser_fail(p, ERR_INVALID, token->line, "unexpected %s", token_describe(token, got, sizeof got));
+    case T_LBRACKET:
+        return parse_list(p);
+    case T_LBRACE:
+        return parse_dict(p);
+    default:
+        parser_fail(p, ERR_INVALID, token->line, "unexpected %s", token_describe(token, got, sizeof got));
     }
 }
 
 /* An index or a slice. */
 static Node *parse_subscribed(Parser *p)
 {
-    Node *parts[3] = { 0 };
+    Node *parts[3] = {0};
     int   line = parser_token(p)->line;
     if (!parser_at(p, T_COLON)) {
         parts[0] = parse_expression(p);
@@ -242,8 +284,7 @@ static Node *parse_subscribed(Parser *p)
 static Node *parse_attribute(Parser *p, Node *object)
 {
     Token *dot = parser_expect(p, T_DOT), *name = parser_token(p);
-    if (name->kind != T_NAME && name->kind != T_INTEGER)
-        parser_fail(p, ERR_INVALID, dot->line, "expected a name or a number after '.'");
+    if (name->kind != T_NAME && name->kind != T_INTEGER) parser_fail(p, ERR_INVALID, dot->line, "expected a name or a number after '.'");
     p->pos++;
     if (name->kind == T_INTEGER) return make(p, N_GETITEM, dot, object, constant(p, dot->line, name->value));
     Node *node = make(p, N_GETATTR, dot, object, NULL);
@@ -401,9 +442,7 @@ static Node *parse_unary(Parser *p, bool with_filter)
 }
 
 /* Binary operators, the loosest first; all from left to right, ** too. "not" stands between two of them. */
-typedef enum Level {
-    LEVEL_OR, LEVEL_AND, LEVEL_NOT, LEVEL_COMPARE, LEVEL_SUM, LEVEL_CONCAT, LEVEL_PRODUCT, LEVEL_POW, LEVEL_UNARY
-} Level;
+typedef enum Level { LEVEL_OR, LEVEL_AND, LEVEL_NOT, LEVEL_COMPARE, LEVEL_SUM, LEVEL_CONCAT, LEVEL_PRODUCT, LEVEL_POW, LEVEL_UNARY } Level;
 
 /* The level of the operator that a token starts, with its kind as in the tree; LEVEL_UNARY: it is none. */
 static Level level_of(const Token *token, TokenKind *op)
@@ -411,18 +450,23 @@ static Level level_of(const Token *token, TokenKind *op)
     *op = token->kind;
     switch (token->kind) {
     case T_ADD:
-    case T_SUB: return LEVEL_SUM;
+    case T_SUB:
+        return LEVEL_SUM;
     case T_MUL:
     case T_DIV:
     case T_FLOORDIV:
-    case T_MOD: return LEVEL_PRODUCT;
-    case T_POW: return LEVEL_POW;
-    case T_TILDE: return LEVEL_CONCAT;
+    case T_MOD:
+        return LEVEL_PRODUCT;
+    case T_POW:
+        return LEVEL_POW;
+    case T_TILDE:
+        return LEVEL_CONCAT;
     case T_NAME:
         *op = token_is(token, "in") ? T_IN : T_NOTIN;
         if (*op == T_IN || (token_is(token, "not") && token_is(token + 1, "in"))) return LEVEL_COMPARE;
         return token_is(token, "and") ? LEVEL_AND : token_is(token, "or") ? LEVEL_OR : LEVEL_UNARY;
-    default: return token->kind >= T_EQ && token->kind <= T_GE ? LEVEL_COMPARE : LEVEL_UNARY;
+    default:
+        return token->kind >= T_EQ && token->kind <= T_GE ? LEVEL_COMPARE : LEVEL_UNARY;
     }
 }
 
@@ -440,15 +484,17 @@ static Node *parse_level(Parser *p, Level level)
     }
     node = parse_level(p, level + 1);
     while (level_of(parser_token(p), &op) == level) {
-        Token token = { .kind = op, .line = parser_token(p)->line };
+        Token token = {.kind = op, .line = parser_token(p)->line};
         p->pos += op == T_NOTIN && level == LEVEL_COMPARE ? 2 : 1;
         Node *right = parse_level(p, level + 1);
         bool  begins = !chain && (level == LEVEL_COMPARE || level == LEVEL_CONCAT);
         if (begins) chain = make(p, level == LEVEL_COMPARE ? N_COMPARE : N_CONCAT, first, NULL, NULL);
         if (begins && level == LEVEL_COMPARE) chain->a = node;
         if (begins && level == LEVEL_CONCAT) nodes_add(p, &chain->items, node);
-        if (chain) nodes_add(p, &chain->items, level == LEVEL_COMPARE ? make(p, N_KEYWORD, &token, right, NULL) : right);
-        else node = make(p, level == LEVEL_OR ? N_OR : level == LEVEL_AND ? N_AND : N_BINARY, &token, node, right);
+        if (chain)
+            nodes_add(p, &chain->items, level == LEVEL_COMPARE ? make(p, N_KEYWORD, &token, right, NULL) : right);
+        else
+            node = make(p, level == LEVEL_OR ? N_OR : level == LEVEL_AND ? N_AND : N_BINARY, &token, node, right);
     }
     return chain ? finished(p, chain) : node;
 }
@@ -492,9 +538,10 @@ Node *parse_tuple(Parser *p, TupleOptions options)
     for (;;) {
         if (node->items.count) parser_expect(p, T_COMMA);
         if (parser_at(p, T_VARIABLE_END) || parser_at(p, T_BLOCK_END) || parser_at(p, T_RPAREN)) break;
-        nodes_add(p, &node->items, options.simplified    ? parse_primary(p, options.with_namespace)
-                                   : options.no_condexpr ? parse_level(p, LEVEL_OR)
-                                                         : parse_expression(p));
+        nodes_add(p, &node->items,
+                  options.simplified    ? parse_primary(p, options.with_namespace)
+                  : options.no_condexpr ? parse_level(p, LEVEL_OR)
+                                        : parse_expression(p));
         if (!parser_at(p, T_COMMA)) break;
         is_tuple = true;
     }
@@ -516,7 +563,7 @@ static void mark_target(Parser *p, Node *node, bool with_namespace)
 Node *parse_target(Parser *p, bool with_namespace)
 {
     p->in_target = true;
-    Node *node = parse_tuple(p, (TupleOptions){ .simplified = true, .with_namespace = with_namespace });
+    Node *node = parse_tuple(p, (TupleOptions){.simplified = true, .with_namespace = with_namespace});
     p->in_target = false;
     mark_target(p, node, with_namespace);
     return node;

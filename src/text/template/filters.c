@@ -31,7 +31,7 @@ Value filter_title(Render *r, const Call *c)
         bool splits = splits_words(utf8_next(text, &pos));
         for (size_t next = pos; !begins && !splits && pos < text.len; pos = next) /* the rest of the word at once: sigma looks around */
             if (splits_words(utf8_next(text, &next))) break;
-        text_map_case(&r->out, (Str){ text.data + from, pos - from }, begins && !splits ? CASE_UPPER : CASE_LOWER);
+        text_map_case(&r->out, (Str){text.data + from, pos - from}, begins && !splits ? CASE_UPPER : CASE_LOWER);
         begins = splits;
     }
     return text_take(r, begin);
@@ -187,9 +187,9 @@ static double round_decimals(double number, int64_t precision)
 
 Value filter_round(Render *r, const Call *c)
 {
-    Value method = value_or(c->argv[1], value_text("common", 6));
-    Str   how = method.type == V_STRING ? value_str(method) : (Str){ 0 };
-    bool  to_integer = c->argv[0].type == V_NONE, up = str_equal(how, "ceil"), down = str_equal(how, "floor"); /* round(x, None) */
+    Value   method = value_or(c->argv[1], value_text("common", 6));
+    Str     how = method.type == V_STRING ? value_str(method) : (Str){0};
+    bool    to_integer = c->argv[0].type == V_NONE, up = str_equal(how, "ceil"), down = str_equal(how, "floor"); /* round(x, None) */
     int64_t precision = to_integer ? 0 : arg_int(r, c->argv[0], "round: the precision", 0);
     if (!up && !down && !str_equal(how, "common")) render_fail(r, "round: the method must be common, ceil or floor");
     Value v = want_number(r, c->self, "round");

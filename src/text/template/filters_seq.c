@@ -17,7 +17,7 @@ typedef struct Getter {
 
 static Getter getter_of(Render *r, Value attribute, Value otherwise, bool fold_case)
 {
-    Getter getter = { .otherwise = otherwise, .fold_case = fold_case };
+    Getter getter = {.otherwise = otherwise, .fold_case = fold_case};
     if (!value_is_given(attribute)) return getter;
     if (attribute.type != V_STRING) {
         getter.parts[getter.count++] = attribute;
@@ -26,7 +26,7 @@ static Getter getter_of(Render *r, Value attribute, Value otherwise, bool fold_c
     for (size_t begin = 0, end; begin <= attribute.len; begin = end + 1) {
         for (end = begin; end < attribute.len && attribute.text[end] != '.';) end++;
         if (getter.count == MOST_PARTS) render_fail(r, "an attribute path has more than %d parts", MOST_PARTS);
-        Str     part = { attribute.text + begin, end - begin };
+        Str     part = {attribute.text + begin, end - begin};
         int64_t index = number_of(part);
         getter.parts[getter.count++] = index < 0 ? value_of_str(part) : value_int(index);
     }
@@ -40,14 +40,14 @@ static Value getter_get(Render *r, const Getter *getter, Value item)
         if (item.type == V_UNDEFINED && value_is_given(getter->otherwise)) item = getter->otherwise;
     }
     if (!getter->fold_case || item.type != V_STRING) return item;
-    return text_case(r, &(Call){ .self = item, .mode = CASE_LOWER });
+    return text_case(r, &(Call){.self = item, .mode = CASE_LOWER});
 }
 
 /* A generator; it keeps the call's arguments. */
 static Value lazy(Render *r, const Call *c, void (*make)(Render *, LazyList *, List *), bool (*next)(Render *, LazyList *, Value *))
 {
-    Value v = { .type = V_ITER, .iter = arena_new(&r->arena, LazyList) };
-    *v.iter = (LazyList){ .source = c->self, .name = "generator", .args = *c->args, .mode = c->mode, .make = make, .next = next };
+    Value v = {.type = V_ITER, .iter = arena_new(&r->arena, LazyList)};
+    *v.iter = (LazyList){.source = c->self, .name = "generator", .args = *c->args, .mode = c->mode, .make = make, .next = next};
     return v;
 }
 
@@ -77,8 +77,8 @@ Value filter_last(Render *r, const Call *c)
 /* min, max by `mode`. */
 Value filter_extreme(Render *r, const Call *c)
 {
-    Getter getter = getter_of(r, c->argv[1], (Value){ 0 }, !arg_bool(r, c->argv[0], false));
-    Value  best = value_hint("No aggregated item, sequence was empty."), best_key = { 0 }, item;
+    Getter getter = getter_of(r, c->argv[1], (Value){0}, !arg_bool(r, c->argv[0], false));
+    Value  best = value_hint("No aggregated item, sequence was empty."), best_key = {0}, item;
     for (Iterator it = iterator_of(r, c->self); iterator_next(r, &it, &item);) {
         Value key = getter_get(r, &getter, item);
         bool  is_first = value_is_missing(best_key);
@@ -91,7 +91,7 @@ Value filter_extreme(Render *r, const Call *c)
 
 Value filter_sum(Render *r, const Call *c)
 {
-    Getter getter = getter_of(r, c->argv[0], (Value){ 0 }, false);
+    Getter getter = getter_of(r, c->argv[0], (Value){0}, false);
     Value  sum = value_or(c->argv[1], value_int(0)), item;
     if (sum.type == V_STRING) render_fail(r, "sum() can't sum strings");
     for (Iterator it = iterator_of(r, c->self); iterator_next(r, &it, &item);)
@@ -101,7 +101,7 @@ Value filter_sum(Render *r, const Call *c)
 
 Value filter_join(Render *r, const Call *c)
 {
-    Getter   getter = getter_of(r, c->argv[1], (Value){ 0 }, false);
+    Getter   getter = getter_of(r, c->argv[1], (Value){0}, false);
     Value    separator = value_to_text(r, value_or(c->argv[0], value_text("", 0))), item;
     Iterator it = iterator_of(r, c->self);
     size_t   begin = r->out.len;
@@ -148,7 +148,7 @@ static void make_reversed(Render *r, LazyList *list, List *out)
 Value filter_reverse(Render *r, const Call *c)
 {
     Value self = c->self;
-    if (self.type == V_STRING) return value_slice(r, self, (Value[]){ { 0 }, { 0 }, value_int(-1) });
+    if (self.type == V_STRING) return value_slice(r, self, (Value[]){{0}, {0}, value_int(-1)});
     if (!value_is(self, TYPES_ITERABLE)) render_fail(r, "reverse: argument must be iterable");
     Value v = lazy(r, c, make_reversed, NULL);
     v.iter->name = self.type == V_LIST ? "list_reverseiterator" : "reversed";
@@ -175,8 +175,7 @@ static void merge_sort(Sorter *s, uint32_t begin, uint32_t end)
     while (a < middle || b < end) {
         bool take_b = a == middle;
         render_tick(s->r, 1);
-        if (a < middle && b < end)
-            take_b = value_compare(s->r, s->keys[s->order[b]], s->keys[s->order[a]], "<") == (s->reverse ? 1 : -1);
+        if (a < middle && b < end) take_b = value_compare(s->r, s->keys[s->order[b]], s->keys[s->order[a]], "<") == (s->reverse ? 1 : -1);
         s->scratch[n++] = s->order[take_b ? b++ : a++];
     }
     memcpy(s->order + begin, s->scratch + begin, (end - begin) * sizeof *s->order);
@@ -184,7 +183,7 @@ static void merge_sort(Sorter *s, uint32_t begin, uint32_t end)
 
 void sort_values(Render *r, Value *items, const Value *keys, uint32_t count, bool reverse)
 {
-    Sorter s = { .r = r, .keys = keys, .reverse = reverse };
+    Sorter s = {.r = r, .keys = keys, .reverse = reverse};
     Value *unsorted = arena_array(&r->arena, Value, (size_t)count + 1);
     s.order = arena_array(&r->arena, uint32_t, (size_t)count * 2 + 1);
     s.scratch = s.order + count;
@@ -207,7 +206,7 @@ Value filter_sort(Render *r, const Call *c)
 {
     bool   reverse = arg_bool(r, c->argv[0], false), fold_case = !arg_bool(r, c->argv[1], false);
     List   list = value_to_list(r, c->self);
-    Getter getter = getter_of(r, c->argv[2], (Value){ 0 }, fold_case);
+    Getter getter = getter_of(r, c->argv[2], (Value){0}, fold_case);
     if (c->argv[2].type == V_STRING && memchr(c->argv[2].text, ',', c->argv[2].len))
         render_fail(r, "sort: more than one attribute is not supported");
     Value *keys = keys_of(r, &list, &getter);
@@ -221,12 +220,11 @@ Value filter_dictsort(Render *r, const Call *c)
     bool  fold_case = !arg_bool(r, c->argv[0], false), reverse = arg_bool(r, c->argv[2], false);
     Value by = value_or(c->argv[1], value_text("key", 3));
     bool  by_value = by.type == V_STRING && str_equal(value_str(by), "value");
-    if (!by_value && !(by.type == V_STRING && str_equal(value_str(by), "key")))
-        render_fail(r, "dictsort: by must be \"key\" or \"value\"");
+    if (!by_value && !(by.type == V_STRING && str_equal(value_str(by), "key"))) render_fail(r, "dictsort: by must be \"key\" or \"value\"");
     if (c->self.type == V_UNDEFINED) undefined_fail(r, c->self);
     if (c->self.type != V_DICT) render_fail(r, "dictsort: expected a dict, got %s", value_type_name(c->self));
     List   list = value_to_list(r, value_view(r, c->self.dict, VIEW_ITEMS));
-    Getter getter = getter_of(r, value_int(by_value), (Value){ 0 }, fold_case);
+    Getter getter = getter_of(r, value_int(by_value), (Value){0}, fold_case);
     sort_values(r, list.items, keys_of(r, &list, &getter), list.count, reverse);
     return value_list(r, V_LIST, list);
 }
@@ -234,9 +232,9 @@ Value filter_dictsort(Render *r, const Call *c)
 static void make_unique(Render *r, LazyList *list, List *out)
 {
     const Value *argv = list->args.items;
-    Getter getter = getter_of(r, argv[1], (Value){ 0 }, !arg_bool(r, argv[0], false));
-    Dict  *seen = arena_new(&r->arena, Dict);
-    Value  item;
+    Getter       getter = getter_of(r, argv[1], (Value){0}, !arg_bool(r, argv[0], false));
+    Dict        *seen = arena_new(&r->arena, Dict);
+    Value        item;
     for (Iterator it = iterator_of(r, list->source); iterator_next(r, &it, &item);) {
         dict_set(r, seen, getter_get(r, &getter, item), value_none());
         if (seen->count > out->count) list_add(r, out, item);
@@ -246,9 +244,9 @@ static void make_unique(Render *r, LazyList *list, List *out)
 Value filter_unique(Render *r, const Call *c)
 {
     Value v = lazy(r, c, make_unique, NULL);
-    List  argv = { 0 };
+    List  argv = {0};
     for (int i = 0; i < 2; i++) list_add(r, &argv, c->argv[i]);
-    v.iter->args = (Args){ .items = argv.items, .count = 2 };
+    v.iter->args = (Args){.items = argv.items, .count = 2};
     return v;
 }
 
@@ -259,7 +257,7 @@ static bool lazy_begin(Render *r, LazyList *list)
 {
     bool truth = value_truth(r, list->source);
     list->is_ready = true;
-    list->it = truth ? iterator_of(r, list->source) : (Iterator){ .source = { .type = V_UNDEFINED } };
+    list->it = truth ? iterator_of(r, list->source) : (Iterator){.source = {.type = V_UNDEFINED}};
     list->getter = arena_new(&r->arena, Getter);
     return truth;
 }
@@ -306,7 +304,7 @@ static void begin_select(Render *r, LazyList *list)
     bool by_attribute = list->mode & SELECT_ATTRIBUTE;
     if (!lazy_begin(r, list)) return;
     if (by_attribute && !list->args.count) render_fail(r, "missing parameter for the attribute's name");
-    if (by_attribute) *list->getter = getter_of(r, list->args.items[0], (Value){ 0 }, false);
+    if (by_attribute) *list->getter = getter_of(r, list->args.items[0], (Value){0}, false);
     lazy_builtin(r, list, by_attribute, template_tests, "test");
 }
 

@@ -12,7 +12,7 @@ enum { MOST_DIGITS = 300 };
 typedef struct Spec {
     char    align, sign, type; /* align: <, >, or = for zeros behind the sign; sign 0: none */
     bool    alternate, zero;
-    int64_t width, precision;  /* precision -1: not given */
+    int64_t width, precision; /* precision -1: not given */
 } Spec;
 
 /* A format that is being read. */
@@ -20,9 +20,9 @@ typedef struct Format {
     Str         text;
     size_t      pos;
     const Args *args;
-    uint32_t    used;     /* arguments */
-    Value       mapping;  /* of %; V_MISSING: none */
-    bool        escape;   /* the format is markup: what it formats is escaped first, unless it is markup itself */
+    uint32_t    used;                /* arguments */
+    Value       mapping;             /* of %; V_MISSING: none */
+    bool        escape;              /* the format is markup: what it formats is escaped first, unless it is markup itself */
     bool        numbered, automatic; /* fields of str.format so far */
 } Format;
 
@@ -78,16 +78,19 @@ static void put_number(Render *r, const Spec *spec, Value v)
     int64_t     whole = is_float ? 0 : value_as_int(v);
     bool        is_negative = is_real ? signbit(number) && !isnan(number) : is_float ? number <= -1 : whole < 0;
     int         precision = spec->precision >= 0 ? (int)spec->precision : is_real ? 6 : 1;
-    char        head[4] = { is_negative ? '-' : spec->sign }, format[8], base = strchr("xXo", spec->type) ? spec->type : 'u';
+    char        head[4] = {is_negative ? '-' : spec->sign}, format[8], base = strchr("xXo", spec->type) ? spec->type : 'u';
     const char *digits;
     check_size(r, v);
     if (!is_real && !isfinite(number)) render_fail(r, "cannot convert float %s to integer", isnan(number) ? "NaN" : "infinity");
     if (spec->alternate && !is_real && base != 'u') strcat(head, base == 'x' ? "0x" : base == 'X' ? "0X" : "0o");
     const char *sharp = is_real && spec->alternate ? "#" : "";
     snprintf(format, sizeof format, is_real ? "%%%s.*%c" : "%%%s.*ll%c", sharp, is_real ? spec->type : base);
-    if (is_real) digits = arena_printf(&r->arena, format, precision, fabs(number));
-    else if (is_float) digits = arena_printf(&r->arena, "%.0f", trunc(fabs(number)));
-    else digits = arena_printf(&r->arena, format, precision, whole < 0 ? 0 - (unsigned long long)whole : (unsigned long long)whole);
+    if (is_real)
+        digits = arena_printf(&r->arena, format, precision, fabs(number));
+    else if (is_float)
+        digits = arena_printf(&r->arena, "%.0f", trunc(fabs(number)));
+    else
+        digits = arena_printf(&r->arena, format, precision, whole < 0 ? 0 - (unsigned long long)whole : (unsigned long long)whole);
     put_padded(r, spec, str_of(head), str_of(digits));
 }
 
@@ -96,7 +99,7 @@ static Value percent_key(Render *r, Format *f)
 {
     size_t begin = f->pos;
     while (f->pos < f->text.len && peek(f) != ')') f->pos++;
-    Str key = { f->text.data + begin, f->pos - begin };
+    Str key = {f->text.data + begin, f->pos - begin};
     if (!skip_any(f, ")")) render_fail(r, "incomplete format key");
     if (f->mapping.type != V_DICT) render_fail(r, "format requires a mapping");
     f->used = f->args->count;
@@ -113,7 +116,7 @@ static void percent_value(Render *r, Spec *spec, bool escape, Value v)
         v = spec->type == 's' ? value_to_text(r, v) : value_repr(r, v);
         Str body = value_str(escape ? value_to_markup(r, v) : v);
         if (spec->precision >= 0) body.len = utf8_offset(body, (size_t)spec->precision);
-        put_padded(r, spec, (Str){ "", 0 }, body);
+        put_padded(r, spec, (Str){"", 0}, body);
         return;
     }
     if (v.type == V_UNDEFINED) undefined_fail(r, v);
@@ -125,8 +128,8 @@ static void percent_value(Render *r, Spec *spec, bool escape, Value v)
 /* One conversion, behind the %. */
 static void percent_item(Render *r, Format *f)
 {
-    Spec  spec = { 0 };
-    Value v = { 0 };
+    Spec  spec = {0};
+    Value v = {0};
     if (skip_any(f, "%")) {
         strbuf_putc(&r->out, '%');
         return;
@@ -154,7 +157,7 @@ Value format_percent(Render *r, Value format, const Args *args, bool one_value)
 {
     enum { MAPPINGS = TYPE_DICT | TYPE_LIST | TYPE_RANGE | TYPE_UNDEFINED };
     Args   spread = *args;
-    Format f = { .text = value_str(format), .args = &spread, .escape = format.flags & VALUE_MARKUP };
+    Format f = {.text = value_str(format), .args = &spread, .escape = format.flags & VALUE_MARKUP};
     size_t begin = r->out.len;
     if (one_value && args->items[0].type == V_TUPLE) {
         spread.items = args->items[0].list->items;
@@ -200,8 +203,8 @@ static Value field_value(Render *r, Format *f, Str name)
 /* As % would with the same flags; a center, other fills and commas aren't supported. */
 static void format_value(Render *r, Value v, Str text)
 {
-    Spec   spec = { 0 };
-    Format f = { .text = text };
+    Spec   spec = {0};
+    Format f = {.text = text};
     bool   is_number = value_is(v, TYPES_NUMBER);
     check_size(r, v);
     spec.align = skip_any(&f, "<>");
@@ -224,23 +227,26 @@ static void format_value(Render *r, Value v, Str text)
 /* What stands between braces. */
 static void format_field(Render *r, Format *f, Str field)
 {
-    Format rest = { .text = field };
+    Format rest = {.text = field};
     while (rest.pos < field.len && peek(&rest) != '!' && peek(&rest) != ':') rest.pos++;
-    Value v = field_value(r, f, (Str){ field.data, rest.pos });
+    Value v = field_value(r, f, (Str){field.data, rest.pos});
     if (skip_any(&rest, "!")) {
         char how = skip_any(&rest, "sr");
         if (!how) render_fail(r, "this conversion in a format string is not supported");
         v = how == 's' ? value_to_text(r, v) : value_repr(r, v);
     }
-    Str spec = { field.data + rest.pos, field.len - rest.pos };
-    if (skip_any(&rest, ":") && spec.len > 1 && !f->escape) format_value(r, v, (Str){ spec.data + 1, spec.len - 1 });
-    else if (rest.pos < field.len) render_fail(r, "this field of a format string is not supported");
-    else print_str(r, f->escape ? value_to_markup(r, v) : v);
+    Str spec = {field.data + rest.pos, field.len - rest.pos};
+    if (skip_any(&rest, ":") && spec.len > 1 && !f->escape)
+        format_value(r, v, (Str){spec.data + 1, spec.len - 1});
+    else if (rest.pos < field.len)
+        render_fail(r, "this field of a format string is not supported");
+    else
+        print_str(r, f->escape ? value_to_markup(r, v) : v);
 }
 
 Value format_braces(Render *r, Value format, const Args *args)
 {
-    Format f = { .text = value_str(format), .args = args, .escape = format.flags & VALUE_MARKUP };
+    Format f = {.text = value_str(format), .args = args, .escape = format.flags & VALUE_MARKUP};
     size_t begin = r->out.len;
     while (f.pos < f.text.len) {
         char c = f.text.data[f.pos++];
@@ -252,7 +258,7 @@ Value format_braces(Render *r, Value format, const Args *args)
         }
         const char *end = c == '{' ? memchr(f.text.data + f.pos, '}', f.text.len - f.pos) : NULL;
         if (!end) render_fail(r, "single '%c' encountered in format string", c);
-        Str field = { f.text.data + f.pos, (size_t)(end - f.text.data) - f.pos };
+        Str field = {f.text.data + f.pos, (size_t)(end - f.text.data) - f.pos};
         if (memchr(field.data, '{', field.len)) render_fail(r, "a format within a format is not supported");
         f.pos += field.len + 1;
         format_field(r, &f, field);

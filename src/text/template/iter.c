@@ -32,7 +32,7 @@ Iterator iterator_of(Render *r, Value source)
 {
     if (!value_is(source, TYPES_ITERABLE)) render_fail(r, "'%s' object is not iterable", value_type_name(source));
     bool has_length = source.type != V_ITER && source.type != V_LOOP;
-    return (Iterator){ .source = source, .count = source.type == V_STRING ? source.len : has_length ? value_length(r, source) : 0 };
+    return (Iterator){.source = source, .count = source.type == V_STRING ? source.len : has_length ? value_length(r, source) : 0};
 }
 
 static Value view_item(Render *r, const View *view, int64_t i)
@@ -56,10 +56,18 @@ bool iterator_next(Render *r, Iterator *it, Value *out)
     size_t i = (size_t)it->pos++, end = i;
     switch ((ValueType)source.type) {
     case V_LIST:
-    case V_TUPLE: *out = source.list->items[i]; break;
-    case V_DICT: *out = source.dict->entries[i].key; break;
-    case V_RANGE: *out = value_int(source.range->start + (int64_t)i * source.range->step); break;
-    case V_VIEW: *out = view_item(r, source.view, (int64_t)i); break;
+    case V_TUPLE:
+        *out = source.list->items[i];
+        break;
+    case V_DICT:
+        *out = source.dict->entries[i].key;
+        break;
+    case V_RANGE:
+        *out = value_int(source.range->start + (int64_t)i * source.range->step);
+        break;
+    case V_VIEW:
+        *out = view_item(r, source.view, (int64_t)i);
+        break;
     default: /* a text: pos counts bytes */
         utf8_next(value_str(source), &end);
         *out = value_text(source.text + i, end - i);
@@ -70,7 +78,7 @@ bool iterator_next(Render *r, Iterator *it, Value *out)
 
 List value_to_list(Render *r, Value source)
 {
-    List  list = { 0 };
+    List  list = {0};
     Value item;
     for (Iterator it = iterator_of(r, source); iterator_next(r, &it, &item);) {
         if (!list.capacity && source.type != V_STRING && it.count > 0)
@@ -102,7 +110,7 @@ static bool pull(Render *r, LoopState *loop, Value *out)
 bool loop_next(Render *r, LoopState *loop, Value *out)
 {
     *out = loop->after;
-    loop->after = (Value){ 0 };
+    loop->after = (Value){0};
     if (value_is_missing(*out) && !pull(r, loop, out)) return false;
     loop->index0++;
     loop->before = loop->current;
@@ -115,7 +123,7 @@ int64_t loop_length(Render *r, LoopState *loop)
 {
     if (loop->length >= 0) return loop->length;
     if (!loop->node->c && loop->it.source.type != V_ITER) return loop->length = value_length(r, loop->it.source);
-    List  rest = { 0 };
+    List  rest = {0};
     Value item;
     while (pull(r, loop, &item)) list_add(r, &rest, item);
     loop->filtered = true;
@@ -135,7 +143,7 @@ Value loop_attribute(Render *r, LoopState *loop, Str name)
     if (str_equal(name, "revindex0")) return value_int(loop_length(r, loop) - loop->index0 - 1);
     if (str_equal(name, "previtem")) return loop->index0 == 0 ? value_hint("there is no previous item") : loop->before;
     bool is_last = str_equal(name, "last");
-    if (!is_last && !str_equal(name, "nextitem")) return (Value){ 0 };
+    if (!is_last && !str_equal(name, "nextitem")) return (Value){0};
     Value item;
     if (value_is_missing(loop->after) && pull(r, loop, &item)) loop->after = item;
     bool none = value_is_missing(loop->after);

@@ -14,7 +14,7 @@
 static Token *add_token(Parser *p, TokenKind kind)
 {
     p->tokens = array_grown(&p->tmpl->arena, p->tokens, p->num_tokens, &p->capacity, sizeof *p->tokens);
-    p->tokens[p->num_tokens] = (Token){ .kind = kind, .line = p->line };
+    p->tokens[p->num_tokens] = (Token){.kind = kind, .line = p->line};
     return &p->tokens[p->num_tokens++];
 }
 
@@ -31,7 +31,7 @@ static char char_at(const Parser *p, size_t pos)
 
 static size_t skip_space(const Parser *p, size_t pos)
 {
-    return p->len - text_strip((Str){ p->text + pos, p->len - pos }, true, false).len;
+    return p->len - text_strip((Str){p->text + pos, p->len - pos}, true, false).len;
 }
 
 /* Moves to `end`, counting lines. */
@@ -45,13 +45,13 @@ static void advance(Parser *p, size_t end)
 /* The text before a tag, as the tag's sign leaves it: '-' stripped, 0 with lstrip_blocks for blocks and comments. */
 static void add_data(Parser *p, size_t end, char sign, bool is_variable)
 {
-    Str text = { p->text + p->at, end - p->at };
+    Str text = {p->text + p->at, end - p->at};
     if (sign == '-') text = text_strip(text, false, true);
     if (!sign && !is_variable) {
         size_t line = text.len;
         while (line > 0 && text.data[line - 1] != '\n') line--;
         bool starts_line = line > 0 || p->line_starting;
-        if (starts_line && text_strip((Str){ text.data + line, text.len - line }, true, false).len == 0) text.len = line;
+        if (starts_line && text_strip((Str){text.data + line, text.len - line}, true, false).len == 0) text.len = line;
     }
     if (text.len) add_token(p, T_DATA)->value = value_of_str(text);
 }
@@ -61,8 +61,7 @@ static size_t tag_end(const Parser *p, size_t pos, const char *close, bool plus,
 {
     size_t len = strlen(close);
     char   sign = char_at(p, pos);
-    if ((sign == '-' || (plus && sign == '+')) && at(p, pos + 1, close))
-        return sign == '-' ? skip_space(p, pos + 1 + len) : pos + 1 + len;
+    if ((sign == '-' || (plus && sign == '+')) && at(p, pos + 1, close)) return sign == '-' ? skip_space(p, pos + 1 + len) : pos + 1 + len;
     if (!at(p, pos, close)) return 0;
     return pos + len + (trim && char_at(p, pos + len) == '\n');
 }
@@ -134,14 +133,14 @@ static size_t lex_escape(Parser *p, Str *s, char *out)
     if ((unsigned char)c >= 0x80) {
         size_t   pos = 0;
         uint32_t cp = utf8_next(*s, &pos);
-        *s = (Str){ s->data + pos, s->len - pos };
+        *s = (Str){s->data + pos, s->len - pos};
         return (size_t)sprintf(out, cp < 0x100 ? "\\x%02x" : cp < 0x10000 ? "\\u%04x" : "\\U%08x", cp);
     }
     if (c == 'N') LEX_FAIL(p, "\\N escapes in strings are not supported");
     int wanted = c == 'x' ? 2 : c == 'u' ? 4 : c == 'U' ? 8 : 0;
     *out = '\\';
     if (!wanted && c != '\n' && (!c || !simple)) return 1;
-    *s = (Str){ s->data + 1, s->len - 1 };
+    *s = (Str){s->data + 1, s->len - 1};
     if (c == '\n') return 0;
     if (simple) *out = to[simple - from];
     if (!wanted) return 1;
@@ -157,11 +156,13 @@ static Str unescaped(Parser *p, Str body)
     size_t n = 0;
     while (body.len) {
         char c = body.data[0];
-        body = (Str){ body.data + 1, body.len - 1 };
-        if (c == '\\') n += lex_escape(p, &body, text + n);
-        else text[n++] = c;
+        body = (Str){body.data + 1, body.len - 1};
+        if (c == '\\')
+            n += lex_escape(p, &body, text + n);
+        else
+            text[n++] = c;
     }
-    return (Str){ text, n };
+    return (Str){text, n};
 }
 
 static void lex_string(Parser *p)
@@ -170,7 +171,7 @@ static void lex_string(Parser *p)
     size_t end = p->at + 1;
     while (end < p->len && p->text[end] != quote) end += 1 + (p->text[end] == '\\');
     if (end >= p->len) LEX_FAIL(p, "a string that starts here has no end");
-    Str body = { p->text + p->at + 1, end - p->at - 1 };
+    Str body = {p->text + p->at + 1, end - p->at - 1};
     if (body.len && memchr(body.data, '\\', body.len)) body = unescaped(p, body);
     Token *token = add_token(p, T_STRING);
     token->value = value_of_str(body);
@@ -244,7 +245,7 @@ static void lex_number(Parser *p)
 static void lex_name(Parser *p)
 {
     size_t end = p->at, next = p->at;
-    Str    text = { p->text, p->len };
+    Str    text = {p->text, p->len};
     while (end < p->len && cp_is_identifier(utf8_next(text, &next), end == p->at)) end = next;
     if (end == p->at) LEX_FAIL(p, "unexpected character '%.*s'", (int)(next - end), p->text + end);
     add_token(p, T_NAME)->value = value_text(p->text + p->at, end - p->at);
@@ -255,11 +256,10 @@ static const struct {
     char      text[3];
     TokenKind kind;
 } operators[] = {
-    { "//", T_FLOORDIV }, { "**", T_POW }, { "==", T_EQ }, { "!=", T_NE }, { ">=", T_GE }, { "<=", T_LE },
-    { "+", T_ADD }, { "-", T_SUB }, { "/", T_DIV }, { "*", T_MUL }, { "%", T_MOD }, { "~", T_TILDE },
-    { "[", T_LBRACKET }, { "]", T_RBRACKET }, { "(", T_LPAREN }, { ")", T_RPAREN }, { "{", T_LBRACE },
-    { "}", T_RBRACE }, { ">", T_GT }, { "<", T_LT }, { "=", T_ASSIGN }, { ".", T_DOT }, { ":", T_COLON },
-    { "|", T_PIPE }, { ",", T_COMMA }, { ";", T_SEMICOLON },
+    {"//", T_FLOORDIV}, {"**", T_POW},   {"==", T_EQ},    {"!=", T_NE},    {">=", T_GE},       {"<=", T_LE},      {"+", T_ADD},
+    {"-", T_SUB},       {"/", T_DIV},    {"*", T_MUL},    {"%", T_MOD},    {"~", T_TILDE},     {"[", T_LBRACKET}, {"]", T_RBRACKET},
+    {"(", T_LPAREN},    {")", T_RPAREN}, {"{", T_LBRACE}, {"}", T_RBRACE}, {">", T_GT},        {"<", T_LT},       {"=", T_ASSIGN},
+    {".", T_DOT},       {":", T_COLON},  {"|", T_PIPE},   {",", T_COMMA},  {";", T_SEMICOLON},
 };
 enum { NUM_OPERATORS = sizeof operators / sizeof operators[0] };
 
@@ -285,7 +285,7 @@ static void balance(Parser *p, Brackets *open, char c)
 /* The tokens of a block or of an expression to print, with its end. */
 static void lex_tag(Parser *p, bool is_block)
 {
-    Brackets open = { .count = 0 };
+    Brackets open = {.count = 0};
     while (p->at < p->len) {
         size_t end = open.count ? 0 : tag_end(p, p->at, is_block ? "%}" : "}}", is_block, is_block), op = 0;
         size_t space = skip_space(p, p->at);

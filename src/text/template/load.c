@@ -12,14 +12,14 @@ extern const char template_chatml[], template_chatml_end[];
 
 Str template_builtin(const char *name)
 {
-    if (strcmp(name, "chatml") != 0) return (Str){ 0 };
-    return (Str){ template_chatml, (size_t)(template_chatml_end - template_chatml) };
+    if (strcmp(name, "chatml") != 0) return (Str){0};
+    return (Str){template_chatml, (size_t)(template_chatml_end - template_chatml)};
 }
 
 static Status load_config(Arena *arena, const char *path, JsonValue *out)
 {
     Str text;
-    *out = (JsonValue){ .type = JSON_OBJECT };
+    *out = (JsonValue){.type = JSON_OBJECT};
     if (!file_exists(path)) return OK;
     TRY(file_read(arena, path, MAX_CONFIG_BYTES, &text));
     return json_parse(arena, path, text.data, text.len, out);
@@ -58,9 +58,8 @@ static void keep_tokens(Template *tmpl, const JsonValue *config)
 /* What special_tokens_map.json says counts more, where tokenizer_config.json is of the time before added_tokens_decoder. */
 static Status keep_special_tokens(Template *tmpl, Arena *arena, const char *dir, const JsonValue *config)
 {
-    JsonValue map = { .type = JSON_OBJECT };
-    if (!json_get(config, "added_tokens_decoder"))
-        TRY(load_config(arena, arena_printf(arena, "%s/special_tokens_map.json", dir), &map));
+    JsonValue map = {.type = JSON_OBJECT};
+    if (!json_get(config, "added_tokens_decoder")) TRY(load_config(arena, arena_printf(arena, "%s/special_tokens_map.json", dir), &map));
     tmpl->folder_variables = arena_new(&tmpl->arena, Dict);
     keep_tokens(tmpl, config);
     keep_tokens(tmpl, &map);
@@ -103,13 +102,15 @@ static Status load(Arena *arena, const char *dir, const char *which, bool has_to
     JsonValue        config;
     const JsonValue *chosen = NULL;
     Str              text;
-    const char *config_path = arena_printf(arena, "%s/tokenizer_config.json", dir);
-    const char *path = arena_printf(arena, "%s/chat_template.jinja", dir);
+    const char      *config_path = arena_printf(arena, "%s/tokenizer_config.json", dir);
+    const char      *path = arena_printf(arena, "%s/chat_template.jinja", dir);
     TRY(load_config(arena, config_path, &config));
     const char *wanted = which ? which : has_tools ? "tool_use" : "default";
     const char *named = arena_printf(arena, "%s/additional_chat_templates/%s.jinja", dir, wanted);
-    if (strcmp(wanted, "default") != 0 && !strchr(wanted, '/') && file_exists(named)) path = named;
-    else if (which && strcmp(which, "default") != 0 && json_get(&config, "chat_template")) path = "";
+    if (strcmp(wanted, "default") != 0 && !strchr(wanted, '/') && file_exists(named))
+        path = named;
+    else if (which && strcmp(which, "default") != 0 && json_get(&config, "chat_template"))
+        path = "";
     if (file_exists(path)) {
         TRY(file_read(arena, path, TEMPLATE_MAX_BYTES, &text));
     } else {
@@ -124,7 +125,7 @@ static Status load(Arena *arena, const char *dir, const char *which, bool has_to
 
 Status template_load(const char *dir, const char *which, bool has_tools, Template **out_template)
 {
-    Arena arena = { 0 };
+    Arena arena = {0};
     *out_template = NULL;
     Status status = load(&arena, dir, which, has_tools, out_template);
     if (status != OK) template_destroy(*out_template);
@@ -135,7 +136,7 @@ Status template_load(const char *dir, const char *which, bool has_tools, Templat
 
 Status template_use_folder(Template *tmpl, const char *dir)
 {
-    Arena     arena = { 0 };
+    Arena     arena = {0};
     JsonValue config;
     Status    status = load_config(&arena, arena_printf(&arena, "%s/tokenizer_config.json", dir), &config);
     if (status == OK) status = keep_special_tokens(tmpl, &arena, dir, &config);

@@ -12,10 +12,10 @@
 
 enum {
     MOST_SHAPES = 1 << 12,
-    MOST_PATHS = 16,               /* of a shape */
-    MOST_BYTES = 16 << 20,         /* of all that is remembered */
+    MOST_PATHS = 16,       /* of a shape */
+    MOST_BYTES = 16 << 20, /* of all that is remembered */
     MOST_TRACE_STEPS = 1 << 20,
-    MOST_OPEN_BYTES = 64 << 20     /* operations times bytes: far below every limit of a rendering */
+    MOST_OPEN_BYTES = 64 << 20 /* operations times bytes: far below every limit of a rendering */
 };
 
 typedef struct Path Path;
@@ -24,8 +24,8 @@ struct Path {
     GuardUse     *guards;
     uint32_t      num_guards, num_parts, num_spans;
     bool          is_stop;
-    OpenPlace    *parts;  /* at: of the traced output; for spans */
-    TemplateSpan *spans;  /* in the traced output, where an open part takes one byte */
+    OpenPlace    *parts; /* at: of the traced output; for spans */
+    TemplateSpan *spans; /* in the traced output, where an open part takes one byte */
     uint64_t      num_ops;
 };
 
@@ -38,11 +38,11 @@ typedef struct Shape {
 } Shape;
 
 struct TemplateMemo {
-    const Template  *tmpl;
-    int64_t          now_unix;
-    Arena            arena;
-    Shape           *shapes; /* (2 * MOST_SHAPES), open addressing; key.data NULL: free */
-    uint32_t         num_shapes;
+    const Template *tmpl;
+    int64_t         now_unix;
+    Arena           arena;
+    Shape          *shapes; /* (2 * MOST_SHAPES), open addressing; key.data NULL: free */
+    uint32_t        num_shapes;
     /* the conversation at hand */
     const JsonValue *messages;
     StrBuf           key;
@@ -92,9 +92,14 @@ static bool put_member(TemplateMemo *memo, const JsonMember *member)
     char *at = put_text(memo->key.data + memo->key.len, member->key);
     *at++ = (char)value->type;
     switch (value->type) {
-    case JSON_NULL: break;
-    case JSON_BOOL: *at++ = value->boolean; break;
-    case JSON_INT: at = put_bytes(at, &value->integer, sizeof value->integer); break;
+    case JSON_NULL:
+        break;
+    case JSON_BOOL:
+        *at++ = value->boolean;
+        break;
+    case JSON_INT:
+        at = put_bytes(at, &value->integer, sizeof value->integer);
+        break;
     case JSON_DOUBLE:
         at = put_bytes(at, &value->number, sizeof value->number);
         *at++ = (char)value->count; /* written as an integer */
@@ -104,7 +109,8 @@ static bool put_member(TemplateMemo *memo, const JsonMember *member)
         if (is_role) at = put_text(at, value->string);
         break;
     case JSON_ARRAY:
-    case JSON_OBJECT: return false;
+    case JSON_OBJECT:
+        return false;
     }
     memo->key.len = (size_t)(at - memo->key.data);
     return true;
@@ -156,7 +162,7 @@ static bool path_fits(const TemplateMemo *memo, const Path *path)
 
 static Str keep_text(TemplateMemo *memo, Str text)
 {
-    return text.data ? (Str){ arena_strndup(&memo->arena, text.data, text.len), text.len } : text;
+    return text.data ? (Str){arena_strndup(&memo->arena, text.data, text.len), text.len} : text;
 }
 
 static OpenPart keep_part(TemplateMemo *memo, OpenPart part)
@@ -172,9 +178,9 @@ static void keep_output(TemplateMemo *memo, Path *path, const Render *r)
     path->parts = arena_array(&memo->arena, OpenPlace, (size_t)trace->num_places * 2 + 1);
     for (uint32_t i = 0; i <= trace->num_places; i++) {
         size_t end = i < trace->num_places ? trace->places[i].at : r->out.len;
-        Str    text = { strbuf_cstr(&r->out) + at, end - at };
-        if (end > at) path->parts[path->num_parts++] = (OpenPlace){ at, { .text = keep_text(memo, text) } };
-        if (i < trace->num_places) path->parts[path->num_parts++] = (OpenPlace){ end, keep_part(memo, trace->places[i].part) };
+        Str    text = {strbuf_cstr(&r->out) + at, end - at};
+        if (end > at) path->parts[path->num_parts++] = (OpenPlace){at, {.text = keep_text(memo, text)}};
+        if (i < trace->num_places) path->parts[path->num_parts++] = (OpenPlace){end, keep_part(memo, trace->places[i].part)};
         at = end + 1;
     }
     path->num_spans = r->num_spans;
@@ -185,9 +191,9 @@ static void keep_output(TemplateMemo *memo, Path *path, const Render *r)
 static Path *trace_path(TemplateMemo *memo, uint32_t count, bool prompted)
 {
     JsonValue     messages = *memo->messages;
-    TemplateInput input = { .messages = &messages, .add_generation_prompt = prompted };
-    OpenTrace     trace = { .messages = memo->messages };
-    Render        r = { .tmpl = memo->tmpl, .line = 1, .now_unix = memo->now_unix, .max_steps = MOST_TRACE_STEPS, .open = &trace };
+    TemplateInput input = {.messages = &messages, .add_generation_prompt = prompted};
+    OpenTrace     trace = {.messages = memo->messages};
+    Render        r = {.tmpl = memo->tmpl, .line = 1, .now_unix = memo->now_unix, .max_steps = MOST_TRACE_STEPS, .open = &trace};
     messages.count = count;
     Path  *path = arena_new(&memo->arena, Path);
     Status status = template_execute(&r, &input);
@@ -197,8 +203,8 @@ static Path *trace_path(TemplateMemo *memo, uint32_t count, bool prompted)
     path->num_guards = trace.num_guards;
     for (uint32_t i = 0; i < trace.num_guards; i++) {
         Guard guard = trace.guards[i].guard;
-        guard = (Guard){ guard.kind, keep_part(memo, guard.of), keep_text(memo, guard.with) };
-        path->guards[i] = (GuardUse){ guard, trace.guards[i].holds };
+        guard = (Guard){guard.kind, keep_part(memo, guard.of), keep_text(memo, guard.with)};
+        path->guards[i] = (GuardUse){guard, trace.guards[i].holds};
     }
     if (status == OK) keep_output(memo, path, &r);
     status_clear();
@@ -210,13 +216,12 @@ static Path *trace_path(TemplateMemo *memo, uint32_t count, bool prompted)
 /* NULL: too much is remembered already. */
 static Path *find_path(TemplateMemo *memo, uint32_t count, bool prompted)
 {
-    Str    key = { strbuf_cstr(&memo->key), memo->key_ends[count] };
+    Str    key = {strbuf_cstr(&memo->key), memo->key_ends[count]};
     Shape *shape = find_shape(memo, key, prompted);
     for (Path *path = shape->paths; path; path = path->next)
         if (path_fits(memo, path)) return path;
     bool is_new = !shape->key.data;
-    if (memo->arena.used_bytes > MOST_BYTES || shape->num_paths == MOST_PATHS || (is_new && memo->num_shapes == MOST_SHAPES))
-        return NULL;
+    if (memo->arena.used_bytes > MOST_BYTES || shape->num_paths == MOST_PATHS || (is_new && memo->num_shapes == MOST_SHAPES)) return NULL;
     if (is_new) {
         shape->key = keep_text(memo, key);
         memo->num_shapes++;
@@ -260,7 +265,7 @@ static void place_spans(const Path *path, Arena *arena, TemplateParts *out)
 
 bool template_memo_render(TemplateMemo *memo, uint32_t count, bool add_generation_prompt, Arena *arena, TemplateParts *out)
 {
-    *out = (TemplateParts){ 0 };
+    *out = (TemplateParts){0};
     if (!memo->messages) return false;
     Path *path = find_path(memo, count, add_generation_prompt);
     if (!can_render(memo, path)) return false;

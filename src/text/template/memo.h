@@ -6,8 +6,8 @@
 #include "text/template/template.h"
 
 typedef struct TemplateMemo TemplateMemo;
-TemplateMemo *template_memo_create(const Template *tmpl, int64_t now_unix);
-void          template_memo_destroy(TemplateMemo *memo); /* NULL is fine */
+TemplateMemo               *template_memo_create(const Template *tmpl, int64_t now_unix);
+void                        template_memo_destroy(TemplateMemo *memo); /* NULL is fine */
 
 /* A text in parts, which lie in the messages and in the memo; spans as in TemplateOutput. In the arena it was given. */
 typedef struct TemplateParts {

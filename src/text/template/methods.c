@@ -69,7 +69,7 @@ static void split_spaces(Render *r, Value self, int64_t most, List *parts)
         size_t end = is_rest ? rest.len : 0, next = 0;
         while (end < rest.len && !cp_is_space(utf8_next(rest, &next))) end = next;
         list_add(r, parts, part_of(self, (size_t)(rest.data - self.text), end));
-        rest = (Str){ rest.data + end, rest.len - end };
+        rest = (Str){rest.data + end, rest.len - end};
     }
 }
 
@@ -78,25 +78,29 @@ static void split_at(Render *r, Value self, Value sep, int64_t most, bool right,
     size_t begin = 0, end = self.len;
     if (!sep.len) render_fail(r, "empty separator");
     while (most < 0 || parts->count < most) {
-        size_t hit = search(r, (Str){ self.text + begin, end - begin }, sep, right);
+        size_t hit = search(r, (Str){self.text + begin, end - begin}, sep, right);
         if (hit == SIZE_MAX) break;
         size_t behind = begin + hit + sep.len;
         list_add(r, parts, right ? part_of(self, behind, end - behind) : part_of(self, begin, hit));
-        if (right) end = begin + hit;
-        else begin = behind;
+        if (right)
+            end = begin + hit;
+        else
+            begin = behind;
     }
     list_add(r, parts, part_of(self, begin, end - begin));
 }
 
 Value str_split(Render *r, const Call *c)
 {
-    List    parts = { 0 };
+    List    parts = {0};
     bool    right = c->mode == SIDE_RIGHT;
     int64_t most = arg_int(r, c->argv[1], "maxsplit", -1);
     render_tick(r, c->self.len >> 8);
     if (right && !value_is_given(c->argv[0]) && most >= 0) render_fail(r, "rsplit: a maxsplit at white space is not supported");
-    if (value_is_given(c->argv[0])) split_at(r, c->self, arg_text(r, c->argv[0], "the separator"), most, right, &parts);
-    else split_spaces(r, c->self, most, &parts);
+    if (value_is_given(c->argv[0]))
+        split_at(r, c->self, arg_text(r, c->argv[0], "the separator"), most, right, &parts);
+    else
+        split_spaces(r, c->self, most, &parts);
     if (right && value_is_given(c->argv[0])) reverse(parts);
     return value_list(r, V_LIST, parts);
 }
@@ -108,7 +112,7 @@ static bool is_line_break(uint32_t cp)
 
 Value text_lines(Render *r, Value text, bool keep)
 {
-    List lines = { 0 };
+    List lines = {0};
     Str  all = value_str(text);
     render_tick(r, text.len >> 8);
     for (size_t begin = 0, next = 0; begin < all.len; begin = next) {
@@ -131,9 +135,9 @@ Value str_splitlines(Render *r, const Call *c)
 
 Value str_partition(Render *r, const Call *c)
 {
-    Value  self = c->self, sep = arg_text(r, c->argv[0], "the separator");
-    bool   right = c->mode == SIDE_RIGHT;
-    List   parts = { 0 };
+    Value self = c->self, sep = arg_text(r, c->argv[0], "the separator");
+    bool  right = c->mode == SIDE_RIGHT;
+    List  parts = {0};
     if (!sep.len) render_fail(r, "empty separator");
     render_tick(r, self.len >> 8);
     size_t hit = search(r, value_str(self), sep, right), behind = hit + sep.len;
@@ -156,7 +160,7 @@ Value str_find(Render *r, const Call *c)
 {
     size_t hit = search(r, searched(r, c), arg_text(r, c->argv[0], "the text to find"), c->mode & FIND_LAST);
     if (hit == SIZE_MAX && c->mode & FIND_MUST) render_fail(r, "substring not found");
-    return value_int(hit == SIZE_MAX ? -1 : (int64_t)utf8_count((Str){ c->self.text, hit }));
+    return value_int(hit == SIZE_MAX ? -1 : (int64_t)utf8_count((Str){c->self.text, hit}));
 }
 
 Value str_count(Render *r, const Call *c)
@@ -178,7 +182,7 @@ Value str_affix(Render *r, const Call *c)
 {
     Str  text = searched(r, c);
     bool found = false, is_tuple = c->argv[0].type == V_TUPLE;
-    List list = is_tuple ? *c->argv[0].list : (List){ .items = (Value *)c->argv, .count = 1 };
+    List list = is_tuple ? *c->argv[0].list : (List){.items = (Value *)c->argv, .count = 1};
     for (uint32_t i = 0; i < list.count && !found; i++)
         found = has_affix(text, arg_text(r, list.items[i], "a prefix or suffix"), c->mode == SIDE_RIGHT);
     return value_bool(found);
@@ -196,8 +200,8 @@ Value str_remove(Render *r, const Call *c)
 
 Value text_replace(Render *r, Value text, Value old, Value new_text, int64_t most)
 {
-    Str    self = value_str(arg_text(r, text, "replace: the text"));
-    size_t begin = r->out.len, pos = 0;
+    Str     self = value_str(arg_text(r, text, "replace: the text"));
+    size_t  begin = r->out.len, pos = 0;
     int64_t done = 0;
     arg_text(r, old, "replace: the old text");
     arg_text(r, new_text, "replace: the new text");
@@ -251,7 +255,7 @@ Value str_format(Render *r, const Call *c)
 /* Every character is of a class. */
 Value str_is(Render *r, const Call *c)
 {
-    static bool (*const tests[])(uint32_t) = { cp_is_alnum, cp_is_alpha, cp_is_digit, cp_is_space };
+    static bool (*const tests[])(uint32_t) = {cp_is_alnum, cp_is_alpha, cp_is_digit, cp_is_space};
     bool all = c->self.len > 0;
     render_tick(r, c->self.len >> 8);
     for (size_t pos = 0; all && pos < c->self.len;) all = tests[c->mode](utf8_next(value_str(c->self), &pos));
@@ -313,6 +317,6 @@ Value loop_changed(Render *r, const Call *c)
 {
     LoopState *loop = c->self.loop;
     Value      before = loop->changed;
-    loop->changed = value_list(r, V_TUPLE, (List){ .items = (Value *)c->args->items, .count = c->args->count });
+    loop->changed = value_list(r, V_TUPLE, (List){.items = (Value *)c->args->items, .count = c->args->count});
     return value_bool(value_is_missing(before) || !value_equal(r, before, loop->changed));
 }

@@ -33,15 +33,23 @@ static int64_t int_binary(Render *r, TokenKind op, int64_t a, int64_t b)
     bool    wraps = false;
     if (b == 0 && (op == T_FLOORDIV || op == T_MOD)) render_fail(r, "integer division or modulo by zero");
     switch (op) {
-    case T_ADD: wraps = __builtin_add_overflow(a, b, &result); break;
-    case T_SUB: wraps = __builtin_sub_overflow(a, b, &result); break;
-    case T_MUL: wraps = __builtin_mul_overflow(a, b, &result); break;
-    case T_POW: return int_power(r, a, b);
+    case T_ADD:
+        wraps = __builtin_add_overflow(a, b, &result);
+        break;
+    case T_SUB:
+        wraps = __builtin_sub_overflow(a, b, &result);
+        break;
+    case T_MUL:
+        wraps = __builtin_mul_overflow(a, b, &result);
+        break;
+    case T_POW:
+        return int_power(r, a, b);
     case T_FLOORDIV:
         wraps = a == INT64_MIN && b == -1;
         if (!wraps) result = floor_div(a, b);
         break;
-    default: result = b == -1 ? 0 : a - floor_div(a, b) * b; /* T_MOD */
+    default:
+        result = b == -1 ? 0 : a - floor_div(a, b) * b; /* T_MOD */
     }
     if (wraps) overflow(r);
     return result;
@@ -61,12 +69,18 @@ static double float_binary(Render *r, TokenKind op, double a, double b)
 {
     if (b == 0 && (op == T_DIV || op == T_FLOORDIV || op == T_MOD)) render_fail(r, "division by zero");
     switch (op) {
-    case T_ADD: return a + b;
-    case T_SUB: return a - b;
-    case T_MUL: return a * b;
-    case T_DIV: return a / b;
-    case T_POW: return float_power(r, a, b);
-    default: render_fail(r, "// and %% of floats are not supported");
+    case T_ADD:
+        return a + b;
+    case T_SUB:
+        return a - b;
+    case T_MUL:
+        return a * b;
+    case T_DIV:
+        return a / b;
+    case T_POW:
+        return float_power(r, a, b);
+    default:
+        render_fail(r, "// and %% of floats are not supported");
     }
 }
 
@@ -99,7 +113,7 @@ static Value add_texts(Render *r, Value a, Value b)
 
 static Value add_lists(Render *r, Value a, Value b)
 {
-    List sum = { .count = a.list->count + b.list->count };
+    List sum = {.count = a.list->count + b.list->count};
     render_tick(r, sum.count >> 3);
     sum.items = arena_array(&r->arena, Value, sum.count);
     if (a.list->count) memcpy(sum.items, a.list->items, a.list->count * sizeof a);
@@ -114,11 +128,9 @@ static Value repeat(Render *r, Value sequence, int64_t times)
     if (__builtin_mul_overflow(one, (size_t)(times < 0 ? 0 : times), &total)) total = SIZE_MAX;
     text_check(r, total);
     char *bytes = arena_alloc(&r->arena, total + 1);
-    for (size_t at = 0; at < total; at += one)
-        memcpy(bytes + at, is_text ? (const void *)sequence.text : sequence.list->items, one);
+    for (size_t at = 0; at < total; at += one) memcpy(bytes + at, is_text ? (const void *)sequence.text : sequence.list->items, one);
     if (!is_text)
-        return value_list(r, (ValueType)sequence.type,
-                          (List){ .items = (Value *)(void *)bytes, .count = (uint32_t)(total / sizeof(Value)) });
+        return value_list(r, (ValueType)sequence.type, (List){.items = (Value *)(void *)bytes, .count = (uint32_t)(total / sizeof(Value))});
     Value v = value_text(bytes, total);
     v.flags = sequence.flags;
     return v;
@@ -132,10 +144,10 @@ static bool is_set(Value v)
 Value value_binary(Render *r, TokenKind op, Value a, Value b)
 {
     enum { REPEATED = TYPE_STRING | TYPES_ARRAY };
-    static const char *const names[] = { "+", "-", "*", "/", "//", "%", "**" };
+    static const char *const names[] = {"+", "-", "*", "/", "//", "%", "**"};
     if (a.type == V_OPEN || b.type == V_OPEN) return open_binary(r, op, a, b);
     if (value_is(a, TYPES_NUMBER) && value_is(b, TYPES_NUMBER)) return number_binary(r, op, a, b);
-    if (op == T_MOD && a.type == V_STRING) return format_percent(r, a, &(Args){ .items = &b, .count = 1 }, true);
+    if (op == T_MOD && a.type == V_STRING) return format_percent(r, a, &(Args){.items = &b, .count = 1}, true);
     if (a.type == V_UNDEFINED) undefined_fail(r, a);
     if (op == T_SUB && (is_set(a) || is_set(b))) render_fail(r, "sets, as of a dict's keys, are not supported");
     if (b.type == V_UNDEFINED) undefined_fail(r, b);
@@ -165,7 +177,7 @@ static Value slice_text(Render *r, Value text, int64_t start, int64_t step, int6
     render_tick(r, text.len >> 6);
     if (step == 1) {
         size_t from = utf8_offset(all, (size_t)start);
-        v = value_text(text.text + from, utf8_offset((Str){ text.text + from, text.len - from }, (size_t)count));
+        v = value_text(text.text + from, utf8_offset((Str){text.text + from, text.len - from}, (size_t)count));
     } else {
         uint32_t *offsets = arena_array(&r->arena, uint32_t, utf8_count(all) + 1), n = 0;
         while (pos < all.len) {
@@ -195,7 +207,7 @@ Value value_slice(Render *r, Value object, const Value bounds[3])
     if (count <= 1) step = 1;
     if (object.type == V_STRING) return slice_text(r, object, count ? start : 0, step, count);
     render_tick(r, count >> 3);
-    List part = { .items = arena_array(&r->arena, Value, count), .count = (uint32_t)count };
+    List part = {.items = arena_array(&r->arena, Value, count), .count = (uint32_t)count};
     for (int64_t i = 0, at = start; i < count; i++, at += step) part.items[i] = object.list->items[at];
     return value_list(r, (ValueType)object.type, part);
 }
@@ -203,8 +215,8 @@ Value value_slice(Render *r, Value object, const Value bounds[3])
 static Value bind_method(Render *r, Value self, const Builtin *builtin)
 {
     Method *method = arena_new(&r->arena, Method);
-    *method = (Method){ self, builtin };
-    return (Value){ .type = V_METHOD, .method = method };
+    *method = (Method){self, builtin};
+    return (Value){.type = V_METHOD, .method = method};
 }
 
 /* Attributes that are no methods. */
@@ -213,7 +225,7 @@ static Value plain_attribute(Render *r, Value object, Str name)
     if (object.type == V_LOOP) return loop_attribute(r, object.loop, name);
     bool is_opaque = object.type == V_MACRO || object.type == V_FUNCTION;
     if (is_opaque) render_fail(r, "attributes of a %s are not supported", value_type_name(object));
-    Value v = object.type == V_NAMESPACE ? dict_get_text(object.dict, name) : (Value){ 0 };
+    Value v = object.type == V_NAMESPACE ? dict_get_text(object.dict, name) : (Value){0};
     bool  is_hidden = !value_is_missing(v) && name.data[0] == '_';
     return is_hidden ? value_undefined(UNDEF_UNSAFE, object, name) : v;
 }
@@ -241,11 +253,11 @@ Value value_getattr(Render *r, Value object, const Builtin *methods, Str name)
 /* object[i] of the sequences; V_MISSING beyond the end. */
 static Value sequence_item(Render *r, Value object, int64_t i)
 {
-    if (!value_is(object, TYPES_INDEXED)) return (Value){ 0 };
+    if (!value_is(object, TYPES_INDEXED)) return (Value){0};
     bool    is_ascii = object.type == V_STRING && (object.flags & VALUE_ASCII);
     int64_t length = value_length(r, object);
     if (i < 0) i += length;
-    if (i < 0 || i >= length) return (Value){ 0 };
+    if (i < 0 || i >= length) return (Value){0};
     if (object.type == V_RANGE) return value_int(object.range->start + i * object.range->step);
     if (object.type != V_STRING) return object.list->items[i];
     if (!is_ascii) return slice_text(r, object, i, 1, 1);
@@ -256,11 +268,13 @@ static Value sequence_item(Render *r, Value object, int64_t i)
 
 Value value_getitem(Render *r, Value object, Value key)
 {
-    Value v = { 0 };
+    Value v = {0};
     if (object.type == V_UNDEFINED) undefined_fail(r, object);
     if (object.type == V_OPEN) open_stop(r);
-    if (object.type == V_DICT) v = dict_get(r, object.dict, key);
-    else if (value_is(key, TYPES_INTEGRAL)) v = sequence_item(r, object, value_as_int(key));
+    if (object.type == V_DICT)
+        v = dict_get(r, object.dict, key);
+    else if (value_is(key, TYPES_INTEGRAL))
+        v = sequence_item(r, object, value_as_int(key));
     if (!value_is_missing(v)) return v;
     if (key.type == V_STRING) {
         v = value_attribute(r, object, builtin_find(template_methods, value_str(key)), value_str(key));

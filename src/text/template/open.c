@@ -22,11 +22,16 @@ bool guard_holds(const JsonValue *messages, const Guard *guard)
     Str  text = open_part_text(messages, &guard->of), with = guard->with;
     bool fits = text.len >= with.len;
     switch (guard->kind) {
-    case GUARD_EMPTY: return text.len == 0;
-    case GUARD_STARTS: return fits && memcmp(text.data, with.data, with.len) == 0;
-    case GUARD_ENDS: return fits && memcmp(text.data + text.len - with.len, with.data, with.len) == 0;
-    case GUARD_HOLDS: return text_find(text, with, 0) != SIZE_MAX;
-    case GUARD_EQUALS: return str_same(text, with);
+    case GUARD_EMPTY:
+        return text.len == 0;
+    case GUARD_STARTS:
+        return fits && memcmp(text.data, with.data, with.len) == 0;
+    case GUARD_ENDS:
+        return fits && memcmp(text.data + text.len - with.len, with.data, with.len) == 0;
+    case GUARD_HOLDS:
+        return text_find(text, with, 0) != SIZE_MAX;
+    case GUARD_EQUALS:
+        return str_same(text, with);
     }
     return false;
 }
@@ -36,17 +41,17 @@ static bool ask(Render *r, GuardKind kind, Value v, Str with)
 {
     OpenTrace *trace = r->open;
     if (v.open->count != 1 || trace->num_guards == MOST_GUARDS) open_stop(r);
-    Guard guard = { kind, v.open->parts[0], with };
+    Guard guard = {kind, v.open->parts[0], with};
     bool  holds = guard_holds(trace->messages, &guard);
     trace->guards = array_grown(&r->arena, trace->guards, trace->num_guards, &trace->guard_capacity, sizeof *trace->guards);
-    trace->guards[trace->num_guards++] = (GuardUse){ guard, holds };
+    trace->guards[trace->num_guards++] = (GuardUse){guard, holds};
     trace->num_ops++;
     return holds;
 }
 
 static Value open_value(Render *r)
 {
-    return (Value){ .type = V_OPEN, .open = arena_new(&r->arena, OpenText) };
+    return (Value){.type = V_OPEN, .open = arena_new(&r->arena, OpenText)};
 }
 
 static void add_part(Render *r, OpenText *text, OpenPart part)
@@ -72,7 +77,7 @@ static Value open_member(Render *r, const JsonMember *member, OpenPart part)
 
 Value open_messages(Render *r, const JsonValue *messages)
 {
-    List list = { 0 };
+    List list = {0};
     for (uint32_t i = 0; i < messages->count; i++) {
         const JsonValue *message = &messages->items[i];
         if (message->type != JSON_OBJECT) open_stop(r);
@@ -81,8 +86,8 @@ Value open_messages(Render *r, const JsonValue *messages)
         dict->count = dict->capacity = message->count;
         for (uint32_t k = 0; k < message->count; k++) {
             const JsonMember *member = &message->members[k];
-            OpenPart          part = { .is_open = true, .message = i, .member = k };
-            dict->entries[k] = (DictEntry){ value_of_str(member->key), open_member(r, member, part) };
+            OpenPart          part = {.is_open = true, .message = i, .member = k};
+            dict->entries[k] = (DictEntry){value_of_str(member->key), open_member(r, member, part)};
         }
         list_add(r, &list, value_dict(dict));
     }
@@ -93,7 +98,7 @@ bool open_truth(Render *r, Value v)
 {
     for (uint32_t i = 0; i < v.open->count; i++)
         if (!v.open->parts[i].is_open) return true; /* literal parts are never empty */
-    return !ask(r, GUARD_EMPTY, v, (Str){ 0 });
+    return !ask(r, GUARD_EMPTY, v, (Str){0});
 }
 
 /* An open text equals nothing but texts. */
@@ -117,7 +122,7 @@ Value open_join(Render *r, const Value *items, uint32_t count)
         Value v = items[i];
         if (v.type != V_OPEN && (v.type != V_STRING || value_is_markup(v))) open_stop(r);
         for (uint32_t k = 0; v.type == V_OPEN && k < v.open->count; k++) add_part(r, joined.open, v.open->parts[k]);
-        if (v.type == V_STRING && v.len) add_part(r, joined.open, (OpenPart){ .text = value_str(v) });
+        if (v.type == V_STRING && v.len) add_part(r, joined.open, (OpenPart){.text = value_str(v)});
     }
     r->open->num_ops++;
     return joined;
@@ -126,7 +131,7 @@ Value open_join(Render *r, const Value *items, uint32_t count)
 Value open_binary(Render *r, TokenKind op, Value a, Value b)
 {
     if (op != T_ADD) open_stop(r);
-    return open_join(r, (Value[]){ a, b }, 2);
+    return open_join(r, (Value[]){a, b}, 2);
 }
 
 void open_print(Render *r, Value v)
@@ -139,7 +144,7 @@ void open_print(Render *r, Value v)
             continue;
         }
         trace->places = array_grown(&r->arena, trace->places, trace->num_places, &trace->place_capacity, sizeof *trace->places);
-        trace->places[trace->num_places++] = (OpenPlace){ r->out.len, *part };
+        trace->places[trace->num_places++] = (OpenPlace){r->out.len, *part};
         strbuf_putc(&r->out, 0);
     }
     trace->num_ops++;
@@ -149,7 +154,7 @@ Value open_capture(Render *r, size_t start)
 {
     OpenTrace *trace = r->open;
     uint32_t   first = trace->num_places;
-    List       items = { 0 };
+    List       items = {0};
     for (size_t i = 0; i < r->num_spans; i++) /* a generation inside: its place isn't known yet */
         if (r->spans[i].begin >= start) open_stop(r);
     while (first > 0 && trace->places[first - 1].at >= start) first--;
@@ -198,7 +203,7 @@ static bool are_plain(const Args *args)
 static Value strip(Render *r, Value v, const Args *args, uint32_t sides)
 {
     bool     has_chars = args->count > 0 && args->items[0].type != V_NONE;
-    OpenPart part = v.open->count == 1 ? v.open->parts[0] : (OpenPart){ .left = true };
+    OpenPart part = v.open->count == 1 ? v.open->parts[0] : (OpenPart){.left = true};
     if (part.left || part.right || args->count > 1 || args->keywords.count) open_stop(r);
     if (has_chars && (args->items[0].type != V_STRING || args->items[0].len > MOST_STRIP_CHARS)) open_stop(r);
     part.left = sides & SIDE_LEFT;
@@ -217,11 +222,11 @@ static Value affix(Render *r, Value v, const Args *args, GuardKind kind)
 /* Of an open text; as in open_builtin. */
 static bool open_self(Render *r, const Builtin *builtin, Value *self, const Args *args, Value *out)
 {
-    static const char *const by_type[] = { "defined", "undefined", "none", "string", "mapping", "iterable", "sequence", "boolean",
-                                           "true", "false", "integer", "float", "number", "callable", NULL };
-    static const char *const passing[] = { "default", "d", NULL }, *const trim[] = { "trim", NULL };
-    static const char *const strips[] = { "strip", "lstrip", "rstrip", NULL };
-    static const char *const affixes[] = { "startswith", "endswith", NULL };
+    static const char *const by_type[] = {"defined", "undefined", "none",    "string", "mapping", "iterable", "sequence", "boolean",
+                                          "true",    "false",     "integer", "float",  "number",  "callable", NULL};
+    static const char *const passing[] = {"default", "d", NULL}, *const trim[] = {"trim", NULL};
+    static const char *const strips[] = {"strip", "lstrip", "rstrip", NULL};
+    static const char *const affixes[] = {"startswith", "endswith", NULL};
     if (is_row_of(builtin, template_tests, by_type)) {
         *self = value_text("", 0); /* any text answers */
         return false;
@@ -231,16 +236,17 @@ static bool open_self(Render *r, const Builtin *builtin, Value *self, const Args
         *out = strip(r, *self, args, builtin->mode);
     else if (is_row_of(builtin, template_methods, affixes))
         *out = affix(r, *self, args, builtin->mode == SIDE_LEFT ? GUARD_STARTS : GUARD_ENDS);
-    else open_stop(r);
+    else
+        open_stop(r);
     return true;
 }
 
 bool open_builtin(Render *r, const Builtin *builtin, Value *self, const Args *args, Value *out)
 {
     /* these hand values on without a look at them */
-    static const char *const filters[] = { "length", "count", "first", "last", "list", "items", "default", "d", "selectattr",
-                                           "rejectattr", NULL };
-    static const char *const functions[] = { "namespace", "dict", NULL }, *const clock[] = { "strftime_now", NULL };
+    static const char *const filters[] = {"length",  "count", "first",      "last",       "list", "items",
+                                          "default", "d",     "selectattr", "rejectattr", NULL};
+    static const char *const functions[] = {"namespace", "dict", NULL}, *const clock[] = {"strftime_now", NULL};
     bool is_plain = are_plain(args), has_no_args = args->count == 0 && args->keywords.count == 0;
     bool passes;
     if (is_row_of(builtin, template_functions, NULL)) {

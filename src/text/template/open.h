@@ -9,8 +9,8 @@
 /* A part of a text: the template's own, or an open one. */
 typedef struct OpenPart {
     bool     is_open;
-    bool     left, right;      /* stripped of `text`'s characters; text.data NULL: of white space */
-    uint32_t message, member;  /* where an open one stands */
+    bool     left, right;     /* stripped of `text`'s characters; text.data NULL: of white space */
+    uint32_t message, member; /* where an open one stands */
     Str      text;
 } OpenPart;
 
@@ -39,11 +39,11 @@ typedef struct OpenPlace {
 
 typedef struct OpenTrace {
     const JsonValue *messages; /* the conversation at hand: it answers */
-    GuardUse  *guards;
-    uint32_t   num_guards, guard_capacity;
-    OpenPlace *places;
-    uint32_t   num_places, place_capacity;
-    uint64_t   num_ops;        /* on open texts */
+    GuardUse        *guards;
+    uint32_t         num_guards, guard_capacity;
+    OpenPlace       *places;
+    uint32_t         num_places, place_capacity;
+    uint64_t         num_ops; /* on open texts */
 } OpenTrace;
 
 /* The text of an open part in a conversation, and whether a guard holds there. */
@@ -55,13 +55,13 @@ Value open_messages(Render *r, const JsonValue *messages);
 
 /* What values do in a trace; r->open is set. */
 _Noreturn void open_stop(Render *r);
-bool  open_truth(Render *r, Value v);
-bool  open_equal(Render *r, Value a, Value b);
-bool  open_contains(Render *r, Value item, Value container);
-Value open_join(Render *r, const Value *items, uint32_t count); /* of texts */
-Value open_binary(Render *r, TokenKind op, Value a, Value b);
-void  open_print(Render *r, Value v);
+bool           open_truth(Render *r, Value v);
+bool           open_equal(Render *r, Value a, Value b);
+bool           open_contains(Render *r, Value item, Value container);
+Value          open_join(Render *r, const Value *items, uint32_t count); /* of texts */
+Value          open_binary(Render *r, TokenKind op, Value a, Value b);
+void           open_print(Render *r, Value v);
 /* The output from `start` on, cut off: open when there is something open in it. */
 Value open_capture(Render *r, size_t start);
 /* Before a filter, test, function or method is called: true when it was answered here. */
-bool  open_builtin(Render *r, const Builtin *builtin, Value *self, const Args *args, Value *out);
+bool open_builtin(Render *r, const Builtin *builtin, Value *self, const Args *args, Value *out);

@@ -28,15 +28,17 @@ static void parse_body(Parser *p, const char *const *ends, Nodes *out)
 /* As parse_body, with one end, which is skipped. */
 static void parse_body_to(Parser *p, const char *end, Nodes *out)
 {
-    parse_body(p, (const char *const[]){ end, NULL }, out);
+    parse_body(p, (const char *const[]){end, NULL}, out);
     p->pos++;
 }
 
 /* The else of a for or an if, and its end. */
 static void parse_else(Parser *p, const char *end, Nodes *out)
 {
-    if (parser_skip_name(p, "else")) parse_body_to(p, end, out);
-    else p->pos++;
+    if (parser_skip_name(p, "else"))
+        parse_body_to(p, end, out);
+    else
+        p->pos++;
 }
 
 /* ---- scopes ---- */
@@ -54,7 +56,7 @@ typedef struct ScopeMark {
 
 static ScopeMark scope_enter(Parser *p, Scope *scope)
 {
-    ScopeMark mark = { p->scope, p->branches };
+    ScopeMark mark = {p->scope, p->branches};
     p->scope = scope;
     p->branches = 0;
     return mark;
@@ -86,13 +88,13 @@ static Node *parse_scoped_body(Parser *p, Node *node, const char *end)
 
 static Node *parse_for(Parser *p, Node *node)
 {
-    static const char *const ends[] = { "endfor", "else", NULL };
-    bool in_for = p->in_for;
+    static const char *const ends[] = {"endfor", "else", NULL};
+    bool                     in_for = p->in_for;
     p->in_for = true;
     node->kind = N_FOR;
     node->a = parse_target(p, false);
     if (!parser_skip_name(p, "in")) parser_fail(p, ERR_INVALID, node->line, "expected 'in' in a for loop");
-    node->b = parse_tuple(p, (TupleOptions){ .no_condexpr = true });
+    node->b = parse_tuple(p, (TupleOptions){.no_condexpr = true});
     node->scope = scope_new(p);
     node->test_scope = scope_new(p);
     node->else_scope = scope_new(p);
@@ -116,11 +118,11 @@ static Node *parse_for(Parser *p, Node *node)
 /* elif is an if in the else. */
 static Node *parse_if(Parser *p, Node *node)
 {
-    static const char *const ends[] = { "endif", "elif", "else", NULL };
+    static const char *const ends[] = {"endif", "elif", "else", NULL};
     node->kind = N_IF;
     p->soft++;
     for (Node *branch = node;; branch = branch->b) {
-        branch->a = parse_tuple(p, (TupleOptions){ .no_condexpr = true });
+        branch->a = parse_tuple(p, (TupleOptions){.no_condexpr = true});
         if (branch == node) p->branches++;
         parse_body(p, ends, &branch->body);
         int line = parser_token(p)->line;
@@ -140,7 +142,7 @@ static Node *parse_set(Parser *p, Node *node)
     node->kind = N_SET;
     node->a = parse_target(p, true);
     if (parser_skip(p, T_ASSIGN)) {
-        node->b = parse_tuple(p, (TupleOptions){ 0 });
+        node->b = parse_tuple(p, (TupleOptions){0});
     } else {
         node->kind = N_SETBLOCK;
         node->scope = scope_new(p);
@@ -156,7 +158,7 @@ static Node *parse_set(Parser *p, Node *node)
 /* What a macro or a parameter may be called. */
 static Token *parse_plain_name(Parser *p)
 {
-    static const char *const constants[] = { "true", "false", "none", "True", "False", "None", NULL };
+    static const char *const constants[] = {"true", "false", "none", "True", "False", "None", NULL};
     if (at_any(p, constants)) parser_fail(p, ERR_INVALID, parser_token(p)->line, "can't assign to a constant");
     return parser_expect(p, T_NAME);
 }
@@ -176,8 +178,10 @@ static void parse_signature(Parser *p, Node *node)
                 parser_fail(p, ERR_INVALID, name->line, "a macro has two parameters of one name");
         nodes_add(p, &node->items, param);
         parser_note(p, param->name, true, true);
-        if (parser_skip(p, T_ASSIGN)) nodes_add(p, &node->values, parse_expression(p));
-        else if (node->values.count) parser_fail(p, ERR_INVALID, name->line, "a parameter without default follows one with a default");
+        if (parser_skip(p, T_ASSIGN))
+            nodes_add(p, &node->values, parse_expression(p));
+        else if (node->values.count)
+            parser_fail(p, ERR_INVALID, name->line, "a parameter without default follows one with a default");
     }
     p->pos++;
     scope_leave(p, mark);
@@ -288,11 +292,26 @@ static const struct {
     const char *name;
     Node *(*parse)(Parser *p, Node *node);
 } statements[] = {
-    { "for", parse_for }, { "if", parse_if }, { "set", parse_set }, { "macro", parse_macro }, { "call", parse_call_block },
-    { "filter", parse_filter_block }, { "with", parse_with }, { "generation", parse_generation }, { "print", parse_print },
-    { "break", parse_loop_control }, { "continue", parse_loop_control },
-    { "autoescape", NULL }, { "block", NULL }, { "extends", NULL }, { "include", NULL }, { "import", NULL }, { "from", NULL },
-    { "trans", NULL }, { "do", NULL }, { "debug", NULL },
+    {"for", parse_for},
+    {"if", parse_if},
+    {"set", parse_set},
+    {"macro", parse_macro},
+    {"call", parse_call_block},
+    {"filter", parse_filter_block},
+    {"with", parse_with},
+    {"generation", parse_generation},
+    {"print", parse_print},
+    {"break", parse_loop_control},
+    {"continue", parse_loop_control},
+    {"autoescape", NULL},
+    {"block", NULL},
+    {"extends", NULL},
+    {"include", NULL},
+    {"import", NULL},
+    {"from", NULL},
+    {"trans", NULL},
+    {"do", NULL},
+    {"debug", NULL},
 };
 
 static Node *parse_statement(Parser *p, const char *const *ends)
@@ -320,7 +339,7 @@ static void parse_block(Parser *p, const char *const *ends, Nodes *out)
         if (token->kind == T_DATA) {
             node->value = token->value;
         } else if (token->kind == T_VARIABLE_BEGIN) {
-            nodes_add(p, &node->items, parse_tuple(p, (TupleOptions){ 0 }));
+            nodes_add(p, &node->items, parse_tuple(p, (TupleOptions){0}));
             parser_expect(p, T_VARIABLE_END);
         } else {
             if (at_any(p, ends)) break;
@@ -352,14 +371,14 @@ uint32_t template_intern(Template *tmpl, Str name)
     if (found != UINT32_MAX) return found;
     table->names = array_grown(&tmpl->arena, table->names, table->count, &table->names_capacity, sizeof *table->names);
     table->next = array_grown(&tmpl->arena, table->next, table->count, &table->next_capacity, sizeof *table->next);
-    table->names[table->count] = (Str){ arena_strndup(&tmpl->arena, name.data, name.len), name.len };
+    table->names[table->count] = (Str){arena_strndup(&tmpl->arena, name.data, name.len), name.len};
     table->next[table->count] = *bucket;
     return (*bucket = ++table->count) - 1;
 }
 
 void template_parse_tokens(Parser *p)
 {
-    static const char *const specials[NUM_SPECIAL] = { "caller", "kwargs", "varargs", "loop" };
+    static const char *const specials[NUM_SPECIAL] = {"caller", "kwargs", "varargs", "loop"};
     for (int i = 0; i < NUM_SPECIAL; i++) p->tmpl->specials[i] = template_intern(p->tmpl, str_of(specials[i]));
     p->scope = &p->tmpl->scope;
     parse_block(p, NULL, &p->tmpl->body);

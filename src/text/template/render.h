@@ -8,10 +8,10 @@
 
 enum {
     RENDER_MAX_STEPS = 10 * 1000 * 1000,
-    RENDER_MAX_DEPTH = 1200,              /* nested evaluations, macro calls included */
-    RENDER_MAX_NESTING = 400,             /* of values within values */
+    RENDER_MAX_DEPTH = 1200,  /* nested evaluations, macro calls included */
+    RENDER_MAX_NESTING = 400, /* of values within values */
     RENDER_MAX_RANGE = 100000,
-    RENDER_MAX_TEXT_BYTES = 64 << 20,     /* of the output, and of one string */
+    RENDER_MAX_TEXT_BYTES = 64 << 20, /* of the output, and of one string */
     RENDER_MAX_ARENA_BYTES = 512 << 20
 };
 
@@ -26,27 +26,27 @@ typedef struct Frame {
 typedef enum Flow { FLOW_NEXT, FLOW_BREAK, FLOW_CONTINUE } Flow;
 
 struct Render {
-    const Template *tmpl;
-    jmp_buf         failed;
-    Arena           arena;
-    StrBuf          out;      /* its tail is what is being captured or put together */
-    Frame          *frame;
-    Value          *context;  /* the render's variables, by name; V_MISSING: not there */
-    int             line;
-    int             depth;
-    int             captures; /* set and filter blocks we are in: no spans there */
-    Flow            flow;
-    int64_t         steps, max_steps;
-    int64_t         now_unix;
-    TemplateSpan   *spans;
-    uint32_t        num_spans, spans_capacity;
-    struct OpenTrace *open;   /* the messages' texts are left open; NULL: they are as they are */
+    const Template   *tmpl;
+    jmp_buf           failed;
+    Arena             arena;
+    StrBuf            out; /* its tail is what is being captured or put together */
+    Frame            *frame;
+    Value            *context; /* the render's variables, by name; V_MISSING: not there */
+    int               line;
+    int               depth;
+    int               captures; /* set and filter blocks we are in: no spans there */
+    Flow              flow;
+    int64_t           steps, max_steps;
+    int64_t           now_unix;
+    TemplateSpan     *spans;
+    uint32_t          num_spans, spans_capacity;
+    struct OpenTrace *open; /* the messages' texts are left open; NULL: they are as they are */
 };
 
 _Noreturn void render_fail(Render *r, const char *fmt, ...) PRINTF_LIKE(2, 3);
 _Noreturn void undefined_fail(Render *r, Value undefined);
-void render_tick(Render *r, int64_t steps); /* counts work; fails beyond the limit; also bounds the arena */
-void render_deeper(Render *r);              /* r->depth++, within its limit */
+void           render_tick(Render *r, int64_t steps); /* counts work; fails beyond the limit; also bounds the arena */
+void           render_deeper(Render *r);              /* r->depth++, within its limit */
 
 typedef struct Macro {
     const Node *node;
@@ -73,9 +73,9 @@ Value   value_from_json(Render *r, const JsonValue *json);
 void    check_size(Render *r, Value v); /* fails for VALUE_TOO_BIG */
 
 /* A text is put together at the end of r->out, from r->out.len on, and cut off there. */
-Value   text_take(Render *r, size_t begin);
-void    text_check(Render *r, size_t bytes); /* the limit on a text's size; counts the work */
-void    text_fits(Render *r);                /* r->out hasn't grown beyond it */
+Value text_take(Render *r, size_t begin);
+void  text_check(Render *r, size_t bytes); /* the limit on a text's size; counts the work */
+void  text_fits(Render *r);                /* r->out hasn't grown beyond it */
 
 /* ---- iter.c: iteration; the source must live as long ---- */
 
@@ -91,12 +91,12 @@ struct LazyList {
     Value       source;
     Args        args;
     uint32_t    mode;
-    void      (*make)(Render *r, LazyList *list, List *out);
-    bool      (*next)(Render *r, LazyList *list, Value *out); /* false: at the end */
-    List        items; /* of make */
-    uint32_t    pos;
-    bool        is_ready; /* read before */
-    Iterator    it;    /* of next: what is left of the source */
+    void (*make)(Render *r, LazyList *list, List *out);
+    bool (*next)(Render *r, LazyList *list, Value *out); /* false: at the end */
+    List           items;                                /* of make */
+    uint32_t       pos;
+    bool           is_ready; /* read before */
+    Iterator       it;       /* of next: what is left of the source */
     struct Getter *getter;
     const Builtin *builtin;
 };
@@ -108,12 +108,12 @@ void     lazy_prepare(Render *r, LazyList *list);            /* calls make */
 /* State of a running loop. The items come one by one, so that a loop's filter sees what its body changed. */
 typedef struct LoopState {
     const Node *node;
-    Frame      *frame;      /* where the loop stands */
+    Frame      *frame; /* where the loop stands */
     Iterator    it;
     Value       current, before, after; /* V_MISSING: none */
     Value       changed;                /* last arguments of loop.changed, a tuple */
     int64_t     index0, length, depth0; /* length -1: not known yet */
-    bool        filtered; /* what is left in `it` has passed the filter */
+    bool        filtered;               /* what is left in `it` has passed the filter */
 } LoopState;
 bool    loop_next(Render *r, LoopState *loop, Value *out);
 int64_t loop_length(Render *r, LoopState *loop);
@@ -127,32 +127,32 @@ typedef struct TextStyle {
     Str  indent; /* of one level */
     Str  item_separator, key_separator;
 } TextStyle;
-void  print_value(Render *r, Value v, const TextStyle *style); /* repr(v), or json.dumps(v) */
-void  print_str(Render *r, Value v);       /* str(v); of undefined nothing */
-Value value_to_text(Render *r, Value v);   /* str(v); markup stays */
-Value value_repr(Render *r, Value v);      /* repr(v) */
-Value value_to_markup(Render *r, Value v); /* escaped unless it is markup */
+void                   print_value(Render *r, Value v, const TextStyle *style); /* repr(v), or json.dumps(v) */
+void                   print_str(Render *r, Value v);                           /* str(v); of undefined nothing */
+Value                  value_to_text(Render *r, Value v);                       /* str(v); markup stays */
+Value                  value_repr(Render *r, Value v);                          /* repr(v) */
+Value                  value_to_markup(Render *r, Value v);                     /* escaped unless it is markup */
 extern const TextStyle repr_style;
 
 /* ---- op.c, format.c, filters_seq.c ---- */
 
 Value value_binary(Render *r, TokenKind op, Value a, Value b);
-Value value_slice(Render *r, Value object, const Value bounds[3]); /* start, stop, step; not given: V_MISSING or None */
+Value value_slice(Render *r, Value object, const Value bounds[3]);                /* start, stop, step; not given: V_MISSING or None */
 Value value_attribute(Render *r, Value object, const Builtin *methods, Str name); /* without items; V_MISSING: none */
 Value value_getattr(Render *r, Value object, const Builtin *methods, Str name);   /* object.name; `methods` of that name */
 Value value_getitem(Render *r, Value object, Value key);                          /* object[key] */
 Value format_percent(Render *r, Value format, const Args *args, bool one_value);
 Value format_braces(Render *r, Value format, const Args *args);
 /* A stable order of items by keys, as many and in the same order. */
-void  sort_values(Render *r, Value *items, const Value *keys, uint32_t count, bool reverse);
+void sort_values(Render *r, Value *items, const Value *keys, uint32_t count, bool reverse);
 
 /* ---- template.c, eval.c, call.c, exec.c ---- */
 
 NODISCARD Status template_execute(Render *r, const TemplateInput *input); /* everything but taking the output */
-Value eval(Render *r, const Node *node);
-bool  value_is_ordered(Render *r, TokenKind op, Value a, Value b); /* a op b of a comparison */
-Value eval_call(Render *r, const Node *node, Value caller);
-Args  eval_args(Render *r, const Node *node, Value caller);
+Value            eval(Render *r, const Node *node);
+bool             value_is_ordered(Render *r, TokenKind op, Value a, Value b); /* a op b of a comparison */
+Value            eval_call(Render *r, const Node *node, Value caller);
+Args             eval_args(Render *r, const Node *node, Value caller);
 /* Applies the filters of a set or filter block; NULL: none. */
 Value eval_filter_chain(Render *r, const Node *filter, Value text);
 void  exec_nodes(Render *r, const Nodes *nodes);

@@ -82,10 +82,13 @@ static void print_repr_text(Render *r, Str text)
 static void print_json_code(Render *r, uint32_t cp)
 {
     static const char named[] = "\"\"\\\\\nn\rr\tt\bb\ff"; /* a character, its letter */
-    const char *name = cp && cp < 0x80 ? strchr(named, (int)cp) : NULL;
-    if (name) strbuf_printf(&r->out, "\\%c", named[(name - named) | 1]);
-    else if (cp < 0x10000) strbuf_printf(&r->out, "\\u%04x", cp);
-    else strbuf_printf(&r->out, "\\u%04x\\u%04x", 0xD800 + ((cp - 0x10000) >> 10), 0xDC00 + ((cp - 0x10000) & 0x3FF));
+    const char       *name = cp && cp < 0x80 ? strchr(named, (int)cp) : NULL;
+    if (name)
+        strbuf_printf(&r->out, "\\%c", named[(name - named) | 1]);
+    else if (cp < 0x10000)
+        strbuf_printf(&r->out, "\\u%04x", cp);
+    else
+        strbuf_printf(&r->out, "\\u%04x\\u%04x", 0xD800 + ((cp - 0x10000) >> 10), 0xDC00 + ((cp - 0x10000) & 0x3FF));
 }
 
 static void print_json_text(Render *r, Str text, bool ascii)
@@ -106,7 +109,7 @@ static void print_json_text(Render *r, Str text, bool ascii)
     strbuf_putc(&r->out, '"');
 }
 
-const TextStyle repr_style = { .item_separator = { ", ", 2 }, .key_separator = { ": ", 2 } };
+const TextStyle repr_style = {.item_separator = {", ", 2}, .key_separator = {": ", 2}};
 
 static void print_any(Render *r, Value v, const TextStyle *style, int depth);
 
@@ -122,10 +125,10 @@ static void print_break(Render *r, const TextStyle *style, Str separator, int de
 static void print_items(Render *r, const List *list, const TextStyle *style, int depth)
 {
     for (uint32_t i = 0; i < list->count; i++) {
-        print_break(r, style, i ? style->item_separator : (Str){ "", 0 }, depth);
+        print_break(r, style, i ? style->item_separator : (Str){"", 0}, depth);
         print_any(r, list->items[i], style, depth);
     }
-    if (list->count) print_break(r, style, (Str){ "", 0 }, depth - 1);
+    if (list->count) print_break(r, style, (Str){"", 0}, depth - 1);
 }
 
 static void print_json_key(Render *r, Value key, const TextStyle *style)
@@ -153,13 +156,15 @@ static void print_dict(Render *r, const Dict *dict, const TextStyle *style, int 
     strbuf_putc(&r->out, '{');
     for (uint32_t i = 0; i < dict->count; i++) {
         const DictEntry *entry = &dict->entries[order ? order[i].integer : i];
-        print_break(r, style, i ? style->item_separator : (Str){ "", 0 }, depth);
-        if (style->is_json) print_json_key(r, entry->key, style);
-        else print_any(r, entry->key, style, depth);
+        print_break(r, style, i ? style->item_separator : (Str){"", 0}, depth);
+        if (style->is_json)
+            print_json_key(r, entry->key, style);
+        else
+            print_any(r, entry->key, style, depth);
         strbuf_append(&r->out, style->key_separator.data, style->key_separator.len);
         print_any(r, entry->value, style, depth);
     }
-    if (dict->count) print_break(r, style, (Str){ "", 0 }, depth - 1);
+    if (dict->count) print_break(r, style, (Str){"", 0}, depth - 1);
     strbuf_putc(&r->out, '}');
 }
 
@@ -199,9 +204,12 @@ static void print_text(Render *r, Value v, const TextStyle *style)
 static void print_number(Render *r, Value v, bool is_json)
 {
     check_size(r, v);
-    if (v.type == V_INT) strbuf_printf(&r->out, "%lld", (long long)v.integer);
-    else if (isfinite(v.number) || !is_json) print_float(r, v.number);
-    else strbuf_puts(&r->out, isnan(v.number) ? "NaN" : v.number < 0 ? "-Infinity" : "Infinity");
+    if (v.type == V_INT)
+        strbuf_printf(&r->out, "%lld", (long long)v.integer);
+    else if (isfinite(v.number) || !is_json)
+        print_float(r, v.number);
+    else
+        strbuf_puts(&r->out, isnan(v.number) ? "NaN" : v.number < 0 ? "-Infinity" : "Infinity");
 }
 
 static void print_any(Render *r, Value v, const TextStyle *style, int depth)
@@ -211,11 +219,19 @@ static void print_any(Render *r, Value v, const TextStyle *style, int depth)
     render_tick(r, 1);
     text_fits(r);
     switch ((ValueType)v.type) {
-    case V_NONE: strbuf_puts(&r->out, is_json ? "null" : "None"); break;
-    case V_BOOL: strbuf_puts(&r->out, is_json ? (v.boolean ? "true" : "false") : v.boolean ? "True" : "False"); break;
+    case V_NONE:
+        strbuf_puts(&r->out, is_json ? "null" : "None");
+        break;
+    case V_BOOL:
+        strbuf_puts(&r->out, is_json ? (v.boolean ? "true" : "false") : v.boolean ? "True" : "False");
+        break;
     case V_INT:
-    case V_FLOAT: print_number(r, v, is_json); break;
-    case V_STRING: print_text(r, v, style); break;
+    case V_FLOAT:
+        print_number(r, v, is_json);
+        break;
+    case V_STRING:
+        print_text(r, v, style);
+        break;
     case V_LIST:
     case V_TUPLE: {
         bool is_tuple = v.type == V_TUPLE && !is_json;
@@ -224,7 +240,9 @@ static void print_any(Render *r, Value v, const TextStyle *style, int depth)
         strbuf_puts(&r->out, !is_tuple ? "]" : v.list->count == 1 ? ",)" : ")");
         break;
     }
-    case V_DICT: print_dict(r, v.dict, style, depth + 1); break;
+    case V_DICT:
+        print_dict(r, v.dict, style, depth + 1);
+        break;
     default:
         if (is_json) render_fail(r, "tojson: object of type %s is not JSON serializable", value_type_name(v));
         print_object(r, v, depth + 1);
@@ -238,8 +256,10 @@ void print_value(Render *r, Value v, const TextStyle *style)
 
 void print_str(Render *r, Value v)
 {
-    if (v.type == V_STRING) strbuf_append(&r->out, v.text, v.len);
-    else if (v.type != V_UNDEFINED) print_any(r, v, &repr_style, 0);
+    if (v.type == V_STRING)
+        strbuf_append(&r->out, v.text, v.len);
+    else if (v.type != V_UNDEFINED)
+        print_any(r, v, &repr_style, 0);
 }
 
 Value value_to_text(Render *r, Value v)
@@ -264,12 +284,23 @@ Value value_to_markup(Render *r, Value v)
     if (v.flags & VALUE_MARKUP) return v;
     for (size_t i = 0; i < v.len; i++) {
         switch (v.text[i]) {
-        case '&': strbuf_puts(&r->out, "&amp;"); break;
-        case '<': strbuf_puts(&r->out, "&lt;"); break;
-        case '>': strbuf_puts(&r->out, "&gt;"); break;
-        case '"': strbuf_puts(&r->out, "&#34;"); break;
-        case '\'': strbuf_puts(&r->out, "&#39;"); break;
-        default: strbuf_putc(&r->out, v.text[i]);
+        case '&':
+            strbuf_puts(&r->out, "&amp;");
+            break;
+        case '<':
+            strbuf_puts(&r->out, "&lt;");
+            break;
+        case '>':
+            strbuf_puts(&r->out, "&gt;");
+            break;
+        case '"':
+            strbuf_puts(&r->out, "&#34;");
+            break;
+        case '\'':
+            strbuf_puts(&r->out, "&#39;");
+            break;
+        default:
+            strbuf_putc(&r->out, v.text[i]);
         }
     }
     v = text_take(r, begin);

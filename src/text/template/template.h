@@ -22,7 +22,8 @@ NODISCARD Status template_use_folder(Template *tmpl, const char *dir);
 
 /* strftime_now tells this time, in seconds, where an input names none. */
 void    template_stop_clock(Template *tmpl, int64_t now_unix);
-int64_t template_now(const Template *tmpl); /* that time, else the clock's */
+int64_t template_now(const Template *tmpl);       /* that time, else the clock's */
+bool    template_asks_time(const Template *tmpl); /* false: no rendering depends on it */
 
 /* The source of a template that comes with the program, chatml; data NULL: there is none of that name. */
 Str template_builtin(const char *name);
@@ -40,14 +41,14 @@ typedef struct TemplateOutput {
 void template_output_deinit(TemplateOutput *out);
 
 typedef struct TemplateInput {
-    const JsonValue *messages;   /* array */
-    const JsonValue *tools;      /* array or NULL */
-    const JsonValue *documents;  /* array or NULL */
-    const JsonValue *variables;  /* object of further variables, or NULL; they win over the folder's */
+    const JsonValue *messages;  /* array */
+    const JsonValue *tools;     /* array or NULL */
+    const JsonValue *documents; /* array or NULL */
+    const JsonValue *variables; /* object of further variables, or NULL; they win over the folder's */
     bool             add_generation_prompt;
-    int64_t          now_unix;   /* for strftime_now, seconds; 0: template_now */
-    int64_t          max_steps;  /* 0: 10 million */
-    Arena           *arena;      /* what rendering needs lies here until the caller resets it; NULL: freed at the end */
+    int64_t          now_unix;  /* for strftime_now, seconds; 0: template_now */
+    int64_t          max_steps; /* 0: 10 million */
+    Arena           *arena;     /* what rendering needs lies here until the caller resets it; NULL: freed at the end */
 } TemplateInput;
 
 /* raise_exception and limits fail with ERR_INVALID, "name:line: message". */

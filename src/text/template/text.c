@@ -9,8 +9,8 @@
 bool cp_is_space(uint32_t cp)
 {
     if (cp < 0x80) return cp == ' ' || (cp >= 9 && cp <= 13) || (cp >= 28 && cp <= 31);
-    return cp == 0x85 || cp == 0xA0 || cp == 0x1680 || (cp >= 0x2000 && cp <= 0x200A) || cp == 0x2028 || cp == 0x2029 ||
-           cp == 0x202F || cp == 0x205F || cp == 0x3000;
+    return cp == 0x85 || cp == 0xA0 || cp == 0x1680 || (cp >= 0x2000 && cp <= 0x200A) || cp == 0x2028 || cp == 0x2029 || cp == 0x202F ||
+           cp == 0x205F || cp == 0x3000;
 }
 
 static utf8proc_category_t category(uint32_t cp)
@@ -42,10 +42,10 @@ uint32_t cp_decimal_value(uint32_t cp)
 bool cp_is_digit(uint32_t cp)
 {
     static const uint32_t ranges[][2] = {
-        { 0xB2, 0xB3 }, { 0xB9, 0xB9 }, { 0x1369, 0x1371 }, { 0x19DA, 0x19DA }, { 0x2070, 0x2070 }, { 0x2074, 0x2079 }, { 0x2080, 0x2089 },
-        { 0x2460, 0x2468 }, { 0x2474, 0x247C }, { 0x2488, 0x2490 }, { 0x24EA, 0x24EA }, { 0x24F5, 0x24FD }, { 0x24FF, 0x24FF },
-        { 0x2776, 0x277E }, { 0x2780, 0x2788 }, { 0x278A, 0x2792 }, { 0x10A40, 0x10A43 }, { 0x10E60, 0x10E68 }, { 0x11052, 0x1105A },
-        { 0x1F100, 0x1F10A },
+        {0xB2, 0xB3},     {0xB9, 0xB9},       {0x1369, 0x1371},   {0x19DA, 0x19DA},   {0x2070, 0x2070},
+        {0x2074, 0x2079}, {0x2080, 0x2089},   {0x2460, 0x2468},   {0x2474, 0x247C},   {0x2488, 0x2490},
+        {0x24EA, 0x24EA}, {0x24F5, 0x24FD},   {0x24FF, 0x24FF},   {0x2776, 0x277E},   {0x2780, 0x2788},
+        {0x278A, 0x2792}, {0x10A40, 0x10A43}, {0x10E60, 0x10E68}, {0x11052, 0x1105A}, {0x1F100, 0x1F10A},
     };
     bool is_digit = cp_is_decimal(cp);
     for (size_t i = 0; i < sizeof ranges / sizeof ranges[0]; i++) is_digit |= cp >= ranges[i][0] && cp <= ranges[i][1];
@@ -91,8 +91,8 @@ bool cp_is_identifier(uint32_t cp, bool first)
     if (cp < 0x80) return cp_is_alpha(cp) || cp == '_' || (!first && cp >= '0' && cp <= '9');
     utf8proc_category_t c = category(cp);
     if (cp_is_alpha(cp) || c == UTF8PROC_CATEGORY_NL) return true;
-    return !first && (c == UTF8PROC_CATEGORY_MN || c == UTF8PROC_CATEGORY_MC || c == UTF8PROC_CATEGORY_ND ||
-                      c == UTF8PROC_CATEGORY_PC || cp == 0xB7);
+    return !first &&
+           (c == UTF8PROC_CATEGORY_MN || c == UTF8PROC_CATEGORY_MC || c == UTF8PROC_CATEGORY_ND || c == UTF8PROC_CATEGORY_PC || cp == 0xB7);
 }
 
 static void put_cp(StrBuf *out, uint32_t cp)
@@ -179,7 +179,7 @@ void text_map_case(StrBuf *out, Str text, CaseMap map)
         uint32_t cp = utf8_next(text, &pos);
         bool     up = map == CASE_UPPER || (map == CASE_TITLE && !cased) || (map == CASE_CAPITALIZE && begin == 0) ||
                   (map == CASE_SWAP && cp_is_lower(cp));
-        bool     keep = map == CASE_SWAP && !cp_is_lower(cp) && !cp_is_upper(cp);
+        bool keep = map == CASE_SWAP && !cp_is_lower(cp) && !cp_is_upper(cp);
         if (keep) {
             put_cp(out, cp);
         } else if (up) {
@@ -203,12 +203,12 @@ Str text_strip_chars(Str text, Str chars, bool left, bool right)
     while (left && text.len) {
         size_t next = 0;
         utf8_next(text, &next);
-        if (!is_stripped((Str){ text.data, next }, chars)) break;
-        text = (Str){ text.data + next, text.len - next };
+        if (!is_stripped((Str){text.data, next}, chars)) break;
+        text = (Str){text.data + next, text.len - next};
     }
     while (right && text.len) {
         size_t last = utf8_back(text.data, text.len);
-        if (!is_stripped((Str){ text.data + last, text.len - last }, chars)) break;
+        if (!is_stripped((Str){text.data + last, text.len - last}, chars)) break;
         text.len = last;
     }
     return text;
@@ -216,14 +216,14 @@ Str text_strip_chars(Str text, Str chars, bool left, bool right)
 
 Str text_strip(Str text, bool left, bool right)
 {
-    return text_strip_chars(text, (Str){ 0 }, left, right);
+    return text_strip_chars(text, (Str){0}, left, right);
 }
 
 size_t text_find(Str text, Str needle, size_t from)
 {
     if (from > text.len || needle.len > text.len - from) return SIZE_MAX;
     if (needle.len == 0) return from;
-    const char *hit = str_search((Str){ text.data + from, text.len - from }, needle);
+    const char *hit = str_search((Str){text.data + from, text.len - from}, needle);
     return hit ? (size_t)(hit - text.data) : SIZE_MAX;
 }
 

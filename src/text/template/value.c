@@ -45,10 +45,10 @@ void render_deeper(Render *r)
 const char *value_type_name(Value v)
 {
     static const char *const names[] = {
-        "missing", "Undefined", "NoneType", "bool", "int", "float", "str", "list", "tuple", "dict", "range", "generator",
-        "dict_items", "Namespace", "LoopContext", "Macro", "function", "method", "str",
+        "missing", "Undefined", "NoneType",   "bool",      "int",         "float", "str",      "list",   "tuple", "dict",
+        "range",   "generator", "dict_items", "Namespace", "LoopContext", "Macro", "function", "method", "str",
     };
-    static const char *const views[] = { "dict_keys", "dict_values", "dict_items" };
+    static const char *const views[] = {"dict_keys", "dict_values", "dict_items"};
     if (v.type == V_VIEW && v.view) return views[v.view->kind];
     if (v.type == V_ITER && v.iter) return v.iter->name;
     return value_is_markup(v) ? "Markup" : names[v.type];
@@ -56,15 +56,20 @@ const char *value_type_name(Value v)
 
 void undefined_fail(Render *r, Value undefined)
 {
-    Value       of = { .type = (uint8_t)(undefined.aux >> 8) };
+    Value       of = {.type = (uint8_t)(undefined.aux >> 8)};
     const char *object = of.type == V_NONE ? "None" : value_type_name(of);
     int         len = undefined.len < 500 ? (int)undefined.len : 500;
     switch ((UndefinedKind)(undefined.aux & 0xFF)) {
-    case UNDEF_NAME: render_fail(r, "'%.*s' is undefined", len, undefined.text);
-    case UNDEF_ATTRIBUTE: render_fail(r, "'%s object' has no attribute '%.*s'", object, len, undefined.text);
-    case UNDEF_ELEMENT: render_fail(r, "%s object has no element %.*s", object, len, undefined.text);
-    case UNDEF_UNSAFE: render_fail(r, "access to attribute '%.*s' of '%s' is unsafe", len, undefined.text, object);
-    default: render_fail(r, "%.*s", len, undefined.text);
+    case UNDEF_NAME:
+        render_fail(r, "'%.*s' is undefined", len, undefined.text);
+    case UNDEF_ATTRIBUTE:
+        render_fail(r, "'%s object' has no attribute '%.*s'", object, len, undefined.text);
+    case UNDEF_ELEMENT:
+        render_fail(r, "%s object has no element %.*s", object, len, undefined.text);
+    case UNDEF_UNSAFE:
+        render_fail(r, "access to attribute '%.*s' of '%s' is unsafe", len, undefined.text, object);
+    default:
+        render_fail(r, "%.*s", len, undefined.text);
     }
 }
 
@@ -76,7 +81,7 @@ void check_size(Render *r, Value v)
 
 Value value_list(Render *r, ValueType type, List list)
 {
-    Value v = { .type = (uint8_t)type, .list = arena_new(&r->arena, List) };
+    Value v = {.type = (uint8_t)type, .list = arena_new(&r->arena, List)};
     *v.list = list;
     return v;
 }
@@ -90,7 +95,7 @@ void list_add(Render *r, List *list, Value v)
 
 Value value_pair(Render *r, Value a, Value b)
 {
-    List pair = { .items = arena_array(&r->arena, Value, 2), .count = 2 };
+    List pair = {.items = arena_array(&r->arena, Value, 2), .count = 2};
     pair.items[0] = a;
     pair.items[1] = b;
     return value_list(r, V_TUPLE, pair);
@@ -98,8 +103,8 @@ Value value_pair(Render *r, Value a, Value b)
 
 Value value_view(Render *r, Dict *dict, ViewKind kind)
 {
-    Value v = { .type = V_VIEW, .view = arena_new(&r->arena, View) };
-    *v.view = (View){ dict, kind };
+    Value v = {.type = V_VIEW, .view = arena_new(&r->arena, View)};
+    *v.view = (View){dict, kind};
     return v;
 }
 
@@ -127,36 +132,51 @@ bool value_truth(Render *r, Value v)
     switch ((ValueType)v.type) {
     case V_MISSING:
     case V_UNDEFINED:
-    case V_NONE: return false;
-    case V_BOOL: return v.boolean;
-    case V_INT: return v.integer != 0;
-    case V_FLOAT: return v.number != 0;
-    case V_STRING: return v.len != 0;
+    case V_NONE:
+        return false;
+    case V_BOOL:
+        return v.boolean;
+    case V_INT:
+        return v.integer != 0;
+    case V_FLOAT:
+        return v.number != 0;
+    case V_STRING:
+        return v.len != 0;
     case V_LIST:
     case V_TUPLE:
     case V_DICT:
     case V_RANGE:
     case V_VIEW:
-    case V_LOOP: return value_length(r, v) != 0;
-    case V_OPEN: return open_truth(r, v);
-    default: return true;
+    case V_LOOP:
+        return value_length(r, v) != 0;
+    case V_OPEN:
+        return open_truth(r, v);
+    default:
+        return true;
     }
 }
 
 int64_t value_length(Render *r, Value v)
 {
     switch ((ValueType)v.type) {
-    case V_UNDEFINED: return 0;
+    case V_UNDEFINED:
+        return 0;
     case V_STRING:
         render_tick(r, v.len >> 10);
         return v.flags & VALUE_ASCII ? v.len : (int64_t)utf8_count(value_str(v));
     case V_LIST:
-    case V_TUPLE: return v.list->count;
-    case V_DICT: return v.dict->count;
-    case V_RANGE: return v.range->count;
-    case V_VIEW: return v.view->dict->count;
-    case V_LOOP: return loop_length(r, v.loop);
-    default: render_fail(r, "object of type '%s' has no length", value_type_name(v));
+    case V_TUPLE:
+        return v.list->count;
+    case V_DICT:
+        return v.dict->count;
+    case V_RANGE:
+        return v.range->count;
+    case V_VIEW:
+        return v.view->dict->count;
+    case V_LOOP:
+        return loop_length(r, v.loop);
+    default:
+        render_fail(r, "object of type '%s' has no length", value_type_name(v));
     }
 }
 
@@ -204,14 +224,20 @@ bool value_equal(Render *r, Value a, Value b)
     switch ((ValueType)a.type) {
     case V_MISSING:
     case V_UNDEFINED:
-    case V_NONE: return true;
-    case V_STRING: render_tick(r, a.len >> 10); return str_same(value_str(a), value_str(b));
+    case V_NONE:
+        return true;
+    case V_STRING:
+        render_tick(r, a.len >> 10);
+        return str_same(value_str(a), value_str(b));
     case V_LIST:
     case V_TUPLE:
-    case V_DICT: return equal_containers(r, a, b);
+    case V_DICT:
+        return equal_containers(r, a, b);
     case V_VIEW:
-    case V_RANGE: render_fail(r, "comparing a %s is not supported", value_type_name(a));
-    default: return a.list == b.list;
+    case V_RANGE:
+        render_fail(r, "comparing a %s is not supported", value_type_name(a));
+    default:
+        return a.list == b.list;
     }
 }
 
@@ -249,8 +275,7 @@ bool value_contains(Render *r, Value item, Value container)
     Value one;
     if (container.type == V_OPEN) return open_contains(r, item, container);
     if (container.type == V_STRING) {
-        if (item.type != V_STRING)
-            render_fail(r, "'in <string>' requires a string as left operand, not %s", value_type_name(item));
+        if (item.type != V_STRING) render_fail(r, "'in <string>' requires a string as left operand, not %s", value_type_name(item));
         render_tick(r, container.len >> 8);
         return text_find(value_str(container), value_str(item), 0) != SIZE_MAX;
     }
@@ -281,10 +306,9 @@ Value dict_get_text(const Dict *dict, Str key)
 {
     for (uint32_t i = 0; i < dict->count; i++) {
         const Value *other = &dict->entries[i].key;
-        if (other->type == V_STRING && other->len == key.len && memcmp(other->text, key.data, key.len) == 0)
-            return dict->entries[i].value;
+        if (other->type == V_STRING && other->len == key.len && memcmp(other->text, key.data, key.len) == 0) return dict->entries[i].value;
     }
-    return (Value){ 0 };
+    return (Value){0};
 }
 
 static DictEntry *find_entry(Render *r, const Dict *dict, Value key)
@@ -300,7 +324,7 @@ Value dict_get(Render *r, const Dict *dict, Value key)
     if (key.type == V_OPEN) open_stop(r);
     if (key.type == V_STRING) return dict_get_text(dict, value_str(key));
     DictEntry *entry = find_entry(r, dict, key);
-    return entry ? entry->value : (Value){ 0 };
+    return entry ? entry->value : (Value){0};
 }
 
 void dict_set(Render *r, Dict *dict, Value key, Value value)
@@ -313,7 +337,7 @@ void dict_set(Render *r, Dict *dict, Value key, Value value)
         return;
     }
     dict->entries = array_grown(&r->arena, dict->entries, dict->count, &dict->capacity, sizeof *dict->entries);
-    dict->entries[dict->count++] = (DictEntry){ key, value };
+    dict->entries[dict->count++] = (DictEntry){key, value};
 }
 
 int64_t number_of(Str text)
@@ -342,7 +366,7 @@ static Value dict_of_json(Render *r, const JsonValue *json)
     dict->entries = arena_array(&r->arena, DictEntry, json->count);
     dict->count = dict->capacity = json->count;
     for (uint32_t i = 0; i < json->count; i++)
-        dict->entries[i] = (DictEntry){ text_of_json(json->members[i].key), value_from_json(r, &json->members[i].value) };
+        dict->entries[i] = (DictEntry){text_of_json(json->members[i].key), value_from_json(r, &json->members[i].value)};
     return value_dict(dict);
 }
 
@@ -351,8 +375,10 @@ Value value_from_json(Render *r, const JsonValue *json)
 {
     if (!json) return value_none();
     switch (json->type) {
-    case JSON_BOOL: return value_bool(json->boolean);
-    case JSON_INT: return value_int(json->integer);
+    case JSON_BOOL:
+        return value_bool(json->boolean);
+    case JSON_INT:
+        return value_int(json->integer);
     case JSON_DOUBLE: {
         Value v = value_float(json->number); /* count: it was written as an integer */
         if (json->count) v.flags = VALUE_TOO_BIG;
@@ -362,11 +388,13 @@ Value value_from_json(Render *r, const JsonValue *json)
         if (json->string.len > RENDER_MAX_TEXT_BYTES) render_fail(r, "a text of %zu bytes is too long", json->string.len);
         return text_of_json(json->string);
     case JSON_ARRAY: {
-        List list = { .items = arena_array(&r->arena, Value, json->count), .count = json->count };
+        List list = {.items = arena_array(&r->arena, Value, json->count), .count = json->count};
         for (uint32_t i = 0; i < json->count; i++) list.items[i] = value_from_json(r, &json->items[i]);
         return value_list(r, V_LIST, list);
     }
-    case JSON_OBJECT: return dict_of_json(r, json);
-    default: return value_none();
+    case JSON_OBJECT:
+        return dict_of_json(r, json);
+    default:
+        return value_none();
     }
 }

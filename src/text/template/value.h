@@ -19,20 +19,26 @@ typedef enum ValueType {
     V_TUPLE,
     V_DICT,
     V_RANGE,
-    V_ITER,      /* a generator: read once */
-    V_VIEW,      /* dict.keys(), values(), items() */
+    V_ITER, /* a generator: read once */
+    V_VIEW, /* dict.keys(), values(), items() */
     V_NAMESPACE,
     V_LOOP,
     V_MACRO,
-    V_FUNCTION,  /* a global function */
-    V_METHOD,    /* bound to its object */
-    V_OPEN       /* a text that nothing may look at: open.h */
+    V_FUNCTION, /* a global function */
+    V_METHOD,   /* bound to its object */
+    V_OPEN      /* a text that nothing may look at: open.h */
 } ValueType;
 
 /* Sets of types. */
 enum {
-    TYPE_BOOL = 1 << V_BOOL, TYPE_STRING = 1 << V_STRING, TYPE_LIST = 1 << V_LIST, TYPE_TUPLE = 1 << V_TUPLE, TYPE_DICT = 1 << V_DICT,
-    TYPE_RANGE = 1 << V_RANGE, TYPE_LOOP = 1 << V_LOOP, TYPE_UNDEFINED = 1 << V_UNDEFINED,
+    TYPE_BOOL = 1 << V_BOOL,
+    TYPE_STRING = 1 << V_STRING,
+    TYPE_LIST = 1 << V_LIST,
+    TYPE_TUPLE = 1 << V_TUPLE,
+    TYPE_DICT = 1 << V_DICT,
+    TYPE_RANGE = 1 << V_RANGE,
+    TYPE_LOOP = 1 << V_LOOP,
+    TYPE_UNDEFINED = 1 << V_UNDEFINED,
     TYPE_FLOAT = 1 << V_FLOAT,
     TYPES_INTEGRAL = 1 << V_INT | TYPE_BOOL, /* int and bool are Python's integers */
     TYPES_NUMBER = TYPES_INTEGRAL | TYPE_FLOAT,
@@ -43,9 +49,9 @@ enum {
 };
 
 enum {
-    VALUE_MARKUP = 1,  /* of a string: escaped text; what is added to it gets escaped */
-    VALUE_ASCII = 2,   /* of a string: known to be ASCII, so that characters are bytes */
-    VALUE_TOO_BIG = 4  /* of a float: an integer of the data beyond 64 bits; it has no text and can't be reckoned with */
+    VALUE_MARKUP = 1, /* of a string: escaped text; what is added to it gets escaped */
+    VALUE_ASCII = 2,  /* of a string: known to be ASCII, so that characters are bytes */
+    VALUE_TOO_BIG = 4 /* of a float: an integer of the data beyond 64 bits; it has no text and can't be reckoned with */
 };
 
 /* Why a value is undefined; the name is in `text`. */
@@ -54,8 +60,8 @@ typedef enum UndefinedKind { UNDEF_NAME, UNDEF_ATTRIBUTE, UNDEF_ELEMENT, UNDEF_H
 typedef struct Value {
     uint8_t  type; /* ValueType */
     uint8_t  flags;
-    uint16_t aux;  /* of V_UNDEFINED: UndefinedKind | ValueType of the object << 8 */
-    uint32_t len;  /* bytes of a string or of an undefined's name */
+    uint16_t aux; /* of V_UNDEFINED: UndefinedKind | ValueType of the object << 8 */
+    uint32_t len; /* bytes of a string or of an undefined's name */
     union {
         bool                  boolean;
         int64_t               integer;
@@ -104,36 +110,84 @@ typedef struct Method {
     const struct Builtin *builtin;
 } Method;
 
-static inline bool value_is(Value v, uint32_t types) { return types >> v.type & 1; }
-static inline Value value_none(void) { return (Value){ .type = V_NONE }; }
-static inline Value value_bool(bool b) { return (Value){ .type = V_BOOL, .boolean = b }; }
-static inline Value value_int(int64_t i) { return (Value){ .type = V_INT, .integer = i }; }
-static inline Value value_float(double f) { return (Value){ .type = V_FLOAT, .number = f }; }
-static inline Value value_dict(Dict *dict) { return (Value){ .type = V_DICT, .dict = dict }; }
+static inline bool value_is(Value v, uint32_t types)
+{
+    return types >> v.type & 1;
+}
+static inline Value value_none(void)
+{
+    return (Value){.type = V_NONE};
+}
+static inline Value value_bool(bool b)
+{
+    return (Value){.type = V_BOOL, .boolean = b};
+}
+static inline Value value_int(int64_t i)
+{
+    return (Value){.type = V_INT, .integer = i};
+}
+static inline Value value_float(double f)
+{
+    return (Value){.type = V_FLOAT, .number = f};
+}
+static inline Value value_dict(Dict *dict)
+{
+    return (Value){.type = V_DICT, .dict = dict};
+}
 static inline Value value_text(const char *text, size_t len)
 {
-    return (Value){ .type = V_STRING, .len = (uint32_t)len, .text = text };
+    return (Value){.type = V_STRING, .len = (uint32_t)len, .text = text};
 }
-static inline Value value_of_str(Str text) { return value_text(text.data, text.len); }
-static inline Str value_str(Value v) { return (Str){ v.text, v.len }; }
-static inline bool value_is_missing(Value v) { return v.type == V_MISSING; }
-static inline bool value_is_given(Value v) { return v.type != V_MISSING && v.type != V_NONE; }
-static inline Value value_or(Value v, Value otherwise) { return value_is_missing(v) ? otherwise : v; }
-static inline bool value_is_markup(Value v) { return v.type == V_STRING && (v.flags & VALUE_MARKUP); }
-static inline int64_t value_as_int(Value v) { return v.type == V_BOOL ? v.boolean : v.integer; }
-static inline double value_as_float(Value v) { return v.type == V_FLOAT ? v.number : (double)value_as_int(v); }
+static inline Value value_of_str(Str text)
+{
+    return value_text(text.data, text.len);
+}
+static inline Str value_str(Value v)
+{
+    return (Str){v.text, v.len};
+}
+static inline bool value_is_missing(Value v)
+{
+    return v.type == V_MISSING;
+}
+static inline bool value_is_given(Value v)
+{
+    return v.type != V_MISSING && v.type != V_NONE;
+}
+static inline Value value_or(Value v, Value otherwise)
+{
+    return value_is_missing(v) ? otherwise : v;
+}
+static inline bool value_is_markup(Value v)
+{
+    return v.type == V_STRING && (v.flags & VALUE_MARKUP);
+}
+static inline int64_t value_as_int(Value v)
+{
+    return v.type == V_BOOL ? v.boolean : v.integer;
+}
+static inline double value_as_float(Value v)
+{
+    return v.type == V_FLOAT ? v.number : (double)value_as_int(v);
+}
 static inline Value value_undefined(UndefinedKind kind, Value object, Str name)
 {
-    return (Value){ .type = V_UNDEFINED, .aux = (uint16_t)(kind | object.type << 8), .len = (uint32_t)name.len, .text = name.data };
+    return (Value){.type = V_UNDEFINED, .aux = (uint16_t)(kind | object.type << 8), .len = (uint32_t)name.len, .text = name.data};
 }
-static inline Value value_hint(const char *text) { return value_undefined(UNDEF_HINT, (Value){ 0 }, str_of(text)); }
+static inline Value value_hint(const char *text)
+{
+    return value_undefined(UNDEF_HINT, (Value){0}, str_of(text));
+}
 
 static inline bool str_same(Str a, Str b)
 {
     return a.len == b.len && (a.len == 0 || __builtin_memcmp(a.data, b.data, a.len) == 0);
 }
 /* What a message shows of a name. */
-static inline int shown(size_t len) { return len < 255 ? (int)len : 255; }
+static inline int shown(size_t len)
+{
+    return len < 255 ? (int)len : 255;
+}
 
 /* The array, moved when there is no room for one more. */
 void *array_grown(Arena *arena, void *items, uint32_t count, uint32_t *capacity, size_t size);

@@ -1,0 +1,134 @@
+/* Launches on the device's streams, as they are or captured into one CUDA graph. The compute stream is where a program begins and
+ * ends: the others fork off it at their first launch and join it at the end, so that programs follow one another. */
+#include "device/cuda/cuda.h"
+#include "device/cuda/kernel.h"
+
+#include <stdlib.h>
+
+typedef struct Run {
+    CudaDevice   *cuda;
+    const Launch *launches;
+    int           count;
+    cudaEvent_t  *done;    /* behind each launch that another stream waits for; the one more is where the program begins, then ends */
+    bool         *awaited; /* by launch */
+    bool          forked[STREAM_COUNT];
+} Run;
+
+static Status run_launch(CudaDevice *cuda, const Launch *launch, cudaStream_t stream)
+{
+    KernelArgs args = launch->args;
+    args.stream = stream;
+    args.device = cuda;
+    return launch->kernel.run(&args);
+}
+
+static Status name_failure(Status status, const Launch *launch, int index, int count)
+{
+    const char *op = launch->node ? launch->node->op->name : "launch";
+    const char *name = launch->node && launch->node->out[0] ? launch->node->out[0]->name : "";
+    return status_prefix(status, "%s (%s) of %s, launch %d of %d", op, launch->kernel.name, name, index, count);
+}
+
+Status cuda_launch_in_turn(CudaDevice *cuda, const Launch *launches, int count, bool await_each)
+{
+    for (int i = 0; i < count; i++) {
+        Status status = run_launch(cuda, &launches[i], cuda->stream);
+        if (status == OK && await_each) {
+            cudaError_t error = cudaStreamSynchronize(cuda->stream);
+            if (error != cudaSuccess) status = cuda_failed(error, "kernel", __FILE__, __LINE__);
+        }
+        if (status != OK) return name_failure(status, &launches[i], i, count);
+    }
+    return OK;
+}
+
+static cudaStream_t stream_of(const CudaDevice *cuda, Stream stream)
+{
+    return stream == STREAM_COMPUTE ? cuda->stream : cuda->side[stream];
+}
+
+static Status record(Run *r, int index, cudaStream_t stream)
+{
+    if (!r->done[index]) CUDA_TRY(cudaEventCreateWithFlags(&r->done[index], cudaEventDisableTiming));
+    CUDA_TRY(cudaEventRecord(r->done[index], stream));
+    return OK;
+}
+
+static void find_awaited(Run *r)
+{
+    for (int i = 0; i < r->count; i++)
+        for (int s = 0; s < STREAM_COUNT; s++)
+            if (r->launches[i].wait[s]) r->awaited[r->launches[i].wait[s] - 1] = true;
+}
+
+static Status fork_stream(Run *r, Stream stream)
+{
+    if (stream == STREAM_COMPUTE || r->forked[stream]) return OK;
+    if (!r->cuda->side[stream]) CUDA_TRY(cudaStreamCreateWithFlags(&r->cuda->side[stream], cudaStreamNonBlocking));
+    CUDA_TRY(cudaStreamWaitEvent(r->cuda->side[stream], r->done[r->count], 0));
+    r->forked[stream] = true;
+    return OK;
+}
+
+static Status queue_one(Run *r, int index)
+{
+    const Launch *launch = &r->launches[index];
+    TRY(fork_stream(r, launch->stream));
+    cudaStream_t stream = stream_of(r->cuda, launch->stream);
+    for (int s = 0; s < STREAM_COUNT; s++)
+        if (launch->wait[s]) CUDA_TRY(cudaStreamWaitEvent(stream, r->done[launch->wait[s] - 1], 0));
+    Status status = run_launch(r->cuda, launch, stream);
+    if (status != OK) return name_failure(status, launch, index, r->count);
+    return r->awaited[index] ? record(r, index, stream) : OK;
+}
+
+static Status queue_all(Run *r)
+{
+    find_awaited(r);
+    TRY(record(r, r->count, r->cuda->stream));
+    for (int i = 0; i < r->count; i++) TRY(queue_one(r, i));
+    for (int s = 0; s < STREAM_COUNT; s++) {
+        if (!r->forked[s]) continue;
+        TRY(record(r, r->count, r->cuda->side[s]));
+        CUDA_TRY(cudaStreamWaitEvent(r->cuda->stream, r->done[r->count], 0));
+    }
+    return OK;
+}
+
+Status cuda_launch_all(CudaDevice *cuda, const Launch *launches, int count)
+{
+    bool single = true;
+    for (int i = 0; i < count; i++) single = single && launches[i].stream == STREAM_COMPUTE;
+    if (single) return cuda_launch_in_turn(cuda, launches, count, false);
+    Run r = {.cuda = cuda, .launches = launches, .count = count};
+    r.done = calloc((size_t)count + 1, sizeof *r.done);
+    r.awaited = calloc((size_t)count + 1, sizeof *r.awaited);
+    Status status = r.done && r.awaited ? queue_all(&r) : status_fail(ERR_NO_FIT, "no memory for %d events", count);
+    for (int i = 0; r.done && i <= count; i++)
+        if (r.done[i]) cudaEventDestroy(r.done[i]); /* what waits for one goes on to */
+    free(r.done);
+    free(r.awaited);
+    return status;
+}
+
+static Status end_capture(CudaDevice *cuda, Status status, cudaGraphExec_t *out)
+{
+    cudaGraph_t graph = NULL;
+    cudaError_t error = cudaStreamEndCapture(cuda->stream, &graph);
+    if (status == OK && error != cudaSuccess) status = cuda_failed(error, "cudaStreamEndCapture", __FILE__, __LINE__);
+    if (status == OK) {
+        error = cudaGraphInstantiate(out, graph, 0);
+        if (error != cudaSuccess) status = cuda_failed(error, "cudaGraphInstantiate", __FILE__, __LINE__);
+    }
+    if (graph) cudaGraphDestroy(graph);
+    return status;
+}
+
+Status cuda_capture(CudaDevice *cuda, const Launch *launches, int count, cudaGraphExec_t *out)
+{
+    CUDA_TRY(cudaStreamBeginCapture(cuda->stream, cudaStreamCaptureModeThreadLocal));
+    Status status = cuda_launch_all(cuda, launches, count);
+    TRY(end_capture(cuda, status, out));
+    CUDA_TRY(cudaGraphUpload(*out, cuda->stream));
+    return OK;
+}

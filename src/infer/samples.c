@@ -1,0 +1,134 @@
+/* See samples.h. Nothing is put before a text that training didn't see there: where no prompt is given, samples go on from
+ * rows of the evaluation. */
+#include "infer/samples.h"
+
+#include "base/log.h"
+#include "files/file.h"
+#include "infer/chat.h"
+#include "infer/generate.h"
+
+#include <string.h>
+
+typedef struct Samples {
+    const Config     *config;
+    const Tokenizer  *tokenizer; /* the run's */
+    TokenizerScratch *scratch;   /* made at the first use */
+    const Template   *tmpl;      /* lays out prompts; NULL: they are fed as they stand */
+} Samples;
+
+static bool keep_id(void *context, int32_t id)
+{
+    token_ids_push(context, id);
+    return true;
+}
+
+/* ---- prompts ---- */
+
+/* The ids of a prompt that the run file gives. */
+static Status encode_prompt(Samples *s, const char *prompt, TokenIds *ids)
+{
+    if (s->tmpl) return chat_encode(s->tmpl, s->tokenizer, s->scratch, &(ChatPrompt){.question = str_of(prompt)}, ids);
+    return tokenizer_encode(s->tokenizer, s->scratch, prompt, strlen(prompt), (EncodeOptions){.add_special = true}, ids);
+}
+
+/* Where a row's first document with a trained token is cut: tokens *out_begin .. *out_end - 1. The last of a text, its EOS, is
+ * never among them. */
+static void cut_row(const Batch *row, int64_t seq_len, int64_t *out_begin, int64_t *out_end)
+{
+    enum { TEXT_TOKENS = 16 };
+    int64_t first = 0, end;
+    while (first < seq_len - 1 && row->labels[first] == LABEL_IGNORE) first++;
+    *out_begin = row->doc_start[first];
+    for (end = first + 1; *out_begin == first && end < first + TEXT_TOKENS && end < seq_len && row->labels[end] != LABEL_IGNORE;) end++;
+    *out_end = end;
+}
+
+/* The beginning of evaluation row `index`, up to its first answer or of so many tokens; *text is what it says. */
+static Status cut_prompt(const Samples *s, const SampleJob *job, int64_t index, TokenIds *ids, StrBuf *text)
+{
+    const Graph *eval = session_plan(job->session)->program[PROGRAM_EVAL].graph;
+    int64_t      seq_len = graph_find(eval, "tokens")->type.dim[1], begin, end;
+    Arena        arena = {0};
+    int32_t     *memory = arena_array(&arena, int32_t, 5 * seq_len);
+    Batch        row = {.tokens = memory,
+                        .labels = memory + seq_len,
+                        .positions = memory + 2 * seq_len,
+                        .doc_start = memory + 3 * seq_len,
+                        .doc_id = memory + 4 * seq_len};
+    Status       status = loader_read_row(job->eval, index, &row);
+    if (status == OK) {
+        cut_row(&row, seq_len, &begin, &end);
+        for (int64_t i = begin; i < end; i++) token_ids_push(ids, row.tokens[i]);
+        status = tokenizer_decode(s->tokenizer, ids->data, ids->len, false, text);
+    }
+    arena_deinit(&arena);
+    return status;
+}
+
+/* Sample `index`'s. Rows are taken at equal distances. */
+static Status make_prompt(Samples *s, const SampleJob *job, int index, TokenIds *ids, StrBuf *text)
+{
+    const StrList *prompts = &s->config->sample_prompts;
+    const char    *given = prompts->count ? prompts->items[(size_t)index % prompts->count] : "";
+    int64_t        rows = loader_stats(job->eval)->num_rows;
+    if (!*given) return cut_prompt(s, job, (2 * (int64_t)index + 1) * rows / (2 * s->config->generate_samples), ids, text);
+    strbuf_puts(text, given);
+    return encode_prompt(s, given, ids);
+}
+
+/* ---- texts ---- */
+
+static Status generate_one(Samples *s, const SampleJob *job, int index)
+{
+    const Config *c = s->config;
+    TokenIds      ids = {0}, out = {0};
+    StrBuf        prompt = {0}, text = {0};
+    GenerateStats stats;
+    int32_t       stops[2];
+    int           num_stops = 0;
+    if (tokenizer_eos_id(s->tokenizer) >= 0) stops[num_stops++] = tokenizer_eos_id(s->tokenizer);
+    if (job->stop_token >= 0) stops[num_stops++] = job->stop_token;
+    Status status = make_prompt(s, job, index, &ids, &prompt);
+    if (status == OK) {
+        GenerateJob generation = {.prompt = ids.data,
+                                  .prompt_len = ids.len,
+                                  .max_tokens = c->sample_max_tokens,
+                                  .vocab_size = tokenizer_vocab_size(s->tokenizer),
+                                  .sample = {.temperature = c->sample_temperature, .top_p = 1, .seed = (uint64_t)c->seed + (uint64_t)index},
+                                  .eos = stops,
+                                  .num_eos = num_stops,
+                                  .sink = keep_id,
+                                  .context = &out};
+        status = generate(job->session, &generation, &stats);
+    }
+    if (status == OK) status = tokenizer_decode(s->tokenizer, out.data, out.len, true, &text);
+    if (status == OK) status = metrics_sample(job->metrics, job->step, strbuf_cstr(&prompt), strbuf_cstr(&text), text.len);
+    strbuf_deinit(&prompt);
+    strbuf_deinit(&text);
+    token_ids_deinit(&ids);
+    token_ids_deinit(&out);
+    return status;
+}
+
+static Status generate_all(void *context, const SampleJob *job)
+{
+    Samples *s = context;
+    s->tokenizer = job->tokenizer;
+    s->tmpl = job->tmpl;
+    if (!s->scratch) s->scratch = tokenizer_scratch_create(s->tokenizer);
+    for (int i = 0; i < s->config->generate_samples; i++) {
+        if (generate_one(s, job, i) == OK) continue;
+        log_warn("sample %d: %s", i, status_message()); /* samples never stop a run */
+        status_clear();
+    }
+    return OK;
+}
+
+Status train_with_samples(const Config *config, TrainOutcome *out)
+{
+    Samples    samples = {.config = config};
+    TrainHooks hooks = {.context = &samples, .sample = generate_all};
+    Status     status = train_run(config, &hooks, out);
+    if (samples.scratch) tokenizer_scratch_destroy(samples.scratch);
+    return status;
+}

@@ -1,0 +1,72 @@
+#include "ops/draw.h"
+
+#include "base/philox.h"
+#include "ops/attrs.h"
+#include "ops/vec.h"
+
+static void draw_plain(const TensorType *type, int range, uint64_t key, void *data)
+{
+    for (int64_t i = 0, n = type_numel(type); i < n; i++) {
+        Philox4 word = philox4x32((uint32_t)i, 0, 0, 0, key);
+        int     whole = range > 0 ? (int)(word.v[2] % (uint32_t)range) : 0;
+        double  u = ((double)word.v[0] + 0.5) / 4294967296.0, phase = (double)word.v[1] / 4294967296.0;
+        if (type->dtype == DT_I64)
+            ((int64_t *)data)[i] = whole;
+        else if (type->dtype == DT_I32)
+            ((int32_t *)data)[i] = whole;
+        else if (type->dtype == DT_U8)
+            ((uint8_t *)data)[i] = (uint8_t)whole;
+        else
+            vec_set(data, type->dtype, i, (float)(sqrt(-2 * log(u)) * cos(6.283185307179586 * phase)));
+    }
+}
+
+/* Documents of growing lengths; one a row where kernels may rely on that. */
+static void draw_documents(const Node *node, const TensorType *type, int32_t *data)
+{
+    bool dense = ((const AttentionAttrs *)node->attrs)->dense;
+    for (int64_t b = 0; b < type->dim[0]; b++)
+        for (int32_t t = 0, start = 0, len = (int32_t)b + 3, more = type->dim[1] < 200 ? 5 : 41; t < type->dim[1]; t++) {
+            if (!dense && t - start == len) start = t, len += more;
+            data[b * type->dim[1] + t] = start;
+        }
+}
+
+/* Parts of one size with a gap behind each but the last. */
+static void draw_segments(const Node *node, const TensorType *type, int64_t (*rows)[4])
+{
+    for (int64_t s = 0, n = type->dim[0], each = type_numel(&node->in[0]->type) / n; s < n; s++) {
+        int64_t row[4] = {s * each, s + 1 < n ? each - 3 : each, s & 1, 100 + s};
+        memcpy(rows[s], row, sizeof row);
+    }
+}
+
+void op_draw(const Node *node, int k, int range, uint64_t key, void *data)
+{
+    static const float hyper[HYPER_COUNT] = {1e-2f, 0.25f, 0.271f, 0.142625f};
+    const TensorType  *type = &node->in[k]->type;
+    int64_t            numel = type_numel(type);
+    draw_plain(type, range, key, data);
+    switch (node->op->holds[k]) {
+    case HOLDS_ANY:
+        break;
+    case HOLDS_HYPER:
+        memcpy(data, hyper, sizeof hyper);
+        break;
+    case HOLDS_SQUARES:
+        for (int64_t i = 0; i < numel; i++) vec_set(data, type->dtype, i, fabsf(vec_get(data, type->dtype, i)));
+        break;
+    case HOLDS_NORM2:
+        *(float *)data = 30;
+        break;
+    case HOLDS_LABELS:
+        for (int64_t i = 1; i < numel; i += 4) ((int32_t *)data)[i] = IGNORE_INDEX;
+        break;
+    case HOLDS_DOC_START:
+        draw_documents(node, type, data);
+        break;
+    case HOLDS_SEGMENTS:
+        draw_segments(node, type, data);
+        break;
+    }
+}

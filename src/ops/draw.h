@@ -1,0 +1,7 @@
+/* Numbers for an op's inputs, as its descriptor says what they hold: for doctor and tests, which run an op by itself. */
+#pragma once
+
+#include "ops/ops.h"
+
+/* Input k of the node: floats are normal, integers in [0, range). The same numbers for the same key. */
+void op_draw(const Node *node, int k, int range, uint64_t key, void *data);

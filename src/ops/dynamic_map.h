@@ -1,0 +1,105 @@
+/* The dynamic 8-bit map (Dettmers 2022, as bitsandbytes has it), for the CPU and CUDA: numbers in [-1, 1], or in [0, 1] for a map
+ * without sign, by seven decades from 1e-7 to 1, each with twice as many values as the one below it.
+ *
+ * Magnitudes are 0, then decade i (from 0) with 2^i of them, signed, or 2^(i + 1), at the middles of even parts of
+ * [10^(i-7), 10^(i-6)], and last 1. A code is the index of the magnitude; signed: 127 plus or minus it, and 255 is 1: there is no -1. */
+#pragma once
+
+#include <math.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#ifdef __CUDACC__
+#define DYNAMIC_FN static __host__ __device__ inline
+#else
+#define DYNAMIC_FN static inline
+#endif
+
+enum { DYNAMIC_DECADES = 7, DYNAMIC_ZERO = 127 /* of a signed map */, DYNAMIC_MAGNITUDES = 256 };
+
+typedef struct DynamicMap {
+    float magnitude[DYNAMIC_MAGNITUDES], middle[DYNAMIC_MAGNITUDES]; /* middle[p]: between p and p + 1; of the last: inf */
+    float low[DYNAMIC_DECADES], per_unit[DYNAMIC_DECADES];           /* where a decade begins, magnitudes per unit of it */
+} DynamicMap;
+
+DYNAMIC_FN double dynamic_decade(int i) /* its end */
+{
+    double end = 1;
+    for (; i < DYNAMIC_DECADES - 1; i++) end *= 10;
+    return 1 / end;
+}
+
+/* Products and one explicit fma in fp64: no compiler's contraction changes the number that is rounded last. */
+DYNAMIC_FN float dynamic_magnitude(bool is_signed, int p)
+{
+    int q = is_signed ? p : p + 1, i = 0, count = is_signed ? 1 : 2;
+    if (p == 0) return 0;
+    for (; q >= 2 * count; i++) count *= 2;
+    if (i == DYNAMIC_DECADES) return 1;
+    return (float)(dynamic_decade(i) * fma(0.9 * (q - count + 0.5), 1.0 / count, 0.1));
+}
+
+/* The index of 1. */
+DYNAMIC_FN int dynamic_last(bool is_signed)
+{
+    return is_signed ? 128 : 255;
+}
+
+/* Fills entry p of the tables: for all p in [0, DYNAMIC_MAGNITUDES) once, by any number of threads. */
+DYNAMIC_FN void dynamic_map_entry(DynamicMap *map, bool is_signed, int p)
+{
+    int last = dynamic_last(is_signed);
+    map->magnitude[p] = p <= last ? dynamic_magnitude(is_signed, p) : 1;
+    map->middle[p] = p < last ? 0.5f * (dynamic_magnitude(is_signed, p) + dynamic_magnitude(is_signed, p + 1)) : INFINITY;
+    if (p >= DYNAMIC_DECADES) return;
+    map->low[p] = (float)(0.1 * dynamic_decade(p));
+    map->per_unit[p] = (float)((is_signed ? 1 << p : 2 << p) / (0.9 * dynamic_decade(p)));
+}
+
+DYNAMIC_FN void dynamic_map_fill(DynamicMap *map, bool is_signed)
+{
+    for (int p = 0; p < DYNAMIC_MAGNITUDES; p++) dynamic_map_entry(map, is_signed, p);
+}
+
+DYNAMIC_FN float dynamic_value(const DynamicMap *map, bool is_signed, int code)
+{
+    if (!is_signed) return map->magnitude[code];
+    int p = code - DYNAMIC_ZERO;
+    return p < 0 ? -map->magnitude[-p] : map->magnitude[p];
+}
+
+DYNAMIC_FN float dynamic_log2(float x) /* near enough */
+{
+#ifdef __CUDA_ARCH__
+    return __log2f(x);
+#else
+    return log2f(x);
+#endif
+}
+
+/* The code of the value nearest to x, of two the one nearer to 0; NaN: that of 0. The decade by logarithm and the place in it by a
+ * product are at most one magnitude off, whatever their last bits: two comparisons then decide. */
+DYNAMIC_FN int dynamic_nearest(const DynamicMap *map, bool is_signed, float x)
+{
+    float size = fabsf(x), decade = floorf(dynamic_log2(size) * 0.30103f + (float)DYNAMIC_DECADES);
+    int   i = (int)fminf(fmaxf(decade, 0.0f), (float)(DYNAMIC_DECADES - 1)), before = is_signed ? 1 << i : (2 << i) - 1;
+    float place = floorf((size - map->low[i]) * map->per_unit[i]) + (float)before;
+    int   p = (int)fminf(fmaxf(place, 0.0f), (float)dynamic_last(is_signed));
+    p += (size > map->middle[p]) - (p > 0 && size <= map->middle[p > 0 ? p - 1 : 0]);
+    if (!is_signed) return p;
+    return x < 0 ? DYNAMIC_ZERO - (p < DYNAMIC_ZERO ? p : DYNAMIC_ZERO) : DYNAMIC_ZERO + p;
+}
+
+/* The codes of a block; returns its scale, the largest magnitude. Zeros have scale 0. */
+DYNAMIC_FN float dynamic_encode(const DynamicMap *map, bool is_signed, const float *values, int64_t count, uint8_t *codes)
+{
+    float most = 0;
+    for (int64_t i = 0; i < count; i++) most = fmaxf(most, fabsf(values[i]));
+    for (int64_t i = 0; i < count; i++) codes[i] = (uint8_t)dynamic_nearest(map, is_signed, values[i] * (1 / most));
+    return most;
+}
+
+DYNAMIC_FN void dynamic_decode(const DynamicMap *map, bool is_signed, const uint8_t *codes, float scale, int64_t count, float *values)
+{
+    for (int64_t i = 0; i < count; i++) values[i] = dynamic_value(map, is_signed, codes[i]) * scale;
+}

@@ -1,0 +1,9 @@
+/* The attributes of layer_norm and layer_norm_bwd, for CPU and CUDA. */
+#pragma once
+
+#include <stdint.h>
+
+typedef struct LayerNormAttrs {
+    double  eps;
+    int64_t dw_dtype; /* layer_norm_bwd: of dw and db */
+} LayerNormAttrs;

@@ -1,0 +1,114 @@
+/* The matrix products that ops are, for CPU and CUDA alike. A maker reads a launch's views; of a node (node_args) it reads the
+ * types, and data are NULL. It returns how many products there are: at most MAX_PRODUCTS. */
+#pragma once
+
+#include "device/gemm.h"
+#include "ops/attrs.h"
+
+enum { MAX_PRODUCTS = 2 * LORA_MAX_MEMBERS };
+
+static inline bool view_wanted(const TensorView *view)
+{
+    return view->type.ndim > 0;
+}
+
+/* y = x w^T + bias */
+static inline int linear_products(const KernelArgs *args, Gemm *out)
+{
+    const TensorView *x = &args->in[0], *w = &args->in[1], *y = &args->out[0];
+    *out = gemm_of(type_rows(&x->type), w->type.dim[0], w->type.dim[1], gemm_operand(x, false, 0), gemm_operand(w, true, 0),
+                   gemm_operand(y, false, 0), 1, false);
+    if (args->num_in < 3 || !view_wanted(&args->in[2])) return 1;
+    out->epilogue = GEMM_BIAS;
+    out->bias = gemm_operand(&args->in[2], false, 0);
+    return 1;
+}
+
+/* y[:, col:col+M] += alpha x w^T */
+static inline int linear_add_products(const KernelArgs *args, Gemm *out)
+{
+    const LinearAttrs *attrs = (const LinearAttrs *)args->attrs;
+    const TensorView  *x = &args->in[1], *w = &args->in[2], *y = &args->out[0];
+    *out = gemm_of(type_rows(&x->type), w->type.dim[0], w->type.dim[1], gemm_operand(x, false, 0), gemm_operand(w, true, 0),
+                   gemm_operand(y, false, attrs->col), attrs->alpha, true);
+    return 1;
+}
+
+/* dx = alpha dy[:, col:col+M] w */
+static inline int linear_dx_products(const KernelArgs *args, Gemm *out)
+{
+    const LinearAttrs *attrs = (const LinearAttrs *)args->attrs;
+    const TensorView  *dy = &args->in[0], *w = &args->in[1], *dx = &args->out[0];
+    *out = gemm_of(type_rows(&dy->type), w->type.dim[1], w->type.dim[0], gemm_operand(dy, false, attrs->col), gemm_operand(w, false, 0),
+                   gemm_operand(dx, false, 0), attrs->alpha, args->accumulate & 1);
+    return 1;
+}
+
+/* dw = alpha dy[:, col:col+M]^T x */
+static inline int linear_dw_products(const KernelArgs *args, Gemm *out)
+{
+    const LinearAttrs *attrs = (const LinearAttrs *)args->attrs;
+    const TensorView  *dy = &args->in[0], *x = &args->in[1], *dw = &args->out[0];
+    *out = gemm_of(attrs->rows, type_cols(&x->type), type_rows(&x->type), gemm_operand(dy, true, attrs->col), gemm_operand(x, false, 0),
+                   gemm_operand(dw, false, 0), attrs->alpha, args->accumulate & 1);
+    return 1;
+}
+
+/* ADD: y += alpha h b^T. DH: h = alpha y b. DB: b = alpha y^T h. One product a member, each on its columns of y and h and its
+ * rows of b. */
+typedef enum LoraProduct { LORA_ADD, LORA_DH, LORA_DB } LoraProduct;
+
+static inline int lora_products(LoraProduct product, const LoraAttrs *attrs, const TensorView *y, const TensorView *h, const TensorView *b,
+                                bool accumulate, Gemm *out)
+{
+    int     members = lora_members(attrs);
+    int64_t tokens = type_rows(&y->type), r = type_cols(&b->type), first = 0; /* row of b */
+    for (int m = 0; m < members; m++) {
+        int64_t     rows = attrs->rows[m];
+        GemmOperand y_m = gemm_operand(y, product == LORA_DB, attrs->col[m]), h_m = gemm_operand(h, false, m * r),
+                    b_m = gemm_operand(b, product == LORA_ADD, first * r);
+        if (product == LORA_ADD) out[m] = gemm_of(tokens, rows, r, h_m, b_m, y_m, attrs->alpha, accumulate);
+        if (product == LORA_DH) out[m] = gemm_of(tokens, r, rows, y_m, b_m, h_m, attrs->alpha, accumulate);
+        if (product == LORA_DB) out[m] = gemm_of(rows, r, tokens, y_m, h_m, b_m, attrs->alpha, accumulate);
+        first += rows;
+    }
+    return members;
+}
+
+static inline int lora_add_products(const KernelArgs *args, Gemm *out)
+{
+    return lora_products(LORA_ADD, (const LoraAttrs *)args->attrs, &args->out[0], &args->in[1], &args->in[2], true, out);
+}
+
+/* The wanted ones, those of dh first. */
+static inline int lora_add_bwd_products(const KernelArgs *args, Gemm *out)
+{
+    const LoraAttrs  *attrs = (const LoraAttrs *)args->attrs;
+    const TensorView *dy = &args->in[0], *h = &args->in[1], *b = &args->in[2], *dh = &args->out[0], *db = &args->out[1];
+    int               count = view_wanted(dh) ? lora_products(LORA_DH, attrs, dy, dh, b, false, out) : 0;
+    if (view_wanted(db)) count += lora_products(LORA_DB, attrs, dy, h, db, args->accumulate >> 1 & 1, out + count);
+    return count;
+}
+
+/* The output head's three, of `rows` rows of x from `row` on; logits (rows, V). */
+static inline Gemm head_logits_product(const TensorView *x, const TensorView *w, int64_t row, int64_t rows, const TensorView *logits)
+{
+    int64_t channels = type_cols(&x->type), vocab = w->type.dim[0];
+    return gemm_of(rows, vocab, channels, gemm_operand(x, false, row * channels), gemm_operand(w, true, 0), gemm_operand(logits, false, 0),
+                   1, false);
+}
+
+static inline Gemm head_dx_product(const TensorView *dlogits, const TensorView *w, int64_t row, int64_t rows, const TensorView *dx)
+{
+    int64_t channels = w->type.dim[1], vocab = w->type.dim[0];
+    return gemm_of(rows, channels, vocab, gemm_operand(dlogits, false, 0), gemm_operand(w, false, 0),
+                   gemm_operand(dx, false, row * channels), 1, false);
+}
+
+static inline Gemm head_dw_product(const TensorView *dlogits, const TensorView *x, int64_t row, int64_t rows, const TensorView *dw,
+                                   bool accumulate)
+{
+    int64_t channels = type_cols(&x->type);
+    return gemm_of(type_cols(&dlogits->type), channels, rows, gemm_operand(dlogits, true, 0), gemm_operand(x, false, row * channels),
+                   gemm_operand(dw, false, 0), 1, accumulate);
+}

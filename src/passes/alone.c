@@ -1,0 +1,249 @@
+/* Passes alone: a graph and its options from text, passes by name, the result as text. */
+#include "passes/alone.h"
+
+#include "ops/ops.h"
+#include "passes/pass.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- options ---- */
+
+typedef enum OptionKind {
+    KIND_PROGRAM,
+    KIND_INT,
+    KIND_FLOAT,
+    KIND_BOOL,
+    KIND_DTYPE,
+    KIND_PARTS,
+    KIND_FUSIONS,
+    KIND_TARGETS,
+    KIND_OPTIMIZER
+} OptionKind;
+
+/* What passes read of CompileOptions; the program says which one the graph is of. */
+static const struct {
+    const char *name;
+    OptionKind  kind;
+    size_t      at;
+} table[] = {
+    {"program", KIND_PROGRAM, 0},
+    {"cache_batch", KIND_INT, offsetof(CompileOptions, cache_batch)},
+    {"cache_len", KIND_INT, offsetof(CompileOptions, cache_len)},
+    {"fp32_grads", KIND_BOOL, offsetof(CompileOptions, fp32_grads)},
+    {"lora_alpha", KIND_FLOAT, offsetof(CompileOptions, lora.alpha)},
+    {"lora_dropout", KIND_FLOAT, offsetof(CompileOptions, lora.dropout)},
+    {"lora_rank", KIND_INT, offsetof(CompileOptions, lora.r)},
+    {"lora_targets", KIND_TARGETS, offsetof(CompileOptions, lora)},
+    {"master_weights", KIND_BOOL, offsetof(CompileOptions, master_weights)},
+    {"moment_dtype", KIND_DTYPE, offsetof(CompileOptions, moment_dtype)},
+    {"no_fuse", KIND_FUSIONS, offsetof(CompileOptions, no_fuse)},
+    {"optimizer", KIND_OPTIMIZER, offsetof(CompileOptions, optimizer)},
+    {"recompute", KIND_PARTS, offsetof(CompileOptions, recompute)},
+    {"use_rslora", KIND_BOOL, offsetof(CompileOptions, lora.use_rslora)},
+};
+enum { NUM_OPTIONS = sizeof table / sizeof table[0], MAX_WHOLE = 1 << 20 };
+
+/* The words between commas. */
+static size_t split_list(Arena *arena, const char *text, const char ***out)
+{
+    size_t count = 1;
+    for (const char *at = text; *at; at++) count += *at == ',';
+    *out = arena_array(arena, const char *, count);
+    for (size_t i = 0; i < count; i++) {
+        size_t len = strcspn(text, ",");
+        (*out)[i] = arena_strndup(arena, text, len);
+        text += len + (text[len] == ',');
+    }
+    return count;
+}
+
+static Status read_bits(Arena *arena, const char *what, const char *text, const char *const *names, size_t count, uint32_t *out)
+{
+    const char **words;
+    size_t       num = split_list(arena, text, &words);
+    for (size_t i = 0; i < num; i++) {
+        int bit;
+        TRY(find_name(what, words[i], names, count, &bit));
+        *out |= 1u << bit;
+    }
+    return OK;
+}
+
+static Status read_number(OptionKind kind, const char *text, void *out)
+{
+    char  *end;
+    double number;
+    errno = 0;
+    number = strtod(text, &end);
+    bool whole = kind == KIND_INT;
+    FAIL_IF(end == text || *end || errno, ERR_INVALID, "expected a number, found %s", text);
+    FAIL_IF(whole && !(number >= 1 && number <= MAX_WHOLE && number == (double)(int64_t)number), ERR_INVALID,
+            "expected a whole number from 1 to %d, found %s", MAX_WHOLE, text);
+    if (whole)
+        *(int64_t *)out = (int64_t)number;
+    else
+        *(double *)out = number;
+    return OK;
+}
+
+static Status read_option(Arena *arena, OptionKind kind, const char *text, void *out)
+{
+    const char *parts[PART_COUNT], *fusions[FUSION_COUNT], *optimizers[OPTIMIZER_COUNT], *yes_no[] = {"false", "true"};
+    int         index = 0;
+    for (int i = 0; i < PART_COUNT; i++) parts[i] = part_name((Part)i);
+    for (int i = 0; i < FUSION_COUNT; i++) fusions[i] = fusion_name((Fusion)i);
+    for (int i = 0; i < OPTIMIZER_COUNT; i++) optimizers[i] = optimizer_name((OptimizerKind)i);
+    switch (kind) {
+    case KIND_PROGRAM:
+        break; /* no field */
+    case KIND_INT:
+    case KIND_FLOAT:
+        return read_number(kind, text, out);
+    case KIND_BOOL:
+        TRY(find_name("value", text, yes_no, 2, &index));
+        *(bool *)out = index;
+        break;
+    case KIND_DTYPE:
+        FAIL_IF(!dtype_parse(text, out), ERR_INVALID, "expected a dtype, found %s", text);
+        break;
+    case KIND_PARTS:
+        return read_bits(arena, "part", text, parts, PART_COUNT, out);
+    case KIND_FUSIONS:
+        return read_bits(arena, "fusion", text, fusions, FUSION_COUNT, out);
+    case KIND_TARGETS: {
+        const char **words;
+        LoraOptions *lora = out;
+        lora->num_targets = (int)split_list(arena, text, &words);
+        lora->targets = words;
+        lora->enabled = true;
+        break;
+    }
+    case KIND_OPTIMIZER:
+        TRY(find_name("optimizer", text, optimizers, OPTIMIZER_COUNT, &index));
+        *(OptimizerKind *)out = (OptimizerKind)index;
+    }
+    return OK;
+}
+
+static Status set_option(Arena *arena, const char *name, const char *value, CompileOptions *options, ProgramKind *kind)
+{
+    const char *names[NUM_OPTIONS], *programs[PROGRAM_KIND_COUNT];
+    int         index, program = *kind;
+    for (int i = 0; i < NUM_OPTIONS; i++) names[i] = table[i].name;
+    for (int i = 0; i < PROGRAM_KIND_COUNT; i++) programs[i] = program_kind_name((ProgramKind)i);
+    TRY(find_name("option", name, names, NUM_OPTIONS, &index));
+    Status status = table[index].kind == KIND_PROGRAM ? find_name("program", value, programs, PROGRAM_KIND_COUNT, &program)
+                                                      : read_option(arena, table[index].kind, value, (char *)options + table[index].at);
+    *kind = (ProgramKind)program;
+    return status == OK ? OK : status_prefix(status, "option %s", name);
+}
+
+/* The lines `# option NAME=VALUE` among the comments before the graph. */
+static Status read_options(Arena *arena, const char *file, const char *text, size_t len, CompileOptions *options, ProgramKind *kind)
+{
+    static const char mark[] = "# option ";
+    const char       *end = text + len;
+    for (int line = 1; text < end && (*text == '#' || *text == '\n'); line++) {
+        const char *eol = memchr(text, '\n', (size_t)(end - text));
+        if (!eol) eol = end;
+        if ((size_t)(eol - text) >= sizeof mark - 1 && memcmp(text, mark, sizeof mark - 1) == 0) {
+            char *name = arena_strndup(arena, text + sizeof mark - 1, (size_t)(eol - text) - (sizeof mark - 1));
+            char *equals = strchr(name, '=');
+            FAIL_IF(!equals, ERR_INVALID, "%s:%d:%zu: expected # option NAME=VALUE", file, line, sizeof mark);
+            *equals = 0;
+            Status status = set_option(arena, name, equals + 1, options, kind);
+            if (status != OK) return status_prefix(status, "%s:%d:%zu", file, line, sizeof mark);
+        }
+        text = eol < end ? eol + 1 : end;
+    }
+    return OK;
+}
+
+/* ---- results of place and emit ---- */
+
+static void print_placements(const Program *program, StrBuf *out)
+{
+    for (int i = 0; i < program->graph->num_values; i++) {
+        const Value     *value = program->graph->values[i];
+        const Placement *place = &program->placement[i];
+        if (value->kind == VALUE_ACTIVATION && !value->producer) continue;
+        strbuf_printf(out, "# %s: %s %s, %lld bytes at %lld\n", value->name, space_name(place->space), region_name(place->region),
+                      (long long)place->bytes, (long long)place->offset);
+    }
+    strbuf_printf(out, "# activations: %lld bytes, at most %lld alive\n", (long long)program->activation_bytes,
+                  (long long)program->live_bytes);
+}
+
+static const char *launch_name(const Launch *launch)
+{
+    for (int k = 0; k < launch->node->num_out; k++)
+        if (launch->node->out[k]) return launch->node->out[k]->name;
+    return launch->node->op->name;
+}
+
+static void print_launches(const Program *program, StrBuf *out)
+{
+    for (int i = 0; i < program->num_once; i++) strbuf_printf(out, "# once %s\n", launch_name(&program->once[i]));
+    for (int i = 0; i < program->num_launches; i++) {
+        const Launch *launch = &program->launches[i];
+        strbuf_printf(out, "# launch %s on %s", launch_name(launch), stream_name(launch->stream));
+        for (int s = 0; s < STREAM_COUNT; s++)
+            if (launch->wait[s]) strbuf_printf(out, " after %s", launch_name(&program->launches[launch->wait[s] - 1]));
+        strbuf_putc(out, '\n');
+    }
+}
+
+/* ---- running ---- */
+
+/* What the optimizer updates, and what is placed behind it, follows from where the values of the graph lie. */
+static Status run_one(PassContext *context, int index, bool *laid_out)
+{
+    Program *program = context->program;
+    bool     makes_update = pass_programs(index) == 1u << PROGRAM_OPTIMIZER;
+    if ((makes_update || pass_after_layout(index)) && !*laid_out) {
+        TRY(layout_add(context->plan, context->options, program->graph));
+        *laid_out = true;
+    }
+    if (makes_update) {
+        context->kind = PROGRAM_OPTIMIZER;
+        *laid_out = false;
+    }
+    FAIL_IF(!(pass_programs(index) >> context->kind & 1), ERR_INVALID,
+            "it doesn't run for %s; the line # option program=NAME says what the graph is of", program_kind_name(context->kind));
+    if (!pass_after_layout(index)) program->placement = NULL; /* of another graph */
+    program->num_launches = program->num_once = 0;
+    return pass_run(context, index);
+}
+
+static Status run_all(PassContext *context, const int *indices, size_t count, StrBuf *out)
+{
+    Program *program = context->program;
+    bool     laid_out = false;
+    for (size_t i = 0; i < count; i++) {
+        Status status = run_one(context, indices[i], &laid_out);
+        if (status != OK) return status == ERR_INTERNAL ? status : status_prefix(status, "pass %s", pass_name(indices[i]));
+    }
+    graph_print(program->graph, out);
+    if (program->placement) print_placements(program, out);
+    print_launches(program, out);
+    return OK;
+}
+
+Status passes_run_alone(Arena *arena, const char *file, const char *text, size_t len, const char *const *names, size_t count, StrBuf *out)
+{
+    CompileOptions options = compile_defaults();
+    Program        program = {0};
+    PassContext    context = {.arena = arena, .file = file, .options = &options, .program = &program};
+    int           *indices = arena_array(arena, int, count + 1);
+    options.verify = true;
+    for (size_t i = 0; i < count; i++) TRY(pass_find(names[i], &indices[i]));
+    TRY(read_options(arena, file, text, len, &options, &context.kind));
+    TRY(graph_parse(arena, file, text, len, op_table, OP_COUNT, &program.graph));
+    TRY(device_null_create(NULL, &context.device));
+    Status status = plan_start(arena, &options, context.device, &context.plan);
+    if (status == OK) status = run_all(&context, indices, count, out);
+    context.device->api->destroy(context.device);
+    return status;
+}

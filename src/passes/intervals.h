@@ -1,0 +1,14 @@
+/* Intervals: memory that is needed for a while. Each gets an offset, such that no two that are alive at one time share a byte. */
+#pragma once
+
+#include "base/arena.h"
+
+typedef struct Interval {
+    int     id;         /* decides between equal ones */
+    int     start, end; /* times, from 0, inclusive */
+    int64_t bytes;      /* 0: takes no part */
+    int64_t offset;     /* set by intervals_place */
+} Interval;
+
+/* Returns the bytes that all take together. *out_live: the largest sum of bytes alive at one time, which no placing can beat. */
+int64_t intervals_place(Arena *arena, Interval *intervals, int num, int64_t *out_live);

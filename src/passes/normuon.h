@@ -1,0 +1,38 @@
+/* NorMuon (arXiv 2510.05491): the nodes that update one matrix. Each matrix by itself, however several are packed: a member is a view
+ * of the flat buffers, rows x columns as the model's weight has them (columns: the layer's inputs). */
+#pragma once
+
+#include "ir/graph.h"
+
+/* How the momentum is orthogonalised: five steps of these coefficients. */
+typedef enum NormuonSteps {
+    NORMUON_POLAR_EXPRESS, /* Amsel et al. 2025 */
+    NORMUON_NEWTON_SCHULZ, /* Jordan 2024: the paper's */
+    NORMUON_STEPS_COUNT
+} NormuonSteps;
+
+typedef struct NormuonOptions {
+    DType        compute_dtype; /* of the products: bf16 or f32 */
+    NormuonSteps steps;
+    double       momentum, beta2, eps, max_grad_norm; /* max_grad_norm 0: no clipping */
+    bool         nesterov;
+} NormuonOptions;
+
+/* momentum 0.95, beta2 0.95, eps 1e-10, Nesterov, Polar Express in bf16, no clipping. */
+NormuonOptions normuon_defaults(void);
+
+/* What all updates of a program read, as adamw's do. */
+typedef struct NormuonShared {
+    Value *norm2, *loss, *hyper, *step;
+} NormuonShared;
+
+typedef struct NormuonMatrix {
+    Value  *w, *g, *m; /* (R,C): weight, gradient, momentum (f32 or bf16) */
+    Value  *v;         /* (R) f32: second moment of each row */
+    Value  *master;    /* (R,C) f32; NULL: w is the only copy, bf16 ones are rounded stochastically */
+    double  weight_decay;
+    int64_t key; /* names the parameter for random numbers: its segment's SEGMENT_KEY */
+} NormuonMatrix;
+
+/* Emits at the cursor; w, m, v and master are updated in place. Starts: m and v zero. */
+NODISCARD Status normuon_emit(Graph *graph, const NormuonOptions *options, const NormuonShared *shared, const NormuonMatrix *matrix);

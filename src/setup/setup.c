@@ -1,0 +1,255 @@
+/* Choices that a run file leaves open are made here, and nowhere else. */
+#include "setup/setup.h"
+
+#include "data/record.h"
+#include "files/hub.h"
+
+#include <string.h>
+
+/* Bits per ProgramKind. */
+static uint32_t training_programs(const Config *config)
+{
+    uint32_t programs = 1u << PROGRAM_MICRO_FIRST | 1u << PROGRAM_OPTIMIZER;
+    if (config->gradient_accumulation_steps > 1) programs |= 1u << PROGRAM_MICRO_NEXT;
+    bool has_eval = config->validation_datasets.count > 0 || config->validation_split_ratio > 0;
+    if (has_eval) programs |= 1u << PROGRAM_EVAL;
+    if (has_eval && config->generate_samples > 0) programs |= 1u << PROGRAM_PREFILL | 1u << PROGRAM_DECODE;
+    return programs;
+}
+
+Status setup_tokenizer_dir(Arena *arena, const Config *config, const char **out_dir)
+{
+    StrBuf      path = {0};
+    const char *end = "/tokenizer.json";
+    ConfigKey   key = config->tokenizer ? KEY_run_tokenizer : KEY_run_model;
+    Status      status = hub_local_path(HUB_MODEL, config->tokenizer ? config->tokenizer : config->model, &path);
+    if (status == OK) {
+        size_t len = path.len, cut = strlen(end);
+        *out_dir = arena_strndup(arena, path.data, len > cut && strcmp(path.data + len - cut, end) == 0 ? len - cut : len);
+    }
+    strbuf_deinit(&path);
+    return config_at(config->origin, key, status);
+}
+
+int64_t setup_sequence_len(const Config *config, const HfModel *model)
+{
+    bool is_default = !config->origin[KEY_run_sequence_len];
+    return is_default && config->sequence_len > model->max_positions ? model->max_positions : config->sequence_len;
+}
+
+int64_t setup_run_length(Arena *arena, const Config *config, const char *dir)
+{
+    HfModel *model;
+    Status   status = file_exists(arena_printf(arena, "%s/config.json", dir)) ? hf_model_open(arena, dir, &model) : ERR_NOT_FOUND;
+    if (status == OK) return setup_sequence_len(config, model);
+    status_clear(); /* a tokenizer's folder, or a model that we don't train */
+    return config->sequence_len;
+}
+
+Status setup_model(Arena *arena, const Config *config, HfModel **out_model)
+{
+    TRY(config_require(config, KEY_run_model, "a run"));
+    HfModel *model;
+    TRY(config_at(config->origin, KEY_run_model, hf_model_open(arena, config->model, &model)));
+    *out_model = model;
+    if (setup_sequence_len(config, model) > model->max_positions) {
+        Status status = status_fail(
+            ERR_INVALID, "sequence_len is %lld, but %s was made for %lld positions (max_position_embeddings); lower sequence_len",
+            (long long)config->sequence_len, config->model, (long long)model->max_positions);
+        return config_at(config->origin, KEY_run_sequence_len, status);
+    }
+    return config->from_scratch || !hf_model_has_weights(model) ? OK : hf_model_open_weights(model);
+}
+
+static DType float_dtype(Choice choice)
+{
+    return choice == OPT_FLOAT_BF16 ? DT_BF16 : DT_F32;
+}
+
+/* bf16 sums of more gradients than this lose what is small against the sum: 0.4 % of it at 512, 3 % at 1,024. */
+enum { MOST_NARROW_SUMS = 64 };
+
+static Status choose_dtypes(const Config *config, CompileOptions *out)
+{
+    out->model_dtype = float_dtype(config->model_dtype);
+    out->moment_dtype = float_dtype(config->moment_dtype);
+    FAIL_IF(config->matmul_dtype != OPT_UNSET && config->matmul_dtype != config->model_dtype, ERR_UNSUPPORTED,
+            "matmul_dtype %s with model_dtype %s: they must be equal in this version", choice_text(config->matmul_dtype),
+            choice_text(config->model_dtype));
+    FAIL_IF(config->gradient_dtype != OPT_UNSET && config->gradient_dtype != config->model_dtype, ERR_UNSUPPORTED,
+            "gradient_dtype %s with model_dtype %s: they must be equal in this version", choice_text(config->gradient_dtype),
+            choice_text(config->model_dtype));
+    DType master = config->master_dtype == OPT_UNSET ? out->model_dtype : float_dtype(config->master_dtype);
+    if (config->lora) master = float_dtype(config->lora_dtype);
+    FAIL_IF(dtype_info(master)->bits < dtype_info(out->model_dtype)->bits, ERR_UNSUPPORTED,
+            "%s bf16 with model_dtype fp32: the updated weights can't be narrower than the model's",
+            config->lora ? "lora_dtype" : "master_dtype");
+    out->master_dtype = master;
+    out->master_weights = master != out->model_dtype;
+    DType accum = config->grad_accum_dtype != OPT_UNSET                    ? float_dtype(config->grad_accum_dtype)
+                  : config->gradient_accumulation_steps > MOST_NARROW_SUMS ? DT_F32
+                  : config->lora                                           ? master
+                                                                           : out->model_dtype;
+    FAIL_IF(dtype_info(accum)->bits < dtype_info(out->model_dtype)->bits, ERR_UNSUPPORTED,
+            "grad_accum_dtype bf16 with model_dtype fp32: sums of gradients can't be narrower than the gradients");
+    out->fp32_grads = accum != out->model_dtype;
+    return OK;
+}
+
+static Status choose_optimizer(const Config *config, CompileOptions *out)
+{
+    FAIL_IF(!optimizer_parse(choice_text(config->optimizer), &out->optimizer), ERR_INTERNAL,
+            "optimizer: no row of optimizers.def is named %s", choice_text(config->optimizer));
+    FAIL_IF(config->lora && config->optimizer == OPT_OPTIMIZER_NORMUON, ERR_INVALID,
+            "optimizer: normuon updates the matrices of blocks, which lora freezes; adapters take adamw or adamw_8bit");
+    out->normuon.momentum = config->normuon_momentum;
+    out->normuon.beta2 = config->normuon_beta2;
+    out->normuon.nesterov = config->normuon_nesterov;
+    out->normuon.steps = config->normuon_coefficients == OPT_NORMUON_NEWTON_SCHULZ ? NORMUON_NEWTON_SCHULZ : NORMUON_POLAR_EXPRESS;
+    out->beta1 = config->adamw_beta1;
+    out->beta2 = config->adamw_beta2;
+    out->adam_eps = config->adamw_epsilon;
+    out->weight_decay = config->weight_decay;
+    out->max_grad_norm = config->max_grad_norm;
+    return OK;
+}
+
+static Status unknown_fusion(const char *name, const char *const names[FUSION_COUNT])
+{
+    StrBuf      list = {0};
+    const char *near = nearest_name(name, names, FUSION_COUNT);
+    for (int i = 0; i < FUSION_COUNT; i++) strbuf_printf(&list, ", %s", names[i]);
+    Status status = status_fail(ERR_INVALID, "fusion: there is none named %s%s%s%s; expected all, none%s", name,
+                                near ? ", did you mean " : "", near ? near : "", near ? "?" : "", list.data);
+    strbuf_deinit(&list);
+    return status;
+}
+
+static Status choose_fusions(const Config *config, CompileOptions *out)
+{
+    const char *names[FUSION_COUNT];
+    for (int i = 0; i < FUSION_COUNT; i++) names[i] = fusion_name((Fusion)i);
+    out->no_fuse = (1u << FUSION_COUNT) - 1;
+    for (size_t k = 0; k < config->fusion.count; k++) {
+        const char *item = config->fusion.items[k];
+        if (strcmp(item, "all") == 0) out->no_fuse = 0;
+        if (strcmp(item, "all") == 0 || strcmp(item, "none") == 0) continue;
+        int i = 0;
+        while (i < FUSION_COUNT && strcmp(names[i], item) != 0) i++;
+        if (i == FUSION_COUNT) return config_at(config->origin, KEY_run_fusion, unknown_fusion(item, names));
+        out->no_fuse &= ~(1u << i);
+    }
+    return OK;
+}
+
+static uint32_t recompute_parts(const Config *config)
+{
+    return (uint32_t)config->recompute_block << PART_BLOCK | (uint32_t)config->recompute_att << PART_ATT |
+           (uint32_t)config->recompute_ffn << PART_FFN | (uint32_t)config->recompute_qkv << PART_QKV |
+           (uint32_t)config->recompute_swiglu << PART_SWIGLU | (uint32_t)config->recompute_rmsnorm << PART_NORM;
+}
+
+Status setup_options(const Config *config, const HfModel *model, CompileOptions *out)
+{
+    *out = compile_defaults();
+    out->programs = training_programs(config);
+    out->batch = config->per_device_train_batch_size;
+    out->dense = !config->sample_packing; /* then a sequence a row */
+    out->seq = setup_sequence_len(config, model);
+    out->eval_batch = config->per_device_eval_batch_size > 0 ? config->per_device_eval_batch_size : out->batch;
+    out->eval_seq = out->seq;
+    out->cache_batch = 1;
+    out->cache_len = out->seq + config->sample_max_tokens;
+    if (out->cache_len > model->max_positions) out->cache_len = model->max_positions;
+    out->prefill_chunk = out->cache_len < 64 ? out->cache_len : 64;
+    TRY(choose_dtypes(config, out));
+    TRY(config_at(config->origin, KEY_run_optimizer, choose_optimizer(config, out)));
+    TRY(choose_fusions(config, out));
+    out->recompute = recompute_parts(config);
+    out->lora = (LoraOptions){.enabled = config->lora,
+                              .r = config->lora_rank,
+                              .alpha = config->lora_alpha,
+                              .dropout = config->lora_dropout,
+                              .use_rslora = config->lora_use_rslora,
+                              .num_targets = (int)config->lora_target_modules.count,
+                              .targets = config->lora_target_modules.items};
+    out->train_base = !config->lora;
+    return OK;
+}
+
+static Status check_list(Arena *arena, const DatasetList *list, bool pull)
+{
+    for (size_t i = 0; i < list->count; i++) {
+        const Dataset *d = &list->items[i];
+        char         **paths;
+        int            count;
+        if (!d->path || (!pull && hub_is_remote(d->path))) continue;
+        TRY(config_at(d->origin, KEY_dataset_path,
+                      reader_find_files(arena, d->path, d->split, d->type == OPT_DATASET_TEXT, &paths, &count)));
+    }
+    return OK;
+}
+
+Status setup_check_datasets(Arena *arena, const Config *config, bool pull)
+{
+    TRY(check_list(arena, &config->datasets, pull));
+    return check_list(arena, &config->validation_datasets, pull);
+}
+
+Status setup_device(const Config *config, const char *gpu, Device **out_device)
+{
+    if (gpu) return device_null_create(gpu, out_device);
+    return device_open(choice_text(config->device), (int)config->threads, out_device);
+}
+
+Status setup_plan(Arena *arena, const HfModel *model, const CompileOptions *options, Device *device, Plan **out_plan)
+{
+    return compile_plan(arena, model->module, &model->config, model->config_name, options, device, out_plan);
+}
+
+Status setup_session(Arena *arena, const Config *config, const HfModel *model, const CompileOptions *options, Device *device,
+                     Plan **out_plan, Session **out_session)
+{
+    TRY(setup_plan(arena, model, options, device, out_plan));
+    int64_t limit = (*out_plan)->facts.memory_bytes, need = plan_total_bytes(*out_plan);
+    if (config) TRY(setup_check_memory(config, model, device, *out_plan, true));
+    FAIL_IF(!config && limit && need > limit, ERR_NO_FIT, "the model needs %.2f GiB of memory, the device has %.2f GiB",
+            (double)need / (1 << 30), (double)limit / (1 << 30));
+    return session_create(*out_plan, device, out_session);
+}
+
+/* ---- the plan, for people ---- */
+
+int64_t setup_memory_limit(const Config *config, const Plan *plan)
+{
+    int64_t device = plan->facts.memory_bytes;
+    return config->memory_limit > 0 && (!device || config->memory_limit < device) ? config->memory_limit : device;
+}
+
+void setup_print_plan(const Config *config, const Plan *plan, StrBuf *out)
+{
+    char    text[32];
+    int64_t limit = setup_memory_limit(config, plan);
+    strbuf_printf(out, "device       %s\nparameters   %lld, of which %lld are trained\n", plan->facts.name, (long long)plan->total_numel,
+                  (long long)plan->trained_numel);
+    strbuf_puts(out, "\nmemory\n");
+    for (int i = 0; i < REGION_COUNT; i++)
+        if (plan->region_bytes[SPACE_DEVICE][i])
+            strbuf_printf(out, "  %-12s %12s\n", region_name((Region)i), size_text(plan->region_bytes[SPACE_DEVICE][i], text));
+    strbuf_printf(out, "  %-12s %12s", "in all", size_text(plan_total_bytes(plan), text));
+    if (limit) strbuf_printf(out, "   of %s%s", size_text(limit, text), limit == config->memory_limit ? " (memory_limit)" : "");
+    strbuf_puts(out, "\n\nprogram         launches       GFLOP     traffic  activations");
+    bool timed = false;
+    for (int i = 0; i < PROGRAM_KIND_COUNT; i++) timed |= plan->program[i].graph && plan->program[i].roofline_seconds > 0;
+    strbuf_puts(out, timed ? "   time at the limit    expected\n" : "\n");
+    for (int i = 0; i < PROGRAM_KIND_COUNT; i++) {
+        const Program *p = &plan->program[i];
+        if (!p->graph) continue;
+        strbuf_printf(out, "  %-13s %8d %11.2f", program_kind_name((ProgramKind)i), p->num_launches, p->cost.flops * 1e-9);
+        strbuf_printf(out, " %11s", size_text((int64_t)p->cost.bytes, text));
+        strbuf_printf(out, " %12s", size_text(p->activation_bytes, text));
+        if (timed) strbuf_printf(out, "       %10.3f ms %8.3f ms", p->roofline_seconds * 1e3, p->simulated_seconds * 1e3);
+        strbuf_putc(out, '\n');
+    }
+    if (timed) strbuf_printf(out, "expected times: %s\n", plan->facts.rates ? "rates measured on this GPU" : "data-sheet rates");
+}

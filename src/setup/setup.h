@@ -1,0 +1,42 @@
+/* From a run file to a session: the model folder opened, the options chosen, the plan made of them, all of it checked against each
+ * other before anything is loaded. */
+#pragma once
+
+#include "config/config.h"
+#include "model/hf_model.h"
+#include "passes/compile.h"
+#include "run/session.h"
+
+/* The folder whose tokenizer and chat template a run uses: the key tokenizer, else model; pulled when it names a hub's repository. */
+NODISCARD Status setup_tokenizer_dir(Arena *arena, const Config *config, const char **out_dir);
+
+/* Tokens of a sequence: sequence_len, or its default where the model was made for as many. */
+int64_t setup_sequence_len(const Config *config, const HfModel *model);
+/* The same where a folder need not hold a model: then the key alone counts. */
+int64_t setup_run_length(Arena *arena, const Config *config, const char *dir);
+
+/* Opens config->model, with its weights where the run starts from them; checks the sequence length. The model lives in `arena`. */
+NODISCARD Status setup_model(Arena *arena, const Config *config, HfModel **out_model);
+NODISCARD Status setup_options(const Config *config, const HfModel *model, CompileOptions *out);
+
+/* Files of all datasets are there; those of the hub are pulled, or, without `pull`, taken as there. */
+NODISCARD Status setup_check_datasets(Arena *arena, const Config *config, bool pull);
+
+/* The device the run file asks for; or, for plans alone, the GPU of this name, which isn't here. gpu NULL: none. */
+NODISCARD Status setup_device(const Config *config, const char *gpu, Device **out_device);
+
+/* The programs of options->programs for this model on this device, in `arena`. */
+NODISCARD Status setup_plan(Arena *arena, const HfModel *model, const CompileOptions *options, Device *device, Plan **out_plan);
+
+/* The plan, and, as it fits, its session, whose weights are for the caller to fill. config NULL: there is no run file. */
+NODISCARD Status setup_session(Arena *arena, const Config *config, const HfModel *model, const CompileOptions *options, Device *device,
+                               Plan **out_plan, Session **out_session);
+
+/* Bytes the plan may take: the device's memory, or memory_limit where that is less; 0: no bound is known. */
+int64_t setup_memory_limit(const Config *config, const Plan *plan);
+
+/* The plan against that bound: ERR_NO_FIT with settings that fit, found by planning them on the device, and, with_table, the plan. */
+NODISCARD Status setup_check_memory(const Config *config, const HfModel *model, Device *device, const Plan *plan, bool with_table);
+
+/* A table of the plan for people: regions, programs, parameters. */
+void setup_print_plan(const Config *config, const Plan *plan, StrBuf *out);

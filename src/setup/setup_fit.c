@@ -1,0 +1,228 @@
+/* What would fit where a plan doesn't: settings are changed one by one, then together, and each change is planned: of a deep model only
+ * the first layers, of which all the others are taken to be repetitions. */
+#include "setup/setup.h"
+
+#include "config/options.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+typedef enum Change {
+    CHANGE_BATCH, /* smaller, with as many micro-steps more */
+    CHANGE_RECOMPUTE,
+    CHANGE_MOMENTS,
+    CHANGE_MODEL,
+    CHANGE_LORA,
+    CHANGE_COUNT,
+} Change;
+
+/* Random weights are no base for adapters. */
+static bool may_adapt(const Config *config)
+{
+    return !config->lora && !config->from_scratch;
+}
+
+/* Makes a change and says it as key=value; false when the run file is so already, or fixes what would have to change too. */
+static bool make_change(Config *config, Change change, StrBuf *said)
+{
+    const char *const *origin = config->origin;
+    int64_t            most = (int64_t)options[KEY_run_gradient_accumulation_steps].limits.max;
+    switch (change) {
+    case CHANGE_BATCH:
+        if (config->per_device_train_batch_size == 1) return false;
+        config->gradient_accumulation_steps *= config->per_device_train_batch_size;
+        if (config->gradient_accumulation_steps > most) config->gradient_accumulation_steps = most;
+        config->per_device_train_batch_size = 1;
+        strbuf_printf(said, " per_device_train_batch_size=1 gradient_accumulation_steps=%lld",
+                      (long long)config->gradient_accumulation_steps);
+        return true;
+    case CHANGE_RECOMPUTE:
+        if (config->recompute_block) return false;
+        config->recompute_block = true;
+        strbuf_puts(said, " recompute_block=true");
+        return true;
+    case CHANGE_MOMENTS:
+        if (config->moment_dtype == OPT_FLOAT_BF16 || config->lora || config->optimizer == OPT_OPTIMIZER_ADAMW_8BIT) return false;
+        config->moment_dtype = OPT_FLOAT_BF16;
+        strbuf_puts(said, " moment_dtype=bf16");
+        return true;
+    case CHANGE_MODEL:
+        if (config->model_dtype == OPT_FLOAT_BF16 || origin[KEY_run_gradient_dtype] || origin[KEY_run_matmul_dtype]) return false;
+        config->model_dtype = OPT_FLOAT_BF16;
+        strbuf_puts(said, " model_dtype=bf16");
+        return true;
+    case CHANGE_LORA:
+        if (!may_adapt(config)) return false;
+        config->lora = true;
+        strbuf_puts(said, " lora=true");
+        return true;
+    default:
+        return false;
+    }
+}
+
+enum { FEW_LAYERS = 3, MORE_LAYERS = 5 };
+
+typedef struct Fit {
+    const Config  *config;
+    const HfModel *model;
+    Device        *device;
+    int64_t        limit;
+    bool           whole; /* the model isn't deep, or isn't like its first layers: all of it is planned */
+    double         turns; /* from MORE_LAYERS to all layers, in steps of as many as from FEW_LAYERS to MORE_LAYERS */
+    StrBuf         lines;
+} Fit;
+
+typedef struct Size {
+    int64_t bytes, numel;
+} Size;
+
+/* Of the plan of these settings for the first max_layers layers (0: all); bytes -1 when they don't go together. */
+static Size plan_size(const Fit *fit, const Config *config, int64_t max_layers)
+{
+    const uint32_t both = 1u << PROGRAM_MICRO_FIRST | 1u << PROGRAM_MICRO_NEXT;
+    Arena          arena = {0};
+    CompileOptions options;
+    Plan          *plan;
+    Status         status = setup_options(config, fit->model, &options);
+    options.max_layers = max_layers;
+    if ((options.programs & both) == both) options.programs &= ~(1u << PROGRAM_MICRO_FIRST); /* its memory is the other's */
+    if (status == OK)
+        status = compile_plan(&arena, fit->model->module, &fit->model->config, fit->model->config_name, &options, fit->device, &plan);
+    Size size = status == OK ? (Size){plan_total_bytes(plan), plan->total_numel} : (Size){-1, 0};
+    status_clear();
+    arena_deinit(&arena);
+    return size;
+}
+
+static int64_t planned_bytes(const Fit *fit, const Config *config)
+{
+    if (fit->whole) return plan_size(fit, config, 0).bytes;
+    int64_t few = plan_size(fit, config, FEW_LAYERS).bytes, more = plan_size(fit, config, MORE_LAYERS).bytes;
+    return few < 0 || more < 0 ? -1 : more + (int64_t)(fit->turns * (double)(more - few));
+}
+
+/* Whether a plan of the first layers tells the bytes of the whole model's is seen from the plan that there is: `need`, `numel`. */
+static void compare_depths(Fit *fit, int64_t need, int64_t numel)
+{
+    Size few = plan_size(fit, fit->config, FEW_LAYERS), more = plan_size(fit, fit->config, MORE_LAYERS);
+    fit->whole = more.numel == few.numel || more.numel == numel;
+    if (fit->whole) return;
+    fit->turns = (double)(numel - more.numel) / (double)(more.numel - few.numel);
+    double told = (double)more.bytes + fit->turns * (double)(more.bytes - few.bytes);
+    fit->whole = fabs(told - (double)need) > 0.01 * (double)need;
+}
+
+/* The bytes of these settings if they fit, else -1. Where the first layers tell it within 1 %, all are planned. */
+static int64_t fitting_bytes(Fit *fit, const Config *config)
+{
+    int64_t bytes = planned_bytes(fit, config);
+    if (bytes >= 0 && !fit->whole && llabs(bytes - fit->limit) < fit->limit / 100) bytes = plan_size(fit, config, 0).bytes;
+    return bytes > fit->limit ? -1 : bytes;
+}
+
+static void add_line(Fit *fit, int64_t bytes, const StrBuf *said)
+{
+    char text[32];
+    strbuf_printf(&fit->lines, "\n  %s%s:%.*s", fit->whole ? "" : "about ", size_text(bytes, text), (int)said->len, said->data);
+}
+
+/* What fits becomes a line. */
+static bool try_settings(Fit *fit, const Config *config, const StrBuf *said)
+{
+    int64_t bytes = fitting_bytes(fit, config);
+    if (bytes >= 0) add_line(fit, bytes, said);
+    return bytes >= 0;
+}
+
+static void try_alone(Fit *fit)
+{
+    for (int change = 0; change < CHANGE_COUNT; change++) {
+        Config config = *fit->config;
+        StrBuf said = {0};
+        if (make_change(&config, (Change)change, &said)) try_settings(fit, &config, &said);
+        strbuf_deinit(&said);
+    }
+}
+
+/* One change more. The first alone was tried before. */
+static bool try_more(Fit *fit, Config *config, Change change, StrBuf *said)
+{
+    bool is_first = said->len == 0;
+    return make_change(config, change, said) && !is_first && try_settings(fit, config, said);
+}
+
+/* The longest sequences that fit, of half the length, a quarter, ...; if even the shortest don't, *config and `said` are of those. */
+static bool try_shorter(Fit *fit, Config *config, StrBuf *said)
+{
+    enum { LEAST_SEQUENCE = 256 };
+    int64_t full = setup_sequence_len(config, fit->model);
+    int     low = 1, high = 0; /* halvings: the fewest that fit are from low to high */
+    while (full >> (high + 1) >= LEAST_SEQUENCE) high++;
+    if (!high) return false;
+    config->sequence_len = full >> high;
+    int64_t bytes = fitting_bytes(fit, config);
+    while (bytes >= 0 && low < high) {
+        int middle = (low + high) / 2;
+        config->sequence_len = full >> middle;
+        int64_t found = fitting_bytes(fit, config);
+        if (found < 0) {
+            low = middle + 1;
+        } else {
+            high = middle;
+            bytes = found;
+        }
+    }
+    config->sequence_len = full >> high;
+    strbuf_printf(said, " sequence_len=%lld", (long long)config->sequence_len);
+    if (bytes >= 0) add_line(fit, bytes, said);
+    return bytes >= 0;
+}
+
+/* One change after the other, until they fit together. Where nothing does, *config and `said` are what takes least. */
+static bool try_together(Fit *fit, Config *config, StrBuf *said)
+{
+    if (try_more(fit, config, CHANGE_BATCH, said) || try_more(fit, config, CHANGE_RECOMPUTE, said) ||
+        try_more(fit, config, CHANGE_MODEL, said))
+        return true;
+    Config adapted = *config;
+    size_t len = said->len;
+    if (try_more(fit, config, CHANGE_MOMENTS, said)) return true;
+    if (may_adapt(&adapted)) { /* without moments of the base */
+        *config = adapted;
+        said->len = len;
+        if (try_more(fit, config, CHANGE_LORA, said)) return true;
+    }
+    return try_shorter(fit, config, said);
+}
+
+Status setup_check_memory(const Config *config, const HfModel *model, Device *device, const Plan *plan, bool with_table)
+{
+    int64_t limit = setup_memory_limit(config, plan), need = plan_total_bytes(plan);
+    if (!limit || need <= limit) return OK;
+    Fit    fit = {.config = config, .model = model, .device = device, .limit = limit};
+    StrBuf text = {0}, said = {0};
+    Config least = *config;
+    char   a[32], b[32], c[32];
+    strbuf_printf(&text, "the plan takes %s, there are %s%s", size_text(need, a), size_text(limit, b),
+                  config->memory_limit == limit ? " (memory_limit)" : "");
+    if (with_table) {
+        strbuf_putc(&text, '\n');
+        setup_print_plan(config, plan, &text);
+    }
+    compare_depths(&fit, need, plan->total_numel);
+    try_alone(&fit);
+    if (fit.lines.len || try_together(&fit, &least, &said)) {
+        strbuf_printf(&text, "\nwhat fits:%s", strbuf_cstr(&fit.lines));
+    } else {
+        int64_t bytes = planned_bytes(&fit, &least);
+        strbuf_printf(&text,
+                      "\nno settings make it fit: it takes %s%s at the least%s%s; train a smaller model, or on a device with more memory",
+                      fit.whole ? "" : "about ", size_text(bytes < 0 ? need : bytes, c), said.len ? ", with" : "", strbuf_cstr(&said));
+    }
+    Status status = status_fail(ERR_NO_FIT, "%s", text.data);
+    strbuf_deinit(&text);
+    strbuf_deinit(&said);
+    strbuf_deinit(&fit.lines);
+    return config->memory_limit == limit ? config_at(config->origin, KEY_run_memory_limit, status) : status;
+}

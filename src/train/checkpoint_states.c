@@ -1,0 +1,354 @@
+/* optimizer.safetensors: a tensor for each state of each trained parameter, in the parameter's own shape. What is packed, fused or
+ * placed in another order lies elsewhere in the session, but is the same here.
+ *
+ * The name of a tensor is the parameter's and the state's: model.norm.weight.m. The parameter's is the one that the model's or
+ * adapter's file beside it has for it; a parameter that is several tensors there, or a part of one, has its name in the IR. */
+#include "train/checkpoint_internal.h"
+
+#include "base/log.h"
+#include "model/weights.h"
+#include "ops/attrs.h"
+#include "ops/dynamic_map.h"
+#include "passes/optimizers.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define FORMAT_VERSION "2"
+#define FLAT_TENSOR "segments" /* of the format before it */
+
+enum { CHUNK_BYTES = 1 << 20, CHUNK_NUMEL = 1 << 18 };
+
+static const char *tensor_name(Arena *arena, const Param *param, const char *state)
+{
+    bool is_whole = param->hf.kind == HF_WHOLE && param->hf.num_names == 1;
+    return arena_printf(arena, "%s%s.%s", is_whole && param->is_adapter ? ADAPTER_PREFIX : "", is_whole ? param->hf.names[0] : param->name,
+                        state);
+}
+
+/* ---- writing ---- */
+
+/* A state of a parameter. */
+typedef struct Item {
+    const Bucket      *bucket;
+    const BucketState *state;
+    const Param       *param;
+    int                index;         /* of the parameter in the bucket */
+    size_t             offset, bytes; /* in the state's flat value */
+} Item;
+
+static Item item_of(const Plan *plan, const Bucket *bucket, int index, const BucketState *state)
+{
+    const Param *param = plan->trained_params[bucket->first + index];
+    TensorType   type = state_type(state, param);
+    return (Item){bucket, state, param, index, (size_t)dtype_bytes(state->dtype, state->at[index]), (size_t)type_bytes(&type)};
+}
+
+static size_t count_items(const Plan *plan)
+{
+    size_t count = 0;
+    for (int b = 0; b < plan->num_buckets; b++) count += (size_t)(plan->buckets[b].count * plan->buckets[b].num_states);
+    return count;
+}
+
+/* Parameter by parameter. */
+static Item *list_items(Arena *arena, const Plan *plan)
+{
+    Item  *items = arena_array(arena, Item, count_items(plan) + 1);
+    size_t count = 0;
+    for (int b = 0; b < plan->num_buckets; b++) {
+        const Bucket *bucket = &plan->buckets[b];
+        for (int i = 0; i < bucket->count; i++)
+            for (int k = 0; k < bucket->num_states; k++) items[count++] = item_of(plan, bucket, i, &bucket->states[k]);
+    }
+    return items;
+}
+
+int64_t checkpoint_states_bytes(const Plan *plan)
+{
+    enum { HEADER_BYTES = 256 }; /* of a tensor, and its checksum */
+    Arena   arena = {0};
+    Item   *items = list_items(&arena, plan);
+    int64_t bytes = 0;
+    for (size_t i = 0; i < count_items(plan); i++) bytes += (int64_t)items[i].bytes + HEADER_BYTES;
+    arena_deinit(&arena);
+    return bytes;
+}
+
+typedef struct Saver {
+    Session    *session;
+    const Item *items;
+    TensorSum  *sums;
+    char       *chunk;
+} Saver;
+
+/* Goes in chunks from the beginning, so that the sum is always of the same ones. */
+static Status append_item(void *context, size_t index, FileWriter *out)
+{
+    Saver      *saver = context;
+    const Item *item = &saver->items[index];
+    const char *direct = session_pointer(saver->session, item->state->value);
+    for (size_t at = 0; at < item->bytes; at += CHUNK_BYTES) {
+        size_t      n = item->bytes - at < CHUNK_BYTES ? item->bytes - at : CHUNK_BYTES;
+        const char *data = direct ? direct + item->offset + at : saver->chunk;
+        if (!direct) TRY(session_read_range(saver->session, item->state->value, item->offset + at, saver->chunk, n));
+        saver->sums[index].sum = hash_bytes(data, n, saver->sums[index].sum);
+        TRY(file_writer_append(out, data, n));
+    }
+    return OK;
+}
+
+Status checkpoint_states_save(Arena *arena, Session *session, const char *path, TensorSums *out_sums)
+{
+    const Plan *plan = session_plan(session);
+    const char *metadata[] = {"format", "surogate optimizer", "version", FORMAT_VERSION, "optimizer", plan->optimizer, NULL};
+    size_t      count = count_items(plan);
+    Item       *items = list_items(arena, plan);
+    StDecl     *decls = arena_array(arena, StDecl, count + 1);
+    *out_sums = (TensorSums){arena_array(arena, TensorSum, count + 1), count};
+    for (size_t i = 0; i < count; i++) {
+        TensorType type = state_type(items[i].state, items[i].param);
+        decls[i] = (StDecl){
+            .name = tensor_name(arena, items[i].param, items[i].state->name), .dtype = st_dtype_from(type.dtype), .ndim = type.ndim};
+        memcpy(decls[i].dim, type.dim, sizeof type.dim);
+        out_sums->items[i].name = decls[i].name;
+    }
+    Saver saver = {session, items, out_sums->items, malloc(CHUNK_BYTES)};
+    CHECK(saver.chunk);
+    Status status = st_write(path, decls, count, metadata, append_item, &saver);
+    free(saver.chunk);
+    return status;
+}
+
+const char *checkpoint_states_damaged(Arena *arena, const char *path, const JsonValue *sums)
+{
+    StFile     *file;
+    const char *found = NULL;
+    if (st_open(path, &file) != OK) return NULL;
+    for (uint32_t i = 0; i < sums->count && !found; i++) {
+        const JsonMember *member = &sums->members[i];
+        const StTensor   *tensor = st_find(file, member->key.data);
+        uint64_t          want = 0, sum = 0;
+        for (size_t at = 0; tensor && at < tensor->bytes; at += CHUNK_BYTES)
+            sum = hash_bytes((const char *)tensor->data + at, tensor->bytes - at < CHUNK_BYTES ? tensor->bytes - at : CHUNK_BYTES, sum);
+        if (!tensor || !checkpoint_get_hash(sums, member->key.data, &want) || sum != want) found = arena_strdup(arena, member->key.data);
+    }
+    st_close(file);
+    return found;
+}
+
+/* ---- reading ---- */
+
+typedef struct StateLoader {
+    Arena         arena;
+    const char   *path, *folder;
+    const StFile *file;
+    bool         *used; /* by tensor of the file */
+    Session      *session;
+    const Plan   *plan;
+    float        *values; /* CHUNK_NUMEL, and the same as the session stores them, with scales where that is in codes */
+    void         *stored;
+    float        *scales;
+    DynamicMap    maps[2]; /* by whether it has a sign */
+    int           num_converted, num_copies_lost, num_copies_made;
+    DType         from, to; /* of the first converted */
+} StateLoader;
+
+/* The tensor of that name, which is then accounted for; NULL: none. */
+static const StTensor *take(StateLoader *l, const char *name)
+{
+    const StTensor *tensor = st_find(l->file, name);
+    if (tensor) l->used[tensor - st_at(l->file, 0)] = true;
+    return tensor;
+}
+
+/* What to do with a checkpoint whose optimizer can't be gone on with. */
+static const char *way_out(StateLoader *l)
+{
+    if (l->plan->trained_params[0]->is_adapter)
+        return arena_printf(&l->arena, "or keep what was trained and begin a new run: surogate merge BASE %s OUT, then model: OUT",
+                            l->folder);
+    return arena_printf(&l->arena, "or keep what was trained and begin a new run: model: %s, with another output_dir", l->folder);
+}
+
+static Status check_format(StateLoader *l)
+{
+    const char *version = st_metadata(l->file, "version");
+    FAIL_IF(!version && st_find(l->file, FLAT_TENSOR), ERR_CHECKPOINT,
+            "%s is of an older format, in which states aren't told apart by parameter. Go on with the version of this program that wrote "
+            "it, %s",
+            l->path, way_out(l));
+    FAIL_IF(!version || strcmp(version, FORMAT_VERSION) != 0, ERR_CHECKPOINT,
+            "%s: its format has version %s; this program reads version " FORMAT_VERSION, l->path, version ? version : "(none)");
+    return OK;
+}
+
+static Status missing(StateLoader *l, const char *name)
+{
+    const char *optimizer = st_metadata(l->file, "optimizer");
+    FAIL_IF(optimizer && strcmp(optimizer, l->plan->optimizer) != 0, ERR_CHECKPOINT,
+            "%s is of optimizer %s, this run's is %s (tensor %s is missing). Set optimizer: %s, %s", l->path, optimizer, l->plan->optimizer,
+            name, optimizer, way_out(l));
+    FAIL(ERR_CHECKPOINT,
+         "%s: tensor %s is missing: is the checkpoint of another model, or of other LoRA settings? Go on with those it was "
+         "made with, %s",
+         l->path, name, way_out(l));
+}
+
+static Status check_dims(StateLoader *l, const StTensor *tensor, const TensorType *want)
+{
+    bool   same = tensor->ndim == want->ndim;
+    StrBuf have = {0};
+    char   text[64];
+    for (int i = 0; same && i < want->ndim; i++) same = tensor->dim[i] == want->dim[i];
+    if (same) return OK;
+    for (int i = 0; i < tensor->ndim; i++) strbuf_printf(&have, "%s%lld", i ? "," : "", (long long)tensor->dim[i]);
+    Status status = status_fail(ERR_CHECKPOINT,
+                                "%s: tensor %s has shape [%s], this run's is %s: is the checkpoint of another model, or of another "
+                                "lora_rank? Go on with the settings it was made with, %s",
+                                l->path, tensor->name, strbuf_cstr(&have), type_text(want, text), way_out(l));
+    strbuf_deinit(&have);
+    return status;
+}
+
+/* The scales of a tensor of codes; NULL: they aren't codes. */
+static Status find_scales(StateLoader *l, const Item *item, const StTensor *tensor, const StTensor **out)
+{
+    const char *name = arena_printf(&l->arena, "%s" OPTIMIZER_SCALE, tensor->name);
+    BucketState scales = {.dtype = DT_F32, .extent = STATE_BLOCKS};
+    TensorType  type = state_type(&scales, item->param);
+    *out = NULL;
+    if (tensor->dtype != ST_U8) return OK;
+    *out = take(l, name);
+    if (!*out) return missing(l, name);
+    FAIL_IF((*out)->dtype != ST_F32, ERR_CHECKPOINT, "%s: tensor %s is %s, expected F32", l->path, name, st_dtype_name((*out)->dtype));
+    return check_dims(l, *out, &type);
+}
+
+/* Elements [first, first + count) of a tensor to l->values; whole blocks, but for the last. */
+static Status read_values(StateLoader *l, const Item *item, const StTensor *tensor, const StTensor *scales, int64_t first, int64_t count)
+{
+    bool           is_signed = item->state->code == CODE_SIGNED;
+    const uint8_t *codes = (const uint8_t *)tensor->data + first;
+    if (!scales) return st_to_f32(tensor, first, count, l->values);
+    for (int64_t i = 0; i < count; i += MOMENT_BLOCK)
+        dynamic_decode(&l->maps[is_signed], is_signed, codes + i, ((const float *)scales->data)[(first + i) / MOMENT_BLOCK],
+                       count - i < MOMENT_BLOCK ? count - i : MOMENT_BLOCK, l->values + i);
+    return OK;
+}
+
+/* The same from l->values into the session. */
+static Status write_values(StateLoader *l, const Item *item, int64_t first, int64_t count)
+{
+    const BucketState *state = item->state;
+    size_t             at = item->offset + (size_t)dtype_bytes(state->dtype, first), bytes = (size_t)dtype_bytes(state->dtype, count);
+    if (state->dtype != DT_U8) {
+        dtype_convert(l->stored, state->dtype, l->values, DT_F32, count);
+        return session_write_range(l->session, state->value, at, l->stored, bytes);
+    }
+    bool               is_signed = state->code == CODE_SIGNED;
+    const BucketState *scale = &item->bucket->states[state->scale];
+    for (int64_t i = 0; i < count; i += MOMENT_BLOCK)
+        l->scales[i / MOMENT_BLOCK] = dynamic_encode(&l->maps[is_signed], is_signed, l->values + i,
+                                                     count - i < MOMENT_BLOCK ? count - i : MOMENT_BLOCK, (uint8_t *)l->stored + i);
+    TRY(session_write_range(l->session, state->value, at, l->stored, bytes));
+    return session_write_range(l->session, scale->value, (size_t)(scale->at[item->index] + first / MOMENT_BLOCK) * sizeof *l->scales,
+                               l->scales, (size_t)((count + MOMENT_BLOCK - 1) / MOMENT_BLOCK) * sizeof *l->scales);
+}
+
+/* Values that are stored in another way than the session's. */
+static Status convert(StateLoader *l, const Item *item, const StTensor *tensor)
+{
+    DType           from;
+    DTypeSet        known = DT_SET_FLOAT | (item->state->code ? DT_SET(DT_U8) : 0);
+    const StTensor *scales;
+    FAIL_IF(!st_dtype_to(tensor->dtype, &from) || !(DT_SET(from) & known) || !(DT_SET(item->state->dtype) & known), ERR_CHECKPOINT,
+            "%s: tensor %s is %s, which can't be read as %s; go on with the settings it was made with, %s", l->path, tensor->name,
+            st_dtype_name(tensor->dtype), dtype_info(item->state->dtype)->name, way_out(l));
+    TRY(find_scales(l, item, tensor, &scales));
+    if (l->num_converted++ == 0) l->from = from, l->to = item->state->dtype;
+    for (int64_t i = 0; i < tensor->numel; i += CHUNK_NUMEL) {
+        int64_t n = tensor->numel - i < CHUNK_NUMEL ? tensor->numel - i : CHUNK_NUMEL;
+        TRY(read_values(l, item, tensor, scales, i, n));
+        TRY(write_values(l, item, i, n));
+    }
+    return OK;
+}
+
+static Status load_item(StateLoader *l, const Item *item)
+{
+    const char     *name = tensor_name(&l->arena, item->param, item->state->name);
+    const StTensor *tensor = take(l, name);
+    TensorType      type = state_type(item->state, item->param);
+    if (!tensor && item->state->is_copy) { /* the weights were loaded into it */
+        l->num_copies_made++;
+        return OK;
+    }
+    const StTensor *scales;
+    if (!tensor && item->state->extent == STATE_BLOCKS) return OK; /* codes ask for their scales, others were coded */
+    if (!tensor) return missing(l, name);
+    TRY(check_dims(l, tensor, &type));
+    if (tensor->dtype != st_dtype_from(item->state->dtype)) return convert(l, item, tensor);
+    if (item->state->code) TRY(find_scales(l, item, tensor, &scales));
+    return session_write_range(l->session, item->state->value, item->offset, tensor->data, tensor->bytes);
+}
+
+/* Nothing may be left over but copies of weights that this run doesn't keep: it begins with the weights rounded from them. */
+static Status check_unused(StateLoader *l)
+{
+    for (int i = 0; i < l->plan->num_trained; i++) {
+        const char *name = tensor_name(&l->arena, l->plan->trained_params[i], OPTIMIZER_COPY);
+        bool        was_used = st_find(l->file, name) && l->used[st_find(l->file, name) - st_at(l->file, 0)];
+        l->num_copies_lost += !was_used && take(l, name);
+    }
+    for (size_t i = 0; i < st_count(l->file); i++)
+        FAIL_IF(!l->used[i], ERR_CHECKPOINT,
+                "%s: tensor %s is of no parameter that this run trains: is the checkpoint of another model, of other "
+                "LoRA settings or of another optimizer? Go on with those it was made with, %s",
+                l->path, st_at(l->file, i)->name, way_out(l));
+    return OK;
+}
+
+static const char *storage_text(DType dtype)
+{
+    return dtype == DT_U8 ? "codes of 8 bits" : dtype_info(dtype)->hf_name;
+}
+
+static void tell(const StateLoader *l)
+{
+    if (l->num_converted)
+        log_info("%s: moments were stored as %s, this run keeps them as %s: converted", l->path, storage_text(l->from),
+                 storage_text(l->to));
+    if (l->num_copies_lost) log_info("%s: its wider copy of the weights is left out: this run updates the weights themselves", l->path);
+    if (l->num_copies_made) log_info("%s has no wider copy of the weights: this run's begins as they are", l->path);
+}
+
+static Status load_items(StateLoader *l)
+{
+    TRY(check_format(l));
+    const Item *items = list_items(&l->arena, l->plan);
+    for (size_t i = 0; i < count_items(l->plan); i++) TRY(load_item(l, &items[i]));
+    TRY(check_unused(l));
+    tell(l);
+    return OK;
+}
+
+Status checkpoint_states_load(const char *folder, Session *session)
+{
+    StFile     *file;
+    StateLoader l = {.session = session, .plan = session_plan(session), .folder = folder};
+    l.path = arena_printf(&l.arena, "%s/" OPTIMIZER_NAME, folder);
+    Status status = st_open(l.path, &file);
+    if (status == OK) {
+        l.file = file;
+        l.used = arena_array(&l.arena, bool, st_count(file) + 1);
+        l.values = arena_array(&l.arena, float, CHUNK_NUMEL);
+        l.stored = arena_array(&l.arena, float, CHUNK_NUMEL);
+        l.scales = arena_array(&l.arena, float, CHUNK_NUMEL / MOMENT_BLOCK);
+        for (int is_signed = 0; is_signed < 2; is_signed++) dynamic_map_fill(&l.maps[is_signed], is_signed);
+        status = load_items(&l);
+        st_close(file);
+    }
+    arena_deinit(&l.arena);
+    return status;
+}

@@ -1,0 +1,24 @@
+#!/bin/bash
+# A machine without a GPU is no news: only a run says once what it trains on.
+cd "$(dirname "$0")/../.." || exit 1
+. tests/shell.sh
+if ldconfig -p 2> /dev/null | grep -q 'libcuda\.so\.1'; then
+    skip "there is an NVIDIA driver here"
+    finish
+fi
+make_text_run "output_dir: $dir/made" "max_steps: 2"
+head -c 200 "$dir/text.txt" > "$dir/short.txt"
+said() { grep -c "running on the CPU" "$dir/err"; }
+run pt "$dir/run.yaml"
+check "a run says it once: $(cat "$dir/err")" [ "$(said)" = 1 ]
+run pt "$dir/run.yaml" output_dir="$dir/cpu" device=cpu
+check "not where the CPU was asked for" [ "$(said)" = 0 ]
+for command in "generate $dir/made --prompt line --max-tokens 3" "eval $dir/made --text $dir/short.txt" "plan $dir/run.yaml" \
+    "explain $dir/run.yaml" "bench $dir/run.yaml --steps 1"; do
+    # shellcheck disable=SC2086
+    run $command
+    check "${command%% *} ends well" [ "$status" = 0 ]
+    check "${command%% *} doesn't say it: $(cat "$dir/err")" [ "$(said)" = 0 ]
+done
+refused "a GPU that was asked for" 2 "device cuda" -- eval "$dir/made" --text "$dir/short.txt" --device cuda
+finish

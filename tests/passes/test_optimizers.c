@@ -1,0 +1,243 @@
+/* Every optimizer on parameters of several dtypes: which rule has which, where states lie, that they move there and nowhere else, and that
+ * a step that isn't applied touches none of them. Only the optimizer's program runs, on gradients that are made here. */
+#include "family_config.h"
+
+#include "base/philox.h"
+#include "ops/attrs.h"
+#include "passes/optimizers.h"
+
+/* Matrices of more and of fewer elements than what 8-bit moments begin at. */
+static const char config_text[] =
+    "{\"architectures\":[\"Qwen2ForCausalLM\"],\"vocab_size\":160,\"hidden_size\":48,\"intermediate_size\":88,\"num_hidden_layers\":2,"
+    "\"num_attention_heads\":4,\"num_key_value_heads\":2,\"rms_norm_eps\":1e-6,\"max_position_embeddings\":64,\"rope_theta\":10000,"
+    "\"tie_word_embeddings\":true}";
+
+typedef struct Run {
+    Arena    arena;
+    Device  *device;
+    Plan    *plan;
+    Session *session;
+} Run;
+
+/* The shipped module, its norms (all that begins with ones) in fp32. */
+static IrModule *module_of(Arena *arena)
+{
+    static const char ones[] = "\"init\": \"ones\"", wide[] = ", \"dtype\": \"f32\"";
+    size_t            len = 0;
+    const char       *ir = ir_shipped_module("Qwen2ForCausalLM", &len), *text = arena_strndup(arena, ir, len);
+    StrBuf            out = {0};
+    IrModule         *module;
+    for (const char *at; (at = strstr(text, ones)); text = at + strlen(ones)) {
+        strbuf_append(&out, text, (size_t)(at - text) + strlen(ones));
+        strbuf_puts(&out, wide);
+    }
+    strbuf_puts(&out, text);
+    EXPECT_OK(ir_module_parse(arena, "qwen2", arena_strdup(arena, strbuf_cstr(&out)), out.len, &module));
+    strbuf_deinit(&out);
+    return module;
+}
+
+static void run_open(Run *r, CompileOptions *options)
+{
+    JsonValue *config;
+    *r = (Run){0};
+    config = arena_new(&r->arena, JsonValue);
+    options->verify = true;
+    options->batch = 1;
+    options->seq = 8;
+    EXPECT_OK(device_cpu_create(2, &r->device));
+    EXPECT_OK(json_parse(&r->arena, "config.json", config_text, strlen(config_text), config));
+    EXPECT_OK(compile_plan(&r->arena, module_of(&r->arena), config, "config.json", options, r->device, &r->plan));
+    EXPECT_OK(session_create(r->plan, r->device, &r->session));
+}
+
+static void run_close(Run *r)
+{
+    session_destroy(r->session);
+    r->device->api->destroy(r->device);
+    arena_deinit(&r->arena);
+}
+
+/* Random numbers for each parameter's part of a flat value, by its name. */
+static void draw_parts(Run *r, const Bucket *bucket, const char *value, DType dtype, uint64_t key)
+{
+    for (int i = bucket->first; i < bucket->first + bucket->count; i++) {
+        int64_t n = type_numel(&r->plan->trained_params[i]->type);
+        float  *values = malloc((size_t)n * sizeof *values);
+        void   *stored = malloc((size_t)dtype_bytes(dtype, n));
+        for (int64_t k = 0; k < n; k++)
+            values[k] =
+                (float)philox4x32((uint32_t)k, (uint32_t)r->plan->segments[i][SEGMENT_KEY], 0, 0, key).v[0] / 4294967296.0f * 0.1f - 0.04f;
+        dtype_convert(stored, dtype, values, DT_F32, n);
+        EXPECT_OK(session_write_range(r->session, value, (size_t)dtype_bytes(dtype, r->plan->segments[i][SEGMENT_OFFSET]), stored,
+                                      (size_t)dtype_bytes(dtype, n)));
+        free(values);
+        free(stored);
+    }
+}
+
+/* One run of the optimizer's program; returns whether the step was applied. */
+static bool step(Run *r, int64_t index, float loss)
+{
+    float   hyper[HYPER_COUNT] = {[HYPER_LR] = 1e-2f, [HYPER_INV_TOKENS] = 1}, applied = -1;
+    int64_t now[STEP_COUNT] = {[STEP_SEED] = 7, [STEP_INDEX] = index};
+    for (int b = 0; b < r->plan->num_buckets; b++)
+        draw_parts(r, &r->plan->buckets[b], r->plan->buckets[b].grads, r->plan->buckets[b].grad, 100 + (uint64_t)index);
+    EXPECT_OK(session_write(r->session, "hyper", hyper, sizeof hyper));
+    EXPECT_OK(session_write(r->session, "step", now, sizeof now));
+    EXPECT_OK(session_write(r->session, "loss.sum", &loss, sizeof loss));
+    EXPECT_OK(session_run(r->session, PROGRAM_OPTIMIZER));
+    EXPECT_OK(session_output(r->session, PROGRAM_OPTIMIZER, "applied", &applied, sizeof applied));
+    return applied == 1;
+}
+
+static const char *rule_wanted(OptimizerKind optimizer, const Param *param)
+{
+    bool is_matrix = param->type.ndim == 2 && param->layer >= 0;
+    if (optimizer == OPTIMIZER_ADAMW_8BIT && type_numel(&param->type) >= 4096) return "adamw_8bit";
+    return optimizer == OPTIMIZER_NORMUON && is_matrix ? "normuon" : "adamw";
+}
+
+/* The bytes of a flat state. */
+static unsigned char *state_bytes(Run *r, const BucketState *state, size_t *out_size)
+{
+    *out_size = (size_t)dtype_bytes(state->dtype, state->numel);
+    unsigned char *bytes = calloc(1, *out_size);
+    EXPECT_OK(session_read(r->session, state->value, bytes, *out_size));
+    return bytes;
+}
+
+static bool all_zero(const unsigned char *bytes, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        if (bytes[i]) return false;
+    return true;
+}
+
+/* Each parameter's part of a state was written, and what lies between them wasn't. */
+static void check_state(Run *r, const Bucket *bucket, const BucketState *state)
+{
+    size_t         size, at = 0;
+    unsigned char *bytes = state_bytes(r, state, &size);
+    for (int i = 0; i < bucket->count; i++) {
+        const Param *param = r->plan->trained_params[bucket->first + i];
+        TensorType   type = state_type(state, param);
+        size_t       begin = (size_t)dtype_bytes(state->dtype, state->at[i]), n = (size_t)type_bytes(&type);
+        bool         is_inside = begin >= at && begin + n <= size, is_codes = state->dtype == DT_U8;
+        EXPECT(is_inside);
+        if (!is_inside) break;
+        if (!all_zero(bytes + at, begin - at)) test_fail(__FILE__, __LINE__, "%s: written before %s", state->value, param->name);
+        if (!is_codes && all_zero(bytes + begin, n)) test_fail(__FILE__, __LINE__, "%s of %s is zero", state->value, param->name);
+        at = begin + n;
+    }
+    if (!all_zero(bytes + at, size - at)) test_fail(__FILE__, __LINE__, "%s: written behind its parameters", state->value);
+    free(bytes);
+}
+
+/* Sets a bit of *seen for each optimizer whose own rule had a bucket. */
+static void check_buckets(Run *r, OptimizerKind optimizer, uint32_t *seen)
+{
+    int64_t bytes = 0;
+    for (int b = 0; b < r->plan->num_buckets; b++) {
+        const Bucket *bucket = &r->plan->buckets[b];
+        if (strcmp(bucket->rule->name, optimizer_name(optimizer)) == 0) *seen |= 1u << optimizer;
+        for (int i = 0; i < bucket->count; i++) {
+            const Param *param = r->plan->trained_params[bucket->first + i];
+            EXPECT_STR(bucket->rule->name, rule_wanted(optimizer, param));
+            EXPECT_INT(bucket->weight, param->type.dtype);
+        }
+        for (int k = 0; k < bucket->num_states; k++) {
+            check_state(r, bucket, &bucket->states[k]);
+            bytes += plan_find(r->plan, bucket->states[k].value)->place.bytes;
+        }
+    }
+    EXPECT(bytes > 0 && bytes <= r->plan->region_bytes[SPACE_DEVICE][REGION_OPTIMIZER]);
+}
+
+/* A loss that isn't finite leaves weights, states and the count of steps alone. */
+static void check_bad_step(Run *r)
+{
+    int64_t count;
+    for (int b = 0; b < r->plan->num_buckets; b++) {
+        const Bucket  *bucket = &r->plan->buckets[b];
+        size_t         sizes[BUCKET_MAX_STATES + 1], bytes = (size_t)dtype_bytes(bucket->weight, bucket->numel);
+        unsigned char *before[BUCKET_MAX_STATES], *weights = malloc(bytes), *after = malloc(bytes);
+        for (int k = 0; k < bucket->num_states; k++) before[k] = state_bytes(r, &bucket->states[k], &sizes[k]);
+        EXPECT_OK(session_read(r->session, bucket->weights, weights, bytes));
+        EXPECT(!step(r, 3, NAN));
+        EXPECT_OK(session_read(r->session, bucket->weights, after, bytes));
+        EXPECT(memcmp(weights, after, bytes) == 0);
+        for (int k = 0; k < bucket->num_states; k++) {
+            unsigned char *state = state_bytes(r, &bucket->states[k], &sizes[k]);
+            if (memcmp(before[k], state, sizes[k]) != 0)
+                test_fail(__FILE__, __LINE__, "%s: touched by a bad step", bucket->states[k].value);
+            free(state);
+            free(before[k]);
+        }
+        free(weights);
+        free(after);
+    }
+    EXPECT_OK(session_read(r->session, OPTIMIZER_APPLIED, &count, sizeof count));
+    EXPECT_INT(count, 3);
+}
+
+static void states_are_where_the_plan_says(void)
+{
+    uint32_t seen = 0;
+    for (int i = 0; i < OPTIMIZER_COUNT * 4; i++) {
+        CompileOptions options = compile_defaults();
+        Run            r;
+        options.optimizer = (OptimizerKind)(i / 4);
+        options.model_dtype = options.master_dtype = DT_BF16;
+        options.weight_decay = 0.1;
+        if (i % 2) options.no_fuse = (1u << FUSION_COUNT) - 1;
+        if (i / 2 % 2) options.fp32_grads = options.master_weights = true, options.master_dtype = DT_F32;
+        run_open(&r, &options);
+        for (int b = 0; b < r.plan->num_buckets; b++)
+            draw_parts(&r, &r.plan->buckets[b], r.plan->buckets[b].weights, r.plan->buckets[b].weight, 5);
+        for (int index = 0; index < 3; index++) EXPECT(step(&r, index, 1));
+        check_buckets(&r, options.optimizer, &seen);
+        check_bad_step(&r);
+        run_close(&r);
+    }
+    EXPECT_INT(seen, (1u << OPTIMIZER_COUNT) - 1);
+}
+
+static bool differs(Run r[2], const char *name)
+{
+    size_t bytes = (size_t)plan_find(r[0].plan, name)->place.bytes;
+    return memcmp(session_pointer(r[0].session, name), session_pointer(r[1].session, name), bytes) != 0;
+}
+
+/* A parameter's weights are the same, packed with others and alone. */
+static void packing_changes_no_bit(void)
+{
+    for (int i = 0; i < OPTIMIZER_COUNT; i++) {
+        Run     r[2];
+        int64_t num_differ = 0;
+        for (int unfused = 0; unfused < 2; unfused++) {
+            CompileOptions options = compile_defaults();
+            options.optimizer = (OptimizerKind)i;
+            options.model_dtype = options.master_dtype = DT_BF16;
+            options.max_grad_norm = 0; /* the norm is summed in another order */
+            if (unfused) options.no_fuse = (1u << FUSION_COUNT) - 1;
+            run_open(&r[unfused], &options);
+        }
+        for (int index = 0; index < 3; index++)
+            for (int k = 0; k < 2; k++) EXPECT(step(&r[k], index, 1));
+        for (int k = 0; k < r[0].plan->num_trained; k++) num_differ += differs(r, r[0].plan->trained_params[k]->name);
+        EXPECT_INT(num_differ, 0);
+        run_close(&r[0]);
+        run_close(&r[1]);
+    }
+}
+
+/* The words of a run file and the table's are the same. */
+static void names_are_read(void)
+{
+    OptimizerKind kind;
+    for (int i = 0; i < OPTIMIZER_COUNT; i++) EXPECT(optimizer_parse(optimizer_name((OptimizerKind)i), &kind) && (int)kind == i);
+    EXPECT(!optimizer_parse("sgd", &kind));
+}
+
+TEST_MAIN(TEST(states_are_where_the_plan_says), TEST(packing_changes_no_bit), TEST(names_are_read))

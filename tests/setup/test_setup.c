@@ -1,0 +1,79 @@
+/* What fits where a plan doesn't: found with little planning, for that of a large model is what takes time. */
+#include "setup/setup.h"
+
+#include "test.h"
+
+static Device   *planned; /* the device under the counting one */
+static DeviceApi counting_api;
+static int       num_launches; /* planned */
+
+static Status facts(Device *device, DeviceFacts *out)
+{
+    (void)device;
+    return planned->api->facts(planned, out);
+}
+
+static Status count_bind(Device *device, const Node *node, BoundKernel *out)
+{
+    (void)device;
+    num_launches++;
+    return planned->api->bind(planned, node, out);
+}
+
+static const char llama_70b[] =
+    "{\"architectures\":[\"LlamaForCausalLM\"],\"vocab_size\":128256,\"hidden_size\":8192,\"intermediate_size\":28672,"
+    "\"num_hidden_layers\":80,\"num_attention_heads\":64,\"num_key_value_heads\":8,\"rms_norm_eps\":1e-5,"
+    "\"max_position_embeddings\":131072,\"rope_theta\":500000,\"tie_word_embeddings\":false}";
+
+/* A plan of Llama-3.1-70B with these lines of a run file, and whether it fits: `text` in the answer, for at most so many times
+ * the launches of that plan. */
+static void expect_answer(const char *lines, const char *text, int most_plans)
+{
+    Arena          arena = {0};
+    Config         config;
+    HfModel       *model;
+    CompileOptions options;
+    Plan          *plan;
+    StrBuf         run = {0};
+    char           folder[] = "/tmp/test_setup_XXXXXX";
+    EXPECT(mkdtemp(folder));
+    const char *path = arena_printf(&arena, "%s/config.json", folder);
+    EXPECT_OK(file_write_atomic(path, llama_70b, strlen(llama_70b)));
+    strbuf_printf(&run, "model: %s\nsequence_len: 8192\n%s", folder, lines);
+    EXPECT_OK(config_parse("run.yaml", run.data, run.len, NULL, 0, &config, NULL));
+    EXPECT_OK(setup_model(&arena, &config, &model));
+    EXPECT_OK(setup_options(&config, model, &options));
+    EXPECT_OK(device_null_create("h200", &planned));
+    counting_api = *planned->api;
+    counting_api.facts = facts;
+    counting_api.bind = count_bind;
+    Device counting = {&counting_api};
+    num_launches = 0;
+    EXPECT_OK(setup_plan(&arena, model, &options, &counting, &plan));
+    int first = num_launches;
+    EXPECT_FAILS(setup_check_memory(&config, model, &counting, plan, false), ERR_NO_FIT, text);
+    EXPECT(num_launches - first <= most_plans * first);
+    planned->api->destroy(planned);
+    hf_model_close(model);
+    config_deinit(&config);
+    strbuf_deinit(&run);
+    EXPECT_OK(file_remove_tree(folder));
+    arena_deinit(&arena);
+}
+
+/* What leaves weights, gradients and moments, which alone take more, isn't planned. */
+static void a_large_model_is_answered_with_little_planning(void)
+{
+    expect_answer("", "recompute_block=true lora=true sequence_len=2048", 10);
+    expect_answer("memory_limit: 20GiB\n", "it takes about 1", 4);
+    expect_answer("memory_limit: 132GiB\n",
+                  "with per_device_train_batch_size=1 gradient_accumulation_steps=8 recompute_block=true lora=true sequence_len=256;", 7);
+}
+
+/* A run from random weights has no base to adapt. */
+static void what_was_not_tried_is_not_named(void)
+{
+    expect_answer("memory_limit: 20GiB\nfrom_scratch: true\n", "recompute_block=true moment_dtype=bf16 sequence_len=256;", 3);
+}
+
+TEST_MAIN(TEST(a_large_model_is_answered_with_little_planning), TEST(what_was_not_tried_is_not_named))

@@ -1,0 +1,59 @@
+"""A terminal of COLUMNS columns: runs a command on it and prints what stands there at the end, a line each. Text that ran over the right
+edge goes on in a line that begins with ">".
+
+    python3 tests/terminal.py COLUMNS RAW COMMAND...     RAW: file for the bytes as they came
+"""
+import fcntl
+import os
+import pty
+import re
+import struct
+import sys
+import termios
+
+
+def run(columns, command):
+    pid, fd = pty.fork()
+    if pid == 0:
+        os.execvp(command[0], command)
+    fcntl.ioctl(fd, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
+    output = b""
+    while True:
+        try:
+            chunk = os.read(fd, 65536)
+        except OSError:
+            break
+        if not chunk:
+            break
+        output += chunk
+    return output, os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def screen(text, columns):
+    lines, column = [""], 0
+    for token in re.findall(r"\x1b\[[0-9;]*[A-Za-z]|.", text, re.S):
+        line = lines[-1]
+        if token == "\r":
+            column = 0
+        elif token == "\n":
+            lines.append("")
+        elif token == "\x1b[K":
+            lines[-1] = line[:column]
+        elif token.startswith("\x1b"):
+            pass
+        else:
+            if column == columns:
+                lines.append(">")
+                line, column = ">", 0
+            at = column + line.startswith(">")
+            lines[-1] = line[:at].ljust(at) + token + line[at + 1:]
+            column += 1
+    return lines
+
+
+columns, raw, command = int(sys.argv[1]), sys.argv[2], sys.argv[3:]
+output, status = run(columns, command)
+with open(raw, "wb") as file:
+    file.write(output)
+print("\n".join(screen(output.decode(), columns)))
+sys.exit(status)
