@@ -22,8 +22,8 @@ typedef struct Call {
 
 enum { MAX_PARAMS = 6 };
 
-/* `params`: names split by spaces; "*" alone takes `args` as they are; a leading "!" marks one that must be given, a "/" before all
- * that they can't be named. */
+/* `name`: one, or, of what is never called, several split by spaces. `params`: names split by spaces; "*" alone takes `args` as they are; a
+ * leading "!" marks one that must be given, a "/" before all that they can't be named. */
 typedef struct Builtin {
     const char *name;
     Value (*call)(Render *r, const Call *c);
@@ -35,8 +35,9 @@ typedef struct Builtin {
 /* Tables; a row without name ends them. */
 extern const Builtin template_filters[], template_tests[], template_functions[], template_methods[];
 const Builtin       *builtin_find(const Builtin *table, Str name); /* NULL: none */
-/* The method of an object, among those from the first row of its name on; NULL: it has none. */
-const Builtin *method_of(const Builtin *first, Value object);
+/* The method of an object, among those from the first row of that name on; NULL: it has none. */
+const Builtin *method_of(const Builtin *first, Value object, Str name);
+void           builtin_check(Render *r, const Builtin *builtin, const char *kind, Str name); /* fails for NULL and what is missing */
 Value          builtin_call(Render *r, const Builtin *builtin, Value self, const Args *args);
 
 /* Arguments: with what stands for one that isn't given. */

@@ -4,18 +4,35 @@
 
 #include <string.h>
 
+/* Whether a name is among those split by spaces. */
+static bool has_name(const char *names, Str name)
+{
+    while (*names) {
+        size_t len = strcspn(names, " ");
+        if (str_same((Str){names, len}, name)) return true;
+        names += len + (names[len] == ' ');
+    }
+    return false;
+}
+
 const Builtin *builtin_find(const Builtin *table, Str name)
 {
-    while (table->name && !str_equal(name, table->name)) table++;
+    while (table->name && !has_name(table->name, name)) table++;
     return table->name ? table : NULL;
 }
 
-const Builtin *method_of(const Builtin *first, Value object)
+const Builtin *method_of(const Builtin *first, Value object, Str name)
 {
     ValueType type = object.type == V_OPEN ? V_STRING : (ValueType)object.type;
-    for (const Builtin *row = first; row && row->name && (row == first || strcmp(row->name, first->name) == 0); row++)
-        if (row->types >> type & 1) return row;
+    for (const Builtin *row = first; row && row->name; row++)
+        if ((row->types >> type & 1) && has_name(row->name, name)) return row;
     return NULL;
+}
+
+void builtin_check(Render *r, const Builtin *builtin, const char *kind, Str name)
+{
+    if (!builtin) render_fail(r, "no %s named '%.*s'", kind, shown(name.len), name.data);
+    if (builtin->call == missing) render_fail(r, "the %s '%.*s' is not supported", kind, shown(name.len), name.data);
 }
 
 int64_t arg_int(Render *r, Value v, const char *what, int64_t otherwise)
@@ -192,10 +209,11 @@ Value eval_call(Render *r, const Node *node, Value caller)
     const Node    *callee = node->a;
     bool           is_attribute = callee->kind == N_GETATTR;
     Value          value = eval(r, is_attribute ? callee->a : callee);
-    const Builtin *method = is_attribute ? method_of(callee->builtin, value) : NULL;
-    bool           is_method = method && method->call != refused; /* without an object for the bound method */
+    Str            name = r->tmpl->names.names[callee->name];
+    const Builtin *method = is_attribute ? method_of(callee->builtin, value, name) : NULL;
+    bool           is_method = method && method->call != refused && method->call != missing; /* without an object for the bound method */
     if (is_attribute) r->line = callee->line;
-    if (is_attribute && !is_method) value = value_getattr(r, value, callee->builtin, r->tmpl->names.names[callee->name]);
+    if (is_attribute && !is_method) value = value_getattr(r, value, callee->builtin, name);
     Args args = eval_args(r, node, caller);
     r->line = node->line;
     return is_method ? call_method(r, value, method, &args) : call_value(r, value, &args);

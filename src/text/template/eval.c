@@ -47,8 +47,7 @@ static Value eval_item(Render *r, const Node *node)
 static Value eval_builtin(Render *r, const Node *node, Value object)
 {
     r->line = node->line;
-    if (!node->builtin)
-        render_fail(r, "no %s named '%s'", node->kind == N_FILTER ? "filter" : "test", r->tmpl->names.names[node->name].data);
+    builtin_check(r, node->builtin, node->kind == N_FILTER ? "filter" : "test", r->tmpl->names.names[node->name]);
     Args args = eval_args(r, node, (Value){0});
     r->line = node->line;
     Value v = builtin_call(r, node->builtin, object, &args);

@@ -268,7 +268,7 @@ static void lazy_builtin(Render *r, LazyList *list, uint32_t at, const Builtin *
     if (list->args.count <= at) return;
     Value name = arg_text(r, list->args.items[at], "a filter's or test's name");
     list->builtin = builtin_find(table, value_str(name));
-    if (!list->builtin) render_fail(r, "no %s named '%.*s'", what, shown(name.len), name.text);
+    builtin_check(r, list->builtin, what, value_str(name));
     list->args.items += at + 1;
     list->args.count -= at + 1;
 }

@@ -232,16 +232,17 @@ static Value plain_attribute(Render *r, Value object, Str name)
 
 Value value_attribute(Render *r, Value object, const Builtin *methods, Str name)
 {
-    const Builtin *method = method_of(methods, object);
+    const Builtin *method = method_of(methods, object, name);
     if (object.type == V_UNDEFINED) undefined_fail(r, object);
     if (!method) return plain_attribute(r, object, name);
+    if (method->call == missing) render_fail(r, "the method %.*s() is not supported", (int)name.len, name.data);
     return method->call != refused ? bind_method(r, object, method) : value_undefined(UNDEF_UNSAFE, object, name);
 }
 
 Value value_getattr(Render *r, Value object, const Builtin *methods, Str name)
 {
     Value v;
-    if (object.type == V_DICT && !method_of(methods, object)) {
+    if (object.type == V_DICT && !method_of(methods, object, name)) {
         render_tick(r, object.dict->count >> 4);
         v = dict_get_text(object.dict, name);
     } else {
