@@ -10,85 +10,18 @@
 enum { TEMPLATE_MAX_NESTING = 200, TEMPLATE_MAX_BYTES = 8 << 20 };
 
 typedef enum NodeKind {
-    /* expressions */
-    N_CONST,
-    N_NAME,
-    N_LIST,
-    N_TUPLE,
-    N_DICT,
-    N_GETATTR,
-    N_GETITEM,
-    N_SLICE,
-    N_CALL,
-    N_FILTER,
-    N_TEST,
-    N_CONDEXPR,
-    N_BINARY,
-    N_CONCAT,
-    N_COMPARE,
-    N_AND,
-    N_OR,
-    N_NOT,
-    N_NEG,
-    N_POS,
-    N_NSREF,
-    N_KEYWORD,
-    /* statements */
-    N_DATA,
-    N_PRINT,
-    N_IF,
-    N_FOR,
-    N_SET,
-    N_SETBLOCK,
-    N_MACRO,
-    N_CALLBLOCK,
-    N_FILTERBLOCK,
-    N_WITH,
-    N_GENERATION,
-    N_BREAK,
-    N_CONTINUE
+#define EXPRESSION(kind, function) kind,
+#define STATEMENT(kind, function) kind,
+#include "text/template/nodes.def"
+    NUM_NODES
 } NodeKind;
 
 typedef enum TokenKind {
-    T_EOF,
-    T_DATA,
-    T_VARIABLE_BEGIN,
-    T_VARIABLE_END,
-    T_BLOCK_BEGIN,
-    T_BLOCK_END,
-    T_NAME,
-    T_STRING,
-    T_INTEGER,
-    T_FLOAT,
-    T_ADD,
-    T_SUB,
-    T_MUL,
-    T_DIV,
-    T_FLOORDIV,
-    T_MOD,
-    T_POW,
-    T_TILDE,
-    T_EQ,
-    T_NE,
-    T_LT,
-    T_LE,
-    T_GT,
-    T_GE,
-    T_IN,
-    T_NOTIN, /* the last two only as operators of N_COMPARE */
-    T_LPAREN,
-    T_RPAREN,
-    T_LBRACKET,
-    T_RBRACKET,
-    T_LBRACE,
-    T_RBRACE,
-    T_ASSIGN,
-    T_DOT,
-    T_COLON,
-    T_PIPE,
-    T_COMMA,
-    T_SEMICOLON
+#define TOKEN(kind, text) kind,
+#include "text/template/tokens.def"
+    NUM_TOKENS
 } TokenKind;
+extern const char *const token_texts[];
 
 typedef struct Token {
     TokenKind kind;
@@ -120,9 +53,8 @@ typedef struct Nodes {
 } Nodes;
 
 struct Node {
-    uint8_t               kind;   /* NodeKind */
-    uint8_t               op;     /* TokenKind of N_BINARY and of compare operands and keywords */
-    uint16_t              height; /* of the tree below */
+    uint8_t               kind; /* NodeKind */
+    uint8_t               op;   /* TokenKind of N_BINARY and of compare operands and keywords */
     int32_t               line;
     uint32_t              name;      /* interned: N_NAME, N_GETATTR, N_KEYWORD, N_NSREF, N_MACRO, N_FILTER, N_TEST */
     uint32_t              attribute; /* interned, of N_NSREF */
@@ -200,10 +132,14 @@ uint32_t template_intern(Template *tmpl, Str name);
 uint32_t template_find_name(const Template *tmpl, Str name);
 
 /* expr.c */
-Node                *parser_node(Parser *p, NodeKind kind, int line);
-void                 nodes_add(Parser *p, Nodes *nodes, Node *node);
-Token               *parser_expect(Parser *p, TokenKind kind);
-const char          *token_describe(const Token *token, char *buffer, size_t size);
+Node  *parser_node(Parser *p, NodeKind kind, int line);
+void   nodes_add(Parser *p, Nodes *nodes, Node *node);
+Token *parser_expect(Parser *p, TokenKind kind);
+/* What messages call a token. */
+typedef struct TokenText {
+    char text[96];
+} TokenText;
+TokenText            token_describe(const Token *token);
 static inline Token *parser_token(Parser *p)
 {
     return &p->tokens[p->pos];

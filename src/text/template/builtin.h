@@ -45,11 +45,9 @@ int64_t arg_int(Render *r, Value v, const char *what, int64_t otherwise);
 bool    arg_bool(Render *r, Value v, bool otherwise);
 Value   arg_text(Render *r, Value v, const char *what); /* fails when it is none */
 
-/* Modes of select, reject, selectattr, rejectattr; of strip and its like, and of the ends of a text; of find; of isalpha and so on. */
+/* Modes of select, reject, selectattr, rejectattr; of strip and its like, and of the ends of a text. */
 enum { SELECT_NOT = 1, SELECT_ATTRIBUTE = 2 };
 enum { SIDE_LEFT = 1, SIDE_RIGHT = 2, SIDE_BOTH = 3 };
-enum { FIND_LAST = 1, FIND_MUST = 2 };
-enum { CHARS_ALNUM, CHARS_ALPHA, CHARS_DIGIT, CHARS_SPACE };
 
 /* The functions of all rows. */
 #define FILTER(name, call, params, mode) Value call(Render *r, const Call *c);

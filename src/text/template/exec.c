@@ -217,50 +217,30 @@ Value loop_call(Render *r, LoopState *outer, const Args *args)
     return capture_end(r, start);
 }
 
-static void exec_node(Render *r, const Node *node)
+static void exec_data(Render *r, const Node *node)
 {
-    switch ((NodeKind)node->kind) {
-    case N_DATA:
-        strbuf_append(&r->out, node->value.text, node->value.len);
-        break;
-    case N_PRINT:
-        exec_print(r, node);
-        break;
-    case N_IF:
-        exec_if(r, node);
-        break;
-    case N_FOR:
-        exec_for(r, node);
-        break;
-    case N_SET:
-        exec_set(r, node);
-        break;
-    case N_SETBLOCK:
-    case N_FILTERBLOCK:
-        exec_capture(r, node);
-        break;
-    case N_MACRO:
-        set_variable(r, node->name, macro_value(r, node));
-        break;
-    case N_CALLBLOCK:
-        write_text(r, eval_call(r, node->a, macro_value(r, node)));
-        break;
-    case N_WITH:
-        exec_with(r, node);
-        break;
-    case N_GENERATION:
-        exec_generation(r, node);
-        break;
-    case N_BREAK:
-        r->flow = FLOW_BREAK;
-        break;
-    case N_CONTINUE:
-        r->flow = FLOW_CONTINUE;
-        break;
-    default:
-        CHECK(!"a statement");
-    }
+    strbuf_append(&r->out, node->value.text, node->value.len);
 }
+
+static void exec_macro(Render *r, const Node *node)
+{
+    set_variable(r, node->name, macro_value(r, node));
+}
+
+static void exec_call_block(Render *r, const Node *node)
+{
+    write_text(r, eval_call(r, node->a, macro_value(r, node)));
+}
+
+static void exec_break(Render *r, const Node *node)
+{
+    r->flow = node->kind == N_BREAK ? FLOW_BREAK : FLOW_CONTINUE;
+}
+
+static void (*const executors[NUM_NODES])(Render *r, const Node *node) = {
+#define STATEMENT(kind, function) [kind] = function,
+#include "text/template/nodes.def"
+};
 
 void exec_nodes(Render *r, const Nodes *nodes)
 {
@@ -268,7 +248,7 @@ void exec_nodes(Render *r, const Nodes *nodes)
     for (uint32_t i = 0; i < nodes->count && r->flow == FLOW_NEXT; i++) {
         r->line = nodes->items[i]->line;
         render_tick(r, 1);
-        exec_node(r, nodes->items[i]);
+        executors[nodes->items[i]->kind](r, nodes->items[i]);
         if (r->out.len > RENDER_MAX_TEXT_BYTES) render_fail(r, "the output grows beyond %d MiB", RENDER_MAX_TEXT_BYTES >> 20);
     }
     r->depth--;

@@ -17,60 +17,26 @@ void parser_fail(Parser *p, Status status, int line, const char *fmt, ...)
     longjmp(p->failed, 1);
 }
 
-const char *token_describe(const Token *token, char *buffer, size_t size)
+const char *const token_texts[] = {
+#define TOKEN(kind, text) text,
+#include "text/template/tokens.def"
+};
+
+TokenText token_describe(const Token *token)
 {
-    static const char *const texts[] = {
-        "end of template",
-        "text",
-        "'{{'",
-        "'}}'",
-        "'{%'",
-        "'%}'",
-        "a name",
-        "a string",
-        "an integer",
-        "a float",
-        "'+'",
-        "'-'",
-        "'*'",
-        "'/'",
-        "'//'",
-        "'%'",
-        "'**'",
-        "'~'",
-        "'=='",
-        "'!='",
-        "'<'",
-        "'<='",
-        "'>'",
-        "'>='",
-        "'in'",
-        "'not in'",
-        "'('",
-        "')'",
-        "'['",
-        "']'",
-        "'{'",
-        "'}'",
-        "'='",
-        "'.'",
-        "':'",
-        "'|'",
-        "','",
-        "';'",
-    };
-    if (token->kind != T_NAME || !token->value.text) return texts[token->kind];
-    snprintf(buffer, size, "'%.*s'", (int)(token->value.len < 80 ? token->value.len : 80), token->value.text);
-    return buffer;
+    TokenText   described;
+    bool        is_name = token->kind == T_NAME && token->value.text;
+    Str         text = is_name ? value_str(token->value) : str_of(token_texts[token->kind]);
+    const char *quote = is_name || token->kind >= T_VARIABLE_BEGIN ? "'" : "";
+    snprintf(described.text, sizeof described.text, "%s%.*s%s", quote, (int)(text.len < 80 ? text.len : 80), text.data, quote);
+    return described;
 }
 
 Token *parser_expect(Parser *p, TokenKind kind)
 {
     Token *token = parser_token(p), wanted = {.kind = kind};
-    char   got[96];
     if (token->kind != kind)
-        parser_fail(p, ERR_INVALID, token->line, "expected %s, got %s", token_describe(&wanted, NULL, 0),
-                    token_describe(token, got, sizeof got));
+        parser_fail(p, ERR_INVALID, token->line, "expected %s, got %s", token_describe(&wanted).text, token_describe(token).text);
     p->pos++;
     return token;
 }
@@ -146,30 +112,13 @@ void nodes_add(Parser *p, Nodes *nodes, Node *node)
     nodes->items[nodes->count++] = node;
 }
 
-static void raise_height(Node *node, const Node *child)
-{
-    if (child && child->height >= node->height) node->height = (uint16_t)(child->height + 1);
-}
-
-/* Sets the height from the operands; chains like a + b + c ... are trees as deep as they are long. */
-static Node *finished(Parser *p, Node *node)
-{
-    raise_height(node, node->a);
-    raise_height(node, node->b);
-    raise_height(node, node->c);
-    for (uint32_t i = 0; i < node->items.count; i++) raise_height(node, node->items.items[i]);
-    for (uint32_t i = 0; i < node->values.count; i++) raise_height(node, node->values.items[i]);
-    if (node->height > TEMPLATE_MAX_NESTING) too_deep(p, node->line);
-    return node;
-}
-
 static Node *make(Parser *p, NodeKind kind, const Token *token, Node *a, Node *b)
 {
     Node *node = parser_node(p, kind, token->line);
     node->op = (uint8_t)token->kind;
     node->a = a;
     node->b = b;
-    return finished(p, node);
+    return node;
 }
 
 static Node *constant(Parser *p, int line, Value value)
@@ -219,7 +168,7 @@ static Node *parse_list(Parser *p)
     Node *node = parser_node(p, N_LIST, parser_expect(p, T_LBRACKET)->line);
     while (another(p, &node->items, T_RBRACKET)) nodes_add(p, &node->items, parse_expression(p));
     parser_expect(p, T_RBRACKET);
-    return finished(p, node);
+    return node;
 }
 
 static Node *parse_dict(Parser *p)
@@ -231,13 +180,12 @@ static Node *parse_dict(Parser *p)
         nodes_add(p, &node->values, parse_expression(p));
     }
     parser_expect(p, T_RBRACE);
-    return finished(p, node);
+    return node;
 }
 
 static Node *parse_primary(Parser *p, bool with_namespace)
 {
     Token *token = parser_token(p);
-    char   got[96];
     Node  *node;
     switch (token->kind) {
     case T_NAME:
@@ -258,7 +206,7 @@ static Node *parse_primary(Parser *p, bool with_namespace)
     case T_LBRACE:
         return parse_dict(p);
     default:
-        parser_fail(p, ERR_INVALID, token->line, "unexpected %s", token_describe(token, got, sizeof got));
+        parser_fail(p, ERR_INVALID, token->line, "unexpected %s", token_describe(token).text);
     }
 }
 
@@ -277,7 +225,7 @@ static Node *parse_subscribed(Parser *p)
     node->a = parts[0];
     node->b = parts[1];
     node->c = parts[2];
-    return finished(p, node);
+    return node;
 }
 
 /* object.name, object.0 */
@@ -306,7 +254,7 @@ static Node *parse_subscript(Parser *p, Node *object)
     for (uint32_t i = 0; i < index->items.count; i++)
         if (index->items.items[i]->kind == N_SLICE)
             parser_fail(p, ERR_INVALID, begin->line, "slices in several dimensions are not supported");
-    return make(p, N_GETITEM, begin, object, finished(p, index));
+    return make(p, N_GETITEM, begin, object, index);
 }
 
 /* Arguments into node->items: positional, N_KEYWORD, then at most one of each star (N_KEYWORD with op T_MUL, T_POW). */
@@ -337,7 +285,7 @@ static Node *parse_call(Parser *p, Node *callee)
 {
     Node *node = make(p, N_CALL, parser_token(p), callee, NULL);
     parse_call_args(p, node);
-    return finished(p, node);
+    return node;
 }
 
 static Node *parse_builtin(Parser *p, NodeKind kind, int line, Node *object, const Builtin *table)
@@ -373,7 +321,6 @@ Node *parse_filter_chain(Parser *p, Node *node, bool start_inline)
         start_inline = false;
         node = parse_builtin(p, N_FILTER, parser_token(p)->line, node, template_filters);
         if (parser_at(p, T_LPAREN)) parse_call_args(p, node);
-        finished(p, node);
     }
     return node;
 }
@@ -412,7 +359,7 @@ static Node *parse_test(Parser *p, Node *object)
         if (parser_at_name(p, "is")) parser_fail(p, ERR_INVALID, line, "tests can't be chained with 'is'");
         nodes_add(p, &node->items, parse_postfix(p, parse_primary(p, false)));
     }
-    return finished(p, node);
+    return node;
 }
 
 static Node *parse_unary(Parser *p, bool with_filter)
@@ -437,12 +384,13 @@ static Node *parse_unary(Parser *p, bool with_filter)
             break;
         }
     }
+    if (parser_at(p, T_POW)) parser_fail(p, ERR_UNSUPPORTED, parser_token(p)->line, "the operator ** is not supported");
     p->depth--;
     return node;
 }
 
-/* Binary operators, the loosest first; all from left to right, ** too. "not" stands between two of them. */
-typedef enum Level { LEVEL_OR, LEVEL_AND, LEVEL_NOT, LEVEL_COMPARE, LEVEL_SUM, LEVEL_CONCAT, LEVEL_PRODUCT, LEVEL_POW, LEVEL_UNARY } Level;
+/* Binary operators, the loosest first; all from left to right. "not" stands between two of them. */
+typedef enum Level { LEVEL_OR, LEVEL_AND, LEVEL_NOT, LEVEL_COMPARE, LEVEL_SUM, LEVEL_CONCAT, LEVEL_PRODUCT, LEVEL_UNARY } Level;
 
 /* The level of the operator that a token starts, with its kind as in the tree; LEVEL_UNARY: it is none. */
 static Level level_of(const Token *token, TokenKind *op)
@@ -457,8 +405,6 @@ static Level level_of(const Token *token, TokenKind *op)
     case T_FLOORDIV:
     case T_MOD:
         return LEVEL_PRODUCT;
-    case T_POW:
-        return LEVEL_POW;
     case T_TILDE:
         return LEVEL_CONCAT;
     case T_NAME:
@@ -466,7 +412,7 @@ static Level level_of(const Token *token, TokenKind *op)
         if (*op == T_IN || (token_is(token, "not") && token_is(token + 1, "in"))) return LEVEL_COMPARE;
         return token_is(token, "and") ? LEVEL_AND : token_is(token, "or") ? LEVEL_OR : LEVEL_UNARY;
     default:
-        return token->kind >= T_EQ && token->kind <= T_GE ? LEVEL_COMPARE : LEVEL_UNARY;
+        return token->kind >= T_EQ && token->kind <= T_GT ? LEVEL_COMPARE : LEVEL_UNARY;
     }
 }
 
@@ -496,7 +442,7 @@ static Node *parse_level(Parser *p, Level level)
         else
             node = make(p, level == LEVEL_OR ? N_OR : level == LEVEL_AND ? N_AND : N_BINARY, &token, node, right);
     }
-    return chain ? finished(p, chain) : node;
+    return chain ? chain : node;
 }
 
 /* a if b else c; N_CONDEXPR keeps a, b, c. */
@@ -517,7 +463,7 @@ static Node *parse_condition(Parser *p)
             p->depth--;
         }
         p->soft--;
-        value = finished(p, node);
+        value = node;
     }
     return value;
 }
@@ -534,7 +480,6 @@ Node *parse_tuple(Parser *p, TupleOptions options)
 {
     Node *node = parser_node(p, N_TUPLE, parser_token(p)->line);
     bool  is_tuple = false;
-    char  got[96];
     for (;;) {
         if (node->items.count) parser_expect(p, T_COMMA);
         if (parser_at(p, T_VARIABLE_END) || parser_at(p, T_BLOCK_END) || parser_at(p, T_RPAREN)) break;
@@ -547,8 +492,8 @@ Node *parse_tuple(Parser *p, TupleOptions options)
     }
     if (!is_tuple && node->items.count) return node->items.items[0];
     if (!is_tuple && !options.parentheses)
-        parser_fail(p, ERR_INVALID, node->line, "expected an expression, got %s", token_describe(parser_token(p), got, sizeof got));
-    return finished(p, node);
+        parser_fail(p, ERR_INVALID, node->line, "expected an expression, got %s", token_describe(parser_token(p)).text);
+    return node;
 }
 
 static void mark_target(Parser *p, Node *node, bool with_namespace)

@@ -109,15 +109,15 @@ Value filter_abs(Render *r, const Call *c)
     return value_int(value_as_int(v));
 }
 
-/* The text without blanks around, as strtod and strtoll take it; decimal digits of any script as 0 to 9. false: it is none for
- * sure. What Python alone reads, underscores, is refused. */
+/* The text without blanks around, as strtod and strtoll take it. false: it is none for sure. What Python alone reads, underscores and
+ * the digits of other scripts, is refused. */
 static bool number_text(Render *r, Value v, char *out, size_t size)
 {
     Str    text = text_strip(value_str(v), true, true);
     size_t n = 0;
     for (size_t pos = 0; pos < text.len;) {
         uint32_t cp = utf8_next(text, &pos);
-        if (cp >= 0x80 && cp_is_decimal(cp)) cp = '0' + cp_decimal_value(cp);
+        if (cp >= 0x80 && cp_is_decimal(cp)) render_fail(r, "digits other than 0 to 9 are not supported");
         if (cp == '_' && n > 0 && out[n - 1] >= '0' && out[n - 1] <= '9') render_fail(r, "underscores in numbers are not supported");
         if (n + 1 >= size || cp >= 0x80 || !cp || strchr("_pPxX(", (int)cp)) return false;
         out[n++] = (char)cp;

@@ -68,7 +68,7 @@ Value filter_first(Render *r, const Call *c)
 Value filter_last(Render *r, const Call *c)
 {
     Value self = c->self, none = value_hint("No last item, sequence was empty.");
-    if (self.type == V_ITER || self.type == V_LOOP) render_fail(r, "'%s' object is not reversible", value_type_name(self));
+    if (self.type == V_ITER) render_fail(r, "'%s' object is not reversible", value_type_name(self));
     if (value_is(self, TYPES_INDEXED)) return value_length(r, self) ? value_getitem(r, self, value_int(-1)) : none;
     List list = value_to_list(r, self);
     return list.count ? list.items[list.count - 1] : none;
@@ -141,8 +141,8 @@ Value filter_items(Render *r, const Call *c)
 
 static void make_reversed(Render *r, LazyList *list, List *out)
 {
-    List all = value_to_list(r, list->source);
-    for (uint32_t i = all.count; i > 0; i--) list_add(r, out, all.items[i - 1]);
+    *out = value_to_list(r, list->source);
+    list_reverse(*out);
 }
 
 Value filter_reverse(Render *r, const Call *c)
@@ -157,42 +157,27 @@ Value filter_reverse(Render *r, const Call *c)
     return value_list(r, V_LIST, v.iter->items);
 }
 
-/* ---- sorting: a merge sort, stable as Python's, with a comparison that can fail ---- */
+/* ---- sorting ---- */
 
-typedef struct Sorter {
-    Render      *r;
-    const Value *keys;
-    uint32_t    *order, *scratch;
-    bool         reverse; /* keeps the order of equals too */
-} Sorter;
-
-static void merge_sort(Sorter *s, uint32_t begin, uint32_t end)
+/* By insertion at the place that halving finds: stable as Python's, with a comparison that can fail. */
+void sort_values(Render *r, Value *items, Value *keys, uint32_t count, bool reverse)
 {
-    if (end - begin < 2) return;
-    uint32_t middle = begin + (end - begin) / 2, a = begin, b = middle, n = begin;
-    merge_sort(s, begin, middle);
-    merge_sort(s, middle, end);
-    while (a < middle || b < end) {
-        bool take_b = a == middle;
-        render_tick(s->r, 1);
-        if (a < middle && b < end) take_b = value_compare(s->r, s->keys[s->order[b]], s->keys[s->order[a]], "<") == (s->reverse ? 1 : -1);
-        s->scratch[n++] = s->order[take_b ? b++ : a++];
+    for (uint32_t i = 1; i < count; i++) {
+        Value    item = items[i], key = keys[i];
+        uint32_t low = 0, high = i;
+        while (low < high) {
+            uint32_t middle = low + (high - low) / 2;
+            if (value_compare(r, key, keys[middle], "<") == (reverse ? 1 : -1))
+                high = middle;
+            else
+                low = middle + 1;
+        }
+        memmove(items + low + 1, items + low, (i - low) * sizeof *items);
+        memmove(keys + low + 1, keys + low, (i - low) * sizeof *keys);
+        render_tick(r, 1 + ((i - low) >> 5));
+        items[low] = item;
+        keys[low] = key;
     }
-    memcpy(s->order + begin, s->scratch + begin, (end - begin) * sizeof *s->order);
-}
-
-void sort_values(Render *r, Value *items, const Value *keys, uint32_t count, bool reverse)
-{
-    Sorter s = {.r = r, .keys = keys, .reverse = reverse};
-    Value *unsorted = arena_array(&r->arena, Value, (size_t)count + 1);
-    s.order = arena_array(&r->arena, uint32_t, (size_t)count * 2 + 1);
-    s.scratch = s.order + count;
-    for (uint32_t i = 0; i < count; i++) {
-        s.order[i] = i;
-        unsorted[i] = items[i];
-    }
-    merge_sort(&s, 0, count);
-    for (uint32_t i = 0; i < count; i++) items[i] = unsorted[s.order[i]];
 }
 
 static Value *keys_of(Render *r, const List *list, const Getter *getter)

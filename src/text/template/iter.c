@@ -30,9 +30,10 @@ static bool lazy_next(Render *r, LazyList *list, Value *out)
 
 Iterator iterator_of(Render *r, Value source)
 {
+    if (source.type == V_LOOP) render_fail(r, "iterating over loop is not supported");
     if (!value_is(source, TYPES_ITERABLE)) render_fail(r, "'%s' object is not iterable", value_type_name(source));
-    bool has_length = source.type != V_ITER && source.type != V_LOOP;
-    return (Iterator){.source = source, .count = source.type == V_STRING ? source.len : has_length ? value_length(r, source) : 0};
+    int64_t count = source.type == V_STRING ? source.len : source.type == V_ITER ? 0 : value_length(r, source);
+    return (Iterator){.source = source, .count = count};
 }
 
 static Value view_item(Render *r, const View *view, int64_t i)
@@ -47,11 +48,6 @@ bool iterator_next(Render *r, Iterator *it, Value *out)
     Value source = it->source;
     render_tick(r, 1);
     if (source.type == V_ITER) return lazy_next(r, source.iter, out);
-    if (source.type == V_LOOP) {
-        bool more = loop_next(r, source.loop, out);
-        if (more) *out = value_pair(r, *out, source);
-        return more;
-    }
     if (it->pos >= it->count) return false;
     size_t i = (size_t)it->pos++, end = i;
     switch ((ValueType)source.type) {

@@ -179,67 +179,35 @@ static void lex_string(Parser *p)
     advance(p, end + 1);
 }
 
-/* Digits that may be parted by single underscores; returns the end. */
-static size_t digits_end(const Parser *p, size_t pos, int base)
-{
-    for (;;) {
-        size_t next = pos + (char_at(p, pos) == '_');
-        int    digit = hex_digit(char_at(p, next));
-        if (digit < 0 || digit >= base) return pos;
-        pos = next + 1;
-    }
-}
-
 static bool digit_at(const Parser *p, size_t pos)
 {
     return char_at(p, pos) >= '0' && char_at(p, pos) <= '9';
 }
 
-/* The end of a float at the position, or 0. */
-static size_t float_end(const Parser *p)
+static size_t digits_end(const Parser *p, size_t pos)
 {
-    size_t pos = digits_end(p, p->at, 10), end = 0;
-    if (p->at > 0 && p->text[p->at - 1] == '.') return 0;
-    if (char_at(p, pos) == '.' && digit_at(p, pos + 1)) pos = end = digits_end(p, pos + 1, 10);
-    size_t exponent = pos + 1 + (sign_at(p, pos + 1) != 0);
-    if ((char_at(p, pos) | 32) == 'e' && digit_at(p, exponent)) end = digits_end(p, exponent, 10);
-    return end;
+    while (digit_at(p, pos)) pos++;
+    return pos;
 }
 
-/* Of the digits from p->at to `end`, without underscores. */
-static void add_number(Parser *p, size_t end, TokenKind kind, int base)
-{
-    char   digits[512];
-    size_t n = 0;
-    for (size_t i = p->at; i < end && n + 1 < sizeof digits; i++)
-        if (p->text[i] != '_') digits[n++] = p->text[i];
-    digits[n] = 0;
-    errno = 0;
-    Value value = kind == T_FLOAT ? value_float(strtod(digits, NULL)) : value_int(strtoll(digits, NULL, base));
-    if (kind == T_INTEGER && (errno || end - p->at >= sizeof digits))
-        LEX_FAIL(p, "the integer %.40s does not fit 64 bits, larger ones are not supported", digits);
-    add_token(p, kind)->value = value;
-    advance(p, end);
-}
-
+/* Behind a dot, as in x.0.1, stands no float. */
 static void lex_number(Parser *p)
 {
-    size_t end = float_end(p);
-    if (end) {
-        add_number(p, end, T_FLOAT, 10);
-        return;
-    }
-    char letter = p->text[p->at] == '0' ? (char)(char_at(p, p->at + 1) | 32) : 0;
-    int  base = letter == 'x' ? 16 : letter == 'o' ? 8 : letter == 'b' ? 2 : 10;
-    end = digits_end(p, base == 10 ? p->at : p->at + 2, base);
-    if (base != 10 && end > p->at + 2) {
-        p->at += 2;
-    } else if (p->text[p->at] == '0') { /* zeros alone; "0x" without digits: the number 0, then a name */
-        end = p->at + 1;
-        while (base == 10 && char_at(p, end + (char_at(p, end) == '_')) == '0') end += 1 + (char_at(p, end) == '_');
-        base = 10;
-    }
-    add_number(p, end, T_INTEGER, base);
+    const char *text = p->text + p->at;
+    size_t      whole = digits_end(p, p->at), end = whole;
+    bool        may_be_float = p->at == 0 || text[-1] != '.';
+    if (may_be_float && char_at(p, end) == '.' && digit_at(p, end + 1)) end = digits_end(p, end + 1);
+    size_t exponent = end + 1 + (sign_at(p, end + 1) != 0);
+    if (may_be_float && (char_at(p, end) | 32) == 'e' && digit_at(p, exponent)) end = digits_end(p, exponent);
+    bool has_base = *text == '0' && (whole > p->at + 1 || strchr("xXoObB", char_at(p, whole) ? char_at(p, whole) : '0'));
+    if (has_base || char_at(p, end) == '_')
+        parser_fail(p, ERR_UNSUPPORTED, p->line, "numbers with leading zeros, a base or underscores are not supported");
+    errno = 0;
+    Value value = end > whole ? value_float(strtod(text, NULL)) : value_int(strtoll(text, NULL, 10));
+    if (end == whole && errno)
+        LEX_FAIL(p, "the integer %.*s does not fit 64 bits, larger ones are not supported", shown(end - p->at), text);
+    add_token(p, end > whole ? T_FLOAT : T_INTEGER)->value = value;
+    advance(p, end);
 }
 
 static void lex_name(Parser *p)
@@ -251,17 +219,6 @@ static void lex_name(Parser *p)
     add_token(p, T_NAME)->value = value_text(p->text + p->at, end - p->at);
     advance(p, end);
 }
-
-static const struct {
-    char      text[3];
-    TokenKind kind;
-} operators[] = {
-    {"//", T_FLOORDIV}, {"**", T_POW},   {"==", T_EQ},    {"!=", T_NE},    {">=", T_GE},       {"<=", T_LE},      {"+", T_ADD},
-    {"-", T_SUB},       {"/", T_DIV},    {"*", T_MUL},    {"%", T_MOD},    {"~", T_TILDE},     {"[", T_LBRACKET}, {"]", T_RBRACKET},
-    {"(", T_LPAREN},    {")", T_RPAREN}, {"{", T_LBRACE}, {"}", T_RBRACE}, {">", T_GT},        {"<", T_LT},       {"=", T_ASSIGN},
-    {".", T_DOT},       {":", T_COLON},  {"|", T_PIPE},   {",", T_COMMA},  {";", T_SEMICOLON},
-};
-enum { NUM_OPERATORS = sizeof operators / sizeof operators[0] };
 
 /* The brackets that are open, by what closes them. */
 typedef struct Brackets {
@@ -287,26 +244,27 @@ static void lex_tag(Parser *p, bool is_block)
 {
     Brackets open = {.count = 0};
     while (p->at < p->len) {
-        size_t end = open.count ? 0 : tag_end(p, p->at, is_block ? "%}" : "}}", is_block, is_block), op = 0;
+        size_t end = open.count ? 0 : tag_end(p, p->at, is_block ? "%}" : "}}", is_block, is_block);
+        int    op = T_ADD;
         size_t space = skip_space(p, p->at);
         if (end) {
             add_token(p, is_block ? T_BLOCK_END : T_VARIABLE_END);
             advance(p, end);
             return;
         }
-        while (op < NUM_OPERATORS && !at(p, p->at, operators[op].text)) op++;
+        while (op < NUM_TOKENS && !at(p, p->at, token_texts[op])) op++;
         if (space > p->at) {
             advance(p, space);
         } else if (digit_at(p, p->at)) {
             lex_number(p);
         } else if (p->text[p->at] == '\'' || p->text[p->at] == '"') {
             lex_string(p);
-        } else if (op == NUM_OPERATORS) {
+        } else if (op == NUM_TOKENS) {
             lex_name(p);
         } else {
             balance(p, &open, p->text[p->at]);
-            add_token(p, operators[op].kind);
-            advance(p, p->at + strlen(operators[op].text));
+            add_token(p, (TokenKind)op);
+            advance(p, p->at + strlen(token_texts[op]));
         }
     }
 }
@@ -338,7 +296,7 @@ static void lex_root(Parser *p)
     advance(p, p->len);
 }
 
-/* A copy in the arena with \n for every newline and without the last one. */
+/* A copy in the arena with \n for every newline, without the last one, ended by NUL. */
 static void normalize_newlines(Parser *p)
 {
     char  *text = arena_alloc(&p->tmpl->arena, p->len + 1);
@@ -348,6 +306,7 @@ static void normalize_newlines(Parser *p)
         text[n++] = p->text[i] == '\r' ? '\n' : p->text[i];
     }
     if (n && text[n - 1] == '\n') n--;
+    text[n] = 0;
     p->text = text;
     p->len = n;
 }

@@ -51,15 +51,6 @@ static size_t search(Render *r, Str text, Value needle, bool backward)
     return text_find_last(text, value_str(needle));
 }
 
-static void reverse(List list)
-{
-    for (uint32_t i = 0; i < list.count / 2; i++) {
-        Value swap = list.items[i];
-        list.items[i] = list.items[list.count - 1 - i];
-        list.items[list.count - 1 - i] = swap;
-    }
-}
-
 static void split_spaces(Render *r, Value self, int64_t most, List *parts)
 {
     for (Str rest = value_str(self);;) {
@@ -101,7 +92,7 @@ Value str_split(Render *r, const Call *c)
         split_at(r, c->self, arg_text(r, c->argv[0], "the separator"), most, right, &parts);
     else
         split_spaces(r, c->self, most, &parts);
-    if (right && value_is_given(c->argv[0])) reverse(parts);
+    if (right && value_is_given(c->argv[0])) list_reverse(parts);
     return value_list(r, V_LIST, parts);
 }
 
@@ -136,12 +127,11 @@ Value str_splitlines(Render *r, const Call *c)
 Value str_partition(Render *r, const Call *c)
 {
     Value self = c->self, sep = arg_text(r, c->argv[0], "the separator");
-    bool  right = c->mode == SIDE_RIGHT;
     List  parts = {0};
     if (!sep.len) render_fail(r, "empty separator");
     render_tick(r, self.len >> 8);
-    size_t hit = search(r, value_str(self), sep, right), behind = hit + sep.len;
-    if (hit == SIZE_MAX) hit = behind = right ? 0 : self.len;
+    size_t hit = text_find(value_str(self), value_str(sep), 0), behind = hit + sep.len;
+    if (hit == SIZE_MAX) hit = behind = self.len;
     list_add(r, &parts, part_of(self, 0, hit));
     list_add(r, &parts, part_of(self, hit, behind - hit));
     list_add(r, &parts, part_of(self, behind, self.len - behind));
@@ -156,10 +146,11 @@ static Str searched(Render *r, const Call *c)
     return value_str(c->self);
 }
 
+/* find; index, by `mode`, fails. */
 Value str_find(Render *r, const Call *c)
 {
-    size_t hit = search(r, searched(r, c), arg_text(r, c->argv[0], "the text to find"), c->mode & FIND_LAST);
-    if (hit == SIZE_MAX && c->mode & FIND_MUST) render_fail(r, "substring not found");
+    size_t hit = text_find(searched(r, c), value_str(arg_text(r, c->argv[0], "the text to find")), 0);
+    if (hit == SIZE_MAX && c->mode) render_fail(r, "substring not found");
     return value_int(hit == SIZE_MAX ? -1 : (int64_t)utf8_count((Str){c->self.text, hit}));
 }
 
@@ -252,28 +243,22 @@ Value str_format(Render *r, const Call *c)
 
 /* ---- texts: tests of all characters ---- */
 
-/* Every character is of a class. */
-Value str_is(Render *r, const Call *c)
+Value str_isspace(Render *r, const Call *c)
 {
-    static bool (*const tests[])(uint32_t) = {cp_is_alnum, cp_is_alpha, cp_is_digit, cp_is_space};
-    bool all = c->self.len > 0;
     render_tick(r, c->self.len >> 8);
-    for (size_t pos = 0; all && pos < c->self.len;) all = tests[c->mode](utf8_next(value_str(c->self), &pos));
-    return value_bool(all);
+    return value_bool(c->self.len && text_strip(value_str(c->self), true, false).len == 0);
 }
 
-/* islower, isupper: some cased letter, none of the other case. */
-Value text_cased(Render *r, const Call *c)
+Value str_isdigit(Render *r, const Call *c)
 {
-    bool  is_cased = false, lower = c->mode == CASE_LOWER;
-    Value self = value_to_text(r, c->self);
-    render_tick(r, self.len >> 8);
-    for (size_t pos = 0; pos < self.len;) {
-        uint32_t cp = utf8_next(value_str(self), &pos);
-        if (cp_is_title(cp) || (lower ? cp_is_upper(cp) : cp_is_lower(cp))) return value_bool(false);
-        is_cased |= lower ? cp_is_lower(cp) : cp_is_upper(cp);
+    bool all = c->self.len > 0;
+    render_tick(r, c->self.len >> 8);
+    for (size_t pos = 0; all && pos < c->self.len;) {
+        uint32_t cp = utf8_next(value_str(c->self), &pos);
+        if (cp_is_other_number(cp)) render_fail(r, "isdigit() of raised, circled and other such digits is not supported");
+        all = cp_is_decimal(cp);
     }
-    return value_bool(is_cased);
+    return value_bool(all);
 }
 
 /* ---- lists, dicts, loops ---- */

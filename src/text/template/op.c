@@ -17,16 +17,6 @@ static int64_t floor_div(int64_t a, int64_t b)
     return (a % b != 0 && (a < 0) != (b < 0)) ? q - 1 : q;
 }
 
-static int64_t int_power(Render *r, int64_t base, int64_t exponent)
-{
-    int64_t result = 1;
-    if (base == 0) return exponent == 0;
-    if (base == 1 || base == -1) return exponent & 1 ? base : 1;
-    for (int64_t i = 0; i < exponent; i++)
-        if (__builtin_mul_overflow(result, base, &result)) overflow(r);
-    return result;
-}
-
 static int64_t int_binary(Render *r, TokenKind op, int64_t a, int64_t b)
 {
     int64_t result = 0;
@@ -42,8 +32,6 @@ static int64_t int_binary(Render *r, TokenKind op, int64_t a, int64_t b)
     case T_MUL:
         wraps = __builtin_mul_overflow(a, b, &result);
         break;
-    case T_POW:
-        return int_power(r, a, b);
     case T_FLOORDIV:
         wraps = a == INT64_MIN && b == -1;
         if (!wraps) result = floor_div(a, b);
@@ -52,16 +40,6 @@ static int64_t int_binary(Render *r, TokenKind op, int64_t a, int64_t b)
         result = b == -1 ? 0 : a - floor_div(a, b) * b; /* T_MOD */
     }
     if (wraps) overflow(r);
-    return result;
-}
-
-static double float_power(Render *r, double a, double b)
-{
-    bool   are_finite = isfinite(a) && isfinite(b);
-    double result = pow(a, b);
-    if (a == 0 && b < 0) render_fail(r, "0.0 cannot be raised to a negative power");
-    if (a < 0 && are_finite && b != floor(b)) render_fail(r, "complex numbers are not supported");
-    if (isinf(result) && are_finite) render_fail(r, "the result of ** is too large");
     return result;
 }
 
@@ -77,8 +55,6 @@ static double float_binary(Render *r, TokenKind op, double a, double b)
         return a * b;
     case T_DIV:
         return a / b;
-    case T_POW:
-        return float_power(r, a, b);
     default:
         render_fail(r, "// and %% of floats are not supported");
     }
@@ -91,7 +67,7 @@ static Value number_binary(Render *r, TokenKind op, Value a, Value b)
     bool    integers = value_is(a, TYPES_INTEGRAL) && value_is(b, TYPES_INTEGRAL);
     int64_t i = integers ? value_as_int(a) : 0, j = integers ? value_as_int(b) : 0;
     if (integers && op == T_DIV && j != 0) return value_float((double)((long double)i / (long double)j));
-    if (integers && op != T_DIV && (op != T_POW || j >= 0)) return value_int(int_binary(r, op, i, j));
+    if (integers && op != T_DIV) return value_int(int_binary(r, op, i, j));
     return value_float(float_binary(r, op, value_as_float(a), value_as_float(b)));
 }
 
@@ -144,7 +120,6 @@ static bool is_set(Value v)
 Value value_binary(Render *r, TokenKind op, Value a, Value b)
 {
     enum { REPEATED = TYPE_STRING | TYPES_ARRAY };
-    static const char *const names[] = {"+", "-", "*", "/", "//", "%", "**"};
     if (a.type == V_OPEN || b.type == V_OPEN) return open_binary(r, op, a, b);
     if (value_is(a, TYPES_NUMBER) && value_is(b, TYPES_NUMBER)) return number_binary(r, op, a, b);
     if (op == T_MOD && a.type == V_STRING) return format_percent(r, a, &(Args){.items = &b, .count = 1}, true);
@@ -155,7 +130,7 @@ Value value_binary(Render *r, TokenKind op, Value a, Value b)
     if (op == T_ADD && a.type == b.type && value_is(a, TYPES_ARRAY)) return add_lists(r, a, b);
     if (op == T_MUL && value_is(a, REPEATED) && value_is(b, TYPES_INTEGRAL)) return repeat(r, a, value_as_int(b));
     if (op == T_MUL && value_is(b, REPEATED) && value_is(a, TYPES_INTEGRAL)) return repeat(r, b, value_as_int(a));
-    render_fail(r, "unsupported operand types for %s: '%s' and '%s'", names[op - T_ADD], value_type_name(a), value_type_name(b));
+    render_fail(r, "unsupported operand types for %s: '%s' and '%s'", token_texts[op], value_type_name(a), value_type_name(b));
 }
 
 static int64_t slice_bound(Render *r, Value v, int64_t count, int64_t otherwise, bool backward)

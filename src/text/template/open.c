@@ -167,11 +167,7 @@ Value open_capture(Render *r, size_t start)
         list_add(r, &items, open_one(r, trace->places[end - 1].part));
     }
     list_add(r, &items, text_take(r, start));
-    for (uint32_t i = 0; i < items.count / 2; i++) {
-        Value swap = items.items[i];
-        items.items[i] = items.items[items.count - 1 - i];
-        items.items[items.count - 1 - i] = swap;
-    }
+    list_reverse(items);
     return open_join(r, items.items, items.count);
 }
 

@@ -317,14 +317,13 @@ static const struct {
 static Node *parse_statement(Parser *p, const char *const *ends)
 {
     Token *token = parser_token(p);
-    char   got[96];
     if (token->kind != T_NAME) parser_fail(p, ERR_INVALID, token->line, "a tag's name was expected after '{%%'");
     for (size_t i = 0; i < sizeof statements / sizeof statements[0]; i++) {
         if (!parser_skip_name(p, statements[i].name)) continue;
         if (!statements[i].parse) parser_fail(p, ERR_UNSUPPORTED, token->line, "the tag '%s' is not supported", statements[i].name);
         return statements[i].parse(p, parser_node(p, N_DATA, token->line));
     }
-    parser_fail(p, ERR_INVALID, token->line, "unknown tag %s%s%s%s", token_describe(token, got, sizeof got),
+    parser_fail(p, ERR_INVALID, token->line, "unknown tag %s%s%s%s", token_describe(token).text,
                 ends ? "; the block it stands in needs '" : "", ends ? ends[0] : "", ends ? "'" : "");
 }
 

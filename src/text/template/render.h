@@ -66,6 +66,7 @@ Value   dict_get_text(const Dict *dict, Str key);
 void    dict_set(Render *r, Dict *dict, Value key, Value value);
 int64_t number_of(Str text); /* that its digits are, few enough for 64 bits; -1: it is none */
 void    list_add(Render *r, List *list, Value v);
+void    list_reverse(List list);
 Value   value_list(Render *r, ValueType type, List list);
 Value   value_pair(Render *r, Value a, Value b);
 Value   value_view(Render *r, Dict *dict, ViewKind kind);
@@ -143,8 +144,8 @@ Value value_getattr(Render *r, Value object, const Builtin *methods, Str name); 
 Value value_getitem(Render *r, Value object, Value key);                          /* object[key] */
 Value format_percent(Render *r, Value format, const Args *args, bool one_value);
 Value format_braces(Render *r, Value format, const Args *args);
-/* A stable order of items by keys, as many and in the same order. */
-void sort_values(Render *r, Value *items, const Value *keys, uint32_t count, bool reverse);
+/* A stable order of items by keys, as many, which move along; `reverse` keeps the order of equals too. */
+void sort_values(Render *r, Value *items, Value *keys, uint32_t count, bool reverse);
 
 /* ---- template.c, eval.c, call.c, exec.c ---- */
 

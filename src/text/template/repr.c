@@ -3,62 +3,9 @@
 #include "text/template/render.h"
 #include "text/template/text.h"
 
-#include <float.h>
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-
-/* d.ddde+x with its last digit one higher; false when that is a 9. */
-static bool next_decimal(char *text)
-{
-    char *last = strchr(text, 'e') - 1;
-    if (*last == '9') return false;
-    ++*last;
-    return true;
-}
-
-/* The fewest digits that read back to the same number, as "%.17e" would print them. 15 digits survive a round trip, so
- * the first that reads back is the shortest; not so below the normal range. Below a power of two numbers lie closer than
- * above: the nearest decimal may be too far while the next higher one isn't. */
-static void shortest(double number, char *out, size_t size)
-{
-    for (int precision = fabs(number) < DBL_MIN ? 1 : 15; precision <= 17; precision++) {
-        snprintf(out, size, "%.*e", precision - 1, number);
-        if (strtod(out, NULL) == number) return;
-        if (precision < 17 && next_decimal(out) && strtod(out, NULL) == number) return;
-    }
-}
-
-/* Python's repr: digits as they are for exponents in -4..15, else scientific. */
-static void print_float(Render *r, double number)
-{
-    StrBuf *out = &r->out;
-    char    text[40], digits[24];
-    if (!isfinite(number)) {
-        strbuf_puts(out, isnan(number) ? "nan" : number < 0 ? "-inf" : "inf");
-        return;
-    }
-    shortest(number, text, sizeof text);
-    int exponent = atoi(strchr(text, 'e') + 1), n = 0;
-    for (const char *s = text; *s != 'e'; s++)
-        if (*s >= '0' && *s <= '9') digits[n++] = *s;
-    while (n > 1 && digits[n - 1] == '0') n--;
-    digits[n] = 0;
-    if (text[0] == '-') strbuf_putc(out, '-');
-    if (exponent < -4 || exponent >= 16) {
-        strbuf_printf(out, n > 1 ? "%c.%s" : "%c", digits[0], digits + 1);
-        strbuf_printf(out, "e%c%02d", exponent < 0 ? '-' : '+', abs(exponent));
-    } else if (exponent < 0) {
-        strbuf_printf(out, "0.%.*s%s", -1 - exponent, "000", digits);
-    } else {
-        for (int i = 0; i <= exponent || i < n; i++) {
-            if (i == exponent + 1) strbuf_putc(out, '.');
-            strbuf_putc(out, i < n ? digits[i] : '0');
-        }
-        if (n <= exponent + 1) strbuf_puts(out, ".0");
-    }
-}
 
 static void print_repr_text(Render *r, Str text)
 {
@@ -206,10 +153,12 @@ static void print_number(Render *r, Value v, bool is_json)
     check_size(r, v);
     if (v.type == V_INT)
         strbuf_printf(&r->out, "%lld", (long long)v.integer);
-    else if (isfinite(v.number) || !is_json)
-        print_float(r, v.number);
-    else
+    else if (isfinite(v.number))
+        json_write_double(&r->out, v.number);
+    else if (is_json)
         strbuf_puts(&r->out, isnan(v.number) ? "NaN" : v.number < 0 ? "-Infinity" : "Infinity");
+    else
+        strbuf_puts(&r->out, isnan(v.number) ? "nan" : v.number < 0 ? "-inf" : "inf");
 }
 
 static void print_any(Render *r, Value v, const TextStyle *style, int depth)
@@ -279,29 +228,17 @@ Value value_repr(Render *r, Value v)
 
 Value value_to_markup(Render *r, Value v)
 {
-    size_t begin = r->out.len;
+    static const char        specials[] = "&<>\"'";
+    static const char *const entities[] = {"&amp;", "&lt;", "&gt;", "&#34;", "&#39;"};
+    size_t                   begin = r->out.len;
     v = value_to_text(r, v);
     if (v.flags & VALUE_MARKUP) return v;
     for (size_t i = 0; i < v.len; i++) {
-        switch (v.text[i]) {
-        case '&':
-            strbuf_puts(&r->out, "&amp;");
-            break;
-        case '<':
-            strbuf_puts(&r->out, "&lt;");
-            break;
-        case '>':
-            strbuf_puts(&r->out, "&gt;");
-            break;
-        case '"':
-            strbuf_puts(&r->out, "&#34;");
-            break;
-        case '\'':
-            strbuf_puts(&r->out, "&#39;");
-            break;
-        default:
+        const char *special = v.text[i] ? strchr(specials, v.text[i]) : NULL;
+        if (special)
+            strbuf_puts(&r->out, entities[special - specials]);
+        else
             strbuf_putc(&r->out, v.text[i]);
-        }
     }
     v = text_take(r, begin);
     v.flags |= VALUE_MARKUP;

@@ -18,7 +18,7 @@ static utf8proc_category_t category(uint32_t cp)
     return utf8proc_category((utf8proc_int32_t)cp);
 }
 
-bool cp_is_alpha(uint32_t cp)
+static bool cp_is_alpha(uint32_t cp)
 {
     if (cp < 0x80) return (cp | 32) >= 'a' && (cp | 32) <= 'z';
     utf8proc_category_t c = category(cp);
@@ -30,46 +30,22 @@ bool cp_is_decimal(uint32_t cp)
     return category(cp) == UTF8PROC_CATEGORY_ND;
 }
 
-/* Every script's decimal digits stand in a row, 0 to 9, perhaps behind another row of ten. */
-uint32_t cp_decimal_value(uint32_t cp)
+bool cp_is_other_number(uint32_t cp)
 {
-    uint32_t before = 0;
-    while (cp_is_decimal(cp - 1 - before)) before++;
-    return before % 10;
+    return category(cp) == UTF8PROC_CATEGORY_NO;
 }
 
-/* Decimal digits and those above, below, in circles and so on: Unicode's Numeric_Type=Digit. */
-bool cp_is_digit(uint32_t cp)
-{
-    static const uint32_t ranges[][2] = {
-        {0xB2, 0xB3},     {0xB9, 0xB9},       {0x1369, 0x1371},   {0x19DA, 0x19DA},   {0x2070, 0x2070},
-        {0x2074, 0x2079}, {0x2080, 0x2089},   {0x2460, 0x2468},   {0x2474, 0x247C},   {0x2488, 0x2490},
-        {0x24EA, 0x24EA}, {0x24F5, 0x24FD},   {0x24FF, 0x24FF},   {0x2776, 0x277E},   {0x2780, 0x2788},
-        {0x278A, 0x2792}, {0x10A40, 0x10A43}, {0x10E60, 0x10E68}, {0x11052, 0x1105A}, {0x1F100, 0x1F10A},
-    };
-    bool is_digit = cp_is_decimal(cp);
-    for (size_t i = 0; i < sizeof ranges / sizeof ranges[0]; i++) is_digit |= cp >= ranges[i][0] && cp <= ranges[i][1];
-    return is_digit;
-}
-
-bool cp_is_alnum(uint32_t cp)
-{
-    if (cp < 0x80) return cp_is_alpha(cp) || (cp >= '0' && cp <= '9');
-    utf8proc_category_t c = category(cp);
-    return cp_is_alpha(cp) || (c >= UTF8PROC_CATEGORY_ND && c <= UTF8PROC_CATEGORY_NO);
-}
-
-bool cp_is_lower(uint32_t cp)
+static bool cp_is_lower(uint32_t cp)
 {
     return utf8proc_islower((utf8proc_int32_t)cp);
 }
 
-bool cp_is_upper(uint32_t cp)
+static bool cp_is_upper(uint32_t cp)
 {
     return utf8proc_isupper((utf8proc_int32_t)cp);
 }
 
-bool cp_is_title(uint32_t cp)
+static bool cp_is_title(uint32_t cp)
 {
     return category(cp) == UTF8PROC_CATEGORY_LT;
 }
@@ -149,44 +125,16 @@ static void put_lower(StrBuf *out, uint32_t cp, Str text, size_t begin, size_t e
     }
 }
 
-static void map_ascii(StrBuf *out, Str text, CaseMap map)
-{
-    bool cased = false;
-    strbuf_reserve(out, text.len);
-    for (size_t i = 0; i < text.len; i++) {
-        char c = text.data[i];
-        bool lower = c >= 'a' && c <= 'z', upper = c >= 'A' && c <= 'Z', up = false;
-        if (map == CASE_UPPER) up = true;
-        if (map == CASE_TITLE) up = !cased;
-        if (map == CASE_SWAP) up = lower;
-        if (map == CASE_CAPITALIZE) up = i == 0;
-        cased = lower || upper;
-        if (cased) c = up ? (char)(c & ~32) : (char)(c | 32);
-        out->data[out->len++] = c;
-    }
-    out->data[out->len] = 0;
-}
-
 void text_map_case(StrBuf *out, Str text, CaseMap map)
 {
-    if (text_is_ascii(text)) {
-        map_ascii(out, text, map);
-        return;
-    }
     bool cased = false;
     for (size_t pos = 0; pos < text.len;) {
         size_t   begin = pos;
         uint32_t cp = utf8_next(text, &pos);
-        bool     up = map == CASE_UPPER || (map == CASE_TITLE && !cased) || (map == CASE_CAPITALIZE && begin == 0) ||
-                  (map == CASE_SWAP && cp_is_lower(cp));
-        bool keep = map == CASE_SWAP && !cp_is_lower(cp) && !cp_is_upper(cp);
-        if (keep) {
-            put_cp(out, cp);
-        } else if (up) {
-            put_upper(out, cp, map == CASE_TITLE || map == CASE_CAPITALIZE);
-        } else {
+        if (map == CASE_UPPER || (map == CASE_TITLE && !cased) || (map == CASE_CAPITALIZE && begin == 0))
+            put_upper(out, cp, map != CASE_UPPER);
+        else
             put_lower(out, cp, text, begin, pos);
-        }
         cased = cp_is_cased(cp);
     }
 }

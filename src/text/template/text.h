@@ -3,19 +3,13 @@
 
 #include "text/tokenizer_unicode.h"
 
-bool     cp_is_space(uint32_t cp);
-bool     cp_is_alpha(uint32_t cp);
-bool     cp_is_decimal(uint32_t cp);
-uint32_t cp_decimal_value(uint32_t cp); /* of a decimal digit: 0 to 9 */
-bool     cp_is_digit(uint32_t cp);
-bool     cp_is_alnum(uint32_t cp);
-bool     cp_is_lower(uint32_t cp);
-bool     cp_is_upper(uint32_t cp);
-bool     cp_is_title(uint32_t cp);
-bool     cp_is_printable(uint32_t cp);
-bool     cp_is_identifier(uint32_t cp, bool first);
+bool cp_is_space(uint32_t cp);
+bool cp_is_decimal(uint32_t cp);
+bool cp_is_other_number(uint32_t cp); /* beyond decimal digits and letters that count: raised, circled, fractions */
+bool cp_is_printable(uint32_t cp);
+bool cp_is_identifier(uint32_t cp, bool first);
 
-typedef enum CaseMap { CASE_UPPER, CASE_LOWER, CASE_TITLE, CASE_SWAP, CASE_CAPITALIZE } CaseMap;
+typedef enum CaseMap { CASE_UPPER, CASE_LOWER, CASE_TITLE, CASE_CAPITALIZE } CaseMap;
 /* Appends the text mapped with Unicode's full mappings, as Python's str.upper() and so on do. */
 void text_map_case(StrBuf *out, Str text, CaseMap map);
 

@@ -93,6 +93,15 @@ void list_add(Render *r, List *list, Value v)
     render_tick(r, 1);
 }
 
+void list_reverse(List list)
+{
+    for (uint32_t i = 0; i < list.count / 2; i++) {
+        Value swap = list.items[i];
+        list.items[i] = list.items[list.count - 1 - i];
+        list.items[list.count - 1 - i] = swap;
+    }
+}
+
 Value value_pair(Render *r, Value a, Value b)
 {
     List pair = {.items = arena_array(&r->arena, Value, 2), .count = 2};
