@@ -83,7 +83,10 @@ _STATEMENTS = [
     "{% set x = 1 %}{% for i in l %}{% set x = i %}{% endfor %}{{ x }}", "{% set x = 1 %}{% for i in l %}{{ x }}{% set x = i %}{{ x }} {% endfor %}",
     "{% set ns = namespace(x=0) %}{% for i in l %}{% set ns.x = ns.x + i %}{% endfor %}{{ ns.x }}",
     "{% set a, b = 1, 2 %}{{ a }}{{ b }}", "{% set (a, b), c = (1, 2), 3 %}{{ a }}{{ b }}{{ c }}", "{% set a = 1, 2 %}{{ a }}",
-    "{% set ns = namespace(a=1) %}{% set ns.a, ns.b = 5, 6 %}{{ ns.a }}{{ ns.b }}{{ ns }}",
+    "{% set y | replace('a', zz) %}{% set zz = 'W' %}abc{{ zz }}{% endset %}{{ y }}", "{{ z }}{% set y | replace('a', z) %}abc{{ z }}{% endset %}{{ y }}",
+    "{% set w = 'V' %}{% set y | replace('a', w) %}abc{% set w = 'W' %}{% endset %}{{ y }}{{ w }}",
+    "{% set w = 'V' %}{% filter replace('a', w) %}abc{% set w = 'W' %}{% endfilter %}{{ w }}",
+    "{% set ns = namespace(a=1) %}{% set ns.a, ns.b = 5, 6 %}{{ ns.a }}{{ ns.b }}",
     "{% set b %}x{{ n }}y{% endset %}[{{ b }}]", "{% set b | upper %}x{{ s }}y{% endset %}[{{ b }}]", "{% set b | replace('x', 'q') | title %}x y{% endset %}{{ b }}",
     "{% if n > 5 %}a{% elif n > 3 %}b{% else %}c{% endif %}", "{% if zz %}a{% elif d.a %}b{% endif %}", "{% if not messages %}x{% else %}y{% endif %}",
     "{% if true %}{% set q = 5 %}{% endif %}{{ q }}", "{% if false %}{% set n = 5 %}{% endif %}{{ n }}", "{% if false %}{% set q = 5 %}{% endif %}{{ q is defined }}",
@@ -391,7 +394,6 @@ range(7)|batch(2.5)|list
 ['a', 1]|map('upper')|first
 [[1, 2], 5]|map('first')|first
 [1, 'x']|select('odd')|first
-2.5|round(none)
 2.5|round(none, 'ceil')
 [-0.5|round(0, 'ceil'), -0.0|round(1, 'floor')]
 [(-0.5)|filesizeformat, 1e24|filesizeformat, 1e27|filesizeformat]

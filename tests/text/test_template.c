@@ -188,6 +188,14 @@ static void errors_name_the_line(void)
     EXPECT_REFUSED("\n{{ {}.keys() - [] }}", "t:2: sets, as of a dict's keys, are not supported");
 }
 
+/* A filter of a block sees the block's names, whether or not anything else mentions them. */
+static void filters_of_blocks_see_their_names(void)
+{
+    EXPECT_RENDERS("{% set y|replace('a', x) %}{% set x = 'W' %}abc{% endset %}{{ y }}", "Wbc");
+    EXPECT_RENDERS("{% set y|replace('a', 'b' if x is defined else 'c') %}abc{% endset %}{{ y }}", "cbc");
+    EXPECT_RENDERS("{% filter replace('a', 'b' if x is defined else 'c') %}abc{% endfilter %}", "cbc");
+}
+
 /* What Jinja and Python have beyond what chat templates use fails by name, before the first render where that is possible. */
 static void what_is_missing_is_named(void)
 {
@@ -221,6 +229,9 @@ static void what_is_missing_is_named(void)
         "{}.keys() == {}.keys()",
         "{}.copy()",
         "5 .real",
+        "'%(a)s' % {'a': 1}",
+        "'%(a)s'|format(a=1)",
+        "1.5|round(0, 'floor')",
         "'a'.swapcase()",
         "'a'.isalpha()",
         "'a'.islower()",
@@ -229,14 +240,23 @@ static void what_is_missing_is_named(void)
         "'\u00b2'.isdigit()",
         "'\u0663'|int",
     };
-    static const char *const unread[] = {"2 ** 3", "1_000",        "0x1F",         "0b1",           "007",
-                                         "1.5_0",  "'a' is lower", "'a' is upper", "'a' is escaped"};
+    static const char *const unread[] = {"2 ** 3",       "1_000",        "0x1F",           "0b1",      "007", "1.5_0",
+                                         "'a' is lower", "'a' is upper", "'a' is escaped", "[1][0, 1]"};
     TemplateOutput           out;
     for (size_t i = 0; i < sizeof unread / sizeof unread[0]; i++) {
         char source[80];
         snprintf(source, sizeof source, "\n{{ %s }}", unread[i]);
         EXPECT_FAILS(render_text(source, &out), ERR_UNSUPPORTED, "supported");
     }
+    static const char *const textless[] = {"range(3)", "{}.items()", "namespace(a=1)", "[1]|map('string')", "range"};
+    for (size_t i = 0; i < sizeof textless / sizeof textless[0]; i++) {
+        char source[80];
+        snprintf(source, sizeof source, "\n{{ %s }}", textless[i]);
+        EXPECT_FAILS(render_text(source, &out), ERR_INVALID, " has no text");
+    }
+    EXPECT_FAILS(render_text("\n{% print 1 %}", &out), ERR_UNSUPPORTED, "t:2: the tag 'print' is not supported");
+    EXPECT_REFUSED("{{ 'a\\\u00e9' }}", "a backslash before a character beyond ASCII is not supported");
+    EXPECT_FAILS(render_text("{{ \u00e9 }}", &out), ERR_INVALID, "names of characters beyond ASCII are not supported");
     EXPECT_REFUSED("{% for i in [1] %}\n{% for j in loop %}{% endfor %}{% endfor %}", "t:2: iterating over loop is not supported");
     for (size_t i = 0; i < sizeof filters / sizeof filters[0]; i++) {
         char source[80], name[80];
@@ -259,7 +279,7 @@ static void bombs_are_errors(void)
     EXPECT_REFUSED("{{ range(100001) }}", "range");
     EXPECT_REFUSED("{% set ns = namespace(s='x') %}{% for i in range(40) %}{% set ns.s = ns.s ~ ns.s %}{% endfor %}", "t:1:");
     EXPECT_REFUSED("{% set ns = namespace(l=[]) %}{% for i in range(2000) %}{% set ns.l = [ns.l] %}{% endfor %}{{ ns.l }}", "nested");
-    EXPECT_REFUSED("{% set ns = namespace() %}{% set ns.a = ns %}{{ ns }}", "nested");
+    EXPECT_REFUSED("{% set ns = namespace() %}{% set ns.a = ns %}{{ ns }}", "has no text");
     EXPECT_REFUSED("{% set ns = namespace(l=[1]) %}{% for i in range(60) %}{% set ns.l = ns.l + ns.l %}{% endfor %}", "t:1:");
     EXPECT_REFUSED("{{ 9223372036854775807 + 1 }}", "64 bits");
     EXPECT_REFUSED("{{ '%1000000000d' % 1 }}", "grows beyond");
@@ -780,7 +800,8 @@ static void memo_knows_usual_templates(void)
 TEST_MAIN(TEST(snippets_give_what_jinja_gives), TEST(families_give_what_jinja_gives), TEST(published_cases_agree),
           TEST(real_templates_agree), TEST(memo_is_right_or_silent), TEST(memo_knows_usual_templates),
           TEST(messages_and_variables_reach_the_template), TEST(generation_marks_its_bytes), TEST(captured_generation_marks_nothing),
-          TEST(errors_name_the_line), TEST(what_is_missing_is_named), TEST(bombs_are_errors), TEST(deep_templates_are_errors),
-          TEST(large_integers_are_not_rounded), TEST(time_is_the_one_given), TEST(time_of_the_clock_has_microseconds),
-          TEST(folder_template_is_found), TEST(folder_tokens_are_found), TEST(additional_templates_are_found), TEST(same_source_same_hash),
-          TEST(inner_state_does_not_leak_between_renders), TEST(white_space_control))
+          TEST(errors_name_the_line), TEST(what_is_missing_is_named), TEST(filters_of_blocks_see_their_names), TEST(bombs_are_errors),
+          TEST(deep_templates_are_errors), TEST(large_integers_are_not_rounded), TEST(time_is_the_one_given),
+          TEST(time_of_the_clock_has_microseconds), TEST(folder_template_is_found), TEST(folder_tokens_are_found),
+          TEST(additional_templates_are_found), TEST(same_source_same_hash), TEST(inner_state_does_not_leak_between_renders),
+          TEST(white_space_control))

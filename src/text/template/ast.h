@@ -42,8 +42,10 @@ typedef struct Symbol {
     bool     resolves; /* read before it is stored, or first stored inside of an if */
 } Symbol;
 typedef struct Scope {
-    Symbol  *symbols;
-    uint32_t count, capacity;
+    Symbol       *symbols;
+    uint32_t      count, capacity;
+    struct Scope *outer;    /* while the parser is in it */
+    int           branches; /* ifs around the parser's place */
 } Scope;
 
 typedef struct Node Node;
@@ -104,11 +106,10 @@ typedef struct Parser {
     bool        line_starting; /* the lexer's last match ended with a newline */
     Token      *tokens;
     uint32_t    num_tokens, capacity;
-    size_t      pos;      /* the parser's token */
-    int         depth;    /* nesting now */
-    int         loops;    /* break and continue are allowed when > 0 */
-    int         soft;     /* ifs and inline ifs around: what is unknown there may stand as long as it isn't reached */
-    int         branches; /* ifs around, of the scope */
+    size_t      pos;   /* the parser's token */
+    int         depth; /* nesting now */
+    int         loops; /* break and continue are allowed when > 0 */
+    int         soft;  /* ifs and inline ifs around: what is unknown there may stand as long as it isn't reached */
     Scope      *scope;
     bool        in_target; /* its names are noted later */
     bool        in_for;    /* inside of a for: nothing there may be named loop */

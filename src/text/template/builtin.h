@@ -32,6 +32,7 @@ typedef struct Builtin {
     uint32_t    types; /* of methods: whose it is */
 } Builtin;
 
+bool has_name(const char *names, Str name); /* names: split by spaces */
 /* Tables; a row without name ends them. */
 extern const Builtin template_filters[], template_tests[], template_functions[], template_methods[];
 const Builtin       *builtin_find(const Builtin *table, Str name); /* NULL: none */

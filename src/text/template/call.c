@@ -4,8 +4,7 @@
 
 #include <string.h>
 
-/* Whether a name is among those split by spaces. */
-static bool has_name(const char *names, Str name)
+bool has_name(const char *names, Str name)
 {
     while (*names) {
         size_t len = strcspn(names, " ");
@@ -188,20 +187,12 @@ static Value call_method(Render *r, Value self, const Builtin *method, const Arg
 
 static Value call_value(Render *r, Value callee, const Args *args)
 {
-    switch ((ValueType)callee.type) {
-    case V_UNDEFINED:
-        undefined_fail(r, callee);
-    case V_METHOD:
-        return call_method(r, callee.method->self, callee.method->builtin, args);
-    case V_FUNCTION:
-        return builtin_call(r, callee.function, callee, args);
-    case V_MACRO:
-        return call_macro(r, callee.macro, args);
-    case V_LOOP:
-        return loop_call(r, callee.loop, args);
-    default:
-        render_fail(r, "'%s' object is not callable", value_type_name(callee));
-    }
+    if (callee.type == V_UNDEFINED) undefined_fail(r, callee);
+    if (callee.type == V_METHOD) return call_method(r, callee.method->self, callee.method->builtin, args);
+    if (callee.type == V_FUNCTION) return builtin_call(r, callee.function, callee, args);
+    if (callee.type == V_MACRO) return call_macro(r, callee.macro, args);
+    if (callee.type == V_LOOP) return loop_call(r, callee.loop, args);
+    render_fail(r, "'%s' object is not callable", value_type_name(callee));
 }
 
 Value eval_call(Render *r, const Node *node, Value caller)

@@ -56,26 +56,20 @@ static Value eval_builtin(Render *r, const Node *node, Value object)
 
 static Value eval_concat(Render *r, const Node *node)
 {
-    Value  *parts = arena_array(&r->arena, Value, node->items.count);
-    size_t  total = 0, at = 0;
-    uint8_t flags = VALUE_ASCII;
-    bool    has_open = false;
+    Value *parts = arena_array(&r->arena, Value, node->items.count);
+    bool   has_open = false;
     for (uint32_t i = 0; i < node->items.count; i++) {
         parts[i] = eval(r, node->items.items[i]);
         has_open |= parts[i].type == V_OPEN;
-        if (parts[i].type == V_OPEN) continue;
-        parts[i] = value_to_text(r, parts[i]);
-        total += parts[i].len;
-        flags &= parts[i].flags;
+        if (parts[i].type != V_OPEN) parts[i] = value_to_text(r, parts[i]);
     }
     if (has_open) return open_join(r, parts, node->items.count);
-    text_check(r, total);
-    char *text = arena_alloc(&r->arena, total + 1);
-    for (uint32_t i = 0; i < node->items.count; at += parts[i++].len)
-        if (parts[i].len) memcpy(text + at, parts[i].text, parts[i].len);
-    Value v = value_text(text, total);
-    v.flags = flags;
-    return v;
+    size_t begin = r->out.len;
+    for (uint32_t i = 0; i < node->items.count; i++) {
+        print_str(r, parts[i]);
+        text_fits(r);
+    }
+    return text_take(r, begin);
 }
 
 bool value_is_ordered(Render *r, TokenKind op, Value a, Value b)

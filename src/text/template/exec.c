@@ -42,14 +42,6 @@ Value capture_end(Render *r, size_t start)
     return r->open ? open_capture(r, start) : text_take(r, start);
 }
 
-/* Namespaces are checked before a value is computed, too. */
-static void check_namespaces(Render *r, const Node *target)
-{
-    if (target->kind == N_NSREF && get_variable(r, target->name).type != V_NAMESPACE)
-        render_fail(r, "cannot assign attribute on non-namespace object");
-    for (uint32_t i = 0; i < target->items.count; i++) check_namespaces(r, target->items.items[i]);
-}
-
 void assign_target(Render *r, const Node *target, Value value)
 {
     if (target->kind == N_NAME) {
@@ -57,8 +49,9 @@ void assign_target(Render *r, const Node *target, Value value)
         return;
     }
     if (target->kind == N_NSREF) {
-        check_namespaces(r, target);
-        dict_set(r, get_variable(r, target->name).dict, value_of_str(r->tmpl->names.names[target->attribute]), value);
+        Value space = get_variable(r, target->name);
+        if (space.type != V_NAMESPACE) render_fail(r, "cannot assign attribute on non-namespace object");
+        dict_set(r, space.dict, value_of_str(r->tmpl->names.names[target->attribute]), value);
         return;
     }
     if (!value_is(value, TYPES_ITERABLE)) render_fail(r, "cannot unpack non-iterable %s object", value_type_name(value));
@@ -69,7 +62,6 @@ void assign_target(Render *r, const Node *target, Value value)
 
 static void exec_set(Render *r, const Node *node)
 {
-    check_namespaces(r, node->a);
     assign_target(r, node->a, eval(r, node->b));
 }
 
@@ -115,32 +107,24 @@ static void write_text(Render *r, Value value)
     emit(r, value);
 }
 
-/* Statements in a scope of their own. */
-static void exec_scope(Render *r, const Scope *scope, const Nodes *nodes)
-{
-    Frame *outer = r->frame;
-    frame_enter(r, outer, scope);
-    exec_nodes(r, nodes);
-    r->frame = outer;
-}
-
-/* set and filter blocks: what stands inside, through the filters. */
+/* set and filter blocks: what stands inside, through the filters, which see the names that the block sets. */
 static void exec_capture(Render *r, const Node *node)
 {
     size_t start = r->out.len;
+    Frame *outer = r->frame;
+    frame_enter(r, outer, node->scope);
     r->captures++;
-    exec_scope(r, node->scope, &node->body);
+    exec_nodes(r, &node->body);
     r->captures--;
     Value value = capture_end(r, start);
-    if (r->flow != FLOW_NEXT) return;
     r->line = node->line;
-    value = eval_filter_chain(r, node->b, value);
-    if (node->kind == N_FILTERBLOCK) {
+    if (r->flow == FLOW_NEXT) value = eval_filter_chain(r, node->b, value);
+    r->frame = outer;
+    if (r->flow != FLOW_NEXT) return;
+    if (node->kind == N_FILTERBLOCK)
         write_text(r, value);
-    } else {
-        check_namespaces(r, node->a);
+    else
         assign_target(r, node->a, value);
-    }
 }
 
 static void exec_with(Render *r, const Node *node)
@@ -184,8 +168,9 @@ static void exec_loop(Render *r, LoopState *loop)
         if (flow == FLOW_NEXT) is_empty = false; /* as Jinja has it: a body left by break or continue doesn't count */
         if (flow == FLOW_BREAK) break;
     }
-    r->frame = loop->frame;
-    if (is_empty && node->orelse.count) exec_scope(r, node->else_scope, &node->orelse);
+    if (!is_empty) return;
+    frame_enter(r, loop->frame, node->else_scope);
+    exec_nodes(r, &node->orelse);
 }
 
 static void exec_loop_over(Render *r, const Node *node, Frame *home, Value source, int64_t depth0)

@@ -83,19 +83,15 @@ void parser_note(Parser *p, uint32_t name, bool is_parameter, bool is_stored)
         scope->count++;
         *symbol = (Symbol){.name = name, .resolves = !is_stored};
     }
-    if (is_stored && !symbol->is_stored) symbol->resolves |= p->branches > 0;
+    if (is_stored && !symbol->is_stored) symbol->resolves |= scope->branches > 0;
     symbol->is_parameter |= is_parameter;
     symbol->is_stored |= is_stored;
 }
 
-static _Noreturn void too_deep(Parser *p, int line)
-{
-    parser_fail(p, ERR_INVALID, line, "the template is nested deeper than %d here", TEMPLATE_MAX_NESTING);
-}
-
 void parser_deeper(Parser *p)
 {
-    if (++p->depth > TEMPLATE_MAX_NESTING) too_deep(p, parser_token(p)->line);
+    if (++p->depth > TEMPLATE_MAX_NESTING)
+        parser_fail(p, ERR_INVALID, parser_token(p)->line, "the template is nested deeper than %d here", TEMPLATE_MAX_NESTING);
 }
 
 Node *parser_node(Parser *p, NodeKind kind, int line)
@@ -244,17 +240,10 @@ static Node *parse_attribute(Parser *p, Node *object)
 static Node *parse_subscript(Parser *p, Node *object)
 {
     Token *begin = parser_expect(p, T_LBRACKET);
-    Node  *index = parser_node(p, N_TUPLE, begin->line);
-    while (!parser_at(p, T_RBRACKET)) {
-        if (index->items.count) parser_expect(p, T_COMMA);
-        nodes_add(p, &index->items, parse_subscribed(p));
-    }
-    p->pos++;
-    if (index->items.count == 1) return make(p, N_GETITEM, begin, object, index->items.items[0]);
-    for (uint32_t i = 0; i < index->items.count; i++)
-        if (index->items.items[i]->kind == N_SLICE)
-            parser_fail(p, ERR_INVALID, begin->line, "slices in several dimensions are not supported");
-    return make(p, N_GETITEM, begin, object, index);
+    Node  *node = make(p, N_GETITEM, begin, object, parse_subscribed(p));
+    if (parser_at(p, T_COMMA)) parser_fail(p, ERR_UNSUPPORTED, begin->line, "several indices are not supported");
+    parser_expect(p, T_RBRACKET);
+    return node;
 }
 
 /* Arguments into node->items: positional, N_KEYWORD, then at most one of each star (N_KEYWORD with op T_MUL, T_POW). */

@@ -84,7 +84,6 @@ Value filter_indent(Render *r, const Call *c)
 
 Value filter_format(Render *r, const Call *c)
 {
-    if (c->args->count && c->args->keywords.count) render_fail(r, "format: positional and keyword arguments can't be mixed");
     return format_percent(r, value_to_text(r, c->self), c->args, false);
 }
 
@@ -187,22 +186,12 @@ static double round_decimals(double number, int64_t precision)
 
 Value filter_round(Render *r, const Call *c)
 {
-    Value   method = value_or(c->argv[1], value_text("common", 6));
-    Str     how = method.type == V_STRING ? value_str(method) : (Str){0};
-    bool    to_integer = c->argv[0].type == V_NONE, up = str_equal(how, "ceil"), down = str_equal(how, "floor"); /* round(x, None) */
-    int64_t precision = to_integer ? 0 : arg_int(r, c->argv[0], "round: the precision", 0);
-    if (!up && !down && !str_equal(how, "common")) render_fail(r, "round: the method must be common, ceil or floor");
-    Value v = want_number(r, c->self, "round");
-    if (up || down) {
-        if (to_integer) render_fail(r, "round: the precision must be an integer, not NoneType");
-        double scale = pow(10, (double)precision), number = value_as_float(v) * scale;
-        if (!isfinite(number)) render_fail(r, "round: the number is too large");
-        return value_float(((up ? ceil(number) : floor(number)) + 0.0) / scale); /* Python's ceil gives integers: no -0 */
-    }
+    Value   method = value_or(c->argv[1], value_text("common", 6)), v = want_number(r, c->self, "round");
+    int64_t precision = arg_int(r, c->argv[0], "round: the precision", 0);
+    if (method.type != V_STRING || !str_equal(value_str(method), "common"))
+        render_fail(r, "round: methods other than common are not supported");
     if (precision < 0) render_fail(r, "round: a precision below 0 is not supported");
-    if (value_is(v, TYPES_INTEGRAL)) return value_int(value_as_int(v));
-    double rounded = round_decimals(v.number, precision);
-    return to_integer ? float_to_int(r, rounded) : value_float(rounded);
+    return value_is(v, TYPES_INTEGRAL) ? value_int(value_as_int(v)) : value_float(round_decimals(v.number, precision));
 }
 
 Value filter_tojson(Render *r, const Call *c)

@@ -44,10 +44,10 @@ static Value getter_get(Render *r, const Getter *getter, Value item)
 }
 
 /* A generator; it keeps the call's arguments. */
-static Value lazy(Render *r, const Call *c, void (*make)(Render *, LazyList *, List *), bool (*next)(Render *, LazyList *, Value *))
+static Value lazy(Render *r, const Call *c, bool (*next)(Render *r, LazyList *list, Value *out))
 {
     Value v = {.type = V_ITER, .iter = arena_new(&r->arena, LazyList)};
-    *v.iter = (LazyList){.source = c->self, .name = "generator", .args = *c->args, .mode = c->mode, .make = make, .next = next};
+    *v.iter = (LazyList){.source = c->self, .name = "generator", .args = *c->args, .mode = c->mode, .next = next};
     return v;
 }
 
@@ -127,22 +127,18 @@ Value filter_list(Render *r, const Call *c)
     return value_list(r, V_LIST, value_to_list(r, c->self));
 }
 
-static void make_items(Render *r, LazyList *list, List *out)
+static bool next_item(Render *r, LazyList *list, Value *out)
 {
-    if (list->source.type == V_UNDEFINED) return;
-    if (list->source.type != V_DICT) render_fail(r, "can only get item pairs from a mapping");
-    *out = value_to_list(r, value_view(r, list->source.dict, VIEW_ITEMS));
+    Value source = list->source;
+    if (!list->is_ready && source.type != V_UNDEFINED && source.type != V_DICT) render_fail(r, "can only get item pairs from a mapping");
+    if (!list->is_ready) list->it = iterator_of(r, source.type == V_DICT ? value_view(r, source.dict, VIEW_ITEMS) : source);
+    list->is_ready = true;
+    return iterator_next(r, &list->it, out);
 }
 
 Value filter_items(Render *r, const Call *c)
 {
-    return lazy(r, c, make_items, NULL);
-}
-
-static void make_reversed(Render *r, LazyList *list, List *out)
-{
-    *out = value_to_list(r, list->source);
-    list_reverse(*out);
+    return lazy(r, c, next_item);
 }
 
 Value filter_reverse(Render *r, const Call *c)
@@ -150,11 +146,12 @@ Value filter_reverse(Render *r, const Call *c)
     Value self = c->self;
     if (self.type == V_STRING) return value_slice(r, self, (Value[]){{0}, {0}, value_int(-1)});
     if (!value_is(self, TYPES_ITERABLE)) render_fail(r, "reverse: argument must be iterable");
-    Value v = lazy(r, c, make_reversed, NULL);
+    List list = value_to_list(r, self);
+    list_reverse(list);
+    Value reversed = value_list(r, V_LIST, list), v = lazy(r, c, NULL);
+    v.iter->it = iterator_of(r, reversed);
     v.iter->name = self.type == V_LIST ? "list_reverseiterator" : "reversed";
-    if (self.type != V_ITER) return v;
-    lazy_prepare(r, v.iter);
-    return value_list(r, V_LIST, v.iter->items);
+    return self.type == V_ITER ? reversed : v;
 }
 
 /* ---- sorting ---- */
@@ -214,24 +211,23 @@ Value filter_dictsort(Render *r, const Call *c)
     return value_list(r, V_LIST, list);
 }
 
-static void make_unique(Render *r, LazyList *list, List *out)
+static bool next_unique(Render *r, LazyList *list, Value *out)
 {
-    const Value *argv = list->args.items;
-    Getter       getter = getter_of(r, argv[1], (Value){0}, !arg_bool(r, argv[0], false));
-    Dict        *seen = arena_new(&r->arena, Dict);
-    Value        item;
-    for (Iterator it = iterator_of(r, list->source); iterator_next(r, &it, &item);) {
-        dict_set(r, seen, getter_get(r, &getter, item), value_none());
-        if (seen->count > out->count) list_add(r, out, item);
+    if (!list->is_ready) list->it = iterator_of(r, list->source);
+    list->is_ready = true;
+    while (iterator_next(r, &list->it, out)) {
+        uint32_t num_seen = list->seen.count;
+        dict_set(r, &list->seen, getter_get(r, list->getter, *out), value_none());
+        if (list->seen.count > num_seen) return true;
     }
+    return false;
 }
 
 Value filter_unique(Render *r, const Call *c)
 {
-    Value v = lazy(r, c, make_unique, NULL);
-    List  argv = {0};
-    for (int i = 0; i < 2; i++) list_add(r, &argv, c->argv[i]);
-    v.iter->args = (Args){.items = argv.items, .count = 2};
+    Value v = lazy(r, c, next_unique);
+    v.iter->getter = arena_new(&r->arena, Getter);
+    *v.iter->getter = getter_of(r, c->argv[1], (Value){0}, !arg_bool(r, c->argv[0], false));
     return v;
 }
 
@@ -281,7 +277,7 @@ static bool next_mapped(Render *r, LazyList *list, Value *out)
 
 Value filter_map(Render *r, const Call *c)
 {
-    return lazy(r, c, NULL, next_mapped);
+    return lazy(r, c, next_mapped);
 }
 
 static void begin_select(Render *r, LazyList *list)
@@ -307,5 +303,5 @@ static bool next_selected(Render *r, LazyList *list, Value *out)
 
 Value filter_select(Render *r, const Call *c)
 {
-    return lazy(r, c, NULL, next_selected);
+    return lazy(r, c, next_selected);
 }

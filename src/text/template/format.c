@@ -21,7 +21,6 @@ typedef struct Format {
     size_t      pos;
     const Args *args;
     uint32_t    used;                /* arguments */
-    Value       mapping;             /* of %; V_MISSING: none */
     bool        escape;              /* the format is markup: what it formats is escaped first, unless it is markup itself */
     bool        numbered, automatic; /* fields of str.format so far */
 } Format;
@@ -94,20 +93,6 @@ static void put_number(Render *r, const Spec *spec, Value v)
     put_padded(r, spec, str_of(head), str_of(digits));
 }
 
-/* (name), behind the parenthesis. */
-static Value percent_key(Render *r, Format *f)
-{
-    size_t begin = f->pos;
-    while (f->pos < f->text.len && peek(f) != ')') f->pos++;
-    Str key = {f->text.data + begin, f->pos - begin};
-    if (!skip_any(f, ")")) render_fail(r, "incomplete format key");
-    if (f->mapping.type != V_DICT) render_fail(r, "format requires a mapping");
-    f->used = f->args->count;
-    Value v = dict_get_text(f->mapping.dict, key);
-    if (value_is_missing(v)) render_fail(r, "no key '%.*s' for format", shown(key.len), key.data);
-    return v;
-}
-
 static void percent_value(Render *r, Spec *spec, bool escape, Value v)
 {
     bool is_text = strchr("sr", spec->type), is_real = strchr("eEfFgG", spec->type), is_whole = strchr("diu", spec->type);
@@ -128,13 +113,12 @@ static void percent_value(Render *r, Spec *spec, bool escape, Value v)
 /* One conversion, behind the %. */
 static void percent_item(Render *r, Format *f)
 {
-    Spec  spec = {0};
-    Value v = {0};
+    Spec spec = {0};
     if (skip_any(f, "%")) {
         strbuf_putc(&r->out, '%');
         return;
     }
-    if (skip_any(f, "(")) v = percent_key(r, f);
+    if (peek(f) == '(') render_fail(r, "names in a format are not supported");
     for (char c; (c = skip_any(f, "#0- +"));) {
         spec.alternate |= c == '#';
         spec.zero |= c == '0';
@@ -145,30 +129,19 @@ static void percent_item(Render *r, Format *f)
     spec.precision = read_precision(r, f);
     spec.type = skip_any(f, "srdiuxXoeEfFgG");
     if (!spec.type) render_fail(r, "the format '%%%c' is not supported", peek(f));
-    if (value_is_missing(v)) {
-        if (f->used >= f->args->count) render_fail(r, "not enough arguments for format string");
-        v = f->args->items[f->used++];
-    }
-    percent_value(r, &spec, f->escape, v);
+    if (f->used >= f->args->count) render_fail(r, "not enough arguments for format string");
+    percent_value(r, &spec, f->escape, f->args->items[f->used++]);
 }
 
-/* one_value: "..." % value, where a tuple is the arguments and a mapping may be looked into. */
+/* one_value: "..." % value, where a tuple is the arguments. */
 Value format_percent(Render *r, Value format, const Args *args, bool one_value)
 {
-    enum { MAPPINGS = TYPE_DICT | TYPE_LIST | TYPE_RANGE | TYPE_UNDEFINED };
     Args   spread = *args;
     Format f = {.text = value_str(format), .args = &spread, .escape = format.flags & VALUE_MARKUP};
     size_t begin = r->out.len;
-    if (one_value && args->items[0].type == V_TUPLE) {
-        spread.items = args->items[0].list->items;
-        spread.count = args->items[0].list->count;
-    } else if (one_value && value_is(args->items[0], MAPPINGS)) {
-        f.mapping = args->items[0];
-    } else if (args->keywords.count) {
-        f.mapping = value_dict(&spread.keywords);
-        spread.items = &f.mapping;
-        spread.count = 1;
-    }
+    if (one_value && args->items[0].type == V_TUPLE)
+        spread = (Args){.items = args->items[0].list->items, .count = args->items[0].list->count};
+    if (args->keywords.count) render_fail(r, "names in a format are not supported");
     while (f.pos < f.text.len) {
         const char *percent = memchr(f.text.data + f.pos, '%', f.text.len - f.pos);
         size_t      end = percent ? (size_t)(percent - f.text.data) : f.text.len;
@@ -177,7 +150,8 @@ Value format_percent(Render *r, Value format, const Args *args, bool one_value)
         if (percent) percent_item(r, &f);
         text_fits(r);
     }
-    if (value_is_missing(f.mapping) && f.used < spread.count) render_fail(r, "not all arguments converted during string formatting");
+    bool may_be_left = one_value && value_is(args->items[0], TYPE_DICT | TYPE_LIST | TYPE_RANGE | TYPE_UNDEFINED); /* names could read it */
+    if (f.used < spread.count && !may_be_left) render_fail(r, "not all arguments converted during string formatting");
     Value v = text_take(r, begin);
     v.flags |= format.flags & VALUE_MARKUP;
     return v;

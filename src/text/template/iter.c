@@ -5,25 +5,10 @@
 #include <string.h>
 
 /* Generators read generators: their nesting is bounded as that of expressions is. */
-void lazy_prepare(Render *r, LazyList *list)
-{
-    if (list->is_ready) return;
-    list->is_ready = true;
-    render_deeper(r);
-    list->make(r, list, &list->items);
-    r->depth--;
-}
-
 static bool lazy_next(Render *r, LazyList *list, Value *out)
 {
-    if (list->make) {
-        lazy_prepare(r, list);
-        bool more = list->pos < list->items.count;
-        if (more) *out = list->items.items[list->pos++];
-        return more;
-    }
     render_deeper(r);
-    bool more = list->next(r, list, out);
+    bool more = list->next ? list->next(r, list, out) : iterator_next(r, &list->it, out);
     r->depth--;
     return more;
 }

@@ -121,8 +121,7 @@ static uint32_t escaped_code(Str *s, int base, int most, int *out_digits)
     return cp;
 }
 
-/* One escape, behind its backslash, to `out`; returns the bytes written. Python's "unicode-escape" after writing non-ASCII as
- * escapes itself. */
+/* One escape, behind its backslash, to `out`; returns the bytes written. */
 static size_t lex_escape(Parser *p, Str *s, char *out)
 {
     static const char from[] = "\\'\"abfnrtv", to[] = "\\'\"\a\b\f\n\r\t\v";
@@ -130,12 +129,7 @@ static size_t lex_escape(Parser *p, Str *s, char *out)
     const char       *simple = strchr(from, c);
     int               digits;
     if (c >= '0' && c <= '7') return utf8_encode(escaped_code(s, 8, 3, &digits), out);
-    if ((unsigned char)c >= 0x80) {
-        size_t   pos = 0;
-        uint32_t cp = utf8_next(*s, &pos);
-        *s = (Str){s->data + pos, s->len - pos};
-        return (size_t)sprintf(out, cp < 0x100 ? "\\x%02x" : cp < 0x10000 ? "\\u%04x" : "\\U%08x", cp);
-    }
+    if ((unsigned char)c >= 0x80) LEX_FAIL(p, "a backslash before a character beyond ASCII is not supported");
     if (c == 'N') LEX_FAIL(p, "\\N escapes in strings are not supported");
     int wanted = c == 'x' ? 2 : c == 'u' ? 4 : c == 'U' ? 8 : 0;
     *out = '\\';
@@ -173,9 +167,7 @@ static void lex_string(Parser *p)
     if (end >= p->len) LEX_FAIL(p, "a string that starts here has no end");
     Str body = {p->text + p->at + 1, end - p->at - 1};
     if (body.len && memchr(body.data, '\\', body.len)) body = unescaped(p, body);
-    Token *token = add_token(p, T_STRING);
-    token->value = value_of_str(body);
-    if (text_is_ascii(body)) token->value.flags = VALUE_ASCII;
+    add_token(p, T_STRING)->value = value_of_str(body);
     advance(p, end + 1);
 }
 
@@ -210,41 +202,28 @@ static void lex_number(Parser *p)
     advance(p, end);
 }
 
-static void lex_name(Parser *p)
+static bool is_letter(char c)
 {
-    size_t end = p->at, next = p->at;
-    Str    text = {p->text, p->len};
-    while (end < p->len && cp_is_identifier(utf8_next(text, &next), end == p->at)) end = next;
-    if (end == p->at) LEX_FAIL(p, "unexpected character '%.*s'", (int)(next - end), p->text + end);
-    add_token(p, T_NAME)->value = value_text(p->text + p->at, end - p->at);
-    advance(p, end);
+    return (c | 32) >= 'a' && (c | 32) <= 'z';
 }
 
-/* The brackets that are open, by what closes them. */
-typedef struct Brackets {
-    char closers[TEMPLATE_MAX_NESTING];
-    int  count;
-} Brackets;
-
-static void balance(Parser *p, Brackets *open, char c)
+/* Letters, digits and underscores of ASCII. */
+static void lex_name(Parser *p)
 {
-    char closer = c == '{' ? '}' : c == '(' ? ')' : c == '[' ? ']' : 0;
-    if (closer) {
-        if (open->count == TEMPLATE_MAX_NESTING) LEX_FAIL(p, "brackets are nested deeper than %d", TEMPLATE_MAX_NESTING);
-        open->closers[open->count++] = closer;
-    } else if (c == '}' || c == ')' || c == ']') {
-        if (!open->count) LEX_FAIL(p, "unexpected '%c'", c);
-        char expected = open->closers[--open->count];
-        if (expected != c) LEX_FAIL(p, "unexpected '%c', expected '%c'", c, expected);
-    }
+    size_t end = p->at;
+    while (is_letter(char_at(p, end)) || char_at(p, end) == '_' || (end > p->at && digit_at(p, end))) end++;
+    if (end == p->at && (unsigned char)p->text[end] >= 0x80) LEX_FAIL(p, "names of characters beyond ASCII are not supported");
+    if (end == p->at) LEX_FAIL(p, "unexpected character '%c'", p->text[end]);
+    add_token(p, T_NAME)->value = value_text(p->text + p->at, end - p->at);
+    advance(p, end);
 }
 
 /* The tokens of a block or of an expression to print, with its end. */
 static void lex_tag(Parser *p, bool is_block)
 {
-    Brackets open = {.count = 0};
+    int num_open = 0; /* brackets: a tag ends outside of them */
     while (p->at < p->len) {
-        size_t end = open.count ? 0 : tag_end(p, p->at, is_block ? "%}" : "}}", is_block, is_block);
+        size_t end = num_open ? 0 : tag_end(p, p->at, is_block ? "%}" : "}}", is_block, is_block);
         int    op = T_ADD;
         size_t space = skip_space(p, p->at);
         if (end) {
@@ -262,7 +241,8 @@ static void lex_tag(Parser *p, bool is_block)
         } else if (op == NUM_TOKENS) {
             lex_name(p);
         } else {
-            balance(p, &open, p->text[p->at]);
+            num_open += strchr("([{", p->text[p->at]) != NULL;
+            num_open -= num_open && strchr(")]}", p->text[p->at]);
             add_token(p, (TokenKind)op);
             advance(p, p->at + strlen(token_texts[op]));
         }

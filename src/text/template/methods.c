@@ -22,7 +22,7 @@ Value text_case(Render *r, const Call *c)
     text_check(r, self.len);
     text_map_case(&r->out, value_str(self), (CaseMap)c->mode);
     v = text_take(r, begin);
-    v.flags = self.flags & (VALUE_MARKUP | VALUE_ASCII);
+    v.flags = self.flags & VALUE_MARKUP;
     return v;
 }
 
@@ -43,14 +43,6 @@ Value text_trim(Render *r, const Call *c)
 
 /* ---- texts: splitting ---- */
 
-/* The place of a separator or SIZE_MAX; searching backwards compares at every place: the product bounds it. */
-static size_t search(Render *r, Str text, Value needle, bool backward)
-{
-    if (!backward) return text_find(text, value_str(needle), 0);
-    render_tick(r, (int64_t)(text.len * needle.len >> 12));
-    return text_find_last(text, value_str(needle));
-}
-
 static void split_spaces(Render *r, Value self, int64_t most, List *parts)
 {
     for (Str rest = value_str(self);;) {
@@ -69,7 +61,9 @@ static void split_at(Render *r, Value self, Value sep, int64_t most, bool right,
     size_t begin = 0, end = self.len;
     if (!sep.len) render_fail(r, "empty separator");
     while (most < 0 || parts->count < most) {
-        size_t hit = search(r, (Str){self.text + begin, end - begin}, sep, right);
+        Str rest = {self.text + begin, end - begin};
+        if (right) render_tick(r, (int64_t)(rest.len * sep.len >> 12)); /* it compares at every place */
+        size_t hit = right ? text_find_last(rest, value_str(sep)) : text_find(rest, value_str(sep), 0);
         if (hit == SIZE_MAX) break;
         size_t behind = begin + hit + sep.len;
         list_add(r, parts, right ? part_of(self, behind, end - behind) : part_of(self, begin, hit));

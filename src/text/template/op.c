@@ -73,17 +73,12 @@ static Value number_binary(Render *r, TokenKind op, Value a, Value b)
 
 static Value add_texts(Render *r, Value a, Value b)
 {
-    uint8_t markup = (a.flags | b.flags) & VALUE_MARKUP;
-    if (markup) {
-        a = value_to_markup(r, a);
-        b = value_to_markup(r, b);
-    }
-    text_check(r, (size_t)a.len + b.len);
-    char *text = arena_alloc(&r->arena, (size_t)a.len + b.len + 1);
-    if (a.len) memcpy(text, a.text, a.len);
-    if (b.len) memcpy(text + a.len, b.text, b.len);
-    Value v = value_text(text, (size_t)a.len + b.len);
-    v.flags = (uint8_t)(markup | (a.flags & b.flags & VALUE_ASCII));
+    size_t begin = r->out.len;
+    bool   is_markup = value_is_markup(a) || value_is_markup(b);
+    print_str(r, is_markup ? value_to_markup(r, a) : a);
+    print_str(r, is_markup ? value_to_markup(r, b) : b);
+    Value v = text_take(r, begin);
+    if (is_markup) v.flags = VALUE_MARKUP;
     return v;
 }
 
@@ -149,7 +144,7 @@ static Value slice_text(Render *r, Value text, int64_t start, int64_t step, int6
     Str    all = value_str(text);
     size_t pos = 0, begin = r->out.len;
     Value  v;
-    render_tick(r, text.len >> 6);
+    render_tick(r, text.len >> (step == 1 ? 8 : 6));
     if (step == 1) {
         size_t from = utf8_offset(all, (size_t)start);
         v = value_text(text.text + from, utf8_offset((Str){text.text + from, text.len - from}, (size_t)count));
@@ -230,16 +225,11 @@ Value value_getattr(Render *r, Value object, const Builtin *methods, Str name)
 static Value sequence_item(Render *r, Value object, int64_t i)
 {
     if (!value_is(object, TYPES_INDEXED)) return (Value){0};
-    bool    is_ascii = object.type == V_STRING && (object.flags & VALUE_ASCII);
     int64_t length = value_length(r, object);
     if (i < 0) i += length;
     if (i < 0 || i >= length) return (Value){0};
     if (object.type == V_RANGE) return value_int(object.range->start + i * object.range->step);
-    if (object.type != V_STRING) return object.list->items[i];
-    if (!is_ascii) return slice_text(r, object, i, 1, 1);
-    Value v = value_text(object.text + i, 1);
-    v.flags = object.flags;
-    return v;
+    return object.type == V_STRING ? slice_text(r, object, i, 1, 1) : object.list->items[i];
 }
 
 Value value_getitem(Render *r, Value object, Value key)

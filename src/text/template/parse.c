@@ -2,6 +2,7 @@
 #include "text/template/ast.h"
 
 #include "files/file.h"
+#include "text/template/builtin.h"
 
 #include <string.h>
 
@@ -48,24 +49,16 @@ static Scope *scope_new(Parser *p)
     return arena_new(&p->tmpl->arena, Scope);
 }
 
-/* Another scope becomes the one whose names are noted; returns what scope_leave takes. */
-typedef struct ScopeMark {
-    Scope *scope;
-    int    branches;
-} ScopeMark;
-
-static ScopeMark scope_enter(Parser *p, Scope *scope)
+/* It becomes the one whose names are noted. */
+static void scope_enter(Parser *p, Scope *scope)
 {
-    ScopeMark mark = {p->scope, p->branches};
+    scope->outer = p->scope;
     p->scope = scope;
-    p->branches = 0;
-    return mark;
 }
 
-static void scope_leave(Parser *p, ScopeMark mark)
+static void scope_leave(Parser *p)
 {
-    p->scope = mark.scope;
-    p->branches = mark.branches;
+    p->scope = p->scope->outer;
 }
 
 static void note_target(Parser *p, const Node *target, bool is_parameter)
@@ -78,9 +71,9 @@ static void note_target(Parser *p, const Node *target, bool is_parameter)
 static Node *parse_scoped_body(Parser *p, Node *node, const char *end)
 {
     if (!node->scope) node->scope = scope_new(p);
-    ScopeMark mark = scope_enter(p, node->scope);
+    scope_enter(p, node->scope);
     parse_body_to(p, end, &node->body);
-    scope_leave(p, mark);
+    scope_leave(p);
     return node;
 }
 
@@ -98,19 +91,21 @@ static Node *parse_for(Parser *p, Node *node)
     node->scope = scope_new(p);
     node->test_scope = scope_new(p);
     node->else_scope = scope_new(p);
-    ScopeMark mark = scope_enter(p, node->test_scope);
+    scope_enter(p, node->test_scope);
     note_target(p, node->a, true);
     if (parser_skip_name(p, "if")) node->c = parse_expression(p);
     node->recursive = parser_skip_name(p, "recursive");
-    p->scope = node->scope;
+    scope_leave(p);
+    scope_enter(p, node->scope);
     parser_note(p, p->tmpl->specials[SPECIAL_LOOP], true, true);
     note_target(p, node->a, true);
     p->loops++;
     parse_body(p, ends, &node->body);
     p->loops--;
-    p->scope = node->else_scope;
+    scope_leave(p);
+    scope_enter(p, node->else_scope);
     parse_else(p, "endfor", &node->orelse);
-    scope_leave(p, mark);
+    scope_leave(p);
     p->in_for = in_for;
     return node;
 }
@@ -123,7 +118,7 @@ static Node *parse_if(Parser *p, Node *node)
     p->soft++;
     for (Node *branch = node;; branch = branch->b) {
         branch->a = parse_tuple(p, (TupleOptions){.no_condexpr = true});
-        if (branch == node) p->branches++;
+        if (branch == node) p->scope->branches++;
         parse_body(p, ends, &branch->body);
         int line = parser_token(p)->line;
         if (parser_skip_name(p, "elif")) {
@@ -131,7 +126,7 @@ static Node *parse_if(Parser *p, Node *node)
             continue;
         }
         parse_else(p, "endif", &branch->orelse);
-        p->branches--;
+        p->scope->branches--;
         p->soft--;
         return node;
     }
@@ -146,10 +141,10 @@ static Node *parse_set(Parser *p, Node *node)
     } else {
         node->kind = N_SETBLOCK;
         node->scope = scope_new(p);
-        ScopeMark mark = scope_enter(p, node->scope);
+        scope_enter(p, node->scope);
         node->b = parse_filter_chain(p, NULL, false);
         parse_body_to(p, "endset", &node->body);
-        scope_leave(p, mark);
+        scope_leave(p);
     }
     note_target(p, node->a, false);
     return node;
@@ -166,7 +161,7 @@ static Token *parse_plain_name(Parser *p)
 /* (a, b=1): names into items, defaults of the last ones into values. */
 static void parse_signature(Parser *p, Node *node)
 {
-    ScopeMark mark = scope_enter(p, node->scope);
+    scope_enter(p, node->scope);
     parser_expect(p, T_LPAREN);
     while (!parser_at(p, T_RPAREN)) {
         if (node->items.count) parser_expect(p, T_COMMA);
@@ -184,7 +179,7 @@ static void parse_signature(Parser *p, Node *node)
             parser_fail(p, ERR_INVALID, name->line, "a parameter without default follows one with a default");
     }
     p->pos++;
-    scope_leave(p, mark);
+    scope_leave(p);
 }
 
 /* A special name that the macro mentions is a parameter of its own, unless one of those written down is called so. */
@@ -202,9 +197,9 @@ static void bind_special(Parser *p, Node *node, Special special)
 /* The body of a macro, call block or generation: loops outside of it don't count inside. */
 static Node *parse_function_body(Parser *p, Node *node, const char *end)
 {
-    int       loops = p->loops;
-    Node     *outer = p->function;
-    ScopeMark mark = scope_enter(p, node->scope);
+    int   loops = p->loops;
+    Node *outer = p->function;
+    scope_enter(p, node->scope);
     p->loops = 0;
     p->function = node;
     parse_body_to(p, end, &node->body);
@@ -212,7 +207,7 @@ static Node *parse_function_body(Parser *p, Node *node, const char *end)
     p->function = outer;
     for (int i = 0; outer && i < NUM_SPECIAL; i++) outer->uses[i] |= node->uses[i];
     for (int i = 0; i < SPECIAL_LOOP; i++) bind_special(p, node, (Special)i);
-    scope_leave(p, mark);
+    scope_leave(p);
     return node;
 }
 
@@ -263,20 +258,10 @@ static Node *parse_with(Parser *p, Node *node)
         nodes_add(p, &node->values, parse_expression(p));
     }
     node->scope = scope_new(p);
-    ScopeMark mark = scope_enter(p, node->scope);
+    scope_enter(p, node->scope);
     for (uint32_t i = 0; i < node->items.count; i++) note_target(p, node->items.items[i], true);
-    scope_leave(p, mark);
+    scope_leave(p);
     return parse_scoped_body(p, node, "endwith");
-}
-
-static Node *parse_print(Parser *p, Node *node)
-{
-    node->kind = N_PRINT;
-    while (!parser_at(p, T_BLOCK_END)) {
-        if (node->items.count) parser_expect(p, T_COMMA);
-        nodes_add(p, &node->items, parse_expression(p));
-    }
-    return node;
 }
 
 static Node *parse_loop_control(Parser *p, Node *node)
@@ -287,7 +272,7 @@ static Node *parse_loop_control(Parser *p, Node *node)
     return node;
 }
 
-/* What follows a tag's name goes into the node; NULL: not supported. */
+/* What follows a tag's name goes into the node. */
 static const struct {
     const char *name;
     Node *(*parse)(Parser *p, Node *node);
@@ -300,18 +285,8 @@ static const struct {
     {"filter", parse_filter_block},
     {"with", parse_with},
     {"generation", parse_generation},
-    {"print", parse_print},
     {"break", parse_loop_control},
     {"continue", parse_loop_control},
-    {"autoescape", NULL},
-    {"block", NULL},
-    {"extends", NULL},
-    {"include", NULL},
-    {"import", NULL},
-    {"from", NULL},
-    {"trans", NULL},
-    {"do", NULL},
-    {"debug", NULL},
 };
 
 static Node *parse_statement(Parser *p, const char *const *ends)
@@ -320,9 +295,10 @@ static Node *parse_statement(Parser *p, const char *const *ends)
     if (token->kind != T_NAME) parser_fail(p, ERR_INVALID, token->line, "a tag's name was expected after '{%%'");
     for (size_t i = 0; i < sizeof statements / sizeof statements[0]; i++) {
         if (!parser_skip_name(p, statements[i].name)) continue;
-        if (!statements[i].parse) parser_fail(p, ERR_UNSUPPORTED, token->line, "the tag '%s' is not supported", statements[i].name);
         return statements[i].parse(p, parser_node(p, N_DATA, token->line));
     }
+    if (has_name("autoescape block debug do extends from import include print trans", value_str(token->value)))
+        parser_fail(p, ERR_UNSUPPORTED, token->line, "the tag %s is not supported", token_describe(token).text);
     parser_fail(p, ERR_INVALID, token->line, "unknown tag %s%s%s%s", token_describe(token).text,
                 ends ? "; the block it stands in needs '" : "", ends ? ends[0] : "", ends ? "'" : "");
 }

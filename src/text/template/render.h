@@ -85,26 +85,23 @@ typedef struct Iterator {
     int64_t pos, count;
 } Iterator;
 
-/* A generator, which is read once: `make` gives all its items at the first read, or `next` one after the other. */
+/* A generator, which is read once. */
 typedef struct LazyList LazyList;
 struct LazyList {
     const char *name; /* its Python type, for messages */
     Value       source;
     Args        args;
     uint32_t    mode;
-    void (*make)(Render *r, LazyList *list, List *out);
-    bool (*next)(Render *r, LazyList *list, Value *out); /* false: at the end */
-    List           items;                                /* of make */
-    uint32_t       pos;
-    bool           is_ready; /* read before */
-    Iterator       it;       /* of next: what is left of the source */
+    bool (*next)(Render *r, LazyList *list, Value *out); /* false: at the end; NULL: what `it` gives */
+    bool           is_ready;                             /* read before */
+    Iterator       it;                                   /* what is left of the source */
     struct Getter *getter;
     const Builtin *builtin;
+    Dict           seen; /* the keys of unique */
 };
 Iterator iterator_of(Render *r, Value source);
 bool     iterator_next(Render *r, Iterator *it, Value *out); /* false: at the end */
 List     value_to_list(Render *r, Value source);             /* a copy of its own */
-void     lazy_prepare(Render *r, LazyList *list);            /* calls make */
 
 /* State of a running loop. The items come one by one, so that a loop's filter sees what its body changed. */
 typedef struct LoopState {

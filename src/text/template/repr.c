@@ -115,28 +115,6 @@ static void print_dict(Render *r, const Dict *dict, const TextStyle *style, int 
     strbuf_putc(&r->out, '}');
 }
 
-/* What JSON has no word for. */
-static void print_object(Render *r, Value v, int depth)
-{
-    if (v.type == V_OPEN) open_stop(r);
-    if (v.type == V_RANGE && v.range->step == 1) {
-        strbuf_printf(&r->out, "range(%lld, %lld)", (long long)v.range->start, (long long)v.range->stop);
-    } else if (v.type == V_VIEW) {
-        List list = value_to_list(r, v);
-        strbuf_printf(&r->out, "%s([", value_type_name(v));
-        print_items(r, &list, &repr_style, depth);
-        strbuf_puts(&r->out, "])");
-    } else if (v.type == V_NAMESPACE) {
-        strbuf_puts(&r->out, "<Namespace ");
-        print_dict(r, v.dict, &repr_style, depth);
-        strbuf_putc(&r->out, '>');
-    } else if (v.type == V_UNDEFINED) {
-        strbuf_puts(&r->out, "Undefined");
-    } else {
-        render_fail(r, "a %s has no text", value_type_name(v));
-    }
-}
-
 static void print_text(Render *r, Value v, const TextStyle *style)
 {
     if (style->is_json) {
@@ -194,7 +172,9 @@ static void print_any(Render *r, Value v, const TextStyle *style, int depth)
         break;
     default:
         if (is_json) render_fail(r, "tojson: object of type %s is not JSON serializable", value_type_name(v));
-        print_object(r, v, depth + 1);
+        if (v.type == V_OPEN) open_stop(r);
+        if (v.type != V_UNDEFINED) render_fail(r, "a %s has no text; |list gives one where it can be iterated", value_type_name(v));
+        strbuf_puts(&r->out, "Undefined");
     }
 }
 

@@ -18,13 +18,6 @@ static utf8proc_category_t category(uint32_t cp)
     return utf8proc_category((utf8proc_int32_t)cp);
 }
 
-static bool cp_is_alpha(uint32_t cp)
-{
-    if (cp < 0x80) return (cp | 32) >= 'a' && (cp | 32) <= 'z';
-    utf8proc_category_t c = category(cp);
-    return c >= UTF8PROC_CATEGORY_LU && c <= UTF8PROC_CATEGORY_LO;
-}
-
 bool cp_is_decimal(uint32_t cp)
 {
     return category(cp) == UTF8PROC_CATEGORY_ND;
@@ -60,15 +53,6 @@ bool cp_is_printable(uint32_t cp)
     if (cp < 0x7F) return cp >= 0x20;
     utf8proc_category_t c = category(cp);
     return c != UTF8PROC_CATEGORY_CN && !(c >= UTF8PROC_CATEGORY_ZS && c <= UTF8PROC_CATEGORY_CO);
-}
-
-bool cp_is_identifier(uint32_t cp, bool first)
-{
-    if (cp < 0x80) return cp_is_alpha(cp) || cp == '_' || (!first && cp >= '0' && cp <= '9');
-    utf8proc_category_t c = category(cp);
-    if (cp_is_alpha(cp) || c == UTF8PROC_CATEGORY_NL) return true;
-    return !first &&
-           (c == UTF8PROC_CATEGORY_MN || c == UTF8PROC_CATEGORY_MC || c == UTF8PROC_CATEGORY_ND || c == UTF8PROC_CATEGORY_PC || cp == 0xB7);
 }
 
 static void put_cp(StrBuf *out, uint32_t cp)

@@ -7,7 +7,6 @@ bool cp_is_space(uint32_t cp);
 bool cp_is_decimal(uint32_t cp);
 bool cp_is_other_number(uint32_t cp); /* beyond decimal digits and letters that count: raised, circled, fractions */
 bool cp_is_printable(uint32_t cp);
-bool cp_is_identifier(uint32_t cp, bool first);
 
 typedef enum CaseMap { CASE_UPPER, CASE_LOWER, CASE_TITLE, CASE_CAPITALIZE } CaseMap;
 /* Appends the text mapped with Unicode's full mappings, as Python's str.upper() and so on do. */

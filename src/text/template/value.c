@@ -138,55 +138,25 @@ Value text_take(Render *r, size_t begin)
 
 bool value_truth(Render *r, Value v)
 {
-    switch ((ValueType)v.type) {
-    case V_MISSING:
-    case V_UNDEFINED:
-    case V_NONE:
-        return false;
-    case V_BOOL:
-        return v.boolean;
-    case V_INT:
-        return v.integer != 0;
-    case V_FLOAT:
-        return v.number != 0;
-    case V_STRING:
-        return v.len != 0;
-    case V_LIST:
-    case V_TUPLE:
-    case V_DICT:
-    case V_RANGE:
-    case V_VIEW:
-    case V_LOOP:
-        return value_length(r, v) != 0;
-    case V_OPEN:
-        return open_truth(r, v);
-    default:
-        return true;
-    }
+    if (v.type == V_OPEN) return open_truth(r, v);
+    if (v.type == V_STRING) return v.len != 0;
+    if (v.type == V_FLOAT) return v.number != 0;
+    if (value_is(v, TYPES_INTEGRAL)) return value_as_int(v) != 0;
+    if (value_is(v, TYPES_ARRAY | TYPE_DICT | TYPE_RANGE | TYPE_LOOP | 1 << V_VIEW)) return value_length(r, v) != 0;
+    return v.type > V_NONE;
 }
 
 int64_t value_length(Render *r, Value v)
 {
-    switch ((ValueType)v.type) {
-    case V_UNDEFINED:
-        return 0;
-    case V_STRING:
-        render_tick(r, v.len >> 10);
-        return v.flags & VALUE_ASCII ? v.len : (int64_t)utf8_count(value_str(v));
-    case V_LIST:
-    case V_TUPLE:
-        return v.list->count;
-    case V_DICT:
-        return v.dict->count;
-    case V_RANGE:
-        return v.range->count;
-    case V_VIEW:
-        return v.view->dict->count;
-    case V_LOOP:
-        return loop_length(r, v.loop);
-    default:
-        render_fail(r, "object of type '%s' has no length", value_type_name(v));
-    }
+    if (v.type == V_UNDEFINED) return 0;
+    if (value_is(v, TYPES_ARRAY)) return v.list->count;
+    if (v.type == V_DICT) return v.dict->count;
+    if (v.type == V_RANGE) return v.range->count;
+    if (v.type == V_VIEW) return v.view->dict->count;
+    if (v.type == V_LOOP) return loop_length(r, v.loop);
+    if (v.type != V_STRING) render_fail(r, "object of type '%s' has no length", value_type_name(v));
+    render_tick(r, v.len >> 10);
+    return (int64_t)utf8_count(value_str(v));
 }
 
 /* ---- equality and order ---- */
@@ -230,24 +200,12 @@ bool value_equal(Render *r, Value a, Value b)
     if (value_is(a, TYPES_NUMBER) && value_is(b, TYPES_NUMBER)) return compare_numbers(a, b) == 0;
     if (a.type == V_OPEN || b.type == V_OPEN) return open_equal(r, a, b);
     if (a.type != b.type) return false;
-    switch ((ValueType)a.type) {
-    case V_MISSING:
-    case V_UNDEFINED:
-    case V_NONE:
-        return true;
-    case V_STRING:
-        render_tick(r, a.len >> 10);
-        return str_same(value_str(a), value_str(b));
-    case V_LIST:
-    case V_TUPLE:
-    case V_DICT:
-        return equal_containers(r, a, b);
-    case V_VIEW:
-    case V_RANGE:
-        render_fail(r, "comparing a %s is not supported", value_type_name(a));
-    default:
-        return a.list == b.list;
-    }
+    if (a.type <= V_NONE) return true;
+    if (value_is(a, TYPES_ARRAY | TYPE_DICT)) return equal_containers(r, a, b);
+    if (a.type == V_VIEW || a.type == V_RANGE) render_fail(r, "comparing a %s is not supported", value_type_name(a));
+    if (a.type != V_STRING) return a.list == b.list;
+    render_tick(r, a.len >> 10);
+    return str_same(value_str(a), value_str(b));
 }
 
 static int compare_lists(Render *r, const List *a, const List *b, const char *op)
@@ -292,7 +250,6 @@ bool value_contains(Render *r, Value item, Value container)
         value_hashable(r, item);
         return !value_is_missing(dict_get(r, container.type == V_DICT ? container.dict : container.view->dict, item));
     }
-    if (!value_is(container, TYPES_ITERABLE)) render_fail(r, "argument of type '%s' is not iterable", value_type_name(container));
     for (Iterator it = iterator_of(r, container); iterator_next(r, &it, &one);)
         if (value_equal(r, one, item)) return true;
     return false;
@@ -362,20 +319,13 @@ int64_t number_of(Str text)
 
 /* ---- JSON ---- */
 
-static Value text_of_json(Str text)
-{
-    Value v = value_of_str(text);
-    if (text_is_ascii(text)) v.flags = VALUE_ASCII;
-    return v;
-}
-
 static Value dict_of_json(Render *r, const JsonValue *json)
 {
     Dict *dict = arena_new(&r->arena, Dict);
     dict->entries = arena_array(&r->arena, DictEntry, json->count);
     dict->count = dict->capacity = json->count;
     for (uint32_t i = 0; i < json->count; i++)
-        dict->entries[i] = (DictEntry){text_of_json(json->members[i].key), value_from_json(r, &json->members[i].value)};
+        dict->entries[i] = (DictEntry){value_of_str(json->members[i].key), value_from_json(r, &json->members[i].value)};
     return value_dict(dict);
 }
 
@@ -395,7 +345,7 @@ Value value_from_json(Render *r, const JsonValue *json)
     }
     case JSON_STRING:
         if (json->string.len > RENDER_MAX_TEXT_BYTES) render_fail(r, "a text of %zu bytes is too long", json->string.len);
-        return text_of_json(json->string);
+        return value_of_str(json->string);
     case JSON_ARRAY: {
         List list = {.items = arena_array(&r->arena, Value, json->count), .count = json->count};
         for (uint32_t i = 0; i < json->count; i++) list.items[i] = value_from_json(r, &json->items[i]);

@@ -50,8 +50,7 @@ enum {
 
 enum {
     VALUE_MARKUP = 1, /* of a string: escaped text; what is added to it gets escaped */
-    VALUE_ASCII = 2,  /* of a string: known to be ASCII, so that characters are bytes */
-    VALUE_TOO_BIG = 4 /* of a float: an integer of the data beyond 64 bits; it has no text and can't be reckoned with */
+    VALUE_TOO_BIG = 2 /* of a float: an integer of the data beyond 64 bits; it has no text and can't be reckoned with */
 };
 
 /* Why a value is undefined; the name is in `text`. */
