@@ -62,7 +62,7 @@ const char *json_type_name(JsonType type);
 
 /* Writes "text" quoted and escaped; bytes that aren't UTF-8 become U+FFFD. */
 void json_write_string(StrBuf *out, const char *text, size_t len);
-/* Shortest text that reads back to the same double; NaN and infinities are written as null. */
+/* Shortest text that reads back to the same double, as Python has it; NaN and infinities are written as null. */
 void json_write_double(StrBuf *out, double value);
 /* The value again as JSON. indent < 0: one line; else that many spaces a level. Key order is kept. */
 void json_write(StrBuf *out, const JsonValue *value, int indent);

@@ -55,20 +55,54 @@ void json_write_string(StrBuf *out, const char *text, size_t len)
     strbuf_putc(out, '"');
 }
 
+/* d.ddde+x with its last digit one higher; false when that is a 9. */
+static bool next_decimal(char *text)
+{
+    char *last = strchr(text, 'e') - 1;
+    if (*last == '9') return false;
+    ++*last;
+    return true;
+}
+
+/* The fewest digits that read back to the same number, as "%.17e" would print them. 15 digits survive a round trip, so
+ * the first that reads back is the shortest; not so below the normal range. Below a power of two numbers lie closer than
+ * above: the nearest decimal may be too far while the next higher one isn't. */
+static void shortest(double number, char *out, size_t size)
+{
+    for (int precision = fabs(number) < DBL_MIN ? 1 : 15; precision <= 17; precision++) {
+        snprintf(out, size, "%.*e", precision - 1, number);
+        if (strtod(out, NULL) == number) return;
+        if (precision < 17 && next_decimal(out) && strtod(out, NULL) == number) return;
+    }
+}
+
+/* As Python writes it: digits as they are for exponents in -4..15, else scientific. */
 void json_write_double(StrBuf *out, double value)
 {
+    char text[40], digits[24];
     if (!isfinite(value)) {
         strbuf_puts(out, "null");
         return;
     }
-    char text[40];
-    /* 15 digits survive a round trip, so the first that reads back is the shortest; not so below the normal range. */
-    for (int digits = fabs(value) < DBL_MIN ? 1 : 15; digits <= 17; digits++) {
-        snprintf(text, sizeof text, "%.*g", digits, value);
-        if (strtod(text, NULL) == value) break;
+    shortest(value, text, sizeof text);
+    int exponent = atoi(strchr(text, 'e') + 1), n = 0;
+    for (const char *s = text; *s != 'e'; s++)
+        if (*s >= '0' && *s <= '9') digits[n++] = *s;
+    while (n > 1 && digits[n - 1] == '0') n--;
+    digits[n] = 0;
+    if (text[0] == '-') strbuf_putc(out, '-');
+    if (exponent < -4 || exponent >= 16) {
+        strbuf_printf(out, n > 1 ? "%c.%s" : "%c", digits[0], digits + 1);
+        strbuf_printf(out, "e%c%02d", exponent < 0 ? '-' : '+', abs(exponent));
+    } else if (exponent < 0) {
+        strbuf_printf(out, "0.%.*s%s", -1 - exponent, "000", digits);
+    } else {
+        for (int i = 0; i <= exponent || i < n; i++) {
+            if (i == exponent + 1) strbuf_putc(out, '.');
+            strbuf_putc(out, i < n ? digits[i] : '0');
+        }
+        if (n <= exponent + 1) strbuf_puts(out, ".0");
     }
-    strbuf_puts(out, text);
-    if (!strpbrk(text, ".e")) strbuf_puts(out, ".0"); /* stays a double when read back */
 }
 
 static void new_line(StrBuf *out, int indent, int level)

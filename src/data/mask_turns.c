@@ -7,9 +7,9 @@
  * the template puts around plain answers (mask_probe.c) is looked for before and behind it.
  * Either way a turn ends behind the stop of its message, without the blanks that follow.
  *
- * Two shortcuts. Renderings that the memo has need no comparison where it knows how they stand to each other. And one rendering
- * instead of two a turn does, when what opens a turn (the generation prompt) stands in the text exactly once for each
- * assistant message, with that message's content right behind it.
+ * Two shortcuts. One rendering instead of two a turn does, when what opens a turn (the generation prompt) stands in the text
+ * exactly once for each assistant message, with that message's content right behind it. And where a prefix shows that a turn begins
+ * but not where it ends, its content with a stop right behind it does.
  * Renderings come from the memo where it has them. Those share the texts of the messages, so that comparing a prefix looks
  * at the parts and not at what is in them. */
 #include "data/mask_turns.h"
@@ -255,44 +255,6 @@ static size_t plain_end(const TurnContext *context, uint32_t i, Str text, size_t
     return body.data && end > at ? end : begin;
 }
 
-/* Would turns_by_opening fail on a text whose assistants' turns all begin where `turns` says? */
-static bool lacks_content(const TurnContext *context, Str text, const TurnList *turns)
-{
-    const Sample *sample = context->sample;
-    Str           opening = {context->rules->opening.data, context->rules->opening.len};
-    const char   *end = text.data + text.len;
-    bool          lacks = opening.len == 0;
-    uint32_t      k = 0;
-    for (uint32_t i = 0; i < sample->messages->count; i++) {
-        if (!context->is_assistant[i]) continue;
-        if (!context->is_trained[i]) return false;
-        const char *begin = text.data + turns->spans[k++].begin_byte;
-        if ((size_t)(begin - text.data) < opening.len || !stands_at(begin - opening.len, end, opening)) return false;
-        lacks |= !content_at(&sample->messages->items[i], begin, end).data;
-    }
-    return lacks && k == turns->count;
-}
-
-/* By prefixes, of which the memo knows how they stand to the whole; false when one isn't known or doesn't fit, or when the
- * other shortcut, which knows best where a turn ends, may find the turns. */
-static bool turns_by_memo(const TurnContext *context, const TemplateParts *whole, Str text, TurnList *turns)
-{
-    const Sample *sample = context->sample;
-    if (!whole->path) return false;
-    for (uint32_t i = 0; i < sample->messages->count; i++) {
-        if (!context->is_trained[i]) continue;
-        bool   opens = context->is_assistant[i], begins = true, has_end;
-        size_t begin = 0, end;
-        if (i == 0 && opens) return false;
-        if (i > 0 && !template_memo_prefix(context->memo, whole, i, opens, &begins, &begin)) return false;
-        if (!begins || !template_memo_prefix(context->memo, whole, i + 1, false, &has_end, &end)) return false;
-        end = has_end && end >= begin ? end_of_turn(context, i, text, begin, end) : plain_end(context, i, text, begin);
-        if (!has_end && end == begin) return false;
-        add_span(turns, begin, end);
-    }
-    return lacks_content(context, text, turns);
-}
-
 /* With one look over the text; false when anything is unlike the plain case. */
 static bool turns_by_opening(const TurnContext *context, Str text, TurnList *turns)
 {
@@ -457,7 +419,13 @@ static Status turns_by_rendering(const TurnContext *context, const TemplateParts
         if (!context->is_trained[i]) continue;
         Turn   turn = turn_by_prefixes(context, i, whole);
         size_t from = turns->count ? turns->spans[turns->count - 1].end_byte : 0;
-        if (i == 0 && context->is_assistant[0]) look_for_greeting(context, text, &turn);
+        bool   is_greeting = i == 0 && context->is_assistant[0], may_be_plain = turn.begins && !turn.ends && !is_greeting;
+        size_t plain = may_be_plain && !context->rules->forbids_shortcuts ? plain_end(context, i, text, turn.begin) : turn.begin;
+        if (plain > turn.begin) {
+            add_span(turns, turn.begin, plain);
+            continue;
+        }
+        if (is_greeting) look_for_greeting(context, text, &turn);
         if (!turn.begins || !turn.ends) TRY(turn_by_change(context, i, text, from, &turn));
         add_span(turns, turn.begin, end_of_turn(context, i, text, turn.begin, turn.end));
     }
@@ -470,8 +438,7 @@ static Status find_turns(TurnContext *context, const TemplateParts *whole, Str t
     settle_messages(context);
     if (whole->num_spans > 0) {
         TRY(turns_by_marks(context, whole, text, turns));
-    } else if (!has_shortcuts || !turns_by_memo(context, whole, text, turns)) {
-        turns->count = 0;
+    } else {
         if (has_shortcuts && turns_by_opening(context, text, turns)) return OK; /* in it are none that teach less */
         TRY(turns_by_rendering(context, whole, text, turns));
     }

@@ -9,6 +9,28 @@
 
 const CharTable char_table = {char_blocks, char_classes};
 
+size_t utf8_count(Str text)
+{
+    size_t count = 0;
+    for (size_t i = 0; i < text.len; i++) count += ((unsigned char)text.data[i] & 0xC0) != 0x80;
+    return count;
+}
+
+size_t utf8_offset(Str text, size_t count)
+{
+    size_t i = 0;
+    for (; i < text.len; i++)
+        if (((unsigned char)text.data[i] & 0xC0) != 0x80 && count-- == 0) break;
+    return i;
+}
+
+bool text_is_ascii(Str text)
+{
+    unsigned char all = 0;
+    for (size_t i = 0; i < text.len; i++) all |= (unsigned char)text.data[i];
+    return all < 0x80;
+}
+
 size_t utf8_encode(uint32_t code, char *out)
 {
     if (code < 0x80) {

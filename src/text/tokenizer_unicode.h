@@ -57,6 +57,16 @@ static inline uint32_t utf8_decode(const char *p, size_t *out_size)
     return (uint32_t)(b[0] & 7) << 18 | (uint32_t)(b[1] & 63) << 12 | (uint32_t)(b[2] & 63) << 6 | (b[3] & 63);
 }
 
+/* The character at text[*pos], which is stepped over, never beyond the end; 0 there. */
+static inline uint32_t utf8_next(Str text, size_t *pos)
+{
+    size_t   size = *pos < text.len ? utf8_size((uint8_t)text.data[*pos]) : 0;
+    bool     fits = size && size <= text.len - *pos;
+    uint32_t cp = fits ? utf8_decode(text.data + *pos, &size) : size ? 0xFFFD : 0;
+    *pos = fits ? *pos + size : text.len;
+    return cp;
+}
+
 /* Start of the character that ends before `end`, in valid UTF-8; end > text. */
 static inline size_t utf8_back(const char *text, size_t end)
 {
@@ -64,6 +74,10 @@ static inline size_t utf8_back(const char *text, size_t end)
     while (end > 0 && ((uint8_t)text[end] & 0xC0) == 0x80) end--;
     return end;
 }
+
+size_t utf8_count(Str text);                /* characters */
+size_t utf8_offset(Str text, size_t count); /* byte offset of the count-th character, at most text.len */
+bool   text_is_ascii(Str text);
 
 /* Writes 1 to 4 bytes and returns how many; `code` is a scalar value. */
 size_t utf8_encode(uint32_t code, char *out);

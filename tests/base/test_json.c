@@ -262,6 +262,19 @@ static void odd_bytes_are_written_as_valid_utf8(void)
     strbuf_deinit(&out);
 }
 
+static void doubles_are_written_as_python_does(void)
+{
+    static const double values[] = {0.0, -0.0, 0.1, 100, 1e15, 1e16, 1e-4, 1.5e-5, 5e-324, 0x1p-44, 123456789012345680.0, -2.5e300};
+    StrBuf              out = {0};
+    for (size_t i = 0; i < sizeof values / sizeof values[0]; i++) {
+        json_write_double(&out, values[i]);
+        strbuf_putc(&out, ' ');
+    }
+    EXPECT_STR(out.data, "0.0 -0.0 0.1 100.0 1000000000000000.0 1e+16 0.0001 1.5e-05 5e-324 5.684341886080802e-14 1.2345678901234568e+17 "
+                         "-2.5e+300 ");
+    strbuf_deinit(&out);
+}
+
 static void doubles_survive_a_round_trip(void)
 {
     StrBuf   out = {0};
@@ -286,4 +299,4 @@ TEST_MAIN(TEST(values_of_every_type), TEST(numbers_beyond_int64_become_doubles),
           TEST(malformed_texts_are_named_with_their_place), TEST(nul_escapes_are_kept), TEST(lone_surrogates_become_replacement_characters),
           TEST(nesting_is_bounded), TEST(many_members_keep_order_and_find_duplicates), TEST(keys_made_to_collide_take_no_longer),
           TEST(rows_may_hold_what_python_writes), TEST(writing_then_reading_is_identity), TEST(odd_bytes_are_written_as_valid_utf8),
-          TEST(doubles_survive_a_round_trip))
+          TEST(doubles_are_written_as_python_does), TEST(doubles_survive_a_round_trip))

@@ -22,22 +22,6 @@ static void turn_texts_round(JsonValue *messages)
         }
 }
 
-/* The first messages, of which `text` is the rendering of all. */
-static void check_prefix(const Template *tmpl, TemplateMemo *memo, const JsonValue *messages, const TemplateParts *parts, Str text)
-{
-    JsonValue      some = *messages;
-    TemplateInput  input = {.messages = &some, .now_unix = 1700000000};
-    TemplateOutput prefix;
-    bool           is_prefix;
-    size_t         len;
-    some.count--;
-    if (!template_memo_prefix(memo, parts, some.count, false, &is_prefix, &len)) return;
-    CHECK(template_render(tmpl, &input, &prefix) == OK);
-    bool is_so = prefix.text.len <= text.len && (prefix.text.len == 0 || memcmp(text.data, prefix.text.data, prefix.text.len) == 0);
-    CHECK(is_so == is_prefix && (!is_so || len == prefix.text.len));
-    template_output_deinit(&prefix);
-}
-
 static void check_memo(const Template *tmpl, TemplateMemo *memo, const JsonValue *messages, Arena *arena)
 {
     TemplateInput  input = {.messages = messages, .now_unix = 1700000000};
@@ -51,7 +35,6 @@ static void check_memo(const Template *tmpl, TemplateMemo *memo, const JsonValue
         CHECK(parts.parts[i].len == 0 || memcmp(whole.text.data + at, parts.parts[i].data, parts.parts[i].len) == 0);
     for (size_t i = 0; i < parts.num_spans; i++)
         CHECK(parts.spans[i].begin == whole.spans[i].begin && parts.spans[i].end == whole.spans[i].end);
-    check_prefix(tmpl, memo, messages, &parts, (Str){whole.text.data, whole.text.len});
     template_output_deinit(&whole);
 }
 

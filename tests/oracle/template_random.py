@@ -84,8 +84,8 @@ def run_driver(driver, cases):
 
 
 # What we refuse on purpose: integers beyond 64 bits, object addresses and sizes in texts, Python's float("1e400")...
-OURS = ("does not fit 64 bits", "has no text", "differ from run to run", "not supported", "grows beyond", "more than", "complex",
-        "too large", "fit 64", "can't be sliced")
+OURS = ("does not fit 64 bits", "has no text", "not supported", "grows beyond", "more than", "complex", "too large", "fit 64",
+        "can't be sliced", "format: no argument")
 
 
 def fails_when_folded(reason):
@@ -119,16 +119,16 @@ class Generator:
     names = list(k for k in CONTEXT if k.isidentifier()) + ["x", "y", "zz", "loop"]
     filters = ["upper", "lower", "title", "capitalize", "trim", "length", "first", "last", "list", "join", "join(', ')", "sort", "reverse",
                "tojson", "tojson(indent=2)", "string", "int", "float", "abs", "round", "round(1)", "default('dd')", "d('q', true)", "sum", "min", "max",
-               "unique", "map('upper')", "map(attribute='name')", "select", "reject", "selectattr('on')", "items", "dictsort", "batch(2)",
-               "slice(2)", "replace('o', '0')", "truncate(5)", "indent", "indent(2, true)", "wordcount", "escape", "safe", "e", "center(9)", "striptags",
-               "urlencode", "groupby('age')", "select('string')", "map('string')", "map('length')", "rejectattr('age', 'gt', 26)", "filesizeformat",
-               "select('gt', 1)", "count", "format(1)", "sort(reverse=true)", "tojson(sort_keys=true)", "map('int')", "attr('name')", "xmlattr", "forceescape"]
+               "unique", "map('upper')", "map(attribute='name')", "select", "reject", "selectattr('on')", "items", "dictsort",
+               "replace('o', '0')", "indent", "indent(2, true)", "escape", "safe", "e",
+               "select('string')", "map('string')", "map('length')", "rejectattr('age', 'gt', 26)",
+               "select('gt', 1)", "count", "format(1)", "sort(reverse=true)", "tojson(sort_keys=true)", "map('int')", "forceescape"]
     methods = ["upper()", "lower()", "strip()", "lstrip('H')", "rstrip()", "split()", "split('o')", "split(' ', 1)", "rsplit('o', 1)", "startswith('H')",
                "endswith('d')", "find('o')", "replace('l', 'L')", "title()", "capitalize()", "splitlines()", "items()", "keys()", "values()", "get('a')",
-               "get('q', 3)", "count('o')", "index('o')", "join(words)", "isdigit()", "isupper()", "swapcase()", "zfill(4)", "center(8)", "partition('o')",
-               "removeprefix('H')", "format(1, a=2)", "rfind('l')", "copy()", "append(1)", "pop()", "name", "a", "role", "content", "b", "age", "ljust(5)", "expandtabs()"]
+               "get('q', 3)", "count('o')", "index('o')", "join(words)", "isdigit()", "partition('o')",
+               "removeprefix('H')", "format(1, a=2)", "append(1)", "pop()", "name", "a", "role", "content", "b", "age"]
     tests = ["defined", "undefined", "none", "string", "number", "mapping", "sequence", "iterable", "odd", "even", "divisibleby 3", "boolean", "true", "false",
-             "integer", "float", "lower", "upper", "eq 1", "ne 'a'", "lt 3", "ge 2", "in [1, 'a']", "callable", "escaped", "sameas none", "filter", "test"]
+             "integer", "float", "eq 1", "ne 'a'", "lt 3", "ge 2", "in [1, 'a']", "callable", "sameas none"]
     strings = ["'a'", "'Hello'", "''", "'o'", "\"q'\"", "'%s'", "'%d-%s'", "'{}'", "'{a}'", "'é'", "'1.5'", "'12'", "' x '", "'<b>'", "'a\\nb'"]
 
     def __init__(self, seed):
@@ -171,7 +171,7 @@ class Generator:
                 return f"({text()} {self.pick(['+', '~', '==', 'in', 'not in', '<'])} {text()})"
             return f"({self.pick([number, text, many])()} is {self.pick(['', 'not '])}{self.pick(self.tests)})"
         if k < 3:
-            return f"({e()} {self.pick(['+', '-', '*', '/', '//', '%', '~', '**', '+', '~'])} {e()})"
+            return f"({e()} {self.pick(['+', '-', '*', '/', '//', '%', '~', '+', '~'])} {e()})"
         if k < 5:
             return f"{e()} {self.pick(['==', '!=', '<', '<=', '>', '>=', 'in', 'not in'])} {e()}"
         if k == 5:

@@ -107,6 +107,6 @@ class Layout:
             elif k == 4:
                 out += "{%" + sign() + r.choice([" raw ", "raw"]) + r.choice(["", "-"]) + "%}" + r.choice([" x ", "\nx\n", "{{ y }}", "{#", " {% if %} "]) + "{%" + sign() + " endraw " + sign() + "%}"
             elif k == 5:
-                out += "{%" + sign() + r.choice([" set q = 1 ", " print n "]) + sign() + "%}"
+                out += "{%" + sign() + r.choice([" set q = 1 ", " set q = n "]) + sign() + "%}"
             out += r.choice(self.gaps)
         return r.choice(self.gaps) + out + "{% endif %}" * depth

@@ -186,7 +186,89 @@ static void errors_name_the_line(void)
     EXPECT_FAILS(render_text("\n{{ 'x'|wordwrap }}", &out), ERR_UNSUPPORTED, "t:2: the filter 'wordwrap' is not supported");
     EXPECT_REFUSED("\n{{ 'x'.encode() }}", "t:2: the method encode() is not supported");
     EXPECT_REFUSED("\n{{ {}.keys() - [] }}", "t:2: sets, as of a dict's keys, are not supported");
-    EXPECT_REFUSED("\n{{ '&euro;'|striptags }}", "t:2: the entity '&euro;' is not supported");
+}
+
+/* A filter of a block sees the block's names, whether or not anything else mentions them. */
+static void filters_of_blocks_see_their_names(void)
+{
+    EXPECT_RENDERS("{% set y|replace('a', x) %}{% set x = 'W' %}abc{% endset %}{{ y }}", "Wbc");
+    EXPECT_RENDERS("{% set y|replace('a', 'b' if x is defined else 'c') %}abc{% endset %}{{ y }}", "cbc");
+    EXPECT_RENDERS("{% filter replace('a', 'b' if x is defined else 'c') %}abc{% endfilter %}", "cbc");
+}
+
+/* What Jinja and Python have beyond what chat templates use fails by name, before the first render where that is possible. */
+static void what_is_missing_is_named(void)
+{
+    static const char *const filters[] = {"attr('x')", "batch(2)", "center",    "filesizeformat", "groupby('x')",
+                                          "pprint",    "random",   "slice(2)",  "striptags",      "truncate(3)",
+                                          "urlencode", "urlize",   "wordcount", "wordwrap",       "xmlattr"};
+    static const char *const expressions[] = {
+        "'a'.center(5)",
+        "'a'.zfill(5)",
+        "'a'.casefold()",
+        "'a'.isnumeric()",
+        "'ab'.find('b', 1)",
+        "'ab'.startswith('b', 1)",
+        "'a b'.rsplit(none, 1)",
+        "'{:^5}'.format('a')",
+        "'{:,}'.format(5)",
+        "'{!a}'.format('a')",
+        "'%c' % 65",
+        "'%*d' % (5, 3)",
+        "7.5 // 2",
+        "7.5 % 2",
+        "'ff'|int(0, 16)",
+        "'1_0'|int",
+        "15|round(-1)",
+        "[]|sort(attribute='a,b')",
+        "cycler(1)",
+        "joiner()",
+        "lipsum()",
+        "range(5).start",
+        "range(3) == range(3)",
+        "{}.keys() == {}.keys()",
+        "{}.copy()",
+        "5 .real",
+        "'%(a)s' % {'a': 1}",
+        "'%(a)s'|format(a=1)",
+        "1.5|round(0, 'floor')",
+        "'a'.swapcase()",
+        "'a'.isalpha()",
+        "'a'.islower()",
+        "'a'.rfind('b')",
+        "'a'.rpartition('b')",
+        "'\u00b2'.isdigit()",
+        "'\u0663'|int",
+    };
+    static const char *const unread[] = {"2 ** 3",       "1_000",        "0x1F",           "0b1",      "007", "1.5_0",
+                                         "'a' is lower", "'a' is upper", "'a' is escaped", "[1][0, 1]"};
+    TemplateOutput           out;
+    for (size_t i = 0; i < sizeof unread / sizeof unread[0]; i++) {
+        char source[80];
+        snprintf(source, sizeof source, "\n{{ %s }}", unread[i]);
+        EXPECT_FAILS(render_text(source, &out), ERR_UNSUPPORTED, "supported");
+    }
+    static const char *const textless[] = {"range(3)", "{}.items()", "namespace(a=1)", "[1]|map('string')", "range"};
+    for (size_t i = 0; i < sizeof textless / sizeof textless[0]; i++) {
+        char source[80];
+        snprintf(source, sizeof source, "\n{{ %s }}", textless[i]);
+        EXPECT_FAILS(render_text(source, &out), ERR_INVALID, " has no text");
+    }
+    EXPECT_FAILS(render_text("\n{% print 1 %}", &out), ERR_UNSUPPORTED, "t:2: the tag 'print' is not supported");
+    EXPECT_REFUSED("{{ 'a\\\u00e9' }}", "a backslash before a character beyond ASCII is not supported");
+    EXPECT_FAILS(render_text("{{ \u00e9 }}", &out), ERR_INVALID, "names of characters beyond ASCII are not supported");
+    EXPECT_REFUSED("{% for i in [1] %}\n{% for j in loop %}{% endfor %}{% endfor %}", "t:2: iterating over loop is not supported");
+    for (size_t i = 0; i < sizeof filters / sizeof filters[0]; i++) {
+        char source[80], name[80];
+        snprintf(source, sizeof source, "\n{{ 'x'|%s }}", filters[i]);
+        snprintf(name, sizeof name, "t:2: the filter '%.*s' is not supported", (int)strcspn(filters[i], "("), filters[i]);
+        EXPECT_FAILS(render_text(source, &out), ERR_UNSUPPORTED, name);
+    }
+    for (size_t i = 0; i < sizeof expressions / sizeof expressions[0]; i++) {
+        char source[80];
+        snprintf(source, sizeof source, "\n{{ %s }}", expressions[i]);
+        EXPECT_FAILS(render_text(source, &out), ERR_INVALID, "not supported");
+    }
 }
 
 static void bombs_are_errors(void)
@@ -197,16 +279,16 @@ static void bombs_are_errors(void)
     EXPECT_REFUSED("{{ range(100001) }}", "range");
     EXPECT_REFUSED("{% set ns = namespace(s='x') %}{% for i in range(40) %}{% set ns.s = ns.s ~ ns.s %}{% endfor %}", "t:1:");
     EXPECT_REFUSED("{% set ns = namespace(l=[]) %}{% for i in range(2000) %}{% set ns.l = [ns.l] %}{% endfor %}{{ ns.l }}", "nested");
-    EXPECT_REFUSED("{% set ns = namespace() %}{% set ns.a = ns %}{{ ns }}", "nested");
+    EXPECT_REFUSED("{% set ns = namespace() %}{% set ns.a = ns %}{{ ns }}", "has no text");
     EXPECT_REFUSED("{% set ns = namespace(l=[1]) %}{% for i in range(60) %}{% set ns.l = ns.l + ns.l %}{% endfor %}", "t:1:");
     EXPECT_REFUSED("{{ 9223372036854775807 + 1 }}", "64 bits");
     EXPECT_REFUSED("{{ '%1000000000d' % 1 }}", "grows beyond");
     EXPECT_REFUSED("{{ '{:1000000000}'.format(1) }}", "grows beyond");
-    EXPECT_REFUSED("{{ 'x'.center(1000000000) }}", "grows beyond");
+    EXPECT_REFUSED("{{ '%1000000000s' % 'x' }}", "grows beyond");
     EXPECT_REFUSED("{% for i in [1] recursive %}{{ loop([1]) }}{% endfor %}", "nested");
     EXPECT_REFUSED("{% set ns = namespace(g=[1]) %}{% for i in range(90000) %}{% set ns.g = ns.g|map('int') %}{% endfor %}{{ ns.g|list }}",
                    "nested");
-    EXPECT_REFUSED("{% set ns = namespace(g=[1]) %}{% for i in range(90000) %}{% set ns.g = ns.g|batch(2) %}{% endfor %}{{ ns.g|list }}",
+    EXPECT_REFUSED("{% set ns = namespace(g=[1]) %}{% for i in range(90000) %}{% set ns.g = ns.g|unique %}{% endfor %}{{ ns.g|list }}",
                    "nested");
 }
 
@@ -415,8 +497,6 @@ static void white_space_control(void)
 
 /* ---- the memo ---- */
 
-static int prefixes_known;
-
 /* Conversation number n: shapes repeat, texts don't. */
 static void make_conversation(Arena *arena, uint64_t n, JsonValue *out)
 {
@@ -467,20 +547,6 @@ static bool parts_are(const TemplateParts *parts, const TemplateOutput *whole)
     return same;
 }
 
-/* What the memo says of a rendering of the first messages beside that of all. */
-static bool prefix_is(TemplateMemo *memo, const TemplateParts *all, uint32_t count, bool prompted, const TemplateOutput *some)
-{
-    StrBuf text = {0};
-    bool   says = false;
-    size_t len = 0;
-    for (uint32_t i = 0; i < all->num_parts; i++) strbuf_append(&text, all->parts[i].data, all->parts[i].len);
-    bool is_known = all->path && template_memo_prefix(memo, all, count, prompted, &says, &len);
-    bool is_so = some->text.len <= text.len && (some->text.len == 0 || memcmp(text.data, some->text.data, some->text.len) == 0);
-    strbuf_deinit(&text);
-    prefixes_known += is_known;
-    return !is_known || (says == is_so && (!is_so || len == some->text.len));
-}
-
 /* Many conversations and their beginnings, by the memo and by the template; returns how many the memo knew. */
 static int compare_memo(const char *source, int conversations)
 {
@@ -494,8 +560,6 @@ static int compare_memo(const char *source, int conversations)
         arena_reset(&arena);
         make_conversation(&arena, (uint64_t)n, &messages);
         EXPECT(template_memo_start(memo, &messages));
-        TemplateParts all;
-        template_memo_render(memo, messages.count, false, &arena, &all);
         for (uint32_t k = 2; k < 2 * messages.count + 2; k++) {
             JsonValue      some = messages;
             TemplateInput  input = {.messages = &some, .add_generation_prompt = k & 1, .now_unix = 1700000000};
@@ -508,8 +572,6 @@ static int compare_memo(const char *source, int conversations)
             if (status != OK || !parts_are(&parts, &whole))
                 test_fail(__FILE__, __LINE__, "%s: conversation %d, %u messages: the memo gives another text (%s)", source, n, k / 2,
                           status == OK ? strbuf_cstr(&whole.text) : status_message());
-            if (status == OK && !prefix_is(memo, &all, k / 2, k & 1, &whole))
-                test_fail(__FILE__, __LINE__, "%s: conversation %d, %u messages: the memo is wrong about a prefix", source, n, k / 2);
             template_output_deinit(&whole);
         }
     }
@@ -534,7 +596,6 @@ static void memo_is_right_or_silent(void)
     static const char *const filters[] = {
         "abs",
         "capitalize",
-        "center(9)",
         "count",
         "default('d')",
         "default('d', true)",
@@ -557,27 +618,18 @@ static void memo_is_right_or_silent(void)
         "reverse",
         "round",
         "safe",
-        "slice(2)",
         "sort",
         "string",
-        "striptags",
         "sum",
         "title",
         "tojson",
         "trim",
         "trim('e')",
-        "truncate(3)",
         "unique",
         "upper",
-        "urlencode",
-        "wordcount",
-        "xmlattr",
         "select",
         "reject",
         "map('trim')",
-        "groupby('role')",
-        "batch(2)",
-        "attr('content')",
         "format",
         "selectattr('content')",
         "map(attribute='content')|join",
@@ -602,8 +654,7 @@ static void memo_is_right_or_silent(void)
     EXPECT(known > 1000);
     static const char *const snippets[] = {
         "{{ m.content is defined }}{{ m.content is string }}{{ m.content is mapping }}{{ m.content is iterable }}{{ m.content is none }}",
-        "{{ m.content is sequence }}{{ m.content is number }}{{ m.content is callable }}{{ m.content is lower }}",
-        "{{ m.content is upper }}",
+        "{{ m.content is sequence }}{{ m.content is number }}{{ m.content is callable }}",
         "{{ m.content is eq 'yes' }}",
         "{{ m.content is in ['yes', 'no'] }}",
         "{{ m.content in ['yes', 'no'] }}",
@@ -691,12 +742,9 @@ static void memo_is_right_or_silent(void)
         "{{ m.content ~ [m.content] }}",
         "{{ m.content|safe + m.content }}",
         "{{ '<'|e + m.content }}",
-        "{{ cycler(m.content, 'x').next() }}",
-        "{{ joiner(m.content)() }}",
         "{{ m.weight }}{{ m.weight == 1 }}",
         "{{ m.weight is integer }}",
         "{{ m.content is sameas m.content }}",
-        "{{ m.content is filter }}",
         "{{ -m.content }}",
         "{{ m.content + 1 }}",
         "{{ messages[-1].content }}{{ messages[::-1][0].content }}",
@@ -727,9 +775,7 @@ static void memo_knows_usual_templates(void)
         "{{ strftime_now('%d') }}{% for m in messages %}{% if m.content.startswith('<x>') and m.content.endswith('</x>') %}x{% endif %}{{ "
         "m.role }}{% endfor %}",
     };
-    prefixes_known = 0;
     for (size_t i = 0; i < sizeof usual / sizeof usual[0]; i++) EXPECT(compare_memo(usual[i], 400) > 1500);
-    EXPECT(prefixes_known > 6000);
     if (!test_shared_dir()) return;
     static const char *const real[] = {"Qwen-Qwen3-0.6B",
                                        "Qwen-Qwen2.5-7B-Instruct",
@@ -746,9 +792,7 @@ static void memo_knows_usual_templates(void)
         Arena arena = {0};
         Str   source;
         EXPECT_OK(file_read(&arena, arena_printf(&arena, "%s/data/chat/templates/%s.jinja", test_shared_dir(), real[i]), 1 << 20, &source));
-        prefixes_known = 0;
         EXPECT(compare_memo(source.data, 400) > 600); /* of 1 to 4 messages with and without the prompt; some refuse roles */
-        EXPECT(prefixes_known > 150);
         arena_deinit(&arena);
     }
 }
@@ -756,7 +800,8 @@ static void memo_knows_usual_templates(void)
 TEST_MAIN(TEST(snippets_give_what_jinja_gives), TEST(families_give_what_jinja_gives), TEST(published_cases_agree),
           TEST(real_templates_agree), TEST(memo_is_right_or_silent), TEST(memo_knows_usual_templates),
           TEST(messages_and_variables_reach_the_template), TEST(generation_marks_its_bytes), TEST(captured_generation_marks_nothing),
-          TEST(errors_name_the_line), TEST(bombs_are_errors), TEST(deep_templates_are_errors), TEST(large_integers_are_not_rounded),
-          TEST(time_is_the_one_given), TEST(time_of_the_clock_has_microseconds), TEST(folder_template_is_found),
-          TEST(folder_tokens_are_found), TEST(additional_templates_are_found), TEST(same_source_same_hash),
-          TEST(inner_state_does_not_leak_between_renders), TEST(white_space_control))
+          TEST(errors_name_the_line), TEST(what_is_missing_is_named), TEST(filters_of_blocks_see_their_names), TEST(bombs_are_errors),
+          TEST(deep_templates_are_errors), TEST(large_integers_are_not_rounded), TEST(time_is_the_one_given),
+          TEST(time_of_the_clock_has_microseconds), TEST(folder_template_is_found), TEST(folder_tokens_are_found),
+          TEST(additional_templates_are_found), TEST(same_source_same_hash), TEST(inner_state_does_not_leak_between_renders),
+          TEST(white_space_control))

@@ -1,71 +1,19 @@
-/* Filters, tests and global functions: the tables, and what is short. */
-#include "text/template/filters.h"
+/* Tests, global functions, and the tables of all that a template may call. */
+#include "text/template/render.h"
 #include "text/template/text.h"
 
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
 
-/* ---- filters ---- */
-
-const Builtin template_filters[] = {
-    {.name = "abs", filter_abs, ""},
-    {.name = "attr", filter_attr, "!name"},
-    {.name = "batch", filter_batch, "!linecount fill_with"},
-    {.name = "capitalize", text_case, "", CASE_CAPITALIZE},
-    {.name = "center", filter_center, "width"},
-    {.name = "count", filter_length, ""},
-    {.name = "d", filter_default, "default_value boolean"},
-    {.name = "default", filter_default, "default_value boolean"},
-    {.name = "dictsort", filter_dictsort, "case_sensitive by reverse"},
-    {.name = "e", filter_escape, ""},
-    {.name = "escape", filter_escape, ""},
-    {.name = "filesizeformat", filter_filesizeformat, "binary"},
-    {.name = "first", filter_first, ""},
-    {.name = "float", filter_float, "default"},
-    {.name = "forceescape", filter_escape, "", 1},
-    {.name = "format", filter_format, "*"},
-    {.name = "groupby", filter_groupby, "!attribute default case_sensitive"},
-    {.name = "indent", filter_indent, "width first blank"},
-    {.name = "int", filter_int, "default base"},
-    {.name = "items", filter_items, ""},
-    {.name = "join", filter_join, "d attribute"},
-    {.name = "last", filter_last, ""},
-    {.name = "length", filter_length, ""},
-    {.name = "list", filter_list, ""},
-    {.name = "lower", text_case, "", CASE_LOWER},
-    {.name = "map", filter_map, "*"},
-    {.name = "max", filter_extreme, "case_sensitive attribute", 1},
-    {.name = "min", filter_extreme, "case_sensitive attribute"},
-    {.name = "reject", filter_select, "*", SELECT_NOT},
-    {.name = "rejectattr", filter_select, "*", SELECT_NOT | SELECT_ATTRIBUTE},
-    {.name = "replace", filter_replace, "!old !new count"},
-    {.name = "reverse", filter_reverse, ""},
-    {.name = "round", filter_round, "precision method"},
-    {.name = "safe", filter_safe, ""},
-    {.name = "select", filter_select, "*"},
-    {.name = "selectattr", filter_select, "*", SELECT_ATTRIBUTE},
-    {.name = "slice", filter_slice, "!slices fill_with"},
-    {.name = "sort", filter_sort, "reverse case_sensitive attribute"},
-    {.name = "string", filter_string, ""},
-    {.name = "striptags", filter_striptags, ""},
-    {.name = "sum", filter_sum, "attribute start"},
-    {.name = "title", filter_title, ""},
-    {.name = "tojson", filter_tojson, "ensure_ascii indent separators sort_keys"},
-    {.name = "trim", text_trim, "chars", SIDE_BOTH},
-    {.name = "truncate", filter_truncate, "length killwords end leeway"},
-    {.name = "unique", filter_unique, "case_sensitive attribute"},
-    {.name = "upper", text_case, "", CASE_UPPER},
-    {.name = "urlencode", filter_urlencode, ""},
-    {.name = "wordcount", filter_wordcount, ""},
-    {.name = "xmlattr", filter_xmlattr, "autospace"},
-    {0},
-};
-
-/* ---- tests: what stands after `is` ---- */
+/* true, false, by `mode`. */
+Value test_truth(Render *r, const Call *c)
+{
+    return value_bool(c->self.type == V_BOOL && value_truth(r, c->self) == c->mode);
+}
 
 /* Of a type; `mode` is a set of them. */
-static Value test_type(Render *r, const Call *c)
+Value test_type(Render *r, const Call *c)
 {
     Value v = c->self;
     (void)r;
@@ -73,107 +21,31 @@ static Value test_type(Render *r, const Call *c)
     return value_bool(value_is(v, c->mode));
 }
 
-static Value test_truth(Render *r, const Call *c)
+/* divisibleby; even and odd are so by 2, `mode` is the remainder. */
+Value test_remainder(Render *r, const Call *c)
 {
-    (void)r;
-    return value_bool(c->self.type == V_BOOL && c->self.boolean == (c->mode != 0));
-}
-
-static Value test_escaped(Render *r, const Call *c)
-{
-    (void)r;
-    return value_bool(value_is_markup(c->self));
-}
-
-static Value remainder_is(Render *r, Value v, Value divisor, int64_t wanted)
-{
-    return value_bool(value_equal(r, value_binary(r, T_MOD, v, divisor), value_int(wanted)));
-}
-
-/* even and odd, by `mode`. */
-static Value test_parity(Render *r, const Call *c)
-{
-    return remainder_is(r, c->self, value_int(2), c->mode);
-}
-
-static Value test_divisibleby(Render *r, const Call *c)
-{
-    return remainder_is(r, c->self, c->argv[0], 0);
+    return value_bool(value_equal(r, value_binary(r, T_MOD, c->self, value_or(c->argv[0], value_int(2))), value_int(c->mode)));
 }
 
 /* `mode`: a TokenKind, as in a comparison. */
-static Value test_compare(Render *r, const Call *c)
+Value test_compare(Render *r, const Call *c)
 {
     return value_bool(value_is_ordered(r, (TokenKind)c->mode, c->self, c->argv[0]));
 }
 
 /* The same object; small values are one object each. */
-static Value test_sameas(Render *r, const Call *c)
+Value test_sameas(Render *r, const Call *c)
 {
     Value a = c->self, b = c->argv[0];
     bool  is_object = value_is(a, TYPES_ARRAY) || a.type >= V_DICT;
     return value_bool(a.type == b.type && (is_object ? a.list == b.list : value_equal(r, a, b)));
 }
 
-/* A filter or a test by name. */
-static Value test_known(Render *r, const Call *c)
-{
-    value_hashable(r, c->self);
-    return value_bool(c->self.type == V_STRING && builtin_find(c->mode ? template_tests : template_filters, value_str(c->self)));
-}
-
-enum { ANY = -1, CALLABLE = 1 << V_FUNCTION | 1 << V_METHOD | 1 << V_MACRO | TYPE_LOOP | 1 << V_JOINER | TYPE_UNDEFINED };
-
-const Builtin template_tests[] = {
-    {.name = "defined", test_type, "", ANY & ~TYPE_UNDEFINED},
-    {.name = "undefined", test_type, "", TYPE_UNDEFINED},
-    {.name = "none", test_type, "", 1 << V_NONE},
-    {.name = "string", test_type, "", TYPE_STRING},
-    {.name = "mapping", test_type, "", TYPE_DICT},
-    {.name = "iterable", test_type, "", TYPES_ITERABLE},
-    {.name = "sequence", test_type, "", TYPES_SLICED | TYPE_DICT | TYPE_UNDEFINED},
-    {.name = "boolean", test_type, "", TYPE_BOOL},
-    {.name = "integer", test_type, "", 1 << V_INT},
-    {.name = "float", test_type, "", TYPE_FLOAT},
-    {.name = "number", test_type, "", TYPES_NUMBER},
-    {.name = "callable", test_type, "", CALLABLE},
-    {.name = "true", test_truth, "", 1},
-    {.name = "false", test_truth, "", 0},
-    {.name = "escaped", test_escaped, ""},
-    {.name = "even", test_parity, "", 0},
-    {.name = "odd", test_parity, "", 1},
-    {.name = "divisibleby", test_divisibleby, "!num"},
-    {.name = "eq", test_compare, "!other", T_EQ},
-    {.name = "equalto", test_compare, "!other", T_EQ},
-    {.name = "==", test_compare, "!other", T_EQ},
-    {.name = "ne", test_compare, "!other", T_NE},
-    {.name = "!=", test_compare, "!other", T_NE},
-    {.name = "lt", test_compare, "!other", T_LT},
-    {.name = "lessthan", test_compare, "!other", T_LT},
-    {.name = "<", test_compare, "!other", T_LT},
-    {.name = "le", test_compare, "!other", T_LE},
-    {.name = "<=", test_compare, "!other", T_LE},
-    {.name = "gt", test_compare, "!other", T_GT},
-    {.name = "greaterthan", test_compare, "!other", T_GT},
-    {.name = ">", test_compare, "!other", T_GT},
-    {.name = "ge", test_compare, "!other", T_GE},
-    {.name = ">=", test_compare, "!other", T_GE},
-    {.name = "in", test_compare, "!seq", T_IN},
-    {.name = "sameas", test_sameas, "!other"},
-    {.name = "lower", text_cased, "", CASE_LOWER},
-    {.name = "upper", text_cased, "", CASE_UPPER},
-    {.name = "filter", test_known, "", 0},
-    {.name = "test", test_known, "", 1},
-    {0},
-};
-
-/* ---- global functions; raise_exception and strftime_now are what transformers adds ---- */
-
-static Value function_range(Render *r, const Call *c)
+Value function_range(Render *r, const Call *c)
 {
     const Args *args = c->args;
     int64_t     bounds[3] = {0, 0, 1};
-    if (args->num_keywords || args->count < 1 || args->count > 3) render_fail(r, "range() takes 1 to 3 integers");
+    if (args->keywords.count || args->count < 1 || args->count > 3) render_fail(r, "range() takes 1 to 3 integers");
     for (uint32_t i = 0; i < args->count; i++) {
         if (args->items[i].type == V_UNDEFINED) undefined_fail(r, args->items[i]);
         bounds[args->count == 1 ? 1 : i] = arg_int(r, args->items[i], "range: an argument", 0);
@@ -189,7 +61,7 @@ static Value function_range(Render *r, const Call *c)
 }
 
 /* dict and namespace, by `mode`: the type. */
-static Value function_dict(Render *r, const Call *c)
+Value function_dict(Render *r, const Call *c)
 {
     const Args *args = c->args;
     Value       source = args->count ? args->items[0] : (Value){0}, item;
@@ -203,33 +75,18 @@ static Value function_dict(Render *r, const Call *c)
         if (pair.count != 2) render_fail(r, "an element of what a dict is made of is no pair");
         dict_set(r, dict, pair.items[0], pair.items[1]);
     }
-    for (uint32_t i = 0; i < args->num_keywords; i++) dict_set(r, dict, value_of_str(args->keywords[i].name), args->keywords[i].value);
+    for (uint32_t i = 0; i < args->keywords.count; i++) dict_set(r, dict, args->keywords.entries[i].key, args->keywords.entries[i].value);
     return (Value){.type = (uint8_t)c->mode, .dict = dict};
 }
 
-static Value function_cycler(Render *r, const Call *c)
-{
-    if (!c->args->count || c->args->num_keywords) render_fail(r, "cycler(): at least one item has to be provided");
-    Value v = {.type = V_CYCLER, .cycler = arena_new(&r->arena, Cycler)};
-    v.cycler->items = (List){.items = (Value *)c->args->items, .count = c->args->count};
-    return v;
-}
-
-static Value function_joiner(Render *r, const Call *c)
-{
-    Value v = {.type = V_JOINER, .cycler = arena_new(&r->arena, Cycler)};
-    v.cycler->text = value_or(c->argv[0], value_text(", ", 2));
-    return v;
-}
-
-static Value function_raise_exception(Render *r, const Call *c)
+Value function_raise_exception(Render *r, const Call *c)
 {
     Value text = value_to_text(r, c->argv[0]);
     render_fail(r, "%.*s", (int)(text.len < 1500 ? text.len : 1500), text.text);
 }
 
 /* Python's datetime.now(): %f are microseconds; it knows of no time zone, so %z and %Z are nothing. */
-static Value function_strftime_now(Render *r, const Call *c)
+Value function_strftime_now(Render *r, const Call *c)
 {
     enum { MAX_FORMAT = 200 };
     char            text[16384], format[1 + MAX_FORMAT * 3 + 1] = "-"; /* no time's text is empty then */
@@ -259,13 +116,36 @@ static Value function_strftime_now(Render *r, const Call *c)
     return value_text(arena_strndup(&r->arena, text + 1, len - 1), len - 1);
 }
 
+Value function_missing(Render *r, const Call *c)
+{
+    render_fail(r, "%s is not supported", c->name);
+}
+
+/* The two are never called: who looks for them fails, or doesn't give them out. */
+Value missing(Render *r, const Call *c)
+{
+    return function_missing(r, c);
+}
+
+Value refused(Render *r, const Call *c)
+{
+    return function_missing(r, c);
+}
+
+#define ROW(name, call, params, mode) {name, call, params, mode, 0},
+const Builtin template_filters[] = {
+#define FILTER ROW
+#include "text/template/builtins.def"
+    {0}};
+const Builtin template_tests[] = {
+#define TEST ROW
+#include "text/template/builtins.def"
+    {0}};
 const Builtin template_functions[] = {
-    {.name = "range", function_range, "*"},
-    {.name = "dict", function_dict, "*", V_DICT},
-    {.name = "namespace", function_dict, "*", V_NAMESPACE},
-    {.name = "cycler", function_cycler, "*"},
-    {.name = "joiner", function_joiner, "sep"},
-    {.name = "raise_exception", function_raise_exception, "!message"},
-    {.name = "strftime_now", function_strftime_now, "!format"},
-    {0},
-};
+#define FUNCTION ROW
+#include "text/template/builtins.def"
+    {0}};
+const Builtin template_methods[] = {
+#define METHOD(types, name, call, params, mode) {name, call, params, mode, types},
+#include "text/template/builtins.def"
+    {0}};

@@ -6,7 +6,7 @@
 
 static Value eval_name(Render *r, const Node *node)
 {
-    Value v = *slot_of(r->frame, node->var);
+    Value v = get_variable(r, node->name);
     return value_is_missing(v) ? value_undefined(UNDEF_NAME, v, r->tmpl->names.names[node->name]) : v;
 }
 
@@ -47,8 +47,7 @@ static Value eval_item(Render *r, const Node *node)
 static Value eval_builtin(Render *r, const Node *node, Value object)
 {
     r->line = node->line;
-    if (!node->builtin)
-        render_fail(r, "no %s named '%s'", node->kind == N_FILTER ? "filter" : "test", r->tmpl->names.names[node->name].data);
+    builtin_check(r, node->builtin, node->kind == N_FILTER ? "filter" : "test", r->tmpl->names.names[node->name]);
     Args args = eval_args(r, node, (Value){0});
     r->line = node->line;
     Value v = builtin_call(r, node->builtin, object, &args);
@@ -57,34 +56,27 @@ static Value eval_builtin(Render *r, const Node *node, Value object)
 
 static Value eval_concat(Render *r, const Node *node)
 {
-    Value  *parts = arena_array(&r->arena, Value, node->items.count);
-    size_t  total = 0, at = 0;
-    uint8_t flags = VALUE_ASCII;
-    bool    has_open = false;
+    Value *parts = arena_array(&r->arena, Value, node->items.count);
+    bool   has_open = false;
     for (uint32_t i = 0; i < node->items.count; i++) {
         parts[i] = eval(r, node->items.items[i]);
         has_open |= parts[i].type == V_OPEN;
-        if (parts[i].type == V_OPEN) continue;
-        parts[i] = value_to_text(r, parts[i]);
-        total += parts[i].len;
-        flags &= parts[i].flags;
+        if (parts[i].type != V_OPEN) parts[i] = value_to_text(r, parts[i]);
     }
     if (has_open) return open_join(r, parts, node->items.count);
-    text_check(r, total);
-    char *text = arena_alloc(&r->arena, total + 1);
-    for (uint32_t i = 0; i < node->items.count; at += parts[i++].len)
-        if (parts[i].len) memcpy(text + at, parts[i].text, parts[i].len);
-    Value v = value_text(text, total);
-    v.flags = flags;
-    return v;
+    size_t begin = r->out.len;
+    for (uint32_t i = 0; i < node->items.count; i++) {
+        print_str(r, parts[i]);
+        text_fits(r);
+    }
+    return text_take(r, begin);
 }
 
 bool value_is_ordered(Render *r, TokenKind op, Value a, Value b)
 {
-    static const char *const names[] = {"<", "<=", ">", ">="};
     if (op == T_EQ || op == T_NE) return value_equal(r, a, b) == (op == T_EQ);
     if (op == T_IN || op == T_NOTIN) return value_contains(r, a, b) == (op == T_IN);
-    int order = value_compare(r, a, b, names[op - T_LT]);
+    int order = value_compare(r, a, b, token_texts[op]);
     return order != 2 && (op == T_LT ? order < 0 : op == T_LE ? order <= 0 : op == T_GT ? order > 0 : order >= 0);
 }
 
@@ -141,56 +133,37 @@ static Value eval_getattr(Render *r, const Node *node)
     return value_getattr(r, object, node->builtin, r->tmpl->names.names[node->name]);
 }
 
-static Value eval_node(Render *r, const Node *node)
+static Value eval_const(Render *r, const Node *node)
 {
-    switch ((NodeKind)node->kind) {
-    case N_CONST:
-        return node->value;
-    case N_NAME:
-        return eval_name(r, node);
-    case N_LIST:
-    case N_TUPLE:
-        return eval_list(r, node);
-    case N_DICT:
-        return eval_dict(r, node);
-    case N_GETATTR:
-        return eval_getattr(r, node);
-    case N_GETITEM:
-        return eval_item(r, node);
-    case N_CALL:
-        return eval_call(r, node, (Value){0});
-    case N_FILTER:
-    case N_TEST:
-        return eval_builtin(r, node, eval(r, node->a));
-    case N_CONDEXPR:
-        return eval_condition(r, node);
-    case N_BINARY:
-        return eval_binary(r, node);
-    case N_CONCAT:
-        return eval_concat(r, node);
-    case N_COMPARE:
-        return eval_compare(r, node);
-    case N_AND:
-    case N_OR:
-        return eval_logic(r, node);
-    case N_NOT:
-        return value_bool(!value_truth(r, eval(r, node->a)));
-    case N_NEG:
-    case N_POS:
-        return eval_sign(r, node);
-    case N_SLICE:
-        render_fail(r, "a slice stands where none can");
-    default:
-        CHECK(!"an expression");
-        return value_none();
-    }
+    (void)r;
+    return node->value;
 }
+
+static Value eval_plain_call(Render *r, const Node *node)
+{
+    return eval_call(r, node, (Value){0});
+}
+
+static Value eval_applied(Render *r, const Node *node)
+{
+    return eval_builtin(r, node, eval(r, node->a));
+}
+
+static Value eval_not(Render *r, const Node *node)
+{
+    return value_bool(!value_truth(r, eval(r, node->a)));
+}
+
+static Value (*const evaluators[NUM_NODES])(Render *r, const Node *node) = {
+#define EXPRESSION(kind, function) [kind] = function,
+#include "text/template/nodes.def"
+};
 
 Value eval(Render *r, const Node *node)
 {
     render_deeper(r);
     render_tick(r, 1);
-    Value v = eval_node(r, node);
+    Value v = evaluators[node->kind](r, node);
     r->depth--;
     return v;
 }

@@ -4,35 +4,37 @@
 
 #include <string.h>
 
-Frame *frame_new(Render *r, Frame *parent, const Scope *scope)
+/* The variable of a name in the frame or around it; NULL: none. */
+static Value *find_variable(Frame *frame, uint32_t name)
 {
-    Frame *frame = arena_alloc(&r->arena, sizeof(Frame) + scope->num_slots * sizeof(Value));
-    frame->parent = parent;
-    return frame;
+    for (; frame; frame = frame->parent)
+        for (uint32_t i = 0; i < frame->scope->count; i++)
+            if (frame->scope->symbols[i].name == name) return &frame->values[i];
+    return NULL;
 }
 
-Value *slot_of(Frame *frame, VarRef var)
+void frame_enter(Render *r, Frame *parent, const Scope *scope)
 {
-    for (uint16_t hops = var.hops; hops; hops--) frame = frame->parent;
-    return &frame->slots[var.slot];
-}
-
-void scope_enter(Render *r, const Scope *scope)
-{
+    r->frame = arena_alloc(&r->arena, sizeof(Frame) + scope->count * sizeof(Value));
+    *r->frame = (Frame){.parent = parent, .scope = scope};
     for (uint32_t i = 0; i < scope->count; i++) {
-        const ScopeLoad *load = &scope->loads[i];
-        Value           *slot = &r->frame->slots[load->slot];
-        switch (load->kind) {
-        case LOAD_RESOLVE:
-            *slot = r->context[load->name];
-            break;
-        case LOAD_ALIAS:
-            *slot = *slot_of(r->frame, load->alias);
-            break;
-        default:
-            *slot = (Value){0};
-        }
+        const Symbol *symbol = &scope->symbols[i];
+        const Value  *outer = symbol->is_parameter ? NULL : find_variable(parent, symbol->name);
+        if (outer)
+            r->frame->values[i] = *outer;
+        else if (symbol->resolves && !symbol->is_parameter)
+            r->frame->values[i] = r->context[symbol->name];
     }
+}
+
+Value get_variable(const Render *r, uint32_t name)
+{
+    return *find_variable(r->frame, name);
+}
+
+void set_variable(Render *r, uint32_t name, Value value)
+{
+    *find_variable(r->frame, name) = value;
 }
 
 Value capture_end(Render *r, size_t start)
@@ -40,24 +42,16 @@ Value capture_end(Render *r, size_t start)
     return r->open ? open_capture(r, start) : text_take(r, start);
 }
 
-/* Namespaces are checked before a value is computed, too. */
-static void check_namespaces(Render *r, const Node *target)
-{
-    if (target->kind == N_NSREF && slot_of(r->frame, target->var)->type != V_NAMESPACE)
-        render_fail(r, "cannot assign attribute on non-namespace object");
-    for (uint32_t i = 0; i < target->items.count; i++) check_namespaces(r, target->items.items[i]);
-}
-
 void assign_target(Render *r, const Node *target, Value value)
 {
-    Value *slot = slot_of(r->frame, target->var);
     if (target->kind == N_NAME) {
-        *slot = value;
+        set_variable(r, target->name, value);
         return;
     }
     if (target->kind == N_NSREF) {
-        check_namespaces(r, target);
-        dict_set(r, slot->dict, value_of_str(r->tmpl->names.names[target->attribute]), value);
+        Value space = get_variable(r, target->name);
+        if (space.type != V_NAMESPACE) render_fail(r, "cannot assign attribute on non-namespace object");
+        dict_set(r, space.dict, value_of_str(r->tmpl->names.names[target->attribute]), value);
         return;
     }
     if (!value_is(value, TYPES_ITERABLE)) render_fail(r, "cannot unpack non-iterable %s object", value_type_name(value));
@@ -68,7 +62,6 @@ void assign_target(Render *r, const Node *target, Value value)
 
 static void exec_set(Render *r, const Node *node)
 {
-    check_namespaces(r, node->a);
     assign_target(r, node->a, eval(r, node->b));
 }
 
@@ -114,64 +107,69 @@ static void write_text(Render *r, Value value)
     emit(r, value);
 }
 
-/* set and filter blocks: what stands inside, through the filters. */
+/* set and filter blocks: what stands inside, through the filters, which see the names that the block sets. */
 static void exec_capture(Render *r, const Node *node)
 {
     size_t start = r->out.len;
-    scope_enter(r, node->scope);
+    Frame *outer = r->frame;
+    frame_enter(r, outer, node->scope);
     r->captures++;
     exec_nodes(r, &node->body);
     r->captures--;
     Value value = capture_end(r, start);
-    if (r->flow != FLOW_NEXT) return;
     r->line = node->line;
-    value = eval_filter_chain(r, node->b, value);
-    if (node->kind == N_FILTERBLOCK) {
+    if (r->flow == FLOW_NEXT) value = eval_filter_chain(r, node->b, value);
+    r->frame = outer;
+    if (r->flow != FLOW_NEXT) return;
+    if (node->kind == N_FILTERBLOCK)
         write_text(r, value);
-    } else {
-        check_namespaces(r, node->a);
+    else
         assign_target(r, node->a, value);
-    }
 }
 
 static void exec_with(Render *r, const Node *node)
 {
-    scope_enter(r, node->scope);
-    for (uint32_t i = 0; i < node->items.count; i++) assign_target(r, node->items.items[i], eval(r, node->values.items[i]));
+    Frame *outer = r->frame;
+    List   values = {0};
+    for (uint32_t i = 0; i < node->items.count; i++) list_add(r, &values, eval(r, node->values.items[i]));
+    frame_enter(r, outer, node->scope);
+    for (uint32_t i = 0; i < node->items.count; i++) assign_target(r, node->items.items[i], values.items[i]);
     exec_nodes(r, &node->body);
+    r->frame = outer;
 }
 
+/* As a macro that is called without arguments. */
 static void exec_generation(Render *r, const Node *node)
 {
     size_t begin = r->out.len;
-    if (node->uses_caller) *slot_of(r->frame, node->caller) = value_hint("No caller defined");
-    if (node->uses_kwargs) *slot_of(r->frame, node->kwargs) = value_dict(arena_new(&r->arena, Dict));
-    if (node->uses_varargs) *slot_of(r->frame, node->varargs) = value_list(r, V_TUPLE, (List){0});
-    scope_enter(r, node->scope);
+    Frame *outer = r->frame;
+    frame_enter(r, outer, node->scope);
+    if (node->uses[SPECIAL_CALLER]) set_variable(r, r->tmpl->specials[SPECIAL_CALLER], value_hint("No caller defined"));
+    if (node->uses[SPECIAL_KWARGS]) set_variable(r, r->tmpl->specials[SPECIAL_KWARGS], value_dict(arena_new(&r->arena, Dict)));
+    if (node->uses[SPECIAL_VARARGS]) set_variable(r, r->tmpl->specials[SPECIAL_VARARGS], value_list(r, V_TUPLE, (List){0}));
     exec_nodes(r, &node->body);
+    r->frame = outer;
     if (r->captures) return;
     r->spans = array_grown(&r->arena, r->spans, r->num_spans, &r->spans_capacity, sizeof *r->spans);
     r->spans[r->num_spans++] = (TemplateSpan){begin, r->out.len};
 }
-
-/* ---- loops ---- */
 
 static void exec_loop(Render *r, LoopState *loop)
 {
     const Node *node = loop->node;
     bool        is_empty = true;
     for (Value item; loop_next(r, loop, &item);) {
+        frame_enter(r, loop->frame, node->scope);
+        set_variable(r, r->tmpl->specials[SPECIAL_LOOP], (Value){.type = V_LOOP, .loop = loop});
         assign_target(r, node->a, item);
-        *slot_of(r->frame, node->var) = (Value){.type = V_LOOP, .loop = loop};
-        scope_enter(r, node->scope);
         exec_nodes(r, &node->body);
         Flow flow = r->flow;
         r->flow = FLOW_NEXT;
         if (flow == FLOW_NEXT) is_empty = false; /* as Jinja has it: a body left by break or continue doesn't count */
         if (flow == FLOW_BREAK) break;
     }
-    if (!is_empty || !node->orelse.count) return;
-    scope_enter(r, node->else_scope);
+    if (!is_empty) return;
+    frame_enter(r, loop->frame, node->else_scope);
     exec_nodes(r, &node->orelse);
 }
 
@@ -180,8 +178,6 @@ static void exec_loop_over(Render *r, const Node *node, Frame *home, Value sourc
     LoopState *loop = arena_new(&r->arena, LoopState);
     Frame     *frame = r->frame;
     *loop = (LoopState){.node = node, .frame = home, .index0 = -1, .length = -1, .depth0 = depth0, .it = iterator_of(r, source)};
-    if (node->recursive) r->frame = frame_new(r, home, node->scope);
-    loop->body_frame = r->frame;
     exec_loop(r, loop);
     r->frame = frame;
 }
@@ -198,7 +194,7 @@ Value loop_call(Render *r, LoopState *outer, const Args *args)
 {
     size_t start = r->out.len;
     if (!outer->node->recursive) render_fail(r, "the loop must have the 'recursive' marker to be called recursively");
-    if (args->count != 1 || args->num_keywords) render_fail(r, "loop() takes one argument");
+    if (args->count != 1 || args->keywords.count) render_fail(r, "loop() takes one argument");
     int depth = r->depth;
     for (int i = 0; i < 4; i++) render_deeper(r); /* its C frames */
     exec_loop_over(r, outer->node, outer->frame, args->items[0], outer->depth0 + 1);
@@ -206,54 +202,30 @@ Value loop_call(Render *r, LoopState *outer, const Args *args)
     return capture_end(r, start);
 }
 
-static void exec_node(Render *r, const Node *node)
+static void exec_data(Render *r, const Node *node)
 {
-    switch ((NodeKind)node->kind) {
-    case N_DATA:
-        strbuf_append(&r->out, node->value.text, node->value.len);
-        break;
-    case N_PRINT:
-        exec_print(r, node);
-        break;
-    case N_IF:
-        exec_if(r, node);
-        break;
-    case N_FOR:
-        exec_for(r, node);
-        break;
-    case N_SET:
-        exec_set(r, node);
-        break;
-    case N_SETBLOCK:
-    case N_FILTERBLOCK:
-        exec_capture(r, node);
-        break;
-    case N_MACRO:
-        *slot_of(r->frame, node->var) = macro_value(r, node);
-        break;
-    case N_CALLBLOCK:
-        write_text(r, eval_call(r, node->a, macro_value(r, node)));
-        break;
-    case N_WITH:
-        exec_with(r, node);
-        break;
-    case N_GENERATION:
-        exec_generation(r, node);
-        break;
-    case N_SCOPE:
-        scope_enter(r, node->scope);
-        exec_nodes(r, &node->body);
-        break;
-    case N_BREAK:
-        r->flow = FLOW_BREAK;
-        break;
-    case N_CONTINUE:
-        r->flow = FLOW_CONTINUE;
-        break;
-    default:
-        CHECK(!"a statement");
-    }
+    strbuf_append(&r->out, node->value.text, node->value.len);
 }
+
+static void exec_macro(Render *r, const Node *node)
+{
+    set_variable(r, node->name, macro_value(r, node));
+}
+
+static void exec_call_block(Render *r, const Node *node)
+{
+    write_text(r, eval_call(r, node->a, macro_value(r, node)));
+}
+
+static void exec_break(Render *r, const Node *node)
+{
+    r->flow = node->kind == N_BREAK ? FLOW_BREAK : FLOW_CONTINUE;
+}
+
+static void (*const executors[NUM_NODES])(Render *r, const Node *node) = {
+#define STATEMENT(kind, function) [kind] = function,
+#include "text/template/nodes.def"
+};
 
 void exec_nodes(Render *r, const Nodes *nodes)
 {
@@ -261,7 +233,7 @@ void exec_nodes(Render *r, const Nodes *nodes)
     for (uint32_t i = 0; i < nodes->count && r->flow == FLOW_NEXT; i++) {
         r->line = nodes->items[i]->line;
         render_tick(r, 1);
-        exec_node(r, nodes->items[i]);
+        executors[nodes->items[i]->kind](r, nodes->items[i]);
         if (r->out.len > RENDER_MAX_TEXT_BYTES) render_fail(r, "the output grows beyond %d MiB", RENDER_MAX_TEXT_BYTES >> 20);
     }
     r->depth--;

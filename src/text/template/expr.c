@@ -17,60 +17,26 @@ void parser_fail(Parser *p, Status status, int line, const char *fmt, ...)
     longjmp(p->failed, 1);
 }
 
-const char *token_describe(const Token *token, char *buffer, size_t size)
+const char *const token_texts[] = {
+#define TOKEN(kind, text) text,
+#include "text/template/tokens.def"
+};
+
+TokenText token_describe(const Token *token)
 {
-    static const char *const texts[] = {
-        "end of template",
-        "text",
-        "'{{'",
-        "'}}'",
-        "'{%'",
-        "'%}'",
-        "a name",
-        "a string",
-        "an integer",
-        "a float",
-        "'+'",
-        "'-'",
-        "'*'",
-        "'/'",
-        "'//'",
-        "'%'",
-        "'**'",
-        "'~'",
-        "'=='",
-        "'!='",
-        "'<'",
-        "'<='",
-        "'>'",
-        "'>='",
-        "'in'",
-        "'not in'",
-        "'('",
-        "')'",
-        "'['",
-        "']'",
-        "'{'",
-        "'}'",
-        "'='",
-        "'.'",
-        "':'",
-        "'|'",
-        "','",
-        "';'",
-    };
-    if (token->kind != T_NAME || !token->value.text) return texts[token->kind];
-    snprintf(buffer, size, "'%.*s'", (int)(token->value.len < 80 ? token->value.len : 80), token->value.text);
-    return buffer;
+    TokenText   described;
+    bool        is_name = token->kind == T_NAME && token->value.text;
+    Str         text = is_name ? value_str(token->value) : str_of(token_texts[token->kind]);
+    const char *quote = is_name || token->kind >= T_VARIABLE_BEGIN ? "'" : "";
+    snprintf(described.text, sizeof described.text, "%s%.*s%s", quote, (int)(text.len < 80 ? text.len : 80), text.data, quote);
+    return described;
 }
 
 Token *parser_expect(Parser *p, TokenKind kind)
 {
     Token *token = parser_token(p), wanted = {.kind = kind};
-    char   got[96];
     if (token->kind != kind)
-        parser_fail(p, ERR_INVALID, token->line, "expected %s, got %s", token_describe(&wanted, NULL, 0),
-                    token_describe(token, got, sizeof got));
+        parser_fail(p, ERR_INVALID, token->line, "expected %s, got %s", token_describe(&wanted).text, token_describe(token).text);
     p->pos++;
     return token;
 }
@@ -104,14 +70,28 @@ uint32_t parser_intern(Parser *p, const Token *name)
     return template_intern(p->tmpl, value_str(name->value));
 }
 
-static _Noreturn void too_deep(Parser *p, int line)
+void parser_note(Parser *p, uint32_t name, bool is_parameter, bool is_stored)
 {
-    parser_fail(p, ERR_INVALID, line, "the template is nested deeper than %d here", TEMPLATE_MAX_NESTING);
+    enum { MOST_SYMBOLS = 4096 };
+    Scope   *scope = p->scope;
+    uint32_t i = 0;
+    while (i < scope->count && scope->symbols[i].name != name) i++;
+    if (i == MOST_SYMBOLS) parser_fail(p, ERR_INVALID, parser_token(p)->line, "more than %d names in one scope", MOST_SYMBOLS);
+    scope->symbols = array_grown(&p->tmpl->arena, scope->symbols, scope->count, &scope->capacity, sizeof *scope->symbols);
+    Symbol *symbol = &scope->symbols[i];
+    if (i == scope->count) {
+        scope->count++;
+        *symbol = (Symbol){.name = name, .resolves = !is_stored};
+    }
+    if (is_stored && !symbol->is_stored) symbol->resolves |= scope->branches > 0;
+    symbol->is_parameter |= is_parameter;
+    symbol->is_stored |= is_stored;
 }
 
 void parser_deeper(Parser *p)
 {
-    if (++p->depth > TEMPLATE_MAX_NESTING) too_deep(p, parser_token(p)->line);
+    if (++p->depth > TEMPLATE_MAX_NESTING)
+        parser_fail(p, ERR_INVALID, parser_token(p)->line, "the template is nested deeper than %d here", TEMPLATE_MAX_NESTING);
 }
 
 Node *parser_node(Parser *p, NodeKind kind, int line)
@@ -128,30 +108,13 @@ void nodes_add(Parser *p, Nodes *nodes, Node *node)
     nodes->items[nodes->count++] = node;
 }
 
-static void raise_height(Node *node, const Node *child)
-{
-    if (child && child->height >= node->height) node->height = (uint16_t)(child->height + 1);
-}
-
-/* Sets the height from the operands; chains like a + b + c ... are trees as deep as they are long. */
-static Node *finished(Parser *p, Node *node)
-{
-    raise_height(node, node->a);
-    raise_height(node, node->b);
-    raise_height(node, node->c);
-    for (uint32_t i = 0; i < node->items.count; i++) raise_height(node, node->items.items[i]);
-    for (uint32_t i = 0; i < node->values.count; i++) raise_height(node, node->values.items[i]);
-    if (node->height > TEMPLATE_MAX_NESTING) too_deep(p, node->line);
-    return node;
-}
-
 static Node *make(Parser *p, NodeKind kind, const Token *token, Node *a, Node *b)
 {
     Node *node = parser_node(p, kind, token->line);
     node->op = (uint8_t)token->kind;
     node->a = a;
     node->b = b;
-    return finished(p, node);
+    return node;
 }
 
 static Node *constant(Parser *p, int line, Value value)
@@ -170,7 +133,9 @@ static Node *parse_name(Parser *p, bool with_namespace)
     bool  is_attribute = with_namespace && parser_skip(p, T_DOT);
     Node *node = parser_node(p, is_attribute ? N_NSREF : N_NAME, token->line);
     node->name = parser_intern(p, token);
+    for (int i = 0; p->function && i < NUM_SPECIAL; i++) p->function->uses[i] |= node->name == p->tmpl->specials[i];
     if (is_attribute) node->attribute = parser_intern(p, parser_expect(p, T_NAME));
+    if (!p->in_target) parser_note(p, node->name, false, false);
     return node;
 }
 
@@ -199,7 +164,7 @@ static Node *parse_list(Parser *p)
     Node *node = parser_node(p, N_LIST, parser_expect(p, T_LBRACKET)->line);
     while (another(p, &node->items, T_RBRACKET)) nodes_add(p, &node->items, parse_expression(p));
     parser_expect(p, T_RBRACKET);
-    return finished(p, node);
+    return node;
 }
 
 static Node *parse_dict(Parser *p)
@@ -211,13 +176,12 @@ static Node *parse_dict(Parser *p)
         nodes_add(p, &node->values, parse_expression(p));
     }
     parser_expect(p, T_RBRACE);
-    return finished(p, node);
+    return node;
 }
 
 static Node *parse_primary(Parser *p, bool with_namespace)
 {
     Token *token = parser_token(p);
-    char   got[96];
     Node  *node;
     switch (token->kind) {
     case T_NAME:
@@ -238,7 +202,7 @@ static Node *parse_primary(Parser *p, bool with_namespace)
     case T_LBRACE:
         return parse_dict(p);
     default:
-        parser_fail(p, ERR_INVALID, token->line, "unexpected %s", token_describe(token, got, sizeof got));
+        parser_fail(p, ERR_INVALID, token->line, "unexpected %s", token_describe(token).text);
     }
 }
 
@@ -257,7 +221,7 @@ static Node *parse_subscribed(Parser *p)
     node->a = parts[0];
     node->b = parts[1];
     node->c = parts[2];
-    return finished(p, node);
+    return node;
 }
 
 /* object.name, object.0 */
@@ -276,17 +240,10 @@ static Node *parse_attribute(Parser *p, Node *object)
 static Node *parse_subscript(Parser *p, Node *object)
 {
     Token *begin = parser_expect(p, T_LBRACKET);
-    Node  *index = parser_node(p, N_TUPLE, begin->line);
-    while (!parser_at(p, T_RBRACKET)) {
-        if (index->items.count) parser_expect(p, T_COMMA);
-        nodes_add(p, &index->items, parse_subscribed(p));
-    }
-    p->pos++;
-    if (index->items.count == 1) return make(p, N_GETITEM, begin, object, index->items.items[0]);
-    for (uint32_t i = 0; i < index->items.count; i++)
-        if (index->items.items[i]->kind == N_SLICE)
-            parser_fail(p, ERR_INVALID, begin->line, "slices in several dimensions are not supported");
-    return make(p, N_GETITEM, begin, object, finished(p, index));
+    Node  *node = make(p, N_GETITEM, begin, object, parse_subscribed(p));
+    if (parser_at(p, T_COMMA)) parser_fail(p, ERR_UNSUPPORTED, begin->line, "several indices are not supported");
+    parser_expect(p, T_RBRACKET);
+    return node;
 }
 
 /* Arguments into node->items: positional, N_KEYWORD, then at most one of each star (N_KEYWORD with op T_MUL, T_POW). */
@@ -317,26 +274,34 @@ static Node *parse_call(Parser *p, Node *callee)
 {
     Node *node = make(p, N_CALL, parser_token(p), callee, NULL);
     parse_call_args(p, node);
-    return finished(p, node);
+    return node;
 }
 
-/* A filter or test: name or name.name. The resolver complains about unknown ones: inside an if they may stand as long as they
- * are not reached. */
 static Node *parse_builtin(Parser *p, NodeKind kind, int line, Node *object, const Builtin *table)
 {
     Node *node = parser_node(p, kind, line);
-    char  full[128];
     node->a = object;
     node->negated = kind == N_TEST && parser_skip_name(p, "not");
     Token *name = parser_expect(p, T_NAME);
-    size_t len = (size_t)snprintf(full, sizeof full, "%.*s", shown(name->value.len), name->value.text);
-    while (len < sizeof full && parser_skip(p, T_DOT)) {
-        name = parser_expect(p, T_NAME);
-        len += (size_t)snprintf(full + len, sizeof full - len, ".%.*s", shown(name->value.len), name->value.text);
-    }
-    node->name = template_intern(p->tmpl, str_of(full));
-    node->builtin = builtin_find(table, str_of(full));
+    node->name = parser_intern(p, name);
+    node->builtin = builtin_find(table, value_str(name->value));
+    if ((!node->builtin || node->builtin->call == missing) && !p->soft && !p->unknown) p->unknown = node;
     return node;
+}
+
+void parser_check_unknown(Parser *p)
+{
+    enum { MOST = 128 };
+    const Node *node = p->unknown;
+    uint32_t    count = 0;
+    if (!node) return;
+    const char *names[MOST], *name = p->tmpl->names.names[node->name].data, *kind = node->kind == N_FILTER ? "filter" : "test";
+    if (node->builtin) parser_fail(p, ERR_UNSUPPORTED, node->line, "the %s '%s' is not supported", kind, name);
+    for (const Builtin *row = node->kind == N_FILTER ? template_filters : template_tests; row->name && count < MOST; row++)
+        if (row->call != missing) names[count++] = row->name;
+    const char *near = nearest_name(name, names, count);
+    parser_fail(p, ERR_UNSUPPORTED, node->line, "no %s named '%s'%s%s%s", kind, name, near ? "; did you mean '" : "", near ? near : "",
+                near ? "'?" : "");
 }
 
 Node *parse_filter_chain(Parser *p, Node *node, bool start_inline)
@@ -345,7 +310,6 @@ Node *parse_filter_chain(Parser *p, Node *node, bool start_inline)
         start_inline = false;
         node = parse_builtin(p, N_FILTER, parser_token(p)->line, node, template_filters);
         if (parser_at(p, T_LPAREN)) parse_call_args(p, node);
-        finished(p, node);
     }
     return node;
 }
@@ -384,7 +348,7 @@ static Node *parse_test(Parser *p, Node *object)
         if (parser_at_name(p, "is")) parser_fail(p, ERR_INVALID, line, "tests can't be chained with 'is'");
         nodes_add(p, &node->items, parse_postfix(p, parse_primary(p, false)));
     }
-    return finished(p, node);
+    return node;
 }
 
 static Node *parse_unary(Parser *p, bool with_filter)
@@ -409,12 +373,13 @@ static Node *parse_unary(Parser *p, bool with_filter)
             break;
         }
     }
+    if (parser_at(p, T_POW)) parser_fail(p, ERR_UNSUPPORTED, parser_token(p)->line, "the operator ** is not supported");
     p->depth--;
     return node;
 }
 
-/* Binary operators, the loosest first; all from left to right, ** too. "not" stands between two of them. */
-typedef enum Level { LEVEL_OR, LEVEL_AND, LEVEL_NOT, LEVEL_COMPARE, LEVEL_SUM, LEVEL_CONCAT, LEVEL_PRODUCT, LEVEL_POW, LEVEL_UNARY } Level;
+/* Binary operators, the loosest first; all from left to right. "not" stands between two of them. */
+typedef enum Level { LEVEL_OR, LEVEL_AND, LEVEL_NOT, LEVEL_COMPARE, LEVEL_SUM, LEVEL_CONCAT, LEVEL_PRODUCT, LEVEL_UNARY } Level;
 
 /* The level of the operator that a token starts, with its kind as in the tree; LEVEL_UNARY: it is none. */
 static Level level_of(const Token *token, TokenKind *op)
@@ -429,8 +394,6 @@ static Level level_of(const Token *token, TokenKind *op)
     case T_FLOORDIV:
     case T_MOD:
         return LEVEL_PRODUCT;
-    case T_POW:
-        return LEVEL_POW;
     case T_TILDE:
         return LEVEL_CONCAT;
     case T_NAME:
@@ -438,7 +401,7 @@ static Level level_of(const Token *token, TokenKind *op)
         if (*op == T_IN || (token_is(token, "not") && token_is(token + 1, "in"))) return LEVEL_COMPARE;
         return token_is(token, "and") ? LEVEL_AND : token_is(token, "or") ? LEVEL_OR : LEVEL_UNARY;
     default:
-        return token->kind >= T_EQ && token->kind <= T_GE ? LEVEL_COMPARE : LEVEL_UNARY;
+        return token->kind >= T_EQ && token->kind <= T_GT ? LEVEL_COMPARE : LEVEL_UNARY;
     }
 }
 
@@ -468,16 +431,19 @@ static Node *parse_level(Parser *p, Level level)
         else
             node = make(p, level == LEVEL_OR ? N_OR : level == LEVEL_AND ? N_AND : N_BINARY, &token, node, right);
     }
-    return chain ? finished(p, chain) : node;
+    return chain ? chain : node;
 }
 
 /* a if b else c; N_CONDEXPR keeps a, b, c. */
 static Node *parse_condition(Parser *p)
 {
-    Token *first = parser_token(p);
-    Node  *value = parse_level(p, LEVEL_OR);
+    Token      *first = parser_token(p);
+    const Node *unknown = p->unknown;
+    Node       *value = parse_level(p, LEVEL_OR);
     for (; parser_skip_name(p, "if"); first = parser_token(p)) {
         Node *node = parser_node(p, N_CONDEXPR, first->line);
+        p->unknown = unknown; /* what stands in it may not be reached */
+        p->soft++;
         node->a = value;
         node->b = parse_level(p, LEVEL_OR);
         if (parser_skip_name(p, "else")) {
@@ -485,7 +451,8 @@ static Node *parse_condition(Parser *p)
             node->c = parse_condition(p);
             p->depth--;
         }
-        value = finished(p, node);
+        p->soft--;
+        value = node;
     }
     return value;
 }
@@ -502,7 +469,6 @@ Node *parse_tuple(Parser *p, TupleOptions options)
 {
     Node *node = parser_node(p, N_TUPLE, parser_token(p)->line);
     bool  is_tuple = false;
-    char  got[96];
     for (;;) {
         if (node->items.count) parser_expect(p, T_COMMA);
         if (parser_at(p, T_VARIABLE_END) || parser_at(p, T_BLOCK_END) || parser_at(p, T_RPAREN)) break;
@@ -515,8 +481,8 @@ Node *parse_tuple(Parser *p, TupleOptions options)
     }
     if (!is_tuple && node->items.count) return node->items.items[0];
     if (!is_tuple && !options.parentheses)
-        parser_fail(p, ERR_INVALID, node->line, "expected an expression, got %s", token_describe(parser_token(p), got, sizeof got));
-    return finished(p, node);
+        parser_fail(p, ERR_INVALID, node->line, "expected an expression, got %s", token_describe(parser_token(p)).text);
+    return node;
 }
 
 static void mark_target(Parser *p, Node *node, bool with_namespace)
@@ -525,13 +491,14 @@ static void mark_target(Parser *p, Node *node, bool with_namespace)
     if (is_loop && p->in_for) parser_fail(p, ERR_INVALID, node->line, "'loop' can't be assigned to inside of a for");
     if (node->kind != N_NAME && node->kind != N_TUPLE && !(node->kind == N_NSREF && with_namespace))
         parser_fail(p, ERR_INVALID, node->line, "can't assign to this: a name or names were expected");
-    node->store = node->kind == N_NAME;
     for (uint32_t i = 0; i < node->items.count; i++) mark_target(p, node->items.items[i], with_namespace);
 }
 
 Node *parse_target(Parser *p, bool with_namespace)
 {
+    p->in_target = true;
     Node *node = parse_tuple(p, (TupleOptions){.simplified = true, .with_namespace = with_namespace});
+    p->in_target = false;
     mark_target(p, node, with_namespace);
     return node;
 }

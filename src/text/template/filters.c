@@ -1,5 +1,5 @@
 /* Filters on texts and numbers. */
-#include "text/template/filters.h"
+#include "text/template/render.h"
 
 #include "text/template/text.h"
 
@@ -8,14 +8,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-Value filter_center(Render *r, const Call *c)
-{
-    Value self = value_to_text(r, c->self);
-    Value v = text_pad(r, self, arg_int(r, c->argv[0], "center: the width", 80), value_text(" ", 1), SIDE_BOTH);
-    v.flags |= self.flags & VALUE_MARKUP;
-    return v;
-}
 
 Value filter_replace(Render *r, const Call *c)
 {
@@ -64,21 +56,6 @@ Value filter_escape(Render *r, const Call *c)
     return value_to_markup(r, v);
 }
 
-Value filter_wordcount(Render *r, const Call *c)
-{
-    Str     text = value_str(value_to_text(r, c->self));
-    int64_t count = 0;
-    bool    inside = false;
-    render_tick(r, (int64_t)(text.len >> 8));
-    for (size_t pos = 0; pos < text.len;) {
-        uint32_t cp = utf8_next(text, &pos);
-        bool     is_word = cp == '_' || cp_is_alnum(cp);
-        count += is_word && !inside;
-        inside = is_word;
-    }
-    return value_int(count);
-}
-
 static Value spaces(Render *r, int64_t count)
 {
     return value_binary(r, T_MUL, value_text(" ", 1), value_int(count));
@@ -105,29 +82,10 @@ Value filter_indent(Render *r, const Call *c)
     return v;
 }
 
-Value filter_truncate(Render *r, const Call *c)
-{
-    Value   self = c->self, end = value_or(c->argv[2], value_text("...", 3));
-    int64_t length = arg_int(r, c->argv[0], "truncate: the length", 255);
-    bool    killwords = arg_bool(r, c->argv[1], false);
-    int64_t leeway = value_is_given(c->argv[3]) ? arg_int(r, c->argv[3], "truncate: the leeway", 5) : 5;
-    int64_t end_count = value_length(r, end), count = value_length(r, self);
-    if (length < end_count || leeway < 0) render_fail(r, "truncate: the length must be at least that of the end, leeway at least 0");
-    if (count <= length || count - length <= leeway) return self;
-    arg_text(r, end, "truncate: the end");
-    Value  cut = value_slice(r, arg_text(r, self, "truncate: the text"), (Value[]){value_int(0), value_int(length - end_count), {0}});
-    size_t space = killwords ? SIZE_MAX : text_find_last(value_str(cut), (Str){" ", 1});
-    if (space != SIZE_MAX) cut.len = (uint32_t)space;
-    return value_binary(r, T_ADD, cut, end);
-}
-
 Value filter_format(Render *r, const Call *c)
 {
-    if (c->args->count && c->args->num_keywords) render_fail(r, "format: positional and keyword arguments can't be mixed");
     return format_percent(r, value_to_text(r, c->self), c->args, false);
 }
-
-/* ---- numbers ---- */
 
 static _Noreturn void too_large(Render *r)
 {
@@ -150,58 +108,40 @@ Value filter_abs(Render *r, const Call *c)
     return value_int(value_as_int(v));
 }
 
-/* The text without blanks around and single underscores between digits, decimal digits of any script as 0 to 9; false when
- * there is none. */
-static bool number_text(Value v, char *out, size_t size)
+/* The text without blanks around, as strtod and strtoll take it. false: it is none for sure. What Python alone reads, underscores and
+ * the digits of other scripts, is refused. */
+static bool number_text(Render *r, Value v, char *out, size_t size)
 {
-    Str      text = text_strip(value_str(v), true, true);
-    size_t   n = 0;
-    uint32_t last = 0;
+    Str    text = text_strip(value_str(v), true, true);
+    size_t n = 0;
     for (size_t pos = 0; pos < text.len;) {
         uint32_t cp = utf8_next(text, &pos);
-        if (cp >= 0x80 && cp_is_decimal(cp)) cp = '0' + cp_decimal_value(cp);
-        if (cp == '_' && cp_is_alnum(last) && pos < text.len && text.data[pos] != '_') {
-            last = cp;
-            continue;
-        }
-        if (n + 1 >= size || cp >= 0x80 || !cp || strchr("_pP", (int)cp)) return false;
-        if (last == '_' && !cp_is_alnum(cp)) return false;
-        out[n++] = (char)(last = cp);
+        if (cp >= 0x80 && cp_is_decimal(cp)) render_fail(r, "digits other than 0 to 9 are not supported");
+        if (cp == '_' && n > 0 && out[n - 1] >= '0' && out[n - 1] <= '9') render_fail(r, "underscores in numbers are not supported");
+        if (n + 1 >= size || cp >= 0x80 || !cp || strchr("_pPxX(", (int)cp)) return false;
+        out[n++] = (char)cp;
     }
     out[n] = 0;
     return n > 0;
 }
 
-static bool text_to_float(Value v, double *out)
+static bool text_to_float(Render *r, Value v, double *out)
 {
     char text[512], *end;
-    if (!number_text(v, text, sizeof text) || strpbrk(text, "xX(")) return false;
+    if (!number_text(r, v, text, sizeof text)) return false;
     *out = strtod(text, &end);
-    return !*end && !cp_is_space((unsigned char)text[0]);
+    return !*end;
 }
 
-/* Python's int(text, base); false: no such number. */
-static bool text_to_int(Render *r, Value v, int base, int64_t *out)
+/* Python's int(text); false: no such number. */
+static bool text_to_int(Render *r, Value v, int64_t *out)
 {
-    char text[512], *s = text, *end;
-    bool is_negative = false;
-    if (!number_text(v, text, sizeof text)) return false;
-    if (*s == '+' || *s == '-') is_negative = *s++ == '-';
-    char letter = s[0] == '0' ? (char)(s[1] | 32) : 0;
-    int  prefix = letter == 'x' ? 16 : letter == 'o' ? 8 : letter == 'b' ? 2 : 0;
-    if (prefix && (base == 0 || base == prefix)) {
-        base = prefix;
-        s += 2;
-    } else if (base == 0) {
-        if (s[0] == '0' && strspn(s, "0") != strlen(s)) return false;
-        base = 10;
-    }
-    if (!*s || !cp_is_alnum((unsigned char)*s) || (base == 16 && s[0] == '0' && (s[1] | 32) == 'x')) return false;
+    char text[512], *end;
+    if (!number_text(r, v, text, sizeof text)) return false;
     errno = 0;
-    unsigned long long magnitude = strtoull(s, &end, base);
+    *out = strtoll(text, &end, 10);
     if (*end) return false;
-    if (errno || magnitude > (unsigned long long)INT64_MAX + is_negative) too_large(r);
-    *out = is_negative ? (int64_t)(0 - magnitude) : (int64_t)magnitude;
+    if (errno) too_large(r);
     return true;
 }
 
@@ -214,28 +154,25 @@ static Value float_to_int(Render *r, double number)
 Value filter_int(Render *r, const Call *c)
 {
     Value   self = c->self, otherwise = value_or(c->argv[0], value_int(0));
-    int64_t base = arg_int(r, c->argv[1], "int: the base", 10), value;
+    int64_t value;
     double  number;
     if (self.type == V_UNDEFINED) undefined_fail(r, self);
     if (value_is(self, TYPES_INTEGRAL)) return value_int(value_as_int(self));
     if (self.type == V_FLOAT && isinf(self.number)) render_fail(r, "cannot convert infinity to an integer");
     if (self.type == V_FLOAT) return isnan(self.number) ? otherwise : float_to_int(r, self.number);
     if (self.type != V_STRING) return otherwise;
-    if ((base == 0 || (base >= 2 && base <= 36)) && text_to_int(r, self, (int)base, &value)) return value_int(value);
-    return text_to_float(self, &number) && isfinite(number) ? float_to_int(r, number) : otherwise;
-}
-
-static Value to_float(Render *r, Value v, Value otherwise)
-{
-    double number;
-    if (v.type == V_UNDEFINED) undefined_fail(r, v);
-    if (value_is(v, TYPES_NUMBER)) return value_float(value_as_float(v));
-    return v.type == V_STRING && text_to_float(v, &number) ? value_float(number) : otherwise;
+    if (arg_int(r, c->argv[1], "int: the base", 10) != 10) render_fail(r, "int: a base other than 10 is not supported");
+    if (text_to_int(r, self, &value)) return value_int(value);
+    return text_to_float(r, self, &number) && isfinite(number) ? float_to_int(r, number) : otherwise;
 }
 
 Value filter_float(Render *r, const Call *c)
 {
-    return to_float(r, c->self, value_or(c->argv[0], value_float(0)));
+    Value  v = c->self;
+    double number;
+    if (v.type == V_UNDEFINED) undefined_fail(r, v);
+    if (value_is(v, TYPES_NUMBER)) return value_float(value_as_float(v));
+    return v.type == V_STRING && text_to_float(r, v, &number) ? value_float(number) : value_or(c->argv[0], value_float(0));
 }
 
 /* Decimal rounding of the exact value, ties to even: what printf does. */
@@ -243,64 +180,18 @@ static double round_decimals(double number, int64_t precision)
 {
     char text[512];
     if (!isfinite(number) || precision > 300) return number;
-    if (precision < -308) return copysign(0, number);
-    if (precision >= 0) {
-        snprintf(text, sizeof text, "%.*f", (int)precision, number);
-        return strtod(text, NULL);
-    }
-    double scale = pow(10, (double)-precision);
-    return nearbyint(number / scale) * scale;
-}
-
-static int64_t round_integer(Render *r, int64_t number, int64_t precision)
-{
-    int64_t scale = 1;
-    if (precision >= 0) return number;
-    if (precision < -18) return 0;
-    while (precision++ < 0) scale *= 10;
-    int64_t rest = number % scale, base = number - rest, twice = rest < 0 ? -rest : rest;
-    bool    is_odd = (base / scale) % 2 != 0, up = twice > scale - twice || (twice == scale - twice && is_odd);
-    if (up && __builtin_add_overflow(base, number < 0 ? -scale : scale, &base)) too_large(r);
-    return base;
+    snprintf(text, sizeof text, "%.*f", (int)precision, number);
+    return strtod(text, NULL);
 }
 
 Value filter_round(Render *r, const Call *c)
 {
-    Value   method = value_or(c->argv[1], value_text("common", 6));
-    Str     how = method.type == V_STRING ? value_str(method) : (Str){0};
-    bool    to_integer = c->argv[0].type == V_NONE, up = str_equal(how, "ceil"), down = str_equal(how, "floor"); /* round(x, None) */
-    int64_t precision = to_integer ? 0 : arg_int(r, c->argv[0], "round: the precision", 0);
-    if (!up && !down && !str_equal(how, "common")) render_fail(r, "round: the method must be common, ceil or floor");
-    Value v = want_number(r, c->self, "round");
-    if (up || down) {
-        if (to_integer) render_fail(r, "round: the precision must be an integer, not NoneType");
-        double scale = pow(10, (double)precision), number = value_as_float(v) * scale;
-        if (!isfinite(number)) render_fail(r, "round: the number is too large");
-        return value_float(((up ? ceil(number) : floor(number)) + 0.0) / scale); /* Python's ceil gives integers: no -0 */
-    }
-    if (value_is(v, TYPES_INTEGRAL)) return value_int(round_integer(r, value_as_int(v), precision));
-    double rounded = round_decimals(v.number, precision);
-    return to_integer ? float_to_int(r, rounded) : value_float(rounded);
-}
-
-Value filter_filesizeformat(Render *r, const Call *c)
-{
-    static const char units[] = "kMGTPEZY";
-    bool              binary = arg_bool(r, c->argv[0], false);
-    Value             number = to_float(r, c->self, value_none());
-    if (number.type != V_FLOAT) render_fail(r, "filesizeformat: expected a number");
-    double      bytes = number.number, base = binary ? 1024 : 1000;
-    size_t      begin = r->out.len;
-    int         i = 0;
-    long double unit = (long double)base * base; /* powers of 1000 up to the ninth are exact */
-    for (; bytes >= unit && i < 7; i++) unit *= base;
-    if (bytes == 1)
-        strbuf_puts(&r->out, "1 Byte");
-    else if (bytes < base)
-        strbuf_printf(&r->out, "%.0f Bytes", trunc(bytes) + 0.0);
-    else
-        strbuf_printf(&r->out, "%.1f %c%sB", base * bytes / (double)unit, binary && i == 0 ? 'K' : units[i], binary ? "i" : "");
-    return text_take(r, begin);
+    Value   method = value_or(c->argv[1], value_text("common", 6)), v = want_number(r, c->self, "round");
+    int64_t precision = arg_int(r, c->argv[0], "round: the precision", 0);
+    if (method.type != V_STRING || !str_equal(value_str(method), "common"))
+        render_fail(r, "round: methods other than common are not supported");
+    if (precision < 0) render_fail(r, "round: a precision below 0 is not supported");
+    return value_is(v, TYPES_INTEGRAL) ? value_int(value_as_int(v)) : value_float(round_decimals(v.number, precision));
 }
 
 Value filter_tojson(Render *r, const Call *c)

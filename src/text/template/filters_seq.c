@@ -1,11 +1,11 @@
 /* Filters on sequences and mappings. What Python makes lazily is a LazyList here. */
-#include "text/template/filters.h"
+#include "text/template/render.h"
 #include "text/template/text.h"
 
 #include <math.h>
 #include <string.h>
 
-enum { MOST_PARTS = 16, MOST_SORT_KEYS = 8 };
+enum { MOST_PARTS = 16 };
 
 /* "a.b.0", an integer, or nothing: the path that getters follow. */
 typedef struct Getter {
@@ -15,26 +15,6 @@ typedef struct Getter {
     bool  fold_case;
 } Getter;
 
-/* The first of the parts of a text that a character splits; the rest stays in *text, whose data is NULL after the last. */
-static Str next_part(Str *text, char split)
-{
-    const char *end = text->len ? memchr(text->data, split, text->len) : NULL;
-    Str         part = {text->data, end ? (size_t)(end - text->data) : text->len};
-    *text = end ? (Str){end + 1, text->len - part.len - 1} : (Str){0};
-    return part;
-}
-
-static Value path_part(Str part)
-{
-    int64_t number = 0;
-    bool    is_number = part.len > 0 && part.len < 18;
-    for (size_t i = 0; is_number && i < part.len; i++) {
-        is_number = part.data[i] >= '0' && part.data[i] <= '9';
-        number = number * 10 + (part.data[i] - '0');
-    }
-    return is_number ? value_int(number) : value_of_str(part);
-}
-
 static Getter getter_of(Render *r, Value attribute, Value otherwise, bool fold_case)
 {
     Getter getter = {.otherwise = otherwise, .fold_case = fold_case};
@@ -43,9 +23,12 @@ static Getter getter_of(Render *r, Value attribute, Value otherwise, bool fold_c
         getter.parts[getter.count++] = attribute;
         return getter;
     }
-    for (Str path = value_str(attribute); path.data;) {
+    for (size_t begin = 0, end; begin <= attribute.len; begin = end + 1) {
+        for (end = begin; end < attribute.len && attribute.text[end] != '.';) end++;
         if (getter.count == MOST_PARTS) render_fail(r, "an attribute path has more than %d parts", MOST_PARTS);
-        getter.parts[getter.count++] = path_part(next_part(&path, '.'));
+        Str     part = {attribute.text + begin, end - begin};
+        int64_t index = number_of(part);
+        getter.parts[getter.count++] = index < 0 ? value_of_str(part) : value_int(index);
     }
     return getter;
 }
@@ -60,26 +43,12 @@ static Value getter_get(Render *r, const Getter *getter, Value item)
     return text_case(r, &(Call){.self = item, .mode = CASE_LOWER});
 }
 
-/* A list that is made when it is asked for: the caller sets make or next. */
-static Value lazy(Render *r, Value source, Args args)
+/* A generator; it keeps the call's arguments. */
+static Value lazy(Render *r, const Call *c, bool (*next)(Render *r, LazyList *list, Value *out))
 {
     Value v = {.type = V_ITER, .iter = arena_new(&r->arena, LazyList)};
-    *v.iter = (LazyList){.source = source, .name = "generator", .args = args};
+    *v.iter = (LazyList){.source = c->self, .name = "generator", .args = *c->args, .mode = c->mode, .next = next};
     return v;
-}
-
-/* For filters of two parameters. */
-static Value lazy_two(Render *r, const Call *c)
-{
-    Value *items = arena_array(&r->arena, Value, 2);
-    memcpy(items, c->argv, 2 * sizeof *items);
-    return lazy(r, c->self, (Args){.items = items, .count = 2});
-}
-
-static void lazy_getter(Render *r, LazyList *list, Value attribute, Value otherwise, bool fold_case)
-{
-    list->getter = arena_new(&r->arena, Getter);
-    *list->getter = getter_of(r, attribute, otherwise, fold_case);
 }
 
 /* ---- one value of many ---- */
@@ -99,8 +68,8 @@ Value filter_first(Render *r, const Call *c)
 Value filter_last(Render *r, const Call *c)
 {
     Value self = c->self, none = value_hint("No last item, sequence was empty.");
-    if (self.type == V_ITER || self.type == V_LOOP) render_fail(r, "'%s' object is not reversible", value_type_name(self));
-    if (value_is(self, TYPES_SLICED)) return value_length(r, self) ? value_getitem(r, self, value_int(-1)) : none;
+    if (self.type == V_ITER) render_fail(r, "'%s' object is not reversible", value_type_name(self));
+    if (value_is(self, TYPES_INDEXED)) return value_length(r, self) ? value_getitem(r, self, value_int(-1)) : none;
     List list = value_to_list(r, self);
     return list.count ? list.items[list.count - 1] : none;
 }
@@ -151,13 +120,6 @@ Value filter_default(Render *r, const Call *c)
     return is_wanted ? value_or(c->argv[0], value_text("", 0)) : c->self;
 }
 
-Value filter_attr(Render *r, const Call *c)
-{
-    Str   name = value_str(arg_text(r, c->argv[0], "attr: the name"));
-    Value v = value_attribute(r, c->self, builtin_find(template_methods, name), name);
-    return value_is_missing(v) ? value_undefined(UNDEF_ATTRIBUTE, c->self, name) : v;
-}
-
 /* ---- lists ---- */
 
 Value filter_list(Render *r, const Call *c)
@@ -165,24 +127,18 @@ Value filter_list(Render *r, const Call *c)
     return value_list(r, V_LIST, value_to_list(r, c->self));
 }
 
-static void make_items(Render *r, LazyList *list, List *out)
+static bool next_item(Render *r, LazyList *list, Value *out)
 {
-    if (list->source.type == V_UNDEFINED) return;
-    if (list->source.type != V_DICT) render_fail(r, "can only get item pairs from a mapping");
-    *out = value_to_list(r, value_view(r, list->source.dict, VIEW_ITEMS));
+    Value source = list->source;
+    if (!list->is_ready && source.type != V_UNDEFINED && source.type != V_DICT) render_fail(r, "can only get item pairs from a mapping");
+    if (!list->is_ready) list->it = iterator_of(r, source.type == V_DICT ? value_view(r, source.dict, VIEW_ITEMS) : source);
+    list->is_ready = true;
+    return iterator_next(r, &list->it, out);
 }
 
 Value filter_items(Render *r, const Call *c)
 {
-    Value v = lazy(r, c->self, (Args){0});
-    v.iter->make = make_items;
-    return v;
-}
-
-static void make_reversed(Render *r, LazyList *list, List *out)
-{
-    List all = value_to_list(r, list->source);
-    for (uint32_t i = all.count; i > 0; i--) list_add(r, out, all.items[i - 1]);
+    return lazy(r, c, next_item);
 }
 
 Value filter_reverse(Render *r, const Call *c)
@@ -190,101 +146,35 @@ Value filter_reverse(Render *r, const Call *c)
     Value self = c->self;
     if (self.type == V_STRING) return value_slice(r, self, (Value[]){{0}, {0}, value_int(-1)});
     if (!value_is(self, TYPES_ITERABLE)) render_fail(r, "reverse: argument must be iterable");
-    Value v = lazy(r, self, (Args){0});
-    v.iter->make = make_reversed;
+    List list = value_to_list(r, self);
+    list_reverse(list);
+    Value reversed = value_list(r, V_LIST, list), v = lazy(r, c, NULL);
+    v.iter->it = iterator_of(r, reversed);
     v.iter->name = self.type == V_LIST ? "list_reverseiterator" : "reversed";
-    if (self.type != V_ITER) return v;
-    lazy_prepare(r, v.iter);
-    return value_list(r, V_LIST, v.iter->items);
+    return self.type == V_ITER ? reversed : v;
 }
 
-/* Items from `begin` to `end`, filled up to `size` with `fill` when that is given. */
-static Value part_of(Render *r, const List *all, int64_t begin, int64_t end, Value fill, int64_t size)
-{
-    List part = {0};
-    for (int64_t i = begin; i < end; i++) list_add(r, &part, all->items[i]);
-    while (value_is_given(fill) && part.count < size) list_add(r, &part, fill);
-    return value_list(r, V_LIST, part);
-}
+/* ---- sorting ---- */
 
-static void make_batch(Render *r, LazyList *list, List *out)
+/* By insertion at the place that halving finds: stable as Python's, with a comparison that can fail. */
+void sort_values(Render *r, Value *items, Value *keys, uint32_t count, bool reverse)
 {
-    Value number = list->args.items[0], fill = list->args.items[1];
-    bool  is_float = number.type == V_FLOAT; /* only compared with lengths */
-    bool  is_whole = is_float && number.number == floor(number.number) && fabs(number.number) < 1e9;
-    if (is_float) number = value_int(is_whole ? (int64_t)number.number : -1);
-    int64_t size = arg_int(r, number, "batch: the size", 0);
-    List    all = value_to_list(r, list->source);
-    for (int64_t at = 0, next; at < all.count; at = next) {
-        next = size > 0 && size < all.count - at ? at + size : all.count;
-        if (size == 0) list_add(r, out, value_list(r, V_LIST, (List){0})); /* as Jinja's comparison has it */
-        if (is_float && value_is_given(fill) && next - at < size) render_fail(r, "batch: filling up takes an integer, not a float");
-        list_add(r, out, part_of(r, &all, at, next, fill, size));
+    for (uint32_t i = 1; i < count; i++) {
+        Value    item = items[i], key = keys[i];
+        uint32_t low = 0, high = i;
+        while (low < high) {
+            uint32_t middle = low + (high - low) / 2;
+            if (value_compare(r, key, keys[middle], "<") == (reverse ? 1 : -1))
+                high = middle;
+            else
+                low = middle + 1;
+        }
+        memmove(items + low + 1, items + low, (i - low) * sizeof *items);
+        memmove(keys + low + 1, keys + low, (i - low) * sizeof *keys);
+        render_tick(r, 1 + ((i - low) >> 5));
+        items[low] = item;
+        keys[low] = key;
     }
-}
-
-static void make_slice(Render *r, LazyList *list, List *out)
-{
-    int64_t slices = arg_int(r, list->args.items[0], "slice: the number of slices", 0);
-    List    all = value_to_list(r, list->source);
-    if (slices == 0) render_fail(r, "integer division or modulo by zero");
-    int64_t each = slices > 0 ? all.count / slices : 0, longer = slices > 0 ? all.count % slices : 0;
-    for (int64_t i = 0, begin = 0, end; i < slices; i++, begin = end) {
-        end = begin + each + (i < longer);
-        list_add(r, out, part_of(r, &all, begin, end, i < longer ? value_none() : list->args.items[1], each + 1));
-    }
-}
-
-Value filter_batch(Render *r, const Call *c)
-{
-    Value v = lazy_two(r, c);
-    v.iter->make = make_batch;
-    return v;
-}
-
-Value filter_slice(Render *r, const Call *c)
-{
-    Value v = lazy_two(r, c);
-    v.iter->make = make_slice;
-    return v;
-}
-
-/* ---- sorting: a merge sort, stable as Python's, with a comparison that can fail ---- */
-
-typedef struct Sorter {
-    Render      *r;
-    const Value *keys;
-    uint32_t    *order, *scratch;
-    bool         reverse; /* keeps the order of equals too */
-} Sorter;
-
-static void merge_sort(Sorter *s, uint32_t begin, uint32_t end)
-{
-    if (end - begin < 2) return;
-    uint32_t middle = begin + (end - begin) / 2, a = begin, b = middle, n = begin;
-    merge_sort(s, begin, middle);
-    merge_sort(s, middle, end);
-    while (a < middle || b < end) {
-        bool take_b = a == middle;
-        render_tick(s->r, 1);
-        if (a < middle && b < end) take_b = value_compare(s->r, s->keys[s->order[b]], s->keys[s->order[a]], "<") == (s->reverse ? 1 : -1);
-        s->scratch[n++] = s->order[take_b ? b++ : a++];
-    }
-    memcpy(s->order + begin, s->scratch + begin, (end - begin) * sizeof *s->order);
-}
-
-void sort_values(Render *r, Value *items, const Value *keys, uint32_t count, bool reverse)
-{
-    Sorter s = {.r = r, .keys = keys, .reverse = reverse};
-    Value *unsorted = arena_array(&r->arena, Value, (size_t)count + 1);
-    s.order = arena_array(&r->arena, uint32_t, (size_t)count * 2 + 1);
-    s.scratch = s.order + count;
-    for (uint32_t i = 0; i < count; i++) {
-        s.order[i] = i;
-        unsorted[i] = items[i];
-    }
-    merge_sort(&s, 0, count);
-    for (uint32_t i = 0; i < count; i++) items[i] = unsorted[s.order[i]];
 }
 
 static Value *keys_of(Render *r, const List *list, const Getter *getter)
@@ -296,22 +186,13 @@ static Value *keys_of(Render *r, const List *list, const Getter *getter)
 
 Value filter_sort(Render *r, const Call *c)
 {
-    bool     reverse = arg_bool(r, c->argv[0], false), fold_case = !arg_bool(r, c->argv[1], false);
-    List     list = value_to_list(r, c->self);
-    Getter   getters[MOST_SORT_KEYS];
-    uint32_t count = 0;
-    bool     is_text = c->argv[2].type == V_STRING;
-    for (Str names = is_text ? value_str(c->argv[2]) : (Str){"", 0}; names.data;) {
-        if (count == MOST_SORT_KEYS) render_fail(r, "sort: more than %d attributes are not supported", MOST_SORT_KEYS);
-        Str name = next_part(&names, ',');
-        getters[count++] = getter_of(r, is_text ? value_of_str(name) : c->argv[2], (Value){0}, fold_case);
-    }
-    Value *keys = arena_array(&r->arena, Value, list.count); /* lists, so that equal ones need no order */
-    for (uint32_t i = 0; i < list.count; i++) {
-        List key = {0};
-        for (uint32_t g = 0; g < count; g++) list_add(r, &key, getter_get(r, &getters[g], list.items[i]));
-        keys[i] = value_list(r, V_LIST, key);
-    }
+    bool   reverse = arg_bool(r, c->argv[0], false), fold_case = !arg_bool(r, c->argv[1], false);
+    List   list = value_to_list(r, c->self);
+    Getter getter = getter_of(r, c->argv[2], (Value){0}, fold_case);
+    if (c->argv[2].type == V_STRING && memchr(c->argv[2].text, ',', c->argv[2].len))
+        render_fail(r, "sort: more than one attribute is not supported");
+    Value *keys = keys_of(r, &list, &getter);
+    for (uint32_t i = 0; i < list.count; i++) keys[i] = value_pair(r, keys[i], value_none()); /* as such equal ones need no order */
     sort_values(r, list.items, keys, list.count, reverse);
     return value_list(r, V_LIST, list);
 }
@@ -330,58 +211,27 @@ Value filter_dictsort(Render *r, const Call *c)
     return value_list(r, V_LIST, list);
 }
 
-Value filter_groupby(Render *r, const Call *c)
-{
-    Getter getter = getter_of(r, c->argv[0], c->argv[1], !arg_bool(r, c->argv[2], false)), plain = getter;
-    List   list = value_to_list(r, c->self), groups = {0};
-    plain.fold_case = false;
-    sort_values(r, list.items, keys_of(r, &list, &getter), list.count, false);
-    const Value *keys = keys_of(r, &list, &getter);
-    for (uint32_t begin = 0, end; begin < list.count; begin = end) {
-        for (end = begin + 1; end < list.count && value_equal(r, keys[begin], keys[end]);) end++;
-        Value members = value_list(r, V_LIST, (List){.items = list.items + begin, .count = end - begin});
-        Value group = value_pair(r, getter_get(r, &plain, list.items[begin]), members);
-        group.flags = VALUE_GROUP;
-        list_add(r, &groups, group);
-    }
-    return value_list(r, V_LIST, groups);
-}
-
 static bool next_unique(Render *r, LazyList *list, Value *out)
 {
-    if (!list->is_ready) {
-        list->is_ready = true;
-        list->seen = arena_new(&r->arena, Dict);
-        lazy_getter(r, list, list->args.items[1], (Value){0}, !arg_bool(r, list->args.items[0], false));
-        list->it = iterator_of(r, list->source);
-    }
+    if (!list->is_ready) list->it = iterator_of(r, list->source);
+    list->is_ready = true;
     while (iterator_next(r, &list->it, out)) {
-        uint32_t before = list->seen->count;
-        dict_set(r, list->seen, getter_get(r, list->getter, *out), value_none());
-        if (list->seen->count > before) return true;
+        uint32_t num_seen = list->seen.count;
+        dict_set(r, &list->seen, getter_get(r, list->getter, *out), value_none());
+        if (list->seen.count > num_seen) return true;
     }
     return false;
 }
 
 Value filter_unique(Render *r, const Call *c)
 {
-    Value v = lazy_two(r, c);
-    v.iter->next = next_unique;
+    Value v = lazy(r, c, next_unique);
+    v.iter->getter = arena_new(&r->arena, Getter);
+    *v.iter->getter = getter_of(r, c->argv[1], (Value){0}, !arg_bool(r, c->argv[0], false));
     return v;
 }
 
 /* ---- map, select, reject ---- */
-
-/* The filter or test that args[at] names, for the arguments behind. */
-static void lazy_builtin(Render *r, LazyList *list, uint32_t at, const Builtin *table, const char *what)
-{
-    Value name = arg_text(r, list->args.items[at], "a filter's or test's name");
-    list->builtin = builtin_find(table, value_str(name));
-    if (!list->builtin) render_fail(r, "no %s named '%.*s'", what, shown(name.len), name.text);
-    list->builtin_args = list->args;
-    list->builtin_args.items += at + 1;
-    list->builtin_args.count -= at + 1;
-}
 
 /* At the first read; false: the source is false, and nothing else is looked at. */
 static bool lazy_begin(Render *r, LazyList *list)
@@ -389,65 +239,69 @@ static bool lazy_begin(Render *r, LazyList *list)
     bool truth = value_truth(r, list->source);
     list->is_ready = true;
     list->it = truth ? iterator_of(r, list->source) : (Iterator){.source = {.type = V_UNDEFINED}};
+    list->getter = arena_new(&r->arena, Getter);
     return truth;
 }
 
-static void map_attribute(Render *r, LazyList *list)
+/* The filter or test that args[at] names, for the arguments behind; NULL: there are no more arguments. */
+static void lazy_builtin(Render *r, LazyList *list, uint32_t at, const Builtin *table, const char *what)
 {
-    Value attribute = {0}, otherwise = {0};
-    for (uint32_t i = 0; i < list->args.num_keywords; i++) {
-        const Keyword *keyword = &list->args.keywords[i];
-        bool           is_attribute = str_equal(keyword->name, "attribute");
-        if (!is_attribute && !str_equal(keyword->name, "default"))
-            render_fail(r, "map: unexpected keyword argument '%.*s'", shown(keyword->name.len), keyword->name.data);
-        *(is_attribute ? &attribute : &otherwise) = keyword->value;
-    }
+    if (list->args.count <= at) return;
+    Value name = arg_text(r, list->args.items[at], "a filter's or test's name");
+    list->builtin = builtin_find(table, value_str(name));
+    builtin_check(r, list->builtin, what, value_str(name));
+    list->args.items += at + 1;
+    list->args.count -= at + 1;
+}
+
+static void begin_map(Render *r, LazyList *list)
+{
+    const Dict *keywords = &list->args.keywords;
+    Value       attribute = dict_get_text(keywords, str_of("attribute")), otherwise = dict_get_text(keywords, str_of("default"));
+    if (!lazy_begin(r, list)) return;
+    lazy_builtin(r, list, 0, template_filters, "filter");
+    if (list->builtin) return;
+    if (keywords->count > 0u + !value_is_missing(attribute) + !value_is_missing(otherwise))
+        render_fail(r, "map: a keyword argument that isn't attribute or default");
     if (value_is_missing(attribute)) render_fail(r, "map requires a filter argument");
-    lazy_getter(r, list, attribute, otherwise, false);
+    *list->getter = getter_of(r, attribute, otherwise, false);
 }
 
 static bool next_mapped(Render *r, LazyList *list, Value *out)
 {
-    bool begins = !list->is_ready && lazy_begin(r, list);
-    if (begins && list->args.count) lazy_builtin(r, list, 0, template_filters, "filter");
-    if (begins && !list->args.count) map_attribute(r, list);
+    if (!list->is_ready) begin_map(r, list);
     if (!iterator_next(r, &list->it, out)) return false;
-    *out = list->builtin ? builtin_call(r, list->builtin, *out, &list->builtin_args) : getter_get(r, list->getter, *out);
+    *out = list->builtin ? builtin_call(r, list->builtin, *out, &list->args) : getter_get(r, list->getter, *out);
     return true;
 }
 
 Value filter_map(Render *r, const Call *c)
 {
-    Value v = lazy(r, c->self, *c->args);
-    v.iter->next = next_mapped;
-    return v;
+    return lazy(r, c, next_mapped);
 }
 
 static void begin_select(Render *r, LazyList *list)
 {
-    uint32_t off = list->by_attribute;
+    bool by_attribute = list->mode & SELECT_ATTRIBUTE;
     if (!lazy_begin(r, list)) return;
-    if (list->by_attribute && !list->args.count) render_fail(r, "missing parameter for the attribute's name");
-    lazy_getter(r, list, list->by_attribute ? list->args.items[0] : value_none(), (Value){0}, false);
-    if (list->args.count > off) lazy_builtin(r, list, off, template_tests, "test");
+    if (by_attribute && !list->args.count) render_fail(r, "missing parameter for the attribute's name");
+    if (by_attribute) *list->getter = getter_of(r, list->args.items[0], (Value){0}, false);
+    lazy_builtin(r, list, by_attribute, template_tests, "test");
 }
 
 static bool next_selected(Render *r, LazyList *list, Value *out)
 {
+    bool negate = list->mode & SELECT_NOT;
     if (!list->is_ready) begin_select(r, list);
     while (iterator_next(r, &list->it, out)) {
         Value item = getter_get(r, list->getter, *out);
-        if (list->builtin) item = builtin_call(r, list->builtin, item, &list->builtin_args);
-        if (value_truth(r, item) != list->negate) return true;
+        if (list->builtin) item = builtin_call(r, list->builtin, item, &list->args);
+        if (value_truth(r, item) != negate) return true;
     }
     return false;
 }
 
 Value filter_select(Render *r, const Call *c)
 {
-    Value v = lazy(r, c->self, *c->args);
-    v.iter->next = next_selected;
-    v.iter->negate = c->mode & SELECT_NOT;
-    v.iter->by_attribute = c->mode & SELECT_ATTRIBUTE;
-    return v;
+    return lazy(r, c, next_selected);
 }

@@ -1,39 +1,24 @@
-/* Iteration. A generator (what map, select and the like give) is read once: item by item from its source, or a list that
- * is made when first read. */
+/* Iteration, generators, and the state of loops. */
 #include "text/template/render.h"
 #include "text/template/text.h"
 
 #include <string.h>
 
 /* Generators read generators: their nesting is bounded as that of expressions is. */
-void lazy_prepare(Render *r, LazyList *list)
-{
-    if (list->is_ready) return;
-    list->is_ready = true;
-    render_deeper(r);
-    list->make(r, list, &list->items);
-    r->depth--;
-}
-
 static bool lazy_next(Render *r, LazyList *list, Value *out)
 {
-    if (list->make) {
-        lazy_prepare(r, list);
-        if (list->pos >= list->items.count) return false;
-        *out = list->items.items[list->pos++];
-        return true;
-    }
     render_deeper(r);
-    bool more = list->next(r, list, out);
+    bool more = list->next ? list->next(r, list, out) : iterator_next(r, &list->it, out);
     r->depth--;
     return more;
 }
 
 Iterator iterator_of(Render *r, Value source)
 {
+    if (source.type == V_LOOP) render_fail(r, "iterating over loop is not supported");
     if (!value_is(source, TYPES_ITERABLE)) render_fail(r, "'%s' object is not iterable", value_type_name(source));
-    bool has_length = source.type != V_ITER && source.type != V_LOOP;
-    return (Iterator){.source = source, .count = source.type == V_STRING ? source.len : has_length ? value_length(r, source) : 0};
+    int64_t count = source.type == V_STRING ? source.len : source.type == V_ITER ? 0 : value_length(r, source);
+    return (Iterator){.source = source, .count = count};
 }
 
 static Value view_item(Render *r, const View *view, int64_t i)
@@ -48,11 +33,6 @@ bool iterator_next(Render *r, Iterator *it, Value *out)
     Value source = it->source;
     render_tick(r, 1);
     if (source.type == V_ITER) return lazy_next(r, source.iter, out);
-    if (source.type == V_LOOP) {
-        bool more = loop_next(r, source.loop, out);
-        if (more) *out = value_pair(r, *out, source);
-        return more;
-    }
     if (it->pos >= it->count) return false;
     size_t i = (size_t)it->pos++, end = i;
     switch ((ValueType)source.type) {
@@ -90,8 +70,6 @@ List value_to_list(Render *r, Value source)
     return list;
 }
 
-/* ---- loops: loop.last reads one item ahead, loop.length of a filtered loop or a generator reads all ---- */
-
 /* The next item that passes the filter. */
 static bool pull(Render *r, LoopState *loop, Value *out)
 {
@@ -100,9 +78,8 @@ static bool pull(Render *r, LoopState *loop, Value *out)
         if (!node->c || loop->filtered) return true;
         Frame *frame = r->frame;
         int    line = r->line;
-        r->frame = loop->body_frame;
-        scope_enter(r, node->test_scope);
-        assign_target(r, node->test_target, *out);
+        frame_enter(r, loop->frame, node->test_scope);
+        assign_target(r, node->a, *out);
         bool passes = value_truth(r, eval(r, node->c));
         r->frame = frame;
         r->line = line;

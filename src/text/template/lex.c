@@ -85,29 +85,21 @@ static size_t raw_tag(const Parser *p, size_t pos, const char *word)
 static void lex_raw(Parser *p)
 {
     if (p->at == p->len) return; /* Jinja doesn't mind a raw or a comment that starts at the very end */
-    for (size_t pos = p->at; pos < p->len; pos++) {
-        const char *brace = memchr(p->text + pos, '{', p->len - pos);
-        if (!brace) break;
-        pos = (size_t)(brace - p->text);
-        size_t end = raw_tag(p, pos, "endraw");
-        if (!end) continue;
-        add_data(p, pos, sign_at(p, pos + 2), false);
-        advance(p, end);
-        return;
-    }
-    LEX_FAIL(p, "missing end of raw directive");
+    size_t end = 0, pos = p->at;
+    while (pos < p->len && !(end = raw_tag(p, pos, "endraw"))) pos++;
+    if (!end) LEX_FAIL(p, "missing end of raw directive");
+    add_data(p, pos, sign_at(p, pos + 2), false);
+    advance(p, end);
 }
 
 static void lex_comment(Parser *p)
 {
     if (p->at == p->len) return;
-    for (size_t pos = p->at; pos < p->len; pos++) {
-        size_t end = strchr("-+#", p->text[pos]) ? tag_end(p, pos, "#}", true, true) : 0;
-        if (!end) continue;
-        advance(p, end);
-        return;
-    }
-    LEX_FAIL(p, "missing end of comment tag");
+    size_t end = 0;
+    for (size_t pos = p->at; pos < p->len && !end; pos++)
+        if (strchr("-+#", p->text[pos])) end = tag_end(p, pos, "#}", true, true);
+    if (!end) LEX_FAIL(p, "missing end of comment tag");
+    advance(p, end);
 }
 
 static int hex_digit(char c)
@@ -129,8 +121,7 @@ static uint32_t escaped_code(Str *s, int base, int most, int *out_digits)
     return cp;
 }
 
-/* One escape, behind its backslash, to `out`; returns the bytes written. Python's "unicode-escape" after writing non-ASCII as
- * escapes itself. */
+/* One escape, behind its backslash, to `out`; returns the bytes written. */
 static size_t lex_escape(Parser *p, Str *s, char *out)
 {
     static const char from[] = "\\'\"abfnrtv", to[] = "\\'\"\a\b\f\n\r\t\v";
@@ -138,12 +129,7 @@ static size_t lex_escape(Parser *p, Str *s, char *out)
     const char       *simple = strchr(from, c);
     int               digits;
     if (c >= '0' && c <= '7') return utf8_encode(escaped_code(s, 8, 3, &digits), out);
-    if ((unsigned char)c >= 0x80) {
-        size_t   pos = 0;
-        uint32_t cp = utf8_next(*s, &pos);
-        *s = (Str){s->data + pos, s->len - pos};
-        return (size_t)sprintf(out, cp < 0x100 ? "\\x%02x" : cp < 0x10000 ? "\\u%04x" : "\\U%08x", cp);
-    }
+    if ((unsigned char)c >= 0x80) LEX_FAIL(p, "a backslash before a character beyond ASCII is not supported");
     if (c == 'N') LEX_FAIL(p, "\\N escapes in strings are not supported");
     int wanted = c == 'x' ? 2 : c == 'u' ? 4 : c == 'U' ? 8 : 0;
     *out = '\\';
@@ -181,21 +167,8 @@ static void lex_string(Parser *p)
     if (end >= p->len) LEX_FAIL(p, "a string that starts here has no end");
     Str body = {p->text + p->at + 1, end - p->at - 1};
     if (body.len && memchr(body.data, '\\', body.len)) body = unescaped(p, body);
-    Token *token = add_token(p, T_STRING);
-    token->value = value_of_str(body);
-    if (text_is_ascii(body)) token->value.flags = VALUE_ASCII;
+    add_token(p, T_STRING)->value = value_of_str(body);
     advance(p, end + 1);
-}
-
-/* Digits that may be parted by single underscores; returns the end. */
-static size_t digits_end(const Parser *p, size_t pos, int base)
-{
-    for (;;) {
-        size_t next = pos + (char_at(p, pos) == '_');
-        int    digit = hex_digit(char_at(p, next));
-        if (digit < 0 || digit >= base) return pos;
-        pos = next + 1;
-    }
 }
 
 static bool digit_at(const Parser *p, size_t pos)
@@ -203,118 +176,75 @@ static bool digit_at(const Parser *p, size_t pos)
     return char_at(p, pos) >= '0' && char_at(p, pos) <= '9';
 }
 
-/* The end of a float at the position, or 0. */
-static size_t float_end(const Parser *p)
+static size_t digits_end(const Parser *p, size_t pos)
 {
-    size_t pos = digits_end(p, p->at, 10), end = 0;
-    if (p->at > 0 && p->text[p->at - 1] == '.') return 0;
-    if (char_at(p, pos) == '.' && digit_at(p, pos + 1)) pos = end = digits_end(p, pos + 1, 10);
-    size_t exponent = pos + 1 + (sign_at(p, pos + 1) != 0);
-    if ((char_at(p, pos) | 32) == 'e' && digit_at(p, exponent)) end = digits_end(p, exponent, 10);
-    return end;
+    while (digit_at(p, pos)) pos++;
+    return pos;
 }
 
-/* Of the digits from p->at to `end`, without underscores. */
-static void add_number(Parser *p, size_t end, TokenKind kind, int base)
-{
-    char   digits[512];
-    size_t n = 0;
-    for (size_t i = p->at; i < end && n + 1 < sizeof digits; i++)
-        if (p->text[i] != '_') digits[n++] = p->text[i];
-    digits[n] = 0;
-    errno = 0;
-    Value value = kind == T_FLOAT ? value_float(strtod(digits, NULL)) : value_int(strtoll(digits, NULL, base));
-    if (kind == T_INTEGER && (errno || end - p->at >= sizeof digits))
-        LEX_FAIL(p, "the integer %.40s does not fit 64 bits, larger ones are not supported", digits);
-    add_token(p, kind)->value = value;
-    advance(p, end);
-}
-
+/* Behind a dot, as in x.0.1, stands no float. */
 static void lex_number(Parser *p)
 {
-    size_t end = float_end(p);
-    if (end) {
-        add_number(p, end, T_FLOAT, 10);
-        return;
-    }
-    char letter = p->text[p->at] == '0' ? (char)(char_at(p, p->at + 1) | 32) : 0;
-    int  base = letter == 'x' ? 16 : letter == 'o' ? 8 : letter == 'b' ? 2 : 10;
-    end = digits_end(p, base == 10 ? p->at : p->at + 2, base);
-    if (base != 10 && end > p->at + 2) {
-        p->at += 2;
-    } else if (p->text[p->at] == '0') { /* zeros alone; "0x" without digits: the number 0, then a name */
-        end = p->at + 1;
-        while (base == 10 && char_at(p, end + (char_at(p, end) == '_')) == '0') end += 1 + (char_at(p, end) == '_');
-        base = 10;
-    }
-    add_number(p, end, T_INTEGER, base);
-}
-
-static void lex_name(Parser *p)
-{
-    size_t end = p->at, next = p->at;
-    Str    text = {p->text, p->len};
-    while (end < p->len && cp_is_identifier(utf8_next(text, &next), end == p->at)) end = next;
-    if (end == p->at) LEX_FAIL(p, "unexpected character '%.*s'", (int)(next - end), p->text + end);
-    add_token(p, T_NAME)->value = value_text(p->text + p->at, end - p->at);
+    const char *text = p->text + p->at;
+    size_t      whole = digits_end(p, p->at), end = whole;
+    bool        may_be_float = p->at == 0 || text[-1] != '.';
+    if (may_be_float && char_at(p, end) == '.' && digit_at(p, end + 1)) end = digits_end(p, end + 1);
+    size_t exponent = end + 1 + (sign_at(p, end + 1) != 0);
+    if (may_be_float && (char_at(p, end) | 32) == 'e' && digit_at(p, exponent)) end = digits_end(p, exponent);
+    bool has_base = *text == '0' && (whole > p->at + 1 || strchr("xXoObB", char_at(p, whole) ? char_at(p, whole) : '0'));
+    if (has_base || char_at(p, end) == '_')
+        parser_fail(p, ERR_UNSUPPORTED, p->line, "numbers with leading zeros, a base or underscores are not supported");
+    errno = 0;
+    Value value = end > whole ? value_float(strtod(text, NULL)) : value_int(strtoll(text, NULL, 10));
+    if (end == whole && errno)
+        LEX_FAIL(p, "the integer %.*s does not fit 64 bits, larger ones are not supported", shown(end - p->at), text);
+    add_token(p, end > whole ? T_FLOAT : T_INTEGER)->value = value;
     advance(p, end);
 }
 
-static const struct {
-    char      text[3];
-    TokenKind kind;
-} operators[] = {
-    {"//", T_FLOORDIV}, {"**", T_POW},   {"==", T_EQ},    {"!=", T_NE},    {">=", T_GE},       {"<=", T_LE},      {"+", T_ADD},
-    {"-", T_SUB},       {"/", T_DIV},    {"*", T_MUL},    {"%", T_MOD},    {"~", T_TILDE},     {"[", T_LBRACKET}, {"]", T_RBRACKET},
-    {"(", T_LPAREN},    {")", T_RPAREN}, {"{", T_LBRACE}, {"}", T_RBRACE}, {">", T_GT},        {"<", T_LT},       {"=", T_ASSIGN},
-    {".", T_DOT},       {":", T_COLON},  {"|", T_PIPE},   {",", T_COMMA},  {";", T_SEMICOLON},
-};
-enum { NUM_OPERATORS = sizeof operators / sizeof operators[0] };
-
-/* The brackets that are open, by what closes them. */
-typedef struct Brackets {
-    char closers[TEMPLATE_MAX_NESTING];
-    int  count;
-} Brackets;
-
-static void balance(Parser *p, Brackets *open, char c)
+static bool is_letter(char c)
 {
-    char closer = c == '{' ? '}' : c == '(' ? ')' : c == '[' ? ']' : 0;
-    if (closer) {
-        if (open->count == TEMPLATE_MAX_NESTING) LEX_FAIL(p, "brackets are nested deeper than %d", TEMPLATE_MAX_NESTING);
-        open->closers[open->count++] = closer;
-    } else if (c == '}' || c == ')' || c == ']') {
-        if (!open->count) LEX_FAIL(p, "unexpected '%c'", c);
-        char expected = open->closers[--open->count];
-        if (expected != c) LEX_FAIL(p, "unexpected '%c', expected '%c'", c, expected);
-    }
+    return (c | 32) >= 'a' && (c | 32) <= 'z';
+}
+
+/* Letters, digits and underscores of ASCII. */
+static void lex_name(Parser *p)
+{
+    size_t end = p->at;
+    while (is_letter(char_at(p, end)) || char_at(p, end) == '_' || (end > p->at && digit_at(p, end))) end++;
+    if (end == p->at && (unsigned char)p->text[end] >= 0x80) LEX_FAIL(p, "names of characters beyond ASCII are not supported");
+    if (end == p->at) LEX_FAIL(p, "unexpected character '%c'", p->text[end]);
+    add_token(p, T_NAME)->value = value_text(p->text + p->at, end - p->at);
+    advance(p, end);
 }
 
 /* The tokens of a block or of an expression to print, with its end. */
 static void lex_tag(Parser *p, bool is_block)
 {
-    Brackets open = {.count = 0};
+    int num_open = 0; /* brackets: a tag ends outside of them */
     while (p->at < p->len) {
-        size_t end = open.count ? 0 : tag_end(p, p->at, is_block ? "%}" : "}}", is_block, is_block), op = 0;
+        size_t end = num_open ? 0 : tag_end(p, p->at, is_block ? "%}" : "}}", is_block, is_block);
+        int    op = T_ADD;
         size_t space = skip_space(p, p->at);
         if (end) {
             add_token(p, is_block ? T_BLOCK_END : T_VARIABLE_END);
             advance(p, end);
             return;
         }
-        while (op < NUM_OPERATORS && !at(p, p->at, operators[op].text)) op++;
+        while (op < NUM_TOKENS && !at(p, p->at, token_texts[op])) op++;
         if (space > p->at) {
             advance(p, space);
         } else if (digit_at(p, p->at)) {
             lex_number(p);
         } else if (p->text[p->at] == '\'' || p->text[p->at] == '"') {
             lex_string(p);
-        } else if (op == NUM_OPERATORS) {
+        } else if (op == NUM_TOKENS) {
             lex_name(p);
         } else {
-            balance(p, &open, p->text[p->at]);
-            add_token(p, operators[op].kind);
-            advance(p, p->at + strlen(operators[op].text));
+            num_open += strchr("([{", p->text[p->at]) != NULL;
+            num_open -= num_open && strchr(")]}", p->text[p->at]);
+            add_token(p, (TokenKind)op);
+            advance(p, p->at + strlen(token_texts[op]));
         }
     }
 }
@@ -346,7 +276,7 @@ static void lex_root(Parser *p)
     advance(p, p->len);
 }
 
-/* A copy in the arena with \n for every newline and without the last one. */
+/* A copy in the arena with \n for every newline, without the last one, ended by NUL. */
 static void normalize_newlines(Parser *p)
 {
     char  *text = arena_alloc(&p->tmpl->arena, p->len + 1);
@@ -356,6 +286,7 @@ static void normalize_newlines(Parser *p)
         text[n++] = p->text[i] == '\r' ? '\n' : p->text[i];
     }
     if (n && text[n - 1] == '\n') n--;
+    text[n] = 0;
     p->text = text;
     p->len = n;
 }

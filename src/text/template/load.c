@@ -35,6 +35,7 @@ static void keep_token(Template *tmpl, Str name, const JsonValue *value)
     uint32_t at = 0;
     while (at < dict->count && !str_same(value_str(dict->entries[at].key), name)) at++;
     Str text = value->string;
+    dict->entries = array_grown(arena, dict->entries, dict->count, &dict->capacity, sizeof *dict->entries);
     dict->entries[at].key = value_text(arena_strndup(arena, name.data, name.len), name.len);
     dict->entries[at].value = value_text(arena_strndup(arena, text.data, text.len), text.len);
     if (at == dict->count) dict->count++;
@@ -54,20 +55,12 @@ static void keep_tokens(Template *tmpl, const JsonValue *config)
         keep_token(tmpl, extra->members[i].key, &extra->members[i].value);
 }
 
-static uint32_t most_tokens(const JsonValue *config)
-{
-    const JsonValue *extra = json_get(config, "extra_special_tokens");
-    return config->count + (extra ? extra->count : 0);
-}
-
 /* What special_tokens_map.json says counts more, where tokenizer_config.json is of the time before added_tokens_decoder. */
 static Status keep_special_tokens(Template *tmpl, Arena *arena, const char *dir, const JsonValue *config)
 {
     JsonValue map = {.type = JSON_OBJECT};
     if (!json_get(config, "added_tokens_decoder")) TRY(load_config(arena, arena_printf(arena, "%s/special_tokens_map.json", dir), &map));
-    size_t most = (size_t)most_tokens(config) + most_tokens(&map) + 1;
     tmpl->folder_variables = arena_new(&tmpl->arena, Dict);
-    tmpl->folder_variables->entries = arena_array(&tmpl->arena, DictEntry, most);
     keep_tokens(tmpl, config);
     keep_tokens(tmpl, &map);
     template_prepare(tmpl);

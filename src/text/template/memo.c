@@ -1,5 +1,5 @@
 /* Remembered renderings. A conversation's shape is spelled out as a key: of each message the members' names and all that
- * isn't open (template_open.h). Under a key lie the paths that were traced: the guards that lead there and what comes out.
+ * isn't open (open.h). Under a key lie the paths that were traced: the guards that lead there and what comes out.
  * A template asks the same questions in the same order until an answer differs, so at most one path fits. A path that ends
  * where a trace had to stop is kept too: it says that rendering has to do it. */
 #include "text/template/memo.h"
@@ -15,43 +15,18 @@ enum {
     MOST_PATHS = 16,       /* of a shape */
     MOST_BYTES = 16 << 20, /* of all that is remembered */
     MOST_TRACE_STEPS = 1 << 20,
-    MOST_OPEN_BYTES = 64 << 20, /* operations times bytes: far below every limit of a rendering */
-    GUARD_BUCKETS = 1 << 12
+    MOST_OPEN_BYTES = 64 << 20 /* operations times bytes: far below every limit of a rendering */
 };
 
-/* A guard as all paths share it, with the answer of the conversation at hand. */
-typedef struct AskedGuard {
-    Guard    guard;
-    uint32_t next; /* of the same bucket, + 1 */
-    bool     holds;
-    uint64_t stamp; /* of the conversation that answered */
-} AskedGuard;
-
-typedef struct PathGuard {
-    uint32_t guard;
-    bool     holds;
-} PathGuard;
-
-/* A rendering of the first messages beside that of all: what is the same in every conversation that takes both paths. */
-typedef struct PrefixLink {
-    const TemplatePath *path;              /* of the first messages; NULL: not compared yet */
-    uint32_t            part, prefix_part; /* where they part, or the prefix ends */
-    size_t              at, prefix_at;     /* in these parts; 0 of open ones */
-} PrefixLink;
-
-typedef struct TemplatePath Path;
-struct TemplatePath {
+typedef struct Path Path;
+struct Path {
     Path         *next;
-    PathGuard    *guards;
-    uint32_t      num_guards;
+    GuardUse     *guards;
+    uint32_t      num_guards, num_parts, num_spans;
     bool          is_stop;
     OpenPlace    *parts; /* at: of the traced output; for spans */
-    uint32_t      num_parts;
     TemplateSpan *spans; /* in the traced output, where an open part takes one byte */
-    size_t        num_spans;
     uint64_t      num_ops;
-    uint32_t      num_messages;
-    PrefixLink   *links; /* (2 * (num_messages + 1)), by count and prompt; NULL: none yet */
 };
 
 typedef struct Shape {
@@ -68,12 +43,8 @@ struct TemplateMemo {
     Arena           arena;
     Shape          *shapes; /* (2 * MOST_SHAPES), open addressing; key.data NULL: free */
     uint32_t        num_shapes;
-    AskedGuard     *guards;
-    uint32_t        num_guards, guard_capacity;
-    uint32_t        guard_buckets[GUARD_BUCKETS]; /* the first guard of each, + 1 */
     /* the conversation at hand */
     const JsonValue *messages;
-    uint64_t         stamp;
     StrBuf           key;
     size_t          *key_ends; /* of each message in the key */
     uint32_t         key_capacity;
@@ -98,8 +69,6 @@ void template_memo_destroy(TemplateMemo *memo)
     free(memo->shapes);
     free(memo);
 }
-
-/* ---- keys ---- */
 
 /* Where there is room. */
 static char *put_bytes(char *at, const void *data, size_t len)
@@ -159,7 +128,6 @@ static bool put_message(TemplateMemo *memo, const JsonValue *message)
 bool template_memo_start(TemplateMemo *memo, const JsonValue *messages)
 {
     memo->messages = NULL;
-    memo->stamp++;
     memo->open_bytes = 0;
     strbuf_clear(&memo->key);
     for (uint32_t i = 0;; i++) {
@@ -185,12 +153,11 @@ static Shape *find_shape(const TemplateMemo *memo, Str key, bool prompted)
     }
 }
 
-/* ---- guards ---- */
-
-static bool same_part(const OpenPart *a, const OpenPart *b)
+static bool path_fits(const TemplateMemo *memo, const Path *path)
 {
-    return a->message == b->message && a->member == b->member && a->left == b->left && a->right == b->right &&
-           (!a->text.data == !b->text.data) && str_same(a->text, b->text);
+    for (uint32_t i = 0; i < path->num_guards; i++)
+        if (guard_holds(memo->messages, &path->guards[i].guard) != path->guards[i].holds) return false;
+    return true;
 }
 
 static Str keep_text(TemplateMemo *memo, Str text)
@@ -204,41 +171,6 @@ static OpenPart keep_part(TemplateMemo *memo, OpenPart part)
     return part;
 }
 
-/* The shared guard's number. */
-static uint32_t intern_guard(TemplateMemo *memo, const Guard *guard)
-{
-    uint64_t  hash = hash_bytes(guard->with.data, guard->with.len, (uint64_t)guard->of.message << 32 | guard->of.member);
-    uint32_t *bucket = &memo->guard_buckets[hash % GUARD_BUCKETS];
-    for (uint32_t i = *bucket; i; i = memo->guards[i - 1].next) {
-        const Guard *other = &memo->guards[i - 1].guard;
-        if (other->kind == guard->kind && same_part(&other->of, &guard->of) && str_same(other->with, guard->with)) return i - 1;
-    }
-    Guard kept = {guard->kind, keep_part(memo, guard->of), keep_text(memo, guard->with)};
-    memo->guards = array_grown(&memo->arena, memo->guards, memo->num_guards, &memo->guard_capacity, sizeof *memo->guards);
-    memo->guards[memo->num_guards] = (AskedGuard){.guard = kept, .next = *bucket};
-    return (*bucket = ++memo->num_guards) - 1;
-}
-
-static bool path_fits(TemplateMemo *memo, const Path *path)
-{
-    for (uint32_t i = 0; i < path->num_guards; i++) {
-        AskedGuard *asked = &memo->guards[path->guards[i].guard];
-        if (asked->stamp != memo->stamp) {
-            asked->holds = guard_holds(memo->messages, &asked->guard);
-            asked->stamp = memo->stamp;
-        }
-        if (asked->holds != path->guards[i].holds) return false;
-    }
-    return true;
-}
-
-/* ---- tracing ---- */
-
-static void add_part(Path *path, size_t at, OpenPart part)
-{
-    path->parts[path->num_parts++] = (OpenPlace){at, part};
-}
-
 static void keep_output(TemplateMemo *memo, Path *path, const Render *r)
 {
     const OpenTrace *trace = r->open;
@@ -246,8 +178,9 @@ static void keep_output(TemplateMemo *memo, Path *path, const Render *r)
     path->parts = arena_array(&memo->arena, OpenPlace, (size_t)trace->num_places * 2 + 1);
     for (uint32_t i = 0; i <= trace->num_places; i++) {
         size_t end = i < trace->num_places ? trace->places[i].at : r->out.len;
-        if (end > at) add_part(path, at, (OpenPart){.text = keep_text(memo, (Str){r->out.data + at, end - at})});
-        if (i < trace->num_places) add_part(path, end, keep_part(memo, trace->places[i].part));
+        Str    text = {strbuf_cstr(&r->out) + at, end - at};
+        if (end > at) path->parts[path->num_parts++] = (OpenPlace){at, {.text = keep_text(memo, text)}};
+        if (i < trace->num_places) path->parts[path->num_parts++] = (OpenPlace){end, keep_part(memo, trace->places[i].part)};
         at = end + 1;
     }
     path->num_spans = r->num_spans;
@@ -265,12 +198,14 @@ static Path *trace_path(TemplateMemo *memo, uint32_t count, bool prompted)
     Path  *path = arena_new(&memo->arena, Path);
     Status status = template_execute(&r, &input);
     path->is_stop = status != OK;
-    path->num_messages = count;
     path->num_ops = trace.num_ops;
+    path->guards = arena_array(&memo->arena, GuardUse, trace.num_guards);
     path->num_guards = trace.num_guards;
-    path->guards = arena_array(&memo->arena, PathGuard, trace.num_guards);
-    for (uint32_t i = 0; i < trace.num_guards; i++)
-        path->guards[i] = (PathGuard){intern_guard(memo, &trace.guards[i].guard), trace.guards[i].holds};
+    for (uint32_t i = 0; i < trace.num_guards; i++) {
+        Guard guard = trace.guards[i].guard;
+        guard = (Guard){guard.kind, keep_part(memo, guard.of), keep_text(memo, guard.with)};
+        path->guards[i] = (GuardUse){guard, trace.guards[i].holds};
+    }
     if (status == OK) keep_output(memo, path, &r);
     status_clear();
     strbuf_deinit(&r.out);
@@ -298,8 +233,6 @@ static Path *find_path(TemplateMemo *memo, uint32_t count, bool prompted)
     return path;
 }
 
-/* ---- rendering ---- */
-
 /* Whether a path's rendering stays far below every limit of a rendering. */
 static bool can_render(const TemplateMemo *memo, const Path *path)
 {
@@ -324,8 +257,10 @@ static void place_spans(const Path *path, Arena *arena, TemplateParts *out)
 {
     out->num_spans = path->num_spans;
     out->spans = arena_array(arena, TemplateSpan, path->num_spans);
-    for (size_t i = 0; i < path->num_spans; i++)
-        out->spans[i] = (TemplateSpan){place_of(path, out->begins, path->spans[i].begin), place_of(path, out->begins, path->spans[i].end)};
+    for (size_t i = 0; i < path->num_spans; i++) {
+        out->spans[i].begin = place_of(path, out->begins, path->spans[i].begin);
+        out->spans[i].end = place_of(path, out->begins, path->spans[i].end);
+    }
 }
 
 bool template_memo_render(TemplateMemo *memo, uint32_t count, bool add_generation_prompt, Arena *arena, TemplateParts *out)
@@ -334,7 +269,6 @@ bool template_memo_render(TemplateMemo *memo, uint32_t count, bool add_generatio
     if (!memo->messages) return false;
     Path *path = find_path(memo, count, add_generation_prompt);
     if (!can_render(memo, path)) return false;
-    out->path = path;
     out->num_parts = path->num_parts;
     out->parts = arena_array(arena, Str, path->num_parts);
     out->begins = arena_array(arena, size_t, path->num_parts + 1);
@@ -344,61 +278,4 @@ bool template_memo_render(TemplateMemo *memo, uint32_t count, bool add_generatio
     }
     if (path->num_spans) place_spans(path, arena, out);
     return true;
-}
-
-/* ---- prefixes ---- */
-
-/* Open parts of one place are the same text whatever it is; an open part beside anything else is where paths part. */
-static void compare(const Path *whole, const Path *prefix, PrefixLink *link)
-{
-    *link = (PrefixLink){.path = prefix};
-    while (link->part < whole->num_parts && link->prefix_part < prefix->num_parts) {
-        const OpenPart *a = &whole->parts[link->part].part, *b = &prefix->parts[link->prefix_part].part;
-        if (a->is_open || b->is_open) {
-            if (!a->is_open || !b->is_open || !same_part(a, b)) return;
-            link->part++;
-            link->prefix_part++;
-            continue;
-        }
-        while (link->at < a->text.len && link->prefix_at < b->text.len) {
-            if (a->text.data[link->at] != b->text.data[link->prefix_at]) return;
-            link->at++;
-            link->prefix_at++;
-        }
-        bool a_ends = link->at == a->text.len, b_ends = link->prefix_at == b->text.len;
-        if (a_ends) link->at = 0;
-        if (b_ends) link->prefix_at = 0;
-        link->part += a_ends;
-        link->prefix_part += b_ends;
-    }
-}
-
-/* NULL: no path of the first messages is known. */
-static PrefixLink *find_link(TemplateMemo *memo, Path *whole, uint32_t count, bool prompted)
-{
-    if (!whole->links && memo->arena.used_bytes > MOST_BYTES) return NULL;
-    if (!whole->links) whole->links = arena_array(&memo->arena, PrefixLink, 2 * ((size_t)whole->num_messages + 1));
-    PrefixLink *link = &whole->links[2 * count + prompted];
-    if (link->path && path_fits(memo, link->path)) return link;
-    const Path *path = find_path(memo, count, prompted);
-    if (!path || path->is_stop) return NULL;
-    compare(whole, path, link);
-    return link;
-}
-
-bool template_memo_prefix(TemplateMemo *memo, const TemplateParts *whole, uint32_t count, bool add_generation_prompt, bool *out_is_prefix,
-                          size_t *out_len)
-{
-    PrefixLink *link = count <= whole->path->num_messages ? find_link(memo, whole->path, count, add_generation_prompt) : NULL;
-    if (!link || !can_render(memo, link->path)) return false;
-    *out_len = whole->begins[link->part] + link->at;
-    *out_is_prefix = link->prefix_part == link->path->num_parts;
-    if (*out_is_prefix) return true;
-    if (link->part == whole->num_parts) return false;
-    /* the same up to here: different bytes tell, while equal ones leave it open */
-    Str a = whole->parts[link->part], b = part_text(memo, &link->path->parts[link->prefix_part].part);
-    a = (Str){a.data + link->at, a.len - link->at};
-    b = (Str){b.data + link->prefix_at, b.len - link->prefix_at};
-    size_t len = a.len < b.len ? a.len : b.len;
-    return len > 0 && memcmp(a.data, b.data, len) != 0;
 }

@@ -9,8 +9,6 @@ typedef struct TemplateMemo TemplateMemo;
 TemplateMemo               *template_memo_create(const Template *tmpl, int64_t now_unix);
 void                        template_memo_destroy(TemplateMemo *memo); /* NULL is fine */
 
-typedef struct TemplatePath TemplatePath;
-
 /* A text in parts, which lie in the messages and in the memo; spans as in TemplateOutput. In the arena it was given. */
 typedef struct TemplateParts {
     Str          *parts;
@@ -19,14 +17,9 @@ typedef struct TemplateParts {
     size_t        len; /* of all */
     TemplateSpan *spans;
     size_t        num_spans;
-    TemplatePath *path; /* how the memo came by it; NULL: it didn't */
 } TemplateParts;
 
 /* The conversation of the calls of template_memo_render to come; it must stay. false: one that can't be remembered. */
 bool template_memo_start(TemplateMemo *memo, const JsonValue *messages);
 /* Its first `count` messages, without tools. false: template_render has to do it. */
 bool template_memo_render(TemplateMemo *memo, uint32_t count, bool add_generation_prompt, Arena *arena, TemplateParts *out);
-/* Does `whole`, the conversation as template_memo_render gave it, start with the rendering of its first `count` messages, which
- * has *out_len bytes then? false: not known without a look at both texts. */
-bool template_memo_prefix(TemplateMemo *memo, const TemplateParts *whole, uint32_t count, bool add_generation_prompt, bool *out_is_prefix,
-                          size_t *out_len);

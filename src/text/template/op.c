@@ -6,8 +6,6 @@
 #include <math.h>
 #include <string.h>
 
-/* ---- arithmetic ---- */
-
 static _Noreturn void overflow(Render *r)
 {
     render_fail(r, "an integer does not fit 64 bits, larger ones are not supported");
@@ -17,16 +15,6 @@ static int64_t floor_div(int64_t a, int64_t b)
 {
     int64_t q = a / b;
     return (a % b != 0 && (a < 0) != (b < 0)) ? q - 1 : q;
-}
-
-static int64_t int_power(Render *r, int64_t base, int64_t exponent)
-{
-    int64_t result = 1;
-    if (base == 0) return exponent == 0;
-    if (base == 1 || base == -1) return exponent & 1 ? base : 1;
-    for (int64_t i = 0; i < exponent; i++)
-        if (__builtin_mul_overflow(result, base, &result)) overflow(r);
-    return result;
 }
 
 static int64_t int_binary(Render *r, TokenKind op, int64_t a, int64_t b)
@@ -44,8 +32,6 @@ static int64_t int_binary(Render *r, TokenKind op, int64_t a, int64_t b)
     case T_MUL:
         wraps = __builtin_mul_overflow(a, b, &result);
         break;
-    case T_POW:
-        return int_power(r, a, b);
     case T_FLOORDIV:
         wraps = a == INT64_MIN && b == -1;
         if (!wraps) result = floor_div(a, b);
@@ -54,51 +40,6 @@ static int64_t int_binary(Render *r, TokenKind op, int64_t a, int64_t b)
         result = b == -1 ? 0 : a - floor_div(a, b) * b; /* T_MOD */
     }
     if (wraps) overflow(r);
-    return result;
-}
-
-static double float_mod(double a, double b)
-{
-    double mod = fmod(a, b);
-    if (mod != 0) return (b < 0) != (mod < 0) ? mod + b : mod;
-    return copysign(0.0, b);
-}
-
-/* Python's: the quotient that goes with float_mod, with its roundings. */
-static double float_floor_div(double a, double b)
-{
-    double mod = fmod(a, b), quotient = (a - mod) / b;
-    if (mod != 0 && (b < 0) != (mod < 0)) quotient -= 1;
-    if (quotient == 0) return copysign(0.0, a / b);
-    double whole = floor(quotient);
-    return quotient - whole > 0.5 ? whole + 1 : whole;
-}
-
-static int num_bits(uint64_t i)
-{
-    return i ? 64 - __builtin_clzll(i) : 0;
-}
-
-/* a / b, rounded once. */
-static double int_ratio(int64_t a, int64_t b)
-{
-    enum { QUOTIENT_BITS = 56 }; /* more than a double has, the last one for what is left */
-    uint64_t x = a < 0 ? 0 - (uint64_t)a : (uint64_t)a, y = b < 0 ? 0 - (uint64_t)b : (uint64_t)b;
-    int      shift = QUOTIENT_BITS + num_bits(y) - num_bits(x);
-    if (num_bits(x | y) <= 53) return (double)a / (double)b;
-    if (shift < 0) shift = 0;
-    unsigned __int128 scaled = (unsigned __int128)x << shift, quotient = scaled / y;
-    double            ratio = ldexp((double)(uint64_t)(quotient | (scaled % y != 0)), -shift);
-    return (a < 0) != (b < 0) ? -ratio : ratio;
-}
-
-static double float_power(Render *r, double a, double b)
-{
-    bool   are_finite = isfinite(a) && isfinite(b);
-    double result = pow(a, b);
-    if (a == 0 && b < 0) render_fail(r, "0.0 cannot be raised to a negative power");
-    if (a < 0 && are_finite && b != floor(b)) render_fail(r, "complex numbers are not supported");
-    if (isinf(result) && are_finite) render_fail(r, "the result of ** is too large");
     return result;
 }
 
@@ -114,12 +55,8 @@ static double float_binary(Render *r, TokenKind op, double a, double b)
         return a * b;
     case T_DIV:
         return a / b;
-    case T_FLOORDIV:
-        return float_floor_div(a, b);
-    case T_MOD:
-        return float_mod(a, b);
     default:
-        return float_power(r, a, b);
+        render_fail(r, "// and %% of floats are not supported");
     }
 }
 
@@ -129,26 +66,19 @@ static Value number_binary(Render *r, TokenKind op, Value a, Value b)
     check_size(r, b);
     bool    integers = value_is(a, TYPES_INTEGRAL) && value_is(b, TYPES_INTEGRAL);
     int64_t i = integers ? value_as_int(a) : 0, j = integers ? value_as_int(b) : 0;
-    if (integers && op == T_DIV && j != 0) return value_float(int_ratio(i, j));
-    if (integers && op != T_DIV && (op != T_POW || j >= 0)) return value_int(int_binary(r, op, i, j));
+    if (integers && op == T_DIV && j != 0) return value_float((double)((long double)i / (long double)j));
+    if (integers && op != T_DIV) return value_int(int_binary(r, op, i, j));
     return value_float(float_binary(r, op, value_as_float(a), value_as_float(b)));
 }
 
-/* ---- texts and lists ---- */
-
 static Value add_texts(Render *r, Value a, Value b)
 {
-    uint8_t markup = (a.flags | b.flags) & VALUE_MARKUP;
-    if (markup) {
-        a = value_to_markup(r, a);
-        b = value_to_markup(r, b);
-    }
-    text_check(r, (size_t)a.len + b.len);
-    char *text = arena_alloc(&r->arena, (size_t)a.len + b.len + 1);
-    if (a.len) memcpy(text, a.text, a.len);
-    if (b.len) memcpy(text + a.len, b.text, b.len);
-    Value v = value_text(text, (size_t)a.len + b.len);
-    v.flags = (uint8_t)(markup | (a.flags & b.flags & VALUE_ASCII));
+    size_t begin = r->out.len;
+    bool   is_markup = value_is_markup(a) || value_is_markup(b);
+    print_str(r, is_markup ? value_to_markup(r, a) : a);
+    print_str(r, is_markup ? value_to_markup(r, b) : b);
+    Value v = text_take(r, begin);
+    if (is_markup) v.flags = VALUE_MARKUP;
     return v;
 }
 
@@ -185,7 +115,6 @@ static bool is_set(Value v)
 Value value_binary(Render *r, TokenKind op, Value a, Value b)
 {
     enum { REPEATED = TYPE_STRING | TYPES_ARRAY };
-    static const char *const names[] = {"+", "-", "*", "/", "//", "%", "**"};
     if (a.type == V_OPEN || b.type == V_OPEN) return open_binary(r, op, a, b);
     if (value_is(a, TYPES_NUMBER) && value_is(b, TYPES_NUMBER)) return number_binary(r, op, a, b);
     if (op == T_MOD && a.type == V_STRING) return format_percent(r, a, &(Args){.items = &b, .count = 1}, true);
@@ -196,10 +125,8 @@ Value value_binary(Render *r, TokenKind op, Value a, Value b)
     if (op == T_ADD && a.type == b.type && value_is(a, TYPES_ARRAY)) return add_lists(r, a, b);
     if (op == T_MUL && value_is(a, REPEATED) && value_is(b, TYPES_INTEGRAL)) return repeat(r, a, value_as_int(b));
     if (op == T_MUL && value_is(b, REPEATED) && value_is(a, TYPES_INTEGRAL)) return repeat(r, b, value_as_int(a));
-    render_fail(r, "unsupported operand types for %s: '%s' and '%s'", names[op - T_ADD], value_type_name(a), value_type_name(b));
+    render_fail(r, "unsupported operand types for %s: '%s' and '%s'", token_texts[op], value_type_name(a), value_type_name(b));
 }
-
-/* ---- slices ---- */
 
 static int64_t slice_bound(Render *r, Value v, int64_t count, int64_t otherwise, bool backward)
 {
@@ -217,7 +144,7 @@ static Value slice_text(Render *r, Value text, int64_t start, int64_t step, int6
     Str    all = value_str(text);
     size_t pos = 0, begin = r->out.len;
     Value  v;
-    render_tick(r, text.len >> 6);
+    render_tick(r, text.len >> (step == 1 ? 8 : 6));
     if (step == 1) {
         size_t from = utf8_offset(all, (size_t)start);
         v = value_text(text.text + from, utf8_offset((Str){text.text + from, text.len - from}, (size_t)count));
@@ -236,23 +163,10 @@ static Value slice_text(Render *r, Value text, int64_t start, int64_t step, int6
     return v;
 }
 
-static Value slice_range(Render *r, const Range *range, Range slice)
-{
-    Value  v = {.type = V_RANGE, .range = arena_new(&r->arena, Range)};
-    Range *out = v.range;
-    bool   wraps = __builtin_mul_overflow(slice.start, range->step, &out->start) ||
-                 __builtin_add_overflow(out->start, range->start, &out->start) ||
-                 __builtin_mul_overflow(slice.stop, range->step, &out->stop) ||
-                 __builtin_add_overflow(out->stop, range->start, &out->stop) || __builtin_mul_overflow(slice.step, range->step, &out->step);
-    if (wraps) overflow(r);
-    out->count = slice.count;
-    return v;
-}
-
 Value value_slice(Render *r, Value object, const Value bounds[3])
 {
     if (object.type == V_UNDEFINED) undefined_fail(r, object);
-    if (!value_is(object, TYPES_SLICED)) render_fail(r, "'%s' can't be sliced", value_type_name(object));
+    if (!value_is(object, TYPE_STRING | TYPES_ARRAY)) render_fail(r, "'%s' can't be sliced", value_type_name(object));
     int64_t length = value_length(r, object), count = 0;
     int64_t step = value_is_given(bounds[2]) ? arg_int(r, bounds[2], "the slice step", 1) : 1;
     if (step == 0) render_fail(r, "slice step cannot be zero");
@@ -260,7 +174,6 @@ Value value_slice(Render *r, Value object, const Value bounds[3])
     int64_t stop = slice_bound(r, bounds[1], length, step < 0 ? -1 : length, step < 0);
     if (step > 0 && stop > start) count = (stop - start - 1) / step + 1;
     if (step < 0 && stop < start) count = (start - stop - 1) / -(step + (step == INT64_MIN)) + 1;
-    if (object.type == V_RANGE) return slice_range(r, object.range, (Range){start, stop, step, count});
     if (count <= 1) step = 1;
     if (object.type == V_STRING) return slice_text(r, object, count ? start : 0, step, count);
     render_tick(r, count >> 3);
@@ -269,8 +182,6 @@ Value value_slice(Render *r, Value object, const Value bounds[3])
     return value_list(r, (ValueType)object.type, part);
 }
 
-/* ---- attributes and items ---- */
-
 static Value bind_method(Render *r, Value self, const Builtin *builtin)
 {
     Method *method = arena_new(&r->arena, Method);
@@ -278,80 +189,30 @@ static Value bind_method(Render *r, Value self, const Builtin *builtin)
     return (Value){.type = V_METHOD, .method = method};
 }
 
-static Value macro_attribute(Render *r, const Node *node, Str name)
-{
-    List list = {0};
-    if (str_equal(name, "name")) return node->kind == N_MACRO ? value_of_str(r->tmpl->names.names[node->name]) : value_none();
-    if (str_equal(name, "catch_kwargs")) return value_bool(node->uses_kwargs);
-    if (str_equal(name, "catch_varargs")) return value_bool(node->uses_varargs);
-    if (str_equal(name, "caller")) return value_bool(node->uses_caller);
-    if (!str_equal(name, "arguments")) return (Value){0};
-    for (uint32_t i = 0; i < node->items.count; i++) list_add(r, &list, value_of_str(r->tmpl->names.names[node->items.items[i]->name]));
-    return value_list(r, V_TUPLE, list);
-}
-
-static Value number_attribute(Value number, Str name)
-{
-    bool is_float = number.type == V_FLOAT;
-    if (str_equal(name, "real")) return number.type == V_BOOL ? value_int(number.boolean) : number;
-    if (str_equal(name, "imag")) return is_float ? value_float(0) : value_int(0);
-    if (!is_float && str_equal(name, "numerator")) return value_int(value_as_int(number));
-    if (!is_float && str_equal(name, "denominator")) return value_int(1);
-    return (Value){0};
-}
-
-static Value range_attribute(const Range *range, Str name)
-{
-    if (str_equal(name, "start")) return value_int(range->start);
-    if (str_equal(name, "step")) return value_int(range->step);
-    return str_equal(name, "stop") ? value_int(range->stop) : (Value){0};
-}
-
 /* Attributes that are no methods. */
 static Value plain_attribute(Render *r, Value object, Str name)
 {
-    bool is_group = object.flags & VALUE_GROUP;
-    switch ((ValueType)object.type) {
-    case V_NAMESPACE: {
-        Value v = dict_get_text(object.dict, name);
-        bool  is_hidden = !value_is_missing(v) && name.data[0] == '_';
-        return is_hidden ? value_undefined(UNDEF_UNSAFE, object, name) : v;
-    }
-    case V_LOOP:
-        return loop_attribute(r, object.loop, name);
-    case V_MACRO:
-        return macro_attribute(r, object.macro->node, name);
-    case V_TUPLE:
-        if (is_group && str_equal(name, "grouper")) return object.list->items[0];
-        return is_group && str_equal(name, "list") ? object.list->items[1] : (Value){0};
-    case V_FUNCTION:
-        if (!str_equal(name, "fromkeys") || strcmp(object.function->name, "dict") != 0) return (Value){0};
-        return bind_method(r, value_dict(arena_new(&r->arena, Dict)), builtin_find(template_methods, name));
-    case V_CYCLER:
-        return str_equal(name, "current") ? object.cycler->items.items[object.cycler->pos] : (Value){0};
-    case V_RANGE:
-        return range_attribute(object.range, name);
-    case V_INT:
-    case V_BOOL:
-    case V_FLOAT:
-        return number_attribute(object, name);
-    default:
-        return (Value){0};
-    }
+    if (object.type == V_LOOP) return loop_attribute(r, object.loop, name);
+    bool is_opaque = object.type == V_MACRO || object.type == V_FUNCTION;
+    if (is_opaque) render_fail(r, "attributes of a %s are not supported", value_type_name(object));
+    Value v = object.type == V_NAMESPACE ? dict_get_text(object.dict, name) : (Value){0};
+    bool  is_hidden = !value_is_missing(v) && name.data[0] == '_';
+    return is_hidden ? value_undefined(UNDEF_UNSAFE, object, name) : v;
 }
 
 Value value_attribute(Render *r, Value object, const Builtin *methods, Str name)
 {
-    const Builtin *method = method_of(methods, object);
+    const Builtin *method = method_of(methods, object, name);
     if (object.type == V_UNDEFINED) undefined_fail(r, object);
     if (!method) return plain_attribute(r, object, name);
-    return method->call ? bind_method(r, object, method) : value_undefined(UNDEF_UNSAFE, object, name);
+    if (method->call == missing) render_fail(r, "the method %.*s() is not supported", (int)name.len, name.data);
+    return method->call != refused ? bind_method(r, object, method) : value_undefined(UNDEF_UNSAFE, object, name);
 }
 
 Value value_getattr(Render *r, Value object, const Builtin *methods, Str name)
 {
     Value v;
-    if (object.type == V_DICT && !method_of(methods, object)) {
+    if (object.type == V_DICT && !method_of(methods, object, name)) {
         render_tick(r, object.dict->count >> 4);
         v = dict_get_text(object.dict, name);
     } else {
@@ -363,17 +224,12 @@ Value value_getattr(Render *r, Value object, const Builtin *methods, Str name)
 /* object[i] of the sequences; V_MISSING beyond the end. */
 static Value sequence_item(Render *r, Value object, int64_t i)
 {
-    if (!value_is(object, TYPES_SLICED)) return (Value){0};
-    bool    is_ascii = object.type == V_STRING && (object.flags & VALUE_ASCII);
+    if (!value_is(object, TYPES_INDEXED)) return (Value){0};
     int64_t length = value_length(r, object);
     if (i < 0) i += length;
     if (i < 0 || i >= length) return (Value){0};
     if (object.type == V_RANGE) return value_int(object.range->start + i * object.range->step);
-    if (object.type != V_STRING) return object.list->items[i];
-    if (!is_ascii) return slice_text(r, object, i, 1, 1);
-    Value v = value_text(object.text + i, 1);
-    v.flags = object.flags;
-    return v;
+    return object.type == V_STRING ? slice_text(r, object, i, 1, 1) : object.list->items[i];
 }
 
 Value value_getitem(Render *r, Value object, Value key)

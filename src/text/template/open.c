@@ -12,8 +12,6 @@ void open_stop(Render *r)
     render_fail(r, "the text of a message decides here");
 }
 
-/* ---- parts and guards ---- */
-
 Str open_part_text(const JsonValue *messages, const OpenPart *part)
 {
     return text_strip_chars(messages->items[part->message].members[part->member].value.string, part->text, part->left, part->right);
@@ -70,8 +68,6 @@ static Value open_one(Render *r, OpenPart part)
     return v;
 }
 
-/* ---- the conversation ---- */
-
 static Value open_member(Render *r, const JsonMember *member, OpenPart part)
 {
     if (member->value.type == JSON_ARRAY || member->value.type == JSON_OBJECT) open_stop(r);
@@ -97,8 +93,6 @@ Value open_messages(Render *r, const JsonValue *messages)
     }
     return value_list(r, V_LIST, list);
 }
-
-/* ---- operations ---- */
 
 bool open_truth(Render *r, Value v)
 {
@@ -173,23 +167,14 @@ Value open_capture(Render *r, size_t start)
         list_add(r, &items, open_one(r, trace->places[end - 1].part));
     }
     list_add(r, &items, text_take(r, start));
-    for (uint32_t i = 0; i < items.count / 2; i++) {
-        Value swap = items.items[i];
-        items.items[i] = items.items[items.count - 1 - i];
-        items.items[items.count - 1 - i] = swap;
-    }
+    list_reverse(items);
     return open_join(r, items.items, items.count);
 }
 
-/* ---- filters, tests, functions, methods ---- */
-
-/* Whether the builtin is a row of a table, and, where `names` isn't NULL, one of those named. */
-static bool is_row_of(const Builtin *builtin, const Builtin *table, const char *const *names)
+static bool is_row_of(const Builtin *builtin, const Builtin *table)
 {
     while (table->name && table != builtin) table++;
-    bool is_named = !names;
-    for (; names && *names; names++) is_named |= strcmp(builtin->name, *names) == 0;
-    return table == builtin && is_named;
+    return table == builtin;
 }
 
 /* May hold an open text. */
@@ -202,8 +187,8 @@ static bool are_plain(const Args *args)
 {
     for (uint32_t i = 0; i < args->count; i++)
         if (is_opaque(args->items[i])) return false;
-    for (uint32_t i = 0; i < args->num_keywords; i++)
-        if (is_opaque(args->keywords[i].value)) return false;
+    for (uint32_t i = 0; i < args->keywords.count; i++)
+        if (is_opaque(args->keywords.entries[i].value)) return false;
     return true;
 }
 
@@ -212,7 +197,7 @@ static Value strip(Render *r, Value v, const Args *args, uint32_t sides)
 {
     bool     has_chars = args->count > 0 && args->items[0].type != V_NONE;
     OpenPart part = v.open->count == 1 ? v.open->parts[0] : (OpenPart){.left = true};
-    if (part.left || part.right || args->count > 1 || args->num_keywords) open_stop(r);
+    if (part.left || part.right || args->count > 1 || args->keywords.count) open_stop(r);
     if (has_chars && (args->items[0].type != V_STRING || args->items[0].len > MOST_STRIP_CHARS)) open_stop(r);
     part.left = sides & SIDE_LEFT;
     part.right = sides & SIDE_RIGHT;
@@ -223,47 +208,45 @@ static Value strip(Render *r, Value v, const Args *args, uint32_t sides)
 
 static Value affix(Render *r, Value v, const Args *args, GuardKind kind)
 {
-    if (args->count != 1 || args->num_keywords || args->items[0].type != V_STRING) open_stop(r);
+    if (args->count != 1 || args->keywords.count || args->items[0].type != V_STRING) open_stop(r);
     return value_bool(ask(r, kind, v, value_str(args->items[0])));
 }
 
 /* Of an open text; as in open_builtin. */
 static bool open_self(Render *r, const Builtin *builtin, Value *self, const Args *args, Value *out)
 {
-    static const char *const by_type[] = {"defined", "undefined", "none",    "string", "mapping", "iterable", "sequence", "boolean",
-                                          "true",    "false",     "integer", "float",  "number",  "callable", NULL};
-    static const char *const passing[] = {"default", "d", NULL}, *const trim[] = {"trim", NULL};
-    static const char *const strips[] = {"strip", "lstrip", "rstrip", NULL};
-    static const char *const affixes[] = {"startswith", "endswith", NULL};
-    if (is_row_of(builtin, template_tests, by_type)) {
+    if (builtin->call == test_type || builtin->call == test_truth) {
         *self = value_text("", 0); /* any text answers */
         return false;
     }
-    if (is_row_of(builtin, template_filters, passing)) return false;
-    if (is_row_of(builtin, template_filters, trim) || is_row_of(builtin, template_methods, strips))
+    if (builtin->call == filter_default) return false;
+    if (builtin->call == text_trim)
         *out = strip(r, *self, args, builtin->mode);
-    else if (is_row_of(builtin, template_methods, affixes))
+    else if (builtin->call == str_affix)
         *out = affix(r, *self, args, builtin->mode == SIDE_LEFT ? GUARD_STARTS : GUARD_ENDS);
     else
         open_stop(r);
     return true;
 }
 
+/* A filter that hands values on without a look at them. */
+static bool is_blind(const Builtin *filter)
+{
+    return filter->call == filter_length || filter->call == filter_first || filter->call == filter_last || filter->call == filter_list ||
+           filter->call == filter_items || filter->call == filter_default ||
+           (filter->call == filter_select && (filter->mode & SELECT_ATTRIBUTE));
+}
+
 bool open_builtin(Render *r, const Builtin *builtin, Value *self, const Args *args, Value *out)
 {
-    /* these hand values on without a look at them */
-    static const char *const filters[] = {"length",  "count", "first",      "last",       "list", "items",
-                                          "default", "d",     "selectattr", "rejectattr", NULL};
-    static const char *const functions[] = {"namespace", "dict", NULL}, *const clock[] = {"strftime_now", NULL};
-    bool is_plain = are_plain(args), has_no_args = args->count == 0 && args->num_keywords == 0;
-    bool passes;
-    if (is_row_of(builtin, template_functions, NULL)) {
-        bool needs_clock = is_row_of(builtin, template_functions, clock) && !r->now_unix;
-        passes = (is_plain || is_row_of(builtin, template_functions, functions)) && !needs_clock;
+    bool is_plain = are_plain(args), has_no_args = args->count == 0 && args->keywords.count == 0, passes;
+    if (is_row_of(builtin, template_functions)) {
+        bool needs_clock = builtin->call == function_strftime_now && !r->now_unix;
+        passes = (is_plain || builtin->call == function_dict) && !needs_clock;
     } else {
         if (is_plain && self->type == V_OPEN) return open_self(r, builtin, self, args, out);
-        bool looks_not = !is_opaque(*self) || (builtin->types & (TYPE_DICT | TYPE_LOOP)) || is_row_of(builtin, template_filters, filters) ||
-                         (has_no_args && is_row_of(builtin, template_tests, NULL));
+        bool looks_not = !is_opaque(*self) || (builtin->types & (TYPE_DICT | TYPE_LOOP)) || is_blind(builtin) ||
+                         (has_no_args && is_row_of(builtin, template_tests));
         passes = is_plain && looks_not;
     }
     if (!passes) open_stop(r);

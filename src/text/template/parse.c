@@ -2,6 +2,7 @@
 #include "text/template/ast.h"
 
 #include "files/file.h"
+#include "text/template/builtin.h"
 
 #include <string.h>
 
@@ -41,6 +42,43 @@ static void parse_else(Parser *p, const char *end, Nodes *out)
         p->pos++;
 }
 
+/* ---- scopes ---- */
+
+static Scope *scope_new(Parser *p)
+{
+    return arena_new(&p->tmpl->arena, Scope);
+}
+
+/* It becomes the one whose names are noted. */
+static void scope_enter(Parser *p, Scope *scope)
+{
+    scope->outer = p->scope;
+    p->scope = scope;
+}
+
+static void scope_leave(Parser *p)
+{
+    p->scope = p->scope->outer;
+}
+
+static void note_target(Parser *p, const Node *target, bool is_parameter)
+{
+    if (target->kind != N_TUPLE) parser_note(p, target->name, is_parameter, target->kind == N_NAME);
+    for (uint32_t i = 0; i < target->items.count; i++) note_target(p, target->items.items[i], is_parameter);
+}
+
+/* A body with a scope of its own. */
+static Node *parse_scoped_body(Parser *p, Node *node, const char *end)
+{
+    if (!node->scope) node->scope = scope_new(p);
+    scope_enter(p, node->scope);
+    parse_body_to(p, end, &node->body);
+    scope_leave(p);
+    return node;
+}
+
+/* ---- statements ---- */
+
 static Node *parse_for(Parser *p, Node *node)
 {
     static const char *const ends[] = {"endfor", "else", NULL};
@@ -50,12 +88,24 @@ static Node *parse_for(Parser *p, Node *node)
     node->a = parse_target(p, false);
     if (!parser_skip_name(p, "in")) parser_fail(p, ERR_INVALID, node->line, "expected 'in' in a for loop");
     node->b = parse_tuple(p, (TupleOptions){.no_condexpr = true});
+    node->scope = scope_new(p);
+    node->test_scope = scope_new(p);
+    node->else_scope = scope_new(p);
+    scope_enter(p, node->test_scope);
+    note_target(p, node->a, true);
     if (parser_skip_name(p, "if")) node->c = parse_expression(p);
     node->recursive = parser_skip_name(p, "recursive");
+    scope_leave(p);
+    scope_enter(p, node->scope);
+    parser_note(p, p->tmpl->specials[SPECIAL_LOOP], true, true);
+    note_target(p, node->a, true);
     p->loops++;
     parse_body(p, ends, &node->body);
     p->loops--;
+    scope_leave(p);
+    scope_enter(p, node->else_scope);
     parse_else(p, "endfor", &node->orelse);
+    scope_leave(p);
     p->in_for = in_for;
     return node;
 }
@@ -65,8 +115,10 @@ static Node *parse_if(Parser *p, Node *node)
 {
     static const char *const ends[] = {"endif", "elif", "else", NULL};
     node->kind = N_IF;
+    p->soft++;
     for (Node *branch = node;; branch = branch->b) {
         branch->a = parse_tuple(p, (TupleOptions){.no_condexpr = true});
+        if (branch == node) p->scope->branches++;
         parse_body(p, ends, &branch->body);
         int line = parser_token(p)->line;
         if (parser_skip_name(p, "elif")) {
@@ -74,6 +126,8 @@ static Node *parse_if(Parser *p, Node *node)
             continue;
         }
         parse_else(p, "endif", &branch->orelse);
+        p->scope->branches--;
+        p->soft--;
         return node;
     }
 }
@@ -84,11 +138,15 @@ static Node *parse_set(Parser *p, Node *node)
     node->a = parse_target(p, true);
     if (parser_skip(p, T_ASSIGN)) {
         node->b = parse_tuple(p, (TupleOptions){0});
-        return node;
+    } else {
+        node->kind = N_SETBLOCK;
+        node->scope = scope_new(p);
+        scope_enter(p, node->scope);
+        node->b = parse_filter_chain(p, NULL, false);
+        parse_body_to(p, "endset", &node->body);
+        scope_leave(p);
     }
-    node->kind = N_SETBLOCK;
-    node->b = parse_filter_chain(p, NULL, false);
-    parse_body_to(p, "endset", &node->body);
+    note_target(p, node->a, false);
     return node;
 }
 
@@ -103,32 +161,53 @@ static Token *parse_plain_name(Parser *p)
 /* (a, b=1): names into items, defaults of the last ones into values. */
 static void parse_signature(Parser *p, Node *node)
 {
+    scope_enter(p, node->scope);
     parser_expect(p, T_LPAREN);
     while (!parser_at(p, T_RPAREN)) {
         if (node->items.count) parser_expect(p, T_COMMA);
         Token *name = parse_plain_name(p);
         Node  *param = parser_node(p, N_NAME, name->line);
         param->name = parser_intern(p, name);
-        param->store = true;
         for (uint32_t i = 0; i < node->items.count; i++)
             if (node->items.items[i]->name == param->name)
                 parser_fail(p, ERR_INVALID, name->line, "a macro has two parameters of one name");
         nodes_add(p, &node->items, param);
+        parser_note(p, param->name, true, true);
         if (parser_skip(p, T_ASSIGN))
             nodes_add(p, &node->values, parse_expression(p));
         else if (node->values.count)
             parser_fail(p, ERR_INVALID, name->line, "a parameter without default follows one with a default");
     }
     p->pos++;
+    scope_leave(p);
 }
 
-/* The body of what becomes a function of its own: loops outside of it don't count inside. */
+/* A special name that the macro mentions is a parameter of its own, unless one of those written down is called so. */
+static void bind_special(Parser *p, Node *node, Special special)
+{
+    for (uint32_t i = 0; i < node->items.count; i++) {
+        if (node->items.items[i]->name != p->tmpl->specials[special]) continue;
+        if (special == SPECIAL_CALLER && node->uses[special] && i + node->values.count < node->items.count)
+            parser_fail(p, ERR_INVALID, node->line, "the parameter 'caller' needs a default");
+        node->uses[special] = false;
+    }
+    if (node->uses[special]) parser_note(p, p->tmpl->specials[special], true, true);
+}
+
+/* The body of a macro, call block or generation: loops outside of it don't count inside. */
 static Node *parse_function_body(Parser *p, Node *node, const char *end)
 {
-    int loops = p->loops;
+    int   loops = p->loops;
+    Node *outer = p->function;
+    scope_enter(p, node->scope);
     p->loops = 0;
+    p->function = node;
     parse_body_to(p, end, &node->body);
     p->loops = loops;
+    p->function = outer;
+    for (int i = 0; outer && i < NUM_SPECIAL; i++) outer->uses[i] |= node->uses[i];
+    for (int i = 0; i < SPECIAL_LOOP; i++) bind_special(p, node, (Special)i);
+    scope_leave(p);
     return node;
 }
 
@@ -136,6 +215,8 @@ static Node *parse_macro(Parser *p, Node *node)
 {
     node->kind = N_MACRO;
     node->name = parser_intern(p, parse_plain_name(p));
+    parser_note(p, node->name, false, true);
+    node->scope = scope_new(p);
     parse_signature(p, node);
     return parse_function_body(p, node, "endmacro");
 }
@@ -143,6 +224,7 @@ static Node *parse_macro(Parser *p, Node *node)
 static Node *parse_call_block(Parser *p, Node *node)
 {
     node->kind = N_CALLBLOCK;
+    node->scope = scope_new(p);
     if (parser_at(p, T_LPAREN)) parse_signature(p, node);
     node->a = parse_expression(p);
     if (node->a->kind != N_CALL) parser_fail(p, ERR_INVALID, node->line, "expected a call in a call block");
@@ -152,6 +234,7 @@ static Node *parse_call_block(Parser *p, Node *node)
 static Node *parse_generation(Parser *p, Node *node)
 {
     node->kind = N_GENERATION;
+    node->scope = scope_new(p);
     return parse_function_body(p, node, "endgeneration");
 }
 
@@ -159,8 +242,7 @@ static Node *parse_filter_block(Parser *p, Node *node)
 {
     node->kind = N_FILTERBLOCK;
     node->b = parse_filter_chain(p, NULL, true);
-    parse_body_to(p, "endfilter", &node->body);
-    return node;
+    return parse_scoped_body(p, node, "endfilter");
 }
 
 static Node *parse_with(Parser *p, Node *node)
@@ -175,29 +257,11 @@ static Node *parse_with(Parser *p, Node *node)
         parser_expect(p, T_ASSIGN);
         nodes_add(p, &node->values, parse_expression(p));
     }
-    parse_body_to(p, "endwith", &node->body);
-    return node;
-}
-
-static Node *parse_print(Parser *p, Node *node)
-{
-    node->kind = N_PRINT;
-    while (!parser_at(p, T_BLOCK_END)) {
-        if (node->items.count) parser_expect(p, T_COMMA);
-        nodes_add(p, &node->items, parse_expression(p));
-    }
-    return node;
-}
-
-/* Escaping stays off whatever the expression says, if it says false; true would change what is printed. */
-static Node *parse_autoescape(Parser *p, Node *node)
-{
-    Node *flag = parse_expression(p);
-    if (flag->kind != N_CONST || flag->value.type != V_BOOL || flag->value.boolean)
-        parser_fail(p, ERR_UNSUPPORTED, node->line, "autoescape other than false is not supported");
-    node->kind = N_SCOPE;
-    parse_body_to(p, "endautoescape", &node->body);
-    return node;
+    node->scope = scope_new(p);
+    scope_enter(p, node->scope);
+    for (uint32_t i = 0; i < node->items.count; i++) note_target(p, node->items.items[i], true);
+    scope_leave(p);
+    return parse_scoped_body(p, node, "endwith");
 }
 
 static Node *parse_loop_control(Parser *p, Node *node)
@@ -208,7 +272,7 @@ static Node *parse_loop_control(Parser *p, Node *node)
     return node;
 }
 
-/* What follows a tag's name goes into the node; NULL: not supported. */
+/* What follows a tag's name goes into the node. */
 static const struct {
     const char *name;
     Node *(*parse)(Parser *p, Node *node);
@@ -221,31 +285,21 @@ static const struct {
     {"filter", parse_filter_block},
     {"with", parse_with},
     {"generation", parse_generation},
-    {"print", parse_print},
-    {"autoescape", parse_autoescape},
     {"break", parse_loop_control},
     {"continue", parse_loop_control},
-    {"block", NULL},
-    {"extends", NULL},
-    {"include", NULL},
-    {"import", NULL},
-    {"from", NULL},
-    {"trans", NULL},
-    {"do", NULL},
-    {"debug", NULL},
 };
 
 static Node *parse_statement(Parser *p, const char *const *ends)
 {
     Token *token = parser_token(p);
-    char   got[96];
     if (token->kind != T_NAME) parser_fail(p, ERR_INVALID, token->line, "a tag's name was expected after '{%%'");
     for (size_t i = 0; i < sizeof statements / sizeof statements[0]; i++) {
         if (!parser_skip_name(p, statements[i].name)) continue;
-        if (!statements[i].parse) parser_fail(p, ERR_UNSUPPORTED, token->line, "the tag '%s' is not supported", statements[i].name);
         return statements[i].parse(p, parser_node(p, N_DATA, token->line));
     }
-    parser_fail(p, ERR_INVALID, token->line, "unknown tag %s%s%s%s", token_describe(token, got, sizeof got),
+    if (has_name("autoescape block debug do extends from import include print trans", value_str(token->value)))
+        parser_fail(p, ERR_UNSUPPORTED, token->line, "the tag %s is not supported", token_describe(token).text);
+    parser_fail(p, ERR_INVALID, token->line, "unknown tag %s%s%s%s", token_describe(token).text,
                 ends ? "; the block it stands in needs '" : "", ends ? ends[0] : "", ends ? "'" : "");
 }
 
@@ -267,6 +321,7 @@ static void parse_block(Parser *p, const char *const *ends, Nodes *out)
             node = parse_statement(p, ends);
             parser_expect(p, T_BLOCK_END);
         }
+        parser_check_unknown(p);
         nodes_add(p, out, node);
     }
     p->depth--;
@@ -298,5 +353,8 @@ uint32_t template_intern(Template *tmpl, Str name)
 
 void template_parse_tokens(Parser *p)
 {
+    static const char *const specials[NUM_SPECIAL] = {"caller", "kwargs", "varargs", "loop"};
+    for (int i = 0; i < NUM_SPECIAL; i++) p->tmpl->specials[i] = template_intern(p->tmpl, str_of(specials[i]));
+    p->scope = &p->tmpl->scope;
     parse_block(p, NULL, &p->tmpl->body);
 }

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "text/template/ast.h"
+#include "text/template/builtin.h"
 
 enum {
     RENDER_MAX_STEPS = 10 * 1000 * 1000,
@@ -14,20 +15,23 @@ enum {
     RENDER_MAX_ARENA_BYTES = 512 << 20
 };
 
+/* A scope that was entered, with the values of its symbols. What is assigned goes into the innermost; a name is looked for from
+ * there outwards, and last among the render's variables. */
 typedef struct Frame {
     struct Frame *parent;
-    Value         slots[];
+    const Scope  *scope;
+    Value         values[];
 } Frame;
 
 typedef enum Flow { FLOW_NEXT, FLOW_BREAK, FLOW_CONTINUE } Flow;
 
-typedef struct Render {
+struct Render {
     const Template   *tmpl;
     jmp_buf           failed;
     Arena             arena;
     StrBuf            out; /* its tail is what is being captured or put together */
     Frame            *frame;
-    Value            *context; /* of every interned name; V_MISSING when not given */
+    Value            *context; /* the render's variables, by name; V_MISSING: not there */
     int               line;
     int               depth;
     int               captures; /* set and filter blocks we are in: no spans there */
@@ -37,7 +41,7 @@ typedef struct Render {
     TemplateSpan     *spans;
     uint32_t          num_spans, spans_capacity;
     struct OpenTrace *open; /* the messages' texts are left open; NULL: they are as they are */
-} Render;
+};
 
 _Noreturn void render_fail(Render *r, const char *fmt, ...) PRINTF_LIKE(2, 3);
 _Noreturn void undefined_fail(Render *r, Value undefined);
@@ -48,52 +52,6 @@ typedef struct Macro {
     const Node *node;
     Frame      *frame; /* where it was defined */
 } Macro;
-
-/* ---- builtins ---- */
-
-/* Keyword arguments have text names; *args and **kwargs are already spread. */
-typedef struct Keyword {
-    Str   name;
-    Value value;
-} Keyword;
-typedef struct Args {
-    const Value   *items;
-    uint32_t       count;
-    const Keyword *keywords;
-    uint32_t       num_keywords;
-} Args;
-
-typedef struct Call {
-    Value        self; /* what the filter, test or method is applied to */
-    const Value *argv; /* by parameter, V_MISSING when not given */
-    const Args  *args; /* as they were given */
-    uint32_t     mode; /* the builtin's */
-} Call;
-
-enum { MAX_PARAMS = 6 };
-
-/* A filter, test, function or method. `params`: names split by spaces; "*" alone takes `args` as they are; a leading "!" marks
- * one that must be given, a "/" before all that they can't be named. `call` of a method NULL: it would change its object, which
- * the sandbox forbids. */
-typedef struct Builtin {
-    const char *name;
-    Value (*call)(Render *r, const Call *c);
-    const char *params;
-    uint32_t    mode;  /* tells uses of one function apart */
-    uint32_t    types; /* of methods: whose it is; rows of one name stand together */
-} Builtin;
-
-/* Tables; a row without name ends them. */
-extern const Builtin template_filters[], template_tests[], template_functions[], template_methods[];
-const Builtin       *builtin_find(const Builtin *table, Str name); /* NULL: none */
-/* The method of an object, among those from the first row of its name on; NULL: it has none. */
-const Builtin *method_of(const Builtin *first, Value object);
-Value          builtin_call(Render *r, const Builtin *builtin, Value self, const Args *args);
-
-/* Arguments: with what stands for one that isn't given. */
-int64_t arg_int(Render *r, Value v, const char *what, int64_t otherwise);
-bool    arg_bool(Render *r, Value v, bool otherwise);
-Value   arg_text(Render *r, Value v, const char *what); /* fails when it is none */
 
 /* ---- value.c ---- */
 
@@ -106,7 +64,9 @@ void    value_hashable(Render *r, Value key);
 Value   dict_get(Render *r, const Dict *dict, Value key); /* V_MISSING: absent */
 Value   dict_get_text(const Dict *dict, Str key);
 void    dict_set(Render *r, Dict *dict, Value key, Value value);
+int64_t number_of(Str text); /* that its digits are, few enough for 64 bits; -1: it is none */
 void    list_add(Render *r, List *list, Value v);
+void    list_reverse(List list);
 Value   value_list(Render *r, ValueType type, List list);
 Value   value_pair(Render *r, Value a, Value b);
 Value   value_view(Render *r, Dict *dict, ViewKind kind);
@@ -125,34 +85,28 @@ typedef struct Iterator {
     int64_t pos, count;
 } Iterator;
 
-/* A generator: `next` gives one item after the other, or `make` all at the first read. */
+/* A generator, which is read once. */
 typedef struct LazyList LazyList;
 struct LazyList {
     const char *name; /* its Python type, for messages */
     Value       source;
     Args        args;
-    void (*make)(Render *r, LazyList *list, List *out);
-    bool (*next)(Render *r, LazyList *list, Value *out); /* false: at the end */
-    List           items;                                /* of make */
-    uint32_t       pos;
-    bool           is_ready; /* read before */
-    bool           negate, by_attribute;
-    Iterator       it; /* of next: what is left of the source */
+    uint32_t    mode;
+    bool (*next)(Render *r, LazyList *list, Value *out); /* false: at the end; NULL: what `it` gives */
+    bool           is_ready;                             /* read before */
+    Iterator       it;                                   /* what is left of the source */
     struct Getter *getter;
     const Builtin *builtin;
-    Args           builtin_args;
-    Dict          *seen;
+    Dict           seen; /* the keys of unique */
 };
 Iterator iterator_of(Render *r, Value source);
 bool     iterator_next(Render *r, Iterator *it, Value *out); /* false: at the end */
 List     value_to_list(Render *r, Value source);             /* a copy of its own */
-void     lazy_prepare(Render *r, LazyList *list);            /* calls make */
 
 /* State of a running loop. The items come one by one, so that a loop's filter sees what its body changed. */
 typedef struct LoopState {
     const Node *node;
-    Frame      *frame;      /* where the loop stands */
-    Frame      *body_frame; /* of its body's variables: another one when recursive */
+    Frame      *frame; /* where the loop stands */
     Iterator    it;
     Value       current, before, after; /* V_MISSING: none */
     Value       changed;                /* last arguments of loop.changed, a tuple */
@@ -174,53 +128,34 @@ typedef struct TextStyle {
 void                   print_value(Render *r, Value v, const TextStyle *style); /* repr(v), or json.dumps(v) */
 void                   print_str(Render *r, Value v);                           /* str(v); of undefined nothing */
 Value                  value_to_text(Render *r, Value v);                       /* str(v); markup stays */
+Value                  value_repr(Render *r, Value v);                          /* repr(v) */
 Value                  value_to_markup(Render *r, Value v);                     /* escaped unless it is markup */
-void                   print_float(Render *r, double number);
-void                   print_code(Render *r, uint32_t cp); /* \xhh, \uhhhh or \Uhhhhhhhh */
 extern const TextStyle repr_style;
 
-/* ---- op.c ---- */
+/* ---- op.c, format.c, filters_seq.c ---- */
 
 Value value_binary(Render *r, TokenKind op, Value a, Value b);
 Value value_slice(Render *r, Value object, const Value bounds[3]);                /* start, stop, step; not given: V_MISSING or None */
 Value value_attribute(Render *r, Value object, const Builtin *methods, Str name); /* without items; V_MISSING: none */
 Value value_getattr(Render *r, Value object, const Builtin *methods, Str name);   /* object.name; `methods` of that name */
 Value value_getitem(Render *r, Value object, Value key);                          /* object[key] */
-
-/* ---- format.c ---- */
-
 Value format_percent(Render *r, Value format, const Args *args, bool one_value);
 Value format_braces(Render *r, Value format, const Args *args);
+/* A stable order of items by keys, as many, which move along; `reverse` keeps the order of equals too. */
+void sort_values(Render *r, Value *items, Value *keys, uint32_t count, bool reverse);
 
-/* ---- filters_seq.c: a stable order of items by keys (as many, in the same order) ---- */
+/* ---- template.c, eval.c, call.c, exec.c ---- */
 
-void sort_values(Render *r, Value *items, const Value *keys, uint32_t count, bool reverse);
-
-/* ---- methods.c: functions that filters and tests share ---- */
-
-Value text_case(Render *r, const Call *c);  /* mode: CaseMap; of any value, as text */
-Value text_cased(Render *r, const Call *c); /* mode: lower; islower, isupper */
-Value text_trim(Render *r, const Call *c);  /* mode: Sides */
-Value text_pad(Render *r, Value text, int64_t width, Value fill, int side);
-Value text_lines(Render *r, Value text, bool keep);
-Value text_replace(Render *r, Value text, Value old, Value new_text, int64_t most);
-typedef enum Sides { SIDE_LEFT = 1, SIDE_RIGHT = 2, SIDE_BOTH = 3 } Sides;
-
-/* ---- template.c: everything but taking the output ---- */
-
-NODISCARD Status template_execute(Render *r, const TemplateInput *input);
-
-/* ---- eval.c, call.c, exec.c ---- */
-
-Value eval(Render *r, const Node *node);
-bool  value_is_ordered(Render *r, TokenKind op, Value a, Value b); /* a op b of a comparison */
-Value eval_call(Render *r, const Node *node, Value caller);
-Args  eval_args(Render *r, const Node *node, Value caller);
+NODISCARD Status template_execute(Render *r, const TemplateInput *input); /* everything but taking the output */
+Value            eval(Render *r, const Node *node);
+bool             value_is_ordered(Render *r, TokenKind op, Value a, Value b); /* a op b of a comparison */
+Value            eval_call(Render *r, const Node *node, Value caller);
+Args             eval_args(Render *r, const Node *node, Value caller);
 /* Applies the filters of a set or filter block; NULL: none. */
-Value  eval_filter_chain(Render *r, const Node *filter, Value text);
-void   exec_nodes(Render *r, const Nodes *nodes);
-void   scope_enter(Render *r, const Scope *scope);
-void   assign_target(Render *r, const Node *target, Value value);
-Value  capture_end(Render *r, size_t start);
-Frame *frame_new(Render *r, Frame *parent, const Scope *scope);
-Value *slot_of(Frame *frame, VarRef var);
+Value eval_filter_chain(Render *r, const Node *filter, Value text);
+void  exec_nodes(Render *r, const Nodes *nodes);
+void  frame_enter(Render *r, Frame *parent, const Scope *scope);
+Value get_variable(const Render *r, uint32_t name);
+void  set_variable(Render *r, uint32_t name, Value value);
+void  assign_target(Render *r, const Node *target, Value value);
+Value capture_end(Render *r, size_t start);

@@ -3,69 +3,9 @@
 #include "text/template/render.h"
 #include "text/template/text.h"
 
-#include <float.h>
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-
-/* d.ddde+x with its last digit one higher; false when that is a 9. */
-static bool next_decimal(char *text)
-{
-    char *last = strchr(text, 'e') - 1;
-    if (*last == '9') return false;
-    ++*last;
-    return true;
-}
-
-/* The fewest digits that read back to the same number, as "%.17e" would print them. 15 digits survive a round trip, so
- * the first that reads back is the shortest; not so below the normal range. Below a power of two numbers lie closer than
- * above: the nearest decimal may be too far while the next higher one isn't. */
-static void shortest(double number, char *out, size_t size)
-{
-    for (int precision = fabs(number) < DBL_MIN ? 1 : 15; precision <= 17; precision++) {
-        snprintf(out, size, "%.*e", precision - 1, number);
-        if (strtod(out, NULL) == number) return;
-        if (precision < 17 && next_decimal(out) && strtod(out, NULL) == number) return;
-    }
-}
-
-/* Python's repr: digits as they are for exponents in -4..15, else scientific. */
-void print_float(Render *r, double number)
-{
-    StrBuf *out = &r->out;
-    char    text[40], digits[24];
-    if (!isfinite(number)) {
-        strbuf_puts(out, isnan(number) ? "nan" : number < 0 ? "-inf" : "inf");
-        return;
-    }
-    shortest(number, text, sizeof text);
-    int exponent = atoi(strchr(text, 'e') + 1), n = 0;
-    for (const char *s = text; *s != 'e'; s++)
-        if (*s >= '0' && *s <= '9') digits[n++] = *s;
-    while (n > 1 && digits[n - 1] == '0') n--;
-    digits[n] = 0;
-    if (text[0] == '-') strbuf_putc(out, '-');
-    if (exponent < -4 || exponent >= 16) {
-        strbuf_printf(out, n > 1 ? "%c.%s" : "%c", digits[0], digits + 1);
-        strbuf_printf(out, "e%c%02d", exponent < 0 ? '-' : '+', abs(exponent));
-    } else if (exponent < 0) {
-        strbuf_printf(out, "0.%.*s%s", -1 - exponent, "000", digits);
-    } else {
-        for (int i = 0; i <= exponent || i < n; i++) {
-            if (i == exponent + 1) strbuf_putc(out, '.');
-            strbuf_putc(out, i < n ? digits[i] : '0');
-        }
-        if (n <= exponent + 1) strbuf_puts(out, ".0");
-    }
-}
-
-void print_code(Render *r, uint32_t cp)
-{
-    strbuf_printf(&r->out, cp < 0x100 ? "\\x%02x" : cp < 0x10000 ? "\\u%04x" : "\\U%08x", cp);
-}
-
-/* ---- texts with quotes ---- */
 
 static void print_repr_text(Render *r, Str text)
 {
@@ -80,7 +20,7 @@ static void print_repr_text(Render *r, Str text)
         } else if (cp_is_printable(cp)) {
             strbuf_append(&r->out, text.data + begin, pos - begin);
         } else {
-            print_code(r, cp);
+            strbuf_printf(&r->out, cp < 0x100 ? "\\x%02x" : cp < 0x10000 ? "\\u%04x" : "\\U%08x", cp);
         }
     }
     strbuf_putc(&r->out, quote);
@@ -115,8 +55,6 @@ static void print_json_text(Render *r, Str text, bool ascii)
     strbuf_append(&r->out, text.data + plain, text.len - plain);
     strbuf_putc(&r->out, '"');
 }
-
-/* ---- containers ---- */
 
 const TextStyle repr_style = {.item_separator = {", ", 2}, .key_separator = {": ", 2}};
 
@@ -177,48 +115,6 @@ static void print_dict(Render *r, const Dict *dict, const TextStyle *style, int 
     strbuf_putc(&r->out, '}');
 }
 
-/* What JSON has no word for. */
-static void print_object(Render *r, Value v, int depth)
-{
-    List list;
-    switch ((ValueType)v.type) {
-    case V_UNDEFINED:
-        strbuf_puts(&r->out, "Undefined");
-        break;
-    case V_VIEW:
-        list = value_to_list(r, v);
-        strbuf_printf(&r->out, "%s([", value_type_name(v));
-        print_items(r, &list, &repr_style, depth);
-        strbuf_puts(&r->out, "])");
-        break;
-    case V_NAMESPACE:
-        strbuf_puts(&r->out, "<Namespace ");
-        print_dict(r, v.dict, &repr_style, depth);
-        strbuf_putc(&r->out, '>');
-        break;
-    case V_LOOP:
-        strbuf_printf(&r->out, "<LoopContext %lld/%lld>", (long long)v.loop->index0 + 1, (long long)loop_length(r, v.loop));
-        break;
-    case V_MACRO:
-        strbuf_puts(&r->out, "<Macro ");
-        if (v.macro->node->kind == N_MACRO)
-            print_repr_text(r, r->tmpl->names.names[v.macro->node->name]);
-        else
-            strbuf_puts(&r->out, "anonymous");
-        strbuf_putc(&r->out, '>');
-        break;
-    case V_RANGE:
-        strbuf_printf(&r->out, "range(%lld, %lld", (long long)v.range->start, (long long)v.range->stop);
-        if (v.range->step != 1) strbuf_printf(&r->out, ", %lld", (long long)v.range->step);
-        strbuf_putc(&r->out, ')');
-        break;
-    case V_OPEN:
-        open_stop(r);
-    default:
-        render_fail(r, "a %s has no text: it would differ from run to run", value_type_name(v));
-    }
-}
-
 static void print_text(Render *r, Value v, const TextStyle *style)
 {
     if (style->is_json) {
@@ -235,10 +131,12 @@ static void print_number(Render *r, Value v, bool is_json)
     check_size(r, v);
     if (v.type == V_INT)
         strbuf_printf(&r->out, "%lld", (long long)v.integer);
-    else if (isfinite(v.number) || !is_json)
-        print_float(r, v.number);
-    else
+    else if (isfinite(v.number))
+        json_write_double(&r->out, v.number);
+    else if (is_json)
         strbuf_puts(&r->out, isnan(v.number) ? "NaN" : v.number < 0 ? "-Infinity" : "Infinity");
+    else
+        strbuf_puts(&r->out, isnan(v.number) ? "nan" : v.number < 0 ? "-inf" : "inf");
 }
 
 static void print_any(Render *r, Value v, const TextStyle *style, int depth)
@@ -274,7 +172,9 @@ static void print_any(Render *r, Value v, const TextStyle *style, int depth)
         break;
     default:
         if (is_json) render_fail(r, "tojson: object of type %s is not JSON serializable", value_type_name(v));
-        print_object(r, v, depth + 1);
+        if (v.type == V_OPEN) open_stop(r);
+        if (v.type != V_UNDEFINED) render_fail(r, "a %s has no text; |list gives one where it can be iterated", value_type_name(v));
+        strbuf_puts(&r->out, "Undefined");
     }
 }
 
@@ -299,31 +199,26 @@ Value value_to_text(Render *r, Value v)
     return text_take(r, begin);
 }
 
-Value value_to_markup(Render *r, Value v)
+Value value_repr(Render *r, Value v)
 {
     size_t begin = r->out.len;
+    print_value(r, v, &repr_style);
+    return text_take(r, begin);
+}
+
+Value value_to_markup(Render *r, Value v)
+{
+    static const char        specials[] = "&<>\"'";
+    static const char *const entities[] = {"&amp;", "&lt;", "&gt;", "&#34;", "&#39;"};
+    size_t                   begin = r->out.len;
     v = value_to_text(r, v);
     if (v.flags & VALUE_MARKUP) return v;
     for (size_t i = 0; i < v.len; i++) {
-        switch (v.text[i]) {
-        case '&':
-            strbuf_puts(&r->out, "&amp;");
-            break;
-        case '<':
-            strbuf_puts(&r->out, "&lt;");
-            break;
-        case '>':
-            strbuf_puts(&r->out, "&gt;");
-            break;
-        case '"':
-            strbuf_puts(&r->out, "&#34;");
-            break;
-        case '\'':
-            strbuf_puts(&r->out, "&#39;");
-            break;
-        default:
+        const char *special = v.text[i] ? strchr(specials, v.text[i]) : NULL;
+        if (special)
+            strbuf_puts(&r->out, entities[special - specials]);
+        else
             strbuf_putc(&r->out, v.text[i]);
-        }
     }
     v = text_take(r, begin);
     v.flags |= VALUE_MARKUP;

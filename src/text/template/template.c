@@ -13,7 +13,6 @@ static Status parse(Parser *p)
     if (setjmp(p->failed)) return p->status;
     template_lex(p);
     template_parse_tokens(p);
-    template_resolve(p);
     return OK;
 }
 
@@ -53,8 +52,6 @@ void template_output_deinit(TemplateOutput *out)
     free(out->spans);
     *out = (TemplateOutput){0};
 }
-
-/* ---- rendering ---- */
 
 static void set_base(Template *tmpl, Str name, Value value)
 {
@@ -100,8 +97,7 @@ Status template_execute(Render *r, const TemplateInput *input)
 {
     if (setjmp(r->failed)) return ERR_INVALID;
     set_context(r, input);
-    r->frame = frame_new(r, NULL, r->tmpl->root_scope);
-    scope_enter(r, r->tmpl->root_scope);
+    frame_enter(r, NULL, &r->tmpl->scope);
     exec_nodes(r, &r->tmpl->body);
     return OK;
 }

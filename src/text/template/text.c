@@ -6,28 +6,6 @@
 #include <string.h>
 #include <utf8proc.h>
 
-size_t utf8_count(Str text)
-{
-    size_t count = 0;
-    for (size_t i = 0; i < text.len; i++) count += ((unsigned char)text.data[i] & 0xC0) != 0x80;
-    return count;
-}
-
-size_t utf8_offset(Str text, size_t count)
-{
-    size_t i = 0;
-    for (; i < text.len; i++)
-        if (((unsigned char)text.data[i] & 0xC0) != 0x80 && count-- == 0) break;
-    return i;
-}
-
-bool text_is_ascii(Str text)
-{
-    unsigned char all = 0;
-    for (size_t i = 0; i < text.len; i++) all |= (unsigned char)text.data[i];
-    return all < 0x80;
-}
-
 bool cp_is_space(uint32_t cp)
 {
     if (cp < 0x80) return cp == ' ' || (cp >= 9 && cp <= 13) || (cp >= 28 && cp <= 31);
@@ -40,79 +18,27 @@ static utf8proc_category_t category(uint32_t cp)
     return utf8proc_category((utf8proc_int32_t)cp);
 }
 
-bool cp_is_alpha(uint32_t cp)
-{
-    if (cp < 0x80) return (cp | 32) >= 'a' && (cp | 32) <= 'z';
-    utf8proc_category_t c = category(cp);
-    return c >= UTF8PROC_CATEGORY_LU && c <= UTF8PROC_CATEGORY_LO;
-}
-
 bool cp_is_decimal(uint32_t cp)
 {
     return category(cp) == UTF8PROC_CATEGORY_ND;
 }
 
-/* Every script's decimal digits stand in a row, 0 to 9, perhaps behind another row of ten. */
-uint32_t cp_decimal_value(uint32_t cp)
+bool cp_is_other_number(uint32_t cp)
 {
-    uint32_t before = 0;
-    while (cp_is_decimal(cp - 1 - before)) before++;
-    return before % 10;
+    return category(cp) == UTF8PROC_CATEGORY_NO;
 }
 
-/* Unicode's Numeric_Type=Digit outside of Nd. */
-bool cp_is_digit(uint32_t cp)
-{
-    static const uint32_t ranges[][2] = {
-        {0xB2, 0xB3},     {0xB9, 0xB9},       {0x1369, 0x1371},   {0x19DA, 0x19DA},   {0x2070, 0x2070},
-        {0x2074, 0x2079}, {0x2080, 0x2089},   {0x2460, 0x2468},   {0x2474, 0x247C},   {0x2488, 0x2490},
-        {0x24EA, 0x24EA}, {0x24F5, 0x24FD},   {0x24FF, 0x24FF},   {0x2776, 0x277E},   {0x2780, 0x2788},
-        {0x278A, 0x2792}, {0x10A40, 0x10A43}, {0x10E60, 0x10E68}, {0x11052, 0x1105A}, {0x1F100, 0x1F10A},
-    };
-    if (cp_is_decimal(cp)) return true;
-    for (size_t i = 0; i < sizeof ranges / sizeof ranges[0]; i++)
-        if (cp >= ranges[i][0] && cp <= ranges[i][1]) return true;
-    return false;
-}
-
-/* Ideographs with Numeric_Type=Numeric. */
-static bool cp_is_numeral_ideograph(uint32_t cp)
-{
-    static const uint32_t list[] = {
-        0x3405, 0x3483, 0x382A, 0x3B4D, 0x4E00, 0x4E03, 0x4E07, 0x4E09, 0x4E5D, 0x4E8C,  0x4E94, 0x4E96, 0x4EBF, 0x4EC0,
-        0x4EDF, 0x4EE8, 0x4F0D, 0x4F70, 0x5104, 0x5146, 0x5169, 0x516B, 0x516D, 0x5341,  0x5343, 0x5344, 0x5345, 0x534C,
-        0x53C1, 0x53C2, 0x53C3, 0x53C4, 0x56DB, 0x58F1, 0x58F9, 0x5E7A, 0x5EFE, 0x5EFF,  0x5F0C, 0x5F0D, 0x5F0E, 0x5F10,
-        0x62FE, 0x634C, 0x67D2, 0x6F06, 0x7396, 0x767E, 0x8086, 0x842C, 0x8CAE, 0x8CB3,  0x8D30, 0x9621, 0x9646, 0x964C,
-        0x9678, 0x96F6, 0xF96B, 0xF973, 0xF978, 0xF9B2, 0xF9D1, 0xF9D3, 0xF9FD, 0x2F890,
-    };
-    for (size_t i = 0; i < sizeof list / sizeof list[0]; i++)
-        if (cp == list[i]) return true;
-    return false;
-}
-
-bool cp_is_numeric(uint32_t cp)
-{
-    utf8proc_category_t c = category(cp);
-    return c == UTF8PROC_CATEGORY_ND || c == UTF8PROC_CATEGORY_NL || c == UTF8PROC_CATEGORY_NO || cp_is_numeral_ideograph(cp);
-}
-
-bool cp_is_alnum(uint32_t cp)
-{
-    if (cp < 0x80) return cp_is_alpha(cp) || (cp >= '0' && cp <= '9');
-    return cp_is_alpha(cp) || cp_is_numeric(cp);
-}
-
-bool cp_is_lower(uint32_t cp)
+static bool cp_is_lower(uint32_t cp)
 {
     return utf8proc_islower((utf8proc_int32_t)cp);
 }
 
-bool cp_is_upper(uint32_t cp)
+static bool cp_is_upper(uint32_t cp)
 {
     return utf8proc_isupper((utf8proc_int32_t)cp);
 }
 
-bool cp_is_title(uint32_t cp)
+static bool cp_is_title(uint32_t cp)
 {
     return category(cp) == UTF8PROC_CATEGORY_LT;
 }
@@ -129,15 +55,6 @@ bool cp_is_printable(uint32_t cp)
     return c != UTF8PROC_CATEGORY_CN && !(c >= UTF8PROC_CATEGORY_ZS && c <= UTF8PROC_CATEGORY_CO);
 }
 
-bool cp_is_identifier(uint32_t cp, bool first)
-{
-    if (cp < 0x80) return cp_is_alpha(cp) || cp == '_' || (!first && cp >= '0' && cp <= '9');
-    utf8proc_category_t c = category(cp);
-    if (cp_is_alpha(cp) || c == UTF8PROC_CATEGORY_NL) return true;
-    return !first &&
-           (c == UTF8PROC_CATEGORY_MN || c == UTF8PROC_CATEGORY_MC || c == UTF8PROC_CATEGORY_ND || c == UTF8PROC_CATEGORY_PC || cp == 0xB7);
-}
-
 static void put_cp(StrBuf *out, uint32_t cp)
 {
     char   bytes[4];
@@ -151,13 +68,6 @@ static int folded(uint32_t cp, utf8proc_int32_t out[MOST_FOLDED])
 {
     int boundclass = 0;
     return (int)utf8proc_decompose_char((utf8proc_int32_t)cp, out, MOST_FOLDED, UTF8PROC_CASEFOLD, &boundclass);
-}
-
-static void put_folded(StrBuf *out, uint32_t cp)
-{
-    utf8proc_int32_t codes[MOST_FOLDED];
-    int              n = folded(cp, codes);
-    for (int i = 0; i < n; i++) put_cp(out, (uint32_t)codes[i]);
 }
 
 /* Where a small letter folds to several characters, its capital is theirs (Unicode's SpecialCasing.txt). In titles only the first
@@ -180,36 +90,12 @@ static void put_upper(StrBuf *out, uint32_t cp, bool title)
     }
 }
 
-/* Unicode's Case_Ignorable, near enough: marks, modifiers, formats, and the word-medial punctuation. */
-static bool is_case_ignorable(uint32_t cp)
-{
-    utf8proc_category_t c = category(cp);
-    if (c == UTF8PROC_CATEGORY_MN || c == UTF8PROC_CATEGORY_ME || c == UTF8PROC_CATEGORY_CF || c == UTF8PROC_CATEGORY_LM ||
-        c == UTF8PROC_CATEGORY_SK)
-        return true;
-    return cp == '\'' || cp == '.' || cp == ':' || cp == 0xB7 || cp == 0x387 || cp == 0x55F || cp == 0x5F4 || cp == 0x2018 ||
-           cp == 0x2019 || cp == 0x2024 || cp == 0x2027 || cp == 0xFE13 || cp == 0xFE52 || cp == 0xFE55 || cp == 0xFF07 || cp == 0xFF0E ||
-           cp == 0xFF1A;
-}
-
-/* A sigma at [begin, end) is final when a cased letter stands before it and none after, ignorable ones skipped. */
+/* A sigma at [begin, end) is final when a cased letter stands before it and none behind. */
 static bool is_final_sigma(Str text, size_t begin, size_t end)
 {
-    bool   before = false;
-    size_t pos = begin;
-    while (pos > 0) {
-        size_t   at = pos = utf8_back(text.data, pos);
-        uint32_t cp = utf8_next(text, &at);
-        if (is_case_ignorable(cp)) continue;
-        before = cp_is_cased(cp);
-        break;
-    }
-    if (!before) return false;
-    for (pos = end; pos < text.len;) {
-        uint32_t cp = utf8_next(text, &pos);
-        if (!is_case_ignorable(cp)) return !cp_is_cased(cp);
-    }
-    return true;
+    size_t before = begin ? utf8_back(text.data, begin) : 0;
+    bool   follows = begin && cp_is_cased(utf8_next(text, &before));
+    return follows && !(end < text.len && cp_is_cased(utf8_next(text, &end)));
 }
 
 static void put_lower(StrBuf *out, uint32_t cp, Str text, size_t begin, size_t end)
@@ -223,46 +109,16 @@ static void put_lower(StrBuf *out, uint32_t cp, Str text, size_t begin, size_t e
     }
 }
 
-static void map_ascii(StrBuf *out, Str text, CaseMap map)
-{
-    bool cased = false;
-    strbuf_reserve(out, text.len);
-    for (size_t i = 0; i < text.len; i++) {
-        char c = text.data[i];
-        bool lower = c >= 'a' && c <= 'z', upper = c >= 'A' && c <= 'Z', up = false;
-        if (map == CASE_UPPER) up = true;
-        if (map == CASE_TITLE) up = !cased;
-        if (map == CASE_SWAP) up = lower;
-        if (map == CASE_CAPITALIZE) up = i == 0;
-        cased = lower || upper;
-        if (cased) c = up ? (char)(c & ~32) : (char)(c | 32);
-        out->data[out->len++] = c;
-    }
-    out->data[out->len] = 0;
-}
-
 void text_map_case(StrBuf *out, Str text, CaseMap map)
 {
-    if (text_is_ascii(text)) {
-        map_ascii(out, text, map);
-        return;
-    }
     bool cased = false;
     for (size_t pos = 0; pos < text.len;) {
         size_t   begin = pos;
         uint32_t cp = utf8_next(text, &pos);
-        bool     up = map == CASE_UPPER || (map == CASE_TITLE && !cased) || (map == CASE_CAPITALIZE && begin == 0) ||
-                  (map == CASE_SWAP && cp_is_lower(cp));
-        bool keep = map == CASE_SWAP && !cp_is_lower(cp) && !cp_is_upper(cp);
-        if (keep) {
-            put_cp(out, cp);
-        } else if (map == CASE_FOLD) {
-            put_folded(out, cp);
-        } else if (up) {
-            put_upper(out, cp, map == CASE_TITLE || map == CASE_CAPITALIZE);
-        } else {
+        if (map == CASE_UPPER || (map == CASE_TITLE && !cased) || (map == CASE_CAPITALIZE && begin == 0))
+            put_upper(out, cp, map != CASE_UPPER);
+        else
             put_lower(out, cp, text, begin, pos);
-        }
         cased = cp_is_cased(cp);
     }
 }

@@ -3,34 +3,12 @@
 
 #include "text/tokenizer_unicode.h"
 
-/* Decodes the code point at text[*pos] and steps over it, never beyond the end; 0 there. */
-static inline uint32_t utf8_next(Str text, size_t *pos)
-{
-    size_t   size = *pos < text.len ? utf8_size((uint8_t)text.data[*pos]) : 0;
-    bool     fits = size && size <= text.len - *pos;
-    uint32_t cp = fits ? utf8_decode(text.data + *pos, &size) : size ? 0xFFFD : 0;
-    *pos = fits ? *pos + size : text.len;
-    return cp;
-}
+bool cp_is_space(uint32_t cp);
+bool cp_is_decimal(uint32_t cp);
+bool cp_is_other_number(uint32_t cp); /* beyond decimal digits and letters that count: raised, circled, fractions */
+bool cp_is_printable(uint32_t cp);
 
-size_t utf8_count(Str text);
-size_t utf8_offset(Str text, size_t count); /* byte offset of the count-th code point, at most text.len */
-bool   text_is_ascii(Str text);
-
-bool     cp_is_space(uint32_t cp);
-bool     cp_is_alpha(uint32_t cp);
-bool     cp_is_decimal(uint32_t cp);
-uint32_t cp_decimal_value(uint32_t cp); /* of a decimal digit: 0 to 9 */
-bool     cp_is_digit(uint32_t cp);
-bool     cp_is_numeric(uint32_t cp);
-bool     cp_is_alnum(uint32_t cp);
-bool     cp_is_lower(uint32_t cp);
-bool     cp_is_upper(uint32_t cp);
-bool     cp_is_title(uint32_t cp);
-bool     cp_is_printable(uint32_t cp);
-bool     cp_is_identifier(uint32_t cp, bool first);
-
-typedef enum CaseMap { CASE_UPPER, CASE_LOWER, CASE_TITLE, CASE_SWAP, CASE_CAPITALIZE, CASE_FOLD } CaseMap;
+typedef enum CaseMap { CASE_UPPER, CASE_LOWER, CASE_TITLE, CASE_CAPITALIZE } CaseMap;
 /* Appends the text mapped with Unicode's full mappings, as Python's str.upper() and so on do. */
 void text_map_case(StrBuf *out, Str text, CaseMap map);
 

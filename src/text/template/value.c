@@ -45,50 +45,27 @@ void render_deeper(Render *r)
 const char *value_type_name(Value v)
 {
     static const char *const names[] = {
-        "missing",   "Undefined",  "NoneType",  "bool",        "int",   "float",    "str",    "list",   "tuple",  "dict", "range",
-        "generator", "dict_items", "Namespace", "LoopContext", "Macro", "function", "method", "Cycler", "Joiner", "str",
+        "missing", "Undefined", "NoneType",   "bool",      "int",         "float", "str",      "list",   "tuple", "dict",
+        "range",   "generator", "dict_items", "Namespace", "LoopContext", "Macro", "function", "method", "str",
     };
     static const char *const views[] = {"dict_keys", "dict_values", "dict_items"};
-    if (v.type == V_VIEW) return views[v.view->kind];
-    if (v.type == V_ITER) return v.iter->name;
+    if (v.type == V_VIEW && v.view) return views[v.view->kind];
+    if (v.type == V_ITER && v.iter) return v.iter->name;
     return value_is_markup(v) ? "Markup" : names[v.type];
 }
 
 void undefined_fail(Render *r, Value undefined)
 {
-    /* as Jinja names the object of a missing attribute; by type */
-    static const char *const objects[] = {
-        "missing",
-        "Undefined",
-        "None",
-        "bool object",
-        "int object",
-        "float object",
-        "str object",
-        "list object",
-        "tuple object",
-        "dict object",
-        "range",
-        "generator object",
-        "dict view object",
-        "jinja2.utils.Namespace object",
-        "jinja2.runtime.LoopContext object",
-        "jinja2.runtime.Macro object",
-        "function",
-        "method",
-        "jinja2.utils.Cycler object",
-        "jinja2.utils.Joiner object",
-        "str object",
-    };
-    const char *object = objects[undefined.aux >> 8];
+    Value       of = {.type = (uint8_t)(undefined.aux >> 8)};
+    const char *object = of.type == V_NONE ? "None" : value_type_name(of);
     int         len = undefined.len < 500 ? (int)undefined.len : 500;
     switch ((UndefinedKind)(undefined.aux & 0xFF)) {
     case UNDEF_NAME:
         render_fail(r, "'%.*s' is undefined", len, undefined.text);
     case UNDEF_ATTRIBUTE:
-        render_fail(r, "'%s' has no attribute '%.*s'", object, len, undefined.text);
+        render_fail(r, "'%s object' has no attribute '%.*s'", object, len, undefined.text);
     case UNDEF_ELEMENT:
-        render_fail(r, "%s has no element %.*s", object, len, undefined.text);
+        render_fail(r, "%s object has no element %.*s", object, len, undefined.text);
     case UNDEF_UNSAFE:
         render_fail(r, "access to attribute '%.*s' of '%s' is unsafe", len, undefined.text, object);
     default:
@@ -114,6 +91,15 @@ void list_add(Render *r, List *list, Value v)
     list->items = array_grown(&r->arena, list->items, list->count, &list->capacity, sizeof v);
     list->items[list->count++] = v;
     render_tick(r, 1);
+}
+
+void list_reverse(List list)
+{
+    for (uint32_t i = 0; i < list.count / 2; i++) {
+        Value swap = list.items[i];
+        list.items[i] = list.items[list.count - 1 - i];
+        list.items[list.count - 1 - i] = swap;
+    }
 }
 
 Value value_pair(Render *r, Value a, Value b)
@@ -152,55 +138,25 @@ Value text_take(Render *r, size_t begin)
 
 bool value_truth(Render *r, Value v)
 {
-    switch ((ValueType)v.type) {
-    case V_MISSING:
-    case V_UNDEFINED:
-    case V_NONE:
-        return false;
-    case V_BOOL:
-        return v.boolean;
-    case V_INT:
-        return v.integer != 0;
-    case V_FLOAT:
-        return v.number != 0;
-    case V_STRING:
-        return v.len != 0;
-    case V_LIST:
-    case V_TUPLE:
-    case V_DICT:
-    case V_RANGE:
-    case V_VIEW:
-    case V_LOOP:
-        return value_length(r, v) != 0;
-    case V_OPEN:
-        return open_truth(r, v);
-    default:
-        return true;
-    }
+    if (v.type == V_OPEN) return open_truth(r, v);
+    if (v.type == V_STRING) return v.len != 0;
+    if (v.type == V_FLOAT) return v.number != 0;
+    if (value_is(v, TYPES_INTEGRAL)) return value_as_int(v) != 0;
+    if (value_is(v, TYPES_ARRAY | TYPE_DICT | TYPE_RANGE | TYPE_LOOP | 1 << V_VIEW)) return value_length(r, v) != 0;
+    return v.type > V_NONE;
 }
 
 int64_t value_length(Render *r, Value v)
 {
-    switch ((ValueType)v.type) {
-    case V_UNDEFINED:
-        return 0;
-    case V_STRING:
-        render_tick(r, v.len >> 10);
-        return v.flags & VALUE_ASCII ? v.len : (int64_t)utf8_count(value_str(v));
-    case V_LIST:
-    case V_TUPLE:
-        return v.list->count;
-    case V_DICT:
-        return v.dict->count;
-    case V_RANGE:
-        return v.range->count;
-    case V_VIEW:
-        return v.view->dict->count;
-    case V_LOOP:
-        return loop_length(r, v.loop);
-    default:
-        render_fail(r, "object of type '%s' has no length", value_type_name(v));
-    }
+    if (v.type == V_UNDEFINED) return 0;
+    if (value_is(v, TYPES_ARRAY)) return v.list->count;
+    if (v.type == V_DICT) return v.dict->count;
+    if (v.type == V_RANGE) return v.range->count;
+    if (v.type == V_VIEW) return v.view->dict->count;
+    if (v.type == V_LOOP) return loop_length(r, v.loop);
+    if (v.type != V_STRING) render_fail(r, "object of type '%s' has no length", value_type_name(v));
+    render_tick(r, v.len >> 10);
+    return (int64_t)utf8_count(value_str(v));
 }
 
 /* ---- equality and order ---- */
@@ -212,57 +168,29 @@ static bool equal_lists(Render *r, const List *a, const List *b)
     return same;
 }
 
-static bool equal_entries(Render *r, const Dict *a, const Dict *b, bool with_values)
+static bool equal_dicts(Render *r, const Dict *a, const Dict *b)
 {
     bool same = a->count == b->count;
     for (uint32_t i = 0; same && a != b && i < a->count; i++) {
         Value other = dict_get(r, b, a->entries[i].key);
-        same = !value_is_missing(other) && (!with_values || value_equal(r, a->entries[i].value, other));
+        same = !value_is_missing(other) && value_equal(r, a->entries[i].value, other);
     }
     return same;
 }
 
-/* keys() and items() of a dict are sets, values() is only equal to itself. */
-static bool equal_views(Render *r, const View *a, const View *b)
-{
-    if (a == b || a->kind != b->kind || a->kind == VIEW_VALUES) return a == b;
-    return equal_entries(r, a->dict, b->dict, a->kind == VIEW_ITEMS);
-}
-
-static bool equal_ranges(const Range *a, const Range *b)
-{
-    return a->count == b->count && (a->count == 0 || (a->start == b->start && (a->count == 1 || a->step == b->step)));
-}
-
-/* int against float without rounding the int: -1, 0, 1. */
-static int compare_int_float(int64_t a, double b)
-{
-    if (b >= 9223372036854775808.0) return -1;
-    if (b < -9223372036854775808.0) return 1;
-    int64_t whole = (int64_t)b;
-    if (a != whole) return a < whole ? -1 : 1;
-    double rest = b - (double)whole;
-    return rest > 0 ? -1 : rest < 0 ? 1 : 0;
-}
-
+/* A long double has 64 bits of mantissa: integers and doubles compare without rounding. */
 static int compare_numbers(Value a, Value b)
 {
-    bool   a_whole = value_is(a, TYPES_INTEGRAL), b_whole = value_is(b, TYPES_INTEGRAL);
-    double x = value_as_float(a), y = value_as_float(b);
-    if (a_whole && b_whole) return (value_as_int(a) > value_as_int(b)) - (value_as_int(a) < value_as_int(b));
-    if (isnan(x) || isnan(y)) return 2;
-    if (a_whole) return compare_int_float(value_as_int(a), y);
-    if (b_whole) return -compare_int_float(value_as_int(b), x);
-    return (x > y) - (x < y);
+    long double x = a.type == V_FLOAT ? (long double)a.number : (long double)value_as_int(a);
+    long double y = b.type == V_FLOAT ? (long double)b.number : (long double)value_as_int(b);
+    return isnan(x) || isnan(y) ? 2 : (x > y) - (x < y);
 }
 
 static bool equal_containers(Render *r, Value a, Value b)
 {
     render_deeper(r);
     render_tick(r, 1);
-    bool same = a.type == V_VIEW   ? equal_views(r, a.view, b.view)
-                : a.type == V_DICT ? equal_entries(r, a.dict, b.dict, true)
-                                   : equal_lists(r, a.list, b.list);
+    bool same = a.type == V_DICT ? equal_dicts(r, a.dict, b.dict) : equal_lists(r, a.list, b.list);
     r->depth--;
     return same;
 }
@@ -272,24 +200,12 @@ bool value_equal(Render *r, Value a, Value b)
     if (value_is(a, TYPES_NUMBER) && value_is(b, TYPES_NUMBER)) return compare_numbers(a, b) == 0;
     if (a.type == V_OPEN || b.type == V_OPEN) return open_equal(r, a, b);
     if (a.type != b.type) return false;
-    switch ((ValueType)a.type) {
-    case V_MISSING:
-    case V_UNDEFINED:
-    case V_NONE:
-        return true;
-    case V_STRING:
-        render_tick(r, a.len >> 10);
-        return str_same(value_str(a), value_str(b));
-    case V_LIST:
-    case V_TUPLE:
-    case V_DICT:
-    case V_VIEW:
-        return equal_containers(r, a, b);
-    case V_RANGE:
-        return equal_ranges(a.range, b.range);
-    default:
-        return a.list == b.list;
-    }
+    if (a.type <= V_NONE) return true;
+    if (value_is(a, TYPES_ARRAY | TYPE_DICT)) return equal_containers(r, a, b);
+    if (a.type == V_VIEW || a.type == V_RANGE) render_fail(r, "comparing a %s is not supported", value_type_name(a));
+    if (a.type != V_STRING) return a.list == b.list;
+    render_tick(r, a.len >> 10);
+    return str_same(value_str(a), value_str(b));
 }
 
 static int compare_lists(Render *r, const List *a, const List *b, const char *op)
@@ -334,7 +250,6 @@ bool value_contains(Render *r, Value item, Value container)
         value_hashable(r, item);
         return !value_is_missing(dict_get(r, container.type == V_DICT ? container.dict : container.view->dict, item));
     }
-    if (!value_is(container, TYPES_ITERABLE)) render_fail(r, "argument of type '%s' is not iterable", value_type_name(container));
     for (Iterator it = iterator_of(r, container); iterator_next(r, &it, &one);)
         if (value_equal(r, one, item)) return true;
     return false;
@@ -391,14 +306,18 @@ void dict_set(Render *r, Dict *dict, Value key, Value value)
     dict->entries[dict->count++] = (DictEntry){key, value};
 }
 
-/* ---- JSON ---- */
-
-static Value text_of_json(Str text)
+int64_t number_of(Str text)
 {
-    Value v = value_of_str(text);
-    if (text_is_ascii(text)) v.flags = VALUE_ASCII;
-    return v;
+    int64_t number = 0;
+    if (!text.len || text.len > 17) return -1;
+    for (size_t i = 0; i < text.len; i++) {
+        if (text.data[i] < '0' || text.data[i] > '9') return -1;
+        number = number * 10 + (text.data[i] - '0');
+    }
+    return number;
 }
+
+/* ---- JSON ---- */
 
 static Value dict_of_json(Render *r, const JsonValue *json)
 {
@@ -406,7 +325,7 @@ static Value dict_of_json(Render *r, const JsonValue *json)
     dict->entries = arena_array(&r->arena, DictEntry, json->count);
     dict->count = dict->capacity = json->count;
     for (uint32_t i = 0; i < json->count; i++)
-        dict->entries[i] = (DictEntry){text_of_json(json->members[i].key), value_from_json(r, &json->members[i].value)};
+        dict->entries[i] = (DictEntry){value_of_str(json->members[i].key), value_from_json(r, &json->members[i].value)};
     return value_dict(dict);
 }
 
@@ -426,7 +345,7 @@ Value value_from_json(Render *r, const JsonValue *json)
     }
     case JSON_STRING:
         if (json->string.len > RENDER_MAX_TEXT_BYTES) render_fail(r, "a text of %zu bytes is too long", json->string.len);
-        return text_of_json(json->string);
+        return value_of_str(json->string);
     case JSON_ARRAY: {
         List list = {.items = arena_array(&r->arena, Value, json->count), .count = json->count};
         for (uint32_t i = 0; i < json->count; i++) list.items[i] = value_from_json(r, &json->items[i]);

@@ -26,9 +26,7 @@ typedef enum ValueType {
     V_MACRO,
     V_FUNCTION, /* a global function */
     V_METHOD,   /* bound to its object */
-    V_CYCLER,
-    V_JOINER,
-    V_OPEN /* a text that nothing may look at: open.h */
+    V_OPEN      /* a text that nothing may look at: open.h */
 } ValueType;
 
 /* Sets of types. */
@@ -40,21 +38,19 @@ enum {
     TYPE_DICT = 1 << V_DICT,
     TYPE_RANGE = 1 << V_RANGE,
     TYPE_LOOP = 1 << V_LOOP,
-    TYPE_CYCLER = 1 << V_CYCLER,
     TYPE_UNDEFINED = 1 << V_UNDEFINED,
     TYPE_FLOAT = 1 << V_FLOAT,
     TYPES_INTEGRAL = 1 << V_INT | TYPE_BOOL, /* int and bool are Python's integers */
     TYPES_NUMBER = TYPES_INTEGRAL | TYPE_FLOAT,
     TYPES_ARRAY = TYPE_LIST | TYPE_TUPLE,
-    TYPES_SLICED = TYPE_STRING | TYPES_ARRAY | TYPE_RANGE,
-    TYPES_ITERABLE = TYPES_SLICED | TYPE_UNDEFINED | TYPE_DICT | 1 << V_ITER | 1 << V_VIEW | TYPE_LOOP
+    TYPES_INDEXED = TYPE_STRING | TYPES_ARRAY | TYPE_RANGE,
+    TYPES_ITERABLE = TYPES_INDEXED | TYPE_UNDEFINED | TYPE_DICT | 1 << V_ITER | 1 << V_VIEW,
+    TYPES_CALLABLE = 1 << V_FUNCTION | 1 << V_METHOD | 1 << V_MACRO | TYPE_LOOP | TYPE_UNDEFINED
 };
 
 enum {
     VALUE_MARKUP = 1, /* of a string: escaped text; what is added to it gets escaped */
-    VALUE_ASCII = 2,  /* of a string: known to be ASCII, so that characters are bytes */
-    VALUE_GROUP = 4,  /* of a tuple: from groupby, with attributes grouper and list */
-    VALUE_TOO_BIG = 8 /* of a float: an integer of the data beyond 64 bits; it has no text and can't be reckoned with */
+    VALUE_TOO_BIG = 2 /* of a float: an integer of the data beyond 64 bits; it has no text and can't be reckoned with */
 };
 
 /* Why a value is undefined; the name is in `text`. */
@@ -78,7 +74,6 @@ typedef struct Value {
         struct LoopState     *loop;
         struct Macro         *macro;
         struct Method        *method;
-        struct Cycler        *cycler; /* cycler, joiner */
         struct OpenText      *open;
         const struct Builtin *function;
     };
@@ -113,12 +108,6 @@ typedef struct Method {
     Value                 self;
     const struct Builtin *builtin;
 } Method;
-
-typedef struct Cycler {
-    Value    text;  /* of a joiner */
-    List     items; /* of a cycler */
-    uint32_t pos;   /* a joiner: 1 after its first use */
-} Cycler;
 
 static inline bool value_is(Value v, uint32_t types)
 {
