@@ -2,6 +2,7 @@
  * is checked once at opening, so that look-ups need no checks of their own. */
 #include "data/shard.h"
 
+#include "base/hash.h"
 #include "data/shard_format.h"
 #include "files/file.h"
 

@@ -2,6 +2,7 @@
  * any order. A ring of units bounds memory. */
 #include "data/tokenize.h"
 
+#include "base/hash.h"
 #include "base/log.h"
 #include "base/pool.h"
 #include "data/shard_format.h"

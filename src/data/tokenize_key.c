@@ -1,6 +1,7 @@
 /* The key is the hash of key.json's text, so that what is stored in clear is exactly what decides. */
 #include "data/tokenize_key.h"
 
+#include "base/hash.h"
 #include "data/record.h"
 #include "data/shard.h"
 #include "files/file.h"

@@ -1,6 +1,7 @@
 /* What the kernel offers, with messages that name the file, and writes that are whole or not at all. */
 #include "files/file.h"
 
+#include "base/hash.h"
 #include "base/log.h"
 
 #include <dirent.h>
@@ -377,11 +378,6 @@ Status file_free_bytes(const char *path, int64_t *out_bytes)
     }
     *out_bytes = (int64_t)info.f_bavail * (int64_t)info.f_frsize;
     return OK;
-}
-
-uint64_t hash_bytes(const void *data, size_t size, uint64_t seed)
-{
-    return XXH3_64bits_withSeed(data, size, seed);
 }
 
 uint64_t file_stamp(const char *path)

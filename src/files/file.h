@@ -62,8 +62,7 @@ int64_t file_tree_bytes(const char *path);
 /* Free bytes of the file system that holds `path` (or its nearest existing parent). */
 NODISCARD Status file_free_bytes(const char *path, int64_t *out_bytes);
 
-/* XXH3 64 of bytes, and of a file. */
-uint64_t         hash_bytes(const void *data, size_t size, uint64_t seed);
+/* XXH3 64 of a file. */
 NODISCARD Status file_hash(const char *path, uint64_t *out_hash);
 /* Of size, times and inode: another value after any write, replacement or rename; 0, which says nothing, for a file that is absent
  * or was touched within the last second. What was once learnt of a file's content holds while this stays. */

@@ -2,6 +2,7 @@
  * is an error that names the tensor. */
 #include "files/safetensors.h"
 
+#include "base/hash.h"
 #include "base/json.h"
 #include "files/safetensors_internal.h"
 

@@ -1,5 +1,5 @@
 /* Building and editing graphs: arrays of values, a linked list of nodes, a hash table of names, all in one arena. */
-#include "files/file.h"
+#include "base/hash.h"
 #include "ir/graph_internal.h"
 
 #include <stdarg.h>

@@ -1,8 +1,8 @@
 /* Initialisation: see init.h. Everything is computed in double and rounded once, so that compilers agree. */
 #include "model/init.h"
 
+#include "base/hash.h"
 #include "base/philox.h"
-#include "files/file.h"
 
 #include <math.h>
 #include <string.h>

@@ -1,5 +1,5 @@
 /* clean: one node for equal computations, none for unread ones. */
-#include "files/file.h"
+#include "base/hash.h"
 #include "ops/ops.h"
 #include "passes/pass.h"
 

@@ -1,8 +1,8 @@
 /* The names of a plan's parts, its table of lasting values, its JSON. */
 #include "run/program.h"
 
+#include "base/hash.h"
 #include "base/json.h"
-#include "files/file.h"
 #include "ops/attrs.h"
 
 #include <math.h>

@@ -1,7 +1,7 @@
 /* Distinct words in an open-addressing table that doubles when half full. */
 #include "text/bpe_words.h"
 
-#include "files/file.h"
+#include "base/hash.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -2,6 +2,7 @@
  * BOS, EOS and padding. */
 #include "text/tokenizer_internal.h"
 
+#include "base/hash.h"
 #include "files/file.h"
 #include "files/hub.h"
 

@@ -5,6 +5,7 @@
  * adapter's file beside it has for it; a parameter that is several tensors there, or a part of one, has its name in the IR. */
 #include "train/checkpoint_internal.h"
 
+#include "base/hash.h"
 #include "base/log.h"
 #include "model/weights.h"
 #include "ops/attrs.h"

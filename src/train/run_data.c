@@ -1,6 +1,7 @@
 /* From the run file's datasets to loaders. */
 #include "train/run_data.h"
 
+#include "base/hash.h"
 #include "base/log.h"
 #include "data/tokenize.h"
 #include "files/file.h"

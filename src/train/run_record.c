@@ -1,6 +1,7 @@
 /* See run_record.h. */
 #include "train/run_record.h"
 
+#include "base/hash.h"
 #include "base/pool.h"
 #include "files/file.h"
 #include "model/weights.h"

@@ -1,6 +1,7 @@
 /* The loader: every label once, documents apart, order a pure function of the seed, resume exact, step counts ahead. */
 #include "data/loader.h"
 
+#include "base/hash.h"
 #include "data_util.h"
 
 static ShardSet open_set(const char *dir, bool has_mask)

@@ -1,5 +1,6 @@
 /* Hashes of files: as of their bytes in memory, and of parts whatever the threads. */
 #include "files/file.h"
+#include "base/hash.h"
 #include "test.h"
 
 #include <stdlib.h>

@@ -2,6 +2,7 @@
 #include "model/init.h"
 #include "model/merge.h"
 #include "model/new.h"
+#include "base/hash.h"
 #include "base/philox.h"
 #include "model/weights.h"
 

@@ -1,5 +1,6 @@
 /* The template of a model folder, and the built-in one. */
 #include "files/file.h"
+#include "base/hash.h"
 #include "text/template/ast.h"
 
 #include <string.h>

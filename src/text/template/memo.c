@@ -4,7 +4,7 @@
  * where a trace had to stop is kept too: it says that rendering has to do it. */
 #include "text/template/memo.h"
 
-#include "files/file.h"
+#include "base/hash.h"
 #include "text/template/open.h"
 
 #include <stdlib.h>

@@ -1,7 +1,7 @@
 /* Statements: the text between tags, and {% %} blocks. */
 #include "text/template/ast.h"
 
-#include "files/file.h"
+#include "base/hash.h"
 #include "text/template/builtin.h"
 
 #include <string.h>

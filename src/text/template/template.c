@@ -1,7 +1,7 @@
 /* Templates: parsing and rendering. */
 #include "text/template/template.h"
 
-#include "files/file.h"
+#include "base/hash.h"
 #include "text/template/open.h"
 
 #include <stdlib.h>
