@@ -33,8 +33,8 @@ static inline int lora_members(const LoraAttrs *attrs)
     return count;
 }
 
-typedef struct CastAttrs {
-    int64_t dtype; /* of the result; 0: f32 */
+typedef struct CastAttrs { /* cast, nf4_dequantise */
+    int64_t dtype;         /* of the result; 0: f32 */
 } CastAttrs;
 
 typedef struct ReshapeAttrs {
