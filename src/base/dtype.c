@@ -1,6 +1,8 @@
 /* The dtype table and the conversions between formats. Small floats share one encoder and one decoder, given their fields. */
 #include "base/dtype.h"
 
+#include "base/nf4.h"
+
 #include <immintrin.h>
 #include <math.h>
 
@@ -126,46 +128,16 @@ static void small_decode_all(const SmallFloat *f, const uint8_t *codes, int64_t 
     for (int64_t i = 0; i < numel; i++) values[i] = small_decode(f, codes[i]);
 }
 
-/* ---- NF4 ---- */
-
-static const float nf4_values[16] = {
-    -1.0f,
-    -0.6961928009986877f,
-    -0.5250730514526367f,
-    -0.39491748809814453f,
-    -0.28444138169288635f,
-    -0.18477343022823334f,
-    -0.09105003625154495f,
-    0.0f,
-    0.07958029955625534f,
-    0.16093020141124725f,
-    0.24611230194568634f,
-    0.33791524171829224f,
-    0.44070982933044434f,
-    0.5626170039176941f,
-    0.7229568362236023f,
-    1.0f,
-};
-enum { NF4_ZERO = 7 };
-
-static inline uint32_t nf4_encode(float value)
-{
-    uint32_t code = 0;
-    if (value != value) return NF4_ZERO;
-    for (int i = 0; i < 15; i++) code += value > (nf4_values[i] + nf4_values[i + 1]) / 2;
-    return code;
-}
-
 /* ---- two elements a byte ---- */
 
 static uint32_t encode_four_bits(DType dtype, float value)
 {
-    return dtype == DT_NF4 ? nf4_encode(value) : small_encode(&e2m1, value);
+    return dtype == DT_NF4 ? (uint32_t)nf4_nearest(value) : small_encode(&e2m1, value);
 }
 
 static float decode_four_bits(DType dtype, uint32_t code)
 {
-    return dtype == DT_NF4 ? nf4_values[code] : small_decode(&e2m1, code);
+    return dtype == DT_NF4 ? nf4_value((int)code) : small_decode(&e2m1, code);
 }
 
 static void encode_pairs(DType dtype, const float *values, int64_t numel, uint8_t *codes)
@@ -175,10 +147,18 @@ static void encode_pairs(DType dtype, const float *values, int64_t numel, uint8_
         codes[i / 2] = (uint8_t)(encode_four_bits(dtype, values[i]) << first | encode_four_bits(dtype, values[i + 1]) << (4 - first));
 }
 
+uint32_t dtype_code(DType dtype, const void *codes, int64_t i)
+{
+    const DTypeInfo *info = dtype_info(dtype);
+    uint32_t         byte = ((const uint8_t *)codes)[i / info->block];
+    CHECK(info->bits <= 8);
+    if (info->block == 1) return byte;
+    return (i % 2 == 0) == info->first_is_high ? byte >> 4 : byte & 15u;
+}
+
 static void decode_pairs(DType dtype, const uint8_t *codes, int64_t numel, float *values)
 {
-    int first = dtype_info(dtype)->first_is_high ? 4 : 0;
-    for (int64_t i = 0; i < numel; i++) values[i] = decode_four_bits(dtype, codes[i / 2] >> (i % 2 ? 4 - first : first) & 15u);
+    for (int64_t i = 0; i < numel; i++) values[i] = decode_four_bits(dtype, dtype_code(dtype, codes, i));
 }
 
 /* ---- any format ---- */

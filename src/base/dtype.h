@@ -83,6 +83,9 @@ void dtype_encode(DType dtype, const float *values, int64_t numel, void *codes);
 /* The same formats back, exactly. */
 void dtype_decode(DType dtype, const void *codes, int64_t numel, float *values);
 
+/* The bits of element i of a format of at most 8. */
+uint32_t dtype_code(DType dtype, const void *codes, int64_t i);
+
 /* The first of the values that is NaN or infinite, or isn't finite and within range any more in `as` (F32, BF16 or F16); numel:
  * there is none. */
 int64_t dtype_first_unfit(DType as, const float *values, int64_t numel);

@@ -33,8 +33,8 @@ static inline int lora_members(const LoraAttrs *attrs)
     return count;
 }
 
-typedef struct CastAttrs {
-    int64_t dtype; /* of the result; 0: the operand's */
+typedef struct CastAttrs { /* cast, nf4_dequantise */
+    int64_t dtype;         /* of the result; 0: the operand's for cast, f32 for nf4_dequantise */
 } CastAttrs;
 
 typedef struct ReshapeAttrs {

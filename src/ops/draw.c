@@ -6,6 +6,11 @@
 
 static void draw_plain(const TensorType *type, int range, uint64_t key, void *data)
 {
+    if (dtype_info(type->dtype)->block > 1) { /* every code is a number */
+        TensorType bytes = type_make(DT_U8, 1, type_bytes(type));
+        draw_plain(&bytes, 256, key, data);
+        return;
+    }
     for (int64_t i = 0, n = type_numel(type); i < n; i++) {
         Philox4 word = philox4x32((uint32_t)i, 0, 0, 0, key);
         int     whole = range > 0 ? (int)(word.v[2] % (uint32_t)range) : 0;

@@ -3,5 +3,5 @@
 
 #include "ops/ops.h"
 
-/* Input k of the node: floats are normal, integers in [0, range). The same numbers for the same key. */
+/* Input k of the node: floats are normal, integers in [0, range), codes of less than a byte any. The same numbers for the same key. */
 void op_draw(const Node *node, int k, int range, uint64_t key, void *data);

@@ -2,7 +2,9 @@
  * without sign, by seven decades from 1e-7 to 1, each with twice as many values as the one below it.
  *
  * Magnitudes are 0, then decade i (from 0) with 2^i of them, signed, or 2^(i + 1), at the middles of even parts of
- * [10^(i-7), 10^(i-6)], and last 1. A code is the index of the magnitude; signed: 127 plus or minus it, and 255 is 1: there is no -1. */
+ * [10^(i-7), 10^(i-6)], and last 1. A code is the index of the magnitude; signed: 127 plus or minus it, and 255 is 1: there is no -1.
+ *
+ * The last bits are those that bitsandbytes' map has on CPUs with fused products: the same steps, each rounded to fp32. */
 #pragma once
 
 #include <math.h>
@@ -22,21 +24,28 @@ typedef struct DynamicMap {
     float low[DYNAMIC_DECADES], per_unit[DYNAMIC_DECADES];           /* where a decade begins, magnitudes per unit of it */
 } DynamicMap;
 
-DYNAMIC_FN double dynamic_decade(int i) /* its end */
+DYNAMIC_FN float dynamic_decade(int i) /* its end: the fp32 nearest to 10^(i-6) */
 {
-    double end = 1;
+    float end = 1;
     for (; i < DYNAMIC_DECADES - 1; i++) end *= 10;
     return 1 / end;
 }
 
-/* Products and one explicit fma in fp64: no compiler's contraction changes the number that is rounded last. */
+/* Where part k of `count` in [0.1, 1] begins, found from the nearer end. */
+DYNAMIC_FN float dynamic_boundary(int k, int count)
+{
+    float step = (1 - 0.1f) / (float)count;
+    return k < (count + 1) / 2 ? fmaf(step, (float)k, 0.1f) : fmaf(-step, (float)(count - k), 1);
+}
+
+/* The only sums of products are explicit fmas, so that no compiler's contraction changes the result. */
 DYNAMIC_FN float dynamic_magnitude(bool is_signed, int p)
 {
     int q = is_signed ? p : p + 1, i = 0, count = is_signed ? 1 : 2;
     if (p == 0) return 0;
     for (; q >= 2 * count; i++) count *= 2;
     if (i == DYNAMIC_DECADES) return 1;
-    return (float)(dynamic_decade(i) * fma(0.9 * (q - count + 0.5), 1.0 / count, 0.1));
+    return dynamic_decade(i) * (0.5f * (dynamic_boundary(q - count, count) + dynamic_boundary(q - count + 1, count)));
 }
 
 /* The index of 1. */
@@ -52,8 +61,8 @@ DYNAMIC_FN void dynamic_map_entry(DynamicMap *map, bool is_signed, int p)
     map->magnitude[p] = p <= last ? dynamic_magnitude(is_signed, p) : 1;
     map->middle[p] = p < last ? 0.5f * (dynamic_magnitude(is_signed, p) + dynamic_magnitude(is_signed, p + 1)) : INFINITY;
     if (p >= DYNAMIC_DECADES) return;
-    map->low[p] = (float)(0.1 * dynamic_decade(p));
-    map->per_unit[p] = (float)((is_signed ? 1 << p : 2 << p) / (0.9 * dynamic_decade(p)));
+    map->low[p] = 0.1f * dynamic_decade(p);
+    map->per_unit[p] = (float)(is_signed ? 1 << p : 2 << p) / (0.9f * dynamic_decade(p));
 }
 
 DYNAMIC_FN void dynamic_map_fill(DynamicMap *map, bool is_signed)

@@ -67,10 +67,15 @@ static void set_float(void *data, DType dtype, int64_t i, float value)
         ((float *)data)[i] = value;
 }
 
-/* Of a float, or a code of 8 bits. */
+static bool is_code(DType dtype)
+{
+    return dtype == DT_U8 || dtype == DT_NF4;
+}
+
+/* Of a float, or a code. */
 static float get_float(const void *data, DType dtype, int64_t i)
 {
-    if (dtype == DT_U8) return (float)((const uint8_t *)data)[i];
+    if (is_code(dtype)) return (float)dtype_code(dtype, data, i);
     return dtype == DT_BF16 ? bf16_to_f32(((const uint16_t *)data)[i]) : ((const float *)data)[i];
 }
 
@@ -353,7 +358,7 @@ static Status check_variant(Doctor *d, Case *c, const Case *wide, const BoundKer
     TRY(run_on(d->device, c, kernel, ~0u, 0xFF, true, &same, &faults));
     if (!same) strbuf_printf(&faults, "; two runs differ");
     for (int k = 0; k < c->node->num_out; k++) {
-        if (!c->out[k] || !(is_float(&c->out[k]->type) || c->out[k]->type.dtype == DT_U8)) continue;
+        if (!c->out[k] || !(is_float(&c->out[k]->type) || is_code(c->out[k]->type.dtype))) continue;
         double error = l2_error(&c->out[k]->type, c->result[k], &wide->out[k]->type, wide->result[k]);
         if (!(error <= record->worst[is_bf16])) record->worst[is_bf16] = error;
         if (!(error <= tolerance)) strbuf_printf(&faults, "; output %d is off by %.3g", k, error);

@@ -35,6 +35,9 @@ static TensorType type_of(const StTensor *t)
     TensorType type = {.ndim = (uint8_t)t->ndim};
     EXPECT(st_dtype_to(t->dtype, &type.dtype) && t->ndim >= 1 && t->ndim <= TENSOR_MAX_DIMS);
     for (int d = 0; d < t->ndim && d < TENSOR_MAX_DIMS; d++) type.dim[d] = t->dim[d];
+    if (!strstr(t->name, ".nf4")) return type;
+    type.dtype = DT_NF4; /* of which the file has bytes */
+    type.dim[type.ndim - 1] *= 2;
     return type;
 }
 
@@ -42,7 +45,9 @@ static const StTensor *tensor_of(const StFile *file, const char *name, const cha
 {
     char path[256];
     snprintf(path, sizeof path, "%s.%s%d", name, kind, k);
-    return st_find(file, path);
+    const StTensor *found = st_find(file, path);
+    snprintf(path, sizeof path, "%s.%s%d.nf4", name, kind, k);
+    return found ? found : st_find(file, path);
 }
 
 /* Every kernel of the op on the case's inputs, within 1e-5 of the largest element, at least 1. */

@@ -2,7 +2,8 @@
 """Writes tests/fixtures/ops.safetensors: inputs and results of single ops, from PyTorch in double precision.
 
 Tensors are named OP.CASE.inK and OP.CASE.outK, K as in src/ops/ops.def: an absent optional input has no tensor, an
-output that has none isn't compared. Integers are I32 (step, segments, counts: I64), the rest F32. The metadata key `cases` is
+output that has none isn't compared. Integers are I32 (step, segments, counts: I64), codes U8, those of NF4 two a byte under a name
+that ends in .nf4, the rest F32. The metadata key `cases` is
 JSON: {"OP.CASE": {attribute: value, ...}, ...}. Backward results come from autograd through the forward formula, never
 from a backward formula. Inputs are rounded to F32 first; results are computed in fp64 and rounded last.
 
@@ -36,8 +37,11 @@ def add(op, case, ins, outs, **attrs):
         if t is None:
             return
         t = t.detach()
-        dtype = torch.bfloat16 if t.dtype == torch.bfloat16 else torch.float32 if t.is_floating_point() else torch.int64 if wide else torch.int32
-        tensors["%s.%s.%s%d" % (op, case, kind, k)] = t.to(dtype).clone(memory_format=torch.contiguous_format)
+        name = "%s.%s.%s%d" % (op, case, kind, k)
+        if (op, kind, k) in (("nf4_quantise", "out", 0), ("nf4_dequantise", "in", 0)):
+            name, t = name + ".nf4", t[:, ::2] << 4 | t[:, 1::2]
+        dtype = t.dtype if t.dtype in (torch.bfloat16, torch.uint8) else torch.float32 if t.is_floating_point() else torch.int64 if wide else torch.int32
+        tensors[name] = t.to(dtype).clone(memory_format=torch.contiguous_format)
     wide = {"adamw": (7, 8), "attention_cached": (5,), "normuon_update": (6,), "step_scalars": (3,), "step_result": (3,)}.get(op, ())
     for k, t in enumerate(ins):
         put("in", k, t, k in wide)
@@ -454,11 +458,35 @@ def make_cast():
     add("cast", "bf16", [x], [x.to(torch.bfloat16)], dtype="bf16")
 
 
+def make_nf4():
+    """Double quantisation written out; the last block is short."""
+    def nearest(x, values):
+        return (x[..., None] - values).abs().argmin(-1).to(torch.uint8)
+    values = torch.tensor([-1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635, -0.18477343022823334,
+                           -0.09105003625154495, 0.0, 0.07958029955625534, 0.16093020141124725, 0.24611230194568634, 0.33791524171829224,
+                           0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0], dtype=torch.float64)
+    means = [10.0 ** (i - 6) * (0.1 + 0.9 * (k + 0.5) / 2 ** i) for i in range(7) for k in range(2 ** i)]
+    dynamic = torch.tensor(sorted([-m for m in means] + [0.0, 1.0] + means), dtype=torch.float64)
+    x = rand(6, 90)
+    blocks = F.pad(x.flatten(), (0, 36)).reshape(9, 64)
+    scale = blocks.abs().amax(1)
+    codes = nearest(blocks / scale[:, None], values).flatten()[:540].reshape(6, 90)
+    offset = scale.mean().reshape(1)
+    nested = (scale - offset).abs().max().reshape(1)
+    absmax = nearest((scale - offset) / nested, dynamic)
+
+    def weight(scales):
+        return values[codes.long()] * scales.repeat_interleave(64)[:540].reshape(6, 90)
+    add("nf4_quantise", "short_block", [x], [codes, absmax, nested, offset])
+    add("nf4_dequantise", "nested", [codes, absmax, nested, offset], [weight(dynamic[absmax.long()] * nested + offset)])
+    add("nf4_dequantise", "plain", [codes, scale], [weight(scale)])
+
+
 def main():
     torch.set_num_threads(1)
     for make in (make_embedding, make_linear, make_norms, make_rope, make_attention, make_swiglu, make_losses,
                  make_optimizer, make_lora, make_gelu, make_layer_norm, make_normuon, make_step_scalars,
-                 make_step_result, make_copy, make_cast):
+                 make_step_result, make_copy, make_cast, make_nf4):
         make()
     save_file(dict(sorted(tensors.items())), PATH, metadata=dict(cases=json.dumps(cases, sort_keys=True)))
     print("%d cases of %d ops, %d bytes" % (len(cases), len({c.split(".")[0] for c in cases}), os.path.getsize(PATH)))
