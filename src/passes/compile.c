@@ -79,7 +79,6 @@ CompileOptions compile_defaults(void)
         .adam_eps = 1e-8,
         .max_grad_norm = 1.0,
         .train_base = true,
-        .num_workers = 1,
         .normuon = normuon_defaults(),
     };
 }

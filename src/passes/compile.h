@@ -50,7 +50,6 @@ typedef struct CompileOptions {
     NormuonOptions normuon;    /* without what others say: dtype and max_grad_norm */
     bool           dense;      /* every training row is one document (padding behind it at most) */
     bool           train_base; /* false with LoRA */
-    int            num_workers;
     int64_t        max_layers; /* a plan of the model's first layers alone; 0: of all */
     bool           verify;     /* graph_verify after every pass */
     /* called after each pass of each program; NULL: nobody */

@@ -247,7 +247,6 @@ Status layout_add(Plan *plan, const CompileOptions *options, const Graph *graph)
 typedef struct Placer {
     const Graph *graph;
     const Root  *roots; /* by value id */
-    Program     *program;
     const Order *order;
     int         *interval_of; /* by value id of roots: index into intervals, -1 */
     Interval    *intervals;
@@ -383,7 +382,7 @@ Status pass_place(PassContext *context, Graph **graph)
     Arena   *arena = context->arena;
     Plan    *plan = context->plan;
     Program *program = context->program;
-    Placer   p = {.graph = *graph, .roots = graph_roots(*graph), .program = program, .order = order_make(arena, *graph)};
+    Placer   p = {.graph = *graph, .roots = graph_roots(*graph), .order = order_make(arena, *graph)};
     p.interval_of = arena_array(arena, int, (*graph)->num_values + 1);
     p.intervals = arena_array(arena, Interval, (*graph)->num_values + 1);
     for (int i = 0; i < (*graph)->num_values; i++) p.interval_of[i] = -1;

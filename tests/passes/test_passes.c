@@ -198,7 +198,6 @@ static void generated_configs_plan_what_is_allocated(void)
         options.model_dtype = draw(i, 12, 2) ? DT_BF16 : DT_F32;
         options.moment_dtype = draw(i, 13, 2) ? DT_BF16 : DT_F32;
         options.master_weights = draw(i, 14, 2) && options.model_dtype == DT_BF16;
-        options.num_workers = 1 + (int)draw(i, 16, 3);
         if (draw(i, 15, 2)) {
             options.lora = (LoraOptions){.enabled = true,
                                          .r = 1 + draw(i, 17, 8),
@@ -208,7 +207,7 @@ static void generated_configs_plan_what_is_allocated(void)
                                          .num_targets = 1};
             options.train_base = false;
         }
-        EXPECT_OK(device_cpu_create(options.num_workers, &device));
+        EXPECT_OK(device_cpu_create(1 + (int)draw(i, 16, 3), &device));
         Plan *plan = compile_family(&arena, families[i % 5], &options, device);
         EXPECT_OK(session_create(plan, device, &session));
         EXPECT_INT(session_allocated_bytes(session), plan_total_bytes(plan));

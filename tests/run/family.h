@@ -134,7 +134,6 @@ __attribute__((unused)) static Device *family_device(int threads)
 __attribute__((unused)) static void family_open_mixed(Family *f, const char *name, const char *config_file, CompileOptions *options,
                                                       int threads, const char *norm_dtype)
 {
-    options->num_workers = threads;
     family_open_on(f, name, config_file, options, family_device(threads), norm_dtype);
 }
 
