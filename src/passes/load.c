@@ -74,6 +74,7 @@ Status pass_load(PassContext *context, Graph **out_graph)
         count += (int)((type->dim[0] + rows - 1) / rows);
     }
     plan->arrivals = arena_array(plan->arena, Arrival, count + 1);
+    plan->num_arrivals = 0;
     for (int i = 0; i < plan->num_params; i++) TRY(load_param(plan, graph, plan->params[i]));
     *out_graph = graph;
     return OK;
