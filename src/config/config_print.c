@@ -30,13 +30,10 @@ static void print_size(StrBuf *out, int64_t bytes)
                  {"GiB", (int64_t)1 << 30},
                  {"MB", 1000000},
                  {"MiB", (int64_t)1 << 20},
-                 {"", 1}};
+                 {"B", 1}};
     size_t i = 0;
-    while (bytes % units[i].bytes || bytes == 0) {
-        if (units[i].bytes == 1) break;
-        i++;
-    }
-    strbuf_printf(out, "%lld%s", (long long)(bytes / units[i].bytes), units[i].unit);
+    while (bytes % units[i].bytes) i++;
+    strbuf_printf(out, "%lld%s", (long long)(bytes / units[i].bytes), bytes ? units[i].unit : "");
 }
 
 static void print_list(StrBuf *out, const StrList *list)

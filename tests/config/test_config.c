@@ -393,11 +393,11 @@ static void a_printed_config_reads_back_the_same(void)
     StrBuf first = {0}, second = {0}, long_key = {0};
     strbuf_printf(&long_key, "datasets:\n- path: x\n  message_property_mappings: {? \"%01100d\" : c}\n", 0);
     const char *texts[] = {
-        "", long_key.data,
+        "", "memory_limit: 1.9B\n", long_key.data,
         "model: \"a: b\\n#\\x7f\\u2028\"\nlearning_rate: 3e-05\nmax_shard_size: 1500000\nlora: true\nlora_target_modules: [\"\", null_, "
         "\"~\", \"-\"]\nfusion: []\n"
         "run_name: \"null\"\ndatasets:\n- {path: x y, prompt_format: \"{i}\\n\", message_property_mappings: {\"a b\": c}}\n- z\n"};
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < 4; i++) {
         EXPECT_OK(parse(texts[i], NULL, NULL));
         strbuf_clear(&first);
         strbuf_clear(&second);
@@ -407,7 +407,7 @@ static void a_printed_config_reads_back_the_same(void)
         EXPECT_STR(strbuf_cstr(&second), strbuf_cstr(&first));
     }
     EXPECT_CONTAINS(first.data, "learning_rate: 3e-05\n");
-    EXPECT_CONTAINS(first.data, "max_shard_size: 1500000\n");
+    EXPECT_CONTAINS(first.data, "max_shard_size: 1500000B\n");
     EXPECT_CONTAINS(first.data, "lora_target_modules: [\"\", null_, \"~\", \"-\"]\n");
     EXPECT_CONTAINS(first.data, "  - path: \"x y\"\n    type: auto\n");
     strbuf_deinit(&first);
