@@ -14,15 +14,15 @@ static bool shape_is(const StTensor *tensor, const TensorType *type, int64_t row
     return true;
 }
 
-static Status wrong_shape(const StTensor *tensor, const TensorType *type, int64_t rows)
+static Status wrong_shape(const StTensor *tensor, const Param *param, int64_t rows)
 {
-    TensorType want = *type;
+    TensorType want = param->type;
     char       text[64];
     StrBuf     have = {0};
     want.dim[0] = rows;
     for (int i = 0; i < tensor->ndim; i++) strbuf_printf(&have, "%s%lld", i ? "," : "", (long long)tensor->dim[i]);
-    Status status = status_fail(ERR_INVALID, "%s: tensor %s has shape [%s], config.json says %s", tensor->path, tensor->name,
-                                strbuf_cstr(&have), type_text(&want, text));
+    Status status = status_fail(ERR_INVALID, "%s: tensor %s has shape [%s], %s %s", tensor->path, tensor->name, strbuf_cstr(&have),
+                                param->is_adapter ? "the adapter's rank and the model give" : "config.json says", type_text(&want, text));
     strbuf_deinit(&have);
     return status;
 }
@@ -72,7 +72,7 @@ static Status check_param(const FileSource *source, const Param *param)
         if (hf->kind == HF_TRANSPOSE) return check_transposed(param, tensor);
         bool    slice = hf->kind == HF_SLICE;
         int64_t rows = slice ? hf->total_rows : hf->kind == HF_WHOLE ? param->type.dim[0] : tensor->ndim ? tensor->dim[0] : 0;
-        if (!shape_is(tensor, &param->type, rows)) return wrong_shape(tensor, &param->type, rows);
+        if (!shape_is(tensor, &param->type, rows)) return wrong_shape(tensor, param, rows);
         at += slice ? hf->rows : rows;
         FAIL_IF(at > param->type.dim[0], ERR_INVALID, "%s: tensor %s: its pieces have more rows than config.json says", tensor->path,
                 tensor->name);

@@ -57,13 +57,16 @@ static bool same_computation(const Node *a, const Node *b)
     return !a->op->attrs_size || memcmp(a->attrs, b->attrs, a->op->attrs_size) == 0;
 }
 
-/* By value id: whether some node takes over the value's memory. The life of such a value may not become longer. */
+/* By value id: whether some node takes over the value's memory, also by a view of it. The life of such a value may not become longer. */
 static char *find_taken(const Graph *graph)
 {
     char *taken = arena_array(graph->arena, char, graph->num_values + 1);
     for (const Node *node = graph->first; node; node = node->next)
-        for (int k = 0; k < node->num_out; k++)
-            if (node->out[k] && node->out[k]->sharing == STORAGE_UPDATE) taken[node->out[k]->storage->id] = 1;
+        for (int k = 0; k < node->num_out; k++) {
+            if (!node->out[k] || node->out[k]->sharing != STORAGE_UPDATE) continue;
+            const Value *value = node->out[k]->storage;
+            for (taken[value->id] = 1; value->sharing == STORAGE_VIEW; taken[value->id] = 1) value = value->storage;
+        }
     return taken;
 }
 

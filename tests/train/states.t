@@ -91,6 +91,8 @@ train lora-whole 12 lora=true lora_rank=4 "lora_target_modules=[q_proj, v_proj, 
 reads "adapters in another order: one curve" curve "$dir/lora-whole" "$dir/lora" 1e-6
 refused "adapters of other layers" 2 "checkpoint-12" "target_modules" -- pt "$dir/run.yaml" output_dir="$dir/lora" max_steps=14 lora=true \
     lora_rank=4 "lora_target_modules=[q_proj, down_proj]"
+refused "adapters of another rank" 2 "has shape [4," "the adapter's rank and the model give" -- pt "$dir/run.yaml" output_dir="$dir/lora" \
+    max_steps=14 lora=true lora_rank=8 "lora_target_modules=[down_proj, v_proj, q_proj]"
 
 # --- moments in another format, weights with a wider copy and without one
 train narrow 12 model_dtype=bf16
