@@ -35,20 +35,11 @@ PHILOX_FN AdamwScalars adamw_scalars(const AdamwAttrs *attrs, float norm2, const
     return s;
 }
 
-/* a b + c; on CUDA in one rounding. Which of two products is fused isn't left to the compiler: it would change with the code around. */
-PHILOX_FN float adamw_mul_add(float a, float b, float c)
-{
-#ifdef __CUDA_ARCH__
-    return __fmaf_rn(a, b, c);
-#else
-    return a * b + c;
-#endif
-}
-
+/* Each moment's sum is rounded once. Which of two products is fused isn't left to compilers: it would change with the code around. */
 PHILOX_FN void adamw_element(const AdamwScalars *s, float decay, float g, float *w, float *m, float *v)
 {
     float grad = g * s->clip;
-    *m = adamw_mul_add(s->beta1, *m, s->rest1 * grad);
-    *v = adamw_mul_add(s->beta2, *v, s->rest2 * grad * grad);
+    *m = fmaf(s->beta1, *m, s->rest1 * grad);
+    *v = fmaf(s->beta2, *v, s->rest2 * grad * grad);
     *w = *w * decay - s->step_size * *m / (sqrtf(*v) * s->inv_sqrt_bias2 + s->eps);
 }
