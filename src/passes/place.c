@@ -28,7 +28,7 @@ static int64_t align_up(int64_t n, int64_t to)
 
 static Status add_entry(Plan *plan, const char *name, const TensorType *type, Region region, Space space, int64_t offset)
 {
-    FAIL_IF(plan_find(plan, name), ERR_INTERNAL, "plan: second value named %s", name);
+    FAIL_IF(plan_find(plan, name), ERR_INVALID, "plan: second value named %s", name);
     plan_add(plan, name, type, region, space, offset);
     return OK;
 }
@@ -234,7 +234,7 @@ Status layout_add(Plan *plan, const CompileOptions *options, const Graph *graph)
             wider->place.bytes = type_bytes(&value->type);
             has_grown = true;
         } else if (!may_grow(value)) {
-            FAIL_IF(type_bytes(&value->type) != entry->place.bytes, ERR_INTERNAL, "plan: %s differs in size between programs", value->name);
+            FAIL_IF(type_bytes(&value->type) != entry->place.bytes, ERR_INVALID, "plan: %s differs in size between programs", value->name);
         }
     }
     if (has_grown) repack(plan, REGION_INPUTS);
