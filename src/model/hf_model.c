@@ -245,6 +245,13 @@ static const char *const side_names[HF_NUM_SIDE_FILES] = {
     "generation_config.json",
 };
 
+bool hf_is_side_file(const char *name)
+{
+    for (int i = 0; i < HF_NUM_SIDE_FILES; i++)
+        if (strcmp(side_names[i], name) == 0) return true;
+    return false;
+}
+
 Status hf_read_side_files(Arena *arena, const char *dir, HfSideFiles *out)
 {
     *out = (HfSideFiles){0};

@@ -49,6 +49,7 @@ typedef struct HfSideFiles {
     Str     texts[HF_NUM_SIDE_FILES]; /* data NULL: not there */
     int64_t bytes;                    /* of all */
 } HfSideFiles;
+bool             hf_is_side_file(const char *name);
 NODISCARD Status hf_read_side_files(Arena *arena, const char *dir, HfSideFiles *out);
 NODISCARD Status hf_write_side_files(const HfSideFiles *files, const char *folder);
 NODISCARD Status hf_copy_side_files(const char *from, const char *folder); /* which may be the same */

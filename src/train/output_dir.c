@@ -2,6 +2,7 @@
 #include "train/output_dir.h"
 
 #include "files/file.h"
+#include "model/hf_model.h"
 #include "train/checkpoint.h"
 
 #include <dirent.h>
@@ -11,27 +12,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What a run writes at its end, beside checkpoints and log. */
+/* What a run writes at its end, beside checkpoints, log and what is copied from the model (hf_is_side_file). */
 static const char *const outputs[] = {
     "model.safetensors",
     "model-*-of-*.safetensors",
     "model.safetensors.index.json",
     "config.json",
-    "generation_config.json",
     "adapter_model.safetensors",
     "adapter_model-*-of-*.safetensors",
     "adapter_model.safetensors.index.json",
     "adapter_config.json",
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "vocab.json",
-    "merges.txt",
-    "tokenizer.model",
-    "vocab.txt",
-    "chat_template.jinja",
-    "chat_template.json",
     "trainer_state.json",
     "report.html",
     "merged",
@@ -49,12 +39,17 @@ static bool matches(const char *const *patterns, const char *name)
     return false;
 }
 
+static bool is_output(const char *name)
+{
+    return matches(outputs, name) || hf_is_side_file(name);
+}
+
 /* The first two names that are in the way, in the order of the folder. */
 static void name_foreign(DIR *dir, StrBuf *out)
 {
     int count = 0;
     for (struct dirent *entry; (entry = readdir(dir));) {
-        if (!matches(outputs, entry->d_name) && !matches(others, entry->d_name)) continue;
+        if (!is_output(entry->d_name) && !matches(others, entry->d_name)) continue;
         if (++count <= 2) strbuf_printf(out, "%s%s", count > 1 ? ", " : "", entry->d_name);
     }
     if (count > 2) strbuf_printf(out, " and %d more", count - 2);
@@ -90,7 +85,7 @@ Status output_dir_check_source(const char *path, const char *source)
         snprintf(name, sizeof name, "%.*s", (int)strcspn(inner + len + 1, "/"), inner + len + 1);
     free(dir);
     free(inner);
-    FAIL_IF(matches(outputs, name) || matches(others, name), ERR_INVALID,
+    FAIL_IF(is_output(name) || matches(others, name), ERR_INVALID,
             "%s lies in output_dir %s, among what a run writes and removes there; name another output_dir", source, path);
     return OK;
 }
@@ -102,7 +97,7 @@ int64_t output_dir_bytes(const char *path)
     int64_t bytes = 0;
     if (!dir) return 0;
     for (struct dirent *entry; (entry = readdir(dir));)
-        if (matches(outputs, entry->d_name)) bytes += file_tree_bytes(arena_printf(&arena, "%s/%s", path, entry->d_name));
+        if (is_output(entry->d_name)) bytes += file_tree_bytes(arena_printf(&arena, "%s/%s", path, entry->d_name));
     closedir(dir);
     arena_deinit(&arena);
     return bytes;
@@ -115,7 +110,7 @@ static bool is_left_over(const char *name)
     size_t len = strlen(name), tail = strlen(PARTIAL_END);
     if (len <= tail || len - tail >= sizeof whole || strcmp(name + len - tail, PARTIAL_END) != 0) return false;
     snprintf(whole, sizeof whole, "%.*s", (int)(len - tail), name);
-    return strcmp(whole, ".merged") == 0 || strcmp(whole, "run.json") == 0 || matches(outputs, whole);
+    return strcmp(whole, ".merged") == 0 || strcmp(whole, "run.json") == 0 || is_output(whole);
 }
 
 Status output_dir_clean(const char *path)
@@ -138,7 +133,7 @@ Status output_dir_clear(const char *path)
     Status status = OK;
     if (!dir) return file_fail("list", path);
     for (struct dirent *entry; status == OK && (entry = readdir(dir));)
-        if (matches(outputs, entry->d_name)) status = file_remove_tree(arena_printf(&arena, "%s/%s", path, entry->d_name));
+        if (is_output(entry->d_name)) status = file_remove_tree(arena_printf(&arena, "%s/%s", path, entry->d_name));
     closedir(dir);
     arena_deinit(&arena);
     return status;
