@@ -113,59 +113,16 @@ static Status adamw_cpu(const KernelArgs *args)
 static const AdamwAttrs adamw_clipped = {
     .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1, .max_grad_norm = 1, .stochastic = true};
 
-static const OpSample adamw_samples[] = {
-    {.in = {{DT_F32, 1, {64}},
-            {DT_F32, 1, {64}},
-            {DT_F32, 1, {64}},
-            {DT_F32, 1, {64}},
-            {DT_F32, 1, {1}},
-            {DT_F32, 1, {1}},
-            {DT_F32, 1, {HYPER_COUNT}},
-            {DT_I64, 1, {STEP_COUNT}},
-            {DT_I64, 2, {3, 4}}},
-     .attrs = &adamw_clipped,
-     .int_range = {[IN_STEP] = 99}},
-    {.in = {{DT_F32, 1, {40000}},
-            {DT_F32, 1, {40000}},
-            {DT_F32, 1, {40000}},
-            {DT_F32, 1, {40000}},
-            {DT_F32, 1, {1}},
-            {DT_F32, 1, {1}},
-            {DT_F32, 1, {HYPER_COUNT}},
-            {DT_I64, 1, {STEP_COUNT}},
-            {DT_I64, 2, {2, 4}},
-            {DT_F32, 1, {40000}}},
-     .int_range = {[IN_STEP] = 99}},
-};
+#define SAMPLE(w_dtype, e, segments, master) \
+    .in = {{w_dtype, 1, {e}}, {DT_F32, 1, {e}},           {DT_F32, 1, {e}},          {DT_F32, 1, {e}},           {DT_F32, 1, {1}}, \
+           {DT_F32, 1, {1}},  {DT_F32, 1, {HYPER_COUNT}}, {DT_I64, 1, {STEP_COUNT}}, {DT_I64, 2, {segments, 4}}, {DT_F32, master, {e}}}, \
+    .int_range = {[IN_STEP] = 99}
 
-/* Shapes of real models. */
-static const OpSample adamw_large_samples[] = {
-    /* fp32 gradients and moments beside bf16 weights, without a master copy and with one */
-    {.in = {{DT_BF16, 1, {40000}},
-            {DT_F32, 1, {40000}},
-            {DT_F32, 1, {40000}},
-            {DT_F32, 1, {40000}},
-            {DT_F32, 1, {1}},
-            {DT_F32, 1, {1}},
-            {DT_F32, 1, {HYPER_COUNT}},
-            {DT_I64, 1, {STEP_COUNT}},
-            {DT_I64, 2, {2, 4}},
-            {0}},
-     .tolerance = 1e-2,
-     .int_range = {[7] = 99}},
-    {.in = {{DT_BF16, 1, {40000}},
-            {DT_F32, 1, {40000}},
-            {DT_F32, 1, {40000}},
-            {DT_F32, 1, {40000}},
-            {DT_F32, 1, {1}},
-            {DT_F32, 1, {1}},
-            {DT_F32, 1, {HYPER_COUNT}},
-            {DT_I64, 1, {STEP_COUNT}},
-            {DT_I64, 2, {2, 4}},
-            {DT_F32, 1, {40000}}},
-     .tolerance = 1e-2,
-     .int_range = {[7] = 99}},
-};
+static const OpSample adamw_samples[] = {{SAMPLE(DT_F32, 64, 3, 0), .attrs = &adamw_clipped}, {SAMPLE(DT_F32, 40000, 2, 1)}};
+
+/* Shapes of real models: fp32 gradients and moments beside bf16 weights, without a master copy and with one. */
+static const OpSample adamw_large_samples[] = {{SAMPLE(DT_BF16, 40000, 2, 0), .tolerance = 1e-2},
+                                               {SAMPLE(DT_BF16, 40000, 2, 1), .tolerance = 1e-2}};
 
 const OpDef op_adamw = {
     .id = OP_ADAMW,
