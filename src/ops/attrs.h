@@ -33,8 +33,8 @@ static inline int lora_members(const LoraAttrs *attrs)
     return count;
 }
 
-typedef struct CastAttrs { /* cast, nf4_dequantise */
-    int64_t dtype;         /* of the result; 0: the operand's for cast, f32 for nf4_dequantise */
+typedef struct CastAttrs { /* cast, nf4_dequantise, fp8_tiles_dequantise */
+    int64_t dtype;         /* of the result; 0: the operand's for cast, f32 for the others */
 } CastAttrs;
 
 typedef struct ReshapeAttrs {
