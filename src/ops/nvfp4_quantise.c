@@ -44,7 +44,8 @@ static Status nvfp4_quantise_infer(Node *node)
     FAIL_IF((!attrs->transposed || attrs->two_d) && cols % NVFP4_BLOCK, ERR_INVALID, "x has %lld columns; expected a multiple of 16",
             (long long)cols);
     FAIL_IF((attrs->transposed || attrs->two_d) && rows % NVFP4_BLOCK, ERR_INVALID,
-            "x has %lld rows; expected a multiple of 16 for codes of %s", (long long)rows, attrs->two_d ? "square blocks" : "its transpose");
+            "x has %lld rows; expected a multiple of 16 for codes of %s", (long long)rows,
+            attrs->two_d ? "square blocks" : "its transpose");
     TRY(infer_random(node));
     TensorType codes = attrs->transposed ? type_make(DT_E2M1, 2, cols, rows) : type_as(x, DT_E2M1);
     node->out[OUT_CODES]->type = codes;
@@ -59,7 +60,8 @@ static OpCost nvfp4_quantise_cost(const Node *node)
 {
     const Nvfp4Attrs *attrs = node->attrs;
     const TensorType *x = &node->in[IN_X]->type;
-    OpCost cost = cost_streaming(node, (20.0 + 60.0 * attrs->four_six + 15.0 * attrs->stochastic + 10.0 * attrs->hadamard) * (double)type_numel(x));
+    OpCost            cost =
+        cost_streaming(node, (20.0 + 60.0 * attrs->four_six + 15.0 * attrs->stochastic + 10.0 * attrs->hadamard) * (double)type_numel(x));
     cost.bytes += (double)type_bytes(x);
     return cost;
 }
@@ -255,7 +257,12 @@ static const Nvfp4Attrs nvfp4_weight = {.two_d = true}, nvfp4_weight_t = {.two_d
 #define DRAWN(b, t, c, attributes) \
     { \
         .in = {{DT_F32, 3, {b, t, c}}, {DT_I64, 1, {STEP_COUNT}}, {DT_I32, 2, {b, t}}, {DT_I32, 2, {b, t}}}, .attrs = attributes, \
-        .int_range = {0, 99, 9, 99} \
+        .int_range = { \
+            0, \
+            99, \
+            9, \
+            99 \
+        } \
     }
 
 static const OpSample nvfp4_quantise_samples[] = {
