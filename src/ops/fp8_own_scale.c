@@ -14,8 +14,8 @@ static Status fp8_own_scale_infer(Node *node)
     const Fp8OwnScaleAttrs *attrs = node->attrs;
     DType                   dtype = attrs->dtype ? ATTR_TO_DTYPE(attrs->dtype) : DT_E4M3;
     FAIL_IF(!(DT_SET(dtype) & DT_SET_FP8), ERR_INVALID, "dtype is %s; expected e4m3 or e5m2", dtype_info(dtype)->name);
-    FAIL_IF(attrs->margin < 0 || attrs->margin > FP8_MOST_MARGIN, ERR_INVALID, "margin is %lld; expected 0 to %d",
-            (long long)attrs->margin, FP8_MOST_MARGIN);
+    FAIL_IF(attrs->margin < 0 || attrs->margin > FP8_MOST_MARGIN, ERR_INVALID, "margin is %lld; expected 0 to %d", (long long)attrs->margin,
+            FP8_MOST_MARGIN);
     TRY(infer_float(node, IN_X, "x", 1));
     TRY(infer_input(node, IN_SCALE, "scale", DT_SET_F32, DIMS(FP8_SCALE_FLOATS)));
     node->out[0]->type = node->in[IN_SCALE]->type;

@@ -42,7 +42,7 @@ typedef struct Quantise {
 /* `count` elements from `at` on, EDGE at most. Returns the largest finite magnitude. */
 static uint32_t encode_part(const Quantise *q, int64_t at, int64_t count, uint8_t *codes)
 {
-    const TensorView *x = &q->args->in[IN_X], *scale = &q->args->in[IN_SCALE];
+    const TensorView       *x = &q->args->in[IN_X], *scale = &q->args->in[IN_SCALE];
     const Fp8QuantiseAttrs *attrs = q->args->attrs;
     float                   scratch[EDGE], scaled[EDGE], factor = ((const float *)scale->data)[FP8_SCALE];
     const float            *values = tile_load(x, at, count, scratch);
