@@ -2,7 +2,16 @@
 
 #include "base/philox.h"
 #include "ops/attrs.h"
+#include "ops/fp8.h"
 #include "ops/vec.h"
+
+static void set_float(void *data, DType dtype, int64_t i, float value)
+{
+    if (DT_SET(dtype) & DT_SET_FP8)
+        dtype_encode(dtype, &value, 1, (uint8_t *)data + i);
+    else
+        vec_set(data, dtype, i, value);
+}
 
 static void draw_plain(const TensorType *type, int range, uint64_t key, void *data)
 {
@@ -22,8 +31,14 @@ static void draw_plain(const TensorType *type, int range, uint64_t key, void *da
         else if (type->dtype == DT_U8)
             ((uint8_t *)data)[i] = (uint8_t)whole;
         else
-            vec_set(data, type->dtype, i, (float)(sqrt(-2 * log(u)) * cos(6.283185307179586 * phase)));
+            set_float(data, type->dtype, i, (float)(sqrt(-2 * log(u)) * cos(6.283185307179586 * phase)));
     }
+}
+
+/* Each row a tensor's scale. */
+static void draw_scales(float (*rows)[FP8_SCALE_FLOATS], int64_t count)
+{
+    for (int64_t i = 0; i < count; i++) fp8_scale_set(rows[i], fabsf(rows[i][0]) + 0.5f);
 }
 
 /* Documents of growing lengths; one a row where kernels may rely on that. */
@@ -72,6 +87,9 @@ void op_draw(const Node *node, int k, int range, uint64_t key, void *data)
         break;
     case HOLDS_SEGMENTS:
         draw_segments(node, type, data);
+        break;
+    case HOLDS_SCALE:
+        draw_scales(data, numel / FP8_SCALE_FLOATS);
         break;
     }
 }
