@@ -33,8 +33,8 @@ static inline int lora_members(const LoraAttrs *attrs)
     return count;
 }
 
-typedef struct CastAttrs { /* cast, nf4_dequantise */
-    int64_t dtype;         /* of the result; 0: the operand's for cast, f32 for nf4_dequantise */
+typedef struct CastAttrs { /* cast, nf4_dequantise, fp8_tiles_dequantise */
+    int64_t dtype;         /* of the result; 0: the operand's for cast, f32 for the others */
 } CastAttrs;
 
 typedef struct ScaledLinearAttrs {
@@ -57,6 +57,20 @@ typedef struct Fp8UpdateAttrs {
     int64_t margin;
     bool    most_recent; /* scales follow the newest row of the history; else the largest of all its rows */
 } Fp8UpdateAttrs;
+
+typedef struct Nvfp4Attrs { /* nvfp4_quantise */
+    bool    transposed;     /* codes of x^T */
+    bool    two_d;          /* a scale for 16 x 16 elements, so that a weight and its transpose have the same values */
+    bool    four_six;       /* a block's largest element becomes 6 or 4, whichever has the smaller error */
+    bool    stochastic;     /* rounding by random numbers */
+    bool    hadamard;       /* of x transformed by a random Hadamard matrix along each block */
+    int64_t site;           /* names this op among all for random numbers */
+} Nvfp4Attrs;
+
+typedef struct Nvfp4DequantiseAttrs {
+    int64_t dtype;      /* of w; 0: f32 */
+    bool    transposed; /* w is the transpose of what the codes stand for */
+} Nvfp4DequantiseAttrs;
 
 typedef struct ReshapeAttrs {
     int64_t ndim, d0, d1, d2, d3;

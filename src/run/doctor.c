@@ -69,7 +69,7 @@ static void set_float(void *data, DType dtype, int64_t i, float value)
 
 static bool is_code(DType dtype)
 {
-    return DT_SET(dtype) & (DT_SET(DT_U8) | DT_SET(DT_NF4) | DT_SET_FP8);
+    return dtype_info(dtype)->bits <= 8;
 }
 
 /* Of a float, or a code. */
