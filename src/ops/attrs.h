@@ -33,8 +33,8 @@ static inline int lora_members(const LoraAttrs *attrs)
     return count;
 }
 
-typedef struct CastAttrs {
-    int64_t dtype; /* of the result; 0: the operand's */
+typedef struct CastAttrs { /* cast, fp8_tiles_dequantise */
+    int64_t dtype;         /* of the result; 0: the operand's for cast, f32 for fp8_tiles_dequantise */
 } CastAttrs;
 
 /* Weights that were quantised one by one, whose codes and scales lie one after the other: member m is rows[m] rows of the result.
@@ -53,6 +53,20 @@ static inline int dequantise_members(const DequantiseAttrs *attrs, int64_t all, 
     if (!count) rows[count++] = all;
     return count;
 }
+
+typedef struct Nvfp4Attrs { /* nvfp4_quantise */
+    bool    transposed;     /* codes of x^T */
+    bool    two_d;          /* a scale for 16 x 16 elements, so that a weight and its transpose have the same values */
+    bool    four_six;       /* a block's largest element becomes 6 or 4, whichever has the smaller error */
+    bool    stochastic;     /* rounding by random numbers */
+    bool    hadamard;       /* of x transformed by a random Hadamard matrix along each block */
+    int64_t site;           /* names this op among all for random numbers */
+} Nvfp4Attrs;
+
+typedef struct Nvfp4DequantiseAttrs {
+    int64_t dtype;      /* of w; 0: f32 */
+    bool    transposed; /* w is the transpose of what the codes stand for */
+} Nvfp4DequantiseAttrs;
 
 typedef struct ReshapeAttrs {
     int64_t ndim, d0, d1, d2, d3;

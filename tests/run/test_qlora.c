@@ -1,14 +1,14 @@
-/* A quantised base computes what the same model does whose weights were quantised and made again beforehand, bit for bit: losses, logits and
- * the adapters' gradients, fused or not, recomputed or not, for any number of threads; and it keeps no other copy of those weights. */
+/* A quantised base computes what the same model does whose weights were quantised and made again beforehand, bit for bit: losses, logits
+ * and the adapters' gradients, fused or not, recomputed or not, for any number of threads; and it keeps no other copy of those weights. */
 #include "base/philox.h"
 #include "family.h"
 #include "ops/op_case.h"
 
 typedef struct Case {
-    DType              dtype;
+    DType               dtype;
     const WeightFormat *format; /* NULL: the reference */
-    uint32_t           recompute, no_fuse;
-    int                threads;
+    uint32_t            recompute, no_fuse;
+    int                 threads;
 } Case;
 
 static const char *const all_linear[] = {"all-linear"};
@@ -144,8 +144,7 @@ static void compare(const char *family, const Case *c)
     EXPECT(got.loss > 1 && got.loss < 10);
     EXPECT_INT(got.gradient_bytes, want.gradient_bytes);
     bool same[] = {memcmp(got.losses, want.losses, sizeof got.losses) == 0, got.loss == want.loss,
-                   memcmp(got.logits, want.logits, sizeof got.logits) == 0,
-                   memcmp(got.gradients, want.gradients, got.gradient_bytes) == 0};
+                   memcmp(got.logits, want.logits, sizeof got.logits) == 0, memcmp(got.gradients, want.gradients, got.gradient_bytes) == 0};
     if (!same[0] || !same[1] || !same[2] || !same[3])
         test_fail(__FILE__, __LINE__, "%s in %s of %s, recompute %x, no_fuse %x: losses %d, loss %d, logits %d, gradients %d", family,
                   c->format->name, dtype_info(c->dtype)->name, c->recompute, c->no_fuse, same[0], same[1], same[2], same[3]);
