@@ -33,8 +33,8 @@ static inline int lora_members(const LoraAttrs *attrs)
     return count;
 }
 
-typedef struct CastAttrs { /* cast, nf4_dequantise, fp8_tiles_dequantise */
-    int64_t dtype;         /* of the result; 0: the operand's for cast, f32 for the others */
+typedef struct CastAttrs { /* cast, fp8_tiles_dequantise */
+    int64_t dtype;         /* of the result; 0: the operand's for cast, f32 for fp8_tiles_dequantise */
 } CastAttrs;
 
 typedef struct ScaledLinearAttrs {
@@ -57,6 +57,23 @@ typedef struct Fp8UpdateAttrs {
     int64_t margin;
     bool    most_recent; /* scales follow the newest row of the history; else the largest of all its rows */
 } Fp8UpdateAttrs;
+
+/* Weights that were quantised one by one, whose codes and scales lie one after the other: member m is rows[m] rows of the result.
+ * rows 0: none, and none after it; none at all: it is one weight. */
+enum { DEQUANTISE_MAX_MEMBERS = 3 };
+typedef struct DequantiseAttrs {
+    int64_t dtype; /* of the result; 0: f32 */
+    int64_t rows[DEQUANTISE_MAX_MEMBERS];
+} DequantiseAttrs;
+
+/* How many members `all` rows have, and the rows of each. */
+static inline int dequantise_members(const DequantiseAttrs *attrs, int64_t all, int64_t rows[DEQUANTISE_MAX_MEMBERS])
+{
+    int count = 0;
+    for (; count < DEQUANTISE_MAX_MEMBERS && attrs->rows[count] > 0; count++) rows[count] = attrs->rows[count];
+    if (!count) rows[count++] = all;
+    return count;
+}
 
 typedef struct Nvfp4Attrs { /* nvfp4_quantise */
     bool    transposed;     /* codes of x^T */
