@@ -3,12 +3,13 @@
 
 #include "files/safetensors.h"
 #include "ir/module.h"
+#include "model/quantised.h"
 
 typedef struct HfModel {
     Arena      *arena;
     const char *dir;
     const char *config_name; /* DIR/config.json, for errors */
-    Str         config_text; /* as in the file, but for what is_untied says */
+    Str         config_text; /* as in the file, but for what is_untied says, and without quantization_config */
     JsonValue   config;
     IrModule   *module; /* the shipped IR of its architecture */
     IrDims      dims;
@@ -18,7 +19,10 @@ typedef struct HfModel {
     bool        tied_head;
     bool        is_untied; /* the file ties the head, but the folder has another one: config says tie_word_embeddings: false */
     double      attention_dropout;
-    StFile     *weights; /* NULL until hf_model_open_weights */
+    JsonValue   quantization; /* quantization_config; null: there is none */
+    StFile     *weights;      /* NULL until hf_model_open_weights */
+
+    QuantisedFormat format; /* of the matrices in `weights` */
 } HfModel;
 
 /* Reads DIR/config.json and checks it against the IR of its architecture. ERR_NOT_FOUND, ERR_UNSUPPORTED (an architecture or

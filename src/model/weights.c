@@ -30,13 +30,15 @@ static Status wrong_shape(const StTensor *tensor, const Param *param, int64_t ro
 static Status check_dtype(const StTensor *tensor)
 {
     FAIL_IF(!st_dtype_is_float(tensor->dtype), ERR_UNSUPPORTED,
-            "%s: tensor %s is %s; expected F32, BF16, F16 or F64 (quantised weights aren't read)", tensor->path, tensor->name,
-            st_dtype_name(tensor->dtype));
+            "%s: tensor %s is %s; expected F32, BF16, F16 or F64, or a quantization_config in config.json that says how it was quantised",
+            tensor->path, tensor->name, st_dtype_name(tensor->dtype));
     return OK;
 }
 
 static Status check_transposed(const Param *param, const StTensor *tensor)
 {
+    FAIL_IF(tensor->made, ERR_UNSUPPORTED, "%s: tensor %s is quantised and transposed, which isn't read; take the unquantised model",
+            tensor->path, tensor->name);
     FAIL_IF(tensor->ndim != 2 || tensor->dim[0] != param->type.dim[1] || tensor->dim[1] != param->type.dim[0], ERR_INVALID,
             "%s: tensor %s has another shape than [%lld,%lld], which config.json says", tensor->path, tensor->name,
             (long long)param->type.dim[1], (long long)param->type.dim[0]);
@@ -151,7 +153,7 @@ static const void *find_stored(void *context, const Param *param, int64_t first,
     Run   run;
     DType dtype;
     if (param->hf.kind == HF_TRANSPOSE || find_run(context, param, first, count, &run) != OK) return NULL;
-    if (run.count < count || !st_dtype_to(run.tensor->dtype, &dtype) || dtype != param->type.dtype) return NULL;
+    if (run.count < count || run.tensor->made || !st_dtype_to(run.tensor->dtype, &dtype) || dtype != param->type.dtype) return NULL;
     return (const char *)run.tensor->data + dtype_bytes(dtype, run.first);
 }
 
