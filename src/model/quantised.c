@@ -400,7 +400,9 @@ Status quantised_parse(const JsonValue *config, const char *path, QuantisedForma
     };
     const JsonValue *producer = json_get(config, "producer");
     const char      *method = "(none)";
-    if (!json_get_str(config, "quant_method", &method) && producer) json_get_str(producer, "name", &method);
+    if (json_get(config, "load_in_4bit") || json_get(config, "load_in_8bit")) method = "bitsandbytes"; /* older folders say no more */
+    if (producer) json_get_str(producer, "name", &method);
+    json_get_str(config, "quant_method", &method);
     for (size_t i = 0; i < sizeof methods / sizeof *methods; i++) {
         if (strcmp(method, methods[i].method) != 0) continue;
         *out = methods[i].format;

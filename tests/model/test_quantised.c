@@ -271,6 +271,7 @@ static void configs_are_read_or_named(void)
         const char     *part;
     } cases[] = {
         {"{\"quant_method\": \"bitsandbytes\", \"load_in_4bit\": true, \"bnb_4bit_quant_type\": \"nf4\"}", QUANTISED_NF4, NULL},
+        {"{\"load_in_4bit\": true, \"bnb_4bit_quant_type\": \"nf4\"}", QUANTISED_NF4, NULL},
         {"{\"quant_method\": \"fp8\", \"weight_block_size\": [128, 128]}", QUANTISED_FP8, NULL},
         {"{\"quant_method\": \"modelopt\", \"quant_algo\": \"NVFP4\"}", QUANTISED_NVFP4, NULL},
         {"{\"producer\": {\"name\": \"modelopt\"}, \"quantization\": {\"quant_algo\": \"NVFP4\"}}", QUANTISED_NVFP4, NULL},
