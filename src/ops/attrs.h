@@ -33,9 +33,26 @@ static inline int lora_members(const LoraAttrs *attrs)
     return count;
 }
 
-typedef struct CastAttrs { /* cast, nf4_dequantise */
-    int64_t dtype;         /* of the result; 0: the operand's for cast, f32 for nf4_dequantise */
+typedef struct CastAttrs {
+    int64_t dtype; /* of the result; 0: the operand's */
 } CastAttrs;
+
+/* Weights that were quantised one by one, whose codes and scales lie one after the other: member m is rows[m] rows of the result.
+ * rows 0: none, and none after it; none at all: it is one weight. */
+enum { DEQUANTISE_MAX_MEMBERS = 3 };
+typedef struct DequantiseAttrs {
+    int64_t dtype; /* of the result; 0: f32 */
+    int64_t rows[DEQUANTISE_MAX_MEMBERS];
+} DequantiseAttrs;
+
+/* How many members `all` rows have, and the rows of each. */
+static inline int dequantise_members(const DequantiseAttrs *attrs, int64_t all, int64_t rows[DEQUANTISE_MAX_MEMBERS])
+{
+    int count = 0;
+    for (; count < DEQUANTISE_MAX_MEMBERS && attrs->rows[count] > 0; count++) rows[count] = attrs->rows[count];
+    if (!count) rows[count++] = all;
+    return count;
+}
 
 typedef struct ReshapeAttrs {
     int64_t ndim, d0, d1, d2, d3;

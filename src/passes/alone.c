@@ -19,7 +19,8 @@ typedef enum OptionKind {
     KIND_PARTS,
     KIND_FUSIONS,
     KIND_TARGETS,
-    KIND_OPTIMIZER
+    KIND_OPTIMIZER,
+    KIND_FORMAT
 } OptionKind;
 
 /* What passes read of CompileOptions; its one program says what the graph is of. */
@@ -40,6 +41,7 @@ static const struct {
     {"moment_dtype", KIND_DTYPE, offsetof(CompileOptions, moment_dtype)},
     {"no_fuse", KIND_FUSIONS, offsetof(CompileOptions, no_fuse)},
     {"optimizer", KIND_OPTIMIZER, offsetof(CompileOptions, optimizer)},
+    {"quantise", KIND_FORMAT, offsetof(CompileOptions, weight_format)},
     {"recompute", KIND_PARTS, offsetof(CompileOptions, recompute)},
     {"use_rslora", KIND_BOOL, offsetof(CompileOptions, lora.use_rslora)},
 };
@@ -88,6 +90,18 @@ static Status read_number(OptionKind kind, const char *text, void *out)
     return OK;
 }
 
+static Status read_format(const char *text, const WeightFormat **out)
+{
+    enum { MOST = 8 };
+    const char *names[MOST];
+    size_t      count = 0;
+    int         index;
+    for (; weight_format_at((int)count); count++) names[count] = weight_format_at((int)count)->name;
+    TRY(find_name("format", text, names, count, &index));
+    *out = weight_format_at(index);
+    return OK;
+}
+
 static Status read_option(Arena *arena, OptionKind kind, const char *text, void *out)
 {
     const char *programs[PROGRAM_KIND_COUNT], *parts[PART_COUNT], *fusions[FUSION_COUNT], *optimizers[OPTIMIZER_COUNT],
@@ -127,6 +141,9 @@ static Status read_option(Arena *arena, OptionKind kind, const char *text, void 
     case KIND_OPTIMIZER:
         TRY(find_name("optimizer", text, optimizers, OPTIMIZER_COUNT, &index));
         *(OptimizerKind *)out = (OptimizerKind)index;
+        break;
+    case KIND_FORMAT:
+        return read_format(text, out);
     }
     return OK;
 }

@@ -3,6 +3,7 @@
 
 #include "ir/module.h"
 #include "passes/normuon.h"
+#include "passes/quantise.h"
 #include "run/program.h"
 
 typedef enum Fusion {
@@ -34,24 +35,25 @@ typedef struct LoraOptions {
 enum { MAX_PROGRAMS = 32 };
 
 typedef struct CompileOptions {
-    ProgramSpec    programs[MAX_PROGRAMS]; /* which to make beside the one that loads weights; several of a kind differ in shape */
-    int            num_programs;
-    int64_t        cache_len;    /* tokens of a row of the KV cache */
-    DType          model_dtype;  /* parameters and activations */
-    bool           fp32_grads;   /* weight gradients are stored and summed in fp32; else in their parameter's dtype */
-    DType          master_dtype; /* where wider than the parameter's: a master copy; else stochastic rounding for bf16 */
-    DType          moment_dtype;
-    bool           master_weights;
-    uint32_t       recompute; /* bit per Part */
-    uint32_t       no_fuse;   /* bit per Fusion: switched off */
-    LoraOptions    lora;
-    OptimizerKind  optimizer;
-    double         beta1, beta2, adam_eps, weight_decay, max_grad_norm;
-    NormuonOptions normuon;    /* without what others say: dtype and max_grad_norm */
-    bool           dense;      /* every training row is one document (padding behind it at most) */
-    bool           train_base; /* false with LoRA */
-    int64_t        max_layers; /* a plan of the model's first layers alone; 0: of all */
-    bool           verify;     /* graph_verify after every pass */
+    ProgramSpec         programs[MAX_PROGRAMS]; /* which to make beside the one that loads weights; several of a kind differ in shape */
+    int                 num_programs;
+    int64_t             cache_len;    /* tokens of a row of the KV cache */
+    DType               model_dtype;  /* parameters and activations */
+    bool                fp32_grads;   /* weight gradients are stored and summed in fp32; else in their parameter's dtype */
+    DType               master_dtype; /* where wider than the parameter's: a master copy; else stochastic rounding for bf16 */
+    DType               moment_dtype;
+    bool                master_weights;
+    uint32_t            recompute; /* bit per Part */
+    uint32_t            no_fuse;   /* bit per Fusion: switched off */
+    LoraOptions         lora;
+    const WeightFormat *weight_format; /* of the frozen matrices of blocks; NULL: model_dtype */
+    OptimizerKind       optimizer;
+    double              beta1, beta2, adam_eps, weight_decay, max_grad_norm;
+    NormuonOptions      normuon;    /* without what others say: dtype and max_grad_norm */
+    bool                dense;      /* every training row is one document (padding behind it at most) */
+    bool                train_base; /* false with LoRA */
+    int64_t             max_layers; /* a plan of the model's first layers alone; 0: of all */
+    bool                verify;     /* graph_verify after every pass */
     /* called after each pass of each program; NULL: nobody */
     void (*after_pass)(void *context, const char *pass, const Graph *graph);
     void *after_pass_context;

@@ -1,7 +1,7 @@
 /* load: the program of what happens once to weights as they arrive. Each parameter arrives in pieces of whole rows, as fp32, which
  * holds every number of a file (f64 is rounded to it). A piece is a staged value; nodes make of it the rows that are kept: in the
- * parameter's dtype, and exactly in its master copy where there is one. What else is to happen to weights once is a pass that puts
- * nodes here.
+ * parameter's dtype, and exactly in its master copy where there is one. A parameter that is kept in another format arrives whole, as
+ * its scales may be of all of it; one node makes its codes and scales.
  *
  * Nothing else runs while weights arrive, so that staged values lie where activations do. A piece is as large as the activations of
  * the other programs, and loading takes no memory of its own; where those are tiny beside the weights it is a small part of these. */
@@ -43,20 +43,40 @@ static Value *lasting(Graph *graph, const PlanEntry *entry, ValueKind kind)
     return value ? value : graph_add_value(graph, kind, entry->name, &entry->type);
 }
 
+/* The value in which `rows` rows of the parameter arrive, from `row` on. */
+static Value *add_arrival(Plan *plan, Graph *graph, const Param *param, int64_t row, int64_t rows)
+{
+    TensorType type = param->type;
+    type.dtype = DT_F32;
+    type.dim[0] = rows;
+    Value *staged = graph_add_value(graph, VALUE_STAGED, arena_printf(graph->arena, "arriving.%s", param->name), &type);
+    plan->arrivals[plan->num_arrivals++] = (Arrival){param, row * (type_numel(&type) / rows), staged};
+    return staged;
+}
+
+static Status load_quantised(Plan *plan, Graph *graph, const Param *param)
+{
+    const WeightFormat *format = param->format;
+    Value              *staged = add_arrival(plan, graph, param, 0, param->type.dim[0]);
+    Node               *node;
+    TRY(graph_add_node(graph, format->quantise, NULL, "kept", &staged, 1, ~0u, &node));
+    for (int k = 0; k < format->num_parts; k++) {
+        const PlanEntry *entry = plan_find(plan, weight_part_name(graph->arena, format, param->name, k));
+        CHECK(entry);
+        value_place_in(node->out[k], lasting(graph, entry, VALUE_PARAM), 0);
+    }
+    return OK;
+}
+
 static Status load_param(Plan *plan, Graph *graph, Param *param)
 {
+    if (param->format) return load_quantised(plan, graph, param);
     int64_t          numel = type_numel(&param->type), cols = numel / param->type.dim[0], rows = rows_of(plan, cols), at = 0;
     const PlanEntry *master = plan_master(plan, param, &at);
     Value           *kept = graph_add_value(graph, VALUE_PARAM, param->name, &param->type);
     for (int64_t row = 0; row < param->type.dim[0]; row += rows) {
-        TensorType type = param->type;
-        type.dtype = DT_F32;
-        if (rows < type.dim[0] - row)
-            type.dim[0] = rows;
-        else
-            type.dim[0] -= row;
-        Value *staged = graph_add_value(graph, VALUE_STAGED, arena_printf(graph->arena, "arriving.%s", param->name), &type);
-        plan->arrivals[plan->num_arrivals++] = (Arrival){param, row * cols, staged};
+        int64_t left = param->type.dim[0] - row;
+        Value  *staged = add_arrival(plan, graph, param, row, rows < left ? rows : left);
         TRY(keep_piece(graph, staged, kept, row * cols));
         if (master) TRY(keep_piece(graph, staged, lasting(graph, master, VALUE_STATE), at + row * cols));
     }
