@@ -183,6 +183,10 @@ Status hf_model_open_weights(HfModel *model)
     TRY(find_format(model));
     TRY(st_open(model->dir, &model->weights));
     Status status = quantised_open(model->arena, model->weights, model->format, dtype_of_codes(model));
+    for (size_t i = 0; status == OK && i < st_count(model->weights) && !model->weight_format; i++) {
+        const QuantisedTensor *codes = quantised_of(st_at(model->weights, i));
+        if (codes) model->weight_format = quantised_weight_format(codes);
+    }
     if (status == OK) status = settle_head(model);
     if (status != OK) hf_model_close(model);
     return status;
@@ -209,16 +213,19 @@ static void tell_conversion(const HfModel *model, DType dtype, bool training, St
     }
 }
 
-static void tell_format(const HfModel *model, DType dtype, StrBuf *notes)
+static void tell_format(const HfModel *model, DType dtype, const WeightFormat *format, StrBuf *notes)
 {
     size_t count = 0, all = st_count(model->weights);
     for (size_t i = 0; i < all; i++) count += st_at(model->weights, i)->made != NULL;
     if (count)
-        log_note(notes, false, "%s: %zu of %zu tensors are %s; they are dequantised to %s", model->dir, count, all,
-                 quantised_name(model->format), dtype == DT_BF16 ? "bf16" : "fp32");
+        log_note(notes, false, "%s: %zu of %zu tensors are %s; they %s%s", model->dir, count, all, quantised_name(model->format),
+                 format               ? "stay as they are"
+                 : dtype == DT_BF16 ? "are dequantised to bf16"
+                                    : "are dequantised to fp32",
+                 format && format != model->weight_format ? " no longer" : "");
 }
 
-void hf_model_tell(const HfModel *model, DType dtype, bool training, StrBuf *notes)
+void hf_model_tell(const HfModel *model, DType dtype, const WeightFormat *format, bool training, StrBuf *notes)
 {
     if (model->is_untied)
         log_note(notes, true,
@@ -229,7 +236,7 @@ void hf_model_tell(const HfModel *model, DType dtype, bool training, StrBuf *not
         log_note(notes, true, "%s: attention_dropout %g of config.json is ignored: attention is trained without dropout",
                  model->config_name, model->attention_dropout);
     if (!model->weights) return;
-    tell_format(model, dtype, notes);
+    tell_format(model, dtype, format, notes);
     tell_conversion(model, dtype, training, notes);
 }
 

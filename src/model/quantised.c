@@ -6,6 +6,7 @@
 #include "ops/nf4.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum { FP8_TILE = 128, NVFP4_BLOCK = 16, MOST_SUFFIXES = 6 };
@@ -334,6 +335,25 @@ Status quantised_open(Arena *arena, StFile *file, QuantisedFormat format, StDTyp
 const QuantisedTensor *quantised_of(const StTensor *tensor)
 {
     return (const QuantisedTensor *)tensor->made;
+}
+
+const WeightFormat *quantised_weight_format(const QuantisedTensor *q)
+{
+    static const char *const names[] = {[QUANTISED_NF4] = "nf4", [QUANTISED_FP8] = "fp8", [QUANTISED_NVFP4] = "nvfp4"};
+    bool                     is_single = q->format == QUANTISED_NF4 && q->made.num_parts == 2;
+    return is_single ? NULL : weight_format_find(names[q->format]);
+}
+
+const void *quantised_part(const QuantisedTensor *q, int k, float **scratch)
+{
+    const StTensor *part = &q->parts[k];
+    if (k == q->made.num_parts) return &q->offset;
+    if (q->format != QUANTISED_FP8 || k != QUANTISED_SCALES || part->dtype == ST_F32) return part->data;
+    *scratch = realloc(*scratch, (size_t)part->numel * sizeof **scratch);
+    if (!*scratch) fatal_out_of_memory((size_t)part->numel * sizeof **scratch);
+    Status status = st_to_f32(part, 0, part->numel, *scratch);
+    CHECK(status == OK); /* a dtype of floats */
+    return *scratch;
 }
 
 /* ---- what config.json says ---- */

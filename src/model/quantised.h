@@ -4,6 +4,7 @@
 
 #include "base/json.h"
 #include "files/safetensors.h"
+#include "passes/quantise.h"
 
 typedef enum QuantisedFormat {
     QUANTISED_NONE,
@@ -37,3 +38,8 @@ NODISCARD Status quantised_open(Arena *arena, StFile *file, QuantisedFormat form
 
 /* NULL: a tensor of numbers. */
 const QuantisedTensor *quantised_of(const StTensor *tensor);
+
+/* What a matrix that is stored like this can be kept in as it is; NULL: nothing. */
+const WeightFormat *quantised_weight_format(const QuantisedTensor *tensor);
+/* Part k of that format. scratch: where it is made that isn't stored like this, on the heap; the caller frees it. */
+const void *quantised_part(const QuantisedTensor *tensor, int k, float **scratch);
