@@ -86,7 +86,8 @@ static Node *first_reader(const Value *value)
 }
 
 /* Adds part k of all weights, one after the other, each under its own name. */
-static Value *add_part(const Quantise *q, const char *name, Value *const *weights, const TensorType (*types)[FORMAT_MAX_PARTS], int count, int k)
+static Value *add_part(const Quantise *q, const char *name, Value *const *weights, const TensorType (*types)[FORMAT_MAX_PARTS], int count,
+                       int k)
 {
     TensorType type = types[0][k];
     int64_t    offset = 0;

@@ -181,6 +181,7 @@ Status setup_options(const Config *config, const HfModel *model, CompileOptions 
                               .use_rslora = config->lora_use_rslora,
                               .num_targets = (int)config->lora_target_modules.count,
                               .targets = config->lora_target_modules.items};
+    out->weight_format = weight_format_find(choice_text(config->qlora));
     out->train_base = !config->lora;
     return OK;
 }
