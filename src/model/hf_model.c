@@ -217,12 +217,14 @@ static void tell_format(const HfModel *model, DType dtype, const WeightFormat *f
 {
     size_t count = 0, all = st_count(model->weights);
     for (size_t i = 0; i < all; i++) count += st_at(model->weights, i)->made != NULL;
-    if (count)
-        log_note(notes, false, "%s: %zu of %zu tensors are %s; they %s%s", model->dir, count, all, quantised_name(model->format),
-                 format               ? "stay as they are"
-                 : dtype == DT_BF16 ? "are dequantised to bf16"
-                                    : "are dequantised to fp32",
-                 format && format != model->weight_format ? " no longer" : "");
+    if (!count) return;
+    const char *to = format ? format->name : dtype == DT_BF16 ? "bf16" : "fp32";
+    bool        stay = format && format == model->weight_format;
+    log_note(notes, false, "%s: %zu of %zu tensors are %s; they %s%s", model->dir, count, all, quantised_name(model->format),
+             stay     ? "stay as they are"
+             : format ? "are quantised again to "
+                      : "are dequantised to ",
+             stay ? "" : to);
 }
 
 void hf_model_tell(const HfModel *model, DType dtype, const WeightFormat *format, bool training, StrBuf *notes)
