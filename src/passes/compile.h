@@ -47,6 +47,8 @@ typedef struct CompileOptions {
     uint32_t            no_fuse;   /* bit per Fusion: switched off */
     LoraOptions         lora;
     const WeightFormat *weight_format; /* of the frozen matrices of blocks; NULL: model_dtype */
+    bool (*keeps_format)(const void *model, const Param *param); /* which of them; NULL: all */
+    const void         *keeps_format_model;
     OptimizerKind       optimizer;
     double              beta1, beta2, adam_eps, weight_decay, max_grad_norm;
     NormuonOptions      normuon;    /* without what others say: dtype and max_grad_norm */

@@ -40,8 +40,9 @@ bool weight_is_quantised(const Param *param)
 }
 
 typedef struct Quantise {
-    Graph              *graph, *scratch; /* the second is for types of parts alone */
-    const WeightFormat *format;
+    const CompileOptions *options;
+    Graph                *graph, *scratch; /* the second is for types of parts alone */
+    const WeightFormat   *format;
 } Quantise;
 
 /* The parts of a weight of this type, as the format's op makes them. */
@@ -54,8 +55,14 @@ static Status types_of(const Quantise *q, const TensorType *type, TensorType *ou
     return OK;
 }
 
+static bool is_kept(const Quantise *q, const Param *param)
+{
+    const CompileOptions *options = q->options;
+    return weight_is_quantised(param) && (!options->keeps_format || options->keeps_format(options->keeps_format_model, param));
+}
+
 /* The weights that lie in the memory of `whole`: its members, or itself. Returns their count; 0: something in it isn't quantised. */
-static int weights_in(Value *whole, Value *out[DEQUANTISE_MAX_MEMBERS])
+static int weights_in(const Quantise *q, Value *whole, Value *out[DEQUANTISE_MAX_MEMBERS])
 {
     int count = 0;
     if (whole->kind != VALUE_PARAM || whole->producer || whole->storage) return 0;
@@ -65,7 +72,7 @@ static int weights_in(Value *whole, Value *out[DEQUANTISE_MAX_MEMBERS])
         out[count++] = member;
     }
     for (int i = 0; i < count; i++)
-        if (!out[i]->param || !weight_is_quantised(out[i]->param)) return 0;
+        if (!out[i]->param || !is_kept(q, out[i]->param)) return 0;
     return count;
 }
 
@@ -132,13 +139,13 @@ static Status quantise_weights(const Quantise *q, Value *whole, Value *const *we
 
 Status pass_quantise(PassContext *context, Graph **graph)
 {
-    Quantise q = {.graph = *graph, .format = context->options->weight_format};
+    Quantise q = {.options = context->options, .graph = *graph, .format = context->options->weight_format};
     if (!q.format) return OK;
     q.scratch = graph_create(context->arena, "parts", op_table, OP_COUNT);
     int num_values = (*graph)->num_values;
     for (int i = 0; i < num_values; i++) {
         Value *whole = (*graph)->values[i], *weights[DEQUANTISE_MAX_MEMBERS];
-        int    count = weights_in(whole, weights);
+        int    count = weights_in(&q, whole, weights);
         if (count) TRY(quantise_weights(&q, whole, weights, count));
     }
     (*graph)->cursor = NULL;

@@ -3,6 +3,7 @@
 
 #include "data/record.h"
 #include "files/hub.h"
+#include "model/weights.h"
 
 #include <string.h>
 
@@ -182,6 +183,8 @@ Status setup_options(const Config *config, const HfModel *model, CompileOptions 
                               .num_targets = (int)config->lora_target_modules.count,
                               .targets = config->lora_target_modules.items};
     out->weight_format = weight_format_find(choice_text(config->qlora));
+    bool keep = !config->origin[KEY_run_qlora] || out->weight_format == model->weight_format;
+    if (config->lora && keep) weights_keep_format(model, out);
     out->train_base = !config->lora;
     return OK;
 }

@@ -529,7 +529,7 @@ static Status train(Trainer *t, TrainOutcome *out)
     TRY(checkpoint_clean(t->config->output_dir));
     TRY(output_dir_clean(t->config->output_dir));
     if (out->already_finished) return merge_finished(t);
-    hf_model_tell(t->model, t->options.model_dtype, true, &t->model_notes);
+    hf_model_tell(t->model, t->options.model_dtype, t->options.weight_format, true, &t->model_notes);
     TRY(prepare(t));
     Status status = train_loop(t);
     if (status == ERR_DEVICE) return device_lost(t);
