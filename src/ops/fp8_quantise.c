@@ -14,7 +14,7 @@ enum { OUT_CODES, OUT_CODES_T, OUT_AMAX };
 static Status fp8_quantise_infer(Node *node)
 {
     const Fp8QuantiseAttrs *attrs = node->attrs;
-    DType                   dtype = attrs->dtype ? ATTR_TO_DTYPE(attrs->dtype) : DT_E4M3;
+    DType                   dtype = fp8_dtype(attrs->dtype);
     FAIL_IF(!(DT_SET(dtype) & DT_SET_FP8), ERR_INVALID, "dtype is %s; expected e4m3 or e5m2", dtype_info(dtype)->name);
     TRY(infer_float(node, IN_X, "x", 2));
     TRY(infer_input(node, IN_SCALE, "scale", DT_SET_F32, DIMS(FP8_SCALE_FLOATS)));
@@ -53,7 +53,7 @@ static uint32_t encode_part(const Quantise *q, int64_t at, int64_t count, uint8_
         scaled[i] = is_finite ? values[i] * factor : NAN;
         if (is_finite && magnitude > most) most = magnitude;
     }
-    dtype_encode(attrs->dtype ? ATTR_TO_DTYPE(attrs->dtype) : DT_E4M3, scaled, count, codes);
+    dtype_encode(fp8_dtype(attrs->dtype), scaled, count, codes);
     return most;
 }
 
