@@ -46,14 +46,16 @@ static uint32_t encode_part(const Quantise *q, int64_t at, int64_t count, uint8_
     const Fp8QuantiseAttrs *attrs = q->args->attrs;
     float                   scratch[EDGE], scaled[EDGE], factor = ((const float *)scale->data)[FP8_SCALE];
     const float            *values = tile_load(x, at, count, scratch);
+    DType                   dtype = fp8_dtype(attrs->dtype);
+    float                   largest = fp8_most(dtype);
     uint32_t                most = 0;
     for (int64_t i = 0; i < count; i++) {
         uint32_t magnitude = fp8_magnitude(values[i]);
         bool     is_finite = magnitude < FP8_INFINITE;
-        scaled[i] = is_finite ? values[i] * factor : NAN;
+        scaled[i] = is_finite ? fminf(fmaxf(values[i] * factor, -largest), largest) : NAN;
         if (is_finite && magnitude > most) most = magnitude;
     }
-    dtype_encode(fp8_dtype(attrs->dtype), scaled, count, codes);
+    dtype_encode(dtype, scaled, count, codes);
     return most;
 }
 
