@@ -179,8 +179,8 @@ static Status load_parts(Session *s, const Param *param, const Launch *launch, c
 
 static Status load_piece(Session *s, const Arrival *arrival, const Launch *launches, int count, const LoadSource *source, float **scratch)
 {
-    const Program    *program = plan_program(s->plan, PROGRAM_LOAD);
-    const Param      *param = arrival->param;
+    const Program *program = plan_program(s->plan, PROGRAM_LOAD);
+    const Param   *param = arrival->param;
     if (param->format && source->part && source->part(source->context, param, 0)) return load_parts(s, param, launches, source);
     const TensorView *result = source->stored ? plain_result(arrival, launches, count) : NULL;
     const void       *stored = result ? source->stored(source->context, param, arrival->first, type_numel(&result->type)) : NULL;

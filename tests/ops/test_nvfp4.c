@@ -67,7 +67,8 @@ static const float *floats(const OpCase *c, int k)
 static bool same_codes(const OpCase *a, const OpCase *b)
 {
     bool same = true;
-    for (int k = 0; k < 3; k++) same = same && a->out[k].bytes == b->out[k].bytes && !memcmp(a->out[k].data, b->out[k].data, a->out[k].bytes);
+    for (int k = 0; k < 3; k++)
+        same = same && a->out[k].bytes == b->out[k].bytes && !memcmp(a->out[k].data, b->out[k].data, a->out[k].bytes);
     return same;
 }
 
@@ -264,8 +265,8 @@ static void draws_follow_document_and_position(void)
         moved_positions[i] = positions[from[i]];
     }
     const Draws here = {{1, 2}, doc_id, positions}, there = {{1, 2}, moved_id, moved_positions}, later = {{1, 3}, doc_id, positions};
-    OpCase a = quantise(x, DT_F32, ROWS, COLS, &attrs, &here), b = quantise(moved, DT_F32, ROWS, COLS, &attrs, &there);
-    OpCase other = quantise(x, DT_F32, ROWS, COLS, &attrs, &later);
+    OpCase      a = quantise(x, DT_F32, ROWS, COLS, &attrs, &here), b = quantise(moved, DT_F32, ROWS, COLS, &attrs, &there);
+    OpCase      other = quantise(x, DT_F32, ROWS, COLS, &attrs, &later);
     expect_rows_moved(&a, &b, from);
     EXPECT(memcmp(a.out[0].data, other.out[0].data, a.out[0].bytes) != 0);
     OpCase s = quantise(x, DT_F32, ROWS, COLS, &square, &here), t = quantise(x, DT_F32, ROWS, COLS, &turned, &here);
@@ -307,9 +308,9 @@ static void what_has_no_whole_blocks_is_refused(void)
 {
     const Nvfp4Attrs plain = {0}, square = {.two_d = true}, turned = {.transposed = true}, drawn_without = {.stochastic = true};
     TensorType       x = type_make(DT_F32, 2, INT64_C(33), INT64_C(40)), y = type_make(DT_F32, 2, INT64_C(33), INT64_C(48));
-    TensorType       bad_scale[NODE_MAX_IN] = {type_make(DT_E2M1, 2, INT64_C(3), INT64_C(48)), type_make(DT_E4M3, 2, INT64_C(3), INT64_C(2)),
-                                               type_make(DT_F32, 1, INT64_C(1))};
-    OpCase           c;
+    TensorType bad_scale[NODE_MAX_IN] = {type_make(DT_E2M1, 2, INT64_C(3), INT64_C(48)), type_make(DT_E4M3, 2, INT64_C(3), INT64_C(2)),
+                                         type_make(DT_F32, 1, INT64_C(1))};
+    OpCase     c;
     expect_refused(x, &plain, "x has 40 columns; expected a multiple of 16");
     expect_refused(y, &square, "x has 33 rows; expected a multiple of 16 for codes of square blocks");
     expect_refused(y, &turned, "x has 33 rows; expected a multiple of 16 for codes of its transpose");
