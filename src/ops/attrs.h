@@ -33,8 +33,8 @@ static inline int lora_members(const LoraAttrs *attrs)
     return count;
 }
 
-typedef struct CastAttrs { /* cast, fp8_tiles_dequantise */
-    int64_t dtype;         /* of the result; 0: the operand's for cast, f32 for fp8_tiles_dequantise */
+typedef struct CastAttrs {
+    int64_t dtype; /* of the result; 0: the operand's */
 } CastAttrs;
 
 typedef struct ScaledLinearAttrs {
@@ -61,9 +61,10 @@ typedef struct Fp8UpdateAttrs {
 /* Weights that were quantised one by one, whose codes and scales lie one after the other: member m is rows[m] rows of the result.
  * rows 0: none, and none after it; none at all: it is one weight. */
 enum { DEQUANTISE_MAX_MEMBERS = 3 };
-typedef struct DequantiseAttrs {
-    int64_t dtype; /* of the result; 0: f32 */
+typedef struct DequantiseAttrs { /* nf4_dequantise, fp8_tiles_dequantise, nvfp4_dequantise */
+    int64_t dtype;               /* of the result; 0: f32 */
     int64_t rows[DEQUANTISE_MAX_MEMBERS];
+    bool    transposed; /* nvfp4_dequantise: the result is the transpose of what the codes stand for */
 } DequantiseAttrs;
 
 /* How many members `all` rows have, and the rows of each. */
@@ -83,11 +84,6 @@ typedef struct Nvfp4Attrs { /* nvfp4_quantise */
     bool    hadamard;       /* of x transformed by a random Hadamard matrix along each block */
     int64_t site;           /* names this op among all for random numbers */
 } Nvfp4Attrs;
-
-typedef struct Nvfp4DequantiseAttrs {
-    int64_t dtype;      /* of w; 0: f32 */
-    bool    transposed; /* w is the transpose of what the codes stand for */
-} Nvfp4DequantiseAttrs;
 
 typedef struct ReshapeAttrs {
     int64_t ndim, d0, d1, d2, d3;

@@ -12,8 +12,13 @@
 
 #include <string.h>
 
+/* A block's largest number may become 4: the smaller error of both. */
+static const Nvfp4Attrs four_over_six = {.four_six = true};
+
 static const WeightFormat formats[] = {
-    {"nf4", &op_nf4_quantise, &op_nf4_dequantise, 4, {"codes", "absmax", "nested", "offset"}},
+    {"nf4", &op_nf4_quantise, &op_nf4_dequantise, NULL, 4, {"codes", "absmax", "nested", "offset"}},
+    {"fp8", &op_fp8_tiles_quantise, &op_fp8_tiles_dequantise, NULL, 2, {"codes", "scale"}},
+    {"nvfp4", &op_nvfp4_quantise, &op_nvfp4_dequantise, &four_over_six, 3, {"codes", "scale", "global"}},
 };
 enum { NUM_FORMATS = sizeof formats / sizeof *formats };
 
@@ -50,7 +55,7 @@ static Status types_of(const Quantise *q, const TensorType *type, TensorType *ou
 {
     Value *weight = graph_add_value(q->scratch, VALUE_PARAM, "weight", type);
     Node  *node;
-    TRY(graph_add_node(q->scratch, q->format->quantise, NULL, "part", &weight, 1, ~0u, &node));
+    TRY(graph_add_node(q->scratch, q->format->quantise, q->format->attrs, "part", &weight, 1, ~0u, &node));
     for (int k = 0; k < q->format->num_parts; k++) out[k] = node->out[k]->type;
     return OK;
 }
