@@ -56,6 +56,14 @@ static const YamlNode *only_item(const YamlNode *value)
     return value->type == YAML_SEQUENCE && value->count == 1 && value->items[0]->type == YAML_SCALAR ? value->items[0] : value;
 }
 
+/* The next row of the same name and value, NULL: none. */
+static const OptionAlias *next_meaning(const OptionAlias *alias)
+{
+    const OptionAlias *next = alias + 1;
+    bool same = next < option_aliases + num_option_aliases && next->scope == alias->scope && strcmp(next->name, alias->name) == 0;
+    return same && alias->value && next->value && strcmp(next->value, alias->value) == 0 ? next : NULL;
+}
+
 /* The alias that takes this value, or NULL; *out_expected lists the values that the name takes, "" when it is no alias. */
 static const OptionAlias *find_alias(OptionScope scope, const char *name, const YamlNode *value, StrBuf *out_expected)
 {
@@ -66,7 +74,7 @@ static const OptionAlias *find_alias(OptionScope scope, const char *name, const 
         const OptionAlias *alias = &option_aliases[i];
         if (alias->scope != scope || strcmp(alias->name, name) != 0) continue;
         if (!alias->value) return alias;
-        strbuf_printf(out_expected, "%s%s", out_expected->len ? " or " : "", alias->value);
+        if (!next_meaning(alias)) strbuf_printf(out_expected, "%s%s", out_expected->len ? " or " : "", alias->value);
         if (value->type == YAML_SCALAR &&
             (is_bool && bool_read(alias->value, &wanted) ? given == wanted : strcmp(alias->value, value->text.data) == 0))
             return alias;
@@ -142,6 +150,20 @@ static void read_foreign(ConfigReader *reader, const Target *target, const YamlN
     }
 }
 
+/* What the value means under the alias. */
+static const YamlNode *read_as(ConfigReader *reader, const Target *target, const YamlNode *key, const YamlNode *value,
+                               const OptionAlias *alias)
+{
+    if (!yaml_is_null(value))
+        strbuf_printf(reader->notes, "%s: %s%s is read as %s%s%s\n", origin_of(reader->arena, key), target->prefix, alias->name,
+                      options[alias->key].name, alias->value ? ": " : "", alias->value ? alias->means : "");
+    if (!alias->value) return value;
+    YamlNode *meaning = arena_array(reader->arena, YamlNode, 1);
+    *meaning = *only_item(value);
+    meaning->text = str_of(alias->means);
+    return meaning;
+}
+
 /* The option that a key and its value are for, under its name or another, which *out_alias then is; *value becomes what the value
  * means there. NULL: the key was answered. */
 static const OptionInfo *resolve_key(ConfigReader *reader, const Target *target, const YamlNode *key, const YamlNode **value,
@@ -156,15 +178,7 @@ static const OptionInfo *resolve_key(ConfigReader *reader, const Target *target,
         strbuf_deinit(&expected);
         if (!alias) return NULL;
         option = &options[alias->key];
-        if (alias->value) {
-            YamlNode *meaning = arena_array(reader->arena, YamlNode, 1);
-            *meaning = *only_item(*value);
-            meaning->text = str_of(alias->means);
-            *value = meaning;
-        }
-        if (!yaml_is_null(*value))
-            strbuf_printf(reader->notes, "%s: %s%s is read as %s%s%s\n", origin_of(reader->arena, key), target->prefix, alias->name,
-                          option->name, alias->value ? ": " : "", alias->value ? alias->means : "");
+        *value = read_as(reader, target, key, *value, alias);
     }
     return read_peer(reader, target, option->name, key, *value) ? NULL : option;
 }
@@ -205,17 +219,11 @@ static bool takes_place(ConfigReader *reader, const Target *target, const YamlNo
     return false;
 }
 
-/* One key and its value. overriding: a second value replaces the first instead of being a problem. */
-static void read_pair(ConfigReader *reader, const Target *target, const YamlNode *key, const YamlNode *value, bool overriding)
+/* Sets an option. alias: under which it was written, or NULL; is_off: what was written there asks for nothing. */
+static void read_option(ConfigReader *reader, const Target *target, const YamlNode *key, const YamlNode *value, const OptionInfo *option,
+                        const OptionAlias *alias, bool is_off, bool overriding)
 {
-    if (key->type != YAML_SCALAR) {
-        reader_problem(reader, key, "expected a key, found %s", yaml_type_name(key));
-        return;
-    }
-    const OptionAlias *alias;
-    bool               is_null = yaml_is_null(value), is_off = is_inert(value);
-    const OptionInfo  *option = resolve_key(reader, target, key, &value, &alias);
-    if (!option || (alias && is_null)) return;
+    bool is_null = yaml_is_null(value);
     is_null |= option->kind == KIND_DATASETS && value->type == YAML_SEQUENCE && value->count == 0; /* no datasets: the key isn't set */
     const char **origin = &target->origin[option - options];
     if (!overriding) {
@@ -237,6 +245,23 @@ static void read_pair(ConfigReader *reader, const Target *target, const YamlNode
         read_datasets(reader, label, value, field_of(target, option));
     else
         option_read(reader, option, label, value, field_of(target, option));
+}
+
+/* One key and its value. overriding: a second value replaces the first instead of being a problem. */
+static void read_pair(ConfigReader *reader, const Target *target, const YamlNode *key, const YamlNode *value, bool overriding)
+{
+    if (key->type != YAML_SCALAR) {
+        reader_problem(reader, key, "expected a key, found %s", yaml_type_name(key));
+        return;
+    }
+    const OptionAlias *alias;
+    bool               is_null = yaml_is_null(value), is_off = is_inert(value);
+    const YamlNode    *meaning = value;
+    const OptionInfo  *option = resolve_key(reader, target, key, &meaning, &alias);
+    if (!option || (alias && is_null)) return;
+    read_option(reader, target, key, meaning, option, alias, is_off, overriding);
+    while (alias && (alias = next_meaning(alias)))
+        read_option(reader, target, key, read_as(reader, target, key, value, alias), &options[alias->key], alias, is_off, overriding);
 }
 
 static void read_mapping(ConfigReader *reader, const Target *target, const YamlNode *map)
@@ -370,6 +395,14 @@ static void check_scratch(ConfigReader *reader, const Config *config)
             "the base first (surogate new --random) and name it as the model, without from_scratch");
 }
 
+/* What is frozen is kept in few bits: without adapters nothing would be trained. */
+static void check_qlora(ConfigReader *reader, const Config *config)
+{
+    if (config->qlora != OPT_QLORA_NONE && !config->lora)
+        problem_at(reader, config->origin[KEY_run_qlora], "qlora",
+                   "it is for a frozen base under adapters; write lora: true, or leave it out");
+}
+
 /* "~/" is the home folder; other signs of a shell would name a folder called so. */
 static void check_path(ConfigReader *reader, const char **path, const char *place, const char *name)
 {
@@ -429,6 +462,7 @@ static void warn_idle_datasets(ConfigReader *reader, const char *label, const Da
 static void check_together(ConfigReader *reader, const Target *run, Config *config)
 {
     check_scratch(reader, config);
+    check_qlora(reader, config);
     check_path(reader, &config->model, config->origin[KEY_run_model], "model");
     check_path(reader, &config->tokenizer, config->origin[KEY_run_tokenizer], "tokenizer");
     check_path(reader, &config->output_dir, config->origin[KEY_run_output_dir], "output_dir");

@@ -92,8 +92,10 @@ struct Param {
     bool        trained;
     bool        is_adapter; /* belongs to a LoRA pair, saved apart */
     int         layer;      /* -1: none */
-    InitKind    init;
-    float       init_std;
+    /* What it is kept in (passes/quantise.h), in values beside its own; NULL: in its own dtype. */
+    const struct WeightFormat *format;
+    InitKind                   init;
+    float                      init_std;
 };
 
 /* One place that reads a value: input `index` of `node`, or the graph's output `index` where node is NULL. */

@@ -47,7 +47,7 @@ static const StTensor *find_half(Merger *merger, const char *name, const char *h
     return st_find(merger->adapter, arena_printf(&merger->arena, ADAPTER_PREFIX "%.*s.%s.weight", (int)(len - tail), name, half));
 }
 
-/* What a merged tensor is stored as: the base's format, or F32 for those of doubles. */
+/* What a merged tensor is stored as: the base's dtype, or F32 for those of doubles. */
 static DType merged_dtype(const StTensor *w)
 {
     DType dtype;
@@ -91,13 +91,30 @@ static Status append_merged(Merger *merger, const StTensor *w, const StTensor *a
     return status;
 }
 
+/* A quantised tensor, as numbers. */
+static Status append_made(const StTensor *w, FileWriter *out)
+{
+    enum { CHUNK = 1 << 18 };
+    float *values = malloc(CHUNK * sizeof *values);
+    CHECK(values);
+    Status status = st_check_range(w, DT_F32);
+    for (int64_t first = 0; first < w->numel && status == OK; first += CHUNK) {
+        StTensor piece = *w;
+        piece.numel = w->numel - first < CHUNK ? w->numel - first : CHUNK;
+        status = st_to_f32(w, first, piece.numel, values);
+        if (status == OK) status = append_floats(&piece, values, out);
+    }
+    free(values);
+    return status;
+}
+
 static Status append_tensor(void *context, size_t index, FileWriter *out)
 {
     Merger         *merger = context;
     const StTensor *w = merger->sources[index];
     const StTensor *a = find_half(merger, w->name, "lora_A"), *b = find_half(merger, w->name, "lora_B");
     if (a && b) return append_merged(merger, w, a, b, out);
-    return file_writer_append(out, w->data, w->bytes);
+    return w->made ? append_made(w, out) : file_writer_append(out, w->data, w->bytes);
 }
 
 /* Tensors as the base has them, merged ones of merged_dtype. */

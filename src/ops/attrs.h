@@ -33,9 +33,48 @@ static inline int lora_members(const LoraAttrs *attrs)
     return count;
 }
 
-typedef struct CastAttrs { /* cast, nf4_dequantise, fp8_tiles_dequantise */
-    int64_t dtype;         /* of the result; 0: the operand's for cast, f32 for the others */
+typedef struct CastAttrs {
+    int64_t dtype; /* of the result; 0: the operand's */
 } CastAttrs;
+
+typedef struct ScaledLinearAttrs {
+    double  alpha; /* 1 */
+    int64_t dtype; /* of y where there is no acc; 0: f32 */
+    bool    fast;  /* sums may be kept in fewer bits than fp32 has */
+} ScaledLinearAttrs;
+
+typedef struct Fp8QuantiseAttrs {
+    int64_t dtype; /* of the codes: e4m3 or e5m2; 0: e4m3 */
+} Fp8QuantiseAttrs;
+
+/* margin: scales are 2^margin below those that bring the largest magnitude to the format's largest number. */
+typedef struct Fp8OwnScaleAttrs {
+    int64_t dtype; /* of the codes that the scale is for; 0: e4m3 */
+    int64_t margin;
+} Fp8OwnScaleAttrs;
+
+typedef struct Fp8UpdateAttrs {
+    int64_t margin;
+    bool    most_recent; /* scales follow the newest row of the history; else the largest of all its rows */
+} Fp8UpdateAttrs;
+
+/* Weights that were quantised one by one, whose codes and scales lie one after the other: member m is rows[m] rows of the result.
+ * rows 0: none, and none after it; none at all: it is one weight. */
+enum { DEQUANTISE_MAX_MEMBERS = 3 };
+typedef struct DequantiseAttrs { /* nf4_dequantise, fp8_tiles_dequantise, nvfp4_dequantise */
+    int64_t dtype;               /* of the result; 0: f32 */
+    int64_t rows[DEQUANTISE_MAX_MEMBERS];
+    bool    transposed; /* nvfp4_dequantise: the result is the transpose of what the codes stand for */
+} DequantiseAttrs;
+
+/* How many members `all` rows have, and the rows of each. */
+static inline int dequantise_members(const DequantiseAttrs *attrs, int64_t all, int64_t rows[DEQUANTISE_MAX_MEMBERS])
+{
+    int count = 0;
+    for (; count < DEQUANTISE_MAX_MEMBERS && attrs->rows[count] > 0; count++) rows[count] = attrs->rows[count];
+    if (!count) rows[count++] = all;
+    return count;
+}
 
 typedef struct Nvfp4Attrs { /* nvfp4_quantise */
     bool    transposed;     /* codes of x^T */
@@ -45,11 +84,6 @@ typedef struct Nvfp4Attrs { /* nvfp4_quantise */
     bool    hadamard;       /* of x transformed by a random Hadamard matrix along each block */
     int64_t site;           /* names this op among all for random numbers */
 } Nvfp4Attrs;
-
-typedef struct Nvfp4DequantiseAttrs {
-    int64_t dtype;      /* of w; 0: f32 */
-    bool    transposed; /* w is the transpose of what the codes stand for */
-} Nvfp4DequantiseAttrs;
 
 typedef struct ReshapeAttrs {
     int64_t ndim, d0, d1, d2, d3;

@@ -90,3 +90,18 @@ void chunks_combine(const TensorView *out, bool accumulate, const float *partial
             tile_store(out, c, sum, n);
     }
 }
+
+Status infer_members(const DequantiseAttrs *attrs, int64_t n)
+{
+    int64_t sum = 0;
+    bool    ended = false;
+    for (int m = 0; m < DEQUANTISE_MAX_MEMBERS; m++) {
+        int64_t rows = attrs->rows[m];
+        FAIL_IF(rows < 0 || rows > n - sum || (rows && ended), ERR_INVALID, "rows%d is %lld; expected members of %lld rows in all", m,
+                (long long)rows, (long long)n);
+        ended = !rows;
+        sum += rows;
+    }
+    FAIL_IF(sum && sum != n, ERR_INVALID, "the members have %lld rows; expected %lld", (long long)sum, (long long)n);
+    return OK;
+}

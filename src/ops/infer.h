@@ -28,6 +28,15 @@ NODISCARD Status infer_float(const Node *node, int k, const char *name, int min_
  * there is one, else of attribute dw_dtype where that is set. */
 NODISCARD Status infer_dw(const Node *node, int acc, const char *name, int64_t dw_dtype, TensorType *type);
 
+/* Attribute rows<m> of DequantiseAttrs. */
+#define DEQUANTISE_ATTR(m) \
+    { \
+        "rows" #m, ATTR_TYPE_INT, offsetof(DequantiseAttrs, rows) + (m) * sizeof(int64_t), 0 \
+    }
+
+/* The members, if there are any, have n rows together. */
+NODISCARD Status infer_members(const DequantiseAttrs *attrs, int64_t n);
+
 /* dims of `like`, of another dtype. */
 static inline TensorType type_as(const TensorType *like, DType dtype)
 {

@@ -6,6 +6,7 @@
 #pragma once
 
 #include "base/nf4.h"
+#include "ops/attrs.h"
 #include "ops/dynamic_map.h"
 
 enum { NF4_BLOCK = 64, NF4_NESTED = 256 };
@@ -60,4 +61,23 @@ NF4_FN float nf4_scale_of(float value, float nested, float offset)
     __asm__("" : "+x"(product));
     return product + offset;
 #endif
+}
+
+/* Where a member's elements, scales and nested scales begin. Member m has offset m. */
+typedef struct Nf4Member {
+    int64_t first, numel, block, nested;
+} Nf4Member;
+
+/* The members of a weight of n rows of k elements. Returns their count; the entry after the last is where all end. */
+static inline int nf4_members(const DequantiseAttrs *attrs, int64_t n, int64_t k, Nf4Member out[DEQUANTISE_MAX_MEMBERS + 1])
+{
+    int64_t rows[DEQUANTISE_MAX_MEMBERS];
+    int     count = dequantise_members(attrs, n, rows), m = 0;
+    out[0] = (Nf4Member){0, 0, 0, 0};
+    for (; m < count; m++) {
+        int64_t numel = rows[m] * k, blocks = (numel + NF4_BLOCK - 1) / NF4_BLOCK;
+        out[m].numel = numel;
+        out[m + 1] = (Nf4Member){out[m].first + numel, 0, out[m].block + blocks, out[m].nested + (blocks + NF4_NESTED - 1) / NF4_NESTED};
+    }
+    return count;
 }

@@ -6,10 +6,17 @@
 enum { IN_CODES, IN_ABSMAX, IN_NESTED, IN_OFFSET };
 enum { THREADS = 256, N = 8, TURNS = 4, PACKS_PER_CTA = THREADS * TURNS, PACKS_PER_BLOCK = NF4_BLOCK / N };
 
+/* Of one weight. */
 typedef struct Scales {
     const void  *absmax; /* u8, or f32 where nested is NULL */
     const float *nested, *offset;
 } Scales;
+
+/* All members of a weight, one for each y of the grid. packs: of 8 elements, which can be read and written at once. */
+typedef struct Members {
+    Nf4Member at[DEQUANTISE_MAX_MEMBERS];
+    int64_t   packs[DEQUANTISE_MAX_MEMBERS];
+} Members;
 
 static_assert(THREADS == 256, "a thread for each code of the map");
 
@@ -28,11 +35,25 @@ static __device__ __forceinline__ float block_scale(const Scales *s, const float
     return nf4_scale_of(map[((const uint8_t *)s->absmax)[block]], s->nested[block / NF4_NESTED], *s->offset);
 }
 
-/* The first `packs` packs of 8 elements by 4 bytes of codes, the rest of numel elements by single bytes. */
+static __device__ Scales member_scales(Scales s, const Nf4Member *at)
+{
+    s.absmax = (const char *)s.absmax + at->block * (int64_t)(s.nested ? 1 : sizeof(float));
+    if (!s.nested) return s;
+    s.nested += at->nested;
+    s.offset += blockIdx.y;
+    return s;
+}
+
+/* The first packs by 4 bytes of codes, the rest of the member's elements by single bytes. */
 template <typename T>
-static __global__ void __launch_bounds__(THREADS) nf4_packs(const uint8_t *codes, Scales s, T *w, int64_t packs, int64_t numel)
+static __global__ void __launch_bounds__(THREADS) nf4_packs(const uint8_t *codes, Scales all, T *w, const Members members)
 {
     __shared__ float values[NF4_CODES], map[THREADS];
+    const Nf4Member *at = &members.at[blockIdx.y];
+    const Scales     s = member_scales(all, at);
+    int64_t          packs = members.packs[blockIdx.y], numel = at->numel;
+    codes += at->first / 2;
+    w += at->first;
     fill_tables(values, map);
     for (int64_t begin = (int64_t)blockIdx.x * PACKS_PER_CTA; begin < packs; begin += (int64_t)gridDim.x * PACKS_PER_CTA) {
         uint32_t bits[TURNS];
@@ -66,11 +87,18 @@ static Status nf4_dequantise_run(const KernelArgs *args)
     const TensorView *in = args->in, *w = &args->out[0];
     const uint8_t    *codes = (const uint8_t *)in[IN_CODES].data;
     Scales            s = {in[IN_ABSMAX].data, (const float *)in[IN_NESTED].data, (const float *)in[IN_OFFSET].data};
-    int64_t           numel = type_numel(&w->type), packs = (uintptr_t)codes % 4 == 0 && is_aligned16(w->data) ? numel / N : 0;
-    CUDA_FLOAT(w->type.dtype, T, {
-        nf4_packs<T>
-            <<<cuda_grid(cuda_div_up(numel, N), PACKS_PER_CTA), THREADS, 0, cuda_stream(args)>>>(codes, s, (T *)w->data, packs, numel);
-    });
+    Nf4Member         at[DEQUANTISE_MAX_MEMBERS + 1];
+    Members           members = {};
+    int64_t           most = 0;
+    int               count = nf4_members((const DequantiseAttrs *)args->attrs, w->type.dim[0], w->type.dim[1], at);
+    for (int m = 0; m < count; m++) {
+        bool packed = (uintptr_t)codes % 4 == 0 && is_aligned16(w->data) && at[m].first % N == 0;
+        members.at[m] = at[m];
+        members.packs[m] = packed ? at[m].numel / N : 0;
+        most = at[m].numel > most ? at[m].numel : most;
+    }
+    dim3 grid((unsigned)cuda_grid(cuda_div_up(most, N), PACKS_PER_CTA), (unsigned)count);
+    CUDA_FLOAT(w->type.dtype, T, { nf4_packs<T><<<grid, THREADS, 0, cuda_stream(args)>>>(codes, s, (T *)w->data, members); });
     return CUDA_LAUNCHED();
 }
 

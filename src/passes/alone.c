@@ -19,7 +19,8 @@ typedef enum OptionKind {
     KIND_PARTS,
     KIND_FUSIONS,
     KIND_TARGETS,
-    KIND_OPTIMIZER
+    KIND_OPTIMIZER,
+    KIND_FORMAT
 } OptionKind;
 
 /* What passes read of CompileOptions; its one program says what the graph is of. */
@@ -32,15 +33,21 @@ static const struct {
     {"batch", KIND_INT, offsetof(CompileOptions, programs[0].batch)},
     {"cache_len", KIND_INT, offsetof(CompileOptions, cache_len)},
     {"fp32_grads", KIND_BOOL, offsetof(CompileOptions, fp32_grads)},
+    {"fp8_amax_history", KIND_INT, offsetof(CompileOptions, precision.amax_history)},
+    {"gradient_dtype", KIND_DTYPE, offsetof(CompileOptions, precision.backward)},
     {"lora_alpha", KIND_FLOAT, offsetof(CompileOptions, lora.alpha)},
     {"lora_dropout", KIND_FLOAT, offsetof(CompileOptions, lora.dropout)},
     {"lora_rank", KIND_INT, offsetof(CompileOptions, lora.r)},
     {"lora_targets", KIND_TARGETS, offsetof(CompileOptions, lora)},
     {"master_weights", KIND_BOOL, offsetof(CompileOptions, master_weights)},
+    {"matmul_dtype", KIND_DTYPE, offsetof(CompileOptions, precision.forward)},
     {"moment_dtype", KIND_DTYPE, offsetof(CompileOptions, moment_dtype)},
     {"no_fuse", KIND_FUSIONS, offsetof(CompileOptions, no_fuse)},
     {"optimizer", KIND_OPTIMIZER, offsetof(CompileOptions, optimizer)},
+    {"quantise", KIND_FORMAT, offsetof(CompileOptions, weight_format)},
     {"recompute", KIND_PARTS, offsetof(CompileOptions, recompute)},
+    {"skip_quant_first_layers", KIND_INT, offsetof(CompileOptions, precision.skip_first)},
+    {"skip_quant_last_layers", KIND_INT, offsetof(CompileOptions, precision.skip_last)},
     {"use_rslora", KIND_BOOL, offsetof(CompileOptions, lora.use_rslora)},
 };
 enum { NUM_OPTIONS = sizeof table / sizeof table[0], MAX_WHOLE = 1 << 20 };
@@ -88,6 +95,18 @@ static Status read_number(OptionKind kind, const char *text, void *out)
     return OK;
 }
 
+static Status read_format(const char *text, const WeightFormat **out)
+{
+    enum { MOST = 8 };
+    const char *names[MOST];
+    size_t      count = 0;
+    int         index;
+    for (; weight_format_at((int)count); count++) names[count] = weight_format_at((int)count)->name;
+    TRY(find_name("format", text, names, count, &index));
+    *out = weight_format_at(index);
+    return OK;
+}
+
 static Status read_option(Arena *arena, OptionKind kind, const char *text, void *out)
 {
     const char *programs[PROGRAM_KIND_COUNT], *parts[PART_COUNT], *fusions[FUSION_COUNT], *optimizers[OPTIMIZER_COUNT],
@@ -127,6 +146,9 @@ static Status read_option(Arena *arena, OptionKind kind, const char *text, void 
     case KIND_OPTIMIZER:
         TRY(find_name("optimizer", text, optimizers, OPTIMIZER_COUNT, &index));
         *(OptimizerKind *)out = (OptimizerKind)index;
+        break;
+    case KIND_FORMAT:
+        return read_format(text, out);
     }
     return OK;
 }

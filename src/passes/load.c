@@ -1,7 +1,7 @@
 /* load: the program of what happens once to weights as they arrive. Each parameter arrives in pieces of whole rows, as fp32, which
  * holds every number of a file (f64 is rounded to it). A piece is a staged value; nodes make of it the rows that are kept: in the
- * parameter's dtype, and exactly in its master copy where there is one. What else is to happen to weights once is a pass that puts
- * nodes here.
+ * parameter's dtype, and exactly in its master copy where there is one. A parameter that is kept in another format arrives whole, as
+ * its scales may be of all of it; one node makes its codes and scales.
  *
  * Nothing else runs while weights arrive, so that staged values lie where activations do. A piece is as large as the activations of
  * the other programs, and loading takes no memory of its own; where those are tiny beside the weights it is a small part of these. */
@@ -43,24 +43,97 @@ static Value *lasting(Graph *graph, const PlanEntry *entry, ValueKind kind)
     return value ? value : graph_add_value(graph, kind, entry->name, &entry->type);
 }
 
-static Status load_param(Plan *plan, Graph *graph, Param *param)
+/* The value in which `rows` rows of the parameter arrive, from `row` on. */
+static Value *add_arrival(Plan *plan, Graph *graph, const Param *param, int64_t row, int64_t rows)
 {
+    TensorType type = param->type;
+    type.dtype = DT_F32;
+    type.dim[0] = rows;
+    Value *staged = graph_add_value(graph, VALUE_STAGED, arena_printf(graph->arena, "arriving.%s", param->name), &type);
+    plan->arrivals[plan->num_arrivals++] = (Arrival){param, row * (type_numel(&type) / rows), staged};
+    return staged;
+}
+
+static Status load_quantised(Plan *plan, Graph *graph, const Param *param)
+{
+    const WeightFormat *format = param->format;
+    Value              *staged = add_arrival(plan, graph, param, 0, param->type.dim[0]);
+    Node               *node;
+    TRY(graph_add_node(graph, format->quantise, format->attrs, "kept", &staged, 1, ~0u, &node));
+    for (int k = 0; k < format->num_parts; k++) {
+        const PlanEntry *entry = plan_find(plan, weight_part_name(graph->arena, format, param->name, k));
+        CHECK(entry);
+        value_place_in(node->out[k], lasting(graph, entry, VALUE_PARAM), 0);
+    }
+    return OK;
+}
+
+/* Once all of a weight is there: its codes by a scale of its own. */
+static Status make_codes(const CompileOptions *options, const Plan *plan, Graph *graph, const ScaledTensor *scaled)
+{
+    Fp8OwnScaleAttrs own = {.dtype = DTYPE_TO_ATTR(scaled->dtype), .margin = options->precision.margin};
+    Fp8QuantiseAttrs quantise = {.dtype = DTYPE_TO_ATTR(scaled->dtype)};
+    TensorType       one = type_make(DT_F32, 1, INT64_C(4));
+    const char      *names[] = {scaled->codes, scaled->transposed};
+    Value           *weight = graph_find(graph, scaled->name);
+    Value           *scale = graph_add_value(graph, VALUE_STATE, arena_printf(graph->arena, "fp8.scale.%s", scaled->name), &one);
+    value_place_in(scale, lasting(graph, plan_find(plan, PRECISION_SCALES), VALUE_STATE), (scaled - plan->scaled) * 4);
+    Value *in[] = {weight, scale};
+    Node  *node;
+    TRY(graph_add_node(graph, &op_fp8_own_scale, &own, "fp8.scale", in, 2, ~0u, &node));
+    in[1] = node->out[0];
+    TRY(graph_add_node(graph, &op_fp8_quantise, &quantise, "fp8.codes", in, 2,
+                       (uint32_t)(names[0] != NULL) | (uint32_t)(names[1] != NULL) << 1, &node));
+    for (int k = 0; k < 2; k++)
+        if (names[k]) value_place_in(node->out[k], lasting(graph, plan_find(plan, names[k]), VALUE_STATE), 0);
+    return OK;
+}
+
+/* A parameter of which codes are made: those of the weight that it is, or is a member of. */
+typedef struct Codes {
+    const ScaledTensor *scaled;  /* NULL: none */
+    int                *missing; /* parameters of the weight that aren't there yet */
+} Codes;
+
+/* By entry of the plan. */
+static Codes *find_codes(Arena *arena, const Plan *plan)
+{
+    Codes *codes = arena_array(arena, Codes, plan->num_entries + 1);
+    int   *missing = arena_array(arena, int, plan->num_scaled + 1);
+    for (int i = 0; i < plan->num_scaled; i++) {
+        missing[i] = plan->scaled[i].num_params;
+        for (int k = 0; k < plan->scaled[i].num_params; k++)
+            codes[plan_find(plan, plan->scaled[i].params[k]) - plan->entries] = (Codes){&plan->scaled[i], &missing[i]};
+    }
+    return codes;
+}
+
+/* The value that pieces of a parameter are kept in. Of one that gets codes it is a member of the whole weight, which is read then. */
+static Value *kept_value(const Plan *plan, Graph *graph, const Param *param, const Codes *codes)
+{
+    if (!codes->scaled) return graph_add_value(graph, VALUE_PARAM, param->name, &param->type);
+    const PlanEntry *whole = plan_find(plan, codes->scaled->name), *part = plan_find(plan, param->name);
+    Value           *member = graph_add_value(graph, VALUE_PARAM, arena_printf(graph->arena, "kept.%s", param->name), &param->type);
+    value_place_in(member, lasting(graph, whole, VALUE_PARAM),
+                   (part->place.offset - whole->place.offset) / dtype_bytes(param->type.dtype, 1));
+    return member;
+}
+
+static Status load_param(const CompileOptions *options, Plan *plan, Graph *graph, Param *param, const Codes *all_codes)
+{
+    if (param->format) return load_quantised(plan, graph, param);
+    const Codes     *codes = &all_codes[plan_find(plan, param->name) - plan->entries];
     int64_t          numel = type_numel(&param->type), cols = numel / param->type.dim[0], rows = rows_of(plan, cols), at = 0;
     const PlanEntry *master = plan_master(plan, param, &at);
-    Value           *kept = graph_add_value(graph, VALUE_PARAM, param->name, &param->type);
+    Value           *kept = kept_value(plan, graph, param, codes);
     for (int64_t row = 0; row < param->type.dim[0]; row += rows) {
-        TensorType type = param->type;
-        type.dtype = DT_F32;
-        if (rows < type.dim[0] - row)
-            type.dim[0] = rows;
-        else
-            type.dim[0] -= row;
-        Value *staged = graph_add_value(graph, VALUE_STAGED, arena_printf(graph->arena, "arriving.%s", param->name), &type);
-        plan->arrivals[plan->num_arrivals++] = (Arrival){param, row * cols, staged};
+        int64_t left = param->type.dim[0] - row;
+        Value  *staged = add_arrival(plan, graph, param, row, rows < left ? rows : left);
         TRY(keep_piece(graph, staged, kept, row * cols));
         if (master) TRY(keep_piece(graph, staged, lasting(graph, master, VALUE_STATE), at + row * cols));
     }
-    return OK;
+    if (!codes->scaled || --*codes->missing > 0) return OK;
+    return make_codes(options, plan, graph, codes->scaled);
 }
 
 Status pass_load(PassContext *context, Graph **out_graph)
@@ -75,7 +148,8 @@ Status pass_load(PassContext *context, Graph **out_graph)
     }
     plan->arrivals = arena_array(plan->arena, Arrival, count + 1);
     plan->num_arrivals = 0;
-    for (int i = 0; i < plan->num_params; i++) TRY(load_param(plan, graph, plan->params[i]));
+    const Codes *codes = find_codes(context->arena, plan);
+    for (int i = 0; i < plan->num_params; i++) TRY(load_param(context->options, plan, graph, plan->params[i], codes));
     *out_graph = graph;
     return OK;
 }

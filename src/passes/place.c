@@ -162,9 +162,8 @@ static Status append_frozen(Plan *plan, const Value *value)
     TRY(append_entry(plan, value->name, &value->type, REGION_WEIGHTS, value->space));
     const Placement base = plan_find(plan, value->name)->place;
     for (const Value *member = value->param ? NULL : value->first_member; member; member = member->next_member)
-        if (member->param)
-            TRY(add_entry(plan, member->name, &member->type, REGION_WEIGHTS, base.space,
-                          base.offset + dtype_bytes(member->type.dtype, member->offset)));
+        TRY(add_entry(plan, member->name, &member->type, REGION_WEIGHTS, base.space,
+                      base.offset + dtype_bytes(member->type.dtype, member->offset)));
     return OK;
 }
 

@@ -219,7 +219,7 @@ Status step_bench_profile(StepBench *b, const Program *program, double *seconds,
 
 int step_bench_times(const StepBench *b, const Program *program)
 {
-    if (program->spec.kind == PROGRAM_LOAD) return 0;
+    if (program->spec.kind == PROGRAM_LOAD || program->spec.kind == PROGRAM_CALIBRATE) return 0;
     return program->spec.kind == PROGRAM_MICRO_NEXT ? (int)b->config->gradient_accumulation_steps - 1 : 1;
 }
 

@@ -73,7 +73,7 @@ static void all_problems_are_told_at_once(void)
 {
     EXPECT_FAILS(parse("modell: x\nmax_steps: many\nlora_rank: 0\ndevice: cpuu\nlora: maybe\nseed: [1]\nseed: 2\n"
                        "sequence_len: 1e3\nlearning_rate: fast\ndatasets:\n  - pth: x\n  - []\n? [1]\n: 2\nmax_shard_size: 3 XB\n"
-                       "lora_target_modules: [a, [b]]\nadapter: qlora\nadamw_epsilon: 0\nwarmup_ratio: 1.5\nsave_steps: -1\n"
+                       "lora_target_modules: [a, [b]]\nload_in_8bit: true\nadamw_epsilon: 0\nwarmup_ratio: 1.5\nsave_steps: -1\n"
                        "eval_steps: 99999999999999999999\nadamw_beta2: 1e999\nmodel: {}\n",
                        "stepps=3", "max_steps"),
                  ERR_INVALID, "problems:\nrun.yaml:1:1: unknown key modell; did you mean model?\n");
@@ -92,7 +92,7 @@ static void all_problems_are_told_at_once(void)
         "expected a key, found a list\n",
         "max_shard_size: expected a size like 8GB, found \"3 XB\"\n",
         "lora_target_modules: expected a text as item 2, found a list\n",
-        "adapter: quantised bases aren't supported yet; write lora: true",
+        "load_in_8bit: of 8 bits there is qlora: fp8",
         "adamw_epsilon: 0 is out of range, expected above 0\n",
         "warmup_ratio: 1.5 is out of range, expected 0 to 1\n",
         "save_steps: -1 is out of range, expected at least 0\n",
@@ -203,6 +203,9 @@ static void keys_without_effect_are_named_and_why(void)
          "run.yaml:1:19: generate_samples: no effect without validation_datasets or validation_split_ratio\n"},
         {"r: 8\nseed: 1\nlora_dtype: bf16\nmerge_adapter: true\n", NULL,
          "run.yaml:1:4: lora_rank, lora_dtype, merge_adapter: no effect without lora: true\n"},
+        {"recipe: fp8-hybrid\nmatmul_dtype: bf16\ngradient_dtype: bf16\n", NULL,
+         "run.yaml:2:15: matmul_dtype, gradient_dtype: no effect without recipe: bf16\n"},
+        {"recipe: fp8-hybrid\nskip_quant_last_layers: 2\n", NULL, ""},
         {"lora: false\nlora_rank: 8\n", NULL, "run.yaml:2:12: lora_rank: no effect without lora: true\n"},
         {"lora_rank: 8\nmaster_dtype: fp32\n", "lora=true", "run.yaml:2:15: master_dtype: no effect when lora is set\n"},
         {"merge_adapter: false\nlora_dropout: 0\neval_steps: 0\n", NULL, ""}, /* ask for nothing */
@@ -312,17 +315,45 @@ static void other_tools_keys_are_answered(void)
     EXPECT_INT(config.datasets.items[0].train_on, OPT_TRAIN_ON_ASSISTANT);
     EXPECT_STR(config.datasets.items[0].split, "train");
     EXPECT_CONTAINS(config.notes, "ignored, as they change nothing here: stage, special_tokens, datasets[0].train_on_eos\n");
+    /* QLoRA as Axolotl, LLaMA-Factory and the first Surogate write it. */
+    static const char *const qlora[] = {
+        "adapter: qlora\nload_in_4bit: true\nload_in_8bit: false\nbnb_4bit_quant_type: nf4\nbnb_4bit_use_double_quant: true\n"
+        "bnb_4bit_compute_dtype: bfloat16\nbnb_config_kwargs: {bnb_4bit_use_double_quant: true}\n",
+        "adapter: qlora\n",
+        "finetuning_type: lora\nquantization_bit: 4\nquantization_method: bitsandbytes\n",
+        "lora: true\nqlora_bnb: true\nqlora_fp8: false\nqlora_bnb_double_quant: true\n",
+    };
+    for (size_t i = 0; i < sizeof qlora / sizeof *qlora; i++) {
+        EXPECT_OK(parse(qlora[i], NULL, NULL));
+        EXPECT(config.lora);
+        EXPECT_INT(config.qlora, OPT_QLORA_NF4);
+    }
+    EXPECT_OK(parse("lora: true\nqlora_bnb: false\nqlora_fp8: true\nqlora_fp8_block_size: 128\n", NULL, NULL));
+    EXPECT_INT(config.qlora, OPT_QLORA_FP8);
+    EXPECT_OK(parse("lora: true\nqlora_fp4: true\nqlora_four_over_six: true\n", NULL, NULL));
+    EXPECT_INT(config.qlora, OPT_QLORA_NVFP4);
+    EXPECT_OK(parse("adapter: qlora\n", "qlora=none", NULL));
+    EXPECT_INT(config.qlora, OPT_QLORA_NONE);
     /* Trainer's false is no mixed precision: fp32. */
     EXPECT_OK(parse("bf16: false\nfp16: false\n", NULL, NULL));
     EXPECT_INT(config.model_dtype, OPT_FLOAT_FP32);
     EXPECT_CONTAINS(config.notes, "run.yaml:1:1: bf16 is read as model_dtype: fp32\n");
     EXPECT_CONTAINS(options[KEY_run_gradient_dtype].help,
                     "Activation gradients and inputs of backward products"); /* not those of weights */
-    EXPECT_OK(parse("recipe: bf16\n", NULL, NULL));
-    EXPECT_CONTAINS(config.notes, "recipe");
+    EXPECT_OK(parse("recipe: fp8_hybrid\nfp8_amax_history: 16\n", NULL, NULL));
+    EXPECT_INT(config.recipe, OPT_RECIPE_FP8_HYBRID);
     static const char *const cases[][2] = {
-        {"recipe: fp8_hybrid\n", "run.yaml:1:1: recipe: matrix products have one policy; set model_dtype: bf16 or fp32"},
-        {"load_in_4bit: true\n", "run.yaml:1:1: load_in_4bit: quantised bases aren't supported yet"},
+        {"recipe: nvfp4\n", "run.yaml:1:1: recipe: recipe nvfp4 isn't supported yet; set recipe: fp8-hybrid or bf16"},
+        {"recipe: int8\n", "expected one of bf16, fp8-hybrid, found \"int8\""},
+        {"fp8: true\n", "run.yaml:1:1: fp8: set recipe: fp8-hybrid"},
+        {"matmul_dtype: e5m2\n", "expected one of fp32, bf16, e4m3, found \"e5m2\""},
+        {"gradient_dtype: e4m3\n", "expected one of fp32, bf16, e5m2, found \"e4m3\""},
+        {"load_in_8bit: true\n", "run.yaml:1:1: load_in_8bit: of 8 bits there is qlora: fp8"},
+        {"load_in_4bit: true\n", "run.yaml:1:15: qlora: it is for a frozen base under adapters; write lora: true"},
+        {"adapter: qlora\nlora: false\n", "run.yaml:2:1: lora and adapter (at run.yaml:1:10) both set lora; keep one of them"},
+        {"bnb_4bit_quant_type: fp4\n", "of 4 bits there are qlora: nf4 and nvfp4"},
+        {"bnb_4bit_compute_dtype: float16\n", "a matrix is made in model_dtype; set model_dtype: bf16 or fp32"},
+        {"quantization_bit: 8\n", "of 8 bits there is qlora: fp8"},
         {"fp16: true\n", "fp16: there is no fp16; set model_dtype: bf16 or fp32"},
         {"model_dtype: fp16\n", "expected one of fp32, bf16, found \"fp16\""},
         {"optim: paged_adamw_8bit\n", "optim: optimizer state isn't paged; write adamw_8bit"},
@@ -334,7 +365,7 @@ static void other_tools_keys_are_answered(void)
         {"evals_per_epoch: 4\n", "set eval_steps"},
         {"dataset: alpaca_en_demo\n", "datasets: [{path: FILE}]"},
         {"datasets: [{path: a, train_on_eos: last}]\n", "datasets[0].train_on_eos: a trained turn has"},
-        {"adapter: dora\n", "adapter: expected lora, found \"dora\""},
+        {"adapter: dora\n", "adapter: expected lora or qlora, found \"dora\""},
         {"max_sampels: 3\n", "unknown key max_sampels; `surogate help keys` lists all"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -466,7 +497,8 @@ static void help_answers_every_name(void)
 {
     static const char *const cases[][2] = {
         {"lora_r", "lora_rank (integer, default 16)\n    Rank of the adapters. No effect without lora: true.\n    Values: 1 to 65536.\n"},
-        {"load_in_4bit", "load_in_4bit (another tool's)\n    quantised bases aren't supported yet"},
+        {"load_in_4bit", "qlora (word, default none)\n    Keep the frozen matrices"},
+        {"load_in_8bit", "load_in_8bit (another tool's)\n    of 8 bits there is qlora: fp8"},
         {"datasets.path", "datasets[].path (text)\n"},
         {"validation_datasets.0.field_messages", "datasets[].messages_field (text"},
         {"special_tokens.pad_token", "changes nothing here, and is ignored.\n"},

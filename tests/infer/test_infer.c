@@ -125,6 +125,44 @@ static void sampling_follows_the_softmax(void)
     sampler_destroy(sampler);
 }
 
+/* What is quantised is computed with as numbers: losses are those that transformers has over the same folder. It rounds what codes of
+ * `nf4` stand for to bf16 first, which isn't done here. */
+static void quantised_folders_evaluate_as_in_transformers(void)
+{
+    static const struct {
+        const char *name;
+        double      tolerance; /* of a token's loss */
+    } folders[] = {{"nf4", 5e-2}, {"nf4_double", 1e-5}, {"fp8", 1e-5}, {"nvfp4", 1e-5}};
+    enum { ROWS = 2, TOKENS = 25, LOSSES = ROWS * (TOKENS - 1) };
+    for (int i = 0; i < 4; i++) {
+        InferModel      infer;
+        StFile         *expected;
+        char            path[256];
+        const StTensor *ids, *losses;
+        float           want[LOSSES], got[LOSSES];
+        double          mean = 0, most = 0;
+        snprintf(path, sizeof path, "tests/fixtures/quantised/%s", folders[i].name);
+        EXPECT_OK(infer_open(&infer, path, NULL, "cpu", 1));
+        strcat(path, "/expected.safetensors");
+        EXPECT_OK(st_open(path, &expected));
+        EXPECT_OK(st_require(expected, "ids", &ids));
+        EXPECT_OK(st_require(expected, "losses", &losses));
+        EXPECT_OK(st_to_f32(losses, 0, LOSSES, want));
+        infer.options.model_dtype = infer.options.master_dtype = DT_F32;
+        EXPECT_OK(evaluate_start(&infer, TOKENS, 0));
+        for (int r = 0; r < ROWS; r++)
+            EXPECT_OK(evaluate_ids(&infer, (const int32_t *)ids->data + r * TOKENS, TOKENS, got + r * (TOKENS - 1)));
+        for (int k = 0; k < LOSSES; k++) {
+            mean += ((double)got[k] - (double)want[k]) / LOSSES;
+            most = fmax(most, fabs((double)got[k] - (double)want[k]));
+        }
+        if (!(most <= folders[i].tolerance && fabs(mean) <= 1e-3))
+            test_fail(__FILE__, __LINE__, "%s: losses are up to %.3g off, %.3g in the mean", folders[i].name, most, mean);
+        st_close(expected);
+        infer_close(&infer);
+    }
+}
+
 static void bigram_is_witten_bell(void)
 {
     const int32_t text[] = {0, 1, 0, 1, 0, 2};
@@ -142,4 +180,5 @@ static void bigram_is_witten_bell(void)
 }
 
 TEST_MAIN(TEST(greedy_text_is_that_without_a_cache), TEST(the_context_s_end_ends_the_text),
-          TEST(losses_of_windows_are_those_of_their_texts), TEST(sampling_follows_the_softmax), TEST(bigram_is_witten_bell))
+          TEST(losses_of_windows_are_those_of_their_texts), TEST(sampling_follows_the_softmax),
+          TEST(quantised_folders_evaluate_as_in_transformers), TEST(bigram_is_witten_bell))

@@ -63,11 +63,11 @@ static void any_magnitude_comes_back(void)
 
 static void wrong_scales_are_refused(void)
 {
-    static const CastAttrs to_f16 = {.dtype = DTYPE_TO_ATTR(DT_F16)};
-    const TensorType       good[NODE_MAX_IN] = {type_make(DT_E4M3, 2, (int64_t)ROWS, (int64_t)COLS),
-                                                type_make(DT_F32, 2, INT64_C(2), INT64_C(3))};
-    TensorType             short_scale[NODE_MAX_IN] = {good[0], type_make(DT_F32, 2, INT64_C(1), INT64_C(3))};
-    OpCase                 c;
+    static const DequantiseAttrs to_f16 = {.dtype = DTYPE_TO_ATTR(DT_F16)};
+    const TensorType             good[NODE_MAX_IN] = {type_make(DT_E4M3, 2, (int64_t)ROWS, (int64_t)COLS),
+                                                      type_make(DT_F32, 2, INT64_C(2), INT64_C(3))};
+    TensorType                   short_scale[NODE_MAX_IN] = {good[0], type_make(DT_F32, 2, INT64_C(1), INT64_C(3))};
+    OpCase                       c;
     EXPECT_FAILS(op_case_make(&c, &op_fp8_tiles_dequantise, &to_f16, good), ERR_INVALID, "dtype is f16; expected f32 or bf16");
     op_case_free(&c);
     EXPECT_FAILS(op_case_make(&c, &op_fp8_tiles_dequantise, NULL, short_scale), ERR_INVALID, "scale is f32[1,3]");

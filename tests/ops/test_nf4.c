@@ -4,7 +4,7 @@
 
 static const char fixture_path[] = "tests/fixtures/nf4.safetensors";
 
-static const CastAttrs to_f32 = {0}, to_bf16 = {.dtype = DTYPE_TO_ATTR(DT_BF16)};
+static const DequantiseAttrs to_f32 = {0}, to_bf16 = {.dtype = DTYPE_TO_ATTR(DT_BF16)};
 
 static const StTensor *tensor(const StFile *file, const char *name, const char *part)
 {
@@ -92,6 +92,45 @@ static void weights_are_those_of_bitsandbytes(void)
     each_case(check_dequantise);
 }
 
+/* Rows of one matrix that were quantised apart come back as they do apart, whole blocks or not. */
+static void members_are_weights_of_their_own(void)
+{
+    enum { K = 50, ROWS = 70 };
+    static const DequantiseAttrs members = {.rows = {33, 5, 32}};
+    TensorType                   types[NODE_MAX_IN] = {0};
+    float                        x[ROWS * K], apart[ROWS * K];
+    uint8_t                     *parts[4] = {0};
+    size_t                       bytes[4] = {0};
+    int64_t                      row = 0;
+    for (int i = 0; i < ROWS * K; i++) x[i] = sinf((float)i) * (float)(i / K + 1);
+    for (int m = 0; m < 3; row += members.rows[m++]) {
+        TensorType type = type_make(DT_F32, 2, members.rows[m], INT64_C(50)), its[NODE_MAX_IN] = {0};
+        OpCase     q = run_op(&op_nf4_quantise, NULL, &type, (const void *const[]){x + row * K});
+        for (int i = 0; i < 4; i++) {
+            size_t more = (size_t)type_bytes(&q.all_out[i]->type);
+            its[i] = q.all_out[i]->type;
+            types[i].dim[0] += its[i].dim[0];
+            parts[i] = realloc(parts[i], bytes[i] + more);
+            memcpy(parts[i] + bytes[i], q.out[i].data, more);
+            bytes[i] += more;
+        }
+        OpCase d =
+            run_op(&op_nf4_dequantise, &to_f32, its, (const void *const[]){q.out[0].data, q.out[1].data, q.out[2].data, q.out[3].data});
+        memcpy(apart + row * K, d.out[0].data, (size_t)(members.rows[m] * K) * sizeof *x);
+        for (int i = 0; i < 4; i++) {
+            int64_t rows = types[i].dim[0];
+            types[i] = its[i];
+            types[i].dim[0] = rows;
+        }
+        op_case_free(&q);
+        op_case_free(&d);
+    }
+    OpCase all = run_op(&op_nf4_dequantise, &members, types, (const void *const[]){parts[0], parts[1], parts[2], parts[3]});
+    EXPECT(memcmp(all.out[0].data, apart, sizeof apart) == 0);
+    op_case_free(&all);
+    for (int i = 0; i < 4; i++) free(parts[i]);
+}
+
 /* Nothing of a tensor that isn't finite comes back as a number. */
 static void what_is_not_finite_stays_visible(void)
 {
@@ -111,7 +150,7 @@ static void what_is_not_finite_stays_visible(void)
     }
 }
 
-static void expect_refused(const TensorType *types, const CastAttrs *attrs, const char *part)
+static void expect_refused(const TensorType *types, const DequantiseAttrs *attrs, const char *part)
 {
     OpCase c;
     EXPECT_FAILS(op_case_make(&c, &op_nf4_dequantise, attrs, types), ERR_INVALID, part);
@@ -120,11 +159,14 @@ static void expect_refused(const TensorType *types, const CastAttrs *attrs, cons
 
 static void wrong_scales_are_refused(void)
 {
-    static const CastAttrs to_f16 = {.dtype = DTYPE_TO_ATTR(DT_F16)};
-    const TensorType       good[NODE_MAX_IN] = {type_make(DT_NF4, 2, INT64_C(3), INT64_C(50)), type_make(DT_U8, 1, INT64_C(3)),
-                                                type_make(DT_F32, 1, INT64_C(1)), type_make(DT_F32, 1, INT64_C(1))};
-    TensorType             types[NODE_MAX_IN];
+    static const DequantiseAttrs to_f16 = {.dtype = DTYPE_TO_ATTR(DT_F16)};
+    const TensorType             good[NODE_MAX_IN] = {type_make(DT_NF4, 2, INT64_C(3), INT64_C(50)), type_make(DT_U8, 1, INT64_C(3)),
+                                                      type_make(DT_F32, 1, INT64_C(1)), type_make(DT_F32, 1, INT64_C(1))};
+    TensorType                   types[NODE_MAX_IN];
     expect_refused(good, &to_f16, "dtype is f16");
+    expect_refused(good, &(DequantiseAttrs){.rows = {1, 1}}, "the members have 2 rows; expected 3");
+    expect_refused(good, &(DequantiseAttrs){.rows = {1, 0, 2}}, "rows2 is 2; expected members of 3 rows in all");
+    expect_refused(good, &(DequantiseAttrs){.rows = {1, 3}}, "rows1 is 3; expected members of 3 rows in all");
     for (int k = 0; k < 4; k++) {
         static const char *const parts[] = {"absmax is f32[3]", "absmax is u8[4]", "absmax is u8", "absmax is u8"};
         memcpy(types, good, sizeof types);
@@ -135,5 +177,5 @@ static void wrong_scales_are_refused(void)
     }
 }
 
-TEST_MAIN(TEST(codes_and_scales_are_those_of_bitsandbytes), TEST(weights_are_those_of_bitsandbytes), TEST(what_is_not_finite_stays_visible),
-          TEST(wrong_scales_are_refused))
+TEST_MAIN(TEST(codes_and_scales_are_those_of_bitsandbytes), TEST(weights_are_those_of_bitsandbytes), TEST(members_are_weights_of_their_own),
+          TEST(what_is_not_finite_stays_visible), TEST(wrong_scales_are_refused))

@@ -1,0 +1,159 @@
+/* quantise: QLoRA (Dettmers 2023). The frozen matrices of the blocks are kept as codes with scales; a node makes the matrix again right
+ * before each reader, forward and backward (NODE_AT_USE, pass recompute), so that hardly more than one is there at a time. The load
+ * program makes the codes of what arrives.
+ *
+ * The parameter's own value becomes its codes: where it lies in a packed one stays as it is, and so one node makes all members of a packed
+ * one. Each is quantised by itself, with blocks of its own. */
+#include "passes/quantise.h"
+
+#include "ops/attrs.h"
+#include "ops/ops.h"
+#include "passes/pass.h"
+
+#include <string.h>
+
+/* A block's largest number may become 4: the smaller error of both. */
+static const Nvfp4Attrs four_over_six = {.four_six = true};
+
+static const WeightFormat formats[] = {
+    {"nf4", &op_nf4_quantise, &op_nf4_dequantise, NULL, 4, {"codes", "absmax", "nested", "offset"}},
+    {"fp8", &op_fp8_tiles_quantise, &op_fp8_tiles_dequantise, NULL, 2, {"codes", "scale"}},
+    {"nvfp4", &op_nvfp4_quantise, &op_nvfp4_dequantise, &four_over_six, 3, {"codes", "scale", "global"}},
+};
+enum { NUM_FORMATS = sizeof formats / sizeof *formats };
+
+const WeightFormat *weight_format_at(int index)
+{
+    return index < NUM_FORMATS ? &formats[index] : NULL;
+}
+
+const WeightFormat *weight_format_find(const char *name)
+{
+    for (int i = 0; i < NUM_FORMATS; i++)
+        if (strcmp(formats[i].name, name) == 0) return &formats[i];
+    return NULL;
+}
+
+const char *weight_part_name(Arena *arena, const WeightFormat *format, const char *name, int k)
+{
+    return arena_printf(arena, "%s.%s", name, format->parts[k]);
+}
+
+bool weight_is_quantised(const Param *param)
+{
+    return param->is_linear && !param->is_head && !param->is_adapter && !param->trained && param->layer >= 0 && param->type.ndim == 2;
+}
+
+typedef struct Quantise {
+    const CompileOptions *options;
+    Graph                *graph, *scratch; /* the second is for types of parts alone */
+    const WeightFormat   *format;
+} Quantise;
+
+/* The parts of a weight of this type, as the format's op makes them. */
+static Status types_of(const Quantise *q, const TensorType *type, TensorType *out)
+{
+    Value *weight = graph_add_value(q->scratch, VALUE_PARAM, "weight", type);
+    Node  *node;
+    TRY(graph_add_node(q->scratch, q->format->quantise, q->format->attrs, "part", &weight, 1, ~0u, &node));
+    for (int k = 0; k < q->format->num_parts; k++) out[k] = node->out[k]->type;
+    return OK;
+}
+
+static bool is_kept(const Quantise *q, const Param *param)
+{
+    const CompileOptions *options = q->options;
+    return weight_is_quantised(param) && (!options->keeps_format || options->keeps_format(options->keeps_format_model, param));
+}
+
+/* The weights that lie in the memory of `whole`: its members, or itself. Returns their count; 0: something in it isn't quantised. */
+static int weights_in(const Quantise *q, Value *whole, Value *out[DEQUANTISE_MAX_MEMBERS])
+{
+    int count = 0;
+    if (whole->kind != VALUE_PARAM || whole->producer || whole->storage) return 0;
+    if (whole->param) out[count++] = whole;
+    for (Value *member = whole->param ? NULL : whole->first_member; member; member = member->next_member) {
+        if (count == DEQUANTISE_MAX_MEMBERS || member->num_uses) return 0;
+        out[count++] = member;
+    }
+    for (int i = 0; i < count; i++)
+        if (!out[i]->param || !is_kept(q, out[i]->param)) return 0;
+    return count;
+}
+
+/* The first node that reads the value; NULL: none does. */
+static Node *first_reader(const Value *value)
+{
+    Node *first = NULL;
+    for (const Use *use = value->first_use; use; use = use->next)
+        if (use->node && (!first || node_precedes(use->node, first))) first = use->node;
+    return first;
+}
+
+/* Adds part k of all weights, one after the other, each under its own name. */
+static Value *add_part(const Quantise *q, const char *name, Value *const *weights, const TensorType (*types)[FORMAT_MAX_PARTS], int count,
+                       int k)
+{
+    TensorType type = types[0][k];
+    int64_t    offset = 0;
+    for (int i = 1; i < count; i++) type.dim[0] += types[i][k].dim[0];
+    Value *all = graph_add_value(q->graph, VALUE_PARAM, weight_part_name(q->graph->arena, q->format, name, k), &type);
+    all->layer = weights[0]->layer;
+    for (int i = 0; i < count && count > 1; i++) {
+        const char *own = weight_part_name(q->graph->arena, q->format, weights[i]->param->name, k);
+        Value      *member = graph_add_value(q->graph, VALUE_PARAM, own, &types[i][k]);
+        member->layer = all->layer;
+        value_place_in(member, all, offset);
+        offset += type_numel(&types[i][k]);
+    }
+    return all;
+}
+
+/* The value holds codes from here on. */
+static void become_codes(const Quantise *q, Value *value, DType dtype)
+{
+    value->type.dtype = dtype;
+    graph_rename(q->graph, value, weight_part_name(q->graph->arena, q->format, value->param ? value->param->name : value->name, 0));
+}
+
+static Status quantise_weights(const Quantise *q, Value *whole, Value *const *weights, int count)
+{
+    TensorType      types[DEQUANTISE_MAX_MEMBERS][FORMAT_MAX_PARTS];
+    DequantiseAttrs attrs = {.dtype = DTYPE_TO_ATTR(whole->type.dtype)};
+    Value          *in[FORMAT_MAX_PARTS] = {whole};
+    Node           *reader = first_reader(whole), *node;
+    const char     *name = whole->name;
+    for (int i = 0; i < count; i++) {
+        Status status = types_of(q, &weights[i]->type, types[i]);
+        if (status != OK) return status_prefix(status, "%s in %s", weights[i]->param->name, q->format->name);
+        CHECK(type_same_dims(&types[i][0], &weights[i]->type));
+        if (count > 1) attrs.rows[i] = weights[i]->type.dim[0];
+        weights[i]->param->format = q->format;
+    }
+    for (int k = 1; k < q->format->num_parts; k++) in[k] = add_part(q, name, weights, types, count, k);
+    become_codes(q, whole, types[0][0].dtype);
+    for (int i = 0; i < count && count > 1; i++) become_codes(q, weights[i], types[i][0].dtype);
+    if (!reader) return OK;
+    q->graph->cursor = reader;
+    q->graph->layer = whole->layer;
+    TRY(graph_add_node(q->graph, q->format->dequantise, &attrs, name, in, q->format->num_parts, ~0u, &node));
+    node->flags |= NODE_AT_USE;
+    graph_replace_uses(q->graph, whole, node->out[0], reader);
+    return OK;
+}
+
+Status pass_quantise(PassContext *context, Graph **graph)
+{
+    Quantise q = {.options = context->options, .graph = *graph, .format = context->options->weight_format};
+    if (!q.format) return OK;
+    q.scratch = graph_create(context->arena, "parts", op_table, OP_COUNT);
+    int num_values = (*graph)->num_values;
+    for (int i = 0; i < num_values; i++) {
+        Value *whole = (*graph)->values[i], *weights[DEQUANTISE_MAX_MEMBERS];
+        int    count = weights_in(&q, whole, weights);
+        if (count) TRY(quantise_weights(&q, whole, weights, count));
+    }
+    (*graph)->cursor = NULL;
+    (*graph)->layer = -1;
+    return OK;
+}
