@@ -41,6 +41,12 @@ SMALL_FN uint32_t small_bits(float value)
     return word.bits;
 }
 
+/* The bits of |x|, in the order of numbers: those of infinity are above all finite ones', those of NaN above them. */
+SMALL_FN uint32_t small_magnitude(float x)
+{
+    return small_bits(x) & 0x7FFFFFFFu;
+}
+
 SMALL_FN float small_value(uint32_t bits)
 {
     union {
@@ -56,7 +62,7 @@ SMALL_FN float small_power(int exponent)
     return small_value((uint32_t)(127 + exponent) << 23);
 }
 
-enum { SMALL_INFINITY = 0x7F800000 }; /* its bits: those of finite magnitudes are below, of NaN above */
+enum { SMALL_INFINITY = 0x7F800000 }; /* its magnitude */
 
 /* The code without the sign of a magnitude that isn't finite: NaN also for an infinity that the format doesn't have. Where it has
  * neither, infinity becomes the largest value and NaN 0. */
@@ -84,7 +90,7 @@ SMALL_FN uint32_t small_join(SmallFloat f, uint32_t word, uint32_t code)
 /* The code of the nearest value, ties to even. Finite values beyond the largest become it. */
 SMALL_FN uint32_t small_nearest(SmallFloat f, float value)
 {
-    uint32_t word = small_bits(value), magnitude = word & 0x7FFFFFFFu;
+    uint32_t word = small_bits(value), magnitude = small_magnitude(value);
     int      cut = 23 - f.mantissa;
     /* Below the normal numbers a sum with 2^23 steps is rounded to whole ones, which are its last bits. */
     uint32_t steps = (uint32_t)(127 + 23 + 1 - f.bias - f.mantissa) << 23;
@@ -97,7 +103,7 @@ SMALL_FN uint32_t small_nearest(SmallFloat f, float value)
  * 1 of 65,536. `random`: 16 bits. Values of the format keep theirs. */
 SMALL_FN uint32_t small_stochastic(SmallFloat f, float value, uint32_t random)
 {
-    uint32_t word = small_bits(value), magnitude = word & 0x7FFFFFFFu, more = 2 * random + 1; /* of 2^17 */
+    uint32_t word = small_bits(value), magnitude = small_magnitude(value), more = 2 * random + 1; /* of 2^17 */
     int      cut = 23 - f.mantissa;
     float    inside = magnitude < small_least(f) ? small_value(magnitude) : 0;
     uint32_t subnormal = ((uint32_t)(inside * small_power(16 + f.bias + f.mantissa)) + more) >> 17;

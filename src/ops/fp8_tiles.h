@@ -6,8 +6,7 @@
 
 enum { FP8_TILE = 128 };
 
-/* The scale of a tile whose largest magnitude, as bits of a float, is `most`: NaN is above all others, so that a tile keeps it. A tile
- * of zeros, or of what is too small for a scale, has 1. */
+/* The scale of a tile whose largest magnitude (small_magnitude) is `most`. A tile of zeros, or of what is too small for a scale, has 1. */
 SMALL_FN float fp8_tile_scale(uint32_t most)
 {
     float scale = small_value(most) / 448;

@@ -24,7 +24,7 @@ static uint32_t row_most(const TensorView *x, int64_t at, int64_t count)
     float        scratch[FP8_TILE];
     const float *row = tile_load(x, at, count, scratch);
     uint32_t     most = 0;
-    for (int64_t i = 0; i < count; i++) most = (small_bits(row[i]) & 0x7FFFFFFFu) > most ? small_bits(row[i]) & 0x7FFFFFFFu : most;
+    for (int64_t i = 0; i < count; i++) most = small_magnitude(row[i]) > most ? small_magnitude(row[i]) : most;
     return most;
 }
 

@@ -44,7 +44,7 @@ static __global__ void __launch_bounds__(THREADS)
 #pragma unroll
         for (int t = 0; t < TURNS; t++)
 #pragma unroll
-            for (int k = 0; k < 8; k++) most = max(most, small_bits(eight[t].get(k)) & 0x7FFFFFFFu);
+            for (int k = 0; k < 8; k++) most = max(most, small_magnitude(eight[t].get(k)));
         float scale = fp8_tile_scale(block_most(most));
         if (scales && threadIdx.x == 0) scales[tile] = scale;
 #pragma unroll

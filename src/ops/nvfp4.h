@@ -13,12 +13,7 @@
 
 enum { NVFP4_BLOCK = 16 };
 
-/* ---- scales; a magnitude is the bits of |x|, in the order of numbers, NaN above all ---- */
-
-SMALL_FN uint32_t nvfp4_magnitude(float x)
-{
-    return small_bits(x) & 0x7FFFFFFFu;
-}
+/* ---- scales, from magnitudes (small_magnitude) ---- */
 
 /* Four over six wants scales of up to 1.5 times those of the paper, and so has smaller ones. Tensors of zeros, or nearly, have 2^-100, for
  * which no reciprocal overflows. One with NaN or infinity has NaN or infinity: nothing of it is taken for a number again. */

@@ -115,7 +115,7 @@ static void square_load(const KernelArgs *args, int64_t down, int64_t across, Sq
         if (attrs->hadamard) hadamard(s->v[line]);
         s->most[line] = 0;
         for (int i = 0; i < NVFP4_BLOCK; i++)
-            s->most[line] = nvfp4_magnitude(s->v[line][i]) > s->most[line] ? nvfp4_magnitude(s->v[line][i]) : s->most[line];
+            s->most[line] = small_magnitude(s->v[line][i]) > s->most[line] ? small_magnitude(s->v[line][i]) : s->most[line];
     }
 }
 

@@ -97,7 +97,7 @@ static __device__ __forceinline__ Lane lane_make(const Quantise *q, const Eight<
     if (q->attrs.hadamard) hadamard(l.v);
     l.most = 0;
 #pragma unroll
-    for (int k = 0; k < HALF; k++) l.most = max(l.most, nvfp4_magnitude(l.v[k]));
+    for (int k = 0; k < HALF; k++) l.most = max(l.most, small_magnitude(l.v[k]));
     l.most = max(l.most, __shfl_xor_sync(0xFFFFFFFFu, l.most, 1));
     if (q->attrs.two_d) l.most = __reduce_max_sync(0xFFFFFFFFu, l.most);
     return l;

@@ -187,7 +187,7 @@ static void the_chosen_scale_never_has_the_larger_error(void)
         uint32_t     most = 0;
         double       error = 0;
         for (int i = 0; i < NVFP4_BLOCK; i++) {
-            most = nvfp4_magnitude(block[i]) > most ? nvfp4_magnitude(block[i]) : most;
+            most = small_magnitude(block[i]) > most ? small_magnitude(block[i]) : most;
             error += ((double)w[i] - (double)block[i]) * ((double)w[i] - (double)block[i]);
         }
         double six = block_error(block, most, 6, global), four = block_error(block, most, 4, global);
