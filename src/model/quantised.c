@@ -237,7 +237,7 @@ static Status read_nvfp4(const Reader *r, const StTensor *codes, QuantisedTensor
 /* ---- folders ---- */
 
 typedef struct Format {
-    const char *name;
+    const char *name, *kept;             /* in messages; as a plan has it */
     const char *suffixes[MOST_SUFFIXES]; /* of the tensors that stand beside one of codes, after its name */
     const char *ignored[MOST_SUFFIXES];  /* of those that say how activations are quantised, which are not */
     Status (*read)(const Reader *r, const StTensor *codes, QuantisedTensor *q);
@@ -247,11 +247,13 @@ typedef struct Format {
 static const Format formats[] = {
     [QUANTISED_NONE] = {.name = "none"},
     [QUANTISED_NF4] = {.name = "NF4 (bitsandbytes)",
+                       .kept = "nf4",
                        .suffixes = {nf4_state, ".absmax", ".quant_map", ".nested_absmax", ".nested_quant_map"},
                        .read = read_nf4,
                        .to_f32 = nf4_to_f32},
-    [QUANTISED_FP8] = {.name = "FP8 (128x128)", .suffixes = {"_scale_inv"}, .read = read_fp8, .to_f32 = fp8_to_f32},
+    [QUANTISED_FP8] = {.name = "FP8 (128x128)", .kept = "fp8", .suffixes = {"_scale_inv"}, .read = read_fp8, .to_f32 = fp8_to_f32},
     [QUANTISED_NVFP4] = {.name = "NVFP4 (ModelOpt)",
+                         .kept = "nvfp4",
                          .suffixes = {"_scale", "_scale_2"},
                          .ignored = {".input_scale", ".k_scale", ".v_scale"},
                          .read = read_nvfp4,
@@ -339,9 +341,8 @@ const QuantisedTensor *quantised_of(const StTensor *tensor)
 
 const WeightFormat *quantised_weight_format(const QuantisedTensor *q)
 {
-    static const char *const names[] = {[QUANTISED_NF4] = "nf4", [QUANTISED_FP8] = "fp8", [QUANTISED_NVFP4] = "nvfp4"};
-    bool                     is_single = q->format == QUANTISED_NF4 && q->made.num_parts == 2;
-    return is_single ? NULL : weight_format_find(names[q->format]);
+    bool is_once = q->format == QUANTISED_NF4 && q->made.num_parts == 2;
+    return weight_format_find(is_once ? "nf4_once" : formats[q->format].kept);
 }
 
 const void *quantised_part(const QuantisedTensor *q, int k, float **scratch)

@@ -46,16 +46,16 @@ typedef struct CompileOptions {
     uint32_t            recompute; /* bit per Part */
     uint32_t            no_fuse;   /* bit per Fusion: switched off */
     LoraOptions         lora;
-    const WeightFormat *weight_format; /* of the frozen matrices of blocks; NULL: model_dtype */
+    const WeightFormat *weight_format;                           /* of the frozen matrices of blocks; NULL: model_dtype */
     bool (*keeps_format)(const void *model, const Param *param); /* which of them; NULL: all */
-    const void         *keeps_format_model;
-    OptimizerKind       optimizer;
-    double              beta1, beta2, adam_eps, weight_decay, max_grad_norm;
-    NormuonOptions      normuon;    /* without what others say: dtype and max_grad_norm */
-    bool                dense;      /* every training row is one document (padding behind it at most) */
-    bool                train_base; /* false with LoRA */
-    int64_t             max_layers; /* a plan of the model's first layers alone; 0: of all */
-    bool                verify;     /* graph_verify after every pass */
+    const void    *keeps_format_model;
+    OptimizerKind  optimizer;
+    double         beta1, beta2, adam_eps, weight_decay, max_grad_norm;
+    NormuonOptions normuon;    /* without what others say: dtype and max_grad_norm */
+    bool           dense;      /* every training row is one document (padding behind it at most) */
+    bool           train_base; /* false with LoRA */
+    int64_t        max_layers; /* a plan of the model's first layers alone; 0: of all */
+    bool           verify;     /* graph_verify after every pass */
     /* called after each pass of each program; NULL: nobody */
     void (*after_pass)(void *context, const char *pass, const Graph *graph);
     void *after_pass_context;

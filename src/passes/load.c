@@ -59,7 +59,7 @@ static Status load_quantised(Plan *plan, Graph *graph, const Param *param)
     const WeightFormat *format = param->format;
     Value              *staged = add_arrival(plan, graph, param, 0, param->type.dim[0]);
     Node               *node;
-    TRY(graph_add_node(graph, format->quantise, NULL, "kept", &staged, 1, ~0u, &node));
+    TRY(graph_add_node(graph, format->quantise, format->attrs, "kept", &staged, 1, ~0u, &node));
     for (int k = 0; k < format->num_parts; k++) {
         const PlanEntry *entry = plan_find(plan, weight_part_name(graph->arena, format, param->name, k));
         CHECK(entry);

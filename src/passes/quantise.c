@@ -7,13 +7,17 @@
 #include "passes/quantise.h"
 
 #include "ops/attrs.h"
+#include "ops/nf4.h"
 #include "ops/ops.h"
 #include "passes/pass.h"
 
 #include <string.h>
 
+static const Nf4QuantiseAttrs nf4_once = {.once = true};
+
 static const WeightFormat formats[] = {
-    {"nf4", &op_nf4_quantise, &op_nf4_dequantise, 4, {"codes", "absmax", "nested", "offset"}},
+    {"nf4", &op_nf4_quantise, &op_nf4_dequantise, NULL, 4, {"codes", "absmax", "nested", "offset"}},
+    {"nf4_once", &op_nf4_quantise, &op_nf4_dequantise, &nf4_once, 2, {"codes", "absmax"}}, /* bitsandbytes without double quantisation */
 };
 enum { NUM_FORMATS = sizeof formats / sizeof *formats };
 
@@ -50,7 +54,7 @@ static Status types_of(const Quantise *q, const TensorType *type, TensorType *ou
 {
     Value *weight = graph_add_value(q->scratch, VALUE_PARAM, "weight", type);
     Node  *node;
-    TRY(graph_add_node(q->scratch, q->format->quantise, NULL, "part", &weight, 1, ~0u, &node));
+    TRY(graph_add_node(q->scratch, q->format->quantise, q->format->attrs, "part", &weight, 1, ~0u, &node));
     for (int k = 0; k < q->format->num_parts; k++) out[k] = node->out[k]->type;
     return OK;
 }
