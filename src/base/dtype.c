@@ -1,7 +1,8 @@
-/* The dtype table and the conversions between formats. Small floats share one encoder and one decoder, given their fields. */
+/* The dtype table and the conversions between formats. */
 #include "base/dtype.h"
 
 #include "base/nf4.h"
+#include "base/small_float.h"
 
 #include <immintrin.h>
 #include <math.h>
@@ -68,8 +69,9 @@ static void f16_encode(const float *values, int64_t numel, uint16_t *codes)
         memcpy(part, values + i, n * sizeof *part);
         __m256 x = _mm256_loadu_ps(part), clamped = _mm256_max_ps(least, _mm256_min_ps(most, x));
         __m256 is_nan = _mm256_cmp_ps(x, x, _CMP_UNORD_Q), nan = _mm256_or_ps(_mm256_and_ps(x, sign), quiet);
-        _mm_storeu_si128((__m128i *)half,
-                         _mm256_cvtps_ph(_mm256_blendv_ps(clamped, nan, is_nan), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+        __m256 is_infinite = _mm256_cmp_ps(_mm256_andnot_ps(sign, x), _mm256_set1_ps(INFINITY), _CMP_EQ_OQ);
+        __m256 kept = _mm256_blendv_ps(_mm256_blendv_ps(clamped, nan, is_nan), x, is_infinite);
+        _mm_storeu_si128((__m128i *)half, _mm256_cvtps_ph(kept, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
         memcpy(codes + i, half, n * sizeof *half);
     }
 }
@@ -83,47 +85,12 @@ static void f16_decode(const uint16_t *codes, int64_t numel, float *values)
 
 /* ---- floats of 8 and 4 bits ---- */
 
-typedef struct SmallFloat {
-    int      bits, mantissa, bias;
-    uint32_t largest, infinity, nan; /* codes without the sign; 0: there is none */
-} SmallFloat;
-
-static const SmallFloat e4m3 = {8, 3, 7, 0x7E, 0, 0x7F}, e5m2 = {8, 2, 15, 0x7B, 0x7C, 0x7E}, e2m1 = {4, 1, 1, 0x7, 0, 0};
-
-static inline uint32_t small_encode(const SmallFloat *f, float value)
+SMALL_FN void small_encode_all(SmallFloat f, const float *values, int64_t numel, uint8_t *codes)
 {
-    uint32_t word;
-    memcpy(&word, &value, 4);
-    uint32_t magnitude = word & 0x7FFFFFFFu, sign = word >> 31 << (f->bits - 1);
-    if (magnitude > 0x7F800000u) return f->nan ? sign | f->nan : 0;
-    /* The value is significand * 2^(exponent - 150); the code's last bit is worth 2^(1 - bias - mantissa) or, above, more. */
-    int      exponent = (int)(magnitude >> 23), least = 128 - f->bias; /* of a normal number */
-    uint32_t significand = (magnitude & 0x7FFFFFu) | (exponent ? 0x800000u : 0);
-    int      cut = 23 - f->mantissa + (exponent < least ? least - exponent : 0);
-    if (cut > 25) return sign; /* less than half of the smallest */
-    uint32_t code = significand >> cut, rest = significand & ((1u << cut) - 1), half = 1u << (cut - 1);
-    code += rest > half || (rest == half && (code & 1));
-    if (exponent > least) code += (uint32_t)(exponent - least) << f->mantissa; /* a carry goes into the exponent by itself */
-    return sign | (code > f->largest ? f->largest : code);
+    for (int64_t i = 0; i < numel; i++) codes[i] = (uint8_t)small_nearest(f, values[i]);
 }
 
-static inline float small_decode(const SmallFloat *f, uint32_t code)
-{
-    uint32_t magnitude = code & ((1u << (f->bits - 1)) - 1), exponent = magnitude >> f->mantissa, word;
-    float    sign = code >> (f->bits - 1) ? -1.0f : 1.0f, value;
-    if (magnitude > f->largest) return copysignf(magnitude == f->infinity ? INFINITY : NAN, sign);
-    if (!exponent) return sign * ldexpf((float)magnitude, 1 - f->bias - f->mantissa);
-    word = (magnitude << (23 - f->mantissa)) + ((uint32_t)(127 - f->bias) << 23);
-    memcpy(&value, &word, 4);
-    return sign * value;
-}
-
-static void small_encode_all(const SmallFloat *f, const float *values, int64_t numel, uint8_t *codes)
-{
-    for (int64_t i = 0; i < numel; i++) codes[i] = (uint8_t)small_encode(f, values[i]);
-}
-
-static void small_decode_all(const SmallFloat *f, const uint8_t *codes, int64_t numel, float *values)
+SMALL_FN void small_decode_all(SmallFloat f, const uint8_t *codes, int64_t numel, float *values)
 {
     for (int64_t i = 0; i < numel; i++) values[i] = small_decode(f, codes[i]);
 }
@@ -132,12 +99,12 @@ static void small_decode_all(const SmallFloat *f, const uint8_t *codes, int64_t 
 
 static uint32_t encode_four_bits(DType dtype, float value)
 {
-    return dtype == DT_NF4 ? (uint32_t)nf4_nearest(value) : small_encode(&e2m1, value);
+    return dtype == DT_NF4 ? (uint32_t)nf4_nearest(value) : small_nearest(small_e2m1(), value);
 }
 
 static float decode_four_bits(DType dtype, uint32_t code)
 {
-    return dtype == DT_NF4 ? nf4_value((int)code) : small_decode(&e2m1, code);
+    return dtype == DT_NF4 ? nf4_value((int)code) : small_decode(small_e2m1(), code);
 }
 
 static void encode_pairs(DType dtype, const float *values, int64_t numel, uint8_t *codes)
@@ -190,10 +157,10 @@ void dtype_encode(DType dtype, const float *values, int64_t numel, void *codes)
         i8_encode(values, numel, codes);
         break;
     case DT_E4M3:
-        small_encode_all(&e4m3, values, numel, codes);
+        small_encode_all(small_e4m3(), values, numel, codes);
         break;
     case DT_E5M2:
-        small_encode_all(&e5m2, values, numel, codes);
+        small_encode_all(small_e5m2(), values, numel, codes);
         break;
     case DT_E2M1:
     case DT_NF4:
@@ -224,10 +191,10 @@ void dtype_decode(DType dtype, const void *codes, int64_t numel, float *values)
         i8_decode(codes, numel, values);
         break;
     case DT_E4M3:
-        small_decode_all(&e4m3, codes, numel, values);
+        small_decode_all(small_e4m3(), codes, numel, values);
         break;
     case DT_E5M2:
-        small_decode_all(&e5m2, codes, numel, values);
+        small_decode_all(small_e5m2(), codes, numel, values);
         break;
     case DT_E2M1:
     case DT_NF4:

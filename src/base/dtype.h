@@ -75,9 +75,10 @@ static inline uint16_t bf16_from_f32_stochastic(float value, uint32_t random)
 
 void bf16_to_f32_row(float *dst, const uint16_t *src, int64_t count);
 
-/* Floats to codes of any format but I32, I64 and U8; numel: whole blocks. To nearest, ties to even (NF4: to the lower one). What
- * is beyond the finite range, infinities included, becomes the largest finite value, but in F32 and BF16, which keep infinities
- * and round to them. NaN becomes a quiet one of its sign; where the format has none, 0. */
+/* Floats to codes of any format but I32, I64 and U8; numel: whole blocks. To nearest, ties to even (NF4: to the lower one). Finite
+ * values beyond the range become the largest finite one, but in F32 and BF16, which round to infinity. Infinities stay, and in E4M3,
+ * which has none, become NaN; NaN becomes a quiet one of its sign. Formats without either have their largest value for infinity and
+ * 0 for NaN: the scales beside such codes must tell. */
 void dtype_encode(DType dtype, const float *values, int64_t numel, void *codes);
 
 /* The same formats back, exactly. */

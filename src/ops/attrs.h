@@ -40,9 +40,10 @@ typedef struct CastAttrs {
 /* Weights that were quantised one by one, whose codes and scales lie one after the other: member m is rows[m] rows of the result.
  * rows 0: none, and none after it; none at all: it is one weight. */
 enum { DEQUANTISE_MAX_MEMBERS = 3 };
-typedef struct DequantiseAttrs {
-    int64_t dtype; /* of the result; 0: f32 */
+typedef struct DequantiseAttrs { /* nf4_dequantise, fp8_tiles_dequantise, nvfp4_dequantise */
+    int64_t dtype;               /* of the result; 0: f32 */
     int64_t rows[DEQUANTISE_MAX_MEMBERS];
+    bool    transposed; /* nvfp4_dequantise: the result is the transpose of what the codes stand for */
 } DequantiseAttrs;
 
 /* How many members `all` rows have, and the rows of each. */
@@ -53,6 +54,15 @@ static inline int dequantise_members(const DequantiseAttrs *attrs, int64_t all, 
     if (!count) rows[count++] = all;
     return count;
 }
+
+typedef struct Nvfp4Attrs { /* nvfp4_quantise */
+    bool    transposed;     /* codes of x^T */
+    bool    two_d;          /* a scale for 16 x 16 elements, so that a weight and its transpose have the same values */
+    bool    four_six;       /* a block's largest element becomes 6 or 4, whichever has the smaller error */
+    bool    stochastic;     /* rounding by random numbers */
+    bool    hadamard;       /* of x transformed by a random Hadamard matrix along each block */
+    int64_t site;           /* names this op among all for random numbers */
+} Nvfp4Attrs;
 
 typedef struct ReshapeAttrs {
     int64_t ndim, d0, d1, d2, d3;

@@ -2,7 +2,21 @@
 
 #include "base/philox.h"
 #include "ops/attrs.h"
-#include "ops/vec.h"
+
+#include <math.h>
+
+/* Element i, of a float format of whole bytes. */
+static void set_number(void *data, DType dtype, int64_t i, float value)
+{
+    dtype_encode(dtype, &value, 1, (char *)data + dtype_bytes(dtype, i));
+}
+
+static float get_number(const void *data, DType dtype, int64_t i)
+{
+    float value;
+    dtype_decode(dtype, (const char *)data + dtype_bytes(dtype, i), 1, &value);
+    return value;
+}
 
 static void draw_plain(const TensorType *type, int range, uint64_t key, void *data)
 {
@@ -22,7 +36,7 @@ static void draw_plain(const TensorType *type, int range, uint64_t key, void *da
         else if (type->dtype == DT_U8)
             ((uint8_t *)data)[i] = (uint8_t)whole;
         else
-            vec_set(data, type->dtype, i, (float)(sqrt(-2 * log(u)) * cos(6.283185307179586 * phase)));
+            set_number(data, type->dtype, i, (float)(sqrt(-2 * log(u)) * cos(6.283185307179586 * phase)));
     }
 }
 
@@ -59,7 +73,7 @@ void op_draw(const Node *node, int k, int range, uint64_t key, void *data)
         memcpy(data, hyper, sizeof hyper);
         break;
     case HOLDS_SQUARES:
-        for (int64_t i = 0; i < numel; i++) vec_set(data, type->dtype, i, fabsf(vec_get(data, type->dtype, i)));
+        for (int64_t i = 0; i < numel; i++) set_number(data, type->dtype, i, fabsf(get_number(data, type->dtype, i)));
         break;
     case HOLDS_NORM2:
         *(float *)data = 30;

@@ -4,7 +4,7 @@
 
 #include "base/philox.h"
 
-enum { RANDOM_DROPOUT = 1, RANDOM_ADAMW = 2 };
+enum { RANDOM_DROPOUT = 1, RANDOM_ADAMW = 2, RANDOM_NVFP4 = 3 };
 
 PHILOX_FN uint64_t random_mix(uint64_t x) /* splitmix64's finisher: a bijection */
 {
@@ -22,7 +22,7 @@ PHILOX_FN uint64_t random_key(int64_t seed, int64_t step, int use, int64_t place
     return random_mix(key ^ (uint64_t)place);
 }
 
-/* The two draws below in words; on the CPU random_row.h makes many at a time.
+/* The draws below in words; on the CPU random_row.h makes many at a time of the first two.
  *
  * Dropout: element c of the row at (doc_id, position) is word c % 4 of this draw at quad = c / 4; it is kept where
  * philox_uniform(word) >= p. */
@@ -36,4 +36,16 @@ PHILOX_FN Philox4 random_dropout_quad(uint64_t key, int32_t doc_id, int32_t posi
 PHILOX_FN Philox4 random_segment_quad(uint64_t key, uint64_t quad)
 {
     return philox4x32((uint32_t)quad, (uint32_t)(quad >> 32), 0, 0, key);
+}
+
+/* Stochastic rounding to 4 bits: element c of the row at (doc_id, position) uses 16 bits of this draw at octet = c / 8. */
+PHILOX_FN Philox4 random_octet(uint64_t key, int32_t doc_id, int32_t position, uint32_t octet)
+{
+    return philox4x32(octet, (uint32_t)position, (uint32_t)doc_id, 0, key);
+}
+
+/* Those of element k of the octet. */
+PHILOX_FN uint32_t random_of_octet(const Philox4 *draw, int k)
+{
+    return draw->v[k / 2] >> (k % 2 * 16) & 0xFFFFu;
 }

@@ -69,7 +69,7 @@ static void set_float(void *data, DType dtype, int64_t i, float value)
 
 static bool is_code(DType dtype)
 {
-    return dtype == DT_U8 || dtype == DT_NF4;
+    return dtype_info(dtype)->bits <= 8;
 }
 
 /* Of a float, or a code. */

@@ -1,8 +1,12 @@
 /* Number formats: every code and every rounding against a slow reference here, and against hashes of what other programs make
- * of the same values (tests/oracle/make_dtypes.py). */
+ * of the same values (tests/oracle/make_dtypes.py).
+ *
+ * TEST_LONG=1: a hundred million random floats in place of a million.
+ */
 #include "base/dtype.h"
 
 #include "base/json.h"
+#include "base/small_float.h"
 #include "test.h"
 
 #include <float.h>
@@ -70,10 +74,27 @@ static double nearest(DType dtype, float x)
     return sorted[low].code % 2 ? above : below;
 }
 
+/* Those with NaN; all of them but e4m3 have infinities too. */
+static bool has_specials(DType dtype)
+{
+    return dtype == DT_F16 || dtype == DT_E4M3 || dtype == DT_E5M2;
+}
+
+/* What an infinity becomes: one that isn't finite, or the largest value where the format has none. */
+static bool is_from_infinity(DType dtype, float x, float got)
+{
+    if (signbit(got) != signbit(x)) return false;
+    return dtype == DT_E4M3 ? isnan(got) : has_specials(dtype) ? isinf(got) : got == (x > 0 ? sorted[num_sorted - 1] : sorted[0]).value;
+}
+
 static void expect_rounded(DType dtype, float x, uint16_t code)
 {
     const DTypeInfo *info = dtype_info(dtype);
-    bool             has_nan = dtype == DT_F16 || dtype == DT_E4M3 || dtype == DT_E5M2;
+    bool             has_nan = has_specials(dtype);
+    if (isinf(x)) {
+        if (!is_from_infinity(dtype, x, decoded[code])) test_fail(__FILE__, __LINE__, "%s: %g becomes %g", info->name, x, decoded[code]);
+        return;
+    }
     if (isnan(x) && has_nan) {
         if (!isnan(decoded[code])) test_fail(__FILE__, __LINE__, "%s: NaN becomes %g", info->name, decoded[code]);
         return;
@@ -163,11 +184,13 @@ static void what_is_beyond_is_the_largest_and_codes_come_back(void)
 {
     static const double largest[NUM_CODED] = {127, 65504, 448, 57344, 6, 1};
     for (int k = 0; k < NUM_CODED; k++) {
-        const float beyond[] = {INFINITY, FLT_MAX, (float)largest[k] * 1.25f};
+        const float beyond[] = {FLT_MAX, (float)largest[k] * 1.25f}, infinity = INFINITY;
         uint16_t    code, again;
         decode_all(coded[k]);
         EXPECT(sorted[num_sorted - 1].value == largest[k]);
-        for (int i = 0; i < 3; i++) {
+        encode(coded[k], &infinity, 1, &code);
+        EXPECT(is_from_infinity(coded[k], infinity, decoded[code]));
+        for (int i = 0; i < 2; i++) {
             float negative = -beyond[i];
             encode(coded[k], &beyond[i], 1, &code);
             EXPECT(decoded[code] == sorted[num_sorted - 1].value);
@@ -238,6 +261,72 @@ static void values_beyond_a_format_are_found(void)
     free(values);
 }
 
+/* Float i of a row: even ones of any bits, odd ones of magnitudes from 2^-31 to 2^32. */
+static float random_float(uint32_t i)
+{
+    uint32_t w = (i ^ i >> 16) * 0x85EBCA6Bu;
+    float    value;
+    w = (w ^ w >> 13) * 0xC2B2AE35u;
+    w ^= w >> 16;
+    if (i & 1) w = (w & 0x807FFFFFu) | (96 + (w >> 23 & 63)) << 23;
+    memcpy(&value, &w, 4);
+    return value;
+}
+
+static void codes_of_random_floats_are_ml_dtypes_s(void)
+{
+    enum { PART = 1000 };
+    static const DType small[] = {DT_E4M3, DT_E5M2, DT_E2M1};
+    Arena              arena = {0};
+    const JsonValue    hashes = read_hashes(&arena);
+    float              values[PART];
+    uint8_t            codes[PART];
+    bool               is_long = getenv("TEST_LONG") != NULL;
+    uint64_t           count = is_long ? 100000000 : 1000000;
+    for (int k = 0; k < 3; k++) {
+        uint64_t sum = 0;
+        for (uint64_t begin = 0; begin < count; begin += PART) {
+            for (uint32_t i = 0; i < PART; i++) values[i] = random_float((uint32_t)begin + i);
+            dtype_encode(small[k], values, PART, codes);
+            for (uint32_t i = 0; i < PART; i++) sum += (dtype_code(small[k], codes, i) + UINT64_C(1)) * (2 * (begin + i) + 1);
+        }
+        expect_hash(&hashes, small[k], is_long ? "long" : "million", sum);
+    }
+    arena_deinit(&arena);
+}
+
+/* The mean of many roundings of a value, with each of 65,536 random numbers once, is the value: to a part of 2^-17 of a step. */
+static void stochastic_rounding_of_small_floats_has_no_bias(void)
+{
+    const SmallFloat formats[] = {small_e4m3(), small_e5m2(), small_e2m1()};
+    for (int k = 0; k < 3; k++)
+        for (uint32_t i = 0; i < 300; i++) {
+            float  x = ldexpf(1 + (float)(i * 2654435761u >> 8) / 16777216.0f, -(int)(i % 12)) * (i & 1 ? -1.0f : 1.0f);
+            float  near = small_decode(formats[k], small_nearest(formats[k], x)), low = 0, high = 0;
+            double sum = 0;
+            for (uint32_t random = 0; random < 65536; random++) {
+                float got = small_decode(formats[k], small_stochastic(formats[k], x, random));
+                low = random ? fminf(low, got) : got;
+                high = random ? fmaxf(high, got) : got;
+                sum += (double)got;
+            }
+            EXPECT_NEAR(sum / 65536, x, (high - low) * 0x1.01p-17f + fabsf(x) * 0x1p-20f);
+            EXPECT(near == low || near == high || (low == high && fabsf(near - x) < 1));
+            EXPECT_INT(small_stochastic(formats[k], near, (uint32_t)i * 7919 % 65536), small_nearest(formats[k], near));
+        }
+}
+
+static void stochastic_rounding_keeps_what_has_no_neighbours(void)
+{
+    const SmallFloat formats[] = {small_e4m3(), small_e5m2(), small_e2m1()};
+    for (int k = 0; k < 3; k++)
+        for (uint32_t random = 0; random < 65536; random += 21845) {
+            const float values[] = {0, -0.0f, 1e6f, -3e38f, INFINITY, -INFINITY, NAN};
+            for (int i = 0; i < 7; i++) EXPECT_INT(small_stochastic(formats[k], values[i], random), small_nearest(formats[k], values[i]));
+        }
+}
+
 TEST_MAIN(TEST(codes_and_roundings_are_the_oracle_s), TEST(what_is_beyond_is_the_largest_and_codes_come_back),
           TEST(long_rows_are_as_single_values), TEST(two_elements_share_a_byte_in_the_stated_order), TEST(sizes_are_of_whole_blocks),
-          TEST(values_beyond_a_format_are_found))
+          TEST(values_beyond_a_format_are_found), TEST(codes_of_random_floats_are_ml_dtypes_s),
+          TEST(stochastic_rounding_of_small_floats_has_no_bias), TEST(stochastic_rounding_keeps_what_has_no_neighbours))

@@ -157,7 +157,7 @@ static double element(const TensorType *type, const void *data, int64_t i)
 {
     if (type->dtype == DT_I64) return (double)((const int64_t *)data)[i];
     if (type->dtype == DT_I32) return (double)((const int32_t *)data)[i];
-    if (type->dtype == DT_U8 || type->dtype == DT_NF4) return dtype_code(type->dtype, data, i);
+    if (dtype_info(type->dtype)->bits <= 8) return dtype_code(type->dtype, data, i);
     return (double)vec_get(data, type->dtype, i);
 }
 

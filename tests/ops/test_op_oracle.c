@@ -30,14 +30,22 @@ static bool read_attrs(const OpDef *op, const JsonValue *json, char *attrs)
     return known == json->count;
 }
 
+/* Formats of two elements a byte: the file has the bytes. */
+static const struct {
+    const char *suffix;
+    DType       dtype;
+} packed[] = {{".nf4", DT_NF4}, {".e2m1", DT_E2M1}};
+
 static TensorType type_of(const StTensor *t)
 {
     TensorType type = {.ndim = (uint8_t)t->ndim};
     EXPECT(st_dtype_to(t->dtype, &type.dtype) && t->ndim >= 1 && t->ndim <= TENSOR_MAX_DIMS);
     for (int d = 0; d < t->ndim && d < TENSOR_MAX_DIMS; d++) type.dim[d] = t->dim[d];
-    if (!strstr(t->name, ".nf4")) return type;
-    type.dtype = DT_NF4; /* of which the file has bytes */
-    type.dim[type.ndim - 1] *= 2;
+    for (int i = 0; i < 2; i++) {
+        if (!strstr(t->name, packed[i].suffix)) continue;
+        type.dtype = packed[i].dtype;
+        type.dim[type.ndim - 1] *= 2;
+    }
     return type;
 }
 
@@ -46,8 +54,11 @@ static const StTensor *tensor_of(const StFile *file, const char *name, const cha
     char path[256];
     snprintf(path, sizeof path, "%s.%s%d", name, kind, k);
     const StTensor *found = st_find(file, path);
-    snprintf(path, sizeof path, "%s.%s%d.nf4", name, kind, k);
-    return found ? found : st_find(file, path);
+    for (int i = 0; i < 2 && !found; i++) {
+        snprintf(path, sizeof path, "%s.%s%d%s", name, kind, k, packed[i].suffix);
+        found = st_find(file, path);
+    }
+    return found;
 }
 
 /* Every kernel of the op on the case's inputs, within 1e-5 of the largest element, at least 1. */

@@ -5,8 +5,9 @@ Of each format, FNV-1a of:
   decode  the float32 bits of all codes, NaN as 7fc00000
   bf16    the codes of all 65,536 bf16 values
   ties    the codes of the midpoints of neighbouring finite values, each with the float32 before and after it
-Beyond the finite range ml_dtypes rounds to infinity or NaN; ours is the largest finite value, which is put in here. So are
-the quiet NaN without a payload for f16, and 0 for a NaN where the format has none. nf4 is the table
+Of e4m3, e5m2 and e2m1 also the digests of the codes of a million and of a hundred million floats (random_floats, digest).
+Finite values beyond the range ml_dtypes rounds to infinity or NaN; ours is the largest finite value, which is put in here. So are
+the quiet NaN without a payload for f16, and where the format has neither 0 for NaN and the largest for infinity. nf4 is the table
 and the rounding of bitsandbytes (backends/utils.py, and bucketize over midpoints in backends/default/ops.py).
 """
 import json
@@ -48,12 +49,34 @@ def encode(name, x):
     bits, kind, largest = FLOATS[name]
     unsigned = np.uint16 if bits == 16 else np.uint8
     sign = np.signbit(x).astype(unsigned) << (bits - 1)
-    codes = np.where(np.abs(x) > decode(name)[largest], sign | largest, x.astype(kind).view(unsigned))
+    beyond = np.abs(x) > decode(name)[largest]
+    if name != "e2m1":
+        beyond &= np.isfinite(x)
+    codes = np.where(beyond, sign | largest, x.astype(kind).view(unsigned))
     if name == "f16":
         codes = np.where(np.isnan(x), sign | 0x7E00, codes)
     if name == "e2m1":
         codes = np.where(np.isnan(x), 0, codes)
     return codes.astype(unsigned)
+
+
+def random_floats(begin, count):
+    """Floats begin, begin + 1, ... of a row: even ones of any bits, odd ones of magnitudes from 2^-31 to 2^32."""
+    i = np.arange(begin, begin + count, dtype=np.uint32)
+    w = (i ^ i >> 16) * np.uint32(0x85EBCA6B)
+    w = (w ^ w >> 13) * np.uint32(0xC2B2AE35)
+    w ^= w >> 16
+    near = w & np.uint32(0x807FFFFF) | (np.uint32(96) + (w >> 23 & np.uint32(63))) << 23
+    return np.where(i & 1, near, w).view(np.float32)
+
+
+def digest(name, count):
+    """Of codes c_0, c_1, ...: the sum of (c_i + 1)(2 i + 1), modulo 2^64."""
+    total, part = 0, 10 ** 6
+    for begin in range(0, count, part):
+        codes = encode(name, random_floats(begin, part)).astype(np.uint64) + np.uint64(1)
+        total += int(np.sum(codes * (2 * np.arange(begin, begin + part, dtype=np.uint64) + np.uint64(1))))
+    return "%016x" % (total & (1 << 64) - 1)
 
 
 def main():
@@ -68,6 +91,8 @@ def main():
             ties = np.stack([low, middle, high], 1).reshape(-1)
             words = np.where(np.isnan(values), np.uint32(0x7FC00000), values.view(np.uint32)).astype(np.uint32)
             out[name] = {"decode": fnv(words), "bf16": fnv(encode(name, every)), "ties": fnv(encode(name, ties))}
+            if name in ("e4m3", "e5m2", "e2m1"):
+                out[name].update(million=digest(name, 10 ** 6), long=digest(name, 10 ** 8))
     path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "fixtures", "dtypes.json")
     with open(path, "w") as file:
         json.dump(out, file, indent=1)

@@ -3,7 +3,7 @@
 
 Tensors are named OP.CASE.inK and OP.CASE.outK, K as in src/ops/ops.def: an absent optional input has no tensor, an
 output that has none isn't compared. Integers are I32 (step, segments, counts: I64), codes U8, those of NF4 two a byte under a name
-that ends in .nf4, the rest F32. The metadata key `cases` is
+that ends in .nf4 (the first one in the high bits) or .e2m1 (in the low ones), the rest F32. The metadata key `cases` is
 JSON: {"OP.CASE": {attribute: value, ...}, ...}. Backward results come from autograd through the forward formula, never
 from a backward formula. Inputs are rounded to F32 first; results are computed in fp64 and rounded last.
 
@@ -40,7 +40,9 @@ def add(op, case, ins, outs, **attrs):
         name = "%s.%s.%s%d" % (op, case, kind, k)
         if (op, kind, k) in (("nf4_quantise", "out", 0), ("nf4_dequantise", "in", 0)):
             name, t = name + ".nf4", t[:, ::2] << 4 | t[:, 1::2]
-        dtype = t.dtype if t.dtype in (torch.bfloat16, torch.uint8) else torch.float32 if t.is_floating_point() else torch.int64 if wide else torch.int32
+        if (op, kind, k) == ("nvfp4_dequantise", "in", 0):
+            name, t = name + ".e2m1", t[:, ::2] | t[:, 1::2] << 4
+        dtype = t.dtype if t.dtype in (torch.bfloat16, torch.uint8, torch.float8_e4m3fn) else torch.float32 if t.is_floating_point() else torch.int64 if wide else torch.int32
         tensors[name] = t.to(dtype).clone(memory_format=torch.contiguous_format)
     wide = {"adamw": (7, 8), "attention_cached": (5,), "normuon_update": (6,), "step_scalars": (3,), "step_result": (3,)}.get(op, ())
     for k, t in enumerate(ins):
@@ -482,11 +484,36 @@ def make_nf4():
     add("nf4_dequantise", "plain", [codes, scale], [weight(scale)])
 
 
+def make_fp8_tiles():
+    """Tiles of 128 rows and columns, those at the edges smaller."""
+    for case, (n, k) in dict(tall=(130, 5), wide=(3, 259)).items():
+        def spread(scale):
+            return scale.repeat_interleave(128, 0)[:n].repeat_interleave(128, 1)[:, :k]
+        down, across = -(-n // 128), -(-k // 128)
+        x = f32(rand(n, k) * torch.exp(rand(n, 1)))
+        tiles = F.pad(x, (0, across * 128 - k, 0, down * 128 - n)).reshape(down, 128, across, 128)
+        scale = tiles.abs().amax((1, 3)) / 448
+        codes = (x / spread(scale)).to(torch.float8_e4m3fn)
+        add("fp8_tiles_quantise", case, [x], [codes, scale])
+        add("fp8_tiles_dequantise", case, [codes, f32(scale)], [codes.double() * spread(f32(scale))])
+
+
+def make_nvfp4():
+    """Every code with scales of every kind; tests/oracle/make_nvfp4.py is about how codes are made."""
+    values = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6], dtype=torch.float64)
+    codes = ints(0, 16, 5, 48).to(torch.uint8)
+    scale = torch.cat([torch.tensor([0, 2 ** -9, 448.0], dtype=torch.float64), rand(12).abs()]).reshape(5, 3).to(torch.float8_e4m3fn)
+    w = torch.cat([values, -values])[codes.long()] * scale.double().repeat_interleave(16, 1) * f32(torch.tensor(0.013))
+    add("nvfp4_dequantise", "rows", [codes, scale, torch.tensor([0.013])], [w])
+    add("nvfp4_dequantise", "columns", [codes, scale, torch.tensor([0.013])], [w.T], transposed=True)
+
+
 def main():
     torch.set_num_threads(1)
     for make in (make_embedding, make_linear, make_norms, make_rope, make_attention, make_swiglu, make_losses,
                  make_optimizer, make_lora, make_gelu, make_layer_norm, make_normuon, make_step_scalars,
-                 make_step_result, make_copy, make_cast, make_nf4):
+                 make_step_result, make_copy, make_cast, make_nf4, make_fp8_tiles,
+                 make_nvfp4):
         make()
     save_file(dict(sorted(tensors.items())), PATH, metadata=dict(cases=json.dumps(cases, sort_keys=True)))
     print("%d cases of %d ops, %d bytes" % (len(cases), len({c.split(".")[0] for c in cases}), os.path.getsize(PATH)))

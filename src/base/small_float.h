@@ -1,0 +1,115 @@
+/* Floats of 8 and 4 bits, given their fields, for the CPU and CUDA: the same operations in both, so that codes are the same. */
+#pragma once
+
+#include <stdint.h>
+
+#ifdef __CUDACC__
+#define SMALL_FN static __host__ __device__ __forceinline__
+#else
+#define SMALL_FN static inline __attribute__((always_inline))
+#endif
+
+typedef struct SmallFloat {
+    int      bits, mantissa, bias;
+    uint32_t largest, infinity, nan; /* codes without the sign; 0: there is none */
+} SmallFloat;
+
+SMALL_FN SmallFloat small_e4m3(void)
+{
+    SmallFloat format = {8, 3, 7, 0x7E, 0, 0x7F};
+    return format;
+}
+
+SMALL_FN SmallFloat small_e5m2(void)
+{
+    SmallFloat format = {8, 2, 15, 0x7B, 0x7C, 0x7E};
+    return format;
+}
+
+SMALL_FN SmallFloat small_e2m1(void)
+{
+    SmallFloat format = {4, 1, 1, 0x7, 0, 0};
+    return format;
+}
+
+SMALL_FN uint32_t small_bits(float value)
+{
+    union {
+        float    value;
+        uint32_t bits;
+    } word = {value};
+    return word.bits;
+}
+
+SMALL_FN float small_value(uint32_t bits)
+{
+    union {
+        uint32_t bits;
+        float    value;
+    } word = {bits};
+    return word.value;
+}
+
+/* 2^exponent, of a normal float. */
+SMALL_FN float small_power(int exponent)
+{
+    return small_value((uint32_t)(127 + exponent) << 23);
+}
+
+enum { SMALL_INFINITY = 0x7F800000 }; /* its bits: those of finite magnitudes are below, of NaN above */
+
+/* The code without the sign of a magnitude that isn't finite: NaN also for an infinity that the format doesn't have. Where it has
+ * neither, infinity becomes the largest value and NaN 0. */
+SMALL_FN uint32_t small_special(SmallFloat f, uint32_t magnitude)
+{
+    if (magnitude > SMALL_INFINITY) return f.nan;
+    return f.infinity ? f.infinity : f.nan ? f.nan : f.largest;
+}
+
+/* The least magnitude of a normal number, as bits of a float; those below have even steps of 2^(1 - bias - mantissa). */
+SMALL_FN uint32_t small_least(SmallFloat f)
+{
+    return (uint32_t)(128 - f.bias) << 23;
+}
+
+/* A code with the sign of the float `word`, and what it must be beyond the range. */
+SMALL_FN uint32_t small_join(SmallFloat f, uint32_t word, uint32_t code)
+{
+    uint32_t magnitude = word & 0x7FFFFFFFu, sign = word >> 31 << (f.bits - 1);
+    if (!f.nan && magnitude > SMALL_INFINITY) return 0;
+    code = code > f.largest ? f.largest : code;
+    return sign | (magnitude < SMALL_INFINITY ? code : small_special(f, magnitude));
+}
+
+/* The code of the nearest value, ties to even. Finite values beyond the largest become it. */
+SMALL_FN uint32_t small_nearest(SmallFloat f, float value)
+{
+    uint32_t word = small_bits(value), magnitude = word & 0x7FFFFFFFu;
+    int      cut = 23 - f.mantissa;
+    /* Below the normal numbers a sum with 2^23 steps is rounded to whole ones, which are its last bits. */
+    uint32_t steps = (uint32_t)(127 + 23 + 1 - f.bias - f.mantissa) << 23;
+    uint32_t subnormal = small_bits(small_value(magnitude) + small_value(steps)) - steps;
+    uint32_t normal = (magnitude - ((uint32_t)(127 - f.bias) << 23) + (1u << (cut - 1)) - 1 + (magnitude >> cut & 1)) >> cut;
+    return small_join(f, word, magnitude < small_least(f) ? subnormal : normal);
+}
+
+/* The code of one of the two values around `value`: of the upper magnitude with a chance of the part of the step that lies below, to
+ * 1 of 65,536. `random`: 16 bits. Values of the format keep theirs. */
+SMALL_FN uint32_t small_stochastic(SmallFloat f, float value, uint32_t random)
+{
+    uint32_t word = small_bits(value), magnitude = word & 0x7FFFFFFFu, more = 2 * random + 1; /* of 2^17 */
+    int      cut = 23 - f.mantissa;
+    float    inside = magnitude < small_least(f) ? small_value(magnitude) : 0;
+    uint32_t subnormal = ((uint32_t)(inside * small_power(16 + f.bias + f.mantissa)) + more) >> 17;
+    uint32_t normal = (magnitude - ((uint32_t)(127 - f.bias) << 23) + (more << (cut - 17))) >> cut;
+    return small_join(f, word, magnitude < small_least(f) ? subnormal : normal);
+}
+
+SMALL_FN float small_decode(SmallFloat f, uint32_t code)
+{
+    uint32_t magnitude = code & ((1u << (f.bits - 1)) - 1), sign = code >> (f.bits - 1) << 31;
+    uint32_t normal = (magnitude << (23 - f.mantissa)) + ((uint32_t)(127 - f.bias) << 23);
+    uint32_t subnormal = small_bits((float)magnitude * small_power(1 - f.bias - f.mantissa));
+    uint32_t special = magnitude == f.infinity ? SMALL_INFINITY : 0x7FC00000u;
+    return small_value(sign | (magnitude > f.largest ? special : magnitude >> f.mantissa ? normal : subnormal));
+}

@@ -1,0 +1,77 @@
+/* fp8_tiles_quantise and fp8_tiles_dequantise: what the generic tests can't see. */
+#include "ops/op_case.h"
+
+enum { ROWS = 130, COLS = 259, TILES = 6 };
+
+/* Codes and scales of x (ROWS,COLS), and the weight of those. */
+static void there_and_back(const float *x, OpCase *q, OpCase *d)
+{
+    RunOptions run = {.want = ~0u, .poison = 0xFF};
+    TensorType type = type_make(DT_F32, 2, (int64_t)ROWS, (int64_t)COLS);
+    EXPECT_OK(op_case_make(q, &op_fp8_tiles_quantise, NULL, &type));
+    memcpy(q->in[0].data, x, q->in[0].bytes);
+    EXPECT_OK(op_case_run(q, &op_fp8_tiles_quantise.cpu[0], &run, "quantise"));
+    TensorType types[NODE_MAX_IN] = {q->all_out[0]->type, q->all_out[1]->type};
+    EXPECT_OK(op_case_make(d, &op_fp8_tiles_dequantise, NULL, types));
+    for (int k = 0; k < 2; k++) memcpy(d->in[k].data, q->out[k].data, d->in[k].bytes);
+    EXPECT_OK(op_case_run(d, &op_fp8_tiles_dequantise.cpu[0], &run, "dequantise"));
+}
+
+static void free_both(OpCase *q, OpCase *d)
+{
+    op_case_free(q);
+    op_case_free(d);
+}
+
+static float drawn(int i)
+{
+    return ldexpf((float)((uint32_t)i * 2654435761u >> 8) / 8388608.0f - 1, i % 7 - 3);
+}
+
+/* Nothing of a tile that isn't finite comes back as a number; the other tiles do. */
+static void what_is_not_finite_stays_visible(void)
+{
+    static const float bad[] = {NAN, -NAN, INFINITY, -INFINITY};
+    static float       x[ROWS * COLS];
+    for (int k = 0; k < 4; k++) {
+        OpCase q, d;
+        for (int i = 0; i < ROWS * COLS; i++) x[i] = drawn(i);
+        x[7 * COLS + 130] = bad[k];
+        there_and_back(x, &q, &d);
+        for (int i = 0; i < ROWS * COLS; i++)
+            EXPECT(isfinite(((const float *)(void *)d.out[0].data)[i]) == (i / COLS >= 128 || i % COLS / 128 != 1));
+        free_both(&q, &d);
+    }
+}
+
+/* Tiles of zeros, of what is too small for a scale, and of the largest numbers. */
+static void any_magnitude_comes_back(void)
+{
+    static const float size[TILES] = {0, 1e-44f, 1e-38f, 3e38f, 1, 448};
+    static float       x[ROWS * COLS];
+    OpCase             q, d;
+    for (int i = 0; i < ROWS * COLS; i++) x[i] = fmaxf(-1, fminf(1, drawn(i))) * size[i / COLS / 128 * 3 + i % COLS / 128];
+    there_and_back(x, &q, &d);
+    const float *scale = (const float *)(void *)q.out[1].data, *w = (const float *)(void *)d.out[0].data;
+    EXPECT(scale[0] == 1 && scale[1] == 1);
+    for (int i = 0; i < ROWS * COLS; i++) {
+        int tile = i / COLS / 128 * 3 + i % COLS / 128;
+        EXPECT_NEAR(w[i], x[i], fmaxf(fmaxf(fabsf(x[i]) / 16, size[tile] * 0x1p-17f), 2e-44f));
+    }
+    free_both(&q, &d);
+}
+
+static void wrong_scales_are_refused(void)
+{
+    static const DequantiseAttrs to_f16 = {.dtype = DTYPE_TO_ATTR(DT_F16)};
+    const TensorType             good[NODE_MAX_IN] = {type_make(DT_E4M3, 2, (int64_t)ROWS, (int64_t)COLS),
+                                                      type_make(DT_F32, 2, INT64_C(2), INT64_C(3))};
+    TensorType                   short_scale[NODE_MAX_IN] = {good[0], type_make(DT_F32, 2, INT64_C(1), INT64_C(3))};
+    OpCase                       c;
+    EXPECT_FAILS(op_case_make(&c, &op_fp8_tiles_dequantise, &to_f16, good), ERR_INVALID, "dtype is f16; expected f32 or bf16");
+    op_case_free(&c);
+    EXPECT_FAILS(op_case_make(&c, &op_fp8_tiles_dequantise, NULL, short_scale), ERR_INVALID, "scale is f32[1,3]");
+    op_case_free(&c);
+}
+
+TEST_MAIN(TEST(what_is_not_finite_stays_visible), TEST(any_magnitude_comes_back), TEST(wrong_scales_are_refused))
