@@ -52,6 +52,8 @@ done
 run pt "$dir/run.yaml" model="$dir/nf4_codes" output_dir="$dir/plain" qlora=none
 check "qlora: none: $(cat "$dir/err")" grep -q "tensors are NF4 (bitsandbytes); they are dequantised to fp32" "$dir/err"
 check "and trains the same" cmp "$dir/plain/adapter_model.safetensors" "$dir/nf4_out_numbers/adapter_model.safetensors"
+run pt "$dir/run.yaml" model="$dir/nf4_codes" output_dir="$dir/asked" qlora=nf4
+check "its format, asked for: $(cat "$dir/err")" grep -q "they stay as they are" "$dir/err"
 run pt "$dir/run.yaml" model="$dir/fp8_codes" output_dir="$dir/again" qlora=nf4
 check "another format: $(cat "$dir/err")" grep -q "tensors are FP8 (128x128); they are quantised again to nf4" "$dir/err"
 run pt "$dir/run.yaml" model="$dir/fp8_numbers" output_dir="$dir/once" qlora=nf4
