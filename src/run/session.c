@@ -172,6 +172,7 @@ static Status load_parts(Session *s, const Param *param, const Launch *launch, c
 {
     for (int k = 0; k < launch->node->num_out; k++) {
         const TensorView *out = &launch->args.out[k];
+        if (!out->data) continue;
         TRY(s->device->api->upload(s->device, out->data, source->part(source->context, param, k), (size_t)type_bytes(&out->type)));
     }
     return OK;

@@ -207,8 +207,8 @@ Status setup_options(const Config *config, const HfModel *model, CompileOptions 
                               .num_targets = (int)config->lora_target_modules.count,
                               .targets = config->lora_target_modules.items};
     out->weight_format = weight_format_find(choice_text(config->qlora));
-    bool keep = !config->origin[KEY_run_qlora] || out->weight_format == model->weight_format;
-    if (config->lora && keep) weights_keep_format(model, out);
+    bool is_same = out->weight_format && model->weight_format && out->weight_format->dequantise == model->weight_format->dequantise;
+    if (config->lora && (is_same || !config->origin[KEY_run_qlora])) weights_keep_format(model, out);
     out->train_base = !config->lora;
     return OK;
 }
