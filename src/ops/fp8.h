@@ -17,7 +17,19 @@
 /* A tensor's scale. The inverse is first: products read it through a pointer that cuBLASLt wants 16-byte aligned. */
 enum { FP8_INVERSE, FP8_SCALE, FP8_SCALE_FLOATS = 4 };
 
-enum { FP8_NAN_E4M3 = 0x7F, FP8_NAN_E5M2 = 0x7E, FP8_MOST_MARGIN = 32 };
+enum { FP8_MOST_MARGIN = 32, FP8_SCALE_PART = 16384 /* elements that fp8_own_scale takes at a time */ };
+
+/* The format of codes that an attribute names. */
+FP8_FN DType fp8_dtype(int64_t attr)
+{
+    return attr ? ATTR_TO_DTYPE(attr) : DT_E4M3;
+}
+
+/* The code of what isn't finite, as dtype_encode has it for NaN. */
+FP8_FN uint32_t fp8_nan(DType dtype)
+{
+    return dtype == DT_E4M3 ? 0x7F : 0x7E;
+}
 
 FP8_FN void fp8_scale_set(float *scale, float value)
 {

@@ -12,10 +12,10 @@ enum { IN_X, IN_SCALE };
 static Status fp8_own_scale_infer(Node *node)
 {
     const Fp8OwnScaleAttrs *attrs = node->attrs;
-    DType                   dtype = attrs->dtype ? ATTR_TO_DTYPE(attrs->dtype) : DT_E4M3;
+    DType                   dtype = fp8_dtype(attrs->dtype);
     FAIL_IF(!(DT_SET(dtype) & DT_SET_FP8), ERR_INVALID, "dtype is %s; expected e4m3 or e5m2", dtype_info(dtype)->name);
-    FAIL_IF(attrs->margin < 0 || attrs->margin > FP8_MOST_MARGIN, ERR_INVALID, "margin is %lld; expected 0 to %d",
-            (long long)attrs->margin, FP8_MOST_MARGIN);
+    FAIL_IF(attrs->margin < 0 || attrs->margin > FP8_MOST_MARGIN, ERR_INVALID, "margin is %lld; expected 0 to %d", (long long)attrs->margin,
+            FP8_MOST_MARGIN);
     TRY(infer_float(node, IN_X, "x", 1));
     TRY(infer_input(node, IN_SCALE, "scale", DT_SET_F32, DIMS(FP8_SCALE_FLOATS)));
     node->out[0]->type = node->in[IN_SCALE]->type;
@@ -27,12 +27,10 @@ static OpCost fp8_own_scale_cost(const Node *node)
     return cost_streaming(node, (double)type_numel(&node->in[IN_X]->type));
 }
 
-enum { PER_TASK = 64 * TILE };
-
-/* On CUDA a block takes as many elements as a task does here. */
+/* The largest magnitude of each part of x, on the CPU and CUDA. */
 static size_t fp8_own_scale_gpu_workspace(const Node *node)
 {
-    return (size_t)div_up(type_numel(&node->in[IN_X]->type), PER_TASK) * sizeof(uint32_t);
+    return (size_t)div_up(type_numel(&node->in[IN_X]->type), FP8_SCALE_PART) * sizeof(uint32_t);
 }
 
 static size_t fp8_own_scale_workspace(const Node *node, int num_workers)
@@ -45,7 +43,7 @@ static void largest_task(void *context, int64_t task, int worker)
 {
     const KernelArgs *args = context;
     const TensorView *x = &args->in[IN_X];
-    int64_t           begin = task * PER_TASK, end = min_i64(type_numel(&x->type), begin + PER_TASK);
+    int64_t           begin = task * FP8_SCALE_PART, end = min_i64(type_numel(&x->type), begin + FP8_SCALE_PART);
     uint32_t          most = 0;
     float             scratch[TILE];
     (void)worker;
@@ -61,13 +59,11 @@ static Status fp8_own_scale_cpu(const KernelArgs *args)
 {
     const Fp8OwnScaleAttrs *attrs = args->attrs;
     const uint32_t         *parts = args->workspace;
-    int64_t                 tasks = div_up(type_numel(&args->in[IN_X].type), PER_TASK);
+    int64_t                 tasks = div_up(type_numel(&args->in[IN_X].type), FP8_SCALE_PART);
     uint32_t                most = 0;
     pool_run(args->pool, tasks, largest_task, (void *)args);
     for (int64_t i = 0; i < tasks; i++) most = parts[i] > most ? parts[i] : most;
-    if (args->out[0].data)
-        fp8_scale_follow(args->out[0].data, fp8_of_magnitude(most), fp8_most(attrs->dtype ? ATTR_TO_DTYPE(attrs->dtype) : DT_E4M3),
-                         attrs->margin);
+    if (args->out[0].data) fp8_scale_follow(args->out[0].data, fp8_of_magnitude(most), fp8_most(fp8_dtype(attrs->dtype)), attrs->margin);
     return OK;
 }
 

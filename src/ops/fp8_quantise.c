@@ -14,7 +14,7 @@ enum { OUT_CODES, OUT_CODES_T, OUT_AMAX };
 static Status fp8_quantise_infer(Node *node)
 {
     const Fp8QuantiseAttrs *attrs = node->attrs;
-    DType                   dtype = attrs->dtype ? ATTR_TO_DTYPE(attrs->dtype) : DT_E4M3;
+    DType                   dtype = fp8_dtype(attrs->dtype);
     FAIL_IF(!(DT_SET(dtype) & DT_SET_FP8), ERR_INVALID, "dtype is %s; expected e4m3 or e5m2", dtype_info(dtype)->name);
     TRY(infer_float(node, IN_X, "x", 2));
     TRY(infer_input(node, IN_SCALE, "scale", DT_SET_F32, DIMS(FP8_SCALE_FLOATS)));
@@ -42,7 +42,7 @@ typedef struct Quantise {
 /* `count` elements from `at` on, EDGE at most. Returns the largest finite magnitude. */
 static uint32_t encode_part(const Quantise *q, int64_t at, int64_t count, uint8_t *codes)
 {
-    const TensorView *x = &q->args->in[IN_X], *scale = &q->args->in[IN_SCALE];
+    const TensorView       *x = &q->args->in[IN_X], *scale = &q->args->in[IN_SCALE];
     const Fp8QuantiseAttrs *attrs = q->args->attrs;
     float                   scratch[EDGE], scaled[EDGE], factor = ((const float *)scale->data)[FP8_SCALE];
     const float            *values = tile_load(x, at, count, scratch);
@@ -53,7 +53,7 @@ static uint32_t encode_part(const Quantise *q, int64_t at, int64_t count, uint8_
         scaled[i] = is_finite ? values[i] * factor : NAN;
         if (is_finite && magnitude > most) most = magnitude;
     }
-    dtype_encode(attrs->dtype ? ATTR_TO_DTYPE(attrs->dtype) : DT_E4M3, scaled, count, codes);
+    dtype_encode(fp8_dtype(attrs->dtype), scaled, count, codes);
     return most;
 }
 

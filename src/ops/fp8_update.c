@@ -17,8 +17,8 @@ static const AttrDef fp8_update_attrs[] = {ATTR_INT(Fp8UpdateAttrs, margin, 0), 
 static Status fp8_update_infer(Node *node)
 {
     const Fp8UpdateAttrs *attrs = node->attrs;
-    FAIL_IF(attrs->margin < 0 || attrs->margin > FP8_MOST_MARGIN, ERR_INVALID, "margin is %lld; expected 0 to %d",
-            (long long)attrs->margin, FP8_MOST_MARGIN);
+    FAIL_IF(attrs->margin < 0 || attrs->margin > FP8_MOST_MARGIN, ERR_INVALID, "margin is %lld; expected 0 to %d", (long long)attrs->margin,
+            FP8_MOST_MARGIN);
     TRY(infer_input(node, UPDATE_IN_NOW, "now", DT_SET_F32, DIMS(-1)));
     int64_t tensors = node->in[UPDATE_IN_NOW]->type.dim[0];
     TRY(infer_input(node, UPDATE_IN_HISTORY, "history", DT_SET_F32, DIMS(-1, tensors)));
@@ -64,7 +64,8 @@ static const Fp8UpdateAttrs newest = {.margin = 3, .most_recent = true};
 /* A history of h rows, of s tensors. */
 #define SAMPLE(h, s, attributes) \
     { \
-        .in = {{DT_F32, 1, {s}}, {DT_F32, 2, {h, s}}, {DT_F32, 2, {s, FP8_SCALE_FLOATS}}, {DT_F32, 1, {s}}, {DT_F32, 1, {1}}, {DT_I64, 1, {1}}}, \
+        .in = {{DT_F32, 1, {s}}, {DT_F32, 2, {h, s}}, {DT_F32, 2, {s, FP8_SCALE_FLOATS}}, \
+               {DT_F32, 1, {s}}, {DT_F32, 1, {1}},    {DT_I64, 1, {1}}}, \
         .attrs = attributes, .int_range = { \
             [UPDATE_IN_COUNT] = 1000 \
         } \

@@ -139,14 +139,22 @@ OpCost launch_cost(const Launch *launch)
     return node->op->cost ? node->op->cost(node) : (OpCost){0};
 }
 
-/* The dtype of the largest input: what a matrix unit works on. */
+static bool is_added_to(const Node *node, int k)
+{
+    for (int i = 0; i < node->op->num_alias; i++)
+        if (node->op->alias[i].in == k) return true;
+    return false;
+}
+
+/* The dtype of the largest input but for what results are added to: what a matrix unit works on. */
 static DType operand_dtype(const Node *node)
 {
-    int64_t largest = 0;
-    DType   dtype = DT_F32;
+    const DTypeSet formats = DT_SET_FLOAT | DT_SET_FP8 | DT_SET(DT_E2M1);
+    int64_t        largest = 0;
+    DType          dtype = DT_F32;
     for (int i = 0; i < node->num_in; i++) {
         const TensorType *type = node->in[i] ? &node->in[i]->type : NULL;
-        if (!type || !(DT_SET(type->dtype) & DT_SET_FLOAT) || type_numel(type) <= largest) continue;
+        if (!type || !(DT_SET(type->dtype) & formats) || type_numel(type) <= largest || is_added_to(node, i)) continue;
         largest = type_numel(type);
         dtype = type->dtype;
     }
