@@ -353,6 +353,16 @@ static Status measure_all(Precision *p)
     return OK;
 }
 
+/* A GPU whose rates are known has none where there are no units. */
+static Status check_device(const DeviceFacts *facts)
+{
+    FAIL_IF(facts->gemm_flops[DT_BF16] > 0 && !(facts->gemm_flops[DT_E4M3] > 0), ERR_UNSUPPORTED,
+            "%s has no FP8 units (GPUs from compute capability 8.9 on have them), which recipe: fp8-hybrid, matmul_dtype: e4m3 and "
+            "gradient_dtype: e5m2 need; set recipe: bf16",
+            facts->name);
+    return OK;
+}
+
 static int num_layers(const Graph *graph)
 {
     int count = 0;
@@ -369,6 +379,7 @@ Status pass_precision(PassContext *context, Graph **graph_ref)
     p.forward = options->forward == DT_E4M3;
     p.backward = options->backward == DT_E5M2;
     if (!p.forward && !(p.backward && is_training(&p))) return OK;
+    TRY(check_device(&context->plan->facts));
     p.end_layer = num_layers(graph) - (int)options->skip_last;
     start(&p);
     find_scaled(&p);

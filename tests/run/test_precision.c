@@ -119,7 +119,7 @@ static void follow(const char *family, int64_t margin, bool most_recent)
     open_family(&f, family, &options);
     calibrate(&f, margin);
     int    num = f.plan->num_scaled, applied = 0;
-    float *history = arena_array(&f.arena, float, HISTORY * num), *want = read_floats(&f, PRECISION_SCALES, NULL);
+    float *history = arena_array(&f.arena, float, HISTORY *num), *want = read_floats(&f, PRECISION_SCALES, NULL);
     for (int i = 0; i < num; i++) EXPECT(want[4 * i] > 0 && want[4 * i + 1] > 0);
     for (int step = 0; step < STEPS; step++) {
         run_rows(&f, step, PROGRAM_MICRO_FIRST, PROGRAM_MICRO_NEXT);
@@ -222,7 +222,6 @@ static void adapters_have_the_gradients_of_bf16(void)
 
 /* ---- same bits ---- */
 
-
 static void train(const char *family, CompileOptions *options, int steps, float *losses, Family *f)
 {
     open_family(f, family, options);
@@ -245,7 +244,8 @@ static void expect_same(Family *a, Family *b, const char *what)
 
 static void recomputation_changes_no_bit(void)
 {
-    static const uint32_t parts[] = {1u << PART_BLOCK, 1u << PART_NORM, 1u << PART_SWIGLU | 1u << PART_ATT, 1u << PART_FFN | 1u << PART_QKV};
+    static const uint32_t parts[] = {1u << PART_BLOCK, 1u << PART_NORM, 1u << PART_SWIGLU | 1u << PART_ATT,
+                                     1u << PART_FFN | 1u << PART_QKV};
     for (int lora = 0; lora < 2; lora++)
         for (int i = 0; i < 4; i++) {
             CompileOptions keep = make_options(true, 2), again = make_options(true, 2);
@@ -284,8 +284,8 @@ static void micro_batches_leave_the_first_amax_and_hardly_change_the_rest(void)
         for (int k = 0; k < num; k++) {
             bool is_forward = f[0].plan->scaled[k].dtype == DT_E4M3;
             if (is_forward && history[k] != other[k])
-                test_fail(__FILE__, __LINE__, "%d micro-steps: amax of %s is %g, not %g", 1 << i, f[0].plan->scaled[k].name, (double)other[k],
-                          (double)history[k]);
+                test_fail(__FILE__, __LINE__, "%d micro-steps: amax of %s is %g, not %g", 1 << i, f[0].plan->scaled[k].name,
+                          (double)other[k], (double)history[k]);
             if (!(fabsf(its[4 * k + 1] / scales[4 * k + 1] - 1) <= 0.02f))
                 test_fail(__FILE__, __LINE__, "%d micro-steps: scale of %s is %g, not %g", 1 << i, f[0].plan->scaled[k].name,
                           (double)its[4 * k + 1], (double)scales[4 * k + 1]);

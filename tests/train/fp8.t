@@ -102,9 +102,15 @@ run explain "$dir/run.yaml" model_dtype=bf16 recipe=fp8-hybrid
 check "explain: $(grep -c scaled_linear "$dir/out") products" grep -qE 'e4m3.* = fp8_quantise' "$dir/out"
 run explain "$dir/run.yaml" --program calibrate model_dtype=bf16 recipe=fp8-hybrid
 check "explain --program calibrate" [ "$(grep -c fp8_quantise "$dir/out")" -gt 0 -a "$(grep -c scaled_linear "$dir/out")" = 0 ]
+for lora in false true; do
+    run bench "$dir/run.yaml" --steps 1 --json model_dtype=bf16 recipe=fp8-hybrid lora=$lora
+    check "bench, lora $lora: $(cat "$dir/out" "$dir/err")" grep -qE '"loss": ?[1-9]' "$dir/out"
+done
 refused "fp32 products" 2 "matmul_dtype" "expected bf16 or e4m3" -- plan "$dir/run.yaml" model_dtype=bf16 matmul_dtype=fp32
 refused "fp32 gradients" 2 "gradient_dtype" "expected bf16 or e5m2" -- plan "$dir/run.yaml" model_dtype=bf16 gradient_dtype=fp32
 refused "e4m3 gradients" 2 "expected one of fp32, bf16, e5m2" -- plan "$dir/run.yaml" gradient_dtype=e4m3
+refused "a GPU without FP8 units" 2 "NVIDIA A100-SXM4-80GB has no FP8 units" "set recipe: bf16" -- \
+    plan "$dir/run.yaml" recipe=fp8-hybrid model_dtype=bf16 --gpu a100
 refused "a recipe that isn't there" 2 "recipe nvfp4 isn't supported yet" -- plan "$dir/run.yaml" recipe=nvfp4
 run plan "$dir/run.yaml" recipe=fp8-hybrid model_dtype=bf16 gradient_dtype=bf16
 check "what the recipe overrides: $(cat "$dir/err")" grep -qF "gradient_dtype: no effect without recipe: bf16" "$dir/err"
