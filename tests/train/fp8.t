@@ -93,6 +93,11 @@ train lora-fp8 30 lora=true lora_rank=4 recipe=fp8-hybrid
 near lora-bf16 lora-fp8 step 0.005
 near lora-bf16 lora-fp8 eval 0.005
 
+weights() { "$SUROGATE" plan "$dir/run.yaml" --json model_dtype=bf16 lora=true "$@" 2> "$dir/err" | sed -E 's/.*"weights": ([0-9]+).*/\1/'; }
+bf16=$(weights) fp8=$(weights recipe=fp8-hybrid) forward=$(weights matmul_dtype=e4m3)
+check "frozen weights are kept in codes alone, in both layouts: $fp8 bytes, $bf16 in bf16" [ $((fp8 - bf16)) -lt 4096 -a "$fp8" -ge "$bf16" ]
+check "beside them where the backward pass reads bf16: $forward bytes" [ "$forward" -gt $((bf16 + 8192)) ]
+
 # --- what is shown, and what is refused
 run plan "$dir/run.yaml" model_dtype=bf16 recipe=fp8-hybrid
 check "plan: $(cat "$dir/out")" grep -qE '^fp8 +[0-9]+ tensors with scales; codes of weights [0-9.]+ KiB, scales and their history' "$dir/out"
