@@ -176,6 +176,8 @@ int64_t plan_code_bytes(const Plan *plan);
 int64_t plan_scale_bytes(const Plan *plan);
 
 OpCost launch_cost(const Launch *launch);
+/* The dtype of the largest input but for what results are added to: what a matrix unit works on. */
+DType launch_operand_dtype(const Launch *launch);
 /* Seconds that the link is busy with what a launch reads and writes of the host's memory. */
 double launch_link_seconds(const DeviceFacts *facts, const Launch *launch);
 /* Seconds a launch takes at least on such a device: by arithmetic, traffic or the link, and what any launch costs. document_share: how much
