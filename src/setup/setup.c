@@ -82,16 +82,15 @@ static Status choose_dtypes(const Config *config, CompileOptions *out)
 }
 
 /* The dtype that a key names, or the recipe's where that has one. A float dtype is the model's. */
-static Status product_dtype(const Config *config, ConfigKey key, Choice choice, DType of_recipe, DType fp8, DType *out)
+static Status product_dtype(const Config *config, const char *key, Choice choice, DType of_recipe, DType fp8, DType *out)
 {
     bool is_float = choice == OPT_UNSET || strcmp(choice_text(choice), choice_text(config->model_dtype)) == 0;
     *out = of_recipe;
     if (of_recipe != DT_COUNT) return OK;
     *out = is_float ? float_dtype(config->model_dtype) : fp8;
     if (is_float || strcmp(choice_text(choice), dtype_info(fp8)->name) == 0) return OK;
-    Status status = status_fail(ERR_UNSUPPORTED, "%s with model_dtype %s; expected %s or %s", choice_text(choice),
-                                choice_text(config->model_dtype), choice_text(config->model_dtype), dtype_info(fp8)->name);
-    return config_at(config->origin, key, status);
+    FAIL(ERR_UNSUPPORTED, "%s %s with model_dtype %s; expected %s or %s", key, choice_text(choice), choice_text(config->model_dtype),
+         choice_text(config->model_dtype), dtype_info(fp8)->name);
 }
 
 static Status choose_precision(const Config *config, CompileOptions *out)
@@ -104,8 +103,8 @@ static Status choose_precision(const Config *config, CompileOptions *out)
                                     .most_recent = config->fp8_amax_algorithm == OPT_AMAX_MOST_RECENT,
                                     .skip_first = config->skip_quant_first_layers,
                                     .skip_last = config->skip_quant_last_layers};
-    TRY(product_dtype(config, KEY_run_matmul_dtype, config->matmul_dtype, recipe->forward, DT_E4M3, &precision->forward));
-    return product_dtype(config, KEY_run_gradient_dtype, config->gradient_dtype, recipe->backward, DT_E5M2, &precision->backward);
+    TRY(product_dtype(config, "matmul_dtype", config->matmul_dtype, recipe->forward, DT_E4M3, &precision->forward));
+    return product_dtype(config, "gradient_dtype", config->gradient_dtype, recipe->backward, DT_E5M2, &precision->backward);
 }
 
 static Status choose_optimizer(const Config *config, CompileOptions *out)

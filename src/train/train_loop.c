@@ -3,8 +3,8 @@
 #include "train/trainer_internal.h"
 
 #include "base/log.h"
+#include "run/scales.h"
 #include "train/report.h"
-#include "train/scales.h"
 #include "train/signals.h"
 
 #include <math.h>
