@@ -11,7 +11,7 @@ enum { FORMAT_MAX_PARTS = 4 };
 typedef struct WeightFormat {
     const char  *name; /* nf4 */
     const OpDef *quantise, *dequantise;
-    const void  *attrs; /* of the first; NULL: as they are unless said */
+    const void  *attrs; /* of the first; NULL: its defaults */
     int          num_parts;
     const char  *parts[FORMAT_MAX_PARTS]; /* parameter P has values P.codes, P.absmax, ... */
 } WeightFormat;

@@ -92,7 +92,7 @@ static void all_problems_are_told_at_once(void)
         "expected a key, found a list\n",
         "max_shard_size: expected a size like 8GB, found \"3 XB\"\n",
         "lora_target_modules: expected a text as item 2, found a list\n",
-        "load_in_8bit: of formats for a frozen base there is qlora: nf4",
+        "load_in_8bit: of 8 bits there is qlora: fp8",
         "adamw_epsilon: 0 is out of range, expected above 0\n",
         "warmup_ratio: 1.5 is out of range, expected 0 to 1\n",
         "save_steps: -1 is out of range, expected at least 0\n",
@@ -325,6 +325,10 @@ static void other_tools_keys_are_answered(void)
         EXPECT(config.lora);
         EXPECT_INT(config.qlora, OPT_QLORA_NF4);
     }
+    EXPECT_OK(parse("lora: true\nqlora_bnb: false\nqlora_fp8: true\nqlora_fp8_block_size: 128\n", NULL, NULL));
+    EXPECT_INT(config.qlora, OPT_QLORA_FP8);
+    EXPECT_OK(parse("lora: true\nqlora_fp4: true\nqlora_four_over_six: true\n", NULL, NULL));
+    EXPECT_INT(config.qlora, OPT_QLORA_NVFP4);
     EXPECT_OK(parse("adapter: qlora\n", "qlora=none", NULL));
     EXPECT_INT(config.qlora, OPT_QLORA_NONE);
     /* Trainer's false is no mixed precision: fp32. */
@@ -337,12 +341,12 @@ static void other_tools_keys_are_answered(void)
     EXPECT_CONTAINS(config.notes, "recipe");
     static const char *const cases[][2] = {
         {"recipe: fp8_hybrid\n", "run.yaml:1:1: recipe: matrix products have one policy; set model_dtype: bf16 or fp32"},
-        {"load_in_8bit: true\n", "run.yaml:1:1: load_in_8bit: of formats for a frozen base there is qlora: nf4"},
+        {"load_in_8bit: true\n", "run.yaml:1:1: load_in_8bit: of 8 bits there is qlora: fp8"},
         {"load_in_4bit: true\n", "run.yaml:1:15: qlora: it is for a frozen base under adapters; write lora: true"},
         {"adapter: qlora\nlora: false\n", "run.yaml:2:1: lora and adapter (at run.yaml:1:10) both set lora; keep one of them"},
-        {"bnb_4bit_quant_type: fp4\n", "of 4-bit formats of bitsandbytes there is nf4"},
+        {"bnb_4bit_quant_type: fp4\n", "of 4 bits there are qlora: nf4 and nvfp4"},
         {"bnb_4bit_compute_dtype: float16\n", "a matrix is made in model_dtype; set model_dtype: bf16 or fp32"},
-        {"quantization_bit: 8\n", "of formats for a frozen base there is qlora: nf4"},
+        {"quantization_bit: 8\n", "of 8 bits there is qlora: fp8"},
         {"fp16: true\n", "fp16: there is no fp16; set model_dtype: bf16 or fp32"},
         {"model_dtype: fp16\n", "expected one of fp32, bf16, found \"fp16\""},
         {"optim: paged_adamw_8bit\n", "optim: optimizer state isn't paged; write adamw_8bit"},
@@ -487,7 +491,7 @@ static void help_answers_every_name(void)
     static const char *const cases[][2] = {
         {"lora_r", "lora_rank (integer, default 16)\n    Rank of the adapters. No effect without lora: true.\n    Values: 1 to 65536.\n"},
         {"load_in_4bit", "qlora (word, default none)\n    Keep the frozen matrices"},
-        {"load_in_8bit", "load_in_8bit (another tool's)\n    of formats for a frozen base there is qlora: nf4"},
+        {"load_in_8bit", "load_in_8bit (another tool's)\n    of 8 bits there is qlora: fp8"},
         {"datasets.path", "datasets[].path (text)\n"},
         {"validation_datasets.0.field_messages", "datasets[].messages_field (text"},
         {"special_tokens.pad_token", "changes nothing here, and is ignored.\n"},

@@ -21,7 +21,7 @@ static void make_again(const WeightFormat *format, const TensorType *type, float
     RunOptions      run = {.want = ~0u, .poison = 0xFF};
     OpCase          q, d;
     in.dtype = DT_F32;
-    EXPECT_OK(op_case_make(&q, format->quantise, NULL, &in));
+    EXPECT_OK(op_case_make(&q, format->quantise, format->attrs, &in));
     memcpy(q.in[0].data, values, q.in[0].bytes);
     EXPECT_OK(op_case_run(&q, &format->quantise->cpu[0], &run, format->name));
     for (int k = 0; k < format->num_parts; k++) types[k] = q.all_out[k]->type;
@@ -152,10 +152,14 @@ static void compare(const char *family, const Case *c)
     family_close(&plain);
 }
 
+/* A fixture whose matrices every format takes: rows of blocks of 16. Of its packed matrices one has members of fewer rows than a tile. */
+#define QLORA "../qlora"
+
 static void each_format(const char *family, DType dtype)
 {
     const WeightFormat *format;
     for (int i = 0; (format = weight_format_at(i)); i++) {
+        if (format->quantise == &op_nvfp4_quantise && strcmp(family, QLORA) != 0) continue;
         compare(family, &(Case){dtype, format, 0, 0, 1});
         compare(family, &(Case){dtype, format, 1u << PART_BLOCK, 0, 3});
         compare(family, &(Case){dtype, format, 1u << PART_FFN | 1u << PART_QKV, 0, 2});
@@ -165,11 +169,13 @@ static void each_format(const char *family, DType dtype)
 
 static void a_quantised_base_computes_as_its_weights_made_again(void)
 {
+    each_format(QLORA, DT_F32);
     for (int i = 0; i < NUM_FAMILIES; i++) each_format(family_names[i], DT_F32);
 }
 
 static void in_bf16_too(void)
 {
+    each_format(QLORA, DT_BF16);
     for (int i = 0; i < NUM_FAMILIES; i++) each_format(family_names[i], DT_BF16);
 }
 
@@ -188,4 +194,69 @@ static void recomputation_changes_no_bit(void)
     EXPECT(memcmp(one.gradients, other.gradients, sizeof one.gradients) == 0);
 }
 
-TEST_MAIN(TEST(a_quantised_base_computes_as_its_weights_made_again), TEST(in_bf16_too), TEST(recomputation_changes_no_bit))
+/* ---- against transformers and PEFT over bitsandbytes' base (tests/oracle/make_qlora.py) ---- */
+
+static Status fixture_values(void *context, const Param *param, int64_t first, int64_t count, float *out)
+{
+    const StTensor *tensor = family_tensor(context, param);
+    FAIL_IF(!tensor, ERR_NOT_FOUND, "%s isn't in the fixture", param->name);
+    return st_to_f32(tensor, first, count, out);
+}
+
+static void check_losses(Family *f, const char *name)
+{
+    const int32_t *ids = fixture_ints(f, "plain.ids");
+    int32_t        labels[FAMILY_TOKENS], positions[FAMILY_TOKENS], doc_start[FAMILY_TOKENS] = {0};
+    float          got[FAMILY_TOKENS], *want = fixture_floats(f, name, NULL);
+    for (int i = 0; i < FAMILY_TOKENS; i++) {
+        positions[i] = i % FAMILY_T;
+        labels[i] = positions[i] + 1 < FAMILY_T ? ids[i + 1] : IGNORE_INDEX;
+    }
+    family_batch(f, ids, labels, positions, doc_start, 0, FAMILY_B, 1.0f / (FAMILY_B * (FAMILY_T - 1)), 0);
+    EXPECT_OK(session_run(f->session, plan_program(f->plan, PROGRAM_EVAL)));
+    EXPECT_OK(session_output(f->session, plan_program(f->plan, PROGRAM_EVAL), "losses", got, sizeof got));
+    for (int b = 0; b < FAMILY_B; b++) {
+        double error = max_error(got + b * FAMILY_T, want + b * (FAMILY_T - 1), FAMILY_T - 1);
+        if (!(error <= 1e-5)) test_fail(__FILE__, __LINE__, "%s: error %.3g", name, error);
+    }
+}
+
+static void check_oracle(const WeightFormat *format, bool adapted, const char *losses)
+{
+    Family         f;
+    Arena          arena = {0};
+    CompileOptions options = compile_defaults();
+    LoadSource     load = {.context = &f, .values = fixture_values};
+    compile_add(&options, PROGRAM_EVAL, FAMILY_B, FAMILY_T);
+    if (adapted) compile_add(&options, PROGRAM_MICRO_FIRST, FAMILY_B, FAMILY_T);
+    options.train_base = false;
+    options.weight_format = format;
+    if (adapted) use_adapter(QLORA, &options, &arena);
+    family_open(&f, QLORA, "config.json", &options, 2);
+    EXPECT_OK(session_load(f.session, false, &load));
+    EXPECT_OK(session_load(f.session, true, &load));
+    check_losses(&f, losses);
+    if (adapted) EXPECT_OK(session_run(f.session, plan_program(f.plan, PROGRAM_MICRO_FIRST)));
+    EXPECT_INT(f.plan->num_trained, adapted ? 28 : 0);
+    for (int i = 0; i < f.plan->num_trained; i++) {
+        const Param *param = f.plan->trained_params[i];
+        int64_t      n;
+        float       *want = fixture_floats(&f, arena_printf(&arena, "grad.base_model.model.%s", param->hf.names[0]), &n);
+        float       *got = arena_array(&arena, float, n);
+        EXPECT_OK(session_read(f.session, arena_printf(&arena, "grad.%s", param->name), got, (size_t)n * sizeof *got));
+        double error = l2_error(got, want, n);
+        if (!(error <= 1e-5)) test_fail(__FILE__, __LINE__, "gradient of %s: error %.3g", param->name, error);
+    }
+    family_close(&f);
+    arena_deinit(&arena);
+}
+
+static void nf4_is_that_of_transformers_and_peft(void)
+{
+    check_oracle(NULL, false, "plain.losses");
+    check_oracle(weight_format_find("nf4"), false, "nf4.losses");
+    check_oracle(weight_format_find("nf4"), true, "adapted.losses");
+}
+
+TEST_MAIN(TEST(nf4_is_that_of_transformers_and_peft), TEST(a_quantised_base_computes_as_its_weights_made_again), TEST(in_bf16_too),
+          TEST(recomputation_changes_no_bit))
