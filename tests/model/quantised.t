@@ -62,6 +62,18 @@ run pt "$dir/run.yaml" model="$dir/nf4_codes" output_dir="$dir/full" lora=false
 check "full training: $(cat "$dir/err")" grep -q "they are dequantised to fp32" "$dir/err"
 check "it saves numbers" [ "$(grep -c quantization "$dir/full/config.json")" = 0 ]
 
+# --- ModelOpt's own file alone
+cp -r "$dir/nvfp4_numbers" "$dir/modelopt"
+cp "$dir/nvfp4_codes/model.safetensors" "$dir/modelopt"
+echo '{"producer": {"name": "modelopt"}, "quantization": {"quant_algo": "NVFP4", "group_size": 16}}' > "$dir/modelopt/hf_quant_config.json"
+run eval "$dir/modelopt" --text "$dir/text.txt"
+check "hf_quant_config.json: $(cat "$dir/err")" grep -q "modelopt: 14 of 24 tensors are NVFP4" "$dir/err"
+mv "$dir/out" "$dir/want"
+run eval "$dir/nvfp4_numbers" --text "$dir/text.txt"
+check "hf_quant_config.json: as over numbers" cmp "$dir/want" "$dir/out"
+rm "$dir/modelopt/hf_quant_config.json"
+refused "codes that nothing tells of" 2 "28 tensors that this model doesn't have" -- eval "$dir/modelopt" --text "$dir/text.txt"
+
 # bad METHOD SETTINGS TEXT: a folder quantised like this is refused by each command, and nothing is written.
 bad() {
     cp -r "$dir/nf4_codes" "$dir/bad_$1"
