@@ -73,6 +73,46 @@ static void nvfp4_to_f32(const StMade *made, int64_t first, int64_t count, float
     }
 }
 
+/* ---- whether they are tame ---- */
+
+/* Whether all numbers of a part are so small that no product with a code overflows. NaN isn't. */
+static bool is_small(const StTensor *part)
+{
+    enum { COUNT = 4096 };
+    float values[COUNT];
+    for (int64_t first = 0; first < part->numel; first += COUNT) {
+        int64_t count = min_i64(COUNT, part->numel - first);
+        bool    small = st_to_f32(part, first, count, values) == OK;
+        for (int64_t i = 0; i < count; i++) small &= fabsf(values[i]) < 1e30f;
+        if (!small) return false;
+    }
+    return true;
+}
+
+static bool has_nan_code(const StTensor *part) /* of E4M3 */
+{
+    const uint8_t *codes = part->data;
+    bool           found = false;
+    for (int64_t i = 0; i < part->numel; i++) found |= (codes[i] & 0x7F) == small_e4m3().nan;
+    return found;
+}
+
+static bool nf4_is_tame(const StMade *made)
+{
+    const QuantisedTensor *q = (const QuantisedTensor *)made;
+    return fabsf(q->offset) < 1e30f && is_small(&q->parts[made->num_parts - 1]);
+}
+
+static bool fp8_is_tame(const StMade *made)
+{
+    return is_small(&made->parts[QUANTISED_SCALES]) && !has_nan_code(&made->parts[QUANTISED_CODES]);
+}
+
+static bool nvfp4_is_tame(const StMade *made)
+{
+    return is_small(&made->parts[QUANTISED_OUTER]) && !has_nan_code(&made->parts[QUANTISED_SCALES]);
+}
+
 /* ---- the tensors of a matrix ---- */
 
 static void put_shape(StrBuf *out, const int64_t *dim, int ndim)
@@ -235,6 +275,7 @@ typedef struct Format {
     const char *ignored[MOST_SUFFIXES];  /* of those that say how activations are quantised, which are not */
     Status (*read)(const Reader *r, const StTensor *codes, QuantisedTensor *q);
     void (*to_f32)(const StMade *made, int64_t first, int64_t count, float *dst);
+    bool (*is_tame)(const StMade *made);
 } Format;
 
 static const Format formats[] = {
@@ -243,14 +284,21 @@ static const Format formats[] = {
                        .kept = "nf4",
                        .suffixes = {nf4_state, ".absmax", ".quant_map", ".nested_absmax", ".nested_quant_map"},
                        .read = read_nf4,
-                       .to_f32 = nf4_to_f32},
-    [QUANTISED_FP8] = {.name = "FP8 (128x128)", .kept = "fp8", .suffixes = {"_scale_inv"}, .read = read_fp8, .to_f32 = fp8_to_f32},
+                       .to_f32 = nf4_to_f32,
+                       .is_tame = nf4_is_tame},
+    [QUANTISED_FP8] = {.name = "FP8 (128x128)",
+                       .kept = "fp8",
+                       .suffixes = {"_scale_inv"},
+                       .read = read_fp8,
+                       .to_f32 = fp8_to_f32,
+                       .is_tame = fp8_is_tame},
     [QUANTISED_NVFP4] = {.name = "NVFP4 (ModelOpt)",
                          .kept = "nvfp4",
                          .suffixes = {"_scale", "_scale_2"},
                          .ignored = {".input_scale", ".k_scale", ".v_scale"},
                          .read = read_nvfp4,
-                         .to_f32 = nvfp4_to_f32},
+                         .to_f32 = nvfp4_to_f32,
+                         .is_tame = nvfp4_is_tame},
 };
 
 const char *quantised_name(QuantisedFormat format)
@@ -288,7 +336,7 @@ static bool is_codes(const Reader *r, const Format *format, const StTensor *tens
 static Status make_tensor(const Reader *r, QuantisedFormat format, const StTensor *codes, StTensor *out)
 {
     QuantisedTensor *q = arena_new(r->arena, QuantisedTensor);
-    q->made = (StMade){.parts = q->parts, .num_parts = 2, .to_f32 = formats[format].to_f32};
+    q->made = (StMade){.parts = q->parts, .num_parts = 2, .to_f32 = formats[format].to_f32, .is_tame = formats[format].is_tame};
     q->format = format;
     q->map = r->map;
     q->parts[QUANTISED_CODES] = *codes;

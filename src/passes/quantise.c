@@ -14,6 +14,7 @@
 #include <string.h>
 
 static const Nf4QuantiseAttrs nf4_once = {.once = true};
+
 /* A block's largest number may become 4: the smaller error of both. */
 static const Nvfp4Attrs four_over_six = {.four_six = true};
 

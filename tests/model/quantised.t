@@ -33,7 +33,7 @@ END
 for format in nf4 fp8 nvfp4; do
     python3 tests/model/quantise.py "$dir/model" $format "$dir/${format}_codes" "$dir/${format}_numbers"
     same eval eval MODEL --text "$dir/text.txt"
-    check "$format: the format is named: $(cat "$dir/err")" grep -qiE "${format}_codes: 14 of 24 tensors are $format .*they (stay as they are|are dequantised to fp32)" "$dir/err"
+    check "$format: the format is named: $(cat "$dir/err")" grep -qiE "${format}_codes: 14 of 24 tensors are $format .*they stay as they are" "$dir/err"
     same generate generate MODEL --prompt "line 7" --max-tokens 20
     for of in codes numbers; do
         run pt "$dir/run.yaml" model="$dir/${format}_$of" output_dir="$dir/${format}_out_$of"
@@ -61,6 +61,18 @@ check "as from numbers" cmp "$dir/again/adapter_model.safetensors" "$dir/once/ad
 run pt "$dir/run.yaml" model="$dir/nf4_codes" output_dir="$dir/full" lora=false
 check "full training: $(cat "$dir/err")" grep -q "they are dequantised to fp32" "$dir/err"
 check "it saves numbers" [ "$(grep -c quantization "$dir/full/config.json")" = 0 ]
+
+# --- ModelOpt's own file alone
+cp -r "$dir/nvfp4_numbers" "$dir/modelopt"
+cp "$dir/nvfp4_codes/model.safetensors" "$dir/modelopt"
+echo '{"producer": {"name": "modelopt"}, "quantization": {"quant_algo": "NVFP4", "group_size": 16}}' > "$dir/modelopt/hf_quant_config.json"
+run eval "$dir/modelopt" --text "$dir/text.txt"
+check "hf_quant_config.json: $(cat "$dir/err")" grep -q "modelopt: 14 of 24 tensors are NVFP4" "$dir/err"
+mv "$dir/out" "$dir/want"
+run eval "$dir/nvfp4_numbers" --text "$dir/text.txt"
+check "hf_quant_config.json: as over numbers" cmp "$dir/want" "$dir/out"
+rm "$dir/modelopt/hf_quant_config.json"
+refused "codes that nothing tells of" 2 "28 tensors that this model doesn't have" -- eval "$dir/modelopt" --text "$dir/text.txt"
 
 # bad METHOD SETTINGS TEXT: a folder quantised like this is refused by each command, and nothing is written.
 bad() {
