@@ -102,7 +102,10 @@ static Status choose_precision(const Config *config, CompileOptions *out)
                                     .margin = config->fp8_margin,
                                     .most_recent = config->fp8_amax_algorithm == OPT_AMAX_MOST_RECENT,
                                     .skip_first = config->skip_quant_first_layers,
-                                    .skip_last = config->skip_quant_last_layers};
+                                    .skip_last = config->skip_quant_last_layers,
+                                    .fp4_nearest = config->no_fp4_stochastic_rounding,
+                                    .fp4_hadamard = config->fp4_hadamard,
+                                    .fp4_four_six = config->fp4_four_over_six};
     TRY(product_dtype(config, "matmul_dtype", config->matmul_dtype, recipe->forward, DT_E4M3, &precision->forward));
     return product_dtype(config, "gradient_dtype", config->gradient_dtype, recipe->backward, DT_E5M2, &precision->backward);
 }
