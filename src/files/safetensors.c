@@ -237,6 +237,13 @@ Status st_build_table(StFile *file)
     return OK;
 }
 
+Status st_set_tensors(StFile *file, const StTensor *tensors, size_t count)
+{
+    file->count = 0;
+    for (size_t i = 0; i < count; i++) *tensor_push(file) = tensors[i];
+    return st_build_table(file);
+}
+
 StFile *st_new(const char *path)
 {
     StFile *file = calloc(1, sizeof *file);
@@ -282,6 +289,11 @@ const StTensor *st_find(const StFile *file, const char *name)
 {
     uint32_t slot = *slot_of(file, name);
     return slot ? &file->tensors[slot - 1] : NULL;
+}
+
+const char *st_path_at(const StFile *file, size_t index)
+{
+    return index < file->num_shards ? file->shards[index].path : NULL;
 }
 
 const char *st_metadata(const StFile *file, const char *key)

@@ -20,17 +20,31 @@ bool        st_dtype_to(StDType dtype, DType *out); /* false: not one that a ten
 StDType     st_dtype_from(DType dtype);             /* of one that has a safetensors name */
 bool        st_dtype_is_float(StDType dtype);       /* one st_to_f32 converts: F32, BF16, F16, F64 */
 
+typedef struct StTensor StTensor;
+typedef struct StMade   StMade;
+
+/* Where the values of a tensor come from that stands in no file: it is made of tensors that do. */
+struct StMade {
+    const StTensor *parts;
+    int             num_parts;
+    /* Any thread may call these. is_tame: what the parts hold says that every value is finite, and far from what is too large for a float.
+     */
+    void (*to_f32)(const StMade *made, int64_t first, int64_t count, float *dst);
+    bool (*is_tame)(const StMade *made);
+};
+
 /* One tensor of an open file; all pointers live until st_close. */
-typedef struct StTensor {
-    const char *name;
-    StDType     dtype;
-    int         ndim; /* 0: a scalar */
-    int64_t     dim[ST_MAX_NDIM];
-    int64_t     numel;
-    const void *data; /* aligned to its element size */
-    size_t      bytes;
-    const char *path; /* of the file that holds it */
-} StTensor;
+struct StTensor {
+    const char   *name;
+    StDType       dtype;
+    int           ndim; /* 0: a scalar */
+    int64_t       dim[ST_MAX_NDIM];
+    int64_t       numel;
+    const void   *data; /* aligned to its element size */
+    size_t        bytes;
+    const char   *path; /* of the file that holds it */
+    const StMade *made; /* NULL: the values are in `data`, else there is none, and dtype is what they are to be stored as */
+};
 
 typedef struct StFile StFile; /* an open file, or folder of shards; immutable, so any thread may read it */
 
@@ -50,11 +64,17 @@ const char     *st_metadata(const StFile *file, const char *key); /* of the (fir
 /* The tensor, or ERR_NOT_FOUND with the file and the nearest name in the message. */
 NODISCARD Status st_require(const StFile *file, const char *name, const StTensor **out);
 
+/* These `count` tensors become the file's, in place of those that it has: some may be made of these. ERR_INVALID: two of one name. */
+NODISCARD Status st_set_tensors(StFile *file, const StTensor *tensors, size_t count);
+
+/* The files that hold the tensors; NULL: there is no such index. */
+const char *st_path_at(const StFile *file, size_t index);
+
 /* Elements [first, first + count) as floats; ERR_UNSUPPORTED unless st_dtype_is_float. */
 NODISCARD Status st_to_f32(const StTensor *tensor, int64_t first, int64_t count, float *dst);
 
 /* ERR_INVALID naming tensor and index when an element is NaN or infinite, or becomes so when it is stored as `as` (F32 or BF16).
- * Tensors that st_to_f32 doesn't convert pass. */
+ * Tensors that st_to_f32 doesn't convert pass. What a tensor is made of is checked first. */
 NODISCARD Status st_check_range(const StTensor *tensor, DType as);
 
 /* ---- writing ---- */

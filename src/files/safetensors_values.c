@@ -7,6 +7,10 @@
 Status st_to_f32(const StTensor *tensor, int64_t first, int64_t count, float *dst)
 {
     CHECK(first >= 0 && count >= 0 && first <= tensor->numel - count);
+    if (tensor->made) {
+        tensor->made->to_f32(tensor->made, first, count, dst);
+        return OK;
+    }
     const char *src = (const char *)tensor->data + first * (st_dtype_bits(tensor->dtype) / 8);
     switch (tensor->dtype) {
     case ST_F32:
@@ -50,11 +54,11 @@ static Status out_of_range(const StTensor *tensor, int64_t at, float value, DTyp
     index_text(tensor, at, text);
     FAIL_IF(isfinite(value), ERR_INVALID, "%s: tensor \"%.200s\" holds %g at %s, which %s can't hold; set model_dtype: fp32", tensor->path,
             tensor->name, value, text, dtype_info(as)->name);
-    bool wider = tensor->dtype == ST_F64 && isfinite(((const double *)tensor->data)[at]);
+    bool wider = tensor->dtype == ST_F64 && !tensor->made && isfinite(((const double *)tensor->data)[at]);
     FAIL_IF(wider, ERR_INVALID, "%s: tensor \"%.200s\" holds %g at %s, which no float can hold", tensor->path, tensor->name,
             ((const double *)tensor->data)[at], text);
     FAIL(ERR_INVALID, "%s: tensor \"%.200s\" holds %s at %s%s", tensor->path, tensor->name, isnan(value) ? "NaN" : "an infinity", text,
-         tensor->dtype == ST_F16 && isinf(value)
+         tensor->dtype == ST_F16 && !tensor->made && isinf(value)
              ? "; F16 ends at 65504, so a larger value was lost when the file was written: take the weights as BF16 or F32"
              : "");
 }
@@ -64,6 +68,8 @@ Status st_check_range(const StTensor *tensor, DType as)
     enum { BLOCK = 4096 };
     float values[BLOCK];
     if (!st_dtype_is_float(tensor->dtype)) return OK;
+    for (int i = 0; tensor->made && i < tensor->made->num_parts; i++) TRY(st_check_range(&tensor->made->parts[i], DT_F32));
+    if (tensor->made && tensor->made->is_tame(tensor->made)) return OK;
     for (int64_t first = 0; first < tensor->numel; first += BLOCK) {
         int64_t count = tensor->numel - first < BLOCK ? tensor->numel - first : BLOCK;
         TRY(st_to_f32(tensor, first, count, values));

@@ -75,7 +75,6 @@ Status infer_open(InferModel *infer, const char *dir, const char *adapter, const
     TRY(status);
     TRY(hf_model_open_weights(infer->model));
     if (infer->has_adapter) peft_check_base(&infer->adapter, infer->model->dir);
-    hf_model_tell(infer->model, infer->model->dtype, false, NULL);
     infer->tokenizer_dir = infer->model->dir;
     if (infer->has_adapter && file_exists(arena_printf(&infer->arena, "%s/tokenizer.json", infer->adapter.dir)))
         infer->tokenizer_dir = infer->adapter.dir;
@@ -88,6 +87,8 @@ Status infer_open(InferModel *infer, const char *dir, const char *adapter, const
     infer->options = compile_defaults();
     infer->options.model_dtype = infer->options.master_dtype = infer->model->dtype;
     infer->options.train_base = false;
+    weights_keep_format(infer->model, &infer->options);
+    hf_model_tell(infer->model, infer->model->dtype, infer->options.weight_format, false, NULL);
     if (infer->has_adapter) {
         infer->options.lora = infer->adapter.lora;
         infer->options.lora.dropout = 0;

@@ -48,6 +48,28 @@ static Status read_facts(HfModel *model)
     return OK;
 }
 
+static void write_config_text(HfModel *model)
+{
+    StrBuf text = {0};
+    json_write(&text, &model->config, 2);
+    strbuf_putc(&text, '\n');
+    model->config_text = (Str){arena_strndup(model->arena, text.data, text.len), text.len};
+    strbuf_deinit(&text);
+}
+
+/* What is made of the model, or written with its config.json, isn't quantised. */
+static void take_quantization(HfModel *model)
+{
+    JsonValue *config = &model->config;
+    for (uint32_t i = 0; i < config->count; i++) {
+        if (!str_equal(config->members[i].key, "quantization_config")) continue;
+        model->quantization = config->members[i].value;
+        memmove(config->members + i, config->members + i + 1, (--config->count - i) * sizeof *config->members);
+        write_config_text(model);
+        return;
+    }
+}
+
 Status hf_model_open(Arena *arena, const char *dir, HfModel **out_model)
 {
     HfModel *model = arena_new(arena, HfModel);
@@ -70,6 +92,7 @@ Status hf_model_open(Arena *arena, const char *dir, HfModel **out_model)
     FAIL_IF(!file_exists(model->config_name), ERR_NOT_FOUND, "%s: no config.json in this folder; expected a Hugging Face model", dir);
     TRY(file_read(arena, model->config_name, MAX_CONFIG_BYTES, &model->config_text));
     TRY(json_parse(arena, model->config_name, model->config_text.data, model->config_text.len, &model->config));
+    if (model->config.type == JSON_OBJECT) take_quantization(model);
     TRY(find_module(arena, model));
     TRY(read_facts(model));
     *out_model = model;
@@ -112,34 +135,61 @@ Status hf_model_require_weights(const HfModel *model)
 
 static bool same_values(const StTensor *a, const StTensor *b)
 {
-    return a->dtype == b->dtype && a->ndim == b->ndim && memcmp(a->dim, b->dim, sizeof a->dim[0] * (size_t)a->ndim) == 0 &&
-           memcmp(a->data, b->data, a->bytes) == 0;
+    return !a->made && !b->made && a->dtype == b->dtype && a->ndim == b->ndim &&
+           memcmp(a->dim, b->dim, sizeof a->dim[0] * (size_t)a->ndim) == 0 && memcmp(a->data, b->data, a->bytes) == 0;
 }
 
 /* A head that is stored and differs from the embedding is the model's, whatever config.json says: so does transformers. */
 static Status settle_head(HfModel *model)
 {
     const StTensor *embedding = st_find(model->weights, "model.embed_tokens.weight"), *head = st_find(model->weights, "lm_head.weight");
-    StrBuf          text = {0};
     if (!model->tied_head || !embedding || !head || same_values(embedding, head)) return OK;
     for (uint32_t i = 0; i < model->config.count; i++) {
         JsonMember *member = &model->config.members[i];
         if (str_equal(member->key, "tie_word_embeddings")) member->value = (JsonValue){.type = JSON_BOOL, .boolean = false};
     }
-    json_write(&text, &model->config, 2);
-    strbuf_putc(&text, '\n');
-    model->config_text = (Str){arena_strndup(model->arena, text.data, text.len), text.len};
-    strbuf_deinit(&text);
+    write_config_text(model);
     model->is_untied = true;
     return read_facts(model);
+}
+
+/* What config.json says of quantisation, or, where it says nothing, the file that ModelOpt writes beside it. */
+static Status find_format(HfModel *model)
+{
+    const char *path = arena_printf(model->arena, "%s/hf_quant_config.json", model->dir);
+    if (model->quantization.type != JSON_NULL) return quantised_parse(&model->quantization, model->config_name, &model->format);
+    if (!file_exists(path)) return OK;
+    Str       text;
+    JsonValue config;
+    TRY(file_read(model->arena, path, MAX_CONFIG_BYTES, &text));
+    TRY(json_parse(model->arena, path, text.data, text.len, &config));
+    return quantised_parse(&config, path, &model->format);
+}
+
+/* What codes stand for is written as what config.json says, where it is written. */
+static StDType dtype_of_codes(const HfModel *model)
+{
+    const char *name = NULL;
+    DType       dtype;
+    bool        is_half = (json_get_str(&model->config, "dtype", &name) || json_get_str(&model->config, "torch_dtype", &name)) &&
+                   dtype_parse(name, &dtype) && dtype == DT_F16;
+    return is_half ? ST_F16 : st_dtype_from(model->dtype);
 }
 
 Status hf_model_open_weights(HfModel *model)
 {
     if (model->weights) return OK;
     TRY(hf_model_require_weights(model));
+    TRY(find_format(model));
     TRY(st_open(model->dir, &model->weights));
-    return settle_head(model);
+    Status status = quantised_open(model->arena, model->weights, model->format, dtype_of_codes(model));
+    for (size_t i = 0; status == OK && i < st_count(model->weights) && !model->weight_format; i++) {
+        const QuantisedTensor *codes = quantised_of(st_at(model->weights, i));
+        if (codes) model->weight_format = quantised_weight_format(codes);
+    }
+    if (status == OK) status = settle_head(model);
+    if (status != OK) hf_model_close(model);
+    return status;
 }
 
 /* Weights that are wider than bf16 and aren't stored as they are. */
@@ -152,7 +202,7 @@ static void tell_conversion(const HfModel *model, DType dtype, bool training, St
     for (size_t k = 0; k < sizeof wide / sizeof *wide; k++) {
         size_t count = 0, all = st_count(model->weights);
         if (wide[k].dtype == st_dtype_from(dtype)) continue;
-        for (size_t i = 0; i < all; i++) count += st_at(model->weights, i)->dtype == wide[k].dtype;
+        for (size_t i = 0; i < all; i++) count += st_at(model->weights, i)->dtype == wide[k].dtype && !st_at(model->weights, i)->made;
         if (!count) continue;
         bool exact = wide[k].dtype == ST_F16 && dtype == DT_F32;
         log_note(notes, false, "%s: %zu of %zu tensors are %s; they are %s %s%s", model->dir, count, all, wide[k].name,
@@ -163,7 +213,21 @@ static void tell_conversion(const HfModel *model, DType dtype, bool training, St
     }
 }
 
-void hf_model_tell(const HfModel *model, DType dtype, bool training, StrBuf *notes)
+static void tell_format(const HfModel *model, DType dtype, const WeightFormat *format, StrBuf *notes)
+{
+    size_t count = 0, all = st_count(model->weights);
+    for (size_t i = 0; i < all; i++) count += st_at(model->weights, i)->made != NULL;
+    if (!count) return;
+    const char *to = format ? format->name : dtype == DT_BF16 ? "bf16" : "fp32";
+    bool        stay = format && format == model->weight_format;
+    log_note(notes, false, "%s: %zu of %zu tensors are %s; they %s%s", model->dir, count, all, quantised_name(model->format),
+             stay     ? "stay as they are"
+             : format ? "are quantised again to "
+                      : "are dequantised to ",
+             stay ? "" : to);
+}
+
+void hf_model_tell(const HfModel *model, DType dtype, const WeightFormat *format, bool training, StrBuf *notes)
 {
     if (model->is_untied)
         log_note(notes, true,
@@ -173,7 +237,9 @@ void hf_model_tell(const HfModel *model, DType dtype, bool training, StrBuf *not
     if (training && model->attention_dropout > 0)
         log_note(notes, true, "%s: attention_dropout %g of config.json is ignored: attention is trained without dropout",
                  model->config_name, model->attention_dropout);
-    if (model->weights) tell_conversion(model, dtype, training, notes);
+    if (!model->weights) return;
+    tell_format(model, dtype, format, notes);
+    tell_conversion(model, dtype, training, notes);
 }
 
 void hf_model_close(HfModel *model)

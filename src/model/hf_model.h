@@ -3,12 +3,13 @@
 
 #include "files/safetensors.h"
 #include "ir/module.h"
+#include "model/quantised.h"
 
 typedef struct HfModel {
     Arena      *arena;
     const char *dir;
     const char *config_name; /* DIR/config.json, for errors */
-    Str         config_text; /* as in the file, but for what is_untied says */
+    Str         config_text; /* as in the file, but for what is_untied says, and without quantization_config */
     JsonValue   config;
     IrModule   *module; /* the shipped IR of its architecture */
     IrDims      dims;
@@ -18,7 +19,11 @@ typedef struct HfModel {
     bool        tied_head;
     bool        is_untied; /* the file ties the head, but the folder has another one: config says tie_word_embeddings: false */
     double      attention_dropout;
-    StFile     *weights; /* NULL until hf_model_open_weights */
+    JsonValue   quantization; /* quantization_config; null: there is none */
+    StFile     *weights;      /* NULL until hf_model_open_weights */
+
+    QuantisedFormat     format;        /* of the matrices in `weights` */
+    const WeightFormat *weight_format; /* what a plan can keep them in as they are; NULL: they are read as numbers */
 } HfModel;
 
 /* Reads DIR/config.json and checks it against the IR of its architecture. ERR_NOT_FOUND, ERR_UNSUPPORTED (an architecture or
@@ -30,8 +35,9 @@ bool             hf_model_has_weights(const HfModel *model);     /* there are sa
 NODISCARD Status hf_model_require_weights(const HfModel *model); /* else an error that says what is there instead */
 void             hf_model_close(HfModel *model);
 
-/* Says, as notes of log_note, what of the folder isn't taken as it is; dtype: how the weights, where they are open, get stored. */
-void hf_model_tell(const HfModel *model, DType dtype, bool training, StrBuf *notes);
+/* Says, as notes of log_note, what of the folder isn't taken as it is; dtype, format: how the weights, where they are open, get stored, and
+ * those that are quantised (NULL: like the others). */
+void hf_model_tell(const HfModel *model, DType dtype, const WeightFormat *format, bool training, StrBuf *notes);
 
 /* An instantiation of the model just to see its parameters: batch 1, one token. */
 NODISCARD Status hf_model_bind(Arena *arena, const HfModel *model, DType dtype, Graph **out_graph);

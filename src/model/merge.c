@@ -55,7 +55,7 @@ static const StTensor *find_half(Merger *merger, const char *name, const char *h
     return st_find(merger->adapter, arena_printf(&merger->arena, ADAPTER_PREFIX "%.*s.%s.weight", (int)(len - tail), name, half));
 }
 
-/* What a merged tensor is stored as: the base's format, or F32 for those of doubles. */
+/* What a merged tensor is stored as: the base's dtype, or F32 for those of doubles. */
 static DType merged_dtype(const StTensor *w)
 {
     DType dtype;
@@ -120,6 +120,23 @@ static Status append_changed(const Merger *merger, const Source *source, const S
     return status;
 }
 
+/* A quantised tensor, as numbers. */
+static Status append_made(const StTensor *w, FileWriter *out)
+{
+    enum { CHUNK = 1 << 18 };
+    float *values = malloc(CHUNK * sizeof *values);
+    CHECK(values);
+    Status status = st_check_range(w, DT_F32);
+    for (int64_t first = 0; first < w->numel && status == OK; first += CHUNK) {
+        StTensor piece = *w;
+        piece.numel = w->numel - first < CHUNK ? w->numel - first : CHUNK;
+        status = st_to_f32(w, first, piece.numel, values);
+        if (status == OK) status = append_floats(&piece, values, out);
+    }
+    free(values);
+    return status;
+}
+
 static Status append_tensor(void *context, size_t index, FileWriter *out)
 {
     Merger         *merger = context;
@@ -127,7 +144,7 @@ static Status append_tensor(void *context, size_t index, FileWriter *out)
     const StTensor *w = source->tensor;
     const StTensor *a = find_half(merger, w->name, "lora_A"), *b = find_half(merger, w->name, "lora_B");
     if (source->is_quantised || (a && b)) return append_changed(merger, source, a, b, out);
-    return file_writer_append(out, w->data, w->bytes);
+    return w->made ? append_made(w, out) : file_writer_append(out, w->data, w->bytes);
 }
 
 /* Tensors as the base has them, changed ones of merged_dtype. */

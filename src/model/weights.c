@@ -30,13 +30,15 @@ static Status wrong_shape(const StTensor *tensor, const Param *param, int64_t ro
 static Status check_dtype(const StTensor *tensor)
 {
     FAIL_IF(!st_dtype_is_float(tensor->dtype), ERR_UNSUPPORTED,
-            "%s: tensor %s is %s; expected F32, BF16, F16 or F64 (quantised weights aren't read)", tensor->path, tensor->name,
-            st_dtype_name(tensor->dtype));
+            "%s: tensor %s is %s; expected F32, BF16, F16 or F64, or a quantization_config in config.json that says how it was quantised",
+            tensor->path, tensor->name, st_dtype_name(tensor->dtype));
     return OK;
 }
 
 static Status check_transposed(const Param *param, const StTensor *tensor)
 {
+    FAIL_IF(tensor->made, ERR_UNSUPPORTED, "%s: tensor %s is quantised and transposed, which isn't read; take the unquantised model",
+            tensor->path, tensor->name);
     FAIL_IF(tensor->ndim != 2 || tensor->dim[0] != param->type.dim[1] || tensor->dim[1] != param->type.dim[0], ERR_INVALID,
             "%s: tensor %s has another shape than [%lld,%lld], which config.json says", tensor->path, tensor->name,
             (long long)param->type.dim[1], (long long)param->type.dim[0]);
@@ -47,7 +49,7 @@ static Status check_transposed(const Param *param, const StTensor *tensor)
 typedef struct FileSource {
     const StFile *file;
     const char   *prefix; /* of the names that parameters give */
-    float        *column; /* scratch of a transposed one */
+    float        *column; /* scratch of a transposed one, or of scales */
 } FileSource;
 
 /* The tensor `index` of those that make up the parameter. */
@@ -151,13 +153,42 @@ static const void *find_stored(void *context, const Param *param, int64_t first,
     Run   run;
     DType dtype;
     if (param->hf.kind == HF_TRANSPOSE || find_run(context, param, first, count, &run) != OK) return NULL;
-    if (run.count < count || !st_dtype_to(run.tensor->dtype, &dtype) || dtype != param->type.dtype) return NULL;
+    if (run.count < count || run.tensor->made || !st_dtype_to(run.tensor->dtype, &dtype) || dtype != param->type.dtype) return NULL;
     return (const char *)run.tensor->data + dtype_bytes(dtype, run.first);
+}
+
+/* NULL: its tensor isn't stored as codes. */
+static const QuantisedTensor *codes_of(const StFile *file, const Param *param)
+{
+    const StTensor *tensor = param->hf.kind == HF_WHOLE && !param->is_adapter ? st_find(file, param->hf.names[0]) : NULL;
+    return tensor ? quantised_of(tensor) : NULL;
+}
+
+static const void *find_part(void *context, const Param *param, int k)
+{
+    FileSource            *source = context;
+    const QuantisedTensor *codes = codes_of(source->file, param);
+    return codes && quantised_weight_format(codes) == param->format ? quantised_part(codes, k, &source->column) : NULL;
+}
+
+static bool keeps_format(const void *context, const Param *param)
+{
+    const HfModel         *model = context;
+    const QuantisedTensor *codes = codes_of(model->weights, param);
+    return codes && quantised_weight_format(codes) == model->weight_format;
+}
+
+void weights_keep_format(const HfModel *model, CompileOptions *options)
+{
+    if (!model->weight_format) return;
+    options->weight_format = model->weight_format;
+    options->keeps_format = keeps_format;
+    options->keeps_format_model = model;
 }
 
 static Status load_from(Session *session, bool adapters, FileSource *source)
 {
-    LoadSource load = {.context = source, .begin = begin_param, .values = read_values, .stored = find_stored};
+    LoadSource load = {.context = source, .begin = begin_param, .values = read_values, .stored = find_stored, .part = find_part};
     Status     status = session_load(session, adapters, &load);
     free(source->column);
     return status;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "model/hf_model.h"
+#include "passes/compile.h"
 #include "run/session.h"
 
 /* PEFT writes an adapter's tensors under the path of the wrapped model. */
@@ -18,6 +19,10 @@ NODISCARD Status weights_check_finite(HfModel *model, ThreadPool *pool);
 /* Fills every parameter that isn't an adapter's from the model's safetensors, converting dtypes. Errors as
  * weights_check's, and values that aren't finite. */
 NODISCARD Status weights_load(Session *session, HfModel *model);
+
+/* A plan of a quantised folder, whose weights are open, keeps its matrices as they are, if it can (weight_format). One that isn't stored
+ * in that format is read as numbers. */
+void weights_keep_format(const HfModel *model, CompileOptions *options);
 
 /* Bytes of the safetensors that weights_save writes. */
 int64_t weights_bytes(const Plan *plan, bool adapters);

@@ -7,16 +7,20 @@
 #include "passes/quantise.h"
 
 #include "ops/attrs.h"
+#include "ops/nf4.h"
 #include "ops/ops.h"
 #include "passes/pass.h"
 
 #include <string.h>
+
+static const Nf4QuantiseAttrs nf4_once = {.once = true};
 
 /* A block's largest number may become 4: the smaller error of both. */
 static const Nvfp4Attrs four_over_six = {.four_six = true};
 
 static const WeightFormat formats[] = {
     {"nf4", &op_nf4_quantise, &op_nf4_dequantise, NULL, 4, {"codes", "absmax", "nested", "offset"}},
+    {"nf4_once", &op_nf4_quantise, &op_nf4_dequantise, &nf4_once, 2, {"codes", "absmax"}}, /* bitsandbytes without double quantisation */
     {"fp8", &op_fp8_tiles_quantise, &op_fp8_tiles_dequantise, NULL, 2, {"codes", "scale"}},
     {"nvfp4", &op_nvfp4_quantise, &op_nvfp4_dequantise, &four_over_six, 3, {"codes", "scale", "global"}},
 };
@@ -45,8 +49,9 @@ bool weight_is_quantised(const Param *param)
 }
 
 typedef struct Quantise {
-    Graph              *graph, *scratch; /* the second is for types of parts alone */
-    const WeightFormat *format;
+    const CompileOptions *options;
+    Graph                *graph, *scratch; /* the second is for types of parts alone */
+    const WeightFormat   *format;
 } Quantise;
 
 /* The parts of a weight of this type, as the format's op makes them. */
@@ -59,8 +64,14 @@ static Status types_of(const Quantise *q, const TensorType *type, TensorType *ou
     return OK;
 }
 
+static bool is_kept(const Quantise *q, const Param *param)
+{
+    const CompileOptions *options = q->options;
+    return weight_is_quantised(param) && (!options->keeps_format || options->keeps_format(options->keeps_format_model, param));
+}
+
 /* The weights that lie in the memory of `whole`: its members, or itself. Returns their count; 0: something in it isn't quantised. */
-static int weights_in(Value *whole, Value *out[DEQUANTISE_MAX_MEMBERS])
+static int weights_in(const Quantise *q, Value *whole, Value *out[DEQUANTISE_MAX_MEMBERS])
 {
     int count = 0;
     if (whole->kind != VALUE_PARAM || whole->producer || whole->storage) return 0;
@@ -70,7 +81,7 @@ static int weights_in(Value *whole, Value *out[DEQUANTISE_MAX_MEMBERS])
         out[count++] = member;
     }
     for (int i = 0; i < count; i++)
-        if (!out[i]->param || !weight_is_quantised(out[i]->param)) return 0;
+        if (!out[i]->param || !is_kept(q, out[i]->param)) return 0;
     return count;
 }
 
@@ -137,13 +148,13 @@ static Status quantise_weights(const Quantise *q, Value *whole, Value *const *we
 
 Status pass_quantise(PassContext *context, Graph **graph)
 {
-    Quantise q = {.graph = *graph, .format = context->options->weight_format};
+    Quantise q = {.options = context->options, .graph = *graph, .format = context->options->weight_format};
     if (!q.format) return OK;
     q.scratch = graph_create(context->arena, "parts", op_table, OP_COUNT);
     int num_values = (*graph)->num_values;
     for (int i = 0; i < num_values; i++) {
         Value *whole = (*graph)->values[i], *weights[DEQUANTISE_MAX_MEMBERS];
-        int    count = weights_in(whole, weights);
+        int    count = weights_in(&q, whole, weights);
         if (count) TRY(quantise_weights(&q, whole, weights, count));
     }
     (*graph)->cursor = NULL;

@@ -25,6 +25,9 @@ typedef struct LoadSource {
     Status (*values)(void *context, const Param *param, int64_t first, int64_t count, float *out);
     /* The elements where they lie in one piece in the parameter's dtype; NULL: they don't. The function may be NULL. */
     const void *(*stored)(void *context, const Param *param, int64_t first, int64_t count);
+    /* Part k of a parameter that is kept in a format, as the op that quantises makes it; valid until the next call. NULL for part 0: it
+     * isn't stored in this format, and is made of its elements. The function may be NULL. */
+    const void *(*part)(void *context, const Param *param, int k);
 } LoadSource;
 
 /* Fills the parameters of the adapters, or all others, by the load program (passes/load.c): each piece is read straight into where the

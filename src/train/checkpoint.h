@@ -62,8 +62,8 @@ NODISCARD Status checkpoint_newest(const char *output_dir, char *out_path, size_
  * which of them has a whole model. */
 NODISCARD Status checkpoint_refuse_damaged(const char *output_dir);
 
-/* Weights and optimizer state into the session. */
-NODISCARD Status checkpoint_load(const char *path, Session *session, bool adapters);
+/* Weights and optimizer state into the session. *out_has_scales: with the scales of all that it keeps in codes (Plan.scaled). */
+NODISCARD Status checkpoint_load(const char *path, Session *session, bool adapters, bool *out_has_scales);
 
 /* Removes what an interrupted or failed save left behind. */
 NODISCARD Status checkpoint_clean(const char *output_dir);

@@ -92,16 +92,12 @@ const char *run_record_changed_input(const RunRecord *before, const RunRecord *n
     return differ(before->data, now->data) ? "the datasets, or how they are tokenized," : NULL;
 }
 
-/* A tensor's file comes before the next one's: each is met once. */
 static Status fold_files(const StFile *file, ThreadPool *pool, uint64_t *hash, uint64_t *stamp)
 {
-    const char *last = NULL;
+    const char *path;
     bool        settled = true;
-    for (size_t i = 0; i < st_count(file); i++) {
-        uint64_t    value = 0;
-        const char *path = st_at(file, i)->path;
-        if (last && strcmp(path, last) == 0) continue;
-        last = path;
+    for (size_t i = 0; (path = st_path_at(file, i)); i++) {
+        uint64_t value = 0;
         if (hash)
             TRY(file_hash_parts(pool, path, &value));
         else

@@ -1,0 +1,90 @@
+#!/bin/bash
+# Every command over a quantised folder does what it does over the same numbers in fp32.
+cd "$(dirname "$0")/../.." || exit 1
+. tests/shell.sh
+if ! command -v python3 > /dev/null; then
+    skip "no python3"
+    finish
+fi
+make_text_run "max_steps: 3" "dataset_cache_dir: $dir/cache" "lora_rank: 2" "lora: true"
+# same NAME ARGS...: the program says the same of FORMAT_codes and FORMAT_numbers, which stand as MODEL in the arguments.
+same() {
+    local name=$1
+    shift
+    run "${@//MODEL/$dir/${format}_numbers}"
+    [ "$status" = 0 ] || fail "$format, $name: $(cat "$dir/err")"
+    mv "$dir/out" "$dir/want"
+    run "${@//MODEL/$dir/${format}_codes}"
+    check "$format, $name: $(cat "$dir/err")" [ "$status" = 0 ]
+    check "$format, $name: as over numbers" cmp "$dir/want" "$dir/out"
+}
+# equal_tensors FILE FILE: the same tensors, in any order.
+equal_tensors() {
+    python3 - "$@" << 'END'
+import json, struct, sys
+def tensors(path):
+    data = open(path, "rb").read()
+    size = 8 + struct.unpack("<Q", data[:8])[0]
+    header = json.loads(data[8:size])
+    return {n: (i["dtype"], i["shape"], data[size:][slice(*i["data_offsets"])]) for n, i in header.items() if n != "__metadata__"}
+sys.exit(tensors(sys.argv[1]) != tensors(sys.argv[2]))
+END
+}
+for format in nf4 fp8 nvfp4; do
+    python3 tests/model/quantise.py "$dir/model" $format "$dir/${format}_codes" "$dir/${format}_numbers"
+    same eval eval MODEL --text "$dir/text.txt"
+    check "$format: the format is named: $(cat "$dir/err")" grep -qiE "${format}_codes: 14 of 24 tensors are $format .*they stay as they are" "$dir/err"
+    same generate generate MODEL --prompt "line 7" --max-tokens 20
+    for of in codes numbers; do
+        run pt "$dir/run.yaml" model="$dir/${format}_$of" output_dir="$dir/${format}_out_$of"
+        check "$format: trains: $(cat "$dir/err")" [ "$status" = 0 ]
+        run merge "$dir/${format}_$of" "$dir/${format}_out_$of" "$dir/${format}_merged_$of"
+        check "$format: merges: $(cat "$dir/err")" [ "$status" = 0 ]
+        cp "$dir/out" "$dir/difference_$of"
+    done
+    check "$format: adapters are equal" cmp "$dir/${format}_out_codes/adapter_model.safetensors" "$dir/${format}_out_numbers/adapter_model.safetensors"
+    check "$format: merged models are equal" equal_tensors "$dir/${format}_merged_codes/model.safetensors" "$dir/${format}_merged_numbers/model.safetensors"
+    check "$format: the merged one isn't quantised" [ "$(grep -c quantization "$dir/${format}_merged_codes/config.json")" = 0 ]
+    check "$format: and computes the same" cmp "$dir/difference_codes" "$dir/difference_numbers"
+done
+
+# --- formats that aren't the folder's
+run pt "$dir/run.yaml" model="$dir/nf4_codes" output_dir="$dir/plain" qlora=none
+check "qlora: none: $(cat "$dir/err")" grep -q "tensors are NF4 (bitsandbytes); they are dequantised to fp32" "$dir/err"
+check "and trains the same" cmp "$dir/plain/adapter_model.safetensors" "$dir/nf4_out_numbers/adapter_model.safetensors"
+run pt "$dir/run.yaml" model="$dir/nf4_codes" output_dir="$dir/asked" qlora=nf4
+check "its format, asked for: $(cat "$dir/err")" grep -q "they stay as they are" "$dir/err"
+run pt "$dir/run.yaml" model="$dir/fp8_codes" output_dir="$dir/again" qlora=nf4
+check "another format: $(cat "$dir/err")" grep -q "tensors are FP8 (128x128); they are quantised again to nf4" "$dir/err"
+run pt "$dir/run.yaml" model="$dir/fp8_numbers" output_dir="$dir/once" qlora=nf4
+check "as from numbers" cmp "$dir/again/adapter_model.safetensors" "$dir/once/adapter_model.safetensors"
+run pt "$dir/run.yaml" model="$dir/nf4_codes" output_dir="$dir/full" lora=false
+check "full training: $(cat "$dir/err")" grep -q "they are dequantised to fp32" "$dir/err"
+check "it saves numbers" [ "$(grep -c quantization "$dir/full/config.json")" = 0 ]
+
+# --- ModelOpt's own file alone
+cp -r "$dir/nvfp4_numbers" "$dir/modelopt"
+cp "$dir/nvfp4_codes/model.safetensors" "$dir/modelopt"
+echo '{"producer": {"name": "modelopt"}, "quantization": {"quant_algo": "NVFP4", "group_size": 16}}' > "$dir/modelopt/hf_quant_config.json"
+run eval "$dir/modelopt" --text "$dir/text.txt"
+check "hf_quant_config.json: $(cat "$dir/err")" grep -q "modelopt: 14 of 24 tensors are NVFP4" "$dir/err"
+mv "$dir/out" "$dir/want"
+run eval "$dir/nvfp4_numbers" --text "$dir/text.txt"
+check "hf_quant_config.json: as over numbers" cmp "$dir/want" "$dir/out"
+rm "$dir/modelopt/hf_quant_config.json"
+refused "codes that nothing tells of" 2 "28 tensors that this model doesn't have" -- eval "$dir/modelopt" --text "$dir/text.txt"
+
+# bad METHOD SETTINGS TEXT: a folder quantised like this is refused by each command, and nothing is written.
+bad() {
+    cp -r "$dir/nf4_codes" "$dir/bad_$1"
+    sed -i "s/\"quant_method\": \"bitsandbytes\",//; s/\"load_in_4bit\": true,//; s/\"quantization_config\": {/&$2,/" "$dir/bad_$1/config.json"
+    refused "$1, eval" 2 "bad_$1/config.json: the model is quantised" "$3" "read are bitsandbytes" -- eval "$dir/bad_$1" --text "$dir/text.txt"
+    refused "$1, generate" 2 "$3" -- generate "$dir/bad_$1" --prompt a
+    refused "$1, merge" 2 "$3" -- merge "$dir/bad_$1" "$dir/nf4_out_codes" "$dir/bad_merged"
+    refused "$1, plan" 2 "$3" -- plan "$dir/run.yaml" model="$dir/bad_$1"
+    refused "$1, pt" 2 "$3" -- pt "$dir/run.yaml" model="$dir/bad_$1" output_dir="$dir/bad_out"
+    check "$1: nothing is written" [ ! -e "$dir/bad_out" -a ! -e "$dir/bad_merged" ]
+}
+bad gptq '"quant_method": "gptq"' "quant_method gptq"
+bad int8 '"quant_method": "bitsandbytes", "load_in_8bit": true' "8 bits"
+finish

@@ -1,0 +1,302 @@
+/* Quantised folders: what codes stand for, bit for bit, and every way in which such a folder can be wrong. */
+#include "base/philox.h"
+#include "files/file.h"
+#include "model/hf_model.h"
+#include "test.h"
+
+#include <unistd.h>
+
+static void open_fixture(Arena *arena, const char *name, HfModel **out)
+{
+    EXPECT_OK(hf_model_open(arena, arena_printf(arena, "tests/fixtures/quantised/%s", name), out));
+    EXPECT_OK(hf_model_open_weights(*out));
+}
+
+/* A matrix of each folder as transformers dequantises it (the oracle wrote it), whole and in odd ranges. */
+static void codes_stand_for_what_transformers_has(void)
+{
+    static const char *const names[] = {"nf4", "nf4_double", "fp8", "nvfp4"};
+    for (int i = 0; i < 4; i++) {
+        Arena           arena = {0};
+        HfModel        *model;
+        StFile         *expected;
+        const StTensor *want, *got;
+        open_fixture(&arena, names[i], &model);
+        EXPECT_OK(st_open(arena_printf(&arena, "tests/fixtures/quantised/%s/expected.safetensors", names[i]), &expected));
+        EXPECT_OK(st_require(expected, "k_proj", &want));
+        EXPECT_OK(st_require(model->weights, "model.layers.0.self_attn.k_proj.weight", &got));
+        EXPECT(got->ndim == 2 && got->dim[0] == want->dim[0] && got->dim[1] == want->dim[1]);
+        EXPECT(quantised_of(got) && !quantised_of(st_find(model->weights, "model.layers.0.self_attn.o_proj.weight")));
+        float *all = arena_array(&arena, float, got->numel);
+        EXPECT_OK(st_check_range(got, DT_F32));
+        for (int64_t first = 0, count = 1; first < got->numel; first += count, count = count * 3 % 101) {
+            if (count > got->numel - first) count = got->numel - first;
+            EXPECT_OK(st_to_f32(got, first, count, all + first));
+        }
+        EXPECT(memcmp(all, want->data, want->bytes) == 0);
+        EXPECT_INT(st_count(model->weights), 13);
+        EXPECT(!json_get(&model->config, "quantization_config"));
+        st_close(expected);
+        hf_model_close(model);
+        arena_deinit(&arena);
+    }
+}
+
+/* ---- files that a test writes ---- */
+
+enum { MOST_TENSORS = 10 };
+
+typedef struct Folder {
+    Arena  arena;
+    StDecl decls[MOST_TENSORS];
+    int    count;
+} Folder;
+
+/* A tensor of that name, in place of the one of that name if there is one; data NULL: random bytes. */
+static void put(Folder *f, const char *name, StDType dtype, const void *data, int ndim, const int64_t *dim)
+{
+    int     at = 0;
+    StDecl *decl;
+    while (at < f->count && strcmp(f->decls[at].name, name) != 0) at++;
+    decl = &f->decls[at];
+    f->count += at == f->count;
+    *decl = (StDecl){.name = name, .dtype = dtype, .ndim = ndim, .data = data};
+    for (int i = 0; i < ndim; i++) decl->dim[i] = dim[i];
+    size_t   bytes = st_decl_bytes(decl);
+    uint8_t *fill = arena_alloc(&f->arena, bytes + 1);
+    for (size_t i = 0; i < bytes && !data; i++) fill[i] = (uint8_t)(philox4x32((uint32_t)i, (uint32_t)at, 0, 0, 5).v[0] % 0x7F);
+    if (!data) decl->data = fill;
+}
+
+#define PUT(f, name, dtype, data, ...) \
+    put(f, name, dtype, data, (int)(sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t)), (const int64_t[]){__VA_ARGS__})
+
+static void drop(Folder *f, const char *name)
+{
+    int at = 0;
+    while (strcmp(f->decls[at].name, name) != 0) at++;
+    f->decls[at] = f->decls[--f->count];
+}
+
+static void put_state(Folder *f, const char *json)
+{
+    PUT(f, "w.quant_state.bitsandbytes__nf4", ST_U8, json, (int64_t)strlen(json));
+}
+
+static const char plain_state[] = "{\"quant_type\": \"nf4\", \"blocksize\": 64, \"dtype\": \"bfloat16\", \"shape\": [6, 50]}";
+static const char nested_state[] = "{\"quant_type\": \"nf4\", \"blocksize\": 64, \"dtype\": \"bfloat16\", \"shape\": [6, 50],"
+                                   " \"nested_blocksize\": 256, \"nested_dtype\": \"float32\", \"nested_offset\": 0.25}";
+
+/* The maps that bitsandbytes writes, from a folder of its. */
+static void put_maps(Folder *f)
+{
+    StFile         *file;
+    const StTensor *map;
+    const char     *name = "model.layers.0.self_attn.k_proj.weight";
+    EXPECT_OK(st_open("tests/fixtures/quantised/nf4_double", &file));
+    EXPECT_OK(st_require(file, arena_printf(&f->arena, "%s.quant_map", name), &map));
+    PUT(f, "w.quant_map", ST_F32, memcpy(arena_alloc(&f->arena, 64), map->data, 64), 16);
+    EXPECT_OK(st_require(file, arena_printf(&f->arena, "%s.nested_quant_map", name), &map));
+    PUT(f, "w.nested_quant_map", ST_F32, memcpy(arena_alloc(&f->arena, 1024), map->data, 1024), 256);
+    st_close(file);
+}
+
+/* 6 x 50 elements: 5 blocks, of which the last is short. */
+static Folder nf4_folder(bool nested)
+{
+    static const float scales[5] = {1, 2, 3, 4, 0.5f}, one = 2;
+    Folder             f = {0};
+    put_maps(&f);
+    PUT(&f, "w", ST_U8, NULL, 150, 1);
+    if (!nested) drop(&f, "w.nested_quant_map");
+    if (nested) PUT(&f, "w.absmax", ST_U8, NULL, 5);
+    if (nested) PUT(&f, "w.nested_absmax", ST_F32, &one, 1);
+    if (!nested) PUT(&f, "w.absmax", ST_F32, scales, 5);
+    put_state(&f, nested ? nested_state : plain_state);
+    return f;
+}
+
+static const float six[6] = {1, 2, 3, 4, 5, 6};
+
+/* 3 x 2 tiles, of which the last are cut. */
+static Folder fp8_folder(void)
+{
+    Folder f = {0};
+    PUT(&f, "w", ST_F8_E4M3, NULL, 300, 130);
+    PUT(&f, "w_scale_inv", ST_F32, six, 3, 2);
+    return f;
+}
+
+static Folder nvfp4_folder(void)
+{
+    Folder f = {0};
+    PUT(&f, "m.weight", ST_U8, NULL, 3, 24);
+    PUT(&f, "m.weight_scale", ST_F8_E4M3, NULL, 3, 3);
+    put(&f, "m.weight_scale_2", ST_F32, six, 0, NULL);
+    PUT(&f, "m.input_scale", ST_F32, NULL, 1);
+    return f;
+}
+
+/* Opens what the folder holds, checks every number of it and drops it. */
+static Status read_all(Folder *f, QuantisedFormat format, float *values)
+{
+    char    path[] = "/tmp/surogate_quantised_XXXXXX";
+    int     fd = mkstemp(path);
+    StFile *file;
+    EXPECT(fd >= 0);
+    close(fd);
+    EXPECT_OK(st_write(path, f->decls, (size_t)f->count, NULL, NULL, NULL));
+    EXPECT_OK(st_open(path, &file));
+    unlink(path);
+    Status status = quantised_open(&f->arena, file, format, ST_BF16);
+    if (status == OK) EXPECT_INT(st_count(file), 1);
+    if (status == OK) status = st_check_range(st_at(file, 0), DT_F32);
+    if (status == OK && values) status = st_to_f32(st_at(file, 0), 0, st_at(file, 0)->numel, values);
+    st_close(file);
+    arena_deinit(&f->arena);
+    return status;
+}
+
+/* Matrices whose last block or tile is short. */
+static void blocks_that_are_cut_are_read(void)
+{
+    float   w[300 * 130];
+    Folder  f = fp8_folder();
+    uint8_t codes[300 * 130];
+    memcpy(codes, f.decls[0].data, sizeof codes);
+    EXPECT_OK(read_all(&f, QUANTISED_FP8, w));
+    for (int i = 0; i < 300 * 130; i++) {
+        float code;
+        dtype_decode(DT_E4M3, &codes[i], 1, &code);
+        if (w[i] != code * six[i / 130 / 128 * 2 + (i % 130 >= 128)])
+            test_fail(__FILE__, __LINE__, "fp8: element %d is %g", i, (double)w[i]);
+    }
+    f = nf4_folder(false);
+    for (int i = 0; i < f.count; i++)
+        if (strcmp(f.decls[i].name, "w") == 0) memcpy(codes, f.decls[i].data, 150);
+    EXPECT_OK(read_all(&f, QUANTISED_NF4, w));
+    static const float scales[5] = {1, 2, 3, 4, 0.5f};
+    for (int i = 0; i < 300; i++) {
+        float code[2];
+        dtype_decode(DT_NF4, &codes[i / 2], 2, code);
+        if (w[i] != code[i % 2] * scales[i / 64]) test_fail(__FILE__, __LINE__, "nf4: element %d is %g", i, (double)w[i]);
+    }
+    f = nf4_folder(true);
+    EXPECT_OK(read_all(&f, QUANTISED_NF4, w));
+    f = nvfp4_folder();
+    EXPECT_OK(read_all(&f, QUANTISED_NVFP4, w));
+}
+
+#define REFUSED(make, change, format, status, part) \
+    do { \
+        Folder f = make; \
+        change; \
+        EXPECT_FAILS(read_all(&f, format, NULL), status, part); \
+    } while (0)
+
+static void parts_that_are_wrong_are_named(void)
+{
+    static const float nan_scale[6] = {1, 1, NAN, 1, 1, 1};
+    REFUSED(fp8_folder(), drop(&f, "w_scale_inv"), QUANTISED_FP8, ERR_INVALID,
+            "there is no tensor w_scale_inv beside w, which is F8_E4M3; expected F32 or BF16 [3,2]");
+    REFUSED(fp8_folder(), PUT(&f, "w_scale_inv", ST_F32, six, 2, 3), QUANTISED_FP8, ERR_INVALID,
+            "tensor w_scale_inv is F32 [2,3]; expected F32 or BF16 [3,2]");
+    REFUSED(fp8_folder(), PUT(&f, "w_scale_inv", ST_U8, NULL, 3, 2), QUANTISED_FP8, ERR_INVALID, "w_scale_inv is U8 [3,2]");
+    REFUSED(fp8_folder(), PUT(&f, "w", ST_I8, NULL, 300, 130), QUANTISED_FP8, ERR_INVALID, "tensor w is I8");
+    REFUSED(fp8_folder(), PUT(&f, "w_scale_inv", ST_F32, nan_scale, 3, 2), QUANTISED_FP8, ERR_INVALID,
+            "\"w_scale_inv\" holds NaN at [1, 0]");
+    uint8_t nan_code = 0x7F;
+    REFUSED(fp8_folder(), PUT(&f, "w", ST_F8_E4M3, &nan_code, 1, 1);
+            PUT(&f, "w_scale_inv", ST_F32, six, 1, 1), QUANTISED_FP8, ERR_INVALID, "\"w\" holds NaN at [0, 0]");
+    static const float large[6] = {1, 1, 1, 1, 3e38f, 1};
+    REFUSED(fp8_folder(), PUT(&f, "w_scale_inv", ST_F32, large, 3, 2), QUANTISED_FP8, ERR_INVALID, "\"w\" holds an infinity at [256, ");
+    REFUSED(nvfp4_folder(), drop(&f, "m.weight_scale_2"), QUANTISED_NVFP4, ERR_INVALID, "no tensor m.weight_scale_2 beside m.weight");
+    REFUSED(nvfp4_folder(), PUT(&f, "m.weight_scale_2", ST_F32, six, 2), QUANTISED_NVFP4, ERR_INVALID, "m.weight_scale_2 is F32 [2]");
+    REFUSED(nvfp4_folder(), PUT(&f, "m.weight_scale", ST_U8, NULL, 3, 3), QUANTISED_NVFP4, ERR_INVALID, "expected F8_E4M3 [3,3]");
+    REFUSED(nvfp4_folder(), PUT(&f, "m.weight", ST_U8, NULL, 3, 20), QUANTISED_NVFP4, ERR_INVALID, "40 columns");
+    REFUSED(nvfp4_folder(), PUT(&f, "m.weight_scale", ST_F8_E4M3, memset(arena_alloc(&f.arena, 9), 0x7F, 9), 3, 3), QUANTISED_NVFP4,
+            ERR_INVALID, "holds NaN");
+    REFUSED(nf4_folder(false), drop(&f, "w.quant_state.bitsandbytes__nf4"), QUANTISED_NF4, ERR_INVALID,
+            "there is no tensor w.quant_state.bitsandbytes__nf4");
+    REFUSED(nf4_folder(false), drop(&f, "w.absmax"), QUANTISED_NF4, ERR_INVALID, "expected F32 [5]");
+    REFUSED(nf4_folder(false), PUT(&f, "w.absmax", ST_F32, six, 6), QUANTISED_NF4, ERR_INVALID, "w.absmax is F32 [6]; expected F32 [5]");
+    REFUSED(nf4_folder(false), PUT(&f, "w.absmax", ST_F32, nan_scale, 5), QUANTISED_NF4, ERR_INVALID, "\"w.absmax\" holds NaN at [2]");
+    REFUSED(nf4_folder(false), drop(&f, "w.quant_map"), QUANTISED_NF4, ERR_INVALID, "no tensor w.quant_map");
+    REFUSED(nf4_folder(false), PUT(&f, "w.quant_map", ST_F32, NULL, 16), QUANTISED_NF4, ERR_UNSUPPORTED, "only bitsandbytes' own map");
+    REFUSED(nf4_folder(false), PUT(&f, "w", ST_U8, NULL, 149, 1), QUANTISED_NF4, ERR_INVALID, "has 149 bytes");
+    REFUSED(nf4_folder(true), drop(&f, "w.nested_absmax"), QUANTISED_NF4, ERR_INVALID, "expected F32 [1]");
+    REFUSED(nf4_folder(true), drop(&f, "w.nested_quant_map"), QUANTISED_NF4, ERR_INVALID, "expected F32 [256]");
+    REFUSED(nf4_folder(true), PUT(&f, "w.absmax", ST_F32, six, 5), QUANTISED_NF4, ERR_INVALID, "expected U8 [5]");
+}
+
+static void states_that_are_wrong_are_named(void)
+{
+    static const struct {
+        const char *state;
+        Status      status;
+        const char *part;
+    } cases[] = {
+        {"{\"quant_type\": \"nf4\", \"blocksize\": 64, \"sha", ERR_INVALID, "w.quant_state.bitsandbytes__nf4:1:"},
+        {"[]", ERR_INVALID, "\"shape\" is no list"},
+        {"{\"shape\": [6, -50]}", ERR_INVALID, "\"shape\" is no list of two numbers above 0"},
+        {"{\"shape\": [300]}", ERR_INVALID, "\"shape\" is no list"},
+        {"{\"shape\": [4611686018427387904, 8]}", ERR_INVALID, "has 150 bytes"},
+        {"{\"shape\": [6, 51]}", ERR_INVALID, "expected half as many as elements in the shape [6,51]"},
+        {"{\"shape\": [6, 50], \"quant_type\": \"fp4\", \"blocksize\": 64}", ERR_UNSUPPORTED, "type \"fp4\""},
+        {"{\"shape\": [6, 50], \"quant_type\": \"nf4\", \"blocksize\": 128}", ERR_UNSUPPORTED,
+         "in blocks of 128; only nf4 in blocks of 64"},
+        {"{\"shape\": [6, 50], \"quant_type\": \"nf4\", \"blocksize\": 64, \"nested_offset\": NaN}", ERR_INVALID, "nf4:1:"},
+        {"{\"shape\": [6, 50], \"quant_type\": \"nf4\", \"blocksize\": 64, \"nested_offset\": 1e300, \"nested_blocksize\": 256}",
+         ERR_INVALID, "\"nested_offset\" is no number"},
+        {"{\"shape\": [6, 50], \"quant_type\": \"nf4\", \"blocksize\": 64, \"nested_offset\": 1, \"nested_blocksize\": 64}",
+         ERR_UNSUPPORTED, "blocks of 64"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        REFUSED(nf4_folder(true), put_state(&f, cases[i].state), QUANTISED_NF4, cases[i].status, cases[i].part);
+}
+
+static Status parse(const char *text, QuantisedFormat *out)
+{
+    Arena     arena = {0};
+    JsonValue config;
+    EXPECT_OK(json_parse(&arena, "test", text, strlen(text), &config));
+    Status status = quantised_parse(&config, "config.json", out);
+    arena_deinit(&arena);
+    return status;
+}
+
+static void configs_are_read_or_named(void)
+{
+    static const struct {
+        const char     *text;
+        QuantisedFormat format; /* NONE: refused */
+        const char     *part;
+    } cases[] = {
+        {"{\"quant_method\": \"bitsandbytes\", \"load_in_4bit\": true, \"bnb_4bit_quant_type\": \"nf4\"}", QUANTISED_NF4, NULL},
+        {"{\"load_in_4bit\": true, \"bnb_4bit_quant_type\": \"nf4\"}", QUANTISED_NF4, NULL},
+        {"{\"quant_method\": \"fp8\", \"weight_block_size\": [128, 128]}", QUANTISED_FP8, NULL},
+        {"{\"quant_method\": \"modelopt\", \"quant_algo\": \"NVFP4\"}", QUANTISED_NVFP4, NULL},
+        {"{\"producer\": {\"name\": \"modelopt\"}, \"quantization\": {\"quant_algo\": \"NVFP4\"}}", QUANTISED_NVFP4, NULL},
+        {"{\"quant_method\": \"gptq\", \"bits\": 4}", QUANTISED_NONE,
+         "config.json: the model is quantised with quant_method gptq; read are"},
+        {"{\"quant_method\": \"awq\"}", QUANTISED_NONE, "quant_method awq"},
+        {"[1]", QUANTISED_NONE, "quant_method (none)"},
+        {"{\"quant_method\": \"bitsandbytes\", \"load_in_8bit\": true}", QUANTISED_NONE, "8 bits"},
+        {"{\"quant_method\": \"bitsandbytes\", \"load_in_4bit\": true}", QUANTISED_NONE, "to fp4 (bnb_4bit_quant_type)"},
+        {"{\"quant_method\": \"fp8\"}", QUANTISED_NONE, "weight_block_size not set"},
+        {"{\"quant_method\": \"fp8\", \"weight_block_size\": [64, 128]}", QUANTISED_NONE, "weight_block_size [64, 128]"},
+        {"{\"quant_method\": \"fp8\", \"weight_block_size\": [128, 128], \"activation_scheme\": \"static\"}", QUANTISED_NONE, "static"},
+        {"{\"quant_method\": \"modelopt\", \"quant_algo\": \"FP8\"}", QUANTISED_NONE, "to FP8 (quant_algo)"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        QuantisedFormat format = QUANTISED_NONE;
+        if (cases[i].part)
+            EXPECT_FAILS(parse(cases[i].text, &format), ERR_UNSUPPORTED, cases[i].part);
+        else
+            EXPECT_OK(parse(cases[i].text, &format));
+        if (!cases[i].part) EXPECT_INT(format, cases[i].format);
+    }
+}
+
+TEST_MAIN(TEST(codes_stand_for_what_transformers_has), TEST(blocks_that_are_cut_are_read), TEST(parts_that_are_wrong_are_named),
+          TEST(states_that_are_wrong_are_named), TEST(configs_are_read_or_named))
