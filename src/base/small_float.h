@@ -107,9 +107,9 @@ SMALL_FN uint32_t small_stochastic(SmallFloat f, float value, uint32_t random)
 
 SMALL_FN float small_decode(SmallFloat f, uint32_t code)
 {
-    uint32_t magnitude = code & ((1u << (f.bits - 1)) - 1), sign = code >> (f.bits - 1) << 31;
-    uint32_t normal = (magnitude << (23 - f.mantissa)) + ((uint32_t)(127 - f.bias) << 23);
-    uint32_t subnormal = small_bits((float)magnitude * small_power(1 - f.bias - f.mantissa));
-    uint32_t special = magnitude == f.infinity ? SMALL_INFINITY : 0x7FC00000u;
+    uint32_t magnitude = code & ((1u << (f.bits - 1)) - 1), sign = code >> (f.bits - 1) << 31, fields = magnitude << (23 - f.mantissa);
+    uint32_t normal = fields + ((uint32_t)(127 - f.bias) << 23);
+    uint32_t subnormal = small_bits(small_value(fields + small_least(f)) - small_value(small_least(f)));
+    uint32_t special = magnitude == f.infinity ? (uint32_t)SMALL_INFINITY : 0x7FC00000u;
     return small_value(sign | (magnitude > f.largest ? special : magnitude >> f.mantissa ? normal : subnormal));
 }

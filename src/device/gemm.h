@@ -17,13 +17,14 @@ typedef struct GemmOperand {
 typedef enum GemmEpilogue { GEMM_PLAIN, GEMM_BIAS } GemmEpilogue;
 
 /* c (m,n) = alpha a (m,k) b (k,n), plus c where it accumulates, plus bias (n) in every row where the epilogue says so. Products
- * are summed in fp32 (fp32 operands: no TF32), rounded once, when c is stored. c isn't transposed and has no scale. */
+ * are summed in fp32 (fp32 operands: no TF32) unless `fast`, rounded once, when c is stored. c isn't transposed and has no scale. */
 typedef struct Gemm {
     int64_t      m, n, k;
     GemmOperand  a, b, c, bias;
     GemmEpilogue epilogue;
     bool         accumulate;
     float        alpha;
+    bool         fast; /* operands of 8 bits: sums may be kept in fewer bits than fp32 has */
 } Gemm;
 
 /* All of a tensor (..., C) from element `offset` on, its rows C apart. */
@@ -36,6 +37,6 @@ static inline GemmOperand gemm_operand(const TensorView *t, bool trans, int64_t 
 static inline Gemm gemm_of(int64_t m, int64_t n, int64_t k, GemmOperand a, GemmOperand b, GemmOperand c, double alpha, bool accumulate)
 {
     GemmOperand none = {NULL, NULL, DT_F32, false, 0, 0};
-    Gemm        g = {m, n, k, a, b, c, none, GEMM_PLAIN, accumulate, (float)alpha};
+    Gemm        g = {m, n, k, a, b, c, none, GEMM_PLAIN, accumulate, (float)alpha, false};
     return g;
 }

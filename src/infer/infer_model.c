@@ -92,8 +92,14 @@ Status infer_open(InferModel *infer, const char *dir, const char *adapter, const
     if (infer->has_adapter) {
         infer->options.lora = infer->adapter.lora;
         infer->options.lora.dropout = 0;
+        infer->options.weight_format = infer->adapter.base_format;
     }
     return OK;
+}
+
+Status infer_use_format(InferModel *infer, const char *word)
+{
+    return word ? peft_parse_base_format(word, &infer->options.weight_format) : OK;
 }
 
 void infer_want_generation(InferModel *infer, int64_t prompt_len, int64_t cache_len)

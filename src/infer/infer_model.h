@@ -30,6 +30,9 @@ typedef struct InferModel {
 NODISCARD Status infer_open(InferModel *infer, const char *dir, const char *adapter, const char *device, int threads);
 void             infer_close(InferModel *infer);
 
+/* Quantises the frozen matrices as --qlora says, in place of what the adapter's folder says. NULL: nothing is said. */
+NODISCARD Status infer_use_format(InferModel *infer, const char *word);
+
 /* Asks for what generates after a prompt of so many tokens, cache_len with it, in place of other programs. */
 void infer_want_generation(InferModel *infer, int64_t prompt_len, int64_t cache_len);
 

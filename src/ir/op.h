@@ -114,6 +114,7 @@ typedef enum InputHolds {
     HOLDS_SQUARES,   /* not negative */
     HOLDS_NORM2,     /* a squared norm */
     HOLDS_SEGMENTS,  /* see ops/attrs.h */
+    HOLDS_SCALE,     /* rows of 4: a tensor's scale, see ops/fp8.h */
 } InputHolds;
 
 /* One shape the generic test runs. in: dims of each input (ndim 0: absent). */

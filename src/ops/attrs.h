@@ -37,6 +37,27 @@ typedef struct CastAttrs {
     int64_t dtype; /* of the result; 0: the operand's */
 } CastAttrs;
 
+typedef struct ScaledLinearAttrs {
+    double  alpha; /* 1 */
+    int64_t dtype; /* of y where there is no acc; 0: f32 */
+    bool    fast;  /* sums may be kept in fewer bits than fp32 has */
+} ScaledLinearAttrs;
+
+typedef struct Fp8QuantiseAttrs {
+    int64_t dtype; /* of the codes: e4m3 or e5m2; 0: e4m3 */
+} Fp8QuantiseAttrs;
+
+/* margin: scales are 2^margin below those that bring the largest magnitude to the format's largest number. */
+typedef struct Fp8OwnScaleAttrs {
+    int64_t dtype; /* of the codes that the scale is for; 0: e4m3 */
+    int64_t margin;
+} Fp8OwnScaleAttrs;
+
+typedef struct Fp8UpdateAttrs {
+    int64_t margin;
+    bool    most_recent; /* scales follow the newest row of the history; else the largest of all its rows */
+} Fp8UpdateAttrs;
+
 /* Weights that were quantised one by one, whose codes and scales lie one after the other: member m is rows[m] rows of the result.
  * rows 0: none, and none after it; none at all: it is one weight. */
 enum { DEQUANTISE_MAX_MEMBERS = 3 };

@@ -2,6 +2,7 @@
 
 #include "base/philox.h"
 #include "ops/attrs.h"
+#include "ops/fp8.h"
 
 #include <math.h>
 
@@ -38,6 +39,12 @@ static void draw_plain(const TensorType *type, int range, uint64_t key, void *da
         else
             set_number(data, type->dtype, i, (float)(sqrt(-2 * log(u)) * cos(6.283185307179586 * phase)));
     }
+}
+
+/* Each row a tensor's scale. */
+static void draw_scales(float (*rows)[FP8_SCALE_FLOATS], int64_t count)
+{
+    for (int64_t i = 0; i < count; i++) fp8_scale_set(rows[i], fabsf(rows[i][0]) + 0.5f);
 }
 
 /* Documents of growing lengths; one a row where kernels may rely on that. */
@@ -86,6 +93,9 @@ void op_draw(const Node *node, int k, int range, uint64_t key, void *data)
         break;
     case HOLDS_SEGMENTS:
         draw_segments(node, type, data);
+        break;
+    case HOLDS_SCALE:
+        draw_scales(data, numel / FP8_SCALE_FLOATS);
         break;
     }
 }

@@ -1,5 +1,5 @@
 /* b is packed a block at a time, shared by all workers; a task then makes a tile of c from rows of a that it packs for
- * itself, depth by depth. What is bf16 becomes fp32 as it is packed; a bf16 tile of c adds up in fp32 scratch. Products
+ * itself, depth by depth. What is bf16 or FP8 becomes fp32 as it is packed; a bf16 tile of c adds up in fp32 scratch. Products
  * of a few rows (decoding) are dot products instead: they are bound by reading b, which packing would copy first. */
 #include "ops/gemm.h"
 
@@ -101,7 +101,24 @@ static int64_t index_of(const GemmOperand *x, int64_t row, int64_t col)
 
 static const void *element(const GemmOperand *x, int64_t row, int64_t col)
 {
-    return vec_at(x->data, x->dtype, index_of(x, row, col));
+    return (const char *)x->data + dtype_bytes(x->dtype, index_of(x, row, col));
+}
+
+/* The number there, but for the scale. */
+static float number_at(const GemmOperand *x, int64_t row, int64_t col)
+{
+    float value;
+    dtype_decode(x->dtype, element(x, row, col), 1, &value);
+    return value;
+}
+
+/* `count` numbers side by side from there on: in place, or decoded into scratch. */
+static const float *numbers_from(const GemmOperand *x, int64_t row, int64_t col, int64_t count, float *scratch)
+{
+    const void *from = element(x, row, col);
+    if (x->dtype == DT_F32) return from;
+    dtype_decode(x->dtype, from, count, scratch);
+    return scratch;
 }
 
 static void *element_of_c(const Gemm *g, int64_t row, int64_t col)
@@ -194,9 +211,9 @@ static void gemm_dots(void *context, int64_t task, int worker)
     int64_t        end = min_i64(g->n, (task + 1) * DOT_COLS);
     float         *scratch = job->scratch + worker * job->scratch_floats;
     const float   *a[FEW_ROWS];
-    for (int64_t i = 0; i < g->m; i++) a[i] = vec_load_row(element(&g->a, i, 0), g->a.dtype, g->k, scratch + (i + 1) * g->k);
+    for (int64_t i = 0; i < g->m; i++) a[i] = numbers_from(&g->a, i, 0, g->k, scratch + (i + 1) * g->k);
     for (int64_t j = task * DOT_COLS; j < end; j++) {
-        const float *b = vec_load_row(element(&g->b, 0, j), g->b.dtype, g->k, scratch);
+        const float *b = numbers_from(&g->b, 0, j, g->k, scratch);
         for (int64_t i = 0; i < g->m; i++) {
             float value = factor_of(g) * vec_dot(a[i], b, g->k);
             if (g->epilogue == GEMM_BIAS) value += vec_get(g->bias.data, g->bias.dtype, g->bias.offset + j);
@@ -222,9 +239,7 @@ void gemm_reference(const Gemm *g)
     for (int64_t i = 0; i < g->m; i++)
         for (int64_t j = 0; j < g->n; j++) {
             double sum = 0;
-            for (int64_t k = 0; k < g->k; k++)
-                sum +=
-                    (double)vec_get(g->a.data, g->a.dtype, index_of(&g->a, i, k)) * vec_get(g->b.data, g->b.dtype, index_of(&g->b, k, j));
+            for (int64_t k = 0; k < g->k; k++) sum += (double)number_at(&g->a, i, k) * number_at(&g->b, k, j);
             sum *= factor_of(g);
             if (g->epilogue == GEMM_BIAS) sum += vec_get(g->bias.data, g->bias.dtype, g->bias.offset + j);
             if (g->accumulate) sum += vec_get(g->c.data, g->c.dtype, index_of(&g->c, i, j));

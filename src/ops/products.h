@@ -24,6 +24,23 @@ static inline int linear_products(const KernelArgs *args, Gemm *out)
     return 1;
 }
 
+/* y = alpha a b^T + bias, of codes with a scale each, the inverse of which lies first */
+enum { SCALED_A, SCALED_B, SCALED_A_SCALE, SCALED_B_SCALE, SCALED_BIAS, SCALED_ACC };
+static inline int scaled_linear_products(const KernelArgs *args, Gemm *out)
+{
+    const ScaledLinearAttrs *attrs = (const ScaledLinearAttrs *)args->attrs;
+    const TensorView        *a = &args->in[SCALED_A], *b = &args->in[SCALED_B], *bias = &args->in[SCALED_BIAS], *y = &args->out[0];
+    *out = gemm_of(type_rows(&a->type), b->type.dim[0], b->type.dim[1], gemm_operand(a, false, 0), gemm_operand(b, true, 0),
+                   gemm_operand(y, false, 0), attrs->alpha, args->accumulate & 1);
+    out->a.scale = (const float *)args->in[SCALED_A_SCALE].data;
+    out->b.scale = (const float *)args->in[SCALED_B_SCALE].data;
+    out->fast = attrs->fast;
+    if (!view_wanted(bias)) return 1;
+    out->epilogue = GEMM_BIAS;
+    out->bias = gemm_operand(bias, false, 0);
+    return 1;
+}
+
 /* y[:, col:col+M] += alpha x w^T */
 static inline int linear_add_products(const KernelArgs *args, Gemm *out)
 {

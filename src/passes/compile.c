@@ -80,6 +80,7 @@ CompileOptions compile_defaults(void)
         .max_grad_norm = 1.0,
         .train_base = true,
         .normuon = normuon_defaults(),
+        .precision = {.amax_history = 1024},
     };
 }
 

@@ -32,6 +32,16 @@ typedef struct LoraOptions {
     const char *const *targets; /* module names or path suffixes; "all-linear" alone: all but the head */
 } LoraOptions;
 
+/* How the products of the blocks' linear layers are computed (passes/precision.c). */
+typedef struct PrecisionOptions {
+    DType   forward;               /* of the operands of forward products; if it isn't DT_E4M3, the model's */
+    DType   backward;              /* of gradients in backward products; if it isn't DT_E5M2, the model's */
+    int64_t amax_history;          /* optimizer steps that a scale is made from */
+    int64_t margin;                /* scales are divided by 2^margin */
+    bool    most_recent;           /* scales follow the newest step, not the largest of the history */
+    int64_t skip_first, skip_last; /* blocks whose products stay in the model's dtype */
+} PrecisionOptions;
+
 enum { MAX_PROGRAMS = 32 };
 
 typedef struct CompileOptions {
@@ -48,14 +58,15 @@ typedef struct CompileOptions {
     LoraOptions         lora;
     const WeightFormat *weight_format;                           /* of the frozen matrices of blocks; NULL: model_dtype */
     bool (*keeps_format)(const void *model, const Param *param); /* which of them; NULL: all */
-    const void    *keeps_format_model;
-    OptimizerKind  optimizer;
-    double         beta1, beta2, adam_eps, weight_decay, max_grad_norm;
-    NormuonOptions normuon;    /* without what others say: dtype and max_grad_norm */
-    bool           dense;      /* every training row is one document (padding behind it at most) */
-    bool           train_base; /* false with LoRA */
-    int64_t        max_layers; /* a plan of the model's first layers alone; 0: of all */
-    bool           verify;     /* graph_verify after every pass */
+    const void      *keeps_format_model;
+    OptimizerKind    optimizer;
+    double           beta1, beta2, adam_eps, weight_decay, max_grad_norm;
+    NormuonOptions   normuon; /* without what others say: dtype and max_grad_norm */
+    PrecisionOptions precision;
+    bool             dense;      /* every training row is one document (padding behind it at most) */
+    bool             train_base; /* false with LoRA */
+    int64_t          max_layers; /* a plan of the model's first layers alone; 0: of all */
+    bool             verify;     /* graph_verify after every pass */
     /* called after each pass of each program; NULL: nobody */
     void (*after_pass)(void *context, const char *pass, const Graph *graph);
     void *after_pass_context;

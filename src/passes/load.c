@@ -9,6 +9,8 @@
 #include "ops/ops.h"
 #include "passes/pass.h"
 
+#include <string.h>
+
 enum {
     MOST_BYTES = 64 << 20, /* of a piece */
     MOST_PIECES = 4096,    /* about, of all weights, if they are large beside the activations */
@@ -68,19 +70,89 @@ static Status load_quantised(Plan *plan, Graph *graph, const Param *param)
     return OK;
 }
 
-static Status load_param(Plan *plan, Graph *graph, Param *param)
+/* Where a weight is put together that codes are made of: its place, or, if codes are all that is kept, memory that is staged. */
+static const char *whole_name(Arena *arena, const ScaledTensor *scaled)
+{
+    bool codes_alone = scaled->codes && strcmp(scaled->codes, scaled->name) == 0;
+    return codes_alone ? arena_printf(arena, "whole.%s", scaled->name) : scaled->name;
+}
+
+static Value *whole_weight(const Plan *plan, Graph *graph, const ScaledTensor *scaled, DType dtype)
+{
+    const char      *name = whole_name(graph->arena, scaled);
+    const PlanEntry *entry = plan_find(plan, scaled->name);
+    TensorType       type = entry->type;
+    Value           *value = graph_find(graph, name);
+    type.dtype = dtype;
+    return value ? value : graph_add_value(graph, name == scaled->name ? VALUE_PARAM : VALUE_STAGED, name, &type);
+}
+
+/* Once all of a weight is there: its codes by a scale of its own. */
+static Status make_codes(const CompileOptions *options, const Plan *plan, Graph *graph, const ScaledTensor *scaled)
+{
+    Fp8OwnScaleAttrs own = {.dtype = DTYPE_TO_ATTR(scaled->dtype), .margin = options->precision.margin};
+    Fp8QuantiseAttrs quantise = {.dtype = DTYPE_TO_ATTR(scaled->dtype)};
+    TensorType       one = type_make(DT_F32, 1, INT64_C(4));
+    const char      *names[] = {scaled->codes, scaled->transposed};
+    Value           *weight = graph_find(graph, whole_name(graph->arena, scaled));
+    Value           *scale = graph_add_value(graph, VALUE_STATE, arena_printf(graph->arena, "fp8.scale.%s", scaled->name), &one);
+    value_place_in(scale, lasting(graph, plan_find(plan, PRECISION_SCALES), VALUE_STATE), (scaled - plan->scaled) * 4);
+    Value *in[] = {weight, scale};
+    Node  *node;
+    TRY(graph_add_node(graph, &op_fp8_own_scale, &own, "fp8.scale", in, 2, ~0u, &node));
+    in[1] = node->out[0];
+    TRY(graph_add_node(graph, &op_fp8_quantise, &quantise, "fp8.codes", in, 2,
+                       (uint32_t)(names[0] != NULL) | (uint32_t)(names[1] != NULL) << 1, &node));
+    for (int k = 0; k < 2; k++)
+        if (names[k]) value_place_in(node->out[k], lasting(graph, plan_find(plan, names[k]), VALUE_PARAM), 0);
+    return OK;
+}
+
+/* A parameter of which codes are made: those of the weight that it is, or is a member of. */
+typedef struct Codes {
+    const ScaledTensor *scaled;  /* NULL: none */
+    int                *missing; /* parameters of the weight that aren't there yet */
+} Codes;
+
+/* By entry of the plan. */
+static Codes *find_codes(Arena *arena, const Plan *plan)
+{
+    Codes *codes = arena_array(arena, Codes, plan->num_entries + 1);
+    int   *missing = arena_array(arena, int, plan->num_scaled + 1);
+    for (int i = 0; i < plan->num_scaled; i++) {
+        missing[i] = plan->scaled[i].num_params;
+        for (int k = 0; k < plan->scaled[i].num_params; k++)
+            codes[plan_find(plan, plan->scaled[i].params[k]) - plan->entries] = (Codes){&plan->scaled[i], &missing[i]};
+    }
+    return codes;
+}
+
+/* The value that pieces of a parameter are kept in. Of one that gets codes it is a member of the whole weight, which is read then. */
+static Value *kept_value(const Plan *plan, Graph *graph, const Param *param, const Codes *codes)
+{
+    if (!codes->scaled) return graph_add_value(graph, VALUE_PARAM, param->name, &param->type);
+    const PlanEntry *all = plan_find(plan, codes->scaled->name), *part = plan_find(plan, param->name);
+    Value           *whole = whole_weight(plan, graph, codes->scaled, param->type.dtype);
+    Value           *member = graph_add_value(graph, whole->kind, arena_printf(graph->arena, "kept.%s", param->name), &param->type);
+    value_place_in(member, whole, (part->place.offset - all->place.offset) / dtype_bytes(all->type.dtype, 1));
+    return member;
+}
+
+static Status load_param(const CompileOptions *options, Plan *plan, Graph *graph, Param *param, const Codes *all_codes)
 {
     if (param->format) return load_quantised(plan, graph, param);
+    const Codes     *codes = &all_codes[plan_find(plan, param->name) - plan->entries];
     int64_t          numel = type_numel(&param->type), cols = numel / param->type.dim[0], rows = rows_of(plan, cols), at = 0;
     const PlanEntry *master = plan_master(plan, param, &at);
-    Value           *kept = graph_add_value(graph, VALUE_PARAM, param->name, &param->type);
+    Value           *kept = kept_value(plan, graph, param, codes);
     for (int64_t row = 0; row < param->type.dim[0]; row += rows) {
         int64_t left = param->type.dim[0] - row;
         Value  *staged = add_arrival(plan, graph, param, row, rows < left ? rows : left);
         TRY(keep_piece(graph, staged, kept, row * cols));
         if (master) TRY(keep_piece(graph, staged, lasting(graph, master, VALUE_STATE), at + row * cols));
     }
-    return OK;
+    if (!codes->scaled || --*codes->missing > 0) return OK;
+    return make_codes(options, plan, graph, codes->scaled);
 }
 
 Status pass_load(PassContext *context, Graph **out_graph)
@@ -95,7 +167,8 @@ Status pass_load(PassContext *context, Graph **out_graph)
     }
     plan->arrivals = arena_array(plan->arena, Arrival, count + 1);
     plan->num_arrivals = 0;
-    for (int i = 0; i < plan->num_params; i++) TRY(load_param(plan, graph, plan->params[i]));
+    const Codes *codes = find_codes(context->arena, plan);
+    for (int i = 0; i < plan->num_params; i++) TRY(load_param(context->options, plan, graph, plan->params[i], codes));
     *out_graph = graph;
     return OK;
 }

@@ -1,6 +1,7 @@
 /* optimise: the optimizer's program over flat buffers. One node a bucket takes the norm of its gradients; its rule updates its
  * weights. Clipping and the finite check are inside the update, so that a bad step touches nothing: every bucket sees the norm of
  * all gradients. */
+#include "ops/fp8.h"
 #include "ops/ops.h"
 #include "ops/step_scalars.h"
 #include "passes/optimizers.h"
@@ -29,7 +30,7 @@ static Status norm_of(const Plan *plan, Graph *graph, Value *const *grads, Value
 }
 
 /* Whether the step counts, and the scalars of all buckets' updates. */
-static Status begin_step(Update *update, Value **out_applied)
+static Status begin_step(Update *update, Value **out_applied, Value **out_count)
 {
     StepScalarsAttrs attrs = {.beta1 = update->options->beta1, .beta2 = update->options->beta2};
     Value           *in[] = {flat_value(update->graph, VALUE_INPUT, "hyper", DT_F32, HYPER_COUNT), update->norm2, update->loss,
@@ -38,6 +39,7 @@ static Status begin_step(Update *update, Value **out_applied)
     TRY(graph_add_node(update->graph, &op_step_scalars, &attrs, "step_scalars", in, 4, ~0u, &node));
     update->hyper = node->out[STEP_OUT_HYPER];
     *out_applied = node->out[STEP_OUT_APPLIED];
+    *out_count = node->out[STEP_OUT_COUNT];
     return OK;
 }
 
@@ -50,6 +52,29 @@ static Status update_bucket(Update *update, const Bucket *bucket, Value *grads)
         update->state[k] =
             flat_value(update->graph, VALUE_STATE, bucket->states[k].value, bucket->states[k].dtype, bucket->states[k].numel);
     return bucket->rule->emit(update);
+}
+
+/* The scales of the next step, from what this one's programs recorded. */
+static Status update_scales(const Update *update, Value *applied, Value *count)
+{
+    const PrecisionOptions *options = &update->options->precision;
+    const Plan             *plan = update->plan;
+    Graph                  *graph = update->graph;
+    int64_t                 num = plan->num_scaled;
+    Fp8UpdateAttrs          attrs = {.margin = options->margin, .most_recent = options->most_recent};
+    TensorType              history = type_make(DT_F32, 2, options->amax_history, num), scales = type_make(DT_F32, 2, num, INT64_C(4));
+    float                  *numbers = arena_array(graph->arena, float, num + 1);
+    if (!num) return OK;
+    for (int i = 0; i < num; i++) numbers[i] = fp8_most(plan->scaled[i].dtype);
+    Value *most = flat_value(graph, VALUE_CONST, "fp8.most", DT_F32, num);
+    most->const_data = numbers;
+    Value *in[] = {flat_value(graph, VALUE_STATE, PRECISION_NOW, DT_F32, num),
+                   graph_add_value(graph, VALUE_STATE, PRECISION_HISTORY, &history),
+                   graph_add_value(graph, VALUE_STATE, PRECISION_SCALES, &scales),
+                   most,
+                   applied,
+                   count};
+    return graph_add_node(graph, &op_fp8_update, &attrs, "fp8", in, 6, ~0u, NULL);
 }
 
 /* What the host is told of the step, in its own memory. */
@@ -75,9 +100,10 @@ Status pass_optimise(PassContext *context, Graph **out_graph)
                      .graph = graph,
                      .loss = flat_value(graph, VALUE_STATE, "loss.sum", DT_F32, 1),
                      .step = flat_value(graph, VALUE_INPUT, "step", DT_I64, STEP_COUNT)};
-    Value *applied;
+    Value *applied, *count;
     TRY(norm_of(plan, graph, grads, &update.norm2));
-    TRY(begin_step(&update, &applied));
+    TRY(begin_step(&update, &applied, &count));
+    TRY(update_scales(&update, applied, count));
     for (int i = 0; i < plan->num_buckets; i++) TRY(update_bucket(&update, &plan->buckets[i], grads[i]));
     TRY(add_result(&update, applied));
     graph_add_output(graph, "loss", update.loss);

@@ -5,12 +5,21 @@
 #include "ops/ops.h"
 #include "passes/pass.h"
 
-/* Puts one more of `node` at the cursor, reading `in`. */
-static Status add_clone(Graph *graph, const Node *node, Value *const *in, uint32_t flags, Node **out)
+/* Whether output `k` is something of lasting memory that the node brings up to date beside its results, as a largest value seen. */
+static bool is_record(const Node *node, int k)
+{
+    const Value *out = node->out[k];
+    return out && out->sharing == STORAGE_UPDATE && value_root(out->storage, NULL)->kind != VALUE_ACTIVATION;
+}
+
+/* Puts one more of `node` at the cursor, reading `in`. It records nothing: that was done once. */
+static Status add_clone(Graph *graph, const Node *node, Value **in, uint32_t flags, Node **out)
 {
     uint32_t want = 0;
     int      first = 0;
-    for (int k = 0; k < node->num_out; k++) want |= (uint32_t)(node->out[k] != NULL) << k;
+    for (int k = 0; k < node->num_out; k++) want |= (uint32_t)(node->out[k] && !is_record(node, k)) << k;
+    for (int i = 0; i < node->op->num_alias; i++)
+        if (is_record(node, node->op->alias[i].out)) in[node->op->alias[i].in] = NULL;
     while (first < node->num_out && !node->out[first]) first++;
     graph->layer = node->layer;
     graph->part = node->part;
@@ -19,7 +28,7 @@ static Status add_clone(Graph *graph, const Node *node, Value *const *in, uint32
     (*out)->flags |= NODE_CLONE | flags | (node->flags & NODE_AT_USE);
     (*out)->stream = node->stream;
     for (int k = 0; k < node->num_out; k++)
-        if (node->out[k]) (*out)->out[k]->space = node->out[k]->space;
+        if ((*out)->out[k]) (*out)->out[k]->space = node->out[k]->space;
     for (int i = 0; i < node->num_after; i++) node_add_after(graph, *out, node->after[i]);
     return OK;
 }
@@ -203,6 +212,15 @@ static Status materialise_all(Graph *graph)
     return OK;
 }
 
+/* Of a tensor that is quantised again, one layout may be read after the first time alone, or only then. Other ops keep outputs that are
+ * read no more: which of their kernels serves a node may depend on them. */
+static void drop_unread_codes(Graph *graph)
+{
+    for (Node *node = graph->first; node; node = node->next)
+        for (int k = 0; k < node->num_out && node->op == &op_fp8_quantise; k++)
+            if (node->out[k] && !node->out[k]->num_uses && node->out[k]->sharing == STORAGE_OWN) node_drop_output(node, k);
+}
+
 Status pass_recompute(PassContext *context, Graph **graph_ref)
 {
     Graph   *graph = *graph_ref;
@@ -215,5 +233,6 @@ Status pass_recompute(PassContext *context, Graph **graph_ref)
     graph->part = PART_NONE;
     graph->source = NULL;
     if (parts || at_use) remove_dead_nodes(graph);
+    if (parts) drop_unread_codes(graph);
     return OK;
 }

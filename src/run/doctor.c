@@ -75,6 +75,11 @@ static bool is_code(DType dtype)
 /* Of a float, or a code. */
 static float get_float(const void *data, DType dtype, int64_t i)
 {
+    float value;
+    if (DT_SET(dtype) & DT_SET_FP8) {
+        dtype_decode(dtype, (const uint8_t *)data + i, 1, &value);
+        return value;
+    }
     if (is_code(dtype)) return (float)dtype_code(dtype, data, i);
     return dtype == DT_BF16 ? bf16_to_f32(((const uint16_t *)data)[i]) : ((const float *)data)[i];
 }

@@ -17,7 +17,8 @@ const char *region_name(Region region)
 
 const char *program_kind_name(ProgramKind kind)
 {
-    static const char *const names[PROGRAM_KIND_COUNT] = {"micro_first", "micro_next", "optimizer", "eval", "prefill", "decode", "load"};
+    static const char *const names[PROGRAM_KIND_COUNT] = {"micro_first", "micro_next", "optimizer", "calibrate",
+                                                          "eval",        "prefill",    "decode",    "load"};
     return names[kind];
 }
 
@@ -113,20 +114,47 @@ int64_t plan_host_bytes(const Plan *plan)
     return space_bytes(plan, SPACE_HOST);
 }
 
+static int64_t entry_bytes(const Plan *plan, const char *name)
+{
+    const PlanEntry *entry = name ? plan_find(plan, name) : NULL;
+    return entry ? entry->place.bytes : 0;
+}
+
+int64_t plan_code_bytes(const Plan *plan)
+{
+    int64_t bytes = 0;
+    for (int i = 0; i < plan->num_scaled; i++)
+        bytes += entry_bytes(plan, plan->scaled[i].codes) + entry_bytes(plan, plan->scaled[i].transposed);
+    return bytes;
+}
+
+int64_t plan_scale_bytes(const Plan *plan)
+{
+    return entry_bytes(plan, PRECISION_SCALES) + entry_bytes(plan, PRECISION_NOW) + entry_bytes(plan, PRECISION_HISTORY);
+}
+
 OpCost launch_cost(const Launch *launch)
 {
     const Node *node = launch->node;
     return node->op->cost ? node->op->cost(node) : (OpCost){0};
 }
 
-/* The dtype of the largest input: what a matrix unit works on. */
-static DType operand_dtype(const Node *node)
+static bool is_added_to(const Node *node, int k)
 {
-    int64_t largest = 0;
-    DType   dtype = DT_F32;
+    for (int i = 0; i < node->op->num_alias; i++)
+        if (node->op->alias[i].in == k) return true;
+    return false;
+}
+
+DType launch_operand_dtype(const Launch *launch)
+{
+    const Node    *node = launch->node;
+    const DTypeSet formats = DT_SET_FLOAT | DT_SET_FP8 | DT_SET(DT_E2M1);
+    int64_t        largest = 0;
+    DType          dtype = DT_F32;
     for (int i = 0; i < node->num_in; i++) {
         const TensorType *type = node->in[i] ? &node->in[i]->type : NULL;
-        if (!type || !(DT_SET(type->dtype) & DT_SET_FLOAT) || type_numel(type) <= largest) continue;
+        if (!type || !(DT_SET(type->dtype) & formats) || type_numel(type) <= largest || is_added_to(node, i)) continue;
         largest = type_numel(type);
         dtype = type->dtype;
     }
@@ -153,7 +181,7 @@ double launch_limit_seconds(const DeviceFacts *facts, const Launch *launch, doub
 {
     const Node *node = launch->node;
     OpCost      cost = launch_cost(launch);
-    double      rate = cost.matrix_unit ? facts->gemm_flops[operand_dtype(node)] : facts->vector_flops;
+    double      rate = cost.matrix_unit ? facts->gemm_flops[launch_operand_dtype(launch)] : facts->vector_flops;
     double      flops = node->op->flags & OP_BY_DOCUMENT ? cost.flops * document_share : cost.flops;
     double      compute = rate > 0 ? flops / rate : 0, memory = facts->bandwidth > 0 ? cost.bytes / facts->bandwidth : 0;
     return fmax(fmax(compute, memory), launch_link_seconds(facts, launch)) + facts->launch_seconds;
@@ -167,7 +195,11 @@ void plan_write_json(const Plan *plan, StrBuf *out)
                   (long long)plan->total_numel, (long long)plan->trained_numel, (long long)plan_total_bytes(plan));
     for (int i = 0; i < REGION_COUNT; i++)
         strbuf_printf(out, "%s\"%s\": %lld", i ? ", " : "", region_name((Region)i), (long long)plan->region_bytes[SPACE_DEVICE][i]);
-    strbuf_printf(out, "}, \"pinned_bytes\": %lld, \"programs\": {", (long long)plan_host_bytes(plan));
+    strbuf_printf(out, "}, \"pinned_bytes\": %lld, ", (long long)plan_host_bytes(plan));
+    if (plan->num_scaled)
+        strbuf_printf(out, "\"fp8\": {\"tensors\": %d, \"code_bytes\": %lld, \"scale_bytes\": %lld}, ", plan->num_scaled,
+                      (long long)plan_code_bytes(plan), (long long)plan_scale_bytes(plan));
+    strbuf_puts(out, "\"programs\": {");
     for (int i = 0; i < plan->num_programs; i++) {
         const Program *p = &plan->programs[i];
         strbuf_printf(out, "%s\"%s\": {\"launches\": %d, \"activation_bytes\": %lld, \"live_bytes\": %lld, \"flops\": ", i ? ", " : "",

@@ -28,10 +28,11 @@ typedef enum ProgramKind {
     PROGRAM_MICRO_FIRST, /* forward and backward; gradients and loss written */
     PROGRAM_MICRO_NEXT,  /* the same, gradients and loss added to */
     PROGRAM_OPTIMIZER,
-    PROGRAM_EVAL,    /* per-token losses */
-    PROGRAM_PREFILL, /* a chunk of a prompt into the KV cache, logits of one row */
-    PROGRAM_DECODE,  /* one token a row */
-    PROGRAM_LOAD,    /* weights as they arrive, piece by piece: made for every plan that has weights */
+    PROGRAM_CALIBRATE, /* forward and backward before the first step, which only measures what scales are made from */
+    PROGRAM_EVAL,      /* per-token losses */
+    PROGRAM_PREFILL,   /* a chunk of a prompt into the KV cache, logits of one row */
+    PROGRAM_DECODE,    /* one token a row */
+    PROGRAM_LOAD,      /* weights as they arrive, piece by piece: made for every plan that has weights */
     PROGRAM_KIND_COUNT
 } ProgramKind;
 const char *program_kind_name(ProgramKind kind);
@@ -111,6 +112,19 @@ typedef struct Arrival {
     const Value *staged;
 } Arrival;
 
+/* A tensor that is kept in codes with one scale. The plan's values of all N of them: */
+#define PRECISION_SCALES "fp8.scales"   /* f32 (N,4): a row as ops/fp8.h says */
+#define PRECISION_NOW "fp8.now"         /* f32 (N): the largest magnitude since the last optimizer step */
+#define PRECISION_HISTORY "fp8.history" /* f32 (H,N): those of earlier steps; that of applied step s in row s mod H */
+typedef struct ScaledTensor {
+    const char *name; /* the weight's, for an operand beside it with .x (input) or .dy (gradient of the output) behind it */
+    DType       dtype;
+    const char *codes, *transposed; /* of a weight: the plan's values for its codes and for its transpose's; NULL: not wanted */
+    /* The parameters that a frozen weight consists of: its codes are made when it is loaded. */
+    const char *const *params;
+    int                num_params;
+} ScaledTensor;
+
 typedef struct Plan {
     Arena      *arena;
     Program    *programs; /* they share all regions, so that a weight is one memory in all of them */
@@ -130,11 +144,13 @@ typedef struct Plan {
     Param     **trained_params; /* bucket by bucket */
     int         num_trained;
     int64_t (*segments)[4]; /* of trained_params[i]: where it lies in its bucket */
-    Bucket     *buckets;
-    int         num_buckets;
-    const char *optimizer; /* its name, which checkpoints keep */
-    Arrival    *arrivals;  /* parameter by parameter, in order of `params`, from its first element to its last */
-    int         num_arrivals;
+    Bucket       *buckets;
+    int           num_buckets;
+    const char   *optimizer; /* its name, which checkpoints keep */
+    ScaledTensor *scaled;
+    int           num_scaled;
+    Arrival      *arrivals; /* parameter by parameter, in order of `params`, from its first element to its last */
+    int           num_arrivals;
 } Plan;
 
 /* The first program of a kind; NULL: the session has none. */
@@ -155,8 +171,13 @@ PlanEntry *plan_add(Plan *plan, const char *name, const TensorType *type, Region
 
 int64_t plan_total_bytes(const Plan *plan); /* of the device */
 int64_t plan_host_bytes(const Plan *plan);  /* pinned memory of the host */
+/* Of them: codes of weights, and what scales are made from with the scales themselves. */
+int64_t plan_code_bytes(const Plan *plan);
+int64_t plan_scale_bytes(const Plan *plan);
 
 OpCost launch_cost(const Launch *launch);
+/* The dtype of the largest input but for what results are added to: what a matrix unit works on. */
+DType launch_operand_dtype(const Launch *launch);
 /* Seconds that the link is busy with what a launch reads and writes of the host's memory. */
 double launch_link_seconds(const DeviceFacts *facts, const Launch *launch);
 /* Seconds a launch takes at least on such a device: by arithmetic, traffic or the link, and what any launch costs. document_share: how much

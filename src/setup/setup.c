@@ -4,6 +4,7 @@
 #include "data/record.h"
 #include "files/hub.h"
 #include "model/weights.h"
+#include "passes/precision.h"
 
 #include <string.h>
 
@@ -63,12 +64,6 @@ static Status choose_dtypes(const Config *config, CompileOptions *out)
 {
     out->model_dtype = float_dtype(config->model_dtype);
     out->moment_dtype = float_dtype(config->moment_dtype);
-    FAIL_IF(config->matmul_dtype != OPT_UNSET && config->matmul_dtype != config->model_dtype, ERR_UNSUPPORTED,
-            "matmul_dtype %s with model_dtype %s: they must be equal in this version", choice_text(config->matmul_dtype),
-            choice_text(config->model_dtype));
-    FAIL_IF(config->gradient_dtype != OPT_UNSET && config->gradient_dtype != config->model_dtype, ERR_UNSUPPORTED,
-            "gradient_dtype %s with model_dtype %s: they must be equal in this version", choice_text(config->gradient_dtype),
-            choice_text(config->model_dtype));
     DType master = config->master_dtype == OPT_UNSET ? out->model_dtype : float_dtype(config->master_dtype);
     if (config->lora) master = float_dtype(config->lora_dtype);
     FAIL_IF(dtype_info(master)->bits < dtype_info(out->model_dtype)->bits, ERR_UNSUPPORTED,
@@ -84,6 +79,32 @@ static Status choose_dtypes(const Config *config, CompileOptions *out)
             "grad_accum_dtype bf16 with model_dtype fp32: sums of gradients can't be narrower than the gradients");
     out->fp32_grads = accum != out->model_dtype;
     return OK;
+}
+
+/* The dtype that a key names, or the recipe's where that has one. A float dtype is the model's. */
+static Status product_dtype(const Config *config, const char *key, Choice choice, DType of_recipe, DType fp8, DType *out)
+{
+    bool is_float = choice == OPT_UNSET || strcmp(choice_text(choice), choice_text(config->model_dtype)) == 0;
+    *out = of_recipe;
+    if (of_recipe != DT_COUNT) return OK;
+    *out = is_float ? float_dtype(config->model_dtype) : fp8;
+    if (is_float || strcmp(choice_text(choice), dtype_info(fp8)->name) == 0) return OK;
+    FAIL(ERR_UNSUPPORTED, "%s %s with model_dtype %s; expected %s or %s", key, choice_text(choice), choice_text(config->model_dtype),
+         choice_text(config->model_dtype), dtype_info(fp8)->name);
+}
+
+static Status choose_precision(const Config *config, CompileOptions *out)
+{
+    const Recipe     *recipe = recipe_find(choice_text(config->recipe));
+    PrecisionOptions *precision = &out->precision;
+    FAIL_IF(!recipe, ERR_INTERNAL, "recipe: no row of recipes.def is named %s", choice_text(config->recipe));
+    *precision = (PrecisionOptions){.amax_history = config->fp8_amax_history,
+                                    .margin = config->fp8_margin,
+                                    .most_recent = config->fp8_amax_algorithm == OPT_AMAX_MOST_RECENT,
+                                    .skip_first = config->skip_quant_first_layers,
+                                    .skip_last = config->skip_quant_last_layers};
+    TRY(product_dtype(config, "matmul_dtype", config->matmul_dtype, recipe->forward, DT_E4M3, &precision->forward));
+    return product_dtype(config, "gradient_dtype", config->gradient_dtype, recipe->backward, DT_E5M2, &precision->backward);
 }
 
 static Status choose_optimizer(const Config *config, CompileOptions *out)
@@ -172,6 +193,8 @@ Status setup_options(const Config *config, const HfModel *model, CompileOptions 
     if (out->cache_len > model->max_positions) out->cache_len = model->max_positions;
     choose_programs(config, model, out);
     TRY(choose_dtypes(config, out));
+    TRY(choose_precision(config, out));
+    if (precision_is_scaled(&out->precision)) setup_add_program(config, model, PROGRAM_CALIBRATE, out);
     TRY(config_at(config->origin, KEY_run_optimizer, choose_optimizer(config, out)));
     TRY(choose_fusions(config, out));
     out->recompute = recompute_parts(config);
@@ -244,6 +267,11 @@ void setup_print_plan(const Config *config, const Plan *plan, StrBuf *out)
     int64_t limit = setup_memory_limit(config, plan);
     strbuf_printf(out, "device       %s\nparameters   %lld, of which %lld are trained\n", plan->facts.name, (long long)plan->total_numel,
                   (long long)plan->trained_numel);
+    if (plan->num_scaled) {
+        strbuf_printf(out, "fp8          %d tensors with scales; codes of weights %s", plan->num_scaled,
+                      size_text(plan_code_bytes(plan), text));
+        strbuf_printf(out, ", scales and their history %s\n", size_text(plan_scale_bytes(plan), text));
+    }
     strbuf_puts(out, "\nmemory\n");
     for (int i = 0; i < REGION_COUNT; i++)
         if (plan->region_bytes[SPACE_DEVICE][i])

@@ -257,11 +257,11 @@ static Status load_model(Arena *arena, const char *path, Session *session)
     return status;
 }
 
-Status checkpoint_load(const char *path, Session *session, bool adapters)
+Status checkpoint_load(const char *path, Session *session, bool adapters, bool *out_has_scales)
 {
     Arena  arena = {0};
     Status status = adapters ? weights_load_adapter(session, path) : load_model(&arena, path, session);
-    if (status == OK) status = checkpoint_states_load(path, session);
+    if (status == OK) status = checkpoint_states_load(path, session, out_has_scales);
     arena_deinit(&arena);
     return status;
 }

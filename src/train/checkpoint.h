@@ -22,17 +22,18 @@ typedef struct TrainState {
 
 /* What saving needs to know of the run. */
 typedef struct SaveContext {
-    Session           *session;
-    const HfModel     *model;
-    const LoraOptions *lora;       /* enabled: adapters are saved, under PEFT's names */
-    const char        *base_model; /* adapters: base_model_name_or_path */
-    const HfSideFiles *side_files;
-    Str                chat_template; /* in place of theirs; data NULL: none */
-    int32_t            eos, stop;     /* the tokenizer's EOS; the token that ends a turn where that is another: stop_token.h; -1: none */
-    const char        *output_dir;
-    int64_t            max_shard_bytes;
-    int64_t            keep;          /* save_total_limit; 0: all */
-    const char        *trainer_state; /* trainer_state.json's text */
+    Session            *session;
+    const HfModel      *model;
+    const LoraOptions  *lora;        /* enabled: adapters are saved, under PEFT's names */
+    const char         *base_model;  /* adapters: base_model_name_or_path */
+    const WeightFormat *base_format; /* adapters: of the base; NULL: it isn't quantised */
+    const HfSideFiles  *side_files;
+    Str                 chat_template; /* in place of theirs; data NULL: none */
+    int32_t             eos, stop;     /* the tokenizer's EOS; the token that ends a turn where that is another: stop_token.h; -1: none */
+    const char         *output_dir;
+    int64_t             max_shard_bytes;
+    int64_t             keep;          /* save_total_limit; 0: all */
+    const char         *trainer_state; /* trainer_state.json's text */
 } SaveContext;
 
 /* Bytes that one checkpoint, and the final model, take on disk. */
@@ -61,8 +62,8 @@ NODISCARD Status checkpoint_newest(const char *output_dir, char *out_path, size_
  * which of them has a whole model. */
 NODISCARD Status checkpoint_refuse_damaged(const char *output_dir);
 
-/* Weights and optimizer state into the session. */
-NODISCARD Status checkpoint_load(const char *path, Session *session, bool adapters);
+/* Weights and optimizer state into the session. *out_has_scales: with the scales of all that it keeps in codes (Plan.scaled). */
+NODISCARD Status checkpoint_load(const char *path, Session *session, bool adapters, bool *out_has_scales);
 
 /* Removes what an interrupted or failed save left behind. */
 NODISCARD Status checkpoint_clean(const char *output_dir);

@@ -25,7 +25,7 @@ typedef struct TensorSums {
 
 int64_t          checkpoint_states_bytes(const Plan *plan);
 NODISCARD Status checkpoint_states_save(Arena *arena, Session *session, const char *path, TensorSums *out_sums);
-NODISCARD Status checkpoint_states_load(const char *folder, Session *session);
+NODISCARD Status checkpoint_states_load(const char *folder, Session *session, bool *out_has_scales);
 /* The first tensor of a file that isn't as the manifest's {name: sum} says; NULL: none, or the file's header is damaged. */
 const char *checkpoint_states_damaged(Arena *arena, const char *path, const JsonValue *sums);
 

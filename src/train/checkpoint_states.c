@@ -17,6 +17,7 @@
 
 #define FORMAT_VERSION "2"
 #define FLAT_TENSOR "segments" /* of the format before it */
+#define SCALED "scaled_tensors"
 
 enum { CHUNK_BYTES = 1 << 20, CHUNK_NUMEL = 1 << 18 };
 
@@ -29,38 +30,59 @@ static const char *tensor_name(Arena *arena, const Param *param, const char *sta
 
 /* ---- writing ---- */
 
-/* A state of a parameter. */
+/* What is a tensor of the file: a state of a parameter, or a whole value of the plan. */
 typedef struct Item {
-    const Bucket      *bucket;
+    const char        *name;  /* in the file */
+    const char        *value; /* of the plan */
+    TensorType         type;
+    size_t             offset, bytes; /* in the value */
+    const Bucket      *bucket;        /* NULL, as those that follow: a whole value */
     const BucketState *state;
     const Param       *param;
-    int                index;         /* of the parameter in the bucket */
-    size_t             offset, bytes; /* in the state's flat value */
+    int                index; /* of the parameter in the bucket */
 } Item;
 
-static Item item_of(const Plan *plan, const Bucket *bucket, int index, const BucketState *state)
+static Item item_of(Arena *arena, const Plan *plan, const Bucket *bucket, int index, const BucketState *state)
 {
     const Param *param = plan->trained_params[bucket->first + index];
     TensorType   type = state_type(state, param);
-    return (Item){bucket, state, param, index, (size_t)dtype_bytes(state->dtype, state->at[index]), (size_t)type_bytes(&type)};
+    return (Item){.name = tensor_name(arena, param, state->name),
+                  .value = state->value,
+                  .type = type,
+                  .offset = (size_t)dtype_bytes(state->dtype, state->at[index]),
+                  .bytes = (size_t)type_bytes(&type),
+                  .bucket = bucket,
+                  .state = state,
+                  .param = param,
+                  .index = index};
 }
+
+/* Values that are kept whole, the scales first: they are of no parameter alone. */
+static const char *const whole_values[] = {PRECISION_SCALES, PRECISION_HISTORY, PRECISION_NOW};
+enum { NUM_WHOLE = sizeof whole_values / sizeof *whole_values };
 
 static size_t count_items(const Plan *plan)
 {
     size_t count = 0;
+    for (int i = 0; i < NUM_WHOLE; i++) count += plan_find(plan, whole_values[i]) != NULL;
     for (int b = 0; b < plan->num_buckets; b++) count += (size_t)(plan->buckets[b].count * plan->buckets[b].num_states);
     return count;
 }
 
-/* Parameter by parameter. */
+/* Whole values, then parameter by parameter. */
 static Item *list_items(Arena *arena, const Plan *plan)
 {
     Item  *items = arena_array(arena, Item, count_items(plan) + 1);
     size_t count = 0;
+    for (int i = 0; i < NUM_WHOLE; i++) {
+        const PlanEntry *entry = plan_find(plan, whole_values[i]);
+        if (entry)
+            items[count++] = (Item){.name = entry->name, .value = entry->name, .type = entry->type, .bytes = (size_t)entry->place.bytes};
+    }
     for (int b = 0; b < plan->num_buckets; b++) {
         const Bucket *bucket = &plan->buckets[b];
         for (int i = 0; i < bucket->count; i++)
-            for (int k = 0; k < bucket->num_states; k++) items[count++] = item_of(plan, bucket, i, &bucket->states[k]);
+            for (int k = 0; k < bucket->num_states; k++) items[count++] = item_of(arena, plan, bucket, i, &bucket->states[k]);
     }
     return items;
 }
@@ -88,30 +110,41 @@ static Status append_item(void *context, size_t index, FileWriter *out)
 {
     Saver      *saver = context;
     const Item *item = &saver->items[index];
-    const char *direct = session_pointer(saver->session, item->state->value);
+    const char *direct = session_pointer(saver->session, item->value);
     for (size_t at = 0; at < item->bytes; at += CHUNK_BYTES) {
         size_t      n = item->bytes - at < CHUNK_BYTES ? item->bytes - at : CHUNK_BYTES;
         const char *data = direct ? direct + item->offset + at : saver->chunk;
-        if (!direct) TRY(session_read_range(saver->session, item->state->value, item->offset + at, saver->chunk, n));
+        if (!direct) TRY(session_read_range(saver->session, item->value, item->offset + at, saver->chunk, n));
         saver->sums[index].sum = hash_bytes(data, n, saver->sums[index].sum);
         TRY(file_writer_append(out, data, n));
     }
     return OK;
 }
 
+/* Which tensors the rows of the scales are of. */
+static const char *scaled_text(Arena *arena, const Plan *plan)
+{
+    uint64_t hash = 0;
+    for (int i = 0; i < plan->num_scaled; i++) {
+        hash = hash_bytes(plan->scaled[i].name, strlen(plan->scaled[i].name) + 1, hash);
+        hash = hash_bytes(&plan->scaled[i].dtype, sizeof plan->scaled[i].dtype, hash);
+    }
+    return arena_printf(arena, "%016llx", (unsigned long long)hash);
+}
+
 Status checkpoint_states_save(Arena *arena, Session *session, const char *path, TensorSums *out_sums)
 {
     const Plan *plan = session_plan(session);
-    const char *metadata[] = {"format", "surogate optimizer", "version", FORMAT_VERSION, "optimizer", plan->optimizer, NULL};
+    const char *metadata[] = {"format", "surogate optimizer",     "version", FORMAT_VERSION, "optimizer", plan->optimizer,
+                              SCALED,   scaled_text(arena, plan), NULL};
     size_t      count = count_items(plan);
     Item       *items = list_items(arena, plan);
     StDecl     *decls = arena_array(arena, StDecl, count + 1);
     *out_sums = (TensorSums){arena_array(arena, TensorSum, count + 1), count};
     for (size_t i = 0; i < count; i++) {
-        TensorType type = state_type(items[i].state, items[i].param);
-        decls[i] = (StDecl){
-            .name = tensor_name(arena, items[i].param, items[i].state->name), .dtype = st_dtype_from(type.dtype), .ndim = type.ndim};
-        memcpy(decls[i].dim, type.dim, sizeof type.dim);
+        const TensorType *type = &items[i].type;
+        decls[i] = (StDecl){.name = items[i].name, .dtype = st_dtype_from(type->dtype), .ndim = type->ndim};
+        memcpy(decls[i].dim, type->dim, sizeof type->dim);
         out_sums->items[i].name = decls[i].name;
     }
     Saver saver = {session, items, out_sums->items, malloc(CHUNK_BYTES)};
@@ -153,6 +186,7 @@ typedef struct StateLoader {
     DynamicMap    maps[2]; /* by whether it has a sign */
     int           num_converted, num_copies_lost, num_copies_made;
     DType         from, to; /* of the first converted */
+    bool          has_scales;
 } StateLoader;
 
 /* The tensor of that name, which is then accounted for; NULL: none. */
@@ -278,20 +312,58 @@ static Status convert(StateLoader *l, const Item *item, const StTensor *tensor)
 
 static Status load_item(StateLoader *l, const Item *item)
 {
-    const char     *name = tensor_name(&l->arena, item->param, item->state->name);
-    const StTensor *tensor = take(l, name);
-    TensorType      type = state_type(item->state, item->param);
+    const StTensor *tensor = take(l, item->name);
     if (!tensor && item->state->is_copy) { /* the weights were loaded into it */
         l->num_copies_made++;
         return OK;
     }
     const StTensor *scales;
     if (!tensor && item->state->extent == STATE_BLOCKS) return OK; /* codes ask for their scales, others were coded */
-    if (!tensor) return missing(l, name);
-    TRY(check_dims(l, tensor, &type));
+    if (!tensor) return missing(l, item->name);
+    TRY(check_dims(l, tensor, &item->type));
     if (tensor->dtype != st_dtype_from(item->state->dtype)) return convert(l, item, tensor);
     if (item->state->code) TRY(find_scales(l, item, tensor, &scales));
-    return session_write_range(l->session, item->state->value, item->offset, tensor->data, tensor->bytes);
+    return session_write_range(l->session, item->value, item->offset, tensor->data, tensor->bytes);
+}
+
+/* ---- scales ---- */
+
+static bool has_dims(const StTensor *tensor, const TensorType *type)
+{
+    bool same = tensor && tensor->dtype == st_dtype_from(type->dtype) && tensor->ndim == type->ndim;
+    for (int i = 0; same && i < type->ndim; i++) same = tensor->dim[i] == type->dim[i];
+    return same;
+}
+
+/* Scales of frozen weights stay as their codes were made with. */
+static Status write_scales(StateLoader *l, const StTensor *tensor)
+{
+    size_t row = tensor->bytes / (size_t)l->plan->num_scaled;
+    for (int i = 0; i < l->plan->num_scaled; i++)
+        if (!l->plan->scaled[i].num_params)
+            TRY(session_write_range(l->session, PRECISION_SCALES, (size_t)i * row, (const char *)tensor->data + (size_t)i * row, row));
+    return OK;
+}
+
+/* Scales and what they are made from are taken over all together or not at all: those of other tensors mean nothing here. */
+static Status load_scales(StateLoader *l)
+{
+    const StTensor *stored[NUM_WHOLE];
+    const char     *tensors = st_metadata(l->file, SCALED);
+    bool            fits = tensors && strcmp(tensors, scaled_text(&l->arena, l->plan)) == 0;
+    for (int i = 0; i < NUM_WHOLE; i++) {
+        const PlanEntry *entry = plan_find(l->plan, whole_values[i]);
+        stored[i] = take(l, whole_values[i]);
+        fits = fits && entry && has_dims(stored[i], &entry->type);
+    }
+    l->has_scales = l->plan->num_scaled && fits;
+    if (!l->plan->num_scaled && stored[0]) log_info("%s: its FP8 scales are left out: this run has no FP8 products", l->path);
+    if (l->plan->num_scaled && !fits)
+        log_info("%s %s; this run's are measured anew", l->path,
+                 stored[0] ? "has FP8 scales of other tensors, or of another fp8_amax_history" : "has no FP8 scales");
+    for (int i = 0; i < NUM_WHOLE && l->has_scales; i++)
+        TRY(i == 0 ? write_scales(l, stored[i]) : session_write(l->session, whole_values[i], stored[i]->data, stored[i]->bytes));
+    return OK;
 }
 
 /* No tensor may be left over, but for wider copies of weights that this run doesn't keep: it begins with those copies rounded. */
@@ -328,13 +400,15 @@ static Status load_items(StateLoader *l)
 {
     TRY(check_format(l));
     const Item *items = list_items(&l->arena, l->plan);
-    for (size_t i = 0; i < count_items(l->plan); i++) TRY(load_item(l, &items[i]));
+    for (size_t i = 0; i < count_items(l->plan); i++)
+        if (items[i].param) TRY(load_item(l, &items[i]));
+    TRY(load_scales(l));
     TRY(check_unused(l));
     tell(l);
     return OK;
 }
 
-Status checkpoint_states_load(const char *folder, Session *session)
+Status checkpoint_states_load(const char *folder, Session *session, bool *out_has_scales)
 {
     StFile     *file;
     StateLoader l = {.session = session, .plan = session_plan(session), .folder = folder};
@@ -350,6 +424,7 @@ Status checkpoint_states_load(const char *folder, Session *session)
         status = load_items(&l);
         st_close(file);
     }
+    *out_has_scales = l.has_scales;
     arena_deinit(&l.arena);
     return status;
 }

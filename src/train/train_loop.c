@@ -3,6 +3,7 @@
 #include "train/trainer_internal.h"
 
 #include "base/log.h"
+#include "run/scales.h"
 #include "train/report.h"
 #include "train/signals.h"
 
@@ -37,6 +38,25 @@ static Status write_scalars(Trainer *t, int64_t index, int64_t tokens, double lr
     float   hyper[HYPER_COUNT] = {[HYPER_LR] = (float)lr, [HYPER_INV_TOKENS] = tokens > 0 ? (float)(1.0 / (double)tokens) : 0.0f};
     TRY(session_write(t->session, "step", step, sizeof step));
     return session_write(t->session, "hyper", hyper, sizeof hyper);
+}
+
+/* What the first step's scales follow from, measured on all of its micro-batches, so that it doesn't depend on how many they are. */
+static Status calibrate(Trainer *t)
+{
+    const Program *program = plan_program(t->plan, PROGRAM_CALIBRATE);
+    const Batch   *batch;
+    int64_t        trained, step = t->state.step;
+    if (!t->plan->num_scaled || t->has_scales || step >= t->schedule.total) return OK;
+    TRY(loader_step_tokens(t->data.train, step, &trained));
+    TRY(write_scalars(t, step, trained, 0));
+    for (int64_t micro = 0; micro < t->config->gradient_accumulation_steps; micro++) {
+        TRY(loader_next(t->data.train, &batch));
+        FAIL_IF(!batch, ERR_INTERNAL, "the data ended in step %lld", (long long)step);
+        TRY(write_batch(t, batch, (size_t)(program->spec.batch * program->spec.seq)));
+        TRY(session_run(t->session, program));
+    }
+    loader_seek(t->data.train, step);
+    return scales_begin(t->session, t->config->fp8_margin);
 }
 
 /* Gradients and loss of all micro-batches. */
@@ -216,6 +236,7 @@ Status trainer_context(Trainer *t, bool finished, StrBuf *state_text, SaveContex
                          .model = t->model,
                          .lora = &t->options.lora,
                          .base_model = t->base_model,
+                         .base_format = t->options.weight_format,
                          .side_files = &t->side_files,
                          .chat_template = t->chat_template,
                          .eos = tokenizer_eos_id(t->tokenizer),
@@ -313,6 +334,7 @@ Status train_loop(Trainer *t)
 {
     int most_queued = t->device->api->is_synchronous ? 0 : STEPS_AHEAD;
     signals_set_resumable(true);
+    TRY(calibrate(t));
     for (;;) {
         TRY(finish_steps(t, must_finish(t) ? 0 : most_queued));
         if (t->num_queued == 0) {

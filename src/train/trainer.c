@@ -214,12 +214,12 @@ static Status load_weights(Trainer *t)
     const Config *c = t->config;
     bool          adapters = t->options.lora.enabled;
     ThreadPool   *pool = device_cpu_pool(t->device);
-    if (t->resume_path[0] && !adapters) return checkpoint_load(t->resume_path, t->session, false);
+    if (t->resume_path[0] && !adapters) return checkpoint_load(t->resume_path, t->session, false, &t->has_scales);
     if (c->from_scratch)
         TRY(init_params(t->session, (uint64_t)c->seed, false, pool));
     else
         TRY(weights_load(t->session, t->model));
-    if (t->resume_path[0]) return checkpoint_load(t->resume_path, t->session, true);
+    if (t->resume_path[0]) return checkpoint_load(t->resume_path, t->session, true, &t->has_scales);
     return adapters ? init_params(t->session, (uint64_t)c->seed, true, pool) : OK;
 }
 

@@ -56,6 +56,7 @@ typedef struct Trainer {
     double            last_loss, last_eval_loss;
     int64_t           keep;       /* checkpoints that stay; 0: all */
     int64_t           saved_step; /* of the newest checkpoint of this run; -1: none */
+    bool              has_scales; /* of a checkpoint; else they are measured before the first step */
     bool              log_waits;  /* lines of metrics.jsonl couldn't be written yet */
 } Trainer;
 

@@ -203,6 +203,9 @@ static void keys_without_effect_are_named_and_why(void)
          "run.yaml:1:19: generate_samples: no effect without validation_datasets or validation_split_ratio\n"},
         {"r: 8\nseed: 1\nlora_dtype: bf16\nmerge_adapter: true\n", NULL,
          "run.yaml:1:4: lora_rank, lora_dtype, merge_adapter: no effect without lora: true\n"},
+        {"recipe: fp8-hybrid\nmatmul_dtype: bf16\ngradient_dtype: bf16\n", NULL,
+         "run.yaml:2:15: matmul_dtype, gradient_dtype: no effect without recipe: bf16\n"},
+        {"recipe: fp8-hybrid\nskip_quant_last_layers: 2\n", NULL, ""},
         {"lora: false\nlora_rank: 8\n", NULL, "run.yaml:2:12: lora_rank: no effect without lora: true\n"},
         {"lora_rank: 8\nmaster_dtype: fp32\n", "lora=true", "run.yaml:2:15: master_dtype: no effect when lora is set\n"},
         {"merge_adapter: false\nlora_dropout: 0\neval_steps: 0\n", NULL, ""}, /* ask for nothing */
@@ -337,10 +340,14 @@ static void other_tools_keys_are_answered(void)
     EXPECT_CONTAINS(config.notes, "run.yaml:1:1: bf16 is read as model_dtype: fp32\n");
     EXPECT_CONTAINS(options[KEY_run_gradient_dtype].help,
                     "Activation gradients and inputs of backward products"); /* not those of weights */
-    EXPECT_OK(parse("recipe: bf16\n", NULL, NULL));
-    EXPECT_CONTAINS(config.notes, "recipe");
+    EXPECT_OK(parse("recipe: fp8_hybrid\nfp8_amax_history: 16\n", NULL, NULL));
+    EXPECT_INT(config.recipe, OPT_RECIPE_FP8_HYBRID);
     static const char *const cases[][2] = {
-        {"recipe: fp8_hybrid\n", "run.yaml:1:1: recipe: matrix products have one policy; set model_dtype: bf16 or fp32"},
+        {"recipe: nvfp4\n", "run.yaml:1:1: recipe: recipe nvfp4 isn't supported yet; set recipe: fp8-hybrid or bf16"},
+        {"recipe: int8\n", "expected one of bf16, fp8-hybrid, found \"int8\""},
+        {"fp8: true\n", "run.yaml:1:1: fp8: set recipe: fp8-hybrid"},
+        {"matmul_dtype: e5m2\n", "expected one of fp32, bf16, e4m3, found \"e5m2\""},
+        {"gradient_dtype: e4m3\n", "expected one of fp32, bf16, e5m2, found \"e4m3\""},
         {"load_in_8bit: true\n", "run.yaml:1:1: load_in_8bit: of 8 bits there is qlora: fp8"},
         {"load_in_4bit: true\n", "run.yaml:1:15: qlora: it is for a frozen base under adapters; write lora: true"},
         {"adapter: qlora\nlora: false\n", "run.yaml:2:1: lora and adapter (at run.yaml:1:10) both set lora; keep one of them"},

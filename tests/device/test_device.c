@@ -93,6 +93,8 @@ static void null_knows_gpus_and_runs_nothing(void)
         EXPECT_OK(device_null_create(name, &device));
         EXPECT_OK(device->api->facts(device, &facts));
         EXPECT(facts.gemm_flops[DT_BF16] > facts.gemm_flops[DT_F32] && facts.bandwidth > 1e11 && facts.memory_bytes > (int64_t)10 << 30);
+        double fp8 = facts.gemm_flops[DT_E4M3], fp4 = facts.gemm_flops[DT_E2M1];
+        EXPECT(fp8 == facts.gemm_flops[DT_E5M2] && (fp8 == 0 || fp8 > 1.9 * facts.gemm_flops[DT_BF16]) && (fp4 == 0 || fp4 > 1.9 * fp8));
         void *memory;
         EXPECT_FAILS(device->api->alloc(device, SPACE_DEVICE, 1, &memory), ERR_UNSUPPORTED, facts.name);
         EXPECT_FAILS(device->api->run(device, NULL, 0, NULL), ERR_UNSUPPORTED, "runs nothing");

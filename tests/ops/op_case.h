@@ -157,6 +157,11 @@ static double element(const TensorType *type, const void *data, int64_t i)
 {
     if (type->dtype == DT_I64) return (double)((const int64_t *)data)[i];
     if (type->dtype == DT_I32) return (double)((const int32_t *)data)[i];
+    if (DT_SET(type->dtype) & DT_SET_FP8) {
+        float value;
+        dtype_decode(type->dtype, (const uint8_t *)data + i, 1, &value);
+        return (double)value;
+    }
     if (dtype_info(type->dtype)->bits <= 8) return dtype_code(type->dtype, data, i);
     return (double)vec_get(data, type->dtype, i);
 }

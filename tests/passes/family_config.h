@@ -23,6 +23,7 @@ __attribute__((unused)) static Status compile_config(Arena *arena, const char *n
 __attribute__((unused)) static void add_all_programs(CompileOptions *options, int64_t batch, int64_t seq, int64_t chunk)
 {
     compile_add_training(options, batch, seq);
+    compile_add(options, PROGRAM_CALIBRATE, batch, seq);
     compile_add(options, PROGRAM_EVAL, 1, seq);
     compile_add(options, PROGRAM_PREFILL, 1, chunk);
     compile_add(options, PROGRAM_DECODE, 1, 1);

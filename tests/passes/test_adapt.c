@@ -189,7 +189,7 @@ static void dropout_is_in_training_programs_alone(void)
         EXPECT_OK(a.status);
         for (int k = 0; k < PROGRAM_KIND_COUNT; k++) {
             int  count = count_ops(a.graph[k], &op_dropout);
-            bool training = k == PROGRAM_MICRO_FIRST || k == PROGRAM_MICRO_NEXT;
+            bool training = k == PROGRAM_MICRO_FIRST || k == PROGRAM_MICRO_NEXT || k == PROGRAM_CALIBRATE;
             EXPECT(a.graph[k] != NULL);
             if (training && with ? count < 4 : count != 0)
                 test_fail(__FILE__, __LINE__, "program %d, dropout %d: %d nodes", k, with, count);

@@ -70,16 +70,30 @@ SgemmB sgemm_b(const SgemmKernel *kernel, const float *b, int64_t stride)
     return (SgemmB){b, kernel->cols, stride};
 }
 
+/* FP8 by way of F16, which has the exponents and mantissas of both: e5m2 is its upper half; e4m3's exponents are 8 less there. */
+static inline __m256 load8_fp8(const void *data, DType dtype, int64_t at)
+{
+    __m128i code = _mm_cvtepu8_epi16(_mm_loadl_epi64((const __m128i *)((const uint8_t *)data + at)));
+    if (dtype == DT_E5M2) return _mm256_cvtph_ps(_mm_slli_epi16(code, 8));
+    __m128i magnitude = _mm_and_si128(code, _mm_set1_epi16(0x7F)), sign = _mm_slli_epi16(_mm_srli_epi16(code, 7), 15);
+    __m128i nan = _mm_and_si128(_mm_cmpeq_epi16(magnitude, _mm_set1_epi16(0x7F)), _mm_set1_epi16(0x7E00));
+    return _mm256_mul_ps(_mm256_cvtph_ps(_mm_or_si128(_mm_or_si128(_mm_slli_epi16(magnitude, 7), sign), nan)), _mm256_set1_ps(256));
+}
+
 static inline __m256 load8(const void *data, DType dtype, int64_t at)
 {
     if (dtype == DT_F32) return _mm256_loadu_ps((const float *)data + at);
+    if (DT_SET(dtype) & DT_SET_FP8) return load8_fp8(data, dtype, at);
     __m128i half = _mm_loadu_si128((const __m128i *)((const uint16_t *)data + at));
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(half), 16));
 }
 
 static inline float load1(const void *data, DType dtype, int64_t at)
 {
-    return dtype == DT_F32 ? ((const float *)data)[at] : bf16_to_f32(((const uint16_t *)data)[at]);
+    float value;
+    if (!(DT_SET(dtype) & DT_SET_FP8)) return dtype == DT_F32 ? ((const float *)data)[at] : bf16_to_f32(((const uint16_t *)data)[at]);
+    dtype_decode(dtype, (const uint8_t *)data + at, 1, &value);
+    return value;
 }
 
 /* Column i of 8 x 8 becomes row i. */
@@ -158,11 +172,14 @@ static void pack(DType dtype, bool turn, int width, int64_t total, int64_t k, co
     /* constants, for the compiler */
 #define PACK_CASE(type, turned, wide) \
     if (dtype == (type) && turn == (turned) && width == (wide)) pack_as(type, turned, wide, total, k, data, stride, panels);
+#define PACK_TURNS(type, wide) \
+    PACK_CASE(type, false, wide) \
+    PACK_CASE(type, true, wide)
 #define PACK_CASES(wide) \
-    PACK_CASE(DT_F32, false, wide) \
-    PACK_CASE(DT_F32, true, wide) \
-    PACK_CASE(DT_BF16, false, wide) \
-    PACK_CASE(DT_BF16, true, wide)
+    PACK_TURNS(DT_F32, wide) \
+    PACK_TURNS(DT_BF16, wide) \
+    PACK_TURNS(DT_E4M3, wide) \
+    PACK_TURNS(DT_E5M2, wide)
     PACK_CASES(6)
     PACK_CASES(12)
     PACK_CASES(16)

@@ -44,11 +44,11 @@ int sgemm_kernels(const SgemmKernel **out);
 SgemmA sgemm_a(const SgemmKernel *kernel, bool trans, const float *a, int64_t stride);
 SgemmB sgemm_b(const SgemmKernel *kernel, const float *b, int64_t stride);
 
-/* Copies `rows` rows of op(a), f32 or bf16, depth k, to panels: room for sgemm_packed(rows, SGEMM_ROWS, k) floats. */
+/* Copies `rows` rows of op(a), f32, bf16 or FP8, depth k, to panels: room for sgemm_packed(rows, SGEMM_ROWS, k) floats. */
 SgemmA sgemm_pack_a(const SgemmKernel *kernel, bool trans, int64_t rows, int64_t k, const void *a, DType dtype, int64_t stride,
                     float *panels);
 
-/* Copies `cols` columns of op(b), f32 or bf16, depth k, to panels: room for sgemm_packed(cols, SGEMM_COLS, k) floats.
+/* Copies `cols` columns of op(b), f32, bf16 or FP8, depth k, to panels: room for sgemm_packed(cols, SGEMM_COLS, k) floats.
  * trans: b is stored (n,k). */
 SgemmB sgemm_pack_b(const SgemmKernel *kernel, bool trans, int64_t cols, int64_t k, const void *b, DType dtype, int64_t stride,
                     float *panels);

@@ -45,9 +45,9 @@ static Status facts(Device *device, DeviceFacts *out)
 {
     static const struct {
         const char *name;
-        double      bf16_tflops, fp32_tflops, gbytes_per_second, link_gbytes_per_second;
+        double      bf16_tflops, fp8_tflops, fp4_tflops, fp32_tflops, gbytes_per_second, link_gbytes_per_second;
     } gpus[] = {
-#define GPU(id, name, memory, bf16, fp32, bandwidth, link) {name, bf16, fp32, bandwidth, link},
+#define GPU(id, name, memory, bf16, fp8, fp4, fp32, bandwidth, link) {name, bf16, fp8, fp4, fp32, bandwidth, link},
 #include "device/null/gpus.def"
 #undef GPU
     };
@@ -60,6 +60,8 @@ static Status facts(Device *device, DeviceFacts *out)
     for (size_t i = 0; i < sizeof gpus / sizeof gpus[0]; i++) {
         if (strcmp(gpus[i].name, cuda->name) != 0) continue;
         out->gemm_flops[DT_BF16] = gpus[i].bf16_tflops * 1e12;
+        out->gemm_flops[DT_E4M3] = out->gemm_flops[DT_E5M2] = gpus[i].fp8_tflops * 1e12;
+        out->gemm_flops[DT_E2M1] = gpus[i].fp4_tflops * 1e12;
         out->gemm_flops[DT_F32] = out->vector_flops = gpus[i].fp32_tflops * 1e12;
         out->bandwidth = gpus[i].gbytes_per_second * 1e9;
         out->link_in = out->link_out = gpus[i].link_gbytes_per_second * 1e9;

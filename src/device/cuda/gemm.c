@@ -50,7 +50,12 @@ struct CudaGemmCache {
 
 static cudaDataType_t type_of(DType dtype)
 {
-    return dtype == DT_BF16 ? CUDA_R_16BF : CUDA_R_32F;
+    return dtype == DT_BF16 ? CUDA_R_16BF : dtype == DT_E4M3 ? CUDA_R_8F_E4M3 : dtype == DT_E5M2 ? CUDA_R_8F_E5M2 : CUDA_R_32F;
+}
+
+static bool is_fp8(const GemmOperand *x)
+{
+    return DT_SET(x->dtype) & DT_SET_FP8;
 }
 
 static uint32_t alignment_of(const GemmOperand *x)
@@ -65,12 +70,22 @@ static int bias_kind(const Gemm *g)
     return g->epilogue != GEMM_BIAS ? 0 : alignment_of(&g->bias) < ALIGN ? 2 : 1;
 }
 
+/* On sm_90 FP8 is multiplied along rows of both operands alone. cuBLASLt wants dims and scales in whole 16 bytes. */
+static bool fp8_fits(const Gemm *g)
+{
+    bool along_k = !g->a.trans && g->b.trans && g->a.stride % ALIGN == 0 && g->b.stride % ALIGN == 0;
+    bool aligned = ((uintptr_t)g->a.scale | (uintptr_t)g->b.scale) % ALIGN == 0;
+    bool formats = is_fp8(&g->a) && is_fp8(&g->b) && (g->a.dtype == DT_E4M3 || g->b.dtype == DT_E4M3);
+    return formats && along_k && aligned && g->n % ALIGN == 0 && g->k % ALIGN == 0;
+}
+
 static void key_of(const Gemm *g, char out[KEY_BYTES])
 {
-    snprintf(out, KEY_BYTES, "%lld,%lld,%lld,%c%c,%d,%d%d%d,%d,%lld,%lld,%lld,%u,%u,%u", (long long)g->m, (long long)g->n, (long long)g->k,
-             g->a.trans ? 't' : 'n', g->b.trans ? 't' : 'n', g->accumulate, g->a.dtype, g->b.dtype, g->c.dtype, bias_kind(g),
-             (long long)g->a.stride, (long long)g->b.stride, (long long)g->c.stride, alignment_of(&g->a), alignment_of(&g->b),
-             alignment_of(&g->c));
+    int n = snprintf(out, KEY_BYTES, "%lld,%lld,%lld,%c%c,%d,%d%d%d,%d,%lld,%lld,%lld,%u,%u,%u", (long long)g->m, (long long)g->n,
+                     (long long)g->k, g->a.trans ? 't' : 'n', g->b.trans ? 't' : 'n', g->accumulate, g->a.dtype, g->b.dtype, g->c.dtype,
+                     bias_kind(g), (long long)g->a.stride, (long long)g->b.stride, (long long)g->c.stride, alignment_of(&g->a),
+                     alignment_of(&g->b), alignment_of(&g->c));
+    if (is_fp8(&g->a) || is_fp8(&g->b)) snprintf(out + n, (size_t)(KEY_BYTES - n), ",f%d%d", fp8_fits(g), g->fast);
 }
 
 /* ---- the cache on disk ---- */
@@ -171,7 +186,7 @@ void cuda_gemm_save(CudaDevice *device)
     snprintf(temporary, sizeof temporary, "%s.%d", path, (int)getpid());
     FILE *file = fopen(temporary, "w");
     if (!file) return; /* a cache: without it the next start measures again */
-    fprintf(file, "# m,n,k,transposes,accumulate,dtypes,bias,strides,alignments  microseconds  algorithm\n");
+    fprintf(file, "# m,n,k,transposes,accumulate,dtypes,bias,strides,alignments[,FP8]  microseconds  algorithm\n");
     for (int i = 0; i < cache->num_known; i++) {
         known_text(&cache->known[i], line, sizeof line);
         fputs(line, file);
@@ -222,6 +237,10 @@ static Status make_descriptors(const CudaLibraries *lib, const Gemm *g, GemmPlan
     BLAS_TRY(lib, cublasLtMatmulDescCreate(&plan->desc, CUBLAS_COMPUTE_32F, CUDA_R_32F));
     TRY(set_desc(lib, plan->desc, CUBLASLT_MATMUL_DESC_TRANSA, &first, sizeof first));
     TRY(set_desc(lib, plan->desc, CUBLASLT_MATMUL_DESC_TRANSB, &second, sizeof second));
+    if (is_fp8(&g->a) && g->fast) {
+        int8_t fast = 1;
+        TRY(set_desc(lib, plan->desc, CUBLASLT_MATMUL_DESC_FAST_ACCUM, &fast, sizeof fast));
+    }
     if (g->epilogue == GEMM_BIAS) {
         cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_BIAS;
         cudaDataType_t     type = type_of(g->bias.dtype);
@@ -262,11 +281,13 @@ static int find_algos(const CudaLibraries *lib, const Gemm *g, const GemmPlan *p
     return status == CUBLAS_STATUS_SUCCESS ? count : 0;
 }
 
+/* The bias of an FP8 product is bf16, whatever c is. */
 static bool dtypes_fit(const Gemm *g)
 {
-    bool operands = g->a.dtype == g->b.dtype && (g->c.dtype == g->a.dtype || g->c.dtype == DT_F32);
-    bool plain = g->epilogue == GEMM_PLAIN || (g->bias.dtype == g->c.dtype && bias_kind(g) == 1);
-    return operands && plain && !g->a.scale && !g->b.scale && g->m > 0 && g->n > 0 && g->k > 0;
+    bool  fp8 = fp8_fits(g), same = g->a.dtype == g->b.dtype && (g->c.dtype == g->a.dtype || g->c.dtype == DT_F32);
+    DType bias = fp8 ? DT_BF16 : g->c.dtype;
+    bool  plain = g->epilogue == GEMM_PLAIN || (g->bias.dtype == bias && bias_kind(g) == 1);
+    return (fp8 || (same && !is_fp8(&g->a) && !g->a.scale && !g->b.scale)) && plain && g->m > 0 && g->n > 0 && g->k > 0;
 }
 
 /* A known algorithm still has to be one for this shape: a file may be old or edited. */
@@ -327,6 +348,10 @@ static Status multiply(CudaDevice *device, const Gemm *g, GemmPlan *plan, const 
     void                *c = first_of(&g->c);
     void                *bias = first_of(&g->bias);
     if (g->epilogue == GEMM_BIAS) TRY(set_desc(lib, plan->desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof bias));
+    if (is_fp8(&g->a)) {
+        TRY(set_desc(lib, plan->desc, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, &g->b.scale, sizeof g->b.scale));
+        TRY(set_desc(lib, plan->desc, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, &g->a.scale, sizeof g->a.scale));
+    }
     BLAS_TRY(lib, cublasLtMatmul(lib->blas, plan->desc, &g->alpha, first_of(&g->b), plan->b, first_of(&g->a), plan->a, &beta, c, plan->c, c,
                                  plan->c, algo, workspace, workspace_bytes, stream));
     return OK;
@@ -401,6 +426,11 @@ Status cuda_gemm_prepare(CudaDevice *device, const Gemm *g, void *workspace, siz
     CUDA_TRY(cudaStreamSynchronize(device->stream));
     cudaEventDestroy(events[0]);
     cudaEventDestroy(events[1]);
+    if (best < 0 && is_fp8(&g->a)) { /* of FP8 it may offer algorithms for dims that they then refuse */
+        cuda_host_log("cuBLASLt: none of %d algorithms runs the product %s: our own, slow kernel is used", count, plan->key);
+        plan->supported = false;
+        return OK;
+    }
     FAIL_IF(best < 0, ERR_DEVICE, "cuBLASLt: none of %d algorithms runs the product %s", count, plan->key);
     plan->algo = results[best].algo;
     plan->microseconds = best_ms * 1000;

@@ -1,4 +1,4 @@
-/* Matrix products (device/gemm.h) through cuBLASLt, and a plain kernel for what it doesn't do (mixed dtypes, scales, odd
+/* Matrix products (device/gemm.h) through cuBLASLt, and a plain kernel for what it doesn't do (mixed dtypes, odd
  * alignment). */
 #pragma once
 
@@ -16,7 +16,7 @@ Status cuda_gemm_prepare(CudaDevice *device, const Gemm *gemm, void *workspace, 
 Status cuda_gemm_run(CudaDevice *device, const Gemm *gemm, void *workspace, size_t workspace_bytes, void *stream);
 /* Any dtypes and strides, by a plain tiled kernel. */
 Status cuda_gemm_plain(const Gemm *gemm, void *stream);
-/* Random values for measuring: bf16 or fp32 in [-1, 1). Rows of `cols` elements, `stride` apart. */
+/* Random values for measuring: bf16, fp32 or FP8 in [-1, 1). Rows of `cols` elements, `stride` apart. */
 Status cuda_fill_random(void *data, DType dtype, int64_t rows, int64_t cols, int64_t stride, void *stream);
 /* Whether the plugin has code for this GPU. */
 Status cuda_kernels_check(CudaDevice *device);

@@ -1,6 +1,6 @@
 /* The plain matrix product, and random operands for measuring. */
+#include "device/cuda/fp8.cuh"
 #include "device/cuda/gemm.h"
-#include "device/cuda/vec.cuh"
 
 enum { EDGE = 32, THREADS = 256 };
 
@@ -11,7 +11,8 @@ static __device__ __forceinline__ int64_t index_of(const GemmOperand &x, int64_t
 
 static __device__ __forceinline__ float get(const GemmOperand &x, int64_t row, int64_t col)
 {
-    return elem_get(x.data, x.dtype, index_of(x, row, col));
+    int64_t i = index_of(x, row, col);
+    return DT_SET(x.dtype) & DT_SET_FP8 ? fp8_get(x.data, x.dtype, i) : elem_get(x.data, x.dtype, i);
 }
 
 /* A block makes EDGE x EDGE of c, a thread 4 of a column apart by 8 rows; sums go over k in order. */
@@ -62,7 +63,12 @@ static __global__ void fill_random(void *data, int dtype, int64_t rows, int64_t 
         uint32_t h = (uint32_t)i * 2654435761u;
         h = (h ^ (h >> 15)) * 2246822519u;
         h ^= h >> 13;
-        elem_set(data, dtype, i / cols * stride + i % cols, (float)(int32_t)h * (1.0f / 2147483648.0f));
+        int64_t at = i / cols * stride + i % cols;
+        float   value = (float)(int32_t)h * (1.0f / 2147483648.0f);
+        if (DT_SET(dtype) & DT_SET_FP8)
+            ((uint8_t *)data)[at] = fp8_encode(value, dtype);
+        else
+            elem_set(data, dtype, at, value);
     }
 }
 

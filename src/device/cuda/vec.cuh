@@ -63,6 +63,40 @@ template <int N, typename T> static __device__ __forceinline__ void store_n(T *p
     for (int i = 0; i < N; i += Pack<T>::N) store_pack(p + i, in + i);
 }
 
+/* 8 elements as they lie in memory: loaded early and converted late they take few registers. */
+template <typename T> struct Eight {
+    Pack<T> part[8 / Pack<T>::N];
+
+    /* The first `count` of them, the rest 0. wide: all 8 or none, from a p that is 16-byte aligned. */
+    __device__ __forceinline__ void load(const T *p, bool wide, int64_t count)
+    {
+        if (wide && count > 0) {
+#pragma unroll
+            for (int i = 0; i < 8 / Pack<T>::N; i++) part[i].words = reinterpret_cast<const uint4 *>(p)[i];
+        } else {
+#pragma unroll
+            for (int k = 0; k < 8; k++)
+                if (k < count) part[k / Pack<T>::N].v[k % Pack<T>::N] = p[k];
+        }
+    }
+    __device__ __forceinline__ float get(int k) const
+    {
+        return to_float(part[k / Pack<T>::N].v[k % Pack<T>::N]);
+    }
+};
+
+/* Stores 8 elements as load has them. */
+template <typename T> static __device__ __forceinline__ void store_eight(T *p, const float *in, bool wide, int64_t count)
+{
+    if (wide && count > 0) {
+        store_n<8>(p, in);
+    } else {
+#pragma unroll
+        for (int k = 0; k < 8; k++)
+            if (k < count) p[k] = from_float<T>(in[k]);
+    }
+}
+
 /* Element i of a tensor whose dtype is known at run time: for small operands and general rows. */
 static __device__ __forceinline__ float elem_get(const void *p, int dtype, int64_t i)
 {

@@ -1,0 +1,88 @@
+/* scaled_linear: y = alpha a b^T / (a's scale * b's scale) + bias over the last dim, of operands in FP8.
+ *
+ * All three products of a linear layer have this form, with both operands stored along the dim that is summed over, which is the
+ * only way that GPUs up to sm_90 multiply FP8: y = x w^T; dx = dy (w^T)^T; dw = dy^T (x^T)^T. */
+#include "ops/fp8.h"
+#include "ops/gemm.h"
+
+static const AttrDef scaled_linear_attrs[] = {
+    ATTR_FLOAT(ScaledLinearAttrs, alpha, 1), ATTR_DTYPE(ScaledLinearAttrs, dtype), ATTR_BOOL(ScaledLinearAttrs, fast, false), {0}};
+
+/* a codes (...,K), b codes (M,K), a_scale, b_scale f32 (4), [bias (M)], [acc (...,M)] -> y (...,M). */
+static Status scaled_linear_infer(Node *node)
+{
+    const TensorType *a = &node->in[SCALED_A]->type;
+    FAIL_IF(!(DT_SET(a->dtype) & DT_SET_FP8) || a->ndim < 2, ERR_INVALID, "a is %s of %d dims; expected e4m3 or e5m2 of at least 2",
+            dtype_info(a->dtype)->name, a->ndim);
+    TRY(infer_input(node, SCALED_B, "b", DT_SET_FP8, DIMS(-1, type_cols(a))));
+    int64_t rows = node->in[SCALED_B]->type.dim[0];
+    TRY(infer_input(node, SCALED_A_SCALE, "a_scale", DT_SET_F32, DIMS(FP8_SCALE_FLOATS)));
+    TRY(infer_input(node, SCALED_B_SCALE, "b_scale", DT_SET_F32, DIMS(FP8_SCALE_FLOATS)));
+    if (node->in[SCALED_BIAS]) TRY(infer_input(node, SCALED_BIAS, "bias", DT_SET_FLOAT, DIMS(rows)));
+    const ScaledLinearAttrs *attrs = node->attrs;
+    TensorType               y = type_as(a, attrs->dtype ? ATTR_TO_DTYPE(attrs->dtype) : DT_F32);
+    FAIL_IF(!(DT_SET(y.dtype) & DT_SET_FLOAT), ERR_INVALID, "dtype is %s; expected f32 or bf16", dtype_info(y.dtype)->name);
+    y.dim[y.ndim - 1] = rows;
+    if (node->in[SCALED_ACC]) {
+        TRY(infer_like(node, SCALED_ACC, "acc", DT_SET_FLOAT, &y));
+        y.dtype = node->in[SCALED_ACC]->type.dtype;
+    }
+    node->out[0]->type = y;
+    return OK;
+}
+
+GEMM_COST(scaled_linear)
+GEMM_KERNELS(scaled_linear)
+
+static const ScaledLinearAttrs to_bf16 = {.alpha = 1, .dtype = DTYPE_TO_ATTR(DT_BF16)},
+                               fast = {.alpha = 1, .dtype = DTYPE_TO_ATTR(DT_BF16), .fast = true}, half = {.alpha = 0.5};
+
+/* Tensor cores keep 13 or more bits of what they sum up; a bf16 y has 8. */
+#define ROUNDED 5e-3
+
+#define SCALE \
+    { \
+        DT_F32, 1, \
+        { \
+            FP8_SCALE_FLOATS \
+        } \
+    }
+
+static const OpSample scaled_linear_samples[] = {
+    {.in = {{DT_E4M3, 2, {3, 5}}, {DT_E4M3, 2, {7, 5}}, SCALE, SCALE, {DT_F32, 1, {7}}}},
+    {.in = {{DT_E5M2, 3, {2, 150, 40}}, {DT_E4M3, 2, {530, 40}}, SCALE, SCALE}, .attrs = &to_bf16, .tolerance = ROUNDED},
+    {.in = {{DT_E4M3, 2, {20, 1100}}, {DT_E5M2, 2, {18, 1100}}, SCALE, SCALE}, .attrs = &half},
+    {.in = {{DT_E4M3, 3, {2, 20, 64}}, {DT_E4M3, 2, {48, 64}}, SCALE, SCALE, {DT_BF16, 1, {48}}}, .attrs = &fast, .tolerance = ROUNDED},
+    {.in = {{DT_E5M2, 2, {48, 320}}, {DT_E4M3, 2, {80, 320}}, SCALE, SCALE}, .tolerance = ROUNDED},
+    {.in = {{DT_E4M3, 2, {7, 64}}, {DT_E4M3, 2, {48, 64}}, SCALE, SCALE}, .attrs = &to_bf16, .tolerance = ROUNDED}, /* rows of decoding */
+};
+
+/* Shapes of real models: y, dx and dw. */
+static const OpSample scaled_linear_large_samples[] = {
+    {.in = {{DT_E4M3, 3, {2, 1024, 1024}}, {DT_E4M3, 2, {3072, 1024}}, SCALE, SCALE}, .attrs = &fast, .tolerance = ROUNDED},
+    {.in = {{DT_E5M2, 3, {2, 1024, 3072}}, {DT_E4M3, 2, {1024, 3072}}, SCALE, SCALE}, .attrs = &to_bf16, .tolerance = ROUNDED},
+    {.in = {{DT_E5M2, 2, {3072, 2048}}, {DT_E4M3, 2, {1024, 2048}}, SCALE, SCALE}, .tolerance = ROUNDED},
+};
+
+const OpDef op_scaled_linear = {
+    .id = OP_SCALED_LINEAR,
+    .name = "scaled_linear",
+    .synopsis = "y = alpha a b^T / (a's scale times b's) + bias",
+    .num_in = 6,
+    .num_out = 1,
+    .min_in = 4,
+    .alias = {{.out = 0, .in = SCALED_ACC, .accumulate = true}},
+    .num_alias = 1,
+    .attrs_size = sizeof(ScaledLinearAttrs),
+    .attrs = scaled_linear_attrs,
+    .infer = scaled_linear_infer,
+    .cost = scaled_linear_cost,
+    .workspace = scaled_linear_workspace,
+    .cpu = {{DT_SET_FLOAT, scaled_linear_tiles, "tiles", {{.in = 1u << SCALED_A | 1u << SCALED_B, .dtypes = DT_SET_FP8}}},
+            {DT_SET_FLOAT, scaled_linear_reference, "reference", {{.in = 1u << SCALED_A | 1u << SCALED_B, .dtypes = DT_SET_FP8}}}},
+    .holds = {[SCALED_A_SCALE] = HOLDS_SCALE, [SCALED_B_SCALE] = HOLDS_SCALE},
+    .samples = scaled_linear_samples,
+    .num_samples = sizeof scaled_linear_samples / sizeof scaled_linear_samples[0],
+    .large = scaled_linear_large_samples,
+    .num_large = sizeof scaled_linear_large_samples / sizeof scaled_linear_large_samples[0],
+};

@@ -1,0 +1,16 @@
+/* Recipes as a table of policy. */
+#pragma once
+
+#include "passes/compile.h"
+
+/* One row of recipes.def. A dtype of DT_COUNT is open: the run file's own keys say it. */
+typedef struct Recipe {
+    const char *name;
+    DType       forward, backward; /* as in PrecisionOptions */
+} Recipe;
+
+/* NULL: there is none of that name. */
+const Recipe *recipe_find(const char *name);
+
+/* Whether some products read codes with scales, which must be measured before the first step. */
+bool precision_is_scaled(const PrecisionOptions *options);
