@@ -85,6 +85,8 @@ run plan "$dir/run.yaml" --json
 quantised=$(sed -E 's/.*"weights": ([0-9]+).*/\1/' "$dir/out")
 run plan "$dir/run.yaml" qlora=none --json
 check "plan: fewer bytes of weights" [ "$quantised" -lt "$(sed -E 's/.*"weights": ([0-9]+).*/\1/' "$dir/out")" ]
+run plan "$dir/run.yaml"
+check "plan: what is kept, and what is made of it" grep -qE "base +[0-9]+ matrices in nf4: .* in place of .*; at most .* are made again at a time" "$dir/out"
 run explain "$dir/run.yaml"
 check "explain: made right before its use" grep -q "activations+.*mlp.down.weight: bf16\[32,48\] = nf4_dequantise(.*mlp.down.weight.codes, .*at_use" "$dir/out"
 run explain "$dir/run.yaml" --program load
