@@ -111,6 +111,9 @@ planned() {
 check "8B in NF4: at most 7.8 GiB" [ "$(planned)" -le $((78 * 1024 * 1024 * 1024 / 10)) ]
 check "with moments of 8 bits: at most 7.4 GiB" [ "$(planned optimizer=adamw_8bit)" -le $((74 * 1024 * 1024 * 1024 / 10)) ]
 
+run plan "$dir/8b.yaml" --gpu h200 qlora= memory_limit=9GB
+check "what would fit: $(tail -n 2 "$dir/err")" grep -q "about 7.* GiB: qlora=nf4" "$dir/err"
+
 # ---- what is refused, with nothing touched ----
 
 refused "without LoRA" 2 "run.yaml" "qlora: it is for a frozen base under adapters; write lora: true" -- \
