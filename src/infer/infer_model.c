@@ -88,18 +88,22 @@ Status infer_open(InferModel *infer, const char *dir, const char *adapter, const
     infer->options.model_dtype = infer->options.master_dtype = infer->model->dtype;
     infer->options.train_base = false;
     weights_keep_format(infer->model, &infer->options);
-    hf_model_tell(infer->model, infer->model->dtype, infer->options.weight_format, false, NULL);
     if (infer->has_adapter) {
         infer->options.lora = infer->adapter.lora;
         infer->options.lora.dropout = 0;
-        infer->options.weight_format = infer->adapter.base_format;
     }
+    if (infer->has_adapter && infer->adapter.base_format) weights_use_format(infer->model, infer->adapter.base_format, &infer->options);
+    hf_model_tell(infer->model, infer->model->dtype, infer->options.weight_format, false, NULL);
     return OK;
 }
 
 Status infer_use_format(InferModel *infer, const char *word)
 {
-    return word ? peft_parse_base_format(word, &infer->options.weight_format) : OK;
+    const WeightFormat *format;
+    if (!word) return OK;
+    TRY(peft_parse_base_format(word, &format));
+    weights_use_format(infer->model, format, &infer->options);
+    return OK;
 }
 
 void infer_want_generation(InferModel *infer, int64_t prompt_len, int64_t cache_len)

@@ -186,6 +186,18 @@ void weights_keep_format(const HfModel *model, CompileOptions *options)
     options->keeps_format_model = model;
 }
 
+bool weights_has_format(const HfModel *model, const WeightFormat *format)
+{
+    return format && model->weight_format && format->dequantise == model->weight_format->dequantise;
+}
+
+void weights_use_format(const HfModel *model, const WeightFormat *format, CompileOptions *options)
+{
+    options->weight_format = format;
+    options->keeps_format = NULL;
+    if (weights_has_format(model, format)) weights_keep_format(model, options);
+}
+
 static Status load_from(Session *session, bool adapters, FileSource *source)
 {
     LoadSource load = {.context = source, .begin = begin_param, .values = read_values, .stored = find_stored, .part = find_part};

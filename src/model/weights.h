@@ -23,6 +23,10 @@ NODISCARD Status weights_load(Session *session, HfModel *model);
 /* A plan of a quantised folder, whose weights are open, keeps its matrices as they are, if it can (weight_format). One that isn't stored
  * in that format is read as numbers. */
 void weights_keep_format(const HfModel *model, CompileOptions *options);
+/* A plan that keeps matrices in this format, NULL: in none. A folder in it keeps them as they are. */
+void weights_use_format(const HfModel *model, const WeightFormat *format, CompileOptions *options);
+/* Whether the folder is in this format. */
+bool weights_has_format(const HfModel *model, const WeightFormat *format);
 
 /* Bytes of the safetensors that weights_save writes. */
 int64_t weights_bytes(const Plan *plan, bool adapters);
