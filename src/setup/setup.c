@@ -205,9 +205,8 @@ Status setup_options(const Config *config, const HfModel *model, CompileOptions 
                               .use_rslora = config->lora_use_rslora,
                               .num_targets = (int)config->lora_target_modules.count,
                               .targets = config->lora_target_modules.items};
-    out->weight_format = weight_format_find(choice_text(config->qlora));
-    bool is_same = out->weight_format && model->weight_format && out->weight_format->dequantise == model->weight_format->dequantise;
-    if (config->lora && (is_same || !config->origin[KEY_run_qlora])) weights_keep_format(model, out);
+    const WeightFormat *format = weight_format_find(choice_text(config->qlora));
+    if (config->lora) weights_use_format(model, config->origin[KEY_run_qlora] != NULL, format, out);
     out->train_base = !config->lora;
     return OK;
 }

@@ -49,7 +49,7 @@ static OpCase quantise(const void *x, DType dtype, int64_t rows, int64_t cols, c
 static OpCase dequantise(const OpCase *q, bool transposed)
 {
     OpCase                     c;
-    const Nvfp4DequantiseAttrs attrs = {.transposed = transposed};
+    const DequantiseAttrs attrs = {.transposed = transposed};
     RunOptions                 run = {.want = ~0u, .poison = 0xFF};
     TensorType                 types[NODE_MAX_IN] = {q->all_out[0]->type, q->all_out[1]->type, q->all_out[2]->type};
     EXPECT_OK(op_case_make(&c, &op_nvfp4_dequantise, &attrs, types));
