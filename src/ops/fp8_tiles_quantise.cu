@@ -4,7 +4,7 @@
 #include "ops/fp8_tiles.h"
 
 enum { OUT_CODES, OUT_SCALE };
-enum { ACROSS = FP8_TILE / 8, THREADS = 256, TURNS = FP8_TILE * ACROSS / THREADS };
+enum { ACROSS = FP8_TILE / 8, THREADS = 256, STEP = THREADS / ACROSS /* rows */, TURNS = FP8_TILE / STEP };
 
 static __device__ __forceinline__ uint32_t block_most(uint32_t most)
 {
@@ -40,7 +40,7 @@ static __global__ void __launch_bounds__(THREADS)
         uint32_t most = 0;
 #pragma unroll
         for (int t = 0; t < TURNS; t++)
-            if (row + t * (FP8_TILE / TURNS) < rows) eight[t].load(x + (row + t * (FP8_TILE / TURNS)) * cols + col, wide, cols - col);
+            if (row + t * STEP < rows) eight[t].load(x + (row + t * STEP) * cols + col, wide, cols - col);
 #pragma unroll
         for (int t = 0; t < TURNS; t++)
 #pragma unroll
@@ -50,10 +50,10 @@ static __global__ void __launch_bounds__(THREADS)
 #pragma unroll
         for (int t = 0; t < TURNS; t++) {
             __align__(8) uint8_t code[8];
-            if (!codes || row + t * (FP8_TILE / TURNS) >= rows) break;
+            if (!codes || row + t * STEP >= rows) break;
 #pragma unroll
             for (int k = 0; k < 8; k++) code[k] = (uint8_t)fp8_tile_code(eight[t].get(k), scale);
-            store_codes(codes + (row + t * (FP8_TILE / TURNS)) * cols + col, code, wide, cols - col);
+            store_codes(codes + (row + t * STEP) * cols + col, code, wide, cols - col);
         }
     }
 }

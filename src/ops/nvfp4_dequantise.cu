@@ -21,10 +21,14 @@ static __device__ __forceinline__ void decode(uint32_t word, uint8_t scale_code,
     for (int k = 0; k < HALF; k++) v[k] = nvfp4_value(word >> (4 * k) & 15, scale, global);
 }
 
-/* packs: of 8 elements. */
+/* Packs of 8 elements before the end of each member; the last one's is that of all. */
+typedef struct Members {
+    int64_t end[DEQUANTISE_MAX_MEMBERS];
+} Members;
+
 template <typename T>
 static __global__ void __launch_bounds__(THREADS)
-    nvfp4_packs(const uint8_t *codes, const uint8_t *scales, const float *global, T *w, int64_t packs, bool wide)
+    nvfp4_packs(const uint8_t *codes, const uint8_t *scales, const float *global, T *w, Members members, int64_t packs, bool wide)
 {
     for (int64_t begin = (int64_t)blockIdx.x * PACKS_PER_CTA; begin < packs; begin += (int64_t)gridDim.x * PACKS_PER_CTA) {
         uint32_t word[TURNS];
@@ -41,7 +45,7 @@ static __global__ void __launch_bounds__(THREADS)
             int64_t i = begin + t * THREADS + threadIdx.x;
             float   v[HALF];
             if (i >= packs) break;
-            decode(word[t], scale[t], *global, v);
+            decode(word[t], scale[t], global[(i >= members.end[0]) + (i >= members.end[1])], v);
             store_eight(w + i * HALF, v, wide, HALF);
         }
     }
@@ -73,18 +77,27 @@ static __global__ void __launch_bounds__(THREADS)
 
 static Status nvfp4_dequantise_run(const KernelArgs *args)
 {
-    const TensorView *in = args->in, *w = &args->out[0];
-    const uint8_t    *codes = (const uint8_t *)in[IN_CODES].data, *scales = (const uint8_t *)in[IN_SCALE].data;
-    const float      *global = (const float *)in[IN_GLOBAL].data;
-    cudaStream_t      stream = cuda_stream(args);
-    int64_t           packs = type_numel(&w->type) / HALF, cols = type_cols(&in[IN_CODES].type), rows = type_rows(&in[IN_CODES].type);
-    bool              wide = (uintptr_t)codes % 4 == 0 && is_aligned16(w->data);
-    dim3              grid(cuda_grid(cuda_div_up(rows, NVFP4_BLOCK), WARPS), cuda_grid(cols, NVFP4_BLOCK));
+    const TensorView      *in = args->in, *w = &args->out[0];
+    const DequantiseAttrs *attrs = (const DequantiseAttrs *)args->attrs;
+    const uint8_t         *codes = (const uint8_t *)in[IN_CODES].data, *scales = (const uint8_t *)in[IN_SCALE].data;
+    const float           *global = (const float *)in[IN_GLOBAL].data;
+    cudaStream_t           stream = cuda_stream(args);
+    int64_t                packs = type_numel(&w->type) / HALF, cols = type_cols(&in[IN_CODES].type), rows = type_rows(&in[IN_CODES].type);
+    int64_t                member_rows[DEQUANTISE_MAX_MEMBERS], end = 0;
+    bool                   wide = (uintptr_t)codes % 4 == 0 && is_aligned16(w->data);
+    int                    count = dequantise_members(attrs, rows, member_rows);
+    Members                members;
+    dim3                   grid(cuda_grid(cuda_div_up(rows, NVFP4_BLOCK), WARPS), cuda_grid(cols, NVFP4_BLOCK));
+    for (int m = 0; m < DEQUANTISE_MAX_MEMBERS; m++) {
+        end += m < count ? member_rows[m] * cols / HALF : 0;
+        members.end[m] = end;
+    }
     CUDA_FLOAT(w->type.dtype, T, {
-        if (((const Nvfp4DequantiseAttrs *)args->attrs)->transposed)
+        if (attrs->transposed)
             nvfp4_transposed<T><<<grid, THREADS, 0, stream>>>(codes, scales, global, (T *)w->data, rows, cols, wide);
         else
-            nvfp4_packs<T><<<cuda_grid(packs, PACKS_PER_CTA), THREADS, 0, stream>>>(codes, scales, global, (T *)w->data, packs, wide);
+            nvfp4_packs<T>
+                <<<cuda_grid(packs, PACKS_PER_CTA), THREADS, 0, stream>>>(codes, scales, global, (T *)w->data, members, packs, wide);
     });
     return CUDA_LAUNCHED();
 }

@@ -27,7 +27,10 @@ static void bind_launches(Session *s, const Program *program, Launch *launches, 
             if (node->in[i]) in[i].data = address(s, &program->placement[node->in[i]->id]);
         for (int k = 0; k < node->num_out; k++)
             if (node->out[k]) launches[n].args.out[k].data = address(s, &program->placement[node->out[k]->id]);
-        launches[n].args.workspace = (char *)s->region[SPACE_DEVICE][REGION_WORKSPACE] + s->plan->workspace_offset[launches[n].stream];
+        bool   own = program->scratch[node->id] >= 0;
+        Region region = own ? REGION_ACTIVATIONS : REGION_WORKSPACE;
+        launches[n].args.workspace =
+            (char *)s->region[SPACE_DEVICE][region] + (own ? program->scratch[node->id] : s->plan->workspace_offset[launches[n].stream]);
     }
 }
 

@@ -48,10 +48,10 @@ static OpCase quantise(const void *x, DType dtype, int64_t rows, int64_t cols, c
 /* What the codes of q stand for, transposed or not. */
 static OpCase dequantise(const OpCase *q, bool transposed)
 {
-    OpCase                     c;
+    OpCase                c;
     const DequantiseAttrs attrs = {.transposed = transposed};
-    RunOptions                 run = {.want = ~0u, .poison = 0xFF};
-    TensorType                 types[NODE_MAX_IN] = {q->all_out[0]->type, q->all_out[1]->type, q->all_out[2]->type};
+    RunOptions            run = {.want = ~0u, .poison = 0xFF};
+    TensorType            types[NODE_MAX_IN] = {q->all_out[0]->type, q->all_out[1]->type, q->all_out[2]->type};
     EXPECT_OK(op_case_make(&c, &op_nvfp4_dequantise, &attrs, types));
     for (int k = 0; k < 3; k++) memcpy(c.in[k].data, q->out[k].data, c.in[k].bytes);
     EXPECT_OK(op_case_run(&c, &op_nvfp4_dequantise.cpu[0], &run, "dequantise"));

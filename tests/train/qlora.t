@@ -90,6 +90,25 @@ check "explain: made right before its use" grep -q "activations+.*mlp.down.weigh
 run explain "$dir/run.yaml" --program load
 check "explain: quantised as it arrives" grep -q "weights+.*home=.*mlp.down.weight.codes.*nf4_quantise(arriving" "$dir/out"
 
+# What is stated for an 8B model: fp32 adapters and moments, a batch of one sequence of 2,048 tokens, blocks recomputed.
+"$SUROGATE" new --arch qwen3-8b "$dir/8b" 2> /dev/null
+cat > "$dir/8b.yaml" << END
+model: $dir/8b
+datasets: [{path: $dir/text.txt}]
+lora: true
+lora_rank: 16
+qlora: nf4
+sequence_len: 2048
+per_device_train_batch_size: 1
+recompute_block: true
+END
+planned() {
+    run plan "$dir/8b.yaml" --gpu h200 --json "$@"
+    sed -E 's/.*"total_bytes": ([0-9]+).*/\1/' "$dir/out"
+}
+check "8B in NF4: at most 7.8 GiB" [ "$(planned)" -le $((78 * 1024 * 1024 * 1024 / 10)) ]
+check "with moments of 8 bits: at most 7.4 GiB" [ "$(planned optimizer=adamw_8bit)" -le $((74 * 1024 * 1024 * 1024 / 10)) ]
+
 # ---- what is refused, with nothing touched ----
 
 refused "without LoRA" 2 "run.yaml" "qlora: it is for a frozen base under adapters; write lora: true" -- \
