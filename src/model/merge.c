@@ -277,7 +277,7 @@ Status merge_adapter(HfModel *base, const PeftAdapter *adapter, const char *fold
     StFile *file;
     TRY(st_open(adapter->dir, &file));
     Merger merger = {.base = base->weights, .adapter = file, .pool = pool};
-    if (!weights_has_format(base, adapter->base_format)) merger.format = adapter->base_format;
+    if (!hf_model_has_format(base, adapter->base_format)) merger.format = adapter->base_format; /* else the numbers are its own codes' */
     Status status = peft_scale(&adapter->lora, &merger.scale);
     bool   untied = false;
     if (status == OK) status = find_sources(&merger, base, &untied);

@@ -208,10 +208,8 @@ Status setup_options(const Config *config, const HfModel *model, CompileOptions 
                               .use_rslora = config->lora_use_rslora,
                               .num_targets = (int)config->lora_target_modules.count,
                               .targets = config->lora_target_modules.items};
-    if (config->lora && config->qlora == OPT_QLORA_NONE && !config->origin[KEY_run_qlora])
-        weights_keep_format(model, out);
-    else
-        weights_use_format(model, weight_format_find(choice_text(config->qlora)), out);
+    const WeightFormat *format = weight_format_find(choice_text(config->qlora));
+    if (config->lora) weights_use_format(model, config->origin[KEY_run_qlora] != NULL, format, out);
     out->train_base = !config->lora;
     return OK;
 }
