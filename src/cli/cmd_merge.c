@@ -12,12 +12,13 @@
 enum { PROBE_TOKENS = 32, PROBE_EVERY = 4 };
 
 /* Logits (PROBE_TOKENS / PROBE_EVERY, V) of rows of one random text, in fp32. */
-static Status probe(const char *dir, const char *adapter, float **out_logits, int64_t *out_vocab)
+static Status probe(const char *dir, const char *adapter, const char *qlora, float **out_logits, int64_t *out_vocab)
 {
     InferModel infer;
     *out_logits = NULL;
     Status  status = infer_open(&infer, dir, adapter, "cpu", 0);
     int64_t vocab = 0, chunk = 0, rows = 0;
+    if (status == OK) status = infer_use_format(&infer, qlora);
     if (status == OK) {
         CompileOptions *options = &infer.options;
         options->model_dtype = options->master_dtype = DT_F32;
@@ -50,12 +51,12 @@ static Status probe(const char *dir, const char *adapter, float **out_logits, in
     return status;
 }
 
-static Status compare(const char *base, const char *adapter, const char *merged)
+static Status compare(const char *base, const char *adapter, const char *qlora, const char *merged)
 {
     float  *with = NULL, *without = NULL;
     int64_t count = 0, other = 0;
-    Status  status = probe(base, adapter, &with, &count);
-    if (status == OK) status = probe(merged, NULL, &without, &other);
+    Status  status = probe(base, adapter, qlora, &with, &count);
+    if (status == OK) status = probe(merged, NULL, NULL, &without, &other);
     if (status == OK && count == other) {
         double largest = 0, scale = 0;
         for (int64_t i = 0; i < count; i++) {
@@ -72,7 +73,7 @@ static Status compare(const char *base, const char *adapter, const char *merged)
     return status;
 }
 
-static Status merge(Arena *arena, const char *base, const char *adapter_dir, const char *out)
+static Status merge(Arena *arena, const char *base, const char *adapter_dir, const char *qlora, const char *out)
 {
     HfModel    *model;
     PeftAdapter adapter;
@@ -80,6 +81,7 @@ static Status merge(Arena *arena, const char *base, const char *adapter_dir, con
     FAIL_IF(file_exists(arena_printf(arena, "%s/config.json", out)), ERR_INVALID, "%s already holds a model; name a new folder", out);
     TRY(hf_model_open(arena, base, &model));
     TRY(peft_open(arena, adapter_dir, &adapter));
+    if (qlora) TRY(peft_parse_base_format(qlora, &adapter.base_format));
     peft_check_base(&adapter, model->dir);
     TRY(device_cpu_create(0, &device));
     Status status = merge_adapter(model, &adapter, out, 5000000000, device_cpu_pool(device));
@@ -90,12 +92,15 @@ static Status merge(Arena *arena, const char *base, const char *adapter_dir, con
 
 Status cmd_merge(CliArgs *args)
 {
-    bool done;
-    TRY(cli_parse(args, NULL, 0, false, &done));
+    const char *qlora = NULL;
+    bool        done;
+    const Flag  flags[] = {{"--qlora", FLAG_TEXT, &qlora, "FORMAT",
+                            "the base was quantised under the adapter: nf4, fp8, nvfp4 or none (as the adapter was trained)"}};
+    TRY(cli_parse(args, flags, 1, false, &done));
     if (done) return OK;
     TRY(cli_want_words(args, 3));
-    TRY(merge(&args->arena, args->words[0], args->words[1], args->words[2]));
-    TRY(compare(args->words[0], args->words[1], args->words[2]));
+    TRY(merge(&args->arena, args->words[0], args->words[1], qlora, args->words[2]));
+    TRY(compare(args->words[0], args->words[1], qlora, args->words[2]));
     log_info("wrote %s", args->words[2]);
     return OK;
 }

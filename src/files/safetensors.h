@@ -27,7 +27,10 @@ typedef struct StMade   StMade;
 struct StMade {
     const StTensor *parts;
     int             num_parts;
-    void (*to_f32)(const StMade *made, int64_t first, int64_t count, float *dst); /* any thread may call it */
+    /* Any thread may call these. is_tame: what the parts hold says that every value is finite, and far from what is too large for a float.
+     */
+    void (*to_f32)(const StMade *made, int64_t first, int64_t count, float *dst);
+    bool (*is_tame)(const StMade *made);
 };
 
 /* One tensor of an open file; all pointers live until st_close. */

@@ -23,12 +23,16 @@ typedef struct InferModel {
     CompileOptions    options;
     Plan             *plan;
     Session          *session; /* NULL until infer_start */
+    bool              is_told; /* what of the folder isn't taken as it is (hf_model_tell) */
 } InferModel;
 
 /* Opens config, adapter and tokenizer. dir: a model folder, or an adapter folder whose adapter_config.json names its base.
  * adapter: a PEFT folder over it, or NULL. device: as device_open takes it. threads 0: all cores. infer_close frees in every case. */
 NODISCARD Status infer_open(InferModel *infer, const char *dir, const char *adapter, const char *device, int threads);
 void             infer_close(InferModel *infer);
+
+/* Quantises the frozen matrices as --qlora says, in place of what the adapter's folder says. NULL: nothing is said. */
+NODISCARD Status infer_use_format(InferModel *infer, const char *word);
 
 /* Asks for what generates after a prompt of so many tokens, cache_len with it, in place of other programs. */
 void infer_want_generation(InferModel *infer, int64_t prompt_len, int64_t cache_len);

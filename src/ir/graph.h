@@ -45,7 +45,7 @@ typedef enum ValueKind {
     VALUE_STATE,      /* optimizer moments, master weights, loss sums */
     VALUE_CACHE,      /* keys and values of earlier positions */
     VALUE_CONST,      /* fixed after start: tables computed once, or const_data uploaded once */
-    VALUE_STAGED,     /* written from outside right before the first node that reads it, dead after the last one */
+    VALUE_STAGED,     /* written from outside right before the first node that reads it, or by nodes; dead after the last reader */
     VALUE_KIND_COUNT
 } ValueKind;
 

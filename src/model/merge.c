@@ -2,6 +2,7 @@
  * added on the way. A matrix is held whole, one at a time. */
 #include "model/merge.h"
 
+#include "model/make_again.h"
 #include "model/weights.h"
 
 #include <stdlib.h>
@@ -9,14 +10,21 @@
 
 enum { MAX_CONFIG_BYTES = 16 << 20 };
 
+/* A tensor that is written. */
+typedef struct Source {
+    const StTensor *tensor;
+    bool            is_quantised; /* the adapter was trained over what a format makes of it */
+} Source;
+
 typedef struct Merger {
-    const StFile    *base, *adapter;
-    const StTensor **sources; /* by index of the declaration */
-    size_t           num_sources;
-    StTensor         head; /* the embedding under the head's name, where the base has no other head */
-    double           scale;
-    ThreadPool      *pool;
-    Arena            arena;
+    const StFile       *base, *adapter;
+    Source             *sources; /* by index of the declaration */
+    size_t              num_sources;
+    const WeightFormat *format; /* in which matrices were kept; NULL: as the base has them */
+    StTensor            head;   /* the embedding under the head's name, where the base has no other head */
+    double              scale;
+    ThreadPool         *pool;
+    Arena               arena;
 } Merger;
 
 /* One matrix: w (rows, cols) += scale b (rows, r) a (r, cols). */
@@ -71,22 +79,43 @@ static Status append_floats(const StTensor *like, const float *values, FileWrite
     return status;
 }
 
-static Status append_merged(Merger *merger, const StTensor *w, const StTensor *a, const StTensor *b, FileWriter *out)
+static Status check_pair(const StTensor *w, const StTensor *a, const StTensor *b)
 {
     bool fits = a->ndim == 2 && b->ndim == 2 && w->ndim == 2 && a->dim[0] == b->dim[1] && b->dim[0] == w->dim[0] && a->dim[1] == w->dim[1];
     FAIL_IF(!fits, ERR_INVALID, "%s: the shapes of %s and its pair don't fit tensor %s of the base", a->path, a->name, w->name);
     TRY(st_check_range(a, DT_F32));
-    TRY(st_check_range(b, DT_F32));
-    float *values = malloc((size_t)(w->numel + a->numel + b->numel) * sizeof *values);
+    return st_check_range(b, DT_F32);
+}
+
+/* What was frozen under the adapter: the file's numbers, or what the format makes of them. */
+static Status read_base(const Merger *merger, const Source *source, float *values)
+{
+    const StTensor *w = source->tensor;
+    TRY(st_check_range(w, DT_F32));
+    TRY(st_to_f32(w, 0, w->numel, values));
+    return source->is_quantised ? weight_make_again(merger->format, w->dim[0], w->dim[1], values, merger->pool) : OK;
+}
+
+/* values += scale b a; factors: room for both. */
+static Status add_product(const Merger *merger, const StTensor *w, const StTensor *a, const StTensor *b, float *values, float *factors)
+{
+    Product product = {values, factors, factors + a->numel, w->dim[0], w->dim[1], a->dim[0], (float)merger->scale};
+    TRY(st_to_f32(a, 0, a->numel, factors));
+    TRY(st_to_f32(b, 0, b->numel, factors + a->numel));
+    pool_run(merger->pool, product.rows, product_row, &product);
+    return OK;
+}
+
+/* A matrix that isn't the file's; a, b: NULL where no adapter belongs to it. */
+static Status append_changed(const Merger *merger, const Source *source, const StTensor *a, const StTensor *b, FileWriter *out)
+{
+    const StTensor *w = source->tensor;
+    if (a) TRY(check_pair(w, a, b));
+    float *values = malloc((size_t)(w->numel + (a ? a->numel + b->numel : 0)) * sizeof *values);
     FAIL_IF(!values, ERR_NO_FIT, "no memory for tensor %s", w->name);
-    Product product = {values, values + w->numel, values + w->numel + a->numel, w->dim[0], w->dim[1], a->dim[0], (float)merger->scale};
-    Status  status = st_to_f32(w, 0, w->numel, values);
-    if (status == OK) status = st_to_f32(a, 0, a->numel, values + w->numel);
-    if (status == OK) status = st_to_f32(b, 0, b->numel, values + w->numel + a->numel);
-    if (status == OK) {
-        pool_run(merger->pool, product.rows, product_row, &product);
-        status = append_floats(w, values, out);
-    }
+    Status status = read_base(merger, source, values);
+    if (status == OK && a) status = add_product(merger, w, a, b, values, values + w->numel);
+    if (status == OK) status = append_floats(w, values, out);
     free(values);
     return status;
 }
@@ -111,26 +140,26 @@ static Status append_made(const StTensor *w, FileWriter *out)
 static Status append_tensor(void *context, size_t index, FileWriter *out)
 {
     Merger         *merger = context;
-    const StTensor *w = merger->sources[index];
+    const Source   *source = &merger->sources[index];
+    const StTensor *w = source->tensor;
     const StTensor *a = find_half(merger, w->name, "lora_A"), *b = find_half(merger, w->name, "lora_B");
-    if (a && b) return append_merged(merger, w, a, b, out);
+    if (source->is_quantised || (a && b)) return append_changed(merger, source, a, b, out);
     return w->made ? append_made(w, out) : file_writer_append(out, w->data, w->bytes);
 }
 
-/* Tensors as the base has them, merged ones of merged_dtype. */
+/* Tensors as the base has them, changed ones of merged_dtype. */
 static Status declare(Merger *merger, StDecl *decls)
 {
     size_t pairs = 0;
     for (size_t i = 0; i < merger->num_sources; i++) {
-        const StTensor *w = merger->sources[i];
+        const StTensor *w = merger->sources[i].tensor;
         StDecl         *decl = &decls[i];
         *decl = (StDecl){.name = w->name, .dtype = w->dtype, .ndim = w->ndim};
         memcpy(decl->dim, w->dim, sizeof decl->dim);
         const StTensor *a = find_half(merger, w->name, "lora_A"), *b = find_half(merger, w->name, "lora_B");
         FAIL_IF(!a != !b, ERR_INVALID, "%s: %s has no other half", (a ? a : b)->path, (a ? a : b)->name);
-        if (!a) continue;
-        pairs++;
-        decl->dtype = st_dtype_from(merged_dtype(w));
+        pairs += a != NULL;
+        if (a || merger->sources[i].is_quantised) decl->dtype = st_dtype_from(merged_dtype(w));
     }
     if (2 * pairs == st_count(merger->adapter)) return OK;
     for (size_t i = 0; i < st_count(merger->adapter); i++) {
@@ -145,16 +174,33 @@ static Status declare(Merger *merger, StDecl *decls)
     return OK;
 }
 
+/* Marks the tensors that the format is for. */
+static Status mark_quantised(Merger *merger, const Graph *graph)
+{
+    for (int i = 0; i < graph->num_params; i++) {
+        Param *param = graph->params[i];
+        param->trained = false;
+        if (!weight_is_quantised(param)) continue;
+        FAIL_IF(param->hf.kind != HF_WHOLE, ERR_UNSUPPORTED,
+                "%s is a part of a tensor, or several, and its base is quantised: merging that isn't supported", param->name);
+        size_t k = 0;
+        while (k < merger->num_sources && strcmp(merger->sources[k].tensor->name, param->hf.names[0]) != 0) k++;
+        if (k < merger->num_sources) merger->sources[k].is_quantised = true;
+    }
+    return OK;
+}
+
 /* The base's tensors. An adapted head that is the embedding's parts from it: *out_untied. */
 static Status find_sources(Merger *merger, const HfModel *base, bool *out_untied)
 {
     Graph *graph;
     size_t count = st_count(merger->base);
-    merger->sources = arena_array(&merger->arena, const StTensor *, count + 1);
-    for (size_t i = 0; i < count; i++) merger->sources[i] = st_at(merger->base, i);
+    merger->sources = arena_array(&merger->arena, Source, count + 1);
+    for (size_t i = 0; i < count; i++) merger->sources[i].tensor = st_at(merger->base, i);
     merger->num_sources = count;
     *out_untied = false;
     TRY(hf_model_bind(&merger->arena, base, DT_F32, &graph));
+    if (merger->format) TRY(mark_quantised(merger, graph));
     for (int i = 0; i < graph->num_params; i++) {
         const Param *param = graph->params[i];
         if (!param->is_head || !base->tied_head) continue;
@@ -165,7 +211,7 @@ static Status find_sources(Merger *merger, const HfModel *base, bool *out_untied
         TRY(st_require(merger->base, param->hf.names[0], &embedding));
         merger->head = *embedding;
         merger->head.name = name;
-        merger->sources[merger->num_sources++] = &merger->head;
+        merger->sources[merger->num_sources++].tensor = &merger->head;
     }
     return OK;
 }
@@ -231,6 +277,7 @@ Status merge_adapter(HfModel *base, const PeftAdapter *adapter, const char *fold
     StFile *file;
     TRY(st_open(adapter->dir, &file));
     Merger merger = {.base = base->weights, .adapter = file, .pool = pool};
+    if (!hf_model_has_format(base, adapter->base_format)) merger.format = adapter->base_format; /* else the numbers are its own codes' */
     Status status = peft_scale(&adapter->lora, &merger.scale);
     bool   untied = false;
     if (status == OK) status = find_sources(&merger, base, &untied);

@@ -1,4 +1,5 @@
-/* Merging an adapter into its base: W + scale B A, computed in fp32, stored in the dtype the base has. */
+/* Merging an adapter into its base: W + scale B A, computed in fp32, stored in the dtype the base has. Where the base was quantised under
+ * the adapter, W is what its format makes of the file's numbers, also where no adapter belongs to it. */
 #pragma once
 
 #include "base/pool.h"

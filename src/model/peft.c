@@ -96,6 +96,44 @@ static Status read_targets(Arena *arena, const JsonValue *config, const char *na
     return OK;
 }
 
+Status peft_parse_base_format(const char *word, const WeightFormat **out)
+{
+    StrBuf list = {0};
+    *out = weight_format_find(word);
+    if (*out || strcmp(word, "none") == 0) return OK;
+    for (int i = 0; weight_format_at(i); i++) strbuf_printf(&list, ", %s", weight_format_at(i)->name);
+    Status status = status_fail(ERR_INVALID, "there is no format %.100s for a base; expected none%s", word, strbuf_cstr(&list));
+    strbuf_deinit(&list);
+    return status;
+}
+
+#define BASE_FORMAT_FILE "base_format.json"
+
+static Status read_base_format(Arena *arena, const char *dir, const WeightFormat **out)
+{
+    const char *name = arena_printf(arena, "%s/" BASE_FORMAT_FILE, dir), *word;
+    Str         text;
+    JsonValue   value;
+    if (!file_exists(name)) return OK;
+    TRY(file_read(arena, name, MAX_CONFIG_BYTES, &text));
+    TRY(json_parse(arena, name, text.data, text.len, &value));
+    FAIL_IF(!json_get_str(&value, "format", &word), ERR_INVALID, "%s: expected a word under \"format\"", name);
+    Status status = peft_parse_base_format(word, out);
+    return status == OK ? OK : status_prefix(status, "%s", name);
+}
+
+Status peft_write_base_format(const WeightFormat *format, const char *folder)
+{
+    Arena  arena = {0};
+    Status status = OK;
+    if (format) {
+        const char *text = arena_printf(&arena, "{\n  \"format\": \"%s\"\n}\n", format->name);
+        status = file_write_atomic(arena_printf(&arena, "%s/" BASE_FORMAT_FILE, folder), text, strlen(text));
+    }
+    arena_deinit(&arena);
+    return status;
+}
+
 Status peft_open(Arena *arena, const char *dir, PeftAdapter *out)
 {
     *out = (PeftAdapter){.dir = arena_strdup(arena, dir)};
@@ -114,6 +152,7 @@ Status peft_open(Arena *arena, const char *dir, PeftAdapter *out)
     FAIL_IF(!(lora->dropout >= 0 && lora->dropout < 1), ERR_INVALID, "%s: lora_dropout is %g; expected 0 <= p < 1", name, lora->dropout);
     json_get_bool(&config, "use_rslora", &lora->use_rslora);
     json_get_str(&config, "base_model_name_or_path", &out->base_model);
+    TRY(read_base_format(arena, dir, &out->base_format));
     return read_targets(arena, &config, name, lora);
 }
 

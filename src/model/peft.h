@@ -8,6 +8,8 @@ typedef struct PeftAdapter {
     const char *dir;
     LoraOptions lora;       /* of LoRA's kind; targets live in the arena */
     const char *base_model; /* base_model_name_or_path; NULL: not said */
+    /* How the base was quantised while the adapter was trained, which PEFT's file doesn't say; NULL: not otherwise than its folder is. */
+    const WeightFormat *base_format;
 } PeftAdapter;
 
 bool peft_is_adapter_dir(const char *dir); /* it holds an adapter_config.json */
@@ -24,5 +26,11 @@ const char *peft_base_name(Arena *arena, const char *model);
 
 /* Writes adapter_config.json as PEFT does. base_model: peft_base_name of what it adapts; NULL: not said. */
 NODISCARD Status peft_write_config(const LoraOptions *lora, const char *base_model, const char *folder);
+
+/* Writes what says so, a file of ours beside adapter_config.json. NULL: nothing is to be said. */
+NODISCARD Status peft_write_base_format(const WeightFormat *format, const char *folder);
+
+/* The format of a word, as run files have it: "none" is NULL. */
+NODISCARD Status peft_parse_base_format(const char *word, const WeightFormat **out);
 
 NODISCARD Status peft_scale(const LoraOptions *lora, double *out_scale); /* alpha / r, with rsLoRA alpha / sqrt(r) */

@@ -2,27 +2,23 @@
  * rounded to fp32 once, as the ops that dequantise have it. */
 #include "model/quantised.h"
 
+#include "ops/fp8_tiles.h"
 #include "ops/infer.h"
 #include "ops/nf4.h"
+#include "ops/nvfp4.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { FP8_TILE = 128, NVFP4_BLOCK = 16, MOST_SUFFIXES = 6 };
-
-typedef struct Tables {
-    DynamicMap map;       /* signed */
-    float      e4m3[256]; /* the number of each code */
-    float      e2m1[16];
-} Tables;
+enum { MOST_SUFFIXES = 6 };
 
 /* What parts of a file are read with. */
 typedef struct Reader {
-    Arena        *arena;
-    const StFile *file;
-    const Tables *tables;
-    StDType       as;
+    Arena            *arena;
+    const StFile     *file;
+    const DynamicMap *map; /* signed */
+    StDType           as;
 } Reader;
 
 /* ---- numbers ---- */
@@ -31,9 +27,8 @@ static float nf4_block(const QuantisedTensor *q, int64_t block)
 {
     const StTensor *scales = &q->parts[QUANTISED_SCALES];
     if (scales->dtype == ST_F32) return ((const float *)scales->data)[block];
-    const DynamicMap *map = &((const Tables *)q->tables)->map;
-    const float      *nested = q->parts[QUANTISED_OUTER].data;
-    return nf4_scale_of(dynamic_value(map, true, ((const uint8_t *)scales->data)[block]), nested[block / NF4_NESTED], q->offset);
+    const float *nested = q->parts[QUANTISED_OUTER].data;
+    return nf4_scale_of(dynamic_value(q->map, true, ((const uint8_t *)scales->data)[block]), nested[block / NF4_NESTED], q->offset);
 }
 
 static void nf4_to_f32(const StMade *made, int64_t first, int64_t count, float *dst)
@@ -53,7 +48,6 @@ static void nf4_to_f32(const StMade *made, int64_t first, int64_t count, float *
 static void fp8_to_f32(const StMade *made, int64_t first, int64_t count, float *dst)
 {
     const QuantisedTensor *q = (const QuantisedTensor *)made;
-    const Tables          *tables = q->tables;
     const uint8_t         *codes = q->parts[QUANTISED_CODES].data;
     const StTensor        *scales = &q->parts[QUANTISED_SCALES];
     for (int64_t at = first, end; at < first + count; at = end) {
@@ -62,22 +56,61 @@ static void fp8_to_f32(const StMade *made, int64_t first, int64_t count, float *
         end = min_i64(row * q->cols + min_i64((tile + 1) * FP8_TILE, q->cols), first + count);
         Status status = st_to_f32(scales, row / FP8_TILE * scales->dim[1] + tile, 1, &scale);
         CHECK(status == OK); /* a dtype of floats */
-        for (int64_t i = at; i < end; i++) *dst++ = tables->e4m3[codes[i]] * scale;
+        for (int64_t i = at; i < end; i++) *dst++ = small_decode(small_e4m3(), codes[i]) * scale;
     }
 }
 
 static void nvfp4_to_f32(const StMade *made, int64_t first, int64_t count, float *dst)
 {
     const QuantisedTensor *q = (const QuantisedTensor *)made;
-    const Tables          *tables = q->tables;
     const uint8_t         *codes = q->parts[QUANTISED_CODES].data, *scales = q->parts[QUANTISED_SCALES].data;
     float                  global = *(const float *)q->parts[QUANTISED_OUTER].data, values[16];
     for (int64_t at = first, end; at < first + count; at = end) {
         int64_t block = at / NVFP4_BLOCK; /* a row is whole blocks */
         end = min_i64((block + 1) * NVFP4_BLOCK, first + count);
-        for (int code = 0; code < 16; code++) values[code] = tables->e2m1[code] * tables->e4m3[scales[block]] * global;
+        for (uint32_t code = 0; code < 16; code++) values[code] = nvfp4_value(code, nvfp4_scale(scales[block]), global);
         for (int64_t i = at; i < end; i++) *dst++ = values[codes[i / 2] >> (i % 2 ? 4 : 0) & 15];
     }
+}
+
+/* ---- whether they are tame ---- */
+
+/* Whether all numbers of a part are so small that no product with a code overflows. NaN isn't. */
+static bool is_small(const StTensor *part)
+{
+    enum { COUNT = 4096 };
+    float values[COUNT];
+    for (int64_t first = 0; first < part->numel; first += COUNT) {
+        int64_t count = min_i64(COUNT, part->numel - first);
+        bool    small = st_to_f32(part, first, count, values) == OK;
+        for (int64_t i = 0; i < count; i++) small &= fabsf(values[i]) < 1e30f;
+        if (!small) return false;
+    }
+    return true;
+}
+
+static bool has_nan_code(const StTensor *part) /* of E4M3 */
+{
+    const uint8_t *codes = part->data;
+    bool           found = false;
+    for (int64_t i = 0; i < part->numel; i++) found |= (codes[i] & 0x7F) == small_e4m3().nan;
+    return found;
+}
+
+static bool nf4_is_tame(const StMade *made)
+{
+    const QuantisedTensor *q = (const QuantisedTensor *)made;
+    return fabsf(q->offset) < 1e30f && is_small(&q->parts[made->num_parts - 1]);
+}
+
+static bool fp8_is_tame(const StMade *made)
+{
+    return is_small(&made->parts[QUANTISED_SCALES]) && !has_nan_code(&made->parts[QUANTISED_CODES]);
+}
+
+static bool nvfp4_is_tame(const StMade *made)
+{
+    return is_small(&made->parts[QUANTISED_OUTER]) && !has_nan_code(&made->parts[QUANTISED_SCALES]);
 }
 
 /* ---- the tensors of a matrix ---- */
@@ -169,7 +202,7 @@ static Status read_nested(const Reader *r, const JsonValue *state, const StTenso
     q->offset = (float)offset;
     q->made.num_parts = 3;
     float map[256];
-    for (int i = 0; i < 256; i++) map[i] = dynamic_value(&r->tables->map, true, i);
+    for (int i = 0; i < 256; i++) map[i] = dynamic_value(r->map, true, i);
     TRY(check_map(r, codes, ".nested_quant_map", map, 256));
     TRY(find_part(r, codes, ".absmax", ST_SET(ST_U8), "U8", 1, &blocks, &q->parts[QUANTISED_SCALES]));
     return find_part(r, codes, ".nested_absmax", ST_SET(ST_F32), "F32", 1, &nested, &q->parts[QUANTISED_OUTER]);
@@ -237,25 +270,35 @@ static Status read_nvfp4(const Reader *r, const StTensor *codes, QuantisedTensor
 /* ---- folders ---- */
 
 typedef struct Format {
-    const char *name;
+    const char *name, *kept;             /* in messages; as a plan has it */
     const char *suffixes[MOST_SUFFIXES]; /* of the tensors that stand beside one of codes, after its name */
     const char *ignored[MOST_SUFFIXES];  /* of those that say how activations are quantised, which are not */
     Status (*read)(const Reader *r, const StTensor *codes, QuantisedTensor *q);
     void (*to_f32)(const StMade *made, int64_t first, int64_t count, float *dst);
+    bool (*is_tame)(const StMade *made);
 } Format;
 
 static const Format formats[] = {
     [QUANTISED_NONE] = {.name = "none"},
     [QUANTISED_NF4] = {.name = "NF4 (bitsandbytes)",
+                       .kept = "nf4",
                        .suffixes = {nf4_state, ".absmax", ".quant_map", ".nested_absmax", ".nested_quant_map"},
                        .read = read_nf4,
-                       .to_f32 = nf4_to_f32},
-    [QUANTISED_FP8] = {.name = "FP8 (128x128)", .suffixes = {"_scale_inv"}, .read = read_fp8, .to_f32 = fp8_to_f32},
+                       .to_f32 = nf4_to_f32,
+                       .is_tame = nf4_is_tame},
+    [QUANTISED_FP8] = {.name = "FP8 (128x128)",
+                       .kept = "fp8",
+                       .suffixes = {"_scale_inv"},
+                       .read = read_fp8,
+                       .to_f32 = fp8_to_f32,
+                       .is_tame = fp8_is_tame},
     [QUANTISED_NVFP4] = {.name = "NVFP4 (ModelOpt)",
+                         .kept = "nvfp4",
                          .suffixes = {"_scale", "_scale_2"},
                          .ignored = {".input_scale", ".k_scale", ".v_scale"},
                          .read = read_nvfp4,
-                         .to_f32 = nvfp4_to_f32},
+                         .to_f32 = nvfp4_to_f32,
+                         .is_tame = nvfp4_is_tame},
 };
 
 const char *quantised_name(QuantisedFormat format)
@@ -293,9 +336,9 @@ static bool is_codes(const Reader *r, const Format *format, const StTensor *tens
 static Status make_tensor(const Reader *r, QuantisedFormat format, const StTensor *codes, StTensor *out)
 {
     QuantisedTensor *q = arena_new(r->arena, QuantisedTensor);
-    q->made = (StMade){.parts = q->parts, .num_parts = 2, .to_f32 = formats[format].to_f32};
+    q->made = (StMade){.parts = q->parts, .num_parts = 2, .to_f32 = formats[format].to_f32, .is_tame = formats[format].is_tame};
     q->format = format;
-    q->tables = r->tables;
+    q->map = r->map;
     q->parts[QUANTISED_CODES] = *codes;
     TRY(formats[format].read(r, codes, q));
     *out = (StTensor){.name = codes->name,
@@ -311,16 +354,11 @@ static Status make_tensor(const Reader *r, QuantisedFormat format, const StTenso
 Status quantised_open(Arena *arena, StFile *file, QuantisedFormat format, StDType as)
 {
     if (format == QUANTISED_NONE) return OK;
-    Tables   *tables = arena_new(arena, Tables);
-    Reader    r = {.arena = arena, .file = file, .tables = tables, .as = as};
-    size_t    count = 0;
-    StTensor *tensors = arena_array(arena, StTensor, st_count(file) + 1);
-    uint8_t   codes[256];
-    for (int i = 0; i < 256; i++) codes[i] = (uint8_t)i;
-    dynamic_map_fill(&tables->map, true);
-    dtype_decode(DT_E4M3, codes, 256, tables->e4m3);
-    for (int i = 0; i < 8; i++) codes[i] = (uint8_t)(2 * i | (2 * i + 1) << 4);
-    dtype_decode(DT_E2M1, codes, 16, tables->e2m1);
+    DynamicMap *map = arena_new(arena, DynamicMap);
+    Reader      r = {.arena = arena, .file = file, .map = map, .as = as};
+    size_t      count = 0;
+    StTensor   *tensors = arena_array(arena, StTensor, st_count(file) + 1);
+    dynamic_map_fill(map, true);
     for (size_t i = 0; i < st_count(file); i++) {
         const StTensor *tensor = st_at(file, i);
         if (is_part(&r, &formats[format], tensor->name)) continue;
@@ -339,9 +377,8 @@ const QuantisedTensor *quantised_of(const StTensor *tensor)
 
 const WeightFormat *quantised_weight_format(const QuantisedTensor *q)
 {
-    static const char *const names[] = {[QUANTISED_NF4] = "nf4", [QUANTISED_FP8] = "fp8", [QUANTISED_NVFP4] = "nvfp4"};
-    bool                     is_single = q->format == QUANTISED_NF4 && q->made.num_parts == 2;
-    return is_single ? NULL : weight_format_find(names[q->format]);
+    bool is_once = q->format == QUANTISED_NF4 && q->made.num_parts == 2;
+    return weight_format_find(is_once ? "nf4_once" : formats[q->format].kept);
 }
 
 const void *quantised_part(const QuantisedTensor *q, int k, float **scratch)

@@ -4,6 +4,7 @@
 
 #include "base/json.h"
 #include "files/safetensors.h"
+#include "ops/dynamic_map.h"
 #include "passes/quantise.h"
 
 typedef enum QuantisedFormat {
@@ -15,12 +16,12 @@ typedef enum QuantisedFormat {
 
 /* What a matrix (rows, cols) is stored as, and made of. */
 typedef struct QuantisedTensor {
-    StMade          made; /* first; parts: as below */
-    QuantisedFormat format;
-    int64_t         rows, cols;
-    float           offset;   /* NF4 with nested scales */
-    const void     *tables;   /* what codes stand for */
-    StTensor        parts[3]; /* codes; absmax, or scales; nested (NF4), or the scale of all (NVFP4) */
+    StMade            made; /* first; parts: as below */
+    QuantisedFormat   format;
+    int64_t           rows, cols;
+    float             offset;   /* NF4 with nested scales */
+    const DynamicMap *map;      /* what their codes stand for */
+    StTensor          parts[3]; /* codes; absmax, or scales; nested (NF4), or the scale of all (NVFP4) */
 } QuantisedTensor;
 
 enum { QUANTISED_CODES, QUANTISED_SCALES, QUANTISED_OUTER };

@@ -78,11 +78,11 @@ template <bool WHOLE> static __device__ __forceinline__ void store_codes(const Q
     if (row >= q.rows || col >= q.cols) return;
     if (WHOLE) {
         *reinterpret_cast<uint4 *>(codes) = make_uint4(words[0], words[1], words[2], words[3]);
-        return;
-    }
+    } else {
 #pragma unroll
-    for (int i = 0; i < COLS; i++)
-        if (col + i < q.cols) codes[i] = (uint8_t)(words[i / 4] >> (8 * (i % 4)));
+        for (int i = 0; i < COLS; i++)
+            if (col + i < q.cols) codes[i] = (uint8_t)(words[i / 4] >> (8 * (i % 4)));
+    }
 }
 
 /* Word i of the result is byte i of each of the four. */

@@ -14,18 +14,13 @@ typedef struct LmHead {
     bool           accumulate;
 } LmHead;
 
-static size_t lm_head_workspace(const TensorType *x, const TensorType *w)
-{
-    return lm_head_gpu_workspace(x, w->dim[0]);
-}
-
 /* Prepares or runs the products of each chunk; losses between them where it runs. */
 static Status lm_head_chunks(const LmHead *h, const KernelArgs *args, bool is_run)
 {
     CudaDevice *device = (CudaDevice *)args->device;
     DType       dtype = h->x.type.dtype;
     int64_t     rows = type_rows(&h->x.type), vocab = h->w.type.dim[0];
-    int64_t     step = rows ? lm_head_chunk_rows(rows, dtype_bytes(dtype, vocab)) : 1;
+    int64_t     step = rows ? lm_head_chunk_rows(rows, dtype_bytes(dtype, vocab), h->dw.data != NULL) : 1;
     for (int64_t row = 0; row < rows; row += step) {
         int64_t    count = rows - row < step ? rows - row : step;
         TensorView logits = {(char *)args->workspace + LINEAR_WORKSPACE, type_make(dtype, 2, count, vocab)};

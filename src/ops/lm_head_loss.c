@@ -219,7 +219,7 @@ static LmHead lm_head_loss_of_types(const TensorType *x, const TensorType *w)
 
 static size_t lm_head_loss_gpu_workspace(const Node *node)
 {
-    return lm_head_gpu_workspace(&node->in[0]->type, node->in[1]->type.dim[0]);
+    return lm_head_gpu_workspace(&node->in[0]->type, node->in[1]->type.dim[0], false);
 }
 
 static size_t lm_head_loss_workspace(const Node *node, int num_workers)

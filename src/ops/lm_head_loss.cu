@@ -12,7 +12,7 @@ static LmHead head_of_args(const KernelArgs *args)
 
 static size_t workspace(const Node *node, CudaDevice *)
 {
-    return lm_head_workspace(&node->in[0]->type, &node->in[1]->type);
+    return node->op->gpu_workspace(node);
 }
 
 static Status prepare(const KernelArgs *args)

@@ -35,7 +35,7 @@ static OpCost lm_head_loss_bwd_cost(const Node *node)
 
 static size_t lm_head_loss_bwd_gpu_workspace(const Node *node)
 {
-    return lm_head_gpu_workspace(&node->in[IN_X]->type, node->in[IN_W]->type.dim[0]);
+    return lm_head_gpu_workspace(&node->in[IN_X]->type, node->in[IN_W]->type.dim[0], node->out[OUT_DW] != NULL);
 }
 
 static size_t lm_head_loss_bwd_workspace(const Node *node, int num_workers)

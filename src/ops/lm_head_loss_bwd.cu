@@ -18,7 +18,7 @@ static LmHead head_of_args(const KernelArgs *args)
 
 static size_t workspace(const Node *node, CudaDevice *)
 {
-    return lm_head_workspace(&node->in[IN_X]->type, &node->in[IN_W]->type);
+    return node->op->gpu_workspace(node);
 }
 
 static Status prepare(const KernelArgs *args)

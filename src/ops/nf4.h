@@ -11,6 +11,10 @@
 
 enum { NF4_BLOCK = 64, NF4_NESTED = 256 };
 
+typedef struct Nf4QuantiseAttrs {
+    bool once; /* scales stay fp32 numbers */
+} Nf4QuantiseAttrs;
+
 /* The mean of the scales is summed in fp64: lane j adds up those whose index is j modulo NF4_LANES, in order; then lane j takes the
  * one half the lanes after it, for half of them, a quarter and so on. */
 enum { NF4_LANES = 1024 };

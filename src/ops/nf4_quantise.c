@@ -1,4 +1,4 @@
-/* nf4_quantise: a weight as NF4 codes with their scales in codes too: ops/nf4.h says how. It runs once for a weight.
+/* nf4_quantise: a weight as NF4 codes with their scales, in codes too unless `once`: ops/nf4.h says how. It runs once for a weight.
  *
  * A tensor with NaN or infinity has an offset of NaN or infinity, so that nothing of it is taken for a number again. */
 #include "ops/infer.h"
@@ -6,14 +6,19 @@
 
 enum { OUT_CODES, OUT_ABSMAX, OUT_NESTED, OUT_OFFSET };
 
-/* x (N,K) -> codes nf4 (N,K), absmax u8 (N K / 64), nested f32 (of absmax / 256), offset f32 (1), divided up. */
+static const AttrDef nf4_quantise_attrs[] = {ATTR_BOOL(Nf4QuantiseAttrs, once, false), {0}};
+
+/* x (N,K) -> codes nf4 (N,K), absmax u8 (N K / 64), nested f32 (of absmax / 256), offset f32 (1), divided up; once: absmax f32, without
+ * nested and offset. */
 static Status nf4_quantise_infer(Node *node)
 {
     TRY(infer_input(node, 0, "x", DT_SET_FLOAT, DIMS(-1, -1)));
     const TensorType *x = &node->in[0]->type;
     int64_t           blocks = div_up(type_numel(x), NF4_BLOCK);
     node->out[OUT_CODES]->type = type_as(x, DT_NF4);
-    node->out[OUT_ABSMAX]->type = type_make(DT_U8, 1, blocks);
+    bool once = ((const Nf4QuantiseAttrs *)node->attrs)->once;
+    node->out[OUT_ABSMAX]->type = type_make(once ? DT_F32 : DT_U8, 1, blocks);
+    if (once) return OK;
     node->out[OUT_NESTED]->type = type_make(DT_F32, 1, div_up(blocks, NF4_NESTED));
     node->out[OUT_OFFSET]->type = type_make(DT_F32, 1, INT64_C(1));
     return OK;
@@ -92,19 +97,25 @@ static Status nf4_quantise_cpu(const KernelArgs *args)
 {
     int64_t  numel = type_numel(&args->in[0].type), blocks = div_up(numel, NF4_BLOCK), tasks = div_up(blocks, NF4_NESTED);
     float   *offset = args->out[OUT_OFFSET].data;
-    Quantise q = {.args = args, .numel = numel, .blocks = blocks, .scales = args->workspace};
-    dynamic_map_fill(&q.map, true);
+    bool     once = ((const Nf4QuantiseAttrs *)args->attrs)->once;
+    Quantise q = {.args = args, .numel = numel, .blocks = blocks, .scales = once ? args->out[OUT_ABSMAX].data : NULL};
+    if (!q.scales) q.scales = args->workspace;
     pool_run(args->pool, tasks, quantise_task, &q);
+    if (once) return OK;
+    dynamic_map_fill(&q.map, true);
     q.offset = mean_scale(&q);
     pool_run(args->pool, tasks, scales_task, &q);
     if (offset) *offset = q.offset;
     return OK;
 }
 
+static const Nf4QuantiseAttrs nf4_once = {.once = true};
+
 static const OpSample nf4_quantise_samples[] = {
     {.in = {{DT_F32, 2, {1, 2}}}},
     {.in = {{DT_F32, 2, {3, 50}}}},
     {.in = {{DT_F32, 2, {70, 1036}}}},
+    {.in = {{DT_F32, 2, {37, 114}}}, .attrs = &nf4_once},
 };
 
 /* Shapes of real models. */
@@ -115,10 +126,12 @@ static const OpSample nf4_quantise_large_samples[] = {
 const OpDef op_nf4_quantise = {
     .id = OP_NF4_QUANTISE,
     .name = "nf4_quantise",
-    .synopsis = "codes and their scales' codes of x, blocks of 64 elements of the flat tensor, as bitsandbytes quantises twice",
+    .synopsis = "codes and their scales' codes of x, blocks of 64 elements of the flat tensor, as bitsandbytes quantises twice, or once",
     .num_in = 1,
     .num_out = 4,
     .min_in = 1,
+    .attrs_size = sizeof(Nf4QuantiseAttrs),
+    .attrs = nf4_quantise_attrs,
     .infer = nf4_quantise_infer,
     .cost = nf4_quantise_cost,
     .workspace = nf4_quantise_workspace,
@@ -126,7 +139,7 @@ const OpDef op_nf4_quantise = {
     .cpu = {{DT_SET_FLOAT,
              nf4_quantise_cpu,
              "reference",
-             {{.out = 1u << OUT_CODES, .dtypes = DT_SET(DT_NF4)}, {.out = 1u << OUT_ABSMAX, .dtypes = DT_SET(DT_U8)}}}},
+             {{.out = 1u << OUT_CODES, .dtypes = DT_SET(DT_NF4)}, {.out = 1u << OUT_ABSMAX, .dtypes = DT_SET(DT_U8) | DT_SET_F32}}}},
     .samples = nf4_quantise_samples,
     .num_samples = sizeof nf4_quantise_samples / sizeof nf4_quantise_samples[0],
     .large = nf4_quantise_large_samples,

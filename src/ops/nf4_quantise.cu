@@ -1,5 +1,5 @@
 /* nf4_quantise on CUDA, in three launches: a warp takes a block of 64 elements, two a lane, which make a byte; one thread block sums
- * the scales; then one takes each NF4_NESTED of them. Same arithmetic and order of sums as the CPU's. */
+ * the scales; then one takes each NF4_NESTED of them. Once: the first alone. Same arithmetic and order of sums as the CPU's. */
 #include "device/cuda/vec.cuh"
 #include "ops/nf4.h"
 
@@ -68,21 +68,23 @@ static Status nf4_quantise_run(const KernelArgs *args)
 {
     const TensorView *x = &args->in[0], *out = args->out;
     int64_t           numel = type_numel(&x->type), blocks = cuda_div_up(numel, NF4_BLOCK);
-    float            *scales = (float *)args->workspace, *mean = scales + blocks;
+    bool              once = ((const Nf4QuantiseAttrs *)args->attrs)->once;
+    float            *scales = (float *)(once && out[OUT_ABSMAX].data ? out[OUT_ABSMAX].data : args->workspace), *mean = scales + blocks;
     cudaStream_t      stream = cuda_stream(args);
     CUDA_FLOAT(x->type.dtype, T, {
         nf4_blocks<T>
             <<<cuda_grid(blocks, WARPS), THREADS, 0, stream>>>((const T *)x->data, (uint8_t *)out[OUT_CODES].data, scales, numel, blocks);
     });
+    if (once) return CUDA_LAUNCHED();
     nf4_mean<<<1, NF4_LANES, 0, stream>>>(scales, mean, (float *)out[OUT_OFFSET].data, blocks);
     nf4_scale_codes<<<cuda_grid(blocks, NF4_NESTED), THREADS, 0, stream>>>(scales, mean, (uint8_t *)out[OUT_ABSMAX].data,
                                                                            (float *)out[OUT_NESTED].data, blocks);
     return CUDA_LAUNCHED();
 }
 
-CUDA_KERNELS(nf4_quantise,
-             {.dtypes = DT_SET_FLOAT,
-              .run = nf4_quantise_run,
-              .name = "warps",
-              .workspace = nf4_quantise_workspace,
-              .except = {{.out = 1u << OUT_CODES, .dtypes = DT_SET(DT_NF4)}, {.out = 1u << OUT_ABSMAX, .dtypes = DT_SET(DT_U8)}}})
+CUDA_KERNELS(nf4_quantise, {.dtypes = DT_SET_FLOAT,
+                            .run = nf4_quantise_run,
+                            .name = "warps",
+                            .workspace = nf4_quantise_workspace,
+                            .except = {{.out = 1u << OUT_CODES, .dtypes = DT_SET(DT_NF4)},
+                                       {.out = 1u << OUT_ABSMAX, .dtypes = DT_SET(DT_U8) | DT_SET_F32}}})

@@ -54,6 +54,7 @@ static const OpSample scaled_linear_samples[] = {
     {.in = {{DT_E4M3, 2, {20, 1100}}, {DT_E5M2, 2, {18, 1100}}, SCALE, SCALE}, .attrs = &half},
     {.in = {{DT_E4M3, 3, {2, 20, 64}}, {DT_E4M3, 2, {48, 64}}, SCALE, SCALE, {DT_BF16, 1, {48}}}, .attrs = &fast, .tolerance = ROUNDED},
     {.in = {{DT_E5M2, 2, {48, 320}}, {DT_E4M3, 2, {80, 320}}, SCALE, SCALE}, .tolerance = ROUNDED},
+    {.in = {{DT_E4M3, 2, {7, 64}}, {DT_E4M3, 2, {48, 64}}, SCALE, SCALE}, .attrs = &to_bf16, .tolerance = ROUNDED}, /* rows of decoding */
 };
 
 /* Shapes of real models: y, dx and dw. */

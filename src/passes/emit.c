@@ -65,7 +65,7 @@ Status pass_emit(PassContext *context, Graph **graph)
         Launch *launch = once ? &program->once[program->num_once++] : &program->launches[program->num_launches++];
         TRY(emit_node(context, node, launch));
         if (!once) memcpy(launch->wait, order_wait(order, program->num_launches - 1), sizeof launch->wait);
-        plan_workspace(context->plan, launch);
+        if (!program->scratch || program->scratch[node->id] < 0) plan_workspace(context->plan, launch);
     }
     if (context->plan->facts.bandwidth > 0) {
         Timeline timeline;

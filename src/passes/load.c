@@ -9,6 +9,8 @@
 #include "ops/ops.h"
 #include "passes/pass.h"
 
+#include <string.h>
+
 enum {
     MOST_BYTES = 64 << 20, /* of a piece */
     MOST_PIECES = 4096,    /* about, of all weights, if they are large beside the activations */
@@ -68,6 +70,23 @@ static Status load_quantised(Plan *plan, Graph *graph, const Param *param)
     return OK;
 }
 
+/* Where a weight is put together that codes are made of: its place, or, if codes are all that is kept, memory that is staged. */
+static const char *whole_name(Arena *arena, const ScaledTensor *scaled)
+{
+    bool codes_alone = scaled->codes && strcmp(scaled->codes, scaled->name) == 0;
+    return codes_alone ? arena_printf(arena, "whole.%s", scaled->name) : scaled->name;
+}
+
+static Value *whole_weight(const Plan *plan, Graph *graph, const ScaledTensor *scaled, DType dtype)
+{
+    const char      *name = whole_name(graph->arena, scaled);
+    const PlanEntry *entry = plan_find(plan, scaled->name);
+    TensorType       type = entry->type;
+    Value           *value = graph_find(graph, name);
+    type.dtype = dtype;
+    return value ? value : graph_add_value(graph, name == scaled->name ? VALUE_PARAM : VALUE_STAGED, name, &type);
+}
+
 /* Once all of a weight is there: its codes by a scale of its own. */
 static Status make_codes(const CompileOptions *options, const Plan *plan, Graph *graph, const ScaledTensor *scaled)
 {
@@ -75,7 +94,7 @@ static Status make_codes(const CompileOptions *options, const Plan *plan, Graph 
     Fp8QuantiseAttrs quantise = {.dtype = DTYPE_TO_ATTR(scaled->dtype)};
     TensorType       one = type_make(DT_F32, 1, INT64_C(4));
     const char      *names[] = {scaled->codes, scaled->transposed};
-    Value           *weight = graph_find(graph, scaled->name);
+    Value           *weight = graph_find(graph, whole_name(graph->arena, scaled));
     Value           *scale = graph_add_value(graph, VALUE_STATE, arena_printf(graph->arena, "fp8.scale.%s", scaled->name), &one);
     value_place_in(scale, lasting(graph, plan_find(plan, PRECISION_SCALES), VALUE_STATE), (scaled - plan->scaled) * 4);
     Value *in[] = {weight, scale};
@@ -85,7 +104,7 @@ static Status make_codes(const CompileOptions *options, const Plan *plan, Graph 
     TRY(graph_add_node(graph, &op_fp8_quantise, &quantise, "fp8.codes", in, 2,
                        (uint32_t)(names[0] != NULL) | (uint32_t)(names[1] != NULL) << 1, &node));
     for (int k = 0; k < 2; k++)
-        if (names[k]) value_place_in(node->out[k], lasting(graph, plan_find(plan, names[k]), VALUE_STATE), 0);
+        if (names[k]) value_place_in(node->out[k], lasting(graph, plan_find(plan, names[k]), VALUE_PARAM), 0);
     return OK;
 }
 
@@ -112,10 +131,10 @@ static Codes *find_codes(Arena *arena, const Plan *plan)
 static Value *kept_value(const Plan *plan, Graph *graph, const Param *param, const Codes *codes)
 {
     if (!codes->scaled) return graph_add_value(graph, VALUE_PARAM, param->name, &param->type);
-    const PlanEntry *whole = plan_find(plan, codes->scaled->name), *part = plan_find(plan, param->name);
-    Value           *member = graph_add_value(graph, VALUE_PARAM, arena_printf(graph->arena, "kept.%s", param->name), &param->type);
-    value_place_in(member, lasting(graph, whole, VALUE_PARAM),
-                   (part->place.offset - whole->place.offset) / dtype_bytes(param->type.dtype, 1));
+    const PlanEntry *all = plan_find(plan, codes->scaled->name), *part = plan_find(plan, param->name);
+    Value           *whole = whole_weight(plan, graph, codes->scaled, param->type.dtype);
+    Value           *member = graph_add_value(graph, whole->kind, arena_printf(graph->arena, "kept.%s", param->name), &param->type);
+    value_place_in(member, whole, (part->place.offset - all->place.offset) / dtype_bytes(all->type.dtype, 1));
     return member;
 }
 

@@ -243,11 +243,17 @@ Status layout_add(Plan *plan, const CompileOptions *options, const Graph *graph)
 
 /* ---- activations ---- */
 
+/* A workspace from this size on isn't kept apart for all launches, but lies among the activations while its launch runs: that of the
+ * output head is as large as those of a block, and needed when few of them are alive. */
+enum { LARGE_WORKSPACE = 64 << 20 };
+
 typedef struct Placer {
+    Device      *device;
     const Graph *graph;
     const Root  *roots; /* by value id */
     const Order *order;
-    int         *interval_of; /* by value id of roots: index into intervals, -1 */
+    int         *interval_of;  /* by value id of roots: index into intervals, -1 */
+    int         *workspace_of; /* by node id: the same of its large workspace */
     Interval    *intervals;
     int          num;
 } Placer;
@@ -294,6 +300,18 @@ static void extend_beside(Placer *p, const int *index_of_launch)
     }
 }
 
+/* The large workspace of a node, alive while it runs. On several streams others could reuse it meanwhile: there it is kept apart. */
+static void begin_workspace(Placer *p, const Node *node, int index)
+{
+    BoundKernel kernel = {0};
+    if (!order_is_single(p->order) || !node_is_launch(node)) return;
+    if (p->device->api->bind(p->device, node, &kernel) != OK) status_clear(); /* pass emit says it */
+    if (kernel.workspace_bytes < LARGE_WORKSPACE) return;
+    p->workspace_of[node->id] = p->num;
+    p->intervals[p->num++] =
+        (Interval){p->graph->num_values + index, index, index, align_up((int64_t)kernel.workspace_bytes, PLACE_ALIGN), 0};
+}
+
 /* Values of a kind that are their own memory live from here on, unless they do already. */
 static void begin_life(Placer *p, const Value *value, ValueKind kind, int index)
 {
@@ -310,9 +328,13 @@ static void find_lives(Placer *p, Arena *arena)
         if (node->flags & NODE_ONCE) continue;
         if (node_is_launch(node)) index_of_launch[launch++] = index;
         for (int i = 0; i < node->num_in; i++) begin_life(p, node->in[i], VALUE_STAGED, index);
-        for (int k = 0; k < node->num_out; k++) begin_life(p, node->out[k], VALUE_ACTIVATION, index);
+        for (int k = 0; k < node->num_out; k++) {
+            begin_life(p, node->out[k], VALUE_ACTIVATION, index);
+            if (node->out[k]) begin_life(p, p->roots[node->out[k]->id].value, VALUE_STAGED, index);
+        }
         for (int i = 0; i < node->num_in; i++) extend(p, node->in[i], index);
         for (int k = 0; k < node->num_out; k++) extend(p, node->out[k], index);
+        begin_workspace(p, node, index);
         index++;
     }
     for (int i = 0; i < p->graph->num_outputs; i++) extend(p, p->graph->outputs[i].value, index);
@@ -349,7 +371,8 @@ static int64_t place_space(Placer *p, Arena *arena, Space space, int64_t *out_li
     Interval *items = arena_array(arena, Interval, p->num + 1);
     int      *from = arena_array(arena, int, p->num + 1), count = 0;
     for (int i = 0; i < p->num; i++) {
-        if (p->graph->values[p->intervals[i].id]->space != space) continue;
+        bool is_workspace = p->intervals[i].id >= p->graph->num_values;
+        if ((is_workspace ? SPACE_DEVICE : p->graph->values[p->intervals[i].id]->space) != space) continue;
         from[count] = i;
         items[count++] = p->intervals[i];
     }
@@ -381,10 +404,12 @@ Status pass_place(PassContext *context, Graph **graph)
     Arena   *arena = context->arena;
     Plan    *plan = context->plan;
     Program *program = context->program;
-    Placer   p = {.graph = *graph, .roots = graph_roots(*graph), .order = order_make(arena, *graph)};
+    Placer   p = {.device = context->device, .graph = *graph, .roots = graph_roots(*graph), .order = order_make(arena, *graph)};
     p.interval_of = arena_array(arena, int, (*graph)->num_values + 1);
-    p.intervals = arena_array(arena, Interval, (*graph)->num_values + 1);
+    p.workspace_of = arena_array(arena, int, (*graph)->next_node_id + 1);
+    p.intervals = arena_array(arena, Interval, (*graph)->num_values + (*graph)->num_nodes + 1);
     for (int i = 0; i < (*graph)->num_values; i++) p.interval_of[i] = -1;
+    for (int i = 0; i < (*graph)->next_node_id; i++) p.workspace_of[i] = -1;
     TRY(prove_at_use(&p));
     find_lives(&p, arena);
     share_in_place(&p);
@@ -395,6 +420,9 @@ Status pass_place(PassContext *context, Graph **graph)
         program->activation_bytes = bytes;
         program->live_bytes = live;
     }
+    program->scratch = arena_array(arena, int64_t, (*graph)->next_node_id + 1);
+    for (int i = 0; i < (*graph)->next_node_id; i++)
+        program->scratch[i] = p.workspace_of[i] < 0 ? -1 : p.intervals[p.workspace_of[i]].offset;
     program->placement = arena_array(arena, Placement, (*graph)->num_values + 1);
     for (int i = 0; i < (*graph)->num_values; i++) {
         Value *value = (*graph)->values[i];

@@ -5,17 +5,19 @@
  * input is its codes.
  *
  * Scales are delayed: those of a step follow from the largest absolute values of the steps before it, which training programs record
- * and the optimizer's program makes scales from. Program `calibrate` stands for the steps before the first one. It has all products
- * in the model's dtype, makes no gradients of these weights, and records: what it finds depends neither on scales nor on how a
- * step is divided into micro-batches.
+ * and the optimizer's program makes scales from. Program `calibrate` stands for the steps before the first one. It has products of
+ * trained weights in the model's dtype, makes no gradients of these, and records: what it finds depends neither on scales nor on how a
+ * step is divided into micro-batches. Frozen weights are there in codes alone: what is multiplied with them gets a scale of its own there.
  *
- * Codes of a trained weight are made by a step's first program and last until its end; those of a frozen one are made when it is loaded.
+ * Codes of a trained weight are made by a step's first program and last until its end; those of a frozen one are made when it is loaded,
+ * and the weight itself isn't kept.
  */
 #include "passes/precision.h"
 
 #include "ops/attrs.h"
 #include "ops/ops.h"
 #include "passes/pass.h"
+#include "passes/recipe_layers.h"
 
 #include <string.h>
 
@@ -51,35 +53,16 @@ typedef struct Precision {
     Plan                   *plan;
     ProgramKind             kind;
     bool                    forward, backward; /* these products are in FP8 */
-    int                     end_layer;         /* the blocks from skip_first up to this one */
-    int                    *operand;           /* by value id: one past its number among the scaled tensors; 0: it is none */
-    int                    *gradient;          /* by id of a weight: the same of the gradient of its layer's output */
-    Value                 **weight;            /* by id of a gradient's home: the weight */
-    Value                 **codes, **turned;   /* by value id: its codes, and those of its transpose */
+    bool                    codes_alone;       /* nothing else is kept of frozen weights */
+    RecipeLayers            layers;
+    int                    *operand;         /* by value id: one past its number among the scaled tensors; 0: it is none */
+    int                    *gradient;        /* by id of a weight: the same of the gradient of its layer's output */
+    Value                 **codes, **turned; /* by value id: its codes, and those of its transpose */
+    char                   *measured;        /* by value id, for calibrate */
     ScaledTensor           *scaled;
-    Value                 **scale, **now; /* by number; now: its latest version */
+    Value                 **scale, **now; /* by number; both: the latest version */
     int                     num_scaled;
 } Precision;
-
-/* Of a packed weight, that of its first member. */
-static const Param *param_of(const Value *weight)
-{
-    const Value *member = weight->first_member;
-    while (member && !member->param) member = member->next_member;
-    return weight->param ? weight->param : member ? member->param : NULL;
-}
-
-static bool is_quantised(const Precision *p, const Value *weight)
-{
-    const Param *param = weight->kind == VALUE_PARAM && !weight->producer ? param_of(weight) : NULL;
-    return param && param->is_linear && !param->is_head && !param->is_adapter && weight->type.ndim == 2 &&
-           param->layer >= p->options->skip_first && param->layer < p->end_layer;
-}
-
-static bool is_layer(const Precision *p, const Node *node)
-{
-    return node->op == &op_linear && is_quantised(p, node->in[1]);
-}
 
 static int add_scaled(Precision *p, const Value *weight, const char *suffix, DType dtype)
 {
@@ -91,19 +74,17 @@ static int add_scaled(Precision *p, const Value *weight, const char *suffix, DTy
 static void find_scaled(Precision *p)
 {
     int count = 0;
-    for (const Node *node = p->graph->first; node; node = node->next) count += is_layer(p, node);
+    for (const Node *node = p->graph->first; node; node = node->next) count += layers_is_forward(&p->layers, node);
     p->scaled = arena_array(p->plan->arena, ScaledTensor, 3 * count + 1);
     p->scale = arena_array(p->graph->arena, Value *, 3 * count + 1);
     p->now = arena_array(p->graph->arena, Value *, 3 * count + 1);
     for (const Node *node = p->graph->first; node; node = node->next) {
-        if (!is_layer(p, node)) continue;
+        if (!layers_is_forward(&p->layers, node)) continue;
         const Value *x = node->in[0], *w = node->in[1];
         if (!p->operand[x->id]) p->operand[x->id] = add_scaled(p, w, ".x", DT_E4M3);
         if (p->operand[w->id]) continue;
         p->operand[w->id] = add_scaled(p, w, "", DT_E4M3);
         if (p->backward) p->gradient[w->id] = add_scaled(p, w, ".dy", DT_E5M2);
-        Value *home = graph_find(p->graph, arena_printf(p->graph->arena, "grad.%s", w->name));
-        if (home) p->weight[home->id] = node->in[1];
     }
 }
 
@@ -115,9 +96,9 @@ static void start(Precision *p)
     int    count = p->graph->num_values + MOST_ADDED * p->graph->num_nodes;
     p->operand = arena_array(arena, int, count);
     p->gradient = arena_array(arena, int, count);
-    p->weight = arena_array(arena, Value *, count);
     p->codes = arena_array(arena, Value *, count);
     p->turned = arena_array(arena, Value *, count);
+    p->measured = arena_array(arena, char, count);
 }
 
 /* All programs have the same ones. */
@@ -147,6 +128,7 @@ static Value *part_of(Precision *p, const char *name, int number, const char *pr
     return *slot;
 }
 
+/* Its latest version. */
 static Value *scale_of(Precision *p, int number)
 {
     return part_of(p, PRECISION_SCALES, number, "fp8.scale", 4, &p->scale[number]);
@@ -184,10 +166,24 @@ static bool is_training(const Precision *p)
     return p->kind == PROGRAM_MICRO_FIRST || p->kind == PROGRAM_MICRO_NEXT || p->kind == PROGRAM_CALIBRATE;
 }
 
+/* A scale of its own for what no earlier step has measured. */
+static Status add_own_scale(Precision *p, Value *value, int number, Node *reader)
+{
+    Fp8OwnScaleAttrs attrs = {.dtype = DTYPE_TO_ATTR(p->scaled[number].dtype), .margin = p->options->margin};
+    Value           *in[] = {value, scale_of(p, number)};
+    Node            *node;
+    work_at(p, reader);
+    TRY(graph_add_node(p->graph, &op_fp8_own_scale, &attrs, arena_printf(p->graph->arena, "%s.scale", value->name), in, 2, ~0u, &node));
+    node->flags |= reader->flags & NODE_BACKWARD;
+    p->scale[number] = node->out[0];
+    return OK;
+}
+
 static Status quantise(Precision *p, Value *value, int number, Node *reader, uint32_t want)
 {
     Node *node;
     if (p->codes[value->id] || p->turned[value->id]) return OK;
+    if (p->kind == PROGRAM_CALIBRATE) TRY(add_own_scale(p, value, number, reader));
     TRY(add_quantise(p, value, number, reader, is_training(p), want, &node));
     p->codes[value->id] = node->out[OUT_CODES];
     p->turned[value->id] = node->out[OUT_TURNED];
@@ -201,7 +197,8 @@ static Value *lasting_codes(Precision *p, const Value *weight, bool turned)
     const char  **name = turned ? &scaled->transposed : &scaled->codes;
     TensorType    type = type_make(scaled->dtype, 2, weight->type.dim[turned], weight->type.dim[!turned]);
     if (!*name) *name = arena_printf(p->plan->arena, "fp8.%s.%s", turned ? "transposed" : "codes", weight->name);
-    Value *value = graph_add_value(p->graph, VALUE_STATE, *name, &type);
+    bool   trained = layers_param(weight)->trained;
+    Value *value = graph_add_value(p->graph, trained ? VALUE_STATE : VALUE_PARAM, *name, &type);
     value->layer = weight->layer;
     return value;
 }
@@ -219,22 +216,34 @@ static void list_params(Plan *plan, const Value *weight, ScaledTensor *scaled)
         if (member->param) names[scaled->num_params++] = member->name;
 }
 
-/* Codes that are there when the program begins. */
-static void use_lasting(Precision *p, const Value *weight, bool is_frozen)
+/* Codes of a frozen weight, which are there when the program begins. They take the place of the weight itself if no product reads that. */
+static void use_frozen(Precision *p, Value *weight)
 {
     ScaledTensor *scaled = &p->plan->scaled[p->operand[weight->id] - 1];
-    if (p->forward) p->codes[weight->id] = lasting_codes(p, weight, false);
+    if (!scaled->params) list_params(p->plan, weight, scaled);
+    if (p->codes_alone) {
+        scaled->codes = scaled->name;
+        weight->type.dtype = scaled->dtype;
+        for (Value *member = weight->first_member; member; member = member->next_member) member->type.dtype = scaled->dtype;
+        p->codes[weight->id] = weight;
+    } else if (p->forward) {
+        p->codes[weight->id] = lasting_codes(p, weight, false);
+    }
     if (p->backward && is_training(p)) p->turned[weight->id] = lasting_codes(p, weight, true);
-    if (is_frozen && !scaled->params) list_params(p->plan, weight, scaled);
 }
 
 /* A program that only goes forward doesn't know whether the step's codes still stand for the weight: it makes its own. */
 static Status quantise_weight(Precision *p, Value *weight, Node *reader)
 {
-    bool turned = p->backward && is_training(p), is_frozen = !param_of(weight)->trained;
+    bool turned = p->backward && is_training(p);
     if (p->codes[weight->id] || p->turned[weight->id]) return OK;
-    if (is_frozen || p->kind == PROGRAM_MICRO_NEXT) {
-        use_lasting(p, weight, is_frozen);
+    if (!layers_param(weight)->trained) {
+        use_frozen(p, weight);
+        return OK;
+    }
+    if (p->kind == PROGRAM_MICRO_NEXT) {
+        if (p->forward) p->codes[weight->id] = lasting_codes(p, weight, false);
+        if (turned) p->turned[weight->id] = lasting_codes(p, weight, true);
         return OK;
     }
     uint32_t want = (uint32_t)p->forward << OUT_CODES | (uint32_t)turned << OUT_TURNED;
@@ -267,21 +276,13 @@ static Status rewrite_forward(Precision *p, Node *node)
 {
     Value *x = node->in[0], *w = node->in[1];
     int    of_x = p->operand[x->id] - 1, of_w = p->operand[w->id] - 1;
-    bool   has_dw = is_training(p) && p->backward && param_of(w)->trained;
+    bool   has_dw = is_training(p) && p->backward && layers_param(w)->trained;
     if (p->forward || has_dw) TRY(quantise(p, x, of_x, node, ~0u));
     if (p->forward || (is_training(p) && p->backward)) TRY(quantise_weight(p, w, node));
     if (!p->forward) return OK;
     work_at(p, node);
     Value *in[] = {p->codes[x->id], p->codes[w->id], scale_of(p, of_x), scale_of(p, of_w), node->in[2], NULL};
     return add_product(p, node, in, 1);
-}
-
-/* dx of a whole layer: adapters read columns. */
-static bool is_dx(const Precision *p, const Node *node)
-{
-    const LinearAttrs *attrs = node->attrs;
-    return node->op == &op_linear_dx && is_quantised(p, node->in[1]) && attrs->col == 0 &&
-           node->in[1]->type.dim[0] == type_cols(&node->in[0]->type);
 }
 
 static Status rewrite_dx(Precision *p, Node *node)
@@ -291,14 +292,6 @@ static Status rewrite_dx(Precision *p, Node *node)
     TRY(quantise(p, dy, of_dy, node, ~0u));
     Value *in[] = {p->codes[dy->id], p->turned[w->id], scale_of(p, of_dy), scale_of(p, p->operand[w->id] - 1), NULL, node->in[2]};
     return add_product(p, node, in, ((const LinearAttrs *)node->attrs)->alpha);
-}
-
-/* The weight whose gradient the node makes; NULL: none that is quantised. */
-static Value *weight_of_dw(const Precision *p, const Node *node)
-{
-    if (node->op != &op_linear_dw) return NULL;
-    const Value *home = value_root(node->out[0], NULL);
-    return p->weight[home->id];
 }
 
 static Status rewrite_dw(Precision *p, Node *node, const Value *w)
@@ -313,11 +306,11 @@ static Status rewrite_dw(Precision *p, Node *node, const Value *w)
 static Status rewrite_all(Precision *p)
 {
     for (Node *node = p->graph->first, *next; node; node = next) {
-        const Value *w = weight_of_dw(p, node);
+        const Value *w = layers_weight_of_dw(&p->layers, node);
         next = node->next;
-        if (is_layer(p, node))
+        if (layers_is_forward(&p->layers, node))
             TRY(rewrite_forward(p, node));
-        else if (p->backward && is_dx(p, node))
+        else if (p->backward && layers_is_dx(&p->layers, node))
             TRY(rewrite_dx(p, node));
         else if (p->backward && w)
             TRY(rewrite_dw(p, node, w));
@@ -330,35 +323,52 @@ static Status rewrite_all(Precision *p)
 static Status measure(Precision *p, Value *value, int number, Node *reader)
 {
     Node *node;
-    if (p->codes[value->id]) return OK;
-    p->codes[value->id] = value; /* measured */
+    if (p->measured[value->id]) return OK;
+    p->measured[value->id] = 1;
     return add_quantise(p, value, number, reader, true, 0, &node);
 }
 
-static Status measure_all(Precision *p)
+/* Whether a product stays in the model's dtype, which a weight of which there are codes alone doesn't have. */
+static bool is_measured(const Precision *p, const Value *weight)
 {
-    for (Node *node = p->graph->first; node; node = node->next) {
-        const Value *w = weight_of_dw(p, node);
-        if (is_layer(p, node)) {
-            TRY(measure(p, node->in[0], p->operand[node->in[0]->id] - 1, node));
-            if (param_of(node->in[1])->trained) TRY(measure(p, node->in[1], p->operand[node->in[1]->id] - 1, node));
-        } else if (p->backward && (w || is_dx(p, node))) {
-            TRY(measure(p, node->in[0], p->gradient[w ? w->id : node->in[1]->id] - 1, node));
-        }
+    return layers_param(weight)->trained || !p->codes_alone;
+}
+
+static Status calibrate_node(Precision *p, Node *node)
+{
+    Value *w = layers_weight_of_dw(&p->layers, node), *read = node->in[0];
+    if (layers_is_forward(&p->layers, node)) {
+        w = node->in[1];
+        if (!is_measured(p, w)) return rewrite_forward(p, node);
+        if (layers_param(w)->trained) TRY(measure(p, w, p->operand[w->id] - 1, node));
+        return measure(p, read, p->operand[read->id] - 1, node);
+    }
+    if (!p->backward || (!w && !layers_is_dx(&p->layers, node))) return OK;
+    if (!w) w = node->in[1];
+    return is_measured(p, w) ? measure(p, read, p->gradient[w->id] - 1, node) : rewrite_dx(p, node);
+}
+
+static Status calibrate_all(Precision *p)
+{
+    for (Node *node = p->graph->first, *next; node; node = next) {
+        next = node->next;
+        TRY(calibrate_node(p, node));
     }
     for (Node *node = p->graph->last, *prev; node; node = prev) {
         prev = node->prev;
-        if (weight_of_dw(p, node)) graph_remove_node(p->graph, node);
+        if (layers_weight_of_dw(&p->layers, node)) graph_remove_node(p->graph, node);
     }
     return OK;
 }
 
-static int num_layers(const Graph *graph)
+/* A GPU whose rates are known has none where there are no units. */
+static Status check_device(const DeviceFacts *facts)
 {
-    int count = 0;
-    for (int i = 0; i < graph->num_params; i++)
-        if (graph->params[i]->layer >= count) count = graph->params[i]->layer + 1;
-    return count;
+    FAIL_IF(facts->gemm_flops[DT_BF16] > 0 && !(facts->gemm_flops[DT_E4M3] > 0), ERR_UNSUPPORTED,
+            "%s has no FP8 units (GPUs from compute capability 8.9 on have them), which recipe: fp8-hybrid, matmul_dtype: e4m3 and "
+            "gradient_dtype: e5m2 need; set recipe: bf16",
+            facts->name);
+    return OK;
 }
 
 Status pass_precision(PassContext *context, Graph **graph_ref)
@@ -368,13 +378,17 @@ Status pass_precision(PassContext *context, Graph **graph_ref)
     Precision               p = {.graph = graph, .options = options, .plan = context->plan, .kind = context->program->spec.kind};
     p.forward = options->forward == DT_E4M3;
     p.backward = options->backward == DT_E5M2;
+    if (options->forward == DT_E2M1) return precision_nvfp4(context, graph);
     if (!p.forward && !(p.backward && is_training(&p))) return OK;
-    p.end_layer = num_layers(graph) - (int)options->skip_last;
+    TRY(check_device(&context->plan->facts));
+    bool trains = compile_spec(context->options, PROGRAM_MICRO_FIRST) || compile_spec(context->options, PROGRAM_MICRO_NEXT);
+    p.codes_alone = p.forward && (p.backward || !trains);
+    layers_find(&p.layers, graph, options);
     start(&p);
     find_scaled(&p);
     if (!p.num_scaled) return OK;
     TRY(tell_plan(&p));
-    TRY(p.kind == PROGRAM_CALIBRATE ? measure_all(&p) : rewrite_all(&p));
+    TRY(p.kind == PROGRAM_CALIBRATE ? calibrate_all(&p) : rewrite_all(&p));
     graph->cursor = NULL;
     graph->layer = -1;
     graph->part = PART_NONE;

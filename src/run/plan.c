@@ -146,9 +146,9 @@ static bool is_added_to(const Node *node, int k)
     return false;
 }
 
-/* The dtype of the largest input but for what results are added to: what a matrix unit works on. */
-static DType operand_dtype(const Node *node)
+DType launch_operand_dtype(const Launch *launch)
 {
+    const Node    *node = launch->node;
     const DTypeSet formats = DT_SET_FLOAT | DT_SET_FP8 | DT_SET(DT_E2M1);
     int64_t        largest = 0;
     DType          dtype = DT_F32;
@@ -181,7 +181,7 @@ double launch_limit_seconds(const DeviceFacts *facts, const Launch *launch, doub
 {
     const Node *node = launch->node;
     OpCost      cost = launch_cost(launch);
-    double      rate = cost.matrix_unit ? facts->gemm_flops[operand_dtype(node)] : facts->vector_flops;
+    double      rate = cost.matrix_unit ? facts->gemm_flops[launch_operand_dtype(launch)] : facts->vector_flops;
     double      flops = node->op->flags & OP_BY_DOCUMENT ? cost.flops * document_share : cost.flops;
     double      compute = rate > 0 ? flops / rate : 0, memory = facts->bandwidth > 0 ? cost.bytes / facts->bandwidth : 0;
     return fmax(fmax(compute, memory), launch_link_seconds(facts, launch)) + facts->launch_seconds;

@@ -11,8 +11,8 @@ typedef enum Region {
     REGION_CONSTS,
     REGION_INPUTS,
     REGION_CACHE,       /* KV cache */
-    REGION_ACTIVATIONS, /* reused: the largest need of any program */
-    REGION_WORKSPACE,   /* of each stream the largest any of its launches asks for */
+    REGION_ACTIVATIONS, /* reused: the largest need of any program; with large workspaces */
+    REGION_WORKSPACE,   /* of each stream the largest that others of its launches ask for */
     REGION_COUNT
 } Region;
 const char *region_name(Region region);
@@ -55,6 +55,7 @@ typedef struct Program {
     const char *name; /* its kind's; where the session has several of the kind, with the shape: "decode[4x1]" */
     Graph      *graph;
     Placement  *placement; /* by value id: where it is placed */
+    int64_t    *scratch;   /* by node id: where its workspace begins among the activations; -1: it is its stream's */
     int         num_launches, num_once;
     Launch     *once; /* launches of NODE_ONCE nodes, run after allocation */
     Launch     *launches;
@@ -176,6 +177,8 @@ int64_t plan_code_bytes(const Plan *plan);
 int64_t plan_scale_bytes(const Plan *plan);
 
 OpCost launch_cost(const Launch *launch);
+/* The dtype of the largest input but for what results are added to: what a matrix unit works on. */
+DType launch_operand_dtype(const Launch *launch);
 /* Seconds that the link is busy with what a launch reads and writes of the host's memory. */
 double launch_link_seconds(const DeviceFacts *facts, const Launch *launch);
 /* Seconds a launch takes at least on such a device: by arithmetic, traffic or the link, and what any launch costs. document_share: how much

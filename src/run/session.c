@@ -27,7 +27,10 @@ static void bind_launches(Session *s, const Program *program, Launch *launches, 
             if (node->in[i]) in[i].data = address(s, &program->placement[node->in[i]->id]);
         for (int k = 0; k < node->num_out; k++)
             if (node->out[k]) launches[n].args.out[k].data = address(s, &program->placement[node->out[k]->id]);
-        launches[n].args.workspace = (char *)s->region[SPACE_DEVICE][REGION_WORKSPACE] + s->plan->workspace_offset[launches[n].stream];
+        bool   own = program->scratch[node->id] >= 0;
+        Region region = own ? REGION_ACTIVATIONS : REGION_WORKSPACE;
+        launches[n].args.workspace =
+            (char *)s->region[SPACE_DEVICE][region] + (own ? program->scratch[node->id] : s->plan->workspace_offset[launches[n].stream]);
     }
 }
 
@@ -172,6 +175,7 @@ static Status load_parts(Session *s, const Param *param, const Launch *launch, c
 {
     for (int k = 0; k < launch->node->num_out; k++) {
         const TensorView *out = &launch->args.out[k];
+        if (!out->data) continue;
         TRY(s->device->api->upload(s->device, out->data, source->part(source->context, param, k), (size_t)type_bytes(&out->type)));
     }
     return OK;

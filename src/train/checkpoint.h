@@ -22,17 +22,18 @@ typedef struct TrainState {
 
 /* What saving needs to know of the run. */
 typedef struct SaveContext {
-    Session           *session;
-    const HfModel     *model;
-    const LoraOptions *lora;       /* enabled: adapters are saved, under PEFT's names */
-    const char        *base_model; /* adapters: base_model_name_or_path */
-    const HfSideFiles *side_files;
-    Str                chat_template; /* in place of theirs; data NULL: none */
-    int32_t            eos, stop;     /* the tokenizer's EOS; the token that ends a turn where that is another: stop_token.h; -1: none */
-    const char        *output_dir;
-    int64_t            max_shard_bytes;
-    int64_t            keep;          /* save_total_limit; 0: all */
-    const char        *trainer_state; /* trainer_state.json's text */
+    Session            *session;
+    const HfModel      *model;
+    const LoraOptions  *lora;        /* enabled: adapters are saved, under PEFT's names */
+    const char         *base_model;  /* adapters: base_model_name_or_path */
+    const WeightFormat *base_format; /* adapters: of the base; NULL: it isn't quantised */
+    const HfSideFiles  *side_files;
+    Str                 chat_template; /* in place of theirs; data NULL: none */
+    int32_t             eos, stop;     /* the tokenizer's EOS; the token that ends a turn where that is another: stop_token.h; -1: none */
+    const char         *output_dir;
+    int64_t             max_shard_bytes;
+    int64_t             keep;          /* save_total_limit; 0: all */
+    const char         *trainer_state; /* trainer_state.json's text */
 } SaveContext;
 
 /* Bytes that one checkpoint, and the final model, take on disk. */

@@ -54,6 +54,7 @@ static Status write_adapter_config(const SaveContext *c, const char *folder)
     LoraOptions lora = *c->lora;
     expand_targets(&arena, session_plan(c->session), &lora);
     Status status = peft_write_config(&lora, c->base_model, folder);
+    if (status == OK) status = peft_write_base_format(c->base_format, folder);
     arena_deinit(&arena);
     return status;
 }

@@ -57,8 +57,8 @@ static Item item_of(Arena *arena, const Plan *plan, const Bucket *bucket, int in
                   .index = index};
 }
 
-/* Values that are kept whole: they are of no parameter alone. */
-static const char *const whole_values[] = {PRECISION_SCALES, PRECISION_HISTORY};
+/* Values that are kept whole, the scales first: they are of no parameter alone. */
+static const char *const whole_values[] = {PRECISION_SCALES, PRECISION_HISTORY, PRECISION_NOW};
 enum { NUM_WHOLE = sizeof whole_values / sizeof *whole_values };
 
 static size_t count_items(const Plan *plan)
@@ -335,34 +335,35 @@ static bool has_dims(const StTensor *tensor, const TensorType *type)
     return same;
 }
 
-/* Those of frozen weights stay as their codes were made with. */
-static Status write_scales(StateLoader *l, const PlanEntry *entry, const StTensor *tensor)
+/* Scales of frozen weights stay as their codes were made with. */
+static Status write_scales(StateLoader *l, const StTensor *tensor)
 {
     size_t row = tensor->bytes / (size_t)l->plan->num_scaled;
     for (int i = 0; i < l->plan->num_scaled; i++)
         if (!l->plan->scaled[i].num_params)
-            TRY(session_write_range(l->session, entry->name, (size_t)i * row, (const char *)tensor->data + (size_t)i * row, row));
+            TRY(session_write_range(l->session, PRECISION_SCALES, (size_t)i * row, (const char *)tensor->data + (size_t)i * row, row));
     return OK;
 }
 
-/* Scales and history are taken over whole or not at all: those of other tensors mean nothing here. */
+/* Scales and what they are made from are taken over all together or not at all: those of other tensors mean nothing here. */
 static Status load_scales(StateLoader *l)
 {
-    const PlanEntry *entry = plan_find(l->plan, PRECISION_SCALES), *rows = plan_find(l->plan, PRECISION_HISTORY);
-    const StTensor  *scales = take(l, PRECISION_SCALES), *history = take(l, PRECISION_HISTORY);
-    const char      *tensors = st_metadata(l->file, SCALED);
-    l->has_scales = false;
-    if (!entry && scales) log_info("%s: its FP8 scales are left out: this run has no FP8 products", l->path);
-    if (!entry) return OK;
-    bool fits = has_dims(scales, &entry->type) && has_dims(history, &rows->type) && tensors &&
-                strcmp(tensors, scaled_text(&l->arena, l->plan)) == 0;
-    if (!fits)
+    const StTensor *stored[NUM_WHOLE];
+    const char     *tensors = st_metadata(l->file, SCALED);
+    bool            fits = tensors && strcmp(tensors, scaled_text(&l->arena, l->plan)) == 0;
+    for (int i = 0; i < NUM_WHOLE; i++) {
+        const PlanEntry *entry = plan_find(l->plan, whole_values[i]);
+        stored[i] = take(l, whole_values[i]);
+        fits = fits && entry && has_dims(stored[i], &entry->type);
+    }
+    l->has_scales = l->plan->num_scaled && fits;
+    if (!l->plan->num_scaled && stored[0]) log_info("%s: its FP8 scales are left out: this run has no FP8 products", l->path);
+    if (l->plan->num_scaled && !fits)
         log_info("%s %s; this run's are measured anew", l->path,
-                 scales ? "has FP8 scales of other tensors, or of another fp8_amax_history" : "has no FP8 scales");
-    if (!fits) return OK;
-    l->has_scales = true;
-    TRY(write_scales(l, entry, scales));
-    return session_write(l->session, rows->name, history->data, history->bytes);
+                 stored[0] ? "has FP8 scales of other tensors, or of another fp8_amax_history" : "has no FP8 scales");
+    for (int i = 0; i < NUM_WHOLE && l->has_scales; i++)
+        TRY(i == 0 ? write_scales(l, stored[i]) : session_write(l->session, whole_values[i], stored[i]->data, stored[i]->bytes));
+    return OK;
 }
 
 /* No tensor may be left over, but for wider copies of weights that this run doesn't keep: it begins with those copies rounded. */

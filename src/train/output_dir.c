@@ -22,6 +22,7 @@ static const char *const outputs[] = {
     "adapter_model-*-of-*.safetensors",
     "adapter_model.safetensors.index.json",
     "adapter_config.json",
+    "base_format.json",
     "trainer_state.json",
     "report.html",
     "merged",

@@ -3,6 +3,7 @@
 
 #include "base/philox.h"
 #include "ops/ops.h"
+#include "run/scales.h"
 #include "setup/setup.h"
 
 #include <math.h>
@@ -36,30 +37,44 @@ static double now(void)
 }
 
 /* Random weights from one block used over and over: their values don't matter, that they aren't zeros does. */
+typedef struct RandomBlock {
+    float    *values;
+    uint16_t *bf16;
+} RandomBlock;
+enum { BLOCK = 1 << 24 };
+
+static Status random_values(void *context, const Param *param, int64_t first, int64_t count, float *out)
+{
+    const RandomBlock *block = context;
+    (void)first;
+    for (int64_t at = 0, n; at < count; at += n) {
+        n = count - at < BLOCK ? count - at : BLOCK;
+        memcpy(out + at, block->values, (size_t)n * sizeof *out);
+    }
+    for (int64_t i = 0; i < count && param->init == INIT_ONES; i++) out[i] = 1;
+    return OK;
+}
+
+static const void *stored_values(void *context, const Param *param, int64_t first, int64_t count)
+{
+    const RandomBlock *block = context;
+    (void)first;
+    if (count > BLOCK || param->init == INIT_ONES || !(DT_SET(param->type.dtype) & DT_SET_FLOAT)) return NULL;
+    return param->type.dtype == DT_BF16 ? (const void *)block->bf16 : block->values;
+}
+
 static Status fill_weights(StepBench *b)
 {
-    enum { BLOCK = 1 << 22 };
-    float *values = malloc(BLOCK * sizeof(float));
-    void  *data = malloc(BLOCK * sizeof(float));
-    Status status = OK;
-    if (!values || !data) fatal_out_of_memory(BLOCK * sizeof(float));
-    for (int kind = 0; kind < 2; kind++)
-        for (int dtype = 0; dtype < DT_COUNT; dtype++) {
-            if (!(DT_SET(dtype) & DT_SET_FLOAT)) continue;
-            for (int i = 0; i < BLOCK; i++)
-                values[i] = kind ? 1 : (philox_uniform(philox4x32((uint32_t)i, 0, 0, 0, 1).v[0]) - 0.5f) * 0.07f;
-            dtype_convert(data, (DType)dtype, values, DT_F32, BLOCK);
-            for (int i = 0; i < b->plan->num_params && status == OK; i++) {
-                const Param *param = b->plan->params[i];
-                if ((int)param->type.dtype != dtype || (param->init == INIT_ONES) != kind) continue;
-                size_t bytes = (size_t)type_bytes(&param->type), block = (size_t)dtype_bytes((DType)dtype, BLOCK);
-                for (size_t at = 0; at < bytes && status == OK; at += block)
-                    status = session_write_range(b->session, param->name, at, data, bytes - at < block ? bytes - at : block);
-            }
-        }
+    RandomBlock block = {malloc(BLOCK * sizeof *block.values), malloc(BLOCK * sizeof *block.bf16)};
+    LoadSource  source = {.context = &block, .values = random_values, .stored = stored_values};
+    if (!block.values || !block.bf16) fatal_out_of_memory(BLOCK * sizeof *block.values);
+    for (int i = 0; i < BLOCK; i++) block.values[i] = (philox_uniform(philox4x32((uint32_t)i, 0, 0, 0, 1).v[0]) - 0.5f) * 0.07f;
+    dtype_convert(block.bf16, DT_BF16, block.values, DT_F32, BLOCK);
+    Status status = session_load(b->session, false, &source);
+    if (status == OK) status = session_load(b->session, true, &source);
     if (status == OK) status = session_sync(b->session);
-    free(values);
-    free(data);
+    free(block.values);
+    free(block.bf16);
     return status;
 }
 
@@ -105,6 +120,33 @@ static void make_batch(StepBench *b)
     b->document_share = pairs / ((double)count * (double)(seq + 1) / 2);
 }
 
+static Status write_scalars(StepBench *b)
+{
+    int64_t step[STEP_COUNT] = {[STEP_SEED] = 1, [STEP_INDEX] = b->step};
+    double  tokens = (double)(b->trained * b->config->gradient_accumulation_steps);
+    float   hyper[HYPER_COUNT] = {[HYPER_LR] = 1e-5f, [HYPER_INV_TOKENS] = (float)(1.0 / tokens)};
+    TRY(session_write(b->session, "hyper", hyper, sizeof hyper));
+    return session_write(b->session, "step", step, sizeof step);
+}
+
+static Status run_micro(StepBench *b, ProgramKind kind)
+{
+    int64_t cells = micro_spec(b)->batch * micro_spec(b)->seq;
+    for (int i = 0; i < NUM_ARRAYS; i++)
+        if (plan_find(b->plan, array_names[i]))
+            TRY(session_write(b->session, array_names[i], b->batch + i * cells, (size_t)cells * sizeof(int32_t)));
+    return session_run(b->session, plan_program(b->plan, kind));
+}
+
+/* The first scales of what is kept in codes. */
+static Status calibrate(StepBench *b)
+{
+    if (!b->plan->num_scaled) return OK;
+    TRY(write_scalars(b));
+    TRY(run_micro(b, PROGRAM_CALIBRATE));
+    return scales_begin(b->session, b->options.precision.margin);
+}
+
 static Status create(StepBench *b)
 {
     TRY(setup_model(&b->arena, b->config, &b->model));
@@ -117,7 +159,8 @@ static Status create(StepBench *b)
     TRY(setup_session(&b->arena, b->config, b->model, &b->options, b->device, &b->plan, &b->session));
     b->create_seconds = now() - before;
     make_batch(b);
-    return fill_weights(b);
+    TRY(fill_weights(b));
+    return calibrate(b);
 }
 
 Status step_bench_create(const Config *config, StepBench **out_bench)
@@ -148,17 +191,9 @@ void step_bench_destroy(StepBench *b)
 static Status queue_step(StepBench *b)
 {
     TRY(session_begin_step(b->session, b->step));
-    int64_t micros = b->config->gradient_accumulation_steps, cells = micro_spec(b)->batch * micro_spec(b)->seq;
-    int64_t step[STEP_COUNT] = {[STEP_SEED] = 1, [STEP_INDEX] = b->step};
-    float   hyper[HYPER_COUNT] = {[HYPER_LR] = 1e-5f, [HYPER_INV_TOKENS] = (float)(1.0 / (double)(b->trained * micros))};
-    TRY(session_write(b->session, "hyper", hyper, sizeof hyper));
-    TRY(session_write(b->session, "step", step, sizeof step));
-    for (int64_t micro = 0; micro < micros; micro++) {
-        for (int i = 0; i < NUM_ARRAYS; i++)
-            if (plan_find(b->plan, array_names[i]))
-                TRY(session_write(b->session, array_names[i], b->batch + i * cells, (size_t)cells * sizeof(int32_t)));
-        TRY(session_run(b->session, plan_program(b->plan, micro ? PROGRAM_MICRO_NEXT : PROGRAM_MICRO_FIRST)));
-    }
+    TRY(write_scalars(b));
+    for (int64_t micro = 0; micro < b->config->gradient_accumulation_steps; micro++)
+        TRY(run_micro(b, micro ? PROGRAM_MICRO_NEXT : PROGRAM_MICRO_FIRST));
     TRY(session_run(b->session, plan_program(b->plan, PROGRAM_OPTIMIZER)));
     return session_end_step(b->session, b->step++);
 }

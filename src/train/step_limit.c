@@ -15,12 +15,20 @@ void step_work_add(StepWork *work, const Batch *batch, int64_t batch_size, int64
     work->trained += batch->num_trained;
 }
 
-static ProgramWork program_work(const Program *program, double times)
+/* Arithmetic of a launch, at the rate of products of `dtype`: those of operands with fewer bits take less time. */
+static double flops_at(const DeviceFacts *facts, DType dtype, const Launch *launch)
+{
+    OpCost cost = launch_cost(launch);
+    double rate = facts->gemm_flops[dtype], own = facts->gemm_flops[launch_operand_dtype(launch)];
+    return cost.matrix_unit && rate > 0 && own > rate ? cost.flops * rate / own : cost.flops;
+}
+
+static ProgramWork program_work(const DeviceFacts *facts, DType dtype, const Program *program, double times)
 {
     ProgramWork work = {.bytes = program->cost.bytes, .times = times};
     for (int i = 0; i < program->num_launches; i++) {
         const Launch *launch = &program->launches[i];
-        double        flops = launch_cost(launch).flops;
+        double        flops = flops_at(facts, dtype, launch);
         if (launch->node->op->flags & OP_BY_DOCUMENT)
             work.document_flops += flops;
         else if (launch->node->op->flags & OP_BY_LABEL)
@@ -48,10 +56,11 @@ void step_limit_init(StepLimit *limit, Device *device, const Plan *plan, DType d
     const ProgramSpec *spec = &plan_program(plan, PROGRAM_MICRO_FIRST)->spec;
     *limit = (StepLimit){.device = device, .cells = (double)(micros * spec->batch * spec->seq)};
     limit->pairs = limit->cells * (double)(spec->seq + 1) / 2;
-    for (int kind = PROGRAM_MICRO_FIRST; kind <= PROGRAM_OPTIMIZER; kind++)
-        if (plan_program(plan, (ProgramKind)kind))
-            limit->program[kind] =
-                program_work(plan_program(plan, (ProgramKind)kind), kind == PROGRAM_MICRO_NEXT ? (double)(micros - 1) : 1);
+    for (int kind = PROGRAM_MICRO_FIRST; kind <= PROGRAM_OPTIMIZER; kind++) {
+        const Program *program = plan_program(plan, (ProgramKind)kind);
+        double         times = kind == PROGRAM_MICRO_NEXT ? (double)(micros - 1) : 1;
+        if (program) limit->program[kind] = program_work(facts, dtype, program, times);
+    }
     limit->is_measured = !(facts->gemm_flops[dtype] > 0 && facts->bandwidth > 0);
     if (limit->is_measured) {
         step_limit_measure(limit);

@@ -29,7 +29,7 @@ typedef struct StepLimit {
     ProgramWork program[PROGRAM_OPTIMIZER + 1];
 } StepLimit;
 
-/* device and plan are borrowed. dtype: of the products. */
+/* device and plan are borrowed. dtype: of the products, but for those of operands with fewer bits. */
 void step_limit_init(StepLimit *limit, Device *device, const Plan *plan, DType dtype, int64_t micros);
 
 /* Measures again: another program may have been busy before, so that the best of all measurements counts. */

@@ -125,6 +125,53 @@ static void sampling_follows_the_softmax(void)
     sampler_destroy(sampler);
 }
 
+/* The tensor of a folder that holds this part of a matrix. */
+static const StTensor *stored_part(const StFile *file, const char *matrix, const char *part)
+{
+    static const char *const suffixes[][2] = {
+        {"codes", ""},           {"absmax", ".absmax"}, {"nested", ".nested_absmax"}, {"offset", ".quant_state.bitsandbytes__nf4"},
+        {"scale", "_scale_inv"}, {"scale", "_scale"},   {"global", "_scale_2"}};
+    const StTensor *found = NULL;
+    for (size_t i = 0; i < sizeof suffixes / sizeof *suffixes && !found; i++) {
+        char name[256];
+        snprintf(name, sizeof name, "%s%s", matrix, suffixes[i][1]);
+        if (strcmp(part, suffixes[i][0]) == 0) found = st_find(file, name);
+    }
+    return found;
+}
+
+/* Every code and scale that a plan keeps is the folder's. Returns how many parameters are kept so. */
+static int expect_kept_codes(const InferModel *infer, const char *dir)
+{
+    StFile *file;
+    int     kept = 0;
+    EXPECT_OK(st_open(dir, &file));
+    for (int i = 0; i < infer->plan->num_params; i++) {
+        const Param *param = infer->plan->params[i];
+        for (int k = 0; param->format && k < param->format->num_parts; k++) {
+            Arena           arena = {0};
+            const char     *part = param->format->parts[k], *value = weight_part_name(&arena, param->format, param->name, k);
+            const StTensor *tensor = stored_part(file, param->hf.names[0], part);
+            const void     *want = tensor ? tensor->data : NULL;
+            size_t          bytes = (size_t)type_bytes(&plan_find(infer->plan, value)->type);
+            float           offset = NAN;
+            EXPECT(tensor);
+            if (tensor && strcmp(part, "offset") == 0) {
+                const char *text = memmem(tensor->data, tensor->bytes, "\"nested_offset\": ", 17);
+                if (text) offset = strtof(text + 17, NULL);
+                want = &offset;
+            }
+            void *got = arena_alloc(&arena, bytes);
+            EXPECT_OK(session_read(infer->session, value, got, bytes));
+            if (!want || memcmp(got, want, bytes) != 0) test_fail(__FILE__, __LINE__, "%s: %s isn't the file's", dir, value);
+            arena_deinit(&arena);
+        }
+        kept += param->format != NULL;
+    }
+    st_close(file);
+    return kept;
+}
+
 /* What is quantised is computed with as numbers: losses are those that transformers has over the same folder. It rounds what codes of
  * `nf4` stand for to bf16 first, which isn't done here. */
 static void quantised_folders_evaluate_as_in_transformers(void)
@@ -132,24 +179,26 @@ static void quantised_folders_evaluate_as_in_transformers(void)
     static const struct {
         const char *name;
         double      tolerance; /* of a token's loss */
-    } folders[] = {{"nf4", 5e-2}, {"nf4_double", 1e-5}, {"fp8", 1e-5}, {"nvfp4", 1e-5}};
+        int         kept;      /* matrices that stay codes */
+    } folders[] = {{"nf4", 5e-2, 6}, {"nf4_double", 1e-5, 6}, {"fp8", 1e-5, 6}, {"nvfp4", 1e-5, 6}};
     enum { ROWS = 2, TOKENS = 25, LOSSES = ROWS * (TOKENS - 1) };
     for (int i = 0; i < 4; i++) {
         InferModel      infer;
         StFile         *expected;
-        char            path[256];
+        char            path[128], expected_path[256];
         const StTensor *ids, *losses;
         float           want[LOSSES], got[LOSSES];
         double          mean = 0, most = 0;
         snprintf(path, sizeof path, "tests/fixtures/quantised/%s", folders[i].name);
         EXPECT_OK(infer_open(&infer, path, NULL, "cpu", 1));
-        strcat(path, "/expected.safetensors");
-        EXPECT_OK(st_open(path, &expected));
+        snprintf(expected_path, sizeof expected_path, "%s/expected.safetensors", path);
+        EXPECT_OK(st_open(expected_path, &expected));
         EXPECT_OK(st_require(expected, "ids", &ids));
         EXPECT_OK(st_require(expected, "losses", &losses));
         EXPECT_OK(st_to_f32(losses, 0, LOSSES, want));
         infer.options.model_dtype = infer.options.master_dtype = DT_F32;
         EXPECT_OK(evaluate_start(&infer, TOKENS, 0));
+        EXPECT_INT(expect_kept_codes(&infer, path), folders[i].kept);
         for (int r = 0; r < ROWS; r++)
             EXPECT_OK(evaluate_ids(&infer, (const int32_t *)ids->data + r * TOKENS, TOKENS, got + r * (TOKENS - 1)));
         for (int k = 0; k < LOSSES; k++) {

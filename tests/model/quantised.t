@@ -33,7 +33,7 @@ END
 for format in nf4 fp8 nvfp4; do
     python3 tests/model/quantise.py "$dir/model" $format "$dir/${format}_codes" "$dir/${format}_numbers"
     same eval eval MODEL --text "$dir/text.txt"
-    check "$format: the format is named: $(cat "$dir/err")" grep -qiE "${format}_codes: 14 of 24 tensors are $format .*dequantised to fp32" "$dir/err"
+    check "$format: the format is named: $(cat "$dir/err")" grep -qiE "${format}_codes: 14 of 24 tensors are $format .*they stay as they are" "$dir/err"
     same generate generate MODEL --prompt "line 7" --max-tokens 20
     for of in codes numbers; do
         run pt "$dir/run.yaml" model="$dir/${format}_$of" output_dir="$dir/${format}_out_$of"
@@ -42,11 +42,42 @@ for format in nf4 fp8 nvfp4; do
         check "$format: merges: $(cat "$dir/err")" [ "$status" = 0 ]
         cp "$dir/out" "$dir/difference_$of"
     done
+    same "an adapter" eval MODEL --adapter "$dir/${format}_out_codes" --text "$dir/text.txt" --qlora none
+    check "$format: --qlora none: $(cat "$dir/err")" grep -q "they are dequantised to fp32" "$dir/err"
+    run eval "$dir/${format}_codes" --adapter "$dir/${format}_out_codes" --text "$dir/text.txt"
+    check "$format: the adapter's base stays: $(cat "$dir/err")" grep -q "they stay as they are" "$dir/err"
+    check "$format: and computes the same" cmp "$dir/want" "$dir/out"
     check "$format: adapters are equal" cmp "$dir/${format}_out_codes/adapter_model.safetensors" "$dir/${format}_out_numbers/adapter_model.safetensors"
     check "$format: merged models are equal" equal_tensors "$dir/${format}_merged_codes/model.safetensors" "$dir/${format}_merged_numbers/model.safetensors"
     check "$format: the merged one isn't quantised" [ "$(grep -c quantization "$dir/${format}_merged_codes/config.json")" = 0 ]
     check "$format: and computes the same" cmp "$dir/difference_codes" "$dir/difference_numbers"
 done
+
+# --- formats that aren't the folder's
+run pt "$dir/run.yaml" model="$dir/nf4_codes" output_dir="$dir/plain" qlora=none
+check "qlora: none: $(cat "$dir/err")" grep -q "tensors are NF4 (bitsandbytes); they are dequantised to fp32" "$dir/err"
+check "and trains the same" cmp "$dir/plain/adapter_model.safetensors" "$dir/nf4_out_numbers/adapter_model.safetensors"
+run pt "$dir/run.yaml" model="$dir/nf4_codes" output_dir="$dir/asked" qlora=nf4
+check "its format, asked for: $(cat "$dir/err")" grep -q "they stay as they are" "$dir/err"
+run pt "$dir/run.yaml" model="$dir/fp8_codes" output_dir="$dir/again" qlora=nf4
+check "another format: $(cat "$dir/err")" grep -q "tensors are FP8 (128x128); they are quantised again to nf4" "$dir/err"
+run pt "$dir/run.yaml" model="$dir/fp8_numbers" output_dir="$dir/once" qlora=nf4
+check "as from numbers" cmp "$dir/again/adapter_model.safetensors" "$dir/once/adapter_model.safetensors"
+run pt "$dir/run.yaml" model="$dir/nf4_codes" output_dir="$dir/full" lora=false
+check "full training: $(cat "$dir/err")" grep -q "they are dequantised to fp32" "$dir/err"
+check "it saves numbers" [ "$(grep -c quantization "$dir/full/config.json")" = 0 ]
+
+# --- ModelOpt's own file alone
+cp -r "$dir/nvfp4_numbers" "$dir/modelopt"
+cp "$dir/nvfp4_codes/model.safetensors" "$dir/modelopt"
+echo '{"producer": {"name": "modelopt"}, "quantization": {"quant_algo": "NVFP4", "group_size": 16}}' > "$dir/modelopt/hf_quant_config.json"
+run eval "$dir/modelopt" --text "$dir/text.txt"
+check "hf_quant_config.json: $(cat "$dir/err")" grep -q "modelopt: 14 of 24 tensors are NVFP4" "$dir/err"
+mv "$dir/out" "$dir/want"
+run eval "$dir/nvfp4_numbers" --text "$dir/text.txt"
+check "hf_quant_config.json: as over numbers" cmp "$dir/want" "$dir/out"
+rm "$dir/modelopt/hf_quant_config.json"
+refused "codes that nothing tells of" 2 "28 tensors that this model doesn't have" -- eval "$dir/modelopt" --text "$dir/text.txt"
 
 # bad METHOD SETTINGS TEXT: a folder quantised like this is refused by each command, and nothing is written.
 bad() {

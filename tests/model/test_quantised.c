@@ -208,6 +208,8 @@ static void parts_that_are_wrong_are_named(void)
     uint8_t nan_code = 0x7F;
     REFUSED(fp8_folder(), PUT(&f, "w", ST_F8_E4M3, &nan_code, 1, 1);
             PUT(&f, "w_scale_inv", ST_F32, six, 1, 1), QUANTISED_FP8, ERR_INVALID, "\"w\" holds NaN at [0, 0]");
+    static const float large[6] = {1, 1, 1, 1, 3e38f, 1};
+    REFUSED(fp8_folder(), PUT(&f, "w_scale_inv", ST_F32, large, 3, 2), QUANTISED_FP8, ERR_INVALID, "\"w\" holds an infinity at [256, ");
     REFUSED(nvfp4_folder(), drop(&f, "m.weight_scale_2"), QUANTISED_NVFP4, ERR_INVALID, "no tensor m.weight_scale_2 beside m.weight");
     REFUSED(nvfp4_folder(), PUT(&f, "m.weight_scale_2", ST_F32, six, 2), QUANTISED_NVFP4, ERR_INVALID, "m.weight_scale_2 is F32 [2]");
     REFUSED(nvfp4_folder(), PUT(&f, "m.weight_scale", ST_U8, NULL, 3, 3), QUANTISED_NVFP4, ERR_INVALID, "expected F8_E4M3 [3,3]");

@@ -1,5 +1,6 @@
 /* nf4_quantise and nf4_dequantise against bitsandbytes (tests/oracle/make_nf4.py), bit for bit. */
 #include "files/safetensors.h"
+#include "ops/nf4.h"
 #include "ops/op_case.h"
 
 static const char fixture_path[] = "tests/fixtures/nf4.safetensors";
@@ -42,6 +43,10 @@ static void check_quantise(const StFile *file, const char *name)
     TensorType               type = type_make(x->dtype == ST_BF16 ? DT_BF16 : DT_F32, 2, x->dim[0], x->dim[1]);
     OpCase                   c = run_op(&op_nf4_quantise, NULL, &type, (const void *const[]){x->data});
     for (int k = 0; k < 4; k++) expect_bytes(name, parts[k], c.out[k].data, tensor(file, name, parts[k]), c.out[k].bytes);
+    op_case_free(&c);
+    c = run_op(&op_nf4_quantise, &(Nf4QuantiseAttrs){.once = true}, &type, (const void *const[]){x->data});
+    expect_bytes(name, "codes", c.out[0].data, tensor(file, name, "codes"), c.out[0].bytes);
+    expect_bytes(name, "scales", c.out[1].data, tensor(file, name, "scales"), c.out[1].bytes);
     op_case_free(&c);
 }
 

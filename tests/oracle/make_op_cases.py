@@ -2,8 +2,8 @@
 """Writes tests/fixtures/ops.safetensors: inputs and results of single ops, from PyTorch in double precision.
 
 Tensors are named OP.CASE.inK and OP.CASE.outK, K as in src/ops/ops.def: an absent optional input has no tensor, an
-output that has none isn't compared. Integers are I32 (step, segments, counts: I64), codes U8, those of NF4 two a byte under a name
-that ends in .nf4 (the first one in the high bits) or .e2m1 (in the low ones), the rest F32. The metadata key `cases` is
+output that has none isn't compared. Integers are I32 (step, segments, counts: I64), codes U8 or of FP8, those of NF4 two a byte under a
+name that ends in .nf4 (the first one in the high bits) or .e2m1 (in the low ones), the rest F32. The metadata key `cases` is
 JSON: {"OP.CASE": {attribute: value, ...}, ...}. Backward results come from autograd through the forward formula, never
 from a backward formula. Inputs are rounded to F32 first; results are computed in fp64 and rounded last.
 
@@ -21,6 +21,7 @@ PATH = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "fixtures"
 IGNORE = -100
 rng = torch.Generator().manual_seed(5)
 tensors, cases = {}, {}
+E4M3, E5M2 = torch.float8_e4m3fn, torch.float8_e5m2
 
 
 def rand(*dims, std=1.0, mean=0.0):
@@ -42,9 +43,10 @@ def add(op, case, ins, outs, **attrs):
             name, t = name + ".nf4", t[:, ::2] << 4 | t[:, 1::2]
         if (op, kind, k) == ("nvfp4_dequantise", "in", 0):
             name, t = name + ".e2m1", t[:, ::2] | t[:, 1::2] << 4
-        dtype = t.dtype if t.dtype in (torch.bfloat16, torch.uint8, torch.float8_e4m3fn) else torch.float32 if t.is_floating_point() else torch.int64 if wide else torch.int32
+        dtype = t.dtype if t.dtype in (torch.bfloat16, torch.uint8, E4M3, E5M2) else torch.float32 if t.is_floating_point() else torch.int64 if wide else torch.int32
         tensors[name] = t.to(dtype).clone(memory_format=torch.contiguous_format)
-    wide = {"adamw": (7, 8), "attention_cached": (5,), "normuon_update": (6,), "step_scalars": (3,), "step_result": (3,)}.get(op, ())
+    wide = {"adamw": (7, 8), "attention_cached": (5,), "normuon_update": (6,), "step_scalars": (3,), "step_result": (3,),
+            "fp8_update": (5,)}.get(op, ())
     for k, t in enumerate(ins):
         put("in", k, t, k in wide)
     for k, t in enumerate(outs):
@@ -508,12 +510,48 @@ def make_nvfp4():
     add("nvfp4_dequantise", "columns", [codes, scale, torch.tensor([0.013])], [w.T], transposed=True)
 
 
+def make_fp8():
+    def scale(value):
+        value = torch.tensor(float(value)).float()
+        return torch.stack([1 / value, value, torch.tensor(0.0), torch.tensor(0.0)]).double()
+
+    def codes(x, s, dtype, most):
+        return torch.where(x.isfinite(), (x * s[1]).float().clamp(-most, most), torch.nan).to(dtype)
+    x, s, amax = rand(5, 37, std=3), scale(40), torch.tensor([0.5], dtype=torch.float64)
+    e4m3 = codes(x, s, E4M3, 448)
+    add("fp8_quantise", "e4m3", [x, s, amax], [e4m3, e4m3.view(torch.uint8).t().contiguous().view(E4M3), x.abs().max().reshape(1)])
+    x = rand(3, 20)
+    x[1, 4], x[2, 7], x[0, 3] = math.inf, math.nan, 1e30
+    add("fp8_quantise", "not_finite", [x, s], [codes(x, s, E5M2, 57344)], dtype="e5m2")
+
+    a, b, sa, sb, bias, acc = rand(6, 33).to(E5M2), rand(9, 33).to(E4M3), scale(3), scale(0.7), rand(9), rand(6, 9)
+    product = (a.double() @ b.double().t()) * sa[0] * sb[0]
+    add("scaled_linear", "bias", [a, b, sa, sb, bias], [product + bias])
+    add("scaled_linear", "acc", [a, b, sa, sb, None, acc], [0.25 * product + acc], alpha=0.25)
+
+    x = rand(4, 50)
+    add("fp8_own_scale", "e4m3", [x, s], [scale(448 / x.abs().max())])
+    add("fp8_own_scale", "margin", [x, s], [scale(57344 / x.abs().max() / 4)], dtype="e5m2", margin=2)
+    add("fp8_own_scale", "zeros", [0 * x, s], [s])
+
+    now, history, most = rand(4).abs(), rand(3, 4).abs(), torch.tensor([448.0, 57344.0, 448.0, 57344.0], dtype=torch.float64)
+    now[2] = math.inf
+    old = torch.stack([scale(2), scale(3), scale(4), scale(5)])
+    after = history.clone()
+    after[(8 - 1) % 3] = torch.where(now.isfinite(), now, 0)
+    for case, amax in ("largest", after.amax(0)), ("newest", after[(8 - 1) % 3]):
+        new = torch.stack([scale(most[i] / amax[i] / 2) if amax[i] > 0 else old[i] for i in range(4)])
+        add("fp8_update", case, [now, history, old, most, torch.ones(1), torch.tensor([8])], [0 * most, after, new],
+            margin=1, most_recent=case == "newest")
+    add("fp8_update", "not_applied", [now, history, old, most, torch.zeros(1), torch.tensor([8])], [0 * most, history, old])
+
+
 def main():
     torch.set_num_threads(1)
     for make in (make_embedding, make_linear, make_norms, make_rope, make_attention, make_swiglu, make_losses,
                  make_optimizer, make_lora, make_gelu, make_layer_norm, make_normuon, make_step_scalars,
                  make_step_result, make_copy, make_cast, make_nf4, make_fp8_tiles,
-                 make_nvfp4):
+                 make_nvfp4, make_fp8):
         make()
     save_file(dict(sorted(tensors.items())), PATH, metadata=dict(cases=json.dumps(cases, sort_keys=True)))
     print("%d cases of %d ops, %d bytes" % (len(cases), len({c.split(".")[0] for c in cases}), os.path.getsize(PATH)))

@@ -239,6 +239,31 @@ static const char llama_70b[] =
     "\"max_position_embeddings\":131072,\"rope_theta\":500000,\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":8,"
     "\"low_freq_factor\":1,\"high_freq_factor\":4,\"original_max_position_embeddings\":8192},\"tie_word_embeddings\":false}";
 
+/* A large workspace shares no byte with what is alive while its launch runs. Returns how many there are. */
+static int check_workspaces(const Program *program)
+{
+    const Graph *graph = program->graph;
+    int          count = 0;
+    for (int n = 0; n < program->num_launches; n++) {
+        const Launch *launch = &program->launches[n];
+        int64_t       begin = program->scratch[launch->node->id], end = begin + (int64_t)launch->kernel.workspace_bytes;
+        if (begin < 0) continue;
+        count++;
+        for (int i = 0; i < graph->num_values; i++) {
+            Value           *value = graph->values[i], *root = value_root(value, NULL);
+            const Placement *place = &program->placement[i];
+            bool             read_later = false;
+            if (place->region != REGION_ACTIVATIONS || !root->producer || place->offset >= end || place->offset + place->bytes <= begin)
+                continue;
+            for (const Use *use = value->first_use; use; use = use->next)
+                read_later = read_later || !use->node || use->node == launch->node || node_precedes(launch->node, use->node);
+            if (value->producer == launch->node || (read_later && node_precedes(value->producer, launch->node)))
+                test_fail(__FILE__, __LINE__, "%s lies in the workspace of %s", value->name, launch->node->op->name);
+        }
+    }
+    return count;
+}
+
 static void plan_large(const char *name, const char *architecture, const char *config, int64_t parameters, uint32_t recompute)
 {
     Arena           arena = {0};
@@ -260,6 +285,7 @@ static void plan_large(const char *name, const char *architecture, const char *c
             (double)program->live_bytes / (1 << 30), program->num_launches);
     EXPECT_INT(plan->total_numel, parameters);
     EXPECT((double)program->activation_bytes <= 1.05 * (double)program->live_bytes);
+    EXPECT(check_workspaces(program) > 0);
     device->api->destroy(device);
     arena_deinit(&arena);
 }

@@ -69,9 +69,30 @@ static void a_launch_over_packed_documents_has_a_lower_limit(void)
     EXPECT_NEAR(launch_limit_seconds(&facts, &(Launch){.node = &nodes[1]}, 0.25), 1.5, 1e-12);
 }
 
+/* A product of e4m3 that adds to an fp32 gradient larger than its operands, and one of bf16 as large. */
+static void products_of_fewer_bits_have_a_lower_limit(void)
+{
+    OpDef     linear = {.name = "linear", .cost = thousand, .alias = {{.out = 0, .in = 2, .accumulate = true}}, .num_alias = 1};
+    Value     codes = {.type = {DT_E4M3, 2, {5, 5}}}, bf16 = {.type = {DT_BF16, 2, {5, 5}}}, sum = {.type = {DT_F32, 2, {9, 9}}};
+    Value    *of_8_bits[] = {&codes, &codes, &sum}, *of_16_bits[] = {&bf16, &bf16};
+    Node      nodes[] = {{.op = &linear, .num_in = 3, .in = of_8_bits}, {.op = &linear, .num_in = 2, .in = of_16_bits}};
+    Launch    launches[] = {{.node = &nodes[0]}, {.node = &nodes[1]}};
+    Program   program = {.spec = {.kind = PROGRAM_MICRO_FIRST, .batch = 1, .seq = 8}, .launches = launches, .num_launches = 2};
+    Plan      plan = {.programs = &program,
+                      .num_programs = 1,
+                      .facts = {.gemm_flops = {[DT_F32] = 100, [DT_BF16] = 1000, [DT_E4M3] = 2000}, .bandwidth = 1000}};
+    StepWork  work = {.tokens = 8, .trained = 8, .pairs = 36};
+    StepLimit limit;
+    EXPECT_NEAR(launch_limit_seconds(&plan.facts, &launches[0], 1), 0.5, 1e-12);
+    EXPECT_NEAR(launch_limit_seconds(&plan.facts, &launches[1], 1), 1, 1e-12);
+    step_limit_init(&limit, NULL, &plan, DT_BF16, 1);
+    EXPECT_NEAR(step_limit_seconds(&limit, &work, 10), 1.5, 1e-12);
+}
+
 int main(int argc, char **argv)
 {
     static const TestCase cases[] = {TEST(documents_and_padding_ask_for_less), TEST(a_step_that_beats_a_measurement_is_a_better_one),
-                                     TEST(an_unknown_rate_has_no_limit), TEST(a_launch_over_packed_documents_has_a_lower_limit)};
+                                     TEST(an_unknown_rate_has_no_limit), TEST(a_launch_over_packed_documents_has_a_lower_limit),
+                                     TEST(products_of_fewer_bits_have_a_lower_limit)};
     return test_run(cases, sizeof cases / sizeof cases[0], argc, argv);
 }

@@ -1,4 +1,4 @@
-#include "train/scales.h"
+#include "run/scales.h"
 
 #include "ops/fp8.h"
 

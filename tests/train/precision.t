@@ -1,0 +1,137 @@
+#!/bin/bash
+# Runs under recipes fp8-hybrid and nvfp4: the loss, the same bits after kills and under recomputation, scales in checkpoints, the keys.
+cd "$(dirname "$0")/../.." || exit 1
+. tests/shell.sh
+RANDOM=7
+make_text_run "per_device_train_batch_size: 2" "gradient_accumulation_steps: 2" "learning_rate: 1e-3" "lr_scheduler_type: constant" \
+    "dataset_cache_dir: $dir/cache" "eval_max_batches: 2" "validation_split_ratio: 0.1"
+# train OUT STEPS KEYS...: goes on with what is in OUT, if anything is.
+train() {
+    local out=$dir/$1 steps=$2 resume=true
+    shift 2
+    [ -e "$out" ] || resume=auto
+    run pt "$dir/run.yaml" model_dtype=bf16 output_dir="$out" max_steps="$steps" resume_from_checkpoint=$resume "$@"
+    check "$out to step $steps with $*: $(tail -1 "$dir/err")" [ "$status" = 0 ]
+}
+says() { check "it says \"$1\": $(cat "$dir/err")" grep -qF -e "$1" "$dir/err"; }
+same() {
+    local file
+    for file in "${@:3}"; do check "$1 and $2: $file" cmp "$dir/$1/$file" "$dir/$2/$file"; done
+}
+# near A B LINE MOST: the last losses in lines of this kind (step, eval) of two logs are within MOST of each other.
+last() { grep "\"log\":\"$2\"" "$dir/$1/metrics.jsonl" | grep -o '"loss":[0-9.]*' | tail -1 | cut -d: -f2; }
+near() {
+    check "$3 loss of $1 and $2: $(last "$1" "$3"), $(last "$2" "$3")" awk -v a="$(last "$1" "$3")" -v b="$(last "$2" "$3")" -v most="$4" \
+        'BEGIN { exit !(a > 0 && (a - b) ^ 2 <= (most * a) ^ 2) }'
+}
+
+# --- the loss, of training and evaluation, is near that of bf16; codes are in use
+train bf16 30
+train fp8 30 recipe=fp8-hybrid
+near bf16 fp8 step 0.005
+near bf16 fp8 eval 0.005
+check "another model than bf16's" [ "$(cmp "$dir/bf16/model.safetensors" "$dir/fp8/model.safetensors" 2>&1)" != "" ]
+
+train nvfp4 30 recipe=nvfp4
+near bf16 nvfp4 step 0.01
+near bf16 nvfp4 eval 0.01
+for key in no_fp4_stochastic_rounding=true fp4_hadamard=false fp4_four_over_six=false; do
+    train "nvfp4-$key" 30 recipe=nvfp4 $key
+    near bf16 "nvfp4-$key" step 0.01
+    check "$key changes something" [ "$(cmp "$dir/nvfp4/model.safetensors" "$dir/nvfp4-$key/model.safetensors" 2>&1)" != "" ]
+done
+
+# --- the two dtypes say the same as the recipe; one alone is another thing
+train dtypes 30 matmul_dtype=e4m3 gradient_dtype=e5m2
+same fp8 dtypes model.safetensors
+for key in matmul_dtype=e4m3 gradient_dtype=e5m2; do
+    train "$key" 30 $key
+    near bf16 "$key" step 0.005
+    for other in bf16 fp8; do
+        check "$key isn't $other" [ "$(cmp "$dir/$other/model.safetensors" "$dir/$key/model.safetensors" 2>&1)" != "" ]
+    done
+done
+train skipped 30 recipe=fp8-hybrid skip_quant_first_layers=1 skip_quant_last_layers=100
+same bf16 skipped model.safetensors
+
+# --- recomputation changes no bit
+train again 30 recipe=fp8-hybrid recompute_block=true
+same fp8 again model.safetensors checkpoint-30/optimizer.safetensors
+train nvfp4-again 30 recipe=nvfp4 recompute_block=true
+same nvfp4 nvfp4-again model.safetensors checkpoint-30/optimizer.safetensors
+
+# --- nor do kills: full training and adapters
+for what in "fp8 recipe=fp8_hybrid fp8_amax_history=4 lora=false" "fp8-lora recipe=fp8_hybrid fp8_amax_history=4 lora=true" \
+    "nvfp4 recipe=nvfp4 lora=false" "nvfp4-lora recipe=nvfp4 lora=true"; do
+    name=${what%% *}
+    keys="model_dtype=bf16 save_steps=3 max_steps=20 ${what#* }"
+    file=$([[ $name == *lora ]] && echo adapter_model.safetensors || echo model.safetensors)
+    # shellcheck disable=SC2086
+    run pt "$dir/run.yaml" $keys output_dir="$dir/whole-$name"
+    check "$name ends well: $(tail -1 "$dir/err")" [ "$status" = 0 ]
+    kills=0
+    while :; do
+        # shellcheck disable=SC2086
+        "$SUROGATE" pt "$dir/run.yaml" $keys output_dir="$dir/killed-$name" > /dev/null 2> "$dir/err" &
+        pid=$!
+        if [ $kills -lt 6 ]; then
+            sleep "$(awk "BEGIN { printf \"%.3f\", 0.03 + $RANDOM / 32768 * 0.3 }")"
+            kill -9 $pid 2> /dev/null
+            kills=$((kills + 1))
+        fi
+        wait $pid 2> /dev/null
+        status=$?
+        [ $status = 137 ] || break
+    done
+    check "$name: it ends well after $kills kills: $(tail -1 "$dir/err")" [ $status = 0 ]
+    same "whole-$name" "killed-$name" $file checkpoint-20/optimizer.safetensors
+    check "$name: the same log" cmp <(without_times "$dir/whole-$name/metrics.jsonl") <(without_times "$dir/killed-$name/metrics.jsonl")
+done
+
+# --- scales of other tensors aren't taken over
+train fp8 31 recipe=fp8-hybrid fusion=none
+says "has FP8 scales of other tensors, or of another fp8_amax_history; this run's are measured anew"
+train fp8 32 recipe=fp8-hybrid fusion=none fp8_amax_history=9
+says "this run's are measured anew"
+train fp8 33
+says "its FP8 scales are left out: this run has no FP8 products"
+train fp8 34 recipe=fp8-hybrid
+says "has no FP8 scales; this run's are measured anew"
+train bf16 34
+near bf16 fp8 step 0.005
+
+# --- adapters over frozen weights in FP8: codes are made by loading
+train lora-bf16 30 lora=true lora_rank=4
+train lora-fp8 30 lora=true lora_rank=4 recipe=fp8-hybrid
+near lora-bf16 lora-fp8 step 0.005
+near lora-bf16 lora-fp8 eval 0.005
+
+weights() { "$SUROGATE" plan "$dir/run.yaml" --json model_dtype=bf16 lora=true "$@" 2> "$dir/err" | sed -E 's/.*"weights": ([0-9]+).*/\1/'; }
+bf16=$(weights) fp8=$(weights recipe=fp8-hybrid) forward=$(weights matmul_dtype=e4m3)
+check "frozen weights are kept in codes alone, in both layouts: $fp8 bytes, $bf16 in bf16" [ $((fp8 - bf16)) -lt 4096 -a "$fp8" -ge "$bf16" ]
+check "beside them where the backward pass reads bf16: $forward bytes" [ "$forward" -gt $((bf16 + 8192)) ]
+
+# --- what is shown, and what is refused
+run plan "$dir/run.yaml" model_dtype=bf16 recipe=fp8-hybrid
+check "plan: $(cat "$dir/out")" grep -qE '^fp8 +[0-9]+ tensors with scales; codes of weights [0-9.]+ KiB, scales and their history' "$dir/out"
+run plan "$dir/run.yaml" --json model_dtype=bf16 recipe=fp8-hybrid
+check "plan --json" grep -qE '"fp8": \{"tensors": [0-9]+, "code_bytes": [1-9][0-9]*, "scale_bytes": [1-9][0-9]*\}' "$dir/out"
+run explain "$dir/run.yaml" model_dtype=bf16 recipe=fp8-hybrid
+check "explain: $(grep -c scaled_linear "$dir/out") products" grep -qE 'e4m3.* = fp8_quantise' "$dir/out"
+run explain "$dir/run.yaml" --program calibrate model_dtype=bf16 recipe=fp8-hybrid
+check "explain --program calibrate" [ "$(grep -c fp8_quantise "$dir/out")" -gt 0 -a "$(grep -c scaled_linear "$dir/out")" = 0 ]
+for lora in false true; do
+    run bench "$dir/run.yaml" --steps 1 --json model_dtype=bf16 recipe=fp8-hybrid lora=$lora
+    check "bench, lora $lora: $(cat "$dir/out" "$dir/err")" grep -qE '"loss": ?[1-9]' "$dir/out"
+done
+refused "fp32 products" 2 "matmul_dtype" "expected bf16 or e4m3" -- plan "$dir/run.yaml" model_dtype=bf16 matmul_dtype=fp32
+refused "fp32 gradients" 2 "gradient_dtype" "expected bf16 or e5m2" -- plan "$dir/run.yaml" model_dtype=bf16 gradient_dtype=fp32
+refused "e4m3 gradients" 2 "expected one of fp32, bf16, e5m2" -- plan "$dir/run.yaml" gradient_dtype=e4m3
+refused "a GPU without FP8 units" 2 "NVIDIA A100-SXM4-80GB has no FP8 units" "set recipe: bf16" -- \
+    plan "$dir/run.yaml" recipe=fp8-hybrid model_dtype=bf16 --gpu a100
+refused "a recipe that isn't there" 2 "expected one of bf16, fp8-hybrid, nvfp4" -- plan "$dir/run.yaml" recipe=int8
+refused "tokens of no whole blocks" 2 "a micro-batch has 31 tokens" "expected a multiple of 16" -- \
+    plan "$dir/run.yaml" recipe=nvfp4 model_dtype=bf16 sequence_len=31 per_device_train_batch_size=1
+run plan "$dir/run.yaml" recipe=fp8-hybrid model_dtype=bf16 gradient_dtype=bf16
+check "what the recipe overrides: $(cat "$dir/err")" grep -qF "gradient_dtype: no effect without recipe: bf16" "$dir/err"
+finish
