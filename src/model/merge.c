@@ -20,7 +20,7 @@ typedef struct Merger {
     const StFile       *base, *adapter;
     Source             *sources; /* by index of the declaration */
     size_t              num_sources;
-    const WeightFormat *format; /* of the base; NULL: it isn't quantised */
+    const WeightFormat *format; /* in which matrices were kept; NULL: as the base has them */
     StTensor            head;   /* the embedding under the head's name, where the base has no other head */
     double              scale;
     ThreadPool         *pool;

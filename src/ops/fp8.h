@@ -65,8 +65,9 @@ FP8_FN float fp8_of_magnitude(uint32_t bits)
 }
 
 /* The scale of a tensor whose largest magnitude is amax, for codes up to `most`: the old one stays where amax is 0 or not finite.
- * At most 2^126, so that its inverse is a normal number. */
+ * From 2^-126 to 2^126, so that it and its inverse are normal numbers. */
 FP8_FN void fp8_scale_follow(float *scale, float amax, float most, int64_t margin)
 {
-    if (amax > 0 && fp8_magnitude(amax) < FP8_INFINITE) fp8_scale_set(scale, fminf(ldexpf(most / amax, (int)-margin), 0x1p126f));
+    if (amax > 0 && fp8_magnitude(amax) < FP8_INFINITE)
+        fp8_scale_set(scale, fminf(fmaxf(ldexpf(most / amax, (int)-margin), 0x1p-126f), 0x1p126f));
 }

@@ -80,7 +80,7 @@ CompileOptions compile_defaults(void)
         .max_grad_norm = 1.0,
         .train_base = true,
         .normuon = normuon_defaults(),
-        .precision = {.amax_history = 1024},
+        .precision = {.amax_history = 1024, .fp4_hadamard = true, .fp4_four_six = true},
     };
 }
 

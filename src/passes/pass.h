@@ -46,5 +46,8 @@ NODISCARD Status fuse_graph(Graph *graph, uint32_t no_fuse, int counts[FUSION_CO
  * fp32_grads: see CompileOptions. */
 NODISCARD Status autodiff_graph(Graph *graph, bool accumulate, bool fp32_grads);
 
+/* Pass precision for operands in FP4. */
+NODISCARD Status precision_nvfp4(PassContext *context, Graph *graph);
+
 /* Removes nodes that nothing reads and that write no lasting memory. */
 void remove_dead_nodes(Graph *graph);

@@ -17,6 +17,7 @@
 #include "ops/attrs.h"
 #include "ops/ops.h"
 #include "passes/pass.h"
+#include "passes/recipe_layers.h"
 
 #include <string.h>
 
@@ -53,36 +54,15 @@ typedef struct Precision {
     ProgramKind             kind;
     bool                    forward, backward; /* these products are in FP8 */
     bool                    codes_alone;       /* nothing else is kept of frozen weights */
-    int                     end_layer;         /* the blocks from skip_first up to this one */
-    int                    *operand;           /* by value id: one past its number among the scaled tensors; 0: it is none */
-    int                    *gradient;          /* by id of a weight: the same of the gradient of its layer's output */
-    Value                 **weight;            /* by id of a gradient's home: the weight */
-    Value                 **codes, **turned;   /* by value id: its codes, and those of its transpose */
-    char                   *measured;          /* by value id, for calibrate */
+    RecipeLayers            layers;
+    int                    *operand;         /* by value id: one past its number among the scaled tensors; 0: it is none */
+    int                    *gradient;        /* by id of a weight: the same of the gradient of its layer's output */
+    Value                 **codes, **turned; /* by value id: its codes, and those of its transpose */
+    char                   *measured;        /* by value id, for calibrate */
     ScaledTensor           *scaled;
     Value                 **scale, **now; /* by number; both: the latest version */
     int                     num_scaled;
 } Precision;
-
-/* Of a packed weight, that of its first member. */
-static const Param *param_of(const Value *weight)
-{
-    const Value *member = weight->first_member;
-    while (member && !member->param) member = member->next_member;
-    return weight->param ? weight->param : member ? member->param : NULL;
-}
-
-static bool is_quantised(const Precision *p, const Value *weight)
-{
-    const Param *param = weight->kind == VALUE_PARAM && !weight->producer ? param_of(weight) : NULL;
-    return param && param->is_linear && !param->is_head && !param->is_adapter && weight->type.ndim == 2 &&
-           param->layer >= p->options->skip_first && param->layer < p->end_layer;
-}
-
-static bool is_layer(const Precision *p, const Node *node)
-{
-    return node->op == &op_linear && is_quantised(p, node->in[1]);
-}
 
 static int add_scaled(Precision *p, const Value *weight, const char *suffix, DType dtype)
 {
@@ -94,19 +74,17 @@ static int add_scaled(Precision *p, const Value *weight, const char *suffix, DTy
 static void find_scaled(Precision *p)
 {
     int count = 0;
-    for (const Node *node = p->graph->first; node; node = node->next) count += is_layer(p, node);
+    for (const Node *node = p->graph->first; node; node = node->next) count += layers_is_forward(&p->layers, node);
     p->scaled = arena_array(p->plan->arena, ScaledTensor, 3 * count + 1);
     p->scale = arena_array(p->graph->arena, Value *, 3 * count + 1);
     p->now = arena_array(p->graph->arena, Value *, 3 * count + 1);
     for (const Node *node = p->graph->first; node; node = node->next) {
-        if (!is_layer(p, node)) continue;
+        if (!layers_is_forward(&p->layers, node)) continue;
         const Value *x = node->in[0], *w = node->in[1];
         if (!p->operand[x->id]) p->operand[x->id] = add_scaled(p, w, ".x", DT_E4M3);
         if (p->operand[w->id]) continue;
         p->operand[w->id] = add_scaled(p, w, "", DT_E4M3);
         if (p->backward) p->gradient[w->id] = add_scaled(p, w, ".dy", DT_E5M2);
-        Value *home = graph_find(p->graph, arena_printf(p->graph->arena, "grad.%s", w->name));
-        if (home) p->weight[home->id] = node->in[1];
     }
 }
 
@@ -118,7 +96,6 @@ static void start(Precision *p)
     int    count = p->graph->num_values + MOST_ADDED * p->graph->num_nodes;
     p->operand = arena_array(arena, int, count);
     p->gradient = arena_array(arena, int, count);
-    p->weight = arena_array(arena, Value *, count);
     p->codes = arena_array(arena, Value *, count);
     p->turned = arena_array(arena, Value *, count);
     p->measured = arena_array(arena, char, count);
@@ -220,7 +197,7 @@ static Value *lasting_codes(Precision *p, const Value *weight, bool turned)
     const char  **name = turned ? &scaled->transposed : &scaled->codes;
     TensorType    type = type_make(scaled->dtype, 2, weight->type.dim[turned], weight->type.dim[!turned]);
     if (!*name) *name = arena_printf(p->plan->arena, "fp8.%s.%s", turned ? "transposed" : "codes", weight->name);
-    bool   trained = param_of(weight)->trained;
+    bool   trained = layers_param(weight)->trained;
     Value *value = graph_add_value(p->graph, trained ? VALUE_STATE : VALUE_PARAM, *name, &type);
     value->layer = weight->layer;
     return value;
@@ -260,7 +237,7 @@ static Status quantise_weight(Precision *p, Value *weight, Node *reader)
 {
     bool turned = p->backward && is_training(p);
     if (p->codes[weight->id] || p->turned[weight->id]) return OK;
-    if (!param_of(weight)->trained) {
+    if (!layers_param(weight)->trained) {
         use_frozen(p, weight);
         return OK;
     }
@@ -299,21 +276,13 @@ static Status rewrite_forward(Precision *p, Node *node)
 {
     Value *x = node->in[0], *w = node->in[1];
     int    of_x = p->operand[x->id] - 1, of_w = p->operand[w->id] - 1;
-    bool   has_dw = is_training(p) && p->backward && param_of(w)->trained;
+    bool   has_dw = is_training(p) && p->backward && layers_param(w)->trained;
     if (p->forward || has_dw) TRY(quantise(p, x, of_x, node, ~0u));
     if (p->forward || (is_training(p) && p->backward)) TRY(quantise_weight(p, w, node));
     if (!p->forward) return OK;
     work_at(p, node);
     Value *in[] = {p->codes[x->id], p->codes[w->id], scale_of(p, of_x), scale_of(p, of_w), node->in[2], NULL};
     return add_product(p, node, in, 1);
-}
-
-/* dx of a whole layer: adapters read columns. */
-static bool is_dx(const Precision *p, const Node *node)
-{
-    const LinearAttrs *attrs = node->attrs;
-    return node->op == &op_linear_dx && is_quantised(p, node->in[1]) && attrs->col == 0 &&
-           node->in[1]->type.dim[0] == type_cols(&node->in[0]->type);
 }
 
 static Status rewrite_dx(Precision *p, Node *node)
@@ -323,14 +292,6 @@ static Status rewrite_dx(Precision *p, Node *node)
     TRY(quantise(p, dy, of_dy, node, ~0u));
     Value *in[] = {p->codes[dy->id], p->turned[w->id], scale_of(p, of_dy), scale_of(p, p->operand[w->id] - 1), NULL, node->in[2]};
     return add_product(p, node, in, ((const LinearAttrs *)node->attrs)->alpha);
-}
-
-/* The weight whose gradient the node makes; NULL: none that is quantised. */
-static Value *weight_of_dw(const Precision *p, const Node *node)
-{
-    if (node->op != &op_linear_dw) return NULL;
-    const Value *home = value_root(node->out[0], NULL);
-    return p->weight[home->id];
 }
 
 static Status rewrite_dw(Precision *p, Node *node, const Value *w)
@@ -345,11 +306,11 @@ static Status rewrite_dw(Precision *p, Node *node, const Value *w)
 static Status rewrite_all(Precision *p)
 {
     for (Node *node = p->graph->first, *next; node; node = next) {
-        const Value *w = weight_of_dw(p, node);
+        const Value *w = layers_weight_of_dw(&p->layers, node);
         next = node->next;
-        if (is_layer(p, node))
+        if (layers_is_forward(&p->layers, node))
             TRY(rewrite_forward(p, node));
-        else if (p->backward && is_dx(p, node))
+        else if (p->backward && layers_is_dx(&p->layers, node))
             TRY(rewrite_dx(p, node));
         else if (p->backward && w)
             TRY(rewrite_dw(p, node, w));
@@ -370,19 +331,19 @@ static Status measure(Precision *p, Value *value, int number, Node *reader)
 /* Whether a product stays in the model's dtype, which a weight of which there are codes alone doesn't have. */
 static bool is_measured(const Precision *p, const Value *weight)
 {
-    return param_of(weight)->trained || !p->codes_alone;
+    return layers_param(weight)->trained || !p->codes_alone;
 }
 
 static Status calibrate_node(Precision *p, Node *node)
 {
-    Value *w = weight_of_dw(p, node), *read = node->in[0];
-    if (is_layer(p, node)) {
+    Value *w = layers_weight_of_dw(&p->layers, node), *read = node->in[0];
+    if (layers_is_forward(&p->layers, node)) {
         w = node->in[1];
         if (!is_measured(p, w)) return rewrite_forward(p, node);
-        if (param_of(w)->trained) TRY(measure(p, w, p->operand[w->id] - 1, node));
+        if (layers_param(w)->trained) TRY(measure(p, w, p->operand[w->id] - 1, node));
         return measure(p, read, p->operand[read->id] - 1, node);
     }
-    if (!p->backward || (!w && !is_dx(p, node))) return OK;
+    if (!p->backward || (!w && !layers_is_dx(&p->layers, node))) return OK;
     if (!w) w = node->in[1];
     return is_measured(p, w) ? measure(p, read, p->gradient[w->id] - 1, node) : rewrite_dx(p, node);
 }
@@ -395,7 +356,7 @@ static Status calibrate_all(Precision *p)
     }
     for (Node *node = p->graph->last, *prev; node; node = prev) {
         prev = node->prev;
-        if (weight_of_dw(p, node)) graph_remove_node(p->graph, node);
+        if (layers_weight_of_dw(&p->layers, node)) graph_remove_node(p->graph, node);
     }
     return OK;
 }
@@ -410,14 +371,6 @@ static Status check_device(const DeviceFacts *facts)
     return OK;
 }
 
-static int num_layers(const Graph *graph)
-{
-    int count = 0;
-    for (int i = 0; i < graph->num_params; i++)
-        if (graph->params[i]->layer >= count) count = graph->params[i]->layer + 1;
-    return count;
-}
-
 Status pass_precision(PassContext *context, Graph **graph_ref)
 {
     Graph                  *graph = *graph_ref;
@@ -425,11 +378,12 @@ Status pass_precision(PassContext *context, Graph **graph_ref)
     Precision               p = {.graph = graph, .options = options, .plan = context->plan, .kind = context->program->spec.kind};
     p.forward = options->forward == DT_E4M3;
     p.backward = options->backward == DT_E5M2;
+    if (options->forward == DT_E2M1) return precision_nvfp4(context, graph);
     if (!p.forward && !(p.backward && is_training(&p))) return OK;
     TRY(check_device(&context->plan->facts));
     bool trains = compile_spec(context->options, PROGRAM_MICRO_FIRST) || compile_spec(context->options, PROGRAM_MICRO_NEXT);
     p.codes_alone = p.forward && (p.backward || !trains);
-    p.end_layer = num_layers(graph) - (int)options->skip_last;
+    layers_find(&p.layers, graph, options);
     start(&p);
     find_scaled(&p);
     if (!p.num_scaled) return OK;

@@ -3,6 +3,7 @@
 #include "base/strbuf.h"
 #include "ops/attrs.h"
 #include "ops/draw.h"
+#include "ops/fp8.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -61,10 +62,7 @@ static Status case_make(Case *c, const OpDef *op, const void *attrs, const Tenso
 
 static void set_float(void *data, DType dtype, int64_t i, float value)
 {
-    if (dtype == DT_BF16)
-        ((uint16_t *)data)[i] = bf16_from_f32(value);
-    else
-        ((float *)data)[i] = value;
+    dtype_encode(dtype, &value, 1, (char *)data + dtype_bytes(dtype, i));
 }
 
 static bool is_code(DType dtype)
@@ -526,31 +524,47 @@ static Status time_node(Device *device, Case *c, int repeats, double *out_second
     return status;
 }
 
+/* Random operands: zeros multiply faster. Scales are 1. */
+static void fill_product(Case *c)
+{
+    for (int k = 0; k < 2; k++) {
+        const TensorType *type = &c->node->in[k]->type;
+        for (int64_t e = 0, n = type_numel(type); e < n; e++)
+            set_float(c->in[k], type->dtype, e, (float)((uint32_t)e * 2654435761u >> 8) / 8388608.0f - 1.0f);
+    }
+    for (int k = 2; k < c->node->num_in; k++)
+        if (c->in[k]) fp8_scale_set(c->in[k], 1);
+}
+
 Status doctor_measure(Device *device, FILE *out)
 {
-    static const TensorType square[2] = {{DT_BF16, 2, {8192, 8192}}, {DT_BF16, 2, {8192, 8192}}};
-    static const TensorType square_f32[2] = {{DT_F32, 2, {4096, 4096}}, {DT_F32, 2, {4096, 4096}}};
-    static const TensorType flat[2] = {{DT_F32, 1, {1 << 27}}, {DT_F32, 1, {1 << 27}}};
+    static const ScaledLinearAttrs fast = {.alpha = 1, .dtype = DTYPE_TO_ATTR(DT_BF16), .fast = true};
+    static const TensorType        square[NODE_MAX_IN] = {{DT_BF16, 2, {8192, 8192}}, {DT_BF16, 2, {8192, 8192}}};
+    static const TensorType        square_f32[NODE_MAX_IN] = {{DT_F32, 2, {4096, 4096}}, {DT_F32, 2, {4096, 4096}}};
+    static const TensorType        square_fp8[NODE_MAX_IN] = {
+               {DT_E4M3, 2, {8192, 8192}}, {DT_E4M3, 2, {8192, 8192}}, {DT_F32, 1, {FP8_SCALE_FLOATS}}, {DT_F32, 1, {FP8_SCALE_FLOATS}}};
+    static const TensorType flat[NODE_MAX_IN] = {{DT_F32, 1, {1 << 27}}, {DT_F32, 1, {1 << 27}}};
     static const struct {
         const OpDef      *op;
+        const void       *attrs;
         const TensorType *in;
         int               repeats;
         double            work; /* per launch */
         const char       *unit;
     } what[] = {
-        {&op_linear, square, 20, 2.0 * 8192 * 8192 * 8192 / 1e12, "TFLOP/s, bf16 matrix product of 8192"},
-        {&op_linear, square_f32, 5, 2.0 * 4096 * 4096 * 4096 / 1e12, "TFLOP/s, f32 matrix product of 4096"},
-        {&op_add, flat, 10, 3.0 * 4 * (1 << 27) / 1e9, "GB/s, sum of two tensors of 512 MiB (read and written)"},
+        {&op_linear, NULL, square, 20, 2.0 * 8192 * 8192 * 8192 / 1e12, "TFLOP/s, bf16 matrix product of 8192"},
+        {&op_linear, NULL, square_f32, 5, 2.0 * 4096 * 4096 * 4096 / 1e12, "TFLOP/s, f32 matrix product of 4096"},
+        {&op_scaled_linear, &fast, square_fp8, 20, 2.0 * 8192 * 8192 * 8192 / 1e12, "TFLOP/s, e4m3 matrix product of 8192"},
+        {&op_add, NULL, flat, 10, 3.0 * 4 * (1 << 27) / 1e9, "GB/s, sum of two tensors of 512 MiB (read and written)"},
     };
+    DeviceFacts facts;
+    TRY(device->api->facts(device, &facts));
     for (size_t i = 0; i < sizeof what / sizeof what[0]; i++) {
-        TensorType in[NODE_MAX_IN] = {what[i].in[0], what[i].in[1]};
-        Case       c;
-        double     seconds = 1;
-        TRY(case_make(&c, what[i].op, NULL, in));
-        if (i < 2) /* random operands: zeros multiply faster */
-            for (int k = 0; k < 2; k++)
-                for (int64_t e = 0, n = type_numel(&in[k]); e < n; e++)
-                    set_float(c.in[k], in[k].dtype, e, (float)((uint32_t)e * 2654435761u >> 8) / 8388608.0f - 1.0f);
+        Case   c;
+        double seconds = 1;
+        if (what[i].op == &op_scaled_linear && !(facts.gemm_flops[DT_E4M3] > 0)) continue; /* no units for it */
+        TRY(case_make(&c, what[i].op, what[i].attrs, what[i].in));
+        if (what[i].op != &op_add) fill_product(&c);
         Status status = time_node(device, &c, what[i].repeats, &seconds);
         arena_deinit(&c.arena);
         TRY(status);

@@ -102,7 +102,10 @@ static Status choose_precision(const Config *config, CompileOptions *out)
                                     .margin = config->fp8_margin,
                                     .most_recent = config->fp8_amax_algorithm == OPT_AMAX_MOST_RECENT,
                                     .skip_first = config->skip_quant_first_layers,
-                                    .skip_last = config->skip_quant_last_layers};
+                                    .skip_last = config->skip_quant_last_layers,
+                                    .fp4_nearest = config->no_fp4_stochastic_rounding,
+                                    .fp4_hadamard = config->fp4_hadamard,
+                                    .fp4_four_six = config->fp4_four_over_six};
     TRY(product_dtype(config, "matmul_dtype", config->matmul_dtype, recipe->forward, DT_E4M3, &precision->forward));
     return product_dtype(config, "gradient_dtype", config->gradient_dtype, recipe->backward, DT_E5M2, &precision->backward);
 }
@@ -260,12 +263,48 @@ int64_t setup_memory_limit(const Config *config, const Plan *plan)
     return config->memory_limit > 0 && (!device || config->memory_limit < device) ? config->memory_limit : device;
 }
 
+/* The most that is made again of quantised matrices at a time: each dies right behind its reader. */
+static int64_t made_at_use(const Plan *plan)
+{
+    int64_t most = 0;
+    for (int p = 0; p < plan->num_programs; p++)
+        for (const Node *node = plan->programs[p].graph->first; node; node = node->next)
+            if (node->flags & NODE_AT_USE && type_bytes(&node->out[0]->type) > most) most = type_bytes(&node->out[0]->type);
+    return most;
+}
+
+/* A line of the matrices that are kept in another format. */
+static void print_base(const Plan *plan, StrBuf *out)
+{
+    const WeightFormat *format = NULL;
+    int64_t             kept = 0, plain = 0;
+    int                 count = 0;
+    char                texts[3][32];
+    Arena               arena = {0};
+    for (int i = 0; i < plan->num_params; i++) {
+        const Param *param = plan->params[i];
+        if (!param->format) continue;
+        format = param->format;
+        count++;
+        plain += type_bytes(&param->type);
+        for (int k = 0; k < format->num_parts; k++) {
+            const PlanEntry *part = plan_find(plan, weight_part_name(&arena, format, param->name, k));
+            kept += part ? part->place.bytes : 0;
+        }
+    }
+    if (format)
+        strbuf_printf(out, "base         %d matrices in %s: %s in place of %s; at most %s are made again at a time\n", count, format->name,
+                      size_text(kept, texts[0]), size_text(plain, texts[1]), size_text(made_at_use(plan), texts[2]));
+    arena_deinit(&arena);
+}
+
 void setup_print_plan(const Config *config, const Plan *plan, StrBuf *out)
 {
     char    text[32];
     int64_t limit = setup_memory_limit(config, plan);
     strbuf_printf(out, "device       %s\nparameters   %lld, of which %lld are trained\n", plan->facts.name, (long long)plan->total_numel,
                   (long long)plan->trained_numel);
+    print_base(plan, out);
     if (plan->num_scaled) {
         strbuf_printf(out, "fp8          %d tensors with scales; codes of weights %s", plan->num_scaled,
                       size_text(plan_code_bytes(plan), text));

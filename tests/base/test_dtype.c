@@ -7,6 +7,7 @@
 
 #include "base/json.h"
 #include "base/small_float.h"
+#include "random_float.h"
 #include "test.h"
 
 #include <float.h>
@@ -259,18 +260,6 @@ static void values_beyond_a_format_are_found(void)
     EXPECT_INT(dtype_first_unfit(DT_F32, values, 5000), 4500);
     EXPECT_INT(dtype_first_unfit(DT_F32, values, 4500), 4500);
     free(values);
-}
-
-/* Float i of a row: even ones of any bits, odd ones of magnitudes from 2^-31 to 2^32. */
-static float random_float(uint32_t i)
-{
-    uint32_t w = (i ^ i >> 16) * 0x85EBCA6Bu;
-    float    value;
-    w = (w ^ w >> 13) * 0xC2B2AE35u;
-    w ^= w >> 16;
-    if (i & 1) w = (w & 0x807FFFFFu) | (96 + (w >> 23 & 63)) << 23;
-    memcpy(&value, &w, 4);
-    return value;
 }
 
 static void codes_of_random_floats_are_ml_dtypes_s(void)

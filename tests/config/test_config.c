@@ -343,8 +343,7 @@ static void other_tools_keys_are_answered(void)
     EXPECT_OK(parse("recipe: fp8_hybrid\nfp8_amax_history: 16\n", NULL, NULL));
     EXPECT_INT(config.recipe, OPT_RECIPE_FP8_HYBRID);
     static const char *const cases[][2] = {
-        {"recipe: nvfp4\n", "run.yaml:1:1: recipe: recipe nvfp4 isn't supported yet; set recipe: fp8-hybrid or bf16"},
-        {"recipe: int8\n", "expected one of bf16, fp8-hybrid, found \"int8\""},
+        {"recipe: int8\n", "expected one of bf16, fp8-hybrid, nvfp4, found \"int8\""},
         {"fp8: true\n", "run.yaml:1:1: fp8: set recipe: fp8-hybrid"},
         {"matmul_dtype: e5m2\n", "expected one of fp32, bf16, e4m3, found \"e5m2\""},
         {"gradient_dtype: e4m3\n", "expected one of fp32, bf16, e5m2, found \"e4m3\""},

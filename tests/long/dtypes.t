@@ -1,3 +1,7 @@
 #!/bin/bash
-# Codes of a hundred million random floats.
-TEST_LONG=1 exec "$(dirname "$SUROGATE")/tests/test_dtype" random_floats
+# Codes of a hundred million random floats: of the conversions, and of the kernels that convert.
+. tests/shell.sh
+export TEST_LONG=1
+check "test_dtype" "$(dirname "$SUROGATE")/tests/test_dtype" random_floats
+check "test_codes" "$(dirname "$SUROGATE")/tests/test_codes"
+finish

@@ -95,8 +95,9 @@ static OpCase own_scale(const Fp8OwnScaleAttrs *attrs, const float *x, int64_t c
     return run_op(&op_fp8_own_scale, attrs, types, (const void *const[]){x, old});
 }
 
-static void expect_scale(const float *scale, float want)
+static void expect_scale(const OpCase *c, float want)
 {
+    const float *scale = (const float *)(const void *)c->out[0].data;
     EXPECT(scale[FP8_SCALE] == want && scale[FP8_INVERSE] == 1 / want && scale[2] == 0 && scale[3] == 0);
 }
 
@@ -121,9 +122,18 @@ static void a_tensors_own_scale_is_of_its_largest_magnitude(void)
             if (!isfinite(cases[i].largest))
                 for (int j = 0; j < 149999; j++) x[j] = j == 3 ? cases[i].largest : 1;
             OpCase c = own_scale(&attrs[k], x, 150000);
-            expect_scale((float *)(void *)c.out[0].data, k ? cases[i].e5m2 : cases[i].e4m3);
+            expect_scale(&c, k ? cases[i].e5m2 : cases[i].e4m3);
             op_case_free(&c);
         }
+}
+
+static void a_scale_and_its_inverse_are_normal_numbers(void)
+{
+    static const Fp8OwnScaleAttrs most = {.margin = 32};
+    static const float            x[] = {1, 3e38f};
+    OpCase                        c = own_scale(&most, x, 2);
+    expect_scale(&c, 0x1p-126f);
+    op_case_free(&c);
 }
 
 enum { STEPS = 50, ROWS = 7, TENSORS = 5 };
@@ -286,5 +296,6 @@ static void wrong_formats_and_margins_are_refused(void)
 }
 
 TEST_MAIN(TEST(codes_are_rounded_products_in_both_layouts), TEST(what_is_too_large_saturates_and_what_is_not_finite_stays_visible),
-          TEST(a_tensors_own_scale_is_of_its_largest_magnitude), TEST(scales_follow_the_history),
-          TEST(the_three_products_are_those_of_the_decoded_numbers), TEST(wrong_formats_and_margins_are_refused))
+          TEST(a_tensors_own_scale_is_of_its_largest_magnitude), TEST(a_scale_and_its_inverse_are_normal_numbers),
+          TEST(scales_follow_the_history), TEST(the_three_products_are_those_of_the_decoded_numbers),
+          TEST(wrong_formats_and_margins_are_refused))

@@ -1,5 +1,5 @@
 #!/bin/bash
-# Runs under recipe fp8-hybrid: the loss, the same bits after kills and under recomputation, scales in checkpoints, the keys.
+# Runs under recipes fp8-hybrid and nvfp4: the loss, the same bits after kills and under recomputation, scales in checkpoints, the keys.
 cd "$(dirname "$0")/../.." || exit 1
 . tests/shell.sh
 RANDOM=7
@@ -32,6 +32,15 @@ near bf16 fp8 step 0.005
 near bf16 fp8 eval 0.005
 check "another model than bf16's" [ "$(cmp "$dir/bf16/model.safetensors" "$dir/fp8/model.safetensors" 2>&1)" != "" ]
 
+train nvfp4 30 recipe=nvfp4
+near bf16 nvfp4 step 0.01
+near bf16 nvfp4 eval 0.01
+for key in no_fp4_stochastic_rounding=true fp4_hadamard=false fp4_four_over_six=false; do
+    train "nvfp4-$key" 30 recipe=nvfp4 $key
+    near bf16 "nvfp4-$key" step 0.01
+    check "$key changes something" [ "$(cmp "$dir/nvfp4/model.safetensors" "$dir/nvfp4-$key/model.safetensors" 2>&1)" != "" ]
+done
+
 # --- the two dtypes say the same as the recipe; one alone is another thing
 train dtypes 30 matmul_dtype=e4m3 gradient_dtype=e5m2
 same fp8 dtypes model.safetensors
@@ -48,18 +57,22 @@ same bf16 skipped model.safetensors
 # --- recomputation changes no bit
 train again 30 recipe=fp8-hybrid recompute_block=true
 same fp8 again model.safetensors checkpoint-30/optimizer.safetensors
+train nvfp4-again 30 recipe=nvfp4 recompute_block=true
+same nvfp4 nvfp4-again model.safetensors checkpoint-30/optimizer.safetensors
 
 # --- nor do kills: full training and adapters
-for lora in false true; do
-    keys="model_dtype=bf16 recipe=fp8_hybrid fp8_amax_history=4 save_steps=3 max_steps=20 lora=$lora"
-    file=$([ $lora = true ] && echo adapter_model.safetensors || echo model.safetensors)
+for what in "fp8 recipe=fp8_hybrid fp8_amax_history=4 lora=false" "fp8-lora recipe=fp8_hybrid fp8_amax_history=4 lora=true" \
+    "nvfp4 recipe=nvfp4 lora=false" "nvfp4-lora recipe=nvfp4 lora=true"; do
+    name=${what%% *}
+    keys="model_dtype=bf16 save_steps=3 max_steps=20 ${what#* }"
+    file=$([[ $name == *lora ]] && echo adapter_model.safetensors || echo model.safetensors)
     # shellcheck disable=SC2086
-    run pt "$dir/run.yaml" $keys output_dir="$dir/whole-$lora"
-    check "lora $lora ends well: $(tail -1 "$dir/err")" [ "$status" = 0 ]
+    run pt "$dir/run.yaml" $keys output_dir="$dir/whole-$name"
+    check "$name ends well: $(tail -1 "$dir/err")" [ "$status" = 0 ]
     kills=0
     while :; do
         # shellcheck disable=SC2086
-        "$SUROGATE" pt "$dir/run.yaml" $keys output_dir="$dir/killed-$lora" > /dev/null 2> "$dir/err" &
+        "$SUROGATE" pt "$dir/run.yaml" $keys output_dir="$dir/killed-$name" > /dev/null 2> "$dir/err" &
         pid=$!
         if [ $kills -lt 6 ]; then
             sleep "$(awk "BEGIN { printf \"%.3f\", 0.03 + $RANDOM / 32768 * 0.3 }")"
@@ -70,9 +83,9 @@ for lora in false true; do
         status=$?
         [ $status = 137 ] || break
     done
-    check "lora $lora: it ends well after $kills kills: $(tail -1 "$dir/err")" [ $status = 0 ]
-    same "whole-$lora" "killed-$lora" $file checkpoint-20/optimizer.safetensors
-    check "lora $lora: the same log" cmp <(without_times "$dir/whole-$lora/metrics.jsonl") <(without_times "$dir/killed-$lora/metrics.jsonl")
+    check "$name: it ends well after $kills kills: $(tail -1 "$dir/err")" [ $status = 0 ]
+    same "whole-$name" "killed-$name" $file checkpoint-20/optimizer.safetensors
+    check "$name: the same log" cmp <(without_times "$dir/whole-$name/metrics.jsonl") <(without_times "$dir/killed-$name/metrics.jsonl")
 done
 
 # --- scales of other tensors aren't taken over
@@ -116,7 +129,9 @@ refused "fp32 gradients" 2 "gradient_dtype" "expected bf16 or e5m2" -- plan "$di
 refused "e4m3 gradients" 2 "expected one of fp32, bf16, e5m2" -- plan "$dir/run.yaml" gradient_dtype=e4m3
 refused "a GPU without FP8 units" 2 "NVIDIA A100-SXM4-80GB has no FP8 units" "set recipe: bf16" -- \
     plan "$dir/run.yaml" recipe=fp8-hybrid model_dtype=bf16 --gpu a100
-refused "a recipe that isn't there" 2 "recipe nvfp4 isn't supported yet" -- plan "$dir/run.yaml" recipe=nvfp4
+refused "a recipe that isn't there" 2 "expected one of bf16, fp8-hybrid, nvfp4" -- plan "$dir/run.yaml" recipe=int8
+refused "tokens of no whole blocks" 2 "a micro-batch has 31 tokens" "expected a multiple of 16" -- \
+    plan "$dir/run.yaml" recipe=nvfp4 model_dtype=bf16 sequence_len=31 per_device_train_batch_size=1
 run plan "$dir/run.yaml" recipe=fp8-hybrid model_dtype=bf16 gradient_dtype=bf16
 check "what the recipe overrides: $(cat "$dir/err")" grep -qF "gradient_dtype: no effect without recipe: bf16" "$dir/err"
 finish
