@@ -87,19 +87,23 @@ Status infer_open(InferModel *infer, const char *dir, const char *adapter, const
     infer->options = compile_defaults();
     infer->options.model_dtype = infer->options.master_dtype = infer->model->dtype;
     infer->options.train_base = false;
-    weights_keep_format(infer->model, &infer->options);
-    hf_model_tell(infer->model, infer->model->dtype, infer->options.weight_format, false, NULL);
+    weights_use_format(infer->model, infer->adapter.base_format != NULL, infer->adapter.base_format, &infer->options);
     if (infer->has_adapter) {
         infer->options.lora = infer->adapter.lora;
         infer->options.lora.dropout = 0;
-        infer->options.weight_format = infer->adapter.base_format;
     }
+    if (infer->has_adapter && infer->adapter.base_format) weights_use_format(infer->model, infer->adapter.base_format, &infer->options);
+    hf_model_tell(infer->model, infer->model->dtype, infer->options.weight_format, false, NULL);
     return OK;
 }
 
 Status infer_use_format(InferModel *infer, const char *word)
 {
-    return word ? peft_parse_base_format(word, &infer->options.weight_format) : OK;
+    const WeightFormat *format;
+    if (!word) return OK;
+    TRY(peft_parse_base_format(word, &format));
+    weights_use_format(infer->model, true, format, &infer->options);
+    return OK;
 }
 
 void infer_want_generation(InferModel *infer, int64_t prompt_len, int64_t cache_len)
@@ -114,6 +118,8 @@ void infer_want_generation(InferModel *infer, int64_t prompt_len, int64_t cache_
 Status infer_start(InferModel *infer)
 {
     infer_stop(infer);
+    if (!infer->is_told) hf_model_tell(infer->model, infer->options.model_dtype, infer->options.weight_format, false, NULL);
+    infer->is_told = true;
     TRY(setup_session(&infer->arena, NULL, infer->model, &infer->options, infer->device, &infer->plan, &infer->session));
     TRY(weights_load(infer->session, infer->model));
     return infer->has_adapter ? weights_load_adapter(infer->session, infer->adapter.dir) : OK;

@@ -23,6 +23,7 @@ typedef struct InferModel {
     CompileOptions    options;
     Plan             *plan;
     Session          *session; /* NULL until infer_start */
+    bool              is_told; /* what of the folder isn't taken as it is (hf_model_tell) */
 } InferModel;
 
 /* Opens config, adapter and tokenizer. dir: a model folder, or an adapter folder whose adapter_config.json names its base.

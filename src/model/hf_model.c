@@ -192,6 +192,11 @@ Status hf_model_open_weights(HfModel *model)
     return status;
 }
 
+bool hf_model_has_format(const HfModel *model, const WeightFormat *format)
+{
+    return format && model->weight_format && format->dequantise == model->weight_format->dequantise;
+}
+
 /* Weights that are wider than bf16 and aren't stored as they are. */
 static void tell_conversion(const HfModel *model, DType dtype, bool training, StrBuf *notes)
 {

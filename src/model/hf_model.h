@@ -31,6 +31,8 @@ typedef struct HfModel {
 NODISCARD Status hf_model_open(Arena *arena, const char *dir, HfModel **out_model);
 /* Maps the weights. They may untie the head (is_untied), so this comes before the model is bound. Idempotent. */
 NODISCARD Status hf_model_open_weights(HfModel *model);
+/* Whether its matrices are stored in this format, or one that is decoded by the same op: NF4, its scales quantised or not. */
+bool             hf_model_has_format(const HfModel *model, const WeightFormat *format);
 bool             hf_model_has_weights(const HfModel *model);     /* there are safetensors in the folder */
 NODISCARD Status hf_model_require_weights(const HfModel *model); /* else an error that says what is there instead */
 void             hf_model_close(HfModel *model);

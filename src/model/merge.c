@@ -20,7 +20,7 @@ typedef struct Merger {
     const StFile       *base, *adapter;
     Source             *sources; /* by index of the declaration */
     size_t              num_sources;
-    const WeightFormat *format; /* of the base; NULL: it isn't quantised */
+    const WeightFormat *format; /* in which matrices were kept; NULL: as the base has them */
     StTensor            head;   /* the embedding under the head's name, where the base has no other head */
     double              scale;
     ThreadPool         *pool;
@@ -276,7 +276,8 @@ Status merge_adapter(HfModel *base, const PeftAdapter *adapter, const char *fold
     TRY(hf_model_open_weights(base));
     StFile *file;
     TRY(st_open(adapter->dir, &file));
-    Merger merger = {.base = base->weights, .adapter = file, .format = adapter->base_format, .pool = pool};
+    Merger merger = {.base = base->weights, .adapter = file, .pool = pool};
+    if (!hf_model_has_format(base, adapter->base_format)) merger.format = adapter->base_format; /* else the numbers are its own codes' */
     Status status = peft_scale(&adapter->lora, &merger.scale);
     bool   untied = false;
     if (status == OK) status = find_sources(&merger, base, &untied);

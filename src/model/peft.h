@@ -8,7 +8,7 @@ typedef struct PeftAdapter {
     const char *dir;
     LoraOptions lora;       /* of LoRA's kind; targets live in the arena */
     const char *base_model; /* base_model_name_or_path; NULL: not said */
-    /* How the base was quantised while the adapter was trained, which PEFT's file doesn't say; NULL: it wasn't. */
+    /* How the base was quantised while the adapter was trained, which PEFT's file doesn't say; NULL: not otherwise than its folder is. */
     const WeightFormat *base_format;
 } PeftAdapter;
 

@@ -178,11 +178,11 @@ static bool keeps_format(const void *context, const Param *param)
     return codes && quantised_weight_format(codes) == model->weight_format;
 }
 
-void weights_keep_format(const HfModel *model, CompileOptions *options)
+void weights_use_format(const HfModel *model, bool is_asked, const WeightFormat *format, CompileOptions *options)
 {
-    if (!model->weight_format) return;
-    options->weight_format = model->weight_format;
-    options->keeps_format = keeps_format;
+    bool stays = model->weight_format && (!is_asked || hf_model_has_format(model, format));
+    options->weight_format = stays ? model->weight_format : format;
+    options->keeps_format = stays ? keeps_format : NULL;
     options->keeps_format_model = model;
 }
 

@@ -20,9 +20,10 @@ NODISCARD Status weights_check_finite(HfModel *model, ThreadPool *pool);
  * weights_check's, and values that aren't finite. */
 NODISCARD Status weights_load(Session *session, HfModel *model);
 
-/* A plan of a quantised folder, whose weights are open, keeps its matrices as they are, if it can (weight_format). One that isn't stored
- * in that format is read as numbers. */
-void weights_keep_format(const HfModel *model, CompileOptions *options);
+/* What a plan keeps the model's frozen matrices in, its weights open: `format` where one is asked for (NULL: their dtype), else what the
+ * folder has them in. Those of a quantised folder stay as they are where that is the format's kind; one that isn't stored so is read as
+ * numbers. */
+void weights_use_format(const HfModel *model, bool is_asked, const WeightFormat *format, CompileOptions *options);
 
 /* Bytes of the safetensors that weights_save writes. */
 int64_t weights_bytes(const Plan *plan, bool adapters);

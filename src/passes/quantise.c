@@ -20,9 +20,9 @@ static const Nvfp4Attrs four_over_six = {.four_six = true};
 
 static const WeightFormat formats[] = {
     {"nf4", &op_nf4_quantise, &op_nf4_dequantise, NULL, 4, {"codes", "absmax", "nested", "offset"}},
-    {"nf4_once", &op_nf4_quantise, &op_nf4_dequantise, &nf4_once, 2, {"codes", "absmax"}}, /* bitsandbytes without double quantisation */
     {"fp8", &op_fp8_tiles_quantise, &op_fp8_tiles_dequantise, NULL, 2, {"codes", "scale"}},
     {"nvfp4", &op_nvfp4_quantise, &op_nvfp4_dequantise, &four_over_six, 3, {"codes", "scale", "global"}},
+    {"nf4_once", &op_nf4_quantise, &op_nf4_dequantise, &nf4_once, 2, {"codes", "absmax"}}, /* bitsandbytes without double quantisation */
 };
 enum { NUM_FORMATS = sizeof formats / sizeof *formats };
 

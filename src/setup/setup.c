@@ -208,9 +208,8 @@ Status setup_options(const Config *config, const HfModel *model, CompileOptions 
                               .use_rslora = config->lora_use_rslora,
                               .num_targets = (int)config->lora_target_modules.count,
                               .targets = config->lora_target_modules.items};
-    out->weight_format = weight_format_find(choice_text(config->qlora));
-    bool is_same = out->weight_format && model->weight_format && out->weight_format->dequantise == model->weight_format->dequantise;
-    if (config->lora && (is_same || !config->origin[KEY_run_qlora])) weights_keep_format(model, out);
+    const WeightFormat *format = weight_format_find(choice_text(config->qlora));
+    if (config->lora) weights_use_format(model, config->origin[KEY_run_qlora] != NULL, format, out);
     out->train_base = !config->lora;
     return OK;
 }
@@ -264,12 +263,48 @@ int64_t setup_memory_limit(const Config *config, const Plan *plan)
     return config->memory_limit > 0 && (!device || config->memory_limit < device) ? config->memory_limit : device;
 }
 
+/* The most that is made again of quantised matrices at a time: each dies right behind its reader. */
+static int64_t made_at_use(const Plan *plan)
+{
+    int64_t most = 0;
+    for (int p = 0; p < plan->num_programs; p++)
+        for (const Node *node = plan->programs[p].graph->first; node; node = node->next)
+            if (node->flags & NODE_AT_USE && type_bytes(&node->out[0]->type) > most) most = type_bytes(&node->out[0]->type);
+    return most;
+}
+
+/* A line of the matrices that are kept in another format. */
+static void print_base(const Plan *plan, StrBuf *out)
+{
+    const WeightFormat *format = NULL;
+    int64_t             kept = 0, plain = 0;
+    int                 count = 0;
+    char                texts[3][32];
+    Arena               arena = {0};
+    for (int i = 0; i < plan->num_params; i++) {
+        const Param *param = plan->params[i];
+        if (!param->format) continue;
+        format = param->format;
+        count++;
+        plain += type_bytes(&param->type);
+        for (int k = 0; k < format->num_parts; k++) {
+            const PlanEntry *part = plan_find(plan, weight_part_name(&arena, format, param->name, k));
+            kept += part ? part->place.bytes : 0;
+        }
+    }
+    if (format)
+        strbuf_printf(out, "base         %d matrices in %s: %s in place of %s; at most %s are made again at a time\n", count, format->name,
+                      size_text(kept, texts[0]), size_text(plain, texts[1]), size_text(made_at_use(plan), texts[2]));
+    arena_deinit(&arena);
+}
+
 void setup_print_plan(const Config *config, const Plan *plan, StrBuf *out)
 {
     char    text[32];
     int64_t limit = setup_memory_limit(config, plan);
     strbuf_printf(out, "device       %s\nparameters   %lld, of which %lld are trained\n", plan->facts.name, (long long)plan->total_numel,
                   (long long)plan->trained_numel);
+    print_base(plan, out);
     if (plan->num_scaled) {
         strbuf_printf(out, "fp8          %d tensors with scales; codes of weights %s", plan->num_scaled,
                       size_text(plan_code_bytes(plan), text));

@@ -14,6 +14,7 @@ typedef enum Change {
     CHANGE_MOMENTS,
     CHANGE_MODEL,
     CHANGE_LORA,
+    CHANGE_QLORA, /* of a base that is frozen already */
     CHANGE_COUNT,
 } Change;
 
@@ -62,6 +63,11 @@ static bool make_change(Config *config, Change change, StrBuf *said)
         if (!may_adapt(config)) return false;
         config->lora = true;
         strbuf_puts(said, " lora=true");
+        return true;
+    case CHANGE_QLORA:
+        if (!config->lora || config->qlora != OPT_QLORA_NONE || origin[KEY_run_qlora]) return false;
+        config->qlora = OPT_QLORA_NF4;
+        strbuf_puts(said, " qlora=nf4");
         return true;
     default:
         return false;
@@ -200,6 +206,7 @@ static bool try_together(Fit *fit, Config *config, StrBuf *said)
         said->len = len;
         if (try_more(fit, config, CHANGE_LORA, said)) return true;
     }
+    if (try_more(fit, config, CHANGE_QLORA, said)) return true;
     return try_shorter(fit, config, said);
 }
 

