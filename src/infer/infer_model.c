@@ -92,8 +92,6 @@ Status infer_open(InferModel *infer, const char *dir, const char *adapter, const
         infer->options.lora = infer->adapter.lora;
         infer->options.lora.dropout = 0;
     }
-    if (infer->has_adapter && infer->adapter.base_format) weights_use_format(infer->model, infer->adapter.base_format, &infer->options);
-    hf_model_tell(infer->model, infer->model->dtype, infer->options.weight_format, false, NULL);
     return OK;
 }
 

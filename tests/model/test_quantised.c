@@ -187,6 +187,30 @@ static void blocks_that_are_cut_are_read(void)
     EXPECT_OK(read_all(&f, QUANTISED_NVFP4, w));
 }
 
+/* Scales in bf16, as Qwen publishes them, are kept as fp32; bytes of codes may be called anything (bnb_4bit_quant_storage). */
+static void other_dtypes_are_read(void)
+{
+    static const uint16_t bf16[6] = {0x3F80, 0x4000, 0x4040, 0x4080, 0x40A0, 0x40C0}; /* 1 to 6 */
+    float                 w[300 * 130], same[300 * 130], *scratch = NULL;
+    Folder                f = fp8_folder();
+    EXPECT_OK(read_all(&f, QUANTISED_FP8, w));
+    f = fp8_folder();
+    PUT(&f, "w_scale_inv", ST_BF16, bf16, 3, 2);
+    EXPECT_OK(read_all(&f, QUANTISED_FP8, same));
+    EXPECT(memcmp(w, same, sizeof w) == 0);
+    QuantisedTensor q = {.format = QUANTISED_FP8, .made = {.parts = q.parts, .num_parts = 2}};
+    q.parts[QUANTISED_SCALES] = (StTensor){.dtype = ST_BF16, .numel = 6, .data = bf16};
+    EXPECT(memcmp(quantised_part(&q, QUANTISED_SCALES, &scratch), six, sizeof six) == 0);
+    free(scratch);
+    f = nf4_folder(false);
+    EXPECT_OK(read_all(&f, QUANTISED_NF4, w));
+    f = nf4_folder(false);
+    for (int i = 0; i < f.count; i++)
+        if (strcmp(f.decls[i].name, "w") == 0) PUT(&f, "w", ST_BF16, f.decls[i].data, 75, 1);
+    EXPECT_OK(read_all(&f, QUANTISED_NF4, same));
+    EXPECT(memcmp(w, same, 300 * sizeof *w) == 0);
+}
+
 #define REFUSED(make, change, format, status, part) \
     do { \
         Folder f = make; \
@@ -298,5 +322,5 @@ static void configs_are_read_or_named(void)
     }
 }
 
-TEST_MAIN(TEST(codes_stand_for_what_transformers_has), TEST(blocks_that_are_cut_are_read), TEST(parts_that_are_wrong_are_named),
-          TEST(states_that_are_wrong_are_named), TEST(configs_are_read_or_named))
+TEST_MAIN(TEST(codes_stand_for_what_transformers_has), TEST(blocks_that_are_cut_are_read), TEST(other_dtypes_are_read),
+          TEST(parts_that_are_wrong_are_named), TEST(states_that_are_wrong_are_named), TEST(configs_are_read_or_named))
