@@ -69,7 +69,8 @@ static Status quantise(const Nvfp4 *p, Value *value, Node *reader, const Nvfp4At
     return OK;
 }
 
-static Status dequantise(const Nvfp4 *p, const Value *value, Value *const *parts, Node *reader, bool transposed, uint32_t flags, Value **out)
+static Status dequantise(const Nvfp4 *p, const Value *value, Value *const *parts, Node *reader, bool transposed, uint32_t flags,
+                         Value **out)
 {
     DequantiseAttrs attrs = {.dtype = DTYPE_TO_ATTR(value->type.dtype), .transposed = transposed};
     const char     *name = arena_printf(p->graph->arena, "%s.rounded", value->name);

@@ -42,8 +42,8 @@ void layers_find(RecipeLayers *layers, Graph *graph, const PrecisionOptions *opt
     int64_t count = 0;
     for (int i = 0; i < graph->num_params; i++)
         if (graph->params[i]->layer >= count) count = graph->params[i]->layer + 1;
-    *layers = (RecipeLayers){
-        .graph = graph, .first = options->skip_first, .end = count - options->skip_last, .num_values = graph->num_values};
+    *layers =
+        (RecipeLayers){.graph = graph, .first = options->skip_first, .end = count - options->skip_last, .num_values = graph->num_values};
     layers->weight = arena_array(graph->arena, Value *, graph->num_values + 1);
     for (const Node *node = graph->first; node; node = node->next) {
         if (!layers_is_forward(layers, node)) continue;

@@ -45,8 +45,9 @@ static Status calibrate(Trainer *t)
 {
     const Program *program = plan_program(t->plan, PROGRAM_CALIBRATE);
     const Batch   *batch;
-    int64_t        trained, step = t->state.step;
-    if (!t->plan->num_scaled || t->has_scales || step >= t->schedule.total) return OK;
+    int64_t        trained, step = t->state.step < t->schedule.total ? t->state.step : t->schedule.total - 1;
+    if (!t->plan->num_scaled || t->has_scales) return OK;
+    loader_seek(t->data.train, step);
     TRY(loader_step_tokens(t->data.train, step, &trained));
     TRY(write_scalars(t, step, trained, 0));
     for (int64_t micro = 0; micro < t->config->gradient_accumulation_steps; micro++) {
@@ -55,7 +56,7 @@ static Status calibrate(Trainer *t)
         TRY(write_batch(t, batch, (size_t)(program->spec.batch * program->spec.seq)));
         TRY(session_run(t->session, program));
     }
-    loader_seek(t->data.train, step);
+    loader_seek(t->data.train, t->state.step);
     return scales_begin(t->session, t->config->fp8_margin);
 }
 
