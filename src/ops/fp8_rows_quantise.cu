@@ -66,8 +66,8 @@ static Status fp8_rows_quantise_run(const KernelArgs *args)
     FAIL_IF(blocks > INT32_MAX, ERR_UNSUPPORTED, "fp8_rows_quantise is for at most %lld elements", (long long)INT32_MAX * ROWS * FP8_TILE);
     if (!blocks) return OK;
     CUDA_FLOAT(x->type.dtype, T, {
-        fp8_rows<T><<<(unsigned)blocks, THREADS, 0, cuda_stream(args)>>>((const T *)x->data, codes, (float *)args->out[OUT_SCALE].data, rows,
-                                                                         cols, across, wide);
+        fp8_rows<T><<<(unsigned)blocks, THREADS, 0, cuda_stream(args)>>>((const T *)x->data, codes, (float *)args->out[OUT_SCALE].data,
+                                                                         rows, cols, across, wide);
     });
     return CUDA_LAUNCHED();
 }

@@ -279,7 +279,7 @@ static void print_base(const Plan *plan, StrBuf *out)
     const WeightFormat *format = NULL;
     int64_t             kept = 0, plain = 0;
     int                 count = 0;
-    char                texts[3][32];
+    char                texts[4][32];
     Arena               arena = {0};
     for (int i = 0; i < plan->num_params; i++) {
         const Param *param = plan->params[i];
@@ -293,8 +293,11 @@ static void print_base(const Plan *plan, StrBuf *out)
         }
     }
     if (format)
-        strbuf_printf(out, "base         %d matrices in %s: %s in place of %s; at most %s are made again at a time\n", count, format->name,
+        strbuf_printf(out, "base         %d matrices in %s: %s in place of %s; at most %s are made again at a time", count, format->name,
                       size_text(kept, texts[0]), size_text(plain, texts[1]), size_text(made_at_use(plan), texts[2]));
+    if (format && plan->num_tiled)
+        strbuf_printf(out, "; %s beside them for products in their own format", size_text(plan_tiled_bytes(plan), texts[3]));
+    if (format) strbuf_puts(out, "\n");
     arena_deinit(&arena);
 }
 
