@@ -21,7 +21,7 @@ typedef struct Tiles {
     RecipeLayers layers;
     Graph       *graph;
     Plan        *plan;
-    Value     *(*operand)[NUM_OPERAND]; /* by value id: its codes and their scales; NULL: not made yet */
+    Value *(*operand)[NUM_OPERAND]; /* by value id: its codes and their scales; NULL: not made yet */
 } Tiles;
 
 /* Tiles of the members are tiles of the whole. */
@@ -41,8 +41,7 @@ static const Node *maker_of(const Tiles *t, const Node *node)
     if (!maker || maker->op != &op_fp8_tiles_dequantise || !layers_has_weight(&t->layers, maker->in[IN_CODES])) return NULL;
     const TensorType *w = &maker->in[IN_CODES]->type, *x = &node->in[0]->type;
     bool              fits = w->dim[0] % WHOLE_WORDS == 0 && w->dim[1] % WHOLE_WORDS == 0 && type_rows(x) % WHOLE_ROWS == 0;
-    if (node->op == &op_linear_dx)
-        fits = fits && ((const LinearAttrs *)node->attrs)->col == 0 && type_cols(x) == w->dim[0];
+    if (node->op == &op_linear_dx) fits = fits && ((const LinearAttrs *)node->attrs)->col == 0 && type_cols(x) == w->dim[0];
     return fits && lines_up(maker->attrs) ? maker : NULL;
 }
 
