@@ -403,16 +403,6 @@ static void check_qlora(ConfigReader *reader, const Config *config)
                    "it is for a frozen base under adapters; write lora: true, or leave it out");
 }
 
-/* A matrix that is made again at use is multiplied as it is made. */
-static void warn_recipe(ConfigReader *reader, const Config *config)
-{
-    if (config->recipe == OPT_RECIPE_BF16 || config->qlora == OPT_QLORA_NONE) return;
-    const char *line =
-        arena_printf(reader->arena, "%s: recipe: %s has no effect on the matrices that qlora keeps: their products are in model_dtype",
-                     config->origin[KEY_run_recipe], choice_text(config->recipe));
-    str_list_push(reader->arena, reader->warnings, line);
-}
-
 /* "~/" is the home folder; other signs of a shell would name a folder called so. */
 static void check_path(ConfigReader *reader, const char **path, const char *place, const char *name)
 {
@@ -479,7 +469,6 @@ static void check_together(ConfigReader *reader, const Target *run, Config *conf
     check_dataset_paths(reader, &config->datasets);
     check_dataset_paths(reader, &config->validation_datasets);
     warn_idle(reader, run);
-    warn_recipe(reader, config);
     warn_idle_datasets(reader, "datasets", &config->datasets);
     warn_idle_datasets(reader, "validation_datasets", &config->validation_datasets);
 }

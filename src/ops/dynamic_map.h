@@ -26,9 +26,18 @@ typedef struct DynamicMap {
 
 DYNAMIC_FN float dynamic_decade(int i) /* its end: the fp32 nearest to 10^(i-6) */
 {
-    float end = 1;
-    for (; i < DYNAMIC_DECADES - 1; i++) end *= 10;
-    return 1 / end;
+    int power = DYNAMIC_DECADES - 1 - i;
+    return 1 / ((power & 1 ? 10.0f : 1.0f) * (power & 2 ? 100.0f : 1.0f) * (power & 4 ? 10000.0f : 1.0f));
+}
+
+/* The bits below the highest of x > 0. */
+DYNAMIC_FN int dynamic_log2_of(int x)
+{
+#ifdef __CUDA_ARCH__
+    return 31 - __clz(x);
+#else
+    return 31 - __builtin_clz((unsigned)x);
+#endif
 }
 
 /* Where part k of `count` in [0.1, 1] begins, found from the nearer end. */
@@ -41,9 +50,8 @@ DYNAMIC_FN float dynamic_boundary(int k, int count)
 /* The only sums of products are explicit fmas, so that no compiler's contraction changes the result. */
 DYNAMIC_FN float dynamic_magnitude(bool is_signed, int p)
 {
-    int q = is_signed ? p : p + 1, i = 0, count = is_signed ? 1 : 2;
     if (p == 0) return 0;
-    for (; q >= 2 * count; i++) count *= 2;
+    int q = is_signed ? p : p + 1, log = dynamic_log2_of(q), i = is_signed ? log : log - 1, count = 1 << log;
     if (i == DYNAMIC_DECADES) return 1;
     return dynamic_decade(i) * (0.5f * (dynamic_boundary(q - count, count) + dynamic_boundary(q - count + 1, count)));
 }

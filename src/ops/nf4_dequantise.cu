@@ -59,9 +59,8 @@ static __global__ void __launch_bounds__(THREADS) nf4_packs(const uint8_t *codes
         uint32_t bits[TURNS];
         float    scale[TURNS];
 #pragma unroll
-        for (int t = 0; t < TURNS; t++) {
-            int64_t i = begin + t * THREADS + threadIdx.x;
-            if (i >= packs) break;
+        for (int t = 0; t < TURNS; t++) { /* beyond the last pack that one again: without branches all loads are under way at once */
+            int64_t i = min(begin + t * THREADS + threadIdx.x, packs - 1);
             bits[t] = ((const uint32_t *)codes)[i];
             scale[t] = block_scale(&s, map, i / PACKS_PER_BLOCK);
         }

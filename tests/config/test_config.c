@@ -317,9 +317,11 @@ static void other_tools_keys_are_answered(void)
     EXPECT_STR(config.datasets.items[0].split, "train");
     EXPECT_CONTAINS(config.notes, "ignored, as they change nothing here: stage, special_tokens, datasets[0].train_on_eos\n");
     /* QLoRA as Axolotl, LLaMA-Factory and the first Surogate write it. */
-    static const char *const qlora[] = {
+    static const char axolotl[] =
         "adapter: qlora\nload_in_4bit: true\nload_in_8bit: false\nbnb_4bit_quant_type: nf4\nbnb_4bit_use_double_quant: true\n"
-        "bnb_4bit_compute_dtype: bfloat16\nbnb_config_kwargs: {bnb_4bit_use_double_quant: true}\n",
+        "bnb_4bit_compute_dtype: bfloat16\nbnb_config_kwargs: {bnb_4bit_use_double_quant: true}\n";
+    static const char *const qlora[] = {
+        axolotl,
         "adapter: qlora\n",
         "finetuning_type: lora\nquantization_bit: 4\nquantization_method: bitsandbytes\n",
         "lora: true\nqlora_bnb: true\nqlora_fp8: false\nqlora_bnb_double_quant: true\n",

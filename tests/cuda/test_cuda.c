@@ -13,14 +13,15 @@ int test_families_main(int argc, char **argv);
 int test_cache_main(int argc, char **argv);
 int test_dtypes_main(int argc, char **argv);
 int test_copy_main(int argc, char **argv);
+int test_precision_main(int argc, char **argv);
 int test_rounding_main(int argc, char **argv);
 int test_codes_main(int argc, char **argv);
 
 static const struct {
     const char *name;
     int (*run)(int argc, char **argv);
-} parts[] = {{"ops", test_ops_main},   {"families", test_families_main}, {"cache", test_cache_main}, {"dtypes", test_dtypes_main},
-             {"copy", test_copy_main}, {"rounding", test_rounding_main}, {"codes", test_codes_main}};
+} parts[] = {{"ops", test_ops_main},   {"families", test_families_main},   {"cache", test_cache_main},       {"dtypes", test_dtypes_main},
+             {"copy", test_copy_main}, {"precision", test_precision_main}, {"rounding", test_rounding_main}, {"codes", test_codes_main}};
 enum { NUM_PARTS = sizeof parts / sizeof parts[0] };
 
 /* Output of the part passes through; its closing count is added up. */

@@ -347,6 +347,11 @@ static void recomputation_over_fp8_tiles_changes_no_bit(void)
 static void micro_batches_leave_the_first_amax_and_hardly_change_the_rest(void)
 {
     enum { STEPS = 50 };
+#ifdef FAMILY_CUDA
+    const float rounding = 0.01f; /* products of other shapes may sum in another order */
+#else
+    const float rounding = 0;
+#endif
     static float losses[3][STEPS];
     Family       f[3];
     for (int i = 0; i < 3; i++) {
@@ -361,7 +366,7 @@ static void micro_batches_leave_the_first_amax_and_hardly_change_the_rest(void)
         const float *other = read_floats(&f[i], PRECISION_HISTORY, NULL), *its = read_floats(&f[i], PRECISION_SCALES, NULL);
         for (int k = 0; k < num; k++) {
             bool is_forward = f[0].plan->scaled[k].dtype == DT_E4M3;
-            if (is_forward && history[k] != other[k])
+            if (is_forward && !(fabsf(other[k] - history[k]) <= rounding * history[k]))
                 test_fail(__FILE__, __LINE__, "%d micro-steps: amax of %s is %g, not %g", 1 << i, f[0].plan->scaled[k].name,
                           (double)other[k], (double)history[k]);
             if (!(fabsf(its[4 * k + 1] / scales[4 * k + 1] - 1) <= 0.02f))

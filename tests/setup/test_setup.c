@@ -64,9 +64,11 @@ static void expect_answer(int num_layers, const char *lines, const char *text, i
 /* What leaves weights, gradients and moments, which alone take more, isn't planned. */
 static void a_large_model_is_answered_with_little_planning(void)
 {
-    expect_answer(80, "", "recompute_block=true lora=true sequence_len=2048", 10);
-    expect_answer(80, "memory_limit: 20GiB\n", "it takes about 1", 4);
-    expect_answer(80, "memory_limit: 132GiB\n",
+    expect_answer(80, "", "recompute_block=true lora=true qlora=nf4", 10);
+    expect_answer(80, "memory_limit: 20GiB\n", "recompute_block=true lora=true qlora=nf4 sequence_len=256;", 7);
+    expect_answer(80, "qlora: none\n", "recompute_block=true lora=true sequence_len=2048", 10);
+    expect_answer(80, "qlora: none\nmemory_limit: 20GiB\n", "it takes about 1", 4);
+    expect_answer(80, "qlora: none\nmemory_limit: 132GiB\n",
                   "with per_device_train_batch_size=1 gradient_accumulation_steps=8 recompute_block=true lora=true sequence_len=256;", 7);
 }
 
