@@ -206,7 +206,8 @@ static void keys_without_effect_are_named_and_why(void)
         {"recipe: fp8-hybrid\nmatmul_dtype: bf16\ngradient_dtype: bf16\n", NULL,
          "run.yaml:2:15: matmul_dtype, gradient_dtype: no effect without recipe: bf16\n"},
         {"recipe: fp8-hybrid\nskip_quant_last_layers: 2\n", NULL, ""},
-        {"recipe: fp8-hybrid\nlora: true\nqlora: nf4\n", NULL, "run.yaml:1:9: recipe: no effect without qlora: none\n"},
+        {"recipe: fp8-hybrid\nlora: true\nqlora: nf4\n", NULL, "run.yaml:1:9: recipe: no effect without qlora: none or fp8\n"},
+        {"recipe: fp8-hybrid\nlora: true\nqlora: fp8\n", NULL, ""},
         {"lora: false\nlora_rank: 8\n", NULL, "run.yaml:2:12: lora_rank: no effect without lora: true\n"},
         {"lora_rank: 8\nmaster_dtype: fp32\n", "lora=true", "run.yaml:2:15: master_dtype: no effect when lora is set\n"},
         {"merge_adapter: false\nlora_dropout: 0\neval_steps: 0\n", NULL, ""}, /* ask for nothing */
