@@ -271,9 +271,10 @@ static void adapters_over_fp8_tiles_have_the_gradients_of_bf16(void)
             compare_gradients(families[i], &over[k], &fp8, 0.99, 0.995);
         }
         open_family(&f, families[i], &fp8);
-        EXPECT(f.plan->num_tiled == 4 && !f.plan->num_scaled);
-        EXPECT(count_nodes(&f, PROGRAM_MICRO_FIRST, &op_block_linear) > 4);
-        EXPECT(count_nodes(&f, PROGRAM_CALIBRATE, &op_block_linear) > 4);
+        bool by_codes = f.plan->facts.fp8_blocks;
+        EXPECT(f.plan->num_tiled == (by_codes ? 4 : 0) && !f.plan->num_scaled);
+        EXPECT(count_nodes(&f, PROGRAM_MICRO_FIRST, &op_block_linear) > 4 || !by_codes);
+        EXPECT(count_nodes(&f, PROGRAM_CALIBRATE, &op_block_linear) > 4 || !by_codes);
         family_close(&f);
     }
 }
@@ -336,7 +337,8 @@ static void recomputation_over_fp8_tiles_changes_no_bit(void)
     train("llama", &keep, 6, losses[0], &a);
     train("llama", &again, 6, losses[1], &b);
     EXPECT(memcmp(losses[0], losses[1], sizeof losses[0]) == 0);
-    EXPECT(count_nodes(&b, PROGRAM_MICRO_FIRST, &op_block_linear) > count_nodes(&a, PROGRAM_MICRO_FIRST, &op_block_linear));
+    int kept = count_nodes(&a, PROGRAM_MICRO_FIRST, &op_block_linear);
+    EXPECT(count_nodes(&b, PROGRAM_MICRO_FIRST, &op_block_linear) > kept || !a.plan->facts.fp8_blocks);
     expect_same(&a, &b, "recomputation over FP8 tiles");
     family_close(&a);
     family_close(&b);

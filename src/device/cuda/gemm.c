@@ -251,6 +251,17 @@ static Status set_desc(const CudaLibraries *lib, cublasLtMatmulDesc_t desc, cubl
     return OK;
 }
 
+/* Algorithms are chosen before it is known where the scales lie, and the library may want pointers even so: these are never followed. */
+static Status set_blocks(const CudaLibraries *lib, cublasLtMatmulDesc_t desc)
+{
+    cublasLtMatmulMatrixScale_t tiles = CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F, rows = CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F;
+    uintptr_t                   aligned = 256;
+    TRY(set_desc(lib, desc, CUBLASLT_MATMUL_DESC_A_SCALE_MODE, &tiles, sizeof tiles));
+    TRY(set_desc(lib, desc, CUBLASLT_MATMUL_DESC_B_SCALE_MODE, &rows, sizeof rows));
+    TRY(set_desc(lib, desc, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, &aligned, sizeof aligned));
+    return set_desc(lib, desc, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, &aligned, sizeof aligned);
+}
+
 static Status make_descriptors(const CudaLibraries *lib, const Gemm *g, GemmPlan *plan)
 {
     cublasOperation_t first = g->b.trans ? CUBLAS_OP_T : CUBLAS_OP_N, second = g->a.trans ? CUBLAS_OP_T : CUBLAS_OP_N;
@@ -261,11 +272,7 @@ static Status make_descriptors(const CudaLibraries *lib, const Gemm *g, GemmPlan
         int8_t fast = 1;
         TRY(set_desc(lib, plan->desc, CUBLASLT_MATMUL_DESC_FAST_ACCUM, &fast, sizeof fast));
     }
-    if (has_blocks(g)) {
-        cublasLtMatmulMatrixScale_t tiles = CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F, rows = CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F;
-        TRY(set_desc(lib, plan->desc, CUBLASLT_MATMUL_DESC_A_SCALE_MODE, &tiles, sizeof tiles));
-        TRY(set_desc(lib, plan->desc, CUBLASLT_MATMUL_DESC_B_SCALE_MODE, &rows, sizeof rows));
-    }
+    if (has_blocks(g)) TRY(set_blocks(lib, plan->desc));
     if (g->epilogue == GEMM_BIAS) {
         cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_BIAS;
         cudaDataType_t     type = type_of(g->bias.dtype);
