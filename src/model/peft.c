@@ -109,11 +109,12 @@ Status peft_parse_base_format(const char *word, const WeightFormat **out)
 
 #define BASE_FORMAT_FILE "base_format.json"
 
-static Status read_base_format(Arena *arena, const char *dir, const WeightFormat **out)
+Status peft_read_base_format(Arena *arena, const char *dir, const WeightFormat **out)
 {
     const char *name = arena_printf(arena, "%s/" BASE_FORMAT_FILE, dir), *word;
     Str         text;
     JsonValue   value;
+    *out = NULL;
     if (!file_exists(name)) return OK;
     TRY(file_read(arena, name, MAX_CONFIG_BYTES, &text));
     TRY(json_parse(arena, name, text.data, text.len, &value));
@@ -152,7 +153,7 @@ Status peft_open(Arena *arena, const char *dir, PeftAdapter *out)
     FAIL_IF(!(lora->dropout >= 0 && lora->dropout < 1), ERR_INVALID, "%s: lora_dropout is %g; expected 0 <= p < 1", name, lora->dropout);
     json_get_bool(&config, "use_rslora", &lora->use_rslora);
     json_get_str(&config, "base_model_name_or_path", &out->base_model);
-    TRY(read_base_format(arena, dir, &out->base_format));
+    TRY(peft_read_base_format(arena, dir, &out->base_format));
     return read_targets(arena, &config, name, lora);
 }
 

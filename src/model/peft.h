@@ -29,6 +29,7 @@ NODISCARD Status peft_write_config(const LoraOptions *lora, const char *base_mod
 
 /* Writes what says so, a file of ours beside adapter_config.json. NULL: nothing is to be said. */
 NODISCARD Status peft_write_base_format(const WeightFormat *format, const char *folder);
+NODISCARD Status peft_read_base_format(Arena *arena, const char *dir, const WeightFormat **out); /* as PeftAdapter has it */
 
 /* The format of a word, as run files have it: "none" is NULL. */
 NODISCARD Status peft_parse_base_format(const char *word, const WeightFormat **out);

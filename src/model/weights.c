@@ -186,6 +186,11 @@ void weights_use_format(const HfModel *model, bool is_asked, const WeightFormat 
     options->keeps_format_model = model;
 }
 
+const WeightFormat *weights_made_format(const CompileOptions *options)
+{
+    return options->keeps_format ? NULL : options->weight_format;
+}
+
 static Status load_from(Session *session, bool adapters, FileSource *source)
 {
     LoadSource load = {.context = source, .begin = begin_param, .values = read_values, .stored = find_stored, .part = find_part};

@@ -25,6 +25,9 @@ NODISCARD Status weights_load(Session *session, HfModel *model);
  * numbers. */
 void weights_use_format(const HfModel *model, bool is_asked, const WeightFormat *format, CompileOptions *options);
 
+/* The format that a plan makes of the numbers in the folder; NULL: none, or they are kept as the folder has them. */
+const WeightFormat *weights_made_format(const CompileOptions *options);
+
 /* Bytes of the safetensors that weights_save writes. */
 int64_t weights_bytes(const Plan *plan, bool adapters);
 

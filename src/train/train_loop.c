@@ -3,6 +3,7 @@
 #include "train/trainer_internal.h"
 
 #include "base/log.h"
+#include "model/weights.h"
 #include "run/scales.h"
 #include "train/report.h"
 #include "train/signals.h"
@@ -237,7 +238,7 @@ Status trainer_context(Trainer *t, bool finished, StrBuf *state_text, SaveContex
                          .model = t->model,
                          .lora = &t->options.lora,
                          .base_model = t->base_model,
-                         .base_format = t->options.keeps_format ? NULL : t->options.weight_format,
+                         .base_format = weights_made_format(&t->options),
                          .side_files = &t->side_files,
                          .chat_template = t->chat_template,
                          .eos = tokenizer_eos_id(t->tokenizer),

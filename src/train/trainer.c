@@ -141,6 +141,18 @@ static Status refuse_changes(Trainer *t, const RunRecord *before, bool finished)
     return status;
 }
 
+/* The same weights in another format are other weights. */
+static Status refuse_other_format(Trainer *t)
+{
+    const WeightFormat *here = weights_made_format(&t->options), *there;
+    TRY(peft_read_base_format(&t->arena, t->resume_path, &there));
+    FAIL_IF(here != there, ERR_INVALID,
+            "the adapter of %s was trained over a base with qlora: %s, here it is %s. Set qlora: %s; or start a new adapter: name another "
+            "output_dir, or set resume_from_checkpoint: false",
+            t->resume_path, there ? there->name : "none", here ? here->name : "none", there ? there->name : "none");
+    return OK;
+}
+
 /* An adapter means nothing on other weights than it was trained on, whatever else may change. */
 static Status refuse_other_base(Trainer *t)
 {
@@ -155,7 +167,7 @@ static Status refuse_other_base(Trainer *t)
             "the adapter of %s was trained on other weights than %s holds: they were changed since. Put the old ones back; or start a new "
             "adapter: name another output_dir, or set resume_from_checkpoint: false",
             t->resume_path, t->config->model);
-    return OK;
+    return refuse_other_format(t);
 }
 
 /* run.json is damaged: a checkpoint knows the settings too. */

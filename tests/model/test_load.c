@@ -322,12 +322,12 @@ static void quantised_ones_arrive_bit_for_bit(void)
         EXPECT_OK(weights_load(l.session, &l.model));
         for (int p = 0; p < l.plan->num_params; p++) {
             const Param *param = l.plan->params[p];
-            TensorType   type = param->type;
+            TensorType   types[NODE_MAX_IN] = {param->type};
             OpCase       q;
-            type.dtype = DT_F32;
+            types[0].dtype = DT_F32;
             if (!param->format) continue;
             count++;
-            EXPECT_OK(op_case_make(&q, param->format->quantise, param->format->attrs, &type));
+            EXPECT_OK(op_case_make(&q, param->format->quantise, param->format->attrs, types));
             memcpy(q.in[0].data, values_of(&l, param), q.in[0].bytes);
             EXPECT_OK(op_case_run(&q, &param->format->quantise->cpu[0], &run, param->name));
             for (int k = 0; k < param->format->num_parts; k++) check_part(&l, param, &q, k);

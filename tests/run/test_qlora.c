@@ -16,12 +16,12 @@ static const char *const all_linear[] = {"all-linear"};
 /* What the format makes of a weight, beforehand. */
 static void make_again(const WeightFormat *format, const TensorType *type, float *values)
 {
-    TensorType      in = *type, types[NODE_MAX_IN] = {0};
+    TensorType      in[NODE_MAX_IN] = {*type}, types[NODE_MAX_IN] = {0};
     DequantiseAttrs attrs = {.dtype = DTYPE_TO_ATTR(DT_F32)};
     RunOptions      run = {.want = ~0u, .poison = 0xFF};
     OpCase          q, d;
-    in.dtype = DT_F32;
-    EXPECT_OK(op_case_make(&q, format->quantise, format->attrs, &in));
+    in[0].dtype = DT_F32;
+    EXPECT_OK(op_case_make(&q, format->quantise, format->attrs, in));
     memcpy(q.in[0].data, values, q.in[0].bytes);
     EXPECT_OK(op_case_run(&q, &format->quantise->cpu[0], &run, format->name));
     for (int k = 0; k < format->num_parts; k++) types[k] = q.all_out[k]->type;

@@ -78,6 +78,13 @@ done
 run pt "$dir/run.yaml" output_dir="$dir/killed"
 check "killed and started again: the same bytes" same_as_whole "$dir/killed"
 refused "a resumed run keeps its format" 2 "qlora" -- pt "$dir/run.yaml" output_dir="$dir/nf4" qlora=fp8 max_steps=14
+for other in fp8 none; do
+    refused "nor does resuming with other settings: $other" 2 "nf4/checkpoint-12 was trained over a base with qlora: nf4, here it is $other. Set qlora: nf4" -- \
+        pt "$dir/run.yaml" output_dir="$dir/nf4" qlora=$other max_steps=14 resume_from_checkpoint=true
+done
+refused "nor a checkpoint's folder" 2 "qlora: nf4, here it is nvfp4" -- \
+    pt "$dir/run.yaml" output_dir="$dir/none" qlora=nvfp4 max_steps=14 resume_from_checkpoint="$dir/nf4/checkpoint-12"
+check "nothing was made of it" [ ! -e "$dir/none" ]
 
 # ---- plan, explain ----
 
@@ -133,6 +140,6 @@ echo '{}' > "$dir/nf4/base_format.json"
 refused "an empty record" 2 "expected a word under \"format\"" -- merge "$dir/model" "$dir/nf4" "$dir/refused"
 check "nothing was merged" [ ! -e "$dir/refused" ]
 "$SUROGATE" new --arch qwen3-tiny --tokenizer "$dir/tokenizer" "$dir/odd" hidden_size=24 vocab_size=300 head_dim=8 --random 2> /dev/null
-refused "rows that NVFP4 can't have" 2 "in nvfp4" "a multiple of 16" -- pt "$dir/run.yaml" model="$dir/odd" output_dir="$dir/none" qlora=nvfp4
+refused "rows that NVFP4 can't have" 2 "can't be kept in nvfp4, set qlora to another format" "a multiple of 16" -- pt "$dir/run.yaml" model="$dir/odd" output_dir="$dir/none" qlora=nvfp4
 check "nothing was made of it" [ ! -e "$dir/none/adapter_model.safetensors" ]
 finish
