@@ -1,6 +1,7 @@
 /* Choices that a run file leaves open are made here, and nowhere else. */
 #include "setup/setup.h"
 
+#include "base/log.h"
 #include "data/record.h"
 #include "files/hub.h"
 #include "model/weights.h"
@@ -241,7 +242,13 @@ Status setup_device(const Config *config, const char *gpu, Device **out_device)
 
 Status setup_plan(Arena *arena, const HfModel *model, const CompileOptions *options, Device *device, Plan **out_plan)
 {
-    return compile_plan(arena, model->module, &model->config, model->config_name, options, device, out_plan);
+    const PrecisionOptions *precision = &options->precision;
+    TRY(compile_plan(arena, model->module, &model->config, model->config_name, options, device, out_plan));
+    if ((precision_is_scaled(precision) || precision->forward == DT_E2M1) && !(*out_plan)->num_scaled && !(*out_plan)->num_fp4)
+        log_warn("all products stay in %s: skip_quant_first_layers, skip_quant_last_layers or qlora leave no layer to quantise%s",
+                 dtype_info(options->model_dtype)->name,
+                 precision->forward == DT_E2M1 ? ", or no layer has dims that are multiples of 16" : "");
+    return OK;
 }
 
 Status setup_session(Arena *arena, const Config *config, const HfModel *model, const CompileOptions *options, Device *device,
@@ -310,6 +317,7 @@ void setup_print_plan(const Config *config, const Plan *plan, StrBuf *out)
                       size_text(plan_code_bytes(plan), text));
         strbuf_printf(out, ", scales and their history %s\n", size_text(plan_scale_bytes(plan), text));
     }
+    if (plan->num_fp4) strbuf_printf(out, "fp4          %d weights in codes: %s\n", plan->num_fp4, size_text(plan->fp4_bytes, text));
     strbuf_puts(out, "\nmemory\n");
     for (int i = 0; i < REGION_COUNT; i++)
         if (plan->region_bytes[SPACE_DEVICE][i])
