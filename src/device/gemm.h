@@ -4,14 +4,31 @@
 
 #include "ir/op.h"
 
+#ifdef __CUDACC__
+#define GEMM_FN static __host__ __device__ inline
+#else
+#define GEMM_FN static inline
+#endif
+
+enum { GEMM_BLOCK = 128 }; /* numbers that share a scale, along k or both ways */
+
+/* Which of an operand's numbers share a scale. A row of it is one of a, or a column of b. */
+typedef enum GemmScaling {
+    GEMM_SCALE_WHOLE, /* all of them */
+    GEMM_SCALE_ROWS,  /* GEMM_BLOCK of a row: scales (k / GEMM_BLOCK, rows) */
+    GEMM_SCALE_TILES, /* GEMM_BLOCK of as many rows: scales (rows / GEMM_BLOCK, k / GEMM_BLOCK) */
+} GemmScaling;
+
 /* A matrix within rows that may be wider. trans: stored the other way round. */
 typedef struct GemmOperand {
     void        *data;  /* NULL while planning: well aligned */
-    const float *scale; /* its numbers are multiplied by this one; NULL: by 1 */
+    const float *scale; /* what its numbers are multiplied by; NULL: by 1 */
     DType        dtype;
     bool         trans;
     int64_t      stride; /* elements from a stored row to the next */
     int64_t      offset; /* elements from data to the first */
+    GemmScaling  scaling;
+    int64_t      scale_stride; /* floats from a row of scales to the next */
 } GemmOperand;
 
 typedef enum GemmEpilogue { GEMM_PLAIN, GEMM_BIAS } GemmEpilogue;
@@ -27,16 +44,23 @@ typedef struct Gemm {
     bool         fast; /* operands of 8 bits: sums may be kept in fewer bits than fp32 has */
 } Gemm;
 
+/* The scale of a number that has one of its block. */
+GEMM_FN float gemm_block_scale(const GemmOperand *x, int64_t row, int64_t k)
+{
+    bool tiles = x->scaling == GEMM_SCALE_TILES;
+    return x->scale[tiles ? row / GEMM_BLOCK * x->scale_stride + k / GEMM_BLOCK : k / GEMM_BLOCK * x->scale_stride + row];
+}
+
 /* All of a tensor (..., C) from element `offset` on, its rows C apart. */
 static inline GemmOperand gemm_operand(const TensorView *t, bool trans, int64_t offset)
 {
-    GemmOperand o = {t->data, NULL, t->type.dtype, trans, type_cols(&t->type), offset};
+    GemmOperand o = {t->data, NULL, t->type.dtype, trans, type_cols(&t->type), offset, GEMM_SCALE_WHOLE, 0};
     return o;
 }
 
 static inline Gemm gemm_of(int64_t m, int64_t n, int64_t k, GemmOperand a, GemmOperand b, GemmOperand c, double alpha, bool accumulate)
 {
-    GemmOperand none = {NULL, NULL, DT_F32, false, 0, 0};
+    GemmOperand none = {NULL, NULL, DT_F32, false, 0, 0, GEMM_SCALE_WHOLE, 0};
     Gemm        g = {m, n, k, a, b, c, none, GEMM_PLAIN, accumulate, (float)alpha, false};
     return g;
 }

@@ -104,12 +104,13 @@ static const void *element(const GemmOperand *x, int64_t row, int64_t col)
     return (const char *)x->data + dtype_bytes(x->dtype, index_of(x, row, col));
 }
 
-/* The number there, but for the scale. */
-static float number_at(const GemmOperand *x, int64_t row, int64_t col)
+/* The number there, but for the scale of the whole. */
+static double number_at(const GemmOperand *x, int64_t row, int64_t col, bool row_is_k)
 {
     float value;
     dtype_decode(x->dtype, element(x, row, col), 1, &value);
-    return value;
+    if (x->scaling == GEMM_SCALE_WHOLE) return value;
+    return (double)value * gemm_block_scale(x, row_is_k ? col : row, row_is_k ? row : col);
 }
 
 /* `count` numbers side by side from there on: in place, or decoded into scratch. */
@@ -126,10 +127,32 @@ static void *element_of_c(const Gemm *g, int64_t row, int64_t col)
     return vec_at_mut(g->c.data, g->c.dtype, index_of(&g->c, row, col));
 }
 
-/* alpha and the operands' scales. */
+static float whole_scale(const GemmOperand *x)
+{
+    return x->scale && x->scaling == GEMM_SCALE_WHOLE ? *x->scale : 1.0f;
+}
+
+/* alpha and the scales of whole operands. */
 static float factor_of(const Gemm *g)
 {
-    return g->alpha * (g->a.scale ? *g->a.scale : 1.0f) * (g->b.scale ? *g->b.scale : 1.0f);
+    return g->alpha * whole_scale(&g->a) * whole_scale(&g->b);
+}
+
+/* Multiplies numbers in panels of `width` rows by the scales of their blocks: `count` rows from `row` on, `depth` from `k` on. */
+static void scale_panels(const GemmOperand *x, int width, int64_t row, int64_t count, int64_t k, int64_t depth, float *panels)
+{
+    if (x->scaling == GEMM_SCALE_WHOLE) return;
+    for (int64_t i = 0; i < count; i += width, panels += width * depth) {
+        int64_t rows = min_i64(width, count - i);
+        for (int64_t l = 0; l < depth; l++)
+            for (int64_t j = 0; j < rows; j++) panels[l * width + j] *= gemm_block_scale(x, row + i + j, k + l);
+    }
+}
+
+/* The same of a row, from its beginning on. */
+static void scale_row(const GemmOperand *x, int64_t row, int64_t count, float *numbers)
+{
+    scale_panels(x, 1, row, 1, 0, count, numbers);
 }
 
 static void pack_task(void *context, int64_t task, int worker)
@@ -138,8 +161,10 @@ static void pack_task(void *context, int64_t task, int worker)
     const Gemm    *g = job->gemm;
     int64_t        col = task * PACK_COLS, cols = min_i64(PACK_COLS, job->cols - col);
     const void    *b = element(&g->b, job->k, job->n + col);
+    float         *panels = job->block + col * job->depth;
     (void)worker;
-    sgemm_pack_b(job->kernel, g->b.trans, cols, job->depth, b, g->b.dtype, g->b.stride, job->block + col * job->depth);
+    sgemm_pack_b(job->kernel, g->b.trans, cols, job->depth, b, g->b.dtype, g->b.stride, panels);
+    scale_panels(&g->b, job->kernel->cols, job->n + col, cols, job->k, job->depth, panels);
 }
 
 /* A tile of c over the depth of the block. */
@@ -155,6 +180,7 @@ static void tile_sum(const GemmJob *job, int64_t row, int64_t rows, int64_t col,
                              ? sgemm_a(job->kernel, g->a.trans, from, g->a.stride)
                              : sgemm_pack_a(job->kernel, g->a.trans, rows, depth, from, g->a.dtype, g->a.stride, panels);
         const float *b = job->block + col * job->depth + l * job->kernel->cols;
+        scale_panels(&g->a, job->kernel->rows, row, rows, job->k + l, depth, panels);
         sgemm_run(job->kernel, rows, cols, depth, factor_of(g), a, (SgemmB){b, job->kernel->cols * job->depth, job->kernel->cols}, c,
                   c_stride, adds || l > 0);
         l += depth;
@@ -211,9 +237,13 @@ static void gemm_dots(void *context, int64_t task, int worker)
     int64_t        end = min_i64(g->n, (task + 1) * DOT_COLS);
     float         *scratch = job->scratch + worker * job->scratch_floats;
     const float   *a[FEW_ROWS];
-    for (int64_t i = 0; i < g->m; i++) a[i] = numbers_from(&g->a, i, 0, g->k, scratch + (i + 1) * g->k);
+    for (int64_t i = 0; i < g->m; i++) {
+        a[i] = numbers_from(&g->a, i, 0, g->k, scratch + (i + 1) * g->k);
+        scale_row(&g->a, i, g->k, scratch + (i + 1) * g->k);
+    }
     for (int64_t j = task * DOT_COLS; j < end; j++) {
         const float *b = numbers_from(&g->b, 0, j, g->k, scratch);
+        scale_row(&g->b, j, g->k, scratch);
         for (int64_t i = 0; i < g->m; i++) {
             float value = factor_of(g) * vec_dot(a[i], b, g->k);
             if (g->epilogue == GEMM_BIAS) value += vec_get(g->bias.data, g->bias.dtype, g->bias.offset + j);
@@ -239,7 +269,7 @@ void gemm_reference(const Gemm *g)
     for (int64_t i = 0; i < g->m; i++)
         for (int64_t j = 0; j < g->n; j++) {
             double sum = 0;
-            for (int64_t k = 0; k < g->k; k++) sum += (double)number_at(&g->a, i, k) * number_at(&g->b, k, j);
+            for (int64_t k = 0; k < g->k; k++) sum += number_at(&g->a, i, k, false) * number_at(&g->b, k, j, true);
             sum *= factor_of(g);
             if (g->epilogue == GEMM_BIAS) sum += vec_get(g->bias.data, g->bias.dtype, g->bias.offset + j);
             if (g->accumulate) sum += vec_get(g->c.data, g->c.dtype, index_of(&g->c, i, j));

@@ -41,6 +41,18 @@ static inline int scaled_linear_products(const KernelArgs *args, Gemm *out)
     return 1;
 }
 
+/* The same of codes with scales of blocks: of a those of 1 x 128, of b those of 128 x 128. */
+static inline int block_linear_products(const KernelArgs *args, Gemm *out)
+{
+    const TensorView *a_scale = &args->in[SCALED_A_SCALE], *b_scale = &args->in[SCALED_B_SCALE];
+    int               count = scaled_linear_products(args, out);
+    out->a.scaling = GEMM_SCALE_ROWS;
+    out->a.scale_stride = type_cols(&a_scale->type);
+    out->b.scaling = GEMM_SCALE_TILES;
+    out->b.scale_stride = type_cols(&b_scale->type);
+    return count;
+}
+
 /* y[:, col:col+M] += alpha x w^T */
 static inline int linear_add_products(const KernelArgs *args, Gemm *out)
 {

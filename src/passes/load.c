@@ -45,6 +45,45 @@ static Value *lasting(Graph *graph, const PlanEntry *entry, ValueKind kind)
     return value ? value : graph_add_value(graph, kind, entry->name, &entry->type);
 }
 
+/* A weight of which something is made once all of it is there, found by a parameter that it consists of. */
+typedef struct Waiting {
+    const TiledWeight *tiled;   /* NULL: none */
+    int               *missing; /* parameters of the weight that aren't there yet */
+} Waiting;
+
+/* By entry of the plan: those of parameters' codes. */
+static Waiting *find_tiled(Arena *arena, const Plan *plan)
+{
+    Waiting *waiting = arena_array(arena, Waiting, plan->num_entries + 1);
+    int     *missing = arena_array(arena, int, plan->num_tiled + 1);
+    for (int i = 0; i < plan->num_tiled; i++) {
+        const TiledWeight *tiled = &plan->tiled[i];
+        missing[i] = tiled->num_members;
+        for (int k = 0; k < tiled->num_members; k++)
+            waiting[plan_find(plan, tiled->members[k]) - plan->entries] = (Waiting){tiled, &missing[i]};
+    }
+    return waiting;
+}
+
+/* What products read of a weight beside its codes, so far as a program does. `last`: what made the codes of its last parameter. */
+static Status turn_tiles(const Plan *plan, Graph *graph, const TiledWeight *tiled, const Node *last)
+{
+    const char *parts[] = {tiled->codes, tiled->scale};
+    Value      *in[] = {last->out[0], last->out[1]};
+    for (int k = 0; k < 2 && tiled->num_members > 1; k++) in[k] = lasting(graph, plan_find(plan, parts[k]), VALUE_PARAM);
+    const char *names[] = {arena_printf(graph->arena, "%s" TILES_TURNED, tiled->codes),
+                           arena_printf(graph->arena, "%s" TILES_TURNED, tiled->scale),
+                           arena_printf(graph->arena, "%s" TILES_PADDED, tiled->scale)};
+    enum { NUM_MADE = sizeof names / sizeof *names };
+    uint32_t want = 0;
+    Node    *node;
+    for (int k = 0; k < NUM_MADE; k++) want |= (uint32_t)(plan_find(plan, names[k]) != NULL) << k;
+    TRY(graph_add_node(graph, &op_fp8_tiles_turn, NULL, "turned", in, 2, want, &node));
+    for (int k = 0; k < NUM_MADE; k++)
+        if (node->out[k]) value_place_in(node->out[k], lasting(graph, plan_find(plan, names[k]), VALUE_PARAM), 0);
+    return OK;
+}
+
 /* The value in which `rows` rows of the parameter arrive, from `row` on. */
 static Value *add_arrival(Plan *plan, Graph *graph, const Param *param, int64_t row, int64_t rows)
 {
@@ -56,7 +95,7 @@ static Value *add_arrival(Plan *plan, Graph *graph, const Param *param, int64_t 
     return staged;
 }
 
-static Status load_quantised(Plan *plan, Graph *graph, const Param *param)
+static Status load_quantised(Plan *plan, Graph *graph, const Param *param, const Waiting *all)
 {
     const WeightFormat *format = param->format;
     Value              *staged = add_arrival(plan, graph, param, 0, param->type.dim[0]);
@@ -67,7 +106,8 @@ static Status load_quantised(Plan *plan, Graph *graph, const Param *param)
         CHECK(entry);
         value_place_in(node->out[k], lasting(graph, entry, VALUE_PARAM), 0);
     }
-    return OK;
+    const Waiting *waiting = &all[plan_find(plan, weight_part_name(graph->arena, format, param->name, 0)) - plan->entries];
+    return waiting->tiled && --*waiting->missing == 0 ? turn_tiles(plan, graph, waiting->tiled, node) : OK;
 }
 
 /* Where a weight is put together that codes are made of: its place, or, if codes are all that is kept, memory that is staged. */
@@ -138,9 +178,10 @@ static Value *kept_value(const Plan *plan, Graph *graph, const Param *param, con
     return member;
 }
 
-static Status load_param(const CompileOptions *options, Plan *plan, Graph *graph, Param *param, const Codes *all_codes)
+static Status load_param(const CompileOptions *options, Plan *plan, Graph *graph, Param *param, const Codes *all_codes,
+                         const Waiting *waiting)
 {
-    if (param->format) return load_quantised(plan, graph, param);
+    if (param->format) return load_quantised(plan, graph, param, waiting);
     const Codes     *codes = &all_codes[plan_find(plan, param->name) - plan->entries];
     int64_t          numel = type_numel(&param->type), cols = numel / param->type.dim[0], rows = rows_of(plan, cols), at = 0;
     const PlanEntry *master = plan_master(plan, param, &at);
@@ -167,8 +208,9 @@ Status pass_load(PassContext *context, Graph **out_graph)
     }
     plan->arrivals = arena_array(plan->arena, Arrival, count + 1);
     plan->num_arrivals = 0;
-    const Codes *codes = find_codes(context->arena, plan);
-    for (int i = 0; i < plan->num_params; i++) TRY(load_param(context->options, plan, graph, plan->params[i], codes));
+    const Codes   *codes = find_codes(context->arena, plan);
+    const Waiting *waiting = find_tiled(context->arena, plan);
+    for (int i = 0; i < plan->num_params; i++) TRY(load_param(context->options, plan, graph, plan->params[i], codes, waiting));
     *out_graph = graph;
     return OK;
 }

@@ -381,6 +381,7 @@ Status pass_precision(PassContext *context, Graph **graph_ref)
     if (options->forward == DT_E2M1) return precision_nvfp4(context, graph);
     if (!p.forward && !(p.backward && is_training(&p))) return OK;
     TRY(check_device(&context->plan->facts));
+    TRY(precision_tiles(context, graph));
     bool trains =
         is_training(&p) || compile_spec(context->options, PROGRAM_MICRO_FIRST) || compile_spec(context->options, PROGRAM_MICRO_NEXT);
     p.codes_alone = p.forward && (p.backward || !trains);

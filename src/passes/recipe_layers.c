@@ -10,7 +10,7 @@ const Param *layers_param(const Value *weight)
     return weight->param ? weight->param : member ? member->param : NULL;
 }
 
-static bool is_weight(const RecipeLayers *layers, const Value *weight)
+bool layers_has_weight(const RecipeLayers *layers, const Value *weight)
 {
     const Param *param = weight->kind == VALUE_PARAM && !weight->producer ? layers_param(weight) : NULL;
     return param && param->is_linear && !param->is_head && !param->is_adapter && weight->type.ndim == 2 && param->layer >= layers->first &&
@@ -19,14 +19,14 @@ static bool is_weight(const RecipeLayers *layers, const Value *weight)
 
 bool layers_is_forward(const RecipeLayers *layers, const Node *node)
 {
-    return node->op == &op_linear && is_weight(layers, node->in[1]);
+    return node->op == &op_linear && layers_has_weight(layers, node->in[1]);
 }
 
 /* Adapters read columns of dy. */
 bool layers_is_dx(const RecipeLayers *layers, const Node *node)
 {
     const LinearAttrs *attrs = node->attrs;
-    return node->op == &op_linear_dx && is_weight(layers, node->in[1]) && attrs->col == 0 &&
+    return node->op == &op_linear_dx && layers_has_weight(layers, node->in[1]) && attrs->col == 0 &&
            node->in[1]->type.dim[0] == type_cols(&node->in[0]->type);
 }
 

@@ -15,6 +15,9 @@ void layers_find(RecipeLayers *layers, Graph *graph, const PrecisionOptions *opt
 /* What a weight is: of a packed one, its first member's parameter. */
 const Param *layers_param(const Value *weight);
 
+/* Whether it is a parameter, or a packed one, of such a layer. */
+bool layers_has_weight(const RecipeLayers *layers, const Value *weight);
+
 /* y = x w^T + bias of such a layer, and dx = dy w. Weight and dx are read in place `in[1]`. */
 bool layers_is_forward(const RecipeLayers *layers, const Node *node);
 bool layers_is_dx(const RecipeLayers *layers, const Node *node);

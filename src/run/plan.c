@@ -128,6 +128,20 @@ int64_t plan_code_bytes(const Plan *plan)
     return bytes;
 }
 
+int64_t plan_tiled_bytes(const Plan *plan)
+{
+    Arena   arena = {0};
+    int64_t bytes = 0;
+    for (int i = 0; i < plan->num_tiled; i++) {
+        const TiledWeight *tiled = &plan->tiled[i];
+        bytes += entry_bytes(plan, arena_printf(&arena, "%s" TILES_TURNED, tiled->codes));
+        bytes += entry_bytes(plan, arena_printf(&arena, "%s" TILES_TURNED, tiled->scale));
+        bytes += entry_bytes(plan, arena_printf(&arena, "%s" TILES_PADDED, tiled->scale));
+    }
+    arena_deinit(&arena);
+    return bytes;
+}
+
 int64_t plan_scale_bytes(const Plan *plan)
 {
     return entry_bytes(plan, PRECISION_SCALES) + entry_bytes(plan, PRECISION_NOW) + entry_bytes(plan, PRECISION_HISTORY);

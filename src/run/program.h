@@ -126,6 +126,16 @@ typedef struct ScaledTensor {
     int                num_params;
 } ScaledTensor;
 
+/* A frozen weight in codes with scales of tiles that products read in this format. Its codes turned, and scales as products read them, are
+ * made when it is loaded: values of the plan under the names of codes and scales with these behind them. */
+#define TILES_TURNED ".turned"
+#define TILES_PADDED ".padded"
+typedef struct TiledWeight {
+    const char        *codes, *scale; /* the plan's values */
+    const char *const *members;       /* the codes of the parameters that it consists of */
+    int                num_members;
+} TiledWeight;
+
 typedef struct Plan {
     Arena      *arena;
     Program    *programs; /* they share all regions, so that a weight is one memory in all of them */
@@ -150,6 +160,8 @@ typedef struct Plan {
     const char   *optimizer; /* its name, which checkpoints keep */
     ScaledTensor *scaled;
     int           num_scaled;
+    TiledWeight  *tiled;
+    int           num_tiled;
     int           num_fp4; /* weights that NVFP4 products read; fp4_bytes: of their codes and scales */
     int64_t       fp4_bytes;
     Arrival      *arrivals; /* parameter by parameter, in order of `params`, from its first element to its last */
@@ -177,6 +189,7 @@ int64_t plan_host_bytes(const Plan *plan);  /* pinned memory of the host */
 /* Of them: codes of weights, and what scales are made from with the scales themselves. */
 int64_t plan_code_bytes(const Plan *plan);
 int64_t plan_scale_bytes(const Plan *plan);
+int64_t plan_tiled_bytes(const Plan *plan); /* what is kept of tiled weights beside codes and scales */
 
 OpCost launch_cost(const Launch *launch);
 /* The dtype of the largest input but for what results are added to: what a matrix unit works on. */

@@ -170,22 +170,22 @@ static const TensorView *plain_result(const Arrival *arrival, const Launch *laun
     return plain ? &launches->args.out[0] : NULL;
 }
 
-/* What a launch makes of a parameter is there already. */
-static Status load_parts(Session *s, const Param *param, const Launch *launch, const LoadSource *source)
+/* What the first launch makes of a parameter is there already; the others make something of that. */
+static Status load_parts(Session *s, const Param *param, const Launch *launch, int count, const LoadSource *source)
 {
     for (int k = 0; k < launch->node->num_out; k++) {
         const TensorView *out = &launch->args.out[k];
         if (!out->data) continue;
         TRY(s->device->api->upload(s->device, out->data, source->part(source->context, param, k), (size_t)type_bytes(&out->type)));
     }
-    return OK;
+    return count > 1 ? s->device->api->run(s->device, launch + 1, count - 1, NULL) : OK;
 }
 
 static Status load_piece(Session *s, const Arrival *arrival, const Launch *launches, int count, const LoadSource *source, float **scratch)
 {
     const Program *program = plan_program(s->plan, PROGRAM_LOAD);
     const Param   *param = arrival->param;
-    if (param->format && source->part && source->part(source->context, param, 0)) return load_parts(s, param, launches, source);
+    if (param->format && source->part && source->part(source->context, param, 0)) return load_parts(s, param, launches, count, source);
     const TensorView *result = source->stored ? plain_result(arrival, launches, count) : NULL;
     const void       *stored = result ? source->stored(source->context, param, arrival->first, type_numel(&result->type)) : NULL;
     if (stored) return s->device->api->upload(s->device, result->data, stored, (size_t)type_bytes(&result->type));

@@ -244,7 +244,8 @@ Status setup_plan(Arena *arena, const HfModel *model, const CompileOptions *opti
 {
     const PrecisionOptions *precision = &options->precision;
     TRY(compile_plan(arena, model->module, &model->config, model->config_name, options, device, out_plan));
-    if ((precision_is_scaled(precision) || precision->forward == DT_E2M1) && !(*out_plan)->num_scaled && !(*out_plan)->num_fp4)
+    if ((precision_is_scaled(precision) || precision->forward == DT_E2M1) && !(*out_plan)->num_scaled && !(*out_plan)->num_tiled &&
+        !(*out_plan)->num_fp4)
         log_warn("all products stay in %s: skip_quant_first_layers, skip_quant_last_layers or qlora leave no layer to quantise%s",
                  dtype_info(options->model_dtype)->name,
                  precision->forward == DT_E2M1 ? ", or no layer has dims that are multiples of 16" : "");
@@ -286,7 +287,7 @@ static void print_base(const Plan *plan, StrBuf *out)
     const WeightFormat *format = NULL;
     int64_t             kept = 0, plain = 0;
     int                 count = 0;
-    char                texts[3][32];
+    char                texts[4][32];
     Arena               arena = {0};
     for (int i = 0; i < plan->num_params; i++) {
         const Param *param = plan->params[i];
@@ -300,8 +301,11 @@ static void print_base(const Plan *plan, StrBuf *out)
         }
     }
     if (format)
-        strbuf_printf(out, "base         %d matrices in %s: %s in place of %s; at most %s are made again at a time\n", count, format->name,
+        strbuf_printf(out, "base         %d matrices in %s: %s in place of %s; at most %s are made again at a time", count, format->name,
                       size_text(kept, texts[0]), size_text(plain, texts[1]), size_text(made_at_use(plan), texts[2]));
+    if (format && plan->num_tiled)
+        strbuf_printf(out, "; %s beside them for products in their own format", size_text(plan_tiled_bytes(plan), texts[3]));
+    if (format) strbuf_puts(out, "\n");
     arena_deinit(&arena);
 }
 

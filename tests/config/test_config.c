@@ -206,7 +206,8 @@ static void keys_without_effect_are_named_and_why(void)
         {"recipe: fp8-hybrid\nmatmul_dtype: bf16\ngradient_dtype: bf16\n", NULL,
          "run.yaml:2:15: matmul_dtype, gradient_dtype: no effect without recipe: bf16\n"},
         {"recipe: fp8-hybrid\nskip_quant_last_layers: 2\n", NULL, ""},
-        {"recipe: fp8-hybrid\nlora: true\nqlora: nf4\n", NULL, "run.yaml:1:9: recipe: no effect without qlora: none\n"},
+        {"recipe: fp8-hybrid\nlora: true\nqlora: nf4\n", NULL, "run.yaml:1:9: recipe: no effect without qlora: none or fp8\n"},
+        {"recipe: fp8-hybrid\nlora: true\nqlora: fp8\n", NULL, ""},
         {"lora: false\nlora_rank: 8\n", NULL, "run.yaml:2:12: lora_rank: no effect without lora: true\n"},
         {"lora_rank: 8\nmaster_dtype: fp32\n", "lora=true", "run.yaml:2:15: master_dtype: no effect when lora is set\n"},
         {"merge_adapter: false\nlora_dropout: 0\neval_steps: 0\n", NULL, ""}, /* ask for nothing */
@@ -317,9 +318,11 @@ static void other_tools_keys_are_answered(void)
     EXPECT_STR(config.datasets.items[0].split, "train");
     EXPECT_CONTAINS(config.notes, "ignored, as they change nothing here: stage, special_tokens, datasets[0].train_on_eos\n");
     /* QLoRA as Axolotl, LLaMA-Factory and the first Surogate write it. */
-    static const char *const qlora[] = {
+    static const char axolotl[] =
         "adapter: qlora\nload_in_4bit: true\nload_in_8bit: false\nbnb_4bit_quant_type: nf4\nbnb_4bit_use_double_quant: true\n"
-        "bnb_4bit_compute_dtype: bfloat16\nbnb_config_kwargs: {bnb_4bit_use_double_quant: true}\n",
+        "bnb_4bit_compute_dtype: bfloat16\nbnb_config_kwargs: {bnb_4bit_use_double_quant: true}\n";
+    static const char *const qlora[] = {
+        axolotl,
         "adapter: qlora\n",
         "finetuning_type: lora\nquantization_bit: 4\nquantization_method: bitsandbytes\n",
         "lora: true\nqlora_bnb: true\nqlora_fp8: false\nqlora_bnb_double_quant: true\n",

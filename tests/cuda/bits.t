@@ -1,6 +1,6 @@
 #!/bin/bash
 # On a GPU: two runs are equal to the bit, and so is one that was killed (SIGKILL) and started again: full and LoRA, several documents in
-# a row and one.
+# a row and one, each recipe, each format of a frozen base.
 cd "$(dirname "$0")/../.." || exit 1
 . tests/shell.sh
 if ! nvidia-smi -L > /dev/null 2>&1; then
@@ -15,18 +15,19 @@ datasets: [{path: $dir/text.txt}]
 sequence_len: 128
 per_device_train_batch_size: 4
 gradient_accumulation_steps: 2
-max_steps: 3000
+max_steps: 1000
 learning_rate: 1e-3
 model_dtype: bf16
 device: cuda
-save_steps: 200
+save_steps: 100
 END
 same() {
     local file
-    for file in "$dir/$1/checkpoint-3000"/{optimizer,*model}.safetensors; do cmp "$file" "$dir/$2/checkpoint-3000/${file##*/}" || return 1; done
+    for file in "$dir/$1/checkpoint-1000"/{optimizer,*model}.safetensors; do cmp "$file" "$dir/$2/checkpoint-1000/${file##*/}" || return 1; done
 }
-for variant in "packed full" "packed lora" "dense full" "dense lora"; do
-    set -- sample_packing=$([[ $variant == packed* ]] && echo true || echo false) lora=$([[ $variant == *lora ]] && echo true || echo false)
+while IFS=: read -r variant keys; do
+    # shellcheck disable=SC2086
+    set -- $keys
     name=${variant// /-}
     start=$EPOCHREALTIME
     run pt "$dir/run.yaml" output_dir="$dir/$name" "$@"
@@ -49,5 +50,17 @@ for variant in "packed full" "packed lora" "dense full" "dense lora"; do
     echo "$variant: $kills kills, $milliseconds ms a run"
     check "$variant: a killed run ends well: $(tail -1 "$dir/err")" [ "$status" = 0 ]
     check "$variant: a killed run is equal" same "$name" "$name-killed"
-done
+done << END
+packed full: sample_packing=true
+packed lora: sample_packing=true lora=true
+dense full: sample_packing=false
+dense lora: sample_packing=false lora=true
+fp8 full: recipe=fp8-hybrid
+fp8 lora: recipe=fp8-hybrid lora=true
+nvfp4 full: recipe=nvfp4
+nf4 base: lora=true qlora=nf4
+fp8 base: lora=true qlora=fp8
+fp8 base and recipe: lora=true qlora=fp8 recipe=fp8-hybrid
+nvfp4 base: lora=true qlora=nvfp4
+END
 finish

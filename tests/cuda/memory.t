@@ -38,5 +38,7 @@ qwen3-1.7b per_device_train_batch_size=4 moment_dtype=bf16
 qwen3-1.7b per_device_train_batch_size=8 lora=true recompute_block=true
 qwen3-8b per_device_train_batch_size=2 lora=true
 qwen3-8b per_device_train_batch_size=1 moment_dtype=bf16 recompute_block=true
+qwen3-8b per_device_train_batch_size=1 lora=true qlora=nf4 recompute_block=true
+qwen3-1.7b per_device_train_batch_size=4 recipe=fp8-hybrid
 END
 finish

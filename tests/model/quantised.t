@@ -67,6 +67,14 @@ run pt "$dir/run.yaml" model="$dir/nf4_codes" output_dir="$dir/full" lora=false
 check "full training: $(cat "$dir/err")" grep -q "they are dequantised to fp32" "$dir/err"
 check "it saves numbers" [ "$(grep -c quantization "$dir/full/config.json")" = 0 ]
 
+# --- products by a folder's own FP8 codes: as by those that we make of its numbers
+run pt "$dir/run.yaml" model="$dir/fp8_codes" model_dtype=bf16 recipe=fp8-hybrid fusion=none output_dir="$dir/blocks_read"
+check "products by codes: $(cat "$dir/err")" grep -q "they stay as they are" "$dir/err"
+run pt "$dir/run.yaml" qlora=fp8 model_dtype=bf16 recipe=fp8-hybrid fusion=none output_dir="$dir/blocks_made"
+check "as by codes that we make: $(tail -1 "$dir/err")" cmp "$dir/blocks_read/adapter_model.safetensors" "$dir/blocks_made/adapter_model.safetensors"
+run pt "$dir/run.yaml" qlora=fp8 model_dtype=bf16 output_dir="$dir/blocks_none"
+check "which aren't those of matrices" [ "$(cmp "$dir/blocks_read/adapter_model.safetensors" "$dir/blocks_none/adapter_model.safetensors" 2>&1)" != "" ]
+
 # --- ModelOpt's own file alone
 cp -r "$dir/nvfp4_numbers" "$dir/modelopt"
 cp "$dir/nvfp4_codes/model.safetensors" "$dir/modelopt"

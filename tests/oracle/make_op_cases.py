@@ -546,12 +546,38 @@ def make_fp8():
     add("fp8_update", "not_applied", [now, history, old, most, torch.zeros(1), torch.tensor([8])], [0 * most, history, old])
 
 
+def make_fp8_blocks():
+    """Scales of 1 x 128 and of 128 x 128, blocks at the edges smaller."""
+    def row_scales(x):
+        across = -(-x.shape[1] // 128)
+        return F.pad(x, (0, across * 128 - x.shape[1])).reshape(-1, across, 128).abs().amax(2) / 448
+
+    def spread(scale, cols):
+        return scale.repeat_interleave(128, 1)[:, :cols]
+    x = f32(rand(5, 300) * torch.exp(rand(5, 1)))
+    scale = row_scales(x)
+    add("fp8_rows_quantise", "rows", [x], [(x / spread(scale, 300)).to(E4M3), scale.t()])
+    x = f32(rand(2, 3, 130))
+    scale = row_scales(x.reshape(6, 130))
+    add("fp8_rows_quantise", "three_dims", [x], [(x.reshape(6, 130) / spread(scale, 130)).to(E4M3).reshape(2, 3, 130), scale.t()])
+
+    codes, scale = rand(150, 270).to(E4M3), f32(rand(2, 3).abs())
+    turned = codes.view(torch.uint8).t().contiguous().view(E4M3)
+    add("fp8_tiles_turn", "edges", [codes, scale], [turned, F.pad(scale.t(), (0, 2)), F.pad(scale, (0, 1))])
+
+    a, b, bias, acc = rand(6, 300).to(E4M3), rand(140, 300).to(E4M3), rand(140), rand(6, 140)
+    sa, sb = f32(rand(6, 3).abs()), f32(rand(2, 3).abs())
+    product = (a.double() * spread(sa, 300)) @ (b.double() * spread(sb.repeat_interleave(128, 0)[:140], 300)).t()
+    add("block_linear", "bias", [a, b, sa.t(), F.pad(sb, (0, 1)), bias], [product + bias])
+    add("block_linear", "acc", [a, b, sa.t(), sb, None, acc], [0.25 * product + acc], alpha=0.25)
+
+
 def main():
     torch.set_num_threads(1)
     for make in (make_embedding, make_linear, make_norms, make_rope, make_attention, make_swiglu, make_losses,
                  make_optimizer, make_lora, make_gelu, make_layer_norm, make_normuon, make_step_scalars,
                  make_step_result, make_copy, make_cast, make_nf4, make_fp8_tiles,
-                 make_nvfp4, make_fp8):
+                 make_nvfp4, make_fp8, make_fp8_blocks):
         make()
     save_file(dict(sorted(tensors.items())), PATH, metadata=dict(cases=json.dumps(cases, sort_keys=True)))
     print("%d cases of %d ops, %d bytes" % (len(cases), len({c.split(".")[0] for c in cases}), os.path.getsize(PATH)))

@@ -18,6 +18,11 @@ static const char tiles_text[] = "graph \"tiles\"\n"
                                  "output codes = q\n"
                                  "output scale = q.1\n";
 
+static const char rows_text[] = "graph \"rows\"\n"
+                                "input x: f32[1024,1024]\n"
+                                "q: e4m3[1024,1024], _ = fp8_rows_quantise(x)\n"
+                                "output codes = q\n";
+
 static const char nvfp4_text[] = "graph \"nvfp4\"\n"
                                  "input x: f32[1024,1024]\n"
                                  "q: e2m1[1024,1024], q.1: e4m3[1024,64], q.2: f32[1] = nvfp4_quantise(x) "
@@ -74,7 +79,7 @@ static void compare(DType dtype, const float *x, const uint8_t *got, int64_t beg
                   (double)x[first], dtype_code(dtype, got, first));
 }
 
-typedef enum Kernel { KERNEL_QUANTISE, KERNEL_TILES, KERNEL_NVFP4 } Kernel;
+typedef enum Kernel { KERNEL_QUANTISE, KERNEL_TILES, KERNEL_ROWS, KERNEL_NVFP4 } Kernel;
 
 static void check_batch(Run *r, Kernel kernel, DType dtype, float *x)
 {
@@ -82,6 +87,7 @@ static void check_batch(Run *r, Kernel kernel, DType dtype, float *x)
     const float    one[FP8_SCALE_FLOATS] = {1, 1};
     float          scale[64];
     if (kernel == KERNEL_TILES) limit(x, 448, 128, 128);
+    if (kernel == KERNEL_ROWS) limit(x, 448, 128, 1);
     if (kernel == KERNEL_NVFP4) limit(x, 6, 16, 1), x[0] = 2688;
     EXPECT_OK(session_write(r->session, "x", x, NUMEL * sizeof *x));
     if (kernel == KERNEL_QUANTISE) EXPECT_OK(session_write(r->session, "scale", one, sizeof one));
@@ -119,6 +125,11 @@ static void codes_of_tiles_are_dtype_s(void)
     check_codes(tiles_text, KERNEL_TILES, DT_E4M3);
 }
 
+static void codes_of_rows_are_dtype_s(void)
+{
+    check_codes(rows_text, KERNEL_ROWS, DT_E4M3);
+}
+
 static void codes_of_nvfp4_are_dtype_s(void)
 {
     check_codes(nvfp4_text, KERNEL_NVFP4, DT_E2M1);
@@ -154,5 +165,5 @@ static void every_code_has_dtype_s_value(void)
     run_close(&r);
 }
 
-TEST_MAIN(TEST(codes_with_a_scale_a_tensor_are_dtype_s), TEST(codes_of_tiles_are_dtype_s), TEST(codes_of_nvfp4_are_dtype_s),
-          TEST(every_code_has_dtype_s_value))
+TEST_MAIN(TEST(codes_with_a_scale_a_tensor_are_dtype_s), TEST(codes_of_tiles_are_dtype_s), TEST(codes_of_rows_are_dtype_s),
+          TEST(codes_of_nvfp4_are_dtype_s), TEST(every_code_has_dtype_s_value))

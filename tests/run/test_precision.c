@@ -241,6 +241,44 @@ static void adapters_have_the_gradients_of_bf16(void)
     }
 }
 
+/* Over a base in FP8 with scales of tiles; unpacked, since tiles of the fixture's packed weights don't line up. */
+static CompileOptions make_tiles(bool recipe)
+{
+    CompileOptions options = make_options(recipe, 2);
+    use_lora(&options);
+    options.weight_format = weight_format_find("fp8");
+    options.no_fuse = 1u << FUSE_QKV | 1u << FUSE_GATE_UP;
+    return options;
+}
+
+static int count_nodes(const Family *f, ProgramKind kind, const OpDef *op)
+{
+    int count = 0;
+    for (const Node *node = plan_program(f->plan, kind)->graph->first; node; node = node->next) count += node->op == op;
+    return count;
+}
+
+static void adapters_over_fp8_tiles_have_the_gradients_of_bf16(void)
+{
+    static const char *const families[] = {"llama", "llama3"};
+    for (int i = 0; i < 2; i++) {
+        CompileOptions over[] = {make_options(false, 2), make_tiles(false)}, fp8 = make_tiles(true);
+        Family         f;
+        use_lora(&over[0]);
+        fp8.max_layers = 1;
+        for (int k = 0; k < 2; k++) {
+            over[k].max_layers = 1;
+            compare_gradients(families[i], &over[k], &fp8, 0.99, 0.995);
+        }
+        open_family(&f, families[i], &fp8);
+        bool by_codes = f.plan->facts.fp8_blocks;
+        EXPECT(f.plan->num_tiled == (by_codes ? 4 : 0) && !f.plan->num_scaled);
+        EXPECT(count_nodes(&f, PROGRAM_MICRO_FIRST, &op_block_linear) > 4 || !by_codes);
+        EXPECT(count_nodes(&f, PROGRAM_CALIBRATE, &op_block_linear) > 4 || !by_codes);
+        family_close(&f);
+    }
+}
+
 /* ---- same bits ---- */
 
 static void train(const char *family, CompileOptions *options, int steps, float *losses, Family *f)
@@ -288,6 +326,22 @@ static void recomputation_changes_no_bit(void)
             family_close(&b);
             arena_deinit(&arena);
         }
+}
+
+static void recomputation_over_fp8_tiles_changes_no_bit(void)
+{
+    CompileOptions keep = make_tiles(true), again = keep;
+    Family         a, b;
+    float          losses[2][6];
+    again.recompute = 1u << PART_BLOCK;
+    train("llama", &keep, 6, losses[0], &a);
+    train("llama", &again, 6, losses[1], &b);
+    EXPECT(memcmp(losses[0], losses[1], sizeof losses[0]) == 0);
+    int kept = count_nodes(&a, PROGRAM_MICRO_FIRST, &op_block_linear);
+    EXPECT(count_nodes(&b, PROGRAM_MICRO_FIRST, &op_block_linear) > kept || !a.plan->facts.fp8_blocks);
+    expect_same(&a, &b, "recomputation over FP8 tiles");
+    family_close(&a);
+    family_close(&b);
 }
 
 /* ---- micro-batches, packing, the loss ---- */
@@ -355,5 +409,6 @@ static void the_loss_is_near_that_of_bf16(void)
 }
 
 TEST_MAIN(TEST(scales_follow_the_formula), TEST(the_first_gradients_are_near_those_of_bf16), TEST(adapters_have_the_gradients_of_bf16),
-          TEST(the_first_gradients_of_nvfp4_are_near_those_of_bf16), TEST(recomputation_changes_no_bit),
+          TEST(adapters_over_fp8_tiles_have_the_gradients_of_bf16), TEST(the_first_gradients_of_nvfp4_are_near_those_of_bf16),
+          TEST(recomputation_changes_no_bit), TEST(recomputation_over_fp8_tiles_changes_no_bit),
           TEST(micro_batches_leave_the_first_amax_and_hardly_change_the_rest), TEST(the_loss_is_near_that_of_bf16))

@@ -62,7 +62,7 @@ same nvfp4 nvfp4-again model.safetensors checkpoint-30/optimizer.safetensors
 
 # --- nor do kills: full training and adapters
 for what in "fp8 recipe=fp8_hybrid fp8_amax_history=4 lora=false" "fp8-lora recipe=fp8_hybrid fp8_amax_history=4 lora=true" \
-    "nvfp4 recipe=nvfp4 lora=false" "nvfp4-lora recipe=nvfp4 lora=true"; do
+    "fp8-tiles-lora recipe=fp8_hybrid lora=true qlora=fp8 fusion=none" "nvfp4 recipe=nvfp4 lora=false" "nvfp4-lora recipe=nvfp4 lora=true"; do
     name=${what%% *}
     keys="model_dtype=bf16 save_steps=3 max_steps=20 ${what#* }"
     file=$([[ $name == *lora ]] && echo adapter_model.safetensors || echo model.safetensors)
@@ -111,6 +111,31 @@ bf16=$(weights) fp8=$(weights recipe=fp8-hybrid) forward=$(weights matmul_dtype=
 check "frozen weights are kept in codes alone, in both layouts: $fp8 bytes, $bf16 in bf16" [ $((fp8 - bf16)) -lt 4096 -a "$fp8" -ge "$bf16" ]
 check "beside them where the backward pass reads bf16: $forward bytes" [ "$forward" -gt $((bf16 + 8192)) ]
 
+# --- adapters over a base in FP8 tiles, which is multiplied as it is: packed (down and o alone) or not
+train tiles-bf16 30 lora=true lora_rank=4 qlora=fp8
+for fusion in all none; do
+    keys="lora=true lora_rank=4 qlora=fp8 recipe=fp8-hybrid fusion=$fusion"
+    # shellcheck disable=SC2086
+    train tiles-$fusion 30 $keys
+    near lora-bf16 tiles-$fusion step 0.005
+    near tiles-bf16 tiles-$fusion step 0.005
+    near tiles-bf16 tiles-$fusion eval 0.005
+    check "$fusion: other products" [ "$(cmp "$dir/tiles-bf16/adapter_model.safetensors" "$dir/tiles-$fusion/adapter_model.safetensors" 2>&1)" != "" ]
+    # shellcheck disable=SC2086
+    train tiles-$fusion-again 30 $keys recompute_block=true threads=1
+    same tiles-$fusion tiles-$fusion-again adapter_model.safetensors checkpoint-30/optimizer.safetensors
+done
+keys="model_dtype=bf16 lora=true qlora=fp8 recipe=fp8-hybrid fusion=none"
+# shellcheck disable=SC2086
+run plan "$dir/run.yaml" $keys
+check "plan: $(cat "$dir/out")" grep -qE "^base .* at most 0 B are made again at a time; [0-9.]+ KiB beside them for products in their own format" "$dir/out"
+# shellcheck disable=SC2086
+run explain "$dir/run.yaml" $keys
+check "explain: their codes are read" [ "$(grep -c "block_linear(.*\.codes\.turned" "$dir/out")" -gt 0 -a "$(grep -c fp8_tiles_dequantise "$dir/out")" = 0 ]
+# shellcheck disable=SC2086
+run explain "$dir/run.yaml" $keys --gpu l40s
+check "explain: another GPU makes matrices: $(cat "$dir/err")" [ "$(grep -c block_linear "$dir/out")" = 0 -a "$(grep -c fp8_tiles_dequantise "$dir/out")" -gt 0 ]
+
 # --- what is shown, and what is refused
 run plan "$dir/run.yaml" model_dtype=bf16 recipe=fp8-hybrid
 check "plan: $(cat "$dir/out")" grep -qE '^fp8 +[0-9]+ tensors with scales; codes of weights [0-9.]+ KiB, scales and their history' "$dir/out"
@@ -148,6 +173,8 @@ for keys in "recipe=fp8-hybrid skip_quant_first_layers=2" "recipe=nvfp4 skip_qua
     run plan "$dir/run.yaml" model_dtype=bf16 $keys
     says "warning: all products stay in bf16"
 done
+run plan "$dir/run.yaml" model_dtype=bf16 recipe=fp8-hybrid lora=true qlora=fp8
+check "products of FP8 tiles are some: $(cat "$dir/err")" [ "$status" = 0 -a ! -s "$dir/err" ]
 run plan "$dir/run.yaml" model_dtype=bf16 recipe=fp8-hybrid model="$dir/odd"
 check "FP8 takes dims of all kinds" [ "$status" = 0 -a ! -s "$dir/err" ]
 finish

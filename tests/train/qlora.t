@@ -82,7 +82,9 @@ refused "a resumed run keeps its format" 2 "qlora" -- pt "$dir/run.yaml" output_
 # ---- plan, explain ----
 
 run plan "$dir/run.yaml" recipe=fp8-hybrid
-check "a recipe has no say in what is made at use" grep -q "warning: .*recipe: fp8-hybrid has no effect on the matrices that qlora keeps" "$dir/err"
+check "a recipe has no say in what is made at use" grep -q "warning: .*recipe: no effect without qlora: none or fp8" "$dir/err"
+run plan "$dir/run.yaml" recipe=fp8-hybrid qlora=fp8
+check "but in products of codes: $(cat "$dir/err")" [ "$(grep -c "no effect" "$dir/err")" = 0 ]
 
 run plan "$dir/run.yaml" --json
 quantised=$(sed -E 's/.*"weights": ([0-9]+).*/\1/' "$dir/out")

@@ -43,7 +43,7 @@ static int64_t memory_limit(void)
 void cpu_facts(int num_threads, DeviceFacts *out)
 {
     cpu_set_t set;
-    *out = (DeviceFacts){.num_workers = num_threads};
+    *out = (DeviceFacts){.num_workers = num_threads, .fp8_blocks = true};
     cpu_name(out->name, sizeof out->name);
     out->memory_bytes = (int64_t)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE);
     int64_t limit = memory_limit();

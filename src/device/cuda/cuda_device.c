@@ -47,7 +47,7 @@ static Status facts(Device *device, DeviceFacts *out)
         const char *name;
         double      bf16_tflops, fp8_tflops, fp4_tflops, fp32_tflops, gbytes_per_second, link_gbytes_per_second;
     } gpus[] = {
-#define GPU(id, name, memory, bf16, fp8, fp4, fp32, bandwidth, link) {name, bf16, fp8, fp4, fp32, bandwidth, link},
+#define GPU(id, name, sm, memory, bf16, fp8, fp4, fp32, bandwidth, link) {name, bf16, fp8, fp4, fp32, bandwidth, link},
 #include "device/null/gpus.def"
 #undef GPU
     };
@@ -55,7 +55,8 @@ static Status facts(Device *device, DeviceFacts *out)
     size_t      free_bytes, total;
     TRY(enter(cuda));
     CUDA_TRY(cudaMemGetInfo(&free_bytes, &total));
-    *out = (DeviceFacts){.memory_bytes = (int64_t)free_bytes, .launch_seconds = 2e-6, .num_workers = 1};
+    *out = (DeviceFacts){
+        .memory_bytes = (int64_t)free_bytes, .launch_seconds = 2e-6, .num_workers = 1, .fp8_blocks = cuda_gemm_has_blocks(cuda)};
     snprintf(out->name, sizeof out->name, "%s", cuda->name);
     for (size_t i = 0; i < sizeof gpus / sizeof gpus[0]; i++) {
         if (strcmp(gpus[i].name, cuda->name) != 0) continue;

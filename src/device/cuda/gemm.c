@@ -16,7 +16,8 @@ enum {
     MAX_ALGOS = 16,
     KEY_BYTES = 160,
     ALGO_WORDS = sizeof(cublasLtMatmulAlgo_t) / sizeof(uint64_t),
-    ALIGN = 16 /* bytes: more is of no use */
+    ALIGN = 16, /* bytes: more is of no use */
+    FIRST_WITH_BLOCKS = 120900
 };
 
 typedef struct GemmPlan {
@@ -79,13 +80,32 @@ static bool fp8_fits(const Gemm *g)
     return formats && along_k && aligned && g->n % ALIGN == 0 && g->k % ALIGN == 0;
 }
 
+static bool has_blocks(const Gemm *g)
+{
+    return g->a.scaling != GEMM_SCALE_WHOLE || g->b.scaling != GEMM_SCALE_WHOLE;
+}
+
+bool cuda_gemm_has_blocks(const CudaDevice *device)
+{
+    return device->sm == 90 && device->lib.cublas_version >= FIRST_WITH_BLOCKS;
+}
+
+/* Scales of blocks: rows of a in fours, rows of b's scales in whole 16 bytes. */
+static bool blocks_fit(const CudaDevice *device, const Gemm *g)
+{
+    bool scaled = g->a.scaling == GEMM_SCALE_ROWS && g->b.scaling == GEMM_SCALE_TILES && fp8_fits(g);
+    return !has_blocks(g) ||
+           (scaled && cuda_gemm_has_blocks(device) && g->m % 4 == 0 && g->a.scale_stride == g->m && g->b.scale_stride % 4 == 0);
+}
+
 static void key_of(const Gemm *g, char out[KEY_BYTES])
 {
     int n = snprintf(out, KEY_BYTES, "%lld,%lld,%lld,%c%c,%d,%d%d%d,%d,%lld,%lld,%lld,%u,%u,%u", (long long)g->m, (long long)g->n,
                      (long long)g->k, g->a.trans ? 't' : 'n', g->b.trans ? 't' : 'n', g->accumulate, g->a.dtype, g->b.dtype, g->c.dtype,
                      bias_kind(g), (long long)g->a.stride, (long long)g->b.stride, (long long)g->c.stride, alignment_of(&g->a),
                      alignment_of(&g->b), alignment_of(&g->c));
-    if (is_fp8(&g->a) || is_fp8(&g->b)) snprintf(out + n, (size_t)(KEY_BYTES - n), ",f%d%d", fp8_fits(g), g->fast);
+    if (is_fp8(&g->a) || is_fp8(&g->b)) n += snprintf(out + n, (size_t)(KEY_BYTES - n), ",f%d%d", fp8_fits(g), g->fast);
+    if (has_blocks(g)) snprintf(out + n, (size_t)(KEY_BYTES - n), ",b%d%d", g->a.scaling, g->b.scaling);
 }
 
 /* ---- the cache on disk ---- */
@@ -231,6 +251,17 @@ static Status set_desc(const CudaLibraries *lib, cublasLtMatmulDesc_t desc, cubl
     return OK;
 }
 
+/* Algorithms are chosen before it is known where the scales lie, and the library may want pointers even so: these are never followed. */
+static Status set_blocks(const CudaLibraries *lib, cublasLtMatmulDesc_t desc)
+{
+    cublasLtMatmulMatrixScale_t tiles = CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F, rows = CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F;
+    uintptr_t                   aligned = 256;
+    TRY(set_desc(lib, desc, CUBLASLT_MATMUL_DESC_A_SCALE_MODE, &tiles, sizeof tiles));
+    TRY(set_desc(lib, desc, CUBLASLT_MATMUL_DESC_B_SCALE_MODE, &rows, sizeof rows));
+    TRY(set_desc(lib, desc, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, &aligned, sizeof aligned));
+    return set_desc(lib, desc, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, &aligned, sizeof aligned);
+}
+
 static Status make_descriptors(const CudaLibraries *lib, const Gemm *g, GemmPlan *plan)
 {
     cublasOperation_t first = g->b.trans ? CUBLAS_OP_T : CUBLAS_OP_N, second = g->a.trans ? CUBLAS_OP_T : CUBLAS_OP_N;
@@ -241,6 +272,7 @@ static Status make_descriptors(const CudaLibraries *lib, const Gemm *g, GemmPlan
         int8_t fast = 1;
         TRY(set_desc(lib, plan->desc, CUBLASLT_MATMUL_DESC_FAST_ACCUM, &fast, sizeof fast));
     }
+    if (has_blocks(g)) TRY(set_blocks(lib, plan->desc));
     if (g->epilogue == GEMM_BIAS) {
         cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_BIAS;
         cudaDataType_t     type = type_of(g->bias.dtype);
@@ -322,9 +354,10 @@ static GemmPlan *plan_of(CudaDevice *device, const Gemm *g)
     GemmPlan *plan = &cache->plans[cache->num_plans++];
     memset(plan, 0, sizeof *plan);
     memcpy(plan->key, key, sizeof key);
-    if (!dtypes_fit(g) || make_descriptors(lib, g, plan) != OK) return plan;
+    if (!dtypes_fit(g) || !blocks_fit(device, g) || make_descriptors(lib, g, plan) != OK) return plan;
     cublasLtMatmulHeuristicResult_t results[MAX_ALGOS];
     plan->supported = find_algos(lib, g, plan, results) > 0;
+    if (!plan->supported && has_blocks(g)) cuda_host_log("cuBLASLt: no algorithm for the product %s: our own, slow kernel is used", key);
     if (plan->supported) plan->algo = results[0].algo;
     if (plan->supported) take_known(lib, cache, plan);
     return plan;

@@ -10,6 +10,8 @@ extern "C" {
 #endif
 /* Whether cuBLASLt does it; data that aren't known yet count as well aligned. */
 bool cuda_gemm_supported(CudaDevice *device, const Gemm *gemm);
+/* Whether it multiplies FP8 with scales of blocks: on sm_90 alone, from cuBLAS 12.9 on. */
+bool cuda_gemm_has_blocks(const CudaDevice *device);
 /* Measures the algorithms for this shape unless it is known from an earlier call or the cache on disk. Overwrites and
  * zeroes a, b, c. */
 Status cuda_gemm_prepare(CudaDevice *device, const Gemm *gemm, void *workspace, size_t workspace_bytes);

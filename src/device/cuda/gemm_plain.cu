@@ -9,10 +9,16 @@ static __device__ __forceinline__ int64_t index_of(const GemmOperand &x, int64_t
     return x.offset + (x.trans ? col * x.stride + row : row * x.stride + col);
 }
 
-static __device__ __forceinline__ float get(const GemmOperand &x, int64_t row, int64_t col)
+static __device__ __forceinline__ float get(const GemmOperand &x, int64_t row, int64_t col, bool row_is_k)
 {
     int64_t i = index_of(x, row, col);
-    return DT_SET(x.dtype) & DT_SET_FP8 ? fp8_get(x.data, x.dtype, i) : elem_get(x.data, x.dtype, i);
+    float   value = DT_SET(x.dtype) & DT_SET_FP8 ? fp8_get(x.data, x.dtype, i) : elem_get(x.data, x.dtype, i);
+    return x.scaling == GEMM_SCALE_WHOLE ? value : value * gemm_block_scale(&x, row_is_k ? col : row, row_is_k ? row : col);
+}
+
+static __device__ __forceinline__ float whole_scale(const GemmOperand &x)
+{
+    return x.scale && x.scaling == GEMM_SCALE_WHOLE ? *x.scale : 1.0f;
 }
 
 /* A block makes EDGE x EDGE of c, a thread 4 of a column apart by 8 rows; sums go over k in order. */
@@ -27,7 +33,7 @@ static __global__ void __launch_bounds__(THREADS) gemm_tiles(Gemm g)
             /* x runs along memory: k of an untransposed a, rows of a transposed one */
             int64_t ar = row + (g.a.trans ? x : i), ak = k + (g.a.trans ? i : x), bk = k + (g.b.trans ? x : i),
                     bc = col + (g.b.trans ? i : x);
-            float a = ar < g.m && ak < g.k ? get(g.a, ar, ak) : 0, b = bc < g.n && bk < g.k ? get(g.b, bk, bc) : 0;
+            float a = ar < g.m && ak < g.k ? get(g.a, ar, ak, false) : 0, b = bc < g.n && bk < g.k ? get(g.b, bk, bc, true) : 0;
             a_tile[g.a.trans ? x : i][g.a.trans ? i : x] = a;
             b_tile[g.b.trans ? x : i][g.b.trans ? i : x] = b;
         }
@@ -37,7 +43,7 @@ static __global__ void __launch_bounds__(THREADS) gemm_tiles(Gemm g)
             for (int i = 0; i < 4; i++) sum[i] += a_tile[y + 8 * i][p] * b_tile[p][x];
         __syncthreads();
     }
-    float factor = g.alpha * (g.a.scale ? *g.a.scale : 1.0f) * (g.b.scale ? *g.b.scale : 1.0f);
+    float factor = g.alpha * whole_scale(g.a) * whole_scale(g.b);
     for (int i = 0; i < 4; i++) {
         int64_t r = row + y + 8 * i, c = col + x, at = index_of(g.c, r, c);
         if (r >= g.m || c >= g.n) continue;

@@ -9,12 +9,12 @@
 
 typedef struct GpuFacts {
     const char *id, *name;
-    int         memory_mib;
+    int         sm, memory_mib;
     double      bf16_tflops, fp8_tflops, fp4_tflops, fp32_tflops, gbytes_per_second, link_gbytes_per_second;
 } GpuFacts;
 
 static const GpuFacts gpus[] = {
-#define GPU(id, name, memory, bf16, fp8, fp4, fp32, bandwidth, link) {id, name, memory, bf16, fp8, fp4, fp32, bandwidth, link},
+#define GPU(id, name, sm, memory, bf16, fp8, fp4, fp32, bandwidth, link) {id, name, sm, memory, bf16, fp8, fp4, fp32, bandwidth, link},
 #include "device/null/gpus.def"
 #undef GPU
 };
@@ -145,7 +145,7 @@ static const DeviceApi null_api = {
 const char *device_null_names(void)
 {
     static const char names[] =
-#define GPU(id, name, memory, bf16, fp8, fp4, fp32, bandwidth, link) ", " id
+#define GPU(id, name, sm, memory, bf16, fp8, fp4, fp32, bandwidth, link) ", " id
 #include "device/null/gpus.def"
 #undef GPU
         ;
@@ -160,7 +160,8 @@ static void gpu_facts(const GpuFacts *gpu, DeviceFacts *out)
                          .link_in = gpu->link_gbytes_per_second * 1e9,
                          .link_out = gpu->link_gbytes_per_second * 1e9,
                          .launch_seconds = 2e-6,
-                         .num_workers = 1};
+                         .num_workers = 1,
+                         .fp8_blocks = gpu->sm == 90};
     out->gemm_flops[DT_F32] = gpu->fp32_tflops * 1e12;
     out->gemm_flops[DT_BF16] = gpu->bf16_tflops * 1e12;
     out->gemm_flops[DT_E4M3] = out->gemm_flops[DT_E5M2] = gpu->fp8_tflops * 1e12;
