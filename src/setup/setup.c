@@ -246,9 +246,10 @@ Status setup_plan(Arena *arena, const HfModel *model, const CompileOptions *opti
     TRY(compile_plan(arena, model->module, &model->config, model->config_name, options, device, out_plan));
     if ((precision_is_scaled(precision) || precision->forward == DT_E2M1) && !(*out_plan)->num_scaled && !(*out_plan)->num_tiled &&
         !(*out_plan)->num_fp4)
-        log_warn("all products stay in %s: skip_quant_first_layers, skip_quant_last_layers or qlora leave no layer to quantise%s",
-                 dtype_info(options->model_dtype)->name,
-                 precision->forward == DT_E2M1 ? ", or no layer has dims that are multiples of 16" : "");
+        log_warn(
+            "all products stay in %s: skip_quant_first_layers, skip_quant_last_layers, qlora or dims that aren't multiples of 16 leave "
+            "no layer to quantise",
+            dtype_info(options->model_dtype)->name);
     return OK;
 }
 
