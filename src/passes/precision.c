@@ -382,7 +382,8 @@ Status pass_precision(PassContext *context, Graph **graph_ref)
     if (!p.forward && !(p.backward && is_training(&p))) return OK;
     TRY(check_device(&context->plan->facts));
     TRY(precision_tiles(context, graph));
-    bool trains = compile_spec(context->options, PROGRAM_MICRO_FIRST) || compile_spec(context->options, PROGRAM_MICRO_NEXT);
+    bool trains =
+        is_training(&p) || compile_spec(context->options, PROGRAM_MICRO_FIRST) || compile_spec(context->options, PROGRAM_MICRO_NEXT);
     p.codes_alone = p.forward && (p.backward || !trains);
     layers_find(&p.layers, graph, options);
     start(&p);

@@ -32,6 +32,7 @@ typedef struct Nvfp4 {
     RecipeLayers            layers;
     Graph                  *graph;
     const PrecisionOptions *options;
+    Plan                   *plan;
     ProgramKind             kind;
     Made                   *made; /* by id of a value that was there before */
 } Nvfp4;
@@ -153,7 +154,9 @@ static Status round_weight(const Nvfp4 *p, Node *reader)
                 parts[k] = lasting;
             else
                 value_place_in(parts[k], lasting, 0);
+            if (p->kind == PROGRAM_MICRO_FIRST) p->plan->fp4_bytes += type_bytes(&lasting->type);
         }
+        p->plan->num_fp4 += p->kind == PROGRAM_MICRO_FIRST;
         TRY(dequantise(p, weight, parts, reader, false, NODE_AT_USE, &made->along));
     }
     node_set_input(reader, 1, made->along);
@@ -176,7 +179,7 @@ static Status rewrite(const Nvfp4 *p, Node *node)
 Status precision_nvfp4(PassContext *context, Graph *graph)
 {
     const ProgramSpec *spec = &context->program->spec;
-    Nvfp4              p = {.graph = graph, .options = &context->options->precision, .kind = spec->kind};
+    Nvfp4              p = {.graph = graph, .options = &context->options->precision, .plan = context->plan, .kind = spec->kind};
     FAIL_IF(is_training(&p) && spec->batch * spec->seq % NVFP4_BLOCK, ERR_UNSUPPORTED,
             "recipe nvfp4: a micro-batch has %lld tokens (sequences x sequence_len); expected a multiple of %d",
             (long long)(spec->batch * spec->seq), NVFP4_BLOCK);

@@ -213,6 +213,7 @@ void plan_write_json(const Plan *plan, StrBuf *out)
     if (plan->num_scaled)
         strbuf_printf(out, "\"fp8\": {\"tensors\": %d, \"code_bytes\": %lld, \"scale_bytes\": %lld}, ", plan->num_scaled,
                       (long long)plan_code_bytes(plan), (long long)plan_scale_bytes(plan));
+    if (plan->num_fp4) strbuf_printf(out, "\"fp4\": {\"weights\": %d, \"code_bytes\": %lld}, ", plan->num_fp4, (long long)plan->fp4_bytes);
     strbuf_puts(out, "\"programs\": {");
     for (int i = 0; i < plan->num_programs; i++) {
         const Program *p = &plan->programs[i];

@@ -162,6 +162,8 @@ typedef struct Plan {
     int           num_scaled;
     TiledWeight  *tiled;
     int           num_tiled;
+    int           num_fp4; /* weights that NVFP4 products read; fp4_bytes: of their codes and scales */
+    int64_t       fp4_bytes;
     Arrival      *arrivals; /* parameter by parameter, in order of `params`, from its first element to its last */
     int           num_arrivals;
 } Plan;

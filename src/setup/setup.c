@@ -1,6 +1,7 @@
 /* Choices that a run file leaves open are made here, and nowhere else. */
 #include "setup/setup.h"
 
+#include "base/log.h"
 #include "data/record.h"
 #include "files/hub.h"
 #include "model/weights.h"
@@ -241,7 +242,15 @@ Status setup_device(const Config *config, const char *gpu, Device **out_device)
 
 Status setup_plan(Arena *arena, const HfModel *model, const CompileOptions *options, Device *device, Plan **out_plan)
 {
-    return compile_plan(arena, model->module, &model->config, model->config_name, options, device, out_plan);
+    const PrecisionOptions *precision = &options->precision;
+    TRY(compile_plan(arena, model->module, &model->config, model->config_name, options, device, out_plan));
+    if ((precision_is_scaled(precision) || precision->forward == DT_E2M1) && !(*out_plan)->num_scaled && !(*out_plan)->num_tiled &&
+        !(*out_plan)->num_fp4)
+        log_warn(
+            "all products stay in %s: skip_quant_first_layers, skip_quant_last_layers, qlora or dims that aren't multiples of 16 leave "
+            "no layer to quantise",
+            dtype_info(options->model_dtype)->name);
+    return OK;
 }
 
 Status setup_session(Arena *arena, const Config *config, const HfModel *model, const CompileOptions *options, Device *device,
@@ -313,6 +322,7 @@ void setup_print_plan(const Config *config, const Plan *plan, StrBuf *out)
                       size_text(plan_code_bytes(plan), text));
         strbuf_printf(out, ", scales and their history %s\n", size_text(plan_scale_bytes(plan), text));
     }
+    if (plan->num_fp4) strbuf_printf(out, "fp4          %d weights in codes: %s\n", plan->num_fp4, size_text(plan->fp4_bytes, text));
     strbuf_puts(out, "\nmemory\n");
     for (int i = 0; i < REGION_COUNT; i++)
         if (plan->region_bytes[SPACE_DEVICE][i])

@@ -344,11 +344,13 @@ static void other_tools_keys_are_answered(void)
     EXPECT_CONTAINS(config.notes, "run.yaml:1:1: bf16 is read as model_dtype: fp32\n");
     EXPECT_CONTAINS(options[KEY_run_gradient_dtype].help,
                     "Activation gradients and inputs of backward products"); /* not those of weights */
+    EXPECT_OK(parse("recipe: nvfp4\nfp4_backend: cudnn\n", NULL, NULL));
     EXPECT_OK(parse("recipe: fp8_hybrid\nfp8_amax_history: 16\n", NULL, NULL));
     EXPECT_INT(config.recipe, OPT_RECIPE_FP8_HYBRID);
     static const char *const cases[][2] = {
         {"recipe: int8\n", "expected one of bf16, fp8-hybrid, nvfp4, found \"int8\""},
         {"fp8: true\n", "run.yaml:1:1: fp8: set recipe: fp8-hybrid"},
+        {"fp4_backend: cublas\n", "run.yaml:1:1: fp4_backend: expected cutlass or cudnn"},
         {"matmul_dtype: e5m2\n", "expected one of fp32, bf16, e4m3, found \"e5m2\""},
         {"gradient_dtype: e4m3\n", "expected one of fp32, bf16, e5m2, found \"e4m3\""},
         {"load_in_8bit: true\n", "run.yaml:1:1: load_in_8bit: of 8 bits there is qlora: fp8"},

@@ -185,8 +185,10 @@ __attribute__((unused)) static void family_load(Family *f)
 __attribute__((unused)) static void family_batch(Family *f, const int32_t *ids, const int32_t *labels, const int32_t *positions,
                                                  const int32_t *doc_start, int first, int rows, float inv_tokens, int64_t step)
 {
-    size_t  skip = (size_t)first * FAMILY_T, bytes = (size_t)rows * FAMILY_T * 4;
-    int32_t doc_id[FAMILY_TOKENS];
+    size_t skip = (size_t)first * FAMILY_T, bytes = (size_t)rows * FAMILY_T * 4;
+    enum { MOST_ROWS = 8 };
+    int32_t doc_id[MOST_ROWS * FAMILY_T];
+    CHECK(rows <= MOST_ROWS);
     for (int i = 0; i < rows * FAMILY_T; i++) doc_id[i] = (first + i / FAMILY_T) * 1000 + doc_start[skip + (size_t)i];
     int64_t steps[STEP_COUNT] = {1234, step, 0, 0};
     float   hyper[HYPER_COUNT] = {[HYPER_INV_TOKENS] = inv_tokens};

@@ -141,6 +141,10 @@ run plan "$dir/run.yaml" model_dtype=bf16 recipe=fp8-hybrid
 check "plan: $(cat "$dir/out")" grep -qE '^fp8 +[0-9]+ tensors with scales; codes of weights [0-9.]+ KiB, scales and their history' "$dir/out"
 run plan "$dir/run.yaml" --json model_dtype=bf16 recipe=fp8-hybrid
 check "plan --json" grep -qE '"fp8": \{"tensors": [0-9]+, "code_bytes": [1-9][0-9]*, "scale_bytes": [1-9][0-9]*\}' "$dir/out"
+run plan "$dir/run.yaml" model_dtype=bf16 recipe=nvfp4
+check "plan of nvfp4: $(cat "$dir/out")" grep -qE '^fp4 +[1-9][0-9]* weights in codes: [0-9.]+ KiB' "$dir/out"
+run plan "$dir/run.yaml" --json model_dtype=bf16 recipe=nvfp4
+check "plan --json of nvfp4" grep -qE '"fp4": \{"weights": [1-9][0-9]*, "code_bytes": [1-9][0-9]*\}' "$dir/out"
 run explain "$dir/run.yaml" model_dtype=bf16 recipe=fp8-hybrid
 check "explain: $(grep -c scaled_linear "$dir/out") products" grep -qE 'e4m3.* = fp8_quantise' "$dir/out"
 run explain "$dir/run.yaml" --program calibrate model_dtype=bf16 recipe=fp8-hybrid
@@ -159,4 +163,18 @@ refused "tokens of no whole blocks" 2 "a micro-batch has 31 tokens" "expected a 
     plan "$dir/run.yaml" recipe=nvfp4 model_dtype=bf16 sequence_len=31 per_device_train_batch_size=1
 run plan "$dir/run.yaml" recipe=fp8-hybrid model_dtype=bf16 gradient_dtype=bf16
 check "what the recipe overrides: $(cat "$dir/err")" grep -qF "gradient_dtype: no effect without recipe: bf16" "$dir/err"
+
+# --- a recipe that finds no layer says so
+"$SUROGATE" new --arch qwen3-tiny --random --tokenizer "$dir/tokenizer" "$dir/odd" hidden_size=40 intermediate_size=24 vocab_size=300 \
+    head_dim=10 max_position_embeddings=128 2> /dev/null
+for keys in "recipe=fp8-hybrid skip_quant_first_layers=2" "recipe=nvfp4 skip_quant_last_layers=2" "recipe=nvfp4 model=$dir/odd" \
+    "lora=true qlora=nf4 matmul_dtype=e4m3" "lora=true qlora=nf4 gradient_dtype=e5m2"; do
+    # shellcheck disable=SC2086
+    run plan "$dir/run.yaml" model_dtype=bf16 $keys
+    says "warning: all products stay in bf16"
+done
+run plan "$dir/run.yaml" model_dtype=bf16 recipe=fp8-hybrid lora=true qlora=fp8
+check "products of FP8 tiles are some: $(cat "$dir/err")" [ "$status" = 0 -a ! -s "$dir/err" ]
+run plan "$dir/run.yaml" model_dtype=bf16 recipe=fp8-hybrid model="$dir/odd"
+check "FP8 takes dims of all kinds" [ "$status" = 0 -a ! -s "$dir/err" ]
 finish
