@@ -5,7 +5,6 @@
 
 enum { IN_CODES, IN_ABSMAX, IN_NESTED, IN_OFFSET };
 enum { THREADS = 256, N = 8, TURNS = 4, PACKS_PER_CTA = THREADS * TURNS, PACKS_PER_BLOCK = NF4_BLOCK / N };
-enum { MOST_CTAS = 1056 }; /* all that run at once on the largest GPUs: each fills its tables once */
 
 /* Of one weight. */
 typedef struct Scales {
@@ -97,7 +96,7 @@ static Status nf4_dequantise_run(const KernelArgs *args)
         members.packs[m] = packed ? at[m].numel / N : 0;
         most = at[m].numel > most ? at[m].numel : most;
     }
-    dim3 grid(min(cuda_grid(cuda_div_up(most, N), PACKS_PER_CTA), (unsigned)MOST_CTAS), (unsigned)count);
+    dim3 grid((unsigned)cuda_grid(cuda_div_up(most, N), PACKS_PER_CTA), (unsigned)count);
     CUDA_FLOAT(w->type.dtype, T, { nf4_packs<T><<<grid, THREADS, 0, cuda_stream(args)>>>(codes, s, (T *)w->data, members); });
     return CUDA_LAUNCHED();
 }
