@@ -350,9 +350,9 @@ static void micro_batches_leave_the_first_amax_and_hardly_change_the_rest(void)
 {
     enum { STEPS = 50 };
 #ifdef FAMILY_CUDA
-    /* Products of other shapes sum in another order. A code that this flips is another number altogether, so that the largest
-     * gradients of 50 steps say little: on one H200 they differ by up to 6 %. */
-    const float rounding = 0.01f, most_apart = INFINITY;
+    /* Products of other shapes sum in another order, and a code that this flips is quite another number: on one H200 scales of
+     * gradients differ by up to 6 % after 50 steps. */
+    const float rounding = 0.01f, most_apart = 0.1f;
 #else
     const float rounding = 0, most_apart = 0.02f;
 #endif
