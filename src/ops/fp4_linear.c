@@ -1,8 +1,10 @@
-/* fp4_linear: y = alpha a b^T + bias over the last dim, of e2m1 codes times the scales of their blocks times one number a tensor (ops/nvfp4.h).
+/* fp4_linear: y = alpha a b^T + bias over the last dim, of e2m1 codes times the scales of their blocks times one number a tensor
+ * (ops/nvfp4.h).
  *
- * Scales lie where cuBLASLt has tensor cores of sm_100 and later read them (CUBLASLT_MATMUL_MATRIX_SCALE_VEC16_UE4M3), and both operands are
- * stored along the dim that is summed over, the only way that those multiply FP4. The CPU reads the same bytes, so that what a GPU would be
- * asked is checked where there is none. A code times its scale is exact in fp32: what both make differs by the order of sums alone. */
+ * Scales lie where cuBLASLt has tensor cores of sm_100 and later read them (CUBLASLT_MATMUL_MATRIX_SCALE_VEC16_UE4M3), and both operands
+ * are stored along the dim that is summed over, the only way that those multiply FP4. The CPU reads the same bytes, so that what a GPU
+ * would be asked is checked where there is none. A code times its scale is exact in fp32: what both make differs by the order of sums
+ * alone. */
 #include "ops/gemm.h"
 #include "ops/nvfp4.h"
 
@@ -55,7 +57,7 @@ static void decode_task(void *context, int64_t task, int worker)
 
 static void decode(const KernelArgs *args, int codes, int scale, float *out)
 {
-    Decode d = {&args->in[codes], &args->in[scale], out};
+    Decode  d = {&args->in[codes], &args->in[scale], out};
     int64_t cols = type_cols(&d.codes->type);
     pool_run(args->pool, div_up(type_rows(&d.codes->type), rows_per_task(cols)), decode_task, &d);
 }
