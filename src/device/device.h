@@ -23,6 +23,7 @@ typedef struct DeviceFacts {
     double        launch_seconds;       /* fixed cost of a step in a replayed program */
     int           num_workers;          /* CPU: threads */
     bool          fp8_blocks;           /* multiplies FP8 operands whose blocks have scales in their own format */
+    bool          fp4_blocks;           /* multiplies FP4 operands with scales of blocks (op fp4_linear) */
     const OpRate *rates;                /* NULL: none were measured */
 } DeviceFacts;
 

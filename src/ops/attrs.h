@@ -65,6 +65,7 @@ typedef struct DequantiseAttrs { /* nf4_dequantise, fp8_tiles_dequantise, nvfp4_
     int64_t dtype;               /* of the result; 0: f32 */
     int64_t rows[DEQUANTISE_MAX_MEMBERS];
     bool    transposed; /* nvfp4_dequantise: the result is the transpose of what the codes stand for */
+    bool    tiled;      /* nvfp4_dequantise: scales lie in tiles, as nvfp4_quantise says */
 } DequantiseAttrs;
 
 /* How many members `all` rows have, and the rows of each. */
@@ -82,6 +83,7 @@ typedef struct Nvfp4Attrs { /* nvfp4_quantise */
     bool    four_six;       /* a block's largest element becomes 6 or 4, whichever has the smaller error */
     bool    stochastic;     /* rounding by random numbers */
     bool    hadamard;       /* of x transformed by a random Hadamard matrix along each block */
+    bool    tiled;          /* scales lie in tiles, as fp4_linear reads them */
     int64_t site;           /* names this op among all for random numbers */
 } Nvfp4Attrs;
 

@@ -28,6 +28,10 @@ NODISCARD Status infer_float(const Node *node, int k, const char *name, int min_
  * there is one, else of attribute dw_dtype where that is set. */
 NODISCARD Status infer_dw(const Node *node, int acc, const char *name, int64_t dw_dtype, TensorType *type);
 
+/* The result of a product by codes, of input 0 (...,K) and input b (M,K), whose attributes are ScaledLinearAttrs: [bias (M)], [acc (...,M)]
+ * -> y (...,M), which is of acc's dtype where there is one. */
+NODISCARD Status infer_product(Node *node, int b, int bias, int acc);
+
 /* Attribute rows<m> of DequantiseAttrs. */
 #define DEQUANTISE_ATTR(m) \
     { \
@@ -36,6 +40,9 @@ NODISCARD Status infer_dw(const Node *node, int acc, const char *name, int64_t d
 
 /* The members, if there are any, have n rows together. */
 NODISCARD Status infer_members(const DequantiseAttrs *attrs, int64_t n);
+
+/* The type of scales of e2m1 codes of this type, row by row or in tiles: ops/nvfp4.h says where each lies. */
+TensorType nvfp4_scale_type(const TensorType *codes, bool tiled);
 
 /* dims of `like`, of another dtype. */
 static inline TensorType type_as(const TensorType *like, DType dtype)

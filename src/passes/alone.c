@@ -163,8 +163,8 @@ static Status set_option(Arena *arena, const char *name, const char *value, Comp
     return status == OK ? OK : status_prefix(status, "option %s", name);
 }
 
-/* The lines `# option NAME=VALUE` among the comments before the graph. */
-static Status read_options(Arena *arena, const char *file, const char *text, size_t len, CompileOptions *options)
+/* The lines `# option NAME=VALUE` among the comments before the graph. gpu=NAME: the known GPU that is planned for. */
+static Status read_options(Arena *arena, const char *file, const char *text, size_t len, CompileOptions *options, const char **out_gpu)
 {
     static const char mark[] = "# option ";
     const char       *end = text + len;
@@ -176,7 +176,9 @@ static Status read_options(Arena *arena, const char *file, const char *text, siz
             char *equals = strchr(name, '=');
             FAIL_IF(!equals, ERR_INVALID, "%s:%d:%zu: expected # option NAME=VALUE", file, line, sizeof mark);
             *equals = 0;
-            Status status = set_option(arena, name, equals + 1, options);
+            bool is_gpu = strcmp(name, "gpu") == 0;
+            if (is_gpu) *out_gpu = equals + 1;
+            Status status = is_gpu ? OK : set_option(arena, name, equals + 1, options);
             if (status != OK) return status_prefix(status, "%s:%d:%zu", file, line, sizeof mark);
         }
         text = eol < end ? eol + 1 : end;
@@ -261,14 +263,15 @@ Status passes_run_alone(Arena *arena, const char *file, const char *text, size_t
     Program        program = {0};
     PassContext    context = {.arena = arena, .file = file, .options = &options, .program = &program};
     int           *indices = arena_array(arena, int, count + 1);
+    const char    *gpu = NULL;
     options.verify = true;
     compile_add(&options, PROGRAM_MICRO_FIRST, 1, 1);
     for (size_t i = 0; i < count; i++) TRY(pass_find(names[i], &indices[i]));
-    TRY(read_options(arena, file, text, len, &options));
+    TRY(read_options(arena, file, text, len, &options, &gpu));
     program.spec = options.programs[0];
     program.name = program_kind_name(program.spec.kind);
     TRY(graph_parse(arena, file, text, len, op_table, OP_COUNT, &program.graph));
-    TRY(device_null_create(NULL, &context.device));
+    TRY(device_null_create(gpu, &context.device));
     Status status = plan_start(arena, &options, context.device, &context.plan);
     if (status == OK) status = run_all(&context, indices, count, out);
     context.device->api->destroy(context.device);

@@ -322,7 +322,7 @@ void setup_print_plan(const Config *config, const Plan *plan, StrBuf *out)
                       size_text(plan_code_bytes(plan), text));
         strbuf_printf(out, ", scales and their history %s\n", size_text(plan_scale_bytes(plan), text));
     }
-    if (plan->num_fp4) strbuf_printf(out, "fp4          %d weights in codes: %s\n", plan->num_fp4, size_text(plan->fp4_bytes, text));
+    if (plan->num_fp4) strbuf_printf(out, "fp4          %d weights in codes: %s\n", plan->num_fp4, size_text(plan_fp4_bytes(plan), text));
     strbuf_puts(out, "\nmemory\n");
     for (int i = 0; i < REGION_COUNT; i++)
         if (plan->region_bytes[SPACE_DEVICE][i])
