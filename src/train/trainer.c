@@ -463,7 +463,7 @@ static Status save_merged(Trainer *t)
     TRY(file_remove_tree(partial));
     TRY(hf_model_open(&t->arena, t->config->model, &base));
     Status status = peft_open(&t->arena, dir, &adapter);
-    if (status == OK) status = merge_adapter(base, &adapter, partial, t->config->max_shard_size, device_cpu_pool(t->device));
+    if (status == OK) status = merge_adapter(base, &adapter, false, partial, t->config->max_shard_size, device_cpu_pool(t->device));
     hf_model_close(base);
     TRY(status);
     if (rename(partial, folder) != 0) return file_fail("rename to", folder);

@@ -269,7 +269,7 @@ static void merging_adds_the_product(void)
     StFile     *a_file, *merged;
     EXPECT_OK(hf_model_open(&arena, FAMILIES "qwen3", &base));
     EXPECT_OK(peft_open(&arena, FAMILIES "qwen3/adapter", &adapter));
-    EXPECT_OK(merge_adapter(base, &adapter, make_folder(), 1 << 30, NULL));
+    EXPECT_OK(merge_adapter(base, &adapter, false, make_folder(), 1 << 30, NULL));
     EXPECT_OK(st_open(FAMILIES "qwen3/adapter", &a_file));
     EXPECT_OK(st_open(folder, &merged));
     const StTensor *a = st_find(a_file, "base_model.model.model.layers.1.self_attn.q_proj.lora_A.weight");
@@ -327,8 +327,8 @@ static void a_merged_half_is_one(void)
     EXPECT_OK(hf_model_open(&arena, half, &base));
     EXPECT_OK(hf_model_open(&arena, FAMILIES "qwen3", &wide));
     EXPECT_OK(peft_open(&arena, FAMILIES "qwen3/adapter", &adapter));
-    EXPECT_OK(merge_adapter(wide, &adapter, strcpy(single, make_folder()), 1 << 30, NULL));
-    EXPECT_OK(merge_adapter(base, &adapter, make_folder(), 1 << 30, NULL));
+    EXPECT_OK(merge_adapter(wide, &adapter, false, strcpy(single, make_folder()), 1 << 30, NULL));
+    EXPECT_OK(merge_adapter(base, &adapter, false, make_folder(), 1 << 30, NULL));
     EXPECT_OK(st_open(single, &want));
     EXPECT_OK(st_open(folder, &merged));
     const StTensor *a = st_find(want, name), *b = st_find(merged, name);
@@ -341,7 +341,7 @@ static void a_merged_half_is_one(void)
     st_close(want);
     st_close(merged);
     adapter.lora.alpha = 1e9;
-    EXPECT_FAILS(merge_adapter(base, &adapter, folder, 1 << 30, NULL), ERR_INVALID, "which is no finite number in f16");
+    EXPECT_FAILS(merge_adapter(base, &adapter, false, folder, 1 << 30, NULL), ERR_INVALID, "which is no finite number in f16");
     hf_model_close(base);
     hf_model_close(wide);
     EXPECT_OK(file_remove_tree(folder));
