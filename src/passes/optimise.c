@@ -46,7 +46,7 @@ static Status begin_step(Update *update, Value **out_applied, Value **out_count)
 static Status update_bucket(Update *update, const Bucket *bucket, Value *grads)
 {
     update->bucket = bucket;
-    update->weights = flat_value(update->graph, VALUE_PARAM, bucket->weights, bucket->weight, bucket->numel);
+    update->weights = flat_value(update->graph, VALUE_PARAM, bucket->weight_share, bucket->weight, bucket->share_numel);
     update->grads = grads;
     for (int k = 0; k < bucket->num_states; k++)
         update->state[k] =
@@ -94,7 +94,7 @@ Status pass_optimise(PassContext *context, Graph **out_graph)
     FAIL_IF(!plan->num_trained, ERR_INVALID, "nothing to train: no parameter is trained");
     Value **grads = arena_array(context->arena, Value *, plan->num_buckets);
     for (int i = 0; i < plan->num_buckets; i++)
-        grads[i] = flat_value(graph, VALUE_GRAD, plan->buckets[i].grads, plan->buckets[i].grad, plan->buckets[i].numel);
+        grads[i] = flat_value(graph, VALUE_GRAD, plan->buckets[i].grad_share, plan->buckets[i].grad, plan->buckets[i].share_numel);
     Update update = {.options = context->options,
                      .plan = plan,
                      .graph = graph,
