@@ -37,8 +37,7 @@ static Status append_entry(Plan *plan, const char *name, const TensorType *type,
     return add_entry(plan, name, type, region, space, offset);
 }
 
-/* A parameter that is placed by itself: one that isn't packed, or the memory of packed ones, which are its members. */
-static bool is_whole(const Value *value)
+bool layout_is_whole(const Value *value)
 {
     return value->kind == VALUE_PARAM && !value->producer && !value->storage;
 }
@@ -228,7 +227,7 @@ static int list_runs(const CompileOptions *options, const Graph *graph, const Bu
     int count = 0;
     for (int i = 0; i < graph->num_values; i++) {
         const Value *value = graph->values[i];
-        if (!is_whole(value) || !is_trained(value)) continue;
+        if (!layout_is_whole(value) || !is_trained(value)) continue;
         Bucket its = bucket_of(options, value);
         if (is_same_bucket(&its, bucket)) runs[count++].value = value;
     }
@@ -291,7 +290,7 @@ static void find_buckets(Plan *plan, const CompileOptions *options, const Graph 
     plan->buckets = arena_array(plan->arena, Bucket, MAX_BUCKETS);
     for (int i = 0; i < graph->num_values; i++) {
         int k = 0, index = plan->num_buckets;
-        if (!is_whole(graph->values[i]) || !is_trained(graph->values[i])) continue;
+        if (!layout_is_whole(graph->values[i]) || !is_trained(graph->values[i])) continue;
         Bucket bucket = bucket_of(options, graph->values[i]);
         while (k < index && !is_same_bucket(&plan->buckets[k], &bucket)) k++;
         if (k < index) continue;
@@ -320,7 +319,7 @@ Status layout_params(Plan *plan, const CompileOptions *options, const Graph *gra
     find_buckets(plan, options, graph);
     for (int i = 0; i < plan->num_buckets; i++) TRY(layout_bucket(plan, options, graph, &plan->buckets[i]));
     for (int i = 0; i < graph->num_values; i++)
-        if (is_whole(graph->values[i]) && !is_trained(graph->values[i])) TRY(append_frozen(plan, graph->values[i]));
+        if (layout_is_whole(graph->values[i]) && !is_trained(graph->values[i])) TRY(append_frozen(plan, graph->values[i]));
     for (int i = 0; i < graph->num_params; i++) plan->total_numel += type_numel(&graph->params[i]->type);
     return OK;
 }
