@@ -42,7 +42,10 @@ static Status keep_piece(Graph *graph, Value *staged, Value *kept, int64_t first
 static Value *lasting(Graph *graph, const PlanEntry *entry, ValueKind kind)
 {
     Value *value = graph_find(graph, entry->name);
-    return value ? value : graph_add_value(graph, kind, entry->name, &entry->type);
+    if (value) return value;
+    value = graph_add_value(graph, kind, entry->name, &entry->type);
+    value->space = entry->place.space;
+    return value;
 }
 
 /* A weight of which something is made once all of it is there, found by a parameter that it consists of. */
@@ -124,7 +127,10 @@ static Value *whole_weight(const Plan *plan, Graph *graph, const ScaledTensor *s
     TensorType       type = entry->type;
     Value           *value = graph_find(graph, name);
     type.dtype = dtype;
-    return value ? value : graph_add_value(graph, name == scaled->name ? VALUE_PARAM : VALUE_STAGED, name, &type);
+    if (value) return value;
+    value = graph_add_value(graph, name == scaled->name ? VALUE_PARAM : VALUE_STAGED, name, &type);
+    value->space = name == scaled->name ? entry->place.space : SPACE_DEVICE;
+    return value;
 }
 
 /* Once all of a weight is there: its codes by a scale of its own. */
@@ -170,8 +176,9 @@ static Codes *find_codes(Arena *arena, const Plan *plan)
 /* The value that pieces of a parameter are kept in. Of one that gets codes it is a member of the whole weight, which is read then. */
 static Value *kept_value(const Plan *plan, Graph *graph, const Param *param, const Codes *codes)
 {
-    if (!codes->scaled) return graph_add_value(graph, VALUE_PARAM, param->name, &param->type);
-    const PlanEntry *all = plan_find(plan, codes->scaled->name), *part = plan_find(plan, param->name);
+    const PlanEntry *part = plan_find(plan, param->name);
+    if (!codes->scaled) return lasting(graph, part, VALUE_PARAM);
+    const PlanEntry *all = plan_find(plan, codes->scaled->name);
     Value           *whole = whole_weight(plan, graph, codes->scaled, param->type.dtype);
     Value           *member = graph_add_value(graph, whole->kind, arena_printf(graph->arena, "kept.%s", param->name), &param->type);
     value_place_in(member, whole, (part->place.offset - all->place.offset) / dtype_bytes(all->type.dtype, 1));
