@@ -47,7 +47,7 @@ static void expect_answer(int num_layers, const char *lines, const char *text, i
     counting_api = *planned->api;
     counting_api.facts = facts;
     counting_api.bind = count_bind;
-    Device counting = {&counting_api};
+    Device counting = {.api = &counting_api};
     num_launches = 0;
     EXPECT_OK(setup_plan(&arena, model, &options, &counting, &plan));
     int first = num_launches;
