@@ -61,7 +61,10 @@ static Status keep_part(Graph *graph, Value *staged, int64_t first, int64_t lo, 
 static Value *lasting(Graph *graph, const PlanEntry *entry, ValueKind kind)
 {
     Value *value = graph_find(graph, entry->name);
-    return value ? value : graph_add_value(graph, kind, entry->name, &entry->type);
+    if (value) return value;
+    value = graph_add_value(graph, kind, entry->name, &entry->type);
+    value->space = entry->place.space;
+    return value;
 }
 
 /* A weight of which something is made once all of it is there, found by a parameter that it consists of. */
@@ -172,7 +175,10 @@ static Value *whole_weight(const Plan *plan, Graph *graph, const Codes *codes, D
     TensorType       type = entry->type;
     Value           *value = graph_find(graph, name);
     type.dtype = dtype;
-    return value ? value : graph_add_value(graph, codes->codes_alone ? VALUE_STAGED : VALUE_PARAM, name, &type);
+    if (value) return value;
+    value = graph_add_value(graph, codes->codes_alone ? VALUE_STAGED : VALUE_PARAM, name, &type);
+    value->space = codes->codes_alone ? SPACE_DEVICE : entry->place.space;
+    return value;
 }
 
 /* Codes of a whole weight in FP4, or of its transpose, so far as a program reads them. */
@@ -226,8 +232,9 @@ static Status make_fp8_codes(const CompileOptions *options, const Plan *plan, Gr
 /* The value that pieces of a parameter are kept in. Of one that gets codes it is a member of the whole weight, which is read then. */
 static Value *kept_value(const Plan *plan, Graph *graph, const Param *param, const Codes *codes)
 {
-    if (!codes->name) return graph_add_value(graph, VALUE_PARAM, param->name, &param->type);
-    const PlanEntry *all = plan_find(plan, codes->name), *part = plan_find(plan, param->name);
+    const PlanEntry *part = plan_find(plan, param->name);
+    if (!codes->name) return lasting(graph, part, VALUE_PARAM);
+    const PlanEntry *all = plan_find(plan, codes->name);
     Value           *whole = whole_weight(plan, graph, codes, param->type.dtype);
     Value           *member = graph_add_value(graph, whole->kind, arena_printf(graph->arena, "kept.%s", param->name), &param->type);
     int64_t          bytes = part->place.offset - all->place.offset;

@@ -1,6 +1,6 @@
 /* optimise: the optimizer's program over flat buffers. One node a bucket takes the norm of its gradients; its rule updates its
- * weights. Clipping and the finite check are inside the update, so that a bad step touches nothing: every bucket sees the norm of
- * all gradients. */
+ * weights (updates.c). Clipping and the finite check are inside the update, so that a bad step touches nothing: every bucket sees the norm
+ * of all gradients. */
 #include "ops/fp8.h"
 #include "ops/ops.h"
 #include "ops/step_scalars.h"
@@ -75,17 +75,6 @@ static Status begin_step(Update *update, Value **out_applied, Value **out_count)
     return OK;
 }
 
-static Status update_bucket(Update *update, const Bucket *bucket, Value *grads)
-{
-    update->bucket = bucket;
-    update->weights = flat_value(update->graph, VALUE_PARAM, bucket->weight_share, bucket->weight, bucket->share_numel);
-    update->grads = grads;
-    for (int k = 0; k < bucket->num_states; k++)
-        update->state[k] =
-            flat_value(update->graph, VALUE_STATE, bucket->states[k].value, bucket->states[k].dtype, bucket->states[k].numel);
-    return bucket->rule->emit(update);
-}
-
 /* The largest of all ranks. */
 static Status add_largest(const Plan *plan, Graph *graph, Value **now)
 {
@@ -140,7 +129,7 @@ Status pass_optimise(PassContext *context, Graph **out_graph)
     FAIL_IF(!plan->num_trained, ERR_INVALID, "nothing to train: no parameter is trained");
     Value **grads = arena_array(context->arena, Value *, plan->num_buckets);
     for (int i = 0; i < plan->num_buckets; i++)
-        grads[i] = flat_value(graph, VALUE_GRAD, plan->buckets[i].grad_share, plan->buckets[i].grad, plan->buckets[i].share_numel);
+        grads[i] = flat_value(graph, VALUE_GRAD, plan->buckets[i].grads, plan->buckets[i].grad, plan->buckets[i].numel);
     Update update = {.options = context->options,
                      .plan = plan,
                      .graph = graph,
@@ -151,7 +140,7 @@ Status pass_optimise(PassContext *context, Graph **out_graph)
     TRY(add_ranks(&update));
     TRY(begin_step(&update, &applied, &count));
     TRY(update_scales(&update, applied, count));
-    for (int i = 0; i < plan->num_buckets; i++) TRY(update_bucket(&update, &plan->buckets[i], grads[i]));
+    TRY(optimizer_updates(&update, grads));
     TRY(add_result(&update, applied));
     graph_add_output(graph, "loss", update.loss);
     graph_add_output(graph, "norm2", update.norm2);

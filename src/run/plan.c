@@ -245,8 +245,9 @@ static double host_bytes(Value *const *values, int count)
 double launch_link_seconds(const DeviceFacts *facts, const Launch *launch)
 {
     const Node *node = launch->node;
-    double      in = facts->link_in > 0 ? host_bytes(node->in, node->num_in) / facts->link_in : 0;
-    double      out = facts->link_out > 0 ? host_bytes(node->out, node->num_out) / facts->link_out : 0;
+    double      most = node->op->cost ? launch_cost(launch).bytes : INFINITY; /* of a table a few rows may be read */
+    double      in = facts->link_in > 0 ? fmin(most, host_bytes(node->in, node->num_in)) / facts->link_in : 0;
+    double      out = facts->link_out > 0 ? fmin(most, host_bytes(node->out, node->num_out)) / facts->link_out : 0;
     return fmax(in, out);
 }
 

@@ -122,6 +122,7 @@ typedef struct Bucket {
     const struct OptimizerRule *rule;                       /* passes/optimizers.h */
     int                         first, count;               /* trained_params[first, first + count) */
     int64_t                     numel;                      /* with the padding between parameters */
+    Space                       space;                      /* of the weights */
     int64_t                     weight_offset, grad_offset; /* bytes into their regions */
     const char                 *weights, *grads;            /* NULL: no rank has them whole */
     Division                    division;
