@@ -95,9 +95,9 @@ struct Device {
     const DeviceApi *api;
 };
 
-/* "cpu", "cuda", or "auto": CUDA where it can be used, else the CPU; where there is a driver, stderr says what else CUDA lacks. threads:
- * of the CPU, 0 all. */
-NODISCARD Status device_open(const char *name, int threads, Device **out);
+/* "cpu", "cuda", or "auto": CUDA where it can be used, else the CPU; where there is a driver, stderr says what else CUDA lacks. index: of
+ * the GPU. threads: of the CPU, 0 all. */
+NODISCARD Status device_open(const char *name, int index, int threads, Device **out);
 bool             device_has_driver(void);                          /* of NVIDIA's GPUs; without one "auto" is the CPU */
 NODISCARD Status device_cpu_create(int num_threads, Device **out); /* 0: all cores */
 /* Facts of a known GPU by name ("h200", "h100", "rtx4090", ...) or of this machine (NULL). */

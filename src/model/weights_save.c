@@ -37,6 +37,7 @@ typedef struct SavedTensor {
 typedef struct Saver {
     Session       *session;
     const HfModel *model;
+    Comm          *comm; /* NULL: one rank writes all */
     Arena          arena;
     StDecl        *decls;
     SavedTensor   *tensors;
@@ -136,32 +137,46 @@ static Status append_transposed(Saver *saver, const Param *param, FileWriter *ou
     size_t rows = (size_t)param->type.dim[0], cols = (size_t)param->type.dim[1];
     char  *all = malloc(bytes), *turned = malloc(bytes);
     FAIL_IF(!all || !turned, ERR_NO_FIT, "no memory to transpose %s", param->name);
+    size_t begin, end;
+    comm_own_bytes(saver->comm, bytes, &begin, &end);
     Status status = session_read(saver->session, param->name, all, bytes);
     for (size_t r = 0; r < rows && status == OK; r++)
         for (size_t c = 0; c < cols; c++) memcpy(turned + (c * rows + r) * size, all + (r * cols + c) * size, size);
-    if (status == OK) status = file_writer_append(out, turned, bytes);
+    if (status == OK && begin > 0) status = file_writer_skip(out, begin);
+    if (status == OK) status = file_writer_append(out, turned + begin, end - begin);
+    if (status == OK && end < bytes) status = file_writer_skip(out, bytes - end);
     free(all);
     free(turned);
     return status;
 }
 
-static Status append_piece(Saver *saver, const Piece *piece, FileWriter *out)
+/* Bytes [begin, end) of a value. */
+static Status append_range(Saver *saver, const char *name, size_t begin, size_t end, FileWriter *out)
 {
-    Source      source = source_of(session_plan(saver->session), piece->param);
-    int64_t     row_bytes = dtype_bytes(source.dtype, type_numel(&piece->param->type) / piece->param->type.dim[0]);
-    size_t      begin = (size_t)(dtype_bytes(source.dtype, source.at) + piece->row * row_bytes), bytes = (size_t)(piece->rows * row_bytes);
-    const char *direct = session_pointer(saver->session, source.name);
-    if (direct) return file_writer_append(out, direct + begin, bytes);
-    char *chunk = malloc(CHUNK_BYTES);
+    const char *direct = session_pointer(saver->session, name);
+    char       *chunk = malloc(CHUNK_BYTES);
     CHECK(chunk);
     Status status = OK;
-    for (size_t i = 0; i < bytes && status == OK; i += CHUNK_BYTES) {
-        size_t n = bytes - i < CHUNK_BYTES ? bytes - i : CHUNK_BYTES;
-        status = session_read_range(saver->session, source.name, begin + i, chunk, n);
-        if (status == OK) status = file_writer_append(out, chunk, n);
+    for (size_t at = begin; at < end && status == OK; at += CHUNK_BYTES) {
+        size_t n = end - at < CHUNK_BYTES ? end - at : CHUNK_BYTES;
+        comm_beat(saver->comm, "saving");
+        if (!direct) status = session_read_range(saver->session, name, at, chunk, n);
+        if (status == OK) status = file_writer_append(out, direct ? direct + at : chunk, n);
     }
     free(chunk);
     return status;
+}
+
+static Status append_piece(Saver *saver, const Piece *piece, FileWriter *out)
+{
+    Source  source = source_of(session_plan(saver->session), piece->param);
+    int64_t row_bytes = dtype_bytes(source.dtype, type_numel(&piece->param->type) / piece->param->type.dim[0]);
+    size_t  first = (size_t)(dtype_bytes(source.dtype, source.at) + piece->row * row_bytes), bytes = (size_t)(piece->rows * row_bytes);
+    size_t  begin, end;
+    comm_own_bytes(saver->comm, bytes, &begin, &end);
+    if (begin > 0) TRY(file_writer_skip(out, begin));
+    TRY(append_range(saver, source.name, first + begin, first + end, out));
+    return end < bytes ? file_writer_skip(out, bytes - end) : OK;
 }
 
 static Status append_tensor(void *context, size_t index, FileWriter *out)
@@ -173,12 +188,15 @@ static Status append_tensor(void *context, size_t index, FileWriter *out)
     return OK;
 }
 
-Status weights_save(Session *session, const HfModel *model, bool adapters, const char *folder, const char *stem, int64_t max_shard_bytes)
+Status weights_save(Session *session, const HfModel *model, bool adapters, Comm *comm, const char *folder, const char *stem,
+                    int64_t max_shard_bytes)
 {
-    Saver saver = {.session = session, .model = model};
-    TRY(session_sync(session));
-    Status status = collect(&saver, session_plan(session), adapters);
-    if (status == OK) status = st_write_folder(folder, stem, saver.decls, saver.count, (size_t)max_shard_bytes, append_tensor, &saver);
+    Saver  saver = {.session = session, .model = model, .comm = comm};
+    Status status = session_sync(session);
+    if (status == OK) status = collect(&saver, session_plan(session), adapters);
+    status = comm_agree(comm, status);
+    if (status == OK)
+        status = st_write_folder_together(comm, folder, stem, saver.decls, saver.count, (size_t)max_shard_bytes, append_tensor, &saver);
     arena_deinit(&saver.arena);
     return status;
 }

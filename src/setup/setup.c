@@ -237,7 +237,17 @@ Status setup_check_datasets(Arena *arena, const Config *config, bool pull)
 Status setup_device(const Config *config, const char *gpu, Device **out_device)
 {
     if (gpu) return device_null_create(gpu, out_device);
-    return device_open(choice_text(config->device), (int)config->threads, out_device);
+    return device_open(choice_text(config->device), 0, (int)config->threads, out_device);
+}
+
+Status setup_rank_device(const Config *config, int index, int count, Device **out_device)
+{
+    enum { MOST_THREADS = 128 };
+    int cores = pool_usable_cores(), all = config->threads ? (int)config->threads : cores < MOST_THREADS ? cores : MOST_THREADS;
+    int threads = all / count + (index < all % count);
+    if (count == 1) return setup_device(config, NULL, out_device);
+    Status status = device_open(choice_text(config->device), index, threads ? threads : 1, out_device);
+    return status == OK ? OK : config_at(config->origin, KEY_run_gpus, status_prefix(status, "gpus: %d", count));
 }
 
 Status setup_plan(Arena *arena, const HfModel *model, const CompileOptions *options, Device *device, Plan **out_plan)

@@ -26,6 +26,8 @@ NODISCARD Status setup_check_datasets(Arena *arena, const Config *config, bool p
 
 /* The device the run file asks for; or, for plans alone, the GPU of this name, which isn't here. gpu NULL: none. */
 NODISCARD Status setup_device(const Config *config, const char *gpu, Device **out_device);
+/* That of rank `index` of the `count` in this process: a GPU each, or a part of the CPU's threads. */
+NODISCARD Status setup_rank_device(const Config *config, int index, int count, Device **out_device);
 
 /* The programs of options->programs for this model on this device, in `arena`. */
 NODISCARD Status setup_plan(Arena *arena, const HfModel *model, const CompileOptions *options, Device *device, Plan **out_plan);

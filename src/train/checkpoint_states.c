@@ -100,6 +100,7 @@ int64_t checkpoint_states_bytes(const Plan *plan)
 
 typedef struct Saver {
     Session    *session;
+    Comm       *comm;
     const Item *items;
     TensorSum  *sums;
     char       *chunk;
@@ -111,14 +112,18 @@ static Status append_item(void *context, size_t index, FileWriter *out)
     Saver      *saver = context;
     const Item *item = &saver->items[index];
     const char *direct = session_pointer(saver->session, item->value);
-    for (size_t at = 0; at < item->bytes; at += CHUNK_BYTES) {
-        size_t      n = item->bytes - at < CHUNK_BYTES ? item->bytes - at : CHUNK_BYTES;
+    size_t      begin, end;
+    comm_own_bytes(saver->comm, item->bytes, &begin, &end);
+    if (begin > 0) TRY(file_writer_skip(out, begin));
+    for (size_t at = begin; at < end; at += CHUNK_BYTES) {
+        size_t n = end - at < CHUNK_BYTES ? end - at : CHUNK_BYTES;
+        comm_beat(saver->comm, "saving");
         const char *data = direct ? direct + item->offset + at : saver->chunk;
         if (!direct) TRY(session_read_range(saver->session, item->value, item->offset + at, saver->chunk, n));
         saver->sums[index].sum = hash_bytes(data, n, saver->sums[index].sum);
         TRY(file_writer_append(out, data, n));
     }
-    return OK;
+    return end < item->bytes ? file_writer_skip(out, item->bytes - end) : OK;
 }
 
 /* Which tensors the rows of the scales are of. */
@@ -132,7 +137,7 @@ static const char *scaled_text(Arena *arena, const Plan *plan)
     return arena_printf(arena, "%016llx", (unsigned long long)hash);
 }
 
-Status checkpoint_states_save(Arena *arena, Session *session, const char *path, TensorSums *out_sums)
+Status checkpoint_states_save(Arena *arena, Session *session, Comm *comm, const char *path, TensorSums *out_sums)
 {
     const Plan *plan = session_plan(session);
     const char *metadata[] = {"format", "surogate optimizer",     "version", FORMAT_VERSION, "optimizer", plan->optimizer,
@@ -147,9 +152,9 @@ Status checkpoint_states_save(Arena *arena, Session *session, const char *path, 
         memcpy(decls[i].dim, type->dim, sizeof type->dim);
         out_sums->items[i].name = decls[i].name;
     }
-    Saver saver = {session, items, out_sums->items, malloc(CHUNK_BYTES)};
+    Saver saver = {session, comm, items, out_sums->items, malloc(CHUNK_BYTES)};
     CHECK(saver.chunk);
-    Status status = st_write(path, decls, count, metadata, append_item, &saver);
+    Status status = st_write_together(comm, path, decls, count, metadata, append_item, &saver);
     free(saver.chunk);
     return status;
 }
@@ -168,6 +173,24 @@ const char *checkpoint_states_damaged(Arena *arena, const char *path, const Json
         if (!tensor || !checkpoint_get_hash(sums, member->key.data, &want) || sum != want) found = arena_strdup(arena, member->key.data);
     }
     st_close(file);
+    return found;
+}
+
+const char *checkpoint_states_at(Arena *arena, const char *path, size_t begin, size_t end)
+{
+    StFile     *file;
+    FileMap     map;
+    const char *found = NULL;
+    if (file_map(path, &map) != OK) return NULL;
+    if (st_open_memory(path, map.data, map.size, &file) == OK) {
+        for (size_t i = 0; i < st_count(file) && !found; i++) {
+            const StTensor *tensor = st_at(file, i);
+            size_t          at = (size_t)((const char *)tensor->data - map.data);
+            if (at < end && at + tensor->bytes > begin) found = arena_strdup(arena, tensor->name);
+        }
+        st_close(file);
+    }
+    file_unmap(&map);
     return found;
 }
 
