@@ -353,6 +353,12 @@ void value_place_in(Value *value, Value *storage, int64_t offset)
     if (value->sharing == STORAGE_MEMBER) link_member(value);
 }
 
+void value_leave_home(Value *value)
+{
+    set_storage(value, STORAGE_OWN, NULL, 0);
+    follow_op(value);
+}
+
 Value *value_root(Value *value, int64_t *out_offset)
 {
     int64_t offset = 0;

@@ -2,6 +2,7 @@
 #include "passes/alone.h"
 
 #include "ops/ops.h"
+#include "passes/layout.h"
 #include "passes/pass.h"
 
 #include <errno.h>

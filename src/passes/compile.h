@@ -59,7 +59,11 @@ typedef struct CompileOptions {
     uint32_t            recompute; /* bit per Part */
     uint32_t            no_fuse;   /* bit per Fusion: switched off */
     LoraOptions         lora;
-    const WeightFormat *weight_format;                           /* of the frozen matrices of blocks; NULL: model_dtype */
+    int                 rank, world;   /* of so many ranks that train one model this one is compiled for */
+    int                 zero_level;    /* 1 to 3: what is divided among them at most (Division); with one rank nothing is */
+    int64_t             whole_bytes;   /* weights of fewer bytes stay whole on each rank */
+    int64_t             chunk_bytes;   /* of weights or gradients that cross between ranks at once, where there is a choice */
+    const WeightFormat *weight_format; /* of the frozen matrices of blocks; NULL: model_dtype */
     bool (*keeps_format)(const void *model, const Param *param); /* which of them; NULL: all */
     const void      *keeps_format_model;
     OptimizerKind    optimizer;
@@ -77,8 +81,8 @@ typedef struct CompileOptions {
 
 /* Without programs. */
 CompileOptions compile_defaults(void);
-/* Asks for one program more (but not PROGRAM_LOAD, which is always there), or for those of a training step: both micro-steps and the
- * optimizer's. */
+/* Asks for one program more (but not PROGRAM_LOAD, which is always there), or for those of a training step: all micro-steps and the
+ * optimizer's; with several ranks, said before, also the one that gathers. */
 void compile_add(CompileOptions *options, ProgramKind kind, int64_t batch, int64_t seq);
 void compile_add_training(CompileOptions *options, int64_t batch, int64_t seq);
 /* Takes back all programs of a kind. */

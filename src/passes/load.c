@@ -17,14 +17,20 @@ enum {
     BLOCK = 64,            /* a piece has a multiple of so many elements, but the last of a parameter */
 };
 
+/* Rows of which a piece has a multiple. */
+static int64_t least_rows(int64_t cols)
+{
+    return cols % BLOCK ? BLOCK : 1;
+}
+
 /* Rows of a piece. */
 static int64_t rows_of(const Plan *plan, int64_t cols)
 {
     int64_t bytes = plan->region_bytes[SPACE_DEVICE][REGION_ACTIVATIONS], part = dtype_bytes(DT_F32, plan->total_numel) / MOST_PIECES;
     if (bytes < part) bytes = part;
     if (bytes > MOST_BYTES) bytes = MOST_BYTES;
-    int64_t least = cols % BLOCK ? BLOCK : 1, rows = bytes / dtype_bytes(DT_F32, cols) / least * least;
-    return rows < least ? least : rows;
+    int64_t few = least_rows(cols), rows = bytes / dtype_bytes(DT_F32, cols) / few * few;
+    return rows < few ? few : rows;
 }
 
 /* Makes the elements of `kept` from `first` on of what arrives. */
@@ -36,6 +42,18 @@ static Status keep_piece(Graph *graph, Value *staged, Value *kept, int64_t first
     TRY(graph_add_node(graph, &op_cast, &attrs, "kept", in, 1, ~0u, &node));
     value_place_in(node->out[0], kept, first);
     return OK;
+}
+
+/* Makes the same of elements [lo, hi) of the parameter, of which elements from `first` on arrive. */
+static Status keep_part(Graph *graph, Value *staged, int64_t first, int64_t lo, int64_t hi, Value *kept, int64_t at)
+{
+    TensorType type = type_make(staged->type.dtype, 1, hi - lo);
+    Value     *part = staged;
+    if (hi - lo < type_numel(&staged->type)) {
+        part = graph_add_value(graph, VALUE_STAGED, arena_printf(graph->arena, "part.%s", staged->name), &type);
+        value_place_in(part, staged, lo - first);
+    }
+    return keep_piece(graph, part, kept, at);
 }
 
 /* The value of the plan, once in the graph. */
@@ -178,10 +196,35 @@ static Value *kept_value(const Plan *plan, Graph *graph, const Param *param, con
     return member;
 }
 
+static int64_t least(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+/* Of a parameter that ranks divide, the rows arrive that hold something of this rank's. */
+static Status load_owned(Plan *plan, Graph *graph, const Param *param, const Bucket *bucket, int index)
+{
+    PlanPiece        own = plan_owned(plan, bucket, index);
+    int64_t          cols = type_numel(&param->type) / param->type.dim[0], rows = rows_of(plan, cols), at, end = own.first + own.numel;
+    int64_t          row = own.first / cols / least_rows(cols) * least_rows(cols), last = own.numel ? (end + cols - 1) / cols : row;
+    const PlanEntry *master = plan_master(plan, param, &at);
+    Value           *share = lasting(graph, plan_find(plan, bucket->weight_share), VALUE_PARAM);
+    for (; row < last; row += rows) {
+        Value  *staged = add_arrival(plan, graph, param, row, least(rows, param->type.dim[0] - row));
+        int64_t first = row * cols, lo = own.first > first ? own.first : first, hi = least(end, first + type_numel(&staged->type));
+        TRY(keep_part(graph, staged, first, lo, hi, share, own.at + lo - own.first));
+        if (master) TRY(keep_part(graph, staged, first, lo, hi, lasting(graph, master, VALUE_STATE), own.at + lo - own.first));
+    }
+    return OK;
+}
+
 static Status load_param(const CompileOptions *options, Plan *plan, Graph *graph, Param *param, const Codes *all_codes,
                          const Waiting *waiting)
 {
+    int           index;
+    const Bucket *bucket = plan_bucket(plan, param, &index);
     if (param->format) return load_quantised(plan, graph, param, waiting);
+    if (bucket && plan->world > 1) return load_owned(plan, graph, param, bucket, index);
     const Codes     *codes = &all_codes[plan_find(plan, param->name) - plan->entries];
     int64_t          numel = type_numel(&param->type), cols = numel / param->type.dim[0], rows = rows_of(plan, cols), at = 0;
     const PlanEntry *master = plan_master(plan, param, &at);

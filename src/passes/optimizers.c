@@ -35,7 +35,7 @@ static DType dtype_of_moments(const CompileOptions *options)
 static Value *segments_of(const Update *u)
 {
     int         index = (int)(u->bucket - u->plan->buckets);
-    TensorType  type = type_make(DT_I64, 2, (int64_t)u->bucket->count, (int64_t)4);
+    TensorType  type = type_make(DT_I64, 2, (int64_t)u->bucket->count, (int64_t)SEGMENT_COLUMNS);
     const char *name = index ? arena_printf(u->graph->arena, "segments.%d", index + 1) : "segments";
     Value      *table = graph_add_value(u->graph, VALUE_CONST, name, &type);
     table->const_data = u->plan->segments + u->bucket->first;
@@ -145,7 +145,8 @@ static Status normuon_emit_all(const Update *u)
     NormuonOptions options = u->options->normuon;
     options.compute_dtype = u->bucket->weight;
     options.max_grad_norm = u->options->max_grad_norm;
-    for (int i = 0; i < u->bucket->count; i++) TRY(normuon_one(u, &options, i));
+    for (int i = 0; i < u->bucket->count; i++)
+        if (u->plan->segments[u->bucket->first + i][SEGMENT_NUMEL]) TRY(normuon_one(u, &options, i));
     return OK;
 }
 
@@ -154,6 +155,7 @@ static const OptimizerRule rule_normuon = {
     .states = {{.name = "momentum", .extent = STATE_ELEMENTS, .dtype = dtype_of_moments},
                {.name = "row_v", .extent = STATE_ROWS, .dtype = fp32}},
     .emit = normuon_emit_all,
+    .whole = true,
 };
 
 /* ---- the choice ---- */

@@ -27,6 +27,7 @@ typedef struct OptimizerRule {
     const char *name;
     StateRule   states[BUCKET_MAX_STATES - 1]; /* one without name ends it; a wider copy of the weights comes after them */
     Status (*emit)(const Update *update);
+    bool whole; /* it updates whole parameters: each belongs to one rank */
 } OptimizerRule;
 
 enum { OPTIMIZER_MAX_RULES = 4 }; /* of one optimizer */

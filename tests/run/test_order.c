@@ -1,6 +1,7 @@
 /* Waits of programs on several streams: random programs go through placing and emitting; then they are right whole, and wrong with any
  * one wait taken out, by two judges that share nothing: order_check, which compares bytes, and runs in random orders that fill dead
  * memory with NaN and compare results with those of program order. */
+#include "passes/layout.h"
 #include "passes/pass.h"
 #include "run/order.h"
 #include "run/session.h"
