@@ -51,8 +51,9 @@ Status comm_agree_same(Comm *comm, uint64_t value, const char *what)
     Status    status = comm_all_gather(comm, &value, all, sizeof value);
     for (int r = 1; r < comm_size(comm) && status == OK; r++)
         if (all[r] != all[0])
-            status = status_fail(ERR_INVALID, "rank %d has other %s than rank 0: start all ranks with the same run file, program and kind of device",
-                                 r, what);
+            status = status_fail(ERR_INVALID,
+                                 "rank %d has other %s than rank 0: start all ranks with the same run file, program and kind of device", r,
+                                 what);
     arena_deinit(&arena);
     return status;
 }

@@ -14,8 +14,8 @@
 #include <string.h>
 
 enum {
-    FLAT_ALIGN = 128,            /* elements between parameters of the flat run: PLACE_ALIGN for two-byte elements */
-    SHARE_ALIGN = MOMENT_BLOCK,  /* the same where ranks share the run, and what divides a share */
+    FLAT_ALIGN = 128,           /* elements between parameters of the flat run: PLACE_ALIGN for two-byte elements */
+    SHARE_ALIGN = MOMENT_BLOCK, /* the same where ranks share the run, and what divides a share */
 };
 
 int64_t layout_align(int64_t n, int64_t to)
@@ -186,10 +186,11 @@ static Status add_trained(Plan *plan, const Value *value, const Bucket *bucket, 
 static Status check_blocks(const Plan *plan, const Bucket *bucket)
 {
     for (int i = bucket->first; i < plan->num_trained; i++)
-        FAIL_IF(plan->segments[i][SEGMENT_FIRST] % MOMENT_BLOCK, ERR_UNSUPPORTED,
-                "%s begins within a block of %d elements of the packed weight it is a part of, and several ranks can't divide its moments of "
-                "8 bits; set optimizer: adamw, or train on one GPU",
-                plan->trained_params[i]->name, (int)MOMENT_BLOCK);
+        FAIL_IF(
+            plan->segments[i][SEGMENT_FIRST] % MOMENT_BLOCK, ERR_UNSUPPORTED,
+            "%s begins within a block of %d elements of the packed weight it is a part of, and several ranks can't divide its moments of "
+            "8 bits; set optimizer: adamw, or train on one GPU",
+            plan->trained_params[i]->name, (int)MOMENT_BLOCK);
     return OK;
 }
 
@@ -384,4 +385,3 @@ Status layout_add(Plan *plan, const CompileOptions *options, const Graph *graph)
     if (has_grown) repack(plan, REGION_CACHE);
     return OK;
 }
-

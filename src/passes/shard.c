@@ -2,12 +2,12 @@
  * over the ranks, and each updates the parameters that are its share (layout.c).
  *
  * A bucket's division says what crosses when. Weights that are whole on each rank are gathered, chunk by chunk, by the first program of a
- * step, beside its forward pass. Gradients that are whole cross at the end of a step, each chunk as soon as its last gradient is there; where
- * a rank keeps its share alone, a gradient is an activation, and is added to the share in every micro-step. Weights of which a rank has its
- * share alone are gathered at use (NODE_AT_USE).
+ * step, beside its forward pass. Gradients that are whole cross at the end of a step, each chunk as soon as its last gradient is there;
+ * where a rank keeps its share alone, a gradient is an activation, and is added to the share in every micro-step. Weights of which a rank
+ * has its share alone are gathered at use (NODE_AT_USE).
  *
- * All this is on STREAM_COMM: what waits for it follows from the bytes that it writes. Collectives stand in the same order in the programs of
- * all ranks, since nothing but offsets and the optimizer's segments depends on the rank. */
+ * All this is on STREAM_COMM: what waits for it follows from the bytes that it writes. Collectives stand in the same order in the programs
+ * of all ranks, since nothing but offsets and the optimizer's segments depends on the rank. */
 #include "ops/ops.h"
 #include "passes/layout.h"
 #include "passes/pass.h"

@@ -17,6 +17,8 @@ int64_t setup_run_length(Arena *arena, const Config *config, const char *dir);
 
 /* Opens config->model, with its weights where the run starts from them; checks the sequence length. The model lives in `arena`. */
 NODISCARD Status setup_model(Arena *arena, const Config *config, HfModel **out_model);
+/* The ranks of a run. */
+int setup_world(const Config *config);
 /* A program of this kind more, of the shape that the run file says. */
 void             setup_add_program(const Config *config, const HfModel *model, ProgramKind kind, CompileOptions *options);
 NODISCARD Status setup_options(const Config *config, const HfModel *model, CompileOptions *out);

@@ -43,23 +43,29 @@ static Status write_scalars(Trainer *t, int64_t index, int64_t tokens, double lr
     return session_write(t->session, "hyper", hyper, sizeof hyper);
 }
 
-static Status sum_value(Trainer *t, const char *name, CommReduce reduce)
+const Program *trainer_micro(const Trainer *t, int64_t micro)
 {
-    const PlanEntry *entry = plan_find(t->plan, name);
-    void            *data = session_pointer(t->session, name);
-    if (!entry) return OK;
-    FAIL_IF(!data, ERR_UNSUPPORTED, "several ranks train on the CPU alone");
-    return comm_all_reduce(t->comm, data, type_numel(&entry->type), entry->type.dtype, reduce);
+    return plan_program(t->plan, program_of_micro(micro, t->config->gradient_accumulation_steps, t->place.world));
 }
 
-/* Gradients and loss of all ranks. */
-static Status sum_gradients(Trainer *t)
+/* Weights that a step would gather at its beginning. */
+static Status gather_weights(Trainer *t)
 {
     if (!t->comm) return OK;
-    TRY(sum_value(t, "loss.sum", COMM_SUM));
-    TRY(sum_value(t, PRECISION_NOW, COMM_MAX));
-    for (int b = 0; b < t->plan->num_buckets; b++) TRY(sum_value(t, t->plan->buckets[b].grads, COMM_SUM));
-    return OK;
+    Status status = session_run(t->session, plan_program(t->plan, PROGRAM_GATHER));
+    if (status != OK) comm_abort(t->comm, status, status_message()); /* the others may wait in it */
+    return status;
+}
+
+/* The largest magnitudes that any rank's rows have. */
+static Status share_magnitudes(Trainer *t)
+{
+    size_t bytes = (size_t)t->plan->num_scaled * sizeof(float);
+    float *now = arena_alloc(&t->arena, bytes);
+    if (!t->comm) return OK;
+    TRY(session_read(t->session, PRECISION_NOW, now, bytes));
+    TRY(comm_all_reduce(t->comm, now, t->plan->num_scaled, DT_F32, COMM_MAX));
+    return session_write(t->session, PRECISION_NOW, now, bytes);
 }
 
 /* What the first step's scales follow from, measured on all of its micro-batches, so that it doesn't depend on how many they are. */
@@ -72,13 +78,14 @@ static Status calibrate(Trainer *t)
     loader_seek(t->data.train, step);
     TRY(loader_step_tokens(t->data.train, step, &trained));
     TRY(write_scalars(t, step, trained, 0));
+    TRY(gather_weights(t));
     for (int64_t micro = 0; micro < t->config->gradient_accumulation_steps; micro++) {
         TRY(loader_next(t->data.train, &batch));
         FAIL_IF(!batch, ERR_INTERNAL, "the data ended in step %lld", (long long)step);
         TRY(write_batch(t, batch, (size_t)(program->spec.batch * program->spec.seq)));
         TRY(session_run(t->session, program));
     }
-    if (t->comm) TRY(sum_value(t, PRECISION_NOW, COMM_MAX));
+    TRY(share_magnitudes(t));
     loader_seek(t->data.train, t->state.step);
     return scales_begin(t->session, t->config->fp8_margin);
 }
@@ -86,7 +93,7 @@ static Status calibrate(Trainer *t)
 /* Gradients and loss of all micro-batches. */
 static Status run_micros(Trainer *t, StepWork *out_work)
 {
-    const ProgramSpec *spec = &plan_program(t->plan, PROGRAM_MICRO_FIRST)->spec;
+    const ProgramSpec *spec = &trainer_micro(t, 0)->spec;
     size_t             cells = (size_t)(spec->batch * spec->seq);
     for (int64_t micro = 0; micro < t->config->gradient_accumulation_steps; micro++) {
         const Batch *batch;
@@ -94,7 +101,7 @@ static Status run_micros(Trainer *t, StepWork *out_work)
         FAIL_IF(!batch, ERR_INTERNAL, "the data ended in step %lld", (long long)(t->state.step + t->num_queued));
         step_work_add(out_work, batch, spec->batch, spec->seq);
         TRY(write_batch(t, batch, cells));
-        TRY(session_run(t->session, plan_program(t->plan, micro == 0 ? PROGRAM_MICRO_FIRST : PROGRAM_MICRO_NEXT)));
+        TRY(session_run(t->session, trainer_micro(t, micro)));
     }
     return OK;
 }
@@ -118,7 +125,6 @@ static Status queue_step(Trainer *t)
     double lr = schedule_lr(&t->schedule, index);
     TRY(write_scalars(t, index, trained, lr));
     TRY(run_micros(t, &step->work));
-    TRY(sum_gradients(t));
     TRY(session_run(t->session, plan_program(t->plan, PROGRAM_OPTIMIZER)));
     TRY(session_end_step(t->session, index));
     step->metrics = (StepMetrics){.step = index + 1,
@@ -254,6 +260,7 @@ static Status eval_batches(Trainer *t, EvalSum *out)
     size_t         cells = (size_t)(program->spec.batch * program->spec.seq);
     int64_t        most = t->config->eval_max_batches;
     loader_seek(loader, 0);
+    TRY(gather_weights(t));
     for (int64_t first = 0; most == 0 || first < most; first += t->place.world) {
         const Batch *batch;
         TRY(loader_next(loader, &batch));
@@ -337,8 +344,9 @@ static bool eval_due(const Trainer *t, int64_t step)
 
 double trainer_flops_per_step(const Trainer *t)
 {
-    double micro = (double)t->config->gradient_accumulation_steps;
-    return plan_program(t->plan, PROGRAM_MICRO_FIRST)->cost.flops * micro + plan_program(t->plan, PROGRAM_OPTIMIZER)->cost.flops;
+    double flops = plan_program(t->plan, PROGRAM_OPTIMIZER)->cost.flops;
+    for (int64_t i = 0; i < t->config->gradient_accumulation_steps; i++) flops += trainer_micro(t, i)->cost.flops;
+    return flops * t->place.world;
 }
 
 Status trainer_context(Trainer *t, bool finished, StrBuf *state_text, SaveContext *out)
@@ -381,6 +389,7 @@ Status trainer_save(Trainer *t)
     trainer_beat(t, "saving");
     t->state.settings_hash = t->record.hash;
     t->state.data_hash = t->data.hash;
+    if (status == OK) status = gather_weights(t);
     if (status == OK) status = trainer_context(t, false, &text, &context);
     status = trainer_agree(t, status);
     if (status == OK) status = trainer_agree(t, checkpoint_save(&context, &t->state));

@@ -54,14 +54,16 @@ static void hash_type(const TensorType *type, uint64_t *hash)
     *hash = hash_bytes(type->dim, (size_t)type->ndim * sizeof *type->dim, *hash);
 }
 
-/* Of what every rank launches, in order; what the launches work on may differ. */
+/* Of what every rank launches, in order. Each updates and loads what it owns: there only what crosses between ranks is the same. */
 static uint64_t programs_hash(const Plan *plan)
 {
     uint64_t hash = hash_bytes(plan->facts.name, strlen(plan->facts.name), 0);
     for (int p = 0; p < plan->num_programs; p++)
         for (int i = 0; i < plan->programs[p].num_launches; i++) {
+            ProgramKind   kind = plan->programs[p].spec.kind;
             const Launch *launch = &plan->programs[p].launches[i];
             const Node   *node = launch->node;
+            if ((kind == PROGRAM_OPTIMIZER || kind == PROGRAM_LOAD) && launch->stream != STREAM_COMM) continue;
             hash = hash_bytes(node->op->name, strlen(node->op->name) + 1, hash);
             hash = hash_bytes(&launch->stream, sizeof launch->stream, hash);
             for (int k = 0; k < node->num_out; k++)
@@ -124,12 +126,21 @@ static Status open_inputs(Trainer *t)
     TRY(output_dir_check_source(t->config->output_dir, t->model->dir));
     TRY(output_dir_check_source(t->config->output_dir, t->tokenizer_dir));
     TRY(config_at(t->config->origin, KEY_run_output_dir, output_dir_check(t->config->output_dir)));
-    return setup_options(t->config, t->model, &t->options);
+    TRY(setup_options(t->config, t->model, &t->options));
+    t->options.rank = t->place.rank;
+    return OK;
+}
+
+static Status open_device(Trainer *t)
+{
+    TRY(setup_rank_device(t->config, t->place.local, t->place.num_local, &t->device));
+    FAIL_IF(t->comm && !t->device->api->join, ERR_UNSUPPORTED, "several ranks can't train on device %s", t->device->api->name);
+    return OK;
 }
 
 static Status make_plan(Trainer *t)
 {
-    TRY(setup_rank_device(t->config, t->place.local, t->place.num_local, &t->device));
+    if (t->comm) TRY(t->device->api->join(t->device, t->comm));
     if (t->config->device == OPT_DEVICE_AUTO && !device_has_driver())
         log_info("running on the CPU: there is no NVIDIA driver here (libcuda.so.1)");
     TRY(setup_plan(&t->arena, t->model, &t->options, t->device, &t->plan));
@@ -557,7 +568,7 @@ static void tell_start(const Trainer *t)
     if (t->place.world > 1) snprintf(ranks, sizeof ranks, " on each of %d ranks", t->place.world);
     log_info("%lld parameters, %lld trained; %.1f MiB of memory%s; steps of %lld sequences of %lld tokens", (long long)t->plan->total_numel,
              (long long)t->plan->trained_numel, (double)plan_total_bytes(t->plan) / (1 << 20), ranks,
-             (long long)loader_rows_per_step(t->data.train), (long long)plan_program(t->plan, PROGRAM_MICRO_FIRST)->spec.seq);
+             (long long)loader_rows_per_step(t->data.train), (long long)trainer_micro(t, 0)->spec.seq);
     if (t->resume_path[0])
         log_info("going on from %s, step %lld of %lld", t->resume_path, (long long)t->state.step, (long long)t->schedule.total);
 }
@@ -677,6 +688,7 @@ static Status train(Trainer *t, TrainOutcome *out)
     TRY(keeper_start(t->comm, "opening the model", &t->keeper));
     TRY(in_turn(t, open_inputs));
     trainer_beat(t, "planning");
+    TRY(trainer_agree(t, open_device(t)));
     TRY(trainer_agree(t, make_plan(t)));
     TRY(trainer_agree(t, comm_agree_same(t->comm, programs_hash(t->plan), "programs")));
     trainer_beat(t, "looking at output_dir");

@@ -98,5 +98,8 @@ NODISCARD Status trainer_context(Trainer *trainer, bool finished, StrBuf *state_
 /* The command that goes on from the newest checkpoint, in words. */
 const char *trainer_same_command(const Trainer *trainer);
 
+/* The program of a step's micro-step. */
+const Program *trainer_micro(const Trainer *trainer, int64_t micro);
+
 double trainer_flops_per_step(const Trainer *trainer);
 double trainer_seconds(void); /* monotonic */

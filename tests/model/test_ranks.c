@@ -116,8 +116,8 @@ static Status write_rows(Rank *r, int step, int first, int count, float inv_toke
         const char *name;
         const void *data;
         size_t      bytes;
-    } inputs[] = {{"tokens", tokens, bytes},   {"labels", labels, bytes}, {"positions", positions, bytes},  {"doc_start", starts, bytes},
-                  {"doc_id", ids, bytes}, {"step", steps, sizeof steps}, {"hyper", hyper, sizeof hyper}};
+    } inputs[] = {{"tokens", tokens, bytes}, {"labels", labels, bytes},     {"positions", positions, bytes}, {"doc_start", starts, bytes},
+                  {"doc_id", ids, bytes},    {"step", steps, sizeof steps}, {"hyper", hyper, sizeof hyper}};
     for (size_t i = 0; i < sizeof inputs / sizeof *inputs; i++)
         if (plan_find(r->plan, inputs[i].name)) TRY(session_write(r->session, inputs[i].name, inputs[i].data, inputs[i].bytes));
     return OK;
@@ -216,7 +216,8 @@ static void *rank_thread(void *context)
 {
     Rank  *r = context;
     Status status = run_rank(r, comm_rank(r->comm));
-    if (status != OK && status != ERR_RANK) test_fail(__FILE__, __LINE__, "%s: rank %d of %d: %s", r->test->name, comm_rank(r->comm), r->world, status_message());
+    if (status != OK && status != ERR_RANK)
+        test_fail(__FILE__, __LINE__, "%s: rank %d of %d: %s", r->test->name, comm_rank(r->comm), r->world, status_message());
     if (status != OK) comm_abort(r->comm, status, status_message());
     session_destroy(r->session);
     if (r->device) r->device->api->destroy(r->device);
@@ -260,8 +261,8 @@ static void expect_same(const Case *c, int world, const Result *one, const Resul
         norm = fmax(norm, fabs(one->norm[step] - many->norm[step]) / one->norm[step]);
     }
     if (!(loss <= 1e-6 * scale && norm <= 1e-5 * scale && worst <= 1e-5 * scale * update))
-        test_fail(__FILE__, __LINE__, "%s, ZeRO-%d, %d ranks: losses differ by %.2g, norms by %.2g, weights by %.2g of the largest update", c->name,
-                  c->zero, world, loss, norm, worst / update);
+        test_fail(__FILE__, __LINE__, "%s, ZeRO-%d, %d ranks: losses differ by %.2g, norms by %.2g, weights by %.2g of the largest update",
+                  c->name, c->zero, world, loss, norm, worst / update);
     EXPECT(one->loss[STEPS - 1] < one->loss[0]);
 }
 
