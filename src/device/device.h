@@ -99,9 +99,9 @@ struct Device {
     bool             write_combined; /* pinned memory allocated from here on is, where the device knows that */
 };
 
-/* "cpu", "cuda", or "auto": CUDA where it can be used, else the CPU; where there is a driver, stderr says what else CUDA lacks. threads:
- * of the CPU, 0 all. */
-NODISCARD Status device_open(const char *name, int threads, Device **out);
+/* "cpu", "cuda", or "auto": CUDA where it can be used, else the CPU; where there is a driver, stderr says what else CUDA lacks. index: of
+ * the GPU. threads: of the CPU, 0 all. */
+NODISCARD Status device_open(const char *name, int index, int threads, Device **out);
 bool             device_has_driver(void);                          /* of NVIDIA's GPUs; without one "auto" is the CPU */
 NODISCARD Status device_cpu_create(int num_threads, Device **out); /* 0: all cores */
 /* Bytes of the host's memory that may be taken; 0: unknown. */

@@ -328,6 +328,14 @@ static void follow_op(Value *out)
     if (out->sharing != STORAGE_HOME) set_storage(out, sharing, storage, 0);
 }
 
+/* Nothing makes the value any more. */
+static void forget(Value *value)
+{
+    set_storage(value, STORAGE_OWN, NULL, 0);
+    value->producer = NULL;
+    value->kind = VALUE_ACTIVATION;
+}
+
 static void unlink_member(Value *value)
 {
     Value **link = &value->storage->first_member, *before = NULL;
@@ -357,6 +365,13 @@ void value_leave_home(Value *value)
 {
     set_storage(value, STORAGE_OWN, NULL, 0);
     follow_op(value);
+}
+
+void value_drop(Value *value)
+{
+    CHECK(!value->producer && !value->num_uses && !value->first_member);
+    if (value->sharing == STORAGE_MEMBER) unlink_member(value);
+    forget(value);
 }
 
 Value *value_root(Value *value, int64_t *out_offset)
@@ -532,14 +547,6 @@ void node_add_after(Graph *graph, Node *node, Node *earlier)
     if (node->num_after) memcpy(after, node->after, sizeof *after * (size_t)node->num_after);
     after[node->num_after++] = earlier;
     node->after = after;
-}
-
-/* Nothing makes the value any more. */
-static void forget(Value *value)
-{
-    set_storage(value, STORAGE_OWN, NULL, 0);
-    value->producer = NULL;
-    value->kind = VALUE_ACTIVATION;
 }
 
 void node_drop_output(Node *node, int k)

@@ -38,8 +38,8 @@ static Status add_ranks(Update *update)
     RanksAttrs   attrs = {.ranks = ranks};
     ReshapeAttrs dims = {.ndim = 2, .d0 = ranks, .d1 = COUNT};
     Value       *own[] = {update->loss, update->norm2}, *all[COUNT], *in[] = {flat_value(graph, VALUE_STATE, "rank.sums", DT_F32, COUNT)};
-    Value       *sums = flat_value(graph, VALUE_STATE, "sums", DT_F32, COUNT), *to = flat_value(graph, VALUE_STATE, "sums.all", DT_F32, COUNT);
-    Node        *node;
+    Value *sums = flat_value(graph, VALUE_STATE, "sums", DT_F32, COUNT), *to = flat_value(graph, VALUE_STATE, "sums.all", DT_F32, COUNT);
+    Node  *node;
     if (ranks == 1) return OK;
     value_place_in(to, sums, 0);
     for (int i = 0; i < COUNT; i++) {

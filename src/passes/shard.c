@@ -2,12 +2,12 @@
  * over the ranks, and each updates the parameters that are its share (layout.c).
  *
  * A bucket's division says what crosses when. Weights that are whole on each rank are gathered, chunk by chunk, by the first program of a
- * step, beside its forward pass. Gradients that are whole cross at the end of a step, each chunk as soon as its last gradient is there; where
- * a rank keeps its share alone, a gradient is an activation, and is added to the share in every micro-step. Weights of which a rank has its
- * share alone are gathered at use (NODE_AT_USE).
+ * step, beside its forward pass. Gradients that are whole cross at the end of a step, each chunk as soon as its last gradient is there;
+ * where a rank keeps its share alone, a gradient is an activation, and is added to the share in every micro-step. Weights of which a rank
+ * has its share alone are gathered at use (NODE_AT_USE).
  *
- * All this is on STREAM_COMM: what waits for it follows from the bytes that it writes. Collectives stand in the same order in the programs of
- * all ranks, since nothing but offsets and the optimizer's segments depends on the rank. */
+ * All this is on STREAM_COMM: what waits for it follows from the bytes that it writes. Collectives stand in the same order in the programs
+ * of all ranks, since nothing but offsets and the optimizer's segments depends on the rank. */
 #include "ops/ops.h"
 #include "passes/layout.h"
 #include "passes/pass.h"
@@ -259,6 +259,65 @@ static Status reduce_gradients(const Shard *s)
     return cross_gradients(s, of);
 }
 
+/* ---- weights of which each rank has a share ---- */
+
+static Node *first_reader(const Value *value)
+{
+    Node *first = NULL;
+    for (const Use *use = value->first_use; use; use = use->next)
+        if (!first || node_precedes(use->node, first)) first = use->node;
+    return first;
+}
+
+/* What reads the value reads what is gathered from `share` in its place, at use. */
+static Status gather_at_use(const Shard *s, Value *whole, Value *share)
+{
+    const TensorType *type = &whole->type;
+    ReshapeAttrs      dims = {.ndim = type->ndim, .d0 = type->dim[0], .d1 = type->dim[1], .d2 = type->dim[2], .d3 = type->dim[3]};
+    Node             *reader = first_reader(whole), *view;
+    while (whole->first_member) {
+        FAIL_IF(whole->first_member->num_uses, ERR_INTERNAL, "shard: %s is read by itself, and %s is divided", whole->first_member->name,
+                whole->name);
+        value_drop(whole->first_member);
+    }
+    if (reader) {
+        Value *made;
+        s->graph->cursor = reader;
+        s->graph->layer = whole->layer;
+        TRY(add_gather(s, share, whole->name, NODE_AT_USE, &made));
+        TRY(graph_add_node(s->graph, &op_reshape, &dims, whole->name, &made, 1, ~0u, &view));
+        view->flags |= NODE_AT_USE;
+        graph_replace_uses(s->graph, whole, view->out[0], NULL);
+        s->graph->cursor = NULL;
+        s->graph->layer = -1;
+    }
+    value_drop(whole);
+    return OK;
+}
+
+/* This rank's share of a frozen value, which the plan has under the value's name; NULL: it is whole. */
+static Value *frozen_share(const Shard *s, Value *whole)
+{
+    const PlanEntry *entry = plan_find(s->plan, whole->name);
+    if (!entry || type_equal(&entry->type, &whole->type)) return NULL;
+    graph_rename(s->graph, whole, arena_printf(s->graph->arena, "%s.whole", whole->name));
+    Value *share = graph_add_value(s->graph, VALUE_PARAM, entry->name, &entry->type);
+    share->layer = whole->layer;
+    return share;
+}
+
+static Status gather_divided(const Shard *s)
+{
+    for (int i = 0, count = s->graph->num_values; i < count; i++) {
+        Value        *whole = s->graph->values[i], *share = NULL;
+        const Bucket *bucket = layout_is_whole(whole) ? bucket_of(s->plan, whole) : NULL;
+        if (bucket && !bucket->weights) share = weight_share(s, bucket, chunk_at(bucket, place_in_bucket(s->plan, bucket, whole)));
+        if (!bucket && layout_is_whole(whole)) share = frozen_share(s, whole);
+        if (share) TRY(gather_at_use(s, whole, share));
+    }
+    return OK;
+}
+
 /* ---- the programs ---- */
 
 /* The program that only gathers. */
@@ -279,7 +338,7 @@ static Status shard_micro(const Shard *s)
     for (int i = 0; i < num_values; i++) {
         Value        *whole = s->graph->values[i];
         const Bucket *bucket = layout_is_whole(whole) ? bucket_of(s->plan, whole) : NULL;
-        if (bucket) join_bucket(s, whole, bucket, begins, ends);
+        if (bucket && (bucket->weights || bucket->grads)) join_bucket(s, whole, bucket, begins, ends);
     }
     for (int b = 0; b < s->plan->num_buckets && ends; b++)
         if (s->plan->buckets[b].grads) TRY(reduce_chunks(s, &s->plan->buckets[b]));
@@ -293,7 +352,8 @@ Status pass_shard(PassContext *context, Graph **graph)
     if (kind == PROGRAM_GATHER) return make_gather(context, graph);
     Shard s = {.options = context->options, .plan = context->plan, .graph = *graph, .kind = kind};
     TRY(layout_params(context->plan, context->options, *graph));
-    TRY(program_is_micro(kind) ? shard_micro(&s) : OK);
+    if (program_is_micro(kind)) TRY(shard_micro(&s));
+    TRY(gather_divided(&s));
     (*graph)->cursor = NULL;
     (*graph)->layer = -1;
     return OK;

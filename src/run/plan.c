@@ -32,6 +32,13 @@ bool program_trains(ProgramKind kind)
     return program_is_micro(kind) || kind == PROGRAM_CALIBRATE;
 }
 
+ProgramKind program_of_micro(int64_t micro, int64_t count, int world)
+{
+    if (world > 1 && count == 1) return PROGRAM_MICRO_ONLY;
+    if (world > 1 && micro == count - 1) return PROGRAM_MICRO_LAST;
+    return micro ? PROGRAM_MICRO_NEXT : PROGRAM_MICRO_FIRST;
+}
+
 bool program_accumulates(ProgramKind kind)
 {
     return kind == PROGRAM_MICRO_NEXT || kind == PROGRAM_MICRO_LAST;

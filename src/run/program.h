@@ -43,6 +43,8 @@ const char *program_kind_name(ProgramKind kind);
 bool        program_trains(ProgramKind kind);      /* forward and backward: micro-steps, calibrate */
 bool        program_is_micro(ProgramKind kind);    /* a micro-step */
 bool        program_accumulates(ProgramKind kind); /* a micro-step that adds to gradients */
+/* The kind of micro-step `micro` of the `count` of a step that `world` ranks make. */
+ProgramKind program_of_micro(int64_t micro, int64_t count, int world);
 
 /* A program that a session has: its purpose and the shape of a run of it. */
 typedef struct ProgramSpec {

@@ -166,7 +166,8 @@ static Status stage(Session *s, const Arrival *arrival, const Placement *place, 
 /* Where a piece that is only rounded is kept, if it may arrive in that dtype; NULL: its nodes want it as floats. */
 static const TensorView *plain_result(const Arrival *arrival, const Launch *launches, int count)
 {
-    bool plain = count == 1 && launches->node->op == &op_cast && launches->node->in[0] == arrival->staged && launches->args.out[0].type.dtype == arrival->param->type.dtype;
+    bool plain = count == 1 && launches->node->op == &op_cast && launches->node->in[0] == arrival->staged &&
+                 launches->args.out[0].type.dtype == arrival->param->type.dtype;
     return plain ? &launches->args.out[0] : NULL;
 }
 

@@ -134,7 +134,7 @@ static void a_saved_model_holds_the_same_tensors(void)
         Arena       arena = {0};
         const char *dir = arena_printf(&arena, FAMILIES "%s", families[i]);
         EXPECT_OK(load(&l, dir, DT_F32, NULL));
-        EXPECT_OK(weights_save(l.session, l.model, false, make_folder(), "model", 1 << 30));
+        EXPECT_OK(weights_save(l.session, l.model, false, NULL, make_folder(), "model", 1 << 30));
         EXPECT_OK(hf_model_write_config(l.model, DT_F32, folder));
         expect_equal_files(dir, folder);
         uint64_t before = 0, after = 1;
@@ -151,7 +151,7 @@ static void shards_hold_the_same_tensors(void)
 {
     Loaded l;
     EXPECT_OK(load(&l, FAMILIES "llama", DT_F32, NULL));
-    EXPECT_OK(weights_save(l.session, l.model, false, make_folder(), "model", 8000));
+    EXPECT_OK(weights_save(l.session, l.model, false, NULL, make_folder(), "model", 8000));
     char index[128];
     snprintf(index, sizeof index, "%s/model.safetensors.index.json", folder);
     EXPECT(file_exists(index));
@@ -181,7 +181,7 @@ static void adapters_go_in_and_out_key_for_key(void)
         const char *dir = arena_printf(&arena, FAMILIES "%s/adapter", families[i]);
         EXPECT_OK(peft_open(&arena, dir, &adapter));
         EXPECT_OK(load(&l, arena_printf(&arena, FAMILIES "%s", families[i]), DT_F32, &adapter));
-        EXPECT_OK(weights_save(l.session, l.model, true, make_folder(), "adapter_model", 1 << 30));
+        EXPECT_OK(weights_save(l.session, l.model, true, NULL, make_folder(), "adapter_model", 1 << 30));
         EXPECT_OK(peft_write_config(&adapter.lora, "base", folder));
         expect_equal_files(dir, folder);
         EXPECT_OK(peft_open(&arena, folder, &again));
@@ -248,7 +248,7 @@ static void a_stored_head_wins_over_the_config(void)
         strcpy(headed, folder);
         EXPECT_OK(load(&l, headed, DT_F32, NULL));
         EXPECT_INT(l.model->is_untied, differs);
-        EXPECT_OK(weights_save(l.session, l.model, false, make_folder(), "model", 1 << 30));
+        EXPECT_OK(weights_save(l.session, l.model, false, NULL, make_folder(), "model", 1 << 30));
         EXPECT_OK(hf_model_write_config(l.model, DT_F32, folder));
         expect_equal_files(differs ? headed : FAMILIES "qwen3", folder);
         EXPECT_OK(hf_model_open(&arena, folder, &model));

@@ -70,6 +70,7 @@ static CompileOptions options_of(const Case *c, int rank, int world)
     options.fp32_grads = c->fp32_grads;
     options.optimizer = c->optimizer;
     options.weight_decay = 0.1;
+    options.adam_eps = 1e-4; /* gradients as small as what rounding leaves are no steps */
     options.recompute = c->recompute;
     if (c->lora) {
         options.lora = (LoraOptions){.enabled = true, .r = 32, .alpha = 64, .dropout = c->dropout, .num_targets = 1, .targets = all};
@@ -111,13 +112,13 @@ static Status write_rows(Rank *r, int step, int first, int count, float inv_toke
     }
     size_t  bytes = (size_t)(count * T) * sizeof(int32_t);
     int64_t steps[STEP_COUNT] = {1234, step, 0, 0};
-    float   hyper[HYPER_COUNT] = {[HYPER_LR] = 1e-2f, [HYPER_INV_TOKENS] = inv_tokens};
+    float   hyper[HYPER_COUNT] = {[HYPER_LR] = 1e-3f, [HYPER_INV_TOKENS] = inv_tokens};
     const struct {
         const char *name;
         const void *data;
         size_t      bytes;
-    } inputs[] = {{"tokens", tokens, bytes},   {"labels", labels, bytes}, {"positions", positions, bytes},  {"doc_start", starts, bytes},
-                  {"doc_id", ids, bytes}, {"step", steps, sizeof steps}, {"hyper", hyper, sizeof hyper}};
+    } inputs[] = {{"tokens", tokens, bytes}, {"labels", labels, bytes},     {"positions", positions, bytes}, {"doc_start", starts, bytes},
+                  {"doc_id", ids, bytes},    {"step", steps, sizeof steps}, {"hyper", hyper, sizeof hyper}};
     for (size_t i = 0; i < sizeof inputs / sizeof *inputs; i++)
         if (plan_find(r->plan, inputs[i].name)) TRY(session_write(r->session, inputs[i].name, inputs[i].data, inputs[i].bytes));
     return OK;
@@ -216,7 +217,8 @@ static void *rank_thread(void *context)
 {
     Rank  *r = context;
     Status status = run_rank(r, comm_rank(r->comm));
-    if (status != OK && status != ERR_RANK) test_fail(__FILE__, __LINE__, "%s: rank %d of %d: %s", r->test->name, comm_rank(r->comm), r->world, status_message());
+    if (status != OK && status != ERR_RANK)
+        test_fail(__FILE__, __LINE__, "%s: rank %d of %d: %s", r->test->name, comm_rank(r->comm), r->world, status_message());
     if (status != OK) comm_abort(r->comm, status, status_message());
     session_destroy(r->session);
     if (r->device) r->device->api->destroy(r->device);
@@ -256,12 +258,13 @@ static void expect_same(const Case *c, int world, const Result *one, const Resul
         if (one->begun[i] != many->begun[i]) worst = INFINITY;
     }
     for (int step = 0; step < STEPS; step++) {
+
         loss = fmax(loss, fabs(one->loss[step] - many->loss[step]) / fabs(one->loss[step]));
         norm = fmax(norm, fabs(one->norm[step] - many->norm[step]) / one->norm[step]);
     }
     if (!(loss <= 1e-6 * scale && norm <= 1e-5 * scale && worst <= 1e-5 * scale * update))
-        test_fail(__FILE__, __LINE__, "%s, ZeRO-%d, %d ranks: losses differ by %.2g, norms by %.2g, weights by %.2g of the largest update", c->name,
-                  c->zero, world, loss, norm, worst / update);
+        test_fail(__FILE__, __LINE__, "%s, ZeRO-%d, %d ranks: losses differ by %.2g, norms by %.2g, weights by %.2g of the largest update",
+                  c->name, c->zero, world, loss, norm, worst / update);
     EXPECT(one->loss[STEPS - 1] < one->loss[0]);
 }
 
@@ -269,7 +272,7 @@ static void expect_same(const Case *c, int world, const Result *one, const Resul
 static void compare(Case c, int most, double scale)
 {
     Result one = run_ranks(&c, 1);
-    for (int zero = 1; zero <= 1; zero++)
+    for (int zero = 1; zero <= 3; zero++)
         for (int world = 2; world <= most; world *= 2) {
             c.zero = zero;
             Result many = run_ranks(&c, world);
