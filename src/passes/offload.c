@@ -61,19 +61,21 @@ static bool is_moved(const Value *value, uint32_t offload)
 
 /* ---- activations at the borders of blocks ---- */
 
-/* A forward result of a block (or of what comes before the first) that a later block reads in the forward pass, and the backward pass
- * reads too. */
-static bool is_border(const Value *value)
+/* The block that begins with a value: the first that reads it in the forward pass, if it was made before that and the backward pass
+ * reads it too; else -1. */
+static int block_of(const Value *value)
 {
     const Node *maker = value->producer;
-    bool        later = false, backward = false;
-    if (!maker || is_backward(maker) || value->kind != VALUE_ACTIVATION || value->sharing != STORAGE_OWN) return false;
+    bool        backward = false;
+    int         block = -1;
+    if (!maker || is_backward(maker) || value->kind != VALUE_ACTIVATION || value->sharing != STORAGE_OWN) return -1;
     for (const Use *use = value->first_use; use; use = use->next) {
-        if (!use->node || use->node->op->flags & OP_VIEW) return false;
-        later = later || (!is_backward(use->node) && use->node->layer > maker->layer);
-        backward = backward || is_backward(use->node);
+        const Node *node = use->node;
+        if (!node || node->op->flags & OP_VIEW) return -1;
+        backward = backward || is_backward(node);
+        if (!is_backward(node) && node->layer > maker->layer && (block < 0 || node->layer < block)) block = node->layer;
     }
-    return later && backward;
+    return backward ? block : -1;
 }
 
 /* Sends each border to the host right behind its maker, and has the backward pass read it there. Its memory is free again when the
@@ -87,12 +89,14 @@ static Status send_borders(Graph *graph)
         next = node->next;
         for (int k = 0; k < node->num_out; k++) {
             Value *value = node->out[k];
+            int    block = value ? block_of(value) : -1;
             Node  *copy;
-            if (!value || !is_border(value)) continue;
+            if (block < 0) continue;
             Node *earlier = sent[count % BESIDE];
             if (earlier && node_precedes(earlier, node)) node_add_after(graph, node, earlier);
             set_place(graph, node, next);
             TRY(add_copy(graph, value, STREAM_COPY_OUT, SPACE_HOST, 0, &copy));
+            copy->out[0]->layer = block;
             for (Use *use = value->first_use, *following; use; use = following) {
                 following = use->next;
                 if (is_backward(use->node)) node_set_input(use->node, use->index, copy->out[0]);
@@ -110,12 +114,13 @@ typedef struct Fetch {
     struct Fetch *next; /* of its group, in the order of reading */
 } Fetch;
 
-/* What one layer's forward or backward pass reads; or what is read before the first layer, or, in both passes, behind the last one. */
+/* What is read first one after the other, of one layer for one pass; of no layer for both passes. */
 typedef struct Group {
-    Node  *first; /* its first reader */
-    int    layer; /* -1: none */
-    bool   late;  /* of the backward pass; of no layer: behind the last one */
-    Fetch *fetches, **end;
+    Node   *first; /* its first reader */
+    int     layer; /* -1: none */
+    bool    late;  /* for the backward pass; of no layer: behind the first one */
+    int64_t bytes;
+    Fetch  *fetches, **end;
 } Group;
 
 /* Input `index` of `node` is a fetched value. */
@@ -146,8 +151,8 @@ static bool is_fetched(const Node *node, const Value *value)
 
 static Group *find_group(Offloading *o, int layer, bool late, Node *first)
 {
-    for (int i = o->num_groups - 1; i >= 0; i--)
-        if (o->groups[i].layer == layer && o->groups[i].late == late) return &o->groups[i];
+    Group *last = o->num_groups ? &o->groups[o->num_groups - 1] : NULL;
+    if (last && last->layer == layer && last->late == late) return last;
     Group *group = &o->groups[o->num_groups++];
     *group = (Group){.first = first, .layer = layer, .late = late, .end = &group->fetches};
     return group;
@@ -156,33 +161,55 @@ static Group *find_group(Offloading *o, int layer, bool late, Node *first)
 static void find_reading(Offloading *o, Node *node, int index)
 {
     Value  *value = node->in[index];
-    int     layer = value->kind == VALUE_PARAM ? value->layer : node->layer;
-    bool    late = layer < 0 ? o->in_layers : is_backward(node);
+    bool    late = value->layer < 0 ? o->in_layers : is_backward(node);
     Fetch **fetch = &o->fetch_of[late][value->id];
-    o->in_layers = o->in_layers || layer >= 0;
+    o->in_layers = o->in_layers || value->layer >= 0;
     if (!*fetch) {
-        Group *group = find_group(o, layer, late, node);
+        Group *group = find_group(o, value->layer, late, node);
         *fetch = arena_new(o->graph->arena, Fetch);
         (*fetch)->value = value;
         *group->end = *fetch;
         group->end = &(*fetch)->next;
+        group->bytes += type_bytes(&value->type);
     }
     o->readings[o->num_readings++] = (Reading){node, index, *fetch};
+}
+
+/* A group that is small against the one behind it gives no time to bring that in: it becomes a part of it. */
+static void merge_small(Offloading *o)
+{
+    enum { SMALL = 8 };
+    for (int i = 0; i + 1 < o->num_groups; i++) {
+        Group *group = &o->groups[i], *next = group + 1;
+        if (group->bytes * SMALL >= next->bytes) continue;
+        *group->end = next->fetches;
+        next->fetches = group->fetches;
+        next->first = group->first;
+        next->bytes += group->bytes;
+        group->fetches = NULL;
+    }
+}
+
+/* Whether the node reads more than inputs and constants: else pass schedule may move it. */
+static bool stays(const Node *node)
+{
+    for (int i = 0; i < node->num_in; i++)
+        if (node->in[i] && node->in[i]->kind != VALUE_INPUT && node->in[i]->kind != VALUE_CONST) return true;
+    return false;
 }
 
 /* The last launch of the compute stream before a node; NULL: none. */
 static Node *launch_before(const Node *node)
 {
     Node *before = node->prev;
-    while (before && (before->op->flags & OP_VIEW || before->stream != STREAM_COMPUTE)) before = before->prev;
+    while (before && (before->op->flags & OP_VIEW || before->stream != STREAM_COMPUTE || !stays(before))) before = before->prev;
     return before;
 }
 
-/* Copies of a group stand where the group before it begins, behind what makes their values, and wait for what runs before that. */
-static Status copy_group(Offloading *o, int index)
+/* Copies of a group stand at a node, behind what makes their values, and wait for what runs before that. */
+static Status copy_group(const Offloading *o, const Group *group, Node *begin)
 {
-    const Group *group = &o->groups[index];
-    Node        *begin = o->groups[index ? index - 1 : 0].first, *after, *copy;
+    Node *after, *copy;
     for (const Fetch *fetch = group->fetches; fetch; fetch = fetch->next)
         if (fetch->value->producer && !node_precedes(fetch->value->producer, begin)) begin = fetch->value->producer->next;
     after = launch_before(begin);
@@ -198,6 +225,7 @@ static Status copy_group(Offloading *o, int index)
 static Status fetch_all(Graph *graph)
 {
     Offloading o = {.graph = graph};
+    Node      *before = NULL; /* where the group before begins */
     int        most = 0;
     for (const Node *node = graph->first; node; node = node->next) most += node->num_in;
     o.groups = arena_array(graph->arena, Group, most + 1);
@@ -206,7 +234,13 @@ static Status fetch_all(Graph *graph)
     for (Node *node = graph->first; node; node = node->next)
         for (int i = 0; i < node->num_in; i++)
             if (is_fetched(node, node->in[i])) find_reading(&o, node, i);
-    for (int i = 0; i < o.num_groups; i++) TRY(copy_group(&o, i));
+    merge_small(&o);
+    for (int i = 0; i < o.num_groups; i++) {
+        const Group *group = &o.groups[i];
+        if (!group->fetches) continue;
+        TRY(copy_group(&o, group, before ? before : group->first));
+        before = group->first;
+    }
     for (int i = 0; i < o.num_readings; i++) node_set_input(o.readings[i].node, o.readings[i].index, o.readings[i].fetch->copy);
     return OK;
 }
