@@ -40,7 +40,6 @@ static Status add_ranks(Update *update)
     Value       *own[] = {update->loss, update->norm2}, *all[COUNT], *in[] = {flat_value(graph, VALUE_STATE, "rank.sums", DT_F32, COUNT)};
     Value *sums = flat_value(graph, VALUE_STATE, "sums", DT_F32, COUNT), *to = flat_value(graph, VALUE_STATE, "sums.all", DT_F32, COUNT);
     Node  *node;
-    if (ranks == 1) return OK;
     value_place_in(to, sums, 0);
     for (int i = 0; i < COUNT; i++) {
         static const char *const names[] = {"rank.loss", "rank.norm2", "sums.loss", "sums.norm2"};
@@ -137,7 +136,7 @@ Status pass_optimise(PassContext *context, Graph **out_graph)
                      .step = flat_value(graph, VALUE_INPUT, "step", DT_I64, STEP_COUNT)};
     Value *applied, *count;
     TRY(norm_of(plan, graph, grads, &update.norm2));
-    TRY(add_ranks(&update));
+    if (plan->world > 1) TRY(add_ranks(&update));
     TRY(begin_step(&update, &applied, &count));
     TRY(update_scales(&update, applied, count));
     TRY(optimizer_updates(&update, grads));
