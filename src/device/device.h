@@ -87,6 +87,9 @@ typedef struct DeviceApi {
      * a text comes before programs are prepared, and what doesn't fit this device is ignored. NULL: nothing is chosen. */
     void (*tuning_get)(Device *device, char *out, size_t size);
     void (*tuning_set)(Device *device, const char *text);
+    /* This device is that rank's: collective ops are launched over the ranks' devices. Once, before programs are prepared, by all ranks;
+     * comm outlives the device. NULL: not offered. */
+    Status (*join)(Device *device, Comm *comm);
     void (*destroy)(Device *device);
 } DeviceApi;
 

@@ -139,6 +139,15 @@ typedef struct AdamwAttrs {                                /* adamw, adamw_8bit 
     bool   stochastic;                                     /* bf16 weights without master: stochastic rounding */
 } AdamwAttrs;
 
+typedef struct RanksAttrs { /* gather, reduce_scatter */
+    int64_t ranks;          /* 1 */
+} RanksAttrs;
+
+typedef struct AllReduceAttrs {
+    int64_t ranks; /* 1 */
+    bool    max;   /* the largest; else the sum */
+} AllReduceAttrs;
+
 typedef struct StepScalarsAttrs {
     double beta1, beta2;
 } StepScalarsAttrs;

@@ -189,9 +189,9 @@ Status compile_plan(Arena *arena, const IrModule *module, const JsonValue *confi
                            .device = device,
                            .plan = plan};
     TRY(add_programs(plan, options));
-    const uint32_t update = 1u << PROGRAM_OPTIMIZER, load = 1u << PROGRAM_LOAD, model = ~(update | load);
-    /* The optimizer's graph is made from the layout of the trained parameters, that of loading from all weights and master copies, and
-     * from the room that the others leave it. */
+    const uint32_t update = 1u << PROGRAM_OPTIMIZER | 1u << PROGRAM_GATHER, load = 1u << PROGRAM_LOAD, model = ~(update | load);
+    /* The optimizer's graph, and that of gathering, are made from the layout of the trained parameters, that of loading from all weights
+     * and master copies, and from the room that the others leave it. */
     TRY(schedule_programs(&context, model));
     TRY(schedule_programs(&context, update));
     TRY(place_programs(&context, model | update));

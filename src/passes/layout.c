@@ -37,8 +37,7 @@ static Status append_entry(Plan *plan, const char *name, const TensorType *type,
     return add_entry(plan, name, type, region, space, offset);
 }
 
-/* A parameter that is placed by itself: one that isn't packed, or the memory of packed ones, which are its members. */
-static bool is_whole(const Value *value)
+bool layout_is_whole(const Value *value)
 {
     return value->kind == VALUE_PARAM && !value->producer && !value->storage;
 }
@@ -230,7 +229,7 @@ static int list_runs(const CompileOptions *options, const Graph *graph, const Bu
     int count = 0;
     for (int i = 0; i < graph->num_values; i++) {
         const Value *value = graph->values[i];
-        if (!is_whole(value) || !is_trained(value)) continue;
+        if (!layout_is_whole(value) || !is_trained(value)) continue;
         Bucket its = bucket_of(options, value);
         if (is_same_bucket(&its, bucket)) runs[count++].value = value;
     }
@@ -295,7 +294,7 @@ static void find_buckets(Plan *plan, const CompileOptions *options, const Graph 
     plan->buckets = arena_array(plan->arena, Bucket, MAX_BUCKETS);
     for (int i = 0; i < graph->num_values; i++) {
         int k = 0, index = plan->num_buckets;
-        if (!is_whole(graph->values[i]) || !is_trained(graph->values[i])) continue;
+        if (!layout_is_whole(graph->values[i]) || !is_trained(graph->values[i])) continue;
         Bucket bucket = bucket_of(options, graph->values[i]);
         while (k < index && !is_same_bucket(&plan->buckets[k], &bucket)) k++;
         if (k < index) continue;
@@ -304,8 +303,38 @@ static void find_buckets(Plan *plan, const CompileOptions *options, const Graph 
     }
 }
 
-static Status append_frozen(Plan *plan, const Value *value)
+/* What this rank has of elements [at, at + numel of `value`) of a frozen value, of which `chunk` is all. */
+static Status add_share(Plan *plan, const Value *value, const Chunk *chunk, int64_t base, int64_t at)
 {
+    int64_t segment[SEGMENT_COLUMNS] = {[SEGMENT_NUMEL] = type_numel(&value->type)};
+    own(plan, chunk, at, segment);
+    TensorType type = type_make(value->type.dtype, 1, segment[SEGMENT_NUMEL]);
+    TRY(add_entry(plan, value->name, &type, REGION_WEIGHTS, SPACE_DEVICE, base + dtype_bytes(type.dtype, segment[SEGMENT_OFFSET])));
+    plan->entries[plan->num_entries - 1].first = segment[SEGMENT_FIRST];
+    return OK;
+}
+
+/* Codes that recipes make of frozen weights stay whole: they are made of all of a weight. */
+static bool divides_frozen(const Plan *plan, const CompileOptions *options, const Value *value)
+{
+    bool has_codes = plan->num_scaled || plan->num_tiled;
+    return options->world > 1 && options->zero_level == DIVIDE_WEIGHTS && !has_codes && is_divided(options, value);
+}
+
+static Status append_shares(Plan *plan, const Value *value)
+{
+    const Chunk chunk = {.numel = type_numel(&value->type)};
+    int64_t    *end = &plan->region_bytes[SPACE_DEVICE][REGION_WEIGHTS], base = *end;
+    TRY(add_share(plan, value, &chunk, base, 0));
+    for (const Value *member = value->param ? NULL : value->first_member; member; member = member->next_member)
+        TRY(add_share(plan, member, &chunk, base, member->offset));
+    *end = layout_align(base + dtype_bytes(value->type.dtype, chunk.numel / plan->world), PLACE_ALIGN);
+    return OK;
+}
+
+static Status append_frozen(Plan *plan, const CompileOptions *options, const Value *value)
+{
+    if (divides_frozen(plan, options, value)) return append_shares(plan, value);
     TRY(append_entry(plan, value->name, &value->type, REGION_WEIGHTS, value->space));
     const Placement base = plan_find(plan, value->name)->place;
     for (const Value *member = value->param ? NULL : value->first_member; member; member = member->next_member)
@@ -324,7 +353,7 @@ Status layout_params(Plan *plan, const CompileOptions *options, const Graph *gra
     find_buckets(plan, options, graph);
     for (int i = 0; i < plan->num_buckets; i++) TRY(layout_bucket(plan, options, graph, &plan->buckets[i]));
     for (int i = 0; i < graph->num_values; i++)
-        if (is_whole(graph->values[i]) && !is_trained(graph->values[i])) TRY(append_frozen(plan, graph->values[i]));
+        if (layout_is_whole(graph->values[i]) && !is_trained(graph->values[i])) TRY(append_frozen(plan, options, graph->values[i]));
     for (int i = 0; i < graph->num_params; i++) plan->total_numel += type_numel(&graph->params[i]->type);
     return OK;
 }

@@ -94,7 +94,8 @@ static void find_lives(Placer *p, Arena *arena)
     for (Node *node = p->graph->first; node; node = node->next) {
         if (node->flags & NODE_ONCE) continue;
         if (node_is_launch(node)) index_of_launch[launch++] = index;
-        for (int i = 0; i < node->num_in; i++) begin_life(p, node->in[i], VALUE_STAGED, index);
+        for (int i = 0; i < node->num_in; i++)
+            if (node->in[i]) begin_life(p, p->roots[node->in[i]->id].value, VALUE_STAGED, index);
         for (int k = 0; k < node->num_out; k++) {
             begin_life(p, node->out[k], VALUE_ACTIVATION, index);
             if (node->out[k]) begin_life(p, p->roots[node->out[k]->id].value, VALUE_STAGED, index);
