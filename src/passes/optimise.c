@@ -37,21 +37,29 @@ static Status add_ranks(Update *update)
     int64_t      ranks = update->plan->world;
     RanksAttrs   attrs = {.ranks = ranks};
     ReshapeAttrs dims = {.ndim = 2, .d0 = ranks, .d1 = COUNT};
+<<<<<<< HEAD
     Node        *node;
     if (ranks == 1) return OK;
     Value *own[] = {update->loss, update->norm2}, *all[COUNT], *in[] = {flat_value(graph, VALUE_STATE, "rank.sums", DT_F32, COUNT)};
     Value *sums = flat_value(graph, VALUE_STATE, "sums", DT_F32, COUNT), *to = flat_value(graph, VALUE_STATE, "sums.all", DT_F32, COUNT);
+=======
+    Value *own[] = {update->loss, update->norm2}, *all[COUNT], *mine, *sums, *to;
+    Node  *node;
+    mine = flat_value(graph, VALUE_STATE, "rank.sums", DT_F32, COUNT);
+    sums = flat_value(graph, VALUE_STATE, "sums", DT_F32, COUNT);
+    to = flat_value(graph, VALUE_STATE, "sums.all", DT_F32, COUNT);
+>>>>>>> h-shard
     value_place_in(to, sums, 0);
     for (int i = 0; i < COUNT; i++) {
         static const char *const names[] = {"rank.loss", "rank.norm2", "sums.loss", "sums.norm2"};
         Value                   *part = flat_value(graph, VALUE_STATE, names[i], DT_F32, 1);
-        value_place_in(part, in[0], i);
+        value_place_in(part, mine, i);
         TRY(graph_add_node(graph, &op_copy, NULL, names[i], &own[i], 1, ~0u, &node));
         value_place_in(node->out[0], part, 0);
         all[i] = flat_value(graph, VALUE_STATE, names[COUNT + i], DT_F32, 1);
         value_place_in(all[i], sums, i);
     }
-    TRY(graph_add_node(graph, &op_gather, &attrs, "ranks", in, 1, ~0u, &node));
+    TRY(graph_add_node(graph, &op_gather, &attrs, "ranks", &mine, 1, ~0u, &node));
     node->stream = STREAM_COMM;
     TRY(graph_add_node(graph, &op_reshape, &dims, "ranks", &node->out[0], 1, ~0u, &node));
     TRY(graph_add_node(graph, &op_col_sum, NULL, "sums", &node->out[0], 1, ~0u, &node));
@@ -137,7 +145,7 @@ Status pass_optimise(PassContext *context, Graph **out_graph)
                      .step = flat_value(graph, VALUE_INPUT, "step", DT_I64, STEP_COUNT)};
     Value *applied, *count;
     TRY(norm_of(plan, graph, grads, &update.norm2));
-    TRY(add_ranks(&update));
+    if (plan->world > 1) TRY(add_ranks(&update));
     TRY(begin_step(&update, &applied, &count));
     TRY(update_scales(&update, applied, count));
     TRY(optimizer_updates(&update, grads));
