@@ -14,6 +14,7 @@
 typedef enum OptionKind {
     KIND_PROGRAM,
     KIND_INT,
+    KIND_SMALL, /* an int */
     KIND_FLOAT,
     KIND_BOOL,
     KIND_DTYPE,
@@ -33,6 +34,7 @@ static const struct {
 } table[] = {
     {"program", KIND_PROGRAM, offsetof(CompileOptions, programs[0].kind)},
     {"batch", KIND_INT, offsetof(CompileOptions, programs[0].batch)},
+    {"chunk_bytes", KIND_INT, offsetof(CompileOptions, chunk_bytes)},
     {"cache_len", KIND_INT, offsetof(CompileOptions, cache_len)},
     {"fp32_grads", KIND_BOOL, offsetof(CompileOptions, fp32_grads)},
     {"fp8_amax_history", KIND_INT, offsetof(CompileOptions, precision.amax_history)},
@@ -49,11 +51,15 @@ static const struct {
     {"optimizer", KIND_OPTIMIZER, offsetof(CompileOptions, optimizer)},
     {"piece_numel", KIND_INT, offsetof(CompileOptions, piece_numel)},
     {"quantise", KIND_FORMAT, offsetof(CompileOptions, weight_format)},
+    {"rank", KIND_SMALL, offsetof(CompileOptions, rank)},
     {"recompute", KIND_PARTS, offsetof(CompileOptions, recompute)},
     {"skip_quant_first_layers", KIND_INT, offsetof(CompileOptions, precision.skip_first)},
     {"skip_quant_last_layers", KIND_INT, offsetof(CompileOptions, precision.skip_last)},
     {"use_rslora", KIND_BOOL, offsetof(CompileOptions, lora.use_rslora)},
     {"use_zero_copy", KIND_BOOL, offsetof(CompileOptions, zero_copy)},
+    {"whole_bytes", KIND_INT, offsetof(CompileOptions, whole_bytes)},
+    {"world", KIND_SMALL, offsetof(CompileOptions, world)},
+    {"zero_level", KIND_SMALL, offsetof(CompileOptions, zero_level)},
 };
 enum { NUM_OPTIONS = sizeof table / sizeof table[0], MAX_WHOLE = 1 << 20 };
 
@@ -89,11 +95,13 @@ static Status read_number(OptionKind kind, const char *text, void *out)
     double number;
     errno = 0;
     number = strtod(text, &end);
-    bool whole = kind == KIND_INT;
+    bool whole = kind != KIND_FLOAT;
     FAIL_IF(end == text || *end || errno, ERR_INVALID, "expected a number, found %s", text);
     FAIL_IF(whole && !(number >= 1 && number <= MAX_WHOLE && number == (double)(int64_t)number), ERR_INVALID,
             "expected a whole number from 1 to %d, found %s", MAX_WHOLE, text);
-    if (whole)
+    if (kind == KIND_SMALL)
+        *(int *)out = (int)number;
+    else if (whole)
         *(int64_t *)out = (int64_t)number;
     else
         *(double *)out = number;
@@ -128,6 +136,7 @@ static Status read_option(Arena *arena, OptionKind kind, const char *text, void 
         *(ProgramKind *)out = (ProgramKind)index;
         break;
     case KIND_INT:
+    case KIND_SMALL:
     case KIND_FLOAT:
         return read_number(kind, text, out);
     case KIND_BOOL:

@@ -37,20 +37,22 @@ static Status add_ranks(Update *update)
     int64_t      ranks = update->plan->world;
     RanksAttrs   attrs = {.ranks = ranks};
     ReshapeAttrs dims = {.ndim = 2, .d0 = ranks, .d1 = COUNT};
-    Value       *own[] = {update->loss, update->norm2}, *all[COUNT], *in[] = {flat_value(graph, VALUE_STATE, "rank.sums", DT_F32, COUNT)};
-    Value *sums = flat_value(graph, VALUE_STATE, "sums", DT_F32, COUNT), *to = flat_value(graph, VALUE_STATE, "sums.all", DT_F32, COUNT);
+    Value *own[] = {update->loss, update->norm2}, *all[COUNT], *mine, *sums, *to;
     Node  *node;
+    mine = flat_value(graph, VALUE_STATE, "rank.sums", DT_F32, COUNT);
+    sums = flat_value(graph, VALUE_STATE, "sums", DT_F32, COUNT);
+    to = flat_value(graph, VALUE_STATE, "sums.all", DT_F32, COUNT);
     value_place_in(to, sums, 0);
     for (int i = 0; i < COUNT; i++) {
         static const char *const names[] = {"rank.loss", "rank.norm2", "sums.loss", "sums.norm2"};
         Value                   *part = flat_value(graph, VALUE_STATE, names[i], DT_F32, 1);
-        value_place_in(part, in[0], i);
+        value_place_in(part, mine, i);
         TRY(graph_add_node(graph, &op_copy, NULL, names[i], &own[i], 1, ~0u, &node));
         value_place_in(node->out[0], part, 0);
         all[i] = flat_value(graph, VALUE_STATE, names[COUNT + i], DT_F32, 1);
         value_place_in(all[i], sums, i);
     }
-    TRY(graph_add_node(graph, &op_gather, &attrs, "ranks", in, 1, ~0u, &node));
+    TRY(graph_add_node(graph, &op_gather, &attrs, "ranks", &mine, 1, ~0u, &node));
     node->stream = STREAM_COMM;
     TRY(graph_add_node(graph, &op_reshape, &dims, "ranks", &node->out[0], 1, ~0u, &node));
     TRY(graph_add_node(graph, &op_col_sum, NULL, "sums", &node->out[0], 1, ~0u, &node));
@@ -128,7 +130,7 @@ Status pass_optimise(PassContext *context, Graph **out_graph)
     FAIL_IF(!plan->num_trained, ERR_INVALID, "nothing to train: no parameter is trained");
     Value **grads = arena_array(context->arena, Value *, plan->num_buckets);
     for (int i = 0; i < plan->num_buckets; i++)
-        grads[i] = flat_value(graph, VALUE_GRAD, plan->buckets[i].grads, plan->buckets[i].grad, plan->buckets[i].numel);
+        grads[i] = flat_value(graph, VALUE_GRAD, plan->buckets[i].grad_share, plan->buckets[i].grad, plan->buckets[i].share_numel);
     Update update = {.options = context->options,
                      .plan = plan,
                      .graph = graph,

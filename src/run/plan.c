@@ -147,6 +147,24 @@ PlanEntry *plan_add(Plan *plan, const char *name, const TensorType *type, Region
     return entry;
 }
 
+uint64_t plan_collectives(const Plan *plan)
+{
+    uint64_t hash = 0;
+    for (int p = 0; p < plan->num_programs; p++) {
+        const Program *program = &plan->programs[p];
+        hash = hash_bytes(program->name, strlen(program->name) + 1, hash);
+        for (int i = 0; i < program->num_launches; i++) {
+            const Node *node = program->launches[i].node;
+            if (!(node->op->flags & OP_COLLECTIVE)) continue;
+            char text[64];
+            type_text(&node->in[0]->type, text);
+            hash = hash_bytes(node->op->name, strlen(node->op->name) + 1, hash);
+            hash = hash_bytes(text, strlen(text) + 1, hash);
+        }
+    }
+    return hash;
+}
+
 static int64_t space_bytes(const Plan *plan, Space space)
 {
     int64_t total = 0;

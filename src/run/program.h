@@ -244,6 +244,9 @@ const PlanEntry *plan_master(const Plan *plan, const Param *param, int64_t *out_
 /* Adds an entry; the name must be new. */
 PlanEntry *plan_add(Plan *plan, const char *name, const TensorType *type, Region region, Space space, int64_t offset);
 
+/* Of all collectives that the programs run, in their order: what must be equal on all ranks before any of them is run. */
+uint64_t plan_collectives(const Plan *plan);
+
 int64_t plan_total_bytes(const Plan *plan); /* of the device */
 int64_t plan_host_bytes(const Plan *plan);  /* pinned memory of the host */
 /* Of them: codes of weights, and what scales are made from with the scales themselves. */
