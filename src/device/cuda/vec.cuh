@@ -42,12 +42,23 @@ template <typename T> static __device__ __forceinline__ void load_pack(const T *
     for (int i = 0; i < Pack<T>::N; i++) out[i] = to_float(pack.v[i]);
 }
 
-template <typename T> static __device__ __forceinline__ void store_pack(T *p, const float *in)
+/* Two elements of bf16 as one word. */
+static __device__ __forceinline__ uint32_t bf16_pair(const float *in)
 {
-    Pack<T> pack;
-#pragma unroll
-    for (int i = 0; i < Pack<T>::N; i++) pack.v[i] = from_float<T>(in[i]);
-    *reinterpret_cast<uint4 *>(p) = pack.words;
+    union {
+        __nv_bfloat162 pair;
+        uint32_t       word;
+    } both = {__floats2bfloat162_rn(in[0], in[1])};
+    return both.word;
+}
+
+static __device__ __forceinline__ void store_pack(float *p, const float *in)
+{
+    *reinterpret_cast<float4 *>(p) = make_float4(in[0], in[1], in[2], in[3]);
+}
+static __device__ __forceinline__ void store_pack(__nv_bfloat16 *p, const float *in)
+{
+    *reinterpret_cast<uint4 *>(p) = make_uint4(bf16_pair(in), bf16_pair(in + 2), bf16_pair(in + 4), bf16_pair(in + 6));
 }
 
 /* N elements of T and of another type beside it: e.g. 8 floats beside 8 bf16. p is aligned to min(16, N * sizeof(T)). */
