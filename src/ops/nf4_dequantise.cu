@@ -126,7 +126,7 @@ static Status nf4_dequantise_run(const KernelArgs *args)
     }
     int64_t chunks = q.chunk[count];
     if (!chunks) return OK;
-    unsigned grid = (unsigned)(chunks < MOST_CTAS ? chunks : MOST_CTAS);
+    unsigned grid = (unsigned)(min(chunks, (int64_t)MOST_CTAS));
     CUDA_FLOAT(w->type.dtype, T, { nf4_chunks<T><<<grid, THREADS, 0, cuda_stream(args)>>>(q, chunks); });
     return CUDA_LAUNCHED();
 }

@@ -52,13 +52,23 @@ static __device__ __forceinline__ uint32_t bf16_pair(const float *in)
     return both.word;
 }
 
-static __device__ __forceinline__ void store_pack(float *p, const float *in)
+template <typename T> static __device__ __forceinline__ Pack<T> to_pack(const float *in);
+template <> __device__ __forceinline__ Pack<float> to_pack<float>(const float *in)
 {
-    *reinterpret_cast<float4 *>(p) = make_float4(in[0], in[1], in[2], in[3]);
+    Pack<float> pack;
+    pack.words = make_uint4(__float_as_uint(in[0]), __float_as_uint(in[1]), __float_as_uint(in[2]), __float_as_uint(in[3]));
+    return pack;
 }
-static __device__ __forceinline__ void store_pack(__nv_bfloat16 *p, const float *in)
+template <> __device__ __forceinline__ Pack<__nv_bfloat16> to_pack<__nv_bfloat16>(const float *in)
 {
-    *reinterpret_cast<uint4 *>(p) = make_uint4(bf16_pair(in), bf16_pair(in + 2), bf16_pair(in + 4), bf16_pair(in + 6));
+    Pack<__nv_bfloat16> pack;
+    pack.words = make_uint4(bf16_pair(in), bf16_pair(in + 2), bf16_pair(in + 4), bf16_pair(in + 6));
+    return pack;
+}
+
+template <typename T> static __device__ __forceinline__ void store_pack(T *p, const float *in)
+{
+    *reinterpret_cast<uint4 *>(p) = to_pack<T>(in).words;
 }
 
 /* N elements of T and of another type beside it: e.g. 8 floats beside 8 bf16. p is aligned to min(16, N * sizeof(T)). */
@@ -72,6 +82,17 @@ template <int N, typename T> static __device__ __forceinline__ void store_n(T *p
 {
 #pragma unroll
     for (int i = 0; i < N; i += Pack<T>::N) store_pack(p + i, in + i);
+}
+
+/* As load_pack, of any alignment where not `wide`. */
+template <typename T> static __device__ __forceinline__ void load_pack_any(const T *p, bool wide, float *out)
+{
+    if (wide) {
+        load_pack(p, out);
+    } else {
+#pragma unroll
+        for (int i = 0; i < Pack<T>::N; i++) out[i] = to_float(p[i]);
+    }
 }
 
 /* 8 elements as they lie in memory: loaded early and converted late they take few registers. */
