@@ -10,8 +10,8 @@ enum { MOST_PACKS = 4 }; /* a thread's columns: 4 packs of 1024 threads, C up to
 /* dx may be dy's memory; dx NULL or dw NULL: not wanted. acc: what dx adds to, NULL: nothing. CODES: those of dx are wanted. wide: w
  * begins at a multiple of 16 bytes. */
 template <typename T, int PACKS, bool CODES>
-static __global__ void rms_norm_bwd_packs(const T *dy, const T *x, const T *w, bool wide, const float *rstd_in, T *dx, const T *acc,
-                                          RowCodes q, float *dw, int64_t chunk_rows)
+static __global__ void __launch_bounds__(1024) rms_norm_bwd_packs(const T *dy, const T *x, const T *w, bool wide, const float *rstd_in,
+                                                                  T *dx, const T *acc, RowCodes q, float *dw, int64_t chunk_rows)
 {
     enum { N = Pack<T>::N };
     int64_t          rows = q.rows, cols = q.cols;
