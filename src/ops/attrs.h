@@ -91,9 +91,15 @@ typedef struct ReshapeAttrs {
     int64_t ndim, d0, d1, d2, d3;
 } ReshapeAttrs;
 
+/* codes: the dtype that an output is quantised to as well (OpCodes): e4m3; 0: it isn't. */
+typedef struct CodesAttrs { /* swiglu, swiglu_bwd */
+    int64_t codes;
+} CodesAttrs;
+
 typedef struct RmsNormAttrs { /* rms_norm, add_rms_norm, rms_norm_bwd */
     double  eps;
     int64_t dw_dtype; /* rms_norm_bwd */
+    int64_t codes;
 } RmsNormAttrs;
 
 typedef struct ColSumAttrs {
@@ -119,6 +125,7 @@ typedef struct QkvAttrs { /* layout of a packed row: H query heads, G keys, G va
     int64_t num_heads, num_kv_heads, head_dim;
     double  eps;      /* qkv_norm_rope */
     int64_t dw_dtype; /* qkv_norm_rope_bwd: of dwq and dwk */
+    int64_t codes;    /* qkv_norm_rope_bwd */
 } QkvAttrs;
 
 typedef struct AttentionAttrs {

@@ -1,6 +1,7 @@
 /* Checks of an op's inputs, and sums of partial sums. */
 #include "ops/infer.h"
 
+#include "ops/fp8_tiles.h"
 #include "ops/nvfp4.h"
 
 #include <stdio.h>
@@ -65,6 +66,31 @@ Status infer_float(const Node *node, int k, const char *name, int min_ndim)
     char got[64];
     FAIL_IF(node->in[k]->type.ndim < min_ndim, ERR_INVALID, "%s is %s, expected at least %d dims", name, type_text(&node->in[k]->type, got),
             min_ndim);
+    return OK;
+}
+
+bool codes_fit(const Node *node, const TensorType *rows, uint32_t ins)
+{
+    bool fits = type_cols(rows) % FP8_TILE == 0;
+    for (int k = 0; k < node->num_in; k++)
+        if (ins >> k & 1 && node->in[k]) fits = fits && node->in[k]->type.dtype == rows->dtype;
+    return fits;
+}
+
+Status infer_codes(Node *node, int64_t codes)
+{
+    const OpCodes    *c = &node->op->codes;
+    const TensorType *y = &node->out[c->of]->type;
+    TensorType       *out = &node->out[c->out]->type, *scale = &node->out[c->out + 1]->type;
+    *out = *scale = (TensorType){0};
+    if (!codes) return OK;
+    FAIL_IF(ATTR_TO_DTYPE(codes) != DT_E4M3, ERR_INVALID, "codes is %s; expected e4m3", dtype_info(ATTR_TO_DTYPE(codes))->name);
+    char text[64];
+    FAIL_IF(!c->fits(node), ERR_INVALID,
+            "codes are made of rows of a multiple of %d numbers, all operands of one dtype; output %d is %s, or another operand differs",
+            FP8_TILE, c->of, type_text(y, text));
+    *out = type_as(y, DT_E4M3);
+    *scale = type_make(DT_F32, 2, type_cols(y) / FP8_TILE, type_rows(y));
     return OK;
 }
 

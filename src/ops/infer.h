@@ -32,6 +32,12 @@ NODISCARD Status infer_dw(const Node *node, int acc, const char *name, int64_t d
  * -> y (...,M), which is of acc's dtype where there is one. */
 NODISCARD Status infer_product(Node *node, int b, int bias, int acc);
 
+/* The types of codes and scales of an output (OpCodes), whose type is set; absent where attribute `codes` is 0. */
+NODISCARD Status infer_codes(Node *node, int64_t codes);
+
+/* Whether codes can be made of rows of output `of`: whole blocks, and inputs `ins` (a bit each, so far as present) of one dtype. */
+bool codes_fit(const Node *node, const TensorType *rows, uint32_t ins);
+
 /* Attribute rows<m> of DequantiseAttrs. */
 #define DEQUANTISE_ATTR(m) \
     { \

@@ -311,6 +311,27 @@ static Status reference(Doctor *d, const Case *c, Case *wide)
     return status;
 }
 
+/* Codes that the kernel made of its result must be those that an op of its own makes of it on the device. */
+static Status check_codes(Doctor *d, const Case *c, StrBuf *faults)
+{
+    const OpCodes *codes = &c->node->op->codes;
+    TensorType     in[NODE_MAX_IN] = {0};
+    Case           apart;
+    BoundKernel    kernel;
+    bool           same;
+    if (!codes->op || !c->out[codes->out]) return OK;
+    in[0] = c->out[codes->of]->type;
+    Status status = case_make(&apart, codes->op, NULL, in);
+    if (status == OK) memcpy(apart.in[0], c->result[codes->of], (size_t)type_bytes(&in[0]));
+    if (status == OK) status = d->device->api->bind(d->device, apart.node, &kernel);
+    if (status == OK) status = run_on(d->device, &apart, &kernel, ~0u, 0xFF, false, &same, faults);
+    for (int k = 0; k < codes->op->num_out && status == OK; k++)
+        if (memcmp(apart.result[k], c->result[codes->out + k], (size_t)type_bytes(&apart.out[k]->type)) != 0)
+            strbuf_printf(faults, "; output %d isn't what %s makes of output %d", codes->out + k, codes->op->name, codes->of);
+    arena_deinit(&apart.arena);
+    return status;
+}
+
 static bool serves_still(Device *device, const Node *node, const BoundKernel *kernel)
 {
     BoundKernel other;
@@ -361,11 +382,12 @@ static Status check_variant(Doctor *d, Case *c, const Case *wide, const BoundKer
     TRY(run_on(d->device, c, kernel, ~0u, 0xFF, true, &same, &faults));
     if (!same) strbuf_printf(&faults, "; two runs differ");
     for (int k = 0; k < c->node->num_out; k++) {
-        if (!c->out[k] || !(is_float(&c->out[k]->type) || is_code(c->out[k]->type.dtype))) continue;
+        if (!c->out[k] || op_makes_codes(c->node->op, k) || !(is_float(&c->out[k]->type) || is_code(c->out[k]->type.dtype))) continue;
         double error = l2_error(&c->out[k]->type, c->result[k], &wide->out[k]->type, wide->result[k]);
         if (!(error <= record->worst[is_bf16])) record->worst[is_bf16] = error;
         if (!(error <= tolerance)) strbuf_printf(&faults, "; output %d is off by %.3g", k, error);
     }
+    if (!faults.len) TRY(check_codes(d, c, &faults));
     if (!faults.len) TRY(check_subsets(d, c, kernel, &faults));
     *(faults.len ? &record->failed : &record->passed) += 1;
     *(faults.len ? &d->counts->failed : &d->counts->passed) += 1;

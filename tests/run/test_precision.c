@@ -62,17 +62,29 @@ static Device *device_with_fp4(void)
     return device;
 }
 
+static void load_new(Family *f)
+{
+    LoadSource source = {.values = new_values};
+    EXPECT_OK(session_load(f->session, false, &source));
+    EXPECT_OK(session_load(f->session, true, &source));
+}
+
+static void open_config(Family *f, const char *family, const char *config, CompileOptions *options)
+{
+    family_open(f, family, config, options, 2);
+    load_new(f);
+}
+
 /* "wide": llama with dims that FP4 is multiplied in; "wide_fp4": on a device that does. */
 static void open_family(Family *f, const char *family, CompileOptions *options)
 {
-    LoadSource source = {.values = new_values};
-    bool       wide = strncmp(family, "wide", 4) == 0;
-    if (wide)
-        family_open_on(f, "llama", "config_wide.json", options, strcmp(family, "wide") == 0 ? family_device(2) : device_with_fp4(), NULL);
-    else
-        family_open(f, family, "config.json", options, 2);
-    EXPECT_OK(session_load(f->session, false, &source));
-    EXPECT_OK(session_load(f->session, true, &source));
+    bool wide = strncmp(family, "wide", 4) == 0;
+    if (!wide) {
+        open_config(f, family, "config.json", options);
+        return;
+    }
+    family_open_on(f, "llama", "config_wide.json", options, strcmp(family, "wide") == 0 ? family_device(2) : device_with_fp4(), NULL);
+    load_new(f);
 }
 
 /* Rows [first, first + count) of the four that step `step` trains, drawn anew for each third step. */
@@ -339,11 +351,16 @@ static void adapters_over_fp8_tiles_have_the_gradients_of_bf16(void)
 
 /* ---- same bits ---- */
 
-static void train(const char *family, CompileOptions *options, int steps, float *losses, Family *f)
+static void train_config(const char *family, const char *config, CompileOptions *options, int steps, float *losses, Family *f)
 {
-    open_family(f, family, options);
+    open_config(f, family, config, options);
     calibrate(f, 0);
     for (int step = 0; step < steps; step++) losses[step] = train_step(f, step);
+}
+
+static void train(const char *family, CompileOptions *options, int steps, float *losses, Family *f)
+{
+    train_config(family, "config.json", options, steps, losses, f);
 }
 
 static void expect_same(Family *a, Family *b, const char *what)
@@ -421,6 +438,37 @@ static void recomputation_over_fp8_tiles_changes_no_bit(void)
     family_close(&b);
 }
 
+/* Nothing is quantised by itself but what attention makes. */
+static void expect_codes_with_numbers(const Family *f)
+{
+    const OpDef *makers[] = {&op_rms_norm, &op_add_rms_norm, &op_swiglu, &op_rms_norm_bwd, &op_swiglu_bwd, &op_qkv_norm_rope_bwd};
+    int          made = 0;
+    for (const Node *node = plan_program(f->plan, PROGRAM_MICRO_NEXT)->graph->first; node; node = node->next) {
+        if (node->op == &op_fp8_rows_quantise) EXPECT(node->in[0]->producer->op == &op_reshape);
+        for (size_t i = 0; i < sizeof makers / sizeof *makers; i++)
+            if (node->op == makers[i] && node->out[node->op->codes.out]) made |= 1 << i;
+    }
+    EXPECT_INT(made, f->plan->facts.fp8_blocks ? 63 : 0);
+}
+
+/* Rows of whole blocks; the tiles of packed weights line up. */
+static void codes_made_with_their_numbers_change_no_bit_when_recomputed(void)
+{
+    CompileOptions keep = make_tiles(true), again = keep;
+    Family         a, b;
+    float          losses[2][4];
+    keep.no_fuse = again.no_fuse = 0;
+    again.recompute = 1u << PART_BLOCK;
+    train_config("qwen3", "wide.json", &keep, 4, losses[0], &a);
+    train_config("qwen3", "wide.json", &again, 4, losses[1], &b);
+    EXPECT(memcmp(losses[0], losses[1], sizeof losses[0]) == 0);
+    expect_codes_with_numbers(&a);
+    expect_codes_with_numbers(&b);
+    expect_same(&a, &b, "codes made with their numbers");
+    family_close(&a);
+    family_close(&b);
+}
+
 /* ---- micro-batches, packing, the loss ---- */
 
 static void micro_batches_leave_the_first_amax_and_hardly_change_the_rest(void)
@@ -491,4 +539,5 @@ TEST_MAIN(TEST(scales_follow_the_formula), TEST(the_first_gradients_are_near_tho
           TEST(adapters_over_fp8_tiles_have_the_gradients_of_bf16), TEST(the_first_gradients_of_nvfp4_are_near_those_of_bf16),
           TEST(products_by_fp4_codes_have_the_gradients_of_emulated_ones), TEST(recomputation_of_products_by_fp4_codes_changes_no_bit),
           TEST(recomputation_changes_no_bit), TEST(recomputation_over_fp8_tiles_changes_no_bit),
+          TEST(codes_made_with_their_numbers_change_no_bit_when_recomputed),
           TEST(micro_batches_leave_the_first_amax_and_hardly_change_the_rest), TEST(the_loss_is_near_that_of_bf16))
