@@ -55,8 +55,11 @@ static Status facts(Device *device, DeviceFacts *out)
     size_t      free_bytes, total;
     TRY(enter(cuda));
     CUDA_TRY(cudaMemGetInfo(&free_bytes, &total));
-    *out = (DeviceFacts){
-        .memory_bytes = (int64_t)free_bytes, .launch_seconds = 2e-6, .num_workers = 1, .fp8_blocks = cuda_gemm_has_blocks(cuda)};
+    *out = (DeviceFacts){.memory_bytes = (int64_t)free_bytes,
+                         .launch_seconds = 2e-6,
+                         .num_workers = 1,
+                         .fp8_blocks = cuda_gemm_has_blocks(cuda),
+                         .fp4_blocks = cuda_gemm_has_fp4(cuda)};
     snprintf(out->name, sizeof out->name, "%s", cuda->name);
     for (size_t i = 0; i < sizeof gpus / sizeof gpus[0]; i++) {
         if (strcmp(gpus[i].name, cuda->name) != 0) continue;
