@@ -29,7 +29,7 @@ typedef struct GemmOperand {
     int64_t        offset; /* elements from data to the first */
     GemmScaling    scaling;
     int64_t        scale_stride; /* floats from a row of scales to the next */
-    const uint8_t *blocks;       /* of e2m1: scales of each 16 numbers along k beside the one of the whole, in tiles (ops/nvfp4.h) */
+    const uint8_t *blocks;       /* of e2m1: scales of each 16 numbers along k beside the one of the whole, in tiles (base/nvfp4_tiles.h) */
 } GemmOperand;
 
 typedef enum GemmEpilogue { GEMM_PLAIN, GEMM_BIAS } GemmEpilogue;

@@ -170,17 +170,21 @@ static Status read_option(Arena *arena, OptionKind kind, const char *text, void 
     return OK;
 }
 
-static Status set_option(Arena *arena, const char *name, const char *value, CompileOptions *options)
+/* gpu: the known GPU that is planned for. */
+static Status set_option(Arena *arena, const char *name, const char *value, CompileOptions *options, const char **out_gpu)
 {
-    const char *names[NUM_OPTIONS];
+    const char *names[NUM_OPTIONS + 1];
     int         index;
     for (int i = 0; i < NUM_OPTIONS; i++) names[i] = table[i].name;
-    TRY(find_name("option", name, names, NUM_OPTIONS, &index));
+    names[NUM_OPTIONS] = "gpu";
+    TRY(find_name("option", name, names, NUM_OPTIONS + 1, &index));
+    if (index == NUM_OPTIONS) *out_gpu = value;
+    if (index == NUM_OPTIONS) return OK;
     Status status = read_option(arena, table[index].kind, value, (char *)options + table[index].at);
     return status == OK ? OK : status_prefix(status, "option %s", name);
 }
 
-/* The lines `# option NAME=VALUE` among the comments before the graph. gpu=NAME: the known GPU that is planned for. */
+/* The lines `# option NAME=VALUE` among the comments before the graph. */
 static Status read_options(Arena *arena, const char *file, const char *text, size_t len, CompileOptions *options, const char **out_gpu)
 {
     static const char mark[] = "# option ";
@@ -193,9 +197,7 @@ static Status read_options(Arena *arena, const char *file, const char *text, siz
             char *equals = strchr(name, '=');
             FAIL_IF(!equals, ERR_INVALID, "%s:%d:%zu: expected # option NAME=VALUE", file, line, sizeof mark);
             *equals = 0;
-            bool is_gpu = strcmp(name, "gpu") == 0;
-            if (is_gpu) *out_gpu = equals + 1;
-            Status status = is_gpu ? OK : set_option(arena, name, equals + 1, options);
+            Status status = set_option(arena, name, equals + 1, options, out_gpu);
             if (status != OK) return status_prefix(status, "%s:%d:%zu", file, line, sizeof mark);
         }
         text = eol < end ? eol + 1 : end;

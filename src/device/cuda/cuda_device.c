@@ -59,7 +59,8 @@ static Status facts(Device *device, DeviceFacts *out)
                          .driver_bytes = GPU_DRIVER_BYTES,
                          .launch_seconds = 2e-6,
                          .num_workers = 1,
-                         .fp8_blocks = cuda_gemm_has_blocks(cuda)};
+                         .fp8_blocks = cuda_gemm_has_blocks(cuda),
+                         .fp4_blocks = cuda_gemm_has_fp4(cuda)};
     snprintf(out->name, sizeof out->name, "%s", cuda->name);
     for (size_t i = 0; i < sizeof gpus / sizeof gpus[0]; i++) {
         if (strcmp(gpus[i].name, cuda->name) != 0) continue;
