@@ -2,6 +2,7 @@
 #include "infer/infer_model.h"
 
 #include "model/weights.h"
+#include "passes/precision.h"
 #include "setup/setup.h"
 
 #include <stdio.h>
@@ -101,6 +102,23 @@ Status infer_use_format(InferModel *infer, const char *word)
     if (!word) return OK;
     TRY(peft_parse_base_format(word, &format));
     weights_use_format(infer->model, true, format, &infer->options);
+    return OK;
+}
+
+Status infer_use_recipe(InferModel *infer, const char *name)
+{
+    if (!name) return OK;
+    const Recipe *recipe = recipe_find(name);
+    if (!recipe) {
+        StrBuf names = {0};
+        for (int i = 0; recipe_at(i); i++) strbuf_printf(&names, "%s%s", i ? ", " : "", recipe_at(i)->name);
+        Status status = status_fail(ERR_INVALID, "there is no recipe %.100s; expected one of %s", name, strbuf_cstr(&names));
+        strbuf_deinit(&names);
+        return status;
+    }
+    if (recipe->forward == DT_COUNT) return OK;
+    infer->options.precision.forward = recipe->forward;
+    infer->options.precision.own_scales = true;
     return OK;
 }
 

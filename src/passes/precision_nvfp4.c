@@ -35,6 +35,7 @@ typedef struct Nvfp4 {
     Plan                   *plan;
     ProgramKind             kind;
     Made                   *made; /* by id of a value that was there before */
+    int                     num_weights;
 } Nvfp4;
 
 /* New nodes stand before `reader`; they are dropped and made again with what makes the value. */
@@ -140,7 +141,7 @@ static Value *lasting_part(const Nvfp4 *p, const Value *weight, int k)
 }
 
 /* The reader's weight is what its codes stand for. A later micro-step has those of the first one. */
-static Status round_weight(const Nvfp4 *p, Node *reader)
+static Status round_weight(Nvfp4 *p, Node *reader)
 {
     Value     *weight = reader->in[1], *parts[NUM_PARTS];
     Made      *made = &p->made[weight->id];
@@ -156,14 +157,14 @@ static Status round_weight(const Nvfp4 *p, Node *reader)
                 value_place_in(parts[k], lasting, 0);
             if (p->kind == PROGRAM_MICRO_FIRST) p->plan->fp4_bytes += type_bytes(&lasting->type);
         }
-        p->plan->num_fp4 += p->kind == PROGRAM_MICRO_FIRST;
+        p->num_weights++;
         TRY(dequantise(p, weight, parts, reader, false, NODE_AT_USE, &made->along));
     }
     node_set_input(reader, 1, made->along);
     return OK;
 }
 
-static Status rewrite(const Nvfp4 *p, Node *node)
+static Status rewrite(Nvfp4 *p, Node *node)
 {
     const Value *w = layers_weight_of_dw(&p->layers, node);
     bool         is_dw = w && is_blocked(w), is_forward = layers_is_forward(&p->layers, node);
@@ -186,6 +187,7 @@ Status precision_nvfp4(PassContext *context, Graph *graph)
     layers_find(&p.layers, graph, p.options);
     p.made = arena_array(graph->arena, Made, graph->num_values + 1);
     for (Node *node = graph->first; node; node = node->next) TRY(rewrite(&p, node));
+    if (context->plan->num_fp4 < p.num_weights) context->plan->num_fp4 = p.num_weights; /* of a program */
     graph->cursor = NULL;
     graph->layer = -1;
     graph->part = PART_NONE;
