@@ -5,6 +5,7 @@
 #include "ir/graph.h"
 
 typedef struct ThreadPool ThreadPool;
+typedef struct Comm       Comm;
 
 /* A tensor as kernels see it: dense, row-major. data NULL: absent. */
 typedef struct TensorView {
@@ -22,6 +23,7 @@ typedef struct KernelArgs {
     void             *workspace;  /* op->workspace bytes, 256-byte aligned */
     size_t            workspace_bytes;
     ThreadPool       *pool;   /* CPU */
+    Comm             *comm;   /* CPU: the ranks that collectives are of; NULL: one rank */
     void             *stream; /* CUDA: cudaStream_t */
     void             *device; /* CUDA: the plugin's device, for library handles */
 } KernelArgs;

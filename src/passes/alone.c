@@ -2,6 +2,7 @@
 #include "passes/alone.h"
 
 #include "ops/ops.h"
+#include "passes/layout.h"
 #include "passes/pass.h"
 
 #include <errno.h>
@@ -18,6 +19,7 @@ typedef enum OptionKind {
     KIND_DTYPE,
     KIND_PARTS,
     KIND_FUSIONS,
+    KIND_OFFLOADS,
     KIND_TARGETS,
     KIND_OPTIMIZER,
     KIND_FORMAT
@@ -43,12 +45,15 @@ static const struct {
     {"matmul_dtype", KIND_DTYPE, offsetof(CompileOptions, precision.forward)},
     {"moment_dtype", KIND_DTYPE, offsetof(CompileOptions, moment_dtype)},
     {"no_fuse", KIND_FUSIONS, offsetof(CompileOptions, no_fuse)},
+    {"offload", KIND_OFFLOADS, offsetof(CompileOptions, offload)},
     {"optimizer", KIND_OPTIMIZER, offsetof(CompileOptions, optimizer)},
+    {"piece_numel", KIND_INT, offsetof(CompileOptions, piece_numel)},
     {"quantise", KIND_FORMAT, offsetof(CompileOptions, weight_format)},
     {"recompute", KIND_PARTS, offsetof(CompileOptions, recompute)},
     {"skip_quant_first_layers", KIND_INT, offsetof(CompileOptions, precision.skip_first)},
     {"skip_quant_last_layers", KIND_INT, offsetof(CompileOptions, precision.skip_last)},
     {"use_rslora", KIND_BOOL, offsetof(CompileOptions, lora.use_rslora)},
+    {"use_zero_copy", KIND_BOOL, offsetof(CompileOptions, zero_copy)},
 };
 enum { NUM_OPTIONS = sizeof table / sizeof table[0], MAX_WHOLE = 1 << 20 };
 
@@ -109,12 +114,13 @@ static Status read_format(const char *text, const WeightFormat **out)
 
 static Status read_option(Arena *arena, OptionKind kind, const char *text, void *out)
 {
-    const char *programs[PROGRAM_KIND_COUNT], *parts[PART_COUNT], *fusions[FUSION_COUNT], *optimizers[OPTIMIZER_COUNT],
-        *yes_no[] = {"false", "true"};
+    const char *programs[PROGRAM_KIND_COUNT], *parts[PART_COUNT], *fusions[FUSION_COUNT], *offloads[OFFLOAD_COUNT],
+        *optimizers[OPTIMIZER_COUNT], *yes_no[] = {"false", "true"};
     int index = 0;
     for (int i = 0; i < PROGRAM_KIND_COUNT; i++) programs[i] = program_kind_name((ProgramKind)i);
     for (int i = 0; i < PART_COUNT; i++) parts[i] = part_name((Part)i);
     for (int i = 0; i < FUSION_COUNT; i++) fusions[i] = fusion_name((Fusion)i);
+    for (int i = 0; i < OFFLOAD_COUNT; i++) offloads[i] = offload_name((Offload)i);
     for (int i = 0; i < OPTIMIZER_COUNT; i++) optimizers[i] = optimizer_name((OptimizerKind)i);
     switch (kind) {
     case KIND_PROGRAM:
@@ -135,6 +141,8 @@ static Status read_option(Arena *arena, OptionKind kind, const char *text, void 
         return read_bits(arena, "part", text, parts, PART_COUNT, out);
     case KIND_FUSIONS:
         return read_bits(arena, "fusion", text, fusions, FUSION_COUNT, out);
+    case KIND_OFFLOADS:
+        return read_bits(arena, "offload", text, offloads, OFFLOAD_COUNT, out);
     case KIND_TARGETS: {
         const char **words;
         LoraOptions *lora = out;

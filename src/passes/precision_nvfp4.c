@@ -54,7 +54,7 @@ static void work_at(const Nvfp4 *p, const Value *value, Node *reader)
 
 static bool is_training(const Nvfp4 *p)
 {
-    return p->kind == PROGRAM_MICRO_FIRST || p->kind == PROGRAM_MICRO_NEXT;
+    return program_is_micro(p->kind);
 }
 
 /* Whether there are whole blocks in both directions. */
@@ -173,7 +173,7 @@ static Status make_weight(const Nvfp4 *p, Value *weight, Node *reader, bool turn
     Nvfp4Attrs           attrs = {.two_d = true, .transposed = turned, .four_six = p->options->fp4_four_six};
     if (parts[0]) return OK;
     const Fp4Weight *row = tell_plan(p, weight);
-    bool             is_made = row->params || p->kind == PROGRAM_MICRO_NEXT;
+    bool             is_made = row->params || program_accumulates(p->kind);
     uint32_t         want = (1u << (turned ? GLOBAL : NUM_PARTS)) - 1;
     attrs.tiled = by_codes(p, weight->type.dim[!turned]);
     if (row->params) become_codes(weight);
