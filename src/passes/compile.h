@@ -45,6 +45,15 @@ typedef struct PrecisionOptions {
     bool    fp4_four_six;          /* a block's largest element becomes 4 or 6 */
 } PrecisionOptions;
 
+/* What waits in pinned memory of the host, in place of the device's. */
+typedef enum Offload {
+#define OFFLOAD(id, name, help) OFFLOAD_##id,
+#include "passes/offload.def"
+#undef OFFLOAD
+    OFFLOAD_COUNT
+} Offload;
+const char *offload_name(Offload offload);
+
 enum { MAX_PROGRAMS = 32 };
 
 typedef struct CompileOptions {
@@ -56,8 +65,11 @@ typedef struct CompileOptions {
     DType               master_dtype; /* where wider than the parameter's: a master copy; else stochastic rounding for bf16 */
     DType               moment_dtype;
     bool                master_weights;
-    uint32_t            recompute; /* bit per Part */
-    uint32_t            no_fuse;   /* bit per Fusion: switched off */
+    uint32_t            recompute;   /* bit per Part */
+    uint32_t            no_fuse;     /* bit per Fusion: switched off */
+    uint32_t            offload;     /* bit per Offload */
+    bool                zero_copy;   /* updates read and write states in the host's memory themselves */
+    int64_t             piece_numel; /* elements that are updated at a time of what waits there, unless a parameter has more */
     LoraOptions         lora;
     int                 rank, world;   /* of so many ranks that train one model this one is compiled for */
     int                 zero_level;    /* 1 to 3: what is divided among them at most (Division); with one rank nothing is */

@@ -1,6 +1,6 @@
 /* optimise: the optimizer's program over flat buffers. One node a bucket takes the norm of its gradients; its rule updates its
- * weights. Clipping and the finite check are inside the update, so that a bad step touches nothing: every bucket sees the norm of
- * all gradients. */
+ * weights (updates.c). Clipping and the finite check are inside the update, so that a bad step touches nothing: every bucket sees the norm
+ * of all gradients. */
 #include "ops/fp8.h"
 #include "ops/ops.h"
 #include "ops/step_scalars.h"
@@ -37,8 +37,8 @@ static Status add_ranks(Update *update)
     int64_t      ranks = update->plan->world;
     RanksAttrs   attrs = {.ranks = ranks};
     ReshapeAttrs dims = {.ndim = 2, .d0 = ranks, .d1 = COUNT};
-    Value       *own[] = {update->loss, update->norm2}, *all[COUNT], *mine, *sums, *to;
-    Node        *node;
+    Value *own[] = {update->loss, update->norm2}, *all[COUNT], *mine, *sums, *to;
+    Node  *node;
     mine = flat_value(graph, VALUE_STATE, "rank.sums", DT_F32, COUNT);
     sums = flat_value(graph, VALUE_STATE, "sums", DT_F32, COUNT);
     to = flat_value(graph, VALUE_STATE, "sums.all", DT_F32, COUNT);
@@ -74,17 +74,6 @@ static Status begin_step(Update *update, Value **out_applied, Value **out_count)
     *out_applied = node->out[STEP_OUT_APPLIED];
     *out_count = node->out[STEP_OUT_COUNT];
     return OK;
-}
-
-static Status update_bucket(Update *update, const Bucket *bucket, Value *grads)
-{
-    update->bucket = bucket;
-    update->weights = flat_value(update->graph, VALUE_PARAM, bucket->weight_share, bucket->weight, bucket->share_numel);
-    update->grads = grads;
-    for (int k = 0; k < bucket->num_states; k++)
-        update->state[k] =
-            flat_value(update->graph, VALUE_STATE, bucket->states[k].value, bucket->states[k].dtype, bucket->states[k].numel);
-    return bucket->rule->emit(update);
 }
 
 /* The largest of all ranks. */
@@ -152,7 +141,7 @@ Status pass_optimise(PassContext *context, Graph **out_graph)
     if (plan->world > 1) TRY(add_ranks(&update));
     TRY(begin_step(&update, &applied, &count));
     TRY(update_scales(&update, applied, count));
-    for (int i = 0; i < plan->num_buckets; i++) TRY(update_bucket(&update, &plan->buckets[i], grads[i]));
+    TRY(optimizer_updates(&update, grads));
     TRY(add_result(&update, applied));
     graph_add_output(graph, "loss", update.loss);
     graph_add_output(graph, "norm2", update.norm2);
