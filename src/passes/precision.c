@@ -386,6 +386,7 @@ Status pass_precision(PassContext *context, Graph **graph_ref)
     p.forward = options->forward == DT_E4M3;
     p.backward = options->backward == DT_E5M2;
     if (options->forward == DT_E2M1) return precision_nvfp4(context, graph);
+    if (options->forward == DT_BF16) TRY(precision_bf16(context, graph));
     if (!p.forward && !(p.backward && is_training(&p))) return OK;
     TRY(check_device(&context->plan->facts));
     TRY(precision_tiles(context, graph));

@@ -107,7 +107,10 @@ static Status choose_precision(const Config *config, CompileOptions *out)
                                     .fp4_nearest = config->no_fp4_stochastic_rounding,
                                     .fp4_hadamard = config->fp4_hadamard,
                                     .fp4_four_six = config->fp4_four_over_six};
-    TRY(product_dtype(config, "matmul_dtype", config->matmul_dtype, recipe->forward, DT_E4M3, &precision->forward));
+    if (recipe->forward == DT_COUNT && config->matmul_dtype == OPT_MATMUL_BF16)
+        precision->forward = DT_BF16; /* of a model in fp32, too */
+    else
+        TRY(product_dtype(config, "matmul_dtype", config->matmul_dtype, recipe->forward, DT_E4M3, &precision->forward));
     return product_dtype(config, "gradient_dtype", config->gradient_dtype, recipe->backward, DT_E5M2, &precision->backward);
 }
 

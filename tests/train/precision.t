@@ -170,6 +170,18 @@ for lora in false true; do
     run bench "$dir/run.yaml" --steps 1 --json model_dtype=bf16 recipe=fp8-hybrid lora=$lora
     check "bench, lora $lora: $(cat "$dir/out" "$dir/err")" grep -qE '"loss": ?[1-9]' "$dir/out"
 done
+# --- products in bf16 of a model in fp32: other numbers, hardly
+for keys in "" matmul_dtype=bf16; do
+    # shellcheck disable=SC2086
+    run pt "$dir/run.yaml" model_dtype=fp32 output_dir="$dir/fp32-$keys" max_steps=30 $keys
+    check "fp32 with $keys: $(tail -1 "$dir/err")" [ "$status" = 0 ]
+done
+near fp32- fp32-matmul_dtype=bf16 step 0.002
+near fp32- fp32-matmul_dtype=bf16 eval 0.002
+check "another model" [ "$(cmp "$dir/fp32-/model.safetensors" "$dir/fp32-matmul_dtype=bf16/model.safetensors" 2>&1)" != "" ]
+run pt "$dir/run.yaml" model_dtype=fp32 output_dir="$dir/fp32-again" max_steps=30 matmul_dtype=bf16 recompute_block=true threads=1
+same fp32-matmul_dtype=bf16 fp32-again model.safetensors checkpoint-30/optimizer.safetensors
+
 refused "fp32 products" 2 "matmul_dtype" "expected bf16 or e4m3" -- plan "$dir/run.yaml" model_dtype=bf16 matmul_dtype=fp32
 refused "fp32 gradients" 2 "gradient_dtype" "expected bf16 or e5m2" -- plan "$dir/run.yaml" model_dtype=bf16 gradient_dtype=fp32
 refused "e4m3 gradients" 2 "expected one of fp32, bf16, e5m2" -- plan "$dir/run.yaml" gradient_dtype=e4m3
