@@ -304,9 +304,11 @@ static void print_base(const Plan *plan, StrBuf *out)
             kept += part ? part->place.bytes : 0;
         }
     }
+    int64_t made = format ? made_at_use(plan) : 0;
     if (format)
-        strbuf_printf(out, "base         %d matrices in %s: %s in place of %s; at most %s are made again at a time", count, format->name,
-                      size_text(kept, texts[0]), size_text(plain, texts[1]), size_text(made_at_use(plan), texts[2]));
+        strbuf_printf(out, "base         %d matrices in %s: %s in place of %s", count, format->name, size_text(kept, texts[0]),
+                      size_text(plain, texts[1]));
+    if (made) strbuf_printf(out, "; at most %s are made again at a time", size_text(made, texts[2]));
     if (format && plan->num_tiled)
         strbuf_printf(out, "; %s beside them for products in their own format", size_text(plan_tiled_bytes(plan), texts[3]));
     if (format) strbuf_puts(out, "\n");

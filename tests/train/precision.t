@@ -145,7 +145,7 @@ done
 keys="model_dtype=bf16 lora=true qlora=fp8 recipe=fp8-hybrid fusion=none"
 # shellcheck disable=SC2086
 run plan "$dir/run.yaml" $keys
-check "plan: $(cat "$dir/out")" grep -qE "^base .* at most 0 B are made again at a time; [0-9.]+ KiB beside them for products in their own format" "$dir/out"
+check "plan: $(cat "$dir/out")" grep -qE "^base .* in place of [0-9.]+ KiB; [0-9.]+ KiB beside them for products in their own format" "$dir/out"
 # shellcheck disable=SC2086
 run explain "$dir/run.yaml" $keys
 check "explain: their codes are read" [ "$(grep -c "block_linear(.*\.codes\.turned" "$dir/out")" -gt 0 -a "$(grep -c fp8_tiles_dequantise "$dir/out")" = 0 ]
