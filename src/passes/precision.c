@@ -388,7 +388,6 @@ Status pass_precision(PassContext *context, Graph **graph_ref)
     if (options->forward == DT_E2M1) return precision_nvfp4(context, graph);
     if (options->forward == DT_BF16) TRY(precision_bf16(context, graph));
     if (!p.forward && !(p.backward && is_training(&p))) return OK;
-    TRY(check_device(&context->plan->facts));
     TRY(precision_tiles(context, graph));
     bool trains =
         is_training(&p) || compile_spec(context->options, PROGRAM_MICRO_FIRST) || compile_spec(context->options, PROGRAM_MICRO_NEXT);
@@ -397,6 +396,7 @@ Status pass_precision(PassContext *context, Graph **graph_ref)
     start(&p);
     find_scaled(&p);
     if (!p.num_scaled) return OK;
+    TRY(check_device(&context->plan->facts));
     TRY(tell_plan(&p));
     TRY(p.kind == PROGRAM_CALIBRATE ? calibrate_all(&p) : rewrite_all(&p));
     graph->cursor = NULL;

@@ -187,6 +187,9 @@ refused "fp32 gradients" 2 "gradient_dtype" "expected bf16 or e5m2" -- plan "$di
 refused "e4m3 gradients" 2 "expected one of fp32, bf16, e5m2" -- plan "$dir/run.yaml" gradient_dtype=e4m3
 refused "a GPU without FP8 units" 2 "NVIDIA A100-SXM4-80GB has no FP8 units" "set recipe: bf16" -- \
     plan "$dir/run.yaml" recipe=fp8-hybrid model_dtype=bf16 --gpu a100
+run plan "$dir/run.yaml" recipe=fp8-hybrid model_dtype=bf16 lora=true qlora=nf4 --gpu a100
+check "nor needs them where no product is in FP8: $(cat "$dir/err")" [ "$status" = 0 ]
+says "no effect without qlora: none or fp8"
 refused "a recipe that isn't there" 2 "expected one of bf16, fp8-hybrid, nvfp4" -- plan "$dir/run.yaml" recipe=int8
 refused "tokens of no whole blocks" 2 "a micro-batch has 31 tokens" "expected a multiple of 16" -- \
     plan "$dir/run.yaml" recipe=nvfp4 model_dtype=bf16 sequence_len=31 per_device_train_batch_size=1
