@@ -39,6 +39,7 @@ const OpDef op_all_reduce = {
     .min_in = 1,
     .alias = {{.out = 0, .in = 0}},
     .num_alias = 1,
+    .flags = OP_COLLECTIVE,
     .attrs_size = sizeof(AllReduceAttrs),
     .attrs = all_reduce_attrs,
     .infer = all_reduce_infer,

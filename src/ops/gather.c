@@ -37,6 +37,7 @@ const OpDef op_gather = {
     .num_in = 1,
     .num_out = 1,
     .min_in = 1,
+    .flags = OP_COLLECTIVE,
     .attrs_size = sizeof(RanksAttrs),
     .attrs = gather_attrs,
     .infer = gather_infer,

@@ -60,6 +60,7 @@ const OpDef op_reduce_scatter = {
     .min_in = 1,
     .alias = {{.out = 0, .in = 1, .accumulate = true}},
     .num_alias = 1,
+    .flags = OP_COLLECTIVE,
     .attrs_size = sizeof(RanksAttrs),
     .attrs = reduce_scatter_attrs,
     .infer = reduce_scatter_infer,

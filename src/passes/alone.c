@@ -14,11 +14,13 @@
 typedef enum OptionKind {
     KIND_PROGRAM,
     KIND_INT,
+    KIND_SMALL, /* an int */
     KIND_FLOAT,
     KIND_BOOL,
     KIND_DTYPE,
     KIND_PARTS,
     KIND_FUSIONS,
+    KIND_OFFLOADS,
     KIND_TARGETS,
     KIND_OPTIMIZER,
     KIND_FORMAT
@@ -32,9 +34,11 @@ static const struct {
 } table[] = {
     {"program", KIND_PROGRAM, offsetof(CompileOptions, programs[0].kind)},
     {"batch", KIND_INT, offsetof(CompileOptions, programs[0].batch)},
+    {"chunk_bytes", KIND_INT, offsetof(CompileOptions, chunk_bytes)},
     {"cache_len", KIND_INT, offsetof(CompileOptions, cache_len)},
     {"fp32_grads", KIND_BOOL, offsetof(CompileOptions, fp32_grads)},
     {"fp8_amax_history", KIND_INT, offsetof(CompileOptions, precision.amax_history)},
+    {"fp8_own_scales", KIND_BOOL, offsetof(CompileOptions, precision.own_scales)},
     {"gradient_dtype", KIND_DTYPE, offsetof(CompileOptions, precision.backward)},
     {"lora_alpha", KIND_FLOAT, offsetof(CompileOptions, lora.alpha)},
     {"lora_dropout", KIND_FLOAT, offsetof(CompileOptions, lora.dropout)},
@@ -44,12 +48,19 @@ static const struct {
     {"matmul_dtype", KIND_DTYPE, offsetof(CompileOptions, precision.forward)},
     {"moment_dtype", KIND_DTYPE, offsetof(CompileOptions, moment_dtype)},
     {"no_fuse", KIND_FUSIONS, offsetof(CompileOptions, no_fuse)},
+    {"offload", KIND_OFFLOADS, offsetof(CompileOptions, offload)},
     {"optimizer", KIND_OPTIMIZER, offsetof(CompileOptions, optimizer)},
+    {"piece_numel", KIND_INT, offsetof(CompileOptions, piece_numel)},
     {"quantise", KIND_FORMAT, offsetof(CompileOptions, weight_format)},
+    {"rank", KIND_SMALL, offsetof(CompileOptions, rank)},
     {"recompute", KIND_PARTS, offsetof(CompileOptions, recompute)},
     {"skip_quant_first_layers", KIND_INT, offsetof(CompileOptions, precision.skip_first)},
     {"skip_quant_last_layers", KIND_INT, offsetof(CompileOptions, precision.skip_last)},
     {"use_rslora", KIND_BOOL, offsetof(CompileOptions, lora.use_rslora)},
+    {"use_zero_copy", KIND_BOOL, offsetof(CompileOptions, zero_copy)},
+    {"whole_bytes", KIND_INT, offsetof(CompileOptions, whole_bytes)},
+    {"world", KIND_SMALL, offsetof(CompileOptions, world)},
+    {"zero_level", KIND_SMALL, offsetof(CompileOptions, zero_level)},
 };
 enum { NUM_OPTIONS = sizeof table / sizeof table[0], MAX_WHOLE = 1 << 20 };
 
@@ -85,11 +96,13 @@ static Status read_number(OptionKind kind, const char *text, void *out)
     double number;
     errno = 0;
     number = strtod(text, &end);
-    bool whole = kind == KIND_INT;
+    bool whole = kind != KIND_FLOAT;
     FAIL_IF(end == text || *end || errno, ERR_INVALID, "expected a number, found %s", text);
     FAIL_IF(whole && !(number >= 1 && number <= MAX_WHOLE && number == (double)(int64_t)number), ERR_INVALID,
             "expected a whole number from 1 to %d, found %s", MAX_WHOLE, text);
-    if (whole)
+    if (kind == KIND_SMALL)
+        *(int *)out = (int)number;
+    else if (whole)
         *(int64_t *)out = (int64_t)number;
     else
         *(double *)out = number;
@@ -110,12 +123,13 @@ static Status read_format(const char *text, const WeightFormat **out)
 
 static Status read_option(Arena *arena, OptionKind kind, const char *text, void *out)
 {
-    const char *programs[PROGRAM_KIND_COUNT], *parts[PART_COUNT], *fusions[FUSION_COUNT], *optimizers[OPTIMIZER_COUNT],
-        *yes_no[] = {"false", "true"};
+    const char *programs[PROGRAM_KIND_COUNT], *parts[PART_COUNT], *fusions[FUSION_COUNT], *offloads[OFFLOAD_COUNT],
+        *optimizers[OPTIMIZER_COUNT], *yes_no[] = {"false", "true"};
     int index = 0;
     for (int i = 0; i < PROGRAM_KIND_COUNT; i++) programs[i] = program_kind_name((ProgramKind)i);
     for (int i = 0; i < PART_COUNT; i++) parts[i] = part_name((Part)i);
     for (int i = 0; i < FUSION_COUNT; i++) fusions[i] = fusion_name((Fusion)i);
+    for (int i = 0; i < OFFLOAD_COUNT; i++) offloads[i] = offload_name((Offload)i);
     for (int i = 0; i < OPTIMIZER_COUNT; i++) optimizers[i] = optimizer_name((OptimizerKind)i);
     switch (kind) {
     case KIND_PROGRAM:
@@ -123,6 +137,7 @@ static Status read_option(Arena *arena, OptionKind kind, const char *text, void 
         *(ProgramKind *)out = (ProgramKind)index;
         break;
     case KIND_INT:
+    case KIND_SMALL:
     case KIND_FLOAT:
         return read_number(kind, text, out);
     case KIND_BOOL:
@@ -136,6 +151,8 @@ static Status read_option(Arena *arena, OptionKind kind, const char *text, void 
         return read_bits(arena, "part", text, parts, PART_COUNT, out);
     case KIND_FUSIONS:
         return read_bits(arena, "fusion", text, fusions, FUSION_COUNT, out);
+    case KIND_OFFLOADS:
+        return read_bits(arena, "offload", text, offloads, OFFLOAD_COUNT, out);
     case KIND_TARGETS: {
         const char **words;
         LoraOptions *lora = out;
@@ -154,18 +171,22 @@ static Status read_option(Arena *arena, OptionKind kind, const char *text, void 
     return OK;
 }
 
-static Status set_option(Arena *arena, const char *name, const char *value, CompileOptions *options)
+/* gpu: the known GPU that is planned for. */
+static Status set_option(Arena *arena, const char *name, const char *value, CompileOptions *options, const char **out_gpu)
 {
-    const char *names[NUM_OPTIONS];
+    const char *names[NUM_OPTIONS + 1];
     int         index;
     for (int i = 0; i < NUM_OPTIONS; i++) names[i] = table[i].name;
-    TRY(find_name("option", name, names, NUM_OPTIONS, &index));
+    names[NUM_OPTIONS] = "gpu";
+    TRY(find_name("option", name, names, NUM_OPTIONS + 1, &index));
+    if (index == NUM_OPTIONS) *out_gpu = value;
+    if (index == NUM_OPTIONS) return OK;
     Status status = read_option(arena, table[index].kind, value, (char *)options + table[index].at);
     return status == OK ? OK : status_prefix(status, "option %s", name);
 }
 
 /* The lines `# option NAME=VALUE` among the comments before the graph. */
-static Status read_options(Arena *arena, const char *file, const char *text, size_t len, CompileOptions *options)
+static Status read_options(Arena *arena, const char *file, const char *text, size_t len, CompileOptions *options, const char **out_gpu)
 {
     static const char mark[] = "# option ";
     const char       *end = text + len;
@@ -177,7 +198,7 @@ static Status read_options(Arena *arena, const char *file, const char *text, siz
             char *equals = strchr(name, '=');
             FAIL_IF(!equals, ERR_INVALID, "%s:%d:%zu: expected # option NAME=VALUE", file, line, sizeof mark);
             *equals = 0;
-            Status status = set_option(arena, name, equals + 1, options);
+            Status status = set_option(arena, name, equals + 1, options, out_gpu);
             if (status != OK) return status_prefix(status, "%s:%d:%zu", file, line, sizeof mark);
         }
         text = eol < end ? eol + 1 : end;
@@ -262,14 +283,15 @@ Status passes_run_alone(Arena *arena, const char *file, const char *text, size_t
     Program        program = {0};
     PassContext    context = {.arena = arena, .file = file, .options = &options, .program = &program};
     int           *indices = arena_array(arena, int, count + 1);
+    const char    *gpu = NULL;
     options.verify = true;
     compile_add(&options, PROGRAM_MICRO_FIRST, 1, 1);
     for (size_t i = 0; i < count; i++) TRY(pass_find(names[i], &indices[i]));
-    TRY(read_options(arena, file, text, len, &options));
+    TRY(read_options(arena, file, text, len, &options, &gpu));
     program.spec = options.programs[0];
     program.name = program_kind_name(program.spec.kind);
     TRY(graph_parse(arena, file, text, len, op_table, OP_COUNT, &program.graph));
-    TRY(device_null_create(NULL, &context.device));
+    TRY(device_null_create(gpu, &context.device));
     Status status = plan_start(arena, &options, context.device, &context.plan);
     if (status == OK) status = run_all(&context, indices, count, out);
     context.device->api->destroy(context.device);

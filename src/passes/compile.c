@@ -85,6 +85,7 @@ CompileOptions compile_defaults(void)
         .beta2 = 0.999,
         .adam_eps = 1e-8,
         .max_grad_norm = 1.0,
+        .piece_numel = 32 << 20,
         .train_base = true,
         .normuon = normuon_defaults(),
         .precision = {.amax_history = 1024, .fp4_hadamard = true, .fp4_four_six = true},

@@ -38,12 +38,22 @@ typedef struct PrecisionOptions {
     DType   backward;              /* of gradients in backward products: DT_E5M2; else the model's */
     int64_t amax_history;          /* optimizer steps that a scale is made from */
     int64_t margin;                /* scales are divided by 2^margin */
+    bool    own_scales;            /* there is no history: an input's scale is that of its own numbers */
     bool    most_recent;           /* scales follow the newest step, not the largest of the history */
     int64_t skip_first, skip_last; /* blocks whose products stay in the model's dtype */
     bool    fp4_nearest;           /* gradients are rounded to nearest, not stochastically */
     bool    fp4_hadamard;          /* operands of weight gradients are transformed */
     bool    fp4_four_six;          /* a block's largest element becomes 4 or 6 */
 } PrecisionOptions;
+
+/* What waits in pinned memory of the host, in place of the device's. */
+typedef enum Offload {
+#define OFFLOAD(id, name, help) OFFLOAD_##id,
+#include "passes/offload.def"
+#undef OFFLOAD
+    OFFLOAD_COUNT
+} Offload;
+const char *offload_name(Offload offload);
 
 enum { MAX_PROGRAMS = 32 };
 
@@ -56,8 +66,11 @@ typedef struct CompileOptions {
     DType               master_dtype; /* where wider than the parameter's: a master copy; else stochastic rounding for bf16 */
     DType               moment_dtype;
     bool                master_weights;
-    uint32_t            recompute; /* bit per Part */
-    uint32_t            no_fuse;   /* bit per Fusion: switched off */
+    uint32_t            recompute;   /* bit per Part */
+    uint32_t            no_fuse;     /* bit per Fusion: switched off */
+    uint32_t            offload;     /* bit per Offload */
+    bool                zero_copy;   /* updates read and write states in the host's memory themselves */
+    int64_t             piece_numel; /* elements that are updated at a time of what waits there, unless a parameter has more */
     LoraOptions         lora;
     int                 rank, world;   /* of so many ranks that train one model this one is compiled for */
     int                 zero_level;    /* 1 to 3: what is divided among them at most (Division); with one rank nothing is */

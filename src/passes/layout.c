@@ -1,5 +1,5 @@
 /* The layout of what lasts: one for all programs of a session. Trained parameters lie in flat runs, the buckets, a run for each rule of the
- * optimizer, each pair of types of weight and gradient, and each way to divide them among ranks.
+ * optimizer, each pair of types of weight and gradient, each way to divide them among ranks, and the host's memory apart.
  *
  * With several ranks a bucket is cut into chunks of whole values, each a multiple of SHARE_ALIGN elements for each rank, and a rank owns
  * its share of each chunk. Shares begin with a block of moments, and a piece of a parameter knows its first element: an update has the
@@ -73,12 +73,13 @@ static Bucket bucket_of(const CompileOptions *options, const Value *value)
     return (Bucket){.weight = value->type.dtype,
                     .grad = options->fp32_grads ? DT_F32 : value->type.dtype,
                     .rule = rule,
-                    .division = division_of(options, rule, value)};
+                    .division = division_of(options, rule, value),
+                    .space = value->space};
 }
 
 static bool is_same_bucket(const Bucket *a, const Bucket *b)
 {
-    return a->weight == b->weight && a->grad == b->grad && a->rule == b->rule && a->division == b->division;
+    return a->weight == b->weight && a->grad == b->grad && a->rule == b->rule && a->division == b->division && a->space == b->space;
 }
 
 /* One trained value, or the packed memory of several, in the flat run. */
@@ -151,11 +152,11 @@ static Status add_weight(Plan *plan, const Value *value, const Bucket *bucket, c
 {
     TensorType type = value->type;
     if (bucket->division != DIVIDE_WEIGHTS)
-        return add_entry(plan, value->name, &type, REGION_WEIGHTS, SPACE_DEVICE, bucket->weight_offset + dtype_bytes(type.dtype, at));
+        return add_entry(plan, value->name, &type, REGION_WEIGHTS, bucket->space, bucket->weight_offset + dtype_bytes(type.dtype, at));
     int64_t segment[SEGMENT_COLUMNS] = {[SEGMENT_NUMEL] = type_numel(&type)};
     own(plan, chunk, at, segment);
     type = type_make(type.dtype, 1, segment[SEGMENT_NUMEL]);
-    TRY(add_entry(plan, value->name, &type, REGION_WEIGHTS, SPACE_DEVICE,
+    TRY(add_entry(plan, value->name, &type, REGION_WEIGHTS, bucket->space,
                   bucket->weight_offset + dtype_bytes(type.dtype, segment[SEGMENT_OFFSET])));
     plan->entries[plan->num_entries - 1].first = segment[SEGMENT_FIRST];
     return OK;
@@ -216,10 +217,10 @@ static Status layout_state(Plan *plan, const Bucket *bucket, BucketState *state)
 }
 
 /* A flat value at a region's end; NULL: not kept. */
-static Status add_flat(Plan *plan, const char *name, DType dtype, int64_t numel, Region region)
+static Status add_flat(Plan *plan, const char *name, DType dtype, int64_t numel, Region region, Space space)
 {
     TensorType type = type_make(dtype, 1, numel);
-    return name ? append_entry(plan, name, &type, region, SPACE_DEVICE) : OK;
+    return name ? append_entry(plan, name, &type, region, space) : OK;
 }
 
 /* The bucket's values in the order of the graph. */
@@ -241,7 +242,7 @@ static Status layout_bucket(Plan *plan, const CompileOptions *options, const Gra
     Run *runs = arena_array(plan->arena, Run, graph->num_params + 1);
     int  count = list_runs(options, graph, bucket, runs);
     bucket->first = plan->num_trained;
-    bucket->weight_offset = plan->region_bytes[SPACE_DEVICE][REGION_WEIGHTS];
+    bucket->weight_offset = plan->region_bytes[bucket->space][REGION_WEIGHTS];
     bucket->grad_offset = plan->region_bytes[SPACE_DEVICE][REGION_GRADS];
     bucket->chunks = arena_array(plan->arena, Chunk, count + 1);
     if (bucket->rule->whole && options->world > 1)
@@ -257,11 +258,11 @@ static Status layout_bucket(Plan *plan, const CompileOptions *options, const Gra
             if (member->param) TRY(add_trained(plan, member, bucket, chunk, runs[i].at + member->offset));
     }
     bucket->count = plan->num_trained - bucket->first;
-    TRY(add_flat(plan, bucket->weights, bucket->weight, bucket->numel, REGION_WEIGHTS));
-    TRY(add_flat(plan, bucket->grads, bucket->grad, bucket->numel, REGION_GRADS));
+    TRY(add_flat(plan, bucket->weights, bucket->weight, bucket->numel, REGION_WEIGHTS, bucket->space));
+    TRY(add_flat(plan, bucket->grads, bucket->grad, bucket->numel, REGION_GRADS, SPACE_DEVICE));
     if (options->world > 1) {
-        TRY(add_flat(plan, bucket->weight_share, bucket->weight, bucket->share_numel, REGION_WEIGHTS));
-        TRY(add_flat(plan, bucket->grad_share, bucket->grad, bucket->share_numel, REGION_GRADS));
+        TRY(add_flat(plan, bucket->weight_share, bucket->weight, bucket->share_numel, REGION_WEIGHTS, bucket->space));
+        TRY(add_flat(plan, bucket->grad_share, bucket->grad, bucket->share_numel, REGION_GRADS, SPACE_DEVICE));
     }
     for (int k = 0; k < bucket->num_states; k++) TRY(layout_state(plan, bucket, &bucket->states[k]));
     return OK;
@@ -284,10 +285,12 @@ static void name_values(Plan *plan, const CompileOptions *options, Bucket *bucke
         bucket->states[k].value = bucket_value(plan, arena_printf(plan->arena, "%s.%s", bucket->rule->name, bucket->states[k].name), index);
 }
 
-/* One bucket for each rule, pair of types and division, in the order in which the graph has them. */
+/* One bucket for each rule, pair of types, division and space, in the order in which the graph has them. */
 static void find_buckets(Plan *plan, const CompileOptions *options, const Graph *graph)
 {
-    enum { MAX_BUCKETS = DT_COUNT * 2 * OPTIMIZER_MAX_RULES * 2 }; /* a gradient is of its weight's dtype or fp32; divided or not */
+    enum {
+        MAX_BUCKETS = DT_COUNT * 2 * OPTIMIZER_MAX_RULES * 2 * SPACE_COUNT
+    }; /* a gradient is of its weight's dtype or fp32; divided or not */
     plan->buckets = arena_array(plan->arena, Bucket, MAX_BUCKETS);
     for (int i = 0; i < graph->num_values; i++) {
         int k = 0, index = plan->num_buckets;

@@ -1,6 +1,6 @@
 /* optimise: the optimizer's program over flat buffers. One node a bucket takes the norm of its gradients; its rule updates its
- * weights. Clipping and the finite check are inside the update, so that a bad step touches nothing: every bucket sees the norm of
- * all gradients. */
+ * weights (updates.c). Clipping and the finite check are inside the update, so that a bad step touches nothing: every bucket sees the norm
+ * of all gradients. */
 #include "ops/fp8.h"
 #include "ops/ops.h"
 #include "ops/step_scalars.h"
@@ -37,21 +37,22 @@ static Status add_ranks(Update *update)
     int64_t      ranks = update->plan->world;
     RanksAttrs   attrs = {.ranks = ranks};
     ReshapeAttrs dims = {.ndim = 2, .d0 = ranks, .d1 = COUNT};
-    Value       *own[] = {update->loss, update->norm2}, *all[COUNT], *in[] = {flat_value(graph, VALUE_STATE, "rank.sums", DT_F32, COUNT)};
-    Value *sums = flat_value(graph, VALUE_STATE, "sums", DT_F32, COUNT), *to = flat_value(graph, VALUE_STATE, "sums.all", DT_F32, COUNT);
-    Node  *node;
-    if (ranks == 1) return OK;
+    Value       *own[] = {update->loss, update->norm2}, *all[COUNT], *mine, *sums, *to;
+    Node        *node;
+    mine = flat_value(graph, VALUE_STATE, "rank.sums", DT_F32, COUNT);
+    sums = flat_value(graph, VALUE_STATE, "sums", DT_F32, COUNT);
+    to = flat_value(graph, VALUE_STATE, "sums.all", DT_F32, COUNT);
     value_place_in(to, sums, 0);
     for (int i = 0; i < COUNT; i++) {
         static const char *const names[] = {"rank.loss", "rank.norm2", "sums.loss", "sums.norm2"};
         Value                   *part = flat_value(graph, VALUE_STATE, names[i], DT_F32, 1);
-        value_place_in(part, in[0], i);
+        value_place_in(part, mine, i);
         TRY(graph_add_node(graph, &op_copy, NULL, names[i], &own[i], 1, ~0u, &node));
         value_place_in(node->out[0], part, 0);
         all[i] = flat_value(graph, VALUE_STATE, names[COUNT + i], DT_F32, 1);
         value_place_in(all[i], sums, i);
     }
-    TRY(graph_add_node(graph, &op_gather, &attrs, "ranks", in, 1, ~0u, &node));
+    TRY(graph_add_node(graph, &op_gather, &attrs, "ranks", &mine, 1, ~0u, &node));
     node->stream = STREAM_COMM;
     TRY(graph_add_node(graph, &op_reshape, &dims, "ranks", &node->out[0], 1, ~0u, &node));
     TRY(graph_add_node(graph, &op_col_sum, NULL, "sums", &node->out[0], 1, ~0u, &node));
@@ -73,17 +74,6 @@ static Status begin_step(Update *update, Value **out_applied, Value **out_count)
     *out_applied = node->out[STEP_OUT_APPLIED];
     *out_count = node->out[STEP_OUT_COUNT];
     return OK;
-}
-
-static Status update_bucket(Update *update, const Bucket *bucket, Value *grads)
-{
-    update->bucket = bucket;
-    update->weights = flat_value(update->graph, VALUE_PARAM, bucket->weight_share, bucket->weight, bucket->share_numel);
-    update->grads = grads;
-    for (int k = 0; k < bucket->num_states; k++)
-        update->state[k] =
-            flat_value(update->graph, VALUE_STATE, bucket->states[k].value, bucket->states[k].dtype, bucket->states[k].numel);
-    return bucket->rule->emit(update);
 }
 
 /* The largest of all ranks. */
@@ -148,10 +138,10 @@ Status pass_optimise(PassContext *context, Graph **out_graph)
                      .step = flat_value(graph, VALUE_INPUT, "step", DT_I64, STEP_COUNT)};
     Value *applied, *count;
     TRY(norm_of(plan, graph, grads, &update.norm2));
-    TRY(add_ranks(&update));
+    if (plan->world > 1) TRY(add_ranks(&update));
     TRY(begin_step(&update, &applied, &count));
     TRY(update_scales(&update, applied, count));
-    for (int i = 0; i < plan->num_buckets; i++) TRY(update_bucket(&update, &plan->buckets[i], grads[i]));
+    TRY(optimizer_updates(&update, grads));
     TRY(add_result(&update, applied));
     graph_add_output(graph, "loss", update.loss);
     graph_add_output(graph, "norm2", update.norm2);

@@ -1,7 +1,9 @@
-/* prefetch: what is gathered at use begins a layer ahead, so that it crosses beside the layer before its reader's, and is there once a layer.
+/* prefetch: what is gathered at use begins a layer ahead, so that it crosses beside the layer before its reader's, and is there once a
+ * layer.
  *
- * Nodes in a row that are of one layer are a group. A gather stands where the group before its reader's begins, so that what crosses for one
- * group doesn't wait for what crosses later; and it waits for the end of the group before that: weights of two groups are there at a time. */
+ * Nodes in a row that are of one layer are a group. A gather stands where the group before its reader's begins, so that what crosses for
+ * one group doesn't wait for what crosses later; and it waits for the end of the group before that: weights of two groups are there at a
+ * time. */
 #include "ops/ops.h"
 #include "passes/pass.h"
 

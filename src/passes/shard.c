@@ -197,10 +197,11 @@ static void begin_fresh(Node *node, Value *out, const Value *home)
     if (out->sharing == STORAGE_HOME) value_leave_home(out);
 }
 
-/* of: by value id. Each version of a gradient gets its crossing. */
+/* of: by value id. Each version of a gradient gets its crossing; the memory that it would be made in isn't wanted. */
 static void follow_gradients(const Shard *s, Crossing **of)
 {
     const Root *roots = graph_roots(s->graph);
+    int         num_values = s->graph->num_values;
     for (Node *node = s->graph->first; node; node = node->next)
         for (int k = 0; k < node->num_out; k++) {
             Value       *out = node->out[k];
@@ -215,6 +216,8 @@ static void follow_gradients(const Shard *s, Crossing **of)
             crossing->made = out;
             of[out->id] = crossing;
         }
+    for (int i = 0; i < num_values; i++)
+        if (of[i] && !s->graph->values[i]->producer) value_drop(s->graph->values[i]);
 }
 
 /* Gradients of two layers are there at a time: those of a layer wait until those of the layer before the last have crossed. */
@@ -240,7 +243,8 @@ static Status cross_gradients(const Shard *s, Crossing *const *of)
     return OK;
 }
 
-static Status reduce_gradients(const Shard *s)
+/* By value id: the crossings of the values that gradients would be made in; NULL: all are whole. */
+static Crossing **find_crossings(const Shard *s)
 {
     int        num_values = s->graph->num_values;
     bool       any = false;
@@ -254,9 +258,31 @@ static Status reduce_gradients(const Shard *s)
         *of[home->id] = (Crossing){.bucket = bucket, .chunk = chunk_at(bucket, place_in_bucket(s->plan, bucket, whole))};
         any = true;
     }
-    if (!any) return OK;
+    return any ? of : NULL;
+}
+
+static Status reduce_gradients(const Shard *s)
+{
+    Crossing **of = find_crossings(s);
+    if (!of) return OK;
     follow_gradients(s, of);
     return cross_gradients(s, of);
+}
+
+/* calibrate: what the first scales are made from is the largest of all ranks, and gradients that would cross are made for nobody. */
+static Status shard_calibrate(const Shard *s)
+{
+    AllReduceAttrs attrs = {.ranks = s->plan->world, .max = true};
+    Value         *now = graph_find(s->graph, PRECISION_NOW);
+    Node          *node;
+    Crossing     **of = find_crossings(s);
+    if (of) follow_gradients(s, of);
+    remove_dead_nodes(s->graph);
+    if (!now) return OK;
+    TRY(graph_add_node(s->graph, &op_all_reduce, &attrs, PRECISION_NOW, &now, 1, ~0u, &node));
+    node->stream = STREAM_COMM;
+    node->flags |= NODE_BACKWARD;
+    return OK;
 }
 
 /* ---- weights of which each rank has a share ---- */
@@ -353,6 +379,7 @@ Status pass_shard(PassContext *context, Graph **graph)
     Shard s = {.options = context->options, .plan = context->plan, .graph = *graph, .kind = kind};
     TRY(layout_params(context->plan, context->options, *graph));
     if (program_is_micro(kind)) TRY(shard_micro(&s));
+    if (kind == PROGRAM_CALIBRATE) TRY(shard_calibrate(&s));
     TRY(gather_divided(&s));
     (*graph)->cursor = NULL;
     (*graph)->layer = -1;

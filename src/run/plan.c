@@ -32,6 +32,13 @@ bool program_trains(ProgramKind kind)
     return program_is_micro(kind) || kind == PROGRAM_CALIBRATE;
 }
 
+ProgramKind program_of_micro(int64_t micro, int64_t count, int world)
+{
+    if (world > 1 && count == 1) return PROGRAM_MICRO_ONLY;
+    if (world > 1 && micro == count - 1) return PROGRAM_MICRO_LAST;
+    return micro ? PROGRAM_MICRO_NEXT : PROGRAM_MICRO_FIRST;
+}
+
 bool program_accumulates(ProgramKind kind)
 {
     return kind == PROGRAM_MICRO_NEXT || kind == PROGRAM_MICRO_LAST;
@@ -140,6 +147,24 @@ PlanEntry *plan_add(Plan *plan, const char *name, const TensorType *type, Region
     return entry;
 }
 
+uint64_t plan_collectives(const Plan *plan)
+{
+    uint64_t hash = 0;
+    for (int p = 0; p < plan->num_programs; p++) {
+        const Program *program = &plan->programs[p];
+        hash = hash_bytes(program->name, strlen(program->name) + 1, hash);
+        for (int i = 0; i < program->num_launches; i++) {
+            const Node *node = program->launches[i].node;
+            if (!(node->op->flags & OP_COLLECTIVE)) continue;
+            char text[64];
+            type_text(&node->in[0]->type, text);
+            hash = hash_bytes(node->op->name, strlen(node->op->name) + 1, hash);
+            hash = hash_bytes(text, strlen(text) + 1, hash);
+        }
+    }
+    return hash;
+}
+
 static int64_t space_bytes(const Plan *plan, Space space)
 {
     int64_t total = 0;
@@ -168,6 +193,22 @@ int64_t plan_code_bytes(const Plan *plan)
     int64_t bytes = 0;
     for (int i = 0; i < plan->num_scaled; i++)
         bytes += entry_bytes(plan, plan->scaled[i].codes) + entry_bytes(plan, plan->scaled[i].transposed);
+    return bytes;
+}
+
+const char *fp4_part_name(Arena *arena, const Fp4Weight *weight, Fp4Part part)
+{
+    static const char *const names[FP4_PART_COUNT] = {"codes", "scale", "global", "turned", "turned_scale"};
+    return part == FP4_CODES && weight->params ? weight->name : arena_printf(arena, "fp4.%s.%s", names[part], weight->name);
+}
+
+int64_t plan_fp4_bytes(const Plan *plan)
+{
+    Arena   arena = {0};
+    int64_t bytes = 0;
+    for (int i = 0; i < plan->num_fp4; i++)
+        for (int part = 0; part < FP4_PART_COUNT; part++) bytes += entry_bytes(plan, fp4_part_name(&arena, &plan->fp4[i], (Fp4Part)part));
+    arena_deinit(&arena);
     return bytes;
 }
 
@@ -229,8 +270,9 @@ static double host_bytes(Value *const *values, int count)
 double launch_link_seconds(const DeviceFacts *facts, const Launch *launch)
 {
     const Node *node = launch->node;
-    double      in = facts->link_in > 0 ? host_bytes(node->in, node->num_in) / facts->link_in : 0;
-    double      out = facts->link_out > 0 ? host_bytes(node->out, node->num_out) / facts->link_out : 0;
+    double      most = node->op->cost ? launch_cost(launch).bytes : INFINITY; /* of a table a few rows may be read */
+    double      in = facts->link_in > 0 ? fmin(most, host_bytes(node->in, node->num_in)) / facts->link_in : 0;
+    double      out = facts->link_out > 0 ? fmin(most, host_bytes(node->out, node->num_out)) / facts->link_out : 0;
     return fmax(in, out);
 }
 
@@ -256,7 +298,8 @@ void plan_write_json(const Plan *plan, StrBuf *out)
     if (plan->num_scaled)
         strbuf_printf(out, "\"fp8\": {\"tensors\": %d, \"code_bytes\": %lld, \"scale_bytes\": %lld}, ", plan->num_scaled,
                       (long long)plan_code_bytes(plan), (long long)plan_scale_bytes(plan));
-    if (plan->num_fp4) strbuf_printf(out, "\"fp4\": {\"weights\": %d, \"code_bytes\": %lld}, ", plan->num_fp4, (long long)plan->fp4_bytes);
+    if (plan->num_fp4)
+        strbuf_printf(out, "\"fp4\": {\"weights\": %d, \"code_bytes\": %lld}, ", plan->num_fp4, (long long)plan_fp4_bytes(plan));
     strbuf_puts(out, "\"programs\": {");
     for (int i = 0; i < plan->num_programs; i++) {
         const Program *p = &plan->programs[i];

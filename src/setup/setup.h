@@ -17,6 +17,8 @@ int64_t setup_run_length(Arena *arena, const Config *config, const char *dir);
 
 /* Opens config->model, with its weights where the run starts from them; checks the sequence length. The model lives in `arena`. */
 NODISCARD Status setup_model(Arena *arena, const Config *config, HfModel **out_model);
+/* The ranks of a run. */
+int setup_world(const Config *config);
 /* A program of this kind more, of the shape that the run file says. */
 void             setup_add_program(const Config *config, const HfModel *model, ProgramKind kind, CompileOptions *options);
 NODISCARD Status setup_options(const Config *config, const HfModel *model, CompileOptions *out);
@@ -26,6 +28,8 @@ NODISCARD Status setup_check_datasets(Arena *arena, const Config *config, bool p
 
 /* The device the run file asks for; or, for plans alone, the GPU of this name, which isn't here. gpu NULL: none. */
 NODISCARD Status setup_device(const Config *config, const char *gpu, Device **out_device);
+/* That of rank `index` of the `count` in this process: a GPU each, or a part of the CPU's threads. */
+NODISCARD Status setup_rank_device(const Config *config, int index, int count, Device **out_device);
 
 /* The programs of options->programs for this model on this device, in `arena`. */
 NODISCARD Status setup_plan(Arena *arena, const HfModel *model, const CompileOptions *options, Device *device, Plan **out_plan);
@@ -34,8 +38,14 @@ NODISCARD Status setup_plan(Arena *arena, const HfModel *model, const CompileOpt
 NODISCARD Status setup_session(Arena *arena, const Config *config, const HfModel *model, const CompileOptions *options, Device *device,
                                Plan **out_plan, Session **out_session);
 
-/* Bytes the plan may take: the device's memory, or memory_limit where that is less; 0: no bound is known. */
-int64_t setup_memory_limit(const Config *config, const Plan *plan);
+/* Bytes the plan may take: the device's memory, or what memory_limit or gpu_memory leaves where that is less; 0: no bound is known.
+ * *out_key: whose bound it is (NULL: not wanted); CONFIG_KEY_COUNT: the device's. */
+int64_t setup_memory_limit(const Config *config, const Plan *plan, ConfigKey *out_key);
+/* What the plan takes of it: where the device's memory is the host's, what is pinned too. */
+int64_t setup_needed_bytes(const Plan *plan);
+
+/* The plan's pinned memory against what the host has (0: unknown): ERR_NO_FIT. */
+NODISCARD Status setup_check_pinned(const Plan *plan, int64_t available);
 
 /* The plan against that bound: ERR_NO_FIT with settings that fit, found by planning them on the device, and, with_table, the plan. */
 NODISCARD Status setup_check_memory(const Config *config, const HfModel *model, Device *device, const Plan *plan, bool with_table);

@@ -102,7 +102,7 @@ static Size plan_size(const Fit *fit, const Config *config, int64_t max_layers)
     if (compile_spec(&options, PROGRAM_MICRO_NEXT)) compile_drop(&options, PROGRAM_MICRO_FIRST); /* its memory is the other's */
     if (status == OK)
         status = compile_plan(&arena, fit->model->module, &fit->model->config, fit->model->config_name, &options, fit->device, &plan);
-    Size size = status == OK ? (Size){plan_total_bytes(plan), plan->total_numel} : (Size){-1, 0};
+    Size size = status == OK ? (Size){setup_needed_bytes(plan), plan->total_numel} : (Size){-1, 0};
     status_clear();
     arena_deinit(&arena);
     return size;
@@ -212,14 +212,16 @@ static bool try_together(Fit *fit, Config *config, StrBuf *said)
 
 Status setup_check_memory(const Config *config, const HfModel *model, Device *device, const Plan *plan, bool with_table)
 {
-    int64_t limit = setup_memory_limit(config, plan), need = plan_total_bytes(plan);
+    ConfigKey key;
+    int64_t   limit = setup_memory_limit(config, plan, &key), need = setup_needed_bytes(plan);
     if (!limit || need <= limit) return OK;
     Fit    fit = {.config = config, .model = model, .device = device, .limit = limit};
     StrBuf text = {0}, said = {0};
     Config least = *config;
     char   a[32], b[32], c[32];
-    strbuf_printf(&text, "the plan takes %s, there are %s%s", size_text(need, a), size_text(limit, b),
-                  config->memory_limit == limit ? " (memory_limit)" : "");
+    bool   is_device = key == CONFIG_KEY_COUNT;
+    strbuf_printf(&text, "the plan takes %s, there are %s", size_text(need, a), size_text(limit, b));
+    if (!is_device) strbuf_printf(&text, " (%s)", options[key].name);
     if (with_table) {
         strbuf_putc(&text, '\n');
         setup_print_plan(config, plan, &text);
@@ -238,5 +240,5 @@ Status setup_check_memory(const Config *config, const HfModel *model, Device *de
     strbuf_deinit(&text);
     strbuf_deinit(&said);
     strbuf_deinit(&fit.lines);
-    return config->memory_limit == limit ? config_at(config->origin, KEY_run_memory_limit, status) : status;
+    return is_device ? status : config_at(config->origin, key, status);
 }

@@ -16,15 +16,49 @@ enum { MAX_RECORD_BYTES = 16 << 20 };
 
 /* Keys that change no weight. */
 static const char *const free_keys[] = {
-    "output_dir",       "run_name",          "dataset_cache_dir",
-    "save_steps",       "save_total_limit",  "resume_from_checkpoint",
-    "max_shard_size",   "eval_steps",        "per_device_eval_batch_size",
-    "eval_max_batches", "logging_steps",     "generate_samples",
-    "sample_prompts",   "sample_max_tokens", "sample_temperature",
-    "device",           "threads",           "memory_limit",
-    "merge_adapter",    "on_divergence",     "recompute_block",
-    "recompute_att",    "recompute_ffn",     "recompute_qkv",
-    "recompute_swiglu", "recompute_rmsnorm",
+    "output_dir",
+    "run_name",
+    "dataset_cache_dir",
+    "save_steps",
+    "save_total_limit",
+    "resume_from_checkpoint",
+    "max_shard_size",
+    "eval_steps",
+    "per_device_eval_batch_size",
+    "eval_max_batches",
+    "logging_steps",
+    "generate_samples",
+    "sample_prompts",
+    "sample_max_tokens",
+    "sample_temperature",
+    "device",
+    "threads",
+    "memory_limit",
+    "gpu_memory",
+    "offload_optimizer",
+    "offload_master",
+    "offload_weights",
+    "offload_quants",
+    "offload_residual",
+    "use_zero_copy",
+    "use_write_combined",
+    "merge_adapter",
+    "on_divergence",
+    "recompute_block",
+    "recompute_att",
+    "recompute_ffn",
+    "recompute_qkv",
+    "recompute_swiglu",
+    "recompute_rmsnorm",
+    "gpus",
+    "zero_level",
+    "shard_gradients",
+    "shard_weights",
+    "world_size",
+    "rank",
+    "rendezvous",
+    "comm_timeout",
+    "rendezvous_secret",
 };
 
 static bool is_free(const char *line, size_t len)
@@ -36,11 +70,13 @@ static bool is_free(const char *line, size_t len)
     return false;
 }
 
-void run_record_make(const Config *config, const HfModel *model, RunRecord *out)
+void run_record_make(const Config *config, const HfModel *model, int world, int64_t began, RunRecord *out)
 {
     StrBuf all = {0};
-    *out = (RunRecord){.began = run_record_began(config)};
-    config_print(config, &all);
+    Config alone = *config;
+    alone.gradient_accumulation_steps *= world;
+    *out = (RunRecord){.began = began};
+    config_print(&alone, &all);
     bool keep = true;
     for (const char *line = strbuf_cstr(&all); *line;) {
         size_t len = strcspn(line, "\n");
