@@ -7,7 +7,8 @@
  * A rank's calls come from one thread at a time; comm_abort, comm_check and comm_beat may come from any. NULL stands for a group of one
  * rank: every call below then does what that asks for.
  *
- * Backends: threads of one process (comm_threads_create); processes that meet over TCP (comm_meet). All
+ * Backends: threads of one process (comm_threads_create); processes that meet over TCP (comm_meet) or through MPI
+ * (comm_mpi_create). All
  * add up in the same order, so that results are the same bits. */
 #pragma once
 
@@ -45,6 +46,15 @@ typedef struct CommMeeting {
  * world_size or `agreed`, or two of the same number: ERR_INVALID on every rank that came, at once. Ranks that don't come: likewise, after
  * the timeout. A process that dies, or a link that breaks, ends all within 10 s. */
 NODISCARD Status comm_meet(const CommMeeting *meeting, const CommLimits *limits, Comm **out);
+/* The same of `count` ranks of this process: meeting->rank, which goes to out[0], and those after it. All or none. */
+NODISCARD Status comm_meet_several(const CommMeeting *meeting, const CommLimits *limits, int count, Comm *out[]);
+
+/* Whether mpirun (Open MPI's, or one of the MPICH ABI) started this process. */
+bool comm_mpi_started(void);
+/* The ranks of processes that mpirun started, ranks_here of them in this one, numbered in the order of processes: MPI, which is opened at
+ * run time, tells all where rank 0 is and a secret, and they meet there. Once in a process. host: of rank 0, an IPv4 address; NULL:
+ * 127.0.0.1 where all are on one host, else the first address that isn't. */
+NODISCARD Status comm_mpi_create(const char *host, uint64_t agreed, const CommLimits *limits, int ranks_here, Comm *out[]);
 
 /* The secret: of a file that its owner alone may read, or (path NULL) of the environment. The caller frees it. */
 #define COMM_SECRET_VARIABLE "SUROGATE_SECRET"

@@ -533,6 +533,47 @@ Status comm_meet(const CommMeeting *meeting, const CommLimits *limits, Comm **ou
     return OK;
 }
 
+typedef struct Visitor {
+    CommMeeting       meeting;
+    const CommLimits *limits;
+    Comm             *comm;
+    Status            status;
+    char              message[1024];
+    pthread_t         thread;
+} Visitor;
+
+static void *visit(void *argument)
+{
+    Visitor *visitor = argument;
+    visitor->status = comm_meet(&visitor->meeting, visitor->limits, &visitor->comm);
+    if (visitor->status != OK) snprintf(visitor->message, sizeof visitor->message, "%s", status_message());
+    return NULL;
+}
+
+Status comm_meet_several(const CommMeeting *meeting, const CommLimits *limits, int count, Comm *out[])
+{
+    FAIL_IF(count < 1 || count > COMM_MOST_RANKS, ERR_INVALID, "%d ranks of one process, expected 1 to %d", count, COMM_MOST_RANKS);
+    Visitor *visitors = calloc((size_t)count, sizeof *visitors);
+    int      started = 0, failed = -1;
+    if (!visitors) fatal_out_of_memory(0);
+    for (; started < count; started++) {
+        visitors[started] = (Visitor){.meeting = *meeting, .limits = limits};
+        visitors[started].meeting.rank += started;
+        if (pthread_create(&visitors[started].thread, NULL, visit, &visitors[started]) != 0) break;
+    }
+    for (int i = 0; i < started; i++) {
+        pthread_join(visitors[i].thread, NULL);
+        if (visitors[i].status != OK && failed < 0) failed = i;
+        out[i] = visitors[i].comm;
+    }
+    Status status = failed >= 0       ? status_fail(visitors[failed].status, "%s", visitors[failed].message)
+                    : started < count ? status_fail(ERR_IO, "cannot start a thread for each of %d ranks", count)
+                                      : OK;
+    for (int i = 0; i < started && status != OK; i++) comm_destroy(visitors[i].comm);
+    free(visitors);
+    return status;
+}
+
 Status comm_secret_read(const char *path, char **out)
 {
     char        text[MOST_SECRET + 1];
