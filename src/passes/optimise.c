@@ -37,8 +37,8 @@ static Status add_ranks(Update *update)
     int64_t      ranks = update->plan->world;
     RanksAttrs   attrs = {.ranks = ranks};
     ReshapeAttrs dims = {.ndim = 2, .d0 = ranks, .d1 = COUNT};
-    Value *own[] = {update->loss, update->norm2}, *all[COUNT], *mine, *sums, *to;
-    Node  *node;
+    Value       *own[] = {update->loss, update->norm2}, *all[COUNT], *mine, *sums, *to;
+    Node        *node;
     mine = flat_value(graph, VALUE_STATE, "rank.sums", DT_F32, COUNT);
     sums = flat_value(graph, VALUE_STATE, "sums", DT_F32, COUNT);
     to = flat_value(graph, VALUE_STATE, "sums.all", DT_F32, COUNT);
