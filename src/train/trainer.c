@@ -48,28 +48,10 @@ static Status in_turn(Trainer *t, Status (*work)(Trainer *t))
     return trainer_agree(t, trainer_leads(t) ? OK : work(t));
 }
 
-static void hash_type(const TensorType *type, uint64_t *hash)
-{
-    *hash = hash_bytes(&type->dtype, sizeof type->dtype, *hash);
-    *hash = hash_bytes(type->dim, (size_t)type->ndim * sizeof *type->dim, *hash);
-}
-
-/* Of what every rank launches, in order. Each updates and loads what it owns: there only what crosses between ranks is the same. */
+/* Of what ranks must have in common: the kind of device, and what crosses between them. */
 static uint64_t programs_hash(const Plan *plan)
 {
-    uint64_t hash = hash_bytes(plan->facts.name, strlen(plan->facts.name), 0);
-    for (int p = 0; p < plan->num_programs; p++)
-        for (int i = 0; i < plan->programs[p].num_launches; i++) {
-            ProgramKind   kind = plan->programs[p].spec.kind;
-            const Launch *launch = &plan->programs[p].launches[i];
-            const Node   *node = launch->node;
-            if ((kind == PROGRAM_OPTIMIZER || kind == PROGRAM_LOAD) && launch->stream != STREAM_COMM) continue;
-            hash = hash_bytes(node->op->name, strlen(node->op->name) + 1, hash);
-            hash = hash_bytes(&launch->stream, sizeof launch->stream, hash);
-            for (int k = 0; k < node->num_out; k++)
-                if (node->out[k]) hash_type(&node->out[k]->type, &hash);
-        }
-    return hash;
+    return hash_bytes(plan->facts.name, strlen(plan->facts.name), plan_collectives(plan));
 }
 
 /* ---- before anything is touched ---- */
@@ -258,7 +240,7 @@ static Status look_at_output(Trainer *t, bool *out_finished)
     RunPresence   presence;
     RunRecord     before;
     TrainState    state;
-    run_record_make(c, t->model, t->place.world, &t->record);
+    run_record_make(c, t->model, t->place.world, run_record_began(c), &t->record);
     t->record.tokenizer = tokenizer_hash(t->tokenizer);
     Status status = run_record_read(c->output_dir, &presence, &before);
     t->is_first = status == OK && presence == RUN_ABSENT;
@@ -318,9 +300,8 @@ static Status share_output(Trainer *t, bool *out_finished)
     }
     TRY(comm_broadcast(t->comm, 0, &told, sizeof told));
     if (trainer_leads(t)) return OK;
-    run_record_make(t->config, t->model, t->place.world, &t->record);
+    run_record_make(t->config, t->model, t->place.world, told.began, &t->record);
     t->record.tokenizer = tokenizer_hash(t->tokenizer);
-    t->record.began = told.began;
     t->record.base = told.base;
     t->record.base_stamp = told.base_stamp;
     t->is_first = told.is_first;
@@ -341,6 +322,7 @@ static Status load_weights(Trainer *t)
         TRY(init_params(t->session, (uint64_t)c->seed, false, pool));
     else
         TRY(weights_load(t->session, t->model));
+    TRY(weights_tell_requantised(t->session, t->model));
     if (t->resume_path[0]) return checkpoint_load(t->resume_path, t->session, true, &t->has_scales);
     return adapters ? init_params(t->session, (uint64_t)c->seed, true, pool) : OK;
 }
