@@ -70,11 +70,13 @@ static Division division_of(const CompileOptions *options, const OptimizerRule *
 static Bucket bucket_of(const CompileOptions *options, const Value *value)
 {
     const OptimizerRule *rule = optimizer_rule(options, value);
+    Division             division = division_of(options, rule, value);
+    bool                 stays = options->world > 1 && division != DIVIDE_WEIGHTS; /* ranks gather it: that is done on the device */
     return (Bucket){.weight = value->type.dtype,
                     .grad = options->fp32_grads ? DT_F32 : value->type.dtype,
                     .rule = rule,
-                    .division = division_of(options, rule, value),
-                    .space = value->space};
+                    .division = division,
+                    .space = stays ? SPACE_DEVICE : value->space};
 }
 
 static bool is_same_bucket(const Bucket *a, const Bucket *b)
@@ -304,12 +306,12 @@ static void find_buckets(Plan *plan, const CompileOptions *options, const Graph 
 }
 
 /* What this rank has of elements [at, at + numel of `value`) of a frozen value, of which `chunk` is all. */
-static Status add_share(Plan *plan, const Value *value, const Chunk *chunk, int64_t base, int64_t at)
+static Status add_share(Plan *plan, const Value *value, const Chunk *chunk, Space space, int64_t base, int64_t at)
 {
     int64_t segment[SEGMENT_COLUMNS] = {[SEGMENT_NUMEL] = type_numel(&value->type)};
     own(plan, chunk, at, segment);
     TensorType type = type_make(value->type.dtype, 1, segment[SEGMENT_NUMEL]);
-    TRY(add_entry(plan, value->name, &type, REGION_WEIGHTS, SPACE_DEVICE, base + dtype_bytes(type.dtype, segment[SEGMENT_OFFSET])));
+    TRY(add_entry(plan, value->name, &type, REGION_WEIGHTS, space, base + dtype_bytes(type.dtype, segment[SEGMENT_OFFSET])));
     plan->entries[plan->num_entries - 1].first = segment[SEGMENT_FIRST];
     return OK;
 }
@@ -324,10 +326,10 @@ static bool divides_frozen(const Plan *plan, const CompileOptions *options, cons
 static Status append_shares(Plan *plan, const Value *value)
 {
     const Chunk chunk = {.numel = type_numel(&value->type)};
-    int64_t    *end = &plan->region_bytes[SPACE_DEVICE][REGION_WEIGHTS], base = *end;
-    TRY(add_share(plan, value, &chunk, base, 0));
+    int64_t    *end = &plan->region_bytes[value->space][REGION_WEIGHTS], base = *end;
+    TRY(add_share(plan, value, &chunk, value->space, base, 0));
     for (const Value *member = value->param ? NULL : value->first_member; member; member = member->next_member)
-        TRY(add_share(plan, member, &chunk, base, member->offset));
+        TRY(add_share(plan, member, &chunk, value->space, base, member->offset));
     *end = layout_align(base + dtype_bytes(value->type.dtype, chunk.numel / plan->world), PLACE_ALIGN);
     return OK;
 }

@@ -50,7 +50,7 @@ static const Param *first_param(const Value *whole)
 }
 
 /* Adapters stay: they are small, and all that is trained. */
-static bool is_moved(const Value *value, uint32_t offload)
+bool offload_moves(const Value *value, uint32_t offload)
 {
     if (value->kind != VALUE_PARAM || value->producer || value->storage) return false;
     const Param *param = first_param(value);
@@ -250,8 +250,8 @@ Status pass_offload(PassContext *context, Graph **graph_ref)
     Graph   *graph = *graph_ref;
     uint32_t offload = context->options->offload;
     if (!offload) return OK;
-    for (int i = 0; i < graph->num_values; i++)
-        if (is_moved(graph->values[i], offload)) graph->values[i]->space = SPACE_HOST;
+    for (int i = 0; i < graph->num_values && context->options->world == 1; i++) /* else pass shard does */
+        if (offload_moves(graph->values[i], offload)) graph->values[i]->space = SPACE_HOST;
     if (offload >> OFFLOAD_RESIDUAL & 1) TRY(send_borders(graph));
     TRY(fetch_all(graph));
     graph->cursor = NULL;

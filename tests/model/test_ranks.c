@@ -22,7 +22,7 @@ typedef struct Case {
     OptimizerKind optimizer;
     DType         dtype, master;
     bool          fp32_grads;
-    uint32_t      recompute;
+    uint32_t      recompute, offload;
     bool          fp8;
     const char   *qlora;
 } Case;
@@ -76,6 +76,7 @@ static CompileOptions options_of(const Case *c, int rank, int world)
     options.weight_decay = 0.1;
     options.adam_eps = 1e-4; /* gradients as small as what rounding leaves are no steps */
     options.recompute = c->recompute;
+    options.offload = c->offload;
     if (c->lora) {
         options.lora = (LoraOptions){.enabled = true, .r = 32, .alpha = 64, .dropout = c->dropout, .num_targets = 1, .targets = all};
         options.train_base = false;
@@ -338,10 +339,10 @@ static void expect_same(const Case *c, int world, const Result *one, const Resul
     EXPECT(one->loss[STEPS - 1] < one->loss[0]);
 }
 
-static void compare(Case c, int most, const Bound *bound)
+static void compare_from(Case c, int least_zero, int most, const Bound *bound)
 {
     Result one = run_ranks(&c, 1);
-    for (int zero = 1; zero <= 3; zero++)
+    for (int zero = least_zero; zero <= 3; zero++)
         for (int world = 2; world <= most; world *= 2) {
             c.zero = zero;
             Result many = run_ranks(&c, world);
@@ -349,6 +350,11 @@ static void compare(Case c, int most, const Bound *bound)
             result_free(&many);
         }
     result_free(&one);
+}
+
+static void compare(Case c, int most, const Bound *bound)
+{
+    compare_from(c, 1, most, bound);
 }
 
 static const Case plain = {.name = "plain", .zero = 1, .accum = 1, .rows = ROWS, .layers = 3, .dtype = DT_F32, .master = DT_F32};
@@ -415,6 +421,26 @@ static void optimizers(void)
     c.name = "normuon";
     c.optimizer = OPTIMIZER_NORMUON;
     compare(c, 8, &loose);
+}
+
+/* What waits in the host's memory is a rank's as well. */
+static void offloaded(void)
+{
+    Case c = plain;
+    c.name = "offloaded optimizer";
+    c.offload = 1u << OFFLOAD_OPTIMIZER | 1u << OFFLOAD_MASTER | 1u << OFFLOAD_RESIDUAL;
+    compare(c, 4, &fp32);
+    c.name = "offloaded weights";
+    c.offload = 1u << OFFLOAD_WEIGHTS;
+    compare_from(c, 3, 4, &fp32);
+    c.name = "offloaded base";
+    c.offload = 1u << OFFLOAD_WEIGHTS;
+    c.lora = true;
+    compare(c, 4, &fp32);
+    c.name = "offloaded codes";
+    c.offload = 1u << OFFLOAD_QUANTS;
+    c.qlora = "nf4";
+    compare(c, 2, &fp32);
 }
 
 /* Codes of a base, and codes that products are made of. */
@@ -486,6 +512,20 @@ static void two_layers_are_there_at_a_time(void)
     EXPECT(four - one <= 2 * layer + ends);
 }
 
+/* Of an offloaded base a rank has its share in the host's memory. */
+static void an_offloaded_base_leaves_the_device(void)
+{
+    Case c = plain;
+    c.zero = 3;
+    c.lora = true;
+    Result here = run_ranks(&c, 2);
+    c.offload = 1u << OFFLOAD_WEIGHTS;
+    Result away = run_ranks(&c, 2);
+    EXPECT(here.lasting - away.lasting >= 200000);
+    result_free(&here);
+    result_free(&away);
+}
+
 static void two_runs_are_the_same_bits(void)
 {
     Case   c = plain;
@@ -496,5 +536,6 @@ static void two_runs_are_the_same_bits(void)
     result_free(&b);
 }
 
-TEST_MAIN(TEST(all_parameters), TEST(adapters), TEST(recomputed), TEST(types), TEST(optimizers), TEST(formats),
-          TEST(weights_and_states_are_divided), TEST(two_layers_are_there_at_a_time), TEST(two_runs_are_the_same_bits))
+TEST_MAIN(TEST(all_parameters), TEST(adapters), TEST(recomputed), TEST(types), TEST(optimizers), TEST(formats), TEST(offloaded),
+          TEST(weights_and_states_are_divided), TEST(two_layers_are_there_at_a_time), TEST(an_offloaded_base_leaves_the_device),
+          TEST(two_runs_are_the_same_bits))
