@@ -495,7 +495,7 @@ static Status between_steps(Trainer *t)
 Status train_loop(Trainer *t)
 {
     int most_queued = t->device->api->is_synchronous ? 0 : STEPS_AHEAD;
-    if (t->place.local == 0) signals_set_resumable(true);
+    if (t->place.is_first_here) signals_set_resumable(true);
     trainer_beat(t, "training");
     TRY(calibrate(t));
     for (;;) {

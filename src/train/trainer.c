@@ -711,6 +711,8 @@ Status trainer_run(const Config *config, const TrainHooks *hooks, Comm *comm, Ra
         comm_abort(comm, status, status_message());
         status = status_prefix(status, "rank %d", place.rank);
     }
+    if (status == ERR_RANK && comm_cause(comm) != OK) status = comm_cause(comm);
+    out->rank = place.rank;
     out->steps = t->state.step;
     out->loss = t->last_loss;
     out->eval_loss = t->last_eval_loss;

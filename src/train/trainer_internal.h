@@ -25,9 +25,10 @@ typedef struct QueuedStep {
 
 enum { RANK_BYTES = 64 }; /* what a rank tells of a step or an evaluation */
 
-/* Which of the run's ranks this is, and which of those of this process. */
+/* Which of the run's ranks this is, and which of those of this host. */
 typedef struct RankPlace {
-    int rank, world, local, num_local;
+    int  rank, world, local, num_local;
+    bool is_first_here; /* of this process */
 } RankPlace;
 
 /* One rank's. */
