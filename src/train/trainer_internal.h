@@ -36,8 +36,9 @@ typedef struct Trainer {
     const Config     *config;
     Comm             *comm; /* NULL: the run has one rank */
     RankPlace         place;
-    Keeper           *keeper;     /* until the first step has ended, and while rank 0 completes the output */
-    bool              has_agreed; /* all ranks fail as this one does */
+    Keeper           *keeper;
+    double            allowed_seconds; /* that the keeper keeps it for */
+    bool              has_agreed;      /* all ranks fail as this one does */
     const TrainHooks *hooks;
     Arena             arena;
     HfModel          *model;

@@ -3,7 +3,7 @@
 cd "$(dirname "$0")/../.." || exit 1
 . tests/shell.sh
 export SUROGATE_SECRET="a secret of these tests"
-port=$((20000 + $$ % 20000))
+port=$((10000 + $$ * 7 % 20000)) # below those that systems hand out
 make_text_run "max_steps: 20" "save_steps: 4" "per_device_train_batch_size: 1" "gradient_accumulation_steps: 2" "validation_split_ratio: 0.1" \
     "eval_steps: 8" "device: cpu" "threads: 2" "dataset_cache_dir: $dir/cache" "eval_max_batches: 4"
 
@@ -52,7 +52,7 @@ for rank in 0 1; do
     kill -TERM "${pid[$rank]}"
     target=$rank
     await
-    check "SIGTERM to rank $target: exit ${ended[*]}" [ "${ended[*]}" = "75 75" ]
+    check "SIGTERM to rank $target: exit ${ended[*]}, $(tail -1 "$dir/err0") $(tail -1 "$dir/err1")" [ "${ended[*]}" = "75 75" ]
 done
 
 start "$dir/killed" max_steps=100000
