@@ -37,18 +37,11 @@ static Status add_ranks(Update *update)
     int64_t      ranks = update->plan->world;
     RanksAttrs   attrs = {.ranks = ranks};
     ReshapeAttrs dims = {.ndim = 2, .d0 = ranks, .d1 = COUNT};
-<<<<<<< HEAD
+    Value       *own[] = {update->loss, update->norm2}, *all[COUNT], *mine, *sums, *to;
     Node        *node;
-    if (ranks == 1) return OK;
-    Value *own[] = {update->loss, update->norm2}, *all[COUNT], *in[] = {flat_value(graph, VALUE_STATE, "rank.sums", DT_F32, COUNT)};
-    Value *sums = flat_value(graph, VALUE_STATE, "sums", DT_F32, COUNT), *to = flat_value(graph, VALUE_STATE, "sums.all", DT_F32, COUNT);
-=======
-    Value *own[] = {update->loss, update->norm2}, *all[COUNT], *mine, *sums, *to;
-    Node  *node;
     mine = flat_value(graph, VALUE_STATE, "rank.sums", DT_F32, COUNT);
     sums = flat_value(graph, VALUE_STATE, "sums", DT_F32, COUNT);
     to = flat_value(graph, VALUE_STATE, "sums.all", DT_F32, COUNT);
->>>>>>> h-shard
     value_place_in(to, sums, 0);
     for (int i = 0; i < COUNT; i++) {
         static const char *const names[] = {"rank.loss", "rank.norm2", "sums.loss", "sums.norm2"};
