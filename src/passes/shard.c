@@ -339,6 +339,7 @@ static Status gather_divided(const Shard *s)
         const Bucket *bucket = layout_is_whole(whole) ? bucket_of(s->plan, whole) : NULL;
         if (bucket && !bucket->weights) share = weight_share(s, bucket, chunk_at(bucket, place_in_bucket(s->plan, bucket, whole)));
         if (!bucket && layout_is_whole(whole)) share = frozen_share(s, whole);
+        if (share) share->layer = whole->layer;
         if (share) TRY(gather_at_use(s, whole, share));
     }
     return OK;

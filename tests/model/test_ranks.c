@@ -24,6 +24,7 @@ typedef struct Case {
     uint32_t      recompute;
     bool          fp8;
     const char   *qlora;
+    uint32_t      offload;
 } Case;
 
 /* What a run of one case by so many ranks came to. */
@@ -75,6 +76,8 @@ static CompileOptions options_of(const Case *c, int rank, int world)
     options.weight_decay = 0.1;
     options.adam_eps = 1e-4; /* gradients as small as what rounding leaves are no steps */
     options.recompute = c->recompute;
+    options.offload = c->offload;
+    options.piece_numel = 3000;
     if (c->lora) {
         options.lora = (LoraOptions){.enabled = true, .r = 32, .alpha = 64, .dropout = c->dropout, .num_targets = 1, .targets = all};
         options.train_base = false;
@@ -443,5 +446,34 @@ static void two_runs_are_the_same_bits(void)
     result_free(&b);
 }
 
-TEST_MAIN(TEST(all_parameters), TEST(adapters), TEST(recomputed), TEST(types), TEST(optimizers), TEST(formats),
-          TEST(weights_and_states_are_divided), TEST(two_runs_are_the_same_bits))
+/* What waits on the host changes no bit of what ranks train; divided weights may wait there too. */
+static void offload_leaves_the_bits(void)
+{
+    const uint32_t states = 1u << OFFLOAD_OPTIMIZER | 1u << OFFLOAD_MASTER | 1u << OFFLOAD_RESIDUAL, weights = 1u << OFFLOAD_WEIGHTS;
+    Case           cases[] = {
+                  {.name = "8 bits",
+                   .accum = 2,
+                   .dtype = DT_BF16,
+                   .master = DT_BF16,
+                   .optimizer = OPTIMIZER_ADAMW_8BIT,
+                   .recompute = 1u << PART_BLOCK},
+                  {.name = "normuon", .accum = 1, .dtype = DT_BF16, .master = DT_F32, .optimizer = OPTIMIZER_NORMUON, .tied = true},
+                  {.name = "lora", .accum = 2, .dtype = DT_BF16, .master = DT_F32, .lora = true},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        for (int zero = 1; zero <= 3; zero++) {
+            Case plain = cases[i], moved;
+            plain.zero = zero;
+            moved = plain;
+            moved.offload = zero == 3 || plain.lora ? states | weights : states;
+            Result a = run_ranks(&plain, 2), b = run_ranks(&moved, 2);
+            EXPECT(memcmp(a.loss, b.loss, sizeof a.loss) == 0 && memcmp(a.norm, b.norm, sizeof a.norm) == 0);
+            EXPECT(a.numel == b.numel && memcmp(a.weights, b.weights, (size_t)a.numel * sizeof *a.weights) == 0);
+            EXPECT(b.lasting < a.lasting);
+            result_free(&a);
+            result_free(&b);
+        }
+}
+
+TEST_MAIN(TEST(offload_leaves_the_bits), TEST(all_parameters), TEST(adapters), TEST(recomputed), TEST(types), TEST(optimizers),
+          TEST(formats), TEST(weights_and_states_are_divided), TEST(two_runs_are_the_same_bits))
