@@ -98,4 +98,5 @@ typedef struct CommApi {
 struct Comm {
     const CommApi *api;
     int            rank, size;
+    bool           is_local; /* all ranks are on one host, and meet there alone */
 };

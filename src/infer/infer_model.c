@@ -83,7 +83,7 @@ Status infer_open(InferModel *infer, const char *dir, const char *adapter, const
         infer->scratch = tokenizer_scratch_create(infer->tokenizer);
     }
     TRY(find_eos(infer));
-    TRY(device_open(device, threads, &infer->device));
+    TRY(device_open(device, 0, threads, &infer->device));
     infer->options = compile_defaults();
     infer->options.model_dtype = infer->options.master_dtype = infer->model->dtype;
     infer->options.train_base = false;

@@ -32,8 +32,8 @@ const WeightFormat *weights_made_format(const CompileOptions *options);
 int64_t weights_bytes(const Plan *plan, bool adapters);
 
 /* Writes the parameters (adapters: only theirs, under PEFT's names; else all others) as `folder`/`stem`.safetensors or
- * shards with an index. */
-NODISCARD Status weights_save(Session *session, const HfModel *model, bool adapters, const char *folder, const char *stem,
+ * shards with an index. comm: of the ranks that write together, each a part; NULL: there is one. */
+NODISCARD Status weights_save(Session *session, const HfModel *model, bool adapters, Comm *comm, const char *folder, const char *stem,
                               int64_t max_shard_bytes);
 
 /* Loads adapter parameters from a PEFT folder's safetensors. */

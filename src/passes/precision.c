@@ -203,24 +203,11 @@ static Value *lasting_codes(Precision *p, const Value *weight, bool turned)
     return value;
 }
 
-static void list_params(Plan *plan, const Value *weight, ScaledTensor *scaled)
-{
-    int          count = 1;
-    const char **names;
-    for (const Value *member = weight->first_member; member; member = member->next_member) count++;
-    names = arena_array(plan->arena, const char *, count);
-    scaled->params = names;
-    scaled->num_params = 0;
-    if (weight->param) names[scaled->num_params++] = weight->name;
-    for (const Value *member = weight->param ? NULL : weight->first_member; member; member = member->next_member)
-        if (member->param) names[scaled->num_params++] = member->name;
-}
-
 /* Codes of a frozen weight, which are there when the program begins. They take the place of the weight itself if no product reads that. */
 static void use_frozen(Precision *p, Value *weight)
 {
     ScaledTensor *scaled = &p->plan->scaled[p->operand[weight->id] - 1];
-    if (!scaled->params) list_params(p->plan, weight, scaled);
+    if (!scaled->params) scaled->num_params = layers_list_params(p->plan->arena, weight, &scaled->params);
     if (p->codes_alone) {
         scaled->codes = scaled->name;
         weight->type.dtype = scaled->dtype;

@@ -169,7 +169,7 @@ void setup_add_program(const Config *config, const HfModel *model, ProgramKind k
 {
     enum { PREFILL_CHUNK = 64 };
     int64_t batch = config->per_device_train_batch_size, seq = setup_sequence_len(config, model);
-    if (kind == PROGRAM_OPTIMIZER) batch = seq = 0;
+    if (kind == PROGRAM_OPTIMIZER || kind == PROGRAM_GATHER) batch = seq = 0;
     if (kind == PROGRAM_EVAL && config->per_device_eval_batch_size > 0) batch = config->per_device_eval_batch_size;
     if (kind == PROGRAM_PREFILL || kind == PROGRAM_DECODE) batch = 1;
     if (kind == PROGRAM_PREFILL) seq = options->cache_len < PREFILL_CHUNK ? options->cache_len : PREFILL_CHUNK;
@@ -190,17 +190,32 @@ static void choose_programs(const Config *config, const HfModel *model, CompileO
     bool has_eval = config->validation_datasets.count > 0 || config->validation_split_ratio > 0;
     bool has_samples = has_eval && config->generate_samples > 0;
     bool wanted[PROGRAM_KIND_COUNT] = {
-        [PROGRAM_MICRO_FIRST] = true,    [PROGRAM_MICRO_NEXT] = config->gradient_accumulation_steps > 1,
-        [PROGRAM_OPTIMIZER] = true,      [PROGRAM_EVAL] = has_eval,
-        [PROGRAM_PREFILL] = has_samples, [PROGRAM_DECODE] = has_samples,
+        [PROGRAM_GATHER] = out->world > 1, [PROGRAM_OPTIMIZER] = true,     [PROGRAM_EVAL] = has_eval,
+        [PROGRAM_PREFILL] = has_samples,   [PROGRAM_DECODE] = has_samples,
     };
+    int64_t micros = config->gradient_accumulation_steps;
+    for (int64_t i = 0; i < micros; i++) wanted[program_of_micro(i, micros, out->world)] = true;
     for (int kind = 0; kind < PROGRAM_KIND_COUNT; kind++)
         if (wanted[kind]) setup_add_program(config, model, (ProgramKind)kind, out);
+}
+
+int setup_world(const Config *config)
+{
+    return (int)(config->gpus * config->world_size);
+}
+
+static int zero_level(const Config *config)
+{
+    int least = config->shard_weights ? 3 : config->shard_gradients ? 2 : 1;
+    return config->zero_level > least ? (int)config->zero_level : least;
 }
 
 Status setup_options(const Config *config, const HfModel *model, CompileOptions *out)
 {
     *out = compile_defaults();
+    out->world = setup_world(config);
+    out->rank = (int)config->rank;
+    out->zero_level = zero_level(config);
     out->dense = !config->sample_packing; /* then a sequence a row */
     out->cache_len = setup_sequence_len(config, model) + config->sample_max_tokens;
     if (out->cache_len > model->max_positions) out->cache_len = model->max_positions;
@@ -247,7 +262,19 @@ Status setup_check_datasets(Arena *arena, const Config *config, bool pull)
 Status setup_device(const Config *config, const char *gpu, Device **out_device)
 {
     if (gpu) return device_null_create(gpu, out_device);
-    TRY(device_open(choice_text(config->device), (int)config->threads, out_device));
+    TRY(device_open(choice_text(config->device), 0, (int)config->threads, out_device));
+    (*out_device)->write_combined = config->use_write_combined;
+    return OK;
+}
+
+Status setup_rank_device(const Config *config, int index, int count, Device **out_device)
+{
+    enum { MOST_THREADS = 128 };
+    int cores = pool_usable_cores(), all = config->threads ? (int)config->threads : cores < MOST_THREADS ? cores : MOST_THREADS;
+    int threads = all / count + (index < all % count);
+    if (count == 1) return setup_device(config, NULL, out_device);
+    Status status = device_open(choice_text(config->device), index, threads ? threads : 1, out_device);
+    if (status != OK) return config_at(config->origin, KEY_run_gpus, status_prefix(status, "gpus: %d", count));
     (*out_device)->write_combined = config->use_write_combined;
     return OK;
 }
@@ -368,7 +395,7 @@ void setup_print_plan(const Config *config, const Plan *plan, StrBuf *out)
                       size_text(plan_code_bytes(plan), text));
         strbuf_printf(out, ", scales and their history %s\n", size_text(plan_scale_bytes(plan), text));
     }
-    if (plan->num_fp4) strbuf_printf(out, "fp4          %d weights in codes: %s\n", plan->num_fp4, size_text(plan->fp4_bytes, text));
+    if (plan->num_fp4) strbuf_printf(out, "fp4          %d weights in codes: %s\n", plan->num_fp4, size_text(plan_fp4_bytes(plan), text));
     strbuf_puts(out, "\nmemory\n");
     for (int i = 0; i < REGION_COUNT; i++)
         if (plan->region_bytes[SPACE_DEVICE][i])

@@ -17,6 +17,8 @@ int64_t setup_run_length(Arena *arena, const Config *config, const char *dir);
 
 /* Opens config->model, with its weights where the run starts from them; checks the sequence length. The model lives in `arena`. */
 NODISCARD Status setup_model(Arena *arena, const Config *config, HfModel **out_model);
+/* The ranks of a run. */
+int setup_world(const Config *config);
 /* A program of this kind more, of the shape that the run file says. */
 void             setup_add_program(const Config *config, const HfModel *model, ProgramKind kind, CompileOptions *options);
 NODISCARD Status setup_options(const Config *config, const HfModel *model, CompileOptions *out);
@@ -26,6 +28,8 @@ NODISCARD Status setup_check_datasets(Arena *arena, const Config *config, bool p
 
 /* The device the run file asks for; or, for plans alone, the GPU of this name, which isn't here. gpu NULL: none. */
 NODISCARD Status setup_device(const Config *config, const char *gpu, Device **out_device);
+/* That of rank `index` of the `count` in this process: a GPU each, or a part of the CPU's threads. */
+NODISCARD Status setup_rank_device(const Config *config, int index, int count, Device **out_device);
 
 /* The programs of options->programs for this model on this device, in `arena`. */
 NODISCARD Status setup_plan(Arena *arena, const HfModel *model, const CompileOptions *options, Device *device, Plan **out_plan);

@@ -50,6 +50,15 @@ static const char *const free_keys[] = {
     "recompute_qkv",
     "recompute_swiglu",
     "recompute_rmsnorm",
+    "gpus",
+    "zero_level",
+    "shard_gradients",
+    "shard_weights",
+    "world_size",
+    "rank",
+    "rendezvous",
+    "comm_timeout",
+    "rendezvous_secret",
 };
 
 static bool is_free(const char *line, size_t len)
@@ -61,11 +70,13 @@ static bool is_free(const char *line, size_t len)
     return false;
 }
 
-void run_record_make(const Config *config, const HfModel *model, RunRecord *out)
+void run_record_make(const Config *config, const HfModel *model, int world, RunRecord *out)
 {
     StrBuf all = {0};
+    Config alone = *config;
+    alone.gradient_accumulation_steps *= world;
     *out = (RunRecord){.began = run_record_began(config)};
-    config_print(config, &all);
+    config_print(&alone, &all);
     bool keep = true;
     for (const char *line = strbuf_cstr(&all); *line;) {
         size_t len = strcspn(line, "\n");

@@ -51,6 +51,13 @@ for format in nf4 fp8 nvfp4; do
     check "$format: merged models are equal" equal_tensors "$dir/${format}_merged_codes/model.safetensors" "$dir/${format}_merged_numbers/model.safetensors"
     check "$format: the merged one isn't quantised" [ "$(grep -c quantization "$dir/${format}_merged_codes/config.json")" = 0 ]
     check "$format: and computes the same" cmp "$dir/difference_codes" "$dir/difference_numbers"
+    run merge "$dir/${format}_codes" "$dir/${format}_out_codes" "$dir/${format}_kept" --quantised
+    check "$format: merges in its format: $(cat "$dir/err")" [ "$status" = 0 ]
+    check "$format: it is named" grep -q quantization_config "$dir/${format}_kept/config.json"
+    check "$format: and says how far off it is: $(cat "$dir/out")" awk '/^largest logit difference/ { exit !($4 > 0 && $4 < 0.2 * substr($7, 1, length($7) - 1)) }' "$dir/out"
+    run eval "$dir/${format}_kept" --text "$dir/text.txt"
+    check "$format: what is merged stays quantised: $(cat "$dir/err")" grep -qiE "_kept: 14 of 24 tensors are $format .*they stay as they are" "$dir/err"
+    check "$format: and is as good" awk '/^loss/ { if (NR == FNR) a = $2; else d = a - $2 } END { exit !(d < 0.05 && d > -0.05) }' "$dir/want" "$dir/out"
 done
 
 # --- formats that aren't the folder's
@@ -86,6 +93,11 @@ run eval "$dir/nvfp4_numbers" --text "$dir/text.txt"
 check "hf_quant_config.json: as over numbers" cmp "$dir/want" "$dir/out"
 rm "$dir/modelopt/hf_quant_config.json"
 refused "codes that nothing tells of" 2 "28 tensors that this model doesn't have" -- eval "$dir/modelopt" --text "$dir/text.txt"
+
+refused "a format of numbers" 2 "nf4_numbers isn't quantised" "leave out --quantised" -- merge "$dir/nf4_numbers" "$dir/nf4_out_codes" "$dir/bad_merged" --quantised
+check "and nothing is written" [ ! -e "$dir/bad_merged" ]
+run merge "$dir/fp8_codes" "$dir/nf4_out_codes" "$dir/other_merged"
+check "another base is warned of once: $(cat "$dir/err")" [ "$(grep -c "was trained on" "$dir/err")" = 1 ]
 
 # bad METHOD SETTINGS TEXT: a folder quantised like this is refused by each command, and nothing is written.
 bad() {

@@ -145,6 +145,21 @@ run plan "$dir/run.yaml" model_dtype=bf16 recipe=nvfp4
 check "plan of nvfp4: $(cat "$dir/out")" grep -qE '^fp4 +[1-9][0-9]* weights in codes: [0-9.]+ KiB' "$dir/out"
 run plan "$dir/run.yaml" --json model_dtype=bf16 recipe=nvfp4
 check "plan --json of nvfp4" grep -qE '"fp4": \{"weights": [1-9][0-9]*, "code_bytes": [1-9][0-9]*\}' "$dir/out"
+# y, dx and dw of 8 weights; 48 elements, which two products sum over, are no multiple of 32
+for gpu in b200 rtx5090; do
+    run explain "$dir/run.yaml" --gpu $gpu model_dtype=bf16 recipe=nvfp4
+    check "explain --gpu $gpu: $(grep 'FP4 products' "$dir/out" "$dir/err")" \
+        grep -qF "FP4 products: $(grep -c ' = fp4_linear(' "$dir/out") by their codes (cublaslt, for fp4_backend: cutlass and cudnn alike), 2 emulated" "$dir/out"
+    check "its products: $(grep -c ' = fp4_linear(' "$dir/out")" [ "$(grep -c ' = fp4_linear(' "$dir/out")" = 22 ]
+done
+run explain "$dir/run.yaml" --gpu h200 model_dtype=bf16 recipe=nvfp4
+check "explain --gpu h200: $(grep 'FP4 products' "$dir/out")" grep -qx "FP4 products: 24 emulated in model_dtype" "$dir/out"
+for gpu in b200 h200; do
+    run plan "$dir/run.yaml" --gpu $gpu --json model_dtype=bf16 recipe=nvfp4 lora=true
+    codes=$(grep -oE '"code_bytes": [0-9]+' "$dir/out" | cut -d' ' -f2)
+    run explain "$dir/run.yaml" --gpu $gpu model_dtype=bf16 recipe=nvfp4 lora=true
+    check "a frozen base on $gpu: codes of $codes bytes" [ "$codes" -gt 0 -a "$(grep -c "two_d=true" "$dir/out")" = 0 ]
+done
 run explain "$dir/run.yaml" model_dtype=bf16 recipe=fp8-hybrid
 check "explain: $(grep -c scaled_linear "$dir/out") products" grep -qE 'e4m3.* = fp8_quantise' "$dir/out"
 run explain "$dir/run.yaml" --program calibrate model_dtype=bf16 recipe=fp8-hybrid

@@ -4,6 +4,7 @@
 
 #include "device/cuda/gemm.h"
 #include "device/cuda/kernel.h"
+#include "device/cuda/nccl.h"
 #include "device/cuda/plugin.h"
 #include "device/cuda/sdpa.h"
 
@@ -59,7 +60,8 @@ static Status facts(Device *device, DeviceFacts *out)
                          .driver_bytes = GPU_DRIVER_BYTES,
                          .launch_seconds = 2e-6,
                          .num_workers = 1,
-                         .fp8_blocks = cuda_gemm_has_blocks(cuda)};
+                         .fp8_blocks = cuda_gemm_has_blocks(cuda),
+                         .fp4_blocks = cuda_gemm_has_fp4(cuda)};
     snprintf(out->name, sizeof out->name, "%s", cuda->name);
     for (size_t i = 0; i < sizeof gpus / sizeof gpus[0]; i++) {
         if (strcmp(gpus[i].name, cuda->name) != 0) continue;
@@ -206,7 +208,7 @@ static Status upload(Device *device, void *dst, const void *src, size_t bytes)
 static Status wait(CudaDevice *cuda, const char *where)
 {
     cudaError_t error = cudaStreamSynchronize(cuda->stream);
-    if (error == cudaSuccess) return OK;
+    if (error == cudaSuccess) return keep(cuda, cuda_nccl_alive(cuda), "");
     return keep(cuda, cuda_failed(error, "cudaStreamSynchronize", __FILE__, __LINE__), where);
 }
 
@@ -290,7 +292,7 @@ static Status await(Device *device, int slot)
     TRY(enter(cuda));
     if (!cuda->marks[slot]) return OK;
     cudaError_t error = cudaEventSynchronize(cuda->marks[slot]);
-    if (error == cudaSuccess) return OK;
+    if (error == cudaSuccess) return keep(cuda, cuda_nccl_alive(cuda), "");
     return keep(cuda, cuda_failed(error, "cudaEventSynchronize", __FILE__, __LINE__), "a launch (SUROGATE_CUDA_EAGER=1 names it)");
 }
 
@@ -314,11 +316,19 @@ static void tuning_set(Device *device, const char *text)
     cuda_gemm_import(cuda_of(device), text);
 }
 
+static Status join(Device *device, Comm *comm)
+{
+    CudaDevice *cuda = cuda_of(device);
+    TRY(enter(cuda));
+    return keep(cuda, cuda_nccl_join(cuda, comm), "");
+}
+
 static void destroy(Device *device)
 {
     CudaDevice *cuda = cuda_of(device);
     cudaSetDevice(cuda->index);
     if (cuda->stream) cudaStreamSynchronize(cuda->stream);
+    cuda_nccl_close(cuda);
     cuda_gemm_close(cuda);
     cuda_sdpa_close(cuda);
     cuda_libraries_close(&cuda->lib);
@@ -352,5 +362,6 @@ const DeviceApi cuda_device_api = {
     .seconds_between = seconds_between,
     .tuning_get = tuning_get,
     .tuning_set = tuning_set,
+    .join = join,
     .destroy = destroy,
 };
