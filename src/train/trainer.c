@@ -341,6 +341,7 @@ static Status load_weights(Trainer *t)
         TRY(init_params(t->session, (uint64_t)c->seed, false, pool));
     else
         TRY(weights_load(t->session, t->model));
+    TRY(weights_tell_requantised(t->session, t->model));
     if (t->resume_path[0]) return checkpoint_load(t->resume_path, t->session, true, &t->has_scales);
     return adapters ? init_params(t->session, (uint64_t)c->seed, true, pool) : OK;
 }

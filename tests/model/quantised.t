@@ -82,6 +82,19 @@ check "as by codes that we make: $(tail -1 "$dir/err")" cmp "$dir/blocks_read/ad
 run pt "$dir/run.yaml" qlora=fp8 model_dtype=bf16 output_dir="$dir/blocks_none"
 check "which aren't those of matrices" [ "$(cmp "$dir/blocks_read/adapter_model.safetensors" "$dir/blocks_none/adapter_model.safetensors" 2>&1)" != "" ]
 
+# --- or by codes with one scale a tensor, if that is asked for
+keys="model_dtype=bf16 recipe=fp8-hybrid fusion=none qlora=none"
+# shellcheck disable=SC2086
+run pt "$dir/run.yaml" model="$dir/fp8_codes" $keys output_dir="$dir/tensor_read"
+check "the error is printed: $(cat "$dir/err")" grep -qE "fp8_codes: 14 matrices are quantised again, to FP8 with one scale a tensor; the largest relative error is (0.0[0-9]+|[1-9].*e-0[2-9]) \(blocks" "$dir/err"
+# shellcheck disable=SC2086
+run pt "$dir/run.yaml" model="$dir/fp8_numbers" $keys output_dir="$dir/tensor_made"
+check "as from numbers" cmp "$dir/tensor_read/adapter_model.safetensors" "$dir/tensor_made/adapter_model.safetensors"
+check "of which no error is known: $(cat "$dir/err")" [ "$(grep -c "quantised again" "$dir/err")" = 0 ]
+# shellcheck disable=SC2086
+run explain "$dir/run.yaml" model="$dir/fp8_codes" $keys
+check "explain: scaled_linear" [ "$(grep -c scaled_linear "$dir/out")" -gt 0 -a "$(grep -cE "block_linear|fp8_tiles" "$dir/out")" = 0 ]
+
 # --- ModelOpt's own file alone
 cp -r "$dir/nvfp4_numbers" "$dir/modelopt"
 cp "$dir/nvfp4_codes/model.safetensors" "$dir/modelopt"

@@ -51,6 +51,23 @@ for key in matmul_dtype=e4m3 gradient_dtype=e5m2; do
         check "$key isn't $other" [ "$(cmp "$dir/$other/model.safetensors" "$dir/$key/model.safetensors" 2>&1)" != "" ]
     done
 done
+# --- a folder under a recipe: what it was trained with, or not
+loss_of() { "$SUROGATE" eval "$@" --text "$dir/text.txt" --context 32 --json 2> "$dir/err" | sed -E 's/.*"mean":([0-9.]+).*/\1/'; }
+for out in bf16 fp8; do
+    plain=$(loss_of "$dir/$out")
+    check "--recipe bf16 is what is there" [ "$plain" = "$(loss_of "$dir/$out" --recipe bf16)" ]
+    for recipe in fp8-hybrid nvfp4; do
+        loss=$(loss_of "$dir/$out" --recipe $recipe)
+        check "$out under $recipe: $loss, in bf16 $plain" awk -v a="$plain" -v b="$loss" 'BEGIN { exit !(b > 0 && (a - b) ^ 2 <= (0.01 * a) ^ 2) }'
+        check "says no more: $(cat "$dir/err")" [ ! -s "$dir/err" ]
+        check "another number" [ "$plain" != "$loss" ]
+        run generate "$dir/$out" --recipe $recipe --prompt "line 7" --max-tokens 8 --temperature 0
+        check "$out under $recipe generates: $(cat "$dir/err")" [ "$status" = 0 -a -s "$dir/out" ]
+    done
+done
+check "codes of a base, multiplied as they are" [ "$(loss_of "$dir/bf16" --qlora fp8)" != "$(loss_of "$dir/bf16" --qlora fp8 --recipe fp8-hybrid)" ]
+refused "another recipe" 2 "there is no recipe fp9; expected one of bf16, fp8-hybrid, nvfp4" -- eval "$dir/bf16" --text "$dir/text.txt" --recipe fp9
+
 train skipped 30 recipe=fp8-hybrid skip_quant_first_layers=1 skip_quant_last_layers=100
 same bf16 skipped model.safetensors
 
