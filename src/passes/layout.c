@@ -42,11 +42,27 @@ bool layout_is_whole(const Value *value)
     return value->kind == VALUE_PARAM && !value->producer && !value->storage;
 }
 
-static bool is_trained(const Value *whole)
+/* The parameter that a value is, or the first of those that it consists of; NULL: it holds codes or scales alone. */
+static const Param *first_param(const Value *whole)
 {
     const Value *member = whole->first_member;
     while (member && !member->param) member = member->next_member;
-    return whole->param ? whole->param->trained : member && member->param->trained;
+    return whole->param ? whole->param : member ? member->param : NULL;
+}
+
+static bool is_trained(const Value *whole)
+{
+    const Param *param = first_param(whole);
+    return param && param->trained;
+}
+
+/* Adapters stay on the device: they are small, and all that is trained. */
+Space layout_space(const CompileOptions *options, const Value *whole)
+{
+    const Param *param = first_param(whole);
+    bool         codes = !param || param->format, quants = options->offload >> OFFLOAD_QUANTS & 1;
+    if (param && param->is_adapter) return whole->space;
+    return options->offload >> OFFLOAD_WEIGHTS & 1 || (codes && quants) ? SPACE_HOST : whole->space;
 }
 
 /* ---- buckets ---- */
@@ -71,12 +87,12 @@ static Bucket bucket_of(const CompileOptions *options, const Value *value)
 {
     const OptimizerRule *rule = optimizer_rule(options, value);
     Division             division = division_of(options, rule, value);
-    bool                 stays = options->world > 1 && division != DIVIDE_WEIGHTS; /* ranks gather it: that is done on the device */
+    bool                 gathered = options->world > 1 && division != DIVIDE_WEIGHTS; /* whole, by what ranks send to one another */
     return (Bucket){.weight = value->type.dtype,
                     .grad = options->fp32_grads ? DT_F32 : value->type.dtype,
                     .rule = rule,
                     .division = division,
-                    .space = stays ? SPACE_DEVICE : value->space};
+                    .space = gathered ? SPACE_DEVICE : layout_space(options, value)};
 }
 
 static bool is_same_bucket(const Bucket *a, const Bucket *b)
@@ -323,21 +339,22 @@ static bool divides_frozen(const Plan *plan, const CompileOptions *options, cons
     return options->world > 1 && options->zero_level == DIVIDE_WEIGHTS && !has_codes && is_divided(options, value);
 }
 
-static Status append_shares(Plan *plan, const Value *value)
+static Status append_shares(Plan *plan, const CompileOptions *options, const Value *value)
 {
     const Chunk chunk = {.numel = type_numel(&value->type)};
-    int64_t    *end = &plan->region_bytes[value->space][REGION_WEIGHTS], base = *end;
-    TRY(add_share(plan, value, &chunk, value->space, base, 0));
+    const Space space = layout_space(options, value);
+    int64_t    *end = &plan->region_bytes[space][REGION_WEIGHTS], base = *end;
+    TRY(add_share(plan, value, &chunk, space, base, 0));
     for (const Value *member = value->param ? NULL : value->first_member; member; member = member->next_member)
-        TRY(add_share(plan, member, &chunk, value->space, base, member->offset));
+        TRY(add_share(plan, member, &chunk, space, base, member->offset));
     *end = layout_align(base + dtype_bytes(value->type.dtype, chunk.numel / plan->world), PLACE_ALIGN);
     return OK;
 }
 
 static Status append_frozen(Plan *plan, const CompileOptions *options, const Value *value)
 {
-    if (divides_frozen(plan, options, value)) return append_shares(plan, value);
-    TRY(append_entry(plan, value->name, &value->type, REGION_WEIGHTS, value->space));
+    if (divides_frozen(plan, options, value)) return append_shares(plan, options, value);
+    TRY(append_entry(plan, value->name, &value->type, REGION_WEIGHTS, layout_space(options, value)));
     const Placement base = plan_find(plan, value->name)->place;
     for (const Value *member = value->param ? NULL : value->first_member; member; member = member->next_member)
         TRY(add_entry(plan, member->name, &member->type, REGION_WEIGHTS, base.space,

@@ -50,8 +50,5 @@ NODISCARD Status precision_bf16(PassContext *context, Graph *graph);
 /* Pass precision for operands in FP4. */
 NODISCARD Status precision_nvfp4(PassContext *context, Graph *graph);
 
-/* Whether a value placed by itself is a weight that waits in the host's memory. */
-bool offload_moves(const Value *value, uint32_t offload);
-
 /* Removes nodes that nothing reads and that write no lasting memory. */
 void remove_dead_nodes(Graph *graph);

@@ -22,9 +22,10 @@ typedef struct Case {
     OptimizerKind optimizer;
     DType         dtype, master;
     bool          fp32_grads;
-    uint32_t      recompute, offload;
+    uint32_t      recompute;
     bool          fp8;
     const char   *qlora;
+    uint32_t      offload;
 } Case;
 
 /* What a run of one case by so many ranks came to. */
@@ -77,6 +78,7 @@ static CompileOptions options_of(const Case *c, int rank, int world)
     options.adam_eps = 1e-4; /* gradients as small as what rounding leaves are no steps */
     options.recompute = c->recompute;
     options.offload = c->offload;
+    options.piece_numel = 3000;
     if (c->lora) {
         options.lora = (LoraOptions){.enabled = true, .r = 32, .alpha = 64, .dropout = c->dropout, .num_targets = 1, .targets = all};
         options.train_base = false;
@@ -536,6 +538,45 @@ static void two_runs_are_the_same_bits(void)
     result_free(&b);
 }
 
+static const Case moved_cases[] = {
+    {.name = "8 bits",
+     .accum = 2,
+     .rows = ROWS,
+     .layers = 3,
+     .dtype = DT_BF16,
+     .master = DT_BF16,
+     .optimizer = OPTIMIZER_ADAMW_8BIT,
+     .recompute = 1u << PART_BLOCK},
+    {.name = "normuon",
+     .accum = 1,
+     .rows = ROWS,
+     .layers = 3,
+     .dtype = DT_BF16,
+     .master = DT_F32,
+     .optimizer = OPTIMIZER_NORMUON,
+     .tied = true},
+    {.name = "lora", .accum = 2, .rows = ROWS, .layers = 3, .dtype = DT_BF16, .master = DT_F32, .lora = true},
+};
+
+/* What waits on the host changes no bit of what ranks train; divided weights may wait there too. */
+static void offload_leaves_the_bits(void)
+{
+    const uint32_t states = 1u << OFFLOAD_OPTIMIZER | 1u << OFFLOAD_MASTER | 1u << OFFLOAD_RESIDUAL, weights = 1u << OFFLOAD_WEIGHTS;
+    for (size_t i = 0; i < sizeof moved_cases / sizeof *moved_cases; i++)
+        for (int zero = 1; zero <= 3; zero++) {
+            Case plain = moved_cases[i], moved;
+            plain.zero = zero;
+            moved = plain;
+            moved.offload = zero == 3 || plain.lora ? states | weights : states;
+            Result a = run_ranks(&plain, 2), b = run_ranks(&moved, 2);
+            EXPECT(memcmp(a.loss, b.loss, sizeof a.loss) == 0 && memcmp(a.norm, b.norm, sizeof a.norm) == 0);
+            EXPECT(a.numel == b.numel && memcmp(a.weights, b.weights, (size_t)a.numel * sizeof *a.weights) == 0);
+            EXPECT(b.lasting < a.lasting);
+            result_free(&a);
+            result_free(&b);
+        }
+}
+
 TEST_MAIN(TEST(all_parameters), TEST(adapters), TEST(recomputed), TEST(types), TEST(optimizers), TEST(formats), TEST(offloaded),
           TEST(weights_and_states_are_divided), TEST(two_layers_are_there_at_a_time), TEST(an_offloaded_base_leaves_the_device),
-          TEST(two_runs_are_the_same_bits))
+          TEST(two_runs_are_the_same_bits), TEST(offload_leaves_the_bits))
