@@ -7,6 +7,8 @@
 #include "files/hub.h"
 #include "model/weights.h"
 #include "passes/precision.h"
+#include "passes/recipe_layers.h"
+#include "run/timeline.h"
 
 #include <string.h>
 
@@ -305,6 +307,58 @@ Status setup_session(Arena *arena, const Config *config, const HfModel *model, c
     FAIL_IF(!config && limit && need > limit, ERR_NO_FIT, "the model needs %.2f GiB of memory, the device has %.2f GiB",
             (double)need / (1 << 30), (double)limit / (1 << 30));
     return session_create(*out_plan, device, out_session);
+}
+
+/* ---- what FP8 could reach ---- */
+
+/* Seconds that FP8's rate takes off the products of a program in bf16. */
+static double saved_of(const Plan *plan, const PrecisionOptions *fp8, const Program *program)
+{
+    double       ratio = plan->facts.gemm_flops[DT_E4M3] / plan->facts.gemm_flops[DT_BF16], seconds = 0;
+    RecipeLayers layers;
+    layers_find(&layers, program->graph, fp8);
+    for (int i = 0; i < program->num_launches; i++) {
+        const Launch *launch = &program->launches[i];
+        const Node   *node = launch->node;
+        bool          forward = fp8->forward == DT_E4M3 && layers_is_forward(&layers, node);
+        bool          backward = fp8->backward == DT_E5M2 && (layers_is_dx(&layers, node) || layers_weight_of_dw(&layers, node));
+        if (forward || backward) seconds += launch_seconds(&plan->facts, launch) * (1 - 1 / ratio);
+    }
+    return seconds;
+}
+
+static Status find_bound(Arena *arena, const Config *config, const HfModel *model, Device *device, double *out_seconds)
+{
+    Config         bf16 = *config;
+    CompileOptions options, fp8;
+    Plan          *plan;
+    double         all = 0, saved = 0;
+    bf16.recipe = OPT_RECIPE_BF16;
+    bf16.matmul_dtype = bf16.gradient_dtype = OPT_UNSET;
+    TRY(setup_options(config, model, &fp8));
+    if (!precision_is_scaled(&fp8.precision)) return OK;
+    TRY(setup_options(&bf16, model, &options));
+    TRY(compile_plan(arena, model->module, &model->config, model->config_name, &options, device, &plan));
+    if (!(plan->facts.gemm_flops[DT_BF16] > 0) || !(plan->facts.gemm_flops[DT_E4M3] > 0)) return OK;
+    for (int i = 0; i < plan->num_programs; i++) {
+        const Program *program = &plan->programs[i];
+        ProgramKind    kind = program->spec.kind;
+        int64_t        times =
+            kind == PROGRAM_MICRO_NEXT ? config->gradient_accumulation_steps - 1 : kind == PROGRAM_MICRO_FIRST || kind == PROGRAM_OPTIMIZER;
+        all += (double)times * program->simulated_seconds;
+        saved += (double)times * saved_of(plan, &fp8.precision, program);
+    }
+    if (saved > 0) *out_seconds = all - saved;
+    return OK;
+}
+
+Status setup_fp8_bound(const Config *config, const HfModel *model, Device *device, double *out_seconds)
+{
+    Arena arena = {0};
+    *out_seconds = 0;
+    Status status = find_bound(&arena, config, model, device, out_seconds);
+    arena_deinit(&arena);
+    return status;
 }
 
 /* ---- the plan, for people ---- */

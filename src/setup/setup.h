@@ -38,6 +38,11 @@ NODISCARD Status setup_plan(Arena *arena, const HfModel *model, const CompileOpt
 NODISCARD Status setup_session(Arena *arena, const Config *config, const HfModel *model, const CompileOptions *options, Device *device,
                                Plan **out_plan, Session **out_session);
 
+/* How short a step could be if FP8 changed nothing but the time of the products that it multiplies: what the same step is expected to take
+ * under recipe bf16, less bf16's time of these products x (1 - rate of bf16 / rate of FP8). *out_seconds 0: the device's rates, or those
+ * products, aren't there. */
+NODISCARD Status setup_fp8_bound(const Config *config, const HfModel *model, Device *device, double *out_seconds);
+
 /* Bytes the plan may take: the device's memory, or what memory_limit or gpu_memory leaves where that is less; 0: no bound is known.
  * *out_key: whose bound it is (NULL: not wanted); CONFIG_KEY_COUNT: the device's. */
 int64_t setup_memory_limit(const Config *config, const Plan *plan, ConfigKey *out_key);
