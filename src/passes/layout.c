@@ -317,7 +317,7 @@ static Status add_share(Plan *plan, const Value *value, const Chunk *chunk, int6
 /* Codes that recipes make of frozen weights stay whole: they are made of all of a weight. */
 static bool divides_frozen(const Plan *plan, const CompileOptions *options, const Value *value)
 {
-    bool has_codes = plan->num_scaled || plan->num_tiled;
+    bool has_codes = plan->num_scaled || plan->num_tiled || plan->num_fp4;
     return options->world > 1 && options->zero_level == DIVIDE_WEIGHTS && !has_codes && is_divided(options, value);
 }
 

@@ -30,8 +30,7 @@ bool trainer_leads(const Trainer *t)
 
 void trainer_beat(Trainer *t, const char *phase)
 {
-    keeper_phase(t->keeper, phase);
-    comm_beat(t->comm, phase);
+    keeper_phase(t->keeper, phase, t->allowed_seconds);
 }
 
 Status trainer_agree(Trainer *t, Status mine)
@@ -628,9 +627,9 @@ static Status save_final(Trainer *t)
 
 static Status finish(Trainer *t)
 {
+    t->allowed_seconds = INFINITY;
     trainer_beat(t, "completing the output");
-    Status status = keeper_start(t->comm, "completing the output", &t->keeper);
-    if (status == OK) status = save_final(t);
+    Status status = save_final(t);
     FAIL_IF(status != OK, ERR_SAVE, "training is done, but saving failed: %s. %s; then %s goes on from the last checkpoint",
             status_message(), status == ERR_NO_FIT ? "Make room" : "Put that right", trainer_same_command(t));
     if (trainer_leads(t)) report_update(t, true);
@@ -667,7 +666,8 @@ static void close_trainer(Trainer *t)
 
 static Status train(Trainer *t, TrainOutcome *out)
 {
-    TRY(keeper_start(t->comm, "opening the model", &t->keeper));
+    TRY(keeper_start(t->comm, &t->keeper));
+    trainer_beat(t, "opening the model");
     TRY(in_turn(t, open_inputs));
     trainer_beat(t, "planning");
     TRY(trainer_agree(t, open_device(t)));
@@ -701,6 +701,7 @@ Status trainer_run(const Config *config, const TrainHooks *hooks, Comm *comm, Ra
     t->place = place;
     t->start_seconds = trainer_seconds();
     t->last_loss = t->last_eval_loss = NAN;
+    t->allowed_seconds = INFINITY;
     t->saved_step = t->stop_token = -1;
     t->output_lock = OUTPUT_LOCK_NONE;
     t->from_ranks = arena_alloc(&t->arena, (size_t)place.world * RANK_BYTES);
@@ -711,6 +712,8 @@ Status trainer_run(const Config *config, const TrainHooks *hooks, Comm *comm, Ra
         comm_abort(comm, status, status_message());
         status = status_prefix(status, "rank %d", place.rank);
     }
+    if (status == ERR_RANK && comm_cause(comm) != OK) status = comm_cause(comm);
+    out->rank = place.rank;
     out->steps = t->state.step;
     out->loss = t->last_loss;
     out->eval_loss = t->last_eval_loss;
