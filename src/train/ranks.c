@@ -117,6 +117,17 @@ static Status run_process(const Config *config, const TrainHooks *hooks, Comm *c
     return status;
 }
 
+/* Ranks of different programs don't meet. */
+static uint64_t program_hash(void)
+{
+    return hash_bytes(SUROGATE_VERSION, strlen(SUROGATE_VERSION), 0);
+}
+
+static Status run_alone(const Config *config, const TrainHooks *hooks, TrainOutcome *out)
+{
+    return trainer_run(config, hooks, NULL, (RankPlace){.world = 1, .num_local = 1, .is_first_here = true}, out);
+}
+
 static Status meet(const Config *config, Comm **out)
 {
     char        host[256], *secret;
@@ -135,11 +146,25 @@ static Status meet(const Config *config, Comm **out)
                            .rank = (int)config->rank,
                            .world_size = (int)config->world_size,
                            .secret = secret,
-                           .agreed = hash_bytes(SUROGATE_VERSION, strlen(SUROGATE_VERSION), 0),
+                           .agreed = program_hash(),
                            .timeout = config->comm_timeout};
     Status      status = comm_meet(&meeting, &limits, out);
     free(secret);
     return status;
+}
+
+/* mpirun says how many processes there are and which this one is, so that the run file needn't. */
+static Status run_under_mpi(const Config *given, const TrainHooks *hooks, TrainOutcome *out)
+{
+    Comm      *comm;
+    CommLimits limits = {.progress = given->comm_timeout};
+    TRY(comm_mpi_create(NULL, program_hash(), &limits, 1, &comm));
+    Config config = *given;
+    config.world_size = comm_size(comm);
+    config.rank = comm_rank(comm);
+    if (comm_size(comm) > 1) return run_process(&config, hooks, comm, out);
+    comm_destroy(comm);
+    return run_alone(given, hooks, out);
 }
 
 Status train_run(const Config *config, const TrainHooks *hooks, TrainOutcome *out)
@@ -148,9 +173,11 @@ Status train_run(const Config *config, const TrainHooks *hooks, TrainOutcome *ou
     FAIL_IF(config->gpus > 1 && config->world_size > 1, ERR_INVALID,
             "gpus: %lld with world_size: %lld: ranks are threads of one process or processes of one rank each; leave one of them out",
             (long long)config->gpus, (long long)config->world_size);
+    FAIL_IF(config->gpus > 1 && comm_mpi_started(), ERR_INVALID,
+            "gpus: %lld under mpirun: ranks are threads of one process or processes of one rank each; start mpirun -n %lld without gpus",
+            (long long)config->gpus, (long long)config->gpus);
     if (config->gpus > 1) return run_threads(config, hooks, out);
-    if (config->world_size == 1)
-        return trainer_run(config, hooks, NULL, (RankPlace){.world = 1, .num_local = 1, .is_first_here = true}, out);
+    if (config->world_size == 1) return comm_mpi_started() ? run_under_mpi(config, hooks, out) : run_alone(config, hooks, out);
     TRY(meet(config, &comm));
     return run_process(config, hooks, comm, out);
 }

@@ -2,6 +2,7 @@
  * stream, programs as CUDA graphs (launch.c). */
 #include "device/cuda/cuda.h"
 
+#include "comm/comm.h"
 #include "device/cuda/gemm.h"
 #include "device/cuda/kernel.h"
 #include "device/cuda/nccl.h"
@@ -222,11 +223,8 @@ static Status download(Device *device, void *dst, const void *src, size_t bytes)
 
 /* ---- launches ---- */
 
-static Status prepare(Device *device, const Launch *launches, int count, void **out_replay)
+static Status prepare_each(CudaDevice *cuda, const Launch *launches, int count)
 {
-    CudaDevice *cuda = cuda_of(device);
-    *out_replay = NULL;
-    TRY(enter(cuda));
     for (int i = 0; i < count; i++) {
         Status (*hook)(const KernelArgs *) = prepare_of(&launches[i]);
         if (!hook) continue;
@@ -234,12 +232,31 @@ static Status prepare(Device *device, const Launch *launches, int count, void **
         args.stream = cuda->stream;
         args.device = cuda;
         Status status = hook(&args);
-        if (status != OK) return keep(cuda, status_prefix(status, "preparing %s", launches[i].node->op->name), "");
+        if (status != OK) return status_prefix(status, "preparing %s", launches[i].node->op->name);
     }
     cuda_gemm_save(cuda);
+    return OK;
+}
+
+/* Rank 0 measures, and the others take what it chose: so every rank computes with the same algorithms, in this run and in the next. */
+static Status prepare_launches(CudaDevice *cuda, const Launch *launches, int count)
+{
+    Comm *comm = cuda_nccl_comm(cuda);
+    if (comm_rank(comm) > 0) TRY(cuda_gemm_share(cuda, comm));
+    TRY(prepare_each(cuda, launches, count));
+    return comm_size(comm) > 1 && comm_rank(comm) == 0 ? cuda_gemm_share(cuda, comm) : OK;
+}
+
+static Status prepare(Device *device, const Launch *launches, int count, void **out_replay)
+{
+    CudaDevice *cuda = cuda_of(device);
+    *out_replay = NULL;
+    TRY(enter(cuda));
+    Status status = prepare_launches(cuda, launches, count);
+    if (status != OK) return keep(cuda, status, "");
     if (cuda->eager || !count) return wait(cuda, "prepare");
     cudaGraphExec_t exec = NULL;
-    Status          status = cuda_capture(cuda, launches, count, &exec);
+    status = cuda_capture(cuda, launches, count, &exec);
     if (status != OK) return keep(cuda, status, "");
     *out_replay = exec;
     return wait(cuda, "prepare");

@@ -3,6 +3,7 @@
  * a line a shape. */
 #include "device/cuda/gemm.h"
 
+#include "comm/comm.h"
 #include "device/cuda/cuda.h"
 
 #include <limits.h>
@@ -232,7 +233,7 @@ void cuda_gemm_save(CudaDevice *device)
     CudaGemmCache *cache = device->gemm;
     char           path[PATH_MAX], temporary[PATH_MAX + 32], line[512];
     if (!cache || !cache->changed || !cache_path(device, path)) return;
-    snprintf(temporary, sizeof temporary, "%s.%d", path, (int)getpid());
+    snprintf(temporary, sizeof temporary, "%s.%d.%d", path, (int)getpid(), device->index);
     FILE *file = fopen(temporary, "w");
     if (!file) return; /* a cache: without it the next start measures again */
     fprintf(file, "# m,n,k,transposes,accumulate,dtypes,bias,strides,alignments[,FP8][,FP4]  microseconds  algorithm\n");
@@ -262,6 +263,23 @@ void cuda_gemm_import(CudaDevice *device, const char *text)
     char head[128];
     snprintf(head, sizeof head, "# cublaslt %zu on %s\n", device->lib.cublas_version, device->name);
     if (strncmp(text, head, strlen(head)) == 0) parse_text(cache_of(device), text);
+}
+
+Status cuda_gemm_share(CudaDevice *device, Comm *comm)
+{
+    CudaGemmCache *cache = cache_of(device);
+    int            count = cache->num_known;
+    TRY(comm_broadcast(comm, 0, &count, sizeof count));
+    KnownAlgo *all = calloc((size_t)count + 1, sizeof *all);
+    if (!all) fatal_out_of_memory((size_t)count * sizeof *all);
+    if (comm_rank(comm) == 0 && count) memcpy(all, cache->known, (size_t)count * sizeof *all);
+    Status status = comm_broadcast(comm, 0, all, (size_t)count * sizeof *all);
+    if (status == OK && comm_rank(comm) > 0) {
+        cache->num_known = 0;
+        for (int i = 0; i < count; i++) *add_known(cache, all[i].key) = all[i];
+    }
+    free(all);
+    return status;
 }
 
 /* ---- plans ---- */
@@ -491,6 +509,7 @@ Status cuda_gemm_prepare(CudaDevice *device, const Gemm *g, void *workspace, siz
     GemmPlan                       *plan = g->m && g->n ? plan_of(device, g) : NULL;
     cublasLtMatmulHeuristicResult_t results[MAX_ALGOS];
     if (!plan || !plan->supported || plan->chosen) return OK;
+    if (take_known(&device->lib, cache_of(device), g, plan)) return OK; /* from rank 0, since the plan was made */
     int         count = find_algos(&device->lib, g, plan, results), best = -1;
     float       best_ms = 0;
     cudaEvent_t events[2];

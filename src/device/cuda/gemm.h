@@ -17,6 +17,8 @@ bool cuda_gemm_has_fp4(const CudaDevice *device);
 /* Measures the algorithms for this shape unless it is known from an earlier call or the cache on disk. Overwrites and
  * zeroes a, b, c. */
 Status cuda_gemm_prepare(CudaDevice *device, const Gemm *gemm, void *workspace, size_t workspace_bytes);
+/* All ranks know the algorithms that rank 0 knows, and no others; each calls it. */
+Status cuda_gemm_share(CudaDevice *device, Comm *comm);
 Status cuda_gemm_run(CudaDevice *device, const Gemm *gemm, void *workspace, size_t workspace_bytes, void *stream);
 /* Any dtypes and strides, by a plain tiled kernel. */
 Status cuda_gemm_plain(const Gemm *gemm, void *stream);

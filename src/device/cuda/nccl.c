@@ -8,6 +8,7 @@
 
 #include "comm/comm.h"
 #include "device/cuda/cuda.h"
+#include "device/cuda/gemm.h"
 
 #include <dlfcn.h>
 #include <limits.h>
@@ -151,6 +152,11 @@ static Status lock_handle(CudaNccl *nccl)
     FAIL(ERR_DEVICE, "NCCL: the communicator was aborted");
 }
 
+Comm *cuda_nccl_comm(CudaDevice *cuda)
+{
+    return cuda->nccl ? cuda->nccl->comm : NULL;
+}
+
 Status cuda_nccl_alive(CudaDevice *cuda)
 {
     return cuda->nccl ? comm_check(cuda->nccl->comm) : OK;
@@ -260,6 +266,7 @@ static Status join_ranks(CudaDevice *cuda, Comm *comm)
     set_variables(comm->is_local);
     TRY(open_library(cuda->nccl, &version));
     TRY(same_version(cuda->nccl, version));
+    TRY(cuda_gemm_share(cuda, comm)); /* of rank 0's file */
     TRY(make_handle(cuda->nccl));
     CUDA_TRY(cudaMalloc((void **)&memory, ((size_t)comm->size + 1) * 1024 * sizeof(float)));
     Status status = try_out(cuda, memory);

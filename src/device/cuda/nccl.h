@@ -16,6 +16,7 @@ void cuda_nccl_close(CudaDevice *cuda);
 NODISCARD Status cuda_nccl_all_gather(CudaDevice *cuda, const void *send, void *recv, size_t bytes, cudaStream_t stream);
 /* send: ranks * count elements, recv: count; floats only. Along NCCL's rings: bf16 is rounded at each rank on the way. */
 NODISCARD Status cuda_nccl_reduce_scatter(CudaDevice *cuda, const void *send, void *recv, size_t count, DType dtype, cudaStream_t stream);
+Comm            *cuda_nccl_comm(CudaDevice *cuda); /* NULL: one rank */
 /* OK, or ERR_RANK once a rank has failed: then what collectives wrote means nothing. */
 NODISCARD Status cuda_nccl_alive(CudaDevice *cuda);
 /* The device speaks for one of as many ranks as a program was made for. */
