@@ -104,6 +104,7 @@ typedef struct BucketState {
 /* Consecutive elements of a bucket of which each rank owns an equal share, one after the other; they cross between ranks at once. */
 typedef struct Chunk {
     int64_t first, numel;
+    int64_t read; /* the less, the earlier something of it is read first: comparable among all buckets */
 } Chunk;
 
 /* What of a bucket is whole on each rank, at least (a bucket's ZeRO level). */
