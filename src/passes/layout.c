@@ -265,6 +265,29 @@ static int list_runs(const CompileOptions *options, const Graph *graph, const Bu
     return count;
 }
 
+static int count_params(const Value *whole)
+{
+    int count = whole->param != NULL;
+    for (const Value *member = whole->param ? NULL : whole->first_member; member; member = member->next_member)
+        count += member->param != NULL;
+    return count;
+}
+
+/* The bucket's parameters, which lie in the order of the runs, in that of the graph. */
+static const int *list_params(Arena *arena, const Run *runs, int count, int num_params)
+{
+    int *begin = arena_array(arena, int, count + 1), *num = arena_array(arena, int, count + 1),
+        *listed = arena_array(arena, int, num_params + 1);
+    int at = 0;
+    for (int i = 0; i < count; i++) {
+        begin[runs[i].index] = at;
+        at += num[runs[i].index] = count_params(runs[i].value);
+    }
+    for (int i = 0, next = 0; i < count; i++)
+        for (int k = 0; k < num[i]; k++) listed[next++] = begin[i] + k;
+    return listed;
+}
+
 /* The trained parameters of a bucket, the members of a packed one adjoining. */
 static Status layout_bucket(Plan *plan, const CompileOptions *options, const Graph *graph, Bucket *bucket)
 {
@@ -288,6 +311,7 @@ static Status layout_bucket(Plan *plan, const CompileOptions *options, const Gra
             if (member->param) TRY(add_trained(plan, member, bucket, chunk, runs[i].at + member->offset));
     }
     bucket->count = plan->num_trained - bucket->first;
+    bucket->listed = list_params(plan->arena, runs, count, bucket->count);
     TRY(add_flat(plan, bucket->weights, bucket->weight, bucket->numel, REGION_WEIGHTS, bucket->space));
     TRY(add_flat(plan, bucket->grads, bucket->grad, bucket->numel, REGION_GRADS, SPACE_DEVICE));
     if (options->world > 1) {
