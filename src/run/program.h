@@ -104,6 +104,7 @@ typedef struct BucketState {
 /* Consecutive elements of a bucket of which each rank owns an equal share, one after the other; they cross between ranks at once. */
 typedef struct Chunk {
     int64_t first, numel;
+    int64_t read; /* the less, the earlier something of it is read first: comparable among all buckets */
 } Chunk;
 
 /* What of a bucket is whole on each rank, at least (a bucket's ZeRO level). */
@@ -123,6 +124,7 @@ typedef struct Bucket {
     DType                       weight, grad;
     const struct OptimizerRule *rule;                       /* passes/optimizers.h */
     int                         first, count;               /* trained_params[first, first + count) */
+    const int                  *listed;                     /* their indices in the order of the graph, which doesn't depend on ranks */
     int64_t                     numel;                      /* with the padding between parameters */
     Space                       space;                      /* of the weights */
     int64_t                     weight_offset, grad_offset; /* bytes into their regions */

@@ -87,7 +87,8 @@ static Item *list_items(Arena *arena, const Plan *plan)
     for (int b = 0; b < plan->num_buckets; b++) {
         const Bucket *bucket = &plan->buckets[b];
         for (int i = 0; i < bucket->count; i++)
-            for (int k = 0; k < bucket->num_states; k++) items[count++] = item_of(arena, plan, bucket, i, &bucket->states[k]);
+            for (int k = 0; k < bucket->num_states; k++)
+                items[count++] = item_of(arena, plan, bucket, bucket->listed[i], &bucket->states[k]);
     }
     return items;
 }

@@ -171,6 +171,23 @@ static Status check_races(Rank *r)
     return OK;
 }
 
+/* Weights cross in the order in which they are read: the first layer waits for the first chunks alone. */
+static Status check_waits(Rank *r)
+{
+    const Program *program = plan_program(r->plan, PROGRAM_MICRO_ONLY);
+    int            begun = 0, count = 0;
+    for (int i = 0; i < program->num_launches; i++) {
+        const Launch *launch = &program->launches[i];
+        bool          is_first = launch->stream == STREAM_COMPUTE && launch->node->layer == 0 && !(launch->node->flags & NODE_BACKWARD);
+        count += launch->node->op == &op_gather;
+        if (is_first && launch->wait[STREAM_COMM] > begun) begun = launch->wait[STREAM_COMM];
+    }
+    bool mixed = r->test->optimizer == OPTIMIZER_NORMUON; /* a chunk is matrices of as many layers as there are ranks */
+    FAIL_IF(r->test->zero == 1 && !mixed && count > 4 && begun > count / 2, ERR_INTERNAL, "the first layer waits for %d of %d gathers",
+            begun, count);
+    return OK;
+}
+
 /* All ranks' programs have the same collectives in the same order. */
 static Status check_collectives(Rank *r)
 {
@@ -265,6 +282,7 @@ static Status run_rank(Rank *r, int rank)
     TRY(read_owned(r, r->result->begun));
     TRY(check_collectives(r));
     if (!rank) TRY(check_races(r));
+    if (r->world > 1) TRY(check_waits(r));
     if (r->test->fp8) TRY(calibrate(r, rank));
     for (int step = 0; step < STEPS; step++) TRY(train_step(r, rank, step));
     TRY(read_owned(r, r->result->weights));
