@@ -95,7 +95,7 @@ Status cmd_merge(CliArgs *args)
     bool        quantised = false, done;
     const Flag  flags[] = {
          {"--qlora", FLAG_TEXT, &qlora, "FORMAT",
-          "the base was quantised under the adapter: nf4, fp8, nvfp4 or none (as the adapter was trained)"},
+          "the base was quantised under the adapter: nf4, nf4_once, fp8, nvfp4 or none (as the adapter was trained)"},
          {"--quantised", FLAG_SWITCH, &quantised, NULL,
           "quantise what is merged as the base's folder is; without it the result isn't quantised"},
     };

@@ -79,6 +79,17 @@ bool pulse_judge(Pulse *pulse, int rank, const CommLimits *limits, double now, c
     return silence > limit + limits->grace;
 }
 
+void pulse_told(Pulse *pulse, const char *phase, double longest, double silence, bool waits)
+{
+    double since = pulse_now() - silence;
+    if (since > pulse->since + 0.1) pulse->named = false; /* it has moved */
+    pulse->since = since;
+    pulse->waits = waits;
+    pulse->phase = 0;
+    pulse->phases[0].longest = longest;
+    snprintf(pulse->phases[0].name, PULSE_NAME, "%s", phase);
+}
+
 CommLimits comm_limits(const CommLimits *given)
 {
     CommLimits limits = given ? *given : (CommLimits){0};

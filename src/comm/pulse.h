@@ -40,6 +40,9 @@ double pulse_limit(const Pulse *pulse, const CommLimits *limits);
 /* Names on stderr a rank that is silent too long, once; true: its grace has passed, and `why` says so. */
 bool pulse_judge(Pulse *pulse, int rank, const CommLimits *limits, double now, char *why, size_t size);
 
+/* The pulse of another process as it told: `longest` of the phase it is in. */
+void pulse_told(Pulse *pulse, const char *phase, double longest, double silence, bool waits);
+
 CommLimits comm_limits(const CommLimits *given);
 /* Keeps the first failure; false: there was one before. */
 bool comm_end_keep(CommEnd *end, int rank, Status cause, const char *why);

@@ -10,11 +10,12 @@ typedef struct EmbeddingDwAttrs {
     int64_t dw_dtype;
 } EmbeddingDwAttrs;
 
-typedef struct LinearAttrs { /* linear_add, linear_dx, linear_dw */
+typedef struct LinearAttrs { /* linear, linear_add, linear_dx, linear_dw */
     double  alpha;           /* 1 */
     int64_t col;             /* first column of y or dy that w's rows stand for: 0 */
     int64_t rows;            /* linear_dw: M, rows of w */
     int64_t dw_dtype;        /* linear_dw */
+    int64_t dtype;           /* linear: of y; 0: x's */
 } LinearAttrs;
 
 /* Adapters on columns of one y: member m has rows[m] rows of b, after those of the members before it, and adds to columns

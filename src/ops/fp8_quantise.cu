@@ -27,7 +27,7 @@ template <typename T, DType F> static __device__ __forceinline__ uint32_t encode
 #pragma unroll
     for (int i = 0; i < COLS; i++) {
         v[i] = row.get(i);
-        most = max(most, fp8_magnitude(v[i]));
+        most = max(most, small_magnitude(v[i]));
     }
 #pragma unroll
     for (int w = 0; w < WORDS; w++) {
@@ -40,7 +40,7 @@ template <typename T, DType F> static __device__ __forceinline__ uint32_t encode
     most = 0;
 #pragma unroll
     for (int i = 0; i < COLS; i++) {
-        uint32_t magnitude = fp8_magnitude(v[i]), shift = 8 * (i % 4);
+        uint32_t magnitude = small_magnitude(v[i]), shift = 8 * (i % 4);
         if (magnitude < FP8_INFINITE)
             most = max(most, magnitude);
         else

@@ -4,11 +4,6 @@
 
 enum { OUT_H, OUT_CODES };
 
-static __device__ __forceinline__ float silu(float x)
-{
-    return x / (1.0f + __expf(-x));
-}
-
 /* Element (row, f) of gate is at row * stride + f, of up the same from `up`. CODES: those of h are wanted, h needn't be. */
 template <typename T, bool CODES> static __global__ void swiglu_packs(const T *gate, const T *up, T *h, RowCodes q, int64_t stride)
 {
@@ -20,7 +15,7 @@ template <typename T, bool CODES> static __global__ void swiglu_packs(const T *g
         load_pack(gate + row * stride + c, g);
         load_pack(up + row * stride + c, u);
 #pragma unroll
-        for (int k = 0; k < N; k++) u[k] *= silu(g[k]);
+        for (int k = 0; k < N; k++) u[k] *= g[k] / (1.0f + exp_for<T>(-g[k]));
         store_result<CODES>(h, u, q, row, c);
     }
 }

@@ -20,7 +20,7 @@ static __global__ void swiglu_bwd_packs(const T *dh, const T *gate, const T *up,
         load_pack(up + row * stride + c, u);
 #pragma unroll
         for (int k = 0; k < N; k++) {
-            float s = 1.0f / (1.0f + __expf(-g[k]));
+            float s = 1.0f / (1.0f + exp_for<T>(-g[k]));
             dg[k] = d[k] * u[k] * s * (1.0f + g[k] * (1.0f - s));
             u[k] = d[k] * g[k] * s;
         }

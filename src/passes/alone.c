@@ -34,8 +34,8 @@ static const struct {
 } table[] = {
     {"program", KIND_PROGRAM, offsetof(CompileOptions, programs[0].kind)},
     {"batch", KIND_INT, offsetof(CompileOptions, programs[0].batch)},
-    {"chunk_bytes", KIND_INT, offsetof(CompileOptions, chunk_bytes)},
     {"cache_len", KIND_INT, offsetof(CompileOptions, cache_len)},
+    {"chunk_bytes", KIND_INT, offsetof(CompileOptions, chunk_bytes)},
     {"fp32_grads", KIND_BOOL, offsetof(CompileOptions, fp32_grads)},
     {"fp8_amax_history", KIND_INT, offsetof(CompileOptions, precision.amax_history)},
     {"fp8_own_scales", KIND_BOOL, offsetof(CompileOptions, precision.own_scales)},

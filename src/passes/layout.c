@@ -42,27 +42,11 @@ bool layout_is_whole(const Value *value)
     return value->kind == VALUE_PARAM && !value->producer && !value->storage;
 }
 
-/* The parameter that a value is, or the first of those that it consists of; NULL: it holds codes or scales alone. */
-static const Param *first_param(const Value *whole)
+static bool is_trained(const Value *whole)
 {
     const Value *member = whole->first_member;
     while (member && !member->param) member = member->next_member;
-    return whole->param ? whole->param : member ? member->param : NULL;
-}
-
-static bool is_trained(const Value *whole)
-{
-    const Param *param = first_param(whole);
-    return param && param->trained;
-}
-
-/* Adapters stay on the device: they are small, and all that is trained. */
-Space layout_space(const CompileOptions *options, const Value *whole)
-{
-    const Param *param = first_param(whole);
-    bool         codes = !param || param->format, quants = options->offload >> OFFLOAD_QUANTS & 1;
-    if (param && param->is_adapter) return whole->space;
-    return options->offload >> OFFLOAD_WEIGHTS & 1 || (codes && quants) ? SPACE_HOST : whole->space;
+    return whole->param ? whole->param->trained : member && member->param->trained;
 }
 
 /* ---- buckets ---- */
@@ -87,12 +71,12 @@ static Bucket bucket_of(const CompileOptions *options, const Value *value)
 {
     const OptimizerRule *rule = optimizer_rule(options, value);
     Division             division = division_of(options, rule, value);
-    bool                 gathered = options->world > 1 && division != DIVIDE_WEIGHTS; /* whole, by what ranks send to one another */
+    bool                 stays = options->world > 1 && division != DIVIDE_WEIGHTS; /* ranks gather it: that is done on the device */
     return (Bucket){.weight = value->type.dtype,
                     .grad = options->fp32_grads ? DT_F32 : value->type.dtype,
                     .rule = rule,
                     .division = division,
-                    .space = gathered ? SPACE_DEVICE : layout_space(options, value)};
+                    .space = stays ? SPACE_DEVICE : value->space};
 }
 
 static bool is_same_bucket(const Bucket *a, const Bucket *b)
@@ -335,26 +319,25 @@ static Status add_share(Plan *plan, const Value *value, const Chunk *chunk, Spac
 /* Codes that recipes make of frozen weights stay whole: they are made of all of a weight. */
 static bool divides_frozen(const Plan *plan, const CompileOptions *options, const Value *value)
 {
-    bool has_codes = plan->num_scaled || plan->num_tiled;
+    bool has_codes = plan->num_scaled || plan->num_tiled || plan->num_fp4;
     return options->world > 1 && options->zero_level == DIVIDE_WEIGHTS && !has_codes && is_divided(options, value);
 }
 
-static Status append_shares(Plan *plan, const CompileOptions *options, const Value *value)
+static Status append_shares(Plan *plan, const Value *value)
 {
     const Chunk chunk = {.numel = type_numel(&value->type)};
-    const Space space = layout_space(options, value);
-    int64_t    *end = &plan->region_bytes[space][REGION_WEIGHTS], base = *end;
-    TRY(add_share(plan, value, &chunk, space, base, 0));
+    int64_t    *end = &plan->region_bytes[value->space][REGION_WEIGHTS], base = *end;
+    TRY(add_share(plan, value, &chunk, value->space, base, 0));
     for (const Value *member = value->param ? NULL : value->first_member; member; member = member->next_member)
-        TRY(add_share(plan, member, &chunk, space, base, member->offset));
+        TRY(add_share(plan, member, &chunk, value->space, base, member->offset));
     *end = layout_align(base + dtype_bytes(value->type.dtype, chunk.numel / plan->world), PLACE_ALIGN);
     return OK;
 }
 
 static Status append_frozen(Plan *plan, const CompileOptions *options, const Value *value)
 {
-    if (divides_frozen(plan, options, value)) return append_shares(plan, options, value);
-    TRY(append_entry(plan, value->name, &value->type, REGION_WEIGHTS, layout_space(options, value)));
+    if (divides_frozen(plan, options, value)) return append_shares(plan, value);
+    TRY(append_entry(plan, value->name, &value->type, REGION_WEIGHTS, value->space));
     const Placement base = plan_find(plan, value->name)->place;
     for (const Value *member = value->param ? NULL : value->first_member; member; member = member->next_member)
         TRY(add_entry(plan, member->name, &member->type, REGION_WEIGHTS, base.space,

@@ -4,7 +4,6 @@
  *
  * What the optimizer keeps there it updates by itself (updates.c). */
 #include "ops/ops.h"
-#include "passes/layout.h"
 #include "passes/pass.h"
 
 const char *offload_name(Offload offload)
@@ -38,6 +37,26 @@ static Status add_copy(Graph *graph, Value *value, Stream stream, Space space, u
     (*out)->flags |= flags;
     (*out)->out[0]->space = space;
     return OK;
+}
+
+/* ---- which weights ---- */
+
+/* The parameter that a value is, or the first of those that it consists of; NULL: it holds codes or scales alone. */
+static const Param *first_param(const Value *whole)
+{
+    const Value *member = whole->first_member;
+    while (member && !member->param) member = member->next_member;
+    return whole->param ? whole->param : member ? member->param : NULL;
+}
+
+/* Adapters stay: they are small, and all that is trained. */
+bool offload_moves(const Value *value, uint32_t offload)
+{
+    if (value->kind != VALUE_PARAM || value->producer || value->storage) return false;
+    const Param *param = first_param(value);
+    if (param && param->is_adapter) return false;
+    bool codes = !param || param->format;
+    return (offload >> OFFLOAD_WEIGHTS & 1) || (codes && offload >> OFFLOAD_QUANTS & 1);
 }
 
 /* ---- activations at the borders of blocks ---- */
@@ -226,30 +245,13 @@ static Status fetch_all(Graph *graph)
     return OK;
 }
 
-/* Weights that each rank has whole are sent from rank to rank, which takes the device's memory. */
-static Status check_ranks(const CompileOptions *options)
-{
-    bool whole = options->world > 1 && options->zero_level < 3 && options->train_base;
-    FAIL_IF(whole && options->offload >> OFFLOAD_WEIGHTS & 1, ERR_INVALID,
-            "offload_weights: on several GPUs trained weights wait on the host where each has its share alone; set shard_weights: true");
-    return OK;
-}
-
-/* Where an earlier pass or program has placed it, else where it is to wait. */
-static void set_space(const PassContext *context, Value *value)
-{
-    const PlanEntry *entry = plan_find(context->plan, value->name);
-    value->space = entry ? entry->place.space : layout_space(context->options, value);
-}
-
 Status pass_offload(PassContext *context, Graph **graph_ref)
 {
     Graph   *graph = *graph_ref;
     uint32_t offload = context->options->offload;
     if (!offload) return OK;
-    TRY(check_ranks(context->options));
-    for (int i = 0; i < graph->num_values; i++)
-        if (layout_is_whole(graph->values[i])) set_space(context, graph->values[i]);
+    for (int i = 0; i < graph->num_values && context->options->world == 1; i++) /* else pass shard does */
+        if (offload_moves(graph->values[i], offload)) graph->values[i]->space = SPACE_HOST;
     if (offload >> OFFLOAD_RESIDUAL & 1) TRY(send_borders(graph));
     TRY(fetch_all(graph));
     graph->cursor = NULL;

@@ -373,8 +373,8 @@ Status pass_precision(PassContext *context, Graph **graph_ref)
     p.forward = options->forward == DT_E4M3;
     p.backward = options->backward == DT_E5M2;
     if (options->forward == DT_E2M1) return precision_nvfp4(context, graph);
+    if (options->forward == DT_BF16) TRY(precision_bf16(context, graph));
     if (!p.forward && !(p.backward && is_training(&p))) return OK;
-    TRY(check_device(&context->plan->facts));
     TRY(precision_tiles(context, graph));
     bool trains = is_training(&p);
     for (int i = 0; i < context->options->num_programs; i++) trains = trains || program_is_micro(context->options->programs[i].kind);
@@ -383,6 +383,7 @@ Status pass_precision(PassContext *context, Graph **graph_ref)
     start(&p);
     find_scaled(&p);
     if (!p.num_scaled) return OK;
+    TRY(check_device(&context->plan->facts));
     TRY(tell_plan(&p));
     TRY(p.kind == PROGRAM_CALIBRATE ? calibrate_all(&p) : rewrite_all(&p));
     graph->cursor = NULL;

@@ -48,6 +48,7 @@ static Value *weights_of(const Shard *s, const Bucket *bucket)
 static Value *weight_share(const Shard *s, const Bucket *bucket, int c)
 {
     Value *share = flat_value(s->graph, VALUE_PARAM, bucket->weight_share, bucket->weight, bucket->share_numel);
+    share->space = bucket->space;
     return chunk_of(share, s->graph, &bucket->chunks[c], c, s->plan->world);
 }
 
@@ -328,7 +329,7 @@ static Value *frozen_share(const Shard *s, Value *whole)
     if (!entry || type_equal(&entry->type, &whole->type)) return NULL;
     graph_rename(s->graph, whole, arena_printf(s->graph->arena, "%s.whole", whole->name));
     Value *share = graph_add_value(s->graph, VALUE_PARAM, entry->name, &entry->type);
-    share->layer = whole->layer;
+    share->space = entry->place.space;
     return share;
 }
 
@@ -372,13 +373,39 @@ static Status shard_micro(const Shard *s)
     return begins ? gather_all(s) : OK;
 }
 
+static bool is_adapter(const Value *whole)
+{
+    const Param *param = whole->param;
+    for (const Value *member = whole->first_member; member && !param; member = member->next_member) param = member->param;
+    return param && param->is_adapter;
+}
+
+/* Where weights lie, and in which memory: of those that each rank has whole, trained ones stay on the device, where they are gathered. */
+static Status place_weights(PassContext *context, Graph *graph)
+{
+    const CompileOptions *options = context->options;
+    for (int i = 0; i < graph->num_values; i++)
+        if (offload_moves(graph->values[i], options->offload)) graph->values[i]->space = SPACE_HOST;
+    TRY(layout_params(context->plan, options, graph));
+    for (int i = 0; i < graph->num_values; i++) {
+        Value           *value = graph->values[i];
+        const PlanEntry *entry = layout_is_whole(value) ? plan_find(context->plan, value->name) : NULL;
+        const Bucket    *bucket = entry ? bucket_of(context->plan, value) : NULL;
+        FAIL_IF(bucket && options->offload >> OFFLOAD_WEIGHTS & 1 && options->zero_level < DIVIDE_WEIGHTS && !is_adapter(value),
+                ERR_UNSUPPORTED,
+                "trained weights wait in the host's memory of several ranks only where ranks divide them; set shard_weights: true");
+        if (entry) value->space = entry->place.space;
+    }
+    return OK;
+}
+
 Status pass_shard(PassContext *context, Graph **graph)
 {
     ProgramKind kind = context->program->spec.kind;
     if (context->options->world == 1) return OK;
     if (kind == PROGRAM_GATHER) return make_gather(context, graph);
     Shard s = {.options = context->options, .plan = context->plan, .graph = *graph, .kind = kind};
-    TRY(layout_params(context->plan, context->options, *graph));
+    TRY(place_weights(context, *graph));
     if (program_is_micro(kind)) TRY(shard_micro(&s));
     if (kind == PROGRAM_CALIBRATE) TRY(shard_calibrate(&s));
     TRY(gather_divided(&s));

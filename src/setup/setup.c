@@ -108,7 +108,10 @@ static Status choose_precision(const Config *config, CompileOptions *out)
                                     .fp4_nearest = config->no_fp4_stochastic_rounding,
                                     .fp4_hadamard = config->fp4_hadamard,
                                     .fp4_four_six = config->fp4_four_over_six};
-    TRY(product_dtype(config, "matmul_dtype", config->matmul_dtype, recipe->forward, DT_E4M3, &precision->forward));
+    if (recipe->forward == DT_COUNT && config->matmul_dtype == OPT_MATMUL_BF16)
+        precision->forward = DT_BF16; /* of a model in fp32, too */
+    else
+        TRY(product_dtype(config, "matmul_dtype", config->matmul_dtype, recipe->forward, DT_E4M3, &precision->forward));
     return product_dtype(config, "gradient_dtype", config->gradient_dtype, recipe->backward, DT_E5M2, &precision->backward);
 }
 
@@ -372,9 +375,11 @@ static void print_base(const Plan *plan, StrBuf *out)
             kept += part ? part->place.bytes : 0;
         }
     }
+    int64_t made = format ? made_at_use(plan) : 0;
     if (format)
-        strbuf_printf(out, "base         %d matrices in %s: %s in place of %s; at most %s are made again at a time", count, format->name,
-                      size_text(kept, texts[0]), size_text(plain, texts[1]), size_text(made_at_use(plan), texts[2]));
+        strbuf_printf(out, "base         %d matrices in %s: %s in place of %s", count, format->name, size_text(kept, texts[0]),
+                      size_text(plain, texts[1]));
+    if (made) strbuf_printf(out, "; at most %s are made again at a time", size_text(made, texts[2]));
     if (format && plan->num_tiled)
         strbuf_printf(out, "; %s beside them for products in their own format", size_text(plan_tiled_bytes(plan), texts[3]));
     if (format) strbuf_puts(out, "\n");

@@ -8,12 +8,20 @@
 
 struct Keeper {
     Comm           *comm;
-    const char     *phase;
+    const char     *phase; /* NULL: none yet */
+    double          seconds, begun;
     bool            stop;
     pthread_t       thread;
     pthread_mutex_t lock;
     pthread_cond_t  changed;
 };
+
+static double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
 
 static void *keeper_main(void *context)
 {
@@ -21,7 +29,7 @@ static void *keeper_main(void *context)
     pthread_mutex_lock(&k->lock);
     while (!k->stop) {
         struct timespec until;
-        comm_beat(k->comm, k->phase);
+        if (k->phase && now() - k->begun <= k->seconds) comm_beat(k->comm, k->phase);
         clock_gettime(CLOCK_REALTIME, &until);
         until.tv_sec++;
         pthread_cond_timedwait(&k->changed, &k->lock, &until);
@@ -30,14 +38,13 @@ static void *keeper_main(void *context)
     return NULL;
 }
 
-Status keeper_start(Comm *comm, const char *phase, Keeper **out)
+Status keeper_start(Comm *comm, Keeper **out)
 {
     *out = NULL;
     if (!comm) return OK;
     Keeper *k = calloc(1, sizeof *k);
     if (!k) fatal_out_of_memory(sizeof *k);
     k->comm = comm;
-    k->phase = phase;
     pthread_mutex_init(&k->lock, NULL);
     pthread_cond_init(&k->changed, NULL);
     if (pthread_create(&k->thread, NULL, keeper_main, k) != 0) {
@@ -48,12 +55,14 @@ Status keeper_start(Comm *comm, const char *phase, Keeper **out)
     return OK;
 }
 
-void keeper_phase(Keeper *k, const char *phase)
+void keeper_phase(Keeper *k, const char *phase, double seconds)
 {
     if (!k) return;
+    comm_beat(k->comm, phase);
     pthread_mutex_lock(&k->lock);
     k->phase = phase;
-    pthread_cond_signal(&k->changed);
+    k->seconds = seconds;
+    k->begun = now();
     pthread_mutex_unlock(&k->lock);
 }
 

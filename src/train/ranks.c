@@ -2,12 +2,15 @@
 #define _GNU_SOURCE
 #include "train/trainer_internal.h"
 
+#include "base/hash.h"
 #include "base/log.h"
+#include "base/version.h"
 
 #include <errno.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -20,17 +23,15 @@ typedef struct RankThread {
     RankPlace         place;
     pthread_t         thread;
     bool              is_started;
-    TrainOutcome      outcome;
-    Status            status;
-    char              message[STATUS_MESSAGE_BYTES];
 } RankThread;
 
 static void *rank_main(void *context)
 {
-    RankThread *rank = context;
+    RankThread  *rank = context;
+    TrainOutcome outcome;
     log_mute(true); /* rank 0 speaks for all */
-    rank->status = trainer_run(rank->config, rank->hooks, rank->comm, rank->place, &rank->outcome);
-    snprintf(rank->message, sizeof rank->message, "%s", status_message());
+    Status told = trainer_run(rank->config, rank->hooks, rank->comm, rank->place, &outcome);
+    (void)told; /* by comm, to all */
     comm_destroy(rank->comm);
     return NULL;
 }
@@ -60,15 +61,6 @@ static void join_threads(RankThread *ranks, int count, Status status)
     }
 }
 
-/* What all of them end with: a failure of one rank is told with that rank's status. */
-static Status common_status(const RankThread *ranks, int count)
-{
-    Status status = ranks[0].status;
-    for (int r = 1; r < count && status == ERR_RANK; r++)
-        if (ranks[r].is_started && ranks[r].status != OK) status = ranks[r].status;
-    return ranks[0].status == OK ? OK : status_fail(status, "%s", ranks[0].message);
-}
-
 static Status run_threads(const Config *config, const TrainHooks *hooks, TrainOutcome *out)
 {
     int         count = (int)config->gpus;
@@ -79,14 +71,11 @@ static Status run_threads(const Config *config, const TrainHooks *hooks, TrainOu
     Status status = comm_threads_create(count, &limits, comms);
     if (status == OK) {
         for (int r = 0; r < count; r++)
-            ranks[r] = (RankThread){.config = config, .hooks = hooks, .comm = comms[r], .place = {r, count, r, count}};
+            ranks[r] = (RankThread){.config = config, .hooks = hooks, .comm = comms[r], .place = {r, count, r, count, r == 0}};
         status = start_threads(ranks, count);
         if (status != OK) comm_abort(comms[0], status, status_message());
         if (status == OK) status = trainer_run(config, hooks, comms[0], ranks[0].place, out);
-        ranks[0].status = status;
-        snprintf(ranks[0].message, sizeof ranks[0].message, "%s", status_message());
         join_threads(ranks, count, status);
-        status = common_status(ranks, count);
         comm_destroy(comms[0]);
     }
     free(ranks);
@@ -94,11 +83,74 @@ static Status run_threads(const Config *config, const TrainHooks *hooks, TrainOu
     return status;
 }
 
+/* ---- processes ---- */
+
+/* This rank's place among those of its host. Where the launcher shows each process a GPU of its own, that is its first. */
+static Status find_place(Comm *comm, RankPlace *out)
+{
+    enum { NAME_BYTES = 256 };
+    const char *visible = getenv("CUDA_VISIBLE_DEVICES");
+    int         rank = comm_rank(comm), world = comm_size(comm);
+    char        own[NAME_BYTES] = "", *all = calloc((size_t)world, NAME_BYTES);
+    if (!all) fatal_out_of_memory((size_t)world * NAME_BYTES);
+    gethostname(own, sizeof own - 1);
+    Status status = comm_all_gather(comm, own, all, sizeof own);
+    *out = (RankPlace){.rank = rank, .world = world, .is_first_here = true};
+    for (int r = 0; r < world && status == OK; r++) {
+        bool is_here = strcmp(all + (size_t)r * NAME_BYTES, own) == 0;
+        out->num_local += is_here;
+        out->local += is_here && r < rank;
+    }
+    if (visible && *visible && !strchr(visible, ',')) out->local = 0;
+    free(all);
+    return status;
+}
+
+static Status run_process(const Config *config, const TrainHooks *hooks, Comm *comm, TrainOutcome *out)
+{
+    RankPlace place;
+    Status    status = find_place(comm, &place);
+    log_mute(place.rank > 0); /* rank 0 speaks for all */
+    if (status == OK) status = trainer_run(config, hooks, comm, place, out);
+    log_mute(false);
+    comm_destroy(comm);
+    return status;
+}
+
+static Status meet(const Config *config, Comm **out)
+{
+    char        host[256], *secret;
+    const char *colon = strrchr(config->rendezvous, ':');
+    long        port = colon ? strtol(colon + 1, NULL, 10) : 0;
+    if (!colon || colon == config->rendezvous || port < 1 || port > 65535)
+        return config_at(config->origin, KEY_run_rendezvous,
+                         status_fail(ERR_INVALID, "rendezvous %s; expected host:port", config->rendezvous));
+    FAIL_IF(config->rank >= config->world_size, ERR_INVALID, "rank %lld of world_size %lld; expected 0 to %lld", (long long)config->rank,
+            (long long)config->world_size, (long long)config->world_size - 1);
+    snprintf(host, sizeof host, "%.*s", (int)(colon - config->rendezvous), config->rendezvous);
+    TRY(config_at(config->origin, KEY_run_rendezvous_secret, comm_secret_read(config->rendezvous_secret, &secret)));
+    CommLimits  limits = {.progress = config->comm_timeout};
+    CommMeeting meeting = {.host = host,
+                           .port = (int)port,
+                           .rank = (int)config->rank,
+                           .world_size = (int)config->world_size,
+                           .secret = secret,
+                           .agreed = hash_bytes(SUROGATE_VERSION, strlen(SUROGATE_VERSION), 0),
+                           .timeout = config->comm_timeout};
+    Status      status = comm_meet(&meeting, &limits, out);
+    free(secret);
+    return status;
+}
+
 Status train_run(const Config *config, const TrainHooks *hooks, TrainOutcome *out)
 {
+    Comm *comm;
     FAIL_IF(config->gpus > 1 && config->world_size > 1, ERR_INVALID,
             "gpus: %lld with world_size: %lld: ranks are threads of one process or processes of one rank each; leave one of them out",
             (long long)config->gpus, (long long)config->world_size);
     if (config->gpus > 1) return run_threads(config, hooks, out);
-    return trainer_run(config, hooks, NULL, (RankPlace){.world = 1, .num_local = 1}, out);
+    if (config->world_size == 1)
+        return trainer_run(config, hooks, NULL, (RankPlace){.world = 1, .num_local = 1, .is_first_here = true}, out);
+    TRY(meet(config, &comm));
+    return run_process(config, hooks, comm, out);
 }

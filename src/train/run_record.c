@@ -70,12 +70,12 @@ static bool is_free(const char *line, size_t len)
     return false;
 }
 
-void run_record_make(const Config *config, const HfModel *model, int world, RunRecord *out)
+void run_record_make(const Config *config, const HfModel *model, int world, int64_t began, RunRecord *out)
 {
     StrBuf all = {0};
     Config alone = *config;
     alone.gradient_accumulation_steps *= world;
-    *out = (RunRecord){.began = run_record_began(config)};
+    *out = (RunRecord){.began = began};
     config_print(&alone, &all);
     bool keep = true;
     for (const char *line = strbuf_cstr(&all); *line;) {

@@ -15,7 +15,7 @@
 
 #define NOTABLY 1.1 /* times the mean */
 
-enum { MAX_BAD_IN_ROW = 3 };
+enum { MAX_BAD_IN_ROW = 3, TIMES_LONGEST = 5 };
 
 double trainer_seconds(void)
 {
@@ -442,13 +442,19 @@ static void tell_step(Trainer *t, const StepMetrics *step)
     if (t->hooks->step_end) t->hooks->step_end(t->hooks->context, step->step - 1);
 }
 
+/* How long a rank may seem to do nothing follows from the longest step, once there was one. */
+static void allow_seconds(Trainer *t, double step_seconds)
+{
+    double seconds = TIMES_LONGEST * step_seconds;
+    if (isinf(t->allowed_seconds) || seconds > t->allowed_seconds) t->allowed_seconds = seconds;
+}
+
 /* The oldest queued step: its result is awaited, written down, shown. */
 static Status finish_step(Trainer *t)
 {
     StepMetrics step;
     TRY(await_step(t, &step));
-    keeper_stop(t->keeper); /* how long a step takes is known */
-    t->keeper = NULL;
+    allow_seconds(t, step.seconds);
     if (trainer_leads(t)) tell_step(t, &step);
     if (t->limit.is_beaten) step_limit_measure(&t->limit);
     t->state.eval_pending = eval_due(t, t->state.step);
@@ -495,7 +501,7 @@ static Status between_steps(Trainer *t)
 Status train_loop(Trainer *t)
 {
     int most_queued = t->device->api->is_synchronous ? 0 : STEPS_AHEAD;
-    signals_set_resumable(true);
+    if (t->place.is_first_here) signals_set_resumable(true);
     trainer_beat(t, "training");
     TRY(calibrate(t));
     for (;;) {

@@ -30,8 +30,7 @@ bool trainer_leads(const Trainer *t)
 
 void trainer_beat(Trainer *t, const char *phase)
 {
-    keeper_phase(t->keeper, phase);
-    comm_beat(t->comm, phase);
+    keeper_phase(t->keeper, phase, t->allowed_seconds);
 }
 
 Status trainer_agree(Trainer *t, Status mine)
@@ -48,28 +47,10 @@ static Status in_turn(Trainer *t, Status (*work)(Trainer *t))
     return trainer_agree(t, trainer_leads(t) ? OK : work(t));
 }
 
-static void hash_type(const TensorType *type, uint64_t *hash)
-{
-    *hash = hash_bytes(&type->dtype, sizeof type->dtype, *hash);
-    *hash = hash_bytes(type->dim, (size_t)type->ndim * sizeof *type->dim, *hash);
-}
-
-/* Of what every rank launches, in order. Each updates and loads what it owns: there only what crosses between ranks is the same. */
+/* Of what ranks must have in common: the kind of device, and what crosses between them. */
 static uint64_t programs_hash(const Plan *plan)
 {
-    uint64_t hash = hash_bytes(plan->facts.name, strlen(plan->facts.name), 0);
-    for (int p = 0; p < plan->num_programs; p++)
-        for (int i = 0; i < plan->programs[p].num_launches; i++) {
-            ProgramKind   kind = plan->programs[p].spec.kind;
-            const Launch *launch = &plan->programs[p].launches[i];
-            const Node   *node = launch->node;
-            if ((kind == PROGRAM_OPTIMIZER || kind == PROGRAM_LOAD) && launch->stream != STREAM_COMM) continue;
-            hash = hash_bytes(node->op->name, strlen(node->op->name) + 1, hash);
-            hash = hash_bytes(&launch->stream, sizeof launch->stream, hash);
-            for (int k = 0; k < node->num_out; k++)
-                if (node->out[k]) hash_type(&node->out[k]->type, &hash);
-        }
-    return hash;
+    return hash_bytes(plan->facts.name, strlen(plan->facts.name), plan_collectives(plan));
 }
 
 /* ---- before anything is touched ---- */
@@ -258,7 +239,7 @@ static Status look_at_output(Trainer *t, bool *out_finished)
     RunPresence   presence;
     RunRecord     before;
     TrainState    state;
-    run_record_make(c, t->model, t->place.world, &t->record);
+    run_record_make(c, t->model, t->place.world, run_record_began(c), &t->record);
     t->record.tokenizer = tokenizer_hash(t->tokenizer);
     Status status = run_record_read(c->output_dir, &presence, &before);
     t->is_first = status == OK && presence == RUN_ABSENT;
@@ -318,9 +299,8 @@ static Status share_output(Trainer *t, bool *out_finished)
     }
     TRY(comm_broadcast(t->comm, 0, &told, sizeof told));
     if (trainer_leads(t)) return OK;
-    run_record_make(t->config, t->model, t->place.world, &t->record);
+    run_record_make(t->config, t->model, t->place.world, told.began, &t->record);
     t->record.tokenizer = tokenizer_hash(t->tokenizer);
-    t->record.began = told.began;
     t->record.base = told.base;
     t->record.base_stamp = told.base_stamp;
     t->is_first = told.is_first;
@@ -647,9 +627,9 @@ static Status save_final(Trainer *t)
 
 static Status finish(Trainer *t)
 {
+    t->allowed_seconds = INFINITY;
     trainer_beat(t, "completing the output");
-    Status status = keeper_start(t->comm, "completing the output", &t->keeper);
-    if (status == OK) status = save_final(t);
+    Status status = save_final(t);
     FAIL_IF(status != OK, ERR_SAVE, "training is done, but saving failed: %s. %s; then %s goes on from the last checkpoint",
             status_message(), status == ERR_NO_FIT ? "Make room" : "Put that right", trainer_same_command(t));
     if (trainer_leads(t)) report_update(t, true);
@@ -686,7 +666,8 @@ static void close_trainer(Trainer *t)
 
 static Status train(Trainer *t, TrainOutcome *out)
 {
-    TRY(keeper_start(t->comm, "opening the model", &t->keeper));
+    TRY(keeper_start(t->comm, &t->keeper));
+    trainer_beat(t, "opening the model");
     TRY(in_turn(t, open_inputs));
     trainer_beat(t, "planning");
     TRY(trainer_agree(t, open_device(t)));
@@ -720,6 +701,7 @@ Status trainer_run(const Config *config, const TrainHooks *hooks, Comm *comm, Ra
     t->place = place;
     t->start_seconds = trainer_seconds();
     t->last_loss = t->last_eval_loss = NAN;
+    t->allowed_seconds = INFINITY;
     t->saved_step = t->stop_token = -1;
     t->output_lock = OUTPUT_LOCK_NONE;
     t->from_ranks = arena_alloc(&t->arena, (size_t)place.world * RANK_BYTES);
@@ -730,6 +712,8 @@ Status trainer_run(const Config *config, const TrainHooks *hooks, Comm *comm, Ra
         comm_abort(comm, status, status_message());
         status = status_prefix(status, "rank %d", place.rank);
     }
+    if (status == ERR_RANK && comm_cause(comm) != OK) status = comm_cause(comm);
+    out->rank = place.rank;
     out->steps = t->state.step;
     out->loss = t->last_loss;
     out->eval_loss = t->last_eval_loss;

@@ -30,6 +30,7 @@ typedef struct TrainHooks {
 } TrainHooks;
 
 typedef struct TrainOutcome {
+    int       rank;             /* of this process: rank 0 tells people */
     bool      already_finished; /* no step was made: an earlier start had finished this run */
     int64_t   steps;
     double    loss, eval_loss; /* of the last step and evaluation; NaN: none */

@@ -25,9 +25,10 @@ typedef struct QueuedStep {
 
 enum { RANK_BYTES = 64 }; /* what a rank tells of a step or an evaluation */
 
-/* Which of the run's ranks this is, and which of those of this process. */
+/* Which of the run's ranks this is, and which of those of this host. */
 typedef struct RankPlace {
-    int rank, world, local, num_local;
+    int  rank, world, local, num_local;
+    bool is_first_here; /* of this process */
 } RankPlace;
 
 /* One rank's. */
@@ -35,8 +36,9 @@ typedef struct Trainer {
     const Config     *config;
     Comm             *comm; /* NULL: the run has one rank */
     RankPlace         place;
-    Keeper           *keeper;     /* until the first step has ended, and while rank 0 completes the output */
-    bool              has_agreed; /* all ranks fail as this one does */
+    Keeper           *keeper;
+    double            allowed_seconds; /* that the keeper keeps it for */
+    bool              has_agreed;      /* all ranks fail as this one does */
     const TrainHooks *hooks;
     Arena             arena;
     HfModel          *model;

@@ -34,6 +34,9 @@ for format in nf4 fp8 nvfp4; do
     python3 tests/model/quantise.py "$dir/model" $format "$dir/${format}_codes" "$dir/${format}_numbers"
     same eval eval MODEL --text "$dir/text.txt"
     check "$format: the format is named: $(cat "$dir/err")" grep -qiE "${format}_codes: 14 of 24 tensors are $format .*they stay as they are" "$dir/err"
+    run inspect "$dir/${format}_codes"
+    check "$format: inspect names it: $(cat "$dir/out" "$dir/err")" grep -qiE "^stored +$format \(.*\): 14 tensors of [0-9]+ numbers, [48]\.[0-9]+ bits each" "$dir/out"
+    check "$format: and the others" grep -qE "^stored +numbers: 10 tensors of [0-9]+ numbers, 32.000 bits each" "$dir/out"
     same generate generate MODEL --prompt "line 7" --max-tokens 20
     for of in codes numbers; do
         run pt "$dir/run.yaml" model="$dir/${format}_$of" output_dir="$dir/${format}_out_$of"
@@ -59,6 +62,9 @@ for format in nf4 fp8 nvfp4; do
     check "$format: what is merged stays quantised: $(cat "$dir/err")" grep -qiE "_kept: 14 of 24 tensors are $format .*they stay as they are" "$dir/err"
     check "$format: and is as good" awk '/^loss/ { if (NR == FNR) a = $2; else d = a - $2 } END { exit !(d < 0.05 && d > -0.05) }' "$dir/want" "$dir/out"
 done
+
+run inspect tests/fixtures/quantised/nf4_double
+check "double quantisation is named: $(cat "$dir/out")" grep -q "NF4 (bitsandbytes), double quantisation: 6 tensors" "$dir/out"
 
 # --- formats that aren't the folder's
 run pt "$dir/run.yaml" model="$dir/nf4_codes" output_dir="$dir/plain" qlora=none

@@ -22,10 +22,9 @@ typedef struct Case {
     OptimizerKind optimizer;
     DType         dtype, master;
     bool          fp32_grads;
-    uint32_t      recompute;
+    uint32_t      recompute, offload;
     bool          fp8;
     const char   *qlora;
-    uint32_t      offload;
 } Case;
 
 /* What a run of one case by so many ranks came to. */
@@ -78,7 +77,6 @@ static CompileOptions options_of(const Case *c, int rank, int world)
     options.adam_eps = 1e-4; /* gradients as small as what rounding leaves are no steps */
     options.recompute = c->recompute;
     options.offload = c->offload;
-    options.piece_numel = 3000;
     if (c->lora) {
         options.lora = (LoraOptions){.enabled = true, .r = 32, .alpha = 64, .dropout = c->dropout, .num_targets = 1, .targets = all};
         options.train_base = false;
@@ -341,10 +339,10 @@ static void expect_same(const Case *c, int world, const Result *one, const Resul
     EXPECT(one->loss[STEPS - 1] < one->loss[0]);
 }
 
-static void compare(Case c, int most, const Bound *bound)
+static void compare_from(Case c, int least_zero, int most, const Bound *bound)
 {
     Result one = run_ranks(&c, 1);
-    for (int zero = 1; zero <= 3; zero++)
+    for (int zero = least_zero; zero <= 3; zero++)
         for (int world = 2; world <= most; world *= 2) {
             c.zero = zero;
             Result many = run_ranks(&c, world);
@@ -352,6 +350,11 @@ static void compare(Case c, int most, const Bound *bound)
             result_free(&many);
         }
     result_free(&one);
+}
+
+static void compare(Case c, int most, const Bound *bound)
+{
+    compare_from(c, 1, most, bound);
 }
 
 static const Case plain = {.name = "plain", .zero = 1, .accum = 1, .rows = ROWS, .layers = 3, .dtype = DT_F32, .master = DT_F32};
@@ -418,6 +421,26 @@ static void optimizers(void)
     c.name = "normuon";
     c.optimizer = OPTIMIZER_NORMUON;
     compare(c, 8, &loose);
+}
+
+/* What waits in the host's memory is a rank's as well. */
+static void offloaded(void)
+{
+    Case c = plain;
+    c.name = "offloaded optimizer";
+    c.offload = 1u << OFFLOAD_OPTIMIZER | 1u << OFFLOAD_MASTER | 1u << OFFLOAD_RESIDUAL;
+    compare(c, 4, &fp32);
+    c.name = "offloaded weights";
+    c.offload = 1u << OFFLOAD_WEIGHTS;
+    compare_from(c, 3, 4, &fp32);
+    c.name = "offloaded base";
+    c.offload = 1u << OFFLOAD_WEIGHTS;
+    c.lora = true;
+    compare(c, 4, &fp32);
+    c.name = "offloaded codes";
+    c.offload = 1u << OFFLOAD_QUANTS;
+    c.qlora = "nf4";
+    compare(c, 2, &fp32);
 }
 
 /* Codes of a base, and codes that products are made of. */
@@ -489,6 +512,20 @@ static void two_layers_are_there_at_a_time(void)
     EXPECT(four - one <= 2 * layer + ends);
 }
 
+/* Of an offloaded base a rank has its share in the host's memory. */
+static void an_offloaded_base_leaves_the_device(void)
+{
+    Case c = plain;
+    c.zero = 3;
+    c.lora = true;
+    Result here = run_ranks(&c, 2);
+    c.offload = 1u << OFFLOAD_WEIGHTS;
+    Result away = run_ranks(&c, 2);
+    EXPECT(here.lasting - away.lasting >= 200000);
+    result_free(&here);
+    result_free(&away);
+}
+
 static void two_runs_are_the_same_bits(void)
 {
     Case   c = plain;
@@ -499,45 +536,6 @@ static void two_runs_are_the_same_bits(void)
     result_free(&b);
 }
 
-static const Case offloaded[] = {
-    {.name = "8 bits",
-     .accum = 2,
-     .rows = ROWS,
-     .layers = 3,
-     .dtype = DT_BF16,
-     .master = DT_BF16,
-     .optimizer = OPTIMIZER_ADAMW_8BIT,
-     .recompute = 1u << PART_BLOCK},
-    {.name = "normuon",
-     .accum = 1,
-     .rows = ROWS,
-     .layers = 3,
-     .dtype = DT_BF16,
-     .master = DT_F32,
-     .optimizer = OPTIMIZER_NORMUON,
-     .tied = true},
-    {.name = "lora", .accum = 2, .rows = ROWS, .layers = 3, .dtype = DT_BF16, .master = DT_F32, .lora = true},
-};
-
-/* What waits on the host changes no bit of what ranks train; divided weights may wait there too. */
-static void offload_leaves_the_bits(void)
-{
-    const uint32_t states = 1u << OFFLOAD_OPTIMIZER | 1u << OFFLOAD_MASTER | 1u << OFFLOAD_RESIDUAL, weights = 1u << OFFLOAD_WEIGHTS;
-    for (size_t i = 0; i < sizeof offloaded / sizeof *offloaded; i++)
-        for (int zero = 1; zero <= 3; zero++) {
-            Case plain = offloaded[i], moved;
-            plain.zero = zero;
-            moved = plain;
-            moved.offload = zero == 3 || plain.lora ? states | weights : states;
-            Result a = run_ranks(&plain, 2), b = run_ranks(&moved, 2);
-            EXPECT(memcmp(a.loss, b.loss, sizeof a.loss) == 0 && memcmp(a.norm, b.norm, sizeof a.norm) == 0);
-            EXPECT(a.numel == b.numel && memcmp(a.weights, b.weights, (size_t)a.numel * sizeof *a.weights) == 0);
-            EXPECT(b.lasting < a.lasting);
-            result_free(&a);
-            result_free(&b);
-        }
-}
-
-TEST_MAIN(TEST(all_parameters), TEST(adapters), TEST(recomputed), TEST(types), TEST(optimizers), TEST(formats),
-          TEST(weights_and_states_are_divided), TEST(two_layers_are_there_at_a_time), TEST(two_runs_are_the_same_bits),
-          TEST(offload_leaves_the_bits))
+TEST_MAIN(TEST(all_parameters), TEST(adapters), TEST(recomputed), TEST(types), TEST(optimizers), TEST(formats), TEST(offloaded),
+          TEST(weights_and_states_are_divided), TEST(two_layers_are_there_at_a_time), TEST(an_offloaded_base_leaves_the_device),
+          TEST(two_runs_are_the_same_bits))

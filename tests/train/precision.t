@@ -145,7 +145,7 @@ done
 keys="model_dtype=bf16 lora=true qlora=fp8 recipe=fp8-hybrid fusion=none"
 # shellcheck disable=SC2086
 run plan "$dir/run.yaml" $keys
-check "plan: $(cat "$dir/out")" grep -qE "^base .* at most 0 B are made again at a time; [0-9.]+ KiB beside them for products in their own format" "$dir/out"
+check "plan: $(cat "$dir/out")" grep -qE "^base .* in place of [0-9.]+ KiB; [0-9.]+ KiB beside them for products in their own format" "$dir/out"
 # shellcheck disable=SC2086
 run explain "$dir/run.yaml" $keys
 check "explain: their codes are read" [ "$(grep -c "block_linear(.*\.codes\.turned" "$dir/out")" -gt 0 -a "$(grep -c fp8_tiles_dequantise "$dir/out")" = 0 ]
@@ -185,11 +185,26 @@ for lora in false true; do
     run bench "$dir/run.yaml" --steps 1 --json model_dtype=bf16 recipe=fp8-hybrid lora=$lora
     check "bench, lora $lora: $(cat "$dir/out" "$dir/err")" grep -qE '"loss": ?[1-9]' "$dir/out"
 done
+# --- products in bf16 of a model in fp32: other numbers, hardly
+for keys in "" matmul_dtype=bf16; do
+    # shellcheck disable=SC2086
+    run pt "$dir/run.yaml" model_dtype=fp32 output_dir="$dir/fp32-$keys" max_steps=30 $keys
+    check "fp32 with $keys: $(tail -1 "$dir/err")" [ "$status" = 0 ]
+done
+near fp32- fp32-matmul_dtype=bf16 step 0.002
+near fp32- fp32-matmul_dtype=bf16 eval 0.002
+check "another model" [ "$(cmp "$dir/fp32-/model.safetensors" "$dir/fp32-matmul_dtype=bf16/model.safetensors" 2>&1)" != "" ]
+run pt "$dir/run.yaml" model_dtype=fp32 output_dir="$dir/fp32-again" max_steps=30 matmul_dtype=bf16 recompute_block=true threads=1
+same fp32-matmul_dtype=bf16 fp32-again model.safetensors checkpoint-30/optimizer.safetensors
+
 refused "fp32 products" 2 "matmul_dtype" "expected bf16 or e4m3" -- plan "$dir/run.yaml" model_dtype=bf16 matmul_dtype=fp32
 refused "fp32 gradients" 2 "gradient_dtype" "expected bf16 or e5m2" -- plan "$dir/run.yaml" model_dtype=bf16 gradient_dtype=fp32
 refused "e4m3 gradients" 2 "expected one of fp32, bf16, e5m2" -- plan "$dir/run.yaml" gradient_dtype=e4m3
 refused "a GPU without FP8 units" 2 "NVIDIA A100-SXM4-80GB has no FP8 units" "set recipe: bf16" -- \
     plan "$dir/run.yaml" recipe=fp8-hybrid model_dtype=bf16 --gpu a100
+run plan "$dir/run.yaml" recipe=fp8-hybrid model_dtype=bf16 lora=true qlora=nf4 --gpu a100
+check "nor needs them where no product is in FP8: $(cat "$dir/err")" [ "$status" = 0 ]
+says "no effect without qlora: none or fp8"
 refused "a recipe that isn't there" 2 "expected one of bf16, fp8-hybrid, nvfp4" -- plan "$dir/run.yaml" recipe=int8
 refused "tokens of no whole blocks" 2 "a micro-batch has 31 tokens" "expected a multiple of 16" -- \
     plan "$dir/run.yaml" recipe=nvfp4 model_dtype=bf16 sequence_len=31 per_device_train_batch_size=1

@@ -64,6 +64,29 @@ for _ in $(seq "$(((${KILLS:-9} + 2) / 3))"); do
 done
 echo "$total_kills kills"
 
+# --- gradients and weights divided too; matrices large enough for it
+"$SUROGATE" new --arch qwen3-tiny --random --tokenizer "$dir/tokenizer" "$dir/large" hidden_size=128 intermediate_size=1024 vocab_size=300 \
+    head_dim=32 max_position_embeddings=128 2> /dev/null
+losses() { sed -nE 's/.*"log":"step".*"loss":([0-9.e+-]+).*/\1/p' "$1/metrics.jsonl"; }
+settings="model=$dir/large max_steps=6 save_steps=2 eval_steps=0 generate_samples=0 save_total_limit=0"
+for kind in "" "lora=true lora_dropout=0.1" "optimizer=normuon" "optimizer=adamw_8bit"; do
+    # shellcheck disable=SC2086
+    go 1 "$dir/level" $settings $kind resume_from_checkpoint=false
+    losses "$dir/level" > "$dir/level.losses"
+    for level in 2 3; do
+        rm -rf "$dir/levels"
+        # shellcheck disable=SC2086
+        go 4 "$dir/levels" $settings $kind zero_level=$level
+        check "ZeRO-$level, $kind: exit $status, $(tail -1 "$dir/err")" [ "$status" = 0 ]
+        rm -rf "$dir"/levels/checkpoint-[46] "$dir/levels/run.json"
+        # shellcheck disable=SC2086
+        go 2 "$dir/levels" $settings $kind zero_level=$level
+        check "ZeRO-$level, $kind: goes on with 2 ranks: exit $status, $(tail -1 "$dir/err")" grep -q "going on from .*checkpoint-2, step 2 of 6" "$dir/err"
+        check "ZeRO-$level, $kind: the losses of one rank" awk '{ getline one < ARGV[2]; d = $1 - one; if (d < 0) d = -d; if (!(d <= 1e-5 * one)) exit bad = 1 } FNR == 6 { exit } END { exit bad || FNR != 6 }' \
+            <(losses "$dir/levels") "$dir/level.losses"
+    done
+done
+
 # --- damage is named
 cp -r "$dir/4" "$dir/damaged"
 checkpoint=$dir/damaged/checkpoint-40
