@@ -69,22 +69,20 @@ static void load_new(Family *f)
     EXPECT_OK(session_load(f->session, true, &source));
 }
 
+/* "wide": llama with dims that FP4 is multiplied in; "wide_fp4": on a device that does. */
 static void open_config(Family *f, const char *family, const char *config, CompileOptions *options)
 {
-    family_open(f, family, config, options, 2);
+    bool wide = strncmp(family, "wide", 4) == 0;
+    if (wide)
+        family_open_on(f, "llama", "config_wide.json", options, strcmp(family, "wide") == 0 ? family_device(2) : device_with_fp4(), NULL);
+    else
+        family_open(f, family, config, options, 2);
     load_new(f);
 }
 
-/* "wide": llama with dims that FP4 is multiplied in; "wide_fp4": on a device that does. */
 static void open_family(Family *f, const char *family, CompileOptions *options)
 {
-    bool wide = strncmp(family, "wide", 4) == 0;
-    if (!wide) {
-        open_config(f, family, "config.json", options);
-        return;
-    }
-    family_open_on(f, "llama", "config_wide.json", options, strcmp(family, "wide") == 0 ? family_device(2) : device_with_fp4(), NULL);
-    load_new(f);
+    open_config(f, family, "config.json", options);
 }
 
 /* Rows [first, first + count) of the four that step `step` trains, drawn anew for each third step. */
