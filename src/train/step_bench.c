@@ -239,7 +239,7 @@ Status step_bench_run(StepBench *b, int num_steps, StepTimes *out_times)
     out_times->best = seconds[0];
     TRY(session_output(b->session, plan_program(b->plan, PROGRAM_OPTIMIZER), "loss", &loss, sizeof loss));
     out_times->loss = loss;
-    TRY(setup_fp8_bound(b->config, b->model, b->device, &out_times->fp8_bound));
+    TRY(setup_fp8_bound(&b->config, b->model, b->device, &out_times->fp8_bound));
     for (int k = 0; k < b->plan->num_programs; k++) {
         const Program *program = &b->plan->programs[k];
         for (int i = 0; i < program->num_launches; i++)
