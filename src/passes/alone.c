@@ -35,6 +35,7 @@ static const struct {
     {"fp32_grads", KIND_BOOL, offsetof(CompileOptions, fp32_grads)},
     {"fp8_amax_history", KIND_INT, offsetof(CompileOptions, precision.amax_history)},
     {"gradient_dtype", KIND_DTYPE, offsetof(CompileOptions, precision.backward)},
+    {"head_chunks", KIND_INT, offsetof(CompileOptions, head_chunks)},
     {"lora_alpha", KIND_FLOAT, offsetof(CompileOptions, lora.alpha)},
     {"lora_dropout", KIND_FLOAT, offsetof(CompileOptions, lora.dropout)},
     {"lora_rank", KIND_INT, offsetof(CompileOptions, lora.r)},

@@ -56,8 +56,9 @@ typedef struct CompileOptions {
     DType               master_dtype; /* where wider than the parameter's: a master copy; else stochastic rounding for bf16 */
     DType               moment_dtype;
     bool                master_weights;
-    uint32_t            recompute; /* bit per Part */
-    uint32_t            no_fuse;   /* bit per Fusion: switched off */
+    uint32_t            recompute;   /* bit per Part */
+    uint32_t            no_fuse;     /* bit per Fusion: switched off */
+    int64_t             head_chunks; /* pieces of the head's rows at the least (ops/lm_head_chunks.h) */
     LoraOptions         lora;
     const WeightFormat *weight_format;                           /* of the frozen matrices of blocks; NULL: model_dtype */
     bool (*keeps_format)(const void *model, const Param *param); /* which of them; NULL: all */

@@ -24,7 +24,7 @@ static const char *const free_keys[] = {
     "device",           "threads",           "memory_limit",
     "merge_adapter",    "on_divergence",     "recompute_block",
     "recompute_att",    "recompute_ffn",     "recompute_qkv",
-    "recompute_swiglu", "recompute_rmsnorm",
+    "recompute_swiglu", "recompute_rmsnorm", "head_chunks",
 };
 
 static bool is_free(const char *line, size_t len)
