@@ -25,6 +25,7 @@ static const char *const free_keys[] = {
     "merge_adapter",    "on_divergence",     "recompute_block",
     "recompute_att",    "recompute_ffn",     "recompute_qkv",
     "recompute_swiglu", "recompute_rmsnorm", "head_chunks",
+    "memory",
 };
 
 static bool is_free(const char *line, size_t len)

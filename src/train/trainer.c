@@ -73,10 +73,11 @@ static Status make_plan(Trainer *t)
     TRY(output_dir_check_source(t->config->output_dir, t->model->dir));
     TRY(output_dir_check_source(t->config->output_dir, t->tokenizer_dir));
     TRY(config_at(t->config->origin, KEY_run_output_dir, output_dir_check(t->config->output_dir)));
-    TRY(setup_options(t->config, t->model, &t->options));
     TRY(setup_device(t->config, NULL, &t->device));
     if (t->config->device == OPT_DEVICE_AUTO && !device_has_driver())
         log_info("running on the CPU: there is no NVIDIA driver here (libcuda.so.1)");
+    TRY(setup_settle(&t->arena, t->run_file, t->model, t->device, &t->config));
+    TRY(setup_options(t->config, t->model, &t->options));
     TRY(setup_plan(&t->arena, t->model, &t->options, t->device, &t->plan));
     if (!t->config->from_scratch) TRY(weights_check(t->plan, t->model));
     return setup_check_memory(t->config, t->model, t->device, t->plan, true);
@@ -192,7 +193,7 @@ static Status look_at_output(Trainer *t, bool *out_finished)
     RunPresence   presence;
     RunRecord     before;
     TrainState    state;
-    run_record_make(c, t->model, &t->record);
+    run_record_make(t->run_file, t->model, &t->record);
     t->record.tokenizer = tokenizer_hash(t->tokenizer);
     Status status = run_record_read(c->output_dir, &presence, &before);
     t->is_first = status == OK && presence == RUN_ABSENT;
@@ -559,7 +560,7 @@ Status train_run(const Config *config, const TrainHooks *hooks, TrainOutcome *ou
     static const TrainHooks none = {0};
     Trainer                *t = calloc(1, sizeof *t);
     CHECK(t);
-    t->config = config;
+    t->run_file = t->config = config;
     t->hooks = hooks ? hooks : &none;
     t->start_seconds = trainer_seconds();
     t->last_loss = t->last_eval_loss = NAN;

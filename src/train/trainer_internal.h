@@ -22,7 +22,8 @@ typedef struct QueuedStep {
 } QueuedStep;
 
 typedef struct Trainer {
-    const Config     *config;
+    const Config     *run_file; /* what was asked for */
+    const Config     *config;   /* the same with what memory: auto chose */
     const TrainHooks *hooks;
     Arena             arena;
     HfModel          *model;
