@@ -1,5 +1,6 @@
 /* See depths.h. Bounds: what lasts, and what a stream runs, grows by the same with each layer. The most that is alive at a time, and the
- * busiest stream's time, are the largest of several such sums, so that they grow by no less from layer to layer (they are convex). */
+ * busiest stream's time, are the largest of several such sums, so that they grow by no less from layer to layer (they are convex). Some
+ * KiB of work memory grow by less. */
 #include "setup/depths.h"
 
 #include "run/timeline.h"
@@ -57,8 +58,7 @@ PlanSize depths_plan(const Depths *d, const Config *config, int64_t max_layers, 
     options.max_layers = max_layers;
     /* Its memory is the other's. */
     if (!timed && compile_spec(&options, PROGRAM_MICRO_NEXT)) compile_drop(&options, PROGRAM_MICRO_FIRST);
-    if (status == OK)
-        status = compile_plan(&arena, d->model->module, &d->model->config, d->model->config_name, &options, d->device, &plan);
+    if (status == OK) status = compile_plan(&arena, d->model->module, &d->model->config, d->model->config_name, &options, d->device, &plan);
     PlanSize size = status == OK ? plan_size(plan, config->gradient_accumulation_steps) : (PlanSize){.bytes = -1};
     status_clear();
     arena_deinit(&arena);
@@ -72,13 +72,14 @@ static double extended(const Depths *d, double few, double more)
 
 static PlanSize told_by(const Depths *d, const PlanSize *few, const PlanSize *more)
 {
-    const double exact = 1 - 1e-9; /* sums of floating-point numbers */
+    const double  exact = 1 - 1e-9; /* sums of floating-point numbers */
+    const int64_t slack = 1 << 20;
     if (few->bytes < 0 || more->bytes < 0) return (PlanSize){.bytes = -1};
     return (PlanSize){.bytes = (int64_t)extended(d, (double)few->bytes, (double)more->bytes),
                       .host_bytes = (int64_t)extended(d, (double)few->host_bytes, (double)more->host_bytes),
                       .numel = (int64_t)extended(d, (double)few->numel, (double)more->numel),
                       .seconds = extended(d, few->seconds, more->seconds),
-                      .least_bytes = (int64_t)(exact * extended(d, (double)few->least_bytes, (double)more->least_bytes)),
+                      .least_bytes = (int64_t)extended(d, (double)few->least_bytes, (double)more->least_bytes) - slack,
                       .least_seconds = exact * extended(d, few->least_seconds, more->least_seconds)};
 }
 
@@ -94,8 +95,8 @@ void depths_compare(Depths *d, const Config *config, const PlanSize *whole, bool
     if (d->whole) return;
     d->turns = (double)(whole->numel - more.numel) / (double)(more.numel - few.numel);
     PlanSize told = told_by(d, &few, &more);
-    d->whole = !is_near((double)told.bytes, (double)whole->bytes, 0.01);
-    if (timed) d->whole |= told.least_bytes > whole->least_bytes || !is_near(told.least_seconds, whole->least_seconds, 1e-6);
+    d->whole = timed ? told.least_bytes > whole->least_bytes || !is_near(told.least_seconds, whole->least_seconds, 1e-6)
+                     : !is_near((double)told.bytes, (double)whole->bytes, 0.01);
 }
 
 PlanSize depths_size(const Depths *d, const Config *config, bool timed)

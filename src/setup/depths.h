@@ -23,7 +23,7 @@ typedef struct Depths {
 PlanSize plan_size(const Plan *plan, int64_t micro_steps);
 PlanSize depths_plan(const Depths *d, const Config *config, int64_t max_layers, bool timed);
 
-/* Tries whether the first layers tell of the whole model: for these settings its size is known. */
+/* Tries whether the first layers tell of the whole model, its bytes or, timed, the bounds: for these settings its size is known. */
 void depths_compare(Depths *d, const Config *config, const PlanSize *whole, bool timed);
 /* What all layers take, from the first ones; bounds are bounds, `bytes` and `seconds` are estimates. */
 PlanSize depths_size(const Depths *d, const Config *config, bool timed);

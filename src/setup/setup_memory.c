@@ -20,7 +20,10 @@ typedef struct Dimension {
     ConfigKey unless;      /* another value than the first has no effect where this flag is set; 0: always */
 } Dimension;
 
-#define FLAG(name, ...) {.key = KEY_run_##name, .count = 2, .values = {false, true}, __VA_ARGS__}
+#define FLAG(name, ...) \
+    { \
+        .key = KEY_run_##name, .count = 2, .values = {false, true}, __VA_ARGS__ \
+    }
 static const Dimension dims[] = {
     FLAG(recompute_block),
     FLAG(recompute_att, .unless = KEY_run_recompute_block),

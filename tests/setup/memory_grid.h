@@ -7,12 +7,11 @@
 
 #include <math.h>
 
-#define SHAPE(arch, vocab, hidden, intermediate, layers, heads, kv, more)                                                         \
+#define SHAPE(arch, vocab, hidden, intermediate, layers, heads, kv, more) \
     "{\"architectures\":[\"" arch "\"],\"vocab_size\":" #vocab ",\"hidden_size\":" #hidden ",\"intermediate_size\":" #intermediate \
-    ",\"num_hidden_layers\":" #layers ",\"num_attention_heads\":" #heads ",\"num_key_value_heads\":" #kv                            \
+    ",\"num_hidden_layers\":" #layers ",\"num_attention_heads\":" #heads ",\"num_key_value_heads\":" #kv \
     ",\"rms_norm_eps\":1e-5,\"max_position_embeddings\":32768,\"rope_theta\":500000," more "}"
-#define QWEN3_06B(layers) \
-    SHAPE("Qwen3ForCausalLM", 151936, 1024, 3072, layers, 16, 8, "\"head_dim\":128,\"tie_word_embeddings\":true")
+#define QWEN3_06B(layers) SHAPE("Qwen3ForCausalLM", 151936, 1024, 3072, layers, 16, 8, "\"head_dim\":128,\"tie_word_embeddings\":true")
 #define LLAMA_8B(layers) SHAPE("LlamaForCausalLM", 128256, 4096, 14336, layers, 32, 8, "\"tie_word_embeddings\":false")
 #define LLAMA_70B(layers) SHAPE("LlamaForCausalLM", 128256, 8192, 28672, layers, 64, 8, "\"tie_word_embeddings\":false")
 

@@ -25,8 +25,8 @@ static const char llama_70b[] =
     "\"num_hidden_layers\":%d,\"num_attention_heads\":64,\"num_key_value_heads\":8,\"rms_norm_eps\":1e-5,"
     "\"max_position_embeddings\":131072,\"rope_theta\":500000,\"tie_word_embeddings\":false}";
 
-/* A plan of Llama-3.1-70B, or of its first layers, with these lines of a run file, and whether it fits: `text` in the answer, for at
- * most so many times the launches of that plan. */
+/* A plan of Llama-3.1-70B, or of its first layers, with these lines of a run file, and whether it fits: `text` in the answer, or, for NULL,
+ * the search for settings that fit, with at most so many times the launches of that plan. */
 static void expect_answer(int num_layers, const char *lines, const char *text, int most_plans)
 {
     Arena          arena = {0};
@@ -51,7 +51,13 @@ static void expect_answer(int num_layers, const char *lines, const char *text, i
     num_launches = 0;
     EXPECT_OK(setup_plan(&arena, model, &options, &counting, &plan));
     int first = num_launches;
-    EXPECT_FAILS(setup_check_memory(&config, model, &counting, plan, false), ERR_NO_FIT, text);
+    if (text) {
+        EXPECT_FAILS(setup_check_memory(&config, model, &counting, plan, false), ERR_NO_FIT, text);
+    } else {
+        MemoryChoices *found = arena_new(&arena, MemoryChoices);
+        EXPECT_OK(setup_search(&config, model, &counting, found));
+        EXPECT(found->count > 0);
+    }
     EXPECT(num_launches - first <= most_plans * first);
     planned->api->destroy(planned);
     hf_model_close(model);
@@ -72,6 +78,13 @@ static void a_large_model_is_answered_with_little_planning(void)
                   "with per_device_train_batch_size=1 gradient_accumulation_steps=8 recompute_block=true lora=true sequence_len=256;", 7);
 }
 
+/* Of its 792 combinations. */
+static void a_large_grid_is_searched_with_little_planning(void)
+{
+    expect_answer(80, "lora: true\nqlora: nf4\n", NULL, 36);
+    expect_answer(80, "lora: true\nqlora: nf4\nmemory_limit: 60GB\n", NULL, 36);
+}
+
 /* A run from random weights has no base to adapt. */
 static void what_was_not_tried_is_not_named(void)
 {
@@ -89,4 +102,5 @@ static void smaller_moments_are_offered(void)
     EXPECT(!strstr(status_message(), "adamw_8bit") && !strstr(status_message(), "moment_dtype"));
 }
 
-TEST_MAIN(TEST(a_large_model_is_answered_with_little_planning), TEST(what_was_not_tried_is_not_named), TEST(smaller_moments_are_offered))
+TEST_MAIN(TEST(a_large_model_is_answered_with_little_planning), TEST(a_large_grid_is_searched_with_little_planning),
+          TEST(what_was_not_tried_is_not_named), TEST(smaller_moments_are_offered))
