@@ -8,6 +8,7 @@
  * the bits of the chain without copies. */
 #include "base/philox.h"
 #include "ops/ops.h"
+#include "passes/layout.h"
 #include "passes/pass.h"
 #include "run/session.h"
 #include "run/timeline.h"

@@ -53,7 +53,7 @@ static const Case cases[] = {
     {&op_swiglu_bwd, {X(N, F), X(N, 2 * F)}, NULL},
     {&op_dropout, {X(B, T, C), I(B, T), I(B, T), {DT_I64, 1, {STEP_COUNT}}}, &tenth},
     {&op_sum_squares, {X(E)}, NULL},
-    {&op_adamw, {X(E), X(E), X(E), X(E), X(1), X(1), X(HYPER_COUNT), {DT_I64, 1, {STEP_COUNT}}, {DT_I64, 2, {1, 4}}}, &adam},
+    {&op_adamw, {X(E), X(E), X(E), X(E), X(1), X(1), X(HYPER_COUNT), {DT_I64, 1, {STEP_COUNT}}, {DT_I64, 2, {1, SEGMENT_COLUMNS}}}, &adam},
 };
 
 /* One thread: its CPU time, which other programs on the machine hardly change. More: wall time. */

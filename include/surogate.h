@@ -33,6 +33,7 @@ typedef enum sg_status {
     SG_CHECKPOINT,
     SG_SAVE,
     SG_INTERRUPTED, /* a signal came; a resumable checkpoint was saved */
+    SG_RANK,        /* another rank of the run failed */
 } sg_status;
 
 SG_API const char *sg_version(void); /* "0.1.0" */

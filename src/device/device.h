@@ -16,6 +16,8 @@ typedef struct OpRate {
 typedef struct DeviceFacts {
     char          name[64];
     int64_t       memory_bytes;         /* what programs may take; 0: unknown */
+    int64_t       driver_bytes;         /* what driver and libraries take beside */
+    bool          is_host;              /* its memory is the host's */
     double        gemm_flops[DT_COUNT]; /* per second, by operand dtype; 0: unknown */
     double        vector_flops;         /* per second, fp32 */
     double        bandwidth;            /* bytes per second, read plus written */
@@ -31,8 +33,8 @@ void device_use_rates(DeviceFacts *facts);
 
 enum { DEVICE_MARKS = 8 };
 
-/* What a GPU's matrix products are given to work in. */
-enum { GPU_GEMM_WORKSPACE = 32 << 20 };
+/* What a GPU's matrix products are given to work in; what its driver's context and the libraries take. */
+enum { GPU_GEMM_WORKSPACE = 32 << 20, GPU_DRIVER_BYTES = 1 << 30 };
 
 /* A launch's kernel with everything bound, owned by the program that asked for it. */
 typedef struct BoundKernel {
@@ -85,11 +87,15 @@ typedef struct DeviceApi {
      * a text comes before programs are prepared, and what doesn't fit this device is ignored. NULL: nothing is chosen. */
     void (*tuning_get)(Device *device, char *out, size_t size);
     void (*tuning_set)(Device *device, const char *text);
+    /* This device is that rank's: collective ops are launched over the ranks' devices. Once, before programs are prepared, by all ranks;
+     * comm outlives the device. NULL: not offered. */
+    Status (*join)(Device *device, Comm *comm);
     void (*destroy)(Device *device);
 } DeviceApi;
 
 struct Device {
     const DeviceApi *api;
+    bool             write_combined; /* pinned memory allocated from here on is, where the device knows that */
 };
 
 /* "cpu", "cuda", or "auto": CUDA where it can be used, else the CPU; where there is a driver, stderr says what else CUDA lacks. threads:
@@ -97,6 +103,8 @@ struct Device {
 NODISCARD Status device_open(const char *name, int threads, Device **out);
 bool             device_has_driver(void);                          /* of NVIDIA's GPUs; without one "auto" is the CPU */
 NODISCARD Status device_cpu_create(int num_threads, Device **out); /* 0: all cores */
+/* Bytes of the host's memory that may be taken; 0: unknown. */
+int64_t device_host_available(void);
 /* Facts of a known GPU by name ("h200", "h100", "rtx4090", ...) or of this machine (NULL). */
 NODISCARD Status device_null_create(const char *gpu, Device **out);
 /* The same of a GPU that is here, which says its facts. */

@@ -328,6 +328,14 @@ static void follow_op(Value *out)
     if (out->sharing != STORAGE_HOME) set_storage(out, sharing, storage, 0);
 }
 
+/* Nothing makes the value any more. */
+static void forget(Value *value)
+{
+    set_storage(value, STORAGE_OWN, NULL, 0);
+    value->producer = NULL;
+    value->kind = VALUE_ACTIVATION;
+}
+
 static void unlink_member(Value *value)
 {
     Value **link = &value->storage->first_member, *before = NULL;
@@ -351,6 +359,19 @@ void value_place_in(Value *value, Value *storage, int64_t offset)
     if (value->sharing == STORAGE_MEMBER) unlink_member(value);
     set_storage(value, value->producer ? STORAGE_HOME : STORAGE_MEMBER, storage, offset);
     if (value->sharing == STORAGE_MEMBER) link_member(value);
+}
+
+void value_leave_home(Value *value)
+{
+    set_storage(value, STORAGE_OWN, NULL, 0);
+    follow_op(value);
+}
+
+void value_drop(Value *value)
+{
+    CHECK(!value->producer && !value->num_uses && !value->first_member);
+    if (value->sharing == STORAGE_MEMBER) unlink_member(value);
+    forget(value);
 }
 
 Value *value_root(Value *value, int64_t *out_offset)
@@ -526,14 +547,6 @@ void node_add_after(Graph *graph, Node *node, Node *earlier)
     if (node->num_after) memcpy(after, node->after, sizeof *after * (size_t)node->num_after);
     after[node->num_after++] = earlier;
     node->after = after;
-}
-
-/* Nothing makes the value any more. */
-static void forget(Value *value)
-{
-    set_storage(value, STORAGE_OWN, NULL, 0);
-    value->producer = NULL;
-    value->kind = VALUE_ACTIVATION;
 }
 
 void node_drop_output(Node *node, int k)

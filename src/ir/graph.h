@@ -213,6 +213,11 @@ bool node_precedes(const Node *a, const Node *b);
  * from outside; an output takes its kind. */
 void value_place_in(Value *value, Value *storage, int64_t offset);
 
+/* An output that has a home lives where its op says again. */
+void value_leave_home(Value *value);
+/* A value from outside that has neither readers nor members takes no part any more. */
+void value_drop(Value *value);
+
 void   graph_add_output(Graph *graph, const char *name, Value *value);
 void   graph_clear_outputs(Graph *graph);
 Value *graph_output(const Graph *graph, const char *name); /* NULL: none */

@@ -5,6 +5,7 @@
 #include "ir/graph.h"
 
 typedef struct ThreadPool ThreadPool;
+typedef struct Comm       Comm;
 
 /* A tensor as kernels see it: dense, row-major. data NULL: absent. */
 typedef struct TensorView {
@@ -22,6 +23,7 @@ typedef struct KernelArgs {
     void             *workspace;  /* op->workspace bytes, 256-byte aligned */
     size_t            workspace_bytes;
     ThreadPool       *pool;   /* CPU */
+    Comm             *comm;   /* CPU: the ranks that collectives are of; NULL: one rank */
     void             *stream; /* CUDA: cudaStream_t */
     void             *device; /* CUDA: the plugin's device, for library handles */
 } KernelArgs;
@@ -91,6 +93,7 @@ enum {
     OP_COMMUTES = 1 << 3,    /* in[0] and in[1] may be swapped */
     OP_BY_DOCUMENT = 1 << 4, /* cost is of rows of one document: shorter ones take less */
     OP_BY_LABEL = 1 << 5,    /* cost is of rows that all have a label: others may be passed over */
+    OP_COLLECTIVE = 1 << 7,  /* all ranks run it together */
     OP_LOSS = 1 << 6,        /* backward takes an output without a gradient for the loss itself, whose gradient is 1 */
 };
 

@@ -26,7 +26,7 @@ static const AttrDef adamw_attrs[] = {
 enum { IN_W, IN_G, IN_M, IN_V, IN_NORM2, IN_LOSS, IN_HYPER, IN_STEP, IN_SEGMENTS, IN_MASTER };
 enum { OUT_W, OUT_M, OUT_V, OUT_MASTER };
 
-/* w, g, m, v (E), norm2, loss (1) f32, hyper f32 (HYPER_COUNT), step i64 (STEP_COUNT), segments i64 (S,4), [master (E)
+/* w, g, m, v (E), norm2, loss (1) f32, hyper f32 (HYPER_COUNT), step i64 (STEP_COUNT), segments i64 (S,SEGMENT_COLUMNS), [master (E)
  * f32] -> w', m', v', master' in place. */
 static Status adamw_infer(Node *node)
 {
@@ -39,7 +39,7 @@ static Status adamw_infer(Node *node)
     TRY(infer_input(node, IN_LOSS, "loss", DT_SET_F32, DIMS(1)));
     TRY(infer_input(node, IN_HYPER, "hyper", DT_SET_F32, DIMS(HYPER_COUNT)));
     TRY(infer_input(node, IN_STEP, "step", DT_SET(DT_I64), DIMS(STEP_COUNT)));
-    TRY(infer_input(node, IN_SEGMENTS, "segments", DT_SET(DT_I64), DIMS(-1, 4)));
+    TRY(infer_input(node, IN_SEGMENTS, "segments", DT_SET(DT_I64), DIMS(-1, SEGMENT_COLUMNS)));
     if (node->in[IN_MASTER]) TRY(infer_like(node, IN_MASTER, "master", DT_SET_F32, w));
     node->out[OUT_W]->type = *w;
     node->out[OUT_M]->type = node->in[IN_M]->type;
@@ -58,7 +58,7 @@ typedef struct AdamwStep {
     AdamwScalars      scalars;
 } AdamwStep;
 
-/* Elements [at, at + count) of the flat tensors, the first of which is element `first` of its segment. */
+/* Elements [at, at + count) of the flat tensors, the first of which is element `first` of its parameter. */
 static void adamw_tile(const AdamwStep *s, int64_t at, int64_t first, int64_t count, float decay, uint64_t key)
 {
     const KernelArgs *args = s->args;
@@ -89,14 +89,14 @@ static void adamw_tile(const AdamwStep *s, int64_t at, int64_t first, int64_t co
 static void adamw_task(void *context, int64_t task, int worker)
 {
     const AdamwStep *s = context;
-    const int64_t(*segments)[4] = s->args->in[IN_SEGMENTS].data;
+    const int64_t(*segments)[SEGMENT_COLUMNS] = s->args->in[IN_SEGMENTS].data;
     const int64_t *segment = segments[segment_of_task(segments, &task)];
     int64_t        end = min_i64(segment[SEGMENT_NUMEL], (task + 1) * UPDATE_PER_TASK);
     uint64_t       key = update_key(s->args->in[IN_STEP].data, segment[SEGMENT_KEY]);
     (void)worker;
     for (int64_t first = task * UPDATE_PER_TASK; first < end; first += TILE)
-        adamw_tile(s, segment[SEGMENT_OFFSET] + first, first, min_i64(TILE, end - first), segment[SEGMENT_DECAY] ? s->scalars.decay : 1.0f,
-                   key);
+        adamw_tile(s, segment[SEGMENT_OFFSET] + first, segment[SEGMENT_FIRST] + first, min_i64(TILE, end - first),
+                   segment[SEGMENT_DECAY] ? s->scalars.decay : 1.0f, key);
 }
 
 static Status adamw_cpu(const KernelArgs *args)
@@ -114,8 +114,10 @@ static const AdamwAttrs adamw_clipped = {
     .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1, .max_grad_norm = 1, .stochastic = true};
 
 #define SAMPLE(w_dtype, e, segments, master) \
-    .in = {{w_dtype, 1, {e}}, {DT_F32, 1, {e}},           {DT_F32, 1, {e}},          {DT_F32, 1, {e}},           {DT_F32, 1, {1}}, \
-           {DT_F32, 1, {1}},  {DT_F32, 1, {HYPER_COUNT}}, {DT_I64, 1, {STEP_COUNT}}, {DT_I64, 2, {segments, 4}}, {DT_F32, master, {e}}}, \
+    .in = {{w_dtype, 1, {e}},          {DT_F32, 1, {e}},          {DT_F32, 1, {e}}, \
+           {DT_F32, 1, {e}},           {DT_F32, 1, {1}},          {DT_F32, 1, {1}}, \
+           {DT_F32, 1, {HYPER_COUNT}}, {DT_I64, 1, {STEP_COUNT}}, {DT_I64, 2, {segments, SEGMENT_COLUMNS}}, \
+           {DT_F32, master, {e}}}, \
     .int_range = {[IN_STEP] = 99}
 
 static const OpSample adamw_samples[] = {{SAMPLE(DT_F32, 64, 3, 0), .attrs = &adamw_clipped}, {SAMPLE(DT_F32, 40000, 2, 1)}};

@@ -11,7 +11,7 @@ typedef struct Adamw {
     TensorView     w, g, m, v, master; /* master.data NULL: w is the only copy */
     const float   *norm2, *loss, *hyper;
     const int64_t *step;
-    const int64_t (*segments)[4];
+    const int64_t (*segments)[SEGMENT_COLUMNS];
     int64_t    num_segments, numel;
     AdamwAttrs attrs;
     bool       random_w, random_v;
@@ -49,7 +49,7 @@ static __device__ void update_element(const Adamw *a, const StepScalars *s, cons
     adamw_element(&s->s, seg[SEGMENT_DECAY] ? s->s.decay : 1.0f, elem_get(a->g.data, a->g.type.dtype, i), &w, &m, &v);
     if (a->master.data) ((float *)a->master.data)[i] = w;
     if (a->random_w || a->random_v) {
-        int64_t  first = i - seg[SEGMENT_OFFSET];
+        int64_t  first = seg[SEGMENT_FIRST] + i - seg[SEGMENT_OFFSET];
         uint64_t key = update_key(a->step, seg[SEGMENT_KEY]);
         uint32_t word = random_segment_quad(key, (uint64_t)first / 4).v[first % 4];
         if (a->random_w) w = bf16_random(w, word);
@@ -60,7 +60,7 @@ static __device__ void update_element(const Adamw *a, const StepScalars *s, cons
     elem_set(a->v.data, a->v.type.dtype, i, v);
 }
 
-/* WIDTH elements that all lie in `seg`, from a multiple of WIDTH; 4 divides their distance to the segment's start. */
+/* WIDTH elements that all lie in `seg`, from a multiple of WIDTH; 4 divides the index of the first in its parameter. */
 template <typename W, typename G, typename M>
 static __device__ void update_pack(const Adamw *a, const StepScalars *s, const int64_t *seg, int64_t i)
 {
@@ -77,7 +77,7 @@ static __device__ void update_pack(const Adamw *a, const StepScalars *s, const i
     if (a->master.data) store_n<WIDTH>((float *)a->master.data + i, w);
     if (a->random_w || a->random_v) {
         uint64_t key = update_key(a->step, seg[SEGMENT_KEY]);
-        uint64_t quad = (uint64_t)(i - seg[SEGMENT_OFFSET]) / 4;
+        uint64_t quad = (uint64_t)(seg[SEGMENT_FIRST] + i - seg[SEGMENT_OFFSET]) / 4;
 #pragma unroll
         for (int q = 0; q < WIDTH / 4; q++) {
             Philox4 draw = random_segment_quad(key, quad + (uint64_t)q);
@@ -107,7 +107,7 @@ template <typename W, typename G, typename M> static __global__ void __launch_bo
         while (k < a.num_segments && a.segments[k][SEGMENT_OFFSET] + a.segments[k][SEGMENT_NUMEL] <= i) k++;
         if (k == a.num_segments) return;
         int64_t from = a.segments[k][SEGMENT_OFFSET], end = from + a.segments[k][SEGMENT_NUMEL];
-        if (a.whole && i >= from && i + WIDTH <= end && (i - from) % 4 == 0) {
+        if (a.whole && i >= from && i + WIDTH <= end && (a.segments[k][SEGMENT_FIRST] + i - from) % 4 == 0) {
             update_pack<W, G, M>(&a, &s, a.segments[k], i);
             continue;
         }
@@ -126,7 +126,7 @@ static Status adamw_run(const KernelArgs *args)
     a.w = in[IN_W], a.g = in[IN_G], a.m = in[IN_M], a.v = in[IN_V], a.master = in[IN_MASTER];
     a.norm2 = (const float *)in[IN_NORM2].data, a.loss = (const float *)in[IN_LOSS].data, a.hyper = (const float *)in[IN_HYPER].data;
     a.step = (const int64_t *)in[IN_STEP].data;
-    a.segments = (const int64_t(*)[4])in[IN_SEGMENTS].data;
+    a.segments = (const int64_t(*)[SEGMENT_COLUMNS])in[IN_SEGMENTS].data;
     a.num_segments = in[IN_SEGMENTS].type.dim[0];
     a.numel = type_numel(&a.w.type);
     a.attrs = *attrs;

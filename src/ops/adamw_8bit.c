@@ -22,7 +22,7 @@ enum { IN_W, IN_G, IN_M, IN_V, IN_M_SCALE, IN_V_SCALE, IN_NORM2, IN_LOSS, IN_HYP
 enum { OUT_W, OUT_M, OUT_V, OUT_M_SCALE, OUT_V_SCALE, OUT_MASTER };
 
 /* w, g (E), m, v u8 (E), m_scale, v_scale f32 (MOMENT_FIRST(E, S)), norm2, loss (1) f32, hyper f32 (HYPER_COUNT), step i64
- * (STEP_COUNT), segments i64 (S,4), [master (E) f32] -> all of them in place. */
+ * (STEP_COUNT), segments i64 (S,SEGMENT_COLUMNS), [master (E) f32] -> all of them in place. */
 static Status adamw_8bit_infer(Node *node)
 {
     TRY(infer_input(node, IN_W, "w", DT_SET_FLOAT, DIMS(-1)));
@@ -30,7 +30,7 @@ static Status adamw_8bit_infer(Node *node)
     TRY(infer_like(node, IN_G, "g", DT_SET_FLOAT, w));
     TRY(infer_like(node, IN_M, "m", DT_SET(DT_U8), w));
     TRY(infer_like(node, IN_V, "v", DT_SET(DT_U8), w));
-    TRY(infer_input(node, IN_SEGMENTS, "segments", DT_SET(DT_I64), DIMS(-1, 4)));
+    TRY(infer_input(node, IN_SEGMENTS, "segments", DT_SET(DT_I64), DIMS(-1, SEGMENT_COLUMNS)));
     int64_t blocks = MOMENT_FIRST(w->dim[0], node->in[IN_SEGMENTS]->type.dim[0]);
     TRY(infer_input(node, IN_M_SCALE, "m_scale", DT_SET_F32, DIMS(blocks)));
     TRY(infer_input(node, IN_V_SCALE, "v_scale", DT_SET_F32, DIMS(blocks)));
@@ -69,7 +69,7 @@ typedef struct Step8 {
     AdamwScalars      scalars;
 } Step8;
 
-/* Elements [at, at + count): block `block`, the first of which is element `first` of its segment. */
+/* Elements [at, at + count): block `block`, the first of which is element `first` of its parameter. */
 static void update_block(const Step8 *s, int64_t block, int64_t at, int64_t first, int64_t count, float decay, uint64_t key)
 {
     const TensorView *in = s->args->in, *out = s->args->out, *source = in[IN_MASTER].data ? &in[IN_MASTER] : &in[IN_W];
@@ -97,15 +97,16 @@ static void update_block(const Step8 *s, int64_t block, int64_t at, int64_t firs
 static void adamw_8bit_task(void *context, int64_t task, int worker)
 {
     const Step8 *s = context;
-    const int64_t(*segments)[4] = s->args->in[IN_SEGMENTS].data;
+    const int64_t(*segments)[SEGMENT_COLUMNS] = s->args->in[IN_SEGMENTS].data;
     int64_t        index = segment_of_task(segments, &task);
     const int64_t *segment = segments[index];
     int64_t        end = min_i64(segment[SEGMENT_NUMEL], (task + 1) * UPDATE_PER_TASK);
     uint64_t       key = update_key(s->args->in[IN_STEP].data, segment[SEGMENT_KEY]);
     (void)worker;
     for (int64_t first = task * UPDATE_PER_TASK; first < end; first += MOMENT_BLOCK)
-        update_block(s, MOMENT_FIRST(segment[SEGMENT_OFFSET], index) + first / MOMENT_BLOCK, segment[SEGMENT_OFFSET] + first, first,
-                     min_i64(MOMENT_BLOCK, end - first), segment[SEGMENT_DECAY] ? s->scalars.decay : 1.0f, key);
+        update_block(s, MOMENT_FIRST(segment[SEGMENT_OFFSET], index) + first / MOMENT_BLOCK, segment[SEGMENT_OFFSET] + first,
+                     segment[SEGMENT_FIRST] + first, min_i64(MOMENT_BLOCK, end - first), segment[SEGMENT_DECAY] ? s->scalars.decay : 1.0f,
+                     key);
 }
 
 static Status adamw_8bit_cpu(const KernelArgs *args)
@@ -138,7 +139,7 @@ static const AdamwAttrs adamw_8bit_clipped = {
                {DT_F32, 1, {1}}, \
                {DT_F32, 1, {HYPER_COUNT}}, \
                {DT_I64, 1, {STEP_COUNT}}, \
-               {DT_I64, 2, {segments, 4}}, \
+               {DT_I64, 2, {segments, SEGMENT_COLUMNS}}, \
                {DT_F32, master, {e}}}, \
         .attrs = &adamw_8bit_clipped, .tolerance = 1e-3, .int_range = { \
             [IN_M] = 256, \

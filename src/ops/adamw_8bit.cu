@@ -15,7 +15,7 @@ typedef struct Adamw8 {
     float         *m_scale, *v_scale;
     const float   *norm2, *loss, *hyper;
     const int64_t *step;
-    const int64_t (*segments)[4];
+    const int64_t (*segments)[SEGMENT_COLUMNS];
     int64_t    num_segments, num_blocks;
     AdamwAttrs attrs;
     bool       random_w;
@@ -142,7 +142,7 @@ static __device__ void update_block(const Adamw8 *a, const Shared *shared, const
     store_codes(a->v + at, fast, count, v_codes);
     if (a->master.data) store_some((float *)a->master.data + at, fast, count, w);
     if (a->random_w) {
-        uint64_t key = update_key(a->step, seg[SEGMENT_KEY]), quad = (uint64_t)(first + lane * WIDTH) / 4;
+        uint64_t key = update_key(a->step, seg[SEGMENT_KEY]), quad = (uint64_t)(seg[SEGMENT_FIRST] + first + lane * WIDTH) / 4;
 #pragma unroll
         for (int q = 0; q < WIDTH / 4; q++) {
             Philox4 draw = random_segment_quad(key, quad + (uint64_t)q);
@@ -185,7 +185,7 @@ static Status adamw_8bit_run(const KernelArgs *args)
     a.m_scale = (float *)in[IN_M_SCALE].data, a.v_scale = (float *)in[IN_V_SCALE].data;
     a.norm2 = (const float *)in[IN_NORM2].data, a.loss = (const float *)in[IN_LOSS].data, a.hyper = (const float *)in[IN_HYPER].data;
     a.step = (const int64_t *)in[IN_STEP].data;
-    a.segments = (const int64_t(*)[4])in[IN_SEGMENTS].data;
+    a.segments = (const int64_t(*)[SEGMENT_COLUMNS])in[IN_SEGMENTS].data;
     a.num_segments = in[IN_SEGMENTS].type.dim[0];
     a.num_blocks = in[IN_M_SCALE].type.dim[0];
     a.attrs = *attrs;

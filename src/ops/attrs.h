@@ -145,6 +145,15 @@ typedef struct AdamwAttrs {                                /* adamw, adamw_8bit 
     bool   stochastic;                                     /* bf16 weights without master: stochastic rounding */
 } AdamwAttrs;
 
+typedef struct RanksAttrs { /* gather, reduce_scatter */
+    int64_t ranks;          /* 1 */
+} RanksAttrs;
+
+typedef struct AllReduceAttrs {
+    int64_t ranks; /* 1 */
+    bool    max;   /* the largest; else the sum */
+} AllReduceAttrs;
+
 typedef struct StepScalarsAttrs {
     double beta1, beta2;
 } StepScalarsAttrs;
@@ -165,12 +174,20 @@ typedef struct NormuonUpdateAttrs {
     int64_t key;        /* names the parameter for random numbers: SEGMENT_KEY */
 } NormuonUpdateAttrs;
 
-/* segments (S,4) i64 of adamw: one trained parameter a row, sorted by offset; what lies between segments is padding. */
-enum { SEGMENT_OFFSET, SEGMENT_NUMEL, SEGMENT_DECAY /* 0 or 1 */, SEGMENT_KEY /* names it for random numbers */ };
+/* segments (S,SEGMENT_COLUMNS) i64 of adamw: one trained parameter a row, or a part of one, sorted by offset; what lies between segments
+ * is padding. */
+enum {
+    SEGMENT_OFFSET,
+    SEGMENT_NUMEL,
+    SEGMENT_DECAY, /* 0 or 1 */
+    SEGMENT_KEY,   /* names the parameter for random numbers */
+    SEGMENT_FIRST, /* the element of the parameter at which it begins */
+    SEGMENT_COLUMNS
+};
 
 /* Moments of 8 bits have a scale for each MOMENT_BLOCK elements, counted from the beginning of their segment: wherever a parameter
- * lies, its blocks are its own. Segment `index` at `offset` has them from MOMENT_FIRST(offset, index) on; E elements in S segments
- * have room for MOMENT_FIRST(E, S). */
+ * lies, its blocks are its own. A part of one begins with a block. Segment `index` at `offset` has them from MOMENT_FIRST(offset, index)
+ * on; E elements in S segments have room for MOMENT_FIRST(E, S). */
 enum { MOMENT_BLOCK = 256 };
 #define MOMENT_FIRST(offset, index) ((offset) / MOMENT_BLOCK + (index))
 

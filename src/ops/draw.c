@@ -59,10 +59,10 @@ static void draw_documents(const Node *node, const TensorType *type, int32_t *da
 }
 
 /* Parts of one size with a gap behind each but the last. */
-static void draw_segments(const Node *node, const TensorType *type, int64_t (*rows)[4])
+static void draw_segments(const Node *node, const TensorType *type, int64_t (*rows)[SEGMENT_COLUMNS])
 {
     for (int64_t s = 0, n = type->dim[0], each = type_numel(&node->in[0]->type) / n; s < n; s++) {
-        int64_t row[4] = {s * each, s + 1 < n ? each - 3 : each, s & 1, 100 + s};
+        int64_t row[SEGMENT_COLUMNS] = {s * each, s + 1 < n ? each - 3 : each, s & 1, 100 + s, 8 * s};
         memcpy(rows[s], row, sizeof row);
     }
 }

@@ -10,7 +10,7 @@ enum { TILES_PER_TASK = 16, UPDATE_PER_TASK = TILES_PER_TASK * TILE };
 /* The tasks of all segments of a flat run of `numel` elements. */
 NODISCARD static inline Status segments_tasks(const TensorView *table, int64_t numel, int64_t *out_tasks)
 {
-    const int64_t(*segments)[4] = table->data;
+    const int64_t(*segments)[SEGMENT_COLUMNS] = table->data;
     int64_t tasks = 0, end = 0;
     for (int64_t i = 0; i < table->type.dim[0]; i++) {
         int64_t first = segments[i][SEGMENT_OFFSET], count = segments[i][SEGMENT_NUMEL];
@@ -25,7 +25,7 @@ NODISCARD static inline Status segments_tasks(const TensorView *table, int64_t n
 }
 
 /* The index of the segment that the task is of; *task becomes its number within the segment. */
-static inline int64_t segment_of_task(const int64_t (*segments)[4], int64_t *task)
+static inline int64_t segment_of_task(const int64_t (*segments)[SEGMENT_COLUMNS], int64_t *task)
 {
     for (int64_t i = 0;; i++) {
         int64_t tasks = div_up(segments[i][SEGMENT_NUMEL], UPDATE_PER_TASK);
@@ -40,10 +40,11 @@ static inline uint64_t update_key(const int64_t *step, int64_t segment_key)
     return random_key(step[STEP_SEED], step[STEP_INDEX], RANDOM_ADAMW, segment_key);
 }
 
-/* Words of elements [first, first + count) of a segment; 4 divides first. See random_segment_quad. */
+/* Words of elements [first, first + count) of a parameter. See random_segment_quad. */
 static inline void update_random(uint32_t *random, uint64_t key, int64_t first, int64_t count)
 {
-    random_row(random, key, (uint32_t)(first / 4), (uint32_t)(first / 4 >> 32), 0, count);
+    for (; first % 4 && count > 0; first++, count--) *random++ = random_segment_quad(key, (uint64_t)first / 4).v[first % 4];
+    if (count > 0) random_row(random, key, (uint32_t)(first / 4), (uint32_t)(first / 4 >> 32), 0, count);
 }
 
 /* Elements [at, at + count) of a bf16 tensor, each with 16 bits of its random word. */

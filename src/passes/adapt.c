@@ -103,7 +103,7 @@ Status pass_adapt(PassContext *context, Graph **graph)
     FAIL_IF(lora->r < 1, ERR_INVALID, "lora_rank: %lld; expected at least 1", (long long)lora->r);
     FAIL_IF(!(lora->dropout >= 0 && lora->dropout < 1), ERR_INVALID, "lora_dropout: %g; expected 0 <= p < 1", lora->dropout);
     ProgramKind kind = context->program->spec.kind;
-    bool        training = kind == PROGRAM_MICRO_FIRST || kind == PROGRAM_MICRO_NEXT || kind == PROGRAM_CALIBRATE;
+    bool        training = program_trains(kind);
     char       *matched = arena_alloc(context->arena, (size_t)lora->num_targets + 1);
     for (Node *node = (*graph)->first, *next; node; node = next) {
         next = node->next;

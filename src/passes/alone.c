@@ -2,6 +2,7 @@
 #include "passes/alone.h"
 
 #include "ops/ops.h"
+#include "passes/layout.h"
 #include "passes/pass.h"
 
 #include <errno.h>
@@ -13,11 +14,13 @@
 typedef enum OptionKind {
     KIND_PROGRAM,
     KIND_INT,
+    KIND_SMALL, /* an int */
     KIND_FLOAT,
     KIND_BOOL,
     KIND_DTYPE,
     KIND_PARTS,
     KIND_FUSIONS,
+    KIND_OFFLOADS,
     KIND_TARGETS,
     KIND_OPTIMIZER,
     KIND_FORMAT
@@ -31,6 +34,7 @@ static const struct {
 } table[] = {
     {"program", KIND_PROGRAM, offsetof(CompileOptions, programs[0].kind)},
     {"batch", KIND_INT, offsetof(CompileOptions, programs[0].batch)},
+    {"chunk_bytes", KIND_INT, offsetof(CompileOptions, chunk_bytes)},
     {"cache_len", KIND_INT, offsetof(CompileOptions, cache_len)},
     {"fp32_grads", KIND_BOOL, offsetof(CompileOptions, fp32_grads)},
     {"fp8_amax_history", KIND_INT, offsetof(CompileOptions, precision.amax_history)},
@@ -44,12 +48,19 @@ static const struct {
     {"matmul_dtype", KIND_DTYPE, offsetof(CompileOptions, precision.forward)},
     {"moment_dtype", KIND_DTYPE, offsetof(CompileOptions, moment_dtype)},
     {"no_fuse", KIND_FUSIONS, offsetof(CompileOptions, no_fuse)},
+    {"offload", KIND_OFFLOADS, offsetof(CompileOptions, offload)},
     {"optimizer", KIND_OPTIMIZER, offsetof(CompileOptions, optimizer)},
+    {"piece_numel", KIND_INT, offsetof(CompileOptions, piece_numel)},
     {"quantise", KIND_FORMAT, offsetof(CompileOptions, weight_format)},
+    {"rank", KIND_SMALL, offsetof(CompileOptions, rank)},
     {"recompute", KIND_PARTS, offsetof(CompileOptions, recompute)},
     {"skip_quant_first_layers", KIND_INT, offsetof(CompileOptions, precision.skip_first)},
     {"skip_quant_last_layers", KIND_INT, offsetof(CompileOptions, precision.skip_last)},
     {"use_rslora", KIND_BOOL, offsetof(CompileOptions, lora.use_rslora)},
+    {"use_zero_copy", KIND_BOOL, offsetof(CompileOptions, zero_copy)},
+    {"whole_bytes", KIND_INT, offsetof(CompileOptions, whole_bytes)},
+    {"world", KIND_SMALL, offsetof(CompileOptions, world)},
+    {"zero_level", KIND_SMALL, offsetof(CompileOptions, zero_level)},
 };
 enum { NUM_OPTIONS = sizeof table / sizeof table[0], MAX_WHOLE = 1 << 20 };
 
@@ -85,11 +96,13 @@ static Status read_number(OptionKind kind, const char *text, void *out)
     double number;
     errno = 0;
     number = strtod(text, &end);
-    bool whole = kind == KIND_INT;
+    bool whole = kind != KIND_FLOAT;
     FAIL_IF(end == text || *end || errno, ERR_INVALID, "expected a number, found %s", text);
     FAIL_IF(whole && !(number >= 1 && number <= MAX_WHOLE && number == (double)(int64_t)number), ERR_INVALID,
             "expected a whole number from 1 to %d, found %s", MAX_WHOLE, text);
-    if (whole)
+    if (kind == KIND_SMALL)
+        *(int *)out = (int)number;
+    else if (whole)
         *(int64_t *)out = (int64_t)number;
     else
         *(double *)out = number;
@@ -110,12 +123,13 @@ static Status read_format(const char *text, const WeightFormat **out)
 
 static Status read_option(Arena *arena, OptionKind kind, const char *text, void *out)
 {
-    const char *programs[PROGRAM_KIND_COUNT], *parts[PART_COUNT], *fusions[FUSION_COUNT], *optimizers[OPTIMIZER_COUNT],
-        *yes_no[] = {"false", "true"};
+    const char *programs[PROGRAM_KIND_COUNT], *parts[PART_COUNT], *fusions[FUSION_COUNT], *offloads[OFFLOAD_COUNT],
+        *optimizers[OPTIMIZER_COUNT], *yes_no[] = {"false", "true"};
     int index = 0;
     for (int i = 0; i < PROGRAM_KIND_COUNT; i++) programs[i] = program_kind_name((ProgramKind)i);
     for (int i = 0; i < PART_COUNT; i++) parts[i] = part_name((Part)i);
     for (int i = 0; i < FUSION_COUNT; i++) fusions[i] = fusion_name((Fusion)i);
+    for (int i = 0; i < OFFLOAD_COUNT; i++) offloads[i] = offload_name((Offload)i);
     for (int i = 0; i < OPTIMIZER_COUNT; i++) optimizers[i] = optimizer_name((OptimizerKind)i);
     switch (kind) {
     case KIND_PROGRAM:
@@ -123,6 +137,7 @@ static Status read_option(Arena *arena, OptionKind kind, const char *text, void 
         *(ProgramKind *)out = (ProgramKind)index;
         break;
     case KIND_INT:
+    case KIND_SMALL:
     case KIND_FLOAT:
         return read_number(kind, text, out);
     case KIND_BOOL:
@@ -136,6 +151,8 @@ static Status read_option(Arena *arena, OptionKind kind, const char *text, void 
         return read_bits(arena, "part", text, parts, PART_COUNT, out);
     case KIND_FUSIONS:
         return read_bits(arena, "fusion", text, fusions, FUSION_COUNT, out);
+    case KIND_OFFLOADS:
+        return read_bits(arena, "offload", text, offloads, OFFLOAD_COUNT, out);
     case KIND_TARGETS: {
         const char **words;
         LoraOptions *lora = out;

@@ -6,8 +6,8 @@
 
 /* The wanted output of each kind; all others go, and with them what only they need. */
 static const char *const wanted[PROGRAM_KIND_COUNT] = {
-    [PROGRAM_MICRO_FIRST] = "loss", [PROGRAM_MICRO_NEXT] = "loss", [PROGRAM_CALIBRATE] = "loss",
-    [PROGRAM_EVAL] = "losses",      [PROGRAM_PREFILL] = "logits",  [PROGRAM_DECODE] = "logits",
+    [PROGRAM_MICRO_FIRST] = "loss", [PROGRAM_MICRO_NEXT] = "loss", [PROGRAM_MICRO_ONLY] = "loss", [PROGRAM_MICRO_LAST] = "loss",
+    [PROGRAM_CALIBRATE] = "loss",   [PROGRAM_EVAL] = "losses",     [PROGRAM_PREFILL] = "logits",  [PROGRAM_DECODE] = "logits",
 };
 
 /* One rotary table serves all programs of the session. */

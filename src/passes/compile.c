@@ -3,6 +3,7 @@
 #include "passes/compile.h"
 
 #include "ops/ops.h"
+#include "passes/layout.h"
 #include "passes/pass.h"
 
 #include <string.h>
@@ -60,6 +61,8 @@ Status plan_start(Arena *arena, const CompileOptions *options, Device *device, P
     Plan *plan = arena_new(arena, Plan);
     plan->arena = arena;
     plan->optimizer = optimizer_name(options->optimizer);
+    plan->rank = options->rank;
+    plan->world = options->world;
     TRY(device->api->facts(device, &plan->facts));
     device_use_rates(&plan->facts);
     *out_plan = plan;
@@ -74,10 +77,15 @@ CompileOptions compile_defaults(void)
         .master_dtype = DT_F32,
         .moment_dtype = DT_F32,
         .lora = {.r = 16, .alpha = 32},
+        .world = 1,
+        .zero_level = DIVIDE_STATES,
+        .whole_bytes = 512 << 10,
+        .chunk_bytes = 32 << 20,
         .beta1 = 0.9,
         .beta2 = 0.999,
         .adam_eps = 1e-8,
         .max_grad_norm = 1.0,
+        .piece_numel = 32 << 20,
         .train_base = true,
         .normuon = normuon_defaults(),
         .precision = {.amax_history = 1024, .fp4_hadamard = true, .fp4_four_six = true},
@@ -94,6 +102,11 @@ void compile_add_training(CompileOptions *options, int64_t batch, int64_t seq)
 {
     compile_add(options, PROGRAM_MICRO_FIRST, batch, seq);
     compile_add(options, PROGRAM_MICRO_NEXT, batch, seq);
+    if (options->world > 1) {
+        compile_add(options, PROGRAM_MICRO_ONLY, batch, seq);
+        compile_add(options, PROGRAM_MICRO_LAST, batch, seq);
+        compile_add(options, PROGRAM_GATHER, 0, 0);
+    }
     compile_add(options, PROGRAM_OPTIMIZER, 0, 0);
 }
 
@@ -176,9 +189,9 @@ Status compile_plan(Arena *arena, const IrModule *module, const JsonValue *confi
                            .device = device,
                            .plan = plan};
     TRY(add_programs(plan, options));
-    const uint32_t update = 1u << PROGRAM_OPTIMIZER, load = 1u << PROGRAM_LOAD, model = ~(update | load);
-    /* The optimizer's graph is made from the layout of the trained parameters, that of loading from all weights and master copies, and
-     * from the room that the others leave it. */
+    const uint32_t update = 1u << PROGRAM_OPTIMIZER | 1u << PROGRAM_GATHER, load = 1u << PROGRAM_LOAD, model = ~(update | load);
+    /* The optimizer's graph, and that of gathering, are made from the layout of the trained parameters, that of loading from all weights
+     * and master copies, and from the room that the others leave it. */
     TRY(schedule_programs(&context, model));
     TRY(schedule_programs(&context, update));
     TRY(place_programs(&context, model | update));

@@ -45,6 +45,15 @@ typedef struct PrecisionOptions {
     bool    fp4_four_six;          /* a block's largest element becomes 4 or 6 */
 } PrecisionOptions;
 
+/* What waits in pinned memory of the host, in place of the device's. */
+typedef enum Offload {
+#define OFFLOAD(id, name, help) OFFLOAD_##id,
+#include "passes/offload.def"
+#undef OFFLOAD
+    OFFLOAD_COUNT
+} Offload;
+const char *offload_name(Offload offload);
+
 enum { MAX_PROGRAMS = 32 };
 
 typedef struct CompileOptions {
@@ -59,8 +68,15 @@ typedef struct CompileOptions {
     uint32_t            recompute;   /* bit per Part */
     uint32_t            no_fuse;     /* bit per Fusion: switched off */
     int64_t             head_chunks; /* pieces of the head's rows at the least (ops/lm_head_chunks.h) */
+    uint32_t            offload;     /* bit per Offload */
+    bool                zero_copy;   /* updates read and write states in the host's memory themselves */
+    int64_t             piece_numel; /* elements that are updated at a time of what waits there, unless a parameter has more */
     LoraOptions         lora;
-    const WeightFormat *weight_format;                           /* of the frozen matrices of blocks; NULL: model_dtype */
+    int                 rank, world;   /* of so many ranks that train one model this one is compiled for */
+    int                 zero_level;    /* 1 to 3: what is divided among them at most (Division); with one rank nothing is */
+    int64_t             whole_bytes;   /* weights of fewer bytes stay whole on each rank */
+    int64_t             chunk_bytes;   /* of weights or gradients that cross between ranks at once, where there is a choice */
+    const WeightFormat *weight_format; /* of the frozen matrices of blocks; NULL: model_dtype */
     bool (*keeps_format)(const void *model, const Param *param); /* which of them; NULL: all */
     const void      *keeps_format_model;
     OptimizerKind    optimizer;
@@ -78,8 +94,8 @@ typedef struct CompileOptions {
 
 /* Without programs. */
 CompileOptions compile_defaults(void);
-/* Asks for one program more (but not PROGRAM_LOAD, which is always there), or for those of a training step: both micro-steps and the
- * optimizer's. */
+/* Asks for one program more (but not PROGRAM_LOAD, which is always there), or for those of a training step: all micro-steps and the
+ * optimizer's; with several ranks, said before, also the one that gathers. */
 void compile_add(CompileOptions *options, ProgramKind kind, int64_t batch, int64_t seq);
 void compile_add_training(CompileOptions *options, int64_t batch, int64_t seq);
 /* Takes back all programs of a kind. */

@@ -17,14 +17,20 @@ enum {
     BLOCK = 64,            /* a piece has a multiple of so many elements, but the last of a parameter */
 };
 
+/* Rows of which a piece has a multiple. */
+static int64_t least_rows(int64_t cols)
+{
+    return cols % BLOCK ? BLOCK : 1;
+}
+
 /* Rows of a piece. */
 static int64_t rows_of(const Plan *plan, int64_t cols)
 {
     int64_t bytes = plan->region_bytes[SPACE_DEVICE][REGION_ACTIVATIONS], part = dtype_bytes(DT_F32, plan->total_numel) / MOST_PIECES;
     if (bytes < part) bytes = part;
     if (bytes > MOST_BYTES) bytes = MOST_BYTES;
-    int64_t least = cols % BLOCK ? BLOCK : 1, rows = bytes / dtype_bytes(DT_F32, cols) / least * least;
-    return rows < least ? least : rows;
+    int64_t few = least_rows(cols), rows = bytes / dtype_bytes(DT_F32, cols) / few * few;
+    return rows < few ? few : rows;
 }
 
 /* Makes the elements of `kept` from `first` on of what arrives. */
@@ -38,11 +44,26 @@ static Status keep_piece(Graph *graph, Value *staged, Value *kept, int64_t first
     return OK;
 }
 
+/* Makes the same of elements [lo, hi) of the parameter, of which elements from `first` on arrive. */
+static Status keep_part(Graph *graph, Value *staged, int64_t first, int64_t lo, int64_t hi, Value *kept, int64_t at)
+{
+    TensorType type = type_make(staged->type.dtype, 1, hi - lo);
+    Value     *part = staged;
+    if (hi - lo < type_numel(&staged->type)) {
+        part = graph_add_value(graph, VALUE_STAGED, arena_printf(graph->arena, "part.%s", staged->name), &type);
+        value_place_in(part, staged, lo - first);
+    }
+    return keep_piece(graph, part, kept, at);
+}
+
 /* The value of the plan, once in the graph. */
 static Value *lasting(Graph *graph, const PlanEntry *entry, ValueKind kind)
 {
     Value *value = graph_find(graph, entry->name);
-    return value ? value : graph_add_value(graph, kind, entry->name, &entry->type);
+    if (value) return value;
+    value = graph_add_value(graph, kind, entry->name, &entry->type);
+    value->space = entry->place.space;
+    return value;
 }
 
 /* A weight of which something is made once all of it is there, found by a parameter that it consists of. */
@@ -95,17 +116,42 @@ static Value *add_arrival(Plan *plan, Graph *graph, const Param *param, int64_t 
     return staged;
 }
 
+static bool is_divided(const Plan *plan, const char *name, const TensorType *whole)
+{
+    return plan_held(plan, name).numel < type_numel(whole);
+}
+
+/* What is made of a parameter is kept under this name; where ranks divide that, this rank's piece of it. */
+static Status keep_made(const Plan *plan, Graph *graph, Value *made, const char *name)
+{
+    PlanPiece  held = plan_held(plan, name);
+    TensorType type = type_make(made->type.dtype, 1, held.numel);
+    Node      *node;
+    CHECK(held.value);
+    if (!is_divided(plan, name, &made->type)) {
+        value_place_in(made, lasting(graph, plan_find(plan, name), VALUE_PARAM), 0);
+        return OK;
+    }
+    Value *whole = graph_add_value(graph, VALUE_STAGED, arena_printf(graph->arena, "made.%s", name), &made->type);
+    Value *all = graph_add_value(graph, VALUE_STAGED, arena_printf(graph->arena, "made.%s.all", name), &made->type);
+    value_place_in(all, whole, 0);
+    value_place_in(made, all, 0);
+    if (!held.numel) return OK;
+    Value *piece = graph_add_value(graph, VALUE_STAGED, arena_printf(graph->arena, "made.%s.piece", name), &type);
+    value_place_in(piece, whole, held.first);
+    TRY(graph_add_node(graph, &op_copy, NULL, "kept", &piece, 1, ~0u, &node));
+    value_place_in(node->out[0], lasting(graph, plan_find(plan, name), VALUE_PARAM), 0);
+    return OK;
+}
+
 static Status load_quantised(Plan *plan, Graph *graph, const Param *param, const Waiting *all)
 {
     const WeightFormat *format = param->format;
     Value              *staged = add_arrival(plan, graph, param, 0, param->type.dim[0]);
     Node               *node;
     TRY(graph_add_node(graph, format->quantise, format->attrs, "kept", &staged, 1, ~0u, &node));
-    for (int k = 0; k < format->num_parts; k++) {
-        const PlanEntry *entry = plan_find(plan, weight_part_name(graph->arena, format, param->name, k));
-        CHECK(entry);
-        value_place_in(node->out[k], lasting(graph, entry, VALUE_PARAM), 0);
-    }
+    for (int k = 0; k < format->num_parts; k++)
+        TRY(keep_made(plan, graph, node->out[k], weight_part_name(graph->arena, format, param->name, k)));
     const Waiting *waiting = &all[plan_find(plan, weight_part_name(graph->arena, format, param->name, 0)) - plan->entries];
     return waiting->tiled && --*waiting->missing == 0 ? turn_tiles(plan, graph, waiting->tiled, node) : OK;
 }
@@ -124,7 +170,10 @@ static Value *whole_weight(const Plan *plan, Graph *graph, const ScaledTensor *s
     TensorType       type = entry->type;
     Value           *value = graph_find(graph, name);
     type.dtype = dtype;
-    return value ? value : graph_add_value(graph, name == scaled->name ? VALUE_PARAM : VALUE_STAGED, name, &type);
+    if (value) return value;
+    value = graph_add_value(graph, name == scaled->name ? VALUE_PARAM : VALUE_STAGED, name, &type);
+    value->space = name == scaled->name ? entry->place.space : SPACE_DEVICE;
+    return value;
 }
 
 /* Once all of a weight is there: its codes by a scale of its own. */
@@ -170,18 +219,44 @@ static Codes *find_codes(Arena *arena, const Plan *plan)
 /* The value that pieces of a parameter are kept in. Of one that gets codes it is a member of the whole weight, which is read then. */
 static Value *kept_value(const Plan *plan, Graph *graph, const Param *param, const Codes *codes)
 {
-    if (!codes->scaled) return graph_add_value(graph, VALUE_PARAM, param->name, &param->type);
-    const PlanEntry *all = plan_find(plan, codes->scaled->name), *part = plan_find(plan, param->name);
+    const PlanEntry *part = plan_find(plan, param->name);
+    if (!codes->scaled) return lasting(graph, part, VALUE_PARAM);
+    const PlanEntry *all = plan_find(plan, codes->scaled->name);
     Value           *whole = whole_weight(plan, graph, codes->scaled, param->type.dtype);
     Value           *member = graph_add_value(graph, whole->kind, arena_printf(graph->arena, "kept.%s", param->name), &param->type);
     value_place_in(member, whole, (part->place.offset - all->place.offset) / dtype_bytes(all->type.dtype, 1));
     return member;
 }
 
+static int64_t least(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+/* Of a parameter that ranks divide, the rows arrive that hold something of this rank's. */
+static Status load_piece(Plan *plan, Graph *graph, const Param *param, PlanPiece own)
+{
+    int64_t          cols = type_numel(&param->type) / param->type.dim[0], rows = rows_of(plan, cols), at, end = own.first + own.numel;
+    int64_t          row = own.first / cols / least_rows(cols) * least_rows(cols), last = own.numel ? (end + cols - 1) / cols : row;
+    const PlanEntry *master = plan_master(plan, param, &at);
+    Value           *share = own.numel ? lasting(graph, plan_find(plan, own.value), VALUE_PARAM) : NULL;
+    for (; row < last; row += rows) {
+        Value  *staged = add_arrival(plan, graph, param, row, least(rows, param->type.dim[0] - row));
+        int64_t first = row * cols, lo = own.first > first ? own.first : first, hi = least(end, first + type_numel(&staged->type));
+        TRY(keep_part(graph, staged, first, lo, hi, share, own.at + lo - own.first));
+        if (master) TRY(keep_part(graph, staged, first, lo, hi, lasting(graph, master, VALUE_STATE), own.at + lo - own.first));
+    }
+    return OK;
+}
+
 static Status load_param(const CompileOptions *options, Plan *plan, Graph *graph, Param *param, const Codes *all_codes,
                          const Waiting *waiting)
 {
+    int           index;
+    const Bucket *bucket = plan_bucket(plan, param, &index);
     if (param->format) return load_quantised(plan, graph, param, waiting);
+    if (bucket && plan->world > 1) return load_piece(plan, graph, param, plan_owned(plan, bucket, index));
+    if (is_divided(plan, param->name, &param->type)) return load_piece(plan, graph, param, plan_held(plan, param->name));
     const Codes     *codes = &all_codes[plan_find(plan, param->name) - plan->entries];
     int64_t          numel = type_numel(&param->type), cols = numel / param->type.dim[0], rows = rows_of(plan, cols), at = 0;
     const PlanEntry *master = plan_master(plan, param, &at);

@@ -1,6 +1,6 @@
 /* optimise: the optimizer's program over flat buffers. One node a bucket takes the norm of its gradients; its rule updates its
- * weights. Clipping and the finite check are inside the update, so that a bad step touches nothing: every bucket sees the norm of
- * all gradients. */
+ * weights (updates.c). Clipping and the finite check are inside the update, so that a bad step touches nothing: every bucket sees the norm
+ * of all gradients. */
 #include "ops/fp8.h"
 #include "ops/ops.h"
 #include "ops/step_scalars.h"
@@ -29,6 +29,39 @@ static Status norm_of(const Plan *plan, Graph *graph, Value *const *grads, Value
     return OK;
 }
 
+/* Loss and norm are of all ranks from here on: each adds up what all had, in the order of ranks. */
+static Status add_ranks(Update *update)
+{
+    enum { LOSS, NORM2, COUNT };
+    Graph       *graph = update->graph;
+    int64_t      ranks = update->plan->world;
+    RanksAttrs   attrs = {.ranks = ranks};
+    ReshapeAttrs dims = {.ndim = 2, .d0 = ranks, .d1 = COUNT};
+    Value       *own[] = {update->loss, update->norm2}, *all[COUNT], *mine, *sums, *to;
+    Node        *node;
+    mine = flat_value(graph, VALUE_STATE, "rank.sums", DT_F32, COUNT);
+    sums = flat_value(graph, VALUE_STATE, "sums", DT_F32, COUNT);
+    to = flat_value(graph, VALUE_STATE, "sums.all", DT_F32, COUNT);
+    value_place_in(to, sums, 0);
+    for (int i = 0; i < COUNT; i++) {
+        static const char *const names[] = {"rank.loss", "rank.norm2", "sums.loss", "sums.norm2"};
+        Value                   *part = flat_value(graph, VALUE_STATE, names[i], DT_F32, 1);
+        value_place_in(part, mine, i);
+        TRY(graph_add_node(graph, &op_copy, NULL, names[i], &own[i], 1, ~0u, &node));
+        value_place_in(node->out[0], part, 0);
+        all[i] = flat_value(graph, VALUE_STATE, names[COUNT + i], DT_F32, 1);
+        value_place_in(all[i], sums, i);
+    }
+    TRY(graph_add_node(graph, &op_gather, &attrs, "ranks", &mine, 1, ~0u, &node));
+    node->stream = STREAM_COMM;
+    TRY(graph_add_node(graph, &op_reshape, &dims, "ranks", &node->out[0], 1, ~0u, &node));
+    TRY(graph_add_node(graph, &op_col_sum, NULL, "sums", &node->out[0], 1, ~0u, &node));
+    value_place_in(node->out[0], to, 0);
+    update->loss = all[LOSS];
+    update->norm2 = all[NORM2];
+    return OK;
+}
+
 /* Whether the step counts, and the scalars of all buckets' updates. */
 static Status begin_step(Update *update, Value **out_applied, Value **out_count)
 {
@@ -43,15 +76,16 @@ static Status begin_step(Update *update, Value **out_applied, Value **out_count)
     return OK;
 }
 
-static Status update_bucket(Update *update, const Bucket *bucket, Value *grads)
+/* The largest of all ranks. */
+static Status add_largest(const Plan *plan, Graph *graph, Value **now)
 {
-    update->bucket = bucket;
-    update->weights = flat_value(update->graph, VALUE_PARAM, bucket->weights, bucket->weight, bucket->numel);
-    update->grads = grads;
-    for (int k = 0; k < bucket->num_states; k++)
-        update->state[k] =
-            flat_value(update->graph, VALUE_STATE, bucket->states[k].value, bucket->states[k].dtype, bucket->states[k].numel);
-    return bucket->rule->emit(update);
+    AllReduceAttrs attrs = {.ranks = plan->world, .max = true};
+    Node          *node;
+    if (plan->world == 1) return OK;
+    TRY(graph_add_node(graph, &op_all_reduce, &attrs, "fp8.now", now, 1, ~0u, &node));
+    node->stream = STREAM_COMM;
+    *now = node->out[0];
+    return OK;
 }
 
 /* The scales of the next step, from what this one's programs recorded. */
@@ -68,7 +102,9 @@ static Status update_scales(const Update *update, Value *applied, Value *count)
     for (int i = 0; i < num; i++) numbers[i] = fp8_most(plan->scaled[i].dtype);
     Value *most = flat_value(graph, VALUE_CONST, "fp8.most", DT_F32, num);
     most->const_data = numbers;
-    Value *in[] = {flat_value(graph, VALUE_STATE, PRECISION_NOW, DT_F32, num),
+    Value *now = flat_value(graph, VALUE_STATE, PRECISION_NOW, DT_F32, num);
+    TRY(add_largest(plan, graph, &now));
+    Value *in[] = {now,
                    graph_add_value(graph, VALUE_STATE, PRECISION_HISTORY, &history),
                    graph_add_value(graph, VALUE_STATE, PRECISION_SCALES, &scales),
                    most,
@@ -94,7 +130,7 @@ Status pass_optimise(PassContext *context, Graph **out_graph)
     FAIL_IF(!plan->num_trained, ERR_INVALID, "nothing to train: no parameter is trained");
     Value **grads = arena_array(context->arena, Value *, plan->num_buckets);
     for (int i = 0; i < plan->num_buckets; i++)
-        grads[i] = flat_value(graph, VALUE_GRAD, plan->buckets[i].grads, plan->buckets[i].grad, plan->buckets[i].numel);
+        grads[i] = flat_value(graph, VALUE_GRAD, plan->buckets[i].grad_share, plan->buckets[i].grad, plan->buckets[i].share_numel);
     Update update = {.options = context->options,
                      .plan = plan,
                      .graph = graph,
@@ -102,9 +138,10 @@ Status pass_optimise(PassContext *context, Graph **out_graph)
                      .step = flat_value(graph, VALUE_INPUT, "step", DT_I64, STEP_COUNT)};
     Value *applied, *count;
     TRY(norm_of(plan, graph, grads, &update.norm2));
+    if (plan->world > 1) TRY(add_ranks(&update));
     TRY(begin_step(&update, &applied, &count));
     TRY(update_scales(&update, applied, count));
-    for (int i = 0; i < plan->num_buckets; i++) TRY(update_bucket(&update, &plan->buckets[i], grads[i]));
+    TRY(optimizer_updates(&update, grads));
     TRY(add_result(&update, applied));
     graph_add_output(graph, "loss", update.loss);
     graph_add_output(graph, "norm2", update.norm2);

@@ -31,14 +31,14 @@ static DType dtype_of_moments(const CompileOptions *options)
     return options->moment_dtype;
 }
 
-/* Which elements of the bucket are which parameter, for ops that update all of it at once. */
+/* Which elements are which parameter, for ops that update many at once. */
 static Value *segments_of(const Update *u)
 {
     int         index = (int)(u->bucket - u->plan->buckets);
-    TensorType  type = type_make(DT_I64, 2, (int64_t)u->bucket->count, (int64_t)4);
+    TensorType  type = type_make(DT_I64, 2, (int64_t)u->num_segments, (int64_t)SEGMENT_COLUMNS);
     const char *name = index ? arena_printf(u->graph->arena, "segments.%d", index + 1) : "segments";
     Value      *table = graph_add_value(u->graph, VALUE_CONST, name, &type);
-    table->const_data = u->plan->segments + u->bucket->first;
+    table->const_data = u->segments;
     return table;
 }
 
@@ -112,48 +112,29 @@ static const OptimizerRule rule_adamw_8bit = {
 
 /* ---- normuon ---- */
 
-/* A parameter's part of a flat value. */
-static Value *part_of(const Update *u, Value *flat, const Param *param, int64_t at, const TensorType *dims)
+static Status normuon_emit_one(const Update *u)
 {
-    TensorType type = *dims;
-    type.dtype = flat->type.dtype;
-    Value *part = graph_add_value(u->graph, flat->kind, arena_printf(u->graph->arena, "%s.%s", flat->name, param->name), &type);
-    value_place_in(part, flat, at);
-    return part;
-}
-
-static Status normuon_one(const Update *u, const NormuonOptions *options, int index)
-{
+    NormuonOptions      options = u->options->normuon;
     const NormuonShared shared = {u->norm2, u->loss, u->hyper, u->step};
-    const Param        *param = u->plan->trained_params[u->bucket->first + index];
-    const int64_t      *segment = u->plan->segments[u->bucket->first + index];
-    const BucketState  *rows = &u->bucket->states[1];
-    TensorType          of_rows = state_type(rows, param);
-    int64_t             at = segment[SEGMENT_OFFSET];
-    NormuonMatrix       matrix = {.w = part_of(u, u->weights, param, at, &param->type),
-                                  .g = part_of(u, u->grads, param, at, &param->type),
-                                  .m = part_of(u, u->state[0], param, at, &param->type),
-                                  .v = part_of(u, u->state[1], param, rows->at[index], &of_rows),
-                                  .master = copy_of(u) ? part_of(u, copy_of(u), param, at, &param->type) : NULL,
+    const int64_t      *segment = u->segments[0];
+    NormuonMatrix       matrix = {.w = u->weights,
+                                  .g = u->grads,
+                                  .m = u->state[0],
+                                  .v = u->state[1],
+                                  .master = copy_of(u),
                                   .weight_decay = segment[SEGMENT_DECAY] ? u->options->weight_decay : 0,
                                   .key = segment[SEGMENT_KEY]};
-    return normuon_emit(u->graph, options, &shared, &matrix);
-}
-
-static Status normuon_emit_all(const Update *u)
-{
-    NormuonOptions options = u->options->normuon;
     options.compute_dtype = u->bucket->weight;
     options.max_grad_norm = u->options->max_grad_norm;
-    for (int i = 0; i < u->bucket->count; i++) TRY(normuon_one(u, &options, i));
-    return OK;
+    return normuon_emit(u->graph, &options, &shared, &matrix);
 }
 
 static const OptimizerRule rule_normuon = {
     .name = "normuon",
     .states = {{.name = "momentum", .extent = STATE_ELEMENTS, .dtype = dtype_of_moments},
                {.name = "row_v", .extent = STATE_ROWS, .dtype = fp32}},
-    .emit = normuon_emit_all,
+    .whole = true,
+    .emit = normuon_emit_one,
 };
 
 /* ---- the choice ---- */

@@ -3,16 +3,19 @@
  * optimizer is a line in optimizers.def, and its choice and rules in optimizers.c. */
 #pragma once
 
+#include "ops/attrs.h"
 #include "passes/compile.h"
 
-/* What the update of a bucket is made from. */
+/* What the update of a bucket, or of some of its parameters, is made from. */
 typedef struct Update {
     const CompileOptions *options;
     const Plan           *plan;
     const Bucket         *bucket;
-    Graph                *graph;
-    Value                *weights, *grads, *state[BUCKET_MAX_STATES]; /* flat */
-    Value                *norm2, *loss, *hyper, *step;                /* of all buckets */
+    const int64_t (*segments)[SEGMENT_COLUMNS]; /* what of which parameters, from the beginning of `weights` */
+    int    num_segments;
+    Graph *graph;
+    Value *weights, *grads, *state[BUCKET_MAX_STATES]; /* flat; of a whole parameter in its dims */
+    Value *norm2, *loss, *hyper, *step;                /* of all buckets */
 } Update;
 
 typedef struct StateRule {
@@ -27,6 +30,7 @@ typedef struct OptimizerRule {
     const char *name;
     StateRule   states[BUCKET_MAX_STATES - 1]; /* one without name ends it; a wider copy of the weights comes after them */
     Status (*emit)(const Update *update);
+    bool whole; /* it updates one whole parameter at a time: each belongs to one rank */
 } OptimizerRule;
 
 enum { OPTIMIZER_MAX_RULES = 4 }; /* of one optimizer */
@@ -38,5 +42,7 @@ enum { OPTIMIZER_MAX_RULES = 4 }; /* of one optimizer */
 
 /* The rule for a parameter that is placed by itself: one, or the packed memory of several. */
 const OptimizerRule *optimizer_rule(const CompileOptions *options, const Value *whole);
+/* The nodes of all updates (passes/updates.c): `update` says what they share. */
+NODISCARD Status optimizer_updates(const Update *update, Value *const *grads);
 /* Fills in names, dtypes and extents of the states of the bucket's rule. */
 void optimizer_states(const CompileOptions *options, Bucket *bucket);

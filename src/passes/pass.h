@@ -34,11 +34,6 @@ NODISCARD Status pass_run(PassContext *context, int index);
 /* An empty plan for this device. */
 NODISCARD Status plan_start(Arena *arena, const CompileOptions *options, Device *device, Plan **out_plan);
 
-/* ---- the layout that programs share (passes/place.c) ---- */
-
-/* Fixes where parameters, gradients and the like of this graph lie, so far as no earlier program did. */
-NODISCARD Status layout_add(Plan *plan, const CompileOptions *options, const Graph *graph);
-
 /* How often each fusion fired in the graph being compiled: for tests (counts[FUSION_COUNT]). */
 NODISCARD Status fuse_graph(Graph *graph, uint32_t no_fuse, int counts[FUSION_COUNT]);
 

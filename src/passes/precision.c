@@ -163,7 +163,7 @@ static Status add_quantise(Precision *p, Value *value, int number, Node *reader,
 
 static bool is_training(const Precision *p)
 {
-    return p->kind == PROGRAM_MICRO_FIRST || p->kind == PROGRAM_MICRO_NEXT || p->kind == PROGRAM_CALIBRATE;
+    return program_trains(p->kind);
 }
 
 /* A scale of its own for what no earlier step has measured. */
@@ -241,7 +241,7 @@ static Status quantise_weight(Precision *p, Value *weight, Node *reader)
         use_frozen(p, weight);
         return OK;
     }
-    if (p->kind == PROGRAM_MICRO_NEXT) {
+    if (program_accumulates(p->kind)) {
         if (p->forward) p->codes[weight->id] = lasting_codes(p, weight, false);
         if (turned) p->turned[weight->id] = lasting_codes(p, weight, true);
         return OK;
@@ -382,8 +382,8 @@ Status pass_precision(PassContext *context, Graph **graph_ref)
     if (!p.forward && !(p.backward && is_training(&p))) return OK;
     TRY(check_device(&context->plan->facts));
     TRY(precision_tiles(context, graph));
-    bool trains =
-        is_training(&p) || compile_spec(context->options, PROGRAM_MICRO_FIRST) || compile_spec(context->options, PROGRAM_MICRO_NEXT);
+    bool trains = is_training(&p);
+    for (int i = 0; i < context->options->num_programs; i++) trains = trains || program_is_micro(context->options->programs[i].kind);
     p.codes_alone = p.forward && (p.backward || !trains);
     layers_find(&p.layers, graph, options);
     start(&p);

@@ -48,7 +48,7 @@ static void work_at(const Nvfp4 *p, const Value *value, Node *reader)
 
 static bool is_training(const Nvfp4 *p)
 {
-    return p->kind == PROGRAM_MICRO_FIRST || p->kind == PROGRAM_MICRO_NEXT;
+    return program_is_micro(p->kind);
 }
 
 /* Whether there are whole blocks in both directions. */
@@ -145,7 +145,7 @@ static Status round_weight(const Nvfp4 *p, Node *reader)
     Value     *weight = reader->in[1], *parts[NUM_PARTS];
     Made      *made = &p->made[weight->id];
     Nvfp4Attrs attrs = {.two_d = true, .four_six = p->options->fp4_four_six};
-    bool       is_made = p->kind == PROGRAM_MICRO_NEXT;
+    bool       is_made = program_accumulates(p->kind), is_new = false;
     if (!made->along) {
         if (!is_made) TRY(quantise(p, weight, reader, &attrs, parts));
         for (int k = 0; k < NUM_PARTS && is_training(p); k++) {
@@ -154,9 +154,10 @@ static Status round_weight(const Nvfp4 *p, Node *reader)
                 parts[k] = lasting;
             else
                 value_place_in(parts[k], lasting, 0);
-            if (p->kind == PROGRAM_MICRO_FIRST) p->plan->fp4_bytes += type_bytes(&lasting->type);
+            is_new = !plan_find(p->plan, lasting->name); /* else counted with an earlier program */
+            if (is_new) p->plan->fp4_bytes += type_bytes(&lasting->type);
         }
-        p->plan->num_fp4 += p->kind == PROGRAM_MICRO_FIRST;
+        p->plan->num_fp4 += is_new;
         TRY(dequantise(p, weight, parts, reader, false, NODE_AT_USE, &made->along));
     }
     node_set_input(reader, 1, made->along);

@@ -1,7 +1,6 @@
 /* Waits from the graph, clocks from waits, and the check of both against bytes. */
 #include "run/order.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 /* The last touch of a stretch of a root value's memory, by one stream if it reads. */
@@ -118,11 +117,6 @@ static void touch_outputs(Order *order, const Graph *graph)
     }
 }
 
-static int by_index(const void *a, const void *b)
-{
-    return *(const int *)a - *(const int *)b;
-}
-
 static void read_streams(Order *order, const Graph *graph)
 {
     int index = 0;
@@ -133,16 +127,15 @@ static void read_streams(Order *order, const Graph *graph)
     }
 }
 
+/* A launch that makes several values is there once. */
 static void find_makers(Order *order, Arena *arena, const Graph *graph)
 {
+    bool *makes = arena_array(arena, bool, order->count + 1);
+    for (int i = 0; i < graph->num_values; i++)
+        if (graph->values[i]->kind == VALUE_ACTIVATION && order->life[i].first >= 0) makes[order->life[i].first] = true;
     for (int s = 0; s < STREAM_COUNT; s++) order->makers[s] = arena_array(arena, int, order->count + 1);
-    for (int i = 0; i < graph->num_values; i++) {
-        const Value *value = graph->values[i];
-        int          first = order->life[i].first;
-        if (value->kind == VALUE_ACTIVATION && first >= 0)
-            order->makers[order->stream[first]][order->num_makers[order->stream[first]]++] = first;
-    }
-    for (int s = 0; s < STREAM_COUNT; s++) qsort(order->makers[s], (size_t)order->num_makers[s], sizeof(int), by_index);
+    for (int i = 0; i < order->count; i++)
+        if (makes[i]) order->makers[order->stream[i]][order->num_makers[order->stream[i]]++] = i;
 }
 
 static int count_launches(const Graph *graph)

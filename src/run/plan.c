@@ -17,9 +17,24 @@ const char *region_name(Region region)
 
 const char *program_kind_name(ProgramKind kind)
 {
-    static const char *const names[PROGRAM_KIND_COUNT] = {"micro_first", "micro_next", "optimizer", "calibrate",
-                                                          "eval",        "prefill",    "decode",    "load"};
+    static const char *const names[PROGRAM_KIND_COUNT] = {"micro_first", "micro_next", "micro_only", "micro_last", "optimizer", "gather",
+                                                          "calibrate",   "eval",       "prefill",    "decode",     "load"};
     return names[kind];
+}
+
+bool program_is_micro(ProgramKind kind)
+{
+    return kind == PROGRAM_MICRO_FIRST || kind == PROGRAM_MICRO_NEXT || kind == PROGRAM_MICRO_ONLY || kind == PROGRAM_MICRO_LAST;
+}
+
+bool program_trains(ProgramKind kind)
+{
+    return program_is_micro(kind) || kind == PROGRAM_CALIBRATE;
+}
+
+bool program_accumulates(ProgramKind kind)
+{
+    return kind == PROGRAM_MICRO_NEXT || kind == PROGRAM_MICRO_LAST;
 }
 
 const Program *plan_program(const Plan *plan, ProgramKind kind)
@@ -62,17 +77,45 @@ TensorType state_type(const BucketState *state, const Param *param)
     return type;
 }
 
-const PlanEntry *plan_master(const Plan *plan, const Param *param, int64_t *out_at)
+PlanPiece plan_owned(const Plan *plan, const Bucket *bucket, int index)
+{
+    const int64_t *segment = plan->segments[bucket->first + index];
+    return (PlanPiece){bucket->weight_share, segment[SEGMENT_FIRST], segment[SEGMENT_NUMEL], segment[SEGMENT_OFFSET]};
+}
+
+PlanPiece plan_owned_state(const Plan *plan, const Bucket *bucket, int index, const BucketState *state)
+{
+    const Param *param = plan->trained_params[bucket->first + index];
+    PlanPiece    of = plan_owned(plan, bucket, index);
+    int64_t      each = state->extent == STATE_BLOCKS ? MOMENT_BLOCK : state->extent == STATE_ROWS ? type_cols(&param->type) : 1;
+    if (state->extent == STATE_ROWS && param->type.ndim == 1) each = 1;
+    return (PlanPiece){state->value, of.first / each, (of.numel + each - 1) / each, state->at[index]};
+}
+
+PlanPiece plan_held(const Plan *plan, const char *name)
+{
+    const PlanEntry *entry = plan_find(plan, name);
+    return entry ? (PlanPiece){name, entry->first, type_numel(&entry->type), 0} : (PlanPiece){0};
+}
+
+const Bucket *plan_bucket(const Plan *plan, const Param *param, int *out_index)
 {
     const PlanEntry *entry = param->trained ? plan_find(plan, param->name) : NULL;
     int              i = 0;
     if (!entry) return NULL;
-    while (i + 1 < plan->num_buckets && plan->buckets[i + 1].weight_offset <= entry->place.offset) i++;
-    const Bucket *bucket = &plan->buckets[i];
-    *out_at = (entry->place.offset - bucket->weight_offset) * dtype_info(bucket->weight)->block /
-              dtype_bytes(bucket->weight, dtype_info(bucket->weight)->block);
-    for (int k = 0; k < bucket->num_states; k++)
+    while (entry->trained > plan->buckets[i].first + plan->buckets[i].count) i++;
+    *out_index = entry->trained - 1 - plan->buckets[i].first;
+    return &plan->buckets[i];
+}
+
+const PlanEntry *plan_master(const Plan *plan, const Param *param, int64_t *out_at)
+{
+    int           index;
+    const Bucket *bucket = plan_bucket(plan, param, &index);
+    for (int k = 0; bucket && k < bucket->num_states; k++) {
+        *out_at = plan_owned(plan, bucket, index).at;
         if (bucket->states[k].is_copy) return plan_find(plan, bucket->states[k].value);
+    }
     return NULL;
 }
 
@@ -92,9 +135,27 @@ PlanEntry *plan_add(Plan *plan, const char *name, const TensorType *type, Region
 {
     if (plan->num_entries == plan->cap_entries) grow(plan);
     PlanEntry *entry = &plan->entries[plan->num_entries++];
-    *entry = (PlanEntry){name, *type, {region, space, offset, type_bytes(type)}};
+    *entry = (PlanEntry){name, *type, {region, space, offset, type_bytes(type)}, 0, 0};
     *entry_slot(plan, name) = plan->num_entries;
     return entry;
+}
+
+uint64_t plan_collectives(const Plan *plan)
+{
+    uint64_t hash = 0;
+    for (int p = 0; p < plan->num_programs; p++) {
+        const Program *program = &plan->programs[p];
+        hash = hash_bytes(program->name, strlen(program->name) + 1, hash);
+        for (int i = 0; i < program->num_launches; i++) {
+            const Node *node = program->launches[i].node;
+            if (!(node->op->flags & OP_COLLECTIVE)) continue;
+            char text[64];
+            type_text(&node->in[0]->type, text);
+            hash = hash_bytes(node->op->name, strlen(node->op->name) + 1, hash);
+            hash = hash_bytes(text, strlen(text) + 1, hash);
+        }
+    }
+    return hash;
 }
 
 static int64_t space_bytes(const Plan *plan, Space space)
@@ -186,8 +247,9 @@ static double host_bytes(Value *const *values, int count)
 double launch_link_seconds(const DeviceFacts *facts, const Launch *launch)
 {
     const Node *node = launch->node;
-    double      in = facts->link_in > 0 ? host_bytes(node->in, node->num_in) / facts->link_in : 0;
-    double      out = facts->link_out > 0 ? host_bytes(node->out, node->num_out) / facts->link_out : 0;
+    double      most = node->op->cost ? launch_cost(launch).bytes : INFINITY; /* of a table a few rows may be read */
+    double      in = facts->link_in > 0 ? fmin(most, host_bytes(node->in, node->num_in)) / facts->link_in : 0;
+    double      out = facts->link_out > 0 ? fmin(most, host_bytes(node->out, node->num_out)) / facts->link_out : 0;
     return fmax(in, out);
 }
 

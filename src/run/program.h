@@ -3,6 +3,7 @@
 #pragma once
 
 #include "device/device.h"
+#include "ops/attrs.h"
 
 typedef enum Region {
     REGION_WEIGHTS,   /* the buckets of trained parameters first, then frozen ones */
@@ -27,7 +28,10 @@ typedef struct Placement {
 typedef enum ProgramKind {
     PROGRAM_MICRO_FIRST, /* forward and backward; gradients and loss written */
     PROGRAM_MICRO_NEXT,  /* the same, gradients and loss added to */
+    PROGRAM_MICRO_ONLY,  /* with several ranks: of a step of one micro-step. As micro_first; ends with gradients summed over the ranks */
+    PROGRAM_MICRO_LAST,  /* with several ranks: the last of a step, as micro_next; ends with gradients summed over the ranks */
     PROGRAM_OPTIMIZER,
+    PROGRAM_GATHER,    /* with several ranks: weights from the ranks' shares, as micro_first and micro_only do at their beginning */
     PROGRAM_CALIBRATE, /* forward and backward before the first step, which only measures what scales are made from */
     PROGRAM_EVAL,      /* per-token losses */
     PROGRAM_PREFILL,   /* a chunk of a prompt into the KV cache, logits of one row */
@@ -36,6 +40,9 @@ typedef enum ProgramKind {
     PROGRAM_KIND_COUNT
 } ProgramKind;
 const char *program_kind_name(ProgramKind kind);
+bool        program_trains(ProgramKind kind);      /* forward and backward: micro-steps, calibrate */
+bool        program_is_micro(ProgramKind kind);    /* a micro-step */
+bool        program_accumulates(ProgramKind kind); /* a micro-step that adds to gradients */
 
 /* A program that a session has: its purpose and the shape of a run of it. */
 typedef struct ProgramSpec {
@@ -48,6 +55,8 @@ typedef struct PlanEntry {
     const char *name;
     TensorType  type;
     Placement   place;
+    int         trained; /* of a trained parameter: 1 + index in trained_params */
+    int64_t     first;   /* of a value that ranks divide, this rank has elements from here on; `type` is of these */
 } PlanEntry;
 
 typedef struct Program {
@@ -87,19 +96,40 @@ typedef struct BucketState {
     int            scale;   /* of one in codes (DT_U8): index of the state that holds their scales */
     bool           is_copy; /* of the weights, in more bits */
     int64_t        numel;
-    const int64_t *at; /* where it begins for each parameter of the bucket */
+    const int64_t *at; /* where that of this rank begins for each parameter of the bucket */
 } BucketState;
 
+/* Consecutive elements of a bucket of which each rank owns an equal share, one after the other; they cross between ranks at once. */
+typedef struct Chunk {
+    int64_t first, numel;
+} Chunk;
+
+/* What of a bucket is whole on each rank, at least (a bucket's ZeRO level). */
+typedef enum Division {
+    DIVIDE_STATES = 1, /* weights and gradients */
+    DIVIDE_GRADS,      /* weights */
+    DIVIDE_WEIGHTS,    /* nothing */
+} Division;
+
 /* Trained parameters that one rule of the optimizer updates, of one dtype, whose gradients are of one dtype, in a flat run. The flat
- * buffers are values of the plan under these names. */
+ * buffers are values of the plan under these names.
+ *
+ * With several ranks each owns its shares of all chunks, one after the other: flat values of share_numel elements. The optimizer works on
+ * these, and its states are of these alone. With one rank they are the flat run itself. */
 enum { BUCKET_MAX_STATES = 6 };
 typedef struct Bucket {
     DType                       weight, grad;
     const struct OptimizerRule *rule;                       /* passes/optimizers.h */
     int                         first, count;               /* trained_params[first, first + count) */
     int64_t                     numel;                      /* with the padding between parameters */
+    Space                       space;                      /* of the weights */
     int64_t                     weight_offset, grad_offset; /* bytes into their regions */
-    const char                 *weights, *grads;
+    const char                 *weights, *grads;            /* NULL: no rank has them whole */
+    Division                    division;
+    Chunk                      *chunks;
+    int                         num_chunks;
+    int64_t                     share_numel;
+    const char                 *weight_share, *grad_share;
     BucketState                 states[BUCKET_MAX_STATES];
     int                         num_states;
 } Bucket;
@@ -152,9 +182,10 @@ typedef struct Plan {
     int64_t     trained_numel; /* without padding */
     int64_t     total_numel;
     DeviceFacts facts;
+    int         rank, world;    /* of world ranks this one */
     Param     **trained_params; /* bucket by bucket */
     int         num_trained;
-    int64_t (*segments)[4]; /* of trained_params[i]: where it lies in its bucket */
+    int64_t (*segments)[SEGMENT_COLUMNS]; /* of trained_params[i]: what of it lies where in its bucket's shares on this rank */
     Bucket       *buckets;
     int           num_buckets;
     const char   *optimizer; /* its name, which checkpoints keep */
@@ -164,7 +195,7 @@ typedef struct Plan {
     int           num_tiled;
     int           num_fp4; /* weights that NVFP4 products read; fp4_bytes: of their codes and scales */
     int64_t       fp4_bytes;
-    Arrival      *arrivals; /* parameter by parameter, in order of `params`, from its first element to its last */
+    Arrival      *arrivals; /* parameter by parameter, in order of `params`; of each what this rank keeps, in order */
     int           num_arrivals;
 } Plan;
 
@@ -178,11 +209,29 @@ const Program *plan_program_of(const Plan *plan, ProgramKind kind, int64_t batch
 const PlanEntry *plan_find(const Plan *plan, const char *name);
 /* Elements of a state of a parameter of its bucket, as a tensor of its own. */
 TensorType state_type(const BucketState *state, const Param *param);
-/* The wider copy of a parameter's bucket, and the element of it where the parameter begins; NULL: none, the parameter is its
- * only copy. */
+
+/* Elements [first, first + numel) of a tensor lie in value `value` of the plan from element `at` on. numel 0: this rank has none of it. */
+typedef struct PlanPiece {
+    const char *value;
+    int64_t     first, numel, at;
+} PlanPiece;
+/* What this rank owns of a trained parameter: of its weight and its gradient (the same elements, in the bucket's grad_share), and of a
+ * state of it, by index in the bucket. All ranks' pieces together are the tensor. With one rank a piece is all of it. */
+PlanPiece plan_owned(const Plan *plan, const Bucket *bucket, int index);
+PlanPiece plan_owned_state(const Plan *plan, const Bucket *bucket, int index, const BucketState *state);
+/* What this rank has of a parameter's value, or of a part of its stored form, once weights were gathered: all of it, where it isn't
+ * divided. */
+PlanPiece plan_held(const Plan *plan, const char *name);
+/* The bucket of a trained parameter, and its index there; NULL: it isn't trained. */
+const Bucket *plan_bucket(const Plan *plan, const Param *param, int *out_index);
+/* The wider copy of a parameter's bucket, and the element of it where what this rank owns of the parameter begins; NULL: none, the
+ * parameter is its only copy. */
 const PlanEntry *plan_master(const Plan *plan, const Param *param, int64_t *out_at);
 /* Adds an entry; the name must be new. */
 PlanEntry *plan_add(Plan *plan, const char *name, const TensorType *type, Region region, Space space, int64_t offset);
+
+/* Of all collectives that the programs run, in their order: what must be equal on all ranks before any of them is run. */
+uint64_t plan_collectives(const Plan *plan);
 
 int64_t plan_total_bytes(const Plan *plan); /* of the device */
 int64_t plan_host_bytes(const Plan *plan);  /* pinned memory of the host */

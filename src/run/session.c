@@ -166,7 +166,8 @@ static Status stage(Session *s, const Arrival *arrival, const Placement *place, 
 /* Where a piece that is only rounded is kept, if it may arrive in that dtype; NULL: its nodes want it as floats. */
 static const TensorView *plain_result(const Arrival *arrival, const Launch *launches, int count)
 {
-    bool plain = count == 1 && launches->node->op == &op_cast && launches->args.out[0].type.dtype == arrival->param->type.dtype;
+    bool plain = count == 1 && launches->node->op == &op_cast && launches->node->in[0] == arrival->staged &&
+                 launches->args.out[0].type.dtype == arrival->param->type.dtype;
     return plain ? &launches->args.out[0] : NULL;
 }
 
@@ -196,7 +197,7 @@ static Status load_piece(Session *s, const Arrival *arrival, const Launch *launc
 static bool reads(const Launch *launch, const Value *value)
 {
     for (int i = 0; i < launch->node->num_in; i++)
-        if (launch->node->in[i] == value) return true;
+        if (launch->node->in[i] && value_root(launch->node->in[i], NULL) == value) return true;
     return false;
 }
 
@@ -212,7 +213,7 @@ Status session_load(Session *s, bool adapters, const LoadSource *source)
         const Value   *next = i + 1 < plan->num_arrivals ? plan->arrivals[i + 1].staged : NULL;
         for (end = begin; end < program->num_launches && !(next && reads(&program->launches[end], next));) end++;
         if (arrival->param->is_adapter != adapters) continue;
-        if (!arrival->first && source->begin) status = source->begin(source->context, arrival->param);
+        if ((!i || plan->arrivals[i - 1].param != arrival->param) && source->begin) status = source->begin(source->context, arrival->param);
         if (status == OK) status = load_piece(s, arrival, program->launches + begin, end - begin, source, &scratch);
     }
     free(scratch);

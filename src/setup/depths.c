@@ -34,7 +34,7 @@ static int64_t times_a_step(ProgramKind kind, int64_t micro_steps)
 
 PlanSize plan_size(const Plan *plan, int64_t micro_steps)
 {
-    PlanSize size = {.bytes = plan_total_bytes(plan), .host_bytes = plan_host_bytes(plan), .numel = plan->total_numel};
+    PlanSize size = {.bytes = setup_needed_bytes(plan), .host_bytes = plan_host_bytes(plan), .numel = plan->total_numel};
     bool     has_rates = plan->facts.bandwidth > 0;
     int64_t  live = 0;
     for (int i = 0; i < plan->num_programs; i++) {

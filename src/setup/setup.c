@@ -2,6 +2,7 @@
 #include "setup/setup.h"
 
 #include "base/log.h"
+#include "config/options.h"
 #include "data/record.h"
 #include "files/hub.h"
 #include "model/weights.h"
@@ -176,6 +177,14 @@ void setup_add_program(const Config *config, const HfModel *model, ProgramKind k
     if (kind != PROGRAM_LOAD) compile_add(options, kind, batch, seq); /* that one is always there */
 }
 
+static void choose_offload(const Config *config, CompileOptions *out)
+{
+    out->offload = (uint32_t)config->offload_optimizer << OFFLOAD_OPTIMIZER | (uint32_t)config->offload_master << OFFLOAD_MASTER |
+                   (uint32_t)config->offload_residual << OFFLOAD_RESIDUAL | (uint32_t)config->offload_weights << OFFLOAD_WEIGHTS |
+                   (uint32_t)config->offload_quants << OFFLOAD_QUANTS;
+    out->zero_copy = config->use_zero_copy;
+}
+
 static void choose_programs(const Config *config, const HfModel *model, CompileOptions *out)
 {
     bool has_eval = config->validation_datasets.count > 0 || config->validation_split_ratio > 0;
@@ -203,6 +212,7 @@ Status setup_options(const Config *config, const HfModel *model, CompileOptions 
     TRY(choose_fusions(config, out));
     out->recompute = recompute_parts(config);
     out->head_chunks = config->head_chunks;
+    choose_offload(config, out);
     out->lora = (LoraOptions){.enabled = config->lora,
                               .r = config->lora_rank,
                               .alpha = config->lora_alpha,
@@ -238,7 +248,9 @@ Status setup_check_datasets(Arena *arena, const Config *config, bool pull)
 Status setup_device(const Config *config, const char *gpu, Device **out_device)
 {
     if (gpu) return device_null_create(gpu, out_device);
-    return device_open(choice_text(config->device), (int)config->threads, out_device);
+    TRY(device_open(choice_text(config->device), (int)config->threads, out_device));
+    (*out_device)->write_combined = config->use_write_combined;
+    return OK;
 }
 
 Status setup_plan(Arena *arena, const HfModel *model, const CompileOptions *options, Device *device, Plan **out_plan)
@@ -258,7 +270,8 @@ Status setup_session(Arena *arena, const Config *config, const HfModel *model, c
                      Plan **out_plan, Session **out_session)
 {
     TRY(setup_plan(arena, model, options, device, out_plan));
-    int64_t limit = (*out_plan)->facts.memory_bytes, need = plan_total_bytes(*out_plan);
+    int64_t limit = (*out_plan)->facts.memory_bytes, need = setup_needed_bytes(*out_plan);
+    TRY(setup_check_pinned(*out_plan, device_host_available()));
     if (config) TRY(setup_check_memory(config, model, device, *out_plan, true));
     FAIL_IF(!config && limit && need > limit, ERR_NO_FIT, "the model needs %.2f GiB of memory, the device has %.2f GiB",
             (double)need / (1 << 30), (double)limit / (1 << 30));
@@ -267,10 +280,41 @@ Status setup_session(Arena *arena, const Config *config, const HfModel *model, c
 
 /* ---- the plan, for people ---- */
 
-int64_t setup_memory_limit(const Config *config, const Plan *plan)
+int64_t setup_memory_limit(const Config *config, const Plan *plan, ConfigKey *out_key)
 {
-    int64_t device = plan->facts.memory_bytes;
-    return config->memory_limit > 0 && (!device || config->memory_limit < device) ? config->memory_limit : device;
+    const struct {
+        ConfigKey key;
+        int64_t   bytes, taken; /* of them by others */
+    } bounds[] = {{CONFIG_KEY_COUNT, plan->facts.memory_bytes, 0},
+                  {KEY_run_memory_limit, config->memory_limit, 0},
+                  {KEY_run_gpu_memory, config->gpu_memory, plan->facts.driver_bytes}};
+    int64_t   limit = 0;
+    ConfigKey key = CONFIG_KEY_COUNT;
+    for (int i = 0; i < 3; i++) {
+        int64_t left = bounds[i].bytes > bounds[i].taken ? bounds[i].bytes - bounds[i].taken : 1;
+        if (!bounds[i].bytes || (limit && left >= limit)) continue;
+        limit = left;
+        key = bounds[i].key;
+    }
+    if (out_key) *out_key = key;
+    return limit;
+}
+
+int64_t setup_needed_bytes(const Plan *plan)
+{
+    return plan_total_bytes(plan) + (plan->facts.is_host ? plan_host_bytes(plan) : 0);
+}
+
+Status setup_check_pinned(const Plan *plan, int64_t available)
+{
+    char    a[32], b[32];
+    int64_t need = plan_host_bytes(plan);
+    FAIL_IF(
+        !plan->facts.is_host && available && need > available, ERR_NO_FIT,
+        "the plan pins %s of the host's memory, which has %s to spare; leave some of offload_optimizer, offload_master, offload_weights, "
+        "offload_quants and offload_residual out",
+        size_text(need, a), size_text(available, b));
+    return OK;
 }
 
 /* The most that is made again of quantised matrices at a time: each dies right behind its reader. */
@@ -313,8 +357,10 @@ static void print_base(const Plan *plan, StrBuf *out)
 
 void setup_print_plan(const Config *config, const Plan *plan, StrBuf *out)
 {
-    char    text[32];
-    int64_t limit = setup_memory_limit(config, plan);
+    enum { LEAST_PINNED = 4096 }; /* results of steps are always there */
+    char      text[32];
+    ConfigKey key;
+    int64_t   limit = setup_memory_limit(config, plan, &key);
     strbuf_printf(out, "device       %s\nparameters   %lld, of which %lld are trained\n", plan->facts.name, (long long)plan->total_numel,
                   (long long)plan->trained_numel);
     print_base(plan, out);
@@ -329,7 +375,11 @@ void setup_print_plan(const Config *config, const Plan *plan, StrBuf *out)
         if (plan->region_bytes[SPACE_DEVICE][i])
             strbuf_printf(out, "  %-12s %12s\n", region_name((Region)i), size_text(plan->region_bytes[SPACE_DEVICE][i], text));
     strbuf_printf(out, "  %-12s %12s", "in all", size_text(plan_total_bytes(plan), text));
-    if (limit) strbuf_printf(out, "   of %s%s", size_text(limit, text), limit == config->memory_limit ? " (memory_limit)" : "");
+    if (limit) strbuf_printf(out, "   of %s", size_text(limit, text));
+    if (key != CONFIG_KEY_COUNT) strbuf_printf(out, " (%s)", options[key].name);
+    if (key == KEY_run_gpu_memory) strbuf_printf(out, "; driver and libraries take about %s", size_text(plan->facts.driver_bytes, text));
+    if (plan_host_bytes(plan) > LEAST_PINNED)
+        strbuf_printf(out, "\n  %-12s %12s   of the host's memory", "pinned", size_text(plan_host_bytes(plan), text));
     strbuf_puts(out, "\n\nprogram         launches       GFLOP     traffic  activations");
     bool timed = false;
     for (int i = 0; i < plan->num_programs; i++) timed |= plan->programs[i].roofline_seconds > 0;

@@ -172,15 +172,17 @@ static bool try_together(Fit *fit, Config *config, StrBuf *said)
 
 Status setup_check_memory(const Config *config, const HfModel *model, Device *device, const Plan *plan, bool with_table)
 {
-    int64_t limit = setup_memory_limit(config, plan), need = plan_total_bytes(plan);
+    ConfigKey key;
+    int64_t   limit = setup_memory_limit(config, plan, &key), need = setup_needed_bytes(plan);
     if (!limit || need <= limit) return OK;
     Fit      fit = {.config = config, .depths = {.model = model, .device = device}, .limit = limit};
     PlanSize whole = plan_size(plan, config->gradient_accumulation_steps);
     StrBuf   text = {0}, said = {0};
     Config   least = *config;
     char     a[32], b[32], c[32];
-    strbuf_printf(&text, "the plan takes %s, there are %s%s", size_text(need, a), size_text(limit, b),
-                  config->memory_limit == limit ? " (memory_limit)" : "");
+    bool     is_device = key == CONFIG_KEY_COUNT;
+    strbuf_printf(&text, "the plan takes %s, there are %s", size_text(need, a), size_text(limit, b));
+    if (!is_device) strbuf_printf(&text, " (%s)", options[key].name);
     if (with_table) {
         strbuf_putc(&text, '\n');
         setup_print_plan(config, plan, &text);
@@ -199,5 +201,5 @@ Status setup_check_memory(const Config *config, const HfModel *model, Device *de
     strbuf_deinit(&text);
     strbuf_deinit(&said);
     strbuf_deinit(&fit.lines);
-    return config->memory_limit == limit ? config_at(config->origin, KEY_run_memory_limit, status) : status;
+    return is_device ? status : config_at(config->origin, key, status);
 }

@@ -220,7 +220,7 @@ static Status open_search(Search *s)
     Status status = compile_plan(&arena, model->module, &model->config, model->config_name, &compile, s->depths.device, &plan);
     if (status == OK) {
         PlanSize whole = plan_size(plan, s->config->gradient_accumulation_steps);
-        s->limit = setup_memory_limit(s->config, plan);
+        s->limit = setup_memory_limit(s->config, plan, NULL);
         depths_compare(&s->depths, s->config, &whole, true);
     }
     arena_deinit(&arena);

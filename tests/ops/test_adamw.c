@@ -29,12 +29,12 @@ static Setup setup_make(DType weights, DType moments, bool master, const AdamwAt
                                   one,
                                   type_make(DT_F32, 1, (int64_t)HYPER_COUNT),
                                   type_make(DT_I64, 1, (int64_t)STEP_COUNT),
-                                  type_make(DT_I64, 2, INT64_C(1), INT64_C(4))};
+                                  type_make(DT_I64, 2, INT64_C(1), (int64_t)SEGMENT_COLUMNS)};
     if (master) in[9] = f;
     EXPECT_OK(op_case_make(&s.c, &op_adamw, attrs, in));
     for (int k = 0; k < 10; k++)
         if (s.c.in[k].base) memset(s.c.in[k].data, 0, s.c.in[k].bytes);
-    int64_t segment[4] = {16, NUMEL, 1, 7};
+    int64_t segment[SEGMENT_COLUMNS] = {16, NUMEL, 1, 7};
     memcpy(in_data(&s, 8), segment, sizeof segment);
     s.norm2 = in_data(&s, 4);
     s.loss = in_data(&s, 5);
@@ -179,11 +179,11 @@ static void a_large_segment_follows_the_formula(void)
                                   one,
                                   type_make(DT_F32, 1, (int64_t)HYPER_COUNT),
                                   type_make(DT_I64, 1, (int64_t)STEP_COUNT),
-                                  type_make(DT_I64, 2, INT64_C(1), INT64_C(4))};
+                                  type_make(DT_I64, 2, INT64_C(1), (int64_t)SEGMENT_COLUMNS)};
     int        ranges[NODE_MAX_IN] = {0};
     EXPECT_OK(op_case_make(&c, &op_adamw, &a, in));
     op_case_fill(&c, 1, ranges);
-    int64_t segment[4] = {0, LARGE, 1, 7};
+    int64_t segment[SEGMENT_COLUMNS] = {0, LARGE, 1, 7};
     memcpy(c.in[8].data, segment, sizeof segment);
     RunOptions   run = {.want = ~0u, .poison = 0xFF};
     const float *w = (float *)(void *)c.in[0].data, *g = (float *)(void *)c.in[1].data, *m = (float *)(void *)c.in[2].data,

@@ -29,14 +29,14 @@ static OpCase case_make(DType weights)
                                   one,
                                   type_make(DT_F32, 1, (int64_t)HYPER_COUNT),
                                   type_make(DT_I64, 1, (int64_t)STEP_COUNT),
-                                  type_make(DT_I64, 2, (int64_t)PARAMS, INT64_C(4))};
+                                  type_make(DT_I64, 2, (int64_t)PARAMS, (int64_t)SEGMENT_COLUMNS)};
     OpCase     c;
     EXPECT_OK(op_case_make(&c, &op_adamw_8bit, &attrs, in));
     for (int i = 0; i < op_adamw_8bit.num_in; i++)
         if (c.in[i].base) memset(c.in[i].data, 0, c.in[i].bytes);
-    int64_t(*segments)[4] = (void *)c.in[IN_SEGMENTS].data;
+    int64_t(*segments)[SEGMENT_COLUMNS] = (void *)c.in[IN_SEGMENTS].data;
     for (int k = 0; k < PARAMS; k++) {
-        int64_t row[4] = {offsets[k], sizes[k], 1, 7 + k};
+        int64_t row[SEGMENT_COLUMNS] = {offsets[k], sizes[k], 1, 7 + k};
         memcpy(segments[k], row, sizeof row);
     }
     return c;
@@ -192,7 +192,7 @@ static void blocks_are_a_parameters_own(void)
     uint8_t  codes[4100];
     for (int move = 0; move < 2; move++) {
         OpCase    c = case_make(DT_BF16);
-        int64_t  *segment = (int64_t *)(void *)c.in[IN_SEGMENTS].data + 4;
+        int64_t  *segment = (int64_t *)(void *)c.in[IN_SEGMENTS].data + SEGMENT_COLUMNS;
         uint16_t *w = (void *)c.in[IN_W].data;
         float    *g = (void *)c.in[IN_G].data;
         segment[SEGMENT_OFFSET] += 3 * move;

@@ -348,7 +348,7 @@ def make_losses():
 def make_optimizer():
     """Segments: a matrix of 24, a gap of 8, a norm of 10 (no decay), a gap of 6. Gaps keep what they hold."""
     e, a = 48, dict(beta1=0.9, beta2=0.95, eps=1e-8, weight_decay=0.1)
-    segments = torch.tensor([[0, 24, 1, 0], [32, 10, 0, 1]])
+    segments = torch.tensor([[0, 24, 1, 0, 0], [32, 10, 0, 1, 0]])
     inside = torch.zeros(e, dtype=torch.bool)
     inside[0:24] = inside[32:42] = True
     for case, t, size, limit, loss in (("first", 1, 0.1, 1.0, 2.5), ("clipped", 4, 3.0, 1.0, 2.5),

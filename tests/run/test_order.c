@@ -1,6 +1,7 @@
 /* Waits of programs on several streams: random programs go through placing and emitting; then they are right whole, and wrong with any
  * one wait taken out, by two judges that share nothing: order_check, which compares bytes, and runs in random orders that fill dead
  * memory with NaN and compare results with those of program order. */
+#include "passes/layout.h"
 #include "passes/pass.h"
 #include "run/order.h"
 #include "run/session.h"
@@ -362,4 +363,29 @@ static void removed_waits_are_seen_by_runs_in_random_orders(void)
     judge(1, programs ? (uint32_t)atoi(programs) : 30, true);
 }
 
-TEST_MAIN(TEST(every_removed_wait_is_seen_by_the_check), TEST(removed_waits_are_seen_by_runs_in_random_orders))
+/* Launches that make more values than there are launches: what is copied in may start before `a` is over, and nothing else that comes
+ * later. */
+static void a_life_beside_another_stream_ends_with_what_may_start_in_it(void)
+{
+    static const char text[] = "graph \"case\"\n"
+                               "input x: f32[4,8]\n"
+                               "input w: f32[8]\n"
+                               "state host: f32[4,8] space=host\n"
+                               "a: f32[4,8], a1: f32[4,8], a2: f32[4] = add_rms_norm(x, x, w) {eps=1e-06}\n"
+                               "b: f32[4,8], b1: f32[4,8], b2: f32[4] = add_rms_norm(a, a1, w) {eps=1e-06}\n"
+                               "in: f32[4,8] = copy(host) stream=copy_in\n"
+                               "c: f32[4,8], c1: f32[4,8], c2: f32[4] = add_rms_norm(b, b1, w) {eps=1e-06}\n"
+                               "d: f32[4,8], d1: f32[4,8], d2: f32[4] = add_rms_norm(c, in, w) {eps=1e-06}\n"
+                               "output d = d\n";
+    Arena             arena = {0};
+    Graph            *graph;
+    EXPECT_OK(graph_parse(&arena, "text", text, strlen(text), op_table, OP_COUNT, &graph));
+    Order *order = order_make(&arena, graph);
+    EXPECT_INT(order_last_beside(order, graph_find(graph, "a")), 2);
+    EXPECT_INT(order_last_beside(order, graph_find(graph, "c")), 4);
+    EXPECT_INT(order_last_beside(order, graph_find(graph, "in")), 4);
+    arena_deinit(&arena);
+}
+
+TEST_MAIN(TEST(every_removed_wait_is_seen_by_the_check), TEST(removed_waits_are_seen_by_runs_in_random_orders),
+          TEST(a_life_beside_another_stream_ends_with_what_may_start_in_it))

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "family.h"
+#include "passes/layout.h"
 #include "passes/pass.h"
 
 typedef struct Run {

@@ -47,7 +47,7 @@ static void expect_answer(int num_layers, const char *lines, const char *text, i
     counting_api = *planned->api;
     counting_api.facts = facts;
     counting_api.bind = count_bind;
-    Device counting = {&counting_api};
+    Device counting = {.api = &counting_api};
     num_launches = 0;
     EXPECT_OK(setup_plan(&arena, model, &options, &counting, &plan));
     int first = num_launches;
@@ -102,5 +102,40 @@ static void smaller_moments_are_offered(void)
     EXPECT(!strstr(status_message(), "adamw_8bit") && !strstr(status_message(), "moment_dtype"));
 }
 
+static void pinned_memory_is_what_the_host_has_at_most(void)
+{
+    static const int64_t gib = INT64_C(1) << 30;
+    Plan                 plan = {0};
+    plan.region_bytes[SPACE_HOST][REGION_WEIGHTS] = 2 * gib;
+    plan.region_bytes[SPACE_HOST][REGION_OPTIMIZER] = gib;
+    EXPECT_OK(setup_check_pinned(&plan, 3 * gib));
+    EXPECT_OK(setup_check_pinned(&plan, 0));
+    EXPECT_FAILS(setup_check_pinned(&plan, 3 * gib - 1), ERR_NO_FIT, "the plan pins 3.00 GiB of the host's memory, which has 3.00 GiB");
+    EXPECT_INT(setup_needed_bytes(&plan), 0);
+    plan.facts.is_host = true;
+    EXPECT_OK(setup_check_pinned(&plan, gib));
+    EXPECT_INT(setup_needed_bytes(&plan), 3 * gib);
+}
+
+static void the_smallest_bound_counts(void)
+{
+    Plan      plan = {.facts = {.memory_bytes = 80, .driver_bytes = 10}};
+    Config    config = {0};
+    ConfigKey key;
+    EXPECT_INT(setup_memory_limit(&config, &plan, &key), 80);
+    EXPECT_INT(key, CONFIG_KEY_COUNT);
+    config.gpu_memory = 80;
+    EXPECT_INT(setup_memory_limit(&config, &plan, &key), 70);
+    EXPECT_INT(key, KEY_run_gpu_memory);
+    config.memory_limit = 60;
+    EXPECT_INT(setup_memory_limit(&config, &plan, &key), 60);
+    EXPECT_INT(key, KEY_run_memory_limit);
+    config.gpu_memory = 5;
+    EXPECT_INT(setup_memory_limit(&config, &plan, NULL), 1);
+    plan.facts.memory_bytes = config.memory_limit = config.gpu_memory = 0;
+    EXPECT_INT(setup_memory_limit(&config, &plan, &key), 0);
+}
+
 TEST_MAIN(TEST(a_large_model_is_answered_with_little_planning), TEST(a_large_grid_is_searched_with_little_planning),
-          TEST(what_was_not_tried_is_not_named), TEST(smaller_moments_are_offered))
+          TEST(what_was_not_tried_is_not_named), TEST(smaller_moments_are_offered), TEST(pinned_memory_is_what_the_host_has_at_most),
+          TEST(the_smallest_bound_counts))

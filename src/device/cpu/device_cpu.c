@@ -19,6 +19,7 @@ enum {
 typedef struct CpuDevice {
     Device      base;
     ThreadPool *pool;
+    Comm       *comm;                /* NULL: one rank */
     double      marks[DEVICE_MARKS]; /* when each was set */
     void       *peak_memory;         /* of device_cpu_measure_peak, kept for its next call */
     Status      error;               /* sticky, with its message */
@@ -93,6 +94,7 @@ static Status run_one(CpuDevice *cpu, const Launch *launch)
 {
     KernelArgs args = launch->args;
     args.pool = cpu->pool;
+    args.comm = cpu->comm;
     args.device = &cpu->base;
     Status status = launch->kernel.run(&args);
     if (status == OK) return OK;
@@ -165,6 +167,12 @@ static Status cpu_seconds_between(Device *device, int from_slot, int to_slot, do
     return OK;
 }
 
+static Status cpu_join(Device *device, Comm *comm)
+{
+    cpu_of(device)->comm = comm;
+    return sticky(cpu_of(device));
+}
+
 static void cpu_destroy(Device *device)
 {
     pool_destroy(cpu_of(device)->pool);
@@ -189,6 +197,7 @@ static const DeviceApi cpu_api = {
     .mark = cpu_mark,
     .await = cpu_await,
     .seconds_between = cpu_seconds_between,
+    .join = cpu_join,
     .destroy = cpu_destroy,
 };
 

@@ -40,10 +40,21 @@ static int64_t memory_limit(void)
     return limit;
 }
 
+int64_t device_host_available(void)
+{
+    char    line[128];
+    int64_t limit = memory_limit(), available = 0;
+    FILE   *file = fopen("/proc/meminfo", "r");
+    while (file && !available && fgets(line, sizeof line, file))
+        if (strncmp(line, "MemAvailable:", 13) == 0) available = strtoll(line + 13, NULL, 10) * 1024;
+    if (file) fclose(file);
+    return limit > 0 && limit < available ? limit : available;
+}
+
 void cpu_facts(int num_threads, DeviceFacts *out)
 {
     cpu_set_t set;
-    *out = (DeviceFacts){.num_workers = num_threads, .fp8_blocks = true};
+    *out = (DeviceFacts){.num_workers = num_threads, .fp8_blocks = true, .is_host = true};
     cpu_name(out->name, sizeof out->name);
     out->memory_bytes = (int64_t)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE);
     int64_t limit = memory_limit();

@@ -55,8 +55,11 @@ static Status facts(Device *device, DeviceFacts *out)
     size_t      free_bytes, total;
     TRY(enter(cuda));
     CUDA_TRY(cudaMemGetInfo(&free_bytes, &total));
-    *out = (DeviceFacts){
-        .memory_bytes = (int64_t)free_bytes, .launch_seconds = 2e-6, .num_workers = 1, .fp8_blocks = cuda_gemm_has_blocks(cuda)};
+    *out = (DeviceFacts){.memory_bytes = (int64_t)free_bytes,
+                         .driver_bytes = GPU_DRIVER_BYTES,
+                         .launch_seconds = 2e-6,
+                         .num_workers = 1,
+                         .fp8_blocks = cuda_gemm_has_blocks(cuda)};
     snprintf(out->name, sizeof out->name, "%s", cuda->name);
     for (size_t i = 0; i < sizeof gpus / sizeof gpus[0]; i++) {
         if (strcmp(gpus[i].name, cuda->name) != 0) continue;
@@ -115,9 +118,10 @@ static Status (*prepare_of(const Launch *launch))(const KernelArgs *)
 
 /* ---- memory ---- */
 
-static Status alloc_host(size_t bytes, void **out)
+static Status alloc_host(bool write_combined, size_t bytes, void **out)
 {
-    cudaError_t error = cudaHostAlloc(out, bytes ? bytes : 1, cudaHostAllocPortable | cudaHostAllocMapped);
+    unsigned    flags = cudaHostAllocPortable | cudaHostAllocMapped | (write_combined ? cudaHostAllocWriteCombined : 0);
+    cudaError_t error = cudaHostAlloc(out, bytes ? bytes : 1, flags);
     if (error == cudaErrorMemoryAllocation) {
         cudaGetLastError();
         FAIL(ERR_NO_FIT, "cannot pin %.2f GiB of the host's memory", (double)bytes / (1 << 30));
@@ -131,7 +135,7 @@ static Status alloc(Device *device, Space space, size_t bytes, void **out)
 {
     CudaDevice *cuda = cuda_of(device);
     TRY(enter(cuda));
-    if (space == SPACE_HOST) return alloc_host(bytes, out);
+    if (space == SPACE_HOST) return alloc_host(device->write_combined, bytes, out);
     cudaError_t error = cudaMalloc(out, bytes ? bytes : 256);
     if (error == cudaErrorMemoryAllocation) {
         size_t free_bytes = 0, total = 0;

@@ -19,7 +19,7 @@ static const GpuFacts gpus[] = {
 #undef GPU
 };
 
-enum { NUM_GPUS = sizeof gpus / sizeof gpus[0], DRIVER_MIB = 1024 /* for its context and library handles */ };
+enum { NUM_GPUS = sizeof gpus / sizeof gpus[0] };
 
 typedef struct NullDevice {
     Device      base;
@@ -154,7 +154,8 @@ const char *device_null_names(void)
 
 static void gpu_facts(const GpuFacts *gpu, DeviceFacts *out)
 {
-    *out = (DeviceFacts){.memory_bytes = (int64_t)(gpu->memory_mib - DRIVER_MIB) * 1048576,
+    *out = (DeviceFacts){.memory_bytes = (int64_t)gpu->memory_mib * 1048576 - GPU_DRIVER_BYTES,
+                         .driver_bytes = GPU_DRIVER_BYTES,
                          .vector_flops = gpu->fp32_tflops * 1e12,
                          .bandwidth = gpu->gbytes_per_second * 1e9,
                          .link_in = gpu->link_gbytes_per_second * 1e9,

@@ -1,0 +1,345 @@
+/* Ranks that are threads of one process. A collective has two meetings: at the first every rank has told where its memory is, and then
+ * each does its part straight over the others' memory; after the second nobody touches another's. A failure is noticed only by who waits
+ * in the first: from there to the second nothing can fail or wait, and a rank that left early would free what others still read. */
+#include "comm/progress.h"
+#include "comm/reduce.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+typedef struct Group Group;
+
+typedef struct ThreadComm {
+    Comm     base;
+    Group   *group;
+    CommCall call; /* its place in the collective */
+    Progress progress;
+    void (*on_end)(void *context);
+    void *context;
+    bool  told; /* on_end was called */
+    bool  left;
+} ThreadComm;
+
+struct Group {
+    pthread_mutex_t lock;
+    pthread_cond_t  changed; /* a meeting took place, or all ended */
+    pthread_cond_t  watched; /* for the watcher: all ended or left; for comm_on_end: a call of it is over */
+    pthread_t       watcher;
+    CommLimits      limits;
+    CommEnd         end;
+    int             size, arrived, done, num_left;
+    uint64_t        met, finished; /* first and second meetings so far */
+    ThreadComm     *telling;       /* whose on_end runs */
+    ThreadComm      ranks[];
+};
+
+static ThreadComm *thread_of(Comm *comm)
+{
+    return (ThreadComm *)comm;
+}
+
+/* Everything that begins with "locked" is called with the group's lock. */
+static void locked_end(Group *group, int rank, Status cause, const char *why)
+{
+    if (!comm_end_keep(&group->end, rank, cause, why)) return;
+    pthread_cond_broadcast(&group->changed);
+    pthread_cond_broadcast(&group->watched);
+}
+
+/* ---- collectives ---- */
+
+/* Ends all where a rank calls another collective than rank 0. */
+static bool locked_calls_match(Group *group)
+{
+    for (int r = 1; r < group->size; r++) {
+        char first[96], other[96], why[256];
+        if (comm_call_same(&group->ranks[0].call, &group->ranks[r].call)) continue;
+        comm_call_text(&group->ranks[0].call, first, sizeof first);
+        comm_call_text(&group->ranks[r].call, other, sizeof other);
+        snprintf(why, sizeof why, "it calls %s, rank 0 calls %s: all ranks must make the same calls", other, first);
+        locked_end(group, r, ERR_INTERNAL, why);
+        return false;
+    }
+    return true;
+}
+
+static void locked_check_left(Group *group)
+{
+    for (int r = 0; r < group->size; r++)
+        if (group->ranks[r].left) locked_end(group, r, ERR_INTERNAL, "it has left, and others wait for it");
+}
+
+static Status locked_meet(ThreadComm *self, const CommCall *call)
+{
+    Group   *group = self->group;
+    uint64_t met = group->met;
+    self->call = *call;
+    if (group->num_left) locked_check_left(group);
+    if (group->end.ended) return comm_end_status(&group->end);
+    if (++group->arrived == group->size && locked_calls_match(group)) {
+        group->arrived = 0;
+        group->met++;
+        pthread_cond_broadcast(&group->changed);
+    }
+    while (group->met == met && !group->end.ended) pthread_cond_wait(&group->changed, &group->lock);
+    return group->met != met ? OK : comm_end_status(&group->end);
+}
+
+static void locked_finish(Group *group)
+{
+    uint64_t finished = group->finished;
+    if (++group->done == group->size) {
+        group->done = 0;
+        group->finished++;
+        pthread_cond_broadcast(&group->changed);
+    }
+    while (group->finished == finished) pthread_cond_wait(&group->changed, &group->lock);
+}
+
+/* Elements [begin, end) of all ranks' sends, of which `offset` elements lie before; to `dst`, or to the same place of every rank. */
+static void reduce_part(const Group *group, const CommCall *call, int64_t offset, int64_t begin, int64_t end, void *dst)
+{
+    enum { RUN = 1024 };
+    _Alignas(16) char sums[RUN * REDUCE_BYTES];
+    for (int64_t at = begin, n; at < end; at += n) {
+        n = end - at < RUN ? end - at : RUN;
+        int64_t from = dtype_bytes(call->dtype, offset + at), to = dtype_bytes(call->dtype, at);
+        reduce_first(sums, (const char *)group->ranks[0].call.send + from, n, call->dtype);
+        for (int r = 1; r < group->size; r++)
+            reduce_next(sums, (const char *)group->ranks[r].call.send + from, n, call->dtype, call->reduce);
+        if (dst)
+            reduce_store((char *)dst + to, sums, n, call->dtype);
+        else
+            for (int r = 0; r < group->size; r++) reduce_store((char *)group->ranks[r].call.recv + to, sums, n, call->dtype);
+    }
+}
+
+/* This rank's part: it writes its own recv, or its part of everybody's, and reads what nobody else writes. */
+static void do_part(ThreadComm *self)
+{
+    const Group    *group = self->group;
+    const CommCall *call = &self->call;
+    int64_t         begin, end;
+    switch (call->kind) {
+    case COMM_ALL_GATHER:
+        for (int r = 0; r < group->size && call->count; r++) {
+            char *place = (char *)call->recv + (size_t)r * (size_t)call->count;
+            if (place != group->ranks[r].call.send) memcpy(place, group->ranks[r].call.send, (size_t)call->count);
+        }
+        break;
+    case COMM_BROADCAST:
+        if (self->base.rank != call->root && call->count) memcpy(call->recv, group->ranks[call->root].call.send, (size_t)call->count);
+        break;
+    case COMM_REDUCE_SCATTER:
+        reduce_part(group, call, self->base.rank * call->count, 0, call->count, call->recv);
+        break;
+    case COMM_ALL_REDUCE:
+        comm_part(call->count, self->base.rank, group->size, &begin, &end);
+        reduce_part(group, call, 0, begin, end, NULL);
+        break;
+    default:
+        break;
+    }
+}
+
+static Status threads_call(Comm *comm, const CommCall *call)
+{
+    ThreadComm *self = thread_of(comm);
+    Group      *group = self->group;
+    pthread_mutex_lock(&group->lock);
+    progress_enter(&self->progress);
+    Status status = locked_meet(self, call);
+    if (status == OK && call->kind != COMM_BARRIER) {
+        pthread_mutex_unlock(&group->lock);
+        do_part(self);
+        pthread_mutex_lock(&group->lock);
+        locked_finish(group);
+    }
+    progress_leave(&self->progress);
+    pthread_mutex_unlock(&group->lock);
+    return status;
+}
+
+/* ---- failing together ---- */
+
+static void threads_abort(Comm *comm, Status cause, const char *why)
+{
+    Group *group = thread_of(comm)->group;
+    pthread_mutex_lock(&group->lock);
+    locked_end(group, comm->rank, cause, why);
+    pthread_mutex_unlock(&group->lock);
+}
+
+static Status threads_check(Comm *comm)
+{
+    Group *group = thread_of(comm)->group;
+    pthread_mutex_lock(&group->lock);
+    Status status = comm_end_status(&group->end);
+    pthread_mutex_unlock(&group->lock);
+    return status;
+}
+
+static Status threads_cause(Comm *comm)
+{
+    Group *group = thread_of(comm)->group;
+    pthread_mutex_lock(&group->lock);
+    Status cause = group->end.ended ? group->end.cause : OK;
+    pthread_mutex_unlock(&group->lock);
+    return cause;
+}
+
+static void threads_beat(Comm *comm, const char *phase)
+{
+    ThreadComm *self = thread_of(comm);
+    pthread_mutex_lock(&self->group->lock);
+    progress_beat(&self->progress, phase);
+    pthread_mutex_unlock(&self->group->lock);
+}
+
+static double threads_waited(Comm *comm)
+{
+    ThreadComm *self = thread_of(comm);
+    pthread_mutex_lock(&self->group->lock);
+    double waited = self->progress.waited;
+    pthread_mutex_unlock(&self->group->lock);
+    return waited;
+}
+
+static void locked_await_telling(ThreadComm *self)
+{
+    Group *group = self->group;
+    while (group->telling == self) pthread_cond_wait(&group->watched, &group->lock);
+}
+
+static void threads_on_end(Comm *comm, void (*on_end)(void *context), void *context)
+{
+    ThreadComm *self = thread_of(comm);
+    Group      *group = self->group;
+    pthread_mutex_lock(&group->lock);
+    locked_await_telling(self);
+    self->on_end = on_end;
+    self->context = context;
+    self->told = false;
+    pthread_cond_broadcast(&group->watched);
+    pthread_mutex_unlock(&group->lock);
+}
+
+/* Calls one rank's on_end that hasn't been called, without the lock; false: there is none. */
+static bool locked_tell_one(Group *group)
+{
+    for (int r = 0; r < group->size; r++) {
+        ThreadComm *rank = &group->ranks[r];
+        if (!rank->on_end || rank->told || rank->left) continue;
+        void (*on_end)(void *context) = rank->on_end;
+        void *context = rank->context;
+        rank->told = true;
+        group->telling = rank;
+        pthread_mutex_unlock(&group->lock);
+        on_end(context);
+        pthread_mutex_lock(&group->lock);
+        group->telling = NULL;
+        pthread_cond_broadcast(&group->watched);
+        return true;
+    }
+    return false;
+}
+
+static void locked_judge(Group *group)
+{
+    char   why[256];
+    double now = progress_now();
+    for (int r = 0; r < group->size; r++) {
+        ThreadComm *rank = &group->ranks[r];
+        if (!rank->left && progress_judge(&rank->progress, r, &group->limits, now, why, sizeof why)) locked_end(group, r, ERR_RANK, why);
+    }
+}
+
+static void locked_wait_watched(Group *group)
+{
+    double          step = group->limits.progress / 10 < 0.25 ? group->limits.progress / 10 : 0.25, until = progress_now() + step;
+    struct timespec when = {.tv_sec = (time_t)until};
+    when.tv_nsec = (long)((until - (double)when.tv_sec) * 1e9);
+    if (group->end.ended)
+        pthread_cond_wait(&group->watched, &group->lock);
+    else
+        pthread_cond_timedwait(&group->watched, &group->lock, &when);
+}
+
+static void *watch(void *argument)
+{
+    Group *group = argument;
+    pthread_mutex_lock(&group->lock);
+    while (group->num_left < group->size) {
+        if (group->end.ended && locked_tell_one(group)) continue;
+        if (!group->end.ended) locked_judge(group);
+        locked_wait_watched(group);
+    }
+    pthread_mutex_unlock(&group->lock);
+    return NULL;
+}
+
+static void group_free(Group *group)
+{
+    pthread_cond_destroy(&group->watched);
+    pthread_cond_destroy(&group->changed);
+    pthread_mutex_destroy(&group->lock);
+    free(group);
+}
+
+static void threads_destroy(Comm *comm)
+{
+    ThreadComm *self = thread_of(comm);
+    Group      *group = self->group;
+    pthread_mutex_lock(&group->lock);
+    locked_await_telling(self);
+    self->left = true;
+    bool is_last = ++group->num_left == group->size;
+    if (group->arrived) locked_check_left(group);
+    pthread_cond_broadcast(&group->watched);
+    pthread_mutex_unlock(&group->lock);
+    if (!is_last) return;
+    pthread_join(group->watcher, NULL);
+    group_free(group);
+}
+
+static const CommApi threads_api = {
+    .name = "threads",
+    .call = threads_call,
+    .abort = threads_abort,
+    .check = threads_check,
+    .cause = threads_cause,
+    .beat = threads_beat,
+    .on_end = threads_on_end,
+    .waited = threads_waited,
+    .destroy = threads_destroy,
+};
+
+Status comm_threads_create(int size, const CommLimits *limits, Comm *out[])
+{
+    FAIL_IF(size < 1 || size > COMM_MOST_RANKS, ERR_INVALID, "%d ranks asked for, expected 1 to %d", size, COMM_MOST_RANKS);
+    size_t bytes = sizeof(Group) + (size_t)size * sizeof(ThreadComm);
+    Group *group = calloc(1, bytes);
+    if (!group) fatal_out_of_memory(bytes);
+    group->size = size;
+    group->limits = comm_limits(limits);
+    pthread_condattr_t attributes;
+    pthread_condattr_init(&attributes);
+    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    pthread_mutex_init(&group->lock, NULL);
+    pthread_cond_init(&group->changed, &attributes);
+    pthread_cond_init(&group->watched, &attributes);
+    pthread_condattr_destroy(&attributes);
+    for (int r = 0; r < size; r++) {
+        group->ranks[r] = (ThreadComm){.base = {&threads_api, r, size}, .group = group};
+        progress_init(&group->ranks[r].progress);
+    }
+    int error = pthread_create(&group->watcher, NULL, watch, group);
+    if (error) {
+        group_free(group);
+        FAIL(ERR_IO, "cannot start the thread that watches ranks: %s", strerror(error));
+    }
+    for (int r = 0; r < size; r++) out[r] = &group->ranks[r].base;
+    return OK;
+}

@@ -1,0 +1,20 @@
+/* What ops share that all ranks run together, each in a program of its own. */
+#pragma once
+
+#include "comm/comm.h"
+#include "ops/infer.h"
+
+NODISCARD static inline Status infer_ranks(int64_t ranks)
+{
+    FAIL_IF(ranks < 1 || ranks > COMM_MOST_RANKS, ERR_INVALID, "attribute ranks is %lld, expected 1 to %d", (long long)ranks,
+            COMM_MOST_RANKS);
+    return OK;
+}
+
+/* The device speaks for one of as many ranks as the program was made for. */
+NODISCARD static inline Status check_ranks(const KernelArgs *args, int64_t ranks)
+{
+    FAIL_IF(comm_size(args->comm) != ranks, ERR_INTERNAL, "a program for %lld ranks on a device of %d", (long long)ranks,
+            comm_size(args->comm));
+    return OK;
+}

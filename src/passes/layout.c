@@ -1,0 +1,439 @@
+/* The layout of what lasts: one for all programs of a session. Trained parameters lie in flat runs, the buckets, a run for each rule of the
+ * optimizer, each pair of types of weight and gradient, each way to divide them among ranks, and the host's memory apart.
+ *
+ * With several ranks a bucket is cut into chunks of whole values, each a multiple of SHARE_ALIGN elements for each rank, and a rank owns
+ * its share of each chunk. Shares begin with a block of moments, and a piece of a parameter knows its first element: an update has the
+ * same blocks and draws the same numbers, whatever the number of ranks. */
+#include "passes/layout.h"
+
+#include "base/philox.h"
+#include "ops/attrs.h"
+#include "passes/optimizers.h"
+#include "passes/pass.h"
+
+#include <string.h>
+
+enum {
+    FLAT_ALIGN = 128,           /* elements between parameters of the flat run: PLACE_ALIGN for two-byte elements */
+    SHARE_ALIGN = MOMENT_BLOCK, /* the same where ranks share the run, and what divides a share */
+};
+
+int64_t layout_align(int64_t n, int64_t to)
+{
+    return (n + to - 1) / to * to;
+}
+
+static Status add_entry(Plan *plan, const char *name, const TensorType *type, Region region, Space space, int64_t offset)
+{
+    FAIL_IF(plan_find(plan, name), ERR_INVALID, "plan: second value named %s", name);
+    plan_add(plan, name, type, region, space, offset);
+    return OK;
+}
+
+static Status append_entry(Plan *plan, const char *name, const TensorType *type, Region region, Space space)
+{
+    int64_t *end = &plan->region_bytes[space][region], offset = *end;
+    *end = layout_align(offset + type_bytes(type), PLACE_ALIGN);
+    return add_entry(plan, name, type, region, space, offset);
+}
+
+bool layout_is_whole(const Value *value)
+{
+    return value->kind == VALUE_PARAM && !value->producer && !value->storage;
+}
+
+/* The parameter that a value is, or the first of those that it consists of; NULL: it holds codes or scales alone. */
+static const Param *first_param(const Value *whole)
+{
+    const Value *member = whole->first_member;
+    while (member && !member->param) member = member->next_member;
+    return whole->param ? whole->param : member ? member->param : NULL;
+}
+
+static bool is_trained(const Value *whole)
+{
+    const Param *param = first_param(whole);
+    return param && param->trained;
+}
+
+/* Adapters stay on the device: they are small, and all that is trained. */
+Space layout_space(const CompileOptions *options, const Value *whole)
+{
+    const Param *param = first_param(whole);
+    bool         codes = !param || param->format, quants = options->offload >> OFFLOAD_QUANTS & 1;
+    if (param && param->is_adapter) return whole->space;
+    return options->offload >> OFFLOAD_WEIGHTS & 1 || (codes && quants) ? SPACE_HOST : whole->space;
+}
+
+/* ---- buckets ---- */
+
+/* Whether each rank can have an equal share of a value, and is to. Norms and the like stay whole: that costs nothing, and a gather each
+ * would. */
+static bool is_divided(const CompileOptions *options, const Value *whole)
+{
+    const TensorType *type = &whole->type;
+    bool              is_read = false; /* members by themselves, which have no memory if the whole has none */
+    for (const Value *member = whole->first_member; member; member = member->next_member) is_read = is_read || member->first_use;
+    return type->ndim > 1 && !is_read && type_numel(type) % (SHARE_ALIGN * options->world) == 0 && type_bytes(type) >= options->whole_bytes;
+}
+
+static Division division_of(const CompileOptions *options, const OptimizerRule *rule, const Value *whole)
+{
+    bool divided = options->world > 1 && !rule->whole && is_divided(options, whole);
+    return divided ? (Division)options->zero_level : DIVIDE_STATES;
+}
+
+static Bucket bucket_of(const CompileOptions *options, const Value *value)
+{
+    const OptimizerRule *rule = optimizer_rule(options, value);
+    Division             division = division_of(options, rule, value);
+    bool                 gathered = options->world > 1 && division != DIVIDE_WEIGHTS; /* whole, by what ranks send to one another */
+    return (Bucket){.weight = value->type.dtype,
+                    .grad = options->fp32_grads ? DT_F32 : value->type.dtype,
+                    .rule = rule,
+                    .division = division,
+                    .space = gathered ? SPACE_DEVICE : layout_space(options, value)};
+}
+
+static bool is_same_bucket(const Bucket *a, const Bucket *b)
+{
+    return a->weight == b->weight && a->grad == b->grad && a->rule == b->rule && a->division == b->division && a->space == b->space;
+}
+
+/* One trained value, or the packed memory of several, in the flat run. */
+typedef struct Run {
+    const Value *value;
+    int64_t      at;
+    int          chunk;
+} Run;
+
+static void end_chunk(Bucket *bucket, int world, int64_t end)
+{
+    Chunk *chunk = &bucket->chunks[bucket->num_chunks++];
+    bucket->numel = layout_align(end, world > 1 ? SHARE_ALIGN * world : FLAT_ALIGN);
+    chunk->numel = bucket->numel - chunk->first;
+    chunk[1].first = bucket->numel;
+}
+
+/* Values one after the other. A chunk is one value where gradients cross as soon as they are there, else about chunk_bytes. */
+static void place_runs(const CompileOptions *options, Bucket *bucket, Run *runs, int count)
+{
+    int64_t end = 0, align = options->world > 1 ? SHARE_ALIGN : FLAT_ALIGN;
+    for (int i = 0; i < count; i++) {
+        runs[i].at = layout_align(end, align);
+        runs[i].chunk = bucket->num_chunks;
+        end = runs[i].at + type_numel(&runs[i].value->type);
+        bool is_large = dtype_bytes(bucket->weight, end - bucket->chunks[bucket->num_chunks].first) >= options->chunk_bytes;
+        if (i + 1 < count && (options->world == 1 || (bucket->division == DIVIDE_STATES && !is_large))) continue;
+        end_chunk(bucket, options->world, end);
+        end = bucket->numel;
+    }
+}
+
+/* A value a rank: chunks of values of one shape. */
+static void place_whole_runs(Arena *arena, const CompileOptions *options, Bucket *bucket, Run *runs, int count)
+{
+    Run    *sorted = arena_array(arena, Run, count + 1);
+    int     num = 0;
+    int64_t end = 0;
+    for (int i = 0; i < count; i++) {
+        const TensorType *type = &runs[i].value->type;
+        int64_t           each = layout_align(type_numel(type), SHARE_ALIGN), begin = end;
+        int               first = num;
+        for (int k = i; k < count; k++) {
+            if (!runs[k].value || !type_same_dims(&runs[k].value->type, type)) continue;
+            if (num > first && (num - first) % options->world == 0) end_chunk(bucket, options->world, begin = end);
+            sorted[num++] = (Run){runs[k].value, end, bucket->num_chunks};
+            end += each;
+            if (k > i) runs[k].value = NULL;
+        }
+        if (num > first) end_chunk(bucket, options->world, begin + each * options->world);
+        end = bucket->numel;
+        while (i + 1 < count && !runs[i + 1].value) i++;
+    }
+    memcpy(runs, sorted, sizeof *runs * (size_t)count);
+}
+
+/* What of elements [at, at + numel) of the bucket, all in one chunk, this rank owns, as elements of its share. */
+static void own(const Plan *plan, const Chunk *chunk, int64_t at, int64_t *segment)
+{
+    int64_t share = chunk->numel / plan->world, begin = chunk->first + plan->rank * share, end = begin + share;
+    int64_t first = at > begin ? at : begin, last = at + segment[SEGMENT_NUMEL] < end ? at + segment[SEGMENT_NUMEL] : end;
+    if (first >= last) first = last = at < begin ? begin : end;
+    segment[SEGMENT_OFFSET] = chunk->first / plan->world + first - begin;
+    segment[SEGMENT_FIRST] = first < last ? first - at : 0;
+    segment[SEGMENT_NUMEL] = last - first;
+}
+
+/* Where the value lies, or what this rank has of it. */
+static Status add_weight(Plan *plan, const Value *value, const Bucket *bucket, const Chunk *chunk, int64_t at)
+{
+    TensorType type = value->type;
+    if (bucket->division != DIVIDE_WEIGHTS)
+        return add_entry(plan, value->name, &type, REGION_WEIGHTS, bucket->space, bucket->weight_offset + dtype_bytes(type.dtype, at));
+    int64_t segment[SEGMENT_COLUMNS] = {[SEGMENT_NUMEL] = type_numel(&type)};
+    own(plan, chunk, at, segment);
+    type = type_make(type.dtype, 1, segment[SEGMENT_NUMEL]);
+    TRY(add_entry(plan, value->name, &type, REGION_WEIGHTS, bucket->space,
+                  bucket->weight_offset + dtype_bytes(type.dtype, segment[SEGMENT_OFFSET])));
+    plan->entries[plan->num_entries - 1].first = segment[SEGMENT_FIRST];
+    return OK;
+}
+
+static Status add_trained(Plan *plan, const Value *value, const Bucket *bucket, const Chunk *chunk, int64_t at)
+{
+    const char *grad = arena_printf(plan->arena, "grad.%s", value->name);
+    TensorType  type = value->type;
+    TRY(add_weight(plan, value, bucket, chunk, at));
+    int entry = plan->num_entries - 1;
+    type.dtype = bucket->grad;
+    if (bucket->division == DIVIDE_STATES)
+        TRY(add_entry(plan, grad, &type, REGION_GRADS, SPACE_DEVICE, bucket->grad_offset + dtype_bytes(type.dtype, at)));
+    if (!value->param) return OK;
+    int64_t *segment = plan->segments[plan->num_trained];
+    segment[SEGMENT_NUMEL] = type_numel(&value->type);
+    plan->trained_numel += segment[SEGMENT_NUMEL];
+    own(plan, chunk, at, segment);
+    segment[SEGMENT_DECAY] = value->param->decay;
+    segment[SEGMENT_KEY] = (int64_t)philox_name_key(value->param->name);
+    plan->trained_params[plan->num_trained++] = value->param;
+    plan->entries[entry].trained = plan->num_trained;
+    return OK;
+}
+
+/* Blocks of moments belong to one rank each. */
+static Status check_blocks(const Plan *plan, const Bucket *bucket)
+{
+    for (int i = bucket->first; i < plan->num_trained; i++)
+        FAIL_IF(
+            plan->segments[i][SEGMENT_FIRST] % MOMENT_BLOCK, ERR_UNSUPPORTED,
+            "%s begins within a block of %d elements of the packed weight it is a part of, and several ranks can't divide its moments of "
+            "8 bits; set optimizer: adamw, or train on one GPU",
+            plan->trained_params[i]->name, (int)MOMENT_BLOCK);
+    return OK;
+}
+
+/* Where a state begins for each parameter of a bucket, and how long it is. */
+static Status layout_state(Plan *plan, const Bucket *bucket, BucketState *state)
+{
+    enum { ROWS_ALIGN = 64 }; /* elements between parameters */
+    int64_t *at = arena_array(plan->arena, int64_t, bucket->count + 1), rows = 0;
+    if (state->extent == STATE_BLOCKS) TRY(check_blocks(plan, bucket));
+    for (int i = 0; i < bucket->count; i++) {
+        const int64_t *segment = plan->segments[bucket->first + i];
+        int64_t        offset = segment[SEGMENT_OFFSET];
+        at[i] = state->extent == STATE_ELEMENTS ? offset : state->extent == STATE_BLOCKS ? MOMENT_FIRST(offset, i) : rows;
+        TensorType type = state_type(state, plan->trained_params[bucket->first + i]);
+        if (segment[SEGMENT_NUMEL]) rows = layout_align(rows + type_numel(&type), ROWS_ALIGN);
+    }
+    state->at = at;
+    state->numel = state->extent == STATE_ELEMENTS ? bucket->share_numel
+                   : state->extent == STATE_BLOCKS ? MOMENT_FIRST(bucket->share_numel, bucket->count)
+                   : rows                          ? rows
+                                                   : ROWS_ALIGN; /* of no parameter: values have elements */
+    return OK;
+}
+
+/* A flat value at a region's end; NULL: not kept. */
+static Status add_flat(Plan *plan, const char *name, DType dtype, int64_t numel, Region region, Space space)
+{
+    TensorType type = type_make(dtype, 1, numel);
+    return name ? append_entry(plan, name, &type, region, space) : OK;
+}
+
+/* The bucket's values in the order of the graph. */
+static int list_runs(const CompileOptions *options, const Graph *graph, const Bucket *bucket, Run *runs)
+{
+    int count = 0;
+    for (int i = 0; i < graph->num_values; i++) {
+        const Value *value = graph->values[i];
+        if (!layout_is_whole(value) || !is_trained(value)) continue;
+        Bucket its = bucket_of(options, value);
+        if (is_same_bucket(&its, bucket)) runs[count++].value = value;
+    }
+    return count;
+}
+
+/* The trained parameters of a bucket, the members of a packed one adjoining. */
+static Status layout_bucket(Plan *plan, const CompileOptions *options, const Graph *graph, Bucket *bucket)
+{
+    Run *runs = arena_array(plan->arena, Run, graph->num_params + 1);
+    int  count = list_runs(options, graph, bucket, runs);
+    bucket->first = plan->num_trained;
+    bucket->weight_offset = plan->region_bytes[bucket->space][REGION_WEIGHTS];
+    bucket->grad_offset = plan->region_bytes[SPACE_DEVICE][REGION_GRADS];
+    bucket->chunks = arena_array(plan->arena, Chunk, count + 1);
+    if (bucket->rule->whole && options->world > 1)
+        place_whole_runs(plan->arena, options, bucket, runs, count);
+    else
+        place_runs(options, bucket, runs, count);
+    bucket->share_numel = bucket->numel / options->world;
+    for (int i = 0; i < count; i++) {
+        const Value *value = runs[i].value;
+        const Chunk *chunk = &bucket->chunks[runs[i].chunk];
+        TRY(add_trained(plan, value, bucket, chunk, runs[i].at));
+        for (const Value *member = value->param ? NULL : value->first_member; member; member = member->next_member)
+            if (member->param) TRY(add_trained(plan, member, bucket, chunk, runs[i].at + member->offset));
+    }
+    bucket->count = plan->num_trained - bucket->first;
+    TRY(add_flat(plan, bucket->weights, bucket->weight, bucket->numel, REGION_WEIGHTS, bucket->space));
+    TRY(add_flat(plan, bucket->grads, bucket->grad, bucket->numel, REGION_GRADS, SPACE_DEVICE));
+    if (options->world > 1) {
+        TRY(add_flat(plan, bucket->weight_share, bucket->weight, bucket->share_numel, REGION_WEIGHTS, bucket->space));
+        TRY(add_flat(plan, bucket->grad_share, bucket->grad, bucket->share_numel, REGION_GRADS, SPACE_DEVICE));
+    }
+    for (int k = 0; k < bucket->num_states; k++) TRY(layout_state(plan, bucket, &bucket->states[k]));
+    return OK;
+}
+
+static const char *bucket_value(Plan *plan, const char *name, int index)
+{
+    return index ? arena_printf(plan->arena, "%s.%d", name, index + 1) : name;
+}
+
+static void name_values(Plan *plan, const CompileOptions *options, Bucket *bucket, int index)
+{
+    bool shares = options->world > 1;
+    if (bucket->division < DIVIDE_WEIGHTS) bucket->weights = bucket_value(plan, "weights", index);
+    if (bucket->division < DIVIDE_GRADS) bucket->grads = bucket_value(plan, "grads", index);
+    bucket->weight_share = shares ? bucket_value(plan, "weights.share", index) : bucket->weights;
+    bucket->grad_share = shares ? bucket_value(plan, "grads.share", index) : bucket->grads;
+    optimizer_states(options, bucket);
+    for (int k = 0; k < bucket->num_states; k++)
+        bucket->states[k].value = bucket_value(plan, arena_printf(plan->arena, "%s.%s", bucket->rule->name, bucket->states[k].name), index);
+}
+
+/* One bucket for each rule, pair of types, division and space, in the order in which the graph has them. */
+static void find_buckets(Plan *plan, const CompileOptions *options, const Graph *graph)
+{
+    enum {
+        MAX_BUCKETS = DT_COUNT * 2 * OPTIMIZER_MAX_RULES * 2 * SPACE_COUNT
+    }; /* a gradient is of its weight's dtype or fp32; divided or not */
+    plan->buckets = arena_array(plan->arena, Bucket, MAX_BUCKETS);
+    for (int i = 0; i < graph->num_values; i++) {
+        int k = 0, index = plan->num_buckets;
+        if (!layout_is_whole(graph->values[i]) || !is_trained(graph->values[i])) continue;
+        Bucket bucket = bucket_of(options, graph->values[i]);
+        while (k < index && !is_same_bucket(&plan->buckets[k], &bucket)) k++;
+        if (k < index) continue;
+        name_values(plan, options, &bucket, index);
+        plan->buckets[plan->num_buckets++] = bucket;
+    }
+}
+
+/* What this rank has of elements [at, at + numel of `value`) of a frozen value, of which `chunk` is all. */
+static Status add_share(Plan *plan, const Value *value, const Chunk *chunk, Space space, int64_t base, int64_t at)
+{
+    int64_t segment[SEGMENT_COLUMNS] = {[SEGMENT_NUMEL] = type_numel(&value->type)};
+    own(plan, chunk, at, segment);
+    TensorType type = type_make(value->type.dtype, 1, segment[SEGMENT_NUMEL]);
+    TRY(add_entry(plan, value->name, &type, REGION_WEIGHTS, space, base + dtype_bytes(type.dtype, segment[SEGMENT_OFFSET])));
+    plan->entries[plan->num_entries - 1].first = segment[SEGMENT_FIRST];
+    return OK;
+}
+
+/* Codes that recipes make of frozen weights stay whole: they are made of all of a weight. */
+static bool divides_frozen(const Plan *plan, const CompileOptions *options, const Value *value)
+{
+    bool has_codes = plan->num_scaled || plan->num_tiled;
+    return options->world > 1 && options->zero_level == DIVIDE_WEIGHTS && !has_codes && is_divided(options, value);
+}
+
+static Status append_shares(Plan *plan, const CompileOptions *options, const Value *value)
+{
+    const Chunk chunk = {.numel = type_numel(&value->type)};
+    const Space space = layout_space(options, value);
+    int64_t    *end = &plan->region_bytes[space][REGION_WEIGHTS], base = *end;
+    TRY(add_share(plan, value, &chunk, space, base, 0));
+    for (const Value *member = value->param ? NULL : value->first_member; member; member = member->next_member)
+        TRY(add_share(plan, member, &chunk, space, base, member->offset));
+    *end = layout_align(base + dtype_bytes(value->type.dtype, chunk.numel / plan->world), PLACE_ALIGN);
+    return OK;
+}
+
+static Status append_frozen(Plan *plan, const CompileOptions *options, const Value *value)
+{
+    if (divides_frozen(plan, options, value)) return append_shares(plan, options, value);
+    TRY(append_entry(plan, value->name, &value->type, REGION_WEIGHTS, layout_space(options, value)));
+    const Placement base = plan_find(plan, value->name)->place;
+    for (const Value *member = value->param ? NULL : value->first_member; member; member = member->next_member)
+        TRY(add_entry(plan, member->name, &member->type, REGION_WEIGHTS, base.space,
+                      base.offset + dtype_bytes(member->type.dtype, member->offset)));
+    return OK;
+}
+
+Status layout_params(Plan *plan, const CompileOptions *options, const Graph *graph)
+{
+    if (plan->params || !graph->num_params) return OK;
+    plan->params = graph->params;
+    plan->num_params = graph->num_params;
+    plan->segments = arena_alloc(plan->arena, sizeof *plan->segments * (size_t)(graph->num_params + 1));
+    plan->trained_params = arena_array(plan->arena, Param *, graph->num_params + 1);
+    find_buckets(plan, options, graph);
+    for (int i = 0; i < plan->num_buckets; i++) TRY(layout_bucket(plan, options, graph, &plan->buckets[i]));
+    for (int i = 0; i < graph->num_values; i++)
+        if (layout_is_whole(graph->values[i]) && !is_trained(graph->values[i])) TRY(append_frozen(plan, options, graph->values[i]));
+    for (int i = 0; i < graph->num_params; i++) plan->total_numel += type_numel(&graph->params[i]->type);
+    return OK;
+}
+
+/* ---- other values ---- */
+
+static Region region_of(const Value *value)
+{
+    switch (value->kind) {
+    case VALUE_INPUT:
+        return REGION_INPUTS;
+    case VALUE_CACHE:
+        return REGION_CACHE;
+    case VALUE_CONST:
+        return REGION_CONSTS;
+    default:
+        return REGION_OPTIMIZER;
+    }
+}
+
+/* Whether programs may have a value in different sizes: an input is of a run's shape, and a run of fewer rows uses the first rows of a
+ * cache. The largest decides. */
+static bool may_grow(const Value *value)
+{
+    return value->kind == VALUE_INPUT || value->kind == VALUE_CACHE;
+}
+
+/* Places the values of a region anew, one behind the other. */
+static void repack(Plan *plan, Region region)
+{
+    for (int space = 0; space < SPACE_COUNT; space++) plan->region_bytes[space][region] = 0;
+    for (int i = 0; i < plan->num_entries; i++) {
+        Placement *place = &plan->entries[i].place;
+        int64_t   *end = &plan->region_bytes[place->space][region];
+        if (place->region != region) continue;
+        place->offset = *end;
+        *end = layout_align(place->offset + place->bytes, PLACE_ALIGN);
+    }
+}
+
+Status layout_add(Plan *plan, const CompileOptions *options, const Graph *graph)
+{
+    bool has_grown = false;
+    TRY(layout_params(plan, options, graph));
+    for (int i = 0; i < graph->num_values; i++) {
+        const Value     *value = graph->values[i];
+        bool             once = value->producer && (value->producer->flags & NODE_ONCE);
+        const PlanEntry *entry = plan_find(plan, value->name);
+        if (value->kind == VALUE_ACTIVATION || value->kind == VALUE_STAGED || value->storage || (value->producer && !once)) continue;
+        if (!entry) {
+            TRY(append_entry(plan, value->name, &value->type, region_of(value), value->space));
+        } else if (may_grow(value) && type_bytes(&value->type) > entry->place.bytes) {
+            PlanEntry *wider = &plan->entries[entry - plan->entries];
+            wider->type = value->type;
+            wider->place.bytes = type_bytes(&value->type);
+            has_grown = true;
+        } else if (!may_grow(value)) {
+            FAIL_IF(type_bytes(&value->type) != entry->place.bytes, ERR_INVALID, "plan: %s differs in size between programs", value->name);
+        }
+    }
+    if (has_grown) repack(plan, REGION_INPUTS);
+    if (has_grown) repack(plan, REGION_CACHE);
+    return OK;
+}

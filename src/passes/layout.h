@@ -1,0 +1,19 @@
+/* The layout that programs of a session share. */
+#pragma once
+
+#include "passes/compile.h"
+
+enum { PLACE_ALIGN = 256 }; /* bytes: what vector loads, cuBLASLt and cuDNN ask for at most */
+
+int64_t layout_align(int64_t n, int64_t to);
+
+/* A parameter that is placed by itself: one that isn't packed, or the memory of packed ones, which are its members. */
+bool layout_is_whole(const Value *value);
+
+/* Where such a value waits. */
+Space layout_space(const CompileOptions *options, const Value *whole);
+
+/* Fixes where parameters and their gradients lie, and what of them is this rank's; nothing to do where an earlier program did. */
+NODISCARD Status layout_params(Plan *plan, const CompileOptions *options, const Graph *graph);
+/* The same for all lasting values of this graph. */
+NODISCARD Status layout_add(Plan *plan, const CompileOptions *options, const Graph *graph);

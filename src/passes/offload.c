@@ -1,0 +1,258 @@
+/* offload: what waits in pinned memory of the host. Weights of the base model are kept there, and activations at the borders of blocks
+ * go there until the backward pass reads them. A copy brings each to the device for the forward or the backward pass of its layer; it
+ * may start as soon as the layer before begins. Two layers' copies are there at a time, and the link works beside the kernels.
+ *
+ * What the optimizer keeps there it updates by itself (updates.c). */
+#include "ops/ops.h"
+#include "passes/layout.h"
+#include "passes/pass.h"
+
+const char *offload_name(Offload offload)
+{
+    static const char *const names[OFFLOAD_COUNT] = {
+#define OFFLOAD(id, name, help) #name,
+#include "passes/offload.def"
+#undef OFFLOAD
+    };
+    return names[offload];
+}
+
+static bool is_backward(const Node *node)
+{
+    return (node->flags & NODE_BACKWARD) != 0;
+}
+
+static void set_place(Graph *graph, const Node *like, Node *before)
+{
+    graph->cursor = before;
+    graph->layer = like->layer;
+    graph->part = PART_NONE;
+    graph->source = NULL;
+}
+
+/* Puts a copy of `value` before a node (NULL: at the end). */
+static Status add_copy(Graph *graph, Value *value, Stream stream, Space space, uint32_t flags, Node **out)
+{
+    TRY(graph_add_node(graph, &op_copy, NULL, value->name, &value, 1, ~0u, out));
+    (*out)->stream = stream;
+    (*out)->flags |= flags;
+    (*out)->out[0]->space = space;
+    return OK;
+}
+
+/* ---- activations at the borders of blocks ---- */
+
+/* The block that begins with a value: the first that reads it in the forward pass, if it was made before that and the backward pass
+ * reads it too; else -1. */
+static int block_of(const Value *value)
+{
+    const Node *maker = value->producer;
+    bool        backward = false;
+    int         block = -1;
+    if (!maker || is_backward(maker) || value->kind != VALUE_ACTIVATION || value->sharing != STORAGE_OWN) return -1;
+    for (const Use *use = value->first_use; use; use = use->next) {
+        const Node *node = use->node;
+        if (!node || node->op->flags & OP_VIEW) return -1;
+        backward = backward || is_backward(node);
+        if (!is_backward(node) && node->layer > maker->layer && (block < 0 || node->layer < block)) block = node->layer;
+    }
+    return backward ? block : -1;
+}
+
+/* Sends each border to the host right behind its maker, and has the backward pass read it there. Its memory is free again when the
+ * border after the next is made. */
+static Status send_borders(Graph *graph)
+{
+    enum { BESIDE = 2 };
+    Node *sent[BESIDE] = {0};
+    int   count = 0;
+    for (Node *node = graph->first, *next; node; node = next) {
+        next = node->next;
+        for (int k = 0; k < node->num_out; k++) {
+            Value *value = node->out[k];
+            int    block = value ? block_of(value) : -1;
+            Node  *copy;
+            if (block < 0) continue;
+            Node *earlier = sent[count % BESIDE];
+            if (earlier && node_precedes(earlier, node)) node_add_after(graph, node, earlier);
+            set_place(graph, node, next);
+            TRY(add_copy(graph, value, STREAM_COPY_OUT, SPACE_HOST, 0, &copy));
+            copy->out[0]->layer = block;
+            for (Use *use = value->first_use, *following; use; use = following) {
+                following = use->next;
+                if (is_backward(use->node)) node_set_input(use->node, use->index, copy->out[0]);
+            }
+            sent[count++ % BESIDE] = copy;
+        }
+    }
+    return OK;
+}
+
+/* ---- copies to the device ---- */
+
+typedef struct Fetch {
+    Value        *value, *copy;
+    struct Fetch *next; /* of its group, in the order of reading */
+} Fetch;
+
+/* What is read first one after the other, of one layer for one pass; of no layer for both passes. */
+typedef struct Group {
+    Node   *first; /* its first reader */
+    int     layer; /* -1: none */
+    bool    late;  /* for the backward pass; of no layer: behind the first one */
+    int64_t bytes;
+    Fetch  *fetches, **end;
+} Group;
+
+/* Input `index` of `node` is a fetched value. */
+typedef struct Reading {
+    Node  *node;
+    int    index;
+    Fetch *fetch;
+} Reading;
+
+typedef struct Offloading {
+    Graph   *graph;
+    Group   *groups;
+    Reading *readings;
+    int      num_groups, num_readings;
+    bool     in_layers;   /* a layer has begun */
+    Fetch  **fetch_of[2]; /* of a group that isn't late and of one that is, by value id */
+} Offloading;
+
+/* Whether the node reads a value of the host that is to be copied: one that it reads little of, as a few rows of an embedding, it reads
+ * there. */
+static bool is_fetched(const Node *node, const Value *value)
+{
+    if (!value || value_root((Value *)value, NULL)->space != SPACE_HOST) return false;
+    if (node->op->flags & OP_VIEW || node->op == &op_copy) return false;
+    if (value->kind != VALUE_PARAM && value->kind != VALUE_ACTIVATION) return false;
+    return !node->op->cost || node->op->cost(node).bytes >= (double)type_bytes(&value->type);
+}
+
+static Group *find_group(Offloading *o, int layer, bool late, Node *first)
+{
+    Group *last = o->num_groups ? &o->groups[o->num_groups - 1] : NULL;
+    if (last && last->layer == layer && last->late == late) return last;
+    Group *group = &o->groups[o->num_groups++];
+    *group = (Group){.first = first, .layer = layer, .late = late, .end = &group->fetches};
+    return group;
+}
+
+static void find_reading(Offloading *o, Node *node, int index)
+{
+    Value  *value = node->in[index];
+    bool    late = value->layer < 0 ? o->in_layers : is_backward(node);
+    Fetch **fetch = &o->fetch_of[late][value->id];
+    o->in_layers = o->in_layers || value->layer >= 0;
+    if (!*fetch) {
+        Group *group = find_group(o, value->layer, late, node);
+        *fetch = arena_new(o->graph->arena, Fetch);
+        (*fetch)->value = value;
+        *group->end = *fetch;
+        group->end = &(*fetch)->next;
+        group->bytes += type_bytes(&value->type);
+    }
+    o->readings[o->num_readings++] = (Reading){node, index, *fetch};
+}
+
+/* A group that is small against the one behind it gives no time to bring that in: it becomes a part of it. */
+static void merge_small(Offloading *o)
+{
+    enum { SMALL = 8 };
+    for (int i = 0; i + 1 < o->num_groups; i++) {
+        Group *group = &o->groups[i], *next = group + 1;
+        if (group->bytes * SMALL >= next->bytes) continue;
+        *group->end = next->fetches;
+        next->fetches = group->fetches;
+        next->first = group->first;
+        next->bytes += group->bytes;
+        group->fetches = NULL;
+    }
+}
+
+/* Whether the node reads more than inputs and constants: else pass schedule may move it. */
+static bool stays(const Node *node)
+{
+    for (int i = 0; i < node->num_in; i++)
+        if (node->in[i] && node->in[i]->kind != VALUE_INPUT && node->in[i]->kind != VALUE_CONST) return true;
+    return false;
+}
+
+/* The last launch of the compute stream before a node; NULL: none. */
+static Node *launch_before(const Node *node)
+{
+    Node *before = node->prev;
+    while (before && (before->op->flags & OP_VIEW || before->stream != STREAM_COMPUTE || !stays(before))) before = before->prev;
+    return before;
+}
+
+/* Copies of a group stand at a node, behind what makes their values, and wait for what runs before that. */
+static Status copy_group(const Offloading *o, const Group *group, Node *begin)
+{
+    Node *after, *copy;
+    for (const Fetch *fetch = group->fetches; fetch; fetch = fetch->next)
+        if (fetch->value->producer && !node_precedes(fetch->value->producer, begin)) begin = fetch->value->producer->next;
+    after = launch_before(begin);
+    set_place(o->graph, group->first, begin);
+    for (Fetch *fetch = group->fetches; fetch; fetch = fetch->next) {
+        TRY(add_copy(o->graph, fetch->value, STREAM_COPY_IN, SPACE_DEVICE, group->first->flags & NODE_BACKWARD, &copy));
+        if (after) node_add_after(o->graph, copy, after);
+        fetch->copy = copy->out[0];
+    }
+    return OK;
+}
+
+static Status fetch_all(Graph *graph)
+{
+    Offloading o = {.graph = graph};
+    Node      *before = NULL; /* where the group before begins */
+    int        most = 0;
+    for (const Node *node = graph->first; node; node = node->next) most += node->num_in;
+    o.groups = arena_array(graph->arena, Group, most + 1);
+    o.readings = arena_array(graph->arena, Reading, most + 1);
+    for (int i = 0; i < 2; i++) o.fetch_of[i] = arena_array(graph->arena, Fetch *, graph->num_values + 1);
+    for (Node *node = graph->first; node; node = node->next)
+        for (int i = 0; i < node->num_in; i++)
+            if (is_fetched(node, node->in[i])) find_reading(&o, node, i);
+    merge_small(&o);
+    for (int i = 0; i < o.num_groups; i++) {
+        const Group *group = &o.groups[i];
+        if (!group->fetches) continue;
+        TRY(copy_group(&o, group, before ? before : group->first));
+        before = group->first;
+    }
+    for (int i = 0; i < o.num_readings; i++) node_set_input(o.readings[i].node, o.readings[i].index, o.readings[i].fetch->copy);
+    return OK;
+}
+
+/* Weights that each rank has whole are sent from rank to rank, which takes the device's memory. */
+static Status check_ranks(const CompileOptions *options)
+{
+    bool whole = options->world > 1 && options->zero_level < 3 && options->train_base;
+    FAIL_IF(whole && options->offload >> OFFLOAD_WEIGHTS & 1, ERR_INVALID,
+            "offload_weights: on several GPUs trained weights wait on the host where each has its share alone; set shard_weights: true");
+    return OK;
+}
+
+/* Where an earlier pass or program has placed it, else where it is to wait. */
+static void set_space(const PassContext *context, Value *value)
+{
+    const PlanEntry *entry = plan_find(context->plan, value->name);
+    value->space = entry ? entry->place.space : layout_space(context->options, value);
+}
+
+Status pass_offload(PassContext *context, Graph **graph_ref)
+{
+    Graph   *graph = *graph_ref;
+    uint32_t offload = context->options->offload;
+    if (!offload) return OK;
+    TRY(check_ranks(context->options));
+    for (int i = 0; i < graph->num_values; i++)
+        if (layout_is_whole(graph->values[i])) set_space(context, graph->values[i]);
+    if (offload >> OFFLOAD_RESIDUAL & 1) TRY(send_borders(graph));
+    TRY(fetch_all(graph));
+    graph->cursor = NULL;
+    graph->layer = -1;
+    return OK;
+}

@@ -1,0 +1,277 @@
+/* The updates of all buckets. A rule updates a bucket at once, or a whole parameter at a time. What lies in the host's memory is updated a
+ * piece at a time: a piece is copied to the device, updated there and copied back, while the next one is on its way. Each element is
+ * updated as in a bucket without pieces.
+ *
+ * A piece begins where a block of 8-bit moments does (MOMENT_BLOCK), and at a multiple of one, so that states by block are cut like
+ * the elements. */
+#include "ops/attrs.h"
+#include "ops/ops.h"
+#include "passes/optimizers.h"
+
+#include <string.h>
+
+enum { MAX_FLAT = 1 + BUCKET_MAX_STATES /* weights, states */ };
+
+/* A flat value and what a piece has of it. */
+typedef struct Stretch {
+    Value *home;   /* as it lies there */
+    Value *staged; /* its copy on the device */
+} Stretch;
+
+/* Elements [begin, end) of a bucket, of its parameters [first, first + count). */
+typedef struct Piece {
+    Update  update;
+    int     first, count;
+    int64_t begin, end;
+    Stretch stretches[MAX_FLAT];
+    int     num_stretches;
+    Node   *sent; /* the last copy back */
+} Piece;
+
+typedef struct Updates {
+    const Update *shared;
+    Value        *weights, *grads, *state[BUCKET_MAX_STATES]; /* flat, of the bucket at hand */
+    Piece        *pieces;
+    int           num_pieces, cap_pieces;
+} Updates;
+
+/* ---- what a piece has of a flat value ---- */
+
+static const Param *param_of(const Piece *piece)
+{
+    return piece->update.plan->trained_params[piece->update.bucket->first + piece->first];
+}
+
+/* A part of a flat value, which may be all of it. */
+static Value *part_of(const Piece *piece, Value *flat, int64_t at, const TensorType *dims)
+{
+    const Update *u = &piece->update;
+    TensorType    type = *dims;
+    const char   *name = arena_printf(u->graph->arena, "%s.%s", flat->name, param_of(piece)->name);
+    type.dtype = flat->type.dtype;
+    if (type_equal(&type, &flat->type)) return flat;
+    Value *part = graph_add_value(u->graph, flat->kind, name, &type);
+    value_place_in(part, flat, at);
+    return part;
+}
+
+static TensorType elements_type(const Piece *piece)
+{
+    return piece->update.bucket->rule->whole ? param_of(piece)->type : type_make(DT_F32, 1, piece->end - piece->begin);
+}
+
+static Value *elements_of(const Piece *piece, Value *flat)
+{
+    TensorType type = elements_type(piece);
+    return part_of(piece, flat, piece->begin, &type);
+}
+
+static Value *state_of(const Piece *piece, int k, Value *flat)
+{
+    const BucketState *state = &piece->update.bucket->states[k];
+    TensorType         rows = state_type(state, param_of(piece)), elements = elements_type(piece);
+    TensorType         blocks = type_make(DT_F32, 1, MOMENT_FIRST(piece->end - piece->begin, piece->count));
+    if (state->extent == STATE_BLOCKS) return part_of(piece, flat, MOMENT_FIRST(piece->begin, piece->first), &blocks);
+    if (state->extent == STATE_ROWS) return part_of(piece, flat, state->at[piece->first], &rows);
+    return part_of(piece, flat, piece->begin, &elements);
+}
+
+/* What the piece has of each of its parameters, from its own beginning. */
+static void cut_segments(Piece *piece)
+{
+    Update *u = &piece->update;
+    int64_t(*rows)[SEGMENT_COLUMNS] = arena_alloc(u->graph->arena, sizeof *rows * (size_t)piece->count);
+    memcpy(rows, u->plan->segments + u->bucket->first + piece->first, sizeof *rows * (size_t)piece->count);
+    for (int i = 0; i < piece->count; i++) {
+        int64_t begin = rows[i][SEGMENT_OFFSET], end = begin + rows[i][SEGMENT_NUMEL];
+        int64_t skipped = begin < piece->begin ? piece->begin - begin : 0, left = end > piece->end ? end - piece->end : 0;
+        rows[i][SEGMENT_OFFSET] += skipped - piece->begin;
+        rows[i][SEGMENT_FIRST] += skipped;
+        rows[i][SEGMENT_NUMEL] -= skipped + left;
+    }
+    u->segments = (const int64_t(*)[SEGMENT_COLUMNS])rows;
+    u->num_segments = piece->count;
+}
+
+/* ---- to the device and back ---- */
+
+/* The value that a piece's update works on. */
+static Status stage(Piece *piece, Node *after, Value *home, Value **out)
+{
+    const Update *u = &piece->update;
+    Node         *node;
+    *out = home;
+    if (u->options->zero_copy || value_root(home, NULL)->space == SPACE_DEVICE) return OK;
+    TRY(graph_add_node(u->graph, &op_copy, NULL, "piece", &home, 1, ~0u, &node));
+    node->stream = STREAM_COPY_IN;
+    if (after) node_add_after(u->graph, node, after);
+    *out = node->out[0];
+    piece->stretches[piece->num_stretches++] = (Stretch){home, *out};
+    return OK;
+}
+
+static Status fetch_piece(Piece *piece, Node *after)
+{
+    Update *u = &piece->update;
+    TRY(stage(piece, after, u->weights, &u->weights));
+    for (int k = 0; k < u->bucket->num_states; k++) TRY(stage(piece, after, u->state[k], &u->state[k]));
+    return OK;
+}
+
+static Value *newest(Value *value)
+{
+    for (const Use *use = value->first_use; use;) {
+        Value *next = NULL;
+        for (int k = 0; use->node && k < use->node->num_out; k++)
+            if (use->node->out[k] && use->node->out[k]->storage == value) next = use->node->out[k];
+        value = next ? next : value;
+        use = next ? next->first_use : use->next;
+    }
+    return value;
+}
+
+static Status send_piece(Piece *piece)
+{
+    for (int i = 0; i < piece->num_stretches; i++) {
+        Value *from = newest(piece->stretches[i].staged);
+        TRY(graph_add_node(piece->update.graph, &op_copy, NULL, "piece", &from, 1, ~0u, &piece->sent));
+        piece->sent->stream = STREAM_COPY_OUT;
+        value_place_in(piece->sent->out[0], piece->stretches[i].home, 0);
+    }
+    return OK;
+}
+
+/* ---- pieces ---- */
+
+static Value *flat_value(const Updates *all, ValueKind kind, const char *name, DType dtype, int64_t numel, Space space)
+{
+    TensorType type = type_make(dtype, 1, numel);
+    Value     *value = graph_add_value(all->shared->graph, kind, name, &type);
+    value->space = space;
+    return value;
+}
+
+static Space space_of(const CompileOptions *options, const BucketState *state)
+{
+    return options->offload >> (state->is_copy ? OFFLOAD_MASTER : OFFLOAD_OPTIMIZER) & 1 ? SPACE_HOST : SPACE_DEVICE;
+}
+
+/* Whether copies of the bucket's values are updated. */
+static bool is_staged(const Updates *all, const Bucket *bucket)
+{
+    bool on_host = all->weights->space == SPACE_HOST;
+    for (int k = 0; k < bucket->num_states; k++) on_host = on_host || all->state[k]->space == SPACE_HOST;
+    return on_host && !all->shared->options->zero_copy;
+}
+
+static const int64_t *segment_of(const Updates *all, const Bucket *bucket, int index)
+{
+    return all->shared->plan->segments[bucket->first + index];
+}
+
+/* Ends a piece of a bucket that is staged: within a parameter, or before one, where a piece may begin. */
+static void end_piece(const Updates *all, const Bucket *bucket, Piece *piece)
+{
+    int64_t most = all->shared->options->piece_numel, limit = piece->begin + (most < MOMENT_BLOCK ? MOMENT_BLOCK : most);
+    for (int i = piece->first; i < bucket->count; i++) {
+        const int64_t *segment = segment_of(all, bucket, i);
+        int64_t        begin = segment[SEGMENT_OFFSET], end = begin + segment[SEGMENT_NUMEL];
+        bool           is_last = end > limit && begin % MOMENT_BLOCK == 0;
+        if (is_last && limit - begin < MOMENT_BLOCK) return;
+        piece->count++;
+        piece->end = is_last ? begin + (limit - begin) / MOMENT_BLOCK * MOMENT_BLOCK : end;
+        if (is_last) return;
+    }
+}
+
+static Piece *add_piece(Updates *all, const Bucket *bucket, int first, int64_t begin)
+{
+    if (all->num_pieces == all->cap_pieces) {
+        int    bigger = 2 * all->cap_pieces + 16;
+        Piece *pieces = arena_array(all->shared->graph->arena, Piece, bigger);
+        if (all->num_pieces) memcpy(pieces, all->pieces, sizeof *pieces * (size_t)all->num_pieces);
+        all->pieces = pieces;
+        all->cap_pieces = bigger;
+    }
+    Piece *piece = &all->pieces[all->num_pieces++];
+    *piece = (Piece){.update = *all->shared, .first = first, .begin = begin};
+    piece->update.bucket = bucket;
+    return piece;
+}
+
+static void fill_piece(const Updates *all, Piece *piece)
+{
+    Update *u = &piece->update;
+    cut_segments(piece);
+    u->weights = elements_of(piece, all->weights);
+    u->grads = elements_of(piece, all->grads);
+    for (int k = 0; k < u->bucket->num_states; k++) u->state[k] = state_of(piece, k, all->state[k]);
+}
+
+/* A rank may have nothing of a parameter. */
+static void add_whole_parameters(Updates *all, const Bucket *bucket)
+{
+    for (int i = 0; i < bucket->count; i++) {
+        const int64_t *segment = segment_of(all, bucket, i);
+        if (!segment[SEGMENT_NUMEL]) continue;
+        Piece *piece = add_piece(all, bucket, i, segment[SEGMENT_OFFSET]);
+        piece->count = 1;
+        piece->end = piece->begin + segment[SEGMENT_NUMEL];
+        fill_piece(all, piece);
+    }
+}
+
+static void add_pieces(Updates *all, const Bucket *bucket)
+{
+    int64_t end = 0;
+    for (int i = 0; i < bucket->count;) {
+        const int64_t *segment = segment_of(all, bucket, i);
+        int64_t        begin = segment[SEGMENT_OFFSET];
+        if (begin + segment[SEGMENT_NUMEL] <= end || !segment[SEGMENT_NUMEL]) {
+            i++;
+            continue;
+        }
+        Piece *piece = add_piece(all, bucket, i, begin > end ? begin : end);
+        end_piece(all, bucket, piece);
+        fill_piece(all, piece);
+        i += piece->count - 1;
+        end = piece->end;
+    }
+}
+
+static void add_bucket(Updates *all, const Bucket *bucket, Value *grads)
+{
+    const CompileOptions *options = all->shared->options;
+    all->weights = flat_value(all, VALUE_PARAM, bucket->weight_share, bucket->weight, bucket->share_numel, bucket->space);
+    all->grads = grads;
+    for (int k = 0; k < bucket->num_states; k++) {
+        const BucketState *state = &bucket->states[k];
+        all->state[k] = flat_value(all, VALUE_STATE, state->value, state->dtype, state->numel, space_of(options, state));
+    }
+    if (bucket->rule->whole) {
+        add_whole_parameters(all, bucket);
+    } else if (is_staged(all, bucket)) {
+        add_pieces(all, bucket);
+    } else {
+        Piece *piece = add_piece(all, bucket, 0, 0);
+        piece->count = bucket->count;
+        piece->end = bucket->share_numel;
+        fill_piece(all, piece);
+    }
+}
+
+/* A piece comes in while the one before it is updated, into the memory of the one before that. */
+Status optimizer_updates(const Update *update, Value *const *grads)
+{
+    const Plan *plan = update->plan;
+    Updates     all = {.shared = update};
+    for (int i = 0; i < plan->num_buckets; i++) add_bucket(&all, &plan->buckets[i], grads[i]);
+    if (all.num_pieces) TRY(fetch_piece(&all.pieces[0], NULL));
+    for (int i = 0; i < all.num_pieces; i++) {
+        Piece *piece = &all.pieces[i];
+        if (i + 1 < all.num_pieces) TRY(fetch_piece(&all.pieces[i + 1], i ? all.pieces[i - 1].sent : NULL));
+        TRY(piece->update.bucket->rule->emit(&piece->update));
+        TRY(send_piece(piece));
+    }
+    return OK;
+}

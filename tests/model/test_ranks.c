@@ -1,0 +1,479 @@
+/* Ranks as threads, each with a plan and a session of its own: what they train equals what one rank trains. */
+#include "base/philox.h"
+#include "comm/comm.h"
+#include "model/init.h"
+#include "ops/attrs.h"
+#include "ops/ops.h"
+#include "passes/compile.h"
+#include "run/scales.h"
+#include "run/session.h"
+#include "test.h"
+
+#include <pthread.h>
+
+enum { ROWS = 16, T = 12, TOKENS = ROWS * T, VOCAB = 256, STEPS = 20, MOST = 8 };
+
+typedef struct Case {
+    const char   *name;
+    int           zero, accum;
+    bool          lora, tied, packed;
+    double        dropout;
+    OptimizerKind optimizer;
+    DType         dtype, master;
+    bool          fp32_grads;
+    uint32_t      recompute;
+    bool          fp8;
+    const char   *qlora;
+    uint32_t      offload;
+} Case;
+
+/* What a run of one case by so many ranks came to. */
+typedef struct Result {
+    double  loss[STEPS], norm[STEPS];
+    float  *weights; /* trained ones, one parameter after the other in the order of names */
+    float  *begun;   /* what they were before */
+    int64_t numel;
+    int64_t lasting; /* bytes of a rank's weights, gradients and optimizer */
+} Result;
+
+typedef struct Rank {
+    const Case *test;
+    Comm       *comm;
+    Result     *result;
+    int         world;
+    Arena       arena;
+    Plan       *plan;
+    Session    *session;
+    Device     *device;
+} Rank;
+
+static const char *config_text(Arena *arena, const Case *c)
+{
+    return arena_printf(arena,
+                        "{\"architectures\": [\"LlamaForCausalLM\"], \"model_type\": \"llama\", \"head_dim\": 16, \"hidden_act\": \"silu\","
+                        "\"hidden_size\": 64, \"initializer_range\": 0.02, \"intermediate_size\": 96, \"max_position_embeddings\": 256,"
+                        "\"num_attention_heads\": 4, \"num_hidden_layers\": 3, \"num_key_value_heads\": 2, \"rms_norm_eps\": 1e-5,"
+                        "\"rope_theta\": 10000.0, \"tie_word_embeddings\": %s, \"vocab_size\": %d, \"attention_bias\": false,"
+                        "\"mlp_bias\": false, \"dtype\": \"float32\"}",
+                        c->tied ? "true" : "false", VOCAB);
+}
+
+static CompileOptions options_of(const Case *c, int rank, int world)
+{
+    static const char *const all[] = {"all-linear"};
+    CompileOptions           options = compile_defaults();
+    options.rank = rank;
+    options.world = world;
+    options.zero_level = c->zero;
+    options.whole_bytes = 4096;
+    options.chunk_bytes = 20000;
+    options.verify = true;
+    options.model_dtype = c->dtype;
+    options.master_dtype = c->master;
+    options.master_weights = c->master != c->dtype;
+    options.fp32_grads = c->fp32_grads;
+    options.optimizer = c->optimizer;
+    options.weight_decay = 0.1;
+    options.adam_eps = 1e-4; /* gradients as small as what rounding leaves are no steps */
+    options.recompute = c->recompute;
+    options.offload = c->offload;
+    options.piece_numel = 3000;
+    if (c->lora) {
+        options.lora = (LoraOptions){.enabled = true, .r = 32, .alpha = 64, .dropout = c->dropout, .num_targets = 1, .targets = all};
+        options.train_base = false;
+    }
+    if (c->qlora) options.weight_format = weight_format_find(c->qlora);
+    if (c->fp8) {
+        options.precision.forward = DT_E4M3;
+        options.precision.backward = DT_E5M2;
+        compile_add(&options, PROGRAM_CALIBRATE, ROWS / world / c->accum, T);
+    }
+    compile_add_training(&options, ROWS / world / c->accum, T);
+    compile_add(&options, PROGRAM_EVAL, ROWS / world / c->accum, T);
+    return options;
+}
+
+static Status open_rank(Rank *r, int rank)
+{
+    size_t         len;
+    const char    *config_at = "config", *ir = ir_shipped_module("LlamaForCausalLM", &len), *text = config_text(&r->arena, r->test);
+    CompileOptions options = options_of(r->test, rank, r->world);
+    JsonValue      config;
+    IrModule      *module;
+    TRY(json_parse(&r->arena, config_at, text, strlen(text), &config));
+    TRY(ir_module_parse(&r->arena, "llama", ir, len, &module));
+    TRY(device_cpu_create(1, &r->device));
+    TRY(r->device->api->join(r->device, r->comm));
+    TRY(compile_plan(&r->arena, module, &config, config_at, &options, r->device, &r->plan));
+    TRY(session_create(r->plan, r->device, &r->session));
+    TRY(init_params(r->session, 7, false, NULL));
+    return r->test->lora ? init_params(r->session, 7, true, NULL) : OK;
+}
+
+/* Rows [first, first + count) of a step. */
+static Status write_rows(Rank *r, int step, int first, int count, float inv_tokens)
+{
+    int32_t tokens[TOKENS], labels[TOKENS], positions[TOKENS], starts[TOKENS], ids[TOKENS];
+    for (int i = 0; i < count * T; i++) {
+        int row = first + i / T, t = i % T, begin = r->test->packed && t >= 5 ? 5 : 0;
+        tokens[i] = (int32_t)(philox4x32((uint32_t)(row * T + t), (uint32_t)step, 0, 0, 99).v[0] % VOCAB);
+        labels[i] = t % 3 == 2 && row % 2 ? IGNORE_INDEX : (tokens[i] * 5 + 3) % VOCAB;
+        positions[i] = t - begin;
+        starts[i] = begin;
+        ids[i] = row * 2 + (begin > 0) + step * 1000;
+    }
+    size_t  bytes = (size_t)(count * T) * sizeof(int32_t);
+    int64_t steps[STEP_COUNT] = {1234, step, 0, 0};
+    float   hyper[HYPER_COUNT] = {[HYPER_LR] = 1e-3f, [HYPER_INV_TOKENS] = inv_tokens};
+    const struct {
+        const char *name;
+        const void *data;
+        size_t      bytes;
+    } inputs[] = {{"tokens", tokens, bytes}, {"labels", labels, bytes},     {"positions", positions, bytes}, {"doc_start", starts, bytes},
+                  {"doc_id", ids, bytes},    {"step", steps, sizeof steps}, {"hyper", hyper, sizeof hyper}};
+    for (size_t i = 0; i < sizeof inputs / sizeof *inputs; i++)
+        if (plan_find(r->plan, inputs[i].name)) TRY(session_write(r->session, inputs[i].name, inputs[i].data, inputs[i].bytes));
+    return OK;
+}
+
+static float inv_tokens(void)
+{
+    return 1.0f / (TOKENS - ROWS / 2 * (T / 3));
+}
+
+static Status calibrate(Rank *r, int rank)
+{
+    int rows = ROWS / r->world / r->test->accum;
+    if (r->world > 1) TRY(session_run(r->session, plan_program(r->plan, PROGRAM_GATHER)));
+    for (int micro = 0; micro < r->test->accum; micro++) {
+        TRY(write_rows(r, 0, (micro * r->world + rank) * rows, rows, inv_tokens()));
+        TRY(session_run(r->session, plan_program(r->plan, PROGRAM_CALIBRATE)));
+    }
+    return scales_begin(r->session, 0);
+}
+
+/* All ranks' programs have the same collectives in the same order. */
+static Status check_collectives(Rank *r)
+{
+    uint64_t own = plan_collectives(r->plan), all[MOST];
+    TRY(comm_all_gather(r->comm, &own, all, sizeof own));
+    for (int i = 0; i < r->world; i++) FAIL_IF(all[i] != own, ERR_INTERNAL, "rank %d has other collectives", i);
+    return OK;
+}
+
+static ProgramKind micro_kind(const Rank *r, int micro)
+{
+    int last = r->test->accum - 1;
+    if (r->world == 1) return micro ? PROGRAM_MICRO_NEXT : PROGRAM_MICRO_FIRST;
+    if (!last) return PROGRAM_MICRO_ONLY;
+    return micro == 0 ? PROGRAM_MICRO_FIRST : micro < last ? PROGRAM_MICRO_NEXT : PROGRAM_MICRO_LAST;
+}
+
+static Status train_step(Rank *r, int rank, int step)
+{
+    int   rows = ROWS / r->world / r->test->accum;
+    float inv = inv_tokens(), loss, norm2;
+    for (int micro = 0; micro < r->test->accum; micro++) {
+        TRY(write_rows(r, step, (micro * r->world + rank) * rows, rows, inv));
+        TRY(session_run(r->session, plan_program(r->plan, micro_kind(r, micro))));
+    }
+    const Program *optimizer = plan_program(r->plan, PROGRAM_OPTIMIZER);
+    TRY(session_run(r->session, optimizer));
+    TRY(session_output(r->session, optimizer, "loss", &loss, sizeof loss));
+    TRY(session_output(r->session, optimizer, "norm2", &norm2, sizeof norm2));
+    if (rank) return OK;
+    r->result->loss[step] = (double)loss;
+    r->result->norm[step] = sqrt((double)norm2);
+    return OK;
+}
+
+/* Where a trained parameter stands in a result: those of all buckets by name, so that the order doesn't depend on the ranks. */
+static int64_t place_of(const Plan *plan, const Param *param)
+{
+    int64_t at = 0;
+    for (int i = 0; i < plan->num_trained; i++)
+        if (strcmp(plan->trained_params[i]->name, param->name) < 0) at += type_numel(&plan->trained_params[i]->type);
+    return at;
+}
+
+/* This rank's part of the weights, from its shares. */
+static Status read_owned(Rank *r, float *to)
+{
+    for (int b = 0; b < r->plan->num_buckets; b++) {
+        const Bucket *bucket = &r->plan->buckets[b];
+        for (int i = 0; i < bucket->count; i++) {
+            PlanPiece own = plan_owned(r->plan, bucket, i);
+            char      stored[VOCAB * 64 * sizeof(float)];
+            size_t    bytes = (size_t)dtype_bytes(bucket->weight, own.numel);
+            CHECK(bytes <= sizeof stored);
+            TRY(session_read_range(r->session, own.value, (size_t)dtype_bytes(bucket->weight, own.at), stored, bytes));
+            dtype_convert(to + place_of(r->plan, r->plan->trained_params[bucket->first + i]) + own.first, DT_F32, stored, bucket->weight,
+                          own.numel);
+        }
+    }
+    return OK;
+}
+
+/* Once gathered, weights that are whole hold what all ranks own. */
+static Status check_gathered(Rank *r)
+{
+    if (r->world > 1) TRY(session_run(r->session, plan_program(r->plan, PROGRAM_GATHER)));
+    TRY(comm_barrier(r->comm));
+    for (int i = 0; i < r->plan->num_trained; i++) {
+        const Param *param = r->plan->trained_params[i];
+        const float *want = r->result->weights + place_of(r->plan, param);
+        PlanPiece    held = plan_held(r->plan, param->name);
+        char         stored[VOCAB * 64 * sizeof(float)];
+        float        got[VOCAB * 64];
+        TRY(session_read(r->session, held.value, stored, (size_t)dtype_bytes(param->type.dtype, held.numel)));
+        dtype_convert(got, DT_F32, stored, param->type.dtype, held.numel);
+        FAIL_IF(memcmp(got, want + held.first, (size_t)held.numel * sizeof *got) != 0, ERR_INTERNAL, "%s: gathered otherwise", param->name);
+    }
+    return OK;
+}
+
+static Status run_rank(Rank *r, int rank)
+{
+    TRY(open_rank(r, rank));
+    const int64_t *bytes = r->plan->region_bytes[SPACE_DEVICE];
+    if (!rank) r->result->lasting = bytes[REGION_WEIGHTS] + bytes[REGION_GRADS] + bytes[REGION_OPTIMIZER];
+    if (!rank) {
+        for (int i = 0; i < r->plan->num_trained; i++) r->result->numel += type_numel(&r->plan->trained_params[i]->type);
+        r->result->weights = calloc((size_t)r->result->numel, sizeof(float));
+        r->result->begun = calloc((size_t)r->result->numel, sizeof(float));
+    }
+    TRY(comm_barrier(r->comm));
+    TRY(read_owned(r, r->result->begun));
+    TRY(check_collectives(r));
+    if (r->test->fp8) TRY(calibrate(r, rank));
+    for (int step = 0; step < STEPS; step++) TRY(train_step(r, rank, step));
+    TRY(read_owned(r, r->result->weights));
+    TRY(comm_barrier(r->comm));
+    return check_gathered(r);
+}
+
+static void *rank_thread(void *context)
+{
+    Rank  *r = context;
+    Status status = run_rank(r, comm_rank(r->comm));
+    if (status != OK && status != ERR_RANK)
+        test_fail(__FILE__, __LINE__, "%s: rank %d of %d: %s", r->test->name, comm_rank(r->comm), r->world, status_message());
+    if (status != OK) comm_abort(r->comm, status, status_message());
+    session_destroy(r->session);
+    if (r->device) r->device->api->destroy(r->device);
+    comm_destroy(r->comm);
+    arena_deinit(&r->arena);
+    return NULL;
+}
+
+static Result run_ranks(const Case *c, int world)
+{
+    Result    result = {0};
+    Comm     *comms[MOST];
+    Rank      ranks[MOST];
+    pthread_t threads[MOST];
+    EXPECT_OK(comm_threads_create(world, NULL, comms));
+    for (int i = 0; i < world; i++) {
+        ranks[i] = (Rank){.test = c, .comm = comms[i], .result = &result, .world = world};
+        CHECK(pthread_create(&threads[i], NULL, rank_thread, &ranks[i]) == 0);
+    }
+    for (int i = 0; i < world; i++) pthread_join(threads[i], NULL);
+    return result;
+}
+
+static void result_free(Result *r)
+{
+    free(r->weights);
+    free(r->begun);
+}
+
+/* How far two runs may be apart. */
+typedef struct Bound {
+    double loss, norm;
+    double most; /* weights: any, of the largest update; 0: not looked at */
+    double mean; /* weights: the root of the mean square, of that of the updates */
+} Bound;
+
+static const Bound fp32 = {1e-6, 1e-5, 1e-5, 1e-5};
+
+static void expect_same(const Case *c, int world, const Result *one, const Result *many, const Bound *bound)
+{
+    double update = 0, worst = 0, loss = 0, norm = 0, square = 0, difference = 0;
+    EXPECT_INT(many->numel, one->numel);
+    for (int64_t i = 0; i < one->numel && many->numel == one->numel; i++) {
+        double u = (double)one->weights[i] - (double)one->begun[i], d = (double)one->weights[i] - (double)many->weights[i];
+        update = fmax(update, fabs(u));
+        worst = fmax(worst, fabs(d));
+        square += u * u;
+        difference += d * d;
+        if (one->begun[i] != many->begun[i]) worst = INFINITY;
+    }
+    for (int step = 0; step < STEPS; step++) {
+        loss = fmax(loss, fabs(one->loss[step] - many->loss[step]) / fabs(one->loss[step]));
+        norm = fmax(norm, fabs(one->norm[step] - many->norm[step]) / one->norm[step]);
+    }
+    double mean = sqrt(difference / square);
+    bool near = loss <= bound->loss && norm <= bound->norm && mean <= bound->mean && (!(bound->most > 0) || worst <= bound->most * update);
+    if (!near)
+        test_fail(__FILE__, __LINE__,
+                  "%s, ZeRO-%d, %d ranks: losses differ by %.2g, norms by %.2g, weights by %.2g of the largest update, %.2g in the mean",
+                  c->name, c->zero, world, loss, norm, worst / update, mean);
+    EXPECT(one->loss[STEPS - 1] < one->loss[0]);
+}
+
+static void compare(Case c, int most, const Bound *bound)
+{
+    Result one = run_ranks(&c, 1);
+    for (int zero = 1; zero <= 3; zero++)
+        for (int world = 2; world <= most; world *= 2) {
+            c.zero = zero;
+            Result many = run_ranks(&c, world);
+            expect_same(&c, world, &one, &many, bound);
+            result_free(&many);
+        }
+    result_free(&one);
+}
+
+static const Case plain = {.name = "plain", .zero = 1, .accum = 1, .dtype = DT_F32, .master = DT_F32};
+
+static void all_parameters(void)
+{
+    Case c = plain;
+    compare(c, 8, &fp32);
+    c.accum = 2;
+    c.packed = c.tied = true;
+    c.name = "tied, packed, accumulated";
+    compare(c, 8, &fp32);
+}
+
+static void adapters(void)
+{
+    Case c = plain;
+    c.lora = true;
+    c.dropout = 0.1;
+    c.name = "lora";
+    compare(c, 8, &fp32);
+    c.accum = 2;
+    c.packed = true;
+    compare(c, 4, &fp32);
+}
+
+static void recomputed(void)
+{
+    Case c = plain;
+    c.name = "recomputed";
+    c.recompute = 1u << PART_BLOCK;
+    c.tied = true;
+    compare(c, 4, &fp32);
+    c.lora = true;
+    c.dropout = 0.1;
+    compare(c, 2, &fp32);
+}
+
+/* Weights that are rounded at random draw the same numbers wherever their elements lie: what is left is what sums in another order turn. */
+static void types(void)
+{
+    const Bound rounded = {1e-4, 1e-3, 0, 0.05};
+    Case        c = plain;
+    c.name = "bf16";
+    c.dtype = DT_BF16;
+    c.master = DT_BF16;
+    c.fp32_grads = true;
+    compare(c, 4, &rounded);
+    c.name = "bf16, fp32 master";
+    c.master = DT_F32;
+    compare(c, 4, &rounded);
+    c.name = "bf16 gradients";
+    c.fp32_grads = false;
+    compare(c, 4, &rounded);
+}
+
+static void optimizers(void)
+{
+    const Bound rounded = {1e-5, 1e-4, 0, 0.01}, loose = {1e-6, 1e-5, 1e-4, 1e-4};
+    Case        c = plain;
+    c.name = "adamw_8bit";
+    c.optimizer = OPTIMIZER_ADAMW_8BIT;
+    compare(c, 4, &rounded);
+    c.name = "normuon";
+    c.optimizer = OPTIMIZER_NORMUON;
+    compare(c, 8, &loose);
+}
+
+/* Codes of a base, and codes that products are made of. */
+static void formats(void)
+{
+    const Bound rounded = {1e-3, 2e-2, 0, 0.15};
+    Case        c = plain;
+    c.name = "qlora";
+    c.lora = true;
+    c.qlora = "nf4";
+    compare(c, 4, &fp32);
+    c = plain;
+    c.name = "fp8";
+    c.fp8 = true;
+    c.accum = 2;
+    compare(c, 4, &rounded);
+    c.name = "fp8 lora";
+    c.lora = true;
+    compare(c, 2, &rounded);
+}
+
+/* A rank's part of what lasts, under ZeRO-3, is a W-th but for what is as small as a norm. */
+static void weights_and_states_are_divided(void)
+{
+    Case c = plain;
+    c.zero = 3;
+    Result one = run_ranks(&c, 1), four = run_ranks(&c, 4);
+    EXPECT(four.lasting <= one.lasting / 4 + 20000);
+    c.lora = true;
+    c.qlora = "nf4";
+    Result lora = run_ranks(&c, 1), lora_four = run_ranks(&c, 4);
+    EXPECT(lora_four.lasting <= lora.lasting / 4 + 20000);
+    result_free(&one);
+    result_free(&four);
+    result_free(&lora);
+    result_free(&lora_four);
+}
+
+static void two_runs_are_the_same_bits(void)
+{
+    Case   c = plain;
+    Result a = run_ranks(&c, 4), b = run_ranks(&c, 4);
+    EXPECT(memcmp(a.loss, b.loss, sizeof a.loss) == 0 && memcmp(a.norm, b.norm, sizeof a.norm) == 0);
+    EXPECT(memcmp(a.weights, b.weights, (size_t)a.numel * sizeof *a.weights) == 0);
+    result_free(&a);
+    result_free(&b);
+}
+
+/* What waits on the host changes no bit of what ranks train; divided weights may wait there too. */
+static void offload_leaves_the_bits(void)
+{
+    const uint32_t states = 1u << OFFLOAD_OPTIMIZER | 1u << OFFLOAD_MASTER | 1u << OFFLOAD_RESIDUAL, weights = 1u << OFFLOAD_WEIGHTS;
+    Case           cases[] = {
+                  {.name = "8 bits",
+                   .accum = 2,
+                   .dtype = DT_BF16,
+                   .master = DT_BF16,
+                   .optimizer = OPTIMIZER_ADAMW_8BIT,
+                   .recompute = 1u << PART_BLOCK},
+                  {.name = "normuon", .accum = 1, .dtype = DT_BF16, .master = DT_F32, .optimizer = OPTIMIZER_NORMUON, .tied = true},
+                  {.name = "lora", .accum = 2, .dtype = DT_BF16, .master = DT_F32, .lora = true},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        for (int zero = 1; zero <= 3; zero++) {
+            Case plain = cases[i], moved;
+            plain.zero = zero;
+            moved = plain;
+            moved.offload = zero == 3 || plain.lora ? states | weights : states;
+            Result a = run_ranks(&plain, 2), b = run_ranks(&moved, 2);
+            EXPECT(memcmp(a.loss, b.loss, sizeof a.loss) == 0 && memcmp(a.norm, b.norm, sizeof a.norm) == 0);
+            EXPECT(a.numel == b.numel && memcmp(a.weights, b.weights, (size_t)a.numel * sizeof *a.weights) == 0);
+            EXPECT(b.lasting < a.lasting);
+            result_free(&a);
+            result_free(&b);
+        }
+}
+
+TEST_MAIN(TEST(offload_leaves_the_bits), TEST(all_parameters), TEST(adapters), TEST(recomputed), TEST(types), TEST(optimizers),
+          TEST(formats), TEST(weights_and_states_are_divided), TEST(two_runs_are_the_same_bits))
