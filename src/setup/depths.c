@@ -36,16 +36,15 @@ PlanSize plan_size(const Plan *plan, int64_t micro_steps)
 {
     PlanSize size = {.bytes = setup_needed_bytes(plan), .host_bytes = plan_host_bytes(plan), .numel = plan->total_numel};
     bool     has_rates = plan->facts.bandwidth > 0;
-    int64_t  live = 0;
     for (int i = 0; i < plan->num_programs; i++) {
         const Program *program = &plan->programs[i];
         double         times = (double)times_a_step(program->spec.kind, micro_steps);
-        if (program->live_bytes > live) live = program->live_bytes;
+        if (program->live_bytes > size.live_bytes) size.live_bytes = program->live_bytes;
         if (times <= 0) continue;
         size.seconds += times * (has_rates ? program->simulated_seconds : seconds_of_cost(program));
         size.least_seconds += times * (has_rates ? busiest_stream(&plan->facts, program) : seconds_of_cost(program));
     }
-    size.least_bytes = size.bytes - plan->region_bytes[SPACE_DEVICE][REGION_ACTIVATIONS] + live;
+    size.least_bytes = size.bytes - plan->region_bytes[SPACE_DEVICE][REGION_ACTIVATIONS] + size.live_bytes;
     return size;
 }
 
@@ -56,6 +55,7 @@ PlanSize depths_plan(const Depths *d, const Config *config, int64_t max_layers, 
     Plan          *plan;
     Status         status = setup_options(config, d->model, &options);
     options.max_layers = max_layers;
+    options.unplaced = timed && max_layers; /* then bounds alone are asked for */
     /* Its memory is the other's. */
     if (!timed && compile_spec(&options, PROGRAM_MICRO_NEXT)) compile_drop(&options, PROGRAM_MICRO_FIRST);
     if (status == OK) status = compile_plan(&arena, d->model->module, &d->model->config, d->model->config_name, &options, d->device, &plan);
@@ -80,6 +80,7 @@ static PlanSize told_by(const Depths *d, const PlanSize *few, const PlanSize *mo
                       .numel = (int64_t)extended(d, (double)few->numel, (double)more->numel),
                       .seconds = extended(d, few->seconds, more->seconds),
                       .least_bytes = (int64_t)extended(d, (double)few->least_bytes, (double)more->least_bytes) - slack,
+                      .live_bytes = (int64_t)extended(d, (double)few->live_bytes, (double)more->live_bytes),
                       .least_seconds = exact * extended(d, few->least_seconds, more->least_seconds)};
 }
 

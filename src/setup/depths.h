@@ -9,6 +9,7 @@ typedef struct PlanSize {
     int64_t numel;       /* of all parameters */
     double  seconds;     /* of an optimizer step, simulated; where no rates are known, a number that grows with arithmetic and traffic */
     int64_t least_bytes; /* with a perfect placement; `seconds` with perfect overlap. Both grow by the same with each layer, or by more */
+    int64_t live_bytes;  /* of them: what is alive while launches run */
     double  least_seconds;
 } PlanSize;
 

@@ -17,8 +17,21 @@ typedef struct Dimension {
     int       count;
     int64_t   values[MAX_VALUES];
     bool      memory_only; /* launches and their times are the same for all values */
-    ConfigKey unless;      /* another value than the first has no effect where this flag is set; 0: always */
+    bool      to_host;     /* moves what lasts, or what is_live says, to the host; the device computes no less */
+    bool      is_live;
+    ConfigKey unless;                      /* another value than the first has no effect where this flag is set; 0: always */
+    bool (*applies)(const Config *config); /* NULL: to all runs */
 } Dimension;
+
+static bool has_master(const Config *config)
+{
+    return config->lora || config->master_dtype == OPT_FLOAT_FP32;
+}
+
+static bool has_codes(const Config *config)
+{
+    return config->qlora != OPT_QLORA_NONE || config->recipe == OPT_RECIPE_FP8_HYBRID;
+}
 
 #define FLAG(name, ...) \
     { \
@@ -31,15 +44,23 @@ static const Dimension dims[] = {
     FLAG(recompute_qkv, .unless = KEY_run_recompute_block),
     FLAG(recompute_swiglu, .unless = KEY_run_recompute_block),
     FLAG(recompute_rmsnorm, .unless = KEY_run_recompute_block),
+    FLAG(offload_residual, .to_host = true, .is_live = true),
+    FLAG(offload_optimizer, .to_host = true),
+    FLAG(offload_master, .to_host = true, .applies = has_master),
+    FLAG(offload_weights, .to_host = true),
+    FLAG(offload_quants, .to_host = true, .applies = has_codes),
     {.key = KEY_run_head_chunks, .count = 6, .values = {0, 2, 4, 8, 16, 32}, .memory_only = true},
 };
 #undef FLAG
 enum { NUM_DIMS = sizeof dims / sizeof dims[0] };
 
+/* A combination, or, until it is split, all that differ from it in dimensions that are to_host. Either way all values of memory_only ones
+ * count. */
 typedef struct Candidate {
     int64_t  batch; /* sequences of a micro-batch */
     int      at[NUM_DIMS];
-    int      order; /* in the grid: of equally fast ones the first is chosen */
+    bool     is_split;
+    int64_t  order; /* in the grid: of equally fast ones the first is chosen */
     PlanSize size;  /* bounds */
 } Candidate;
 
@@ -47,19 +68,22 @@ typedef struct Search {
     const Config  *config;
     int64_t        rows; /* sequences of an optimizer step */
     Depths         depths;
-    int64_t        limit;
-    Candidate     *items; /* that may fit */
+    int64_t        limit, host_limit; /* 0: unknown */
+    bool           is_host;           /* the device's memory is the host's */
+    Candidate     *items;             /* that may fit */
     size_t         count, capacity;
     Candidate      smallest;
-    int            order[MEMORY_CHOICES]; /* of those in `found` */
+    int64_t        order[MEMORY_CHOICES]; /* of those in `found` */
     MemoryChoices *found;
 } Search;
 
 /* ---- the grid ---- */
 
-static int num_values(const Config *config, int dim)
+static int num_values(const Search *s, int dim)
 {
-    return config->origin[dims[dim].key] ? 1 : dims[dim].count;
+    const Dimension *d = &dims[dim];
+    bool             has_effect = !(d->to_host && s->is_host) && (!d->applies || d->applies(s->config));
+    return has_effect && !s->config->origin[d->key] ? d->count : 1;
 }
 
 static int64_t get_value(const Config *config, ConfigKey key)
@@ -90,15 +114,37 @@ static bool make_config(const Search *s, const Candidate *c, Config *out)
     return true;
 }
 
-/* Moves on among the dimensions that are memory_only, or among the others, the last of them first. False: that was the last. */
-static bool next_values(const Search *s, Candidate *c, bool memory_only)
+typedef enum Kind { OF_DEVICE, OF_HOST, OF_MEMORY } Kind;
+
+static Kind kind_of(int dim)
+{
+    return dims[dim].memory_only ? OF_MEMORY : dims[dim].to_host ? OF_HOST : OF_DEVICE;
+}
+
+/* Moves on among the dimensions of a kind, the last of them first. False: that was the last; all are at their first value again. */
+static bool next_values(const Search *s, Candidate *c, Kind kind)
 {
     for (int d = NUM_DIMS - 1; d >= 0; d--) {
-        if (dims[d].memory_only != memory_only) continue;
-        if (++c->at[d] < num_values(s->config, d)) return true;
+        if (kind_of(d) != kind) continue;
+        if (++c->at[d] < num_values(s, d)) return true;
         c->at[d] = 0;
     }
     return false;
+}
+
+/* How many combinations a kind has. */
+static int64_t num_combinations(const Search *s, Kind kind)
+{
+    int64_t count = 1;
+    for (int d = 0; d < NUM_DIMS; d++)
+        if (kind_of(d) == kind) count *= num_values(s, d);
+    return count;
+}
+
+static void take_last(const Search *s, Candidate *c, Kind kind)
+{
+    for (int d = 0; d < NUM_DIMS; d++)
+        if (kind_of(d) == kind) c->at[d] = num_values(s, d) - 1;
 }
 
 /* ---- bounds ---- */
@@ -118,50 +164,87 @@ static void add_candidate(Search *s, const Candidate *c)
     s->items[s->count++] = *c;
 }
 
-/* Bounds of a candidate and of all that differ from it in memory_only dimensions, whose last values take least. */
-static void bound_candidate(Search *s, Candidate *c)
+/* Bounds of what settings take, whatever those of memory_only dimensions are: their last values take least. */
+static PlanSize bounds_of(Search *s, Candidate c)
 {
-    Config    config;
-    Candidate least = *c;
+    Config config;
+    take_last(s, &c, OF_MEMORY);
+    if (!make_config(s, &c, &config)) return (PlanSize){.bytes = -1};
+    c.size = depths_size(&s->depths, &config, true);
+    bool is_smallest = !s->smallest.batch || c.size.least_bytes < s->smallest.size.least_bytes;
+    if (c.size.bytes >= 0 && is_smallest) s->smallest = c;
+    return c.size;
+}
+
+/* Bounds of all combinations of to_host dimensions: no copies, what lasts without all that can leave, and of what is alive the least. */
+static PlanSize bounds_of_all(Search *s, const Candidate *c)
+{
+    Candidate all = *c, live = *c;
+    PlanSize  size = bounds_of(s, *c);
+    take_last(s, &all, OF_HOST);
+    if (size.bytes < 0 || num_combinations(s, OF_HOST) == 1) return size;
     for (int d = 0; d < NUM_DIMS; d++)
-        if (dims[d].memory_only) least.at[d] = num_values(s->config, d) - 1;
-    if (!make_config(s, &least, &config)) return;
-    c->size = least.size = depths_size(&s->depths, &config, true);
-    if (c->size.bytes < 0) return;
-    if (s->smallest.size.least_bytes < 0 || c->size.least_bytes < s->smallest.size.least_bytes) s->smallest = least;
-    if (fits(s, c->size.least_bytes)) add_candidate(s, c);
+        if (dims[d].is_live) live.at[d] = all.at[d];
+    PlanSize without = bounds_of(s, all), moved = bounds_of(s, live);
+    if (without.bytes < 0) return size;
+    int64_t alive = moved.bytes >= 0 && moved.live_bytes < size.live_bytes ? moved.live_bytes : size.live_bytes;
+    size.least_bytes = without.least_bytes - without.live_bytes + alive;
+    return size;
 }
 
 static void bound_grid(Search *s)
 {
     const int64_t most_batch = (int64_t)options[KEY_run_per_device_train_batch_size].limits.max,
-                  most_steps = (int64_t)options[KEY_run_gradient_accumulation_steps].limits.max;
-    int order = 0;
+                  most_steps = (int64_t)options[KEY_run_gradient_accumulation_steps].limits.max, step = num_combinations(s, OF_HOST);
+    int64_t order = 0;
     for (int64_t batch = s->rows < most_batch ? s->rows : most_batch; batch >= 1; batch--) {
-        Candidate c = {.batch = batch};
+        Candidate c = {.batch = batch, .is_split = step == 1};
         if (s->rows % batch || s->rows / batch > most_steps) continue;
         do {
-            c.order = order++;
-            bound_candidate(s, &c);
-        } while (next_values(s, &c, false));
+            c.order = order;
+            order += step;
+            c.size = bounds_of_all(s, &c);
+            if (fits(s, c.size.least_bytes) && c.size.bytes >= 0) add_candidate(s, &c);
+        } while (next_values(s, &c, OF_DEVICE));
     }
 }
 
-static int by_bound(const void *a, const void *b)
+/* All combinations of to_host dimensions, each with bounds of its own. */
+static void split(Search *s, Candidate c)
 {
-    const Candidate *x = a, *y = b;
-    if (x->size.least_seconds != y->size.least_seconds) return x->size.least_seconds < y->size.least_seconds ? -1 : 1;
-    return x->order - y->order;
+    c.is_split = true;
+    do {
+        c.size = bounds_of(s, c);
+        if (fits(s, c.size.least_bytes) && c.size.bytes >= 0) add_candidate(s, &c);
+        c.order++;
+    } while (next_values(s, &c, OF_HOST));
+}
+
+static bool comes_before(const Candidate *a, const Candidate *b)
+{
+    if (a->size.least_seconds != b->size.least_seconds) return a->size.least_seconds < b->size.least_seconds;
+    return a->order < b->order;
+}
+
+/* Takes the one with the lowest bound of time out. */
+static Candidate take_first(Search *s)
+{
+    size_t first = 0;
+    for (size_t i = 1; i < s->count; i++)
+        if (comes_before(&s->items[i], &s->items[first])) first = i;
+    Candidate taken = s->items[first];
+    s->items[first] = s->items[--s->count];
+    return taken;
 }
 
 /* ---- those that fit ---- */
 
-static bool is_faster(const MemoryChoice *a, int order_of_a, const MemoryChoice *b, int order_of_b)
+static bool is_faster(const MemoryChoice *a, int64_t order_of_a, const MemoryChoice *b, int64_t order_of_b)
 {
     return a->seconds != b->seconds ? a->seconds < b->seconds : order_of_a < order_of_b;
 }
 
-static void add_choice(Search *s, const MemoryChoice *choice, int order)
+static void add_choice(Search *s, const MemoryChoice *choice, int64_t order)
 {
     MemoryChoices *found = s->found;
     int            at = found->count;
@@ -182,7 +265,7 @@ static bool compile_fits(const Search *s, const Config *config, PlanSize *out)
     *out = depths_size(&s->depths, config, true);
     if (out->bytes < 0 || !fits(s, out->least_bytes)) return false;
     if (!s->depths.whole) *out = depths_plan(&s->depths, config, 0, true);
-    return fits(s, out->bytes);
+    return fits(s, out->bytes) && (!s->host_limit || out->host_bytes <= s->host_limit);
 }
 
 /* The first values of the memory_only dimensions with which all layers fit. */
@@ -196,16 +279,19 @@ static void try_candidate(Search *s, Candidate *c)
         choice.seconds = size.seconds;
         add_choice(s, &choice, c->order);
         return;
-    } while (next_values(s, c, true));
+    } while (next_values(s, c, OF_MEMORY));
 }
 
 static void try_candidates(Search *s)
 {
-    qsort(s->items, s->count, sizeof *s->items, by_bound);
-    for (size_t i = 0; i < s->count; i++) {
-        bool enough = s->found->count == MEMORY_CHOICES;
-        if (enough && s->items[i].size.least_seconds > s->found->items[MEMORY_CHOICES - 1].seconds) break;
-        try_candidate(s, &s->items[i]);
+    while (s->count) {
+        Candidate c = take_first(s);
+        bool      enough = s->found->count == MEMORY_CHOICES;
+        if (enough && c.size.least_seconds > s->found->items[MEMORY_CHOICES - 1].seconds) break;
+        if (c.is_split)
+            try_candidate(s, &c);
+        else
+            split(s, c);
     }
 }
 
@@ -221,6 +307,7 @@ static Status open_search(Search *s)
     if (status == OK) {
         PlanSize whole = plan_size(plan, s->config->gradient_accumulation_steps);
         s->limit = setup_memory_limit(s->config, plan, NULL);
+        s->is_host = plan->facts.is_host;
         depths_compare(&s->depths, s->config, &whole, true);
     }
     arena_deinit(&arena);
@@ -230,7 +317,6 @@ static Status open_search(Search *s)
 static Status search(Search *s)
 {
     TRY(open_search(s));
-    s->smallest.size.least_bytes = -1;
     bound_grid(s);
     try_candidates(s);
     if (!s->found->count && s->smallest.batch) make_config(s, &s->smallest, &s->found->items[0].config);
@@ -249,6 +335,7 @@ Status setup_search(const Config *config, const HfModel *model, Device *device, 
     if (strcmp(device->api->name, "cuda") == 0) { /* its kernels take long to choose; plans are the same */
         TRY(device_null_of(device, &null));
         s.depths.device = null;
+        s.host_limit = device_host_available();
     }
     Status status = search(&s);
     if (null) null->api->destroy(null);

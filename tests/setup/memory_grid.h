@@ -47,29 +47,48 @@ static void close_run(Run *run)
     arena_deinit(&run->arena);
 }
 
+#define NO_OFFLOAD \
+    "offload_residual: false\noffload_optimizer: false\noffload_master: false\noffload_weights: false\noffload_quants: false\n"
+#define BLOCK_ALONE "recompute_att: false\nrecompute_ffn: false\nrecompute_qkv: false\nrecompute_swiglu: false\nrecompute_rmsnorm: false\n"
+
 /* ---- brute force ---- */
 
 /* A combination of all but head_chunks, with the sizes of its plans for each of those. */
-enum { NUM_CHUNKS = 6, MAX_GROUPS = 1024 };
+enum { NUM_CHUNKS = 6, NUM_RECOMPUTE = 6, NUM_OFFLOAD = 5, MAX_GROUPS = 1024 };
 static const int64_t chunk_counts[NUM_CHUNKS] = {0, 2, 4, 8, 16, 32};
 typedef struct Group {
     int64_t batch;
-    int     flags; /* block, att, ffn, qkv, swiglu, rmsnorm from the highest bit */
+    int     recompute, offload; /* bits, the first key the highest */
     double  seconds;
     int64_t bytes[NUM_CHUNKS];
 } Group;
 
-static void set_group(Config *config, int64_t rows, const Group *group, int64_t chunks)
+/* Sets a key that the run file leaves open. False: it is to be set, but the run file says otherwise. */
+static bool set_flag(const Config *config, ConfigKey key, bool *flag, int bits, int bit)
 {
+    if (!config->origin[key]) *flag = bits >> bit & 1;
+    return !config->origin[key] || !(bits >> bit & 1);
+}
+
+static bool set_group(Config *config, int64_t rows, const Group *group, int64_t chunks)
+{
+    bool may = true, has_master = config->lora || config->master_dtype == OPT_FLOAT_FP32,
+         has_codes = config->qlora != OPT_QLORA_NONE || config->recipe == OPT_RECIPE_FP8_HYBRID;
     config->per_device_train_batch_size = group->batch;
     config->gradient_accumulation_steps = rows / group->batch;
-    config->recompute_block = group->flags >> 5 & 1;
-    config->recompute_att = group->flags >> 4 & 1;
-    config->recompute_ffn = group->flags >> 3 & 1;
-    config->recompute_qkv = group->flags >> 2 & 1;
-    config->recompute_swiglu = group->flags >> 1 & 1;
-    config->recompute_rmsnorm = group->flags & 1;
     config->head_chunks = chunks;
+    may &= set_flag(config, KEY_run_recompute_block, &config->recompute_block, group->recompute, 5);
+    may &= set_flag(config, KEY_run_recompute_att, &config->recompute_att, group->recompute, 4);
+    may &= set_flag(config, KEY_run_recompute_ffn, &config->recompute_ffn, group->recompute, 3);
+    may &= set_flag(config, KEY_run_recompute_qkv, &config->recompute_qkv, group->recompute, 2);
+    may &= set_flag(config, KEY_run_recompute_swiglu, &config->recompute_swiglu, group->recompute, 1);
+    may &= set_flag(config, KEY_run_recompute_rmsnorm, &config->recompute_rmsnorm, group->recompute, 0);
+    may &= set_flag(config, KEY_run_offload_residual, &config->offload_residual, group->offload, 4);
+    may &= set_flag(config, KEY_run_offload_optimizer, &config->offload_optimizer, group->offload, 3);
+    may &= set_flag(config, KEY_run_offload_master, &config->offload_master, group->offload, 2);
+    may &= set_flag(config, KEY_run_offload_weights, &config->offload_weights, group->offload, 1);
+    may &= set_flag(config, KEY_run_offload_quants, &config->offload_quants, group->offload, 0);
+    return may && (has_master || !config->offload_master) && (has_codes || !config->offload_quants) && group->recompute <= 32;
 }
 
 static void measure(const Run *run, const Config *config, int64_t *bytes, double *seconds)
@@ -80,7 +99,7 @@ static void measure(const Run *run, const Config *config, int64_t *bytes, double
     EXPECT_OK(setup_options(config, run->model, &options));
     EXPECT_OK(setup_plan(&arena, run->model, &options, run->device, &plan));
     const Program *next = plan_program(plan, PROGRAM_MICRO_NEXT);
-    *bytes = plan_total_bytes(plan);
+    *bytes = setup_needed_bytes(plan);
     *seconds = plan_program(plan, PROGRAM_MICRO_FIRST)->simulated_seconds + plan_program(plan, PROGRAM_OPTIMIZER)->simulated_seconds;
     if (next) *seconds += (double)(config->gradient_accumulation_steps - 1) * next->simulated_seconds;
     arena_deinit(&arena);
@@ -92,20 +111,19 @@ static int measure_grid(const Run *run, Group *groups)
     int64_t rows = run->config.per_device_train_batch_size * run->config.gradient_accumulation_steps;
     int     count = 0;
     for (int64_t batch = rows; batch >= 1; batch--)
-        for (int flags = 0; flags < 64 && rows % batch == 0; flags++) {
-            Group *group = &groups[count];
-            if (flags > 32) continue; /* recompute_block is all of them */
-            CHECK(count < MAX_GROUPS);
-            *group = (Group){.batch = batch, .flags = flags};
+        for (int flags = 0; flags < 1 << (NUM_RECOMPUTE + NUM_OFFLOAD) && rows % batch == 0; flags++) {
+            Group  group = {.batch = batch, .recompute = flags >> NUM_OFFLOAD, .offload = flags & ((1 << NUM_OFFLOAD) - 1)};
+            Config config = run->config;
+            if (!set_group(&config, rows, &group, 0)) continue;
             for (int k = 0; k < NUM_CHUNKS; k++) {
-                Config config = run->config;
                 double seconds;
-                set_group(&config, rows, group, chunk_counts[k]);
-                measure(run, &config, &group->bytes[k], &seconds);
-                EXPECT(k == 0 || seconds == group->seconds);
-                group->seconds = seconds;
+                set_group(&config, rows, &group, chunk_counts[k]);
+                measure(run, &config, &group.bytes[k], &seconds);
+                EXPECT(k == 0 || seconds == group.seconds);
+                group.seconds = seconds;
             }
-            count++;
+            CHECK(count < MAX_GROUPS);
+            groups[count++] = group;
         }
     return count;
 }
@@ -142,6 +160,11 @@ static void expect_choice(const Run *run, const MemoryChoice *choice, const Grou
     EXPECT(choice->config.recompute_swiglu == expected.recompute_swiglu);
     EXPECT(choice->config.recompute_rmsnorm == expected.recompute_rmsnorm);
     EXPECT(choice->config.head_chunks == expected.head_chunks);
+    EXPECT(choice->config.offload_residual == expected.offload_residual);
+    EXPECT(choice->config.offload_optimizer == expected.offload_optimizer);
+    EXPECT(choice->config.offload_master == expected.offload_master);
+    EXPECT(choice->config.offload_weights == expected.offload_weights);
+    EXPECT(choice->config.offload_quants == expected.offload_quants);
     EXPECT(choice->bytes == group->bytes[k]);
     EXPECT_NEAR(choice->seconds, group->seconds, 1e-12 * group->seconds);
 }

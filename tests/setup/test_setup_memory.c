@@ -3,8 +3,9 @@
 
 static void the_choice_is_that_of_brute_force(void)
 {
-    expect_cells(QWEN3_06B(2), "h200", "per_device_train_batch_size: 4\nsequence_len: 2048\n");
-    expect_cells(QWEN3_06B(6), "rtx4090", "per_device_train_batch_size: 1\nsequence_len: 512\n");
+    expect_cells(QWEN3_06B(2), "h200", NO_OFFLOAD "per_device_train_batch_size: 4\nsequence_len: 2048\n");
+    expect_cells(QWEN3_06B(6), "rtx3090", BLOCK_ALONE "sequence_len: 512\nmaster_dtype: fp32\nper_device_train_batch_size: 1\n");
+    expect_cells(QWEN3_06B(6), "rtx4090", NO_OFFLOAD "per_device_train_batch_size: 1\nsequence_len: 512\n");
 }
 
 /* ---- what the run file says ---- */
@@ -32,7 +33,7 @@ static void what_cannot_fit_is_answered(void)
     const Config  *settled;
     CompileOptions options;
     Plan          *plan;
-    open_run(&run, LLAMA_8B(8), "rtx4090", "sequence_len: 4096\n");
+    open_run(&run, LLAMA_8B(8), "rtx4090", NO_OFFLOAD "sequence_len: 4096\n");
     EXPECT_OK(setup_settle(&run.arena, &run.config, run.model, run.device, &settled));
     EXPECT_OK(setup_options(settled, run.model, &options));
     EXPECT_OK(setup_plan(&run.arena, run.model, &options, run.device, &plan));
