@@ -364,7 +364,7 @@ static Status run(Bench *b, const char *device)
 {
     DeviceFacts facts;
     b->runs = strncmp(device, "null:", 5) != 0;
-    TRY(b->runs ? device_open(device, 0, &b->device) : device_null_create(device + 5, &b->device));
+    TRY(b->runs ? device_open(device, 0, 0, &b->device) : device_null_create(device + 5, &b->device));
     TRY(b->device->api->facts(b->device, &facts));
     device_use_rates(&facts);
     printf("%s, %s: %s, link %.0f and %.0f GB/s\n", b->device->api->name, facts.name,

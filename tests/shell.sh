@@ -66,7 +66,7 @@ refused() {
 }
 
 # without_times FILE: a log less its timing fields.
-without_times() { sed -E 's/"(time|duration_ms|tokens_per_second)":[0-9.]+,//g' "$1"; }
+without_times() { sed -E 's/"(time|duration_ms|tokens_per_second)":[0-9.]+,//g; s/,"ranks":\[[][0-9.,]+\]//g' "$1"; }
 
 # A tiny model folder with a tokenizer of its own, and a text: $dir/model, $dir/text.txt.
 make_tiny() {

@@ -93,7 +93,7 @@ static void announce(ThreadPool *pool)
     if (__atomic_load_n(&pool->sleepers, __ATOMIC_SEQ_CST)) futex_wake(&pool->generation);
 }
 
-static int usable_cores(void)
+int pool_usable_cores(void)
 {
     cpu_set_t set;
     if (sched_getaffinity(0, sizeof set, &set) == 0) return CPU_COUNT(&set);
@@ -103,7 +103,7 @@ static int usable_cores(void)
 
 Status pool_create(int num_workers, ThreadPool **out_pool)
 {
-    int cores = usable_cores();
+    int cores = pool_usable_cores();
     if (num_workers == 0) num_workers = cores < MOST_WORKERS ? cores : MOST_WORKERS;
     FAIL_IF(num_workers < 0 || num_workers > MOST_WORKERS, ERR_INVALID, "%d threads asked for, expected 1 to %d", num_workers,
             MOST_WORKERS);

@@ -13,6 +13,7 @@ typedef void (*PoolTask)(void *context, int64_t task, int worker);
 
 /* num_workers counts the calling thread; 0: the cores this process may use. */
 NODISCARD Status pool_create(int num_workers, ThreadPool **out_pool);
+int              pool_usable_cores(void); /* that this process may use */
 void             pool_destroy(ThreadPool *pool);
 int              pool_num_workers(const ThreadPool *pool); /* 1 for NULL */
 

@@ -115,6 +115,8 @@ static void print_times(const Config *config, const Plan *plan, const StepTimes 
     strbuf_printf(out,
                   "time          %.3f ms (best %.3f, first %.3f); between steps the device idles %.2f %% of it\nmemory        %.2f GiB\n",
                   1e3 * t->median, 1e3 * t->best, 1e3 * t->first, 100 * t->idle, memory);
+    if (t->fp8_bound > 0)
+        strbuf_printf(out, "bound         %.3f ms: expected of bf16, less what FP8's rate takes off the products\n", 1e3 * t->fp8_bound);
 }
 
 static Status run_bench(Arena *arena, const Config *config, int steps, bool ops, bool json)

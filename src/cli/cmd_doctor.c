@@ -2,7 +2,25 @@
 #include "cli/cli.h"
 
 #include "device/device.h"
-#include "run/doctor.h"
+#include "run/doctor_ranks.h"
+
+static Status open_gpu(int rank, Device **out)
+{
+    return device_cuda_create(rank, out);
+}
+
+/* All GPUs together, where there are several. */
+static Status check_gpus(DoctorCounts *counts)
+{
+    enum { MOST = 16 };
+    Device *device;
+    int     gpus = 0;
+    for (; gpus < MOST && device_cuda_create(gpus, &device) == OK; gpus++) device->api->destroy(device);
+    status_clear();
+    if (gpus < 2) return OK;
+    TRY(doctor_measure_ranks(open_gpu, gpus, stdout));
+    return doctor_check_ranks(open_gpu, gpus, stdout, counts);
+}
 
 static Status check_gpu(Device *cuda, Device *cpu, const char *op, bool speed)
 {
@@ -16,6 +34,7 @@ static Status check_gpu(Device *cuda, Device *cpu, const char *op, bool speed)
         TRY(doctor_measure(cuda, stdout));
         TRY(device_cuda_links(cuda, text, sizeof text));
         printf("%s", text);
+        TRY(check_gpus(&counts));
     }
     printf("%d kernels, %d cases passed, %d failed\n", counts.kernels, counts.passed, counts.failed);
     FAIL_IF(counts.failed, ERR_DEVICE, "%d cases failed: don't train on this GPU with this build", counts.failed);

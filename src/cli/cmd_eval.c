@@ -11,7 +11,7 @@
 #include <string.h>
 
 typedef struct EvalArgs {
-    const char *text, *bigram, *adapter, *qlora;
+    const char *text, *bigram, *adapter, *qlora, *recipe;
     const char *device;
     int64_t     context, threads;
     bool        json;
@@ -141,7 +141,10 @@ Status cmd_eval(CliArgs *args)
         {"--text", FLAG_TEXT, &e.text, "FILE", "the text, or a folder whose files are evaluated one by one; -: from standard input"},
         {"--json", FLAG_SWITCH, &e.json, NULL, "for one file {\"ids\",\"losses\",\"mean\"}, one loss for every id after the first"},
         {"--adapter", FLAG_TEXT, &e.adapter, "DIR", "a LoRA adapter over the model"},
-        {"--qlora", FLAG_TEXT, &e.qlora, "FORMAT", "quantise the model's matrices: nf4, fp8, nvfp4 or none (as the adapter was trained)"},
+        {"--qlora", FLAG_TEXT, &e.qlora, "FORMAT",
+         "quantise the model's matrices: nf4, nf4_once, fp8, nvfp4 or none (as the adapter was trained)"},
+        {"--recipe", FLAG_TEXT, &e.recipe, "NAME",
+         "products in blocks as in training: bf16, fp8-hybrid or nvfp4 (bf16: in the model's dtype)"},
         {"--context", FLAG_INT, &e.context, "N", "tokens in a window; windows of longer texts overlap by half (the model's, at most 4096)"},
         {"--bigram", FLAG_TEXT, &e.bigram, "FILE", "also print the bits per byte of a bigram model learned from this text or folder"},
         {"--device", FLAG_TEXT, &e.device, "NAME", "auto, cpu or cuda (auto)"},
@@ -156,6 +159,7 @@ Status cmd_eval(CliArgs *args)
     Documents  documents = {0};
     Status     status = infer_open(&infer, args->words[0], e.adapter, e.device, (int)e.threads);
     if (status == OK) status = infer_use_format(&infer, e.qlora);
+    if (status == OK) status = infer_use_recipe(&infer, e.recipe);
     if (status == OK) status = evaluate(args, &e, &infer, &documents);
     documents_deinit(&documents);
     infer_close(&infer);

@@ -1,6 +1,7 @@
 /* surogate explain run.yaml: one line a launch of a program: kernel, limit, arithmetic, traffic, where its result lies. */
 #include "cli/cli.h"
 
+#include "ops/ops.h"
 #include "run/timeline.h"
 #include "setup/setup.h"
 #include "train/step_bench.h"
@@ -47,6 +48,26 @@ static void print_launch(Explain *e, const Program *program, int index)
     if (e->out.len && e->out.data[e->out.len - 1] != '\n') strbuf_putc(&e->out, '\n');
 }
 
+/* Which of its products in FP4 multiply codes, and by what: NVIDIA's GPUs have one library for them, whatever a run file asks for. */
+static void print_fp4(Explain *e, const Program *program)
+{
+    const char *kernel = NULL;
+    int         by_codes = 0, emulated = 0;
+    for (int i = 0; i < program->num_launches; i++) {
+        const Launch *launch = &program->launches[i];
+        const Node   *maker = launch->node->num_in && launch->node->in[0] ? launch->node->in[0]->producer : NULL;
+        emulated += maker && maker->op == &op_nvfp4_dequantise && launch_cost(launch).matrix_unit;
+        if (launch->node->op != &op_fp4_linear) continue;
+        by_codes++;
+        kernel = launch->kernel.name;
+    }
+    if (!e->plan->num_fp4) return;
+    if (by_codes && e->gpu) kernel = "cublaslt";
+    strbuf_puts(&e->out, "FP4 products: ");
+    if (by_codes) strbuf_printf(&e->out, "%d by their codes (%s, for fp4_backend: cutlass and cudnn alike), ", by_codes, kernel);
+    strbuf_printf(&e->out, "%d emulated in model_dtype\n", emulated);
+}
+
 static Status print_program(Explain *e)
 {
     const Program *program = plan_program(e->plan, e->kind);
@@ -72,6 +93,7 @@ static Status print_program(Explain *e)
     if (e->seconds)
         strbuf_printf(&e->out, ", measured %.3f ms (measuring took %.2f us a launch, taken off)", 1e3 * measured, 1e6 * e->overhead);
     strbuf_putc(&e->out, '\n');
+    print_fp4(e, program);
     if (has_limit(e)) timeline_print_streams(&e->timeline, program->launches, &e->out);
     return cli_print(&e->out);
 }
@@ -85,7 +107,7 @@ static Status explain_plan(Explain *e, Arena *arena, const Config *config)
     Plan          *plan;
     TRY(setup_model(arena, config, &model));
     TRY(setup_device(config, e->gpu, &device));
-    Status status = setup_settle(arena, config, model, device, &config);
+    Status status = setup_settle(arena, config, model, device, true, &config);
     if (status == OK) status = setup_options(config, model, &options);
     if (status == OK && !compile_spec(&options, e->kind)) setup_add_program(config, model, e->kind, &options);
     if (status == OK) status = setup_plan(arena, model, &options, device, &plan);

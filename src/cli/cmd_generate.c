@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 typedef struct GenerateArgs {
-    const char   *prompt, *prompt_file, *system, *adapter, *qlora, *device;
+    const char   *prompt, *prompt_file, *system, *adapter, *qlora, *recipe, *device;
     int64_t       max_tokens, threads, seed;
     SampleOptions sample;
     StrList       stops, variables; /* variables: "k=v" */
@@ -160,6 +160,7 @@ static Status run(CliArgs *args, const GenerateArgs *g)
     if (g->prompt_file) TRY(file_read(&args->arena, cli_input_path(g->prompt_file), 1 << 28, &prompt));
     Status status = infer_open(&infer, args->words[0], g->adapter, g->device, (int)g->threads);
     if (status == OK) status = infer_use_format(&infer, g->qlora);
+    if (status == OK) status = infer_use_recipe(&infer, g->recipe);
     if (status == OK) status = g->chat ? encode_question(&infer, g, prompt, &ids) : infer_encode(&infer, prompt.data, prompt.len, &ids);
     if (status == OK) status = generate_text(&infer, g, &ids);
     token_ids_deinit(&ids);
@@ -186,7 +187,10 @@ Status cmd_generate(CliArgs *args)
           {"--top-p", FLAG_FLOAT, &g.sample.top_p, "P", "choose among the likeliest tokens that together have probability P (1)"},
           {"--seed", FLAG_INT, &g.seed, "N", "of the random choices (0)"},
           {"--adapter", FLAG_TEXT, &g.adapter, "DIR", "a LoRA adapter over the model"},
-          {"--qlora", FLAG_TEXT, &g.qlora, "FORMAT", "quantise the model's matrices: nf4, fp8, nvfp4 or none (as the adapter was trained)"},
+          {"--qlora", FLAG_TEXT, &g.qlora, "FORMAT",
+           "quantise the model's matrices: nf4, nf4_once, fp8, nvfp4 or none (as the adapter was trained)"},
+          {"--recipe", FLAG_TEXT, &g.recipe, "NAME",
+           "products in blocks as in training: bf16, fp8-hybrid or nvfp4 (bf16: in the model's dtype)"},
           {"--ignore-eos", FLAG_SWITCH, &g.ignore_eos, NULL, "go on after an end-of-text token"},
           {"--device", FLAG_TEXT, &g.device, "NAME", "auto, cpu or cuda (auto)"},
           {"--threads", FLAG_INT, &g.threads, "N", "CPU threads; 0: all (0)"},

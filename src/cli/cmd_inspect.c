@@ -1,7 +1,9 @@
-/* surogate inspect DATASET --model MODEL_DIR: ids and mask of every row, or the view for people. */
+/* surogate inspect DATASET --model MODEL_DIR: ids and mask of every row, or the view for people. surogate inspect MODEL_DIR: how the
+ * folder's weights are stored. */
 #include "cli/cli.h"
 
 #include "cli/inspect_view.h"
+#include "model/hf_model.h"
 #include "setup/setup.h"
 #include "train/run_data.h"
 #include "train/run_record.h"
@@ -26,6 +28,47 @@ static Status inspect(Arena *arena, const Config *config, InspectView *view)
     return status;
 }
 
+/* A line of the numbers that are stored in one way. */
+static void print_stored(StrBuf *out, const char *name, const char *detail, size_t tensors, double numel, double bytes)
+{
+    if (tensors)
+        strbuf_printf(out, "%-10s %s%s: %zu tensors of %.0f numbers, %.3f bits each\n", "stored", name, detail, tensors, numel,
+                      8 * bytes / numel);
+}
+
+static Status print_model(HfModel *model)
+{
+    TRY(hf_model_open_weights(model));
+    StrBuf out = {0};
+    size_t count[2] = {0};
+    double numel[2] = {0}, bytes[2] = {0};
+    bool   doubled = false;
+    for (size_t i = 0; i < st_count(model->weights); i++) {
+        const StTensor        *tensor = st_at(model->weights, i);
+        const QuantisedTensor *q = quantised_of(tensor);
+        count[q != NULL]++;
+        numel[q != NULL] += (double)tensor->numel;
+        bytes[q != NULL] += (double)tensor->bytes;
+        for (int k = 0; q && k < q->made.num_parts; k++) bytes[1] += (double)q->parts[k].bytes;
+        doubled |= q && q->format == QUANTISED_NF4 && q->made.num_parts == 3;
+    }
+    strbuf_printf(&out, "%-10s %s\n", "model", model->dir);
+    print_stored(&out, quantised_name(model->format), doubled ? ", double quantisation" : "", count[1], numel[1], bytes[1]);
+    print_stored(&out, "numbers", "", count[0], numel[0], bytes[0]);
+    Status status = cli_print(&out);
+    strbuf_deinit(&out);
+    return status;
+}
+
+static Status inspect_model(Arena *arena, const char *dir)
+{
+    HfModel *model;
+    TRY(hf_model_open(arena, dir, &model));
+    Status status = print_model(model);
+    hf_model_close(model);
+    return status;
+}
+
 Status cmd_inspect(CliArgs *args)
 {
     const char *model = NULL;
@@ -40,6 +83,8 @@ Status cmd_inspect(CliArgs *args)
     };
     TRY(cli_parse(args, flags, sizeof flags / sizeof *flags, false, &done));
     if (done) return OK;
+    if (args->num_words == 1 && !model && file_exists(arena_printf(&args->arena, "%s/config.json", args->words[0])))
+        return inspect_model(&args->arena, args->words[0]);
     FAIL_IF(args->num_words < 1 || !model, ERR_INVALID, "usage: surogate inspect %s", args->arguments);
     FAIL_IF(rows < -2, ERR_INVALID, "--rows %lld: expected a number of rows, or -1 for all", (long long)rows);
     Config config;

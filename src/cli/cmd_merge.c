@@ -73,7 +73,7 @@ static Status compare(const char *base, const char *adapter, const char *qlora, 
     return status;
 }
 
-static Status merge(Arena *arena, const char *base, const char *adapter_dir, const char *qlora, const char *out)
+static Status merge(Arena *arena, const char *base, const char *adapter_dir, const char *qlora, bool quantised, const char *out)
 {
     HfModel    *model;
     PeftAdapter adapter;
@@ -82,9 +82,8 @@ static Status merge(Arena *arena, const char *base, const char *adapter_dir, con
     TRY(hf_model_open(arena, base, &model));
     TRY(peft_open(arena, adapter_dir, &adapter));
     if (qlora) TRY(peft_parse_base_format(qlora, &adapter.base_format));
-    peft_check_base(&adapter, model->dir);
     TRY(device_cpu_create(0, &device));
-    Status status = merge_adapter(model, &adapter, out, 5000000000, device_cpu_pool(device));
+    Status status = merge_adapter(model, &adapter, quantised, out, 5000000000, device_cpu_pool(device));
     device->api->destroy(device);
     hf_model_close(model);
     return status;
@@ -93,13 +92,17 @@ static Status merge(Arena *arena, const char *base, const char *adapter_dir, con
 Status cmd_merge(CliArgs *args)
 {
     const char *qlora = NULL;
-    bool        done;
-    const Flag  flags[] = {{"--qlora", FLAG_TEXT, &qlora, "FORMAT",
-                            "the base was quantised under the adapter: nf4, fp8, nvfp4 or none (as the adapter was trained)"}};
-    TRY(cli_parse(args, flags, 1, false, &done));
+    bool        quantised = false, done;
+    const Flag  flags[] = {
+         {"--qlora", FLAG_TEXT, &qlora, "FORMAT",
+          "the base was quantised under the adapter: nf4, nf4_once, fp8, nvfp4 or none (as the adapter was trained)"},
+         {"--quantised", FLAG_SWITCH, &quantised, NULL,
+          "quantise what is merged as the base's folder is; without it the result isn't quantised"},
+    };
+    TRY(cli_parse(args, flags, sizeof flags / sizeof *flags, false, &done));
     if (done) return OK;
     TRY(cli_want_words(args, 3));
-    TRY(merge(&args->arena, args->words[0], args->words[1], qlora, args->words[2]));
+    TRY(merge(&args->arena, args->words[0], args->words[1], qlora, quantised, args->words[2]));
     TRY(compare(args->words[0], args->words[1], qlora, args->words[2]));
     log_info("wrote %s", args->words[2]);
     return OK;

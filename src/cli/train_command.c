@@ -77,7 +77,7 @@ Status cli_train(CliArgs *args)
     TRY(cli_config(args, &config));
     TrainOutcome outcome;
     Status       status = train_with_samples(&config, &outcome);
-    if (status == OK) tell_outcome(&config, &outcome);
+    if (status == OK && outcome.rank == 0) tell_outcome(&config, &outcome);
     if ((status == ERR_INTERRUPTED || status == ERR_SAVE) && !train_goes_on(&config)) status = with_command(args, status);
     config_deinit(&config);
     return status;

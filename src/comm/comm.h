@@ -7,7 +7,8 @@
  * A rank's calls come from one thread at a time; comm_abort, comm_check and comm_beat may come from any. NULL stands for a group of one
  * rank: every call below then does what that asks for.
  *
- * Backends: threads of one process (comm_threads_create); processes that meet over TCP (comm_meet) or through MPI (comm_mpi_create). All
+ * Backends: threads of one process (comm_threads_create); processes that meet over TCP (comm_meet) or through MPI
+ * (comm_mpi_create). All
  * add up in the same order, so that results are the same bits. */
 #pragma once
 
@@ -28,6 +29,36 @@ enum { COMM_MOST_RANKS = 1024 };
 
 /* Ranks 0 to size-1 of this process: out[r] is for the thread of rank r. limits: NULL for the defaults. */
 NODISCARD Status comm_threads_create(int size, const CommLimits *limits, Comm *out[]);
+
+/* Where and as whom a process meets the others. */
+typedef struct CommMeeting {
+    const char *host; /* of rank 0, which listens there; NULL: 127.0.0.1 */
+    int         port;
+    int         rank, world_size;
+    const char *secret; /* the same for all, at least 16 characters. It is never sent: both ends prove that they know it by HMAC-SHA256
+                           over fresh random numbers. What follows is neither encrypted nor authenticated */
+    uint64_t agreed;    /* must be equal on all ranks: a hash of what they run */
+    double   timeout;   /* seconds until all must have come; 0: 60 */
+    int      listener;  /* rank 0: a socket that listens already, taken over; 0: none */
+} CommMeeting;
+
+/* Meets the other processes of the run, then speaks with them through rank 0. A wrong secret, a port in use, ranks that differ in
+ * world_size or `agreed`, or two of the same number: ERR_INVALID on every rank that came, at once. Ranks that don't come: likewise, after
+ * the timeout. A process that dies, or a link that breaks, ends all within 10 s. */
+NODISCARD Status comm_meet(const CommMeeting *meeting, const CommLimits *limits, Comm **out);
+/* The same of `count` ranks of this process: meeting->rank, which goes to out[0], and those after it. All or none. */
+NODISCARD Status comm_meet_several(const CommMeeting *meeting, const CommLimits *limits, int count, Comm *out[]);
+
+/* Whether mpirun (Open MPI's, or one of the MPICH ABI) started this process. */
+bool comm_mpi_started(void);
+/* The ranks of processes that mpirun started, ranks_here of them in this one, numbered in the order of processes: MPI, which is opened at
+ * run time, tells all where rank 0 is and a secret, and they meet there. Once in a process. host: of rank 0, an IPv4 address; NULL:
+ * 127.0.0.1 where all are on one host, else the first address that isn't. */
+NODISCARD Status comm_mpi_create(const char *host, uint64_t agreed, const CommLimits *limits, int ranks_here, Comm *out[]);
+
+/* The secret: of a file that its owner alone may read, or (path NULL) of the environment. The caller frees it. */
+#define COMM_SECRET_VARIABLE "SUROGATE_SECRET"
+NODISCARD Status comm_secret_read(const char *path, char **out);
 
 /* Leaves the group; NULL is fine. Others that wait for this rank then, or later, fail: it comes after the last collective, or after a
  * failure. The last rank of a process frees what they share. */
@@ -98,4 +129,5 @@ typedef struct CommApi {
 struct Comm {
     const CommApi *api;
     int            rank, size;
+    bool           is_local; /* all ranks are on one host, and meet there alone */
 };

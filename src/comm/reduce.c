@@ -13,6 +13,11 @@ bool reduce_serves(DType dtype)
     return is_float(dtype) || dtype == DT_I32 || dtype == DT_I64;
 }
 
+int64_t reduce_bytes(DType dtype)
+{
+    return is_float(dtype) ? (int64_t)sizeof(float) : (int64_t)sizeof(int64_t);
+}
+
 static int64_t whole(const void *src, DType dtype, int64_t i)
 {
     return dtype == DT_I32 ? ((const int32_t *)src)[i] : ((const int64_t *)src)[i];

@@ -5,11 +5,12 @@
 
 bool reduce_serves(DType dtype);
 
-/* An accumulator of `count` elements: floats for the float formats, else int64_t. REDUCE_BYTES of memory an element. */
+/* An accumulator of `count` elements: floats for the float formats, else int64_t; at most REDUCE_BYTES each. */
 enum { REDUCE_BYTES = 8 };
-void reduce_first(void *sums, const void *src, int64_t count, DType dtype);
-void reduce_next(void *sums, const void *src, int64_t count, DType dtype, CommReduce reduce);
-void reduce_store(void *dst, const void *sums, int64_t count, DType dtype);
+int64_t reduce_bytes(DType dtype); /* bytes of one in an accumulator */
+void    reduce_first(void *sums, const void *src, int64_t count, DType dtype);
+void    reduce_next(void *sums, const void *src, int64_t count, DType dtype, CommReduce reduce);
+void    reduce_store(void *dst, const void *sums, int64_t count, DType dtype);
 
 /* Bytes of what one rank gives to, and of what it has from, a collective. */
 size_t comm_send_bytes(const CommCall *call, int size);

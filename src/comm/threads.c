@@ -1,7 +1,7 @@
 /* Ranks that are threads of one process. A collective has two meetings: at the first every rank has told where its memory is, and then
  * each does its part straight over the others' memory; after the second nobody touches another's. A failure is noticed only by who waits
  * in the first: from there to the second nothing can fail or wait, and a rank that left early would free what others still read. */
-#include "comm/progress.h"
+#include "comm/pulse.h"
 #include "comm/reduce.h"
 
 #include <pthread.h>
@@ -15,7 +15,7 @@ typedef struct ThreadComm {
     Comm     base;
     Group   *group;
     CommCall call; /* its place in the collective */
-    Progress progress;
+    Pulse    pulse;
     void (*on_end)(void *context);
     void *context;
     bool  told; /* on_end was called */
@@ -149,7 +149,7 @@ static Status threads_call(Comm *comm, const CommCall *call)
     ThreadComm *self = thread_of(comm);
     Group      *group = self->group;
     pthread_mutex_lock(&group->lock);
-    progress_enter(&self->progress);
+    pulse_enter(&self->pulse);
     Status status = locked_meet(self, call);
     if (status == OK && call->kind != COMM_BARRIER) {
         pthread_mutex_unlock(&group->lock);
@@ -157,7 +157,7 @@ static Status threads_call(Comm *comm, const CommCall *call)
         pthread_mutex_lock(&group->lock);
         locked_finish(group);
     }
-    progress_leave(&self->progress);
+    pulse_leave(&self->pulse);
     pthread_mutex_unlock(&group->lock);
     return status;
 }
@@ -194,7 +194,7 @@ static void threads_beat(Comm *comm, const char *phase)
 {
     ThreadComm *self = thread_of(comm);
     pthread_mutex_lock(&self->group->lock);
-    progress_beat(&self->progress, phase);
+    pulse_beat(&self->pulse, phase);
     pthread_mutex_unlock(&self->group->lock);
 }
 
@@ -202,7 +202,7 @@ static double threads_waited(Comm *comm)
 {
     ThreadComm *self = thread_of(comm);
     pthread_mutex_lock(&self->group->lock);
-    double waited = self->progress.waited;
+    double waited = self->pulse.waited;
     pthread_mutex_unlock(&self->group->lock);
     return waited;
 }
@@ -249,16 +249,16 @@ static bool locked_tell_one(Group *group)
 static void locked_judge(Group *group)
 {
     char   why[256];
-    double now = progress_now();
+    double now = pulse_now();
     for (int r = 0; r < group->size; r++) {
         ThreadComm *rank = &group->ranks[r];
-        if (!rank->left && progress_judge(&rank->progress, r, &group->limits, now, why, sizeof why)) locked_end(group, r, ERR_RANK, why);
+        if (!rank->left && pulse_judge(&rank->pulse, r, &group->limits, now, why, sizeof why)) locked_end(group, r, ERR_RANK, why);
     }
 }
 
 static void locked_wait_watched(Group *group)
 {
-    double          step = group->limits.progress / 10 < 0.25 ? group->limits.progress / 10 : 0.25, until = progress_now() + step;
+    double          step = group->limits.progress / 10 < 0.25 ? group->limits.progress / 10 : 0.25, until = pulse_now() + step;
     struct timespec when = {.tv_sec = (time_t)until};
     when.tv_nsec = (long)((until - (double)when.tv_sec) * 1e9);
     if (group->end.ended)
@@ -332,8 +332,8 @@ Status comm_threads_create(int size, const CommLimits *limits, Comm *out[])
     pthread_cond_init(&group->watched, &attributes);
     pthread_condattr_destroy(&attributes);
     for (int r = 0; r < size; r++) {
-        group->ranks[r] = (ThreadComm){.base = {&threads_api, r, size}, .group = group};
-        progress_init(&group->ranks[r].progress);
+        group->ranks[r] = (ThreadComm){.base = {&threads_api, r, size, true}, .group = group};
+        pulse_init(&group->ranks[r].pulse);
     }
     int error = pthread_create(&group->watcher, NULL, watch, group);
     if (error) {

@@ -25,6 +25,7 @@ typedef struct DeviceFacts {
     double        launch_seconds;       /* fixed cost of a step in a replayed program */
     int           num_workers;          /* CPU: threads */
     bool          fp8_blocks;           /* multiplies FP8 operands whose blocks have scales in their own format */
+    bool          fp4_blocks;           /* multiplies FP4 operands with scales of blocks (op fp4_linear) */
     const OpRate *rates;                /* NULL: none were measured */
 } DeviceFacts;
 
@@ -98,9 +99,9 @@ struct Device {
     bool             write_combined; /* pinned memory allocated from here on is, where the device knows that */
 };
 
-/* "cpu", "cuda", or "auto": CUDA where it can be used, else the CPU; where there is a driver, stderr says what else CUDA lacks. threads:
- * of the CPU, 0 all. */
-NODISCARD Status device_open(const char *name, int threads, Device **out);
+/* "cpu", "cuda", or "auto": CUDA where it can be used, else the CPU; where there is a driver, stderr says what else CUDA lacks. index: of
+ * the GPU. threads: of the CPU, 0 all. */
+NODISCARD Status device_open(const char *name, int index, int threads, Device **out);
 bool             device_has_driver(void);                          /* of NVIDIA's GPUs; without one "auto" is the CPU */
 NODISCARD Status device_cpu_create(int num_threads, Device **out); /* 0: all cores */
 /* Bytes of the host's memory that may be taken; 0: unknown. */

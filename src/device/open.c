@@ -14,13 +14,14 @@ bool device_has_driver(void)
     return driver != NULL;
 }
 
-Status device_open(const char *name, int threads, Device **out)
+Status device_open(const char *name, int index, int threads, Device **out)
 {
     if (strcmp(name, "cpu") == 0) return device_cpu_create(threads, out);
-    if (strcmp(name, "cuda") == 0) return device_cuda_create(0, out);
+    if (strcmp(name, "cuda") == 0) return device_cuda_create(index, out);
     FAIL_IF(strcmp(name, "auto") != 0, ERR_INVALID, "device \"%s\"; expected auto, cpu or cuda", name);
     if (!device_has_driver()) return device_cpu_create(threads, out);
-    if (device_cuda_create(0, out) == OK) return OK;
+    Status status = device_cuda_create(index, out);
+    if (status == OK || (index > 0 && status == ERR_INVALID)) return status; /* where there are GPUs, but not as many, they are meant */
     log_info("running on the CPU: %s", status_message());
     status_clear();
     return device_cpu_create(threads, out);

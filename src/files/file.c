@@ -218,20 +218,26 @@ struct FileWriter {
     char     buffer[COPY_BYTES];
 };
 
-Status file_writer_open(const char *path, FileWriter **out)
+/* One fixed name: a killed run's rest is written over by the next. */
+static char *partial_name(const char *path)
+{
+    StrBuf name = {0};
+    strbuf_printf(&name, "%s.partial", path);
+    return name.data;
+}
+
+static Status open_writer(const char *path, int flags, FileWriter **out)
 {
     char copy[PATH_MOST];
     TRY(copy_path(copy, path));
     FileWriter *writer = malloc(sizeof *writer);
     if (!writer) fatal_out_of_memory(sizeof *writer);
-    StrBuf name = {0};
-    strbuf_printf(&name, "%s.partial", path); /* one fixed name: a killed run's rest is written over by the next */
-    writer->partial = name.data;
+    writer->partial = partial_name(path);
     writer->path = strdup(path);
     if (!writer->path) fatal_out_of_memory(strlen(path));
     writer->used = 0;
     writer->size = 0;
-    writer->fd = open(writer->partial, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    writer->fd = open(writer->partial, O_WRONLY | O_CREAT | O_CLOEXEC | flags, 0666);
     if (writer->fd < 0) {
         Status status = file_fail("create", writer->partial);
         file_writer_abort(writer);
@@ -239,6 +245,20 @@ Status file_writer_open(const char *path, FileWriter **out)
     }
     *out = writer;
     return OK;
+}
+
+Status file_writer_open(const char *path, FileWriter **out)
+{
+    return open_writer(path, O_TRUNC, out);
+}
+
+Status file_writer_open_part(const char *path, int64_t size, FileWriter **out)
+{
+    TRY(open_writer(path, 0, out));
+    if (ftruncate((*out)->fd, size) == 0) return OK;
+    Status status = file_fail("write", path);
+    file_writer_abort(*out);
+    return status;
 }
 
 static Status writer_flush(FileWriter *writer)
@@ -256,6 +276,13 @@ Status file_writer_append(FileWriter *writer, const void *data, size_t size)
     if (size) memcpy(writer->buffer + writer->used, data, size);
     writer->used += size;
     return OK;
+}
+
+Status file_writer_skip(FileWriter *writer, size_t size)
+{
+    TRY(writer_flush(writer));
+    writer->size += size;
+    return lseek(writer->fd, (off_t)size, SEEK_CUR) < 0 ? file_fail("write", writer->path) : OK;
 }
 
 uint64_t file_writer_size(const FileWriter *writer)
@@ -280,20 +307,57 @@ void file_writer_abort(FileWriter *writer)
     writer_free(writer);
 }
 
-Status file_writer_commit(FileWriter *writer)
+/* What was written is on the disk; else the temporary file is gone. */
+static Status writer_settle(FileWriter *writer)
 {
     Status status = writer_flush(writer);
     if (status == OK && fsync(writer->fd) != 0) status = file_fail("fsync", writer->path);
-    if (status == OK) {
-        int fd = writer->fd;
-        writer->fd = -1;
-        /* A network file system may report a failed write only here. */
-        if (close(fd) != 0) status = file_fail("close", writer->path);
-        if (status == OK && rename(writer->partial, writer->path) != 0) status = file_fail("rename to", writer->path);
-        if (status != OK) unlink(writer->partial);
-    }
-    if (status == OK) status = file_sync_dir(dirname(writer->path));
+    if (status != OK) return status;
+    int fd = writer->fd;
+    writer->fd = -1;
+    /* A network file system may report a failed write only here. */
+    if (close(fd) != 0) status = file_fail("close", writer->path);
+    if (status != OK) unlink(writer->partial);
+    return status;
+}
+
+static Status publish(const char *partial, char *path)
+{
+    Status status = rename(partial, path) != 0 ? file_fail("rename to", path) : OK;
+    if (status != OK) unlink(partial);
+    return status == OK ? file_sync_dir(dirname(path)) : status;
+}
+
+Status file_writer_commit(FileWriter *writer)
+{
+    Status status = writer_settle(writer);
+    if (status == OK) status = publish(writer->partial, writer->path);
     file_writer_abort(writer);
+    return status;
+}
+
+Status file_writer_close_part(FileWriter *writer)
+{
+    Status status = writer_settle(writer);
+    file_writer_abort(writer);
+    return status;
+}
+
+Status file_publish_parts(const char *path)
+{
+    char *partial = partial_name(path), *name = strdup(path);
+    if (!name) fatal_out_of_memory(strlen(path));
+    Status status = publish(partial, name);
+    free(partial);
+    free(name);
+    return status;
+}
+
+Status file_remove_parts(const char *path)
+{
+    char  *partial = partial_name(path);
+    Status status = file_remove_tree(partial);
+    free(partial);
     return status;
 }
 
@@ -422,6 +486,18 @@ Status file_hash(const char *path, uint64_t *out_hash)
     int64_t size;
     TRY(open_regular(path, &fd, &size));
     Status status = hash_range(fd, path, 0, INT64_MAX, out_hash);
+    close(fd);
+    return status;
+}
+
+Status file_hash_range(const char *path, size_t first, size_t end, uint64_t *out_hashes)
+{
+    int     fd;
+    int64_t size;
+    Status  status = OK;
+    TRY(open_regular(path, &fd, &size));
+    for (size_t i = first; i < end && status == OK; i++)
+        status = hash_range(fd, path, (int64_t)i * FILE_HASH_PART_BYTES, FILE_HASH_PART_BYTES, &out_hashes[i - first]);
     close(fd);
     return status;
 }

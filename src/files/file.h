@@ -46,6 +46,14 @@ uint64_t                  file_writer_size(const FileWriter *writer); /* bytes a
 NODISCARD Status          file_writer_commit(FileWriter *writer);
 void                      file_writer_abort(FileWriter *writer); /* NULL is fine */
 
+/* The same by several writers, which each write parts of one temporary file of `size` bytes in all and skip the others' parts. When all
+ * have closed theirs, one of them publishes the file, or, where one failed, removes it. */
+NODISCARD Status file_writer_open_part(const char *path, int64_t size, FileWriter **out);
+NODISCARD Status file_writer_skip(FileWriter *writer, size_t size);
+NODISCARD Status file_writer_close_part(FileWriter *writer);
+NODISCARD Status file_publish_parts(const char *path);
+NODISCARD Status file_remove_parts(const char *path);
+
 /* Locks the file `path`, made when it is absent, until *out_fd is closed or this process ends, however it ends. While another
  * process holds it, says `waiting` on stderr and waits. Where the file system has no locks, a warning: then there is none. */
 NODISCARD Status file_lock(const char *path, const char *waiting, int *out_fd);
@@ -69,4 +77,6 @@ NODISCARD Status file_hash(const char *path, uint64_t *out_hash);
 uint64_t file_stamp(const char *path);
 /* Of a large file on many threads: XXH3 of its parts' XXH3, whatever the number of threads. pool may be NULL. */
 enum { FILE_HASH_PART_BYTES = 16 << 20 };
+/* Of parts first to end - 1 alone. */
+NODISCARD Status file_hash_range(const char *path, size_t first, size_t end, uint64_t *out_hashes);
 NODISCARD Status file_hash_parts(ThreadPool *pool, const char *path, uint64_t *out_hash);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "base/dtype.h"
+#include "comm/agree.h"
 #include "files/file.h"
 
 enum { ST_MAX_NDIM = 8, ST_MAX_HEADER_BYTES = 100000000 };
@@ -100,3 +101,10 @@ NODISCARD Status st_write(const char *path, const StDecl *decls, size_t count, c
  * stem.safetensors.index.json. Removes what an earlier save of the other kind left under those names. */
 NODISCARD Status st_write_folder(const char *folder, const char *stem, const StDecl *decls, size_t count, size_t max_shard_bytes,
                                  StSource source, void *context);
+
+/* The same by all ranks of `comm` together, into one file each (NULL: by one). A rank's source appends the bytes that it has and skips
+ * (file_writer_skip) those of the others. */
+NODISCARD Status st_write_together(Comm *comm, const char *path, const StDecl *decls, size_t count, const char *const *metadata,
+                                   StSource source, void *context);
+NODISCARD Status st_write_folder_together(Comm *comm, const char *folder, const char *stem, const StDecl *decls, size_t count,
+                                          size_t max_shard_bytes, StSource source, void *context);

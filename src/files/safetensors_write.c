@@ -68,25 +68,61 @@ static Status write_tensors(FileWriter *writer, const StDecl *decls, const size_
     return OK;
 }
 
-static Status write_picked(const char *path, const StDecl *decls, size_t *picked, size_t count, const char *const *metadata,
+static Status write_whole(const char *path, Str header, const StDecl *decls, const size_t *picked, size_t count, StSource source,
+                          void *context)
+{
+    FileWriter *writer;
+    TRY(file_writer_open(path, &writer));
+    Status status = file_writer_append(writer, header.data, header.len);
+    if (status == OK) status = write_tensors(writer, decls, picked, count, source, context);
+    if (status == OK) return file_writer_commit(writer);
+    file_writer_abort(writer);
+    return status;
+}
+
+/* What this rank writes of the file. */
+static Status write_part(Comm *comm, const char *path, Str header, const StDecl *decls, const size_t *picked, size_t count, StSource source,
+                         void *context)
+{
+    FileWriter *writer;
+    size_t      size = header.len;
+    for (size_t i = 0; i < count; i++) size += st_decl_bytes(&decls[picked[i]]);
+    TRY(file_writer_open_part(path, (int64_t)size, &writer));
+    Status status = comm_rank(comm) == 0 ? file_writer_append(writer, header.data, header.len) : file_writer_skip(writer, header.len);
+    if (status == OK) status = write_tensors(writer, decls, picked, count, source, context);
+    if (status == OK) return file_writer_close_part(writer);
+    file_writer_abort(writer);
+    return status;
+}
+
+static Status write_together(Comm *comm, const char *path, Str header, const StDecl *decls, const size_t *picked, size_t count,
+                             StSource source, void *context)
+{
+    Status status = comm_agree(comm, write_part(comm, path, header, decls, picked, count, source, context));
+    if (comm_rank(comm) != 0) return comm_agree(comm, status);
+    if (status == OK) return comm_agree(comm, file_publish_parts(path));
+    char message[STATUS_MESSAGE_BYTES];
+    snprintf(message, sizeof message, "%s", status_message());
+    Status ignored = file_remove_parts(path);
+    (void)ignored;
+    return comm_agree(comm, status_fail(status, "%s", message));
+}
+
+static Status write_picked(Comm *comm, const char *path, const StDecl *decls, size_t *picked, size_t count, const char *const *metadata,
                            StSource source, void *context, Arena *scratch)
 {
     sort_by_width(decls, picked, count, scratch);
-    StrBuf header = {0};
-    write_header(&header, decls, picked, count, metadata);
-    FileWriter *writer;
-    Status      status = header.len - 8 > ST_MAX_HEADER_BYTES
-                             ? status_fail(ERR_UNSUPPORTED, "%s: a header of %zu bytes is above the format's limit", path, header.len)
-                             : file_writer_open(path, &writer);
-    if (status == OK) {
-        status = file_writer_append(writer, header.data, header.len);
-        if (status == OK) status = write_tensors(writer, decls, picked, count, source, context);
-        if (status == OK)
-            status = file_writer_commit(writer);
-        else
-            file_writer_abort(writer);
-    }
-    strbuf_deinit(&header);
+    StrBuf text = {0};
+    write_header(&text, decls, picked, count, metadata);
+    Str    header = {text.data, text.len};
+    Status status = OK;
+    if (header.len - 8 > ST_MAX_HEADER_BYTES)
+        status = status_fail(ERR_UNSUPPORTED, "%s: a header of %zu bytes is above the format's limit", path, header.len);
+    else if (comm)
+        status = write_together(comm, path, header, decls, picked, count, source, context);
+    else
+        status = write_whole(path, header, decls, picked, count, source, context);
+    strbuf_deinit(&text);
     return status;
 }
 
@@ -97,12 +133,18 @@ static size_t *pick_all(Arena *scratch, size_t count)
     return picked;
 }
 
-Status st_write(const char *path, const StDecl *decls, size_t count, const char *const *metadata, StSource source, void *context)
+Status st_write_together(Comm *comm, const char *path, const StDecl *decls, size_t count, const char *const *metadata, StSource source,
+                         void *context)
 {
     Arena  scratch = {0};
-    Status status = write_picked(path, decls, pick_all(&scratch, count), count, metadata, source, context, &scratch);
+    Status status = write_picked(comm, path, decls, pick_all(&scratch, count), count, metadata, source, context, &scratch);
     arena_deinit(&scratch);
     return status;
+}
+
+Status st_write(const char *path, const StDecl *decls, size_t count, const char *const *metadata, StSource source, void *context)
+{
+    return st_write_together(NULL, path, decls, count, metadata, source, context);
 }
 
 typedef struct IndexEntry {
@@ -132,21 +174,22 @@ static Status write_index(const char *folder, const char *stem, IndexEntry *entr
     return status;
 }
 
-static Status write_shards(const char *folder, const char *stem, const StDecl *decls, IndexEntry *entries, size_t count, size_t num_shards,
-                           StSource source, void *context, Arena *scratch)
+static Status write_shards(Comm *comm, const char *folder, const char *stem, const StDecl *decls, IndexEntry *entries, size_t count,
+                           size_t num_shards, StSource source, void *context, Arena *scratch)
 {
     size_t *all = pick_all(scratch, count), total = 0;
     for (size_t first = 0, end; first < count; first = end) {
         for (end = first; end < count && entries[end].shard == entries[first].shard; end++) total += st_decl_bytes(&decls[end]);
         const char *path = arena_printf(scratch, "%s/%s-%05zu-of-%05zu.safetensors", folder, stem, entries[first].shard + 1, num_shards);
-        TRY(write_picked(path, decls, all + first, end - first, NULL, source, context, scratch));
+        TRY(write_picked(comm, path, decls, all + first, end - first, NULL, source, context, scratch));
     }
+    if (!comm_rank(comm) == 0) return OK;
     TRY(write_index(folder, stem, entries, count, num_shards, total, scratch));
     return file_remove_tree(arena_printf(scratch, "%s/%s.safetensors", folder, stem));
 }
 
-Status st_write_folder(const char *folder, const char *stem, const StDecl *decls, size_t count, size_t max_shard_bytes, StSource source,
-                       void *context)
+Status st_write_folder_together(Comm *comm, const char *folder, const char *stem, const StDecl *decls, size_t count, size_t max_shard_bytes,
+                                StSource source, void *context)
 {
     Arena       scratch = {0};
     IndexEntry *entries = arena_array(&scratch, IndexEntry, count);
@@ -160,14 +203,20 @@ Status st_write_folder(const char *folder, const char *stem, const StDecl *decls
         used += bytes;
         entries[i] = (IndexEntry){decls[i].name, shard};
     }
-    Status status = file_make_dirs(folder);
+    Status status = comm_agree(comm, comm_rank(comm) == 0 ? file_make_dirs(folder) : OK);
     if (status == OK && shard > 0) {
-        status = write_shards(folder, stem, decls, entries, count, shard + 1, source, context, &scratch);
+        status = write_shards(comm, folder, stem, decls, entries, count, shard + 1, source, context, &scratch);
     } else if (status == OK) {
         const char *path = arena_printf(&scratch, "%s/%s.safetensors", folder, stem);
-        status = write_picked(path, decls, pick_all(&scratch, count), count, NULL, source, context, &scratch);
-        if (status == OK) status = file_remove_tree(arena_printf(&scratch, "%s.index.json", path));
+        status = write_picked(comm, path, decls, pick_all(&scratch, count), count, NULL, source, context, &scratch);
+        if (status == OK && comm_rank(comm) == 0) status = file_remove_tree(arena_printf(&scratch, "%s.index.json", path));
     }
     arena_deinit(&scratch);
-    return status;
+    return comm_agree(comm, status);
+}
+
+Status st_write_folder(const char *folder, const char *stem, const StDecl *decls, size_t count, size_t max_shard_bytes, StSource source,
+                       void *context)
+{
+    return st_write_folder_together(NULL, folder, stem, decls, count, max_shard_bytes, source, context);
 }

@@ -2,6 +2,7 @@
 #include "infer/infer_model.h"
 
 #include "model/weights.h"
+#include "passes/precision.h"
 #include "setup/setup.h"
 
 #include <stdio.h>
@@ -83,7 +84,7 @@ Status infer_open(InferModel *infer, const char *dir, const char *adapter, const
         infer->scratch = tokenizer_scratch_create(infer->tokenizer);
     }
     TRY(find_eos(infer));
-    TRY(device_open(device, threads, &infer->device));
+    TRY(device_open(device, 0, threads, &infer->device));
     infer->options = compile_defaults();
     infer->options.model_dtype = infer->options.master_dtype = infer->model->dtype;
     infer->options.train_base = false;
@@ -104,6 +105,23 @@ Status infer_use_format(InferModel *infer, const char *word)
     return OK;
 }
 
+Status infer_use_recipe(InferModel *infer, const char *name)
+{
+    if (!name) return OK;
+    const Recipe *recipe = recipe_find(name);
+    if (!recipe) {
+        StrBuf names = {0};
+        for (int i = 0; recipe_at(i); i++) strbuf_printf(&names, "%s%s", i ? ", " : "", recipe_at(i)->name);
+        Status status = status_fail(ERR_INVALID, "there is no recipe %.100s; expected one of %s", name, strbuf_cstr(&names));
+        strbuf_deinit(&names);
+        return status;
+    }
+    if (recipe->forward == DT_COUNT) return OK;
+    infer->options.precision.forward = recipe->forward;
+    infer->options.precision.own_scales = true;
+    return OK;
+}
+
 void infer_want_generation(InferModel *infer, int64_t prompt_len, int64_t cache_len)
 {
     enum { MOST_CHUNK = 128 };
@@ -117,9 +135,10 @@ Status infer_start(InferModel *infer)
 {
     infer_stop(infer);
     if (!infer->is_told) hf_model_tell(infer->model, infer->options.model_dtype, infer->options.weight_format, false, NULL);
-    infer->is_told = true;
     TRY(setup_session(&infer->arena, NULL, infer->model, &infer->options, infer->device, &infer->plan, &infer->session));
     TRY(weights_load(infer->session, infer->model));
+    if (!infer->is_told) TRY(weights_tell_requantised(infer->session, infer->model));
+    infer->is_told = true;
     return infer->has_adapter ? weights_load_adapter(infer->session, infer->adapter.dir) : OK;
 }
 

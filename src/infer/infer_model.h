@@ -34,6 +34,9 @@ void             infer_close(InferModel *infer);
 /* Quantises the frozen matrices as --qlora says, in place of what the adapter's folder says. NULL: nothing is said. */
 NODISCARD Status infer_use_format(InferModel *infer, const char *word);
 
+/* Products as the recipe of that name has them, each operand with a scale of its own: there are no earlier steps. NULL: nothing is said. */
+NODISCARD Status infer_use_recipe(InferModel *infer, const char *name);
+
 /* Asks for what generates after a prompt of so many tokens, cache_len with it, in place of other programs. */
 void infer_want_generation(InferModel *infer, int64_t prompt_len, int64_t cache_len);
 

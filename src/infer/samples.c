@@ -12,8 +12,8 @@
 typedef struct Samples {
     const Config     *config;
     const Tokenizer  *tokenizer; /* the run's */
-    TokenizerScratch *scratch;   /* made at the first use */
-    const Template   *tmpl;      /* lays out prompts; NULL: they are fed as they stand */
+    TokenizerScratch *scratch;
+    const Template   *tmpl; /* lays out prompts; NULL: they are fed as they stand */
 } Samples;
 
 static bool keep_id(void *context, int32_t id)
@@ -101,7 +101,7 @@ static Status generate_one(Samples *s, const SampleJob *job, int index)
         status = generate(job->session, &generation, &stats);
     }
     if (status == OK) status = tokenizer_decode(s->tokenizer, out.data, out.len, true, &text);
-    if (status == OK) status = metrics_sample(job->metrics, job->step, strbuf_cstr(&prompt), strbuf_cstr(&text), text.len);
+    if (status == OK && job->metrics) status = metrics_sample(job->metrics, job->step, strbuf_cstr(&prompt), strbuf_cstr(&text), text.len);
     strbuf_deinit(&prompt);
     strbuf_deinit(&text);
     token_ids_deinit(&ids);
@@ -111,23 +111,19 @@ static Status generate_one(Samples *s, const SampleJob *job, int index)
 
 static Status generate_all(void *context, const SampleJob *job)
 {
-    Samples *s = context;
-    s->tokenizer = job->tokenizer;
-    s->tmpl = job->tmpl;
-    if (!s->scratch) s->scratch = tokenizer_scratch_create(s->tokenizer);
-    for (int i = 0; i < s->config->generate_samples; i++) {
-        if (generate_one(s, job, i) == OK) continue;
+    const Config *config = context;
+    Samples       s = {config, job->tokenizer, tokenizer_scratch_create(job->tokenizer), job->tmpl};
+    for (int i = 0; i < config->generate_samples; i++) {
+        if (generate_one(&s, job, i) == OK) continue;
         log_warn("sample %d: %s", i, status_message()); /* samples never stop a run */
         status_clear();
     }
+    tokenizer_scratch_destroy(s.scratch);
     return OK;
 }
 
 Status train_with_samples(const Config *config, TrainOutcome *out)
 {
-    Samples    samples = {.config = config};
-    TrainHooks hooks = {.context = &samples, .sample = generate_all};
-    Status     status = train_run(config, &hooks, out);
-    if (samples.scratch) tokenizer_scratch_destroy(samples.scratch);
-    return status;
+    TrainHooks hooks = {.context = (void *)config, .sample = generate_all};
+    return train_run(config, &hooks, out);
 }

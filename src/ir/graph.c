@@ -555,6 +555,16 @@ void node_drop_output(Node *node, int k)
     node->out[k] = NULL;
 }
 
+Status node_want_output(Graph *graph, Node *node, int k, const char *name)
+{
+    TensorType types[NODE_MAX_OUT];
+    Status     status = node_infer(node, types);
+    if (status != OK) return infer_failed(status, node, name);
+    CHECK(!node->out[k] && types[k].ndim);
+    node_add_output(graph, node, k, name, &types[k]);
+    return OK;
+}
+
 void graph_remove_node(Graph *graph, Node *node)
 {
     if (graph->cursor == node) graph->cursor = node->next;

@@ -227,7 +227,9 @@ void node_add_after(Graph *graph, Node *node, Node *earlier);
 void graph_remove_node(Graph *graph, Node *node);
 /* Nobody wants output `k`, which has no readers: the kernel skips it. */
 void node_drop_output(Node *node, int k);
-void graph_move_before(Graph *graph, Node *node, Node *before); /* NULL: to the end */
+/* The node makes output `k` too, which the op has here. The name is made unique. */
+NODISCARD Status node_want_output(Graph *graph, Node *node, int k, const char *name);
+void             graph_move_before(Graph *graph, Node *node, Node *before); /* NULL: to the end */
 /* All readers of `from` at and after `start` (NULL: the first node), and graph outputs, read `to`. */
 void graph_replace_uses(Graph *graph, Value *from, Value *to, Node *start);
 

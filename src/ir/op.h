@@ -136,6 +136,15 @@ typedef struct OpResults {
     int8_t       out[NODE_MAX_OUT]; /* its output k is input out[k] of this op, for its num_out */
 } OpResults;
 
+/* What `op` makes of output `of` can be made where that is: as outputs from `out` on, of the same bits. Attribute `codes`, a dtype at
+ * `attr`, says that they are made. */
+typedef struct OpCodes {
+    const OpDef *op; /* NULL: no such outputs */
+    int8_t       of, out;
+    size_t       attr;
+    bool (*fits)(const Node *node); /* what a kernel wants of the operands, which `op` doesn't */
+} OpCodes;
+
 struct OpDef {
     int            id;
     const char    *name;     /* spelling in IR and Python */
@@ -159,6 +168,7 @@ struct OpDef {
     CpuKernel cpu[OP_MAX_KERNELS];                          /* first match wins, reference last */
     uint8_t   holds[NODE_MAX_IN];                           /* InputHolds of each input */
     OpResults results;
+    OpCodes   codes;
     uint32_t  params;       /* bit k: input k may be a trained weight: backward takes its gradient through grad_accumulator */
     uint32_t  constants;    /* bit k: input k never has a gradient (a table, scalars) */
     uint32_t  grad_outputs; /* bit k: output k has a gradient too; the first always has */
@@ -172,6 +182,12 @@ struct OpDef {
     const OpSample *large; /* shapes of real models: doctor runs them too */
     int             num_large;
 };
+
+/* Whether output k is codes of another one, or their scales (OpCodes): its bits follow from that, and jump where that moves by a bit. */
+static inline bool op_makes_codes(const OpDef *op, int k)
+{
+    return op->codes.op && k >= op->codes.out && k < op->codes.out + op->codes.op->num_out;
+}
 
 /* ---- for backward rules (ir/grad.c) ---- */
 

@@ -125,10 +125,18 @@ static bool orders(const Node *earlier, const Node *node)
     return false;
 }
 
+/* Outputs that are printed: codes (OpCodes) only where one is wanted. */
+static int num_printed(const Node *node)
+{
+    int count = node->num_out;
+    while (node->op->codes.op && count > node->op->codes.out && !node->out[count - 1]) count--;
+    return count;
+}
+
 void node_print(const Node *node, StrBuf *out)
 {
     char buf[64];
-    for (int k = 0; k < node->num_out; k++) {
+    for (int k = 0; k < num_printed(node); k++) {
         const Value *value = node->out[k];
         if (k) strbuf_puts(out, ", ");
         if (!value) strbuf_putc(out, '_');

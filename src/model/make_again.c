@@ -6,6 +6,8 @@
 
 #include <stdlib.h>
 
+enum { MOST_VALUES = 2 + FORMAT_MAX_PARTS }; /* of the graph of both ops */
+
 /* A node's kernel on data[id] of its values. */
 static Status run_node(const Node *node, void *const *data, ThreadPool *pool)
 {
@@ -26,20 +28,42 @@ static Status run_node(const Node *node, void *const *data, ThreadPool *pool)
     return status;
 }
 
+/* The node that quantises is added to the graph; its values get memory, of which x's is `values`. */
+static Status quantise(Graph *graph, const WeightFormat *format, const TensorType *type, const float *values, ThreadPool *pool,
+                       Node **out_node, void **data)
+{
+    Value *x = graph_add_value(graph, VALUE_INPUT, "x", type);
+    TRY(graph_add_node(graph, format->quantise, format->attrs, "part", &x, 1, ~0u, out_node));
+    for (int k = 0; k < format->num_parts; k++) {
+        Value *part = (*out_node)->out[k];
+        data[part->id] = arena_alloc(graph->arena, (size_t)type_bytes(&part->type));
+    }
+    data[x->id] = (void *)(uintptr_t)values; /* is only read */
+    return run_node(*out_node, data, pool);
+}
+
+Status weight_quantise(Arena *arena, const WeightFormat *format, int64_t rows, int64_t cols, const float *values, ThreadPool *pool,
+                       void *parts[FORMAT_MAX_PARTS])
+{
+    Graph     *graph = graph_create(arena, "quantise", op_table, OP_COUNT);
+    TensorType type = type_make(DT_F32, 2, rows, cols);
+    void      *data[MOST_VALUES];
+    Node      *node;
+    TRY(quantise(graph, format, &type, values, pool, &node, data));
+    for (int k = 0; k < format->num_parts; k++) parts[k] = data[node->out[k]->id];
+    return OK;
+}
+
 static Status run_both(Arena *arena, const WeightFormat *format, const TensorType *type, float *values, ThreadPool *pool)
 {
     Graph          *graph = graph_create(arena, "again", op_table, OP_COUNT);
     DequantiseAttrs attrs = {.dtype = DTYPE_TO_ATTR(DT_F32)};
-    Value          *x = graph_add_value(graph, VALUE_INPUT, "x", type);
-    Node           *quantise, *dequantise;
-    TRY(graph_add_node(graph, format->quantise, format->attrs, "part", &x, 1, ~0u, &quantise));
-    TRY(graph_add_node(graph, format->dequantise, &attrs, "again", quantise->out, format->num_parts, ~0u, &dequantise));
-    void **data = arena_array(arena, void *, graph->num_values);
-    for (int k = 0; k < format->num_parts; k++)
-        data[quantise->out[k]->id] = arena_alloc(arena, (size_t)type_bytes(&quantise->out[k]->type));
-    data[x->id] = data[dequantise->out[0]->id] = values;
-    TRY(run_node(quantise, data, pool));
-    return run_node(dequantise, data, pool);
+    void           *data[MOST_VALUES];
+    Node           *node, *again;
+    TRY(quantise(graph, format, type, values, pool, &node, data));
+    TRY(graph_add_node(graph, format->dequantise, &attrs, "again", node->out, format->num_parts, ~0u, &again));
+    data[again->out[0]->id] = values;
+    return run_node(again, data, pool);
 }
 
 Status weight_make_again(const WeightFormat *format, int64_t rows, int64_t cols, float *values, ThreadPool *pool)

@@ -12,8 +12,10 @@ enum { MAX_CONFIG_BYTES = 16 << 20 };
 
 /* A tensor that is written. */
 typedef struct Source {
-    const StTensor *tensor;
+    const StTensor *tensor;       /* whose numbers it holds; NULL: it is no part of a matrix */
     bool            is_quantised; /* the adapter was trained over what a format makes of it */
+    const StTensor *stored;       /* the folder's own of a quantised matrix, which is written in its format; NULL: numbers are */
+    int             part;         /* of the format, that `stored` holds; -1: it stays as it is */
 } Source;
 
 typedef struct Merger {
@@ -25,6 +27,10 @@ typedef struct Merger {
     double              scale;
     ThreadPool         *pool;
     Arena               arena;
+    StFile             *folder; /* the base as it lies there; NULL: what is written isn't quantised */
+    const StTensor     *made;   /* the matrix whose parts these are; NULL: none */
+    void               *parts[FORMAT_MAX_PARTS];
+    Arena               parts_arena;
 } Merger;
 
 /* One matrix: w (rows, cols) += scale b (rows, r) a (r, cols). */
@@ -62,14 +68,21 @@ static DType merged_dtype(const StTensor *w)
     return st_dtype_to(w->dtype, &dtype) ? dtype : DT_F32;
 }
 
-static Status append_floats(const StTensor *like, const float *values, FileWriter *out)
+static Status check_values(const StTensor *like, const float *values)
 {
     DType   dtype = merged_dtype(like);
-    size_t  bytes = (size_t)dtype_bytes(dtype, like->numel);
     int64_t at = dtype_first_unfit(dtype, values, like->numel);
     FAIL_IF(at < like->numel, ERR_INVALID,
             "%s: merged, tensor %s has a value of %g, which is no finite number in %s; convert the base to a wider dtype first", like->path,
             like->name, values[at], dtype_info(dtype)->name);
+    return OK;
+}
+
+static Status append_floats(const StTensor *like, const float *values, FileWriter *out)
+{
+    DType  dtype = merged_dtype(like);
+    size_t bytes = (size_t)dtype_bytes(dtype, like->numel);
+    TRY(check_values(like, values));
     if (dtype == DT_F32) return file_writer_append(out, values, bytes);
     void *converted = malloc(bytes);
     FAIL_IF(!converted, ERR_NO_FIT, "no memory for tensor %s", like->name);
@@ -106,8 +119,20 @@ static Status add_product(const Merger *merger, const StTensor *w, const StTenso
     return OK;
 }
 
-/* A matrix that isn't the file's; a, b: NULL where no adapter belongs to it. */
-static Status append_changed(const Merger *merger, const Source *source, const StTensor *a, const StTensor *b, FileWriter *out)
+/* The parts of a merged matrix. They are kept until another matrix is asked for, since they often are neighbours in the file. */
+static Status quantise(Merger *merger, const StTensor *w, const float *values)
+{
+    const WeightFormat *format = quantised_weight_format(quantised_of(w));
+    TRY(check_values(w, values));
+    arena_deinit(&merger->parts_arena);
+    merger->made = NULL;
+    TRY(weight_quantise(&merger->parts_arena, format, w->dim[0], w->dim[1], values, merger->pool, merger->parts));
+    merger->made = w;
+    return OK;
+}
+
+/* A matrix that isn't the file's, quantised, or appended to `out`; a, b: NULL where no adapter belongs to it. */
+static Status make_changed(Merger *merger, const Source *source, const StTensor *a, const StTensor *b, FileWriter *out)
 {
     const StTensor *w = source->tensor;
     if (a) TRY(check_pair(w, a, b));
@@ -115,7 +140,7 @@ static Status append_changed(const Merger *merger, const Source *source, const S
     FAIL_IF(!values, ERR_NO_FIT, "no memory for tensor %s", w->name);
     Status status = read_base(merger, source, values);
     if (status == OK && a) status = add_product(merger, w, a, b, values, values + w->numel);
-    if (status == OK) status = append_floats(w, values, out);
+    if (status == OK) status = source->stored ? quantise(merger, w, values) : append_floats(w, values, out);
     free(values);
     return status;
 }
@@ -137,29 +162,43 @@ static Status append_made(const StTensor *w, FileWriter *out)
     return status;
 }
 
+static bool is_changed(Merger *merger, const Source *source)
+{
+    if (!source->tensor || (source->stored && source->part < 0)) return false;
+    return source->is_quantised || find_half(merger, source->tensor->name, "lora_A");
+}
+
 static Status append_tensor(void *context, size_t index, FileWriter *out)
 {
     Merger         *merger = context;
     const Source   *source = &merger->sources[index];
-    const StTensor *w = source->tensor;
+    const StTensor *w = source->tensor, *as_is = source->stored ? source->stored : w;
+    if (!is_changed(merger, source)) return as_is->made ? append_made(w, out) : file_writer_append(out, as_is->data, as_is->bytes);
     const StTensor *a = find_half(merger, w->name, "lora_A"), *b = find_half(merger, w->name, "lora_B");
-    if (source->is_quantised || (a && b)) return append_changed(merger, source, a, b, out);
-    return w->made ? append_made(w, out) : file_writer_append(out, w->data, w->bytes);
+    if (!source->stored) return make_changed(merger, source, a, b, out);
+    if (merger->made != w) TRY(make_changed(merger, source, a, b, out));
+    return quantised_append(quantised_of(w), source->stored, source->part, merger->parts[source->part], out);
 }
 
-/* Tensors as the base has them, changed ones of merged_dtype. */
+/* Tensors as the base has them, changed ones of merged_dtype or the matrix's format. */
 static Status declare(Merger *merger, StDecl *decls)
 {
     size_t pairs = 0;
     for (size_t i = 0; i < merger->num_sources; i++) {
-        const StTensor *w = merger->sources[i].tensor;
+        const Source   *source = &merger->sources[i];
+        const StTensor *w = source->tensor, *like = source->stored ? source->stored : w;
         StDecl         *decl = &decls[i];
-        *decl = (StDecl){.name = w->name, .dtype = w->dtype, .ndim = w->ndim};
-        memcpy(decl->dim, w->dim, sizeof decl->dim);
+        *decl = (StDecl){.name = like->name, .dtype = like->dtype, .ndim = like->ndim};
+        memcpy(decl->dim, like->dim, sizeof decl->dim);
+        if (!w) continue;
         const StTensor *a = find_half(merger, w->name, "lora_A"), *b = find_half(merger, w->name, "lora_B");
         FAIL_IF(!a != !b, ERR_INVALID, "%s: %s has no other half", (a ? a : b)->path, (a ? a : b)->name);
-        pairs += a != NULL;
-        if (a || merger->sources[i].is_quantised) decl->dtype = st_dtype_from(merged_dtype(w));
+        pairs += a && source->part == 0;
+        if (!is_changed(merger, source)) continue;
+        if (source->stored)
+            quantised_declare(quantised_of(w), source->part, decl);
+        else
+            decl->dtype = st_dtype_from(merged_dtype(w));
     }
     if (2 * pairs == st_count(merger->adapter)) return OK;
     for (size_t i = 0; i < st_count(merger->adapter); i++) {
@@ -216,6 +255,29 @@ static Status find_sources(Merger *merger, const HfModel *base, bool *out_untied
     return OK;
 }
 
+/* In place of each quantised matrix the tensors that the folder holds of it, and those that belong to none. */
+static Status find_stored(Merger *merger, const HfModel *base)
+{
+    size_t  added = merger->num_sources - st_count(merger->base); /* behind the file's */
+    Source *numbers = merger->sources;
+    TRY(st_open(base->dir, &merger->folder));
+    size_t count = st_count(merger->folder);
+    merger->sources = arena_array(&merger->arena, Source, count + added);
+    for (size_t i = 0; i < count; i++) {
+        const StTensor *stored = st_at(merger->folder, i), *same = st_find(merger->base, stored->name);
+        Source         *source = &merger->sources[i];
+        int             part;
+        const StTensor *owner = quantised_owner(merger->base, base->format, stored->name, &part);
+        if (owner || same) *source = numbers[(owner ? owner : same) - st_at(merger->base, 0)];
+        if (!owner && same) continue;
+        source->stored = stored;
+        source->part = part;
+    }
+    for (size_t i = 0; i < added; i++) merger->sources[count + i] = numbers[st_count(merger->base) + i];
+    merger->num_sources = count + added;
+    return OK;
+}
+
 static Status write_tensors(Merger *merger, const char *folder, int64_t max_shard_bytes)
 {
     StDecl *decls = arena_array(&merger->arena, StDecl, merger->num_sources);
@@ -224,17 +286,19 @@ static Status write_tensors(Merger *merger, const char *folder, int64_t max_shar
     return st_write_folder(folder, "model", decls, merger->num_sources, (size_t)max_shard_bytes, append_tensor, merger);
 }
 
-/* The base's config.json, which says so where the head isn't the embedding any more. */
-static Status write_config(Arena *arena, const HfModel *base, bool untied, const char *folder)
+/* The base's config.json, which says so where the head isn't the embedding any more, and how matrices are quantised where they are. */
+static Status write_config(const Merger *merger, Arena *arena, const HfModel *base, bool untied, const char *folder)
 {
     StrBuf    text = {0};
     JsonValue config = base->config;
-    config.members = arena_array(arena, JsonMember, config.count);
+    bool      is_told = merger->folder && base->quantization.type != JSON_NULL;
+    config.members = arena_array(arena, JsonMember, config.count + 1);
     for (uint32_t i = 0; i < config.count; i++) {
         config.members[i] = base->config.members[i];
-        if (str_equal(config.members[i].key, "tie_word_embeddings")) config.members[i].value = (JsonValue){.type = JSON_BOOL};
+        if (untied && str_equal(config.members[i].key, "tie_word_embeddings")) config.members[i].value = (JsonValue){.type = JSON_BOOL};
     }
-    if (untied) {
+    if (is_told) config.members[config.count++] = (JsonMember){str_of("quantization_config"), base->quantization};
+    if (untied || is_told) {
         json_write(&text, &config, 2);
         strbuf_putc(&text, '\n');
     } else {
@@ -243,6 +307,16 @@ static Status write_config(Arena *arena, const HfModel *base, bool untied, const
     Status status = file_write_atomic(arena_printf(arena, "%s/config.json", folder), text.data, text.len);
     strbuf_deinit(&text);
     return status;
+}
+
+/* ModelOpt's own file says it too. */
+static Status copy_quant_config(const Merger *merger, Arena *arena, const HfModel *base, const char *folder)
+{
+    const char *name = "hf_quant_config.json", *path = arena_printf(arena, "%s/%s", base->dir, name);
+    Str         text;
+    if (!merger->folder || !file_exists(path)) return OK;
+    TRY(file_read_as_is(arena, path, MAX_CONFIG_BYTES, &text));
+    return file_write_atomic(arena_printf(arena, "%s/%s", folder, name), text.data, text.len);
 }
 
 /* Whether tokenizer_config.json of the folder holds a chat template. */
@@ -271,9 +345,12 @@ static Status copy_tokenizer(Arena *arena, const char *base, const char *adapter
     return hf_copy_side_files(adapter, folder);
 }
 
-Status merge_adapter(HfModel *base, const PeftAdapter *adapter, const char *folder, int64_t max_shard_bytes, ThreadPool *pool)
+Status merge_adapter(HfModel *base, const PeftAdapter *adapter, bool quantised, const char *folder, int64_t max_shard_bytes,
+                     ThreadPool *pool)
 {
     TRY(hf_model_open_weights(base));
+    FAIL_IF(quantised && base->format == QUANTISED_NONE, ERR_INVALID,
+            "%s isn't quantised, so that there is no format to write the merged model in; leave out --quantised", base->dir);
     StFile *file;
     TRY(st_open(adapter->dir, &file));
     Merger merger = {.base = base->weights, .adapter = file, .pool = pool};
@@ -281,10 +358,14 @@ Status merge_adapter(HfModel *base, const PeftAdapter *adapter, const char *fold
     Status status = peft_scale(&adapter->lora, &merger.scale);
     bool   untied = false;
     if (status == OK) status = find_sources(&merger, base, &untied);
+    if (status == OK && quantised) status = find_stored(&merger, base);
     if (status == OK) status = write_tensors(&merger, folder, max_shard_bytes);
     if (status == OK) status = copy_tokenizer(&merger.arena, base->dir, adapter->dir, folder);
-    if (status == OK) status = write_config(&merger.arena, base, untied, folder);
+    if (status == OK) status = copy_quant_config(&merger, &merger.arena, base, folder);
+    if (status == OK) status = write_config(&merger, &merger.arena, base, untied, folder);
+    st_close(merger.folder);
     st_close(file);
+    arena_deinit(&merger.parts_arena);
     arena_deinit(&merger.arena);
     return status;
 }

@@ -393,6 +393,64 @@ const void *quantised_part(const QuantisedTensor *q, int k, float **scratch)
     return *scratch;
 }
 
+/* ---- parts of other numbers ---- */
+
+const StTensor *quantised_owner(const StFile *file, QuantisedFormat format, const char *stored, int *out_part)
+{
+    Arena           arena = {0};
+    const StTensor *owner = st_find(file, stored);
+    size_t          len;
+    if (!owner && has_suffix(stored, formats[format].suffixes, &len)) owner = st_find(file, arena_strndup(&arena, stored, len));
+    arena_deinit(&arena);
+    const QuantisedTensor *q = owner ? quantised_of(owner) : NULL;
+    *out_part = -1;
+    for (int k = 0; q && k < q->made.num_parts; k++)
+        if (strcmp(q->parts[k].name, stored) == 0) *out_part = k;
+    size_t tail = strlen(nf4_state), all = strlen(stored);
+    bool   is_state = q && q->format == QUANTISED_NF4 && all > tail && strcmp(stored + all - tail, nf4_state) == 0;
+    if (is_state && q->made.num_parts == 3) *out_part = 3; /* the offset */
+    return q ? owner : NULL;
+}
+
+enum { OFFSET_ROOM = 32 }; /* bytes of a number in JSON, and a little */
+
+void quantised_declare(const QuantisedTensor *q, int part, StDecl *decl)
+{
+    if (part == q->made.num_parts) decl->dim[0] += OFFSET_ROOM;
+    if (q->format == QUANTISED_FP8 && part == QUANTISED_SCALES) decl->dtype = ST_F32;
+}
+
+/* The state with another offset. Spaces fill what was declared for it. */
+static Status append_state(const StTensor *stored, float offset, FileWriter *out)
+{
+    Arena     arena = {0};
+    StrBuf    text = {0};
+    JsonValue state;
+    size_t    bytes = stored->bytes + OFFSET_ROOM;
+    Status    status = json_parse(&arena, stored->name, stored->data, stored->bytes, &state);
+    for (uint32_t i = 0; status == OK && i < state.count; i++)
+        if (str_equal(state.members[i].key, "nested_offset"))
+            state.members[i].value = (JsonValue){.type = JSON_DOUBLE, .number = (double)offset};
+    if (status == OK) json_write(&text, &state, -1);
+    if (status == OK && text.len > bytes)
+        status =
+            status_fail(ERR_UNSUPPORTED, "%s: tensor %s holds text that gets too long when it is written anew", stored->path, stored->name);
+    while (text.len < bytes) strbuf_putc(&text, ' ');
+    if (status == OK) status = file_writer_append(out, text.data, bytes);
+    strbuf_deinit(&text);
+    arena_deinit(&arena);
+    return status;
+}
+
+Status quantised_append(const QuantisedTensor *q, const StTensor *stored, int part, const void *data, FileWriter *out)
+{
+    if (part == q->made.num_parts) return append_state(stored, *(const float *)data, out);
+    StDecl decl = {.dtype = stored->dtype, .ndim = stored->ndim};
+    memcpy(decl.dim, stored->dim, sizeof decl.dim);
+    quantised_declare(q, part, &decl);
+    return file_writer_append(out, data, st_decl_bytes(&decl));
+}
+
 /* ---- what config.json says ---- */
 
 #define READ_FORMATS \

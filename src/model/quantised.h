@@ -42,5 +42,12 @@ const QuantisedTensor *quantised_of(const StTensor *tensor);
 
 /* What a matrix that is stored like this can be kept in as it is; NULL: nothing. */
 const WeightFormat *quantised_weight_format(const QuantisedTensor *tensor);
+/* The matrix of `file` that a tensor of the folder as it lies there belongs to; NULL: to none. *out_part: the part of the matrix's format
+ * that it holds; -1: none, it is the same for all numbers. */
+const StTensor *quantised_owner(const StFile *file, QuantisedFormat format, const char *stored, int *out_part);
+/* What declares a tensor with a part as it lies there is made to fit one of other numbers. */
+void quantised_declare(const QuantisedTensor *tensor, int part, StDecl *decl);
+/* Appends such a part: data, or what `stored` says with the offset at `data`. */
+NODISCARD Status quantised_append(const QuantisedTensor *tensor, const StTensor *stored, int part, const void *data, FileWriter *out);
 /* Part k of that format. scratch: where it is made that isn't stored like this, on the heap; the caller frees it. */
 const void *quantised_part(const QuantisedTensor *tensor, int k, float **scratch);

@@ -1,6 +1,10 @@
 /* Reading weights: what the load program asks for, from the map of the file. */
 #include "model/weights.h"
 
+#include "base/log.h"
+#include "ops/fp8.h"
+
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -282,6 +286,101 @@ Status weights_load(Session *session, HfModel *model)
     TRY(weights_check(session_plan(session), model));
     FileSource source = {.file = model->weights, .prefix = ""};
     return load_from(session, false, &source);
+}
+
+/* ---- matrices that are quantised again ---- */
+
+/* A matrix of the folder beside its codes with one scale. */
+typedef struct Again {
+    const StTensor *tensor;
+    const uint8_t  *codes;
+    float           inverse; /* of the scale */
+    double         *squares; /* by row: of errors, and of all numbers */
+} Again;
+
+static void compare_row(void *context, int64_t row, int worker)
+{
+    enum { CHUNK = 1024 };
+    const Again *again = context;
+    int64_t      cols = again->tensor->dim[1];
+    float        want[CHUNK], have[CHUNK];
+    double       error = 0, all = 0;
+    (void)worker;
+    for (int64_t col = 0; col < cols; col += CHUNK) {
+        int64_t count = cols - col < CHUNK ? cols - col : CHUNK, at = row * cols + col;
+        Status  status = st_to_f32(again->tensor, at, count, want);
+        CHECK(status == OK); /* it was read before */
+        dtype_decode(DT_E4M3, again->codes + at, count, have);
+        for (int64_t i = 0; i < count; i++) {
+            double off = (double)(have[i] * again->inverse) - (double)want[i];
+            error += off * off;
+            all += (double)want[i] * (double)want[i];
+        }
+    }
+    again->squares[2 * row] = error;
+    again->squares[2 * row + 1] = all;
+}
+
+static Status compare_codes(Session *session, const StTensor *tensor, const char *name, float inverse, ThreadPool *pool, double *out)
+{
+    Arena    arena = {0};
+    int64_t  rows = tensor->dim[0];
+    uint8_t *codes = arena_alloc(&arena, (size_t)tensor->numel);
+    Again    again = {tensor, codes, inverse, arena_array(&arena, double, 2 * rows)};
+    double   error = 0, all = 0;
+    Status   status = session_read(session, name, codes, (size_t)tensor->numel);
+    if (status == OK) pool_run(pool, rows, compare_row, &again);
+    for (int64_t row = 0; row < rows; row++) {
+        error += again.squares[2 * row];
+        all += again.squares[2 * row + 1];
+    }
+    *out = all > 0 ? sqrt(error / all) : 0;
+    arena_deinit(&arena);
+    return status;
+}
+
+static const Param *find_param(const Plan *plan, const char *name)
+{
+    int i = 0;
+    while (strcmp(plan->params[i]->name, name) != 0) i++;
+    return plan->params[i];
+}
+
+static Status compare_all(Session *session, const HfModel *model, ThreadPool *pool)
+{
+    const Plan *plan = session_plan(session);
+    const char *worst = NULL;
+    double      largest = 0;
+    int         count = 0;
+    for (int i = 0; i < plan->num_scaled; i++) {
+        float scale[FP8_SCALE_FLOATS];
+        TRY(session_read_range(session, PRECISION_SCALES, (size_t)i * sizeof scale, scale, sizeof scale));
+        for (int k = 0; k < plan->scaled[i].num_params; k++) {
+            const char  *name = plan->scaled[i].params[k];
+            const Param *param = find_param(plan, name);
+            double       error;
+            if (plan_find(plan, name)->type.dtype != DT_E4M3 || !codes_of(model->weights, param)) continue;
+            TRY(compare_codes(session, st_find(model->weights, param->hf.names[0]), name, scale[FP8_INVERSE], pool, &error));
+            if (!count++ || error > largest) {
+                largest = error;
+                worst = name;
+            }
+        }
+    }
+    if (count)
+        log_info("%s: %d matrices are quantised again, to FP8 with one scale a tensor; the largest relative error is %.3g (%s)", model->dir,
+                 count, largest, worst);
+    return OK;
+}
+
+Status weights_tell_requantised(Session *session, const HfModel *model)
+{
+    ThreadPool *pool;
+    if (model->format == QUANTISED_NONE || !session_plan(session)->num_scaled) return OK;
+    TRY(pool_create(0, &pool));
+    Status status = compare_all(session, model, pool);
+    pool_destroy(pool);
+    return status;
 }
 
 /* ---- adapters ---- */

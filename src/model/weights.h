@@ -20,6 +20,10 @@ NODISCARD Status weights_check_finite(HfModel *model, ThreadPool *pool);
  * weights_check's, and values that aren't finite. */
 NODISCARD Status weights_load(Session *session, HfModel *model);
 
+/* Says how far off the matrices of a quantised folder are that a recipe keeps in FP8 codes with one scale, once they are loaded: a line
+ * with the largest relative error of any, in the Euclidean norm. Nothing where there are none. */
+NODISCARD Status weights_tell_requantised(Session *session, const HfModel *model);
+
 /* What a plan keeps the model's frozen matrices in, its weights open: `format` where one is asked for (NULL: their dtype), else what the
  * folder has them in. Those of a quantised folder stay as they are where that is the format's kind; one that isn't stored so is read as
  * numbers. */
@@ -32,8 +36,8 @@ const WeightFormat *weights_made_format(const CompileOptions *options);
 int64_t weights_bytes(const Plan *plan, bool adapters);
 
 /* Writes the parameters (adapters: only theirs, under PEFT's names; else all others) as `folder`/`stem`.safetensors or
- * shards with an index. */
-NODISCARD Status weights_save(Session *session, const HfModel *model, bool adapters, const char *folder, const char *stem,
+ * shards with an index. comm: of the ranks that write together, each a part; NULL: there is one. */
+NODISCARD Status weights_save(Session *session, const HfModel *model, bool adapters, Comm *comm, const char *folder, const char *stem,
                               int64_t max_shard_bytes);
 
 /* Loads adapter parameters from a PEFT folder's safetensors. */

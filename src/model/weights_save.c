@@ -8,18 +8,29 @@
 enum { CHUNK_BYTES = 1 << 20 };
 
 /* Where a parameter is read from: an adapter's master copy is what was trained, and what a file gets; the weights of a model are
- * written in the model's dtype. */
+ * written in the model's dtype. Of elements [first, first + numel), which lie from element `at` of the value on, this rank is the
+ * writer; where it isn't divided, each rank writes a part. */
 typedef struct Source {
     const char *name;
     DType       dtype;
-    int64_t     at; /* its first element */
+    int64_t     first, numel, at;
+    bool        is_divided;
 } Source;
 
 static Source source_of(const Plan *plan, const Param *param)
 {
-    int64_t          at;
+    int           index;
+    int64_t       at;
+    const Bucket *bucket = plan_bucket(plan, param, &index);
+    Source        source = {param->name, param->type.dtype, 0, type_numel(&param->type), 0, bucket && plan->world > 1};
+    PlanPiece     own = source.is_divided ? plan_owned(plan, bucket, index) : plan_held(plan, param->name);
+    if (own.value) source = (Source){own.value, source.dtype, own.first, own.numel, own.at, own.numel < source.numel || source.is_divided};
     const PlanEntry *master = param->is_adapter ? plan_master(plan, param, &at) : NULL;
-    return master ? (Source){master->name, master->type.dtype, at} : (Source){param->name, param->type.dtype, 0};
+    if (!master) return source;
+    source.name = master->name;
+    source.dtype = master->type.dtype;
+    source.at = at;
+    return source;
 }
 
 /* Rows [row, row + rows) of `param` are rows [at, at + rows) of the tensor. */
@@ -37,6 +48,7 @@ typedef struct SavedTensor {
 typedef struct Saver {
     Session       *session;
     const HfModel *model;
+    Comm          *comm; /* NULL: one rank writes all */
     Arena          arena;
     StDecl        *decls;
     SavedTensor   *tensors;
@@ -130,38 +142,86 @@ static Status collect(Saver *saver, const Plan *plan, bool adapters)
     return OK;
 }
 
+/* All of a parameter, whoever owns it. */
+static Status read_whole(Saver *saver, const Param *param, char *all)
+{
+    const Plan *plan = session_plan(saver->session);
+    PlanPiece   held = plan_held(plan, param->name);
+    int64_t     numel = type_numel(&param->type), most = numel;
+    if (held.numel == numel) return session_read(saver->session, param->name, all, (size_t)type_bytes(&param->type));
+    Arena      arena = {0};
+    int        world = comm_size(saver->comm);
+    PlanPiece *pieces = arena_array(&arena, PlanPiece, world);
+    size_t     bytes = (size_t)dtype_bytes(param->type.dtype, most);
+    char      *parts = malloc(bytes * (size_t)world), *own = parts ? parts + bytes * (size_t)comm_rank(saver->comm) : NULL;
+    Status     status = parts ? OK : status_fail(ERR_NO_FIT, "no memory to gather %s", param->name);
+    if (status == OK) status = comm_all_gather(saver->comm, &held, pieces, sizeof held);
+    if (status == OK && held.numel)
+        status = session_read(saver->session, param->name, own, (size_t)dtype_bytes(param->type.dtype, held.numel));
+    if (status == OK) status = comm_all_gather(saver->comm, own, parts, bytes);
+    for (int r = 0; r < world && status == OK; r++)
+        memcpy(all + dtype_bytes(param->type.dtype, pieces[r].first), parts + bytes * (size_t)r,
+               (size_t)dtype_bytes(param->type.dtype, pieces[r].numel));
+    free(parts);
+    arena_deinit(&arena);
+    return status;
+}
+
 static Status append_transposed(Saver *saver, const Param *param, FileWriter *out)
 {
     size_t bytes = (size_t)type_bytes(&param->type), size = (size_t)dtype_bytes(param->type.dtype, 1);
-    size_t rows = (size_t)param->type.dim[0], cols = (size_t)param->type.dim[1];
+    size_t rows = (size_t)param->type.dim[0], cols = (size_t)param->type.dim[1], begin, end;
     char  *all = malloc(bytes), *turned = malloc(bytes);
     FAIL_IF(!all || !turned, ERR_NO_FIT, "no memory to transpose %s", param->name);
-    Status status = session_read(saver->session, param->name, all, bytes);
+    comm_own_bytes(saver->comm, bytes, &begin, &end);
+    Status status = read_whole(saver, param, all);
     for (size_t r = 0; r < rows && status == OK; r++)
         for (size_t c = 0; c < cols; c++) memcpy(turned + (c * rows + r) * size, all + (r * cols + c) * size, size);
-    if (status == OK) status = file_writer_append(out, turned, bytes);
+    if (status == OK && begin > 0) status = file_writer_skip(out, begin);
+    if (status == OK) status = file_writer_append(out, turned + begin, end - begin);
+    if (status == OK && end < bytes) status = file_writer_skip(out, bytes - end);
     free(all);
     free(turned);
     return status;
 }
 
-static Status append_piece(Saver *saver, const Piece *piece, FileWriter *out)
+/* Bytes [begin, end) of a value. */
+static Status append_range(Saver *saver, const char *name, size_t begin, size_t end, FileWriter *out)
 {
-    Source      source = source_of(session_plan(saver->session), piece->param);
-    int64_t     row_bytes = dtype_bytes(source.dtype, type_numel(&piece->param->type) / piece->param->type.dim[0]);
-    size_t      begin = (size_t)(dtype_bytes(source.dtype, source.at) + piece->row * row_bytes), bytes = (size_t)(piece->rows * row_bytes);
-    const char *direct = session_pointer(saver->session, source.name);
-    if (direct) return file_writer_append(out, direct + begin, bytes);
-    char *chunk = malloc(CHUNK_BYTES);
+    const char *direct = session_pointer(saver->session, name);
+    char       *chunk = malloc(CHUNK_BYTES);
     CHECK(chunk);
     Status status = OK;
-    for (size_t i = 0; i < bytes && status == OK; i += CHUNK_BYTES) {
-        size_t n = bytes - i < CHUNK_BYTES ? bytes - i : CHUNK_BYTES;
-        status = session_read_range(saver->session, source.name, begin + i, chunk, n);
-        if (status == OK) status = file_writer_append(out, chunk, n);
+    for (size_t at = begin; at < end && status == OK; at += CHUNK_BYTES) {
+        size_t n = end - at < CHUNK_BYTES ? end - at : CHUNK_BYTES;
+        comm_beat(saver->comm, "saving");
+        if (!direct) status = session_read_range(saver->session, name, at, chunk, n);
+        if (status == OK) status = file_writer_append(out, direct ? direct + at : chunk, n);
     }
     free(chunk);
     return status;
+}
+
+static int64_t clamp(int64_t n, int64_t least, int64_t most)
+{
+    return n < least ? least : n > most ? most : n;
+}
+
+static Status append_piece(Saver *saver, const Piece *piece, FileWriter *out)
+{
+    Source  source = source_of(session_plan(saver->session), piece->param);
+    int64_t cols = type_numel(&piece->param->type) / piece->param->type.dim[0], first = piece->row * cols, end = first + piece->rows * cols;
+    int64_t own = clamp(source.first, first, end), own_end = clamp(source.first + source.numel, first, end);
+    size_t  bytes = (size_t)dtype_bytes(source.dtype, end - first), lo = (size_t)dtype_bytes(source.dtype, own - first);
+    size_t  hi = (size_t)dtype_bytes(source.dtype, own_end - first), at = (size_t)dtype_bytes(source.dtype, source.at + own - source.first);
+    if (!source.is_divided) {
+        comm_own_bytes(saver->comm, bytes, &lo, &hi);
+        at += lo;
+    }
+    if (lo == hi) return file_writer_skip(out, bytes);
+    if (lo > 0) TRY(file_writer_skip(out, lo));
+    TRY(append_range(saver, source.name, at, at + hi - lo, out));
+    return hi < bytes ? file_writer_skip(out, bytes - hi) : OK;
 }
 
 static Status append_tensor(void *context, size_t index, FileWriter *out)
@@ -173,12 +233,15 @@ static Status append_tensor(void *context, size_t index, FileWriter *out)
     return OK;
 }
 
-Status weights_save(Session *session, const HfModel *model, bool adapters, const char *folder, const char *stem, int64_t max_shard_bytes)
+Status weights_save(Session *session, const HfModel *model, bool adapters, Comm *comm, const char *folder, const char *stem,
+                    int64_t max_shard_bytes)
 {
-    Saver saver = {.session = session, .model = model};
-    TRY(session_sync(session));
-    Status status = collect(&saver, session_plan(session), adapters);
-    if (status == OK) status = st_write_folder(folder, stem, saver.decls, saver.count, (size_t)max_shard_bytes, append_tensor, &saver);
+    Saver  saver = {.session = session, .model = model, .comm = comm};
+    Status status = session_sync(session);
+    if (status == OK) status = collect(&saver, session_plan(session), adapters);
+    status = comm_agree(comm, status);
+    if (status == OK)
+        status = st_write_folder_together(comm, folder, stem, saver.decls, saver.count, (size_t)max_shard_bytes, append_tensor, &saver);
     arena_deinit(&saver.arena);
     return status;
 }

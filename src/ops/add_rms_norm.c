@@ -3,9 +3,16 @@
  * y is the norm of s as stored, so that rms_norm(s, w) gives the same bits again. */
 #include "ops/rms_row.h"
 
-static const AttrDef add_rms_norm_attrs[] = {ATTR_FLOAT(RmsNormAttrs, eps, 1e-6), {0}};
+static const AttrDef add_rms_norm_attrs[] = {ATTR_FLOAT(RmsNormAttrs, eps, 1e-6), ATTR_DTYPE(RmsNormAttrs, codes), {0}};
 
-/* a, b (..., C), w (C) -> s, y (..., C) of a's dtype, rstd (...) f32. */
+enum { OUT_S, OUT_Y, OUT_RSTD, OUT_CODES, OUT_SCALE };
+
+static bool add_rms_norm_codes_fit(const Node *node)
+{
+    return codes_fit(node, &node->in[0]->type, 1u << 0 | 1u << 1 | 1u << 2);
+}
+
+/* a, b (..., C), w (C) -> s, y (..., C) of a's dtype, rstd (...) f32, [codes and scale of y]. */
 static Status add_rms_norm_infer(Node *node)
 {
     TRY(infer_float(node, 0, "a", 2));
@@ -14,7 +21,7 @@ static Status add_rms_norm_infer(Node *node)
     TRY(infer_input(node, 2, "w", DT_SET_FLOAT, DIMS(type_cols(a))));
     node->out[0]->type = node->out[1]->type = *a;
     node->out[2]->type = type_without_last(a, DT_F32);
-    return OK;
+    return infer_codes(node, ((const RmsNormAttrs *)node->attrs)->codes);
 }
 
 /* d/da = d/db = ds + what comes through the norm, summed once for both. */
@@ -24,7 +31,7 @@ static Status add_rms_norm_backward(GradBuilder *grad, const Node *node)
     Value *ds = grad_of(grad, node->out[0]), *dy = grad_of(grad, node->out[1]);
     bool   ds_wanted = grad_wanted(grad, a) || grad_wanted(grad, b), dw_wanted = grad_wanted(grad, w);
     if (dy && (ds_wanted || dw_wanted)) {
-        Value       *in[] = {dy, node->out[0], w, node->out[2], NULL, dw_wanted ? grad_accumulator(grad, w) : NULL}, *out[2];
+        Value       *in[] = {dy, node->out[0], w, node->out[2], NULL, dw_wanted ? grad_accumulator(grad, w) : NULL}, *out[NODE_MAX_OUT];
         uint32_t     want = want_bit(ds_wanted, 0) | want_bit(dw_wanted, 1);
         RmsNormAttrs attrs = *(const RmsNormAttrs *)node->attrs;
         if (dw_wanted) attrs.dw_dtype = grad_dw_dtype(grad, w, w->type.dtype);
@@ -81,6 +88,7 @@ static void add_rms_norm_task(void *context, int64_t task, int worker)
     const KernelArgs   *args = context;
     const RmsNormAttrs *attrs = args->attrs;
     const TensorView   *a = &args->in[0];
+    RowCodes            codes = row_codes(args, OUT_CODES, &a->type);
     float              *rstd = args->out[2].data;
     int64_t             cols = type_cols(&a->type), step = rows_per_task(cols);
     int64_t             end = min_i64(type_rows(&a->type), (task + 1) * step);
@@ -90,8 +98,8 @@ static void add_rms_norm_task(void *context, int64_t task, int worker)
     for (int64_t row = task * step; row < end; row++) {
         int64_t at = row * cols, s_at = keep ? at : 0;
         add_row(&s, s_at, a, &args->in[1], at, cols);
-        if (!args->out[1].data && !rstd) continue;
-        float r = rms_norm_row(&args->out[1], &s, &args->in[2], attrs->eps, at, s_at, cols);
+        if (!args->out[1].data && !rstd && !row_codes_wanted(&codes)) continue;
+        float r = rms_norm_row(&args->out[1], &codes, &s, &args->in[2], attrs->eps, at, s_at, cols);
         if (rstd) rstd[row] = r;
     }
 }
@@ -103,14 +111,18 @@ static Status add_rms_norm_cpu(const KernelArgs *args)
     return OK;
 }
 
+static const RmsNormAttrs add_rms_norm_to_codes = {.eps = 1e-6, .codes = DTYPE_TO_ATTR(DT_E4M3)};
+
 static const OpSample add_rms_norm_samples[] = {
     {.in = {{DT_F32, 3, {2, 3, 16}}, {DT_F32, 3, {2, 3, 16}}, {DT_F32, 1, {16}}}},
     {.in = {{DT_F32, 2, {70, 1037}}, {DT_F32, 2, {70, 1037}}, {DT_F32, 1, {1037}}}},
+    {.in = {{DT_F32, 3, {2, 33, 384}}, {DT_F32, 3, {2, 33, 384}}, {DT_F32, 1, {384}}}, .attrs = &add_rms_norm_to_codes},
 };
 
 /* Shapes of real models. */
 static const OpSample add_rms_norm_large_samples[] = {
     {.in = {{DT_F32, 2, {600, 1024}}, {DT_F32, 2, {600, 1024}}, {DT_F32, 1, {1024}}}},
+    {.in = {{DT_F32, 2, {600, 1024}}, {DT_F32, 2, {600, 1024}}, {DT_F32, 1, {1024}}}, .attrs = &add_rms_norm_to_codes},
 };
 
 const OpDef op_add_rms_norm = {
@@ -118,7 +130,7 @@ const OpDef op_add_rms_norm = {
     .name = "add_rms_norm",
     .synopsis = "s = a + b, y = s rstd w, rstd = 1 / sqrt(mean(s^2) + eps)",
     .num_in = 3,
-    .num_out = 3,
+    .num_out = 5,
     .min_in = 3,
     .flags = OP_INPLACE,
     .attrs_size = sizeof(RmsNormAttrs),
@@ -128,7 +140,8 @@ const OpDef op_add_rms_norm = {
     .rebuild = add_rms_norm_rebuild,
     .cost = add_rms_norm_cost,
     .workspace = add_rms_norm_workspace,
-    .cpu = {{DT_SET_FLOAT, add_rms_norm_cpu, "reference"}},
+    .cpu = {{DT_SET_FLOAT, add_rms_norm_cpu, "reference", {{.out = 1u << OUT_CODES, .dtypes = DT_SET(DT_E4M3)}}}},
+    .codes = {&op_fp8_rows_quantise, OUT_Y, OUT_CODES, offsetof(RmsNormAttrs, codes), add_rms_norm_codes_fit},
     .params = 1u << 2,
     .grad_outputs = 1u << 1,
     .samples = add_rms_norm_samples,

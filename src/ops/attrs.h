@@ -10,11 +10,12 @@ typedef struct EmbeddingDwAttrs {
     int64_t dw_dtype;
 } EmbeddingDwAttrs;
 
-typedef struct LinearAttrs { /* linear_add, linear_dx, linear_dw */
+typedef struct LinearAttrs { /* linear, linear_add, linear_dx, linear_dw */
     double  alpha;           /* 1 */
     int64_t col;             /* first column of y or dy that w's rows stand for: 0 */
     int64_t rows;            /* linear_dw: M, rows of w */
     int64_t dw_dtype;        /* linear_dw */
+    int64_t dtype;           /* linear: of y; 0: x's */
 } LinearAttrs;
 
 /* Adapters on columns of one y: member m has rows[m] rows of b, after those of the members before it, and adds to columns
@@ -65,6 +66,7 @@ typedef struct DequantiseAttrs { /* nf4_dequantise, fp8_tiles_dequantise, nvfp4_
     int64_t dtype;               /* of the result; 0: f32 */
     int64_t rows[DEQUANTISE_MAX_MEMBERS];
     bool    transposed; /* nvfp4_dequantise: the result is the transpose of what the codes stand for */
+    bool    tiled;      /* nvfp4_dequantise: scales lie in tiles, as nvfp4_quantise says */
 } DequantiseAttrs;
 
 /* How many members `all` rows have, and the rows of each. */
@@ -82,6 +84,7 @@ typedef struct Nvfp4Attrs { /* nvfp4_quantise */
     bool    four_six;       /* a block's largest element becomes 6 or 4, whichever has the smaller error */
     bool    stochastic;     /* rounding by random numbers */
     bool    hadamard;       /* of x transformed by a random Hadamard matrix along each block */
+    bool    tiled;          /* scales lie in tiles, as fp4_linear reads them */
     int64_t site;           /* names this op among all for random numbers */
 } Nvfp4Attrs;
 
@@ -89,9 +92,15 @@ typedef struct ReshapeAttrs {
     int64_t ndim, d0, d1, d2, d3;
 } ReshapeAttrs;
 
+/* codes: the dtype that an output is quantised to as well (OpCodes): e4m3; 0: it isn't. */
+typedef struct CodesAttrs { /* swiglu, swiglu_bwd */
+    int64_t codes;
+} CodesAttrs;
+
 typedef struct RmsNormAttrs { /* rms_norm, add_rms_norm, rms_norm_bwd */
     double  eps;
     int64_t dw_dtype; /* rms_norm_bwd */
+    int64_t codes;
 } RmsNormAttrs;
 
 typedef struct ColSumAttrs {
@@ -123,6 +132,7 @@ typedef struct QkvAttrs { /* layout of a packed row: H query heads, G keys, G va
     int64_t num_heads, num_kv_heads, head_dim;
     double  eps;      /* qkv_norm_rope */
     int64_t dw_dtype; /* qkv_norm_rope_bwd: of dwq and dwk */
+    int64_t codes;    /* qkv_norm_rope_bwd */
 } QkvAttrs;
 
 typedef struct AttentionAttrs {

@@ -4,6 +4,7 @@
  * becomes that one, what isn't finite NaN. The numbers are the codes times 1 / scale. */
 #pragma once
 
+#include "base/small_float.h"
 #include "ir/op.h"
 
 #include <math.h>
@@ -44,30 +45,12 @@ FP8_FN float fp8_most(DType dtype)
     return dtype == DT_E4M3 ? 448.0f : 57344.0f;
 }
 
-/* The bits of |x|, in the order of numbers; those of infinity and NaN are FP8_INFINITE and more. */
-#define FP8_INFINITE 0x7F800000u
-FP8_FN uint32_t fp8_magnitude(float x)
-{
-    union {
-        float    value;
-        uint32_t bits;
-    } word = {x};
-    return word.bits & 0x7FFFFFFFu;
-}
-
-FP8_FN float fp8_of_magnitude(uint32_t bits)
-{
-    union {
-        uint32_t bits;
-        float    value;
-    } word = {bits};
-    return word.value;
-}
+#define FP8_INFINITE 0x7F800000u /* small_magnitude of infinity; NaN's are above */
 
 /* The scale of a tensor whose largest magnitude is amax, for codes up to `most`: the old one stays where amax is 0 or not finite.
  * From 2^-126 to 2^126, so that it and its inverse are normal numbers. */
 FP8_FN void fp8_scale_follow(float *scale, float amax, float most, int64_t margin)
 {
-    if (amax > 0 && fp8_magnitude(amax) < FP8_INFINITE)
+    if (amax > 0 && small_magnitude(amax) < FP8_INFINITE)
         fp8_scale_set(scale, fminf(fmaxf(ldexpf(most / amax, (int)-margin), 0x1p-126f), 0x1p126f));
 }

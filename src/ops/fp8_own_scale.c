@@ -50,7 +50,7 @@ static void largest_task(void *context, int64_t task, int worker)
     for (int64_t at = begin; at < end; at += TILE) {
         int64_t      count = min_i64(TILE, end - at);
         const float *values = tile_load(x, at, count, scratch);
-        for (int64_t i = 0; i < count; i++) most = fp8_magnitude(values[i]) > most ? fp8_magnitude(values[i]) : most;
+        for (int64_t i = 0; i < count; i++) most = small_magnitude(values[i]) > most ? small_magnitude(values[i]) : most;
     }
     ((uint32_t *)args->workspace)[task] = most;
 }
@@ -63,7 +63,7 @@ static Status fp8_own_scale_cpu(const KernelArgs *args)
     uint32_t                most = 0;
     pool_run(args->pool, tasks, largest_task, (void *)args);
     for (int64_t i = 0; i < tasks; i++) most = parts[i] > most ? parts[i] : most;
-    if (args->out[0].data) fp8_scale_follow(args->out[0].data, fp8_of_magnitude(most), fp8_most(fp8_dtype(attrs->dtype)), attrs->margin);
+    if (args->out[0].data) fp8_scale_follow(args->out[0].data, small_value(most), fp8_most(fp8_dtype(attrs->dtype)), attrs->margin);
     return OK;
 }
 

@@ -28,10 +28,10 @@ static __global__ void __launch_bounds__(THREADS) largest_of_parts(const T *x, u
         float v[N];
         load_pack(x + i * N, v);
 #pragma unroll
-        for (int k = 0; k < N; k++) most = max(most, fp8_magnitude(v[k]));
+        for (int k = 0; k < N; k++) most = max(most, small_magnitude(v[k]));
     }
     int64_t begin = max(packs * N, (int64_t)blockIdx.x * FP8_SCALE_PART), stop = min(numel, (int64_t)(blockIdx.x + 1) * FP8_SCALE_PART);
-    for (int64_t i = begin + threadIdx.x; i < stop; i += THREADS) most = max(most, fp8_magnitude(to_float(x[i])));
+    for (int64_t i = begin + threadIdx.x; i < stop; i += THREADS) most = max(most, small_magnitude(to_float(x[i])));
     most = block_most(most);
     if (threadIdx.x == 0) parts[blockIdx.x] = most;
 }
@@ -42,7 +42,7 @@ static __global__ void __launch_bounds__(THREADS)
     uint32_t most = 0;
     for (int64_t i = threadIdx.x; i < count; i += THREADS) most = max(most, parts[i]);
     most = block_most(most);
-    if (threadIdx.x == 0) fp8_scale_follow(scale, fp8_of_magnitude(most), limit, margin);
+    if (threadIdx.x == 0) fp8_scale_follow(scale, small_value(most), limit, margin);
 }
 
 static size_t fp8_own_scale_workspace(const Node *node, CudaDevice *device)

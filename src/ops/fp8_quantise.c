@@ -50,7 +50,7 @@ static uint32_t encode_part(const Quantise *q, int64_t at, int64_t count, uint8_
     float                   largest = fp8_most(dtype);
     uint32_t                most = 0;
     for (int64_t i = 0; i < count; i++) {
-        uint32_t magnitude = fp8_magnitude(values[i]);
+        uint32_t magnitude = small_magnitude(values[i]);
         bool     is_finite = magnitude < FP8_INFINITE;
         scaled[i] = is_finite ? fminf(fmaxf(values[i] * factor, -largest), largest) : NAN;
         if (is_finite && magnitude > most) most = magnitude;
@@ -93,7 +93,7 @@ static Status fp8_quantise_cpu(const KernelArgs *args)
     int64_t           tasks = div_up(q.rows, EDGE);
     float            *amax = args->out[OUT_AMAX].data;
     pool_run(args->pool, tasks, quantise_task, &q);
-    for (int64_t i = 0; i < tasks && amax; i++) *amax = fmaxf(*amax, fp8_of_magnitude(q.most[i]));
+    for (int64_t i = 0; i < tasks && amax; i++) *amax = fmaxf(*amax, small_value(q.most[i]));
     return OK;
 }
 

@@ -4,9 +4,10 @@
 #include "device/cuda/fp8.cuh"
 #include "ops/attrs.h"
 #include "ops/fp8.h"
+#include "ops/fp8_sixteen.cuh"
 
 enum { OUT_CODES, OUT_CODES_T, OUT_AMAX };
-enum { EDGE = 128, THREADS = 256, COLS = 16, ROWS = 4, GROUPS = EDGE / COLS, WORDS = COLS / 4, WARPS = THREADS / 32 };
+enum { EDGE = 128, THREADS = 256, ROWS = 4, GROUPS = EDGE / COLS, WARPS = THREADS / 32 };
 
 typedef struct Quantise {
     const void  *x;
@@ -18,30 +19,6 @@ typedef struct Quantise {
     bool         whole_t; /* rows of codes_t are whole pieces of 16, well aligned */
 } Quantise;
 
-/* A row of the thread's part of x, as it is stored. */
-template <typename T> struct Row {
-    enum { N = Pack<T>::N };
-    Pack<T> packs[COLS / N];
-};
-
-/* Beyond the last row or column it is that one's numbers again: without branches all loads are under way at once, and the largest
- * magnitude is the same. */
-template <typename T, bool WHOLE> static __device__ __forceinline__ Row<T> load_row(const Quantise &q, int64_t row, int64_t col)
-{
-    enum { N = Row<T>::N };
-    const T *x = (const T *)q.x + min(row, q.rows - 1) * q.cols;
-    Row<T>   out;
-#pragma unroll
-    for (int p = 0; p < COLS / N; p++) {
-        if (WHOLE)
-            out.packs[p].words = *reinterpret_cast<const uint4 *>(x + min(col, q.cols - COLS) + p * N);
-        else
-#pragma unroll
-            for (int i = 0; i < N; i++) out.packs[p].v[i] = x[min(col + p * N + i, q.cols - 1)];
-    }
-    return out;
-}
-
 /* Returns the largest finite magnitude. */
 template <typename T, DType F> static __device__ __forceinline__ uint32_t encode_row(const Row<T> &row, float factor, uint32_t *words)
 {
@@ -49,8 +26,8 @@ template <typename T, DType F> static __device__ __forceinline__ uint32_t encode
     uint32_t most = 0;
 #pragma unroll
     for (int i = 0; i < COLS; i++) {
-        v[i] = to_float(row.packs[i / Row<T>::N].v[i % Row<T>::N]);
-        most = max(most, fp8_magnitude(v[i]));
+        v[i] = row.get(i);
+        most = max(most, small_magnitude(v[i]));
     }
 #pragma unroll
     for (int w = 0; w < WORDS; w++) {
@@ -63,26 +40,13 @@ template <typename T, DType F> static __device__ __forceinline__ uint32_t encode
     most = 0;
 #pragma unroll
     for (int i = 0; i < COLS; i++) {
-        uint32_t magnitude = fp8_magnitude(v[i]), shift = 8 * (i % 4);
+        uint32_t magnitude = small_magnitude(v[i]), shift = 8 * (i % 4);
         if (magnitude < FP8_INFINITE)
             most = max(most, magnitude);
         else
             words[i / 4] = (words[i / 4] & ~(0xFFu << shift)) | fp8_nan(F) << shift;
     }
     return most;
-}
-
-template <bool WHOLE> static __device__ __forceinline__ void store_codes(const Quantise &q, int64_t row, int64_t col, const uint32_t *words)
-{
-    uint8_t *codes = q.codes + row * q.cols + col;
-    if (row >= q.rows || col >= q.cols) return;
-    if (WHOLE) {
-        *reinterpret_cast<uint4 *>(codes) = make_uint4(words[0], words[1], words[2], words[3]);
-    } else {
-#pragma unroll
-        for (int i = 0; i < COLS; i++)
-            if (col + i < q.cols) codes[i] = (uint8_t)(words[i / 4] >> (8 * (i % 4)));
-    }
 }
 
 /* Word i of the result is byte i of each of the four. */
@@ -129,11 +93,11 @@ template <typename T, DType F, bool WHOLE> static __global__ void __launch_bound
     Row<T>   rows[ROWS];
     uint32_t words[ROWS][WORDS], most = 0;
 #pragma unroll
-    for (int r = 0; r < ROWS; r++) rows[r] = load_row<T, WHOLE>(q, row + r, col);
+    for (int r = 0; r < ROWS; r++) rows[r] = load_row<T, WHOLE>((const T *)q.x, q.rows, q.cols, row + r, col);
 #pragma unroll
     for (int r = 0; r < ROWS; r++) {
         most = max(most, encode_row<T, F>(rows[r], factor, words[r]));
-        if (q.codes) store_codes<WHOLE>(q, row + r, col, words[r]);
+        if (q.codes && row + r < q.rows && col < q.cols) store_codes<WHOLE>(q.codes + (row + r) * q.cols + col, q.cols - col, words[r]);
     }
     if (q.codes_t) {
 #pragma unroll

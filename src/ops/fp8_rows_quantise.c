@@ -1,7 +1,6 @@
 /* fp8_rows_quantise: rows as e4m3 codes with a scale for each 128 numbers of a row, from their own largest magnitude: ops/fp8_tiles.h
  * says how. Scales lie the way products on sm_90 read them: those of all rows for one block of columns beside each other. */
-#include "ops/fp8_tiles.h"
-#include "ops/infer.h"
+#include "ops/fp8_rows.h"
 
 enum { OUT_CODES, OUT_SCALE };
 
@@ -20,29 +19,19 @@ static OpCost fp8_rows_quantise_cost(const Node *node)
     return cost_streaming(node, 4.0 * (double)type_numel(&node->in[0]->type));
 }
 
-static void quantise_block(const TensorView *x, int64_t at, int64_t count, uint8_t *codes, float *scale)
-{
-    float        scratch[FP8_TILE];
-    const float *row = tile_load(x, at, count, scratch);
-    uint32_t     most = 0;
-    for (int64_t i = 0; i < count; i++) most = (small_bits(row[i]) & 0x7FFFFFFFu) > most ? small_bits(row[i]) & 0x7FFFFFFFu : most;
-    float of_block = fp8_row_scale(most), inverse = 1 / of_block;
-    for (int64_t i = 0; i < count && codes; i++) codes[at + i] = (uint8_t)small_nearest(small_e4m3(), row[i] * inverse);
-    if (scale) *scale = of_block;
-}
-
 static void quantise_task(void *context, int64_t task, int worker)
 {
     const KernelArgs *args = context;
     const TensorView *x = &args->in[0];
-    int64_t           rows = type_rows(&x->type), cols = type_cols(&x->type), each = rows_per_task(cols);
-    int64_t           end = min_i64(rows, (task + 1) * each);
-    float            *scales = args->out[OUT_SCALE].data;
+    RowCodes          q = row_codes(args, OUT_CODES, &x->type);
+    int64_t           each = rows_per_task(q.cols), end = min_i64(q.rows, (task + 1) * each);
+    float             scratch[TILE];
     (void)worker;
     for (int64_t row = task * each; row < end; row++)
-        for (int64_t c = 0; c < cols; c += FP8_TILE)
-            quantise_block(x, row * cols + c, min_i64(FP8_TILE, cols - c), args->out[OUT_CODES].data,
-                           scales ? scales + c / FP8_TILE * rows + row : NULL);
+        for (int64_t c = 0; c < q.cols; c += TILE) {
+            int64_t n = min_i64(TILE, q.cols - c);
+            row_codes_store(&q, row, c, tile_load(x, row * q.cols + c, n, scratch), n);
+        }
 }
 
 static Status fp8_rows_quantise_cpu(const KernelArgs *args)

@@ -19,7 +19,7 @@ FP8_FN int64_t fp8_update_row(const TensorView *in, int64_t rows)
 FP8_FN float fp8_update_now(const TensorView *in, int64_t tensor)
 {
     float now = ((const float *)in[UPDATE_IN_NOW].data)[tensor];
-    return fp8_magnitude(now) < FP8_INFINITE ? now : 0;
+    return small_magnitude(now) < FP8_INFINITE ? now : 0;
 }
 
 /* Writes what changes of one tensor. amax: the one that its scale follows. Outputs may be NULL: not wanted. */

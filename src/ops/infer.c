@@ -1,6 +1,9 @@
 /* Checks of an op's inputs, and sums of partial sums. */
 #include "ops/infer.h"
 
+#include "ops/fp8_tiles.h"
+#include "ops/nvfp4.h"
+
 #include <stdio.h>
 
 static void dims_text(char *buf, size_t size, int ndim, const int64_t *dims)
@@ -66,6 +69,31 @@ Status infer_float(const Node *node, int k, const char *name, int min_ndim)
     return OK;
 }
 
+bool codes_fit(const Node *node, const TensorType *rows, uint32_t ins)
+{
+    bool fits = type_cols(rows) % FP8_TILE == 0;
+    for (int k = 0; k < node->num_in; k++)
+        if (ins >> k & 1 && node->in[k]) fits = fits && node->in[k]->type.dtype == rows->dtype;
+    return fits;
+}
+
+Status infer_codes(Node *node, int64_t codes)
+{
+    const OpCodes    *c = &node->op->codes;
+    const TensorType *y = &node->out[c->of]->type;
+    TensorType       *out = &node->out[c->out]->type, *scale = &node->out[c->out + 1]->type;
+    *out = *scale = (TensorType){0};
+    if (!codes) return OK;
+    FAIL_IF(ATTR_TO_DTYPE(codes) != DT_E4M3, ERR_INVALID, "codes is %s; expected e4m3", dtype_info(ATTR_TO_DTYPE(codes))->name);
+    char text[64];
+    FAIL_IF(!c->fits(node), ERR_INVALID,
+            "codes are made of rows of a multiple of %d numbers, all operands of one dtype; output %d is %s, or another operand differs",
+            FP8_TILE, c->of, type_text(y, text));
+    *out = type_as(y, DT_E4M3);
+    *scale = type_make(DT_F32, 2, type_cols(y) / FP8_TILE, type_rows(y));
+    return OK;
+}
+
 OpCost cost_streaming(const Node *node, double flops)
 {
     OpCost cost = {.flops = flops};
@@ -89,6 +117,34 @@ void chunks_combine(const TensorView *out, bool accumulate, const float *partial
         else
             tile_store(out, c, sum, n);
     }
+}
+
+Status infer_product(Node *node, int b, int bias, int acc)
+{
+    const TensorType        *a = &node->in[0]->type;
+    const ScaledLinearAttrs *attrs = node->attrs;
+    int64_t                  rows = node->in[b]->type.dim[0];
+    TensorType               y = type_as(a, attrs->dtype ? ATTR_TO_DTYPE(attrs->dtype) : DT_F32);
+    if (node->in[bias]) TRY(infer_input(node, bias, "bias", DT_SET_FLOAT, DIMS(rows)));
+    FAIL_IF(!(DT_SET(y.dtype) & DT_SET_FLOAT), ERR_INVALID, "dtype is %s; expected f32 or bf16", dtype_info(y.dtype)->name);
+    y.dim[y.ndim - 1] = rows;
+    if (node->in[acc]) {
+        TRY(infer_like(node, acc, "acc", DT_SET_FLOAT, &y));
+        y.dtype = node->in[acc]->type.dtype;
+    }
+    node->out[0]->type = y;
+    return OK;
+}
+
+TensorType nvfp4_scale_type(const TensorType *codes, bool tiled)
+{
+    int64_t blocks = type_cols(codes) / NVFP4_BLOCK;
+    if (tiled)
+        return type_make(DT_E4M3, 3, nvfp4_tiles(type_rows(codes), NVFP4_TILE_ROWS), nvfp4_tiles(blocks, NVFP4_TILE_BLOCKS),
+                         (int64_t)NVFP4_TILE_BYTES);
+    TensorType scale = type_as(codes, DT_E4M3);
+    scale.dim[scale.ndim - 1] = blocks;
+    return scale;
 }
 
 Status infer_members(const DequantiseAttrs *attrs, int64_t n)

@@ -28,6 +28,16 @@ NODISCARD Status infer_float(const Node *node, int k, const char *name, int min_
  * there is one, else of attribute dw_dtype where that is set. */
 NODISCARD Status infer_dw(const Node *node, int acc, const char *name, int64_t dw_dtype, TensorType *type);
 
+/* The result of a product by codes, of input 0 (...,K) and input b (M,K), whose attributes are ScaledLinearAttrs: [bias (M)], [acc (...,M)]
+ * -> y (...,M), which is of acc's dtype where there is one. */
+NODISCARD Status infer_product(Node *node, int b, int bias, int acc);
+
+/* The types of codes and scales of an output (OpCodes), whose type is set; absent where attribute `codes` is 0. */
+NODISCARD Status infer_codes(Node *node, int64_t codes);
+
+/* Whether codes can be made of rows of output `of`: whole blocks, and inputs `ins` (a bit each, so far as present) of one dtype. */
+bool codes_fit(const Node *node, const TensorType *rows, uint32_t ins);
+
 /* Attribute rows<m> of DequantiseAttrs. */
 #define DEQUANTISE_ATTR(m) \
     { \
@@ -36,6 +46,9 @@ NODISCARD Status infer_dw(const Node *node, int acc, const char *name, int64_t d
 
 /* The members, if there are any, have n rows together. */
 NODISCARD Status infer_members(const DequantiseAttrs *attrs, int64_t n);
+
+/* The type of scales of e2m1 codes of this type, row by row or in tiles: ops/nvfp4.h says where each lies. */
+TensorType nvfp4_scale_type(const TensorType *codes, bool tiled);
 
 /* dims of `like`, of another dtype. */
 static inline TensorType type_as(const TensorType *like, DType dtype)

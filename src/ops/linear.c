@@ -1,7 +1,9 @@
 /* linear: y = x w^T + bias over the last dim; all leading dims of x are rows. */
 #include "ops/gemm.h"
 
-/* x (...,K), w (M,K), [bias (M)] -> y (...,M) of x's dtype. */
+static const AttrDef linear_attrs[] = {ATTR_DTYPE(LinearAttrs, dtype), {0}};
+
+/* x (...,K), w (M,K), [bias (M)] -> y (...,M) of dtype, else x's. */
 static Status linear_infer(Node *node)
 {
     TRY(infer_float(node, 0, "x", 2));
@@ -9,7 +11,11 @@ static Status linear_infer(Node *node)
     TRY(infer_input(node, 1, "w", DT_SET_FLOAT, DIMS(-1, type_cols(x))));
     int64_t rows = node->in[1]->type.dim[0];
     if (node->in[2]) TRY(infer_input(node, 2, "bias", DT_SET_FLOAT, DIMS(rows)));
+    const LinearAttrs *attrs = node->attrs;
     node->out[0]->type = *x;
+    if (attrs->dtype) node->out[0]->type.dtype = ATTR_TO_DTYPE(attrs->dtype);
+    FAIL_IF(!(DT_SET(node->out[0]->type.dtype) & DT_SET_FLOAT), ERR_INVALID, "dtype is %s; expected f32 or bf16",
+            dtype_info(node->out[0]->type.dtype)->name);
     node->out[0]->type.dim[x->ndim - 1] = rows;
     return OK;
 }
@@ -41,10 +47,13 @@ static Status linear_backward(GradBuilder *grad, const Node *node)
 GEMM_COST(linear)
 GEMM_KERNELS(linear)
 
+static const LinearAttrs to_f32 = {.dtype = DTYPE_TO_ATTR(DT_F32)};
+
 static const OpSample linear_samples[] = {
     {.in = {{DT_F32, 2, {3, 5}}, {DT_F32, 2, {7, 5}}, {DT_F32, 1, {7}}}},
     {.in = {{DT_F32, 3, {2, 150, 40}}, {DT_F32, 2, {530, 40}}}},
     {.in = {{DT_F32, 3, {2, 10, 1100}}, {DT_F32, 2, {18, 1100}}, {DT_F32, 1, {18}}}},
+    {.in = {{DT_BF16, 2, {30, 64}}, {DT_BF16, 2, {48, 64}}, {DT_F32, 1, {48}}}, .attrs = &to_f32},
 };
 
 /* Shapes of real models. */
@@ -61,6 +70,8 @@ const OpDef op_linear = {
     .num_in = 3,
     .num_out = 1,
     .min_in = 2,
+    .attrs_size = sizeof(LinearAttrs),
+    .attrs = linear_attrs,
     .infer = linear_infer,
     .backward = linear_backward,
     .cost = linear_cost,

@@ -6,6 +6,7 @@
 #pragma once
 
 #include "base/nf4.h"
+#include "base/small_float.h"
 #include "ops/attrs.h"
 #include "ops/dynamic_map.h"
 
@@ -19,17 +20,8 @@ typedef struct Nf4QuantiseAttrs {
  * one half the lanes after it, for half of them, a quarter and so on. */
 enum { NF4_LANES = 1024 };
 
-/* The bits of |x|, in the order of numbers, NaN above all: the largest of a block keeps a NaN. */
-NF4_FN uint32_t nf4_magnitude(float x)
-{
-    union {
-        float    value;
-        uint32_t bits;
-    } word = {x};
-    return word.bits & 0x7FFFFFFFu;
-}
-
-/* A block's scale from its largest nf4_magnitude. That of a short block is never 0: a whole one keeps 0 and is coded with another. */
+/* A block's scale from its largest small_magnitude, which keeps a NaN. That of a short block is never 0: a whole one keeps 0 and is coded
+ * with another. */
 NF4_FN float nf4_scale(uint32_t most, bool is_short)
 {
     union {

@@ -1,103 +1,133 @@
-/* nf4_dequantise on CUDA, 8 elements a thread and turn: 4 bytes of codes, 16 of bf16 or 32 of fp32, TURNS of them loaded before the first
- * is stored. The 16 values and the map's 256 lie in shared memory. Memory: 2.5 bytes an element in bf16. */
+/* nf4_dequantise on CUDA: blocks loop over chunks of 8,192 elements. A thread and turn take 8 elements of a chunk: 4 bytes of codes, 16 of
+ * bf16 or 32 of fp32, so that a warp's loads and stores are whole lines. All loads of a chunk are under way before its first store, those
+ * of the first chunk while the map is made, in shared memory. A code's value comes from the lane that holds it. Memory: 2.5 bytes an
+ * element in bf16. */
 #include "device/cuda/vec.cuh"
 #include "ops/nf4.h"
 
 enum { IN_CODES, IN_ABSMAX, IN_NESTED, IN_OFFSET };
-enum { THREADS = 256, N = 8, TURNS = 4, PACKS_PER_CTA = THREADS * TURNS, PACKS_PER_BLOCK = NF4_BLOCK / N };
+enum { THREADS = 256, N = 8, TURNS = 4, CHUNK = THREADS * TURNS * N, PACKS_PER_BLOCK = NF4_BLOCK / N };
 
-/* Of one weight. */
-typedef struct Scales {
-    const void  *absmax; /* u8, or f32 where nested is NULL */
-    const float *nested, *offset;
-} Scales;
+/* As many blocks as run at once on 132 processors: each makes the map once. */
+enum { CTAS_PER_SM = 6, MOST_CTAS = 132 * CTAS_PER_SM };
 
-/* All members of a weight, one for each y of the grid. packs: of 8 elements, which can be read and written at once. */
-typedef struct Members {
-    Nf4Member at[DEQUANTISE_MAX_MEMBERS];
-    int64_t   packs[DEQUANTISE_MAX_MEMBERS];
-} Members;
+static_assert(NF4_BLOCK * NF4_NESTED % CHUNK == 0, "a chunk has one nested scale");
+static_assert(THREADS > DYNAMIC_ZERO + 1, "a thread for each magnitude of the map");
 
-static_assert(THREADS == 256, "a thread for each code of the map");
+typedef struct Weight {
+    const uint8_t *codes;
+    const void    *absmax; /* u8, or f32 where nested is NULL */
+    const float   *nested, *offset;
+    void          *w;
+    Nf4Member      at[DEQUANTISE_MAX_MEMBERS];
+    bool           wide[DEQUANTISE_MAX_MEMBERS];      /* 8 elements can be read and written at once */
+    int64_t        chunk[DEQUANTISE_MAX_MEMBERS + 1]; /* the first of each member; then of them all */
+} Weight;
 
-/* values: of the NF4 codes; map: of the dynamic map's. */
-static __device__ void fill_tables(float *values, float *map)
+/* A chunk's place, and a thread's part of it as it was loaded. */
+typedef struct Piece {
+    int64_t  first, block; /* of all members: element, block */
+    int      count, packs; /* elements; the first packs * 8 of them are taken 8 at once */
+    uint32_t bits[TURNS], absmax[TURNS];
+    float    nested, offset;
+} Piece;
+
+static __device__ void fill_map(float *map)
 {
-    int code = threadIdx.x, p = code - DYNAMIC_ZERO;
-    if (code < NF4_CODES) values[code] = nf4_value(code);
-    map[code] = p < 0 ? -dynamic_magnitude(true, -p) : dynamic_magnitude(true, p);
+    int p = threadIdx.x;
+    if (p <= dynamic_last(true)) {
+        float magnitude = dynamic_magnitude(true, p);
+        map[DYNAMIC_ZERO + p] = magnitude;
+        if (p > 0 && p <= DYNAMIC_ZERO) map[DYNAMIC_ZERO - p] = -magnitude;
+    }
     __syncthreads();
 }
 
-static __device__ __forceinline__ float block_scale(const Scales *s, const float *map, int64_t block)
+static __device__ __forceinline__ uint32_t load_absmax(const Weight &q, int64_t block)
 {
-    if (!s->nested) return ((const float *)s->absmax)[block];
-    return nf4_scale_of(map[((const uint8_t *)s->absmax)[block]], s->nested[block / NF4_NESTED], *s->offset);
+    return q.nested ? ((const uint8_t *)q.absmax)[block] : ((const uint32_t *)q.absmax)[block];
 }
 
-static __device__ Scales member_scales(Scales s, const Nf4Member *at)
+static __device__ __forceinline__ float block_scale(const Weight &q, const Piece &piece, const float *map, uint32_t absmax)
 {
-    s.absmax = (const char *)s.absmax + at->block * (int64_t)(s.nested ? 1 : sizeof(float));
-    if (!s.nested) return s;
-    s.nested += at->nested;
-    s.offset += blockIdx.y;
-    return s;
+    return q.nested ? nf4_scale_of(map[absmax], piece.nested, piece.offset) : __uint_as_float(absmax);
 }
 
-/* The first packs by 4 bytes of codes, the rest of the member's elements by single bytes. */
-template <typename T>
-static __global__ void __launch_bounds__(THREADS) nf4_packs(const uint8_t *codes, Scales all, T *w, const Members members)
+static __device__ __forceinline__ void load_piece(const Weight &q, int64_t chunk, Piece *piece)
 {
-    __shared__ float values[NF4_CODES], map[THREADS];
-    const Nf4Member *at = &members.at[blockIdx.y];
-    const Scales     s = member_scales(all, at);
-    int64_t          packs = members.packs[blockIdx.y], numel = at->numel;
-    codes += at->first / 2;
-    w += at->first;
-    fill_tables(values, map);
-    for (int64_t begin = (int64_t)blockIdx.x * PACKS_PER_CTA; begin < packs; begin += (int64_t)gridDim.x * PACKS_PER_CTA) {
-        uint32_t bits[TURNS];
-        float    scale[TURNS];
-#pragma unroll
-        for (int t = 0; t < TURNS; t++) { /* beyond the last pack that one again: without branches all loads are under way at once */
-            int64_t i = min(begin + t * THREADS + threadIdx.x, packs - 1);
-            bits[t] = ((const uint32_t *)codes)[i];
-            scale[t] = block_scale(&s, map, i / PACKS_PER_BLOCK);
-        }
-#pragma unroll
-        for (int t = 0; t < TURNS; t++) {
-            int64_t i = begin + t * THREADS + threadIdx.x;
-            float   v[N];
-            if (i >= packs) break;
-#pragma unroll
-            for (int k = 0; k < N; k++) v[k] = values[bits[t] >> (k / 2 * 8 + (k % 2 ? 0 : 4)) & 15] * scale[t];
-            store_n<N>(w + i * N, v);
-        }
+    int m = 0;
+    while (chunk >= q.chunk[m + 1]) m++;
+    int64_t begin = (chunk - q.chunk[m]) * CHUNK;
+    piece->first = q.at[m].first + begin;
+    piece->block = q.at[m].block + begin / NF4_BLOCK;
+    piece->count = (int)min(q.at[m].numel - begin, (int64_t)CHUNK);
+    piece->packs = q.wide[m] ? piece->count / N : 0;
+    piece->nested = piece->offset = 0;
+    if (q.nested) {
+        piece->nested = q.nested[q.at[m].nested + begin / (NF4_BLOCK * NF4_NESTED)];
+        piece->offset = q.offset[m];
     }
-    for (int64_t i = packs * N / 2 + (int64_t)blockIdx.x * THREADS + threadIdx.x; i < numel / 2; i += (int64_t)gridDim.x * THREADS) {
-        float scale = block_scale(&s, map, i / (NF4_BLOCK / 2));
-        w[2 * i] = from_float<T>(values[codes[i] >> 4] * scale);
-        w[2 * i + 1] = from_float<T>(values[codes[i] & 15] * scale);
+#pragma unroll
+    for (int t = 0; t < TURNS; t++) {
+        int  i = t * THREADS + threadIdx.x;
+        bool inside = i < piece->packs;
+        piece->bits[t] = inside ? ((const uint32_t *)(q.codes + piece->first / 2))[i] : 0;
+        piece->absmax[t] = inside ? load_absmax(q, piece->block + i / PACKS_PER_BLOCK) : 0;
+    }
+}
+
+/* value: that of the code which is the lane's number modulo 16. */
+template <typename T> static __device__ __forceinline__ void store_piece(const Weight &q, const Piece &piece, float value, const float *map)
+{
+    T *w = (T *)q.w + piece.first;
+#pragma unroll
+    for (int t = 0; t < TURNS; t++) {
+        int   i = t * THREADS + threadIdx.x;
+        float scale = block_scale(q, piece, map, piece.absmax[t]), v[N];
+#pragma unroll
+        for (int k = 0; k < N; k++) v[k] = __shfl_sync(0xFFFFFFFFu, value, piece.bits[t] >> (k / 2 * 8 + (k % 2 ? 0 : 4))) * scale;
+        if (i < piece.packs) store_n<N>(w + i * N, v);
+    }
+    for (int i = piece.packs * N / 2 + threadIdx.x; i < piece.count / 2; i += THREADS) {
+        uint8_t code = q.codes[piece.first / 2 + i];
+        float   scale = block_scale(q, piece, map, load_absmax(q, piece.block + i / (NF4_BLOCK / 2)));
+        w[2 * i] = from_float<T>(nf4_value(code >> 4) * scale);
+        w[2 * i + 1] = from_float<T>(nf4_value(code & 15) * scale);
+    }
+}
+
+template <typename T>
+static __global__ void __launch_bounds__(THREADS, CTAS_PER_SM) nf4_chunks(const __grid_constant__ Weight q, int64_t chunks)
+{
+    __shared__ float map[2 * (DYNAMIC_ZERO + 1)];
+    int64_t          chunk = blockIdx.x;
+    float            value = nf4_value(threadIdx.x % NF4_CODES);
+    Piece            piece;
+    load_piece(q, chunk, &piece);
+    fill_map(map);
+    for (;;) {
+        store_piece<T>(q, piece, value, map);
+        if ((chunk += gridDim.x) >= chunks) return;
+        load_piece(q, chunk, &piece);
     }
 }
 
 static Status nf4_dequantise_run(const KernelArgs *args)
 {
     const TensorView *in = args->in, *w = &args->out[0];
-    const uint8_t    *codes = (const uint8_t *)in[IN_CODES].data;
-    Scales            s = {in[IN_ABSMAX].data, (const float *)in[IN_NESTED].data, (const float *)in[IN_OFFSET].data};
     Nf4Member         at[DEQUANTISE_MAX_MEMBERS + 1];
-    Members           members = {};
-    int64_t           most = 0;
+    Weight            q = {(const uint8_t *)in[IN_CODES].data, in[IN_ABSMAX].data, (const float *)in[IN_NESTED].data,
+                           (const float *)in[IN_OFFSET].data, w->data};
     int               count = nf4_members((const DequantiseAttrs *)args->attrs, w->type.dim[0], w->type.dim[1], at);
-    for (int m = 0; m < count; m++) {
-        bool packed = (uintptr_t)codes % 4 == 0 && is_aligned16(w->data) && at[m].first % N == 0;
-        members.at[m] = at[m];
-        members.packs[m] = packed ? at[m].numel / N : 0;
-        most = at[m].numel > most ? at[m].numel : most;
+    for (int m = 0; m < DEQUANTISE_MAX_MEMBERS; m++) {
+        if (m < count) q.at[m] = at[m];
+        q.wide[m] = (uintptr_t)q.codes % 4 == 0 && is_aligned16(w->data) && q.at[m].first % N == 0;
+        q.chunk[m + 1] = q.chunk[m] + cuda_div_up(q.at[m].numel, CHUNK);
     }
-    dim3 grid((unsigned)cuda_grid(cuda_div_up(most, N), PACKS_PER_CTA), (unsigned)count);
-    CUDA_FLOAT(w->type.dtype, T, { nf4_packs<T><<<grid, THREADS, 0, cuda_stream(args)>>>(codes, s, (T *)w->data, members); });
+    int64_t chunks = q.chunk[count];
+    if (!chunks) return OK;
+    unsigned grid = (unsigned)(min(chunks, (int64_t)MOST_CTAS));
+    CUDA_FLOAT(w->type.dtype, T, { nf4_chunks<T><<<grid, THREADS, 0, cuda_stream(args)>>>(q, chunks); });
     return CUDA_LAUNCHED();
 }
 

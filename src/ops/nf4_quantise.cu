@@ -14,7 +14,7 @@ template <typename T> static __global__ void nf4_blocks(const T *x, uint8_t *cod
         int64_t at = block * NF4_BLOCK + 2 * lane;
         bool within = at<numel, is_short = (block + 1) * NF4_BLOCK> numel;
         float    first = within ? to_float(x[at]) : 0, second = within ? to_float(x[at + 1]) : 0;
-        uint32_t most = max(nf4_magnitude(first), nf4_magnitude(second));
+        uint32_t most = max(small_magnitude(first), small_magnitude(second));
 #pragma unroll
         for (int offset = 16; offset; offset >>= 1) most = max(most, __shfl_xor_sync(0xFFFFFFFFu, most, offset));
         float scale = nf4_scale(most, is_short);

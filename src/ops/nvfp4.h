@@ -6,12 +6,10 @@
  * Each step is rounded to fp32, as in torchao. A compiler that fuses products with sums changes none of it. */
 #pragma once
 
-#include "base/small_float.h"
+#include "base/nvfp4_tiles.h"
 
 #include <math.h>
 #include <stdbool.h>
-
-enum { NVFP4_BLOCK = 16 };
 
 /* ---- scales, from magnitudes (small_magnitude) ---- */
 

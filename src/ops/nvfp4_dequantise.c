@@ -5,6 +5,7 @@
 
 static const AttrDef nvfp4_dequantise_attrs[] = {ATTR_DTYPE(DequantiseAttrs, dtype),
                                                  ATTR_BOOL(DequantiseAttrs, transposed, false),
+                                                 ATTR_BOOL(DequantiseAttrs, tiled, false),
                                                  DEQUANTISE_ATTR(0),
                                                  DEQUANTISE_ATTR(1),
                                                  DEQUANTISE_ATTR(2),
@@ -13,7 +14,7 @@ static const AttrDef nvfp4_dequantise_attrs[] = {ATTR_DTYPE(DequantiseAttrs, dty
 enum { IN_CODES, IN_SCALE, IN_GLOBAL };
 
 /* codes e2m1 (...,C), scale e4m3 (...,C / 16), global f32 (1) -> w (...,C); transposed: codes (N,K) -> w (K,N). Members (N,K) have a
- * global each. */
+ * global each. tiled: scale (N / 128, C / 64, 512), divided up. */
 static Status nvfp4_dequantise_infer(Node *node)
 {
     const DequantiseAttrs *attrs = node->attrs;
@@ -24,12 +25,11 @@ static Status nvfp4_dequantise_infer(Node *node)
             "codes are %s of %d dims; expected e2m1 of %s", dtype_info(codes->dtype)->name, codes->ndim,
             attrs->transposed ? "2, for the transpose" : "at least 2");
     FAIL_IF(type_cols(codes) % NVFP4_BLOCK, ERR_INVALID, "codes have %lld columns; expected a multiple of 16", (long long)type_cols(codes));
-    TensorType scale = type_as(codes, DT_E4M3);
-    scale.dim[scale.ndim - 1] /= NVFP4_BLOCK;
+    TensorType scale = nvfp4_scale_type(codes, attrs->tiled);
     TRY(infer_like(node, IN_SCALE, "scale", DT_SET(DT_E4M3), &scale));
     int64_t rows[DEQUANTISE_MAX_MEMBERS];
     TRY(infer_members(attrs, type_rows(codes)));
-    FAIL_IF(attrs->rows[0] && attrs->transposed, ERR_INVALID, "members and transposed; expected one of both");
+    FAIL_IF(attrs->rows[0] && (attrs->transposed || attrs->tiled), ERR_INVALID, "members with transposed or tiled; expected members alone");
     TRY(infer_input(node, IN_GLOBAL, "global", DT_SET_F32, DIMS((int64_t)dequantise_members(attrs, type_rows(codes), rows))));
     node->out[0]->type = attrs->transposed ? type_make(dtype, 2, codes->dim[1], codes->dim[0]) : type_as(codes, dtype);
     return OK;
@@ -44,7 +44,10 @@ static OpCost nvfp4_dequantise_cost(const Node *node)
 static void block_values(const KernelArgs *args, int64_t block, float global, float *values)
 {
     const uint8_t *codes = (const uint8_t *)args->in[IN_CODES].data + block * (NVFP4_BLOCK / 2);
-    float          scale = nvfp4_scale(((const uint8_t *)args->in[IN_SCALE].data)[block]);
+    int64_t        blocks = type_cols(&args->in[IN_CODES].type) / NVFP4_BLOCK;
+    bool           tiled = ((const DequantiseAttrs *)args->attrs)->tiled;
+    int64_t        at = nvfp4_scale_at(block / blocks, block % blocks, blocks, tiled);
+    float          scale = nvfp4_scale(((const uint8_t *)args->in[IN_SCALE].data)[at]);
     for (int i = 0; i < NVFP4_BLOCK; i++) values[i] = nvfp4_value(codes[i / 2] >> (i % 2 * 4) & 15u, scale, global);
 }
 
@@ -109,7 +112,8 @@ static Status nvfp4_dequantise_cpu(const KernelArgs *args)
 }
 
 static const DequantiseAttrs nvfp4_to_bf16 = {.dtype = DTYPE_TO_ATTR(DT_BF16)}, nvfp4_transposed = {.transposed = true},
-                             nvfp4_members = {.rows = {20, 9, 5}},
+                             nvfp4_members = {.rows = {20, 9, 5}}, nvfp4_tiles_plain = {.tiled = true},
+                             nvfp4_tiles_transposed = {.tiled = true, .transposed = true},
                              nvfp4_transposed_bf16 = {.dtype = DTYPE_TO_ATTR(DT_BF16), .transposed = true};
 
 #define SAMPLE(n, k, attributes) \
@@ -124,6 +128,8 @@ static const OpSample nvfp4_dequantise_samples[] = {
     {.in = {{DT_E2M1, 2, {34, 48}}, {DT_E4M3, 2, {34, 3}}, {DT_F32, 1, {3}}}, .attrs = &nvfp4_members},
     SAMPLE(37, 80, &nvfp4_transposed),
     SAMPLE(48, 64, &nvfp4_transposed_bf16),
+    {.in = {{DT_E2M1, 3, {2, 70, 80}}, {DT_E4M3, 3, {2, 2, 512}}, {DT_F32, 1, {1}}}, .attrs = &nvfp4_tiles_plain},
+    {.in = {{DT_E2M1, 2, {150, 96}}, {DT_E4M3, 3, {2, 2, 512}}, {DT_F32, 1, {1}}}, .attrs = &nvfp4_tiles_transposed},
 };
 
 /* Shapes of real models. */

@@ -26,9 +26,22 @@ typedef struct Members {
     int64_t end[DEQUANTISE_MAX_MEMBERS];
 } Members;
 
+/* Where scales lie. */
+typedef struct Scales {
+    const uint8_t *data;
+    int64_t        blocks; /* in a row */
+    bool           tiled;
+} Scales;
+
+/* The code of block `block` of all. */
+static __device__ __forceinline__ uint8_t scale_of(const Scales &scales, int64_t block)
+{
+    return scales.data[scales.tiled ? nvfp4_scale_at(block / scales.blocks, block % scales.blocks, scales.blocks, true) : block];
+}
+
 template <typename T>
 static __global__ void __launch_bounds__(THREADS)
-    nvfp4_packs(const uint8_t *codes, const uint8_t *scales, const float *global, T *w, Members members, int64_t packs, bool wide)
+    nvfp4_packs(const uint8_t *codes, Scales scales, const float *global, T *w, Members members, int64_t packs, bool wide)
 {
     for (int64_t begin = (int64_t)blockIdx.x * PACKS_PER_CTA; begin < packs; begin += (int64_t)gridDim.x * PACKS_PER_CTA) {
         uint32_t word[TURNS];
@@ -38,7 +51,7 @@ static __global__ void __launch_bounds__(THREADS)
             int64_t i = begin + t * THREADS + threadIdx.x;
             if (i >= packs) break;
             word[t] = load_word(codes + i * 4, wide);
-            scale[t] = scales[i / 2];
+            scale[t] = scale_of(scales, i / 2);
         }
 #pragma unroll
         for (int t = 0; t < TURNS; t++) {
@@ -54,7 +67,7 @@ static __global__ void __launch_bounds__(THREADS)
 /* Codes (rows,cols) to w (cols,rows). A warp takes squares below each other; lane: half of line lane / 2. */
 template <typename T>
 static __global__ void __launch_bounds__(THREADS)
-    nvfp4_transposed(const uint8_t *codes, const uint8_t *scales, const float *global, T *w, int64_t rows, int64_t cols, bool wide)
+    nvfp4_transposed(const uint8_t *codes, Scales scales, const float *global, T *w, int64_t rows, int64_t cols, bool wide)
 {
     __shared__ float squares[WARPS][NVFP4_BLOCK * STRIDE];
     float           *square = squares[threadIdx.x / 32];
@@ -64,7 +77,7 @@ static __global__ void __launch_bounds__(THREADS)
             int64_t row = min(down * NVFP4_BLOCK + line, rows - 1), at = row * cols + across * NVFP4_BLOCK + first;
             int64_t col = down * NVFP4_BLOCK + first; /* of w */
             float   v[HALF];
-            decode(load_word(codes + at / 2, wide), scales[at / NVFP4_BLOCK], *global, v);
+            decode(load_word(codes + at / 2, wide), scale_of(scales, at / NVFP4_BLOCK), *global, v);
             __syncwarp();
 #pragma unroll
             for (int k = 0; k < HALF; k++) square[line * STRIDE + first + k] = v[k];
@@ -79,13 +92,14 @@ static Status nvfp4_dequantise_run(const KernelArgs *args)
 {
     const TensorView      *in = args->in, *w = &args->out[0];
     const DequantiseAttrs *attrs = (const DequantiseAttrs *)args->attrs;
-    const uint8_t         *codes = (const uint8_t *)in[IN_CODES].data, *scales = (const uint8_t *)in[IN_SCALE].data;
+    const uint8_t         *codes = (const uint8_t *)in[IN_CODES].data;
     const float           *global = (const float *)in[IN_GLOBAL].data;
     cudaStream_t           stream = cuda_stream(args);
     int64_t                packs = type_numel(&w->type) / HALF, cols = type_cols(&in[IN_CODES].type), rows = type_rows(&in[IN_CODES].type);
     int64_t                member_rows[DEQUANTISE_MAX_MEMBERS], end = 0;
     bool                   wide = (uintptr_t)codes % 4 == 0 && is_aligned16(w->data);
     int                    count = dequantise_members(attrs, rows, member_rows);
+    Scales                 scales = {(const uint8_t *)in[IN_SCALE].data, cols / NVFP4_BLOCK, attrs->tiled};
     Members                members;
     dim3                   grid(cuda_grid(cuda_div_up(rows, NVFP4_BLOCK), WARPS), cuda_grid(cols, NVFP4_BLOCK));
     for (int m = 0; m < DEQUANTISE_MAX_MEMBERS; m++) {

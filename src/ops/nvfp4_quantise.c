@@ -14,6 +14,7 @@ static const AttrDef nvfp4_quantise_attrs[] = {ATTR_BOOL(Nvfp4Attrs, transposed,
                                                ATTR_BOOL(Nvfp4Attrs, four_six, false),
                                                ATTR_BOOL(Nvfp4Attrs, stochastic, false),
                                                ATTR_BOOL(Nvfp4Attrs, hadamard, false),
+                                               ATTR_BOOL(Nvfp4Attrs, tiled, false),
                                                ATTR_INT(Nvfp4Attrs, site, 0),
                                                {0}};
 
@@ -34,7 +35,7 @@ static Status infer_random(const Node *node)
 }
 
 /* x (...,C), [step i64 (STEP_COUNT)], [doc_id i32 (...)], [positions i32 (...)] -> codes e2m1 (...,C), scale e4m3 (...,C / 16), global
- * f32 (1); transposed: codes (C,N), scale (C,N / 16). */
+ * f32 (1); transposed: codes (C,N), scale (C,N / 16); tiled: scale (N / 128, C / 64, 512), divided up. */
 static Status nvfp4_quantise_infer(Node *node)
 {
     const Nvfp4Attrs *attrs = node->attrs;
@@ -49,8 +50,7 @@ static Status nvfp4_quantise_infer(Node *node)
     TRY(infer_random(node));
     TensorType codes = attrs->transposed ? type_make(DT_E2M1, 2, cols, rows) : type_as(x, DT_E2M1);
     node->out[OUT_CODES]->type = codes;
-    node->out[OUT_SCALE]->type = type_as(&codes, DT_E4M3);
-    node->out[OUT_SCALE]->type.dim[codes.ndim - 1] /= NVFP4_BLOCK;
+    node->out[OUT_SCALE]->type = nvfp4_scale_type(&codes, attrs->tiled);
     node->out[OUT_GLOBAL]->type = type_make(DT_F32, 1, INT64_C(1));
     return OK;
 }
@@ -168,22 +168,18 @@ static void square_draw(const KernelArgs *args, Square *s)
         }
 }
 
-/* Where line `line` begins in codes, as an element. */
-static int64_t line_at(const KernelArgs *args, const Square *s, int line)
-{
-    const TensorType *x = &args->in[IN_X].type;
-    if (((const Nvfp4Attrs *)args->attrs)->transposed) return (s->col + line) * type_rows(x) + s->row;
-    return (s->row + line) * type_cols(x) + s->col;
-}
-
 static void square_store(const KernelArgs *args, const Square *s, float global, bool stochastic)
 {
-    uint8_t *codes = args->out[OUT_CODES].data, *scales = args->out[OUT_SCALE].data;
+    const Nvfp4Attrs *attrs = args->attrs;
+    const TensorType *x = &args->in[IN_X].type;
+    uint8_t          *codes = args->out[OUT_CODES].data, *scales = args->out[OUT_SCALE].data;
+    int64_t           length = attrs->transposed ? type_rows(x) : type_cols(x), blocks = length / NVFP4_BLOCK;
     for (int line = 0; line < s->lines; line++) {
-        int64_t  at = line_at(args, s, line);
+        int64_t  row = (attrs->transposed ? s->col : s->row) + line, col = attrs->transposed ? s->row : s->col;
+        int64_t  at = row * length + col;
         float    inverse = nvfp4_inverse(global, nvfp4_scale(s->scale[line]));
         uint32_t code[NVFP4_BLOCK];
-        if (scales) scales[at / NVFP4_BLOCK] = (uint8_t)s->scale[line];
+        if (scales) scales[nvfp4_scale_at(row, col / NVFP4_BLOCK, blocks, attrs->tiled)] = (uint8_t)s->scale[line];
         if (!codes) continue;
         for (int i = 0; i < NVFP4_BLOCK; i++)
             code[i] = stochastic ? small_stochastic(small_e2m1(), s->v[line][i] * inverse, s->random[line][i])
@@ -242,6 +238,7 @@ static Status nvfp4_quantise_cpu(const KernelArgs *args)
     pool_run(args->pool, tasks, most_task, &q);
     for (int64_t i = 0; i < tasks; i++) most = q.most[i] > most ? q.most[i] : most;
     q.global = nvfp4_global(most, attrs->four_six);
+    if (attrs->tiled && args->out[OUT_SCALE].data) memset(args->out[OUT_SCALE].data, 0, (size_t)type_bytes(&args->out[OUT_SCALE].type));
     pool_run(args->pool, tasks, quantise_task, &q);
     if (args->out[OUT_GLOBAL].data) *(float *)args->out[OUT_GLOBAL].data = q.global;
     return OK;
@@ -251,7 +248,9 @@ static const Nvfp4Attrs nvfp4_weight = {.two_d = true}, nvfp4_weight_t = {.two_d
                         nvfp4_grad = {.stochastic = true, .site = 9},
                         nvfp4_grad_t = {.stochastic = true, .hadamard = true, .transposed = true, .site = 9},
                         nvfp4_all = {.two_d = true, .four_six = true, .stochastic = true, .hadamard = true, .site = -1},
-                        nvfp4_four_six = {.four_six = true};
+                        nvfp4_four_six = {.four_six = true}, nvfp4_tiled = {.four_six = true, .tiled = true},
+                        nvfp4_weight_tiled = {.two_d = true, .tiled = true},
+                        nvfp4_grad_tiled = {.stochastic = true, .hadamard = true, .transposed = true, .tiled = true, .site = 9};
 
 /* With what stochastic rounding reads. */
 #define DRAWN(b, t, c, attributes) \
@@ -274,6 +273,9 @@ static const OpSample nvfp4_quantise_samples[] = {
     DRAWN(2, 9, 48, &nvfp4_grad),
     DRAWN(2, 24, 37, &nvfp4_grad_t),
     DRAWN(2, 24, 48, &nvfp4_all),
+    {.in = {{DT_F32, 3, {2, 67, 80}}}, .attrs = &nvfp4_tiled},
+    {.in = {{DT_F32, 2, {144, 64}}}, .attrs = &nvfp4_weight_tiled},
+    DRAWN(2, 24, 150, &nvfp4_grad_tiled),
 };
 
 /* Shapes of real models. */

@@ -138,7 +138,8 @@ static __device__ __forceinline__ void lane_store(const Quantise *q, const Lane 
 {
     int64_t at = l->line * length + l->at;
     if (!l->inside) return;
-    if (q->scales && half_of_lane() == 0) q->scales[at / NVFP4_BLOCK] = (uint8_t)scale;
+    if (q->scales && half_of_lane() == 0)
+        q->scales[nvfp4_scale_at(l->line, l->at / NVFP4_BLOCK, length / NVFP4_BLOCK, q->attrs.tiled)] = (uint8_t)scale;
     if (!q->codes) return;
     if (q->packed) {
         *(uint32_t *)(q->codes + at / 2) = word;
@@ -235,6 +236,7 @@ static Status nvfp4_quantise_run(const KernelArgs *args)
     q.wide = q.cols % 8 == 0 && is_aligned16(x->data);
     q.packed = (uintptr_t)q.codes % 4 == 0;
     CUDA_TRY(cudaMemsetAsync(q.most, 0, sizeof *q.most, cuda_stream(args)));
+    if (q.attrs.tiled && q.scales) CUDA_TRY(cudaMemsetAsync(q.scales, 0, (size_t)type_bytes(&out[OUT_SCALE].type), cuda_stream(args)));
     CUDA_FLOAT(x->type.dtype, T, {
         if (q.attrs.transposed)
             launch<true>(args, &q, (const T *)x->data);

@@ -53,6 +53,24 @@ static inline int block_linear_products(const KernelArgs *args, Gemm *out)
     return count;
 }
 
+/* y = alpha a b^T + bias, of e2m1 codes with scales of blocks in tiles and one of the whole */
+enum { FP4_A, FP4_B, FP4_A_SCALE, FP4_B_SCALE, FP4_A_GLOBAL, FP4_B_GLOBAL, FP4_BIAS, FP4_ACC };
+static inline int fp4_linear_products(const KernelArgs *args, Gemm *out)
+{
+    const ScaledLinearAttrs *attrs = (const ScaledLinearAttrs *)args->attrs;
+    const TensorView        *in = args->in, *bias = &in[FP4_BIAS];
+    *out = gemm_of(type_rows(&in[FP4_A].type), in[FP4_B].type.dim[0], in[FP4_B].type.dim[1], gemm_operand(&in[FP4_A], false, 0),
+                   gemm_operand(&in[FP4_B], true, 0), gemm_operand(&args->out[0], false, 0), attrs->alpha, args->accumulate & 1);
+    out->a.scale = (const float *)in[FP4_A_GLOBAL].data;
+    out->b.scale = (const float *)in[FP4_B_GLOBAL].data;
+    out->a.blocks = (const uint8_t *)in[FP4_A_SCALE].data;
+    out->b.blocks = (const uint8_t *)in[FP4_B_SCALE].data;
+    if (!view_wanted(bias)) return 1;
+    out->epilogue = GEMM_BIAS;
+    out->bias = gemm_operand(bias, false, 0);
+    return 1;
+}
+
 /* y[:, col:col+M] += alpha x w^T */
 static inline int linear_add_products(const KernelArgs *args, Gemm *out)
 {

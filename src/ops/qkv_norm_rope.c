@@ -54,7 +54,7 @@ static Status qkv_norm_rope_backward(GradBuilder *grad, const Node *node)
                    wq ? node->out[1] : NULL,
                    dwq_wanted ? grad_accumulator(grad, wq) : NULL,
                    dwk_wanted ? grad_accumulator(grad, wk) : NULL};
-    Value   *out[3];
+    Value   *out[NODE_MAX_OUT];
     QkvAttrs attrs = *(const QkvAttrs *)node->attrs;
     if (dwq_wanted) attrs.dw_dtype = grad_dw_dtype(grad, wq, wq->type.dtype);
     if (dwk_wanted && !attrs.dw_dtype) attrs.dw_dtype = grad_dw_dtype(grad, wk, wk->type.dtype);

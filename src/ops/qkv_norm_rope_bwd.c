@@ -1,18 +1,34 @@
 /* qkv_norm_rope_bwd: dq and dk turned back, then through the norm of each head (where there are norms); dv passes.
  * dwq and dwk sum over rows and heads, in fixed chunks of rows. */
+#include "ops/fp8_rows.h"
 #include "ops/rms_row.h"
 #include "ops/rope_row.h"
 
 static const AttrDef qkv_bwd_attrs[] = {
-    ATTR_INT(QkvAttrs, num_heads, 0), ATTR_INT(QkvAttrs, num_kv_heads, 0), ATTR_INT(QkvAttrs, head_dim, 0),
-    ATTR_FLOAT(QkvAttrs, eps, 1e-6),  ATTR_DTYPE(QkvAttrs, dw_dtype),      {0},
+    ATTR_INT(QkvAttrs, num_heads, 0),
+    ATTR_INT(QkvAttrs, num_kv_heads, 0),
+    ATTR_INT(QkvAttrs, head_dim, 0),
+    ATTR_FLOAT(QkvAttrs, eps, 1e-6),
+    ATTR_DTYPE(QkvAttrs, dw_dtype),
+    ATTR_DTYPE(QkvAttrs, codes),
+    {0},
 };
 
 enum { IN_DY, IN_QKV, IN_WQ, IN_WK, IN_TABLE, IN_POSITIONS, IN_RSTD, IN_ACC_DWQ, IN_ACC_DWK };
+enum { OUT_DX, OUT_DWQ, OUT_DWK, OUT_CODES };
+
+/* Heads that lanes of a warp hold, 16 bytes each: 4 to 32 of them. */
+static bool qkv_bwd_codes_fit(const Node *node)
+{
+    const TensorType *dy = &node->in[IN_DY]->type;
+    int64_t           lanes = dtype_bytes(dy->dtype, ((const QkvAttrs *)node->attrs)->head_dim) / 16;
+    bool              whole = lanes == 4 || lanes == 8 || lanes == 16 || lanes == 32;
+    return whole && codes_fit(node, dy, 1u << IN_DY | 1u << IN_QKV | 1u << IN_WQ | 1u << IN_WK);
+}
 
 /* dqkv' (B,T,(H+2G)D), and with norms: qkv, wq (D), wk (D), rstd (B,T,H+G) f32, [acc (D)] twice; table (P,D) f32,
  * positions i32 (B,T) -> dqkv of dqkv''s type, with norms dwq, dwk (D), in wq's and wk's dtype if not told
- * otherwise. */
+ * otherwise, [codes and scale of dqkv]. */
 static Status qkv_norm_rope_bwd_infer(Node *node)
 {
     const QkvAttrs *attrs = node->attrs;
@@ -29,6 +45,7 @@ static Status qkv_norm_rope_bwd_infer(Node *node)
     TRY(infer_input(node, IN_POSITIONS, "positions", DT_SET(DT_I32), DIMS(dy->dim[0], dy->dim[1])));
     node->out[0]->type = *dy;
     node->out[1]->type = node->out[2]->type = (TensorType){0};
+    TRY(infer_codes(node, attrs->codes));
     if (!norms) return OK;
     TRY(infer_like(node, IN_QKV, "qkv", DT_SET_FLOAT, dy));
     TRY(infer_input(node, IN_WQ, "wq", DT_SET_FLOAT, DIMS(head_dim)));
@@ -45,13 +62,19 @@ static OpCost qkv_norm_rope_bwd_cost(const Node *node)
     return cost_streaming(node, (node->in[IN_WQ] ? 13.0 : 3.0) * (double)type_numel(&node->in[IN_DY]->type));
 }
 
-/* Partial sums of dwq and dwk beside each other. */
+/* Floats for partial sums of dwq and dwk beside each other. */
+static int64_t partial_floats(const QkvAttrs *attrs, const TensorType *dy, bool wanted)
+{
+    return wanted ? num_chunks(type_rows(dy)) * 2 * attrs->head_dim : 0;
+}
+
+/* A row of dx for each worker too, for when only its codes are wanted. */
 static size_t qkv_norm_rope_bwd_workspace(const Node *node, int num_workers)
 {
-    const QkvAttrs *attrs = node->attrs;
-    (void)num_workers;
-    if (!node->out[1] && !node->out[2]) return 0;
-    return (size_t)(num_chunks(type_rows(&node->in[IN_DY]->type)) * 2 * attrs->head_dim) * sizeof(float);
+    const QkvAttrs   *attrs = node->attrs;
+    const TensorType *dy = &node->in[IN_DY]->type;
+    int64_t           rows = attrs->codes ? num_workers * type_cols(dy) : 0;
+    return (size_t)(partial_floats(attrs, dy, node->out[OUT_DWQ] || node->out[OUT_DWK]) + rows) * sizeof(float);
 }
 
 /* A head in fp32; `turned`: its gradient before the rotation. */
@@ -59,14 +82,14 @@ typedef struct HeadScratch {
     float dy[ROPE_MAX_HEAD_DIM], x[ROPE_MAX_HEAD_DIM], dx[ROPE_MAX_HEAD_DIM], turned[ROPE_MAX_HEAD_DIM];
 } HeadScratch;
 
-/* One query or key head: dx may share dy's memory. dw NULL: not wanted. */
-static void head_bwd(const KernelArgs *args, int64_t at, const float *cosines, const float *w, float rstd, float *dw, HeadScratch *s)
+/* One query or key head, to element dx_at of dx, which may share dy's memory. dw NULL: not wanted. */
+static void head_bwd(const KernelArgs *args, int64_t at, const float *cosines, const float *w, float rstd, float *dw, HeadScratch *s,
+                     const TensorView *dx, int64_t dx_at)
 {
-    const QkvAttrs   *attrs = args->attrs;
-    const TensorView *dx = &args->out[0];
-    int64_t           head_dim = attrs->head_dim;
-    const float      *dy = tile_load(&args->in[IN_DY], at, head_dim, s->dy);
-    float            *result = dx->data ? tile_result(dx, at, s->dx) : s->dx;
+    const QkvAttrs *attrs = args->attrs;
+    int64_t         head_dim = attrs->head_dim;
+    const float    *dy = tile_load(&args->in[IN_DY], at, head_dim, s->dy);
+    float          *result = dx->data ? tile_result(dx, dx_at, s->dx) : s->dx;
     if (!w) {
         rope_turn(result, dy, cosines, head_dim / 2, true);
     } else {
@@ -75,14 +98,26 @@ static void head_bwd(const KernelArgs *args, int64_t at, const float *cosines, c
         if (dw) rms_dw(dw, s->turned, x, rstd, head_dim);
         rms_dx(result, s->turned, x, w, rstd, rms_pull(rstd, vec_dot3(s->turned, w, x, head_dim), head_dim), head_dim);
     }
-    if (dx->data) tile_store(dx, at, result, head_dim);
+    if (dx->data) tile_store(dx, dx_at, result, head_dim);
+}
+
+/* A row of dx that is there from element dx_at on. */
+static void code_row(const RowCodes *codes, int64_t row, const TensorView *dx, int64_t dx_at)
+{
+    float scratch[TILE];
+    for (int64_t c = 0; row_codes_wanted(codes) && c < codes->cols; c += TILE) {
+        int64_t n = min_i64(TILE, codes->cols - c);
+        row_codes_store(codes, row, c, tile_load(dx, dx_at + c, n, scratch), n);
+    }
 }
 
 static void qkv_norm_rope_bwd_task(void *context, int64_t task, int worker)
 {
     const KernelArgs *args = context;
     const QkvAttrs   *attrs = args->attrs;
-    const TensorView *dy = &args->in[IN_DY], *dx = &args->out[0];
+    const TensorView *dy = &args->in[IN_DY];
+    TensorView        dx = args->out[OUT_DX];
+    RowCodes          codes = row_codes(args, OUT_CODES, &dy->type);
     const float      *table = args->in[IN_TABLE].data, *rstd = args->in[IN_RSTD].data;
     const int32_t    *positions = args->in[IN_POSITIONS].data;
     int64_t           head_dim = attrs->head_dim, num_q = attrs->num_heads, turned = num_q + attrs->num_kv_heads;
@@ -91,7 +126,8 @@ static void qkv_norm_rope_bwd_task(void *context, int64_t task, int worker)
     const float      *wq = NULL, *wk = NULL;
     float            *dwq = NULL, *dwk = NULL;
     HeadScratch       scratch;
-    (void)worker;
+    int64_t           partial = partial_floats(attrs, &dy->type, args->out[OUT_DWQ].data || args->out[OUT_DWK].data);
+    if (!dx.data && row_codes_wanted(&codes)) dx = (TensorView){(float *)args->workspace + partial + worker * codes.cols, dy->type};
     if (args->in[IN_WQ].data) {
         wq = tile_load(&args->in[IN_WQ], 0, head_dim, scratch_q);
         wk = tile_load(&args->in[IN_WK], 0, head_dim, scratch_k);
@@ -101,11 +137,12 @@ static void qkv_norm_rope_bwd_task(void *context, int64_t task, int worker)
         if (dwk) memset(dwk, 0, (size_t)head_dim * sizeof(float));
     }
     for (int64_t row = task * step; row < min_i64(rows, (task + 1) * step); row++) {
+        int64_t at = row * heads * head_dim, dx_at = args->out[OUT_DX].data ? at : 0, values = turned * head_dim;
         for (int64_t h = 0; h < turned; h++)
-            head_bwd(args, (row * heads + h) * head_dim, table + positions[row] * head_dim, h < num_q ? wq : wk,
-                     wq ? rstd[row * turned + h] : 1, h < num_q ? dwq : dwk, &scratch);
-        int64_t values = (row * heads + turned) * head_dim;
-        if (dx->data) tile_copy(dx, values, dy, values, (heads - turned) * head_dim);
+            head_bwd(args, at + h * head_dim, table + positions[row] * head_dim, h < num_q ? wq : wk, wq ? rstd[row * turned + h] : 1,
+                     h < num_q ? dwq : dwk, &scratch, &dx, dx_at + h * head_dim);
+        if (dx.data) tile_copy(&dx, dx_at + values, dy, at + values, (heads - turned) * head_dim);
+        code_row(&codes, row, &dx, dx_at);
     }
 }
 
@@ -125,6 +162,7 @@ static Status qkv_norm_rope_bwd_cpu(const KernelArgs *args)
 
 static const QkvAttrs qkv_f32 = {.num_heads = 2, .num_kv_heads = 1, .head_dim = 32, .eps = 1e-6, .dw_dtype = DTYPE_TO_ATTR(DT_F32)};
 static const QkvAttrs qkv_small = {.num_heads = 4, .num_kv_heads = 2, .head_dim = 8, .eps = 1e-6};
+static const QkvAttrs qkv_to_codes = {.num_heads = 2, .num_kv_heads = 1, .head_dim = 64, .eps = 1e-6, .codes = DTYPE_TO_ATTR(DT_E4M3)};
 static const QkvAttrs qkv_large = {.num_heads = 3, .num_kv_heads = 1, .head_dim = 64, .eps = 1e-6};
 
 static const OpSample qkv_norm_rope_bwd_samples[] = {
@@ -160,9 +198,22 @@ static const OpSample qkv_norm_rope_bwd_samples[] = {
             {DT_F32, 3, {2, 90, 4}}},
      .attrs = &qkv_large,
      .int_range = {0, 0, 0, 0, 0, 50}},
+    {.in = {{DT_F32, 3, {2, 40, 256}},
+            {DT_F32, 3, {2, 40, 256}},
+            {DT_F32, 1, {64}},
+            {DT_F32, 1, {64}},
+            {DT_F32, 2, {50, 64}},
+            {DT_I32, 2, {2, 40}},
+            {DT_F32, 3, {2, 40, 3}}},
+     .attrs = &qkv_to_codes,
+     .int_range = {0, 0, 0, 0, 0, 50}},
+    {.in = {{DT_F32, 3, {2, 3, 256}}, {0}, {0}, {0}, {DT_F32, 2, {5, 64}}, {DT_I32, 2, {2, 3}}},
+     .attrs = &qkv_to_codes,
+     .int_range = {0, 0, 0, 0, 0, 5}},
 };
 
 static const QkvAttrs large_qkv_128 = {.num_heads = 8, .num_kv_heads = 4, .head_dim = 128, .eps = 1e-6};
+static const QkvAttrs large_qkv_codes = {.num_heads = 8, .num_kv_heads = 4, .head_dim = 128, .eps = 1e-6, .codes = DTYPE_TO_ATTR(DT_E4M3)};
 
 /* Shapes of real models. */
 static const OpSample qkv_norm_rope_bwd_large_samples[] = {
@@ -175,6 +226,15 @@ static const OpSample qkv_norm_rope_bwd_large_samples[] = {
             {DT_F32, 3, {2, 200, 12}}},
      .attrs = &large_qkv_128,
      .int_range = {0, 0, 0, 0, 0, 256}},
+    {.in = {{DT_F32, 3, {2, 200, 2048}},
+            {DT_F32, 3, {2, 200, 2048}},
+            {DT_F32, 1, {128}},
+            {DT_F32, 1, {128}},
+            {DT_F32, 2, {256, 128}},
+            {DT_I32, 2, {2, 200}},
+            {DT_F32, 3, {2, 200, 12}}},
+     .attrs = &large_qkv_codes,
+     .int_range = {0, 0, 0, 0, 0, 256}},
 };
 
 const OpDef op_qkv_norm_rope_bwd = {
@@ -182,7 +242,7 @@ const OpDef op_qkv_norm_rope_bwd = {
     .name = "qkv_norm_rope_bwd",
     .synopsis = "gradients of qkv_norm_rope: heads turned back, then through their norms",
     .num_in = 9,
-    .num_out = 3,
+    .num_out = 5,
     .min_in = 6,
     .optional_in = 1u << IN_QKV | 1u << IN_WQ | 1u << IN_WK,
     .flags = OP_INPLACE,
@@ -193,7 +253,8 @@ const OpDef op_qkv_norm_rope_bwd = {
     .infer = qkv_norm_rope_bwd_infer,
     .cost = qkv_norm_rope_bwd_cost,
     .workspace = qkv_norm_rope_bwd_workspace,
-    .cpu = {{DT_SET_FLOAT, qkv_norm_rope_bwd_cpu, "reference"}},
+    .cpu = {{DT_SET_FLOAT, qkv_norm_rope_bwd_cpu, "reference", {{.out = 1u << OUT_CODES, .dtypes = DT_SET(DT_E4M3)}}}},
+    .codes = {&op_fp8_rows_quantise, OUT_DX, OUT_CODES, offsetof(QkvAttrs, codes), qkv_bwd_codes_fit},
     .samples = qkv_norm_rope_bwd_samples,
     .num_samples = sizeof qkv_norm_rope_bwd_samples / sizeof qkv_norm_rope_bwd_samples[0],
     .large = qkv_norm_rope_bwd_large_samples,

@@ -1,8 +1,10 @@
 /* qkv_norm_rope_bwd on CUDA: a group of lanes a head, turned back and through the norm. dwq and dwk: each block takes a
  * chunk of rows; lanes keep their columns in registers, blocks add them in a fixed order to workspace. */
 #include "ops/attrs.h"
+#include "ops/fp8_rows.cuh"
 #include "ops/qkv.cuh"
 
+enum { OUT_DX, OUT_DWQ, OUT_DWK, OUT_CODES };
 enum { IN_DY, IN_QKV, IN_WQ, IN_WK, IN_TABLE, IN_POSITIONS, IN_RSTD };
 enum { THREADS = 256, AHEAD = 2 };
 
@@ -48,9 +50,18 @@ static __device__ __forceinline__ void load_batch(HeadBatch<T> &batch, const T *
     }
 }
 
-/* The next heads are loaded before this turn's are worked on. */
-template <typename T, int LANES>
-static __global__ void __launch_bounds__(THREADS, 2) qkv_heads_bwd(QkvBwd q, const T *dy, const T *x, const T *wq, const T *wk, T *dx)
+template <typename T> static __device__ __forceinline__ Pack<T> load_weight(const T *w, bool wide)
+{
+    float v[Pack<T>::N];
+    load_pack_any(w, wide, v);
+    return to_pack<T>(v);
+}
+
+/* The next heads are loaded before this turn's are worked on. CODES: those of dx are wanted. wide: wq and wk begin at multiples of 16
+ * bytes. */
+template <typename T, int LANES, bool CODES>
+static __global__ void __launch_bounds__(THREADS, 2)
+    qkv_heads_bwd(QkvBwd q, const T *dy, const T *x, const T *wq, const T *wk, bool wide, T *dx, RowCodes codes)
 {
     enum { N = Pack<T>::N, GROUPS = THREADS / LANES };
     __shared__ float sums[GROUPS * LANES * N];
@@ -67,8 +78,8 @@ static __global__ void __launch_bounds__(THREADS, 2) qkv_heads_bwd(QkvBwd q, con
     if (!wq) x = NULL;
     if (wq) {
         x += lane * N;
-        weight_q.words = *(const uint4 *)(wq + lane * N);
-        weight_k.words = *(const uint4 *)(wk + lane * N);
+        weight_q = load_weight(wq + lane * N, wide);
+        weight_k = load_weight(wk + lane * N, wide);
     }
     load_batch<T, GROUPS>(batch, dy + row * row_size, x ? x + row * row_size : NULL, q.rstd + row * turned, base, turned, heads,
                           d.head_dim);
@@ -108,11 +119,10 @@ static __global__ void __launch_bounds__(THREADS, 2) qkv_heads_bwd(QkvBwd q, con
 #pragma unroll
                 for (int k = 0; k < N; k++) v[k] = v[k] * rstd - to_float(batch.inputs[u].v[k]) * pull;
             }
-            if (!dx || head >= heads) continue;
-            if (head < turned)
-                store_pack(dx + first + head * d.head_dim, v);
-            else if (dx != dy - lane * N)
-                *(uint4 *)(dx + first + head * d.head_dim) = batch.grads[u].words;
+            if (!(dx || CODES) || head >= heads) continue;
+            Pack<T> result = head < turned ? to_pack<T>(v) : batch.grads[u];
+            if (dx && (head < turned || dx != dy - lane * N)) *(uint4 *)(dx + first + head * d.head_dim) = result.words;
+            if (CODES) store_row_codes(codes, result, row, head * d.head_dim + lane * N);
         }
         batch = next;
         row = next_row;
@@ -169,10 +179,13 @@ static __global__ void qkv_pairs_bwd(QkvBwd q, TensorView dy, TensorView x, Tens
 
 template <typename T, int LANES> static void launch_heads(const KernelArgs *args, const QkvBwd *q)
 {
-    unsigned grid = (unsigned)cuda_div_up(q->d.rows, q->chunk_rows);
-    qkv_heads_bwd<T, LANES><<<grid, THREADS, 0, cuda_stream(args)>>>(*q, (const T *)args->in[IN_DY].data, (const T *)args->in[IN_QKV].data,
-                                                                     (const T *)args->in[IN_WQ].data, (const T *)args->in[IN_WK].data,
-                                                                     (T *)args->out[0].data);
+    unsigned          grid = (unsigned)cuda_div_up(q->d.rows, q->chunk_rows);
+    const TensorView *in = args->in;
+    RowCodes          codes = row_codes(args, OUT_CODES, q->d.rows, type_cols(&in[IN_DY].type));
+    auto              kernel = row_codes_wanted(&codes) ? qkv_heads_bwd<T, LANES, true> : qkv_heads_bwd<T, LANES, false>;
+    bool              wide = is_aligned16(in[IN_WQ].data) && is_aligned16(in[IN_WK].data);
+    kernel<<<grid, THREADS, 0, cuda_stream(args)>>>(*q, (const T *)in[IN_DY].data, (const T *)in[IN_QKV].data, (const T *)in[IN_WQ].data,
+                                                    (const T *)in[IN_WK].data, wide, (T *)args->out[OUT_DX].data, codes);
 }
 
 template <typename T> static bool launch_fitting(const KernelArgs *args, const QkvBwd *q, int lanes)
@@ -201,7 +214,7 @@ static Status qkv_norm_rope_bwd_run(const KernelArgs *args)
     q.chunk_rows = sum_chunk_rows(q.d.rows);
     const TensorView *views[] = {dy, x, wq, wk, dx};
     bool              done = false;
-    if (views_are(dy->type.dtype, views, 5) && is_aligned16(wq->data) && is_aligned16(wk->data))
+    if (views_are(dy->type.dtype, views, 5))
         CUDA_FLOAT(dy->type.dtype, T, done = launch_fitting<T>(args, &q, head_lanes(q.d.head_dim, dy->type.dtype)));
     int64_t chunks = cuda_div_up(q.d.rows, q.chunk_rows);
     if (!done) qkv_pairs_bwd<<<(unsigned)chunks, 32, 0, cuda_stream(args)>>>(q, *dy, *x, *wq, *wk, *dx);
@@ -218,5 +231,8 @@ static size_t qkv_norm_rope_bwd_workspace(const Node *node, CudaDevice *device)
     return (size_t)(sum_num_chunks(type_rows(&node->in[IN_DY]->type)) * 2 * attrs->head_dim) * sizeof(float);
 }
 
-CUDA_KERNELS(qkv_norm_rope_bwd,
-             {.dtypes = DT_SET_FLOAT, .run = qkv_norm_rope_bwd_run, .name = "heads", .workspace = qkv_norm_rope_bwd_workspace})
+CUDA_KERNELS(qkv_norm_rope_bwd, {.dtypes = DT_SET_FLOAT,
+                                 .run = qkv_norm_rope_bwd_run,
+                                 .name = "heads",
+                                 .workspace = qkv_norm_rope_bwd_workspace,
+                                 .except = {{.out = 1u << OUT_CODES, .dtypes = DT_SET(DT_E4M3)}}})

@@ -3,9 +3,16 @@
  * rstd is a second output so that backward reads it instead of recomputing it. */
 #include "ops/rms_row.h"
 
-static const AttrDef rms_norm_attrs[] = {ATTR_FLOAT(RmsNormAttrs, eps, 1e-6), {0}};
+static const AttrDef rms_norm_attrs[] = {ATTR_FLOAT(RmsNormAttrs, eps, 1e-6), ATTR_DTYPE(RmsNormAttrs, codes), {0}};
 
-/* x (..., C), w (C) -> y (..., C) of x's dtype, rstd (...) f32. */
+enum { OUT_Y, OUT_RSTD, OUT_CODES };
+
+static bool rms_norm_codes_fit(const Node *node)
+{
+    return codes_fit(node, &node->in[0]->type, 1u << 0 | 1u << 1);
+}
+
+/* x (..., C), w (C) -> y (..., C) of x's dtype, rstd (...) f32, [codes and scale of y]. */
 static Status rms_norm_infer(Node *node)
 {
     TRY(infer_float(node, 0, "x", 2));
@@ -13,7 +20,7 @@ static Status rms_norm_infer(Node *node)
     TRY(infer_input(node, 1, "w", DT_SET_FLOAT, DIMS(type_cols(x))));
     node->out[0]->type = *x;
     node->out[1]->type = type_without_last(x, DT_F32);
-    return OK;
+    return infer_codes(node, ((const RmsNormAttrs *)node->attrs)->codes);
 }
 
 static Status rms_norm_backward(GradBuilder *grad, const Node *node)
@@ -24,7 +31,7 @@ static Status rms_norm_backward(GradBuilder *grad, const Node *node)
     if (!dy || !want) return OK;
     RmsNormAttrs attrs = *(const RmsNormAttrs *)node->attrs;
     if (dw_wanted) attrs.dw_dtype = grad_dw_dtype(grad, w, w->type.dtype);
-    Value *in[] = {dy, x, w, node->out[1], NULL, dw_wanted ? grad_accumulator(grad, w) : NULL}, *out[2];
+    Value *in[] = {dy, x, w, node->out[1], NULL, dw_wanted ? grad_accumulator(grad, w) : NULL}, *out[NODE_MAX_OUT];
     TRY(grad_emit(grad, OP_RMS_NORM_BWD, &attrs, in, 6, want, out));
     if (dw_wanted) grad_set(grad, w, out[1]);
     return dx_wanted ? grad_add(grad, x, out[0]) : OK;
@@ -40,12 +47,13 @@ static void rms_norm_task(void *context, int64_t task, int worker)
     const KernelArgs   *args = context;
     const RmsNormAttrs *attrs = args->attrs;
     const TensorView   *x = &args->in[0];
+    RowCodes            codes = row_codes(args, OUT_CODES, &x->type);
     float              *rstd = args->out[1].data;
     int64_t             cols = type_cols(&x->type), step = rows_per_task(cols);
     int64_t             end = min_i64(type_rows(&x->type), (task + 1) * step);
     (void)worker;
     for (int64_t row = task * step; row < end; row++) {
-        float r = rms_norm_row(&args->out[0], x, &args->in[1], attrs->eps, row * cols, row * cols, cols);
+        float r = rms_norm_row(&args->out[0], &codes, x, &args->in[1], attrs->eps, row * cols, row * cols, cols);
         if (rstd) rstd[row] = r;
     }
 }
@@ -58,16 +66,19 @@ static Status rms_norm_cpu(const KernelArgs *args)
 }
 
 static const RmsNormAttrs rms_norm_large_eps = {.eps = 0.1};
+static const RmsNormAttrs rms_norm_to_codes = {.eps = 1e-6, .codes = DTYPE_TO_ATTR(DT_E4M3)};
 
 static const OpSample rms_norm_samples[] = {
     {.in = {{DT_F32, 3, {2, 3, 16}}, {DT_F32, 1, {16}}}, .attrs = &rms_norm_large_eps},
     {.in = {{DT_F32, 2, {70, 1037}}, {DT_F32, 1, {1037}}}},
+    {.in = {{DT_F32, 3, {2, 33, 384}}, {DT_F32, 1, {384}}}, .attrs = &rms_norm_to_codes},
 };
 
 /* Shapes of real models. */
 static const OpSample rms_norm_large_samples[] = {
     {.in = {{DT_F32, 2, {600, 1024}}, {DT_F32, 1, {1024}}}},
     {.in = {{DT_F32, 2, {100, 4096}}, {DT_F32, 1, {4096}}}},
+    {.in = {{DT_F32, 2, {100, 4096}}, {DT_F32, 1, {4096}}}, .attrs = &rms_norm_to_codes},
 };
 
 const OpDef op_rms_norm = {
@@ -75,7 +86,7 @@ const OpDef op_rms_norm = {
     .name = "rms_norm",
     .synopsis = "y = x rstd w, rstd = 1 / sqrt(mean(x^2) + eps)",
     .num_in = 2,
-    .num_out = 2,
+    .num_out = 4,
     .min_in = 2,
     .flags = OP_INPLACE,
     .attrs_size = sizeof(RmsNormAttrs),
@@ -83,7 +94,8 @@ const OpDef op_rms_norm = {
     .infer = rms_norm_infer,
     .backward = rms_norm_backward,
     .cost = rms_norm_cost,
-    .cpu = {{DT_SET_FLOAT, rms_norm_cpu, "reference"}},
+    .cpu = {{DT_SET_FLOAT, rms_norm_cpu, "reference", {{.out = 1u << OUT_CODES, .dtypes = DT_SET(DT_E4M3)}}}},
+    .codes = {&op_fp8_rows_quantise, OUT_Y, OUT_CODES, offsetof(RmsNormAttrs, codes), rms_norm_codes_fit},
     .params = 1u << 1,
     .samples = rms_norm_samples,
     .num_samples = sizeof rms_norm_samples / sizeof rms_norm_samples[0],

@@ -1,6 +1,7 @@
 /* The row pass of rms_norm and add_rms_norm on CUDA: a block a row, two reads of it (the second from cache). */
 #pragma once
 
+#include "ops/fp8_rows.cuh"
 #include "ops/rows.cuh"
 
 /* Element i of the normed row, before the norm: x, or the sum a + b rounded as it is (or would be) stored. */
@@ -15,13 +16,14 @@ template <typename T, bool ADD> static __device__ __forceinline__ void load_row_
     for (int i = 0; i < N; i++) v[i] = to_float(from_float<T>(v[i] + u[i]));
 }
 
-/* ADD: s = a + b (NULL: not kept). y, rstd may be NULL. C is a multiple of a pack. s may be a's memory. */
-template <typename T, bool ADD>
-static __global__ void rms_norm_packs(const T *a, const T *b, const T *w, T *s, T *y, float *rstd_out, int64_t cols, float eps)
+/* ADD: s = a + b (NULL: not kept). y, rstd may be NULL. C is a multiple of a pack. s may be a's memory. CODES: those of y are wanted.
+ * wide: w begins at a multiple of 16 bytes. */
+template <typename T, bool ADD, bool CODES>
+static __global__ void rms_norm_packs(const T *a, const T *b, const T *w, bool wide, T *s, T *y, RowCodes q, float *rstd_out, float eps)
 {
     enum { N = Pack<T>::N };
     __shared__ float scratch[32];
-    int64_t          at = (int64_t)blockIdx.x * cols;
+    int64_t          cols = q.cols, at = (int64_t)blockIdx.x * cols;
     float            sum = 0, v[N], u[N];
     for (int64_t c = (int64_t)threadIdx.x * N; c < cols; c += (int64_t)blockDim.x * N) {
         load_row_pack<T, ADD>(a, b, at + c, v);
@@ -31,16 +33,16 @@ static __global__ void rms_norm_packs(const T *a, const T *b, const T *w, T *s, 
     }
     float rstd = rsqrtf(block_sum(sum, scratch) / (float)cols + eps);
     if (rstd_out && threadIdx.x == 0) rstd_out[blockIdx.x] = rstd;
-    if (!y) return;
+    if (!y && !CODES) return;
     for (int64_t c = (int64_t)threadIdx.x * N; c < cols; c += (int64_t)blockDim.x * N) {
         if (ADD && s)
             load_pack(s + at + c, v); /* this thread's own */
         else
             load_row_pack<T, ADD>(a, b, at + c, v);
-        load_pack(w + c, u);
+        load_pack_any(w + c, wide, u);
 #pragma unroll
         for (int i = 0; i < N; i++) v[i] = u[i] * (v[i] * rstd);
-        store_pack(y + at + c, v);
+        store_result<CODES>(y, v, q, blockIdx.x, c);
     }
 }
 
@@ -76,4 +78,31 @@ static __global__ void rms_norm_elements(TensorView a, TensorView b, TensorView 
         if (rstd_out && threadIdx.x == 0) rstd_out[blockIdx.x] = rstd;
         if (!y.data) return;
     }
+}
+
+template <typename T, bool ADD>
+static void launch_rms_norm(const KernelArgs *args, const TensorView *a, const TensorView *b, const TensorView *w, const TensorView *s,
+                            const TensorView *y, const RowCodes &q, float *rstd, float eps)
+{
+    unsigned threads = row_threads(q.cols / Pack<T>::N);
+    auto     kernel = row_codes_wanted(&q) ? rms_norm_packs<T, ADD, true> : rms_norm_packs<T, ADD, false>;
+    kernel<<<(unsigned)q.rows, threads, 0, cuda_stream(args)>>>((const T *)a->data, (const T *)b->data, (const T *)w->data,
+                                                                is_aligned16(w->data), (T *)s->data, (T *)y->data, q, rstd, eps);
+}
+
+/* y = norm of a, or with ADD of s = a + b. Its codes are outputs `codes` and the one after it. */
+template <bool ADD>
+static Status run_rms_norm(const KernelArgs *args, const TensorView *a, const TensorView *b, const TensorView *w, const TensorView *s,
+                           const TensorView *y, float *rstd, int codes)
+{
+    const TensorView *views[] = {a, b, w, s, y};
+    int64_t           cols = type_cols(&a->type), rows = type_rows(&a->type);
+    RowCodes          q = row_codes(args, codes, rows, cols);
+    float             eps = (float)((const RmsNormAttrs *)args->attrs)->eps;
+    bool              whole = cols % (16 / dtype_bytes(a->type.dtype, 1)) == 0 && (is_aligned16(w->data) || row_codes_wanted(&q));
+    if (whole && views_are(a->type.dtype, views, 5))
+        CUDA_FLOAT(a->type.dtype, T, launch_rms_norm<T, ADD>(args, a, b, w, s, y, q, rstd, eps));
+    else
+        rms_norm_elements<<<(unsigned)rows, 256, 0, cuda_stream(args)>>>(*a, *b, *w, *s, *y, rstd, cols, a->type.dtype, eps);
+    return CUDA_LAUNCHED();
 }

@@ -1,12 +1,22 @@
 /* rms_norm_bwd: with g = dy w:  dx = rstd g - x rstd^3 mean(g x),  dw = sum over rows of dy x rstd. */
 #include "ops/rms_row.h"
 
-static const AttrDef rms_norm_bwd_attrs[] = {ATTR_FLOAT(RmsNormAttrs, eps, 1e-6), ATTR_DTYPE(RmsNormAttrs, dw_dtype), {0}};
+static const AttrDef rms_norm_bwd_attrs[] = {
+    ATTR_FLOAT(RmsNormAttrs, eps, 1e-6), ATTR_DTYPE(RmsNormAttrs, dw_dtype), ATTR_DTYPE(RmsNormAttrs, codes), {0}};
 
 enum { IN_DY, IN_X, IN_W, IN_RSTD, IN_ACC_DX, IN_ACC_DW };
+enum { OUT_DX, OUT_DW, OUT_CODES };
+
+enum { CODES_MOST_COLS = 16384 }; /* that a block on a GPU holds */
+
+static bool rms_norm_bwd_codes_fit(const Node *node)
+{
+    const TensorType *x = &node->in[IN_X]->type;
+    return type_cols(x) <= CODES_MOST_COLS && codes_fit(node, x, 1u << IN_DY | 1u << IN_X | 1u << IN_W | 1u << IN_ACC_DX);
+}
 
 /* dy, x (..., C), w (C), rstd (...) f32, [acc (..., C)], [acc (C)] -> dx (..., C) of acc's dtype, else x's,
- * dw (C), in w's dtype if not told otherwise. */
+ * dw (C), in w's dtype if not told otherwise, [codes and scale of dx]. */
 static Status rms_norm_bwd_infer(Node *node)
 {
     TRY(infer_float(node, IN_X, "x", 2));
@@ -23,7 +33,7 @@ static Status rms_norm_bwd_infer(Node *node)
     TRY(infer_dw(node, IN_ACC_DW, "acc dw", ((const RmsNormAttrs *)node->attrs)->dw_dtype, &dw));
     node->out[0]->type = dx;
     node->out[1]->type = dw;
-    return OK;
+    return infer_codes(node, ((const RmsNormAttrs *)node->attrs)->codes);
 }
 
 static OpCost rms_norm_bwd_cost(const Node *node)
@@ -39,12 +49,15 @@ static size_t rms_norm_bwd_workspace(const Node *node, int num_workers)
     return node->out[1] ? (size_t)(num_chunks(type_rows(x)) * type_cols(x)) * sizeof(float) : 0;
 }
 
-/* Row [at, at + cols) of dx and its part of dw (NULL: not wanted). dx may share dy's memory. */
+/* Row [at, at + cols) of dx, its codes and its part of dw (NULL: not wanted). dx may share dy's memory. */
 static void rms_norm_bwd_row(const KernelArgs *args, float *dw, float rstd, int64_t at, int64_t cols)
 {
     const TensorView *dy = &args->in[IN_DY], *x = &args->in[IN_X], *w = &args->in[IN_W], *dx = &args->out[0];
+    const TensorView *acc = &args->in[IN_ACC_DX];
     float             scratch_dy[TILE], scratch_x[TILE], scratch_w[TILE], scratch_dx[TILE], dot = 0;
-    for (int64_t c = 0; dx->data && c < cols; c += TILE) {
+    RowCodes          codes = row_codes(args, OUT_CODES, &x->type);
+    bool              wanted = dx->data || row_codes_wanted(&codes), adds = dx->data ? args->accumulate & 1 : acc->data != NULL;
+    for (int64_t c = 0; wanted && c < cols; c += TILE) {
         int64_t n = min_i64(TILE, cols - c);
         dot += vec_dot3(tile_load(dy, at + c, n, scratch_dy), tile_load(w, c, n, scratch_w), tile_load(x, at + c, n, scratch_x), n);
     }
@@ -53,13 +66,13 @@ static void rms_norm_bwd_row(const KernelArgs *args, float *dw, float rstd, int6
         int64_t      n = min_i64(TILE, cols - c);
         const float *dy_row = tile_load(dy, at + c, n, scratch_dy), *x_row = tile_load(x, at + c, n, scratch_x);
         if (dw) rms_dw(dw + c, dy_row, x_row, rstd, n);
-        if (!dx->data) continue;
-        float *result = args->accumulate & 1 ? scratch_dx : tile_result(dx, at + c, scratch_dx);
+        if (!wanted) continue;
+        float *result = adds || !dx->data ? scratch_dx : tile_result(dx, at + c, scratch_dx);
         rms_dx(result, dy_row, x_row, tile_load(w, c, n, scratch_w), rstd, pull, n);
-        if (args->accumulate & 1)
-            tile_add(dx, at + c, result, n);
-        else
-            tile_store(dx, at + c, result, n);
+        const float *old = adds ? tile_load(acc, at + c, n, scratch_w) : NULL;
+        for (int64_t i = 0; i < n && old; i++) result[i] += old[i];
+        row_codes_store(&codes, at / cols, c, result, n);
+        if (dx->data) tile_store(dx, at + c, result, n);
     }
 }
 
@@ -86,6 +99,8 @@ static Status rms_norm_bwd_cpu(const KernelArgs *args)
 
 static const RmsNormAttrs rms_norm_bwd_f32 = {.eps = 1e-6, .dw_dtype = DTYPE_TO_ATTR(DT_F32)};
 
+static const RmsNormAttrs rms_norm_bwd_to_codes = {.eps = 1e-6, .codes = DTYPE_TO_ATTR(DT_E4M3)};
+
 static const OpSample rms_norm_bwd_samples[] = {
     {.in = {{DT_F32, 3, {2, 3, 16}}, {DT_F32, 3, {2, 3, 16}}, {DT_F32, 1, {16}}, {DT_F32, 2, {2, 3}}}},
     {.in = {{DT_F32, 2, {70, 1037}},
@@ -95,6 +110,7 @@ static const OpSample rms_norm_bwd_samples[] = {
             {DT_F32, 2, {70, 1037}},
             {DT_F32, 1, {1037}}}},
     {.in = {{DT_F32, 2, {70, 64}}, {DT_F32, 2, {70, 64}}, {DT_F32, 1, {64}}, {DT_F32, 1, {70}}}, .attrs = &rms_norm_bwd_f32},
+    {.in = {{DT_F32, 2, {70, 384}}, {DT_F32, 2, {70, 384}}, {DT_F32, 1, {384}}, {DT_F32, 1, {70}}}, .attrs = &rms_norm_bwd_to_codes},
 };
 
 static const RmsNormAttrs large_norm_f32 = {.eps = 1e-6, .dw_dtype = DTYPE_TO_ATTR(DT_F32)};
@@ -103,6 +119,7 @@ static const RmsNormAttrs large_norm_f32 = {.eps = 1e-6, .dw_dtype = DTYPE_TO_AT
 static const OpSample rms_norm_bwd_large_samples[] = {
     {.in = {{DT_F32, 2, {600, 1024}}, {DT_F32, 2, {600, 1024}}, {DT_F32, 1, {1024}}, {DT_F32, 1, {600}}}},
     {.in = {{DT_F32, 2, {600, 1024}}, {DT_F32, 2, {600, 1024}}, {DT_F32, 1, {1024}}, {DT_F32, 1, {600}}}, .attrs = &large_norm_f32},
+    {.in = {{DT_F32, 2, {600, 4096}}, {DT_F32, 2, {600, 4096}}, {DT_F32, 1, {4096}}, {DT_F32, 1, {600}}}, .attrs = &rms_norm_bwd_to_codes},
 };
 
 const OpDef op_rms_norm_bwd = {
@@ -110,7 +127,7 @@ const OpDef op_rms_norm_bwd = {
     .name = "rms_norm_bwd",
     .synopsis = "dx = rstd dy w - x rstd^3 mean(dy w x), dw = sum of dy x rstd",
     .num_in = 6,
-    .num_out = 2,
+    .num_out = 4,
     .min_in = 4,
     .flags = OP_INPLACE,
     .alias = {{.out = 0, .in = IN_ACC_DX, .accumulate = true}, {.out = 1, .in = IN_ACC_DW, .accumulate = true}},
@@ -120,7 +137,8 @@ const OpDef op_rms_norm_bwd = {
     .infer = rms_norm_bwd_infer,
     .cost = rms_norm_bwd_cost,
     .workspace = rms_norm_bwd_workspace,
-    .cpu = {{DT_SET_FLOAT, rms_norm_bwd_cpu, "reference"}},
+    .cpu = {{DT_SET_FLOAT, rms_norm_bwd_cpu, "reference", {{.out = 1u << OUT_CODES, .dtypes = DT_SET(DT_E4M3)}}}},
+    .codes = {&op_fp8_rows_quantise, OUT_DX, OUT_CODES, offsetof(RmsNormAttrs, codes), rms_norm_bwd_codes_fit},
     .samples = rms_norm_bwd_samples,
     .num_samples = sizeof rms_norm_bwd_samples / sizeof rms_norm_bwd_samples[0],
     .large = rms_norm_bwd_large_samples,

@@ -1,21 +1,25 @@
 /* rms_norm_bwd on CUDA: a block takes a chunk of rows one by one; each thread keeps its columns' part of dw in registers.
  * Two sums of a block a row. dw: partial sums of chunks in workspace, added in order. */
+#include "ops/fp8_rows.cuh"
 #include "ops/rows.cuh"
 
-enum { IN_DY, IN_X, IN_W, IN_RSTD };
+enum { IN_DY, IN_X, IN_W, IN_RSTD, IN_ACC_DX };
+enum { OUT_DX, OUT_DW, OUT_CODES };
 enum { MOST_PACKS = 4 }; /* a thread's columns: 4 packs of 1024 threads, C up to 32768 bf16 or 16384 f32 */
 
-/* dx may be dy's memory; dx NULL or dw NULL: not wanted. */
-template <typename T, int PACKS>
-static __global__ void rms_norm_bwd_packs(const T *dy, const T *x, const T *w, const float *rstd_in, T *dx, bool add, float *dw,
-                                          int64_t rows, int64_t cols, int64_t chunk_rows)
+/* dx may be dy's memory; dx NULL or dw NULL: not wanted. acc: what dx adds to, NULL: nothing. CODES: those of dx are wanted. wide: w
+ * begins at a multiple of 16 bytes. */
+template <typename T, int PACKS, bool CODES>
+static __global__ void __launch_bounds__(1024) rms_norm_bwd_packs(const T *dy, const T *x, const T *w, bool wide, const float *rstd_in,
+                                                                  T *dx, const T *acc, RowCodes q, float *dw, int64_t chunk_rows)
 {
     enum { N = Pack<T>::N };
+    int64_t          rows = q.rows, cols = q.cols;
     __shared__ float scratch[32];
     float            part[PACKS][N] = {}, weight[PACKS][N];
     for (int p = 0; p < PACKS; p++) {
         int64_t c = ((int64_t)p * blockDim.x + threadIdx.x) * N;
-        if (c < cols) load_pack(w + c, weight[p]);
+        if (c < cols) load_pack_any(w + c, wide, weight[p]);
     }
     int64_t end = ((int64_t)blockIdx.x + 1) * chunk_rows;
     for (int64_t row = (int64_t)blockIdx.x * chunk_rows; row < rows && row < end; row++) {
@@ -32,17 +36,17 @@ static __global__ void rms_norm_bwd_packs(const T *dy, const T *x, const T *w, c
                 part[p][i] += gy[p][i] * (v[p][i] * rstd);
             }
         }
-        if (!dx) continue;
+        if (!dx && !CODES) continue;
         float pull = rstd * rstd * rstd * block_sum(dot, scratch) / (float)cols;
 #pragma unroll
         for (int p = 0; p < PACKS; p++) {
             int64_t c = ((int64_t)p * blockDim.x + threadIdx.x) * N;
             if (c >= cols) continue;
             float old[N] = {};
-            if (add) load_pack(dx + row * cols + c, old);
+            if (acc) load_pack(acc + row * cols + c, old);
 #pragma unroll
             for (int i = 0; i < N; i++) old[i] += gy[p][i] * weight[p][i] * rstd - v[p][i] * pull;
-            store_pack(dx + row * cols + c, old);
+            store_result<CODES>(dx, old, q, row, c);
         }
     }
     if (!dw) return;
@@ -75,38 +79,42 @@ static __global__ void rms_norm_bwd_elements(TensorView dy, TensorView x, Tensor
     }
 }
 
-template <typename T> static bool launch_packs(const KernelArgs *args, float *dw, int64_t rows, int64_t cols, int64_t chunk)
+template <typename T, int PACKS> static void launch(const KernelArgs *args, const RowCodes &q, float *dw, int64_t chunk)
 {
-    int64_t      packs = cols / Pack<T>::N;
-    unsigned     threads = row_threads(packs), grid = (unsigned)cuda_div_up(rows, chunk);
-    bool         add = args->accumulate & 1;
-    const T     *dy = (const T *)args->in[IN_DY].data, *x = (const T *)args->in[IN_X].data, *w = (const T *)args->in[IN_W].data;
-    T           *dx = (T *)args->out[0].data;
-    auto         stream = cuda_stream(args);
-    const float *rstd = (const float *)args->in[IN_RSTD].data;
-    int64_t      each = cuda_div_up(packs, threads);
+    const TensorView *w = &args->in[IN_W], *dx = &args->out[OUT_DX], *acc = &args->in[IN_ACC_DX];
+    bool              adds = dx->data ? args->accumulate & 1 : acc->data != NULL;
+    auto              kernel = row_codes_wanted(&q) ? rms_norm_bwd_packs<T, PACKS, true> : rms_norm_bwd_packs<T, PACKS, false>;
+    kernel<<<(unsigned)cuda_div_up(q.rows, chunk), row_threads(q.cols / Pack<T>::N), 0, cuda_stream(args)>>>(
+        (const T *)args->in[IN_DY].data, (const T *)args->in[IN_X].data, (const T *)w->data, is_aligned16(w->data),
+        (const float *)args->in[IN_RSTD].data, (T *)dx->data, adds ? (const T *)acc->data : NULL, q, dw, chunk);
+}
+
+template <typename T> static bool launch_packs(const KernelArgs *args, const RowCodes &q, float *dw, int64_t chunk)
+{
+    int64_t packs = q.cols / Pack<T>::N, each = cuda_div_up(packs, row_threads(packs));
     if (each == 1)
-        rms_norm_bwd_packs<T, 1><<<grid, threads, 0, stream>>>(dy, x, w, rstd, dx, add, dw, rows, cols, chunk);
+        launch<T, 1>(args, q, dw, chunk);
     else if (each == 2)
-        rms_norm_bwd_packs<T, 2><<<grid, threads, 0, stream>>>(dy, x, w, rstd, dx, add, dw, rows, cols, chunk);
+        launch<T, 2>(args, q, dw, chunk);
     else if (each <= MOST_PACKS)
-        rms_norm_bwd_packs<T, MOST_PACKS><<<grid, threads, 0, stream>>>(dy, x, w, rstd, dx, add, dw, rows, cols, chunk);
+        launch<T, MOST_PACKS>(args, q, dw, chunk);
     return each <= MOST_PACKS;
 }
 
 static Status rms_norm_bwd_run(const KernelArgs *args)
 {
-    const TensorView *dy = &args->in[IN_DY], *x = &args->in[IN_X], *w = &args->in[IN_W], *dx = &args->out[0];
+    const TensorView *dy = &args->in[IN_DY], *x = &args->in[IN_X], *w = &args->in[IN_W], *dx = &args->out[OUT_DX];
     int64_t           cols = type_cols(&x->type), rows = type_rows(&x->type), chunk = sum_chunk_rows(rows);
-    float            *dw = args->out[1].data ? (float *)args->workspace : NULL;
+    float            *dw = args->out[OUT_DW].data ? (float *)args->workspace : NULL;
+    RowCodes          q = row_codes(args, OUT_CODES, rows, cols);
     const TensorView *views[] = {dy, x, w, dx};
-    bool              done = false;
-    if (cols % (16 / dtype_bytes(x->type.dtype, 1)) == 0 && is_aligned16(w->data) && views_are(x->type.dtype, views, 4))
-        CUDA_FLOAT(x->type.dtype, T, done = launch_packs<T>(args, dw, rows, cols, chunk));
+    bool              done = false, whole = is_aligned16(w->data) || row_codes_wanted(&q);
+    if (cols % (16 / dtype_bytes(x->type.dtype, 1)) == 0 && whole && views_are(x->type.dtype, views, 4))
+        CUDA_FLOAT(x->type.dtype, T, done = launch_packs<T>(args, q, dw, chunk));
     if (!done)
         rms_norm_bwd_elements<<<(unsigned)cuda_div_up(rows, chunk), 256, 0, cuda_stream(args)>>>(
             *dy, *x, *w, (const float *)args->in[IN_RSTD].data, *dx, args->accumulate & 1, dw, rows, cols, chunk);
-    if (dw) launch_combine(args, 1, dw, cuda_div_up(rows, chunk), cols, cols);
+    if (dw) launch_combine(args, OUT_DW, dw, cuda_div_up(rows, chunk), cols, cols);
     return CUDA_LAUNCHED();
 }
 
@@ -117,4 +125,8 @@ static size_t rms_norm_bwd_workspace(const Node *node, CudaDevice *device)
     return node->out[1] ? (size_t)(sum_num_chunks(type_rows(x)) * type_cols(x)) * sizeof(float) : 0;
 }
 
-CUDA_KERNELS(rms_norm_bwd, {.dtypes = DT_SET_FLOAT, .run = rms_norm_bwd_run, .name = "chunks", .workspace = rms_norm_bwd_workspace})
+CUDA_KERNELS(rms_norm_bwd, {.dtypes = DT_SET_FLOAT,
+                            .run = rms_norm_bwd_run,
+                            .name = "chunks",
+                            .workspace = rms_norm_bwd_workspace,
+                            .except = {{.out = 1u << OUT_CODES, .dtypes = DT_SET(DT_E4M3)}}})

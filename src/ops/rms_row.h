@@ -3,7 +3,7 @@
  * we round once. */
 #pragma once
 
-#include "ops/infer.h"
+#include "ops/fp8_rows.h"
 
 static inline float rms_rstd(float sum_squares, int64_t cols, double eps)
 {
@@ -32,9 +32,9 @@ static inline void rms_dw(float *dw, const float *dy, const float *x, float rstd
     for (int64_t i = 0; i < count; i++) dw[i] += dy[i] * (x[i] * rstd);
 }
 
-/* One row of a tensor: elements [at, at + cols) of x to the same of y (data NULL: not wanted); returns rstd. */
-static inline float rms_norm_row(const TensorView *y, const TensorView *x, const TensorView *w, double eps, int64_t at, int64_t x_at,
-                                 int64_t cols)
+/* One row of a tensor: elements [at, at + cols) of x to the same of y (data NULL: not wanted) and to their codes; returns rstd. */
+static inline float rms_norm_row(const TensorView *y, const RowCodes *codes, const TensorView *x, const TensorView *w, double eps,
+                                 int64_t at, int64_t x_at, int64_t cols)
 {
     float scratch_x[TILE], scratch_w[TILE], scratch_y[TILE], sum = 0;
     for (int64_t c = 0; c < cols; c += TILE) {
@@ -43,12 +43,13 @@ static inline float rms_norm_row(const TensorView *y, const TensorView *x, const
         sum += vec_dot(row, row, n);
     }
     float rstd = rms_rstd(sum, cols, eps);
-    for (int64_t c = 0; y->data && c < cols; c += TILE) {
+    for (int64_t c = 0; (y->data || row_codes_wanted(codes)) && c < cols; c += TILE) {
         int64_t      n = min_i64(TILE, cols - c);
         const float *row = cols <= TILE && x->type.dtype != DT_F32 ? scratch_x : tile_load(x, x_at + c, n, scratch_x);
-        float       *result = tile_result(y, at + c, scratch_y);
+        float       *result = y->data ? tile_result(y, at + c, scratch_y) : scratch_y;
         rms_scale(result, row, tile_load(w, c, n, scratch_w), rstd, n);
-        tile_store(y, at + c, result, n);
+        row_codes_store(codes, at / cols, c, result, n);
+        if (y->data) tile_store(y, at + c, result, n);
     }
     return rstd;
 }

@@ -45,6 +45,12 @@ static inline void launch_combine(const KernelArgs *args, int out, const float *
                                                                                    args->accumulate >> out & 1);
 }
 
+/* exp(x), as exactly as numbers of T show it. */
+template <typename T> static __device__ __forceinline__ float exp_for(float x)
+{
+    return sizeof(T) == sizeof(float) ? expf(x) : __expf(x);
+}
+
 /* cuda_div_up, in kernels. */
 static __device__ __forceinline__ int64_t cuda_div_up_device(int64_t a, int64_t b)
 {

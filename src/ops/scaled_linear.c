@@ -12,24 +12,6 @@ _Static_assert((int)FP8_TILE == (int)GEMM_BLOCK, "a product's blocks are those o
 static const AttrDef scaled_linear_attrs[] = {
     ATTR_FLOAT(ScaledLinearAttrs, alpha, 1), ATTR_DTYPE(ScaledLinearAttrs, dtype), ATTR_BOOL(ScaledLinearAttrs, fast, false), {0}};
 
-/* [bias (M)], [acc (...,M)] -> y (...,M). */
-static Status infer_result(Node *node)
-{
-    const TensorType *a = &node->in[SCALED_A]->type;
-    int64_t           rows = node->in[SCALED_B]->type.dim[0];
-    if (node->in[SCALED_BIAS]) TRY(infer_input(node, SCALED_BIAS, "bias", DT_SET_FLOAT, DIMS(rows)));
-    const ScaledLinearAttrs *attrs = node->attrs;
-    TensorType               y = type_as(a, attrs->dtype ? ATTR_TO_DTYPE(attrs->dtype) : DT_F32);
-    FAIL_IF(!(DT_SET(y.dtype) & DT_SET_FLOAT), ERR_INVALID, "dtype is %s; expected f32 or bf16", dtype_info(y.dtype)->name);
-    y.dim[y.ndim - 1] = rows;
-    if (node->in[SCALED_ACC]) {
-        TRY(infer_like(node, SCALED_ACC, "acc", DT_SET_FLOAT, &y));
-        y.dtype = node->in[SCALED_ACC]->type.dtype;
-    }
-    node->out[0]->type = y;
-    return OK;
-}
-
 /* a codes (...,K), b codes (M,K), a_scale, b_scale f32 (4). */
 static Status scaled_linear_infer(Node *node)
 {
@@ -39,7 +21,7 @@ static Status scaled_linear_infer(Node *node)
     TRY(infer_input(node, SCALED_B, "b", DT_SET_FP8, DIMS(-1, type_cols(a))));
     TRY(infer_input(node, SCALED_A_SCALE, "a_scale", DT_SET_F32, DIMS(FP8_SCALE_FLOATS)));
     TRY(infer_input(node, SCALED_B_SCALE, "b_scale", DT_SET_F32, DIMS(FP8_SCALE_FLOATS)));
-    return infer_result(node);
+    return infer_product(node, SCALED_B, SCALED_BIAS, SCALED_ACC);
 }
 
 /* a codes (...,K), b codes (M,K), a_scale f32 (K / 128, rows of a), b_scale f32 (M / 128, K / 128 or more), divided up: as
@@ -56,7 +38,7 @@ static Status block_linear_infer(Node *node)
     const TensorType *b_scale = &node->in[SCALED_B_SCALE]->type;
     FAIL_IF(b_scale->dim[1] < across, ERR_INVALID, "b_scale has %lld columns; expected at least %lld", (long long)b_scale->dim[1],
             (long long)across);
-    return infer_result(node);
+    return infer_product(node, SCALED_B, SCALED_BIAS, SCALED_ACC);
 }
 
 GEMM_COST(scaled_linear)

@@ -1,25 +1,42 @@
 /* swiglu: silu(gate) * up, silu(x) = x / (1 + e^-x). */
-#include "ops/infer.h"
+#include "ops/fp8_rows.h"
 
-/* gate, up (...,F), or packed rows (gate F, then up F) (...,2F) alone -> (...,F) of gate's dtype. */
+static const AttrDef swiglu_attrs[] = {ATTR_DTYPE(CodesAttrs, codes), {0}};
+
+enum { OUT_H, OUT_CODES };
+
+/* h's type, from that of gate or of both packed. */
+static TensorType type_of_h(const TensorType *gate, bool packed)
+{
+    TensorType h = *gate;
+    if (packed) h.dim[h.ndim - 1] /= 2;
+    return h;
+}
+
+static bool swiglu_codes_fit(const Node *node)
+{
+    TensorType h = type_of_h(&node->in[0]->type, !node->in[1]);
+    return codes_fit(node, &h, 1u << 0 | 1u << 1);
+}
+
+/* gate, up (...,F), or packed rows (gate F, then up F) (...,2F) alone -> h (...,F) of gate's dtype, [codes and scale of h]. */
 static Status swiglu_infer(Node *node)
 {
     TRY(infer_float(node, 0, "gate", 2));
-    TensorType y = node->in[0]->type;
+    const TensorType *gate = &node->in[0]->type;
     if (node->in[1]) {
-        TRY(infer_like(node, 1, "up", DT_SET_FLOAT, &y));
+        TRY(infer_like(node, 1, "up", DT_SET_FLOAT, gate));
     } else {
         char got[64];
-        FAIL_IF(type_cols(&y) % 2, ERR_INVALID, "packed gate and up is %s, expected an even last dim", type_text(&y, got));
-        y.dim[y.ndim - 1] /= 2;
+        FAIL_IF(type_cols(gate) % 2, ERR_INVALID, "packed gate and up is %s, expected an even last dim", type_text(gate, got));
     }
-    node->out[0]->type = y;
-    return OK;
+    node->out[0]->type = type_of_h(gate, !node->in[1]);
+    return infer_codes(node, ((const CodesAttrs *)node->attrs)->codes);
 }
 
 static Status swiglu_backward(GradBuilder *grad, const Node *node)
 {
-    Value   *gate = node->in[0], *up = node->in[1], *in[] = {grad_of(grad, node->out[0]), gate, up}, *out[2];
+    Value   *gate = node->in[0], *up = node->in[1], *in[] = {grad_of(grad, node->out[0]), gate, up}, *out[NODE_MAX_OUT];
     uint32_t want = want_bit(grad_wanted(grad, gate), 0) | want_bit(up && grad_wanted(grad, up), 1);
     if (!want) return OK;
     TRY(grad_emit(grad, OP_SWIGLU_BWD, NULL, in, 3, want, out));
@@ -29,43 +46,52 @@ static Status swiglu_backward(GradBuilder *grad, const Node *node)
 
 static OpCost swiglu_cost(const Node *node)
 {
-    return cost_streaming(node, 12.0 * (double)type_numel(&node->out[0]->type));
+    TensorType h = type_of_h(&node->in[0]->type, !node->in[1]);
+    return cost_streaming(node, 12.0 * (double)type_numel(&h));
 }
 
 static void swiglu_task(void *context, int64_t task, int worker)
 {
     const KernelArgs *args = context;
     const TensorView *gate = &args->in[0], *h = &args->out[0], *up = args->in[1].data ? &args->in[1] : gate;
-    int64_t           cols = type_cols(&h->type), stride = type_cols(&gate->type), up_at = up == gate ? cols : 0;
-    int64_t           step = rows_per_task(cols), end = min_i64(type_rows(&h->type), (task + 1) * step);
+    TensorType        type = type_of_h(&gate->type, up == gate);
+    int64_t           cols = type_cols(&type), stride = type_cols(&gate->type), up_at = up == gate ? cols : 0;
+    int64_t           step = rows_per_task(cols), end = min_i64(type_rows(&type), (task + 1) * step);
     float             scratch_g[TILE], scratch_u[TILE], scratch_h[TILE];
+    RowCodes          codes = row_codes(args, OUT_CODES, &type);
     (void)worker;
     for (int64_t row = task * step; row < end; row++)
         for (int64_t c = 0; c < cols; c += TILE) {
             int64_t      n = min_i64(TILE, cols - c);
             const float *g = tile_load(gate, row * stride + c, n, scratch_g), *u = tile_load(up, row * stride + up_at + c, n, scratch_u);
-            float       *result = tile_result(h, row * cols + c, scratch_h);
+            float       *result = h->data ? tile_result(h, row * cols + c, scratch_h) : scratch_h;
             for (int64_t i = 0; i < n; i++) result[i] = g[i] * vec_sigmoid(g[i]) * u[i];
-            tile_store(h, row * cols + c, result, n);
+            row_codes_store(&codes, row, c, result, n);
+            if (h->data) tile_store(h, row * cols + c, result, n);
         }
 }
 
 static Status swiglu_cpu(const KernelArgs *args)
 {
-    const TensorType *h = &args->out[0].type;
-    pool_run(args->pool, div_up(type_rows(h), rows_per_task(type_cols(h))), swiglu_task, (void *)args);
+    TensorType h = type_of_h(&args->in[0].type, !args->in[1].data);
+    pool_run(args->pool, div_up(type_rows(&h), rows_per_task(type_cols(&h))), swiglu_task, (void *)args);
     return OK;
 }
+
+static const CodesAttrs swiglu_to_codes = {.codes = DTYPE_TO_ATTR(DT_E4M3)};
 
 static const OpSample swiglu_samples[] = {
     {.in = {{DT_F32, 3, {2, 3, 14}}}},
     {.in = {{DT_F32, 3, {2, 3, 7}}, {DT_F32, 3, {2, 3, 7}}}},
     {.in = {{DT_F32, 2, {70, 2070}}}},
+    {.in = {{DT_F32, 3, {2, 33, 768}}}, .attrs = &swiglu_to_codes},
+    {.in = {{DT_F32, 2, {3, 128}}, {DT_F32, 2, {3, 128}}}, .attrs = &swiglu_to_codes},
 };
 
 /* Shapes of real models. */
 static const OpSample swiglu_large_samples[] = {
     {.in = {{DT_F32, 2, {600, 6144}}}},
+    {.in = {{DT_F32, 2, {600, 6144}}}, .attrs = &swiglu_to_codes},
 };
 
 const OpDef op_swiglu = {
@@ -73,12 +99,15 @@ const OpDef op_swiglu = {
     .name = "swiglu",
     .synopsis = "h = gate sigmoid(gate) up",
     .num_in = 2,
-    .num_out = 1,
+    .num_out = 3,
     .min_in = 1,
+    .attrs_size = sizeof(CodesAttrs),
+    .attrs = swiglu_attrs,
     .infer = swiglu_infer,
     .backward = swiglu_backward,
     .cost = swiglu_cost,
-    .cpu = {{DT_SET_FLOAT, swiglu_cpu, "reference"}},
+    .cpu = {{DT_SET_FLOAT, swiglu_cpu, "reference", {{.out = 1u << OUT_CODES, .dtypes = DT_SET(DT_E4M3)}}}},
+    .codes = {&op_fp8_rows_quantise, OUT_H, OUT_CODES, offsetof(CodesAttrs, codes), swiglu_codes_fit},
     .samples = swiglu_samples,
     .num_samples = sizeof swiglu_samples / sizeof swiglu_samples[0],
     .large = swiglu_large_samples,

@@ -1,8 +1,17 @@
 /* swiglu_bwd: with s = sigmoid(gate):  dgate = dh up s (1 + gate (1 - s)),  dup = dh gate s. */
-#include "ops/infer.h"
+#include "ops/fp8_rows.h"
 
-/* dh (...,F), gate, up (...,F) or packed (...,2F) alone -> dgate of gate's type and dup of up's, or dpacked of
- * packed's. */
+static const AttrDef swiglu_bwd_attrs[] = {ATTR_DTYPE(CodesAttrs, codes), {0}};
+
+enum { OUT_DGATE, OUT_DUP, OUT_CODES };
+
+static bool swiglu_bwd_codes_fit(const Node *node)
+{
+    return !node->in[2] && codes_fit(node, &node->in[0]->type, 1u << 0 | 1u << 1);
+}
+
+/* dh (...,F), gate, up (...,F) or packed (...,2F) alone -> dgate of gate's type and dup of up's, or dpacked of packed's,
+ * [codes and scale of dpacked]. */
 static Status swiglu_bwd_infer(Node *node)
 {
     TRY(infer_float(node, 0, "dh", 2));
@@ -13,7 +22,7 @@ static Status swiglu_bwd_infer(Node *node)
     if (node->in[2]) TRY(infer_like(node, 2, "up", DT_SET_FLOAT, &gate));
     node->out[0]->type = node->in[1]->type;
     node->out[1]->type = node->in[2] ? node->in[2]->type : (TensorType){0};
-    return OK;
+    return infer_codes(node, ((const CodesAttrs *)node->attrs)->codes);
 }
 
 static OpCost swiglu_bwd_cost(const Node *node)
@@ -39,12 +48,15 @@ static void swiglu_bwd_task(void *context, int64_t task, int worker)
     int64_t           cols = type_cols(&dh->type), stride = packed ? 2 * cols : cols, up_at = packed ? cols : 0;
     int64_t           step = rows_per_task(cols), end = min_i64(type_rows(&dh->type), (task + 1) * step);
     float             scratch_dh[TILE], scratch_g[TILE], scratch_u[TILE], result_g[TILE], result_u[TILE];
+    RowCodes          codes = row_codes(args, OUT_CODES, &gate->type);
     (void)worker;
     for (int64_t row = task * step; row < end; row++)
         for (int64_t c = 0; c < cols; c += TILE) {
             int64_t      n = min_i64(TILE, cols - c), at = row * stride + c;
             const float *g = tile_load(gate, at, n, scratch_g), *u = tile_load(up, at + up_at, n, scratch_u);
             swiglu_bwd_tile(result_g, result_u, tile_load(dh, row * cols + c, n, scratch_dh), g, u, n);
+            row_codes_store(&codes, row, c, result_g, n);
+            row_codes_store(&codes, row, cols + c, result_u, n);
             if (dgate->data) tile_store(dgate, at, result_g, n);
             if (dup->data) tile_store(dup, at + up_at, result_u, n);
         }
@@ -57,15 +69,19 @@ static Status swiglu_bwd_cpu(const KernelArgs *args)
     return OK;
 }
 
+static const CodesAttrs swiglu_bwd_to_codes = {.codes = DTYPE_TO_ATTR(DT_E4M3)};
+
 static const OpSample swiglu_bwd_samples[] = {
     {.in = {{DT_F32, 3, {2, 3, 7}}, {DT_F32, 3, {2, 3, 14}}}},
     {.in = {{DT_F32, 3, {2, 3, 7}}, {DT_F32, 3, {2, 3, 7}}, {DT_F32, 3, {2, 3, 7}}}},
     {.in = {{DT_F32, 2, {70, 1035}}, {DT_F32, 2, {70, 2070}}}},
+    {.in = {{DT_F32, 3, {2, 33, 384}}, {DT_F32, 3, {2, 33, 768}}}, .attrs = &swiglu_bwd_to_codes},
 };
 
 /* Shapes of real models. */
 static const OpSample swiglu_bwd_large_samples[] = {
     {.in = {{DT_F32, 2, {600, 3072}}, {DT_F32, 2, {600, 6144}}}},
+    {.in = {{DT_F32, 2, {600, 3072}}, {DT_F32, 2, {600, 6144}}}, .attrs = &swiglu_bwd_to_codes},
 };
 
 const OpDef op_swiglu_bwd = {
@@ -73,11 +89,14 @@ const OpDef op_swiglu_bwd = {
     .name = "swiglu_bwd",
     .synopsis = "s = sigmoid(gate): dgate = dh up s (1 + gate (1 - s)), dup = dh gate s",
     .num_in = 3,
-    .num_out = 2,
+    .num_out = 4,
     .min_in = 2,
+    .attrs_size = sizeof(CodesAttrs),
+    .attrs = swiglu_bwd_attrs,
     .infer = swiglu_bwd_infer,
     .cost = swiglu_bwd_cost,
-    .cpu = {{DT_SET_FLOAT, swiglu_bwd_cpu, "reference"}},
+    .cpu = {{DT_SET_FLOAT, swiglu_bwd_cpu, "reference", {{.out = 1u << OUT_CODES, .dtypes = DT_SET(DT_E4M3)}}}},
+    .codes = {&op_fp8_rows_quantise, OUT_DGATE, OUT_CODES, offsetof(CodesAttrs, codes), swiglu_bwd_codes_fit},
     .samples = swiglu_bwd_samples,
     .num_samples = sizeof swiglu_bwd_samples / sizeof swiglu_bwd_samples[0],
     .large = swiglu_bwd_large_samples,

@@ -34,10 +34,11 @@ static const struct {
 } table[] = {
     {"program", KIND_PROGRAM, offsetof(CompileOptions, programs[0].kind)},
     {"batch", KIND_INT, offsetof(CompileOptions, programs[0].batch)},
-    {"chunk_bytes", KIND_INT, offsetof(CompileOptions, chunk_bytes)},
     {"cache_len", KIND_INT, offsetof(CompileOptions, cache_len)},
+    {"chunk_bytes", KIND_INT, offsetof(CompileOptions, chunk_bytes)},
     {"fp32_grads", KIND_BOOL, offsetof(CompileOptions, fp32_grads)},
     {"fp8_amax_history", KIND_INT, offsetof(CompileOptions, precision.amax_history)},
+    {"fp8_own_scales", KIND_BOOL, offsetof(CompileOptions, precision.own_scales)},
     {"gradient_dtype", KIND_DTYPE, offsetof(CompileOptions, precision.backward)},
     {"head_chunks", KIND_INT, offsetof(CompileOptions, head_chunks)},
     {"lora_alpha", KIND_FLOAT, offsetof(CompileOptions, lora.alpha)},
@@ -171,18 +172,22 @@ static Status read_option(Arena *arena, OptionKind kind, const char *text, void 
     return OK;
 }
 
-static Status set_option(Arena *arena, const char *name, const char *value, CompileOptions *options)
+/* gpu: the known GPU that is planned for. */
+static Status set_option(Arena *arena, const char *name, const char *value, CompileOptions *options, const char **out_gpu)
 {
-    const char *names[NUM_OPTIONS];
+    const char *names[NUM_OPTIONS + 1];
     int         index;
     for (int i = 0; i < NUM_OPTIONS; i++) names[i] = table[i].name;
-    TRY(find_name("option", name, names, NUM_OPTIONS, &index));
+    names[NUM_OPTIONS] = "gpu";
+    TRY(find_name("option", name, names, NUM_OPTIONS + 1, &index));
+    if (index == NUM_OPTIONS) *out_gpu = value;
+    if (index == NUM_OPTIONS) return OK;
     Status status = read_option(arena, table[index].kind, value, (char *)options + table[index].at);
     return status == OK ? OK : status_prefix(status, "option %s", name);
 }
 
 /* The lines `# option NAME=VALUE` among the comments before the graph. */
-static Status read_options(Arena *arena, const char *file, const char *text, size_t len, CompileOptions *options)
+static Status read_options(Arena *arena, const char *file, const char *text, size_t len, CompileOptions *options, const char **out_gpu)
 {
     static const char mark[] = "# option ";
     const char       *end = text + len;
@@ -194,7 +199,7 @@ static Status read_options(Arena *arena, const char *file, const char *text, siz
             char *equals = strchr(name, '=');
             FAIL_IF(!equals, ERR_INVALID, "%s:%d:%zu: expected # option NAME=VALUE", file, line, sizeof mark);
             *equals = 0;
-            Status status = set_option(arena, name, equals + 1, options);
+            Status status = set_option(arena, name, equals + 1, options, out_gpu);
             if (status != OK) return status_prefix(status, "%s:%d:%zu", file, line, sizeof mark);
         }
         text = eol < end ? eol + 1 : end;
@@ -279,14 +284,15 @@ Status passes_run_alone(Arena *arena, const char *file, const char *text, size_t
     Program        program = {0};
     PassContext    context = {.arena = arena, .file = file, .options = &options, .program = &program};
     int           *indices = arena_array(arena, int, count + 1);
+    const char    *gpu = NULL;
     options.verify = true;
     compile_add(&options, PROGRAM_MICRO_FIRST, 1, 1);
     for (size_t i = 0; i < count; i++) TRY(pass_find(names[i], &indices[i]));
-    TRY(read_options(arena, file, text, len, &options));
+    TRY(read_options(arena, file, text, len, &options, &gpu));
     program.spec = options.programs[0];
     program.name = program_kind_name(program.spec.kind);
     TRY(graph_parse(arena, file, text, len, op_table, OP_COUNT, &program.graph));
-    TRY(device_null_create(NULL, &context.device));
+    TRY(device_null_create(gpu, &context.device));
     Status status = plan_start(arena, &options, context.device, &context.plan);
     if (status == OK) status = run_all(&context, indices, count, out);
     context.device->api->destroy(context.device);

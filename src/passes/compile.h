@@ -34,11 +34,12 @@ typedef struct LoraOptions {
 
 /* How the products of the blocks' linear layers are computed (passes/precision.c). */
 typedef struct PrecisionOptions {
-    DType   forward;               /* of the operands of forward products: DT_E4M3; DT_E2M1, as of all others then; else the model's */
-    DType   backward;              /* of gradients in backward products: DT_E5M2; else the model's */
-    int64_t amax_history;          /* optimizer steps that a scale is made from */
-    int64_t margin;                /* scales are divided by 2^margin */
-    bool    most_recent;           /* scales follow the newest step, not the largest of the history */
+    DType   forward;      /* of the operands of forward products: DT_E4M3; DT_E2M1, as of all others then; DT_BF16; else the model's */
+    DType   backward;     /* of gradients in backward products: DT_E5M2; else the model's */
+    int64_t amax_history; /* optimizer steps that a scale is made from */
+    int64_t margin;       /* scales are divided by 2^margin */
+    bool    own_scales;   /* there is no history: an input's scale is that of its own numbers */
+    bool    most_recent;  /* scales follow the newest step, not the largest of the history */
     int64_t skip_first, skip_last; /* blocks whose products stay in the model's dtype */
     bool    fp4_nearest;           /* gradients are rounded to nearest, not stochastically */
     bool    fp4_hadamard;          /* operands of weight gradients are transformed */

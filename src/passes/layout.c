@@ -11,6 +11,7 @@
 #include "passes/optimizers.h"
 #include "passes/pass.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 enum {
@@ -105,6 +106,8 @@ typedef struct Run {
     const Value *value;
     int64_t      at;
     int          chunk;
+    int64_t      read;  /* Node.order of its first reader */
+    int          index; /* in the order of the graph */
 } Run;
 
 static void end_chunk(Bucket *bucket, int world, int64_t end)
@@ -143,7 +146,9 @@ static void place_whole_runs(Arena *arena, const CompileOptions *options, Bucket
         for (int k = i; k < count; k++) {
             if (!runs[k].value || !type_same_dims(&runs[k].value->type, type)) continue;
             if (num > first && (num - first) % options->world == 0) end_chunk(bucket, options->world, begin = end);
-            sorted[num++] = (Run){runs[k].value, end, bucket->num_chunks};
+            sorted[num] = runs[k];
+            sorted[num].at = end;
+            sorted[num++].chunk = bucket->num_chunks;
             end += each;
             if (k > i) runs[k].value = NULL;
         }
@@ -241,7 +246,26 @@ static Status add_flat(Plan *plan, const char *name, DType dtype, int64_t numel,
     return name ? append_entry(plan, name, &type, region, space) : OK;
 }
 
-/* The bucket's values in the order of the graph. */
+static int64_t first_read(const Value *value)
+{
+    int64_t first = INT64_MAX;
+    for (const Use *use = value->first_use; use; use = use->next)
+        if (use->node && use->node->order < first) first = use->node->order;
+    for (const Value *member = value->first_member; member; member = member->next_member) {
+        int64_t its = first_read(member);
+        if (its < first) first = its;
+    }
+    return first;
+}
+
+static int by_reading(const void *a, const void *b)
+{
+    const Run *x = a, *y = b;
+    return x->read != y->read ? (x->read < y->read ? -1 : 1) : x->index - y->index;
+}
+
+/* The bucket's values in the order of the graph; with several ranks in the order in which they are read, so that a chunk is of neighbours:
+ * it is wanted, and its gradients are there, at about one time. */
 static int list_runs(const CompileOptions *options, const Graph *graph, const Bucket *bucket, Run *runs)
 {
     int count = 0;
@@ -249,9 +273,35 @@ static int list_runs(const CompileOptions *options, const Graph *graph, const Bu
         const Value *value = graph->values[i];
         if (!layout_is_whole(value) || !is_trained(value)) continue;
         Bucket its = bucket_of(options, value);
-        if (is_same_bucket(&its, bucket)) runs[count++].value = value;
+        if (!is_same_bucket(&its, bucket)) continue;
+        runs[count] = (Run){.value = value, .read = first_read(value), .index = count};
+        count++;
     }
+    if (options->world > 1) qsort(runs, (size_t)count, sizeof *runs, by_reading);
     return count;
+}
+
+static int count_params(const Value *whole)
+{
+    int count = whole->param != NULL;
+    for (const Value *member = whole->param ? NULL : whole->first_member; member; member = member->next_member)
+        count += member->param != NULL;
+    return count;
+}
+
+/* The bucket's parameters, which lie in the order of the runs, in that of the graph. */
+static const int *list_params(Arena *arena, const Run *runs, int count, int num_params)
+{
+    int *begin = arena_array(arena, int, count + 1), *num = arena_array(arena, int, count + 1),
+        *listed = arena_array(arena, int, num_params + 1);
+    int at = 0;
+    for (int i = 0; i < count; i++) {
+        begin[runs[i].index] = at;
+        at += num[runs[i].index] = count_params(runs[i].value);
+    }
+    for (int i = 0, next = 0; i < count; i++)
+        for (int k = 0; k < num[i]; k++) listed[next++] = begin[i] + k;
+    return listed;
 }
 
 /* The trained parameters of a bucket, the members of a packed one adjoining. */
@@ -268,6 +318,7 @@ static Status layout_bucket(Plan *plan, const CompileOptions *options, const Gra
     else
         place_runs(options, bucket, runs, count);
     bucket->share_numel = bucket->numel / options->world;
+    for (int i = count - 1; i >= 0; i--) bucket->chunks[runs[i].chunk].read = runs[i].read;
     for (int i = 0; i < count; i++) {
         const Value *value = runs[i].value;
         const Chunk *chunk = &bucket->chunks[runs[i].chunk];
@@ -276,6 +327,7 @@ static Status layout_bucket(Plan *plan, const CompileOptions *options, const Gra
             if (member->param) TRY(add_trained(plan, member, bucket, chunk, runs[i].at + member->offset));
     }
     bucket->count = plan->num_trained - bucket->first;
+    bucket->listed = list_params(plan->arena, runs, count, bucket->count);
     TRY(add_flat(plan, bucket->weights, bucket->weight, bucket->numel, REGION_WEIGHTS, bucket->space));
     TRY(add_flat(plan, bucket->grads, bucket->grad, bucket->numel, REGION_GRADS, SPACE_DEVICE));
     if (options->world > 1) {
@@ -335,7 +387,7 @@ static Status add_share(Plan *plan, const Value *value, const Chunk *chunk, Spac
 /* Codes that recipes make of frozen weights stay whole: they are made of all of a weight. */
 static bool divides_frozen(const Plan *plan, const CompileOptions *options, const Value *value)
 {
-    bool has_codes = plan->num_scaled || plan->num_tiled;
+    bool has_codes = plan->num_scaled || plan->num_tiled || plan->num_fp4;
     return options->world > 1 && options->zero_level == DIVIDE_WEIGHTS && !has_codes && is_divided(options, value);
 }
 

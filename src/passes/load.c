@@ -6,6 +6,7 @@
  * Nothing else runs while weights arrive, so that staged values lie where activations do. A piece is as large as the activations of
  * the other programs, and loading takes no memory of its own; where those are tiny beside the weights it is a small part of these. */
 #include "ops/attrs.h"
+#include "ops/infer.h"
 #include "ops/ops.h"
 #include "passes/pass.h"
 
@@ -156,35 +157,91 @@ static Status load_quantised(Plan *plan, Graph *graph, const Param *param, const
     return waiting->tiled && --*waiting->missing == 0 ? turn_tiles(plan, graph, waiting->tiled, node) : OK;
 }
 
-/* Where a weight is put together that codes are made of: its place, or, if codes are all that is kept, memory that is staged. */
-static const char *whole_name(Arena *arena, const ScaledTensor *scaled)
+/* A parameter of which codes are made: those of the weight that it is, or is a member of. */
+typedef struct Codes {
+    const ScaledTensor *scaled;      /* in FP8 */
+    const Fp4Weight    *fp4;         /* in FP4 */
+    const char         *name;        /* the weight's; NULL: none are made */
+    bool                codes_alone; /* nothing else of it is kept */
+    int                *missing;     /* parameters of the weight that aren't there yet */
+} Codes;
+
+/* By entry of the plan. */
+static Codes *find_codes(Arena *arena, const Plan *plan)
 {
-    bool codes_alone = scaled->codes && strcmp(scaled->codes, scaled->name) == 0;
-    return codes_alone ? arena_printf(arena, "whole.%s", scaled->name) : scaled->name;
+    Codes *codes = arena_array(arena, Codes, plan->num_entries + 1);
+    int   *missing = arena_array(arena, int, plan->num_scaled + plan->num_fp4 + 1);
+    for (int i = 0; i < plan->num_scaled; i++, missing++) {
+        const ScaledTensor *scaled = &plan->scaled[i];
+        bool                alone = scaled->codes && strcmp(scaled->codes, scaled->name) == 0;
+        *missing = scaled->num_params;
+        for (int k = 0; k < scaled->num_params; k++)
+            codes[plan_find(plan, scaled->params[k]) - plan->entries] = (Codes){scaled, NULL, scaled->name, alone, missing};
+    }
+    for (int i = 0; i < plan->num_fp4; i++, missing++) {
+        const Fp4Weight *fp4 = &plan->fp4[i];
+        *missing = fp4->num_params;
+        for (int k = 0; k < fp4->num_params; k++)
+            codes[plan_find(plan, fp4->params[k]) - plan->entries] = (Codes){NULL, fp4, fp4->name, true, missing};
+    }
+    return codes;
 }
 
-static Value *whole_weight(const Plan *plan, Graph *graph, const ScaledTensor *scaled, DType dtype)
+/* Where a weight is put together that codes are made of: its place, or, if codes are all that is kept, memory that is staged. */
+static const char *whole_name(Arena *arena, const Codes *codes)
 {
-    const char      *name = whole_name(graph->arena, scaled);
-    const PlanEntry *entry = plan_find(plan, scaled->name);
+    return codes->codes_alone ? arena_printf(arena, "whole.%s", codes->name) : codes->name;
+}
+
+static Value *whole_weight(const Plan *plan, Graph *graph, const Codes *codes, DType dtype)
+{
+    const char      *name = whole_name(graph->arena, codes);
+    const PlanEntry *entry = plan_find(plan, codes->name);
     TensorType       type = entry->type;
     Value           *value = graph_find(graph, name);
     type.dtype = dtype;
     if (value) return value;
-    value = graph_add_value(graph, name == scaled->name ? VALUE_PARAM : VALUE_STAGED, name, &type);
-    value->space = name == scaled->name ? entry->place.space : SPACE_DEVICE;
+    value = graph_add_value(graph, codes->codes_alone ? VALUE_STAGED : VALUE_PARAM, name, &type);
+    value->space = codes->codes_alone ? SPACE_DEVICE : entry->place.space;
     return value;
 }
 
-/* Once all of a weight is there: its codes by a scale of its own. */
-static Status make_codes(const CompileOptions *options, const Plan *plan, Graph *graph, const ScaledTensor *scaled)
+/* Codes of a whole weight in FP4, or of its transpose, so far as a program reads them. */
+static Status make_fp4_codes(const CompileOptions *options, const Plan *plan, Graph *graph, const Codes *codes, bool transposed)
 {
-    Fp8OwnScaleAttrs own = {.dtype = DTYPE_TO_ATTR(scaled->dtype), .margin = options->precision.margin};
-    Fp8QuantiseAttrs quantise = {.dtype = DTYPE_TO_ATTR(scaled->dtype)};
-    TensorType       one = type_make(DT_F32, 1, INT64_C(4));
-    const char      *names[] = {scaled->codes, scaled->transposed};
-    Value           *weight = graph_find(graph, whole_name(graph->arena, scaled));
-    Value           *scale = graph_add_value(graph, VALUE_STATE, arena_printf(graph->arena, "fp8.scale.%s", scaled->name), &one);
+    enum { NUM_MADE = 3 };
+    static const Fp4Part parts[2][NUM_MADE] = {{FP4_CODES, FP4_SCALE, FP4_GLOBAL}, {FP4_TURNED, FP4_TURNED_SCALE, FP4_PART_COUNT}};
+    Nvfp4Attrs           attrs = {.two_d = true, .transposed = transposed, .four_six = options->precision.fp4_four_six};
+    Value               *whole = graph_find(graph, whole_name(graph->arena, codes));
+    const PlanEntry     *entries[NUM_MADE] = {0};
+    uint32_t             want = 0;
+    Node                *node;
+    for (int k = 0; k < NUM_MADE; k++) {
+        Fp4Part part = parts[transposed][k];
+        entries[k] = part == FP4_PART_COUNT ? NULL : plan_find(plan, fp4_part_name(graph->arena, codes->fp4, part));
+        want |= (uint32_t)(entries[k] != NULL) << k;
+    }
+    if (!want) return OK;
+    TensorType type = whole->type;
+    if (transposed) type = type_make(type.dtype, 2, type.dim[1], type.dim[0]);
+    TensorType in_rows = nvfp4_scale_type(&type, false);
+    attrs.tiled = !type_same_dims(&entries[1]->type, &in_rows);
+    TRY(graph_add_node(graph, &op_nvfp4_quantise, &attrs, "fp4", &whole, 1, want, &node));
+    for (int k = 0; k < NUM_MADE; k++)
+        if (entries[k]) value_place_in(node->out[k], lasting(graph, entries[k], VALUE_PARAM), 0);
+    return OK;
+}
+
+/* Once all of a weight is there: its codes by a scale of its own. */
+static Status make_fp8_codes(const CompileOptions *options, const Plan *plan, Graph *graph, const Codes *codes)
+{
+    const ScaledTensor *scaled = codes->scaled;
+    Fp8OwnScaleAttrs    own = {.dtype = DTYPE_TO_ATTR(scaled->dtype), .margin = options->precision.margin};
+    Fp8QuantiseAttrs    quantise = {.dtype = DTYPE_TO_ATTR(scaled->dtype)};
+    TensorType          one = type_make(DT_F32, 1, INT64_C(4));
+    const char         *names[] = {scaled->codes, scaled->transposed};
+    Value              *weight = graph_find(graph, whole_name(graph->arena, codes));
+    Value              *scale = graph_add_value(graph, VALUE_STATE, arena_printf(graph->arena, "fp8.scale.%s", scaled->name), &one);
     value_place_in(scale, lasting(graph, plan_find(plan, PRECISION_SCALES), VALUE_STATE), (scaled - plan->scaled) * 4);
     Value *in[] = {weight, scale};
     Node  *node;
@@ -197,34 +254,16 @@ static Status make_codes(const CompileOptions *options, const Plan *plan, Graph 
     return OK;
 }
 
-/* A parameter of which codes are made: those of the weight that it is, or is a member of. */
-typedef struct Codes {
-    const ScaledTensor *scaled;  /* NULL: none */
-    int                *missing; /* parameters of the weight that aren't there yet */
-} Codes;
-
-/* By entry of the plan. */
-static Codes *find_codes(Arena *arena, const Plan *plan)
-{
-    Codes *codes = arena_array(arena, Codes, plan->num_entries + 1);
-    int   *missing = arena_array(arena, int, plan->num_scaled + 1);
-    for (int i = 0; i < plan->num_scaled; i++) {
-        missing[i] = plan->scaled[i].num_params;
-        for (int k = 0; k < plan->scaled[i].num_params; k++)
-            codes[plan_find(plan, plan->scaled[i].params[k]) - plan->entries] = (Codes){&plan->scaled[i], &missing[i]};
-    }
-    return codes;
-}
-
 /* The value that pieces of a parameter are kept in. Of one that gets codes it is a member of the whole weight, which is read then. */
 static Value *kept_value(const Plan *plan, Graph *graph, const Param *param, const Codes *codes)
 {
     const PlanEntry *part = plan_find(plan, param->name);
-    if (!codes->scaled) return lasting(graph, part, VALUE_PARAM);
-    const PlanEntry *all = plan_find(plan, codes->scaled->name);
-    Value           *whole = whole_weight(plan, graph, codes->scaled, param->type.dtype);
+    if (!codes->name) return lasting(graph, part, VALUE_PARAM);
+    const PlanEntry *all = plan_find(plan, codes->name);
+    Value           *whole = whole_weight(plan, graph, codes, param->type.dtype);
     Value           *member = graph_add_value(graph, whole->kind, arena_printf(graph->arena, "kept.%s", param->name), &param->type);
-    value_place_in(member, whole, (part->place.offset - all->place.offset) / dtype_bytes(all->type.dtype, 1));
+    int64_t          bytes = part->place.offset - all->place.offset;
+    value_place_in(member, whole, bytes * 8 / dtype_info(all->type.dtype)->bits);
     return member;
 }
 
@@ -267,8 +306,10 @@ static Status load_param(const CompileOptions *options, Plan *plan, Graph *graph
         TRY(keep_piece(graph, staged, kept, row * cols));
         if (master) TRY(keep_piece(graph, staged, lasting(graph, master, VALUE_STATE), at + row * cols));
     }
-    if (!codes->scaled || --*codes->missing > 0) return OK;
-    return make_codes(options, plan, graph, codes->scaled);
+    if (!codes->name || --*codes->missing > 0) return OK;
+    if (codes->scaled) return make_fp8_codes(options, plan, graph, codes);
+    TRY(make_fp4_codes(options, plan, graph, codes, false));
+    return make_fp4_codes(options, plan, graph, codes, true);
 }
 
 Status pass_load(PassContext *context, Graph **out_graph)

@@ -44,6 +44,9 @@ NODISCARD Status autodiff_graph(Graph *graph, bool accumulate, bool fp32_grads);
 /* Pass precision for bases that are kept in FP8 with scales of tiles. */
 NODISCARD Status precision_tiles(PassContext *context, Graph *graph);
 
+/* Pass precision for forward products in bf16 of a model in fp32. */
+NODISCARD Status precision_bf16(PassContext *context, Graph *graph);
+
 /* Pass precision for operands in FP4. */
 NODISCARD Status precision_nvfp4(PassContext *context, Graph *graph);
 

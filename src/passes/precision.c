@@ -9,6 +9,8 @@
  * trained weights in the model's dtype, makes no gradients of these, and records: what it finds depends neither on scales nor on how a
  * step is divided into micro-batches. Frozen weights are there in codes alone: what is multiplied with them gets a scale of its own there.
  *
+ * Without a history (evaluation and generation of a folder) all weights are frozen, and each input has a scale of its own.
+ *
  * Codes of a trained weight are made by a step's first program and last until its end; those of a frozen one are made when it is loaded,
  * and the weight itself isn't kept.
  */
@@ -31,11 +33,16 @@ static const Recipe recipes[] = {
 #undef RECIPE
 };
 
+const Recipe *recipe_at(int index)
+{
+    return index < (int)(sizeof recipes / sizeof *recipes) ? &recipes[index] : NULL;
+}
+
 const Recipe *recipe_find(const char *name)
 {
-    for (size_t i = 0; i < sizeof recipes / sizeof *recipes; i++)
-        if (strcmp(recipes[i].name, name) == 0) return &recipes[i];
-    return NULL;
+    int i = 0;
+    while (recipe_at(i) && strcmp(recipes[i].name, name) != 0) i++;
+    return recipe_at(i);
 }
 
 bool precision_is_scaled(const PrecisionOptions *options)
@@ -166,7 +173,7 @@ static bool is_training(const Precision *p)
     return program_trains(p->kind);
 }
 
-/* A scale of its own for what no earlier step has measured. */
+/* A scale of its own for what no earlier step has measured: in calibrate, and where there are no steps. */
 static Status add_own_scale(Precision *p, Value *value, int number, Node *reader)
 {
     Fp8OwnScaleAttrs attrs = {.dtype = DTYPE_TO_ATTR(p->scaled[number].dtype), .margin = p->options->margin};
@@ -183,7 +190,7 @@ static Status quantise(Precision *p, Value *value, int number, Node *reader, uin
 {
     Node *node;
     if (p->codes[value->id] || p->turned[value->id]) return OK;
-    if (p->kind == PROGRAM_CALIBRATE) TRY(add_own_scale(p, value, number, reader));
+    if (p->kind == PROGRAM_CALIBRATE || p->options->own_scales) TRY(add_own_scale(p, value, number, reader));
     TRY(add_quantise(p, value, number, reader, is_training(p), want, &node));
     p->codes[value->id] = node->out[OUT_CODES];
     p->turned[value->id] = node->out[OUT_TURNED];
@@ -203,24 +210,11 @@ static Value *lasting_codes(Precision *p, const Value *weight, bool turned)
     return value;
 }
 
-static void list_params(Plan *plan, const Value *weight, ScaledTensor *scaled)
-{
-    int          count = 1;
-    const char **names;
-    for (const Value *member = weight->first_member; member; member = member->next_member) count++;
-    names = arena_array(plan->arena, const char *, count);
-    scaled->params = names;
-    scaled->num_params = 0;
-    if (weight->param) names[scaled->num_params++] = weight->name;
-    for (const Value *member = weight->param ? NULL : weight->first_member; member; member = member->next_member)
-        if (member->param) names[scaled->num_params++] = member->name;
-}
-
 /* Codes of a frozen weight, which are there when the program begins. They take the place of the weight itself if no product reads that. */
 static void use_frozen(Precision *p, Value *weight)
 {
     ScaledTensor *scaled = &p->plan->scaled[p->operand[weight->id] - 1];
-    if (!scaled->params) list_params(p->plan, weight, scaled);
+    if (!scaled->params) scaled->num_params = layers_list_params(p->plan->arena, weight, &scaled->params);
     if (p->codes_alone) {
         scaled->codes = scaled->name;
         weight->type.dtype = scaled->dtype;
@@ -379,8 +373,8 @@ Status pass_precision(PassContext *context, Graph **graph_ref)
     p.forward = options->forward == DT_E4M3;
     p.backward = options->backward == DT_E5M2;
     if (options->forward == DT_E2M1) return precision_nvfp4(context, graph);
+    if (options->forward == DT_BF16) TRY(precision_bf16(context, graph));
     if (!p.forward && !(p.backward && is_training(&p))) return OK;
-    TRY(check_device(&context->plan->facts));
     TRY(precision_tiles(context, graph));
     bool trains = is_training(&p);
     for (int i = 0; i < context->options->num_programs; i++) trains = trains || program_is_micro(context->options->programs[i].kind);
@@ -389,6 +383,7 @@ Status pass_precision(PassContext *context, Graph **graph_ref)
     start(&p);
     find_scaled(&p);
     if (!p.num_scaled) return OK;
+    TRY(check_device(&context->plan->facts));
     TRY(tell_plan(&p));
     TRY(p.kind == PROGRAM_CALIBRATE ? calibrate_all(&p) : rewrite_all(&p));
     graph->cursor = NULL;

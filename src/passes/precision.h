@@ -9,6 +9,8 @@ typedef struct Recipe {
     DType       forward, backward; /* as in PrecisionOptions */
 } Recipe;
 
+/* Recipe `index` in the order of the table; NULL: there are no more. */
+const Recipe *recipe_at(int index);
 /* NULL: there is none of that name. */
 const Recipe *recipe_find(const char *name);
 

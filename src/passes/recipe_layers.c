@@ -10,6 +10,18 @@ const Param *layers_param(const Value *weight)
     return weight->param ? weight->param : member ? member->param : NULL;
 }
 
+int layers_list_params(Arena *arena, const Value *weight, const char *const **out)
+{
+    int          count = 1, used = 0;
+    const char **names;
+    for (const Value *member = weight->first_member; member; member = member->next_member) count++;
+    *out = names = arena_array(arena, const char *, count);
+    if (weight->param) names[used++] = arena_printf(arena, "%s", weight->name);
+    for (const Value *member = weight->param ? NULL : weight->first_member; member; member = member->next_member)
+        if (member->param) names[used++] = arena_printf(arena, "%s", member->name);
+    return used;
+}
+
 bool layers_has_weight(const RecipeLayers *layers, const Value *weight)
 {
     const Param *param = weight->kind == VALUE_PARAM && !weight->producer ? layers_param(weight) : NULL;

@@ -15,6 +15,9 @@ void layers_find(RecipeLayers *layers, Graph *graph, const PrecisionOptions *opt
 /* What a weight is: of a packed one, its first member's parameter. */
 const Param *layers_param(const Value *weight);
 
+/* The names of the parameters that a weight consists of. Returns how many there are. */
+int layers_list_params(Arena *arena, const Value *weight, const char *const **out);
+
 /* Whether it is a parameter, or a packed one, of such a layer. */
 bool layers_has_weight(const RecipeLayers *layers, const Value *weight);
 

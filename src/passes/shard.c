@@ -13,6 +13,7 @@
 #include "passes/pass.h"
 
 #include <stdint.h>
+#include <stdlib.h>
 
 typedef struct Shard {
     const CompileOptions *options;
@@ -142,17 +143,45 @@ static void join_bucket(const Shard *s, Value *whole, const Bucket *bucket, bool
     if (weights && bucket->weights) join(whole, weights_of(s, bucket), at);
 }
 
+typedef struct Gathering {
+    const Bucket *bucket;
+    int           chunk;
+} Gathering;
+
+static int by_reading(const void *a, const void *b)
+{
+    const Gathering *x = a, *y = b;
+    int64_t          first = x->bucket->chunks[x->chunk].read, second = y->bucket->chunks[y->chunk].read;
+    if (first != second) return first < second ? -1 : 1;
+    return x->bucket != y->bucket ? (x->bucket < y->bucket ? -1 : 1) : x->chunk - y->chunk;
+}
+
+/* The chunks of all weights that are whole on each rank, in the order in which they are read. */
+static int list_gathers(const Shard *s, Gathering **out)
+{
+    int count = 0, most = 0;
+    for (int b = 0; b < s->plan->num_buckets; b++) most += s->plan->buckets[b].num_chunks;
+    *out = arena_array(s->graph->arena, Gathering, most + 1);
+    for (int b = 0; b < s->plan->num_buckets; b++) {
+        const Bucket *bucket = &s->plan->buckets[b];
+        for (int c = 0; bucket->weights && c < bucket->num_chunks; c++) (*out)[count++] = (Gathering){bucket, c};
+    }
+    qsort(*out, (size_t)count, sizeof **out, by_reading);
+    return count;
+}
+
 /* Chunk after chunk, before anything else. Each launch that reads a weight waits for its chunk. */
 static Status gather_all(const Shard *s)
 {
+    Gathering *list;
+    int        count = list_gathers(s, &list);
     s->graph->cursor = s->graph->first;
-    for (int b = 0; b < s->plan->num_buckets; b++) {
-        const Bucket *bucket = &s->plan->buckets[b];
-        for (int c = 0; bucket->weights && c < bucket->num_chunks; c++) {
-            Value *to = chunk_of(weights_of(s, bucket), s->graph, &bucket->chunks[c], c, 1), *made;
-            TRY(add_gather(s, weight_share(s, bucket, c), to->name, 0, &made));
-            value_place_in(made, to, 0);
-        }
+    for (int i = 0; i < count; i++) {
+        const Bucket *bucket = list[i].bucket;
+        int           c = list[i].chunk;
+        Value        *to = chunk_of(weights_of(s, bucket), s->graph, &bucket->chunks[c], c, 1), *made;
+        TRY(add_gather(s, weight_share(s, bucket, c), to->name, 0, &made));
+        value_place_in(made, to, 0);
     }
     s->graph->cursor = NULL;
     return OK;
@@ -328,7 +357,6 @@ static Value *frozen_share(const Shard *s, Value *whole)
     if (!entry || type_equal(&entry->type, &whole->type)) return NULL;
     graph_rename(s->graph, whole, arena_printf(s->graph->arena, "%s.whole", whole->name));
     Value *share = graph_add_value(s->graph, VALUE_PARAM, entry->name, &entry->type);
-    share->layer = whole->layer;
     return share;
 }
 

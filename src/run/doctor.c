@@ -311,6 +311,27 @@ static Status reference(Doctor *d, const Case *c, Case *wide)
     return status;
 }
 
+/* Codes that the kernel made of its result must be those that an op of its own makes of it on the device. */
+static Status check_codes(Doctor *d, const Case *c, StrBuf *faults)
+{
+    const OpCodes *codes = &c->node->op->codes;
+    TensorType     in[NODE_MAX_IN] = {0};
+    Case           apart;
+    BoundKernel    kernel;
+    bool           same;
+    if (!codes->op || !c->out[codes->out]) return OK;
+    in[0] = c->out[codes->of]->type;
+    Status status = case_make(&apart, codes->op, NULL, in);
+    if (status == OK) memcpy(apart.in[0], c->result[codes->of], (size_t)type_bytes(&in[0]));
+    if (status == OK) status = d->device->api->bind(d->device, apart.node, &kernel);
+    if (status == OK) status = run_on(d->device, &apart, &kernel, ~0u, 0xFF, false, &same, faults);
+    for (int k = 0; k < codes->op->num_out && status == OK; k++)
+        if (memcmp(apart.result[k], c->result[codes->out + k], (size_t)type_bytes(&apart.out[k]->type)) != 0)
+            strbuf_printf(faults, "; output %d isn't what %s makes of output %d", codes->out + k, codes->op->name, codes->of);
+    arena_deinit(&apart.arena);
+    return status;
+}
+
 static bool serves_still(Device *device, const Node *node, const BoundKernel *kernel)
 {
     BoundKernel other;
@@ -361,11 +382,12 @@ static Status check_variant(Doctor *d, Case *c, const Case *wide, const BoundKer
     TRY(run_on(d->device, c, kernel, ~0u, 0xFF, true, &same, &faults));
     if (!same) strbuf_printf(&faults, "; two runs differ");
     for (int k = 0; k < c->node->num_out; k++) {
-        if (!c->out[k] || !(is_float(&c->out[k]->type) || is_code(c->out[k]->type.dtype))) continue;
+        if (!c->out[k] || op_makes_codes(c->node->op, k) || !(is_float(&c->out[k]->type) || is_code(c->out[k]->type.dtype))) continue;
         double error = l2_error(&c->out[k]->type, c->result[k], &wide->out[k]->type, wide->result[k]);
         if (!(error <= record->worst[is_bf16])) record->worst[is_bf16] = error;
         if (!(error <= tolerance)) strbuf_printf(&faults, "; output %d is off by %.3g", k, error);
     }
+    if (!faults.len) TRY(check_codes(d, c, &faults));
     if (!faults.len) TRY(check_subsets(d, c, kernel, &faults));
     *(faults.len ? &record->failed : &record->passed) += 1;
     *(faults.len ? &d->counts->failed : &d->counts->passed) += 1;
@@ -525,15 +547,30 @@ static Status time_node(Device *device, Case *c, int repeats, double *out_second
 }
 
 /* Random operands: zeros multiply faster. Scales are 1. */
+/* A scale of 1, of whatever kind. */
+static void fill_scale(const TensorType *type, void *data)
+{
+    enum { ONE = 0x38 /* in e4m3 */ };
+    if (type->dtype == DT_E4M3)
+        memset(data, ONE, (size_t)type_bytes(type));
+    else if (type_numel(type) == FP8_SCALE_FLOATS)
+        fp8_scale_set(data, 1);
+    else
+        *(float *)data = 1;
+}
+
 static void fill_product(Case *c)
 {
     for (int k = 0; k < 2; k++) {
         const TensorType *type = &c->node->in[k]->type;
+        if (type->dtype == DT_E2M1) /* any byte is two codes */
+            for (int64_t i = 0; i < type_bytes(type); i++) ((uint8_t *)c->in[k])[i] = (uint8_t)((uint32_t)i * 2654435761u >> 24);
+        if (type->dtype == DT_E2M1) continue;
         for (int64_t e = 0, n = type_numel(type); e < n; e++)
             set_float(c->in[k], type->dtype, e, (float)((uint32_t)e * 2654435761u >> 8) / 8388608.0f - 1.0f);
     }
     for (int k = 2; k < c->node->num_in; k++)
-        if (c->in[k]) fp8_scale_set(c->in[k], 1);
+        if (c->in[k]) fill_scale(&c->node->in[k]->type, c->in[k]);
 }
 
 Status doctor_measure(Device *device, FILE *out)
@@ -543,6 +580,9 @@ Status doctor_measure(Device *device, FILE *out)
     static const TensorType        square_f32[NODE_MAX_IN] = {{DT_F32, 2, {4096, 4096}}, {DT_F32, 2, {4096, 4096}}};
     static const TensorType        square_fp8[NODE_MAX_IN] = {
                {DT_E4M3, 2, {8192, 8192}}, {DT_E4M3, 2, {8192, 8192}}, {DT_F32, 1, {FP8_SCALE_FLOATS}}, {DT_F32, 1, {FP8_SCALE_FLOATS}}};
+    static const TensorType square_fp4[NODE_MAX_IN] = {
+        {DT_E2M1, 2, {8192, 8192}},   {DT_E2M1, 2, {8192, 8192}}, {DT_E4M3, 3, {64, 128, 512}},
+        {DT_E4M3, 3, {64, 128, 512}}, {DT_F32, 1, {1}},           {DT_F32, 1, {1}}};
     static const TensorType flat[NODE_MAX_IN] = {{DT_F32, 1, {1 << 27}}, {DT_F32, 1, {1 << 27}}};
     static const struct {
         const OpDef      *op;
@@ -555,6 +595,7 @@ Status doctor_measure(Device *device, FILE *out)
         {&op_linear, NULL, square, 20, 2.0 * 8192 * 8192 * 8192 / 1e12, "TFLOP/s, bf16 matrix product of 8192"},
         {&op_linear, NULL, square_f32, 5, 2.0 * 4096 * 4096 * 4096 / 1e12, "TFLOP/s, f32 matrix product of 4096"},
         {&op_scaled_linear, &fast, square_fp8, 20, 2.0 * 8192 * 8192 * 8192 / 1e12, "TFLOP/s, e4m3 matrix product of 8192"},
+        {&op_fp4_linear, &fast, square_fp4, 20, 2.0 * 8192 * 8192 * 8192 / 1e12, "TFLOP/s, e2m1 matrix product of 8192"},
         {&op_add, NULL, flat, 10, 3.0 * 4 * (1 << 27) / 1e9, "GB/s, sum of two tensors of 512 MiB (read and written)"},
     };
     DeviceFacts facts;
@@ -563,6 +604,7 @@ Status doctor_measure(Device *device, FILE *out)
         Case   c;
         double seconds = 1;
         if (what[i].op == &op_scaled_linear && !(facts.gemm_flops[DT_E4M3] > 0)) continue; /* no units for it */
+        if (what[i].op == &op_fp4_linear && !facts.fp4_blocks) continue;
         TRY(case_make(&c, what[i].op, what[i].attrs, what[i].in));
         if (what[i].op != &op_add) fill_product(&c);
         Status status = time_node(device, &c, what[i].repeats, &seconds);

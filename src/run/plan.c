@@ -32,6 +32,13 @@ bool program_trains(ProgramKind kind)
     return program_is_micro(kind) || kind == PROGRAM_CALIBRATE;
 }
 
+ProgramKind program_of_micro(int64_t micro, int64_t count, int world)
+{
+    if (world > 1 && count == 1) return PROGRAM_MICRO_ONLY;
+    if (world > 1 && micro == count - 1) return PROGRAM_MICRO_LAST;
+    return micro ? PROGRAM_MICRO_NEXT : PROGRAM_MICRO_FIRST;
+}
+
 bool program_accumulates(ProgramKind kind)
 {
     return kind == PROGRAM_MICRO_NEXT || kind == PROGRAM_MICRO_LAST;
@@ -189,6 +196,22 @@ int64_t plan_code_bytes(const Plan *plan)
     return bytes;
 }
 
+const char *fp4_part_name(Arena *arena, const Fp4Weight *weight, Fp4Part part)
+{
+    static const char *const names[FP4_PART_COUNT] = {"codes", "scale", "global", "turned", "turned_scale"};
+    return part == FP4_CODES && weight->params ? weight->name : arena_printf(arena, "fp4.%s.%s", names[part], weight->name);
+}
+
+int64_t plan_fp4_bytes(const Plan *plan)
+{
+    Arena   arena = {0};
+    int64_t bytes = 0;
+    for (int i = 0; i < plan->num_fp4; i++)
+        for (int part = 0; part < FP4_PART_COUNT; part++) bytes += entry_bytes(plan, fp4_part_name(&arena, &plan->fp4[i], (Fp4Part)part));
+    arena_deinit(&arena);
+    return bytes;
+}
+
 int64_t plan_tiled_bytes(const Plan *plan)
 {
     Arena   arena = {0};
@@ -275,7 +298,8 @@ void plan_write_json(const Plan *plan, StrBuf *out)
     if (plan->num_scaled)
         strbuf_printf(out, "\"fp8\": {\"tensors\": %d, \"code_bytes\": %lld, \"scale_bytes\": %lld}, ", plan->num_scaled,
                       (long long)plan_code_bytes(plan), (long long)plan_scale_bytes(plan));
-    if (plan->num_fp4) strbuf_printf(out, "\"fp4\": {\"weights\": %d, \"code_bytes\": %lld}, ", plan->num_fp4, (long long)plan->fp4_bytes);
+    if (plan->num_fp4)
+        strbuf_printf(out, "\"fp4\": {\"weights\": %d, \"code_bytes\": %lld}, ", plan->num_fp4, (long long)plan_fp4_bytes(plan));
     strbuf_puts(out, "\"programs\": {");
     for (int i = 0; i < plan->num_programs; i++) {
         const Program *p = &plan->programs[i];

@@ -43,6 +43,8 @@ const char *program_kind_name(ProgramKind kind);
 bool        program_trains(ProgramKind kind);      /* forward and backward: micro-steps, calibrate */
 bool        program_is_micro(ProgramKind kind);    /* a micro-step */
 bool        program_accumulates(ProgramKind kind); /* a micro-step that adds to gradients */
+/* The kind of micro-step `micro` of the `count` of a step that `world` ranks make. */
+ProgramKind program_of_micro(int64_t micro, int64_t count, int world);
 
 /* A program that a session has: its purpose and the shape of a run of it. */
 typedef struct ProgramSpec {
@@ -102,6 +104,7 @@ typedef struct BucketState {
 /* Consecutive elements of a bucket of which each rank owns an equal share, one after the other; they cross between ranks at once. */
 typedef struct Chunk {
     int64_t first, numel;
+    int64_t read; /* the less, the earlier something of it is read first: comparable among all buckets */
 } Chunk;
 
 /* What of a bucket is whole on each rank, at least (a bucket's ZeRO level). */
@@ -121,6 +124,7 @@ typedef struct Bucket {
     DType                       weight, grad;
     const struct OptimizerRule *rule;                       /* passes/optimizers.h */
     int                         first, count;               /* trained_params[first, first + count) */
+    const int                  *listed;                     /* their indices in the order of the graph, which doesn't depend on ranks */
     int64_t                     numel;                      /* with the padding between parameters */
     Space                       space;                      /* of the weights */
     int64_t                     weight_offset, grad_offset; /* bytes into their regions */
@@ -166,6 +170,18 @@ typedef struct TiledWeight {
     int                num_members;
 } TiledWeight;
 
+/* A weight that NVFP4 products read by its codes. */
+typedef struct Fp4Weight {
+    const char *name; /* the plan's value: codes of a frozen weight, else the weight itself */
+    /* The parameters that a frozen weight consists of: its codes are made when it is loaded. NULL: it is trained. */
+    const char *const *params;
+    int                num_params;
+} Fp4Weight;
+
+/* The plan's values of such a weight, so far as a program reads them: codes of it and of its transpose, which have one number. */
+typedef enum Fp4Part { FP4_CODES, FP4_SCALE, FP4_GLOBAL, FP4_TURNED, FP4_TURNED_SCALE, FP4_PART_COUNT } Fp4Part;
+const char *fp4_part_name(Arena *arena, const Fp4Weight *weight, Fp4Part part);
+
 typedef struct Plan {
     Arena      *arena;
     Program    *programs; /* they share all regions, so that a weight is one memory in all of them */
@@ -193,8 +209,8 @@ typedef struct Plan {
     int           num_scaled;
     TiledWeight  *tiled;
     int           num_tiled;
-    int           num_fp4; /* weights that NVFP4 products read; fp4_bytes: of their codes and scales */
-    int64_t       fp4_bytes;
+    Fp4Weight    *fp4;
+    int           num_fp4;
     Arrival      *arrivals; /* parameter by parameter, in order of `params`; of each what this rank keeps, in order */
     int           num_arrivals;
 } Plan;
@@ -238,6 +254,7 @@ int64_t plan_host_bytes(const Plan *plan);  /* pinned memory of the host */
 /* Of them: codes of weights, and what scales are made from with the scales themselves. */
 int64_t plan_code_bytes(const Plan *plan);
 int64_t plan_scale_bytes(const Plan *plan);
+int64_t plan_fp4_bytes(const Plan *plan);   /* codes and scales of weights that NVFP4 products read */
 int64_t plan_tiled_bytes(const Plan *plan); /* what is kept of tiled weights beside codes and scales */
 
 OpCost launch_cost(const Launch *launch);

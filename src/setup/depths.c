@@ -26,10 +26,11 @@ static double busiest_stream(const DeviceFacts *facts, const Program *program)
     return most;
 }
 
-static int64_t times_a_step(ProgramKind kind, int64_t micro_steps)
+static int64_t times_a_step(const Plan *plan, ProgramKind kind, int64_t micro_steps)
 {
-    if (kind == PROGRAM_MICRO_NEXT) return micro_steps - 1;
-    return kind == PROGRAM_MICRO_FIRST || kind == PROGRAM_OPTIMIZER;
+    bool has_last = plan_program(plan, PROGRAM_MICRO_LAST) != NULL;
+    if (kind == PROGRAM_MICRO_NEXT) return micro_steps - 1 - has_last;
+    return kind == PROGRAM_MICRO_FIRST || kind == PROGRAM_MICRO_ONLY || kind == PROGRAM_MICRO_LAST || kind == PROGRAM_OPTIMIZER;
 }
 
 PlanSize plan_size(const Plan *plan, int64_t micro_steps)
@@ -38,7 +39,7 @@ PlanSize plan_size(const Plan *plan, int64_t micro_steps)
     bool     has_rates = plan->facts.bandwidth > 0;
     for (int i = 0; i < plan->num_programs; i++) {
         const Program *program = &plan->programs[i];
-        double         times = (double)times_a_step(program->spec.kind, micro_steps);
+        double         times = (double)times_a_step(plan, program->spec.kind, micro_steps);
         if (program->live_bytes > size.live_bytes) size.live_bytes = program->live_bytes;
         if (times <= 0) continue;
         size.seconds += times * (has_rates ? program->simulated_seconds : seconds_of_cost(program));

@@ -7,6 +7,8 @@
 #include "files/hub.h"
 #include "model/weights.h"
 #include "passes/precision.h"
+#include "passes/recipe_layers.h"
+#include "run/timeline.h"
 
 #include <string.h>
 
@@ -108,7 +110,10 @@ static Status choose_precision(const Config *config, CompileOptions *out)
                                     .fp4_nearest = config->no_fp4_stochastic_rounding,
                                     .fp4_hadamard = config->fp4_hadamard,
                                     .fp4_four_six = config->fp4_four_over_six};
-    TRY(product_dtype(config, "matmul_dtype", config->matmul_dtype, recipe->forward, DT_E4M3, &precision->forward));
+    if (recipe->forward == DT_COUNT && config->matmul_dtype == OPT_MATMUL_BF16)
+        precision->forward = DT_BF16; /* of a model in fp32, too */
+    else
+        TRY(product_dtype(config, "matmul_dtype", config->matmul_dtype, recipe->forward, DT_E4M3, &precision->forward));
     return product_dtype(config, "gradient_dtype", config->gradient_dtype, recipe->backward, DT_E5M2, &precision->backward);
 }
 
@@ -169,7 +174,7 @@ void setup_add_program(const Config *config, const HfModel *model, ProgramKind k
 {
     enum { PREFILL_CHUNK = 64 };
     int64_t batch = config->per_device_train_batch_size, seq = setup_sequence_len(config, model);
-    if (kind == PROGRAM_OPTIMIZER) batch = seq = 0;
+    if (kind == PROGRAM_OPTIMIZER || kind == PROGRAM_GATHER) batch = seq = 0;
     if (kind == PROGRAM_EVAL && config->per_device_eval_batch_size > 0) batch = config->per_device_eval_batch_size;
     if (kind == PROGRAM_PREFILL || kind == PROGRAM_DECODE) batch = 1;
     if (kind == PROGRAM_PREFILL) seq = options->cache_len < PREFILL_CHUNK ? options->cache_len : PREFILL_CHUNK;
@@ -190,17 +195,32 @@ static void choose_programs(const Config *config, const HfModel *model, CompileO
     bool has_eval = config->validation_datasets.count > 0 || config->validation_split_ratio > 0;
     bool has_samples = has_eval && config->generate_samples > 0;
     bool wanted[PROGRAM_KIND_COUNT] = {
-        [PROGRAM_MICRO_FIRST] = true,    [PROGRAM_MICRO_NEXT] = config->gradient_accumulation_steps > 1,
-        [PROGRAM_OPTIMIZER] = true,      [PROGRAM_EVAL] = has_eval,
-        [PROGRAM_PREFILL] = has_samples, [PROGRAM_DECODE] = has_samples,
+        [PROGRAM_GATHER] = out->world > 1, [PROGRAM_OPTIMIZER] = true,     [PROGRAM_EVAL] = has_eval,
+        [PROGRAM_PREFILL] = has_samples,   [PROGRAM_DECODE] = has_samples,
     };
+    int64_t micros = config->gradient_accumulation_steps;
+    for (int64_t i = 0; i < micros; i++) wanted[program_of_micro(i, micros, out->world)] = true;
     for (int kind = 0; kind < PROGRAM_KIND_COUNT; kind++)
         if (wanted[kind]) setup_add_program(config, model, (ProgramKind)kind, out);
+}
+
+int setup_world(const Config *config)
+{
+    return (int)(config->gpus * config->world_size);
+}
+
+static int zero_level(const Config *config)
+{
+    int least = config->shard_weights ? 3 : config->shard_gradients ? 2 : 1;
+    return config->zero_level > least ? (int)config->zero_level : least;
 }
 
 Status setup_options(const Config *config, const HfModel *model, CompileOptions *out)
 {
     *out = compile_defaults();
+    out->world = setup_world(config);
+    out->rank = (int)config->rank;
+    out->zero_level = zero_level(config);
     out->dense = !config->sample_packing; /* then a sequence a row */
     out->cache_len = setup_sequence_len(config, model) + config->sample_max_tokens;
     if (out->cache_len > model->max_positions) out->cache_len = model->max_positions;
@@ -248,7 +268,19 @@ Status setup_check_datasets(Arena *arena, const Config *config, bool pull)
 Status setup_device(const Config *config, const char *gpu, Device **out_device)
 {
     if (gpu) return device_null_create(gpu, out_device);
-    TRY(device_open(choice_text(config->device), (int)config->threads, out_device));
+    TRY(device_open(choice_text(config->device), 0, (int)config->threads, out_device));
+    (*out_device)->write_combined = config->use_write_combined;
+    return OK;
+}
+
+Status setup_rank_device(const Config *config, int index, int count, Device **out_device)
+{
+    enum { MOST_THREADS = 128 };
+    int cores = pool_usable_cores(), all = config->threads ? (int)config->threads : cores < MOST_THREADS ? cores : MOST_THREADS;
+    int threads = all / count + (index < all % count);
+    if (count == 1) return setup_device(config, NULL, out_device);
+    Status status = device_open(choice_text(config->device), index, threads ? threads : 1, out_device);
+    if (status != OK) return config_at(config->origin, KEY_run_gpus, status_prefix(status, "gpus: %d", count));
     (*out_device)->write_combined = config->use_write_combined;
     return OK;
 }
@@ -276,6 +308,58 @@ Status setup_session(Arena *arena, const Config *config, const HfModel *model, c
     FAIL_IF(!config && limit && need > limit, ERR_NO_FIT, "the model needs %.2f GiB of memory, the device has %.2f GiB",
             (double)need / (1 << 30), (double)limit / (1 << 30));
     return session_create(*out_plan, device, out_session);
+}
+
+/* ---- what FP8 could reach ---- */
+
+/* Seconds that FP8's rate takes off the products of a program in bf16. */
+static double saved_of(const Plan *plan, const PrecisionOptions *fp8, const Program *program)
+{
+    double       ratio = plan->facts.gemm_flops[DT_E4M3] / plan->facts.gemm_flops[DT_BF16], seconds = 0;
+    RecipeLayers layers;
+    layers_find(&layers, program->graph, fp8);
+    for (int i = 0; i < program->num_launches; i++) {
+        const Launch *launch = &program->launches[i];
+        const Node   *node = launch->node;
+        bool          forward = fp8->forward == DT_E4M3 && layers_is_forward(&layers, node);
+        bool          backward = fp8->backward == DT_E5M2 && (layers_is_dx(&layers, node) || layers_weight_of_dw(&layers, node));
+        if (forward || backward) seconds += launch_seconds(&plan->facts, launch) * (1 - 1 / ratio);
+    }
+    return seconds;
+}
+
+static Status find_bound(Arena *arena, const Config *config, const HfModel *model, Device *device, double *out_seconds)
+{
+    Config         bf16 = *config;
+    CompileOptions options, fp8;
+    Plan          *plan;
+    double         all = 0, saved = 0;
+    bf16.recipe = OPT_RECIPE_BF16;
+    bf16.matmul_dtype = bf16.gradient_dtype = OPT_UNSET;
+    TRY(setup_options(config, model, &fp8));
+    if (!precision_is_scaled(&fp8.precision)) return OK;
+    TRY(setup_options(&bf16, model, &options));
+    TRY(compile_plan(arena, model->module, &model->config, model->config_name, &options, device, &plan));
+    if (!(plan->facts.gemm_flops[DT_BF16] > 0) || !(plan->facts.gemm_flops[DT_E4M3] > 0)) return OK;
+    for (int i = 0; i < plan->num_programs; i++) {
+        const Program *program = &plan->programs[i];
+        ProgramKind    kind = program->spec.kind;
+        int64_t        times =
+            kind == PROGRAM_MICRO_NEXT ? config->gradient_accumulation_steps - 1 : kind == PROGRAM_MICRO_FIRST || kind == PROGRAM_OPTIMIZER;
+        all += (double)times * program->simulated_seconds;
+        saved += (double)times * saved_of(plan, &fp8.precision, program);
+    }
+    if (saved > 0) *out_seconds = all - saved;
+    return OK;
+}
+
+Status setup_fp8_bound(const Config *config, const HfModel *model, Device *device, double *out_seconds)
+{
+    Arena arena = {0};
+    *out_seconds = 0;
+    Status status = find_bound(&arena, config, model, device, out_seconds);
+    arena_deinit(&arena);
+    return status;
 }
 
 /* ---- the plan, for people ---- */
@@ -346,9 +430,11 @@ static void print_base(const Plan *plan, StrBuf *out)
             kept += part ? part->place.bytes : 0;
         }
     }
+    int64_t made = format ? made_at_use(plan) : 0;
     if (format)
-        strbuf_printf(out, "base         %d matrices in %s: %s in place of %s; at most %s are made again at a time", count, format->name,
-                      size_text(kept, texts[0]), size_text(plain, texts[1]), size_text(made_at_use(plan), texts[2]));
+        strbuf_printf(out, "base         %d matrices in %s: %s in place of %s", count, format->name, size_text(kept, texts[0]),
+                      size_text(plain, texts[1]));
+    if (made) strbuf_printf(out, "; at most %s are made again at a time", size_text(made, texts[2]));
     if (format && plan->num_tiled)
         strbuf_printf(out, "; %s beside them for products in their own format", size_text(plan_tiled_bytes(plan), texts[3]));
     if (format) strbuf_puts(out, "\n");
@@ -369,7 +455,7 @@ void setup_print_plan(const Config *config, const Plan *plan, StrBuf *out)
                       size_text(plan_code_bytes(plan), text));
         strbuf_printf(out, ", scales and their history %s\n", size_text(plan_scale_bytes(plan), text));
     }
-    if (plan->num_fp4) strbuf_printf(out, "fp4          %d weights in codes: %s\n", plan->num_fp4, size_text(plan->fp4_bytes, text));
+    if (plan->num_fp4) strbuf_printf(out, "fp4          %d weights in codes: %s\n", plan->num_fp4, size_text(plan_fp4_bytes(plan), text));
     strbuf_puts(out, "\nmemory\n");
     for (int i = 0; i < REGION_COUNT; i++)
         if (plan->region_bytes[SPACE_DEVICE][i])

@@ -17,6 +17,8 @@ int64_t setup_run_length(Arena *arena, const Config *config, const char *dir);
 
 /* Opens config->model, with its weights where the run starts from them; checks the sequence length. The model lives in `arena`. */
 NODISCARD Status setup_model(Arena *arena, const Config *config, HfModel **out_model);
+/* The ranks of a run. */
+int setup_world(const Config *config);
 /* A program of this kind more, of the shape that the run file says. */
 void             setup_add_program(const Config *config, const HfModel *model, ProgramKind kind, CompileOptions *options);
 NODISCARD Status setup_options(const Config *config, const HfModel *model, CompileOptions *out);
@@ -26,6 +28,8 @@ NODISCARD Status setup_check_datasets(Arena *arena, const Config *config, bool p
 
 /* The device the run file asks for; or, for plans alone, the GPU of this name, which isn't here. gpu NULL: none. */
 NODISCARD Status setup_device(const Config *config, const char *gpu, Device **out_device);
+/* That of rank `index` of the `count` in this process: a GPU each, or a part of the CPU's threads. */
+NODISCARD Status setup_rank_device(const Config *config, int index, int count, Device **out_device);
 
 /* The programs of options->programs for this model on this device, in `arena`. */
 NODISCARD Status setup_plan(Arena *arena, const HfModel *model, const CompileOptions *options, Device *device, Plan **out_plan);
@@ -33,6 +37,11 @@ NODISCARD Status setup_plan(Arena *arena, const HfModel *model, const CompileOpt
 /* The plan, and, as it fits, its session, whose weights are for the caller to fill. config NULL: there is no run file. */
 NODISCARD Status setup_session(Arena *arena, const Config *config, const HfModel *model, const CompileOptions *options, Device *device,
                                Plan **out_plan, Session **out_session);
+
+/* How short a step could be if FP8 changed nothing but the time of the products that it multiplies: what the same step is expected to take
+ * under recipe bf16, less bf16's time of these products x (1 - rate of bf16 / rate of FP8). *out_seconds 0: the device's rates, or those
+ * products, aren't there. */
+NODISCARD Status setup_fp8_bound(const Config *config, const HfModel *model, Device *device, double *out_seconds);
 
 /* Bytes the plan may take: the device's memory, or what memory_limit or gpu_memory leaves where that is less; 0: no bound is known.
  * *out_key: whose bound it is (NULL: not wanted); CONFIG_KEY_COUNT: the device's. */
@@ -63,9 +72,9 @@ NODISCARD Status setup_search(const Config *config, const HfModel *model, Device
 /* A table of them, and the same as a list of JSON objects. */
 void setup_print_choices(const MemoryChoices *choices, StrBuf *out);
 void setup_write_choices(const MemoryChoices *choices, StrBuf *out);
-/* The settings to run with: the run file's, or, with memory: auto, the chosen ones, made in `arena`; then a table on stderr tells of
- * them. */
-NODISCARD Status setup_settle(Arena *arena, const Config *config, const HfModel *model, Device *device, const Config **out);
+/* The settings to run with: the run file's, or, with memory: auto, the chosen ones, made in `arena`; `tell`: then a table on stderr tells
+ * of them. */
+NODISCARD Status setup_settle(Arena *arena, const Config *config, const HfModel *model, Device *device, bool tell, const Config **out);
 
 /* A table of the plan for people: regions, programs, parameters. */
 void setup_print_plan(const Config *config, const Plan *plan, StrBuf *out);

@@ -398,7 +398,7 @@ void setup_write_choices(const MemoryChoices *choices, StrBuf *out)
     strbuf_putc(out, ']');
 }
 
-Status setup_settle(Arena *arena, const Config *config, const HfModel *model, Device *device, const Config **out)
+Status setup_settle(Arena *arena, const Config *config, const HfModel *model, Device *device, bool tell, const Config **out)
 {
     MemoryChoices choices;
     StrBuf        table = {0};
@@ -409,7 +409,7 @@ Status setup_settle(Arena *arena, const Config *config, const HfModel *model, De
     *settled = choices.items[0].config;
     *out = settled;
     setup_print_choices(&choices, &table);
-    if (table.len) log_info("%.*s", (int)table.len - 1, table.data);
+    if (tell && table.len) log_info("%.*s", (int)table.len - 1, table.data);
     strbuf_deinit(&table);
     return OK;
 }

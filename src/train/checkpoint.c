@@ -58,17 +58,41 @@ bool checkpoint_get_hash(const JsonValue *object, const char *key, uint64_t *out
     return json_get_str(object, key, &text) && sscanf(text, "%16" SCNx64, out) == 1;
 }
 
+/* Part by part, as several ranks wrote it. */
+static Status verify_parts(Arena *arena, const char *path, const JsonValue *parts)
+{
+    uint64_t want, have;
+    FAIL_IF(parts->type != JSON_ARRAY || (int64_t)parts->count != (file_size(path) + FILE_HASH_PART_BYTES - 1) / FILE_HASH_PART_BYTES,
+            ERR_CHECKPOINT, "%s: the manifest has another number of parts", path);
+    for (uint32_t i = 0; i < parts->count; i++) {
+        const JsonValue *part = &parts->items[i];
+        size_t           begin = (size_t)i * FILE_HASH_PART_BYTES, end = begin + FILE_HASH_PART_BYTES;
+        FAIL_IF(part->type != JSON_STRING || sscanf(part->string.data, "%16" SCNx64, &want) != 1, ERR_CHECKPOINT,
+                "%s: part %u of the manifest is no checksum", path, i);
+        TRY(file_hash_range(path, i, i + 1, &have));
+        if (have == want) continue;
+        const char *tensor = checkpoint_states_at(arena, path, begin, end);
+        FAIL(ERR_CHECKPOINT, "%s was changed or damaged in bytes %zu to %zu%s%s: their checksum is %016llx, the manifest says %016llx",
+             path, begin, end, tensor ? ", where there is tensor " : "", tensor ? tensor : "", (unsigned long long)have,
+             (unsigned long long)want);
+    }
+    return OK;
+}
+
 static Status verify_file(Arena *arena, const char *folder, const JsonValue *entry)
 {
-    const char *name;
-    int64_t     bytes;
-    uint64_t    want, have;
-    FAIL_IF(!json_get_str(entry, "name", &name) || !json_get_int(entry, "bytes", &bytes) || !checkpoint_get_hash(entry, "xxh3", &want),
+    const char      *name;
+    int64_t          bytes;
+    uint64_t         want = 0, have;
+    const JsonValue *parts = json_get(entry, "xxh3_parts");
+    FAIL_IF(!json_get_str(entry, "name", &name) || !json_get_int(entry, "bytes", &bytes) ||
+                (!parts && !checkpoint_get_hash(entry, "xxh3", &want)),
             ERR_CHECKPOINT, "%s/" MANIFEST_NAME ": an entry without name, bytes or xxh3", folder);
     const char *path = arena_printf(arena, "%s/%s", folder, name);
     int64_t     size = file_size(path);
     FAIL_IF(size < 0, ERR_CHECKPOINT, "%s is missing", path);
     FAIL_IF(size != bytes, ERR_CHECKPOINT, "%s has %lld bytes, the manifest says %lld", path, (long long)size, (long long)bytes);
+    if (parts) return verify_parts(arena, path, parts);
     TRY(file_hash(path, &have));
     if (have == want) return OK;
     const JsonValue *sums = json_get(entry, "tensors");

@@ -23,6 +23,7 @@ typedef struct TrainState {
 /* What saving needs to know of the run. */
 typedef struct SaveContext {
     Session            *session;
+    Comm               *comm; /* of the ranks that save together; NULL: there is one */
     const HfModel      *model;
     const LoraOptions  *lora;        /* enabled: adapters are saved, under PEFT's names */
     const char         *base_model;  /* adapters: base_model_name_or_path */

@@ -23,9 +23,17 @@ typedef struct TensorSums {
     size_t     count;
 } TensorSums;
 
+/* The hashes of a file's parts of FILE_HASH_PART_BYTES, which the manifest keeps of a file that several ranks wrote. */
+typedef struct FileParts {
+    uint64_t *hashes;
+    size_t    count;
+} FileParts;
+
 int64_t          checkpoint_states_bytes(const Plan *plan);
-NODISCARD Status checkpoint_states_save(Arena *arena, Session *session, const char *path, TensorSums *out_sums);
+NODISCARD Status checkpoint_states_save(Arena *arena, Session *session, Comm *comm, const char *path, TensorSums *out_sums);
 NODISCARD Status checkpoint_states_load(const char *folder, Session *session, bool *out_has_scales);
+/* The first tensor that has bytes in [begin, end) of a file; NULL: none. */
+const char *checkpoint_states_at(Arena *arena, const char *path, size_t begin, size_t end);
 /* The first tensor of a file that isn't as the manifest's {name: sum} says; NULL: none, or the file's header is damaged. */
 const char *checkpoint_states_damaged(Arena *arena, const char *path, const JsonValue *sums);
 

@@ -71,16 +71,27 @@ static Status save_tokenizer(const SaveContext *c, const char *folder)
     return status;
 }
 
-Status checkpoint_save_model(const SaveContext *c, const char *folder)
+/* What is done once is rank 0's. */
+static bool leads(const SaveContext *c)
 {
-    bool adapters = c->lora->enabled;
-    TRY(weights_save(c->session, c->model, adapters, folder, adapters ? "adapter_model" : "model", c->max_shard_bytes));
+    return comm_rank(c->comm) == 0;
+}
+
+static Status save_beside_weights(const SaveContext *c, const char *folder)
+{
     const Plan *plan = session_plan(c->session);
-    if (adapters)
+    if (c->lora->enabled)
         TRY(write_adapter_config(c, folder));
     else
         TRY(hf_model_write_config(c->model, plan->params[0]->type.dtype, folder));
     return save_tokenizer(c, folder);
+}
+
+Status checkpoint_save_model(const SaveContext *c, const char *folder)
+{
+    bool adapters = c->lora->enabled;
+    TRY(weights_save(c->session, c->model, adapters, c->comm, folder, adapters ? "adapter_model" : "model", c->max_shard_bytes));
+    return comm_agree(c->comm, leads(c) ? save_beside_weights(c, folder) : OK);
 }
 
 /* ---- the rest ---- */
@@ -112,8 +123,8 @@ static void write_sums(const TensorSums *sums, StrBuf *out)
     strbuf_puts(out, "\n    }");
 }
 
-/* Every file of the folder, by name, with size and checksum of what the disk gives back. */
-static Status save_manifest(Arena *arena, const char *folder, const TensorSums *sums)
+/* Files of a folder by name, the hidden ones left out. */
+static Status list_files(Arena *arena, const char *folder, const char ***out_names, size_t *out_count)
 {
     enum { MAX_FILES = 65536 };
     DIR *dir = opendir(folder);
@@ -124,21 +135,82 @@ static Status save_manifest(Arena *arena, const char *folder, const TensorSums *
         if (entry->d_name[0] != '.') names[count++] = arena_strdup(arena, entry->d_name);
     closedir(dir);
     qsort(names, count, sizeof *names, compare_text);
-    StrBuf text = {0};
-    Status status = OK;
+    *out_names = names;
+    *out_count = count;
+    return OK;
+}
+
+/* The hashes of a file's parts, each read by one of the ranks; all get them all. */
+static Status hash_parts_together(Comm *comm, Arena *arena, const char *path, FileParts *out)
+{
+    size_t    begin, end, size = (size_t)comm_size(comm);
+    FileParts parts = {.count = (size_t)(file_size(path) + FILE_HASH_PART_BYTES - 1) / FILE_HASH_PART_BYTES};
+    comm_own_bytes(comm, parts.count, &begin, &end);
+    size_t    most = (parts.count + size - 1) / size;
+    uint64_t *own = arena_array(arena, uint64_t, most + 1), *all = arena_array(arena, uint64_t, most * size + 1);
+    Status    status = OK;
+    for (size_t i = begin; i < end && status == OK; i++) {
+        comm_beat(comm, "saving");
+        status = file_hash_range(path, i, i + 1, own + i - begin);
+    }
+    TRY(comm_agree(comm, status));
+    if (most) TRY(comm_all_gather(comm, own, all, most * sizeof *own));
+    parts.hashes = arena_array(arena, uint64_t, parts.count + 1);
+    for (size_t i = 0, rank = 0, at = 0; i < parts.count; i++, at++) {
+        if (at == parts.count / size + (rank < parts.count % size)) rank++, at = 0;
+        parts.hashes[i] = all[rank * most + at];
+    }
+    *out = parts;
+    return OK;
+}
+
+static void write_parts(const FileParts *parts, StrBuf *out)
+{
+    strbuf_puts(out, ", \"xxh3_parts\": [");
+    for (size_t i = 0; i < parts->count; i++) strbuf_printf(out, "%s\"%016llx\"", i ? ", " : "", (unsigned long long)parts->hashes[i]);
+    strbuf_putc(out, ']');
+}
+
+static bool is_written_together(const SaveContext *c, const char *name)
+{
+    const char *end = strrchr(name, '.');
+    return c->comm && end && strcmp(end, ".safetensors") == 0;
+}
+
+static Status add_entry(const SaveContext *c, Arena *arena, const char *folder, const char *name, const TensorSums *sums, StrBuf *out)
+{
+    const char *path = arena_printf(arena, "%s/%s", folder, name);
+    uint64_t    hash;
+    FileParts   parts;
+    json_write_string(out, name, strlen(name));
+    strbuf_printf(out, ", \"bytes\": %lld", (long long)file_size(path));
+    if (is_written_together(c, name)) {
+        TRY(hash_parts_together(c->comm, arena, path, &parts));
+        write_parts(&parts, out);
+        return OK;
+    }
+    TRY(comm_agree(c->comm, leads(c) ? file_hash(path, &hash) : OK));
+    strbuf_printf(out, ", \"xxh3\": \"%016llx\"", (unsigned long long)hash);
+    if (strcmp(name, OPTIMIZER_NAME) == 0) write_sums(sums, out);
+    return OK;
+}
+
+/* Every file of the folder, by name, with size and checksum of what the disk gives back. */
+static Status save_manifest(const SaveContext *c, Arena *arena, const char *folder, const TensorSums *sums)
+{
+    const char **names;
+    size_t       count = 0;
+    StrBuf       text = {0};
+    Status       status = comm_agree(c->comm, list_files(arena, folder, &names, &count));
     strbuf_puts(&text, "{\n  \"version\": 1,\n  \"files\": [");
     for (size_t i = 0; i < count && status == OK; i++) {
-        const char *path = arena_printf(arena, "%s/%s", folder, names[i]);
-        uint64_t    hash = 0;
-        status = file_hash(path, &hash);
         strbuf_puts(&text, i ? ",\n    {\"name\": " : "\n    {\"name\": ");
-        json_write_string(&text, names[i], strlen(names[i]));
-        strbuf_printf(&text, ", \"bytes\": %lld, \"xxh3\": \"%016llx\"", (long long)file_size(path), (unsigned long long)hash);
-        if (strcmp(names[i], OPTIMIZER_NAME) == 0) write_sums(sums, &text);
+        status = add_entry(c, arena, folder, names[i], sums, &text);
         strbuf_putc(&text, '}');
     }
     strbuf_puts(&text, "\n  ]\n}\n");
-    if (status == OK) status = file_write_atomic(arena_printf(arena, "%s/" MANIFEST_NAME, folder), text.data, text.len);
+    if (status == OK && leads(c)) status = file_write_atomic(arena_printf(arena, "%s/" MANIFEST_NAME, folder), text.data, text.len);
+    if (status == OK && leads(c)) status = file_sync_dir(folder);
     strbuf_deinit(&text);
     return status;
 }
@@ -154,17 +226,20 @@ static Status save_tuning(Session *session, Arena *arena, const char *path)
     return file_write_atomic(path, text, strlen(text));
 }
 
+static Status save_small_files(const SaveContext *c, const TrainState *state, Arena *arena, const char *folder)
+{
+    TRY(save_state(state, arena_printf(arena, "%s/" STATE_NAME, folder)));
+    TRY(file_write_atomic(arena_printf(arena, "%s/trainer_state.json", folder), c->trainer_state, strlen(c->trainer_state)));
+    return save_tuning(c->session, arena, arena_printf(arena, "%s/" TUNING_NAME, folder));
+}
+
 static Status write_files(const SaveContext *c, const TrainState *state, Arena *arena, const char *folder)
 {
     TensorSums sums;
-    TRY(file_make_dirs(folder));
     TRY(checkpoint_save_model(c, folder));
-    TRY(checkpoint_states_save(arena, c->session, arena_printf(arena, "%s/" OPTIMIZER_NAME, folder), &sums));
-    TRY(save_state(state, arena_printf(arena, "%s/" STATE_NAME, folder)));
-    TRY(file_write_atomic(arena_printf(arena, "%s/trainer_state.json", folder), c->trainer_state, strlen(c->trainer_state)));
-    TRY(save_tuning(c->session, arena, arena_printf(arena, "%s/" TUNING_NAME, folder)));
-    TRY(save_manifest(arena, folder, &sums));
-    return file_sync_dir(folder);
+    TRY(checkpoint_states_save(arena, c->session, c->comm, arena_printf(arena, "%s/" OPTIMIZER_NAME, folder), &sums));
+    TRY(comm_agree(c->comm, leads(c) ? save_small_files(c, state, arena, folder) : OK));
+    return save_manifest(c, arena, folder, &sums);
 }
 
 /* Takes a checkpoint out of sight before removing it, so that half of one is never seen. */
@@ -240,24 +315,34 @@ Status checkpoint_clean(const char *output_dir)
     return status;
 }
 
+static Status begin_folder(const char *output_dir, const char *partial)
+{
+    TRY(checkpoint_clean(output_dir));
+    return file_make_dirs(partial);
+}
+
+static void remove_partial(const char *partial)
+{
+    char message[STATUS_MESSAGE_BYTES];
+    snprintf(message, sizeof message, "%s", status_message());
+    Status ignored = file_remove_tree(partial);
+    ignored = status_fail(ERR_INTERNAL, "%s", message);
+    (void)ignored;
+}
+
 Status checkpoint_save(const SaveContext *c, const TrainState *state)
 {
     Arena       arena = {0};
     const char *partial = arena_printf(&arena, "%s/" PARTIAL_PREFIX "%lld.partial", c->output_dir, (long long)state->step);
-    Status      status = checkpoint_clean(c->output_dir);
-    if (status == OK) status = write_files(c, state, &arena, partial);
-    if (status == OK) status = publish(&arena, c, partial, state->step);
-    if (status != OK) {
-        char message[STATUS_MESSAGE_BYTES];
-        snprintf(message, sizeof message, "%s", status_message());
-        if (file_remove_tree(partial) != OK) status_clear();
-        arena_deinit(&arena);
-        FAIL(status, "%s", message);
-    }
-    status = prune(&arena, c->output_dir, c->keep, state->step);
-    if (status != OK) log_warn("an old checkpoint couldn't be removed: %s", status_message());
+    Status      status = comm_agree(c->comm, leads(c) ? begin_folder(c->output_dir, partial) : OK);
+    if (status == OK) status = comm_agree(c->comm, write_files(c, state, &arena, partial));
+    if (status == OK && leads(c)) status = publish(&arena, c, partial, state->step);
+    status = comm_agree(c->comm, status);
+    if (status != OK && leads(c)) remove_partial(partial);
+    if (status == OK && leads(c) && prune(&arena, c->output_dir, c->keep, state->step) != OK)
+        log_warn("an old checkpoint couldn't be removed: %s", status_message());
     arena_deinit(&arena);
-    return OK;
+    return status;
 }
 
 static Status remove_ours(Arena *arena, const char *output_dir)

@@ -35,8 +35,9 @@ typedef struct Item {
     const char        *name;  /* in the file */
     const char        *value; /* of the plan */
     TensorType         type;
-    size_t             offset, bytes; /* in the value */
-    const Bucket      *bucket;        /* NULL, as those that follow: a whole value */
+    size_t             bytes;
+    PlanPiece          own;    /* what of it this rank has */
+    const Bucket      *bucket; /* NULL, as those that follow: a whole value */
     const BucketState *state;
     const Param       *param;
     int                index; /* of the parameter in the bucket */
@@ -49,7 +50,7 @@ static Item item_of(Arena *arena, const Plan *plan, const Bucket *bucket, int in
     return (Item){.name = tensor_name(arena, param, state->name),
                   .value = state->value,
                   .type = type,
-                  .offset = (size_t)dtype_bytes(state->dtype, state->at[index]),
+                  .own = plan_owned_state(plan, bucket, index, state),
                   .bytes = (size_t)type_bytes(&type),
                   .bucket = bucket,
                   .state = state,
@@ -77,12 +78,17 @@ static Item *list_items(Arena *arena, const Plan *plan)
     for (int i = 0; i < NUM_WHOLE; i++) {
         const PlanEntry *entry = plan_find(plan, whole_values[i]);
         if (entry)
-            items[count++] = (Item){.name = entry->name, .value = entry->name, .type = entry->type, .bytes = (size_t)entry->place.bytes};
+            items[count++] = (Item){.name = entry->name,
+                                    .value = entry->name,
+                                    .type = entry->type,
+                                    .bytes = (size_t)entry->place.bytes,
+                                    .own = {entry->name, 0, type_numel(&entry->type), 0}};
     }
     for (int b = 0; b < plan->num_buckets; b++) {
         const Bucket *bucket = &plan->buckets[b];
         for (int i = 0; i < bucket->count; i++)
-            for (int k = 0; k < bucket->num_states; k++) items[count++] = item_of(arena, plan, bucket, i, &bucket->states[k]);
+            for (int k = 0; k < bucket->num_states; k++)
+                items[count++] = item_of(arena, plan, bucket, bucket->listed[i], &bucket->states[k]);
     }
     return items;
 }
@@ -100,25 +106,37 @@ int64_t checkpoint_states_bytes(const Plan *plan)
 
 typedef struct Saver {
     Session    *session;
+    Comm       *comm;
     const Item *items;
     TensorSum  *sums;
     char       *chunk;
 } Saver;
 
-/* Goes in chunks from the beginning, so that the sum is always of the same ones. */
+/* Goes in chunks from the beginning, so that the sum of a tensor that one rank writes is always of the same ones. What all ranks have is
+ * written by each in part. */
 static Status append_item(void *context, size_t index, FileWriter *out)
 {
     Saver      *saver = context;
     const Item *item = &saver->items[index];
     const char *direct = session_pointer(saver->session, item->value);
-    for (size_t at = 0; at < item->bytes; at += CHUNK_BYTES) {
-        size_t      n = item->bytes - at < CHUNK_BYTES ? item->bytes - at : CHUNK_BYTES;
-        const char *data = direct ? direct + item->offset + at : saver->chunk;
-        if (!direct) TRY(session_read_range(saver->session, item->value, item->offset + at, saver->chunk, n));
+    DType       dtype = item->type.dtype;
+    size_t      begin = (size_t)dtype_bytes(dtype, item->own.first), end = begin + (size_t)dtype_bytes(dtype, item->own.numel);
+    size_t      offset = (size_t)dtype_bytes(dtype, item->own.at);
+    if (!item->bucket) {
+        comm_own_bytes(saver->comm, item->bytes, &begin, &end);
+        offset = begin;
+    }
+    if (begin == end) return file_writer_skip(out, item->bytes);
+    if (begin > 0) TRY(file_writer_skip(out, begin));
+    for (size_t at = begin; at < end; at += CHUNK_BYTES) {
+        size_t      n = end - at < CHUNK_BYTES ? end - at : CHUNK_BYTES;
+        const char *data = direct ? direct + offset + at - begin : saver->chunk;
+        comm_beat(saver->comm, "saving");
+        if (!direct) TRY(session_read_range(saver->session, item->value, offset + at - begin, saver->chunk, n));
         saver->sums[index].sum = hash_bytes(data, n, saver->sums[index].sum);
         TRY(file_writer_append(out, data, n));
     }
-    return OK;
+    return end < item->bytes ? file_writer_skip(out, item->bytes - end) : OK;
 }
 
 /* Which tensors the rows of the scales are of. */
@@ -132,7 +150,7 @@ static const char *scaled_text(Arena *arena, const Plan *plan)
     return arena_printf(arena, "%016llx", (unsigned long long)hash);
 }
 
-Status checkpoint_states_save(Arena *arena, Session *session, const char *path, TensorSums *out_sums)
+Status checkpoint_states_save(Arena *arena, Session *session, Comm *comm, const char *path, TensorSums *out_sums)
 {
     const Plan *plan = session_plan(session);
     const char *metadata[] = {"format", "surogate optimizer",     "version", FORMAT_VERSION, "optimizer", plan->optimizer,
@@ -147,9 +165,9 @@ Status checkpoint_states_save(Arena *arena, Session *session, const char *path, 
         memcpy(decls[i].dim, type->dim, sizeof type->dim);
         out_sums->items[i].name = decls[i].name;
     }
-    Saver saver = {session, items, out_sums->items, malloc(CHUNK_BYTES)};
+    Saver saver = {session, comm, items, out_sums->items, malloc(CHUNK_BYTES)};
     CHECK(saver.chunk);
-    Status status = st_write(path, decls, count, metadata, append_item, &saver);
+    Status status = st_write_together(comm, path, decls, count, metadata, append_item, &saver);
     free(saver.chunk);
     return status;
 }
@@ -168,6 +186,24 @@ const char *checkpoint_states_damaged(Arena *arena, const char *path, const Json
         if (!tensor || !checkpoint_get_hash(sums, member->key.data, &want) || sum != want) found = arena_strdup(arena, member->key.data);
     }
     st_close(file);
+    return found;
+}
+
+const char *checkpoint_states_at(Arena *arena, const char *path, size_t begin, size_t end)
+{
+    StFile     *file;
+    FileMap     map;
+    const char *found = NULL;
+    if (file_map(path, &map) != OK) return NULL;
+    if (st_open_memory(path, map.data, map.size, &file) == OK) {
+        for (size_t i = 0; i < st_count(file) && !found; i++) {
+            const StTensor *tensor = st_at(file, i);
+            size_t          at = (size_t)((const char *)tensor->data - map.data);
+            if (at < end && at + tensor->bytes > begin) found = arena_strdup(arena, tensor->name);
+        }
+        st_close(file);
+    }
+    file_unmap(&map);
     return found;
 }
 
@@ -272,11 +308,11 @@ static Status read_values(StateLoader *l, const Item *item, const StTensor *tens
     return OK;
 }
 
-/* The same from l->values into the session. */
+/* The same from l->values into the session, which has them. */
 static Status write_values(StateLoader *l, const Item *item, int64_t first, int64_t count)
 {
     const BucketState *state = item->state;
-    size_t             at = item->offset + (size_t)dtype_bytes(state->dtype, first), bytes = (size_t)dtype_bytes(state->dtype, count);
+    size_t at = (size_t)dtype_bytes(state->dtype, item->own.at + first - item->own.first), bytes = (size_t)dtype_bytes(state->dtype, count);
     if (state->dtype != DT_U8) {
         dtype_convert(l->stored, state->dtype, l->values, DT_F32, count);
         return session_write_range(l->session, state->value, at, l->stored, bytes);
@@ -287,8 +323,9 @@ static Status write_values(StateLoader *l, const Item *item, int64_t first, int6
         l->scales[i / MOMENT_BLOCK] = dynamic_encode(&l->maps[is_signed], is_signed, l->values + i,
                                                      count - i < MOMENT_BLOCK ? count - i : MOMENT_BLOCK, (uint8_t *)l->stored + i);
     TRY(session_write_range(l->session, state->value, at, l->stored, bytes));
-    return session_write_range(l->session, scale->value, (size_t)(scale->at[item->index] + first / MOMENT_BLOCK) * sizeof *l->scales,
-                               l->scales, (size_t)((count + MOMENT_BLOCK - 1) / MOMENT_BLOCK) * sizeof *l->scales);
+    int64_t block = scale->at[item->index] + (first - item->own.first) / MOMENT_BLOCK;
+    return session_write_range(l->session, scale->value, (size_t)block * sizeof *l->scales, l->scales,
+                               (size_t)((count + MOMENT_BLOCK - 1) / MOMENT_BLOCK) * sizeof *l->scales);
 }
 
 /* Values that are stored in another way than the session's. */
@@ -302,8 +339,8 @@ static Status convert(StateLoader *l, const Item *item, const StTensor *tensor)
             st_dtype_name(tensor->dtype), dtype_info(item->state->dtype)->name, way_out(l));
     TRY(find_scales(l, item, tensor, &scales));
     if (l->num_converted++ == 0) l->from = from, l->to = item->state->dtype;
-    for (int64_t i = 0; i < tensor->numel; i += CHUNK_NUMEL) {
-        int64_t n = tensor->numel - i < CHUNK_NUMEL ? tensor->numel - i : CHUNK_NUMEL;
+    for (int64_t i = item->own.first, end = i + item->own.numel; i < end; i += CHUNK_NUMEL) {
+        int64_t n = end - i < CHUNK_NUMEL ? end - i : CHUNK_NUMEL;
         TRY(read_values(l, item, tensor, scales, i, n));
         TRY(write_values(l, item, i, n));
     }
@@ -323,7 +360,10 @@ static Status load_item(StateLoader *l, const Item *item)
     TRY(check_dims(l, tensor, &item->type));
     if (tensor->dtype != st_dtype_from(item->state->dtype)) return convert(l, item, tensor);
     if (item->state->code) TRY(find_scales(l, item, tensor, &scales));
-    return session_write_range(l->session, item->value, item->offset, tensor->data, tensor->bytes);
+    DType dtype = item->state->dtype;
+    return session_write_range(l->session, item->value, (size_t)dtype_bytes(dtype, item->own.at),
+                               (const char *)tensor->data + dtype_bytes(dtype, item->own.first),
+                               (size_t)dtype_bytes(dtype, item->own.numel));
 }
 
 /* ---- scales ---- */

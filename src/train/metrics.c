@@ -105,6 +105,17 @@ Status metrics_sync(Metrics *metrics)
     return fdatasync(metrics->fd) != 0 ? file_fail("write", metrics->path) : OK;
 }
 
+static void append_ranks(Metrics *metrics, const StepMetrics *s)
+{
+    strbuf_puts(&metrics->waiting, ",\"ranks\":[");
+    for (int r = 0; r < s->num_ranks; r++) {
+        const RankShare *rank = &s->ranks[r];
+        strbuf_printf(&metrics->waiting, "%s[%.1f,%.4f]", r ? "," : "", rank->seconds > 0 ? (double)rank->tokens / rank->seconds : 0,
+                      rank->waited);
+    }
+    strbuf_putc(&metrics->waiting, ']');
+}
+
 static Status append_line(Metrics *metrics, const char *line, size_t len)
 {
     strbuf_append(&metrics->waiting, line, len);
@@ -134,11 +145,13 @@ Status metrics_step(Metrics *metrics, const StepMetrics *s)
     int  len = snprintf(
          line, sizeof line,
          "{\"log\":\"step\",\"time\":%.3f,\"step\":%lld,\"epoch\":%s,\"step_tokens\":%lld,\"step_trained\":%lld,\"total_tokens\":%lld,"
-          "\"total_trained\":%lld,\"duration_ms\":%.3f,\"tokens_per_second\":%.1f,\"norm\":%s,\"loss\":%s,\"lr\":%s%s}\n",
+          "\"total_trained\":%lld,\"duration_ms\":%.3f,\"tokens_per_second\":%.1f,\"norm\":%s,\"loss\":%s,\"lr\":%s%s",
          now(), (long long)s->step, number(epoch, s->epoch), (long long)s->step_tokens, (long long)s->step_trained,
          (long long)s->total_tokens, (long long)s->total_trained, s->seconds * 1e3, s->seconds > 0 ? (double)s->step_tokens / s->seconds : 0,
          number(norm, s->norm), number(loss, s->loss), number(lr, s->lr), s->skipped ? ",\"skipped\":true" : "");
-    return append_line(metrics, line, (size_t)len);
+    strbuf_append(&metrics->waiting, line, (size_t)len);
+    if (s->ranks) append_ranks(metrics, s);
+    return append_line(metrics, "}\n", 2);
 }
 
 Status metrics_eval(Metrics *metrics, const EvalMetrics *e)

@@ -15,16 +15,25 @@ void             metrics_close(Metrics *metrics); /* NULL is fine */
 int64_t          metrics_bytes(const Metrics *metrics);
 NODISCARD Status metrics_sync(Metrics *metrics);
 
+/* What a rank did of a step. */
+typedef struct RankShare {
+    int64_t tokens;
+    double  seconds, waited; /* of these it waited for other ranks */
+} RankShare;
+
 /* step, epoch, loss: of this step. NaN and infinities are written as null. */
 typedef struct StepMetrics {
-    int64_t step; /* steps done, from 1 */
-    double  epoch;
-    double  loss, norm, lr;
-    int64_t step_tokens, step_trained;   /* read, and of them trained: docs/metrics.md */
-    int64_t total_tokens, total_trained; /* of the run so far */
-    bool    skipped;                     /* not finite: weights were left alone */
-    double  seconds;                     /* of the step */
-    double  limit_seconds;               /* that it would take at the machine's limit; 0: unknown. Not in the file */
+    int64_t          step; /* steps done, from 1 */
+    double           epoch;
+    double           loss, norm, lr;
+    int64_t          step_tokens, step_trained;   /* read, and of them trained: docs/metrics.md */
+    int64_t          total_tokens, total_trained; /* of the run so far */
+    bool             skipped;                     /* not finite: weights were left alone */
+    double           seconds;                     /* of the step */
+    double           limit_seconds;               /* that it would take at the machine's limit; 0: unknown. Not in the file */
+    const RankShare *ranks;                       /* num_ranks; NULL: there is one */
+    int              num_ranks;
+    int              slow_rank; /* one that takes notably longer than the others; -1: none. Not in the file */
 } StepMetrics;
 NODISCARD Status metrics_step(Metrics *metrics, const StepMetrics *step);
 

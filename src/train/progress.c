@@ -9,7 +9,7 @@
 
 #define MOST_TRAINED 0.99 /* of the tokens read: above it their speed isn't worth a field */
 
-enum { MAX_FIELDS = 10, FIELD_BYTES = 64, LINE_BYTES = MAX_FIELDS * FIELD_BYTES };
+enum { MAX_FIELDS = 12, FIELD_BYTES = 64, LINE_BYTES = MAX_FIELDS * FIELD_BYTES };
 
 /* A line's parts in order; of a narrow one those with the highest rank are left out, those of rank 0 never. */
 typedef struct Line {
@@ -17,7 +17,7 @@ typedef struct Line {
     int  rank[MAX_FIELDS], count;
 } Line;
 
-void progress_init(Progress *p, int64_t total_steps, int64_t logging_steps)
+void progress_begin(Progress *p, int64_t total_steps, int64_t logging_steps)
 {
     *p = (Progress){.total_steps = total_steps, .logging_steps = logging_steps};
 }
@@ -98,6 +98,8 @@ static void step_line(const Progress *p, const StepMetrics *s, char out[LINE_BYT
     snprintf(add_field(&line, 4), FIELD_BYTES, "norm %.3f", s->norm);
     snprintf(add_field(&line, 3), FIELD_BYTES, "lr %.2e", s->lr);
     snprintf(add_field(&line, 2), FIELD_BYTES, "%s tok/s", grouped(rate(s->step_tokens, s->seconds), number));
+    if (s->ranks) snprintf(add_field(&line, 7), FIELD_BYTES, "%d ranks", s->num_ranks);
+    if (s->ranks && s->slow_rank >= 0) snprintf(add_field(&line, 1), FIELD_BYTES, "rank %d is slow", s->slow_rank);
     if ((double)s->step_trained < MOST_TRAINED * (double)s->step_tokens)
         snprintf(add_field(&line, 6), FIELD_BYTES, "%s trained/s", grouped(rate(s->step_trained, s->seconds), number));
     if (s->limit_seconds > 0) snprintf(add_field(&line, 5), FIELD_BYTES, "%.0f%% of limit", 100 * s->limit_seconds / s->seconds);

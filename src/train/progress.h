@@ -11,7 +11,7 @@ typedef struct Progress {
     double  limit_sum, seconds_sum; /* of the steps whose limit is known */
 } Progress;
 
-void progress_init(Progress *progress, int64_t total_steps, int64_t logging_steps);
+void progress_begin(Progress *progress, int64_t total_steps, int64_t logging_steps);
 void progress_step(Progress *progress, const StepMetrics *step);
 void progress_eval(const EvalMetrics *eval, const EvalTrend *trend);
 /* How near the steps came to the machine's limit, 0 to 1; 0: unknown. */

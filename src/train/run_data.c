@@ -415,7 +415,7 @@ static Status open_eval(const Config *config, const CompileOptions *compile, con
 }
 
 Status run_data_open(const Config *config, const CompileOptions *compile, const Tokenizer *tokenizer, const char *tokenizer_dir,
-                     int64_t now_unix, int32_t vocab_size, RunData *out)
+                     int64_t now_unix, int32_t vocab_size, RowShare share, RunData *out)
 {
     Tokenizing t;
     *out = (RunData){0};
@@ -429,10 +429,13 @@ Status run_data_open(const Config *config, const CompileOptions *compile, const 
     LoaderOptions base = {.mode = loader_mode(config, out->train_sets, out->num_train_sets),
                           .long_samples = long_samples(config->on_long_sample),
                           .validation_ratio = config->validation_datasets.count ? 0 : config->validation_split_ratio,
-                          .seq_len = (int32_t)compile_spec(compile, PROGRAM_MICRO_FIRST)->seq,
+                          .seq_len =
+                              (int32_t)compile_spec(compile, program_of_micro(0, config->gradient_accumulation_steps, compile->world))->seq,
                           .seed = (uint64_t)config->seed,
                           .pad_id = pad >= 0 ? pad : 0,
-                          .vocab_size = vocab_size};
+                          .vocab_size = vocab_size,
+                          .rank = share.rank,
+                          .world_size = share.world};
     TRY(open_train(config, &base, out));
     return open_eval(config, compile, &base, out);
 }

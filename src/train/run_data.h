@@ -21,9 +21,14 @@ typedef struct RunData {
     StrBuf    notes; /* lines: what the datasets were taken for, what became of them */
 } RunData;
 
+/* Which of how many ranks the rows are for. */
+typedef struct RowShare {
+    int rank, world;
+} RowShare;
+
 /* Tokenizes what isn't yet; says on stderr what was found. now_unix: for chat templates. vocab_size: of the model. */
 NODISCARD Status run_data_open(const Config *config, const CompileOptions *options, const Tokenizer *tokenizer, const char *tokenizer_dir,
-                               int64_t now_unix, int32_t vocab_size, RunData *out);
+                               int64_t now_unix, int32_t vocab_size, RowShare share, RunData *out);
 void             run_data_close(RunData *data);
 
 /* A dataset's keys as the data layer takes them; strings are the config's. */

@@ -52,6 +52,15 @@ static const char *const free_keys[] = {
     "recompute_rmsnorm",
     "head_chunks",
     "memory",
+    "gpus",
+    "zero_level",
+    "shard_gradients",
+    "shard_weights",
+    "world_size",
+    "rank",
+    "rendezvous",
+    "comm_timeout",
+    "rendezvous_secret",
 };
 
 static bool is_free(const char *line, size_t len)
@@ -63,11 +72,13 @@ static bool is_free(const char *line, size_t len)
     return false;
 }
 
-void run_record_make(const Config *config, const HfModel *model, RunRecord *out)
+void run_record_make(const Config *config, const HfModel *model, int world, int64_t began, RunRecord *out)
 {
     StrBuf all = {0};
-    *out = (RunRecord){.began = run_record_began(config)};
-    config_print(config, &all);
+    Config alone = *config;
+    alone.gradient_accumulation_steps *= world;
+    *out = (RunRecord){.began = began};
+    config_print(&alone, &all);
     bool keep = true;
     for (const char *line = strbuf_cstr(&all); *line;) {
         size_t len = strcspn(line, "\n");

@@ -16,8 +16,9 @@ typedef struct RunRecord {
     int64_t  began;      /* as of run_record_began */
 } RunRecord;
 
-/* The settings of this run. Keys that change no weight (threads, logging, saving, evaluation) are left out. */
-void run_record_make(const Config *config, const HfModel *model, RunRecord *out);
+/* The settings of this run. Keys that change no weight (threads, logging, saving, evaluation) are left out, and so are ranks: `world` of
+ * them do what one does with as many times gradient_accumulation_steps. began: run_record_began, asked by one of them. */
+void run_record_make(const Config *config, const HfModel *model, int world, int64_t began, RunRecord *out);
 void run_record_deinit(RunRecord *record);
 
 /* Fills in `base`: from `before` where the files weren't touched since, else by reading them all on `threads` threads (0: all). Values that

@@ -15,7 +15,7 @@ enum { NUM_ARRAYS = 5 };
 static const char *const array_names[NUM_ARRAYS] = {"tokens", "labels", "positions", "doc_start", "doc_id"};
 
 struct StepBench {
-    const Config  *config;
+    Config         config; /* of one rank */
     Arena          arena;
     HfModel       *model;
     CompileOptions options;
@@ -123,7 +123,7 @@ static void make_batch(StepBench *b)
 static Status write_scalars(StepBench *b)
 {
     int64_t step[STEP_COUNT] = {[STEP_SEED] = 1, [STEP_INDEX] = b->step};
-    double  tokens = (double)(b->trained * b->config->gradient_accumulation_steps);
+    double  tokens = (double)(b->trained * b->config.gradient_accumulation_steps);
     float   hyper[HYPER_COUNT] = {[HYPER_LR] = 1e-5f, [HYPER_INV_TOKENS] = (float)(1.0 / tokens)};
     TRY(session_write(b->session, "hyper", hyper, sizeof hyper));
     return session_write(b->session, "step", step, sizeof step);
@@ -149,15 +149,17 @@ static Status calibrate(StepBench *b)
 
 static Status create(StepBench *b)
 {
-    TRY(setup_model(&b->arena, b->config, &b->model));
-    TRY(setup_device(b->config, NULL, &b->device));
-    TRY(setup_settle(&b->arena, b->config, b->model, b->device, &b->config));
-    TRY(setup_options(b->config, b->model, &b->options));
+    const Config *settled;
+    TRY(setup_model(&b->arena, &b->config, &b->model));
+    TRY(setup_device(&b->config, NULL, &b->device));
+    TRY(setup_settle(&b->arena, &b->config, b->model, b->device, true, &settled));
+    b->config = *settled;
+    TRY(setup_options(&b->config, b->model, &b->options));
     compile_drop(&b->options, PROGRAM_EVAL);
     compile_drop(&b->options, PROGRAM_PREFILL);
     compile_drop(&b->options, PROGRAM_DECODE);
     double before = now();
-    TRY(setup_session(&b->arena, b->config, b->model, &b->options, b->device, &b->plan, &b->session));
+    TRY(setup_session(&b->arena, &b->config, b->model, &b->options, b->device, &b->plan, &b->session));
     b->create_seconds = now() - before;
     make_batch(b);
     TRY(fill_weights(b));
@@ -168,7 +170,8 @@ Status step_bench_create(const Config *config, StepBench **out_bench)
 {
     StepBench *b = calloc(1, sizeof *b);
     if (!b) fatal_out_of_memory(sizeof *b);
-    b->config = config;
+    b->config = *config;
+    b->config.gpus = b->config.world_size = 1;
     Status status = create(b);
     if (status != OK) {
         step_bench_destroy(b);
@@ -193,7 +196,7 @@ static Status queue_step(StepBench *b)
 {
     TRY(session_begin_step(b->session, b->step));
     TRY(write_scalars(b));
-    for (int64_t micro = 0; micro < b->config->gradient_accumulation_steps; micro++)
+    for (int64_t micro = 0; micro < b->config.gradient_accumulation_steps; micro++)
         TRY(run_micro(b, micro ? PROGRAM_MICRO_NEXT : PROGRAM_MICRO_FIRST));
     TRY(session_run(b->session, plan_program(b->plan, PROGRAM_OPTIMIZER)));
     return session_end_step(b->session, b->step++);
@@ -230,7 +233,7 @@ Status step_bench_run(StepBench *b, int num_steps, StepTimes *out_times)
     double *seconds = arena_array(&b->arena, double, num_steps + 1);
     float   loss;
     *out_times = (StepTimes){.sequence_len = micro_spec(b)->seq,
-                             .tokens = micro_spec(b)->batch * micro_spec(b)->seq * b->config->gradient_accumulation_steps,
+                             .tokens = micro_spec(b)->batch * micro_spec(b)->seq * b->config.gradient_accumulation_steps,
                              .create_seconds = b->create_seconds};
     TRY(time_steps(b, 1, &out_times->first, &out_times->idle));
     TRY(time_steps(b, num_steps, seconds, &out_times->idle));
@@ -239,6 +242,7 @@ Status step_bench_run(StepBench *b, int num_steps, StepTimes *out_times)
     out_times->best = seconds[0];
     TRY(session_output(b->session, plan_program(b->plan, PROGRAM_OPTIMIZER), "loss", &loss, sizeof loss));
     out_times->loss = loss;
+    TRY(setup_fp8_bound(&b->config, b->model, b->device, &out_times->fp8_bound));
     for (int k = 0; k < b->plan->num_programs; k++) {
         const Program *program = &b->plan->programs[k];
         for (int i = 0; i < program->num_launches; i++)
@@ -256,7 +260,7 @@ Status step_bench_profile(StepBench *b, const Program *program, double *seconds,
 int step_bench_times(const StepBench *b, const Program *program)
 {
     if (program->spec.kind == PROGRAM_LOAD || program->spec.kind == PROGRAM_CALIBRATE) return 0;
-    return program->spec.kind == PROGRAM_MICRO_NEXT ? (int)b->config->gradient_accumulation_steps - 1 : 1;
+    return program->spec.kind == PROGRAM_MICRO_NEXT ? (int)b->config.gradient_accumulation_steps - 1 : 1;
 }
 
 double step_bench_flops(const StepBench *b, const Launch *launch)

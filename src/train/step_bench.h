@@ -15,6 +15,7 @@ typedef struct StepTimes {
     double  idle;                /* share of the time in which the device waited for the next step */
     double  flops;               /* of a step, attention by the documents there are */
     double  loss;
+    double  fp8_bound;      /* seconds, as setup_fp8_bound has it */
     double  create_seconds; /* compiling, allocating, choosing algorithms */
 } StepTimes;
 

@@ -53,12 +53,12 @@ void step_limit_measure(StepLimit *limit)
 void step_limit_init(StepLimit *limit, Device *device, const Plan *plan, DType dtype, int64_t micros)
 {
     const DeviceFacts *facts = &plan->facts;
-    const ProgramSpec *spec = &plan_program(plan, PROGRAM_MICRO_FIRST)->spec;
+    const ProgramSpec *spec = &plan_program(plan, program_of_micro(0, micros, plan->world))->spec;
     *limit = (StepLimit){.device = device, .cells = (double)(micros * spec->batch * spec->seq)};
     limit->pairs = limit->cells * (double)(spec->seq + 1) / 2;
     for (int kind = PROGRAM_MICRO_FIRST; kind <= PROGRAM_OPTIMIZER; kind++) {
         const Program *program = plan_program(plan, (ProgramKind)kind);
-        double         times = kind == PROGRAM_MICRO_NEXT ? (double)(micros - 1) : 1;
+        double         times = kind == PROGRAM_MICRO_NEXT ? (double)(micros - 1 - (plan->world > 1)) : 1;
         if (program) limit->program[kind] = program_work(facts, dtype, program, times);
     }
     limit->is_measured = !(facts->gemm_flops[dtype] > 0 && facts->bandwidth > 0);

@@ -13,7 +13,9 @@
 #include <string.h>
 #include <time.h>
 
-enum { MAX_BAD_IN_ROW = 3 };
+#define NOTABLY 1.1 /* times the mean */
+
+enum { MAX_BAD_IN_ROW = 3, TIMES_LONGEST = 5 };
 
 double trainer_seconds(void)
 {
@@ -41,6 +43,31 @@ static Status write_scalars(Trainer *t, int64_t index, int64_t tokens, double lr
     return session_write(t->session, "hyper", hyper, sizeof hyper);
 }
 
+const Program *trainer_micro(const Trainer *t, int64_t micro)
+{
+    return plan_program(t->plan, program_of_micro(micro, t->config->gradient_accumulation_steps, t->place.world));
+}
+
+/* Weights that a step would gather at its beginning. */
+static Status gather_weights(Trainer *t)
+{
+    if (!t->comm) return OK;
+    Status status = session_run(t->session, plan_program(t->plan, PROGRAM_GATHER));
+    if (status != OK) comm_abort(t->comm, status, status_message()); /* the others may wait in it */
+    return status;
+}
+
+/* The largest magnitudes that any rank's rows have. */
+static Status share_magnitudes(Trainer *t)
+{
+    size_t bytes = (size_t)t->plan->num_scaled * sizeof(float);
+    float *now = arena_alloc(&t->arena, bytes);
+    if (!t->comm) return OK;
+    TRY(session_read(t->session, PRECISION_NOW, now, bytes));
+    TRY(comm_all_reduce(t->comm, now, t->plan->num_scaled, DT_F32, COMM_MAX));
+    return session_write(t->session, PRECISION_NOW, now, bytes);
+}
+
 /* What the first step's scales follow from, measured on all of its micro-batches, so that it doesn't depend on how many they are. */
 static Status calibrate(Trainer *t)
 {
@@ -51,12 +78,14 @@ static Status calibrate(Trainer *t)
     loader_seek(t->data.train, step);
     TRY(loader_step_tokens(t->data.train, step, &trained));
     TRY(write_scalars(t, step, trained, 0));
+    TRY(gather_weights(t));
     for (int64_t micro = 0; micro < t->config->gradient_accumulation_steps; micro++) {
         TRY(loader_next(t->data.train, &batch));
         FAIL_IF(!batch, ERR_INTERNAL, "the data ended in step %lld", (long long)step);
         TRY(write_batch(t, batch, (size_t)(program->spec.batch * program->spec.seq)));
         TRY(session_run(t->session, program));
     }
+    TRY(share_magnitudes(t));
     loader_seek(t->data.train, t->state.step);
     return scales_begin(t->session, t->config->fp8_margin);
 }
@@ -64,7 +93,7 @@ static Status calibrate(Trainer *t)
 /* Gradients and loss of all micro-batches. */
 static Status run_micros(Trainer *t, StepWork *out_work)
 {
-    const ProgramSpec *spec = &plan_program(t->plan, PROGRAM_MICRO_FIRST)->spec;
+    const ProgramSpec *spec = &trainer_micro(t, 0)->spec;
     size_t             cells = (size_t)(spec->batch * spec->seq);
     for (int64_t micro = 0; micro < t->config->gradient_accumulation_steps; micro++) {
         const Batch *batch;
@@ -72,7 +101,7 @@ static Status run_micros(Trainer *t, StepWork *out_work)
         FAIL_IF(!batch, ERR_INTERNAL, "the data ended in step %lld", (long long)(t->state.step + t->num_queued));
         step_work_add(out_work, batch, spec->batch, spec->seq);
         TRY(write_batch(t, batch, cells));
-        TRY(session_run(t->session, plan_program(t->plan, micro == 0 ? PROGRAM_MICRO_FIRST : PROGRAM_MICRO_NEXT)));
+        TRY(session_run(t->session, trainer_micro(t, micro)));
     }
     return OK;
 }
@@ -89,7 +118,8 @@ static Status queue_step(Trainer *t)
     int64_t     index = t->state.step + t->num_queued, trained;
     QueuedStep *step = &t->queued[index % (STEPS_AHEAD + 1)];
     *step = (QueuedStep){0};
-    if (t->hooks->step_begin) t->hooks->step_begin(t->hooks->context, index);
+    if (trainer_leads(t) && t->hooks->step_begin) t->hooks->step_begin(t->hooks->context, index);
+    t->waited = comm_waited(t->comm);
     TRY(session_begin_step(t->session, index));
     TRY(loader_step_tokens(t->data.train, index, &trained));
     double lr = schedule_lr(&t->schedule, index);
@@ -106,6 +136,57 @@ static Status queue_step(Trainer *t)
     return OK;
 }
 
+static bool same_value(float a, float b)
+{
+    return a == b || (isnan(a) && isnan(b));
+}
+
+/* What a rank tells the others of a step. */
+typedef struct RankStep {
+    RankShare share;
+    float     result[RESULT_COUNT];
+} RankStep;
+_Static_assert(sizeof(RankStep) <= RANK_BYTES, "RANK_BYTES");
+
+/* A rank whose own work takes notably longer than the mean of all; -1: none. */
+static int slow_rank(const RankShare *shares, int count)
+{
+    double sum = 0, most = 0;
+    int    slowest = 0;
+    for (int r = 0; r < count; r++) {
+        double own = shares[r].seconds - shares[r].waited;
+        sum += own;
+        if (own <= most) continue;
+        most = own;
+        slowest = r;
+    }
+    return most * count > NOTABLY * sum ? slowest : -1;
+}
+
+/* The step of all ranks: their tokens, the time of the slowest. Their results are one. */
+static Status share_step(Trainer *t, const float *result, StepMetrics *step)
+{
+    RankStep own = {.share = {step->step_tokens, step->seconds, comm_waited(t->comm) - t->waited}}, *all = t->from_ranks;
+    if (!t->comm) return OK;
+    memcpy(own.result, result, sizeof own.result);
+    TRY(comm_all_gather(t->comm, &own, all, sizeof own));
+    step->step_tokens = 0;
+    for (int r = 0; r < t->place.world; r++) {
+        for (int k = 0; k < RESULT_COUNT; k++)
+            FAIL_IF(!same_value(all[r].result[k], result[k]), ERR_INTERNAL,
+                    "step %lld: rank %d has loss %.9g and squared norm %.9g, rank %d has %.9g and %.9g", (long long)t->state.step + 1, r,
+                    (double)all[r].result[RESULT_LOSS], (double)all[r].result[RESULT_NORM2], t->place.rank, (double)result[RESULT_LOSS],
+                    (double)result[RESULT_NORM2]);
+        t->shares[r] = all[r].share;
+        step->step_tokens += all[r].share.tokens;
+        if (all[r].share.seconds > step->seconds) step->seconds = all[r].share.seconds;
+    }
+    step->ranks = t->shares;
+    step->num_ranks = t->place.world;
+    step->slow_rank = slow_rank(t->shares, t->place.world);
+    return OK;
+}
+
 /* Waits for the oldest queued step; state and *out tell of it. */
 static Status await_step(Trainer *t, StepMetrics *out)
 {
@@ -113,6 +194,7 @@ static Status await_step(Trainer *t, StepMetrics *out)
     TRY(session_await_step(t->session, t->state.step, &step->metrics.seconds));
     const float *result = (const float *)session_pointer(t->session, "results") + t->state.step % RESULT_ROWS * RESULT_COUNT;
     bool         good = result[RESULT_APPLIED] != 0;
+    TRY(share_step(t, result, &step->metrics));
     t->num_queued--;
     t->state.step++;
     t->state.applied += good;
@@ -138,6 +220,7 @@ static Status check_divergence(Trainer *t, const StepMetrics *step)
     log_warn("step %lld: loss %g, gradient norm %g: the step was left out, weights are as before it", (long long)step->step, step->loss,
              step->norm);
     if (t->config->on_divergence == OPT_DIVERGENCE_SKIP || t->state.bad_in_row < MAX_BAD_IN_ROW) return OK;
+    t->has_agreed = true;
     FAIL(ERR_DIVERGED,
          "loss or gradient norm wasn't finite in %d steps in a row (up to step %lld); lower learning_rate, lengthen warm-up, "
          "or look at the data of these steps",
@@ -154,48 +237,93 @@ static void log_line(Trainer *t, Status status)
 
 /* ---- evaluation ---- */
 
-static Status eval_batches(Trainer *t, EvalMetrics *out)
+static Status agree_on_signal(Trainer *t)
+{
+    int64_t signal = signals_pending();
+    TRY(comm_agree_most(t->comm, &signal));
+    t->signal = (int)signal;
+    return OK;
+}
+
+/* What a rank's rows come to. */
+typedef struct EvalSum {
+    double  loss;
+    int64_t tokens, trained;
+} EvalSum;
+
+/* Micro-batch after micro-batch, each rank its own of them in turn, until the data or `eval_max_batches` ends; ERR_INTERRUPTED by a
+ * signal. */
+static Status eval_batches(Trainer *t, EvalSum *out)
 {
     const Program *program = plan_program(t->plan, PROGRAM_EVAL);
     Loader        *loader = t->data.eval;
     size_t         cells = (size_t)(program->spec.batch * program->spec.seq);
-    double         sum = 0;
     int64_t        most = t->config->eval_max_batches;
     loader_seek(loader, 0);
-    for (int64_t i = 0; most == 0 || i < most; i++) {
+    TRY(gather_weights(t));
+    for (int64_t first = 0; most == 0 || first < most; first += t->place.world) {
         const Batch *batch;
         TRY(loader_next(loader, &batch));
         if (!batch) break;
-        FAIL_IF(signals_pending(), ERR_INTERRUPTED, "evaluation was interrupted");
+        TRY(agree_on_signal(t));
+        FAIL_IF(t->signal, ERR_INTERRUPTED, "evaluation was interrupted");
+        trainer_beat(t, "evaluating");
         TRY(write_batch(t, batch, cells));
         TRY(session_run(t->session, program));
         TRY(session_output(t->session, program, "losses", t->data.losses, cells * sizeof(float)));
+        if (most > 0 && first + t->place.rank >= most) break;
         for (size_t k = 0; k < cells; k++)
-            if (batch->labels[k] != LABEL_IGNORE) sum += t->data.losses[k];
+            if (batch->labels[k] != LABEL_IGNORE) out->loss += t->data.losses[k];
         out->tokens += batch->num_tokens;
         out->trained += batch->num_trained;
     }
-    out->loss = out->trained ? sum / (double)out->trained : NAN;
     return OK;
+}
+
+/* Of all ranks, added in their order. */
+static Status share_eval(Trainer *t, EvalSum *sum)
+{
+    EvalSum own = *sum, *all = t->from_ranks;
+    if (!t->comm) return OK;
+    TRY(comm_all_gather(t->comm, &own, all, sizeof own));
+    *sum = (EvalSum){0};
+    for (int r = 0; r < t->place.world; r++) {
+        sum->loss += all[r].loss;
+        sum->tokens += all[r].tokens;
+        sum->trained += all[r].trained;
+    }
+    return OK;
+}
+
+/* Beside what the log keeps. */
+static void tell_eval(Trainer *t, const EvalMetrics *eval)
+{
+    log_line(t, metrics_eval(t->metrics, eval));
+    progress_eval(eval, &t->trend);
 }
 
 static Status run_eval(Trainer *t)
 {
     double      start = trainer_seconds();
+    EvalSum     sum = {0};
     EvalMetrics eval = {.step = t->state.step, .epoch = loader_epoch(t->data.train, t->state.step)};
-    Status      status = eval_batches(t, &eval);
+    Status      status = eval_batches(t, &sum);
     if (status == ERR_INTERRUPTED) {
         status_clear();
         return OK; /* it stays pending and is done again on resume */
     }
     TRY(status);
+    TRY(share_eval(t, &sum));
+    eval.tokens = sum.tokens;
+    eval.trained = sum.trained;
+    eval.loss = sum.trained ? sum.loss / (double)sum.trained : NAN;
     eval.seconds = trainer_seconds() - start;
     t->last_eval_loss = eval.loss;
     t->state.eval_pending = false;
-    log_line(t, metrics_eval(t->metrics, &eval));
     eval_trend_eval(&t->trend, eval.step, eval.loss);
-    progress_eval(&eval, &t->trend);
+    if (trainer_leads(t)) tell_eval(t, &eval);
     if (t->config->generate_samples == 0 || !t->hooks->sample) return OK;
+    trainer_beat(t, "making samples");
     SampleJob job = {.session = t->session,
                      .tokenizer = t->tokenizer,
                      .tmpl = t->tmpl,
@@ -216,8 +344,9 @@ static bool eval_due(const Trainer *t, int64_t step)
 
 double trainer_flops_per_step(const Trainer *t)
 {
-    double micro = (double)t->config->gradient_accumulation_steps;
-    return plan_program(t->plan, PROGRAM_MICRO_FIRST)->cost.flops * micro + plan_program(t->plan, PROGRAM_OPTIMIZER)->cost.flops;
+    double flops = plan_program(t->plan, PROGRAM_OPTIMIZER)->cost.flops;
+    for (int64_t i = 0; i < t->config->gradient_accumulation_steps; i++) flops += trainer_micro(t, i)->cost.flops;
+    return flops * t->place.world;
 }
 
 Status trainer_context(Trainer *t, bool finished, StrBuf *state_text, SaveContext *out)
@@ -235,6 +364,7 @@ Status trainer_context(Trainer *t, bool finished, StrBuf *state_text, SaveContex
                            .finished = finished};
     TRY(trainer_state_text(t->metrics_path, &t->state, &facts, state_text));
     *out = (SaveContext){.session = t->session,
+                         .comm = t->comm,
                          .model = t->model,
                          .lora = &t->options.lora,
                          .base_model = t->base_model,
@@ -254,24 +384,30 @@ Status trainer_save(Trainer *t)
 {
     SaveContext context;
     StrBuf      text = {0};
-    Status      status = metrics_sync(t->metrics);
-    t->state.metrics_bytes = metrics_bytes(t->metrics);
+    Status      status = trainer_leads(t) ? metrics_sync(t->metrics) : OK;
+    if (trainer_leads(t)) t->state.metrics_bytes = metrics_bytes(t->metrics);
+    trainer_beat(t, "saving");
     t->state.settings_hash = t->record.hash;
     t->state.data_hash = t->data.hash;
+    if (status == OK) status = gather_weights(t);
     if (status == OK) status = trainer_context(t, false, &text, &context);
-    if (status == OK) status = checkpoint_save(&context, &t->state);
+    status = trainer_agree(t, status);
+    if (status == OK) status = trainer_agree(t, checkpoint_save(&context, &t->state));
     strbuf_deinit(&text);
     if (status == OK) t->saved_step = t->state.step;
     return status;
 }
 
 /* A failed save in the middle of a run: the one before is still there, training goes on. */
-static void save_or_warn(Trainer *t)
+static Status save_or_warn(Trainer *t)
 {
-    if (trainer_save(t) == OK) return;
+    Status status = trainer_save(t);
+    if (status == OK || status == ERR_RANK) return status;
+    t->has_agreed = false; /* on an end */
     log_warn("the checkpoint of step %lld wasn't written: %s. The one before it is kept; the next attempt is at the next interval",
              (long long)t->state.step, status_message());
     status_clear();
+    return OK;
 }
 
 static bool save_due(const Trainer *t, int64_t step)
@@ -291,21 +427,35 @@ static Status interrupted(Trainer *t)
         FAIL_IF(status != OK, ERR_SAVE, "interrupted at step %lld, and the state couldn't be saved: %s", (long long)t->state.step,
                 status_message());
     }
+    t->has_agreed = true;
     FAIL(ERR_INTERRUPTED, "interrupted after step %lld of %lld; %s goes on from there", (long long)t->state.step,
          (long long)t->schedule.total, trainer_same_command(t));
 }
 
 /* ---- the loop ---- */
 
+static void tell_step(Trainer *t, const StepMetrics *step)
+{
+    log_line(t, metrics_step(t->metrics, step));
+    if (t->progress.steps == 0 && !log_is_terminal()) log_info("first step %.2f s after the start", trainer_seconds() - t->start_seconds);
+    progress_step(&t->progress, step);
+    if (t->hooks->step_end) t->hooks->step_end(t->hooks->context, step->step - 1);
+}
+
+/* How long a rank may seem to do nothing follows from the longest step, once there was one. */
+static void allow_seconds(Trainer *t, double step_seconds)
+{
+    double seconds = TIMES_LONGEST * step_seconds;
+    if (isinf(t->allowed_seconds) || seconds > t->allowed_seconds) t->allowed_seconds = seconds;
+}
+
 /* The oldest queued step: its result is awaited, written down, shown. */
 static Status finish_step(Trainer *t)
 {
     StepMetrics step;
     TRY(await_step(t, &step));
-    log_line(t, metrics_step(t->metrics, &step));
-    if (t->progress.steps == 0 && !log_is_terminal()) log_info("first step %.2f s after the start", trainer_seconds() - t->start_seconds);
-    progress_step(&t->progress, &step);
-    if (t->hooks->step_end) t->hooks->step_end(t->hooks->context, step.step - 1);
+    allow_seconds(t, step.seconds);
+    if (trainer_leads(t)) tell_step(t, &step);
     if (t->limit.is_beaten) step_limit_measure(&t->limit);
     t->state.eval_pending = eval_due(t, t->state.step);
     return check_divergence(t, &step);
@@ -329,27 +479,40 @@ static Status finish_steps(Trainer *t, int most_queued)
 static bool must_finish(const Trainer *t)
 {
     int64_t step = t->state.step + t->num_queued;
-    return step >= t->schedule.total || eval_due(t, step) || save_due(t, step) || signals_pending();
+    return step >= t->schedule.total || eval_due(t, step) || save_due(t, step) || t->signal;
+}
+
+/* Evaluating and saving, where they are due. */
+static Status between_steps(Trainer *t)
+{
+    if (t->state.eval_pending && !t->signal) {
+        TRY(run_eval(t));
+        step_limit_measure(&t->limit);
+        if (!t->state.eval_pending && trainer_leads(t)) report_update(t, false);
+        TRY(agree_on_signal(t));
+    }
+    if (save_due(t, t->state.step) && !t->signal) {
+        TRY(save_or_warn(t));
+        TRY(agree_on_signal(t));
+    }
+    return t->signal ? interrupted(t) : OK;
 }
 
 Status train_loop(Trainer *t)
 {
     int most_queued = t->device->api->is_synchronous ? 0 : STEPS_AHEAD;
-    signals_set_resumable(true);
+    if (t->place.is_first_here) signals_set_resumable(true);
+    trainer_beat(t, "training");
     TRY(calibrate(t));
     for (;;) {
         TRY(finish_steps(t, must_finish(t) ? 0 : most_queued));
+        TRY(agree_on_signal(t));
         if (t->num_queued == 0) {
-            if (t->state.eval_pending && !signals_pending()) {
-                TRY(run_eval(t));
-                step_limit_measure(&t->limit);
-                if (!t->state.eval_pending) report_update(t, false);
-            }
-            if (save_due(t, t->state.step) && !signals_pending()) save_or_warn(t);
-            if (signals_pending()) return interrupted(t);
+            TRY(between_steps(t));
             if (t->state.step >= t->schedule.total) break;
         }
         if (!must_finish(t) || t->num_queued == 0) TRY(queue_step(t));
+        trainer_beat(t, "training");
     }
     return OK;
 }

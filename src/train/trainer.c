@@ -1,6 +1,7 @@
 /* The start and the end of a run. Nothing is written before everything that can be checked was. */
 #include "train/trainer_internal.h"
 
+#include "base/hash.h"
 #include "base/log.h"
 #include "model/init.h"
 #include "model/merge.h"
@@ -18,6 +19,39 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
+/* ---- ranks ---- */
+
+/* What is done once for all of them is rank 0's. */
+bool trainer_leads(const Trainer *t)
+{
+    return t->place.rank == 0;
+}
+
+void trainer_beat(Trainer *t, const char *phase)
+{
+    keeper_phase(t->keeper, phase, t->allowed_seconds);
+}
+
+Status trainer_agree(Trainer *t, Status mine)
+{
+    Status status = comm_agree(t->comm, mine);
+    t->has_agreed = status != OK;
+    return status;
+}
+
+/* Rank 0 first: what it downloads or tokenizes is there when the others look. */
+static Status in_turn(Trainer *t, Status (*work)(Trainer *t))
+{
+    TRY(trainer_agree(t, trainer_leads(t) ? work(t) : OK));
+    return trainer_agree(t, trainer_leads(t) ? OK : work(t));
+}
+
+/* Of what ranks must have in common: the kind of device, and what crosses between them. */
+static uint64_t programs_hash(const Plan *plan)
+{
+    return hash_bytes(plan->facts.name, strlen(plan->facts.name), plan_collectives(plan));
+}
 
 /* ---- before anything is touched ---- */
 
@@ -58,7 +92,7 @@ static Status require_weights(const Trainer *t)
     return OK;
 }
 
-static Status make_plan(Trainer *t)
+static Status open_inputs(Trainer *t)
 {
     FAIL_IF(t->config->max_steps <= 0 && !(t->config->num_epochs > 0), ERR_INVALID,
             "nothing to do: num_epochs is 0 and max_steps isn't set");
@@ -73,11 +107,24 @@ static Status make_plan(Trainer *t)
     TRY(output_dir_check_source(t->config->output_dir, t->model->dir));
     TRY(output_dir_check_source(t->config->output_dir, t->tokenizer_dir));
     TRY(config_at(t->config->origin, KEY_run_output_dir, output_dir_check(t->config->output_dir)));
-    TRY(setup_device(t->config, NULL, &t->device));
+    return OK;
+}
+
+static Status open_device(Trainer *t)
+{
+    TRY(setup_rank_device(t->config, t->place.local, t->place.num_local, &t->device));
+    FAIL_IF(t->comm && !t->device->api->join, ERR_UNSUPPORTED, "several ranks can't train on device %s", t->device->api->name);
+    return OK;
+}
+
+static Status make_plan(Trainer *t)
+{
+    if (t->comm) TRY(t->device->api->join(t->device, t->comm));
     if (t->config->device == OPT_DEVICE_AUTO && !device_has_driver())
         log_info("running on the CPU: there is no NVIDIA driver here (libcuda.so.1)");
-    TRY(setup_settle(&t->arena, t->run_file, t->model, t->device, &t->config));
+    TRY(setup_settle(&t->arena, t->run_file, t->model, t->device, t->place.rank == 0, &t->config));
     TRY(setup_options(t->config, t->model, &t->options));
+    t->options.rank = t->place.rank;
     TRY(setup_plan(&t->arena, t->model, &t->options, t->device, &t->plan));
     if (!t->config->from_scratch) TRY(weights_check(t->plan, t->model));
     return setup_check_memory(t->config, t->model, t->device, t->plan, true);
@@ -193,7 +240,7 @@ static Status look_at_output(Trainer *t, bool *out_finished)
     RunPresence   presence;
     RunRecord     before;
     TrainState    state;
-    run_record_make(t->run_file, t->model, &t->record);
+    run_record_make(t->run_file, t->model, t->place.world, run_record_began(c), &t->record);
     t->record.tokenizer = tokenizer_hash(t->tokenizer);
     Status status = run_record_read(c->output_dir, &presence, &before);
     t->is_first = status == OK && presence == RUN_ABSENT;
@@ -220,6 +267,49 @@ static Status look_at_output(Trainer *t, bool *out_finished)
     return status;
 }
 
+/* What rank 0 found, as the others are told. */
+typedef struct Settled {
+    char     resume_path[4096];
+    int64_t  began;
+    uint64_t base, base_stamp;
+    bool     is_first, is_finished;
+} Settled;
+
+static Status settle_output(Trainer *t, bool *out_finished)
+{
+    const char *dir = t->config->output_dir;
+    if (file_is_dir(dir)) TRY(output_lock_take(dir, &t->output_lock));
+    TRY(look_at_output(t, out_finished));
+    TRY(checkpoint_clean(dir));
+    return output_dir_clean(dir);
+}
+
+static Status share_output(Trainer *t, bool *out_finished)
+{
+    Settled told = {0};
+    Status  status = trainer_leads(t) ? settle_output(t, out_finished) : OK;
+    TRY(trainer_agree(t, status));
+    if (!t->comm) return OK;
+    if (trainer_leads(t)) {
+        told = (Settled){.began = t->record.began,
+                         .base = t->record.base,
+                         .base_stamp = t->record.base_stamp,
+                         .is_first = t->is_first,
+                         .is_finished = *out_finished};
+        memcpy(told.resume_path, t->resume_path, sizeof told.resume_path);
+    }
+    TRY(comm_broadcast(t->comm, 0, &told, sizeof told));
+    if (trainer_leads(t)) return OK;
+    run_record_make(t->run_file, t->model, t->place.world, told.began, &t->record);
+    t->record.tokenizer = tokenizer_hash(t->tokenizer);
+    t->record.base = told.base;
+    t->record.base_stamp = told.base_stamp;
+    t->is_first = told.is_first;
+    memcpy(t->resume_path, told.resume_path, sizeof t->resume_path);
+    *out_finished = told.is_finished;
+    return OK;
+}
+
 /* ---- data, disk, weights ---- */
 
 static Status load_weights(Trainer *t)
@@ -232,6 +322,7 @@ static Status load_weights(Trainer *t)
         TRY(init_params(t->session, (uint64_t)c->seed, false, pool));
     else
         TRY(weights_load(t->session, t->model));
+    TRY(weights_tell_requantised(t->session, t->model));
     if (t->resume_path[0]) return checkpoint_load(t->resume_path, t->session, true, &t->has_scales);
     return adapters ? init_params(t->session, (uint64_t)c->seed, true, pool) : OK;
 }
@@ -354,10 +445,14 @@ static Status open_data(Trainer *t)
 {
     const Config *c = t->config;
     size_t        keep = existing_prefix(c->output_dir);
-    TRY(file_make_dirs(c->output_dir));
-    TRY(output_lock_take(c->output_dir, &t->output_lock));
-    Status status = run_data_open(c, &t->options, t->tokenizer, t->tokenizer_dir, t->record.began, (int32_t)t->model->vocab_size, &t->data);
-    if (status != OK && keep < strlen(c->output_dir)) remove_new_output(c->output_dir, keep);
+    if (trainer_leads(t)) {
+        TRY(file_make_dirs(c->output_dir));
+        TRY(output_lock_take(c->output_dir, &t->output_lock));
+    }
+    RowShare share = {t->place.rank, t->place.world};
+    Status   status =
+        run_data_open(c, &t->options, t->tokenizer, t->tokenizer_dir, t->record.began, (int32_t)t->model->vocab_size, share, &t->data);
+    if (status != OK && trainer_leads(t) && keep < strlen(c->output_dir)) remove_new_output(c->output_dir, keep);
     return status;
 }
 
@@ -419,20 +514,26 @@ static Status read_trend(Trainer *t)
     return status;
 }
 
-static Status prepare(Trainer *t)
+/* Everything of this rank's that can fail, before anything of an earlier run is touched. */
+static Status load(Trainer *t)
 {
     const Config *c = t->config;
-    TRY(open_data(t));
     if (trains_turns(&t->data)) TRY(run_data_template(c, t->tokenizer_dir, t->record.began, &t->tmpl));
     TRY(find_stop_token(t));
     TRY(schedule_make(c, t->data.total_steps, &t->schedule));
     TRY(load_state(t));
     t->keep = settle_keep(t);
-    TRY(check_disk(t));
+    if (trainer_leads(t)) TRY(check_disk(t));
     if (t->resume_path[0]) TRY(checkpoint_load_tuning(t->resume_path, t->device));
     TRY(session_create(t->plan, t->device, &t->session));
     TRY(load_weights(t));
-    TRY(session_write(t->session, OPTIMIZER_APPLIED, &t->state.applied, sizeof t->state.applied));
+    return session_write(t->session, OPTIMIZER_APPLIED, &t->state.applied, sizeof t->state.applied);
+}
+
+/* The output folder becomes this run's. */
+static Status begin_output(Trainer *t)
+{
+    const Config *c = t->config;
     if (resume_is(t, "false")) TRY(checkpoint_remove_all(c->output_dir));
     if (continues_output(t)) TRY(checkpoint_prune(c->output_dir, t->keep, t->state.step));
     t->record.data = t->data.keys;
@@ -440,15 +541,32 @@ static Status prepare(Trainer *t)
     if (!continues_output(t)) TRY(output_dir_clear(c->output_dir)); /* after the record: a kill in between starts anew again */
     snprintf(t->metrics_path, sizeof t->metrics_path, "%s/metrics.jsonl", c->output_dir);
     TRY(open_metrics(t));
-    loader_seek(t->data.train, t->state.step);
-    TRY(read_trend(t));
-    step_limit_init(&t->limit, t->device, t->plan, t->options.model_dtype, c->gradient_accumulation_steps);
-    progress_init(&t->progress, t->schedule.total, c->logging_steps);
-    log_info("%lld parameters, %lld trained; %.1f MiB of memory; steps of %lld sequences of %lld tokens", (long long)t->plan->total_numel,
-             (long long)t->plan->trained_numel, (double)plan_total_bytes(t->plan) / (1 << 20),
-             (long long)loader_rows_per_step(t->data.train), (long long)plan_program(t->plan, PROGRAM_MICRO_FIRST)->spec.seq);
+    return read_trend(t);
+}
+
+static void tell_start(const Trainer *t)
+{
+    char ranks[32] = "";
+    if (t->place.world > 1) snprintf(ranks, sizeof ranks, " on each of %d ranks", t->place.world);
+    log_info("%lld parameters, %lld trained; %.1f MiB of memory%s; steps of %lld sequences of %lld tokens", (long long)t->plan->total_numel,
+             (long long)t->plan->trained_numel, (double)plan_total_bytes(t->plan) / (1 << 20), ranks,
+             (long long)loader_rows_per_step(t->data.train), (long long)trainer_micro(t, 0)->spec.seq);
     if (t->resume_path[0])
         log_info("going on from %s, step %lld of %lld", t->resume_path, (long long)t->state.step, (long long)t->schedule.total);
+}
+
+static Status prepare(Trainer *t)
+{
+    const Config *c = t->config;
+    trainer_beat(t, "opening the data");
+    TRY(in_turn(t, open_data));
+    trainer_beat(t, "loading");
+    TRY(trainer_agree(t, load(t)));
+    TRY(trainer_agree(t, trainer_leads(t) ? begin_output(t) : OK));
+    loader_seek(t->data.train, t->state.step);
+    step_limit_init(&t->limit, t->device, t->plan, t->options.model_dtype, c->gradient_accumulation_steps);
+    progress_begin(&t->progress, t->schedule.total, c->logging_steps);
+    tell_start(t);
     return OK;
 }
 
@@ -464,7 +582,7 @@ static Status save_merged(Trainer *t)
     TRY(file_remove_tree(partial));
     TRY(hf_model_open(&t->arena, t->config->model, &base));
     Status status = peft_open(&t->arena, dir, &adapter);
-    if (status == OK) status = merge_adapter(base, &adapter, partial, t->config->max_shard_size, device_cpu_pool(t->device));
+    if (status == OK) status = merge_adapter(base, &adapter, false, partial, t->config->max_shard_size, device_cpu_pool(t->device));
     hf_model_close(base);
     TRY(status);
     if (rename(partial, folder) != 0) return file_fail("rename to", folder);
@@ -481,29 +599,41 @@ static Status merge_finished(Trainer *t)
     return OK;
 }
 
+/* What comes beside the model. */
+static Status complete_output(Trainer *t, const char *state_text)
+{
+    const char *dir = t->config->output_dir;
+    TRY(file_write_atomic(arena_printf(&t->arena, "%s/trainer_state.json", dir), state_text, strlen(state_text)));
+    if (t->config->lora && t->config->merge_adapter) TRY(save_merged(t));
+    return run_record_write(dir, &t->record, true);
+}
+
 static Status save_final(Trainer *t)
 {
     SaveContext context;
     StrBuf      text = {0};
+    Status      status = OK;
     const char *dir = t->config->output_dir;
     if (t->saved_step != t->state.step) TRY(trainer_save(t));
-    TRY(metrics_sync(t->metrics));
-    Status status = trainer_context(t, true, &text, &context);
-    if (status == OK) status = file_remove_tree(arena_printf(&t->arena, "%s/merged", dir)); /* of the adapter that goes now */
+    if (trainer_leads(t)) status = metrics_sync(t->metrics);
+    if (status == OK) status = trainer_context(t, true, &text, &context);
+    if (status == OK && trainer_leads(t))
+        status = file_remove_tree(arena_printf(&t->arena, "%s/merged", dir)); /* of the adapter that goes now */
+    status = trainer_agree(t, status);
     if (status == OK) status = checkpoint_save_model(&context, dir);
-    if (status == OK) status = file_write_atomic(arena_printf(&t->arena, "%s/trainer_state.json", dir), text.data, text.len);
-    if (status == OK && t->config->lora && t->config->merge_adapter) status = save_merged(t);
+    if (status == OK && trainer_leads(t)) status = complete_output(t, strbuf_cstr(&text));
     strbuf_deinit(&text);
-    if (status == OK) status = run_record_write(dir, &t->record, true);
-    return status;
+    return trainer_agree(t, status);
 }
 
 static Status finish(Trainer *t)
 {
+    t->allowed_seconds = INFINITY;
+    trainer_beat(t, "completing the output");
     Status status = save_final(t);
     FAIL_IF(status != OK, ERR_SAVE, "training is done, but saving failed: %s. %s; then %s goes on from the last checkpoint",
             status_message(), status == ERR_NO_FIT ? "Make room" : "Put that right", trainer_same_command(t));
-    report_update(t, true);
+    if (trainer_leads(t)) report_update(t, true);
     return OK;
 }
 
@@ -521,6 +651,7 @@ static Status device_lost(Trainer *t)
 
 static void close_trainer(Trainer *t)
 {
+    keeper_stop(t->keeper);
     output_lock_release(t->config->output_dir, &t->output_lock);
     metrics_close(t->metrics);
     run_data_close(&t->data);
@@ -536,12 +667,17 @@ static void close_trainer(Trainer *t)
 
 static Status train(Trainer *t, TrainOutcome *out)
 {
-    TRY(make_plan(t));
-    if (file_is_dir(t->config->output_dir)) TRY(output_lock_take(t->config->output_dir, &t->output_lock));
-    TRY(look_at_output(t, &out->already_finished));
-    TRY(checkpoint_clean(t->config->output_dir));
-    TRY(output_dir_clean(t->config->output_dir));
-    if (out->already_finished) return merge_finished(t);
+    TRY(keeper_start(t->comm, &t->keeper));
+    trainer_beat(t, "opening the model");
+    TRY(in_turn(t, open_inputs));
+    trainer_beat(t, "planning");
+    TRY(trainer_agree(t, open_device(t)));
+    TRY(trainer_agree(t, make_plan(t)));
+    TRY(trainer_agree(t, comm_agree_same(t->comm, programs_hash(t->plan), "programs")));
+    trainer_beat(t, "looking at output_dir");
+    TRY(share_output(t, &out->already_finished));
+    TRY(trainer_agree(t, comm_agree_same(t->comm, t->record.hash, "settings")));
+    if (out->already_finished) return trainer_agree(t, trainer_leads(t) ? merge_finished(t) : OK);
     hf_model_tell(t->model, t->options.model_dtype, t->options.weight_format, true, &t->model_notes);
     TRY(prepare(t));
     Status status = train_loop(t);
@@ -555,19 +691,30 @@ bool train_goes_on(const Config *config)
     return strcmp(resume, "auto") == 0 || strcmp(resume, "true") == 0;
 }
 
-Status train_run(const Config *config, const TrainHooks *hooks, TrainOutcome *out)
+Status trainer_run(const Config *config, const TrainHooks *hooks, Comm *comm, RankPlace place, TrainOutcome *out)
 {
     static const TrainHooks none = {0};
     Trainer                *t = calloc(1, sizeof *t);
     CHECK(t);
     t->run_file = t->config = config;
     t->hooks = hooks ? hooks : &none;
+    t->comm = comm;
+    t->place = place;
     t->start_seconds = trainer_seconds();
     t->last_loss = t->last_eval_loss = NAN;
+    t->allowed_seconds = INFINITY;
     t->saved_step = t->stop_token = -1;
     t->output_lock = OUTPUT_LOCK_NONE;
+    t->from_ranks = arena_alloc(&t->arena, (size_t)place.world * RANK_BYTES);
+    t->shares = arena_array(&t->arena, RankShare, place.world);
     *out = (TrainOutcome){.loss = NAN, .eval_loss = NAN};
     Status status = train(t, out);
+    if (comm && status != OK && status != ERR_RANK && !t->has_agreed) {
+        comm_abort(comm, status, status_message());
+        status = status_prefix(status, "rank %d", place.rank);
+    }
+    if (status == ERR_RANK && comm_cause(comm) != OK) status = comm_cause(comm);
+    out->rank = place.rank;
     out->steps = t->state.step;
     out->loss = t->last_loss;
     out->eval_loss = t->last_eval_loss;

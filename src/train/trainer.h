@@ -16,20 +16,21 @@ typedef struct SampleJob {
     const Loader    *eval;       /* the rows just evaluated, of as many tokens as the session's EVAL program takes */
     int32_t          stop_token; /* that ends a turn beside the tokenizer's EOS; -1: none */
     int64_t          step;
-    Metrics         *metrics; /* where samples go */
+    Metrics         *metrics; /* where samples go; NULL: nowhere, rank 0's do */
 } SampleJob;
 
 /* What users of the library (and tests) may hang into the loop. Any may be NULL. */
 typedef struct TrainHooks {
     void *context;
-    /* After an evaluation. */
+    /* After an evaluation, on every rank, each on a thread of its own. */
     Status (*sample)(void *context, const SampleJob *job);
-    /* Around the work of one train step, evaluation and saving not counted; step from 0. */
+    /* Around the work of one train step on rank 0, evaluation and saving not counted; step from 0. */
     void (*step_begin)(void *context, int64_t step);
     void (*step_end)(void *context, int64_t step);
 } TrainHooks;
 
 typedef struct TrainOutcome {
+    int       rank;             /* of this process: rank 0 tells people */
     bool      already_finished; /* no step was made: an earlier start had finished this run */
     int64_t   steps;
     double    loss, eval_loss; /* of the last step and evaluation; NaN: none */

@@ -1,8 +1,10 @@
 /* The state of a training run, shared by trainer.c (start and end) and train_loop.c (steps). */
 #pragma once
 
+#include "comm/agree.h"
 #include "data/loader.h"
 #include "text/tokenizer.h"
+#include "train/keeper.h"
 #include "train/output_lock.h"
 #include "train/progress.h"
 #include "train/run_data.h"
@@ -21,9 +23,23 @@ typedef struct QueuedStep {
     StepWork    work;
 } QueuedStep;
 
+enum { RANK_BYTES = 64 }; /* what a rank tells of a step or an evaluation */
+
+/* Which of the run's ranks this is, and which of those of this host. */
+typedef struct RankPlace {
+    int  rank, world, local, num_local;
+    bool is_first_here; /* of this process */
+} RankPlace;
+
+/* One rank's. */
 typedef struct Trainer {
     const Config     *run_file; /* what was asked for */
     const Config     *config;   /* the same with what memory: auto chose */
+    Comm             *comm;     /* NULL: the run has one rank */
+    RankPlace         place;
+    Keeper           *keeper;
+    double            allowed_seconds; /* that the keeper keeps it for */
+    bool              has_agreed;      /* all ranks fail as this one does */
     const TrainHooks *hooks;
     Arena             arena;
     HfModel          *model;
@@ -55,21 +71,38 @@ typedef struct Trainer {
     int               output_lock;       /* of output_dir */
     double            start_seconds;     /* when the program began, for the time to the first step */
     double            last_loss, last_eval_loss;
+    int               signal;     /* that any rank got, as all know; 0: none */
     int64_t           keep;       /* checkpoints that stay; 0: all */
     int64_t           saved_step; /* of the newest checkpoint of this run; -1: none */
     bool              has_scales; /* of a checkpoint; else they are measured before the first step */
+    void             *from_ranks; /* RANK_BYTES of each */
+    RankShare        *shares;     /* of the last step, by rank */
+    double            waited;     /* comm_waited when it began */
     bool              log_waits;  /* lines of metrics.jsonl couldn't be written yet */
 } Trainer;
+
+/* One rank of a run; `comm` NULL: the only one. A failure that isn't common to all ranks ends the others too. */
+NODISCARD Status trainer_run(const Config *config, const TrainHooks *hooks, Comm *comm, RankPlace place, TrainOutcome *out);
+
+/* What is done once for all ranks is rank 0's. */
+bool trainer_leads(const Trainer *trainer);
+/* comm_agree; a failure is common then. */
+NODISCARD Status trainer_agree(Trainer *trainer, Status mine);
+/* Tells the other ranks that this one is alive, and does this (a constant). */
+void trainer_beat(Trainer *trainer, const char *phase);
 
 /* Steps until the end, a signal or divergence; then the last checkpoint is written. */
 NODISCARD Status train_loop(Trainer *trainer);
 
-/* A checkpoint of the present state. */
+/* A checkpoint of the present state, made by all ranks. */
 NODISCARD Status trainer_save(Trainer *trainer);
 NODISCARD Status trainer_context(Trainer *trainer, bool finished, StrBuf *state_text, SaveContext *out);
 
 /* The command that goes on from the newest checkpoint, in words. */
 const char *trainer_same_command(const Trainer *trainer);
+
+/* The program of a step's micro-step. */
+const Program *trainer_micro(const Trainer *trainer, int64_t micro);
 
 double trainer_flops_per_step(const Trainer *trainer);
 double trainer_seconds(void); /* monotonic */

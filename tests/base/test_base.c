@@ -4,6 +4,7 @@
 #include "base/log.h"
 #include "base/philox.h"
 #include "base/pool.h"
+#include "base/sha256.h"
 #include "base/strbuf.h"
 #include "test.h"
 
@@ -258,6 +259,35 @@ static void find_gives_what_memmem_gives(void)
     EXPECT(str_search((Str){text, 5}, (Str){"", 0}) == text);
 }
 
+static void expect_hex(const uint8_t bytes[SHA256_BYTES], const char *want)
+{
+    char text[2 * SHA256_BYTES + 1];
+    for (int i = 0; i < SHA256_BYTES; i++) snprintf(text + 2 * i, 3, "%02x", bytes[i]);
+    EXPECT_STR(text, want);
+}
+
+/* FIPS 180-4's examples, RFC 4231's cases 2 and 6. */
+static void sha256_gives_the_published_sums(void)
+{
+    uint8_t sum[SHA256_BYTES], key[131];
+    Sha256  sha;
+    sha256_init(&sha);
+    sha256_add(&sha, "abc", 3);
+    sha256_end(&sha, sum);
+    expect_hex(sum, "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+    sha256_init(&sha);
+    for (int i = 0; i < 1000000; i += 40) sha256_add(&sha, "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa", 40);
+    sha256_end(&sha, sum);
+    expect_hex(sum, "cdc76e5c9914fb9281a1c7e284d73e67f1809a48a497200e046d39ccc7112cd0");
+    hmac_sha256("Jefe", 4, "what do ya want for nothing?", 28, sum);
+    expect_hex(sum, "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843");
+    memset(key, 0xaa, sizeof key);
+    hmac_sha256(key, sizeof key, "Test Using Larger Than Block-Size Key - Hash Key First", 54, sum);
+    expect_hex(sum, "60e431591ee0b67f0d8a26aacbf5b77f8e0bc6213728c5140546040f0ee37f54");
+    EXPECT(sha256_equal(sum, sum) && !sha256_equal(sum, key));
+}
+
 TEST_MAIN(TEST(find_gives_what_memmem_gives), TEST(failures_carry_a_message), TEST(arenas_give_zeroed_aligned_memory), TEST(strings_grow),
           TEST(bf16_rounds_to_nearest_even), TEST(stochastic_rounding_has_no_bias), TEST(edits_are_counted_as_defined),
-          TEST(dtypes_have_names), TEST(philox_gives_the_published_words), TEST(every_task_runs_once), TEST(log_lines_go_to_stderr))
+          TEST(dtypes_have_names), TEST(philox_gives_the_published_words), TEST(every_task_runs_once), TEST(log_lines_go_to_stderr),
+          TEST(sha256_gives_the_published_sums))

@@ -1,9 +1,16 @@
-/* Ranks as threads: what collectives give, the same bits every time; and that one failure ends all, at once, wherever it strikes. */
+/* Ranks as threads, and as processes that meet over TCP (here threads too, which share nothing but the sockets): what collectives give,
+ * the same bits every time; and that one failure ends all, at once, wherever it strikes. */
 #include "comm/comm.h"
 #include "test.h"
 
+#include <arpa/inet.h>
+#include <fcntl.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdatomic.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 enum { MOST = 8, MOST_COUNT = 5000 };
@@ -25,13 +32,46 @@ struct Team {
     Status (*run)(Member *member);
     uint64_t seed;
     int      culprit, moment; /* of cases where one fails */
-    Member   members[MOST];
+    int      port, listener;  /* of sockets */
+    void (*change)(Member *member, CommMeeting *meeting);
+    const CommLimits *limits;
+    Member            members[MOST];
 };
+
+#define SECRET "sixteen letters, or more"
+
+static bool over_sockets; /* the backend that teams use */
+
+/* A port that is free, and a socket that listens there. */
+static int listen_somewhere(int *out_port)
+{
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}};
+    socklen_t          size = sizeof address;
+    int                fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
+    if (bind(fd, (struct sockaddr *)&address, size) != 0 || listen(fd, 64) != 0) perror("listen");
+    getsockname(fd, (struct sockaddr *)&address, &size);
+    *out_port = ntohs(address.sin_port);
+    return fd;
+}
+
+static Status member_run(Member *member)
+{
+    Team       *team = member->team;
+    CommMeeting meeting = {.port = team->port, .rank = member->rank, .world_size = team->size, .secret = SECRET, .timeout = 30};
+    if (over_sockets) {
+        meeting.listener = member->rank == 0 ? team->listener : 0;
+        if (team->change) team->change(member, &meeting);
+        TRY(comm_meet(&meeting, team->limits, &member->comm));
+    }
+    EXPECT_INT(comm_rank(member->comm), member->rank);
+    EXPECT_INT(comm_size(member->comm), team->size);
+    return team->run(member);
+}
 
 static void *member_main(void *argument)
 {
     Member *member = argument;
-    member->status = member->team->run(member);
+    member->status = member_run(member);
     snprintf(member->message, sizeof member->message, "%s", member->status == OK ? "" : status_message());
     comm_destroy(member->comm);
     return NULL;
@@ -39,12 +79,14 @@ static void *member_main(void *argument)
 
 static void team_run(Team *team, const CommLimits *limits)
 {
-    Comm *comms[MOST];
-    EXPECT_OK(comm_threads_create(team->size, limits, comms));
+    Comm *comms[MOST] = {0};
+    team->limits = limits;
+    if (over_sockets)
+        team->listener = listen_somewhere(&team->port);
+    else
+        EXPECT_OK(comm_threads_create(team->size, limits, comms));
     for (int r = 0; r < team->size; r++) {
         team->members[r] = (Member){.team = team, .comm = comms[r], .rank = r};
-        EXPECT_INT(comm_rank(comms[r]), r);
-        EXPECT_INT(comm_size(comms[r]), team->size);
         EXPECT(pthread_create(&team->members[r].thread, NULL, member_main, &team->members[r]) == 0);
     }
     for (int r = 0; r < team->size; r++) pthread_join(team->members[r].thread, NULL);
@@ -182,7 +224,7 @@ static Status many_collectives(Member *member)
 
 static void collectives_of_1_to_8_ranks_give_the_plain_sums(void)
 {
-    for (int size = 1; size <= MOST; size++) {
+    for (int size = 1; size <= MOST; size += over_sockets ? 3 : 1) {
         Team team = {.size = size, .run = many_collectives, .seed = 100u * (unsigned)size};
         team_run(&team, NULL);
         for (int r = 0; r < size; r++)
@@ -257,7 +299,7 @@ static Status fails_at_a_moment(Member *member)
 
 static void a_failure_at_any_moment_ends_all_and_is_named(void)
 {
-    for (int turn = 0; turn < 200; turn++) {
+    for (int turn = 0; turn < (over_sockets ? 20 : 200); turn++) {
         uint64_t seed = 5000u + (unsigned)turn;
         Team     team = {.size = 2 + (int)(draw(seed, 0) % (MOST - 1)), .run = fails_at_a_moment, .moment = (int)(draw(seed, 1) % 30)};
         char     part[64];
@@ -281,7 +323,7 @@ static Status many_fail(Member *member)
 
 static void of_several_failures_one_is_named_by_all(void)
 {
-    for (int turn = 0; turn < 50; turn++) {
+    for (int turn = 0; turn < 50 && !over_sockets; turn++) {
         Team team = {.size = MOST, .run = many_fail, .culprit = -1};
         team_run(&team, NULL);
         expect_all_named(&team, ERR_RANK, "'s own");
@@ -376,7 +418,7 @@ static Status waits_elsewhere(Member *member)
 
 static void on_end_wakes_every_rank_once(void)
 {
-    for (int turn = 0; turn < 20; turn++) {
+    for (int turn = 0; turn < (over_sockets ? 3 : 20); turn++) {
         Team team = {.size = 5, .run = waits_elsewhere, .culprit = turn % 5};
         atomic_store(&told, 0);
         team_run(&team, NULL);
@@ -393,8 +435,197 @@ static void sizes_are_checked(void)
     EXPECT_FAILS(comm_threads_create(COMM_MOST_RANKS + 1, NULL, &comm), ERR_INVALID, "expected 1 to 1024");
 }
 
+/* ---- processes ---- */
+
+static void every_case_over_sockets(void)
+{
+    over_sockets = true;
+    collectives_of_1_to_8_ranks_give_the_plain_sums();
+    a_nan_on_any_rank_is_the_maximum();
+    a_failure_at_any_moment_ends_all_and_is_named();
+    a_rank_that_leaves_early_is_named();
+    calls_that_do_not_match_are_named();
+    a_rank_that_stands_still_is_named_and_ends_all();
+    a_rank_that_is_slow_but_moves_is_waited_for();
+    on_end_wakes_every_rank_once();
+    over_sockets = false;
+}
+
+static Status only_meets(Member *member)
+{
+    return comm_barrier(member->comm);
+}
+
+static void has_another_secret(Member *member, CommMeeting *meeting)
+{
+    if (member->rank == member->team->culprit) meeting->secret = "some other letters, as many";
+}
+
+static void has_another_size(Member *member, CommMeeting *meeting)
+{
+    if (member->rank == member->team->culprit) meeting->world_size++;
+}
+
+static void has_another_program(Member *member, CommMeeting *meeting)
+{
+    meeting->agreed = member->rank == member->team->culprit ? 7 : 8;
+}
+
+static void says_it_is_1(Member *member, CommMeeting *meeting)
+{
+    if (member->rank) meeting->rank = 1;
+}
+
+static void does_not_come(Member *member, CommMeeting *meeting)
+{
+    meeting->timeout = 1;
+    if (member->rank == member->team->culprit) meeting->port = 1, meeting->timeout = 0.1;
+}
+
+static void meetings_that_fail_are_named_on_every_rank(void)
+{
+    static const struct {
+        void (*change)(Member *member, CommMeeting *meeting);
+        const char *part;
+    } cases[] = {{has_another_secret, "another secret"},
+                 {has_another_size, "world_size"},
+                 {has_another_program, "rank 2 runs something else than rank 0"},
+                 {says_it_is_1, "two processes say that they are rank 1"},
+                 {does_not_come, "1 of 3 ranks didn't come within 1 s: 2"}};
+    over_sockets = true;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        Team team = {.size = 3, .run = only_meets, .culprit = 2, .change = cases[i].change};
+        team_run(&team, NULL);
+        for (int r = 0; r < 3; r++) {
+            const Member *member = &team.members[r];
+            if (cases[i].change == does_not_come && r == 2) continue;
+            if (member->status != ERR_INVALID || !strstr(member->message, cases[i].part))
+                test_fail(__FILE__, __LINE__, "case %zu, rank %d: %s \"%s\"", i, r, test_status_names[member->status], member->message);
+            EXPECT(!strstr(member->message, SECRET));
+        }
+    }
+    over_sockets = false;
+}
+
+static void a_port_in_use_is_named(void)
+{
+    int         port, fd = listen_somewhere(&port);
+    Comm       *comm;
+    CommMeeting meeting = {.port = port, .world_size = 2, .secret = SECRET};
+    EXPECT_FAILS(comm_meet(&meeting, NULL, &comm), ERR_INVALID, "is in use");
+    meeting.rank = 2;
+    EXPECT_FAILS(comm_meet(&meeting, NULL, &comm), ERR_INVALID, "rank is 2");
+    meeting.rank = 0, meeting.secret = "short";
+    EXPECT_FAILS(comm_meet(&meeting, NULL, &comm), ERR_INVALID, "at least 16");
+    meeting.secret = SECRET, meeting.port = 70000;
+    EXPECT_FAILS(comm_meet(&meeting, NULL, &comm), ERR_INVALID, "port 70000");
+    meeting.port = port, meeting.host = "no.such.host.invalid";
+    EXPECT_FAILS(comm_meet(&meeting, NULL, &comm), ERR_INVALID, "isn't a host");
+    close(fd);
+}
+
+/* Strangers who connect and say nothing, or anything, don't keep ranks from meeting. */
+static void *make_noise(void *argument)
+{
+    Team              *team = argument;
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}, .sin_port = htons((uint16_t)team->port)};
+    for (uint32_t i = 0; i < 20; i++) {
+        int     fd = socket(AF_INET, SOCK_STREAM, 0);
+        uint8_t bytes[300];
+        for (uint32_t k = 0; k < sizeof bytes; k++) bytes[k] = (uint8_t)draw(i, k);
+        if (connect(fd, (struct sockaddr *)&address, sizeof address) == 0 && i % 3)
+            if (send(fd, bytes, draw(i, 999) % sizeof bytes, MSG_NOSIGNAL) < 0) break;
+        if (i % 2) close(fd);
+    }
+    return NULL;
+}
+
+static void comes_late(Member *member, CommMeeting *meeting)
+{
+    pthread_t noise;
+    (void)meeting;
+    if (member->rank != 1) return;
+    pthread_create(&noise, NULL, make_noise, member->team);
+    pthread_join(noise, NULL);
+}
+
+static void strangers_are_no_hindrance(void)
+{
+    over_sockets = true;
+    Team team = {.size = 3, .run = only_meets, .change = comes_late};
+    team_run(&team, NULL);
+    for (int r = 0; r < 3; r++)
+        if (team.members[r].status != OK) test_fail(__FILE__, __LINE__, "rank %d: %s", r, team.members[r].message);
+    over_sockets = false;
+}
+
+/* A process that is killed, or stopped: the others end within 10 s, and name it. */
+static void one_of_three_processes_gets(int signal_number, int victim, const char *part)
+{
+    int   port, listener = listen_somewhere(&port), pipes[3][2];
+    pid_t pid[3];
+    for (int r = 0; r < 3; r++) {
+        if (pipe(pipes[r]) != 0) return;
+        if ((pid[r] = fork()) != 0) continue;
+        Comm       *comm = NULL;
+        CommMeeting meeting = {.port = port, .rank = r, .world_size = 3, .secret = SECRET, .listener = r ? 0 : listener};
+        if (r) close(listener);
+        Status status = comm_meet(&meeting, NULL, &comm);
+        while (status == OK) status = comm_barrier(comm);
+        if (write(pipes[r][1], status_message(), strlen(status_message()) + 1) < 0) _exit(1);
+        comm_destroy(comm);
+        _exit(status == ERR_RANK ? 0 : 1);
+    }
+    close(listener);
+    usleep(700000);
+    kill(pid[victim], signal_number);
+    for (int r = 0; r < 3; r++) {
+        int  status;
+        char text[1024] = "";
+        if (r == victim) continue;
+        waitpid(pid[r], &status, 0);
+        if (read(pipes[r][0], text, sizeof text - 1) < 0) text[0] = 0;
+        EXPECT_CONTAINS(text, part);
+    }
+    kill(pid[victim], SIGKILL);
+    waitpid(pid[victim], NULL, 0);
+    for (int r = 0; r < 3; r++) close(pipes[r][0]), close(pipes[r][1]);
+}
+
+static void a_process_that_dies_or_stops_ends_all(void)
+{
+    one_of_three_processes_gets(SIGKILL, 2, "rank 2: its process has ended");
+    one_of_three_processes_gets(SIGKILL, 0, "rank 0: its process has ended");
+    one_of_three_processes_gets(SIGSTOP, 1, "rank 1: nothing was heard of it for ");
+}
+
+static void secrets_are_of_their_owner_alone(void)
+{
+    char  path[] = "/tmp/test_comm_XXXXXX", *secret = NULL;
+    int   fd = mkstemp(path);
+    FILE *file = fdopen(fd, "w");
+    fprintf(file, "%s\n", SECRET);
+    fclose(file);
+    EXPECT_OK(comm_secret_read(path, &secret));
+    EXPECT_STR(secret, SECRET);
+    free(secret);
+    chmod(path, 0644);
+    EXPECT_FAILS(comm_secret_read(path, &secret), ERR_INVALID, "chmod 600");
+    unlink(path);
+    EXPECT_FAILS(comm_secret_read(path, &secret), ERR_INVALID, "No such file");
+    EXPECT_FAILS(comm_secret_read("/tmp", &secret), ERR_INVALID, "cannot read the secret");
+    unsetenv(COMM_SECRET_VARIABLE);
+    EXPECT_FAILS(comm_secret_read(NULL, &secret), ERR_INVALID, COMM_SECRET_VARIABLE);
+    setenv(COMM_SECRET_VARIABLE, SECRET, 1);
+    EXPECT_OK(comm_secret_read(NULL, &secret));
+    EXPECT_STR(secret, SECRET);
+    free(secret);
+}
+
 TEST_MAIN(TEST(collectives_of_1_to_8_ranks_give_the_plain_sums), TEST(no_comm_is_one_rank), TEST(a_nan_on_any_rank_is_the_maximum),
           TEST(a_failure_at_any_moment_ends_all_and_is_named), TEST(of_several_failures_one_is_named_by_all),
           TEST(a_rank_that_leaves_early_is_named), TEST(calls_that_do_not_match_are_named),
           TEST(a_rank_that_stands_still_is_named_and_ends_all), TEST(a_rank_that_is_slow_but_moves_is_waited_for),
-          TEST(on_end_wakes_every_rank_once), TEST(sizes_are_checked))
+          TEST(on_end_wakes_every_rank_once), TEST(sizes_are_checked), TEST(every_case_over_sockets),
+          TEST(meetings_that_fail_are_named_on_every_rank), TEST(a_port_in_use_is_named), TEST(strangers_are_no_hindrance),
+          TEST(a_process_that_dies_or_stops_ends_all), TEST(secrets_are_of_their_owner_alone))

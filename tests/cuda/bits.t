@@ -58,6 +58,7 @@ dense lora: sample_packing=false lora=true
 fp8 full: recipe=fp8-hybrid
 fp8 lora: recipe=fp8-hybrid lora=true
 nvfp4 full: recipe=nvfp4
+nvfp4 lora: recipe=nvfp4 lora=true
 nf4 base: lora=true qlora=nf4
 fp8 base: lora=true qlora=fp8
 fp8 base and recipe: lora=true qlora=fp8 recipe=fp8-hybrid

@@ -34,6 +34,9 @@ for format in nf4 fp8 nvfp4; do
     python3 tests/model/quantise.py "$dir/model" $format "$dir/${format}_codes" "$dir/${format}_numbers"
     same eval eval MODEL --text "$dir/text.txt"
     check "$format: the format is named: $(cat "$dir/err")" grep -qiE "${format}_codes: 14 of 24 tensors are $format .*they stay as they are" "$dir/err"
+    run inspect "$dir/${format}_codes"
+    check "$format: inspect names it: $(cat "$dir/out" "$dir/err")" grep -qiE "^stored +$format \(.*\): 14 tensors of [0-9]+ numbers, [48]\.[0-9]+ bits each" "$dir/out"
+    check "$format: and the others" grep -qE "^stored +numbers: 10 tensors of [0-9]+ numbers, 32.000 bits each" "$dir/out"
     same generate generate MODEL --prompt "line 7" --max-tokens 20
     for of in codes numbers; do
         run pt "$dir/run.yaml" model="$dir/${format}_$of" output_dir="$dir/${format}_out_$of"
@@ -51,7 +54,17 @@ for format in nf4 fp8 nvfp4; do
     check "$format: merged models are equal" equal_tensors "$dir/${format}_merged_codes/model.safetensors" "$dir/${format}_merged_numbers/model.safetensors"
     check "$format: the merged one isn't quantised" [ "$(grep -c quantization "$dir/${format}_merged_codes/config.json")" = 0 ]
     check "$format: and computes the same" cmp "$dir/difference_codes" "$dir/difference_numbers"
+    run merge "$dir/${format}_codes" "$dir/${format}_out_codes" "$dir/${format}_kept" --quantised
+    check "$format: merges in its format: $(cat "$dir/err")" [ "$status" = 0 ]
+    check "$format: it is named" grep -q quantization_config "$dir/${format}_kept/config.json"
+    check "$format: and says how far off it is: $(cat "$dir/out")" awk '/^largest logit difference/ { exit !($4 > 0 && $4 < 0.2 * substr($7, 1, length($7) - 1)) }' "$dir/out"
+    run eval "$dir/${format}_kept" --text "$dir/text.txt"
+    check "$format: what is merged stays quantised: $(cat "$dir/err")" grep -qiE "_kept: 14 of 24 tensors are $format .*they stay as they are" "$dir/err"
+    check "$format: and is as good" awk '/^loss/ { if (NR == FNR) a = $2; else d = a - $2 } END { exit !(d < 0.05 && d > -0.05) }' "$dir/want" "$dir/out"
 done
+
+run inspect tests/fixtures/quantised/nf4_double
+check "double quantisation is named: $(cat "$dir/out")" grep -q "NF4 (bitsandbytes), double quantisation: 6 tensors" "$dir/out"
 
 # --- formats that aren't the folder's
 run pt "$dir/run.yaml" model="$dir/nf4_codes" output_dir="$dir/plain" qlora=none
@@ -75,6 +88,19 @@ check "as by codes that we make: $(tail -1 "$dir/err")" cmp "$dir/blocks_read/ad
 run pt "$dir/run.yaml" qlora=fp8 model_dtype=bf16 output_dir="$dir/blocks_none"
 check "which aren't those of matrices" [ "$(cmp "$dir/blocks_read/adapter_model.safetensors" "$dir/blocks_none/adapter_model.safetensors" 2>&1)" != "" ]
 
+# --- or by codes with one scale a tensor, if that is asked for
+keys="model_dtype=bf16 recipe=fp8-hybrid fusion=none qlora=none"
+# shellcheck disable=SC2086
+run pt "$dir/run.yaml" model="$dir/fp8_codes" $keys output_dir="$dir/tensor_read"
+check "the error is printed: $(cat "$dir/err")" grep -qE "fp8_codes: 14 matrices are quantised again, to FP8 with one scale a tensor; the largest relative error is (0.0[0-9]+|[1-9].*e-0[2-9]) \(blocks" "$dir/err"
+# shellcheck disable=SC2086
+run pt "$dir/run.yaml" model="$dir/fp8_numbers" $keys output_dir="$dir/tensor_made"
+check "as from numbers" cmp "$dir/tensor_read/adapter_model.safetensors" "$dir/tensor_made/adapter_model.safetensors"
+check "of which no error is known: $(cat "$dir/err")" [ "$(grep -c "quantised again" "$dir/err")" = 0 ]
+# shellcheck disable=SC2086
+run explain "$dir/run.yaml" model="$dir/fp8_codes" $keys
+check "explain: scaled_linear" [ "$(grep -c scaled_linear "$dir/out")" -gt 0 -a "$(grep -cE "block_linear|fp8_tiles" "$dir/out")" = 0 ]
+
 # --- ModelOpt's own file alone
 cp -r "$dir/nvfp4_numbers" "$dir/modelopt"
 cp "$dir/nvfp4_codes/model.safetensors" "$dir/modelopt"
@@ -86,6 +112,11 @@ run eval "$dir/nvfp4_numbers" --text "$dir/text.txt"
 check "hf_quant_config.json: as over numbers" cmp "$dir/want" "$dir/out"
 rm "$dir/modelopt/hf_quant_config.json"
 refused "codes that nothing tells of" 2 "28 tensors that this model doesn't have" -- eval "$dir/modelopt" --text "$dir/text.txt"
+
+refused "a format of numbers" 2 "nf4_numbers isn't quantised" "leave out --quantised" -- merge "$dir/nf4_numbers" "$dir/nf4_out_codes" "$dir/bad_merged" --quantised
+check "and nothing is written" [ ! -e "$dir/bad_merged" ]
+run merge "$dir/fp8_codes" "$dir/nf4_out_codes" "$dir/other_merged"
+check "another base is warned of once: $(cat "$dir/err")" [ "$(grep -c "was trained on" "$dir/err")" = 1 ]
 
 # bad METHOD SETTINGS TEXT: a folder quantised like this is refused by each command, and nothing is written.
 bad() {

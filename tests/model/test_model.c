@@ -134,7 +134,7 @@ static void a_saved_model_holds_the_same_tensors(void)
         Arena       arena = {0};
         const char *dir = arena_printf(&arena, FAMILIES "%s", families[i]);
         EXPECT_OK(load(&l, dir, DT_F32, NULL));
-        EXPECT_OK(weights_save(l.session, l.model, false, make_folder(), "model", 1 << 30));
+        EXPECT_OK(weights_save(l.session, l.model, false, NULL, make_folder(), "model", 1 << 30));
         EXPECT_OK(hf_model_write_config(l.model, DT_F32, folder));
         expect_equal_files(dir, folder);
         uint64_t before = 0, after = 1;
@@ -151,7 +151,7 @@ static void shards_hold_the_same_tensors(void)
 {
     Loaded l;
     EXPECT_OK(load(&l, FAMILIES "llama", DT_F32, NULL));
-    EXPECT_OK(weights_save(l.session, l.model, false, make_folder(), "model", 8000));
+    EXPECT_OK(weights_save(l.session, l.model, false, NULL, make_folder(), "model", 8000));
     char index[128];
     snprintf(index, sizeof index, "%s/model.safetensors.index.json", folder);
     EXPECT(file_exists(index));
@@ -181,7 +181,7 @@ static void adapters_go_in_and_out_key_for_key(void)
         const char *dir = arena_printf(&arena, FAMILIES "%s/adapter", families[i]);
         EXPECT_OK(peft_open(&arena, dir, &adapter));
         EXPECT_OK(load(&l, arena_printf(&arena, FAMILIES "%s", families[i]), DT_F32, &adapter));
-        EXPECT_OK(weights_save(l.session, l.model, true, make_folder(), "adapter_model", 1 << 30));
+        EXPECT_OK(weights_save(l.session, l.model, true, NULL, make_folder(), "adapter_model", 1 << 30));
         EXPECT_OK(peft_write_config(&adapter.lora, "base", folder));
         expect_equal_files(dir, folder);
         EXPECT_OK(peft_open(&arena, folder, &again));
@@ -248,7 +248,7 @@ static void a_stored_head_wins_over_the_config(void)
         strcpy(headed, folder);
         EXPECT_OK(load(&l, headed, DT_F32, NULL));
         EXPECT_INT(l.model->is_untied, differs);
-        EXPECT_OK(weights_save(l.session, l.model, false, make_folder(), "model", 1 << 30));
+        EXPECT_OK(weights_save(l.session, l.model, false, NULL, make_folder(), "model", 1 << 30));
         EXPECT_OK(hf_model_write_config(l.model, DT_F32, folder));
         expect_equal_files(differs ? headed : FAMILIES "qwen3", folder);
         EXPECT_OK(hf_model_open(&arena, folder, &model));
@@ -269,7 +269,7 @@ static void merging_adds_the_product(void)
     StFile     *a_file, *merged;
     EXPECT_OK(hf_model_open(&arena, FAMILIES "qwen3", &base));
     EXPECT_OK(peft_open(&arena, FAMILIES "qwen3/adapter", &adapter));
-    EXPECT_OK(merge_adapter(base, &adapter, make_folder(), 1 << 30, NULL));
+    EXPECT_OK(merge_adapter(base, &adapter, false, make_folder(), 1 << 30, NULL));
     EXPECT_OK(st_open(FAMILIES "qwen3/adapter", &a_file));
     EXPECT_OK(st_open(folder, &merged));
     const StTensor *a = st_find(a_file, "base_model.model.model.layers.1.self_attn.q_proj.lora_A.weight");
@@ -327,8 +327,8 @@ static void a_merged_half_is_one(void)
     EXPECT_OK(hf_model_open(&arena, half, &base));
     EXPECT_OK(hf_model_open(&arena, FAMILIES "qwen3", &wide));
     EXPECT_OK(peft_open(&arena, FAMILIES "qwen3/adapter", &adapter));
-    EXPECT_OK(merge_adapter(wide, &adapter, strcpy(single, make_folder()), 1 << 30, NULL));
-    EXPECT_OK(merge_adapter(base, &adapter, make_folder(), 1 << 30, NULL));
+    EXPECT_OK(merge_adapter(wide, &adapter, false, strcpy(single, make_folder()), 1 << 30, NULL));
+    EXPECT_OK(merge_adapter(base, &adapter, false, make_folder(), 1 << 30, NULL));
     EXPECT_OK(st_open(single, &want));
     EXPECT_OK(st_open(folder, &merged));
     const StTensor *a = st_find(want, name), *b = st_find(merged, name);
@@ -341,7 +341,7 @@ static void a_merged_half_is_one(void)
     st_close(want);
     st_close(merged);
     adapter.lora.alpha = 1e9;
-    EXPECT_FAILS(merge_adapter(base, &adapter, folder, 1 << 30, NULL), ERR_INVALID, "which is no finite number in f16");
+    EXPECT_FAILS(merge_adapter(base, &adapter, false, folder, 1 << 30, NULL), ERR_INVALID, "which is no finite number in f16");
     hf_model_close(base);
     hf_model_close(wide);
     EXPECT_OK(file_remove_tree(folder));

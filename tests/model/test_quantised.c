@@ -2,6 +2,8 @@
 #include "base/philox.h"
 #include "files/file.h"
 #include "model/hf_model.h"
+#include "model/make_again.h"
+#include "model/merge.h"
 #include "test.h"
 
 #include <unistd.h>
@@ -322,5 +324,96 @@ static void configs_are_read_or_named(void)
     }
 }
 
+/* ---- merging in the folder's format ---- */
+
+#define LAYER "model.layers.0.self_attn."
+
+/* An adapter of k_proj, whose matrix is quantised, and of o_proj, whose matrix isn't. Its products are exact: each element of B is a power
+ * of two. */
+static void write_adapter(Arena *arena, const HfModel *model, const char *dir)
+{
+    static const char *const modules[] = {LAYER "k_proj", LAYER "o_proj"};
+    StDecl                   decls[4] = {0};
+    const char *config = "{\"peft_type\": \"LORA\", \"r\": 1, \"lora_alpha\": 1, \"target_modules\": [\"k_proj\", \"o_proj\"]}";
+    for (int i = 0; i < 4; i++) {
+        const StTensor *w = st_find(model->weights, arena_printf(arena, "%s.weight", modules[i / 2]));
+        int64_t         count = w->dim[i % 2 ? 0 : 1];
+        float          *values = arena_array(arena, float, count);
+        for (int64_t k = 0; k < count; k++) values[k] = i % 2 ? (k % 3 ? 0.125f : -0.25f) : (float)(k % 7) / 20 - 0.1f;
+        decls[i] = (StDecl){.name = arena_printf(arena, "base_model.model.%s.lora_%c.weight", modules[i / 2], i % 2 ? 'B' : 'A'),
+                            .dtype = ST_F32,
+                            .ndim = 2,
+                            .dim = {i % 2 ? count : 1, i % 2 ? 1 : count},
+                            .data = values};
+    }
+    EXPECT_OK(st_write(arena_printf(arena, "%s/adapter_model.safetensors", dir), decls, 4, NULL, NULL, NULL));
+    EXPECT_OK(file_write_atomic(arena_printf(arena, "%s/adapter_config.json", dir), config, strlen(config)));
+}
+
+/* What the format makes of the base's numbers and the adapter's product. */
+static float *expected_k(Arena *arena, const HfModel *base)
+{
+    const StTensor *w = st_find(base->weights, LAYER "k_proj.weight");
+    float          *values = arena_array(arena, float, w->numel);
+    EXPECT_OK(st_to_f32(w, 0, w->numel, values));
+    for (int64_t i = 0; i < w->numel; i++) values[i] += (i / w->dim[1] % 3 ? 0.125f : -0.25f) * ((float)(i % w->dim[1] % 7) / 20 - 0.1f);
+    EXPECT_OK(weight_make_again(quantised_weight_format(quantised_of(w)), w->dim[0], w->dim[1], values, NULL));
+    return values;
+}
+
+/* Tensors whose names hold the word, or all that hold neither adapted module's, are the same in both. */
+static void expect_same(const StFile *a, const StFile *b, const char *word)
+{
+    for (size_t i = 0; i < st_count(a); i++) {
+        const StTensor *x = st_at(a, i), *y = st_find(b, x->name);
+        bool            is_adapted = strstr(x->name, "k_proj") || strstr(x->name, "o_proj");
+        if (word ? !strstr(x->name, word) : is_adapted) continue;
+        EXPECT(y && y->dtype == x->dtype && y->bytes == x->bytes && memcmp(x->data, y->data, x->bytes) == 0);
+    }
+}
+
+static void test_merge(const char *name)
+{
+    Arena       arena = {0};
+    HfModel    *base, *merged;
+    PeftAdapter adapter;
+    StFile     *before, *after, *plain;
+    const char *dirs[3];
+    for (int i = 0; i < 3; i++) dirs[i] = mkdtemp(arena_strdup(&arena, "/tmp/merge_XXXXXX"));
+    open_fixture(&arena, name, &base);
+    write_adapter(&arena, base, dirs[0]);
+    EXPECT_OK(peft_open(&arena, dirs[0], &adapter));
+    EXPECT_OK(merge_adapter(base, &adapter, true, dirs[1], 1 << 30, NULL));
+    EXPECT_OK(merge_adapter(base, &adapter, false, dirs[2], 1 << 30, NULL));
+    EXPECT_OK(hf_model_open(&arena, dirs[1], &merged));
+    EXPECT_OK(hf_model_open_weights(merged));
+    EXPECT_INT(merged->format, base->format);
+    EXPECT(merged->weight_format == base->weight_format);
+    const StTensor *k = st_find(merged->weights, LAYER "k_proj.weight");
+    float          *got = arena_array(&arena, float, k->numel), *want = expected_k(&arena, base);
+    EXPECT_OK(st_to_f32(k, 0, k->numel, got));
+    EXPECT(memcmp(got, want, sizeof *got * (size_t)k->numel) == 0);
+    EXPECT_OK(st_open(base->dir, &before));
+    EXPECT_OK(st_open(dirs[1], &after));
+    EXPECT_OK(st_open(dirs[2], &plain));
+    EXPECT_INT(st_count(after), st_count(before));
+    expect_same(before, after, NULL);
+    expect_same(plain, after, "o_proj");
+    StFile *files[] = {before, after, plain};
+    for (int i = 0; i < 3; i++) st_close(files[i]);
+    hf_model_close(merged);
+    hf_model_close(base);
+    for (int i = 0; i < 3; i++) EXPECT_OK(file_remove_tree(dirs[i]));
+    arena_deinit(&arena);
+}
+
+/* A merged matrix is what its format makes of the exact numbers; all others keep their bytes. */
+static void a_merge_keeps_the_format(void)
+{
+    static const char *const names[] = {"nf4", "nf4_double", "fp8", "nvfp4"};
+    for (int i = 0; i < 4; i++) test_merge(names[i]);
+}
+
 TEST_MAIN(TEST(codes_stand_for_what_transformers_has), TEST(blocks_that_are_cut_are_read), TEST(other_dtypes_are_read),
-          TEST(parts_that_are_wrong_are_named), TEST(states_that_are_wrong_are_named), TEST(configs_are_read_or_named))
+          TEST(parts_that_are_wrong_are_named), TEST(states_that_are_wrong_are_named), TEST(configs_are_read_or_named),
+          TEST(a_merge_keeps_the_format))

@@ -5,6 +5,7 @@
 #include "ops/attrs.h"
 #include "ops/ops.h"
 #include "passes/compile.h"
+#include "run/order.h"
 #include "run/scales.h"
 #include "run/session.h"
 #include "test.h"
@@ -15,7 +16,7 @@ enum { ROWS = 16, T = 12, TOKENS = ROWS * T, VOCAB = 256, STEPS = 20, MOST = 8 }
 
 typedef struct Case {
     const char   *name;
-    int           zero, accum;
+    int           zero, accum, rows, layers;
     bool          lora, tied, packed;
     double        dropout;
     OptimizerKind optimizer;
@@ -52,10 +53,10 @@ static const char *config_text(Arena *arena, const Case *c)
     return arena_printf(arena,
                         "{\"architectures\": [\"LlamaForCausalLM\"], \"model_type\": \"llama\", \"head_dim\": 16, \"hidden_act\": \"silu\","
                         "\"hidden_size\": 64, \"initializer_range\": 0.02, \"intermediate_size\": 96, \"max_position_embeddings\": 256,"
-                        "\"num_attention_heads\": 4, \"num_hidden_layers\": 3, \"num_key_value_heads\": 2, \"rms_norm_eps\": 1e-5,"
+                        "\"num_attention_heads\": 4, \"num_hidden_layers\": %d, \"num_key_value_heads\": 2, \"rms_norm_eps\": 1e-5,"
                         "\"rope_theta\": 10000.0, \"tie_word_embeddings\": %s, \"vocab_size\": %d, \"attention_bias\": false,"
                         "\"mlp_bias\": false, \"dtype\": \"float32\"}",
-                        c->tied ? "true" : "false", VOCAB);
+                        c->layers, c->tied ? "true" : "false", VOCAB);
 }
 
 static CompileOptions options_of(const Case *c, int rank, int world)
@@ -86,14 +87,14 @@ static CompileOptions options_of(const Case *c, int rank, int world)
     if (c->fp8) {
         options.precision.forward = DT_E4M3;
         options.precision.backward = DT_E5M2;
-        compile_add(&options, PROGRAM_CALIBRATE, ROWS / world / c->accum, T);
+        compile_add(&options, PROGRAM_CALIBRATE, c->rows / world / c->accum, T);
     }
-    compile_add_training(&options, ROWS / world / c->accum, T);
-    compile_add(&options, PROGRAM_EVAL, ROWS / world / c->accum, T);
+    compile_add_training(&options, c->rows / world / c->accum, T);
+    compile_add(&options, PROGRAM_EVAL, c->rows / world / c->accum, T);
     return options;
 }
 
-static Status open_rank(Rank *r, int rank)
+static Status compile_rank(Rank *r, int rank)
 {
     size_t         len;
     const char    *config_at = "config", *ir = ir_shipped_module("LlamaForCausalLM", &len), *text = config_text(&r->arena, r->test);
@@ -103,8 +104,13 @@ static Status open_rank(Rank *r, int rank)
     TRY(json_parse(&r->arena, config_at, text, strlen(text), &config));
     TRY(ir_module_parse(&r->arena, "llama", ir, len, &module));
     TRY(device_cpu_create(1, &r->device));
+    return compile_plan(&r->arena, module, &config, config_at, &options, r->device, &r->plan);
+}
+
+static Status open_rank(Rank *r, int rank)
+{
+    TRY(compile_rank(r, rank));
     TRY(r->device->api->join(r->device, r->comm));
-    TRY(compile_plan(&r->arena, module, &config, config_at, &options, r->device, &r->plan));
     TRY(session_create(r->plan, r->device, &r->session));
     TRY(init_params(r->session, 7, false, NULL));
     return r->test->lora ? init_params(r->session, 7, true, NULL) : OK;
@@ -143,13 +149,43 @@ static float inv_tokens(void)
 
 static Status calibrate(Rank *r, int rank)
 {
-    int rows = ROWS / r->world / r->test->accum;
+    int rows = r->test->rows / r->world / r->test->accum;
     if (r->world > 1) TRY(session_run(r->session, plan_program(r->plan, PROGRAM_GATHER)));
     for (int micro = 0; micro < r->test->accum; micro++) {
         TRY(write_rows(r, 0, (micro * r->world + rank) * rows, rows, inv_tokens()));
         TRY(session_run(r->session, plan_program(r->plan, PROGRAM_CALIBRATE)));
     }
     return scales_begin(r->session, 0);
+}
+
+/* Launches on several streams touch no byte at one time. */
+static Status check_races(Rank *r)
+{
+    for (int p = 0; p < r->plan->num_programs; p++) {
+        const Program *program = &r->plan->programs[p];
+        Race           race;
+        AccessList    *accesses = order_accesses(&r->arena, program->launches, program->num_launches);
+        FAIL_IF(!order_check(&r->arena, program->launches, accesses, program->num_launches, &race), ERR_INTERNAL, "%s: %s and %s race",
+                program->name, program->launches[race.first].node->op->name, program->launches[race.second].node->op->name);
+    }
+    return OK;
+}
+
+/* Weights cross in the order in which they are read: the first layer waits for the first chunks alone. */
+static Status check_waits(Rank *r)
+{
+    const Program *program = plan_program(r->plan, PROGRAM_MICRO_ONLY);
+    int            begun = 0, count = 0;
+    for (int i = 0; i < program->num_launches; i++) {
+        const Launch *launch = &program->launches[i];
+        bool          is_first = launch->stream == STREAM_COMPUTE && launch->node->layer == 0 && !(launch->node->flags & NODE_BACKWARD);
+        count += launch->node->op == &op_gather;
+        if (is_first && launch->wait[STREAM_COMM] > begun) begun = launch->wait[STREAM_COMM];
+    }
+    bool mixed = r->test->optimizer == OPTIMIZER_NORMUON; /* a chunk is matrices of as many layers as there are ranks */
+    FAIL_IF(r->test->zero == 1 && !mixed && count > 4 && begun > count / 2, ERR_INTERNAL, "the first layer waits for %d of %d gathers",
+            begun, count);
+    return OK;
 }
 
 /* All ranks' programs have the same collectives in the same order. */
@@ -171,7 +207,7 @@ static ProgramKind micro_kind(const Rank *r, int micro)
 
 static Status train_step(Rank *r, int rank, int step)
 {
-    int   rows = ROWS / r->world / r->test->accum;
+    int   rows = r->test->rows / r->world / r->test->accum;
     float inv = inv_tokens(), loss, norm2;
     for (int micro = 0; micro < r->test->accum; micro++) {
         TRY(write_rows(r, step, (micro * r->world + rank) * rows, rows, inv));
@@ -245,6 +281,8 @@ static Status run_rank(Rank *r, int rank)
     TRY(comm_barrier(r->comm));
     TRY(read_owned(r, r->result->begun));
     TRY(check_collectives(r));
+    if (!rank) TRY(check_races(r));
+    if (r->world > 1) TRY(check_waits(r));
     if (r->test->fp8) TRY(calibrate(r, rank));
     for (int step = 0; step < STEPS; step++) TRY(train_step(r, rank, step));
     TRY(read_owned(r, r->result->weights));
@@ -321,10 +359,10 @@ static void expect_same(const Case *c, int world, const Result *one, const Resul
     EXPECT(one->loss[STEPS - 1] < one->loss[0]);
 }
 
-static void compare(Case c, int most, const Bound *bound)
+static void compare_from(Case c, int least_zero, int most, const Bound *bound)
 {
     Result one = run_ranks(&c, 1);
-    for (int zero = 1; zero <= 3; zero++)
+    for (int zero = least_zero; zero <= 3; zero++)
         for (int world = 2; world <= most; world *= 2) {
             c.zero = zero;
             Result many = run_ranks(&c, world);
@@ -334,7 +372,12 @@ static void compare(Case c, int most, const Bound *bound)
     result_free(&one);
 }
 
-static const Case plain = {.name = "plain", .zero = 1, .accum = 1, .dtype = DT_F32, .master = DT_F32};
+static void compare(Case c, int most, const Bound *bound)
+{
+    compare_from(c, 1, most, bound);
+}
+
+static const Case plain = {.name = "plain", .zero = 1, .accum = 1, .rows = ROWS, .layers = 3, .dtype = DT_F32, .master = DT_F32};
 
 static void all_parameters(void)
 {
@@ -400,6 +443,26 @@ static void optimizers(void)
     compare(c, 8, &loose);
 }
 
+/* What waits in the host's memory is a rank's as well. */
+static void offloaded(void)
+{
+    Case c = plain;
+    c.name = "offloaded optimizer";
+    c.offload = 1u << OFFLOAD_OPTIMIZER | 1u << OFFLOAD_MASTER | 1u << OFFLOAD_RESIDUAL;
+    compare(c, 4, &fp32);
+    c.name = "offloaded weights";
+    c.offload = 1u << OFFLOAD_WEIGHTS;
+    compare_from(c, 3, 4, &fp32);
+    c.name = "offloaded base";
+    c.offload = 1u << OFFLOAD_WEIGHTS;
+    c.lora = true;
+    compare(c, 4, &fp32);
+    c.name = "offloaded codes";
+    c.offload = 1u << OFFLOAD_QUANTS;
+    c.qlora = "nf4";
+    compare(c, 2, &fp32);
+}
+
 /* Codes of a base, and codes that products are made of. */
 static void formats(void)
 {
@@ -419,21 +482,68 @@ static void formats(void)
     compare(c, 2, &rounded);
 }
 
-/* A rank's part of what lasts, under ZeRO-3, is a W-th but for what is as small as a norm. */
+static void expect_divided(const Case *c, int ranks, int64_t whole_bytes)
+{
+    Result one = run_ranks(c, 1), many = run_ranks(c, ranks);
+    if (many.lasting > one.lasting / ranks + whole_bytes)
+        test_fail(__FILE__, __LINE__, "%s: a rank of %d keeps %lld bytes, one keeps %lld", c->name, ranks, (long long)many.lasting,
+                  (long long)one.lasting);
+    result_free(&one);
+    result_free(&many);
+}
+
+/* Under ZeRO-3 a rank keeps its part of all that lasts, but for norms and scales of codes. */
 static void weights_and_states_are_divided(void)
 {
     Case c = plain;
     c.zero = 3;
-    Result one = run_ranks(&c, 1), four = run_ranks(&c, 4);
-    EXPECT(four.lasting <= one.lasting / 4 + 20000);
+    expect_divided(&c, 4, 24 << 10);
     c.lora = true;
     c.qlora = "nf4";
-    Result lora = run_ranks(&c, 1), lora_four = run_ranks(&c, 4);
-    EXPECT(lora_four.lasting <= lora.lasting / 4 + 20000);
-    result_free(&one);
-    result_free(&four);
-    result_free(&lora);
-    result_free(&lora_four);
+    expect_divided(&c, 4, 24 << 10);
+}
+
+/* Bytes of activations of a rank's plan with 4 rows; *out_layer: of a layer's weights, *out_ends: of the larger of embedding and head. */
+static int64_t activation_bytes(int world, int64_t *out_layer, int64_t *out_ends)
+{
+    Case c = plain;
+    Rank r = {.test = &c, .world = world};
+    c.zero = 3;
+    c.rows = 4 * world;
+    c.layers = 8;
+    EXPECT_OK(compile_rank(&r, 0));
+    *out_layer = *out_ends = 0;
+    for (int i = 0; i < r.plan->num_trained; i++) {
+        const Param *param = r.plan->trained_params[i];
+        int64_t      bytes = type_bytes(&param->type);
+        if (param->layer == 1) *out_layer += bytes;
+        if (param->layer < 0 && bytes > *out_ends) *out_ends = bytes;
+    }
+    int64_t bytes = r.plan->region_bytes[SPACE_DEVICE][REGION_ACTIVATIONS];
+    r.device->api->destroy(r.device);
+    arena_deinit(&r.arena);
+    return bytes;
+}
+
+/* The weights and the gradients that aren't this rank's are there of two layers at a time. */
+static void two_layers_are_there_at_a_time(void)
+{
+    int64_t layer, ends, one = activation_bytes(1, &layer, &ends), four = activation_bytes(4, &layer, &ends);
+    EXPECT(four - one <= 2 * layer + ends);
+}
+
+/* Of an offloaded base a rank has its share in the host's memory. */
+static void an_offloaded_base_leaves_the_device(void)
+{
+    Case c = plain;
+    c.zero = 3;
+    c.lora = true;
+    Result here = run_ranks(&c, 2);
+    c.offload = 1u << OFFLOAD_WEIGHTS;
+    Result away = run_ranks(&c, 2);
+    EXPECT(here.lasting - away.lasting >= 200000);
+    result_free(&here);
+    result_free(&away);
 }
 
 static void two_runs_are_the_same_bits(void)
@@ -446,23 +556,33 @@ static void two_runs_are_the_same_bits(void)
     result_free(&b);
 }
 
+static const Case moved_cases[] = {
+    {.name = "8 bits",
+     .accum = 2,
+     .rows = ROWS,
+     .layers = 3,
+     .dtype = DT_BF16,
+     .master = DT_BF16,
+     .optimizer = OPTIMIZER_ADAMW_8BIT,
+     .recompute = 1u << PART_BLOCK},
+    {.name = "normuon",
+     .accum = 1,
+     .rows = ROWS,
+     .layers = 3,
+     .dtype = DT_BF16,
+     .master = DT_F32,
+     .optimizer = OPTIMIZER_NORMUON,
+     .tied = true},
+    {.name = "lora", .accum = 2, .rows = ROWS, .layers = 3, .dtype = DT_BF16, .master = DT_F32, .lora = true},
+};
+
 /* What waits on the host changes no bit of what ranks train; divided weights may wait there too. */
 static void offload_leaves_the_bits(void)
 {
     const uint32_t states = 1u << OFFLOAD_OPTIMIZER | 1u << OFFLOAD_MASTER | 1u << OFFLOAD_RESIDUAL, weights = 1u << OFFLOAD_WEIGHTS;
-    Case           cases[] = {
-                  {.name = "8 bits",
-                   .accum = 2,
-                   .dtype = DT_BF16,
-                   .master = DT_BF16,
-                   .optimizer = OPTIMIZER_ADAMW_8BIT,
-                   .recompute = 1u << PART_BLOCK},
-                  {.name = "normuon", .accum = 1, .dtype = DT_BF16, .master = DT_F32, .optimizer = OPTIMIZER_NORMUON, .tied = true},
-                  {.name = "lora", .accum = 2, .dtype = DT_BF16, .master = DT_F32, .lora = true},
-    };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+    for (size_t i = 0; i < sizeof moved_cases / sizeof *moved_cases; i++)
         for (int zero = 1; zero <= 3; zero++) {
-            Case plain = cases[i], moved;
+            Case plain = moved_cases[i], moved;
             plain.zero = zero;
             moved = plain;
             moved.offload = zero == 3 || plain.lora ? states | weights : states;
@@ -475,5 +595,6 @@ static void offload_leaves_the_bits(void)
         }
 }
 
-TEST_MAIN(TEST(offload_leaves_the_bits), TEST(all_parameters), TEST(adapters), TEST(recomputed), TEST(types), TEST(optimizers),
-          TEST(formats), TEST(weights_and_states_are_divided), TEST(two_runs_are_the_same_bits))
+TEST_MAIN(TEST(all_parameters), TEST(adapters), TEST(recomputed), TEST(types), TEST(optimizers), TEST(formats), TEST(offloaded),
+          TEST(weights_and_states_are_divided), TEST(two_layers_are_there_at_a_time), TEST(an_offloaded_base_leaves_the_device),
+          TEST(two_runs_are_the_same_bits), TEST(offload_leaves_the_bits))

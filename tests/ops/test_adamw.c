@@ -140,11 +140,12 @@ static void a_step_that_is_not_finite_touches_nothing(void)
     }
 }
 
-/* Draws depend on seed, step and segment, not on where a segment lies. */
+/* Draws depend on seed, step, segment and element, not on where a segment lies, nor on how much of a parameter it is. */
 static void draws_name_what_they_are_for(void)
 {
     uint16_t first[NUMEL];
-    for (int change = 0; change < 4; change++) {
+    for (int change = 0; change < 5; change++) {
+        enum { PART = 1003 };
         Setup     s = setup_make(DT_BF16, DT_F32, false, &plain);
         uint16_t *w = in_data(&s, 0);
         float    *g = in_data(&s, 1);
@@ -154,12 +155,14 @@ static void draws_name_what_they_are_for(void)
         segment[SEGMENT_OFFSET] = begin;
         if (change == 1) segment[SEGMENT_KEY]++;
         if (change == 2) step[STEP_SEED]++;
+        if (change == 4) segment[SEGMENT_FIRST] = PART, segment[SEGMENT_NUMEL] -= PART;
         setup_step(&s, 3);
         int same = 0;
         for (int i = 0; i < NUMEL; i++) same += w[begin + i] == first[i];
         if (change == 0) memcpy(first, w + begin, sizeof first);
         if (change == 1 || change == 2) EXPECT_NEAR(same, NUMEL / 2, 4 * sqrt(NUMEL / 4));
         if (change == 3) EXPECT_INT(same, NUMEL);
+        if (change == 4) EXPECT(memcmp(w + begin, first + PART, (NUMEL - PART) * sizeof *w) == 0);
         op_case_free(&s.c);
     }
 }

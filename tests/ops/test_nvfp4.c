@@ -1,6 +1,7 @@
 /* nvfp4_quantise and nvfp4_dequantise against a NumPy form of the formulas and torchao (tests/oracle/make_nvfp4.py), bit for bit, and
  * what the attributes promise. */
 #include "base/json.h"
+#include "base/philox.h"
 #include "files/safetensors.h"
 #include "ops/nvfp4.h"
 #include "ops/op_case.h"
@@ -49,7 +50,7 @@ static OpCase quantise(const void *x, DType dtype, int64_t rows, int64_t cols, c
 static OpCase dequantise(const OpCase *q, bool transposed)
 {
     OpCase                c;
-    const DequantiseAttrs attrs = {.transposed = transposed};
+    const DequantiseAttrs attrs = {.transposed = transposed, .tiled = q->all_out[1]->type.ndim == 3};
     RunOptions            run = {.want = ~0u, .poison = 0xFF};
     TensorType            types[NODE_MAX_IN] = {q->all_out[0]->type, q->all_out[1]->type, q->all_out[2]->type};
     EXPECT_OK(op_case_make(&c, &op_nvfp4_dequantise, &attrs, types));
@@ -276,6 +277,107 @@ static void draws_follow_document_and_position(void)
     for (int i = 0; i < 7; i++) op_case_free(all[i]);
 }
 
+/* ---- scales in tiles ---- */
+
+/* cuBLAS 13, "1D block scaling factors layout": the byte of block `inner` of row `outer`, of rows of `all` blocks. */
+static int64_t tiled_byte(int64_t outer, int64_t inner, int64_t all)
+{
+    int64_t tiles_in_a_row = (all + 3) / 4, tile = outer / 128 * tiles_in_a_row + inner / 4;
+    int64_t within = outer % 128 % 32 * 16 + outer % 128 / 32 * 4 + inner % 4;
+    return 512 * tile + within;
+}
+
+/* Every scale lies where the layout says and all else is 0: of `rows` rows of codes. */
+static void expect_tiles(const OpCase *plain, const OpCase *tiled, int64_t rows, int64_t blocks)
+{
+    const Buffer *scales = &tiled->out[1];
+    int64_t       bytes = (rows + 127) / 128 * 128 * ((blocks + 3) / 4 * 4);
+    uint8_t      *want = calloc(1, (size_t)bytes);
+    for (int64_t row = 0; row < rows; row++)
+        for (int64_t block = 0; block < blocks; block++) want[tiled_byte(row, block, blocks)] = plain->out[1].data[row * blocks + block];
+    EXPECT((int64_t)scales->bytes == bytes);
+    EXPECT((int64_t)scales->bytes == bytes && memcmp(scales->data, want, (size_t)bytes) == 0);
+    free(want);
+}
+
+/* Of random shapes: the same codes, scales elsewhere, and the same numbers back. */
+static void tiles_hold_the_same_scales(void)
+{
+    for (uint32_t i = 0; i < 60; i++) {
+        int64_t    rows = 16 * (1 + philox4x32(i, 0, 0, 0, 7).v[0] % 21), cols = 16 * (1 + philox4x32(i, 1, 0, 0, 7).v[0] % 21);
+        Nvfp4Attrs attrs = {.transposed = i & 1, .two_d = i & 2, .four_six = i & 4, .hadamard = i & 8}, in_tiles = attrs;
+        float     *x = malloc((size_t)(rows * cols) * sizeof *x);
+        in_tiles.tiled = true;
+        draw_all(x, (int)(rows * cols), 100 * i);
+        OpCase a = quantise(x, DT_F32, rows, cols, &attrs, NULL), b = quantise(x, DT_F32, rows, cols, &in_tiles, NULL);
+        EXPECT(memcmp(a.out[0].data, b.out[0].data, a.out[0].bytes) == 0 && memcmp(a.out[2].data, b.out[2].data, 4) == 0);
+        expect_tiles(&a, &b, attrs.transposed ? cols : rows, (attrs.transposed ? rows : cols) / NVFP4_BLOCK);
+        for (int transposed = 0; transposed < 2; transposed++) {
+            OpCase from_rows = dequantise(&a, transposed), from_tiles = dequantise(&b, transposed);
+            if (memcmp(from_rows.out[0].data, from_tiles.out[0].data, from_rows.out[0].bytes) != 0)
+                test_fail(__FILE__, __LINE__, "%lld x %lld: other numbers from tiles", (long long)rows, (long long)cols);
+            op_case_free(&from_rows);
+            op_case_free(&from_tiles);
+        }
+        op_case_free(&a);
+        op_case_free(&b);
+        free(x);
+    }
+}
+
+/* ---- products ---- */
+
+/* alpha a b^T + bias of the codes of a (n,k) and b (m,k), added to acc. */
+static OpCase multiply(const OpCase *a, const OpCase *b, const float *bias, const float *acc, double alpha)
+{
+    OpCase                  c;
+    const ScaledLinearAttrs attrs = {.alpha = alpha};
+    RunOptions              run = {.want = ~0u, .poison = 0xFF};
+    int64_t                 n = a->all_out[0]->type.dim[0], m = b->all_out[0]->type.dim[0];
+    TensorType              types[NODE_MAX_IN] = {0};
+    for (int k = 0; k < 3; k++) types[2 * k] = a->all_out[k]->type, types[2 * k + 1] = b->all_out[k]->type;
+    if (bias) types[6] = type_make(DT_F32, 1, m);
+    if (acc) types[7] = type_make(DT_F32, 2, n, m);
+    EXPECT_OK(op_case_make(&c, &op_fp4_linear, &attrs, types));
+    for (int k = 0; k < 3; k++) memcpy(c.in[2 * k].data, a->out[k].data, a->out[k].bytes);
+    for (int k = 0; k < 3; k++) memcpy(c.in[2 * k + 1].data, b->out[k].data, b->out[k].bytes);
+    if (bias) memcpy(c.in[6].data, bias, c.in[6].bytes);
+    if (acc) memcpy(c.in[7].data, acc, c.in[7].bytes);
+    EXPECT_OK(op_case_run(&c, &op_fp4_linear.cpu[0], &run, "multiply"));
+    return c;
+}
+
+/* What cuBLASLt would be asked: products of the codes in tiles are those of the numbers that they stand for, in fp64. */
+static void products_by_codes_are_those_of_the_numbers(void)
+{
+    enum { N = 145, M = 272, K = 208 };
+    static float     a[N * K], b[M * K], acc[N * M], bias[M];
+    const Nvfp4Attrs tiled = {.four_six = true, .tiled = true}, weight = {.two_d = true, .tiled = true};
+    draw_all(a, N * K, 11);
+    draw_all(b, M * K, 12345);
+    draw_all(acc, N * M, 777);
+    draw_all(bias, M, 888);
+    OpCase qa = quantise(a, DT_F32, N, K, &tiled, NULL), qb = quantise(b, DT_F32, M, K, &weight, NULL);
+    OpCase da = dequantise(&qa, false), db = dequantise(&qb, false);
+    for (int with = 0; with < 2; with++) {
+        OpCase c = multiply(&qa, &qb, with ? bias : NULL, with ? acc : NULL, with ? 0.25 : 1);
+        for (int i = 0; i < N; i++)
+            for (int j = 0; j < M; j++) {
+                double sum = 0, size = 0;
+                for (int k = 0; k < K; k++) {
+                    double term = (double)floats(&da, 0)[i * K + k] * (double)floats(&db, 0)[j * K + k];
+                    sum += term;
+                    size += fabs(term);
+                }
+                if (with) sum = 0.25 * sum + (double)bias[j] + (double)acc[i * M + j];
+                EXPECT_NEAR(floats(&c, 0)[i * M + j], sum, 1e-6 * (size + 10 * with));
+            }
+        op_case_free(&c);
+    }
+    OpCase *all[] = {&qa, &qb, &da, &db};
+    for (int i = 0; i < 4; i++) op_case_free(all[i]);
+}
+
 /* ---- bad input ---- */
 
 /* Nothing of a tensor that isn't finite comes back as a number. */
@@ -314,6 +416,14 @@ static void what_has_no_whole_blocks_is_refused(void)
     expect_refused(x, &plain, "x has 40 columns; expected a multiple of 16");
     expect_refused(y, &square, "x has 33 rows; expected a multiple of 16 for codes of square blocks");
     expect_refused(y, &turned, "x has 33 rows; expected a multiple of 16 for codes of its transpose");
+    TensorType plain_scale[NODE_MAX_IN] = {type_make(DT_E2M1, 2, INT64_C(3), INT64_C(48)),
+                                           type_make(DT_E2M1, 2, INT64_C(3), INT64_C(48)),
+                                           type_make(DT_E4M3, 2, INT64_C(3), INT64_C(3)),
+                                           type_make(DT_E4M3, 2, INT64_C(3), INT64_C(3)),
+                                           type_make(DT_F32, 1, INT64_C(1)),
+                                           type_make(DT_F32, 1, INT64_C(1))};
+    EXPECT_FAILS(op_case_make(&c, &op_fp4_linear, NULL, plain_scale), ERR_INVALID, "a_scale is e4m3[3,3], expected dims (1, 1, 512)");
+    op_case_free(&c);
     expect_refused(y, &drawn_without, "attribute stochastic is true; expected step, doc_id and positions with it");
     EXPECT_FAILS(op_case_make(&c, &op_nvfp4_dequantise, NULL, bad_scale), ERR_INVALID, "scale is e4m3[3,2], expected dims (3, 3)");
     op_case_free(&c);
@@ -322,4 +432,4 @@ static void what_has_no_whole_blocks_is_refused(void)
 TEST_MAIN(TEST(codes_scales_and_values_are_the_oracle_s), TEST(a_weight_and_its_transpose_have_the_same_bits),
           TEST(codes_of_the_transpose_are_those_of_the_transposed), TEST(the_chosen_scale_never_has_the_larger_error),
           TEST(the_transform_cancels_in_products), TEST(draws_follow_document_and_position), TEST(what_is_not_finite_stays_visible),
-          TEST(what_has_no_whole_blocks_is_refused))
+          TEST(tiles_hold_the_same_scales), TEST(products_by_codes_are_those_of_the_numbers), TEST(what_has_no_whole_blocks_is_refused))

@@ -220,6 +220,27 @@ static void check_against_reference(OpCase *c, const OpSample *sample, const cha
     outputs_free(&expected);
 }
 
+/* What the op makes codes of has the codes that an op of its own makes. */
+static void check_codes(OpCase *c, const CpuKernel *kernel, const char *what)
+{
+    const OpCodes *codes = &c->node->op->codes;
+    RunOptions     run = {.want = ~0u, .poison = 0xFF};
+    OpCase         apart;
+    TensorType     in[NODE_MAX_IN] = {0};
+    if (!codes->op || !c->all_out[codes->out] || op_case_run(c, kernel, &run, what) != OK) return;
+    in[0] = c->all_out[codes->of]->type;
+    EXPECT_OK(op_case_make(&apart, codes->op, NULL, in));
+    memcpy(apart.in[0].data, c->out[codes->of].data, apart.in[0].bytes);
+    EXPECT_OK(op_case_run(&apart, &codes->op->cpu[0], &run, what));
+    for (int k = 0; k < codes->op->num_out; k++) {
+        EXPECT(type_equal(&apart.all_out[k]->type, &c->all_out[codes->out + k]->type));
+        if (memcmp(apart.out[k].data, c->out[codes->out + k].data, apart.out[k].bytes) != 0)
+            test_fail(__FILE__, __LINE__, "%s: output %d isn't what %s makes of output %d", what, codes->out + k, codes->op->name,
+                      codes->of);
+    }
+    op_case_free(&apart);
+}
+
 /* bf16 results against those in f32 of the same numbers. */
 static void check_against_f32(OpCase *c, const void *attrs, const char *what)
 {
@@ -239,7 +260,7 @@ static void check_against_f32(OpCase *c, const void *attrs, const char *what)
     }
     if (op_case_run(&wide, kernel, &run, what) == OK && op_case_run(c, kernel, &run, what) == OK)
         for (int k = 0; k < c->node->num_out; k++) {
-            if (!c->all_out[k]) continue;
+            if (!c->all_out[k] || op_makes_codes(c->node->op, k)) continue;
             double error = tensor_error(&c->all_out[k]->type, c->out[k].data, &wide.all_out[k]->type, wide.out[k].data, 1e-30);
             if (!(error <= 1.0 / 64)) test_fail(__FILE__, __LINE__, "%s: output %d is off by %.3g of the largest from f32", what, k, error);
         }
@@ -291,7 +312,7 @@ static void run_case(const OpDef *op, const OpSample *sample, const TensorType *
     if (!(cost.flops >= 0 && cost.bytes >= 0 && cost.flops + cost.bytes > 0) && !(op->flags & OP_VIEW))
         test_fail(__FILE__, __LINE__, "%s: costs nothing", what);
     for (const CpuKernel *kernel = op->cpu; kernel < op->cpu + OP_MAX_KERNELS && kernel->run; kernel++)
-        if (kernel_fits(&c, kernel)) check_kernel(&c, kernel, what);
+        if (kernel_fits(&c, kernel)) check_kernel(&c, kernel, what), check_codes(&c, kernel, what);
     if (op->cpu[0].run) check_against_reference(&c, sample, what);
     if (op->cpu[0].run && variant != VARIANT_F32) check_against_f32(&c, sample->attrs, what);
     check_text(&c);

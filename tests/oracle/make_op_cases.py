@@ -41,7 +41,7 @@ def add(op, case, ins, outs, **attrs):
         name = "%s.%s.%s%d" % (op, case, kind, k)
         if (op, kind, k) in (("nf4_quantise", "out", 0), ("nf4_dequantise", "in", 0)):
             name, t = name + ".nf4", t[:, ::2] << 4 | t[:, 1::2]
-        if (op, kind, k) == ("nvfp4_dequantise", "in", 0):
+        if (op, kind, k) in (("nvfp4_dequantise", "in", 0), ("fp4_linear", "in", 0), ("fp4_linear", "in", 1)):
             name, t = name + ".e2m1", t[:, ::2] | t[:, 1::2] << 4
         dtype = t.dtype if t.dtype in (torch.bfloat16, torch.uint8, E4M3, E5M2) else torch.float32 if t.is_floating_point() else torch.int64 if wide else torch.int32
         tensors[name] = t.to(dtype).clone(memory_format=torch.contiguous_format)
@@ -572,12 +572,33 @@ def make_fp8_blocks():
     add("block_linear", "acc", [a, b, sa.t(), sb, None, acc], [0.25 * product + acc], alpha=0.25)
 
 
+def make_fp4_products():
+    """Scales in tiles of 128 rows x 4 blocks, as cuBLAS 13's documentation has them ("1D block scaling factors layout")."""
+    values = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6], dtype=torch.float64)
+
+    def operand(rows, cols):
+        codes, scale = ints(0, 16, rows, cols).to(torch.uint8), rand(rows, cols // 16).abs().to(E4M3)
+        numbers = torch.cat([values, -values])[codes.long()] * scale.double().repeat_interleave(16, 1)
+        down, across = -(-rows // 128), -(-cols // 64)
+        tiles = F.pad(scale.view(torch.uint8), (0, 4 * across - cols // 16, 0, 128 * down - rows))
+        tiles = tiles.reshape(down, 4, 32, across, 4).permute(0, 3, 2, 1, 4).reshape(down, across, 512).contiguous()
+        return codes, tiles.view(E4M3), f32(rand(1).abs()), numbers
+    a, a_scale, a_global, x = operand(5, 80)
+    b, b_scale, b_global, w = operand(140, 80)
+    bias, acc = rand(140), rand(5, 140)
+    product = a_global * b_global * (x @ w.t())
+    scales = [a_scale, b_scale, a_global, b_global]
+    add("fp4_linear", "bias", [a, b, *scales, bias], [product + bias])
+    add("fp4_linear", "acc", [a, b, *scales, None, acc], [0.25 * product + acc], alpha=0.25)
+    add("nvfp4_dequantise", "tiled", [b, b_scale, b_global], [w * b_global], tiled=True)
+
+
 def main():
     torch.set_num_threads(1)
     for make in (make_embedding, make_linear, make_norms, make_rope, make_attention, make_swiglu, make_losses,
                  make_optimizer, make_lora, make_gelu, make_layer_norm, make_normuon, make_step_scalars,
                  make_step_result, make_copy, make_cast, make_nf4, make_fp8_tiles,
-                 make_nvfp4, make_fp8, make_fp8_blocks):
+                 make_nvfp4, make_fp8, make_fp8_blocks, make_fp4_products):
         make()
     save_file(dict(sorted(tensors.items())), PATH, metadata=dict(cases=json.dumps(cases, sort_keys=True)))
     print("%d cases of %d ops, %d bytes" % (len(cases), len({c.split(".")[0] for c in cases}), os.path.getsize(PATH)))

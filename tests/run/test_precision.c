@@ -41,12 +41,48 @@ static Status new_values(void *context, const Param *param, int64_t first, int64
     return OK;
 }
 
-static void open_family(Family *f, const char *family, CompileOptions *options)
+static const DeviceApi *api_as_it_is;
+
+static Status facts_with_fp4(Device *device, DeviceFacts *out)
+{
+    TRY(api_as_it_is->facts(device, out));
+    out->fp4_blocks = true;
+    return OK;
+}
+
+/* A device that says that it multiplies FP4, and does, by its kernels for any. */
+static Device *device_with_fp4(void)
+{
+    static DeviceApi api;
+    Device          *device = family_device(2);
+    api_as_it_is = device->api;
+    api = *device->api;
+    api.facts = facts_with_fp4;
+    device->api = &api;
+    return device;
+}
+
+static void load_new(Family *f)
 {
     LoadSource source = {.values = new_values};
-    family_open(f, family, "config.json", options, 2);
     EXPECT_OK(session_load(f->session, false, &source));
     EXPECT_OK(session_load(f->session, true, &source));
+}
+
+/* "wide": llama with dims that FP4 is multiplied in; "wide_fp4": on a device that does. */
+static void open_config(Family *f, const char *family, const char *config, CompileOptions *options)
+{
+    bool wide = strncmp(family, "wide", 4) == 0;
+    if (wide)
+        family_open_on(f, "llama", "config_wide.json", options, strcmp(family, "wide") == 0 ? family_device(2) : device_with_fp4(), NULL);
+    else
+        family_open(f, family, config, options, 2);
+    load_new(f);
+}
+
+static void open_family(Family *f, const char *family, CompileOptions *options)
+{
+    open_config(f, family, "config.json", options);
 }
 
 /* Rows [first, first + count) of the four that step `step` trains, drawn anew for each third step. */
@@ -176,13 +212,14 @@ static void use_lora(CompileOptions *options)
     options->train_base = false;
 }
 
-/* Cosines of the gradients of one step to those of bf16: of each linear layer, and of all. */
-static void compare_gradients(const char *family, CompileOptions *bf16, CompileOptions *fp8, double least, double least_of_all)
+/* Cosines of the gradients of one step of `other` to those of `family`: of each linear layer, and of all. */
+static void compare_families(const char *family, CompileOptions *bf16, const char *other, CompileOptions *fp8, double least,
+                             double least_of_all)
 {
     Family a, b;
     double ab = 0, aa = 0, bb = 0;
     open_family(&a, family, bf16);
-    open_family(&b, family, fp8);
+    open_family(&b, other, fp8);
     calibrate(&b, 0);
     run_rows(&a, 0, PROGRAM_MICRO_FIRST, PROGRAM_MICRO_NEXT);
     run_rows(&b, 0, PROGRAM_MICRO_FIRST, PROGRAM_MICRO_NEXT);
@@ -207,6 +244,11 @@ static void compare_gradients(const char *family, CompileOptions *bf16, CompileO
     if (!(all >= least_of_all)) test_fail(__FILE__, __LINE__, "%s: cosine of all is %.5f", family, all);
     family_close(&a);
     family_close(&b);
+}
+
+static void compare_gradients(const char *family, CompileOptions *bf16, CompileOptions *fp8, double least, double least_of_all)
+{
+    compare_families(family, bf16, family, fp8, least, least_of_all);
 }
 
 static void the_first_gradients_are_near_those_of_bf16(void)
@@ -258,6 +300,32 @@ static int count_nodes(const Family *f, ProgramKind kind, const OpDef *op)
     return count;
 }
 
+/* Where the device multiplies FP4, all products of the layers read codes. In fp32 they make the gradients that emulated ones make, in bf16
+ * some near them; in full training and over frozen weights, of which codes alone are kept. */
+static void products_by_fp4_codes_have_the_gradients_of_emulated_ones(void)
+{
+    for (int lora = 0; lora < 2; lora++) {
+        CompileOptions bf16 = make_options(false, ROWS), emulated = make_nvfp4(ROWS), by_codes = make_nvfp4(ROWS);
+        Family         f;
+        if (lora) use_lora(&bf16), use_lora(&emulated), use_lora(&by_codes);
+        compare_families("wide", &bf16, "wide", &emulated, 0.9, 0.95);
+        compare_families("wide", &bf16, "wide_fp4", &by_codes, 0.9, 0.95);
+        emulated.model_dtype = by_codes.model_dtype = DT_F32;
+        compare_families("wide", &emulated, "wide_fp4", &by_codes, 0.999, 0.999);
+        open_family(&f, "wide_fp4", &by_codes);
+        int layers = f.plan->num_fp4;
+        EXPECT(layers == 8);
+        EXPECT(count_nodes(&f, PROGRAM_MICRO_FIRST, &op_fp4_linear) == (lora ? 2 * layers - 1 : 3 * layers));
+        EXPECT(count_nodes(&f, PROGRAM_MICRO_FIRST, &op_nvfp4_dequantise) == 0);
+        for (int i = 0; i < f.plan->num_params; i++) {
+            const Param *param = f.plan->params[i];
+            bool         frozen = param->is_linear && !param->is_head && !param->trained;
+            EXPECT((plan_find(f.plan, param->name)->type.dtype == DT_E2M1) == frozen);
+        }
+        family_close(&f);
+    }
+}
+
 static void adapters_over_fp8_tiles_have_the_gradients_of_bf16(void)
 {
     static const char *const families[] = {"llama", "llama3"};
@@ -281,11 +349,16 @@ static void adapters_over_fp8_tiles_have_the_gradients_of_bf16(void)
 
 /* ---- same bits ---- */
 
-static void train(const char *family, CompileOptions *options, int steps, float *losses, Family *f)
+static void train_config(const char *family, const char *config, CompileOptions *options, int steps, float *losses, Family *f)
 {
-    open_family(f, family, options);
+    open_config(f, family, config, options);
     calibrate(f, 0);
     for (int step = 0; step < steps; step++) losses[step] = train_step(f, step);
+}
+
+static void train(const char *family, CompileOptions *options, int steps, float *losses, Family *f)
+{
+    train_config(family, "config.json", options, steps, losses, f);
 }
 
 static void expect_same(Family *a, Family *b, const char *what)
@@ -328,6 +401,25 @@ static void recomputation_changes_no_bit(void)
         }
 }
 
+static void recomputation_of_products_by_fp4_codes_changes_no_bit(void)
+{
+    for (int lora = 0; lora < 2; lora++) {
+        CompileOptions keep = make_nvfp4(ROWS / 2), again;
+        Family         a, b;
+        float          losses[2][6];
+        if (lora) use_lora(&keep);
+        again = keep;
+        again.recompute = 1u << PART_BLOCK;
+        train("wide_fp4", &keep, 6, losses[0], &a);
+        train("wide_fp4", &again, 6, losses[1], &b);
+        EXPECT(memcmp(losses[0], losses[1], sizeof losses[0]) == 0);
+        EXPECT(count_nodes(&b, PROGRAM_MICRO_NEXT, &op_fp4_linear) > count_nodes(&a, PROGRAM_MICRO_NEXT, &op_fp4_linear));
+        expect_same(&a, &b, "recomputation of products by FP4 codes");
+        family_close(&a);
+        family_close(&b);
+    }
+}
+
 static void recomputation_over_fp8_tiles_changes_no_bit(void)
 {
     CompileOptions keep = make_tiles(true), again = keep;
@@ -340,6 +432,37 @@ static void recomputation_over_fp8_tiles_changes_no_bit(void)
     int kept = count_nodes(&a, PROGRAM_MICRO_FIRST, &op_block_linear);
     EXPECT(count_nodes(&b, PROGRAM_MICRO_FIRST, &op_block_linear) > kept || !a.plan->facts.fp8_blocks);
     expect_same(&a, &b, "recomputation over FP8 tiles");
+    family_close(&a);
+    family_close(&b);
+}
+
+/* Nothing is quantised by itself but what attention makes. */
+static void expect_codes_with_numbers(const Family *f)
+{
+    const OpDef *makers[] = {&op_rms_norm, &op_add_rms_norm, &op_swiglu, &op_rms_norm_bwd, &op_swiglu_bwd, &op_qkv_norm_rope_bwd};
+    int          made = 0;
+    for (const Node *node = plan_program(f->plan, PROGRAM_MICRO_NEXT)->graph->first; node; node = node->next) {
+        if (node->op == &op_fp8_rows_quantise) EXPECT(node->in[0]->producer->op == &op_reshape);
+        for (size_t i = 0; i < sizeof makers / sizeof *makers; i++)
+            if (node->op == makers[i] && node->out[node->op->codes.out]) made |= 1 << i;
+    }
+    EXPECT_INT(made, f->plan->facts.fp8_blocks ? 63 : 0);
+}
+
+/* Rows of whole blocks; the tiles of packed weights line up. */
+static void codes_made_with_their_numbers_change_no_bit_when_recomputed(void)
+{
+    CompileOptions keep = make_tiles(true), again = keep;
+    Family         a, b;
+    float          losses[2][4];
+    keep.no_fuse = again.no_fuse = 0;
+    again.recompute = 1u << PART_BLOCK;
+    train_config("qwen3", "wide.json", &keep, 4, losses[0], &a);
+    train_config("qwen3", "wide.json", &again, 4, losses[1], &b);
+    EXPECT(memcmp(losses[0], losses[1], sizeof losses[0]) == 0);
+    expect_codes_with_numbers(&a);
+    expect_codes_with_numbers(&b);
+    expect_same(&a, &b, "codes made with their numbers");
     family_close(&a);
     family_close(&b);
 }
@@ -412,5 +535,7 @@ static void the_loss_is_near_that_of_bf16(void)
 
 TEST_MAIN(TEST(scales_follow_the_formula), TEST(the_first_gradients_are_near_those_of_bf16), TEST(adapters_have_the_gradients_of_bf16),
           TEST(adapters_over_fp8_tiles_have_the_gradients_of_bf16), TEST(the_first_gradients_of_nvfp4_are_near_those_of_bf16),
+          TEST(products_by_fp4_codes_have_the_gradients_of_emulated_ones), TEST(recomputation_of_products_by_fp4_codes_changes_no_bit),
           TEST(recomputation_changes_no_bit), TEST(recomputation_over_fp8_tiles_changes_no_bit),
+          TEST(codes_made_with_their_numbers_change_no_bit_when_recomputed),
           TEST(micro_batches_leave_the_first_amax_and_hardly_change_the_rest), TEST(the_loss_is_near_that_of_bf16))

@@ -92,5 +92,22 @@ static void copies_between_spaces_take_the_link(void)
     arena_deinit(&arena);
 }
 
+/* Of a table on the host a launch reads as much as its cost says. */
+static void a_few_rows_take_the_link_for_as_much(void)
+{
+    Arena       arena = {0};
+    Graph      *graph = graph_create(&arena, "g", op_table, OP_COUNT);
+    DeviceFacts facts = {.link_in = 1};
+    TensorType  tokens = type_make(DT_I32, 2, INT64_C(1), INT64_C(4)), table = type_make(DT_F32, 2, INT64_C(1000), INT64_C(8));
+    Value      *in[] = {graph_add_value(graph, VALUE_INPUT, "tokens", &tokens), graph_add_value(graph, VALUE_PARAM, "table", &table)};
+    Node       *node;
+    in[1]->space = SPACE_HOST;
+    EXPECT_OK(graph_add_node(graph, &op_embedding, NULL, "x", in, 2, ~0u, &node));
+    Launch launch = {.node = node};
+    EXPECT_NEAR(launch_link_seconds(&facts, &launch), launch_cost(&launch).bytes, 1e-6);
+    EXPECT(launch_link_seconds(&facts, &launch) < 1000);
+    arena_deinit(&arena);
+}
+
 TEST_MAIN(TEST(streams_overlap_but_for_waits), TEST(one_stream_takes_the_sum), TEST(measured_rates_are_of_one_gpu),
-          TEST(copies_between_spaces_take_the_link))
+          TEST(copies_between_spaces_take_the_link), TEST(a_few_rows_take_the_link_for_as_much))

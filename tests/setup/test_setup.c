@@ -139,6 +139,51 @@ static void the_smallest_bound_counts(void)
     EXPECT_INT(setup_memory_limit(&config, &plan, &key), 0);
 }
 
-TEST_MAIN(TEST(a_large_model_is_answered_with_little_planning), TEST(a_large_grid_is_searched_with_little_planning),
+/* The bound of a run with these lines, in seconds, and what its bf16 twin is expected to take. */
+static double bound(const char *lines, double *out_bf16)
+{
+    Arena          arena = {0};
+    Config         config;
+    HfModel       *model;
+    CompileOptions options;
+    Plan          *plan;
+    StrBuf         run = {0};
+    double         seconds;
+    char           folder[] = "/tmp/test_setup_XXXXXX";
+    EXPECT(mkdtemp(folder));
+    const char *path = arena_printf(&arena, "%s/config.json", folder), *json = arena_printf(&arena, llama_70b, 2);
+    EXPECT_OK(file_write_atomic(path, json, strlen(json)));
+    strbuf_printf(&run, "model: %s\nsequence_len: 2048\n%s", folder, lines);
+    EXPECT_OK(config_parse("run.yaml", run.data, run.len, NULL, 0, &config, NULL));
+    EXPECT_OK(setup_model(&arena, &config, &model));
+    EXPECT_OK(device_null_create("h200", &planned));
+    EXPECT_OK(setup_fp8_bound(&config, model, planned, &seconds));
+    config.recipe = OPT_RECIPE_BF16;
+    config.matmul_dtype = OPT_UNSET;
+    EXPECT_OK(setup_options(&config, model, &options));
+    EXPECT_OK(setup_plan(&arena, model, &options, planned, &plan));
+    *out_bf16 = plan_program(plan, PROGRAM_MICRO_FIRST)->simulated_seconds + plan_program(plan, PROGRAM_OPTIMIZER)->simulated_seconds;
+    if (plan_program(plan, PROGRAM_MICRO_NEXT)) *out_bf16 += 3 * plan_program(plan, PROGRAM_MICRO_NEXT)->simulated_seconds;
+    planned->api->destroy(planned);
+    hf_model_close(model);
+    config_deinit(&config);
+    strbuf_deinit(&run);
+    EXPECT_OK(file_remove_tree(folder));
+    arena_deinit(&arena);
+    return seconds;
+}
+
+/* Products are most of such a step, and FP8 units are twice as fast. */
+static void fp8_has_a_bound(void)
+{
+    double bf16, seconds = bound("recipe: fp8-hybrid\ngradient_accumulation_steps: 4\n", &bf16);
+    EXPECT(seconds > 0.5 * bf16 && seconds < 0.85 * bf16);
+    double forward = bound("matmul_dtype: e4m3\ngradient_accumulation_steps: 4\n", &bf16);
+    EXPECT(forward > seconds && forward < bf16);
+    EXPECT(bound("gradient_accumulation_steps: 4\n", &bf16) == 0);
+    EXPECT(bound("recipe: fp8-hybrid\nskip_quant_first_layers: 2\n", &bf16) == 0);
+}
+
+TEST_MAIN(TEST(fp8_has_a_bound), TEST(a_large_model_is_answered_with_little_planning), TEST(a_large_grid_is_searched_with_little_planning),
           TEST(what_was_not_tried_is_not_named), TEST(smaller_moments_are_offered), TEST(pinned_memory_is_what_the_host_has_at_most),
           TEST(the_smallest_bound_counts))

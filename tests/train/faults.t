@@ -21,6 +21,8 @@ trap 'umount "$dir/disk"; rm -rf "$dir"' EXIT
 export FAIL_UNDER=$dir/disk
 out=$dir/disk/out
 kinds=("" "lora=true lora_rank=2 merge_adapter=true" "save_total_limit=1 max_shard_size=1MiB")
+[ -n "${RANKS:-}" ] && kinds=("gpus=4 gradient_accumulation_steps=1 device=cpu" "gpus=2 device=cpu lora=true lora_rank=2 merge_adapter=true"
+    "gpus=3 device=cpu zero_level=3 save_total_limit=1 max_shard_size=1MiB")
 go() {
     # shellcheck disable=SC2086
     run pt "$dir/run.yaml" output_dir="$out" $kind

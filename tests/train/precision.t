@@ -51,6 +51,23 @@ for key in matmul_dtype=e4m3 gradient_dtype=e5m2; do
         check "$key isn't $other" [ "$(cmp "$dir/$other/model.safetensors" "$dir/$key/model.safetensors" 2>&1)" != "" ]
     done
 done
+# --- a folder under a recipe: what it was trained with, or not
+loss_of() { "$SUROGATE" eval "$@" --text "$dir/text.txt" --context 32 --json 2> "$dir/err" | sed -E 's/.*"mean":([0-9.]+).*/\1/'; }
+for out in bf16 fp8; do
+    plain=$(loss_of "$dir/$out")
+    check "--recipe bf16 is what is there" [ "$plain" = "$(loss_of "$dir/$out" --recipe bf16)" ]
+    for recipe in fp8-hybrid nvfp4; do
+        loss=$(loss_of "$dir/$out" --recipe $recipe)
+        check "$out under $recipe: $loss, in bf16 $plain" awk -v a="$plain" -v b="$loss" 'BEGIN { exit !(b > 0 && (a - b) ^ 2 <= (0.01 * a) ^ 2) }'
+        check "says no more: $(cat "$dir/err")" [ ! -s "$dir/err" ]
+        check "another number" [ "$plain" != "$loss" ]
+        run generate "$dir/$out" --recipe $recipe --prompt "line 7" --max-tokens 8 --temperature 0
+        check "$out under $recipe generates: $(cat "$dir/err")" [ "$status" = 0 -a -s "$dir/out" ]
+    done
+done
+check "codes of a base, multiplied as they are" [ "$(loss_of "$dir/bf16" --qlora fp8)" != "$(loss_of "$dir/bf16" --qlora fp8 --recipe fp8-hybrid)" ]
+refused "another recipe" 2 "there is no recipe fp9; expected one of bf16, fp8-hybrid, nvfp4" -- eval "$dir/bf16" --text "$dir/text.txt" --recipe fp9
+
 train skipped 30 recipe=fp8-hybrid skip_quant_first_layers=1 skip_quant_last_layers=100
 same bf16 skipped model.safetensors
 
@@ -128,7 +145,7 @@ done
 keys="model_dtype=bf16 lora=true qlora=fp8 recipe=fp8-hybrid fusion=none"
 # shellcheck disable=SC2086
 run plan "$dir/run.yaml" $keys
-check "plan: $(cat "$dir/out")" grep -qE "^base .* at most 0 B are made again at a time; [0-9.]+ KiB beside them for products in their own format" "$dir/out"
+check "plan: $(cat "$dir/out")" grep -qE "^base .* in place of [0-9.]+ KiB; [0-9.]+ KiB beside them for products in their own format" "$dir/out"
 # shellcheck disable=SC2086
 run explain "$dir/run.yaml" $keys
 check "explain: their codes are read" [ "$(grep -c "block_linear(.*\.codes\.turned" "$dir/out")" -gt 0 -a "$(grep -c fp8_tiles_dequantise "$dir/out")" = 0 ]
@@ -145,6 +162,21 @@ run plan "$dir/run.yaml" model_dtype=bf16 recipe=nvfp4
 check "plan of nvfp4: $(cat "$dir/out")" grep -qE '^fp4 +[1-9][0-9]* weights in codes: [0-9.]+ KiB' "$dir/out"
 run plan "$dir/run.yaml" --json model_dtype=bf16 recipe=nvfp4
 check "plan --json of nvfp4" grep -qE '"fp4": \{"weights": [1-9][0-9]*, "code_bytes": [1-9][0-9]*\}' "$dir/out"
+# y, dx and dw of 8 weights; 48 elements, which two products sum over, are no multiple of 32
+for gpu in b200 rtx5090; do
+    run explain "$dir/run.yaml" --gpu $gpu model_dtype=bf16 recipe=nvfp4
+    check "explain --gpu $gpu: $(grep 'FP4 products' "$dir/out" "$dir/err")" \
+        grep -qF "FP4 products: $(grep -c ' = fp4_linear(' "$dir/out") by their codes (cublaslt, for fp4_backend: cutlass and cudnn alike), 2 emulated" "$dir/out"
+    check "its products: $(grep -c ' = fp4_linear(' "$dir/out")" [ "$(grep -c ' = fp4_linear(' "$dir/out")" = 22 ]
+done
+run explain "$dir/run.yaml" --gpu h200 model_dtype=bf16 recipe=nvfp4
+check "explain --gpu h200: $(grep 'FP4 products' "$dir/out")" grep -qx "FP4 products: 24 emulated in model_dtype" "$dir/out"
+for gpu in b200 h200; do
+    run plan "$dir/run.yaml" --gpu $gpu --json model_dtype=bf16 recipe=nvfp4 lora=true
+    codes=$(grep -oE '"code_bytes": [0-9]+' "$dir/out" | cut -d' ' -f2)
+    run explain "$dir/run.yaml" --gpu $gpu model_dtype=bf16 recipe=nvfp4 lora=true
+    check "a frozen base on $gpu: codes of $codes bytes" [ "$codes" -gt 0 -a "$(grep -c "two_d=true" "$dir/out")" = 0 ]
+done
 run explain "$dir/run.yaml" model_dtype=bf16 recipe=fp8-hybrid
 check "explain: $(grep -c scaled_linear "$dir/out") products" grep -qE 'e4m3.* = fp8_quantise' "$dir/out"
 run explain "$dir/run.yaml" --program calibrate model_dtype=bf16 recipe=fp8-hybrid
@@ -153,11 +185,26 @@ for lora in false true; do
     run bench "$dir/run.yaml" --steps 1 --json model_dtype=bf16 recipe=fp8-hybrid lora=$lora
     check "bench, lora $lora: $(cat "$dir/out" "$dir/err")" grep -qE '"loss": ?[1-9]' "$dir/out"
 done
+# --- products in bf16 of a model in fp32: other numbers, hardly
+for keys in "" matmul_dtype=bf16; do
+    # shellcheck disable=SC2086
+    run pt "$dir/run.yaml" model_dtype=fp32 output_dir="$dir/fp32-$keys" max_steps=30 $keys
+    check "fp32 with $keys: $(tail -1 "$dir/err")" [ "$status" = 0 ]
+done
+near fp32- fp32-matmul_dtype=bf16 step 0.002
+near fp32- fp32-matmul_dtype=bf16 eval 0.002
+check "another model" [ "$(cmp "$dir/fp32-/model.safetensors" "$dir/fp32-matmul_dtype=bf16/model.safetensors" 2>&1)" != "" ]
+run pt "$dir/run.yaml" model_dtype=fp32 output_dir="$dir/fp32-again" max_steps=30 matmul_dtype=bf16 recompute_block=true threads=1
+same fp32-matmul_dtype=bf16 fp32-again model.safetensors checkpoint-30/optimizer.safetensors
+
 refused "fp32 products" 2 "matmul_dtype" "expected bf16 or e4m3" -- plan "$dir/run.yaml" model_dtype=bf16 matmul_dtype=fp32
 refused "fp32 gradients" 2 "gradient_dtype" "expected bf16 or e5m2" -- plan "$dir/run.yaml" model_dtype=bf16 gradient_dtype=fp32
 refused "e4m3 gradients" 2 "expected one of fp32, bf16, e5m2" -- plan "$dir/run.yaml" gradient_dtype=e4m3
 refused "a GPU without FP8 units" 2 "NVIDIA A100-SXM4-80GB has no FP8 units" "set recipe: bf16" -- \
     plan "$dir/run.yaml" recipe=fp8-hybrid model_dtype=bf16 --gpu a100
+run plan "$dir/run.yaml" recipe=fp8-hybrid model_dtype=bf16 lora=true qlora=nf4 --gpu a100
+check "nor needs them where no product is in FP8: $(cat "$dir/err")" [ "$status" = 0 ]
+says "no effect without qlora: none or fp8"
 refused "a recipe that isn't there" 2 "expected one of bf16, fp8-hybrid, nvfp4" -- plan "$dir/run.yaml" recipe=int8
 refused "tokens of no whole blocks" 2 "a micro-batch has 31 tokens" "expected a multiple of 16" -- \
     plan "$dir/run.yaml" recipe=nvfp4 model_dtype=bf16 sequence_len=31 per_device_train_batch_size=1

@@ -349,7 +349,34 @@ static void saved_folders_carry_the_tokenizer_byte_for_byte(void)
     close_folder();
 }
 
-TEST_MAIN(TEST(steps_allocate_nothing_from_the_second_on), TEST(divergence_stops_with_the_weights_of_before),
-          TEST(a_damaged_checkpoint_is_passed_over), TEST(states_of_another_kind_are_refused), TEST(flat_states_are_refused),
-          TEST(the_oldest_checkpoints_go), TEST(a_finished_run_is_left_alone_and_others_refused), TEST(an_untouched_base_is_not_read_again),
+static void sleep_in_step(void *context, int64_t step)
+{
+    if (step == 3) sleep(*(const unsigned *)context);
+}
+
+/* Rank 0 is slow in one step: it is told, and the run goes on; one that hangs ends all. */
+static void a_rank_that_stands_still(void)
+{
+    static const char text[] = "max_steps: 5\ngpus: 3\ndevice: cpu\ngradient_accumulation_steps: 1\ncomm_timeout: 1\nsave_steps: 2\n";
+    unsigned          seconds = 3;
+    TrainHooks        hooks = {.context = &seconds, .step_begin = sleep_in_step};
+    TrainOutcome      outcome;
+    open_folder();
+    EXPECT_OK(train_with(text, &hooks, &outcome));
+    EXPECT_INT(outcome.steps, 5);
+    close_folder();
+    open_folder();
+    seconds = 14; /* comm_timeout, and 10 s */
+    EXPECT_FAILS(train_with(text, &hooks, &outcome), ERR_RANK, "rank 0: no progress");
+    EXPECT_OK(checkpoint_verify(in_folder("out/checkpoint-2")));
+    seconds = 0;
+    EXPECT_OK(train_with(text, &hooks, &outcome));
+    EXPECT_INT(outcome.steps, 5);
+    close_folder();
+}
+
+TEST_MAIN(TEST(a_rank_that_stands_still), TEST(steps_allocate_nothing_from_the_second_on),
+          TEST(divergence_stops_with_the_weights_of_before), TEST(a_damaged_checkpoint_is_passed_over),
+          TEST(states_of_another_kind_are_refused), TEST(flat_states_are_refused), TEST(the_oldest_checkpoints_go),
+          TEST(a_finished_run_is_left_alone_and_others_refused), TEST(an_untouched_base_is_not_read_again),
           TEST(saved_folders_carry_the_tokenizer_byte_for_byte))

@@ -13,6 +13,7 @@ enum {
 
 typedef struct CudaGemmCache CudaGemmCache; /* gemm.c */
 typedef struct CudaSdpaCache CudaSdpaCache; /* sdpa.c */
+typedef struct CudaNccl      CudaNccl;      /* nccl.c */
 
 typedef struct CudaDevice {
     Device         base;
@@ -27,6 +28,7 @@ typedef struct CudaDevice {
     CudaLibraries  lib;
     CudaGemmCache *gemm;
     CudaSdpaCache *sdpa;
+    CudaNccl      *nccl;    /* NULL: one rank */
     bool           eager;   /* SUROGATE_CUDA_EAGER=1: each launch awaited, to name the one that fails */
     char          *staging; /* pinned */
     cudaEvent_t    staging_free[CUDA_STAGING_PARTS];

@@ -2,8 +2,10 @@
  * stream, programs as CUDA graphs (launch.c). */
 #include "device/cuda/cuda.h"
 
+#include "comm/comm.h"
 #include "device/cuda/gemm.h"
 #include "device/cuda/kernel.h"
+#include "device/cuda/nccl.h"
 #include "device/cuda/plugin.h"
 #include "device/cuda/sdpa.h"
 
@@ -59,7 +61,8 @@ static Status facts(Device *device, DeviceFacts *out)
                          .driver_bytes = GPU_DRIVER_BYTES,
                          .launch_seconds = 2e-6,
                          .num_workers = 1,
-                         .fp8_blocks = cuda_gemm_has_blocks(cuda)};
+                         .fp8_blocks = cuda_gemm_has_blocks(cuda),
+                         .fp4_blocks = cuda_gemm_has_fp4(cuda)};
     snprintf(out->name, sizeof out->name, "%s", cuda->name);
     for (size_t i = 0; i < sizeof gpus / sizeof gpus[0]; i++) {
         if (strcmp(gpus[i].name, cuda->name) != 0) continue;
@@ -206,7 +209,7 @@ static Status upload(Device *device, void *dst, const void *src, size_t bytes)
 static Status wait(CudaDevice *cuda, const char *where)
 {
     cudaError_t error = cudaStreamSynchronize(cuda->stream);
-    if (error == cudaSuccess) return OK;
+    if (error == cudaSuccess) return keep(cuda, cuda_nccl_alive(cuda), "");
     return keep(cuda, cuda_failed(error, "cudaStreamSynchronize", __FILE__, __LINE__), where);
 }
 
@@ -220,11 +223,8 @@ static Status download(Device *device, void *dst, const void *src, size_t bytes)
 
 /* ---- launches ---- */
 
-static Status prepare(Device *device, const Launch *launches, int count, void **out_replay)
+static Status prepare_each(CudaDevice *cuda, const Launch *launches, int count)
 {
-    CudaDevice *cuda = cuda_of(device);
-    *out_replay = NULL;
-    TRY(enter(cuda));
     for (int i = 0; i < count; i++) {
         Status (*hook)(const KernelArgs *) = prepare_of(&launches[i]);
         if (!hook) continue;
@@ -232,12 +232,31 @@ static Status prepare(Device *device, const Launch *launches, int count, void **
         args.stream = cuda->stream;
         args.device = cuda;
         Status status = hook(&args);
-        if (status != OK) return keep(cuda, status_prefix(status, "preparing %s", launches[i].node->op->name), "");
+        if (status != OK) return status_prefix(status, "preparing %s", launches[i].node->op->name);
     }
     cuda_gemm_save(cuda);
+    return OK;
+}
+
+/* Rank 0 measures, and the others take what it chose: so every rank computes with the same algorithms, in this run and in the next. */
+static Status prepare_launches(CudaDevice *cuda, const Launch *launches, int count)
+{
+    Comm *comm = cuda_nccl_comm(cuda);
+    if (comm_rank(comm) > 0) TRY(cuda_gemm_share(cuda, comm));
+    TRY(prepare_each(cuda, launches, count));
+    return comm_size(comm) > 1 && comm_rank(comm) == 0 ? cuda_gemm_share(cuda, comm) : OK;
+}
+
+static Status prepare(Device *device, const Launch *launches, int count, void **out_replay)
+{
+    CudaDevice *cuda = cuda_of(device);
+    *out_replay = NULL;
+    TRY(enter(cuda));
+    Status status = prepare_launches(cuda, launches, count);
+    if (status != OK) return keep(cuda, status, "");
     if (cuda->eager || !count) return wait(cuda, "prepare");
     cudaGraphExec_t exec = NULL;
-    Status          status = cuda_capture(cuda, launches, count, &exec);
+    status = cuda_capture(cuda, launches, count, &exec);
     if (status != OK) return keep(cuda, status, "");
     *out_replay = exec;
     return wait(cuda, "prepare");
@@ -290,7 +309,7 @@ static Status await(Device *device, int slot)
     TRY(enter(cuda));
     if (!cuda->marks[slot]) return OK;
     cudaError_t error = cudaEventSynchronize(cuda->marks[slot]);
-    if (error == cudaSuccess) return OK;
+    if (error == cudaSuccess) return keep(cuda, cuda_nccl_alive(cuda), "");
     return keep(cuda, cuda_failed(error, "cudaEventSynchronize", __FILE__, __LINE__), "a launch (SUROGATE_CUDA_EAGER=1 names it)");
 }
 
@@ -314,11 +333,19 @@ static void tuning_set(Device *device, const char *text)
     cuda_gemm_import(cuda_of(device), text);
 }
 
+static Status join(Device *device, Comm *comm)
+{
+    CudaDevice *cuda = cuda_of(device);
+    TRY(enter(cuda));
+    return keep(cuda, cuda_nccl_join(cuda, comm), "");
+}
+
 static void destroy(Device *device)
 {
     CudaDevice *cuda = cuda_of(device);
     cudaSetDevice(cuda->index);
     if (cuda->stream) cudaStreamSynchronize(cuda->stream);
+    cuda_nccl_close(cuda);
     cuda_gemm_close(cuda);
     cuda_sdpa_close(cuda);
     cuda_libraries_close(&cuda->lib);
@@ -352,5 +379,6 @@ const DeviceApi cuda_device_api = {
     .seconds_between = seconds_between,
     .tuning_get = tuning_get,
     .tuning_set = tuning_set,
+    .join = join,
     .destroy = destroy,
 };

@@ -3,6 +3,7 @@
  * a line a shape. */
 #include "device/cuda/gemm.h"
 
+#include "comm/comm.h"
 #include "device/cuda/cuda.h"
 
 #include <limits.h>
@@ -17,7 +18,10 @@ enum {
     KEY_BYTES = 160,
     ALGO_WORDS = sizeof(cublasLtMatmulAlgo_t) / sizeof(uint64_t),
     ALIGN = 16, /* bytes: more is of no use */
-    FIRST_WITH_BLOCKS = 120900
+    FIRST_WITH_BLOCKS = 120900,
+    FIRST_WITH_FP4 = 120800,
+    FP4_ALONG = 2 * ALIGN, /* codes in whole 16 bytes */
+    FACTOR_BYTES = 256     /* of the workspace of FP4 products, for what cuda_gemm_factors makes */
 };
 
 typedef struct GemmPlan {
@@ -51,12 +55,18 @@ struct CudaGemmCache {
 
 static cudaDataType_t type_of(DType dtype)
 {
+    if (dtype == DT_E2M1) return CUDA_R_4F_E2M1;
     return dtype == DT_BF16 ? CUDA_R_16BF : dtype == DT_E4M3 ? CUDA_R_8F_E4M3 : dtype == DT_E5M2 ? CUDA_R_8F_E5M2 : CUDA_R_32F;
 }
 
 static bool is_fp8(const GemmOperand *x)
 {
     return DT_SET(x->dtype) & DT_SET_FP8;
+}
+
+static bool is_fp4(const Gemm *g)
+{
+    return g->a.dtype == DT_E2M1 || g->b.dtype == DT_E2M1;
 }
 
 static uint32_t alignment_of(const GemmOperand *x)
@@ -98,6 +108,25 @@ static bool blocks_fit(const CudaDevice *device, const Gemm *g)
            (scaled && cuda_gemm_has_blocks(device) && g->m % 4 == 0 && g->a.scale_stride == g->m && g->b.scale_stride % 4 == 0);
 }
 
+bool cuda_gemm_has_fp4(const CudaDevice *device)
+{
+    return device->sm >= 100 && device->lib.cublas_version >= FIRST_WITH_FP4;
+}
+
+/* FP4 is multiplied along rows of both operands alone, in whole 16 bytes, as are rows of c. */
+static bool fp4_fits(const CudaDevice *device, const Gemm *g)
+{
+    bool along_k = !g->a.trans && g->b.trans && g->a.stride % FP4_ALONG == 0 && g->b.stride % FP4_ALONG == 0 && g->k % FP4_ALONG == 0;
+    bool aligned = ((uintptr_t)g->a.blocks | (uintptr_t)g->b.blocks) % ALIGN == 0 && alignment_of(&g->a) == ALIGN &&
+                   alignment_of(&g->b) == ALIGN && alignment_of(&g->c) == ALIGN;
+    return g->a.dtype == DT_E2M1 && g->b.dtype == DT_E2M1 && along_k && aligned && g->n % ALIGN == 0 && cuda_gemm_has_fp4(device);
+}
+
+static size_t workspace_of(const Gemm *g)
+{
+    return GPU_GEMM_WORKSPACE - (is_fp4(g) ? FACTOR_BYTES : 0);
+}
+
 static void key_of(const Gemm *g, char out[KEY_BYTES])
 {
     int n = snprintf(out, KEY_BYTES, "%lld,%lld,%lld,%c%c,%d,%d%d%d,%d,%lld,%lld,%lld,%u,%u,%u", (long long)g->m, (long long)g->n,
@@ -105,6 +134,7 @@ static void key_of(const Gemm *g, char out[KEY_BYTES])
                      bias_kind(g), (long long)g->a.stride, (long long)g->b.stride, (long long)g->c.stride, alignment_of(&g->a),
                      alignment_of(&g->b), alignment_of(&g->c));
     if (is_fp8(&g->a) || is_fp8(&g->b)) n += snprintf(out + n, (size_t)(KEY_BYTES - n), ",f%d%d", fp8_fits(g), g->fast);
+    if (is_fp4(g)) n += snprintf(out + n, (size_t)(KEY_BYTES - n), ",4%d", ((uintptr_t)g->a.blocks | (uintptr_t)g->b.blocks) % ALIGN == 0);
     if (has_blocks(g)) snprintf(out + n, (size_t)(KEY_BYTES - n), ",b%d%d", g->a.scaling, g->b.scaling);
 }
 
@@ -203,10 +233,10 @@ void cuda_gemm_save(CudaDevice *device)
     CudaGemmCache *cache = device->gemm;
     char           path[PATH_MAX], temporary[PATH_MAX + 32], line[512];
     if (!cache || !cache->changed || !cache_path(device, path)) return;
-    snprintf(temporary, sizeof temporary, "%s.%d", path, (int)getpid());
+    snprintf(temporary, sizeof temporary, "%s.%d.%d", path, (int)getpid(), device->index);
     FILE *file = fopen(temporary, "w");
     if (!file) return; /* a cache: without it the next start measures again */
-    fprintf(file, "# m,n,k,transposes,accumulate,dtypes,bias,strides,alignments[,FP8]  microseconds  algorithm\n");
+    fprintf(file, "# m,n,k,transposes,accumulate,dtypes,bias,strides,alignments[,FP8][,FP4]  microseconds  algorithm\n");
     for (int i = 0; i < cache->num_known; i++) {
         known_text(&cache->known[i], line, sizeof line);
         fputs(line, file);
@@ -235,6 +265,23 @@ void cuda_gemm_import(CudaDevice *device, const char *text)
     if (strncmp(text, head, strlen(head)) == 0) parse_text(cache_of(device), text);
 }
 
+Status cuda_gemm_share(CudaDevice *device, Comm *comm)
+{
+    CudaGemmCache *cache = cache_of(device);
+    int            count = cache->num_known;
+    TRY(comm_broadcast(comm, 0, &count, sizeof count));
+    KnownAlgo *all = calloc((size_t)count + 1, sizeof *all);
+    if (!all) fatal_out_of_memory((size_t)count * sizeof *all);
+    if (comm_rank(comm) == 0 && count) memcpy(all, cache->known, (size_t)count * sizeof *all);
+    Status status = comm_broadcast(comm, 0, all, (size_t)count * sizeof *all);
+    if (status == OK && comm_rank(comm) > 0) {
+        cache->num_known = 0;
+        for (int i = 0; i < count; i++) *add_known(cache, all[i].key) = all[i];
+    }
+    free(all);
+    return status;
+}
+
 /* ---- plans ---- */
 
 static Status make_layout(const CudaLibraries *lib, DType dtype, int64_t rows, int64_t cols, int64_t stride, cublasLtMatrixLayout_t *out)
@@ -252,14 +299,22 @@ static Status set_desc(const CudaLibraries *lib, cublasLtMatmulDesc_t desc, cubl
 }
 
 /* Algorithms are chosen before it is known where the scales lie, and the library may want pointers even so: these are never followed. */
-static Status set_blocks(const CudaLibraries *lib, cublasLtMatmulDesc_t desc)
+static Status set_blocks(const CudaLibraries *lib, cublasLtMatmulDesc_t desc, cublasLtMatmulMatrixScale_t of_b,
+                         cublasLtMatmulMatrixScale_t of_a)
 {
-    cublasLtMatmulMatrixScale_t tiles = CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F, rows = CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F;
-    uintptr_t                   aligned = 256;
-    TRY(set_desc(lib, desc, CUBLASLT_MATMUL_DESC_A_SCALE_MODE, &tiles, sizeof tiles));
-    TRY(set_desc(lib, desc, CUBLASLT_MATMUL_DESC_B_SCALE_MODE, &rows, sizeof rows));
+    uintptr_t aligned = 256;
+    TRY(set_desc(lib, desc, CUBLASLT_MATMUL_DESC_A_SCALE_MODE, &of_b, sizeof of_b));
+    TRY(set_desc(lib, desc, CUBLASLT_MATMUL_DESC_B_SCALE_MODE, &of_a, sizeof of_a));
     TRY(set_desc(lib, desc, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, &aligned, sizeof aligned));
     return set_desc(lib, desc, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, &aligned, sizeof aligned);
+}
+
+/* Scales of blocks, and one of each whole operand in the factor that the device reads. */
+static Status set_fp4(const CudaLibraries *lib, cublasLtMatmulDesc_t desc)
+{
+    cublasLtPointerMode_t mode = CUBLASLT_POINTER_MODE_DEVICE;
+    TRY(set_desc(lib, desc, CUBLASLT_MATMUL_DESC_POINTER_MODE, &mode, sizeof mode));
+    return set_blocks(lib, desc, CUBLASLT_MATMUL_MATRIX_SCALE_VEC16_UE4M3, CUBLASLT_MATMUL_MATRIX_SCALE_VEC16_UE4M3);
 }
 
 static Status make_descriptors(const CudaLibraries *lib, const Gemm *g, GemmPlan *plan)
@@ -272,7 +327,9 @@ static Status make_descriptors(const CudaLibraries *lib, const Gemm *g, GemmPlan
         int8_t fast = 1;
         TRY(set_desc(lib, plan->desc, CUBLASLT_MATMUL_DESC_FAST_ACCUM, &fast, sizeof fast));
     }
-    if (has_blocks(g)) TRY(set_blocks(lib, plan->desc));
+    if (has_blocks(g))
+        TRY(set_blocks(lib, plan->desc, CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F, CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F));
+    if (is_fp4(g)) TRY(set_fp4(lib, plan->desc));
     if (g->epilogue == GEMM_BIAS) {
         cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_BIAS;
         cudaDataType_t     type = type_of(g->bias.dtype);
@@ -287,7 +344,7 @@ static Status make_descriptors(const CudaLibraries *lib, const Gemm *g, GemmPlan
 static int find_algos(const CudaLibraries *lib, const Gemm *g, const GemmPlan *plan, cublasLtMatmulHeuristicResult_t *out)
 {
     cublasLtMatmulPreference_t preference;
-    size_t                     workspace = GPU_GEMM_WORKSPACE;
+    size_t                     workspace = workspace_of(g);
     uint32_t schemes = CUBLASLT_REDUCTION_SCHEME_NONE | CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE; /* partial sums in fp32 workspace */
     uint32_t align_a = alignment_of(&g->a), align_b = alignment_of(&g->b);
     uint32_t align_c = alignment_of(&g->c);
@@ -313,17 +370,17 @@ static int find_algos(const CudaLibraries *lib, const Gemm *g, const GemmPlan *p
     return status == CUBLAS_STATUS_SUCCESS ? count : 0;
 }
 
-/* The bias of an FP8 product is bf16, whatever c is. */
-static bool dtypes_fit(const Gemm *g)
+/* The bias of an FP8 or FP4 product is bf16, whatever c is. */
+static bool dtypes_fit(const CudaDevice *device, const Gemm *g)
 {
-    bool  fp8 = fp8_fits(g), same = g->a.dtype == g->b.dtype && (g->c.dtype == g->a.dtype || g->c.dtype == DT_F32);
-    DType bias = fp8 ? DT_BF16 : g->c.dtype;
+    bool narrow = fp8_fits(g) || fp4_fits(device, g), same = g->a.dtype == g->b.dtype && (g->c.dtype == g->a.dtype || g->c.dtype == DT_F32);
+    DType bias = narrow ? DT_BF16 : g->c.dtype;
     bool  plain = g->epilogue == GEMM_PLAIN || (g->bias.dtype == bias && bias_kind(g) == 1);
-    return (fp8 || (same && !is_fp8(&g->a) && !g->a.scale && !g->b.scale)) && plain && g->m > 0 && g->n > 0 && g->k > 0;
+    return (narrow || (same && !is_fp8(&g->a) && !is_fp4(g) && !g->a.scale && !g->b.scale)) && plain && g->m > 0 && g->n > 0 && g->k > 0;
 }
 
 /* A known algorithm still has to be one for this shape: a file may be old or edited. */
-static bool take_known(const CudaLibraries *lib, CudaGemmCache *cache, GemmPlan *plan)
+static bool take_known(const CudaLibraries *lib, CudaGemmCache *cache, const Gemm *g, GemmPlan *plan)
 {
     const KnownAlgo                *known = find_known(cache, plan->key);
     cublasLtMatmulHeuristicResult_t result;
@@ -331,7 +388,7 @@ static bool take_known(const CudaLibraries *lib, CudaGemmCache *cache, GemmPlan 
     cublasLtMatmulAlgo_t algo;
     memcpy(&algo, known->words, sizeof algo);
     cublasStatus_t status = lib->cublasLtMatmulAlgoCheck(lib->blas, plan->desc, plan->b, plan->a, plan->c, plan->c, &algo, &result);
-    if (status != CUBLAS_STATUS_SUCCESS || result.workspaceSize > GPU_GEMM_WORKSPACE) return false;
+    if (status != CUBLAS_STATUS_SUCCESS || result.workspaceSize > workspace_of(g)) return false;
     plan->algo = algo;
     plan->microseconds = known->microseconds;
     plan->chosen = true;
@@ -354,12 +411,13 @@ static GemmPlan *plan_of(CudaDevice *device, const Gemm *g)
     GemmPlan *plan = &cache->plans[cache->num_plans++];
     memset(plan, 0, sizeof *plan);
     memcpy(plan->key, key, sizeof key);
-    if (!dtypes_fit(g) || !blocks_fit(device, g) || make_descriptors(lib, g, plan) != OK) return plan;
+    if (!dtypes_fit(device, g) || !blocks_fit(device, g) || make_descriptors(lib, g, plan) != OK) return plan;
     cublasLtMatmulHeuristicResult_t results[MAX_ALGOS];
     plan->supported = find_algos(lib, g, plan, results) > 0;
-    if (!plan->supported && has_blocks(g)) cuda_host_log("cuBLASLt: no algorithm for the product %s: our own, slow kernel is used", key);
+    if (!plan->supported && (has_blocks(g) || is_fp4(g)))
+        cuda_host_log("cuBLASLt: no algorithm for the product %s: our own, slow kernel is used", key);
     if (plan->supported) plan->algo = results[0].algo;
-    if (plan->supported) take_known(lib, cache, plan);
+    if (plan->supported) take_known(lib, cache, g, plan);
     return plan;
 }
 
@@ -385,8 +443,19 @@ static Status multiply(CudaDevice *device, const Gemm *g, GemmPlan *plan, const 
         TRY(set_desc(lib, plan->desc, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, &g->b.scale, sizeof g->b.scale));
         TRY(set_desc(lib, plan->desc, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, &g->a.scale, sizeof g->a.scale));
     }
-    BLAS_TRY(lib, cublasLtMatmul(lib->blas, plan->desc, &g->alpha, first_of(&g->b), plan->b, first_of(&g->a), plan->a, &beta, c, plan->c, c,
-                                 plan->c, algo, workspace, workspace_bytes, stream));
+    const float *alpha_at = &g->alpha, *beta_at = &beta;
+    if (is_fp4(g)) {
+        float *factors = workspace;
+        TRY(set_desc(lib, plan->desc, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, &g->b.blocks, sizeof g->b.blocks));
+        TRY(set_desc(lib, plan->desc, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, &g->a.blocks, sizeof g->a.blocks));
+        TRY(cuda_gemm_factors(g, factors, stream));
+        alpha_at = factors;
+        beta_at = factors + 1;
+        workspace = (char *)workspace + FACTOR_BYTES;
+        workspace_bytes -= FACTOR_BYTES;
+    }
+    BLAS_TRY(lib, cublasLtMatmul(lib->blas, plan->desc, alpha_at, first_of(&g->b), plan->b, first_of(&g->a), plan->a, beta_at, c, plan->c,
+                                 c, plan->c, algo, workspace, workspace_bytes, stream));
     return OK;
 }
 
@@ -440,6 +509,7 @@ Status cuda_gemm_prepare(CudaDevice *device, const Gemm *g, void *workspace, siz
     GemmPlan                       *plan = g->m && g->n ? plan_of(device, g) : NULL;
     cublasLtMatmulHeuristicResult_t results[MAX_ALGOS];
     if (!plan || !plan->supported || plan->chosen) return OK;
+    if (take_known(&device->lib, cache_of(device), g, plan)) return OK; /* from rank 0, since the plan was made */
     int         count = find_algos(&device->lib, g, plan, results), best = -1;
     float       best_ms = 0;
     cudaEvent_t events[2];
@@ -448,7 +518,7 @@ Status cuda_gemm_prepare(CudaDevice *device, const Gemm *g, void *workspace, siz
     TRY(fill_operands(g, true, device->stream));
     for (int i = 0; i < count; i++) {
         float ms = 0;
-        if (results[i].workspaceSize > workspace_bytes) continue;
+        if (results[i].workspaceSize > workspace_bytes || results[i].workspaceSize > workspace_of(g)) continue;
         if (time_algo(device, g, plan, &results[i].algo, workspace, workspace_bytes, events, &ms) != OK) {
             cudaGetLastError();
             continue;
@@ -459,7 +529,7 @@ Status cuda_gemm_prepare(CudaDevice *device, const Gemm *g, void *workspace, siz
     CUDA_TRY(cudaStreamSynchronize(device->stream));
     cudaEventDestroy(events[0]);
     cudaEventDestroy(events[1]);
-    if (best < 0 && is_fp8(&g->a)) { /* of FP8 it may offer algorithms for dims that they then refuse */
+    if (best < 0 && (is_fp8(&g->a) || is_fp4(g))) { /* of FP8 it may offer algorithms for dims that they then refuse */
         cuda_host_log("cuBLASLt: none of %d algorithms runs the product %s: our own, slow kernel is used", count, plan->key);
         plan->supported = false;
         return OK;

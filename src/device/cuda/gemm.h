@@ -12,13 +12,19 @@ extern "C" {
 bool cuda_gemm_supported(CudaDevice *device, const Gemm *gemm);
 /* Whether it multiplies FP8 with scales of blocks: on sm_90 alone, from cuBLAS 12.9 on. */
 bool cuda_gemm_has_blocks(const CudaDevice *device);
+/* Whether it multiplies FP4 with scales of blocks: from sm_100 and cuBLAS 12.8 on. */
+bool cuda_gemm_has_fp4(const CudaDevice *device);
 /* Measures the algorithms for this shape unless it is known from an earlier call or the cache on disk. Overwrites and
  * zeroes a, b, c. */
 Status cuda_gemm_prepare(CudaDevice *device, const Gemm *gemm, void *workspace, size_t workspace_bytes);
+/* All ranks know the algorithms that rank 0 knows, and no others; each calls it. */
+Status cuda_gemm_share(CudaDevice *device, Comm *comm);
 Status cuda_gemm_run(CudaDevice *device, const Gemm *gemm, void *workspace, size_t workspace_bytes, void *stream);
 /* Any dtypes and strides, by a plain tiled kernel. */
 Status cuda_gemm_plain(const Gemm *gemm, void *stream);
-/* Random values for measuring: bf16, fp32 or FP8 in [-1, 1). Rows of `cols` elements, `stride` apart. */
+/* out[0] = alpha times the scales of a and b, out[1] = what c is multiplied by: on the device, where both scales are. */
+Status cuda_gemm_factors(const Gemm *gemm, float *out, void *stream);
+/* Random values for measuring: bf16, fp32 or FP8 in [-1, 1), or any codes of FP4. Rows of `cols` elements, `stride` apart. */
 Status cuda_fill_random(void *data, DType dtype, int64_t rows, int64_t cols, int64_t stride, void *stream);
 /* Whether the plugin has code for this GPU. */
 Status cuda_kernels_check(CudaDevice *device);

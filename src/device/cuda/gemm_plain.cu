@@ -1,4 +1,5 @@
 /* The plain matrix product, and random operands for measuring. */
+#include "base/nvfp4_tiles.h"
 #include "device/cuda/fp8.cuh"
 #include "device/cuda/gemm.h"
 
@@ -9,8 +10,18 @@ static __device__ __forceinline__ int64_t index_of(const GemmOperand &x, int64_t
     return x.offset + (x.trans ? col * x.stride + row : row * x.stride + col);
 }
 
+/* Of an operand in FP4, whose stored rows run along k. */
+static __device__ __forceinline__ float get_fp4(const GemmOperand &x, int64_t row, int64_t k)
+{
+    int64_t  i = row * x.stride + k;
+    uint32_t code = ((const uint8_t *)x.data)[i / 2] >> (i % 2 * 4) & 15u;
+    uint8_t  scale = x.blocks[nvfp4_scale_at(row, k / NVFP4_BLOCK, x.stride / NVFP4_BLOCK, true)];
+    return small_decode(small_e2m1(), code) * small_decode(small_e4m3(), scale);
+}
+
 static __device__ __forceinline__ float get(const GemmOperand &x, int64_t row, int64_t col, bool row_is_k)
 {
+    if (x.dtype == DT_E2M1) return get_fp4(x, row_is_k ? col : row, row_is_k ? row : col);
     int64_t i = index_of(x, row, col);
     float   value = DT_SET(x.dtype) & DT_SET_FP8 ? fp8_get(x.data, x.dtype, i) : elem_get(x.data, x.dtype, i);
     return x.scaling == GEMM_SCALE_WHOLE ? value : value * gemm_block_scale(&x, row_is_k ? col : row, row_is_k ? row : col);
@@ -63,6 +74,18 @@ Status cuda_gemm_plain(const Gemm *g, void *stream)
     return CUDA_LAUNCHED();
 }
 
+static __global__ void make_factors(Gemm g, float *out)
+{
+    out[0] = g.alpha * whole_scale(g.a) * whole_scale(g.b);
+    out[1] = g.accumulate ? 1.0f : 0.0f;
+}
+
+Status cuda_gemm_factors(const Gemm *g, float *out, void *stream)
+{
+    make_factors<<<1, 1, 0, (cudaStream_t)stream>>>(*g, out);
+    return CUDA_LAUNCHED();
+}
+
 static __global__ void fill_random(void *data, int dtype, int64_t rows, int64_t cols, int64_t stride)
 {
     for (int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x; i < rows * cols; i += (int64_t)gridDim.x * THREADS) {
@@ -71,7 +94,9 @@ static __global__ void fill_random(void *data, int dtype, int64_t rows, int64_t 
         h ^= h >> 13;
         int64_t at = i / cols * stride + i % cols;
         float   value = (float)(int32_t)h * (1.0f / 2147483648.0f);
-        if (DT_SET(dtype) & DT_SET_FP8)
+        if (dtype == DT_U8)
+            ((uint8_t *)data)[at] = (uint8_t)h;
+        else if (DT_SET(dtype) & DT_SET_FP8)
             ((uint8_t *)data)[at] = fp8_encode(value, dtype);
         else
             elem_set(data, dtype, at, value);
@@ -80,6 +105,7 @@ static __global__ void fill_random(void *data, int dtype, int64_t rows, int64_t 
 
 Status cuda_fill_random(void *data, DType dtype, int64_t rows, int64_t cols, int64_t stride, void *stream)
 {
+    if (dtype == DT_E2M1) return cuda_fill_random(data, DT_U8, rows, cols / 2, stride / 2, stream); /* two codes a byte */
     fill_random<<<cuda_grid(rows * cols, THREADS), THREADS, 0, (cudaStream_t)stream>>>(data, dtype, rows, cols, stride);
     return CUDA_LAUNCHED();
 }

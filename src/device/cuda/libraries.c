@@ -213,6 +213,12 @@ Status cuda_libraries_open(CudaLibraries *lib)
     return OK;
 }
 
+void *cuda_library_open(const char *soname, const char *package, char *out_path, size_t size)
+{
+    Search search = {.soname = soname, .package = package};
+    return open_newest(&search, out_path, size);
+}
+
 void cuda_libraries_close(CudaLibraries *lib)
 {
     if (lib->blas) lib->cublasLtDestroy(lib->blas);

@@ -44,6 +44,8 @@ typedef struct CudaLibraries {
 /* cuBLASLt must be there (the message says where it was looked for); cuDNN may be absent. */
 NODISCARD Status cuda_libraries_open(CudaLibraries *out);
 void             cuda_libraries_close(CudaLibraries *lib);
+/* Another library, looked for in the same places: soname as libnccl.so.2, package as pip's nvidia_nccl. NULL: not found. */
+void *cuda_library_open(const char *soname, const char *package, char *out_path, size_t size);
 #if HAVE_CUDNN
 cudnnHandle_t cuda_cudnn_handle(CudaLibraries *lib); /* made at first use; NULL: absent */
 #endif

@@ -5,7 +5,7 @@
 
 #include "device/device.h"
 
-enum { CUDA_ABI_VERSION = 2 };
+enum { CUDA_ABI_VERSION = 3 };
 
 /* What the plugin calls in the program. */
 typedef struct CudaHost {

@@ -42,12 +42,33 @@ template <typename T> static __device__ __forceinline__ void load_pack(const T *
     for (int i = 0; i < Pack<T>::N; i++) out[i] = to_float(pack.v[i]);
 }
 
+/* Two elements of bf16 as one word. */
+static __device__ __forceinline__ uint32_t bf16_pair(const float *in)
+{
+    union {
+        __nv_bfloat162 pair;
+        uint32_t       word;
+    } both = {__floats2bfloat162_rn(in[0], in[1])};
+    return both.word;
+}
+
+template <typename T> static __device__ __forceinline__ Pack<T> to_pack(const float *in);
+template <> __device__ __forceinline__ Pack<float> to_pack<float>(const float *in)
+{
+    Pack<float> pack;
+    pack.words = make_uint4(__float_as_uint(in[0]), __float_as_uint(in[1]), __float_as_uint(in[2]), __float_as_uint(in[3]));
+    return pack;
+}
+template <> __device__ __forceinline__ Pack<__nv_bfloat16> to_pack<__nv_bfloat16>(const float *in)
+{
+    Pack<__nv_bfloat16> pack;
+    pack.words = make_uint4(bf16_pair(in), bf16_pair(in + 2), bf16_pair(in + 4), bf16_pair(in + 6));
+    return pack;
+}
+
 template <typename T> static __device__ __forceinline__ void store_pack(T *p, const float *in)
 {
-    Pack<T> pack;
-#pragma unroll
-    for (int i = 0; i < Pack<T>::N; i++) pack.v[i] = from_float<T>(in[i]);
-    *reinterpret_cast<uint4 *>(p) = pack.words;
+    *reinterpret_cast<uint4 *>(p) = to_pack<T>(in).words;
 }
 
 /* N elements of T and of another type beside it: e.g. 8 floats beside 8 bf16. p is aligned to min(16, N * sizeof(T)). */
@@ -61,6 +82,17 @@ template <int N, typename T> static __device__ __forceinline__ void store_n(T *p
 {
 #pragma unroll
     for (int i = 0; i < N; i += Pack<T>::N) store_pack(p + i, in + i);
+}
+
+/* As load_pack, of any alignment where not `wide`. */
+template <typename T> static __device__ __forceinline__ void load_pack_any(const T *p, bool wide, float *out)
+{
+    if (wide) {
+        load_pack(p, out);
+    } else {
+#pragma unroll
+        for (int i = 0; i < Pack<T>::N; i++) out[i] = to_float(p[i]);
+    }
 }
 
 /* 8 elements as they lie in memory: loaded early and converted late they take few registers. */

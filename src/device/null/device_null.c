@@ -162,7 +162,8 @@ static void gpu_facts(const GpuFacts *gpu, DeviceFacts *out)
                          .link_out = gpu->link_gbytes_per_second * 1e9,
                          .launch_seconds = 2e-6,
                          .num_workers = 1,
-                         .fp8_blocks = gpu->sm == 90};
+                         .fp8_blocks = gpu->sm == 90,
+                         .fp4_blocks = gpu->sm >= 100};
     out->gemm_flops[DT_F32] = gpu->fp32_tflops * 1e12;
     out->gemm_flops[DT_BF16] = gpu->bf16_tflops * 1e12;
     out->gemm_flops[DT_E4M3] = out->gemm_flops[DT_E5M2] = gpu->fp8_tflops * 1e12;

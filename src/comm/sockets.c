@@ -1,0 +1,604 @@
+/* Ranks that are processes, in a star: every rank speaks with rank 0 alone. The data channel carries collectives, which rank 0 computes,
+ * in the order of ranks: fit for control and for the CPU device, not for speed. The control channel has a thread of its own on each side,
+ * which says twice a second that the rank lives and how it moves, and hears when all must end; it then shuts the data channel, which wakes
+ * whoever waits there. */
+#include "comm/meet.h"
+#include "comm/reduce.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define BEAT_SECONDS 0.5
+#define DEAD_SECONDS 7.0 /* nothing heard */
+
+enum { PIECE = 1 << 16, MOST_SECRET = 4096 };
+
+typedef struct Peer {
+    int    control, data;
+    bool   left;  /* has said so */
+    double heard; /* when it last said anything */
+    size_t got;
+    char   bytes[sizeof(WireControl)];
+    Pulse  pulse; /* as it told */
+} Peer;
+
+typedef struct SocketComm {
+    Comm            base;
+    pthread_mutex_t lock;
+    pthread_cond_t  changed; /* all ended; on_end is over */
+    pthread_t       thread;
+    CommLimits      limits;
+    CommEnd         end;
+    Pulse           pulse;
+    Peer           *peers; /* by rank on rank 0, [0] itself unused; others: rank 0 alone */
+    int             first_peer, num_peers, wake;
+    bool            leaving, told, telling;
+    void (*on_end)(void *context);
+    void *context;
+} SocketComm;
+
+static SocketComm *socket_of(Comm *comm)
+{
+    return (SocketComm *)comm;
+}
+
+static void wake(SocketComm *self)
+{
+    uint64_t one = 1;
+    if (write(self->wake, &one, sizeof one) < 0) return; /* it is awake */
+}
+
+static void locked_end(SocketComm *self, int rank, Status cause, const char *why)
+{
+    if (!comm_end_keep(&self->end, rank, cause, why)) return;
+    pthread_cond_broadcast(&self->changed);
+    wake(self);
+}
+
+/* ---- the control channel ---- */
+
+static void say(Peer *peer, const WireControl *message)
+{
+    if (peer->control < 0 || peer->left) return;
+    ssize_t n = send(peer->control, message, sizeof *message, MSG_NOSIGNAL | MSG_DONTWAIT);
+    /* A full buffer: a peer that hasn't read for minutes, which will be found dead. Half a message can't be taken back. */
+    if (n > 0 && n < (ssize_t)sizeof *message) shutdown(peer->control, SHUT_RDWR);
+}
+
+static void say_all(SocketComm *self, const WireControl *message)
+{
+    for (int p = self->first_peer; p < self->num_peers; p++) say(&self->peers[p], message);
+}
+
+static WireControl make_message(const SocketComm *self, WireKind kind)
+{
+    WireControl message = {.kind = (int32_t)kind, .rank = self->base.rank};
+    memcpy(message.magic, WIRE_MAGIC, 8);
+    return message;
+}
+
+static void locked_beat(SocketComm *self)
+{
+    WireControl       message = make_message(self, WIRE_BEAT);
+    const PulsePhase *phase = &self->pulse.phases[self->pulse.phase];
+    message.waits = self->pulse.waits;
+    message.silence = pulse_silence(&self->pulse, pulse_now());
+    message.longest = phase->longest;
+    memcpy(message.phase, phase->name, sizeof message.phase);
+    say_all(self, &message);
+}
+
+static void locked_say_end(SocketComm *self)
+{
+    WireControl message = make_message(self, WIRE_END);
+    message.rank = self->end.rank;
+    message.cause = (int32_t)self->end.cause;
+    snprintf(message.why, sizeof message.why, "%s", self->end.why);
+    say_all(self, &message);
+}
+
+/* The number of the rank at the other end. */
+static int rank_of(const SocketComm *self, int peer)
+{
+    return self->base.rank == 0 ? peer : 0;
+}
+
+static void locked_hear(SocketComm *self, int p, const WireControl *message)
+{
+    Peer *peer = &self->peers[p];
+    peer->heard = pulse_now();
+    if (message->kind == WIRE_BYE) peer->left = true;
+    if (message->kind == WIRE_END) locked_end(self, message->rank, (Status)message->cause, message->why);
+    if (message->kind == WIRE_BEAT) pulse_told(&peer->pulse, message->phase, message->longest, message->silence, message->waits);
+}
+
+static void locked_read(SocketComm *self, int p)
+{
+    Peer       *peer = &self->peers[p];
+    WireControl message;
+    for (;;) {
+        ssize_t n = recv(peer->control, peer->bytes + peer->got, sizeof peer->bytes - peer->got, MSG_DONTWAIT);
+        if (n < 0 && (errno == EAGAIN || errno == EINTR)) return;
+        if (n <= 0) {
+            if (!peer->left) locked_end(self, rank_of(self, p), ERR_RANK, "its process has ended, or the link to it is broken");
+            close(peer->control);
+            peer->control = -1;
+            return;
+        }
+        peer->got += (size_t)n;
+        if (peer->got < sizeof peer->bytes) continue;
+        peer->got = 0;
+        if (wire_control_read(peer->bytes, &message))
+            locked_hear(self, p, &message);
+        else
+            locked_end(self, rank_of(self, p), ERR_RANK, "it says what this program doesn't say");
+    }
+}
+
+static void locked_judge(SocketComm *self)
+{
+    char   why[256];
+    double now = pulse_now();
+    for (int p = self->first_peer; p < self->num_peers; p++) {
+        Peer *peer = &self->peers[p];
+        if (peer->left || peer->control < 0) continue;
+        snprintf(why, sizeof why, "nothing was heard of it for %.0f s: it has stopped, or the link to it is broken", now - peer->heard);
+        if (now - peer->heard > DEAD_SECONDS) locked_end(self, rank_of(self, p), ERR_RANK, why);
+        if (self->base.rank == 0 && pulse_judge(&peer->pulse, p, &self->limits, now, why, sizeof why)) locked_end(self, p, ERR_RANK, why);
+    }
+    if (self->base.rank == 0 && pulse_judge(&self->pulse, 0, &self->limits, now, why, sizeof why)) locked_end(self, 0, ERR_RANK, why);
+}
+
+/* All has ended: says so to the others, wakes this rank's thread. */
+static void locked_tell_end(SocketComm *self)
+{
+    if (!self->told) {
+        locked_say_end(self);
+        for (int p = self->first_peer; p < self->num_peers; p++) shutdown(self->peers[p].data, SHUT_RDWR);
+    }
+    self->told = true;
+    if (!self->on_end) return;
+    void (*on_end)(void *context) = self->on_end;
+    void *context = self->context;
+    self->on_end = NULL;
+    self->telling = true;
+    pthread_mutex_unlock(&self->lock);
+    on_end(context);
+    pthread_mutex_lock(&self->lock);
+    self->telling = false;
+    pthread_cond_broadcast(&self->changed);
+}
+
+/* Seconds between two looks, each with a beat. */
+static double step_of(const SocketComm *self)
+{
+    return self->limits.progress / 10 < BEAT_SECONDS ? self->limits.progress / 10 : BEAT_SECONDS;
+}
+
+static void wait_for_word(SocketComm *self, struct pollfd *polls)
+{
+    uint64_t count;
+    int      used = 0;
+    polls[used++] = (struct pollfd){.fd = self->wake, .events = POLLIN};
+    for (int p = self->first_peer; p < self->num_peers; p++)
+        polls[used++] = (struct pollfd){.fd = self->peers[p].control, .events = POLLIN};
+    poll(polls, (nfds_t)used, (int)(step_of(self) * 1000) + 1); /* negative descriptors are passed over */
+    if (polls[0].revents && read(self->wake, &count, sizeof count) < 0) return;
+}
+
+static void *control_main(void *argument)
+{
+    SocketComm    *self = argument;
+    double         said = 0;
+    struct pollfd *polls = calloc((size_t)self->num_peers + 1, sizeof *polls);
+    if (!polls) fatal_out_of_memory(0);
+    pthread_mutex_lock(&self->lock);
+    while (!self->leaving) {
+        if (pulse_now() - said >= step_of(self)) {
+            locked_beat(self);
+            said = pulse_now();
+        }
+        if (!self->end.ended) locked_judge(self);
+        if (self->end.ended) locked_tell_end(self);
+        pthread_mutex_unlock(&self->lock);
+        wait_for_word(self, polls);
+        pthread_mutex_lock(&self->lock);
+        for (int p = self->first_peer; p < self->num_peers; p++)
+            if (self->peers[p].control >= 0) locked_read(self, p);
+    }
+    if (self->end.ended && !self->told) locked_say_end(self);
+    WireControl bye = make_message(self, WIRE_BYE);
+    say_all(self, &bye);
+    pthread_mutex_unlock(&self->lock);
+    free(polls);
+    return NULL;
+}
+
+/* ---- the data channel ---- */
+
+/* A data channel that ends is explained by the control channel, mostly. */
+static Status broken(SocketComm *self, int p)
+{
+    double until = pulse_now() + DEAD_SECONDS;
+    pthread_mutex_lock(&self->lock);
+    while (!self->end.ended && pulse_now() < until && !self->peers[p].left) {
+        pthread_mutex_unlock(&self->lock);
+        usleep(20000);
+        pthread_mutex_lock(&self->lock);
+    }
+    locked_end(self, rank_of(self, p), ERR_RANK, self->peers[p].left ? "it has left, and others wait for it" : "the link to it is broken");
+    Status status = comm_end_status(&self->end);
+    pthread_mutex_unlock(&self->lock);
+    return status;
+}
+
+static Status send_to(SocketComm *self, int p, const void *data, size_t size)
+{
+    for (size_t at = 0; at < size;) {
+        ssize_t n = send(self->peers[p].data, (const char *)data + at, size - at, MSG_NOSIGNAL);
+        if (n < 0 && errno == EINTR) continue;
+        if (n <= 0) return broken(self, p);
+        at += (size_t)n;
+    }
+    return OK;
+}
+
+static Status receive_from(SocketComm *self, int p, void *data, size_t size)
+{
+    for (size_t at = 0; at < size;) {
+        ssize_t n = recv(self->peers[p].data, (char *)data + at, size - at, 0);
+        if (n < 0 && errno == EINTR) continue;
+        if (n <= 0) return broken(self, p);
+        at += (size_t)n;
+    }
+    return OK;
+}
+
+static Status answer(SocketComm *self, int p, const void *data, size_t size)
+{
+    char done = 1;
+    TRY(send_to(self, p, &done, 1));
+    return send_to(self, p, data, size);
+}
+
+static Status mismatch(SocketComm *self, int p, const CommCall *mine, const CommCall *theirs)
+{
+    char first[96], other[96], why[256];
+    comm_call_text(mine, first, sizeof first);
+    comm_call_text(theirs, other, sizeof other);
+    snprintf(why, sizeof why, "it calls %s, rank 0 calls %s: all ranks must make the same calls", other, first);
+    pthread_mutex_lock(&self->lock);
+    locked_end(self, p, ERR_INTERNAL, why);
+    Status status = comm_end_status(&self->end);
+    pthread_mutex_unlock(&self->lock);
+    return status;
+}
+
+/* Every other rank has asked for the same. */
+static Status hear_calls(SocketComm *self, const CommCall *call)
+{
+    for (int p = 1; p < self->num_peers; p++) {
+        WireCall bytes;
+        CommCall theirs;
+        TRY(receive_from(self, p, &bytes, sizeof bytes));
+        if (!wire_call_read(&bytes, &theirs)) return broken(self, p);
+        if (!comm_call_same(call, &theirs)) return mismatch(self, p, call, &theirs);
+    }
+    return OK;
+}
+
+static Status host_gather(SocketComm *self, const CommCall *call)
+{
+    size_t each = (size_t)call->count;
+    if (each && call->send != call->recv) memmove(call->recv, call->send, each);
+    for (int p = 1; p < self->num_peers; p++) TRY(receive_from(self, p, (char *)call->recv + (size_t)p * each, each));
+    for (int p = 1; p < self->num_peers; p++) TRY(answer(self, p, call->recv, (size_t)self->num_peers * each));
+    return OK;
+}
+
+static Status host_broadcast(SocketComm *self, const CommCall *call)
+{
+    size_t bytes = (size_t)call->count;
+    if (call->root) TRY(receive_from(self, call->root, call->recv, bytes));
+    for (int p = 1; p < self->num_peers; p++) TRY(answer(self, p, call->recv, p == call->root ? 0 : bytes));
+    return OK;
+}
+
+static Status add_rank(SocketComm *self, int p, const CommCall *call, char *sums, int64_t total)
+{
+    char piece[PIECE];
+    for (int64_t at = 0, n; at < total; at += n) {
+        n = total - at < PIECE / REDUCE_BYTES ? total - at : PIECE / REDUCE_BYTES;
+        TRY(receive_from(self, p, piece, (size_t)dtype_bytes(call->dtype, n)));
+        reduce_next(sums + at * reduce_bytes(call->dtype), piece, n, call->dtype, call->reduce);
+    }
+    return OK;
+}
+
+static Status host_sums(SocketComm *self, const CommCall *call, char *sums)
+{
+    bool    scatters = call->kind == COMM_REDUCE_SCATTER;
+    int64_t total = call->count * (scatters ? self->num_peers : 1);
+    size_t  bytes = (size_t)dtype_bytes(call->dtype, call->count);
+    reduce_first(sums, call->send, total, call->dtype);
+    for (int p = 1; p < self->num_peers; p++) TRY(add_rank(self, p, call, sums, total));
+    for (int p = self->num_peers - 1; p > 0; p--) {
+        /* recv takes each part in turn, its own last */
+        if (scatters || p == self->num_peers - 1)
+            reduce_store(call->recv, sums + (scatters ? p * call->count * reduce_bytes(call->dtype) : 0), call->count, call->dtype);
+        TRY(answer(self, p, call->recv, bytes));
+    }
+    if (scatters) reduce_store(call->recv, sums, call->count, call->dtype);
+    return OK;
+}
+
+static Status host_reduce(SocketComm *self, const CommCall *call)
+{
+    size_t total = (size_t)call->count * (size_t)(call->kind == COMM_REDUCE_SCATTER ? self->num_peers : 1);
+    char  *sums = malloc(total * REDUCE_BYTES + 1);
+    if (!sums) fatal_out_of_memory(total * REDUCE_BYTES);
+    Status status = host_sums(self, call, sums);
+    free(sums);
+    return status;
+}
+
+static Status host_call(SocketComm *self, const CommCall *call)
+{
+    TRY(hear_calls(self, call));
+    if (call->kind == COMM_ALL_GATHER) return host_gather(self, call);
+    if (call->kind == COMM_BROADCAST) return host_broadcast(self, call);
+    if (call->kind != COMM_BARRIER) return host_reduce(self, call);
+    for (int p = 1; p < self->num_peers; p++) TRY(answer(self, p, NULL, 0));
+    return OK;
+}
+
+static Status guest_call(SocketComm *self, const CommCall *call)
+{
+    WireCall bytes;
+    char     done;
+    bool     sends = call->kind != COMM_BARRIER && (call->kind != COMM_BROADCAST || call->root == self->base.rank);
+    bool     receives = call->kind != COMM_BARRIER && (call->kind != COMM_BROADCAST || call->root != self->base.rank);
+    wire_call_write(call, &bytes);
+    TRY(send_to(self, 0, &bytes, sizeof bytes));
+    if (sends) TRY(send_to(self, 0, call->send, comm_send_bytes(call, self->base.size)));
+    TRY(receive_from(self, 0, &done, 1));
+    return receives ? receive_from(self, 0, call->recv, comm_recv_bytes(call, self->base.size)) : OK;
+}
+
+static Status sockets_call(Comm *comm, const CommCall *call)
+{
+    SocketComm *self = socket_of(comm);
+    pthread_mutex_lock(&self->lock);
+    Status status = comm_end_status(&self->end);
+    pulse_enter(&self->pulse);
+    pthread_mutex_unlock(&self->lock);
+    if (status == OK) status = comm->rank == 0 ? host_call(self, call) : guest_call(self, call);
+    pthread_mutex_lock(&self->lock);
+    pulse_leave(&self->pulse);
+    pthread_mutex_unlock(&self->lock);
+    return status;
+}
+
+/* ---- failing together ---- */
+
+static void sockets_abort(Comm *comm, Status cause, const char *why)
+{
+    SocketComm *self = socket_of(comm);
+    pthread_mutex_lock(&self->lock);
+    locked_end(self, comm->rank, cause, why);
+    pthread_mutex_unlock(&self->lock);
+}
+
+static Status sockets_check(Comm *comm)
+{
+    SocketComm *self = socket_of(comm);
+    pthread_mutex_lock(&self->lock);
+    Status status = comm_end_status(&self->end);
+    pthread_mutex_unlock(&self->lock);
+    return status;
+}
+
+static Status sockets_cause(Comm *comm)
+{
+    SocketComm *self = socket_of(comm);
+    pthread_mutex_lock(&self->lock);
+    Status cause = self->end.ended ? self->end.cause : OK;
+    pthread_mutex_unlock(&self->lock);
+    return cause;
+}
+
+static void sockets_beat(Comm *comm, const char *phase)
+{
+    SocketComm *self = socket_of(comm);
+    pthread_mutex_lock(&self->lock);
+    pulse_beat(&self->pulse, phase);
+    pthread_mutex_unlock(&self->lock);
+}
+
+static double sockets_waited(Comm *comm)
+{
+    SocketComm *self = socket_of(comm);
+    pthread_mutex_lock(&self->lock);
+    double waited = self->pulse.waited;
+    pthread_mutex_unlock(&self->lock);
+    return waited;
+}
+
+static void sockets_on_end(Comm *comm, void (*on_end)(void *context), void *context)
+{
+    SocketComm *self = socket_of(comm);
+    pthread_mutex_lock(&self->lock);
+    while (self->telling) pthread_cond_wait(&self->changed, &self->lock);
+    self->on_end = on_end;
+    self->context = context;
+    pthread_mutex_unlock(&self->lock);
+    wake(self);
+}
+
+/* What the other end still sends is read, so that closing doesn't take back what this end has said. */
+static void close_gently(Peer *peer)
+{
+    double until = pulse_now() + 1;
+    char   bytes[sizeof(WireControl)];
+    if (peer->data >= 0) close(peer->data);
+    if (peer->control < 0) return;
+    shutdown(peer->control, SHUT_WR);
+    while (pulse_now() < until) {
+        struct pollfd poll_fd = {.fd = peer->control, .events = POLLIN};
+        if (poll(&poll_fd, 1, 100) > 0 && recv(peer->control, bytes, sizeof bytes, MSG_DONTWAIT) <= 0) break;
+    }
+    close(peer->control);
+}
+
+static void free_comm(SocketComm *self)
+{
+    for (int p = self->first_peer; p < self->num_peers; p++) close_gently(&self->peers[p]);
+    if (self->wake >= 0) close(self->wake);
+    pthread_cond_destroy(&self->changed);
+    pthread_mutex_destroy(&self->lock);
+    free(self->peers);
+    free(self);
+}
+
+static void sockets_destroy(Comm *comm)
+{
+    SocketComm *self = socket_of(comm);
+    pthread_mutex_lock(&self->lock);
+    self->leaving = true;
+    pthread_mutex_unlock(&self->lock);
+    wake(self);
+    pthread_join(self->thread, NULL);
+    free_comm(self);
+}
+
+static const CommApi sockets_api = {
+    .name = "sockets",
+    .call = sockets_call,
+    .abort = sockets_abort,
+    .check = sockets_check,
+    .cause = sockets_cause,
+    .beat = sockets_beat,
+    .on_end = sockets_on_end,
+    .waited = sockets_waited,
+    .destroy = sockets_destroy,
+};
+
+/* ---- making one ---- */
+
+static void take_sockets(SocketComm *self, MeetSockets *sockets)
+{
+    for (int p = self->first_peer; p < self->num_peers; p++) {
+        Peer *peer = &self->peers[p];
+        peer->control = sockets->fd[p][CHANNEL_CONTROL];
+        peer->data = sockets->fd[p][CHANNEL_DATA];
+        peer->heard = pulse_now();
+        pulse_init(&peer->pulse);
+        fcntl(peer->control, F_SETFL, fcntl(peer->control, F_GETFL) & ~O_NONBLOCK);
+    }
+    free(sockets->fd);
+}
+
+Status comm_meet(const CommMeeting *meeting, const CommLimits *limits, Comm **out)
+{
+    MeetSockets sockets = {0};
+    TRY(meet_all(meeting, &sockets));
+    SocketComm *self = calloc(1, sizeof *self);
+    int         num_peers = meeting->rank == 0 ? meeting->world_size : 1;
+    if (!self) fatal_out_of_memory(sizeof *self);
+    self->base = (Comm){&sockets_api, meeting->rank, meeting->world_size, !meeting->host || strncmp(meeting->host, "127.", 4) == 0};
+    self->limits = comm_limits(limits);
+    self->first_peer = meeting->rank == 0;
+    self->num_peers = num_peers;
+    self->peers = calloc((size_t)num_peers, sizeof *self->peers);
+    if (!self->peers) fatal_out_of_memory(0);
+    self->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    pthread_mutex_init(&self->lock, NULL);
+    pthread_cond_init(&self->changed, NULL);
+    pulse_init(&self->pulse);
+    take_sockets(self, &sockets);
+    int error = self->wake < 0 ? errno : pthread_create(&self->thread, NULL, control_main, self);
+    if (error) {
+        free_comm(self);
+        FAIL(ERR_IO, "cannot start the thread that hears other ranks: %s", strerror(error));
+    }
+    *out = &self->base;
+    return OK;
+}
+
+typedef struct Visitor {
+    CommMeeting       meeting;
+    const CommLimits *limits;
+    Comm             *comm;
+    Status            status;
+    char              message[1024];
+    pthread_t         thread;
+} Visitor;
+
+static void *visit(void *argument)
+{
+    Visitor *visitor = argument;
+    visitor->status = comm_meet(&visitor->meeting, visitor->limits, &visitor->comm);
+    if (visitor->status != OK) snprintf(visitor->message, sizeof visitor->message, "%s", status_message());
+    return NULL;
+}
+
+Status comm_meet_several(const CommMeeting *meeting, const CommLimits *limits, int count, Comm *out[])
+{
+    FAIL_IF(count < 1 || count > COMM_MOST_RANKS, ERR_INVALID, "%d ranks of one process, expected 1 to %d", count, COMM_MOST_RANKS);
+    Visitor *visitors = calloc((size_t)count, sizeof *visitors);
+    int      started = 0, failed = -1;
+    if (!visitors) fatal_out_of_memory(0);
+    for (; started < count; started++) {
+        visitors[started] = (Visitor){.meeting = *meeting, .limits = limits};
+        visitors[started].meeting.rank += started;
+        if (pthread_create(&visitors[started].thread, NULL, visit, &visitors[started]) != 0) break;
+    }
+    for (int i = 0; i < started; i++) {
+        pthread_join(visitors[i].thread, NULL);
+        if (visitors[i].status != OK && failed < 0) failed = i;
+        out[i] = visitors[i].comm;
+    }
+    Status status = failed >= 0       ? status_fail(visitors[failed].status, "%s", visitors[failed].message)
+                    : started < count ? status_fail(ERR_IO, "cannot start a thread for each of %d ranks", count)
+                                      : OK;
+    for (int i = 0; i < started && status != OK; i++) comm_destroy(visitors[i].comm);
+    free(visitors);
+    return status;
+}
+
+Status comm_secret_read(const char *path, char **out)
+{
+    char        text[MOST_SECRET + 1];
+    struct stat info;
+    ssize_t     len = 0;
+    if (path) {
+        int fd = open(path, O_RDONLY | O_CLOEXEC);
+        FAIL_IF(fd < 0, ERR_INVALID, "cannot read the secret of %s: %s", path, strerror(errno));
+        bool known = fstat(fd, &info) == 0;
+        len = known ? read(fd, text, sizeof text) : -1;
+        close(fd);
+        FAIL_IF(len < 0 || !S_ISREG(info.st_mode), ERR_INVALID, "cannot read the secret of %s: it isn't a file", path);
+        FAIL_IF(info.st_mode & 077, ERR_INVALID, "others may read the secret of %s (mode %03o): chmod 600 %s", path,
+                (unsigned)(info.st_mode & 0777), path);
+    } else {
+        const char *given = getenv(COMM_SECRET_VARIABLE);
+        FAIL_IF(!given, ERR_INVALID, "ranks need a secret: name a file of it, or set %s", COMM_SECRET_VARIABLE);
+        len = (ssize_t)strnlen(given, sizeof text);
+        memcpy(text, given, (size_t)len);
+    }
+    FAIL_IF(len > MOST_SECRET, ERR_INVALID, "the secret is longer than %d characters", MOST_SECRET);
+    while (len && (text[len - 1] == '\n' || text[len - 1] == '\r')) len--;
+    FAIL_IF(memchr(text, 0, (size_t)len), ERR_INVALID, "the secret holds a NUL character");
+    *out = strndup(text, (size_t)len);
+    explicit_bzero(text, sizeof text);
+    if (!*out) fatal_out_of_memory(MOST_SECRET);
+    return OK;
+}

@@ -1,0 +1,44 @@
+/* all_reduce on CUDA, of the few numbers that ranks agree on (loss, norm, scales): all ranks' values are gathered, and each rank adds
+ * them up in the order of ranks, in fp32, rounded once. So the bits are those of the CPU, the same on all ranks, whatever the links. */
+#include "device/cuda/nccl.h"
+#include "device/cuda/vec.cuh"
+#include "ops/attrs.h"
+
+enum { THREADS = 256 };
+
+/* all: (ranks, count) -> x (count). A maximum with a NaN among its numbers is NaN. */
+template <typename T> static __global__ void reduce_ranks(T *x, const T *all, int64_t count, int64_t ranks, bool max)
+{
+    for (int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x; i < count; i += (int64_t)gridDim.x * THREADS) {
+        float sum = to_float(all[i]);
+        for (int64_t r = 1; r < ranks; r++) {
+            float value = to_float(all[r * count + i]);
+            sum = !max ? sum + value : value > sum || isnan(value) ? value : sum;
+        }
+        x[i] = from_float<T>(sum);
+    }
+}
+
+static Status all_reduce_run(const KernelArgs *args)
+{
+    const AllReduceAttrs *attrs = (const AllReduceAttrs *)args->attrs;
+    CudaDevice           *cuda = (CudaDevice *)args->device;
+    const TensorView     *x = &args->out[0];
+    int64_t               count = type_numel(&x->type);
+    TRY(cuda_nccl_check(cuda, attrs->ranks));
+    if (attrs->ranks == 1) return OK;
+    TRY(cuda_nccl_all_gather(cuda, x->data, args->workspace, (size_t)type_bytes(&x->type), cuda_stream(args)));
+    CUDA_FLOAT(x->type.dtype, T,
+               reduce_ranks<T><<<cuda_grid(count, THREADS), THREADS, 0, cuda_stream(args)>>>((T *)x->data, (const T *)args->workspace,
+                                                                                             count, attrs->ranks, attrs->max));
+    return CUDA_LAUNCHED();
+}
+
+static size_t all_reduce_workspace(const Node *node, CudaDevice *device)
+{
+    const AllReduceAttrs *attrs = (const AllReduceAttrs *)node->attrs;
+    (void)device;
+    return attrs->ranks > 1 ? (size_t)attrs->ranks * (size_t)type_bytes(&node->in[0]->type) : 0;
+}
+
+CUDA_KERNELS(all_reduce, {.dtypes = DT_SET_FLOAT, .run = all_reduce_run, .name = "nccl", .workspace = all_reduce_workspace})

@@ -1,0 +1,183 @@
+/* The ranks of a run: threads of this process, or this process among others. */
+#define _GNU_SOURCE
+#include "train/trainer_internal.h"
+
+#include "base/hash.h"
+#include "base/log.h"
+#include "base/version.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { LEAVE_SECONDS = 10 }; /* that a rank has to end after rank 0 did */
+
+typedef struct RankThread {
+    const Config     *config;
+    const TrainHooks *hooks;
+    Comm             *comm;
+    RankPlace         place;
+    pthread_t         thread;
+    bool              is_started;
+} RankThread;
+
+static void *rank_main(void *context)
+{
+    RankThread  *rank = context;
+    TrainOutcome outcome;
+    log_mute(true); /* rank 0 speaks for all */
+    Status told = trainer_run(rank->config, rank->hooks, rank->comm, rank->place, &outcome);
+    (void)told; /* by comm, to all */
+    comm_destroy(rank->comm);
+    return NULL;
+}
+
+static Status start_threads(RankThread *ranks, int count)
+{
+    for (int r = 1; r < count; r++) {
+        int error = pthread_create(&ranks[r].thread, NULL, rank_main, &ranks[r]);
+        ranks[r].is_started = error == 0;
+        FAIL_IF(error, ERR_IO, "cannot start the thread of rank %d of %d: %s", r, count, strerror(error));
+    }
+    return OK;
+}
+
+/* A rank that hangs in a library can't be ended but with the process. */
+static void join_threads(RankThread *ranks, int count, Status status)
+{
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += LEAVE_SECONDS;
+    for (int r = 1; r < count; r++) {
+        if (!ranks[r].is_started) continue;
+        int error = status == OK ? pthread_join(ranks[r].thread, NULL) : pthread_timedjoin_np(ranks[r].thread, NULL, &until);
+        if (error != ETIMEDOUT) continue;
+        log_error("%s\nrank %d doesn't end; the program does", status_message(), r);
+        _exit(status_exit_code(status));
+    }
+}
+
+static Status run_threads(const Config *config, const TrainHooks *hooks, TrainOutcome *out)
+{
+    int         count = (int)config->gpus;
+    CommLimits  limits = {.progress = config->comm_timeout};
+    Comm      **comms = calloc((size_t)count, sizeof *comms);
+    RankThread *ranks = calloc((size_t)count, sizeof *ranks);
+    if (!comms || !ranks) fatal_out_of_memory((size_t)count * sizeof *ranks);
+    Status status = comm_threads_create(count, &limits, comms);
+    if (status == OK) {
+        for (int r = 0; r < count; r++)
+            ranks[r] = (RankThread){.config = config, .hooks = hooks, .comm = comms[r], .place = {r, count, r, count, r == 0}};
+        status = start_threads(ranks, count);
+        if (status != OK) comm_abort(comms[0], status, status_message());
+        if (status == OK) status = trainer_run(config, hooks, comms[0], ranks[0].place, out);
+        join_threads(ranks, count, status);
+        comm_destroy(comms[0]);
+    }
+    free(ranks);
+    free(comms);
+    return status;
+}
+
+/* ---- processes ---- */
+
+/* This rank's place among those of its host. Where the launcher shows each process a GPU of its own, that is its first. */
+static Status find_place(Comm *comm, RankPlace *out)
+{
+    enum { NAME_BYTES = 256 };
+    const char *visible = getenv("CUDA_VISIBLE_DEVICES");
+    int         rank = comm_rank(comm), world = comm_size(comm);
+    char        own[NAME_BYTES] = "", *all = calloc((size_t)world, NAME_BYTES);
+    if (!all) fatal_out_of_memory((size_t)world * NAME_BYTES);
+    gethostname(own, sizeof own - 1);
+    Status status = comm_all_gather(comm, own, all, sizeof own);
+    *out = (RankPlace){.rank = rank, .world = world, .is_first_here = true};
+    for (int r = 0; r < world && status == OK; r++) {
+        bool is_here = strcmp(all + (size_t)r * NAME_BYTES, own) == 0;
+        out->num_local += is_here;
+        out->local += is_here && r < rank;
+    }
+    if (visible && *visible && !strchr(visible, ',')) out->local = 0;
+    free(all);
+    return status;
+}
+
+static Status run_process(const Config *config, const TrainHooks *hooks, Comm *comm, TrainOutcome *out)
+{
+    RankPlace place;
+    Status    status = find_place(comm, &place);
+    log_mute(place.rank > 0); /* rank 0 speaks for all */
+    if (status == OK) status = trainer_run(config, hooks, comm, place, out);
+    log_mute(false);
+    comm_destroy(comm);
+    return status;
+}
+
+/* Ranks of different programs don't meet. */
+static uint64_t program_hash(void)
+{
+    return hash_bytes(SUROGATE_VERSION, strlen(SUROGATE_VERSION), 0);
+}
+
+static Status run_alone(const Config *config, const TrainHooks *hooks, TrainOutcome *out)
+{
+    return trainer_run(config, hooks, NULL, (RankPlace){.world = 1, .num_local = 1, .is_first_here = true}, out);
+}
+
+static Status meet(const Config *config, Comm **out)
+{
+    char        host[256], *secret;
+    const char *colon = strrchr(config->rendezvous, ':');
+    long        port = colon ? strtol(colon + 1, NULL, 10) : 0;
+    if (!colon || colon == config->rendezvous || port < 1 || port > 65535)
+        return config_at(config->origin, KEY_run_rendezvous,
+                         status_fail(ERR_INVALID, "rendezvous %s; expected host:port", config->rendezvous));
+    FAIL_IF(config->rank >= config->world_size, ERR_INVALID, "rank %lld of world_size %lld; expected 0 to %lld", (long long)config->rank,
+            (long long)config->world_size, (long long)config->world_size - 1);
+    snprintf(host, sizeof host, "%.*s", (int)(colon - config->rendezvous), config->rendezvous);
+    TRY(config_at(config->origin, KEY_run_rendezvous_secret, comm_secret_read(config->rendezvous_secret, &secret)));
+    CommLimits  limits = {.progress = config->comm_timeout};
+    CommMeeting meeting = {.host = host,
+                           .port = (int)port,
+                           .rank = (int)config->rank,
+                           .world_size = (int)config->world_size,
+                           .secret = secret,
+                           .agreed = program_hash(),
+                           .timeout = config->comm_timeout};
+    Status      status = comm_meet(&meeting, &limits, out);
+    free(secret);
+    return status;
+}
+
+/* mpirun says how many processes there are and which this one is, so that the run file needn't. */
+static Status run_under_mpi(const Config *given, const TrainHooks *hooks, TrainOutcome *out)
+{
+    Comm      *comm;
+    CommLimits limits = {.progress = given->comm_timeout};
+    TRY(comm_mpi_create(NULL, program_hash(), &limits, 1, &comm));
+    Config config = *given;
+    config.world_size = comm_size(comm);
+    config.rank = comm_rank(comm);
+    if (comm_size(comm) > 1) return run_process(&config, hooks, comm, out);
+    comm_destroy(comm);
+    return run_alone(given, hooks, out);
+}
+
+Status train_run(const Config *config, const TrainHooks *hooks, TrainOutcome *out)
+{
+    Comm *comm;
+    FAIL_IF(config->gpus > 1 && config->world_size > 1, ERR_INVALID,
+            "gpus: %lld with world_size: %lld: ranks are threads of one process or processes of one rank each; leave one of them out",
+            (long long)config->gpus, (long long)config->world_size);
+    FAIL_IF(config->gpus > 1 && comm_mpi_started(), ERR_INVALID,
+            "gpus: %lld under mpirun: ranks are threads of one process or processes of one rank each; start mpirun -n %lld without gpus",
+            (long long)config->gpus, (long long)config->gpus);
+    if (config->gpus > 1) return run_threads(config, hooks, out);
+    if (config->world_size == 1) return comm_mpi_started() ? run_under_mpi(config, hooks, out) : run_alone(config, hooks, out);
+    TRY(meet(config, &comm));
+    return run_process(config, hooks, comm, out);
+}

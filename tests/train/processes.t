@@ -1,0 +1,90 @@
+#!/bin/bash
+# Ranks that are processes: the run of one rank; a signal to any of them saves on all; one that dies, stops or differs ends all, each saying so.
+cd "$(dirname "$0")/../.." || exit 1
+. tests/shell.sh
+export SUROGATE_SECRET="a secret of these tests"
+port=$((10000 + $$ * 7 % 20000)) # below those that systems hand out
+make_text_run "max_steps: 20" "save_steps: 4" "per_device_train_batch_size: 1" "gradient_accumulation_steps: 2" "validation_split_ratio: 0.1" \
+    "eval_steps: 8" "device: cpu" "threads: 2" "dataset_cache_dir: $dir/cache" "eval_max_batches: 4"
+
+# start OUT ARGS...: rank 1 gets those behind "--" too.
+start() {
+    local out=$1 own=() more=() rank
+    shift
+    port=$((port + 1))
+    while [ $# -gt 0 ] && [ "$1" != -- ]; do
+        own+=("$1")
+        shift
+    done
+    [ $# -gt 0 ] && shift && more=("$@")
+    for rank in 0 1; do
+        [ $rank = 0 ] || own+=("${more[@]}")
+        "$SUROGATE" pt "$dir/run.yaml" output_dir="$out" gradient_accumulation_steps=1 world_size=2 rank=$rank rendezvous=127.0.0.1:$port \
+            comm_timeout=5 "${own[@]}" > /dev/null 2> "$dir/err$rank" &
+        pid[rank]=$!
+    done
+}
+await() {
+    for rank in 0 1; do
+        ended[rank]=0
+        wait "${pid[$rank]}" 2> /dev/null || ended[rank]=$?
+    done
+}
+until_steps() {
+    for _ in $(seq 3000); do
+        [ -e "$1/checkpoint-4" ] && return
+        sleep 0.01
+    done
+}
+
+run pt "$dir/run.yaml" output_dir="$dir/one"
+start "$dir/two"
+await
+check "two processes: exit ${ended[*]}, $(tail -1 "$dir/err0") $(tail -1 "$dir/err1")" [ "${ended[*]}" = "0 0" ]
+losses() { sed -nE 's/.*"loss":([0-9.e+-]+).*/\1/p' "$1/metrics.jsonl"; }
+check "the run of one" awk '{ getline one < ARGV[2]; d = $1 - one; if (d < 0) d = -d; if (!(d <= 1e-5 * one)) exit bad = 1 } FNR == 23 { exit } END { exit bad || FNR != 23 }' \
+    <(losses "$dir/two") <(losses "$dir/one")
+check "rank 1 says nothing: $(cat "$dir/err1")" [ ! -s "$dir/err1" ]
+
+for rank in 0 1; do
+    start "$dir/signal$rank" max_steps=100000
+    until_steps "$dir/signal$rank"
+    kill -TERM "${pid[$rank]}"
+    target=$rank
+    await
+    check "SIGTERM to rank $target: exit ${ended[*]}, $(tail -1 "$dir/err0") $(tail -1 "$dir/err1")" [ "${ended[*]}" = "75 75" ]
+done
+
+start "$dir/killed" max_steps=100000
+until_steps "$dir/killed"
+kill -9 "${pid[1]}"
+await
+check "rank 1 is killed: exit ${ended[*]}" [ "${ended[0]}" != 0 -a "${ended[0]}" -lt 128 -a "${ended[1]}" = 137 ]
+check "rank 0 names it: $(tail -1 "$dir/err0")" grep -qE "error: .*rank 1: " "$dir/err0"
+start "$dir/killed" max_steps=100000
+sleep 0.1
+until_steps "$dir/killed"
+kill -9 "${pid[0]}"
+await
+check "rank 0 is killed: exit ${ended[*]}, rank 1 says: $(tail -1 "$dir/err1")" grep -q "error: rank 0: " "$dir/err1"
+
+start "$dir/killed" max_steps=100000
+sleep 0.5
+kill -STOP "${pid[1]}"
+wait "${pid[0]}"
+check "rank 1 is stopped: rank 0 names it: $(tail -1 "$dir/err0")" grep -qE "error: .*rank 1: " "$dir/err0"
+kill -9 "${pid[1]}"
+await
+run pt "$dir/run.yaml" output_dir="$dir/killed" resume_from_checkpoint=true max_steps=4
+check "the newest checkpoint is whole: $(tail -1 "$dir/err")" grep -qE "checkpoint-[0-9]+ is of step|going on from" "$dir/err"
+
+start "$dir/differ" -- learning_rate=3e-3
+await
+check "other settings: exit ${ended[*]}" [ "${ended[*]}" = "2 2" ]
+check "are told by both: $(cat "$dir/err0" "$dir/err1")" [ "$(cat "$dir/err0" "$dir/err1" | grep -c "rank 1 has other settings than rank 0")" = 2 ]
+SUROGATE_SECRET="" start "$dir/differ"
+await
+check "no secret: exit ${ended[*]}, $(tail -1 "$dir/err0")" [ "${ended[*]}" = "2 2" ]
+refused "no such rank" 2 "rank 2 of world_size 2" -- pt "$dir/run.yaml" output_dir="$dir/bad" world_size=2 rank=2
+refused "no place" 2 "expected host:port" -- pt "$dir/run.yaml" output_dir="$dir/bad" world_size=2 rendezvous=here
+finish
