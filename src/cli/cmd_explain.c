@@ -106,10 +106,11 @@ static Status explain_plan(Explain *e, Arena *arena, const Config *config)
     Device        *device;
     Plan          *plan;
     TRY(setup_model(arena, config, &model));
-    TRY(setup_options(config, model, &options));
-    if (!compile_spec(&options, e->kind)) setup_add_program(config, model, e->kind, &options);
     TRY(setup_device(config, e->gpu, &device));
-    Status status = setup_plan(arena, model, &options, device, &plan);
+    Status status = setup_settle(arena, config, model, device, true, &config);
+    if (status == OK) status = setup_options(config, model, &options);
+    if (status == OK && !compile_spec(&options, e->kind)) setup_add_program(config, model, e->kind, &options);
+    if (status == OK) status = setup_plan(arena, model, &options, device, &plan);
     e->plan = plan;
     if (status == OK) status = print_program(e);
     device->api->destroy(device);

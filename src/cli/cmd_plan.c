@@ -19,18 +19,26 @@ static Status check_inputs(Arena *arena, const Config *config)
     return OK;
 }
 
-static Status make_plan(Arena *arena, const Config *config, Device *device, HfModel **out_model, Plan **out)
+/* *config: then with what memory: auto chose; *out_choices: that and what comes next. */
+static Status make_plan(Arena *arena, const Config **config_ref, Device *device, MemoryChoices *out_choices, HfModel **out_model,
+                        Plan **out)
 {
     CompileOptions options;
+    const Config  *config = *config_ref;
     TRY(setup_model(arena, config, out_model));
     HfModel *model = *out_model;
     TRY(check_inputs(arena, config));
+    if (config->memory == OPT_MEMORY_AUTO) {
+        TRY(setup_search(config, model, device, out_choices));
+        *config_ref = config = &out_choices->items[0].config;
+    }
     TRY(setup_options(config, model, &options));
     TRY(setup_plan(arena, model, &options, device, out));
     return config->from_scratch || !hf_model_has_weights(model) ? OK : weights_check(*out, model);
 }
 
-static Status print_plan(const Config *config, const HfModel *model, Device *device, const Plan *plan, bool json)
+static Status print_plan(const Config *config, const HfModel *model, Device *device, const Plan *plan, const MemoryChoices *choices,
+                         bool json)
 {
     StrBuf  out = {0};
     Status  fits = setup_check_memory(config, model, device, plan, false);
@@ -39,9 +47,16 @@ static Status print_plan(const Config *config, const HfModel *model, Device *dev
         plan_write_json(plan, &out);
         while (out.len && out.data[out.len - 1] != '}') out.len--;
         out.len--;
-        strbuf_printf(&out, ", \"checkpoint_bytes\": %lld, \"fits\": %s}\n", (long long)disk, fits == OK ? "true" : "false");
+        strbuf_printf(&out, ", \"checkpoint_bytes\": %lld, \"fits\": %s", (long long)disk, fits == OK ? "true" : "false");
+        if (choices->count) {
+            strbuf_puts(&out, ", \"choices\": ");
+            setup_write_choices(choices, &out);
+        }
+        strbuf_puts(&out, "}\n");
     } else {
         char text[32];
+        setup_print_choices(choices, &out);
+        if (choices->count) strbuf_putc(&out, '\n');
         setup_print_plan(config, plan, &out);
         strbuf_printf(&out, "\na checkpoint   %s on disk\n", size_text(disk, text));
     }
@@ -62,13 +77,15 @@ Status cmd_plan(CliArgs *args)
     if (done) return OK;
     Config config;
     TRY(cli_config(args, &config));
-    Device  *device = NULL;
-    HfModel *model = NULL;
-    Plan    *plan;
-    Arena    arena = {0};
-    Status   status = setup_device(&config, gpu, &device);
-    if (status == OK) status = make_plan(&arena, &config, device, &model, &plan);
-    if (status == OK) status = print_plan(&config, model, device, plan, json);
+    Device       *device = NULL;
+    HfModel      *model = NULL;
+    Plan         *plan;
+    Arena         arena = {0};
+    const Config *settled = &config;
+    MemoryChoices choices = {0};
+    Status        status = setup_device(&config, gpu, &device);
+    if (status == OK) status = make_plan(&arena, &settled, device, &choices, &model, &plan);
+    if (status == OK) status = print_plan(settled, model, device, plan, &choices, json);
     if (model) hf_model_close(model);
     if (device) device->api->destroy(device);
     arena_deinit(&arena);

@@ -108,6 +108,8 @@ NODISCARD Status device_cpu_create(int num_threads, Device **out); /* 0: all cor
 int64_t device_host_available(void);
 /* Facts of a known GPU by name ("h200", "h100", "rtx4090", ...) or of this machine (NULL). */
 NODISCARD Status device_null_create(const char *gpu, Device **out);
+/* The same of a GPU that is here, which says its facts. */
+NODISCARD Status device_null_of(Device *gpu, Device **out);
 const char      *device_null_names(void);         /* the known names, for messages */
 ThreadPool      *device_cpu_pool(Device *device); /* NULL for other devices: work then runs on the calling thread */
 /* What all threads of a CPU device reach together: fp32 GEMM flops and, unless out_bytes is NULL, memory traffic (read plus written) per

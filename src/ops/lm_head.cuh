@@ -1,5 +1,5 @@
 /* The output head with its loss on CUDA, by chunks of rows: logits of a chunk lie in the workspace in x's dtype and
- * become dlogits in place; then the products for dx and dw. Chunks depend on shapes alone. */
+ * become dlogits in place; then the products for dx and dw. Chunks depend on shapes and attributes alone. */
 #pragma once
 
 #include "ops/cross_entropy.cuh"
@@ -12,6 +12,7 @@ typedef struct LmHead {
     const float   *dlosses; /* NULL: losses alone */
     float         *losses;  /* NULL: not wanted */
     bool           accumulate;
+    int64_t        chunks; /* at the least */
 } LmHead;
 
 /* Prepares or runs the products of each chunk; losses between them where it runs. */
@@ -20,7 +21,7 @@ static Status lm_head_chunks(const LmHead *h, const KernelArgs *args, bool is_ru
     CudaDevice *device = (CudaDevice *)args->device;
     DType       dtype = h->x.type.dtype;
     int64_t     rows = type_rows(&h->x.type), vocab = h->w.type.dim[0];
-    int64_t     step = rows ? lm_head_chunk_rows(rows, dtype_bytes(dtype, vocab), h->dw.data != NULL) : 1;
+    int64_t     step = rows ? lm_head_chunk_rows(rows, dtype_bytes(dtype, vocab), h->dw.data != NULL, h->chunks) : 1;
     for (int64_t row = 0; row < rows; row += step) {
         int64_t    count = rows - row < step ? rows - row : step;
         TensorView logits = {(char *)args->workspace + LINEAR_WORKSPACE, type_make(dtype, 2, count, vocab)};

@@ -4,20 +4,24 @@
 #include "device/device.h"
 
 /* Rows of all chunks but the last: logits of at most 1 GiB, by 128 rows, chunks of nearly one size. Each chunk reads and writes all of dw;
- * where there is none (a frozen head) chunks cost next to nothing, and their logits are at most 384 MiB. */
-static inline int64_t lm_head_chunk_rows(int64_t rows, int64_t row_bytes, bool has_dw)
+ * where there is none (a frozen head) chunks cost next to nothing, and their logits are at most 384 MiB. least_chunks: as many chunks at
+ * least, unless they were of fewer than 1,024 rows, whose products take no longer than that traffic. */
+static inline int64_t lm_head_chunk_rows(int64_t rows, int64_t row_bytes, bool has_dw, int64_t least_chunks)
 {
-    const int64_t chunk_bytes = has_dw ? 1 << 30 : 384 << 20, multiple = 128;
+    const int64_t chunk_bytes = has_dw ? 1 << 30 : 384 << 20, multiple = 128, least_rows = 1024;
     int64_t       most = chunk_bytes / row_bytes / multiple * multiple;
     if (most < multiple) most = multiple;
-    if (rows <= most) return rows;
-    int64_t chunks = (rows + most - 1) / most, each = (rows + chunks - 1) / chunks;
+    int64_t chunks = (rows + most - 1) / most;
+    if (least_chunks > rows / least_rows) least_chunks = rows / least_rows;
+    if (chunks < least_chunks) chunks = least_chunks;
+    if (chunks <= 1) return rows;
+    int64_t each = (rows + chunks - 1) / chunks;
     return (each + multiple - 1) / multiple * multiple;
 }
 
 /* Bytes the head works in on a GPU: a chunk's logits in x's dtype, and what a product takes. x (...,C). */
-static inline size_t lm_head_gpu_workspace(const TensorType *x, int64_t vocab, bool has_dw)
+static inline size_t lm_head_gpu_workspace(const TensorType *x, int64_t vocab, bool has_dw, int64_t least_chunks)
 {
     int64_t rows = type_rows(x), row_bytes = dtype_bytes(x->dtype, vocab);
-    return GPU_GEMM_WORKSPACE + (size_t)(lm_head_chunk_rows(rows, row_bytes, has_dw) * row_bytes);
+    return GPU_GEMM_WORKSPACE + (size_t)(lm_head_chunk_rows(rows, row_bytes, has_dw, least_chunks) * row_bytes);
 }

@@ -12,6 +12,8 @@ enum {
     ROWS_PER_TASK = 4,
 };
 
+static const AttrDef lm_head_loss_attrs[] = {ATTR_INT(LmHeadAttrs, chunks, 0), {0}};
+
 /* x (...,C), w (V,C), labels i32 (...) -> losses (...) f32. */
 static Status lm_head_loss_infer(Node *node)
 {
@@ -31,7 +33,8 @@ static Status lm_head_loss_backward(GradBuilder *grad, const Node *node)
     uint32_t want = 1u | want_bit(want_x, 1) | want_bit(want_w, 2);
     if (!dlosses || (!want_x && !want_w)) return OK;
     Value         *in[] = {dlosses, x, w, node->in[2], want_w ? grad_accumulator(grad, w) : NULL};
-    LmHeadBwdAttrs attrs = {.dw_dtype = want_w ? grad_dw_dtype(grad, w, x->type.dtype) : 0};
+    LmHeadBwdAttrs attrs = {.dw_dtype = want_w ? grad_dw_dtype(grad, w, x->type.dtype) : 0,
+                            .chunks = ((const LmHeadAttrs *)node->attrs)->chunks};
     TRY(grad_emit(grad, OP_LM_HEAD_LOSS_BWD, &attrs, in, 5, want, out));
     grad_replace_forward(grad, node->out[0], out[0]);
     if (want_w) grad_set(grad, w, out[2]);
@@ -219,7 +222,7 @@ static LmHead lm_head_loss_of_types(const TensorType *x, const TensorType *w)
 
 static size_t lm_head_loss_gpu_workspace(const Node *node)
 {
-    return lm_head_gpu_workspace(&node->in[0]->type, node->in[1]->type.dim[0], false);
+    return lm_head_gpu_workspace(&node->in[0]->type, node->in[1]->type.dim[0], false, ((const LmHeadAttrs *)node->attrs)->chunks);
 }
 
 static size_t lm_head_loss_workspace(const Node *node, int num_workers)
@@ -270,6 +273,8 @@ const OpDef op_lm_head_loss = {
     .num_in = 3,
     .num_out = 1,
     .min_in = 3,
+    .attrs_size = sizeof(LmHeadAttrs),
+    .attrs = lm_head_loss_attrs,
     .infer = lm_head_loss_infer,
     .backward = lm_head_loss_backward,
     .flags = OP_BY_LABEL,

@@ -5,7 +5,7 @@
 enum { IN_DLOSSES, IN_X, IN_W, IN_LABELS, IN_ACC };
 enum { OUT_LOSSES, OUT_DX, OUT_DW };
 
-static const AttrDef lm_head_loss_bwd_attrs[] = {ATTR_DTYPE(LmHeadBwdAttrs, dw_dtype), {0}};
+static const AttrDef lm_head_loss_bwd_attrs[] = {ATTR_DTYPE(LmHeadBwdAttrs, dw_dtype), ATTR_INT(LmHeadBwdAttrs, chunks, 0), {0}};
 
 /* dlosses (...) f32, x (...,C), w (V,C), labels i32 (...), [acc dw] -> losses (...) f32, dx of x's type, dw in x's
  * dtype if not told otherwise. */
@@ -35,7 +35,8 @@ static OpCost lm_head_loss_bwd_cost(const Node *node)
 
 static size_t lm_head_loss_bwd_gpu_workspace(const Node *node)
 {
-    return lm_head_gpu_workspace(&node->in[IN_X]->type, node->in[IN_W]->type.dim[0], node->out[OUT_DW] != NULL);
+    return lm_head_gpu_workspace(&node->in[IN_X]->type, node->in[IN_W]->type.dim[0], node->out[OUT_DW] != NULL,
+                                 ((const LmHeadBwdAttrs *)node->attrs)->chunks);
 }
 
 static size_t lm_head_loss_bwd_workspace(const Node *node, int num_workers)
@@ -90,6 +91,7 @@ static const OpSample lm_head_loss_bwd_samples[] = {
 };
 
 static const LmHeadBwdAttrs large_head_f32 = {.dw_dtype = DTYPE_TO_ATTR(DT_F32)};
+static const LmHeadBwdAttrs two_chunks = {.chunks = 2};
 
 /* Shapes of real models. */
 static const OpSample lm_head_loss_bwd_large_samples[] = {
@@ -98,6 +100,9 @@ static const OpSample lm_head_loss_bwd_large_samples[] = {
     {.in = {{DT_F32, 2, {2, 200}}, {DT_F32, 3, {2, 200, 32}}, {DT_F32, 2, {4000, 32}}, {DT_I32, 2, {2, 200}}},
      .attrs = &large_head_f32,
      .int_range = {0, 0, 0, 4000}},
+    {.in = {{DT_F32, 2, {2, 1100}}, {DT_F32, 3, {2, 1100, 32}}, {DT_F32, 2, {60, 32}}, {DT_I32, 2, {2, 1100}}, {DT_F32, 2, {60, 32}}},
+     .attrs = &two_chunks,
+     .int_range = {0, 0, 0, 60}},
 };
 
 const OpDef op_lm_head_loss_bwd = {

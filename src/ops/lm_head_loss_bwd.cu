@@ -13,6 +13,7 @@ static LmHead head_of_args(const KernelArgs *args)
     h.losses = (float *)args->out[OUT_LOSSES].data;
     h.dx = args->out[OUT_DX], h.dw = args->out[OUT_DW];
     h.accumulate = args->accumulate >> OUT_DW & 1;
+    h.chunks = ((const LmHeadBwdAttrs *)args->attrs)->chunks;
     return h;
 }
 

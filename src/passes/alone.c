@@ -40,6 +40,7 @@ static const struct {
     {"fp8_amax_history", KIND_INT, offsetof(CompileOptions, precision.amax_history)},
     {"fp8_own_scales", KIND_BOOL, offsetof(CompileOptions, precision.own_scales)},
     {"gradient_dtype", KIND_DTYPE, offsetof(CompileOptions, precision.backward)},
+    {"head_chunks", KIND_INT, offsetof(CompileOptions, head_chunks)},
     {"lora_alpha", KIND_FLOAT, offsetof(CompileOptions, lora.alpha)},
     {"lora_dropout", KIND_FLOAT, offsetof(CompileOptions, lora.dropout)},
     {"lora_rank", KIND_INT, offsetof(CompileOptions, lora.r)},

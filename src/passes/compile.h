@@ -68,6 +68,7 @@ typedef struct CompileOptions {
     bool                master_weights;
     uint32_t            recompute;   /* bit per Part */
     uint32_t            no_fuse;     /* bit per Fusion: switched off */
+    int64_t             head_chunks; /* pieces of the head's rows at the least (ops/lm_head_chunks.h) */
     uint32_t            offload;     /* bit per Offload */
     bool                zero_copy;   /* updates read and write states in the host's memory themselves */
     int64_t             piece_numel; /* elements that are updated at a time of what waits there, unless a parameter has more */
@@ -85,6 +86,7 @@ typedef struct CompileOptions {
     PrecisionOptions precision;
     bool             dense;      /* every training row is one document (padding behind it at most) */
     bool             train_base; /* false with LoRA */
+    bool             unplaced;   /* activations get no offsets: their bytes are what a perfect placement would take. Never run */
     int64_t          max_layers; /* a plan of the model's first layers alone; 0: of all */
     bool             verify;     /* graph_verify after every pass */
     /* called after each pass of each program; NULL: nobody */

@@ -358,11 +358,19 @@ Status fuse_graph(Graph *graph, uint32_t no_fuse, int counts[FUSION_COUNT])
     return OK;
 }
 
+static void cut_head(Graph *graph, int64_t chunks)
+{
+    for (Node *node = graph->last; node; node = node->prev)
+        if (node->op == &op_lm_head_loss) ((LmHeadAttrs *)node->attrs)->chunks = chunks;
+}
+
 Status pass_fuse(PassContext *context, Graph **graph)
 {
     int      counts[FUSION_COUNT];
     uint32_t no_fuse = context->options->no_fuse;
     /* With dropout adapters read inputs of their own in training programs: nothing may be packed in the others either. */
     if (context->options->lora.dropout > 0) no_fuse |= 1u << FUSE_LORA;
-    return fuse_graph(*graph, no_fuse, counts);
+    TRY(fuse_graph(*graph, no_fuse, counts));
+    cut_head(*graph, context->options->head_chunks);
+    return OK;
 }

@@ -216,8 +216,17 @@ static void raise_highest(Placing *p)
     p->items[0] = item;
 }
 
-static int64_t largest_live(Arena *arena, const Interval *intervals, int num, int num_times)
+static int count_times(const Interval *intervals, int num)
 {
+    int num_times = 0;
+    for (int i = 0; i < num; i++)
+        if (intervals[i].end >= num_times) num_times = intervals[i].end + 1;
+    return num_times;
+}
+
+int64_t intervals_live(Arena *arena, const Interval *intervals, int num)
+{
+    int      num_times = count_times(intervals, num);
     int64_t *delta = arena_array(arena, int64_t, num_times + 1), live = 0, most = 0;
     for (int i = 0; i < num; i++) {
         delta[intervals[i].start] += intervals[i].bytes;
@@ -236,16 +245,13 @@ int64_t intervals_place(Arena *arena, Interval *intervals, int num, int64_t *out
     enum { REPAIRS = 64, REPAIRED_INTERVALS = 4096 };
     int (*const orders[])(const void *, const void *) = {by_size, by_area, by_start};
     Placing p = {.intervals = intervals, .num_intervals = num, .height = INT64_MAX};
-    int     num_times = 0;
     p.items = arena_array(arena, Interval *, num + 1);
     p.best = arena_array(arena, int64_t, num + 1);
-    for (int i = 0; i < num; i++) {
-        if (intervals[i].end >= num_times) num_times = intervals[i].end + 1;
+    for (int i = 0; i < num; i++)
         if (intervals[i].bytes) p.items[p.num++] = &intervals[i];
-    }
-    *out_live = largest_live(arena, intervals, num, num_times);
+    *out_live = intervals_live(arena, intervals, num);
     if (!p.num) return 0;
-    p.times = timeline_make(arena, num_times);
+    p.times = timeline_make(arena, count_times(intervals, num));
     int64_t enough = *out_live + *out_live / 128;
     for (int order = 0; order < 3 && p.height > enough; order++) {
         qsort(p.items, (size_t)p.num, sizeof(Interval *), orders[order]);

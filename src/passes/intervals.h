@@ -10,5 +10,7 @@ typedef struct Interval {
     int64_t offset;     /* set by intervals_place */
 } Interval;
 
-/* Returns the bytes that all take together. *out_live: the largest sum of bytes alive at one time, which no placing can beat. */
+/* The largest sum of bytes alive at one time. */
+int64_t intervals_live(Arena *arena, const Interval *intervals, int num);
+/* Returns the bytes that all take together. *out_live: those of intervals_live, which no placing can beat. */
 int64_t intervals_place(Arena *arena, Interval *intervals, int num, int64_t *out_live);

@@ -133,8 +133,8 @@ static void share_in_place(Placer *p)
     }
 }
 
-/* Places the intervals of one space; *out_live as intervals_place. */
-static int64_t place_space(Placer *p, Arena *arena, Space space, int64_t *out_live)
+/* Places the intervals of one space, unless the plan is for its bounds alone; *out_live as intervals_place. */
+static int64_t place_space(Placer *p, Arena *arena, Space space, bool unplaced, int64_t *out_live)
 {
     Interval *items = arena_array(arena, Interval, p->num + 1);
     int      *from = arena_array(arena, int, p->num + 1), count = 0;
@@ -144,6 +144,7 @@ static int64_t place_space(Placer *p, Arena *arena, Space space, int64_t *out_li
         from[count] = i;
         items[count++] = p->intervals[i];
     }
+    if (unplaced) return *out_live = intervals_live(arena, items, count);
     int64_t bytes = intervals_place(arena, items, count, out_live);
     for (int i = 0; i < count; i++) p->intervals[from[i]].offset = items[i].offset;
     return bytes;
@@ -182,7 +183,8 @@ Status pass_place(PassContext *context, Graph **graph)
     find_lives(&p, arena);
     share_in_place(&p);
     for (int space = 0; space < SPACE_COUNT; space++) {
-        int64_t live, bytes = place_space(&p, arena, (Space)space, &live), *most = &plan->region_bytes[space][REGION_ACTIVATIONS];
+        int64_t live, bytes = place_space(&p, arena, (Space)space, context->options->unplaced, &live),
+                      *most = &plan->region_bytes[space][REGION_ACTIVATIONS];
         if (bytes > *most) *most = bytes;
         if (space != SPACE_DEVICE) continue;
         program->activation_bytes = bytes;

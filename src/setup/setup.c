@@ -231,6 +231,7 @@ Status setup_options(const Config *config, const HfModel *model, CompileOptions 
     TRY(config_at(config->origin, KEY_run_optimizer, choose_optimizer(config, out)));
     TRY(choose_fusions(config, out));
     out->recompute = recompute_parts(config);
+    out->head_chunks = config->head_chunks;
     choose_offload(config, out);
     out->lora = (LoraOptions){.enabled = config->lora,
                               .r = config->lora_rank,

@@ -55,5 +55,26 @@ NODISCARD Status setup_check_pinned(const Plan *plan, int64_t available);
 /* The plan against that bound: ERR_NO_FIT with settings that fit, found by planning them on the device, and, with_table, the plan. */
 NODISCARD Status setup_check_memory(const Config *config, const HfModel *model, Device *device, const Plan *plan, bool with_table);
 
+/* memory: auto: the fastest settings of the grid that fit, the chosen one first. count 0: none fits; items[0].config is then what takes
+ * least. */
+enum { MEMORY_CHOICES = 5 };
+typedef struct MemoryChoice {
+    Config  config; /* borrows from the one that was searched for */
+    int64_t bytes;
+    double  seconds; /* of an optimizer step, simulated */
+} MemoryChoice;
+typedef struct MemoryChoices {
+    MemoryChoice items[MEMORY_CHOICES];
+    int          count;
+    int64_t      tokens; /* of an optimizer step */
+} MemoryChoices;
+NODISCARD Status setup_search(const Config *config, const HfModel *model, Device *device, MemoryChoices *out);
+/* A table of them, and the same as a list of JSON objects. */
+void setup_print_choices(const MemoryChoices *choices, StrBuf *out);
+void setup_write_choices(const MemoryChoices *choices, StrBuf *out);
+/* The settings to run with: the run file's, or, with memory: auto, the chosen ones, made in `arena`; `tell`: then a table on stderr tells
+ * of them. */
+NODISCARD Status setup_settle(Arena *arena, const Config *config, const HfModel *model, Device *device, bool tell, const Config **out);
+
 /* A table of the plan for people: regions, programs, parameters. */
 void setup_print_plan(const Config *config, const Plan *plan, StrBuf *out);

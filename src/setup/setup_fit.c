@@ -1,10 +1,9 @@
 /* What would fit where a plan doesn't. Settings are changed one by one, then together, and each change is planned. Of a deep model only the
  * first layers are planned; the others are taken to repeat them. */
-#include "setup/setup.h"
+#include "setup/depths.h"
 
 #include "config/options.h"
 
-#include <math.h>
 #include <stdlib.h>
 
 typedef enum Change {
@@ -74,70 +73,31 @@ static bool make_change(Config *config, Change change, StrBuf *said)
     }
 }
 
-enum { FEW_LAYERS = 3, MORE_LAYERS = 5 };
-
 typedef struct Fit {
-    const Config  *config;
-    const HfModel *model;
-    Device        *device;
-    int64_t        limit;
-    bool           whole; /* the model isn't deep, or isn't like its first layers: all of it is planned */
-    double         turns; /* from MORE_LAYERS to all layers, in steps of as many as from FEW_LAYERS to MORE_LAYERS */
-    StrBuf         lines;
+    const Config *config;
+    Depths        depths;
+    int64_t       limit;
+    StrBuf        lines;
 } Fit;
-
-typedef struct Size {
-    int64_t bytes, numel;
-} Size;
-
-/* What a plan with these settings takes, of the model's first max_layers layers (0: of all). bytes is -1 when the settings don't go
- * together. */
-static Size plan_size(const Fit *fit, const Config *config, int64_t max_layers)
-{
-    Arena          arena = {0};
-    CompileOptions options;
-    Plan          *plan;
-    Status         status = setup_options(config, fit->model, &options);
-    options.max_layers = max_layers;
-    if (compile_spec(&options, PROGRAM_MICRO_NEXT)) compile_drop(&options, PROGRAM_MICRO_FIRST); /* its memory is the other's */
-    if (status == OK)
-        status = compile_plan(&arena, fit->model->module, &fit->model->config, fit->model->config_name, &options, fit->device, &plan);
-    Size size = status == OK ? (Size){setup_needed_bytes(plan), plan->total_numel} : (Size){-1, 0};
-    status_clear();
-    arena_deinit(&arena);
-    return size;
-}
 
 static int64_t planned_bytes(const Fit *fit, const Config *config)
 {
-    if (fit->whole) return plan_size(fit, config, 0).bytes;
-    int64_t few = plan_size(fit, config, FEW_LAYERS).bytes, more = plan_size(fit, config, MORE_LAYERS).bytes;
-    return few < 0 || more < 0 ? -1 : more + (int64_t)(fit->turns * (double)(more - few));
-}
-
-/* Tries whether plans of the first layers tell the whole model's bytes: for the run's own settings those are known (`need`, `numel`). */
-static void compare_depths(Fit *fit, int64_t need, int64_t numel)
-{
-    Size few = plan_size(fit, fit->config, FEW_LAYERS), more = plan_size(fit, fit->config, MORE_LAYERS);
-    fit->whole = more.numel == few.numel || more.numel == numel;
-    if (fit->whole) return;
-    fit->turns = (double)(numel - more.numel) / (double)(more.numel - few.numel);
-    double told = (double)more.bytes + fit->turns * (double)(more.bytes - few.bytes);
-    fit->whole = fabs(told - (double)need) > 0.01 * (double)need;
+    return depths_size(&fit->depths, config, false).bytes;
 }
 
 /* The bytes of these settings if they fit, else -1. Where the first layers' answer is within 1 % of the limit, all layers are planned. */
 static int64_t fitting_bytes(Fit *fit, const Config *config)
 {
     int64_t bytes = planned_bytes(fit, config);
-    if (bytes >= 0 && !fit->whole && llabs(bytes - fit->limit) < fit->limit / 100) bytes = plan_size(fit, config, 0).bytes;
+    if (bytes >= 0 && !fit->depths.whole && llabs(bytes - fit->limit) < fit->limit / 100)
+        bytes = depths_plan(&fit->depths, config, 0, false).bytes;
     return bytes > fit->limit ? -1 : bytes;
 }
 
 static void add_line(Fit *fit, int64_t bytes, const StrBuf *said)
 {
     char text[32];
-    strbuf_printf(&fit->lines, "\n  %s%s:%.*s", fit->whole ? "" : "about ", size_text(bytes, text), (int)said->len, said->data);
+    strbuf_printf(&fit->lines, "\n  %s%s:%.*s", fit->depths.whole ? "" : "about ", size_text(bytes, text), (int)said->len, said->data);
 }
 
 /* What fits becomes a line. */
@@ -169,7 +129,7 @@ static bool try_more(Fit *fit, Config *config, Change change, StrBuf *said)
 static bool try_shorter(Fit *fit, Config *config, StrBuf *said)
 {
     enum { LEAST_SEQUENCE = 256 };
-    int64_t full = setup_sequence_len(config, fit->model);
+    int64_t full = setup_sequence_len(config, fit->depths.model);
     int     low = 1, high = 0; /* halvings: the fewest that fit are from low to high */
     while (full >> (high + 1) >= LEAST_SEQUENCE) high++;
     if (!high) return false;
@@ -215,26 +175,27 @@ Status setup_check_memory(const Config *config, const HfModel *model, Device *de
     ConfigKey key;
     int64_t   limit = setup_memory_limit(config, plan, &key), need = setup_needed_bytes(plan);
     if (!limit || need <= limit) return OK;
-    Fit    fit = {.config = config, .model = model, .device = device, .limit = limit};
-    StrBuf text = {0}, said = {0};
-    Config least = *config;
-    char   a[32], b[32], c[32];
-    bool   is_device = key == CONFIG_KEY_COUNT;
+    Fit      fit = {.config = config, .depths = {.model = model, .device = device}, .limit = limit};
+    PlanSize whole = plan_size(plan, config->gradient_accumulation_steps);
+    StrBuf   text = {0}, said = {0};
+    Config   least = *config;
+    char     a[32], b[32], c[32];
+    bool     is_device = key == CONFIG_KEY_COUNT;
     strbuf_printf(&text, "the plan takes %s, there are %s", size_text(need, a), size_text(limit, b));
     if (!is_device) strbuf_printf(&text, " (%s)", options[key].name);
     if (with_table) {
         strbuf_putc(&text, '\n');
         setup_print_plan(config, plan, &text);
     }
-    compare_depths(&fit, need, plan->total_numel);
+    depths_compare(&fit.depths, config, &whole, false);
     try_alone(&fit);
     if (fit.lines.len || try_together(&fit, &least, &said)) {
         strbuf_printf(&text, "\nwhat fits:%s", strbuf_cstr(&fit.lines));
     } else {
         int64_t bytes = planned_bytes(&fit, &least);
-        strbuf_printf(&text,
-                      "\nno settings make it fit: it takes %s%s at the least%s%s; train a smaller model, or on a device with more memory",
-                      fit.whole ? "" : "about ", size_text(bytes < 0 ? need : bytes, c), said.len ? ", with" : "", strbuf_cstr(&said));
+        strbuf_printf(
+            &text, "\nno settings make it fit: it takes %s%s at the least%s%s; train a smaller model, or on a device with more memory",
+            fit.depths.whole ? "" : "about ", size_text(bytes < 0 ? need : bytes, c), said.len ? ", with" : "", strbuf_cstr(&said));
     }
     Status status = status_fail(ERR_NO_FIT, "%s", text.data);
     strbuf_deinit(&text);

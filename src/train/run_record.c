@@ -50,6 +50,8 @@ static const char *const free_keys[] = {
     "recompute_qkv",
     "recompute_swiglu",
     "recompute_rmsnorm",
+    "head_chunks",
+    "memory",
     "gpus",
     "zero_level",
     "shard_gradients",

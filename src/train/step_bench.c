@@ -149,12 +149,15 @@ static Status calibrate(StepBench *b)
 
 static Status create(StepBench *b)
 {
+    const Config *settled;
     TRY(setup_model(&b->arena, &b->config, &b->model));
+    TRY(setup_device(&b->config, NULL, &b->device));
+    TRY(setup_settle(&b->arena, &b->config, b->model, b->device, true, &settled));
+    b->config = *settled;
     TRY(setup_options(&b->config, b->model, &b->options));
     compile_drop(&b->options, PROGRAM_EVAL);
     compile_drop(&b->options, PROGRAM_PREFILL);
     compile_drop(&b->options, PROGRAM_DECODE);
-    TRY(setup_device(&b->config, NULL, &b->device));
     double before = now();
     TRY(setup_session(&b->arena, &b->config, b->model, &b->options, b->device, &b->plan, &b->session));
     b->create_seconds = now() - before;

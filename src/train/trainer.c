@@ -107,8 +107,6 @@ static Status open_inputs(Trainer *t)
     TRY(output_dir_check_source(t->config->output_dir, t->model->dir));
     TRY(output_dir_check_source(t->config->output_dir, t->tokenizer_dir));
     TRY(config_at(t->config->origin, KEY_run_output_dir, output_dir_check(t->config->output_dir)));
-    TRY(setup_options(t->config, t->model, &t->options));
-    t->options.rank = t->place.rank;
     return OK;
 }
 
@@ -124,6 +122,9 @@ static Status make_plan(Trainer *t)
     if (t->comm) TRY(t->device->api->join(t->device, t->comm));
     if (t->config->device == OPT_DEVICE_AUTO && !device_has_driver())
         log_info("running on the CPU: there is no NVIDIA driver here (libcuda.so.1)");
+    TRY(setup_settle(&t->arena, t->run_file, t->model, t->device, t->place.rank == 0, &t->config));
+    TRY(setup_options(t->config, t->model, &t->options));
+    t->options.rank = t->place.rank;
     TRY(setup_plan(&t->arena, t->model, &t->options, t->device, &t->plan));
     if (!t->config->from_scratch) TRY(weights_check(t->plan, t->model));
     return setup_check_memory(t->config, t->model, t->device, t->plan, true);
@@ -239,7 +240,7 @@ static Status look_at_output(Trainer *t, bool *out_finished)
     RunPresence   presence;
     RunRecord     before;
     TrainState    state;
-    run_record_make(c, t->model, t->place.world, run_record_began(c), &t->record);
+    run_record_make(t->run_file, t->model, t->place.world, run_record_began(c), &t->record);
     t->record.tokenizer = tokenizer_hash(t->tokenizer);
     Status status = run_record_read(c->output_dir, &presence, &before);
     t->is_first = status == OK && presence == RUN_ABSENT;
@@ -299,7 +300,7 @@ static Status share_output(Trainer *t, bool *out_finished)
     }
     TRY(comm_broadcast(t->comm, 0, &told, sizeof told));
     if (trainer_leads(t)) return OK;
-    run_record_make(t->config, t->model, t->place.world, told.began, &t->record);
+    run_record_make(t->run_file, t->model, t->place.world, told.began, &t->record);
     t->record.tokenizer = tokenizer_hash(t->tokenizer);
     t->record.base = told.base;
     t->record.base_stamp = told.base_stamp;
@@ -695,7 +696,7 @@ Status trainer_run(const Config *config, const TrainHooks *hooks, Comm *comm, Ra
     static const TrainHooks none = {0};
     Trainer                *t = calloc(1, sizeof *t);
     CHECK(t);
-    t->config = config;
+    t->run_file = t->config = config;
     t->hooks = hooks ? hooks : &none;
     t->comm = comm;
     t->place = place;

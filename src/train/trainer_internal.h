@@ -33,8 +33,9 @@ typedef struct RankPlace {
 
 /* One rank's. */
 typedef struct Trainer {
-    const Config     *config;
-    Comm             *comm; /* NULL: the run has one rank */
+    const Config     *run_file; /* what was asked for */
+    const Config     *config;   /* the same with what memory: auto chose */
+    Comm             *comm;     /* NULL: the run has one rank */
     RankPlace         place;
     Keeper           *keeper;
     double            allowed_seconds; /* that the keeper keeps it for */

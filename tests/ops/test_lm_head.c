@@ -1,5 +1,6 @@
 /* lm_head_loss and its backward over several chunks of rows, against fp64; what ignored and impossible labels do. */
 #include "ops/lm_head.h"
+#include "ops/lm_head_chunks.h"
 
 #include "ops/op_case.h"
 
@@ -119,5 +120,18 @@ static void impossible_labels_give_nan(void)
     op_case_free(&c);
 }
 
-TEST_MAIN(TEST(chunks_match_fp64), TEST(losses_have_the_same_bits_forward_and_backward), TEST(nothing_trained_gives_zeros),
-          TEST(impossible_labels_give_nan))
+static void a_gpu_takes_as_many_chunks_as_asked_for(void)
+{
+    enum { ROW_BYTES = 2 * 150000 };
+    EXPECT(lm_head_chunk_rows(8192, ROW_BYTES, true, 0) == 2816); /* 3 of at most 1 GiB */
+    EXPECT(lm_head_chunk_rows(8192, ROW_BYTES, true, 2) == 2816);
+    EXPECT(lm_head_chunk_rows(8192, ROW_BYTES, true, 4) == 2048);
+    EXPECT(lm_head_chunk_rows(8192, ROW_BYTES, true, 8) == 1024);
+    EXPECT(lm_head_chunk_rows(8192, ROW_BYTES, true, 65536) == 1024); /* no fewer rows */
+    EXPECT(lm_head_chunk_rows(1500, ROW_BYTES, true, 8) == 1500);
+    EXPECT(lm_head_chunk_rows(8192, 1 << 24, true, 8) == 128); /* but for what 1 GiB holds */
+    EXPECT(lm_head_chunk_rows(0, ROW_BYTES, true, 8) == 0);
+}
+
+TEST_MAIN(TEST(a_gpu_takes_as_many_chunks_as_asked_for), TEST(chunks_match_fp64), TEST(losses_have_the_same_bits_forward_and_backward),
+          TEST(nothing_trained_gives_zeros), TEST(impossible_labels_give_nan))

@@ -25,8 +25,8 @@ static const char llama_70b[] =
     "\"num_hidden_layers\":%d,\"num_attention_heads\":64,\"num_key_value_heads\":8,\"rms_norm_eps\":1e-5,"
     "\"max_position_embeddings\":131072,\"rope_theta\":500000,\"tie_word_embeddings\":false}";
 
-/* A plan of Llama-3.1-70B, or of its first layers, with these lines of a run file, and whether it fits: `text` in the answer, for at
- * most so many times the launches of that plan. */
+/* A plan of Llama-3.1-70B, or of its first layers, with these lines of a run file, and whether it fits: `text` in the answer, or, for NULL,
+ * the search for settings that fit, with at most so many times the launches of that plan. */
 static void expect_answer(int num_layers, const char *lines, const char *text, int most_plans)
 {
     Arena          arena = {0};
@@ -51,7 +51,13 @@ static void expect_answer(int num_layers, const char *lines, const char *text, i
     num_launches = 0;
     EXPECT_OK(setup_plan(&arena, model, &options, &counting, &plan));
     int first = num_launches;
-    EXPECT_FAILS(setup_check_memory(&config, model, &counting, plan, false), ERR_NO_FIT, text);
+    if (text) {
+        EXPECT_FAILS(setup_check_memory(&config, model, &counting, plan, false), ERR_NO_FIT, text);
+    } else {
+        MemoryChoices *found = arena_new(&arena, MemoryChoices);
+        EXPECT_OK(setup_search(&config, model, &counting, found));
+        EXPECT(found->count > 0);
+    }
     EXPECT(num_launches - first <= most_plans * first);
     planned->api->destroy(planned);
     hf_model_close(model);
@@ -70,6 +76,16 @@ static void a_large_model_is_answered_with_little_planning(void)
     expect_answer(80, "qlora: none\nmemory_limit: 20GiB\n", "it takes about 1", 4);
     expect_answer(80, "qlora: none\nmemory_limit: 132GiB\n",
                   "with per_device_train_batch_size=1 gradient_accumulation_steps=8 recompute_block=true lora=true sequence_len=256;", 7);
+}
+
+/* Of its 792 combinations, or, with what may wait on the host, 12,672. */
+static void a_large_grid_is_searched_with_little_planning(void)
+{
+#define ON_DEVICE \
+    "offload_residual: false\noffload_optimizer: false\noffload_master: false\noffload_weights: false\noffload_quants: false\n"
+    expect_answer(80, ON_DEVICE "lora: true\nqlora: nf4\n", NULL, 36);
+    expect_answer(80, ON_DEVICE "lora: true\nqlora: nf4\nmemory_limit: 60GB\n", NULL, 36);
+    expect_answer(80, "lora: true\n", NULL, 130);
 }
 
 /* A run from random weights has no base to adapt. */
@@ -168,5 +184,6 @@ static void fp8_has_a_bound(void)
     EXPECT(bound("recipe: fp8-hybrid\nskip_quant_first_layers: 2\n", &bf16) == 0);
 }
 
-TEST_MAIN(TEST(fp8_has_a_bound), TEST(a_large_model_is_answered_with_little_planning), TEST(what_was_not_tried_is_not_named), TEST(smaller_moments_are_offered),
-          TEST(pinned_memory_is_what_the_host_has_at_most), TEST(the_smallest_bound_counts))
+TEST_MAIN(TEST(fp8_has_a_bound), TEST(a_large_model_is_answered_with_little_planning), TEST(a_large_grid_is_searched_with_little_planning),
+          TEST(what_was_not_tried_is_not_named), TEST(smaller_moments_are_offered), TEST(pinned_memory_is_what_the_host_has_at_most),
+          TEST(the_smallest_bound_counts))

@@ -171,18 +171,32 @@ static void gpu_facts(const GpuFacts *gpu, DeviceFacts *out)
     snprintf(out->name, sizeof out->name, "%s", gpu->name);
 }
 
-Status device_null_create(const char *gpu, Device **out)
+static NullDevice *create(void)
 {
     NullDevice *null = calloc(1, sizeof *null);
     if (!null) fatal_out_of_memory(sizeof *null);
     null->base.api = &null_api;
+    return null;
+}
+
+Status device_null_of(Device *gpu, Device **out)
+{
+    DeviceFacts facts;
+    TRY(gpu->api->facts(gpu, &facts));
+    NullDevice *null = create();
+    null->facts = facts;
+    null->is_gpu = true;
+    *out = &null->base;
+    return OK;
+}
+
+Status device_null_create(const char *gpu, Device **out)
+{
     int found = -1;
     for (int i = 0; gpu && i < NUM_GPUS; i++)
         if (strcmp(gpus[i].id, gpu) == 0) found = i;
-    if (gpu && found < 0) {
-        free(null);
-        FAIL(ERR_INVALID, "GPU \"%s\" is not known; known are %s", gpu, device_null_names());
-    }
+    FAIL_IF(gpu && found < 0, ERR_INVALID, "GPU \"%s\" is not known; known are %s", gpu, device_null_names());
+    NullDevice *null = create();
     null->is_gpu = gpu != NULL;
     if (gpu)
         gpu_facts(&gpus[found], &null->facts);

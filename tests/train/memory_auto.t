@@ -1,0 +1,32 @@
+#!/bin/bash
+# A run with memory: auto trains with the settings that it chose: other ones in less memory, with the same losses. It goes on under another
+# choice, and a finished one is left alone.
+cd "$(dirname "$0")/../.." || exit 1
+. tests/shell.sh
+make_text_run "memory: auto" "max_steps: 4" "save_steps: 2" "per_device_train_batch_size: 2" "gradient_accumulation_steps: 4"
+
+# losses FOLDER: those of its steps, to five digits.
+losses() { sed -nE 's/.*"loss":([0-9]+\.[0-9]{4}).*/\1/p' "$dir/$1/metrics.jsonl"; }
+# What is said of the chosen settings.
+chosen() { sed -n 's/^  chosen *//p' "$dir/err"; }
+
+run pt "$dir/run.yaml" output_dir="$dir/wide"
+check "a run chooses ($status): $(cat "$dir/err")" [ "$status" = 0 ]
+check "the largest micro-batch: $(chosen)" grep -qE '^8 x 1 ' <(chosen)
+run pt "$dir/run.yaml" output_dir="$dir/wide"
+check "it is finished ($status): $(cat "$dir/err")" [ "$status" = 0 ]
+
+run plan "$dir/run.yaml" --json memory=manual per_device_train_batch_size=2 recompute_block=true
+limit=$(sed -nE 's/.*"total_bytes": ([0-9]+).*/\1/p' "$dir/out" | head -1)
+run pt "$dir/run.yaml" output_dir="$dir/narrow" memory_limit="${limit}B"
+check "it chooses less ($status): $(cat "$dir/err")" [ "$status" = 0 ]
+check "not the largest micro-batch: $(chosen)" grep -qE '^[124] x [248] ' <(chosen)
+check "the losses are the same: $(losses wide) and $(losses narrow)" [ "$(losses wide)" = "$(losses narrow)" ]
+check "there are four" [ "$(losses wide | wc -l)" = 4 ]
+
+rm -rf "$dir/wide/checkpoint-4"
+run pt "$dir/run.yaml" output_dir="$dir/wide" memory_limit="${limit}B" resume_from_checkpoint="$dir/wide/checkpoint-2"
+check "another choice goes on ($status): $(cat "$dir/err")" [ "$status" = 0 ]
+check "with its losses" [ "$(losses wide)" = "$(losses narrow)" ]
+refused "what can't fit" 3 "memory_limit" "no settings make it fit" -- pt "$dir/run.yaml" output_dir="$dir/none" memory_limit=1KiB
+finish
