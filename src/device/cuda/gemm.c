@@ -75,10 +75,12 @@ static uint32_t alignment_of(const GemmOperand *x)
     return (uint32_t)(bytes & (~bytes + 1));
 }
 
-/* 0: none, 1: one, 2: one that vector loads can't read. */
+/* 1: a bias as the library takes it, in bf16 beside operands of fewer bits, else of c's dtype; 2: another; 0: none. */
 static int bias_kind(const Gemm *g)
 {
-    return g->epilogue != GEMM_BIAS ? 0 : alignment_of(&g->bias) < ALIGN ? 2 : 1;
+    DType dtype = is_fp8(&g->a) || is_fp8(&g->b) || is_fp4(g) ? DT_BF16 : g->c.dtype;
+    if (g->epilogue != GEMM_BIAS) return 0;
+    return g->bias.dtype == dtype && alignment_of(&g->bias) == ALIGN ? 1 : 2;
 }
 
 /* On sm_90 FP8 is multiplied along rows of both operands alone. cuBLASLt wants dims and scales in whole 16 bytes. */
@@ -370,12 +372,10 @@ static int find_algos(const CudaLibraries *lib, const Gemm *g, const GemmPlan *p
     return status == CUBLAS_STATUS_SUCCESS ? count : 0;
 }
 
-/* The bias of an FP8 or FP4 product is bf16, whatever c is. */
 static bool dtypes_fit(const CudaDevice *device, const Gemm *g)
 {
     bool narrow = fp8_fits(g) || fp4_fits(device, g), same = g->a.dtype == g->b.dtype && (g->c.dtype == g->a.dtype || g->c.dtype == DT_F32);
-    DType bias = narrow ? DT_BF16 : g->c.dtype;
-    bool  plain = g->epilogue == GEMM_PLAIN || (g->bias.dtype == bias && bias_kind(g) == 1);
+    bool plain = bias_kind(g) != 2;
     return (narrow || (same && !is_fp8(&g->a) && !is_fp4(g) && !g->a.scale && !g->b.scale)) && plain && g->m > 0 && g->n > 0 && g->k > 0;
 }
 
