@@ -183,7 +183,7 @@ static Status write_shards(Comm *comm, const char *folder, const char *stem, con
         const char *path = arena_printf(scratch, "%s/%s-%05zu-of-%05zu.safetensors", folder, stem, entries[first].shard + 1, num_shards);
         TRY(write_picked(comm, path, decls, all + first, end - first, NULL, source, context, scratch));
     }
-    if (!comm_rank(comm) == 0) return OK;
+    if (comm_rank(comm) != 0) return OK;
     TRY(write_index(folder, stem, entries, count, num_shards, total, scratch));
     return file_remove_tree(arena_printf(scratch, "%s/%s.safetensors", folder, stem));
 }

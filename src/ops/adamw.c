@@ -65,7 +65,7 @@ static void adamw_tile(const AdamwStep *s, int64_t at, int64_t first, int64_t co
     const AdamwAttrs *attrs = args->attrs;
     const TensorView *out = args->out, *source = args->in[IN_MASTER].data ? &args->in[IN_MASTER] : &args->in[IN_W];
     float             w[TILE], m[TILE], v[TILE], scratch_g[TILE];
-    uint32_t          random[TILE];
+    uint32_t          random[UPDATE_RANDOM];
     bool              random_w = args->in[IN_W].type.dtype == DT_BF16 && !args->in[IN_MASTER].data && attrs->stochastic;
     bool              random_v = args->in[IN_V].type.dtype == DT_BF16;
     vec_copy_in(w, vec_at(source->data, source->type.dtype, at), source->type.dtype, count);

@@ -40,7 +40,10 @@ static inline uint64_t update_key(const int64_t *step, int64_t segment_key)
     return random_key(step[STEP_SEED], step[STEP_INDEX], RANDOM_ADAMW, segment_key);
 }
 
-/* Words of elements [first, first + count) of a parameter. See random_segment_quad. */
+/* Room for the words of a tile: they come in groups, which the first element may begin within. */
+enum { UPDATE_RANDOM = TILE + RANDOM_GROUP };
+
+/* Words of elements [first, first + count) of a parameter, count at most TILE. See random_segment_quad. */
 static inline void update_random(uint32_t *random, uint64_t key, int64_t first, int64_t count)
 {
     for (; first % 4 && count > 0; first++, count--) *random++ = random_segment_quad(key, (uint64_t)first / 4).v[first % 4];
