@@ -104,7 +104,7 @@ static Status explain_plan(Explain *e, Arena *arena, const Config *config)
     HfModel       *model;
     CompileOptions options;
     Device        *device;
-    Plan          *plan;
+    Plan          *plan = NULL;
     TRY(setup_model(arena, config, &model));
     TRY(setup_device(config, e->gpu, &device));
     Status status = setup_settle(arena, config, model, device, true, &config);
