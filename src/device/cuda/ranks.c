@@ -11,8 +11,8 @@
 
 /* What a rank brings to the choice. */
 typedef struct Offer {
-    int      gpu;
-    bool     can_wait;
+    int     gpu;
+    bool    can_wait;
     CrossBy gather_by, reduce_by;
 } Offer;
 
