@@ -22,6 +22,7 @@ typedef struct DeviceFacts {
     double        vector_flops;         /* per second, fp32 */
     double        bandwidth;            /* bytes per second, read plus written */
     double        link_in, link_out;    /* bytes per second from and to the host's pinned memory; 0: unknown */
+    double        link_peers;           /* bytes per second from the other GPUs of a host; 0: unknown */
     double        launch_seconds;       /* fixed cost of a step in a replayed program */
     int           num_workers;          /* CPU: threads */
     bool          fp8_blocks;           /* multiplies FP8 operands whose blocks have scales in their own format */

@@ -47,6 +47,8 @@ static Status choose(CudaDevice *cuda, int *gpus)
                                  r);
     TRY(status);
     const char *lack = what_copies_lack(cuda->comm, all, gpus);
+    bool        is_news = own.gather_by != CROSS_NCCL || own.reduce_by != CROSS_NCCL;
+    if (lack && is_news && cuda->comm->is_one_process && cuda->comm->rank == 0) cuda_host_log("GPUs send by NCCL: %s", lack);
     TRY(choose_one(own.gather_by, lack, "memcpy_all_gather", &cuda->gathers_by_copies));
     return choose_one(own.reduce_by, lack, "memcpy_send_recv or use_all_to_all_reduce", &cuda->reduces_by_copies);
 }
