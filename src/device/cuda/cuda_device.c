@@ -140,8 +140,13 @@ static Status alloc(Device *device, Space space, size_t bytes, void **out)
     CudaDevice *cuda = cuda_of(device);
     TRY(enter(cuda));
     if (space == SPACE_HOST) return alloc_host(device->write_combined, bytes, out);
-    cudaError_t error = cudaMalloc(out, bytes ? bytes : 256);
-    if (error == cudaErrorMemoryAllocation) {
+    cudaError_t error = cudaSuccess;
+    Status      status = OK;
+    if (cuda->peers)
+        status = cuda_peers_alloc(cuda, bytes ? bytes : 256, out);
+    else
+        error = cudaMalloc(out, bytes ? bytes : 256);
+    if (error == cudaErrorMemoryAllocation || status == ERR_NO_FIT) {
         size_t free_bytes = 0, total = 0;
         cudaGetLastError();
         cudaMemGetInfo(&free_bytes, &total);
@@ -150,6 +155,7 @@ static Status alloc(Device *device, Space space, size_t bytes, void **out)
              "recomputation, needs less",
              (double)bytes / (1 << 30), cuda->name, (double)free_bytes / (1 << 30), (double)total / (1 << 30));
     }
+    TRY(status);
     CUDA_TRY(error);
     CUDA_TRY(cudaMemsetAsync(*out, 0, bytes ? bytes : 256, cuda->stream));
     return OK;
@@ -162,7 +168,7 @@ static void free_memory(Device *device, Space space, void *memory)
     if (!cuda_peers_settled(cuda_of(device))) return; /* it isn't taken away under another GPU */
     if (space == SPACE_HOST)
         cudaFreeHost(memory);
-    else
+    else if (!cuda_peers_free(cuda_of(device), memory))
         cudaFree(memory);
 }
 
