@@ -140,10 +140,11 @@ static Status reach_others(const CudaPeers *peers, const int *gpus)
     for (int p = 0; p < peers->size; p++) {
         if (p == peers->rank) continue;
         cudaError_t error = cudaDeviceEnablePeerAccess(gpus[p], 0);
-        if (error == cudaErrorPeerAccessAlreadyEnabled)
-            cudaGetLastError();
-        else
-            CUDA_TRY(error);
+        if (error != cudaSuccess) cudaGetLastError();
+        if (error != cudaSuccess && error != cudaErrorPeerAccessAlreadyEnabled)
+            return status_prefix(cuda_failed(error, "cudaDeviceEnablePeerAccess", __FILE__, __LINE__),
+                                 "GPU %d and the memory of GPU %d (memcpy_all_gather and memcpy_send_recv: false take NCCL)",
+                                 gpus[peers->rank], gpus[p]);
     }
     return OK;
 }
