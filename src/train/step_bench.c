@@ -188,6 +188,7 @@ static Status create_rank(const Config *config, Comm *comm, RankPlace place, Ste
     b->place = place;
     Status status = create(b);
     if (status != OK) {
+        if (comm) comm_abort(comm, status, status_message()); /* before what others' devices may read is freed */
         step_bench_destroy(b);
         return status;
     }

@@ -65,6 +65,7 @@ struct CudaPeers {
     atomic_bool ended;  /* it mustn't any more */
     bool        drains;
     pthread_t   drainer;
+    int         polls; /* for others' GPUs to end, so far */
 };
 
 static uint32_t *flag(const CudaPeers *peers, int phase, int from, int to)
@@ -422,13 +423,12 @@ void cuda_peers_end(CudaDevice *cuda)
 
 bool cuda_peers_settled(CudaDevice *cuda)
 {
-    enum { MOST_POLLS = 10000 }; /* of 1 ms */
-    const CudaPeers *peers = cuda->peers;
+    enum { MOST_POLLS = 5000 }; /* of 1 ms, in all */
+    CudaPeers *peers = cuda->peers;
     if (!peers || !peers->group || comm_cause(cuda->comm) == OK) return true;
-    for (int poll = 0, r = 0; poll < MOST_POLLS; poll++) {
+    for (int r = 0;; peers->polls++) {
         while (r < peers->size && atomic_load(&peers->group->idle[r])) r++;
-        if (r == peers->size) return true;
+        if (r == peers->size || peers->polls >= MOST_POLLS) return r == peers->size;
         nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
     }
-    return false;
 }

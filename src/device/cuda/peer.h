@@ -32,7 +32,7 @@ bool cuda_peers_free(CudaDevice *cuda, void *memory);
 /* Around what queues launches; enter fails with ERR_RANK once a rank has. */
 NODISCARD Status cuda_peers_enter(CudaDevice *cuda);
 void             cuda_peers_leave(CudaDevice *cuda);
-/* Before memory is freed that others' GPUs may read. false: a rank has failed, and another's GPU still does after 10 s. */
+/* Before memory is freed that others' GPUs may read. false: a rank has failed, and another's GPU still does after 5 s. */
 bool cuda_peers_settled(CudaDevice *cuda);
 
 /* recv: all ranks' `bytes` in their order. send may be this rank's place in recv. */
