@@ -384,7 +384,7 @@ Status trainer_save(Trainer *t)
 {
     SaveContext context;
     StrBuf      text = {0};
-    Status      status = trainer_leads(t) ? metrics_sync(t->metrics) : OK;
+    Status      status = trainer_agree(t, trainer_leads(t) ? metrics_sync(t->metrics) : OK);
     if (trainer_leads(t)) t->state.metrics_bytes = metrics_bytes(t->metrics);
     trainer_beat(t, "saving");
     t->state.settings_hash = t->record.hash;
@@ -511,8 +511,8 @@ Status train_loop(Trainer *t)
             TRY(between_steps(t));
             if (t->state.step >= t->schedule.total) break;
         }
-        if (!must_finish(t) || t->num_queued == 0) TRY(queue_step(t));
         trainer_beat(t, "training");
+        if (!must_finish(t) || t->num_queued == 0) TRY(queue_step(t));
     }
     return OK;
 }
