@@ -6,15 +6,11 @@
 #include "base/log.h"
 #include "base/version.h"
 
-#include <errno.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
-
-enum { LEAVE_SECONDS = 10 }; /* that a rank has to end after rank 0 did */
 
 typedef struct RankThread {
     const Config     *config;
@@ -46,19 +42,10 @@ static Status start_threads(RankThread *ranks, int count)
     return OK;
 }
 
-/* A rank that hangs in a library can't be ended but with the process. */
-static void join_threads(RankThread *ranks, int count, Status status)
+static void join_threads(RankThread *ranks, int count)
 {
-    struct timespec until;
-    clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_sec += LEAVE_SECONDS;
-    for (int r = 1; r < count; r++) {
-        if (!ranks[r].is_started) continue;
-        int error = status == OK ? pthread_join(ranks[r].thread, NULL) : pthread_timedjoin_np(ranks[r].thread, NULL, &until);
-        if (error != ETIMEDOUT) continue;
-        log_error("%s\nrank %d doesn't end; the program does", status_message(), r);
-        _exit(status_exit_code(status));
-    }
+    for (int r = 1; r < count; r++)
+        if (ranks[r].is_started) pthread_join(ranks[r].thread, NULL);
 }
 
 static Status run_threads(const Config *config, const TrainHooks *hooks, TrainOutcome *out)
@@ -75,7 +62,7 @@ static Status run_threads(const Config *config, const TrainHooks *hooks, TrainOu
         status = start_threads(ranks, count);
         if (status != OK) comm_abort(comms[0], status, status_message());
         if (status == OK) status = trainer_run(config, hooks, comms[0], ranks[0].place, out);
-        join_threads(ranks, count, status);
+        join_threads(ranks, count);
         comm_destroy(comms[0]);
     }
     free(ranks);

@@ -651,7 +651,6 @@ static Status device_lost(Trainer *t)
 
 static void close_trainer(Trainer *t)
 {
-    keeper_stop(t->keeper);
     output_lock_release(t->config->output_dir, &t->output_lock);
     metrics_close(t->metrics);
     run_data_close(&t->data);
@@ -662,6 +661,7 @@ static void close_trainer(Trainer *t)
     if (t->tokenizer) tokenizer_destroy(t->tokenizer);
     if (t->device) t->device->api->destroy(t->device);
     hf_model_close(t->model);
+    keeper_stop(t->keeper);
     arena_deinit(&t->arena);
 }
 
@@ -713,7 +713,7 @@ Status trainer_run(const Config *config, const TrainHooks *hooks, Comm *comm, Ra
         comm_abort(comm, status, status_message());
         status = status_prefix(status, "rank %d", place.rank);
     }
-    if (status == ERR_RANK && comm_cause(comm) != OK) status = comm_cause(comm);
+    if (status == ERR_RANK && comm_check(comm) != OK) status = comm_cause(comm); /* with the failure's own message */
     out->rank = place.rank;
     out->steps = t->state.step;
     out->loss = t->last_loss;
