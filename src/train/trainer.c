@@ -53,6 +53,26 @@ static uint64_t programs_hash(const Plan *plan)
     return hash_bytes(plan->facts.name, strlen(plan->facts.name), plan_collectives(plan));
 }
 
+/* Rank 0's run file and arguments against this rank's. */
+static Status compare_run_files(Trainer *t)
+{
+    StrBuf own = {0}, difference = {0};
+    run_record_shared(t->run_file, &own);
+    int64_t bytes = (int64_t)own.len;
+    TRY(comm_broadcast(t->comm, 0, &bytes, sizeof bytes));
+    char *first = arena_alloc(&t->arena, (size_t)bytes + 1);
+    if (trainer_leads(t)) memcpy(first, own.data, own.len);
+    Status status = comm_broadcast(t->comm, 0, first, (size_t)bytes);
+    if (status == OK && strcmp(first, strbuf_cstr(&own)) != 0) {
+        run_record_difference(first, strbuf_cstr(&own), &difference);
+        status = status_fail(ERR_INVALID, "it has other settings than rank 0 (%s): start all ranks with the same run file and arguments",
+                             strbuf_cstr(&difference));
+    }
+    strbuf_deinit(&difference);
+    strbuf_deinit(&own);
+    return status;
+}
+
 /* ---- before anything is touched ---- */
 
 static Status open_tokenizer(Trainer *t)
@@ -560,6 +580,7 @@ static Status prepare(Trainer *t)
     const Config *c = t->config;
     trainer_beat(t, "opening the data");
     TRY(in_turn(t, open_data));
+    TRY(trainer_agree(t, comm_agree_same(t->comm, t->data.hash, "data")));
     trainer_beat(t, "loading");
     TRY(trainer_agree(t, load(t)));
     TRY(trainer_agree(t, trainer_leads(t) ? begin_output(t) : OK));
@@ -668,6 +689,7 @@ static void close_trainer(Trainer *t)
 static Status train(Trainer *t, TrainOutcome *out)
 {
     TRY(keeper_start(t->comm, &t->keeper));
+    if (t->comm) TRY(trainer_agree(t, compare_run_files(t)));
     trainer_beat(t, "opening the model");
     TRY(in_turn(t, open_inputs));
     trainer_beat(t, "planning");
@@ -676,7 +698,7 @@ static Status train(Trainer *t, TrainOutcome *out)
     TRY(trainer_agree(t, comm_agree_same(t->comm, programs_hash(t->plan), "programs")));
     trainer_beat(t, "looking at output_dir");
     TRY(share_output(t, &out->already_finished));
-    TRY(trainer_agree(t, comm_agree_same(t->comm, t->record.hash, "settings")));
+    TRY(trainer_agree(t, comm_agree_same(t->comm, t->record.hash, "settings of the model")));
     if (out->already_finished) return trainer_agree(t, trainer_leads(t) ? merge_finished(t) : OK);
     hf_model_tell(t->model, t->options.model_dtype, t->options.weight_format, true, &t->model_notes);
     TRY(prepare(t));

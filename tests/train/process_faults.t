@@ -16,7 +16,7 @@ make_text_run "max_steps: 24" "save_steps: 5" "per_device_train_batch_size: 2" "
     "eval_steps: 8" "eval_max_batches: 2" "device: cpu" "threads: 2" "comm_timeout: 3" "dataset_cache_dir: $dir/cache"
 head -600 "$dir/text.txt" > "$dir/some.txt"
 mv "$dir/some.txt" "$dir/text.txt"
-out=$dir/run
+out=$dir/output # run.yaml is no part of it
 kinds=("save_total_limit=0" "lora=true lora_rank=2 lora_dropout=0.1" "zero_level=3 save_total_limit=1")
 
 # launch RANK PRELOAD ARGS...
@@ -62,7 +62,7 @@ random_sleep() { sleep "$(awk "BEGIN { print $RANDOM / 32768 * 0.5 }")"; }
 all_say() {
     local rank
     for rank; do
-        [ "${ended[rank]}" != 0 ] && [ "${ended[rank]}" -lt 128 ] && grep -qE "^error: .*(rank $culprit: |ranks didn't come .*: $culprit|isn't rank $culprit )" "$dir/err$rank" || return 1
+        [ "${ended[rank]}" != 0 ] && [ "${ended[rank]}" -lt 128 ] && grep -qE "^error: .*(rank $culprit[: ]|ranks didn't come .*: $culprit)" "$dir/err$rank" || return 1
     done
 }
 # All ended well: the fault came when all was done.
