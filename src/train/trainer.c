@@ -476,6 +476,23 @@ static Status open_data(Trainer *t)
     return status;
 }
 
+/* What ranks write together lies in one folder. File systems of several hosts show new files late. */
+static Status find_output(Trainer *t)
+{
+    enum { MOST_SECONDS = 30 };
+    int64_t pid = getpid();
+    if (!t->comm) return OK;
+    double until = trainer_seconds() + (t->comm->is_local ? 0 : MOST_SECONDS);
+    TRY(comm_broadcast(t->comm, 0, &pid, sizeof pid));
+    while (!output_lock_is_seen(t->config->output_dir, (long)pid)) {
+        FAIL_IF(trainer_seconds() > until, ERR_INVALID,
+                "output_dir %s is another folder here than for rank 0, which made a file there that isn't seen: all ranks must share it",
+                t->config->output_dir);
+        usleep(100000);
+    }
+    return OK;
+}
+
 static bool trains_turns(const RunData *data)
 {
     bool any = false;
@@ -580,6 +597,7 @@ static Status prepare(Trainer *t)
     const Config *c = t->config;
     trainer_beat(t, "opening the data");
     TRY(in_turn(t, open_data));
+    TRY(trainer_agree(t, find_output(t)));
     TRY(trainer_agree(t, comm_agree_same(t->comm, t->data.hash, "data")));
     trainer_beat(t, "loading");
     TRY(trainer_agree(t, load(t)));
