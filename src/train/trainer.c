@@ -747,6 +747,7 @@ Status trainer_run(const Config *config, const TrainHooks *hooks, Comm *comm, Ra
     t->output_lock = OUTPUT_LOCK_NONE;
     t->from_ranks = arena_alloc(&t->arena, (size_t)place.world * RANK_BYTES);
     t->shares = arena_array(&t->arena, RankShare, place.world);
+    t->own_seconds = arena_array(&t->arena, double, place.world);
     *out = (TrainOutcome){.loss = NAN, .eval_loss = NAN};
     Status status = train(t, out);
     if (comm && status != OK && status != ERR_RANK && !t->has_agreed) {
