@@ -1,7 +1,7 @@
 /* Preloaded into a program, lets calls on files and folders whose path begins with FAIL_UNDER fail: those from the FAIL_AT-th on, FAIL_FOR
  * of them (1), as FAIL_AS says: EIO, ENOSPC, or short: a write takes half of its bytes.
  * Or the FAIL_AT-th call of logf, which training makes in each step: nan: it gives NaN; hang: it never returns; slow: this and later ones
- * of its thread take a millisecond.
+ * of its thread take a third of a millisecond.
  * The numbers of both calls there were are written to the file FAIL_COUNT at the end. */
 #include <dlfcn.h>
 #include <errno.h>
@@ -139,7 +139,7 @@ float logf(float x)
     if (is_it && strcmp(as, "nan") == 0) return 0.0f / 0.0f;
     while (is_it && strcmp(as, "hang") == 0) pause();
     if (is_it && strcmp(as, "slow") == 0) is_slow = 1;
-    if (is_slow) usleep(1000);
+    if (is_slow) usleep(300);
     return real(x);
 }
 
