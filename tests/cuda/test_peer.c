@@ -119,15 +119,84 @@ static CUresult batch(CUstream stream, unsigned count, CUstreamBatchMemOpParams 
     return CUDA_SUCCESS;
 }
 
+/* Memory that all GPUs read is there once its addresses are reserved. */
+static CUresult granularity(size_t *out, const CUmemAllocationProp *prop, CUmemAllocationGranularity_flags option)
+{
+    (void)prop, (void)option;
+    *out = 4096;
+    return CUDA_SUCCESS;
+}
+
+static CUresult create(CUmemGenericAllocationHandle *out, size_t bytes, const CUmemAllocationProp *prop, unsigned long long flags)
+{
+    (void)bytes, (void)prop, (void)flags;
+    *out = 1;
+    return CUDA_SUCCESS;
+}
+
+static CUresult release(CUmemGenericAllocationHandle handle)
+{
+    EXPECT_INT(handle, 1);
+    return CUDA_SUCCESS;
+}
+
+static CUresult reserve(CUdeviceptr *out, size_t bytes, size_t alignment, CUdeviceptr at, unsigned long long flags)
+{
+    (void)alignment, (void)at, (void)flags;
+    *out = (CUdeviceptr)(uintptr_t)malloc(bytes);
+    return CUDA_SUCCESS;
+}
+
+static CUresult map(CUdeviceptr at, size_t bytes, size_t offset, CUmemGenericAllocationHandle handle, unsigned long long flags)
+{
+    (void)at, (void)bytes, (void)offset, (void)handle, (void)flags;
+    return CUDA_SUCCESS;
+}
+
+static CUresult set_access(CUdeviceptr at, size_t bytes, const CUmemAccessDesc *access, size_t count)
+{
+    (void)at, (void)bytes;
+    for (size_t r = 0; r < count; r++) EXPECT_INT(access[r].location.id, r); /* all ranks' GPUs */
+    return CUDA_SUCCESS;
+}
+
+static CUresult unmap(CUdeviceptr at, size_t bytes)
+{
+    (void)at, (void)bytes;
+    return CUDA_SUCCESS;
+}
+
+static CUresult unreserve(CUdeviceptr at, size_t bytes)
+{
+    (void)bytes;
+    free((void *)(uintptr_t)at);
+    return CUDA_SUCCESS;
+}
+
+#define CALL(symbol, function) \
+    { \
+        symbol, (void (*)(void))(function) \
+    }
+static const struct {
+    const char *symbol;
+    void (*function)(void);
+} driver_calls[] = {CALL("cuStreamBatchMemOp", batch),    CALL("cuMemGetAllocationGranularity", granularity),
+                    CALL("cuMemCreate", create),          CALL("cuMemRelease", release),
+                    CALL("cuMemAddressReserve", reserve), CALL("cuMemMap", map),
+                    CALL("cuMemSetAccess", set_access),   CALL("cuMemUnmap", unmap),
+                    CALL("cuMemAddressFree", unreserve)};
+
 cudaError_t cudaGetDriverEntryPointByVersion(const char *symbol, void **function, unsigned version, unsigned long long flags,
                                              enum cudaDriverEntryPointQueryResult *result)
 {
-    CUresult (*found)(CUstream, unsigned, CUstreamBatchMemOpParams *, unsigned) = batch;
-    (void)version;
-    (void)flags;
-    EXPECT_STR(symbol, "cuStreamBatchMemOp");
-    memcpy(function, &found, sizeof found);
-    *result = cudaDriverEntryPointSuccess;
+    (void)version, (void)flags;
+    *result = cudaDriverEntryPointSymbolNotFound;
+    for (size_t i = 0; i < sizeof driver_calls / sizeof driver_calls[0]; i++) {
+        if (strcmp(symbol, driver_calls[i].symbol) != 0) continue;
+        memcpy(function, &driver_calls[i].function, sizeof *function);
+        *result = cudaDriverEntryPointSuccess;
+    }
+    EXPECT_INT(*result, cudaDriverEntryPointSuccess);
     return cudaSuccess;
 }
 
@@ -168,26 +237,10 @@ cudaError_t cudaHostAlloc(void **out, size_t bytes, unsigned flags)
     return cudaSuccess;
 }
 
-cudaError_t cudaMalloc(void **out, size_t bytes)
-{
-    return cudaHostAlloc(out, bytes, 0);
-}
-
-cudaError_t cudaFree(void *memory)
+cudaError_t cudaFreeHost(void *memory)
 {
     free(memory);
     return cudaSuccess;
-}
-
-cudaError_t cudaFreeHost(void *memory)
-{
-    return cudaFree(memory);
-}
-
-cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned flags)
-{
-    (void)flags;
-    return peer == 0 ? cudaErrorPeerAccessAlreadyEnabled : cudaSuccess;
 }
 
 cudaError_t cudaSetDevice(int gpu)
