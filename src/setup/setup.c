@@ -209,7 +209,7 @@ int setup_world(const Config *config)
     return (int)(config->gpus * config->world_size);
 }
 
-static int zero_level(const Config *config)
+int setup_zero_level(const Config *config)
 {
     int least = config->shard_weights ? 3 : config->shard_gradients ? 2 : 1;
     return config->zero_level > least ? (int)config->zero_level : least;
@@ -220,7 +220,7 @@ Status setup_options(const Config *config, const HfModel *model, CompileOptions 
     *out = compile_defaults();
     out->world = setup_world(config);
     out->rank = (int)config->rank;
-    out->zero_level = zero_level(config);
+    out->zero_level = setup_zero_level(config);
     out->dense = !config->sample_packing; /* then a sequence a row */
     out->cache_len = setup_sequence_len(config, model) + config->sample_max_tokens;
     if (out->cache_len > model->max_positions) out->cache_len = model->max_positions;

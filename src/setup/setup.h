@@ -19,6 +19,8 @@ int64_t setup_run_length(Arena *arena, const Config *config, const char *dir);
 NODISCARD Status setup_model(Arena *arena, const Config *config, HfModel **out_model);
 /* The ranks of a run. */
 int setup_world(const Config *config);
+/* What each of them has a part of alone: 1 the optimizer's state, 2 gradients too, 3 weights too. */
+int setup_zero_level(const Config *config);
 /* A program of this kind more, of the shape that the run file says. */
 void             setup_add_program(const Config *config, const HfModel *model, ProgramKind kind, CompileOptions *options);
 NODISCARD Status setup_options(const Config *config, const HfModel *model, CompileOptions *out);
@@ -66,7 +68,7 @@ typedef struct MemoryChoice {
 typedef struct MemoryChoices {
     MemoryChoice items[MEMORY_CHOICES];
     int          count;
-    int64_t      tokens; /* of an optimizer step */
+    int64_t      tokens; /* of an optimizer step, of all ranks */
 } MemoryChoices;
 NODISCARD Status setup_search(const Config *config, const HfModel *model, Device *device, MemoryChoices *out);
 /* A table of them, and the same as a list of JSON objects. */

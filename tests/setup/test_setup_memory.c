@@ -8,6 +8,14 @@ static void the_choice_is_that_of_brute_force(void)
     expect_cells(QWEN3_06B(6), "rtx4090", NO_OFFLOAD "per_device_train_batch_size: 1\nsequence_len: 512\n");
 }
 
+static void what_ranks_divide_is_chosen(void)
+{
+    expect_cells(QWEN3_06B(6), "rtx4090",
+                 NO_OFFLOAD "recompute_att: false\nrecompute_qkv: false\ngpus: 4\nper_device_train_batch_size: 2\nsequence_len: 512\n");
+    expect_cells(LLAMA_8B(7), "h200",
+                 BLOCK_ALONE "gpus: 2\nper_device_train_batch_size: 1\ngradient_accumulation_steps: 4\nsequence_len: 512\n");
+}
+
 /* ---- what the run file says ---- */
 
 static void what_the_run_file_sets_stays(void)
@@ -42,4 +50,5 @@ static void what_cannot_fit_is_answered(void)
     close_run(&run);
 }
 
-TEST_MAIN(TEST(the_choice_is_that_of_brute_force), TEST(what_the_run_file_sets_stays), TEST(what_cannot_fit_is_answered))
+TEST_MAIN(TEST(the_choice_is_that_of_brute_force), TEST(what_ranks_divide_is_chosen), TEST(what_the_run_file_sets_stays),
+          TEST(what_cannot_fit_is_answered))
