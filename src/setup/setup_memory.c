@@ -8,6 +8,7 @@
 
 #include "base/json.h"
 #include "base/log.h"
+#include "comm/agree.h"
 #include "config/options.h"
 
 #include <stdlib.h>
@@ -95,9 +96,9 @@ typedef struct Search {
     const Config  *config;
     int64_t        rows; /* sequences of an optimizer step */
     Depths         depths;
-    int64_t        limit, host_limit; /* 0: unknown */
-    bool           is_host;           /* the device's memory is the host's */
-    Candidate     *items;             /* that may fit */
+    int64_t        limit, device_limit, host_limit; /* the first of all bounds; 0: unknown */
+    bool           is_host;                         /* the device's memory is the host's */
+    Candidate     *items;                           /* that may fit */
     size_t         count, capacity;
     Candidate      smallest; /* where none fits */
     Planned       *parts;    /* that were planned */
@@ -404,6 +405,7 @@ static Status open_search(Search *s)
     TRY(compile_plan(arena, model->module, &model->config, model->config_name, &compile, s->depths.device, &plan));
     PlanSize whole = plan_size(plan, s->config->gradient_accumulation_steps);
     s->limit = setup_memory_limit(s->config, plan, NULL);
+    if (s->device_limit && s->device_limit < s->limit) s->limit = s->device_limit;
     s->is_host = plan->facts.is_host;
     arena_reset(arena);
     depths_compare(&s->depths, s->config, &whole, true);
@@ -422,24 +424,47 @@ static Status search(Search *s)
     return OK;
 }
 
-Status setup_search(const Config *config, const HfModel *model, Device *device, MemoryChoices *out)
+/* What is there for a rank; 0: unknown. */
+typedef struct Room {
+    int64_t device, host;
+} Room;
+
+static Status find_room(Device *device, int ranks_here, Room *out)
+{
+    DeviceFacts facts;
+    TRY(device->api->facts(device, &facts));
+    bool is_gpu = strcmp(device->api->name, "cuda") == 0;
+    out->device = facts.memory_bytes;
+    if (is_gpu) out->host = device_host_available() / ranks_here;
+    return OK;
+}
+
+static Status search_within(const Config *config, const HfModel *model, Device *device, const Room *room, MemoryChoices *out)
 {
     Arena  arena = {0};
     Search s = {.config = config,
                 .rows = config->per_device_train_batch_size * config->gradient_accumulation_steps,
                 .depths = {.model = model, .device = device, .arena = &arena},
+                .device_limit = room->device,
+                .host_limit = room->host,
                 .found = out};
     *out = (MemoryChoices){.items[0].config = *config, .tokens = s.rows * setup_world(config) * setup_sequence_len(config, model)};
     Device *null = NULL;
     if (strcmp(device->api->name, "cuda") == 0) { /* its kernels take long to choose; plans are the same */
         TRY(device_null_of(device, &null));
         s.depths.device = null;
-        s.host_limit = device_host_available();
     }
     Status status = search(&s);
     arena_deinit(&arena);
     if (null) null->api->destroy(null);
     return status;
+}
+
+Status setup_search(const Config *config, const HfModel *model, Device *device, MemoryChoices *out)
+{
+    Room room = {0};
+    TRY(find_room(device, (int)config->gpus, &room));
+    return search_within(config, model, device, &room, out);
 }
 
 /* ---- for people ---- */
@@ -498,18 +523,47 @@ void setup_write_choices(const MemoryChoices *choices, StrBuf *out)
     strbuf_putc(out, ']');
 }
 
-Status setup_settle(Arena *arena, const Config *config, const HfModel *model, Device *device, bool tell, const Config **out)
+/* ---- all ranks ---- */
+
+/* What the poorest rank has. */
+static Status agree_on_room(Comm *comm, Device *device, int ranks_here, Room *room)
 {
-    MemoryChoices choices;
+    int64_t device_lacks, host_lacks;
+    TRY(comm_agree(comm, find_room(device, ranks_here, room)));
+    device_lacks = -room->device, host_lacks = -room->host;
+    TRY(comm_agree_most(comm, &device_lacks));
+    TRY(comm_agree_most(comm, &host_lacks));
+    *room = (Room){-device_lacks, -host_lacks};
+    return OK;
+}
+
+/* Rank 0's choice becomes that of all. */
+static Status share_choice(Comm *comm, Config *chosen)
+{
+    int64_t values[NUM_DIMS + 2] = {chosen->per_device_train_batch_size, chosen->gradient_accumulation_steps};
+    for (int d = 0; d < NUM_DIMS; d++) values[d + 2] = get_value(chosen, dims[d].key);
+    TRY(comm_broadcast(comm, 0, values, sizeof values));
+    chosen->per_device_train_batch_size = values[0];
+    chosen->gradient_accumulation_steps = values[1];
+    for (int d = 0; d < NUM_DIMS; d++) set_value(chosen, dims[d].key, values[d + 2]);
+    return OK;
+}
+
+Status setup_settle(Arena *arena, const Config *config, const HfModel *model, Device *device, Comm *comm, int ranks_here,
+                    const Config **out)
+{
+    MemoryChoices choices = {.items[0].config = *config};
     StrBuf        table = {0};
+    Room          room = {0};
     *out = config;
     if (config->memory != OPT_MEMORY_AUTO) return OK;
-    TRY(setup_search(config, model, device, &choices));
+    TRY(agree_on_room(comm, device, ranks_here, &room));
+    TRY(comm_agree(comm, comm_rank(comm) == 0 ? search_within(config, model, device, &room, &choices) : OK));
     Config *settled = arena_new(arena, Config);
     *settled = choices.items[0].config;
     *out = settled;
     setup_print_choices(&choices, &table);
-    if (tell && table.len) log_info("%.*s", (int)table.len - 1, table.data);
+    if (table.len) log_info("%.*s", (int)table.len - 1, table.data);
     strbuf_deinit(&table);
-    return OK;
+    return share_choice(comm, settled);
 }

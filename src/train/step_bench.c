@@ -152,7 +152,7 @@ static Status create(StepBench *b)
     const Config *settled;
     TRY(setup_model(&b->arena, &b->config, &b->model));
     TRY(setup_device(&b->config, NULL, &b->device));
-    TRY(setup_settle(&b->arena, &b->config, b->model, b->device, true, &settled));
+    TRY(setup_settle(&b->arena, &b->config, b->model, b->device, NULL, 1, &settled));
     b->config = *settled;
     TRY(setup_options(&b->config, b->model, &b->options));
     compile_drop(&b->options, PROGRAM_EVAL);

@@ -42,7 +42,7 @@ static void what_cannot_fit_is_answered(void)
     CompileOptions options;
     Plan          *plan;
     open_run(&run, LLAMA_8B(8), "rtx4090", NO_OFFLOAD "sequence_len: 4096\n");
-    EXPECT_OK(setup_settle(&run.arena, &run.config, run.model, run.device, true, &settled));
+    EXPECT_OK(setup_settle(&run.arena, &run.config, run.model, run.device, NULL, 1, &settled));
     EXPECT_OK(setup_options(settled, run.model, &options));
     EXPECT_OK(setup_plan(&run.arena, run.model, &options, run.device, &plan));
     EXPECT(settled->per_device_train_batch_size == 1 && settled->gradient_accumulation_steps == 8);
