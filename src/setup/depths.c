@@ -8,7 +8,7 @@
 #include <math.h>
 #include <string.h>
 
-enum { FEW_LAYERS = 3, AHEAD_LAYERS = 5 };
+enum { FEW_LAYERS = 3, RANKS_LAYERS = 4, AHEAD_LAYERS = 5 };
 
 /* Of a machine whose rates aren't known: 20 bytes of traffic take as long as 100 operations. */
 static double seconds_of_cost(const Program *program)
@@ -147,6 +147,7 @@ static PlanSize told_by(const Depths *d, const PlanSize *few, const PlanSize *mo
     for (int i = 0; i < REGION_COUNT; i++) size.lasting[i] = extended(turns, few->lasting[i], more->lasting[i]);
     size.lasting[REGION_WEIGHTS] -= slack;
     plan_bound(&size);
+    if (size.bytes < 0) size.bytes = 0; /* where the first layers aren't typical */
     return size;
 }
 
@@ -157,7 +158,8 @@ static void choose_depths(const Config *config, int64_t *out_few, int64_t *out_m
 {
     int     world = setup_world(config);
     bool    is_ahead = config->offload_residual || (world > 1 && (config->offload_weights || config->offload_quants));
-    int64_t each = config->optimizer == OPT_OPTIMIZER_NORMUON ? world : 1, few = is_ahead ? AHEAD_LAYERS : FEW_LAYERS;
+    int64_t each = config->optimizer == OPT_OPTIMIZER_NORMUON ? world : 1, few = world > 1 ? RANKS_LAYERS : FEW_LAYERS;
+    if (is_ahead) few = AHEAD_LAYERS;
     *out_few = (few + each - 1) / each * each;
     *out_more = *out_few + each;
 }

@@ -243,9 +243,9 @@ static PlanSize bounds_of(Search *s, Candidate c)
     return size_of(s, &c, false);
 }
 
-/* Bounds of all combinations of to_host dimensions: no copies; if that doesn't fit, what lasts without all that can leave, and of what is
- * alive the least. */
-static PlanSize bounds_of_all(Search *s, const Candidate *c)
+/* Bounds of all combinations of to_host dimensions: no copies; if that doesn't fit, what lasts without all that can leave, and, with_live,
+ * of what is alive the least, which takes a plan more. */
+static PlanSize bounds_of_all(Search *s, const Candidate *c, bool with_live)
 {
     Candidate all = *c, live = *c;
     take_last(s, &all, OF_HOST);
@@ -258,9 +258,11 @@ static PlanSize bounds_of_all(Search *s, const Candidate *c)
     for (int d = 0; d < NUM_DIMS; d++)
         if (dims[d].is_live) live.at[d] = all.at[d];
     take_last(s, &live, OF_MEMORY);
-    PlanSize moved = size_of_part(s, &live, PLAN_MICRO, false);
-    without.live_bytes = moved.bytes >= 0 && moved.live_bytes < size.live_bytes ? moved.live_bytes : size.live_bytes;
-    plan_bound(&without);
+    if (with_live) {
+        PlanSize moved = size_of_part(s, &live, PLAN_MICRO, false);
+        without.live_bytes = moved.bytes >= 0 && moved.live_bytes < size.live_bytes ? moved.live_bytes : size.live_bytes;
+        plan_bound(&without);
+    }
     size.least_bytes = without.least_bytes;
     return size;
 }
@@ -284,7 +286,7 @@ static void visit_grid(Search *s, void (*visit)(Search *s, Candidate *c))
 
 static void bound_candidate(Search *s, Candidate *c)
 {
-    c->size = bounds_of_all(s, c);
+    c->size = bounds_of_all(s, c, false);
     if (c->size.bytes >= 0 && fits(s, c->size.least_bytes)) add_candidate(s, c);
 }
 
@@ -306,6 +308,8 @@ static void bound_smallest(Search *s, Candidate *c)
 /* All combinations of to_host dimensions, each with bounds of its own. */
 static void split(Search *s, Candidate c)
 {
+    c.size = bounds_of_all(s, &c, true);
+    if (!fits(s, c.size.least_bytes)) return;
     c.is_split = true;
     do {
         c.size = bounds_of(s, c);
