@@ -84,6 +84,7 @@ typedef struct OpCost {
     double flops;       /* multiply and add count two */
     double bytes;       /* moved through device memory: each input read once, each output written once */
     bool   matrix_unit; /* flops run at GEMM rate */
+    double peer_bytes;  /* that a rank sends to others; it receives as many */
 } OpCost;
 
 enum {

@@ -164,7 +164,7 @@ static Status create(StepBench *b)
     TRY(setup_model(&b->arena, &b->config, &b->model));
     TRY(setup_rank_device(&b->config, b->place.local, b->place.num_local, &b->device));
     if (b->comm) TRY(b->device->api->join(b->device, b->comm));
-    TRY(setup_settle(&b->arena, &b->config, b->model, b->device, b->place.rank == 0, &settled));
+    TRY(setup_settle(&b->arena, &b->config, b->model, b->device, b->comm, b->place.num_local, &settled));
     b->config = *settled;
     TRY(setup_options(&b->config, b->model, &b->options));
     b->options.rank = b->place.rank;

@@ -137,16 +137,20 @@ static Status open_device(Trainer *t)
     return OK;
 }
 
+static Status join_ranks(Trainer *t)
+{
+    return t->comm ? t->device->api->join(t->device, t->comm) : OK;
+}
+
 static Status make_plan(Trainer *t)
 {
-    if (t->comm) TRY(t->device->api->join(t->device, t->comm));
     if (t->config->device == OPT_DEVICE_AUTO && !device_has_driver())
         log_info("running on the CPU: there is no NVIDIA driver here (libcuda.so.1)");
-    TRY(setup_settle(&t->arena, t->run_file, t->model, t->device, t->place.rank == 0, &t->config));
     TRY(setup_options(t->config, t->model, &t->options));
     t->options.rank = t->place.rank;
     TRY(setup_plan(&t->arena, t->model, &t->options, t->device, &t->plan));
     if (!t->config->from_scratch) TRY(weights_check(t->plan, t->model));
+    TRY(setup_check_pinned(t->plan, t->place.num_local, device_host_available()));
     return setup_check_memory(t->config, t->model, t->device, t->plan, true);
 }
 
@@ -712,6 +716,8 @@ static Status train(Trainer *t, TrainOutcome *out)
     TRY(in_turn(t, open_inputs));
     trainer_beat(t, "planning");
     TRY(trainer_agree(t, open_device(t)));
+    TRY(trainer_agree(t, join_ranks(t)));
+    TRY(trainer_agree(t, setup_settle(&t->arena, t->run_file, t->model, t->device, t->comm, t->place.num_local, &t->config)));
     TRY(trainer_agree(t, make_plan(t)));
     TRY(trainer_agree(t, comm_agree_same(t->comm, programs_hash(t->plan), "programs")));
     trainer_beat(t, "looking at output_dir");

@@ -1,7 +1,6 @@
 /* Simulated time: launches of one stream follow one another, those of two overlap but for waits; rates are used where there are any. */
 #include "run/timeline.h"
 
-#include "ops/attrs.h"
 #include "ops/ops.h"
 #include "test.h"
 
@@ -59,29 +58,8 @@ static void measured_rates_are_of_one_gpu(void)
     device_use_rates(&h200);
     device_use_rates(&other);
     EXPECT(h200.rates && h200.link_in < 64e9 && h200.link_in > 0 && h200.link_out > 0);
+    EXPECT(h200.peer_link > 300e9 && h200.peer_link < 450e9 && h200.peer_seconds > 1e-5);
     EXPECT(!other.rates && other.link_in == 64e9);
-}
-
-/* Each rank gets what it hasn't: of 4, three quarters of what is whole. */
-static void collectives_take_the_link_between_gpus(void)
-{
-    Arena        arena = {0};
-    Graph       *graph = graph_create(&arena, "g", op_table, OP_COUNT);
-    DeviceFacts  facts = {.bandwidth = 1e12, .link_peers = 1e9};
-    RanksAttrs   attrs = {.ranks = 4};
-    TensorType   whole = type_make(DT_BF16, 1, 4000000000), share = type_make(DT_BF16, 1, 1000000000);
-    Value       *in[2][2] = {{graph_add_value(graph, VALUE_INPUT, "share", &share)}, {graph_add_value(graph, VALUE_INPUT, "x", &whole)}};
-    const OpDef *ops[] = {&op_gather, &op_reduce_scatter};
-    for (int i = 0; i < 2; i++) {
-        Node *node;
-        EXPECT_OK(graph_add_node(graph, ops[i], &attrs, "out", in[i], ops[i]->num_in, ~0u, &node));
-        Launch launch = {.node = node, .stream = STREAM_COMM};
-        EXPECT_NEAR(launch_seconds(&facts, &launch), 6, 1e-6);
-        facts.link_peers = 0; /* unknown */
-        EXPECT(launch_seconds(&facts, &launch) < 0.1);
-        facts.link_peers = 1e9;
-    }
-    arena_deinit(&arena);
 }
 
 /* A copy of as many GB into the other space. */
@@ -115,6 +93,41 @@ static void copies_between_spaces_take_the_link(void)
     arena_deinit(&arena);
 }
 
+/* A collective of `ranks` ranks: of 4 GB in all. */
+static Launch collective(Graph *graph, const OpDef *op, int ranks)
+{
+    RanksAttrs     each = {.ranks = ranks};
+    AllReduceAttrs all = {.ranks = ranks};
+    bool           is_gather = op == &op_gather;
+    TensorType     type = type_make(DT_F32, 1, INT64_C(1000000000) / (is_gather ? ranks : 1));
+    Value         *x = graph_add_value(graph, VALUE_ACTIVATION, "x", &type);
+    Node          *node;
+    EXPECT_OK(graph_add_node(graph, op, op == &op_all_reduce ? (const void *)&all : &each, "y", &x, 1, ~0u, &node));
+    return (Launch){.node = node, .stream = STREAM_COMM};
+}
+
+/* Each rank sends (n-1)/n of the whole, and receives as much at the same time; a sum for all crosses twice. */
+static void collectives_take_the_links_between_gpus(void)
+{
+    Arena       arena = {0};
+    Graph      *graph = graph_create(&arena, "g", op_table, OP_COUNT);
+    DeviceFacts facts = {.bandwidth = 1e12, .peer_link = 1e9, .peer_seconds = 0.25};
+    Launch      gather = collective(graph, &op_gather, 4), scatter = collective(graph, &op_reduce_scatter, 4);
+    Launch      sum = collective(graph, &op_all_reduce, 2), alone = collective(graph, &op_gather, 1);
+    Launch      beside[] = {gather, work(graph, 4, STREAM_COMPUTE)};
+    Timeline    t;
+    EXPECT_NEAR(launch_seconds(&facts, &gather), 3.25, 1e-6);
+    EXPECT_NEAR(launch_seconds(&facts, &scatter), 3.25, 1e-6);
+    EXPECT_NEAR(launch_seconds(&facts, &sum), 4.25, 1e-6);
+    EXPECT_NEAR(launch_seconds(&facts, &alone), 8e-3, 1e-6); /* read and written */
+    timeline_simulate(&arena, &facts, beside, 2, &t);
+    EXPECT_NEAR(t.seconds, 3.25, 1e-6);
+    EXPECT(t.busy[STREAM_COMM] > 3 && t.busy[STREAM_COMPUTE] < 1);
+    facts.peer_link = 0; /* unknown */
+    EXPECT_NEAR(launch_seconds(&facts, &gather), 5e-3, 1e-6);
+    arena_deinit(&arena);
+}
+
 /* Of a table on the host a launch reads as much as its cost says. */
 static void a_few_rows_take_the_link_for_as_much(void)
 {
@@ -133,5 +146,5 @@ static void a_few_rows_take_the_link_for_as_much(void)
 }
 
 TEST_MAIN(TEST(streams_overlap_but_for_waits), TEST(one_stream_takes_the_sum), TEST(measured_rates_are_of_one_gpu),
-          TEST(collectives_take_the_link_between_gpus), TEST(copies_between_spaces_take_the_link),
+          TEST(copies_between_spaces_take_the_link), TEST(collectives_take_the_links_between_gpus),
           TEST(a_few_rows_take_the_link_for_as_much))

@@ -111,12 +111,15 @@ static void pinned_memory_is_what_the_host_has_at_most(void)
     Plan                 plan = {0};
     plan.region_bytes[SPACE_HOST][REGION_WEIGHTS] = 2 * gib;
     plan.region_bytes[SPACE_HOST][REGION_OPTIMIZER] = gib;
-    EXPECT_OK(setup_check_pinned(&plan, 3 * gib));
-    EXPECT_OK(setup_check_pinned(&plan, 0));
-    EXPECT_FAILS(setup_check_pinned(&plan, 3 * gib - 1), ERR_NO_FIT, "the plan pins 3.00 GiB of the host's memory, which has 3.00 GiB");
+    EXPECT_OK(setup_check_pinned(&plan, 1, 3 * gib));
+    EXPECT_OK(setup_check_pinned(&plan, 1, 0));
+    EXPECT_FAILS(setup_check_pinned(&plan, 1, 3 * gib - 1), ERR_NO_FIT, "the plan pins 3.00 GiB of the host's memory, which has 3.00 GiB");
+    EXPECT_OK(setup_check_pinned(&plan, 2, 6 * gib));
+    EXPECT_FAILS(setup_check_pinned(&plan, 2, 5 * gib), ERR_NO_FIT,
+                 "the plans of 2 ranks pin 6.00 GiB of the host's memory, which has 5.00 GiB");
     EXPECT_INT(setup_needed_bytes(&plan), 0);
     plan.facts.is_host = true;
-    EXPECT_OK(setup_check_pinned(&plan, gib));
+    EXPECT_OK(setup_check_pinned(&plan, 1, gib));
     EXPECT_INT(setup_needed_bytes(&plan), 3 * gib);
 }
 

@@ -48,9 +48,9 @@ static Status facts(Device *device, DeviceFacts *out)
 {
     static const struct {
         const char *name;
-        double      bf16_tflops, fp8_tflops, fp4_tflops, fp32_tflops, gbytes_per_second, link_gbytes_per_second;
+        double      bf16_tflops, fp8_tflops, fp4_tflops, fp32_tflops, gbytes_per_second, link_gbytes_per_second, peer_gbytes_per_second;
     } gpus[] = {
-#define GPU(id, name, sm, memory, bf16, fp8, fp4, fp32, bandwidth, link) {name, bf16, fp8, fp4, fp32, bandwidth, link},
+#define GPU(id, name, sm, memory, bf16, fp8, fp4, fp32, bandwidth, link, peers) {name, bf16, fp8, fp4, fp32, bandwidth, link, peers},
 #include "device/null/gpus.def"
 #undef GPU
     };
@@ -60,6 +60,7 @@ static Status facts(Device *device, DeviceFacts *out)
     CUDA_TRY(cudaMemGetInfo(&free_bytes, &total));
     *out = (DeviceFacts){.memory_bytes = (int64_t)free_bytes,
                          .driver_bytes = GPU_DRIVER_BYTES,
+                         .peer_seconds = GPU_PEER_SECONDS,
                          .launch_seconds = 2e-6,
                          .num_workers = 1,
                          .fp8_blocks = cuda_gemm_has_blocks(cuda),
@@ -73,6 +74,7 @@ static Status facts(Device *device, DeviceFacts *out)
         out->gemm_flops[DT_F32] = out->vector_flops = gpus[i].fp32_tflops * 1e12;
         out->bandwidth = gpus[i].gbytes_per_second * 1e9;
         out->link_in = out->link_out = gpus[i].link_gbytes_per_second * 1e9;
+        out->peer_link = gpus[i].peer_gbytes_per_second * 1e9;
     }
     return OK;
 }
