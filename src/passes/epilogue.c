@@ -1,7 +1,12 @@
 /* epilogue: what is quantised right after it is made is quantised where it is made, so that it isn't read again. Ops say which of their
  * outputs they make codes of (OpCodes); the bits are the same. */
+#include "ops/attrs.h"
+#include "ops/fp8.h"
+#include "ops/fp8_tiles.h"
 #include "ops/ops.h"
 #include "passes/pass.h"
+
+enum { OUT_TURNED = 1, IN_AMAX = 2 }; /* of fp8_quantise */
 
 /* In one direction, so that codes don't live from the forward pass on which the backward pass makes. */
 static bool run_together(const Node *maker, const Node *quantise)
@@ -10,20 +15,40 @@ static bool run_together(const Node *maker, const Node *quantise)
     return !((maker->flags ^ quantise->flags) & SAME) && maker->stream == quantise->stream;
 }
 
+/* The scale and the largest magnitude that are brought to the maker are there already, and no one else reads the latter as it was. */
+static bool reads_before(const Node *maker, const Node *quantise)
+{
+    for (int i = 1; i < quantise->num_in; i++) {
+        const Value *in = quantise->in[i];
+        if (in && ((in->producer && !node_precedes(in->producer, maker)) || (i == IN_AMAX && in->num_uses > 1))) return false;
+    }
+    return true;
+}
+
+static int64_t *codes_attr(const Node *maker)
+{
+    return (int64_t *)(void *)((char *)maker->attrs + maker->op->codes.attr);
+}
+
 /* What makes the input of `node`, if that can make codes of it too; NULL: none. */
 static Node *maker_of(const Node *node)
 {
     const Value   *value = node->num_in ? node->in[0] : NULL;
     Node          *maker = value ? value->producer : NULL;
     const OpCodes *codes = maker ? &maker->op->codes : NULL;
-    if (!codes || !codes->op || codes->op != node->op || value->out_index != codes->of || !run_together(maker, node)) return NULL;
-    return *(int64_t *)(void *)((char *)maker->attrs + codes->attr) || !codes->fits(maker) ? NULL : maker;
+    bool           scaled = codes && codes->scaled == node->op;
+    if (!codes || !codes->op || !(scaled || codes->op == node->op) || value->out_index != codes->of) return NULL;
+    if (!run_together(maker, node) || !reads_before(maker, node) || *codes_attr(maker)) return NULL;
+    if (scaled && node->out[OUT_TURNED] && !codes->turns) return NULL;
+    return codes->fits(maker, scaled ? FP8_WHOLE : FP8_TILE) ? maker : NULL;
 }
 
 static Status merge(Graph *graph, Node *maker, Node *node)
 {
-    const OpCodes *codes = &maker->op->codes;
-    *(int64_t *)(void *)((char *)maker->attrs + codes->attr) = DTYPE_TO_ATTR(DT_E4M3);
+    const OpCodes          *codes = &maker->op->codes;
+    const Fp8QuantiseAttrs *attrs = node->op == codes->scaled ? node->attrs : NULL;
+    *codes_attr(maker) = DTYPE_TO_ATTR(attrs ? fp8_dtype(attrs->dtype) : DT_E4M3);
+    for (int i = 1; i < node->num_in; i++) node_set_input(maker, codes->scale + i - 1, node->in[i]);
     for (int k = 0; k < node->num_out; k++) {
         if (!node->out[k]) continue;
         TRY(node_want_output(graph, maker, codes->out + k, node->out[k]->name));
