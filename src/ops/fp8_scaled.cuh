@@ -138,7 +138,8 @@ template <int PER> static __device__ __forceinline__ void put_turned(TurnedTile<
 
 /* Columns of the tile as rows of codes_t, those before `end`: 8 threads a column, 16 codes each. */
 template <int PER>
-static __device__ __forceinline__ void store_turned(const ScaledCodes &q, const TurnedTile<PER> &tile, int64_t row, int64_t col, int64_t end)
+static __device__ __forceinline__ void store_turned(const ScaledCodes &q, const TurnedTile<PER> &tile, int64_t row, int64_t col,
+                                                    int64_t end)
 {
     for (int piece = threadIdx.x; piece < SCALED_GROUPS * PER * 8; piece += SCALED_THREADS) {
         int      c = piece / 8, part = piece % 8;
