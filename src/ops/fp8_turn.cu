@@ -15,7 +15,8 @@ template <bool WHOLE> static __device__ __forceinline__ uint4 load_codes(const u
 }
 
 /* to: codes_t and its dims. tiles: beside each other. */
-template <bool WHOLE> static __global__ void __launch_bounds__(SCALED_THREADS, 4) fp8_turn_tiles(const uint8_t *codes, ScaledCodes to, unsigned tiles)
+template <bool WHOLE>
+static __global__ void __launch_bounds__(SCALED_THREADS, 4) fp8_turn_tiles(const uint8_t *codes, ScaledCodes to, unsigned tiles)
 {
     __shared__ TurnedTile<PER> turned;
     int64_t                    first_row = (int64_t)(blockIdx.x / tiles) * SCALED_ROWS;
