@@ -169,6 +169,40 @@ SG_API sg_status sg_dataset_seek(sg_dataset *dataset, int64_t step);
 /* Arrays are the data set's, valid until its next call. rows 0: the end. */
 SG_API sg_status sg_dataset_next(sg_dataset *dataset, sg_batch *out_batch);
 
+/* ---- tokenizers and chat templates ---- */
+
+typedef struct sg_tokenizer sg_tokenizer;
+
+/* Of a model's folder, or of a repository of the hub. */
+SG_API sg_status sg_tokenizer_open(const char *dir, sg_tokenizer **out_tokenizer);
+SG_API void      sg_tokenizer_close(sg_tokenizer *tokenizer); /* NULL is fine */
+
+typedef struct sg_tokenizer_info {
+    int32_t vocab_size;
+    int32_t bos, eos, pad; /* ids; -1: none */
+} sg_tokenizer_info;
+SG_API sg_status sg_tokenizer_get_info(sg_tokenizer *tokenizer, sg_tokenizer_info *out_info);
+/* add_special: with what the tokenizer puts around a text (BOS, EOS). *out_ids is the caller's, for sg_free. */
+SG_API sg_status sg_tokenizer_encode(sg_tokenizer *tokenizer, const char *text, size_t len, bool add_special, int32_t **out_ids,
+                                     size_t *out_num);
+/* UTF-8, NUL-terminated; the caller's, for sg_free. out_len: its bytes, or NULL. */
+SG_API sg_status sg_tokenizer_decode(sg_tokenizer *tokenizer, const int32_t *ids, size_t num, bool skip_special, char **out_text,
+                                     size_t *out_len);
+
+typedef struct sg_chat_template sg_chat_template;
+
+/* dir: the folder with the template and its special tokens. source: Jinja in its place, or NULL; then dir may be NULL. */
+SG_API sg_status sg_chat_template_open(const char *dir, const char *source, sg_chat_template **out_template);
+SG_API void      sg_chat_template_close(sg_chat_template *tmpl); /* NULL is fine */
+
+/* conversation: JSON, a list of messages or {"messages": [...], "tools": [...]}. *out_text is the caller's, for sg_free. */
+SG_API sg_status sg_chat_template_render(sg_chat_template *tmpl, const char *conversation, bool add_generation_prompt, char **out_text);
+
+typedef enum sg_train_on { SG_TRAIN_ASSISTANT, SG_TRAIN_LAST_TURN, SG_TRAIN_ALL } sg_train_on;
+/* As training lays a conversation out: ids, and for each whether it is trained (1) or not (0); both the caller's, for sg_free. */
+SG_API sg_status sg_chat_template_encode(sg_chat_template *tmpl, sg_tokenizer *tokenizer, const char *conversation, sg_train_on train_on,
+                                         int32_t **out_ids, uint8_t **out_mask, size_t *out_num);
+
 /* ---- models ---- */
 
 typedef struct sg_model sg_model;

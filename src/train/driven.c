@@ -1,5 +1,5 @@
-/* See driven.h. Micro-batches wait on the host until the step is whole, as the loss's divisor, their trained tokens, must be known before the
- * first backward pass. */
+/* See driven.h. Micro-batches wait on the host until the step is whole, as the loss's divisor, their trained tokens, must be known before
+ * the first backward pass. */
 #include "train/driven.h"
 
 #include "base/log.h"
@@ -69,8 +69,8 @@ static Status check_cell(const Trainer *t, const DrivenBatch *in, int64_t r, int
     FAIL_IF(in->tokens[i] < 0 || in->tokens[i] >= vocab, ERR_INVALID, "token %d of row %lld, column %lld; expected 0 to %lld",
             in->tokens[i], (long long)row, (long long)col, (long long)vocab - 1);
     FAIL_IF(label != LABEL_IGNORE && (label < 0 || label >= vocab), ERR_INVALID,
-            "target %d of row %lld, column %lld; expected 0 to %lld, or %d where nothing is trained", label, (long long)row,
-            (long long)col, (long long)vocab - 1, LABEL_IGNORE);
+            "target %d of row %lld, column %lld; expected 0 to %lld, or %d where nothing is trained", label, (long long)row, (long long)col,
+            (long long)vocab - 1, LABEL_IGNORE);
     if (!position) return OK;
     bool goes_on = c > 0 && position == in->positions[i - 1] + 1 && (!in->documents || in->documents[i] == in->documents[i - 1]);
     FAIL_IF(!goes_on && !(in->documents && in->documents[i] < 0), ERR_INVALID,
@@ -162,8 +162,8 @@ Status driven_step(Driven *d, const DrivenBatch *in)
     int64_t            most = t->config->gradient_accumulation_steps;
     TRY(refuse_broken(d));
     FAIL_IF(d->is_summed, ERR_INVALID, "this step's gradients are made; update before the next micro-batch");
-    FAIL_IF(d->num_taken == most, ERR_INVALID,
-            "the step has %lld micro-batches already; update, or raise gradient_accumulation_steps", (long long)most);
+    FAIL_IF(d->num_taken == most, ERR_INVALID, "the step has %lld micro-batches already; update, or raise gradient_accumulation_steps",
+            (long long)most);
     TRY(check_batch(t, in, spec, false));
     Batch *batch = &d->taken[d->num_taken];
     if (!batch->tokens) make_batch(&t->arena, spec, batch);

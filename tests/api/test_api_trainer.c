@@ -377,17 +377,12 @@ static void null_is_refused_everywhere(void)
 
 int main(int argc, char **argv)
 {
-    static const TestCase cases[] = {TEST(a_driven_run_has_the_bits_of_a_run),
-                                     TEST(so_has_one_of_bf16_weights_and_padded_rows),
-                                     TEST(so_has_one_in_fp8),
-                                     TEST(so_has_one_of_adapters_with_dropout),
-                                     TEST(gradients_are_those_of_the_mean_loss),
-                                     TEST(segments_keep_documents_apart),
-                                     TEST(it_generates_plans_and_exports),
-                                     TEST(an_adapter_is_exported_alone_and_merged),
-                                     TEST(wrong_batches_are_refused),
-                                     TEST(null_is_refused_everywhere)};
-    char                  command[300];
+    static const TestCase cases[] = {
+        TEST(a_driven_run_has_the_bits_of_a_run),  TEST(so_has_one_of_bf16_weights_and_padded_rows), TEST(so_has_one_in_fp8),
+        TEST(so_has_one_of_adapters_with_dropout), TEST(gradients_are_those_of_the_mean_loss),       TEST(segments_keep_documents_apart),
+        TEST(it_generates_plans_and_exports),      TEST(an_adapter_is_exported_alone_and_merged),    TEST(wrong_batches_are_refused),
+        TEST(null_is_refused_everywhere)};
+    char command[300];
     if (!mkdtemp(dir)) return 1;
     write_run_file();
     int status = test_run(cases, sizeof cases / sizeof cases[0], argc, argv);
