@@ -5,6 +5,7 @@
 #   make test-long     the tests of tests/long, which take minutes or hours
 #   make build         leaves build/surogate
 #   make train         just the native program
+#   make install       program, library, header, pkg-config file and man page into PREFIX (/usr/local)
 #   make rebuild clean bench fuzz
 #   make format        lays out the C and CUDA sources as .clang-format says
 #   make test-gpu      the tests that need a GPU; leaves a stamp of what they ran on, which CI compares with the tree
@@ -26,7 +27,9 @@ CMAKE_ARGS = -G Ninja -DCMAKE_BUILD_TYPE=$(BUILD_TYPE) -DSAN=$(SAN) -DCUDA=$(CUD
 GPU    ?= /dev/nvidiactl
 PLUGIN  = $$([ -e $(GPU) ] && cmake --build $(BUILD) --target help | sed -n 's/^\(surogate_cuda\): phony$$/\1/p')
 
-.PHONY: help build train test test-long quickstart quickstart-build rebuild clean bench fuzz deps configure format test-gpu gpu-bundle release
+PREFIX ?= /usr/local
+
+.PHONY: help install build train test test-long quickstart quickstart-build rebuild clean bench fuzz deps configure format test-gpu gpu-bundle release
 
 build: configure
 	@cmake --build $(BUILD) -j $(JOBS)
@@ -44,6 +47,9 @@ deps:
 
 test: build
 	@tools/run-tests $(BUILD)
+
+install: build
+	@tools/install $(BUILD) $(PREFIX)
 
 test-long: build
 	@TEST_LONG=1 TEST_TIMEOUT=$${TEST_TIMEOUT:-86400} tools/run-tests $(BUILD)
