@@ -6,6 +6,7 @@
 #   make build         leaves build/surogate
 #   make train         just the native program
 #   make install       program, library, header, pkg-config file and man page into PREFIX (/usr/local)
+#   make wheel         dist/surogate-VERSION-...whl: the Python package with program, library and, where built, CUDA plugin
 #   make rebuild clean bench fuzz
 #   make format        lays out the C and CUDA sources as .clang-format says
 #   make test-gpu      the tests that need a GPU; leaves a stamp of what they ran on, which CI compares with the tree
@@ -29,7 +30,7 @@ PLUGIN  = $$([ -e $(GPU) ] && cmake --build $(BUILD) --target help | sed -n 's/^
 
 PREFIX ?= /usr/local
 
-.PHONY: help install build train test test-long quickstart quickstart-build rebuild clean bench fuzz deps configure format test-gpu gpu-bundle release
+.PHONY: help install wheel build train test test-long quickstart quickstart-build rebuild clean bench fuzz deps configure format test-gpu gpu-bundle release
 
 build: configure
 	@cmake --build $(BUILD) -j $(JOBS)
@@ -50,6 +51,9 @@ test: build
 
 install: build
 	@tools/install $(BUILD) $(PREFIX)
+
+wheel: build
+	@tools/wheel $(BUILD)
 
 test-long: build
 	@TEST_LONG=1 TEST_TIMEOUT=$${TEST_TIMEOUT:-86400} tools/run-tests $(BUILD)

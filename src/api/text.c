@@ -76,8 +76,7 @@ sg_status sg_tokenizer_encode(sg_tokenizer *tokenizer, const char *text, size_t 
     return (sg_status)api_hand_ids(status, &ids, out_ids, out_num);
 }
 
-sg_status sg_tokenizer_decode(sg_tokenizer *tokenizer, const int32_t *ids, size_t num, bool skip_special, char **out_text,
-                              size_t *out_len)
+sg_status sg_tokenizer_decode(sg_tokenizer *tokenizer, const int32_t *ids, size_t num, bool skip_special, char **out_text, size_t *out_len)
 {
     StrBuf text = {0};
     Status status = api_need(tokenizer, "tokenizer");
@@ -188,7 +187,8 @@ static Status encode(sg_chat_template *tmpl, sg_tokenizer *tokenizer, const char
     MaskEncoder encoder;
     TRY(api_need(tmpl, "template"));
     TRY(api_need(tokenizer, "tokenizer"));
-    FAIL_IF(train_on < SG_TRAIN_ASSISTANT || train_on > SG_TRAIN_ALL, ERR_INVALID, "train_on %d; expected one of sg_train_on", (int)train_on);
+    FAIL_IF(train_on < SG_TRAIN_ASSISTANT || train_on > SG_TRAIN_ALL, ERR_INVALID, "train_on %d; expected one of sg_train_on",
+            (int)train_on);
     TRY(mask_rules_create(tokenizer->tokenizer, tmpl->tmpl, (TrainOn)train_on, &rules));
     mask_encoder_init(&encoder, rules);
     Status status = read_conversation(&arena, json, &row);

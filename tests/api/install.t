@@ -13,7 +13,7 @@ tools/install "$build" "$dir/usr" > "$dir/out" 2>&1 || fail "tools/install: $(ca
 for file in bin/surogate lib/libsurogate.so lib/pkgconfig/surogate.pc include/surogate.h share/man/man1/surogate.1; do
     check "$file" test -s "$dir/usr/$file"
 done
-check "the installed program runs" "$dir/usr/bin/surogate" version > /dev/null
+"$dir/usr/bin/surogate" version > "$dir/out" 2>&1 || fail "the installed program: $(cat "$dir/out")"
 check "the man page lists the commands" grep -q 'surogate sft' "$dir/usr/share/man/man1/surogate.1"
 if command -v man > /dev/null; then
     check "the man page is laid out without a warning" test -z "$(man --warnings -l "$dir/usr/share/man/man1/surogate.1" 2>&1 > /dev/null)"
