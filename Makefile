@@ -5,6 +5,8 @@
 #   make test-long     the tests of tests/long, which take minutes or hours
 #   make build         leaves build/surogate
 #   make train         just the native program
+#   make install       program, library, header, pkg-config file and man page into PREFIX (/usr/local)
+#   make wheel         dist/surogate-VERSION-...whl: the Python package with program, library and, where built, CUDA plugin
 #   make rebuild clean bench fuzz
 #   make format        lays out the C and CUDA sources as .clang-format says
 #   make test-gpu      the tests that need a GPU; leaves a stamp of what they ran on, which CI compares with the tree
@@ -26,7 +28,9 @@ CMAKE_ARGS = -G Ninja -DCMAKE_BUILD_TYPE=$(BUILD_TYPE) -DSAN=$(SAN) -DCUDA=$(CUD
 GPU    ?= /dev/nvidiactl
 PLUGIN  = $$([ -e $(GPU) ] && cmake --build $(BUILD) --target help | sed -n 's/^\(surogate_cuda\): phony$$/\1/p')
 
-.PHONY: help build train test test-long quickstart quickstart-build rebuild clean bench fuzz deps configure format test-gpu gpu-bundle release
+PREFIX ?= /usr/local
+
+.PHONY: help install wheel build train test test-long quickstart quickstart-build rebuild clean bench fuzz deps configure format test-gpu gpu-bundle release
 
 build: configure
 	@cmake --build $(BUILD) -j $(JOBS)
@@ -44,6 +48,12 @@ deps:
 
 test: build
 	@tools/run-tests $(BUILD)
+
+install: build
+	@tools/install $(BUILD) $(PREFIX)
+
+wheel: build
+	@tools/wheel $(BUILD)
 
 test-long: build
 	@TEST_LONG=1 TEST_TIMEOUT=$${TEST_TIMEOUT:-86400} tools/run-tests $(BUILD)

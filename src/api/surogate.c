@@ -1,10 +1,9 @@
 /* The public interface over the layers below: handles, copies of results, nothing else. */
-#include "surogate.h"
+#include "api/api.h"
 
 #include "base/log.h"
 #include "base/version.h"
 #include "infer/evaluate.h"
-#include "infer/generate.h"
 #include "infer/samples.h"
 
 #include <stdlib.h>
@@ -27,10 +26,6 @@ enum {
 };
 #include "base/status.def"
 #undef STATUS
-
-struct sg_run {
-    Config config;
-};
 
 struct sg_model {
     InferModel infer;
@@ -56,32 +51,111 @@ void sg_free(void *memory)
     free(memory);
 }
 
-static void *allocate(size_t bytes)
+void *api_allocate(size_t bytes)
 {
     void *memory = calloc(1, bytes ? bytes : 1);
     if (!memory) fatal_out_of_memory(bytes);
     return memory;
 }
 
-/* Calls that may have something to say begin with log_mute(true) and end with this: only training prints. */
-static sg_status end_quiet(Status status)
+sg_status api_end(Status status)
 {
     log_mute(false);
     return (sg_status)status;
 }
 
+Status api_need(const void *argument, const char *name)
+{
+    FAIL_IF(!argument, ERR_INVALID, "%s is NULL", name);
+    return OK;
+}
+
+Status api_need_args(const char *const *args, size_t num_args)
+{
+    if (num_args) TRY(api_need(args, "args"));
+    for (size_t i = 0; i < num_args; i++) FAIL_IF(!args[i], ERR_INVALID, "argument %zu is NULL", i);
+    return OK;
+}
+
+Status api_hand_ids(Status status, TokenIds *ids, int32_t **out_ids, size_t *out_num)
+{
+    if (status == OK) status = api_need(out_ids, "out_ids");
+    if (status == OK) status = api_need(out_num, "out_num");
+    if (status == OK) {
+        *out_ids = ids->data ? ids->data : api_allocate(0);
+        *out_num = ids->len;
+    } else {
+        token_ids_deinit(ids);
+    }
+    return status;
+}
+
+Status api_hand_text(Status status, StrBuf *text, char **out_text)
+{
+    if (status == OK) status = api_need(out_text, "the place of the text");
+    if (status == OK)
+        *out_text = text->data ? text->data : api_allocate(0);
+    else
+        strbuf_deinit(text);
+    return status;
+}
+
+static bool collect(void *context, int32_t id)
+{
+    token_ids_push(context, id);
+    return true;
+}
+
+Status api_check_ids(const int32_t *ids, size_t num, int64_t vocab_size)
+{
+    if (num) TRY(api_need(ids, "ids"));
+    for (size_t i = 0; i < num; i++)
+        FAIL_IF(ids[i] < 0 || ids[i] >= vocab_size, ERR_INVALID, "id %d at index %zu; expected 0 to %lld", ids[i], i,
+                (long long)vocab_size - 1);
+    return OK;
+}
+
+Status api_check_generate(const GenerateJob *job, int64_t vocab_size, const sg_sampling *sampling)
+{
+    TRY(api_need(sampling, "sampling"));
+    TRY(api_check_ids(job->prompt, job->prompt_len, vocab_size));
+    FAIL_IF(job->prompt_len == 0, ERR_INVALID, "generation needs at least one id to go on from");
+    FAIL_IF(job->max_tokens < 1, ERR_INVALID, "max_tokens %lld; expected at least 1", (long long)job->max_tokens);
+    FAIL_IF(!(sampling->temperature >= 0 && sampling->temperature <= 1e6), ERR_INVALID, "temperature %g; expected a number from 0 on",
+            sampling->temperature);
+    FAIL_IF(sampling->top_k < 0, ERR_INVALID, "top_k %lld; expected a number of tokens, or 0 for all", (long long)sampling->top_k);
+    FAIL_IF(!(sampling->top_p >= 0 && sampling->top_p <= 1), ERR_INVALID, "top_p %g; expected 0 to 1", sampling->top_p);
+    return OK;
+}
+
+Status api_generate(Session *session, GenerateJob *job, const sg_sampling *sampling, TokenIds *out)
+{
+    GenerateStats stats;
+    job->sink = collect;
+    job->context = out;
+    job->sample = (SampleOptions){sampling->temperature, sampling->top_k, sampling->top_p > 0 ? sampling->top_p : 1, sampling->seed};
+    return generate(session, job, &stats);
+}
+
 /* ---- runs ---- */
+
+static Status open_run(const char *const *args, size_t num_args, sg_run **out)
+{
+    TRY(api_need(out, "out_run"));
+    TRY(api_need_args(args, num_args));
+    sg_run *run = api_allocate(sizeof *run);
+    Status  status = config_load_args(args, num_args, &run->config, NULL);
+    if (status == OK)
+        *out = run;
+    else
+        free(run);
+    return status;
+}
 
 sg_status sg_run_open(const char *const *args, size_t num_args, sg_run **out_run)
 {
-    sg_run *run = allocate(sizeof *run);
     log_mute(true);
-    Status status = config_load_args(args, num_args, &run->config, NULL);
-    if (status == OK)
-        *out_run = run;
-    else
-        free(run);
-    return end_quiet(status);
+    return api_end(open_run(args, num_args, out_run));
 }
 
 void sg_run_close(sg_run *run)
@@ -111,37 +185,49 @@ sg_status sg_run_plan(sg_run *run, const char *gpu, char **out_json)
     Arena   arena = {0};
     StrBuf  json = {0};
     log_mute(true);
-    Status status = setup_device(&run->config, gpu, &device);
+    Status status = api_need(run, "run");
+    if (status == OK) status = setup_device(&run->config, gpu, &device);
     if (status == OK) status = plan_run(&arena, &run->config, device, &json);
     if (device) device->api->destroy(device);
     arena_deinit(&arena);
-    if (status == OK)
-        *out_json = json.data;
-    else
-        strbuf_deinit(&json);
-    return end_quiet(status);
+    return api_end(api_hand_text(status, &json, out_json));
+}
+
+static Status train(sg_run *run, sg_outcome *out)
+{
+    TrainOutcome outcome;
+    TRY(api_need(run, "run"));
+    TRY(api_need(out, "out_outcome"));
+    TRY(train_with_samples(&run->config, &outcome));
+    *out = (sg_outcome){outcome.already_finished, outcome.steps, outcome.loss, outcome.eval_loss};
+    return OK;
 }
 
 sg_status sg_run_train(sg_run *run, sg_outcome *out_outcome)
 {
-    TrainOutcome outcome;
-    Status       status = train_with_samples(&run->config, &outcome);
-    if (status == OK) *out_outcome = (sg_outcome){outcome.already_finished, outcome.steps, outcome.loss, outcome.eval_loss};
-    return (sg_status)status;
+    return (sg_status)train(run, out_outcome);
 }
 
 /* ---- models ---- */
 
-sg_status sg_model_open(const char *dir, const char *adapter, const char *device, int threads, sg_model **out_model)
+static Status open_model(const char *dir, const char *adapter, const char *device, int threads, sg_model **out)
 {
-    sg_model *model = allocate(sizeof *model);
-    log_mute(true);
-    Status status = infer_open(&model->infer, dir, adapter, device ? device : "auto", threads);
+    TRY(api_need(dir, "dir"));
+    TRY(api_need(out, "out_model"));
+    FAIL_IF(threads < 0, ERR_INVALID, "threads %d; expected a number of them, or 0 for all cores", threads);
+    sg_model *model = api_allocate(sizeof *model);
+    Status    status = infer_open(&model->infer, dir, adapter, device ? device : "auto", threads);
     if (status == OK)
-        *out_model = model;
+        *out = model;
     else
         sg_model_close(model);
-    return end_quiet(status);
+    return status;
+}
+
+sg_status sg_model_open(const char *dir, const char *adapter, const char *device, int threads, sg_model **out_model)
+{
+    log_mute(true);
+    return api_end(open_model(dir, adapter, device, threads, out_model));
 }
 
 void sg_model_close(sg_model *model)
@@ -153,6 +239,7 @@ void sg_model_close(sg_model *model)
 
 static Status need_tokenizer(const sg_model *model)
 {
+    TRY(api_need(model, "model"));
     FAIL_IF(!model->infer.tokenizer, ERR_NOT_FOUND, "the model folder has no tokenizer.json: work with ids, or copy one there");
     return OK;
 }
@@ -161,83 +248,61 @@ sg_status sg_model_encode(sg_model *model, const char *text, size_t len, int32_t
 {
     TokenIds ids = {0};
     Status   status = need_tokenizer(model);
-    if (status == OK) status = infer_encode(&model->infer, text, len, &ids);
-    if (status == OK) {
-        *out_ids = ids.data ? ids.data : allocate(0);
-        *out_num = ids.len;
-    } else {
-        token_ids_deinit(&ids);
-    }
-    return (sg_status)status;
+    if (status == OK && len) status = api_need(text, "text");
+    if (status == OK) status = infer_encode(&model->infer, text ? text : "", len, &ids);
+    return (sg_status)api_hand_ids(status, &ids, out_ids, out_num);
 }
 
 sg_status sg_model_decode(sg_model *model, const int32_t *ids, size_t num, char **out_text)
 {
     StrBuf text = {0};
     Status status = need_tokenizer(model);
+    if (status == OK && num) status = api_need(ids, "ids");
     if (status == OK) status = tokenizer_decode(model->infer.tokenizer, ids, num, true, &text);
-    if (status == OK)
-        *out_text = text.data ? text.data : allocate(0);
-    else
-        strbuf_deinit(&text);
-    return (sg_status)status;
+    return (sg_status)api_hand_text(status, &text, out_text);
+}
+
+static Status losses_of(sg_model *model, const int32_t *ids, size_t num, float *losses)
+{
+    TRY(api_need(model, "model"));
+    TRY(api_need(losses, "losses"));
+    FAIL_IF(num < 2, ERR_INVALID, "losses of %zu ids; expected at least 2", num);
+    TRY(api_check_ids(ids, num, model->infer.model->vocab_size));
+    infer_stop(&model->infer);
+    Status status = evaluate_start(&model->infer, num, 0);
+    if (status == OK) status = evaluate_ids(&model->infer, ids, num, losses);
+    infer_stop(&model->infer);
+    return status;
 }
 
 sg_status sg_model_losses(sg_model *model, const int32_t *ids, size_t num, float *losses)
 {
-    if (num < 2) return (sg_status)status_fail(ERR_INVALID, "losses of %zu ids; expected at least 2", num);
-    infer_stop(&model->infer);
     log_mute(true);
-    Status status = evaluate_start(&model->infer, num, 0);
-    if (status == OK) status = evaluate_ids(&model->infer, ids, num, losses);
-    infer_stop(&model->infer);
-    return end_quiet(status);
+    return api_end(losses_of(model, ids, num, losses));
 }
 
-static bool collect(void *context, int32_t id)
+static Status generate_ids(sg_model *model, const int32_t *ids, size_t num, int64_t max_tokens, const sg_sampling *sampling, TokenIds *out)
 {
-    token_ids_push(context, id);
-    return true;
-}
-
-static Status generate_ids(InferModel *infer, const int32_t *ids, size_t num, int64_t max_tokens, const sg_sampling *sampling,
-                           TokenIds *out)
-{
-    int64_t positions = infer->model->max_positions, want = (int64_t)num + max_tokens;
-    FAIL_IF(num == 0, ERR_INVALID, "generation needs at least one id to go on from");
-    FAIL_IF(max_tokens < 1, ERR_INVALID, "max_tokens %lld; expected at least 1", (long long)max_tokens);
-    FAIL_IF((int64_t)num > positions, ERR_INVALID, "the prompt has %zu tokens, the model was made for %lld", num, (long long)positions);
-    infer_want_generation(infer, (int64_t)num, want < positions ? want : positions);
-    TRY(infer_start(infer));
-    GenerateStats stats;
-    GenerateJob   job = {.prompt = ids,
-                         .prompt_len = num,
-                         .max_tokens = max_tokens,
-                         .eos = infer->eos,
-                         .num_eos = infer->num_eos,
-                         .vocab_size = infer->tokenizer ? tokenizer_vocab_size(infer->tokenizer) : 0,
-                         .sink = collect,
-                         .context = out};
-    job.sample.temperature = sampling->temperature;
-    job.sample.top_k = sampling->top_k;
-    job.sample.top_p = sampling->top_p > 0 ? sampling->top_p : 1;
-    job.sample.seed = sampling->seed;
-    return generate(infer->session, &job, &stats);
+    TRY(api_need(model, "model"));
+    InferModel *infer = &model->infer;
+    int64_t     positions = infer->model->max_positions;
+    GenerateJob job = {.prompt = ids, .prompt_len = num, .max_tokens = max_tokens, .eos = infer->eos, .num_eos = infer->num_eos};
+    TRY(api_check_generate(&job, infer->model->vocab_size, sampling));
+    FAIL_IF(num > (size_t)positions, ERR_INVALID, "the prompt has %zu tokens, the model was made for %lld", num, (long long)positions);
+    infer_stop(infer);
+    infer_want_generation(infer, (int64_t)num, max_tokens < positions - (int64_t)num ? (int64_t)num + max_tokens : positions);
+    Status status = infer_start(infer);
+    job.vocab_size = infer->tokenizer ? tokenizer_vocab_size(infer->tokenizer) : 0;
+    if (status == OK) status = api_generate(infer->session, &job, sampling, out);
+    infer_stop(infer);
+    return status;
 }
 
 sg_status sg_model_generate(sg_model *model, const int32_t *ids, size_t num, int64_t max_tokens, const sg_sampling *sampling,
                             int32_t **out_ids, size_t *out_num)
 {
     TokenIds out = {0};
-    infer_stop(&model->infer);
     log_mute(true);
-    Status status = generate_ids(&model->infer, ids, num, max_tokens, sampling, &out);
-    infer_stop(&model->infer);
-    if (status == OK) {
-        *out_ids = out.data ? out.data : allocate(0);
-        *out_num = out.len;
-    } else {
-        token_ids_deinit(&out);
-    }
-    return end_quiet(status);
+    Status status = generate_ids(model, ids, num, max_tokens, sampling, &out);
+    return api_end(api_hand_ids(status, &out, out_ids, out_num));
 }

@@ -38,6 +38,11 @@ int64_t loader_rows_per_step(const Loader *loader)
     return (int64_t)o->batch_size * o->grad_accum_steps * o->world_size;
 }
 
+int64_t loader_row_len(const Loader *loader)
+{
+    return loader->rows.options.seq_len;
+}
+
 int64_t loader_num_steps(const Loader *loader)
 {
     int64_t epochs = loader->rows.options.num_epochs, per_step = loader_rows_per_step(loader);

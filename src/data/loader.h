@@ -81,6 +81,7 @@ const LoaderStats *loader_stats(const Loader *loader);
  * epochs, so that no row is left out. */
 int64_t loader_num_steps(const Loader *loader);
 int64_t loader_rows_per_step(const Loader *loader); /* B * grad_accum_steps * world_size */
+int64_t loader_row_len(const Loader *loader);       /* T */
 
 /* The epoch a step starts in, as a fraction: 1.5 is in the middle of the second. */
 double loader_epoch(const Loader *loader, int64_t step);

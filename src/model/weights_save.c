@@ -256,3 +256,105 @@ int64_t weights_bytes(const Plan *plan, bool adapters)
     }
     return bytes;
 }
+
+/* ---- one by one ---- */
+
+struct WeightList {
+    Saver saver;
+};
+
+Status weight_list_create(Session *session, const HfModel *model, bool adapters, WeightList **out)
+{
+    WeightList *list = calloc(1, sizeof *list);
+    if (!list) fatal_out_of_memory(sizeof *list);
+    list->saver = (Saver){.session = session, .model = model};
+    Status status = collect(&list->saver, session_plan(session), adapters);
+    if (status == OK)
+        *out = list;
+    else
+        weight_list_destroy(list);
+    return status;
+}
+
+void weight_list_destroy(WeightList *list)
+{
+    if (!list) return;
+    arena_deinit(&list->saver.arena);
+    free(list);
+}
+
+size_t weight_list_count(const WeightList *list)
+{
+    return list->saver.count;
+}
+
+const StDecl *weight_list_at(const WeightList *list, size_t index)
+{
+    return &list->saver.decls[index];
+}
+
+/* What of the session holds a parameter's gradient. */
+static Status gradient_of(const Plan *plan, const Param *param, Source *out)
+{
+    int           index;
+    const Bucket *bucket = plan_bucket(plan, param, &index);
+    FAIL_IF(!bucket, ERR_UNSUPPORTED, "%s isn't trained: it has no gradient", param->name);
+    PlanPiece own = plan_owned(plan, bucket, index);
+    *out = (Source){bucket->grad_share, bucket->grad, own.first, own.numel, own.at, false};
+    return OK;
+}
+
+/* Elements [first, first + numel) of a parameter as floats. */
+static Status read_floats(WeightList *list, const Param *param, bool gradient, int64_t first, int64_t numel, float *out)
+{
+    Session    *session = list->saver.session;
+    const Plan *plan = session_plan(session);
+    Source      source;
+    FAIL_IF(param->format && !gradient, ERR_UNSUPPORTED, "%s is kept in codes", param->name);
+    if (gradient)
+        TRY(gradient_of(plan, param, &source));
+    else
+        source = source_of(plan, param);
+    FAIL_IF(first < source.first || first + numel > source.first + source.numel, ERR_UNSUPPORTED, "%s is divided among ranks", param->name);
+    size_t bytes = (size_t)dtype_bytes(source.dtype, numel);
+    void  *stored = malloc(bytes);
+    if (!stored) fatal_out_of_memory(bytes);
+    Status status =
+        session_read_range(session, source.name, (size_t)dtype_bytes(source.dtype, source.at + first - source.first), stored, bytes);
+    if (status == OK) dtype_convert(out, DT_F32, stored, source.dtype, numel);
+    free(stored);
+    return status;
+}
+
+static void transpose(const float *from, int64_t rows, int64_t cols, float *to)
+{
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t c = 0; c < cols; c++) to[c * rows + r] = from[r * cols + c];
+}
+
+static Status read_transposed(WeightList *list, const Param *param, bool gradient, float *out)
+{
+    int64_t numel = type_numel(&param->type);
+    float  *own = malloc((size_t)numel * sizeof *own);
+    if (!own) fatal_out_of_memory((size_t)numel * sizeof *own);
+    Status status = read_floats(list, param, gradient, 0, numel, own);
+    if (status == OK) transpose(own, param->type.dim[0], param->type.dim[1], out);
+    free(own);
+    return status;
+}
+
+Status weight_list_read(WeightList *list, size_t index, bool gradient, float *out, int64_t numel)
+{
+    const StDecl      *decl = &list->saver.decls[index];
+    const SavedTensor *tensor = &list->saver.tensors[index];
+    int64_t            want = 1;
+    for (int i = 0; i < decl->ndim; i++) want *= decl->dim[i];
+    FAIL_IF(numel != want, ERR_INVALID, "%s has %lld elements; the room is for %lld", decl->name, (long long)want, (long long)numel);
+    if (tensor->transposed) return read_transposed(list, tensor->pieces[0].param, gradient, out);
+    for (int i = 0; i < tensor->num_pieces; i++) {
+        const Piece *piece = &tensor->pieces[i];
+        int64_t      cols = type_numel(&piece->param->type) / piece->param->type.dim[0];
+        TRY(read_floats(list, piece->param, gradient, piece->row * cols, piece->rows * cols, out + piece->at * cols));
+    }
+    return OK;
+}

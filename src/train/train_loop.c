@@ -26,7 +26,7 @@ double trainer_seconds(void)
 
 /* ---- one step ---- */
 
-static Status write_batch(Trainer *t, const Batch *batch, size_t cells)
+Status trainer_write_batch(Trainer *t, const Batch *batch, size_t cells)
 {
     static const char *const names[] = {"tokens", "labels", "positions", "doc_start", "doc_id"};
     const int32_t *const     data[] = {batch->tokens, batch->labels, batch->positions, batch->doc_start, batch->doc_id};
@@ -35,7 +35,7 @@ static Status write_batch(Trainer *t, const Batch *batch, size_t cells)
     return OK;
 }
 
-static Status write_scalars(Trainer *t, int64_t index, int64_t tokens, double lr)
+Status trainer_write_scalars(Trainer *t, int64_t index, int64_t tokens, double lr)
 {
     int64_t step[STEP_COUNT] = {[STEP_SEED] = t->config->seed, [STEP_INDEX] = index};
     float   hyper[HYPER_COUNT] = {[HYPER_LR] = (float)lr, [HYPER_INV_TOKENS] = tokens > 0 ? (float)(1.0 / (double)tokens) : 0.0f};
@@ -66,12 +66,12 @@ static Status calibrate(Trainer *t)
     if (!t->plan->num_scaled || t->has_scales) return OK;
     loader_seek(t->data.train, step);
     TRY(loader_step_tokens(t->data.train, step, &trained));
-    TRY(write_scalars(t, step, trained, 0));
+    TRY(trainer_write_scalars(t, step, trained, 0));
     TRY(gather_weights(t));
     for (int64_t micro = 0; micro < t->config->gradient_accumulation_steps; micro++) {
         TRY(loader_next(t->data.train, &batch));
         FAIL_IF(!batch, ERR_INTERNAL, "the data ended in step %lld", (long long)step);
-        TRY(write_batch(t, batch, (size_t)(program->spec.batch * program->spec.seq)));
+        TRY(trainer_write_batch(t, batch, (size_t)(program->spec.batch * program->spec.seq)));
         TRY(session_run(t->session, program));
     }
     loader_seek(t->data.train, t->state.step);
@@ -88,7 +88,7 @@ static Status run_micros(Trainer *t, StepWork *out_work)
         TRY(loader_next(t->data.train, &batch));
         FAIL_IF(!batch, ERR_INTERNAL, "the data ended in step %lld", (long long)(t->state.step + t->num_queued));
         step_work_add(out_work, batch, spec->batch, spec->seq);
-        TRY(write_batch(t, batch, cells));
+        TRY(trainer_write_batch(t, batch, cells));
         TRY(session_run(t->session, trainer_micro(t, micro)));
     }
     return OK;
@@ -98,6 +98,14 @@ static Status run_micros(Trainer *t, StepWork *out_work)
 static double unsigned_nan(double value)
 {
     return isnan(value) ? (double)NAN : value;
+}
+
+Status trainer_queue_update(Trainer *t, int64_t index)
+{
+    TRY(session_run(t->session, plan_program(t->plan, PROGRAM_OPTIMIZER)));
+    TRY(session_end_step(t->session, index));
+    t->num_queued++;
+    return OK;
 }
 
 /* Step t->state.step + num_queued: its programs are queued behind what the device runs. */
@@ -111,17 +119,14 @@ static Status queue_step(Trainer *t)
     TRY(session_begin_step(t->session, index));
     TRY(loader_step_tokens(t->data.train, index, &trained));
     double lr = schedule_lr(&t->schedule, index);
-    TRY(write_scalars(t, index, trained, lr));
+    TRY(trainer_write_scalars(t, index, trained, lr));
     TRY(run_micros(t, &step->work));
-    TRY(session_run(t->session, plan_program(t->plan, PROGRAM_OPTIMIZER)));
-    TRY(session_end_step(t->session, index));
     step->metrics = (StepMetrics){.step = index + 1,
                                   .epoch = loader_epoch(t->data.train, index + 1),
                                   .lr = lr,
                                   .step_tokens = step->work.tokens,
                                   .step_trained = trained};
-    t->num_queued++;
-    return OK;
+    return trainer_queue_update(t, index);
 }
 
 static bool same_value(float a, float b)
@@ -177,7 +182,7 @@ static Status share_step(Trainer *t, const float *result, StepMetrics *step)
 }
 
 /* Waits for the oldest queued step; state and *out tell of it. */
-static Status await_step(Trainer *t, StepMetrics *out)
+Status trainer_await_step(Trainer *t, StepMetrics *out)
 {
     QueuedStep *step = &t->queued[t->state.step % (STEPS_AHEAD + 1)];
     TRY(session_await_step(t->session, t->state.step, &step->metrics.seconds));
@@ -257,7 +262,7 @@ static Status eval_batches(Trainer *t, EvalSum *out)
         TRY(agree_on_signal(t));
         FAIL_IF(t->signal, ERR_INTERRUPTED, "evaluation was interrupted");
         trainer_beat(t, "evaluating");
-        TRY(write_batch(t, batch, cells));
+        TRY(trainer_write_batch(t, batch, cells));
         TRY(session_run(t->session, program));
         TRY(session_output(t->session, program, "losses", t->data.losses, cells * sizeof(float)));
         if (most > 0 && first + t->place.rank >= most) break;
@@ -346,9 +351,9 @@ Status trainer_context(Trainer *t, bool finished, StrBuf *state_text, SaveContex
                            .save_steps = c->save_steps,
                            .eval_steps = c->eval_steps,
                            .batch_size = c->per_device_train_batch_size,
-                           .rows_per_step = loader_rows_per_step(t->data.train),
+                           .rows_per_step = c->per_device_train_batch_size * c->gradient_accumulation_steps * t->place.world,
                            .num_epochs = c->num_epochs,
-                           .epoch = loader_epoch(t->data.train, t->state.step),
+                           .epoch = t->is_driven ? 0 : loader_epoch(t->data.train, t->state.step),
                            .flops_per_step = trainer_flops_per_step(t),
                            .finished = finished};
     TRY(trainer_state_text(t->metrics_path, &t->state, &facts, state_text));
@@ -360,7 +365,7 @@ Status trainer_context(Trainer *t, bool finished, StrBuf *state_text, SaveContex
                          .base_format = weights_made_format(&t->options),
                          .side_files = &t->side_files,
                          .chat_template = t->chat_template,
-                         .eos = tokenizer_eos_id(t->tokenizer),
+                         .eos = t->tokenizer ? tokenizer_eos_id(t->tokenizer) : -1,
                          .stop = t->stop_token,
                          .output_dir = c->output_dir,
                          .max_shard_bytes = c->max_shard_size,
@@ -442,7 +447,7 @@ static void allow_seconds(Trainer *t, double step_seconds)
 static Status finish_step(Trainer *t)
 {
     StepMetrics step;
-    TRY(await_step(t, &step));
+    TRY(trainer_await_step(t, &step));
     allow_seconds(t, step.seconds);
     if (trainer_leads(t)) tell_step(t, &step);
     if (t->limit.is_beaten) step_limit_measure(&t->limit);

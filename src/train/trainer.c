@@ -75,13 +75,14 @@ static Status compare_run_files(Trainer *t)
 
 /* ---- before anything is touched ---- */
 
-static Status open_tokenizer(Trainer *t)
+Status trainer_open_tokenizer(Trainer *t)
 {
     TRY(setup_tokenizer_dir(&t->arena, t->config, &t->tokenizer_dir));
-    TRY(tokenizer_load(t->tokenizer_dir, &t->tokenizer));
+    bool has_one = file_exists(arena_printf(&t->arena, "%s/tokenizer.json", t->tokenizer_dir));
+    if (has_one || !t->is_driven) TRY(tokenizer_load(t->tokenizer_dir, &t->tokenizer));
     TRY(hf_read_side_files(&t->arena, t->tokenizer_dir, &t->side_files));
     TRY(run_data_template_text(&t->arena, t->config, &t->chat_template));
-    FAIL_IF(tokenizer_vocab_size(t->tokenizer) > t->model->vocab_size, ERR_INVALID,
+    FAIL_IF(t->tokenizer && tokenizer_vocab_size(t->tokenizer) > t->model->vocab_size, ERR_INVALID,
             "the tokenizer of %s has %d tokens, the model's embedding only %lld (vocab_size of config.json); they don't belong together",
             t->tokenizer_dir, tokenizer_vocab_size(t->tokenizer), (long long)t->model->vocab_size);
     return OK;
@@ -112,17 +113,22 @@ static Status require_weights(const Trainer *t)
     return OK;
 }
 
+Status trainer_open_model(Trainer *t)
+{
+    TRY(setup_model(&t->arena, t->config, &t->model));
+    t->base_model = peft_base_name(&t->arena, t->config->model);
+    return t->config->from_scratch ? OK : require_weights(t);
+}
+
 static Status open_inputs(Trainer *t)
 {
     FAIL_IF(t->config->max_steps <= 0 && !(t->config->num_epochs > 0), ERR_INVALID,
             "nothing to do: num_epochs is 0 and max_steps isn't set");
-    TRY(setup_model(&t->arena, t->config, &t->model));
-    if (!t->config->from_scratch) TRY(require_weights(t));
+    TRY(trainer_open_model(t));
     TRY(config_require(t->config, KEY_run_datasets, "training"));
     TRY(setup_check_datasets(&t->arena, t->config, true));
     if (t->config->max_steps > 0) TRY(schedule_make(t->config, t->config->max_steps, &t->schedule));
-    TRY(open_tokenizer(t));
-    t->base_model = peft_base_name(&t->arena, t->config->model);
+    TRY(trainer_open_tokenizer(t));
     TRY(check_writable(t->config->output_dir));
     TRY(output_dir_check_source(t->config->output_dir, t->model->dir));
     TRY(output_dir_check_source(t->config->output_dir, t->tokenizer_dir));
@@ -130,7 +136,7 @@ static Status open_inputs(Trainer *t)
     return OK;
 }
 
-static Status open_device(Trainer *t)
+Status trainer_open_device(Trainer *t)
 {
     TRY(setup_rank_device(t->config, t->place.local, t->place.num_local, &t->device));
     FAIL_IF(t->comm && !t->device->api->join, ERR_UNSUPPORTED, "several ranks can't train on device %s", t->device->api->name);
@@ -142,11 +148,29 @@ static Status join_ranks(Trainer *t)
     return t->comm ? t->device->api->join(t->device, t->comm) : OK;
 }
 
-static Status make_plan(Trainer *t)
+Status trainer_settle(Trainer *t)
+{
+    return setup_settle(&t->arena, t->run_file, t->model, t->device, t->comm, t->place.num_local, &t->config);
+}
+
+/* Who drives the steps may ask for any program between them. */
+static void add_driven_programs(Trainer *t)
+{
+    bool generates = t->config->generate_samples > 0;
+    compile_drop(&t->options, PROGRAM_EVAL);
+    compile_drop(&t->options, PROGRAM_PREFILL);
+    compile_drop(&t->options, PROGRAM_DECODE);
+    setup_add_program(t->config, t->model, PROGRAM_EVAL, &t->options);
+    if (generates) setup_add_program(t->config, t->model, PROGRAM_PREFILL, &t->options);
+    if (generates) setup_add_program(t->config, t->model, PROGRAM_DECODE, &t->options);
+}
+
+Status trainer_make_plan(Trainer *t)
 {
     if (t->config->device == OPT_DEVICE_AUTO && !device_has_driver())
         log_info("running on the CPU: there is no NVIDIA driver here (libcuda.so.1)");
     TRY(setup_options(t->config, t->model, &t->options));
+    if (t->is_driven) add_driven_programs(t);
     t->options.rank = t->place.rank;
     TRY(setup_plan(&t->arena, t->model, &t->options, t->device, &t->plan));
     if (!t->config->from_scratch) TRY(weights_check(t->plan, t->model));
@@ -214,7 +238,7 @@ static Status refuse_changes(Trainer *t, const RunRecord *before, bool finished)
 }
 
 /* The same weights in another format are other weights. */
-static Status refuse_other_format(Trainer *t)
+Status trainer_refuse_other_format(Trainer *t)
 {
     const WeightFormat *here = weights_made_format(&t->options), *there;
     TRY(peft_read_base_format(&t->arena, t->resume_path, &there));
@@ -239,7 +263,7 @@ static Status refuse_other_base(Trainer *t)
             "the adapter of %s was trained on other weights than %s holds: they were changed since. Put the old ones back; or start a new "
             "adapter: name another output_dir, or set resume_from_checkpoint: false",
             t->resume_path, t->config->model);
-    return refuse_other_format(t);
+    return trainer_refuse_other_format(t);
 }
 
 /* run.json is damaged: a checkpoint knows the settings too. */
@@ -349,6 +373,14 @@ static Status load_weights(Trainer *t)
     TRY(weights_tell_requantised(t->session, t->model));
     if (t->resume_path[0]) return checkpoint_load(t->resume_path, t->session, true, &t->has_scales);
     return adapters ? init_params(t->session, (uint64_t)c->seed, true, pool) : OK;
+}
+
+Status trainer_start_session(Trainer *t)
+{
+    if (t->resume_path[0]) TRY(checkpoint_load_tuning(t->resume_path, t->device));
+    TRY(session_create(t->plan, t->device, &t->session));
+    TRY(load_weights(t));
+    return session_write(t->session, OPTIMIZER_APPLIED, &t->state.applied, sizeof t->state.applied);
 }
 
 /* Whether this start goes on from a checkpoint of this very output: only then log and outputs there are this run's. */
@@ -565,10 +597,7 @@ static Status load(Trainer *t)
     TRY(load_state(t));
     t->keep = settle_keep(t);
     if (trainer_leads(t)) TRY(check_disk(t));
-    if (t->resume_path[0]) TRY(checkpoint_load_tuning(t->resume_path, t->device));
-    TRY(session_create(t->plan, t->device, &t->session));
-    TRY(load_weights(t));
-    return session_write(t->session, OPTIMIZER_APPLIED, &t->state.applied, sizeof t->state.applied);
+    return trainer_start_session(t);
 }
 
 /* The output folder becomes this run's. */
@@ -615,19 +644,24 @@ static Status prepare(Trainer *t)
 
 /* ---- the end ---- */
 
-/* merge_adapter: output_dir/merged, which appears whole. */
-static Status save_merged(Trainer *t)
+Status trainer_merge(Trainer *t, const char *adapter_dir, const char *folder)
 {
     HfModel    *base;
     PeftAdapter adapter;
+    TRY(hf_model_open(&t->arena, t->config->model, &base));
+    Status status = peft_open(&t->arena, adapter_dir, &adapter);
+    if (status == OK) status = merge_adapter(base, &adapter, false, folder, t->config->max_shard_size, device_cpu_pool(t->device));
+    hf_model_close(base);
+    return status;
+}
+
+/* merge_adapter: output_dir/merged, which appears whole. */
+static Status save_merged(Trainer *t)
+{
     const char *dir = t->config->output_dir, *folder = arena_printf(&t->arena, "%s/merged", dir);
     const char *partial = arena_printf(&t->arena, "%s/.merged.partial", dir);
     TRY(file_remove_tree(partial));
-    TRY(hf_model_open(&t->arena, t->config->model, &base));
-    Status status = peft_open(&t->arena, dir, &adapter);
-    if (status == OK) status = merge_adapter(base, &adapter, false, partial, t->config->max_shard_size, device_cpu_pool(t->device));
-    hf_model_close(base);
-    TRY(status);
+    TRY(trainer_merge(t, dir, partial));
     if (rename(partial, folder) != 0) return file_fail("rename to", folder);
     return file_sync_dir(dir);
 }
@@ -692,8 +726,9 @@ static Status device_lost(Trainer *t)
          (long long)t->state.step, failure, (long long)t->saved_step, t->config->output_dir, trainer_same_command(t));
 }
 
-static void close_trainer(Trainer *t)
+void trainer_destroy(Trainer *t)
 {
+    if (!t) return;
     output_lock_release(t->config->output_dir, &t->output_lock);
     metrics_close(t->metrics);
     run_data_close(&t->data);
@@ -706,6 +741,7 @@ static void close_trainer(Trainer *t)
     hf_model_close(t->model);
     keeper_stop(t->keeper);
     arena_deinit(&t->arena);
+    free(t);
 }
 
 static Status train(Trainer *t, TrainOutcome *out)
@@ -715,10 +751,10 @@ static Status train(Trainer *t, TrainOutcome *out)
     trainer_beat(t, "opening the model");
     TRY(in_turn(t, open_inputs));
     trainer_beat(t, "planning");
-    TRY(trainer_agree(t, open_device(t)));
+    TRY(trainer_agree(t, trainer_open_device(t)));
     TRY(trainer_agree(t, join_ranks(t)));
-    TRY(trainer_agree(t, setup_settle(&t->arena, t->run_file, t->model, t->device, t->comm, t->place.num_local, &t->config)));
-    TRY(trainer_agree(t, make_plan(t)));
+    TRY(trainer_agree(t, trainer_settle(t)));
+    TRY(trainer_agree(t, trainer_make_plan(t)));
     TRY(trainer_agree(t, comm_agree_same(t->comm, programs_hash(t->plan), "programs")));
     trainer_beat(t, "looking at output_dir");
     TRY(share_output(t, &out->already_finished));
@@ -737,7 +773,7 @@ bool train_goes_on(const Config *config)
     return strcmp(resume, "auto") == 0 || strcmp(resume, "true") == 0;
 }
 
-Status trainer_run(const Config *config, const TrainHooks *hooks, Comm *comm, RankPlace place, TrainOutcome *out)
+Trainer *trainer_create(const Config *config, const TrainHooks *hooks, Comm *comm, RankPlace place)
 {
     static const TrainHooks none = {0};
     Trainer                *t = calloc(1, sizeof *t);
@@ -754,6 +790,12 @@ Status trainer_run(const Config *config, const TrainHooks *hooks, Comm *comm, Ra
     t->from_ranks = arena_alloc(&t->arena, (size_t)place.world * RANK_BYTES);
     t->shares = arena_array(&t->arena, RankShare, place.world);
     t->own_seconds = arena_array(&t->arena, double, place.world);
+    return t;
+}
+
+Status trainer_run(const Config *config, const TrainHooks *hooks, Comm *comm, RankPlace place, TrainOutcome *out)
+{
+    Trainer *t = trainer_create(config, hooks, comm, place);
     *out = (TrainOutcome){.loss = NAN, .eval_loss = NAN};
     Status status = train(t, out);
     if (comm && status != OK && status != ERR_RANK && !t->has_agreed) {
@@ -766,7 +808,6 @@ Status trainer_run(const Config *config, const TrainHooks *hooks, Comm *comm, Ra
     out->loss = t->last_loss;
     out->eval_loss = t->last_eval_loss;
     out->trend = t->trend;
-    close_trainer(t);
-    free(t);
+    trainer_destroy(t);
     return status;
 }

@@ -28,9 +28,10 @@ enum { RANK_BYTES = 64 }; /* what a rank tells of a step or an evaluation */
 
 /* One rank's. */
 typedef struct Trainer {
-    const Config     *run_file; /* what was asked for */
-    const Config     *config;   /* the same with what memory: auto chose */
-    Comm             *comm;     /* NULL: the run has one rank */
+    bool              is_driven; /* driven.c: its steps come from outside; it has no data, no log and maybe no tokenizer */
+    const Config     *run_file;  /* what was asked for */
+    const Config     *config;    /* the same with what memory: auto chose */
+    Comm             *comm;      /* NULL: the run has one rank */
     RankPlace         place;
     Keeper           *keeper;
     double            allowed_seconds; /* that the keeper keeps it for */
@@ -80,6 +81,21 @@ typedef struct Trainer {
 /* One rank of a run; `comm` NULL: the only one. A failure that isn't common to all ranks ends the others too. */
 NODISCARD Status trainer_run(const Config *config, const TrainHooks *hooks, Comm *comm, RankPlace place, TrainOutcome *out);
 
+/* Parts of it, in their order. All but the last leave what they made to trainer_destroy (NULL is fine). */
+Trainer         *trainer_create(const Config *config, const TrainHooks *hooks, Comm *comm, RankPlace place);
+NODISCARD Status trainer_open_model(Trainer *trainer);
+NODISCARD Status trainer_open_tokenizer(Trainer *trainer);
+NODISCARD Status trainer_open_device(Trainer *trainer);
+NODISCARD Status trainer_settle(Trainer *trainer);
+NODISCARD Status trainer_make_plan(Trainer *trainer);
+NODISCARD Status trainer_refuse_other_format(Trainer *trainer);
+/* The session, with the weights and the optimizer's state that the run starts from, or goes on with (resume_path). */
+NODISCARD Status trainer_start_session(Trainer *trainer);
+void             trainer_destroy(Trainer *trainer);
+
+/* The base with the adapter of a folder merged in, into `folder`, which need not be there. */
+NODISCARD Status trainer_merge(Trainer *trainer, const char *adapter_dir, const char *folder);
+
 /* What is done once for all ranks is rank 0's. */
 bool trainer_leads(const Trainer *trainer);
 /* comm_agree; a failure is common then. */
@@ -89,6 +105,13 @@ void trainer_beat(Trainer *trainer, const char *phase);
 
 /* Steps until the end, a signal or divergence; then the last checkpoint is written. */
 NODISCARD Status train_loop(Trainer *trainer);
+
+/* Parts of a step: a micro-batch of so many cells, the scalars of step `index`; the optimizer behind the gradients; the oldest queued step
+ * awaited, of which state and *out tell. */
+NODISCARD Status trainer_write_batch(Trainer *trainer, const Batch *batch, size_t cells);
+NODISCARD Status trainer_write_scalars(Trainer *trainer, int64_t index, int64_t tokens, double lr);
+NODISCARD Status trainer_queue_update(Trainer *trainer, int64_t index);
+NODISCARD Status trainer_await_step(Trainer *trainer, StepMetrics *out);
 
 /* A checkpoint of the present state, made by all ranks. */
 NODISCARD Status trainer_save(Trainer *trainer);

@@ -144,6 +144,49 @@ static void only_training_prints(void)
     close(saved);
 }
 
+static void a_conversation_is_rendered_and_masked(void)
+{
+    static const char source[] = "{% for m in messages %}{% if m.role == 'assistant' %}{% generation %}{{ m.content }}\n{% endgeneration %}"
+                                 "{% else %}{{ m.content }}\n{% endif %}{% endfor %}";
+    static const char talk[] = "[{\"role\": \"user\", \"content\": \"who\"}, {\"role\": \"assistant\", \"content\": \"I\"}]";
+    sg_tokenizer     *tokenizer = NULL;
+    sg_chat_template *tmpl = NULL;
+    sg_tokenizer_info info;
+    char             *text;
+    int32_t          *ids, wrong = 1 << 20;
+    uint8_t          *mask;
+    size_t            num, len;
+    EXPECT_INT(sg_tokenizer_open("examples/shakespeare", &tokenizer), SG_OK);
+    EXPECT_INT(sg_chat_template_open(NULL, source, &tmpl), SG_OK);
+    EXPECT_INT(sg_chat_template_render(tmpl, talk, false, &text), SG_OK);
+    EXPECT_STR(text, "who\nI\n");
+    sg_free(text);
+    EXPECT_INT(sg_chat_template_encode(tmpl, tokenizer, talk, SG_TRAIN_ASSISTANT, &ids, &mask, &num), SG_OK);
+    EXPECT_INT(num, 6);
+    for (size_t i = 0; i < num; i++) EXPECT_INT(mask[i], i >= 4);
+    EXPECT_INT(sg_tokenizer_decode(tokenizer, ids, num, false, &text, &len), SG_OK);
+    EXPECT_STR(text, "who\nI\n");
+    EXPECT_INT(len, 6);
+    sg_free(text);
+    sg_free(ids);
+    sg_free(mask);
+    EXPECT_INT(sg_tokenizer_get_info(tokenizer, &info), SG_OK);
+    EXPECT(info.vocab_size > 60);
+    EXPECT_INT(sg_tokenizer_decode(tokenizer, &wrong, 1, false, &text, NULL), SG_INVALID);
+    static const char *const bad[] = {
+        "", "7", "{}", "[7]", "[{}]", "[[]]", "[{\"role\": 1}]", "{\"messages\": {}}", "[", "[]", "{\"messages\": [], \"tools\": 3}"};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+        EXPECT(sg_chat_template_encode(tmpl, tokenizer, bad[i], SG_TRAIN_ALL, &ids, &mask, &num) != SG_OK);
+    EXPECT_INT(sg_chat_template_encode(tmpl, tokenizer, talk, (sg_train_on)9, &ids, &mask, &num), SG_INVALID);
+    EXPECT_INT(sg_chat_template_encode(tmpl, NULL, talk, SG_TRAIN_ALL, &ids, &mask, &num), SG_INVALID);
+    EXPECT_INT(sg_chat_template_render(NULL, talk, false, &text), SG_INVALID);
+    EXPECT_INT(sg_chat_template_render(tmpl, NULL, false, &text), SG_INVALID);
+    EXPECT_INT(sg_chat_template_open(NULL, NULL, &tmpl), SG_INVALID);
+    EXPECT_INT(sg_tokenizer_encode(NULL, NULL, 0, true, &ids, &num), SG_INVALID);
+    sg_chat_template_close(tmpl);
+    sg_tokenizer_close(tokenizer);
+}
+
 static void mistakes_have_messages(void)
 {
     const char *args[] = {"max_stepz=3"};
@@ -160,8 +203,12 @@ static void mistakes_have_messages(void)
 
 int main(int argc, char **argv)
 {
-    static const TestCase cases[] = {TEST(a_run_plans_trains_and_finishes_once), TEST(a_model_encodes_evaluates_and_goes_on),
-                                     TEST(a_run_writes_its_samples), TEST(only_training_prints), TEST(mistakes_have_messages)};
+    static const TestCase cases[] = {TEST(a_run_plans_trains_and_finishes_once),
+                                     TEST(a_model_encodes_evaluates_and_goes_on),
+                                     TEST(a_run_writes_its_samples),
+                                     TEST(only_training_prints),
+                                     TEST(a_conversation_is_rendered_and_masked),
+                                     TEST(mistakes_have_messages)};
     char                  command[300];
     if (!mkdtemp(dir)) return 1;
     int status = test_run(cases, sizeof cases / sizeof cases[0], argc, argv);

@@ -1,10 +1,12 @@
-/* Opens the CUDA plugin at run time: beside the program, in ../lib beside it, or where SUROGATE_CUDA_PLUGIN says. */
+/* Opens the CUDA plugin at run time: beside the program or the library that this is part of, in ../lib beside it, or where
+ * SUROGATE_CUDA_PLUGIN says. */
 #include "device/cuda/plugin.h"
 
 #include "base/log.h"
 
 #include <dlfcn.h>
 #include <limits.h>
+#include <link.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -32,10 +34,14 @@ static const CudaHost host = {
     .log = host_log,
 };
 
-static bool program_folder(char *out, size_t size)
+/* The folder of the library or program that this code was linked into. */
+static bool own_folder(char *out, size_t size)
 {
-    ssize_t n = readlink("/proc/self/exe", out, size - 1);
-    if (n <= 0) return false;
+    struct link_map *map = NULL;
+    Dl_info          info;
+    bool             in_library = dladdr1(&host, &info, (void **)&map, RTLD_DL_LINKMAP) && map && map->l_name[0];
+    ssize_t          n = in_library ? snprintf(out, size, "%s", map->l_name) : readlink("/proc/self/exe", out, size - 1);
+    if (n <= 0 || (size_t)n >= size) return false;
     out[n] = 0;
     char *slash = strrchr(out, '/');
     if (!slash) return false;
@@ -55,7 +61,7 @@ static void *open_plugin(char *searched, size_t size)
         snprintf(searched, size, "%s", given);
         return dlopen(given, RTLD_NOW | RTLD_LOCAL);
     }
-    if (!program_folder(folder, sizeof folder)) snprintf(folder, sizeof folder, ".");
+    if (!own_folder(folder, sizeof folder)) snprintf(folder, sizeof folder, ".");
     for (size_t i = 0; i < sizeof beside / sizeof beside[0]; i++) {
         snprintf(path, sizeof path, "%s/%s%s", folder, beside[i], PLUGIN_FILE);
         int n = snprintf(searched + used, size - used, "%s%s", i ? ", " : "", path);

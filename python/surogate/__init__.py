@@ -1,0 +1,53 @@
+"""Pre-training and fine-tuning of language models, driven from Python.
+
+Importing this package loads nothing: the native library is opened when one of the names below is first used.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from surogate.dataset import Batch as Batch
+    from surogate.dataset import Dataset as Dataset
+    from surogate.errors import Status as Status
+    from surogate.errors import SurogateError as SurogateError
+    from surogate.model import Model as Model
+    from surogate.run import Outcome as Outcome
+    from surogate.run import Run as Run
+    from surogate.text import ChatTemplate as ChatTemplate
+    from surogate.text import Tokenizer as Tokenizer
+    from surogate.trainer import Step as Step
+    from surogate.trainer import Trainer as Trainer
+
+_HOMES = {
+    "Batch": "dataset",
+    "ChatTemplate": "text",
+    "Dataset": "dataset",
+    "Model": "model",
+    "Outcome": "run",
+    "Run": "run",
+    "Status": "errors",
+    "Step": "trainer",
+    "SurogateError": "errors",
+    "Tokenizer": "text",
+    "Trainer": "trainer",
+}
+
+__all__ = sorted(_HOMES)
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from surogate._native import version
+
+        return version()
+    if name not in _HOMES:
+        raise AttributeError(f"module 'surogate' has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(f"surogate.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

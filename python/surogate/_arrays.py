@@ -1,0 +1,90 @@
+"""Arrays for the library: int32, row by row, without a copy where they are so already."""
+
+from __future__ import annotations
+
+from ctypes import POINTER, c_float, c_int32
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from surogate import _native
+
+IGNORED = -100
+
+
+def int32(value: Any, name: str) -> NDArray[np.int32]:
+    """A NumPy array, a DLPack tensor of the CPU, or nested lists, of integers. TypeError for other dtypes, ValueError beyond 32 bits."""
+    if hasattr(value, "__dlpack__") and not isinstance(value, np.ndarray):
+        value = np.from_dlpack(value)
+    array = np.asarray(value)
+    if array.ndim == 0 and array.dtype.kind in "iu":
+        raise ValueError(f"{name} is one number; expected an array")
+    if array.size == 0 and array.dtype == np.float64:
+        array = array.astype(np.int32)  # what [] becomes
+    if array.dtype.kind not in "iu":
+        raise TypeError(f"{name} has dtype {array.dtype}; expected integers")
+    if array.dtype != np.int32:
+        limits = np.iinfo(np.int32)
+        if array.size and (array.max() > limits.max or array.min() < limits.min):
+            raise ValueError(f"{name} has values beyond 32 bits")
+        array = array.astype(np.int32)
+    return np.ascontiguousarray(array)
+
+
+def rows(value: Any, name: str) -> NDArray[np.int32]:
+    """(rows, cols); one dimension is one row."""
+    array = int32(value, name)
+    if array.ndim == 1:
+        array = array[None]
+    if array.ndim != 2:
+        raise ValueError(f"{name} has shape {array.shape}; expected (rows, cols) or (cols)")
+    return array
+
+
+def ids(value: Any, name: str) -> NDArray[np.int32]:
+    """(count) token ids."""
+    array = int32(value, name)
+    if array.ndim != 1:
+        raise ValueError(f"{name} has shape {array.shape}; expected one dimension")
+    return array
+
+
+def pointer(array: NDArray[np.int32] | None) -> Any:
+    return None if array is None else array.ctypes.data_as(POINTER(c_int32))
+
+
+def floats(array: NDArray[np.float32]) -> Any:
+    return array.ctypes.data_as(POINTER(c_float))
+
+
+class Rows:
+    """A micro-batch for the library; it keeps the arrays alive."""
+
+    def __init__(self, input_ids: Any, targets: Any, segments: Any, positions: Any) -> None:
+        self.ids = rows(input_ids, "input_ids")
+        self.targets = next_ids(self.ids, segments) if targets is None else rows(targets, "targets")
+        self.segments = None if segments is None else rows(segments, "segments")
+        self.positions = None if positions is None else rows(positions, "positions")
+        for name, array in (("targets", self.targets), ("segments", self.segments), ("positions", self.positions)):
+            if array is not None and array.shape != self.ids.shape:
+                raise ValueError(f"{name} has shape {array.shape}, input_ids {self.ids.shape}; expected the same")
+        shape = self.ids.shape
+        self.batch = _native.Batch(
+            shape[0], shape[1], pointer(self.ids), pointer(self.targets), pointer(self.segments), pointer(self.positions)
+        )
+
+
+def next_ids(input_ids: NDArray[np.int32], segments: Any = None) -> NDArray[np.int32]:
+    """Targets of plain texts: each token's next one; -100 behind the last of a row or document."""
+    targets = np.full_like(input_ids, IGNORED)
+    targets[:, :-1] = input_ids[:, 1:]
+    if segments is not None:
+        of = rows(segments, "segments")
+        if of.shape == input_ids.shape:
+            targets[:, :-1][(of[:, 1:] != of[:, :-1]) | (of[:, :-1] < 0)] = IGNORED
+    return targets
+
+
+def sampling(temperature: float, top_k: int, top_p: float, seed: int) -> _native.Sampling:
+    return _native.Sampling(temperature, top_k, top_p, seed)

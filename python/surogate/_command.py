@@ -1,0 +1,13 @@
+"""The command of the wheel: the native program takes over this process."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import NoReturn
+
+
+def main() -> NoReturn:
+    program = Path(__file__).resolve().parent / "lib" / "surogate"
+    os.execv(program, [sys.argv[0], *sys.argv[1:]])

@@ -1,0 +1,292 @@
+"""The functions of surogate.h by ctypes, which releases the GIL while they run."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from ctypes import (
+    POINTER,
+    Structure,
+    byref,
+    c_bool,
+    c_char_p,
+    c_double,
+    c_float,
+    c_int,
+    c_int32,
+    c_int64,
+    c_size_t,
+    c_uint8,
+    c_uint64,
+    c_void_p,
+)
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from surogate.errors import Status, SurogateError
+
+
+class Batch(Structure):
+    _fields_ = [
+        ("rows", c_int64),
+        ("cols", c_int64),
+        ("ids", POINTER(c_int32)),
+        ("targets", POINTER(c_int32)),
+        ("segments", POINTER(c_int32)),
+        ("positions", POINTER(c_int32)),
+    ]
+
+
+class Step(Structure):
+    _fields_ = [
+        ("step", c_int64),
+        ("loss", c_double),
+        ("norm", c_double),
+        ("lr", c_double),
+        ("seconds", c_double),
+        ("tokens", c_int64),
+        ("trained", c_int64),
+        ("is_applied", c_bool),
+    ]
+
+
+class TrainerInfo(Structure):
+    _fields_ = [
+        (name, c_int64)
+        for name in ("rows", "cols", "micro_batches", "vocab_size", "steps", "parameters", "trained_parameters", "device_bytes")
+    ]
+
+
+class Tensor(Structure):
+    _fields_ = [("name", c_char_p), ("ndim", c_int), ("dim", c_int64 * 4), ("numel", c_int64)]
+
+
+class Sampling(Structure):
+    _fields_ = [("temperature", c_double), ("top_k", c_int64), ("top_p", c_double), ("seed", c_uint64)]
+
+
+class Outcome(Structure):
+    _fields_ = [("already_finished", c_bool), ("steps", c_int64), ("loss", c_double), ("eval_loss", c_double)]
+
+
+class DatasetInfo(Structure):
+    _fields_ = [(name, c_int64) for name in ("steps", "micro_batches", "documents", "rows", "tokens", "trained")]
+
+
+class TokenizerInfo(Structure):
+    _fields_ = [(name, c_int32) for name in ("vocab_size", "bos", "eos", "pad")]
+
+
+_ARGS = [POINTER(c_char_p), c_size_t]
+_OUT = POINTER(c_void_p)  # a handle, or memory for sg_free
+_IDS_OUT = [POINTER(POINTER(c_int32)), POINTER(c_size_t)]
+_IDS = [POINTER(c_int32), c_size_t]
+
+# Arguments of the functions that return a status.
+PROTOTYPES: dict[str, list[Any]] = {
+    "sg_run_open": [*_ARGS, _OUT],
+    "sg_run_plan": [c_void_p, c_char_p, _OUT],
+    "sg_run_train": [c_void_p, POINTER(Outcome)],
+    "sg_trainer_open": [*_ARGS, _OUT],
+    "sg_trainer_get_info": [c_void_p, POINTER(TrainerInfo)],
+    "sg_trainer_plan": [c_void_p, _OUT],
+    "sg_trainer_step": [c_void_p, POINTER(Batch)],
+    "sg_trainer_backward": [c_void_p],
+    "sg_trainer_update": [c_void_p, c_double],
+    "sg_trainer_result": [c_void_p, POINTER(Step)],
+    "sg_trainer_losses": [c_void_p, POINTER(Batch), POINTER(c_float), POINTER(c_double), POINTER(c_int64)],
+    "sg_trainer_generate": [c_void_p, *_IDS, c_int64, POINTER(Sampling), *_IDS_OUT],
+    "sg_trainer_tensor": [c_void_p, c_size_t, POINTER(Tensor)],
+    "sg_trainer_weight": [c_void_p, c_size_t, POINTER(c_float), c_size_t],
+    "sg_trainer_gradient": [c_void_p, c_size_t, POINTER(c_float), c_size_t],
+    "sg_trainer_save": [c_void_p, c_char_p],
+    "sg_trainer_load": [c_void_p, c_char_p],
+    "sg_trainer_export_model": [c_void_p, c_char_p],
+    "sg_trainer_export_adapter": [c_void_p, c_char_p],
+    "sg_dataset_open": [*_ARGS, c_int, _OUT],
+    "sg_dataset_get_info": [c_void_p, POINTER(DatasetInfo)],
+    "sg_dataset_seek": [c_void_p, c_int64],
+    "sg_dataset_next": [c_void_p, POINTER(Batch)],
+    "sg_tokenizer_open": [c_char_p, _OUT],
+    "sg_tokenizer_get_info": [c_void_p, POINTER(TokenizerInfo)],
+    "sg_tokenizer_encode": [c_void_p, c_char_p, c_size_t, c_bool, *_IDS_OUT],
+    "sg_tokenizer_decode": [c_void_p, *_IDS, c_bool, _OUT, POINTER(c_size_t)],
+    "sg_chat_template_open": [c_char_p, c_char_p, _OUT],
+    "sg_chat_template_render": [c_void_p, c_char_p, c_bool, _OUT],
+    "sg_chat_template_encode": [
+        c_void_p,
+        c_void_p,
+        c_char_p,
+        c_int,
+        POINTER(POINTER(c_int32)),
+        POINTER(POINTER(c_uint8)),
+        POINTER(c_size_t),
+    ],
+    "sg_model_open": [c_char_p, c_char_p, c_char_p, c_int, _OUT],
+    "sg_model_encode": [c_void_p, c_char_p, c_size_t, *_IDS_OUT],
+    "sg_model_decode": [c_void_p, *_IDS, _OUT],
+    "sg_model_losses": [c_void_p, *_IDS, POINTER(c_float)],
+    "sg_model_generate": [c_void_p, *_IDS, c_int64, POINTER(Sampling), *_IDS_OUT],
+}
+
+# (result, arguments) of the others.
+OTHERS: dict[str, tuple[Any, list[Any]]] = {
+    "sg_version": (c_char_p, []),
+    "sg_message": (c_char_p, []),
+    "sg_exit_code": (c_int, [c_int]),
+    "sg_free": (None, [c_void_p]),
+    "sg_run_close": (None, [c_void_p]),
+    "sg_trainer_close": (None, [c_void_p]),
+    "sg_trainer_num_tensors": (c_size_t, [c_void_p]),
+    "sg_dataset_close": (None, [c_void_p]),
+    "sg_tokenizer_close": (None, [c_void_p]),
+    "sg_chat_template_close": (None, [c_void_p]),
+    "sg_model_close": (None, [c_void_p]),
+}
+
+
+def _places() -> Iterator[str]:
+    """Where the library may be: as told, in the wheel, in the build folder of a source tree, on the system's path."""
+    here = Path(__file__).resolve().parent
+    if told := os.environ.get("SUROGATE_LIBRARY"):
+        yield told
+        return
+    yield str(here / "lib" / "libsurogate.so")
+    yield str(here.parents[1] / "build" / "libsurogate.so")
+    yield "libsurogate.so"
+
+
+def _open() -> ctypes.CDLL:
+    problem = ""
+    for place in _places():
+        if "/" in place and not Path(place).exists():
+            problem = problem or f"{place} isn't there"
+            continue
+        try:
+            return ctypes.CDLL(place)
+        except OSError as error:
+            problem = str(error)
+    raise ImportError(
+        f"libsurogate.so can't be opened: {problem}. Run make build in the source tree, install the wheel, "
+        "or set SUROGATE_LIBRARY to its path"
+    )
+
+
+def _load() -> ctypes.CDLL:
+    library = _open()
+    for name, arguments in PROTOTYPES.items():
+        function = getattr(library, name)
+        function.restype, function.argtypes = c_int, arguments
+    for name, (result, arguments) in OTHERS.items():
+        function = getattr(library, name)
+        function.restype, function.argtypes = result, arguments
+    return library
+
+
+lib = _load()
+
+
+def version() -> str:
+    return str(lib.sg_version().decode())
+
+
+def check(status: int) -> None:
+    """Raises what a call of this thread failed with."""
+    if status:
+        raise SurogateError(Status(status), lib.sg_message().decode(errors="replace"))
+
+
+def arguments(args: tuple[str | os.PathLike[str], ...], settings: Mapping[str, Any]) -> tuple[Any, int]:
+    """Run files, "key=value" texts and keyword settings as the library takes them."""
+    texts = [os.fspath(arg) for arg in args] + [f"{key}={_value(value)}" for key, value in settings.items()]
+    array = (c_char_p * max(len(texts), 1))(*[_text(text) for text in texts])
+    return array, len(texts)
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, (str, os.PathLike)):
+        return os.fspath(value)
+    return json.dumps(value)
+
+
+def _text(text: str) -> bytes:
+    data = text.encode()
+    if b"\0" in data:
+        raise ValueError(f"a NUL within {text!r}")
+    return data
+
+
+def text(value: str | os.PathLike[str] | None) -> bytes | None:
+    """A text or path for the library; None: NULL."""
+    return None if value is None else _text(os.fspath(value))
+
+
+def take_text(memory: c_void_p, length: int | None = None) -> str:
+    """The text that a call handed out."""
+    try:
+        data = ctypes.string_at(memory.value or 0) if length is None else ctypes.string_at(memory.value or 0, length)
+    finally:
+        lib.sg_free(memory)
+    return data.decode(errors="replace")
+
+
+def take_ids(ids: Any, count: int) -> NDArray[np.int32]:
+    """(count) the ids that a call handed out."""
+    try:
+        return np.ctypeslib.as_array(ids, (count,)).copy() if count else np.empty(0, np.int32)
+    finally:
+        lib.sg_free(ctypes.cast(ids, c_void_p))
+
+
+class Handle:
+    """What the library has open. Calls of several threads take turns; a closed one raises ValueError."""
+
+    def __init__(self, open_it: Callable[..., int], close_it: Callable[[c_void_p], None], *args: Any) -> None:
+        self._lock = threading.RLock()
+        self._close_it = close_it
+        self._pointer: c_void_p | None = None
+        pointer = c_void_p()
+        check(open_it(*args, byref(pointer)))
+        self._pointer = pointer
+
+    @contextmanager
+    def use(self) -> Iterator[c_void_p]:
+        with self._lock:
+            if self._pointer is None:
+                raise ValueError("it is closed")
+            yield self._pointer
+
+    def close(self) -> None:
+        """Frees it; a second time is fine."""
+        with self._lock:
+            pointer, self._pointer = self._pointer, None
+            if pointer is not None:
+                self._close_it(pointer)
+
+
+class Closes:
+    """What owns a Handle: it is closed by close(), at the end of a `with`, or when it is forgotten."""
+
+    _handle: Handle
+
+    def close(self) -> None:
+        """Frees memory and device. A second time is fine; other calls raise ValueError then."""
+        self._handle.close()
+
+    def __enter__(self) -> Any:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        handle = getattr(self, "_handle", None)
+        if handle is not None:
+            handle.close()

@@ -1,0 +1,77 @@
+"""The micro-batches of a run."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from ctypes import byref
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from surogate import _native
+from surogate._native import Closes, Handle, check, lib
+
+
+@dataclass(frozen=True)
+class Batch:
+    """A micro-batch, each array (rows, cols) int32.
+
+    targets: the id after each token, -100 where it isn't trained. segments: the document that a token is of, -1 in padding. positions: from
+    0 in each document.
+    """
+
+    input_ids: NDArray[np.int32]
+    targets: NDArray[np.int32]
+    segments: NDArray[np.int32]
+    positions: NDArray[np.int32]
+
+
+class Dataset(Closes):
+    """The micro-batches that a run of these settings trains on (part "train") or is evaluated on ("validation"), in its order.
+
+    Arguments are those of Run. Tokenizes what isn't yet. Iterating goes on from the present place to the end of the last step.
+    """
+
+    def __init__(self, *args: str | os.PathLike[str], part: Literal["train", "validation"] = "train", **settings: Any) -> None:
+        parts = ("train", "validation")
+        if part not in parts:
+            raise ValueError(f"part {part!r}; expected one of {parts}")
+        array, count = _native.arguments(args, settings)
+        self._handle = Handle(lib.sg_dataset_open, lib.sg_dataset_close, array, count, parts.index(part))
+        info = _native.DatasetInfo()
+        with self._handle.use() as dataset:
+            check(lib.sg_dataset_get_info(dataset, byref(info)))
+        self.steps: int = info.steps  #: as max_steps or num_epochs say
+        self.micro_batches: int = info.micro_batches  #: of a step
+        self.documents: int = info.documents  #: of an epoch, as all below
+        self.rows: int = info.rows
+        self.tokens: int = info.tokens
+        self.trained_tokens: int = info.trained
+
+    def seek(self, step: int) -> None:
+        """The next micro-batch is the first of `step`, 0 to steps."""
+        with self._handle.use() as dataset:
+            check(lib.sg_dataset_seek(dataset, step))
+
+    @contextmanager
+    def _next(self) -> Iterator[_native.Batch | None]:
+        """The library's own arrays, while nobody else asks for more; None: the end."""
+        batch = _native.Batch()
+        with self._handle.use() as dataset:
+            check(lib.sg_dataset_next(dataset, byref(batch)))
+            yield batch if batch.rows else None
+
+    def __iter__(self) -> Iterator[Batch]:
+        while True:
+            with self._next() as batch:
+                if batch is None:
+                    return
+                shape = (batch.rows, batch.cols)
+                arrays = [
+                    np.ctypeslib.as_array(array, shape).copy() for array in (batch.ids, batch.targets, batch.segments, batch.positions)
+                ]
+            yield Batch(*arrays)

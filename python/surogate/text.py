@@ -1,0 +1,89 @@
+"""Tokenizers and chat templates."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from ctypes import POINTER, byref, c_int32, c_size_t, c_uint8, c_void_p, cast
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from surogate import _arrays, _native
+from surogate._native import Closes, Handle, check, lib
+
+Messages = Sequence[Mapping[str, Any]]
+
+
+class Tokenizer(Closes):
+    """The tokenizer of a model's folder, or of a repository of the hub."""
+
+    def __init__(self, model: str | os.PathLike[str]) -> None:
+        self._handle = Handle(lib.sg_tokenizer_open, lib.sg_tokenizer_close, _native.text(model))
+        info = _native.TokenizerInfo()
+        with self._handle.use() as tokenizer:
+            check(lib.sg_tokenizer_get_info(tokenizer, byref(info)))
+        self.vocab_size: int = info.vocab_size  #: largest id + 1
+        self.bos_id: int | None = info.bos if info.bos >= 0 else None
+        self.eos_id: int | None = info.eos if info.eos >= 0 else None
+        self.pad_id: int | None = info.pad if info.pad >= 0 else None
+
+    def encode(self, text: str, add_special: bool = True) -> NDArray[np.int32]:
+        """(count) ids; add_special: with what the tokenizer puts around a text (BOS, EOS)."""
+        data, ids, count = text.encode(), POINTER(c_int32)(), c_size_t()
+        with self._handle.use() as tokenizer:
+            check(lib.sg_tokenizer_encode(tokenizer, data, len(data), add_special, byref(ids), byref(count)))
+        return _native.take_ids(ids, count.value)
+
+    def decode(self, ids: Any, skip_special: bool = True) -> str:
+        """The text of (count) ids. SurogateError (INVALID) for an id that the tokenizer doesn't have."""
+        array, text, length = _arrays.ids(ids, "ids"), c_void_p(), c_size_t()
+        with self._handle.use() as tokenizer:
+            check(lib.sg_tokenizer_decode(tokenizer, _arrays.pointer(array), array.size, skip_special, byref(text), byref(length)))
+        return _native.take_text(text, length.value)
+
+
+class ChatTemplate(Closes):
+    """The chat template of a model's folder; or `source`, in Jinja, with the special tokens of the folder, if one is named."""
+
+    def __init__(self, model: str | os.PathLike[str] | None = None, source: str | None = None) -> None:
+        self._handle = Handle(lib.sg_chat_template_open, lib.sg_chat_template_close, _native.text(model), _native.text(source))
+
+    def render(self, messages: Messages, tools: Sequence[Any] | None = None, add_generation_prompt: bool = False) -> str:
+        """The text of a conversation; messages are {"role", "content", ...}. SurogateError (INVALID) if the template refuses it."""
+        text = c_void_p()
+        with self._handle.use() as template:
+            check(lib.sg_chat_template_render(template, _conversation(messages, tools), add_generation_prompt, byref(text)))
+        return _native.take_text(text)
+
+    def encode(
+        self,
+        messages: Messages,
+        tokenizer: Tokenizer,
+        tools: Sequence[Any] | None = None,
+        train_on: Literal["assistant", "last_turn", "all"] = "assistant",
+    ) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:
+        """As training lays a conversation out: (count) ids, and (count) whether each is trained."""
+        choices = ("assistant", "last_turn", "all")
+        if train_on not in choices:
+            raise ValueError(f"train_on {train_on!r}; expected one of {choices}")
+        ids, mask, count = POINTER(c_int32)(), POINTER(c_uint8)(), c_size_t()
+        data = _conversation(messages, tools)
+        with self._handle.use() as template, tokenizer._handle.use() as with_tokenizer:
+            check(
+                lib.sg_chat_template_encode(template, with_tokenizer, data, choices.index(train_on), byref(ids), byref(mask), byref(count))
+            )
+        try:
+            trained = np.ctypeslib.as_array(mask, (count.value,)) != 0 if count.value else np.empty(0, bool)
+        finally:
+            lib.sg_free(cast(mask, c_void_p))
+        return _native.take_ids(ids, count.value), trained
+
+
+def _conversation(messages: Messages, tools: Sequence[Any] | None) -> bytes:
+    row: dict[str, Any] = {"messages": list(messages)}
+    if tools is not None:
+        row["tools"] = list(tools)
+    return json.dumps(row, allow_nan=False).encode()

@@ -1,0 +1,365 @@
+"""The package on the CPU: what it does on arrays of all kinds, that its loop has the command's bits, and that docs/python.md runs.
+
+Run from the root of the source tree; the last line counts the tests. The library is that of SUROGATE_LIBRARY or of build/.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import io
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import unittest
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "python"))
+
+import numpy as np  # noqa: E402
+import surogate  # noqa: E402
+from surogate import ChatTemplate, Dataset, Model, Run, Status, SurogateError, Tokenizer, Trainer, _arrays, _native  # noqa: E402
+
+SHAKESPEARE = str(ROOT / "examples/shakespeare")
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """What training shows goes nowhere."""
+    sys.stderr.flush()
+    saved, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
+    try:
+        yield
+    finally:
+        os.dup2(saved, 2)
+        os.close(saved)
+        os.close(nowhere)
+
+
+class InFolder(unittest.TestCase):
+    folder: Path
+
+    @classmethod
+    def setUpClass(cls) -> None:
+        holder = tempfile.TemporaryDirectory(prefix="surogate-python-")
+        cls.addClassCleanup(holder.cleanup)
+        cls.folder = Path(holder.name)
+        text = "".join(f"To be, or not to be, that is question number {i}.\n\n" for i in range(300))
+        (cls.folder / "text.txt").write_text(text)
+
+    def settings(self, output: str, **more: Any) -> dict[str, Any]:
+        return {
+            "model": SHAKESPEARE,
+            "from_scratch": True,
+            "output_dir": self.folder / output,
+            "datasets": [{"path": str(self.folder / "text.txt"), "type": "text"}],
+            "sequence_len": 32,
+            "per_device_train_batch_size": 4,
+            "gradient_accumulation_steps": 2,
+            "max_steps": 4,
+            "model_dtype": "fp32",
+            **more,
+        }
+
+    def assert_fails(self, status: Status, says: str) -> Any:
+        test = self
+
+        class Context(contextlib.AbstractContextManager[None]):
+            def __exit__(self, kind: object, error: BaseException | None, _: object) -> bool:
+                test.assertIsInstance(error, SurogateError)
+                assert isinstance(error, SurogateError)
+                test.assertEqual(error.status, status)
+                test.assertIn(says, error.message)
+                return True
+
+        return Context()
+
+
+class Steps(InFolder):
+    def test_fit_has_the_bits_of_a_run(self) -> None:
+        run = Run(**self.settings("run"))
+        with quiet():
+            outcome = run.train()
+            self.assertTrue(run.train().already_finished)
+        seen: list[int] = []
+
+        def broken(step: surogate.Step) -> None:
+            seen.append(step.step)
+            raise KeyError("a bug in a callback")
+
+        with Trainer(**self.settings("fit")) as trainer, Dataset(**self.settings("fit")) as dataset:
+            errors = io.StringIO()
+            with contextlib.redirect_stderr(errors):
+                last = trainer.fit(dataset, callbacks=[broken])
+            trainer.save_checkpoint()
+            self.assertEqual(trainer.steps, 4)
+            self.assertIsNone(trainer.fit(dataset))
+        assert last is not None
+        self.assertEqual(seen, [1, 2, 3, 4])
+        self.assertIn("a bug in a callback", errors.getvalue())
+        self.assertEqual(last.loss, outcome.loss)
+        for name in ("model.safetensors", "optimizer.safetensors"):
+            of_run, of_fit = (self.folder / output / "checkpoint-4" / name for output in ("run", "fit"))
+            self.assertEqual(of_run.read_bytes(), of_fit.read_bytes(), name)
+
+    def test_batches_of_the_dataset_do_the_same_by_hand(self) -> None:
+        settings = self.settings("hand")
+        losses = []
+        with Trainer(**settings) as trainer, Dataset(**settings) as dataset:
+            self.assertEqual((dataset.steps, dataset.micro_batches), (4, 2))
+            batches = list(dataset)
+            self.assertEqual(len(batches), 8)
+            for first in (0, 2, 4, 6):
+                for batch in batches[first : first + 2]:
+                    trainer.step(batch.input_ids, batch.targets, batch.segments, batch.positions)
+                losses.append(trainer.update().loss)
+            again = Trainer(**self.settings("hand2"))
+            last = again.fit(dataset)
+            assert last is not None
+            self.assertEqual(last.loss, losses[-1])
+
+    def test_arrays_of_all_kinds(self) -> None:
+        with Trainer(**self.settings("arrays", sequence_len=8)) as trainer:
+            ids = np.arange(16, dtype=np.int32).reshape(2, 8)
+            want = trainer.eval(ids)
+            for same in (ids.tolist(), ids.astype(np.int64), ids.astype(np.uint8), np.asfortranarray(ids), np.repeat(ids, 2, axis=0)[::2]):
+                self.assertEqual(trainer.eval(same), want)
+            logprobs = trainer.logprobs(ids)
+            self.assertEqual((logprobs.shape, logprobs.dtype), ((2, 8), np.float32))
+            self.assertAlmostEqual(-float(logprobs.sum()) / 14, want, places=5)
+            self.assertEqual(list(logprobs[:, 7]), [0, 0])
+            self.assertTrue(np.isnan(trainer.eval(ids, np.full_like(ids, -100))))
+            wrong: list[tuple[type[Exception], Any, Any]] = [
+                (TypeError, ids.astype(float), None),
+                (TypeError, ids > 3, None),
+                (TypeError, "text", None),
+                (ValueError, ids.astype(np.int64) + 2**33, None),
+                (ValueError, ids[None], None),
+                (ValueError, 3, None),
+                (ValueError, ids, ids[:1]),
+            ]
+            for kind, bad, targets in wrong:
+                with self.assertRaises(kind):
+                    trainer.eval(bad, targets)
+            for bad, says in (
+                (ids + 1000, "token 1000 of row 0"),
+                (ids[:, :0], "rows of 0 tokens"),
+                (np.zeros((2, 9), int), "sequence_len"),
+            ):
+                with self.assert_fails(Status.INVALID, says):
+                    trainer.eval(bad)
+            with self.assert_fails(Status.INVALID, "5 rows"):
+                trainer.step(np.zeros((5, 4), int))
+
+    def test_int32_arrays_are_read_where_they_lie(self) -> None:
+        ids = np.zeros((2, 8), np.int32)
+        rows = _arrays.Rows(ids, ids, None, None)
+        self.assertEqual(ctypes.cast(rows.batch.ids, ctypes.c_void_p).value, ids.ctypes.data)
+        self.assertIs(_arrays.rows(ids, "ids"), ids)
+
+        class Tensor:  # as another library's
+            def __dlpack__(self, **given: Any) -> Any:
+                return ids.__dlpack__(**given)
+
+            def __dlpack_device__(self) -> tuple[int, int]:
+                return ids.__dlpack_device__()
+
+        self.assertEqual(_arrays.rows(Tensor(), "ids").ctypes.data, ids.ctypes.data)
+
+    def test_gradients_weights_and_updates(self) -> None:
+        with Trainer(**self.settings("gradients")) as trainer:
+            shapes = trainer.parameters()
+            with self.assert_fails(Status.INVALID, "no gradients yet"):
+                trainer.gradients("model.embed_tokens.weight")
+            with self.assertRaisesRegex(KeyError, "parameters"):
+                trainer.gradients("nothing")
+            trainer.step(np.arange(32).reshape(2, 16))
+            trainer.backward()
+            squares = 0.0
+            before = {name: trainer.weights(name) for name in shapes}
+            for name, shape in shapes.items():
+                gradient = trainer.gradients(name)
+                self.assertEqual(gradient.shape, shape)
+                squares += float((gradient.astype(float) ** 2).sum())
+            step = trainer.update(lr=0.5)
+            self.assertAlmostEqual(step.norm, squares**0.5, places=3)
+            self.assertEqual((step.step, step.tokens, step.trained, step.lr, step.is_applied), (1, 32, 30, 0.5, True))
+            self.assertTrue(all((trainer.weights(name) != values).any() for name, values in before.items()))
+            for lr in (float("nan"), float("inf")):
+                with self.assertRaises(ValueError):
+                    trainer.update(lr)
+            with self.assert_fails(Status.INVALID, "no micro-batch"):
+                trainer.update(1e-3)
+
+    def test_checkpoints_come_back(self) -> None:
+        ids = np.arange(32).reshape(2, 16)
+        with Trainer(**self.settings("back")) as trainer:
+            trainer.train_step(ids, lr=1e-3)
+            trainer.save_checkpoint(self.folder / "elsewhere")
+            want = trainer.train_step(ids, lr=1e-3)
+            trainer.load_checkpoint(self.folder / "elsewhere/checkpoint-1")
+            self.assertEqual(trainer.steps, 1)
+            again = trainer.train_step(ids, lr=1e-3)
+            self.assertEqual((again.loss, again.norm), (want.loss, want.norm))
+            with self.assert_fails(Status.CHECKPOINT, "no folder"):
+                trainer.load_checkpoint(self.folder / "nowhere")
+
+    def test_an_adapter_over_an_exported_model(self) -> None:
+        with Trainer(**self.settings("base")) as trainer:
+            trainer.export_model(self.folder / "base/model")
+        adapter = {"model": self.folder / "base/model", "from_scratch": False, "lora": True, "lora_rank": 2}
+        with Trainer(**self.settings("adapter", **adapter)) as trainer:
+            self.assertTrue(all("lora_" in name for name in trainer.parameters()))
+            trainer.train_step([[1, 2, 3, 4]], lr=1e-2)
+            trainer.export_adapter(self.folder / "adapter/peft")
+            trainer.export_model(self.folder / "adapter/merged")
+            want = trainer.logprobs([1, 2, 3, 4])[0, :3]
+        with Model(self.folder / "base/model", adapter=self.folder / "adapter/peft", device="cpu") as model:
+            np.testing.assert_allclose(model.logprobs([1, 2, 3, 4]), want, rtol=1e-4)
+        with Model(self.folder / "adapter/merged", device="cpu") as model:
+            np.testing.assert_allclose(model.logprobs([1, 2, 3, 4]), want, rtol=1e-4)
+
+    def test_from_config_needs_no_folder(self) -> None:
+        import json
+
+        config = json.loads((ROOT / "examples/shakespeare/config.json").read_text())
+        settings = self.settings("config")
+        del settings["model"], settings["from_scratch"]
+        with Trainer.from_config(config, **settings) as trainer:
+            self.assertEqual(trainer.vocab_size, config["vocab_size"])
+            trainer.train_step([1, 2, 3], lr=1e-3)
+            trainer.export_model(self.folder / "config/model")
+        self.assertTrue((self.folder / "config/model/config.json").exists())
+
+
+class Around(InFolder):
+    def test_importing_loads_nothing(self) -> None:
+        code = "import sys, surogate; print('numpy' in sys.modules, 'ctypes' in sys.modules, 'surogate._native' in sys.modules)"
+        environment = {**os.environ, "PYTHONPATH": str(ROOT / "python"), "SUROGATE_LIBRARY": "/nowhere"}
+        done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+        self.assertEqual(done.stdout.split(), ["False"] * 3)
+        done = subprocess.run([sys.executable, "-c", "import surogate; surogate.Run"], env=environment, capture_output=True, text=True)
+        self.assertIn("libsurogate.so can't be opened: /nowhere", done.stderr)
+
+    def test_every_name_and_function_is_there(self) -> None:
+        for name in surogate.__all__:
+            self.assertIsNotNone(getattr(surogate, name))
+        with self.assertRaises(AttributeError):
+            surogate.nothing  # noqa: B018
+        header = (ROOT / "include/surogate.h").read_text()
+        declared = set(re.findall(r"^SG_API\s[^(]*?\b\*?(sg_\w+)\(", header, re.M))
+        self.assertEqual(declared, set(_native.PROTOTYPES) | set(_native.OTHERS))
+        codes = re.findall(r"^    SG_(\w+),", header[header.index("enum sg_status") : header.index("} sg_status")], re.M)
+        self.assertEqual(codes, [status.name for status in Status])
+
+    @unittest.skipUnless(shutil.which("cc"), "there is no C compiler")
+    def test_structures_are_the_headers(self) -> None:
+        pairs = {
+            "sg_batch": _native.Batch,
+            "sg_step": _native.Step,
+            "sg_trainer_info": _native.TrainerInfo,
+            "sg_tensor": _native.Tensor,
+            "sg_sampling": _native.Sampling,
+            "sg_outcome": _native.Outcome,
+            "sg_dataset_info": _native.DatasetInfo,
+            "sg_tokenizer_info": _native.TokenizerInfo,
+        }
+        lines = []
+        for name, structure in pairs.items():
+            lines.append(f"_Static_assert(sizeof({name}) == {ctypes.sizeof(structure)}, {name!r});".replace("'", '"'))
+            for field, *_ in structure._fields_:
+                offset = getattr(structure, field).offset
+                lines.append(f'_Static_assert(offsetof({name}, {field}) == {offset}, "{name}.{field}");')
+        source = '#include "surogate.h"\n' + "\n".join(lines) + "\n"
+        done = subprocess.run(["cc", "-fsyntax-only", "-x", "c", f"-I{ROOT}/include", "-"], input=source, capture_output=True, text=True)
+        self.assertEqual(done.returncode, 0, done.stderr)
+
+    def test_a_closed_one_says_so(self) -> None:
+        tokenizer = Tokenizer(SHAKESPEARE)
+        tokenizer.close()
+        tokenizer.close()
+        with self.assertRaisesRegex(ValueError, "closed"):
+            tokenizer.encode("a")
+        with self.assert_fails(Status.NOT_FOUND, "nowhere"):
+            Tokenizer("./nowhere")
+        gc.collect()  # one that never opened is forgotten without a word
+
+    def test_settings_of_all_kinds(self) -> None:
+        with self.assert_fails(Status.INVALID, "max_steps"):
+            Run("max_stepz=3")
+        with self.assertRaises(ValueError):
+            Run("a\0b")
+        run = Run(model=SHAKESPEARE, from_scratch=True, lora_target_modules=["q_proj"], warmup_ratio=0.1, run_name=None)
+        self.assertGreater(run.plan()["total_bytes"], 0)
+
+    def test_text_and_chats(self) -> None:
+        tokenizer = Tokenizer(SHAKESPEARE)
+        ids = tokenizer.encode("who\n")
+        self.assertEqual((ids.dtype, tokenizer.decode(ids)), (np.int32, "who\n"))
+        self.assertEqual(tokenizer.decode([]), "")
+        self.assertEqual(tokenizer.encode("").size, 0)
+        with self.assert_fails(Status.INVALID, ""):
+            tokenizer.decode([1 << 20])
+        source = (
+            "{% for m in messages %}{% if m.role == 'assistant' %}{% generation %}{{ m.content }}{% endgeneration %}"
+            "{% else %}{{ m.content }}\n{% endif %}{% endfor %}{% if add_generation_prompt %}>{% endif %}"
+        )
+        chat = ChatTemplate(source=source)
+        messages = [{"role": "user", "content": "who"}, {"role": "assistant", "content": "I am"}]
+        self.assertEqual(chat.render(messages, add_generation_prompt=True), "who\nI am>")
+        ids, trained = chat.encode(messages, tokenizer)
+        self.assertEqual(tokenizer.decode(ids[trained]), "I am")
+        with self.assert_fails(Status.INVALID, ""):
+            ChatTemplate(source="{% if %}")
+        with self.assertRaises(ValueError):
+            chat.render([{"role": "user", "content": float("nan")}])
+
+    def test_threads_take_turns(self) -> None:
+        tokenizer = Tokenizer(SHAKESPEARE)
+        text = "To be, or not to be\n" * 50
+        want = tokenizer.encode(text).tolist()
+        wrong: list[object] = []
+
+        def work() -> None:
+            for _ in range(20):
+                if tokenizer.encode(text).tolist() != want:
+                    wrong.append(1)
+
+        threads = [threading.Thread(target=work) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        self.assertEqual(wrong, [])
+
+    def test_the_docs_run(self) -> None:
+        blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs/python.md").read_text(), re.S)
+        self.assertGreater(len(blocks), 3)
+        (self.folder / "examples").symlink_to(ROOT / "examples")
+        here = Path.cwd()
+        os.chdir(self.folder)
+        try:
+            with quiet(), contextlib.redirect_stdout(io.StringIO()):
+                exec(compile("".join(blocks), "docs/python.md", "exec"), {})
+        finally:
+            os.chdir(here)
+
+
+def main() -> int:
+    result = unittest.main(exit=False, verbosity=1).result
+    failed = len(result.failures) + len(result.errors)
+    print(f"{result.testsRun - failed - len(result.skipped)} passed, {failed} failed, {len(result.skipped)} skipped")
+    return failed > 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,32 @@
+/* Shared by the files of this folder: what is behind the handles, and how calls begin and end. */
+#pragma once
+
+#include "surogate.h"
+
+#include "config/config.h"
+#include "infer/generate.h"
+
+struct sg_run {
+    Config config;
+};
+
+/* Zeroed; freed with sg_free. */
+void *api_allocate(size_t bytes);
+
+/* ERR_INVALID where a caller gave NULL; `name` is the argument's. */
+NODISCARD Status api_need(const void *argument, const char *name);
+NODISCARD Status api_need_args(const char *const *args, size_t num_args);
+
+/* Calls that may have something to say begin with log_mute(true) and end with this: only training prints. */
+sg_status api_end(Status status);
+
+/* Hands ids out, or frees them after a failure. */
+NODISCARD Status api_hand_ids(Status status, TokenIds *ids, int32_t **out_ids, size_t *out_num);
+/* The same with a text. */
+NODISCARD Status api_hand_text(Status status, StrBuf *text, char **out_text);
+
+NODISCARD Status api_check_ids(const int32_t *ids, size_t num, int64_t vocab_size);
+
+/* What sg_model_generate and sg_trainer_generate have in common; of the job there is all but sink and sampling. */
+NODISCARD Status api_check_generate(const GenerateJob *job, int64_t vocab_size, const sg_sampling *sampling);
+NODISCARD Status api_generate(Session *session, GenerateJob *job, const sg_sampling *sampling, TokenIds *out);

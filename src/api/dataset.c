@@ -1,0 +1,130 @@
+/* The micro-batches of a run, as training reads them. */
+#include "api/api.h"
+
+#include "base/log.h"
+#include "setup/setup.h"
+#include "train/run_data.h"
+#include "train/run_record.h"
+
+struct sg_dataset {
+    Config     config;
+    Arena      arena;
+    HfModel   *model;
+    Tokenizer *tokenizer;
+    RunData    data;
+    Loader    *loader; /* of data */
+    int64_t    micro_batches, steps;
+};
+
+static Status open_data(sg_dataset *d, sg_part part)
+{
+    const Config  *config = &d->config;
+    const char    *tokenizer_dir;
+    CompileOptions options;
+    FAIL_IF(setup_world(config) > 1, ERR_UNSUPPORTED, "a data set is of one rank; leave gpus and world_size out");
+    TRY(config_require(config, KEY_run_datasets, "a data set"));
+    TRY(setup_model(&d->arena, config, &d->model));
+    TRY(setup_options(config, d->model, &options));
+    TRY(setup_check_datasets(&d->arena, config, true));
+    TRY(setup_tokenizer_dir(&d->arena, config, &tokenizer_dir));
+    TRY(tokenizer_load(tokenizer_dir, &d->tokenizer));
+    TRY(run_data_open(config, &options, d->tokenizer, tokenizer_dir, run_record_began(config), (int32_t)d->model->vocab_size,
+                      (RowShare){0, 1}, &d->data));
+    bool trains = part == SG_TRAIN;
+    FAIL_IF(!trains && !d->data.eval, ERR_INVALID, "there is no validation data: set validation_datasets or validation_split_ratio");
+    d->loader = trains ? d->data.train : d->data.eval;
+    d->micro_batches = trains ? config->gradient_accumulation_steps : 1;
+    d->steps = trains ? d->data.total_steps : loader_num_steps(d->loader);
+    return OK;
+}
+
+static Status open_dataset(const char *const *args, size_t num_args, sg_part part, sg_dataset **out)
+{
+    TRY(api_need(out, "out_dataset"));
+    TRY(api_need_args(args, num_args));
+    FAIL_IF(part != SG_TRAIN && part != SG_VALIDATION, ERR_INVALID, "part %d; expected SG_TRAIN or SG_VALIDATION", (int)part);
+    sg_dataset *dataset = api_allocate(sizeof *dataset);
+    Status      status = config_load_args(args, num_args, &dataset->config, NULL);
+    if (status != OK) {
+        sg_free(dataset);
+        return status;
+    }
+    status = open_data(dataset, part);
+    if (status == OK)
+        *out = dataset;
+    else
+        sg_dataset_close(dataset);
+    return status;
+}
+
+sg_status sg_dataset_open(const char *const *args, size_t num_args, sg_part part, sg_dataset **out_dataset)
+{
+    log_mute(true);
+    return api_end(open_dataset(args, num_args, part, out_dataset));
+}
+
+void sg_dataset_close(sg_dataset *dataset)
+{
+    if (!dataset) return;
+    run_data_close(&dataset->data);
+    if (dataset->tokenizer) tokenizer_destroy(dataset->tokenizer);
+    hf_model_close(dataset->model);
+    config_deinit(&dataset->config);
+    arena_deinit(&dataset->arena);
+    sg_free(dataset);
+}
+
+static Status tell_info(const sg_dataset *dataset, sg_dataset_info *out)
+{
+    TRY(api_need(dataset, "dataset"));
+    TRY(api_need(out, "out_info"));
+    const LoaderStats *stats = loader_stats(dataset->loader);
+    *out = (sg_dataset_info){.steps = dataset->steps,
+                             .micro_batches = dataset->micro_batches,
+                             .documents = stats->num_used,
+                             .rows = stats->num_rows,
+                             .tokens = stats->num_tokens,
+                             .trained = stats->num_trained};
+    return OK;
+}
+
+sg_status sg_dataset_get_info(sg_dataset *dataset, sg_dataset_info *out_info)
+{
+    return (sg_status)tell_info(dataset, out_info);
+}
+
+static Status seek(sg_dataset *dataset, int64_t step)
+{
+    TRY(api_need(dataset, "dataset"));
+    FAIL_IF(step < 0 || step > dataset->steps, ERR_INVALID, "step %lld; expected 0 to %lld", (long long)step, (long long)dataset->steps);
+    loader_seek(dataset->loader, step);
+    return OK;
+}
+
+sg_status sg_dataset_seek(sg_dataset *dataset, int64_t step)
+{
+    return (sg_status)seek(dataset, step);
+}
+
+static Status next(sg_dataset *dataset, sg_batch *out)
+{
+    const Batch *batch;
+    TRY(api_need(dataset, "dataset"));
+    TRY(api_need(out, "out_batch"));
+    *out = (sg_batch){0};
+    TRY(loader_next(dataset->loader, &batch));
+    if (!batch || batch->step >= dataset->steps) return OK;
+    *out = (sg_batch){.rows = loader_rows_per_step(dataset->loader) / dataset->micro_batches,
+                      .cols = loader_row_len(dataset->loader),
+                      .ids = batch->tokens,
+                      .targets = batch->labels,
+                      .segments = batch->doc_id,
+                      .positions = batch->positions};
+    return OK;
+}
+
+sg_status sg_dataset_next(sg_dataset *dataset, sg_batch *out_batch)
+{
+    log_mute(true);
+    return api_end(next(dataset, out_batch));
+}

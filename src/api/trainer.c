@@ -1,0 +1,285 @@
+/* Training step by step: sg_trainer over train/driven.h. */
+#include "api/api.h"
+
+#include "base/log.h"
+#include "train/driven.h"
+
+#include <math.h>
+#include <string.h>
+
+struct sg_trainer {
+    Config      config;
+    Driven     *driven;
+    WeightList *tensors; /* made when first asked for; of the present session */
+};
+
+static Status open_trainer(const char *const *args, size_t num_args, sg_trainer **out)
+{
+    TRY(api_need(out, "out_trainer"));
+    TRY(api_need_args(args, num_args));
+    sg_trainer *trainer = api_allocate(sizeof *trainer);
+    Status      status = config_load_args(args, num_args, &trainer->config, NULL);
+    if (status != OK) {
+        sg_free(trainer);
+        return status;
+    }
+    status = driven_open(&trainer->config, &trainer->driven);
+    if (status == OK)
+        *out = trainer;
+    else
+        sg_trainer_close(trainer);
+    return status;
+}
+
+sg_status sg_trainer_open(const char *const *args, size_t num_args, sg_trainer **out_trainer)
+{
+    log_mute(true);
+    return api_end(open_trainer(args, num_args, out_trainer));
+}
+
+void sg_trainer_close(sg_trainer *trainer)
+{
+    if (!trainer) return;
+    weight_list_destroy(trainer->tensors);
+    driven_close(trainer->driven);
+    config_deinit(&trainer->config);
+    sg_free(trainer);
+}
+
+static Status tell_info(sg_trainer *trainer, sg_trainer_info *out)
+{
+    TRY(api_need(trainer, "trainer"));
+    TRY(api_need(out, "out_info"));
+    const Config  *config = driven_config(trainer->driven);
+    const Plan    *plan = driven_plan(trainer->driven);
+    const Program *micro = plan_program(plan, program_of_micro(0, config->gradient_accumulation_steps, 1));
+    *out = (sg_trainer_info){.rows = micro->spec.batch,
+                             .cols = micro->spec.seq,
+                             .micro_batches = config->gradient_accumulation_steps,
+                             .vocab_size = driven_vocab_size(trainer->driven),
+                             .steps = driven_steps(trainer->driven),
+                             .parameters = plan->total_numel,
+                             .trained_parameters = plan->trained_numel,
+                             .device_bytes = plan_total_bytes(plan)};
+    return OK;
+}
+
+sg_status sg_trainer_get_info(sg_trainer *trainer, sg_trainer_info *out_info)
+{
+    return (sg_status)tell_info(trainer, out_info);
+}
+
+sg_status sg_trainer_plan(sg_trainer *trainer, char **out_json)
+{
+    StrBuf json = {0};
+    Status status = api_need(trainer, "trainer");
+    if (status == OK) status = api_need(out_json, "out_json");
+    if (status == OK) plan_write_json(driven_plan(trainer->driven), &json);
+    return (sg_status)api_hand_text(status, &json, out_json);
+}
+
+/* ---- steps ---- */
+
+static Status take_batch(const sg_batch *batch, DrivenBatch *out)
+{
+    TRY(api_need(batch, "batch"));
+    *out = (DrivenBatch){batch->rows, batch->cols, batch->ids, batch->targets, batch->segments, batch->positions};
+    return OK;
+}
+
+static Status take_step(sg_trainer *trainer, const sg_batch *batch)
+{
+    DrivenBatch taken;
+    TRY(api_need(trainer, "trainer"));
+    TRY(take_batch(batch, &taken));
+    return driven_step(trainer->driven, &taken);
+}
+
+sg_status sg_trainer_step(sg_trainer *trainer, const sg_batch *batch)
+{
+    return (sg_status)take_step(trainer, batch);
+}
+
+sg_status sg_trainer_backward(sg_trainer *trainer)
+{
+    log_mute(true);
+    Status status = api_need(trainer, "trainer");
+    return api_end(status == OK ? driven_backward(trainer->driven) : status);
+}
+
+static Status update(sg_trainer *trainer, double lr)
+{
+    TRY(api_need(trainer, "trainer"));
+    if (isnan(lr)) TRY(driven_lr(trainer->driven, &lr));
+    return driven_update(trainer->driven, lr);
+}
+
+sg_status sg_trainer_update(sg_trainer *trainer, double lr)
+{
+    log_mute(true);
+    return api_end(update(trainer, lr));
+}
+
+static Status result(sg_trainer *trainer, sg_step *out)
+{
+    StepMetrics step;
+    TRY(api_need(trainer, "trainer"));
+    TRY(api_need(out, "out_step"));
+    TRY(driven_result(trainer->driven, &step));
+    *out = (sg_step){.step = step.step,
+                     .loss = step.loss,
+                     .norm = step.norm,
+                     .lr = step.lr,
+                     .seconds = step.seconds,
+                     .tokens = step.step_tokens,
+                     .trained = step.step_trained,
+                     .is_applied = !step.skipped};
+    return OK;
+}
+
+sg_status sg_trainer_result(sg_trainer *trainer, sg_step *out_step)
+{
+    log_mute(true);
+    return api_end(result(trainer, out_step));
+}
+
+/* ---- between steps ---- */
+
+static Status tell_losses(sg_trainer *trainer, const sg_batch *batch, float *losses, double *out_loss, int64_t *out_trained)
+{
+    DrivenBatch taken;
+    double      sum;
+    int64_t     trained;
+    TRY(api_need(trainer, "trainer"));
+    TRY(take_batch(batch, &taken));
+    TRY(driven_losses(trainer->driven, &taken, losses, &sum, &trained));
+    if (out_loss) *out_loss = trained ? sum / (double)trained : (double)NAN;
+    if (out_trained) *out_trained = trained;
+    return OK;
+}
+
+sg_status sg_trainer_losses(sg_trainer *trainer, const sg_batch *batch, float *losses, double *out_loss, int64_t *out_trained)
+{
+    log_mute(true);
+    return api_end(tell_losses(trainer, batch, losses, out_loss, out_trained));
+}
+
+static Status generate_ids(sg_trainer *trainer, const int32_t *ids, size_t num, int64_t max_tokens, const sg_sampling *sampling,
+                           TokenIds *out)
+{
+    Session *session;
+    TRY(api_need(trainer, "trainer"));
+    FAIL_IF(!plan_program(driven_plan(trainer->driven), PROGRAM_DECODE), ERR_INVALID,
+            "this trainer was opened without memory to generate: set generate_samples: 1, and sample_max_tokens");
+    const Tokenizer *tokenizer = driven_tokenizer(trainer->driven);
+    int64_t          vocab = driven_vocab_size(trainer->driven);
+    int32_t          eos = tokenizer ? tokenizer_eos_id(tokenizer) : -1;
+    GenerateJob      job = {.prompt = ids, .prompt_len = num, .max_tokens = max_tokens, .eos = &eos, .num_eos = eos >= 0};
+    job.vocab_size = tokenizer ? tokenizer_vocab_size(tokenizer) : vocab;
+    TRY(api_check_generate(&job, vocab, sampling));
+    TRY(driven_settle(trainer->driven, &session));
+    return api_generate(session, &job, sampling, out);
+}
+
+sg_status sg_trainer_generate(sg_trainer *trainer, const int32_t *ids, size_t num, int64_t max_tokens, const sg_sampling *sampling,
+                              int32_t **out_ids, size_t *out_num)
+{
+    TokenIds out = {0};
+    log_mute(true);
+    Status status = generate_ids(trainer, ids, num, max_tokens, sampling, &out);
+    return api_end(api_hand_ids(status, &out, out_ids, out_num));
+}
+
+/* ---- tensors ---- */
+
+static Status open_tensors(sg_trainer *trainer)
+{
+    Session *session;
+    TRY(api_need(trainer, "trainer"));
+    TRY(driven_settle(trainer->driven, &session));
+    return trainer->tensors ? OK : driven_tensors(trainer->driven, &trainer->tensors);
+}
+
+size_t sg_trainer_num_tensors(sg_trainer *trainer)
+{
+    return open_tensors(trainer) == OK ? weight_list_count(trainer->tensors) : 0;
+}
+
+static Status tell_tensor(sg_trainer *trainer, size_t index, sg_tensor *out)
+{
+    TRY(open_tensors(trainer));
+    TRY(api_need(out, "out_tensor"));
+    size_t count = weight_list_count(trainer->tensors);
+    FAIL_IF(index >= count, ERR_INVALID, "tensor %zu of %zu", index, count);
+    const StDecl *decl = weight_list_at(trainer->tensors, index);
+    *out = (sg_tensor){.name = decl->name, .ndim = decl->ndim, .numel = 1};
+    for (int i = 0; i < decl->ndim; i++) out->numel *= out->dim[i] = decl->dim[i];
+    return OK;
+}
+
+sg_status sg_trainer_tensor(sg_trainer *trainer, size_t index, sg_tensor *out_tensor)
+{
+    return (sg_status)tell_tensor(trainer, index, out_tensor);
+}
+
+static Status read_tensor(sg_trainer *trainer, size_t index, bool gradient, float *values, size_t numel)
+{
+    sg_tensor tensor;
+    TRY(tell_tensor(trainer, index, &tensor));
+    TRY(api_need(values, "values"));
+    FAIL_IF(gradient && !driven_has_gradients(trainer->driven), ERR_INVALID, "there are no gradients yet: call backward or update first");
+    return weight_list_read(trainer->tensors, index, gradient, values, (int64_t)numel);
+}
+
+sg_status sg_trainer_weight(sg_trainer *trainer, size_t index, float *values, size_t numel)
+{
+    return (sg_status)read_tensor(trainer, index, false, values, numel);
+}
+
+sg_status sg_trainer_gradient(sg_trainer *trainer, size_t index, float *values, size_t numel)
+{
+    return (sg_status)read_tensor(trainer, index, true, values, numel);
+}
+
+/* ---- files ---- */
+
+sg_status sg_trainer_save(sg_trainer *trainer, const char *dir)
+{
+    log_mute(true);
+    Status status = api_need(trainer, "trainer");
+    return api_end(status == OK ? driven_save(trainer->driven, dir) : status);
+}
+
+static Status load(sg_trainer *trainer, const char *checkpoint)
+{
+    TRY(api_need(trainer, "trainer"));
+    TRY(api_need(checkpoint, "checkpoint"));
+    weight_list_destroy(trainer->tensors); /* of the session that goes */
+    trainer->tensors = NULL;
+    return driven_load(trainer->driven, checkpoint);
+}
+
+sg_status sg_trainer_load(sg_trainer *trainer, const char *checkpoint)
+{
+    log_mute(true);
+    return api_end(load(trainer, checkpoint));
+}
+
+static Status export(sg_trainer *trainer, const char *dir, bool whole)
+{
+    TRY(api_need(trainer, "trainer"));
+    TRY(api_need(dir, "dir"));
+    return driven_export(trainer->driven, dir, whole);
+}
+
+sg_status sg_trainer_export_model(sg_trainer *trainer, const char *dir)
+{
+    log_mute(true);
+    return api_end(export(trainer, dir, true));
+}
+
+sg_status sg_trainer_export_adapter(sg_trainer *trainer, const char *dir)
+{
+    log_mute(true);
+    return api_end(export(trainer, dir, false));
+}

@@ -1,0 +1,57 @@
+/* A run whose steps come from outside: the caller hands in micro-batches and says when to update. Model, plan, programs and checkpoints are
+ * those of the run file, so that the same batches give the same bits as train_run. It has one rank, and no data or log of its own. */
+#pragma once
+
+#include "config/config.h"
+#include "model/weights.h"
+#include "text/tokenizer.h"
+#include "train/metrics.h"
+
+typedef struct Driven Driven;
+
+/* All arrays are (rows, cols). */
+typedef struct DrivenBatch {
+    int64_t        rows, cols;
+    const int32_t *tokens;
+    const int32_t *labels;    /* the token after each; LABEL_IGNORE: not trained */
+    const int32_t *documents; /* which one a token is of, equal neighbours see one another; negative: padding. NULL: a row is one */
+    const int32_t *positions; /* in the document, from 0; NULL: counted */
+} DrivenBatch;
+
+/* The config is borrowed until driven_close. What the run file says of data, logging and evaluating has no effect. */
+NODISCARD Status driven_open(const Config *config, Driven **out);
+void             driven_close(Driven *driven); /* NULL is fine */
+
+/* Takes a copy of a micro-batch of the next step; at most gradient_accumulation_steps of them, of rows and columns up to the run file's. */
+NODISCARD Status driven_step(Driven *driven, const DrivenBatch *batch);
+/* Queues the gradients of the micro-batches that were taken. No further one can be taken before the update. */
+NODISCARD Status driven_backward(Driven *driven);
+/* Queues the gradients, unless they were, and the update. Its result is asked for later; at most two may be waiting. */
+NODISCARD Status driven_update(Driven *driven, double lr);
+/* Awaits the oldest update of which no result was asked for. */
+NODISCARD Status driven_result(Driven *driven, StepMetrics *out);
+/* The run file's rate for the next update; ERR_INVALID without max_steps or behind them. */
+NODISCARD Status driven_lr(const Driven *driven, double *out);
+int64_t          driven_steps(const Driven *driven); /* done, results of all of them asked for or not */
+
+/* losses (rows, cols): -ln p of each label, 0 where there is none. NULL: not wanted. Any number of rows. */
+NODISCARD Status driven_losses(Driven *driven, const DrivenBatch *batch, float *losses, double *out_sum, int64_t *out_trained);
+
+/* OUTPUT/checkpoint-N, as a run leaves it; dir NULL: the run file's output_dir. */
+NODISCARD Status driven_save(Driven *driven, const char *dir);
+/* The state of a checkpoint in place of this one; micro-batches that were taken are forgotten. If it fails behind the check of the
+ * checkpoint, no step can be made before another one is loaded. */
+NODISCARD Status driven_load(Driven *driven, const char *path);
+/* The adapter alone, or (`whole`) a model, with the adapter merged into it, into a folder. */
+NODISCARD Status driven_export(Driven *driven, const char *dir, bool whole);
+
+/* Awaits what is queued; the session may be used for other programs then. */
+NODISCARD Status driven_settle(Driven *driven, Session **out_session);
+/* What is trained, by the names that a file of it has. gradients: those of the last step, as driven_backward made them. */
+NODISCARD Status driven_tensors(Driven *driven, WeightList **out);
+
+const Plan      *driven_plan(const Driven *driven);
+const Config    *driven_config(const Driven *driven);    /* with what memory: auto chose */
+const Tokenizer *driven_tokenizer(const Driven *driven); /* NULL: its folder has none */
+int64_t          driven_vocab_size(const Driven *driven);
+bool             driven_has_gradients(const Driven *driven);

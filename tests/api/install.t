@@ -1,0 +1,42 @@
+#!/bin/bash
+# What `make install` puts in place is enough for a C program: the one of docs/c_api.md.
+cd "$(dirname "$0")/../.." || exit 1
+. tests/shell.sh
+build=$(dirname "$SUROGATE")
+[ -e "$build/libsurogate.so" ] || {
+    skip "this build has no libsurogate.so"
+    finish
+}
+CC=${CC:-cc}
+
+tools/install "$build" "$dir/usr" > "$dir/out" 2>&1 || fail "tools/install: $(cat "$dir/out")"
+for file in bin/surogate lib/libsurogate.so lib/pkgconfig/surogate.pc include/surogate.h share/man/man1/surogate.1; do
+    check "$file" test -s "$dir/usr/$file"
+done
+"$dir/usr/bin/surogate" version > "$dir/out" 2>&1 || fail "the installed program: $(cat "$dir/out")"
+check "the man page lists the commands" grep -q 'surogate sft' "$dir/usr/share/man/man1/surogate.1"
+if command -v man > /dev/null; then
+    check "the man page is laid out without a warning" test -z "$(man --warnings -l "$dir/usr/share/man/man1/surogate.1" 2>&1 > /dev/null)"
+fi
+shown=$(nm -D --defined-only "$dir/usr/lib/libsurogate.so" | awk '{ print $3 }' | sort)
+declared=$(sed -n 's/^SG_API .*[ *]\(sg_[a-z_]*\)(.*/\1/p' include/surogate.h | sort)
+check "the library shows what the header declares" test "$shown" = "$declared"
+DESTDIR=$dir/stage tools/install "$build" /opt/surogate > /dev/null
+check "DESTDIR comes before the prefix" grep -qx prefix=/opt/surogate "$dir/stage/opt/surogate/lib/pkgconfig/surogate.pc"
+tools/install "$build" relative > "$dir/out" 2>&1 && fail "a relative prefix was taken"
+
+mkdir "$dir/work"
+ln -s "$root/examples" "$dir/work/examples"
+yes 'To be, or not to be, that is the question.' | head -n 200 > "$dir/work/text.txt"
+sed -n '/^```c$/,/^```$/p' docs/c_api.md | sed '/^```/d' > "$dir/work/train.c"
+flags="-I$dir/usr/include -L$dir/usr/lib -lsurogate"
+if command -v pkg-config > /dev/null; then
+    flags=$(PKG_CONFIG_PATH=$dir/usr/lib/pkgconfig pkg-config --cflags --libs surogate)
+fi
+# shellcheck disable=SC2086
+check "the example compiles" "$CC" -Wall -Wextra -Werror -o "$dir/work/train" "$dir/work/train.c" $flags
+(cd "$dir/work" && LD_LIBRARY_PATH=$dir/usr/lib ./train) > "$dir/out" 2> "$dir/err" || fail "the example: $(cat "$dir/err")"
+check "it trains" grep -q '^step 6 loss [0-9.]*$' "$dir/out"
+check "it leaves a model" test -s "$dir/work/out/model/model.safetensors"
+check "and a checkpoint" test -s "$dir/work/out/checkpoint-6/manifest.json"
+finish

@@ -1,0 +1,391 @@
+/* Steps driven from outside: the same bits as a run on the same batches, checkpoints that either goes on from, and no way to crash it. */
+#include "surogate.h"
+
+#include "test.h"
+
+#include <math.h>
+#include <unistd.h>
+
+static char dir[] = "/tmp/surogate-api-trainer-XXXXXX";
+
+enum { STEPS = 6, B = 4, T = 32, MICROS = 2, CELLS = B * T };
+
+static const char *under(const char *name)
+{
+    static char paths[16][256];
+    static int  next;
+    char       *path = paths[next++ % 16];
+    snprintf(path, sizeof paths[0], "%s/%s", dir, name);
+    return path;
+}
+
+static void write_run_file(void)
+{
+    FILE *text = fopen(under("text.txt"), "w"), *run = fopen(under("run.yaml"), "w");
+    for (int i = 0; i < 300; i++) fprintf(text, "To be, or not to be, that is question number %d.\n\n", i);
+    fprintf(run,
+            "model: examples/shakespeare\nfrom_scratch: true\noutput_dir: %s/out\ndatasets: [{path: %s/text.txt, type: text}]\n"
+            "sequence_len: %d\nper_device_train_batch_size: %d\ngradient_accumulation_steps: %d\nmax_steps: %d\nmodel_dtype: fp32\n"
+            "save_steps: 3\nsave_total_limit: 0\nvalidation_split_ratio: 0.1\neval_steps: 0\nwarmup_steps: 2\ngenerate_samples: 1\n"
+            "sample_max_tokens: 8\nlora_rank: 2\n",
+            dir, dir, T, B, MICROS, STEPS);
+    fclose(text);
+    fclose(run);
+}
+
+static void expect_ok(sg_status status, int line)
+{
+    if (status != SG_OK) test_fail(__FILE__, line, "%s", sg_message());
+}
+#define OKAY(call) expect_ok(call, __LINE__)
+
+/* What the tests open: run.yaml, an output folder, further settings: `more`, up to a NULL. */
+typedef struct Args {
+    const char *items[8];
+    size_t      count;
+} Args;
+
+static Args args_of(const char *output, const char *const *more)
+{
+    static char texts[16][300];
+    static int  next;
+    char       *text = texts[next++ % 16];
+    snprintf(text, sizeof texts[0], "output_dir=%s", under(output));
+    Args args = {{under("run.yaml"), text}, 2};
+    while (more && *more) args.items[args.count++] = *more++;
+    return args;
+}
+
+static void run(const Args *args)
+{
+    sg_run    *handle = NULL;
+    sg_outcome outcome = {0};
+    OKAY(sg_run_open(args->items, args->count, &handle));
+    OKAY(sg_run_train(handle, &outcome));
+    EXPECT_INT(outcome.steps, STEPS);
+    sg_run_close(handle);
+}
+
+static sg_trainer *open_trainer(const Args *args)
+{
+    sg_trainer *trainer = NULL;
+    OKAY(sg_trainer_open(args->items, args->count, &trainer));
+    return trainer;
+}
+
+/* Steps up to `end` as a run makes them. */
+static void drive(sg_trainer *trainer, sg_dataset *data, int64_t from, int64_t end)
+{
+    sg_batch batch;
+    sg_step  step;
+    OKAY(sg_dataset_seek(data, from));
+    for (int64_t s = from; s < end; s++) {
+        for (int m = 0; m < MICROS; m++) {
+            OKAY(sg_dataset_next(data, &batch));
+            OKAY(sg_trainer_step(trainer, &batch));
+        }
+        OKAY(sg_trainer_update(trainer, (double)NAN));
+        if (s > from) OKAY(sg_trainer_result(trainer, &step)); /* a step late */
+    }
+    OKAY(sg_trainer_result(trainer, &step));
+    EXPECT_INT(step.step, end);
+    EXPECT(step.is_applied && step.loss > 0 && step.norm > 0 && step.trained > 0 && step.trained <= step.tokens);
+}
+
+static void expect_same_file(const char *a, const char *b)
+{
+    char command[700];
+    snprintf(command, sizeof command, "cmp %s %s", under(a), under(b));
+    if (system(command) != 0) test_fail(__FILE__, __LINE__, "%s and %s differ", a, b);
+}
+
+static void compare_with_run(const char *name, const char *model_file, const char *const *more)
+{
+    char        run_dir[64], driven_dir[64], x[160], y[160];
+    sg_dataset *data = NULL;
+    snprintf(run_dir, sizeof run_dir, "%s-run", name);
+    snprintf(driven_dir, sizeof driven_dir, "%s-driven", name);
+    Args of_run = args_of(run_dir, more), of_driven = args_of(driven_dir, more);
+    run(&of_run);
+    sg_trainer *trainer = open_trainer(&of_driven);
+    OKAY(sg_dataset_open(of_driven.items, of_driven.count, SG_TRAIN, &data));
+    drive(trainer, data, 0, 3);
+    OKAY(sg_trainer_save(trainer, NULL));
+    drive(trainer, data, 3, STEPS);
+    OKAY(sg_trainer_save(trainer, NULL));
+    const char *files[] = {model_file, "optimizer.safetensors"};
+    for (int i = 0; i < 4; i++) {
+        int step = i < 2 ? 3 : STEPS;
+        snprintf(x, sizeof x, "%s/checkpoint-%d/%s", run_dir, step, files[i % 2]);
+        snprintf(y, sizeof y, "%s/checkpoint-%d/%s", driven_dir, step, files[i % 2]);
+        expect_same_file(x, y);
+    }
+    /* on from the run's checkpoint, in the same trainer */
+    snprintf(x, sizeof x, "%s/checkpoint-3", run_dir);
+    OKAY(sg_trainer_load(trainer, under(x)));
+    drive(trainer, data, 3, STEPS);
+    snprintf(x, sizeof x, "%s-again", name);
+    OKAY(sg_trainer_save(trainer, under(x)));
+    snprintf(x, sizeof x, "%s-again/checkpoint-%d/%s", name, STEPS, model_file);
+    snprintf(y, sizeof y, "%s/checkpoint-%d/%s", run_dir, STEPS, model_file);
+    expect_same_file(x, y);
+    sg_dataset_close(data);
+    sg_trainer_close(trainer);
+}
+
+static void a_driven_run_has_the_bits_of_a_run(void)
+{
+    compare_with_run("full", "model.safetensors", NULL);
+}
+
+static void so_has_one_of_bf16_weights_and_padded_rows(void)
+{
+    const char *more[] = {"model_dtype=bf16", "sample_packing=false", "optimizer=adamw_8bit", NULL};
+    compare_with_run("bf16", "model.safetensors", more);
+}
+
+static void so_has_one_in_fp8(void)
+{
+    const char *more[] = {"recipe=fp8_hybrid", "model_dtype=bf16", NULL};
+    compare_with_run("fp8", "model.safetensors", more);
+}
+
+/* The settings of an adapter over what the first case trained. */
+static const char *const *adapter_settings(void)
+{
+    static char        model[300];
+    static const char *more[] = {"lora=true", "lora_dropout=0.1", "from_scratch=false", model, NULL};
+    snprintf(model, sizeof model, "model=%s", under("full-run"));
+    return more;
+}
+
+static void so_has_one_of_adapters_with_dropout(void)
+{
+    compare_with_run("lora", "adapter_model.safetensors", adapter_settings());
+}
+
+/* ---- one trainer for what follows ---- */
+
+static int32_t ids[CELLS], targets[CELLS];
+
+static sg_batch batch_of(int64_t rows, int64_t cols)
+{
+    for (int64_t i = 0; i < CELLS; i++) ids[i] = (int32_t)(i * 7 % 50);
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t c = 0; c < cols; c++) targets[r * cols + c] = c + 1 < cols ? ids[r * cols + c + 1] : -100;
+    return (sg_batch){.rows = rows, .cols = cols, .ids = ids, .targets = targets};
+}
+
+static void gradients_are_those_of_the_mean_loss(void)
+{
+    Args            args = args_of("grads", NULL);
+    sg_trainer     *trainer = open_trainer(&args);
+    sg_batch        batch = batch_of(2, 9);
+    sg_trainer_info info;
+    sg_tensor       tensor;
+    sg_step         step;
+    double          squares = 0, loss;
+    int64_t         trained;
+    float           losses[CELLS], one;
+    OKAY(sg_trainer_get_info(trainer, &info));
+    EXPECT_INT(info.rows, B);
+    EXPECT_INT(info.cols, T);
+    EXPECT_INT(info.micro_batches, MICROS);
+    EXPECT_INT(sg_trainer_gradient(trainer, 0, &one, 1), SG_INVALID);
+    EXPECT_CONTAINS(sg_message(), "no gradients yet");
+    OKAY(sg_trainer_losses(trainer, &batch, losses, &loss, &trained));
+    EXPECT_INT(trained, 16);
+    EXPECT(losses[0] > 0 && losses[8] == 0);
+    OKAY(sg_trainer_step(trainer, &batch));
+    OKAY(sg_trainer_backward(trainer));
+    EXPECT(sg_trainer_num_tensors(trainer) > 10);
+    for (size_t i = 0; i < sg_trainer_num_tensors(trainer); i++) {
+        OKAY(sg_trainer_tensor(trainer, i, &tensor));
+        float *values = malloc((size_t)tensor.numel * sizeof *values);
+        OKAY(sg_trainer_gradient(trainer, i, values, (size_t)tensor.numel));
+        for (int64_t k = 0; k < tensor.numel; k++) squares += (double)values[k] * (double)values[k];
+        EXPECT_INT(sg_trainer_weight(trainer, i, values, (size_t)tensor.numel - 1), SG_INVALID);
+        OKAY(sg_trainer_weight(trainer, i, values, (size_t)tensor.numel));
+        free(values);
+    }
+    OKAY(sg_trainer_update(trainer, 1e-3));
+    OKAY(sg_trainer_result(trainer, &step));
+    EXPECT_NEAR(step.loss, loss, 1e-5);
+    EXPECT_NEAR(sqrt(squares), step.norm, 1e-4 * step.norm);
+    EXPECT_INT(step.trained, 16);
+    sg_trainer_close(trainer);
+}
+
+/* Two documents in one row are two rows of one. */
+static void segments_keep_documents_apart(void)
+{
+    Args        args = args_of("segments", NULL);
+    sg_trainer *trainer = open_trainer(&args);
+    sg_batch    apart = batch_of(2, 8), together = apart;
+    int32_t     segments[16];
+    float       a[16], b[16];
+    for (int i = 0; i < 16; i++) segments[i] = i / 8;
+    together.rows = 1;
+    together.cols = 16;
+    together.segments = segments;
+    OKAY(sg_trainer_losses(trainer, &apart, a, NULL, NULL));
+    OKAY(sg_trainer_losses(trainer, &together, b, NULL, NULL));
+    for (int i = 0; i < 16; i++) EXPECT_NEAR(a[i], b[i], 1e-5);
+    sg_trainer_close(trainer);
+}
+
+static void it_generates_plans_and_exports(void)
+{
+    Args        args = args_of("export", NULL);
+    sg_trainer *trainer = open_trainer(&args);
+    sg_sampling greedy = {0};
+    sg_model   *model;
+    int32_t    *out, *again;
+    size_t      num, num_again;
+    char       *json;
+    OKAY(sg_trainer_plan(trainer, &json));
+    EXPECT_CONTAINS(json, "\"total_bytes\"");
+    sg_free(json);
+    OKAY(sg_trainer_generate(trainer, ids, 4, 6, &greedy, &out, &num));
+    OKAY(sg_trainer_export_model(trainer, under("export/model")));
+    OKAY(sg_model_open(under("export/model"), NULL, "cpu", 1, &model));
+    OKAY(sg_model_generate(model, ids, 4, 6, &greedy, &again, &num_again));
+    EXPECT_INT(num, num_again);
+    for (size_t i = 0; i < num && i < num_again; i++) EXPECT_INT(out[i], again[i]);
+    EXPECT_INT(sg_trainer_export_adapter(trainer, under("export/adapter")), SG_INVALID);
+    EXPECT_CONTAINS(sg_message(), "trains no adapter");
+    sg_free(out);
+    sg_free(again);
+    sg_model_close(model);
+    sg_trainer_close(trainer);
+}
+
+static void an_adapter_is_exported_alone_and_merged(void)
+{
+    sg_model   *model = NULL;
+    Args        args = args_of("lora-export", adapter_settings());
+    sg_trainer *trainer = open_trainer(&args);
+    OKAY(sg_trainer_export_adapter(trainer, under("lora-export/adapter")));
+    OKAY(sg_trainer_export_model(trainer, under("lora-export/merged")));
+    OKAY(sg_model_open(under("full-run"), under("lora-export/adapter"), "cpu", 1, &model));
+    sg_model_close(model);
+    OKAY(sg_model_open(under("lora-export/merged"), NULL, "cpu", 1, &model));
+    sg_model_close(model);
+    EXPECT(access(under("lora-export/merged/.adapter.partial"), F_OK) != 0);
+    sg_trainer_close(trainer);
+}
+
+static void expect_refused(sg_status status, const char *says)
+{
+    EXPECT_INT(status, SG_INVALID);
+    EXPECT_CONTAINS(sg_message(), says);
+}
+
+static void wrong_batches_are_refused(void)
+{
+    Args        args = args_of("wrong", NULL);
+    sg_trainer *trainer = open_trainer(&args);
+    sg_batch    good = batch_of(2, 8), bad = good;
+    int32_t     other[CELLS] = {0};
+    sg_step     step;
+    bad.rows = B + 1;
+    expect_refused(sg_trainer_step(trainer, &bad), "5 rows");
+    bad.rows = INT64_MAX;
+    expect_refused(sg_trainer_step(trainer, &bad), "per_device_train_batch_size");
+    bad = good, bad.cols = T + 1;
+    expect_refused(sg_trainer_step(trainer, &bad), "sequence_len");
+    bad = good, bad.cols = -1;
+    expect_refused(sg_trainer_step(trainer, &bad), "sequence_len");
+    bad = good, bad.ids = NULL;
+    expect_refused(sg_trainer_step(trainer, &bad), "without tokens");
+    bad = good, bad.targets = NULL;
+    expect_refused(sg_trainer_losses(trainer, &bad, NULL, NULL, NULL), "without tokens");
+    bad = good, bad.positions = other, other[3] = 7;
+    expect_refused(sg_trainer_step(trainer, &bad), "position 7 of row 0, column 3");
+    bad = good, bad.ids = other, other[3] = 1 << 30;
+    expect_refused(sg_trainer_step(trainer, &bad), "token 1073741824 of row 0, column 3");
+    bad = good, bad.targets = other, other[3] = -7;
+    expect_refused(sg_trainer_step(trainer, &bad), "target -7");
+    expect_refused(sg_trainer_update(trainer, 1e-3), "no micro-batch");
+    expect_refused(sg_trainer_result(trainer, &step), "no step waits");
+    OKAY(sg_trainer_step(trainer, &good));
+    expect_refused(sg_trainer_update(trainer, -1), "learning rate -1");
+    OKAY(sg_trainer_step(trainer, &good));
+    expect_refused(sg_trainer_step(trainer, &good), "2 micro-batches already");
+    for (int i = 0; i < 2; i++) {
+        OKAY(sg_trainer_update(trainer, 1e-3));
+        OKAY(sg_trainer_step(trainer, &good));
+    }
+    expect_refused(sg_trainer_update(trainer, 1e-3), "wait for their result");
+    OKAY(sg_trainer_result(trainer, &step));
+    OKAY(sg_trainer_update(trainer, 1e-3));
+    for (int i = 0; i < 8; i++) targets[i] = targets[8 + i] = -100;
+    OKAY(sg_trainer_step(trainer, &good));
+    expect_refused(sg_trainer_backward(trainer), "no trained target");
+    EXPECT_INT(sg_trainer_load(trainer, under("no-checkpoint")), SG_CHECKPOINT);
+    OKAY(sg_trainer_result(trainer, &step)); /* as before */
+    sg_trainer_close(trainer);
+}
+
+static void null_is_refused_everywhere(void)
+{
+    const char *none[] = {NULL};
+    sg_trainer *trainer = NULL;
+    sg_dataset *data = NULL;
+    sg_batch    batch;
+    int32_t    *out;
+    size_t      num;
+    float       value;
+    char       *text;
+    expect_refused(sg_trainer_open(NULL, 1, &trainer), "args is NULL");
+    expect_refused(sg_trainer_open(none, 1, &trainer), "argument 0 is NULL");
+    expect_refused(sg_trainer_open(none, 0, NULL), "out_trainer is NULL");
+    expect_refused(sg_trainer_step(NULL, &batch), "trainer is NULL");
+    expect_refused(sg_trainer_backward(NULL), "trainer is NULL");
+    expect_refused(sg_trainer_update(NULL, 0), "trainer is NULL");
+    expect_refused(sg_trainer_result(NULL, NULL), "trainer is NULL");
+    expect_refused(sg_trainer_losses(NULL, &batch, NULL, NULL, NULL), "trainer is NULL");
+    expect_refused(sg_trainer_generate(NULL, NULL, 0, 1, NULL, &out, &num), "trainer is NULL");
+    expect_refused(sg_trainer_get_info(NULL, NULL), "trainer is NULL");
+    expect_refused(sg_trainer_plan(NULL, &text), "trainer is NULL");
+    EXPECT_INT(sg_trainer_num_tensors(NULL), 0);
+    expect_refused(sg_trainer_tensor(NULL, 0, NULL), "trainer is NULL");
+    expect_refused(sg_trainer_weight(NULL, 0, &value, 1), "trainer is NULL");
+    expect_refused(sg_trainer_gradient(NULL, 0, &value, 1), "trainer is NULL");
+    expect_refused(sg_trainer_save(NULL, NULL), "trainer is NULL");
+    expect_refused(sg_trainer_load(NULL, NULL), "trainer is NULL");
+    expect_refused(sg_trainer_export_model(NULL, NULL), "trainer is NULL");
+    expect_refused(sg_trainer_export_adapter(NULL, NULL), "trainer is NULL");
+    expect_refused(sg_dataset_open(NULL, 2, SG_TRAIN, &data), "args is NULL");
+    expect_refused(sg_dataset_open(none, 0, (sg_part)7, &data), "part 7");
+    expect_refused(sg_dataset_next(NULL, &batch), "dataset is NULL");
+    expect_refused(sg_dataset_seek(NULL, 0), "dataset is NULL");
+    expect_refused(sg_dataset_get_info(NULL, NULL), "dataset is NULL");
+    expect_refused(sg_run_open(NULL, 1, NULL), "out_run is NULL");
+    expect_refused(sg_run_plan(NULL, NULL, &text), "run is NULL");
+    expect_refused(sg_run_train(NULL, NULL), "run is NULL");
+    expect_refused(sg_model_open(NULL, NULL, NULL, 0, NULL), "dir is NULL");
+    expect_refused(sg_model_encode(NULL, NULL, 0, &out, &num), "model is NULL");
+    expect_refused(sg_model_decode(NULL, NULL, 0, &text), "model is NULL");
+    expect_refused(sg_model_losses(NULL, NULL, 2, NULL), "model is NULL");
+    expect_refused(sg_model_generate(NULL, NULL, 0, 1, NULL, &out, &num), "model is NULL");
+    sg_trainer_close(NULL);
+    sg_dataset_close(NULL);
+    sg_model_close(NULL);
+    sg_run_close(NULL);
+}
+
+int main(int argc, char **argv)
+{
+    static const TestCase cases[] = {
+        TEST(a_driven_run_has_the_bits_of_a_run),  TEST(so_has_one_of_bf16_weights_and_padded_rows), TEST(so_has_one_in_fp8),
+        TEST(so_has_one_of_adapters_with_dropout), TEST(gradients_are_those_of_the_mean_loss),       TEST(segments_keep_documents_apart),
+        TEST(it_generates_plans_and_exports),      TEST(an_adapter_is_exported_alone_and_merged),    TEST(wrong_batches_are_refused),
+        TEST(null_is_refused_everywhere)};
+    char command[300];
+    if (!mkdtemp(dir)) return 1;
+    write_run_file();
+    int status = test_run(cases, sizeof cases / sizeof cases[0], argc, argv);
+    snprintf(command, sizeof command, "rm -rf %s", dir);
+    return system(command) != 0 || status;
+}
