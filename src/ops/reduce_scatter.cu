@@ -24,8 +24,9 @@ typedef struct Parts {
 } Parts;
 
 /* The sum of `ranks` parts of (count), in the order of ranks, to out or, rounded, added to it. wide: all are 16-byte aligned. Memory: each
- * part read, out written, and read where it is added to. */
-template <typename T> static __global__ void sum_parts(T *out, Parts parts, int ranks, int64_t count, bool adds, bool wide)
+ * part read, out written, and read where it is added to. parts is indexed where it lies: a copy would be in local memory. */
+template <typename T>
+static __global__ void sum_parts(T *out, const __grid_constant__ Parts parts, int ranks, int64_t count, bool adds, bool wide)
 {
     for (int64_t i = ((int64_t)blockIdx.x * THREADS + threadIdx.x) * EACH; i < count; i += (int64_t)gridDim.x * THREADS * EACH) {
         int64_t  n = count - i;

@@ -180,6 +180,7 @@ static Status map_for_all(const CudaPeers *peers, CUmemGenericAllocationHandle h
     CUresult result = peers->driver.map(memory->at, memory->bytes, 0, handle, 0);
     if (result != CUDA_SUCCESS) {
         peers->driver.unreserve(memory->at, memory->bytes);
+        memory->at = 0;
         return driver_failed(result, "cuMemMap");
     }
     DRIVER_TRY(peers->driver.set_access, memory->at, memory->bytes, access, (size_t)peers->size);
