@@ -45,6 +45,14 @@ static int64_t times_a_step(const Plan *plan, ProgramKind kind, int64_t micro_st
     return kind == PROGRAM_MICRO_FIRST || kind == PROGRAM_MICRO_ONLY || kind == PROGRAM_MICRO_LAST || kind == PROGRAM_OPTIMIZER;
 }
 
+double setup_step_seconds(const Plan *plan, int64_t micro_steps)
+{
+    double seconds = 0;
+    for (int i = 0; i < plan->num_programs && plan->facts.bandwidth > 0; i++)
+        seconds += (double)times_a_step(plan, plan->programs[i].spec.kind, micro_steps) * plan->programs[i].simulated_seconds;
+    return seconds;
+}
+
 /* At the most what there is of chunks so that ranks have equal shares of them. */
 static int64_t padding_bytes(const Plan *plan)
 {
