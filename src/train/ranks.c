@@ -2,85 +2,31 @@
 #define _GNU_SOURCE
 #include "train/trainer_internal.h"
 
-#include "base/hash.h"
 #include "base/log.h"
-#include "base/version.h"
+#include "files/file.h"
 
-#include <errno.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
-enum { LEAVE_SECONDS = 10 }; /* that a rank has to end after rank 0 did */
-
-typedef struct RankThread {
+typedef struct TrainJob {
     const Config     *config;
     const TrainHooks *hooks;
-    Comm             *comm;
-    RankPlace         place;
-    pthread_t         thread;
-    bool              is_started;
-} RankThread;
+    TrainOutcome     *out; /* of rank 0 */
+} TrainJob;
 
-static void *rank_main(void *context)
+static Status train_rank(void *context, Comm *comm, RankPlace place)
 {
-    RankThread  *rank = context;
-    TrainOutcome outcome;
-    log_mute(true); /* rank 0 speaks for all */
-    Status told = trainer_run(rank->config, rank->hooks, rank->comm, rank->place, &outcome);
-    (void)told; /* by comm, to all */
-    comm_destroy(rank->comm);
-    return NULL;
-}
-
-static Status start_threads(RankThread *ranks, int count)
-{
-    for (int r = 1; r < count; r++) {
-        int error = pthread_create(&ranks[r].thread, NULL, rank_main, &ranks[r]);
-        ranks[r].is_started = error == 0;
-        FAIL_IF(error, ERR_IO, "cannot start the thread of rank %d of %d: %s", r, count, strerror(error));
-    }
-    return OK;
-}
-
-/* A rank that hangs in a library can't be ended but with the process. */
-static void join_threads(RankThread *ranks, int count, Status status)
-{
-    struct timespec until;
-    clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_sec += LEAVE_SECONDS;
-    for (int r = 1; r < count; r++) {
-        if (!ranks[r].is_started) continue;
-        int error = status == OK ? pthread_join(ranks[r].thread, NULL) : pthread_timedjoin_np(ranks[r].thread, NULL, &until);
-        if (error != ETIMEDOUT) continue;
-        log_error("%s\nrank %d doesn't end; the program does", status_message(), r);
-        _exit(status_exit_code(status));
-    }
+    const TrainJob *job = context;
+    TrainOutcome    other;
+    return trainer_run(job->config, job->hooks, comm, place, place.rank ? &other : job->out);
 }
 
 static Status run_threads(const Config *config, const TrainHooks *hooks, TrainOutcome *out)
 {
-    int         count = (int)config->gpus;
-    CommLimits  limits = {.progress = config->comm_timeout};
-    Comm      **comms = calloc((size_t)count, sizeof *comms);
-    RankThread *ranks = calloc((size_t)count, sizeof *ranks);
-    if (!comms || !ranks) fatal_out_of_memory((size_t)count * sizeof *ranks);
-    Status status = comm_threads_create(count, &limits, comms);
-    if (status == OK) {
-        for (int r = 0; r < count; r++)
-            ranks[r] = (RankThread){.config = config, .hooks = hooks, .comm = comms[r], .place = {r, count, r, count, r == 0}};
-        status = start_threads(ranks, count);
-        if (status != OK) comm_abort(comms[0], status, status_message());
-        if (status == OK) status = trainer_run(config, hooks, comms[0], ranks[0].place, out);
-        join_threads(ranks, count, status);
-        comm_destroy(comms[0]);
-    }
-    free(ranks);
-    free(comms);
-    return status;
+    TrainJob job = {config, hooks, out};
+    return rank_threads_run(config, train_rank, &job);
 }
 
 /* ---- processes ---- */
@@ -118,35 +64,37 @@ static Status run_process(const Config *config, const TrainHooks *hooks, Comm *c
 }
 
 /* Ranks of different programs don't meet. */
-static uint64_t program_hash(void)
+static Status program_hash(uint64_t *out)
 {
-    return hash_bytes(SUROGATE_VERSION, strlen(SUROGATE_VERSION), 0);
+    return file_hash("/proc/self/exe", out);
 }
 
 static Status run_alone(const Config *config, const TrainHooks *hooks, TrainOutcome *out)
 {
-    return trainer_run(config, hooks, NULL, (RankPlace){.world = 1, .num_local = 1, .is_first_here = true}, out);
+    return trainer_run(config, hooks, NULL, RANK_ALONE, out);
 }
 
 static Status meet(const Config *config, Comm **out)
 {
     char        host[256], *secret;
     const char *colon = strrchr(config->rendezvous, ':');
-    long        port = colon ? strtol(colon + 1, NULL, 10) : 0;
-    if (!colon || colon == config->rendezvous || port < 1 || port > 65535)
+    char       *end = NULL;
+    long        port = colon ? strtol(colon + 1, &end, 10) : 0;
+    uint64_t    program;
+    if (!colon || colon == config->rendezvous || *end || port < 1 || port > 65535)
         return config_at(config->origin, KEY_run_rendezvous,
                          status_fail(ERR_INVALID, "rendezvous %s; expected host:port", config->rendezvous));
-    FAIL_IF(config->rank >= config->world_size, ERR_INVALID, "rank %lld of world_size %lld; expected 0 to %lld", (long long)config->rank,
-            (long long)config->world_size, (long long)config->world_size - 1);
     snprintf(host, sizeof host, "%.*s", (int)(colon - config->rendezvous), config->rendezvous);
     TRY(config_at(config->origin, KEY_run_rendezvous_secret, comm_secret_read(config->rendezvous_secret, &secret)));
+    TRY(program_hash(&program));
+    if (config->rank == 0) log_info("rank 0 of %lld waits for the others at %s", (long long)config->world_size, config->rendezvous);
     CommLimits  limits = {.progress = config->comm_timeout};
     CommMeeting meeting = {.host = host,
                            .port = (int)port,
                            .rank = (int)config->rank,
                            .world_size = (int)config->world_size,
                            .secret = secret,
-                           .agreed = program_hash(),
+                           .agreed = program,
                            .timeout = config->comm_timeout};
     Status      status = comm_meet(&meeting, &limits, out);
     free(secret);
@@ -157,8 +105,10 @@ static Status meet(const Config *config, Comm **out)
 static Status run_under_mpi(const Config *given, const TrainHooks *hooks, TrainOutcome *out)
 {
     Comm      *comm;
+    uint64_t   program;
     CommLimits limits = {.progress = given->comm_timeout};
-    TRY(comm_mpi_create(NULL, program_hash(), &limits, 1, &comm));
+    TRY(program_hash(&program));
+    TRY(comm_mpi_create(NULL, program, &limits, 1, &comm));
     Config config = *given;
     config.world_size = comm_size(comm);
     config.rank = comm_rank(comm);
@@ -173,6 +123,8 @@ Status train_run(const Config *config, const TrainHooks *hooks, TrainOutcome *ou
     FAIL_IF(config->gpus > 1 && config->world_size > 1, ERR_INVALID,
             "gpus: %lld with world_size: %lld: ranks are threads of one process or processes of one rank each; leave one of them out",
             (long long)config->gpus, (long long)config->world_size);
+    FAIL_IF(config->rank >= config->world_size, ERR_INVALID, "rank %lld of world_size %lld; expected 0 to %lld", (long long)config->rank,
+            (long long)config->world_size, (long long)config->world_size - 1);
     FAIL_IF(config->gpus > 1 && comm_mpi_started(), ERR_INVALID,
             "gpus: %lld under mpirun: ranks are threads of one process or processes of one rank each; start mpirun -n %lld without gpus",
             (long long)config->gpus, (long long)config->gpus);

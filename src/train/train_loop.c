@@ -57,17 +57,6 @@ static Status gather_weights(Trainer *t)
     return status;
 }
 
-/* The largest magnitudes that any rank's rows have. */
-static Status share_magnitudes(Trainer *t)
-{
-    size_t bytes = (size_t)t->plan->num_scaled * sizeof(float);
-    float *now = arena_alloc(&t->arena, bytes);
-    if (!t->comm) return OK;
-    TRY(session_read(t->session, PRECISION_NOW, now, bytes));
-    TRY(comm_all_reduce(t->comm, now, t->plan->num_scaled, DT_F32, COMM_MAX));
-    return session_write(t->session, PRECISION_NOW, now, bytes);
-}
-
 /* What the first step's scales follow from, measured on all of its micro-batches, so that it doesn't depend on how many they are. */
 static Status calibrate(Trainer *t)
 {
@@ -85,9 +74,8 @@ static Status calibrate(Trainer *t)
         TRY(write_batch(t, batch, (size_t)(program->spec.batch * program->spec.seq)));
         TRY(session_run(t->session, program));
     }
-    TRY(share_magnitudes(t));
     loader_seek(t->data.train, t->state.step);
-    return scales_begin(t->session, t->config->fp8_margin);
+    return scales_begin(t->session, t->comm, t->config->fp8_margin);
 }
 
 /* Gradients and loss of all micro-batches. */
@@ -148,16 +136,17 @@ typedef struct RankStep {
 } RankStep;
 _Static_assert(sizeof(RankStep) <= RANK_BYTES, "RANK_BYTES");
 
-/* A rank whose own work takes notably longer than the mean of all; -1: none. */
-static int slow_rank(const RankShare *shares, int count)
+/* A rank whose own work, smoothed over about ten steps, takes notably longer than the mean of all; -1: none. */
+static int slow_rank(Trainer *t)
 {
     double sum = 0, most = 0;
-    int    slowest = 0;
+    int    slowest = 0, count = t->place.world;
     for (int r = 0; r < count; r++) {
-        double own = shares[r].seconds - shares[r].waited;
-        sum += own;
-        if (own <= most) continue;
-        most = own;
+        double *own = &t->own_seconds[r], now = t->shares[r].seconds - t->shares[r].waited;
+        *own = *own > 0 ? 0.9 * *own + 0.1 * now : now;
+        sum += *own;
+        if (*own <= most) continue;
+        most = *own;
         slowest = r;
     }
     return most * count > NOTABLY * sum ? slowest : -1;
@@ -183,7 +172,7 @@ static Status share_step(Trainer *t, const float *result, StepMetrics *step)
     }
     step->ranks = t->shares;
     step->num_ranks = t->place.world;
-    step->slow_rank = slow_rank(t->shares, t->place.world);
+    step->slow_rank = slow_rank(t);
     return OK;
 }
 
@@ -384,7 +373,7 @@ Status trainer_save(Trainer *t)
 {
     SaveContext context;
     StrBuf      text = {0};
-    Status      status = trainer_leads(t) ? metrics_sync(t->metrics) : OK;
+    Status      status = trainer_agree(t, trainer_leads(t) ? metrics_sync(t->metrics) : OK);
     if (trainer_leads(t)) t->state.metrics_bytes = metrics_bytes(t->metrics);
     trainer_beat(t, "saving");
     t->state.settings_hash = t->record.hash;
@@ -511,8 +500,8 @@ Status train_loop(Trainer *t)
             TRY(between_steps(t));
             if (t->state.step >= t->schedule.total) break;
         }
-        if (!must_finish(t) || t->num_queued == 0) TRY(queue_step(t));
         trainer_beat(t, "training");
+        if (!must_finish(t) || t->num_queued == 0) TRY(queue_step(t));
     }
     return OK;
 }

@@ -9,6 +9,7 @@
 #include "train/progress.h"
 #include "train/run_data.h"
 #include "train/run_record.h"
+#include "train/rank_threads.h"
 #include "train/schedule.h"
 #include "train/step_limit.h"
 #include "train/trainer.h"
@@ -24,12 +25,6 @@ typedef struct QueuedStep {
 } QueuedStep;
 
 enum { RANK_BYTES = 64 }; /* what a rank tells of a step or an evaluation */
-
-/* Which of the run's ranks this is, and which of those of this host. */
-typedef struct RankPlace {
-    int  rank, world, local, num_local;
-    bool is_first_here; /* of this process */
-} RankPlace;
 
 /* One rank's. */
 typedef struct Trainer {
@@ -71,14 +66,15 @@ typedef struct Trainer {
     int               output_lock;       /* of output_dir */
     double            start_seconds;     /* when the program began, for the time to the first step */
     double            last_loss, last_eval_loss;
-    int               signal;     /* that any rank got, as all know; 0: none */
-    int64_t           keep;       /* checkpoints that stay; 0: all */
-    int64_t           saved_step; /* of the newest checkpoint of this run; -1: none */
-    bool              has_scales; /* of a checkpoint; else they are measured before the first step */
-    void             *from_ranks; /* RANK_BYTES of each */
-    RankShare        *shares;     /* of the last step, by rank */
-    double            waited;     /* comm_waited when it began */
-    bool              log_waits;  /* lines of metrics.jsonl couldn't be written yet */
+    int               signal;      /* that any rank got, as all know; 0: none */
+    int64_t           keep;        /* checkpoints that stay; 0: all */
+    int64_t           saved_step;  /* of the newest checkpoint of this run; -1: none */
+    bool              has_scales;  /* of a checkpoint; else they are measured before the first step */
+    void             *from_ranks;  /* RANK_BYTES of each */
+    RankShare        *shares;      /* of the last step, by rank */
+    double           *own_seconds; /* of a step, by rank, less what it waited; smoothed */
+    double            waited;      /* comm_waited when it began */
+    bool              log_waits;   /* lines of metrics.jsonl couldn't be written yet */
 } Trainer;
 
 /* One rank of a run; `comm` NULL: the only one. A failure that isn't common to all ranks ends the others too. */
