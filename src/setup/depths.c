@@ -154,6 +154,7 @@ static PlanSize told_by(const Depths *d, const PlanSize *few, const PlanSize *mo
                      .least_seconds = exact * (more->least_seconds + turns * (more->least_seconds - few->least_seconds))};
     for (int i = 0; i < REGION_COUNT; i++) size.lasting[i] = extended(turns, few->lasting[i], more->lasting[i]);
     size.lasting[REGION_WEIGHTS] -= slack;
+    size.lasting[REGION_WORKSPACE] = more->lasting[REGION_WORKSPACE]; /* of a chunk: grows until that has its full size */
     plan_bound(&size);
     if (size.bytes < 0) size.bytes = 0; /* where the first layers aren't typical */
     return size;
