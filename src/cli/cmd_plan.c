@@ -37,6 +37,33 @@ static Status make_plan(Arena *arena, const Config **config_ref, Device *device,
     return config->from_scratch || !hf_model_has_weights(model) ? OK : weights_check(*out, model);
 }
 
+static double tokens_of_step(const Config *config, const HfModel *model)
+{
+    return (double)(config->per_device_train_batch_size * config->gradient_accumulation_steps * setup_world(config) *
+                    setup_sequence_len(config, model));
+}
+
+/* Of all ranks; nothing where the device's rates aren't known. */
+static void print_speed(const Config *config, const HfModel *model, const Plan *plan, StrBuf *out)
+{
+    double seconds = setup_step_seconds(plan, config->gradient_accumulation_steps);
+    if (!(seconds > 0)) return;
+    strbuf_printf(out, "an optimizer step: %.3f ms, %.0f tokens/s", 1e3 * seconds, tokens_of_step(config, model) / seconds);
+    if (plan->world > 1) strbuf_printf(out, " of %d ranks, of which each takes the memory above", plan->world);
+    strbuf_putc(out, '\n');
+}
+
+static void write_speed(const Config *config, const HfModel *model, const Plan *plan, StrBuf *out)
+{
+    double seconds = setup_step_seconds(plan, config->gradient_accumulation_steps);
+    strbuf_printf(out, ", \"ranks\": %d", plan->world);
+    if (!(seconds > 0)) return;
+    strbuf_puts(out, ", \"step_seconds\": ");
+    json_write_double(out, seconds);
+    strbuf_puts(out, ", \"tokens_per_second\": ");
+    json_write_double(out, tokens_of_step(config, model) / seconds);
+}
+
 static Status print_plan(const Config *config, const HfModel *model, Device *device, const Plan *plan, const MemoryChoices *choices,
                          bool json)
 {
@@ -48,6 +75,7 @@ static Status print_plan(const Config *config, const HfModel *model, Device *dev
         while (out.len && out.data[out.len - 1] != '}') out.len--;
         out.len--;
         strbuf_printf(&out, ", \"checkpoint_bytes\": %lld, \"fits\": %s", (long long)disk, fits == OK ? "true" : "false");
+        write_speed(config, model, plan, &out);
         if (choices->count) {
             strbuf_puts(&out, ", \"choices\": ");
             setup_write_choices(choices, &out);
@@ -58,6 +86,7 @@ static Status print_plan(const Config *config, const HfModel *model, Device *dev
         setup_print_choices(choices, &out);
         if (choices->count) strbuf_putc(&out, '\n');
         setup_print_plan(config, plan, &out);
+        print_speed(config, model, plan, &out);
         strbuf_printf(&out, "\na checkpoint   %s on disk\n", size_text(disk, text));
     }
     Status status = cli_print(&out);
@@ -67,14 +96,16 @@ static Status print_plan(const Config *config, const HfModel *model, Device *dev
 
 Status cmd_plan(CliArgs *args)
 {
-    const char *gpu = NULL;
+    const char *gpu = NULL, *gpus = NULL;
     bool        json = false, done;
     const Flag  flags[] = {
          {"--gpu", FLAG_TEXT, &gpu, "NAME", "plan for this GPU: h200, h100, rtx4090, ..."},
+         {"--gpus", FLAG_TEXT, &gpus, "N", "as gpus=N: what each of N takes, and how fast they are together"},
          {"--json", FLAG_SWITCH, &json, NULL, "as one JSON object"},
     };
-    TRY(cli_parse(args, flags, 2, true, &done));
+    TRY(cli_parse(args, flags, sizeof flags / sizeof flags[0], true, &done));
     if (done) return OK;
+    if (gpus) args->words[args->num_words++] = arena_printf(&args->arena, "gpus=%s", gpus); /* in the place of the flag */
     Config config;
     TRY(cli_config(args, &config));
     Device       *device = NULL;

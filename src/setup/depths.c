@@ -45,6 +45,14 @@ static int64_t times_a_step(const Plan *plan, ProgramKind kind, int64_t micro_st
     return kind == PROGRAM_MICRO_FIRST || kind == PROGRAM_MICRO_ONLY || kind == PROGRAM_MICRO_LAST || kind == PROGRAM_OPTIMIZER;
 }
 
+double setup_step_seconds(const Plan *plan, int64_t micro_steps)
+{
+    double seconds = 0;
+    for (int i = 0; i < plan->num_programs && plan->facts.bandwidth > 0; i++)
+        seconds += (double)times_a_step(plan, plan->programs[i].spec.kind, micro_steps) * plan->programs[i].simulated_seconds;
+    return seconds;
+}
+
 /* At the most what there is of chunks so that ranks have equal shares of them. */
 static int64_t padding_bytes(const Plan *plan)
 {
@@ -146,6 +154,7 @@ static PlanSize told_by(const Depths *d, const PlanSize *few, const PlanSize *mo
                      .least_seconds = exact * (more->least_seconds + turns * (more->least_seconds - few->least_seconds))};
     for (int i = 0; i < REGION_COUNT; i++) size.lasting[i] = extended(turns, few->lasting[i], more->lasting[i]);
     size.lasting[REGION_WEIGHTS] -= slack;
+    size.lasting[REGION_WORKSPACE] = more->lasting[REGION_WORKSPACE]; /* of a chunk: grows until that has its full size */
     plan_bound(&size);
     if (size.bytes < 0) size.bytes = 0; /* where the first layers aren't typical */
     return size;

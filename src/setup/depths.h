@@ -16,7 +16,7 @@ typedef struct PlanSize {
     int64_t host_bytes;
     int64_t numel;   /* of all parameters */
     double  seconds; /* of an optimizer step, simulated; where no rates are known, a number that grows with arithmetic and traffic */
-    /* Bounds. Those of the first three grow by the same with each layer, or by more. */
+    /* Bounds. Those of the first three grow by the same with each layer, or by more; workspace, up to a bound. */
     int64_t lasting[REGION_COUNT]; /* all but activations */
     int64_t live_bytes;            /* the most that is alive while launches run */
     double  least_seconds;         /* `seconds` with perfect overlap */

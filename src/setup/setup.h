@@ -56,6 +56,9 @@ int64_t setup_needed_bytes(const Plan *plan);
 /* The pinned memory of the plans of as many ranks of one host against what that has (0: unknown): ERR_NO_FIT. */
 NODISCARD Status setup_check_pinned(const Plan *plan, int ranks_here, int64_t available);
 
+/* Simulated seconds of an optimizer step; 0: the device's rates aren't known. */
+double setup_step_seconds(const Plan *plan, int64_t micro_steps);
+
 /* The plan against that bound: ERR_NO_FIT with settings that fit, found by planning them on the device, and, with_table, the plan. */
 NODISCARD Status setup_check_memory(const Config *config, const HfModel *model, Device *device, const Plan *plan, bool with_table);
 

@@ -254,7 +254,7 @@ static PlanSize bounds_of_all(Search *s, const Candidate *c, bool with_live)
     plan_bound(&without);
     if (!fits(s, without.least_bytes)) return without;
     size = bounds_of(s, *c);
-    if (size.bytes < 0 || fits(s, size.least_bytes)) return size;
+    if (size.bytes < 0 || c->is_split || fits(s, size.least_bytes)) return size;
     for (int d = 0; d < NUM_DIMS; d++)
         if (dims[d].is_live) live.at[d] = all.at[d];
     take_last(s, &live, OF_MEMORY);

@@ -78,14 +78,16 @@ static void a_large_model_is_answered_with_little_planning(void)
                   "with per_device_train_batch_size=1 gradient_accumulation_steps=8 recompute_block=true lora=true sequence_len=256;", 7);
 }
 
-/* Of its 792 combinations, or, with what may wait on the host, 12,672. */
+/* Of their 792, 792, 12,672, 12,672 and 384 combinations. */
 static void a_large_grid_is_searched_with_little_planning(void)
 {
 #define ON_DEVICE \
     "offload_residual: false\noffload_optimizer: false\noffload_master: false\noffload_weights: false\noffload_quants: false\n"
-    expect_answer(80, ON_DEVICE "lora: true\nqlora: nf4\n", NULL, 36);
-    expect_answer(80, ON_DEVICE "lora: true\nqlora: nf4\nmemory_limit: 60GB\n", NULL, 36);
-    expect_answer(80, "lora: true\n", NULL, 130);
+    expect_answer(80, ON_DEVICE "lora: true\nqlora: nf4\n", NULL, 25);
+    expect_answer(80, ON_DEVICE "lora: true\nqlora: nf4\nmemory_limit: 60GB\n", NULL, 25);
+    expect_answer(80, "lora: true\n", NULL, 42);
+    expect_answer(80, "gpus: 4\noptimizer: adamw_8bit\n", NULL, 45);
+    expect_answer(80, "gpus: 4\nlora: true\nzero_level: 3\nrecompute_block: true\n", NULL, 17);
 }
 
 /* A run from random weights has no base to adapt. */

@@ -32,5 +32,16 @@ run pt "$dir/run.yaml" output_dir="$dir/ranks" gpus=2 gradient_accumulation_step
 check "two ranks choose ($status): $(cat "$dir/err")" [ "$status" = 0 ]
 check "once for both: $(chosen)" [ "$(chosen | grep -cE '^4 x 1 ')" = 1 ]
 check "with the same losses: $(losses ranks)" [ "$(losses ranks)" = "$(losses wide)" ]
+
+# number KEY: what the last plan says of it.
+number() { sed -nE "s/.*\"$1\": ([0-9.e+-]+).*/\1/p" "$dir/out"; }
+run plan "$dir/run.yaml" --json memory=manual --gpu h200
+one=$(number tokens_per_second)
+run plan "$dir/run.yaml" --json memory=manual --gpu h200 --gpus 4
+check "tokens/s of all ranks: $(number tokens_per_second), $one of one" awk "BEGIN { exit !($(number tokens_per_second) > $one) }"
+check "their number" [ "$(number ranks)" = 4 ]
+run plan "$dir/run.yaml" --gpu h200 --gpus 4
+check "each rank chooses what it divides: $(head -2 "$dir/out")" grep -qE '^an optimizer step: .* of 4 ranks' "$dir/out"
+refused "a number of GPUs that isn't one" 2 "gpus" "expected an integer" -- plan "$dir/run.yaml" --gpu h200 --gpus few
 refused "what can't fit" 3 "memory_limit" "no settings make it fit" -- pt "$dir/run.yaml" output_dir="$dir/none" memory_limit=1KiB
 finish
