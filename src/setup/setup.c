@@ -10,6 +10,7 @@
 #include "passes/recipe_layers.h"
 #include "run/timeline.h"
 
+#include <stdio.h>
 #include <string.h>
 
 Status setup_tokenizer_dir(Arena *arena, const Config *config, const char **out_dir)
@@ -303,7 +304,7 @@ Status setup_session(Arena *arena, const Config *config, const HfModel *model, c
 {
     TRY(setup_plan(arena, model, options, device, out_plan));
     int64_t limit = (*out_plan)->facts.memory_bytes, need = setup_needed_bytes(*out_plan);
-    TRY(setup_check_pinned(*out_plan, device_host_available()));
+    TRY(setup_check_pinned(*out_plan, device_host_available(), 1));
     if (config) TRY(setup_check_memory(config, model, device, *out_plan, true));
     FAIL_IF(!config && limit && need > limit, ERR_NO_FIT, "the model needs %.2f GiB of memory, the device has %.2f GiB",
             (double)need / (1 << 30), (double)limit / (1 << 30));
@@ -366,10 +367,11 @@ Status setup_fp8_bound(const Config *config, const HfModel *model, Device *devic
 
 int64_t setup_memory_limit(const Config *config, const Plan *plan, ConfigKey *out_key)
 {
+    int64_t sharers = plan->facts.is_host && config->gpus > 1 ? config->gpus : 1;
     const struct {
         ConfigKey key;
         int64_t   bytes, taken; /* of them by others */
-    } bounds[] = {{CONFIG_KEY_COUNT, plan->facts.memory_bytes, 0},
+    } bounds[] = {{CONFIG_KEY_COUNT, plan->facts.memory_bytes / sharers, 0},
                   {KEY_run_memory_limit, config->memory_limit, 0},
                   {KEY_run_gpu_memory, config->gpu_memory, plan->facts.driver_bytes}};
     int64_t   limit = 0;
@@ -389,15 +391,16 @@ int64_t setup_needed_bytes(const Plan *plan)
     return plan_total_bytes(plan) + (plan->facts.is_host ? plan_host_bytes(plan) : 0);
 }
 
-Status setup_check_pinned(const Plan *plan, int64_t available)
+Status setup_check_pinned(const Plan *plan, int64_t available, int ranks)
 {
-    char    a[32], b[32];
-    int64_t need = plan_host_bytes(plan);
+    char    a[32], b[32], each[48] = "";
+    int64_t need = plan_host_bytes(plan) * ranks;
+    if (ranks > 1) snprintf(each, sizeof each, " for %d ranks", ranks);
     FAIL_IF(
         !plan->facts.is_host && available && need > available, ERR_NO_FIT,
-        "the plan pins %s of the host's memory, which has %s to spare; leave some of offload_optimizer, offload_master, offload_weights, "
+        "the plan pins %s of the host's memory%s, which has %s to spare; leave some of offload_optimizer, offload_master, offload_weights, "
         "offload_quants and offload_residual out",
-        size_text(need, a), size_text(available, b));
+        size_text(need, a), each, size_text(available, b));
     return OK;
 }
 
@@ -456,7 +459,9 @@ void setup_print_plan(const Config *config, const Plan *plan, StrBuf *out)
         strbuf_printf(out, ", scales and their history %s\n", size_text(plan_scale_bytes(plan), text));
     }
     if (plan->num_fp4) strbuf_printf(out, "fp4          %d weights in codes: %s\n", plan->num_fp4, size_text(plan_fp4_bytes(plan), text));
-    strbuf_puts(out, "\nmemory\n");
+    strbuf_puts(out, "\nmemory");
+    if (plan->world > 1) strbuf_printf(out, " of each of %d ranks", plan->world);
+    strbuf_putc(out, '\n');
     for (int i = 0; i < REGION_COUNT; i++)
         if (plan->region_bytes[SPACE_DEVICE][i])
             strbuf_printf(out, "  %-12s %12s\n", region_name((Region)i), size_text(plan->region_bytes[SPACE_DEVICE][i], text));

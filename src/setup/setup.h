@@ -43,14 +43,14 @@ NODISCARD Status setup_session(Arena *arena, const Config *config, const HfModel
  * products, aren't there. */
 NODISCARD Status setup_fp8_bound(const Config *config, const HfModel *model, Device *device, double *out_seconds);
 
-/* Bytes the plan may take: the device's memory, or what memory_limit or gpu_memory leaves where that is less; 0: no bound is known.
- * *out_key: whose bound it is (NULL: not wanted); CONFIG_KEY_COUNT: the device's. */
+/* Bytes the plan may take: the device's memory (of the host's, its part of what `gpus` ranks have), or what memory_limit or gpu_memory
+ * leaves where that is less; 0: no bound is known. *out_key: whose bound it is (NULL: not wanted); CONFIG_KEY_COUNT: the device's. */
 int64_t setup_memory_limit(const Config *config, const Plan *plan, ConfigKey *out_key);
 /* What the plan takes of it: where the device's memory is the host's, what is pinned too. */
 int64_t setup_needed_bytes(const Plan *plan);
 
-/* The plan's pinned memory against what the host has (0: unknown): ERR_NO_FIT. */
-NODISCARD Status setup_check_pinned(const Plan *plan, int64_t available);
+/* What each of the ranks of this host pins by the plan, against what the host has (0: unknown): ERR_NO_FIT. */
+NODISCARD Status setup_check_pinned(const Plan *plan, int64_t available, int ranks);
 
 /* The plan against that bound: ERR_NO_FIT with settings that fit, found by planning them on the device, and, with_table, the plan. */
 NODISCARD Status setup_check_memory(const Config *config, const HfModel *model, Device *device, const Plan *plan, bool with_table);

@@ -335,7 +335,7 @@ Status setup_search(const Config *config, const HfModel *model, Device *device, 
     if (strcmp(device->api->name, "cuda") == 0) { /* its kernels take long to choose; plans are the same */
         TRY(device_null_of(device, &null));
         s.depths.device = null;
-        s.host_limit = device_host_available();
+        s.host_limit = device_host_available() / config->gpus;
     }
     Status status = search(&s);
     if (null) null->api->destroy(null);

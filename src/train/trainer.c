@@ -147,6 +147,7 @@ static Status make_plan(Trainer *t)
     t->options.rank = t->place.rank;
     TRY(setup_plan(&t->arena, t->model, &t->options, t->device, &t->plan));
     if (!t->config->from_scratch) TRY(weights_check(t->plan, t->model));
+    TRY(setup_check_pinned(t->plan, device_host_available(), t->place.num_local));
     return setup_check_memory(t->config, t->model, t->device, t->plan, true);
 }
 

@@ -111,12 +111,14 @@ static void pinned_memory_is_what_the_host_has_at_most(void)
     Plan                 plan = {0};
     plan.region_bytes[SPACE_HOST][REGION_WEIGHTS] = 2 * gib;
     plan.region_bytes[SPACE_HOST][REGION_OPTIMIZER] = gib;
-    EXPECT_OK(setup_check_pinned(&plan, 3 * gib));
-    EXPECT_OK(setup_check_pinned(&plan, 0));
-    EXPECT_FAILS(setup_check_pinned(&plan, 3 * gib - 1), ERR_NO_FIT, "the plan pins 3.00 GiB of the host's memory, which has 3.00 GiB");
+    EXPECT_OK(setup_check_pinned(&plan, 3 * gib, 1));
+    EXPECT_OK(setup_check_pinned(&plan, 0, 1));
+    EXPECT_FAILS(setup_check_pinned(&plan, 3 * gib - 1, 1), ERR_NO_FIT, "the plan pins 3.00 GiB of the host's memory, which has 3.00 GiB");
+    EXPECT_FAILS(setup_check_pinned(&plan, 11 * gib, 4), ERR_NO_FIT,
+                 "pins 12.00 GiB of the host's memory for 4 ranks, which has 11.00 GiB");
     EXPECT_INT(setup_needed_bytes(&plan), 0);
     plan.facts.is_host = true;
-    EXPECT_OK(setup_check_pinned(&plan, gib));
+    EXPECT_OK(setup_check_pinned(&plan, gib, 1));
     EXPECT_INT(setup_needed_bytes(&plan), 3 * gib);
 }
 
@@ -137,6 +139,9 @@ static void the_smallest_bound_counts(void)
     EXPECT_INT(setup_memory_limit(&config, &plan, NULL), 1);
     plan.facts.memory_bytes = config.memory_limit = config.gpu_memory = 0;
     EXPECT_INT(setup_memory_limit(&config, &plan, &key), 0);
+    plan.facts = (DeviceFacts){.memory_bytes = 80, .is_host = true};
+    config.gpus = 4; /* ranks share it */
+    EXPECT_INT(setup_memory_limit(&config, &plan, &key), 20);
 }
 
 /* The bound of a run with these lines, in seconds, and what its bf16 twin is expected to take. */
