@@ -5,6 +5,7 @@
 #include "ops/ops.h"
 #include "train/step_bench.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -88,30 +89,33 @@ static void print_sums_json(const OpSums *sums, StrBuf *out)
     strbuf_puts(out, "]");
 }
 
-static void print_times(const Config *config, const Plan *plan, const StepTimes *t, bool json, StrBuf *out)
+static void print_times(const Config *config, const StepTimes *t, bool json, StrBuf *out)
 {
-    double memory = (double)plan_total_bytes(plan) / (1 << 30);
+    double memory = (double)t->bytes / (1 << 30);
     if (json) {
         strbuf_puts(out, "{\"model\": ");
         json_write_string(out, config->model, strlen(config->model));
         strbuf_puts(out, ", \"device\": ");
-        json_write_string(out, plan->facts.name, strlen(plan->facts.name));
+        json_write_string(out, t->device, strlen(t->device));
         strbuf_printf(
             out,
             ", \"batch\": %lld, \"accumulation\": %lld, \"sequence_len\": %lld, \"packed\": %s, \"tokens_per_second\": %.1f, "
             "\"step_ms\": %.4f, \"best_ms\": %.4f, \"first_ms\": %.4f, \"idle_percent\": %.3f, \"create_s\": %.3f, \"tflops\": %.3f, \"memory_gib\": %.3f, "
-            "\"loss\": %.5f",
+            "\"gpus\": %lld, \"first_loss\": %.5f, \"loss\": %.5f",
             (long long)config->per_device_train_batch_size, (long long)config->gradient_accumulation_steps, (long long)t->sequence_len,
             config->sample_packing ? "true" : "false", (double)t->tokens / t->median, 1e3 * t->median, 1e3 * t->best, 1e3 * t->first,
-            100 * t->idle, t->create_seconds, t->flops / t->median * 1e-12, memory, t->loss);
+            100 * t->idle, t->create_seconds, t->flops / t->median * 1e-12, memory, (long long)config->gpus, t->first_loss, t->loss);
         return;
     }
-    strbuf_printf(out,
-                  "device        %s\nstep          %lld x %lld sequences of %lld tokens%s\nspeed         %.0f tokens/s (read, all of them "
-                  "trained), %.3f TFLOP/s\n",
-                  plan->facts.name, (long long)config->gradient_accumulation_steps, (long long)config->per_device_train_batch_size,
-                  (long long)t->sequence_len, config->sample_packing ? ", several documents each" : "", (double)t->tokens / t->median,
-                  t->flops / t->median * 1e-12);
+    char ranks[48] = "";
+    if (config->gpus > 1) snprintf(ranks, sizeof ranks, " on each of %lld ranks", (long long)config->gpus);
+    strbuf_printf(
+        out,
+        "device        %s\nstep          %lld x %lld sequences of %lld tokens%s%s\nspeed         %.0f tokens/s (read, all of them "
+        "trained), %.3f TFLOP/s\n",
+        t->device, (long long)config->gradient_accumulation_steps, (long long)config->per_device_train_batch_size,
+        (long long)t->sequence_len, config->sample_packing ? ", several documents each" : "", ranks, (double)t->tokens / t->median,
+        t->flops / t->median * 1e-12);
     strbuf_printf(out,
                   "time          %.3f ms (best %.3f, first %.3f); between steps the device idles %.2f %% of it\nmemory        %.2f GiB\n",
                   1e3 * t->median, 1e3 * t->best, 1e3 * t->first, 100 * t->idle, memory);
@@ -119,7 +123,7 @@ static void print_times(const Config *config, const Plan *plan, const StepTimes 
         strbuf_printf(out, "bound         %.3f ms: expected of bf16, less what FP8's rate takes off the products\n", 1e3 * t->fp8_bound);
 }
 
-static Status run_bench(Arena *arena, const Config *config, int steps, bool ops, bool json)
+static Status bench_one(Arena *arena, const Config *config, int steps, bool ops, bool json)
 {
     StepBench *bench;
     StepTimes  times;
@@ -130,7 +134,7 @@ static Status run_bench(Arena *arena, const Config *config, int steps, bool ops,
     const Plan *plan = step_bench_plan(bench);
     for (int i = 0; i < plan->num_programs && ops && status == OK; i++) status = sum_program(arena, bench, &plan->programs[i], &sums);
     if (status == OK) {
-        print_times(config, step_bench_plan(bench), &times, json, &out);
+        print_times(config, &times, json, &out);
         if (sums.count) qsort(sums.items, (size_t)sums.count, sizeof *sums.items, by_seconds);
         if (ops && json) print_sums_json(&sums, &out);
         if (ops && !json) print_sums(&sums, &times, &out);
@@ -138,6 +142,19 @@ static Status run_bench(Arena *arena, const Config *config, int steps, bool ops,
         status = cli_print(&out);
     }
     step_bench_destroy(bench);
+    strbuf_deinit(&out);
+    return status;
+}
+
+/* Whole steps of all ranks together. */
+static Status bench_ranks(const Config *config, int steps, bool json)
+{
+    StepTimes times;
+    StrBuf    out = {0};
+    TRY(step_bench_ranks(config, steps, &times));
+    print_times(config, &times, json, &out);
+    if (json) strbuf_puts(&out, "}\n");
+    Status status = cli_print(&out);
     strbuf_deinit(&out);
     return status;
 }
@@ -158,7 +175,8 @@ Status cmd_bench(CliArgs *args)
     Config config;
     Arena  arena = {0};
     TRY(cli_config(args, &config));
-    Status status = run_bench(&arena, &config, (int)steps, ops, json);
+    if (ops) config.gpus = 1; /* launches of several ranks wait for each other */
+    Status status = config.gpus > 1 ? bench_ranks(&config, (int)steps, json) : bench_one(&arena, &config, (int)steps, ops, json);
     arena_deinit(&arena);
     config_deinit(&config);
     return status;

@@ -9,7 +9,14 @@ static Status open_gpu(int rank, Device **out)
     return device_cuda_create(rank, out);
 }
 
-/* All GPUs together, where there are several. */
+static Status open_gpu_of_nccl(int rank, Device **out)
+{
+    TRY(device_cuda_create(rank, out));
+    (*out)->gather_by = (*out)->reduce_by = CROSS_NCCL;
+    return OK;
+}
+
+/* All GPUs together, where there are several: as a run would, then by NCCL, which may be missing where copies do. */
 static Status check_gpus(DoctorCounts *counts)
 {
     enum { MOST = 16 };
@@ -19,7 +26,15 @@ static Status check_gpus(DoctorCounts *counts)
     status_clear();
     if (gpus < 2) return OK;
     TRY(doctor_measure_ranks(open_gpu, gpus, stdout));
-    return doctor_check_ranks(open_gpu, gpus, stdout, counts);
+    TRY(doctor_check_ranks(open_gpu, gpus, stdout, counts));
+    Status status = doctor_measure_ranks(open_gpu_of_nccl, gpus, stdout);
+    if (status == ERR_UNSUPPORTED) {
+        printf("%s\n", status_message());
+        status_clear();
+        return OK;
+    }
+    TRY(status);
+    return doctor_check_ranks(open_gpu_of_nccl, gpus, stdout, counts);
 }
 
 static Status check_gpu(Device *cuda, Device *cpu, const char *op, bool speed)

@@ -129,5 +129,6 @@ typedef struct CommApi {
 struct Comm {
     const CommApi *api;
     int            rank, size;
-    bool           is_local; /* all ranks are on one host, and meet there alone */
+    bool           is_local;       /* all ranks are on one host, and meet there alone */
+    bool           is_one_process; /* all ranks are threads of this process: what one points to is there for all */
 };

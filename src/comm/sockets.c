@@ -513,7 +513,10 @@ Status comm_meet(const CommMeeting *meeting, const CommLimits *limits, Comm **ou
     SocketComm *self = calloc(1, sizeof *self);
     int         num_peers = meeting->rank == 0 ? meeting->world_size : 1;
     if (!self) fatal_out_of_memory(sizeof *self);
-    self->base = (Comm){&sockets_api, meeting->rank, meeting->world_size, !meeting->host || strncmp(meeting->host, "127.", 4) == 0};
+    self->base = (Comm){.api = &sockets_api,
+                        .rank = meeting->rank,
+                        .size = meeting->world_size,
+                        .is_local = !meeting->host || strncmp(meeting->host, "127.", 4) == 0};
     self->limits = comm_limits(limits);
     self->first_peer = meeting->rank == 0;
     self->num_peers = num_peers;

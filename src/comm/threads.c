@@ -332,7 +332,8 @@ Status comm_threads_create(int size, const CommLimits *limits, Comm *out[])
     pthread_cond_init(&group->watched, &attributes);
     pthread_condattr_destroy(&attributes);
     for (int r = 0; r < size; r++) {
-        group->ranks[r] = (ThreadComm){.base = {&threads_api, r, size, true}, .group = group};
+        group->ranks[r] =
+            (ThreadComm){.base = {.api = &threads_api, .rank = r, .size = size, .is_local = true, .is_one_process = true}, .group = group};
         pulse_init(&group->ranks[r].pulse);
     }
     int error = pthread_create(&group->watcher, NULL, watch, group);

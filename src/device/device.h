@@ -22,6 +22,7 @@ typedef struct DeviceFacts {
     double        vector_flops;         /* per second, fp32 */
     double        bandwidth;            /* bytes per second, read plus written */
     double        link_in, link_out;    /* bytes per second from and to the host's pinned memory; 0: unknown */
+    double        link_peers;           /* bytes per second from the other GPUs of a host; 0: unknown */
     double        launch_seconds;       /* fixed cost of a step in a replayed program */
     int           num_workers;          /* CPU: threads */
     bool          fp8_blocks;           /* multiplies FP8 operands whose blocks have scales in their own format */
@@ -89,14 +90,18 @@ typedef struct DeviceApi {
     void (*tuning_get)(Device *device, char *out, size_t size);
     void (*tuning_set)(Device *device, const char *text);
     /* This device is that rank's: collective ops are launched over the ranks' devices. Once, before programs are prepared, by all ranks;
-     * comm outlives the device. NULL: not offered. */
+     * comm outlives the device. A rank that fails calls comm_abort before it frees memory that collectives use. NULL: not offered. */
     Status (*join)(Device *device, Comm *comm);
     void (*destroy)(Device *device);
 } DeviceApi;
 
+/* How collective ops cross from GPU to GPU. */
+typedef enum CrossBy { CROSS_AUTO, CROSS_COPIES, CROSS_NCCL } CrossBy;
+
 struct Device {
     const DeviceApi *api;
-    bool             write_combined; /* pinned memory allocated from here on is, where the device knows that */
+    bool             write_combined;       /* pinned memory allocated from here on is, where the device knows that */
+    CrossBy          gather_by, reduce_by; /* as asked for, before join; auto: by copies where that can be */
 };
 
 /* "cpu", "cuda", or "auto": CUDA where it can be used, else the CPU; where there is a driver, stderr says what else CUDA lacks. index: of

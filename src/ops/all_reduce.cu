@@ -1,6 +1,6 @@
 /* all_reduce on CUDA, of the few numbers that ranks agree on (loss, norm, scales): all ranks' values are gathered, and each rank adds
  * them up in the order of ranks, in fp32, rounded once. So the bits are those of the CPU, the same on all ranks, whatever the links. */
-#include "device/cuda/nccl.h"
+#include "device/cuda/ranks.h"
 #include "device/cuda/vec.cuh"
 #include "ops/attrs.h"
 
@@ -25,9 +25,9 @@ static Status all_reduce_run(const KernelArgs *args)
     CudaDevice           *cuda = (CudaDevice *)args->device;
     const TensorView     *x = &args->out[0];
     int64_t               count = type_numel(&x->type);
-    TRY(cuda_nccl_check(cuda, attrs->ranks));
+    TRY(cuda_ranks_check(cuda, attrs->ranks));
     if (attrs->ranks == 1) return OK;
-    TRY(cuda_nccl_all_gather(cuda, x->data, args->workspace, (size_t)type_bytes(&x->type), cuda_stream(args)));
+    TRY(cuda_ranks_all_gather(cuda, x->data, args->workspace, (size_t)type_bytes(&x->type), cuda_stream(args)));
     CUDA_FLOAT(x->type.dtype, T,
                reduce_ranks<T><<<cuda_grid(count, THREADS), THREADS, 0, cuda_stream(args)>>>((T *)x->data, (const T *)args->workspace,
                                                                                              count, attrs->ranks, attrs->max));
@@ -41,4 +41,11 @@ static size_t all_reduce_workspace(const Node *node, CudaDevice *device)
     return attrs->ranks > 1 ? (size_t)attrs->ranks * (size_t)type_bytes(&node->in[0]->type) : 0;
 }
 
-CUDA_KERNELS(all_reduce, {.dtypes = DT_SET_FLOAT, .run = all_reduce_run, .name = "nccl", .workspace = all_reduce_workspace})
+static bool is_by_copies(const Node *node, CudaDevice *device)
+{
+    return cuda_ranks_gather_by_copies(device, ((const AllReduceAttrs *)node->attrs)->ranks);
+}
+
+CUDA_KERNELS(all_reduce,
+             {.dtypes = DT_SET_FLOAT, .run = all_reduce_run, .name = "copies", .workspace = all_reduce_workspace, .match = is_by_copies},
+             {.dtypes = DT_SET_FLOAT, .run = all_reduce_run, .name = "nccl", .workspace = all_reduce_workspace})

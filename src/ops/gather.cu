@@ -1,5 +1,5 @@
-/* gather on CUDA: NCCL's, of bytes; a copy where there is one rank. */
-#include "device/cuda/nccl.h"
+/* gather on CUDA: copies of the other ranks' shares, or NCCL's, of bytes; a copy where there is one rank. */
+#include "device/cuda/ranks.h"
 #include "ops/attrs.h"
 
 static Status gather_run(const KernelArgs *args)
@@ -7,10 +7,16 @@ static Status gather_run(const KernelArgs *args)
     const RanksAttrs *attrs = (const RanksAttrs *)args->attrs;
     CudaDevice       *cuda = (CudaDevice *)args->device;
     size_t            bytes = (size_t)type_bytes(&args->in[0].type);
-    TRY(cuda_nccl_check(cuda, attrs->ranks));
-    if (attrs->ranks > 1) return cuda_nccl_all_gather(cuda, args->in[0].data, args->out[0].data, bytes, cuda_stream(args));
+    TRY(cuda_ranks_check(cuda, attrs->ranks));
+    if (attrs->ranks > 1) return cuda_ranks_all_gather(cuda, args->in[0].data, args->out[0].data, bytes, cuda_stream(args));
     CUDA_TRY(cudaMemcpyAsync(args->out[0].data, args->in[0].data, bytes, cudaMemcpyDefault, cuda_stream(args)));
     return OK;
 }
 
-CUDA_KERNELS(gather, {.dtypes = DT_SET_ANY, .run = gather_run, .name = "nccl"})
+static bool is_by_copies(const Node *node, CudaDevice *device)
+{
+    return cuda_ranks_gather_by_copies(device, ((const RanksAttrs *)node->attrs)->ranks);
+}
+
+CUDA_KERNELS(gather, {.dtypes = DT_SET_ANY, .run = gather_run, .name = "copies", .match = is_by_copies},
+             {.dtypes = DT_SET_ANY, .run = gather_run, .name = "nccl"})

@@ -1,5 +1,6 @@
 /* reduce_scatter: the sum over all ranks of x, of which each keeps its share. */
 #include "ops/collective.h"
+#include "ops/reduce_pieces.h"
 
 static const AttrDef reduce_scatter_attrs[] = {ATTR_INT(RanksAttrs, ranks, 1), {0}};
 
@@ -28,6 +29,14 @@ static size_t reduce_scatter_workspace(const Node *node, int num_workers)
 {
     (void)num_workers;
     return node->in[1] ? (size_t)type_bytes(&node->out[0]->type) : 0;
+}
+
+/* Of the larger of a GPU's kernels: which one runs follows from the machine. */
+static size_t reduce_scatter_gpu_workspace(const Node *node)
+{
+    const RanksAttrs *attrs = node->attrs;
+    size_t            adds = reduce_scatter_workspace(node, 1), pieces = attrs->ranks > 1 ? reduce_pieces_bytes(node, attrs->ranks) : 0;
+    return adds > pieces ? adds : pieces;
 }
 
 static Status reduce_scatter_cpu(const KernelArgs *args)
@@ -66,6 +75,7 @@ const OpDef op_reduce_scatter = {
     .infer = reduce_scatter_infer,
     .cost = reduce_scatter_cost,
     .workspace = reduce_scatter_workspace,
+    .gpu_workspace = reduce_scatter_gpu_workspace,
     .cpu = {{DT_SET_FLOAT, reduce_scatter_cpu, "reference"}},
     .samples = reduce_scatter_samples,
     .num_samples = sizeof reduce_scatter_samples / sizeof reduce_scatter_samples[0],

@@ -267,13 +267,20 @@ static double host_bytes(Value *const *values, int count)
     return bytes;
 }
 
+/* What a rank gets of the others: a gather's result less what it had, a reduce_scatter's operand less what it keeps. */
+static double peer_seconds(const DeviceFacts *facts, const Node *node)
+{
+    if (!(node->op->flags & OP_COLLECTIVE) || facts->link_peers <= 0) return 0;
+    return fabs((double)(type_bytes(&node->out[0]->type) - type_bytes(&node->in[0]->type))) / facts->link_peers;
+}
+
 double launch_link_seconds(const DeviceFacts *facts, const Launch *launch)
 {
     const Node *node = launch->node;
     double      most = node->op->cost ? launch_cost(launch).bytes : INFINITY; /* of a table a few rows may be read */
     double      in = facts->link_in > 0 ? fmin(most, host_bytes(node->in, node->num_in)) / facts->link_in : 0;
     double      out = facts->link_out > 0 ? fmin(most, host_bytes(node->out, node->num_out)) / facts->link_out : 0;
-    return fmax(in, out);
+    return fmax(fmax(in, out), peer_seconds(facts, node));
 }
 
 double launch_limit_seconds(const DeviceFacts *facts, const Launch *launch, double document_share)

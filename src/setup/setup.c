@@ -216,12 +216,23 @@ static int zero_level(const Config *config)
     return config->zero_level > least ? (int)config->zero_level : least;
 }
 
+/* Two keys say how gradients cross. */
+static Status check_crossing(const Config *config)
+{
+    Choice send = config->memcpy_send_recv, reduce = config->use_all_to_all_reduce;
+    FAIL_IF(send != reduce && send != OPT_SWITCH_AUTO && reduce != OPT_SWITCH_AUTO, ERR_INVALID,
+            "use_all_to_all_reduce: %s with memcpy_send_recv: %s: they mean the same, leave one of them out", choice_text(reduce),
+            choice_text(send));
+    return OK;
+}
+
 Status setup_options(const Config *config, const HfModel *model, CompileOptions *out)
 {
     *out = compile_defaults();
     out->world = setup_world(config);
     out->rank = (int)config->rank;
     out->zero_level = zero_level(config);
+    TRY(config_at(config->origin, KEY_run_use_all_to_all_reduce, check_crossing(config)));
     out->dense = !config->sample_packing; /* then a sequence a row */
     out->cache_len = setup_sequence_len(config, model) + config->sample_max_tokens;
     if (out->cache_len > model->max_positions) out->cache_len = model->max_positions;
@@ -266,11 +277,25 @@ Status setup_check_datasets(Arena *arena, const Config *config, bool pull)
     return check_list(arena, &config->validation_datasets, pull);
 }
 
+static CrossBy crossing(Choice copies)
+{
+    return copies == OPT_SWITCH_ON ? CROSS_COPIES : copies == OPT_SWITCH_OFF ? CROSS_NCCL : CROSS_AUTO;
+}
+
+/* How the device is to work, before anything is made on it. */
+static void instruct(const Config *config, Device *device)
+{
+    Choice send = config->memcpy_send_recv, reduce = config->use_all_to_all_reduce;
+    device->write_combined = config->use_write_combined;
+    device->gather_by = crossing(config->memcpy_all_gather);
+    device->reduce_by = crossing(send != OPT_SWITCH_AUTO ? send : reduce);
+}
+
 Status setup_device(const Config *config, const char *gpu, Device **out_device)
 {
     if (gpu) return device_null_create(gpu, out_device);
     TRY(device_open(choice_text(config->device), 0, (int)config->threads, out_device));
-    (*out_device)->write_combined = config->use_write_combined;
+    instruct(config, *out_device);
     return OK;
 }
 
@@ -282,7 +307,7 @@ Status setup_rank_device(const Config *config, int index, int count, Device **ou
     if (count == 1) return setup_device(config, NULL, out_device);
     Status status = device_open(choice_text(config->device), index, threads ? threads : 1, out_device);
     if (status != OK) return config_at(config->origin, KEY_run_gpus, status_prefix(status, "gpus: %d", count));
-    (*out_device)->write_combined = config->use_write_combined;
+    instruct(config, *out_device);
     return OK;
 }
 

@@ -5,68 +5,28 @@
 #include "base/log.h"
 #include "files/file.h"
 
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-typedef struct RankThread {
+typedef struct TrainJob {
     const Config     *config;
     const TrainHooks *hooks;
-    Comm             *comm;
-    RankPlace         place;
-    pthread_t         thread;
-    bool              is_started;
-} RankThread;
+    TrainOutcome     *out; /* of rank 0 */
+} TrainJob;
 
-static void *rank_main(void *context)
+static Status train_rank(void *context, Comm *comm, RankPlace place)
 {
-    RankThread  *rank = context;
-    TrainOutcome outcome;
-    log_mute(true); /* rank 0 speaks for all */
-    Status told = trainer_run(rank->config, rank->hooks, rank->comm, rank->place, &outcome);
-    (void)told; /* by comm, to all */
-    comm_destroy(rank->comm);
-    return NULL;
-}
-
-static Status start_threads(RankThread *ranks, int count)
-{
-    for (int r = 1; r < count; r++) {
-        int error = pthread_create(&ranks[r].thread, NULL, rank_main, &ranks[r]);
-        ranks[r].is_started = error == 0;
-        FAIL_IF(error, ERR_IO, "cannot start the thread of rank %d of %d: %s", r, count, strerror(error));
-    }
-    return OK;
-}
-
-static void join_threads(RankThread *ranks, int count)
-{
-    for (int r = 1; r < count; r++)
-        if (ranks[r].is_started) pthread_join(ranks[r].thread, NULL);
+    const TrainJob *job = context;
+    TrainOutcome    other;
+    return trainer_run(job->config, job->hooks, comm, place, place.rank ? &other : job->out);
 }
 
 static Status run_threads(const Config *config, const TrainHooks *hooks, TrainOutcome *out)
 {
-    int         count = (int)config->gpus;
-    CommLimits  limits = {.progress = config->comm_timeout};
-    Comm      **comms = calloc((size_t)count, sizeof *comms);
-    RankThread *ranks = calloc((size_t)count, sizeof *ranks);
-    if (!comms || !ranks) fatal_out_of_memory((size_t)count * sizeof *ranks);
-    Status status = comm_threads_create(count, &limits, comms);
-    if (status == OK) {
-        for (int r = 0; r < count; r++)
-            ranks[r] = (RankThread){.config = config, .hooks = hooks, .comm = comms[r], .place = {r, count, r, count, r == 0}};
-        status = start_threads(ranks, count);
-        if (status != OK) comm_abort(comms[0], status, status_message());
-        if (status == OK) status = trainer_run(config, hooks, comms[0], ranks[0].place, out);
-        join_threads(ranks, count);
-        comm_destroy(comms[0]);
-    }
-    free(ranks);
-    free(comms);
-    return status;
+    TrainJob job = {config, hooks, out};
+    return rank_threads_run(config, train_rank, &job);
 }
 
 /* ---- processes ---- */
@@ -111,7 +71,7 @@ static Status program_hash(uint64_t *out)
 
 static Status run_alone(const Config *config, const TrainHooks *hooks, TrainOutcome *out)
 {
-    return trainer_run(config, hooks, NULL, (RankPlace){.world = 1, .num_local = 1, .is_first_here = true}, out);
+    return trainer_run(config, hooks, NULL, RANK_ALONE, out);
 }
 
 static Status meet(const Config *config, Comm **out)

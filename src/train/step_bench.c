@@ -2,11 +2,14 @@
 #include "train/step_bench.h"
 
 #include "base/philox.h"
+#include "comm/comm.h"
 #include "ops/ops.h"
 #include "run/scales.h"
 #include "setup/setup.h"
+#include "train/rank_threads.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -15,7 +18,9 @@ enum { NUM_ARRAYS = 5 };
 static const char *const array_names[NUM_ARRAYS] = {"tokens", "labels", "positions", "doc_start", "doc_id"};
 
 struct StepBench {
-    Config         config; /* of one rank */
+    Config         config;
+    Comm          *comm; /* NULL: one rank */
+    RankPlace      place;
     Arena          arena;
     HfModel       *model;
     CompileOptions options;
@@ -87,10 +92,15 @@ static int64_t document_len(uint32_t n, int64_t most)
     return len < 2 ? 2 : len > (double)most ? most : (int64_t)len;
 }
 
+static const Program *micro_program(const StepBench *b, int64_t micro)
+{
+    return plan_program(b->plan, program_of_micro(micro, b->config.gradient_accumulation_steps, b->place.world));
+}
+
 /* The shape of a micro-step. */
 static const ProgramSpec *micro_spec(const StepBench *b)
 {
-    return &plan_program(b->plan, PROGRAM_MICRO_FIRST)->spec;
+    return &micro_program(b, 0)->spec;
 }
 
 static void make_batch(StepBench *b)
@@ -109,7 +119,7 @@ static void make_batch(StepBench *b)
             len = b->options.dense ? seq : document_len((uint32_t)document, seq);
             document++;
         }
-        Philox4 random = philox4x32((uint32_t)i, 0, 0, 0, 2);
+        Philox4 random = philox4x32((uint32_t)i, (uint32_t)b->place.rank, 0, 0, 2);
         tokens[i] = (int32_t)(random.v[0] % vocab);
         labels[i] = (int32_t)(random.v[1] % vocab);
         positions[i] = (int32_t)(t - begin);
@@ -123,19 +133,19 @@ static void make_batch(StepBench *b)
 static Status write_scalars(StepBench *b)
 {
     int64_t step[STEP_COUNT] = {[STEP_SEED] = 1, [STEP_INDEX] = b->step};
-    double  tokens = (double)(b->trained * b->config.gradient_accumulation_steps);
+    double  tokens = (double)(b->trained * b->config.gradient_accumulation_steps * b->place.world);
     float   hyper[HYPER_COUNT] = {[HYPER_LR] = 1e-5f, [HYPER_INV_TOKENS] = (float)(1.0 / tokens)};
     TRY(session_write(b->session, "hyper", hyper, sizeof hyper));
     return session_write(b->session, "step", step, sizeof step);
 }
 
-static Status run_micro(StepBench *b, ProgramKind kind)
+static Status run_micro(StepBench *b, const Program *program)
 {
     int64_t cells = micro_spec(b)->batch * micro_spec(b)->seq;
     for (int i = 0; i < NUM_ARRAYS; i++)
         if (plan_find(b->plan, array_names[i]))
             TRY(session_write(b->session, array_names[i], b->batch + i * cells, (size_t)cells * sizeof(int32_t)));
-    return session_run(b->session, plan_program(b->plan, kind));
+    return session_run(b->session, program);
 }
 
 /* The first scales of what is kept in codes. */
@@ -143,18 +153,21 @@ static Status calibrate(StepBench *b)
 {
     if (!b->plan->num_scaled) return OK;
     TRY(write_scalars(b));
-    TRY(run_micro(b, PROGRAM_CALIBRATE));
-    return scales_begin(b->session, b->options.precision.margin);
+    if (b->comm) TRY(session_run(b->session, plan_program(b->plan, PROGRAM_GATHER)));
+    TRY(run_micro(b, plan_program(b->plan, PROGRAM_CALIBRATE)));
+    return scales_begin(b->session, b->comm, b->options.precision.margin);
 }
 
 static Status create(StepBench *b)
 {
     const Config *settled;
     TRY(setup_model(&b->arena, &b->config, &b->model));
-    TRY(setup_device(&b->config, NULL, &b->device));
-    TRY(setup_settle(&b->arena, &b->config, b->model, b->device, true, &settled));
+    TRY(setup_rank_device(&b->config, b->place.local, b->place.num_local, &b->device));
+    if (b->comm) TRY(b->device->api->join(b->device, b->comm));
+    TRY(setup_settle(&b->arena, &b->config, b->model, b->device, b->place.rank == 0, &settled));
     b->config = *settled;
     TRY(setup_options(&b->config, b->model, &b->options));
+    b->options.rank = b->place.rank;
     compile_drop(&b->options, PROGRAM_EVAL);
     compile_drop(&b->options, PROGRAM_PREFILL);
     compile_drop(&b->options, PROGRAM_DECODE);
@@ -166,19 +179,28 @@ static Status create(StepBench *b)
     return calibrate(b);
 }
 
-Status step_bench_create(const Config *config, StepBench **out_bench)
+static Status create_rank(const Config *config, Comm *comm, RankPlace place, StepBench **out_bench)
 {
     StepBench *b = calloc(1, sizeof *b);
     if (!b) fatal_out_of_memory(sizeof *b);
     b->config = *config;
-    b->config.gpus = b->config.world_size = 1;
+    b->comm = comm;
+    b->place = place;
     Status status = create(b);
     if (status != OK) {
+        if (comm) comm_abort(comm, status, status_message()); /* before what others' devices may read is freed */
         step_bench_destroy(b);
         return status;
     }
     *out_bench = b;
     return OK;
+}
+
+Status step_bench_create(const Config *config, StepBench **out_bench)
+{
+    Config alone = *config;
+    alone.gpus = alone.world_size = 1;
+    return create_rank(&alone, NULL, RANK_ALONE, out_bench);
 }
 
 void step_bench_destroy(StepBench *b)
@@ -196,10 +218,20 @@ static Status queue_step(StepBench *b)
 {
     TRY(session_begin_step(b->session, b->step));
     TRY(write_scalars(b));
-    for (int64_t micro = 0; micro < b->config.gradient_accumulation_steps; micro++)
-        TRY(run_micro(b, micro ? PROGRAM_MICRO_NEXT : PROGRAM_MICRO_FIRST));
+    for (int64_t micro = 0; micro < b->config.gradient_accumulation_steps; micro++) TRY(run_micro(b, micro_program(b, micro)));
     TRY(session_run(b->session, plan_program(b->plan, PROGRAM_OPTIMIZER)));
     return session_end_step(b->session, b->step++);
+}
+
+/* What a step took on the slowest rank. */
+static Status slowest(const StepBench *b, double *seconds)
+{
+    double all[COMM_MOST_RANKS];
+    if (!b->comm) return OK;
+    TRY(comm_all_gather(b->comm, seconds, all, sizeof *seconds));
+    for (int r = 0; r < b->place.world; r++)
+        if (all[r] > *seconds) *seconds = all[r];
+    return OK;
 }
 
 /* Steps one behind the other as a run makes them: the device has the next one while a result is awaited. A step takes from the end of
@@ -215,6 +247,7 @@ static Status time_steps(StepBench *b, int count, double *seconds, double *out_i
         TRY(session_await_step(b->session, first + i, &seconds[i]));
         if (i > 0) TRY(session_idle_before(b->session, first + i, &gap));
         seconds[i] += gap;
+        TRY(slowest(b, &seconds[i]));
         sum += seconds[i];
         idle += gap;
     }
@@ -228,27 +261,60 @@ static int by_value(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
+static Status read_loss(StepBench *b, double *out)
+{
+    float loss;
+    TRY(session_output(b->session, plan_program(b->plan, PROGRAM_OPTIMIZER), "loss", &loss, sizeof loss));
+    *out = (double)loss;
+    return OK;
+}
+
 Status step_bench_run(StepBench *b, int num_steps, StepTimes *out_times)
 {
     double *seconds = arena_array(&b->arena, double, num_steps + 1);
-    float   loss;
     *out_times = (StepTimes){.sequence_len = micro_spec(b)->seq,
-                             .tokens = micro_spec(b)->batch * micro_spec(b)->seq * b->config.gradient_accumulation_steps,
-                             .create_seconds = b->create_seconds};
+                             .tokens = micro_spec(b)->batch * micro_spec(b)->seq * b->config.gradient_accumulation_steps * b->place.world,
+                             .create_seconds = b->create_seconds,
+                             .bytes = plan_total_bytes(b->plan)};
+    snprintf(out_times->device, sizeof out_times->device, "%s", b->plan->facts.name);
     TRY(time_steps(b, 1, &out_times->first, &out_times->idle));
+    TRY(read_loss(b, &out_times->first_loss));
     TRY(time_steps(b, num_steps, seconds, &out_times->idle));
     qsort(seconds, (size_t)num_steps, sizeof *seconds, by_value);
     out_times->median = seconds[num_steps / 2];
     out_times->best = seconds[0];
-    TRY(session_output(b->session, plan_program(b->plan, PROGRAM_OPTIMIZER), "loss", &loss, sizeof loss));
-    out_times->loss = loss;
+    TRY(read_loss(b, &out_times->loss));
     TRY(setup_fp8_bound(&b->config, b->model, b->device, &out_times->fp8_bound));
     for (int k = 0; k < b->plan->num_programs; k++) {
         const Program *program = &b->plan->programs[k];
         for (int i = 0; i < program->num_launches; i++)
-            out_times->flops += step_bench_times(b, program) * step_bench_flops(b, &program->launches[i]);
+            out_times->flops += b->place.world * step_bench_times(b, program) * step_bench_flops(b, &program->launches[i]);
     }
     return OK;
+}
+
+typedef struct RanksJob {
+    const Config *config;
+    int           num_steps;
+    StepTimes    *times; /* of rank 0 */
+} RanksJob;
+
+static Status bench_rank(void *context, Comm *comm, RankPlace place)
+{
+    RanksJob  *job = context;
+    StepBench *b = NULL;
+    StepTimes  own;
+    Status     status = create_rank(job->config, comm, place, &b);
+    if (status == OK) status = step_bench_run(b, job->num_steps, place.rank ? &own : job->times);
+    if (status == OK) status = comm_barrier(comm); /* none leaves while another's device may wait for it */
+    if (status != OK) comm_abort(comm, status, status_message());
+    step_bench_destroy(b);
+    return status;
+}
+
+Status step_bench_ranks(const Config *config, int num_steps, StepTimes *out_times)
+{
+    return rank_threads_run(config, bench_rank, &(RanksJob){config, num_steps, out_times});
 }
 
 Status step_bench_profile(StepBench *b, const Program *program, double *seconds, double *out_overhead)
@@ -259,8 +325,9 @@ Status step_bench_profile(StepBench *b, const Program *program, double *seconds,
 
 int step_bench_times(const StepBench *b, const Program *program)
 {
-    if (program->spec.kind == PROGRAM_LOAD || program->spec.kind == PROGRAM_CALIBRATE) return 0;
-    return program->spec.kind == PROGRAM_MICRO_NEXT ? (int)b->config.gradient_accumulation_steps - 1 : 1;
+    int times = program->spec.kind == PROGRAM_OPTIMIZER;
+    for (int64_t micro = 0; micro < b->config.gradient_accumulation_steps; micro++) times += program == micro_program(b, micro);
+    return times;
 }
 
 double step_bench_flops(const StepBench *b, const Launch *launch)

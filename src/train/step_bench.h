@@ -9,21 +9,26 @@ typedef struct StepBench StepBench;
 
 /* What whole steps took. */
 typedef struct StepTimes {
-    int64_t tokens; /* of a step */
+    int64_t tokens; /* of a step, on all ranks */
     int64_t sequence_len;
-    double  median, best, first; /* seconds */
+    double  median, best, first; /* seconds, on the slowest rank */
     double  idle;                /* share of the time in which the device waited for the next step */
-    double  flops;               /* of a step, attention by the documents there are */
-    double  loss;
+    double  flops;               /* of a step on all ranks, attention by the documents there are */
+    double  first_loss, loss;
     double  fp8_bound;      /* seconds, as setup_fp8_bound has it */
     double  create_seconds; /* compiling, allocating, choosing algorithms */
+    int64_t bytes;          /* that the plan takes of the device; of rank 0 */
+    char    device[128];
 } StepTimes;
 
-/* Rows are one document each, or with sample_packing documents of lognormal lengths, median 300. */
+/* On one rank, whatever the run file says of others. Rows are one document each, or with sample_packing documents of lognormal lengths,
+ * median 300. */
 NODISCARD Status step_bench_create(const Config *config, StepBench **out_bench);
 void             step_bench_destroy(StepBench *bench);
 
 NODISCARD Status step_bench_run(StepBench *bench, int num_steps, StepTimes *out_times);
+/* The same of all config->gpus ranks together. */
+NODISCARD Status step_bench_ranks(const Config *config, int num_steps, StepTimes *out_times);
 
 /* Seconds of each launch of the program, in order (DeviceApi.profile). The array is the caller's: num_launches entries. */
 NODISCARD Status step_bench_profile(StepBench *bench, const Program *program, double *seconds, double *out_overhead);

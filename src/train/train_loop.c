@@ -57,17 +57,6 @@ static Status gather_weights(Trainer *t)
     return status;
 }
 
-/* The largest magnitudes that any rank's rows have. */
-static Status share_magnitudes(Trainer *t)
-{
-    size_t bytes = (size_t)t->plan->num_scaled * sizeof(float);
-    float *now = arena_alloc(&t->arena, bytes);
-    if (!t->comm) return OK;
-    TRY(session_read(t->session, PRECISION_NOW, now, bytes));
-    TRY(comm_all_reduce(t->comm, now, t->plan->num_scaled, DT_F32, COMM_MAX));
-    return session_write(t->session, PRECISION_NOW, now, bytes);
-}
-
 /* What the first step's scales follow from, measured on all of its micro-batches, so that it doesn't depend on how many they are. */
 static Status calibrate(Trainer *t)
 {
@@ -85,9 +74,8 @@ static Status calibrate(Trainer *t)
         TRY(write_batch(t, batch, (size_t)(program->spec.batch * program->spec.seq)));
         TRY(session_run(t->session, program));
     }
-    TRY(share_magnitudes(t));
     loader_seek(t->data.train, t->state.step);
-    return scales_begin(t->session, t->config->fp8_margin);
+    return scales_begin(t->session, t->comm, t->config->fp8_margin);
 }
 
 /* Gradients and loss of all micro-batches. */

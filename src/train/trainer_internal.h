@@ -9,6 +9,7 @@
 #include "train/progress.h"
 #include "train/run_data.h"
 #include "train/run_record.h"
+#include "train/rank_threads.h"
 #include "train/schedule.h"
 #include "train/step_limit.h"
 #include "train/trainer.h"
@@ -24,12 +25,6 @@ typedef struct QueuedStep {
 } QueuedStep;
 
 enum { RANK_BYTES = 64 }; /* what a rank tells of a step or an evaluation */
-
-/* Which of the run's ranks this is, and which of those of this host. */
-typedef struct RankPlace {
-    int  rank, world, local, num_local;
-    bool is_first_here; /* of this process */
-} RankPlace;
 
 /* One rank's. */
 typedef struct Trainer {

@@ -71,6 +71,11 @@ assert b['tokens_per_second'] > 0 and abs(sum(o['ms'] for o in b['ops']) - b['op
 assert {'linear', 'adamw'} <= {o['op'] for o in b['ops']}"
 run bench "$dir/run.yaml" device=cpu --steps 2
 check "bench: for people" grep -qE '^speed +[0-9]+ tokens/s' "$dir/out"
+run bench "$dir/run.yaml" device=cpu --steps 2 --json gpus=2
+[ -n "$python" ] && check "bench of two ranks: the loss falls" "$python" -c "
+import json
+d = json.load(open('$dir/out'))
+assert d['gpus'] == 2 and d['loss'] < d['first_loss'], d"
 
 run pt "$dir/run.yaml" --output_dir="$dir/a" max_steps=2
 check "pt takes overrides, prints nothing on stdout" [ "$status" = 0 -a ! -s "$dir/out" ]

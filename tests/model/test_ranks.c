@@ -160,7 +160,7 @@ static Status calibrate(Rank *r, int rank)
         TRY(write_rows(r, 0, (micro * r->world + rank) * rows, rows, inv_tokens()));
         TRY(session_run(r->session, plan_program(r->plan, PROGRAM_CALIBRATE)));
     }
-    return scales_begin(r->session, 0);
+    return scales_begin(r->session, r->comm, 0);
 }
 
 /* Launches on several streams touch no byte at one time. */

@@ -4,11 +4,15 @@
 #include "test.h"
 
 #ifdef FAMILY_CUDA
-enum { MOST = 16 };
+enum { MOST = 16, CASES = 31 };
+
+static CrossBy cross_by; /* of all ranks */
 
 static Status open_device(int rank, Device **out)
 {
-    return device_cuda_create(rank, out);
+    TRY(device_cuda_create(rank, out));
+    (*out)->gather_by = (*out)->reduce_by = cross_by;
+    return OK;
 }
 
 static int count_ranks(void)
@@ -22,6 +26,8 @@ static int count_ranks(void)
     return count;
 }
 #else
+enum { CASES = 30 };
+
 static Status open_device(int rank, Device **out)
 {
     (void)rank;
@@ -41,7 +47,7 @@ static void collectives_are_right_over_all_devices(void)
     DoctorCounts counts = {0};
     EXPECT_OK(doctor_check_ranks(open_device, ranks, stdout, &counts));
     EXPECT_INT(counts.failed, 0);
-    EXPECT_INT(counts.passed, 30);
+    EXPECT_INT(counts.passed, CASES);
 }
 
 static void one_failure_ends_all_devices(void)
@@ -66,15 +72,32 @@ static void a_device_that_is_missing_ends_all(void)
 }
 
 #ifdef FAMILY_CUDA
+static void collectives_are_right_by_nccl(void)
+{
+    cross_by = CROSS_NCCL;
+    collectives_are_right_over_all_devices();
+    cross_by = CROSS_AUTO;
+}
+
+static void one_failure_ends_all_by_nccl(void)
+{
+    cross_by = CROSS_NCCL;
+    one_failure_ends_all_devices();
+    cross_by = CROSS_AUTO;
+}
+
 static void what_the_links_reach(void)
 {
     int ranks = count_ranks();
     if (ranks < 2) SKIP("fewer than two devices");
     EXPECT_OK(doctor_measure_ranks(open_device, ranks, stdout));
+    cross_by = CROSS_NCCL;
+    EXPECT_OK(doctor_measure_ranks(open_device, ranks, stdout));
+    cross_by = CROSS_AUTO;
 }
 
-TEST_MAIN(TEST(collectives_are_right_over_all_devices), TEST(one_failure_ends_all_devices), TEST(a_device_that_is_missing_ends_all),
-          TEST(what_the_links_reach))
+TEST_MAIN(TEST(collectives_are_right_over_all_devices), TEST(collectives_are_right_by_nccl), TEST(one_failure_ends_all_devices),
+          TEST(one_failure_ends_all_by_nccl), TEST(a_device_that_is_missing_ends_all), TEST(what_the_links_reach))
 #else
 TEST_MAIN(TEST(collectives_are_right_over_all_devices), TEST(one_failure_ends_all_devices), TEST(a_device_that_is_missing_ends_all))
 #endif

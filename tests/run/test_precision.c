@@ -110,7 +110,7 @@ static void calibrate(Family *f, int64_t margin)
 {
     if (!f->plan->num_scaled) return;
     run_rows(f, 0, PROGRAM_CALIBRATE, PROGRAM_CALIBRATE);
-    EXPECT_OK(scales_begin(f->session, margin));
+    EXPECT_OK(scales_begin(f->session, NULL, margin));
 }
 
 /* The optimizer's part of a step; *out_loss may be NULL. */

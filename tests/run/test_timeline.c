@@ -1,6 +1,7 @@
 /* Simulated time: launches of one stream follow one another, those of two overlap but for waits; rates are used where there are any. */
 #include "run/timeline.h"
 
+#include "ops/attrs.h"
 #include "ops/ops.h"
 #include "test.h"
 
@@ -61,6 +62,28 @@ static void measured_rates_are_of_one_gpu(void)
     EXPECT(!other.rates && other.link_in == 64e9);
 }
 
+/* Each rank gets what it hasn't: of 4, three quarters of what is whole. */
+static void collectives_take_the_link_between_gpus(void)
+{
+    Arena        arena = {0};
+    Graph       *graph = graph_create(&arena, "g", op_table, OP_COUNT);
+    DeviceFacts  facts = {.bandwidth = 1e12, .link_peers = 1e9};
+    RanksAttrs   attrs = {.ranks = 4};
+    TensorType   whole = type_make(DT_BF16, 1, 4000000000), share = type_make(DT_BF16, 1, 1000000000);
+    Value       *in[2][2] = {{graph_add_value(graph, VALUE_INPUT, "share", &share)}, {graph_add_value(graph, VALUE_INPUT, "x", &whole)}};
+    const OpDef *ops[] = {&op_gather, &op_reduce_scatter};
+    for (int i = 0; i < 2; i++) {
+        Node *node;
+        EXPECT_OK(graph_add_node(graph, ops[i], &attrs, "out", in[i], ops[i]->num_in, ~0u, &node));
+        Launch launch = {.node = node, .stream = STREAM_COMM};
+        EXPECT_NEAR(launch_seconds(&facts, &launch), 6, 1e-6);
+        facts.link_peers = 0; /* unknown */
+        EXPECT(launch_seconds(&facts, &launch) < 0.1);
+        facts.link_peers = 1e9;
+    }
+    arena_deinit(&arena);
+}
+
 /* A copy of as many GB into the other space. */
 static Launch copy(Graph *graph, int gigabytes, Space from, Space to)
 {
@@ -110,4 +133,5 @@ static void a_few_rows_take_the_link_for_as_much(void)
 }
 
 TEST_MAIN(TEST(streams_overlap_but_for_waits), TEST(one_stream_takes_the_sum), TEST(measured_rates_are_of_one_gpu),
-          TEST(copies_between_spaces_take_the_link), TEST(a_few_rows_take_the_link_for_as_much))
+          TEST(collectives_take_the_link_between_gpus), TEST(copies_between_spaces_take_the_link),
+          TEST(a_few_rows_take_the_link_for_as_much))

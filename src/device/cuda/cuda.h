@@ -14,6 +14,7 @@ enum {
 typedef struct CudaGemmCache CudaGemmCache; /* gemm.c */
 typedef struct CudaSdpaCache CudaSdpaCache; /* sdpa.c */
 typedef struct CudaNccl      CudaNccl;      /* nccl.c */
+typedef struct CudaPeers     CudaPeers;     /* peer.c */
 
 typedef struct CudaDevice {
     Device         base;
@@ -28,7 +29,10 @@ typedef struct CudaDevice {
     CudaLibraries  lib;
     CudaGemmCache *gemm;
     CudaSdpaCache *sdpa;
-    CudaNccl      *nccl;    /* NULL: one rank */
+    Comm          *comm;  /* NULL: one rank */
+    CudaNccl      *nccl;  /* NULL: no collective goes by it */
+    CudaPeers     *peers; /* the same */
+    bool           gathers_by_copies, reduces_by_copies;
     bool           eager;   /* SUROGATE_CUDA_EAGER=1: each launch awaited, to name the one that fails */
     char          *staging; /* pinned */
     cudaEvent_t    staging_free[CUDA_STAGING_PARTS];

@@ -5,8 +5,9 @@
 #include "comm/comm.h"
 #include "device/cuda/gemm.h"
 #include "device/cuda/kernel.h"
-#include "device/cuda/nccl.h"
+#include "device/cuda/peer.h"
 #include "device/cuda/plugin.h"
+#include "device/cuda/ranks.h"
 #include "device/cuda/sdpa.h"
 
 #include <stdio.h>
@@ -139,8 +140,13 @@ static Status alloc(Device *device, Space space, size_t bytes, void **out)
     CudaDevice *cuda = cuda_of(device);
     TRY(enter(cuda));
     if (space == SPACE_HOST) return alloc_host(device->write_combined, bytes, out);
-    cudaError_t error = cudaMalloc(out, bytes ? bytes : 256);
-    if (error == cudaErrorMemoryAllocation) {
+    cudaError_t error = cudaSuccess;
+    Status      status = OK;
+    if (cuda->peers)
+        status = cuda_peers_alloc(cuda, bytes ? bytes : 256, out);
+    else
+        error = cudaMalloc(out, bytes ? bytes : 256);
+    if (error == cudaErrorMemoryAllocation || status == ERR_NO_FIT) {
         size_t free_bytes = 0, total = 0;
         cudaGetLastError();
         cudaMemGetInfo(&free_bytes, &total);
@@ -149,6 +155,7 @@ static Status alloc(Device *device, Space space, size_t bytes, void **out)
              "recomputation, needs less",
              (double)bytes / (1 << 30), cuda->name, (double)free_bytes / (1 << 30), (double)total / (1 << 30));
     }
+    TRY(status);
     CUDA_TRY(error);
     CUDA_TRY(cudaMemsetAsync(*out, 0, bytes ? bytes : 256, cuda->stream));
     return OK;
@@ -158,9 +165,10 @@ static void free_memory(Device *device, Space space, void *memory)
 {
     cudaSetDevice(cuda_of(device)->index);
     cudaStreamSynchronize(cuda_of(device)->stream);
+    if (!cuda_peers_settled(cuda_of(device))) return; /* it isn't taken away under another GPU */
     if (space == SPACE_HOST)
         cudaFreeHost(memory);
-    else
+    else if (!cuda_peers_free(cuda_of(device), memory))
         cudaFree(memory);
 }
 
@@ -209,7 +217,7 @@ static Status upload(Device *device, void *dst, const void *src, size_t bytes)
 static Status wait(CudaDevice *cuda, const char *where)
 {
     cudaError_t error = cudaStreamSynchronize(cuda->stream);
-    if (error == cudaSuccess) return keep(cuda, cuda_nccl_alive(cuda), "");
+    if (error == cudaSuccess) return keep(cuda, cuda_ranks_alive(cuda), "");
     return keep(cuda, cuda_failed(error, "cudaStreamSynchronize", __FILE__, __LINE__), where);
 }
 
@@ -241,7 +249,7 @@ static Status prepare_each(CudaDevice *cuda, const Launch *launches, int count)
 /* Rank 0 measures, and the others take what it chose: so every rank computes with the same algorithms, in this run and in the next. */
 static Status prepare_launches(CudaDevice *cuda, const Launch *launches, int count)
 {
-    Comm *comm = cuda_nccl_comm(cuda);
+    Comm *comm = cuda->comm;
     if (comm_rank(comm) > 0) TRY(cuda_gemm_share(cuda, comm));
     TRY(prepare_each(cuda, launches, count));
     return comm_size(comm) > 1 && comm_rank(comm) == 0 ? cuda_gemm_share(cuda, comm) : OK;
@@ -262,22 +270,31 @@ static Status prepare(Device *device, const Launch *launches, int count, void **
     return wait(cuda, "prepare");
 }
 
+static Status launch(CudaDevice *cuda, const Launch *launches, int count, void *replay)
+{
+    if (!replay) return cuda->eager ? cuda_launch_in_turn(cuda, launches, count, true) : cuda_launch_all(cuda, launches, count);
+    CUDA_TRY(cudaGraphLaunch((cudaGraphExec_t)replay, cuda->stream));
+    return OK;
+}
+
 static Status run(Device *device, const Launch *launches, int count, void *replay)
 {
     CudaDevice *cuda = cuda_of(device);
     TRY(enter(cuda));
-    if (!replay)
-        return keep(cuda, cuda->eager ? cuda_launch_in_turn(cuda, launches, count, true) : cuda_launch_all(cuda, launches, count), "");
-    cudaError_t error = cudaGraphLaunch((cudaGraphExec_t)replay, cuda->stream);
-    if (error != cudaSuccess) return keep(cuda, cuda_failed(error, "cudaGraphLaunch", __FILE__, __LINE__), "");
-    return OK;
+    Status status = cuda_peers_enter(cuda);
+    if (status == OK) status = launch(cuda, launches, count, replay);
+    cuda_peers_leave(cuda);
+    return keep(cuda, status, "");
 }
 
 static Status profile(Device *device, const Launch *launches, int count, double *seconds, double *out_overhead)
 {
     CudaDevice *cuda = cuda_of(device);
     TRY(enter(cuda));
-    return keep(cuda, cuda_profile(cuda, launches, count, seconds, out_overhead), "profile");
+    Status status = cuda_peers_enter(cuda);
+    if (status == OK) status = cuda_profile(cuda, launches, count, seconds, out_overhead);
+    cuda_peers_leave(cuda);
+    return keep(cuda, status, "profile");
 }
 
 static void release(Device *device, void *replay)
@@ -309,7 +326,7 @@ static Status await(Device *device, int slot)
     TRY(enter(cuda));
     if (!cuda->marks[slot]) return OK;
     cudaError_t error = cudaEventSynchronize(cuda->marks[slot]);
-    if (error == cudaSuccess) return keep(cuda, cuda_nccl_alive(cuda), "");
+    if (error == cudaSuccess) return keep(cuda, cuda_ranks_alive(cuda), "");
     return keep(cuda, cuda_failed(error, "cudaEventSynchronize", __FILE__, __LINE__), "a launch (SUROGATE_CUDA_EAGER=1 names it)");
 }
 
@@ -337,7 +354,7 @@ static Status join(Device *device, Comm *comm)
 {
     CudaDevice *cuda = cuda_of(device);
     TRY(enter(cuda));
-    return keep(cuda, cuda_nccl_join(cuda, comm), "");
+    return keep(cuda, cuda_ranks_join(cuda, comm), "");
 }
 
 static void destroy(Device *device)
@@ -345,7 +362,7 @@ static void destroy(Device *device)
     CudaDevice *cuda = cuda_of(device);
     cudaSetDevice(cuda->index);
     if (cuda->stream) cudaStreamSynchronize(cuda->stream);
-    cuda_nccl_close(cuda);
+    cuda_ranks_close(cuda);
     cuda_gemm_close(cuda);
     cuda_sdpa_close(cuda);
     cuda_libraries_close(&cuda->lib);

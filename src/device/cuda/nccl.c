@@ -8,7 +8,6 @@
 
 #include "comm/comm.h"
 #include "device/cuda/cuda.h"
-#include "device/cuda/gemm.h"
 
 #include <dlfcn.h>
 #include <limits.h>
@@ -152,23 +151,6 @@ static Status lock_handle(CudaNccl *nccl)
     FAIL(ERR_DEVICE, "NCCL: the communicator was aborted");
 }
 
-Comm *cuda_nccl_comm(CudaDevice *cuda)
-{
-    return cuda->nccl ? cuda->nccl->comm : NULL;
-}
-
-Status cuda_nccl_alive(CudaDevice *cuda)
-{
-    return cuda->nccl ? comm_check(cuda->nccl->comm) : OK;
-}
-
-Status cuda_nccl_check(CudaDevice *cuda, int64_t ranks)
-{
-    int64_t joined = cuda->nccl ? cuda->nccl->comm->size : 1;
-    FAIL_IF(joined != ranks, ERR_INTERNAL, "a program for %lld ranks on a GPU of %lld", (long long)ranks, (long long)joined);
-    return OK;
-}
-
 Status cuda_nccl_all_gather(CudaDevice *cuda, const void *send, void *recv, size_t bytes, cudaStream_t stream)
 {
     CudaNccl *nccl = cuda->nccl;
@@ -197,10 +179,11 @@ static void *abort_handle(void *argument)
     return NULL;
 }
 
-/* Called when a rank has failed. Aborting can take as long as graphs that hold collectives live: a thread of its own waits for that. */
-static void on_end(void *context)
+/* Aborting can take as long as graphs that hold collectives live: a thread of its own waits for that. */
+void cuda_nccl_end(CudaDevice *cuda)
 {
-    CudaNccl *nccl = context;
+    CudaNccl *nccl = cuda->nccl;
+    if (!nccl) return;
     pthread_mutex_lock(&nccl->lock);
     if (nccl->handle && pthread_create(&nccl->aborter, NULL, abort_handle, nccl) == 0) {
         nccl->aborted = nccl->handle;
@@ -231,7 +214,6 @@ static Status make_handle(CudaNccl *nccl)
     pthread_mutex_lock(&nccl->lock);
     result = nccl->calls.init(&nccl->handle, nccl->comm->size, id, nccl->comm->rank, &config);
     pthread_mutex_unlock(&nccl->lock);
-    comm_on_end(nccl->comm, on_end, nccl);
     return finish(nccl, result, "making the communicator");
 }
 
@@ -259,29 +241,27 @@ static Status try_out(CudaDevice *cuda, float *memory)
     return comm_barrier(cuda->nccl->comm);
 }
 
-static Status join_ranks(CudaDevice *cuda, Comm *comm)
+Status cuda_nccl_try(CudaDevice *cuda)
 {
     float *memory = NULL;
-    int    version = 0;
-    set_variables(comm->is_local);
-    TRY(open_library(cuda->nccl, &version));
-    TRY(same_version(cuda->nccl, version));
-    TRY(cuda_gemm_share(cuda, comm)); /* of rank 0's file */
-    TRY(make_handle(cuda->nccl));
-    CUDA_TRY(cudaMalloc((void **)&memory, ((size_t)comm->size + 1) * 1024 * sizeof(float)));
+    CUDA_TRY(cudaMalloc((void **)&memory, ((size_t)cuda->comm->size + 1) * 1024 * sizeof(float)));
     Status status = try_out(cuda, memory);
     cudaFree(memory);
     return status;
 }
 
-Status cuda_nccl_join(CudaDevice *cuda, Comm *comm)
+Status cuda_nccl_open(CudaDevice *cuda)
 {
-    if (comm_size(comm) == 1) return OK;
-    cuda->nccl = calloc(1, sizeof *cuda->nccl);
-    if (!cuda->nccl) fatal_out_of_memory(sizeof *cuda->nccl);
-    cuda->nccl->comm = comm;
-    pthread_mutex_init(&cuda->nccl->lock, NULL);
-    return join_ranks(cuda, comm);
+    int       version = 0;
+    CudaNccl *nccl = calloc(1, sizeof *nccl);
+    if (!nccl) fatal_out_of_memory(sizeof *nccl);
+    nccl->comm = cuda->comm;
+    pthread_mutex_init(&nccl->lock, NULL);
+    cuda->nccl = nccl;
+    set_variables(nccl->comm->is_local);
+    TRY(open_library(nccl, &version));
+    TRY(same_version(nccl, version));
+    return make_handle(nccl);
 }
 
 /* All ranks leave together, unless one has failed; one that doesn't come isn't waited for long. */
@@ -303,7 +283,6 @@ void cuda_nccl_close(CudaDevice *cuda)
 {
     CudaNccl *nccl = cuda->nccl;
     if (!nccl) return;
-    comm_on_end(nccl->comm, NULL, NULL);
     if (nccl->aborted) pthread_join(nccl->aborter, NULL);
     if (nccl->handle) leave(nccl);
     pthread_mutex_destroy(&nccl->lock);
