@@ -482,7 +482,9 @@ void setup_print_plan(const Config *config, const Plan *plan, StrBuf *out)
         strbuf_printf(out, ", scales and their history %s\n", size_text(plan_scale_bytes(plan), text));
     }
     if (plan->num_fp4) strbuf_printf(out, "fp4          %d weights in codes: %s\n", plan->num_fp4, size_text(plan_fp4_bytes(plan), text));
-    strbuf_puts(out, "\nmemory\n");
+    strbuf_puts(out, "\nmemory");
+    if (plan->world > 1) strbuf_printf(out, " of each of %d ranks", plan->world);
+    strbuf_putc(out, '\n');
     for (int i = 0; i < REGION_COUNT; i++)
         if (plan->region_bytes[SPACE_DEVICE][i])
             strbuf_printf(out, "  %-12s %12s\n", region_name((Region)i), size_text(plan->region_bytes[SPACE_DEVICE][i], text));

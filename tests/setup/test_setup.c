@@ -142,6 +142,9 @@ static void the_smallest_bound_counts(void)
     EXPECT_INT(setup_memory_limit(&config, &plan, NULL), 1);
     plan.facts.memory_bytes = config.memory_limit = config.gpu_memory = 0;
     EXPECT_INT(setup_memory_limit(&config, &plan, &key), 0);
+    plan.facts = (DeviceFacts){.memory_bytes = 80, .is_host = true};
+    config.gpus = 4; /* ranks share it */
+    EXPECT_INT(setup_memory_limit(&config, &plan, &key), 20);
 }
 
 /* The bound of a run with these lines, in seconds, and what its bf16 twin is expected to take. */

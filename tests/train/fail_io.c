@@ -1,7 +1,7 @@
 /* Preloaded into a program, lets calls on files and folders whose path begins with FAIL_UNDER fail: those from the FAIL_AT-th on, FAIL_FOR
  * of them (1), as FAIL_AS says: EIO, ENOSPC, or short: a write takes half of its bytes.
- * Or the FAIL_AT-th call of logf, which training makes in each step: nan: it gives NaN; hang: it never returns; slow: this and later ones
- * of its thread take a third of a millisecond.
+ * Or the FAIL_AT-th call of logf, which training makes in each step: nan: it gives NaN; hang: it never returns; slow: from then on one in
+ * 256 of its thread's takes 30 ms.
  * The numbers of both calls there were are written to the file FAIL_COUNT at the end. */
 #include <dlfcn.h>
 #include <errno.h>
@@ -15,7 +15,7 @@
 #include <unistd.h>
 
 static long          num_calls, num_logs;
-static __thread char is_slow;
+static __thread long slow_calls; /* since it became slow, from 1 */
 
 enum { PASS, SHORT };
 
@@ -138,8 +138,8 @@ float logf(float x)
     if (!real) real = REAL(logf);
     if (is_it && strcmp(as, "nan") == 0) return 0.0f / 0.0f;
     while (is_it && strcmp(as, "hang") == 0) pause();
-    if (is_it && strcmp(as, "slow") == 0) is_slow = 1;
-    if (is_slow) usleep(300);
+    if (is_it && strcmp(as, "slow") == 0) slow_calls = 1;
+    if (slow_calls && slow_calls++ % 256 == 0) usleep(30000);
     return real(x);
 }
 

@@ -45,7 +45,7 @@ start() {
 }
 # await RANK...: none of them may take longer than all limits together.
 await() {
-    local rank until=$((SECONDS + 30))
+    local rank until=$((SECONDS + 60))
     for rank; do
         while kill -0 "${pid[rank]}" 2> /dev/null && [ $SECONDS -lt $until ]; do sleep 0.02; done
         if kill -0 "${pid[rank]}" 2> /dev/null; then
@@ -131,10 +131,12 @@ for trial in $(seq 0 $((trials - 1))); do
         check "$name: exit ${ended[*]}, $(last_words)" [ "$(printf '%s\n' "${ended[@]}" | sort -u | wc -l)" = 1 ]
         ;;
     nan | slow | hang)
-        # Of a process a third of them; not in the first step, which has no limit.
+        # Of a process a third of them; not in the first step, which has no limit. A slow rank is named after some steps.
         turns=$logs
         [ "$ranks" = 0 ] || turns=$((logs / 3))
-        FAIL_AT=$((RANDOM % (turns * 8 / 10) + turns / 10)) FAIL_AS=$fault start "$victim"
+        range=8
+        [ $fault = slow ] && range=4
+        FAIL_AT=$((RANDOM % (turns * range / 10) + turns / 10)) FAIL_AS=$fault start "$victim"
         await $ranks
         if [ $fault = hang ]; then
             check "$name: exit ${ended[*]}, $(last_words)" all_say $ranks
